@@ -16,8 +16,8 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// goesBack is printed for a rollback. A rollback that changes nothing prints its message instead.
-const goesBack = "goes back"
+// rollbackRequested is printed for a rollback. A rollback that changes nothing prints its message instead.
+const rollbackRequested = "rollback requested"
 
 func (c *cli) rollback() *cobra.Command {
 	command := &cobra.Command{
@@ -62,7 +62,7 @@ prints the reason, and exits with 0.`,
 			}
 			failed = commit
 		}
-		return got.ask(ctx, args[0], goesBack, func(ctx context.Context, p place) (request.Answer, error) {
+		return got.ask(ctx, args[0], rollbackRequested, func(ctx context.Context, p place) (request.Answer, error) {
 			for { // the lead may be about to resolve the branch
 				answer, err := p.setter().RollbackFrom(ctx, p.namespace, args[0], failed, *to, got.by, got.id)
 				if !errors.Is(err, request.ErrTooEarly) || !backoff.Wait(ctx, time.Second) {

@@ -144,7 +144,7 @@ func TestRollbackIfNeededAfterDeadline(t *testing.T) {
 		said          string
 	}{
 		"the API server goes away":                {late(unverified), nil, "nothing was rolled back: the API server does not answer"},
-		"a gateway does not take it":              {late(unverified), row(unverified), "goes back (to aaaaaaa until main moves on from bbbbbbb)"},
+		"a gateway does not take it":              {late(unverified), row(unverified), "rollback requested (to aaaaaaa until main moves on from bbbbbbb)"},
 		"a gateway was away, and still is":        {late(away), row(away), "nothing was rolled back: no verdict within"},
 		"a gateway did not take it, and now may":  {late(unverified), row(v1alpha1.ReasonProgressing), "nothing was rolled back: no verdict within"},
 		"the branch has moved on":                 {late(unverified), moved, "nothing was rolled back: no verdict within"},

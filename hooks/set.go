@@ -90,7 +90,7 @@ so a repeated Job requests only once. If the sync is already over, the command r
 		case ref == "":
 			return outcome(exitUsage, "the ref is empty: name a branch, a tag or a commit")
 		}
-		return got.ask(ctx, name, "is to run "+ref, func(ctx context.Context, p place) (request.Answer, error) {
+		return got.ask(ctx, name, "desired ref set to "+ref, func(ctx context.Context, p place) (request.Answer, error) {
 			return p.setter().Ask(ctx, p.namespace, name, request.Request{Ref: ref, Commit: got.commit, By: got.by, ID: got.id})
 		})
 	})
@@ -167,7 +167,7 @@ It approves no other commit.`,
 		if *confirm != "" && !v1alpha1.IsCommitPrefix(*confirm) {
 			return fmt.Errorf("--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)
 		}
-		return got.ask(ctx, args[0], "is asked to sync", func(ctx context.Context, p place) (request.Answer, error) {
+		return got.ask(ctx, args[0], "sync requested", func(ctx context.Context, p place) (request.Answer, error) {
 			answer, err := p.setter().Ask(ctx, p.namespace, args[0], request.Request{By: got.by, ID: got.id, Force: *force, ConfirmDeletion: *confirm})
 			if err == nil && answer.GatewaySync.RequestedUnless() != "" {
 				answer.Ref = "" // the ref is that of a rollback, which may lapse after the requested poll
@@ -245,7 +245,7 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 	if err := a.print(*a.output, result{
 		table: func(w io.Writer) {
 			line := full + " " + done
-			if answer.Outcome == request.Unchanged && answer.Message != "" && done == goesBack {
+			if answer.Outcome == request.Unchanged && answer.Message != "" && done == rollbackRequested {
 				line = full + " unchanged (" + answer.Message + ")"
 			} else if answer.Message != "" {
 				line += " (" + answer.Message + ")"

@@ -50,9 +50,9 @@ func TestWaitWhenRollbackLapses(t *testing.T) {
 	}{
 		"what is wanted":                {lapsed, nil, exitDone, "gw runs main at ccccccc"},
 		"that, and no rollback":         {lapsed, []string{"--no-rollback"}, exitDone, "gw runs main at ccccccc"},
-		"the commit by its name":        {lapsed, []string{"--ref", good}, exitSuperseded, "are to run main (spec.git.ref)"},
-		"somebody asks for another ref": {runs(other, "v3", mended), nil, exitSuperseded, "are to run v3"},
-		"the same, and no rollback":     {runs(other, "v3", mended), []string{"--no-rollback"}, exitSuperseded, "are to run v3"},
+		"the commit by its name":        {lapsed, []string{"--ref", good}, exitSuperseded, "desired ref is main (spec.git.ref)"},
+		"somebody asks for another ref": {runs(other, "v3", mended), nil, exitSuperseded, "desired ref is v3"},
+		"the same, and no rollback":     {runs(other, "v3", mended), []string{"--no-rollback"}, exitSuperseded, "desired ref is v3"},
 		"the rollback stays":            {runs(held, good, good), nil, exitDone, "gw runs bbbbbbb"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -59,7 +59,7 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 	in.ref, in.name, in.revision, in.requestedAt, in.force, in.term = s.Ref, s.RefName, max(s.Revision, 0), s.RequestedAt, s.ForceSync, s.Lead.Transitions
 	in.confirmed = s.ConfirmDeletion
 	bad := func(field string, err error) (instruction, error) {
-		return known, failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget cannot be followed: spec.%s: %w; its lead has to write it anew", field, err)
+		return known, failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget cannot be followed: spec.%s: %w; the lead must write it again", field, err)
 	}
 	if s.Commit != "" {
 		id, err := plan.ParseID(s.Commit)

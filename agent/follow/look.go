@@ -82,7 +82,7 @@ func (f *Follower) wish(ctx context.Context, poked bool) loop.Wish {
 	case errors.Is(err, kube.ErrNotSeen):
 		return stay(waiting("no lead has written SyncTarget %s yet", f.GatewaySync))
 	case err != nil:
-		return stay(waiting("%v; its lead has to write it anew", err))
+		return stay(waiting("%v; the lead must write it again", err))
 	}
 	in, err := read(target)
 	if err != nil && in.paused {

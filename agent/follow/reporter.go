@@ -207,7 +207,7 @@ func (r *reporter) read(ctx context.Context) error {
 	case apierrors.IsNotFound(err):
 		there = nil
 	case mangled:
-		r.log.Warn("the report was written by somebody else; it is replaced", "error", undecodable)
+		r.log.Warn("replacing a SyncReport of another writer", "error", undecodable)
 		there = nil
 	case err != nil:
 		return err

@@ -153,7 +153,7 @@ func (e *Engine) Open() (*disk.Dir, error) {
 		if err == nil {
 			return e.dir, nil
 		}
-		e.Log.Warn("the data directory is opened anew", "error", err)
+		e.Log.Warn("reopening the data directory", "error", err)
 		if err := e.Close(); err != nil {
 			return nil, err
 		}

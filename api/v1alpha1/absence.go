@@ -7,27 +7,28 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Absence is the time for which no agent of a GatewaySync reports. Its lead says so while the last pods end, and where nobody leads
-// the injector does: both by this rule, so that one goes on where the other stopped.
+// Absence is the time for which no agent of a GatewaySync reports. The lead writes it while the last pods end, and the injector
+// while no agent leads. Both use this rule, so that one continues where the other stopped.
 //
 // +kubebuilder:object:generate=false
 type Absence struct {
-	// Since is when it began, Until when nobody waits any longer.
+	// Since is when it began. Until is its deadline.
 	Since, Until time.Time
-	// Over means that nobody does.
+	// Over means that the deadline has passed.
 	Over bool
-	// Work is since when what is wanted is under way: since before they went, where it was not done then. Late means that the
-	// deadline of that is over.
+	// Work is when the work on the desired ref began. If it was not done when the agents left, that is before Since. Late means
+	// that the deadline of this work has passed.
 	Work time.Time
 	Late bool
 }
 
-// Absent returns since when the agents of gs are away, or that they are from now on. It is kept in the conditions, because
-// whoever writes next has nothing else. asked is today's request: a new one is waited for anew where the deadline was over,
-// and does not move it before. A new spec begins anew. now is by the API server's clock: who writes next has another one.
+// Absent returns since when the agents of gs are away, which is now if they just left. The conditions keep it, because the next
+// writer has no other memory. asked is today's request: if the deadline was over, a new request starts a new one; before that, it
+// does not move the deadline. A new spec starts a new deadline. now is the API server's time, because the next writer has
+// another clock.
 //
-// The work and the absence are counted each for itself. Agents that come and go would else move the deadline of what they never
-// get done, and a fleet that is only started again would count as one that is gone.
+// The work and the absence have separate deadlines. Otherwise agents that come and go would move the deadline of work that they
+// never finish, and a fleet that only restarts would count as gone.
 func Absent(gs *GatewaySync, asked string, now time.Time) Absence {
 	limit, err := gs.Spec.Deadline()
 	if err != nil {
@@ -75,8 +76,8 @@ func (a *Absence) resume(st *GatewaySyncStatus, now time.Time) {
 	}
 }
 
-// Begun returns since when somebody waits, and whether for longer than anybody does. same means that the ref and the commit are
-// those that the status speaks of: else only the absence counts.
+// Begun returns when the wait began, and whether its deadline has passed. same means that the ref and the commit are those of the
+// status; otherwise only the absence counts.
 func (a Absence) Begun(same bool) (since time.Time, late bool) {
 	if same {
 		return a.Work, a.Late

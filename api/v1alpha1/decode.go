@@ -61,8 +61,8 @@ func Decode(data []byte) (gs *GatewaySync, err error) {
 	return gs, nil
 }
 
-// FromUnstructured reads a GatewaySync as an untyped client has it. Whoever watches GatewaySyncs does it like this, one by
-// one, so that a field of a wrong type is the problem of its own object only.
+// FromUnstructured reads a GatewaySync of an untyped client. Watchers of GatewaySyncs read them one by one with it, so that a field
+// of a wrong type breaks only its own object.
 func FromUnstructured(object map[string]any) (*GatewaySync, error) {
 	data, err := json.Marshal(object)
 	if err != nil {

@@ -43,8 +43,8 @@ func (d Desired) Refuse(commit string) string { return d.refusal() + commit }
 
 func (d Desired) refusal() string { return d.Over + " at " + d.Commit + " not at " }
 
-// DesiredRef says which ref the gateways of gs are to run. It is a pure function of the object and of specCommit, the
-// commit that spec.git.ref resolves to now ("" where nobody knows), which matters only where Desired.ResolveSpec says so.
+// DesiredRef returns the desired ref of gs. It is a pure function of the object and of specCommit, the
+// commit that spec.git.ref resolves to now ("" if unknown), which matters only if Desired.ResolveSpec is set.
 //
 // The ref of the spec counts, unless a request (the annotations stoker.io/requested-…) is in force. It is in force while
 //   - the spec still says what it said when the request was made: that is requested-over, or, where that does not fit
@@ -140,8 +140,8 @@ func (gs *GatewaySync) RequestedUnless() string {
 	return strings.ToLower(gs.Annotations[AnnotationRequestedUnless])
 }
 
-// leftovers reports whether the annotations beside requested-ref are of an earlier request, as requested-over shows: somebody
-// has written requested-ref alone, over a rollback perhaps, whose condition is not his.
+// leftovers reports whether the annotations beside requested-ref are of an earlier request, as requested-over shows: a user
+// wrote requested-ref alone, for example over a rollback, whose condition does not belong to the new request.
 func leftovers(gs *GatewaySync) bool {
 	over := gs.Annotations[AnnotationRequestedOver]
 	return over != "" && !fits(over, gs.Annotations[AnnotationRequestedRef])

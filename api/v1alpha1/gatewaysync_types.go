@@ -81,9 +81,9 @@ type GatewaySyncSpec struct {
 	Agent AgentSpec `json:"agent,omitempty"`
 }
 
-// PollingSpec says how often git is asked.
+// PollingSpec says how often the lead polls git.
 type PollingSpec struct {
-	// False: git is asked only when somebody requests it, or the agent starts.
+	// If false, the lead polls git only on request and when it starts.
 	// +optional
 	// +kubebuilder:default=true
 	Enabled *bool `json:"enabled,omitempty"`

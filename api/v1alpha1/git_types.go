@@ -59,7 +59,7 @@ type SSHKeyAuth struct {
 	// refused, with its fingerprint in the message.
 	// +optional
 	KnownHosts *SecretSource `json:"knownHosts,omitempty"`
-	// True: any host key is taken. Whoever sits between agent and git host can then read and change what is synced.
+	// If true, any host key is accepted. A third party on the network can then read and change what is synced.
 	// +optional
 	InsecureIgnoreHostKey bool `json:"insecureIgnoreHostKey,omitempty"`
 }

@@ -35,8 +35,8 @@ func (s *script) click(t testing.TB, gs *v1alpha1.GatewaySync) (*v1alpha1.Gatewa
 	after := map[string]any{}
 	require.NoError(t, json.Unmarshal(raw, &after))
 	before := object(t, gs)
-	require.Equal(t, before["spec"], mended(before["spec"], after["spec"]), "an action leaves the spec")
-	require.Equal(t, before["status"], mended(before["status"], after["status"]), "an action leaves the status")
+	require.Equal(t, before["spec"], withEmptyObjects(before["spec"], after["spec"]), "an action leaves the spec")
+	require.Equal(t, before["status"], withEmptyObjects(before["status"], after["status"]), "an action leaves the status")
 	meta := after["metadata"].(map[string]any)
 	notes, _ := meta["annotations"].(map[string]any)
 	out := gs.DeepCopy()
@@ -50,14 +50,14 @@ func (s *script) click(t testing.TB, gs *v1alpha1.GatewaySync) (*v1alpha1.Gatewa
 	return out, nil
 }
 
-// mended restores empty objects, which Lua returns as empty lists, as Argo CD does.
-func mended(before, after any) any {
+// withEmptyObjects restores empty objects, which Lua returns as empty lists, as Argo CD does.
+func withEmptyObjects(before, after any) any {
 	old, isMap := before.(map[string]any)
 	is, stillMap := after.(map[string]any)
 	switch list, isList := after.([]any); {
 	case isMap && stillMap:
 		for k, v := range is {
-			is[k] = mended(old[k], v)
+			is[k] = withEmptyObjects(old[k], v)
 		}
 	case isMap && isList && len(list) == 0:
 		return before
@@ -65,7 +65,7 @@ func mended(before, after any) any {
 		was, _ := before.([]any)
 		for i := range list {
 			if i < len(was) {
-				list[i] = mended(was[i], list[i])
+				list[i] = withEmptyObjects(was[i], list[i])
 			}
 		}
 	}

@@ -224,7 +224,7 @@ func TestFailedPromotionReason(t *testing.T) {
 		}
 	}))
 	assert.Equal(t, failed, p.phase)
-	assert.Contains(t, p.message, "Superseded: the gateways are to run main at ")
+	assert.Contains(t, p.message, "Superseded: the desired ref is main at ")
 	assert.Contains(t, p.message, "requested by kargo for project stoker-demo, stage test, freight 51f97f6e0c1d2b3a, by admin, https://kargo.example.com/project/stoker-demo/promotion/"+newer.name)
 	l.patch(`{"metadata":{"annotations":{"stoker.io/paused":null}}}`)
 	l.run(newer, succeeded, "")

@@ -145,7 +145,7 @@ func TestPermanentFailureMessage(t *testing.T) {
 		{"an older promotion", always(says(409, `{"message": "promotion a is older than b"}`)), nil, 1, 0, "promotion a is older than b"},
 		{"somebody else's 404", always(answer{404, "text/plain", "default backend - 404"}), nil, 1, 0, "look at the var receiver"},
 		{"a failure", accepted, then(phase("Progressing", ""), phase("Failed", `, "reason": "RefNotFound", "message": "no branch or tag v1.0.0"`)), 1, 2, "HTTP (200) response met failure criteria: \\\"RefNotFound: no branch or tag v1.0.0"},
-		{"another ref", accepted, always(phase("Superseded", `, "message": "the gateways are to run main (requested by cli) and no longer v1.0.0"`)), 1, 1, "Superseded: the gateways are to run main (requested by cli)"},
+		{"another ref", accepted, always(phase("Superseded", `, "message": "the desired ref is main (requested by cli) and no longer v1.0.0"`)), 1, 1, "Superseded: the desired ref is main (requested by cli)"},
 		{"a secret that is changed while it waits", accepted, then(phase("Progressing", ""), says(401, `{"message": "the secret is not the one"}`)), 1, 2, "the secret is not the one"},
 		{"an object that is deleted while it waits", accepted, then(phase("Progressing", ""), says(404, `{"message": "there is no GatewaySync plant/site"}`)), 1, 2, "there is no GatewaySync"},
 		{"a page that asks to sign in", always(login), always(login), 1, 1, "no answer of the receiver; look at the var receiver"},

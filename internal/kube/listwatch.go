@@ -45,7 +45,7 @@ func ListWatch[L runtime.Object](client lister[L], selectors func(*metav1.ListOp
 			told(err)
 		}
 	}
-	var anew atomic.Bool // the informer must list again, and no watch has been opened since
+	var relist atomic.Bool // the informer must list again, and no watch has been opened since
 	list := func(o *metav1.ListOptions) {
 		choose(o)
 		if o.ResourceVersion != "0" {
@@ -63,7 +63,7 @@ func ListWatch[L runtime.Object](client lister[L], selectors func(*metav1.ListOp
 				list(&o)
 				w, err := patiently(ctx, failed, begin)
 				if err == nil {
-					anew.Store(false)
+					relist.Store(false)
 				}
 				return w, err
 			}
@@ -72,18 +72,18 @@ func ListWatch[L runtime.Object](client lister[L], selectors func(*metav1.ListOp
 			w, err := begin()
 			failed(err)
 			switch took := time.Since(began); {
-			case err == nil && (took <= atOnce || anew.Load()):
-				anew.Store(false)
+			case err == nil && (took <= atOnce || relist.Load()):
+				relist.Store(false)
 				return w, nil
-			case ctx.Err() != nil, answered(err) && (!apierrors.IsTooManyRequests(err) || anew.Load()):
+			case ctx.Err() != nil, answered(err) && (!apierrors.IsTooManyRequests(err) || relist.Load()):
 				return w, err
 			case err == nil:
 				w.Stop()
 				err = fmt.Errorf("it took %s", took.Round(time.Second))
 			}
-			err = apierrors.NewResourceExpired(fmt.Sprintf("the watch was interrupted, all of it is listed anew: %v", err))
+			err = apierrors.NewResourceExpired(fmt.Sprintf("the watch was interrupted, listing all objects again: %v", err))
 			failed(err)
-			anew.Store(true)
+			relist.Store(true)
 			return nil, err
 		},
 	}

@@ -20,7 +20,7 @@ var Senders = []string{"cli", "hook", "argocd", "kargo", "github", "gitlab", "gi
 
 // Request is what a sender asks for.
 type Request struct {
-	// Ref is the ref that the gateways are to run. If it is "", the request keeps the ref and only asks for a poll of git.
+	// Ref is the desired ref. If it is "", the request keeps the ref and only asks for a poll of git.
 	Ref string
 	// Commit is the commit that Ref must resolve to; "" for any. It needs a Ref.
 	Commit string
@@ -134,7 +134,7 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 		same := err == nil && d.Ref == r.Ref && d.Stood == "" && strings.EqualFold(d.Commit, r.Commit)
 		if same && (!d.Override || strings.EqualFold(gs.RequestedUnless(), r.Unless)) {
 			// The sender may know that the ref has moved: poll git, and leave what is in force as it is.
-			answer.Message = "it is to run " + r.Ref + " already: git is looked at again"
+			answer.Message = "the desired ref is " + r.Ref + " already; git is polled again"
 			r.Ref, r.Unless, r.Commit = "", "", ""
 		}
 	}

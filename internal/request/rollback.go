@@ -93,7 +93,7 @@ func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
 	spec := o.Ref == gs.Spec.Git.Ref
 	if to == "" && r.Commit == "" || commit == o.Commit || strings.EqualFold(commit, o.Ref) || spec && commit == r.Unless {
 		return Request{}, Answer{Outcome: Unchanged, Ref: o.Ref, At: gs.Annotations[v1alpha1.AnnotationRequestedAt],
-			Message: fmt.Sprintf("the gateways are to run %s already: there is nothing to roll back", commit[:minPrefix])}, nil
+			Message: fmt.Sprintf("%s is the desired commit already: there is nothing to roll back", commit[:minPrefix])}, nil
 	}
 	return Request{Ref: commit, Unless: r.Unless}, Answer{}, nil
 }

@@ -71,7 +71,7 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 	switch {
 	case ref != "" && v.Ref != ref && v.Ref != "":
 		v.Phase, v.Reason = Overtaken, ""
-		v.Message = fmt.Sprintf("the gateways are to run %s (%s) and no longer %s", v.Ref, Origin(gs, v.Ref), ref)
+		v.Message = fmt.Sprintf("the desired ref is %s (%s) and no longer %s", v.Ref, Origin(gs, v.Ref), ref)
 		return v
 	case gs.Answered():
 	case err != nil:
@@ -100,7 +100,7 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 	return v
 }
 
-// Origin returns who asked for ref, which the gateways are to run: "spec.git.ref", or the sender of the request.
+// Origin returns who asked for ref, the desired ref: "spec.git.ref", or the sender of the request.
 func Origin(gs *v1alpha1.GatewaySync, ref string) string {
 	if ref != gs.Annotations[v1alpha1.AnnotationRequestedRef] || ref == gs.Spec.Git.Ref && gs.RequestedCommit() == "" {
 		return "spec.git.ref"
@@ -129,7 +129,7 @@ func At(gs *v1alpha1.GatewaySync, v Verdict, commit string) Verdict {
 		return v
 	}
 	v.Phase, v.Reason = Overtaken, ""
-	v.Message = fmt.Sprintf("the gateways are to run %s at %s (%s) and no longer %s", v.Ref, Short(is), Origin(gs, v.Ref), Short(commit))
+	v.Message = fmt.Sprintf("the desired ref is %s at %s (%s) and no longer %s", v.Ref, Short(is), Origin(gs, v.Ref), Short(commit))
 	return v
 }
 

@@ -152,11 +152,11 @@ func TestReadSuperseded(t *testing.T) {
 	gs := done()
 	v := Read(gs, "v1", nil, noon)
 	assert.Equal(t, Overtaken, v.Phase)
-	assert.Equal(t, "the gateways are to run main (spec.git.ref) and no longer v1", v.Message)
+	assert.Equal(t, "the desired ref is main (spec.git.ref) and no longer v1", v.Message)
 	gs.Annotations[v1alpha1.AnnotationRequestedRef], gs.Annotations[v1alpha1.AnnotationRequestedFor] = "v2", "stage prod"
 	gs.Annotations[v1alpha1.AnnotationRequestedBy] = "kargo"
 	answered(gs, v1alpha1.Outcome{Phase: v1alpha1.OutcomeSucceeded, Ref: "v2", Commit: commitA})
-	assert.Equal(t, "the gateways are to run v2 (requested by kargo for stage prod) and no longer main", Read(gs, "main", nil, noon).Message)
+	assert.Equal(t, "the desired ref is v2 (requested by kargo for stage prod) and no longer main", Read(gs, "main", nil, noon).Message)
 	assert.Equal(t, Succeeded, Read(gs, "v2", nil, noon).Phase)
 
 	t.Run("the lead has not looked", func(t *testing.T) {

@@ -96,7 +96,7 @@ func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1
 	g.keep(known[g.Name])
 	g.report(s, &r.Status)
 	if g.Name != name && p.Labels[v1alpha1.LabelCRName] != "" { // otherwise the agent was added by hand with its own name
-		says := fmt.Sprintf("its pod is to be %s, and is so once it is made anew", name)
+		says := fmt.Sprintf("its pod asks for the name %s, which takes effect when it is recreated", name)
 		if g.Message != "" {
 			says += "; " + g.Message
 		}

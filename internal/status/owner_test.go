@@ -44,7 +44,7 @@ func TestRenamedPodKeepsGateway(t *testing.T) {
 	require.Len(t, st.DiscoveredGateways, 2)
 	assert.Equal(t, "gw-0", st.DiscoveredGateways[0].Name)
 	assert.Equal(t, "gw-0-0", st.DiscoveredGateways[0].PodName)
-	assert.Equal(t, "its pod is to be gw-1, and is so once it is made anew", st.DiscoveredGateways[0].Message)
+	assert.Equal(t, "its pod asks for the name gw-1, which takes effect when it is recreated", st.DiscoveredGateways[0].Message)
 	assert.Empty(t, st.DiscoveredGateways[1].Message)
 	assert.Empty(t, s.told())
 

@@ -112,9 +112,9 @@ func moved(gs *v1alpha1.GatewaySync, r sender.Request, own bool, ask request.Req
 		}
 	}
 	if why == "" {
-		why = fmt.Sprintf("none of its refs is %s, which the gateways are to run", wanted(gs).Ref)
+		why = fmt.Sprintf("none of its refs is %s, which is the desired ref", wanted(gs).Ref)
 		if len(r.Refs) == 1 {
-			why = fmt.Sprintf("%.100s is not %s, which the gateways are to run", r.Refs[0], wanted(gs).Ref)
+			why = fmt.Sprintf("%.100s is not %s, which is the desired ref", r.Refs[0], wanted(gs).Ref)
 		}
 	}
 	return ask, why, nil

@@ -127,7 +127,7 @@ func (s *Server) named() (places []vault.Place, ok bool) {
 
 // unreadable logs that requests for a GatewaySync are rejected because its secret is unknown.
 func (s *Server) unreadable(err *kube.UndecodableError) {
-	s.Log.Error("this GatewaySync cannot be read, so that requests are refused: mend the field", "namespace", err.Namespace, "gatewaysync", err.Name, "error", err.Err)
+	s.Log.Error("GatewaySync cannot be read; rejecting its requests", "namespace", err.Namespace, "gatewaysync", err.Name, "error", err.Err)
 }
 
 // Run watches until ctx ends. The HTTP server must stop before Close.

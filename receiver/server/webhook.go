@@ -100,7 +100,7 @@ func (s *Server) ask(ctx context.Context, w http.ResponseWriter, key queue.Key, 
 		switch {
 		case a.Message != "":
 		case ask.Ref != "":
-			a.Message = "the gateways are to run " + got.Ref
+			a.Message = "the desired ref is " + got.Ref
 		default:
 			a.Message = "the gateways are to look at git again, for " + got.Ref
 		}

@@ -64,7 +64,7 @@ func TestTheChartsReadmeListsItsValues(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(before+tableBegin+want+tableEnd+after), 0o644))
 		got = want
 	}
-	assert.Equal(t, want, got, "go test -update writes it anew")
+	assert.Equal(t, want, got, "run go test -update")
 	for value := range leaves(t) {
 		assert.Contains(t, want, "| `"+value+"` |")
 	}

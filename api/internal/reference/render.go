@@ -139,7 +139,7 @@ func (p *page) annotations() {
 		if strings.Contains(rest, "older prefix") {
 			rest = " The prefix `ignition-sync.io/` is read as the same."
 		} else {
-			rest = " A later change of the spec wins over a request. Nobody has to remove them."
+			rest = " A later change of the spec wins over a request. You never have to remove them."
 		}
 		fmt.Fprintf(p, "## %s\n\n%s\n\n| annotation | meaning |\n|---|---|\n", title, strings.TrimSpace(rest))
 		for _, c := range g.values {

@@ -32,7 +32,7 @@ func render(scripts fs.FS) (map[string]string, error) {
 		fmt.Fprintf(&menu, "- name: %s\n%s", name, indented(definition.String()))
 	}
 	return map[string]string{
-		"argocd-cm.yaml": configMap("argocd-cm", "when a GatewaySync is healthy, what can be done with one, and that its status alone is no reason to compare an Application anew",
+		"argocd-cm.yaml": configMap("argocd-cm", "when a GatewaySync is healthy, what can be done with one, and that a change of its status does not refresh an Application",
 			[2]string{"resource.customizations.health.stoker.io_GatewaySync", string(health)},
 			[2]string{"resource.customizations.actions.stoker.io_GatewaySync", menu.String()},
 			[2]string{"resource.customizations.ignoreResourceUpdates.stoker.io_GatewaySync", "jsonPointers:\n- /status\n"},
