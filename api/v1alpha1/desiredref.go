@@ -49,7 +49,7 @@ func (d Desired) refusal() string { return d.Over + " at " + d.Commit + " not at
 // The ref of the spec counts, unless a request (the annotations stoker.io/requested-…) is in force. It is in force while
 //   - the spec still says what it said when the request was made: that is requested-over, or, where that does not fit
 //     the request, what was first seen beside it (status.request.over);
-//   - spec.git.ref still resolves to requested-unless, if there is one of this request. While nobody knows, the request
+//   - spec.git.ref still resolves to requested-unless, if there is one of this request. While the commit is unknown, the request
 //     stays in force;
 //   - it has not been seen out of force before (status.request.lapsed): a request that has lapsed never comes back.
 //
@@ -57,8 +57,8 @@ func (d Desired) refusal() string { return d.Over + " at " + d.Commit + " not at
 // request is first looked at, the request is refused (status.request.refused): it stays in force, so that nothing else moves
 // the gateways either, but the ref is not followed, even if it comes back to that commit.
 //
-// So a later change of the spec always wins, and nobody has to clear annotations. The error is an *Error: the request
-// names something that cannot be a ref. Then nothing is to be synced and nothing to be recorded: to fall back to the spec
+// So a later change of the spec always wins, and users never have to clear annotations. The error is an *Error: the request
+// names something that cannot be a ref. The caller must then sync and record nothing: falling back to the spec
 // would move a fleet because of a typing error.
 func DesiredRef(gs *GatewaySync, specCommit string) (Desired, error) {
 	if gs.RequestKey() == longRequest {

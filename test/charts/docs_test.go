@@ -132,14 +132,14 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 		r.follows("README.md")
 		r.pushed("registry.example.com/stoker/", "registry.example.com/stoker/")
 	})
-	t.Run("by the tutorial on kind", func(t *testing.T) {
+	t.Run("by the tutorial", func(t *testing.T) {
 		t.Parallel()
-		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds(), kubetest.Controllers()))
-		r.follows("docs/start/kind.md")
+		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds()))
+		r.follows("docs/start/tutorial-kubernetes.md")
 		recorded, err := os.ReadFile(r.images)
 		require.NoError(t, err)
 		for _, image := range strings.Fields(r.Type(t, "kubectl --namespace stoker-system get deployments --output 'jsonpath={.items[*].spec.template.spec.containers[*].image}'")) {
-			assert.Contains(t, string(recorded), "load docker-image "+image+" --name stoker\n")
+			assert.Contains(t, string(recorded), "load docker-image "+image+"\n")
 		}
 	})
 	t.Run("installed with kustomize", func(t *testing.T) {

@@ -76,7 +76,7 @@ func TestMakeKnowsItsTargets(t *testing.T) {
 	}
 	lines := Open(t)
 	s := NewShell(t, Root(t), nil, "MAKEFLAGS=n")
-	for _, document := range []string{"README.md", "docs/start/tutorial.md", "docs/internals/performance.md"} {
+	for _, document := range []string{"README.md", "docs/internals/performance.md"} {
 		for c := range lines.Of(document) {
 			assert.Contains(t, s.Type(t, c.Text), "go ", c.Text)
 		}

@@ -51,9 +51,8 @@ var Ledger = []Entry{
 	NewEntry("README.md", ``, byChart),
 	NewEntry("charts/stoker/README.md", ``, byChart),
 
-	NewEntry("docs/start/tutorial.md", ``, byMake),
-	NewEntry("docs/start/kind.md", `^stoker `, byFleet),
-	NewEntry("docs/start/kind.md", ``, byChart),
+	NewEntry("docs/start/tutorial.md", ``, byAlone),
+	NewEntry("docs/start/tutorial-kubernetes.md", ``, byChart),
 	NewEntry("docs/how-to/rollback.md", ``, byFleet),
 	NewEntry("docs/reference/agent.md", ``, byAlone),
 	NewEntry("docs/how-to/argocd.md", `^kubectl logs |^argocd `, byNodes),

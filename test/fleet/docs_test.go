@@ -84,9 +84,6 @@ func TestTheCommandsOfAPlantWork(t *testing.T) {
 				person.Type(t, c.Text)
 			}
 		}
-		for c := range lines.Of("docs/start/kind.md") {
-			person.Type(t, c.Text)
-		}
 		p.Converges("second", second)
 		ran := slices.ContainsFunc(seen(), func(gs v1alpha1.GatewaySync) bool { return gs.Status.LastGood.Commit == p.First })
 		assert.True(t, ran, "v1.3.0 ran in between")

@@ -25,7 +25,7 @@ func brokenVersions(all []file) (version string, found int, broken []string) {
 	}
 	for _, f := range all {
 		given := false
-		for _, of := range []string{"README.md", "Dockerfile", "CHANGELOG.md", "docs/how-to/installation.md", "kustomize/", "examples/"} {
+		for _, of := range []string{"README.md", "Dockerfile", "CHANGELOG.md", "docs/how-to/installation.md", "docs/start/", "kustomize/", "examples/"} {
 			given = given || strings.HasPrefix(f.path, of)
 		}
 		if !given {

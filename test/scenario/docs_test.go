@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -77,6 +78,31 @@ func TestTheCommandsForAnAgentAloneWork(t *testing.T) {
 		assert.Contains(t, p.lostAndFound(), string(saved))
 		p.await("what was restored is drift", func(s state) bool { return s.Drift != nil && s.Drift.Files == 1 })
 		p.stop()
+	})
+	t.Run("by the tutorial", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		for name, target := range map[string]string{"examples": examples, "bin/agent": program.Build(t, "agent")} {
+			target, err := filepath.Abs(target)
+			require.NoError(t, err)
+			require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+			require.NoError(t, os.Symlink(target, filepath.Join(dir, name)))
+		}
+		build := filepath.Join(t.TempDir(), "make")
+		program.Script(t, build, "#!/bin/sh\n")
+		user := document.NewShell(t, dir, map[string]string{"make": build}, "TMPDIR="+t.TempDir(),
+			"GIT_AUTHOR_NAME=You", "GIT_AUTHOR_EMAIL=you@example.com", "GIT_COMMITTER_NAME=You", "GIT_COMMITTER_EMAIL=you@example.com")
+		var said []string
+		for c := range lines.Of("docs/start/tutorial.md") {
+			output := user.Type(t, c.Text)
+			if strings.HasPrefix(c.Text, "sh ") || strings.HasPrefix(c.Text, "bin/agent ") {
+				said = append(said, output)
+			}
+		}
+		require.Len(t, said, 6)
+		for i, want := range []string{"DryRun", "14 created", "2 updated\n", "drift: modified projects/site-a/", "2 to lost+found\n", "changed on the gateway and in git"} {
+			assert.Contains(t, said[i], want)
+		}
 	})
 	t.Run("by the quick start", func(t *testing.T) {
 		p := newPlant(t, func(_ *plant, o *simulator.Options) { o.Name = "site-a" })
