@@ -173,7 +173,6 @@ var statuses = []struct {
 		s.write()
 		s.asks(v1alpha1.AnnotationRequestedAt, requestedAt)
 	}},
-	{"approval_needed", "Suspended", "ApprovalNeeded: 1 of 2 gateways run main at bbbbbbb; line-1: approve it", held(v1alpha1.ReasonApprovalNeeded, "approve it")},
 	{"designer_open", "Suspended", "DesignerSessionActive: 1 of 2 gateways run main at bbbbbbb; line-1: ann edits line", held(v1alpha1.ReasonDesignerSessionActive, "ann edits line")},
 	{"designer_open_and_not_waited_for", "Degraded", "DesignerSessionActive: line-1: ann edits line", func(s *scene) {
 		s.looks(commitB, nil)
@@ -188,7 +187,6 @@ var statuses = []struct {
 		s.after(11 * time.Minute)
 		s.write()
 	}},
-	{"gate_closed", "Progressing", "GateClosed: 1 of 2 gateways run main at bbbbbbb; line-1: after line-0", held(v1alpha1.ReasonGateClosed, "after line-0")},
 	{"redundant_node_waits", "Progressing", "NoConfigAccess: 1 of 2 gateways run main at bbbbbbb; line-1: it takes over", held(v1alpha1.ReasonNoConfigAccess, "it takes over")},
 	{"paused", "Healthy", "paused; 0 of 2 gateways run main at bbbbbbb", func(s *scene) {
 		s.asks(v1alpha1.AnnotationPaused, "true")

@@ -53,7 +53,7 @@ func (w *writer) outcome() {
 	case !w.resolved, s.behind == 0:
 	case s.rest == s.behind && handled:
 		o.Phase = v1alpha1.OutcomePaused
-	case s.person > 0 && s.person+s.peer+s.rest == s.behind:
+	case s.user > 0 && s.user+s.peer+s.rest == s.behind:
 		o.Phase = v1alpha1.OutcomeHeld
 	}
 	w.st.Outcome = o
@@ -69,8 +69,8 @@ func (w *writer) refMessage() string {
 
 // counts classifies the gateways that are behind by what they wait for.
 type counts struct {
-	behind, rest, person, peer, failed int
-	broken                             *gateway // the first one that failed on the request
+	behind, rest, user, peer, failed int
+	broken                           *gateway // the first one that failed on the request
 }
 
 // count counts the gateways that do not run the commit, or have not handled the request.
@@ -95,10 +95,10 @@ func (w *writer) count(polled, handled bool) counts {
 			}
 		case rests(g.Reason):
 			c.rest++
-		case g.Reason == v1alpha1.ReasonNoConfigAccess, g.Reason == v1alpha1.ReasonGateClosed:
+		case g.Reason == v1alpha1.ReasonNoConfigAccess:
 			c.peer++ // ends without a user
 		case class == v1alpha1.ClassHeld:
-			c.person++
+			c.user++
 		}
 	}
 	return c
