@@ -14,6 +14,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/internal/sender"
 )
 
 // patience is how long completion waits for the API server.
@@ -26,7 +27,7 @@ func (c *cli) completions(root *cobra.Command) error {
 		if strings.Contains(command.Use, "NAME") {
 			command.ValidArgsFunction = c.completeArgs
 		}
-		for flag, values := range map[string][]string{"output": {asTable, asJSON, asYAML, asName}, "by": request.Senders} {
+		for flag, values := range map[string][]string{"output": {asTable, asJSON, asYAML, asName}, "by": sender.Names()} {
 			if command.Flags().Lookup(flag) != nil {
 				errs = append(errs, command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 			}

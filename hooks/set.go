@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/application"
 	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/internal/sender"
 )
 
 // asking holds what the commands that write requests share.
@@ -35,7 +36,7 @@ func (c *cli) asks(command *cobra.Command, run func(context.Context, *asking, []
 // sends adds the flags of a request with a sender.
 func (a *asking) sends(command *cobra.Command) {
 	f := command.Flags()
-	f.StringVar(&a.by, "by", "cli", "sender of the request: "+strings.Join(request.Senders, ", "))
+	f.StringVar(&a.by, "by", "cli", "sender of the request: "+strings.Join(sender.Names(), ", "))
 	f.StringVar(&a.id, "id", "", "id that distinguishes a repeated request from a new one, such as the name of a Job or promotion")
 	f.BoolVar(&a.wait, "wait", false, "wait until the gateways run the ref, as the command wait does")
 	a.limits = waitFlags(command)

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/internal/serve"
 	"stoker.io/stoker/receiver/credential"
-	"stoker.io/stoker/receiver/gate"
+	"stoker.io/stoker/receiver/limit"
 	"stoker.io/stoker/receiver/server"
 )
 
@@ -67,8 +67,8 @@ func work(ctx context.Context, s settings, log *slog.Logger) error {
 	cert := keypair.NewMounted(s.TLSDir, readEvery, log, measured.CertificateEnds)
 	ready := func() bool { return srv.Ready() && (s.TLSDir == "" || cert.Ready()) && ctx.Err() == nil }
 
-	bounds := serve.Bounds{MaxBody: gate.MaxBody + 1, Body: bodyWithin, Idle: idleFor, Drain: drainFor, Log: log, Limit: func(l net.Listener) net.Listener {
-		return gate.Listener(l, gate.Limits{Total: connections, Each: connectionsEach, Opened: measured.Connections,
+	bounds := serve.Bounds{MaxBody: limit.MaxBody + 1, Body: bodyWithin, Idle: idleFor, Drain: drainFor, Log: log, Limit: func(l net.Listener) net.Listener {
+		return limit.Listener(l, limit.Limits{Total: connections, Each: connectionsEach, Opened: measured.Connections,
 			Closed: func() { measured.ConnectionClosed("address") }})
 	}}
 	loops := []func(context.Context) error{srv.Run, secrets.Run}

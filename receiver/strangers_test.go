@@ -22,7 +22,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/receiver/gate"
+	"stoker.io/stoker/receiver/limit"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
@@ -71,7 +71,7 @@ func TestR1StrangersTakeNeitherMemoryNorPlaces(t *testing.T) {
 				said, err = io.ReadAll(res.Body)
 				require.NoError(t, err)
 				require.NoError(t, res.Body.Close())
-				require.NotContains(t, string(said), gate.ErrBusy.Error())
+				require.NotContains(t, string(said), limit.ErrBusy.Error())
 			}
 			assert.Equal(t, http.StatusAccepted, code, "%d bytes: %s", size, said)
 		}

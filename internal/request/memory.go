@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/sender"
 )
 
 // Two annotations record past requests, so that a repeated request is recognized: the last ids of each sender, and the last
@@ -54,15 +55,15 @@ func readIDs(text string) map[string][]string {
 // writeIDs formats the annotation. It drops unknown senders and overlong ids, so that the annotation cannot grow.
 func writeIDs(ids map[string][]string) (string, error) {
 	lines := map[string]string{}
-	for _, sender := range Senders {
+	for _, by := range sender.Names() {
 		var kept []string
-		for _, id := range ids[sender] {
+		for _, id := range ids[by] {
 			if len(id) <= maxID {
 				kept = remember(kept, id, keptIDs)
 			}
 		}
 		if len(kept) > 0 {
-			lines[sender] = strings.Join(kept, " ")
+			lines[by] = strings.Join(kept, " ")
 		}
 	}
 	var b bytes.Buffer

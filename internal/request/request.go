@@ -13,10 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/sender"
 )
-
-// Senders are the values of the annotation stoker.io/requested-by.
-var Senders = []string{"cli", "hook", "argocd", "kargo", "github", "gitlab", "gitea", "bitbucket", "azuredevops", "generic"}
 
 // Request is what a sender asks for.
 type Request struct {
@@ -26,7 +24,7 @@ type Request struct {
 	Commit string
 	// Unless is a commit: the request is valid only while spec.git.ref resolves to it. It needs a Ref.
 	Unless string
-	// By is one of Senders.
+	// By is the name of a sender.
 	By string
 	// For describes what the request belongs to. It needs a Ref.
 	For string
@@ -90,8 +88,8 @@ func invalid(format string, args ...any) error { return &InvalidError{fmt.Errorf
 // Check returns an *InvalidError if the request is not valid in itself.
 func (r Request) Check() error {
 	switch {
-	case !slices.Contains(Senders, r.By):
-		return invalid("%.40q is no sender: use one of %s", r.By, strings.Join(Senders, ", "))
+	case !slices.Contains(sender.Names(), r.By):
+		return invalid("%.40q is no sender: use one of %s", r.By, strings.Join(sender.Names(), ", "))
 	case len(r.ID) > maxID || strings.ContainsFunc(r.ID, func(c rune) bool { return c <= ' ' || c == 0x7f || c == 0xfffd }):
 		return invalid("the id has spaces or control characters, or more than %d characters", maxID)
 	case r.Unless != "" && !v1alpha1.IsCommit(r.Unless):

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/sender"
 )
 
 const (
@@ -236,7 +237,7 @@ func TestSenderIDsAreBounded(t *testing.T) {
 	ask(t, gs, Request{Ref: "v1", By: "argocd", ID: "a<&>"})
 	ask(t, gs, Request{Ref: "v2", By: "argocd", ID: "b"})
 	assert.Equal(t, `{"argocd":"a<&> b","github":"`+strings.Repeat("x", 200)+`","kargo":"`+later+`"}`, gs.Annotations[v1alpha1.AnnotationRequestedIDs])
-	for _, sender := range Senders {
+	for _, sender := range sender.Names() {
 		for n := range 20 {
 			ask(t, gs, Request{By: sender, ID: strings.Repeat(`"`, maxID-2) + fmt.Sprint(10+n)})
 		}

@@ -85,17 +85,17 @@ func signature(list []string) ([]byte, bool) {
 
 // Checker checks proofs.
 type Checker struct {
-	nobody secret.String
+	absent secret.String
 	key    [32]byte
 }
 
 // NewChecker returns a Checker with random keys.
 func NewChecker() *Checker {
 	c := &Checker{}
-	var nobody [32]byte
-	_, _ = rand.Read(nobody[:]) // never fails
+	var absent [32]byte
+	_, _ = rand.Read(absent[:]) // never fails
 	_, _ = rand.Read(c.key[:])
-	c.nobody = secret.New(hex.EncodeToString(nobody[:]))
+	c.absent = secret.New(hex.EncodeToString(absent[:]))
 	return c
 }
 
@@ -104,7 +104,7 @@ func NewChecker() *Checker {
 func (c *Checker) Knows(p Proof, body []byte, values []secret.String, n int) bool {
 	known := 0
 	for i := range max(n, len(values)) {
-		value, counts := c.nobody, 0
+		value, counts := c.absent, 0
 		if i < len(values) && !values[i].Empty() {
 			value, counts = values[i], 1
 		}

@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/receiver/credential"
-	"stoker.io/stoker/receiver/gate"
+	"stoker.io/stoker/receiver/limit"
 )
 
 // caller is the result of authentication.
@@ -25,7 +25,7 @@ type caller struct {
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c caller, release func(), refused string) {
 	began := time.Now()
 	release = func() {}
-	if r.ContentLength > gate.MaxBody {
+	if r.ContentLength > limit.MaxBody {
 		return c, release, tooLarge(w)
 	}
 	proof, ok := credential.Read(r.Header)
@@ -39,9 +39,9 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c
 		var err error
 		c.body, release, err = s.bodies.Read(w, r)
 		switch {
-		case errors.Is(err, gate.ErrTooLarge):
+		case errors.Is(err, limit.ErrTooLarge):
 			return c, release, tooLarge(w)
-		case errors.Is(err, gate.ErrBusy):
+		case errors.Is(err, limit.ErrBusy):
 			busy(w, err.Error())
 			return c, release, "busy"
 		case err != nil: // the body was incomplete
@@ -55,7 +55,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c
 	var values []secret.String
 	if gs != nil {
 		if p, ok := secretOf(gs); ok {
-			values = s.vault.Values(p)
+			values = s.secrets.Values(p)
 		}
 	}
 	known := s.checker.Knows(proof, c.body, values, credential.MaxValues)
@@ -73,15 +73,15 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c
 
 func tooLarge(w http.ResponseWriter) string {
 	w.Header().Set("Connection", "close")
-	say(w, http.StatusRequestEntityTooLarge, "toolarge", gate.ErrTooLarge.Error())
+	say(w, http.StatusRequestEntityTooLarge, "toolarge", limit.ErrTooLarge.Error())
 	return "toolarge"
 }
 
-// turnAway rejects a request, with a fixed delay. While the vault is unsure or the namespace is unseen, missing secrets prove
+// turnAway rejects a request, with a fixed delay. While the cache is unsure or the namespace is unseen, missing secrets prove
 // nothing, so every sender is asked to retry.
 func (s *Server) turnAway(w http.ResponseWriter, r *http.Request, began time.Time) string {
 	backoff.Wait(r.Context(), time.Until(began.Add(refuseAfter)))
-	if s.vault.Unsure() || s.find.Unseen(r.PathValue("namespace")) {
+	if s.secrets.Unsure() || s.find.Unseen(r.PathValue("namespace")) {
 		w.Header().Set("Connection", "close")
 		busy(w, "not all secrets have been read yet")
 		return "busy"

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/internal/request"
-	"stoker.io/stoker/receiver/sender"
+	"stoker.io/stoker/internal/sender"
 )
 
 // stuck is a transport to the API server that blocks all patches until open is closed.
@@ -88,7 +88,10 @@ func TestC8SendersCannotGrowMetrics(t *testing.T) {
 	const seed = 8
 	random := rand.New(rand.NewPCG(seed, 0))
 	word := func() string { return fmt.Sprintf("x%08x", random.Uint32()) }
-	events := []string{"X-Github-Event", "X-Gitea-Event", "X-Forgejo-Event", "X-Gitlab-Event", "X-Event-Key"}
+	var events []string
+	for _, s := range sender.All() {
+		events = append(events, s.Headers...)
+	}
 	requests := make(chan func(), 64)
 	var all sync.WaitGroup
 	for range 64 {
@@ -144,7 +147,7 @@ func TestC8SendersCannotGrowMetrics(t *testing.T) {
 	results := []string{"accepted", "repeated", "ignored", "pong", "superseded", "invalid", "refused", "unknown", "toolarge", "busy", "failed",
 		string(request.Progressing), string(request.Succeeded), string(request.Failed), string(request.Overtaken), "read", "missing", "forbidden"}
 	closed := map[string][]string{
-		"source": {unknown, sender.GitHub, sender.GitLab, sender.Gitea, sender.Bitbucket, sender.AzureDevOps, sender.ArgoCD, sender.Kargo, sender.Generic},
+		"source": append([]string{unknown}, sender.Names()...),
 		"result": results, "version": {"test"},
 	}
 	families, err := w.reg.Gather()

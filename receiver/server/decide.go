@@ -10,7 +10,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/request"
-	"stoker.io/stoker/receiver/sender"
+	"stoker.io/stoker/internal/sender"
 )
 
 // errHintsOnly means that a request needs the GatewaySync's own secret.

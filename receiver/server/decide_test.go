@@ -9,7 +9,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/request"
-	"stoker.io/stoker/receiver/sender"
+	"stoker.io/stoker/internal/sender"
 )
 
 const other = "2222222222222222222222222222222222222222"
@@ -110,7 +110,7 @@ func TestWhatAPushComesTo(t *testing.T) {
 		{"a tag, and the branch", follows("main"), []string{"refs/heads/main", "refs/tags/v1.0.0"}, "v1.0.0"},
 		{"a lower tag, and the branch", follows("main", ran("v2.0.0")), []string{"refs/heads/main", "refs/tags/v1.0.0"}, "hint"},
 	} {
-		r := sender.Request{Sender: sender.GitHub, Kind: sender.Move, ID: "d", Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: c.refs}
+		r := sender.Request{Sender: "github", Kind: sender.Move, ID: "d", Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: c.refs}
 		for _, own := range []bool{true, false} {
 			ask, why, err := decide(c.gs, r, own)
 			require.NoError(t, err, c.name)

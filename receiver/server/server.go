@@ -20,13 +20,13 @@ import (
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/internal/sender"
 	"stoker.io/stoker/internal/serve"
 	"stoker.io/stoker/receiver/credential"
-	"stoker.io/stoker/receiver/gate"
+	"stoker.io/stoker/receiver/limit"
 	"stoker.io/stoker/receiver/lookup"
 	"stoker.io/stoker/receiver/queue"
-	"stoker.io/stoker/receiver/sender"
-	"stoker.io/stoker/receiver/vault"
+	"stoker.io/stoker/receiver/secrets"
 )
 
 // Config configures a Server.
@@ -61,9 +61,9 @@ const (
 type Server struct {
 	Config
 	find    *lookup.Lookup
-	vault   *vault.Vault
+	secrets *secrets.Cache
 	checker *credential.Checker
-	bodies  *gate.Bodies
+	bodies  *limit.Bodies
 	queue   *queue.Queue
 	looks   *queue.Queue // current reads of GatewaySyncs, if the cache may be stale
 	setter  *request.Setter
@@ -80,7 +80,7 @@ func New(c Config) (*Server, error) {
 	if c.Install == nil {
 		c.Install = func() []secret.String { return nil }
 	}
-	s := &Server{Config: c, checker: credential.NewChecker(), bodies: gate.NewBodies(largeBodies), asking: c.Clients, status: c.Clients,
+	s := &Server{Config: c, checker: credential.NewChecker(), bodies: limit.NewBodies(largeBodies), asking: c.Clients, status: c.Clients,
 		waiting: make(chan struct{}, maxWaiting)}
 	for _, client := range []*kube.Clients{&s.asking, &s.status} {
 		if c.Clients.Config == nil {
@@ -92,7 +92,7 @@ func New(c Config) (*Server, error) {
 		}
 	}
 	s.setter = request.NewSetter(s.asking.Dynamic, s.asking.Clock.Now)
-	s.vault = vault.New(vault.Config{Client: c.Clients.Core, Namespace: c.Namespace, Log: c.Log, Named: s.named, Read: c.Metrics.SecretRead})
+	s.secrets = secrets.New(secrets.Config{Client: c.Clients.Core, Namespace: c.Namespace, Log: c.Log, Named: s.named, Read: c.Metrics.SecretRead})
 	s.queue, s.looks = queue.New(queue.Config{Do: s.safely(s.carryOut)}), queue.New(queue.Config{Do: s.safely(s.read)})
 	var err error
 	s.find, err = lookup.New(c.Clients.Dynamic, c.Watch, c.Selector, lookup.Told{Changed: s.names, Unreadable: s.unreadable, Failed: kube.LogFailures(c.Log, "GatewaySyncs cannot be watched; what was seen last counts")})
@@ -100,23 +100,23 @@ func New(c Config) (*Server, error) {
 }
 
 // secretOf returns the place of the secret of a GatewaySync, or false if it references none.
-func secretOf(gs *v1alpha1.GatewaySync) (vault.Place, bool) {
+func secretOf(gs *v1alpha1.GatewaySync) (secrets.Ref, bool) {
 	ref := gs.Spec.Webhook.SecretRef
 	if ref == nil {
-		return vault.Place{}, false
+		return secrets.Ref{}, false
 	}
-	return vault.Place{Namespace: gs.Namespace, Name: ref.Name, Key: ref.Key}, true
+	return secrets.Ref{Namespace: gs.Namespace, Name: ref.Name, Key: ref.Key}, true
 }
 
-// names makes the vault read the secret of a GatewaySync.
+// names makes the cache read the secret of a GatewaySync.
 func (s *Server) names(gs *v1alpha1.GatewaySync) {
 	if p, ok := secretOf(gs); ok {
-		s.vault.Wants(p)
+		s.secrets.Wants(p)
 	}
 }
 
 // named returns the places of the secrets of all GatewaySyncs, or false while these are unknown.
-func (s *Server) named() (places []vault.Place, ok bool) {
+func (s *Server) named() (places []secrets.Ref, ok bool) {
 	for _, gs := range s.find.List() {
 		if p, ok := secretOf(gs); ok {
 			places = append(places, p)
@@ -134,7 +134,7 @@ func (s *Server) unreadable(err *kube.UndecodableError) {
 func (s *Server) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { return s.find.Run(ctx) })
-	group.Go(func() error { return s.vault.Run(ctx) })
+	group.Go(func() error { return s.secrets.Run(ctx) })
 	group.Go(func() error { s.sayRefused(ctx); return nil })
 	err := group.Wait()
 	return err
@@ -147,7 +147,7 @@ func (s *Server) Close() {
 }
 
 // Ready reports whether all GatewaySyncs that may be watched were seen, and their Secrets read.
-func (s *Server) Ready() bool { return s.find.Served() && s.vault.Complete() }
+func (s *Server) Ready() bool { return s.find.Served() && s.secrets.Complete() }
 
 // Routes serves /webhook and /status.
 func (s *Server) Routes() *serve.Mux {

@@ -11,8 +11,8 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/internal/sender"
 	"stoker.io/stoker/receiver/queue"
-	"stoker.io/stoker/receiver/sender"
 )
 
 // unknown is the source label of an unauthenticated request.

@@ -19,8 +19,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/internal/sender"
 	"stoker.io/stoker/receiver/queue"
-	"stoker.io/stoker/receiver/sender"
 )
 
 const others = `
@@ -253,7 +253,7 @@ func TestR3ManyTagsAtOnceNeverGoDown(t *testing.T) {
 // Deliveries of one sender for one repository are merged; others are not.
 func TestDeliveriesAreCoalesced(t *testing.T) {
 	of := func(ref string, change func(*delivery)) *delivery {
-		d := decider(follows("main"), sender.Request{Sender: sender.Gitea, Kind: sender.Move, ID: ref, Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: []string{"refs/tags/" + ref}}, true)
+		d := decider(follows("main"), sender.Request{Sender: "gitea", Kind: sender.Move, ID: ref, Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: []string{"refs/tags/" + ref}}, true)
 		if change != nil {
 			change(d)
 		}
@@ -270,7 +270,7 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 	assert.Equal(t, request.Request{Ref: "v1.10.0", By: "gitea", Follows: true}, ask)
 	assert.Equal(t, of("v1.0.0", nil), first, "it stays as it was")
 	for name, change := range map[string]func(*delivery){
-		"another sender": func(d *delivery) { d.Sender = sender.GitHub },
+		"another sender": func(d *delivery) { d.Sender = "github" },
 		"another secret": func(d *delivery) { d.own = false },
 		"another right":  func(d *delivery) { d.lasting = false },
 		"another repository": func(d *delivery) {

@@ -15,6 +15,7 @@ var floors = [][]string{
 	{"api/v1alpha1"},
 	{"internal/backoff"},
 	{"internal/failure", "internal/secret", "internal/kube", "internal/file", "internal/giturl", "internal/daemon"},
+	{"internal/sender"},
 	{"internal/request", "internal/status"},
 	{"agent/ignition/resource"},
 	{"agent/plan/render"},
@@ -31,8 +32,8 @@ var floors = [][]string{
 	{"injector/inject", "injector/lookup"},
 	{"injector/admission", "injector/certificate", "injector/check", "injector/reconcile"},
 	{"injector"},
-	{"receiver/sender", "receiver/credential", "receiver/queue", "receiver/lookup", "receiver/gate"},
-	{"receiver/vault"},
+	{"receiver/credential", "receiver/queue", "receiver/lookup", "receiver/limit"},
+	{"receiver/secrets"},
 	{"receiver/server"},
 	{"receiver"},
 	{"hooks/offline", "hooks/migrate"},
@@ -74,10 +75,10 @@ var bans = []ban{
 		ships:   true,
 		imports: []string{"github.com/go-git/go-git", module + "/agent", module + "/injector", "golang.org/x/crypto/ssh"},
 		deep:    true,
-		why:     "the receiver writes requests and calls nobody but the API server: refs are resolved by the lead",
+		why:     "the receiver writes requests and calls only the API server: refs are resolved by the lead",
 	},
 	{
-		rooms:   []string{"receiver/sender"},
+		rooms:   []string{"internal/sender"},
 		imports: []string{"os", "net$", "syscall", "k8s.io/client-go"},
 		why:     "a parser of what strangers send is pure",
 	},
@@ -101,7 +102,7 @@ var bans = []ban{
 	{
 		rooms:   []string{"api/v1alpha1"},
 		imports: []string{module},
-		why:     "the API knows nobody: others import it as a library",
+		why:     "the API imports no other package: others import it as a library",
 	},
 	{
 		rooms:   []string{""},
@@ -242,8 +243,8 @@ func TestImportRulesCatchWhatTheyForbid(t *testing.T) {
 		{"receiver", "log"},
 		{"receiver/server", "github.com/go-git/go-git/v5/plumbing"},
 		{"receiver/server", own("agent/repo")},
-		{"receiver/sender", "k8s.io/client-go/kubernetes"},
-		{"receiver/sender", own("receiver/server")},
+		{"internal/sender", "k8s.io/client-go/kubernetes"},
+		{"internal/sender", own("receiver/server")},
 	} {
 		bad := []pkg{{ImportPath: own(c.from), Imports: []string{c.to}, Deps: []string{c.to}}}
 		assert.NotEmpty(t, append(brokenArrows(bad), brokenBans(bad)...), "%s imports %s", c.from, c.to)

@@ -32,14 +32,14 @@ var banned = []struct {
 	{"github.com/prometheus/client_golang/prometheus/promhttp", []string{"Handler"}, nil, "it serves the registry of the whole process"},
 	{"github.com/go-git/go-git/v5", []string{"Clone", "CloneContext", "PlainClone", "PlainCloneContext", "PlainOpen", "PlainOpenWithOptions", "PlainInit", "Worktree"}, nil, "go-git's plumbing only: its work tree is where the cost and the holes are"},
 	// R8
-	{"net/http", []string{"Client", "NewRequest", "NewRequestWithContext", "Transport", "DefaultTransport"}, receiverRooms, "the receiver calls nobody but the API server"},
-	{"net", []string{"Dial", "DialTimeout", "Dialer", "LookupHost", "LookupIP", "Resolver", "DefaultResolver"}, receiverRooms, "the receiver calls nobody but the API server"},
+	{"net/http", []string{"Client", "NewRequest", "NewRequestWithContext", "Transport", "DefaultTransport"}, receiverRooms, "the receiver calls only the API server"},
+	{"net", []string{"Dial", "DialTimeout", "Dialer", "LookupHost", "LookupIP", "Resolver", "DefaultResolver"}, receiverRooms, "the receiver calls only the API server"},
 	{"flag", []string{"Parse", "String", "Bool", "Int", "Duration", "CommandLine", "StringVar", "BoolVar"}, nil, "flags belong to a settings value, not to the process"},
 }
 
 // receiverRooms are the rooms that serve requests. The check command, beside them, is a client of a
 // receiver.
-var receiverRooms = []string{"receiver/sender", "receiver/credential", "receiver/gate", "receiver/queue", "receiver/lookup", "receiver/vault", "receiver/server"}
+var receiverRooms = []string{"receiver/credential", "receiver/limit", "receiver/queue", "receiver/lookup", "receiver/secrets", "receiver/server"}
 
 // global lists packages whose constructors (New…) must not initialize a package-level variable.
 var global = []string{"log/slog", "github.com/prometheus/client_golang/prometheus", "flag", "net/http"}

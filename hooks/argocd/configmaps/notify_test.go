@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
-	"stoker.io/stoker/receiver/sender"
+	"stoker.io/stoker/internal/sender"
 )
 
 // application returns an Application as a template sees it.

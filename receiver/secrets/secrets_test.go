@@ -1,4 +1,4 @@
-package vault
+package secrets
 
 import (
 	"bytes"
@@ -28,24 +28,24 @@ import (
 
 // cluster is a fake API server that counts the reads of Secrets.
 type cluster struct {
-	*Vault
+	*Cache
 	log    program.Log
 	mu     sync.Mutex
 	reads  int
 	takes  time.Duration
-	places []Place
+	places []Ref
 	value  string
 	err    error
 	broken string // the name of a Secret that cannot be decrypted
 	denied string // the name of a Secret that RBAC denies, which needs no read from etcd
 }
 
-var webhook = Place{"plant", "webhook", "secret"}
+var webhook = Ref{"plant", "webhook", "secret"}
 
-// newCluster runs a vault. The function change prepares the cluster before the vault starts.
+// newCluster runs a vault. The function change prepares the cluster before the cache starts.
 func newCluster(t *testing.T, change func(*cluster)) *cluster {
 	t.Helper()
-	c := &cluster{value: "S3CR3T", takes: 10 * time.Millisecond, places: []Place{webhook, webhook}}
+	c := &cluster{value: "S3CR3T", takes: 10 * time.Millisecond, places: []Ref{webhook, webhook}}
 	if change != nil {
 		change(c)
 	}
@@ -68,7 +68,7 @@ func newCluster(t *testing.T, change func(*cluster)) *cluster {
 		}
 		return true, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "webhook"}, Data: map[string][]byte{"secret": []byte(c.value)}}, nil
 	})
-	c.Vault = New(Config{Client: client, Namespace: "stoker-system", Log: slog.New(slog.NewTextHandler(&c.log, nil)), Named: func() ([]Place, bool) {
+	c.Cache = New(Config{Client: client, Namespace: "stoker-system", Log: slog.New(slog.NewTextHandler(&c.log, nil)), Named: func() ([]Ref, bool) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return slices.Clone(c.places), true
@@ -83,7 +83,7 @@ func newCluster(t *testing.T, change func(*cluster)) *cluster {
 	return c
 }
 
-// settle waits until the vault has done all reads that are due.
+// settle waits until the cache has done all reads that are due.
 func (c *cluster) settle() { time.Sleep(every + c.takes) }
 
 func (c *cluster) set(value string, err error) {
@@ -92,9 +92,9 @@ func (c *cluster) set(value string, err error) {
 	c.value, c.err = value, err
 }
 
-func (c *cluster) names(p Place) {
+func (c *cluster) names(p Ref) {
 	c.mu.Lock()
-	c.places = append([]Place{p}, c.places...)
+	c.places = append([]Ref{p}, c.places...)
 	c.mu.Unlock()
 	c.Wants(p)
 }
@@ -240,7 +240,7 @@ func TestUndecryptableSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newCluster(t, func(c *cluster) {
 			c.takes = 0 // the client reads one Secret after the other
-			c.broken, c.places = "broken", append(c.places, Place{"other", "broken", "token"})
+			c.broken, c.places = "broken", append(c.places, Ref{"other", "broken", "token"})
 		})
 		v.settle()
 		assert.True(t, v.Unsure(), "it may be a moment's matter")
@@ -273,7 +273,7 @@ func TestForbiddenSecretIsIsolated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newCluster(t, func(c *cluster) {
 			c.takes = 0
-			c.denied, c.places = "denied", append(c.places, Place{"other", "denied", "token"})
+			c.denied, c.places = "denied", append(c.places, Ref{"other", "denied", "token"})
 		})
 		v.settle()
 		time.Sleep(time.Minute)
@@ -313,7 +313,7 @@ func TestNewReferenceIsReadAtOnce(t *testing.T) {
 		v := newCluster(t, nil)
 		v.settle()
 		assert.False(t, v.Unsure())
-		fresh := Place{"other", "new", "secret"}
+		fresh := Ref{"other", "new", "secret"}
 		v.names(fresh)
 		assert.True(t, v.Unsure(), "until then nobody can be told from anybody")
 		time.Sleep(2 * v.takes)
@@ -324,12 +324,12 @@ func TestNewReferenceIsReadAtOnce(t *testing.T) {
 }
 
 func TestReadsAreBounded(t *testing.T) {
-	var all []Place
+	var all []Ref
 	for i := range maxEntries + 100 {
-		all = append(all, Place{"plant", fmt.Sprintf("%05d", i), "secret"})
+		all = append(all, Ref{"plant", fmt.Sprintf("%05d", i), "secret"})
 	}
 	var log bytes.Buffer
-	v := New(Config{Log: slog.New(slog.NewTextHandler(&log, nil)), Named: func() ([]Place, bool) { return slices.Clone(all), true }})
+	v := New(Config{Log: slog.New(slog.NewTextHandler(&log, nil)), Named: func() ([]Ref, bool) { return slices.Clone(all), true }})
 	now := time.Now()
 	for due := v.due(now); len(due) > 0; due = v.due(now) {
 		assert.LessOrEqual(t, len(due), round)
@@ -340,7 +340,7 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 	assert.Len(t, v.entries, maxEntries)
 	assert.Equal(t, 1, strings.Count(log.String(), "more secrets are named than are read"))
-	fresh := Place{"a", "new", "secret"}
+	fresh := Ref{"a", "new", "secret"}
 	all = append(all[10:maxEntries:maxEntries], fresh)
 	due := v.due(now.Add(freshFor))
 	assert.Len(t, due, round)

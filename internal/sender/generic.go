@@ -47,7 +47,7 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 	}
 	if b.EventType != nil && b.PublisherID != nil { // a proxy removed the header
 		r, err := parseAzure(h, body)
-		r.Sender = AzureDevOps
+		r.Sender = azureDevOps
 		return r, err
 	}
 	for _, host := range []json.RawMessage{b.Repository, b.ObjectKind, b.EventName, b.RefType, b.Before, b.After, b.Changes, b.Resource, b.PublisherID} {
@@ -74,7 +74,7 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 		return Request{}, invalid("commit: %s is no commit of 40 hexadecimal digits", quote(r.Commit))
 	}
 	r.Sender = Generic
-	if source == ArgoCD || source == Kargo {
+	if sends(source) {
 		r.Sender = source
 	}
 	switch {

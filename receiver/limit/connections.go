@@ -1,5 +1,5 @@
-// Package gate bounds the connections and the memory that untrusted senders can use.
-package gate
+// Package limit bounds the connections and the memory that untrusted senders can use.
+package limit
 
 import (
 	"net"

@@ -1,5 +1,5 @@
-// Package sender parses the webhooks of git hosts, Argo CD, Kargo and others: one parser for each, which all return a Request.
-// It is pure. It trusts no input: the caller compares it with the GatewaySync. No parser takes an address from a body to
+// Package sender knows the programs that send requests: git hosts, Argo CD, Kargo and scripts. It parses their deliveries into a
+// Request. It is pure. It trusts no input: the caller compares it with the GatewaySync. No parser takes an address from a body to
 // connect to, or a commit from a git host to run.
 package sender
 
@@ -28,21 +28,9 @@ const (
 	Nothing Kind = "nothing"
 )
 
-// The senders, as in stoker.io/requested-by.
-const (
-	GitHub      = "github"
-	GitLab      = "gitlab"
-	Gitea       = "gitea"
-	Bitbucket   = "bitbucket"
-	AzureDevOps = "azuredevops"
-	ArgoCD      = "argocd"
-	Kargo       = "kargo"
-	Generic     = "generic"
-)
-
 // Request is the result of parsing a delivery.
 type Request struct {
-	// Sender is one of the constants above.
+	// Sender is the Name of one of All.
 	Sender string
 	Kind   Kind
 	// ID identifies a delivery, so that a repeated one is recognized; "" if it has none.
@@ -84,43 +72,18 @@ func Parse(h http.Header, body []byte) (Request, error) {
 	if !utf8.Valid(body) {
 		return Request{}, invalid("the body is no UTF-8")
 	}
-	name, parse := choose(h)
-	r, err := parse(h, body)
+	s := choose(h)
+	r, err := s.parse(h, body)
 	if err != nil {
-		return Request{Sender: name}, err
+		return Request{Sender: s.Name}, err
 	}
 	if r.Sender == "" {
-		r.Sender = name
+		r.Sender = s.Name
 	}
 	if len(r.Refs) > maxRefs {
-		return Request{Sender: name}, invalid("the delivery speaks of more than %d refs", maxRefs)
+		return Request{Sender: s.Name}, invalid("the delivery speaks of more than %d refs", maxRefs)
 	}
 	return r, nil
-}
-
-// Name returns the sender that the header shows.
-func Name(h http.Header) string {
-	name, _ := choose(h)
-	return name
-}
-
-type parser func(http.Header, []byte) (Request, error)
-
-// choose returns the parser. Gitea and Forgejo also send the header of GitHub, so they come first.
-func choose(h http.Header) (string, parser) {
-	switch {
-	case h.Get("X-Forgejo-Event") != "", h.Get("X-Gitea-Event") != "":
-		return Gitea, parseGitea
-	case h.Get("X-Github-Event") != "":
-		return GitHub, parseGitHub
-	case h.Get("X-Gitlab-Event") != "":
-		return GitLab, parseGitLab
-	case h.Get("X-Event-Key") != "":
-		return Bitbucket, parseBitbucket
-	case h.Get("X-Vss-Activityid") != "", h.Get("X-Vss-Subscriptionid") != "":
-		return AzureDevOps, parseAzure
-	}
-	return Generic, parseGeneric
 }
 
 // decode decodes a JSON object into a struct. It ignores unknown fields and compares names exactly. The error for a value of a
@@ -130,7 +93,7 @@ func decode(h http.Header, body []byte, into any) error {
 		return invalid("the body is a form: choose application/json as the content type of the webhook")
 	}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, into); err != nil {
-		return invalid("the body is not what %s sends: %s", Name(h), short(err))
+		return invalid("the body is not what %s sends: %s", choose(h).Name, short(err))
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
-// Package vault reads the Secrets that GatewaySyncs reference, ahead of the requests. No request waits for a read, so its
+// Package secrets reads the Secrets that GatewaySyncs reference, ahead of the requests. No request waits for a read, so its
 // duration does not reveal whether a Secret exists.
-package vault
+package secrets
 
 import (
 	"cmp"
@@ -30,10 +30,10 @@ const (
 	every, freshFor, retryAfter = time.Second, 25 * time.Second, 10 * time.Second
 	// staleFor is how long the last value is used while the API server does not answer.
 	staleFor = 10 * time.Minute
-	// sureAfter is how long the vault keeps the value of a Secret that it may no longer read: a restarted API server forbids
+	// sureAfter is how long the cache keeps the value of a Secret that it may no longer read: a restarted API server forbids
 	// everything until it has loaded the roles.
 	sureAfter = 20 * time.Second
-	// awayFor is how long the vault is unsure after a read without an answer: longer than until the next read.
+	// awayFor is how long the cache is unsure after a read without an answer: longer than until the next read.
 	awayFor = retryAfter + 2*readWithin
 	// readWithin limits a read, atOnce the number of parallel reads, and round the number of reads before new Secrets take
 	// precedence again.
@@ -50,28 +50,28 @@ const Account = "stoker-receiver"
 // role is the name of the Role that the chart creates for reading Secrets. An additional Role appends the name of the Secret.
 const role = "stoker-receiver-secrets"
 
-// Place is the key of a Secret.
-type Place struct{ Namespace, Name, Key string }
+// Ref is a key of a Secret.
+type Ref struct{ Namespace, Name, Key string }
 
-// Config configures a Vault.
+// Config configures a Cache.
 type Config struct {
 	Client kubernetes.Interface
 	// Namespace is the receiver's own, for messages about missing rights.
 	Namespace string
 	Log       *slog.Logger
-	// Named returns the places of all secrets, or false while they are unknown.
-	Named func() ([]Place, bool)
+	// Named returns the references to all secrets, or false while they are unknown.
+	Named func() ([]Ref, bool)
 	// Read, if not nil, receives the outcome of each read: read, missing, forbidden or failed.
 	Read func(result string)
 }
 
-// Vault reads and caches Secrets.
-type Vault struct {
+// Cache reads and caches Secrets.
+type Cache struct {
 	Config
 	woken chan struct{}
 
 	mu       sync.Mutex
-	entries  map[Place]*entry
+	entries  map[Ref]*entry
 	away     time.Time
 	answered time.Time // last answer about any Secret
 	behind   bool      // some Secret was never read
@@ -91,32 +91,32 @@ type entry struct {
 	saidAt  time.Time
 }
 
-// New returns a Vault. It is empty until Run.
-func New(c Config) *Vault {
+// New returns a Cache. It is empty until Run.
+func New(c Config) *Cache {
 	if c.Read == nil {
 		c.Read = func(string) {}
 	}
-	return &Vault{Config: c, woken: make(chan struct{}, 1), entries: map[Place]*entry{}, behind: true}
+	return &Cache{Config: c, woken: make(chan struct{}, 1), entries: map[Ref]*entry{}, behind: true}
 }
 
 // Unsure reports whether missing values prove nothing: the API server did not answer recently, or some referenced Secret has
-// not been read yet. If the API server fails for one Secret only, for example because its encryption key is lost, the vault is
+// not been read yet. If the API server fails for one Secret only, for example because its encryption key is lost, the cache is
 // unsure only for staleFor.
-func (v *Vault) Unsure() bool {
+func (v *Cache) Unsure() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.behind || time.Now().Before(v.away)
 }
 
 // Complete reports whether every referenced Secret was read once or cannot be read.
-func (v *Vault) Complete() bool {
+func (v *Cache) Complete() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.complete
 }
 
 // Values returns the last values of a secret, or none if it cannot be read. The log says why, and what to do.
-func (v *Vault) Values(p Place) []secret.String {
+func (v *Cache) Values(p Ref) []secret.String {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if e := v.entries[p]; e != nil {
@@ -125,8 +125,8 @@ func (v *Vault) Values(p Place) []secret.String {
 	return nil
 }
 
-// Wants adds a place. A new one is read at once.
-func (v *Vault) Wants(p Place) {
+// Wants adds a reference. A new one is read at once.
+func (v *Cache) Wants(p Ref) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.entries[p] == nil {
@@ -139,7 +139,7 @@ func (v *Vault) Wants(p Place) {
 }
 
 // Run reads until ctx ends.
-func (v *Vault) Run(ctx context.Context) error {
+func (v *Cache) Run(ctx context.Context) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
@@ -163,15 +163,15 @@ func (v *Vault) Run(ctx context.Context) error {
 	}
 }
 
-// due drops places that are no longer referenced and returns those to read now, new ones first.
-func (v *Vault) due(now time.Time) []Place {
+// due drops Secrets that are no longer referenced and returns those to read now, new ones first.
+func (v *Cache) due(now time.Time) []Ref {
 	named, ok := v.Named()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !ok {
 		return nil
 	}
-	slices.SortFunc(named, func(a, b Place) int {
+	slices.SortFunc(named, func(a, b Ref) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Key, b.Key))
 	})
 	named = slices.Compact(named)
@@ -182,8 +182,8 @@ func (v *Vault) due(now time.Time) []Place {
 		}
 		named = named[:maxEntries]
 	}
-	kept := make(map[Place]*entry, len(named))
-	var unread, due []Place
+	kept := make(map[Ref]*entry, len(named))
+	var unread, due []Ref
 	for _, p := range named {
 		switch e := v.entries[p]; {
 		case e == nil:
@@ -197,13 +197,13 @@ func (v *Vault) due(now time.Time) []Place {
 	}
 	v.entries, v.behind, v.complete = kept, len(unread) > 0, v.complete || len(unread) == 0
 	if len(unread) < round {
-		slices.SortFunc(due, func(a, b Place) int { return kept[a].until.Compare(kept[b].until) })
+		slices.SortFunc(due, func(a, b Ref) int { return kept[a].until.Compare(kept[b].until) })
 		unread = append(unread, due...)
 	}
 	return unread[:min(len(unread), round)]
 }
 
-func (v *Vault) refresh(ctx context.Context, p Place) {
+func (v *Cache) refresh(ctx context.Context, p Ref) {
 	within, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()
 	values, err := v.get(within, p)
@@ -287,7 +287,7 @@ func isOurs(err error) bool {
 	return ok
 }
 
-func (v *Vault) get(ctx context.Context, p Place) ([]secret.String, error) {
+func (v *Cache) get(ctx context.Context, p Ref) ([]secret.String, error) {
 	s, err := v.Client.CoreV1().Secrets(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
@@ -295,7 +295,7 @@ func (v *Vault) get(ctx context.Context, p Place) ([]secret.String, error) {
 	return valuesOf(s, p)
 }
 
-func valuesOf(s *corev1.Secret, p Place) ([]secret.String, error) {
+func valuesOf(s *corev1.Secret, p Ref) ([]secret.String, error) {
 	content, ok := s.Data[p.Key]
 	if !ok {
 		return nil, &contentError{fmt.Sprintf("it has no key %s", p.Key)}
@@ -311,7 +311,7 @@ func valuesOf(s *corev1.Secret, p Place) ([]secret.String, error) {
 }
 
 // say logs a problem once, and again after sayAgain.
-func (v *Vault) say(p Place, e *entry, err error, now time.Time) {
+func (v *Cache) say(p Ref, e *entry, err error, now time.Time) {
 	what := err.Error()
 	if what == e.said && now.Sub(e.saidAt) < sayAgain {
 		return
@@ -326,7 +326,7 @@ func (v *Vault) say(p Place, e *entry, err error, now time.Time) {
 }
 
 // grant returns the command that grants the right to read a Secret.
-func (v *Vault) grant(p Place) string {
+func (v *Cache) grant(p Ref) string {
 	own := role + "-" + p.Name
 	return fmt.Sprintf("kubectl create role %s -n %s --verb=get --resource=secrets --resource-name=%s && kubectl create rolebinding %s -n %s --role=%s --serviceaccount=%s:%s",
 		own, p.Namespace, p.Name, own, p.Namespace, own, v.Namespace, Account)

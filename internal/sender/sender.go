@@ -1,0 +1,73 @@
+package sender
+
+import (
+	"net/http"
+	"slices"
+)
+
+// Sender is a program that sends requests. To add one, write its parser into a file of this package, put a row into All, and
+// deliveries from its documentation into testdata.
+type Sender struct {
+	// Name is the value of stoker.io/requested-by.
+	Name string
+	// Headers name the event of a delivery. A sender without headers sends the generic format and names itself as its source.
+	Headers []string
+	// Shows says how it proves that it knows a secret, and Sends what its deliveries are, for the documentation.
+	Shows, Sends string
+	parse        func(http.Header, []byte) (Request, error)
+}
+
+// Names of senders that other code refers to.
+const (
+	ArgoCD  = "argocd"
+	Kargo   = "kargo"
+	Generic = "generic"
+
+	azureDevOps = "azuredevops"
+)
+
+const (
+	signature    = "`X-Hub-Signature-256: sha256=…` of the body"
+	oldSignature = "`X-Hub-Signature: sha256=…` of the body, or `Authorization: Basic …` with the secret as password"
+	bearer       = "`Authorization: Bearer …`"
+	basic        = "`Authorization: Basic …` with the secret as password"
+)
+
+// All returns the senders in the order in which a delivery is compared with them. Gitea and Forgejo also send the header of
+// GitHub, so they come first.
+func All() []Sender {
+	return []Sender{
+		{"gitea", []string{"X-Forgejo-Event", "X-Gitea-Event"}, signature, "push, create, release (Gitea and Forgejo)", parseGitea},
+		{"github", []string{"X-Github-Event"}, signature, "push, create, release", parseGitHub},
+		{"gitlab", []string{"X-Gitlab-Event"}, "`X-Gitlab-Token: …`", "push, tag push, release, system hook", parseGitLab},
+		{"bitbucket", []string{"X-Event-Key"}, oldSignature, "push (Cloud), refs changed (Data Center)", parseBitbucket},
+		{azureDevOps, []string{"X-Vss-Activityid", "X-Vss-Subscriptionid"}, basic, "code pushed", parseAzure},
+		{ArgoCD, nil, bearer, "a notification: a poll of git", parseGeneric},
+		{Kargo, nil, bearer, "a promotion: a ref", parseGeneric},
+		{Generic, nil, bearer, "a ref, or a poll of git", parseGeneric},
+		{"hook", nil, "", "a Job that runs `stoker`", nil},
+		{"cli", nil, "", "a user of `stoker`", nil},
+	}
+}
+
+// sends reports whether name is a sender that sends the generic format and names itself as its source.
+func sends(name string) bool {
+	return slices.ContainsFunc(All(), func(s Sender) bool { return s.Name == name && s.Headers == nil && s.parse != nil })
+}
+
+// Names returns the names of all senders.
+func Names() (names []string) {
+	for _, s := range All() {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// choose returns the sender of a delivery.
+func choose(h http.Header) Sender {
+	all := All()
+	i := slices.IndexFunc(all, func(s Sender) bool {
+		return s.Name == Generic || slices.ContainsFunc(s.Headers, func(name string) bool { return h.Get(name) != "" })
+	})
+	return all[i]
+}
