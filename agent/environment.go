@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"stoker.io/stoker/agent/connect"
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 // environment is the configuration of a sidecar, written by the injector. docs/reference/agent.md lists the variables; a test
@@ -24,7 +26,7 @@ type environment struct {
 	SecretsDir, PodInfoDir        string
 	Mounts                        []string
 	Secrets                       map[string]bool
-	Files                         map[connect.Field]string
+	Files                         map[v1alpha1.SecretField]string
 }
 
 // variable is one environment variable.
@@ -47,16 +49,16 @@ func (e *environment) variables() []variable {
 			return nil
 		}
 	}
-	secret := func(field connect.Field) func(string) error {
+	secret := func(field v1alpha1.SecretField) func(string) error {
 		return func(v string) error {
 			if e.Files == nil {
-				e.Files = map[connect.Field]string{}
+				e.Files = map[v1alpha1.SecretField]string{}
 			}
 			e.Files[field] = v
 			return nil
 		}
 	}
-	return []variable{
+	all := []variable{
 		{"POD_NAME", true, named(&e.PodName, 253)},
 		{"POD_NAMESPACE", true, named(&e.PodNamespace, 63)},
 		{"POD_UID", true, text(&e.PodUID)},
@@ -85,11 +87,6 @@ func (e *environment) variables() []variable {
 			}
 			return nil
 		}},
-		{"API_KEY_FILE", false, secret(connect.GatewayAPI)},
-		{"GIT_SSH_KEY_FILE", false, secret(connect.GitSSHKey)},
-		{"GIT_KNOWN_HOSTS_FILE", false, secret(connect.GitKnownHosts)},
-		{"GIT_TOKEN_FILE", false, secret(connect.GitToken)},
-		{"GIT_CA_FILE", false, secret(connect.GitCA)},
 		{"SYNC_PERIOD", false, func(v string) error {
 			n, err := strconv.Atoi(v)
 			if err != nil || n < 5 || n > 3600 {
@@ -117,6 +114,10 @@ func (e *environment) variables() []variable {
 			return nil
 		}},
 	}
+	for _, field := range slices.Sorted(maps.Keys(v1alpha1.FileVariables)) {
+		all = append(all, variable{v1alpha1.FileVariables[field], false, secret(field)})
+	}
+	return all
 }
 
 // secretKey matches NAME/KEY, a key of a Secret.

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/connect"
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/daemon"
 )
 
@@ -68,7 +68,7 @@ func TestPodEnvironment(t *testing.T) {
 	assert.Equal(t, ":8083", s.MetricsAddr)
 	assert.Equal(t, "/repo/objects", s.RepoDir)
 	assert.EqualValues(t, 8043, s.Env.Port)
-	assert.Equal(t, map[connect.Field]string{connect.GitToken: "/s/token"}, s.Env.Files)
+	assert.Equal(t, map[v1alpha1.SecretField]string{v1alpha1.SecretGitToken: "/s/token"}, s.Env.Files)
 	engine, closeEngine := newEngine(s, nil, newScreen(&out, &out, s, terminal))
 	closeEngine()
 	assert.Equal(t, []string{"config/a, b", "modules"}, engine.Mounts)

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/repo"
@@ -32,7 +30,7 @@ func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o r
 	if ref := spec.Gateway.APIKey(); ref != nil {
 		p.Token = true
 		cfg.Key = func() (secret.String, error) {
-			v, err := secrets.Read(GatewayAPI, *ref)
+			v, err := secrets.Read(v1alpha1.SecretGatewayAPI, *ref)
 			if err != nil {
 				return v, failure.New(v1alpha1.ReasonGatewayForbidden, "the API token of spec.gateway.api: %w", err)
 			}
@@ -41,7 +39,7 @@ func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o r
 	}
 	if t := spec.Gateway.TLSConfig; t != nil {
 		cfg.TLS.ServerName, cfg.TLS.InsecureSkipVerify = t.ServerName, t.InsecureSkipVerify
-		cfg.TLS.CA = public(GatewayCA, t.CASecretRef, secrets)
+		cfg.TLS.CA = public(v1alpha1.SecretGatewayCA, t.CASecretRef, secrets)
 	}
 	client, err := ignition.New(cfg)
 	if err != nil {
@@ -57,74 +55,43 @@ func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Rem
 	if err != nil {
 		return nil, err
 	}
-	auth := repo.Auth{CA: public(GitCA, git.CASecretRef, secrets)}
+	auth := repo.Auth{CA: public(v1alpha1.SecretGitCA, git.CASecretRef, secrets)}
 	if a := git.Auth; a != nil {
 		switch {
 		case a.Token != nil:
 			auth.Username = a.Token.User()
-			auth.Token = credential(GitToken, a.Token.SecretRef, secrets)
+			auth.Token = credential(v1alpha1.SecretGitToken, a.Token.SecretRef, secrets)
 		case a.SSHKey != nil:
-			auth.Key = credential(GitSSHKey, a.SSHKey.SecretRef, secrets)
+			auth.Key = credential(v1alpha1.SecretGitSSHKey, a.SSHKey.SecretRef, secrets)
 			auth.InsecureIgnoreHostKey = a.SSHKey.InsecureIgnoreHostKey
 			if known := a.SSHKey.KnownHosts; known != nil {
-				auth.KnownHosts = public(GitKnownHosts, &known.SecretRef, secrets)
+				auth.KnownHosts = public(v1alpha1.SecretGitKnownHosts, &known.SecretRef, secrets)
 			}
 		case a.GitHubApp != nil:
 			auth.App = &repo.GitHubApp{
 				AppID: a.GitHubApp.AppID, InstallationID: a.GitHubApp.InstallationID, APIBaseURL: a.GitHubApp.APIBaseURL,
-				Key: credential(GitHubApp, a.GitHubApp.PrivateKeySecretRef, secrets),
+				Key: credential(v1alpha1.SecretGitHubApp, a.GitHubApp.PrivateKeySecretRef, secrets),
 			}
 		}
 	}
 	return repo.NewRemote(u, auth, o)
 }
 
-// named returns the secrets that spec names.
-func named(spec *v1alpha1.GatewaySyncSpec) map[Field]v1alpha1.SecretKeyRef {
-	refs := map[Field]v1alpha1.SecretKeyRef{}
-	add := func(field Field, ref *v1alpha1.SecretKeyRef) {
-		if ref != nil {
-			refs[field] = *ref
-		}
-	}
-	add(GitCA, spec.Git.CASecretRef)
-	if a := spec.Git.Auth; a != nil {
-		switch {
-		case a.Token != nil:
-			add(GitToken, &a.Token.SecretRef)
-		case a.SSHKey != nil:
-			add(GitSSHKey, &a.SSHKey.SecretRef)
-			if a.SSHKey.KnownHosts != nil {
-				add(GitKnownHosts, &a.SSHKey.KnownHosts.SecretRef)
-			}
-		case a.GitHubApp != nil:
-			add(GitHubApp, &a.GitHubApp.PrivateKeySecretRef)
-		}
-	}
-	add(GatewayAPI, spec.Gateway.APIKey())
-	if t := spec.Gateway.TLSConfig; t != nil {
-		add(GatewayCA, t.CASecretRef)
-	}
-	return refs
-}
-
 // Reachable returns PodRestartNeeded with the reasons why secrets that spec names can never be read here, or nil. An
 // agent that cannot read them neither syncs nor leads.
 func Reachable(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) error {
-	refs := named(spec)
 	var errs []error
-	for _, field := range slices.Sorted(maps.Keys(refs)) {
-		errs = append(errs, secrets.Reachable(field, refs[field]))
+	for field, ref := range spec.Secrets() {
+		errs = append(errs, secrets.Reachable(field, ref))
 	}
 	return errors.Join(errs...)
 }
 
 // Fingerprint changes when a secret that spec names changes, or fails with another error.
 func Fingerprint(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) [sha256.Size]byte {
-	refs := named(spec)
 	h := sha256.New()
-	for _, field := range slices.Sorted(maps.Keys(refs)) {
-		v, err := secrets.Read(field, refs[field])
+	for field, ref := range spec.Secrets() {
+		v, err := secrets.Read(field, ref)
 		fmt.Fprintf(h, "%s\n%q\n%v\n", field, v.Reveal(), err)
 	}
 	return [sha256.Size]byte(h.Sum(nil))
@@ -140,13 +107,13 @@ func RepoName(git v1alpha1.GitSpec) string {
 }
 
 // credential reads a secret on each use, so that a rotated secret takes effect immediately.
-func credential(field Field, ref v1alpha1.SecretKeyRef, secrets Secrets) func() (secret.String, error) {
+func credential(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef, secrets Secrets) func() (secret.String, error) {
 	return func() (secret.String, error) { return secrets.Read(field, ref) }
 }
 
 // public reads a value that is not secret itself, such as a CA bundle or known hosts, on each use. It returns nil if
 // spec has none.
-func public(field Field, ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
+func public(field v1alpha1.SecretField, ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
 	if ref == nil {
 		return nil
 	}

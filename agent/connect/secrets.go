@@ -15,28 +15,14 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Field is a field of a GatewaySync that names a secret.
-type Field string
-
-// The fields that name secrets.
-const (
-	GitToken      Field = "spec.git.auth.token"
-	GitSSHKey     Field = "spec.git.auth.sshKey"
-	GitKnownHosts Field = "spec.git.auth.sshKey.knownHosts"
-	GitHubApp     Field = "spec.git.auth.githubApp"
-	GitCA         Field = "spec.git.caSecretRef"
-	GatewayAPI    Field = "spec.gateway.api"
-	GatewayCA     Field = "spec.gateway.tlsConfig.caSecretRef"
-)
-
 // Secrets reads the secrets that a GatewaySync names.
 type Secrets interface {
 	// Read returns the value of ref, the secret named at field, without trailing white space. It reads the value again
 	// on each call, so that a rotated secret takes effect immediately. The error says what to do.
-	Read(field Field, ref v1alpha1.SecretKeyRef) (secret.String, error)
+	Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error)
 	// Reachable returns why the value of ref can never be read, whatever is created in the cluster or beside the agent.
 	// It returns nil if it can, or could later.
-	Reachable(field Field, ref v1alpha1.SecretKeyRef) error
+	Reachable(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) error
 }
 
 // Beside reads secrets from files beside a standalone agent.
@@ -48,7 +34,7 @@ type Beside struct {
 }
 
 // Read implements Secrets.
-func (b Beside) Read(_ Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+func (b Beside) Read(_ v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error) {
 	id := ref.Name + "/" + ref.Key
 	name, err := b.file(ref)
 	if err != nil {
@@ -75,7 +61,7 @@ func (b Beside) file(ref v1alpha1.SecretKeyRef) (string, error) {
 // exist.
 func (b Beside) Changing(spec *v1alpha1.GatewaySyncSpec) []string {
 	var files []string
-	for _, ref := range named(spec) {
+	for _, ref := range spec.Secrets() {
 		if name, err := b.file(ref); err == nil {
 			files = append(files, name)
 		}
@@ -84,7 +70,7 @@ func (b Beside) Changing(spec *v1alpha1.GatewaySyncSpec) []string {
 }
 
 // Reachable implements Secrets. It returns nil, because a file can always be created.
-func (b Beside) Reachable(Field, v1alpha1.SecretKeyRef) error { return nil }
+func (b Beside) Reachable(v1alpha1.SecretField, v1alpha1.SecretKeyRef) error { return nil }
 
 // Mounted reads the secrets that a pod mounts. The mounts are fixed when the pod is created.
 type Mounted struct {
@@ -93,11 +79,11 @@ type Mounted struct {
 	// Keys are the mounted keys, as NAME/KEY. If nil, every key of the Secrets in Dir may appear.
 	Keys map[string]bool
 	// Files are the secret files of a pod that the injector did not write.
-	Files map[Field]string
+	Files map[v1alpha1.SecretField]string
 }
 
 // Read implements Secrets.
-func (m Mounted) Read(field Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+func (m Mounted) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error) {
 	if err := m.Reachable(field, ref); err != nil {
 		return secret.String{}, err
 	}
@@ -160,7 +146,7 @@ func (m Mounted) missing() string {
 }
 
 // Reachable implements Secrets. A Secret or key that the pod does not mount needs a new pod.
-func (m Mounted) Reachable(field Field, ref v1alpha1.SecretKeyRef) error {
+func (m Mounted) Reachable(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) error {
 	if m.Dir == "" {
 		if m.Files[field] == "" {
 			return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names a secret that this pod has no file for: add it to the pod (by a variable of its own, or below SECRETS_DIR), and restart it", field)

@@ -28,18 +28,18 @@ func ref(name, key string) v1alpha1.SecretKeyRef { return v1alpha1.SecretKeyRef{
 func TestSecretFilesAreReread(t *testing.T) {
 	dir := t.TempDir()
 	s := Beside{Dir: dir, Files: map[string]string{"git/token": write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1\n")}}
-	v, err := s.Read(GitToken, ref("git", "token"))
+	v, err := s.Read(v1alpha1.SecretGitToken, ref("git", "token"))
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-1", v.Reveal())
 	write(t, s.Files["git/token"], "S3CR3T-2")
-	v, err = s.Read(GitToken, ref("git", "token"))
+	v, err = s.Read(v1alpha1.SecretGitToken, ref("git", "token"))
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-2", v.Reveal())
 
 	write(t, filepath.Join(dir, "gateway", "apiKey"), " \n")
-	_, err = s.Read(GatewayAPI, ref("gateway", "apiKey"))
+	_, err = s.Read(v1alpha1.SecretGatewayAPI, ref("gateway", "apiKey"))
 	require.ErrorContains(t, err, "is empty")
-	_, err = s.Read(GatewayAPI, ref("gateway", "other"))
+	_, err = s.Read(v1alpha1.SecretGatewayAPI, ref("gateway", "other"))
 	require.ErrorContains(t, err, "--secret gateway/other=FILE")
 	assert.NotContains(t, err.Error(), "S3CR3T")
 }
@@ -49,28 +49,28 @@ func TestUnmountedSecretNeedsRestart(t *testing.T) {
 	write(t, filepath.Join(dir, "git", "..data", "token"), "S3CR3T-1\n")
 	require.NoError(t, os.Symlink("..data/token", filepath.Join(dir, "git", "token"))) // as the kubelet does
 	m := Mounted{Dir: dir}
-	v, err := m.Read(GitToken, ref("git", "token"))
+	v, err := m.Read(v1alpha1.SecretGitToken, ref("git", "token"))
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-1", v.Reveal())
 
 	assert.Equal(t, []string{filepath.Join(dir, "git", "..data")}, m.Changing())
-	assert.Equal(t, []string{"/a", "/b"}, Mounted{Files: map[Field]string{GitCA: "/b", GitToken: "/a", GitSSHKey: "/none/c"}}.Changing())
+	assert.Equal(t, []string{"/a", "/b"}, Mounted{Files: map[v1alpha1.SecretField]string{v1alpha1.SecretGitCA: "/b", v1alpha1.SecretGitToken: "/a", v1alpha1.SecretGitSSHKey: "/none/c"}}.Changing())
 	assert.Empty(t, Mounted{Dir: filepath.Join(dir, "none")}.Changing())
 
-	_, err = m.Read(GitToken, ref("git", "password"))
+	_, err = m.Read(v1alpha1.SecretGitToken, ref("git", "password"))
 	require.ErrorContains(t, err, "no key password of Secret git")
 	assert.NotEqual(t, v1alpha1.ReasonPodRestartNeeded, failure.Reason(err, ""), "somebody may create the key")
 
-	_, err = m.Read(GitToken, ref("other", "token"))
+	_, err = m.Read(v1alpha1.SecretGitToken, ref("other", "token"))
 	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
 	assert.ErrorContains(t, err, "spec.git.auth.token")
-	assert.True(t, failure.Is(m.Reachable(GatewayAPI, ref("other", "token")), v1alpha1.ReasonPodRestartNeeded))
+	assert.True(t, failure.Is(m.Reachable(v1alpha1.SecretGatewayAPI, ref("other", "token")), v1alpha1.ReasonPodRestartNeeded))
 
 	write(t, filepath.Join(dir, "..", "outside"), "S3CR3T-2")
 	for _, bad := range []v1alpha1.SecretKeyRef{ref("..", "outside"), ref("git", ".."), ref("git/../..", "outside"), ref("", "x"), ref("git", ".")} {
-		_, err := m.Read(GitToken, bad)
+		_, err := m.Read(v1alpha1.SecretGitToken, bad)
 		assert.ErrorContains(t, err, "is no name and key", "%v", bad)
-		_, err = Beside{Dir: dir}.Read(GitToken, bad)
+		_, err = Beside{Dir: dir}.Read(v1alpha1.SecretGitToken, bad)
 		assert.ErrorContains(t, err, "is no name and key", "%v", bad)
 	}
 }
@@ -81,37 +81,37 @@ func TestChangedSecretKeyNeedsRestart(t *testing.T) {
 	write(t, filepath.Join(dir, "git", "token"), "S3CR3T-1")
 	write(t, filepath.Join(dir, "git", "beside"), "S3CR3T-2")
 	m := Mounted{Dir: dir, Keys: map[string]bool{"git/token": true, "git/later": true}}
-	_, err := m.Read(GitToken, ref("git", "token"))
+	_, err := m.Read(v1alpha1.SecretGitToken, ref("git", "token"))
 	require.NoError(t, err)
 
 	for _, key := range []string{"password", "beside"} {
-		_, err = m.Read(GitToken, ref("git", key))
+		_, err = m.Read(v1alpha1.SecretGitToken, ref("git", key))
 		require.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
 		require.ErrorContains(t, err, "spec.git.auth.token names key "+key+" of Secret git")
 		spec := v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", key)}}}}
 		assert.True(t, failure.Is(Reachable(&spec, m), v1alpha1.ReasonPodRestartNeeded), "whoever lacks it does not lead")
 	}
 
-	_, err = m.Read(GitToken, ref("git", "later"))
+	_, err = m.Read(v1alpha1.SecretGitToken, ref("git", "later"))
 	require.ErrorContains(t, err, "no key later of Secret git: create it")
 	assert.False(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded))
 	assert.NotContains(t, err.Error(), "restart")
-	require.NoError(t, m.Reachable(GitToken, ref("git", "later")))
+	require.NoError(t, m.Reachable(v1alpha1.SecretGitToken, ref("git", "later")))
 	write(t, filepath.Join(dir, "git", "later"), "S3CR3T-3")
-	v, err := m.Read(GitToken, ref("git", "later"))
+	v, err := m.Read(v1alpha1.SecretGitToken, ref("git", "later"))
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-3", v.Reveal())
 }
 
 func TestHandWrittenPodSecretFiles(t *testing.T) {
-	m := Mounted{Files: map[Field]string{GitToken: write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1")}}
-	v, err := m.Read(GitToken, ref("whatever", "name"))
+	m := Mounted{Files: map[v1alpha1.SecretField]string{v1alpha1.SecretGitToken: write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1")}}
+	v, err := m.Read(v1alpha1.SecretGitToken, ref("whatever", "name"))
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-1", v.Reveal())
-	_, err = m.Read(GitSSHKey, ref("whatever", "name"))
+	_, err = m.Read(v1alpha1.SecretGitSSHKey, ref("whatever", "name"))
 	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
-	require.NoError(t, os.Remove(m.Files[GitToken]))
-	_, err = m.Read(GitToken, ref("whatever", "name"))
+	require.NoError(t, os.Remove(m.Files[v1alpha1.SecretGitToken]))
+	_, err = m.Read(v1alpha1.SecretGitToken, ref("whatever", "name"))
 	assert.ErrorContains(t, err, "no key name of Secret whatever")
 }
 
@@ -125,12 +125,12 @@ func TestSecretValueInsteadOfPath(t *testing.T) {
 		"with a NUL":       "S3CR3T\x00",
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := Mounted{Files: map[Field]string{GitSSHKey: value}}
-			_, err := m.Read(GitSSHKey, ref("git", "key"))
+			m := Mounted{Files: map[v1alpha1.SecretField]string{v1alpha1.SecretGitSSHKey: value}}
+			_, err := m.Read(v1alpha1.SecretGitSSHKey, ref("git", "key"))
 			require.ErrorContains(t, err, "spec.git.auth.sshKey: ")
 			assert.NotContains(t, err.Error(), "S3CR3T")
 			assert.Empty(t, m.Changing(), "a watcher would tell it")
-			_, err = Beside{Dir: t.TempDir(), Files: map[string]string{"git/token": value}}.Read(GitToken, ref("git", "token"))
+			_, err = Beside{Dir: t.TempDir(), Files: map[string]string{"git/token": value}}.Read(v1alpha1.SecretGitToken, ref("git", "token"))
 			require.ErrorContains(t, err, "the path of a file there, not the value")
 			assert.NotContains(t, err.Error(), "S3CR3T")
 		})

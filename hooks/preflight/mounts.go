@@ -24,7 +24,7 @@ type Mounts struct {
 var _ connect.Secrets = Mounts{}
 
 // Read implements connect.Secrets.
-func (m Mounts) Read(field connect.Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+func (m Mounts) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error) {
 	v, err := connect.Beside(m).Read(field, ref)
 	switch {
 	case err == nil:
@@ -37,7 +37,7 @@ func (m Mounts) Read(field connect.Field, ref v1alpha1.SecretKeyRef) (secret.Str
 }
 
 // Reachable implements connect.Secrets. It does not wait: mounts do not change during a run.
-func (m Mounts) Reachable(field connect.Field, ref v1alpha1.SecretKeyRef) error {
+func (m Mounts) Reachable(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) error {
 	_, err := m.Read(field, ref)
 	return err
 }
@@ -49,7 +49,7 @@ type readOnce struct {
 	known map[v1alpha1.SecretKeyRef]secret.String
 }
 
-func (r *readOnce) Read(field connect.Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+func (r *readOnce) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if v, ok := r.known[ref]; ok {
@@ -65,7 +65,7 @@ func (r *readOnce) Read(field connect.Field, ref v1alpha1.SecretKeyRef) (secret.
 	return v, err
 }
 
-func (r *readOnce) Reachable(field connect.Field, ref v1alpha1.SecretKeyRef) error {
+func (r *readOnce) Reachable(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) error {
 	_, err := r.Read(field, ref)
 	return err
 }

@@ -114,16 +114,9 @@ func (s *sidecar) identity() []corev1.EnvVar {
 	if len(s.data.foreign) > 0 {
 		env = append(env, value("GATEWAY_MOUNTS", listed(s.data.foreign)))
 	}
-	key, hosts, token := gitCredentials(s.gs)
-	for _, f := range []struct {
-		name string
-		ref  *v1alpha1.SecretKeyRef
-	}{
-		{"API_KEY_FILE", s.gs.Spec.Gateway.APIKey()}, {"GIT_SSH_KEY_FILE", key}, {"GIT_KNOWN_HOSTS_FILE", hosts},
-		{"GIT_TOKEN_FILE", token}, {"GIT_CA_FILE", s.gs.Spec.Git.CASecretRef},
-	} {
-		if f.ref != nil && mountable(f.ref) {
-			env = append(env, value(f.name, secretFile(f.ref)))
+	for field, ref := range s.gs.Spec.Secrets() {
+		if name := v1alpha1.FileVariables[field]; name != "" && mountable(ref) {
+			env = append(env, value(name, secretFile(ref)))
 		}
 	}
 	for _, v := range s.defaults.Env {

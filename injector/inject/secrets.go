@@ -22,8 +22,8 @@ type secretVolume struct {
 // only the receiver needs it.
 func secrets(gs *v1alpha1.GatewaySync) []secretVolume {
 	var list []secretVolume
-	for _, ref := range references(gs) {
-		if ref == nil || !mountable(ref) {
+	for _, ref := range gs.Spec.Secrets() {
+		if !mountable(ref) {
 			continue
 		}
 		i, ok := slices.BinarySearchFunc(list, ref.Name, func(v secretVolume, name string) int { return strings.Compare(v.name, name) })
@@ -39,37 +39,8 @@ func secrets(gs *v1alpha1.GatewaySync) []secretVolume {
 
 // mountable reports whether the name and key of a Secret are valid. The API server would reject a pod with invalid ones;
 // without the file, the agent reports the problem.
-func mountable(ref *v1alpha1.SecretKeyRef) bool {
+func mountable(ref v1alpha1.SecretKeyRef) bool {
 	return len(validation.IsDNS1123Subdomain(ref.Name)) == 0 && len(validation.IsConfigMapKey(ref.Key)) == 0
-}
-
-func references(gs *v1alpha1.GatewaySync) []*v1alpha1.SecretKeyRef {
-	key, hosts, token := gitCredentials(gs)
-	refs := []*v1alpha1.SecretKeyRef{gs.Spec.Gateway.APIKey(), key, hosts, token, gs.Spec.Git.CASecretRef}
-	if auth := gs.Spec.Git.Auth; auth != nil && auth.GitHubApp != nil {
-		refs = append(refs, &auth.GitHubApp.PrivateKeySecretRef)
-	}
-	if t := gs.Spec.Gateway.TLSConfig; t != nil {
-		refs = append(refs, t.CASecretRef)
-	}
-	return refs
-}
-
-func gitCredentials(gs *v1alpha1.GatewaySync) (key, hosts, token *v1alpha1.SecretKeyRef) {
-	auth := gs.Spec.Git.Auth
-	if auth == nil {
-		return nil, nil, nil
-	}
-	if auth.SSHKey != nil {
-		key = &auth.SSHKey.SecretRef
-		if auth.SSHKey.KnownHosts != nil {
-			hosts = &auth.SSHKey.KnownHosts.SecretRef
-		}
-	}
-	if auth.Token != nil {
-		token = &auth.Token.SecretRef
-	}
-	return key, hosts, token
 }
 
 func (v secretVolume) volumeName(i int) string { return "stoker-secret-" + strconv.Itoa(i) }
@@ -98,4 +69,4 @@ func keysOf(list []secretVolume) string {
 	return strings.Join(ids, ",")
 }
 
-func secretFile(ref *v1alpha1.SecretKeyRef) string { return path.Join(secretsDir, ref.Name, ref.Key) }
+func secretFile(ref v1alpha1.SecretKeyRef) string { return path.Join(secretsDir, ref.Name, ref.Key) }
