@@ -49,42 +49,13 @@ func (r Ref) String() string {
 	return r.name
 }
 
-// refProblem says which rule of git check-ref-format a name breaks. Names of one level ("main") are allowed, because they are
-// short for refs/heads/main or refs/tags/main.
-func refProblem(s string) string {
+// refProblem says why a name cannot be a ref of a server, or "".
+func refProblem(name string) string {
 	switch {
-	case s == "":
-		return "it is empty"
-	case len(s) > maxRefName:
+	case len(name) > maxRefName:
 		return "it is too long"
-	case strings.HasPrefix(s, "-"):
-		return "it starts with a dash"
-	case s == "@", strings.Contains(s, "@{"):
-		return "it holds @{ or is @ alone"
-	case strings.Contains(s, ".."):
-		return "it holds two dots in a row"
-	case strings.HasSuffix(s, "."):
-		return "it ends with a dot"
-	case strings.ContainsAny(s, " ~^:?*[\\"):
-		return "it holds a space or one of ~ ^ : ? * [ \\"
-	}
-	for i := range len(s) {
-		if s[i] < 0x20 || s[i] == 0x7f {
-			return "it holds a control character"
-		}
-	}
-	for part := range strings.SplitSeq(s, "/") {
-		switch {
-		case part == "":
-			return "it starts or ends with a slash, or holds two in a row"
-		case part[0] == '.':
-			return "a part of it starts with a dot"
-		case strings.HasSuffix(part, ".lock"):
-			return "a part of it ends with .lock"
-		}
-	}
-	if s == "refs" || (strings.HasPrefix(s, "refs/") && strings.Count(s, "/") < 2) {
+	case name == "refs", strings.HasPrefix(name, "refs/") && strings.Count(name, "/") < 2:
 		return "a full name has at least three parts, as in refs/heads/main"
 	}
-	return ""
+	return v1alpha1.RefProblem(name)
 }

@@ -47,25 +47,38 @@ func IsImage(reference string) bool {
 	return len(reference) <= 512 && imageRegexp.MatchString(reference)
 }
 
-// refProblem says why a name cannot be a ref ("" if it can). It does not ask whether there is one.
-func refProblem(ref string) string {
+// RefProblem says which rule of git check-ref-format a name breaks, or "". Names of one level are allowed: main is short for
+// refs/heads/main or refs/tags/main.
+func RefProblem(name string) string {
 	switch {
-	case ref == "":
+	case name == "":
 		return "it is empty"
-	case ref == "@":
-		return "it is @ alone"
-	case utf8.RuneCountInString(ref) > maxRef:
-		return "it is longer than 255 characters"
-	case strings.HasPrefix(ref, "-"):
-		return "it starts with '-'"
-	case !refRegexp.MatchString(ref) || !utf8.ValidString(ref):
-		return `it starts with '/', or holds a space, a control character, or one of ~ ^ : ? * [ \`
-	case strings.Contains(ref, ".."), strings.Contains(ref, "//"), strings.Contains(ref, "/."), strings.Contains(ref, "@{"),
-		strings.HasPrefix(ref, "."), strings.HasSuffix(ref, "/"), strings.HasSuffix(ref, "."), strings.HasSuffix(ref, ".lock"),
-		strings.Contains(ref, ".lock/"):
-		return "git allows no .. // /. @{ within, no . at the start, and no / . or .lock at the end, and not @ alone"
+	case strings.HasPrefix(name, "-"):
+		return "it starts with a dash"
+	case name == "@", strings.Contains(name, "@{"):
+		return "it contains @{ or is @ alone"
+	case strings.Contains(name, ".."):
+		return "it contains two dots in a row"
+	case strings.HasSuffix(name, "."):
+		return "it ends with a dot"
+	case strings.HasPrefix(name, "/"), strings.HasSuffix(name, "/"), strings.Contains(name, "//"):
+		return "it starts or ends with a slash, or contains two in a row"
+	case strings.HasPrefix(name, "."), strings.Contains(name, "/."):
+		return "a part of it starts with a dot"
+	case strings.HasSuffix(name, ".lock"), strings.Contains(name, ".lock/"):
+		return "a part of it ends with .lock"
+	case !refRegexp.MatchString(name) || !utf8.ValidString(name):
+		return `it contains a space, a control character, or one of ~ ^ : ? * [ \`
 	}
 	return ""
+}
+
+// refProblem says why a name cannot be a ref of the spec or of a request, or "".
+func refProblem(ref string) string {
+	if utf8.RuneCountInString(ref) > maxRef {
+		return "it is longer than 255 characters"
+	}
+	return RefProblem(ref)
 }
 
 // IsCommit reports whether a ref is the full id of a commit: 40 hex digits are one, and never the name of a branch or a tag.

@@ -151,7 +151,7 @@ var statuses = []struct {
 		s.looks("", failed(v1alpha1.ReasonRefNotFound, "release is neither a branch nor a tag"))
 		s.write()
 	}},
-	{"request_is_no_ref", "Degraded", `RefNotFound: annotation stoker.io/requested-ref: "v2 " is not a ref: it starts with '/', or holds a space, a control character, or one of ~ ^ : ? * [ \; set another one, or remove the annotation`, func(s *scene) {
+	{"request_is_no_ref", "Degraded", `RefNotFound: annotation stoker.io/requested-ref: "v2 " is not a ref: it contains a space, a control character, or one of ~ ^ : ? * [ \; set another one, or remove the annotation`, func(s *scene) {
 		s.asks(v1alpha1.AnnotationRequestedRef, "v2 ")
 		_, err := v1alpha1.DesiredRef(s.GatewaySync, "")
 		s.Ref = status.Ref{Looked: true, Err: err}
