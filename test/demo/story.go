@@ -23,7 +23,7 @@ var steps = []step{
 	{"First sync", firstSync},
 	{"A commit arrives", commitArrives},
 	{"A commit for the other plant", otherPlant},
-	{"Somebody saves in the Designer", designerSaves},
+	{"A save in the Designer", designerSaves},
 	{"Git changes the same view: a conflict", conflict},
 	{"A broken commit", brokenCommit},
 	{"Back to an earlier commit", goBack},
@@ -56,7 +56,7 @@ func firstSync(ctx context.Context, w *world) error {
 }
 
 func commitArrives(ctx context.Context, w *world) error {
-	w.say("Somebody pushes a new title for the overview of site-a.")
+	w.say("A commit changes the title of the overview of site-a.")
 	before := w.git.Stats().PackBytes
 	c := w.commit("title", "a better title", gitserver.Write(inGit, w.view(w.commits["first"], "Bottling: Line 1", "Bottling: Line 1, day shift")))
 	s, err := w.agent.synced(ctx, c)
@@ -119,7 +119,7 @@ func designerSaves(ctx context.Context, w *world) error {
 	}
 	return errors.Join(
 		w.check(s.Drift.Files == 1 && len(s.Drift.Paths) == 1 && s.Drift.Paths[0].Path == viewFile, "the agent reports the one file that differs from git"),
-		w.check(string(got) == hers, "and leaves it alone: driftPolicy is report"),
+		w.check(string(got) == hers, "and does not change it: driftPolicy is report"),
 	)
 }
 
@@ -160,7 +160,7 @@ func (w *world) find(dir, text string) ([]string, error) {
 }
 
 func brokenCommit(ctx context.Context, w *world) error {
-	w.say("Somebody pushes a view that is no JSON, together with a change that would be fine.")
+	w.say("A commit has a view that is not valid JSON, and another change that is fine.")
 	scans := w.scans()
 	whole := w.view(w.commits["night"], "night shift", "late shift")
 	c := w.commit("broken", "half a view",
@@ -208,7 +208,7 @@ func goBack(ctx context.Context, w *world) error {
 }
 
 func goOn(ctx context.Context, w *world) error {
-	w.say("The branch gets a commit that repairs the view, and the request is taken back.")
+	w.say("The branch gets a commit that repairs the view, and the request is removed.")
 	c := w.commit("repaired", "the whole view", gitserver.Write(inGit, w.view(w.commits["night"], "night shift", "late shift")))
 	if err := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Annotations = nil }); err != nil {
 		return err
