@@ -29,13 +29,13 @@ type Config struct {
 	// URL is scheme, host and port of the gateway, for example http://localhost:8088.
 	URL string
 	// Key returns the API token, <name>:<key>. It is called for each request, so a rotated token takes effect
-	// immediately. If nil, no token is sent, and only Ping and WaitRunning work.
+	// immediately. If nil, no token is sent, and only Ping works.
 	Key func() (secret.String, error)
 	TLS TLS
 	Log *slog.Logger
 	// Timeout bounds one request including its response. Default 10 s.
 	Timeout time.Duration
-	// PollInterval is the first pause between two polls of a scan or a starting gateway. It grows up to eightfold.
+	// PollInterval is the first pause between two polls of a scan. It grows up to eightfold.
 	// Default 250 ms.
 	PollInterval time.Duration
 	// ScanTimeout bounds one scan from its POST to its end. Default 2 min.
@@ -102,9 +102,6 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // URL returns the base URL of the gateway.
 func (c *Client) URL() string { return c.base.String() }
-
-// HasKey reports whether the client has an API token. Scans need one.
-func (c *Client) HasKey() bool { return c.cfg.Key != nil }
 
 func orDefault(d, def time.Duration) time.Duration {
 	if d <= 0 {

@@ -1,8 +1,6 @@
 package ignition_test
 
 import (
-	"context"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -78,17 +76,3 @@ func put(t *testing.T, dir, name, content string) {
 }
 
 const projectJSON = `{"title":"","description":"","parent":"","enabled":true,"inheritable":false}`
-
-// records receives the message of each log record.
-type records chan string
-
-func (r records) Enabled(context.Context, slog.Level) bool { return true }
-func (r records) Handle(_ context.Context, rec slog.Record) error {
-	select {
-	case r <- rec.Message:
-	default:
-	}
-	return nil
-}
-func (r records) WithAttrs([]slog.Attr) slog.Handler { return r }
-func (r records) WithGroup(string) slog.Handler      { return r }

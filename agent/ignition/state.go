@@ -2,9 +2,7 @@ package ignition
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"time"
 
@@ -65,44 +63,6 @@ func (c *Client) Ping(ctx context.Context) (Ping, error) {
 		p.Date = date
 	}
 	return p, nil
-}
-
-// WaitRunning polls with backoff until the gateway is running and commissioned. A starting gateway refuses connections,
-// answers 503 or reports STARTING. When ctx ends, the error has the last state and the reason WaitingForGateway,
-// WaitingForCommissioning or GatewayUnreachable.
-func (c *Client) WaitRunning(ctx context.Context) error {
-	started := time.Now()
-	last := errors.New("no request yet")
-	said := ""
-	for n := 0; ; n++ {
-		ping, err := c.Ping(ctx)
-		if err == nil && ping.Running() {
-			return nil
-		}
-		if err == nil {
-			err = c.notRunning(ping)
-		}
-		if ctx.Err() == nil { // otherwise err is about ctx and not about the gateway
-			last = err
-			if reason := string(failure.Reason(err, v1alpha1.ReasonGatewayUnreachable)); reason != said {
-				said = reason
-				c.log.LogAttrs(ctx, slog.LevelInfo, "waiting for the gateway", slog.String("reason", reason), slog.Any("error", err))
-			}
-			if pause(ctx, c.backoff(n)) == nil {
-				continue
-			}
-		}
-		return failure.New(failure.Reason(last, v1alpha1.ReasonWaitingForGateway),
-			"the gateway is not running after %s (%w): %w", time.Since(started).Round(time.Millisecond), context.Cause(ctx), last)
-	}
-}
-
-func (c *Client) notRunning(p Ping) error {
-	if p.Commissioning() {
-		return failure.New(v1alpha1.ReasonWaitingForCommissioning,
-			"the gateway at %s is in state %s: open it in a browser and finish commissioning", c.base, p)
-	}
-	return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway at %s is in state %s", c.base, p)
 }
 
 // backoff returns the pause before try n+1: it starts at PollInterval, grows by half each time up to eight times
