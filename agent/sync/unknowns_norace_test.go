@@ -28,7 +28,7 @@ func TestUnknowns(t *testing.T) {
 		t.Skip("repeats the package's tests")
 	}
 	runs := []string{flipSample}
-	if os.Getenv(allEnv) != "" {
+	if os.Getenv(fullEnv) != "" {
 		for field := range reflect.TypeFor[simulator.Unknowns]().Fields() {
 			runs = append(runs, field.Name)
 		}

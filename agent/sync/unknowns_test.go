@@ -19,8 +19,8 @@ const (
 	// the name of the test.
 	flipEnv    = "STOKER_TEST_UNKNOWN"
 	flipSample = "sample"
-	// allEnv makes TestUnknowns run the package once for each unknown, which takes about ten minutes.
-	allEnv = "STOKER_TEST_ALL_UNKNOWNS"
+	// fullEnv makes TestUnknowns run the package once for each unknown, which takes about ten minutes.
+	fullEnv = "STOKER_TEST_FULL"
 )
 
 // unknowns flips the unknowns that flipEnv selects for a test.
