@@ -64,7 +64,7 @@ test-busy:
 	$(call raced,$(ATATIME),$(BUSY))
 
 test-plain:
-	$(if $(PLAIN),STOKER_TEST_FULL=1 $(call gotest,$(ATATIME) -timeout 20m -run '$(call tests,$(PLAIN))',$(sort $(addprefix ./,$(dir $(PLAIN))))))
+	$(if $(PLAIN),$(call gotest,$(ATATIME) -timeout 20m -run '$(call tests,$(PLAIN))',$(sort $(addprefix ./,$(dir $(PLAIN))))))
 
 test-modules:
 	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-count=1 -timeout 20m,./...)); done

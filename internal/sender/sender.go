@@ -28,9 +28,9 @@ const (
 
 const (
 	signature    = "`X-Hub-Signature-256: sha256=…` of the body"
-	oldSignature = "`X-Hub-Signature: sha256=…` of the body, or `Authorization: Basic …` with the secret as password"
+	oldSignature = "`X-Hub-Signature: sha256=…` of the body, or `Authorization: Basic …`"
 	bearer       = "`Authorization: Bearer …`"
-	basic        = "`Authorization: Basic …` with the secret as password"
+	basic        = "`Authorization: Basic …`"
 )
 
 // All returns the senders in the order in which a delivery is compared with them. Gitea and Forgejo also send the header of

@@ -2,6 +2,7 @@ package sender
 
 import (
 	"encoding/json"
+	"flag"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -164,4 +165,34 @@ func TestARepositoryIsKnownInAllItsForms(t *testing.T) {
 	for _, path := range []string{"", "line", "/line", "x/north/line", "orth/line", "NORTH/lin"} {
 		assert.False(t, Repository{Path: path}.Is("https://bitbucket.plant.example/scm/north/line.git"), path)
 	}
+}
+
+var update = flag.Bool("update", false, "write the table of senders in docs/how-to/webhooks.md")
+
+func TestSendersOfTheDocumentation(t *testing.T) {
+	const page, begin, end = "../../docs/how-to/webhooks.md", "<!-- senders: begin -->\n", "<!-- senders: end -->\n"
+	raw, err := os.ReadFile(page)
+	require.NoError(t, err)
+	before, rest, found := strings.Cut(string(raw), begin)
+	require.True(t, found)
+	is, after, found := strings.Cut(rest, end)
+	require.True(t, found)
+	table := "| sender | recognized by | shows its secret with | sends |\n|---|---|---|---|\n"
+	for _, s := range All() {
+		if s.Shows == "" {
+			continue
+		}
+		by := "`source` in the body"
+		if s.Headers != nil {
+			by = "`" + strings.Join(s.Headers, "`, `") + "`"
+		} else if s.Name == Generic {
+			by = "anything else"
+		}
+		table += "| `" + s.Name + "` | " + by + " | " + s.Shows + " | " + s.Sends + " |\n"
+	}
+	if *update {
+		require.NoError(t, os.WriteFile(page, []byte(before+begin+table+end+after), 0o644))
+		return
+	}
+	assert.Equal(t, table, is, "run go test ./internal/sender -update")
 }
