@@ -34,6 +34,9 @@ func limitMemory(t *testing.T) {
 
 // F11, F17: no file in .stoker, even with valid checksums, makes the agent exceed its memory.
 func TestOwnFilesFitInMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures memory")
+	}
 	sparse := func(t *testing.T, path string) {
 		require.NoError(t, os.WriteFile(path, nil, 0o600))
 		require.NoError(t, os.Truncate(path, 1<<30))

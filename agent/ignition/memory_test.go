@@ -56,6 +56,9 @@ func TestListInChildProcess(t *testing.T) {
 
 // F11, F19: no list from a gateway makes the agent exceed its memory, whatever the pages contain.
 func TestListMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures memory")
+	}
 	const size = 8<<20 - 100
 	many := func(item string) []byte {
 		return append(bytes.Repeat([]byte(item+","), size/(len(item)+1)-1), item...)

@@ -19,6 +19,9 @@ import (
 
 // Every lead reaches the same result: all state is in the objects, because leads may change at any time.
 func TestSuccessiveLeadsAgree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("enumerates")
+	}
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 5))

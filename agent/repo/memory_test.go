@@ -65,6 +65,9 @@ func peakMemory(t *testing.T, u, dir, blob string) int64 {
 
 // F11: memory does not grow with the size of a blob, whether it is whole or a delta.
 func TestMemoryIgnoresBlobSize(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures memory")
+	}
 	const size = 48 << 20
 	g := newSite(t)
 	small := t.TempDir()

@@ -13,6 +13,9 @@ import (
 // If the store is lost and the data directory is not, most files of the commit are in the data directory already. So the store
 // fetches only the trees, and then the blobs that are requested. Until then the store is partial: an increment with blobs does not
 // build on it, and a plain Fetch completes it.
+//
+// A shallow fetch of the tip would be simpler, and costs eighty times the bytes: 54.8 MB instead of 0.7 MB for one changed file in a
+// repository of size M (make bench, "store lost, one file changed"), for each gateway of a fleet that restarts with empty caches.
 
 // maxWanted is the number of blobs in one request. If more are missing, everything is fetched.
 const maxWanted = 10_000

@@ -17,6 +17,9 @@ import (
 )
 
 func TestStoreSizeAfterThousandCommits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes a thousand commits")
+	}
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		commits := 1000
 		if !r.URL().Local() {

@@ -58,6 +58,9 @@ func realTrees(t *testing.T) map[string]realTree {
 // A gateway scans on its own timer and rewrites files for an hour. None of this is drift, a conflict, or a reason to write or scan.
 // Then a commit with one changed file changes only that resource, even if the gateway had rewritten it.
 func TestIdleHourChangesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("simulates an hour")
+	}
 	for version, tree := range realTrees(t) {
 		t.Run(version, func(t *testing.T) {
 			files := trees.Files(t, tree.dir)

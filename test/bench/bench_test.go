@@ -132,6 +132,9 @@ func TestFailedCommandOutput(t *testing.T) {
 // Runs every case with only the peers on the smallest repository. The files on disk must be
 // those of the commit.
 func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the bench")
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	work := t.TempDir()
