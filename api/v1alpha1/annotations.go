@@ -4,7 +4,7 @@ import "strings"
 
 // Annotations of a GatewaySync. They ask for something without a change of the spec; DesiredRef says what they mean.
 const (
-	// AnnotationRequestedRef is the ref that is asked for in place of spec.git.ref.
+	// AnnotationRequestedRef is the requested ref, which overrides spec.git.ref.
 	AnnotationRequestedRef = "stoker.io/requested-ref"
 	// AnnotationRequestedOver says over which spec.git.ref that was, as requested@spec. After a space may follow what tells
 	// the request from an earlier one of the same words, such as its time.
@@ -29,7 +29,7 @@ const (
 	AnnotationForceSync = "stoker.io/force-sync"
 	// AnnotationConfirmDeletion is a commit, in full or its first 7 digits or more, whose mass deletion an operator approves.
 	AnnotationConfirmDeletion = "stoker.io/confirm-deletion"
-	// AnnotationPaused is "true" where a person has paused the GatewaySync.
+	// AnnotationPaused pauses the GatewaySync if it is "true".
 	AnnotationPaused = "stoker.io/paused"
 )
 
@@ -41,7 +41,7 @@ const (
 	AnnotationCRName = "stoker.io/cr-name"
 	// AnnotationProfile names the profile; default counts where it is left out.
 	AnnotationProfile = "stoker.io/profile"
-	// AnnotationGatewayName is the gateway's name. Left out: the label app.kubernetes.io/name, unless it is ignition; else
+	// AnnotationGatewayName is the gateway's name. Default: the label app.kubernetes.io/name, unless it is ignition; else
 	// the label app.kubernetes.io/instance; else the pod's name. Pods of a StatefulSet get -n appended from the second one on.
 	AnnotationGatewayName = "stoker.io/gateway-name"
 	// AnnotationServicePath is the folder of the repository that this gateway gets, where the GatewaySync has no profiles.
@@ -58,7 +58,7 @@ const (
 	AnnotationSyncPeriod = "stoker.io/sync-period"
 	// AnnotationExcludePatterns holds patterns, separated by commas, that are added to the excludePatterns.
 	AnnotationExcludePatterns = "stoker.io/exclude-patterns"
-	// AnnotationDataVolume names the volume of Ignition's data directory. Left out: the one that the gateway's container
+	// AnnotationDataVolume names the volume of Ignition's data directory. Default: the one that the gateway's container
 	// mounts there, else data, else ignition-data.
 	AnnotationDataVolume = "stoker.io/data-volume"
 	// AnnotationAgentImage is another image of the agent; it counts only where the injector admits it.
@@ -99,7 +99,7 @@ func PodAnnotation(annotations map[string]string, name string) (value string, ok
 	return value, ok
 }
 
-// Paused reports whether the whole GatewaySync is paused, by its spec or by a person.
+// Paused reports whether the whole GatewaySync is paused, by its spec or by the annotation.
 func (gs *GatewaySync) Paused() bool {
 	return gs.Spec.Paused || gs.Annotations[AnnotationPaused] == "true"
 }

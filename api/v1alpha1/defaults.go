@@ -21,10 +21,10 @@ const (
 // BuiltinExcludes returns the patterns that are excluded always.
 func BuiltinExcludes() []string { return []string{"**/.git/", "**/.gitkeep", "**/.resources/**"} }
 
-// IsEnabled reports whether git is asked by the clock.
+// IsEnabled reports whether the lead polls git periodically.
 func (p *PollingSpec) IsEnabled() bool { return p.Enabled == nil || *p.Enabled }
 
-// Period returns how often git is asked. The error names the field.
+// Period returns how often the lead polls git. The error names the field.
 func (p *PollingSpec) Period() (time.Duration, error) {
 	return duration("spec.polling.interval", p.Interval, DefaultPollingInterval)
 }

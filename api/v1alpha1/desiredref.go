@@ -10,7 +10,7 @@ import (
 //
 // +kubebuilder:object:generate=false
 type Desired struct {
-	// Ref is what the gateways are to run.
+	// Ref is the desired ref.
 	Ref string
 	// Commit is the commit that Ref has to stand at, in lower case; "" if the request names none. CheckCommit compares it.
 	Commit string

@@ -12,7 +12,7 @@ const (
 	EventSyncCompleted = "SyncCompleted"
 	// EventSyncFailed: a gateway's sync failed.
 	EventSyncFailed = "SyncFailed"
-	// EventSyncHeld: a gateway's sync waits for a person, a gate or a Designer.
+	// EventSyncHeld: a gateway's sync waits for a user or a policy.
 	EventSyncHeld = "SyncHeld"
 	// EventConflictDetected: a file was changed on the gateway and in git.
 	EventConflictDetected = "ConflictDetected"

@@ -11,7 +11,7 @@ type GatewaySpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port *int32 `json:"port,omitempty"`
-	// True: the port speaks https.
+	// If true, the gateway's port uses https.
 	// +optional
 	TLS bool `json:"tls,omitempty"`
 	// How the gateway's certificate is checked. Unused without tls.
@@ -20,7 +20,7 @@ type GatewaySpec struct {
 	// The gateway's API token. Its text is name:key, as Ignition shows it.
 	// +optional
 	API *GatewayAPI `json:"api,omitempty"`
-	// Older form of api.
+	// Reference to the API token by name and key; an alternative to api.
 	// +optional
 	APIKeySecretRef *SecretKeyRef `json:"apiKeySecretRef,omitempty"`
 }
@@ -30,12 +30,12 @@ type GatewayTLSConfig struct {
 	// Certificates, as PEM, that the gateway's certificate is checked with, in place of those of the system.
 	// +optional
 	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
-	// Name that the certificate must carry. Left out: the host that is called.
+	// Name that the certificate must have. Default: the host of the gateway.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`
 	ServerName string `json:"serverName,omitempty"`
-	// True: the certificate is not checked.
+	// If true, the certificate is not verified.
 	// +optional
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 }

@@ -10,7 +10,7 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=gatewaysyncs,singular=gatewaysync,shortName=gs;gsync,scope=Namespaced
-// +kubebuilder:printcolumn:name="Ref",type=string,JSONPath=`.status.target.refShort`,description="Ref that the gateways are to run"
+// +kubebuilder:printcolumn:name="Ref",type=string,JSONPath=`.status.target.refShort`,description="Desired ref"
 // +kubebuilder:printcolumn:name="Commit",type=string,JSONPath=`.status.target.commitShort`,description="Commit that the ref was resolved to"
 // +kubebuilder:printcolumn:name="Gateways",type=string,JSONPath=`.status.gatewaysReady`,description="Synced of discovered gateways"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
@@ -49,7 +49,7 @@ type GatewaySyncSpec struct {
 	// The repository, the ref, and the credentials.
 	// +required
 	Git GitSpec `json:"git"`
-	// How often git is asked about a ref that can move.
+	// How often the lead polls git.
 	// +optional
 	// +kubebuilder:default={}
 	Polling PollingSpec `json:"polling,omitempty"`
@@ -61,22 +61,22 @@ type GatewaySyncSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Gateway GatewaySpec `json:"gateway,omitempty"`
-	// What is synced, and by which rules.
+	// What is synced, and with which policies.
 	// +optional
 	// +kubebuilder:default={}
 	Sync SyncSpec `json:"sync,omitempty"`
-	// True: nothing is synced. Pods still get their agent and start from what is on disk; drift is still reported. The
+	// If true, nothing is synced. Pods still get their agent and start with the files on disk; drift is still reported. The
 	// annotation stoker.io/paused does the same without a change of the spec.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
-	// How long a sync may be under way before the GatewaySync counts as stalled (ProgressDeadlineExceeded); work goes on
-	// behind it. A duration such as 90s or 10m, from 1s to 24h.
+	// How long a sync may take before the GatewaySync counts as stalled (ProgressDeadlineExceeded). The agents continue. A
+	// duration such as 90s or 10m, from 1s to 24h.
 	// +optional
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')`,message="must be a duration from 1s to 24h: numbers with units, such as 30s, 5m or 1h30m"
 	ProgressDeadline string `json:"progressDeadline,omitempty"`
-	// The agent that is put into gateway pods. Only in a cluster.
+	// The agent in gateway pods. Only in a cluster.
 	// +optional
 	Agent AgentSpec `json:"agent,omitempty"`
 }
@@ -87,7 +87,7 @@ type PollingSpec struct {
 	// +optional
 	// +kubebuilder:default=true
 	Enabled *bool `json:"enabled,omitempty"`
-	// How often git is asked about a ref that can move, for all gateways of this GatewaySync together. Jittered. A commit
+	// How often the lead polls git for a branch or a tag, for all gateways together, with jitter. A commit
 	// id is never polled. A duration such as 60s or 5m, from 1s to 24h.
 	// +optional
 	// +kubebuilder:default="60s"
@@ -96,14 +96,14 @@ type PollingSpec struct {
 	Interval string `json:"interval,omitempty"`
 }
 
-// WebhookSpec says who may ask for a sync over HTTP. Only in a cluster.
+// WebhookSpec says who may make requests over HTTP. Only in a cluster.
 type WebhookSpec struct {
-	// False: the receiver knows nothing of this GatewaySync.
+	// If false, the receiver rejects every call for this GatewaySync.
 	// +optional
 	// +kubebuilder:default=true
 	Enabled *bool `json:"enabled,omitempty"`
 	// The secret that senders sign with or present. With it a sender may ask for a ref; without it, only hints that are
-	// signed with the receiver's own secret are taken.
+	// signed with the receiver's own secret are accepted.
 	// +optional
 	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
 	// Patterns of tag names that are followed: a pushed tag or a published release that matches becomes the requested ref.
@@ -114,7 +114,7 @@ type WebhookSpec struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=255
 	FollowTags []string `json:"followTags,omitempty"`
-	// True: a followed tag may also be a lower version than the current one.
+	// If true, a followed tag may be a lower version than the current one.
 	// +optional
 	AllowDowngrade bool `json:"allowDowngrade,omitempty"`
 }

@@ -26,7 +26,7 @@ type GitSpec struct {
 	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
 	// Patterns of refs that a request (webhook, annotation, command line) may name: with refs/ they match full names, else
 	// the names of branches and tags. A requested commit must be reachable from one of them, because git hosts also serve
-	// commits of forks. Left out: all branches and tags. Only in a cluster.
+	// commits of forks. Default: all branches and tags. Only in a cluster.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -50,12 +50,12 @@ type GitAuth struct {
 	GitHubApp *GitHubAppAuth `json:"githubApp,omitempty"`
 }
 
-// SSHKeyAuth is a private ssh key and what it may be shown to.
+// SSHKeyAuth is a private ssh key and the trusted host keys.
 type SSHKeyAuth struct {
 	// The private key, in PEM or OpenSSH form, without a passphrase.
 	// +required
 	SecretRef SecretKeyRef `json:"secretRef"`
-	// Host keys in the form of known_hosts. Left out: the built-in keys of the public git hosts. An unknown host is
+	// Host keys in the format of known_hosts. Default: the built-in keys of public git hosts. An unknown host is
 	// refused, with its fingerprint in the message.
 	// +optional
 	KnownHosts *SecretSource `json:"knownHosts,omitempty"`
@@ -92,7 +92,7 @@ type GitHubAppAuth struct {
 	// Private key of the app, as PEM.
 	// +required
 	PrivateKeySecretRef SecretKeyRef `json:"privateKeySecretRef"`
-	// Base URL of the API, for GitHub Enterprise. Left out: that of github.com.
+	// Base URL of the API of GitHub Enterprise. Default: that of github.com.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	APIBaseURL string `json:"apiBaseURL,omitempty"`

@@ -59,12 +59,12 @@ type Outcome struct {
 
 // Rollback is what a rollback would request now.
 type Rollback struct {
-	// Last commit that ran on every gateway. Empty if the gateways are to run it already.
+	// Last commit that ran on every gateway. Empty if it is the desired commit.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Commit string `json:"commit,omitempty"`
 	// Commit of spec.git.ref that a rollback holds off: the rollback lapses when the ref moves on from it. Empty if another
-	// request led to what the gateways are to run now.
+	// request led to the desired commit.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Unless string `json:"unless,omitempty"`

@@ -28,7 +28,7 @@ const (
 
 // GatewaySyncStatus is what Stoker last saw. It is written when it changes, and every two minutes to confirm that it holds.
 type GatewaySyncStatus struct {
-	// Generation of the spec that this status speaks of.
+	// Generation of the spec that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Request annotations that this status describes, one "name=value" in each line. A reader whose annotations differ has to
@@ -76,7 +76,7 @@ type GatewaySyncStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	GatewaysReady string `json:"gatewaysReady,omitempty"`
-	// What the gateways are to run.
+	// The desired ref and its commit.
 	// +optional
 	Target *TargetStatus `json:"target,omitempty"`
 	// What is known of the request in the annotations.
@@ -125,7 +125,7 @@ const (
 	RefResolutionError RefResolutionStatus = "Error"
 )
 
-// TargetStatus is what the gateways are to run.
+// TargetStatus is the desired ref and its commit.
 type TargetStatus struct {
 	// The desired ref.
 	// +optional
@@ -202,9 +202,9 @@ const (
 	GatewaySyncing GatewaySyncState = "Syncing"
 	// GatewaySynced means that the gateway runs the target commit, verified.
 	GatewaySynced GatewaySyncState = "Synced"
-	// GatewayStandby means that a redundant backup holds the target commit as far as it may write it.
+	// GatewayStandby means that the standby node of a redundant pair holds the target commit.
 	GatewayStandby GatewaySyncState = "Standby"
-	// GatewayHeld means that a person, a gate or a Designer has to move first.
+	// GatewayHeld means that the sync waits for a user or a policy.
 	GatewayHeld GatewaySyncState = "Held"
 	// GatewayError means that the last sync failed; message says why.
 	GatewayError GatewaySyncState = "Error"

@@ -3,7 +3,7 @@ package v1alpha1
 // SyncSpec says what is synced. Without any profile the agent works in service-path mode: the pod's annotation
 // stoker.io/service-path names a folder, whose projects, config and udts go to where Ignition has them.
 type SyncSpec struct {
-	// What counts for all profiles and for service-path mode.
+	// Settings of all profiles and of service-path mode.
 	// +optional
 	// +kubebuilder:default={}
 	Defaults SyncDefaults `json:"defaults,omitempty"`
@@ -14,7 +14,7 @@ type SyncSpec struct {
 	Profiles map[string]SyncProfile `json:"profiles,omitempty"`
 }
 
-// SyncDefaults counts where neither the pod nor its profile says another thing.
+// SyncDefaults apply unless the pod or its profile overrides them.
 type SyncDefaults struct {
 	// Patterns of destination paths that are not synced; ** stands for any number of folders, a slash at the end for the
 	// folder and all below it. Those of profile and pod are added to these, and the three of the default always count.
@@ -29,7 +29,7 @@ type SyncDefaults struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=128
 	Vars map[string]VarValue `json:"vars,omitempty"`
-	// How often the agent looks at drift and at its gateway, in seconds. Git is asked by polling.interval.
+	// How often the agent checks for drift and checks its gateway, in seconds. It does not affect polling of git.
 	// +optional
 	// +kubebuilder:default=30
 	// +kubebuilder:validation:Minimum=5
@@ -45,7 +45,7 @@ type SyncDefaults struct {
 	// +kubebuilder:default=project
 	DesignerSessionScope DesignerSessionScope `json:"designerSessionScope,omitempty"`
 	// What happens to a file that was changed on the gateway and that git wants otherwise: gitWins writes git's version
-	// and keeps the gateway's in lost+found, hold waits for a person, gatewayWins leaves it.
+	// and moves the gateway's to lost+found, hold waits for a user, gatewayWins keeps the gateway's.
 	// +optional
 	// +kubebuilder:default=gitWins
 	ConflictPolicy ConflictPolicy `json:"conflictPolicy,omitempty"`
@@ -63,10 +63,10 @@ type SyncDefaults struct {
 	// +optional
 	// +kubebuilder:default=useExisting
 	Startup Startup `json:"startup,omitempty"`
-	// True: the plan is made and shown, and nothing is written.
+	// If true, the agent reports the plan and writes nothing.
 	// +optional
 	DryRun bool `json:"dryRun,omitempty"`
-	// True: nothing is synced for profiles that do not say otherwise.
+	// If true, nothing is synced, unless a profile overrides it.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 }
@@ -142,13 +142,13 @@ type Mapping struct {
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('/') && !self.contains('//') && !self.contains('/../') && !self.contains('/./') && !self.startsWith('../') && !self.endsWith('/..') && !self.endsWith('/.') && self != '..'",message="must be a path below its root: leave out a / at the start, .. and . between slashes, and empty parts"
 	// +kubebuilder:validation:XValidation:rule=`!self.matches(r'[\\\x00-\x1f\x7f]')`,message="must have folders separated by /, no backslashes and no control characters"
 	Destination string `json:"destination"`
-	// Whether source is a folder or a file. Left out: what it is in the repository.
+	// Whether source is a folder or a file. Default: what it is in the repository.
 	// +optional
 	Type MappingType `json:"type,omitempty"`
-	// True: a source that is not in the commit ends the sync (SourceMissing). Else it is skipped.
+	// If true, a source that is not in the commit fails the sync (SourceMissing). Otherwise it is skipped.
 	// +optional
 	Required bool `json:"required,omitempty"`
-	// True: the content of text files is a Go template, too.
+	// If true, the content of text files is a Go template.
 	// +optional
 	Template bool `json:"template,omitempty"`
 	// Changes of single JSON values, after the template.

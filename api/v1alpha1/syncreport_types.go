@@ -111,7 +111,7 @@ type SyncReportStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	AgentVersion string `json:"agentVersion,omitempty"`
-	// True: this gateway is not synced by the will of a person.
+	// If true, syncing of this gateway is paused.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 }

@@ -13,7 +13,7 @@ const (
 	ReportFormat int32 = 1
 )
 
-// SyncTarget says which commit the gateways of a GatewaySync are to run, and who is the lead among the agents. It has the
+// SyncTarget says which commit the gateways of a GatewaySync run, and which agent leads. It has the
 // name of its GatewaySync and is owned by it. Agents write it; people only read it.
 //
 // +kubebuilder:object:root=true
@@ -88,10 +88,10 @@ type SyncTargetSpec struct {
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{7,40})?$`
 	ConfirmDeletion string `json:"confirmDeletion,omitempty"`
-	// True: nothing is synced.
+	// If true, nothing is synced.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
-	// Why there is no commit for the desired ref, where that waits for a person. A gateway that has nothing yet starts without
+	// Why the desired ref has no commit, if a user has to act. A gateway that has nothing yet starts without
 	// it instead of waiting.
 	// +optional
 	Problem *TargetProblem `json:"problem,omitempty"`
