@@ -20,11 +20,11 @@ import (
 func (f *Follower) vouched(gs *v1alpha1.GatewaySync, in *instruction) error {
 	var err error
 	switch commit := gs.RequestedCommit(); {
-	case in.ref == "" || in.ref == gs.Spec.Git.Ref || f.holds(in.commit):
-	case in.ref != gs.Annotations[v1alpha1.AnnotationRequestedRef]:
-		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says %q, which neither spec.git.ref nor a request asks for: waiting for its lead", in.ref)
-	case commit != "" && !in.commit.IsZero() && commit != in.commit.String():
-		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says commit %s for %q, which is requested at %s: waiting for its lead", in.commit, in.ref, commit)
+	case in.Ref == "" || in.Ref == gs.Spec.Git.Ref || f.holds(in.Commit):
+	case in.Ref != gs.Annotations[v1alpha1.AnnotationRequestedRef]:
+		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says %q, which neither spec.git.ref nor a request asks for: waiting for its lead", in.Ref)
+	case commit != "" && !in.Commit.IsZero() && commit != in.Commit.String():
+		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says commit %s for %q, which is requested at %s: waiting for its lead", in.Commit, in.Ref, commit)
 	}
 	if p, ok := in.unresolved(gs.Generation); ok && err != nil { // what is requested now is refused: only a person can help
 		err = failure.New(p.Reason, "%s", p.Message)
@@ -32,11 +32,11 @@ func (f *Follower) vouched(gs *v1alpha1.GatewaySync, in *instruction) error {
 	if err != nil {
 		return err
 	}
-	if in.force != "" && in.force != clip(gs.ForceSync(), maxForce) {
-		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says forceSync %q, and the GatewaySync does not: waiting for its lead", in.force)
+	if in.ForceID != "" && in.ForceID != clip(gs.ForceSync(), maxForce) {
+		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says forceSync %q, and the GatewaySync does not: waiting for its lead", in.ForceID)
 	}
-	if in.confirmed != "" && in.confirmed != gs.ConfirmedDeletion() {
-		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget confirms the deletion of %q, and the GatewaySync does not: waiting for its lead", in.confirmed)
+	if in.ConfirmDeletion != "" && in.ConfirmDeletion != gs.ConfirmedDeletion() {
+		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget confirms the deletion of %q, and the GatewaySync does not: waiting for its lead", in.ConfirmDeletion)
 	}
 	return nil
 }

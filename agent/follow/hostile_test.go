@@ -17,6 +17,7 @@ import (
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -28,14 +29,14 @@ func TestReadTarget(t *testing.T) {
 		Lead: v1alpha1.LeadRecord{Transitions: 5}}
 	in, err := read(&v1alpha1.SyncTarget{Spec: good})
 	require.NoError(t, err)
-	assert.Equal(t, commit, in.commit.String())
-	assert.EqualValues(t, 5, in.term)
+	assert.Equal(t, commit, in.Commit.String())
+	assert.EqualValues(t, 5, in.Term)
 	none := good
 	none.Commit, none.Ref, none.RefName = "", "", ""
 	in, err = read(&v1alpha1.SyncTarget{Spec: none})
 	require.NoError(t, err)
-	assert.True(t, in.commit.IsZero())
-	paused := instruction{generation: 3, paused: true, owner: "u"}
+	assert.True(t, in.Commit.IsZero())
+	paused := instruction{Target: sync.Target{Generation: 3}, paused: true, owner: "u"}
 	owned := metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: v1alpha1.Kind, UID: "u"}}}
 	good.Paused = true
 	for field, change := range map[string]func(*v1alpha1.SyncTargetSpec){
@@ -116,7 +117,7 @@ func FuzzSyncTarget(f *testing.F) {
 			return
 		}
 		require.LessOrEqual(t, target.Spec.MinFormat, v1alpha1.TargetFormat)
-		for _, ref := range []string{in.ref, in.name} {
+		for _, ref := range []string{in.Ref, in.Name} {
 			if ref != "" {
 				_, err := repo.ParseRef(ref)
 				require.NoError(t, err)
@@ -125,8 +126,8 @@ func FuzzSyncTarget(f *testing.F) {
 		fol := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}, judged: &in}
 		s := fol.composed(loop.State{Phase: v1alpha1.GatewayError, Problems: []loop.Problem{{Reason: v1alpha1.ReasonProfilesInvalid}}})
 		require.LessOrEqual(t, size(&s), maxStatus)
-		require.Equal(t, in.generation, s.Generation)
-		require.Equal(t, in.revision, s.Revision)
+		require.Equal(t, in.Generation, s.Generation)
+		require.Equal(t, in.Revision, s.Revision)
 		require.GreaterOrEqual(t, s.Revision, int64(0), "the API takes no other")
 		require.LessOrEqual(t, len(in.problem.Message), maxMessage)
 		if p, ok := in.unresolved(in.problem.generation); ok {

@@ -9,23 +9,17 @@ import (
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
 
 // instruction is a parsed and verified SyncTarget.
 type instruction struct {
-	ref, name   string
-	commit      plan.ID // zero: unresolved
-	revision    int64
-	generation  int64
-	requestedAt string
-	force       string
-	confirmed   string // the commit whose mass deletion is approved, or its first digits
-	paused      bool
-	term        int32
-	owner       types.UID // the UID of the target's GatewaySync; "" if unknown
-	problem     problem
+	sync.Target
+	paused  bool
+	owner   types.UID // the UID of the target's GatewaySync; "" if unknown
+	problem problem
 }
 
 // problem is why the lead has no commit for a generation of the spec, if a person must act. The zero value means unknown.
@@ -45,7 +39,7 @@ func (in *instruction) unresolved(generation int64) (loop.Problem, bool) {
 // it. The fields generation, paused and owner are set even with an error.
 func read(t *v1alpha1.SyncTarget) (instruction, error) {
 	s := &t.Spec
-	known := instruction{generation: s.Generation, paused: s.Paused}
+	known := instruction{Target: sync.Target{Generation: s.Generation}, paused: s.Paused}
 	for _, o := range t.OwnerReferences {
 		if o.Kind == v1alpha1.Kind {
 			known.owner = o.UID
@@ -56,8 +50,10 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 			"the SyncTarget needs an agent of format %d, this one knows %d: restart the pod, so that it gets a newer agent", s.MinFormat, v1alpha1.TargetFormat)
 	}
 	in := known
-	in.ref, in.name, in.revision, in.requestedAt, in.force, in.term = s.Ref, s.RefName, max(s.Revision, 0), s.RequestedAt, s.ForceSync, s.Lead.Transitions
-	in.confirmed = s.ConfirmDeletion
+	in.Target = sync.Target{
+		Ref: s.Ref, Name: s.RefName, ForceID: s.ForceSync, ConfirmDeletion: s.ConfirmDeletion,
+		Generation: s.Generation, Revision: max(s.Revision, 0), RequestedAt: s.RequestedAt, Term: s.Lead.Transitions,
+	}
 	bad := func(field string, err error) (instruction, error) {
 		return known, failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget cannot be followed: spec.%s: %w; the lead must write it again", field, err)
 	}
@@ -66,7 +62,7 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 		if err != nil {
 			return bad("commit", err)
 		}
-		in.commit = id
+		in.Commit = id
 	}
 	for _, ref := range []struct{ field, value string }{{"ref", s.Ref}, {"refName", s.RefName}} {
 		if ref.value == "" {

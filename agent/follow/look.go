@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
@@ -113,19 +114,19 @@ func (f *Follower) wish(ctx context.Context, poked bool) loop.Wish {
 		return stay(loop.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
 	}
 	f.startup.policy(m.profile.Startup, gs)
-	if !in.commit.IsZero() || f.order == nil || f.order.Commit.IsZero() {
+	if !in.Commit.IsZero() || f.order == nil || f.order.Commit.IsZero() {
 		f.take(gs, m)
 	} else {
 		f.pause(&in, m.profile.Paused)
 	}
-	if in.commit.IsZero() {
+	if in.Commit.IsZero() {
 		if m.profile.Paused {
 			f.startup.pass("it waits for a person: syncing is paused")
 		}
 		if p, ok := in.unresolved(gs.Generation); ok {
 			return stay(p)
 		}
-		return stay(waiting("no commit is known yet for the ref %q", in.ref))
+		return stay(waiting("no commit is known yet for the ref %q", in.Ref))
 	}
 	return loop.Wish{Order: f.order}
 }
@@ -172,7 +173,7 @@ func (f *Follower) pause(in *instruction, paused bool) {
 	switch {
 	case paused:
 		f.paused = in
-	case f.paused == nil || f.paused.generation != in.generation || f.paused.owner != in.owner:
+	case f.paused == nil || f.paused.Generation != in.Generation || f.paused.owner != in.owner:
 		return
 	}
 	if o.Profile.Paused != paused {
@@ -185,24 +186,25 @@ func (f *Follower) pause(in *instruction, paused bool) {
 // take puts m in force. Nothing changes if only the lead changed.
 func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 	same := m
-	same.in.term, same.in.problem = f.made.in.term, f.made.in.problem
+	same.in.Term, same.in.problem = f.made.in.Term, f.made.in.problem
 	if f.order != nil && f.order.Connections == f.spec.connections && f.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, f.made) {
 		return
 	}
-	if f.order == nil || f.order.Commit != m.in.commit || f.order.Generation != m.generation || f.order.Profile.Profile != m.profile.Profile {
+	if f.order == nil || f.order.Commit != m.in.Commit || f.order.Generation != m.generation || f.order.Profile.Profile != m.profile.Profile {
 		f.Log.Info("following", "gatewaysync", gs.Name, "gateway", f.Gateway, "profile", m.profile.Profile, "repo", connect.RepoName(gs.Spec.Git),
-			"ref", m.in.ref, "commit", m.in.commit.String(), "generation", m.generation, "term", m.in.term)
+			"ref", m.in.Ref, "commit", m.in.Commit.String(), "generation", m.generation, "term", m.in.Term)
 	}
-	if a := f.admitted; a == nil || a.remote != f.spec.connections.Remote || a.ref != m.in.ref || a.commit != m.in.commit {
-		f.admitted = &admission{git: gs.Spec.Git, remote: f.spec.connections.Remote, store: f.Engine.Store, ref: m.in.ref, commit: m.in.commit}
+	if a := f.admitted; a == nil || a.remote != f.spec.connections.Remote || a.ref != m.in.Ref || a.commit != m.in.Commit {
+		f.admitted = &admission{git: gs.Spec.Git, remote: f.spec.connections.Remote, store: f.Engine.Store, ref: m.in.Ref, commit: m.in.Commit}
 	}
 	f.made = m
 	f.order = &loop.Order{
-		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Profile: m.profile, Facts: m.facts, Connections: f.spec.connections,
-		Ref: m.in.ref, Name: m.in.name, Commit: m.in.commit, Admit: f.admitted.admit, ForceID: m.in.force, ConfirmDeletion: m.in.confirmed,
-		BeforeStart: m.beforeStart, Start: f.start(), Until: f.startup.until(m.beforeStart),
-		Revision: m.in.revision, Generation: m.generation, RequestedAt: m.in.requestedAt, Term: m.in.term,
+		Task: sync.Task{
+			Target: m.in.Target, Profile: m.profile, Facts: m.facts, Admit: f.admitted.admit, BeforeStart: m.beforeStart, Start: f.start(),
+		},
+		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: f.spec.connections, Until: f.startup.until(m.beforeStart),
 	}
+	f.order.Generation = m.generation
 }
 
 // started converts an order from before the gateway's start to one for a gateway that may run.

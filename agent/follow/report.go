@@ -51,11 +51,11 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 		}
 	}
 	if in := f.judged; in != nil { // the request cannot be carried out, which is the answer to it
-		r.Ref, r.Revision, r.Generation, r.Term, r.HandledRequest = in.ref, in.revision, in.generation, in.term, in.requestedAt
+		r.Ref, r.Revision, r.Generation, r.Term, r.HandledRequest = in.Ref, in.Revision, in.Generation, in.Term, in.RequestedAt
 		r.Paused = r.Paused || f.order == nil && in.paused // otherwise the order in force decides
 		r.Target = ""
-		if !in.commit.IsZero() {
-			r.Target = in.commit.String()
+		if !in.Commit.IsZero() {
+			r.Target = in.Commit.String()
 		}
 	}
 	if s.Phase != sync.Syncing && s.Report != nil && s.Of != nil {

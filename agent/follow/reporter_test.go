@@ -36,7 +36,7 @@ func TestLargestReport(t *testing.T) {
 func TestOutcomeOfEarlierOrder(t *testing.T) {
 	id, err := plan.ParseID(commit)
 	require.NoError(t, err)
-	old := &loop.Order{Commit: id, Ref: "main", Revision: 1, Generation: 1, RequestedAt: "t1"}
+	old := &loop.Order{Task: sync.Task{Target: sync.Target{Commit: id, Ref: "main", Revision: 1, Generation: 1, RequestedAt: "t1"}}}
 	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}, order: old}
 	s := loop.State{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "first sync", Commit: id, Of: old,
 		Report: &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Commit: id, Target: id}}
@@ -134,7 +134,7 @@ func TestWhatIsWrittenWhen(t *testing.T) {
 func TestLastSyncStaysReported(t *testing.T) {
 	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{now: time.Now, woken: make(chan struct{}, 1)}}
 	one := plan.ID{1}
-	f.order = &loop.Order{Commit: one, Ref: "main", RequestedAt: "1", ForceID: "f"}
+	f.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: one, Ref: "main", RequestedAt: "1", ForceID: "f"}}}
 	did := &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "3 added", Commit: one, Target: one, Started: time.Now(),
 		Duration: time.Second, Files: sync.Counts{Added: 3}, Projects: []string{"p"}, Scans: []sync.ScanOutcome{{Kind: "projects", Duration: time.Second}}}
 	state := func(r *sync.Report) loop.State {
@@ -148,7 +148,7 @@ func TestLastSyncStaysReported(t *testing.T) {
 	again := f.composed(state(&sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "nothing to do", Commit: one, Target: one, Started: time.Now()}))
 	assert.Equal(t, nothing, weight(&s, &again))
 
-	f.order = &loop.Order{Commit: plan.ID{2}, Ref: "main", RequestedAt: "2", ForceID: "g"}
+	f.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}, Ref: "main", RequestedAt: "2", ForceID: "g"}}}
 	for reason, handled := range map[v1alpha1.Reason]bool{
 		v1alpha1.ReasonGitUnreachable: false, v1alpha1.ReasonWaitingForGateway: false, v1alpha1.ReasonVerificationFailed: false,
 		v1alpha1.ReasonConflictDetected: true, v1alpha1.ReasonConfigSyntaxError: true, v1alpha1.ReasonPaused: true,

@@ -63,14 +63,14 @@ const (
 // retry may help, or one of class stalled if the GatewaySync is invalid.
 func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1alpha1.GatewaySync, error) {
 	s, epoch := &f.spec, f.suspect()
-	if s.gs != nil && s.gs.Generation == in.generation && s.owner == in.owner && s.epoch == epoch && s.vouches(&in) {
-		s.unread, s.ref, s.commit, s.force, s.confirmed = time.Time{}, in.ref, in.commit, in.force, in.confirmed
+	if s.gs != nil && s.gs.Generation == in.Generation && s.owner == in.owner && s.epoch == epoch && s.vouches(&in) {
+		s.unread, s.ref, s.commit, s.force, s.confirmed = time.Time{}, in.Ref, in.Commit, in.ForceID, in.ConfirmDeletion
 		return s.gs, nil
 	}
-	if in.generation == 0 { // the target will say when there is something to read
+	if in.Generation == 0 { // the target will say when there is something to read
 		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", f.GatewaySync)
 	}
-	this := asked{in.generation, in.ref, in.force, in.confirmed, in.commit, in.owner, in.problem}
+	this := asked{in.Generation, in.Ref, in.ForceID, in.ConfirmDeletion, in.Commit, in.owner, in.problem}
 	if s.err != nil && s.asked == this && !poked && (s.retry.IsZero() || f.Now().Before(s.retry)) {
 		s.due = s.retry
 		return nil, s.err
@@ -90,9 +90,9 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 		err = failure.New(v1alpha1.ReasonProgressing, "GatewaySync %s cannot be read, it is tried again: %w", f.GatewaySync, err)
 	case in.owner != "" && gs.UID != in.owner:
 		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget belongs to another GatewaySync that had the name %s: waiting for its own", f.GatewaySync)
-	case gs.Generation != in.generation:
-		ahead = gs.Generation > in.generation
-		err = failure.New(v1alpha1.ReasonWaitingForLead, "GatewaySync %s has generation %d and its target %d: waiting until they agree", f.GatewaySync, gs.Generation, in.generation)
+	case gs.Generation != in.Generation:
+		ahead = gs.Generation > in.Generation
+		err = failure.New(v1alpha1.ReasonWaitingForLead, "GatewaySync %s has generation %d and its target %d: waiting until they agree", f.GatewaySync, gs.Generation, in.Generation)
 		if p, ok := in.unresolved(gs.Generation); ok {
 			err = failure.New(p.Reason, "%s", p.Message)
 		}
@@ -109,7 +109,7 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 		s.unread = time.Time{}
 	case s.unread.IsZero():
 		s.unread = f.Now()
-		f.Log.Warn("SyncTarget not followed", "error", err, "generation", in.generation)
+		f.Log.Warn("SyncTarget not followed", "error", err, "generation", in.Generation)
 	}
 	if err != nil && !ahead {
 		s.failures++
@@ -125,15 +125,15 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 	if was := s.gs; was != nil && was.UID == gs.UID && was.Generation == gs.Generation && equality.Semantic.DeepEqual(&was.Spec, &gs.Spec) {
 		gs = was // unchanged: keep its connections
 	}
-	s.gs, s.owner, s.epoch, s.ref, s.commit, s.force, s.confirmed = gs, in.owner, epoch, in.ref, in.commit, in.force, in.confirmed
+	s.gs, s.owner, s.epoch, s.ref, s.commit, s.force, s.confirmed = gs, in.owner, epoch, in.Ref, in.Commit, in.ForceID, in.ConfirmDeletion
 	return gs, nil
 }
 
 // vouches reports whether the GatewaySync is known to ask for what a target says. Commits of spec.git.ref are many, and git
 // tells which are its own.
 func (s *spec) vouches(in *instruction) bool {
-	return (in.ref == "" || in.ref == s.gs.Spec.Git.Ref || in.ref == s.ref && in.commit == s.commit) && (in.force == "" || in.force == s.force) &&
-		(in.confirmed == "" || in.confirmed == s.confirmed)
+	return (in.Ref == "" || in.Ref == s.gs.Spec.Git.Ref || in.Ref == s.ref && in.Commit == s.commit) && (in.ForceID == "" || in.ForceID == s.force) &&
+		(in.ConfirmDeletion == "" || in.ConfirmDeletion == s.confirmed)
 }
 
 // lasts reports whether the GatewaySync has been unreadable for longer than moment.

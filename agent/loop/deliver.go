@@ -54,7 +54,7 @@ func (l *Loop) resume(ctx context.Context, o *Order) {
 	if !l.settled || l.sync.report != nil && (l.sync.due.IsZero() || l.Now().Before(l.sync.due)) {
 		return
 	}
-	r := l.Engine.Resume(ctx, o.Connections, sync.Target{
+	r := l.Engine.Resume(ctx, o.Connections, sync.Task{
 		Profile: o.Profile, Facts: o.Facts, Start: o.Start, Working: func() { l.working(o) },
 	})
 	if r != nil && (ctx.Err() == nil || r.Err == nil) {
@@ -71,10 +71,9 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 		within, cancel = context.WithDeadline(ctx, o.Until)
 		defer cancel()
 	}
-	r := l.Engine.Sync(within, o.Connections, sync.Target{
-		Ref: o.Ref, Name: o.Name, Commit: o.Commit, Profile: o.Profile, Facts: o.Facts,
-		Admit: o.Admit, ForceID: o.ForceID, ConfirmDeletion: o.ConfirmDeletion, Repair: repair, BeforeStart: o.BeforeStart, Start: o.Start, Working: func() { l.working(o) },
-	})
+	task := o.Task
+	task.Repair, task.Working = repair, func() { l.working(o) }
+	r := l.Engine.Sync(within, o.Connections, task)
 	if ctx.Err() != nil && r.Err != nil { // the agent is stopping, which is not an outcome
 		if l.sync.working {
 			l.sync.stopped = r

@@ -35,28 +35,14 @@ type Wish struct {
 	Due time.Time
 }
 
-// Order is a commit for a gateway with all inputs of its sync. It is immutable.
+// Order is the task of a gateway, with its connections. It is immutable. The Loop sets Repair and Working of the task.
 type Order struct {
+	sync.Task
 	GatewaySync string // name of the GatewaySync
 	Repo        string // without credentials
-	Profile     v1alpha1.Effective
-	Facts       plan.Facts
 	Connections sync.Connections
-	Ref, Name   string                                // see sync.Target
-	Commit      plan.ID                               // zero if not known yet
-	Admit       func(context.Context) (string, error) // see sync.Target
-	ForceID     string
-	// ConfirmDeletion is the commit whose mass deletion an operator has approved; see sync.Target.
-	ConfirmDeletion string
-	BeforeStart     bool
-	Start           string // see sync.Target
 	// Until is when a sync ends that has not moved files yet; zero means never.
 	Until time.Time
-	// Revision, Generation, RequestedAt and Term identify the order; the reports repeat them.
-	Revision    int64
-	Generation  int64
-	RequestedAt string
-	Term        int32
 }
 
 // Config configures a Loop.

@@ -35,7 +35,7 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now },
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"),
 		Engine:  sync.New(sync.Config{DataDir: t.TempDir(), Log: log})}) // not seeded, so each sync ends early
-	src := &wants{wish: Wish{Order: &Order{Commit: plan.ID{1}, Ref: "main"}}}
+	src := &wants{wish: Wish{Order: &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}, Ref: "main"}}}}}
 	pause := l.Turn(t.Context(), src, false)
 	assert.Equal(t, v1alpha1.ReasonWaitingForGateway, l.State().Reason)
 	assert.Less(t, pause, 3*time.Second, "it is tried again")
@@ -43,7 +43,7 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 	for name, wish := range map[string]Wish{
 		"nothing is known":      {Problems: []Problem{{v1alpha1.ReasonWaitingForLead, "nobody leads"}}},
 		"the gateway is left":   {Order: src.wish.Order, Leave: true},
-		"no commit is known":    {Order: &Order{Ref: "main"}},
+		"no commit is known":    {Order: &Order{Task: sync.Task{Target: sync.Target{Ref: "main"}}}},
 		"it is paused, is held": {Order: src.wish.Order, Leave: true, Problems: []Problem{{v1alpha1.ReasonPodRestartNeeded, "too new"}}},
 	} {
 		now = now.Add(time.Hour)
@@ -64,7 +64,7 @@ func TestNewFailureResetsBackoff(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now },
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: sync.New(sync.Config{DataDir: t.TempDir(), Log: log})})
-	o := &Order{Commit: plan.ID{1}}
+	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
 	pause := func(reason v1alpha1.Reason) time.Duration {
 		l.note(o, &sync.Report{Phase: sync.Error, Reason: reason})
 		return l.sync.due.Sub(now)
@@ -88,7 +88,7 @@ func TestContinuousDryRunWritesNothing(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, engine.Close()) })
 	l := New(Config{Name: "standalone", Gateway: "g", DryRun: true, Log: log, Now: func() time.Time { return now },
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: engine})
-	o := &Order{Commit: plan.ID{1}}
+	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
 	l.note(o, &sync.Report{Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun, DryRun: true})
 	for range 3 {
 		now = now.Add(time.Hour)
@@ -106,14 +106,14 @@ func TestPairNodeIsPolled(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now }, Period: time.Minute,
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: sync.New(sync.Config{DataDir: t.TempDir(), Log: log})})
-	o := &Order{Commit: plan.ID{1}}
+	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
 	for _, phase := range []sync.Phase{sync.Synced, sync.Standby, sync.Standby} {
 		l.note(o, &sync.Report{Phase: phase, Reason: v1alpha1.ReasonSynced, Paired: true})
 		assert.Equal(t, now.Add(time.Minute), l.sync.due)
 		assert.Equal(t, time.Date(2026, 1, 1, 0, 1, 0, 0, time.UTC), l.drift.due)
 		now = now.Add(time.Minute)
 	}
-	l.note(&Order{Commit: plan.ID{2}}, &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced})
+	l.note(&Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}}}}, &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced})
 	assert.True(t, l.sync.due.IsZero(), "a gateway that is alone keeps its place")
 	assert.Equal(t, now.Add(time.Minute), l.drift.due)
 }

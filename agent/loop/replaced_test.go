@@ -58,8 +58,10 @@ func deliveredTwice(t *testing.T, between func(data string)) *delivered {
 	d.commit = func(title string) plan.ID {
 		id, err := plan.ParseID(git.Commit(title, gitserver.Write(titled, `{"title": "`+title+`"}`)))
 		require.NoError(t, err)
-		d.src.wish.Order = &Order{Commit: id, Ref: "main", Name: "refs/heads/main", Connections: sync.Connections{Remote: remote},
-			Profile: v1alpha1.Effective{Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
+		d.src.wish.Order = &Order{Connections: sync.Connections{Remote: remote}, Task: sync.Task{
+			Target:  sync.Target{Commit: id, Ref: "main", Name: "refs/heads/main"},
+			Profile: v1alpha1.Effective{Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}},
+		}}
 		d.turn()
 		d.runs(id, title)
 		return id

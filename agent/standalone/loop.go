@@ -106,8 +106,11 @@ func (l *Loop) ordered() *loop.Order {
 		}
 	case o == nil || l.spec.fresh || o.Commit != t.commit || o.Ref != t.ref:
 		l.order = &loop.Order{
-			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Profile: l.spec.effective, Facts: l.facts(), Connections: l.spec.connections,
-			Ref: t.ref, Name: t.name, Commit: t.commit, ForceID: gs.ForceSync(), ConfirmDeletion: gs.ConfirmedDeletion(),
+			Task: sync.Task{
+				Target:  sync.Target{Ref: t.ref, Name: t.name, Commit: t.commit, ForceID: gs.ForceSync(), ConfirmDeletion: gs.ConfirmedDeletion()},
+				Profile: l.spec.effective, Facts: l.facts(),
+			},
+			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: l.spec.connections,
 		}
 		l.spec.fresh = false
 	}

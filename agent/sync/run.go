@@ -18,7 +18,7 @@ import (
 type job struct {
 	*Engine
 	conn Connections
-	t    Target
+	t    Task
 	r    *Report
 
 	// Set by open.

@@ -36,23 +36,34 @@ type Gateway interface {
 	ScanByModule(ctx context.Context) (ignition.ModuleScan, error)
 }
 
-// Target is what a sync has to deliver.
+// Target identifies what to deliver. The lead writes it into the SyncTarget, the follower reads it, and reports repeat it. The
+// standalone agent makes it from a file.
 type Target struct {
 	// Ref is the ref as requested. Name is the full name of the ref that Commit is the tip of, or "" for a bare commit;
 	// some git servers do not serve a commit by its id.
 	Ref, Name string
-	Commit    plan.ID
-	// Admit is called before fetching a commit that is not on the disk. It returns the Name to use, or why the commit
-	// must not be fetched. nil admits every commit.
-	Admit   func(ctx context.Context) (name string, err error)
-	Profile v1alpha1.Effective
-	// Facts are the gateway's facts for templates. The sync fills in what follows from Ref, Commit and Profile.
-	Facts plan.Facts
+	Commit    plan.ID // zero if not known yet
 	// ForceID is the value of the annotation stoker.io/force-sync. A new value forces the sync: every file is verified
 	// by its hash, differences are repaired, and the gateway scans again.
 	ForceID string
 	// ConfirmDeletion is the commit whose mass deletion an operator has approved, or its first digits.
 	ConfirmDeletion string
+	// Revision, Generation, RequestedAt and Term are those of the SyncTarget.
+	Revision    int64
+	Generation  int64
+	RequestedAt string
+	Term        int32
+}
+
+// Task is a target with all other inputs of a sync.
+type Task struct {
+	Target
+	Profile v1alpha1.Effective
+	// Facts are the gateway's facts for templates. The sync fills in what follows from Ref, Commit and Profile.
+	Facts plan.Facts
+	// Admit is called before fetching a commit that is not on the disk. It returns the Name to use, or why the commit
+	// must not be fetched. nil admits every commit.
+	Admit func(ctx context.Context) (name string, err error)
 	// BeforeStart reports that the gateway starts only after this sync. The sync does not contact it, and need not scan
 	// what it reads at its start. The report is Applied, and the next sync verifies.
 	BeforeStart bool
@@ -219,7 +230,7 @@ func (e *Engine) LostAndFound() (int64, error) {
 
 // Sync delivers t and reports. Canceling ctx stops it before the first file of the gateway changes, but not between two
 // files. Sync leaves nothing running.
-func (e *Engine) Sync(ctx context.Context, c Connections, t Target) *Report {
+func (e *Engine) Sync(ctx context.Context, c Connections, t Task) *Report {
 	return e.sync(ctx, &job{Engine: e, conn: c, t: t})
 }
 
@@ -245,7 +256,7 @@ func (e *Engine) sync(ctx context.Context, j *job) *Report {
 
 // Resume makes the gateway load what it has not loaded yet of the commit on the disk, which works without git. It
 // returns nil if the rules have changed since, or there is nothing to resume.
-func (e *Engine) Resume(ctx context.Context, c Connections, t Target) *Report {
+func (e *Engine) Resume(ctx context.Context, c Connections, t Task) *Report {
 	d, err := e.Open()
 	if err != nil {
 		return nil // the first sync reports the error

@@ -39,7 +39,7 @@ type bench struct {
 	data   string
 	engine *sync.Engine
 	conn   sync.Connections
-	target sync.Target
+	target sync.Task
 }
 
 func newBench(t *testing.T, o simulator.Options) *bench {

@@ -40,7 +40,7 @@ type walk struct {
 	git    *gitserver.Repo
 	store  *repo.Store
 	engine *sync.Engine
-	target sync.Target
+	target sync.Task
 	want   map[string]string // wanted content by path in git
 	n      int
 	during func() // runs during apply
@@ -69,7 +69,7 @@ func newWalk(t *testing.T, seed uint64) *walk {
 	require.NoError(t, os.MkdirAll(w.data("config/resources/core"), 0o755))
 	w.open()
 	t.Cleanup(w.shut)
-	w.target = sync.Target{Ref: "main", Name: "refs/heads/main"}
+	w.target = sync.Task{Target: sync.Target{Ref: "main", Name: "refs/heads/main"}}
 	w.target.Profile.Mappings = walkMappings[0]
 	w.commit(8)
 	return w

@@ -211,7 +211,7 @@ func TestAFleetWithoutAgentsIsNotDone(t *testing.T) {
 			p.Eventually("it is seen that no agent leads", func() bool {
 				v, err := request.Look(t.Context(), p.Kube, p.GatewaySync(), "")
 				require.NoError(t, err)
-				return v.Phase == request.Progressing && v.Reason == v1alpha1.ReasonAgentsAway
+				return v.Phase == request.Progressing && v.Reason == v1alpha1.ReasonAgentsAway && strings.Contains(v.Message, "no agent leads")
 			})
 			assert.Contains(t, who.types(3, "wait", "site", "--timeout", "1s"), "no agent leads")
 			assert.NotContains(t, who.types(0, "get", "site"), "2/2")
