@@ -9,9 +9,11 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -51,9 +53,11 @@ func TestASecretHasOneValueALine(t *testing.T) {
 		"1\n2\n3\n4":            {"1", "2", "3", "4"},
 		strings.Repeat("x", 99): {strings.Repeat("x", 99)},
 	} {
-		got, ok := Values([]byte(text))
-		assert.True(t, ok, "%q", text)
-		assert.Equal(t, want, revealed(got), "%q", text)
+		t.Run(fmt.Sprintf("%.20q", text), func(t *testing.T) {
+			got, ok := Values([]byte(text))
+			assert.True(t, ok)
+			assert.Equal(t, want, revealed(got))
+		})
 	}
 	for _, text := range []string{"1\n2\n3\n4\n5", strings.Repeat("x", maxContent+1)} {
 		got, ok := Values([]byte(text))
@@ -78,16 +82,18 @@ func TestProofNeedsItsSecret(t *testing.T) {
 		{"Authorization": {"Bearer key"}},
 		{"Authorization": {"Basic OmtleQ=="}},
 	} {
-		p, ok := Read(h)
-		require.True(t, ok, "%v", h)
-		assert.True(t, c.Knows(p, []byte(body), secrets("key"), MaxValues), "%v", h)
-		assert.True(t, c.Knows(p, []byte(body), secrets("old", "key"), MaxValues), "%v", h)
-		assert.True(t, c.Knows(p, []byte(body), secrets("1", "2", "3", "4", "key"), MaxValues), "%v: more than expected count, too", h)
-		for _, none := range [][]secret.String{nil, secrets(""), secrets("kex"), secrets("ke"), secrets("key "), make([]secret.String, 3)} {
-			assert.False(t, c.Knows(p, []byte(body), none, MaxValues), "%v", h)
-		}
-		assert.Equal(t, !p.Signed(), c.Knows(p, []byte("other"), secrets("key"), 0))
-		assert.NotContains(t, fmt.Sprintf("%v %+v %#v", p, p, p), "key", "C7")
+		t.Run(slices.Sorted(maps.Keys(h))[0], func(t *testing.T) {
+			p, ok := Read(h)
+			require.True(t, ok)
+			assert.True(t, c.Knows(p, []byte(body), secrets("key"), MaxValues))
+			assert.True(t, c.Knows(p, []byte(body), secrets("old", "key"), MaxValues))
+			assert.True(t, c.Knows(p, []byte(body), secrets("1", "2", "3", "4", "key"), MaxValues), "more than expected count, too")
+			for _, none := range [][]secret.String{nil, secrets(""), secrets("kex"), secrets("ke"), secrets("key "), make([]secret.String, 3)} {
+				assert.False(t, c.Knows(p, []byte(body), none, MaxValues))
+			}
+			assert.Equal(t, !p.Signed(), c.Knows(p, []byte("other"), secrets("key"), 0))
+			assert.NotContains(t, fmt.Sprintf("%v %+v %#v", p, p, p), "key", "C7")
+		})
 	}
 	// An empty key must never match.
 	p, ok := Read(http.Header{"X-Hub-Signature-256": {sign("", body)}})
@@ -113,8 +119,10 @@ func TestWhatCannotBeRightIsNoProof(t *testing.T) {
 		"a basic without one": {"Authorization": {"Basic a2V5Og=="}},
 		"another scheme":      {"Authorization": {"Digest key"}},
 	} {
-		_, ok := Read(h)
-		assert.False(t, ok, name)
+		t.Run(name, func(t *testing.T) {
+			_, ok := Read(h)
+			assert.False(t, ok)
+		})
 	}
 }
 
@@ -123,22 +131,24 @@ func TestWhatCannotBeRightIsNoProof(t *testing.T) {
 func TestR5IdentityTokenIsNoSecret(t *testing.T) {
 	c := NewChecker()
 	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
-	for name, algorithm := range map[string]string{"unsigned": "none", "signed with the secret": "HS256", "signed by somebody": "RS256"} {
-		for _, claims := range []string{
-			`{"iss":"https://accounts.example.com","aud":"stoker-receiver","sub":"ci","email":"ci@example.com","exp":4102444800}`,
-			`{"iss":"https://kubernetes.default.svc","aud":["stoker-receiver"],"sub":"system:serviceaccount:plant:default"}`, `{}`,
-		} {
-			token := part(`{"alg":"`+algorithm+`","typ":"JWT"}`) + "." + part(claims)
-			h := hmac.New(sha256.New, []byte("key"))
-			h.Write([]byte(token))
-			token += "." + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
-			for _, header := range []http.Header{{"Authorization": {"Bearer " + token}}, {"X-Gitlab-Token": {token}}} {
-				p, ok := Read(header)
-				require.True(t, ok)
-				assert.False(t, c.Knows(p, nil, secrets("key"), MaxValues), name)
-				assert.False(t, c.Knows(p, nil, nil, MaxValues), name)
+	for name, algorithm := range map[string]string{"unsigned": "none", "signed with the secret": "HS256", "signed with another key": "RS256"} {
+		t.Run(name, func(t *testing.T) {
+			for _, claims := range []string{
+				`{"iss":"https://accounts.example.com","aud":"stoker-receiver","sub":"ci","email":"ci@example.com","exp":4102444800}`,
+				`{"iss":"https://kubernetes.default.svc","aud":["stoker-receiver"],"sub":"system:serviceaccount:plant:default"}`, `{}`,
+			} {
+				token := part(`{"alg":"`+algorithm+`","typ":"JWT"}`) + "." + part(claims)
+				h := hmac.New(sha256.New, []byte("key"))
+				h.Write([]byte(token))
+				token += "." + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+				for _, header := range []http.Header{{"Authorization": {"Bearer " + token}}, {"X-Gitlab-Token": {token}}} {
+					p, ok := Read(header)
+					require.True(t, ok)
+					assert.False(t, c.Knows(p, nil, secrets("key"), MaxValues))
+					assert.False(t, c.Knows(p, nil, nil, MaxValues))
+				}
 			}
-		}
+		})
 	}
 }
 
@@ -149,11 +159,13 @@ func TestSecretsInFilesAreReadAgain(t *testing.T) {
 	write(a, "S3CR3T-1\n")
 	write(b, "S3CR3T-2\nS3CR3T-3\n")
 	for name, text := range map[string]string{filepath.Join(dir, "none"): "", filepath.Join(dir, "blank"): " \n", filepath.Join(dir, "many"): "1\n2\n3\n4\n5"} {
-		if text != "" {
-			write(name, text)
-		}
-		_, err := ReadFiles([]string{a, name}, time.Second, slog.New(slog.DiscardHandler))
-		assert.ErrorContains(t, err, name)
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			if text != "" {
+				write(name, text)
+			}
+			_, err := ReadFiles([]string{a, name}, time.Second, slog.New(slog.DiscardHandler))
+			assert.ErrorContains(t, err, name)
+		})
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
