@@ -26,23 +26,25 @@ func TestBodyLimit(t *testing.T) {
 		"none": {0, nil}, "tiny": {100, nil}, "just tiny": {tiny - 1, nil}, "as large as tiny": {tiny, nil}, "small": {tiny + 1, nil}, "just small": {small - 1, nil}, "as large as small": {small, nil}, "larger": {small + 1, nil},
 		"the largest": {MaxBody, nil}, "too large": {MaxBody + 1, ErrTooLarge}, "far too large": {4 * MaxBody, ErrTooLarge},
 	} {
-		for _, known := range []bool{true, false} {
-			text := strings.Repeat("x", c.length)
-			r := httptest.NewRequest(http.MethodPost, "/", iotest.HalfReader(strings.NewReader(text)))
-			r.ContentLength = -1
-			if known {
-				r.ContentLength = int64(c.length)
+		t.Run(name, func(t *testing.T) {
+			for _, known := range []bool{true, false} {
+				text := strings.Repeat("x", c.length)
+				r := httptest.NewRequest(http.MethodPost, "/", iotest.HalfReader(strings.NewReader(text)))
+				r.ContentLength = -1
+				if known {
+					r.ContentLength = int64(c.length)
+				}
+				body, release, err := b.Read(httptest.NewRecorder(), r)
+				assert.ErrorIs(t, err, c.want)
+				if c.want == nil {
+					assert.Equal(t, text, string(body))
+				}
+				release()
+				release() // a second call has no effect
+				assert.Empty(t, b.large)
+				assert.LessOrEqual(t, len(b.idle), 1, "its memory is used again")
 			}
-			body, release, err := b.Read(httptest.NewRecorder(), r)
-			assert.ErrorIs(t, err, c.want, name)
-			if c.want == nil {
-				assert.Equal(t, text, string(body), name)
-			}
-			release()
-			release() // a second call has no effect
-			assert.Empty(t, b.large, name)
-			assert.LessOrEqual(t, len(b.idle), 1, "%s: its memory is used again", name)
-		}
+		})
 	}
 	cut := errors.New("cut")
 	for _, n := range []int{10, small + 10} {
@@ -170,6 +172,8 @@ func TestAnAddressIsItsOwners(t *testing.T) {
 		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1", "[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::/64",
 		"[2001:db8:1:2::9]:81": "2001:db8:1:2::/64", "[fe80::1%eth0]:80": "fe80::/64", "@": "@", "": "",
 	} {
-		assert.Equal(t, want, owner(address), address)
+		t.Run(address, func(t *testing.T) {
+			assert.Equal(t, want, owner(address))
+		})
 	}
 }
