@@ -53,7 +53,9 @@ func TestServedGatewaySyncs(t *testing.T) {
 	stop()
 	require.NoError(t, <-done)
 	for name, served := range map[string]bool{"line": true, "closed": false, "broken": false, "nobody": false} {
-		assert.Equal(t, served, l.Get("plant", name) != nil, name)
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, served, l.Get("plant", name) != nil)
+		})
 	}
 	require.Len(t, l.List(), 1)
 	close(changed)
