@@ -128,31 +128,33 @@ func TestASecretIsReadSeldomAndAhead(t *testing.T) {
 		want  string
 		fresh time.Duration
 	}{
-		"it is there":        {"S3CR3T-1\nS3CR3T-2\n", nil, "S3CR3T-1,S3CR3T-2", freshFor},
-		"it is empty":        {" \n", nil, "", retryAfter},
-		"it is a file":       {"1\n2\n3\n4\n5", nil, "", retryAfter},
-		"it is missing":      {"", errMissing, "", retryAfter},
-		"it is forbidden":    {"", errForbidden, "", retryAfter},
-		"the server is down": {"", errDown, "", retryAfter},
+		"values":             {"S3CR3T-1\nS3CR3T-2\n", nil, "S3CR3T-1,S3CR3T-2", freshFor},
+		"empty":              {" \n", nil, "", retryAfter},
+		"too many values":    {"1\n2\n3\n4\n5", nil, "", retryAfter},
+		"missing":            {"", errMissing, "", retryAfter},
+		"forbidden":          {"", errForbidden, "", retryAfter},
+		"API server is down": {"", errDown, "", retryAfter},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			v := newCluster(t, func(v *cluster) { v.value, v.err = c.value, c.err })
-			assert.True(t, v.Unsure(), "nothing was read yet")
-			assert.False(t, v.Complete())
-			v.settle()
-			for range 1000 {
-				assert.Equal(t, c.want, v.get(), name)
-			}
-			assert.True(t, v.Complete(), name)
-			assert.LessOrEqual(t, v.count(), 2, name)
-			time.Sleep(time.Minute) // the first retries come quickly, later ones rarely
-			before := v.count()
-			assert.LessOrEqual(t, before, 10, name)
-			time.Sleep(c.fresh)
-			v.settle()
-			assert.InDelta(t, before+1, v.count(), 1, name)
-			assert.Equal(t, errors.Is(c.err, errDown), v.Unsure(), name)
-			assert.NotContains(t, v.log.String(), "S3CR3T", "C7")
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := newCluster(t, func(v *cluster) { v.value, v.err = c.value, c.err })
+				assert.True(t, v.Unsure(), "nothing was read yet")
+				assert.False(t, v.Complete())
+				v.settle()
+				for range 1000 {
+					assert.Equal(t, c.want, v.get())
+				}
+				assert.True(t, v.Complete())
+				assert.LessOrEqual(t, v.count(), 2)
+				time.Sleep(time.Minute) // the first retries come quickly, later ones rarely
+				before := v.count()
+				assert.LessOrEqual(t, before, 10)
+				time.Sleep(c.fresh)
+				v.settle()
+				assert.InDelta(t, before+1, v.count(), 1)
+				assert.Equal(t, errors.Is(c.err, errDown), v.Unsure())
+				assert.NotContains(t, v.log.String(), "S3CR3T", "C7")
+			})
 		})
 	}
 }
@@ -209,28 +211,30 @@ func TestLastValueDuringOutage(t *testing.T) {
 // While the API server cannot answer, the receiver asks senders to retry. A refusal would be final.
 func TestAPIServerErrorIsAnOutage(t *testing.T) {
 	for name, err := range map[string]error{
-		"etcd is not reached":         apierrors.NewServerTimeout(resource, "get", 2),
-		"it takes too long":           apierrors.NewTimeoutError("slow", 1),
-		"too many ask":                apierrors.NewTooManyRequestsError("later"),
-		"it starts":                   apierrors.NewServiceUnavailable("starting"),
-		"it fails":                    apierrors.NewInternalError(errors.New("etcd")),
-		"it does not know our token":  apierrors.NewUnauthorized("who?"),
-		"it has not read its roles":   errForbidden,
-		"a proxy in between is wrong": errors.New("malformed HTTP response"),
+		"etcd timeout":         apierrors.NewServerTimeout(resource, "get", 2),
+		"timeout":              apierrors.NewTimeoutError("slow", 1),
+		"too many requests":    apierrors.NewTooManyRequestsError("later"),
+		"API server starts":    apierrors.NewServiceUnavailable("starting"),
+		"internal error":       apierrors.NewInternalError(errors.New("etcd")),
+		"token is unknown":     apierrors.NewUnauthorized("who?"),
+		"roles are not loaded": errForbidden,
+		"broken proxy":         errors.New("malformed HTTP response"),
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			v := newCluster(t, nil)
-			v.settle()
-			v.set("", err)
-			time.Sleep(freshFor)
-			v.settle()
-			assert.Equal(t, "S3CR3T", v.get(), name)
-			assert.True(t, v.Unsure(), name)
-			v.set("S3CR3T", nil)
-			time.Sleep(awayFor)
-			v.settle()
-			assert.Equal(t, "S3CR3T", v.get(), name)
-			assert.False(t, v.Unsure(), name)
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				v := newCluster(t, nil)
+				v.settle()
+				v.set("", err)
+				time.Sleep(freshFor)
+				v.settle()
+				assert.Equal(t, "S3CR3T", v.get())
+				assert.True(t, v.Unsure())
+				v.set("S3CR3T", nil)
+				time.Sleep(awayFor)
+				v.settle()
+				assert.Equal(t, "S3CR3T", v.get())
+				assert.False(t, v.Unsure())
+			})
 		})
 	}
 }
