@@ -110,33 +110,35 @@ func TestWhatAPushComesTo(t *testing.T) {
 		{"a tag, and the branch", follows("main"), []string{"refs/heads/main", "refs/tags/v1.0.0"}, "v1.0.0"},
 		{"a lower tag, and the branch", follows("main", ran("v2.0.0")), []string{"refs/heads/main", "refs/tags/v1.0.0"}, "hint"},
 	} {
-		r := sender.Request{Sender: "github", Kind: sender.Move, ID: "d", Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: c.refs}
-		for _, own := range []bool{true, false} {
-			ask, why, err := decide(c.gs, r, own)
-			require.NoError(t, err, c.name)
-			got, want := "", c.want
-			if why == "" {
-				got = ask.Ref
-				if got == "" {
-					got = "hint"
+		t.Run(c.name, func(t *testing.T) {
+			r := sender.Request{Sender: "github", Kind: sender.Move, ID: "d", Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: c.refs}
+			for _, own := range []bool{true, false} {
+				ask, why, err := decide(c.gs, r, own)
+				require.NoError(t, err)
+				got, want := "", c.want
+				if why == "" {
+					got = ask.Ref
+					if got == "" {
+						got = "hint"
+					}
+					assert.Equal(t, request.Request{Ref: ask.Ref, By: "github", ID: "d", Follows: ask.Ref != ""}, ask)
+					require.NoError(t, ask.Check())
 				}
-				assert.Equal(t, request.Request{Ref: ask.Ref, By: "github", ID: "d", Follows: ask.Ref != ""}, ask)
-				require.NoError(t, ask.Check())
-			}
-			if !own && want != "hint" { // a secret of the installation may only hint at the branch in the same push
-				require.Empty(t, ask.Ref, c.name)
-				want = ""
-				if got == "hint" {
-					want = "hint"
-					require.True(t, slices.ContainsFunc(c.refs, func(ref string) bool { return concerns(c.gs, ref) }), c.name)
+				if !own && want != "hint" { // a secret of the installation may only hint at the branch in the same push
+					require.Empty(t, ask.Ref)
+					want = ""
+					if got == "hint" {
+						want = "hint"
+						require.True(t, slices.ContainsFunc(c.refs, func(ref string) bool { return concerns(c.gs, ref) }))
+					}
 				}
+				assert.Equal(t, want, got, "%s (own: %t): %s", c.name, own, why)
 			}
-			assert.Equal(t, want, got, "%s (own: %t): %s", c.name, own, why)
-		}
-		r.Repositories[0].Address = "https://git.example.com/acme/else"
-		_, why, err := decide(c.gs, r, true)
-		require.NoError(t, err)
-		assert.NotEmpty(t, why, "%s: of another repository", c.name)
+			r.Repositories[0].Address = "https://git.example.com/acme/else"
+			_, why, err := decide(c.gs, r, true)
+			require.NoError(t, err)
+			assert.NotEmpty(t, why, "of another repository")
+		})
 	}
 }
 
@@ -146,11 +148,13 @@ func TestVersionsInTags(t *testing.T) {
 		"release-2024.11": "2024.11.0", "v1.0.0-v2": "1.0.0-v2", "v1.0.0+a": "1.0.0+a", "a/b/v2": "2.0.0",
 		"nightly": "", "v": "", "": "", "version1": "", "1.2.3.4": "", "vv1": "", "-": "",
 	} {
-		_, v := version(tag)
-		got := ""
-		if v != nil {
-			got = v.String()
-		}
-		assert.Equal(t, want, got, tag)
+		t.Run(tag, func(t *testing.T) {
+			_, v := version(tag)
+			got := ""
+			if v != nil {
+				got = v.String()
+			}
+			assert.Equal(t, want, got)
+		})
 	}
 }

@@ -74,10 +74,14 @@ func TestForbiddenNamespaceIsIsolated(t *testing.T) {
 	got := w.post("plant", `{"ref":"v1"}`, bearer(ownSecret))
 	assert.Equal(t, http.StatusAccepted, got.Code, got.Raw)
 	for path, code := range map[string]int{w.ns + "/nobody": http.StatusUnauthorized, "nowhere/plant": http.StatusUnauthorized, "elsewhere/plant": http.StatusServiceUnavailable} {
-		for method, route := range map[string]string{http.MethodPost: "/webhook/", http.MethodGet: "/status/"} {
-			got := w.send(method, route+path, "", bearer(ownSecret))
-			assert.Equal(t, code, got.Code, "%s: %s", path, got.Raw)
-		}
+		t.Run(strings.TrimPrefix(path, w.ns+"/"), func(t *testing.T) {
+			for method, route := range map[string]string{http.MethodPost: "/webhook/", http.MethodGet: "/status/"} {
+				t.Run(method, func(t *testing.T) {
+					got := w.send(method, route+path, "", bearer(ownSecret))
+					assert.Equal(t, code, got.Code, got.Raw)
+				})
+			}
+		})
 	}
 	assert.Contains(t, w.log.String(), "GatewaySyncs cannot be watched")
 	assert.Contains(t, w.log.String(), "elsewhere")

@@ -24,41 +24,43 @@ func TestR7ObjectsCannotBeProbed(t *testing.T) {
 	large := strings.Repeat("x", 900<<10)
 	paths := []string{"/plant", "/nobody", "/open", "/closed", "/blank", "/ungranted", "/" + strings.Repeat("a", 300), "/..%2fplant"}
 	for kind, body := range map[string]string{"small": push("refs/heads/main"), "large": large} {
-		var mu sync.Mutex
-		var all sync.WaitGroup
-		answers := map[string][]string{}
-		times := map[string][]time.Duration{}
-		for range 3 { // the first round finds no Secret in the cache
-			for _, path := range paths {
-				for name, mod := range map[string]func(*http.Request){"signed": signed("wrong", body), "token": bearer("wrong"), "none": func(*http.Request) {}} {
-					for _, method := range []string{http.MethodPost, http.MethodGet} {
-						route, sent := "/webhook/", body
-						if method == http.MethodGet {
-							route, sent = "/status/", ""
+		t.Run(kind, func(t *testing.T) {
+			var mu sync.Mutex
+			var all sync.WaitGroup
+			answers := map[string][]string{}
+			times := map[string][]time.Duration{}
+			for range 3 { // the first round finds no Secret in the cache
+				for _, path := range paths {
+					for name, mod := range map[string]func(*http.Request){"signed": signed("wrong", body), "token": bearer("wrong"), "none": func(*http.Request) {}} {
+						for _, method := range []string{http.MethodPost, http.MethodGet} {
+							route, sent := "/webhook/", body
+							if method == http.MethodGet {
+								route, sent = "/status/", ""
+							}
+							all.Go(func() {
+								began := time.Now()
+								got := w.send(method, route+w.ns+path, sent, mod, header("X-Github-Event", "push"))
+								took := time.Since(began)
+								got.Header.Del("Date")
+								mu.Lock()
+								defer mu.Unlock()
+								key := name + method
+								answers[key] = append(answers[key], got.Raw+headerText(got.Header))
+								times[path+key] = append(times[path+key], took)
+								assert.Equal(t, http.StatusUnauthorized, got.Code)
+							})
 						}
-						all.Go(func() {
-							began := time.Now()
-							got := w.send(method, route+w.ns+path, sent, mod, header("X-Github-Event", "push"))
-							took := time.Since(began)
-							got.Header.Del("Date")
-							mu.Lock()
-							defer mu.Unlock()
-							key := name + method
-							answers[key] = append(answers[key], got.Raw+headerText(got.Header))
-							times[path+key] = append(times[path+key], took)
-							assert.Equal(t, http.StatusUnauthorized, got.Code)
-						})
 					}
 				}
+				all.Wait()
 			}
-			all.Wait()
-		}
-		for key, list := range answers {
-			assert.Len(t, slices.Compact(slices.Sorted(slices.Values(list))), 1, "%s: %s", kind, key)
-		}
-		for key, list := range times {
-			assert.GreaterOrEqual(t, slices.Min(list), refuseAfter, "%s: %s", kind, key)
-		}
+			for key, list := range answers {
+				assert.Len(t, slices.Compact(slices.Sorted(slices.Values(list))), 1, key)
+			}
+			for key, list := range times {
+				assert.GreaterOrEqual(t, slices.Min(list), refuseAfter, key)
+			}
+		})
 	}
 	assert.LessOrEqual(t, w.counted("stoker_webhook_secret_reads_total", "read")+w.counted("stoker_webhook_secret_reads_total", "missing")+
 		w.counted("stoker_webhook_secret_reads_total", "forbidden"), 40.0, "several hundred requests, three Secrets: what is not there is remembered, too")
@@ -133,19 +135,21 @@ func TestC9OnlyAuthenticatedPostsWrite(t *testing.T) {
 		served, path, _ := strings.Cut(pattern, " ")
 		path = strings.NewReplacer("{namespace}", w.ns, "{name}", "plant").Replace(path)
 		for _, method := range methods {
-			for token, want := range map[string]int{"": http.StatusUnauthorized, "wrong": http.StatusUnauthorized, ownSecret: row.right} {
-				mine := method == served || method == http.MethodHead && served == http.MethodGet
-				if !mine {
-					want = http.StatusMethodNotAllowed
+			t.Run(method+" "+pattern, func(t *testing.T) {
+				for token, want := range map[string]int{"": http.StatusUnauthorized, "wrong": http.StatusUnauthorized, ownSecret: row.right} {
+					mine := method == served || method == http.MethodHead && served == http.MethodGet
+					if !mine {
+						want = http.StatusMethodNotAllowed
+					}
+					before := w.gs("plant").ResourceVersion
+					assert.Equal(t, want, w.try(method, path, token), "%s %s with %q", method, path, token)
+					if mine && row.changes && token == ownSecret {
+						assert.NotEqual(t, before, w.gs("plant").ResourceVersion, "%s %s with %q", method, path, token)
+					} else {
+						assert.Equal(t, before, w.gs("plant").ResourceVersion, "%s %s with %q", method, path, token)
+					}
 				}
-				before := w.gs("plant").ResourceVersion
-				assert.Equal(t, want, w.try(method, path, token), "%s %s with %q", method, path, token)
-				if mine && row.changes && token == ownSecret {
-					assert.NotEqual(t, before, w.gs("plant").ResourceVersion, "%s %s with %q", method, path, token)
-				} else {
-					assert.Equal(t, before, w.gs("plant").ResourceVersion, "%s %s with %q", method, path, token)
-				}
-			}
+			})
 		}
 	}
 }
@@ -171,16 +175,18 @@ func TestC9EveryRouteAnswersItsMethodOnly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
 	for _, path := range []string{"/", "/webhook", "/webhook/a", "/webhook/a/b", "/webhook/a/b/c", "/status", "/status/a/b", "/metrics", "/healthz", "/debug/pprof/", "/shutdown"} {
-		for _, method := range methods {
-			want := http.StatusNotFound
-			switch {
-			case path == "/webhook/a/b" && method == "POST", path == "/status/a/b" && (method == "GET" || method == "HEAD"):
-				want = http.StatusUnauthorized
-			case path == "/webhook/a/b", path == "/status/a/b":
-				want = http.StatusMethodNotAllowed
+		t.Run(path, func(t *testing.T) {
+			for _, method := range methods {
+				want := http.StatusNotFound
+				switch {
+				case path == "/webhook/a/b" && method == "POST", path == "/status/a/b" && (method == "GET" || method == "HEAD"):
+					want = http.StatusUnauthorized
+				case path == "/webhook/a/b", path == "/status/a/b":
+					want = http.StatusMethodNotAllowed
+				}
+				assert.Equal(t, want, w.try(method, path, ""), "%s %s", method, path)
 			}
-			assert.Equal(t, want, w.try(method, path, ""), "%s %s", method, path)
-		}
+		})
 	}
 }
 
@@ -227,12 +233,16 @@ func TestOnlyWhatIsServedIsThere(t *testing.T) {
 	elsewhere := w.cluster.Namespace(t)
 	w.cluster.ApplyYAML(t, elsewhere, plant)
 	for name, want := range map[string]int{"plant": http.StatusAccepted, "line": http.StatusAccepted} {
-		assert.Equal(t, want, w.post(name, "", bearer(ownSecret)).Code, name)
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, want, w.post(name, "", bearer(ownSecret)).Code)
+		})
 	}
 	w.labels = "serve=here"
 	w.start()
 	for path, want := range map[string]int{w.ns + "/plant": http.StatusNotFound, w.ns + "/line": http.StatusAccepted, elsewhere + "/plant": http.StatusNotFound} {
-		token := installSecret // with this secret, the receiver reports what does not exist
-		assert.Equal(t, want, w.send(http.MethodPost, "/webhook/"+path, "", bearer(token)).Code, path)
+		t.Run(strings.NewReplacer(w.ns+"/", "", elsewhere, "elsewhere").Replace(path), func(t *testing.T) {
+			token := installSecret // with this secret, the receiver reports what does not exist
+			assert.Equal(t, want, w.send(http.MethodPost, "/webhook/"+path, "", bearer(token)).Code)
+		})
 	}
 }

@@ -42,7 +42,7 @@ func TestR7SecretOfDeletedGatewaySync(t *testing.T) {
 	require.NoError(t, err)
 	was.SetUID("")
 	was.SetResourceVersion("")
-	anew := func() {
+	recreate := func() {
 		_, err := syncs.Create(t.Context(), was, metav1.CreateOptions{})
 		assert.NoError(t, err)
 	}
@@ -54,27 +54,29 @@ func TestR7SecretOfDeletedGatewaySync(t *testing.T) {
 		"another branch": func() said { return w.post("plant", other, gitHub(ownSecret, "d2", other)) },
 		"the status":     func() said { return w.send(http.MethodGet, "/status/"+w.ns+"/plant", "", bearer(ownSecret)) },
 	} {
-		var answers []string
-		for _, replaced := range []bool{true, false} {
-			w.sees("plant")
-			next.Store("do", func() {
-				assert.NoError(t, syncs.Delete(t.Context(), "plant", metav1.DeleteOptions{}))
-				if replaced {
-					anew()
+		t.Run(name, func(t *testing.T) {
+			var answers []string
+			for _, replaced := range []bool{true, false} {
+				w.sees("plant")
+				next.Store("do", func() {
+					assert.NoError(t, syncs.Delete(t.Context(), "plant", metav1.DeleteOptions{}))
+					if replaced {
+						recreate()
+					}
+				})
+				got := send()
+				got.Header.Del("Date")
+				answers = append(answers, got.Raw+headerText(got.Header))
+				assert.Equal(t, http.StatusNotFound, got.Code, got.Raw)
+				if !replaced {
+					recreate()
 				}
-			})
-			got := send()
-			got.Header.Del("Date")
-			answers = append(answers, got.Raw+headerText(got.Header))
-			assert.Equal(t, http.StatusNotFound, got.Code, "%s: %s", name, got.Raw)
-			if !replaced {
-				anew()
+				for annotation := range w.gs("plant").Annotations {
+					assert.NotContains(t, annotation, v1alpha1.GroupVersion.Group)
+				}
 			}
-			for annotation := range w.gs("plant").Annotations {
-				assert.NotContains(t, annotation, v1alpha1.GroupVersion.Group, name)
-			}
-		}
-		assert.Equal(t, answers[0], answers[1], name)
+			assert.Equal(t, answers[0], answers[1])
+		})
 	}
 	w.sees("plant")
 	got := w.post("plant", `{"ref":"v1"}`, bearer(ownSecret))

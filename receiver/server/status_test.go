@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -67,8 +68,10 @@ func TestStatusOfRequestedRef(t *testing.T) {
 	assert.Equal(t, request.Succeeded, w.status("plant", "v1", "test.01hz0000000000000000000001.abcdef0").S.Phase, "an older promotion of the same ref is where it wanted to be")
 
 	for _, query := range []string{"?ref=%zz", "?ref=a&ref=b", "?id=" + longText} {
-		got := w.send(http.MethodGet, "/status/"+w.ns+"/plant"+query, "", bearer(ownSecret))
-		assert.Equal(t, http.StatusBadRequest, got.Code, query)
+		t.Run(fmt.Sprintf("%.20s", query), func(t *testing.T) {
+			got := w.send(http.MethodGet, "/status/"+w.ns+"/plant"+query, "", bearer(ownSecret))
+			assert.Equal(t, http.StatusBadRequest, got.Code)
+		})
 	}
 }
 
@@ -195,13 +198,15 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 		{"done is done", request.Verdict{Phase: request.Succeeded, Reason: v1alpha1.ReasonSynced}, time.Hour, nil, request.Succeeded, v1alpha1.ReasonSynced},
 		{"overtaken is overtaken", request.Verdict{Phase: request.Overtaken}, time.Hour, nil, request.Overtaken, ""},
 	} {
-		gs := asked(c.ago)
-		if c.change != nil {
-			c.change(gs)
-		}
-		st := conclude(gs, c.v, "", now)
-		assert.Equal(t, c.want, st.Phase, c.name)
-		assert.Equal(t, c.reason, st.Reason, c.name)
+		t.Run(c.name, func(t *testing.T) {
+			gs := asked(c.ago)
+			if c.change != nil {
+				c.change(gs)
+			}
+			st := conclude(gs, c.v, "", now)
+			assert.Equal(t, c.want, st.Phase)
+			assert.Equal(t, c.reason, st.Reason)
+		})
 	}
 }
 
@@ -258,7 +263,9 @@ func TestARequestForARefAtACommit(t *testing.T) {
 	assert.Equal(t, request.Overtaken, ask("commit="+commit+"&id="+id).S.Phase)
 	assert.Equal(t, http.StatusUnauthorized, w.post("plant", body, bearer(installSecret)).Code)
 	for _, query := range []string{"commit=1111111", "commit=" + commit + "&commit=" + commit, "wait=1", "wait=-1s", "wait=11s", "wait=1s&wait=1s"} {
-		assert.Equal(t, http.StatusBadRequest, ask(query).Code, query)
+		t.Run(fmt.Sprintf("%.20s", query), func(t *testing.T) {
+			assert.Equal(t, http.StatusBadRequest, ask(query).Code)
+		})
 	}
 	assert.Equal(t, http.StatusBadRequest, w.post("plant", `{"ref":"v1","commit":"1111111"}`, bearer(ownSecret)).Code)
 }

@@ -84,10 +84,12 @@ func TestPushOfDesiredBranchPolls(t *testing.T) {
 		"R3: a pattern":      strings.Replace(push("refs/heads/main"), "https://git.example.com/acme/plant.git", "https://.*/", 1),
 		"a deletion":         strings.Replace(push("refs/heads/main"), `"deleted":false`, `"deleted":true`, 1),
 	} {
-		got := w.post("plant", body, gitHub(ownSecret, "d2", body))
-		assert.Equal(t, http.StatusAccepted, got.Code, name)
-		assert.Equal(t, "ignored", got.A.Result, name)
-		assert.NotEmpty(t, got.A.Message, name)
+		t.Run(name, func(t *testing.T) {
+			got := w.post("plant", body, gitHub(ownSecret, "d2", body))
+			assert.Equal(t, http.StatusAccepted, got.Code)
+			assert.Equal(t, "ignored", got.A.Result)
+			assert.NotEmpty(t, got.A.Message)
+		})
 	}
 	assert.Equal(t, gs.ResourceVersion, w.gs("plant").ResourceVersion, "none of them wrote anything")
 	assert.Equal(t, 1.0, w.counted("stoker_webhook_received_total", "github", "accepted"))
@@ -278,8 +280,10 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 		},
 		"too many refs": func(d *delivery) { d.Refs = slices.Repeat(d.Refs, together) },
 	} {
-		_, ok := first.Join(of("v1.10.0", change))
-		assert.False(t, ok, name)
+		t.Run(name, func(t *testing.T) {
+			_, ok := first.Join(of("v1.10.0", change))
+			assert.False(t, ok)
+		})
 	}
 	assert.True(t, first.Lasting(), "a tag that comes late takes nothing from what was asked for since")
 	assert.False(t, decider(follows("main", downgrades), first.Request, true).Lasting(), "unless it may be a lower one")
@@ -328,7 +332,6 @@ func TestR4SecretIsRequired(t *testing.T) {
 	body := push("refs/heads/main")
 	good := signature(ownSecret, body)
 	before := w.gs("plant").ResourceVersion
-	var all sync.WaitGroup
 	for name, mod := range map[string]func(*http.Request){
 		"nothing":                  func(*http.Request) {},
 		"a blank signature":        header("X-Hub-Signature-256", ""),
@@ -351,15 +354,18 @@ func TestR4SecretIsRequired(t *testing.T) {
 		"another scheme":           header("Authorization", "Digest "+ownSecret),
 		"the secret as the scheme": header("Authorization", ownSecret),
 	} {
-		for _, method := range []string{"POST", "GET"} {
-			path := map[string]string{"POST": "/webhook/", "GET": "/status/"}[method] + w.ns + "/plant"
-			all.Go(func() { // each refusal is delayed
-				got := w.send(method, path, map[string]string{"POST": body}[method], mod, header("X-Github-Event", "push"))
-				assert.Equal(t, http.StatusUnauthorized, got.Code, "%s %s: %s", method, name, got.Raw)
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			var all sync.WaitGroup
+			for _, method := range []string{"POST", "GET"} {
+				path := map[string]string{"POST": "/webhook/", "GET": "/status/"}[method] + w.ns + "/plant"
+				all.Go(func() { // each refusal is delayed
+					got := w.send(method, path, map[string]string{"POST": body}[method], mod, header("X-Github-Event", "push"))
+					assert.Equal(t, http.StatusUnauthorized, got.Code, "%s %s: %s", method, name, got.Raw)
+				})
+			}
+			all.Wait()
+		})
 	}
-	all.Wait()
 	assert.Equal(t, http.StatusUnauthorized, w.send("GET", "/status/"+w.ns+"/plant", "", signed(ownSecret, "")).Code, "a signature of nothing is good for ever")
 	assert.Equal(t, before, w.gs("plant").ResourceVersion)
 
@@ -369,10 +375,12 @@ func TestR4SecretIsRequired(t *testing.T) {
 		"GitLab":    header("X-Gitlab-Token", ownSecret),
 		"Bearer":    bearer(ownSecret),
 		"lower":     header("Authorization", "bearer "+ownSecret),
-		"Basic":     func(r *http.Request) { r.SetBasicAuth("whoever", ownSecret) },
+		"Basic":     func(r *http.Request) { r.SetBasicAuth("user", ownSecret) },
 	} {
-		got := w.post("plant", body, mod, header("X-Github-Event", "ping"))
-		assert.Equal(t, http.StatusOK, got.Code, "%s: %s", name, got.Raw)
+		t.Run(name, func(t *testing.T) {
+			got := w.post("plant", body, mod, header("X-Github-Event", "ping"))
+			assert.Equal(t, http.StatusOK, got.Code, got.Raw)
+		})
 	}
 	for _, value := range []string{"S3CR3T-new", "S3CR3T-old"} {
 		assert.Equal(t, http.StatusAccepted, w.post("rotated", "{}", bearer(value)).Code, "both count while it is rotated")
