@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -10,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,14 +56,16 @@ func TestExitCode(t *testing.T) {
 		{args: []string{"--nonsense"}, code: daemon.ExitUsage, told: "flag provided but not defined: -nonsense\nsweeper sweeps."},
 		{args: []string{"--mood=odd"}, code: daemon.ExitUsage, told: "--mood: \"odd\" is none of good, bad\nSee sweeper --help.\n"},
 	} {
-		var talk bytes.Buffer
-		_, err := parse(&talk, c.args...)
-		assert.Equal(t, c.code, daemon.Exit(err, "sweeper", &talk), "%q", c.args)
-		assert.Contains(t, talk.String(), c.told)
-		assert.NotContains(t, talk.String(), "usage:", "what was explained is not told again")
-		if c.told == "" {
-			assert.Empty(t, talk.String())
-		}
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			var talk bytes.Buffer
+			_, err := parse(&talk, c.args...)
+			assert.Equal(t, c.code, daemon.Exit(err, "sweeper", &talk))
+			assert.Contains(t, talk.String(), c.told)
+			assert.NotContains(t, talk.String(), "usage:", "what was explained is not told again")
+			if c.told == "" {
+				assert.Empty(t, talk.String())
+			}
+		})
 	}
 	var talk bytes.Buffer
 	assert.Equal(t, daemon.ExitFailed, daemon.Exit(errors.New("the broom broke"), "sweeper", &talk))
@@ -107,12 +111,14 @@ func TestLogFormatAndLevel(t *testing.T) {
 		{"text", "info", "level=INFO msg=one\nlevel=WARN msg=two\n"},
 		{"", "", `{"level":"INFO","msg":"one"}` + "\n" + `{"level":"WARN","msg":"two"}` + "\n"},
 	} {
-		var out bytes.Buffer
-		log := slog.New(timeless{daemon.Log(&out, c.format, c.level).Handler()})
-		log.Debug("none")
-		log.Info("one")
-		log.Warn("two")
-		assert.Equal(t, c.want, out.String())
+		t.Run(cmp.Or(c.format, "default"), func(t *testing.T) {
+			var out bytes.Buffer
+			log := slog.New(timeless{daemon.Log(&out, c.format, c.level).Handler()})
+			log.Debug("none")
+			log.Info("one")
+			log.Warn("two")
+			assert.Equal(t, c.want, out.String())
+		})
 	}
 }
 
@@ -237,9 +243,11 @@ func TestListenErrorNamesFlag(t *testing.T) {
 		"health-addr":  {Endpoints: own("127.0.0.1:0"), Settings: daemon.Settings{HealthAddr: taken.Addr().String()}},
 		"metrics-addr": {Endpoints: own("127.0.0.1:0"), Settings: daemon.Settings{MetricsAddr: taken.Addr().String()}},
 	} {
-		c.Loops = []func(context.Context) error{func(context.Context) error { t.Error("it works"); return nil }}
-		err := run(t, c).ends(t)
-		require.ErrorContains(t, err, "--"+name+": listen on "+taken.Addr().String())
+		t.Run(name, func(t *testing.T) {
+			c.Loops = []func(context.Context) error{func(context.Context) error { t.Error("it works"); return nil }}
+			err := run(t, c).ends(t)
+			require.ErrorContains(t, err, "--"+name+": listen on "+taken.Addr().String())
+		})
 	}
 }
 
