@@ -99,15 +99,19 @@ func TestTransientAPIErrors(t *testing.T) {
 		&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, context.DeadlineExceeded, apierrors.NewInternalError(errors.New("etcd")),
 		apierrors.NewServiceUnavailable("starting"), apierrors.NewTooManyRequests("later", 1), apierrors.NewTimeoutError("slow", 1), apierrors.NewServerTimeout(syncs, "get", 1),
 	} {
-		assert.True(t, Passing(err), "%v", err)
-		assert.True(t, Passing(fmt.Errorf("read it: %w", err)), "%v", err)
+		t.Run(err.Error(), func(t *testing.T) {
+			assert.True(t, Passing(err), "%v", err)
+			assert.True(t, Passing(fmt.Errorf("read it: %w", err)), "%v", err)
+		})
 	}
 	for _, err := range []error{
 		apierrors.NewNotFound(syncs, "plant"), apierrors.NewForbidden(syncs, "plant", nil), apierrors.NewUnauthorized("who?"), apierrors.NewBadRequest("no"),
 		apierrors.NewConflict(syncs, "plant", nil), &UndecodableError{Err: errors.New("a list, and not a text")},
 	} {
-		assert.False(t, Passing(err), "%v", err)
-		assert.False(t, Passing(fmt.Errorf("read it: %w", err)), "%v", err)
+		t.Run(err.Error(), func(t *testing.T) {
+			assert.False(t, Passing(err), "%v", err)
+			assert.False(t, Passing(fmt.Errorf("read it: %w", err)), "%v", err)
+		})
 	}
 }
 

@@ -51,43 +51,46 @@ func TestWatchedNamespaces(t *testing.T) {
 	only, err := labels.Parse("at in (b, c)")
 	require.NoError(t, err)
 	for _, c := range []struct {
+		name     string
 		listed   []string
 		selector labels.Selector
 		want     []string
 	}{
-		{nil, nil, []string{"a", "b", "c"}},
-		{nil, only, []string{"b", "c"}},
-		{[]string{"b"}, nil, []string{"b"}},
-		{[]string{"b", "a", "b"}, nil, []string{"a", "b"}},
-		{[]string{"b", "a"}, only, []string{"b"}},
+		{"all", nil, nil, []string{"a", "b", "c"}},
+		{"selector", nil, only, []string{"b", "c"}},
+		{"one namespace", []string{"b"}, nil, []string{"b"}},
+		{"listed twice", []string{"b", "a", "b"}, nil, []string{"a", "b"}},
+		{"namespaces and selector", []string{"b", "a"}, only, []string{"b"}},
 	} {
-		changed := make(chan string, 9)
-		w, err := Watch(plants(), c.listed, c.selector, func(namespace, _ string) { changed <- namespace }, nil)
-		require.NoError(t, err)
-		assert.False(t, w.HasSynced(), "nothing was seen yet")
-		w.run(t)
-		var seen []string
-		for _, gs := range w.List() {
-			seen = append(seen, gs.Namespace)
-		}
-		assert.ElementsMatch(t, c.want, seen, "%q", c.listed)
-		for _, ns := range []string{"a", "b", "c"} {
-			gs, err := w.Get(ns, "plant")
-			if !slices.Contains(c.want, ns) {
-				assert.ErrorIs(t, err, ErrNotSeen)
-				continue
-			}
+		t.Run(c.name, func(t *testing.T) {
+			changed := make(chan string, 9)
+			w, err := Watch(plants(), c.listed, c.selector, func(namespace, _ string) { changed <- namespace }, nil)
 			require.NoError(t, err)
-			assert.Equal(t, ns, gs.Namespace)
-		}
-		_, err = w.Get("b", "other")
-		assert.ErrorIs(t, err, ErrNotSeen)
-		close(changed)
-		var told []string
-		for ns := range changed {
-			told = append(told, ns)
-		}
-		assert.ElementsMatch(t, c.want, told, "each is told once")
+			assert.False(t, w.HasSynced(), "nothing was seen yet")
+			w.run(t)
+			var seen []string
+			for _, gs := range w.List() {
+				seen = append(seen, gs.Namespace)
+			}
+			assert.ElementsMatch(t, c.want, seen)
+			for _, ns := range []string{"a", "b", "c"} {
+				gs, err := w.Get(ns, "plant")
+				if !slices.Contains(c.want, ns) {
+					assert.ErrorIs(t, err, ErrNotSeen)
+					continue
+				}
+				require.NoError(t, err)
+				assert.Equal(t, ns, gs.Namespace)
+			}
+			_, err = w.Get("b", "other")
+			assert.ErrorIs(t, err, ErrNotSeen)
+			close(changed)
+			var told []string
+			for ns := range changed {
+				told = append(told, ns)
+			}
+			assert.ElementsMatch(t, c.want, told, "each is told once")
+		})
 	}
 }
 
