@@ -75,26 +75,28 @@ func TestTheSameRequestTwiceIsOneChange(t *testing.T) {
 // Without an id, the request may be a repeat, or the branch or tag may have moved. It must cause a new poll.
 func TestRequestForCurrentRefPolls(t *testing.T) {
 	for name, first := range map[string]Request{
-		"the spec wants it": {By: "github"}, "a request wants it": {Ref: "v2", By: "kargo", ID: "p-1"}, "a rollback": {Ref: commitA, Unless: commitB, By: "argocd"},
+		"ref of the spec": {By: "github"}, "requested ref": {Ref: "v2", By: "kargo", ID: "p-1"}, "a rollback": {Ref: commitA, Unless: commitB, By: "argocd"},
 	} {
-		gs := plant("main")
-		ask(t, gs, first)
-		before, was := annotated(gs.Annotations, nil), desired(t, gs)
-		again := Request{Ref: was.Ref, Unless: first.Unless, By: "cli"}
-		answer := ask(t, gs, again)
-		require.Equal(t, Set, answer.Outcome, name)
-		assert.Equal(t, was.Ref, answer.Ref, name)
-		assert.Contains(t, answer.Message, "already", name)
-		assert.NotEqual(t, before[v1alpha1.AnnotationRequestedAt], answer.At, name)
-		assert.Equal(t, was.Override, desired(t, gs).Override, name)
-		for _, changed := range []string{v1alpha1.AnnotationRequestedAt, v1alpha1.AnnotationRequestedBy} {
-			if changed == v1alpha1.AnnotationRequestedBy && first.Ref != "" {
-				continue // requested-by names the sender of the request for the ref
+		t.Run(name, func(t *testing.T) {
+			gs := plant("main")
+			ask(t, gs, first)
+			before, was := annotated(gs.Annotations, nil), desired(t, gs)
+			again := Request{Ref: was.Ref, Unless: first.Unless, By: "cli"}
+			answer := ask(t, gs, again)
+			require.Equal(t, Set, answer.Outcome)
+			assert.Equal(t, was.Ref, answer.Ref)
+			assert.Contains(t, answer.Message, "already")
+			assert.NotEqual(t, before[v1alpha1.AnnotationRequestedAt], answer.At)
+			assert.Equal(t, was.Override, desired(t, gs).Override)
+			for _, changed := range []string{v1alpha1.AnnotationRequestedAt, v1alpha1.AnnotationRequestedBy} {
+				if changed == v1alpha1.AnnotationRequestedBy && first.Ref != "" {
+					continue // requested-by names the sender of the request for the ref
+				}
+				delete(before, changed)
+				delete(gs.Annotations, changed)
 			}
-			delete(before, changed)
-			delete(gs.Annotations, changed)
-		}
-		assert.Equal(t, before, gs.Annotations, "%s: what is in force stays", name)
+			assert.Equal(t, before, gs.Annotations, "other annotations are unchanged")
+		})
 	}
 }
 
@@ -244,25 +246,36 @@ func TestSenderIDsAreBounded(t *testing.T) {
 	}
 	assert.Less(t, len(gs.Annotations[v1alpha1.AnnotationRequestedIDs]), maxIDs, "also where each character is written as two")
 	for _, foreign := range []string{"null", "[]", `{"kargo":1}`, "{", strings.Repeat("[", 40000)} {
-		gs := plant("main")
-		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedIDs: foreign}
-		require.Equal(t, Set, ask(t, gs, Request{Ref: "v1", By: "kargo", ID: later}).Outcome, "%.20s", foreign)
-		require.Equal(t, Unchanged, ask(t, gs, Request{Ref: "v1", By: "kargo", ID: later}).Outcome)
+		t.Run(fmt.Sprintf("%.20s", foreign), func(t *testing.T) {
+			gs := plant("main")
+			gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedIDs: foreign}
+			require.Equal(t, Set, ask(t, gs, Request{Ref: "v1", By: "kargo", ID: later}).Outcome)
+			require.Equal(t, Unchanged, ask(t, gs, Request{Ref: "v1", By: "kargo", ID: later}).Outcome)
+		})
 	}
 }
 
 func TestInvalidRequestIsRejected(t *testing.T) {
-	for _, r := range []Request{
-		{Ref: "v2", By: "nobody"}, {Ref: "v2", By: ""}, {Ref: "v2", By: "cli", ID: "a b"}, {Ref: "v2", By: "cli", ID: strings.Repeat("x", 257)},
-		{Ref: "v2", By: "cli", Unless: "main"}, {By: "cli", Unless: commitA}, {By: "cli", ID: "a\xff"},
+	for name, r := range map[string]Request{
+		"unknown sender":      {Ref: "v2", By: "unknown"},
+		"no sender":           {Ref: "v2", By: ""},
+		"id with a space":     {Ref: "v2", By: "cli", ID: "a b"},
+		"long id":             {Ref: "v2", By: "cli", ID: strings.Repeat("x", 257)},
+		"unless is no commit": {Ref: "v2", By: "cli", Unless: "main"},
+		"unless without ref":  {By: "cli", Unless: commitA},
+		"id is not UTF-8":     {By: "cli", ID: "a\xff"},
 	} {
-		var bad *InvalidError
-		assert.ErrorAs(t, r.Check(), &bad, "%+v", r)
+		t.Run(name, func(t *testing.T) {
+			var bad *InvalidError
+			assert.ErrorAs(t, r.Check(), &bad)
+		})
 	}
 	for _, ref := range []string{"-x", "a b", "a..b", "@", strings.Repeat("a", 256)} {
-		_, _, err := Request{Ref: ref, By: "cli"}.plan(plant("main"), noon)
-		var bad *InvalidError
-		assert.ErrorAs(t, err, &bad, "%q", ref)
+		t.Run(fmt.Sprintf("%.20q", ref), func(t *testing.T) {
+			_, _, err := Request{Ref: ref, By: "cli"}.plan(plant("main"), noon)
+			var bad *InvalidError
+			assert.ErrorAs(t, err, &bad)
+		})
 	}
 }
 

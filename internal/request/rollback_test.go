@@ -3,6 +3,7 @@ package request
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -94,8 +95,10 @@ func TestARollbackGoesOnlyToWhatRan(t *testing.T) {
 	for to, words := range map[string]string{
 		commitB: "not in the history", "aaaaaa": "digits", "main": "not a commit", "aaaaaaa": "more digits", commitA + "a": "not a commit",
 	} {
-		_, _, err := rollback(gs, to)
-		assert.ErrorContains(t, err, words, to)
+		t.Run(fmt.Sprintf("%.10s", to), func(t *testing.T) {
+			_, _, err := rollback(gs, to)
+			assert.ErrorContains(t, err, words)
+		})
 	}
 	gs.Status.LastGood, gs.Status.History = nil, nil
 	_, _, err = rollback(gs, "")
@@ -139,22 +142,24 @@ func TestRollbackWaitsForVerdict(t *testing.T) {
 		still  bool
 		early  bool
 	}{
-		"nothing has changed":                  {func(*v1alpha1.GatewaySync) {}, true, false},
-		"another ref was asked for":            {asked, false, true},
-		"a look was asked for":                 {func(gs *v1alpha1.GatewaySync) { annotate(gs, v1alpha1.AnnotationRequestedAt, "2026-01-02T12:00:00Z") }, false, true},
-		"the spec names another commit":        {func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref, gs.Generation = other, 2 }, false, true},
-		"what was asked for is another commit": {looked("v4", other), false, false},
-		"what was asked for is what failed":    {looked("v4", commitB), true, false},
-		"what was asked for is no ref":         {looked("", ""), false, false},
+		"no change":                          {func(*v1alpha1.GatewaySync) {}, true, false},
+		"another ref requested":              {asked, false, true},
+		"poll requested":                     {func(gs *v1alpha1.GatewaySync) { annotate(gs, v1alpha1.AnnotationRequestedAt, "2026-01-02T12:00:00Z") }, false, true},
+		"another commit in the spec":         {func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref, gs.Generation = other, 2 }, false, true},
+		"requested ref is another commit":    {looked("v4", other), false, false},
+		"requested ref is the failed commit": {looked("v4", commitB), true, false},
+		"requested ref is invalid":           {looked("", ""), false, false},
 	} {
-		gs := rolled()
-		c.change(gs)
-		still, err := fails(gs, commitB)
-		assert.Equal(t, c.still, still, name)
-		assert.Equal(t, c.early, errors.Is(err, ErrTooEarly), "%s: %v", name, err)
-		still, err = fails(gs, "")
-		assert.NoError(t, err, name)
-		assert.True(t, still, name)
+		t.Run(name, func(t *testing.T) {
+			gs := rolled()
+			c.change(gs)
+			still, err := fails(gs, commitB)
+			assert.Equal(t, c.still, still)
+			assert.Equal(t, c.early, errors.Is(err, ErrTooEarly), "%v", err)
+			still, err = fails(gs, "")
+			assert.NoError(t, err)
+			assert.True(t, still)
+		})
 	}
 }
 

@@ -87,7 +87,7 @@ func TestAPIServerRequestForReplacedObject(t *testing.T) {
 	syncs := client.Resource(kube.GatewaySync.Resource()).Namespace(namespace)
 	first, err := syncs.Get(t.Context(), "plant", metav1.GetOptions{})
 	require.NoError(t, err)
-	anew := func(*v1alpha1.GatewaySync) (Request, string, error) {
+	recreate := func(*v1alpha1.GatewaySync) (Request, string, error) {
 		if now, err := syncs.Get(t.Context(), "plant", metav1.GetOptions{}); err != nil || now.GetUID() != first.GetUID() {
 			return Request{Ref: "v2", By: "generic"}, "", err
 		}
@@ -102,7 +102,7 @@ func TestAPIServerRequestForReplacedObject(t *testing.T) {
 	}
 	s := NewSetter(client, nil)
 	for i, r := range []Request{
-		{By: "generic", Decider: &deciding{anew}},          // replaced during the write
+		{By: "generic", Decider: &deciding{recreate}},      // replaced during the write
 		{Ref: "v2", By: "generic", UID: first.GetUID()},    // replaced before
 		{By: "generic", ID: "hint-1", UID: first.GetUID()}, // a hint is refused as well
 	} {
