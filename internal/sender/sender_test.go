@@ -3,6 +3,7 @@ package sender
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -61,9 +62,11 @@ func TestEachSenderIsUnderstood(t *testing.T) {
 
 func TestAnIdThatCannotBeKeptIsNone(t *testing.T) {
 	for _, id := range []string{"", "a b", "ä", strings.Repeat("x", 101), "a\x7f"} {
-		r, err := Parse(http.Header{"X-Github-Event": {"ping"}, "X-Github-Delivery": {id}}, nil)
-		require.NoError(t, err)
-		assert.Empty(t, r.ID)
+		t.Run(fmt.Sprintf("%.20q", id), func(t *testing.T) {
+			r, err := Parse(http.Header{"X-Github-Event": {"ping"}, "X-Github-Delivery": {id}}, nil)
+			require.NoError(t, err)
+			assert.Empty(t, r.ID)
+		})
 	}
 }
 
@@ -73,25 +76,27 @@ func TestBodyErrors(t *testing.T) {
 		body   string
 		want   string
 	}{
-		"a form":                    {http.Header{"X-Github-Event": {"push"}, "Content-Type": {"application/x-www-form-urlencoded"}}, "payload=%7B%7D", "application/json"},
-		"a number":                  {nil, `{"ref": 1.10}`, "1.10 becomes 1.1"},
-		"null":                      {nil, `{"ref": null}`, "null"},
-		"no UTF-8":                  {nil, "{\"ref\": \"\xff\"}", "UTF-8"},
-		"a host without its header": {nil, `{"ref":"refs/heads/main","repository":{}}`, "git host"},
-		"no address":                {http.Header{"X-Github-Event": {"push"}}, `{"ref":"refs/heads/main","after":"1111111111111111111111111111111111111111"}`, "clone_url"},
-		"a short ref":               {http.Header{"X-Github-Event": {"push"}}, `{"ref":"main","after":"1111111111111111111111111111111111111111"}`, "full name"},
-		"half an object":            {nil, `{"ref": "x"`, "unexpected end"},
-		"two bodies":                {nil, `{} {}`, "after top-level value"},
-		"two commits":               {nil, `{"freight":{"commits":[]}}`, "0 commits"},
-		"a commit without a ref":    {nil, `{"commit":"1111111111111111111111111111111111111111"}`, "there is no ref"},
-		"a commit that is short":    {nil, `{"ref":"v1","commit":"1111111"}`, "40"},
-		"a commit that is empty":    {nil, `{"ref":"v1","commit":""}`, "commit is empty"},
-		"a commit that is null":     {nil, `{"ref":"v1","commit":null}`, "commit must be a string"},
-		"a commit that is none":     {nil, `{"ref":"v1","commit":"0000000000000000000000000000000000000000"}`, "no commit"},
-		"a short commit":            {nil, `{"freight":{"commits":[{"repoURL":"x","id":"1111111"}]}}`, "40"},
+		"a form":                  {http.Header{"X-Github-Event": {"push"}, "Content-Type": {"application/x-www-form-urlencoded"}}, "payload=%7B%7D", "application/json"},
+		"a number":                {nil, `{"ref": 1.10}`, "1.10 becomes 1.1"},
+		"null":                    {nil, `{"ref": null}`, "null"},
+		"not UTF-8":               {nil, "{\"ref\": \"\xff\"}", "UTF-8"},
+		"event header is missing": {nil, `{"ref":"refs/heads/main","repository":{}}`, "git host"},
+		"no address":              {http.Header{"X-Github-Event": {"push"}}, `{"ref":"refs/heads/main","after":"1111111111111111111111111111111111111111"}`, "clone_url"},
+		"a short ref":             {http.Header{"X-Github-Event": {"push"}}, `{"ref":"main","after":"1111111111111111111111111111111111111111"}`, "full name"},
+		"truncated object":        {nil, `{"ref": "x"`, "unexpected end"},
+		"two bodies":              {nil, `{} {}`, "after top-level value"},
+		"no commits":              {nil, `{"freight":{"commits":[]}}`, "0 commits"},
+		"a commit without a ref":  {nil, `{"commit":"1111111111111111111111111111111111111111"}`, "there is no ref"},
+		"short commit":            {nil, `{"ref":"v1","commit":"1111111"}`, "40"},
+		"empty commit":            {nil, `{"ref":"v1","commit":""}`, "commit is empty"},
+		"null commit":             {nil, `{"ref":"v1","commit":null}`, "commit must be a string"},
+		"zero commit":             {nil, `{"ref":"v1","commit":"0000000000000000000000000000000000000000"}`, "no commit"},
+		"short freight commit":    {nil, `{"freight":{"commits":[{"repoURL":"x","id":"1111111"}]}}`, "40"},
 	} {
-		_, err := Parse(c.header, []byte(c.body))
-		assert.ErrorContains(t, err, c.want, name)
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse(c.header, []byte(c.body))
+			assert.ErrorContains(t, err, c.want)
+		})
 	}
 	many := `{"push":{"changes":[` + strings.Repeat(`{"new":{"type":"branch","name":"x"}},`, maxRefs+1) + `{}]},"repository":{"links":{"html":{"href":"https://x/y/z"}}}}`
 	_, err := Parse(http.Header{"X-Event-Key": {"repo:push"}}, []byte(many))
@@ -111,23 +116,25 @@ func TestFreightCommitByRepository(t *testing.T) {
 		found   bool
 		fails   string
 	}{
-		"its tag, at its id": {[]Commit{other, line("v1", "id")}, "v1", "id", true, ""},
-		"its id":             {[]Commit{line("", "id"), other}, "id", "id", true, ""},
-		"none":               {[]Commit{other}, "", "", false, ""},
-		"two that are equal": {[]Commit{line("v1", ""), line("v1", "")}, "v1", "", true, ""},
-		"two":                {[]Commit{line("v1", ""), line("v2", "")}, "", "", false, "two commits"},
-		"one tag at two ids": {[]Commit{line("v1", "id"), line("v1", "other")}, "", "", false, "two commits"},
-		"neither tag nor id": {[]Commit{line("", "")}, "", "", false, "neither"},
+		"tag and id":           {[]Commit{other, line("v1", "id")}, "v1", "id", true, ""},
+		"id only":              {[]Commit{line("", "id"), other}, "id", "id", true, ""},
+		"none":                 {[]Commit{other}, "", "", false, ""},
+		"equal commits":        {[]Commit{line("v1", ""), line("v1", "")}, "v1", "", true, ""},
+		"two":                  {[]Commit{line("v1", ""), line("v2", "")}, "", "", false, "two commits"},
+		"one tag with two ids": {[]Commit{line("v1", "id"), line("v1", "other")}, "", "", false, "two commits"},
+		"neither tag nor id":   {[]Commit{line("", "")}, "", "", false, "neither"},
 	} {
-		ref, at, found, err := Request{Commits: c.commits}.Choose(git)
-		if c.fails != "" {
-			assert.ErrorContains(t, err, c.fails, name)
-			continue
-		}
-		require.NoError(t, err, name)
-		assert.Equal(t, c.want, ref, name)
-		assert.Equal(t, c.at, at, name)
-		assert.Equal(t, c.found, found, name)
+		t.Run(name, func(t *testing.T) {
+			ref, at, found, err := Request{Commits: c.commits}.Choose(git)
+			if c.fails != "" {
+				assert.ErrorContains(t, err, c.fails)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, c.want, ref)
+			assert.Equal(t, c.at, at)
+			assert.Equal(t, c.found, found)
+		})
 	}
 }
 
@@ -142,8 +149,10 @@ func TestARepositoryIsKnownInAllItsForms(t *testing.T) {
 		"https://user:password@gitlab.plant.example/a/b/c.git":      "https://gitlab.plant.example/a/b/c",
 		"http://git.plant.example:3000/north/line.git":              "ssh://git@git.plant.example:2222/north/line.git",
 	} {
-		assert.True(t, Repository{Address: address}.Is(repo), "%s is %s", address, repo)
-		assert.True(t, Repository{Address: repo}.Is(address), "%s is %s", repo, address)
+		t.Run(address, func(t *testing.T) {
+			assert.True(t, Repository{Address: address}.Is(repo), "%s is %s", address, repo)
+			assert.True(t, Repository{Address: repo}.Is(address), "%s is %s", repo, address)
+		})
 	}
 	for address, repo := range map[string]string{
 		"https://.*/":                                    "https://github.com/a/b",
@@ -158,12 +167,16 @@ func TestARepositoryIsKnownInAllItsForms(t *testing.T) {
 		"javascript:a/b":                       "javascript:a/c",
 		"https://dev.azure.com/north/A/_git/L": "https://dev.azure.com/north/B/_git/L",
 	} {
-		assert.False(t, Repository{Address: address}.Is(repo), "%s is not %s", address, repo)
+		t.Run(fmt.Sprintf("%q", address), func(t *testing.T) {
+			assert.False(t, Repository{Address: address}.Is(repo), "%s is not %s", address, repo)
+		})
 	}
 	assert.True(t, Repository{Path: "NORTH/line"}.Is("https://bitbucket.plant.example/scm/north/line.git"))
 	assert.True(t, Repository{Path: "NORTH/line"}.Is("ssh://git@bitbucket.plant.example:7999/north/line.git"))
 	for _, path := range []string{"", "line", "/line", "x/north/line", "orth/line", "NORTH/lin"} {
-		assert.False(t, Repository{Path: path}.Is("https://bitbucket.plant.example/scm/north/line.git"), path)
+		t.Run(path, func(t *testing.T) {
+			assert.False(t, Repository{Path: path}.Is("https://bitbucket.plant.example/scm/north/line.git"))
+		})
 	}
 }
 
