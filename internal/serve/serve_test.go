@@ -67,12 +67,14 @@ func TestAMuxServesItsTableAndTellsIt(t *testing.T) {
 	})
 	assert.Equal(t, []string{"GET /a", "POST /b/{name}"}, m.Patterns())
 	for request, want := range map[string]int{"GET /a": http.StatusTeapot, "POST /a": http.StatusMethodNotAllowed, "POST /b/x": http.StatusOK, "GET /c": http.StatusNotFound} {
-		method, path, _ := strings.Cut(request, " ")
-		w := httptest.NewRecorder()
-		m.ServeHTTP(w, httptest.NewRequest(method, path, nil))
-		assert.Equal(t, want, w.Code, request)
-		if want == http.StatusOK {
-			assert.Equal(t, "x", w.Body.String())
-		}
+		t.Run(request, func(t *testing.T) {
+			method, path, _ := strings.Cut(request, " ")
+			w := httptest.NewRecorder()
+			m.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+			assert.Equal(t, want, w.Code)
+			if want == http.StatusOK {
+				assert.Equal(t, "x", w.Body.String())
+			}
+		})
 	}
 }
