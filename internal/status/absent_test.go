@@ -199,25 +199,27 @@ func TestAbandonedRequestUntilPoll(t *testing.T) {
 
 // The injector gives up a request if there is no agent. Neither the next lead nor any gateway has dealt with that request.
 func TestAbandonedRequestStays(t *testing.T) {
-	for name, ready := range map[string]v1alpha1.Reason{"there was none": v1alpha1.ReasonNoGateways, "they were away": v1alpha1.ReasonProgressDeadlineExceeded,
-		"another one said so": v1alpha1.ReasonAgentsAway} {
-		s := newScene(t, 2)
-		s.write()
-		st := &s.GatewaySync.Status
-		st.LastHandledRequest = "t1"
-		c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady)
-		c.Status, c.Reason = metav1.ConditionUnknown, string(ready)
-		s.Ref.Desired.RequestedAt = "t1"
-		st = s.write()
-		assert.Empty(t, st.LastHandledRequest, "%s: git was not asked", name)
-		s.asks("t1", commitA)
-		assert.Empty(t, s.write().LastHandledRequest, name)
-		s.report(0).HandledRequest = "t1"
-		assert.Empty(t, s.write().LastHandledRequest, name)
-		s.report(1).HandledRequest = "t1"
-		assert.Equal(t, "t1", s.write().LastHandledRequest, name)
-		s.report(1).HandledRequest = ""
-		assert.Equal(t, "t1", s.write().LastHandledRequest, "%s: a gateway that is started again takes nothing back", name)
+	for name, ready := range map[string]v1alpha1.Reason{"no agents": v1alpha1.ReasonNoGateways, "no answer by the deadline": v1alpha1.ReasonProgressDeadlineExceeded,
+		"agents away": v1alpha1.ReasonAgentsAway} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, 2)
+			s.write()
+			st := &s.GatewaySync.Status
+			st.LastHandledRequest = "t1"
+			c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady)
+			c.Status, c.Reason = metav1.ConditionUnknown, string(ready)
+			s.Ref.Desired.RequestedAt = "t1"
+			st = s.write()
+			assert.Empty(t, st.LastHandledRequest, "git was not asked")
+			s.asks("t1", commitA)
+			assert.Empty(t, s.write().LastHandledRequest)
+			s.report(0).HandledRequest = "t1"
+			assert.Empty(t, s.write().LastHandledRequest)
+			s.report(1).HandledRequest = "t1"
+			assert.Equal(t, "t1", s.write().LastHandledRequest)
+			s.report(1).HandledRequest = ""
+			assert.Equal(t, "t1", s.write().LastHandledRequest, "a restarted gateway does not undo it")
+		})
 	}
 }
 
