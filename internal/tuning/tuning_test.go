@@ -37,25 +37,33 @@ func TestDefaultsAndChecks(t *testing.T) {
 
 func TestSizesAreReadAndPrintedInTheirUnits(t *testing.T) {
 	for text, want := range map[string]int64{"0": 0, "17": 17, "1KiB": 1 << 10, "512MiB": 512 << 20, "8GiB": 8 << 30} {
-		var b Size
-		require.NoError(t, b.Set(text))
-		assert.EqualValues(t, want, b)
-		assert.Equal(t, text, b.String())
+		t.Run(text, func(t *testing.T) {
+			var b Size
+			require.NoError(t, b.Set(text))
+			assert.EqualValues(t, want, b)
+			assert.Equal(t, text, b.String())
+		})
 	}
 	for _, text := range []string{"", "-1", "1.5GiB", "GiB", "9999999999GiB", "5MB", "0x10"} {
-		var b Size
-		assert.Error(t, b.Set(text), text)
+		t.Run(text, func(t *testing.T) {
+			var b Size
+			assert.Error(t, b.Set(text))
+		})
 	}
 }
 
 func TestParseAge(t *testing.T) {
 	for text, want := range map[string]time.Duration{"30d": 720 * time.Hour, "720h": 720 * time.Hour, "1h30m": 90 * time.Minute, "0d": 0} {
-		var a age
-		require.NoError(t, a.Set(text), text)
-		assert.Equal(t, want, time.Duration(a), text)
+		t.Run(text, func(t *testing.T) {
+			var a age
+			require.NoError(t, a.Set(text))
+			assert.Equal(t, want, time.Duration(a))
+		})
 	}
 	for _, text := range []string{"", "d", "30", "30 days", "1.5d", "1d12h", "-1d", "99999999999d", "36501d"} {
-		var a age
-		assert.ErrorContains(t, a.Set(text), "is not a duration such as 720h or 30d", text)
+		t.Run(text, func(t *testing.T) {
+			var a age
+			assert.ErrorContains(t, a.Set(text), "is not a duration such as 720h or 30d")
+		})
 	}
 }
