@@ -133,22 +133,24 @@ func TestActionsMatchCLI(t *testing.T) {
 		"pause":  func(s *request.Setter) (request.Answer, error) { return s.Pause(t.Context(), "plant", "site", true) },
 		"resume": func(s *request.Setter) (request.Answer, error) { return s.Pause(t.Context(), "plant", "site", false) },
 	} {
-		script := action(t, name)
-		for seed := range uint64(80) {
-			d := dice{rand.New(rand.NewPCG(seed, 9))}
-			gs := d.gatewaySync()
-			if _, err := v1alpha1.DesiredRef(gs, ""); err != nil {
-				continue // the command line refuses to extend a request with an invalid ref
+		t.Run(name, func(t *testing.T) {
+			script := action(t, name)
+			for seed := range uint64(80) {
+				d := dice{rand.New(rand.NewPCG(seed, 9))}
+				gs := d.gatewaySync()
+				if _, err := v1alpha1.DesiredRef(gs, ""); err != nil {
+					continue // the command line refuses to extend a request with an invalid ref
+				}
+				after, err := script.click(t, gs)
+				require.NoError(t, err)
+				want, _, err := asked(t, gs, do)
+				require.NoError(t, err)
+				if len(notes(want)) == 0 && name == "resume" { // Lua has no empty object
+					want.Annotations = map[string]string{v1alpha1.AnnotationPaused: "false"}
+				}
+				require.Equal(t, notes(want), notes(after), "%s, seed %d", name, seed)
 			}
-			after, err := script.click(t, gs)
-			require.NoError(t, err)
-			want, _, err := asked(t, gs, do)
-			require.NoError(t, err)
-			if len(notes(want)) == 0 && name == "resume" { // Lua has no empty object
-				want.Annotations = map[string]string{v1alpha1.AnnotationPaused: "false"}
-			}
-			require.Equal(t, notes(want), notes(after), "%s, seed %d", name, seed)
-		}
+		})
 	}
 }
 
@@ -166,11 +168,13 @@ func TestTwoClicksInOneSecondAreTwoRequests(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, once, again, "one click that is sent twice is one request")
 		for _, odd := range []string{"", "x", "99999999999999999999"} {
-			gs.ResourceVersion = odd
-			after, err := script.click(t, gs)
-			require.NoError(t, err)
-			_, err = time.Parse(time.RFC3339Nano, after.AskedAt())
-			assert.NoError(t, err, "version %q", odd)
+			t.Run(odd, func(t *testing.T) {
+				gs.ResourceVersion = odd
+				after, err := script.click(t, gs)
+				require.NoError(t, err)
+				_, err = time.Parse(time.RFC3339Nano, after.AskedAt())
+				assert.NoError(t, err, "version %q", odd)
+			})
 		}
 	}
 }
@@ -205,25 +209,27 @@ func TestPauseAndResumeDiscovery(t *testing.T) {
 		note          string
 		pause, resume bool
 	}{
-		{"it runs", false, "", true, false},
-		{"a person paused it", false, "true", false, true},
-		{"the spec pauses it, which only the spec ends", true, "", false, false},
-		{"both", true, "true", false, true},
-		{"something else is written there", false, "yes", true, false},
+		{"running", false, "", true, false},
+		{"paused by annotation", false, "true", false, true},
+		{"paused by spec", true, "", false, false},
+		{"paused by both", true, "true", false, true},
+		{"invalid annotation", false, "yes", true, false},
 	} {
-		gs := &v1alpha1.GatewaySync{}
-		gs.Spec.Paused = c.spec
-		if c.note != "" {
-			gs.Annotations = map[string]string{v1alpha1.AnnotationPaused: c.note}
-		}
-		got := offers(t, discovery, gs)
-		assert.Len(t, got, 4)
-		assert.Equal(t, c.pause, !got["pause"].Disabled, c.name)
-		assert.Equal(t, c.resume, !got["resume"].Disabled, c.name)
-		assert.False(t, got["force-sync"].Disabled, c.name)
-		for name, o := range got {
-			assert.NotEmpty(t, o.DisplayName, name)
-			assert.NotEmpty(t, o.IconClass, name)
-		}
+		t.Run(c.name, func(t *testing.T) {
+			gs := &v1alpha1.GatewaySync{}
+			gs.Spec.Paused = c.spec
+			if c.note != "" {
+				gs.Annotations = map[string]string{v1alpha1.AnnotationPaused: c.note}
+			}
+			got := offers(t, discovery, gs)
+			assert.Len(t, got, 4)
+			assert.Equal(t, c.pause, !got["pause"].Disabled)
+			assert.Equal(t, c.resume, !got["resume"].Disabled)
+			assert.False(t, got["force-sync"].Disabled)
+			for name, o := range got {
+				assert.NotEmpty(t, o.DisplayName, name)
+				assert.NotEmpty(t, o.IconClass, name)
+			}
+		})
 	}
 }
