@@ -312,16 +312,18 @@ func TestRefsArriveAsTheyAre(t *testing.T) {
 		"1.10", "2", "1e3", "0x10", "true", "t", "null", "inf", "{}", "[1]", "v1.0.0+build.1", "release/1.2", "refs/tags/1.10", "größe", "a&b=c", "a#b", "100%", `a"b`,
 		"0123456789012345678901234567890123456789",
 	} {
-		s := newScript(t, accepted, always(phase("Succeeded", `, "message": "done"`)))
-		p := requestOf(t, s)
-		p.commits[0].Tag = tag
-		require.NoError(t, p.run(t.Context(), nil))
-		require.Equal(t, succeeded, p.phase, "%s: %s", tag, p.message)
-		var body struct{ Ref any }
-		posts, _, requests := s.seen()
-		require.NoError(t, json.Unmarshal([]byte(posts[0]), &body))
-		assert.Equal(t, tag, body.Ref)
-		assert.Equal(t, p.commits[0].ID, requests[1].URL.Query().Get("commit"))
+		t.Run(fmt.Sprintf("%.20s", tag), func(t *testing.T) {
+			s := newScript(t, accepted, always(phase("Succeeded", `, "message": "done"`)))
+			p := requestOf(t, s)
+			p.commits[0].Tag = tag
+			require.NoError(t, p.run(t.Context(), nil))
+			require.Equal(t, succeeded, p.phase, p.message)
+			var body struct{ Ref any }
+			posts, _, requests := s.seen()
+			require.NoError(t, json.Unmarshal([]byte(posts[0]), &body))
+			assert.Equal(t, tag, body.Ref)
+			assert.Equal(t, p.commits[0].ID, requests[1].URL.Query().Get("commit"))
+		})
 	}
 	for ref, tag := range map[string]string{
 		"${{ commitFrom('https://git.example.com/site.git').Tag }}":        "1.10",
@@ -329,29 +331,35 @@ func TestRefsArriveAsTheyAre(t *testing.T) {
 		"${% commitFrom('https://git.example.com/site.git').Tag %}":        `{"a": 1}`,
 		"${{ quote(commitFrom('https://git.example.com/site.git').Tag) }}": "", // a Warehouse of branches has no tags
 	} {
-		s := newScript(t, accepted, always(phase("Succeeded", `, "message": "done"`)))
-		p := requestOf(t, s, variable{"ref", ref})
-		p.commits[0].Tag = tag
-		require.NoError(t, p.run(t.Context(), nil))
-		assert.Equal(t, failed, p.phase)
-		assert.Contains(t, p.message, "quote()")
-		_, _, requests := s.seen()
-		assert.Empty(t, requests, "%s with %s: nobody is asked", ref, tag)
+		t.Run(ref, func(t *testing.T) {
+			s := newScript(t, accepted, always(phase("Succeeded", `, "message": "done"`)))
+			p := requestOf(t, s, variable{"ref", ref})
+			p.commits[0].Tag = tag
+			require.NoError(t, p.run(t.Context(), nil))
+			assert.Equal(t, failed, p.phase)
+			assert.Contains(t, p.message, "quote()")
+			_, _, requests := s.seen()
+			assert.Empty(t, requests, "%s with %s: no request is sent", ref, tag)
+		})
 	}
 }
 
 func TestMissingVariable(t *testing.T) {
 	t.Parallel()
 	for name, all := range map[string][]string{"stoker-request": {"ref", "commit", "namespace", "gatewaysync"}, "stoker-argocd": {"ref", "repoURL", "path", "application"}} {
-		for left := range all {
-			p := &promotion{steps: []step{{Task: &taskRef{Name: name, Kind: "ClusterPromotionTask"}}}}
-			for i, v := range all {
-				if i != left {
-					p.steps[0].Vars = append(p.steps[0].Vars, variable{v, "x"})
-				}
+		t.Run(name, func(t *testing.T) {
+			for left := range all {
+				t.Run(all[left], func(t *testing.T) {
+					p := &promotion{steps: []step{{Task: &taskRef{Name: name, Kind: "ClusterPromotionTask"}}}}
+					for i, v := range all {
+						if i != left {
+							p.steps[0].Vars = append(p.steps[0].Vars, variable{v, "x"})
+						}
+					}
+					assert.EqualError(t, p.inflate(tasks(t)), fmt.Sprintf("missing value for variable %q", all[left]))
+				})
 			}
-			assert.EqualError(t, p.inflate(tasks(t)), fmt.Sprintf("missing value for variable %q", all[left]))
-		}
+		})
 	}
 }
 

@@ -85,9 +85,11 @@ func TestFieldsThatKargoRefusesAreFound(t *testing.T) {
 		"url: x\nqueryParams: [{name: ref, value: 1}]": "config.queryParams[0].value: float64 1 is not string",
 		"url: x\nheaders: {Authorization: x}":          "config.headers is map[string]interface {} and no list",
 	} {
-		var config map[string]any
-		require.NoError(t, yaml.Unmarshal([]byte(text), &config))
-		assert.Contains(t, strings.Join(steps["http"].check("config", config), "; "), wrong)
+		t.Run(text, func(t *testing.T) {
+			var config map[string]any
+			require.NoError(t, yaml.Unmarshal([]byte(text), &config))
+			assert.Contains(t, strings.Join(steps["http"].check("config", config), "; "), wrong)
+		})
 	}
 	var one task
 	require.Error(t, yaml.UnmarshalStrict([]byte("kind: ClusterPromotionTask\nspec: {steps: [{uses: http, retries: {}}]}"), &one))
@@ -110,12 +112,16 @@ func TestExpressionsAreEvaluatedAsKargoDoes(t *testing.T) {
 		"${{ vars.n }} of ${% vars.n %}":     "3 of 3",
 		"t${{ '' }}":                         true,
 	} {
-		got, err := evaluate(text, env)
-		require.NoError(t, err, text)
-		assert.Equal(t, want, got, text)
+		t.Run(text, func(t *testing.T) {
+			got, err := evaluate(text, env)
+			require.NoError(t, err)
+			assert.Equal(t, want, got)
+		})
 	}
 	for _, text := range []string{"${{ vars.tag", "${% vars.tag }}", `${{ quote({"a": {"b": 1}}) }}`, "${{ nothing.at.all }}", "${{ quote( }}"} {
-		_, err := evaluate(text, env)
-		require.Error(t, err, text)
+		t.Run(text, func(t *testing.T) {
+			_, err := evaluate(text, env)
+			require.Error(t, err)
+		})
 	}
 }
