@@ -206,11 +206,13 @@ func TestOtherRequestsAreAllowed(t *testing.T) {
 		"ephemeral containers": func(r *admissionv1.AdmissionRequest) { r.SubResource = "ephemeralcontainers" },
 		"another kind":         func(r *admissionv1.AdmissionRequest) { r.Resource.Resource = "deployments" },
 		"no object":            func(r *admissionv1.AdmissionRequest) { r.Object.Raw = nil },
-		"a pod of tomorrow":    func(r *admissionv1.AdmissionRequest) { r.Object.Raw = []byte(`{"spec":{"containers":{"a":1}}}`) },
+		"unknown pod schema":   func(r *admissionv1.AdmissionRequest) { r.Object.Raw = []byte(`{"spec":{"containers":{"a":1}}}`) },
 	} {
-		res := response(t, post(h.Routes(), "application/json", review(t, pod(), change)))
-		assert.True(t, res.Allowed, name)
-		assert.Empty(t, res.Patch, name)
+		t.Run(name, func(t *testing.T) {
+			res := response(t, post(h.Routes(), "application/json", review(t, pod(), change)))
+			assert.True(t, res.Allowed)
+			assert.Empty(t, res.Patch)
+		})
 	}
 	assert.Zero(t, counted.n["injected/"])
 }
@@ -233,23 +235,25 @@ func TestInvalidReviews(t *testing.T) {
 		contentType, body string
 		code              int
 	}{
-		"empty":           {"application/json", "", http.StatusBadRequest},
-		"not JSON":        {"application/json", "hello", http.StatusBadRequest},
-		"cut off":         {"application/json", good[:len(good)/2], http.StatusBadRequest},
-		"an array":        {"application/json", "[]", http.StatusBadRequest},
-		"null":            {"application/json", "null", http.StatusBadRequest},
-		"nil request":     {"application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, http.StatusBadRequest},
-		"no uid":          {"application/json", strings.Replace(good, "1-2-3", "", 1), http.StatusBadRequest},
-		"a long uid":      {"application/json", strings.Replace(good, "1-2-3", strings.Repeat("x", 200), 1), http.StatusBadRequest},
-		"older version":   {"application/json", strings.Replace(good, "admission.k8s.io/v1", "admission.k8s.io/v1beta1", 1), http.StatusBadRequest},
-		"another kind":    {"application/json", strings.Replace(good, `"AdmissionReview"`, `"ConversionReview"`, 1), http.StatusBadRequest},
-		"another type":    {"text/plain", good, http.StatusUnsupportedMediaType},
-		"no type":         {"", good, http.StatusUnsupportedMediaType},
-		"a type that is":  {"application/json; charset=utf-8", good, http.StatusOK},
-		"too large":       {"application/json", strings.Repeat(" ", admission.MaxBody+1), http.StatusRequestEntityTooLarge},
-		"just not larger": {"application/json", good + strings.Repeat(" ", admission.MaxBody-len(good)), http.StatusOK},
+		"empty":             {"application/json", "", http.StatusBadRequest},
+		"not JSON":          {"application/json", "hello", http.StatusBadRequest},
+		"cut off":           {"application/json", good[:len(good)/2], http.StatusBadRequest},
+		"an array":          {"application/json", "[]", http.StatusBadRequest},
+		"null":              {"application/json", "null", http.StatusBadRequest},
+		"nil request":       {"application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, http.StatusBadRequest},
+		"no uid":            {"application/json", strings.Replace(good, "1-2-3", "", 1), http.StatusBadRequest},
+		"a long uid":        {"application/json", strings.Replace(good, "1-2-3", strings.Repeat("x", 200), 1), http.StatusBadRequest},
+		"older version":     {"application/json", strings.Replace(good, "admission.k8s.io/v1", "admission.k8s.io/v1beta1", 1), http.StatusBadRequest},
+		"another kind":      {"application/json", strings.Replace(good, `"AdmissionReview"`, `"ConversionReview"`, 1), http.StatusBadRequest},
+		"another type":      {"text/plain", good, http.StatusUnsupportedMediaType},
+		"no type":           {"", good, http.StatusUnsupportedMediaType},
+		"type with charset": {"application/json; charset=utf-8", good, http.StatusOK},
+		"too large":         {"application/json", strings.Repeat(" ", admission.MaxBody+1), http.StatusRequestEntityTooLarge},
+		"largest body":      {"application/json", good + strings.Repeat(" ", admission.MaxBody-len(good)), http.StatusOK},
 	} {
-		assert.Equal(t, c.code, post(h.Routes(), c.contentType, []byte(c.body)).Code, name)
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, c.code, post(h.Routes(), c.contentType, []byte(c.body)).Code)
+		})
 	}
 }
 
