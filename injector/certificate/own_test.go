@@ -306,20 +306,22 @@ func TestNotReadyWithoutItsAuthority(t *testing.T) {
 // future, and a certificate expired by one node's clock is in use by other replicas.
 func TestCertificateUsesAPIServerClock(t *testing.T) {
 	for _, ahead := range []time.Duration{-10 * 365 * 24 * time.Hour, -2 * time.Hour, 2 * time.Hour, 120 * 24 * time.Hour} {
-		synctest.Test(t, func(t *testing.T) { // the time in the bubble is that of the node
-			client := fake.NewClientset(configuration())
-			apiServer := func() time.Time { return time.Now().Add(-ahead) }
-			o := newOwn(client, time.Minute, time.Hour)
-			o.Now = apiServer
-			start(t, o)
-			c, err := o.GetCertificate(nil)
-			require.NoError(t, err)
-			roots := x509.NewCertPool()
-			require.True(t, roots.AppendCertsFromPEM(bundles(t, client)[0]))
-			for _, at := range []time.Time{apiServer(), apiServer().Add(89 * 24 * time.Hour)} {
-				_, err = c.Leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, CurrentTime: at})
-				assert.NoError(t, err, "%s ahead", ahead)
-			}
+		t.Run(ahead.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { // the time in the bubble is that of the node
+				client := fake.NewClientset(configuration())
+				apiServer := func() time.Time { return time.Now().Add(-ahead) }
+				o := newOwn(client, time.Minute, time.Hour)
+				o.Now = apiServer
+				start(t, o)
+				c, err := o.GetCertificate(nil)
+				require.NoError(t, err)
+				roots := x509.NewCertPool()
+				require.True(t, roots.AppendCertsFromPEM(bundles(t, client)[0]))
+				for _, at := range []time.Time{apiServer(), apiServer().Add(89 * 24 * time.Hour)} {
+					_, err = c.Leaf.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, CurrentTime: at})
+					assert.NoError(t, err, "%s ahead", ahead)
+				}
+			})
 		})
 	}
 }
