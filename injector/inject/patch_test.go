@@ -162,9 +162,11 @@ func TestGuaranteedPodResources(t *testing.T) {
 			s.all[0].Spec.Agent.Resources = c.resources
 			r := agentOf(t, s).Resources
 			for what, want := range map[corev1.ResourceName]string{corev1.ResourceCPU: c.cpu, corev1.ResourceMemory: c.memory} {
-				limit, request := r.Limits[what], r.Requests[what]
-				assert.Equal(t, want, limit.String(), what)
-				assert.Equal(t, want, request.String(), what)
+				t.Run(string(what), func(t *testing.T) {
+					limit, request := r.Limits[what], r.Requests[what]
+					assert.Equal(t, want, limit.String())
+					assert.Equal(t, want, request.String())
+				})
 			}
 		})
 	}
