@@ -81,12 +81,14 @@ func TestCacheMissQueriesOnce(t *testing.T) {
 func TestSelector(t *testing.T) {
 	var asked atomic.Int64
 	for selector, want := range map[string]int{"fleet=a": 1, "fleet=b": 0} {
-		parsed, err := labels.Parse(selector)
-		require.NoError(t, err)
-		l := find(t, server(t, &asked, nil), lookup.Scope{Selector: parsed})
-		list, err := l.For(t.Context(), "plant", "line")
-		require.NoError(t, err)
-		assert.Len(t, list, want, selector)
+		t.Run(selector, func(t *testing.T) {
+			parsed, err := labels.Parse(selector)
+			require.NoError(t, err)
+			l := find(t, server(t, &asked, nil), lookup.Scope{Selector: parsed})
+			list, err := l.For(t.Context(), "plant", "line")
+			require.NoError(t, err)
+			assert.Len(t, list, want)
+		})
 	}
 }
 
@@ -115,7 +117,9 @@ func TestConcurrentQueriesAreShared(t *testing.T) {
 func TestExcludedNamespaces(t *testing.T) {
 	s := lookup.Scope{Own: "stoker-system"}
 	for namespace, excluded := range map[string]bool{"": true, "stoker-system": true, "kube-system": true, "kube-node-lease": true, "kube-public": true, "plant": false, "default": false} {
-		assert.Equal(t, excluded, s.Excluded(namespace) != "", namespace)
+		t.Run(namespace, func(t *testing.T) {
+			assert.Equal(t, excluded, s.Excluded(namespace) != "")
+		})
 	}
 	s.Watch = []string{"plant", "stoker-system"}
 	assert.Empty(t, s.Excluded("plant"))
