@@ -79,26 +79,28 @@ func pod() podsThere { return podsThere{live: []*corev1.Pod{podNamed("gw-0", tru
 // An agent may be OOM-killed repeatedly, or the link of a plant may drop every few minutes.
 func TestFlappingAgentKeepsDeadline(t *testing.T) {
 	for name, c := range map[string]struct{ there, away time.Duration }{
-		"mostly there": {4 * time.Minute, time.Minute},
-		"mostly away":  {time.Minute, 4 * time.Minute},
-		"hardly there": {20 * time.Second, 9 * time.Minute},
-		"hardly away":  {9 * time.Minute, 20 * time.Second},
-		"in step":      {5 * time.Minute, 5 * time.Minute},
+		"mostly present": {4 * time.Minute, time.Minute},
+		"mostly away":    {time.Minute, 4 * time.Minute},
+		"rarely present": {20 * time.Second, 9 * time.Minute},
+		"rarely away":    {9 * time.Minute, 20 * time.Second},
+		"equal times":    {5 * time.Minute, 5 * time.Minute},
 	} {
-		l := newLone(t)
-		for l.now.Before(noon.Add(2 * time.Hour)) {
-			began := l.now.Sub(noon)
-			told := l.leads(c.there)
-			for phase, n := range l.away(c.away, pod()) {
-				told[phase] += n
+		t.Run(name, func(t *testing.T) {
+			l := newLone(t)
+			for l.now.Before(noon.Add(2 * time.Hour)) {
+				began := l.now.Sub(noon)
+				told := l.leads(c.there)
+				for phase, n := range l.away(c.away, pod()) {
+					told[phase] += n
+				}
+				switch over := v1alpha1.DefaultProgressDeadline; {
+				case l.now.Sub(noon) <= over:
+					assert.Zero(t, told[request.Failed], began)
+				case began >= over:
+					assert.Zero(t, told[request.Progressing], "%s: the failure is final", began)
+				}
 			}
-			switch over := v1alpha1.DefaultProgressDeadline; {
-			case l.now.Sub(noon) <= over:
-				assert.Zero(t, told[request.Failed], "%s: %s", name, began)
-			case began >= over:
-				assert.Zero(t, told[request.Progressing], "%s: %s: it is told once and for all", name, began)
-			}
-		}
+		})
 	}
 }
 
@@ -129,31 +131,33 @@ func TestNewCommitNewDeadline(t *testing.T) {
 }
 
 func TestRepeatedRequestWaitsOnce(t *testing.T) {
-	for name, answers := range map[string]bool{"git answers": true, "the agent ends before git does": false} {
-		l := newLone(t)
-		for range 3 {
-			l.leads(time.Minute)
-			l.away(4*time.Minute, pod())
-		}
-		assert.Equal(t, request.Failed, l.look(), name)
-		l.gs.Annotations[v1alpha1.AnnotationRequestedAt] = "t2"
-		if answers {
-			l.seen.Ref.Answered, l.seen.Target.RequestedAt = "t2", "t2"
-		}
-		asked := l.now
-		for l.now.Before(asked.Add(2 * time.Hour)) {
-			began := l.now.Sub(asked)
-			told := l.leads(time.Minute)
-			for phase, n := range l.away(4*time.Minute, pod()) {
-				told[phase] += n
+	for name, answers := range map[string]bool{"git answers": true, "agent ends before git answers": false} {
+		t.Run(name, func(t *testing.T) {
+			l := newLone(t)
+			for range 3 {
+				l.leads(time.Minute)
+				l.away(4*time.Minute, pod())
 			}
-			switch {
-			case began < 5*time.Minute:
-				assert.Zero(t, told[request.Failed], "%s: %s", name, began)
-			case began >= 15*time.Minute:
-				assert.Zero(t, told[request.Progressing], "%s: %s", name, began)
+			assert.Equal(t, request.Failed, l.look())
+			l.gs.Annotations[v1alpha1.AnnotationRequestedAt] = "t2"
+			if answers {
+				l.seen.Ref.Answered, l.seen.Target.RequestedAt = "t2", "t2"
 			}
-		}
+			asked := l.now
+			for l.now.Before(asked.Add(2 * time.Hour)) {
+				began := l.now.Sub(asked)
+				told := l.leads(time.Minute)
+				for phase, n := range l.away(4*time.Minute, pod()) {
+					told[phase] += n
+				}
+				switch {
+				case began < 5*time.Minute:
+					assert.Zero(t, told[request.Failed], began)
+				case began >= 15*time.Minute:
+					assert.Zero(t, told[request.Progressing], began)
+				}
+			}
+		})
 	}
 }
 

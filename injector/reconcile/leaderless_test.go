@@ -122,13 +122,15 @@ func TestRemovedGateways(t *testing.T) {
 // A lost node leaves pods that terminate forever. Because of them, the fleet must not count as empty, which would be healthy.
 func TestEndingPodsAreWaitedFor(t *testing.T) {
 	there := podsThere{ending: []*corev1.Pod{podNamed("gw-0", true)}}
-	for name, gs := range map[string]*v1alpha1.GatewaySync{"known": syncOf(gateways("gw")), "not known": syncOf()} {
-		gs.Status = *leaderless(gs, there, noon)
-		assert.Equal(t, "Unknown/AgentsAway", outcome(&gs.Status)["Ready"], name)
-		assert.Contains(t, meta.FindStatusCondition(gs.Status.Conditions, "Ready").Message, "terminating pods: gw-0")
-		assert.Empty(t, gs.Status.LastHandledRequest, name)
-		gs.Status = *leaderless(gs, there, noon.Add(time.Hour))
-		assert.Equal(t, "Unknown/ProgressDeadlineExceeded", outcome(&gs.Status)["Ready"], name)
+	for name, gs := range map[string]*v1alpha1.GatewaySync{"known gateways": syncOf(gateways("gw")), "unknown gateways": syncOf()} {
+		t.Run(name, func(t *testing.T) {
+			gs.Status = *leaderless(gs, there, noon)
+			assert.Equal(t, "Unknown/AgentsAway", outcome(&gs.Status)["Ready"])
+			assert.Contains(t, meta.FindStatusCondition(gs.Status.Conditions, "Ready").Message, "terminating pods: gw-0")
+			assert.Empty(t, gs.Status.LastHandledRequest)
+			gs.Status = *leaderless(gs, there, noon.Add(time.Hour))
+			assert.Equal(t, "Unknown/ProgressDeadlineExceeded", outcome(&gs.Status)["Ready"])
+		})
 	}
 }
 

@@ -187,28 +187,30 @@ func TestOwnersThatRecreatePods(t *testing.T) {
 		{"apps/v1/x", "StatefulSet", false},
 		{"", "", false},
 	} {
-		now := noon.Add(time.Minute)
-		evictions := 0
-		u, _ := evicting(t, &now, func(dry bool, _ string) error {
-			if !dry {
-				evictions++
+		t.Run(c.version+" "+c.kind, func(t *testing.T) {
+			now := noon.Add(time.Minute)
+			evictions := 0
+			u, _ := evicting(t, &now, func(dry bool, _ string) error {
+				if !dry {
+					evictions++
+				}
+				return nil
+			})
+			p := ownedPod("gw-0", "gw", c.kind, false, 0, func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = c.version })
+			gs := syncOf()
+			gs.UID = "line"
+			d, soon, err := u.repair(t.Context(), gs, p, createdTooEarly, podsThere{live: []*corev1.Pod{p}}, map[string]replacement{})
+			require.NoError(t, err, c.kind)
+			if c.evicted {
+				assert.Equal(t, 1, evictions, c.kind)
+				assert.Empty(t, d.reason, c.kind)
+				return
 			}
-			return nil
+			assert.Zero(t, evictions, c.kind)
+			assert.False(t, soon, c.kind)
+			assert.Equal(t, v1alpha1.ReasonMissingSidecar, d.reason, c.kind)
+			assert.Contains(t, d.message, "does not evict it, because "+c.kind+" site may not recreate it", c.kind)
 		})
-		p := ownedPod("gw-0", "gw", c.kind, false, 0, func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = c.version })
-		gs := syncOf()
-		gs.UID = "line"
-		d, soon, err := u.repair(t.Context(), gs, p, createdTooEarly, podsThere{live: []*corev1.Pod{p}}, map[string]replacement{})
-		require.NoError(t, err, c.kind)
-		if c.evicted {
-			assert.Equal(t, 1, evictions, c.kind)
-			assert.Empty(t, d.reason, c.kind)
-			continue
-		}
-		assert.Zero(t, evictions, c.kind)
-		assert.False(t, soon, c.kind)
-		assert.Equal(t, v1alpha1.ReasonMissingSidecar, d.reason, c.kind)
-		assert.Contains(t, d.message, "does not evict it, because "+c.kind+" site may not recreate it", c.kind)
 	}
 }
 

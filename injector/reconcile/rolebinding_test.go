@@ -103,17 +103,19 @@ func TestRightsInDisabledNamespace(t *testing.T) {
 		required bool
 		want     []string
 	}{
-		"no label":                      {nil, false, []string{"asks", "has"}},
-		"disabled":                      {map[string]string{labelInjection: "disabled"}, false, []string{"has"}},
-		"a label is asked for":          {nil, true, []string{"has"}},
-		"a label is asked for, and set": {map[string]string{labelInjection: "enabled"}, true, []string{"asks", "has"}},
+		"no label":               {nil, false, []string{"asks", "has"}},
+		"disabled":               {map[string]string{labelInjection: "disabled"}, false, []string{"has"}},
+		"label required":         {nil, true, []string{"has"}},
+		"label required and set": {map[string]string{labelInjection: "enabled"}, true, []string{"asks", "has"}},
 	} {
-		client := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "plant", Labels: c.labels}})
-		u := &Reconciler{Config: Config{Core: client, AutoBind: true, RequireLabel: c.required, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
-		require.NoError(t, u.bind(t.Context(), u.namespace("plant"), true, []*corev1.Pod{asks(), of("has")}, time.Now()))
-		b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
-		require.NoError(t, err, name)
-		assert.Equal(t, binding("plant", c.want).Subjects, b.Subjects, name)
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "plant", Labels: c.labels}})
+			u := &Reconciler{Config: Config{Core: client, AutoBind: true, RequireLabel: c.required, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
+			require.NoError(t, u.bind(t.Context(), u.namespace("plant"), true, []*corev1.Pod{asks(), of("has")}, time.Now()))
+			b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, binding("plant", c.want).Subjects, b.Subjects)
+		})
 	}
 	// Labels that cannot be read give no consent, but the other accounts must still be bound.
 	client := fake.NewClientset()
