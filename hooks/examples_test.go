@@ -134,20 +134,22 @@ func TestExampleHookJobs(t *testing.T) {
 // The objects come in three waves: the permissions of the Jobs, the GatewaySync, then its gateways.
 func TestExampleSyncWaves(t *testing.T) {
 	for _, dir := range []string{"plain", "helm/templates", "kustomize"} {
-		for _, document := range documents(t, dir+"/gateways.yaml") {
-			var set appsv1.StatefulSet
-			require.NoError(t, yaml.Unmarshal(document, &set))
-			assert.Equal(t, "1", set.Annotations[waveOf], dir)
-			if set.Kind == "StatefulSet" {
-				assert.Equal(t, "line", set.Spec.Template.Annotations[v1alpha1.AnnotationCRName])
-				assert.Equal(t, appsv1.ParallelPodManagement, set.Spec.PodManagementPolicy, "%s: else Kubernetes keeps a pod that cannot start", dir)
+		t.Run(dir, func(t *testing.T) {
+			for _, document := range documents(t, dir+"/gateways.yaml") {
+				var set appsv1.StatefulSet
+				require.NoError(t, yaml.Unmarshal(document, &set))
+				assert.Equal(t, "1", set.Annotations[waveOf])
+				if set.Kind == "StatefulSet" {
+					assert.Equal(t, "line", set.Spec.Template.Annotations[v1alpha1.AnnotationCRName])
+					assert.Equal(t, appsv1.ParallelPodManagement, set.Spec.PodManagementPolicy, "else Kubernetes keeps a pod that cannot start")
+				}
 			}
-		}
-		for _, document := range documents(t, dir+"/rights.yaml") {
-			var account corev1.ServiceAccount
-			require.NoError(t, yaml.Unmarshal(document, &account))
-			assert.Equal(t, []string{"PreSync", "BeforeHookCreation", "-1"}, []string{account.Annotations[hookOf], account.Annotations[deletionOf], account.Annotations[waveOf]}, dir)
-		}
+			for _, document := range documents(t, dir+"/rights.yaml") {
+				var account corev1.ServiceAccount
+				require.NoError(t, yaml.Unmarshal(document, &account))
+				assert.Equal(t, []string{"PreSync", "BeforeHookCreation", "-1"}, []string{account.Annotations[hookOf], account.Annotations[deletionOf], account.Annotations[waveOf]})
+			}
+		})
 	}
 	gs, err := newCLI(io.Discard, io.Discard).decode(filepath.Join(waves, "plain/gatewaysync.yaml"))
 	require.NoError(t, err)
