@@ -27,12 +27,14 @@ func TestAgentEnvAndArgsReachAgents(t *testing.T) {
 	assert.Equal(t, []string{"--log-level=debug", "--log-format=text", "--max-files=7", "--max-path=7", "--max-depth=7", "--max-blob=1GiB",
 		"--max-rendered=1GiB", "--max-repository=1GiB", "--max-lost-found=1GiB", "--lost-found-age=1h"}, defaults(s).Args)
 	for _, proxy := range []string{"https://proxy", "socks5://[fd00::1]:1080", "192.0.2.1:3128", "*"} {
-		variable := "HTTPS_PROXY"
-		if proxy == "*" {
-			variable = "NO_PROXY"
-		}
-		_, err := parse([]string{"--agent-image=a:1", "--namespace=x", "--agent-env=" + variable + "=" + proxy}, noEnv, io.Discard)
-		assert.NoError(t, err, proxy)
+		t.Run(proxy, func(t *testing.T) {
+			variable := "HTTPS_PROXY"
+			if proxy == "*" {
+				variable = "NO_PROXY"
+			}
+			_, err := parse([]string{"--agent-image=a:1", "--namespace=x", "--agent-env=" + variable + "=" + proxy}, noEnv, io.Discard)
+			assert.NoError(t, err)
+		})
 	}
 }
 

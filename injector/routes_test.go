@@ -65,30 +65,36 @@ func TestRoutes(t *testing.T) {
 	known := map[string]bool{"webhook /mutate": true, "health /healthz": true, "health /readyz": true, "metrics /metrics": true}
 	var served []string
 	for name, h := range servers {
-		for _, pattern := range h.Patterns() {
-			served = append(served, name+" "+pattern)
-		}
-		for _, path := range []string{"/", "/mutate", "/mutate/", "/healthz", "/readyz", "/metrics", "/debug/pprof/", "/shutdown", "/state", "/startupz", "/../mutate"} {
-			for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"} {
-				w := httptest.NewRecorder()
-				r := httptest.NewRequest(method, path, nil)
-				r.Header.Set("Authorization", "Bearer wrong") // no credential is right, because no route checks one
-				h.ServeHTTP(w, r)
-				key := fmt.Sprintf("%s %s %s", name, method, path)
-				code, ok := want[key]
-				if method == "HEAD" {
-					code, ok = want[fmt.Sprintf("%s GET %s", name, path)]
-				}
-				switch {
-				case ok:
-					assert.Equal(t, code, w.Code, key)
-				case known[name+" "+path]:
-					assert.Equal(t, http.StatusMethodNotAllowed, w.Code, key)
-				default:
-					assert.Contains(t, []int{http.StatusNotFound, http.StatusMovedPermanently, http.StatusTemporaryRedirect}, w.Code, key)
-				}
+		t.Run(name, func(t *testing.T) {
+			for _, pattern := range h.Patterns() {
+				served = append(served, name+" "+pattern)
 			}
-		}
+			for _, path := range []string{"/", "/mutate", "/mutate/", "/healthz", "/readyz", "/metrics", "/debug/pprof/", "/shutdown", "/state", "/startupz", "/../mutate"} {
+				t.Run(path, func(t *testing.T) {
+					for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"} {
+						t.Run(method, func(t *testing.T) {
+							w := httptest.NewRecorder()
+							r := httptest.NewRequest(method, path, nil)
+							r.Header.Set("Authorization", "Bearer wrong") // no credential is right, because no route checks one
+							h.ServeHTTP(w, r)
+							key := fmt.Sprintf("%s %s %s", name, method, path)
+							code, ok := want[key]
+							if method == "HEAD" {
+								code, ok = want[fmt.Sprintf("%s GET %s", name, path)]
+							}
+							switch {
+							case ok:
+								assert.Equal(t, code, w.Code, key)
+							case known[name+" "+path]:
+								assert.Equal(t, http.StatusMethodNotAllowed, w.Code, key)
+							default:
+								assert.Contains(t, []int{http.StatusNotFound, http.StatusMovedPermanently, http.StatusTemporaryRedirect}, w.Code, key)
+							}
+						})
+					}
+				})
+			}
+		})
 	}
 	assert.ElementsMatch(t, slices.Collect(maps.Keys(want)), served)
 	ready = true

@@ -54,13 +54,17 @@ func TestParseImage(t *testing.T) {
 		"ghcr.io/stoker-io/agent:1.2.3@" + digest: {Repository: "ghcr.io/stoker-io/agent", Digest: digest},
 		"agent:latest":                            {Repository: "agent", Tag: "latest"},
 	} {
-		got, err := parseImage(text)
-		require.NoError(t, err, text)
-		assert.Equal(t, want, got, text)
+		t.Run(strings.ReplaceAll(text, digest, "digest"), func(t *testing.T) {
+			got, err := parseImage(text)
+			require.NoError(t, err)
+			assert.Equal(t, want, got)
+		})
 	}
 	for _, text := range []string{"", "agent", "localhost:5000/agent", ":1", "agent:", "agent@sha256:12", "agent:1@", "agent:a b", "a//b:1", "a//b@" + digest} {
-		_, err := parseImage(text)
-		assert.Error(t, err, text)
+		t.Run(strings.ReplaceAll(text, digest, "digest"), func(t *testing.T) {
+			_, err := parseImage(text)
+			assert.Error(t, err)
+		})
 	}
 }
 
