@@ -23,8 +23,8 @@ func TestBodyLimit(t *testing.T) {
 		length int
 		want   error
 	}{
-		"none": {0, nil}, "tiny": {100, nil}, "just tiny": {tiny - 1, nil}, "as large as tiny": {tiny, nil}, "small": {tiny + 1, nil}, "just small": {small - 1, nil}, "as large as small": {small, nil}, "larger": {small + 1, nil},
-		"the largest": {MaxBody, nil}, "too large": {MaxBody + 1, ErrTooLarge}, "far too large": {4 * MaxBody, ErrTooLarge},
+		"none": {0, nil}, "tiny": {100, nil}, "below the tiny limit": {tiny - 1, nil}, "at the tiny limit": {tiny, nil}, "small": {tiny + 1, nil}, "below the small limit": {small - 1, nil}, "at the small limit": {small, nil}, "larger": {small + 1, nil},
+		"at the limit": {MaxBody, nil}, "too large": {MaxBody + 1, ErrTooLarge}, "far too large": {4 * MaxBody, ErrTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, known := range []bool{true, false} {

@@ -157,9 +157,9 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 		reason v1alpha1.Reason
 	}{
 		{"it is under way", working, 9 * time.Minute, nil, request.Progressing, v1alpha1.ReasonProgressing},
-		{"it takes too long", working, 10 * time.Minute, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"it may take longer", working, 10 * time.Minute, func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "1h" }, request.Progressing, v1alpha1.ReasonProgressing},
-		{"something new has begun", working, time.Hour, func(gs *v1alpha1.GatewaySync) {
+		{"deadline exceeded", working, 10 * time.Minute, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"longer deadline in the spec", working, 10 * time.Minute, func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "1h" }, request.Progressing, v1alpha1.ReasonProgressing},
+		{"new work has begun", working, time.Hour, func(gs *v1alpha1.GatewaySync) {
 			gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReconciling, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))}}
 		}, request.Progressing, v1alpha1.ReasonProgressing},
 		{"agents come and go", request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway}, time.Hour, func(gs *v1alpha1.GatewaySync) {
@@ -168,35 +168,35 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 				{Type: v1alpha1.ConditionReconciling, LastTransitionTime: metav1.NewTime(now.Add(-10 * time.Minute))},
 			}
 		}, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"nothing is under way", working, time.Hour, func(gs *v1alpha1.GatewaySync) {
+		{"no work in progress", working, time.Hour, func(gs *v1alpha1.GatewaySync) {
 			gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))}}
 		}, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"a person paused it", paused, time.Minute, nil, request.Progressing, v1alpha1.ReasonPaused},
-		{"nobody lets it go on", paused, 11 * time.Minute, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"gateways may come with it", empty, 59 * time.Second, nil, request.Progressing, v1alpha1.ReasonNoGateways},
-		{"no gateways come", empty, time.Minute, nil, request.Failed, v1alpha1.ReasonNoGateways},
-		{"a time that is none", working, 0, func(gs *v1alpha1.GatewaySync) { gs.Annotations[v1alpha1.AnnotationRequestedAt] = "noon" }, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"whoever asked has a clock that is behind", working, 20 * time.Hour, written(now.Add(-time.Minute)), request.Progressing, v1alpha1.ReasonProgressing},
-		{"and then it takes too long", working, 20 * time.Hour, written(now.Add(-10 * time.Minute)), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"whoever asked has a clock that is ahead", working, -1000 * time.Hour, written(now.Add(-time.Minute)), request.Progressing, v1alpha1.ReasonProgressing},
-		{"and that ends, too", working, -1000 * time.Hour, written(now.Add(-10 * time.Minute)), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"a time that is yet to come, and nobody knows better", working, -1000 * time.Hour, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"others wrote something else a moment ago", working, 10 * time.Minute, func(gs *v1alpha1.GatewaySync) {
+		{"paused", paused, time.Minute, nil, request.Progressing, v1alpha1.ReasonPaused},
+		{"paused past the deadline", paused, 11 * time.Minute, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"no gateways yet", empty, 59 * time.Second, nil, request.Progressing, v1alpha1.ReasonNoGateways},
+		{"no gateways after a minute", empty, time.Minute, nil, request.Failed, v1alpha1.ReasonNoGateways},
+		{"invalid request time", working, 0, func(gs *v1alpha1.GatewaySync) { gs.Annotations[v1alpha1.AnnotationRequestedAt] = "noon" }, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"sender's clock is behind", working, 20 * time.Hour, written(now.Add(-time.Minute)), request.Progressing, v1alpha1.ReasonProgressing},
+		{"sender's clock is behind, deadline exceeded", working, 20 * time.Hour, written(now.Add(-10 * time.Minute)), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"sender's clock is ahead", working, -1000 * time.Hour, written(now.Add(-time.Minute)), request.Progressing, v1alpha1.ReasonProgressing},
+		{"sender's clock is ahead, deadline exceeded", working, -1000 * time.Hour, written(now.Add(-10 * time.Minute)), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"future request time without managed fields", working, -1000 * time.Hour, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"recent write of other fields", working, 10 * time.Minute, func(gs *v1alpha1.GatewaySync) {
 			written(now.Add(-10 * time.Minute))(gs)
 			gs.ManagedFields = append(gs.ManagedFields, metav1.ManagedFieldsEntry{Time: &metav1.Time{Time: now}, FieldsV1: metav1.NewFieldsV1(`{"f:status":{}}`)}, metav1.ManagedFieldsEntry{})
 		}, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"two have written it, the last of them a minute ago", working, 20 * time.Hour, func(gs *v1alpha1.GatewaySync) {
+		{"two writers, the last a minute ago", working, 20 * time.Hour, func(gs *v1alpha1.GatewaySync) {
 			written(now.Add(-time.Minute))(gs)
 			last := gs.ManagedFields
 			written(now.Add(-time.Hour))(gs) // the order of the entries must not matter
 			gs.ManagedFields = append(last, gs.ManagedFields...)
 		}, request.Progressing, v1alpha1.ReasonProgressing},
-		{"a time that was forged and is yet to come", working, 20 * time.Hour, written(now.Add(365 * 24 * time.Hour)), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"forged future time", working, 20 * time.Hour, written(now.Add(365 * 24 * time.Hour)), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
 		{"the API server's clock is a moment ahead", working, 20 * time.Hour, written(now.Add(time.Second)), request.Progressing, v1alpha1.ReasonProgressing},
 		{"the agents left a moment ago", request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway, Since: now.Add(-time.Minute)}, time.Hour, nil, request.Progressing, v1alpha1.ReasonAgentsAway},
 		{"the agents stay away", request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway, Since: now.Add(-10 * time.Minute)}, time.Hour, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
-		{"done is done", request.Verdict{Phase: request.Succeeded, Reason: v1alpha1.ReasonSynced}, time.Hour, nil, request.Succeeded, v1alpha1.ReasonSynced},
-		{"overtaken is overtaken", request.Verdict{Phase: request.Overtaken}, time.Hour, nil, request.Overtaken, ""},
+		{"succeeded is final", request.Verdict{Phase: request.Succeeded, Reason: v1alpha1.ReasonSynced}, time.Hour, nil, request.Succeeded, v1alpha1.ReasonSynced},
+		{"overtaken is final", request.Verdict{Phase: request.Overtaken}, time.Hour, nil, request.Overtaken, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			gs := asked(c.ago)
