@@ -25,49 +25,51 @@ func TestAbsenceSince(t *testing.T) {
 		late     bool
 		over     bool
 	}{
-		{name: "nobody was away"},
-		{name: "they were at work", given: []metav1.Condition{is(ConditionReady, "False", ReasonProgressing, 3), is(ConditionReconciling, "True", ReasonProgressing, 3)}, work: 3 * time.Minute},
-		{name: "they are away for a while", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 1), is(ConditionReconciling, "True", ReasonAgentsAway, 1)},
+		{name: "no absence"},
+		{name: "agents were working", given: []metav1.Condition{is(ConditionReady, "False", ReasonProgressing, 3), is(ConditionReconciling, "True", ReasonProgressing, 3)}, work: 3 * time.Minute},
+		{name: "agents are away", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 1), is(ConditionReconciling, "True", ReasonAgentsAway, 1)},
 			since: time.Minute},
-		{name: "they are away for a while, and were at work before", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 1), is(ConditionReconciling, "True", ReasonAgentsAway, 9)},
+		{name: "agents are away after work", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 1), is(ConditionReconciling, "True", ReasonAgentsAway, 9)},
 			since: time.Minute, work: 8 * time.Minute},
-		{name: "and the deadline of that is over", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 1), is(ConditionReconciling, "True", ReasonAgentsAway, 10)},
+		{name: "agents are away, work deadline over", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 1), is(ConditionReconciling, "True", ReasonAgentsAway, 10)},
 			since: time.Minute, work: 9 * time.Minute, late: true},
-		{name: "it was over when they went", given: []metav1.Condition{is(ConditionReady, "False", ReasonProgressDeadlineExceeded, 60), is(ConditionStalled, "True", ReasonProgressDeadlineExceeded, 50)},
+		{name: "deadline over before absence", given: []metav1.Condition{is(ConditionReady, "False", ReasonProgressDeadlineExceeded, 60), is(ConditionStalled, "True", ReasonProgressDeadlineExceeded, 50)},
 			late: true},
-		{name: "and they are away for a while", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonProgressDeadlineExceeded, 1), is(ConditionStalled, "True", ReasonProgressDeadlineExceeded, 50)},
+		{name: "deadline over, then agents away", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonProgressDeadlineExceeded, 1), is(ConditionStalled, "True", ReasonProgressDeadlineExceeded, 50)},
 			since: time.Minute, late: true},
-		{name: "there were no gateways, for an hour", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonNoGateways, 60)}},
-		{name: "and then there were some, which went", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 60), is(ConditionReconciling, "True", ReasonAgentsAway, 1)},
+		{name: "no gateways for an hour", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonNoGateways, 60)}},
+		{name: "no gateways, then agents away", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 60), is(ConditionReconciling, "True", ReasonAgentsAway, 1)},
 			since: time.Minute},
-		{name: "something else stalled them", given: []metav1.Condition{is(ConditionReady, "False", ReasonRefNotFound, 60), is(ConditionStalled, "True", ReasonRefNotFound, 60)}},
-		{name: "a request does not move the deadline", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 1), is(ConditionReconciling, "True", ReasonAgentsAway, 9)},
+		{name: "stalled for another reason", given: []metav1.Condition{is(ConditionReady, "False", ReasonRefNotFound, 60), is(ConditionStalled, "True", ReasonRefNotFound, 60)}},
+		{name: "new request keeps the deadline", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 1), is(ConditionReconciling, "True", ReasonAgentsAway, 9)},
 			asked: "new", since: time.Minute, work: 8 * time.Minute},
-		{name: "a new spec does", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 60), is(ConditionReconciling, "True", ReasonAgentsAway, 60)},
+		{name: "new spec restarts the deadline", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 60), is(ConditionReconciling, "True", ReasonAgentsAway, 60)},
 			change: func(gs *GatewaySync) { gs.Generation++ }},
-		{name: "the clock of whoever wrote it is ahead", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, -60), is(ConditionReconciling, "True", ReasonAgentsAway, -60)}},
-		{name: "they are away for as long as it takes", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 10), is(ConditionReconciling, "True", ReasonAgentsAway, 10)},
+		{name: "condition time is in the future", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, -60), is(ConditionReconciling, "True", ReasonAgentsAway, -60)}},
+		{name: "agents are away until the deadline", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 10), is(ConditionReconciling, "True", ReasonAgentsAway, 10)},
 			since: 10 * time.Minute, late: true, over: true},
-		{name: "the spec has another deadline", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 10), is(ConditionReconciling, "True", ReasonAgentsAway, 10)},
+		{name: "deadline in the spec", given: []metav1.Condition{is(ConditionReady, "Unknown", ReasonAgentsAway, 10), is(ConditionReconciling, "True", ReasonAgentsAway, 10)},
 			change: func(gs *GatewaySync) { gs.Spec.ProgressDeadline = "1h" }, since: 10 * time.Minute, deadline: time.Hour},
-		{name: "it was over before", given: gone, since: time.Hour, late: true, over: true},
-		{name: "it was over before, with this request", given: gone, change: func(gs *GatewaySync) { gs.Status.LastHandledRequest = "old" },
+		{name: "absence deadline over", given: gone, since: time.Hour, late: true, over: true},
+		{name: "absence deadline over, same request", given: gone, change: func(gs *GatewaySync) { gs.Status.LastHandledRequest = "old" },
 			asked: "old", since: time.Hour, late: true, over: true},
-		{name: "it was over before, and somebody asks again", given: gone, change: func(gs *GatewaySync) { gs.Status.LastHandledRequest = "old" }, asked: "new"},
-		{name: "it was over when they went, with this request", given: []metav1.Condition{is(ConditionReady, "False", ReasonProgressDeadlineExceeded, 60), is(ConditionStalled, "True", ReasonProgressDeadlineExceeded, 50)},
+		{name: "absence deadline over, new request", given: gone, change: func(gs *GatewaySync) { gs.Status.LastHandledRequest = "old" }, asked: "new"},
+		{name: "deadline over before absence, same request", given: []metav1.Condition{is(ConditionReady, "False", ReasonProgressDeadlineExceeded, 60), is(ConditionStalled, "True", ReasonProgressDeadlineExceeded, 50)},
 			change: func(gs *GatewaySync) { gs.Status.Target = &TargetStatus{RequestedAt: "old"} }, asked: "old", late: true},
-		{name: "it was over when they went, and somebody asks again", given: []metav1.Condition{is(ConditionReady, "False", ReasonProgressDeadlineExceeded, 60), is(ConditionStalled, "True", ReasonProgressDeadlineExceeded, 50)},
+		{name: "deadline over before absence, new request", given: []metav1.Condition{is(ConditionReady, "False", ReasonProgressDeadlineExceeded, 60), is(ConditionStalled, "True", ReasonProgressDeadlineExceeded, 50)},
 			change: func(gs *GatewaySync) { gs.Status.Target = &TargetStatus{RequestedAt: "old"} }, asked: "new"},
 	} {
-		gs := &GatewaySync{}
-		gs.Generation, gs.Status.ObservedGeneration = 2, 2
-		gs.Status.Conditions = c.given
-		if c.change != nil {
-			c.change(gs)
-		}
-		a := Absent(gs, c.asked, noon)
-		since, limit := noon.Add(-c.since), max(c.deadline, DefaultProgressDeadline)
-		assert.Equal(t, Absence{Since: since, Until: since.Add(limit), Over: c.over, Work: since.Add(-c.work), Late: c.late}, a, c.name)
+		t.Run(c.name, func(t *testing.T) {
+			gs := &GatewaySync{}
+			gs.Generation, gs.Status.ObservedGeneration = 2, 2
+			gs.Status.Conditions = c.given
+			if c.change != nil {
+				c.change(gs)
+			}
+			a := Absent(gs, c.asked, noon)
+			since, limit := noon.Add(-c.since), max(c.deadline, DefaultProgressDeadline)
+			assert.Equal(t, Absence{Since: since, Until: since.Add(limit), Over: c.over, Work: since.Add(-c.work), Late: c.late}, a)
+		})
 	}
 }
 

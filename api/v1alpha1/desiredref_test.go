@@ -132,15 +132,17 @@ func TestDesiredRefRequester(t *testing.T) {
 // F5: a requested ref must follow the same rules as the ref in the spec, and an invalid one changes nothing.
 func TestDesiredRefInvalid(t *testing.T) {
 	for _, ref := range []string{"-x", "--upload-pack=x", "a b", "a..b", "refs/heads/../../x", strings.Repeat("a", 256), "v2\n", "\xff"} {
-		gs := smallest()
-		annotate(gs, v1alpha1.AnnotationRequestedRef, ref)
-		d, err := v1alpha1.DesiredRef(gs, "")
-		var named *v1alpha1.Error
-		require.ErrorAs(t, err, &named, "%q", ref)
-		assert.Equal(t, v1alpha1.ReasonRefNotFound, named.Reason)
-		assert.Contains(t, err.Error(), v1alpha1.AnnotationRequestedRef)
-		assert.Less(t, len(err.Error()), 600)
-		assert.Zero(t, d)
+		t.Run(fmt.Sprintf("%.20q", ref), func(t *testing.T) {
+			gs := smallest()
+			annotate(gs, v1alpha1.AnnotationRequestedRef, ref)
+			d, err := v1alpha1.DesiredRef(gs, "")
+			var named *v1alpha1.Error
+			require.ErrorAs(t, err, &named)
+			assert.Equal(t, v1alpha1.ReasonRefNotFound, named.Reason)
+			assert.Contains(t, err.Error(), v1alpha1.AnnotationRequestedRef)
+			assert.Less(t, len(err.Error()), 600)
+			assert.Zero(t, d)
+		})
 	}
 }
 
@@ -176,7 +178,9 @@ func TestOnlyAFullIDIsACommit(t *testing.T) {
 		assert.True(t, v1alpha1.IsCommit(ref), "%q", ref)
 	}
 	for _, ref := range []string{"", "main", commit1[:7], commit1[:39], commit1 + "1", strings.Repeat("1", 64), commit1[:39] + "g", " " + commit1[:39], strings.Repeat("é", 20)} {
-		assert.False(t, v1alpha1.IsCommit(ref), "%q", ref)
+		t.Run(fmt.Sprintf("%.20q", ref), func(t *testing.T) {
+			assert.False(t, v1alpha1.IsCommit(ref))
+		})
 	}
 }
 
@@ -184,39 +188,43 @@ func TestRequestOverIsWhatDesiredRefReads(t *testing.T) {
 	gs := smallest()
 	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
 	for _, at := range []string{"", "2026-01-01T00:00:00.000000001Z", "not a\ntoken"} {
-		annotate(gs, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", at))
-		d, err := v1alpha1.DesiredRef(gs, "")
-		require.NoError(t, err)
-		assert.True(t, d.Override)
+		t.Run(fmt.Sprintf("%.20q", at), func(t *testing.T) {
+			annotate(gs, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", at))
+			d, err := v1alpha1.DesiredRef(gs, "")
+			require.NoError(t, err)
+			assert.True(t, d.Override)
+		})
 	}
 }
 
 // The API server limits the length in characters, not bytes.
 func TestRequestWithLongRefLapses(t *testing.T) {
 	for _, letter := range []string{"x", "я", "道", "𝔵"} {
-		long := strings.Repeat(letter, 255)
-		rollback := func(requested string) *v1alpha1.GatewaySync {
-			gs := smallest()
-			gs.Spec.Git.Ref = long
-			annotate(gs, v1alpha1.AnnotationRequestedRef, requested)
-			annotate(gs, v1alpha1.AnnotationRequestedUnless, commit1)
-			annotate(gs, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(requested, long, strings.Repeat("9", 64)))
-			return gs
-		}
-		gs := rollback(commit2)
-		assert.Equal(t, commit1, gs.RequestedUnless(), "%s: the condition of the rollback counts", letter)
-		d, err := v1alpha1.DesiredRef(gs, commit1)
-		require.NoError(t, err)
-		assert.Equal(t, commit2, d.Ref)
-		d, err = v1alpha1.DesiredRef(gs, strings.Repeat("3", 40))
-		require.NoError(t, err)
-		assert.Equal(t, long, d.Ref, "the branch has moved on")
-		gs = rollback(strings.Repeat(letter, 254) + "y")
-		gs.Spec.Git.Ref = "main"
-		d, err = v1alpha1.DesiredRef(gs, "")
-		require.NoError(t, err)
-		assert.Equal(t, "main", d.Ref, "%s: a later change of the spec always wins", letter)
-		assert.LessOrEqual(t, utf8.RuneCountInString(d.Lapsed), 768, "it has room in status.request.lapsed")
+		t.Run(letter, func(t *testing.T) {
+			long := strings.Repeat(letter, 255)
+			rollback := func(requested string) *v1alpha1.GatewaySync {
+				gs := smallest()
+				gs.Spec.Git.Ref = long
+				annotate(gs, v1alpha1.AnnotationRequestedRef, requested)
+				annotate(gs, v1alpha1.AnnotationRequestedUnless, commit1)
+				annotate(gs, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(requested, long, strings.Repeat("9", 64)))
+				return gs
+			}
+			gs := rollback(commit2)
+			assert.Equal(t, commit1, gs.RequestedUnless(), "the condition of the rollback counts")
+			d, err := v1alpha1.DesiredRef(gs, commit1)
+			require.NoError(t, err)
+			assert.Equal(t, commit2, d.Ref)
+			d, err = v1alpha1.DesiredRef(gs, strings.Repeat("3", 40))
+			require.NoError(t, err)
+			assert.Equal(t, long, d.Ref, "the branch has moved on")
+			gs = rollback(strings.Repeat(letter, 254) + "y")
+			gs.Spec.Git.Ref = "main"
+			d, err = v1alpha1.DesiredRef(gs, "")
+			require.NoError(t, err)
+			assert.Equal(t, "main", d.Ref, "a later change of the spec always wins")
+			assert.LessOrEqual(t, utf8.RuneCountInString(d.Lapsed), 768, "it has room in status.request.lapsed")
+		})
 	}
 }
 

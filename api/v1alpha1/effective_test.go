@@ -125,19 +125,21 @@ func TestServicePathMode(t *testing.T) {
 		"services/blue/": {"services/blue/projects", "services/blue/config", "services/blue/udts"},
 		".":              {"projects", "config", "udts"},
 	} {
-		got, err := smallest().Effective("", map[string]string{"stoker.io/service-path": path, "stoker.io/deployment-mode": "dev"})
-		require.NoError(t, err)
-		assert.Empty(t, got.Profile)
-		assert.Equal(t, "dev", got.DeploymentMode)
-		var sources, destinations []string
-		for _, m := range got.Mappings {
-			assert.Equal(t, v1alpha1.MappingDir, m.Type)
-			assert.False(t, m.Required)
-			sources = append(sources, m.Source)
-			destinations = append(destinations, m.Destination)
-		}
-		assert.Equal(t, want, sources)
-		assert.Equal(t, []string{"projects", "config", "config/resources/core/ignition/tag-type-definition/default"}, destinations)
+		t.Run(path, func(t *testing.T) {
+			got, err := smallest().Effective("", map[string]string{"stoker.io/service-path": path, "stoker.io/deployment-mode": "dev"})
+			require.NoError(t, err)
+			assert.Empty(t, got.Profile)
+			assert.Equal(t, "dev", got.DeploymentMode)
+			var sources, destinations []string
+			for _, m := range got.Mappings {
+				assert.Equal(t, v1alpha1.MappingDir, m.Type)
+				assert.False(t, m.Required)
+				sources = append(sources, m.Source)
+				destinations = append(destinations, m.Destination)
+			}
+			assert.Equal(t, want, sources)
+			assert.Equal(t, []string{"projects", "config", "config/resources/core/ignition/tag-type-definition/default"}, destinations)
+		})
 	}
 	got, err := smallest().Effective("", map[string]string{"stoker.io/service-path": "a", "stoker.io/tag-provider": "edge"})
 	require.NoError(t, err)
@@ -216,12 +218,14 @@ func TestEffectiveErrors(t *testing.T) {
 
 func TestProfilePauseWithInvalidPod(t *testing.T) {
 	for profile, want := range map[string]bool{"area": true, "running": false, "default": true, "gone": true} {
-		gs, no := plant(), false
-		gs.Spec.Sync.Profiles["running"] = v1alpha1.SyncProfile{Paused: &no}
-		gs.Spec.Sync.Defaults.Paused = profile != "area"
-		got, err := gs.Effective("", map[string]string{v1alpha1.AnnotationProfile: profile, v1alpha1.AnnotationSyncPeriod: "banana"})
-		require.Error(t, err)
-		assert.Equal(t, v1alpha1.Effective{Paused: want}, got, profile)
+		t.Run(profile, func(t *testing.T) {
+			gs, no := plant(), false
+			gs.Spec.Sync.Profiles["running"] = v1alpha1.SyncProfile{Paused: &no}
+			gs.Spec.Sync.Defaults.Paused = profile != "area"
+			got, err := gs.Effective("", map[string]string{v1alpha1.AnnotationProfile: profile, v1alpha1.AnnotationSyncPeriod: "banana"})
+			require.Error(t, err)
+			assert.Equal(t, v1alpha1.Effective{Paused: want}, got)
+		})
 	}
 }
 

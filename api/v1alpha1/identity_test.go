@@ -1,6 +1,7 @@
 package v1alpha1_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -62,10 +63,12 @@ func TestGatewayLabel(t *testing.T) {
 
 func TestGatewayNameInvalidAnnotation(t *testing.T) {
 	for _, value := range []string{" ", "a b", "../a", "a/b", "-a", "a-", "{{.x}}", "a\n", "é", strings.Repeat("a", 201)} {
-		_, err := v1alpha1.GatewayName("p", map[string]string{"app.kubernetes.io/name": "other"}, map[string]string{v1alpha1.AnnotationGatewayName: value})
-		var named *v1alpha1.Error
-		require.ErrorAs(t, err, &named, "%q", value)
-		assert.Equal(t, v1alpha1.ReasonInvalidAnnotation, named.Reason)
-		assert.Contains(t, err.Error(), v1alpha1.AnnotationGatewayName)
+		t.Run(fmt.Sprintf("%.20q", value), func(t *testing.T) {
+			_, err := v1alpha1.GatewayName("p", map[string]string{"app.kubernetes.io/name": "other"}, map[string]string{v1alpha1.AnnotationGatewayName: value})
+			var named *v1alpha1.Error
+			require.ErrorAs(t, err, &named)
+			assert.Equal(t, v1alpha1.ReasonInvalidAnnotation, named.Reason)
+			assert.Contains(t, err.Error(), v1alpha1.AnnotationGatewayName)
+		})
 	}
 }
