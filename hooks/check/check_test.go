@@ -67,11 +67,13 @@ func TestCheckEmptyCluster(t *testing.T) {
 	cluster := kubetest.Control(t, kubetest.WithoutKinds())
 	found := look(t, looker(t, cluster.RESTConfig(), "default"))
 	for _, topic := range []Topic{kinds, roles, webhook, injector} {
-		assert.True(t, strings.HasPrefix(found[topic], "failed: "), "%s: %s", topic, found[topic])
-		assert.Contains(t, found[topic], "install")
+		t.Run(string(topic), func(t *testing.T) {
+			assert.True(t, strings.HasPrefix(found[topic], "failed: "), found[topic])
+			assert.Contains(t, found[topic], "install")
+		})
 	}
 	assert.True(t, strings.HasPrefix(found[policies], "warning: "), found[policies])
-	assert.NotContains(t, found, syncs, "there is nothing to ask for")
+	assert.NotContains(t, found, syncs, "no GatewaySync kind, no GatewaySyncs to check")
 }
 
 func TestCheckUnreachableAPIServer(t *testing.T) {
@@ -295,6 +297,8 @@ func TestCheckWithoutRightsIsUnknown(t *testing.T) {
 	namespace := cluster.Namespace(t)
 	found := look(t, looker(t, cluster.As(t, namespace, "default", ""), namespace))
 	for _, topic := range []Topic{roles, policies, webhook, injector, receiver, syncs} {
-		assert.True(t, strings.HasPrefix(found[topic], "unknown: "), "%s: %s", topic, found[topic])
+		t.Run(string(topic), func(t *testing.T) {
+			assert.True(t, strings.HasPrefix(found[topic], "unknown: "), found[topic])
+		})
 	}
 }
