@@ -405,9 +405,10 @@ func TestNewPodStartsBehindSpec(t *testing.T) {
 	q.await("RefNotFound", func(s v1alpha1.SyncReportStatus) bool {
 		return s.Reason == v1alpha1.ReasonRefNotFound && s.Message == "there is no ref release"
 	})
-	gets := b.traffic.count("GET gatewaysyncs")
 	turns := gathered(t, b, "stoker_reconcile_total")
-	eventually(t, "looks more", func() bool { return gathered(t, b, "stoker_reconcile_total") >= turns+2 })
+	eventually(t, "the iteration under way ends", func() bool { return gathered(t, b, "stoker_reconcile_total") >= turns+1 })
+	gets := b.traffic.count("GET gatewaysyncs")
+	eventually(t, "more iterations", func() bool { return gathered(t, b, "stoker_reconcile_total") >= turns+3 })
 	assert.Equal(t, gets, b.traffic.count("GET gatewaysyncs"), "the target says when there is more to read")
 	assert.Empty(t, q.title())
 	assert.Greater(t, gs.Generation, old.Generation)
