@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"encoding/xml"
 	"io"
 	"log"
 	"os"
@@ -184,6 +185,24 @@ func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 }
 
 // Runs the whole bench with the real agent on the smallest repository.
+// The plots in the documentation are those of its tables.
+func TestPlotsOfTheDocumentation(t *testing.T) {
+	const dir = "../../docs/internals"
+	page, err := os.ReadFile(filepath.Join(dir, "performance.md"))
+	require.NoError(t, err)
+	drawn := drawings(string(page))
+	require.Len(t, drawn, 2, "sizes M and L")
+	for name, svg := range drawn {
+		t.Run(name, func(t *testing.T) {
+			is, err := os.ReadFile(filepath.Join(dir, name))
+			require.NoError(t, err)
+			assert.Equal(t, svg, string(is), "run go run ./test/bench plot docs/internals/performance.md")
+			assert.NoError(t, xml.Unmarshal(is, new(struct{})))
+			assert.Contains(t, string(page), "]("+name+")")
+		})
+	}
+}
+
 func TestTheBenchRunsFromEndToEnd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures for seconds")

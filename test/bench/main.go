@@ -5,6 +5,7 @@
 //	go run ./test/bench -sizes S,M -n 1 -cases first,one
 //	go run ./test/bench -sizes S,M,L,G -cases one,drift # growth up to a million files: ten minutes, 12 GB of disk
 //	go run ./test/bench fleet -help              # many agents on one API server: package fleet
+//	go run ./test/bench plot docs/internals/performance.md # draw the tables of a page
 //
 // The contestants take turns (A B A B …) on the same commits of the same synthetic Ignition repository, served by git
 // http-backend over loopback; figures are medians. The agent is the real binary, built by the bench, with durability as
@@ -51,6 +52,9 @@ type settings struct {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	if len(args) > 0 && args[0] == "fleet" {
 		return fleet.Run(ctx, args[1:], stdout, stderr)
+	}
+	if len(args) == 2 && args[0] == "plot" {
+		return draw(args[1], stdout)
 	}
 	s, err := parse(args, stderr)
 	if err != nil {

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"html"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// plotted are the cases of a plot, and who does them, in the order of the bars.
+var (
+	plotted = []string{"first sync", "nothing to do", "one file changed", "store lost, one file changed"}
+	colors  = map[string]string{
+		"agent --once": "#1f6feb", "agent, resident": "#79b8ff", "git + checkout + rsync -c": "#8b949e", "git fetch alone": "#d0d7de",
+	}
+)
+
+type bar struct {
+	who  string
+	wall float64 // seconds
+}
+
+// tables reads the tables of a page as the bench prints them: size → case → bars.
+func tables(page string) map[string]map[string][]bar {
+	all := map[string]map[string][]bar{}
+	size := ""
+	for line := range strings.Lines(page) {
+		if title, ok := strings.CutPrefix(line, "### "); ok {
+			size, _, _ = strings.Cut(title, ":")
+		}
+		cells := strings.Split(line, "|")
+		if len(cells) < 5 || colors[strings.TrimSpace(cells[2])] == "" {
+			continue
+		}
+		wall, err := strconv.ParseFloat(strings.TrimSpace(cells[3]), 64)
+		if err != nil {
+			continue
+		}
+		if all[size] == nil {
+			all[size] = map[string][]bar{}
+		}
+		work := strings.TrimSpace(cells[1])
+		all[size][work] = append(all[size][work], bar{strings.TrimSpace(cells[2]), wall})
+	}
+	return all
+}
+
+// plot draws the wall times of one size as horizontal bars on a logarithmic scale from a millisecond on.
+func plot(title string, cases map[string][]bar) string {
+	const width, left, right, height, first = 760, 200, 80, 16, 48
+	var b strings.Builder
+	y := first
+	scale := func(seconds float64) float64 {
+		return math.Max(1, (width-left-right)*math.Log10(seconds*1000)/math.Log10(100_000)) // to 100 s
+	}
+	for _, work := range plotted {
+		if len(cases[work]) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "<text x=\"8\" y=\"%d\" font-weight=\"bold\">%s</text>\n", y, html.EscapeString(work))
+		for _, one := range cases[work] {
+			y += height
+			fmt.Fprintf(&b, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", left-8, y, html.EscapeString(one.who))
+			fmt.Fprintf(&b, "<rect x=\"%d\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"%s\"/>\n", left, y-height+5, scale(one.wall), height-4, colors[one.who])
+			fmt.Fprintf(&b, "<text x=\"%.1f\" y=\"%d\">%g s</text>\n", left+scale(one.wall)+4, y, one.wall)
+		}
+		y += height * 3 / 2
+	}
+	return fmt.Sprintf("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"12\">\n"+
+		"<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n<text x=\"8\" y=\"20\" font-size=\"14\">%s: median wall time, logarithmic</text>\n%s</svg>\n",
+		width, y, html.EscapeString(title), b.String())
+}
+
+// drawings returns the plots of a page by file name.
+func drawings(page string) map[string]string {
+	files := map[string]string{}
+	for size, cases := range tables(page) {
+		if len(cases["one file changed"]) > 0 && len(cases["first sync"]) > 0 {
+			files["performance-"+strings.ToLower(size)+".svg"] = plot("Size "+size, cases)
+		}
+	}
+	return files
+}
+
+// draw writes the plots of a page beside it.
+func draw(page string, out io.Writer) error {
+	content, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	for name, svg := range drawings(string(content)) {
+		name = filepath.Join(filepath.Dir(page), name)
+		if err := os.WriteFile(name, []byte(svg), 0o644); err != nil {
+			return err
+		}
+		fmt.Fprintln(out, name)
+	}
+	return nil
+}
