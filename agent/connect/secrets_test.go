@@ -149,19 +149,21 @@ func TestEverySecretOfSpecIsRead(t *testing.T) {
 		"api":        {Gateway: v1alpha1.GatewaySpec{APIKeySecretRef: &git}},
 		"gateway ca": {Gateway: v1alpha1.GatewaySpec{TLSConfig: &v1alpha1.GatewayTLSConfig{CASecretRef: &git}}},
 	} {
-		dir := t.TempDir()
-		for _, r := range []v1alpha1.SecretKeyRef{api, ca} {
-			require.NoError(t, os.MkdirAll(filepath.Join(dir, r.Name), 0o700))
-		}
-		assert.True(t, failure.Is(Reachable(&spec, Mounted{Dir: dir}), v1alpha1.ReasonPodRestartNeeded), name)
-		require.NoError(t, os.MkdirAll(filepath.Join(dir, git.Name), 0o700))
-		assert.NoError(t, Reachable(&spec, Mounted{Dir: dir}), name)
-		spec.Git.Repo = "https://git.example.com/plant.git"
-		if name == "sshKey" || name == "knownHosts" {
-			spec.Git.Repo = "ssh://git@git.example.com/plant.git"
-		}
-		p, err := New(&spec, "http://127.0.0.1:8088", Mounted{Dir: dir}, repo.RemoteOptions{}, slog.New(slog.DiscardHandler))
-		require.NoError(t, err, name)
-		assert.NoError(t, p.Remote.Close())
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for _, r := range []v1alpha1.SecretKeyRef{api, ca} {
+				require.NoError(t, os.MkdirAll(filepath.Join(dir, r.Name), 0o700))
+			}
+			assert.True(t, failure.Is(Reachable(&spec, Mounted{Dir: dir}), v1alpha1.ReasonPodRestartNeeded), name)
+			require.NoError(t, os.MkdirAll(filepath.Join(dir, git.Name), 0o700))
+			assert.NoError(t, Reachable(&spec, Mounted{Dir: dir}), name)
+			spec.Git.Repo = "https://git.example.com/plant.git"
+			if name == "sshKey" || name == "knownHosts" {
+				spec.Git.Repo = "ssh://git@git.example.com/plant.git"
+			}
+			p, err := New(&spec, "http://127.0.0.1:8088", Mounted{Dir: dir}, repo.RemoteOptions{}, slog.New(slog.DiscardHandler))
+			require.NoError(t, err, name)
+			assert.NoError(t, p.Remote.Close())
+		})
 	}
 }

@@ -81,7 +81,9 @@ func TestNoPathLeavesTheDataDirectory(t *testing.T) {
 	for link, to := range map[string]string{
 		"dirlink": canary, "filelink": canary + "/x", "up": "..", "chain1": "chain2", "chain2": canary, "loop": "loop",
 	} {
-		require.NoError(t, os.Symlink(to, filepath.Join(root, link)))
+		t.Run(link, func(t *testing.T) {
+			require.NoError(t, os.Symlink(to, filepath.Join(root, link)))
+		})
 	}
 	d := open(t, root, Options{})
 	before := snapshot(t, canary)

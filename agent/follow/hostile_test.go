@@ -46,12 +46,14 @@ func TestReadTarget(t *testing.T) {
 		"requestedAt": func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = strings.Repeat("1", 65) },
 		"forceSync":   func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = strings.Repeat("1", 257) },
 	} {
-		bad := good
-		change(&bad)
-		in, err := read(&v1alpha1.SyncTarget{ObjectMeta: owned, Spec: bad})
-		assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForLead), "%s: %v", field, err)
-		assert.ErrorContains(t, err, "spec."+field)
-		assert.Equal(t, paused, in, "a pause counts")
+		t.Run(field, func(t *testing.T) {
+			bad := good
+			change(&bad)
+			in, err := read(&v1alpha1.SyncTarget{ObjectMeta: owned, Spec: bad})
+			assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForLead), "%s: %v", field, err)
+			assert.ErrorContains(t, err, "spec."+field)
+			assert.Equal(t, paused, in, "a pause counts")
+		})
 	}
 	newer := good
 	newer.MinFormat = v1alpha1.TargetFormat + 1

@@ -31,7 +31,9 @@ func TestParseVersionReadsWhatGatewaysWrite(t *testing.T) {
 		"8.3.6 (b2026042713)": {Major: 8, Minor: 3, Patch: 6}, "8.1.44": {Major: 8, Minor: 1, Patch: 44},
 		"8.3.0-rc1 (b1)": {Major: 8, Minor: 3}, "9.0": {Major: 9}, "": {}, "x": {}, "8.x": {}, "-1.2": {}, "99999999.1": {},
 	} {
-		assert.Equal(t, want, ignition.ParseVersion(text), text)
+		t.Run(text, func(t *testing.T) {
+			assert.Equal(t, want, ignition.ParseVersion(text), text)
+		})
 	}
 	assert.True(t, ignition.Version{Major: 9}.AtLeast(8, 3))
 	assert.False(t, ignition.Version{Major: 8, Minor: 1}.AtLeast(8, 3))
@@ -39,10 +41,12 @@ func TestParseVersionReadsWhatGatewaysWrite(t *testing.T) {
 
 func TestRedundancyMayChangeConfiguration(t *testing.T) {
 	for role, access := range map[string]bool{"Independent": true, "Master": true, "Backup": false} {
-		r, err := client(t, start(t, simulator.Options{Role: role})).Redundancy(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, role, r.Role)
-		assert.Equal(t, access, r.HasConfigAccess)
+		t.Run(role, func(t *testing.T) {
+			r, err := client(t, start(t, simulator.Options{Role: role})).Redundancy(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, role, r.Role)
+			assert.Equal(t, access, r.HasConfigAccess)
+		})
 	}
 }
 

@@ -54,15 +54,17 @@ func head64() string {
 
 func TestRedundancyRoles(t *testing.T) {
 	for role, paired := range map[string]bool{ignition.RoleIndependent: false, ignition.RoleMaster: true, ignition.RoleBackup: true} {
-		c := client(t, start(t, simulator.Options{Role: role}))
-		red, err := c.Redundancy(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, role, red.Role)
-		assert.Equal(t, paired, red.Paired())
-		assert.Equal(t, role != ignition.RoleBackup, red.HasConfigAccess)
-		p, err := c.Platform(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, ignition.Platform{Version: ignition.Version{Major: 8, Minor: 3, Patch: 8}, Role: role}, p)
+		t.Run(role, func(t *testing.T) {
+			c := client(t, start(t, simulator.Options{Role: role}))
+			red, err := c.Redundancy(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, role, red.Role)
+			assert.Equal(t, paired, red.Paired())
+			assert.Equal(t, role != ignition.RoleBackup, red.HasConfigAccess)
+			p, err := c.Platform(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, ignition.Platform{Version: ignition.Version{Major: 8, Minor: 3, Patch: 8}, Role: role}, p)
+		})
 	}
 }
 

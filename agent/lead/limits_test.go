@@ -220,9 +220,11 @@ func TestSummaryOfAnyAdmittedReport(t *testing.T) {
 // pattern; conditions have a rule of their own.
 func TestEveryTimeHasAPattern(t *testing.T) {
 	for plural, part := range map[string]string{"synctargets": "spec", "syncreports": "status", "gatewaysyncs": "status"} {
-		for _, name := range limits.Times(t, plural, part) {
-			assert.Equal(t, "status.conditions.0.lastTransitionTime", name, plural)
-		}
+		t.Run(plural, func(t *testing.T) {
+			for _, name := range limits.Times(t, plural, part) {
+				assert.Equal(t, "status.conditions.0.lastTransitionTime", name, plural)
+			}
+		})
 	}
 }
 

@@ -46,12 +46,14 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 		"no commit is known":    {Order: &Order{Task: sync.Task{Target: sync.Target{Ref: "main"}}}},
 		"it is paused, is held": {Order: src.wish.Order, Leave: true, Problems: []Problem{{v1alpha1.ReasonPodRestartNeeded, "too new"}}},
 	} {
-		now = now.Add(time.Hour)
-		src.wish = wish
-		for range 3 {
-			assert.GreaterOrEqual(t, l.Turn(t.Context(), src, false), time.Second, name)
-			now = now.Add(time.Minute)
-		}
+		t.Run(name, func(t *testing.T) {
+			now = now.Add(time.Hour)
+			src.wish = wish
+			for range 3 {
+				assert.GreaterOrEqual(t, l.Turn(t.Context(), src, false), time.Second, name)
+				now = now.Add(time.Minute)
+			}
+		})
 	}
 	src.wish = Wish{Due: now.Add(-time.Hour)}
 	assert.GreaterOrEqual(t, l.Turn(t.Context(), src, false), minPause)

@@ -287,11 +287,13 @@ func TestErrorsEndThePlan(t *testing.T) {
 		"manifest all":     func(in *plan.Input) { in.Manifest = failingManifest{in.Manifest, broken}; in.Previous = nil },
 		"a tree of commit": func(*plan.Input) { s.objects.Forget(s.objects.Commit(text("a.txt", "two", "b", "b"))) },
 	} {
-		_, err := s.plan(text(file, "two", "projects/p/b", "b"), with)
-		assert.Error(t, err, name)
-		if name != "a tree of commit" {
-			assert.ErrorIs(t, err, broken, name)
-		}
+		t.Run(name, func(t *testing.T) {
+			_, err := s.plan(text(file, "two", "projects/p/b", "b"), with)
+			assert.Error(t, err, name)
+			if name != "a tree of commit" {
+				assert.ErrorIs(t, err, broken, name)
+			}
+		})
 	}
 }
 

@@ -281,16 +281,18 @@ func TestHostileNames(t *testing.T) {
 		"a/b": v1alpha1.ReasonUnsafePath, "\xff": v1alpha1.ReasonUnsafePath, "C:x": v1alpha1.ReasonUnsafePath,
 		strings.Repeat("n", 1100): v1alpha1.ReasonLimitExceeded,
 	} {
-		o := plantest.NewObjects()
-		blob := o.Blob([]byte("x"))
-		for _, e := range []plan.Entry{
-			{Name: name, Mode: plan.Regular, ID: blob},
-			{Name: name, Mode: plan.Directory, ID: o.Commit(text("x", "x"))},
-		} {
-			d, err := plan.Desire(o, o.TreeOf([]plan.Entry{e}), rules(t, plan.Rules{Mappings: mappings(t, ".", ".")}))
-			require.NoError(t, err)
-			assert.Equal(t, want, failure.Reason(walkErr(t, d), ""), "%q", name)
-		}
+		t.Run(name, func(t *testing.T) {
+			o := plantest.NewObjects()
+			blob := o.Blob([]byte("x"))
+			for _, e := range []plan.Entry{
+				{Name: name, Mode: plan.Regular, ID: blob},
+				{Name: name, Mode: plan.Directory, ID: o.Commit(text("x", "x"))},
+			} {
+				d, err := plan.Desire(o, o.TreeOf([]plan.Entry{e}), rules(t, plan.Rules{Mappings: mappings(t, ".", ".")}))
+				require.NoError(t, err)
+				assert.Equal(t, want, failure.Reason(walkErr(t, d), ""), "%q", name)
+			}
+		})
 	}
 }
 

@@ -50,8 +50,10 @@ func TestInvalidExcludes(t *testing.T) {
 		"empty": "", "a slash": "/", "absolute": "/projects/**", "open bracket": "a[b", "open brace": "{a,b",
 		"too long": strings.Repeat("a", 600), "too many alternatives": strings.Repeat("{a,b}", 10),
 	} {
-		_, err := NewExcludes([]string{pattern})
-		assert.Equal(t, v1alpha1.ReasonProfilesInvalid, failure.Reason(err, ""), name)
+		t.Run(name, func(t *testing.T) {
+			_, err := NewExcludes([]string{pattern})
+			assert.Equal(t, v1alpha1.ReasonProfilesInvalid, failure.Reason(err, ""), name)
+		})
 	}
 }
 

@@ -211,15 +211,17 @@ func TestOtherRulesHaveAnotherFingerprint(t *testing.T) {
 		"other":  func(e *v1alpha1.Effective) { e.SystemNameTemplate = "{{.GatewayName}}" },
 		"mode":   func(e *v1alpha1.Effective) { e.SystemName, e.DeploymentMode = "x", "dev" },
 	} {
-		e := effective()
-		change(&e)
-		r, err := plan.ParseRules(e, facts(), plan.Limits{})
-		require.NoError(t, err)
-		assert.Empty(t, seen[r.Fingerprint()], "%s is taken for %s", name, seen[r.Fingerprint()])
-		seen[r.Fingerprint()] = name
-		again, err := plan.ParseRules(e, facts(), plan.Limits{})
-		require.NoError(t, err)
-		assert.Equal(t, r.Fingerprint(), again.Fingerprint())
+		t.Run(name, func(t *testing.T) {
+			e := effective()
+			change(&e)
+			r, err := plan.ParseRules(e, facts(), plan.Limits{})
+			require.NoError(t, err)
+			assert.Empty(t, seen[r.Fingerprint()], "%s is taken for %s", name, seen[r.Fingerprint()])
+			seen[r.Fingerprint()] = name
+			again, err := plan.ParseRules(e, facts(), plan.Limits{})
+			require.NoError(t, err)
+			assert.Equal(t, r.Fingerprint(), again.Fingerprint())
+		})
 	}
 }
 
@@ -273,11 +275,13 @@ func TestOptionalPathPart(t *testing.T) {
 		`{{$s := index .Labels "site"}}x/{{$s}}`:                            "x/7",
 		`{{define "s"}}{{index .Labels "site"}}{{end}}x/{{template "s" .}}`: "x/7",
 	} {
-		e := effective()
-		e.Mappings[0].Source, e.Vars = text, map[string]string{"root": ".", "dir": "projects/a/", "below": "./north/"}
-		r, err := plan.ParseRules(e, facts(), plan.Limits{})
-		require.NoError(t, err, text)
-		assert.Equal(t, want, r.Mappings[0].Source, text)
+		t.Run(text, func(t *testing.T) {
+			e := effective()
+			e.Mappings[0].Source, e.Vars = text, map[string]string{"root": ".", "dir": "projects/a/", "below": "./north/"}
+			r, err := plan.ParseRules(e, facts(), plan.Limits{})
+			require.NoError(t, err, text)
+			assert.Equal(t, want, r.Mappings[0].Source, text)
+		})
 	}
 }
 

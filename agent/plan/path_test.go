@@ -70,9 +70,11 @@ func TestParsePathCleans(t *testing.T) {
 		strings.Repeat("n", 255):       Path(strings.Repeat("n", 255)),
 		strings.Repeat("a/", 63) + "a": Path(strings.Repeat("a/", 63) + "a"),
 	} {
-		got, err := ParsePath(in)
-		require.NoError(t, err, "%q", in)
-		assert.Equal(t, want, got, "%q", in)
+		t.Run(in, func(t *testing.T) {
+			got, err := ParsePath(in)
+			require.NoError(t, err, "%q", in)
+			assert.Equal(t, want, got, "%q", in)
+		})
 	}
 }
 

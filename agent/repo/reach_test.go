@@ -33,9 +33,11 @@ func TestOneAdvertisementAnswersForManyRefs(t *testing.T) {
 	for name, want := range map[string]Resolution{
 		"main": {"refs/heads/main", second}, "v1": {"refs/tags/v1", first}, first.String(): {Commit: first},
 	} {
-		got, err := a.Resolve(parseRef(t, name))
-		require.NoError(t, err)
-		assert.Equal(t, want, got)
+		t.Run(name, func(t *testing.T) {
+			got, err := a.Resolve(parseRef(t, name))
+			require.NoError(t, err)
+			assert.Equal(t, want, got)
+		})
 	}
 	_, err := a.Resolve(parseRef(t, "nowhere"))
 	assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
@@ -138,14 +140,16 @@ func TestWaitForFetchIsCanceled(t *testing.T) {
 		"FetchBlobs": func() error { _, err := s.FetchBlobs(ctx, []plan.ID{missing}); return err },
 		"Reaches":    func() error { _, err := s.Reaches(ctx, r, a, []string{"refs/heads/main"}, old); return err },
 	} {
-		ctx, cancel = context.WithCancel(t.Context())
-		cancel()
-		require.ErrorIs(t, do(), context.Canceled, name)
-		ctx, cancel = context.WithCancel(t.Context())
-		end := time.AfterFunc(10*time.Millisecond, cancel)
-		require.ErrorIs(t, do(), context.Canceled, "%s: while it waits", name)
-		end.Stop()
-		cancel()
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel = context.WithCancel(t.Context())
+			cancel()
+			require.ErrorIs(t, do(), context.Canceled, name)
+			ctx, cancel = context.WithCancel(t.Context())
+			end := time.AfterFunc(10*time.Millisecond, cancel)
+			require.ErrorIs(t, do(), context.Canceled, "%s: while it waits", name)
+			end.Stop()
+			cancel()
+		})
 	}
 	s.fetching.unlock()
 	s.looking.unlock()

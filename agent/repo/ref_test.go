@@ -102,9 +102,11 @@ func TestResolve(t *testing.T) {
 			first.String():     {"", first},
 			sha:                {"", repotest.ParseID(t, sha)},
 		} {
-			got, err := r.Resolve(t.Context(), parseRef(t, ref))
-			require.NoError(t, err, ref)
-			assert.Equal(t, want, got, ref)
+			t.Run(ref, func(t *testing.T) {
+				got, err := r.Resolve(t.Context(), parseRef(t, ref))
+				require.NoError(t, err, ref)
+				assert.Equal(t, want, got, ref)
+			})
 		}
 
 		_, err := r.Resolve(t.Context(), parseRef(t, "both"))
@@ -117,9 +119,11 @@ func TestResolve(t *testing.T) {
 		for ref, near := range map[string]string{
 			"Main": `"main"`, "maim": `"main"`, "display": `"feature/Display"`, "v1.0.1": `"v1.0.0"`, "refs/heads/mian": `"main"`,
 		} {
-			_, err = r.Resolve(t.Context(), parseRef(t, ref))
-			repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
-			assert.ErrorContains(t, err, near, ref)
+			t.Run(ref, func(t *testing.T) {
+				_, err = r.Resolve(t.Context(), parseRef(t, ref))
+				repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
+				assert.ErrorContains(t, err, near, ref)
+			})
 		}
 		_, err = r.Resolve(t.Context(), parseRef(t, "nothing-like-it"))
 		repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)

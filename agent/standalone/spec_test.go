@@ -45,12 +45,14 @@ func TestLoadErrorsNameTheField(t *testing.T) {
 		"a: [":                        "line",
 		minimal + "  snapshots: {}\n": `unknown field "spec.snapshots"`,
 	} {
-		file := writeFile(t, "gs.yaml", broken)
-		_, _, err := Load(file)
-		require.Error(t, err, broken)
-		assert.Equal(t, v1alpha1.ReasonProfilesInvalid, failure.Reason(err, ""), broken)
-		assert.Contains(t, err.Error(), names)
-		assert.Contains(t, err.Error(), file)
+		t.Run(broken, func(t *testing.T) {
+			file := writeFile(t, "gs.yaml", broken)
+			_, _, err := Load(file)
+			require.Error(t, err, broken)
+			assert.Equal(t, v1alpha1.ReasonProfilesInvalid, failure.Reason(err, ""), broken)
+			assert.Contains(t, err.Error(), names)
+			assert.Contains(t, err.Error(), file)
+		})
 	}
 	_, _, err := Load(filepath.Join(t.TempDir(), "nothing.yaml"))
 	assert.ErrorIs(t, err, os.ErrNotExist)

@@ -159,11 +159,13 @@ func TestRenderFailureKeepsLastCommit(t *testing.T) {
 		"patch":    {gitserver.Write(view, `{"title": 7}`), v1alpha1.ReasonPatchFailed, view},
 		"syntax":   {gitserver.Write("projects/line/x.json", `{"a": {{.site}}x}`), v1alpha1.ReasonConfigSyntaxError, "projects/line/x.json:1"},
 	} {
-		b.push(append(sealedFiles(t), gitserver.Write("projects/line/x.json", "{}"), c.edit)...)
-		r := b.ended(sync.Error, c.reason)
-		assert.Contains(t, r.Message, c.says, name)
-		assert.Equal(t, good, r.Commit, name)
-		assert.Equal(t, before, b.read(view), name)
+		t.Run(name, func(t *testing.T) {
+			b.push(append(sealedFiles(t), gitserver.Write("projects/line/x.json", "{}"), c.edit)...)
+			r := b.ended(sync.Error, c.reason)
+			assert.Contains(t, r.Message, c.says, name)
+			assert.Equal(t, good, r.Commit, name)
+			assert.Equal(t, before, b.read(view), name)
+		})
 	}
 	b.push(append(sealedFiles(t), gitserver.Write("projects/line/x.json", "{}"))...)
 	b.synced()

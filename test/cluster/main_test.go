@@ -190,8 +190,10 @@ func TestCommandsThatMakeNoSenseSayWhatDoes(t *testing.T) {
 		"no configuration": {[]string{"keep"}, "configuration"},
 		"nothing to ask":   {[]string{"ctl", "status"}, "no cluster runs"},
 	} {
-		_, _, err := command(t, c.args...)
-		assert.ErrorContains(t, err, c.want, name)
+		t.Run(name, func(t *testing.T) {
+			_, _, err := command(t, c.args...)
+			assert.ErrorContains(t, err, c.want, name)
+		})
 	}
 	_, _, err := command(t, "keep")
 	assert.True(t, errors.Is(err, io.EOF))

@@ -53,9 +53,11 @@ func TestComparePage(t *testing.T) {
 		"other labels":              {page, func(t testing.TB) { Metrics(t, file, metrics("kind")) }, true},
 		"no metrics":                {page, func(t testing.TB) { Metrics(t, file, prometheus.NewRegistry()) }, true},
 	} {
-		require.NoError(t, os.WriteFile(file, []byte(c.page), 0o644))
-		l := &listener{TB: t}
-		c.check(l)
-		assert.Equal(t, c.fails, len(l.said) > 0, "%s: %q", name, l.said)
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(file, []byte(c.page), 0o644))
+			l := &listener{TB: t}
+			c.check(l)
+			assert.Equal(t, c.fails, len(l.said) > 0, "%s: %q", name, l.said)
+		})
 	}
 }

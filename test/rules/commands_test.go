@@ -102,6 +102,8 @@ func TestCommandRuleFindsGaps(t *testing.T) {
 		"a test that is not there":   untyped([]file{page, good}, []document.Entry{entry("", "x TestB")}),
 		"a test of its own mind":     untyped([]file{page, test("document.Read(t)")}, []document.Entry{entry("", "x TestA")}),
 	} {
-		assert.Len(t, wrong, 1, name)
+		t.Run(name, func(t *testing.T) {
+			assert.Len(t, wrong, 1, name)
+		})
 	}
 }

@@ -61,9 +61,11 @@ func TestATemplateIsRendered(t *testing.T) {
 		"{{- /* a comment */ -}} x": "x",
 		`{{with .Vars}}{{.host}}{{end}}{{len .Vars}}{{and 1 0}}{{or 0 2}}{{not false}}`: "db.example.com302true",
 	} {
-		got, err := execute(text, 1<<20)
-		require.NoError(t, err, text)
-		assert.Equal(t, want, got, text)
+		t.Run(text, func(t *testing.T) {
+			got, err := execute(text, 1<<20)
+			require.NoError(t, err, text)
+			assert.Equal(t, want, got, text)
+		})
 	}
 }
 
@@ -90,12 +92,14 @@ func TestInvalidTemplate(t *testing.T) {
 		`{{range 9}}{{with $x := print (_step -5)}}{{end}}{{end}}`: {"_step"},
 		`{{int "x"}}`: {"int"},
 	} {
-		_, err := execute(text, 1<<20)
-		require.Error(t, err, text)
-		assert.Equal(t, v1alpha1.ReasonTemplateFailed, failure.Reason(err, ""), "%s: %v", text, err)
-		for _, s := range append(says, "projects/p/x.json") {
-			assert.ErrorContains(t, err, s, text)
-		}
+		t.Run(text, func(t *testing.T) {
+			_, err := execute(text, 1<<20)
+			require.Error(t, err, text)
+			assert.Equal(t, v1alpha1.ReasonTemplateFailed, failure.Reason(err, ""), "%s: %v", text, err)
+			for _, s := range append(says, "projects/p/x.json") {
+				assert.ErrorContains(t, err, s, text)
+			}
+		})
 	}
 }
 
@@ -157,9 +161,11 @@ func TestTemplateUsesTheCommit(t *testing.T) {
 		`{{define "x"}}{{.Commit}}{{end}}{{template "x" .}}`: true, "{{if .Ref}}{{end}}": true, "{{(index .Vars).Commit}}": true,
 		`{{if false}}{{else}}{{slice .Commit 0 7}}{{end}}`: true, `{{template "x" print .Commit}}{{define "x"}}{{end}}`: true,
 	} {
-		tmpl, err := Parse("a.json", text)
-		require.NoError(t, err)
-		assert.Equal(t, want, tmpl.Volatile(), text)
+		t.Run(text, func(t *testing.T) {
+			tmpl, err := Parse("a.json", text)
+			require.NoError(t, err)
+			assert.Equal(t, want, tmpl.Volatile(), text)
+		})
 	}
 }
 
@@ -187,14 +193,16 @@ func TestUnknownFact(t *testing.T) {
 		`{{define "b"}}{{.Labels.area}}{{end}}{{template "b" .}}`: true, "{{.Nope}}": false, "{{.GatewayName}} {{.Vars.nope}}": false,
 		"{{range .Vars}}{{.}}{{end}}{{.Vars.nope}}": false, "{{with .Vars}}{{.nope}}{{end}}": false, "{{$.PodOrdinal}}": true,
 	} {
-		tmpl, err := Parse("a", text)
-		require.NoError(t, err)
-		_, err = tmpl.Execute(f, 1<<10)
-		require.Error(t, err, text)
-		assert.True(t, failure.Is(err, v1alpha1.ReasonTemplateFailed), text)
-		assert.Equal(t, want, errors.Is(err, ErrUnread), text)
-		_, err = tmpl.Execute(facts(), 1<<10)
-		assert.NotErrorIs(t, err, ErrUnread, text)
+		t.Run(text, func(t *testing.T) {
+			tmpl, err := Parse("a", text)
+			require.NoError(t, err)
+			_, err = tmpl.Execute(f, 1<<10)
+			require.Error(t, err, text)
+			assert.True(t, failure.Is(err, v1alpha1.ReasonTemplateFailed), text)
+			assert.Equal(t, want, errors.Is(err, ErrUnread), text)
+			_, err = tmpl.Execute(facts(), 1<<10)
+			assert.NotErrorIs(t, err, ErrUnread, text)
+		})
 	}
 	tmpl, err := Parse("a", "{{.GatewayName}}{{if false}}{{.Labels}}{{end}}")
 	require.NoError(t, err)

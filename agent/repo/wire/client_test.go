@@ -107,9 +107,11 @@ func TestThrottlingRetryAfter(t *testing.T) {
 		"0": 0, "7": 7 * time.Second, "99999999999": maxWait, "Fri, 02 Jan 2026 00:00:10 GMT": 10 * time.Second,
 		"Thu, 01 Jan 2026 00:00:00 GMT": 0,
 	} {
-		got, ok := retryAfter(header, time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC))
-		assert.True(t, ok, header)
-		assert.Equal(t, want, got, header)
+		t.Run(header, func(t *testing.T) {
+			got, ok := retryAfter(header, time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC))
+			assert.True(t, ok, header)
+			assert.Equal(t, want, got, header)
+		})
 	}
 	for _, header := range []string{"", "soon", "-1"} {
 		_, ok := retryAfter(header, time.Now())

@@ -207,9 +207,11 @@ func TestGitHubAppTokenHost(t *testing.T) {
 		"https://octo.ghe.com/plant/site":         "https://api.octo.ghe.com",
 		"https://git.example.com:8443/plant/site": "https://git.example.com:8443/api/v3",
 	} {
-		base, err := newAppTokens(GitHubApp{}, parseURL(t, repo), Options{}).base()
-		require.NoError(t, err)
-		assert.Equal(t, want, base.String())
+		t.Run(repo, func(t *testing.T) {
+			base, err := newAppTokens(GitHubApp{}, parseURL(t, repo), Options{}).base()
+			require.NoError(t, err)
+			assert.Equal(t, want, base.String())
+		})
 	}
 	_, err := newAppTokens(GitHubApp{APIBaseURL: "http://api.example.com"}, parseURL(t, "https://git.example.com/a/b"), Options{}).base()
 	repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)

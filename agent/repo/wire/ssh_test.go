@@ -200,7 +200,9 @@ func TestSSHPathIsQuoted(t *testing.T) {
 		"ssh://h/a';touch%20x;'":    `git-upload-pack '/a'\'';touch x;'\'''`,
 		"git@h:a$(touch)`x`\\!.git": `git-upload-pack 'a$(touch)` + "`x`" + `\'\!'.git'`,
 	} {
-		assert.Equal(t, want, parseURL(t, in).command(), in)
+		t.Run(in, func(t *testing.T) {
+			assert.Equal(t, want, parseURL(t, in).command(), in)
+		})
 	}
 	g := newShellSite(t, gitserver.SSHOptions{})
 	odd := gitserver.NewRepo(t, filepath.Join(filepath.Dir(g.Dir), "it's!.git"))

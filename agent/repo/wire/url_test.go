@@ -38,12 +38,14 @@ func TestParseURLAccepts(t *testing.T) {
 		"file://localhost/srv/git/a%20b.git":           "/srv/git/a b.git",
 		"/srv/git/../git/plant.git":                    "/srv/git/plant.git",
 	} {
-		u, err := ParseURL(in)
-		require.NoError(t, err, in)
-		assert.Equal(t, want, u.String(), in)
-		again, err := ParseURL(u.String())
-		require.NoError(t, err, "what is printed can be read")
-		assert.Equal(t, want, again.String())
+		t.Run(in, func(t *testing.T) {
+			u, err := ParseURL(in)
+			require.NoError(t, err, in)
+			assert.Equal(t, want, u.String(), in)
+			again, err := ParseURL(u.String())
+			require.NoError(t, err, "what is printed can be read")
+			assert.Equal(t, want, again.String())
+		})
 	}
 	u := parseURL(t, "https://user:pa%3Ass@git.example.com/a.git")
 	username, password := u.credentials()

@@ -125,9 +125,11 @@ func TestFleetBench(t *testing.T) {
 
 func TestSizes(t *testing.T) {
 	for text, want := range map[string]size{"1": {1, 1}, "200": {1, 200}, "50x20": {50, 20}} {
-		of, err := parseSize(text)
-		require.NoError(t, err)
-		assert.Equal(t, want, of)
+		t.Run(text, func(t *testing.T) {
+			of, err := parseSize(text)
+			require.NoError(t, err)
+			assert.Equal(t, want, of)
+		})
 	}
 	for _, text := range []string{"", "0", "-3", "x", "1x", "x1", "1x2x3", "2001", "50x50", "4294967296x4294967296", "one"} {
 		_, err := parseSize(text)

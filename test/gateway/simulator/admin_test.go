@@ -67,8 +67,10 @@ func TestAdminRefusesWhatItDoesNotUnderstand(t *testing.T) {
 		"/config":      `{"collection":"external","resource":"ignition/x/y","config":{}}`,
 		"/tokens":      `{"name":"a:b"}`,
 	} {
-		status, _ := b.admin("POST", path, body)
-		assert.Equal(t, 400, status, path)
+		t.Run(path, func(t *testing.T) {
+			status, _ := b.admin("POST", path, body)
+			assert.Equal(t, 400, status, path)
+		})
 	}
 	for _, f := range []string{`{"route":"GET /x"}`, `{"route":"x","status":500}`, `{"route":"GET /x","status":99}`, `{"route":"GET /x","delay":"-1s"}`} {
 		status, _ := b.admin("POST", "/faults", f)
