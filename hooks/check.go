@@ -32,7 +32,7 @@ A check is unknown if you may not read what it needs. The exit code is 1 if a ch
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), within)
 		defer cancel()
-		list, err := check.Looker{Clients: p.Clients, Namespace: p.namespace, Now: time.Now}.Look(ctx)
+		list, err := check.Checker{Clients: p.Clients, Namespace: p.namespace, Now: time.Now}.Check(ctx)
 		if err != nil {
 			return err
 		}

@@ -18,38 +18,38 @@ import (
 // within is the time limit of a command that queries the API server and does not wait for gateways.
 const within = 30 * time.Second
 
-// place is a cluster and a namespace in it.
-type place struct {
+// target is a cluster and a namespace in it.
+type target struct {
 	kube.Clients
 	namespace string
 	patient   bool // retry while the API server does not answer, because no terminal is attached
 }
 
 // connect finds the cluster and the namespace as kubectl does.
-func (c *cli) connect() (place, error) {
+func (c *cli) connect() (target, error) {
 	loader := c.flags.ToRawKubeConfigLoader()
 	namespace, _, err := loader.Namespace()
 	if err != nil {
-		return place{}, fmt.Errorf("load the kubeconfig: %w; set --kubeconfig or KUBECONFIG", err)
+		return target{}, fmt.Errorf("load the kubeconfig: %w; set --kubeconfig or KUBECONFIG", err)
 	}
 	config, err := c.flags.ToRESTConfig()
 	if err != nil {
-		return place{}, fmt.Errorf("load the kubeconfig: %w; set --kubeconfig or KUBECONFIG", err)
+		return target{}, fmt.Errorf("load the kubeconfig: %w; set --kubeconfig or KUBECONFIG", err)
 	}
 	kube.Directly(config, c.env)
 	clients, err := kube.ConnectTo(config, "stoker/"+version)
 	if err != nil {
-		return place{}, err
+		return target{}, err
 	}
-	return place{clients, namespace, !c.live}, nil
+	return target{clients, namespace, !c.live}, nil
 }
 
-func (p place) setter() *request.Setter { return request.NewSetter(p.Dynamic, p.Now) }
+func (p target) setter() *request.Setter { return request.NewSetter(p.Dynamic, p.Now) }
 
-// persist retries ask, up to the time limit of a command, while the API server does not answer. In the first second of a Job
+// retry retries ask, up to the time limit of a command, while the API server does not answer. In the first second of a Job
 // the network may not be ready, and a restarting API server refuses connections for a few seconds. On a terminal it does not
 // retry: the user sees the error and decides.
-func (p place) persist(ctx context.Context, ask func(context.Context) error) error {
+func (p target) retry(ctx context.Context, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for n := 0; ; n++ {
@@ -68,8 +68,8 @@ func unanswered(err error) bool {
 }
 
 // get reads one GatewaySync.
-func (p place) get(ctx context.Context, name string) (gs *v1alpha1.GatewaySync, err error) {
-	err = p.persist(ctx, func(ctx context.Context) (err error) {
+func (p target) get(ctx context.Context, name string) (gs *v1alpha1.GatewaySync, err error) {
+	err = p.retry(ctx, func(ctx context.Context) (err error) {
 		gs, err = kube.GatewaySyncs(p.Dynamic, p.namespace).Get(ctx, name)
 		return err
 	})
@@ -77,7 +77,7 @@ func (p place) get(ctx context.Context, name string) (gs *v1alpha1.GatewaySync, 
 }
 
 // explain adds to an error of the API server what to do about it.
-func (p place) explain(name string, err error) error {
+func (p target) explain(name string, err error) error {
 	gone, isGone := errors.AsType[*apierrors.StatusError](err)
 	switch {
 	case err == nil:
@@ -103,7 +103,7 @@ func (p place) explain(name string, err error) error {
 }
 
 // explainAsked is explain for the error of a write.
-func (p place) explainAsked(name string, err error) error {
+func (p target) explainAsked(name string, err error) error {
 	explained := p.explain(name, err)
 	if unanswered(err) {
 		return fmt.Errorf("%w\nThe API server may have accepted the request", explained)
@@ -112,7 +112,7 @@ func (p place) explainAsked(name string, err error) error {
 }
 
 // load is get with the error explained.
-func (p place) load(ctx context.Context, name string) (*v1alpha1.GatewaySync, error) {
+func (p target) load(ctx context.Context, name string) (*v1alpha1.GatewaySync, error) {
 	gs, err := p.get(ctx, name)
 	return gs, p.explain(name, err)
 }

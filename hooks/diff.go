@@ -72,7 +72,7 @@ type change struct {
 	Path string `json:"path"`
 }
 
-func (c *cli) compare(ctx context.Context, p place, name, only string, d *renderFlags, form string) (err error) {
+func (c *cli) compare(ctx context.Context, p target, name, only string, d *renderFlags, form string) (err error) {
 	sign, err := d.form()
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (c *cli) compare(ctx context.Context, p place, name, only string, d *render
 }
 
 // compare plans the change of one gateway.
-func (p place) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alpha1.DiscoveredGateway, from *offline.Checkout, to repo.Resolution, ref string, sign resource.Form) (difference, error) {
+func (p target) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alpha1.DiscoveredGateway, from *offline.Checkout, to repo.Resolution, ref string, sign resource.Form) (difference, error) {
 	pod, err := p.Core.CoreV1().Pods(p.namespace).Get(ctx, row.PodName, metav1.GetOptions{})
 	if err != nil {
 		return difference{}, fmt.Errorf("read its pod: %w", err)
@@ -243,7 +243,7 @@ func healthPortOf(pod *corev1.Pod) (port string, ok bool) {
 
 // state queries an agent for what its gateway runs. It verifies the gateway's name, because another program may answer on that
 // port.
-func (p place) state(ctx context.Context, pod *corev1.Pod, gateway string) (state, error) {
+func (p target) state(ctx context.Context, pod *corev1.Pod, gateway string) (state, error) {
 	port, ok := healthPortOf(pod)
 	if !ok {
 		return state{}, fmt.Errorf("pod %s has no agent%s", pod.Name, help(v1alpha1.ReasonMissingSidecar))

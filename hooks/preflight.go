@@ -197,7 +197,7 @@ func merged(live, given map[string]string) map[string]string {
 const maxPods = 500
 
 // addGateways adds the gateways of the status, with the labels and annotations of their pods if they can be read.
-func (x *preflightFlags) addGateways(ctx context.Context, p place, gs *v1alpha1.GatewaySync, asked *preflight.Asked) {
+func (x *preflightFlags) addGateways(ctx context.Context, p target, gs *v1alpha1.GatewaySync, asked *preflight.Asked) {
 	if len(gs.Status.DiscoveredGateways) == 0 {
 		return
 	}

@@ -62,7 +62,7 @@ prints the reason, and exits with 0.`,
 			}
 			failed = commit
 		}
-		return got.ask(ctx, args[0], rollbackRequested, func(ctx context.Context, p place) (request.Answer, error) {
+		return got.ask(ctx, args[0], rollbackRequested, func(ctx context.Context, p target) (request.Answer, error) {
 			for { // the lead may be about to resolve the branch
 				answer, err := p.setter().RollbackFrom(ctx, p.namespace, args[0], failed, *to, got.by, got.id)
 				if !errors.Is(err, request.ErrTooEarly) || !backoff.Wait(ctx, time.Second) {
@@ -103,7 +103,7 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 	}
 	// The failure may be fixed in git by now, or not be reported yet.
 	before := request.Read(gs, "", nil, p.Now())
-	if err := p.persist(ctx, func(ctx context.Context) error {
+	if err := p.retry(ctx, func(ctx context.Context) error {
 		_, err := p.setter().Ask(ctx, p.namespace, name, request.Request{By: a.by})
 		return err
 	}); err != nil {
@@ -132,10 +132,10 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 //
 // A poll of git restarts an expired progress deadline. Therefore the verdict from before the poll stays valid if the commit is
 // still the same and a gateway blames it.
-func (a *asking) verdict(ctx context.Context, p place, name string, before request.Verdict, within time.Duration) (request.Verdict, error) {
+func (a *asking) verdict(ctx context.Context, p target, name string, before request.Verdict, within time.Duration) (request.Verdict, error) {
 	waiting, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	w := &watcher{cli: a.cli, place: p, name: name}
+	w := &watcher{cli: a.cli, target: p, name: name}
 	last := request.Verdict{Message: "the API server does not answer"}
 	for n := 0; ; n++ {
 		looking := waiting

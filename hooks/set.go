@@ -91,7 +91,7 @@ so a repeated Job requests only once. If the sync is already over, the command r
 		case ref == "":
 			return outcome(exitUsage, "the ref is empty: name a branch, a tag or a commit")
 		}
-		return got.ask(ctx, name, "desired ref set to "+ref, func(ctx context.Context, p place) (request.Answer, error) {
+		return got.ask(ctx, name, "desired ref set to "+ref, func(ctx context.Context, p target) (request.Answer, error) {
 			return p.setter().Ask(ctx, p.namespace, name, request.Request{Ref: ref, Commit: got.commit, By: got.by, ID: got.id})
 		})
 	})
@@ -168,7 +168,7 @@ It approves no other commit.`,
 		if *confirm != "" && !v1alpha1.IsCommitPrefix(*confirm) {
 			return fmt.Errorf("--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)
 		}
-		return got.ask(ctx, args[0], "sync requested", func(ctx context.Context, p place) (request.Answer, error) {
+		return got.ask(ctx, args[0], "sync requested", func(ctx context.Context, p target) (request.Answer, error) {
 			answer, err := p.setter().Ask(ctx, p.namespace, args[0], request.Request{By: got.by, ID: got.id, Force: *force, ConfirmDeletion: *confirm})
 			if err == nil && answer.GatewaySync.RequestedUnless() != "" {
 				answer.Ref = "" // the ref is that of a rollback, which may lapse after the requested poll
@@ -193,7 +193,7 @@ The command writes an annotation, which Argo CD does not revert.`,
 		Args: cobra.ExactArgs(1),
 	}
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
-		return got.ask(ctx, args[0], "is paused", func(ctx context.Context, p place) (request.Answer, error) {
+		return got.ask(ctx, args[0], "is paused", func(ctx context.Context, p target) (request.Answer, error) {
 			return p.setter().Pause(ctx, p.namespace, args[0], true)
 		})
 	})
@@ -208,7 +208,7 @@ func (c *cli) resume() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 	}
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
-		return got.ask(ctx, args[0], "is not paused", func(ctx context.Context, p place) (request.Answer, error) {
+		return got.ask(ctx, args[0], "is not paused", func(ctx context.Context, p target) (request.Answer, error) {
 			answer, err := p.setter().Pause(ctx, p.namespace, args[0], false)
 			if err == nil && answer.GatewaySync.Spec.Paused {
 				return answer, errors.New("spec.paused is true: set it to false where the manifest is kept; these commands never write the spec")
@@ -220,13 +220,13 @@ func (c *cli) resume() *cobra.Command {
 }
 
 // ask carries out a request, prints the answer, and waits if the flags say so.
-func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Context, place) (request.Answer, error)) error {
+func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Context, target) (request.Answer, error)) error {
 	p, err := a.connect()
 	if err != nil {
 		return err
 	}
 	var answer request.Answer
-	if err := p.persist(ctx, func(ctx context.Context) (err error) {
+	if err := p.retry(ctx, func(ctx context.Context) (err error) {
 		answer, err = ask(ctx, p)
 		return err
 	}); err != nil {

@@ -83,7 +83,7 @@ func (c *cli) get() *cobra.Command {
 }
 
 // list returns all GatewaySyncs of a namespace and prints an error for each that cannot be decoded.
-func (c *cli) list(ctx context.Context, p place) ([]*v1alpha1.GatewaySync, error) {
+func (c *cli) list(ctx context.Context, p target) ([]*v1alpha1.GatewaySync, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	list, undecodable, err := kube.GatewaySyncs(p.Dynamic, p.namespace).List(ctx, metav1.ListOptions{})
@@ -103,7 +103,7 @@ type leads struct {
 	targets map[types.NamespacedName]*v1alpha1.SyncTarget
 }
 
-func (c *cli) leads(ctx context.Context, p place) leads {
+func (c *cli) leads(ctx context.Context, p target) leads {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	list, undecodable, err := kube.SyncTargets(p.Dynamic, p.namespace).List(ctx, metav1.ListOptions{})

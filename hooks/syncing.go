@@ -39,7 +39,7 @@ func (c *cli) syncs(command *cobra.Command) *syncing {
 func (s *syncing) on() bool { return s.application != "" }
 
 // job returns the Job that this process runs in.
-func (s *syncing) job(p place) application.Job {
+func (s *syncing) job(p target) application.Job {
 	j := application.Job{Namespace: s.env("POD_NAMESPACE"), Name: s.env("JOB_NAME")}
 	if j.Namespace == "" {
 		j.Namespace = p.namespace
@@ -51,7 +51,7 @@ func (s *syncing) job(p place) application.Job {
 }
 
 // learn returns the commit that is being synced. It fails if the commit is not from the repository of gs.
-func (s *syncing) learn(ctx context.Context, p place, gs *v1alpha1.GatewaySync) (application.Sync, application.Job, error) {
+func (s *syncing) learn(ctx context.Context, p target, gs *v1alpha1.GatewaySync) (application.Sync, application.Job, error) {
 	job := s.job(p)
 	if job.Name == "" {
 		return application.Sync{}, job, outcome(exitUsage, "--application needs the name of the Job: set the environment variable JOB_NAME from the pod's label batch.kubernetes.io/job-name")
@@ -79,7 +79,7 @@ func (s *syncing) learn(ctx context.Context, p place, gs *v1alpha1.GatewaySync) 
 	return found, job, err
 }
 
-func (s *syncing) name(ctx context.Context, p place, job application.Job) (application.Name, error) {
+func (s *syncing) name(ctx context.Context, p target, job application.Job) (application.Name, error) {
 	if s.application != autoApplication {
 		name, err := application.ParseName(s.application)
 		if err != nil {

@@ -104,7 +104,7 @@ command prints its progress. It reads the status at least once, however short --
 // watcher waits for one GatewaySync.
 type watcher struct {
 	*cli
-	place
+	target
 	name   string
 	ref    string // "" until it is known
 	commit string // "" for any
@@ -127,11 +127,11 @@ func heldOff(gs *v1alpha1.GatewaySync, v request.Verdict) string {
 
 // await waits until the gateways run ref, or the desired ref of the first look if ref is "", at commit unless it is "". It
 // returns the last verdict. The error says how the wait ended unless the gateways got there.
-func (c *cli) await(ctx context.Context, p place, name, ref, commit string, l *limits) (request.Verdict, error) {
+func (c *cli) await(ctx context.Context, p target, name, ref, commit string, l *limits) (request.Verdict, error) {
 	if l.timeout <= 0 || l.empty < 0 {
 		return request.Verdict{}, outcome(exitUsage, "--timeout must be positive, and --timeout-empty not negative")
 	}
-	w := &watcher{cli: c, place: p, name: name, ref: ref, commit: commit}
+	w := &watcher{cli: c, target: p, name: name, ref: ref, commit: commit}
 	waiting, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	last := request.Verdict{Message: "the status of GatewaySync " + name + " was not read yet"}

@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 	case s.Version:
 		fmt.Fprintln(stdout, version)
 	default:
-		err = work(ctx, s, daemon.Log(stderr, s.LogFormat, s.LogLevel), lookup.AskWithin)
+		err = work(ctx, s, daemon.Log(stderr, s.LogFormat, s.LogLevel), lookup.LookupTimeout)
 	}
 	return daemon.Exit(err, "injector", stderr)
 }

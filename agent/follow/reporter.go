@@ -130,7 +130,7 @@ func (r *reporter) run(ctx context.Context) {
 		case <-r.woken:
 		case <-timer.C:
 			if !r.now().Before(r.next()) {
-				r.turn(ctx)
+				r.iterate(ctx)
 			}
 		}
 		timer.Stop()
@@ -167,8 +167,8 @@ func (r *reporter) next() time.Time {
 	return due
 }
 
-// turn runs one step and records its outcome.
-func (r *reporter) turn(ctx context.Context) {
+// iterate runs one step and records its outcome.
+func (r *reporter) iterate(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	err := r.step(ctx)

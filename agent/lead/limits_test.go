@@ -95,7 +95,7 @@ func TestTakeoverOfAnyAdmittedSyncTarget(t *testing.T) {
 		}
 		assert.NoError(t, takeOver(t, l, gs, func() error {
 			return l.lock.write(t.Context(), func(spec *v1alpha1.SyncTargetSpec) {
-				told(spec, v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Generation: 1, Ref: "main", Commit: commitB}, 0)
+				update(spec, v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Generation: 1, Ref: "main", Commit: commitB}, 0)
 			})
 		}), c.Name)
 		is, err := s.targets().Get(t.Context(), "site")

@@ -39,9 +39,9 @@ func unresolved(want *v1alpha1.SyncTargetSpec, gs *v1alpha1.GatewaySync, invalid
 // maxRevision is far above any real revision, and far below an overflow.
 const maxRevision = 1 << 53
 
-// told sets s to want except for the lock. A change that agents act on gets a new revision; a change of the problem alone does
+// update sets s to want except for the lock. A change that agents act on gets a new revision; a change of the problem alone does
 // not.
-func told(s *v1alpha1.SyncTargetSpec, want v1alpha1.SyncTargetSpec, least int64) {
+func update(s *v1alpha1.SyncTargetSpec, want v1alpha1.SyncTargetSpec, least int64) {
 	was := *s
 	*s = want
 	s.Lead, s.Revision = was.Lead, was.Revision

@@ -19,7 +19,7 @@ func TestRevisionCounts(t *testing.T) {
 		want := *s.DeepCopy()
 		want.Lead = v1alpha1.LeadRecord{Holder: "as it was a while ago"}
 		change(&want)
-		told(&s, want, 0)
+		update(&s, want, 0)
 		return s.Revision
 	}
 	for i, change := range []func(*v1alpha1.SyncTargetSpec){
@@ -53,7 +53,7 @@ func TestRecreatedTargetContinuesRevision(t *testing.T) {
 	s.Reports[0].Status.Revision, s.Reports[1].Status.Revision, s.Reports[2].Status.Revision = 7, math.MaxInt64, -3
 	assert.EqualValues(t, 7, reported(s.Reports))
 	var made v1alpha1.SyncTargetSpec
-	told(&made, s.Target, reported(s.Reports))
+	update(&made, s.Target, reported(s.Reports))
 	assert.EqualValues(t, 8, made.Revision)
 	assert.Zero(t, reported(nil))
 }

@@ -94,7 +94,7 @@ func (t *term) run(ctx context.Context) error {
 	defer cancel()
 	defer t.metrics.Clear()
 	for {
-		pause, err := t.turn(ctx)
+		pause, err := t.iterate(ctx)
 		if err != nil {
 			return err
 		}
@@ -112,8 +112,8 @@ func (t *term) run(ctx context.Context) error {
 	}
 }
 
-// turn does everything that is due and returns how long to wait for the next turn.
-func (t *term) turn(ctx context.Context) (time.Duration, error) {
+// iterate does everything that is due and returns how long to wait for the next turn.
+func (t *term) iterate(ctx context.Context) (time.Duration, error) {
 	gs, invalid := t.view()
 	if errors.Is(invalid, errGone) {
 		return 0, errGone
@@ -221,7 +221,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		reports, _ := t.reports()
 		is.Revision = reported(reports)
 	}
-	err := t.writeTarget(ctx, func(s *v1alpha1.SyncTargetSpec) { told(s, want, is.Revision) })
+	err := t.writeTarget(ctx, func(s *v1alpha1.SyncTargetSpec) { update(s, want, is.Revision) })
 	switch {
 	case err == nil:
 		t.log.Info("the target is written", "ref", want.Ref, "commit", want.Commit, "generation", want.Generation, "paused", want.Paused)

@@ -128,8 +128,8 @@ func (l *Loop) Run(ctx context.Context, src Source) {
 // Turn does everything that is due, and returns the time until the next thing is due.
 func (l *Loop) Turn(ctx context.Context, src Source, poked bool) time.Duration {
 	started := l.Now()
-	l.state.turn(started)
-	defer l.state.turn(time.Time{})
+	l.state.iterating(started)
+	defer l.state.iterating(time.Time{})
 	l.settle()
 	l.wish = src.Look(ctx, poked)
 	l.deliver(ctx)

@@ -70,8 +70,8 @@ type board struct {
 	since time.Time // start of the running iteration; zero between iterations
 }
 
-// turn records that an iteration began at t, or with a zero t that it ended.
-func (b *board) turn(t time.Time) {
+// iterating records that an iteration began at t, or with a zero t that it ended.
+func (b *board) iterating(t time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.since = t

@@ -81,8 +81,8 @@ func (t Topic) unseen(what string, err error) Finding {
 	return t.on(state, what+" cannot be read: "+err.Error())
 }
 
-// Looker runs the checks.
-type Looker struct {
+// Checker runs the checks.
+type Checker struct {
 	kube.Clients
 	Namespace string
 	Now       func() time.Time
@@ -95,7 +95,7 @@ const maxList = 5000
 var ErrUnreachable = errors.New("the API server does not answer")
 
 // Look runs all checks. It fails if the API server does not answer.
-func (l Looker) Look(ctx context.Context) ([]Finding, error) {
+func (l Checker) Check(ctx context.Context) ([]Finding, error) {
 	if _, err := l.Core.Discovery().ServerVersion(); err != nil {
 		return nil, errors.Join(ErrUnreachable, err)
 	}

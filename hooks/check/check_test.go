@@ -36,17 +36,17 @@ func TestTopicsHaveTroubleshootingHeadings(t *testing.T) {
 	}
 }
 
-func looker(t *testing.T, config *rest.Config, namespace string) Looker {
+func checker(t *testing.T, config *rest.Config, namespace string) Checker {
 	t.Helper()
 	clients, err := kube.ConnectTo(config, "test")
 	require.NoError(t, err)
-	return Looker{Clients: clients, Namespace: namespace, Now: time.Now}
+	return Checker{Clients: clients, Namespace: namespace, Now: time.Now}
 }
 
 // look returns the findings by topic, each as "state: message". It also verifies that the documentation has their anchors.
-func look(t *testing.T, l Looker) map[Topic]string {
+func look(t *testing.T, l Checker) map[Topic]string {
 	t.Helper()
-	list, err := l.Look(t.Context())
+	list, err := l.Check(t.Context())
 	require.NoError(t, err)
 	doc, err := os.ReadFile("../../docs/how-to/troubleshooting.md")
 	require.NoError(t, err)
@@ -65,7 +65,7 @@ func look(t *testing.T, l Looker) map[Topic]string {
 func TestCheckEmptyCluster(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t, kubetest.WithoutKinds())
-	found := look(t, looker(t, cluster.RESTConfig(), "default"))
+	found := look(t, checker(t, cluster.RESTConfig(), "default"))
 	for _, topic := range []Topic{kinds, roles, webhook, injector} {
 		t.Run(string(topic), func(t *testing.T) {
 			assert.True(t, strings.HasPrefix(found[topic], "failed: "), found[topic])
@@ -77,7 +77,7 @@ func TestCheckEmptyCluster(t *testing.T) {
 }
 
 func TestCheckUnreachableAPIServer(t *testing.T) {
-	_, err := looker(t, &rest.Config{Host: "http://127.0.0.1:1"}, "default").Look(t.Context())
+	_, err := checker(t, &rest.Config{Host: "http://127.0.0.1:1"}, "default").Check(t.Context())
 	assert.ErrorIs(t, err, ErrUnreachable)
 }
 
@@ -127,7 +127,7 @@ func TestCheckInstallation(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, strings.ReplaceAll(installed, "CA", certificate(t, time.Now().Add(-48*time.Hour))))
-	l := looker(t, cluster.RESTConfig(), namespace)
+	l := checker(t, cluster.RESTConfig(), namespace)
 	found := look(t, l)
 	assert.Equal(t, "ok: GatewaySync, SyncTarget and SyncReport are served\n", found[kinds])
 	assert.True(t, strings.HasPrefix(found[roles], "ok: "))
@@ -145,7 +145,7 @@ func TestCheckInstallation(t *testing.T) {
 	assert.True(t, strings.HasPrefix(look(t, l)[injector], "ok: "))
 }
 
-func ready(t *testing.T, l Looker, namespace, name string, n int32) {
+func ready(t *testing.T, l Checker, namespace, name string, n int32) {
 	t.Helper()
 	d, err := l.Core.AppsV1().Deployments(namespace).Get(t.Context(), name, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -187,7 +187,7 @@ func TestCheckNamespace(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, gateways)
-	l := looker(t, cluster.RESTConfig(), namespace)
+	l := checker(t, cluster.RESTConfig(), namespace)
 	found := look(t, l)
 	assert.Contains(t, found[syncs], "warning: plant: neither an agent nor the injector has looked at it yet")
 	assert.Contains(t, found[pods], "ok: all 1 pods")
@@ -234,7 +234,7 @@ func TestCheckAgentDoesNotStart(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, gateways)
-	l := looker(t, cluster.RESTConfig(), namespace)
+	l := checker(t, cluster.RESTConfig(), namespace)
 	for state, want := range map[string]string{
 		`"waiting":{"reason":"PodInitializing"}`: "ok: all 1 pods",
 		`"running":{}`:                           "ok: all 1 pods",
@@ -273,14 +273,14 @@ func TestCheckLeftoversAndWarnings(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, earlier)
-	found := look(t, looker(t, cluster.RESTConfig(), namespace))
+	found := look(t, checker(t, cluster.RESTConfig(), namespace))
 	assert.Contains(t, found[leftovers], "warning: "+namespace+" gatewaysyncs.stoker.io/plant: no controller removes stoker.io/finalizer")
 	assert.Contains(t, found[syncs], "warning: plant: spec.git.repo: http:// is not encrypted")
 	assert.Contains(t, found[pods], `warning: wrong: the annotation stoker.io/inject is "yes", which requests nothing`)
 	assert.Contains(t, found[pods], "failed: old: its container stoker-agent belongs to another program")
 }
 
-func status(t *testing.T, l Looker, name, patch string) {
+func status(t *testing.T, l Checker, name, patch string) {
 	t.Helper()
 	syncs := kube.GatewaySyncs(l.Dynamic, l.Namespace)
 	gs, err := syncs.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
@@ -295,7 +295,7 @@ func status(t *testing.T, l Looker, name, patch string) {
 func TestCheckWithoutRightsIsUnknown(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
-	found := look(t, looker(t, cluster.As(t, namespace, "default", ""), namespace))
+	found := look(t, checker(t, cluster.As(t, namespace, "default", ""), namespace))
 	for _, topic := range []Topic{roles, policies, webhook, injector, receiver, syncs} {
 		t.Run(string(topic), func(t *testing.T) {
 			assert.True(t, strings.HasPrefix(found[topic], "unknown: "), found[topic])

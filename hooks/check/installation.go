@@ -27,7 +27,7 @@ const (
 func lower(s string) string { return strings.ToLower(s) }
 
 // kinds checks whether the API server serves our kinds.
-func (l Looker) kinds() Finding {
+func (l Checker) kinds() Finding {
 	served, err := l.Core.Discovery().ServerResourcesForGroupVersion(v1alpha1.GroupVersion.String())
 	if apierrors.IsNotFound(err) {
 		return kinds.on(Failed, "the cluster does not serve the kinds of stoker.io: install the chart, or apply the files of charts/stoker/files/crds")
@@ -52,7 +52,7 @@ func (l Looker) kinds() Finding {
 }
 
 // leftovers reports what an earlier product of the same API group left behind. Its pods belong to another check.
-func (l Looker) leftovers(ctx context.Context) []Finding {
+func (l Checker) leftovers(ctx context.Context) []Finding {
 	plan, err := migrate.Finder{Clients: l.Clients, Namespace: l.Namespace, Release: "stoker", ReleaseNamespace: "stoker-system"}.Plan(ctx)
 	var list []Finding
 	for _, a := range plan {
@@ -70,7 +70,7 @@ func (l Looker) leftovers(ctx context.Context) []Finding {
 }
 
 // roles checks whether the ClusterRoles of agents and setters exist.
-func (l Looker) roles(ctx context.Context) []Finding {
+func (l Checker) roles(ctx context.Context) []Finding {
 	var list []Finding
 	for _, role := range []struct{ name, without string }{
 		{agentRole, "agents can neither report nor lead"}, {setterRole, "you cannot grant the right to request refs alone"},
@@ -91,7 +91,7 @@ func (l Looker) roles(ctx context.Context) []Finding {
 }
 
 // policies checks whether the policies that narrow those roles exist.
-func (l Looker) policies(ctx context.Context) []Finding {
+func (l Checker) policies(ctx context.Context) []Finding {
 	var list []Finding
 	api := l.Core.AdmissionregistrationV1()
 	for _, name := range []string{"stoker-gatewaysyncs", "stoker-syncreports", "stoker-synctargets"} {
@@ -113,7 +113,7 @@ func (l Looker) policies(ctx context.Context) []Finding {
 }
 
 // webhook checks how the API server reaches the injector.
-func (l Looker) webhook(ctx context.Context) []Finding {
+func (l Checker) webhook(ctx context.Context) []Finding {
 	found, err := l.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, injectorName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return []Finding{webhook.on(Failed, "there is no MutatingWebhookConfiguration "+injectorName+": pods start without agents; install the chart again")}
@@ -137,7 +137,7 @@ func (l Looker) webhook(ctx context.Context) []Finding {
 }
 
 // entry returns what is wrong with one entry of the configuration.
-func (l Looker) entry(w *admissionregv1.MutatingWebhook) string {
+func (l Checker) entry(w *admissionregv1.MutatingWebhook) string {
 	if w.ClientConfig.Service == nil {
 		return "it names no Service"
 	}
@@ -158,7 +158,7 @@ func (l Looker) entry(w *admissionregv1.MutatingWebhook) string {
 }
 
 // injector checks the Deployment of the injector.
-func (l Looker) injector(ctx context.Context) Finding {
+func (l Checker) injector(ctx context.Context) Finding {
 	list, err := l.Core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=injector", Limit: maxList,
 	})

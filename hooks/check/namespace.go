@@ -19,7 +19,7 @@ import (
 )
 
 // namespace checks the gateways of a namespace.
-func (l Looker) namespace(ctx context.Context, d doors) []Finding {
+func (l Checker) namespace(ctx context.Context, d doors) []Finding {
 	found, bad, err := kube.GatewaySyncs(l.Dynamic, l.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
 	if err != nil {
 		return []Finding{syncs.unseen("GatewaySyncs of namespace "+l.Namespace, err)}
@@ -46,7 +46,7 @@ func (l Looker) namespace(ctx context.Context, d doors) []Finding {
 }
 
 // sync reports the verdict on one GatewaySync.
-func (l Looker) sync(ctx context.Context, gs *v1alpha1.GatewaySync) Finding {
+func (l Checker) sync(ctx context.Context, gs *v1alpha1.GatewaySync) Finding {
 	v, _ := request.Look(ctx, l.Clients, gs, "") // without the right to read SyncReports, failures show later
 	switch v.Phase {
 	case request.Succeeded:
@@ -58,7 +58,7 @@ func (l Looker) sync(ctx context.Context, gs *v1alpha1.GatewaySync) Finding {
 }
 
 // pods checks whether each pod that requests an agent has one that may report.
-func (l Looker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Finding {
+func (l Checker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Finding {
 	all, err := l.Core.CoreV1().Pods(l.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
 	if err != nil {
 		return []Finding{pods.unseen("pods of namespace "+l.Namespace, err)}
@@ -140,7 +140,7 @@ func agentWaits(p *corev1.Pod) string {
 }
 
 // bindings checks whether the ServiceAccounts of the agents may report.
-func (l Looker) bindings(ctx context.Context, accounts []string) []Finding {
+func (l Checker) bindings(ctx context.Context, accounts []string) []Finding {
 	if len(accounts) == 0 {
 		return nil
 	}
@@ -193,7 +193,7 @@ func writesReports(r rbacv1.PolicyRule) bool {
 const grace = time.Minute
 
 // lead checks whether an agent leads.
-func (l Looker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
+func (l Checker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 	if len(gs.Status.DiscoveredGateways) == 0 {
 		return nil
 	}
@@ -215,7 +215,7 @@ func (l Looker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 }
 
 // rights checks what the user may do.
-func (l Looker) rights(ctx context.Context) []Finding {
+func (l Checker) rights(ctx context.Context) []Finding {
 	review, err := l.Core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
 			Namespace: l.Namespace, Verb: "patch", Group: v1alpha1.GroupVersion.Group, Resource: kube.GatewaySync.Plural,

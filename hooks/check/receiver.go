@@ -49,7 +49,7 @@ func (d doors) among(subjects []rbacv1.Subject) bool {
 }
 
 // receiver checks the Deployments of receivers.
-func (l Looker) receiver(ctx context.Context) (Finding, doors) {
+func (l Checker) receiver(ctx context.Context) (Finding, doors) {
 	list, err := l.Core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=receiver", Limit: maxList,
 	})
@@ -72,7 +72,7 @@ func (l Looker) receiver(ctx context.Context) (Finding, doors) {
 
 // asked checks, for each GatewaySync that references a Secret, whether the receiver may read it and whether it exists. The
 // receiver itself only answers 401 then.
-func (l Looker) asked(ctx context.Context, found []*v1alpha1.GatewaySync, d doors) []Finding {
+func (l Checker) asked(ctx context.Context, found []*v1alpha1.GatewaySync, d doors) []Finding {
 	found = slices.DeleteFunc(slices.Clone(found), func(gs *v1alpha1.GatewaySync) bool {
 		off := gs.Spec.Webhook.Enabled != nil && !*gs.Spec.Webhook.Enabled
 		return off || gs.Spec.Webhook.SecretRef == nil
@@ -108,7 +108,7 @@ type grants struct {
 }
 
 // grants collects the rights. It reads one list of each kind, and each ClusterRole that is bound to a receiver.
-func (l Looker) grants(ctx context.Context, d doors) (*grants, error) {
+func (l Checker) grants(ctx context.Context, d doors) (*grants, error) {
 	api := l.Core.RbacV1()
 	bound, err := api.RoleBindings(l.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
 	if err != nil {
@@ -234,7 +234,7 @@ func unnamed(role *rbacv1.Role, names []string) []string {
 }
 
 // secrets checks the Secrets themselves, each once. It reports only problems.
-func (l Looker) secrets(ctx context.Context, found []*v1alpha1.GatewaySync) []Finding {
+func (l Checker) secrets(ctx context.Context, found []*v1alpha1.GatewaySync) []Finding {
 	var list []Finding
 	read := map[string]*corev1.Secret{}
 	for _, gs := range found {

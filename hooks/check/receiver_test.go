@@ -85,7 +85,7 @@ func TestReceiverRightsSuggestedCommands(t *testing.T) {
 	cluster := kubetest.Control(t)
 	system, namespace := cluster.Namespace(t), cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, doored)
-	l := looker(t, cluster.RESTConfig(), namespace)
+	l := checker(t, cluster.RESTConfig(), namespace)
 	found := look(t, l)[receiver]
 	assert.Contains(t, found, "ok: no receiver is installed")
 	assert.Contains(t, found, "warning: line: spec.webhook.secretRef is set, but no receiver is installed")
@@ -160,7 +160,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
 subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
 `)
 	cluster.May(t, namespace, "default", authorizationv1.ResourceAttributes{Namespace: namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "list"})
-	found := look(t, looker(t, cluster.As(t, namespace, "default", ""), namespace))[receiver]
+	found := look(t, checker(t, cluster.As(t, namespace, "default", ""), namespace))[receiver]
 	assert.Contains(t, found, "unknown: the receiver's Deployment cannot be read")
 	assert.Contains(t, found, "warning: line: a receiver, if there is one, may not read Secret line-webhook and rejects every request")
 	assert.Contains(t, found, "--serviceaccount=stoker-system:stoker-receiver")

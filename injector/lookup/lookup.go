@@ -20,8 +20,8 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// AskWithin is the time limit of that query. The API server waits two seconds for the whole review.
-const AskWithin = time.Second
+// LookupTimeout is the time limit of that query. The API server waits two seconds for the whole review.
+const LookupTimeout = time.Second
 
 // maxAsked bounds a live list; more than one GatewaySync is ambiguous anyway.
 const maxAsked = 8
@@ -64,7 +64,7 @@ func (s Scope) admits(gs *v1alpha1.GatewaySync) bool {
 // Lookup caches the GatewaySyncs of a scope.
 type Lookup struct {
 	*kube.Watched
-	// Within is the time limit of the query: AskWithin, except in tests on a busy machine.
+	// Within is the time limit of the query: LookupTimeout, except in tests on a busy machine.
 	Within time.Duration
 	scope  Scope
 	client dynamic.Interface
@@ -78,7 +78,7 @@ func New(client dynamic.Interface, scope Scope, changed func(namespace, name str
 	if err != nil {
 		return nil, err
 	}
-	return &Lookup{Watched: seen, Within: AskWithin, scope: scope, client: client}, nil
+	return &Lookup{Watched: seen, Within: LookupTimeout, scope: scope, client: client}, nil
 }
 
 // In returns the GatewaySyncs of a namespace. Callers must not change them.

@@ -55,7 +55,7 @@ func find(t *testing.T, client dynamic.Interface, scope lookup.Scope) *lookup.Lo
 	t.Helper()
 	l, err := lookup.New(client, scope, nil, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	assert.Equal(t, lookup.AskWithin, l.Within)
+	assert.Equal(t, lookup.LookupTimeout, l.Within)
 	l.Within = time.Minute
 	return l
 }

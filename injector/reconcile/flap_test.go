@@ -70,11 +70,11 @@ func (l *lone) leads(d time.Duration) map[request.Phase]int {
 }
 
 // away advances the time by d while only the reconciler writes the status.
-func (l *lone) away(d time.Duration, there podsThere) map[request.Phase]int {
+func (l *lone) away(d time.Duration, there podIndex) map[request.Phase]int {
 	return l.passes(d, func() { l.gs.Status = *leaderless(l.gs, there, l.now) })
 }
 
-func pod() podsThere { return podsThere{live: []*corev1.Pod{podNamed("gw-0", true)}} }
+func pod() podIndex { return podIndex{live: []*corev1.Pod{podNamed("gw-0", true)}} }
 
 // An agent may be OOM-killed repeatedly, or the link of a plant may drop every few minutes.
 func TestFlappingAgentKeepsDeadline(t *testing.T) {
@@ -166,7 +166,7 @@ func TestRepeatedRequestWaitsOnce(t *testing.T) {
 func TestFleetRestartAtDeadline(t *testing.T) {
 	l := newLone(t)
 	l.leads(9*time.Minute + 50*time.Second)
-	l.away(9*time.Minute, podsThere{})
+	l.away(9*time.Minute, podIndex{})
 	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Ready"])
 	assert.Equal(t, "True/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Stalled"])
 	assert.Equal(t, "not done within 10m0s: AgentsAway: no agent leads; the pods of its gateways are gone", meta.FindStatusCondition(l.gs.Status.Conditions, "Ready").Message)
@@ -175,7 +175,7 @@ func TestFleetRestartAtDeadline(t *testing.T) {
 	l.leads(10 * time.Second)
 	assert.Equal(t, "False/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Ready"], "that it was started again is no work")
 
-	l.away(11*time.Minute, podsThere{})
+	l.away(11*time.Minute, podIndex{})
 	assert.Equal(t, "Unknown/NoGateways", outcome(&l.gs.Status)["Ready"])
 }
 

@@ -55,7 +55,7 @@ func outcome(s *v1alpha1.GatewaySyncStatus) map[string]string {
 }
 
 func TestGatewaySyncWithoutGateways(t *testing.T) {
-	s := leaderless(syncOf(), podsThere{}, noon)
+	s := leaderless(syncOf(), podIndex{}, noon)
 	assert.Equal(t, map[string]string{"Ready": "Unknown/NoGateways", "AllGatewaysSynced": "Unknown/NoGateways", "SidecarInjected": "True/SidecarInjected"}, outcome(s))
 	assert.EqualValues(t, 3, s.ObservedGeneration)
 	assert.Equal(t, "2026-11-20T11:00:00Z", s.LastHandledRequest)
@@ -66,7 +66,7 @@ func TestGatewaySyncWithoutGateways(t *testing.T) {
 }
 
 func TestAbsentAgentsDeadline(t *testing.T) {
-	pods := podsThere{live: []*corev1.Pod{podNamed("gw-0", true)}}
+	pods := podIndex{live: []*corev1.Pod{podNamed("gw-0", true)}}
 	gs := syncOf(gateways("gw"), func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "10m" })
 	meta.SetStatusCondition(&gs.Status.Conditions, metav1.Condition{Type: "Ready", Status: "True", Reason: "Synced", LastTransitionTime: metav1.NewTime(noon.Add(-time.Hour))})
 	meta.SetStatusCondition(&gs.Status.Conditions, metav1.Condition{Type: "RefResolved", Status: "True", Reason: "RefResolved"})
@@ -110,18 +110,18 @@ func TestAbsentAgentsDeadline(t *testing.T) {
 
 func TestRemovedGateways(t *testing.T) {
 	gs := syncOf(gateways("gw"))
-	gs.Status = *leaderless(gs, podsThere{}, noon)
+	gs.Status = *leaderless(gs, podIndex{}, noon)
 	assert.Equal(t, "Unknown/AgentsAway", outcome(&gs.Status)["Ready"])
-	gs.Status = *leaderless(gs, podsThere{}, noon.Add(time.Hour))
+	gs.Status = *leaderless(gs, podIndex{}, noon.Add(time.Hour))
 	assert.Equal(t, map[string]string{"Ready": "Unknown/NoGateways", "AllGatewaysSynced": "Unknown/NoGateways", "SidecarInjected": "True/SidecarInjected"}, outcome(&gs.Status))
 	assert.Empty(t, gs.Status.DiscoveredGateways)
-	gs.Status = *leaderless(gs, podsThere{}, noon.Add(2*time.Hour))
+	gs.Status = *leaderless(gs, podIndex{}, noon.Add(2*time.Hour))
 	assert.Equal(t, "Unknown/NoGateways", outcome(&gs.Status)["Ready"])
 }
 
 // A lost node leaves pods that terminate forever. Because of them, the fleet must not count as empty, which would be healthy.
 func TestEndingPodsAreWaitedFor(t *testing.T) {
-	there := podsThere{ending: []*corev1.Pod{podNamed("gw-0", true)}}
+	there := podIndex{ending: []*corev1.Pod{podNamed("gw-0", true)}}
 	for name, gs := range map[string]*v1alpha1.GatewaySync{"known gateways": syncOf(gateways("gw")), "unknown gateways": syncOf()} {
 		t.Run(name, func(t *testing.T) {
 			gs.Status = *leaderless(gs, there, noon)
@@ -141,14 +141,14 @@ func TestTheDeadlineOfTheLeadGoesOn(t *testing.T) {
 	for kind, status := range map[string]metav1.ConditionStatus{"Ready": "Unknown", "Reconciling": "True"} {
 		gs.Status.Conditions = append(gs.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: string(v1alpha1.ReasonAgentsAway), LastTransitionTime: metav1.NewTime(noon.Add(-9 * time.Minute))})
 	}
-	gs.Status = *leaderless(gs, podsThere{}, noon)
+	gs.Status = *leaderless(gs, podIndex{}, noon)
 	assert.Equal(t, "Unknown/AgentsAway", outcome(&gs.Status)["Ready"])
-	gs.Status = *leaderless(gs, podsThere{}, noon.Add(time.Minute))
+	gs.Status = *leaderless(gs, podIndex{}, noon.Add(time.Minute))
 	assert.Equal(t, "Unknown/NoGateways", outcome(&gs.Status)["Ready"])
 }
 
 func TestAPodWithoutItsAgentIsNamed(t *testing.T) {
-	s := leaderless(syncOf(), podsThere{live: []*corev1.Pod{podNamed("gw-1", false), podNamed("gw-0", true)}}, noon)
+	s := leaderless(syncOf(), podIndex{live: []*corev1.Pod{podNamed("gw-1", false), podNamed("gw-0", true)}}, noon)
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSidecarInjected)
 	assert.Equal(t, metav1.ConditionFalse, c.Status)
 	assert.Equal(t, string(v1alpha1.ReasonMissingSidecar), c.Reason)
@@ -190,7 +190,7 @@ func TestLeaderlessStatusExplainsPods(t *testing.T) {
 			again, err := slim(kept)
 			require.NoError(t, err)
 			assert.Equal(t, kept, again)
-			s := leaderless(syncOf(gateways("gw")), podsThere{live: []*corev1.Pod{kept.(*corev1.Pod)}}, noon)
+			s := leaderless(syncOf(gateways("gw")), podIndex{live: []*corev1.Pod{kept.(*corev1.Pod)}}, noon)
 			assert.Contains(t, meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady).Message, c.want)
 		})
 	}
@@ -198,7 +198,7 @@ func TestLeaderlessStatusExplainsPods(t *testing.T) {
 
 func TestStatusPatchPrecondition(t *testing.T) {
 	gs := syncOf(gateways("gw"))
-	change, err := kube.StatusDifference(&gs.Status, leaderless(gs, podsThere{live: []*corev1.Pod{podNamed("gw", true)}}, noon))
+	change, err := kube.StatusDifference(&gs.Status, leaderless(gs, podIndex{live: []*corev1.Pod{podNamed("gw", true)}}, noon))
 	require.NoError(t, err)
 	raw, err := kube.StatusPatch(gs, change)
 	require.NoError(t, err)

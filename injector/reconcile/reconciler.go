@@ -221,8 +221,8 @@ func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 }
 
 // podsOf returns the pods of a namespace that ask for an agent or have one.
-func (u *Reconciler) podsOf(namespace string) podsThere {
-	var out podsThere
+func (u *Reconciler) podsOf(namespace string) podIndex {
+	var out podIndex
 	for _, w := range u.pods {
 		list, err := w.informer.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
 		if err != nil {

@@ -40,7 +40,7 @@ type decided struct {
 }
 
 // repairPods handles the pods that ask for an agent and have none. soon requests another look in a moment.
-func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podsThere, replacements map[string]replacement, now time.Time) (soon bool, err error) {
+func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podIndex, replacements map[string]replacement, now time.Time) (soon bool, err error) {
 	without := map[v1alpha1.Reason]int{}
 	for _, t := range replacements {
 		if t.stuck && t.absent {
@@ -115,7 +115,7 @@ func ignoreGone(err error) error {
 
 // repair evicts a young pod that would be injected today, so that its owner creates it again. The returned reason is empty if
 // it was or will be evicted.
-func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, cause string, there podsThere, replacements map[string]replacement) (d decided, soon bool, err error) {
+func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, cause string, there podIndex, replacements map[string]replacement) (d decided, soon bool, err error) {
 	if gs == nil {
 		return decided{}, false, nil // the pod is gone
 	}
@@ -197,7 +197,7 @@ func recreatesPods(owner *metav1.OwnerReference) bool {
 }
 
 // newest returns when the youngest pod of an owner, or of its Deployment, was created.
-func (t podsThere) newest(owner types.UID, of string) (at metav1.Time) {
+func (t podIndex) newest(owner types.UID, of string) (at metav1.Time) {
 	for _, p := range slices.Concat(t.live, t.ending) {
 		c := metav1.GetControllerOfNoCopy(p)
 		if c != nil && (c.UID == owner || of != "" && deployment(p) == of) && p.CreationTimestamp.After(at.Time) {

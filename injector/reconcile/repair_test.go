@@ -48,7 +48,7 @@ func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string
 	gs.UID = "line"
 	return u, func() (decided, map[string]replacement, error) {
 		replacements := map[string]replacement{}
-		d, _, err := u.repair(t.Context(), gs, p, createdTooEarly, podsThere{live: []*corev1.Pod{p}}, replacements)
+		d, _, err := u.repair(t.Context(), gs, p, createdTooEarly, podIndex{live: []*corev1.Pod{p}}, replacements)
 		return d, replacements, err
 	}
 }
@@ -86,11 +86,11 @@ func TestOlderPodIsNoSuccessor(t *testing.T) {
 	next := ownedPod("gw-2-b", "b", "ReplicaSet", false, 5*time.Second, ofDeployment("gw", "2"))
 	gs := syncOf()
 	gs.UID = "line"
-	_, _, err := u.repair(t.Context(), gs, old, createdTooEarly, podsThere{live: []*corev1.Pod{old, next}}, map[string]replacement{})
+	_, _, err := u.repair(t.Context(), gs, old, createdTooEarly, podIndex{live: []*corev1.Pod{old, next}}, map[string]replacement{})
 	require.NoError(t, err)
 	e, ok := u.ledger.of("line")
 	require.True(t, ok)
-	got, over := e.replacement(podsThere{live: []*corev1.Pod{next}}, time.Time{}, false, now.Add(time.Second))
+	got, over := e.replacement(podIndex{live: []*corev1.Pod{next}}, time.Time{}, false, now.Add(time.Second))
 	assert.False(t, over)
 	assert.False(t, got.stuck, got.wait)
 }
@@ -108,7 +108,7 @@ func TestScaledDownOwnerEndsTheWait(t *testing.T) {
 	n := u.namespace("plant")
 	look := func(pods ...*corev1.Pod) replacement {
 		t.Helper()
-		replacements, err := u.replacements(t.Context(), n, []*v1alpha1.GatewaySync{gs}, podsThere{live: pods})
+		replacements, err := u.replacements(t.Context(), n, []*v1alpha1.GatewaySync{gs}, podIndex{live: pods})
 		require.NoError(t, err)
 		return replacements[gs.Name]
 	}
@@ -199,7 +199,7 @@ func TestOwnersThatRecreatePods(t *testing.T) {
 			p := ownedPod("gw-0", "gw", c.kind, false, 0, func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = c.version })
 			gs := syncOf()
 			gs.UID = "line"
-			d, soon, err := u.repair(t.Context(), gs, p, createdTooEarly, podsThere{live: []*corev1.Pod{p}}, map[string]replacement{})
+			d, soon, err := u.repair(t.Context(), gs, p, createdTooEarly, podIndex{live: []*corev1.Pod{p}}, map[string]replacement{})
 			require.NoError(t, err, c.kind)
 			if c.evicted {
 				assert.Equal(t, 1, evictions, c.kind)

@@ -37,7 +37,7 @@ type replacement struct {
 }
 
 // replacements returns the replacement of each GatewaySync, and sends an Event for those that are stuck.
-func (u *Reconciler) replacements(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podsThere) (map[string]replacement, error) {
+func (u *Reconciler) replacements(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podIndex) (map[string]replacement, error) {
 	replacements := map[string]replacement{}
 	var errs []error
 	for _, gs := range all {
@@ -72,7 +72,7 @@ func (u *Reconciler) replacements(ctx context.Context, n *namespace, all []*v1al
 
 // replacement returns how far the successor of an evicted pod is; over means that there is nothing more to wait for. ends is when the
 // pod should have ended or its successor was last seen, or zero. exists reports whether a pod has its name.
-func (e eviction) replacement(there podsThere, ends time.Time, exists bool, now time.Time) (t replacement, over bool) {
+func (e eviction) replacement(there podIndex, ends time.Time, exists bool, now time.Time) (t replacement, over bool) {
 	for _, p := range there.live {
 		if p.UID == e.UID {
 			return replacement{wait: "pod " + e.Pod + " is evicted"}, now.Sub(e.At.Time) > lostAfter
@@ -148,7 +148,7 @@ func deployment(p *corev1.Pod) string {
 }
 
 // others returns the replacement that follows from pods that terminate or start independently of the reconciler.
-func others(there podsThere, now time.Time) replacement {
+func others(there podIndex, now time.Time) replacement {
 	var first replacement
 	note := func(t replacement) {
 		if first.wait == "" || t.stuck && !first.stuck {
@@ -217,7 +217,7 @@ func (n *namespace) ended(e eviction, now time.Time) time.Time {
 }
 
 // see records these times. The successor may be created only after the pod has ended.
-func (n *namespace) see(e eviction, there podsThere, t replacement, now time.Time) {
+func (n *namespace) see(e eviction, there podIndex, t replacement, now time.Time) {
 	for _, p := range there.ending {
 		if p.UID == e.UID {
 			n.ends[e.UID] = p.DeletionTimestamp.Time

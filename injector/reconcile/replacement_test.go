@@ -67,7 +67,7 @@ func TestReplacementOfEvictedPod(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		e       eviction
-		there   podsThere
+		there   podIndex
 		exists  bool
 		ends    time.Duration
 		at      time.Duration
@@ -76,29 +76,29 @@ func TestReplacementOfEvictedPod(t *testing.T) {
 		absent  bool
 		message string
 	}{
-		{name: "its eviction is not seen yet", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: time.Second, message: "pod site-0 is evicted"},
-		{name: "it was never evicted", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: 31 * time.Second, over: true},
-		{name: "it ends", e: set, there: podsThere{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 5 * time.Minute, message: "is still terminating"},
-		{name: "it does not end", e: set, there: podsThere{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 6*time.Minute + time.Second, stuck: true, message: "is still terminating"},
+		{name: "its eviction is not seen yet", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: time.Second, message: "pod site-0 is evicted"},
+		{name: "it was never evicted", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0)}}, at: 31 * time.Second, over: true},
+		{name: "it ends", e: set, there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 5 * time.Minute, message: "is still terminating"},
+		{name: "it does not end", e: set, there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "StatefulSet", false, 0, endsAt(5*time.Minute))}}, at: 6*time.Minute + time.Second, stuck: true, message: "is still terminating"},
 		{name: "nobody made it again yet", e: set, at: time.Minute, absent: true, message: "StatefulSet site has not recreated it"},
 		{name: "nobody made it again since it ended", e: set, ends: 5 * time.Minute, at: 6 * time.Minute, absent: true, message: "has not recreated it"},
 		{name: "nobody makes it again", e: set, at: time.Minute + time.Second, absent: true, stuck: true, message: "LimitRange"},
 		{name: "where to look", e: set, at: time.Hour, absent: true, stuck: true, message: "kubectl --namespace plant describe statefulset site"},
-		{name: "the one after it came first", e: set, there: podsThere{live: []*corev1.Pod{next}}, at: 10 * time.Second, absent: true, message: "has not recreated it"},
-		{name: "it came without", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", false, time.Second)}}, at: 2 * time.Second, stuck: true, message: "check that the API server can reach the injector"},
+		{name: "the one after it came first", e: set, there: podIndex{live: []*corev1.Pod{next}}, at: 10 * time.Second, absent: true, message: "has not recreated it"},
+		{name: "it came without", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", false, time.Second)}}, at: 2 * time.Second, stuck: true, message: "check that the API server can reach the injector"},
 		{name: "it came and asks for nothing any more", e: set, exists: true, at: 2 * time.Second, over: true},
-		{name: "no node has it", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second)}}, at: 5 * time.Minute, message: "the agent of pod site-0 has not started"},
-		{name: "its image cannot be pulled", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, waits("ErrImagePull"))}}, at: 5*time.Minute + 2*time.Second, stuck: true, message: "has not started (ErrImagePull)"},
-		{name: "it came up", e: set, there: podsThere{live: []*corev1.Pod{next, ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted)}}, at: 10 * time.Second, over: true},
-		{name: "an owner made again under its name", e: set, there: podsThere{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" })}}, at: 10 * time.Second, over: true},
-		{name: "another pod that was there is no successor", e: e("ReplicaSet"), there: podsThere{live: []*corev1.Pod{ownedPod("gw-b", "b", "ReplicaSet", true, -time.Minute, hasStarted)}}, at: 10 * time.Second, absent: true, message: "ReplicaSet site has not recreated it"},
-		{name: "a younger one is", e: e("ReplicaSet"), there: podsThere{live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, over: true},
-		{name: "or one of the Deployment's next ReplicaSet", e: rolled, there: podsThere{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw", "2"))}}, at: 10 * time.Second, over: true},
-		{name: "but none of another Deployment", e: rolled, there: podsThere{live: []*corev1.Pod{ownedPod("oven-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw-oven", "2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
-		{name: "nor of a ReplicaSet that has none", e: bare, there: podsThere{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofSet("gw-2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
+		{name: "no node has it", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second)}}, at: 5 * time.Minute, message: "the agent of pod site-0 has not started"},
+		{name: "its image cannot be pulled", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, waits("ErrImagePull"))}}, at: 5*time.Minute + 2*time.Second, stuck: true, message: "has not started (ErrImagePull)"},
+		{name: "it came up", e: set, there: podIndex{live: []*corev1.Pod{next, ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted)}}, at: 10 * time.Second, over: true},
+		{name: "an owner made again under its name", e: set, there: podIndex{live: []*corev1.Pod{ownedPod("site-0", "new", "StatefulSet", true, time.Second, hasStarted, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" })}}, at: 10 * time.Second, over: true},
+		{name: "another pod that was there is no successor", e: e("ReplicaSet"), there: podIndex{live: []*corev1.Pod{ownedPod("gw-b", "b", "ReplicaSet", true, -time.Minute, hasStarted)}}, at: 10 * time.Second, absent: true, message: "ReplicaSet site has not recreated it"},
+		{name: "a younger one is", e: e("ReplicaSet"), there: podIndex{live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, over: true},
+		{name: "or one of the Deployment's next ReplicaSet", e: rolled, there: podIndex{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw", "2"))}}, at: 10 * time.Second, over: true},
+		{name: "but none of another Deployment", e: rolled, there: podIndex{live: []*corev1.Pod{ownedPod("oven-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw-oven", "2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
+		{name: "nor of a ReplicaSet that has none", e: bare, there: podIndex{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofSet("gw-2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
 		{name: "it came, and is not there for a moment", e: came, ends: 10 * time.Minute, at: 11 * time.Minute, absent: true, stuck: false, message: "has not recreated it"},
 		{name: "it came, and its owner let go of it", e: came, ends: 10 * time.Minute, at: 11*time.Minute + time.Second, over: true},
-		{name: "but not while it ends", e: e("ReplicaSet"), there: podsThere{ending: []*corev1.Pod{ownedPod("site-0", "old", "ReplicaSet", false, -time.Minute, endsAt(time.Minute))},
+		{name: "but not while it ends", e: e("ReplicaSet"), there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "ReplicaSet", false, -time.Minute, endsAt(time.Minute))},
 			live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, message: "is still terminating"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -114,12 +114,12 @@ func TestReplacementOfEvictedPod(t *testing.T) {
 // Repair must also wait for other disruptions, such as a drained node or a restart of the other node of a pair.
 func TestOnePodOfAGatewaySyncIsAway(t *testing.T) {
 	up := ownedPod("site-1", "one", "StatefulSet", true, 0, hasStarted)
-	assert.Equal(t, replacement{}, others(podsThere{live: []*corev1.Pod{up, podNamed("site-0", false)}}, noon))
-	ends := podsThere{live: []*corev1.Pod{up}, ending: []*corev1.Pod{ownedPod("pair-0", "p", "StatefulSet", true, 0, endsAt(time.Minute))}}
+	assert.Equal(t, replacement{}, others(podIndex{live: []*corev1.Pod{up, podNamed("site-0", false)}}, noon))
+	ends := podIndex{live: []*corev1.Pod{up}, ending: []*corev1.Pod{ownedPod("pair-0", "p", "StatefulSet", true, 0, endsAt(time.Minute))}}
 	assert.Contains(t, others(ends, noon).wait, "pod pair-0")
 	assert.False(t, others(ends, noon.Add(2*time.Minute)).stuck)
 	assert.True(t, others(ends, noon.Add(2*time.Minute+time.Second)).stuck)
-	starts := podsThere{live: []*corev1.Pod{ownedPod("late-0", "l", "StatefulSet", true, 4*time.Minute), ownedPod("site-1", "two", "StatefulSet", true, 0, waits("ImagePullBackOff"))}}
+	starts := podIndex{live: []*corev1.Pod{ownedPod("late-0", "l", "StatefulSet", true, 4*time.Minute), ownedPod("site-1", "two", "StatefulSet", true, 0, waits("ImagePullBackOff"))}}
 	assert.False(t, others(starts, noon.Add(5*time.Minute)).stuck)
 	stuck := others(starts, noon.Add(6*time.Minute))
 	assert.True(t, stuck.stuck)
@@ -142,7 +142,7 @@ func TestSuccessorWithoutRequestEndsTheWait(t *testing.T) {
 // The API server sets the creation time of a pod. By the clock of a node that is behind, every pod would look young.
 func TestPodAgeUsesAPIServerClock(t *testing.T) {
 	p := ownedPod("gw-0", "gw", "StatefulSet", false, 0)
-	there := podsThere{live: []*corev1.Pod{p}}
+	there := podIndex{live: []*corev1.Pod{p}}
 	u := &Reconciler{Config: Config{Repair: RepairEvict, Answering: func() bool { return false }, Now: func() time.Time { return noon.Add(young) }}}
 	d, _, err := u.repair(t.Context(), syncOf(), p, createdTooEarly, there, nil)
 	require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestPodAgeUsesAPIServerClock(t *testing.T) {
 
 // NoGateways counts as healthy and ends waits, so it must not follow from an eviction.
 func TestEvictedGatewayStillCounts(t *testing.T) {
-	there := podsThere{awaited: "pod site-0 was evicted"}
+	there := podIndex{awaited: "pod site-0 was evicted"}
 	gs := syncOf()
 	gs.Status = *leaderless(gs, there, noon)
 	assert.Equal(t, map[string]string{"Ready": "Unknown/AgentsAway", "AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway", "SidecarInjected": "False/MissingSidecar"}, outcome(&gs.Status))
@@ -174,6 +174,6 @@ func TestEvictedGatewayStillCounts(t *testing.T) {
 	assert.Empty(t, gs.Status.LastHandledRequest)
 	gs.Status = *leaderless(gs, there, noon.Add(time.Hour))
 	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", outcome(&gs.Status)["Ready"])
-	gs.Status = *leaderless(gs, podsThere{}, noon.Add(remembered))
+	gs.Status = *leaderless(gs, podIndex{}, noon.Add(remembered))
 	assert.Equal(t, "Unknown/NoGateways", outcome(&gs.Status)["Ready"])
 }

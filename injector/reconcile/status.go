@@ -23,7 +23,7 @@ import (
 
 // summarise writes the status of a GatewaySync without a live lead. The status has one writer at a time: the lead or, if there
 // is none, the reconciler. The resourceVersion prevents the reconciler from overwriting a lead that starts at this moment.
-func (u *Reconciler) summarise(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, there podsThere, now time.Time) error {
+func (u *Reconciler) summarise(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, there podIndex, now time.Time) error {
 	l := n.locks[gs.Name]
 	defer func() { n.locks[gs.Name] = l }()
 	if gs.DeletionTimestamp != nil || now.Before(l.next) {
@@ -66,7 +66,7 @@ func (u *Reconciler) summarise(ctx context.Context, n *namespace, gs *v1alpha1.G
 }
 
 // leaderless returns the status of a GatewaySync without a lead.
-func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alpha1.GatewaySyncStatus {
+func leaderless(gs *v1alpha1.GatewaySync, there podIndex, now time.Time) *v1alpha1.GatewaySyncStatus {
 	l := status.Leaderless{GatewaySync: gs, Awaited: there.awaited, Now: now}
 	add := func(pods []*corev1.Pod, ending bool) {
 		for _, p := range pods {
@@ -79,15 +79,15 @@ func leaderless(gs *v1alpha1.GatewaySync, there podsThere, now time.Time) *v1alp
 	return status.Without(l)
 }
 
-// podsThere are the pods that ask for an agent or have one, live and terminating.
-type podsThere struct {
+// podIndex are the pods that ask for an agent or have one, live and terminating.
+type podIndex struct {
 	live, ending []*corev1.Pod
 	// awaited is why an evicted pod has no successor; empty if none is missing.
 	awaited string
 }
 
 // of returns those that are gateways of gs.
-func (t podsThere) of(gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) podsThere {
+func (t podIndex) of(gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) podIndex {
 	mine := func(pods []*corev1.Pod) (out []*corev1.Pod) {
 		for _, p := range pods {
 			if belongs(p, gs, all) {
@@ -96,5 +96,5 @@ func (t podsThere) of(gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) pod
 		}
 		return out
 	}
-	return podsThere{live: mine(t.live), ending: mine(t.ending)}
+	return podIndex{live: mine(t.live), ending: mine(t.ending)}
 }

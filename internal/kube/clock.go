@@ -40,8 +40,8 @@ func (c *Clock) heard(date string, sent, got time.Time) {
 	c.ahead.Store(int64(min(max(time.Duration(c.ahead.Load()), first), last)))
 }
 
-// told returns a RoundTripper that passes the answers of next to c.
-func (c *Clock) told(next http.RoundTripper) http.RoundTripper { return listener{c, next} }
+// transport returns a RoundTripper that passes the answers of next to c.
+func (c *Clock) transport(next http.RoundTripper) http.RoundTripper { return listener{c, next} }
 
 type listener struct {
 	*Clock

@@ -66,7 +66,7 @@ func ConnectTo(config *rest.Config, agent string) (Clients, error) {
 	config.UserAgent = agent
 	config.QPS, config.Burst = 20, 40
 	clock := &Clock{}
-	config.Wrap(clock.told)
+	config.Wrap(clock.transport)
 	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
 	both, err := rest.HTTPClientFor(config) // a shared client, because client-go does not share connections if Proxy is set
 	if err != nil {
