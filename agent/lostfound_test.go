@@ -110,19 +110,23 @@ func TestRestoreStaysInDirectory(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, index, 1)
 	for _, bad := range []string{"../../../" + filepath.Base(outside) + "/secret", secret, "../../projects/p/project.json", ""} {
-		line, err := json.Marshal(map[string]any{"path": "projects/p/x.json", "file": bad})
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(index[0], append(line, '\n'), 0o600))
-		code, out, _ := lost(t, "show", "1", "--data-dir", data)
-		assert.Equal(t, exitFailed, code, bad)
-		assert.Empty(t, out)
+		t.Run(bad, func(t *testing.T) {
+			line, err := json.Marshal(map[string]any{"path": "projects/p/x.json", "file": bad})
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(index[0], append(line, '\n'), 0o600))
+			code, out, _ := lost(t, "show", "1", "--data-dir", data)
+			assert.Equal(t, exitFailed, code, bad)
+			assert.Empty(t, out)
+		})
 	}
 	for _, bad := range []string{"../up.json", ".stoker/manifest", "config/local/x", "projects/../../x"} {
-		line, err := json.Marshal(map[string]any{"path": bad, "file": "a/b"})
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(index[0], append(line, '\n'), 0o600))
-		code, _, _ := lost(t, "restore", "1", "--data-dir", data)
-		assert.Equal(t, exitFailed, code, bad)
+		t.Run(bad, func(t *testing.T) {
+			line, err := json.Marshal(map[string]any{"path": bad, "file": "a/b"})
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(index[0], append(line, '\n'), 0o600))
+			code, _, _ := lost(t, "restore", "1", "--data-dir", data)
+			assert.Equal(t, exitFailed, code, bad)
+		})
 	}
 }
 
@@ -134,9 +138,11 @@ func TestLostAndFoundExplainsWhatItCannotDo(t *testing.T) {
 		assert.Contains(t, talk, "agent lost-and-found restore")
 	}
 	for _, entry := range []string{"0", "99", "no-such-file"} {
-		code, _, talk := lost(t, "show", entry, "--data-dir", data)
-		assert.Equal(t, exitFailed, code)
-		assert.Contains(t, talk, entry)
+		t.Run(entry, func(t *testing.T) {
+			code, _, talk := lost(t, "show", entry, "--data-dir", data)
+			assert.Equal(t, exitFailed, code)
+			assert.Contains(t, talk, entry)
+		})
 	}
 	code, out, _ := lost(t, "list", "--data-dir", t.TempDir())
 	assert.Equal(t, exitDone, code)

@@ -293,8 +293,10 @@ func TestGatewayWritesBeforeRecovery(t *testing.T) {
 			_, _ = w.run(t, root, c) // the result does not matter
 			wrote := []string{"late-0", "late-1", "late-2"}
 			for i, p := range []string{"projects/p/com.inductiveautomation.perspective/views/v0/view.json", "projects/q/edited.json", "projects/p/project.json"} {
-				put(t, root, p+".tmp", wrote[i])
-				require.NoError(t, os.Rename(filepath.Join(root, p+".tmp"), filepath.Join(root, p)))
+				t.Run(p, func(t *testing.T) {
+					put(t, root, p+".tmp", wrote[i])
+					require.NoError(t, os.Rename(filepath.Join(root, p+".tmp"), filepath.Join(root, p)))
+				})
 			}
 			d, err := Open(root, Options{around: quick})
 			require.NoError(t, err)

@@ -91,13 +91,15 @@ func TestNoPathLeavesTheDataDirectory(t *testing.T) {
 		"../x", "a/../../x", "/etc/passwd", "dirlink/x", "dirlink/new/deep/x", "filelink/x", "up/x", "chain1/x", "loop/x",
 		"a//b", "a/./b", "a/", "", ".", "..", "a\x00b", ".stoker/manifest", "projects/.stoker/staging/1", ".STOKER/lock",
 	} {
-		want := tree{p: {content: "evil"}}
-		_, err := d.Stage(t.Context(), changesFor(want), nil, want.source())
-		require.Error(t, err, "%q", p)
-		_, err = d.Read(p, 10)
-		require.Error(t, err, "%q", p)
-		_, err = d.BlobID(p)
-		require.Error(t, err, "%q", p)
+		t.Run(p, func(t *testing.T) {
+			want := tree{p: {content: "evil"}}
+			_, err := d.Stage(t.Context(), changesFor(want), nil, want.source())
+			require.Error(t, err, "%q", p)
+			_, err = d.Read(p, 10)
+			require.Error(t, err, "%q", p)
+			_, err = d.BlobID(p)
+			require.Error(t, err, "%q", p)
+		})
 	}
 	assert.Equal(t, before, snapshot(t, canary))
 	assertNoLeftovers(t, root)

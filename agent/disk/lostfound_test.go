@@ -77,8 +77,10 @@ func TestLostAndFoundDropsTheOldest(t *testing.T) {
 		return tryApply(t, d, text(map[string]string{"projects/p/a": "git " + c[:1]}))
 	}
 	for _, c := range []string{"1", "2", "3"} {
-		_, err := conflict(strings.Repeat(c, 10))
-		require.NoError(t, err)
+		t.Run(c, func(t *testing.T) {
+			_, err := conflict(strings.Repeat(c, 10))
+			require.NoError(t, err)
+		})
 	}
 	assert.Equal(t, []string{"2", "3"}, kept(), "25 bytes hold two")
 

@@ -37,9 +37,11 @@ func TestMountsListsFilesOnly(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "data")
 	require.NoError(t, os.Symlink(root, link))
 	for _, at := range []string{root, link, root + "/"} {
-		got, err := Mounts(at)
-		require.NoError(t, err)
-		assert.Equal(t, []string{`config/a b\c`}, got)
+		t.Run(at, func(t *testing.T) {
+			got, err := Mounts(at)
+			require.NoError(t, err)
+			assert.Equal(t, []string{`config/a b\c`}, got)
+		})
 	}
 }
 

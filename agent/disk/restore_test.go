@@ -44,8 +44,10 @@ func TestRestoreToEachMount(t *testing.T) {
 	}
 	apply(t, d, one)
 	for _, f := range files {
-		put(t, root, f, "the gateway's "+f)
-		require.NoError(t, os.Chmod(filepath.Join(root, f), 0o640))
+		t.Run(f, func(t *testing.T) {
+			put(t, root, f, "the gateway's "+f)
+			require.NoError(t, os.Chmod(filepath.Join(root, f), 0o640))
+		})
 	}
 	require.Equal(t, len(files), apply(t, d, two).Saved)
 	require.NoError(t, os.RemoveAll(filepath.Join(root, "projects/p")))

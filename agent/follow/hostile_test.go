@@ -67,8 +67,10 @@ func TestTheDownwardAPIsFilesAreRead(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, map[string]string{"app": "line", "example.com/text": "a\nb=\"c\" é", "empty": ""}, m)
 	for _, bad := range []string{"app", "app=", "=\"x\"", "app=line", "app=\"x", "app=\"x\"y", "app=`x`", "app='x'", "app=\"\\q\""} {
-		_, err := parsePodInfo(bad)
-		assert.Error(t, err, bad)
+		t.Run(bad, func(t *testing.T) {
+			_, err := parsePodInfo(bad)
+			assert.Error(t, err, bad)
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package ignition_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -43,8 +44,10 @@ func TestInvalidRedundancyXML(t *testing.T) {
 		head64(), `<properties><entry key="redundancy.noderole">Backup`, `<properties><entry></properties>`,
 		`<!DOCTYPE p [<!ENTITY a "Backup">]><properties><entry key="redundancy.noderole">&a;</entry></properties>`,
 	} {
-		_, err := ignition.NodeRole([]byte(content))
-		assert.Error(t, err)
+		t.Run(fmt.Sprintf("%.40q", content), func(t *testing.T) {
+			_, err := ignition.NodeRole([]byte(content))
+			assert.Error(t, err)
+		})
 	}
 }
 

@@ -68,18 +68,20 @@ func TestMalformedObjectsAreIsolated(t *testing.T) {
 		"list":     `[1, 2]`,
 		"nothing":  `{}`,
 	} {
-		var value any
-		require.NoError(t, yaml.Unmarshal([]byte(spec), &value))
-		s.raw(kube.GatewaySync, map[string]any{"metadata": map[string]any{"name": name}, "spec": value, "status": map[string]any{"conditions": "none"}})
-		s.candidate("gw-0", func(c *Config) { c.GatewaySync = name })
-		require.Eventually(t, func() bool {
-			u, err := s.admin.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(s.ns).Get(t.Context(), name, metav1.GetOptions{})
-			if err != nil {
-				return false
-			}
-			got := bare(u)
-			return condition(&got.Status, v1alpha1.ConditionStalled) == "True/ProfilesInvalid" && condition(&got.Status, v1alpha1.ConditionReady) == "False/ProfilesInvalid"
-		}, tenfold, tenfold/1000, name)
+		t.Run(name, func(t *testing.T) {
+			var value any
+			require.NoError(t, yaml.Unmarshal([]byte(spec), &value))
+			s.raw(kube.GatewaySync, map[string]any{"metadata": map[string]any{"name": name}, "spec": value, "status": map[string]any{"conditions": "none"}})
+			s.candidate("gw-0", func(c *Config) { c.GatewaySync = name })
+			require.Eventually(t, func() bool {
+				u, err := s.admin.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(s.ns).Get(t.Context(), name, metav1.GetOptions{})
+				if err != nil {
+					return false
+				}
+				got := bare(u)
+				return condition(&got.Status, v1alpha1.ConditionStalled) == "True/ProfilesInvalid" && condition(&got.Status, v1alpha1.ConditionReady) == "False/ProfilesInvalid"
+			}, tenfold, tenfold/1000, name)
+		})
 	}
 
 	s.raw(kube.SyncReport, map[string]any{"metadata": map[string]any{"name": "stranger", "labels": map[string]any{v1alpha1.LabelCRName: "site"}},

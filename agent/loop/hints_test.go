@@ -31,7 +31,9 @@ func TestFileEventsAreHints(t *testing.T) {
 	defer leak.None(t)
 	root := t.TempDir()
 	for _, dir := range []string{"projects/p", "db", ".stoker"} {
-		require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
+		t.Run(dir, func(t *testing.T) {
+			require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
+		})
 	}
 	h := newHints(root, slog.New(slog.DiscardHandler))
 	defer h.Close()

@@ -172,10 +172,12 @@ func TestAnExcludedDirectoryIsNotRead(t *testing.T) {
 	good := o.Blob([]byte("x"))
 	root := o.TreeOf([]plan.Entry{{Name: "skip", Mode: plan.Directory, ID: broken}, {Name: "file", Mode: plan.Regular, ID: good}})
 	for _, pattern := range []string{"d/skip/", "**/skip/", "**/skip/**", "d/s*/**"} {
-		r := rules(t, plan.Rules{Mappings: mappings(t, ".", "d"), Excludes: excludes(t, pattern)})
-		d, err := plan.Desire(o, root, r)
-		require.NoError(t, err)
-		assert.Equal(t, map[string]string{"d/file": "x"}, walk(t, o, d), pattern)
+		t.Run(pattern, func(t *testing.T) {
+			r := rules(t, plan.Rules{Mappings: mappings(t, ".", "d"), Excludes: excludes(t, pattern)})
+			d, err := plan.Desire(o, root, r)
+			require.NoError(t, err)
+			assert.Equal(t, map[string]string{"d/file": "x"}, walk(t, o, d), pattern)
+		})
 	}
 }
 
@@ -235,18 +237,20 @@ func TestSourceOfOtherType(t *testing.T) {
 // F1: a link below a mapped path fails the sync before anything is written, whatever its target.
 func TestASymbolicLinkIsUnsafe(t *testing.T) {
 	for _, target := range []string{"/etc/passwd", "../../..", "b", "self", "gone", strings.Repeat("long/", 1000)} {
-		files := text("projects/p/a", "1")
-		files["projects/p/link"] = plantest.File{Content: target, Mode: plan.Symlink}
-		s := newScene(t, nil)
-		_, err := s.plan(files)
-		require.Equal(t, v1alpha1.ReasonUnsafePath, failure.Reason(err, ""), "%v", err)
-		assert.ErrorContains(t, err, "projects/p/link")
-		assert.ErrorContains(t, err, target[:min(len(target), 100)])
-		assert.Less(t, len(err.Error()), 600)
+		t.Run(fmt.Sprintf("%.40q", target), func(t *testing.T) {
+			files := text("projects/p/a", "1")
+			files["projects/p/link"] = plantest.File{Content: target, Mode: plan.Symlink}
+			s := newScene(t, nil)
+			_, err := s.plan(files)
+			require.Equal(t, v1alpha1.ReasonUnsafePath, failure.Reason(err, ""), "%v", err)
+			assert.ErrorContains(t, err, "projects/p/link")
+			assert.ErrorContains(t, err, target[:min(len(target), 100)])
+			assert.Less(t, len(err.Error()), 600)
 
-		s.rules.Excludes = excludes(t, "**/link")
-		_, err = s.plan(files)
-		assert.NoError(t, err, "an excluded link harms nobody")
+			s.rules.Excludes = excludes(t, "**/link")
+			_, err = s.plan(files)
+			assert.NoError(t, err, "an excluded link harms nobody")
+		})
 	}
 }
 
@@ -281,7 +285,7 @@ func TestHostileNames(t *testing.T) {
 		"a/b": v1alpha1.ReasonUnsafePath, "\xff": v1alpha1.ReasonUnsafePath, "C:x": v1alpha1.ReasonUnsafePath,
 		strings.Repeat("n", 1100): v1alpha1.ReasonLimitExceeded,
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(fmt.Sprintf("%.40q", name), func(t *testing.T) {
 			o := plantest.NewObjects()
 			blob := o.Blob([]byte("x"))
 			for _, e := range []plan.Entry{

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"path"
 	"path/filepath"
 	"strings"
@@ -70,7 +71,7 @@ func TestParsePathCleans(t *testing.T) {
 		strings.Repeat("n", 255):       Path(strings.Repeat("n", 255)),
 		strings.Repeat("a/", 63) + "a": Path(strings.Repeat("a/", 63) + "a"),
 	} {
-		t.Run(in, func(t *testing.T) {
+		t.Run(fmt.Sprintf("%.40q", in), func(t *testing.T) {
 			got, err := ParsePath(in)
 			require.NoError(t, err, "%q", in)
 			assert.Equal(t, want, got, "%q", in)

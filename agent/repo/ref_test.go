@@ -20,11 +20,13 @@ var sha = strings.Repeat("0123456789", 4)
 func TestParseRefTakesWhatGitTakes(t *testing.T) {
 	for _, good := range []string{"main", "v1.2.3", "feature/a-b_c", "refs/heads/main", "refs/tags/v1", "refs/pull/1/head", "HEAD", "ü", "a@b", "a.b",
 		"deadbeef", sha[:39], sha + "0", "@x", "a{b}"} {
-		r, err := ParseRef(good)
-		require.NoError(t, err, good)
-		assert.Equal(t, good, r.String())
-		_, isCommit := r.Commit()
-		assert.False(t, isCommit)
+		t.Run(good, func(t *testing.T) {
+			r, err := ParseRef(good)
+			require.NoError(t, err, good)
+			assert.Equal(t, good, r.String())
+			_, isCommit := r.Commit()
+			assert.False(t, isCommit)
+		})
 	}
 	for _, bad := range []string{"", "-", "--upload-pack=x", "-b", "@", "a@{1}", "a..b", "refs/heads/../../x", "../x", "a.", ".a", "a/.b", "a.lock",
 		"a.lock/b", "/a", "a/", "a//b", "a b", "a~1", "a^", "a^{}", "a:b", "+a:b", "a?", "a*", "a[b", `a\b`, "a\x00b", "a\nb", "a\x7f", "refs", "refs/x",

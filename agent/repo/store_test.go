@@ -272,7 +272,9 @@ func TestOpen(t *testing.T) {
 		}
 		openStore(t, dir)
 		for _, name := range []string{"objects/pack/tmp-x", "HEAD", "notes.txt"} {
-			assert.FileExists(t, filepath.Join(dir, name))
+			t.Run(name, func(t *testing.T) {
+				assert.FileExists(t, filepath.Join(dir, name))
+			})
 		}
 	})
 	t.Run("a directory that is a file is an error, and the file stays", func(t *testing.T) {

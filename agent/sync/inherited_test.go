@@ -15,8 +15,10 @@ func TestInheritanceIsFollowedUpwardsAndThroughACircle(t *testing.T) {
 		{"c", "a", "a", true}, {"c", "c", "c", true}, {"a", "c", "", false}, {"x", "y", "y", true}, {"x", "a", "", false},
 		{"lost", "a", "", false}, {"lost", "nowhere", "nowhere", true}, {"", "a", "", false},
 	} {
-		from, counts := inherited(c.open, []string{c.touched}, parents)
-		assert.Equal(t, c.counts, counts, c)
-		assert.Equal(t, c.from, from, c)
+		t.Run(c.open, func(t *testing.T) {
+			from, counts := inherited(c.open, []string{c.touched}, parents)
+			assert.Equal(t, c.counts, counts, c)
+			assert.Equal(t, c.from, from, c)
+		})
 	}
 }

@@ -263,10 +263,12 @@ func TestTheExampleOfASiteAndItsAreas(t *testing.T) {
 	require.Len(t, gateways, 5)
 	e.has(gateways["site"], folders{"shared/projects": "projects", "site/projects": "projects", "site/config": "config"}, nil)
 	for _, area := range []string{"mixing", "filling", "packing", "utilities"} {
-		require.Contains(t, gateways, area)
-		e.has(gateways[area], folders{"shared/projects": "projects", "area/projects": "projects", "area/config": "config", "areas/" + area + "/config": "config"},
-			values{systemProperties: {`"area"`, quoted(area)},
-				"projects/operate/com.inductiveautomation.perspective/views/Area/view.json": {`"an area"`, quoted(area)}})
+		t.Run(area, func(t *testing.T) {
+			require.Contains(t, gateways, area)
+			e.has(gateways[area], folders{"shared/projects": "projects", "area/projects": "projects", "area/config": "config", "areas/" + area + "/config": "config"},
+				values{systemProperties: {`"area"`, quoted(area)},
+					"projects/operate/com.inductiveautomation.perspective/views/Area/view.json": {`"an area"`, quoted(area)}})
+		})
 	}
 
 	tags := "config/resources/core/ignition/tag-definition/default/Area/tags.json"
@@ -296,10 +298,12 @@ func TestTheExampleOfReplicatedFrontends(t *testing.T) {
 	e.Eventually("there is one more", func() bool { return e.Ready(e.First) && e.Status().GatewaysReady == "5/5" })
 	gateways := e.names()
 	for _, name := range []string{"frontends", "frontends-1", "frontends-2", "frontends-3"} {
-		require.Contains(t, gateways, name)
-		e.has(gateways[name], folders{"projects": "projects", "config": "config"},
-			values{systemProperties: {`"frontends"`, quoted(name)},
-				"projects/operators/com.inductiveautomation.perspective/views/Served/view.json": {`"a frontend"`, quoted(name)}})
+		t.Run(name, func(t *testing.T) {
+			require.Contains(t, gateways, name)
+			e.has(gateways[name], folders{"projects": "projects", "config": "config"},
+				values{systemProperties: {`"frontends"`, quoted(name)},
+					"projects/operators/com.inductiveautomation.perspective/views/Served/view.json": {`"a frontend"`, quoted(name)}})
+		})
 	}
 	e.has(gateways["backend"], folders{"backend/config": "config"}, nil)
 	var pods []string

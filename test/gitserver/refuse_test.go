@@ -35,7 +35,9 @@ func TestRefusedFeaturesAreNotAdvertised(t *testing.T) {
 	left := capabilities(t, srv)
 	assert.NotContains(t, left, all)
 	for _, c := range all {
-		assert.NotContains(t, left, c)
+		t.Run(c, func(t *testing.T) {
+			assert.NotContains(t, left, c)
+		})
 	}
 	assert.Contains(t, left, "side-band-64k")
 	srv.Refuse()
@@ -100,8 +102,10 @@ func TestRefusedSHAWantsGivesTipsOnly(t *testing.T) {
 	_, err = git(t, "-C", clone, "fetch", "-q", srv.URL("site.git"), first)
 	require.Error(t, err)
 	for _, ref := range []string{"main", "refs/tags/v1", second} {
-		out, err := git(t, "-C", clone, "fetch", "-q", srv.URL("site.git"), ref)
-		require.NoError(t, err, out)
+		t.Run(ref, func(t *testing.T) {
+			out, err := git(t, "-C", clone, "fetch", "-q", srv.URL("site.git"), ref)
+			require.NoError(t, err, out)
+		})
 	}
 }
 

@@ -132,12 +132,16 @@ func TestLinkRulesCatchWhatTheyForbid(t *testing.T) {
 		"[x](b.md)", "[x](b.md#what-it-is-and-why)", "[x](b.md#twice-1)", "[x](b.md#own)", "[x](#a)", "[x](../examples/x)",
 		"[x](https://example.com/nowhere)", "`[x](nowhere.md)`", "[x]: b.md",
 	} {
-		assert.Empty(t, check(good), good)
+		t.Run(good, func(t *testing.T) {
+			assert.Empty(t, check(good), good)
+		})
 	}
 	for _, bad := range []string{
 		"[x](c.md)", "[x](b.md#nothing)", "[x](b.md#not-a-heading)", "[x](#b)", "[x](../examples/z)", "[x]: c.md", "[x](b.md) [y](c.md)",
 	} {
-		assert.NotEmpty(t, check(bad), bad)
+		t.Run(bad, func(t *testing.T) {
+			assert.NotEmpty(t, check(bad), bad)
+		})
 	}
 }
 

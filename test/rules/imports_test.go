@@ -209,7 +209,9 @@ func TestPackageNames(t *testing.T) {
 	for _, p := range packages(t) {
 		name := room(p.ImportPath)[strings.LastIndex(room(p.ImportPath), "/")+1:]
 		for _, empty := range []string{"util", "utils", "helper", "helpers", "common", "manager", "handler", "misc"} {
-			assert.NotEqual(t, empty, name, "%s: a package is named after what it knows", p.ImportPath)
+			t.Run(empty, func(t *testing.T) {
+				assert.NotEqual(t, empty, name, "%s: a package is named after what it knows", p.ImportPath)
+			})
 		}
 	}
 }
@@ -246,8 +248,10 @@ func TestImportRulesCatchWhatTheyForbid(t *testing.T) {
 		{"internal/sender", "k8s.io/client-go/kubernetes"},
 		{"internal/sender", own("receiver/server")},
 	} {
-		bad := []pkg{{ImportPath: own(c.from), Imports: []string{c.to}, Deps: []string{c.to}}}
-		assert.NotEmpty(t, append(brokenArrows(bad), brokenBans(bad)...), "%s imports %s", c.from, c.to)
+		t.Run(c.from, func(t *testing.T) {
+			bad := []pkg{{ImportPath: own(c.from), Imports: []string{c.to}, Deps: []string{c.to}}}
+			assert.NotEmpty(t, append(brokenArrows(bad), brokenBans(bad)...), "%s imports %s", c.from, c.to)
+		})
 	}
 	good := []pkg{
 		{ImportPath: own("agent/sync"), Imports: []string{own("agent/repo"), own("agent/plan"), own("internal/failure"), "log/slog", "os"}},

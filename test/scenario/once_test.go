@@ -104,10 +104,12 @@ func TestHealthAndMetricsAnswerAlsoAfterARestart(t *testing.T) {
 		for _, url := range []string{
 			"http://" + p.agent.health + "/healthz", "http://" + p.agent.health + "/readyz", "http://" + p.agent.Log.Address("metrics") + "/metrics",
 		} {
-			res, err := (&http.Client{Timeout: 10 * time.Second}).Get(url)
-			require.NoError(t, err)
-			require.NoError(t, res.Body.Close())
-			assert.Equal(t, http.StatusOK, res.StatusCode, url)
+			t.Run(url, func(t *testing.T) {
+				res, err := (&http.Client{Timeout: 10 * time.Second}).Get(url)
+				require.NoError(t, err)
+				require.NoError(t, res.Body.Close())
+				assert.Equal(t, http.StatusOK, res.StatusCode, url)
+			})
 		}
 		p.stop()
 	}

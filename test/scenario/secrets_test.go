@@ -30,11 +30,13 @@ func TestNoSecretIsLogged(t *testing.T) {
 	listen := func() {
 		t.Helper()
 		for _, url := range []string{"http://" + p.agent.health + "/state", "http://" + p.agent.health + "/readyz", "http://" + p.agent.Log.Address("metrics") + "/metrics"} {
-			res, err := http.Get(url)
-			require.NoError(t, err)
-			_, err = io.Copy(&said, res.Body)
-			require.NoError(t, err)
-			require.NoError(t, res.Body.Close())
+			t.Run(url, func(t *testing.T) {
+				res, err := http.Get(url)
+				require.NoError(t, err)
+				_, err = io.Copy(&said, res.Body)
+				require.NoError(t, err)
+				require.NoError(t, res.Body.Close())
+			})
 		}
 		for _, file := range []string{"cmdline", "environ"} {
 			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.agent.PID(), file))

@@ -92,9 +92,11 @@ func TestManifestKeepsEveryRecord(t *testing.T) {
 		assert.Equal(t, h, m.Header())
 		assert.Empty(t, cmp.Diff(list, append([]Record{}, everyRecord(t, m)...), cmp.AllowUnexported(Record{})))
 		for _, p := range []string{"", "a", "projects/p000", "projects/p000/com.inductiveautomation.perspective/views/Area 0001/v", "zzz"} {
-			_, ok, err := m.Get(p)
-			require.NoError(t, err)
-			assert.False(t, ok, "%q is no file", p)
+			t.Run(p, func(t *testing.T) {
+				_, ok, err := m.Get(p)
+				require.NoError(t, err)
+				assert.False(t, ok, "%q is no file", p)
+			})
 		}
 	}
 }
@@ -103,17 +105,19 @@ func TestManifestAllOfPrefix(t *testing.T) {
 	list := some(3000)
 	m := decodeManifest(t, encode(t, testHeader, NoManifest(), setAll(list)))
 	for _, prefix := range []string{"", "projects/", "projects/p000/com.inductiveautomation.perspective/views/Area 05", list[1500].Path, "a", "z"} {
-		var want, got []string
-		for _, r := range list {
-			if !r.Dir && strings.HasPrefix(r.Path, prefix) {
-				want = append(want, r.Path)
+		t.Run(prefix, func(t *testing.T) {
+			var want, got []string
+			for _, r := range list {
+				if !r.Dir && strings.HasPrefix(r.Path, prefix) {
+					want = append(want, r.Path)
+				}
 			}
-		}
-		for r, err := range m.All(prefix) {
-			require.NoError(t, err)
-			got = append(got, r.Path)
-		}
-		assert.Equal(t, want, got, prefix)
+			for r, err := range m.All(prefix) {
+				require.NoError(t, err)
+				got = append(got, r.Path)
+			}
+			assert.Equal(t, want, got, prefix)
+		})
 	}
 }
 

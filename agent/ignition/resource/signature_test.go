@@ -129,8 +129,10 @@ func TestSignatureErrors(t *testing.T) {
 		``, `[]`, `{"scope":1}`, `{"scope":"X"}`, `{"version":"1"}`, `{"version":1.5}`, `{"version":3000000000}`, `{"files":{}}`,
 		`{"files":[1]}`, `{"attributes":[]}`, `{"attributes":{}`,
 	} {
-		_, err := ParseSigned([]byte(raw))
-		assert.Error(t, err, raw)
+		t.Run(raw, func(t *testing.T) {
+			_, err := ParseSigned([]byte(raw))
+			assert.Error(t, err, raw)
+		})
 	}
 	s, err := ParseSigned([]byte(signedJSON))
 	require.NoError(t, err)

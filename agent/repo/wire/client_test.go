@@ -114,8 +114,10 @@ func TestThrottlingRetryAfter(t *testing.T) {
 		})
 	}
 	for _, header := range []string{"", "soon", "-1"} {
-		_, ok := retryAfter(header, time.Now())
-		assert.False(t, ok, header)
+		t.Run(header, func(t *testing.T) {
+			_, ok := retryAfter(header, time.Now())
+			assert.False(t, ok, header)
+		})
 	}
 }
 

@@ -234,7 +234,9 @@ func TestHostPatternCost(t *testing.T) {
 		{"?", "a", true}, {"?", "", false}, {"*.example.com", "git.example.com", true}, {"*.example.com", "example.com", false},
 		{"a**b", "axb", true}, {"[127.*", "[127.0.0.1]:2", true},
 	} {
-		assert.Equal(t, tt.want, matchesPattern(tt.pattern, tt.s), "%q %q", tt.pattern, tt.s)
+		t.Run(tt.pattern, func(t *testing.T) {
+			assert.Equal(t, tt.want, matchesPattern(tt.pattern, tt.s), "%q %q", tt.pattern, tt.s)
+		})
 	}
 }
 

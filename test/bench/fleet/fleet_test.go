@@ -112,7 +112,9 @@ func TestFleetBench(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, Run(t.Context(), []string{"-sizes", "3,2x2", "-n", "1", "-idle", "2s", "-work", work}, &out, io.Discard))
 	for _, line := range []string{"| 3 ", "| 2 × 2 ", "| update syncreports ", "| 3 agents: one look at git per GatewaySync and sync", "| 3 agents: another one leads within 2 s", "2 × 2 agents: a status is written every two minutes while nothing happens"} {
-		assert.Contains(t, out.String(), line)
+		t.Run(line, func(t *testing.T) {
+			assert.Contains(t, out.String(), line)
+		})
 	}
 	_, goals, _ := strings.Cut(out.String(), "## Goals\n\n")
 	for row := range strings.Lines(goals) {
@@ -132,8 +134,10 @@ func TestSizes(t *testing.T) {
 		})
 	}
 	for _, text := range []string{"", "0", "-3", "x", "1x", "x1", "1x2x3", "2001", "50x50", "4294967296x4294967296", "one"} {
-		_, err := parseSize(text)
-		assert.Error(t, err, text)
+		t.Run(text, func(t *testing.T) {
+			_, err := parseSize(text)
+			assert.Error(t, err, text)
+		})
 	}
 }
 
@@ -149,10 +153,12 @@ func TestRequestsAreNamedAsARoleNamesThem(t *testing.T) {
 		{http.MethodPost, "/apis/events.k8s.io/v1/namespaces/a/events", "create events"},
 		{http.MethodGet, "/version", "get /version"},
 	} {
-		u, err := url.Parse("https://server" + c.url)
-		require.NoError(t, err)
-		verb, resource := classify(c.method, u)
-		assert.Equal(t, c.want, verb+" "+resource, c.url)
+		t.Run(c.method, func(t *testing.T) {
+			u, err := url.Parse("https://server" + c.url)
+			require.NoError(t, err)
+			verb, resource := classify(c.method, u)
+			assert.Equal(t, c.want, verb+" "+resource, c.url)
+		})
 	}
 }
 

@@ -127,7 +127,9 @@ func TestAnImageHoldsItsFilesUnderItsName(t *testing.T) {
 func TestInvalidImage(t *testing.T) {
 	to := filepath.Join(t.TempDir(), "image.tar")
 	for _, ref := range []string{"", "agent", "registry.local:5000/agent", "registry.local/:dev", "agent:"} {
-		assert.ErrorContains(t, image.Write(to, image.Image{Ref: ref}), "want a name and a tag", ref)
+		t.Run(ref, func(t *testing.T) {
+			assert.ErrorContains(t, image.Write(to, image.Image{Ref: ref}), "want a name and a tag", ref)
+		})
 	}
 	err := image.Write(to, image.Image{Ref: "a:b", Files: []image.File{{Path: "/x", From: "missing"}}})
 	require.ErrorIs(t, err, fs.ErrNotExist)

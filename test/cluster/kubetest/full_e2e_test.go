@@ -181,13 +181,17 @@ spec:
 	eventually(t, c, namespace, running)
 	killed := []string{"kubelet-n2", "containerd-n2", kubetest.APIServer, kubetest.Etcd}
 	for _, name := range killed {
-		c.Kill(t, name)
-		assert.Zero(t, c.PID(t, name))
-		c.Start(t, name)
+		t.Run(name, func(t *testing.T) {
+			c.Kill(t, name)
+			assert.Zero(t, c.PID(t, name))
+			c.Start(t, name)
+		})
 	}
 	eventually(t, c, namespace, running)
 	for _, name := range killed {
-		require.NotZero(t, c.PID(t, name), "%s ended by itself: %s", name, c.Log(t, name))
+		t.Run(name, func(t *testing.T) {
+			require.NotZero(t, c.PID(t, name), "%s ended by itself: %s", name, c.Log(t, name))
+		})
 	}
 	assert.Equal(t, "again", run(t, c, namespace, "later", "echo again"))
 	p, err := pods.Get(t.Context(), "steady", metav1.GetOptions{})

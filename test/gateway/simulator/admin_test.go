@@ -73,8 +73,10 @@ func TestAdminRefusesWhatItDoesNotUnderstand(t *testing.T) {
 		})
 	}
 	for _, f := range []string{`{"route":"GET /x"}`, `{"route":"x","status":500}`, `{"route":"GET /x","status":99}`, `{"route":"GET /x","delay":"-1s"}`} {
-		status, _ := b.admin("POST", "/faults", f)
-		assert.Equal(t, 400, status, f)
+		t.Run(f, func(t *testing.T) {
+			status, _ := b.admin("POST", "/faults", f)
+			assert.Equal(t, 400, status, f)
+		})
 	}
 	status, body := b.admin("GET", "/nothing", "")
 	assert.Equal(t, 404, status)

@@ -152,9 +152,11 @@ func fits(t *testing.T, at string, want, got any) {
 func TestUnknownRoutes(t *testing.T) {
 	b := start(t, simulator.Options{})
 	for _, path := range []string{"/data/api/v1/status", "/data/api/v1/modes", "/data/api/v2/designers", "/data/api/v1/scan/tags", "/data/project-scan-endpoint/scan"} {
-		status, body := b.ask("GET", path, "")
-		assert.Equal(t, 404, status, path)
-		assert.Contains(t, body, `"status":"404"`, "the status is text")
+		t.Run(path, func(t *testing.T) {
+			status, body := b.ask("GET", path, "")
+			assert.Equal(t, 404, status, path)
+			assert.Contains(t, body, `"status":"404"`, "the status is text")
+		})
 	}
 	status, _ := b.ask("DELETE", "/data/api/v1/scan-lock/projects", "")
 	assert.NotEqual(t, 200, status, "a lock has no release but the scan")

@@ -19,7 +19,9 @@ func TestEmptyDirectoryIsSeededAndTheGatewayRuns(t *testing.T) {
 			".ignition-seed-complete", "config/resources/core/config-mode.json", "config/resources/external/config-mode.json",
 			"config/resources/local/config-mode.json", "config/ignition/tags/valueStore.idb", "redundancy.xml",
 		} {
-			assert.FileExists(t, filepath.Join(b.dir, name))
+			t.Run(name, func(t *testing.T) {
+				assert.FileExists(t, filepath.Join(b.dir, name))
+			})
 		}
 		assert.DirExists(t, filepath.Join(b.dir, "projects/.resources"))
 		require.NoError(t, b.Canaries())
