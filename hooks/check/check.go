@@ -94,7 +94,7 @@ const maxList = 5000
 // ErrUnreachable means that no check ran because the API server does not answer.
 var ErrUnreachable = errors.New("the API server does not answer")
 
-// Look runs all checks. It fails if the API server does not answer.
+// Check runs all checks. It fails if the API server does not answer.
 func (l Checker) Check(ctx context.Context) ([]Finding, error) {
 	if _, err := l.Core.Discovery().ServerVersion(); err != nil {
 		return nil, errors.Join(ErrUnreachable, err)
