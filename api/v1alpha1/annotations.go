@@ -1,6 +1,10 @@
 package v1alpha1
 
-import "strings"
+import (
+	"strings"
+	"time"
+	"unicode/utf8"
+)
 
 // Annotations of a GatewaySync. They ask for something without a change of the spec; DesiredRef says what they mean.
 const (
@@ -29,6 +33,9 @@ const (
 	AnnotationForceSync = "stoker.io/force-sync"
 	// AnnotationConfirmDeletion is a commit, in full or its first 7 digits or more, whose mass deletion an operator approves.
 	AnnotationConfirmDeletion = "stoker.io/confirm-deletion"
+	// AnnotationPropose is the name of a gateway, a space and a time in RFC 3339. A new value asks that gateway's agent to close
+	// its pull request and to propose the changes again from today's base.
+	AnnotationPropose = "stoker.io/propose"
 	// AnnotationPaused pauses the GatewaySync if it is "true".
 	AnnotationPaused = "stoker.io/paused"
 )
@@ -107,3 +114,26 @@ func (gs *GatewaySync) Paused() bool {
 // ForceSync returns the value of the annotation stoker.io/force-sync. A value that was not seen before asks to verify
 // every managed file by its content, to repair and to scan again.
 func (gs *GatewaySync) ForceSync() string { return gs.Annotations[AnnotationForceSync] }
+
+// maxPropose bounds the annotation stoker.io/propose, in bytes.
+const maxPropose = 320
+
+// Propose returns the value of the annotation stoker.io/propose, or "" if it is too long or not one line of text.
+func (gs *GatewaySync) Propose() string {
+	value := gs.Annotations[AnnotationPropose]
+	if len(value) > maxPropose || !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
+		return ""
+	}
+	return value
+}
+
+// ProposeValue returns the value of the annotation stoker.io/propose for a gateway at a time.
+func ProposeValue(gateway string, at time.Time) string {
+	return gateway + " " + at.UTC().Format(time.RFC3339)
+}
+
+// ProposesFor reports whether a value of the annotation stoker.io/propose is about this gateway.
+func ProposesFor(value, gateway string) bool {
+	name, _, _ := strings.Cut(value, " ")
+	return name != "" && name == gateway
+}

@@ -32,6 +32,9 @@ type Effective struct {
 	// Paused is true where the GatewaySync or the profile is paused, or sync.defaults are and the profile does not say otherwise.
 	Paused bool
 
+	// Bidirectional is how changes on the gateway are proposed, with all defaults filled in; nil if they are not.
+	Bidirectional *BidirectionalSpec
+
 	// DeploymentMode is the gateway's mode; empty where it runs none.
 	DeploymentMode string
 	TagProvider    string
@@ -119,6 +122,7 @@ func (gs *GatewaySync) merge(name string, p *SyncProfile, pod podSettings) Effec
 		Startup:               or(p.Startup, d.Startup, StartupUseExisting),
 		DryRun:                override(p.DryRun, d.DryRun),
 		Paused:                gs.pauses(p),
+		Bidirectional:         gs.bidirectional(p),
 		DeploymentMode:        pod.deploymentMode,
 		TagProvider:           pod.tagProvider,
 		SystemName:            pod.systemName,
@@ -191,4 +195,44 @@ func override(value *bool, otherwise bool) bool {
 		return otherwise
 	}
 	return *value
+}
+
+// Proposes reports whether changes on a gateway are proposed for any profile, or in service-path mode.
+func (gs *GatewaySync) Proposes() bool {
+	b, profiles := gs.Spec.Bidirectional, gs.Spec.Sync.Profiles
+	if b == nil || len(profiles) == 0 {
+		return b != nil && b.Enabled
+	}
+	for _, p := range profiles {
+		if override(p.Bidirectional, b.Enabled) {
+			return true
+		}
+	}
+	return false
+}
+
+// bidirectional returns a copy of spec.bidirectional with the defaults of the CRD, or nil if the profile proposes nothing.
+func (gs *GatewaySync) bidirectional(p *SyncProfile) *BidirectionalSpec {
+	b := gs.Spec.Bidirectional
+	if b == nil || !override(p.Bidirectional, b.Enabled) {
+		return nil
+	}
+	b = b.DeepCopy()
+	b.Enabled = true
+	b.TargetBranch = or(b.TargetBranch, DefaultTargetBranch)
+	b.Debounce = or(b.Debounce, DefaultDebounce)
+	b.ConflictStrategy = or(b.ConflictStrategy, StrategyGitWins)
+	b.OnClosed = or(b.OnClosed, OnClosedKeep)
+	creates := b.CreatesPR()
+	b.CreatePR = &creates
+	if len(b.WatchPaths) == 0 {
+		b.WatchPaths = DefaultWatchPaths()
+	}
+	g := &b.Guardrails
+	g.MaxFileSize, g.MaxTotalSize = or(g.MaxFileSize, DefaultMaxFileSize), or(g.MaxTotalSize, DefaultMaxTotalSize)
+	g.MaxFilesPerPR = or(g.MaxFilesPerPR, DefaultMaxFilesPerPR)
+	if g.ExcludePatterns == nil {
+		g.ExcludePatterns = DefaultProposalExcludes()
+	}
+	return b
 }

@@ -24,6 +24,14 @@ const (
 	EventLeadElected = "LeadElected"
 	// EventRollbackCompleted: the commit that a rollback asked for runs on all gateways.
 	EventRollbackCompleted = "RollbackCompleted"
+	// EventPRCreated: the pull request with a gateway's changes is open.
+	EventPRCreated = "PRCreated"
+	// EventPRMerged: git has the changes of a gateway.
+	EventPRMerged = "PRMerged"
+	// EventPRClosed: the pull request with a gateway's changes was closed without a merge.
+	EventPRClosed = "PRClosed"
+	// EventChangesRefused: a gateway's changes are not proposed.
+	EventChangesRefused = "ChangesRefused"
 	// EventNotInjected: a pod that asks for an agent has none.
 	EventNotInjected = "NotInjected"
 	// EventPodEvictedForRepair: a young pod without its agent was evicted, so that it starts again with one.

@@ -65,6 +65,9 @@ type GatewaySyncSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Sync SyncSpec `json:"sync,omitempty"`
+	// Changes that users save on a gateway become pull requests.
+	// +optional
+	Bidirectional *BidirectionalSpec `json:"bidirectional,omitempty"`
 	// If true, nothing is synced. Pods still get their agent and start with the files on disk; drift is still reported. The
 	// annotation stoker.io/paused does the same without a change of the spec.
 	// +optional

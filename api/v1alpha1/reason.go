@@ -33,6 +33,7 @@ const (
 	ReasonProfilesValid   Reason = "ProfilesValid"
 	ReasonSidecarInjected Reason = "SidecarInjected"
 	ReasonHostKeyVerified Reason = "HostKeyVerified"
+	ReasonProposalsReady  Reason = "ProposalsReady"
 
 	ReasonProgressing             Reason = "Progressing"
 	ReasonWaitingForGateway       Reason = "WaitingForGateway"
@@ -53,6 +54,8 @@ const (
 	ReasonDesignerSessionActive Reason = "DesignerSessionActive"
 	ReasonConflictDetected      Reason = "ConflictDetected"
 	ReasonMassDeletion          Reason = "MassDeletion"
+	ReasonChangesRefused        Reason = "ChangesRefused"
+	ReasonBranchTaken           Reason = "BranchTaken"
 	ReasonNoConfigAccess        Reason = "NoConfigAccess"
 	ReasonDuplicateGateway      Reason = "DuplicateGateway"
 
@@ -74,6 +77,7 @@ const (
 	ReasonPathCollision            Reason = "PathCollision"
 	ReasonLimitExceeded            Reason = "LimitExceeded"
 	ReasonLFSPointer               Reason = "LFSPointer"
+	ReasonPushRejected             Reason = "PushRejected"
 	ReasonUnsupportedRepository    Reason = "UnsupportedRepository"
 	ReasonPodRestartNeeded         Reason = "PodRestartNeeded"
 	ReasonProgressDeadlineExceeded Reason = "ProgressDeadlineExceeded"
@@ -113,6 +117,7 @@ var Reasons = []ReasonInfo{
 	{ReasonProfilesValid, ClassDone, "the spec and all its profiles are valid"},
 	{ReasonSidecarInjected, ClassDone, "every pod that requests an agent has one"},
 	{ReasonHostKeyVerified, ClassDone, "the ssh host key of the git server is trusted"},
+	{ReasonProposalsReady, ClassDone, "changes made on gateways can be sent back to git"},
 	{ReasonProgressing, ClassWorking, "a sync is under way"},
 	{ReasonWaitingForGateway, ClassWorking, "the gateway does not run yet, or its volume is not seeded yet"},
 	{ReasonWaitingForCommissioning, ClassWorking, "the gateway waits for its commissioning steps"},
@@ -130,6 +135,8 @@ var Reasons = []ReasonInfo{
 	{ReasonDesignerSessionActive, ClassHeld, "a Designer session is open on what would change"},
 	{ReasonConflictDetected, ClassHeld, "a file was changed on the gateway and in git, and conflictPolicy is hold"},
 	{ReasonMassDeletion, ClassHeld, "the sync would delete a project or a large part of the owned files"},
+	{ReasonChangesRefused, ClassHeld, "changes made on a gateway must not leave it, or cannot be expressed in git"},
+	{ReasonBranchTaken, ClassHeld, "another gateway or another author committed to the branch for a gateway's changes"},
 	{ReasonNoConfigAccess, ClassHeld, "this redundant node may not change its configuration now"},
 	{ReasonDuplicateGateway, ClassHeld, "two live pods have the name of one gateway"},
 	{ReasonRefNotFound, ClassStalled, "the repository has no such ref or commit"},
@@ -150,6 +157,7 @@ var Reasons = []ReasonInfo{
 	{ReasonPathCollision, ClassStalled, "two paths are equal on some file systems, or a file is in the place of a directory"},
 	{ReasonLimitExceeded, ClassStalled, "a size or count is over its limit"},
 	{ReasonLFSPointer, ClassStalled, "a file under a mapped path is a Git LFS pointer"},
+	{ReasonPushRejected, ClassStalled, "the git server declined the push of a gateway's changes"},
 	{ReasonUnsupportedRepository, ClassStalled, "the repository uses something that Stoker does not read"},
 	{ReasonPodRestartNeeded, ClassStalled, "the spec names a credential that the pod does not mount; restart the pod"},
 	{ReasonProgressDeadlineExceeded, ClassStalled, "the work took longer than spec.progressDeadline; it continues"},

@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -22,6 +23,8 @@ const (
 	imagePattern      = `^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?/)?[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)*$`
 	tagPattern        = `^[A-Za-z0-9_][A-Za-z0-9._-]*$`
 	digestPattern     = `^sha256:[a-f0-9]{64}$`
+	sizePattern       = `^[1-9][0-9]{0,8}(Ki|Mi)?$`
+	authorPattern     = `^[^<>\x00-\x1f\x7f]+ <[^<>\s\x00-\x1f\x7f]+@[^<>\s\x00-\x1f\x7f]+>$`
 )
 
 var (
@@ -30,12 +33,15 @@ var (
 	badPathRegexp  = regexp.MustCompile(badPathPattern)
 	fileRegexp     = regexp.MustCompile(filePattern)
 	durationRegexp = regexp.MustCompile(durationPattern)
+	sizeRegexp     = regexp.MustCompile(sizePattern)
+	authorRegexp   = regexp.MustCompile(authorPattern)
 )
 
 const (
 	maxURL      = 2048
 	maxPath     = 1024
 	maxDuration = 32
+	maxSize     = 16
 )
 
 // imageRegexp is a repository with what follows it: nothing, a tag, a digest, or both.
@@ -106,12 +112,44 @@ func pathProblem(p string) string {
 
 // parseDuration reads a duration from 1s to 24h.
 func parseDuration(s string) (d time.Duration, problem string) {
+	return parseDurationTo(s, 24*time.Hour, "24h")
+}
+
+// parseDebounce reads a duration from 1s to 10m.
+func parseDebounce(s string) (d time.Duration, problem string) {
+	return parseDurationTo(s, 10*time.Minute, "10m")
+}
+
+// parseDurationTo reads a duration from one second to most, which is shown as mostText.
+func parseDurationTo(s string, most time.Duration, mostText string) (d time.Duration, problem string) {
 	if len(s) > maxDuration || !durationRegexp.MatchString(s) {
 		return 0, "is not a duration; write a number and a unit, such as 30s, 5m or 1h30m"
 	}
 	d, err := time.ParseDuration(s)
-	if err != nil || d < time.Second || d > 24*time.Hour {
-		return 0, "is out of range; use from 1s to 24h"
+	if err != nil || d < time.Second || d > most {
+		return 0, "is out of range; use from 1s to " + mostText
 	}
 	return d, ""
+}
+
+// parseSize reads a number of bytes, with the unit Ki or Mi or without one.
+func parseSize(s string) (bytes int64, problem string) {
+	const wrong = "is not a size; use a whole number of bytes, Ki or Mi, such as 10Mi"
+	if len(s) > maxSize || !sizeRegexp.MatchString(s) {
+		return 0, wrong
+	}
+	unit := int64(1)
+	digits, kibi := strings.CutSuffix(s, "Ki")
+	digits, mebi := strings.CutSuffix(digits, "Mi")
+	switch {
+	case kibi:
+		unit = 1 << 10
+	case mebi:
+		unit = 1 << 20
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil {
+		return 0, wrong
+	}
+	return n * unit, ""
 }

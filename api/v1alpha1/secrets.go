@@ -14,6 +14,11 @@ const (
 	SecretGitKnownHosts SecretField = "spec.git.auth.sshKey.knownHosts"
 	SecretGitToken      SecretField = "spec.git.auth.token"
 	SecretGitCA         SecretField = "spec.git.caSecretRef"
+
+	SecretProposalApp        SecretField = "spec.bidirectional.auth.githubApp"
+	SecretProposalSSHKey     SecretField = "spec.bidirectional.auth.sshKey"
+	SecretProposalKnownHosts SecretField = "spec.bidirectional.auth.sshKey.knownHosts"
+	SecretProposalToken      SecretField = "spec.bidirectional.auth.token"
 )
 
 // FileVariables are the environment variables that name the file of a secret, for a pod that mounts it elsewhere.
@@ -50,5 +55,34 @@ func (s *GatewaySyncSpec) Secrets() iter.Seq2[SecretField, SecretKeyRef] {
 			}
 		}
 		add(SecretGitCA, s.Git.CASecretRef)
+	}
+}
+
+// ProposalSecrets yields the secrets with which an agent sends changes back to git, in addition to those of Secrets. Only pods that
+// propose changes mount them, and no sync needs them.
+func (s *GatewaySyncSpec) ProposalSecrets() iter.Seq2[SecretField, SecretKeyRef] {
+	return func(yield func(SecretField, SecretKeyRef) bool) {
+		if s.Bidirectional == nil || s.Bidirectional.Auth == nil {
+			return
+		}
+		more := true
+		add := func(field SecretField, ref *SecretKeyRef) {
+			if more && ref != nil {
+				more = yield(field, *ref)
+			}
+		}
+		a := s.Bidirectional.Auth
+		if a.GitHubApp != nil {
+			add(SecretProposalApp, &a.GitHubApp.PrivateKeySecretRef)
+		}
+		if a.SSHKey != nil {
+			add(SecretProposalSSHKey, &a.SSHKey.SecretRef)
+			if a.SSHKey.KnownHosts != nil {
+				add(SecretProposalKnownHosts, &a.SSHKey.KnownHosts.SecretRef)
+			}
+		}
+		if a.Token != nil {
+			add(SecretProposalToken, &a.Token.SecretRef)
+		}
 	}
 }

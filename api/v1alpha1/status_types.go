@@ -14,6 +14,7 @@ const (
 	ConditionAllGatewaysSynced      = "AllGatewaysSynced"
 	ConditionSidecarInjected        = "SidecarInjected"
 	ConditionSSHHostKeyVerification = "SSHHostKeyVerification"
+	ConditionBidirectionalReady     = "BidirectionalReady"
 	ConditionReconciling            = "Reconciling"
 	ConditionStalled                = "Stalled"
 )
@@ -283,4 +284,12 @@ type DiscoveredGateway struct {
 	// Number of files that were changed on the gateway and not in git.
 	// +optional
 	Drift int32 `json:"drift,omitempty"`
+	// Where the proposal of this gateway's changes stands; empty if there is none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	ProposalState ProposalState `json:"proposalState,omitempty"`
+	// Address of the pull request, or the branch if there is none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Proposal string `json:"proposal,omitempty"`
 }

@@ -119,6 +119,9 @@ type SyncProfile struct {
 	// Overrides sync.defaults.paused.
 	// +optional
 	Paused *bool `json:"paused,omitempty"`
+	// Overrides spec.bidirectional.enabled. True without spec.bidirectional has no effect.
+	// +optional
+	Bidirectional *bool `json:"bidirectional,omitempty"`
 }
 
 // Mapping brings one folder or file of the repository into the data directory.

@@ -107,6 +107,9 @@ type SyncReportStatus struct {
 	// Files that were changed on the gateway and not in git.
 	// +optional
 	Drift DriftFiles `json:"drift,omitempty"`
+	// The pull request with this gateway's changes. Absent if there is none and nothing waits for one.
+	// +optional
+	Proposal *Proposal `json:"proposal,omitempty"`
 	// Version of the agent.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64

@@ -24,6 +24,7 @@ func Validate(gs *GatewaySync) field.ErrorList {
 	errs = append(errs, validateWebhook(spec.Child("webhook"), &gs.Spec.Webhook)...)
 	errs = append(errs, validateGateway(spec.Child("gateway"), &gs.Spec.Gateway)...)
 	errs = append(errs, validateAgent(spec.Child("agent", "image"), &gs.Spec.Agent.Image)...)
+	errs = append(errs, validateBidirectional(spec.Child("bidirectional"), gs)...)
 	return append(errs, validateSync(spec.Child("sync"), &gs.Spec.Sync)...)
 }
 
@@ -39,6 +40,9 @@ func Warnings(gs *GatewaySync) []string {
 	}
 	if git.Auth != nil && git.Auth.SSHKey != nil && git.Auth.SSHKey.InsecureIgnoreHostKey {
 		out = append(out, "spec.git.auth.sshKey.insecureIgnoreHostKey: the git host is not checked. Use knownHosts")
+	}
+	if b := gs.Spec.Bidirectional; b != nil && b.Auth != nil && b.Auth.SSHKey != nil && b.Auth.SSHKey.InsecureIgnoreHostKey {
+		out = append(out, "spec.bidirectional.auth.sshKey.insecureIgnoreHostKey: the git host is not checked. Use knownHosts")
 	}
 	if gateway.TLSConfig != nil && gateway.TLSConfig.InsecureSkipVerify {
 		out = append(out, "spec.gateway.tlsConfig.insecureSkipVerify: the gateway's certificate is not checked. Use caSecretRef")

@@ -38,15 +38,11 @@ func validateAuth(path *field.Path, auth *GitAuth) field.ErrorList {
 	kinds := 0
 	if k := auth.SSHKey; k != nil {
 		kinds++
-		errs = append(errs, validateSecret(path.Child("sshKey", "secretRef"), &k.SecretRef)...)
-		if k.KnownHosts != nil {
-			errs = append(errs, validateSecret(path.Child("sshKey", "knownHosts", "secretRef"), &k.KnownHosts.SecretRef)...)
-		}
+		errs = append(errs, validateSSHKey(path.Child("sshKey"), k)...)
 	}
 	if t := auth.Token; t != nil {
 		kinds++
-		errs = append(errs, validateSecret(path.Child("token", "secretRef"), &t.SecretRef)...)
-		errs = append(errs, matches(path.Child("token", "username"), t.Username, usernamePattern, 255, false, "use a user name without ':'")...)
+		errs = append(errs, validateToken(path.Child("token"), t)...)
 	}
 	if app := auth.GitHubApp; app != nil {
 		kinds++
@@ -58,6 +54,19 @@ func validateAuth(path *field.Path, auth *GitAuth) field.ErrorList {
 	return errs
 }
 
+func validateSSHKey(path *field.Path, k *SSHKeyAuth) field.ErrorList {
+	errs := validateSecret(path.Child("secretRef"), &k.SecretRef)
+	if k.KnownHosts != nil {
+		errs = append(errs, validateSecret(path.Child("knownHosts", "secretRef"), &k.KnownHosts.SecretRef)...)
+	}
+	return errs
+}
+
+func validateToken(path *field.Path, t *TokenAuth) field.ErrorList {
+	errs := validateSecret(path.Child("secretRef"), &t.SecretRef)
+	return append(errs, matches(path.Child("username"), t.Username, usernamePattern, 255, false, "use a user name without ':'")...)
+}
+
 func validateApp(path *field.Path, app *GitHubAppAuth) field.ErrorList {
 	errs := validateSecret(path.Child("privateKeySecretRef"), &app.PrivateKeySecretRef)
 	if app.AppID < 1 {
@@ -66,9 +75,14 @@ func validateApp(path *field.Path, app *GitHubAppAuth) field.ErrorList {
 	if app.InstallationID < 1 {
 		errs = append(errs, field.Invalid(path.Child("installationId"), app.InstallationID, "use the number that GitHub shows for the installation"))
 	}
-	for _, e := range matches(path.Child("apiBaseURL"), app.APIBaseURL, apiURLPattern, maxURL, false, "use https://host/path of the API") {
-		e.BadValue = field.OmitValueType{} // it may hold a password
-		errs = append(errs, e)
+	return append(errs, validateAPIURL(path.Child("apiBaseURL"), app.APIBaseURL)...)
+}
+
+// validateAPIURL checks the base URL of a forge's API. No error holds it, because it may contain a password.
+func validateAPIURL(path *field.Path, value string) field.ErrorList {
+	errs := matches(path, value, apiURLPattern, maxURL, false, "use https://host/path of the API")
+	for _, e := range errs {
+		e.BadValue = field.OmitValueType{}
 	}
 	return errs
 }

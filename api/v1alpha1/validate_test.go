@@ -60,11 +60,13 @@ func TestWarningsNameWhatIsNotChecked(t *testing.T) {
 	assert.Empty(t, v1alpha1.Warnings(gs))
 	gs.Spec.Git.Repo = "ssh://git@host/a"
 	gs.Spec.Git.Auth = &v1alpha1.GitAuth{SSHKey: &v1alpha1.SSHKeyAuth{InsecureIgnoreHostKey: true}}
+	gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Auth: &v1alpha1.ProposalAuth{SSHKey: &v1alpha1.SSHKeyAuth{InsecureIgnoreHostKey: true}}}
 	gs.Spec.Gateway.TLSConfig = &v1alpha1.GatewayTLSConfig{InsecureSkipVerify: true}
 	warnings := v1alpha1.Warnings(gs)
-	require.Len(t, warnings, 2)
-	assert.Contains(t, warnings[0], "insecureIgnoreHostKey")
-	assert.Contains(t, warnings[1], "insecureSkipVerify")
+	require.Len(t, warnings, 3)
+	assert.Contains(t, warnings[0], "spec.git.auth.sshKey.insecureIgnoreHostKey")
+	assert.Contains(t, warnings[1], "spec.bidirectional.auth.sshKey.insecureIgnoreHostKey")
+	assert.Contains(t, warnings[2], "insecureSkipVerify")
 }
 
 func smallest() *v1alpha1.GatewaySync {

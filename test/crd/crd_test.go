@@ -84,6 +84,9 @@ func TestMessagesSayWhatToWriteAndNoAddress(t *testing.T) {
 		"a repository with a query": {verdicts.O{"git": verdicts.O{"repo": "https://host/x?token=S3CR3T"}}, "without ? and #"},
 		"a long repository":         {verdicts.O{"git": verdicts.O{"repo": "https://user:S3CR3T@host/" + strings.Repeat("x", 2048)}}, "2048"},
 		"an API of an app":          {verdicts.O{"git": verdicts.O{"auth": verdicts.O{"githubApp": app}}}, "use https://host/path of the API"},
+		"an API of a forge":         {verdicts.O{"bidirectional": verdicts.O{"apiBaseURL": "ftp://user:S3CR3T@h"}}, "use https://host/path of the API"},
+		"a debounce":                {verdicts.O{"bidirectional": verdicts.O{"debounce": "1h"}}, "from 1s to 10m"},
+		"an author":                 {verdicts.O{"bidirectional": verdicts.O{"authors": verdicts.O{"admin": "Jane"}}}, "Name <mail@host>"},
 		"a ref":                     {verdicts.O{"git": verdicts.O{"ref": "my branch"}}, "nor hold a space"},
 		"a path":                    {mapping("a//b"), "empty parts"},
 		"a path with backslashes":   {mapping(`a\b`), "no backslashes"},
@@ -110,6 +113,8 @@ func TestCRDDefaultsMatchCode(t *testing.T) {
 		nil,
 		{"sync": verdicts.O{"profiles": verdicts.O{"default": verdicts.O{"mappings": verdicts.L{verdicts.O{"source": "a", "destination": "b"}}}}}},
 		{"sync": verdicts.O{"defaults": verdicts.O{"prune": "none"}}, "polling": verdicts.O{"enabled": false}, "gateway": verdicts.O{"tls": true, "api": verdicts.O{"secretName": "a"}}},
+		{"bidirectional": verdicts.O{"enabled": true}},
+		{"bidirectional": verdicts.O{"enabled": true, "guardrails": verdicts.O{"maxFileSize": "1Ki", "excludePatterns": verdicts.L{}}}},
 		{"git": verdicts.O{"auth": verdicts.O{"token": verdicts.O{"secretRef": verdicts.O{"name": "a", "key": "b"}}}}},
 	} {
 		c := verdicts.Case{Spec: spec}

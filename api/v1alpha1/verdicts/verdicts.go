@@ -40,7 +40,7 @@ const (
 // Table returns all cases.
 func Table() []Case {
 	return slices.Concat(names(), repositories(), refs(), credentials(), timing(), gateways(), agents(),
-		defaults(), profiles(), mappings(), patches())
+		defaults(), profiles(), mappings(), patches(), bidirectional())
 }
 
 // Object returns the object of a case.

@@ -1,0 +1,267 @@
+package v1alpha1
+
+import "time"
+
+// BidirectionalSpec says which changes that users save on a gateway the agent sends back to git, as pull requests.
+//
+// +kubebuilder:validation:XValidation:rule=`!has(self.baseBranch) || !has(self.targetBranch) || self.baseBranch != self.targetBranch`,message="must differ from baseBranch",fieldPath=".targetBranch"
+// +kubebuilder:validation:XValidation:rule=`!has(self.apiBaseURL) || self.apiBaseURL.matches(r'^https?://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$')`,message="use https://host/path of the API",fieldPath=".apiBaseURL"
+type BidirectionalSpec struct {
+	// If true, agents propose changes. A profile can decide otherwise (sync.profiles.*.bidirectional).
+	// +optional
+	Enabled bool `json:"enabled,omitempty"`
+	// Doublestar patterns of the paths in the data directory whose changes are proposed. Default: projects/** and the tags and tag types
+	// of config/resources/core.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	WatchPaths []string `json:"watchPaths,omitempty"`
+	// Branch to push to, a template with .Namespace, .GatewayName and .Profile. If it does not use .GatewayName, the agent appends
+	// /<gateway>, so that each gateway has a branch of its own.
+	// +optional
+	// +kubebuilder:default="gateway-changes/{{.Namespace}}"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	TargetBranch string `json:"targetBranch,omitempty"`
+	// Branch to merge into. Default: git.ref, if that is a branch. Required for a tag or a commit.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$') && self != '@' && !self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock') && !self.contains('.lock/')`,message="must be the name of a branch"
+	BaseBranch string `json:"baseBranch,omitempty"`
+	// How long nothing may change before a change is proposed. A change is proposed at most ten minutes after the first save. A
+	// duration from 1s to 10m.
+	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('10m')`,message="must be a duration from 1s to 10m: numbers with units, such as 30s or 1m30s"
+	Debounce string `json:"debounce,omitempty"`
+	// If false, the agent only pushes the branch.
+	// +optional
+	// +kubebuilder:default=true
+	CreatePR *bool `json:"createPR,omitempty"`
+	// Labels of the pull request. A label that the forge does not have is left out.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=50
+	PRLabels []string `json:"prLabels,omitempty"`
+	// What a sync does when git changes a watched file that was changed on the gateway, too. It replaces conflictPolicy for watched
+	// paths. gitWins: the sync waits until the change is pushed, then git's version replaces it. gatewayWins: the sync waits until the
+	// pull request is merged or closed. manual: the sync waits until stoker.io/force-sync is set or either side changes.
+	// +optional
+	// +kubebuilder:default=gitWins
+	// +kubebuilder:validation:Enum=gitWins;gatewayWins;manual
+	ConflictStrategy ConflictStrategy `json:"conflictStrategy,omitempty"`
+	// Limits. All or nothing: over a limit the agent pushes nothing.
+	// +optional
+	// +kubebuilder:default={}
+	Guardrails ProposalGuardrails `json:"guardrails,omitempty"`
+	// Kind of the forge. Default: by the host of git.repo. none pushes the branch only.
+	// +optional
+	// +kubebuilder:validation:Enum=github;gitlab;gitea;bitbucket;azuredevops;none
+	Provider string `json:"provider,omitempty"`
+	// Base URL of the forge's API. Default: by provider and host.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	APIBaseURL string `json:"apiBaseURL,omitempty"`
+	// Credentials for the push and the API. Default: git.auth.
+	// +optional
+	Auth *ProposalAuth `json:"auth,omitempty"`
+	// Authors of commits by the name of the Ignition user, as "Name <mail>".
+	// +optional
+	// +kubebuilder:validation:MaxProperties=256
+	Authors map[string]Author `json:"authors,omitempty"`
+	// What happens on the gateway when the pull request is closed without a merge. keep: nothing, and the same change is not proposed
+	// again. revert: git's version replaces it; the gateway's goes to lost+found.
+	// +optional
+	// +kubebuilder:default=keep
+	// +kubebuilder:validation:Enum=keep;revert
+	OnClosed OnClosed `json:"onClosed,omitempty"`
+}
+
+// Author is the author of a commit, as "Name <mail@host>".
+//
+// +kubebuilder:validation:MaxLength=255
+// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^<>\x00-\x1f\x7f]+ <[^<>\s\x00-\x1f\x7f]+@[^<>\s\x00-\x1f\x7f]+>$')`,message="must have the form: Name <mail@host>"
+type Author string
+
+// ConflictStrategy says what a sync does about a watched file that both git and the gateway changed.
+type ConflictStrategy string
+
+// The conflict strategies.
+const (
+	StrategyGitWins     ConflictStrategy = "gitWins"
+	StrategyGatewayWins ConflictStrategy = "gatewayWins"
+	StrategyManual      ConflictStrategy = "manual"
+)
+
+// OnClosed says what follows when a pull request is closed without a merge.
+type OnClosed string
+
+// What follows when a pull request is closed.
+const (
+	OnClosedKeep   OnClosed = "keep"
+	OnClosedRevert OnClosed = "revert"
+)
+
+// ProposalGuardrails bound one proposal.
+type ProposalGuardrails struct {
+	// Maximum size of a file, a quantity such as 10Mi.
+	// +optional
+	// +kubebuilder:default="10Mi"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{0,8}(Ki|Mi)?$`
+	MaxFileSize string `json:"maxFileSize,omitempty"`
+	// Maximum size of all files together.
+	// +optional
+	// +kubebuilder:default="32Mi"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{0,8}(Ki|Mi)?$`
+	MaxTotalSize string `json:"maxTotalSize,omitempty"`
+	// Maximum number of files.
+	// +optional
+	// +kubebuilder:default=100
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	MaxFilesPerPR int32 `json:"maxFilesPerPR,omitempty"`
+	// Patterns of paths that are never proposed, in addition to those that are built in.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:default={"**/.resources/**","**/secrets/**","**/*.jar"}
+	ExcludePatterns []string `json:"excludePatterns,omitempty"`
+}
+
+// ProposalAuth holds the credentials for pushing a branch and for the forge's API.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.githubApp) || !has(self.sshKey) && !has(self.token)",message="at most one of githubApp, and token with or without sshKey"
+type ProposalAuth struct {
+	// An ssh key for the push. The API needs a token beside it.
+	// +optional
+	SSHKey *SSHKeyAuth `json:"sshKey,omitempty"`
+	// A token for the push over https and for the API.
+	// +optional
+	Token *TokenAuth `json:"token,omitempty"`
+	// A GitHub App with the permissions Contents: Write and Pull requests: Write.
+	// +optional
+	GitHubApp *GitHubAppAuth `json:"githubApp,omitempty"`
+}
+
+// Proposal is the branch and the pull request with which an agent sends changes of its gateway back to git.
+type Proposal struct {
+	// Where the proposal stands.
+	// +required
+	State ProposalState `json:"state"`
+	// Branch that the agent pushes to.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Branch string `json:"branch,omitempty"`
+	// Tip of that branch.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
+	Commit string `json:"commit,omitempty"`
+	// Number of the pull request.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Number int64 `json:"number,omitempty"`
+	// Address of the pull request.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	URL string `json:"url,omitempty"`
+	// Number of changed files that are proposed.
+	// +optional
+	Files int32 `json:"files,omitempty"`
+	// Number of changed files that are refused.
+	// +optional
+	Refused int32 `json:"refused,omitempty"`
+	// Why the changes are not proposed; empty if they are.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Reason Reason `json:"reason,omitempty"`
+	// The same for people.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Message string `json:"message,omitempty"`
+}
+
+// ProposalState is where a proposal stands.
+type ProposalState string
+
+// The states of a proposal.
+const (
+	ProposalSettling  ProposalState = "Settling"  // the agent waits until nothing changes any more
+	ProposalRefused   ProposalState = "Refused"   // something must not leave the gateway, or cannot be expressed in git
+	ProposalPushing   ProposalState = "Pushing"   // the branch or the pull request is under way
+	ProposalPushed    ProposalState = "Pushed"    // the branch is pushed, and no pull request is wanted
+	ProposalOpen      ProposalState = "Open"      // the pull request is open
+	ProposalForeign   ProposalState = "Foreign"   // another author committed to the branch: the agent pushes no more
+	ProposalMerged    ProposalState = "Merged"    // git has the change
+	ProposalClosed    ProposalState = "Closed"    // the pull request was closed without a merge
+	ProposalWithdrawn ProposalState = "Withdrawn" // a user undid the change on the gateway
+)
+
+// Defaults of spec.bidirectional.
+const (
+	DefaultTargetBranch  = "gateway-changes/{{.Namespace}}"
+	DefaultDebounce      = "30s"
+	DefaultMaxFileSize   = "10Mi"
+	DefaultMaxTotalSize  = "32Mi"
+	DefaultMaxFilesPerPR = int32(100)
+)
+
+// DefaultWatchPaths returns the default of spec.bidirectional.watchPaths. Of the configuration it has only the tags: other resources may
+// hold secrets.
+func DefaultWatchPaths() []string {
+	return []string{
+		"projects/**",
+		"config/resources/core/ignition/tag-definition/**",
+		"config/resources/core/ignition/tag-type-definition/**",
+	}
+}
+
+// DefaultProposalExcludes returns the default of spec.bidirectional.guardrails.excludePatterns.
+func DefaultProposalExcludes() []string {
+	return []string{"**/.resources/**", "**/secrets/**", "**/*.jar"}
+}
+
+// CreatesPR reports whether a pull request follows the push.
+func (b *BidirectionalSpec) CreatesPR() bool { return b.CreatePR == nil || *b.CreatePR }
+
+// Providers returns the values of spec.bidirectional.provider.
+func Providers() []string {
+	return []string{"github", "gitlab", "gitea", "bitbucket", "azuredevops", "none"}
+}
+
+// DebounceDuration returns how long nothing may change before a change is proposed. The error names the field.
+func (b *BidirectionalSpec) DebounceDuration() (time.Duration, error) {
+	const name = "spec.bidirectional.debounce"
+	value := or(b.Debounce, DefaultDebounce)
+	d, problem := parseDebounce(value)
+	if problem != "" {
+		return 0, newError(ReasonProfilesInvalid, "%s: %.40q %s", name, value, problem)
+	}
+	return d, nil
+}
+
+// MaxFileBytes returns the maximum size of a file in bytes. The error names the field.
+func (g *ProposalGuardrails) MaxFileBytes() (int64, error) {
+	return size("spec.bidirectional.guardrails.maxFileSize", or(g.MaxFileSize, DefaultMaxFileSize))
+}
+
+// MaxTotalBytes returns the maximum size of all files together in bytes. The error names the field.
+func (g *ProposalGuardrails) MaxTotalBytes() (int64, error) {
+	return size("spec.bidirectional.guardrails.maxTotalSize", or(g.MaxTotalSize, DefaultMaxTotalSize))
+}
+
+func size(field, value string) (int64, error) {
+	n, problem := parseSize(value)
+	if problem != "" {
+		return 0, newError(ReasonProfilesInvalid, "%s: %.40q %s", field, value, problem)
+	}
+	return n, nil
+}

@@ -1,0 +1,139 @@
+package v1alpha1
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+const (
+	maxWatchPaths  = 64
+	maxWatchPath   = 255
+	maxPRLabels    = 16
+	maxPRLabel     = 50
+	maxAuthors     = 256
+	maxAuthor      = 255
+	maxFilesPerPR  = 1000
+	branchAdvice   = "name a branch, such as main"
+	templateAdvice = "use text with {{.Namespace}}, {{.GatewayName}} and {{.Profile}}, such as " + DefaultTargetBranch
+)
+
+// branchField is a field of the template of a branch.
+var branchField = regexp.MustCompile(`\{\{-?\s*\.(Namespace|GatewayName|Profile)\s*-?\}\}`)
+
+func validateBidirectional(path *field.Path, gs *GatewaySync) field.ErrorList {
+	b := gs.Spec.Bidirectional
+	if b == nil {
+		return nil
+	}
+	errs := validateBranches(path, gs)
+	errs = append(errs, validatePatterns(path.Child("watchPaths"), b.WatchPaths, maxWatchPaths, maxWatchPath, PathPatternProblem)...)
+	if _, problem := parseDebounce(b.Debounce); b.Debounce != "" && problem != "" {
+		errs = append(errs, invalid(path.Child("debounce"), b.Debounce, problem))
+	}
+	errs = append(errs, validatePRLabels(path.Child("prLabels"), b.PRLabels)...)
+	errs = append(errs, oneOf(path.Child("conflictStrategy"), b.ConflictStrategy, StrategyGitWins, StrategyGatewayWins, StrategyManual)...)
+	errs = append(errs, validateGuardrails(path.Child("guardrails"), &b.Guardrails)...)
+	errs = append(errs, oneOf(path.Child("provider"), b.Provider, Providers()...)...)
+	errs = append(errs, validateAPIURL(path.Child("apiBaseURL"), b.APIBaseURL)...)
+	errs = append(errs, validateProposalAuth(path.Child("auth"), b.Auth)...)
+	errs = append(errs, validateAuthors(path.Child("authors"), b.Authors)...)
+	return append(errs, oneOf(path.Child("onClosed"), b.OnClosed, OnClosedKeep, OnClosedRevert)...)
+}
+
+// validateBranches checks the branches to push to and to merge into. Whether a plain git.ref is a branch or a tag is known only to the
+// agent.
+func validateBranches(path *field.Path, gs *GatewaySync) field.ErrorList {
+	var errs field.ErrorList
+	b, ref := gs.Spec.Bidirectional, gs.Spec.Git.Ref
+	base, target := path.Child("baseBranch"), path.Child("targetBranch")
+	fixed := IsCommit(ref) || strings.HasPrefix(ref, "refs/") && !strings.HasPrefix(ref, branchPrefix)
+	switch problem := refProblem(b.BaseBranch); {
+	case b.BaseBranch == "" && fixed && gs.Proposes():
+		errs = append(errs, field.Required(base, "git.ref is not a branch; "+branchAdvice))
+	case b.BaseBranch != "" && problem != "":
+		errs = append(errs, invalid(base, b.BaseBranch, problem+"; "+branchAdvice))
+	}
+	text := or(b.TargetBranch, DefaultTargetBranch)
+	sample := branchField.ReplaceAllString(text, "x")
+	switch problem := RefProblem(sample); {
+	case utf8.RuneCountInString(text) > maxRef:
+		errs = append(errs, field.TooLong(target, nil, maxRef))
+	case text == b.BaseBranch:
+		errs = append(errs, invalid(target, text, "must differ from baseBranch"))
+	case problem != "" && !strings.Contains(sample, "{{"): // the agent renders other templates
+		errs = append(errs, invalid(target, text, problem+"; "+templateAdvice))
+	}
+	return errs
+}
+
+const branchPrefix = "refs/heads/"
+
+func validatePRLabels(path *field.Path, labels []string) field.ErrorList {
+	if len(labels) > maxPRLabels {
+		return field.ErrorList{field.TooMany(path, len(labels), maxPRLabels)}
+	}
+	var errs field.ErrorList
+	for i, label := range labels {
+		switch {
+		case label == "":
+			errs = append(errs, field.Required(path.Index(i), "write a label, or remove the line"))
+		case utf8.RuneCountInString(label) > maxPRLabel:
+			errs = append(errs, field.TooLong(path.Index(i), nil, maxPRLabel))
+		}
+	}
+	return errs
+}
+
+func validateGuardrails(path *field.Path, g *ProposalGuardrails) field.ErrorList {
+	const advice = "use a whole number of bytes, Ki or Mi, such as 10Mi"
+	errs := matches(path.Child("maxFileSize"), g.MaxFileSize, sizePattern, maxSize, false, advice)
+	errs = append(errs, matches(path.Child("maxTotalSize"), g.MaxTotalSize, sizePattern, maxSize, false, advice)...)
+	if g.MaxFilesPerPR < 0 || g.MaxFilesPerPR > maxFilesPerPR {
+		errs = append(errs, field.Invalid(path.Child("maxFilesPerPR"), g.MaxFilesPerPR, "use from 1 to 1000"))
+	}
+	return append(errs, validatePatterns(path.Child("excludePatterns"), g.ExcludePatterns, maxWatchPaths, maxWatchPath, PathPatternProblem)...)
+}
+
+func validateProposalAuth(path *field.Path, auth *ProposalAuth) field.ErrorList {
+	if auth == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	if auth.SSHKey != nil {
+		errs = append(errs, validateSSHKey(path.Child("sshKey"), auth.SSHKey)...)
+	}
+	if auth.Token != nil {
+		errs = append(errs, validateToken(path.Child("token"), auth.Token)...)
+	}
+	if auth.GitHubApp != nil {
+		errs = append(errs, validateApp(path.Child("githubApp"), auth.GitHubApp)...)
+		if auth.SSHKey != nil || auth.Token != nil {
+			errs = append(errs, field.Forbidden(path, "at most one of githubApp, and token with or without sshKey: remove the others"))
+		}
+	}
+	return errs
+}
+
+func validateAuthors(path *field.Path, authors map[string]Author) field.ErrorList {
+	if len(authors) > maxAuthors {
+		return field.ErrorList{field.TooMany(path, len(authors), maxAuthors)}
+	}
+	var errs field.ErrorList
+	for _, user := range slices.Sorted(maps.Keys(authors)) {
+		author := string(authors[user])
+		switch {
+		case utf8.RuneCountInString(user) > maxAuthor:
+			errs = append(errs, field.TooLong(path, nil, maxAuthor))
+		case utf8.RuneCountInString(author) > maxAuthor:
+			errs = append(errs, field.TooLong(member(path, user), nil, maxAuthor))
+		case !authorRegexp.MatchString(author):
+			errs = append(errs, invalid(member(path, user), author, "use the form Name <mail@host>"))
+		}
+	}
+	return errs
+}
