@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/agent/repo/wire"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
 )
 
 type (
@@ -47,6 +48,12 @@ type source interface {
 	Blobs(ctx context.Context, t *store.Transfer, ids []plan.ID) (*store.Received, error)
 	// Reaches reports whether the commit of t is one of tips or one of their ancestors.
 	Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) (bool, error)
+	// PushRefs returns all refs of the service that accepts pushes.
+	PushRefs(ctx context.Context) (*wire.Refs, error)
+	// Push moves a ref from old to new, with the objects in pack.
+	Push(ctx context.Context, ref string, from, to plan.ID, pack []byte) error
+	// APIToken returns the token for the API of the forge.
+	APIToken(ctx context.Context) (secret.String, error)
 	// Close releases what is kept between two uses.
 	Close() error
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
 
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/test/gitserver"
@@ -59,7 +60,7 @@ func TestErrorsContainNoSecrets(t *testing.T) {
 	require.NoError(t, err)
 	api := httptest.NewServer(app)
 	defer api.Close()
-	web, err := gitserver.Start(root, gitserver.Options{})
+	web, err := gitserver.Start(root, gitserver.Options{Pushes: true})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, web.Close()) }()
 	signer, sshKey, err := gitserver.NewSSHKey()
@@ -96,6 +97,11 @@ func TestErrorsContainNoSecrets(t *testing.T) {
 		enc, err := json.Marshal(u)
 		said.hear(err)
 		fmt.Fprintf(said, "%v %+v %#v %s %+v %s\n", u, u, u, u, r, enc)
+		said.hear(r.Push(t.Context(), "refs/heads/pushed", plan.ID{}, plan.ID{1}, []byte("no pack")))
+		_, err = r.PushRefs(t.Context())
+		said.hear(err)
+		_, err = r.APIToken(t.Context())
+		said.hear(err)
 		res, err := r.Resolve(t.Context(), parseRef(t, "main"))
 		said.hear(err)
 		if err != nil {
@@ -115,7 +121,7 @@ func TestErrorsContainNoSecrets(t *testing.T) {
 		gitserver.Truncate(1 << 40), gitserver.Status(401), gitserver.Status(403), gitserver.Status(404), gitserver.Status(429), gitserver.Status(500),
 		gitserver.Status(407), gitserver.Redirect("http://S3CR3T-7:S3CR3T-8@127.0.0.1:1"), gitserver.Truncate(200), gitserver.Stall(50),
 	} {
-		for _, service := range []gitserver.Service{gitserver.Advertisement, gitserver.UploadPack} {
+		for _, service := range []gitserver.Service{gitserver.Advertisement, gitserver.UploadPack, gitserver.PushAdvertisement, gitserver.ReceivePack} {
 			remove := web.Inject(fault.On(service))
 			attempt(plain, tokens)
 			attempt(withLogin, Auth{})
@@ -123,7 +129,7 @@ func TestErrorsContainNoSecrets(t *testing.T) {
 			remove()
 		}
 	}
-	for _, service := range []gitserver.Service{gitserver.Advertisement, gitserver.UploadPack} {
+	for _, service := range []gitserver.Service{gitserver.Advertisement, gitserver.UploadPack, gitserver.PushAdvertisement, gitserver.ReceivePack} {
 		remove := web.Inject(echo.On(service)) // it echoes the token of this attempt
 		attempt(plain, tokens)
 		remove()

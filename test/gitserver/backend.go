@@ -134,6 +134,7 @@ func (s *Server) environment(r *http.Request, body io.Reader, refuse Feature) []
 		{"uploadpack.allowFilter", strconv.FormatBool(refuse&Filter == 0)},
 		{"uploadpack.allowAnySHA1InWant", strconv.FormatBool(refuse&SHAWants == 0)},
 		{"http.getanyfile", "false"},
+		{"http.receivepack", strconv.FormatBool(s.pushes)},
 		{"safe.directory", "*"},
 	}
 	env := append(Env(),

@@ -27,6 +27,7 @@ type App struct {
 	Repositories []string      // names that the installation includes
 	Life         time.Duration // of a token; zero means an hour
 	Suspended    bool
+	Permissions  map[string]string // that the app has; nil for everything that is requested
 
 	key *rsa.PrivateKey
 
@@ -110,6 +111,11 @@ func (a *App) answer(r *http.Request) (int, map[string]any) {
 			return no(http.StatusUnprocessableEntity, "There is at least one repository that does not exist or is not accessible to the parent installation.")
 		}
 		repositories = append(repositories, map[string]any{"name": name, "full_name": a.Owner + "/" + name})
+	}
+	for name, level := range asked.Permissions {
+		if has := a.Permissions[name]; a.Permissions != nil && has != level && has != "write" {
+			return no(http.StatusUnprocessableEntity, "The permissions requested are not granted to this installation.")
+		}
 	}
 	life := a.Life
 	if life == 0 {

@@ -19,6 +19,10 @@ const (
 	Advertisement Service = "advertisement"
 	// UploadPack is a fetch.
 	UploadPack Service = "upload-pack"
+	// PushAdvertisement is the list of refs before a push.
+	PushAdvertisement Service = "push advertisement"
+	// ReceivePack is a push.
+	ReceivePack Service = "receive-pack"
 	// Other is anything else; git answers it with an error.
 	Other Service = "other"
 )
@@ -100,6 +104,12 @@ func classify(r *http.Request) (repo string, service Service) {
 	path := strings.TrimPrefix(r.URL.Path, "/")
 	if repo, ok := strings.CutSuffix(path, "/info/refs"); ok && r.URL.Query().Get("service") == "git-upload-pack" {
 		return repo, Advertisement
+	}
+	if repo, ok := strings.CutSuffix(path, "/info/refs"); ok && r.URL.Query().Get("service") == "git-receive-pack" {
+		return repo, PushAdvertisement
+	}
+	if repo, ok := strings.CutSuffix(path, "/git-receive-pack"); ok {
+		return repo, ReceivePack
 	}
 	if repo, ok := strings.CutSuffix(path, "/git-upload-pack"); ok {
 		if asksForRefs(r) {

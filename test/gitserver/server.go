@@ -35,12 +35,15 @@ type Options struct {
 	NotAfter time.Time
 	// Auth authorizes requests; nil allows all. Server.SetAuth changes it later.
 	Auth Auth
+	// Pushes makes the server accept pushes. By default it answers 403, like a git host to credentials that may only read.
+	Pushes bool
 }
 
 // Server is a running git server.
 type Server struct {
 	root    string
 	backend string // path of git-http-backend
+	pushes  bool
 	base    string // http://127.0.0.1:port
 	ca      []byte
 	http    *http.Server
@@ -76,7 +79,7 @@ func Start(root string, opts Options) (*Server, error) {
 		return nil, fmt.Errorf("git server: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Server{root: root, backend: backend, auth: opts.Auth, stop: stop, base: "http://" + listener.Addr().String()}
+	s := &Server{root: root, backend: backend, pushes: opts.Pushes, auth: opts.Auth, stop: stop, base: "http://" + listener.Addr().String()}
 	if opts.TLS {
 		chain, ca, err := newCertificate(opts.Host, opts.NotAfter)
 		if err != nil {

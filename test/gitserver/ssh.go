@@ -23,6 +23,8 @@ type SSHOptions struct {
 	Users map[string]ssh.PublicKey
 	// Config are additional git settings of the server: {"uploadpack.allowFilter", "true"}.
 	Config [][2]string
+	// Pushes makes the server accept pushes. By default it refuses them, like a git host does for a deploy key that may only read.
+	Pushes bool
 	// StallHello makes the server send nothing; the connection stays open.
 	StallHello bool
 	// StallAfter stops sending after so many bytes of git's output; 0 means never.
@@ -33,7 +35,8 @@ type SSHOptions struct {
 	RefuseAside bool
 }
 
-// SSHServer serves bare repositories over ssh on loopback. It runs git upload-pack for the path in the command.
+// SSHServer serves bare repositories over ssh on loopback. It runs git upload-pack or git
+// receive-pack for the path in the command.
 type SSHServer struct {
 	root     string
 	listener net.Listener
@@ -217,13 +220,20 @@ func (s *SSHServer) session(channel ssh.Channel, asked <-chan *ssh.Request, opts
 		s.mu.Lock()
 		s.commands = append(s.commands, exec.Command)
 		s.mu.Unlock()
-		quoted, ok := strings.CutPrefix(exec.Command, "git-upload-pack ")
+		program, quoted, ok := strings.Cut(exec.Command, " ")
+		pushes := program == "git-receive-pack"
+		ok = ok && (pushes || program == "git-upload-pack")
 		_ = r.Reply(ok, nil)
 		if !ok {
 			return
 		}
 		go ssh.DiscardRequests(asked)
-		code := s.run(channel, unquote(quoted), opts, gone)
+		var code uint32 = 1
+		if pushes && !opts.Pushes {
+			_, _ = io.WriteString(channel.Stderr(), "ERROR: The key you are authenticating with has been marked as read only.\n")
+		} else {
+			code = s.run(channel, strings.TrimPrefix(program, "git-"), unquote(quoted), opts, gone)
+		}
 		_, _ = channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Code uint32 }{code}))
 		return
 	}
@@ -234,8 +244,8 @@ func unquote(s string) string {
 	return strings.NewReplacer(`'\''`, "'", `'\!'`, "!").Replace(strings.TrimSuffix(strings.TrimPrefix(s, "'"), "'"))
 }
 
-func (s *SSHServer) run(channel ssh.Channel, path string, opts SSHOptions, gone <-chan struct{}) uint32 {
-	args := []string{"upload-pack"}
+func (s *SSHServer) run(channel ssh.Channel, program, path string, opts SSHOptions, gone <-chan struct{}) uint32 {
+	args := []string{program}
 	if opts.Refuse != "" {
 		args = append(args, "--advertise-refs")
 	}

@@ -108,6 +108,14 @@ func (o *Objects) TreeOf(entries []plan.Entry) plan.ID {
 
 // RawTree adds one tree with its entries as they are.
 func (o *Objects) RawTree(entries []plan.Entry) plan.ID {
+	id := hash("tree", treeBytes(entries))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.trees[id] = slices.Clone(entries)
+	return id
+}
+
+func treeBytes(entries []plan.Entry) []byte {
 	var text []byte
 	modes := map[plan.Mode]string{
 		plan.Regular: "100644", plan.Executable: "100755", plan.Directory: "40000", plan.Symlink: "120000",
@@ -116,11 +124,13 @@ func (o *Objects) RawTree(entries []plan.Entry) plan.ID {
 	for _, e := range entries {
 		text = fmt.Appendf(text, "%s %s\x00%s", modes[e.Mode], e.Name, e.ID[:])
 	}
-	id := hash("tree", text)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.trees[id] = slices.Clone(entries)
-	return id
+	return text
+}
+
+// TreeBytes returns a tree in git's form.
+func (o *Objects) TreeBytes(id plan.ID) ([]byte, error) {
+	entries, err := o.Tree(id)
+	return treeBytes(entries), err
 }
 
 func key(e plan.Entry) string {

@@ -3,6 +3,8 @@ package wire
 import (
 	"context"
 	"errors"
+	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,21 +15,28 @@ import (
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
 )
 
 // Client is the client of one repository on a git server. Its methods may be called from several goroutines.
 type Client struct {
 	url       URL
+	auth      Auth
 	opts      Options
 	transport transport
 	last      cache
+	apiOnce   sync.Once
+	api       *httpTransport // for the API of a host that is reached over ssh
 }
 
 // transport carries git's protocol to a server. An error that it notes in the exchange counts more than the error that it
 // returns.
 type transport interface {
-	// advertise asks for all refs. An empty repository has none.
+	// advertise asks the service of x for all refs. An empty repository has none.
 	advertise(ctx context.Context, x *exchange) (*advertisement, error)
+	// push sends what request returns for the advertisement of the server, and returns the answer. If request fails, nothing is
+	// sent.
+	push(ctx context.Context, x *exchange, request func(*advertisement) (*updateRequest, error)) (io.ReadCloser, error)
 	// upload sends one request and returns the answer, positioned at the start of the pack.
 	upload(ctx context.Context, x *exchange, a *advertisement, req *packp.UploadPackRequest) (*packp.UploadPackResponse, error)
 	// close releases idle connections.
@@ -38,7 +47,7 @@ type transport interface {
 // none.
 func NewClient(u URL, auth Auth, o Options) *Client {
 	o = o.WithDefaults()
-	c := &Client{url: u, opts: o}
+	c := &Client{url: u, auth: auth, opts: o}
 	if u.SSH() {
 		c.transport = &sshTransport{url: u, auth: auth, opts: o}
 	} else {
@@ -62,7 +71,7 @@ type advertisement struct {
 func (c *Client) Refs(ctx context.Context) (*Refs, error) {
 	ctx, dog, stop := watch(ctx, c.opts.Advertise, c.opts.StallBytes, c.opts.StallWindow)
 	defer stop()
-	a, err := c.advertise(ctx, dog)
+	a, err := c.advertise(ctx, dog, uploadPack)
 	if err != nil {
 		return nil, err
 	}
@@ -75,11 +84,11 @@ func (c *Client) advertised(ctx context.Context, dog *watchdog) (*advertisement,
 	if a := c.last.take(); a != nil {
 		return a, nil
 	}
-	return c.advertise(ctx, dog)
+	return c.advertise(ctx, dog, uploadPack)
 }
 
-func (c *Client) advertise(ctx context.Context, dog *watchdog) (*advertisement, error) {
-	x := &exchange{dog: dog}
+func (c *Client) advertise(ctx context.Context, dog *watchdog, s service) (*advertisement, error) {
+	x := &exchange{dog: dog, service: s}
 	a, err := c.transport.advertise(ctx, x)
 	secrets, known := x.outcome()
 	if known != nil {
@@ -91,10 +100,42 @@ func (c *Client) advertise(ctx context.Context, dog *watchdog) (*advertisement, 
 		}
 		return nil, Explain(ctx, c.url, err, secrets)
 	}
-	if n := len(a.refs.ByName) + len(a.refs.Peeled); n > c.opts.MaxRefs {
-		return nil, store.OverLimit("%s has %d refs, more than %d", c.url, n, c.opts.MaxRefs)
+	if err := c.bounded(a); err != nil {
+		return nil, err
 	}
 	return a, nil
+}
+
+// bounded returns an error if a repository has too many refs.
+func (c *Client) bounded(a *advertisement) error {
+	if n := len(a.refs.ByName) + len(a.refs.Peeled); n > c.opts.MaxRefs {
+		return store.OverLimit("%s has %d refs, more than %d", c.url, n, c.opts.MaxRefs)
+	}
+	return nil
+}
+
+// APIToken returns the token for the API of the forge: that of the GitHub App, or else Auth.Token.
+func (c *Client) APIToken(ctx context.Context) (secret.String, error) {
+	if t, ok := c.transport.(*httpTransport); ok && t.app != nil {
+		rt, err := t.client()
+		if err != nil {
+			return secret.String{}, err
+		}
+		return t.app.get(ctx, rt)
+	}
+	if c.auth.Token == nil {
+		return secret.String{}, failure.New(v1alpha1.ReasonAuthFailed,
+			"the API of the forge of %s needs a token, and there is none: set %s.token, or %s.githubApp", c.url, c.auth.field(), c.auth.field())
+	}
+	token, err := c.auth.Token()
+	if err != nil {
+		return secret.String{}, failure.New(v1alpha1.ReasonAuthFailed, "the token for the API of the forge of %s cannot be read: %w", c.url, err)
+	}
+	text := strings.TrimSpace(token.Reveal())
+	if text == "" {
+		return secret.String{}, failure.New(v1alpha1.ReasonAuthFailed, "the token for the API of the forge of %s is empty", c.url)
+	}
+	return secret.New(text), nil
 }
 
 // fresh is how long an advertisement is used for the requests that follow it.

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,8 +20,8 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// GitHubApp is an installation of a GitHub App. The Client requests tokens that can read its repository and nothing else, and
-// renews them before they expire.
+// GitHubApp is an installation of a GitHub App. The Client requests tokens that have its Permissions for its repository and nothing
+// else, and renews them before they expire.
 type GitHubApp struct {
 	AppID          int64
 	InstallationID int64
@@ -27,6 +29,53 @@ type GitHubApp struct {
 	Key func() (secret.String, error)
 	// APIBaseURL is the address of the API; "" for that of the repository's host.
 	APIBaseURL string
+	// Permissions are what a token may do, by the names of GitHub's API; default contents: read.
+	Permissions map[string]string
+}
+
+// permissions returns Permissions or its default.
+func (a GitHubApp) permissions() map[string]string {
+	if len(a.Permissions) > 0 {
+		return a.Permissions
+	}
+	return map[string]string{"contents": "read"}
+}
+
+// needs lists the permissions as GitHub's settings show them: Contents: Write and Pull requests: Write.
+func (a GitHubApp) needs() string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(a.permissions())) {
+		list = append(list, permissionName(name, a.permissions()[name]))
+	}
+	return strings.Join(list, " and ")
+}
+
+// permissionName returns a permission as GitHub's settings show it.
+func permissionName(name, level string) string {
+	title := func(s string) string { return strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):] }
+	return title(strings.ReplaceAll(name, "_", " ")) + ": " + title(level)
+}
+
+// lacks returns the first permission that granted does not have, as GitHub's settings show it, or "".
+func (a GitHubApp) lacks(granted map[string]string) string {
+	level := func(s string) int {
+		switch s {
+		case "", "none":
+			return 0
+		case "write":
+			return 2
+		case "admin":
+			return 3
+		}
+		return 1
+	}
+	want := a.permissions()
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if level(granted[name]) < level(want[name]) {
+			return permissionName(name, want[name])
+		}
+	}
+	return ""
 }
 
 const (
@@ -39,6 +88,7 @@ const (
 // appTokens keeps the token of one installation for one repository.
 type appTokens struct {
 	app    GitHubApp
+	field  string // of the spec, for errors
 	url    URL
 	opts   Options
 	asking chan struct{} // a lock of capacity one, held while a token is requested
@@ -49,7 +99,7 @@ type appTokens struct {
 }
 
 func newAppTokens(app GitHubApp, u URL, o Options) *appTokens {
-	return &appTokens{app: app, url: u, opts: o, asking: make(chan struct{}, 1)}
+	return &appTokens{app: app, field: "git.auth.githubApp", url: u, opts: o, asking: make(chan struct{}, 1)}
 }
 
 // get returns a token that is valid for a while. If the API gives none, the last token is used until it expires.
@@ -129,7 +179,7 @@ func (a *appTokens) ask(ctx context.Context, rt *http.Transport, now time.Time) 
 	if err != nil {
 		return none, time.Time{}, Explain(ctx, URL{scheme: base.Scheme, host: base.Host, path: base.Path}, err, []string{proof})
 	}
-	token, expires, err := readAppToken(body, owner+"/"+name, now)
+	token, expires, err := readAppToken(body, a.app, owner+"/"+name, now)
 	if err != nil {
 		if _, reason := errors.AsType[*failure.Error](err); !reason {
 			err = failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers what is no token: %w", base.Host, err)
@@ -142,7 +192,7 @@ func (a *appTokens) ask(ctx context.Context, rt *http.Transport, now time.Time) 
 func (a *appTokens) request(ctx context.Context, base *url.URL, name, proof string) (*http.Request, error) {
 	body, err := json.Marshal(map[string]any{
 		"repositories": []string{name},
-		"permissions":  map[string]string{"contents": "read"},
+		"permissions":  a.app.permissions(),
 	})
 	if err != nil {
 		return nil, err
@@ -181,10 +231,10 @@ func (a *appTokens) base() (*url.URL, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.User != nil || u.RawQuery != "" || u.Fragment != "" || !validHost(u.Hostname()) {
-		return nil, failure.New(v1alpha1.ReasonAuthFailed, "git.auth.githubApp.apiBaseURL is no address of an API: give https://host/path, without credentials or query")
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "%s.apiBaseURL is no address of an API: give https://host/path, without credentials or query", a.field)
 	}
 	if u.Scheme != "https" && (u.Scheme != "http" || !a.url.Plaintext()) {
-		return nil, failure.New(v1alpha1.ReasonAuthFailed, "git.auth.githubApp.apiBaseURL is not https://, and a token is not sent in the clear")
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "%s.apiBaseURL is not https://, and a token is not sent in the clear", a.field)
 	}
 	return u, nil
 }
@@ -199,17 +249,17 @@ func (a *appTokens) refusal(base *url.URL, res *http.Response, repository string
 	case code == http.StatusTooManyRequests, code == http.StatusForbidden && (asked || res.Header.Get("X-Ratelimit-Remaining") == "0"):
 		return failure.New(v1alpha1.ReasonGitThrottled, "the API at %s asks us to slow down: %w", base.Host, &throttledError{fmt.Sprintf("HTTP %d", code), after})
 	case code == http.StatusUnauthorized:
-		return failed("the API at %s does not take the GitHub App's key (HTTP 401): is git.auth.githubApp.appId %d right, the private key one of this app, and the clock right?", base.Host, a.app.AppID)
+		return failed("the API at %s does not take the GitHub App's key (HTTP 401): is %s.appId %d right, the private key one of this app, and the clock right?", base.Host, a.field, a.app.AppID)
 	case code == http.StatusForbidden:
 		return failed("the API at %s forbids a token (HTTP 403): is the installation %d suspended?", base.Host, a.app.InstallationID)
 	case code == http.StatusNotFound, code == http.StatusGone:
 		return failed("the GitHub App %d has no installation %d (HTTP %d): install it for the owner of %s, and take the number from the installation's page",
 			a.app.AppID, a.app.InstallationID, code, repository)
 	case code == http.StatusUnprocessableEntity:
-		return failed("the installation %d does not include %s, or the app may not read contents (HTTP 422): add the repository to the installation, and the permission Contents: Read to the app",
-			a.app.InstallationID, repository)
+		return failed("the installation %d does not include %s, or lacks a permission (HTTP 422): add the repository to the installation, and the permission %s to the app, and accept it for the installation",
+			a.app.InstallationID, repository, a.app.needs())
 	case code >= 300 && code < 400:
-		return failure.New(v1alpha1.ReasonRedirectRefused, "the API at %s redirects; write the final address into git.auth.githubApp.apiBaseURL", base.Host)
+		return failure.New(v1alpha1.ReasonRedirectRefused, "the API at %s redirects; write the final address into %s.apiBaseURL", base.Host, a.field)
 	default:
 		return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers HTTP %d; trying again", base.Host, code)
 	}

@@ -193,6 +193,82 @@ func TestGitHubAppErrors(t *testing.T) {
 }
 
 // F9: the client sends the app's JWT only to the API, and the app's tokens only to the host of the repository.
+func TestGitHubAppPermissions(t *testing.T) {
+	want := map[string]string{"contents": "write", "pull_requests": "write"}
+	withWrite := func(g *appSite) *testClient {
+		a := g.auth()
+		a.App.Permissions, a.Field = want, "spec.bidirectional.auth"
+		return g.client(a)
+	}
+	t.Run("granted", func(t *testing.T) {
+		g := newAppSite(t)
+		g.app.Permissions = map[string]string{"contents": "write", "pull_requests": "write", "metadata": "read"}
+		c := withWrite(g)
+		token, err := c.APIToken(t.Context())
+		require.NoError(t, err)
+		assert.NotEmpty(t, token.Reveal())
+		require.NoError(t, g.resolve(c))
+		issued, _ := g.app.Issued()
+		assert.Equal(t, 1, issued, "git and the API share a token")
+	})
+	t.Run("not granted to the app", func(t *testing.T) {
+		g := newAppSite(t)
+		g.app.Permissions = map[string]string{"contents": "read"}
+		_, err := withWrite(g).APIToken(t.Context())
+		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+		require.ErrorContains(t, err, "Contents: Write and Pull requests: Write")
+		require.NoError(t, g.resolve(g.client(g.auth())), "reading needs less")
+	})
+	t.Run("not in the answer", func(t *testing.T) {
+		now := time.Now()
+		for name, tt := range map[string]struct{ granted, says string }{
+			"read only":       {`{"contents":"read","pull_requests":"write"}`, "lacks the permission Contents: Write"},
+			"one is missing":  {`{"contents":"write"}`, "lacks the permission Pull requests: Write"},
+			"all are granted": {`{"contents":"write","pull_requests":"admin"}`, ""},
+			"none are listed": {`{}`, ""},
+		} {
+			t.Run(name, func(t *testing.T) {
+				body := `{"token":"ghs_S3CR3T","expires_at":"` + now.Add(time.Hour).Format(time.RFC3339) + `","permissions":` + tt.granted + `}`
+				_, _, err := readAppToken([]byte(body), GitHubApp{Permissions: want}, "plant/site", now)
+				if tt.says == "" {
+					require.NoError(t, err)
+					return
+				}
+				repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+				assert.ErrorContains(t, err, tt.says)
+			})
+		}
+	})
+	t.Run("address of another API names the field", func(t *testing.T) {
+		a := newAppSite(t).auth()
+		a.App.APIBaseURL, a.Field = "ftp://api", "spec.bidirectional.auth"
+		_, err := newClient(t, parseURL(t, "https://git.example.com/a/b"), a, Options{}).APIToken(t.Context())
+		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+		assert.ErrorContains(t, err, "spec.bidirectional.auth.githubApp.apiBaseURL")
+	})
+}
+
+func TestAPIToken(t *testing.T) {
+	ask := func(address string, a Auth) (string, error) {
+		token, err := newClient(t, parseURL(t, address), a, Options{}).APIToken(t.Context())
+		return token.Reveal(), err
+	}
+	for _, address := range []string{"https://git.example.com/a/b.git", "git@git.example.com:a/b.git"} {
+		t.Run(address, func(t *testing.T) {
+			token, err := ask(address, Auth{Token: repotest.Token(tripwire + "\n"), Key: repotest.Token("key")})
+			require.NoError(t, err)
+			assert.Equal(t, tripwire, token)
+			_, err = ask(address, Auth{Key: repotest.Token(tripwire), Field: "spec.bidirectional.auth"})
+			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+			require.ErrorContains(t, err, "set spec.bidirectional.auth.token")
+			_, err = ask(address, Auth{Token: repotest.Token(" ")})
+			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+			_, err = ask(address, Auth{Token: func() (secret.String, error) { return secret.String{}, errors.New("no file") }})
+			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+		})
+	}
+}
+
 func TestGitHubAppTokenHost(t *testing.T) {
 	g := newAppSite(t)
 	var thief atomic.Int32
@@ -258,7 +334,7 @@ func FuzzGitHubAppAnswer(f *testing.F) {
 	f.Add([]byte("<html>"))
 	f.Add([]byte(`{"token":`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		got, expires, err := readAppToken(body, "plant/site", now)
+		got, expires, err := readAppToken(body, GitHubApp{}, "plant/site", now)
 		if err != nil {
 			require.Empty(t, got)
 			require.NotContains(t, err.Error(), "S3CR3T")

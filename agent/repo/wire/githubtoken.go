@@ -74,8 +74,8 @@ func parseAppKey(text []byte) (*rsa.PrivateKey, error) {
 	return nil, errors.New("it is no RSA key, which a GitHub App has")
 }
 
-// readAppToken reads the answer of the API. It refuses a token for another repository, and one without the right to read it.
-func readAppToken(body []byte, repository string, now time.Time) (token string, expires time.Time, err error) {
+// readAppToken reads the answer of the API. It refuses a token for another repository, and one without the permissions of app.
+func readAppToken(body []byte, app GitHubApp, repository string, now time.Time) (token string, expires time.Time, err error) {
 	var answer struct {
 		Token        string            `json:"token"`
 		ExpiresAt    time.Time         `json:"expires_at"`
@@ -94,8 +94,9 @@ func readAppToken(body []byte, repository string, now time.Time) (token string, 
 	case !answer.ExpiresAt.After(now):
 		return "", expires, errors.New("the token has ended already: is the clock right?")
 	}
-	if p, ok := answer.Permissions["contents"]; len(answer.Permissions) > 0 && (!ok || p == "none") {
-		return "", expires, failure.New(v1alpha1.ReasonAuthFailed, "the GitHub App may not read contents: give it the permission Contents: Read")
+	if lacking := app.lacks(answer.Permissions); len(answer.Permissions) > 0 && lacking != "" {
+		return "", expires, failure.New(v1alpha1.ReasonAuthFailed,
+			"the GitHub App lacks the permission %s: give it to the app, and accept it for the installation", lacking)
 	}
 	for _, r := range answer.Repositories {
 		if !strings.EqualFold(r.FullName, repository) {

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -38,6 +39,7 @@ func newHTTPTransport(u URL, auth Auth, o Options) *httpTransport {
 	t := &httpTransport{url: u, auth: auth, opts: o}
 	if auth.App != nil {
 		t.app = newAppTokens(*auth.App, u, o)
+		t.app.field = auth.field() + ".githubApp"
 	}
 	return t
 }
@@ -59,13 +61,25 @@ func (t *httpTransport) advertise(ctx context.Context, x *exchange) (*advertisem
 	client := githttp.NewClientWithOptions(
 		&http.Client{Transport: &roundTripper{t.url, t.auth, t.opts, t.app, rt}},
 		&githttp.ClientOptions{RedirectPolicy: githttp.FollowInitialRedirects})
+	if x.service == receivePack {
+		session, err := client.NewReceivePackSession(t.endpoint(), nil)
+		if err != nil {
+			return nil, err
+		}
+		return t.refs(ctx, x, session, nil)
+	}
 	session, err := client.NewUploadPackSession(t.endpoint(), nil)
 	if err != nil {
 		return nil, err
 	}
+	return t.refs(ctx, x, session, session)
+}
+
+// refs reads the advertisement of a session. upload is the session for requests that follow; nil if there are none.
+func (t *httpTransport) refs(ctx context.Context, x *exchange, session gittransport.Session, upload gittransport.UploadPackSession) (*advertisement, error) {
 	got, err := session.AdvertisedReferencesContext(withExchange(ctx, x))
 	if errors.Is(err, gittransport.ErrEmptyRemoteRepository) {
-		return &advertisement{session: session, caps: capability.NewList(), refs: &Refs{}}, nil
+		return &advertisement{session: upload, caps: capability.NewList(), refs: &Refs{}}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -74,11 +88,48 @@ func (t *httpTransport) advertise(ctx context.Context, x *exchange) (*advertisem
 	if caps == nil {
 		caps = got.Capabilities
 	}
-	return &advertisement{session: session, caps: caps, refs: readRefs(got)}, nil
+	return &advertisement{session: upload, caps: caps, refs: readRefs(got)}, nil
 }
 
 func (t *httpTransport) upload(ctx context.Context, x *exchange, a *advertisement, req *packp.UploadPackRequest) (*packp.UploadPackResponse, error) {
 	return a.session.UploadPack(withExchange(ctx, x), req)
+}
+
+// push sends the request without go-git, which would copy the pack and drop what the hooks of the server say.
+func (t *httpTransport) push(ctx context.Context, x *exchange, request func(*advertisement) (*updateRequest, error)) (io.ReadCloser, error) {
+	a, err := t.advertise(ctx, x)
+	if err != nil {
+		return nil, err
+	}
+	u, err := request(a)
+	if err != nil {
+		return nil, err
+	}
+	rt, err := t.client()
+	if err != nil {
+		return nil, err
+	}
+	at, err := x.program()
+	if err != nil {
+		return nil, err
+	}
+	body := func() io.ReadCloser {
+		return io.NopCloser(io.MultiReader(bytes.NewReader(u.head), bytes.NewReader(u.pack)))
+	}
+	req, err := http.NewRequestWithContext(withExchange(ctx, x), http.MethodPost, at.String(), body())
+	if err != nil {
+		return nil, err
+	}
+	req.GetBody = func() (io.ReadCloser, error) { return body(), nil } // for a connection that the server closed while it was idle
+	req.ContentLength = int64(len(u.head) + len(u.pack))
+	req.Header.Set("User-Agent", capability.DefaultAgent())
+	req.Header.Set("Content-Type", receivePack.requestType())
+	req.Header.Set("Accept", receivePack.resultType())
+	res, err := (&roundTripper{t.url, t.auth, t.opts, t.app, rt}).RoundTrip(req) // follows no redirect
+	if err != nil {
+		return nil, err
+	}
+	return res.Body, nil
 }
 
 // endpoint returns the address in go-git's form, without credentials: the roundTripper adds them.

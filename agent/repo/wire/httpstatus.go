@@ -13,25 +13,30 @@ import (
 const maxWait = 24 * time.Hour // of a Retry-After header
 
 // status returns the error for an HTTP status. It never shows the body, which is text of the server.
-func (g *roundTripper) status(res *http.Response) error {
+func (g *roundTripper) status(res *http.Response, s service) error {
 	after, asked := retryAfter(res.Header.Get("Retry-After"), time.Now())
 	wait := &throttledError{fmt.Sprintf("HTTP %d", res.StatusCode), after}
+	field := g.auth.field()
 	switch code := res.StatusCode; {
 	case code == http.StatusUnauthorized && !g.credentials() && g.auth.Key != nil:
 		return failure.New(v1alpha1.ReasonAuthFailed,
-			"%s asks for credentials (HTTP 401), and git.auth.sshKey works with the ssh:// address only: write that into git.repo, or set git.auth.token", g.url)
+			"%s asks for credentials (HTTP 401), and %s.sshKey works with the ssh:// address only: write that into git.repo, or set %s.token", g.url, field, field)
 	case code == http.StatusUnauthorized && !g.credentials():
-		return failure.New(v1alpha1.ReasonAuthFailed, "%s asks for credentials (HTTP 401), and there are none: set git.auth", g.url)
+		return failure.New(v1alpha1.ReasonAuthFailed, "%s asks for credentials (HTTP 401), and there are none: set %s", g.url, field)
 	case code == http.StatusUnauthorized && g.app != nil:
 		g.app.forget()
 		return failure.New(v1alpha1.ReasonAuthFailed, "%s refused the GitHub App's token (HTTP 401); the next attempt asks for a new one", g.url)
+	case code == http.StatusUnauthorized && s == receivePack:
+		return failure.New(v1alpha1.ReasonAuthFailed, "%s refused the credentials for a push (HTTP 401): is the token of %s right and not expired, and has it write access?", g.url, field)
+	case code == http.StatusForbidden && s == receivePack:
+		return failure.New(v1alpha1.ReasonAuthFailed, "the token may not push to %s (HTTP 403): it needs write access to this repository (%s)", g.url, field)
 	case code == http.StatusUnauthorized:
 		return failure.New(v1alpha1.ReasonAuthFailed, "%s refused the credentials (HTTP 401): is the token right and not expired?", g.url)
 	case code == http.StatusForbidden:
 		return failure.New(v1alpha1.ReasonAuthFailed, "%s forbids reading (HTTP 403): may the token read this repository?", g.url)
 	case code == http.StatusNotFound, code == http.StatusGone:
 		return failure.New(v1alpha1.ReasonRefNotFound,
-			"there is no repository at %s (HTTP %d), or the credentials may not see it: check git.repo and git.auth", g.url, code)
+			"there is no repository at %s (HTTP %d), or the credentials may not see it: check git.repo and %s", g.url, code, field)
 	case code == http.StatusTooManyRequests && asked:
 		return failure.New(v1alpha1.ReasonGitThrottled, "%s asks us to slow down: %w", g.url, wait)
 	case code == http.StatusTooManyRequests:

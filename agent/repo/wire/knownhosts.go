@@ -30,6 +30,7 @@ const (
 // algorithms to offer, and takes exponential time for some patterns.
 type knownHosts struct {
 	url         URL
+	field       string // of the spec, for errors
 	name        string // of the host in known_hosts: host, or [host]:port
 	builtIn     bool
 	trusted     []ssh.PublicKey
@@ -40,11 +41,12 @@ type knownHosts struct {
 
 // parseKnownHosts reads the lines for one host. As in OpenSSH, a line that cannot be read is skipped. A line with a marker is an
 // error instead, because to skip the revocation of a key is to trust the key.
-func parseKnownHosts(text []byte, u URL) (*knownHosts, error) {
+func parseKnownHosts(text []byte, u URL, auth string) (*knownHosts, error) {
+	field := auth + ".sshKey.knownHosts"
 	if len(text) > maxKnownHosts {
-		return nil, failure.New(v1alpha1.ReasonHostKeyUnknown, "git.auth.sshKey.knownHosts has more than %d bytes; nothing is trusted", maxKnownHosts)
+		return nil, failure.New(v1alpha1.ReasonHostKeyUnknown, "%s has more than %d bytes; nothing is trusted", field, maxKnownHosts)
 	}
-	k := &knownHosts{url: u, name: knownhosts.Normalize(u.dialAddress())}
+	k := &knownHosts{url: u, field: field, name: knownhosts.Normalize(u.dialAddress())}
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, maxKnownHosts+1)
 	for n := 1; lines.Scan(); n++ {
@@ -56,7 +58,7 @@ func parseKnownHosts(text []byte, u URL) (*knownHosts, error) {
 		switch {
 		case err != nil && line[0] == '@', err == nil && marker != "" && marker != "revoked" && marker != "cert-authority":
 			return nil, failure.New(v1alpha1.ReasonHostKeyUnknown,
-				"line %d of git.auth.sshKey.knownHosts starts with a marker and cannot be read; no host is trusted until you correct it", n)
+				"line %d of %s starts with a marker and cannot be read; no host is trusted until you correct it", n, field)
 		case err != nil, isCertificate(key.Type()):
 			k.skipped = append(k.skipped, n)
 		case marker == "revoked":
@@ -126,13 +128,13 @@ func (k *knownHosts) check(key ssh.PublicKey) error {
 	switch {
 	case contains(k.revoked, key):
 		return failure.New(v1alpha1.ReasonHostKeyMismatch,
-			"%s shows the host key %s, which git.auth.sshKey.knownHosts revokes; nothing was sent to it", k.url, shown)
+			"%s shows the host key %s, which %s revokes; nothing was sent to it", k.url, shown, k.field)
 	case contains(k.trusted, key):
 		return nil
 	case k.unknown():
 		return failure.New(v1alpha1.ReasonHostKeyUnknown,
 			"the ssh host key of %s is not known: it shows %s%s. Compare that with what the host's owner publishes; if it is right, add this line to %s: %s",
-			k.url, shown, k.hint(), "git.auth.sshKey.knownHosts", k.line(key))
+			k.url, shown, k.hint(), k.field, k.line(key))
 	}
 	return failure.New(v1alpha1.ReasonHostKeyMismatch,
 		"%s shows the host key %s, and known are %s: either its owner has changed the key, or another machine answers in its place; nothing was sent to it%s",
@@ -150,16 +152,16 @@ func (k *knownHosts) hint() string {
 	case k.builtIn:
 		return ", and it is none of the public hosts whose keys are built in"
 	case len(k.skipped) > 0:
-		return fmt.Sprintf(" (line %d of git.auth.sshKey.knownHosts cannot be read)", k.skipped[0])
+		return fmt.Sprintf(" (line %d of %s cannot be read)", k.skipped[0], k.field)
 	}
-	return ", and git.auth.sshKey.knownHosts has no line for " + k.name
+	return ", and " + k.field + " has no line for " + k.name
 }
 
 func (k *knownHosts) remedy() string {
 	if k.builtIn {
-		return ". Where the owner has published a new key, give it in git.auth.sshKey.knownHosts"
+		return ". Where the owner has published a new key, give it in " + k.field
 	}
-	return ". Where the owner has published the new key, put it into git.auth.sshKey.knownHosts"
+	return ". Where the owner has published the new key, put it into " + k.field
 }
 
 // line returns the line to add to known_hosts.

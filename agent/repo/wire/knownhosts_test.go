@@ -71,7 +71,7 @@ func TestBuiltInHostKeys(t *testing.T) {
 		if err != nil {
 			continue // the last one has no path
 		}
-		k, err := parseKnownHosts([]byte(publicHosts), u)
+		k, err := parseKnownHosts([]byte(publicHosts), u, "git.auth")
 		require.NoError(t, err)
 		require.Empty(t, k.skipped)
 		var got []string
@@ -174,7 +174,7 @@ func TestOfferedHostKeyAlgorithms(t *testing.T) {
 		require.NoError(t, g.resolve(Auth{Key: repotest.Token(g.Key), KnownHosts: hosts(text)}, Options{}))
 	}
 	u := parseURL(t, "git@github.com:a/b")
-	k, err := parseKnownHosts([]byte(publicHosts), u)
+	k, err := parseKnownHosts([]byte(publicHosts), u, "git.auth")
 	require.NoError(t, err)
 	assert.ElementsMatch(t, []string{ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}, k.algorithms(), "and no SHA-1")
 }
@@ -254,7 +254,7 @@ func FuzzKnownHosts(f *testing.F) {
 	u := parseURL(f, "ssh://git@h.example:2222/a.git")
 	stranger := newKey(f).PublicKey()
 	f.Fuzz(func(t *testing.T, text []byte) {
-		k, err := parseKnownHosts(text, u)
+		k, err := parseKnownHosts(text, u, "git.auth")
 		if err != nil {
 			repotest.RequireReason(t, v1alpha1.ReasonHostKeyUnknown, err)
 			return

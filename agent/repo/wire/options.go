@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -9,6 +10,8 @@ import (
 
 // Auth holds the credentials of a Client. Its functions are called for every use, so that a rotated file counts at once.
 type Auth struct {
+	// Field is the field of the spec that errors name; default git.auth.
+	Field string
 	// Username for basic authentication; default "git".
 	Username string
 	// Token is the password or access token; nil if there is none. It goes only to the repository's own scheme, host and port.
@@ -25,6 +28,8 @@ type Auth struct {
 	// CA returns a PEM bundle that is trusted in addition to the system's; nil if there is none.
 	CA func() ([]byte, error)
 }
+
+func (a Auth) field() string { return cmp.Or(a.Field, "git.auth") }
 
 // Options configures a Client. Zero fields take the default.
 type Options struct {

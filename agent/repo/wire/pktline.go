@@ -77,13 +77,15 @@ func peekRefusal(br *bufio.Reader) error {
 // sideband reads the pack out of a sideband stream. Unlike go-git's demultiplexer it returns bytes as soon as they arrive, and
 // it has a type for a message on the error channel.
 type sideband struct {
-	lines *pktline.Scanner
-	rest  []byte
+	lines    *pktline.Scanner
+	rest     []byte
+	progress io.Writer // gets the messages to the user; nil to drop them
 }
 
 const (
-	sidebandData  = 1
-	sidebandError = 3
+	sidebandData     = 1
+	sidebandProgress = 2
+	sidebandError    = 3
 )
 
 func newSideband(r io.Reader) *sideband { return &sideband{lines: pktline.NewScanner(r)} }
@@ -103,6 +105,10 @@ func (b *sideband) Read(p []byte) (int, error) {
 		switch line[0] {
 		case sidebandData:
 			b.rest = line[1:]
+		case sidebandProgress:
+			if b.progress != nil {
+				_, _ = b.progress.Write(line[1:]) // a buffer in memory
+			}
 		case sidebandError:
 			return 0, &gaveUpError{failure.Quote(string(line[1:]))}
 		}

@@ -16,6 +16,9 @@ const (
 	TagPrefix    = "refs/tags/"
 )
 
+// alternateName stands for objects that git-receive-pack has from another repository. It is not a ref.
+const alternateName = ".have"
+
 // Refs is what a repository advertises.
 type Refs struct {
 	ByName map[string]plan.ID // full names, and HEAD
@@ -52,7 +55,9 @@ func (r *Refs) named(ref string) (full string, commit plan.ID, ok bool) {
 func readRefs(a *packp.AdvRefs) *Refs {
 	r := &Refs{ByName: make(map[string]plan.ID, len(a.References)+1), Peeled: make(map[string]plan.ID, len(a.Peeled))}
 	for name, id := range a.References {
-		r.ByName[name] = plan.ID(id)
+		if name != alternateName {
+			r.ByName[name] = plan.ID(id)
+		}
 	}
 	for name, id := range a.Peeled {
 		r.Peeled[name] = plan.ID(id)

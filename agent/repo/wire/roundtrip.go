@@ -15,10 +15,8 @@ import (
 )
 
 const (
-	typeAdvertisement = "application/x-git-upload-pack-advertisement"
-	typeResult        = "application/x-git-upload-pack-result"
-	refBytes          = 512 // of an advertisement, for each allowed ref
-	maxRedirects      = 5
+	refBytes     = 512 // of an advertisement, for each allowed ref
+	maxRedirects = 5
 )
 
 // roundTripper is the http.RoundTripper below go-git. It sees every request, including those that follow a redirect: it adds
@@ -44,6 +42,9 @@ func (g *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
 	if err := g.authorize(req, x); err != nil {
 		return nil, x.fail(err)
+	}
+	if req.Body != nil && req.Body != http.NoBody {
+		req.Body = &sent{req.Body, x.dog}
 	}
 	proxy, err := g.proxy(req, x)
 	if err != nil {
@@ -136,19 +137,22 @@ func (g *roundTripper) login(ctx context.Context, x *exchange) (user, password s
 
 func (g *roundTripper) check(req *http.Request, res *http.Response, x *exchange) error {
 	limit := g.opts.MaxBytes
-	if req.Method == http.MethodGet {
+	switch {
+	case req.Method == http.MethodGet:
 		limit = min(limit, int64(g.opts.MaxRefs)*refBytes)
+	case x.service == receivePack:
+		limit = min(limit, maxReport)
 	}
 	res.Body = &body{ReadCloser: res.Body, dog: x.dog, left: limit, limit: limit}
 	switch {
 	case res.StatusCode >= 300 && res.StatusCode < 400:
 		return g.redirect(req, res, x)
 	case res.StatusCode != http.StatusOK:
-		return g.status(res)
+		return g.status(res, x.service)
 	case req.Method == http.MethodGet:
-		return g.advertisement(res, x)
+		return g.advertisement(req, res, x)
 	}
-	return g.result(res)
+	return g.result(res, x.service)
 }
 
 // redirect accepts the redirect of an advertisement within its origin, which is how hosts handle a renamed repository.
@@ -168,7 +172,7 @@ func (g *roundTripper) redirect(req *http.Request, res *http.Response, x *exchan
 		return g.elsewhere(origin)
 	}
 	if req.Method != http.MethodGet {
-		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects a fetch; write the final address into git.repo", g.url)
+		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects a %s; write the final address into git.repo", g.url, x.service.request())
 	}
 	return nil
 }
@@ -180,8 +184,8 @@ func (g *roundTripper) elsewhere(origin string) error {
 }
 
 // advertisement checks that the server speaks the smart protocol, and reads the capabilities from the first line.
-func (g *roundTripper) advertisement(res *http.Response, x *exchange) error {
-	if got := mediaType(res); got != typeAdvertisement {
+func (g *roundTripper) advertisement(req *http.Request, res *http.Response, x *exchange) error {
+	if got := mediaType(res); got != x.service.advertisementType() {
 		return failure.New(v1alpha1.ReasonUnsupportedRepository,
 			"%s answers with %s and not with git's smart HTTP protocol: check the path in git.repo, and whether it wants credentials",
 			g.url, failure.Quote(got))
@@ -194,14 +198,14 @@ func (g *roundTripper) advertisement(res *http.Response, x *exchange) error {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.caps = caps
+	x.caps, x.base = caps, req.URL
 	return nil
 }
 
 // result looks for an ERR line, with which a server refuses a request.
-func (g *roundTripper) result(res *http.Response) error {
-	if got := mediaType(res); got != typeResult {
-		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers a fetch with %s; is something between us and the server?", g.url, failure.Quote(got))
+func (g *roundTripper) result(res *http.Response, s service) error {
+	if got := mediaType(res); got != s.resultType() {
+		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers a %s with %s; is something between us and the server?", g.url, s.request(), failure.Quote(got))
 	}
 	br := bufio.NewReaderSize(res.Body, refusalPeek)
 	res.Body = peeked{br, res.Body}

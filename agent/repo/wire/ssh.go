@@ -8,6 +8,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +23,7 @@ import (
 )
 
 // sshTransport is the transport over ssh. It uses nothing but its Auth: no ssh agent, no ~/.ssh, no environment. Each request has
-// a connection of its own, because git-upload-pack serves one request and ends.
+// a connection of its own, because a program of git serves one request and ends.
 type sshTransport struct {
 	url  URL
 	auth Auth
@@ -57,7 +59,19 @@ func (s *sshTransport) upload(ctx context.Context, x *exchange, _ *advertisement
 	return res, nil
 }
 
-// connect connects and starts git-upload-pack on the server. Dialing, the handshake and the session have a deadline each. When ctx
+func (s *sshTransport) push(ctx context.Context, x *exchange, request func(*advertisement) (*updateRequest, error)) (io.ReadCloser, error) {
+	t, err := s.connect(ctx, x)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.update(request); err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// connect connects and starts the program of x's service on the server. Dialing, the handshake and the session have a deadline each. When ctx
 // ends, the connection is closed.
 func (s *sshTransport) connect(ctx context.Context, x *exchange) (*sshSession, error) {
 	config, hand, err := s.config()
@@ -69,7 +83,7 @@ func (s *sshTransport) connect(ctx context.Context, x *exchange) (*sshSession, e
 	if err != nil {
 		return nil, err
 	}
-	t := &sshSession{url: s.url, stop: context.AfterFunc(ctx, func() { _ = conn.Close() }), conn: conn, opts: s.opts}
+	t := &sshSession{url: s.url, auth: s.auth, service: x.service, stop: context.AfterFunc(ctx, func() { _ = conn.Close() }), conn: conn, opts: s.opts}
 	if err := conn.SetDeadline(time.Now().Add(s.opts.Handshake)); err != nil {
 		t.close()
 		return nil, err
@@ -122,19 +136,21 @@ func (s *sshTransport) config() (*ssh.ClientConfig, *handshake, error) {
 	}, h, nil
 }
 
-// sshSession is one run of git-upload-pack on the server.
+// sshSession is one run of a service's program on the server.
 type sshSession struct {
-	url    URL
-	opts   Options
-	conn   net.Conn
-	stop   func() bool
-	client *ssh.Client // nil before the end of the handshake
+	url     URL
+	auth    Auth
+	service service
+	opts    Options
+	conn    net.Conn
+	stop    func() bool
+	client  *ssh.Client // nil before the end of the handshake
 
 	session *ssh.Session
 	in      io.WriteCloser
 	limit   *body
 	out     *bufio.Reader
-	stderr  stderrBuffer
+	stderr  textBuffer
 }
 
 func (t *sshSession) start(x *exchange) error {
@@ -153,11 +169,11 @@ func (t *sshSession) start(x *exchange) error {
 	limit := min(t.opts.MaxBytes, int64(t.opts.MaxRefs)*refBytes)
 	t.limit = &body{ReadCloser: io.NopCloser(out), dog: x.dog, left: limit, limit: limit}
 	t.out = bufio.NewReaderSize(t.limit, capsPeek)
-	if err := t.session.Start(t.url.command()); err != nil {
+	if err := t.session.Start(t.url.command(t.service)); err != nil {
 		if broken(err) {
 			return err
 		}
-		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s let us in and does not run git-upload-pack: is it a git host?", t.url)
+		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s let us in and does not run %s: is it a git host?", t.url, t.service)
 	}
 	return nil
 }
@@ -182,7 +198,10 @@ func (t *sshSession) advertisement() (*advertisement, error) {
 	case errors.Is(err, packp.ErrEmptyInput):
 		return nil, t.nothing()
 	case errors.Is(err, packp.ErrEmptyAdvRefs), err == nil && got.IsEmpty():
-		return &advertisement{caps: capability.NewList(), refs: &Refs{}}, nil
+		if caps == nil {
+			caps = capability.NewList()
+		}
+		return &advertisement{caps: caps, refs: &Refs{}}, nil
 	case err != nil:
 		return nil, err
 	}
@@ -197,8 +216,12 @@ func (t *sshSession) nothing() error {
 	if !t.failed() {
 		return io.ErrUnexpectedEOF
 	}
+	if t.service == receivePack {
+		return failure.New(v1alpha1.ReasonAuthFailed,
+			"the ssh key may not push to %s: it needs write access (%s.sshKey); the server says %s", t.url, t.auth.field(), t.stderr.quoted())
+	}
 	return failure.New(v1alpha1.ReasonRefNotFound,
-		"there is no repository at %s, or the ssh key may not see it: check git.repo and git.auth; the server says %s", t.url, t.stderr.quoted())
+		"there is no repository at %s, or the ssh key may not see it: check git.repo and %s; the server says %s", t.url, t.auth.field(), t.stderr.quoted())
 }
 
 // failed waits for the end of the program and reports whether it exited with an error.
@@ -232,6 +255,31 @@ func (t *sshSession) request(req *packp.UploadPackRequest) (*packp.UploadPackRes
 	return res, nil
 }
 
+// update sends a push. The caller reads the answer.
+func (t *sshSession) update(request func(*advertisement) (*updateRequest, error)) error {
+	a, err := t.advertisement()
+	if err != nil {
+		return err
+	}
+	u, err := request(a)
+	if err != nil {
+		return err
+	}
+	t.limit.left, t.limit.limit = maxReport, maxReport
+	unsent := t.send(u.head, u.pack) // as in request
+	if err := peekRefusal(t.out); err != nil {
+		return err
+	}
+	if _, err := t.out.Peek(1); err != nil {
+		err = t.unanswered(cmp.Or(unsent, err))
+		if refused, ok := errors.AsType[*refusedError](err); ok {
+			return &gaveUpError{refused.words} // such as a full disk: nothing was declined
+		}
+		return err
+	}
+	return nil
+}
+
 // unanswered returns the error for a program that ended without an answer. Older versions of git report on their standard error.
 func (t *sshSession) unanswered(err error) error {
 	if !errors.Is(err, io.EOF) {
@@ -260,13 +308,22 @@ func encoded(req *packp.UploadPackRequest) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-func (t *sshSession) send(request []byte) error {
+func (t *sshSession) send(request ...[]byte) error {
 	defer t.limit.dog.wait()() // a server that does not read stalls
-	if _, err := t.in.Write(request); err != nil {
-		return err
+	for _, part := range request {
+		for chunk := range slices.Chunk(part, sshChunk) {
+			n, err := t.in.Write(chunk)
+			t.limit.dog.arrived.Add(int64(n))
+			if err != nil {
+				return err
+			}
+		}
 	}
 	return t.in.Close()
 }
+
+// sshChunk is how many bytes of a request are written at once, so that the watchdog sees progress.
+const sshChunk = 32 << 10
 
 // Read implements io.Reader.
 func (t *sshSession) Read(p []byte) (int, error) { return t.out.Read(p) }
@@ -277,21 +334,28 @@ func (t *sshSession) Close() error {
 	return nil
 }
 
-// stderrBuffer keeps the first bytes of the server's standard error.
-type stderrBuffer struct {
+// textBuffer keeps the first bytes of what a server says to the user.
+type textBuffer struct {
 	mu   sync.Mutex
 	text []byte
 }
 
 // Write implements io.Writer. It accepts everything and keeps little.
-func (s *stderrBuffer) Write(p []byte) (int, error) {
+func (s *textBuffer) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.text = append(s.text, p[:min(len(p), failure.MaxQuoted+1-min(len(s.text), failure.MaxQuoted+1))]...)
 	return len(p), nil
 }
 
-func (s *stderrBuffer) quoted() string {
+// String returns the text without white space around it. It is not safe to print.
+func (s *textBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.TrimSpace(string(s.text))
+}
+
+func (s *textBuffer) quoted() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.text) == 0 {

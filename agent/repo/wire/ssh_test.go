@@ -201,7 +201,7 @@ func TestSSHPathIsQuoted(t *testing.T) {
 		"git@h:a$(touch)`x`\\!.git": `git-upload-pack 'a$(touch)` + "`x`" + `\'\!'.git'`,
 	} {
 		t.Run(in, func(t *testing.T) {
-			assert.Equal(t, want, parseURL(t, in).command(), in)
+			assert.Equal(t, want, parseURL(t, in).command(uploadPack), in)
 		})
 	}
 	g := newShellSite(t, gitserver.SSHOptions{})

@@ -19,7 +19,7 @@ const hostKeyNegotiation = "host key"
 func (s *sshTransport) signer() (ssh.Signer, error) {
 	if s.auth.Key == nil {
 		return nil, failure.New(v1alpha1.ReasonAuthFailed,
-			"%s is reached over ssh, which needs a private key: set git.auth.sshKey (a token works with the https:// address only)", s.url)
+			"%s is reached over ssh, which needs a private key: set %s.sshKey (a token works with the https:// address only)", s.url, s.auth.field())
 	}
 	key, err := s.auth.Key()
 	if err != nil {
@@ -49,11 +49,11 @@ func (s *sshTransport) trust() (algorithms []string, check ssh.HostKeyCallback, 
 	if s.auth.KnownHosts != nil {
 		if text, err = s.auth.KnownHosts(); err != nil {
 			return nil, nil, nil, failure.New(v1alpha1.ReasonHostKeyUnknown,
-				"git.auth.sshKey.knownHosts cannot be read, so no host is trusted: %w", err)
+				"%s.sshKey.knownHosts cannot be read, so no host is trusted: %w", s.auth.field(), err)
 		}
 		builtIn = false
 	}
-	if known, err = parseKnownHosts(text, s.url); err != nil {
+	if known, err = parseKnownHosts(text, s.url, s.auth.field()); err != nil {
 		return nil, nil, nil, err
 	}
 	known.builtIn = builtIn

@@ -113,6 +113,6 @@ func (u URL) dialAddress() string {
 
 // command returns the command for the server. Its shell sees the path in single quotes, in which only the quote itself is
 // special; csh expands ! there too.
-func (u URL) command() string {
-	return "git-upload-pack '" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(u.path) + "'"
+func (u URL) command(s service) string {
+	return s.String() + " '" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(u.path) + "'"
 }

@@ -18,7 +18,7 @@ var (
 // watchdog cancels an exchange that takes too long, or in which too few bytes arrive. Time in which the client itself is busy
 // does not count as a stall.
 type watchdog struct {
-	arrived atomic.Int64 // bytes
+	arrived atomic.Int64 // bytes, and those that the server took
 	waiting atomic.Int32 // reads under way
 }
 
@@ -61,6 +61,18 @@ func (w *watchdog) run(ctx context.Context, cancel context.CancelCauseFunc, byte
 func (w *watchdog) wait() func() {
 	w.waiting.Add(1)
 	return func() { w.waiting.Add(-1) }
+}
+
+// sent counts the bytes of a request's body, because a server that still reads has not stalled.
+type sent struct {
+	io.ReadCloser
+	dog *watchdog
+}
+
+func (s *sent) Read(p []byte) (int, error) {
+	n, err := s.ReadCloser.Read(p)
+	s.dog.arrived.Add(int64(n))
+	return n, err
 }
 
 // body counts the bytes that arrive, for the watchdog and for a limit.

@@ -1,0 +1,163 @@
+package repo
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/repotest"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// index hands the pack of a draft to git in the server's own repository, which checks every object.
+func index(t testing.TB, s *site, d *Draft) {
+	t.Helper()
+	var pack bytes.Buffer
+	require.NoError(t, d.WritePack(&pack))
+	repotest.RunGit(t, s.Dir, pack.Bytes(), "unpack-objects", "--strict", "-q")
+}
+
+func TestDraft(t *testing.T) {
+	s := newSite(t)
+	blob := s.Blob("old mode")
+	odd := s.RawTree(gitserver.RawEntry{Mode: "100664", Name: "odd", ID: blob}, gitserver.RawEntry{Mode: "100664", Name: "touched", ID: blob})
+	base := s.Commit("base", gitserver.Files(map[string]string{"a/b/one": "1", "a/b/two": "2", "a.txt": "x", "a0": "y", "top": "z"}),
+		gitserver.Script("run.sh", "#!/bin/sh\n"), gitserver.Symlink("link", "top"), gitserver.Graft("odd", odd))
+	store := openStore(t, t.TempDir())
+	res, _ := pull(t, store, s.remote(), "main")
+	root, err := store.RootTree(res.Commit)
+	require.NoError(t, err)
+
+	for name, tc := range map[string]struct {
+		edits []Edit
+		want  map[string]string // path → mode and content; "" for a path that is gone
+	}{
+		"change a file":              {[]Edit{{Path: "a/b/one", Content: []byte("new")}}, map[string]string{"a/b/one": "100644 new"}},
+		"add a directory":            {[]Edit{{Path: "a/n/m/f", Content: []byte("f")}}, map[string]string{"a/n/m/f": "100644 f"}},
+		"delete the last file":       {[]Edit{{Path: "a/b/one", Delete: true}, {Path: "a/b/two", Delete: true}}, map[string]string{"a/b/one": "", "a": ""}},
+		"keep the executable bit":    {[]Edit{{Path: "run.sh", Content: []byte("x"), Exec: true}}, map[string]string{"run.sh": "100755 x"}},
+		"drop the executable bit":    {[]Edit{{Path: "run.sh", Content: []byte("x")}}, map[string]string{"run.sh": "100644 x"}},
+		"keep a mode that is odd":    {[]Edit{{Path: "odd/touched", Content: []byte("t")}}, map[string]string{"odd/touched": "100644 t", "odd/odd": "100644 old mode"}},
+		"sort as git sorts":          {[]Edit{{Path: "a-", Content: []byte("-")}, {Path: "a/z", Content: []byte("z")}}, map[string]string{"a-": "100644 -", "a/z": "100644 z"}},
+		"delete what is not there":   {[]Edit{{Path: "no/such", Delete: true}}, map[string]string{"no": ""}},
+		"an empty file":              {[]Edit{{Path: "empty"}}, map[string]string{"empty": "100644 "}},
+		"a file beside its old name": {[]Edit{{Path: "top", Delete: true}, {Path: "top2", Content: []byte("z")}}, map[string]string{"top": "", "top2": "100644 z"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := NewDraft(store, root, tc.edits)
+			require.NoError(t, err)
+			author := Person{Name: "Ada <x>\n", Mail: "ada@example.com", When: time.Unix(1700000000, 0)}
+			commit := d.Seal(res.Commit, author, Person{Name: "Stoker", Mail: "stoker@example.com", When: time.Unix(1700000001, 0)}, "Change\n\nBody\n")
+			index(t, s, d)
+			s.Git("fsck", "--strict", "--no-dangling", commit.String())
+			assert.Equal(t, "Ada x|ada@example.com|1700000000|Stoker|Change|"+base, s.Git("log", "-1", "--format=%an|%ae|%at|%cn|%s|%P", commit.String()))
+			for path, want := range tc.want {
+				listed := s.Git("ls-tree", "-z", "--format=%(objectmode) %(objectname)", commit.String(), "--", path)
+				if want == "" {
+					assert.Empty(t, listed, path)
+					continue
+				}
+				mode, id, _ := strings.Cut(strings.TrimRight(listed, "\x00"), " ")
+				assert.Equal(t, want, mode+" "+s.Content(commit.String(), path), "%s has the blob %s", path, id)
+			}
+			assert.Equal(t, s.Git("rev-parse", commit.String()+"^{tree}"), d.Root.String())
+			// git prints modes in their usual form; the bytes of the tree keep them.
+			assert.Equal(t, 2, strings.Count(s.Git("cat-file", "tree", commit.String()+":odd"), "100664 "))
+			// Reading the draft without git gives the same tree.
+			assert.Equal(t, strings.Split(strings.TrimSuffix(s.Git("ls-tree", "-r", "-t", "-z", "--format=%(objectname) %(path)", commit.String()), "\x00"), "\x00"),
+				repotest.WalkTree(t, drafts{d, store}, d.Root, ""))
+		})
+	}
+}
+
+// drafts is a Draft for repotest.WalkTree, which does not ask for the place of an object in a pack.
+type drafts struct {
+	d *Draft
+	*Store
+}
+
+func (o drafts) Tree(id plan.ID) ([]plan.Entry, error) { return o.d.Objects().Tree(id) }
+func (o drafts) Has(id plan.ID) bool                   { return o.d.Objects().Has(id) }
+func (o drafts) SortKey(plan.ID) int64                 { return 0 }
+
+func TestDraftRejectsPaths(t *testing.T) {
+	s := newSite(t)
+	s.Commit("base", gitserver.Write("a/b", "1"), gitserver.Symlink("link", "a"))
+	store := openStore(t, t.TempDir())
+	res, _ := pull(t, store, s.remote(), "main")
+	root, err := store.RootTree(res.Commit)
+	require.NoError(t, err)
+	for path, want := range map[string]v1alpha1.Reason{
+		"": v1alpha1.ReasonUnsafePath, "/a": v1alpha1.ReasonUnsafePath, "a//b": v1alpha1.ReasonUnsafePath, "../a": v1alpha1.ReasonUnsafePath,
+		".git/config": v1alpha1.ReasonUnsafePath, "x/.GIT/hooks/post-checkout": v1alpha1.ReasonUnsafePath, "a\x00b": v1alpha1.ReasonUnsafePath,
+		"a": v1alpha1.ReasonPathCollision, "a/b/c": v1alpha1.ReasonPathCollision, "link": v1alpha1.ReasonPathCollision, "link/x": v1alpha1.ReasonPathCollision,
+		strings.Repeat("d/", 70) + "f": v1alpha1.ReasonLimitExceeded,
+	} {
+		t.Run(fmt.Sprintf("%.20q", path), func(t *testing.T) {
+			_, err := NewDraft(store, root, []Edit{{Path: path, Content: []byte("x")}})
+			assert.Equal(t, want, failure.Reason(err, ""), "%v", err)
+		})
+	}
+}
+
+// TestDraftRandom applies random edits as a Draft and through git, and compares the trees.
+func TestDraftRandom(t *testing.T) {
+	s := newSite(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	names := []string{"a", "a.b", "a-b", "ab", "b", "B", "é"}
+	path := func() string {
+		parts := make([]string, 1+r.IntN(3))
+		for i := range parts {
+			parts[i] = names[r.IntN(len(names))]
+		}
+		return strings.Join(parts, "/") + ".f" // a file never has the name of a directory
+	}
+	files := map[string]string{}
+	for range 40 {
+		files[path()] = "base"
+	}
+	s.Commit("base", gitserver.Files(files))
+	store := openStore(t, t.TempDir())
+	res, _ := pull(t, store, s.remote(), "main")
+	root, err := store.RootTree(res.Commit)
+	require.NoError(t, err)
+	for round := range 30 {
+		edits, same := map[string]Edit{}, []gitserver.Edit{}
+		for range 1 + r.IntN(12) {
+			p := path()
+			if known := slices.Sorted(maps.Keys(files)); r.IntN(2) == 0 {
+				p = known[r.IntN(len(known))]
+			}
+			if _, ok := edits[p]; ok {
+				continue
+			}
+			_, there := files[p]
+			if there && r.IntN(3) == 0 {
+				edits[p] = Edit{Path: p, Delete: true}
+				same = append(same, gitserver.Delete(p))
+				continue
+			}
+			text := fmt.Sprint(round, p)
+			edits[p] = Edit{Path: p, Content: []byte(text)}
+			same = append(same, gitserver.Write(p, text))
+		}
+		d, err := NewDraft(store, root, slices.Collect(maps.Values(edits)))
+		require.NoError(t, err)
+		s.Branch("try", res.Commit.String())
+		s.Checkout("try")
+		commit := s.Commit("the same", same...)
+		s.Checkout("main")
+		require.Equal(t, s.Git("rev-parse", commit+"^{tree}"), d.Root.String(), "%v", edits)
+	}
+}
