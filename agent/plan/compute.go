@@ -29,6 +29,11 @@ type Input struct {
 	// Differences there are replaced by git's version whatever the policies say, after saving them to lost+found.
 	// Brought makes the plan a full one.
 	Brought func(path string) bool
+	// Proposed reports whether a change of the gateway at a path is being sent back to git. Neither Repair nor prune mirror undoes it; nil
+	// means no path.
+	Proposed func(path string) bool
+	// GitWins reports whether git's version replaces what both changed at a path, whatever the conflict policy says; nil means no path.
+	GitWins func(path string) bool
 }
 
 // Compute decides what a sync does. It only reads.

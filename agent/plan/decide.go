@@ -302,18 +302,20 @@ func (p *planner) conflict(c Change) {
 
 // policy returns the conflict policy for a path.
 func (p *planner) policy(path string) ConflictPolicy {
-	if p.brought(path) {
+	if p.brought(path) || p.GitWins != nil && p.GitWins(path) {
 		return GitWins
 	}
 	return p.rules.Conflict
 }
+
+func (p *planner) proposed(path string) bool { return p.Proposed != nil && p.Proposed(path) }
 
 func (p *planner) brought(path string) bool { return p.Brought != nil && p.Brought(path) }
 
 // repairs reports whether git's version replaces a file that only the gateway changed. Under gatewayWins, a file that
 // was once kept against git stays.
 func (p *planner) repairs(rec Owned) bool {
-	return p.brought(rec.Path) || p.Repair && (p.rules.Conflict != GatewayWins || rec.Have == rec.Want)
+	return p.brought(rec.Path) || p.Repair && !p.proposed(rec.Path) && (p.rules.Conflict != GatewayWins || rec.Have == rec.Want)
 }
 
 // overwrite replaces the gateway's version by git's whatever the policy, because Repair or Brought asks for it.

@@ -27,7 +27,7 @@ func (p *planner) mirror() error {
 
 // mirrored reports whether prune mirror deletes a file at path that git does not have.
 func (p *planner) mirrored(path string) bool {
-	return slices.ContainsFunc(p.mirrors, func(dir string) bool { return below(path, dir) })
+	return !p.proposed(path) && slices.ContainsFunc(p.mirrors, func(dir string) bool { return below(path, dir) })
 }
 
 func (p *planner) mirrorDir(dir string) ([]Change, error) {
@@ -47,6 +47,9 @@ func (p *planner) mirrorDir(dir string) ([]Change, error) {
 	}
 	list := make([]Change, 0, len(there))
 	for _, f := range there {
+		if p.proposed(f.Path) {
+			continue
+		}
 		id, err := p.State.BlobID(f.Path)
 		if err != nil {
 			return nil, fmt.Errorf("hash %s: %w", f.Path, err)

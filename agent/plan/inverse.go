@@ -1,0 +1,168 @@
+package plan
+
+import (
+	"bytes"
+	"io"
+	"strings"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan/render"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Source says where git has a file of the data directory, or would have a new one.
+type Source struct {
+	Path    Path // in the commit
+	Mapping int  // index in the rules
+	ID      ID   // of git's blob; zero for a file that git does not have
+	Exec    bool // of git's file
+	recipe  *recipe
+}
+
+// Rendered reports whether the file on the disk has other bytes than git: a template, a patch or the gateway's name changes them.
+func (s *Source) Rendered() bool { return s.recipe != nil }
+
+// Source returns where git has a desired file, or would have a new one: with its nearest sibling, or else by the mapping with the longest
+// destination. It returns false if no mapping brings files there.
+func (d *Desired) Source(path string) (Source, bool, error) {
+	children, err := d.beside(path, d.listGit)
+	if err != nil {
+		return Source{}, false, err
+	}
+	for i := range children {
+		c := &children[i]
+		if c.isDir || c.name != base(path) {
+			continue
+		}
+		r, err := d.recipe(path, c)
+		at := int(c.origin)
+		return Source{Path: d.rules.Mappings[at].sourceOf(path), Mapping: at, ID: c.id, Exec: c.exec, recipe: r}, err == nil, err
+	}
+	at, err := d.mappingFor(path)
+	if err != nil || at < 0 {
+		return Source{}, false, err
+	}
+	return Source{Path: d.rules.Mappings[at].sourceOf(path), Mapping: at}, true, nil
+}
+
+// Siblings returns the desired files in a directory, without those below it.
+func (d *Desired) Siblings(dir string) ([]Want, error) {
+	n, found, err := d.find(dir)
+	if err != nil || !found {
+		return nil, err
+	}
+	children, err := d.list(n)
+	if err != nil {
+		return nil, err
+	}
+	var list []Want
+	for i := range children {
+		if c := &children[i]; !c.isDir {
+			list = append(list, c.want(join(dir, c.name)))
+		}
+	}
+	return list, nil
+}
+
+// sourceOf returns the path in the commit for a path at or below the destination.
+func (m *Mapping) sourceOf(path string) Path {
+	if path == m.Destination.rel() {
+		return m.Source
+	}
+	rest := path
+	if dir := m.Destination.rel(); dir != "" {
+		rest = strings.TrimPrefix(path, dir+"/")
+	}
+	return Path(join(m.Source.rel(), rest))
+}
+
+// mappingFor returns the mapping of a new file, or -1.
+func (d *Desired) mappingFor(path string) (int, error) {
+	covers := func(i int) bool {
+		m := &d.rules.Mappings[i]
+		return !d.single[i] && m.Kind != FileSource && below(path, m.Destination.rel())
+	}
+	for dir, name := parent(path), base(path); ; dir, name = parent(dir), base(dir) {
+		n, found, err := d.find(dir)
+		if err != nil {
+			return -1, err
+		}
+		if found {
+			children, err := d.listGit(n)
+			if err != nil {
+				return -1, err
+			}
+			if at := nearest(children, name, covers); at >= 0 {
+				return at, nil
+			}
+		}
+		if dir == "" {
+			break
+		}
+	}
+	best := -1
+	for i := range d.rules.Mappings {
+		if covers(i) && (best < 0 || len(d.rules.Mappings[i].Destination.rel()) >= len(d.rules.Mappings[best].Destination.rel())) {
+			best = i
+		}
+	}
+	return best, nil
+}
+
+// nearest returns the mapping of the last child before name that has a suitable one, or else of the first after it, or -1.
+func nearest(children []child, name string, covers func(int) bool) int {
+	at := -1
+	for i := range children {
+		c := &children[i]
+		origin := int(c.origin)
+		if c.isDir {
+			if len(c.layers) == 0 {
+				continue
+			}
+			origin = int(c.layers[len(c.layers)-1].mapping)
+		}
+		if !covers(origin) {
+			continue
+		}
+		if c.name > name && at >= 0 {
+			break
+		}
+		at = origin
+	}
+	return at
+}
+
+// Invert returns what git must have at s so that the file at path gets the bytes now. Of a patched file, git keeps its own values at the
+// patched places. A template cannot be inverted. Whether the result renders to now again is for the caller to check.
+func (d *Desired) Invert(path string, s Source, now []byte) ([]byte, error) {
+	switch r := s.recipe; {
+	case r == nil:
+		return now, nil
+	case r.template != plain:
+		return nil, failure.New(v1alpha1.ReasonChangesRefused, "%s is a template in git (%s), and the agent cannot tell which part of it to change: edit it in git", path, s.Path)
+	}
+	git, err := d.read(path, s.ID)
+	if err != nil {
+		return nil, err
+	}
+	return render.Unpatch(path, git, now, s.recipe.edits)
+}
+
+// Resign returns a resource.json, as a gateway signed it for files with the bytes now, signed for those that git has. It returns raw if the
+// gateway's signature does not match, or there is none.
+func Resign(raw []byte, now, git func(w io.Writer, name string) error) []byte {
+	s, err := resource.ParseSigned(raw)
+	if err != nil || s.Stored() == "" {
+		return raw
+	}
+	for _, form := range []resource.Form{resource.Form83, resource.Form81} {
+		if sum, err := s.Signature(form, now); err != nil || sum != s.Stored() {
+			continue
+		}
+		if sum, err := s.Signature(form, git); err == nil {
+			return bytes.Clone(s.WithSignature(sum))
+		}
+	}
+	return raw
+}
