@@ -1,0 +1,168 @@
+package forge
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	sdk "code.gitea.io/sdk/gitea"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// gitea is Gitea and Forgejo.
+type gitea struct {
+	http *http.Client
+	at   address
+}
+
+// client returns the client for one call, because its context is that of the client. Without a version it asks the server for none.
+func (g *gitea) client(ctx context.Context) (*sdk.Client, error) {
+	c, err := sdk.NewClient(g.at.api.String(), sdk.SetHTTPClient(g.http), sdk.SetContext(ctx), sdk.SetGiteaVersion(""))
+	if err != nil {
+		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "the API at %s: %w", g.at.api.Host, err)
+	}
+	return c, nil
+}
+
+// list returns the pull requests for which keep is true. Gitea cannot filter by branch.
+func (g *gitea) list(ctx context.Context, state sdk.StateType, keep func(PullRequest) bool) ([]PullRequest, error) {
+	c, err := g.client(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []PullRequest
+	const page, pages = 50, 4
+	for n := range pages {
+		list, _, err := c.ListRepoPullRequests(g.at.owner, g.at.name, sdk.ListPullRequestsOptions{State: state, Sort: "recentupdate", ListOptions: sdk.ListOptions{Page: n + 1, PageSize: page}})
+		if err != nil {
+			return nil, cleaned(err, g.at.api.Host)
+		}
+		for _, p := range list {
+			if pr := g.convert(p); keep(pr) && len(out) < MaxListed {
+				out = append(out, pr)
+			}
+		}
+		if len(list) < page {
+			break
+		}
+	}
+	slices.SortFunc(out, func(a, b PullRequest) int { return int(b.Number - a.Number) })
+	return out, nil
+}
+
+func (g *gitea) convert(p *sdk.PullRequest) PullRequest {
+	state := Closed
+	switch {
+	case p.State == sdk.StateOpen:
+		state = Open
+	case p.HasMerged:
+		state = Merged
+	}
+	out := PullRequest{Number: p.Index, URL: shownURL(p.HTMLURL), State: state, Title: p.Title, Body: p.Body}
+	if p.Head != nil {
+		out.Branch, out.Commit = p.Head.Ref, p.Head.Sha
+		out.Fork = p.Base != nil && p.Head.RepoID != p.Base.RepoID
+		if p.Head.Name != "" && state != Open { // the ref of a branch that is gone is refs/pull/N/head
+			out.Branch = p.Head.Name
+		}
+	}
+	if p.Base != nil {
+		out.Base = p.Base.Ref
+	}
+	return out
+}
+
+func (g *gitea) ByHead(ctx context.Context, branch, base string) ([]PullRequest, error) {
+	return g.list(ctx, sdk.StateAll, func(p PullRequest) bool { return p.Branch == branch && (base == "" || p.Base == base) })
+}
+
+func (g *gitea) Open(ctx context.Context, base string) ([]PullRequest, error) {
+	return g.list(ctx, sdk.StateOpen, func(p PullRequest) bool { return base == "" || p.Base == base })
+}
+
+func (g *gitea) Create(ctx context.Context, d Draft) (PullRequest, error) {
+	c, err := g.client(ctx)
+	if err != nil {
+		return PullRequest{}, err
+	}
+	ids, notes := g.labels(c, d.Labels)
+	p, err := g.create(ctx, c, sdk.CreatePullRequestOption{Head: d.Branch, Base: d.Base, Title: d.Title, Body: d.Body, Labels: ids})
+	if err != nil {
+		return PullRequest{}, err
+	}
+	out := g.convert(p)
+	out.Notes = notes
+	return out, nil
+}
+
+// Gitea takes note of a pushed branch a moment after the push, and answers 404 before.
+const (
+	branchTries = 10
+	branchPause = 500 * time.Millisecond
+)
+
+// create opens a pull request of a branch that was pushed just now.
+func (g *gitea) create(ctx context.Context, c *sdk.Client, o sdk.CreatePullRequestOption) (*sdk.PullRequest, error) {
+	for n := 1; ; n++ {
+		p, _, err := c.CreatePullRequest(g.at.owner, g.at.name, o)
+		if err = cleaned(err, g.at.api.Host); n == branchTries || !failure.Is(err, v1alpha1.ReasonUnsupportedRepository) {
+			return p, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(branchPause):
+		}
+	}
+}
+
+// labels returns the ids of labels, and a note for each that the repository does not have.
+func (g *gitea) labels(c *sdk.Client, names []string) (ids []int64, notes []string) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	list, _, err := c.ListRepoLabels(g.at.owner, g.at.name, sdk.ListLabelsOptions{ListOptions: sdk.ListOptions{PageSize: 50}})
+	if err != nil {
+		return nil, []string{"labels not set: " + cleaned(err, g.at.api.Host).Error()}
+	}
+	for _, name := range names {
+		i := slices.IndexFunc(list, func(l *sdk.Label) bool { return l.Name == name })
+		if i < 0 {
+			notes = append(notes, "the repository has no label "+failure.Quote(name))
+			continue
+		}
+		ids = append(ids, list[i].ID)
+	}
+	return ids, notes
+}
+
+func (g *gitea) Update(ctx context.Context, number int64, title, body string) error {
+	c, err := g.client(ctx)
+	if err != nil {
+		return err
+	}
+	_, _, err = c.EditPullRequest(g.at.owner, g.at.name, number, sdk.EditPullRequestOption{Title: title, Body: &body})
+	return cleaned(err, g.at.api.Host)
+}
+
+func (g *gitea) Close(ctx context.Context, number int64, comment string) error {
+	c, err := g.client(ctx)
+	if err != nil {
+		return err
+	}
+	if comment != "" {
+		if _, _, err := c.CreateIssueComment(g.at.owner, g.at.name, number, sdk.CreateIssueCommentOption{Body: comment}); err != nil {
+			return cleaned(err, g.at.api.Host)
+		}
+	}
+	p, _, err := c.GetPullRequest(g.at.owner, g.at.name, number)
+	if err != nil || p.State != sdk.StateOpen {
+		return cleaned(err, g.at.api.Host)
+	}
+	state := sdk.StateClosed
+	_, _, err = c.EditPullRequest(g.at.owner, g.at.name, number, sdk.EditPullRequestOption{State: &state})
+	return cleaned(err, g.at.api.Host)
+}
