@@ -1,0 +1,145 @@
+package propose
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Limits on deletions, beyond which a gateway has more likely lost files than a user removed them.
+const (
+	maxDeletedShare = 0.3
+	maxDeleted      = 20
+)
+
+// checkAll checks the limits that concern all changes together.
+func (x *builder) checkAll() {
+	deleted := 0
+	for _, f := range x.out.Files {
+		if f.Op != Deleted {
+			continue
+		}
+		deleted++
+		if dir, name := path.Split(f.Path); name == "project.json" && strings.Count(dir, "/") == 2 && strings.HasPrefix(dir, "projects/") {
+			x.refuse(f.Path, v1alpha1.ReasonChangesRefused, "deletes a project: delete it in git")
+		}
+	}
+	owned := x.Manifest.Header().Files
+	if deleted > maxDeleted && float64(deleted) > maxDeletedShare*float64(owned) {
+		x.refuse(x.out.Files[0].Path, v1alpha1.ReasonMassDeletion, fmt.Sprintf("%d of %d files were deleted on the gateway: delete them in git", deleted, owned))
+	}
+	if n := len(x.out.Files); n > x.limits.Files {
+		x.refuse(x.out.Files[0].Path, v1alpha1.ReasonLimitExceeded, fmt.Sprintf("%d files were changed, more than guardrails.maxFilesPerPR (%d)", n, x.limits.Files))
+	}
+	if x.total > x.limits.TotalBytes {
+		x.refuse(x.out.Files[0].Path, v1alpha1.ReasonLimitExceeded, fmt.Sprintf("the changed files have %d bytes, more than guardrails.maxTotalSize", x.total))
+	}
+}
+
+// draft makes the tree and checks that it renders to what is on the disk: a plan for it must not write anything.
+func (x *builder) draft() error {
+	if len(x.out.Refused) > 0 || len(x.out.Files) == 0 {
+		return nil
+	}
+	edits := make([]repo.Edit, 0, len(x.edits))
+	for _, e := range x.edits {
+		edits = append(edits, e)
+	}
+	d, err := repo.NewDraft(x.Objects, x.Root, edits)
+	if err != nil {
+		if r := failure.Reason(err, ""); r == v1alpha1.ReasonPathCollision || r == v1alpha1.ReasonUnsafePath || r == v1alpha1.ReasonLimitExceeded {
+			x.refuse(x.out.Files[0].Path, r, err.Error())
+			return nil
+		}
+		return err
+	}
+	if d.Root == x.Root {
+		x.out.Files = nil
+		return nil
+	}
+	rules := x.Desired.Rules()
+	desired, err := plan.Desire(d.Objects(), d.Root, rules)
+	if err != nil {
+		return x.unrendered(err)
+	}
+	changes, err := plan.Compute(plan.Input{
+		Desired: desired, Previous: x.Desired, Manifest: x.Manifest, State: x.State, From: x.Commit, AllowMassDeletion: true,
+	})
+	if err != nil {
+		return x.unrendered(err)
+	}
+	for _, c := range changes.List {
+		mirrored := c.Op == plan.Delete && !c.Owned && !x.proposes(c.Path) // any sync would delete it
+		if c.Writes() && !mirrored {
+			x.refuse(c.Path, v1alpha1.ReasonChangesRefused, "would be changed again by the merge, because git has it in several places or renders it differently: change it in git")
+		}
+	}
+	x.out.Draft, x.out.edits = d, edits
+	return nil
+}
+
+func (x *builder) proposes(p string) bool {
+	return slices.ContainsFunc(x.out.Files, func(f File) bool { return f.Path == p })
+}
+
+// unrendered refuses a proposal whose tree the agent itself would reject.
+func (x *builder) unrendered(err error) error {
+	r := failure.Reason(err, "")
+	if r == "" || r.Class() == v1alpha1.ClassRetry {
+		return err
+	}
+	x.refuse(x.out.Files[0].Path, r, "git would have a commit that cannot be delivered: "+err.Error())
+	return nil
+}
+
+// attribute reads who changed the resource, from its resource.json.
+func (x *builder) attribute(u unit) error {
+	if u.file != "" {
+		return nil
+	}
+	b, err := x.State.Read(path.Join(u.dir, resource.File), maxJSON)
+	if err != nil {
+		return nil //nolint:nilerr // a deleted resource has none
+	}
+	actor, at := modification(b)
+	for i := range x.out.Files {
+		if f := &x.out.Files[i]; parent(f.Path) == u.dir {
+			f.Actor, f.At = actor, at
+		}
+	}
+	return nil
+}
+
+// digest identifies the changes by their sources and contents. The modification in a resource.json does not count: the same edit on two
+// gateways is the same change.
+func (x *builder) digest() string {
+	if len(x.out.Files) == 0 && len(x.out.Refused) == 0 {
+		return ""
+	}
+	h := sha256.New()
+	for _, f := range slices.SortedFunc(slices.Values(x.out.Files), func(a, b File) int { return strings.Compare(string(a.Source), string(b.Source)) }) {
+		id := f.ID
+		switch base(f.Path) {
+		case resource.Thumbnail:
+			continue
+		case resource.File:
+			if b, ok := x.content[f.Path]; ok {
+				id = blobID(withoutModification(b))
+			}
+		}
+		fmt.Fprintf(h, "%q %s %t %s\n", f.Source, f.Op, f.Exec, id)
+	}
+	for _, r := range x.out.Refused {
+		fmt.Fprintf(h, "refused %q %q\n", r.Path, r.Why)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}

@@ -1,0 +1,234 @@
+// Package guard decides what must never leave a gateway: files that only the gateway may have, files that a forge or a CI system would
+// execute, and secrets. It only reads what it is given, and what it returns names a rule and never repeats a file.
+package guard
+
+import (
+	"bytes"
+	"math"
+	"path"
+	"regexp"
+	"strings"
+	"sync"
+	"unicode"
+	"unicode/utf8"
+
+	"stoker.io/stoker/agent/ignition/resource"
+)
+
+// extensions are those of keystores, modules, backups and internal databases.
+var extensions = map[string]bool{
+	".jks": true, ".p12": true, ".pfx": true, ".pem": true, ".key": true, ".modl": true, ".gwbk": true, ".idb": true, ".keystore": true, ".der": true,
+}
+
+// components are directories whose files hold credentials.
+var components = map[string]bool{"api-token": true, "internal-secret-provider": true}
+
+// executed are files that CI systems and forges run or obey, wherever they are. With a mapping of the repository's root, a script on the
+// gateway could otherwise write them.
+var executed = map[string]bool{
+	"jenkinsfile": true, "codeowners": true, "azure-pipelines.yml": true, "azure-pipelines.yaml": true, "bitbucket-pipelines.yml": true,
+	"bitbucket-pipelines.yaml": true, "appveyor.yml": true, "buildspec.yml": true, "buildspec.yaml": true, "cloudbuild.yaml": true,
+	"cloudbuild.yml": true, "cloudbuild.json": true, "action.yml": true, "action.yaml": true, "renovate.json": true, "renovate.json5": true,
+	"codemagic.yaml": true, "wercker.yml": true,
+}
+
+// Path judges the path of a file in the data directory and the one that it gets in git. It returns the name of the rule that denies it.
+func Path(dest, source string) (rule string, denied bool) {
+	if resource.NeverTouch(dest) {
+		return "belongs to the gateway", true
+	}
+	for _, p := range []string{dest, source} {
+		if rule, denied := onePath(p); denied {
+			return rule, true
+		}
+	}
+	for name := range strings.SplitSeq(source, "/") {
+		if strings.HasPrefix(folded(name), ".") {
+			return "path with a dot", true
+		}
+		if resource.IsGitDir(name) {
+			return "git's own folder", true
+		}
+	}
+	if n := folded(path.Base(source)); executed[n] || strings.HasPrefix(n, "jenkinsfile.") {
+		return "file that CI executes", true
+	}
+	return "", false
+}
+
+func onePath(p string) (string, bool) {
+	if !utf8.ValidString(p) || strings.ContainsFunc(p, unicode.IsControl) {
+		return "name that is not plain text", true
+	}
+	for name := range strings.SplitSeq(p, "/") {
+		if components[folded(name)] {
+			return "folder with credentials", true
+		}
+	}
+	base := folded(path.Base(p))
+	switch {
+	case extensions[path.Ext(base)]:
+		return "keystore, key, module or backup", true
+	case base == "users.json":
+		return "file with users", true
+	}
+	return "", false
+}
+
+// folded returns a name as file systems that ignore case, and characters without a width, see it. Windows drops dots and spaces at the end.
+func folded(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if unicode.Is(unicode.Cf, r) {
+			return -1
+		}
+		return unicode.ToLower(r)
+	}, name)
+	if trimmed := strings.TrimRight(name, ". "); trimmed != "" {
+		return trimmed
+	}
+	return name
+}
+
+// rule finds one kind of secret. Its expression is tried only where one of the keywords stands, so that the cost stays linear.
+type rule struct {
+	name     string
+	keywords []string // lower case
+	pattern  string   // begins at the keyword
+	back     int      // begins so many bytes before the keyword instead
+	inside   bool     // the keyword may be the end of a longer word
+	entropy  float64  // minimum of the last group, in bits per byte; 0 for none
+
+	once sync.Once
+	re   *regexp.Regexp
+}
+
+// rules are ordered from the most specific to the most general. An expression is compiled when it is first needed.
+var rules = []*rule{
+	{name: "private key", keywords: []string{"-----begin "}, inside: true, pattern: `-----BEGIN [A-Z ]{0,40}PRIVATE KEY( BLOCK)?-----`},
+	{name: "AWS access key", keywords: []string{"akia", "asia", "abia", "acca"}, pattern: `((?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16})\b`, entropy: 3},
+	{name: "GitHub token", keywords: []string{"ghp_", "gho_", "ghu_", "ghs_", "ghr_"}, pattern: `gh[pousr]_[0-9A-Za-z]{36}\b`},
+	{name: "GitHub fine-grained token", keywords: []string{"github_pat_"}, pattern: `github_pat_[0-9A-Za-z_]{60,}`},
+	{name: "GitLab token", keywords: []string{"glpat-", "gldt-", "glptt-", "glrt-"}, pattern: `gl(?:pat|dt|ptt|rt)-[0-9A-Za-z_-]{20,}`},
+	{name: "Slack token", keywords: []string{"xox"}, pattern: `xox[abposre]-[0-9A-Za-z-]{10,}`},
+	{name: "Slack webhook", keywords: []string{"hooks.slack.com"}, inside: true, pattern: `hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9+/]{40,}`},
+	{name: "Teams webhook", keywords: []string{"webhook.office.com"}, inside: true, pattern: `webhook\.office\.com/webhookb2/[0-9a-f-]{36}@`},
+	{name: "Google API key", keywords: []string{"aiza"}, pattern: `(AIza[0-9A-Za-z_-]{35})\b`, entropy: 3},
+	{name: "Google OAuth secret", keywords: []string{"gocspx-"}, pattern: `GOCSPX-[0-9A-Za-z_-]{28}`},
+	{name: "Stripe key", keywords: []string{"sk_live_", "rk_live_", "sk_test_", "rk_test_"}, pattern: `[sr]k_(?:live|test)_[0-9A-Za-z]{16,}`},
+	{name: "npm token", keywords: []string{"npm_"}, pattern: `npm_[0-9A-Za-z]{36}\b`},
+	{name: "PyPI token", keywords: []string{"pypi-"}, pattern: `pypi-AgEI[0-9A-Za-z_-]{50,}`},
+	{name: "Docker token", keywords: []string{"dckr_pat_"}, pattern: `dckr_pat_[0-9A-Za-z_-]{27}`},
+	{name: "Hugging Face token", keywords: []string{"hf_"}, pattern: `hf_[A-Za-z]{34}\b`},
+	{name: "OpenAI key", keywords: []string{"sk-"}, pattern: `sk-(?:proj-|svcacct-)?[0-9A-Za-z_-]{20,}T3BlbkFJ[0-9A-Za-z_-]{20,}`},
+	{name: "Anthropic key", keywords: []string{"sk-ant-"}, pattern: `sk-ant-[a-z0-9]+-[0-9A-Za-z_-]{60,}`},
+	{name: "SendGrid key", keywords: []string{"sg."}, pattern: `SG\.[0-9A-Za-z_-]{22}\.[0-9A-Za-z_-]{43}`},
+	{name: "Twilio key", keywords: []string{"sk"}, pattern: `(SK[0-9a-f]{32})\b`, entropy: 3},
+	{name: "Mailgun key", keywords: []string{"key-"}, pattern: `key-[0-9a-f]{32}\b`},
+	{name: "DigitalOcean token", keywords: []string{"dop_v1_", "doo_v1_"}, pattern: `do[op]_v1_[0-9a-f]{64}\b`},
+	{name: "Vault token", keywords: []string{"hvs.", "hvb."}, pattern: `hv[sb]\.[0-9A-Za-z_-]{24,}`},
+	{name: "Grafana token", keywords: []string{"glsa_", "glc_"}, pattern: `gl(?:sa|c)_[0-9A-Za-z+/_]{32,}`},
+	{name: "Databricks token", keywords: []string{"dapi"}, pattern: `dapi[0-9a-f]{32}\b`},
+	{name: "Shopify token", keywords: []string{"shpat_", "shpss_"}, pattern: `shp(?:at|ss)_[0-9a-fA-F]{32}\b`},
+	{name: "Linear key", keywords: []string{"lin_api_"}, pattern: `lin_api_[0-9A-Za-z]{40}`},
+	{name: "age secret key", keywords: []string{"age-secret-key-1"}, pattern: `AGE-SECRET-KEY-1[0-9A-Z]{58}`},
+	{name: "Azure storage key", keywords: []string{"accountkey"}, pattern: `(?i)AccountKey=[0-9A-Za-z+/]{60,}={0,2}`},
+	{name: "Azure shared access key", keywords: []string{"sharedaccesskey"}, pattern: `(?i)SharedAccessKey=[0-9A-Za-z+/]{40,}={0,2}`},
+	{name: "Azure client secret", keywords: []string{"q~"}, back: 4, pattern: `[0-9A-Za-z_~.-]{3}[78]Q~[0-9A-Za-z_~.-]{31,34}\b`},
+	{name: "JSON web token", keywords: []string{"eyj"}, pattern: `eyJ[0-9A-Za-z_-]{15,}\.eyJ[0-9A-Za-z_-]{15,}\.[0-9A-Za-z_-]{20,}`},
+	{name: "password in a URL", keywords: []string{"://"}, inside: true, pattern: `://[^\s"'/@:<>{}$]{1,80}:([^\s"'/@<>{}$*]{6,80})@[a-zA-Z0-9]`, entropy: 2.3},
+	{name: "password of a JDBC connection", keywords: []string{"jdbc:"}, pattern: `(?i)jdbc:[^\s"']{5,300}[;?&](?:password|pwd)=([^;&\s"'{}$]{4,100})`, entropy: 1.9},
+	{name: "assigned secret", keywords: []string{"password", "passwd", "secret", "apikey", "api_key", "access_key", "accesskey", "auth_token", "authtoken"}, inside: true,
+		pattern: `(?i)[a-z_]{4,12}["']?\s{0,5}[:=]\s{0,5}["']([0-9A-Za-z+/=_~!@#%^*.-]{12,150})["']`, entropy: 3.5},
+}
+
+// Content judges the bytes of a file. It returns the name of the rule that finds a secret in them. Its cost is linear in the size.
+func Content(_ string, content []byte) (rule string, found bool) {
+	lower := asciiLower(content) // of the same length, whatever the encoding
+	// An embedded secret of a stock gateway can be decrypted on every stock gateway.
+	if bytes.Contains(lower, []byte(`"ciphertext"`)) && bytes.Contains(lower, []byte(`"encrypted_key"`)) {
+		return "embedded secret of Ignition", true
+	}
+	if bytes.Contains(lower, []byte(`"tokenhash"`)) {
+		return "API token of Ignition", true
+	}
+	for _, r := range rules {
+		if r.finds(content, lower) {
+			return r.name, true
+		}
+	}
+	return "", false
+}
+
+// window is how far behind a keyword a secret ends at most.
+const window = 512 // bytes
+
+// finds reports whether a file has a secret of this kind.
+func (r *rule) finds(content, lower []byte) bool {
+	for _, k := range r.keywords {
+		for from := 0; ; {
+			i := bytes.Index(lower[from:], []byte(k))
+			if i < 0 {
+				break
+			}
+			i += from
+			from = i + len(k)
+			if r.inside || i == 0 || !word(lower[i-1]) || r.back > 0 {
+				if r.at(content[max(0, i-r.back):min(len(content), i+window)]) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func word(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' }
+
+// at reports whether text begins with a secret of this kind.
+func (r *rule) at(text []byte) bool {
+	r.once.Do(func() { r.re = regexp.MustCompile(`\A(?:` + r.pattern + `)`) })
+	m := r.re.FindSubmatch(text)
+	if m == nil {
+		return false
+	}
+	value := m[len(m)-1]
+	return r.entropy == 0 || entropy(value) >= r.entropy && !placeholder(value)
+}
+
+// placeholder reports whether a value stands for a secret that is elsewhere.
+func placeholder(value []byte) bool {
+	s := strings.ToLower(string(value))
+	for _, p := range []string{"example", "changeme", "placeholder", "redacted", "xxxx", "****", "your", "dummy"} {
+		if strings.Contains(s, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// entropy returns the Shannon entropy of b in bits per byte.
+func entropy(b []byte) float64 {
+	var count [256]int
+	for _, c := range b {
+		count[c]++
+	}
+	h := 0.0
+	for _, n := range count {
+		if n > 0 {
+			p := float64(n) / float64(len(b))
+			h -= p * math.Log2(p)
+		}
+	}
+	return h
+}
+
+func asciiLower(b []byte) []byte {
+	out := make([]byte, len(b))
+	for i, c := range b {
+		if c >= 'A' && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		out[i] = c
+	}
+	return out
+}

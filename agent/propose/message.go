@@ -1,0 +1,252 @@
+package propose
+
+import (
+	"bufio"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+)
+
+// Trailers of a commit, and lines of a pull request's body.
+const (
+	trailerGateway = "Stoker-Gateway"
+	trailerBase    = "Stoker-Base"
+	trailerChange  = "Stoker-Change"
+)
+
+// maxBody bounds the body of a pull request in bytes. Azure DevOps takes 4,000 characters.
+const maxBody = 3800
+
+// Identity names a gateway in commits and pull requests.
+type Identity struct {
+	Namespace, Gateway string
+}
+
+func (i Identity) String() string {
+	if i.Namespace == "" {
+		return i.Gateway
+	}
+	return i.Namespace + "/" + i.Gateway
+}
+
+// resources groups files by the resource that they belong to.
+func resources(files []File) map[string][]File {
+	groups := map[string][]File{}
+	for _, f := range files {
+		at := parent(f.Path)
+		if strings.Contains(base(f.Path), "project.json") {
+			at = f.Path
+		}
+		groups[at] = append(groups[at], f)
+	}
+	return groups
+}
+
+// subject returns the first line of the commit message, which is the title of the pull request.
+func subject(id Identity, c *Changes) string {
+	groups := resources(c.Files)
+	what := fmt.Sprintf("%d resources", len(groups))
+	if len(groups) == 1 {
+		what = "1 resource"
+	}
+	if p := project(c.Files); p != "" {
+		what += " of " + p
+	}
+	s := fmt.Sprintf("%s: %s changed", id.Gateway, what)
+	if actors := actors(c.Files); len(actors) > 0 {
+		s += " by " + actors[0]
+	}
+	return oneLine(s, 72)
+}
+
+// project returns the project of the files if they all belong to one.
+func project(files []File) string {
+	name := ""
+	for _, f := range files {
+		rest, ok := strings.CutPrefix(f.Path, "projects/")
+		p, _, _ := strings.Cut(rest, "/")
+		if !ok || name != "" && p != name {
+			return ""
+		}
+		name = p
+	}
+	return name
+}
+
+// machines are actors that Ignition writes by itself. None of them is an author.
+var machines = map[string]bool{
+	"": true, "external": true, "8.3-migration": true, "theme-manager": true, "initialization": true, "default": true, "unknown": true,
+}
+
+// actors returns the users who changed the files, the one with the most files first.
+func actors(files []File) []string {
+	count := map[string]int{}
+	for _, f := range files {
+		if a := oneLine(f.Actor, 100); !machines[a] {
+			count[a]++
+		}
+	}
+	return slices.SortedFunc(maps.Keys(count), func(a, b string) int {
+		if count[a] != count[b] {
+			return count[b] - count[a]
+		}
+		return strings.Compare(a, b)
+	})
+}
+
+// person returns the author of an actor: the configured one, or a name that says that it is only what the gateway claims.
+func person(actor string, id Identity, authors map[string]string, at time.Time) repo.Person {
+	if known, ok := authors[actor]; ok {
+		if name, mail, ok := strings.Cut(known, " <"); ok {
+			return repo.Person{Name: name, Mail: strings.TrimSuffix(mail, ">"), When: at}
+		}
+	}
+	host := strings.ToLower(id.Gateway)
+	if id.Namespace != "" {
+		host += "." + strings.ToLower(id.Namespace)
+	}
+	return repo.Person{Name: actor + " (Ignition)", Mail: mailbox(actor) + "@" + mailbox(host) + ".invalid", When: at}
+}
+
+// mailbox makes text fit for a mail address.
+func mailbox(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 0x80 && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("._+-", r)) {
+			return r
+		}
+		return '-'
+	}, s)
+}
+
+// stoker is the committer.
+func stoker(at time.Time) repo.Person {
+	return repo.Person{Name: "Stoker", Mail: "stoker@stoker.invalid", When: at}
+}
+
+// author returns who made most of the changes, and when the last one was made.
+func author(id Identity, c *Changes, authors map[string]string, now time.Time) repo.Person {
+	at := time.Time{}
+	for _, f := range c.Files {
+		if t, err := time.Parse(time.RFC3339, f.At); err == nil && t.After(at) && !t.After(now) {
+			at = t
+		}
+	}
+	if at.IsZero() {
+		at = now
+	}
+	all := actors(c.Files)
+	if len(all) == 0 {
+		return stoker(at)
+	}
+	return person(all[0], id, authors, at)
+}
+
+// message returns the commit message.
+func message(id Identity, c *Changes, authors map[string]string, deployed plan.ID) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\n", subject(id, c))
+	for i, f := range c.Files {
+		if i == 50 {
+			fmt.Fprintf(&b, "and %d more files\n", len(c.Files)-i)
+			break
+		}
+		fmt.Fprintf(&b, "%s %s\n", f.Op, oneLine(f.Path, 200))
+	}
+	fmt.Fprintf(&b, "\n%s: %s\n%s: %s\n%s: %s\n", trailerGateway, oneLine(id.String(), 200), trailerBase, deployed, trailerChange, c.Digest)
+	if all := actors(c.Files); len(all) > 1 {
+		for _, a := range all[1:min(len(all), 10)] {
+			p := person(a, id, authors, time.Time{})
+			fmt.Fprintf(&b, "Co-authored-by: %s <%s>\n", oneLine(p.Name, 100), p.Mail)
+		}
+	}
+	return b.String()
+}
+
+// body returns the text of the pull request. All text from the gateway stands in code spans, so that no name of a resource plants a
+// mention, a link or an image.
+func body(id Identity, c *Changes, deployed plan.ID) string {
+	end := fmt.Sprintf("\n%s: `%s`\n%s: `%s`\n%s: `%s`\n", trailerGateway, span(id.String(), 200), trailerBase, deployed, trailerChange, c.Digest)
+	var b strings.Builder
+	fmt.Fprintf(&b, "Changes that were saved on the gateway `%s`, which runs `%s`. The users are those that the gateway names; it can claim any.\n\n", span(id.String(), 200), deployed.Short())
+	b.WriteString("| resource | what | user | time |\n|---|---|---|---|\n")
+	groups := resources(c.Files)
+	for i, at := range slices.Sorted(maps.Keys(groups)) {
+		row := fmt.Sprintf("| `%s` | %s | `%s` | `%s` |\n", span(at, 200), what(groups[at]), span(groups[at][0].Actor, 60), span(groups[at][0].At, 30))
+		if b.Len()+len(row)+len(end)+200 > maxBody {
+			fmt.Fprintf(&b, "\nand %d more resources\n", len(groups)-i)
+			break
+		}
+		b.WriteString(row)
+	}
+	if slices.ContainsFunc(c.Files, func(f File) bool { return strings.Contains(f.Path, "tag-type-definition") }) {
+		b.WriteString("\n**It changes tag types (UDTs): all of their instances change with them.**\n")
+	}
+	b.WriteString(end)
+	return b.String()
+}
+
+// what says what happened to the files of a resource.
+func what(files []File) string {
+	ops := map[Op]int{}
+	for _, f := range files {
+		if n := base(f.Path); n != resource.File && n != resource.Thumbnail || len(files) == 1 {
+			ops[f.Op]++
+		}
+	}
+	var parts []string
+	for _, op := range []Op{Added, Modified, Deleted} {
+		if ops[op] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", ops[op], op))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// span makes text fit for a code span in a table.
+func span(s string, limit int) string {
+	return strings.Map(func(r rune) rune {
+		if r == '`' || r == '|' {
+			return '\''
+		}
+		return r
+	}, oneLine(s, limit))
+}
+
+// oneLine makes text fit for one line of at most limit bytes.
+func oneLine(s string, limit int) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || !unicode.IsPrint(r) && r != ' ' {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, ""))
+	for len(s) > limit {
+		r := []rune(s)
+		s = string(r[:len(r)-1])
+		if len(s)+len("…") <= limit {
+			return s + "…"
+		}
+	}
+	return s
+}
+
+// digestOf returns the digest in the body of a pull request, or "".
+func digestOf(text string) string {
+	lines := bufio.NewScanner(strings.NewReader(text))
+	for lines.Scan() {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(lines.Text()), trailerChange+":"); ok {
+			v = strings.Trim(strings.TrimSpace(v), "`")
+			if len(v) == 64 && strings.Trim(v, "0123456789abcdef") == "" {
+				return v
+			}
+		}
+	}
+	return ""
+}

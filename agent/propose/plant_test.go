@@ -1,0 +1,303 @@
+package propose
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/plantest"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// notes are notes in memory. fail makes the next write fail.
+type notes struct {
+	mu      sync.Mutex
+	content map[string][]byte
+	fail    error
+}
+
+func (n *notes) Note(name string) ([]byte, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.content[name], nil
+}
+
+func (n *notes) SetNote(name string, b []byte) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.fail != nil {
+		return n.fail
+	}
+	n.content[name] = slices.Clone(b)
+	return nil
+}
+
+// hub is a forge in memory, shared by all gateways of a test.
+type hub struct {
+	mu    sync.Mutex
+	repo  *gitserver.Repo
+	list  []forge.PullRequest
+	calls int
+	fail  error // of the next call
+	lose  bool  // the answer of the next Create is lost
+}
+
+func (h *hub) begin() (func(), error) {
+	h.mu.Lock()
+	h.calls++
+	err := h.fail
+	h.fail = nil
+	return h.mu.Unlock, err
+}
+
+func (h *hub) find(keep func(forge.PullRequest) bool) []forge.PullRequest {
+	var out []forge.PullRequest
+	for _, pr := range slices.Backward(h.list) {
+		if keep(pr) {
+			pr.Commit = h.repo.Git("for-each-ref", "--format=%(objectname)", "refs/heads/"+pr.Branch)
+			out = append(out, pr)
+		}
+	}
+	return out
+}
+
+func (h *hub) ByHead(_ context.Context, branch, base string) ([]forge.PullRequest, error) {
+	end, err := h.begin()
+	defer end()
+	return h.find(func(pr forge.PullRequest) bool { return pr.Branch == branch && pr.Base == base }), err
+}
+
+func (h *hub) Open(_ context.Context, base string) ([]forge.PullRequest, error) {
+	end, err := h.begin()
+	defer end()
+	return h.find(func(pr forge.PullRequest) bool { return pr.State == forge.Open && pr.Base == base }), err
+}
+
+func (h *hub) Create(_ context.Context, d forge.Draft) (forge.PullRequest, error) {
+	end, err := h.begin()
+	defer end()
+	if err != nil {
+		return forge.PullRequest{}, err
+	}
+	for _, pr := range h.list {
+		if pr.State == forge.Open && pr.Branch == d.Branch {
+			return forge.PullRequest{}, forge.ErrExists
+		}
+	}
+	n := int64(len(h.list) + 1)
+	pr := forge.PullRequest{Number: n, URL: fmt.Sprintf("https://forge.example.com/pr/%d", n), State: forge.Open, Branch: d.Branch, Base: d.Base, Title: d.Title, Body: d.Body}
+	h.list = append(h.list, pr)
+	if h.lose {
+		h.lose = false
+		return forge.PullRequest{}, failure.New(v1alpha1.ReasonGitUnreachable, "the answer was lost")
+	}
+	return pr, nil
+}
+
+func (h *hub) Update(_ context.Context, n int64, title, body string) error {
+	end, err := h.begin()
+	defer end()
+	h.list[n-1].Title, h.list[n-1].Body = title, body
+	return err
+}
+
+func (h *hub) Close(_ context.Context, n int64, _ string) error {
+	end, err := h.begin()
+	defer end()
+	if h.list[n-1].State == forge.Open {
+		h.list[n-1].State = forge.Closed
+	}
+	return err
+}
+
+func (h *hub) open() []forge.PullRequest {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.find(func(pr forge.PullRequest) bool { return pr.State == forge.Open })
+}
+
+// plant is a git server with a forge, and the gateways that are synced to its main branch.
+type plant struct {
+	t      testing.TB
+	repo   *gitserver.Repo
+	server *gitserver.Server
+	hub    *hub
+}
+
+func newPlant(t testing.TB) *plant {
+	root := t.TempDir()
+	r := gitserver.NewRepo(t, filepath.Join(root, "site.git"))
+	srv, err := gitserver.Start(root, gitserver.Options{Pushes: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, srv.Close()) })
+	r.Commit("first", gitserver.Files(withView(t, `{"v":1}`)))
+	return &plant{t, r, srv, &hub{repo: r}}
+}
+
+// gateway is one gateway with its agent.
+type gateway struct {
+	*scene
+	plant    *plant
+	p        *Proposer
+	notes    *notes
+	store    *repo.Store
+	settings Settings
+	commit   plan.ID
+	clock    time.Time
+	last     *v1alpha1.Proposal
+	synced   bool
+}
+
+func (pl *plant) gateway(name string) *gateway {
+	pl.t.Helper()
+	u, err := repo.ParseURL(pl.server.URL("site.git"))
+	require.NoError(pl.t, err)
+	remote, err := repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
+	require.NoError(pl.t, err)
+	store, err := repo.Open(pl.t.TempDir(), repo.StoreOptions{})
+	require.NoError(pl.t, err)
+	rules, err := plan.NewRules(plan.Rules{Mappings: []plan.Mapping{mapping("site/projects", "projects"), mapping("site/config", "config")}})
+	require.NoError(pl.t, err)
+	g := &gateway{
+		scene: &scene{t: pl.t, disk: plantest.NewDisk(nil), manifest: &plantest.Manifest{}, rules: rules},
+		plant: pl, notes: &notes{content: map[string][]byte{}}, store: store, clock: time.Now(),
+		settings: Settings{
+			Identity: Identity{"plants", name}, Branch: "gateway-changes/plants/" + name, BaseBranch: "main", Debounce: 30 * time.Second,
+			Limits: generous, Guard: noGuard, Provider: "hub", Remote: remote, Forge: pl.hub,
+		},
+	}
+	g.restart()
+	pl.t.Cleanup(func() {
+		g.p.Close()
+		require.NoError(pl.t, remote.Close())
+		require.NoError(pl.t, store.Close())
+	})
+	g.pull()
+	return g
+}
+
+// restart replaces the agent's process.
+func (g *gateway) restart() {
+	if g.p != nil {
+		g.p.Close()
+	}
+	g.p = New(slog.New(slog.DiscardHandler), func() time.Time { return g.clock })
+	g.p.Wait = func(context.Context, time.Duration) error { return nil }
+}
+
+// pull syncs the gateway to main, and returns the number of files that this wrote.
+func (g *gateway) pull() int {
+	g.t.Helper()
+	ref, err := repo.ParseRef("main")
+	require.NoError(g.t, err)
+	res, err := g.settings.Remote.Resolve(g.t.Context(), ref)
+	require.NoError(g.t, err)
+	_, err = g.store.Fetch(g.t.Context(), g.settings.Remote, res.Commit, res.Ref)
+	require.NoError(g.t, err)
+	root, err := g.store.RootTree(res.Commit)
+	require.NoError(g.t, err)
+	d, err := plan.Desire(g.store, root, g.rules)
+	require.NoError(g.t, err)
+	in := plan.Input{Desired: d, Previous: g.desired, Manifest: g.manifest, State: g.disk, From: g.manifest.Head.Commit, To: res.Commit, AllowMassDeletion: true}
+	c, err := plan.Compute(in)
+	require.NoError(g.t, err)
+	g.manifest, _ = plantest.Apply(g.t, c, g.rules, d, g.disk, g.manifest)
+	g.desired, g.root, g.commit = d, root, res.Commit
+	n := c.Counts()
+	g.synced = n.Added+n.Modified+n.Deleted > 0
+	return n.Added + n.Modified + n.Deleted
+}
+
+// changed returns what a comparison of the disk with git finds.
+func (g *gateway) changed() []string {
+	var list []string
+	for w, err := range g.desired.Walk() {
+		require.NoError(g.t, err)
+		id, _ := g.disk.BlobID(w.Path)
+		if content, ok := g.disk.Content(w.Path); !ok || blobID([]byte(content)) != w.ID {
+			_ = id
+			list = append(list, w.Path)
+		}
+	}
+	for p := range g.disk.Files() {
+		if _, ok, err := g.desired.Lookup(p); err == nil && !ok {
+			list = append(list, p)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (g *gateway) step() time.Time {
+	g.t.Helper()
+	var due time.Time
+	g.last, due = g.p.Step(g.t.Context(), &g.settings, Input{
+		Notes: g.notes, Changed: g.changed(), Overwrote: g.synced,
+		Base: func() (Base, error) {
+			return Base{Commit: g.commit, Root: g.root, Objects: g.store, Desired: g.desired, Manifest: g.manifest, State: g.disk, RootOf: g.store.RootTree}, nil
+		},
+	})
+	g.synced = false
+	return due
+}
+
+// settle steps until nothing is under way, with the clock going on for at most d.
+func (g *gateway) settle(d time.Duration) {
+	g.t.Helper()
+	end := g.clock.Add(d)
+	for range 200 {
+		due := g.step()
+		switch {
+		case g.p.job != nil:
+			select {
+			case <-g.p.Done():
+			case <-time.After(time.Minute):
+				g.t.Fatal("the work beside the loop does not end")
+			}
+		case due.IsZero() || due.After(end):
+			g.clock = end
+			return
+		case due.After(g.clock):
+			g.clock = due
+		default:
+			g.clock = g.clock.Add(time.Second)
+		}
+	}
+	g.t.Fatalf("it does not settle: %+v", g.last)
+}
+
+func (g *gateway) state() v1alpha1.ProposalState {
+	if g.last == nil {
+		return ""
+	}
+	return g.last.State
+}
+
+// merge merges the only open pull request as forges do.
+func (pl *plant) merge(style string) {
+	pl.t.Helper()
+	open := pl.hub.open()
+	require.Len(pl.t, open, 1)
+	tree := pl.repo.Git("rev-parse", open[0].Branch+"^{tree}")
+	args := []string{"commit-tree", "-m", style, "-p", pl.repo.Git("rev-parse", "main"), tree}
+	if style == "merge" {
+		args = append(args, "-p", open[0].Commit)
+	}
+	commit := pl.repo.Git(args...)
+	pl.repo.ForcePush(commit)
+	pl.hub.mu.Lock()
+	defer pl.hub.mu.Unlock()
+	pl.hub.list[open[0].Number-1].State = forge.Merged
+}

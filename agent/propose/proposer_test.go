@@ -1,0 +1,351 @@
+package propose
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/test/gitserver"
+)
+
+const minute = time.Minute
+
+// TestProposal: P2.
+func TestProposal(t *testing.T) {
+	t.Run("nothing has changed", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		pl.server.Forget()
+		g.settle(time.Hour)
+		assert.Nil(t, g.last)
+		assert.Zero(t, pl.server.Stats().Requests)
+		assert.Zero(t, pl.hub.calls)
+	})
+	for _, style := range []string{"merge", "squash"} {
+		t.Run("from a save to its "+style+" and back", func(t *testing.T) {
+			pl := newPlant(t)
+			g := pl.gateway("a")
+			g.save(`{"v":2}`)
+			g.step()
+			assert.Equal(t, v1alpha1.ProposalSettling, g.state())
+			assert.Empty(t, pl.hub.open())
+			g.settle(minute)
+			require.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+			open := pl.hub.open()
+			require.Len(t, open, 1)
+			assert.Equal(t, "a: 1 resource of line changed by maria", open[0].Title)
+			assert.Equal(t, open[0].URL, g.last.URL)
+			assert.Equal(t, `{"v":2}`, pl.repo.Content(open[0].Branch, "site/"+view+"view.json"))
+			assert.Equal(t, "maria (Ignition)|maria@a.plants.invalid|Stoker", pl.repo.Git("log", "-1", "--format=%an|%ae|%cn", open[0].Branch))
+			assert.Contains(t, pl.repo.Git("log", "-1", "--format=%(trailers)", open[0].Branch), "Stoker-Gateway: plants/a")
+
+			pl.merge(style)
+			assert.Zero(t, g.pull(), "the merge writes files")
+			g.settle(minute)
+			assert.Equal(t, v1alpha1.ProposalMerged, g.state())
+			assert.Empty(t, pl.repo.Git("for-each-ref", "refs/heads/gateway-changes"), "the branch is left over")
+			calls := pl.hub.calls
+			g.settle(time.Hour)
+			assert.Equal(t, calls, pl.hub.calls, "the forge is asked about nothing")
+		})
+	}
+	t.Run("more saves add commits to one pull request", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		g.save(`{"v":3}`)
+		g.settle(minute)
+		require.Len(t, pl.hub.list, 1)
+		assert.Equal(t, "2", pl.repo.Git("rev-list", "--count", "main..gateway-changes/plants/a"))
+		assert.Equal(t, `{"v":3}`, pl.repo.Content("gateway-changes/plants/a", "site/"+view+"view.json"))
+	})
+	t.Run("a newer commit does not get into the branch", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		pl.repo.Commit("second", gitserver.Write("unmapped/readme.md", "new"))
+		g.pull()
+		g.save(`{"v":3}`)
+		g.settle(minute)
+		assert.Equal(t, "not on the gateway", pl.repo.Content("gateway-changes/plants/a", "unmapped/readme.md"))
+		assert.Len(t, pl.hub.open(), 1)
+	})
+	t.Run("undone on the gateway", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		before := g.disk.Files()
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		for _, name := range []string{"view.json", "resource.json", "thumbnail.png"} {
+			g.disk.Write(view+name, before[view+name])
+		}
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalWithdrawn, g.state())
+		assert.Empty(t, pl.hub.open())
+		assert.Empty(t, pl.repo.Git("for-each-ref", "refs/heads/gateway-changes"))
+	})
+	t.Run("overwritten by a sync is not undone", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		pl.repo.Commit("second", gitserver.Files(withView(t, `{"v":9}`)))
+		require.NotZero(t, g.pull())
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state())
+		assert.Len(t, pl.hub.open(), 1)
+	})
+	t.Run("closed is not proposed again, but another change is", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		require.NoError(t, pl.hub.Close(t.Context(), 1, ""))
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalClosed, g.state())
+		g.restart()
+		g.settle(time.Hour)
+		require.Len(t, pl.hub.list, 1)
+		g.save(`{"v":3}`)
+		g.settle(minute)
+		require.Len(t, pl.hub.list, 2)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state())
+	})
+	t.Run("the branch belongs to others after their commit", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		pl.repo.Checkout("gateway-changes/plants/a")
+		tip := pl.repo.Commit("review", gitserver.Write("unmapped/readme.md", "reviewed"))
+		pl.repo.Checkout("main")
+		g.save(`{"v":3}`)
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalForeign, g.state())
+		assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
+		assert.Equal(t, tip, pl.repo.Git("rev-parse", "gateway-changes/plants/a"))
+	})
+	t.Run("a branch that is there already", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		pl.repo.Branch("gateway-changes/plants/a", pl.repo.Head())
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
+		assert.Empty(t, pl.hub.list)
+	})
+	t.Run("without a forge only the branch", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.settings.Forge = nil
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalPushed, g.state())
+		assert.Equal(t, `{"v":2}`, pl.repo.Content("gateway-changes/plants/a", "site/"+view+"view.json"))
+		pl.repo.ForcePush(pl.repo.Git("rev-parse", "gateway-changes/plants/a"))
+		assert.Zero(t, g.pull())
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalMerged, g.state())
+	})
+	t.Run("saving that never stops is proposed after ten minutes", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		for i := range 13 {
+			g.save(fmt.Sprintf(`{"v":%d}`, 10+i))
+			g.step()
+			if g.p.job != nil {
+				<-g.p.Done()
+				g.step()
+			}
+			g.clock = g.clock.Add(50 * time.Second)
+			g.settings.Debounce = minute
+		}
+		assert.Len(t, pl.hub.open(), 1)
+	})
+	t.Run("at most six pushes an hour", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		for i := range 10 {
+			g.save(fmt.Sprintf(`{"v":%d}`, 10+i))
+			g.settle(2 * minute)
+		}
+		assert.Equal(t, "6", pl.repo.Git("rev-list", "--count", "main..gateway-changes/plants/a"))
+		g.settle(time.Hour)
+		assert.Equal(t, `{"v":19}`, pl.repo.Content("gateway-changes/plants/a", "site/"+view+"view.json"))
+	})
+	t.Run("refused changes push nothing", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.settings.Guard.Content = func(string, []byte) (string, bool) { return "password", true }
+		g.save(`{"v":2}`)
+		pl.server.Forget()
+		g.settle(time.Hour)
+		assert.Equal(t, v1alpha1.ProposalRefused, g.state())
+		assert.Equal(t, v1alpha1.ReasonChangesRefused, g.last.Reason)
+		assert.Zero(t, pl.server.Stats().Requests)
+	})
+	t.Run("renew proposes again from today's commit", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		pl.repo.Commit("second", gitserver.Write("unmapped/readme.md", "new"))
+		g.pull()
+		_, _ = g.p.Step(t.Context(), &g.settings, Input{Notes: g.notes, Changed: g.changed(), Renew: "now", Base: func() (Base, error) {
+			return Base{Commit: g.commit, Root: g.root, Objects: g.store, Desired: g.desired, Manifest: g.manifest, State: g.disk, RootOf: g.store.RootTree}, nil
+		}})
+		g.settle(2 * minute)
+		require.Len(t, pl.hub.list, 2)
+		assert.Equal(t, forge.Closed, pl.hub.list[0].State)
+		assert.Equal(t, "new", pl.repo.Content("gateway-changes/plants/a", "unmapped/readme.md"))
+	})
+}
+
+// TestSameChangeOnReplicas lets five gateways save the same at the same time.
+func TestSameChangeOnReplicas(t *testing.T) {
+	pl := newPlant(t)
+	var all []*gateway
+	for i := range 5 {
+		g := pl.gateway(fmt.Sprintf("replica-%d", i))
+		g.save(`{"v":2}`)
+		g.step()
+		g.clock = g.clock.Add(minute)
+		all = append(all, g)
+	}
+	for _, g := range all {
+		g.step() // all push at once
+	}
+	for _, g := range all {
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+	}
+	open := pl.hub.open()
+	require.Len(t, open, 1)
+	for _, g := range all {
+		assert.Equal(t, open[0].URL, g.last.URL)
+	}
+	assert.Len(t, strings.Fields(pl.repo.Git("for-each-ref", "--format=%(refname)", "refs/heads/gateway-changes")), 1)
+	pl.merge("squash")
+	for _, g := range all {
+		assert.Zero(t, g.pull())
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalMerged, g.state())
+	}
+}
+
+// TestProposalSurvivesFailures: P1. It fails each call of the forge and each write of the record once, with and without a restart of the agent: there
+// is one pull request at the end.
+func TestProposalSurvivesFailures(t *testing.T) {
+	down := failure.New(v1alpha1.ReasonGitUnreachable, "the forge is down")
+	for _, restart := range []bool{false, true} {
+		for call := range 5 {
+			t.Run(fmt.Sprintf("call %d, restart %t", call, restart), func(t *testing.T) {
+				pl := newPlant(t)
+				g := pl.gateway("a")
+				h := &failing{hub: pl.hub, at: call, err: down}
+				g.settings.Forge = h
+				g.save(`{"v":2}`)
+				g.settle(minute)
+				if restart {
+					g.restart()
+				}
+				g.settle(20 * minute)
+				assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+				assert.Len(t, pl.hub.list, 1)
+			})
+		}
+	}
+	t.Run("the answer to a creation is lost", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		pl.hub.lose = true
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		g.restart()
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state())
+		assert.Len(t, pl.hub.list, 1)
+	})
+	t.Run("the record cannot be written", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.step()
+		g.notes.mu.Lock()
+		g.notes.fail = errors.New("the disk is full")
+		g.notes.mu.Unlock()
+		g.settle(minute)
+		assert.Empty(t, pl.repo.Git("for-each-ref", "refs/heads/gateway-changes"), "nothing is pushed that is not recorded")
+		g.notes.mu.Lock()
+		g.notes.fail = nil
+		g.notes.mu.Unlock()
+		g.settle(time.Hour)
+		assert.Len(t, pl.hub.open(), 1)
+	})
+	t.Run("the agent ends after a push that it has not noted", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.settings.Forge = nil
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		// As if the process had ended between the push and the note after it.
+		rec, err := loadRecord(g.notes)
+		require.NoError(t, err)
+		rec.Pending, rec.Tip = rec.Tip, plan.ID{}
+		require.NoError(t, rec.save(g.notes))
+		g.settings.Forge = pl.hub
+		g.restart()
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		assert.Len(t, pl.hub.open(), 1)
+		assert.Equal(t, "1", pl.repo.Git("rev-list", "--count", "main..gateway-changes/plants/a"))
+	})
+}
+
+// failing is a hub whose call number at fails.
+type failing struct {
+	*hub
+	at, n int
+	err   error
+}
+
+func (f *failing) count() error {
+	f.n++
+	if f.n-1 == f.at {
+		return f.err
+	}
+	return nil
+}
+
+func (f *failing) ByHead(ctx context.Context, branch, base string) ([]forge.PullRequest, error) {
+	if err := f.count(); err != nil {
+		return nil, err
+	}
+	return f.hub.ByHead(ctx, branch, base)
+}
+
+func (f *failing) Open(ctx context.Context, base string) ([]forge.PullRequest, error) {
+	if err := f.count(); err != nil {
+		return nil, err
+	}
+	return f.hub.Open(ctx, base)
+}
+
+func (f *failing) Create(ctx context.Context, d forge.Draft) (forge.PullRequest, error) {
+	if err := f.count(); err != nil {
+		return forge.PullRequest{}, err
+	}
+	return f.hub.Create(ctx, d)
+}

@@ -1,0 +1,246 @@
+package propose
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// push brings changes to the git server and opens the pull request. It runs beside the loop. The record is durable before each step that
+// others can see, so after a crash at any point the next attempt finds out how far the last one came, and repeats nothing.
+type push struct {
+	s      *Settings
+	c      *Changes
+	base   Base
+	notes  Notes
+	log    *slog.Logger
+	now    func() time.Time
+	opened func(provider, result string)
+	wait   func(ctx context.Context, d time.Duration) error
+}
+
+func (w *push) run(ctx context.Context, rec record) outcome {
+	rec, err := w.branch(ctx, rec)
+	if err == nil && w.s.Forge != nil && rec.Number == 0 {
+		rec, err = w.open(ctx, rec)
+	} else if err == nil && w.s.Forge != nil && !rec.Shared {
+		err = w.s.Forge.Update(ctx, rec.Number, subject(w.s.Identity, w.c), body(w.s.Identity, w.c, w.base.Commit))
+	}
+	return outcome{apply: func(r *record) { *r = rec }, err: err}
+}
+
+// branch pushes the changes, unless the server has them.
+func (w *push) branch(ctx context.Context, rec record) (record, error) {
+	ref := branchRef(w.s.Branch)
+	tip, err := tipOf(ctx, w.s.Remote, ref)
+	if err != nil {
+		return rec, err
+	}
+	if !rec.Pending.IsZero() && tip == rec.Pending { // the last attempt was interrupted after its push
+		rec.Tip, rec.Pending = tip, plan.ID{}
+	}
+	if !tip.IsZero() && rec.Tip.IsZero() && tip == rec.Left { // of a proposal that has ended
+		if err := w.s.Remote.Push(ctx, ref, tip, plan.ID{}, nil); err != nil {
+			return rec, err
+		}
+		tip = plan.ID{}
+	}
+	if !tip.IsZero() && tip != rec.Tip {
+		if rec.Tip.IsZero() {
+			return rec, failure.New(v1alpha1.ReasonBranchTaken, "the branch %s exists and its tip %s is not a commit of this agent: merge or delete it, or set another targetBranch", w.s.Branch, tip.Short())
+		}
+		rec.Foreign = true
+		return rec, nil
+	}
+	if tip == rec.Tip && !tip.IsZero() && rec.Pending.IsZero() && rec.Digest == w.c.Digest {
+		return rec, nil
+	}
+	if tip.IsZero() { // the first push, or the branch was deleted: it starts again from the commit on the disk
+		rec.Base, rec.Number, rec.URL, rec.Shared = w.base.Commit, 0, "", false
+	}
+	parent := tip
+	if parent.IsZero() {
+		parent = w.base.Commit
+	}
+	now := w.now()
+	who := author(w.s.Identity, w.c, w.s.Authors, now)
+	draft, err := w.draft(rec.Base)
+	if err != nil {
+		return rec, err
+	}
+	commit := draft.Seal(parent, who, stoker(now), message(w.s.Identity, w.c, w.s.Authors, w.base.Commit))
+	pack, err := packOf(draft)
+	if err != nil {
+		return rec, err
+	}
+	rec.Branch, rec.Pending, rec.Digest, rec.Files, rec.Overwritten, rec.Ended = w.s.Branch, commit, w.c.Digest, filesOf(w.c), false, ""
+	rec.Tip = tip
+	rec.Pushes = append(rec.Pushes, now)
+	if err := rec.save(w.notes); err != nil {
+		return rec, err
+	}
+	err = w.s.Remote.Push(ctx, ref, tip, commit, pack)
+	if repo.IsStale(err) {
+		return rec, failure.New(v1alpha1.ReasonBranchTaken, "the branch %s was changed during the push", w.s.Branch)
+	}
+	if err != nil {
+		return rec, err
+	}
+	rec.Tip, rec.Pending = commit, plan.ID{}
+	w.log.Info("changes pushed", "branch", w.s.Branch, "commit", commit.String(), "files", len(w.c.Files))
+	return rec, rec.save(w.notes)
+}
+
+// tipOf returns the commit of a ref as the server tells a client that pushes; zero if it does not exist.
+func tipOf(ctx context.Context, r *repo.Remote, ref string) (plan.ID, error) {
+	refs, err := r.PushRefs(ctx)
+	if err != nil {
+		return plan.ID{}, err
+	}
+	for name, id := range refs.All() {
+		if name == ref {
+			return id, nil
+		}
+	}
+	return plan.ID{}, nil
+}
+
+// draft returns the tree to push. A branch stays based on the commit that it began with, even if the gateway has got newer ones since: so
+// the pull request shows nothing but the changes of the gateway. Without that commit, the tree is based on the one on the disk.
+func (w *push) draft(began plan.ID) (*repo.Draft, error) {
+	if began == w.base.Commit {
+		return w.c.Draft, nil
+	}
+	root, err := w.base.RootOf(began)
+	if err != nil {
+		return w.c.Draft, nil //nolint:nilerr // see above
+	}
+	return repo.NewDraft(w.base.Objects, root, w.c.edits)
+}
+
+// open opens the pull request, or adopts one that is open: of this branch, or of another gateway that made the same change.
+func (w *push) open(ctx context.Context, rec record) (record, error) {
+	if rec.Foreign {
+		return rec, nil
+	}
+	mine, err := w.mine(ctx)
+	if err != nil {
+		return rec, err
+	}
+	if mine != nil {
+		return w.adopt(rec, mine, "adopted")
+	}
+	if err := w.wait(ctx, jitterOf(w.s.String())); err != nil {
+		return rec, err
+	}
+	if other, err := w.same(ctx, 0); err != nil {
+		return rec, err
+	} else if other != nil {
+		return w.join(ctx, rec, other)
+	}
+	pr, err := w.s.Forge.Create(ctx, forge.Draft{
+		Branch: w.s.Branch, Base: w.s.BaseBranch, Labels: w.s.Labels, Title: subject(w.s.Identity, w.c), Body: body(w.s.Identity, w.c, w.base.Commit),
+	})
+	if errors.Is(err, forge.ErrExists) {
+		if mine, err = w.mine(ctx); err == nil && mine != nil {
+			return w.adopt(rec, mine, "adopted")
+		}
+		return rec, errors.Join(forge.ErrExists, err)
+	}
+	if err != nil {
+		return rec, err
+	}
+	for _, n := range pr.Notes {
+		w.log.Warn("pull request note", "url", pr.URL, "note", n)
+	}
+	rec, err = w.adopt(rec, &pr, "created")
+	if err != nil {
+		return rec, err
+	}
+	// Another gateway may have opened one for the same change meanwhile. The older one stays.
+	other, err := w.same(ctx, pr.Number)
+	if err != nil || other == nil || other.Number > pr.Number {
+		return rec, err
+	}
+	if err := w.s.Forge.Close(ctx, pr.Number, "The same change is proposed by another gateway."); err != nil {
+		return rec, err
+	}
+	return w.join(ctx, rec, other)
+}
+
+// mine returns the open pull request of the branch, or nil.
+func (w *push) mine(ctx context.Context) (*forge.PullRequest, error) {
+	list, err := w.s.Forge.ByHead(ctx, w.s.Branch, w.s.BaseBranch)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(list, func(pr forge.PullRequest) bool { return pr.State == forge.Open && !pr.Fork })
+	if i < 0 {
+		return nil, nil
+	}
+	return &list[i], nil
+}
+
+// same returns the oldest open pull request of another branch with the same change, or nil.
+func (w *push) same(ctx context.Context, but int64) (*forge.PullRequest, error) {
+	list, err := w.s.Forge.Open(ctx, w.s.BaseBranch)
+	if err != nil {
+		return nil, err
+	}
+	var oldest *forge.PullRequest
+	for i := range list {
+		pr := &list[i]
+		if pr.Number != but && !pr.Fork && pr.Branch != w.s.Branch && digestOf(pr.Body) == w.c.Digest && (oldest == nil || pr.Number < oldest.Number) {
+			oldest = pr
+		}
+	}
+	return oldest, nil
+}
+
+func (w *push) adopt(rec record, pr *forge.PullRequest, result string) (record, error) {
+	rec.Number, rec.URL = pr.Number, oneLine(pr.URL, 512)
+	w.log.Info("pull request "+result, "number", pr.Number, "url", pr.URL)
+	if w.opened != nil {
+		w.opened(w.s.Provider, result)
+	}
+	return rec, rec.save(w.notes)
+}
+
+// join follows the pull request of another gateway, and deletes the branch of this one.
+func (w *push) join(ctx context.Context, rec record, other *forge.PullRequest) (record, error) {
+	tip := rec.Tip
+	rec.Shared, rec.Tip = true, plan.ID{}
+	rec, err := w.adopt(rec, other, "shared")
+	if err != nil {
+		return rec, err
+	}
+	if err := w.s.Remote.Push(ctx, branchRef(w.s.Branch), tip, plan.ID{}, nil); !repo.IsStale(err) {
+		return rec, err
+	}
+	return rec, nil
+}
+
+// maxJitter is how long gateways wait for others that made the same change, each for a time of its own.
+const maxJitter = 15 * time.Second
+
+func jitterOf(name string) time.Duration { return (jitter(5*maxJitter, name) - 5*maxJitter) }
+
+// pause waits, until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,118 @@
+package propose
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/failure"
+)
+
+// fail shows a failure and plans the next attempt.
+func (p *Proposer) fail(err error) {
+	reason := failure.Reason(err, v1alpha1.ReasonGitUnreachable)
+	p.failures++
+	wait := backoff.After(reason.Class(), p.failures, pollEvery)
+	for _, after := range []func(error) (time.Duration, bool){repo.RetryAfter, forge.RetryAfter} {
+		if asked, ok := after(err); ok {
+			wait = max(wait, min(asked, backoff.MaxRetryAfter))
+		}
+	}
+	p.due = p.Now().Add(wait)
+	if p.status.Reason != reason || p.status.Message != err.Error() {
+		p.Log.Warn("changes not proposed", "reason", reason, "error", err)
+	}
+	state := p.status.State
+	if state == "" || state == v1alpha1.ProposalSettling {
+		state = v1alpha1.ProposalPushing
+	}
+	if reason == v1alpha1.ReasonBranchTaken {
+		state = v1alpha1.ProposalForeign
+	}
+	p.status.State, p.status.Reason, p.status.Message = state, reason, oneLine(err.Error(), 500)
+}
+
+// refused shows why changes are not proposed.
+func (p *Proposer) refused(c *Changes) {
+	first := c.Refused[0]
+	text := first.Path + " " + first.Why
+	if n := len(c.Refused) - 1; n > 0 {
+		text = fmt.Sprintf("%s; and %d more", text, n)
+	}
+	text = oneLine(text, 500)
+	if p.status.State != v1alpha1.ProposalRefused || p.status.Message != text {
+		p.Log.Warn("changes refused", "files", len(c.Refused), "first", first.Path, "why", first.Why)
+	}
+	p.status = v1alpha1.Proposal{State: v1alpha1.ProposalRefused, Branch: p.rec.Branch, URL: p.rec.URL, Number: p.rec.Number,
+		Files: int32(len(c.Files)), Refused: int32(len(c.Refused)), Reason: v1alpha1.ReasonChangesRefused, Message: text}
+}
+
+// show sets the status from the record.
+func (p *Proposer) show() {
+	r := &p.rec
+	st := v1alpha1.Proposal{Branch: r.Branch, Number: r.Number, URL: r.URL, Files: int32(len(r.Files))}
+	if !r.Tip.IsZero() {
+		st.Commit = r.Tip.String()
+	}
+	switch {
+	case !r.active():
+		st.State = v1alpha1.ProposalState(r.Ended)
+	case r.Foreign:
+		st.State, st.Reason, st.Message = v1alpha1.ProposalForeign, v1alpha1.ReasonBranchTaken, "another author committed to the branch: the agent pushes nothing more until the pull request ends"
+	case r.Number > 0:
+		st.State = v1alpha1.ProposalOpen
+	default:
+		st.State = v1alpha1.ProposalPushed
+	}
+	p.status = st
+}
+
+// fingerprint identifies the state of files by what stat tells.
+func fingerprint(state plan.State, paths []string) (string, error) {
+	h := fnv.New128a()
+	for _, path := range paths {
+		st, err := state.Stat(path)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%q %+v\n", path, st)
+	}
+	return string(h.Sum(nil)), nil
+}
+
+// merged reports whether the commit on the disk has the proposed files.
+func (p *Proposer) merged(b Base) (bool, error) {
+	if !p.rec.active() || b.Commit == p.rec.Base {
+		return false, nil
+	}
+	for path, want := range p.rec.Files {
+		at := plan.Entry{Mode: plan.Directory, ID: b.Root}
+		for name := range strings.SplitSeq(path, "/") {
+			if at.Mode != plan.Directory {
+				at = plan.Entry{}
+				break
+			}
+			entries, err := b.Objects.Tree(at.ID)
+			if err != nil {
+				return false, err
+			}
+			i := slices.IndexFunc(entries, func(e plan.Entry) bool { return e.Name == name })
+			if i < 0 {
+				at = plan.Entry{}
+				break
+			}
+			at = entries[i]
+		}
+		if at.ID != want {
+			return false, nil
+		}
+	}
+	return true, nil
+}
