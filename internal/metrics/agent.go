@@ -21,6 +21,8 @@ type Agent struct {
 	lastSync   *prometheus.GaugeVec
 	drift      prometheus.Gauge
 	lostAndFnd prometheus.Gauge
+	proposals  *prometheus.CounterVec
+	proposed   *prometheus.GaugeVec
 	syncLabels prometheus.Labels
 }
 
@@ -50,12 +52,16 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 			Help: "Unix time of the last sync after which the gateway was verified."}, []string{"namespace", "gatewaysync", "gateway"}),
 		drift:      gauge("drift_files", "Owned files that were changed on the gateway since they were written."),
 		lostAndFnd: gauge("lost_and_found_bytes", "Bytes in lost+found."),
+		proposals:  counter("bidirectional_prs_created_total", "Pull requests with changes of the gateway, by kind of forge and result.", "provider", "result"),
+		proposed: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "bidirectional_files",
+			Help: "Files that were changed on the gateway, by state of their proposal."}, []string{"state"}),
 		syncLabels: prometheus.Labels{"namespace": namespace, "gatewaysync": gatewaySync, "gateway": gateway},
 	}
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "build_info", Help: "What is running; always 1."},
 		[]string{"version", "goversion"})
 	build.WithLabelValues(version, runtime.Version()).Set(1)
-	reg.MustRegister(a.reconciles, a.reconcile, a.resolve, a.clone, a.sync, a.files, a.scan, a.lastSync, a.drift, a.lostAndFnd, build)
+	reg.MustRegister(a.reconciles, a.reconcile, a.resolve, a.clone, a.sync, a.files, a.scan, a.lastSync, a.drift, a.lostAndFnd,
+		a.proposals, a.proposed, build)
 	return a
 }
 
@@ -96,3 +102,12 @@ func (a *Agent) Drift(n int) { a.drift.Set(float64(n)) }
 
 // LostAndFound sets the size of lost+found in bytes.
 func (a *Agent) LostAndFound(n int64) { a.lostAndFnd.Set(float64(n)) }
+
+// ProposalCreated records an attempt to create a pull request. provider is a kind of spec.bidirectional.provider; result is "ok" or a
+// reason.
+func (a *Agent) ProposalCreated(provider, result string) {
+	a.proposals.WithLabelValues(provider, result).Inc()
+}
+
+// ProposalFiles sets the number of changed files in a state: a v1alpha1.ProposalState.
+func (a *Agent) ProposalFiles(state string, n int) { a.proposed.WithLabelValues(state).Set(float64(n)) }

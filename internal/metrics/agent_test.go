@@ -24,11 +24,13 @@ func TestSeriesDoNotGrowWithWhatIsSynced(t *testing.T) {
 			a.Synced(string(r.Reason), time.Second, true, time.Unix(1700000000, 0))
 			a.Scanned("projects", string(r.Reason), time.Second)
 			a.Turn("standalone", string(r.Class), time.Second)
+			a.ProposalCreated("github", string(r.Reason))
 		}
 		a.Fetched("first", time.Second)
 		a.Changed("added", 3)
 		a.Drift(2)
 		a.LostAndFound(1 << 20)
+		a.ProposalFiles(string(v1alpha1.ProposalOpen), 3)
 	}
 	record()
 	before := series(t, reg)
