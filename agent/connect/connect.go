@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 
 	"stoker.io/stoker/agent/ignition"
@@ -55,46 +56,40 @@ func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Rem
 	if err != nil {
 		return nil, err
 	}
-	auth := repo.Auth{CA: public(v1alpha1.SecretGitCA, git.CASecretRef, secrets)}
-	if a := git.Auth; a != nil {
-		switch {
-		case a.Token != nil:
-			auth.Username = a.Token.User()
-			auth.Token = credential(v1alpha1.SecretGitToken, a.Token.SecretRef, secrets)
-		case a.SSHKey != nil:
-			auth.Key = credential(v1alpha1.SecretGitSSHKey, a.SSHKey.SecretRef, secrets)
-			auth.InsecureIgnoreHostKey = a.SSHKey.InsecureIgnoreHostKey
-			if known := a.SSHKey.KnownHosts; known != nil {
-				auth.KnownHosts = public(v1alpha1.SecretGitKnownHosts, &known.SecretRef, secrets)
-			}
-		case a.GitHubApp != nil:
-			auth.App = &repo.GitHubApp{
-				AppID: a.GitHubApp.AppID, InstallationID: a.GitHubApp.InstallationID, APIBaseURL: a.GitHubApp.APIBaseURL,
-				Key: credential(v1alpha1.SecretGitHubApp, a.GitHubApp.PrivateKeySecretRef, secrets),
-			}
-		}
-	}
+	auth := gitCredentials(git.Auth).auth(secrets)
+	auth.CA = public(v1alpha1.SecretGitCA, git.CASecretRef, secrets)
 	return repo.NewRemote(u, auth, o)
 }
 
-// Reachable returns PodRestartNeeded with the reasons why secrets that spec names can never be read here, or nil. An
-// agent that cannot read them neither syncs nor leads.
+// Reachable returns PodRestartNeeded with the reasons why secrets that a sync needs can never be read here, or nil. An
+// agent that cannot read them neither syncs nor leads. The secrets of proposals do not count.
 func Reachable(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) error {
+	return reachable(spec.Secrets(), secrets)
+}
+
+func reachable(named iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef], secrets Secrets) error {
 	var errs []error
-	for field, ref := range spec.Secrets() {
+	for field, ref := range named {
 		errs = append(errs, secrets.Reachable(field, ref))
 	}
 	return errors.Join(errs...)
 }
 
-// Fingerprint changes when a secret that spec names changes, or fails with another error.
+// Fingerprint changes when a secret that spec names changes, or fails with another error. The secrets of proposals count.
 func Fingerprint(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) [sha256.Size]byte {
 	h := sha256.New()
-	for field, ref := range spec.Secrets() {
-		v, err := secrets.Read(field, ref)
-		fmt.Fprintf(h, "%s\n%q\n%v\n", field, v.Reveal(), err)
+	for _, named := range allSecrets(spec) {
+		for field, ref := range named {
+			v, err := secrets.Read(field, ref)
+			fmt.Fprintf(h, "%s\n%q\n%v\n", field, v.Reveal(), err)
+		}
 	}
 	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// allSecrets returns the secrets that a sync needs, and those of proposals.
+func allSecrets(spec *v1alpha1.GatewaySyncSpec) []iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef] {
+	return []iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef]{spec.Secrets(), spec.ProposalSecrets()}
 }
 
 // RepoName returns the repository's URL without credentials.

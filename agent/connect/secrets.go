@@ -61,9 +61,11 @@ func (b Beside) file(ref v1alpha1.SecretKeyRef) (string, error) {
 // exist.
 func (b Beside) Changing(spec *v1alpha1.GatewaySyncSpec) []string {
 	var files []string
-	for _, ref := range spec.Secrets() {
-		if name, err := b.file(ref); err == nil {
-			files = append(files, name)
+	for _, named := range allSecrets(spec) {
+		for _, ref := range named {
+			if name, err := b.file(ref); err == nil {
+				files = append(files, name)
+			}
 		}
 	}
 	return watchable(files)

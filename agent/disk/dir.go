@@ -38,6 +38,8 @@ type Options struct {
 	// Wanted writes the content of a blob that git wanted, like plan.Objects.WriteBlob. Drift needs it to distinguish a
 	// re-signed resource.json from a changed one; without it, both count as changed.
 	Wanted func(w io.Writer, id plan.ID) (int64, error)
+	// Watch reports whether Drift lists a file in Watched; nil means none.
+	Watch func(path string) bool
 	// Now is the clock; default time.Now.
 	Now func() time.Time
 

@@ -26,6 +26,8 @@ type Drift struct {
 	Files int `json:"files"`
 	// Paths are at most ten of the files, sorted.
 	Paths []Drifted `json:"paths,omitempty"`
+	// Watched are all of the files for which Options.Watch is true, sorted.
+	Watched []string `json:"-"`
 	// Adopted counts the files that the gateway only rewrote. They are not drift; their new bytes are recorded in the
 	// manifest. If the manifest cannot be written, the next comparison reads them again.
 	Adopted int `json:"adopted,omitempty"`
@@ -164,6 +166,7 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	}
 	d.looked = now
 	c.thumbnails()
+	slices.Sort(c.Watched)
 	slices.SortFunc(c.Paths, func(a, b Drifted) int { return strings.Compare(a.Path, b.Path) })
 	if !d.o.ReadOnly {
 		c.record(m.Header())
@@ -213,6 +216,9 @@ func (c *driftCheck) drifted(path string, what What) {
 	dir, _ := safe.Split(path)
 	c.dirs[dir] = true
 	c.Files++
+	if w := c.d.o.Watch; w != nil && w(path) {
+		c.Watched = append(c.Watched, path)
+	}
 	if len(c.Paths) < driftPaths {
 		c.Paths = append(c.Paths, Drifted{path, what})
 	}

@@ -38,6 +38,9 @@ func (f *Follower) vouched(gs *v1alpha1.GatewaySync, in *instruction) error {
 	if in.ConfirmDeletion != "" && in.ConfirmDeletion != gs.ConfirmedDeletion() {
 		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget confirms the deletion of %q, and the GatewaySync does not: waiting for its lead", in.ConfirmDeletion)
 	}
+	if in.Propose != "" && in.Propose != gs.Propose() {
+		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says propose %q, and the GatewaySync does not: waiting for its lead", in.Propose)
+	}
 	return nil
 }
 

@@ -41,6 +41,8 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.RefName = "" }},
 		"a forced sync that is not asked for": {says: "forceSync",
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.ForceSync = "x" }},
+		"a proposal that is not requested": {says: "says propose",
+			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.Propose = "line 2026-01-02T12:00:00Z" }},
 		"a deletion that is not confirmed": {says: "confirms the deletion",
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.ConfirmDeletion = "0123456" }},
 	} {
@@ -75,7 +77,7 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			second := w.commit("two")
 			w.annotate(v1alpha1.AnnotationRequestedRef, "")
 			w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) {
-				s.Ref, s.RefName, s.ForceSync, s.ConfirmDeletion = "main", "refs/heads/main", "", ""
+				s.Ref, s.RefName, s.ForceSync, s.ConfirmDeletion, s.Propose = "main", "refs/heads/main", "", "", ""
 			})
 			p.synced(second, "two")
 		})

@@ -85,6 +85,7 @@ type Follower struct {
 	startup *startup
 	report  *reporter
 
+	back  connect.Proposing
 	order *loop.Order
 	made  materials
 

@@ -44,6 +44,7 @@ func TestReadTarget(t *testing.T) {
 		"ref":         func(s *v1alpha1.SyncTargetSpec) { s.Ref = "-x" },
 		"refName":     func(s *v1alpha1.SyncTargetSpec) { s.RefName = "refs/heads/../../x" },
 		"requestedAt": func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = strings.Repeat("1", 65) },
+		"propose":     func(s *v1alpha1.SyncTargetSpec) { s.Propose = strings.Repeat("1", 321) },
 		"forceSync":   func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = strings.Repeat("1", 257) },
 	} {
 		t.Run(field, func(t *testing.T) {
@@ -150,7 +151,8 @@ func FuzzReport(f *testing.F) {
 		s := worst(message, path, ref, min(max(n, 0), 1000))
 		bound(&s)
 		require.LessOrEqual(t, size(&s), maxStatus)
-		for _, text := range append([]string{s.Message, s.Ref, s.Scan, s.Gateway}, append(s.Projects, s.Drift.Paths...)...) {
+		require.LessOrEqual(t, encoded(s.Proposal), maxProposal)
+		for _, text := range append([]string{s.Message, s.Ref, s.Scan, s.Gateway, s.Proposal.Branch, s.Proposal.URL, s.Proposal.Message}, append(s.Projects, s.Drift.Paths...)...) {
 			require.True(t, utf8.ValidString(text))
 		}
 	})
@@ -162,6 +164,8 @@ func worst(message, path, ref string, n int) v1alpha1.SyncReportStatus {
 		Commit: plan.ID{1}.String(), Target: plan.ID{2}.String(), HandledRequest: ref, HandledForceSync: message, Duration: message, Scan: message,
 		AgentVersion: message, Projects: slices.Repeat([]string{path}, n), Drift: v1alpha1.DriftFiles{Files: 1 << 30, Paths: slices.Repeat([]string{path}, n)},
 		Files: v1alpha1.FileCounts{Added: 1 << 30, Modified: 1 << 30, Deleted: 1 << 30, Kept: 1 << 30}, Generation: 1 << 60, Term: 1 << 30,
+		Proposal: &v1alpha1.Proposal{State: v1alpha1.ProposalOpen, Branch: ref, Commit: plan.ID{3}.String(), Number: 1 << 60, URL: path, Files: 1 << 30, Refused: 1 << 30,
+			Reason: v1alpha1.Reason(message), Message: message},
 	}
 }
 

@@ -155,6 +155,9 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 		return known, err
 	}
 	ordinal, _ := v1alpha1.PodOrdinal(f.Pod, f.pod.labels)
+	if !v1alpha1.ProposesFor(in.Propose, f.Gateway) { // other gateways need no new order
+		in.Propose = ""
+	}
 	return materials{
 		in: in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(), beforeStart: f.startup.beforeStart(ctx, f.spec.connections.Gateway),
 		facts: plan.Facts{GatewayName: f.Gateway, PodName: f.Pod, PodOrdinal: ordinal, Namespace: f.Namespace, CRName: f.GatewaySync, Labels: f.pod.labels},
@@ -203,6 +206,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 			Target: m.in.Target, Profile: m.profile, Facts: m.facts, Admit: f.admitted.admit, BeforeStart: m.beforeStart, Start: f.start(),
 		},
 		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: f.spec.connections, Until: f.startup.until(m.beforeStart),
+		Proposals: f.back.Settings(gs, m.profile, m.facts, f.Secrets, f.Remote, f.Log),
 	}
 	f.order.Generation = m.generation
 }

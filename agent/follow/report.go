@@ -23,6 +23,7 @@ const (
 	maxName     = 253
 	maxRequest  = 64
 	maxForce    = 256
+	maxPropose  = 320
 	maxWord     = 63
 	maxProjects = 32
 	maxProject  = 128
@@ -30,6 +31,8 @@ const (
 	maxPath     = 256
 	maxScan     = 200
 	maxList     = 1 << 10 // of all items of a list
+	maxURL      = 512
+	maxProposal = 600 // of the encoded proposal
 )
 
 // compose returns the report for a state. Fields about the last sync that did something are kept from the previous report until
@@ -70,6 +73,10 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 		for _, p := range s.Drift.Paths[:min(len(s.Drift.Paths), maxPaths)] {
 			r.Drift.Paths = append(r.Drift.Paths, string(p.What)+" "+p.Path)
 		}
+	}
+	r.Proposal = s.Proposal
+	if s.Report == nil && s.Proposal == nil {
+		r.Proposal = was.Proposal // this agent has not looked yet; an agent of this pod before it had
 	}
 	bound(&r)
 	return r
@@ -130,6 +137,7 @@ func bound(r *v1alpha1.SyncReportStatus) {
 	r.Reason = v1alpha1.Reason(clip(string(r.Reason), maxWord))
 	r.Projects = list(r.Projects, maxProjects, maxProject)
 	r.Drift.Paths = list(r.Drift.Paths, maxPaths, maxPath)
+	r.Proposal = bounded(r.Proposal)
 	for size(r) > maxStatus {
 		switch p, d := len(r.Projects), len(r.Drift.Paths); {
 		case p > 0 && p >= d:
@@ -140,12 +148,46 @@ func bound(r *v1alpha1.SyncReportStatus) {
 			r.Message = clip(r.Message, len(r.Message)/2)
 		case len(r.Scan) > 0:
 			r.Scan = ""
+		case r.Proposal != nil && r.Proposal.Message != "":
+			r.Proposal.Message = ""
 		default:
 			// The rest is too large only with characters that JSON encodes in six bytes each.
 			r.Ref, r.HandledForceSync, r.Profile = clip(r.Ref, 32), "", ""
 			return
 		}
 	}
+}
+
+// bounded returns a copy of a proposal of at most maxProposal bytes, without what the API server would refuse. A part of an address or of
+// a branch is of no use, so one that is too long is left out.
+func bounded(p *v1alpha1.Proposal) *v1alpha1.Proposal {
+	if p == nil {
+		return nil
+	}
+	b := *p
+	b.Reason, b.Message = v1alpha1.Reason(clip(string(b.Reason), maxWord)), clip(b.Message, maxProposal/2)
+	b.Number, b.Files, b.Refused = max(b.Number, 0), max(b.Files, 0), max(b.Refused, 0)
+	if b.Commit != strings.ToLower(b.Commit) || !v1alpha1.IsCommit(b.Commit) {
+		b.Commit = ""
+	}
+	if len(b.Branch) > maxRef || v1alpha1.RefProblem(b.Branch) != "" {
+		b.Branch = ""
+	}
+	if len(b.URL) > maxURL || !utf8.ValidString(b.URL) {
+		b.URL = ""
+	}
+	for encoded(b) > maxProposal {
+		switch {
+		case b.Message != "":
+			b.Message = clip(b.Message, len(b.Message)/2)
+		case b.URL != "":
+			b.URL = ""
+		default:
+			b.Branch, b.State = "", v1alpha1.ProposalState(clip(string(b.State), maxWord))
+			return &b
+		}
+	}
+	return &b
 }
 
 // list bounds a list and each of its items.
@@ -180,8 +222,10 @@ func clip(text string, n int) string {
 }
 
 // size returns the encoded size of a report.
-func size(r *v1alpha1.SyncReportStatus) int {
-	b, err := json.Marshal(r)
+func size(r *v1alpha1.SyncReportStatus) int { return encoded(r) }
+
+func encoded(v any) int {
+	b, err := json.Marshal(v)
 	if err != nil {
 		panic(fmt.Sprintf("a report cannot be encoded: %v", err)) // impossible: the report holds only text and numbers
 	}

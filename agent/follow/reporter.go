@@ -103,7 +103,7 @@ type difference int
 
 const (
 	nothing difference = iota // at most in times
-	words                     // in the message, the drift, or the result of a scan
+	words                     // in the messages, the drift, the counts of a proposal, or the result of a scan
 	all
 )
 
@@ -113,11 +113,22 @@ func weight(a, b *v1alpha1.SyncReportStatus) difference {
 	if equality.Semantic.DeepEqual(x, y) {
 		return nothing
 	}
+	x.Proposal, y.Proposal = wordless(x.Proposal), wordless(y.Proposal)
 	x.Message, y.Message, x.Scan, y.Scan, x.Drift, y.Drift = "", "", "", "", v1alpha1.DriftFiles{}, v1alpha1.DriftFiles{}
 	if equality.Semantic.DeepEqual(x, y) {
 		return words
 	}
 	return all
+}
+
+// wordless returns a copy of a proposal without its message and counts.
+func wordless(p *v1alpha1.Proposal) *v1alpha1.Proposal {
+	if p == nil {
+		return nil
+	}
+	w := *p
+	w.Message, w.Files, w.Refused = "", 0, 0
+	return &w
 }
 
 func (r *reporter) run(ctx context.Context) {
@@ -229,6 +240,10 @@ func (r *reporter) inherit(there *v1alpha1.SyncReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w, t := *r.want, there.Status
+	if r.owns(there) && w.Proposal == nil && w.Started == nil {
+		w.Proposal = t.Proposal
+		r.want = &w
+	}
 	if !r.owns(there) || w.Commit != t.Commit || w.Started != nil {
 		return
 	}

@@ -119,6 +119,13 @@ func TestWhatIsWrittenWhen(t *testing.T) {
 	status.Drift.Files = 3
 	r.set(status)
 	assert.Equal(t, now.Add(small), r.next(), "and so can drift")
+	status.Proposal = &v1alpha1.Proposal{State: v1alpha1.ProposalSettling}
+	r.set(status)
+	assert.Equal(t, now.Add(calm), r.next(), "a proposal cannot")
+	r.there = &v1alpha1.SyncReport{Status: *status.DeepCopy()}
+	status.Proposal = &v1alpha1.Proposal{State: v1alpha1.ProposalSettling, Message: "two files", Files: 2}
+	r.set(status)
+	assert.Equal(t, now.Add(small), r.next(), "its message can")
 	status.Commit = "b"
 	r.set(status)
 	assert.Equal(t, now.Add(calm), r.next())
@@ -183,4 +190,45 @@ func TestEveryRouteOnlyReads(t *testing.T) {
 	assert.Empty(t, rows, "routes that are not there")
 	assert.Equal(t, 404, request(t, a, "GET", "/debug/pprof/", ""))
 	assert.Equal(t, 404, request(t, a, "GET", "/", ""))
+}
+
+func TestReportedProposal(t *testing.T) {
+	open := &v1alpha1.Proposal{State: v1alpha1.ProposalOpen, Branch: "gateway-changes/plant/line", Commit: commit, Number: 42,
+		URL: "https://git.example.com/plant/site/pulls/42", Files: 3}
+	follower := func() *Follower {
+		return &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}}
+	}
+	done := &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced}
+	t.Run("reported", func(t *testing.T) {
+		r := follower().composed(loop.State{Phase: sync.Synced, Proposal: open, Report: done})
+		assert.Equal(t, open, r.Proposal)
+		assert.NotSame(t, open, r.Proposal)
+	})
+	t.Run("ended", func(t *testing.T) {
+		f := follower()
+		f.report.want = &v1alpha1.SyncReportStatus{Proposal: open}
+		assert.Nil(t, f.composed(loop.State{Phase: sync.Synced, Report: done}).Proposal)
+	})
+	t.Run("kept until a restarted agent has looked", func(t *testing.T) {
+		f := follower()
+		f.report.want = &v1alpha1.SyncReportStatus{}
+		f.report.inherit(&v1alpha1.SyncReport{Status: v1alpha1.SyncReportStatus{Commit: "other", Proposal: open}})
+		assert.Equal(t, open, f.composed(loop.State{Phase: sync.Pending}).Proposal)
+		assert.Nil(t, f.composed(loop.State{Phase: sync.Synced, Report: done}).Proposal)
+	})
+	for _, c := range []struct {
+		name string
+		in   v1alpha1.Proposal
+		want v1alpha1.Proposal
+	}{
+		{"message that is too long", v1alpha1.Proposal{State: "Refused", Message: strings.Repeat("m", 5000)}, v1alpha1.Proposal{State: "Refused", Message: strings.Repeat("m", 297) + "…"}},
+		{"address that is too long", v1alpha1.Proposal{State: "Open", URL: "https://" + strings.Repeat("a", 512), Branch: "a"}, v1alpha1.Proposal{State: "Open", Branch: "a"}},
+		{"branch that is none", v1alpha1.Proposal{State: "Open", Branch: "a b"}, v1alpha1.Proposal{State: "Open"}},
+		{"commit that is none", v1alpha1.Proposal{State: "Open", Commit: strings.ToUpper(strings.Repeat("a", 40))}, v1alpha1.Proposal{State: "Open"}},
+		{"negative numbers", v1alpha1.Proposal{State: "Open", Number: -1, Files: -1, Refused: -1}, v1alpha1.Proposal{State: "Open"}},
+		{"branch and address together", v1alpha1.Proposal{State: "Open", Branch: strings.Repeat("b", 255), URL: "https://" + strings.Repeat("a", 500), Number: 1},
+			v1alpha1.Proposal{State: "Open", Branch: strings.Repeat("b", 255), Number: 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) { assert.Equal(t, &c.want, bounded(&c.in)) })
+	}
 }

@@ -72,7 +72,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 		defer cancel()
 	}
 	task := o.Task
-	task.Repair, task.Working = repair, func() { l.working(o) }
+	task.Repair, task.Working, task.Back = repair, func() { l.working(o) }, l.back.rules(l, o)
 	r := l.Engine.Sync(within, o.Connections, task)
 	if ctx.Err() != nil && r.Err != nil { // the agent is stopping, which is not an outcome
 		if l.sync.working {
@@ -91,6 +91,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 func (l *Loop) note(o *Order, r *sync.Report) {
 	l.record(r)
 	l.taken = l.Engine.Taken()
+	l.back.overwrote = l.back.overwrote || r.Wrote()
 	previous, class := l.sync.report, r.Class()
 	asked := o == l.sync.of && previous != nil && previous.Class() == v1alpha1.ClassDone && !r.Wrote() // nothing changed since the last success
 	if o != l.sync.of || previous != nil && previous.Class() != class {

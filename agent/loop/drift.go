@@ -100,7 +100,7 @@ func (l *Loop) compare(ctx context.Context) bool {
 // repairs reports whether drift is to be repaired.
 func (l *Loop) repairs(o *Order) bool {
 	return l.drift.last != nil && l.drift.last.Files > 0 && o != nil && !l.wish.Leave && !o.Commit.IsZero() &&
-		o.Profile.DriftPolicy == v1alpha1.DriftRepair && !o.Profile.Paused && !o.Profile.DryRun
+		(o.Profile.DriftPolicy == v1alpha1.DriftRepair || o.Proposals != nil && l.back.proposer.Reverts()) && !o.Profile.Paused && !o.Profile.DryRun
 }
 
 // repair writes drifted files again. If it is held or fails, deliver retries it like any sync.

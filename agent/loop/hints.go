@@ -136,6 +136,7 @@ const (
 
 // hinted brings the next comparison forward.
 func (l *Loop) hinted() {
+	l.back.dirty = true
 	if l.drift.due.IsZero() {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/propose"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/metrics"
@@ -41,6 +42,8 @@ type Order struct {
 	GatewaySync string // name of the GatewaySync
 	Repo        string // without credentials
 	Connections sync.Connections
+	// Proposals says how changes on the gateway are sent back to git; nil if they are not.
+	Proposals *propose.Settings
 	// Until is when a sync ends that has not moved files yet; zero means never.
 	Until time.Time
 }
@@ -72,6 +75,7 @@ type Loop struct {
 	wish  Wish
 	sync  attempt
 	drift driftCheck
+	back  back
 	// settled reports whether the data directory is open. onDisk is its commit at that time. taken is the Engine's
 	// number of the directory that sync and drift describe.
 	settled bool
@@ -94,6 +98,7 @@ func New(c Config) *Loop {
 		}
 	}
 	l := &Loop{Config: c}
+	l.back.init(l)
 	l.state.now = State{Version: c.Version, GatewayName: c.Gateway, Phase: sync.Pending, Reason: v1alpha1.ReasonProgressing, Message: "starting"}
 	return l
 }
@@ -102,6 +107,7 @@ func New(c Config) *Loop {
 func (l *Loop) Run(ctx context.Context, src Source) {
 	l.hints = newHints(l.Engine.DataDir, l.Log)
 	defer l.hints.Close()
+	defer l.back.proposer.Close()
 	poked := false
 	for {
 		pause := l.Turn(ctx, src, poked)
@@ -114,6 +120,8 @@ func (l *Loop) Run(ctx context.Context, src Source) {
 				return
 			case <-src.Changed():
 				poked, wait = true, false
+			case <-l.back.proposer.Done():
+				wait = false
 			case <-l.hints.moved:
 				l.hinted()
 				pause = l.next()
@@ -132,11 +140,13 @@ func (l *Loop) Turn(ctx context.Context, src Source, poked bool) time.Duration {
 	defer l.state.iterating(time.Time{})
 	l.settle()
 	l.wish = src.Look(ctx, poked)
+	l.watch()
 	l.deliver(ctx)
 	if !l.sync.due.IsZero() && !l.Now().Before(l.sync.due) {
 		l.sync.due = l.Now().Add(l.period()) // it was due but must not run now; avoid a busy loop
 	}
 	l.checkDrift(ctx)
+	l.propose(ctx)
 	l.publish()
 	l.Metrics.Turn(l.Name, string(l.State().Reason.Class()), l.Now().Sub(started))
 	return l.next()
@@ -147,7 +157,7 @@ const minPause = 10 * time.Millisecond
 // next returns the time until something is due.
 func (l *Loop) next() time.Duration {
 	var due time.Time
-	for _, t := range []time.Time{l.wish.Due, l.sync.due, l.drift.due} {
+	for _, t := range []time.Time{l.wish.Due, l.sync.due, l.drift.due, l.back.due} {
 		if !t.IsZero() && (due.IsZero() || t.Before(due)) {
 			due = t
 		}
@@ -184,6 +194,7 @@ func (l *Loop) settle() {
 	}
 	l.taken, l.onDisk = l.Engine.Taken(), plan.ID{}
 	l.sync, l.drift = attempt{}, driftCheck{}
+	l.back.reset()
 	if l.hints != nil {
 		l.hints.forget()
 	}

@@ -31,9 +31,11 @@ type State struct {
 	Problems []Problem    `json:"problems,omitempty"`
 	Report   *sync.Report `json:"report,omitempty"`
 	// Plan has the lines of the last plan's text.
-	Plan    []string    `json:"plan,omitempty"`
-	Drift   *disk.Drift `json:"drift,omitempty"`
-	History []Past      `json:"history,omitempty"` // newest first
+	Plan  []string    `json:"plan,omitempty"`
+	Drift *disk.Drift `json:"drift,omitempty"`
+	// Proposal is where the proposal of the gateway's changes stands; nil if there is none.
+	Proposal *v1alpha1.Proposal `json:"proposal,omitempty"`
+	History  []Past             `json:"history,omitempty"` // newest first
 	// Of is the order of Report, or nil before the first sync.
 	Of *Order `json:"-"`
 }
@@ -126,7 +128,7 @@ func (l *Loop) compose(previous State) State {
 		s.GatewaySync, s.Profile, s.Repo = o.GatewaySync, o.Profile.Profile, o.Repo
 		s.Ref, s.Target = o.Ref, o.Commit
 	}
-	s.Commit = l.onDisk
+	s.Commit, s.Proposal = l.onDisk, l.back.shown
 	if r := l.sync.report; r != nil {
 		s.Phase, s.Reason, s.Message, s.Commit, s.Report, s.Of = r.Phase, r.Reason, r.Message, r.Commit, r, l.sync.of
 		s.Plan = l.sync.plan

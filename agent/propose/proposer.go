@@ -61,7 +61,7 @@ const pollEvery = 5 * time.Minute
 type Proposer struct {
 	Log *slog.Logger
 	Now func() time.Time
-	// Opened is called for each pull request that was opened or adopted; it may be nil.
+	// Opened is called for each attempt to open a pull request, with "ok" or a reason; it may be nil.
 	Opened func(provider, result string)
 	// Wait waits for d, or until ctx ends. New sets it; tests replace it.
 	Wait func(ctx context.Context, d time.Duration) error

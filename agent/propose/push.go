@@ -155,6 +155,13 @@ func (w *push) open(ctx context.Context, rec record) (record, error) {
 		}
 		return rec, errors.Join(forge.ErrExists, err)
 	}
+	if w.opened != nil {
+		result := v1alpha1.Reason("ok")
+		if err != nil {
+			result = failure.Reason(err, v1alpha1.ReasonGitUnreachable)
+		}
+		w.opened(w.s.Provider, string(result))
+	}
 	if err != nil {
 		return rec, err
 	}
@@ -208,9 +215,6 @@ func (w *push) same(ctx context.Context, but int64) (*forge.PullRequest, error) 
 func (w *push) adopt(rec record, pr *forge.PullRequest, result string) (record, error) {
 	rec.Number, rec.URL = pr.Number, oneLine(pr.URL, 512)
 	w.log.Info("pull request "+result, "number", pr.Number, "url", pr.URL)
-	if w.opened != nil {
-		w.opened(w.s.Provider, result)
-	}
 	return rec, rec.save(w.notes)
 }
 

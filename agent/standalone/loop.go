@@ -47,6 +47,7 @@ type Loop struct {
 	spec    spec
 	target  target
 	order   *loop.Order
+	back    connect.Proposing
 	watcher *file.Watcher // nil for Once
 }
 
@@ -94,27 +95,38 @@ func (l *Loop) Look(ctx context.Context, poked bool) loop.Wish {
 
 // ordered returns the order for the current file and commit: a new one only if either has changed. While the desired
 // ref does not resolve, the last order stays in force, as in a pod: its commit does not belong to the new ref, and a
-// new spec may name another repository. Only a pause, a force-sync request and a confirmed deletion take effect at once.
+// new spec may name another repository. Only a pause, a force-sync request, a confirmed deletion and a request to propose
+// again take effect at once.
 func (l *Loop) ordered() *loop.Order {
 	gs, t, o := l.spec.gs, l.target, l.order
 	switch {
 	case o != nil && !o.Commit.IsZero() && t.err != nil:
 		next := *o
-		next.Profile.Paused, next.ForceID, next.ConfirmDeletion = l.spec.effective.Paused, gs.ForceSync(), gs.ConfirmedDeletion()
-		if o.Profile.Paused != next.Profile.Paused || o.ForceID != next.ForceID || o.ConfirmDeletion != next.ConfirmDeletion {
+		next.Profile.Paused, next.ForceID, next.ConfirmDeletion, next.Propose = l.spec.effective.Paused, gs.ForceSync(), gs.ConfirmedDeletion(), l.propose()
+		if o.Profile.Paused != next.Profile.Paused || o.ForceID != next.ForceID || o.ConfirmDeletion != next.ConfirmDeletion || o.Propose != next.Propose {
 			l.order = &next
 		}
 	case o == nil || l.spec.fresh || o.Commit != t.commit || o.Ref != t.ref:
 		l.order = &loop.Order{
 			Task: sync.Task{
-				Target:  sync.Target{Ref: t.ref, Name: t.name, Commit: t.commit, ForceID: gs.ForceSync(), ConfirmDeletion: gs.ConfirmedDeletion()},
+				Target:  sync.Target{Ref: t.ref, Name: t.name, Commit: t.commit, ForceID: gs.ForceSync(), ConfirmDeletion: gs.ConfirmedDeletion(), Propose: l.propose()},
 				Profile: l.spec.effective, Facts: l.facts(),
 			},
 			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: l.spec.connections,
+			Proposals: l.back.Settings(gs, l.spec.effective, l.facts(), l.Secrets, l.Remote, l.Log),
 		}
 		l.spec.fresh = false
 	}
 	return l.order
+}
+
+// propose returns the value of the annotation stoker.io/propose if it is about this gateway.
+func (l *Loop) propose() string {
+	value := l.spec.gs.Propose()
+	if !v1alpha1.ProposesFor(value, l.facts().GatewayName) {
+		return ""
+	}
+	return value
 }
 
 func (l *Loop) problems() []loop.Problem {

@@ -80,6 +80,10 @@ func TestUnresolvedRefKeepsLastOrder(t *testing.T) {
 	want = *good
 	assert.Equal(t, want, *d.saved("", "mian", "", mirror).Order)
 
+	name := d.loop.Gateway.Name
+	assert.Equal(t, name+" now", d.saved("stoker.io/propose: "+name+" now", "mian", "", mirror).Order.Propose)
+	assert.Empty(t, d.saved("stoker.io/propose: other now", "mian", "", mirror).Order.Propose, "of another gateway")
+
 	d.repo.Branch("mian", first)
 	next := d.saved("", "mian", "", mirror)
 	assert.Empty(t, next.Problems)

@@ -133,6 +133,12 @@ func (f *files) compute(ctx context.Context) (*plan.Changes, error) {
 			f.Log.Debug("previous commit unreadable, comparing every file", "commit", h.Commit.String(), "error", err)
 		}
 	}
+	if back := f.t.Back; back != nil {
+		in.GitWins, in.Proposed = back.Watches, back.Proposed
+		if f.force { // the operator asks for git's version
+			in.Proposed = nil
+		}
+	}
 	in.AllowMassDeletion = v1alpha1.ConfirmsDeletion(f.t.ConfirmDeletion, f.t.Commit.String())
 	var err error
 	f.r.Changes, err = plan.Compute(in)
@@ -162,6 +168,9 @@ func (f *files) ready(ctx context.Context) (gatewayState, error) {
 
 // stage waits for Designers and approvals, validates the files and writes them to the staging directory.
 func (f *files) stage(ctx context.Context, changes *plan.Changes) (*disk.Staged, error) {
+	if err := f.checkBack(changes); err != nil {
+		return nil, err
+	}
 	if f.held == f.holdOf("") {
 		if err := f.checkDesigners(ctx, changes); err != nil {
 			return nil, err
@@ -184,6 +193,24 @@ func (f *files) stage(ctx context.Context, changes *plan.Changes) (*disk.Staged,
 		return nil, errors.Join(failure.New(h.Reason, "%s", h.Message), staged.Discard())
 	}
 	return staged, nil
+}
+
+// checkBack asks whether the changes of the gateway that the plan replaces may go. A forced sync replaces them.
+func (f *files) checkBack(changes *plan.Changes) error {
+	back := f.t.Back
+	if back == nil || f.force {
+		return nil
+	}
+	var paths []string
+	for _, c := range changes.List {
+		if c.Conflict && back.Watches(c.Path) {
+			paths = append(paths, c.Path)
+		}
+	}
+	if len(paths) == 0 {
+		return nil
+	}
+	return back.Replace(paths)
 }
 
 // hold identifies a held sync and the reason of its plan, which is "" if a Designer holds it. Its files were staged and

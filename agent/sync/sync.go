@@ -48,6 +48,9 @@ type Target struct {
 	ForceID string
 	// ConfirmDeletion is the commit whose mass deletion an operator has approved, or its first digits.
 	ConfirmDeletion string
+	// Propose is the value of the annotation stoker.io/propose if it is about this gateway. A new value requests that the
+	// gateway's changes are proposed again, from today's base. No sync depends on it.
+	Propose string
 	// Revision, Generation, RequestedAt and Term are those of the SyncTarget.
 	Revision    int64
 	Generation  int64
@@ -74,6 +77,18 @@ type Task struct {
 	Working func()
 	// Repair restores files that were changed on the gateway (driftPolicy repair).
 	Repair bool
+	// Back says how the sync treats changes that are sent back to git; nil if none are.
+	Back *Back
+}
+
+// Back is how a sync treats changes that were made on the gateway and are sent back to git.
+type Back struct {
+	// Watches reports whether changes at a path are sent back.
+	Watches func(path string) bool
+	// Proposed reports whether the change at a path is not settled yet: no repair undoes it.
+	Proposed func(path string) bool
+	// Replace is called before files are staged with the paths of changes that the sync would replace. An error holds the sync.
+	Replace func(paths []string) error
 }
 
 // Connections are the git remote and the gateway. They follow the spec and may differ from sync to sync.
@@ -115,6 +130,8 @@ type Engine struct {
 	held  hold      // the last held sync
 	seen  string    // the start whose gateway was seen running
 	pair  redundancy.Memory
+	// watch reports whether changes at a path are sent back to git; nil for none.
+	watch func(path string) bool
 	lost  *lost  // the commit on the disk if the store lost it, otherwise nil
 	asked func() // called when drift detection needs a file that the store lacks
 
@@ -185,7 +202,7 @@ func (e *Engine) Open() (*disk.Dir, error) {
 // disk returns the options of the data directory.
 func (e *Engine) disk() disk.Options {
 	o := e.Disk
-	o.Wanted, o.MaxFiles, o.MaxBlob = e.wanted, e.Limits.Files, e.MaxBlob
+	o.Wanted, o.MaxFiles, o.MaxBlob, o.Watch = e.wanted, e.Limits.Files, e.MaxBlob, e.watches
 	return o
 }
 

@@ -1,0 +1,76 @@
+package connect
+
+import (
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// proposalAuth is the field of the credentials for proposals.
+const proposalAuth = "spec.bidirectional.auth"
+
+// credentials are those of one field of the spec, with the fields of their secrets.
+type credentials struct {
+	v1alpha1.ProposalAuth
+	field                       string // for errors
+	app, key, knownHosts, token v1alpha1.SecretField
+}
+
+// gitCredentials returns the credentials of spec.git.auth.
+func gitCredentials(a *v1alpha1.GitAuth) credentials {
+	c := credentials{
+		field: "git.auth",
+		app:   v1alpha1.SecretGitHubApp, key: v1alpha1.SecretGitSSHKey, knownHosts: v1alpha1.SecretGitKnownHosts, token: v1alpha1.SecretGitToken,
+	}
+	if a != nil {
+		c.ProposalAuth = v1alpha1.ProposalAuth{SSHKey: a.SSHKey, Token: a.Token, GitHubApp: a.GitHubApp}
+	}
+	return c
+}
+
+// proposalCredentials returns the credentials of spec.bidirectional.auth.
+func proposalCredentials(a *v1alpha1.ProposalAuth) credentials {
+	return credentials{
+		ProposalAuth: *a,
+		field:        proposalAuth,
+		app:          v1alpha1.SecretProposalApp, key: v1alpha1.SecretProposalSSHKey, knownHosts: v1alpha1.SecretProposalKnownHosts, token: v1alpha1.SecretProposalToken,
+	}
+}
+
+// auth returns the credentials for a remote.
+func (c credentials) auth(secrets Secrets) repo.Auth {
+	auth := repo.Auth{Field: c.field}
+	if t := c.Token; t != nil {
+		auth.Username = t.User()
+		auth.Token = credential(c.token, t.SecretRef, secrets)
+	}
+	if k := c.SSHKey; k != nil {
+		auth.Key = credential(c.key, k.SecretRef, secrets)
+		auth.InsecureIgnoreHostKey = k.InsecureIgnoreHostKey
+		if k.KnownHosts != nil {
+			auth.KnownHosts = public(c.knownHosts, &k.KnownHosts.SecretRef, secrets)
+		}
+	}
+	if a := c.GitHubApp; a != nil {
+		auth.App = &repo.GitHubApp{
+			AppID: a.AppID, InstallationID: a.InstallationID, APIBaseURL: a.APIBaseURL,
+			Key: credential(c.app, a.PrivateKeySecretRef, secrets),
+		}
+	}
+	return auth
+}
+
+// fit returns an error if the credentials cannot push to this kind of address.
+func (c credentials) fit(u repo.URL) error {
+	switch {
+	case u.Local():
+		return nil // the remote refuses pushes
+	case u.SSH() && c.SSHKey == nil:
+		return failure.New(v1alpha1.ReasonAuthFailed,
+			"git.repo is an ssh address, and a push there needs an ssh key: set spec.bidirectional.auth.sshKey, or write the https:// address into git.repo")
+	case !u.SSH() && c.SSHKey != nil && c.Token == nil:
+		return failure.New(v1alpha1.ReasonAuthFailed,
+			"%s.sshKey pushes to an ssh address only: set spec.bidirectional.auth.token, or write the ssh:// address into git.repo", c.field)
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package connect
+
+import (
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/agent/repo/repotest"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/test/gitserver"
+)
+
+const newBranch = "refs/heads/gateway-changes/plant/site-a"
+
+func tokenOf(name, key string) *v1alpha1.TokenAuth {
+	return &v1alpha1.TokenAuth{Username: "pusher", SecretRef: ref(name, key)}
+}
+
+// proposing returns a spec with these credentials for syncs and for proposals.
+func proposing(address string, git *v1alpha1.GitAuth, auth *v1alpha1.ProposalAuth) *v1alpha1.GatewaySyncSpec {
+	return &v1alpha1.GatewaySyncSpec{
+		Git:           v1alpha1.GitSpec{Repo: address, Ref: "main", Auth: git},
+		Bidirectional: &v1alpha1.BidirectionalSpec{Enabled: true, Auth: auth},
+	}
+}
+
+// propose pushes a branch at an existing commit, and returns the API token.
+func proposalsOf(t *testing.T, spec *v1alpha1.GatewaySyncSpec, secrets Secrets, commit plan.ID) (string, error) {
+	t.Helper()
+	remote, token, err := Proposals(spec, spec.Bidirectional, secrets, repo.RemoteOptions{})
+	if err != nil {
+		return "", err
+	}
+	defer func() { require.NoError(t, remote.Close()) }()
+	if err := remote.Push(t.Context(), newBranch, plan.ID{}, commit, nil); err != nil {
+		return "", err
+	}
+	v, err := token(t.Context())
+	return v.Reveal(), err
+}
+
+func TestProposalsOverHTTP(t *testing.T) {
+	g := repotest.NewSite(t, gitserver.Options{Pushes: true, Auth: gitserver.Basic("pusher", "S3CR3T-1")})
+	commit := g.Push("first", repotest.Views(1))
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "push", "token"), "S3CR3T-1\n")
+	write(t, filepath.Join(dir, "read", "token"), "S3CR3T-2\n")
+	m := Mounted{Dir: dir}
+	for name, spec := range map[string]*v1alpha1.GatewaySyncSpec{
+		"own credentials": proposing(g.Address(), &v1alpha1.GitAuth{Token: tokenOf("read", "token")}, &v1alpha1.ProposalAuth{Token: tokenOf("push", "token")}),
+		"those of syncs":  proposing(g.Address(), &v1alpha1.GitAuth{Token: tokenOf("push", "token")}, nil),
+		"an ssh key is ignored": proposing(g.Address(), nil, &v1alpha1.ProposalAuth{
+			Token: tokenOf("push", "token"), SSHKey: &v1alpha1.SSHKeyAuth{SecretRef: ref("push", "key")},
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			g.Git("update-ref", "-d", newBranch)
+			token, err := proposalsOf(t, spec, m, commit)
+			require.NoError(t, err)
+			assert.Equal(t, "S3CR3T-1", token)
+			assert.Equal(t, commit.String(), g.Git("rev-parse", newBranch))
+		})
+	}
+	g.Git("update-ref", "-d", newBranch)
+	t.Run("a rotated token counts at once", func(t *testing.T) {
+		spec := proposing(g.Address(), nil, &v1alpha1.ProposalAuth{Token: tokenOf("read", "token")})
+		_, err := proposalsOf(t, spec, m, commit)
+		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+		require.ErrorContains(t, err, "spec.bidirectional.auth")
+		write(t, filepath.Join(dir, "read", "token"), "S3CR3T-1\n")
+		_, err = proposalsOf(t, spec, m, commit)
+		require.NoError(t, err)
+	})
+	t.Run("no credentials", func(t *testing.T) {
+		_, err := proposalsOf(t, proposing(g.Address(), nil, nil), m, commit)
+		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+		assert.ErrorContains(t, err, "set spec.bidirectional.auth")
+	})
+	t.Run("the Secret is not mounted", func(t *testing.T) {
+		_, err := proposalsOf(t, proposing(g.Address(), nil, &v1alpha1.ProposalAuth{Token: tokenOf("other", "token")}), m, commit)
+		repotest.RequireReason(t, v1alpha1.ReasonPodRestartNeeded, err)
+		assert.ErrorContains(t, err, "spec.bidirectional.auth.token names Secret other")
+	})
+	t.Run("the Secret lacks the key", func(t *testing.T) {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, "empty"), 0o700))
+		_, err := proposalsOf(t, proposing(g.Address(), nil, &v1alpha1.ProposalAuth{Token: tokenOf("empty", "token")}), m, commit)
+		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+		assert.ErrorContains(t, err, "spec.bidirectional.auth.token: the pod has no key token of Secret empty")
+	})
+}
+
+func TestProposalsOverSSH(t *testing.T) {
+	g := repotest.NewShellSite(t, gitserver.SSHOptions{Pushes: true})
+	commit := g.Push("first", repotest.Views(1))
+	hosts, err := g.KnownHosts()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "push", "key"), g.Key)
+	write(t, filepath.Join(dir, "push", "hosts"), string(hosts))
+	write(t, filepath.Join(dir, "push", "token"), "S3CR3T-1\n")
+	m := Mounted{Dir: dir}
+	key := &v1alpha1.SSHKeyAuth{SecretRef: ref("push", "key"), KnownHosts: &v1alpha1.SecretSource{SecretRef: ref("push", "hosts")}}
+	token, err := proposalsOf(t, proposing(g.Address(), nil, &v1alpha1.ProposalAuth{SSHKey: key, Token: tokenOf("push", "token")}), m, commit)
+	require.NoError(t, err)
+	assert.Equal(t, "S3CR3T-1", token)
+	assert.Equal(t, commit.String(), g.Git("rev-parse", newBranch))
+
+	for name, spec := range map[string]*v1alpha1.GatewaySyncSpec{
+		"only a key for proposals": proposing(g.Address(), nil, &v1alpha1.ProposalAuth{SSHKey: key}),
+		"only a key for syncs":     proposing(g.Address(), &v1alpha1.GitAuth{SSHKey: key}, nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			g.Git("update-ref", "-d", newBranch)
+			_, err := proposalsOf(t, spec, m, commit)
+			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+			require.ErrorContains(t, err, "set spec.bidirectional.auth.token")
+			assert.Equal(t, commit.String(), g.Git("rev-parse", newBranch), "the push needs no token")
+		})
+	}
+}
+
+func TestProposalCredentialsMustFit(t *testing.T) {
+	key, token := &v1alpha1.SSHKeyAuth{SecretRef: ref("push", "key")}, tokenOf("push", "token")
+	app := &v1alpha1.GitHubAppAuth{AppID: 1, InstallationID: 1, PrivateKeySecretRef: ref("push", "key")}
+	const overHTTP, overSSH = "https://git.example.com/a/b.git", "git@git.example.com:a/b.git"
+	for name, tt := range map[string]struct {
+		spec *v1alpha1.GatewaySyncSpec
+		says string
+	}{
+		"https with a key":       {proposing(overHTTP, nil, &v1alpha1.ProposalAuth{SSHKey: key}), "spec.bidirectional.auth.sshKey pushes to an ssh address only"},
+		"https, key of syncs":    {proposing(overHTTP, &v1alpha1.GitAuth{SSHKey: key}, nil), "git.auth.sshKey pushes to an ssh address only"},
+		"ssh with a token":       {proposing(overSSH, &v1alpha1.GitAuth{SSHKey: key}, &v1alpha1.ProposalAuth{Token: token}), "set spec.bidirectional.auth.sshKey"},
+		"ssh with a GitHub App":  {proposing(overSSH, nil, &v1alpha1.ProposalAuth{GitHubApp: app}), "set spec.bidirectional.auth.sshKey"},
+		"ssh without any":        {proposing(overSSH, nil, nil), "set spec.bidirectional.auth.sshKey"},
+		"ssh with an empty auth": {proposing(overSSH, nil, &v1alpha1.ProposalAuth{}), "set spec.bidirectional.auth.sshKey"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := Proposals(tt.spec, tt.spec.Bidirectional, Beside{Dir: t.TempDir()}, repo.RemoteOptions{})
+			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+			assert.ErrorContains(t, err, tt.says)
+		})
+	}
+	t.Run("a directory", func(t *testing.T) {
+		_, err := proposalsOf(t, proposing(t.TempDir(), nil, nil), Beside{}, plan.ID{1})
+		repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
+	})
+}
+
+func TestProposalsWithGitHubApp(t *testing.T) {
+	root := t.TempDir()
+	g := gitserver.NewRepo(t, filepath.Join(root, "plant", "site.git"))
+	commit := repotest.ParseID(t, g.Commit("first", repotest.Views(1)))
+	app, key, err := gitserver.NewApp(7, 42, "plant", "site")
+	require.NoError(t, err)
+	srv, err := gitserver.Start(root, gitserver.Options{Pushes: true, Auth: app.Auth})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, srv.Close()) })
+	api := httptest.NewServer(app)
+	t.Cleanup(api.Close)
+	secrets := Beside{Dir: t.TempDir()}
+	write(t, filepath.Join(secrets.Dir, "app", "key"), key)
+	auth := &v1alpha1.GitHubAppAuth{AppID: 7, InstallationID: 42, PrivateKeySecretRef: ref("app", "key"), APIBaseURL: api.URL}
+	for name, spec := range map[string]*v1alpha1.GatewaySyncSpec{
+		"of proposals": proposing(srv.URL("plant/site.git"), nil, &v1alpha1.ProposalAuth{GitHubApp: auth}),
+		"of syncs":     proposing(srv.URL("plant/site.git"), &v1alpha1.GitAuth{GitHubApp: auth}, nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			g.Git("update-ref", "-d", newBranch)
+			app.Permissions = map[string]string{"contents": "read", "pull_requests": "write"}
+			_, err := proposalsOf(t, spec, secrets, commit)
+			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+			require.ErrorContains(t, err, "Contents: Write and Pull requests: Write")
+			app.Permissions["contents"] = "write"
+			token, err := proposalsOf(t, spec, secrets, commit)
+			require.NoError(t, err)
+			assert.NotEmpty(t, token)
+			assert.Equal(t, commit.String(), g.Git("rev-parse", newBranch))
+		})
+	}
+}
+
+// No sync and no lead waits for the secrets of proposals.
+func TestReachableIgnoresProposals(t *testing.T) {
+	spec := proposing("https://git.example.com/a/b.git", nil, &v1alpha1.ProposalAuth{Token: tokenOf("push", "token")})
+	m := Mounted{Dir: t.TempDir()}
+	require.NoError(t, Reachable(spec, m))
+	_, _, err := Proposals(spec, spec.Bidirectional, m, repo.RemoteOptions{})
+	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
+}
+
+func TestRotatedProposalSecretIsNoticed(t *testing.T) {
+	b := Beside{Dir: t.TempDir()}
+	spec := proposing("https://git.example.com/a/b.git", nil, &v1alpha1.ProposalAuth{Token: tokenOf("push", "token")})
+	missing := Fingerprint(spec, b)
+	file := write(t, filepath.Join(b.Dir, "push", "token"), "S3CR3T-1")
+	first := Fingerprint(spec, b)
+	assert.NotEqual(t, missing, first)
+	assert.Equal(t, []string{file}, b.Changing(spec))
+	write(t, file, "S3CR3T-2")
+	assert.NotEqual(t, first, Fingerprint(spec, b))
+}
