@@ -32,7 +32,7 @@ func (c *cli) completions(root *cobra.Command) error {
 				errs = append(errs, command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 			}
 		}
-		for flag, refs := range map[string]func(*v1alpha1.GatewaySync) []string{"to": commits, "ref": refs} {
+		for flag, refs := range map[string]func(*v1alpha1.GatewaySync) []string{"to": commits, "ref": refs, "renew": proposers} {
 			if command.Flags().Lookup(flag) != nil {
 				errs = append(errs, command.RegisterFlagCompletionFunc(flag, func(command *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 					return c.of(command, args, refs), cobra.ShellCompDirectiveNoFileComp
@@ -104,6 +104,17 @@ func commits(gs *v1alpha1.GatewaySync) []string {
 	var list []string
 	for _, h := range gs.Status.History {
 		list = append(list, described(request.Short(h.Commit), h.Ref+", "+age(h.At.Time)+" ago"))
+	}
+	return list
+}
+
+// proposers returns the gateways that propose changes.
+func proposers(gs *v1alpha1.GatewaySync) []string {
+	var list []string
+	for _, g := range gs.Status.DiscoveredGateways {
+		if g.ProposalState != "" {
+			list = append(list, described(g.Name, string(g.ProposalState)+" "+g.Proposal))
+		}
 	}
 	return list
 }

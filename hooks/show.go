@@ -230,6 +230,11 @@ func describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict) {
 	if g := gs.Status.LastGood; g != nil {
 		line("Last good", at(g.Ref, g.Commit)+", "+age(g.At.Time)+" ago")
 	}
+	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionBidirectionalReady); c != nil && c.Status == metav1.ConditionTrue {
+		line("Proposals", c.Message)
+	} else if c != nil {
+		line("Proposals", c.Reason+": "+c.Message)
+	}
 	if len(gs.Status.DiscoveredGateways) == 0 {
 		return
 	}

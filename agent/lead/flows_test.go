@@ -447,3 +447,41 @@ func TestDeadlineExceededKeepsWorking(t *testing.T) {
 	assert.Empty(t, condition(&gs.Status, v1alpha1.ConditionStalled))
 	require.Eventually(t, func() bool { e := s.events(); return e["g:site:SyncFailed"] == 1 && e["g:site:SyncCompleted"] == 1 }, tenfold, 50*time.Millisecond, "%v", s.events())
 }
+
+func TestProposals(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 2, slow, func(gs *v1alpha1.GatewaySync) { gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Enabled: true} })
+	s.candidate("gw-0")
+	s.untilTarget(s.first)
+	s.takes("gw-0", "gw-1")
+	s.untilReady("True/Synced")
+	ready := func(want string) *v1alpha1.GatewaySync {
+		return s.until(want, func(gs *v1alpha1.GatewaySync) bool {
+			return condition(&gs.Status, v1alpha1.ConditionBidirectionalReady) == want
+		})
+	}
+	ready("True/ProposalsReady")
+	const address = "https://git.example.com/plant/site/pulls/42"
+	s.report("gw-0", func(r *v1alpha1.SyncReportStatus) {
+		r.Proposal = &v1alpha1.Proposal{State: v1alpha1.ProposalOpen, Branch: "gateway-changes/plant/gw-0", Number: 42, URL: address, Files: 3}
+	})
+	s.report("gw-1", func(r *v1alpha1.SyncReportStatus) {
+		r.Proposal = &v1alpha1.Proposal{State: v1alpha1.ProposalRefused, Refused: 1, Reason: v1alpha1.ReasonChangesRefused, Message: "a.json holds a secret"}
+	})
+	gs := ready("False/ChangesRefused")
+	assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionBidirectionalReady), "a.json holds a secret")
+	gs = s.until("the pull request is shown", func(gs *v1alpha1.GatewaySync) bool { return gs.Status.DiscoveredGateways[0].Proposal == address })
+	assert.Equal(t, v1alpha1.ProposalOpen, gs.Status.DiscoveredGateways[0].ProposalState)
+	assert.Equal(t, "True/Synced", condition(&gs.Status, v1alpha1.ConditionReady))
+	require.Eventually(t, func() bool {
+		e := s.events()
+		return e["p:gw-0:PRCreated"] == 1 && e["p:gw-1:ChangesRefused"] == 1 && e["g:site:ChangesRefused"] == 1
+	}, tenfold, 50*time.Millisecond, "%v", s.events())
+
+	revision := s.target().Revision
+	value := v1alpha1.ProposeValue("gw-0", time.Now())
+	s.annotate(v1alpha1.AnnotationPropose, value)
+	require.Eventually(t, func() bool { return s.target().Propose == value }, tenfold, 20*time.Millisecond)
+	assert.Equal(t, revision, s.target().Revision, "the reports stay current")
+	s.untilReady("True/Synced")
+}

@@ -39,14 +39,14 @@ func unresolved(want *v1alpha1.SyncTargetSpec, gs *v1alpha1.GatewaySync, invalid
 // maxRevision is far above any real revision, and far below an overflow.
 const maxRevision = 1 << 53
 
-// update sets s to want except for the lock. A change that agents act on gets a new revision; a change of the problem alone does
-// not.
+// update sets s to want except for the lock. A change that syncs depend on gets a new revision. A change of the problem or of propose
+// alone gets none, so that all reports stay current.
 func update(s *v1alpha1.SyncTargetSpec, want v1alpha1.SyncTargetSpec, least int64) {
 	was := *s
 	*s = want
 	s.Lead, s.Revision = was.Lead, was.Revision
 	same := was
-	same.Problem = s.Problem
+	same.Problem, same.Propose = s.Problem, s.Propose
 	if equality.Semantic.DeepEqual(same, *s) {
 		return
 	}

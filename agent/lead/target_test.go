@@ -40,6 +40,8 @@ func TestRevisionCounts(t *testing.T) {
 		s.Problem = &v1alpha1.TargetProblem{Reason: v1alpha1.ReasonAuthFailed}
 	}))
 	assert.NotNil(t, s.Problem)
+	assert.EqualValues(t, 9, tell(func(s *v1alpha1.SyncTargetSpec) { s.Propose = "gw-0 now" }), "no report becomes outdated by a proposal")
+	assert.Equal(t, "gw-0 now", s.Propose)
 	assert.Equal(t, v1alpha1.LeadRecord{Holder: "gw-0", Transitions: 3}, s.Lead, "the lock is not its to write")
 
 	for _, odd := range []int64{math.MaxInt64, math.MinInt64, maxRevision} {

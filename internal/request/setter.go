@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -83,6 +84,26 @@ func (s *Setter) Pause(ctx context.Context, namespace, name string, pause bool) 
 			return map[string]*string{v1alpha1.AnnotationPaused: &yes}, answer, nil
 		}
 		return map[string]*string{v1alpha1.AnnotationPaused: nil}, answer, nil
+	})
+}
+
+// Propose asks the agent of a gateway to close its pull request and to propose the changes again. The error is an *InvalidError if the
+// GatewaySync has no such gateway, or proposes no changes.
+func (s *Setter) Propose(ctx context.Context, namespace, name, gateway string) (Answer, error) {
+	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
+		if !slices.ContainsFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return g.Name == gateway }) {
+			return nil, Answer{}, invalid("%s has no gateway %.80q: stoker status %s lists them", name, gateway, name)
+		}
+		if !gs.Proposes() {
+			return nil, Answer{}, invalid("%s proposes no changes: set spec.bidirectional.enabled to true", name)
+		}
+		value := v1alpha1.ProposeValue(gateway, s.now())
+		if gs.Annotations[v1alpha1.AnnotationPropose] == value {
+			answer.Outcome = Unchanged
+			return nil, answer, nil
+		}
+		return map[string]*string{v1alpha1.AnnotationPropose: &value}, answer, nil
 	})
 }
 

@@ -26,6 +26,8 @@ var Conditions = []Condition{
 		False: "a field is wrong; the message names it", set: (*writer).profiles},
 	{Type: v1alpha1.ConditionSidecarInjected, True: "every pod that asks for an agent has one", False: "the message names the pods without one",
 		set: func(w *writer) { w.sidecars(w.missing(), "") }},
+	{Type: v1alpha1.ConditionBidirectionalReady, True: "changes made on gateways can be proposed; the message counts the pull requests",
+		False: "the message names a gateway whose changes are not proposed; absent if no profile proposes any", set: (*writer).proposals},
 	{Type: v1alpha1.ConditionReconciling, True: "work is under way; absent otherwise"},
 	{Type: v1alpha1.ConditionStalled, True: "a user has to act; absent otherwise"},
 }

@@ -110,10 +110,10 @@ func (w *writer) ofRef(tell teller) {
 
 // transitions returns the events of one gateway. was is nil for a new one.
 func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
+	out := g.proposalEvents(was)
 	if was == nil {
 		was = &v1alpha1.DiscoveredGateway{}
 	}
-	var out []Event
 	tell := func(warning bool, reason, note string) {
 		out = append(out, Event{Warning: warning, Reason: reason, Note: Cut(note, maxMessage)})
 	}

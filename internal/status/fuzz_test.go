@@ -61,6 +61,17 @@ var (
 		v1alpha1.GatewaySyncing, v1alpha1.GatewayHeld, v1alpha1.GatewayError, v1alpha1.GatewayMissingSidecar, "", "Odd"}
 )
 
+// lifeProposal returns what an agent reports of its changes: often nothing, sometimes anything.
+func lifeProposal(b [4]byte) *v1alpha1.Proposal {
+	if b[3]%3 == 0 {
+		return nil
+	}
+	states := append([]v1alpha1.ProposalState{"", "Odd"}, proposalStates...)
+	return &v1alpha1.Proposal{State: states[int(b[2])%len(states)], Reason: []v1alpha1.Reason{"", "not a reason", v1alpha1.Reasons[int(b[1])%len(v1alpha1.Reasons)].Reason}[b[2]%3],
+		URL: []string{"", "https://git.example.com/pulls/1", "https://git.example.com/pulls/2", "javascript:1", "\x00"}[b[1]%5], Branch: []string{"", "a/b", "\xff"}[b[3]%3],
+		Number: int64(b[1]) - 100, Message: strings.Repeat("m\n", int(b[2]))}
+}
+
 // step applies one event.
 func (f *fleetLife) step(b [4]byte) {
 	pick := func(n int) int { return int(b[1]) % max(n, 1) }
@@ -114,6 +125,7 @@ func (f *fleetLife) step(b [4]byte) {
 			HandledRequest: f.Target.RequestedAt, Drift: v1alpha1.DriftFiles{Files: int32(b[3]) - 100}}
 		at := metav1.NewTime(f.Now.Truncate(time.Second))
 		r.Status.Started = &at
+		r.Status.Proposal = lifeProposal(b)
 		f.lies[r.Name] = true
 		f.replace(r)
 	case 10: // an agent is done
@@ -137,6 +149,10 @@ func (f *fleetLife) step(b [4]byte) {
 		}
 	case 13:
 		f.GatewaySync.Spec.Paused = b[1]&1 == 1
+		f.GatewaySync.Spec.Bidirectional = nil
+		if b[2]&1 == 1 {
+			f.GatewaySync.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Enabled: true}
+		}
 	case 14:
 		at := "at-" + string(rune('a'+b[1]%4))
 		f.Ref.Desired.RequestedAt, f.Ref.Answered = at, at

@@ -15,6 +15,8 @@ import (
 type gateway struct {
 	v1alpha1.DiscoveredGateway
 	pods []Pod
+	// proposal is what its agent reports of its changes, verified; nil if it reports none.
+	proposal *v1alpha1.Proposal
 	// synced means that it reports the target commit for this generation, verified.
 	synced bool
 	// delivered means that it reports some commit, verified.
@@ -111,6 +113,7 @@ func (g *gateway) keep(was *v1alpha1.DiscoveredGateway) {
 		g.LastSyncTime, g.LastSyncDuration = was.LastSyncTime.DeepCopy(), was.LastSyncDuration
 		g.SyncedCommit, g.SyncedRef = was.SyncedCommit, was.SyncedRef
 		g.Profile, g.AgentVersion = was.Profile, was.AgentVersion
+		g.ProposalState, g.Proposal = was.ProposalState, was.Proposal
 	}
 }
 
@@ -119,6 +122,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	g.Profile, g.AgentVersion = Cut(r.Profile, 63), Cut(r.AgentVersion, 64)
 	g.SyncStatus, g.Reason, g.Message = r.Phase, v1alpha1.Reason(Cut(string(r.Reason), 64)), Cut(r.Message, maxMessage)
 	g.LastScanResult, g.Drift = Cut(r.Scan, 256), r.Drift.Files
+	g.propose(r.Proposal)
 	g.FilesChanged = changed(r.Files)
 	g.ProjectsSynced = r.Projects[:min(len(r.Projects), 32)]
 	g.delivered = r.Phase == v1alpha1.GatewaySynced || r.Phase == v1alpha1.GatewayStandby
@@ -222,12 +226,14 @@ func fitted(all []gateway) []v1alpha1.DiscoveredGateway {
 	}
 	out := make([]v1alpha1.DiscoveredGateway, len(rows))
 	for i, g := range rows {
-		out[i] = v1alpha1.DiscoveredGateway{Name: g.Name, SyncStatus: g.SyncStatus, Reason: g.Reason, SyncedCommit: g.SyncedCommit, Drift: g.Drift}
+		out[i] = v1alpha1.DiscoveredGateway{Name: g.Name, SyncStatus: g.SyncStatus, Reason: g.Reason, SyncedCommit: g.SyncedCommit, Drift: g.Drift,
+			ProposalState: g.ProposalState}
 	}
 	return out
 }
 
-// detail are the levels of detail of a row, from full to minimal.
+// detail are the levels of detail of a row, from full to minimal. The state of the proposal is in all of them, because a change of it is
+// an Event.
 var detail = []func(*v1alpha1.DiscoveredGateway){
 	func(*v1alpha1.DiscoveredGateway) {},
 	func(g *v1alpha1.DiscoveredGateway) {
@@ -240,7 +246,7 @@ var detail = []func(*v1alpha1.DiscoveredGateway){
 	},
 	func(g *v1alpha1.DiscoveredGateway) {
 		*g = v1alpha1.DiscoveredGateway{Name: g.Name, PodName: Cut(g.PodName, 64), Profile: g.Profile, SyncStatus: g.SyncStatus, Reason: g.Reason,
-			SyncedCommit: g.SyncedCommit, Message: Cut(g.Message, 32), Drift: g.Drift}
+			SyncedCommit: g.SyncedCommit, Message: Cut(g.Message, 32), Drift: g.Drift, ProposalState: g.ProposalState}
 	},
 }
 

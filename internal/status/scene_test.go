@@ -3,6 +3,7 @@ package status
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -234,6 +235,7 @@ func checkInvariants(t testing.TB, seen Seen, sum Summary) {
 		require.LessOrEqual(t, len(e.Note), maxMessage)
 	}
 
+	checkProposalsChangeNothingElse(t, seen, st)
 	again := seen
 	again.GatewaySync = gs.DeepCopy()
 	again.GatewaySync.Status = stored(t, *st)
@@ -242,6 +244,25 @@ func checkInvariants(t testing.TB, seen Seen, sum Summary) {
 	change, err := kube.StatusDifference(&again.GatewaySync.Status, &twice.Status)
 	require.NoError(t, err)
 	require.Nil(t, change, "what is seen again changes nothing")
+}
+
+// checkProposalsChangeNothingElse compares a summary with that of the same fleet without proposals.
+func checkProposalsChangeNothingElse(t testing.TB, seen Seen, st *v1alpha1.GatewaySyncStatus) {
+	t.Helper()
+	seen.GatewaySync = seen.GatewaySync.DeepCopy()
+	seen.GatewaySync.Spec.Bidirectional = nil
+	seen.Reports = slices.Clone(seen.Reports)
+	for i, r := range seen.Reports {
+		seen.Reports[i] = r.DeepCopy()
+		seen.Reports[i].Status.Proposal = nil
+	}
+	without := Summarise(seen).Status
+	require.Equal(t, without.Outcome, st.Outcome)
+	for _, c := range Conditions {
+		if c.Type != v1alpha1.ConditionBidirectionalReady {
+			require.Equal(t, meta.FindStatusCondition(without.Conditions, c.Type), meta.FindStatusCondition(st.Conditions, c.Type))
+		}
+	}
 }
 
 // checkWhoIsAway independently checks a fleet without live gateways. Known gateways keep their rows until the deadline. A
