@@ -18,13 +18,14 @@ type secretVolume struct {
 	keys []string
 }
 
-// secrets returns the Secrets that an agent of this GatewaySync needs, sorted. The webhook secret is not among them, because
-// only the receiver needs it.
-func secrets(gs *v1alpha1.GatewaySync) []secretVolume {
+// secrets returns the Secrets that an agent of this GatewaySync needs, sorted. Those for proposals are among them only if the
+// agent's profile proposes changes: they can write to the repository. The webhook secret is not among them, because only the
+// receiver needs it.
+func secrets(gs *v1alpha1.GatewaySync, effective v1alpha1.Effective) []secretVolume {
 	var list []secretVolume
-	for _, ref := range gs.Spec.Secrets() {
+	add := func(ref v1alpha1.SecretKeyRef) {
 		if !mountable(ref) {
-			continue
+			return
 		}
 		i, ok := slices.BinarySearchFunc(list, ref.Name, func(v secretVolume, name string) int { return strings.Compare(v.name, name) })
 		if !ok {
@@ -32,6 +33,14 @@ func secrets(gs *v1alpha1.GatewaySync) []secretVolume {
 		}
 		if j, ok := slices.BinarySearch(list[i].keys, ref.Key); !ok {
 			list[i].keys = slices.Insert(list[i].keys, j, ref.Key)
+		}
+	}
+	for _, ref := range gs.Spec.Secrets() {
+		add(ref)
+	}
+	if effective.Bidirectional != nil {
+		for _, ref := range gs.Spec.ProposalSecrets() {
+			add(ref)
 		}
 	}
 	return list

@@ -50,7 +50,7 @@ func (s *sidecar) find() Decision {
 	}
 	s.warnUnknown()
 	s.warnMesh()
-	s.secrets = secrets(s.gs)
+	s.secrets = secrets(s.gs, s.effective)
 	if d := s.findVolumes(); d.Reason != "" {
 		return d
 	}

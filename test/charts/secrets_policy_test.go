@@ -59,6 +59,14 @@ func TestSecretsNeedTheLabelToBeNamed(t *testing.T) {
 		"older API key":           `{git: {repo: "https://git.example.com/a.git", ref: main}, gateway: {apiKeySecretRef: {name: theirs, key: k}}}`,
 		"the gateway's authority": `{git: {repo: "https://git.example.com/a.git", ref: main}, gateway: {tls: true, tlsConfig: {caSecretRef: {name: theirs, key: k}}}}`,
 	}
+	for name, auth := range map[string]string{
+		"ssh key of proposals":     `{sshKey: {secretRef: {name: theirs, key: k}}}`,
+		"known hosts of proposals": `{sshKey: {secretRef: {name: mine, key: k}, knownHosts: {secretRef: {name: theirs, key: k}}}}`,
+		"token of proposals":       `{token: {secretRef: {name: theirs, key: k}}}`,
+		"GitHub App of proposals":  `{githubApp: {appId: 1, installationId: 1, privateKeySecretRef: {name: theirs, key: k}}}`,
+	} {
+		places[name] = `{git: {repo: "https://github.com/a/b.git", ref: main}, bidirectional: {auth: ` + auth + `}}`
+	}
 	places["token"] = `{git: {repo: "https://git.example.com/a.git", ref: main, auth: {token: {secretRef: {name: theirs, key: k}}}}}`
 	require.Len(t, places, references(reflect.TypeFor[v1alpha1.GatewaySyncSpec]())-1, "every place but spec.webhook, which is the receiver's")
 	for name, spec := range places {
