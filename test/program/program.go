@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -66,7 +67,11 @@ func Build(t testing.TB, room string) string {
 		return file
 	}
 	file = filepath.Join(built.dir, filepath.Base(room))
-	if out, err := exec.Command("go", "build", "-o", file, "stoker.io/stoker/"+room).CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-o", file, "stoker.io/stoker/"+room)
+	if _, here, _, ok := runtime.Caller(0); ok { // the module's own requirements count, also in the tests of a nested module
+		build.Dir = filepath.Join(filepath.Dir(here), "..", "..")
+	}
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", room, err, out)
 	}
 	built.files[room] = file

@@ -58,6 +58,7 @@ type spec struct {
 	annotations map[string]string
 	defaults    string // lines below spec.sync.defaults
 	gateway     string // lines below spec.gateway
+	back        string // lines below spec.bidirectional
 	mappings    [][2]string
 	more        map[string]string // destination → further fields of its mapping
 	slow        bool              // long intervals: only events trigger a sync
@@ -86,7 +87,7 @@ func newPlant(t *testing.T, setups ...setup) *plant {
 	require.NoError(t, os.MkdirAll(root, 0o755))
 	p.repo = gitserver.NewRepo(t, filepath.Join(root, "site.git"))
 	var err error
-	p.git, err = gitserver.Start(root, gitserver.Options{})
+	p.git, err = gitserver.Start(root, gitserver.Options{Pushes: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = p.git.Close() }) // a scenario may have closed it
 	p.spec = spec{repo: p.git.URL("site.git"), ref: "main", mappings: [][2]string{{"services/gw/projects", "projects"}, {"services/gw/config", "config"}}}
@@ -165,6 +166,9 @@ func (p *plant) saveSpec() {
 	fmt.Fprintf(&b, "  polling: {interval: %s}\n", interval)
 	if p.gw != nil {
 		fmt.Fprintf(&b, "  gateway:\n    api: {secretName: gateway}\n%s", p.spec.gateway)
+	}
+	if p.spec.back != "" {
+		fmt.Fprintf(&b, "  bidirectional:\n    enabled: true\n%s", p.spec.back)
 	}
 	fmt.Fprintf(&b, "  sync:\n    defaults:\n      syncPeriod: %d\n%s    profiles:\n      default:\n        mappings:\n", period, p.spec.defaults)
 	for _, m := range p.spec.mappings {
@@ -254,7 +258,11 @@ type state struct {
 		Files int
 		Paths []json.RawMessage
 	}
-	History []struct{ Commit, Phase, Reason string }
+	History  []struct{ Commit, Phase, Reason string }
+	Proposal *struct {
+		State, Branch, Commit, URL, Reason, Message string
+		Files, Refused                              int
+	}
 }
 
 func (p *plant) state() (state, bool) {

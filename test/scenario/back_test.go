@@ -1,0 +1,114 @@
+package scenario
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/gitserver"
+)
+
+// back are settings that propose what a Designer saves in the project line, on a git server without a forge.
+const back = "    createPR: false\n    debounce: 1s\n    watchPaths: [\"projects/line/**\"]\n"
+
+const branch = "gateway-changes/standalone/gw"
+
+// save saves a view in a Designer.
+func (p *plant) save(text string) {
+	p.t.Helper()
+	const overview = "com.inductiveautomation.perspective/views/overview"
+	id, err := p.gw.OpenDesigner("maria", "line")
+	require.NoError(p.t, err)
+	require.NoError(p.t, p.gw.OpenResource(id, overview))
+	require.NoError(p.t, p.gw.SaveResource(p.t.Context(), id, overview, map[string][]byte{"view.json": []byte(view(text))}, true))
+	require.NoError(p.t, p.gw.CloseDesigner(id))
+}
+
+// proposal waits for a state of the proposal.
+func (p *plant) proposal(want string) state {
+	p.t.Helper()
+	return p.await("proposal "+want, func(s state) bool { return s.Proposal != nil && s.Proposal.State == want })
+}
+
+// TestDesignerSaveBecomesABranch follows a save from the Designer to git and back.
+func TestDesignerSaveBecomesABranch(t *testing.T) {
+	p := newPlant(t)
+	p.spec.back = back
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+	p.git.Forget()
+
+	p.save("maria's")
+	s := p.proposal("Pushed")
+	assert.Equal(t, branch, s.Proposal.Branch)
+	assert.Equal(t, view("maria's"), p.repo.Content(branch, inGit+viewPath))
+	assert.Equal(t, p.read(viewDir+"/resource.json"), p.repo.Content(branch, inGit+viewDir+"/resource.json"))
+	assert.Equal(t, first, p.repo.Git("rev-parse", branch+"^"))
+	assert.Equal(t, "maria (Ignition)", p.repo.Git("log", "-1", "--format=%an", branch))
+	assert.Equal(t, inGit+viewDir+"/resource.json\n"+inGit+viewPath, p.repo.Git("diff", "--name-only", "main", branch))
+
+	// The merge brings nothing that the gateway does not have: no write, no scan.
+	merge := p.repo.Merge("merge", branch)
+	s = p.await("the merge", func(s state) bool { return s.Phase == "Synced" && s.Commit == merge })
+	require.NotNil(t, s.Report)
+	assert.Zero(t, s.Report.Files.Added+s.Report.Files.Modified+s.Report.Files.Deleted)
+	assert.Empty(t, s.Report.Scans)
+	p.proposal("Merged")
+	p.eventually("the branch is deleted", func() bool { return p.repo.Git("for-each-ref", "refs/heads/"+branch) == "" })
+	p.check(merge)
+}
+
+// TestProposalSurvivesKills: P1. It kills the agent again and again while it proposes: there is one commit on the branch at the end.
+func TestProposalSurvivesKills(t *testing.T) {
+	p := newPlant(t)
+	p.spec.back = back
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+	p.save("maria's")
+	for range 6 {
+		p.await("something", func(s state) bool { return s.Proposal != nil })
+		p.kill()
+		p.start()
+	}
+	p.proposal("Pushed")
+	assert.Equal(t, "1", p.repo.Git("rev-list", "--count", "main.."+branch))
+}
+
+// TestSecretsStayOnTheGateway: P3. It saves a view with a token, which must not get to git.
+func TestSecretsStayOnTheGateway(t *testing.T) {
+	p := newPlant(t)
+	p.spec.back = back
+	first := p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(first)
+	p.git.Forget()
+	p.save("gh" + "p_" + "a8Fk2Lq9Zx7Wc3Vb6Nm1Ty5Ru4Pe0Od8Sg2H")
+	s := p.proposal("Refused")
+	assert.Equal(t, "ChangesRefused", s.Proposal.Reason)
+	assert.Contains(t, s.Proposal.Message, "GitHub token")
+	assert.NotContains(t, s.Proposal.Message, "a8Fk2Lq9")
+	for _, r := range p.git.Requests() {
+		assert.NotEqual(t, gitserver.ReceivePack, r.Service)
+	}
+}
+
+// TestSyncWaitsForThePush changes a view on the gateway and in git at once: the sync waits until the gateway's version is pushed.
+func TestSyncWaitsForThePush(t *testing.T) {
+	p := newPlant(t)
+	p.spec.back = "    createPR: false\n    debounce: 5s\n    watchPaths: [\"projects/line/**\"]\n"
+	p.repo.Commit("first", site()...)
+	p.start()
+	p.synced(p.repo.Head())
+	p.save("maria's")
+	p.proposal("Settling")
+	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("git's")))
+	p.reason("ConflictDetected")
+	s := p.await("git's version", func(s state) bool { return s.Phase == "Synced" && s.Commit == second })
+	assert.Positive(t, s.Report.Files.Saved)
+	assert.Equal(t, view("git's"), p.read(viewPath))
+	assert.Equal(t, view("maria's"), p.repo.Content(branch, inGit+viewPath))
+	p.proposal("Pushed") // it stays: no user has undone the change
+}
