@@ -33,7 +33,7 @@ pull request conflicts with its base branch. The command writes an annotation, w
 		Example: `  stoker proposals line
 
   # close the pull request of the gateway area-4, and propose its changes again
-  stoker proposals line --renew area-4`,
+  stoker proposals line --renew line-1`,
 		Args: cobra.ExactArgs(1),
 	}
 	renew := command.Flags().String("renew", "", "propose the changes of this `gateway` again, from today's base")
