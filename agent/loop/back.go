@@ -71,8 +71,12 @@ func (l *Loop) propose(ctx context.Context) {
 		b.shown, b.due = nil, time.Time{}
 		return
 	}
-	if !l.settled || l.drift.last == nil || l.sync.report != nil && l.sync.report.Phase == sync.Standby {
-		return // the files have not been compared yet, or the other node of the pair proposes
+	if !l.settled || l.wish.Leave || l.sync.report != nil && l.sync.report.Phase == sync.Standby {
+		return // another agent may have the gateway, or the other node of the pair proposes
+	}
+	if l.drift.last == nil { // the files have not been compared yet
+		b.shown = b.proposer.Recall(l.Engine.Notes())
+		return
 	}
 	o := l.wish.Order
 	base := func() (propose.Base, error) { return l.Engine.Base(ctx, o.Connections.Remote, o.Task) }

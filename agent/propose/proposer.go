@@ -104,6 +104,23 @@ func New(log *slog.Logger, now func() time.Time) *Proposer {
 // Done receives when work beside the loop has ended, so that Step has something to do.
 func (p *Proposer) Done() <-chan struct{} { return p.done }
 
+// Recall returns the state that the record tells, for the time until the files have been compared.
+func (p *Proposer) Recall(n Notes) *v1alpha1.Proposal {
+	if !p.loaded {
+		rec, err := loadRecord(n)
+		if err != nil {
+			return nil
+		}
+		p.rec, p.loaded = rec, true
+		p.show()
+	}
+	if p.status.State == "" {
+		return nil
+	}
+	out := p.status
+	return &out
+}
+
 // Close ends what runs beside the loop. The next Step, also of another Proposer, continues from the record.
 func (p *Proposer) Close() {
 	if p.job != nil {
@@ -178,7 +195,7 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	if p.job != nil {
 		return time.Time{}, nil // Done wakes the loop
 	}
-	if in.Overwrote && p.rec.active() && !p.rec.Overwritten {
+	if in.Overwrote && len(in.Changed) == 0 && p.rec.active() && !p.rec.Overwritten {
 		p.rec.Overwritten = true
 		if err := p.rec.save(in.Notes); err != nil {
 			return p.due, err
@@ -380,8 +397,11 @@ func (p *Proposer) poll(ctx context.Context, s *Settings) (time.Time, error) {
 				p.Log.Info("pull request closed", "url", r.URL)
 				r.close()
 				r.end(string(v1alpha1.ProposalClosed))
-			case i >= 0 && list[i].Commit != "" && list[i].Commit != r.Tip.String():
+			case i >= 0 && !rec.Shared && list[i].Commit != "" && list[i].Commit != r.Tip.String():
 				r.Foreign = true
+			}
+			if i >= 0 && r.active() {
+				r.URL = oneLine(list[i].URL, 512)
 			}
 		}}
 	})
@@ -400,7 +420,11 @@ func (p *Proposer) finish(ctx context.Context, s *Settings, notes Notes, how v1a
 	p.start(ctx, func(ctx context.Context) outcome {
 		var errs []error
 		if s.Forge != nil && rec.Number > 0 && !rec.Shared && how != v1alpha1.ProposalMerged {
-			errs = append(errs, s.Forge.Close(ctx, rec.Number, comment))
+			pr, err := s.own(ctx, rec.Number)
+			if pr != nil {
+				err = s.Forge.Close(ctx, pr.Number, comment)
+			}
+			errs = append(errs, err)
 		}
 		if !rec.Shared && !rec.Foreign && !rec.Tip.IsZero() {
 			err := s.Remote.Push(ctx, branchRef(rec.Branch), rec.Tip, plan.ID{}, nil)

@@ -146,6 +146,41 @@ func TestProposal(t *testing.T) {
 		assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
 		assert.Empty(t, pl.hub.list)
 	})
+	t.Run("a changed record touches no other pull request", func(t *testing.T) {
+		pl := newPlant(t)
+		other := pl.gateway("b")
+		other.save(`{"v":7}`)
+		other.settle(minute)
+		g := pl.gateway("a")
+		before := g.disk.Files()
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		rec, err := loadRecord(g.notes)
+		require.NoError(t, err)
+		rec.Number = 1 // that of the other gateway
+		require.NoError(t, rec.save(g.notes))
+		title := pl.hub.list[0].Title
+		g.restart()
+		g.save(`{"v":3}`)
+		g.settle(2 * minute)
+		for _, name := range []string{"view.json", "resource.json", "thumbnail.png"} {
+			g.disk.Write(view+name, before[view+name])
+		}
+		g.settle(2 * minute)
+		assert.Equal(t, forge.Open, pl.hub.list[0].State)
+		assert.Equal(t, title, pl.hub.list[0].Title)
+	})
+	t.Run("a restart shows what the record tells", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		assert.Nil(t, g.p.Recall(g.notes))
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		g.restart()
+		shown := g.p.Recall(g.notes)
+		require.NotNil(t, shown)
+		assert.Equal(t, v1alpha1.ProposalOpen, shown.State)
+	})
 	t.Run("without a forge only the branch", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")

@@ -29,10 +29,12 @@ type push struct {
 
 func (w *push) run(ctx context.Context, rec record) outcome {
 	rec, err := w.branch(ctx, rec)
-	if err == nil && w.s.Forge != nil && rec.Number == 0 {
+	switch {
+	case err != nil || w.s.Forge == nil || rec.Foreign:
+	case rec.Number == 0:
 		rec, err = w.open(ctx, rec)
-	} else if err == nil && w.s.Forge != nil && !rec.Shared {
-		err = w.s.Forge.Update(ctx, rec.Number, subject(w.s.Identity, w.c), body(w.s.Identity, w.c, w.base.Commit))
+	case !rec.Shared:
+		err = w.update(ctx, rec)
 	}
 	return outcome{apply: func(r *record) { *r = rec }, err: err}
 }
@@ -124,6 +126,30 @@ func (w *push) draft(began plan.ID) (*repo.Draft, error) {
 		return w.c.Draft, nil //nolint:nilerr // see above
 	}
 	return repo.NewDraft(w.base.Objects, root, w.c.edits)
+}
+
+// update brings the text of the pull request up to date.
+func (w *push) update(ctx context.Context, rec record) error {
+	pr, err := w.s.own(ctx, rec.Number)
+	if err != nil || pr == nil {
+		return err
+	}
+	return w.s.Forge.Update(ctx, pr.Number, subject(w.s.Identity, w.c), body(w.s.Identity, w.c, w.base.Commit))
+}
+
+// own returns the pull request of this gateway's branch with a number, or nil. The number comes from the record, which programs of the
+// gateway can change, so it alone says nothing.
+func (s *Settings) own(ctx context.Context, number int64) (*forge.PullRequest, error) {
+	list, err := s.Forge.ByHead(ctx, s.Branch, s.BaseBranch)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		if pr := &list[i]; pr.Number == number && pr.Branch == s.Branch && !pr.Fork {
+			return pr, nil
+		}
+	}
+	return nil, nil
 }
 
 // open opens the pull request, or adopts one that is open: of this branch, or of another gateway that made the same change.
