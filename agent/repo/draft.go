@@ -23,6 +23,8 @@ type Edit struct {
 	Path    string // slash-separated, as in git
 	Delete  bool
 	Content []byte
+	// Known is the blob of the new content if the server has it already; Content is not used then.
+	Known plan.ID
 	// Exec sets the executable bit. A file that has it as it should keeps its exact mode.
 	Exec bool
 }
@@ -182,7 +184,11 @@ func (d *Draft) editFile(entries []rawEntry, old *rawEntry, name string, e Edit)
 	case e.Exec:
 		mode = modeExec
 	}
-	return append(entries, rawEntry{mode: mode, name: name, id: d.add(plumbing.BlobObject, e.Content)}), nil
+	id := e.Known
+	if id.IsZero() {
+		id = d.add(plumbing.BlobObject, e.Content)
+	}
+	return append(entries, rawEntry{mode: mode, name: name, id: id}), nil
 }
 
 // add adds an object and returns its id.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/agent/repo/wire"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -33,6 +34,20 @@ func (r *Remote) Push(ctx context.Context, branch string, from, to plan.ID, pack
 	return r.source.Push(ctx, branch, from, to, pack)
 }
 
+// CommitText returns the bytes of a commit that is the tip of a ref. The commit does not get into the store.
+func (s *Store) CommitText(ctx context.Context, r *Remote, commit plan.ID) ([]byte, error) {
+	if err := s.looking.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer s.looking.unlock()
+	t, err := s.packs.Begin(commit)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close()
+	return r.source.CommitText(ctx, t)
+}
+
 // APIToken returns the token for the API of the forge: that of the GitHub App, or else that of Auth. It fails with AuthFailed if
 // there is only an ssh key.
 func (r *Remote) APIToken(ctx context.Context) (secret.String, error) { return r.source.APIToken(ctx) }
@@ -43,6 +58,11 @@ func (r *Remote) APITransport() http.RoundTripper {
 		return c.APITransport()
 	}
 	return http.DefaultTransport
+}
+
+// CommitText implements source.
+func (l *local) CommitText(context.Context, *store.Transfer) ([]byte, error) {
+	return nil, l.readOnly()
 }
 
 // PushRefs implements source.

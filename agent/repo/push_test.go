@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -27,6 +28,24 @@ func TestRemotePush(t *testing.T) {
 	found, err := refs.Resolve(parseRef(t, "a"))
 	require.NoError(t, err)
 	assert.Equal(t, Resolution{"refs/heads/a", second}, found)
+}
+
+func TestCommitText(t *testing.T) {
+	for name, refused := range map[string][]gitserver.Feature{"without its tree": nil, "from a server without filters": {gitserver.Filter}} {
+		t.Run(name, func(t *testing.T) {
+			g := newSite(t)
+			g.Server.Refuse(refused...)
+			g.Push("first", repotest.Views(1))
+			tip := g.Push("second\n\nName: value", repotest.EditView(0, 1))
+			s := openStore(t, t.TempDir())
+			text, err := s.CommitText(t.Context(), g.remote(), tip)
+			require.NoError(t, err)
+			assert.Equal(t, g.Git("cat-file", "commit", tip.String()), strings.TrimSpace(string(text)))
+			assert.False(t, s.Has(tip), "the store has got a commit without its tree")
+			_, err = s.CommitText(t.Context(), g.remote(), plan.ID{1})
+			require.Error(t, err)
+		})
+	}
 }
 
 func TestDirectoryReceivesNoPush(t *testing.T) {

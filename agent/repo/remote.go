@@ -48,6 +48,8 @@ type source interface {
 	Blobs(ctx context.Context, t *store.Transfer, ids []plan.ID) (*store.Received, error)
 	// Reaches reports whether the commit of t is one of tips or one of their ancestors.
 	Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) (bool, error)
+	// CommitText returns the bytes of the commit of t, the tip of a ref.
+	CommitText(ctx context.Context, t *store.Transfer) ([]byte, error)
 	// PushRefs returns all refs of the service that accepts pushes.
 	PushRefs(ctx context.Context) (*wire.Refs, error)
 	// Push moves a ref from old to new, with the objects in pack.

@@ -18,12 +18,3 @@ func (s *Store) RawTree(id plan.ID) ([]byte, error) {
 	}
 	return b.Bytes(), nil
 }
-
-// RawCommit returns the bytes of a commit.
-func (s *Store) RawCommit(id plan.ID) ([]byte, error) {
-	var b bytes.Buffer
-	if _, _, err := s.read(&b, id, kindCommit); err != nil {
-		return nil, s.NoteDamage(err)
-	}
-	return b.Bytes(), nil
-}

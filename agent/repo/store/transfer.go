@@ -214,6 +214,40 @@ func (t *Transfer) Contains(in *Received, ids ...plan.ID) error {
 	return nil
 }
 
+// CommitText returns the bytes of Commit in a received pack. If the pack lacks it, IsNotFound holds for the error.
+func (t *Transfer) CommitText(in *Received) ([]byte, error) {
+	p, err := openPack(t.root, in.temp)
+	if err != nil {
+		return nil, err
+	}
+	defer p.release()
+	text, _, err := t.commit(p)
+	return text, err
+}
+
+// commit returns the bytes of Commit in a pack, and its tree.
+func (t *Transfer) commit(p *pack) (text []byte, tree plan.ID, err error) {
+	off, found, err := p.find(t.Commit)
+	if err != nil {
+		return nil, plan.ID{}, err
+	}
+	if !found {
+		return nil, plan.ID{}, NotFound(t.Commit)
+	}
+	r := t.store.newReader()
+	defer r.scratch.close()
+	o, err := p.locate(r.inflate, off, &t.store.limits)
+	if err != nil {
+		return nil, plan.ID{}, err
+	}
+	var b bytes.Buffer
+	if err := o.writeTo(&b, r.inflate, r.scratch, &t.store.limits); err != nil {
+		return nil, plan.ID{}, err
+	}
+	tree, err = rootTree(t.Commit, o.kind, b.Bytes())
+	return b.Bytes(), tree, err
+}
+
 // HasCommit reports whether a received pack has Commit, and the pack or the store has its tree.
 func (t *Transfer) HasCommit(in *Received) (bool, error) {
 	p, err := openPack(t.root, in.temp)
@@ -221,21 +255,10 @@ func (t *Transfer) HasCommit(in *Received) (bool, error) {
 		return false, err
 	}
 	defer p.release()
-	off, found, err := p.find(t.Commit)
-	if err != nil || !found {
-		return false, err
+	_, tree, err := t.commit(p)
+	if IsNotFound(err) {
+		return false, nil
 	}
-	r := t.store.newReader()
-	defer r.scratch.close()
-	o, err := p.locate(r.inflate, off, &t.store.limits)
-	if err != nil {
-		return false, err
-	}
-	var b bytes.Buffer
-	if err := o.writeTo(&b, r.inflate, r.scratch, &t.store.limits); err != nil {
-		return false, err
-	}
-	tree, err := rootTree(t.Commit, o.kind, b.Bytes())
 	if err != nil {
 		return false, err
 	}

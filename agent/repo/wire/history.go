@@ -49,6 +49,32 @@ func (c *Client) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID)
 		"commit %s is not among the last %d commits of the allowed refs of %s: ask for a branch or a tag", t.Commit, depths[len(depths)-1], c.url)
 }
 
+// CommitText returns the bytes of the commit of t, which must be the tip of a ref. It asks for the commit without its tree.
+func (c *Client) CommitText(ctx context.Context, t *store.Transfer) ([]byte, error) {
+	ctx, dog, stop := watch(ctx, c.opts.Total, c.opts.StallBytes, c.opts.StallWindow)
+	defer stop()
+	t.MaxBytes = c.opts.SearchBytes
+	a, err := c.advertised(ctx, dog)
+	if err != nil {
+		return nil, err
+	}
+	defer c.last.put(a)
+	req := a.request(step{want: t.Commit, depth: 1})
+	if a.caps.Supports(capability.Filter) {
+		_ = req.Capabilities.Set(capability.Filter) // fails for arguments only
+		req.Filter = packp.FilterTreeDepth(0)
+	}
+	in, _, err := c.receive(ctx, dog, a, t, req)
+	if Refused(err) {
+		err = failure.New(v1alpha1.ReasonGitUnreachable, "%s does not send commit %s: %w", c.url, t.Commit.Short(), Foreign(err, nil))
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer t.Drop(in)
+	return t.CommitText(in)
+}
+
 // behind looks for the commit of t among the commits that a step brings.
 func (c *Client) behind(ctx context.Context, dog *watchdog, a *advertisement, t *store.Transfer, s step) (found, whole bool, err error) {
 	req := a.request(s)
