@@ -32,7 +32,7 @@ With --renew, the agent of that gateway closes its pull request and proposes tod
 pull request conflicts with its base branch. The command writes an annotation, which Argo CD does not revert.`,
 		Example: `  stoker proposals line
 
-  # close the pull request of the gateway area-4, and propose its changes again
+  # close the pull request of the gateway line-1, and propose its changes again
   stoker proposals line --renew line-1`,
 		Args: cobra.ExactArgs(1),
 	}

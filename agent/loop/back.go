@@ -17,8 +17,8 @@ type back struct {
 	proposer *propose.Proposer
 	shown    *v1alpha1.Proposal
 	due      time.Time
-	// overwrote reports that a sync has written files since the last step.
-	overwrote bool
+	// wrote is when a sync last wrote files that the proposer has not been told about; zero if there was none.
+	wrote time.Time
 	// added are the files that the last walk found; it is repeated after file events, and at every tenth comparison.
 	added  []string
 	walked time.Time // the comparison that the walk belongs to
@@ -83,10 +83,13 @@ func (l *Loop) propose(ctx context.Context) {
 	if err := l.walk(ctx, base); err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) {
 		l.Log.Debug("new files not looked for", "error", err)
 	}
+	overwrote := !b.wrote.IsZero() && !l.drift.ended.Before(b.wrote) // an older comparison does not tell which changes are gone
 	b.shown, b.due = b.proposer.Step(ctx, s, propose.Input{
-		Notes: l.Engine.Notes(), Changed: l.changes(), Base: base, Overwrote: b.overwrote, Renew: o.Propose,
+		Notes: l.Engine.Notes(), Changed: l.changes(), Base: base, Overwrote: overwrote, Renew: o.Propose,
 	})
-	b.overwrote = false
+	if overwrote {
+		b.wrote = time.Time{}
+	}
 	l.Metrics.ProposalFiles("proposed", files(b.shown, false))
 	l.Metrics.ProposalFiles("refused", files(b.shown, true))
 }

@@ -91,7 +91,9 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 func (l *Loop) note(o *Order, r *sync.Report) {
 	l.record(r)
 	l.taken = l.Engine.Taken()
-	l.back.overwrote = l.back.overwrote || r.Wrote()
+	if r.Wrote() {
+		l.back.wrote = l.Now()
+	}
 	previous, class := l.sync.report, r.Class()
 	asked := o == l.sync.of && previous != nil && previous.Class() == v1alpha1.ClassDone && !r.Wrote() // nothing changed since the last success
 	if o != l.sync.of || previous != nil && previous.Class() != class {

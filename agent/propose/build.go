@@ -8,6 +8,7 @@ package propose
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing/format/gitattributes"
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
@@ -33,6 +36,8 @@ type Base struct {
 	State    plan.State
 	// RootOf returns the tree of an earlier commit, or an error if it is not at hand.
 	RootOf func(commit plan.ID) (plan.ID, error)
+	// CommitText fetches the bytes of the commit at the tip of a ref.
+	CommitText func(ctx context.Context, commit plan.ID) ([]byte, error)
 }
 
 // Limits bound a proposal.
@@ -58,6 +63,8 @@ type File struct {
 	ID     plan.ID // of the new content in git; zero if the file is deleted
 	// Modification is who changed the resource and when, as its resource.json says.
 	Actor, At string
+	// kept reports that an earlier push of this proposal brought the file, and that a sync has overwritten it on the gateway since.
+	kept bool
 }
 
 // Op is what a proposal does to a file.
@@ -93,11 +100,15 @@ const maxJSON = 4 << 20 // bytes
 
 // Build makes a proposal of the resources that the candidates, paths in the data directory, belong to.
 func Build(b Base, candidates []string, limits Limits, guard Guard) (*Changes, error) {
-	x := &builder{Base: b, limits: limits, guard: guard, out: &Changes{}, content: map[string][]byte{}, edits: map[plan.Path]repo.Edit{}}
+	x := &builder{Base: b, limits: limits, guard: guard, out: &Changes{}, content: map[string][]byte{}, edits: map[plan.Path]repo.Edit{},
+		attributes: attributes{b.Objects, b.Root, map[string][]gitattributes.MatchAttribute{}}}
 	for _, unit := range x.units(candidates) {
 		if err := x.unit(unit); err != nil {
 			return nil, err
 		}
+	}
+	if x.failed != nil {
+		return nil, x.failed
 	}
 	slices.SortFunc(x.out.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	x.checkAll()
@@ -120,6 +131,9 @@ type builder struct {
 	content map[string][]byte // by Path: the new content in git
 	edits   map[plan.Path]repo.Edit
 	total   int64
+
+	attributes attributes
+	failed     error // what keeps the builder from an answer
 }
 
 // unit is a resource directory, or a single file beside no resource.json.
@@ -355,6 +369,15 @@ func (x *builder) source(c change) (plan.Source, bool) {
 	}
 	if rule, denied := x.guard.Path(c.path, src.Path); denied {
 		x.refuse(c.path, v1alpha1.ReasonChangesRefused, "must not leave the gateway ("+rule+")")
+		return src, false
+	}
+	tracked, err := x.attributes.lfs(src.Path)
+	switch {
+	case err != nil:
+		x.failed = errors.Join(x.failed, err)
+		return src, false
+	case tracked:
+		x.refuse(c.path, v1alpha1.ReasonChangesRefused, "git keeps it in LFS: change it in git")
 		return src, false
 	}
 	return src, true

@@ -148,8 +148,8 @@ func author(id Identity, c *Changes, authors map[string]string, now time.Time) r
 	return person(all[0], id, authors, at)
 }
 
-// message returns the commit message.
-func message(id Identity, c *Changes, authors map[string]string, deployed plan.ID) string {
+// message returns the commit message. from is the commit below the first one of the branch.
+func message(id Identity, c *Changes, authors map[string]string, from plan.ID) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", subject(id, c))
 	for i, f := range c.Files {
@@ -159,7 +159,7 @@ func message(id Identity, c *Changes, authors map[string]string, deployed plan.I
 		}
 		fmt.Fprintf(&b, "%s %s\n", f.Op, oneLine(f.Path, 200))
 	}
-	fmt.Fprintf(&b, "\n%s: %s\n%s: %s\n%s: %s\n", trailerGateway, oneLine(id.String(), 200), trailerBase, deployed, trailerChange, c.Digest)
+	fmt.Fprintf(&b, "\n%s: %s\n%s: %s\n%s: %s\n", trailerGateway, oneLine(id.String(), 200), trailerBase, from, trailerChange, c.Digest)
 	if all := actors(c.Files); len(all) > 1 {
 		for _, a := range all[1:min(len(all), 10)] {
 			p := person(a, id, authors, time.Time{})
@@ -167,6 +167,35 @@ func message(id Identity, c *Changes, authors map[string]string, deployed plan.I
 		}
 	}
 	return b.String()
+}
+
+// trailers are those of a commit that an agent made.
+type trailers struct {
+	gateway, change string
+	base            plan.ID
+}
+
+// readTrailers reads the trailers of a commit; they are empty if an agent did not make it. A commit that a user amends has another
+// committer.
+func readTrailers(commit []byte) trailers {
+	var t trailers
+	head, message, _ := strings.Cut(string(commit), "\n\n")
+	who := stoker(time.Time{})
+	if !strings.Contains(head, fmt.Sprintf("\ncommitter %s <%s> ", who.Name, who.Mail)) {
+		return t
+	}
+	for line := range strings.Lines(message) {
+		name, value, _ := strings.Cut(strings.TrimRight(line, "\n"), ": ")
+		switch name {
+		case trailerGateway:
+			t.gateway = value
+		case trailerBase:
+			t.base, _ = plan.ParseID(value)
+		case trailerChange:
+			t.change = value
+		}
+	}
+	return t
 }
 
 // body returns the text of the pull request. All text from the gateway stands in code spans, so that no name of a resource plants a

@@ -176,6 +176,7 @@ func (pl *plant) gateway(name string) *gateway {
 		settings: Settings{
 			Identity: Identity{"plants", name}, Branch: "gateway-changes/plants/" + name, BaseBranch: "main", Debounce: 30 * time.Second,
 			Limits: generous, Guard: noGuard, Provider: "hub", Remote: remote, Forge: pl.hub,
+			Watches: func(string) bool { return true },
 		},
 	}
 	g.restart()
@@ -246,7 +247,10 @@ func (g *gateway) step() time.Time {
 	g.last, due = g.p.Step(g.t.Context(), &g.settings, Input{
 		Notes: g.notes, Changed: g.changed(), Overwrote: g.synced,
 		Base: func() (Base, error) {
-			return Base{Commit: g.commit, Root: g.root, Objects: g.store, Desired: g.desired, Manifest: g.manifest, State: g.disk, RootOf: g.store.RootTree}, nil
+			return Base{Commit: g.commit, Root: g.root, Objects: g.store, Desired: g.desired, Manifest: g.manifest, State: g.disk, RootOf: g.store.RootTree,
+				CommitText: func(ctx context.Context, id plan.ID) ([]byte, error) {
+					return g.store.CommitText(ctx, g.settings.Remote, id)
+				}}, nil
 		},
 	})
 	g.synced = false

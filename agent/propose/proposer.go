@@ -195,8 +195,7 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	if p.job != nil {
 		return time.Time{}, nil // Done wakes the loop
 	}
-	if in.Overwrote && len(in.Changed) == 0 && p.rec.active() && !p.rec.Overwritten {
-		p.rec.Overwritten = true
+	if in.Overwrote && p.rec.overwritten(in.Changed) {
 		if err := p.rec.save(in.Notes); err != nil {
 			return p.due, err
 		}
@@ -247,9 +246,9 @@ func (p *Proposer) follow(ctx context.Context, s *Settings, in Input, base Base)
 	case len(c.Refused) > 0:
 		p.refused(c)
 		return p.poll(ctx, s)
-	case len(c.Files) == 0 && p.rec.active() && !p.rec.Overwritten && !p.rec.Foreign:
+	case len(c.Files) == 0 && p.rec.active() && !p.rec.keeps() && !p.rec.Foreign:
 		return p.finish(ctx, s, in.Notes, v1alpha1.ProposalWithdrawn, "The change was undone on the gateway.")
-	case len(c.Files) == 0, p.rec.active() && c.Digest == p.rec.Digest && p.rec.Pending.IsZero() && (p.rec.Number > 0 || s.Forge == nil):
+	case len(c.Files) == 0 || p.rec.active() && c.Digest == p.rec.Digest && p.rec.Pending.IsZero() && (p.rec.Number > 0 || s.Forge == nil):
 		p.show()
 		return p.poll(ctx, s)
 	case slices.Contains(p.rec.Closed, c.Digest):
@@ -289,7 +288,7 @@ func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, time.Tim
 	}
 	of := seen + base.Commit.String()
 	if p.builtOf == of {
-		return p.built, time.Time{}, nil
+		return p.keep(s, base, p.built), time.Time{}, nil
 	}
 	ready := p.since.Add(s.Debounce)
 	if last := p.first.Add(maxWait); last.Before(ready) {
@@ -309,7 +308,7 @@ func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, time.Tim
 		return nil, time.Time{}, err
 	}
 	p.built, p.builtOf, p.first = c, of, time.Time{}
-	return c, time.Time{}, nil
+	return p.keep(s, base, c), time.Time{}, nil
 }
 
 // settled forgets changes that are gone.
@@ -321,7 +320,7 @@ func (p *Proposer) settled() {
 func (p *Proposer) begin(ctx context.Context, s *Settings, c *Changes, base Base, notes Notes) {
 	p.status = v1alpha1.Proposal{State: v1alpha1.ProposalPushing, Branch: s.Branch, URL: p.rec.URL, Number: p.rec.Number, Files: int32(len(c.Files)), Message: "pushing"}
 	rec := p.rec.clone()
-	w := &push{s: s, c: c, base: base, notes: notes, log: p.Log, now: p.Now, opened: p.Opened, wait: p.Wait}
+	w := &push{s: s, c: c, built: p.built, base: base, notes: notes, log: p.Log, now: p.Now, opened: p.Opened, wait: p.Wait}
 	p.start(ctx, func(ctx context.Context) outcome { return w.run(ctx, rec) })
 }
 

@@ -107,6 +107,31 @@ func TestProposal(t *testing.T) {
 		assert.Equal(t, v1alpha1.ProposalOpen, g.state())
 		assert.Len(t, pl.hub.open(), 1)
 	})
+	t.Run("a sync overwrites a part of the changes", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.disk.Write("config/resources/core/a/data.bin", "from a user")
+		g.settle(minute)
+		require.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		pl.repo.Commit("second", gitserver.Files(withView(t, `{"v":9}`)))
+		require.NotZero(t, g.pull())
+		g.settle(minute)
+		branch := "gateway-changes/plants/a"
+		assert.Equal(t, "1", pl.repo.Git("rev-list", "--count", "main.."+branch), "nothing new is pushed")
+		g.restart()
+		g.disk.Write("config/resources/core/a/data.bin", "more from a user")
+		g.settle(2 * minute)
+		assert.Equal(t, "2", pl.repo.Git("rev-list", "--count", "main.."+branch))
+		assert.Equal(t, `{"v":2}`, pl.repo.Content(branch, "site/"+view+"view.json"), "the change that was overwritten is still proposed")
+		assert.Equal(t, "more from a user", pl.repo.Content(branch, "site/config/resources/core/a/data.bin"))
+		g.settle(20 * minute)
+		assert.Equal(t, "2", pl.repo.Git("rev-list", "--count", "main.."+branch))
+		g.save(`{"v":10}`)
+		g.settle(2 * minute)
+		assert.Equal(t, `{"v":10}`, pl.repo.Content(branch, "site/"+view+"view.json"), "a newer save replaces it")
+		assert.Len(t, pl.hub.list, 1)
+	})
 	t.Run("closed is not proposed again, but another change is", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")
@@ -145,6 +170,18 @@ func TestProposal(t *testing.T) {
 		g.settle(minute)
 		assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
 		assert.Empty(t, pl.hub.list)
+	})
+	t.Run("a branch of another gateway", func(t *testing.T) {
+		pl := newPlant(t)
+		other := pl.gateway("b")
+		other.settings.Branch = "gateway-changes/plants/a"
+		other.save(`{"v":7}`)
+		other.settle(minute)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
+		assert.Contains(t, g.last.Message, "plants/b")
 	})
 	t.Run("a changed record touches no other pull request", func(t *testing.T) {
 		pl := newPlant(t)
@@ -239,7 +276,10 @@ func TestProposal(t *testing.T) {
 		pl.repo.Commit("second", gitserver.Write("unmapped/readme.md", "new"))
 		g.pull()
 		_, _ = g.p.Step(t.Context(), &g.settings, Input{Notes: g.notes, Changed: g.changed(), Renew: "now", Base: func() (Base, error) {
-			return Base{Commit: g.commit, Root: g.root, Objects: g.store, Desired: g.desired, Manifest: g.manifest, State: g.disk, RootOf: g.store.RootTree}, nil
+			return Base{Commit: g.commit, Root: g.root, Objects: g.store, Desired: g.desired, Manifest: g.manifest, State: g.disk, RootOf: g.store.RootTree,
+				CommitText: func(ctx context.Context, id plan.ID) ([]byte, error) {
+					return g.store.CommitText(ctx, g.settings.Remote, id)
+				}}, nil
 		}})
 		g.settle(2 * minute)
 		require.Len(t, pl.hub.list, 2)
@@ -346,6 +386,63 @@ func TestProposalSurvivesFailures(t *testing.T) {
 		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
 		assert.Len(t, pl.hub.open(), 1)
 		assert.Equal(t, "1", pl.repo.Git("rev-list", "--count", "main..gateway-changes/plants/a"))
+	})
+}
+
+// TestLostRecord lets the agent lose its record while its branch is on the server.
+func TestLostRecord(t *testing.T) {
+	branch := "gateway-changes/plants/a"
+	lose := func(t *testing.T) (*plant, *gateway) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		require.Len(t, pl.hub.open(), 1)
+		g.notes.content = map[string][]byte{}
+		g.restart()
+		return pl, g
+	}
+	t.Run("with the same changes the branch is adopted", func(t *testing.T) {
+		pl, g := lose(t)
+		tip := pl.repo.Git("rev-parse", branch)
+		g.settle(2 * minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		assert.Equal(t, tip, pl.repo.Git("rev-parse", branch))
+		assert.Len(t, pl.hub.list, 1)
+		g.save(`{"v":3}`)
+		g.settle(2 * minute)
+		assert.Equal(t, `{"v":3}`, pl.repo.Content(branch, "site/"+view+"view.json"))
+		assert.Equal(t, "2", pl.repo.Git("rev-list", "--count", "main.."+branch))
+		pl.merge("squash")
+		assert.Zero(t, g.pull())
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalMerged, g.state())
+	})
+	t.Run("with other changes the branch is left alone", func(t *testing.T) {
+		pl, g := lose(t)
+		tip := pl.repo.Git("rev-parse", branch)
+		g.save(`{"v":3}`)
+		g.settle(2 * minute)
+		assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
+		assert.Equal(t, tip, pl.repo.Git("rev-parse", branch))
+		assert.Len(t, pl.hub.open(), 1)
+	})
+	t.Run("after its pull request the branch begins again", func(t *testing.T) {
+		pl, g := lose(t)
+		require.NoError(t, pl.hub.Close(t.Context(), 1, ""))
+		g.save(`{"v":3}`)
+		g.settle(2 * minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+		assert.Len(t, pl.hub.open(), 1)
+		assert.Equal(t, "1", pl.repo.Git("rev-list", "--count", "main.."+branch))
+	})
+	t.Run("an amended commit belongs to its author", func(t *testing.T) {
+		pl, g := lose(t)
+		tip := pl.repo.Git("commit-tree", branch+"^{tree}", "-p", branch+"^", "-m", pl.repo.Git("log", "-1", "--format=%B", branch))
+		pl.repo.Branch(branch, tip)
+		g.settle(2 * minute)
+		assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
+		assert.Equal(t, tip, pl.repo.Git("rev-parse", branch))
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 type push struct {
 	s      *Settings
 	c      *Changes
+	built  *Changes // c without the files that are kept
 	base   Base
 	notes  Notes
 	log    *slog.Logger
@@ -49,16 +50,12 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	if !rec.Pending.IsZero() && tip == rec.Pending { // the last attempt was interrupted after its push
 		rec.Tip, rec.Pending = tip, plan.ID{}
 	}
-	if !tip.IsZero() && rec.Tip.IsZero() && tip == rec.Left { // of a proposal that has ended
-		if err := w.s.Remote.Push(ctx, ref, tip, plan.ID{}, nil); err != nil {
+	if !tip.IsZero() && rec.Tip.IsZero() {
+		if rec, tip, err = w.recover(ctx, rec, tip); err != nil {
 			return rec, err
 		}
-		tip = plan.ID{}
 	}
 	if !tip.IsZero() && tip != rec.Tip {
-		if rec.Tip.IsZero() {
-			return rec, failure.New(v1alpha1.ReasonBranchTaken, "the branch %s exists and its tip %s is not a commit of this agent: merge or delete it, or set another targetBranch", w.s.Branch, tip.Short())
-		}
 		rec.Foreign = true
 		return rec, nil
 	}
@@ -66,6 +63,7 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 		return rec, nil
 	}
 	if tip.IsZero() { // the first push, or the branch was deleted: it starts again from the commit on the disk
+		w.c = w.built
 		rec.Base, rec.Number, rec.URL, rec.Shared = w.base.Commit, 0, "", false
 	}
 	parent := tip
@@ -78,12 +76,12 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	if err != nil {
 		return rec, err
 	}
-	commit := draft.Seal(parent, who, stoker(now), message(w.s.Identity, w.c, w.s.Authors, w.base.Commit))
+	commit := draft.Seal(parent, who, stoker(now), message(w.s.Identity, w.c, w.s.Authors, rec.Base))
 	pack, err := packOf(draft)
 	if err != nil {
 		return rec, err
 	}
-	rec.Branch, rec.Pending, rec.Digest, rec.Files, rec.Overwritten, rec.Ended = w.s.Branch, commit, w.c.Digest, filesOf(w.c), false, ""
+	rec.Branch, rec.Pending, rec.Digest, rec.Files, rec.Ended = w.s.Branch, commit, w.c.Digest, filesOf(w.c), ""
 	rec.Tip = tip
 	rec.Pushes = append(rec.Pushes, now)
 	if err := rec.save(w.notes); err != nil {
@@ -99,6 +97,47 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	rec.Tip, rec.Pending = commit, plan.ID{}
 	w.log.Info("changes pushed", "branch", w.s.Branch, "commit", commit.String(), "files", len(w.c.Files))
 	return rec, rec.save(w.notes)
+}
+
+// recover finds out whose commit the tip of a branch is that the record does not name: a proposal that has ended may have left it, and a
+// lost record does not name what was pushed. It returns the tip that the branch has afterwards.
+func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, plan.ID, error) {
+	taken := func(why string) (record, plan.ID, error) {
+		return rec, tip, failure.New(v1alpha1.ReasonBranchTaken, "the branch %s exists, and %s: merge or delete it, or set another targetBranch", w.s.Branch, why)
+	}
+	ended := tip == rec.Left
+	if !ended {
+		text, err := w.base.CommitText(ctx, tip)
+		if err != nil {
+			return rec, tip, err
+		}
+		t := readTrailers(text)
+		switch {
+		case t.gateway == "":
+			return taken("its tip " + tip.Short() + " is not a commit of an agent")
+		case t.gateway != w.s.String():
+			return taken("its tip " + tip.Short() + " is a commit of the gateway " + oneLine(t.gateway, 200))
+		case t.change == w.c.Digest:
+			rec.Branch, rec.Base, rec.Tip, rec.Digest, rec.Files = w.s.Branch, t.base, tip, t.change, filesOf(w.c)
+			w.log.Info("branch adopted", "branch", w.s.Branch, "commit", tip.String())
+			return rec, tip, rec.save(w.notes)
+		}
+		if w.s.Forge != nil {
+			list, err := w.s.Forge.ByHead(ctx, w.s.Branch, w.s.BaseBranch)
+			if err != nil {
+				return rec, tip, err
+			}
+			own := slices.DeleteFunc(list, func(pr forge.PullRequest) bool { return pr.Fork })
+			ended = len(own) > 0 && !slices.ContainsFunc(own, func(pr forge.PullRequest) bool { return pr.State == forge.Open })
+		}
+	}
+	if !ended {
+		return taken("it has changes of this gateway that the agent no longer knows")
+	}
+	if err := w.s.Remote.Push(ctx, branchRef(w.s.Branch), tip, plan.ID{}, nil); err != nil {
+		return rec, tip, err
+	}
+	return rec, plan.ID{}, nil
 }
 
 // tipOf returns the commit of a ref as the server tells a client that pushes; zero if it does not exist.
@@ -118,12 +157,12 @@ func tipOf(ctx context.Context, r *repo.Remote, ref string) (plan.ID, error) {
 // draft returns the tree to push. A branch stays based on the commit that it began with, even if the gateway has got newer ones since: so
 // the pull request shows nothing but the changes of the gateway. Without that commit, the tree is based on the one on the disk.
 func (w *push) draft(began plan.ID) (*repo.Draft, error) {
-	if began == w.base.Commit {
+	if began == w.base.Commit && w.c.Draft != nil {
 		return w.c.Draft, nil
 	}
-	root, err := w.base.RootOf(began)
-	if err != nil {
-		return w.c.Draft, nil //nolint:nilerr // see above
+	root := w.base.Root
+	if earlier, err := w.base.RootOf(began); err == nil {
+		root = earlier
 	}
 	return repo.NewDraft(w.base.Objects, root, w.c.edits)
 }

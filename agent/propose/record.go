@@ -1,13 +1,17 @@
 package propose
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
 )
 
 // Notes keeps small texts durably in the data directory. *disk.Dir implements it.
@@ -27,9 +31,9 @@ type record struct {
 	// Tip is the last commit that was pushed. Pending is one that is being pushed: the server has it or not.
 	Tip     plan.ID `json:"tip"`
 	Pending plan.ID `json:"pending"`
-	// Digest identifies the changes of Pending, or else of Tip; Files are their sources with their blobs, zero for a deleted one.
-	Digest string             `json:"digest"`
-	Files  map[string]plan.ID `json:"files,omitempty"`
+	// Digest identifies the changes of Pending, or else of Tip; Files are these changes, by their sources.
+	Digest string                 `json:"digest"`
+	Files  map[plan.Path]proposed `json:"files,omitempty"`
 	// Number and URL are those of the pull request; 0 before it is open.
 	Number int64  `json:"number,omitempty"`
 	URL    string `json:"url,omitempty"`
@@ -37,8 +41,6 @@ type record struct {
 	Shared bool `json:"shared,omitempty"`
 	// Foreign reports that the tip of the branch was not ours.
 	Foreign bool `json:"foreign,omitempty"`
-	// Overwritten reports that a sync replaced the gateway's version, so that its absence is no withdrawal.
-	Overwritten bool `json:"overwritten,omitempty"`
 	// Ended is how the last proposal ended, shown until the next one.
 	Ended string `json:"ended,omitempty"`
 	// Left is the tip of the last proposal's branch, which may still exist.
@@ -49,6 +51,16 @@ type record struct {
 	Renewed string `json:"renewed,omitempty"`
 	// Pushes are the times of the last pushes.
 	Pushes []time.Time `json:"pushes,omitempty"`
+}
+
+// proposed is a file of a proposal.
+type proposed struct {
+	Path string  `json:"path"` // in the data directory
+	Op   Op      `json:"op"`
+	Exec bool    `json:"exec,omitempty"`
+	ID   plan.ID `json:"id"` // its blob; zero if the file is deleted
+	// Overwritten reports that a sync replaced the gateway's version. The file stays in the proposal, because no user undid its change.
+	Overwritten bool `json:"overwritten,omitempty"`
 }
 
 const (
@@ -109,16 +121,74 @@ func (r *record) save(n Notes) error {
 	return nil
 }
 
-// files returns the sources of changes with their blobs.
-func filesOf(c *Changes) map[string]plan.ID {
-	m := make(map[string]plan.ID, len(c.Files))
+// filesOf returns the files of changes as a record has them.
+func filesOf(c *Changes) map[plan.Path]proposed {
+	m := make(map[plan.Path]proposed, len(c.Files))
 	for _, f := range c.Files {
-		m[string(f.Source)] = f.ID
+		m[f.Source] = proposed{Path: f.Path, Op: f.Op, Exec: f.Exec, ID: f.ID, Overwritten: f.kept}
 	}
 	return m
+}
+
+// overwritten notes that a sync has written files, after which the paths changed still differ from git. It reports whether that replaced
+// proposed files.
+func (r *record) overwritten(changed []string) bool {
+	any := false
+	for source, f := range r.Files {
+		if _, still := slices.BinarySearch(changed, f.Path); !still && !f.Overwritten {
+			f.Overwritten = true
+			r.Files[source], any = f, true
+		}
+	}
+	return any
+}
+
+// keeps reports whether the proposal has files that a sync has overwritten.
+func (r *record) keeps() bool {
+	for _, f := range r.Files {
+		if f.Overwritten {
+			return true
+		}
+	}
+	return false
 }
 
 func (r record) clone() record {
 	r.Files, r.Closed, r.Pushes = maps.Clone(r.Files), slices.Clone(r.Closed), slices.Clone(r.Pushes)
 	return r
+}
+
+// keep adds the files of the proposal that a sync has overwritten: the next commit must not take them back. Their content is on the server
+// and not here. The record can be forged, so each file has to pass the rules for paths again.
+func (p *Proposer) keep(s *Settings, base Base, c *Changes) *Changes {
+	if len(c.Files) == 0 || len(c.Refused) > 0 || p.rec.Tip.IsZero() || !p.rec.keeps() {
+		return c
+	}
+	out := &Changes{Files: slices.Clone(c.Files), Digest: c.Digest, edits: slices.Clone(c.edits)}
+	h := sha256.New()
+	fmt.Fprintln(h, c.Digest)
+	for _, source := range slices.Sorted(maps.Keys(p.rec.Files)) {
+		f := p.rec.Files[source]
+		if !f.Overwritten || slices.ContainsFunc(c.Files, func(n File) bool { return n.Source == source }) || !s.Watches(f.Path) {
+			continue
+		}
+		if src, ok, err := base.Desired.Source(f.Path); err != nil || !ok || src.Path != source {
+			continue
+		}
+		if _, denied := s.Guard.Path(f.Path, source); denied {
+			continue
+		}
+		out.Files = append(out.Files, File{Path: f.Path, Source: source, Op: f.Op, Exec: f.Exec, ID: f.ID, kept: true})
+		out.edits = append(out.edits, repo.Edit{Path: string(source), Delete: f.ID.IsZero(), Known: f.ID, Exec: f.Exec})
+		fmt.Fprintf(h, "%q %s %t %s\n", source, f.Op, f.Exec, f.ID)
+	}
+	if len(out.Files) == len(c.Files) {
+		return c
+	}
+	out.Digest = hex.EncodeToString(h.Sum(nil))
+	if maps.EqualFunc(filesOf(out), p.rec.Files, func(a, b proposed) bool { return a.ID == b.ID && a.Exec == b.Exec }) {
+		out.Digest = p.rec.Digest // the tip has all of it
+	}
+	slices.SortFunc(out.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	return out
 }

@@ -3,6 +3,7 @@ package propose
 import (
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -74,6 +75,37 @@ func (p *Proposer) show() {
 	p.status = st
 }
 
+// Recording is what the record tells about a proposal.
+type Recording struct {
+	v1alpha1.Proposal
+	Changes []Change `json:"changes,omitempty"`
+}
+
+// Change is a file of a proposal.
+type Change struct {
+	Path   string    `json:"path"`   // in the data directory
+	Source plan.Path `json:"source"` // in git
+	Op     Op        `json:"op"`
+	// Overwritten reports that a sync has replaced the gateway's version since.
+	Overwritten bool `json:"overwritten,omitempty"`
+}
+
+// Recorded reads the record. Programs of the gateway can change it, so its text is not fit for a terminal.
+func Recorded(n Notes) (Recording, error) {
+	rec, err := loadRecord(n)
+	if err != nil {
+		return Recording{}, err
+	}
+	p := Proposer{rec: rec}
+	p.show()
+	r := Recording{Proposal: p.status}
+	for _, source := range slices.Sorted(maps.Keys(rec.Files)) {
+		f := rec.Files[source]
+		r.Changes = append(r.Changes, Change{f.Path, source, f.Op, f.Overwritten})
+	}
+	return r, nil
+}
+
 // fingerprint identifies the state of files by what stat tells.
 func fingerprint(state plan.State, paths []string) (string, error) {
 	h := fnv.New128a()
@@ -92,9 +124,9 @@ func (p *Proposer) merged(b Base) (bool, error) {
 	if !p.rec.active() || b.Commit == p.rec.Base {
 		return false, nil
 	}
-	for path, want := range p.rec.Files {
+	for source, want := range p.rec.Files {
 		at := plan.Entry{Mode: plan.Directory, ID: b.Root}
-		for name := range strings.SplitSeq(path, "/") {
+		for name := range strings.SplitSeq(string(source), "/") {
 			if at.Mode != plan.Directory {
 				at = plan.Entry{}
 				break
@@ -110,7 +142,7 @@ func (p *Proposer) merged(b Base) (bool, error) {
 			}
 			at = entries[i]
 		}
-		if at.ID != want {
+		if at.ID != want.ID {
 			return false, nil
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/propose"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -68,5 +69,8 @@ func (e *Engine) Base(ctx context.Context, remote *repo.Remote, t Task) (propose
 	}
 	return propose.Base{
 		Commit: h.Commit, Root: root, Objects: e.Store, Desired: desired, Manifest: dir.Manifest(), State: dir.Within(ctx), RootOf: e.Store.RootTree,
+		CommitText: func(ctx context.Context, commit plan.ID) ([]byte, error) {
+			return e.Store.CommitText(ctx, remote, commit)
+		},
 	}, nil
 }
