@@ -105,7 +105,7 @@ func action(reason string) string {
 		return "Elect"
 	case v1alpha1.EventRefResolved, v1alpha1.EventRefUpdated, v1alpha1.EventRefResolutionFailed:
 		return "Resolve"
-	case v1alpha1.EventPRCreated, v1alpha1.EventPRMerged, v1alpha1.EventPRClosed, v1alpha1.EventChangesRefused:
+	case v1alpha1.EventPRCreated, v1alpha1.EventPRUpdated, v1alpha1.EventPRMerged, v1alpha1.EventPRClosed, v1alpha1.EventChangesRefused:
 		return "Propose"
 	}
 	return "Sync"

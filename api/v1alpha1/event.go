@@ -26,6 +26,8 @@ const (
 	EventRollbackCompleted = "RollbackCompleted"
 	// EventPRCreated: the pull request with a gateway's changes is open.
 	EventPRCreated = "PRCreated"
+	// EventPRUpdated: newer changes of the gateway are in its open pull request.
+	EventPRUpdated = "PRUpdated"
 	// EventPRMerged: git has the changes of a gateway.
 	EventPRMerged = "PRMerged"
 	// EventPRClosed: the pull request with a gateway's changes was closed without a merge.

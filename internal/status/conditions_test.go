@@ -3,6 +3,7 @@ package status
 import (
 	"flag"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -29,6 +30,18 @@ func TestConditionsOfTheDocumentation(t *testing.T) {
 		return
 	}
 	assert.Equal(t, table, is, "go test ./internal/status -update")
+}
+
+func TestEventsAreDocumented(t *testing.T) {
+	source, err := os.ReadFile("../../api/v1alpha1/event.go")
+	require.NoError(t, err)
+	page, err := os.ReadFile("../../docs/reference/status.md")
+	require.NoError(t, err)
+	names := regexp.MustCompile(`\bEvent\w+ += "(\w+)"`).FindAllStringSubmatch(string(source), -1)
+	require.Greater(t, len(names), 15)
+	for _, name := range names {
+		assert.Contains(t, string(page), "`"+name[1]+"`")
+	}
 }
 
 func TestOnlyListedConditionsAreSet(t *testing.T) {

@@ -189,7 +189,7 @@ func (w *writer) proposed() string {
 }
 
 // proposalEvents returns the events of one gateway's proposal. A gateway that was not known before may only have restarted, so it has
-// none. There is no event for another commit on the branch, because the row does not name the commit.
+// none. A push that takes less time than the lead needs to notice it has no event.
 func (g *gateway) proposalEvents(was *v1alpha1.DiscoveredGateway) []Event {
 	if was == nil || g.proposal == nil {
 		return nil
@@ -208,6 +208,8 @@ func (g *gateway) proposalEvents(was *v1alpha1.DiscoveredGateway) []Event {
 	switch {
 	case g.ProposalState == v1alpha1.ProposalOpen && created:
 		return event(false, v1alpha1.EventPRCreated, fmt.Sprintf("Created %s for gateway changes on %s", pr, g.Name))
+	case g.ProposalState == v1alpha1.ProposalOpen && was.ProposalState == v1alpha1.ProposalPushing:
+		return event(false, v1alpha1.EventPRUpdated, fmt.Sprintf("Updated %s with newer gateway changes on %s", pr, g.Name))
 	case !entered:
 	case g.ProposalState == v1alpha1.ProposalMerged:
 		return event(false, v1alpha1.EventPRMerged, fmt.Sprintf("%s with gateway changes on %s was merged", pr, g.Name))

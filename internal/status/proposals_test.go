@@ -185,6 +185,8 @@ func TestProposalEvents(t *testing.T) {
 		{"more changes of an open one", []step{
 			{state: v1alpha1.ProposalOpen, url: prAddress, want: "PRCreated Created PR #42 for gateway changes on gw-0: " + prAddress},
 			{state: v1alpha1.ProposalPushing, url: prAddress},
+			{state: v1alpha1.ProposalOpen, url: prAddress, want: "PRUpdated Updated PR #42 with newer gateway changes on gw-0: " + prAddress},
+			{state: v1alpha1.ProposalSettling, url: prAddress},
 			{state: v1alpha1.ProposalOpen, url: prAddress},
 		}},
 		{"another one", []step{
