@@ -133,14 +133,14 @@ func filesOf(c *Changes) map[plan.Path]proposed {
 // overwritten notes that a sync has written files, after which the paths changed still differ from git. It reports whether that replaced
 // proposed files.
 func (r *record) overwritten(changed []string) bool {
-	any := false
+	replaced := false
 	for source, f := range r.Files {
 		if _, still := slices.BinarySearch(changed, f.Path); !still && !f.Overwritten {
 			f.Overwritten = true
-			r.Files[source], any = f, true
+			r.Files[source], replaced = f, true
 		}
 	}
-	return any
+	return replaced
 }
 
 // keeps reports whether the proposal has files that a sync has overwritten.
