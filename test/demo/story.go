@@ -118,7 +118,7 @@ func designerSaves(ctx context.Context, w *world) error {
 		return err
 	}
 	return errors.Join(
-		w.check(s.Drift.Files == 1 && len(s.Drift.Paths) == 1 && s.Drift.Paths[0].Path == viewFile, "the agent reports the one file that differs from git"),
+		w.check(len(s.Drift.Paths) == 2 && s.Drift.Paths[1].Path == viewFile, "the agent reports the view that differs from git, and that its resource.json lists a thumbnail now"),
 		w.check(string(got) == hers, "and does not change it: driftPolicy is report"),
 	)
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -33,7 +34,14 @@ func (p *plant) proposal(want string) state {
 
 // TestDesignerSaveBecomesABranch follows a save from the Designer to git and back.
 func TestDesignerSaveBecomesABranch(t *testing.T) {
-	p := newPlant(t)
+	for name, inPlace := range map[string]bool{"files are replaced": false, "files are written in place": true} {
+		t.Run(name, func(t *testing.T) {
+			saveBecomesABranch(t, newPlant(t, func(_ *plant, o *simulator.Options) { o.Unknowns.SaveInPlace = inPlace }))
+		})
+	}
+}
+
+func saveBecomesABranch(t *testing.T, p *plant) {
 	p.spec.back = back
 	first := p.repo.Commit("first", site()...)
 	p.start()
@@ -47,7 +55,7 @@ func TestDesignerSaveBecomesABranch(t *testing.T) {
 	assert.Equal(t, p.read(viewDir+"/resource.json"), p.repo.Content(branch, inGit+viewDir+"/resource.json"))
 	assert.Equal(t, first, p.repo.Git("rev-parse", branch+"^"))
 	assert.Equal(t, "maria (Ignition)", p.repo.Git("log", "-1", "--format=%an", branch))
-	assert.Equal(t, inGit+viewDir+"/resource.json\n"+inGit+viewPath, p.repo.Git("diff", "--name-only", "main", branch))
+	assert.Equal(t, inGit+viewDir+"/resource.json\n"+inGit+viewDir+"/thumbnail.png\n"+inGit+viewPath, p.repo.Git("diff", "--name-only", "main", branch))
 
 	// The merge brings nothing that the gateway does not have: no write, no scan.
 	merge := p.repo.Merge("merge", branch)

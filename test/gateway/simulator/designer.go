@@ -2,6 +2,7 @@ package simulator
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -78,8 +79,8 @@ func (g *Gateway) OpenResource(id, resourcePath string) error {
 }
 
 // SaveResource saves data files of a resource in a Designer: it writes them and resource.json, with the session's user
-// as actor, and the gateway loads them at once. It waits while a scan lock is held. If the gateway has loaded another
-// version since the session opened the resource, it returns ErrConflict, unless force is set.
+// as actor, and the gateway loads them at once. A Perspective view gets a thumbnail. It waits while a scan lock is held. If the gateway
+// has loaded another version since the session opened the resource, it returns ErrConflict, unless force is set.
 func (g *Gateway) SaveResource(ctx context.Context, id, resourcePath string, files map[string][]byte, force bool) error {
 	if err := g.saveInDesigner(ctx, id, resourcePath, files, force); err != nil {
 		return err
@@ -116,6 +117,7 @@ func (g *Gateway) saveInDesigner(ctx context.Context, id, resourcePath string, f
 	case old.storedSignature() != base && !force:
 		return ErrConflict
 	}
+	files = withThumbnail(resourcePath, files)
 	dir := path.Join(projectsDir, s.project, resourcePath)
 	saved, err := g.saveResource(dir, old, s.user, files)
 	if err != nil {
@@ -136,6 +138,17 @@ func (g *Gateway) saveInDesigner(ctx context.Context, id, resourcePath string, f
 		g.projects[s.project] = &changed
 	}
 	return nil
+}
+
+// withThumbnail adds the picture of a Perspective view that a Designer saves with the view.
+func withThumbnail(resourcePath string, files map[string][]byte) map[string][]byte {
+	view, ok := files["view.json"]
+	if _, has := files[thumbnailFile]; has || !ok || !strings.HasPrefix(resourcePath, "com.inductiveautomation.perspective/views/") {
+		return files
+	}
+	files = maps.Clone(files)
+	files[thumbnailFile] = picture(fmt.Sprintf("%x", sha256.Sum256(view)))
+	return files
 }
 
 // SaveConfig saves a resource's config.json in a collection like the web interface. It waits while a scan lock is held,

@@ -123,10 +123,10 @@ func (g *Gateway) reordered(dir string, r *resource) (map[string][]byte, error) 
 
 // redrawn returns another picture of the same view.
 func (g *Gateway) redrawn(_ string, r *resource) (map[string][]byte, error) {
-	if !slices.Contains(r.files, "thumbnail.png") {
+	if !slices.Contains(r.files, thumbnailFile) {
 		return nil, nil
 	}
-	return map[string][]byte{"thumbnail.png": fmt.Appendf(nil, "\x89PNG\r\n\x1a\n drawn at %s", g.now().Format(time.RFC3339Nano))}, nil
+	return map[string][]byte{thumbnailFile: picture("drawn at " + g.now().Format(time.RFC3339Nano))}, nil
 }
 
 const walFile = "config/ignition/tags/valueStore.idb-wal"
@@ -164,3 +164,6 @@ func (g *Gateway) noisy() {
 		}
 	})
 }
+
+// picture returns a file that starts like a PNG.
+func picture(of string) []byte { return []byte("\x89PNG\r\n\x1a\n " + of) }

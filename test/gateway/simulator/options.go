@@ -122,6 +122,8 @@ type Unknowns struct {
 	OpenAPIIs403 bool
 	// TrialStopsScans answers 403 to a scan when the trial has expired.
 	TrialStopsScans bool
+	// SaveInPlace makes a Designer and the web interface write into a file; otherwise they replace it.
+	SaveInPlace bool
 	// OtherStates makes a starting gateway report a state that no source names.
 	OtherStates bool
 }

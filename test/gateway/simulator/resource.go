@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	resourceFile = "resource.json"
-	unaryFile    = "unary-resource.json"
+	resourceFile  = "resource.json"
+	thumbnailFile = "thumbnail.png"
+	unaryFile     = "unary-resource.json"
 	// maxFile bounds a file that the simulator reads.
 	maxFile = 256 << 20
 	// maxKept bounds a config.json that is kept in memory for the resource routes.

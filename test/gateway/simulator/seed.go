@@ -125,8 +125,12 @@ func (g *Gateway) saveResource(dir string, r *resource, actor string, files map[
 	if err != nil {
 		return nil, err
 	}
+	put := g.putFile
+	if g.opts.Unknowns.SaveInPlace {
+		put = g.canaries.write
+	}
 	for name, raw := range files {
-		if err := g.putFile(path.Join(dir, name), raw); err != nil {
+		if err := put(path.Join(dir, name), raw); err != nil {
 			return nil, err
 		}
 	}
@@ -135,7 +139,7 @@ func (g *Gateway) saveResource(dir string, r *resource, actor string, files map[
 			return nil, err
 		}
 	}
-	return next, g.putFile(path.Join(dir, resourceFile), doc)
+	return next, put(path.Join(dir, resourceFile), doc)
 }
 
 func (g *Gateway) putFile(name string, raw []byte) error {
