@@ -94,6 +94,7 @@ var sideBySide = []scenario{
 	{"a GatewaySync that is deleted leaves the gateways as they are", aDeletedGatewaySyncLeavesGateways},
 	{"two releases of the official chart are two gateways", twoReleasesAreTwoGateways},
 	{"a redundant pair is synced, its backup on standby", aPairIsSynced},
+	{"a save on a gateway comes back by git", aSaveComesBackByGit},
 	{"a pod that requires its agent is refused without a GatewaySync", aPodThatRequiresItsAgent},
 }
 

@@ -5,8 +5,6 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,7 +52,8 @@ type plant struct {
 	commits []string // oldest first
 	views   []string // digest of the view in each commit
 	logs    strings.Builder
-	back    bool // older commits are also requested
+	back    bool   // older commits are also requested
+	saved   string // digest of a view that a user saved on a gateway
 }
 
 // plant creates a namespace with Secrets and a repository with the first commit of the example.
@@ -114,8 +113,7 @@ func (p *plant) commit(message string, edits ...gitserver.Edit) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	id := p.repo.Commit(message, edits...)
-	sum := sha256.Sum256([]byte(p.repo.Content(id, inGit)))
-	p.commits, p.views = append(p.commits, id), append(p.views, hex.EncodeToString(sum[:]))
+	p.commits, p.views = append(p.commits, id), append(p.views, digestOf(p.repo.Content(id, inGit)))
 	return id
 }
 

@@ -61,6 +61,7 @@ type world struct {
 	stokerPath    string
 	lines         *document.Lines // commands of the documents for scenarios to run
 	password      string          // of the repositories
+	pushPassword  string          // of the repositories, for pushes too
 	gatewayToken  string
 	webhookToken  string // authenticates senders to the receiver
 	watcher       *watcher
@@ -79,7 +80,7 @@ func newWorld(t *testing.T, lines *document.Lines) *world {
 	context.AfterFunc(ctx, stop)
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	t.Cleanup(func() { cancel(); stop() })
-	w := &world{ctx: ctx, began: time.Now(), lines: lines, password: secretValue(), gatewayToken: "e2e:" + secretValue(), webhookToken: secretValue()}
+	w := &world{ctx: ctx, began: time.Now(), lines: lines, password: secretValue(), pushPassword: secretValue(), gatewayToken: "e2e:" + secretValue(), webhookToken: secretValue()}
 	w.say("a cluster with %d nodes", nodes)
 	w.Cluster = kubetest.Full(t, nodes)
 	w.client = w.Client(t)
@@ -127,7 +128,7 @@ func (w *world) prepare(t *testing.T) {
 func (w *world) startGit(t *testing.T) {
 	w.gitRoot = t.TempDir()
 	var err error
-	w.git, err = gitserver.Start(w.gitRoot, gitserver.Options{Host: w.HostAddress(t), TLS: true, Auth: gitserver.Basic(gitUser, w.password)})
+	w.git, err = gitserver.Start(w.gitRoot, gitserver.Options{Host: w.HostAddress(t), TLS: true, Pushes: true, Auth: w.credentials})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.git.Close()) })
 }
@@ -158,7 +159,7 @@ func (w *world) checkInstall(t *testing.T) {
 func (w *world) checkSaid(t *testing.T, said string, without ...spell) {
 	t.Helper()
 	for line := range strings.Lines(said) {
-		for _, secret := range []string{w.password, strings.TrimPrefix(w.gatewayToken, "e2e:"), w.webhookToken} {
+		for _, secret := range []string{w.password, w.pushPassword, strings.TrimPrefix(w.gatewayToken, "e2e:"), w.webhookToken} {
 			assert.NotContains(t, line, secret, "a secret is told")
 		}
 		// Only ServiceAccounts count: Kubernetes itself handles a kubelet that is refused for a moment. An
