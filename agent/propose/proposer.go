@@ -80,6 +80,7 @@ type Proposer struct {
 	done     chan struct{}
 	failures int
 	due      time.Time // of the next attempt after a failure
+	declined string    // builtOf of changes whose push the server has declined; others are pushed before due
 	polls    time.Time // when the pull request is asked about next
 	revert   bool      // onClosed
 }
@@ -258,7 +259,10 @@ func (p *Proposer) follow(ctx context.Context, s *Settings, in Input, base Base)
 	case p.rec.Foreign:
 		p.show()
 		return p.poll(ctx, s)
-	case now.Before(p.due):
+	case now.Before(p.due) && (p.declined == "" || p.declined == p.builtOf):
+		if p.status.State == v1alpha1.ProposalSettling {
+			p.status.State, p.status.Message = v1alpha1.ProposalPushing, "the last attempt failed; the next one is at "+p.due.UTC().Format(time.TimeOnly)
+		}
 		return p.due, nil
 	}
 	if at := p.rec.next(now); !at.IsZero() && c.Digest != p.rec.Digest {
@@ -360,7 +364,7 @@ func (p *Proposer) collect(notes Notes) error {
 	if o.err != nil {
 		return o.err
 	}
-	p.failures, p.due, p.polls = 0, time.Time{}, p.Now().Add(jitter(pollEvery, p.rec.Branch))
+	p.failures, p.due, p.declined, p.polls = 0, time.Time{}, "", p.Now().Add(jitter(pollEvery, p.rec.Branch))
 	p.show()
 	return nil
 }

@@ -342,6 +342,20 @@ func TestProposalSurvivesFailures(t *testing.T) {
 			})
 		}
 	}
+	t.Run("the server has lost the deployed commit", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		pl.repo.Orphan("rewritten", gitserver.Files(withView(t, `{"v":1}`)))
+		pl.repo.Git("reflog", "expire", "--expire=now", "--all")
+		pl.repo.Git("gc", "--quiet", "--prune=now")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		require.Equal(t, v1alpha1.ReasonPushRejected, g.last.Reason, "%+v", g.last)
+		g.pull()
+		g.save(`{"v":3}`)
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+	})
 	t.Run("the answer to a creation is lost", func(t *testing.T) {
 		pl := newPlant(t)
 		g := pl.gateway("a")

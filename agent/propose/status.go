@@ -27,7 +27,11 @@ func (p *Proposer) fail(err error) {
 		}
 	}
 	p.due = p.Now().Add(wait)
-	if p.status.Reason != reason || p.status.Message != err.Error() {
+	if reason == v1alpha1.ReasonPushRejected {
+		p.declined = p.builtOf
+	}
+	message := oneLine(err.Error(), 500)
+	if p.status.Reason != reason || p.status.Message != message {
 		p.Log.Warn("changes not proposed", "reason", reason, "error", err)
 	}
 	state := p.status.State
@@ -37,7 +41,7 @@ func (p *Proposer) fail(err error) {
 	if reason == v1alpha1.ReasonBranchTaken {
 		state = v1alpha1.ProposalForeign
 	}
-	p.status.State, p.status.Reason, p.status.Message = state, reason, oneLine(err.Error(), 500)
+	p.status.State, p.status.Reason, p.status.Message = state, reason, message
 }
 
 // refused shows why changes are not proposed.
