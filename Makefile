@@ -27,7 +27,7 @@ export GORACE ?= atexit_sleep_ms=50
 # Those that keep a processor and a disk busy come last: continuous integration runs pods beside them. Heavy dependencies
 # of tests live in modules of their own.
 ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
-MODULES := test/gitea test/charts test/crd test/argocd test/argocd/v3
+MODULES := test/gitea test/forge test/charts test/crd test/argocd test/argocd/v3
 FIRST   := ./injector ./agent/follow ./test/scenario ./test/bench/fleet ./agent/lead
 BUSY    := ./agent/disk/... ./agent/sync/... ./agent/repo/... ./agent/plan/...
 

@@ -29,7 +29,7 @@ type Forge interface {
 	// Open returns the open pull requests to base, newest first, at most MaxListed of them.
 	Open(ctx context.Context, base string) ([]PullRequest, error)
 	// Create opens a pull request. If one from the same branch to the same base is open, the error is ErrExists: list and adopt
-	// it. A label that the forge does not have is left out and named in the result's Notes.
+	// it. Gitea does not create labels: those that it lacks are left out and named in the result's Notes. GitHub and GitLab create them.
 	Create(ctx context.Context, d Draft) (PullRequest, error)
 	// Update replaces title and body.
 	Update(ctx context.Context, number int64, title, body string) error

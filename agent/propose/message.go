@@ -201,9 +201,11 @@ func readTrailers(commit []byte) trailers {
 // body returns the text of the pull request. All text from the gateway stands in code spans, so that no name of a resource plants a
 // mention, a link or an image.
 func body(id Identity, c *Changes, deployed plan.ID) string {
-	end := fmt.Sprintf("\n%s: `%s`\n%s: `%s`\n%s: `%s`\n", trailerGateway, span(id.String(), 200), trailerBase, deployed, trailerChange, c.Digest)
+	end := fmt.Sprintf("\n%s: `%s`\n%s: `%s`\n", trailerGateway, span(id.String(), 200), trailerBase, deployed)
 	var b strings.Builder
-	fmt.Fprintf(&b, "Changes that were saved on the gateway `%s`, which runs `%s`. The users are those that the gateway names; it can claim any.\n\n", span(id.String(), 200), deployed.Short())
+	// Lists of Azure DevOps have only the first 400 characters, so the change comes early.
+	fmt.Fprintf(&b, "Changes that were saved on the gateway `%s`, which runs `%s`.\n\n%s: `%s`\n\n", span(id.String(), 200), deployed.Short(), trailerChange, c.Digest)
+	b.WriteString("The users are those that the gateway names; it can claim any.\n\n")
 	b.WriteString("| resource | what | user | time |\n|---|---|---|---|\n")
 	groups := resources(c.Files)
 	for i, at := range slices.Sorted(maps.Keys(groups)) {

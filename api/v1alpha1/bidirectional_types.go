@@ -41,7 +41,7 @@ type BidirectionalSpec struct {
 	// +optional
 	// +kubebuilder:default=true
 	CreatePR *bool `json:"createPR,omitempty"`
-	// Labels of the pull request. A label that the forge does not have is left out.
+	// Labels of the pull request. Gitea leaves out those that the repository lacks, other forges create them, and Bitbucket has none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16

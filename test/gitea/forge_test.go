@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/forge/forgetest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
@@ -21,6 +22,20 @@ func (s *Server) forge(at, token string) forge.Forge {
 	f, err := forge.New(forge.Gitea, forge.Config{Repository: at, Token: func(context.Context) (secret.String, error) { return secret.New(token), nil }})
 	require.NoError(s.t, err)
 	return f
+}
+
+func TestSuite(t *testing.T) {
+	s := Start(t)
+	at, _ := s.Repository("suite", map[string]string{"a": "0"})
+	n := 0
+	forgetest.Suite(t, forgetest.Env{
+		Forge: s.forge(at, s.Token("root", "write:repository", "write:issue")),
+		Push: func(branch string) string {
+			n++
+			return s.Push(at, branch, "main", map[string]string{branch: fmt.Sprint(n)})
+		},
+		Merge: func(number int64) { s.Merge("suite", number, "merge") },
+	})
 }
 
 func TestPullRequests(t *testing.T) {

@@ -1,0 +1,423 @@
+// Package forgetest has small fakes of forges, and a suite that each forge has to pass. The fakes answer with all fields that the published
+// descriptions of the APIs require: test/forge compares them.
+package forgetest
+
+import (
+	"context"
+	"embed"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/internal/secret"
+)
+
+// Token is the token that a fake accepts. Commit is the tip of every branch.
+const Token = "t0ken-0f-tests"
+
+var Commit = strings.Repeat("ab", 20)
+
+// Providers are the providers with a fake.
+var Providers = slices.Sorted(maps.Keys(kinds))
+
+var kinds = map[string]struct {
+	routes     func(*Fake) http.Handler
+	accepts    func(*http.Request) bool
+	repository string // below the address of the fake
+	api        string
+}{
+	forge.GitHub:      {githubRoutes, bearer, "/plants/site.git", ""},
+	forge.GitLab:      {gitlabRoutes, bearer, "/plants/site.git", ""},
+	forge.Bitbucket:   {bitbucketRoutes, bearer, "/plants/site.git", "/2.0"},
+	forge.AzureDevOps: {azureRoutes, basic, "/plants/line/_git/site", "/plants"},
+}
+
+// templates are pull requests with the fields that a fake does not change.
+//
+//go:embed *.json
+var templates embed.FS
+
+// Fake is a small forge with one repository: pull requests in memory, in the JSON of one provider.
+type Fake struct {
+	*httptest.Server
+	// Answer handles a request instead of the fake if it returns true.
+	Answer func(w http.ResponseWriter, r *http.Request) bool
+
+	provider string
+	template object
+	mu       sync.Mutex
+	list     []forge.PullRequest
+	requests []string
+}
+
+// Start starts a fake of a provider. wrap may be nil; it sees each exchange.
+func Start(t testing.TB, provider string, wrap func(http.Handler) http.Handler) *Fake {
+	t.Helper()
+	k, ok := kinds[provider]
+	require.True(t, ok, "no fake of %q", provider)
+	f := &Fake{provider: provider}
+	raw, err := templates.ReadFile(provider + ".json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, &f.template))
+	routes := k.routes(f)
+	var handler http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.requests = append(f.requests, r.Method+" "+r.URL.Path)
+		switch {
+		case f.Answer != nil && f.Answer(w, r):
+		case k.accepts(r):
+			routes.ServeHTTP(w, r)
+		default:
+			f.refuse(w, http.StatusUnauthorized, "Bad credentials")
+		}
+	})
+	if wrap != nil {
+		handler = wrap(handler)
+	}
+	f.Server = httptest.NewServer(handler)
+	t.Cleanup(f.Close)
+	return f
+}
+
+// Forge returns a client of the fake's repository.
+func (f *Fake) Forge(t testing.TB, token string) forge.Forge {
+	t.Helper()
+	k, base := kinds[f.provider], ""
+	if k.api != "" {
+		base = f.URL + k.api
+	}
+	c, err := forge.New(f.provider, forge.Config{
+		Repository: f.URL + k.repository, APIBaseURL: base, Token: func(context.Context) (secret.String, error) { return secret.New(token), nil },
+	})
+	require.NoError(t, err)
+	return c
+}
+
+// Merge merges a pull request.
+func (f *Fake) Merge(number int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.list[number-1].State = forge.Merged
+}
+
+// Requests returns the methods and paths of all requests.
+func (f *Fake) Requests() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.requests)
+}
+
+func bearer(r *http.Request) bool { return r.Header.Get("Authorization") == "Bearer "+Token }
+
+func basic(r *http.Request) bool {
+	return r.Header.Get("Authorization") == "Basic "+base64.StdEncoding.EncodeToString([]byte(":"+Token))
+}
+
+// refuse answers with an error as the provider does.
+func (f *Fake) refuse(w http.ResponseWriter, code int, message string) {
+	switch f.provider {
+	case forge.Bitbucket:
+		reply(w, code, object{"type": "error", "error": object{"message": message}})
+	case forge.AzureDevOps:
+		if code == http.StatusUnauthorized {
+			w.WriteHeader(code) // without content
+			return
+		}
+		reply(w, code, object{"message": message, "typeKey": "GitException", "typeName": "GitException", "errorCode": 0, "eventId": 3000})
+	default:
+		reply(w, code, object{"message": message, "documentation_url": "https://forge.example.com/docs"})
+	}
+}
+
+// whole returns a pull request of the template with the fields in o.
+func (f *Fake) whole(o object) object {
+	out := maps.Clone(f.template)
+	maps.Copy(out, o)
+	return out
+}
+
+func reply(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	w.Header().Set("Etag", fmt.Sprintf(`"%x"`, len(b)))
+	w.WriteHeader(code)
+	_, _ = w.Write(b)
+}
+
+func read(r *http.Request, v any) {
+	if err := json.NewDecoder(r.Body).Decode(v); err != nil {
+		panic(err)
+	}
+}
+
+// create adds a pull request; ok is false if one of the branch is open.
+func (f *Fake) create(branch, base, title, body string) (*forge.PullRequest, bool) {
+	if slices.ContainsFunc(f.list, func(p forge.PullRequest) bool { return p.Branch == branch && p.Base == base && p.State == forge.Open }) {
+		return nil, false
+	}
+	n := int64(len(f.list) + 1)
+	f.list = append(f.list, forge.PullRequest{
+		Number: n, State: forge.Open, Branch: branch, Base: base, Title: title, Body: body, Commit: Commit, URL: fmt.Sprintf("https://forge.example.com/pr/%d", n),
+	})
+	return &f.list[n-1], true
+}
+
+// filtered returns the pull requests that match, newest first; "" matches all.
+func (f *Fake) filtered(branch, base string, keep func(forge.State) bool) []*forge.PullRequest {
+	var out []*forge.PullRequest
+	for i := range slices.Backward(f.list) {
+		p := &f.list[i]
+		if (branch == "" || p.Branch == branch) && (base == "" || p.Base == base) && keep(p.State) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (f *Fake) at(r *http.Request) *forge.PullRequest {
+	var n int
+	_, _ = fmt.Sscan(r.PathValue("n"), &n)
+	return &f.list[n-1]
+}
+
+func all[T any](list []*forge.PullRequest, convert func(*forge.PullRequest) T) []T {
+	out := make([]T, 0, len(list))
+	for _, p := range list {
+		out = append(out, convert(p))
+	}
+	return out
+}
+
+type object = map[string]any
+
+// created is the time of everything in a fake.
+const created = "2026-01-02T03:04:05Z"
+
+func githubRoutes(f *Fake) http.Handler {
+	show := func(p *forge.PullRequest) object {
+		side := func(branch string) object {
+			return object{"label": "plants:" + branch, "ref": branch, "sha": p.Commit, "user": f.template["user"], "repo": object{
+				"id": 42, "node_id": "R_42", "name": "site", "full_name": "plants/site", "private": true, "url": p.URL, "html_url": p.URL,
+			}}
+		}
+		o := f.whole(object{
+			"number": p.Number, "html_url": p.URL, "state": "open", "title": p.Title, "body": p.Body, "head": side(p.Branch), "base": side(p.Base),
+		})
+		if p.State != forge.Open {
+			o["state"] = "closed"
+		}
+		if p.State == forge.Merged {
+			o["merged_at"] = created
+		}
+		return o
+	}
+	m := http.NewServeMux()
+	m.HandleFunc("GET /api/v3/repos/plants/site/pulls", func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		state := q.Get("state")
+		reply(w, http.StatusOK, all(f.filtered(strings.TrimPrefix(q.Get("head"), "plants:"), q.Get("base"), func(s forge.State) bool { return state == "all" || s == forge.Open }), show))
+	})
+	m.HandleFunc("POST /api/v3/repos/plants/site/pulls", func(w http.ResponseWriter, r *http.Request) {
+		var in struct{ Title, Head, Base, Body string }
+		read(r, &in)
+		p, ok := f.create(in.Head, in.Base, in.Title, in.Body)
+		if !ok {
+			reply(w, http.StatusUnprocessableEntity, object{"message": "Validation Failed", "documentation_url": "https://forge.example.com/docs", "errors": []object{
+				{"resource": "PullRequest", "code": "custom", "message": "A pull request already exists for plants:x."},
+			}})
+			return
+		}
+		reply(w, http.StatusCreated, show(p))
+	})
+	m.HandleFunc("GET /api/v3/repos/plants/site/pulls/{n}", func(w http.ResponseWriter, r *http.Request) { reply(w, http.StatusOK, show(f.at(r))) })
+	m.HandleFunc("PATCH /api/v3/repos/plants/site/pulls/{n}", func(w http.ResponseWriter, r *http.Request) {
+		var in struct{ Title, Body, State *string }
+		read(r, &in)
+		edit(f.at(r), in.Title, in.Body, in.State != nil && *in.State == "closed")
+		reply(w, http.StatusOK, show(f.at(r)))
+	})
+	m.HandleFunc("POST /api/v3/repos/plants/site/issues/{n}/labels", func(w http.ResponseWriter, r *http.Request) {
+		var in struct{ Labels []string }
+		read(r, &in)
+		var labels []object
+		for _, l := range in.Labels { // unknown ones are created
+			labels = append(labels, object{"id": 1, "node_id": "LA_1", "url": "https://forge.example.com/l", "name": l, "description": nil, "color": "ededed", "default": false})
+		}
+		reply(w, http.StatusOK, labels)
+	})
+	m.HandleFunc("POST /api/v3/repos/plants/site/issues/{n}/comments", func(w http.ResponseWriter, r *http.Request) {
+		p := f.at(r)
+		reply(w, http.StatusCreated, object{
+			"id": 1, "node_id": "IC_1", "url": p.URL, "html_url": p.URL, "issue_url": p.URL, "body": "", "user": f.template["user"],
+			"created_at": created, "updated_at": created, "author_association": "MEMBER",
+		})
+	})
+	return m
+}
+
+func edit(p *forge.PullRequest, title, body *string, closes bool) {
+	if title != nil {
+		p.Title = *title
+	}
+	if body != nil {
+		p.Body = *body
+	}
+	if closes && p.State == forge.Open {
+		p.State = forge.Closed
+	}
+}
+
+func gitlabRoutes(f *Fake) http.Handler {
+	show := func(p *forge.PullRequest) object {
+		return f.whole(object{
+			"iid": p.Number, "web_url": p.URL, "state": map[forge.State]string{forge.Open: "opened", forge.Merged: "merged", forge.Closed: "closed"}[p.State],
+			"title": p.Title, "description": p.Body, "source_branch": p.Branch, "target_branch": p.Base, "sha": p.Commit,
+		})
+	}
+	const base = "/api/v4/projects/plants%2Fsite/merge_requests"
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rest, ok := strings.CutPrefix(r.URL.EscapedPath(), base)
+		if !ok {
+			f.refuse(w, http.StatusNotFound, "404 Project Not Found")
+			return
+		}
+		number, notes, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
+		r.SetPathValue("n", number)
+		switch {
+		case rest == "" && r.Method == http.MethodGet:
+			q := r.URL.Query()
+			reply(w, http.StatusOK, all(f.filtered(q.Get("source_branch"), q.Get("target_branch"), func(s forge.State) bool { return q.Get("state") == "all" || s == forge.Open }), show))
+		case rest == "" && r.Method == http.MethodPost:
+			var in struct {
+				Title, Description, Labels string
+				Source                     string `json:"source_branch"`
+				Target                     string `json:"target_branch"`
+			}
+			read(r, &in)
+			p, ok := f.create(in.Source, in.Target, in.Title, in.Description)
+			if !ok {
+				reply(w, http.StatusConflict, object{"message": []string{"Another open merge request already exists for this source branch: !1"}})
+				return
+			}
+			reply(w, http.StatusCreated, show(p))
+		case notes == "notes":
+			reply(w, http.StatusCreated, object{
+				"id": 1, "body": "", "author": f.template["author"], "created_at": created, "updated_at": created, "system": false, "noteable_id": 1001,
+				"noteable_type": "MergeRequest", "noteable_iid": f.at(r).Number,
+			})
+		case r.Method == http.MethodGet:
+			reply(w, http.StatusOK, show(f.at(r)))
+		default:
+			var in struct {
+				Title, Description *string
+				Event              string `json:"state_event"`
+			}
+			read(r, &in)
+			edit(f.at(r), in.Title, in.Description, in.Event == "close")
+			reply(w, http.StatusOK, show(f.at(r)))
+		}
+	})
+}
+
+func bitbucketRoutes(f *Fake) http.Handler {
+	show := func(p *forge.PullRequest) object {
+		repository := object{"type": "repository", "full_name": "plants/site"}
+		return f.whole(object{
+			"id": p.Number, "title": p.Title, "description": p.Body, "state": map[forge.State]string{forge.Open: "OPEN", forge.Merged: "MERGED", forge.Closed: "DECLINED"}[p.State],
+			"source":      object{"branch": object{"name": p.Branch}, "commit": object{"type": "commit", "hash": p.Commit[:12]}, "repository": repository},
+			"destination": object{"branch": object{"name": p.Base}, "repository": repository}, "links": object{"html": object{"href": p.URL}},
+		})
+	}
+	m := http.NewServeMux()
+	m.HandleFunc("GET /2.0/repositories/plants/site/pullrequests", func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		value := func(field string) string {
+			_, rest, _ := strings.Cut(q.Get("q"), field+` = "`)
+			v, _, _ := strings.Cut(rest, `"`)
+			return v
+		}
+		states := q["state"]
+		list := f.filtered(value("source.branch.name"), value("destination.branch.name"), func(s forge.State) bool { return s == forge.Open || len(states) > 1 })
+		reply(w, http.StatusOK, object{"values": all(list, show)})
+	})
+	m.HandleFunc("POST /2.0/repositories/plants/site/pullrequests", func(w http.ResponseWriter, r *http.Request) {
+		var in struct {
+			Title, Description  string
+			Source, Destination struct{ Branch struct{ Name string } }
+		}
+		read(r, &in)
+		p, _ := f.create(in.Source.Branch.Name, in.Destination.Branch.Name, in.Title, in.Description)
+		reply(w, http.StatusCreated, show(p))
+	})
+	m.HandleFunc("GET /2.0/repositories/plants/site/pullrequests/{n}", func(w http.ResponseWriter, r *http.Request) { reply(w, http.StatusOK, show(f.at(r))) })
+	m.HandleFunc("PUT /2.0/repositories/plants/site/pullrequests/{n}", func(w http.ResponseWriter, r *http.Request) {
+		var in struct{ Title, Description *string }
+		read(r, &in)
+		edit(f.at(r), in.Title, in.Description, false)
+		reply(w, http.StatusOK, show(f.at(r)))
+	})
+	m.HandleFunc("POST /2.0/repositories/plants/site/pullrequests/{n}/decline", func(w http.ResponseWriter, r *http.Request) {
+		edit(f.at(r), nil, nil, true)
+		reply(w, http.StatusOK, show(f.at(r)))
+	})
+	m.HandleFunc("POST /2.0/repositories/plants/site/pullrequests/{n}/comments", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, http.StatusCreated, object{"type": "pullrequest_comment", "id": 1, "created_on": created})
+	})
+	return m
+}
+
+func azureRoutes(f *Fake) http.Handler {
+	show := func(p *forge.PullRequest) object {
+		return f.whole(object{
+			"pullRequestId": p.Number, "status": map[forge.State]string{forge.Open: "active", forge.Merged: "completed", forge.Closed: "abandoned"}[p.State], "title": p.Title, "description": p.Body,
+			"sourceRefName": "refs/heads/" + p.Branch, "targetRefName": "refs/heads/" + p.Base, "lastMergeSourceCommit": object{"commitId": p.Commit},
+		})
+	}
+	const base = "/plants/line/_apis/git/repositories/site/pullrequests"
+	m := http.NewServeMux()
+	m.HandleFunc("GET "+base, func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		short := func(k string) string { return strings.TrimPrefix(q.Get("searchCriteria."+k), "refs/heads/") }
+		list := all(f.filtered(short("sourceRefName"), short("targetRefName"), func(s forge.State) bool { return s == forge.Open || short("status") == "all" }), func(p *forge.PullRequest) object {
+			shorter := *p
+			shorter.Body = p.Body[:min(len(p.Body), 400)] // as documented for lists
+			return show(&shorter)
+		})
+		reply(w, http.StatusOK, object{"value": list, "count": len(list)})
+	})
+	m.HandleFunc("POST "+base, func(w http.ResponseWriter, r *http.Request) {
+		var in struct{ SourceRefName, TargetRefName, Title, Description string }
+		read(r, &in)
+		p, ok := f.create(strings.TrimPrefix(in.SourceRefName, "refs/heads/"), strings.TrimPrefix(in.TargetRefName, "refs/heads/"), in.Title, in.Description)
+		if !ok {
+			f.refuse(w, http.StatusConflict, "TF401179: An active pull request for the source and target branch already exists.")
+			return
+		}
+		reply(w, http.StatusCreated, show(p))
+	})
+	m.HandleFunc("GET "+base+"/{n}", func(w http.ResponseWriter, r *http.Request) { reply(w, http.StatusOK, show(f.at(r))) })
+	m.HandleFunc("PATCH "+base+"/{n}", func(w http.ResponseWriter, r *http.Request) {
+		var in struct{ Title, Description, Status *string }
+		read(r, &in)
+		edit(f.at(r), in.Title, in.Description, in.Status != nil && *in.Status == "abandoned")
+		reply(w, http.StatusOK, show(f.at(r)))
+	})
+	m.HandleFunc("POST "+base+"/{n}/threads", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, http.StatusOK, object{"id": 1, "status": "active", "comments": []object{{"id": 1, "content": "", "commentType": "text"}}})
+	})
+	return m
+}
