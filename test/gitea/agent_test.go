@@ -30,11 +30,12 @@ func view(text string) string {
 
 // line is a gateway with its agent.
 type line struct {
-	t      *testing.T
-	gw     *simulator.Gateway
-	data   string
-	health string
-	logs   *program.Process
+	t         *testing.T
+	gw        *simulator.Gateway
+	name      string
+	dir, data string
+	health    string
+	logs      *program.Process
 }
 
 type state struct {
@@ -50,15 +51,27 @@ type state struct {
 }
 
 // start starts a gateway and the real agent, which follows the repository and proposes changes.
-func start(t *testing.T, s *Server, at, name, token string) *line {
+func start(t *testing.T, s *Server, at, name, token string, setups ...func(*simulator.Options)) *line {
+	t.Helper()
+	l := prepare(t, s.url, at, name, token, setups...)
+	l.run()
+	return l
+}
+
+// prepare starts a gateway, and writes the files of an agent that uses the forge at an address.
+func prepare(t *testing.T, forge, at, name, token string, setups ...func(*simulator.Options)) *line {
 	t.Helper()
 	dir := t.TempDir()
-	l := &line{t: t, data: filepath.Join(dir, "data")}
+	l := &line{t: t, name: name, dir: dir, data: filepath.Join(dir, "data")}
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "secrets", "gateway"), 0o755))
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "secrets", "forge"), 0o755))
 	require.NoError(t, os.MkdirAll(l.data, 0o755))
+	o := simulator.Options{Data: l.data, Strict: true}
+	for _, setup := range setups {
+		setup(&o)
+	}
 	var err error
-	l.gw, err = simulator.Start(simulator.Options{Data: l.data, Strict: true})
+	l.gw, err = simulator.Start(o)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, l.gw.Close()) })
 	write := func(name, text string) {
@@ -84,13 +97,19 @@ spec:
   sync:
     defaults: {syncPeriod: 5}
     profiles: {default: {mappings: [{source: services/gw/projects, destination: projects}]}}
-`, at, s.url))
-	cmd := exec.Command(program.Build(t, "agent"), "--file", filepath.Join(dir, "site.yaml"), "--data-dir", l.data, "--gateway-name", name, "--repo-dir", filepath.Join(dir, "objects"),
-		"--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0", "--log-format", "json", "--gateway-url", l.gw.URL())
-	cmd.Env = []string{"HOME=" + dir}
-	l.logs = program.Start(t, name, cmd)
-	require.Eventually(t, func() bool { l.health = l.logs.Log.Address("health"); return l.health != "" }, time.Minute, 20*time.Millisecond)
+`, at, forge))
 	return l
+}
+
+// run starts the agent, which may have run before.
+func (l *line) run() {
+	l.t.Helper()
+	cmd := exec.Command(program.Build(l.t, "agent"), "--file", filepath.Join(l.dir, "site.yaml"), "--data-dir", l.data, "--gateway-name", l.name,
+		"--repo-dir", filepath.Join(l.dir, "objects"), "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0", "--log-format", "json", "--gateway-url", l.gw.URL())
+	cmd.Env = []string{"HOME=" + l.dir}
+	l.logs = program.Start(l.t, l.name, cmd)
+	l.health = ""
+	require.Eventually(l.t, func() bool { l.health = l.logs.Log.Address("health"); return l.health != "" }, time.Minute, 20*time.Millisecond)
 }
 
 // await waits for a state of the agent.
@@ -98,15 +117,21 @@ func (l *line) await(what string, ok func(state) bool) state {
 	l.t.Helper()
 	var s state
 	require.Eventually(l.t, func() bool {
-		res, err := http.Get("http://" + l.health + "/state")
-		if err != nil {
-			return false
-		}
-		defer func() { _ = res.Body.Close() }()
-		s = state{}
-		return json.NewDecoder(res.Body).Decode(&s) == nil && ok(s)
+		var answers bool
+		s, answers = l.now()
+		return answers && ok(s)
 	}, time.Minute, 50*time.Millisecond, "%s", what)
 	return s
+}
+
+// now returns the state, if the agent answers.
+func (l *line) now() (s state, ok bool) {
+	res, err := http.Get("http://" + l.health + "/state")
+	if err != nil {
+		return s, false
+	}
+	defer func() { _ = res.Body.Close() }()
+	return s, json.NewDecoder(res.Body).Decode(&s) == nil
 }
 
 func (l *line) synced(commit string) state {

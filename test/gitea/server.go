@@ -151,6 +151,19 @@ func (s *Server) call(method, path string, in any, login func(*http.Request)) (i
 	return res.StatusCode, out
 }
 
+// list gets a list from the API.
+func (s *Server) list(path string) (out []map[string]any) {
+	s.t.Helper()
+	req, err := http.NewRequest(http.MethodGet, s.url+"/api/v1"+path, nil)
+	require.NoError(s.t, err)
+	req.Header.Set("Authorization", "token "+s.admin)
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(s.t, err)
+	defer func() { _ = res.Body.Close() }()
+	require.NoError(s.t, json.NewDecoder(res.Body).Decode(&out))
+	return out
+}
+
 // must calls the API and fails the test unless it accepts the call.
 func (s *Server) must(method, path string, in any) map[string]any {
 	s.t.Helper()
