@@ -71,21 +71,24 @@ func (l *Loop) propose(ctx context.Context) {
 		b.shown, b.due = nil, time.Time{}
 		return
 	}
-	if !l.settled || l.wish.Leave || l.sync.report != nil && l.sync.report.Phase == sync.Standby {
-		return // another agent may have the gateway, or the other node of the pair proposes
+	if !l.settled || l.wish.Leave {
+		return // another agent may have the gateway
 	}
+	standby := l.sync.report != nil && l.sync.report.Phase == sync.Standby
 	if l.drift.last == nil { // the files have not been compared yet
 		b.shown = b.proposer.Recall(l.Engine.Notes())
 		return
 	}
 	o := l.wish.Order
 	base := func() (propose.Base, error) { return l.Engine.Base(ctx, o.Connections.Remote, o.Task) }
-	if err := l.walk(ctx, base); err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) {
+	if standby {
+		b.added, b.dirty = nil, true
+	} else if err := l.walk(ctx, base); err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) {
 		l.Log.Debug("new files not looked for", "error", err)
 	}
 	overwrote := !b.wrote.IsZero() && !l.drift.ended.Before(b.wrote) // an older comparison does not tell which changes are gone
 	b.shown, b.due = b.proposer.Step(ctx, s, propose.Input{
-		Notes: l.Engine.Notes(), Changed: l.changes(), Base: base, Overwrote: overwrote, Renew: o.Propose,
+		Notes: l.Engine.Notes(), Changed: l.changes(), Base: base, Overwrote: overwrote, Standby: standby, Renew: o.Propose,
 	})
 	if overwrote {
 		b.wrote = time.Time{}

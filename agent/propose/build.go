@@ -181,7 +181,7 @@ type change struct {
 	noise  bool    // it differs, and means the same
 }
 
-// unit adds the changed files of a unit. Files that only mean the same are part of it if another file has changed.
+// unit adds the changed files of a unit. A thumbnail, and files that only mean the same, are part of it if another file has changed.
 func (x *builder) unit(u unit) error {
 	paths, err := x.paths(u)
 	if err != nil {
@@ -196,7 +196,7 @@ func (x *builder) unit(u unit) error {
 		}
 		if differs {
 			changed = append(changed, c)
-			meant = meant || !c.noise
+			meant = meant || !c.noise && base(c.path) != resource.Thumbnail
 		}
 	}
 	if !meant {
@@ -284,13 +284,9 @@ func (x *builder) compare(p string) (change, bool, error) {
 // errChanging means that the files change while they are read. The next attempt reads them again.
 var errChanging = errors.New("the files are changing")
 
-// sameMeaning reports whether a changed file only means the same: a resource.json that was signed again, JSON of the same meaning, a
-// thumbnail.
+// sameMeaning reports whether a changed file only means the same: a resource.json that was signed again, JSON of the same meaning.
 func (x *builder) sameMeaning(c change) bool {
 	name := base(c.path)
-	if name == resource.Thumbnail {
-		return true
-	}
 	if !strings.HasSuffix(name, ".json") || c.stat.Size > maxJSON {
 		return false
 	}

@@ -226,6 +226,13 @@ func TestBuild(t *testing.T) {
 		assert.Empty(t, c.Digest)
 		assert.Nil(t, c.Draft)
 	})
+	t.Run("a new thumbnail alone is no change", func(t *testing.T) {
+		files := withView(t, `{"v":1}`)
+		delete(files, "site/"+view+"thumbnail.png")
+		s := newScene(t, files)
+		s.disk.Write(view+"thumbnail.png", "drawn again")
+		assert.Empty(t, s.build(view+"thumbnail.png").Files)
+	})
 	t.Run("a new view goes where its siblings are", func(t *testing.T) {
 		s := newScene(t, withView(t, `{"v":1}`), mapping("shared/projects", "projects"), mapping("site/projects", "projects"))
 		s.disk.Write("projects/line/com.inductiveautomation.perspective/views/New/view.json", "{}")

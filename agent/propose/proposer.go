@@ -46,6 +46,9 @@ type Input struct {
 	Base func() (Base, error)
 	// Overwrote reports that a sync has written files since the last iteration.
 	Overwrote bool
+	// Standby reports that the other node of a redundant pair has the files. An open proposal is followed to its end, and nothing else is
+	// proposed. That the files are git's again withdraws nothing: the pair has copied them.
+	Standby bool
 	// Renew asks to close the pull request and to propose again from today's commit, once for each value.
 	Renew string
 }
@@ -196,12 +199,12 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	if p.job != nil {
 		return time.Time{}, nil // Done wakes the loop
 	}
-	if in.Overwrote && p.rec.overwritten(in.Changed) {
+	if (in.Overwrote || in.Standby) && p.rec.overwritten(in.Changed) {
 		if err := p.rec.save(in.Notes); err != nil {
 			return p.due, err
 		}
 	}
-	if len(in.Changed) == 0 && !p.rec.active() {
+	if (len(in.Changed) == 0 || in.Standby) && !p.rec.active() {
 		p.settled()
 		p.show()
 		return time.Time{}, nil
@@ -223,6 +226,10 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 			return p.finish(ctx, s, in.Notes, v1alpha1.ProposalMerged, "")
 		}
 		return p.due, err
+	}
+	if in.Standby {
+		p.show()
+		return p.poll(ctx, s)
 	}
 	if in.Renew != "" && in.Renew != p.rec.Renewed {
 		p.rec.Renewed, p.rec.Closed = in.Renew, nil

@@ -2,7 +2,10 @@ package gitea
 
 import (
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,7 +20,10 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-func TestMain(m *testing.M) { os.Exit(program.M{Tests: m}.Run()) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "6") // they mostly wait
+	os.Exit(program.M{Tests: m}.Run())
+}
 
 const (
 	views    = "projects/line/com.inductiveautomation.perspective/views/"
@@ -45,8 +51,9 @@ type state struct {
 		Scans []any
 	}
 	Proposal *struct {
-		State, URL, Message string
-		Number              int64
+		State, URL, Reason, Message string
+		Number                      int64
+		Refused                     int
 	}
 }
 
@@ -146,11 +153,26 @@ func (l *line) proposal(want string) state {
 
 func (l *line) save(text string) {
 	l.t.Helper()
+	require.NoError(l.t, l.trySave(text))
+}
+
+func (l *line) trySave(text string) error {
 	id, err := l.gw.OpenDesigner("maria", "line")
-	require.NoError(l.t, err)
-	require.NoError(l.t, l.gw.OpenResource(id, overview))
-	require.NoError(l.t, l.gw.SaveResource(l.t.Context(), id, overview, map[string][]byte{"view.json": []byte(view(text))}, true))
-	require.NoError(l.t, l.gw.CloseDesigner(id))
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{"view.json": []byte(view(text))}
+	return errors.Join(l.gw.OpenResource(id, overview), l.gw.SaveResource(l.t.Context(), id, overview, files, true), l.gw.CloseDesigner(id))
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	res, err := http.Get(url)
+	require.NoError(t, err)
+	defer func() { _ = res.Body.Close() }()
+	b, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return string(b)
 }
 
 func site() map[string]string {
