@@ -74,6 +74,9 @@ type BidirectionalSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=256
 	Authors map[string]Author `json:"authors,omitempty"`
+	// Key with which the agent signs its commits. Default: they are not signed.
+	// +optional
+	Signing *CommitSigning `json:"signing,omitempty"`
 	// What happens on the gateway when the pull request is closed without a merge. keep: nothing, and the same change is not proposed
 	// again. revert: git's version replaces it; the gateway's goes to lost+found.
 	// +optional
@@ -151,6 +154,26 @@ type ProposalAuth struct {
 	// +optional
 	GitHubApp *GitHubAppAuth `json:"githubApp,omitempty"`
 }
+
+// CommitSigning is a key that signs commits. A signature proves that an agent with this key made the commit, not which user made the change.
+type CommitSigning struct {
+	// Format of the key and of the signatures, as git's gpg.format.
+	// +required
+	// +kubebuilder:validation:Enum=ssh;openpgp
+	Format SigningFormat `json:"format"`
+	// The private key, without a passphrase: of ssh in PEM or OpenSSH form, of openpgp with armor.
+	// +required
+	KeySecretRef SecretKeyRef `json:"keySecretRef"`
+}
+
+// SigningFormat is a format of signatures.
+type SigningFormat string
+
+// The formats of signatures.
+const (
+	SigningSSH     SigningFormat = "ssh"
+	SigningOpenPGP SigningFormat = "openpgp"
+)
 
 // Proposal is the branch and the pull request with which an agent sends changes of its gateway back to git.
 type Proposal struct {

@@ -19,6 +19,7 @@ const (
 	SecretProposalSSHKey     SecretField = "spec.bidirectional.auth.sshKey"
 	SecretProposalKnownHosts SecretField = "spec.bidirectional.auth.sshKey.knownHosts"
 	SecretProposalToken      SecretField = "spec.bidirectional.auth.token"
+	SecretProposalSigning    SecretField = "spec.bidirectional.signing"
 )
 
 // FileVariables are the environment variables that name the file of a secret, for a pod that mounts it elsewhere.
@@ -62,7 +63,7 @@ func (s *GatewaySyncSpec) Secrets() iter.Seq2[SecretField, SecretKeyRef] {
 // propose changes mount them, and no sync needs them.
 func (s *GatewaySyncSpec) ProposalSecrets() iter.Seq2[SecretField, SecretKeyRef] {
 	return func(yield func(SecretField, SecretKeyRef) bool) {
-		if s.Bidirectional == nil || s.Bidirectional.Auth == nil {
+		if s.Bidirectional == nil {
 			return
 		}
 		more := true
@@ -71,7 +72,13 @@ func (s *GatewaySyncSpec) ProposalSecrets() iter.Seq2[SecretField, SecretKeyRef]
 				more = yield(field, *ref)
 			}
 		}
+		if sign := s.Bidirectional.Signing; sign != nil {
+			add(SecretProposalSigning, &sign.KeySecretRef)
+		}
 		a := s.Bidirectional.Auth
+		if a == nil {
+			return
+		}
 		if a.GitHubApp != nil {
 			add(SecretProposalApp, &a.GitHubApp.PrivateKeySecretRef)
 		}

@@ -42,6 +42,9 @@ func validateBidirectional(path *field.Path, gs *GatewaySync) field.ErrorList {
 	errs = append(errs, validateAPIURL(path.Child("apiBaseURL"), b.APIBaseURL)...)
 	errs = append(errs, validateProposalAuth(path.Child("auth"), b.Auth)...)
 	errs = append(errs, validateAuthors(path.Child("authors"), b.Authors)...)
+	if s := b.Signing; s != nil {
+		errs = append(errs, validateSigning(path.Child("signing"), s)...)
+	}
 	return append(errs, oneOf(path.Child("onClosed"), b.OnClosed, OnClosedKeep, OnClosedRevert)...)
 }
 
@@ -117,6 +120,14 @@ func validateProposalAuth(path *field.Path, auth *ProposalAuth) field.ErrorList 
 		}
 	}
 	return errs
+}
+
+func validateSigning(path *field.Path, s *CommitSigning) field.ErrorList {
+	errs := oneOf(path.Child("format"), s.Format, SigningSSH, SigningOpenPGP)
+	if s.Format == "" {
+		errs = field.ErrorList{field.Required(path.Child("format"), "use ssh or openpgp")}
+	}
+	return append(errs, validateSecret(path.Child("keySecretRef"), &s.KeySecretRef)...)
 }
 
 func validateAuthors(path *field.Path, authors map[string]Author) field.ErrorList {

@@ -67,6 +67,7 @@ func TestSecretsNeedTheLabelToBeNamed(t *testing.T) {
 	} {
 		places[name] = `{git: {repo: "https://github.com/a/b.git", ref: main}, bidirectional: {auth: ` + auth + `}}`
 	}
+	places["signing key of proposals"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, bidirectional: {signing: {format: ssh, keySecretRef: {name: theirs, key: k}}}}`
 	places["token"] = `{git: {repo: "https://git.example.com/a.git", ref: main, auth: {token: {secretRef: {name: theirs, key: k}}}}}`
 	require.Len(t, places, references(reflect.TypeFor[v1alpha1.GatewaySyncSpec]())-1, "every place but spec.webhook, which is the receiver's")
 	for name, spec := range places {

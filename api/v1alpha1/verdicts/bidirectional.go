@@ -36,6 +36,7 @@ func bidirectional() []Case {
 			"enabled": true, "watchPaths": L{"projects/**", "config/resources/{core,site}/**"}, "targetBranch": "gateways/{{ .GatewayName }}-{{.Profile}}",
 			"baseBranch": "release/2026", "debounce": "1m", "createPR": false, "prLabels": L{"gateway-change"}, "conflictStrategy": "gatewayWins",
 			"guardrails": O{"maxFileSize": "512Ki", "maxTotalSize": "1048576", "maxFilesPerPR": 1000, "excludePatterns": L{"**/*.bin"}},
+			"signing":    O{"format": "ssh", "keySecretRef": O{"name": "sign", "key": "id"}},
 			"provider":   "gitea", "apiBaseURL": "https://git.example.com/api/v1", "authors": O{"admin": "Jane Doe <jane@example.com>"}, "onClosed": "revert",
 		}}),
 		good("no exclude pattern of proposals", with("guardrails", O{"excludePatterns": L{}})),
@@ -82,7 +83,14 @@ func proposalCredentials() []Case {
 	key := O{"name": "git", "key": "id"}
 	ssh, token, app := O{"secretRef": key}, O{"secretRef": key}, O{"appId": 1, "installationId": 2, "privateKeySecretRef": key}
 	const field = "spec.bidirectional.auth"
+	signing := func(s O) O { return O{"bidirectional": O{"signing": s}} }
 	return []Case{
+		good("commits signed by ssh key", signing(O{"format": "ssh", "keySecretRef": key})),
+		good("commits signed by OpenPGP key", signing(O{"format": "openpgp", "keySecretRef": key})),
+		bad("a signature of another format", "spec.bidirectional.signing.format", signing(O{"format": "x509", "keySecretRef": key})),
+		bad("a signature without a format", "spec.bidirectional.signing.format", signing(O{"keySecretRef": key})),
+		bad("a signature without a secret", "spec.bidirectional.signing.keySecretRef.name", signing(O{"format": "ssh", "keySecretRef": O{"key": "id"}})),
+		bad("a signature without a key of the secret", "spec.bidirectional.signing.keySecretRef.key", signing(O{"format": "ssh", "keySecretRef": O{"name": "sign"}})),
 		good("a push by ssh key with a token for the API", auth(O{"sshKey": ssh, "token": token})),
 		good("a push by token", auth(O{"token": token})),
 		good("a push by GitHub App", auth(O{"githubApp": app})),
