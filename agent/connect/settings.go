@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"fmt"
 	"log/slog"
 	"path"
 	"reflect"
@@ -54,6 +55,10 @@ func Settings(gs *v1alpha1.GatewaySync, e v1alpha1.Effective, f plan.Facts, secr
 	if err := fill(s, gs, b, f); err != nil {
 		s.Problem = err
 		return s
+	}
+	if c := b.Signing; c != nil {
+		s.Sign = repo.NewSigner(c.Format, fmt.Sprintf("spec.bidirectional.signing: key %s of Secret %s", c.KeySecretRef.Key, c.KeySecretRef.Name),
+			credential(v1alpha1.SecretProposalSigning, c.KeySecretRef, secrets))
 	}
 	if err := attach(s, gs, b, secrets, o, log); err != nil {
 		s.Problem = err

@@ -25,7 +25,8 @@ type Settings struct {
 	Limits             Limits
 	Guard              Guard
 	Authors            map[string]string
-	Provider           string // label of metrics and log lines
+	Sign               repo.Signer // nil if commits are not signed
+	Provider           string      // label of metrics and log lines
 	Remote             *repo.Remote
 	// Forge opens the pull requests; nil if the branch is enough.
 	Forge forge.Forge

@@ -76,7 +76,10 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	if err != nil {
 		return rec, err
 	}
-	commit := draft.Seal(parent, who, stoker(now), message(w.s.Identity, w.c, w.s.Authors, rec.Base))
+	commit, err := draft.Seal(parent, who, stoker(now), message(w.s.Identity, w.c, w.s.Authors, rec.Base), w.s.Sign)
+	if err != nil {
+		return rec, err
+	}
 	pack, err := packOf(draft)
 	if err != nil {
 		return rec, err

@@ -214,12 +214,15 @@ func (d *Draft) addTree(entries []rawEntry) (plan.ID, error) {
 	return id, nil
 }
 
-// Seal makes the commit. message ends with a newline.
-func (d *Draft) Seal(parent plan.ID, author, committer Person, message string) plan.ID {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "tree %s\nparent %s\nauthor %s\ncommitter %s\n\n%s", d.Root, parent, author, committer, message)
-	d.Commit = d.add(plumbing.CommitObject, b.Bytes())
-	return d.Commit
+// Seal makes the commit, signed unless sign is nil. message ends with a newline. It fails only if sign does.
+func (d *Draft) Seal(parent plan.ID, author, committer Person, message string, sign Signer) (plan.ID, error) {
+	head := fmt.Sprintf("tree %s\nparent %s\nauthor %s\ncommitter %s\n", d.Root, parent, author, committer)
+	commit, err := signed(head, message, sign)
+	if err != nil {
+		return plan.ID{}, err
+	}
+	d.Commit = d.add(plumbing.CommitObject, []byte(commit))
+	return d.Commit, nil
 }
 
 // String returns the person as git writes one. Characters that git's form cannot have are left out.

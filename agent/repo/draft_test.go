@@ -58,7 +58,8 @@ func TestDraft(t *testing.T) {
 			d, err := NewDraft(store, root, tc.edits)
 			require.NoError(t, err)
 			author := Person{Name: "Ada <x>\n", Mail: "ada@example.com", When: time.Unix(1700000000, 0)}
-			commit := d.Seal(res.Commit, author, Person{Name: "Stoker", Mail: "stoker@example.com", When: time.Unix(1700000001, 0)}, "Change\n\nBody\n")
+			commit, err := d.Seal(res.Commit, author, Person{Name: "Stoker", Mail: "stoker@example.com", When: time.Unix(1700000001, 0)}, "Change\n\nBody\n", nil)
+			require.NoError(t, err)
 			index(t, s, d)
 			s.Git("fsck", "--strict", "--no-dangling", commit.String())
 			assert.Equal(t, "Ada x|ada@example.com|1700000000|Stoker|Change|"+base, s.Git("log", "-1", "--format=%an|%ae|%at|%cn|%s|%P", commit.String()))

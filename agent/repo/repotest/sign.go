@@ -1,0 +1,162 @@
+package repotest
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha512"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ProtonMail/go-crypto/openpgp"
+	"github.com/ProtonMail/go-crypto/openpgp/armor"
+	"github.com/ProtonMail/go-crypto/openpgp/packet"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/ssh"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// SigningKey is a key for commits, in the form of files.
+type SigningKey struct {
+	Format          v1alpha1.SigningFormat
+	Private, Public string
+}
+
+// NewSSHKey makes a key for ssh signatures: ed25519, ecdsa or rsa. An empty passphrase leaves it open.
+func NewSSHKey(t testing.TB, kind, passphrase string) SigningKey {
+	t.Helper()
+	var key crypto.Signer
+	var err error
+	switch kind {
+	case "ed25519":
+		_, key, err = ed25519.GenerateKey(rand.Reader)
+	case "ecdsa":
+		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case "rsa":
+		key, err = rsa.GenerateKey(rand.Reader, 2048)
+	}
+	require.NoError(t, err)
+	block, err := ssh.MarshalPrivateKey(key, "")
+	if passphrase != "" {
+		block, err = ssh.MarshalPrivateKeyWithPassphrase(key, "", []byte(passphrase))
+	}
+	require.NoError(t, err)
+	public, err := ssh.NewPublicKey(key.Public())
+	require.NoError(t, err)
+	return SigningKey{v1alpha1.SigningSSH, string(pem.EncodeToMemory(block)), string(ssh.MarshalAuthorizedKey(public))}
+}
+
+// NewOpenPGPKey makes a key for OpenPGP signatures. An empty passphrase leaves it open.
+func NewOpenPGPKey(t testing.TB, passphrase string, c *packet.Config) SigningKey {
+	t.Helper()
+	e, err := openpgp.NewEntity("Plant", "", "plant@example.com", c)
+	require.NoError(t, err)
+	if passphrase != "" {
+		require.NoError(t, e.EncryptPrivateKeys([]byte(passphrase), c))
+	}
+	armored := func(kind string, write func(*bytes.Buffer) error) string {
+		var raw, text bytes.Buffer
+		require.NoError(t, write(&raw))
+		w, err := armor.Encode(&text, kind, nil)
+		require.NoError(t, err)
+		_, err = w.Write(raw.Bytes())
+		require.NoError(t, errors.Join(err, w.Close()))
+		return text.String()
+	}
+	return SigningKey{
+		v1alpha1.SigningOpenPGP,
+		armored(openpgp.PrivateKeyType, func(b *bytes.Buffer) error { return e.SerializePrivateWithoutSigning(b, c) }),
+		armored(openpgp.PublicKeyType, func(b *bytes.Buffer) error { return e.Serialize(b) }),
+	}
+}
+
+// Check checks the signature of a commit without git.
+func (k SigningKey) Check(commit string) error {
+	head, message, _ := strings.Cut(commit, "\n\n")
+	head, signature, ok := strings.Cut(head, "\ngpgsig ")
+	if !ok {
+		return errors.New("not signed")
+	}
+	signature = strings.ReplaceAll(signature, "\n ", "\n")
+	unsigned := head + "\n\n" + message
+	if k.Format == v1alpha1.SigningOpenPGP {
+		keys, err := openpgp.ReadArmoredKeyRing(strings.NewReader(k.Public))
+		if err != nil {
+			return err
+		}
+		_, err = openpgp.CheckArmoredDetachedSignature(keys, strings.NewReader(unsigned), strings.NewReader(signature), nil)
+		return err
+	}
+	return k.checkSSH(unsigned, signature)
+}
+
+func (k SigningKey) checkSSH(unsigned, signature string) error {
+	public, _, _, _, err := ssh.ParseAuthorizedKey([]byte(k.Public))
+	if err != nil {
+		return err
+	}
+	block, rest := pem.Decode([]byte(signature))
+	if block == nil || block.Type != "SSH SIGNATURE" || len(rest) > 0 || !bytes.HasPrefix(block.Bytes, []byte("SSHSIG")) {
+		return errors.New("not an ssh signature")
+	}
+	var outer struct {
+		Version                   uint32
+		PublicKey                 []byte
+		Namespace, Reserved, Hash string
+		Signature                 []byte
+	}
+	var inner ssh.Signature
+	if err := errors.Join(ssh.Unmarshal(block.Bytes[6:], &outer), ssh.Unmarshal(outer.Signature, &inner)); err != nil {
+		return err
+	}
+	if outer.Version != 1 || outer.Namespace != "git" || outer.Hash != "sha512" || !bytes.Equal(outer.PublicKey, public.Marshal()) {
+		return fmt.Errorf("signature of another kind or key: %d %q %q", outer.Version, outer.Namespace, outer.Hash)
+	}
+	sum := sha512.Sum512([]byte(unsigned))
+	return public.Verify(append([]byte("SSHSIG"), ssh.Marshal(struct {
+		Namespace, Reserved, Hash string
+		Sum                       []byte
+	}{"git", "", "sha512", sum[:]})...), &inner)
+}
+
+// Verify lets git verify-commit check the signature of a commit in a repository. It skips the test if a tool of git is missing.
+func (k SigningKey) Verify(t testing.TB, dir, commit string) error {
+	t.Helper()
+	home := t.TempDir()
+	tool, args := "ssh-keygen", []string{"-c", "gpg.format=ssh", "-c", "gpg.ssh.allowedSignersFile=" + filepath.Join(home, "allowed")}
+	if k.Format == v1alpha1.SigningOpenPGP {
+		tool, args = "gpg", []string{"-c", "gpg.program=" + filepath.Join(home, "run")}
+	}
+	if _, err := exec.LookPath(tool); err != nil {
+		t.Skipf("git verify-commit needs %s for %s signatures: install it", tool, k.Format)
+	}
+	if k.Format == v1alpha1.SigningSSH {
+		require.NoError(t, os.WriteFile(filepath.Join(home, "allowed"), []byte(`stoker@stoker.invalid namespaces="git" `+k.Public), 0o600))
+	} else {
+		gpg := []string{"--batch", "--quiet", "--no-autostart", "--trust-model", "always", "--homedir", home}
+		imported := exec.CommandContext(t.Context(), tool, append(gpg, "--import")...)
+		imported.Env, imported.Stdin = gitserver.Env(), strings.NewReader(k.Public)
+		out, err := imported.CombinedOutput()
+		require.NoError(t, err, "gpg --import: %s", out)
+		script := "#!/bin/sh\nexec gpg " + strings.Join(gpg, " ") + " \"$@\"\n"
+		require.NoError(t, os.WriteFile(filepath.Join(home, "run"), []byte(script), 0o700))
+	}
+	cmd := exec.CommandContext(t.Context(), "git", append(args, "verify-commit", "--raw", commit)...)
+	cmd.Dir, cmd.Env = dir, gitserver.Env()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("git verify-commit: %w: %s", err, out)
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package repo
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha512"
+	"encoding/pem"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/ProtonMail/go-crypto/openpgp"
+	"golang.org/x/crypto/ssh"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
+)
+
+// Signer signs commits. Its input is the bytes of a commit, its output the armored signature for the header gpgsig.
+type Signer func(commit []byte) (string, error)
+
+// NewSigner returns a Signer for keys of a format. It reads the key for each commit, so that a rotated key takes effect immediately. All
+// errors are AuthFailed. They begin with name, which says where the key is from, and never repeat any of the key.
+func NewSigner(format v1alpha1.SigningFormat, name string, key func() (secret.String, error)) Signer {
+	sign, advice := signSSH, "put an ssh private key without a passphrase there, as ssh-keygen -t ed25519 -N '' makes one"
+	if format == v1alpha1.SigningOpenPGP {
+		sign, advice = signOpenPGP, "put a private key without a passphrase there, as gpg --armor --export-secret-keys prints it"
+	}
+	return func(commit []byte) (string, error) {
+		text, err := key()
+		if err != nil {
+			return "", failure.New(v1alpha1.ReasonAuthFailed, "%s cannot be read: %w; %s", name, err, advice)
+		}
+		// OpenSSH's own format needs the newline at the end, which secrets easily lose.
+		signature, err := sign([]byte(text.Reveal()+"\n"), commit)
+		if err != nil {
+			return "", failure.New(v1alpha1.ReasonAuthFailed, "%s %w: %s", name, err, advice)
+		}
+		return signature, nil
+	}
+}
+
+var (
+	errLocked = errors.New("is protected by a passphrase, which an agent cannot type")
+	errPublic = errors.New("is the public half of a key")
+)
+
+// SSHSIG of OpenSSH (PROTOCOL.sshsig), as git uses it.
+const (
+	sshMagic     = "SSHSIG"
+	sshNamespace = "git"
+	sshHash      = "sha512"
+)
+
+func signSSH(key, commit []byte) (string, error) {
+	signer, err := ssh.ParsePrivateKey(key)
+	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked || bytes.Contains(key, []byte("BEGIN ENCRYPTED PRIVATE KEY")) { // PKCS #8
+		return "", errLocked
+	}
+	if _, _, _, _, public := ssh.ParseAuthorizedKey(key); err != nil && public == nil {
+		return "", errPublic
+	}
+	algorithm, usable := signer.(ssh.AlgorithmSigner)
+	if err != nil || !usable {
+		return "", errors.New("is no ssh private key")
+	}
+	sum := sha512.Sum512(commit)
+	payload := ssh.Marshal(struct {
+		Namespace, Reserved, Hash string
+		Sum                       []byte
+	}{sshNamespace, "", sshHash, sum[:]})
+	name := signer.PublicKey().Type()
+	if name == ssh.KeyAlgoRSA {
+		name = ssh.KeyAlgoRSASHA512 // SSHSIG has no signatures with SHA-1
+	}
+	signature, err := algorithm.SignWithAlgorithm(rand.Reader, append([]byte(sshMagic), payload...), name)
+	if err != nil {
+		return "", errors.New("does not sign")
+	}
+	blob := ssh.Marshal(struct {
+		Version                   uint32
+		PublicKey                 []byte
+		Namespace, Reserved, Hash string
+		Signature                 []byte
+	}{1, signer.PublicKey().Marshal(), sshNamespace, "", sshHash, ssh.Marshal(signature)})
+	return string(pem.EncodeToMemory(&pem.Block{Type: "SSH SIGNATURE", Bytes: append([]byte(sshMagic), blob...)})), nil
+}
+
+func signOpenPGP(key, commit []byte) (string, error) {
+	keys, err := openpgp.ReadArmoredKeyRing(bytes.NewReader(key))
+	switch {
+	case err != nil || len(keys) == 0:
+		return "", errors.New("is no armored OpenPGP key")
+	case len(keys) > 1:
+		return "", errors.New("has several OpenPGP keys")
+	case keys[0].PrivateKey == nil:
+		return "", errPublic
+	}
+	k, ok := keys[0].SigningKey(time.Now())
+	switch {
+	case !ok:
+		return "", errors.New("is expired or revoked, or is no key for signatures")
+	case k.PrivateKey == nil || k.PrivateKey.Dummy():
+		return "", errors.New("lacks the private half of its key for signatures")
+	case k.PrivateKey.Encrypted:
+		return "", errLocked
+	}
+	var b strings.Builder
+	if err := openpgp.ArmoredDetachSign(&b, keys[0], bytes.NewReader(commit), nil); err != nil {
+		return "", errors.New("does not sign")
+	}
+	return b.String(), nil
+}
+
+// signed returns a commit with its signature in the header gpgsig, the last one. Later lines of a header begin with a space.
+func signed(head, message string, sign Signer) (string, error) {
+	if sign == nil {
+		return head + "\n" + message, nil
+	}
+	signature, err := sign([]byte(head + "\n" + message))
+	if err != nil {
+		return "", err
+	}
+	return head + "gpgsig " + strings.ReplaceAll(strings.TrimSpace(signature), "\n", "\n ") + "\n\n" + message, nil
+}
