@@ -1,15 +1,18 @@
 package connect
 
 import (
+	"log/slog"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/propose"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
@@ -193,6 +196,73 @@ func TestReachableIgnoresProposals(t *testing.T) {
 	require.NoError(t, Reachable(spec, m))
 	_, _, err := Proposals(spec, spec.Bidirectional, m, repo.RemoteOptions{})
 	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
+	t.Run("signing key", func(t *testing.T) {
+		spec := proposing("https://git.example.com/a/b.git", nil, nil)
+		spec.Bidirectional.Signing = &v1alpha1.CommitSigning{Format: v1alpha1.SigningSSH, KeySecretRef: ref("sign", "id")}
+		require.NoError(t, Reachable(spec, m))
+		s := settingsOf(spec, m)
+		repotest.RequireReason(t, v1alpha1.ReasonPodRestartNeeded, s.Problem)
+		assert.ErrorContains(t, s.Problem, "spec.bidirectional.signing names Secret sign, which this pod does not mount")
+	})
+}
+
+// settingsOf returns the Settings of a gateway that proposes changes.
+func settingsOf(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) *propose.Settings {
+	gs := &v1alpha1.GatewaySync{Spec: *spec}
+	b := gs.Spec.Bidirectional
+	b.Provider, b.TargetBranch, b.Debounce = "none", v1alpha1.DefaultTargetBranch, v1alpha1.DefaultDebounce
+	effective := v1alpha1.Effective{Bidirectional: b}
+	return Settings(gs, effective, plan.Facts{Namespace: "plant", GatewayName: "site-a"}, secrets, repo.RemoteOptions{}, slog.New(slog.DiscardHandler))
+}
+
+func TestSigningKey(t *testing.T) {
+	key := repotest.NewSSHKey(t, "ed25519", "")
+	dir := t.TempDir()
+	file := write(t, filepath.Join(dir, "sign", "id"), key.Private)
+	spec := proposing("https://git.example.com/a/b.git", nil, nil)
+	spec.Bidirectional.Signing = &v1alpha1.CommitSigning{Format: v1alpha1.SigningSSH, KeySecretRef: ref("sign", "id")}
+	for name, tc := range map[string]struct {
+		secrets Secrets
+		missing string // what to do without the file
+	}{
+		"mounted":    {Mounted{Dir: dir}, "create it"},
+		"standalone": {Beside{Dir: dir}, "give --secret sign/id=FILE"},
+		"by a flag":  {Beside{Files: map[string]string{"sign/id": file}}, "what --secret sign/id names cannot be read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			write(t, file, key.Private)
+			s := settingsOf(spec, tc.secrets)
+			require.NoError(t, s.Problem)
+			t.Cleanup(func() { require.NoError(t, s.Remote.Close()) })
+			signature, err := s.Sign([]byte("tree\n\nChange\n"))
+			require.NoError(t, err)
+			commit := "tree\ngpgsig " + strings.ReplaceAll(strings.TrimSpace(signature), "\n", "\n ") + "\n\nChange\n"
+			require.NoError(t, key.Check(commit))
+
+			write(t, file, "\n")
+			_, err = s.Sign([]byte("commit"))
+			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+			require.ErrorContains(t, err, "spec.bidirectional.signing: key id of Secret sign cannot be read")
+			require.ErrorContains(t, err, "is empty")
+			require.NoError(t, os.Remove(file))
+			_, err = s.Sign([]byte("commit"))
+			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
+			require.ErrorContains(t, err, tc.missing)
+		})
+	}
+	t.Run("not set", func(t *testing.T) {
+		s := settingsOf(proposing("https://git.example.com/a/b.git", nil, &v1alpha1.ProposalAuth{Token: tokenOf("sign", "id")}), Beside{Dir: dir})
+		require.NoError(t, s.Problem)
+		assert.Nil(t, s.Sign)
+		require.NoError(t, s.Remote.Close())
+	})
+	t.Run("rotated", func(t *testing.T) {
+		b := Beside{Dir: dir}
+		first := Fingerprint(spec, b)
+		write(t, file, key.Private)
+		assert.NotEqual(t, first, Fingerprint(spec, b))
+		assert.Equal(t, []string{file}, b.Changing(spec))
+	})
 }
 
 func TestRotatedProposalSecretIsNoticed(t *testing.T) {
