@@ -2,6 +2,10 @@ package repo
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +17,7 @@ import (
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/test/document"
 )
 
 const signingName = "spec.bidirectional.signing: key id of Secret sign"
@@ -67,6 +72,25 @@ func TestSignedCommit(t *testing.T) {
 		index(t, s, d)
 		require.Error(t, keys["ssh ed25519"].Verify(t, s.Dir, commit.String()))
 	})
+}
+
+func TestDocumentedSigningKey(t *testing.T) {
+	if _, err := exec.LookPath("ssh-keygen"); err != nil {
+		t.Skip("no ssh-keygen on this machine")
+	}
+	lines := document.Open(t)
+	s := newSite(t)
+	shell := document.NewShell(t, s.Dir, nil)
+	for c := range lines.Of("docs/how-to/pull-requests.md") {
+		shell.Type(t, c.Text)
+	}
+	private, err := os.ReadFile(filepath.Join(shell.Dir, "signing"))
+	require.NoError(t, err)
+	commit, err := signed(fmt.Sprintf("tree %s\nauthor A <a@b> 1 +0000\ncommitter A <a@b> 1 +0000\n", s.RawTree()), "Change\n",
+		NewSigner(v1alpha1.SigningSSH, signingName, repotest.Token(string(private))))
+	require.NoError(t, err)
+	id := repotest.RunGit(t, s.Dir, []byte(commit), "hash-object", "-t", "commit", "-w", "--stdin")
+	shell.Type(t, "git -c gpg.ssh.allowedSignersFile=allowed_signers verify-commit "+strings.TrimSpace(string(id)))
 }
 
 func TestUnusableSigningKey(t *testing.T) {

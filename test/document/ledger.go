@@ -31,6 +31,7 @@ const (
 	byGateway  = "test/gateway TestREADMEExamplesWork"
 	byMake     = "test/document TestMakeKnowsItsTargets"
 	byKey      = "test/document TestTheKeyIsOneForSSH"
+	bySigning  = "agent/repo TestDocumentedSigningKey"
 )
 
 // NewEntry returns an entry for the commands of a document that match a regular expression.
@@ -63,6 +64,7 @@ var Ledger = []Entry{
 	NewEntry("docs/reference/cli.md", `^stoker (check|diff)| /manifest/`, byNodes),
 	NewEntry("docs/reference/cli.md", ``, byFleet),
 	NewEntry("docs/how-to/git.md", ``, byKey),
+	NewEntry("docs/how-to/pull-requests.md", ``, bySigning),
 	NewEntry("docs/how-to/installation.md", `^helm test | rollout status `, byNodes),
 	NewEntry("docs/how-to/installation.md", ``, byChart),
 	NewEntry("docs/how-to/kargo.md", `^stoker `, byFleet),
