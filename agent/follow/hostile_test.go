@@ -183,18 +183,20 @@ func TestTruncatedMessageIsMarked(t *testing.T) {
 
 func TestGatewayAddress(t *testing.T) {
 	port := int32(9088)
-	for _, c := range []struct {
+	for name, c := range map[string]struct {
 		spec v1alpha1.GatewaySpec
 		port int32
 		tls  bool
 		want string
 	}{
-		{v1alpha1.GatewaySpec{}, 0, false, "http://127.0.0.1:8088"},
-		{v1alpha1.GatewaySpec{}, 8043, true, "https://127.0.0.1:8043"},
-		{v1alpha1.GatewaySpec{Port: &port}, 8043, true, "http://127.0.0.1:9088"},
-		{v1alpha1.GatewaySpec{Port: &port, TLS: true}, 8043, false, "https://127.0.0.1:9088"},
-		{v1alpha1.GatewaySpec{TLS: true}, 0, false, "https://127.0.0.1:8088"},
+		"default":                     {v1alpha1.GatewaySpec{}, 0, false, "http://127.0.0.1:8088"},
+		"target with port and TLS":    {v1alpha1.GatewaySpec{}, 8043, true, "https://127.0.0.1:8043"},
+		"spec with port":              {v1alpha1.GatewaySpec{Port: &port}, 8043, true, "http://127.0.0.1:9088"},
+		"spec with port and TLS":      {v1alpha1.GatewaySpec{Port: &port, TLS: true}, 8043, false, "https://127.0.0.1:9088"},
+		"spec with TLS, without port": {v1alpha1.GatewaySpec{TLS: true}, 0, false, "https://127.0.0.1:8088"},
 	} {
-		assert.Equal(t, c.want, gatewayURL(&c.spec, c.port, c.tls))
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, c.want, gatewayURL(&c.spec, c.port, c.tls))
+		})
 	}
 }

@@ -135,6 +135,7 @@ func TestMalformedObjects(t *testing.T) {
 	good, err := targets.Get(t.Context(), crName, metav1.GetOptions{})
 	require.NoError(t, err)
 	second := w.commit("two")
+	// sequence: the agent reads one target after the other, and its report below shows the effect of all
 	for _, bad := range []map[string]any{
 		{"commit": int64(7)},
 		{"commit": "'; drop"},

@@ -160,11 +160,13 @@ func TestLastSyncStaysReported(t *testing.T) {
 		v1alpha1.ReasonGitUnreachable: false, v1alpha1.ReasonWaitingForGateway: false, v1alpha1.ReasonVerificationFailed: false,
 		v1alpha1.ReasonConflictDetected: true, v1alpha1.ReasonConfigSyntaxError: true, v1alpha1.ReasonPaused: true,
 	} {
-		failed := &sync.Report{Phase: sync.Error, Reason: reason, Message: "no", Commit: one, Target: plan.ID{2}, Started: time.Now(), Err: assert.AnError}
-		s := f.composed(state(failed))
-		assert.Equal(t, handled, s.HandledRequest == "2", reason)
-		assert.Equal(t, "f", s.HandledForceSync, "%s: only what is done is done", reason)
-		assert.Equal(t, one.String(), s.Commit, "INV5")
+		t.Run(string(reason), func(t *testing.T) {
+			failed := &sync.Report{Phase: sync.Error, Reason: reason, Message: "no", Commit: one, Target: plan.ID{2}, Started: time.Now(), Err: assert.AnError}
+			s := f.composed(state(failed))
+			assert.Equal(t, handled, s.HandledRequest == "2")
+			assert.Equal(t, "f", s.HandledForceSync, "only what is done is done")
+			assert.Equal(t, one.String(), s.Commit, "INV5")
+		})
 	}
 }
 

@@ -19,24 +19,23 @@ func TestRoleFromRedundancyXML(t *testing.T) {
 <properties>
 <comment>Redundancy Settings</comment>
 `
-	for content, want := range map[string]string{
-		head + `<entry key="redundancy.noderole">Backup</entry></properties>`: ignition.RoleBackup,
-		head + `<entry key="redundancy.gan.host">10.0.0.1</entry>
-<entry key="redundancy.noderole"> MASTER
-</entry></properties>`: ignition.RoleMaster,
-		head + `<entry key="redundancy.noderole">Independent</entry></properties>`: ignition.RoleIndependent,
-		head + `</properties>`: ignition.RoleIndependent,
-		"":                     ignition.RoleIndependent,
-		head + `<entry key="redundancy.noderole">Tertiary&#x1b;</entry></properties>`: "",
+	for name, c := range map[string]struct{ content, want string }{
+		"backup":              {head + `<entry key="redundancy.noderole">Backup</entry></properties>`, ignition.RoleBackup},
+		"master, with spaces": {head + "<entry key=\"redundancy.gan.host\">10.0.0.1</entry>\n<entry key=\"redundancy.noderole\"> MASTER\n</entry></properties>", ignition.RoleMaster},
+		"independent":         {head + `<entry key="redundancy.noderole">Independent</entry></properties>`, ignition.RoleIndependent},
+		"no role":             {head + `</properties>`, ignition.RoleIndependent},
+		"empty file":          {"", ignition.RoleIndependent},
 	} {
-		got, err := ignition.NodeRole([]byte(content))
-		if want == "" { // invalid in XML: refused, not treated as a backup
-			require.Error(t, err)
-			continue
-		}
-		require.NoError(t, err, content)
-		assert.Equal(t, want, got, content)
+		t.Run(name, func(t *testing.T) {
+			got, err := ignition.NodeRole([]byte(c.content))
+			require.NoError(t, err)
+			assert.Equal(t, c.want, got)
+		})
 	}
+	t.Run("invalid character is refused, not a backup", func(t *testing.T) {
+		_, err := ignition.NodeRole([]byte(head + `<entry key="redundancy.noderole">Tertiary&#x1b;</entry></properties>`))
+		require.Error(t, err)
+	})
 }
 
 func TestInvalidRedundancyXML(t *testing.T) {

@@ -153,26 +153,35 @@ func TestARequestMayNameOnlyWhatIsAllowed(t *testing.T) {
 	s.Git("update-ref", "refs/pull/1/head", foreign)
 	s.Checkout("main")
 	for i, c := range []struct {
-		ref, want string
+		name, ref, want string
 	}{
-		{"v1", second}, {"fork", ""}, {s.first, s.first}, {foreign, ""}, {"refs/tags/v1", second}, {"refs/pull/1/head", ""},
-		{"1234567890123456789012345678901234567890", ""}, {second, second}, {"main", second},
+		{"allowed tag", "v1", second},
+		{"other branch", "fork", ""},
+		{"commit of the branch", s.first, s.first},
+		{"commit of a pull request", foreign, ""},
+		{"full name of an allowed tag", "refs/tags/v1", second},
+		{"ref of a pull request", "refs/pull/1/head", ""},
+		{"unknown commit", "1234567890123456789012345678901234567890", ""},
+		{"commit of an allowed tag", second, second},
+		{"allowed branch", "main", second},
 	} {
-		before := s.target().Commit
-		at := fmt.Sprint(now(), i)
-		s.annotate(v1alpha1.AnnotationRequestedRef, c.ref, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(c.ref, "main", at), v1alpha1.AnnotationRequestedAt, at)
-		if c.want != "" {
-			s.until("the request for "+c.ref+" is looked at", func(gs *v1alpha1.GatewaySync) bool {
-				return gs.Status.Target.RequestedAt == at && gs.Status.Target.Commit == c.want
+		t.Run(c.name, func(t *testing.T) {
+			before := s.target().Commit
+			at := fmt.Sprint(now(), i)
+			s.annotate(v1alpha1.AnnotationRequestedRef, c.ref, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(c.ref, "main", at), v1alpha1.AnnotationRequestedAt, at)
+			if c.want != "" {
+				s.until("the request for "+c.ref+" is looked at", func(gs *v1alpha1.GatewaySync) bool {
+					return gs.Status.Target.RequestedAt == at && gs.Status.Target.Commit == c.want
+				})
+				assert.Equal(t, c.want, s.target().Commit, c.ref)
+				return
+			}
+			gs := s.until("the request for "+c.ref+" is refused", func(gs *v1alpha1.GatewaySync) bool {
+				return gs.Status.Target.RequestedAt == at && condition(&gs.Status, v1alpha1.ConditionReady) == "False/RefNotAllowed"
 			})
-			assert.Equal(t, c.want, s.target().Commit, c.ref)
-			continue
-		}
-		gs := s.until("the request for "+c.ref+" is refused", func(gs *v1alpha1.GatewaySync) bool {
-			return gs.Status.Target.RequestedAt == at && condition(&gs.Status, v1alpha1.ConditionReady) == "False/RefNotAllowed"
+			assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "allowedRefs", c.ref)
+			assert.Equal(t, before, s.target().Commit, c.ref)
 		})
-		assert.Contains(t, messageOf(&gs.Status, v1alpha1.ConditionReady), "allowedRefs", c.ref)
-		assert.Equal(t, before, s.target().Commit, c.ref)
 	}
 }
 

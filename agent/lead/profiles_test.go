@@ -56,13 +56,19 @@ func TestInvalidProfileInUse(t *testing.T) {
 }
 
 func TestProfileOfUnreportedPod(t *testing.T) {
-	for asked, want := range map[string]string{"": "True/ProfilesValid", "default": "True/ProfilesValid", "next": "False/ProfilesInvalid"} {
-		s := newFleet(1)
-		s.GatewaySync.Spec.Sync.Profiles["next"] = mapping("{{if}}")
-		s.Pods = append(s.Pods, newFleet(2).Pods[1])
-		s.Pods[1].Annotations[v1alpha1.AnnotationProfile] = asked
-		s.Flawed, s.Invalid = validate(s.GatewaySync)
-		assert.Equal(t, want, condition(statusOf(s), v1alpha1.ConditionProfilesValid), asked)
+	for name, c := range map[string]struct{ asked, want string }{
+		"no profile":      {"", "True/ProfilesValid"},
+		"default profile": {"default", "True/ProfilesValid"},
+		"invalid profile": {"next", "False/ProfilesInvalid"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newFleet(1)
+			s.GatewaySync.Spec.Sync.Profiles["next"] = mapping("{{if}}")
+			s.Pods = append(s.Pods, newFleet(2).Pods[1])
+			s.Pods[1].Annotations[v1alpha1.AnnotationProfile] = c.asked
+			s.Flawed, s.Invalid = validate(s.GatewaySync)
+			assert.Equal(t, c.want, condition(statusOf(s), v1alpha1.ConditionProfilesValid))
+		})
 	}
 }
 

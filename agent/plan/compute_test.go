@@ -188,12 +188,14 @@ func TestMassDeletionThresholds(t *testing.T) {
 		{25, 3, true},
 		{20, 1, false}, // 19 files, nearly all, but no project
 	} {
-		bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
-			s := newScene(t, nil)
-			s.sync(without(project("p", c.owned), "projects/p/project.json"))
-			got, err := s.plan(without(project("p", c.left), "projects/p/project.json"), mode)
-			require.NoError(t, err)
-			assert.Equal(t, c.held, got.Held != nil, "%d of %d", c.left, c.owned)
+		t.Run(fmt.Sprintf("%d of %d files stay", c.left, c.owned), func(t *testing.T) {
+			bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+				s := newScene(t, nil)
+				s.sync(without(project("p", c.owned), "projects/p/project.json"))
+				got, err := s.plan(without(project("p", c.left), "projects/p/project.json"), mode)
+				require.NoError(t, err)
+				assert.Equal(t, c.held, got.Held != nil)
+			})
 		})
 	}
 }

@@ -223,14 +223,16 @@ func TestServicePathWithoutFolders(t *testing.T) {
 func TestSourceOfOtherType(t *testing.T) {
 	o := plantest.NewObjects()
 	root := o.Commit(text("dir/a", "1", "file", "1"))
-	for _, m := range []plan.Mapping{
-		{Source: "file", Destination: "d", Kind: plan.DirSource},
-		{Source: "dir", Destination: "d", Kind: plan.FileSource},
-		{Source: "file", Destination: plan.Root},
+	for name, m := range map[string]plan.Mapping{
+		"file mapped as a directory":  {Source: "file", Destination: "d", Kind: plan.DirSource},
+		"directory mapped as a file":  {Source: "dir", Destination: "d", Kind: plan.FileSource},
+		"file mapped to the data dir": {Source: "file", Destination: plan.Root},
 	} {
-		_, err := plan.Desire(o, root, rules(t, plan.Rules{Mappings: []plan.Mapping{m}}))
-		assert.NotEmpty(t, failure.Reason(err, ""), "%v", m)
-		assert.ErrorContains(t, err, string(m.Source))
+		t.Run(name, func(t *testing.T) {
+			_, err := plan.Desire(o, root, rules(t, plan.Rules{Mappings: []plan.Mapping{m}}))
+			assert.NotEmpty(t, failure.Reason(err, ""))
+			assert.ErrorContains(t, err, string(m.Source))
+		})
 	}
 }
 
@@ -288,13 +290,15 @@ func TestHostileNames(t *testing.T) {
 		t.Run(fmt.Sprintf("%.40q", name), func(t *testing.T) {
 			o := plantest.NewObjects()
 			blob := o.Blob([]byte("x"))
-			for _, e := range []plan.Entry{
-				{Name: name, Mode: plan.Regular, ID: blob},
-				{Name: name, Mode: plan.Directory, ID: o.Commit(text("x", "x"))},
+			for kind, e := range map[string]plan.Entry{
+				"file":      {Name: name, Mode: plan.Regular, ID: blob},
+				"directory": {Name: name, Mode: plan.Directory, ID: o.Commit(text("x", "x"))},
 			} {
-				d, err := plan.Desire(o, o.TreeOf([]plan.Entry{e}), rules(t, plan.Rules{Mappings: mappings(t, ".", ".")}))
-				require.NoError(t, err)
-				assert.Equal(t, want, failure.Reason(walkErr(t, d), ""), "%q", name)
+				t.Run(kind, func(t *testing.T) {
+					d, err := plan.Desire(o, o.TreeOf([]plan.Entry{e}), rules(t, plan.Rules{Mappings: mappings(t, ".", ".")}))
+					require.NoError(t, err)
+					assert.Equal(t, want, failure.Reason(walkErr(t, d), ""))
+				})
 			}
 		})
 	}
@@ -343,14 +347,16 @@ func TestCollidingNames(t *testing.T) {
 func TestADamagedTreeIsRefused(t *testing.T) {
 	o := plantest.NewObjects()
 	blob := o.Blob([]byte("x"))
-	for _, entries := range [][]plan.Entry{
-		{{Name: "b", Mode: plan.Regular, ID: blob}, {Name: "a", Mode: plan.Regular, ID: blob}},
-		{{Name: "a", Mode: plan.Regular, ID: blob}, {Name: "a", Mode: plan.Regular, ID: blob}},
-		{{Name: "a", ID: blob}},
+	for name, entries := range map[string][]plan.Entry{
+		"unsorted":     {{Name: "b", Mode: plan.Regular, ID: blob}, {Name: "a", Mode: plan.Regular, ID: blob}},
+		"same name":    {{Name: "a", Mode: plan.Regular, ID: blob}, {Name: "a", Mode: plan.Regular, ID: blob}},
+		"without mode": {{Name: "a", ID: blob}},
 	} {
-		d, err := plan.Desire(o, o.RawTree(entries), rules(t, plan.Rules{Mappings: mappings(t, ".", "projects")}))
-		require.NoError(t, err)
-		assert.Equal(t, v1alpha1.ReasonUnsupportedRepository, failure.Reason(walkErr(t, d), ""))
+		t.Run(name, func(t *testing.T) {
+			d, err := plan.Desire(o, o.RawTree(entries), rules(t, plan.Rules{Mappings: mappings(t, ".", "projects")}))
+			require.NoError(t, err)
+			assert.Equal(t, v1alpha1.ReasonUnsupportedRepository, failure.Reason(walkErr(t, d), ""))
+		})
 	}
 }
 

@@ -64,24 +64,26 @@ func TestReaches(t *testing.T) {
 		s := openStore(t, t.TempDir())
 		a := g.refsOf(r)
 
-		for _, c := range []struct {
+		for name, c := range map[string]struct {
 			names  []string
 			commit plan.ID
 			want   bool
 		}{
-			{[]string{"refs/heads/main"}, tip, true},
-			{[]string{"refs/heads/main"}, old, true},
-			{[]string{"refs/tags/v1"}, old, true},
-			{[]string{"refs/tags/v1"}, tip, true},
-			{[]string{"refs/heads/main", "refs/tags/v1"}, foreign, false},
-			{[]string{"refs/heads/main", "refs/heads/fork"}, foreign, true},
-			{[]string{"refs/heads/gone"}, old, false},
-			{nil, old, false},
-			{[]string{"refs/heads/main"}, repotest.ParseID(t, "1111111111111111111111111111111111111111"), false},
+			"tip of the branch":           {[]string{"refs/heads/main"}, tip, true},
+			"old commit of the branch":    {[]string{"refs/heads/main"}, old, true},
+			"old commit of a tag":         {[]string{"refs/tags/v1"}, old, true},
+			"commit of a tag":             {[]string{"refs/tags/v1"}, tip, true},
+			"commit of a third ref":       {[]string{"refs/heads/main", "refs/tags/v1"}, foreign, false},
+			"commit of the second branch": {[]string{"refs/heads/main", "refs/heads/fork"}, foreign, true},
+			"deleted branch":              {[]string{"refs/heads/gone"}, old, false},
+			"no refs":                     {nil, old, false},
+			"unknown commit":              {[]string{"refs/heads/main"}, repotest.ParseID(t, "1111111111111111111111111111111111111111"), false},
 		} {
-			got, err := s.Reaches(t.Context(), r, a, c.names, c.commit)
-			require.NoError(t, err)
-			assert.Equal(t, c.want, got, "%s from %v", c.commit, c.names)
+			t.Run(name, func(t *testing.T) {
+				got, err := s.Reaches(t.Context(), r, a, c.names, c.commit)
+				require.NoError(t, err)
+				assert.Equal(t, c.want, got)
+			})
 		}
 		assert.Empty(t, repotest.PackFiles(t, s, packExt), "what was looked through is gone")
 		assert.Empty(t, repotest.PackFiles(t, s, indexExt))
@@ -188,13 +190,15 @@ func TestReachesWithoutFilter(t *testing.T) {
 			g.Server.Refuse(refused)
 			r, s := g.remote(), openStore(t, t.TempDir())
 			a := g.refsOf(r)
-			for _, c := range []struct {
+			for name, c := range map[string]struct {
 				commit plan.ID
 				want   bool
-			}{{old, true}, {foreign, false}} {
-				found, err := s.Reaches(t.Context(), r, a, []string{"refs/heads/main"}, c.commit)
-				require.NoError(t, err)
-				assert.Equal(t, c.want, found)
+			}{"old commit": {old, true}, "commit of a fork": {foreign, false}} {
+				t.Run(name, func(t *testing.T) {
+					found, err := s.Reaches(t.Context(), r, a, []string{"refs/heads/main"}, c.commit)
+					require.NoError(t, err)
+					assert.Equal(t, c.want, found)
+				})
 			}
 			assert.Empty(t, repotest.PackFiles(t, s, packExt), "what was looked through is gone")
 			before := g.Served().Requests

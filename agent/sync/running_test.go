@@ -38,7 +38,8 @@ func TestVolumeAlreadyAtTarget(t *testing.T) {
 	require.NoError(t, b.gw.SetState(simulator.Commissioning))
 	b.ended(sync.Applied, v1alpha1.ReasonWaitingForCommissioning)
 	require.NoError(t, b.gw.SetState(simulator.Running))
-	for _, f := range []simulator.Fault{{Status: 500}, {Status: 404}, {Reset: true}} { // a web server that is starting
+	// sequence: the answers of a web server that is starting
+	for _, f := range []simulator.Fault{{Status: 500}, {Status: 404}, {Reset: true}} {
 		f.Route, f.Times = asked, 1
 		require.NoError(t, b.gw.Fault(f))
 		b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)

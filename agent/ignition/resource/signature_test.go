@@ -3,6 +3,7 @@ package resource
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -146,7 +147,9 @@ func TestTheFormFollowsTheVersion(t *testing.T) {
 	for version, want := range map[[2]int]Form{
 		{0, 0}: Form83, {7, 9}: Form81, {8, 0}: Form81, {8, 1}: Form81, {8, 3}: Form83, {8, 4}: Form83, {9, 0}: Form83,
 	} {
-		assert.Equal(t, want, FormOf(version[0], version[1]), version)
+		t.Run(fmt.Sprintf("%d.%d", version[0], version[1]), func(t *testing.T) {
+			assert.Equal(t, want, FormOf(version[0], version[1]))
+		})
 	}
 }
 

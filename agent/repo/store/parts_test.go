@@ -41,10 +41,12 @@ func TestIndexFindsOffsetsBehindTwoGibibytes(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, x.close()) }()
 	for _, r := range recs {
-		off, ok, err := x.find(r.id)
-		require.NoError(t, err)
-		assert.True(t, ok)
-		assert.Equal(t, r.off, off)
+		t.Run(fmt.Sprintf("offset %#x", r.off), func(t *testing.T) {
+			off, ok, err := x.find(r.id)
+			require.NoError(t, err)
+			assert.True(t, ok)
+			assert.Equal(t, r.off, off)
+		})
 	}
 	_, ok, err := x.find(plan.ID{7, 0, 1})
 	require.NoError(t, err)
