@@ -139,6 +139,7 @@ func TestTimeoutEmptyRestarts(t *testing.T) {
 		w := &watcher{name: "line"}
 		none := request.Verdict{Phase: request.Progressing, Reason: v1alpha1.ReasonNoGateways}
 		some := request.Verdict{Phase: request.Progressing, Reason: v1alpha1.ReasonProgressing}
+		// sequence: the limit counts from look to look
 		for i, look := range []struct {
 			v     request.Verdict
 			ended bool

@@ -91,10 +91,18 @@ func TestProposeAnnotation(t *testing.T) {
 	assert.True(t, v1alpha1.ProposesFor("line-1", "line-1"), "written by hand without a time")
 	assert.False(t, v1alpha1.ProposesFor(value, "line"))
 	assert.False(t, v1alpha1.ProposesFor("", ""))
-	gs := smallest()
-	for text, want := range map[string]string{value: value, "a\nb": "", "a\xff": "", strings.Repeat("a", 321): "", strings.Repeat("a", 320): strings.Repeat("a", 320)} {
-		gs.Annotations = map[string]string{v1alpha1.AnnotationPropose: text}
-		assert.Equal(t, want, gs.Propose(), "%.20q", text)
+	for name, c := range map[string]struct{ text, want string }{
+		"valid":         {value, value},
+		"two lines":     {"a\nb", ""},
+		"invalid UTF-8": {"a\xff", ""},
+		"too long":      {strings.Repeat("a", 321), ""},
+		"at the limit":  {strings.Repeat("a", 320), strings.Repeat("a", 320)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := smallest()
+			gs.Annotations = map[string]string{v1alpha1.AnnotationPropose: c.text}
+			assert.Equal(t, c.want, gs.Propose())
+		})
 	}
 }
 

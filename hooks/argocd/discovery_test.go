@@ -94,6 +94,7 @@ type (
 func TestActionTestdata(t *testing.T) {
 	var tests actionTests
 	files := 0
+	// sequence: each fleet adds its rows to action_test.yaml
 	for _, f := range fleets {
 		s := newScene(t)
 		f.play(s)

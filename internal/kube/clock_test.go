@@ -54,6 +54,7 @@ func TestServerTime(t *testing.T) {
 		assert.Equal(t, time.Now(), clients.Now(), "clocks that agree are not corrected")
 
 		server.ahead = time.Hour
+		// sequence: each answer could change the clock of the next, and a synctest bubble has no sub-tests
 		for _, c := range []struct {
 			takes time.Duration
 			date  string

@@ -136,6 +136,7 @@ func isBackSoon(t *testing.T, says error) {
 		}))
 		go in.Run(t.Context())
 
+		// sequence: the second outage ends the watch of the first, and a synctest bubble has no sub-tests
 		for _, c := range []struct {
 			name string
 			seen func() bool

@@ -121,37 +121,39 @@ func TestWatchErrorIsReported(t *testing.T) {
 
 // Missing permissions in one namespace must not affect the others. Without permissions in any namespace, the caches never sync.
 func TestForbiddenNamespacesDoNotBlock(t *testing.T) {
-	for _, c := range []struct {
+	for name, c := range map[string]struct {
 		refused []string
 		served  bool
-	}{{nil, true}, {[]string{"b"}, true}, {[]string{"a", "b"}, false}} {
-		client := plants()
-		for _, ns := range c.refused {
-			forbidden := apierrors.NewForbidden(GatewaySync.Resource().GroupResource(), "", errors.New("no right in "+ns))
-			in := func(a clienttesting.Action) bool { return a.GetNamespace() == ns }
-			client.PrependReactor("list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) { return in(a), nil, forbidden })
-		}
-		told := make(chan error, 100)
-		w, err := Watch(client, []string{"a", "b"}, nil, nil, func(err error) {
-			if apierrors.IsForbidden(err) {
-				told <- err
+	}{"none": {nil, true}, "one of two": {[]string{"b"}, true}, "all": {[]string{"a", "b"}, false}} {
+		t.Run(name, func(t *testing.T) {
+			client := plants()
+			for _, ns := range c.refused {
+				forbidden := apierrors.NewForbidden(GatewaySync.Resource().GroupResource(), "", errors.New("no right in "+ns))
+				in := func(a clienttesting.Action) bool { return a.GetNamespace() == ns }
+				client.PrependReactor("list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) { return in(a), nil, forbidden })
 			}
+			told := make(chan error, 100)
+			w, err := Watch(client, []string{"a", "b"}, nil, nil, func(err error) {
+				if apierrors.IsForbidden(err) {
+					told <- err
+				}
+			})
+			require.NoError(t, err)
+			assert.False(t, w.Served(), "nobody was asked yet")
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- w.Run(ctx) }()
+			if c.served {
+				require.Eventually(t, w.Served, time.Minute, time.Millisecond)
+			}
+			for range c.refused {
+				assert.Error(t, <-told)
+			}
+			assert.Equal(t, c.served, w.Served())
+			assert.Equal(t, len(c.refused) == 0, w.HasSynced())
+			assert.Equal(t, !slices.Contains(c.refused, "a"), w.Seen("a"))
+			stop()
+			assert.NoError(t, <-done)
 		})
-		require.NoError(t, err)
-		assert.False(t, w.Served(), "nobody was asked yet")
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- w.Run(ctx) }()
-		if c.served {
-			require.Eventually(t, w.Served, time.Minute, time.Millisecond)
-		}
-		for range c.refused {
-			assert.Error(t, <-told)
-		}
-		assert.Equal(t, c.served, w.Served(), c.refused)
-		assert.Equal(t, len(c.refused) == 0, w.HasSynced(), c.refused)
-		assert.Equal(t, !slices.Contains(c.refused, "a"), w.Seen("a"), c.refused)
-		stop()
-		assert.NoError(t, <-done)
 	}
 }

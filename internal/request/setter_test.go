@@ -60,6 +60,7 @@ func TestAPIServerRequestFieldManager(t *testing.T) {
 func TestAPIServerPauseAndResume(t *testing.T) {
 	client, namespace := served(t)
 	s := NewSetter(client, nil)
+	// sequence: each step starts with the state that the last one left
 	for _, step := range []struct {
 		pause  bool
 		want   Outcome
@@ -101,6 +102,7 @@ func TestAPIServerRequestForReplacedObject(t *testing.T) {
 		return Request{Ref: "v2", By: "generic"}, "", err
 	}
 	s := NewSetter(client, nil)
+	// sequence: the first request replaces the object for the others
 	for i, r := range []Request{
 		{By: "generic", Decider: &deciding{recreate}},      // replaced during the write
 		{Ref: "v2", By: "generic", UID: first.GetUID()},    // replaced before
