@@ -31,6 +31,7 @@ func TestR7ObjectsCannotBeProbed(t *testing.T) {
 			times := map[string][]time.Duration{}
 			for range 3 { // the first round finds no Secret in the cache
 				for _, path := range paths {
+					// sequence: the requests of a round run at the same time, and their times are compared
 					for name, mod := range map[string]func(*http.Request){"signed": signed("wrong", body), "token": bearer("wrong"), "none": func(*http.Request) {}} {
 						for _, method := range []string{http.MethodPost, http.MethodGet} {
 							route, sent := "/webhook/", body
@@ -96,6 +97,7 @@ func TestR7RequestsDoNotWaitForSecrets(t *testing.T) {
 		late := fmt.Sprintf("late%d", i)
 		w.cluster.ApplyYAML(t, w.ns, strings.Replace(plant, "name: plant", "name: "+late, 1)+
 			strings.NewReplacer("name: plant", "name: own"+late, "key: secret", "key: k"+late).Replace("---"+plant))
+		// sequence: the times of all classes are compared
 		for class, name := range map[string]string{"own, a moment ago": "own" + late, "a moment ago": late, "there": "plant", "rotated": "rotated", "nobody": "nobody", "open": "open", "ungranted": "ungranted", "closed": "closed"} {
 			began := time.Now()
 			got := w.post(name, "{}", bearer("wrong"))
@@ -136,18 +138,27 @@ func TestC9OnlyAuthenticatedPostsWrite(t *testing.T) {
 		path = strings.NewReplacer("{namespace}", w.ns, "{name}", "plant").Replace(path)
 		for _, method := range methods {
 			t.Run(method+" "+pattern, func(t *testing.T) {
-				for token, want := range map[string]int{"": http.StatusUnauthorized, "wrong": http.StatusUnauthorized, ownSecret: row.right} {
-					mine := method == served || method == http.MethodHead && served == http.MethodGet
-					if !mine {
-						want = http.StatusMethodNotAllowed
-					}
-					before := w.gs("plant").ResourceVersion
-					assert.Equal(t, want, w.try(method, path, token), "%s %s with %q", method, path, token)
-					if mine && row.changes && token == ownSecret {
-						assert.NotEqual(t, before, w.gs("plant").ResourceVersion, "%s %s with %q", method, path, token)
-					} else {
-						assert.Equal(t, before, w.gs("plant").ResourceVersion, "%s %s with %q", method, path, token)
-					}
+				for name, c := range map[string]struct {
+					token string
+					want  int
+				}{
+					"without secret": {"", http.StatusUnauthorized},
+					"wrong secret":   {"wrong", http.StatusUnauthorized},
+					"right secret":   {ownSecret, row.right},
+				} {
+					t.Run(name, func(t *testing.T) {
+						mine := method == served || method == http.MethodHead && served == http.MethodGet
+						if !mine {
+							c.want = http.StatusMethodNotAllowed
+						}
+						before := w.gs("plant").ResourceVersion
+						assert.Equal(t, c.want, w.try(method, path, c.token))
+						if mine && row.changes && c.token == ownSecret {
+							assert.NotEqual(t, before, w.gs("plant").ResourceVersion)
+						} else {
+							assert.Equal(t, before, w.gs("plant").ResourceVersion)
+						}
+					})
 				}
 			})
 		}

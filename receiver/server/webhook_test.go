@@ -102,6 +102,7 @@ func TestAnAuthenticatedCallerAsksForARef(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant+"---"+others)
 	older, newer := "test.01hz0000000000000000000001.abcdef0", "test.01hz0000000000000000000002.abcdef0"
+	// sequence: a refused request leaves the ref of the step before
 	for _, step := range []struct {
 		body   string
 		code   int
