@@ -51,21 +51,23 @@ func TestImagesAreDockerfileTargets(t *testing.T) {
 	t.Parallel()
 	all := stages(t)
 	for part, name := range parts {
-		require.Contains(t, all, part)
-		s := all[part]
-		entry := commands[*instructions.EntrypointCommand](s)
-		require.Len(t, entry, 1, part)
-		assert.Equal(t, []string{"/" + name}, entry[0].CmdLine, "the injector gives the agent arguments, and no command")
-		copies := commands[*instructions.CopyCommand](s)
-		require.Len(t, copies, 1, part)
-		assert.Equal(t, "build", copies[0].From)
-		assert.Equal(t, []string{"/out/" + name}, copies[0].SourcePaths)
-		assert.Empty(t, commands[*instructions.RunCommand](s), "there is no shell in it")
-		base := all[s.BaseName]
-		users := commands[*instructions.UserCommand](base)
-		require.Len(t, users, 1, "%s: base %s", part, s.BaseName)
-		uid, _, _ := strings.Cut(users[0].User, ":")
-		assert.Regexp(t, "^[1-9][0-9]*$", uid, "by number: runAsNonRoot asks for it")
+		t.Run(part, func(t *testing.T) {
+			require.Contains(t, all, part)
+			s := all[part]
+			entry := commands[*instructions.EntrypointCommand](s)
+			require.Len(t, entry, 1)
+			assert.Equal(t, []string{"/" + name}, entry[0].CmdLine, "the injector gives the agent arguments, and no command")
+			copies := commands[*instructions.CopyCommand](s)
+			require.Len(t, copies, 1)
+			assert.Equal(t, "build", copies[0].From)
+			assert.Equal(t, []string{"/out/" + name}, copies[0].SourcePaths)
+			assert.Empty(t, commands[*instructions.RunCommand](s), "there is no shell in it")
+			base := all[s.BaseName]
+			users := commands[*instructions.UserCommand](base)
+			require.Len(t, users, 1, "base %s", s.BaseName)
+			uid, _, _ := strings.Cut(users[0].User, ":")
+			assert.Regexp(t, "^[1-9][0-9]*$", uid, "by number: runAsNonRoot asks for it")
+		})
 	}
 	assert.Equal(t, "$BUILDPLATFORM", all["build"].Platform)
 }
@@ -108,20 +110,22 @@ var parts = map[string]string{"agent": "agent", "injector": "injector", "receive
 func TestImageBuild(t *testing.T) {
 	t.Parallel()
 	for part, name := range parts {
-		path := shipped(t, name)
-		file, err := elf.Open(path)
-		require.NoError(t, err)
-		libraries, err := file.ImportedLibraries()
-		require.NoError(t, err)
-		assert.Empty(t, libraries, "%s: it is static", part)
-		require.NoError(t, file.Close())
-		ask := "--version"
-		if name == "stoker" {
-			ask = "version"
-		}
-		version, err := exec.CommandContext(t.Context(), path, ask).Output()
-		require.NoError(t, err)
-		assert.Contains(t, string(version), "1.2.3", part)
+		t.Run(part, func(t *testing.T) {
+			path := shipped(t, name)
+			file, err := elf.Open(path)
+			require.NoError(t, err)
+			libraries, err := file.ImportedLibraries()
+			require.NoError(t, err)
+			assert.Empty(t, libraries, "it is static")
+			require.NoError(t, file.Close())
+			ask := "--version"
+			if name == "stoker" {
+				ask = "version"
+			}
+			version, err := exec.CommandContext(t.Context(), path, ask).Output()
+			require.NoError(t, err)
+			assert.Contains(t, string(version), "1.2.3")
+		})
 	}
 }
 

@@ -134,9 +134,11 @@ func TestSelectorsFindThePodsOfTheirPart(t *testing.T) {
 		{"stoker-receiver", "webhook", receiver, receiverContainer, 9444},
 		{"stoker-receiver-metrics", "metrics", receiver, receiverContainer, 8083},
 	} {
-		target, ok := at(all["Service/stoker-system/"+port.service].Object, "spec/ports/"+port.name+"/targetPort")
-		require.True(t, ok, port)
-		look(t, all, port.deployment, port.container+"/ports/"+target.(string)+"/containerPort", port.number)
+		t.Run(port.service+" "+port.name, func(t *testing.T) {
+			target, ok := at(all["Service/stoker-system/"+port.service].Object, "spec/ports/"+port.name+"/targetPort")
+			require.True(t, ok)
+			look(t, all, port.deployment, port.container+"/ports/"+target.(string)+"/containerPort", port.number)
+		})
 	}
 	look(t, all, webhooks, "webhooks/0/clientConfig/service", values{
 		"name": "stoker-injector", "namespace": namespace, "path": "/mutate", "port": int64(443),

@@ -121,6 +121,11 @@ func forbidden(role string, r rbacv1.PolicyRule) string {
 	return ""
 }
 
+// ruleName names a sub-test by its rule.
+func ruleName(r rbacv1.PolicyRule) string {
+	return strings.Join(slices.Concat(r.Verbs, r.APIGroups, r.Resources, r.ResourceNames), " ")
+}
+
 // Checks the roles of every installation in valueCases.
 func TestForbiddenRights(t *testing.T) {
 	t.Parallel()
@@ -143,13 +148,17 @@ func TestForbiddenRights(t *testing.T) {
 		{Resources: []string{"applications"}, Verbs: []string{"get"}}, {Resources: []string{"applications"}, Verbs: []string{"patch"}, ResourceNames: []string{"plant"}},
 		{Resources: []string{"gatewaysyncs"}, Verbs: []string{"get", "patch", "update"}}, {Resources: []string{"secrets"}, Verbs: []string{"get"}, ResourceNames: []string{"theirs"}},
 	} {
-		assert.NotEmpty(t, forbidden("ClusterRole/stoker-receiver", bad), "%v", bad)
+		t.Run(ruleName(bad), func(t *testing.T) {
+			assert.NotEmpty(t, forbidden("ClusterRole/stoker-receiver", bad))
+		})
 	}
 	for _, bad := range []rbacv1.PolicyRule{
 		{Resources: []string{"secrets"}, Verbs: []string{"get"}}, {Resources: []string{"secrets"}, Verbs: []string{"get", "update"}, ResourceNames: []string{"a"}},
 		{Resources: []string{"secrets"}, Verbs: []string{"get", "list"}, ResourceNames: []string{"a"}},
 	} {
-		assert.NotEmpty(t, forbidden("Role/line/stoker-receiver-secrets", bad), "%v", bad)
+		t.Run(ruleName(bad), func(t *testing.T) {
+			assert.NotEmpty(t, forbidden("Role/line/stoker-receiver-secrets", bad))
+		})
 	}
 }
 

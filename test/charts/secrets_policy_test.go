@@ -28,6 +28,7 @@ func TestSecretsNeedTheLabelToBeNamed(t *testing.T) {
 	p := &plant{server: s, namespace: s.Namespace(t)}
 	accounts(t, s, p.namespace, "editor")
 	p.bind(t, "stoker-edit", "editor")
+	// setup: creates the Secrets
 	for name, labels := range map[string]map[string]string{"mine": {"example.com/for": "gateways"}, "theirs": nil, "other": {"example.com/for": "databases"}} {
 		_, err := p.core.CoreV1().Secrets(p.namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
 		require.NoError(t, err)

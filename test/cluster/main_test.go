@@ -170,8 +170,10 @@ func everyVerb(t *testing.T) {
 		"load: want a name":                  {"load"},
 		"there is no node that could run it": {"load", "registry.local/sh:dev", "/bin/sh"},
 	} {
-		_, _, err := command(t, args...)
-		assert.ErrorContains(t, err, want)
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			_, _, err := command(t, args...)
+			assert.ErrorContains(t, err, want)
+		})
 	}
 }
 

@@ -91,16 +91,18 @@ func TestBrokenRemoteRecovers(t *testing.T) {
 		{"a redirect to another host", "RedirectRefused", gitserver.Redirect(elsewhere.URL(""))}, // F9
 		{"a pack that is cut off", "GitUnreachable", gitserver.Truncate(300).On(gitserver.UploadPack)},
 	} {
-		p.git.Inject(c.fault)
-		next := p.repo.Commit(c.name, gitserver.Write(inGit+viewPath, view(fmt.Sprint("after ", c.name, i))))
-		s := p.await(c.name, func(s state) bool { return s.Reason == c.reason || c.name == "404" && s.Phase == "Error" })
-		assert.Equal(t, last, s.Commit, "%s: the last good commit stays", c.name)
-		assert.NotEqual(t, "Synced", s.Phase, c.name)
-		p.checkForeign()
-		p.git.Heal()
-		p.saveSpec() // a changed spec ends the backoff
-		p.synced(next)
-		last = next
+		t.Run(c.name, func(t *testing.T) {
+			p.git.Inject(c.fault)
+			next := p.repo.Commit(c.name, gitserver.Write(inGit+viewPath, view(fmt.Sprint("after ", c.name, i))))
+			s := p.await(c.name, func(s state) bool { return s.Reason == c.reason || c.name == "404" && s.Phase == "Error" })
+			assert.Equal(t, last, s.Commit, "the last good commit stays")
+			assert.NotEqual(t, "Synced", s.Phase)
+			p.checkForeign()
+			p.git.Heal()
+			p.saveSpec() // a changed spec ends the backoff
+			p.synced(next)
+			last = next
+		})
 	}
 	for _, r := range elsewhere.Requests() {
 		assert.False(t, r.Authorization, "F9: a credential went to another host")

@@ -66,12 +66,14 @@ func TestNoiseLeavesNothingToSign(t *testing.T) {
 		{simulator.NoiseThumbnail, viewDir + "/thumbnail.png"},
 		{simulator.NoiseModuleTags, "config/resources/core/ignition/tag-definition/MQTT Engine/Edge Nodes/tags.json"},
 	} {
-		before, _ := os.ReadFile(filepath.Join(b.dir, c.file))
-		require.NoError(t, b.MakeNoise(c.kind))
-		assert.NotEqual(t, string(before), b.read(c.file), c.kind)
-		signed := b.read(viewDir + "/resource.json")
-		require.NoError(t, b.Scan("projects"))
-		assert.Equal(t, signed, b.read(viewDir+"/resource.json"), "%s: a scan finds nothing to sign", c.kind)
+		t.Run(string(c.kind), func(t *testing.T) {
+			before, _ := os.ReadFile(filepath.Join(b.dir, c.file))
+			require.NoError(t, b.MakeNoise(c.kind))
+			assert.NotEqual(t, string(before), b.read(c.file))
+			signed := b.read(viewDir + "/resource.json")
+			require.NoError(t, b.Scan("projects"))
+			assert.Equal(t, signed, b.read(viewDir+"/resource.json"), "a scan finds nothing to sign")
+		})
 	}
 	require.NoError(t, b.MakeNoise(simulator.NoiseValueStore))
 	assert.NoFileExists(t, filepath.Join(b.dir, "config/ignition/tags/valueStore.idb-wal"))

@@ -25,14 +25,16 @@ func TestEachStateAnswersInItsWay(t *testing.T) {
 		{simulator.Faulted, `{"state":"FAULTED"}`, "ContextStatus=FAULTED;", 503},
 		{simulator.Running, `{"state":"RUNNING"}`, "ContextStatus=RUNNING;", 200},
 	} {
-		require.NoError(t, b.SetState(c.to))
-		status, body := b.ask("GET", "/StatusPing", "")
-		assert.Equal(t, 200, status)
-		assert.Equal(t, c.ping, body)
-		_, body = b.ask("GET", "/system/gwinfo", "")
-		assert.Contains(t, body, c.gwinfo)
-		status, _ = b.ask("GET", "/data/api/v1/gateway-info", "")
-		assert.Equal(t, c.status, status, c.to)
+		t.Run(string(c.to), func(t *testing.T) {
+			require.NoError(t, b.SetState(c.to))
+			status, body := b.ask("GET", "/StatusPing", "")
+			assert.Equal(t, 200, status)
+			assert.Equal(t, c.ping, body)
+			_, body = b.ask("GET", "/system/gwinfo", "")
+			assert.Contains(t, body, c.gwinfo)
+			status, _ = b.ask("GET", "/data/api/v1/gateway-info", "")
+			assert.Equal(t, c.status, status)
+		})
 	}
 	require.Error(t, b.SetState("ASLEEP"))
 }
