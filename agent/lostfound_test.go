@@ -132,10 +132,18 @@ func TestRestoreStaysInDirectory(t *testing.T) {
 
 func TestLostAndFoundExplainsWhatItCannotDo(t *testing.T) {
 	data, _ := lostSite(t)
-	for _, args := range [][]string{nil, {"list"}, {"show", "--data-dir", data}, {"burn", "1", "--data-dir", data}, {"list", "-o", "xml", "--data-dir", data}} {
-		code, _, talk := lost(t, args...)
-		assert.Equal(t, exitUsage, code, args)
-		assert.Contains(t, talk, "agent lost-and-found restore")
+	for name, args := range map[string][]string{
+		"no arguments":   nil,
+		"no directory":   {"list"},
+		"no entry":       {"show", "--data-dir", data},
+		"unknown verb":   {"burn", "1", "--data-dir", data},
+		"unknown format": {"list", "-o", "xml", "--data-dir", data},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, _, talk := lost(t, args...)
+			assert.Equal(t, exitUsage, code)
+			assert.Contains(t, talk, "agent lost-and-found restore")
+		})
 	}
 	for _, entry := range []string{"0", "99", "no-such-file"} {
 		t.Run(entry, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -68,10 +69,12 @@ func TestUnmountedSecretNeedsRestart(t *testing.T) {
 
 	write(t, filepath.Join(dir, "..", "outside"), "S3CR3T-2")
 	for _, bad := range []v1alpha1.SecretKeyRef{ref("..", "outside"), ref("git", ".."), ref("git/../..", "outside"), ref("", "x"), ref("git", ".")} {
-		_, err := m.Read(v1alpha1.SecretGitToken, bad)
-		assert.ErrorContains(t, err, "is no name and key", "%v", bad)
-		_, err = Beside{Dir: dir}.Read(v1alpha1.SecretGitToken, bad)
-		assert.ErrorContains(t, err, "is no name and key", "%v", bad)
+		t.Run(fmt.Sprintf("key %q of Secret %q", bad.Key, bad.Name), func(t *testing.T) {
+			_, err := m.Read(v1alpha1.SecretGitToken, bad)
+			assert.ErrorContains(t, err, "is no name and key")
+			_, err = Beside{Dir: dir}.Read(v1alpha1.SecretGitToken, bad)
+			assert.ErrorContains(t, err, "is no name and key")
+		})
 	}
 }
 

@@ -47,8 +47,10 @@ func TestLockOnNFS(t *testing.T) {
 func TestLockRefused(t *testing.T) {
 	root := seeded(t)
 	for _, refusal := range []unix.Errno{unix.EBADF, unix.EIO, unix.EINVAL} {
-		_, err := Open(root, Options{flock: func(*os.File) error { return os.NewSyscallError("flock", refusal) }})
-		require.ErrorIs(t, err, refusal)
+		t.Run(refusal.Error(), func(t *testing.T) {
+			_, err := Open(root, Options{flock: func(*os.File) error { return os.NewSyscallError("flock", refusal) }})
+			require.ErrorIs(t, err, refusal)
+		})
 	}
 	for _, name := range openFiles(t) {
 		assert.NotEqual(t, filepath.Join(root, safe.OwnDir, lockFile), name)

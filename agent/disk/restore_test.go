@@ -82,17 +82,19 @@ func TestRestoreToEachMount(t *testing.T) {
 // A restored file keeps its mode: a private key stays private, and a script stays executable.
 func TestRestoreKeepsTheMode(t *testing.T) {
 	for _, mode := range []os.FileMode{0o600, 0o644, 0o755, 0o400} {
-		root := seeded(t)
-		d := open(t, root, Options{})
-		apply(t, d, text(map[string]string{"projects/p/a": "1"}))
-		put(t, root, "projects/p/a", "of the gateway")
-		require.NoError(t, os.Chmod(filepath.Join(root, "projects/p/a"), mode))
-		require.Equal(t, 1, apply(t, d, text(map[string]string{"projects/p/a": "2"})).Saved)
-		require.NoError(t, d.Restore(lost(t, d)[0]))
-		fi, err := os.Stat(filepath.Join(root, "projects/p/a"))
-		require.NoError(t, err)
-		assert.Equal(t, mode, fi.Mode().Perm())
-		assert.Equal(t, "of the gateway", contents(t, root)["projects/p/a"])
+		t.Run(mode.String(), func(t *testing.T) {
+			root := seeded(t)
+			d := open(t, root, Options{})
+			apply(t, d, text(map[string]string{"projects/p/a": "1"}))
+			put(t, root, "projects/p/a", "of the gateway")
+			require.NoError(t, os.Chmod(filepath.Join(root, "projects/p/a"), mode))
+			require.Equal(t, 1, apply(t, d, text(map[string]string{"projects/p/a": "2"})).Saved)
+			require.NoError(t, d.Restore(lost(t, d)[0]))
+			fi, err := os.Stat(filepath.Join(root, "projects/p/a"))
+			require.NoError(t, err)
+			assert.Equal(t, mode, fi.Mode().Perm())
+			assert.Equal(t, "of the gateway", contents(t, root)["projects/p/a"])
+		})
 	}
 }
 

@@ -48,12 +48,14 @@ func TestOutcomeOfEarlierOrder(t *testing.T) {
 	again.Revision, again.Generation, again.RequestedAt = 2, 2, "t2"
 	f.order = &again // the same commit for another spec, and the agent is stopped before it checks
 	for _, phase := range []sync.Phase{sync.Synced, sync.Standby, sync.Applied, sync.Error, sync.Held} {
-		s.Phase = phase
-		r = f.composed(s)
-		assert.Equal(t, v1alpha1.GatewayPending, r.Phase, phase)
-		assert.Equal(t, v1alpha1.ReasonProgressing, r.Reason)
-		assert.Equal(t, "t1", r.HandledRequest)
-		assert.Equal(t, commit, r.Commit, "what lies there is known all the same")
+		t.Run(string(phase), func(t *testing.T) {
+			s.Phase = phase
+			r := f.composed(s)
+			assert.Equal(t, v1alpha1.GatewayPending, r.Phase)
+			assert.Equal(t, v1alpha1.ReasonProgressing, r.Reason)
+			assert.Equal(t, "t1", r.HandledRequest)
+			assert.Equal(t, commit, r.Commit, "what lies there is known all the same")
+		})
 	}
 	s.Phase, s.Of = sync.Synced, f.order
 	r = f.composed(s)

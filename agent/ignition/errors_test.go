@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -129,12 +130,14 @@ func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
 	thief := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
 	defer thief.Close()
 	for _, status := range []int{301, 302, 303, 307, 308} {
-		g := start(t, simulator.Options{})
-		require.NoError(t, g.Fault(simulator.Fault{Route: "* /*", Status: status, Location: thief.URL + "/data/api/v1/gateway-info"}))
-		_, err := client(t, g).Info(t.Context())
-		requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
-		assert.ErrorContains(t, err, strings.TrimPrefix(thief.URL, "http://"))
-		assert.ErrorContains(t, err, "does not follow")
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			g := start(t, simulator.Options{})
+			require.NoError(t, g.Fault(simulator.Fault{Route: "* /*", Status: status, Location: thief.URL + "/data/api/v1/gateway-info"}))
+			_, err := client(t, g).Info(t.Context())
+			requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
+			assert.ErrorContains(t, err, strings.TrimPrefix(thief.URL, "http://"))
+			assert.ErrorContains(t, err, "does not follow")
+		})
 	}
 	assert.Zero(t, asked.Load())
 }

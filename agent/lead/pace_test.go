@@ -476,10 +476,12 @@ func TestLooksKeepTheirDistanceWhateverIsAsked(t *testing.T) {
 func TestRetriesAreBoundedForAnyNumberOfFailures(t *testing.T) {
 	for _, n := range []int{-1, 0, 1, 2, 10, 63, 64, 1 << 30} {
 		for _, reason := range []v1alpha1.Reason{v1alpha1.ReasonGitUnreachable, v1alpha1.ReasonAuthFailed, v1alpha1.ReasonRefNotFound} {
-			pause, ok := retryIn(reason, n, time.Second, true)
-			assert.True(t, ok)
-			assert.GreaterOrEqual(t, pause, 900*time.Millisecond)
-			assert.LessOrEqual(t, pause, backoff.MaxRetry+backoff.MaxRetry/10)
+			t.Run(fmt.Sprintf("%s after %d failures", reason, n), func(t *testing.T) {
+				pause, ok := retryIn(reason, n, time.Second, true)
+				assert.True(t, ok)
+				assert.GreaterOrEqual(t, pause, 900*time.Millisecond)
+				assert.LessOrEqual(t, pause, backoff.MaxRetry+backoff.MaxRetry/10)
+			})
 		}
 	}
 	_, ok := retryIn(v1alpha1.ReasonRefNotFound, 1, time.Minute, false)

@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ func TestRevisionCounts(t *testing.T) {
 		update(&s, want, 0)
 		return s.Revision
 	}
+	// sequence: each change raises the revision of the one before
 	for i, change := range []func(*v1alpha1.SyncTargetSpec){
 		func(s *v1alpha1.SyncTargetSpec) { s.Commit = commitB },
 		func(s *v1alpha1.SyncTargetSpec) { s.Commit = commitA },
@@ -45,8 +47,10 @@ func TestRevisionCounts(t *testing.T) {
 	assert.Equal(t, v1alpha1.LeadRecord{Holder: "gw-0", Transitions: 3}, s.Lead, "the lock is not its to write")
 
 	for _, odd := range []int64{math.MaxInt64, math.MinInt64, maxRevision} {
-		s.Revision = odd
-		assert.EqualValues(t, 1, tell(func(s *v1alpha1.SyncTargetSpec) { s.Generation++ }), "the API would not take %d", odd+1)
+		t.Run(fmt.Sprintf("after revision %d", odd), func(t *testing.T) {
+			s.Revision = odd
+			assert.EqualValues(t, 1, tell(func(s *v1alpha1.SyncTargetSpec) { s.Generation++ }), "the API would not take the next one")
+		})
 	}
 }
 

@@ -286,17 +286,19 @@ func TestRemovedFromGitChangedOnGateway(t *testing.T) {
 
 func TestRemovedFromGitAndGateway(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
-		for _, kind := range []plan.Kind{plan.Missing, plan.Link, plan.Dir} {
-			s := newScene(t, nil)
-			s.sync(text(file, "one", "projects/p/b", "b"))
-			if s.disk.Remove(file); kind != plan.Missing {
-				s.disk.Put(file, kind)
-			}
-			c := s.sync(text("projects/p/b", "b"), mode)
-			assert.Equal(t, map[string]plan.Op{file: plan.Release}, done(c))
-			st, err := s.disk.Stat(file)
-			require.NoError(t, err)
-			assert.Equal(t, kind, st.Kind, "what lies there now is not ours")
+		for name, kind := range map[string]plan.Kind{"nothing there": plan.Missing, "a link": plan.Link, "a directory": plan.Dir} {
+			t.Run(name, func(t *testing.T) {
+				s := newScene(t, nil)
+				s.sync(text(file, "one", "projects/p/b", "b"))
+				if s.disk.Remove(file); kind != plan.Missing {
+					s.disk.Put(file, kind)
+				}
+				c := s.sync(text("projects/p/b", "b"), mode)
+				assert.Equal(t, map[string]plan.Op{file: plan.Release}, done(c))
+				st, err := s.disk.Stat(file)
+				require.NoError(t, err)
+				assert.Equal(t, kind, st.Kind, "what lies there now is not ours")
+			})
 		}
 	})
 }

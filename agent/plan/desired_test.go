@@ -336,10 +336,12 @@ func TestCollidingNames(t *testing.T) {
 			{Name: "a", Mode: plan.Regular, ID: blob}, {Name: "a-b", Mode: plan.Regular, ID: blob},
 			{Name: "a", Mode: plan.Directory, ID: o.Commit(text("x", "x"))},
 		})
-		for _, m := range [][]string{{".", "projects"}, {".", "projects", "a-b", "projects/c"}} {
-			d, err := plan.Desire(o, root, rules(t, plan.Rules{Mappings: mappings(t, m...)}))
-			require.NoError(t, err)
-			assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(walkErr(t, d), ""))
+		for name, m := range map[string][]string{"one mapping": {".", "projects"}, "two mappings": {".", "projects", "a-b", "projects/c"}} {
+			t.Run(name, func(t *testing.T) {
+				d, err := plan.Desire(o, root, rules(t, plan.Rules{Mappings: mappings(t, m...)}))
+				require.NoError(t, err)
+				assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(walkErr(t, d), ""))
+			})
 		}
 	})
 }

@@ -202,11 +202,13 @@ func TestFetchByCommitID(t *testing.T) {
 		g.AnnotatedTag("v1", g.Push("v1", repotest.EditView(2, 1)).String())
 		g.DeleteBranch("third")
 		g.Server.Refuse(gitserver.SHAWants)
-		for _, id := range []plan.ID{old, side, tagged} {
-			s := openStore(t, t.TempDir())
-			_, err := s.Fetch(t.Context(), g.remote(), id, "")
-			require.NoError(t, err)
-			repotest.RequireSame(t, g, s, id)
+		for name, id := range map[string]plan.ID{"main": old, "branch": side, "tag": tagged} {
+			t.Run(name, func(t *testing.T) {
+				s := openStore(t, t.TempDir())
+				_, err := s.Fetch(t.Context(), g.remote(), id, "")
+				require.NoError(t, err)
+				repotest.RequireSame(t, g, s, id)
+			})
 		}
 	})
 	t.Run("the search for it is bounded", func(t *testing.T) {

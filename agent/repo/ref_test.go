@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -31,16 +32,20 @@ func TestParseRefTakesWhatGitTakes(t *testing.T) {
 	for _, bad := range []string{"", "-", "--upload-pack=x", "-b", "@", "a@{1}", "a..b", "refs/heads/../../x", "../x", "a.", ".a", "a/.b", "a.lock",
 		"a.lock/b", "/a", "a/", "a//b", "a b", "a~1", "a^", "a^{}", "a:b", "+a:b", "a?", "a*", "a[b", `a\b`, "a\x00b", "a\nb", "a\x7f", "refs", "refs/x",
 		"refs/heads/", strings.Repeat("0", 40), strings.Repeat("a", 2000)} {
-		_, err := ParseRef(bad)
-		repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
+		t.Run(fmt.Sprintf("%.40q", bad), func(t *testing.T) {
+			_, err := ParseRef(bad)
+			repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)
+		})
 	}
 	for _, id := range []string{sha, strings.ToUpper("abcdef" + sha[6:])} {
-		r, err := ParseRef(id)
-		require.NoError(t, err)
-		commit, isCommit := r.Commit()
-		assert.True(t, isCommit)
-		assert.Equal(t, strings.ToLower(id), commit.String())
-		assert.Equal(t, strings.ToLower(id), r.String())
+		t.Run(id, func(t *testing.T) {
+			r, err := ParseRef(id)
+			require.NoError(t, err)
+			commit, isCommit := r.Commit()
+			assert.True(t, isCommit)
+			assert.Equal(t, strings.ToLower(id), commit.String())
+			assert.Equal(t, strings.ToLower(id), r.String())
+		})
 	}
 }
 
@@ -66,14 +71,14 @@ func FuzzParseRef(f *testing.F) {
 	})
 }
 
+// The name @ is no case: git allows the branch refs/heads/@, but @ alone means HEAD.
 func TestParseRefAgreesWithGit(t *testing.T) {
-	for _, s := range []string{"a", "a.b", "a..b", ".a", "a.lock", "a/b.lock/c", "a@{b", "@", "a@b", "a\\b", "a~b", "a b", "a/", "//a", "é", "a\x01", "a-", "a.lockx"} {
-		_, err := ParseRef(s)
-		git := exec.CommandContext(t.Context(), "git", "check-ref-format", "refs/heads/"+s).Run()
-		if s == "@" {
-			continue // git allows the branch refs/heads/@, but @ alone means HEAD
-		}
-		assert.Equal(t, git == nil, err == nil, "%q", s)
+	for _, s := range []string{"a", "a.b", "a..b", ".a", "a.lock", "a/b.lock/c", "a@{b", "a@b", "a\\b", "a~b", "a b", "a/", "//a", "é", "a\x01", "a-", "a.lockx"} {
+		t.Run(fmt.Sprintf("%q", s), func(t *testing.T) {
+			_, err := ParseRef(s)
+			git := exec.CommandContext(t.Context(), "git", "check-ref-format", "refs/heads/"+s).Run()
+			assert.Equal(t, git == nil, err == nil)
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -16,9 +17,11 @@ func TestSameJSON(t *testing.T) {
 		{`12345678901234567890`, ` 12345678901234567890`},
 		{`torn`, `torn`}, // equal bytes are not parsed
 	} {
-		same, err := SameJSON([]byte(pair[0]), []byte(pair[1]))
-		require.NoError(t, err)
-		assert.True(t, same, "%s and %s", pair[0], pair[1])
+		t.Run(fmt.Sprintf("%.20q and %.20q", pair[0], pair[1]), func(t *testing.T) {
+			same, err := SameJSON([]byte(pair[0]), []byte(pair[1]))
+			require.NoError(t, err)
+			assert.True(t, same)
+		})
 	}
 }
 
@@ -28,9 +31,11 @@ func TestDifferentJSON(t *testing.T) {
 		{`{"a":1}`, `{"a":1,"b":2}`}, {`{"a":null}`, `{}`}, {`{"a":null}`, `{"b":null}`}, {`"1"`, `1`}, {`null`, `false`},
 		{`{}`, `[]`}, {`[]`, `{}`}, {`"a"`, `"A"`},
 	} {
-		same, err := SameJSON([]byte(pair[0]), []byte(pair[1]))
-		require.NoError(t, err)
-		assert.False(t, same, "%s and %s", pair[0], pair[1])
+		t.Run(fmt.Sprintf("%.20q and %.20q", pair[0], pair[1]), func(t *testing.T) {
+			same, err := SameJSON([]byte(pair[0]), []byte(pair[1]))
+			require.NoError(t, err)
+			assert.False(t, same)
+		})
 	}
 }
 

@@ -106,8 +106,10 @@ func TestSignatureCoversEverythingElse(t *testing.T) {
 		{"DG", "G"}, {"a <b>", "a"}, {"\"version\": 1", "\"version\": 2"}, {"false", "true"}, {"true", "false"},
 		{"view.json", "code.py"}, {"hara", "hare"}, {"05Z", "06Z"}, {"1.0", "1"}, {"\"hint\"", "\"hunt\""},
 	} {
-		changed := string(bytes.ReplaceAll([]byte(signedJSON), []byte(change[0]), []byte(change[1])))
-		assert.NotEqual(t, want, signature(t, changed, Form83, "{}"), "%s", change)
+		t.Run(fmt.Sprintf("%s to %s", change[0], change[1]), func(t *testing.T) {
+			changed := string(bytes.ReplaceAll([]byte(signedJSON), []byte(change[0]), []byte(change[1])))
+			assert.NotEqual(t, want, signature(t, changed, Form83, "{}"))
+		})
 	}
 }
 

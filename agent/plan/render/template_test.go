@@ -174,14 +174,18 @@ func TestFactsFingerprint(t *testing.T) {
 	same := facts()
 	same.Ref, same.Commit = "other", "other"
 	assert.Equal(t, want, same.Fingerprint())
-	for _, change := range []func(*Facts){
-		func(f *Facts) { f.GatewayName = "" }, func(f *Facts) { f.PodName = "" }, func(f *Facts) { f.PodOrdinal = 0 },
-		func(f *Facts) { f.Namespace = "" }, func(f *Facts) { f.CRName = "" }, func(f *Facts) { f.Labels = nil },
-		func(f *Facts) { f.DeploymentMode = "" }, func(f *Facts) { f.TagProvider = "" }, func(f *Facts) { f.Vars["x"] = "" },
+	for name, change := range map[string]func(*Facts){
+		"gateway name": func(f *Facts) { f.GatewayName = "" }, "pod name": func(f *Facts) { f.PodName = "" },
+		"pod ordinal": func(f *Facts) { f.PodOrdinal = 0 }, "namespace": func(f *Facts) { f.Namespace = "" },
+		"CR name": func(f *Facts) { f.CRName = "" }, "labels": func(f *Facts) { f.Labels = nil },
+		"deployment mode": func(f *Facts) { f.DeploymentMode = "" }, "tag provider": func(f *Facts) { f.TagProvider = "" },
+		"variable": func(f *Facts) { f.Vars["x"] = "" },
 	} {
-		f := facts()
-		change(f)
-		assert.NotEqual(t, want, f.Fingerprint())
+		t.Run(name, func(t *testing.T) {
+			f := facts()
+			change(f)
+			assert.NotEqual(t, want, f.Fingerprint())
+		})
 	}
 }
 

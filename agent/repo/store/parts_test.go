@@ -119,18 +119,22 @@ func TestHoldbackHashesAllButTheTrailer(t *testing.T) {
 func TestEntryHeadsRoundTrip(t *testing.T) {
 	for _, size := range []int64{0, 1, 15, 16, 2047, 2048, 1 << 20, 1<<40 + 5} {
 		for _, k := range []kind{kindCommit, kindTree, kindBlob, kindTag} {
-			f := newInflater()
-			head := entryHead(k, size)
-			e, err := f.at(bytes.NewReader(head), 0, int64(len(head)))
-			require.NoError(t, err)
-			assert.Equal(t, entry{kind: k, size: size}, e)
+			t.Run(fmt.Sprintf("kind %d of %d bytes", k, size), func(t *testing.T) {
+				f := newInflater()
+				head := entryHead(k, size)
+				e, err := f.at(bytes.NewReader(head), 0, int64(len(head)))
+				require.NoError(t, err)
+				assert.Equal(t, entry{kind: k, size: size}, e)
+			})
 		}
 	}
 	for _, back := range []int64{1, 127, 128, 129, 16511, 16512, 1 << 35} {
-		head := append(entryHead(kindOffset, 3), backward(back)...)
-		e, err := newInflater().at(bytes.NewReader(head), 0, int64(len(head)))
-		require.NoError(t, err)
-		assert.Equal(t, back, e.back)
+		t.Run(fmt.Sprintf("%d bytes back", back), func(t *testing.T) {
+			head := append(entryHead(kindOffset, 3), backward(back)...)
+			e, err := newInflater().at(bytes.NewReader(head), 0, int64(len(head)))
+			require.NoError(t, err)
+			assert.Equal(t, back, e.back)
+		})
 	}
 	for _, endless := range [][]byte{bytes.Repeat([]byte{0xff}, 30), append(entryHead(kindOffset, 3), bytes.Repeat([]byte{0xff}, 30)...)} {
 		_, err := newInflater().at(bytes.NewReader(endless), 0, int64(len(endless)))
