@@ -72,62 +72,64 @@ func TestExampleHookJobs(t *testing.T) {
 	require.NoError(t, err)
 	restricted := psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}
 	for _, file := range hookFiles {
-		phases := map[string]string{}
-		for _, document := range documents(t, file) {
-			var job batchv1.Job
-			require.NoError(t, yaml.Unmarshal(document, &job))
-			if job.Kind != "Job" {
-				continue
-			}
-			name := file + " " + job.Name + job.GenerateName
-			pod := job.Spec.Template.Spec
-			require.Len(t, pod.Containers, 1, name)
-			c := pod.Containers[0]
-			phases[job.Annotations[hookOf]] = c.Args[0]
+		t.Run(file, func(t *testing.T) {
+			phases := map[string]string{}
+			for _, document := range documents(t, file) {
+				var job batchv1.Job
+				require.NoError(t, yaml.Unmarshal(document, &job))
+				if job.Kind != "Job" {
+					continue
+				}
+				name := job.Name + job.GenerateName
+				pod := job.Spec.Template.Spec
+				require.Len(t, pod.Containers, 1, name)
+				c := pod.Containers[0]
+				phases[job.Annotations[hookOf]] = c.Args[0]
 
-			assert.Positive(t, *job.Spec.ActiveDeadlineSeconds, name)
-			assert.GreaterOrEqual(t, *job.Spec.BackoffLimit, int32(2), name)
-			assert.Nil(t, job.Spec.TTLSecondsAfterFinished, "%s: a sync hangs if the Job is deleted before Argo CD reads it", name)
-			if job.GenerateName != "" {
-				assert.Equal(t, "HookSucceeded,HookFailed", job.Annotations[deletionOf], "%s: Jobs with generated names must be deleted", name)
-				assert.True(t, strings.HasSuffix(job.GenerateName, "-"), name)
-				assert.LessOrEqual(t, len(job.GenerateName), 58-len("d71ae04-postsync-1795150392-"), "%s: the name must fit into the names of its pods", name)
-			} else {
-				assert.Equal(t, "BeforeHookCreation", job.Annotations[deletionOf], name)
-			}
-			rules := job.Spec.PodFailurePolicy.Rules
-			require.Len(t, rules, 2, name)
-			assert.Equal(t, batchv1.PodFailurePolicyActionIgnore, rules[0].Action, "%s: an eviction does not count as a failure", name)
-			assert.Equal(t, corev1.DisruptionTarget, rules[0].OnPodConditions[0].Type, name)
-			assert.Equal(t, batchv1.PodFailurePolicyActionFailJob, rules[1].Action, name)
-			assert.Equal(t, c.Name, *rules[1].OnExitCodes.ContainerName, name)
-			assert.NotContains(t, rules[1].OnExitCodes.Values, int32(exitAgain), "%s: a retry may help", name)
-			assert.Contains(t, rules[1].OnExitCodes.Values, int32(exitFailed), name)
-			assert.Equal(t, corev1.RestartPolicyNever, pod.RestartPolicy, name)
-			assert.Equal(t, "stoker-hooks", pod.ServiceAccountName, name)
-			assert.Equal(t, corev1.TerminationMessageFallbackToLogsOnError, c.TerminationMessagePolicy, name)
-			assert.True(t, *c.SecurityContext.ReadOnlyRootFilesystem, name)
-			assert.False(t, c.Resources.Limits.Memory().IsZero(), name)
-			for _, result := range evaluator.EvaluatePod(restricted, &job.Spec.Template.ObjectMeta, &pod) {
-				assert.True(t, result.Allowed, "%s: %s %s", name, result.ForbiddenReason, result.ForbiddenDetail)
-			}
+				assert.Positive(t, *job.Spec.ActiveDeadlineSeconds, name)
+				assert.GreaterOrEqual(t, *job.Spec.BackoffLimit, int32(2), name)
+				assert.Nil(t, job.Spec.TTLSecondsAfterFinished, "%s: a sync hangs if the Job is deleted before Argo CD reads it", name)
+				if job.GenerateName != "" {
+					assert.Equal(t, "HookSucceeded,HookFailed", job.Annotations[deletionOf], "%s: Jobs with generated names must be deleted", name)
+					assert.True(t, strings.HasSuffix(job.GenerateName, "-"), name)
+					assert.LessOrEqual(t, len(job.GenerateName), 58-len("d71ae04-postsync-1795150392-"), "%s: the name must fit into the names of its pods", name)
+				} else {
+					assert.Equal(t, "BeforeHookCreation", job.Annotations[deletionOf], name)
+				}
+				rules := job.Spec.PodFailurePolicy.Rules
+				require.Len(t, rules, 2, name)
+				assert.Equal(t, batchv1.PodFailurePolicyActionIgnore, rules[0].Action, "%s: an eviction does not count as a failure", name)
+				assert.Equal(t, corev1.DisruptionTarget, rules[0].OnPodConditions[0].Type, name)
+				assert.Equal(t, batchv1.PodFailurePolicyActionFailJob, rules[1].Action, name)
+				assert.Equal(t, c.Name, *rules[1].OnExitCodes.ContainerName, name)
+				assert.NotContains(t, rules[1].OnExitCodes.Values, int32(exitAgain), "%s: a retry may help", name)
+				assert.Contains(t, rules[1].OnExitCodes.Values, int32(exitFailed), name)
+				assert.Equal(t, corev1.RestartPolicyNever, pod.RestartPolicy, name)
+				assert.Equal(t, "stoker-hooks", pod.ServiceAccountName, name)
+				assert.Equal(t, corev1.TerminationMessageFallbackToLogsOnError, c.TerminationMessagePolicy, name)
+				assert.True(t, *c.SecurityContext.ReadOnlyRootFilesystem, name)
+				assert.False(t, c.Resources.Limits.Memory().IsZero(), name)
+				for _, result := range evaluator.EvaluatePod(restricted, &job.Spec.Template.ObjectMeta, &pod) {
+					assert.True(t, result.Allowed, "%s: %s %s", name, result.ForbiddenReason, result.ForbiddenDetail)
+				}
 
-			root := newCLI(io.Discard, io.Discard).root("stoker")
-			found, left, err := root.Find(c.Args)
-			require.NoError(t, err, name)
-			require.NotSame(t, root, found, name)
-			require.NoError(t, found.ParseFlags(left), name)
-			require.NoError(t, found.ValidateArgs(found.Flags().Args()), name)
-			if timeout := found.Flags().Lookup("timeout"); timeout != nil && found.Name() == "sync" {
-				assert.Equal(t, "15m0s", timeout.DefValue, "%s: its deadline is longer than what it waits", name)
-				assert.Greater(t, *job.Spec.ActiveDeadlineSeconds, int64(15*60), name)
+				root := newCLI(io.Discard, io.Discard).root("stoker")
+				found, left, err := root.Find(c.Args)
+				require.NoError(t, err, name)
+				require.NotSame(t, root, found, name)
+				require.NoError(t, found.ParseFlags(left), name)
+				require.NoError(t, found.ValidateArgs(found.Flags().Args()), name)
+				if timeout := found.Flags().Lookup("timeout"); timeout != nil && found.Name() == "sync" {
+					assert.Equal(t, "15m0s", timeout.DefValue, "%s: its deadline is longer than what it waits", name)
+					assert.Greater(t, *job.Spec.ActiveDeadlineSeconds, int64(15*60), name)
+				}
 			}
-		}
-		want := map[string]string{"PreSync": "preflight", "PostSync": "sync", "SyncFail": "rollback"}
-		if file == "set-ref.yaml" {
-			want = map[string]string{"Sync": "set-ref"}
-		}
-		assert.Equal(t, want, phases, file)
+			want := map[string]string{"PreSync": "preflight", "PostSync": "sync", "SyncFail": "rollback"}
+			if file == "set-ref.yaml" {
+				want = map[string]string{"Sync": "set-ref"}
+			}
+			assert.Equal(t, want, phases)
+		})
 	}
 }
 

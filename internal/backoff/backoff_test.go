@@ -2,6 +2,7 @@ package backoff
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,9 +17,11 @@ func TestBackoffGrowsWithinBounds(t *testing.T) {
 	for _, class := range []v1alpha1.Class{v1alpha1.ClassWorking, v1alpha1.ClassRetry, v1alpha1.ClassHeld, v1alpha1.ClassStalled} {
 		t.Run(string(class), func(t *testing.T) {
 			for _, n := range []int{1, 2, 5, 20, 64, 1 << 30} {
-				d := After(class, n, 30*time.Second)
-				assert.Greater(t, d, 500*time.Millisecond, "%d failures", n)
-				assert.LessOrEqual(t, d, MaxRetry+MaxRetry/10, "%d failures", n)
+				t.Run(fmt.Sprintf("%d failures", n), func(t *testing.T) {
+					d := After(class, n, 30*time.Second)
+					assert.Greater(t, d, 500*time.Millisecond)
+					assert.LessOrEqual(t, d, MaxRetry+MaxRetry/10)
+				})
 			}
 		})
 	}

@@ -88,8 +88,11 @@ func TestProofNeedsItsSecret(t *testing.T) {
 			assert.True(t, c.Knows(p, []byte(body), secrets("key"), MaxValues))
 			assert.True(t, c.Knows(p, []byte(body), secrets("old", "key"), MaxValues))
 			assert.True(t, c.Knows(p, []byte(body), secrets("1", "2", "3", "4", "key"), MaxValues), "more than expected count, too")
-			for _, none := range [][]secret.String{nil, secrets(""), secrets("kex"), secrets("ke"), secrets("key "), make([]secret.String, 3)} {
-				assert.False(t, c.Knows(p, []byte(body), none, MaxValues))
+			for name, none := range map[string][]secret.String{
+				"no secret": nil, "empty secret": secrets(""), "other end": secrets("kex"), "shorter": secrets("ke"), "with a space": secrets("key "),
+				"three empty secrets": make([]secret.String, 3),
+			} {
+				t.Run(name, func(t *testing.T) { assert.False(t, c.Knows(p, []byte(body), none, MaxValues)) })
 			}
 			assert.Equal(t, !p.Signed(), c.Knows(p, []byte("other"), secrets("key"), 0))
 			assert.NotContains(t, fmt.Sprintf("%v %+v %#v", p, p, p), "key", "C7")

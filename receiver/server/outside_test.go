@@ -188,14 +188,16 @@ func TestC9EveryRouteAnswersItsMethodOnly(t *testing.T) {
 	for _, path := range []string{"/", "/webhook", "/webhook/a", "/webhook/a/b", "/webhook/a/b/c", "/status", "/status/a/b", "/metrics", "/healthz", "/debug/pprof/", "/shutdown"} {
 		t.Run(path, func(t *testing.T) {
 			for _, method := range methods {
-				want := http.StatusNotFound
-				switch {
-				case path == "/webhook/a/b" && method == "POST", path == "/status/a/b" && (method == "GET" || method == "HEAD"):
-					want = http.StatusUnauthorized
-				case path == "/webhook/a/b", path == "/status/a/b":
-					want = http.StatusMethodNotAllowed
-				}
-				assert.Equal(t, want, w.try(method, path, ""), "%s %s", method, path)
+				t.Run(method, func(t *testing.T) {
+					want := http.StatusNotFound
+					switch {
+					case path == "/webhook/a/b" && method == "POST", path == "/status/a/b" && (method == "GET" || method == "HEAD"):
+						want = http.StatusUnauthorized
+					case path == "/webhook/a/b", path == "/status/a/b":
+						want = http.StatusMethodNotAllowed
+					}
+					assert.Equal(t, want, w.try(method, path, ""))
+				})
 			}
 		})
 	}
