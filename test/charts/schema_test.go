@@ -169,8 +169,10 @@ func TestAnOlderKubernetesIsRefused(t *testing.T) {
 	_, err := renderOn("v1.29.9", nil)
 	assert.ErrorContains(t, err, "1.30")
 	for _, version := range []string{"v1.30.0", "v1.31.2-gke.100", "v1.37.1"} {
-		_, err := renderOn(version, nil)
-		assert.NoError(t, err, version)
+		t.Run(version, func(t *testing.T) {
+			_, err := renderOn(version, nil)
+			assert.NoError(t, err)
+		})
 	}
 }
 

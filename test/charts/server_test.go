@@ -346,12 +346,14 @@ func TestPoliciesNameFieldsThatAreThere(t *testing.T) {
 	s := installed(t)
 	policies := s.core.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	for _, name := range []string{"stoker-syncreports", "stoker-synctargets", "stoker-gatewaysyncs"} {
-		var p *admissionv1.ValidatingAdmissionPolicy
-		require.Eventually(t, func() bool {
-			var err error
-			p, err = policies.Get(t.Context(), name, metav1.GetOptions{})
-			return err == nil && p.Status.ObservedGeneration == p.Generation && p.Status.TypeChecking != nil
-		}, eventually, pause)
-		assert.Empty(t, p.Status.TypeChecking.ExpressionWarnings, name)
+		t.Run(name, func(t *testing.T) {
+			var p *admissionv1.ValidatingAdmissionPolicy
+			require.Eventually(t, func() bool {
+				var err error
+				p, err = policies.Get(t.Context(), name, metav1.GetOptions{})
+				return err == nil && p.Status.ObservedGeneration == p.Generation && p.Status.TypeChecking != nil
+			}, eventually, pause)
+			assert.Empty(t, p.Status.TypeChecking.ExpressionWarnings)
+		})
 	}
 }

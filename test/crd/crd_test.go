@@ -109,21 +109,23 @@ func TestMessagesSayWhatToWriteAndNoAddress(t *testing.T) {
 // The defaults exist both as markers and as code. Both must have the same effect.
 func TestCRDDefaultsMatchCode(t *testing.T) {
 	server := newServer(t)
-	for _, spec := range []verdicts.O{
-		nil,
-		{"sync": verdicts.O{"profiles": verdicts.O{"default": verdicts.O{"mappings": verdicts.L{verdicts.O{"source": "a", "destination": "b"}}}}}},
-		{"sync": verdicts.O{"defaults": verdicts.O{"prune": "none"}}, "polling": verdicts.O{"enabled": false}, "gateway": verdicts.O{"tls": true, "api": verdicts.O{"secretName": "a"}}},
-		{"bidirectional": verdicts.O{"enabled": true}},
-		{"bidirectional": verdicts.O{"enabled": true, "guardrails": verdicts.O{"maxFileSize": "1Ki", "excludePatterns": verdicts.L{}}}},
-		{"git": verdicts.O{"auth": verdicts.O{"token": verdicts.O{"secretRef": verdicts.O{"name": "a", "key": "b"}}}}},
+	for name, spec := range map[string]verdicts.O{
+		"smallest":        nil,
+		"mapping":         {"sync": verdicts.O{"profiles": verdicts.O{"default": verdicts.O{"mappings": verdicts.L{verdicts.O{"source": "a", "destination": "b"}}}}}},
+		"polling and TLS": {"sync": verdicts.O{"defaults": verdicts.O{"prune": "none"}}, "polling": verdicts.O{"enabled": false}, "gateway": verdicts.O{"tls": true, "api": verdicts.O{"secretName": "a"}}},
+		"bidirectional":   {"bidirectional": verdicts.O{"enabled": true}},
+		"guardrails":      {"bidirectional": verdicts.O{"enabled": true, "guardrails": verdicts.O{"maxFileSize": "1Ki", "excludePatterns": verdicts.L{}}}},
+		"git token":       {"git": verdicts.O{"auth": verdicts.O{"token": verdicts.O{"secretRef": verdicts.O{"name": "a", "key": "b"}}}}},
 	} {
-		c := verdicts.Case{Spec: spec}
-		bare := decode(t, plain(t, c.Object()))
-		object := plain(t, c.Object())
-		require.Empty(t, server.create(object))
-		stored := decode(t, object)
-		require.NotEqual(t, bare.Spec, stored.Spec, "the API server fills in defaults")
-		assert.Equal(t, inForce(t, bare), inForce(t, stored))
+		t.Run(name, func(t *testing.T) {
+			c := verdicts.Case{Spec: spec}
+			bare := decode(t, plain(t, c.Object()))
+			object := plain(t, c.Object())
+			require.Empty(t, server.create(object))
+			stored := decode(t, object)
+			require.NotEqual(t, bare.Spec, stored.Spec, "the API server fills in defaults")
+			assert.Equal(t, inForce(t, bare), inForce(t, stored))
+		})
 	}
 }
 

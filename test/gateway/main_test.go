@@ -70,8 +70,10 @@ func TestTokenAndCertificateFiles(t *testing.T) {
 }
 
 func TestWrongArgumentsAreErrors(t *testing.T) {
-	for _, args := range [][]string{{}, {"--nothing"}, {"extra"}, {"--data", "/dev/null/x"}} {
-		assert.Error(t, run(t.Context(), args, io.Discard, io.Discard), args)
+	for name, args := range map[string][]string{"none": {}, "unknown flag": {"--nothing"}, "not a flag": {"extra"}, "not a directory": {"--data", "/dev/null/x"}} {
+		t.Run(name, func(t *testing.T) {
+			assert.Error(t, run(t.Context(), args, io.Discard, io.Discard))
+		})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -86,18 +87,20 @@ func TestSlowTakesItsTime(t *testing.T) {
 
 func TestStatusesAreAnsweredWithoutGit(t *testing.T) {
 	for _, code := range []int{401, 403, 404, 429, 500, 503} {
-		srv, _, _ := start(t, gitserver.Options{})
-		srv.Inject(gitserver.Status(code).For("site.git").On(gitserver.Advertisement).Times(1))
-		res, err := http.Get(advertisement(srv))
-		require.NoError(t, err)
-		require.NoError(t, res.Body.Close())
-		assert.Equal(t, code, res.StatusCode)
-		assert.Equal(t, code == 401, res.Header.Get("WWW-Authenticate") != "")
+		t.Run(strconv.Itoa(code), func(t *testing.T) {
+			srv, _, _ := start(t, gitserver.Options{})
+			srv.Inject(gitserver.Status(code).For("site.git").On(gitserver.Advertisement).Times(1))
+			res, err := http.Get(advertisement(srv))
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			assert.Equal(t, code, res.StatusCode)
+			assert.Equal(t, code == 401, res.Header.Get("WWW-Authenticate") != "")
 
-		res, err = http.Get(advertisement(srv))
-		require.NoError(t, err)
-		require.NoError(t, res.Body.Close())
-		assert.Equal(t, http.StatusOK, res.StatusCode, "the fault was for one request")
+			res, err = http.Get(advertisement(srv))
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			assert.Equal(t, http.StatusOK, res.StatusCode, "the fault was for one request")
+		})
 	}
 }
 

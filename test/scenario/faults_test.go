@@ -314,13 +314,19 @@ func TestSecondAgentIsRefused(t *testing.T) {
 	head := p.repo.Commit("first", site()...)
 	p.start()
 	p.synced(head)
-	for _, args := range [][]string{{"--once"}, nil, {"--repo-dir", filepath.Join(p.dir, "objects-of-another")}} {
-		cmd := exec.Command(program.Build(t, "agent"), p.args(args...)...)
-		cmd.Env = []string{"HOME=" + p.dir}
-		out, err := cmd.CombinedOutput() // without --once, the agent also exits
-		require.Error(t, err, "%s", out)
-		assert.Equal(t, 1, cmd.ProcessState.ExitCode())
-		assert.Contains(t, string(out), fmt.Sprint(p.agent.PID()), "the message names who holds it")
+	for name, args := range map[string][]string{
+		"for one sync":              {"--once"},
+		"as a daemon":               nil,
+		"with its own object store": {"--repo-dir", filepath.Join(p.dir, "objects-of-another")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(program.Build(t, "agent"), p.args(args...)...)
+			cmd.Env = []string{"HOME=" + p.dir}
+			out, err := cmd.CombinedOutput() // without --once, the agent also exits
+			require.Error(t, err, "%s", out)
+			assert.Equal(t, 1, cmd.ProcessState.ExitCode())
+			assert.Contains(t, string(out), fmt.Sprint(p.agent.PID()), "the message names who holds it")
+		})
 	}
 	p.check(head)
 }

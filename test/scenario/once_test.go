@@ -69,6 +69,7 @@ func TestOddPathsOfTheDirectoriesAreTaken(t *testing.T) {
 	require.NoError(t, os.Symlink(filepath.Join(p.dir, "data"), link))
 	commit := p.repo.Commit("first", site()...)
 	before := entries(t, outer)
+	// sequence: each run syncs the commit that the run before it pushed
 	for _, flags := range [][]string{
 		{"--data-dir", p.data + "/../x/./../data/", "--repo-dir", filepath.Join(outer, "made", "by", "the agent")},
 		{"--data-dir", link, "--repo-dir", filepath.Join(outer, "made", "..", "made", "again")},

@@ -3,6 +3,7 @@ package simulator_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -183,8 +184,10 @@ func TestScanLock(t *testing.T) {
 	status, _ := b.ask("GET", lockPath, "")
 	assert.Equal(t, 204, status)
 	for _, body := range []string{"", "x", `{"holdTimeout":-1}`, `{"holdTimeout":"1"}`, `{"holdTimeout":100000000}`} {
-		status, _ = b.ask("POST", lockPath, body)
-		assert.Equal(t, 400, status, body)
+		t.Run(fmt.Sprintf("%q", body), func(t *testing.T) {
+			status, _ := b.ask("POST", lockPath, body)
+			assert.Equal(t, 400, status)
+		})
 	}
 	status, body := b.ask("POST", lockPath, `{}`)
 	assert.Equal(t, 200, status)
