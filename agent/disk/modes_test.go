@@ -97,6 +97,7 @@ func TestVolumeWithModesIsDetected(t *testing.T) {
 		}
 		return refused.around(e, do)
 	}}
+	// sequence: each agent finds what the one before left
 	for i, o := range []Options{refused, {}, {}, refused, refused, full} {
 		if i == 4 { // left by a crash and then opened to all
 			put(t, root, safe.OwnDir+"/"+modesFile, "")

@@ -243,12 +243,14 @@ func TestUnknownPathElementsOnlyWarn(t *testing.T) {
 	w.repo.Commit("first", gitserver.Files(map[string]string{"lines/a/x.json": "{}", "modes/x.json": "{}"}))
 	gs := w.sync(t, `{profiles: {default: {mappings: [
 {source: 'lines/{{index .Labels "line"}}', destination: projects}, {source: modes, destination: "config/resources/{{.DeploymentMode}}"}]}}}`)
-	for _, gateways := range [][]Gateway{nil, {{Name: "line-1", Unread: "pods cannot be listed"}}} {
-		found := w.look(t, Asked{GatewaySync: gs, Gateways: gateways})
-		assert.Empty(t, found.Problems, "%v", gateways)
-		warned := strings.Join(found.Warnings, "\n")
-		assert.Contains(t, warned, "mappings[0]")
-		assert.Contains(t, warned, "mappings[1]")
+	for name, gateways := range map[string][]Gateway{"no gateway": nil, "unread gateway": {{Name: "line-1", Unread: "pods cannot be listed"}}} {
+		t.Run(name, func(t *testing.T) {
+			found := w.look(t, Asked{GatewaySync: gs, Gateways: gateways})
+			assert.Empty(t, found.Problems)
+			warned := strings.Join(found.Warnings, "\n")
+			assert.Contains(t, warned, "mappings[0]")
+			assert.Contains(t, warned, "mappings[1]")
+		})
 	}
 	known := Gateway{Name: "line-1", Labels: map[string]string{"line": "a"}}
 	found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{known}})

@@ -25,12 +25,14 @@ func TestAddressesOfOneRepositoryAreTheSame(t *testing.T) {
 	}
 	for i, group := range groups {
 		t.Run(group[0], func(t *testing.T) {
-			for _, a := range group {
-				for j, other := range groups {
-					for _, b := range other {
-						assert.Equal(t, i == j, Same(a, b), "%s and %s", a, b)
+			for j, other := range groups {
+				t.Run(other[0], func(t *testing.T) {
+					for _, a := range group {
+						for _, b := range other {
+							assert.Equal(t, i == j, Same(a, b), "%s and %s", a, b)
+						}
 					}
-				}
+				})
 			}
 		})
 	}

@@ -145,7 +145,9 @@ func TestTheReportIsMarkdownWithMedians(t *testing.T) {
 
 func TestUnknownNamesOnTheCommandLineAreRefused(t *testing.T) {
 	for _, args := range [][]string{{"-sizes", "X"}, {"-cases", "two"}, {"-n", "0"}, {"-n", "10"}, {"-sizes", "G", "-n", "5"}} {
-		_, err := parse(args, io.Discard)
-		assert.Error(t, err, args)
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			_, err := parse(args, io.Discard)
+			assert.Error(t, err)
+		})
 	}
 }
