@@ -3,6 +3,7 @@
 package disk
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -72,25 +73,27 @@ var foreignPaths = []string{"projects/p/deleted", "projects/p/edited", "projects
 // A sync that must not replace foreign content rolls back if the gateway writes after the plan.
 func TestRefuseForeignRollsBack(t *testing.T) {
 	for _, plain := range []bool{false, true} {
-		root := seeded(t)
-		d, s := stageForeign(t, root, Options{plain: plain})
-		harmless(t, root)
-		foreign(t, root)
-		before := snapshot(t, root)
-		res, err := s.Apply(t.Context(), head(foreignTwo))
-		var f *ForeignError
-		require.ErrorAs(t, err, &f)
-		assert.Equal(t, foreignPaths, f.Paths)
-		assert.Contains(t, err.Error(), "projects/p/link and 1 more")
-		assert.False(t, res.Applied)
-		assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
-		assert.Equal(t, foreignOne.id(), d.Manifest().Header().Commit)
-		assert.True(t, d.Manifest().Header().Complete)
-		lost, err := d.LostAndFound()
-		require.NoError(t, err)
-		assert.Empty(t, lost)
-		assertNoLeftovers(t, root)
-		require.NoError(t, d.Close())
+		t.Run(fmt.Sprintf("plain %t", plain), func(t *testing.T) {
+			root := seeded(t)
+			d, s := stageForeign(t, root, Options{plain: plain})
+			harmless(t, root)
+			foreign(t, root)
+			before := snapshot(t, root)
+			res, err := s.Apply(t.Context(), head(foreignTwo))
+			var f *ForeignError
+			require.ErrorAs(t, err, &f)
+			assert.Equal(t, foreignPaths, f.Paths)
+			assert.Contains(t, err.Error(), "projects/p/link and 1 more")
+			assert.False(t, res.Applied)
+			assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+			assert.Equal(t, foreignOne.id(), d.Manifest().Header().Commit)
+			assert.True(t, d.Manifest().Header().Complete)
+			lost, err := d.LostAndFound()
+			require.NoError(t, err)
+			assert.Empty(t, lost)
+			assertNoLeftovers(t, root)
+			require.NoError(t, d.Close())
+		})
 	}
 }
 

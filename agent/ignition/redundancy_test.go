@@ -72,20 +72,24 @@ func TestRedundancyRoles(t *testing.T) {
 
 func TestScanModule(t *testing.T) {
 	for _, version := range []string{"8.1.44", "8.3.8"} {
-		g := start(t, simulator.Options{Version: version, ScanModule: true})
-		_, err := g.OpenDesigner("ann", "P")
-		require.NoError(t, err)
-		done, err := client(t, g).ScanByModule(t.Context())
-		require.NoError(t, err, version)
-		assert.True(t, done.DesignersTold)
-		assert.Equal(t, 1, g.DesignersTold())
+		t.Run(version, func(t *testing.T) {
+			g := start(t, simulator.Options{Version: version, ScanModule: true})
+			_, err := g.OpenDesigner("ann", "P")
+			require.NoError(t, err)
+			done, err := client(t, g).ScanByModule(t.Context())
+			require.NoError(t, err)
+			assert.True(t, done.DesignersTold)
+			assert.Equal(t, 1, g.DesignersTold())
+		})
 	}
 }
 
 func TestGatewayWithoutScanModule(t *testing.T) {
 	for _, version := range []string{"8.1.44", "8.3.8"} {
-		_, err := client(t, start(t, simulator.Options{Version: version})).ScanByModule(t.Context())
-		require.ErrorIs(t, err, ignition.ErrNoScanModule)
+		t.Run(version, func(t *testing.T) {
+			_, err := client(t, start(t, simulator.Options{Version: version})).ScanByModule(t.Context())
+			require.ErrorIs(t, err, ignition.ErrNoScanModule)
+		})
 	}
 	g := start(t, simulator.Options{ScanModule: true})
 	require.NoError(t, g.Fault(simulator.Fault{Route: "GET /data/project-scan-endpoint/confirm-support", Status: 200, Body: `{"supported":false}`}))

@@ -3,6 +3,7 @@ package ignition_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -121,27 +122,29 @@ func TestScanSurvivesPollErrors(t *testing.T) {
 // A scan in progress may have read the tree before the latest writes, so the client requests another one.
 func TestScanDuringAnotherScan(t *testing.T) {
 	for _, coalesce := range []bool{false, true} {
-		g := start(t, simulator.Options{Unknowns: simulator.Unknowns{CoalescePosts: coalesce}})
-		require.NoError(t, g.FaultScans("projects", simulator.ScanFault{NeverEnds: true}))
-		other := client(t, g)
-		done := make(chan error, 2)
-		go func() {
-			_, err := other.Scan(t.Context(), ignition.Projects)
-			done <- err
-		}()
-		posted := func(n int) bool {
-			return assert.Eventually(t, func() bool { return g.Count(postProjects) == n }, bound, time.Millisecond)
-		}
-		require.True(t, posted(1))
-		go func() { // ends the current scan once the second POST has joined it
-			posted(2)
-			done <- g.FaultScans("projects", simulator.ScanFault{})
-		}()
-		result, err := client(t, g).Scan(t.Context(), ignition.Projects)
-		require.NoError(t, err)
-		assert.Equal(t, 2, result.Posts)
-		require.NoError(t, <-done)
-		require.NoError(t, <-done)
+		t.Run(fmt.Sprintf("coalesces %t", coalesce), func(t *testing.T) {
+			g := start(t, simulator.Options{Unknowns: simulator.Unknowns{CoalescePosts: coalesce}})
+			require.NoError(t, g.FaultScans("projects", simulator.ScanFault{NeverEnds: true}))
+			other := client(t, g)
+			done := make(chan error, 2)
+			go func() {
+				_, err := other.Scan(t.Context(), ignition.Projects)
+				done <- err
+			}()
+			posted := func(n int) bool {
+				return assert.Eventually(t, func() bool { return g.Count(postProjects) == n }, bound, time.Millisecond)
+			}
+			require.True(t, posted(1))
+			go func() { // ends the current scan once the second POST has joined it
+				posted(2)
+				done <- g.FaultScans("projects", simulator.ScanFault{})
+			}()
+			result, err := client(t, g).Scan(t.Context(), ignition.Projects)
+			require.NoError(t, err)
+			assert.Equal(t, 2, result.Posts)
+			require.NoError(t, <-done)
+			require.NoError(t, <-done)
+		})
 	}
 }
 

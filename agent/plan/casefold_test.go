@@ -40,18 +40,20 @@ const (
 func TestCaseRename(t *testing.T) {
 	for _, policy := range []plan.ConflictPolicy{plan.GitWins, plan.GatewayWins} {
 		for content, want := range map[string]plan.Op{"1": plan.Adopt, "2": plan.Update} {
-			bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
-				s := newScene(t, nil)
-				s.rules.Conflict = policy
-				s.sync(text("projects/p/project.json", "{}", upper, "1"))
-				c, err := s.plan(text("projects/p/project.json", "{}", lower, content), mode, func(in *plan.Input) { in.State = caseless{s.disk} })
-				require.NoError(t, err)
-				assert.Nil(t, c.Held)
-				assert.Equal(t, map[string]plan.Op{upper: plan.Release, lower: want}, done(c))
-				assert.Equal(t, 2, c.Total)
+			t.Run(policyNames[policy]+", content "+content, func(t *testing.T) {
+				bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+					s := newScene(t, nil)
+					s.rules.Conflict = policy
+					s.sync(text("projects/p/project.json", "{}", upper, "1"))
+					c, err := s.plan(text("projects/p/project.json", "{}", lower, content), mode, func(in *plan.Input) { in.State = caseless{s.disk} })
+					require.NoError(t, err)
+					assert.Nil(t, c.Held)
+					assert.Equal(t, map[string]plan.Op{upper: plan.Release, lower: want}, done(c))
+					assert.Equal(t, 2, c.Total)
 
-				c = s.sync(text("projects/p/project.json", "{}", lower, content), mode)
-				assert.Equal(t, map[string]plan.Op{upper: plan.Delete, lower: plan.Create}, done(c), "where case counts")
+					c = s.sync(text("projects/p/project.json", "{}", lower, content), mode)
+					assert.Equal(t, map[string]plan.Op{upper: plan.Delete, lower: plan.Create}, done(c), "where case counts")
+				})
 			})
 		}
 	}

@@ -208,13 +208,18 @@ func TestConflictGatewayWins(t *testing.T) {
 	})
 }
 
+// policyNames names sub-tests by their policy.
+var policyNames = map[plan.ConflictPolicy]string{plan.GitWins: "gitWins", plan.GatewayWins: "gatewayWins"}
+
 func TestUnownedFileConflictPolicy(t *testing.T) {
 	for policy, want := range map[plan.ConflictPolicy]plan.Op{plan.GitWins: plan.Update, plan.GatewayWins: plan.Keep} {
-		s := newScene(t, map[string]string{file: "gateway's"})
-		s.rules.Conflict = policy
-		c := s.sync(text(file, "one"))
-		assert.Equal(t, want, change(t, c, file).Op)
-		assert.Equal(t, want == plan.Update, change(t, c, file).Conflict)
+		t.Run(policyNames[policy], func(t *testing.T) {
+			s := newScene(t, map[string]string{file: "gateway's"})
+			s.rules.Conflict = policy
+			c := s.sync(text(file, "one"))
+			assert.Equal(t, want, change(t, c, file).Op)
+			assert.Equal(t, want == plan.Update, change(t, c, file).Conflict)
+		})
 	}
 	s := newScene(t, map[string]string{file: "gateway's"})
 	s.rules.Conflict = plan.Hold
@@ -238,14 +243,16 @@ func TestGatewayEditAdoptedByGit(t *testing.T) {
 
 func TestDeletedOnGatewayChangedInGit(t *testing.T) {
 	for policy, want := range map[plan.ConflictPolicy]plan.Op{plan.GitWins: plan.Create, plan.GatewayWins: plan.Keep} {
-		bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
-			s := newScene(t, nil)
-			s.rules.Conflict = policy
-			s.sync(text(file, "one", "projects/p/b", "b"))
-			s.disk.Remove(file)
-			c := s.sync(text(file, "two", "projects/p/b", "b"), mode)
-			assert.Equal(t, map[string]plan.Op{file: want}, done(c))
-			assert.False(t, change(t, c, file).Conflict, "there is nothing to keep")
+		t.Run(policyNames[policy], func(t *testing.T) {
+			bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+				s := newScene(t, nil)
+				s.rules.Conflict = policy
+				s.sync(text(file, "one", "projects/p/b", "b"))
+				s.disk.Remove(file)
+				c := s.sync(text(file, "two", "projects/p/b", "b"), mode)
+				assert.Equal(t, map[string]plan.Op{file: want}, done(c))
+				assert.False(t, change(t, c, file).Conflict, "there is nothing to keep")
+			})
 		})
 	}
 }
@@ -264,14 +271,16 @@ func TestFileRemovedFromGit(t *testing.T) {
 
 func TestRemovedFromGitChangedOnGateway(t *testing.T) {
 	for policy, want := range map[plan.ConflictPolicy]plan.Op{plan.GitWins: plan.Delete, plan.GatewayWins: plan.Release} {
-		bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
-			s := newScene(t, nil)
-			s.rules.Conflict = policy
-			s.sync(text(file, "one", "projects/p/b", "b"))
-			s.disk.Write(file, "gateway's")
-			c := s.sync(text("projects/p/b", "b"), mode)
-			assert.Equal(t, map[string]plan.Op{file: want}, done(c))
-			assert.Equal(t, want == plan.Delete, s.lost[file] == "gateway's")
+		t.Run(policyNames[policy], func(t *testing.T) {
+			bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
+				s := newScene(t, nil)
+				s.rules.Conflict = policy
+				s.sync(text(file, "one", "projects/p/b", "b"))
+				s.disk.Write(file, "gateway's")
+				c := s.sync(text("projects/p/b", "b"), mode)
+				assert.Equal(t, map[string]plan.Op{file: want}, done(c))
+				assert.Equal(t, want == plan.Delete, s.lost[file] == "gateway's")
+			})
 		})
 	}
 	s := newScene(t, nil)

@@ -120,18 +120,20 @@ func TestARenderedDescriptionIsSigned(t *testing.T) {
 
 // After an edit by hand, the signature matches neither form. The new one uses the form of the gateway.
 func TestStaleSignatureUsesGatewayForm(t *testing.T) {
-	for _, form := range []resource.Form{resource.Form83, resource.Form81} {
-		s := newStudio(t, patches(dir("p", "projects/p"), "v/view.json", "a", "1"))
-		in := s.at(text("p/v/view.json", "{}", "p/v/resource.json", sealedJSON(t, resource.Form83, "", map[string]string{"view.json": "other"})))
-		s.rules.Form = form
-		d, err := plan.Desire(s.objects, in.To, s.rules)
-		require.NoError(t, err)
-		in.Desired = d
-		c, err := plan.Compute(in)
-		require.NoError(t, err)
-		plantest.Apply(t, c, s.rules, d, s.disk, s.manifest)
-		stored, want := s.signatureOf("projects/p/v", form)
-		assert.Equal(t, want, stored)
+	for version, form := range map[string]resource.Form{"8.3": resource.Form83, "8.1": resource.Form81} {
+		t.Run(version, func(t *testing.T) {
+			s := newStudio(t, patches(dir("p", "projects/p"), "v/view.json", "a", "1"))
+			in := s.at(text("p/v/view.json", "{}", "p/v/resource.json", sealedJSON(t, resource.Form83, "", map[string]string{"view.json": "other"})))
+			s.rules.Form = form
+			d, err := plan.Desire(s.objects, in.To, s.rules)
+			require.NoError(t, err)
+			in.Desired = d
+			c, err := plan.Compute(in)
+			require.NoError(t, err)
+			plantest.Apply(t, c, s.rules, d, s.disk, s.manifest)
+			stored, want := s.signatureOf("projects/p/v", form)
+			assert.Equal(t, want, stored)
+		})
 	}
 }
 

@@ -268,25 +268,27 @@ func TestUnreachableServerBlobRequests(t *testing.T) {
 
 func TestRetryAfterOfBlobs(t *testing.T) {
 	for asks, quiet := range map[time.Duration]time.Duration{10 * time.Minute: 10 * time.Minute, 24 * time.Hour: time.Hour} {
-		g := newSite(t)
-		commit := g.Push("first", repotest.Views(3))
-		s := openStore(t, t.TempDir())
-		now := time.Now()
-		s.now = func() time.Time { return now }
-		fetchTrees(t, s, g.remote(), commit)
-		g.Server.Inject(gitserver.Throttle(asks))
-		_, err := read(t, s, g.blobOf(commit, repotest.ViewPath(1)))
-		require.Error(t, err)
-		g.Server.Heal()
-		g.Server.Forget()
-		now = now.Add(quiet - time.Second)
-		_, err = read(t, s, g.blobOf(commit, repotest.ViewPath(1)))
-		require.Error(t, err)
-		assert.Zero(t, g.Served().Requests, "%s", asks)
-		now = now.Add(time.Second)
-		text, err := read(t, s, g.blobOf(commit, repotest.ViewPath(1)))
-		require.NoError(t, err)
-		assert.Equal(t, repotest.View(1, 0), text)
+		t.Run(asks.String(), func(t *testing.T) {
+			g := newSite(t)
+			commit := g.Push("first", repotest.Views(3))
+			s := openStore(t, t.TempDir())
+			now := time.Now()
+			s.now = func() time.Time { return now }
+			fetchTrees(t, s, g.remote(), commit)
+			g.Server.Inject(gitserver.Throttle(asks))
+			_, err := read(t, s, g.blobOf(commit, repotest.ViewPath(1)))
+			require.Error(t, err)
+			g.Server.Heal()
+			g.Server.Forget()
+			now = now.Add(quiet - time.Second)
+			_, err = read(t, s, g.blobOf(commit, repotest.ViewPath(1)))
+			require.Error(t, err)
+			assert.Zero(t, g.Served().Requests)
+			now = now.Add(time.Second)
+			text, err := read(t, s, g.blobOf(commit, repotest.ViewPath(1)))
+			require.NoError(t, err)
+			assert.Equal(t, repotest.View(1, 0), text)
+		})
 	}
 }
 
