@@ -56,19 +56,21 @@ func TestRequestedCommitShownOnce(t *testing.T) {
 // The speed of git decides whether a status is written in between. The Events must be the same.
 func TestRefChangeEvent(t *testing.T) {
 	for _, slow := range []bool{false, true} {
-		s := newScene(t, 1)
-		s.write()
-		s.Ref.Desired.Ref = "v2"
-		if slow {
-			s.Ref.Looked, s.Ref.Asking = false, true
+		t.Run(fmt.Sprintf("slow %t", slow), func(t *testing.T) {
+			s := newScene(t, 1)
 			s.write()
-			assert.Empty(t, s.told())
-		}
-		s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Ref, t.Commit = "v2", commitB })
-		s.Ref.Looked, s.Ref.Asking = true, false
-		s.write()
-		assert.Equal(t, []string{"RefResolved"}, s.told(), "slow: %v", slow)
-		assert.Equal(t, "v2 is at bbbbbbb", s.events[0].Note)
+			s.Ref.Desired.Ref = "v2"
+			if slow {
+				s.Ref.Looked, s.Ref.Asking = false, true
+				s.write()
+				assert.Empty(t, s.told())
+			}
+			s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Ref, t.Commit = "v2", commitB })
+			s.Ref.Looked, s.Ref.Asking = true, false
+			s.write()
+			assert.Equal(t, []string{"RefResolved"}, s.told())
+			assert.Equal(t, "v2 is at bbbbbbb", s.events[0].Note)
+		})
 	}
 }
 

@@ -154,12 +154,14 @@ func TestRestartTaskNeedsItsConfirmation(t *testing.T) {
 }
 
 func TestBackupMayRefuseScans(t *testing.T) {
-	for refuses, want := range map[bool]int{true: 403, false: 200} {
-		b := start(t, simulator.Options{Role: "Backup", Unknowns: simulator.Unknowns{NoScanOnBackup: refuses}})
-		status, _ := b.ask("POST", scanPath, "")
-		assert.Equal(t, want, status)
-		_, body := b.ask("GET", "/data/api/v1/redundancy", "")
-		assert.Contains(t, body, `"hasConfigAccess":false`)
-		assert.Contains(t, b.read("redundancy.xml"), ">Backup<")
+	for name, want := range map[string]int{"refuses": 403, "scans": 200} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, simulator.Options{Role: "Backup", Unknowns: simulator.Unknowns{NoScanOnBackup: want == 403}})
+			status, _ := b.ask("POST", scanPath, "")
+			assert.Equal(t, want, status)
+			_, body := b.ask("GET", "/data/api/v1/redundancy", "")
+			assert.Contains(t, body, `"hasConfigAccess":false`)
+			assert.Contains(t, b.read("redundancy.xml"), ">Backup<")
+		})
 	}
 }

@@ -3,6 +3,7 @@ package simulator_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -40,12 +41,14 @@ func TestTheTimerRunsInRealTimeToo(t *testing.T) {
 
 func TestTimerSkipsWhileLocked(t *testing.T) {
 	for _, ignores := range []bool{false, true} {
-		b := start(t, simulator.Options{Unknowns: simulator.Unknowns{TimerIgnoresLock: ignores}})
-		require.NoError(t, b.HoldLock("projects", "somebody", time.Hour))
-		require.NoError(t, b.Advance(301*time.Second))
-		assert.Equal(t, map[bool]int{false: 0, true: 1}[ignores], b.TimedScans())
-		require.NoError(t, b.Advance(time.Hour))
-		assert.Positive(t, b.TimedScans(), "the lock has lapsed meanwhile")
+		t.Run(fmt.Sprintf("ignores lock %t", ignores), func(t *testing.T) {
+			b := start(t, simulator.Options{Unknowns: simulator.Unknowns{TimerIgnoresLock: ignores}})
+			require.NoError(t, b.HoldLock("projects", "somebody", time.Hour))
+			require.NoError(t, b.Advance(301*time.Second))
+			assert.Equal(t, map[bool]int{false: 0, true: 1}[ignores], b.TimedScans())
+			require.NoError(t, b.Advance(time.Hour))
+			assert.Positive(t, b.TimedScans(), "the lock has lapsed meanwhile")
+		})
 	}
 }
 
@@ -167,21 +170,23 @@ func TestAGatewayBefore83HasNothingButTheModule(t *testing.T) {
 
 func TestCommissioningRewritesThePermissionsOnce(t *testing.T) {
 	for _, inMode := range []bool{false, true} {
-		b := start(t, simulator.Options{ResetPermissions: true, Commissioning: true, Mode: "dev", Unknowns: simulator.Unknowns{ResetInMode: inMode}})
-		require.Equal(t, "COMMISSIONING", b.state())
-		require.NoError(t, b.SetState(simulator.Running))
-		status, _ := b.ask("GET", "/data/api/v1/gateway-info", "")
-		assert.Equal(t, 403, status)
-		mode := filepath.Join(b.dir, "config/resources/dev/ignition/security-properties/config.json")
-		_, err := os.Stat(mode)
-		assert.Equal(t, inMode, err == nil)
-		require.NoError(t, b.Grant("Authenticated/ApiKeys/Stoker"))
-		if inMode {
-			require.NoError(t, os.RemoveAll(filepath.Dir(mode)))
-		}
-		require.NoError(t, b.Restart(0))
-		status, _ = b.ask("GET", "/data/api/v1/gateway-info", "")
-		assert.Equal(t, 200, status, "only once")
+		t.Run(fmt.Sprintf("in mode %t", inMode), func(t *testing.T) {
+			b := start(t, simulator.Options{ResetPermissions: true, Commissioning: true, Mode: "dev", Unknowns: simulator.Unknowns{ResetInMode: inMode}})
+			require.Equal(t, "COMMISSIONING", b.state())
+			require.NoError(t, b.SetState(simulator.Running))
+			status, _ := b.ask("GET", "/data/api/v1/gateway-info", "")
+			assert.Equal(t, 403, status)
+			mode := filepath.Join(b.dir, "config/resources/dev/ignition/security-properties/config.json")
+			_, err := os.Stat(mode)
+			assert.Equal(t, inMode, err == nil)
+			require.NoError(t, b.Grant("Authenticated/ApiKeys/Stoker"))
+			if inMode {
+				require.NoError(t, os.RemoveAll(filepath.Dir(mode)))
+			}
+			require.NoError(t, b.Restart(0))
+			status, _ = b.ask("GET", "/data/api/v1/gateway-info", "")
+			assert.Equal(t, 200, status, "only once")
+		})
 	}
 }
 
@@ -197,9 +202,11 @@ func TestWhatIsPendingGoesWithARestart(t *testing.T) {
 
 func TestAnExpiredTrialMayStopScans(t *testing.T) {
 	for _, stops := range []bool{false, true} {
-		b := start(t, simulator.Options{Unknowns: simulator.Unknowns{TrialStopsScans: stops}})
-		b.SetTrialExpired(true)
-		status, _ := b.ask("POST", scanPath, "")
-		assert.Equal(t, map[bool]int{false: 200, true: 403}[stops], status)
+		t.Run(fmt.Sprintf("stops %t", stops), func(t *testing.T) {
+			b := start(t, simulator.Options{Unknowns: simulator.Unknowns{TrialStopsScans: stops}})
+			b.SetTrialExpired(true)
+			status, _ := b.ask("POST", scanPath, "")
+			assert.Equal(t, map[bool]int{false: 200, true: 403}[stops], status)
+		})
 	}
 }

@@ -2,6 +2,7 @@ package simulator_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -164,10 +165,12 @@ func TestUnknownRoutes(t *testing.T) {
 
 func TestOpenAPINeedsAToken(t *testing.T) {
 	for _, other := range []bool{false, true} {
-		b := start(t, simulator.Options{Unknowns: simulator.Unknowns{OpenAPIIs403: other}})
-		want := map[bool]int{false: 401, true: 403}[other]
-		status, _ := b.send("GET", b.URL()+"/openapi.json", "")
-		assert.Equal(t, want, status)
+		t.Run(fmt.Sprintf("403 %t", other), func(t *testing.T) {
+			b := start(t, simulator.Options{Unknowns: simulator.Unknowns{OpenAPIIs403: other}})
+			want := map[bool]int{false: 401, true: 403}[other]
+			status, _ := b.send("GET", b.URL()+"/openapi.json", "")
+			assert.Equal(t, want, status)
+		})
 	}
 }
 

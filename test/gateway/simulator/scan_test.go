@@ -109,13 +109,15 @@ func TestWriteBackCanBeSwitchedOff(t *testing.T) {
 
 func TestConfigScanSigning(t *testing.T) {
 	for _, sign := range []bool{false, true} {
-		b := start(t, simulator.Options{Unknowns: simulator.Unknowns{SignConfig: sign}})
-		for _, c := range []string{"core", "external"} {
-			b.resource("config/resources/"+c+"/ignition/schedule/x", "config.json", "{}")
-		}
-		b.scanned("config")
-		assert.Equal(t, sign, strings.Contains(b.read("config/resources/core/ignition/schedule/x/resource.json"), "external"))
-		assert.NotContains(t, b.read("config/resources/external/ignition/schedule/x/resource.json"), "external")
+		t.Run(fmt.Sprintf("signs %t", sign), func(t *testing.T) {
+			b := start(t, simulator.Options{Unknowns: simulator.Unknowns{SignConfig: sign}})
+			for _, c := range []string{"core", "external"} {
+				b.resource("config/resources/"+c+"/ignition/schedule/x", "config.json", "{}")
+			}
+			b.scanned("config")
+			assert.Equal(t, sign, strings.Contains(b.read("config/resources/core/ignition/schedule/x/resource.json"), "external"))
+			assert.NotContains(t, b.read("config/resources/external/ignition/schedule/x/resource.json"), "external")
+		})
 	}
 }
 
@@ -166,16 +168,18 @@ func scanOf(t *testing.T, body string) scanAnswer {
 
 func TestStrictScanRoutes(t *testing.T) {
 	for _, strict := range []bool{false, true} {
-		b := start(t, simulator.Options{Strict: strict})
-		want := map[bool]int{false: 200, true: 400}[strict]
-		status, _ := b.ask("POST", scanPath+"?updateDesigners=true", "")
-		assert.Equal(t, want, status)
-		status, _ = b.ask("POST", scanPath, "{}")
-		assert.Equal(t, want, status)
-		status, _ = b.ask("POST", scanPath, "")
-		assert.Equal(t, 200, status)
-		assert.Equal(t, strict, len(b.Violations()) == 2)
-		assert.Equal(t, 3, b.Count("POST "+scanPath))
+		t.Run(fmt.Sprintf("strict %t", strict), func(t *testing.T) {
+			b := start(t, simulator.Options{Strict: strict})
+			want := map[bool]int{false: 200, true: 400}[strict]
+			status, _ := b.ask("POST", scanPath+"?updateDesigners=true", "")
+			assert.Equal(t, want, status)
+			status, _ = b.ask("POST", scanPath, "{}")
+			assert.Equal(t, want, status)
+			status, _ = b.ask("POST", scanPath, "")
+			assert.Equal(t, 200, status)
+			assert.Equal(t, strict, len(b.Violations()) == 2)
+			assert.Equal(t, 3, b.Count("POST "+scanPath))
+		})
 	}
 }
 
