@@ -8,8 +8,8 @@
 // Open brings the directory to the new commit or back to the old one, without help. Nothing outside the data directory
 // is read or written, whatever links it contains.
 //
-// Not promised: bytes are lost that a process writes through a file opened before its replacement, after the replaced
-// file was compared. Extended attributes and ACLs are not preserved. Outside Linux the promises are weaker; see
+// Not promised: if a process opened a file before it was replaced, and writes to it after the replaced file was compared,
+// what it writes is lost. Extended attributes and ACLs are not preserved. Outside Linux the promises are weaker; see
 // safe/ops_other.go.
 //
 // # Files in .stoker
@@ -29,30 +29,34 @@
 //
 //  1. The wanted bytes are in staging, one slot per change, on the mount of their destination.
 //  2. The journal is renamed into place. It has all changes, the steps, and the inode of every staged file.
-//  3. Steps: names move between staging and their places; directories are made and removed. In any order on the disk.
-//  4. What was replaced is compared with what the plan saw; what git does not have gets a second name in lost+found.
+//  3. Steps: names move between staging and the data directory; directories are made and removed. They are not durable
+//     yet, and may reach the disk in any order.
+//  4. Replaced files are compared with what the plan saw. Those that git does not have get a second name in lost+found.
 //  5. All moved names are made durable.
 //  6. The new manifest is renamed into place. This is the point of no return.
 //  7. The journal is removed.
 //  8. Staging is emptied, lost+found is pruned. Not durable.
 //
-// A crash before 2 leaves no journal, and only staging was touched: it is emptied. Between 2 and 7 the journal is
-// complete, because it is renamed into place after its bytes are durable: Open repeats 3 to 8. That is safe, because
-// each step can tell whether it was done: a slot that still holds the staged file has not moved. The file is identified
-// by its inode, size and mtime or, if the directory was copied file by file meanwhile, by its bytes. If it is neither
-// in its slot nor at its place, the file in the slot is saved, and the manifest is marked incomplete, so that the next
-// plan compares every file. The same happens if the manifest is not the one that the run started from according to the
-// journal. Replaced files stay in their slots until 8, so that 4 finds them again; removing and making directories,
-// merging the manifest and writing lost+found can be repeated. After 7 only 8 remains, which is repeated like after a
-// crash before 2.
+// A crash before 2 leaves no journal. Only staging was touched, and Open empties it.
 //
-// Nothing that was replaced or removed loses its last name before 8. So a sync that fails in 3 to 6, for example
-// because the disk is full, can be rolled back: the journal is renamed to undo, which needs no space and reverses
-// recovery; the steps are undone in reverse order, each only if its slot says that it was done; the undo file is
-// removed; then comes 8. What the gateway meanwhile wrote to a new file, or put in its place, stays. A sync is also
-// rolled back if 4 finds what the plan did not see, and the caller does not want it replaced; see RefuseForeign.
+// After a crash between 2 and 7 Open repeats 3 to 8. The journal is complete, because its bytes are durable before it is
+// renamed into place. Repeating a step is safe, because each step can tell whether it was done: if a slot still holds
+// the staged file, the file has not moved. A staged file is identified by its inode, size and mtime or, if the
+// directory was copied file by file meanwhile, by its bytes. If the staged file is neither in its slot nor at its
+// destination, Open saves what is in the slot and marks the manifest incomplete, so that the next plan compares every
+// file. Open does the same if the manifest is not the one that the journal names as the start of the run. Replaced files
+// stay in their slots until 8, so that 4 finds them again. Making and removing directories, merging the manifest and
+// writing lost+found can be repeated.
 //
-// A journal that cannot be read was damaged after it was written, and the content of staging is unknown: all of it goes
+// After a crash after 7 only 8 remains, and Open empties staging.
+//
+// No replaced or removed file loses its last name before 8. So a sync that fails in 3 to 6, for example because the
+// disk is full, can be rolled back: the journal is renamed to undo, which needs no space, and from then on recovery goes
+// backward. The steps are undone in reverse order, each only if its slot says that it was done. Then the undo file is
+// removed, and 8 follows. What the gateway wrote to a new file meanwhile, or put in its place, stays. A sync is also
+// rolled back if 4 finds a file that the plan did not see, and the caller does not want it replaced: see RefuseForeign.
+//
+// A journal that cannot be read was damaged after it was written, and what is in staging is unknown. All of staging goes
 // to lost+found, and the manifest is marked incomplete.
 //
 // # Links and races

@@ -17,23 +17,22 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// place is the owner and mode that a file gets.
-type place struct {
+// fileAttrs are the owner and the mode that a file gets.
+type fileAttrs struct {
 	owner safe.Attrs
 	perm  fs.FileMode
 }
 
-// places has the place of each change. It stores each distinct place once, because there are few, and a first sync has
-// a hundred thousand changes.
-type places struct {
-	kinds []place
-	known map[place]uint32 // → index in kinds
+// attributes has the fileAttrs of each change. It stores equal ones once: there are few, and a first sync has a hundred thousand changes.
+type attributes struct {
+	kinds []fileAttrs
+	known map[fileAttrs]uint32 // → index in kinds
 	of    []uint32
 }
 
-func (p *places) at(i int) place { return p.kinds[p.of[i]] }
+func (p *attributes) at(i int) fileAttrs { return p.kinds[p.of[i]] }
 
-func (p *places) put(i int, x place) {
+func (p *attributes) put(i int, x fileAttrs) {
 	x.owner = safe.Attrs{Known: x.owner.Known, UID: x.owner.UID, GID: x.owner.GID}
 	k, ok := p.known[x]
 	if !ok {
@@ -43,24 +42,27 @@ func (p *places) put(i int, x place) {
 	p.of[i] = k
 }
 
-// placing determines where the changes of a run go, and in which order.
-type placing struct {
+// layout determines where the changes of a run are staged, and the order of the steps.
+type layout struct {
 	r      *run
 	inWay  map[int]bool   // removes that must come before the writes
 	byPath map[string]int // path → index in r.dirs
-	// about the last existing directory
+	// the directory that enter was called with
 	dir   string
 	fi    fs.FileInfo
 	area  int
 	known bool
 }
 
-// place determines for each change where it is staged, which directories to make or remove, and the order of the steps:
-// first remove what is in the way; then make directories and files, each resource.json and project.json last, because a
-// gateway reads a folder by them; then remove the other files, those two first; then empty directories.
-func (r stager) place() (*places, error) {
-	p := &placing{r: r.run, inWay: map[int]bool{}, byPath: map[string]int{}, area: -1}
-	at := &places{known: map[place]uint32{}, of: make([]uint32, len(r.Changes))}
+// layOut determines where each change is staged, which directories to make or remove, and the order of the steps:
+//
+//  1. Remove what is in the way of a write.
+//  2. Make directories and files. A gateway reads a folder by its resource.json or project.json, so these come last.
+//  3. Remove the other files. Here resource.json and project.json come first.
+//  4. Remove directories that are empty then.
+func (r stager) layOut() (*attributes, error) {
+	p := &layout{r: r.run, inWay: map[int]bool{}, byPath: map[string]int{}, area: -1}
+	at := &attributes{known: map[fileAttrs]uint32{}, of: make([]uint32, len(r.Changes))}
 	for i := range r.Changes {
 		c := &r.Changes[i]
 		if !format.Moves(c.Op) {
@@ -85,7 +87,7 @@ func (r stager) place() (*places, error) {
 }
 
 // parents determines the area of a change and the directories to make for it.
-func (p *placing) parents(i int) error {
+func (p *layout) parents(i int) error {
 	r, c := p.r, &p.r.Changes[i]
 	dir, _ := safe.Split(c.Path)
 	n, err := r.cur.At(dir)
@@ -101,12 +103,12 @@ func (p *placing) parents(i int) error {
 		}
 		p.inWay[k] = true
 	}
-	if err := p.stand(n); err != nil {
+	if err := p.enter(n); err != nil {
 		return err
 	}
 	r.Slots[i].Area = uint16(p.area) // less than maxAreas
 	if format.Writes(c.Op) {
-		p.make(n.Path, dir)
+		p.addDirs(n.Path, dir)
 	}
 	return nil
 }
@@ -114,13 +116,13 @@ func (p *placing) parents(i int) error {
 // blocked returns the error for a write below something that is not a directory and that the plan does not remove.
 func blocked(path string, b *safe.BlockedError) error {
 	if b.Kind == plan.Link {
-		return failure.New(v1alpha1.ReasonUnsafePath, "cannot write %s: %w; the agent never follows links: replace the link by a directory", path, b)
+		return failure.New(v1alpha1.ReasonUnsafePath, "cannot write %s: %w; the agent never follows links: replace the link with a directory", path, b)
 	}
 	return failure.New(v1alpha1.ReasonPathCollision, "cannot write %s: %w; move that file away", path, b)
 }
 
-// stand records what new files below a directory get: its owner, and the area of its mount.
-func (p *placing) stand(n *safe.Folder) error {
+// enter makes n the directory whose owner and area the following files get.
+func (p *layout) enter(n *safe.Folder) error {
 	if p.known && p.dir == n.Path {
 		return nil
 	}
@@ -168,8 +170,8 @@ func (r *run) areaOf(n *safe.Folder) (int, error) {
 	return len(r.Areas) - 1, nil
 }
 
-// make records the directories between an existing one and dir.
-func (p *placing) make(exists, dir string) {
+// addDirs records the directories to make between an existing one and dir.
+func (p *layout) addDirs(exists, dir string) {
 	for len(dir) > len(exists) {
 		if _, ok := p.byPath[dir]; ok {
 			return
@@ -182,7 +184,7 @@ func (p *placing) make(exists, dir string) {
 
 // readable refuses to replace or remove an unreadable file: it could not be compared after it has moved, and a new file
 // with its mode would be just as unreadable.
-func (p *placing) readable(path string) error {
+func (p *layout) readable(path string) error {
 	dir, name := safe.Split(path)
 	if p.dir != dir {
 		return nil
@@ -206,9 +208,9 @@ func (p *placing) readable(path string) error {
 }
 
 // target determines owner and mode of a write from what it replaces.
-func (p *placing) target(i int) (place, error) {
+func (p *layout) target(i int) (fileAttrs, error) {
 	r, c := p.r, &p.r.Changes[i]
-	at := place{owner: safe.AttrsOf(p.fi), perm: 0o644}
+	at := fileAttrs{owner: safe.AttrsOf(p.fi), perm: 0o644}
 	dir, name := safe.Split(c.Path)
 	if p.dir == dir {
 		n, err := r.cur.At(dir)
@@ -220,7 +222,7 @@ func (p *placing) target(i int) (place, error) {
 		case err != nil:
 			return at, fmt.Errorf("stat %s: %w", c.Path, err)
 		case fi.IsDir():
-			p.below(c.Path)
+			p.removeFirst(c.Path)
 		case fi.Mode().IsRegular():
 			at.owner, at.perm = safe.AttrsOf(fi), fi.Mode().Perm()
 		}
@@ -233,9 +235,9 @@ func (p *placing) target(i int) (place, error) {
 	return at, nil
 }
 
-// below marks the removes below a directory that a file replaces.
-func (p *placing) below(dir string) {
-	from, to := p.under(dir)
+// removeFirst marks the removes in a directory that a file replaces.
+func (p *layout) removeFirst(dir string) {
+	from, to := p.changesIn(dir)
 	for k := from; k < to; k++ {
 		if p.r.Changes[k].Op == plan.Delete {
 			p.inWay[k] = true
@@ -243,22 +245,22 @@ func (p *placing) below(dir string) {
 	}
 }
 
-// under returns the range of the changes below a directory.
-func (p *placing) under(dir string) (from, to int) {
+// changesIn returns the range of the changes in a directory, at any depth.
+func (p *layout) changesIn(dir string) (from, to int) {
 	l := p.r.Changes
 	from = sort.Search(len(l), func(k int) bool { return l[k].Path >= dir+"/" })
 	to = from + sort.Search(len(l)-from, func(k int) bool { return !strings.HasPrefix(l[from+k].Path, dir+"/") })
 	return from, to
 }
 
-// needed reports whether a file is written below a directory.
-func (p *placing) needed(dir string) bool {
-	from, to := p.under(dir)
+// needed reports whether a file is written in a directory, at any depth.
+func (p *layout) needed(dir string) bool {
+	from, to := p.changesIn(dir)
 	return slices.ContainsFunc(p.r.Changes[from:to], func(c plan.Change) bool { return format.Writes(c.Op) })
 }
 
 // order creates the steps.
-func (p *placing) order() {
+func (p *layout) order() {
 	r := p.r
 	moving := 0
 	for i := range r.Changes {
@@ -268,9 +270,9 @@ func (p *placing) order() {
 	}
 	r.Tasks = make([]format.Task, 0, moving+len(r.Dirs))
 	add := func(want func(i int) bool, kind format.TaskKind) {
-		for _, lead := range []bool{kind == format.TaskRemove, kind != format.TaskRemove} {
+		for _, index := range []bool{kind == format.TaskRemove, kind != format.TaskRemove} {
 			for i := range r.Changes {
-				if want(i) && leads(r.Changes[i].Path) == lead {
+				if want(i) && isIndexFile(r.Changes[i].Path) == index {
 					if kind == format.TaskWrite {
 						p.mkdirs(r.Changes[i].Path)
 					}
@@ -289,8 +291,8 @@ func (p *placing) order() {
 	p.rmdirs(false)
 }
 
-// leads reports whether the gateway reads the file's folder by it.
-func leads(p string) bool {
+// isIndexFile reports whether a gateway reads a folder by this file.
+func isIndexFile(p string) bool {
 	switch path.Base(p) {
 	case "resource.json", "project.json":
 		return true
@@ -299,7 +301,7 @@ func leads(p string) bool {
 }
 
 // mkdirs adds the steps that make the missing parents of a path, outermost first.
-func (p *placing) mkdirs(path string) {
+func (p *layout) mkdirs(path string) {
 	var steps []format.Task
 	for dir, _ := safe.Split(path); dir != ""; dir, _ = safe.Split(dir) {
 		i, ok := p.byPath[dir]
@@ -315,7 +317,7 @@ func (p *placing) mkdirs(path string) {
 
 // rmdirs adds the steps that remove our directories that may be empty after the removes, innermost first. Before the
 // writes it keeps directories that a write needs, because nothing would make them again.
-func (p *placing) rmdirs(inWay bool) {
+func (p *layout) rmdirs(inWay bool) {
 	r := p.r
 	seen := map[string]bool{}
 	var dirs []string
@@ -326,7 +328,7 @@ func (p *placing) rmdirs(inWay bool) {
 		for dir, _ := safe.Split(r.Changes[i].Path); dir != "" && !seen[dir]; dir, _ = safe.Split(dir) {
 			seen[dir] = true
 			if inWay && p.needed(dir) {
-				break // also needed are all above it
+				break // so are all directories above it
 			}
 			// An unreadable manifest fails when it is rewritten; then the moves are rolled back.
 			if rec, ok, err := r.d.man.Lookup(dir); err == nil && ok && rec.Dir {

@@ -115,7 +115,7 @@ func (r *run) close() {
 type stager struct{ *run }
 
 func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source) error {
-	at, err := r.place()
+	at, err := r.layOut()
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 }
 
 // stageOne writes the bytes of one change to its slot.
-func (r stager) stageOne(i int, at place, src Source, small []byte, durable bool) error {
+func (r stager) stageOne(i int, at fileAttrs, src Source, small []byte, durable bool) error {
 	c, s := &r.Changes[i], &r.Slots[i]
 	stg := r.staging[r.Areas[s.Area]]
 	path := stg.Join(format.SlotName(i))

@@ -224,7 +224,7 @@ func (f *Follower) saw(name string) {
 	same := now != nil && f.heard != nil && equal(now, f.heard)
 	if f.broken || now != nil && f.heard != nil && now.Revision < f.heard.Revision {
 		f.epoch++
-		f.report.doubted()
+		f.report.scheduleRead()
 	}
 	f.heard, f.lost, f.loss, f.broken, f.denied = now, 0, nil, false, time.Time{}
 	f.mu.Unlock()

@@ -99,12 +99,12 @@ func TestReportWritesOverHours(t *testing.T) {
 		mu.Lock()
 		broken = false
 		mu.Unlock()
-		time.Sleep(maxReport + maxReport/10 + small)
+		time.Sleep(maxReport + maxReport/10 + minorPause)
 		assert.Equal(t, "while it was away", stored().Message)
 
 		require.NoError(t, client.Resource(kube.SyncReport.Resource()).Namespace("ns").Delete(ctx, "p", metav1.DeleteOptions{}))
-		time.Sleep(again + again/10 + 30*time.Second)
-		assert.Less(t, again+again/10+30*time.Second, v1alpha1.DefaultProgressDeadline, "before the lead has waited long enough")
+		time.Sleep(checkEvery + checkEvery/10 + 30*time.Second)
+		assert.Less(t, checkEvery+checkEvery/10+30*time.Second, v1alpha1.DefaultProgressDeadline, "before the lead has waited long enough")
 		assert.Equal(t, "while it was away", stored().Message, "a report that somebody deleted is written again")
 
 		status.Phase = v1alpha1.GatewaySyncing
@@ -112,7 +112,7 @@ func TestReportWritesOverHours(t *testing.T) {
 		time.Sleep(brief / 2)
 		status.Phase, status.Message = v1alpha1.GatewaySynced, "brief"
 		r.set(status)
-		time.Sleep(small)
+		time.Sleep(minorPause)
 		take()
 		status.Phase = v1alpha1.GatewaySyncing
 		r.set(status)
@@ -148,9 +148,9 @@ func TestReportRewrittenAfterEtcdRestore(t *testing.T) {
 		_, err = reports.Update(ctx, older, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		sent.Store(0)
-		r.doubted()
-		r.doubted()
-		time.Sleep(small + small) // a change of the message alone is written after ten seconds
+		r.scheduleRead()
+		r.scheduleRead()
+		time.Sleep(minorPause + minorPause) // a change of the message alone is written after ten seconds
 		synctest.Wait()
 		assert.EqualValues(t, 2, sent.Load(), "it is read once and written once")
 		now, err := reports.Get(ctx, "p")
@@ -158,8 +158,8 @@ func TestReportRewrittenAfterEtcdRestore(t *testing.T) {
 		assert.Equal(t, "of today", now.Status.Message)
 
 		sent.Store(0)
-		r.doubted()
-		time.Sleep(small)
+		r.scheduleRead()
+		time.Sleep(minorPause)
 		synctest.Wait()
 		assert.EqualValues(t, 1, sent.Load(), "where it is as it was it is read once")
 		cancel()

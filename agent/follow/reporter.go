@@ -19,7 +19,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// reporter writes the SyncReport when it differs from the stored one in more than times. It writes only the newest report, and
+// reporter writes the SyncReport when it differs from the stored one other than in its timestamps. It writes only the newest report, and
 // retries until it succeeds.
 type reporter struct {
 	objects *kube.Objects[v1alpha1.SyncReport]
@@ -28,15 +28,15 @@ type reporter struct {
 	now     func() time.Time
 	woken   chan struct{}
 
-	mu    gosync.Mutex
-	want  *v1alpha1.SyncReportStatus
-	since time.Time // when want last changed in more than times
-	doubt time.Time // when to read the report because it may have been reverted; zero for never
+	mu     gosync.Mutex
+	want   *v1alpha1.SyncReportStatus
+	since  time.Time // when want last changed other than in its timestamps
+	readAt time.Time // when to read the report because it may have been reverted; zero for never
 
 	// Used by run only.
-	there    *v1alpha1.SyncReport // the stored report; nil if unknown or absent
-	known    bool
-	mangled  bool // the stored report cannot be decoded
+	stored   *v1alpha1.SyncReport // the stored report; nil if unknown or absent
+	loaded   bool
+	corrupt  bool // the stored report cannot be decoded
 	wrote    time.Time
 	check    time.Time // when to check that the report still exists
 	failures int
@@ -46,34 +46,34 @@ type reporter struct {
 const (
 	fieldManager = "stoker-agent"
 	writeTimeout = 10 * time.Second
-	// calm is the pause between two writes, small the pause if only messages or drift differ.
-	calm  = time.Second
-	small = 10 * time.Second
+	// minPause is the shortest pause between two writes, minorPause the one before a minor difference is written.
+	minPause   = time.Second
+	minorPause = 10 * time.Second
 	// brief is how long a sync must run to be reported; a shorter one is reported by its outcome.
 	brief = time.Second
 	// maxReport is the longest pause between two attempts.
 	maxReport = 30 * time.Second
-	// again is how often to check that the report exists. The garbage collector may delete a report that was adopted from an
-	// earlier pod with this name, or a user may delete it. The check is sooner than the lead gives up waiting for a report.
-	// soon is the time until the check after an adoption.
-	again = 8 * time.Minute
-	soon  = 30 * time.Second
+	// checkEvery is how often to check that the report exists. A user may delete it, and so may the garbage collector if it was adopted
+	// from an earlier pod with this name. The lead waits longer than this for a report. checkAdopted is the time until the check after
+	// an adoption.
+	checkEvery   = 8 * time.Minute
+	checkAdopted = 30 * time.Second
 )
 
 func newReporter(objects *kube.Objects[v1alpha1.SyncReport], who Identity, log *slog.Logger, now func() time.Time) *reporter {
 	return &reporter{objects: objects, who: who, log: log, now: now, woken: make(chan struct{}, 1)}
 }
 
-// update replaces the report to write by follows(was), where was is the previous one, possibly inherited from an earlier agent
-// of this pod. Both are accessed under the lock, so that an inherited report is not lost. follows must not block.
-func (r *reporter) update(follows func(was v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus) {
+// update replaces the report to write with derive(was), where was is the previous one, possibly inherited from an earlier agent of this
+// pod. It holds the lock meanwhile, so that an inherited report is not lost. derive must not block.
+func (r *reporter) update(derive func(was v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus) {
 	r.mu.Lock()
 	var was v1alpha1.SyncReportStatus
 	if r.want != nil {
 		was = *r.want
 	}
-	status := follows(was)
-	if r.want == nil || weight(r.want, &status) != nothing {
+	status := derive(was)
+	if r.want == nil || compare(r.want, &status) != onlyTimes {
 		r.since = r.now()
 	}
 	r.want = &status
@@ -84,12 +84,12 @@ func (r *reporter) update(follows func(was v1alpha1.SyncReportStatus) v1alpha1.S
 	}
 }
 
-// doubted schedules a read of the report because the API server may have been restored from a backup. The times vary between
+// scheduleRead schedules a read of the report because the API server may have been restored from a backup. The times vary between
 // agents.
-func (r *reporter) doubted() {
+func (r *reporter) scheduleRead() {
 	r.mu.Lock()
-	if r.doubt.IsZero() {
-		r.doubt = r.now().Add(rand.N(small))
+	if r.readAt.IsZero() {
+		r.readAt = r.now().Add(rand.N(minorPause))
 	}
 	r.mu.Unlock()
 	select {
@@ -102,27 +102,27 @@ func (r *reporter) doubted() {
 type difference int
 
 const (
-	nothing difference = iota // at most in times
-	words                     // in the messages, the drift, the counts of a proposal, or the result of a scan
-	all
+	onlyTimes difference = iota // at most in timestamps
+	minor                       // in the messages, the drift, the counts of a proposal, or the result of a scan
+	major
 )
 
-func weight(a, b *v1alpha1.SyncReportStatus) difference {
+func compare(a, b *v1alpha1.SyncReportStatus) difference {
 	x, y := *a, *b
 	x.Started, y.Started, x.Duration, y.Duration = nil, nil, "", ""
 	if equality.Semantic.DeepEqual(x, y) {
-		return nothing
+		return onlyTimes
 	}
-	x.Proposal, y.Proposal = wordless(x.Proposal), wordless(y.Proposal)
+	x.Proposal, y.Proposal = withoutCounts(x.Proposal), withoutCounts(y.Proposal)
 	x.Message, y.Message, x.Scan, y.Scan, x.Drift, y.Drift = "", "", "", "", v1alpha1.DriftFiles{}, v1alpha1.DriftFiles{}
 	if equality.Semantic.DeepEqual(x, y) {
-		return words
+		return minor
 	}
-	return all
+	return major
 }
 
-// wordless returns a copy of a proposal without its message and counts.
-func wordless(p *v1alpha1.Proposal) *v1alpha1.Proposal {
+// withoutCounts returns a copy of a proposal without its message and counts.
+func withoutCounts(p *v1alpha1.Proposal) *v1alpha1.Proposal {
 	if p == nil {
 		return nil
 	}
@@ -151,27 +151,27 @@ func (r *reporter) run(ctx context.Context) {
 // next returns when the next step is due: a write, a retry, or a check of the report.
 func (r *reporter) next() time.Time {
 	r.mu.Lock()
-	want, since, look := r.want, r.since, earliest(r.check, r.doubt)
+	want, since, look := r.want, r.since, earliest(r.check, r.readAt)
 	r.mu.Unlock()
 	if want == nil {
-		return r.now().Add(again)
+		return r.now().Add(checkEvery)
 	}
 	if r.retry.After(r.now()) {
 		return r.retry
 	}
-	if !r.known {
+	if !r.loaded {
 		return time.Time{}
 	}
-	d := all
-	if r.there != nil {
-		d = weight(&r.there.Status, want)
+	d := major
+	if r.stored != nil {
+		d = compare(&r.stored.Status, want)
 	}
-	due := r.wrote.Add(calm)
+	due := r.wrote.Add(minPause)
 	switch {
-	case d == nothing:
+	case d == onlyTimes:
 		return look
-	case d == words:
-		due = r.wrote.Add(small)
+	case d == minor:
+		due = r.wrote.Add(minorPause)
 	case want.Phase == v1alpha1.GatewaySyncing && since.Add(brief).After(due):
 		due = since.Add(brief)
 	}
@@ -203,48 +203,48 @@ func (r *reporter) iterate(ctx context.Context) {
 // step reads the report if it is unknown or due for a check, and writes it otherwise.
 func (r *reporter) step(ctx context.Context) error {
 	r.mu.Lock()
-	look := earliest(r.check, r.doubt)
+	look := earliest(r.check, r.readAt)
 	r.mu.Unlock()
-	if !r.known || !r.now().Before(look) {
+	if !r.loaded || !r.now().Before(look) {
 		return r.read(ctx)
 	}
 	return r.write(ctx)
 }
 
 func (r *reporter) read(ctx context.Context) error {
-	there, err := r.objects.Get(ctx, r.who.Pod)
-	undecodable, mangled := errors.AsType[*kube.UndecodableError](err)
+	stored, err := r.objects.Get(ctx, r.who.Pod)
+	undecodable, corrupt := errors.AsType[*kube.UndecodableError](err)
 	switch {
 	case apierrors.IsNotFound(err):
-		there = nil
-	case mangled:
+		stored = nil
+	case corrupt:
 		r.log.Warn("replacing a SyncReport of another writer", "error", undecodable)
-		there = nil
+		stored = nil
 	case err != nil:
 		return err
 	}
 	r.mu.Lock()
-	r.doubt = time.Time{}
+	r.readAt = time.Time{}
 	r.mu.Unlock()
-	first := !r.known
-	r.there, r.known, r.mangled = there, true, mangled
-	r.check = r.now().Add(backoff.Jitter(again))
-	if first && there != nil {
-		r.inherit(there)
+	first := !r.loaded
+	r.stored, r.loaded, r.corrupt = stored, true, corrupt
+	r.check = r.now().Add(backoff.Jitter(checkEvery))
+	if first && stored != nil {
+		r.inherit(stored)
 	}
 	return nil
 }
 
 // inherit adopts fields from an earlier agent of this pod, so that a restarted agent writes nothing if nothing happened.
-func (r *reporter) inherit(there *v1alpha1.SyncReport) {
+func (r *reporter) inherit(stored *v1alpha1.SyncReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w, t := *r.want, there.Status
-	if r.owns(there) && w.Proposal == nil && w.Started == nil {
+	w, t := *r.want, stored.Status
+	if r.owns(stored) && w.Proposal == nil && w.Started == nil {
 		w.Proposal = t.Proposal
 		r.want = &w
 	}
-	if !r.owns(there) || w.Commit != t.Commit || w.Started != nil {
+	if !r.owns(stored) || w.Commit != t.Commit || w.Started != nil {
 		return
 	}
 	w.Started, w.Duration, w.Files, w.Projects, w.Scan = t.Started, t.Duration, t.Files, t.Projects, t.Scan
@@ -261,11 +261,11 @@ func (r *reporter) inherit(there *v1alpha1.SyncReport) {
 }
 
 // owns reports whether the report belongs to this pod.
-func (r *reporter) owns(there *v1alpha1.SyncReport) bool {
+func (r *reporter) owns(stored *v1alpha1.SyncReport) bool {
 	if r.who.PodUID == "" {
 		return true
 	}
-	for _, o := range there.OwnerReferences {
+	for _, o := range stored.OwnerReferences {
 		if o.UID == types.UID(r.who.PodUID) {
 			return true
 		}
@@ -278,25 +278,25 @@ func (r *reporter) write(ctx context.Context) error {
 	want := *r.want.DeepCopy()
 	r.mu.Unlock()
 	report := &v1alpha1.SyncReport{ObjectMeta: r.meta(), Status: want}
-	taken := r.there != nil && !r.owns(r.there)
+	taken := r.stored != nil && !r.owns(r.stored)
 	var err error
 	switch {
-	case r.mangled:
-		r.there, err = r.replace(ctx, report)
-	case r.there == nil:
-		r.there, err = r.objects.Create(ctx, report, metav1.CreateOptions{FieldManager: fieldManager})
+	case r.corrupt:
+		r.stored, err = r.replace(ctx, report)
+	case r.stored == nil:
+		r.stored, err = r.objects.Create(ctx, report, metav1.CreateOptions{FieldManager: fieldManager})
 	default:
-		report.ResourceVersion = r.there.ResourceVersion
-		r.there, err = r.objects.Update(ctx, report, metav1.UpdateOptions{FieldManager: fieldManager})
+		report.ResourceVersion = r.stored.ResourceVersion
+		r.stored, err = r.objects.Update(ctx, report, metav1.UpdateOptions{FieldManager: fieldManager})
 	}
 	if err != nil {
 		// After an error the stored report is unknown.
-		r.there, r.known = nil, false
+		r.stored, r.loaded = nil, false
 		return err
 	}
-	r.wrote, r.mangled = r.now(), false
+	r.wrote, r.corrupt = r.now(), false
 	if taken {
-		r.check = r.wrote.Add(soon)
+		r.check = r.wrote.Add(checkAdopted)
 	}
 	return nil
 }
@@ -329,10 +329,10 @@ func (r *reporter) flush(ctx context.Context) {
 		r.mu.Lock()
 		want := r.want
 		r.mu.Unlock()
-		if want == nil || r.known && r.there != nil && weight(&r.there.Status, want) == nothing {
+		if want == nil || r.loaded && r.stored != nil && compare(&r.stored.Status, want) == onlyTimes {
 			return
 		}
-		r.check = r.now().Add(again)
+		r.check = r.now().Add(checkEvery)
 		if err := r.step(ctx); err != nil {
 			r.log.Warn("the last report is not written", "error", err)
 			backoff.Wait(ctx, backoff.Jitter(200*time.Millisecond))

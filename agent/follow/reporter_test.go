@@ -107,32 +107,32 @@ func TestWhatIsWrittenWhen(t *testing.T) {
 	status := v1alpha1.SyncReportStatus{Phase: v1alpha1.GatewaySynced, Message: "one", Commit: "a"}
 	r.set(status)
 	assert.False(t, r.next().After(now), "what the API server has is read first")
-	r.known, r.check = true, now.Add(again)
+	r.loaded, r.check = true, now.Add(checkEvery)
 	assert.False(t, r.next().After(now), "there is none yet")
 
-	r.there, r.wrote = &v1alpha1.SyncReport{Status: status}, now
+	r.stored, r.wrote = &v1alpha1.SyncReport{Status: status}, now
 	at := metav1.NewTime(now)
 	status.Started, status.Duration = &at, "3s"
 	r.set(status)
 	assert.Equal(t, r.check, r.next(), "only time differs")
 	status.Message = "two"
 	r.set(status)
-	assert.Equal(t, now.Add(small), r.next(), "words can wait")
+	assert.Equal(t, now.Add(minorPause), r.next(), "words can wait")
 	status.Drift.Files = 3
 	r.set(status)
-	assert.Equal(t, now.Add(small), r.next(), "and so can drift")
+	assert.Equal(t, now.Add(minorPause), r.next(), "and so can drift")
 	status.Proposal = &v1alpha1.Proposal{State: v1alpha1.ProposalSettling}
 	r.set(status)
-	assert.Equal(t, now.Add(calm), r.next(), "a proposal cannot")
-	r.there = &v1alpha1.SyncReport{Status: *status.DeepCopy()}
+	assert.Equal(t, now.Add(minPause), r.next(), "a proposal cannot")
+	r.stored = &v1alpha1.SyncReport{Status: *status.DeepCopy()}
 	status.Proposal = &v1alpha1.Proposal{State: v1alpha1.ProposalSettling, Message: "two files", Files: 2}
 	r.set(status)
-	assert.Equal(t, now.Add(small), r.next(), "its message can")
+	assert.Equal(t, now.Add(minorPause), r.next(), "its message can")
 	status.Commit = "b"
 	r.set(status)
-	assert.Equal(t, now.Add(calm), r.next())
+	assert.Equal(t, now.Add(minPause), r.next())
 	now = now.Add(time.Hour)
-	r.check = now.Add(again)
+	r.check = now.Add(checkEvery)
 	status.Phase = v1alpha1.GatewaySyncing
 	r.set(status)
 	assert.Equal(t, now.Add(brief), r.next(), "a sync that is over soon is told by its outcome")
@@ -155,7 +155,7 @@ func TestLastSyncStaysReported(t *testing.T) {
 	assert.Equal(t, "f", s.HandledForceSync)
 	assert.Equal(t, "projects in 1s", s.Scan)
 	again := f.composed(state(&sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "nothing to do", Commit: one, Target: one, Started: time.Now()}))
-	assert.Equal(t, nothing, weight(&s, &again))
+	assert.Equal(t, onlyTimes, compare(&s, &again))
 
 	f.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}, Ref: "main", RequestedAt: "2", ForceID: "g"}}}
 	for reason, handled := range map[v1alpha1.Reason]bool{

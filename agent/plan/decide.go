@@ -346,7 +346,7 @@ func (p *planner) checkParents(path string) error {
 		return nil
 	case kind == Link:
 		return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link on the gateway, and git has %s "+
-			"below it; the agent never follows links: replace the link by a directory", at, path)
+			"below it; the agent never follows links: replace the link with a directory", at, path)
 	case kind == File:
 		if _, ok := p.blocked[at]; !ok {
 			p.blocked[at] = path

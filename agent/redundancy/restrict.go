@@ -18,7 +18,7 @@ func (n *Node) Restrict(changes *plan.Changes, desired *plan.Desired) (*plan.Cha
 	n.missing = missing{}
 	own := *changes
 	own.List = make([]plan.Change, 0, len(changes.List))
-	known := members{dir: n.Dir, desired: desired, list: changes.List}
+	known := resourceFiles{dir: n.Dir, desired: desired, list: changes.List}
 	var changed, strange []plan.Change
 	for _, c := range changes.List {
 		copied := c.Writes() && Replicated(c.Path)

@@ -22,9 +22,10 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Token is the token that a fake accepts. Commit is the tip of every branch.
+// Token is the token that a fake accepts.
 const Token = "t0ken-0f-tests"
 
+// Commit is the tip of every branch.
 var Commit = strings.Repeat("ab", 20)
 
 // Providers are the providers with a fake.
@@ -316,8 +317,8 @@ func gitlabRoutes(f *Fake) http.Handler {
 			reply(w, http.StatusCreated, show(p))
 		case notes == "notes":
 			reply(w, http.StatusCreated, object{
-				"id": 1, "body": "", "author": f.template["author"], "created_at": created, "updated_at": created, "system": false, "noteable_id": 1001,
-				"noteable_type": "MergeRequest", "noteable_iid": f.at(r).Number,
+				"id": 1, "body": "", "author": f.template["author"], "created_at": created, "updated_at": created, "system": false, "noteable_id": 1001, //nolint:misspell // GitLab's word
+				"noteable_type": "MergeRequest", "noteable_iid": f.at(r).Number, //nolint:misspell // GitLab's word
 			})
 		case r.Method == http.MethodGet:
 			reply(w, http.StatusOK, show(f.at(r)))

@@ -16,13 +16,13 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// members distinguishes the files of a resource from files that only lie beside it, such as a README. A gateway does
-// not know the latter, and whether a pair copies them is unknown, so both nodes write them.
-type members struct {
+// resourceFiles distinguishes the files of a resource from files that only lie beside it, such as a README. A pair copies resources. A gateway
+// does not know other files, and whether a pair copies them is not documented, so both nodes write those.
+type resourceFiles struct {
 	dir     *disk.Dir
 	desired *plan.Desired
 	list    []plan.Change // the whole plan
-	// wanted and live have the directory read last: changes are sorted, so that each directory is read once.
+	// wanted and live are the listings of the directory that was read last. Changes are sorted by path, so most of them are in it.
 	wanted, live listing
 }
 
@@ -45,7 +45,7 @@ const maxListing = 1 << 20
 
 // has reports whether the file of a change belongs to a resource, according to git's resource.json, or for a deleted
 // file the one on the disk.
-func (m *members) has(c plan.Change) (bool, error) {
+func (m *resourceFiles) has(c plan.Change) (bool, error) {
 	dir, name := path.Split(c.Path)
 	dir = path.Clean(dir)
 	switch {
@@ -83,10 +83,10 @@ func (f *listing) read(dir string, read func(file string) ([]byte, error)) error
 	return nil
 }
 
-func (m *members) onDisk(file string) ([]byte, error) { return m.dir.Read(file, maxListing) }
+func (m *resourceFiles) onDisk(file string) ([]byte, error) { return m.dir.Read(file, maxListing) }
 
 // inGit reads git's version of a file. A file that the plan does not change is as at the last sync.
-func (m *members) inGit(file string) ([]byte, error) {
+func (m *resourceFiles) inGit(file string) ([]byte, error) {
 	var id plan.ID
 	i, named := slices.BinarySearchFunc(m.list, file, func(c plan.Change, file string) int { return strings.Compare(c.Path, file) })
 	if named {
