@@ -38,6 +38,7 @@ type listener struct {
 	end    sync.Once
 
 	mu   sync.Mutex
+	open int
 	each map[string]int
 }
 
@@ -84,7 +85,8 @@ func (l *listener) enters(host string) bool {
 		return false
 	}
 	l.each[host]++
-	l.Opened(len(l.places))
+	l.open++
+	l.Opened(l.open)
 	return true
 }
 
@@ -95,7 +97,8 @@ func (l *listener) leaves(host string) {
 		delete(l.each, host)
 	}
 	<-l.places
-	l.Opened(len(l.places))
+	l.open--
+	l.Opened(l.open)
 }
 
 // Close also ends a waiting Accept.

@@ -163,6 +163,9 @@ func TestConnectionLimits(t *testing.T) {
 	_ = first.Close() // a second Close must not free another place
 	c := <-accepted
 	assert.Equal(t, waits.LocalAddr().String(), c.RemoteAddr().String())
+	assert.EqualValues(t, 3, open.Load())
+	require.NoError(t, c.Close())
+	assert.EqualValues(t, 2, open.Load(), "an Accept that waits is no connection")
 	require.NoError(t, l.Close())
 	assert.ErrorIs(t, <-ended, net.ErrClosed)
 }
