@@ -46,7 +46,7 @@ build: ## build the binaries into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./agent ./injector ./receiver
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/stoker ./hooks
 
-demo: ## a gateway, a git server and the agent on this machine: see what it does (KEEP=1 leaves it running)
+demo: ## two gateways, a git server and the agents on this machine: see what it does (KEEP=1 leaves it running)
 	@go run ./test/demo
 
 # make lint vets, and symbols are for debuggers: without both, a first run compiles and links a quarter faster.

@@ -53,6 +53,7 @@ type state struct {
 		Files int
 		Paths []struct{ Path, What string }
 	}
+	Proposal *struct{ State, Branch, Message string }
 }
 
 func startAgent(binary string, args ...string) (*agent, error) {

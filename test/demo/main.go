@@ -1,6 +1,6 @@
 // Command demo shows what Stoker does, on this machine, in about a minute. It creates a git repository from
-// examples/quickstart, starts a simulated Ignition gateway and the standalone agent, and plays a story of seven commits and one
-// person at a Designer. Every step shows its evidence and is verified; an unexpected result ends the demo with an error.
+// examples/quickstart, starts two simulated Ignition gateways with standalone agents, and plays a story of commits and of what a
+// user saves in a Designer. Every step shows its evidence and is verified; an unexpected result ends the demo with an error.
 //
 //	go run ./test/demo           # or: make demo
 //	KEEP=1 go run ./test/demo    # leaves everything running at the end, and prints the addresses

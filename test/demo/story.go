@@ -28,11 +28,12 @@ var steps = []step{
 	{"A broken commit", brokenCommit},
 	{"Back to an earlier commit", goBack},
 	{"The branch is repaired, and followed again", goOn},
+	{"A save becomes a proposal, and comes back", changeGoesBack},
 }
 
 func firstSync(ctx context.Context, w *world) error {
 	w.say("A gateway runs. Its GatewaySync names a repository with two plants; this gateway is site-a. The agent starts.")
-	if err := w.startAgent(); err != nil {
+	if err := w.startAgent(w.site); err != nil {
 		return err
 	}
 	s, err := w.agent.synced(ctx, w.commits["first"])
@@ -47,7 +48,7 @@ func firstSync(ctx context.Context, w *world) error {
 	if err != nil {
 		return err
 	}
-	_, err = os.Stat(filepath.Join(w.data(), "projects", "site-b"))
+	_, err = os.Stat(filepath.Join(w.data, "projects", "site-b"))
 	return errors.Join(
 		w.check(len(differ) == 0, "every file of site-a is on the disk byte for byte as in git%s", strings.Join(append([]string{""}, differ...), "\n     ")),
 		w.check(errors.Is(err, fs.ErrNotExist), "nothing of site-b came along"),
@@ -91,19 +92,8 @@ func otherPlant(ctx context.Context, w *world) error {
 func designerSaves(ctx context.Context, w *world) error {
 	w.say("Maria changes the same overview on the gateway, in a Designer, and saves.")
 	before := w.commits["furnace"]
-	session, err := w.gateway.OpenDesigner("maria", "site-a")
-	if err != nil {
-		return err
-	}
-	resource := strings.TrimPrefix(overview, "projects/site-a/")
-	if err := w.gateway.OpenResource(session, resource); err != nil {
-		return err
-	}
 	hers := w.view(before, "Bottling: Line 1, day shift", "Bottling: Line 1 (Maria was here)")
-	if err := w.gateway.SaveResource(ctx, session, resource, map[string][]byte{"view.json": []byte(hers)}, false); err != nil {
-		return err
-	}
-	if err := w.gateway.CloseDesigner(session); err != nil {
+	if err := w.save(ctx, "site-a", strings.TrimPrefix(overview, "projects/site-a/"), "view.json", hers); err != nil {
 		return err
 	}
 	s, err := w.agent.await(ctx, "drift is seen", func(s state) bool { return s.Drift != nil && s.Drift.Files > 0 })
@@ -113,7 +103,7 @@ func designerSaves(ctx context.Context, w *world) error {
 	for _, p := range s.Drift.Paths {
 		w.show(fmt.Sprintf("drift: %s: %s", p.Path, p.What))
 	}
-	got, err := os.ReadFile(filepath.Join(w.data(), filepath.FromSlash(viewFile)))
+	got, err := os.ReadFile(filepath.Join(w.data, filepath.FromSlash(viewFile)))
 	if err != nil {
 		return err
 	}
@@ -134,7 +124,7 @@ func conflict(ctx context.Context, w *world) error {
 	if err := w.isLive(c); err != nil {
 		return err
 	}
-	lost, err := w.find(filepath.Join(w.data(), ".stoker", "lost+found"), "Maria was here")
+	lost, err := w.find(filepath.Join(w.data, ".stoker", "lost+found"), "Maria was here")
 	if err != nil {
 		return err
 	}
@@ -151,7 +141,7 @@ func (w *world) find(dir, text string) ([]string, error) {
 		}
 		content, err := os.ReadFile(path)
 		if err == nil && strings.Contains(string(content), text) {
-			relative, _ := filepath.Rel(w.data(), path) // both are absolute
+			relative, _ := filepath.Rel(w.data, path) // both are absolute
 			found = append(found, filepath.ToSlash(relative))
 		}
 		return err
@@ -179,7 +169,7 @@ func brokenCommit(ctx context.Context, w *world) error {
 	if err := w.isLive(w.commits["night"]); err != nil {
 		return err
 	}
-	units, err := os.ReadFile(filepath.Join(w.data(), "projects/plant-library/ignition/script-python/units/code.py"))
+	units, err := os.ReadFile(filepath.Join(w.data, "projects/plant-library/ignition/script-python/units/code.py"))
 	if err != nil {
 		return err
 	}
@@ -218,11 +208,81 @@ func goOn(ctx context.Context, w *world) error {
 		return err
 	}
 	w.show(strings.Join(s.Plan, "\n"))
-	if err := w.isLive(c); err != nil {
+	return w.isLive(c)
+}
+
+func changeGoesBack(ctx context.Context, w *world) (err error) {
+	w.say("site-b starts; both sites have the style of alarms, from shared/. The GatewaySync gets spec.bidirectional.")
+	if w.other, err = newSite(w.dir, "site-b", w.gateway.Token()); err != nil {
+		return err
+	}
+	if err := w.startAgent(w.other); err != nil {
+		return err
+	}
+	if _, err := w.other.agent.synced(ctx, w.repo.Head()); err != nil {
+		return err
+	}
+	err = w.edit(func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Enabled: true, CreatePR: new(bool), Debounce: "1s"}
+	})
+	if err != nil {
+		return err
+	}
+
+	w.say("Maria makes alarms orange on site-a, in a Designer, and saves.")
+	inGit := "shared/" + alarmFile
+	base := w.repo.Head()
+	hers := strings.Replace(w.repo.Content(base, inGit), "#C62828", "#EF6C00", 1)
+	if err := w.save(ctx, "plant-library", strings.TrimPrefix(alarm, "projects/plant-library/"), "style.json", hers); err != nil {
+		return err
+	}
+	s, err := w.agent.await(ctx, "the change is pushed", func(s state) bool {
+		return s.Proposal != nil && s.Proposal.State == string(v1alpha1.ProposalPushed)
+	})
+	if err != nil {
+		return err
+	}
+	branch := s.Proposal.Branch
+	w.show("branch " + branch + "\n" + w.repo.Git("log", "-1", "--format=%an: %s", branch) + "\n" +
+		w.repo.Git("diff", "--name-status", base, branch))
+	_, lines, _ := strings.Cut(w.repo.Git("diff", "--unified=0", base, branch, "--", inGit), "@@\n")
+	w.show(lines)
+	if err := errors.Join(
+		w.check(w.repo.Git("rev-parse", branch+"^") == base, "the agent pushed one commit above %.7s, which the gateway runs", base),
+		w.check(w.repo.Content(branch, inGit) == hers, "it has the bytes that Maria saved, in the folder where git has the file"),
+	); err != nil {
+		return err
+	}
+
+	w.say("On a forge such as GitHub, GitLab or Gitea, the agent now opens a pull request, and a colleague reviews and merges it.")
+	w.say("This demo has only a git server, so it merges the branch itself.")
+	scans := w.scans()
+	merge := w.repo.Merge("Merge branch "+branch, branch)
+	if s, err = w.agent.await(ctx, "site-a adopts the merge", func(s state) bool {
+		return s.Phase == "Synced" && s.Commit == merge && s.Proposal != nil && s.Proposal.State == string(v1alpha1.ProposalMerged)
+	}); err != nil {
+		return err
+	}
+	w.show("site-a: " + strings.Join(s.Plan, "\n"))
+	files := s.Report.Files
+	if err := errors.Join(
+		w.check(files.Added+files.Modified+files.Deleted == 0, "site-a stands at %.7s, and no file of it was written", merge),
+		w.check(w.scans() == scans, "its gateway was not asked to scan"),
+	); err != nil {
+		return err
+	}
+	if s, err = w.other.agent.synced(ctx, merge); err != nil {
+		return err
+	}
+	w.show("site-b: " + strings.Join(s.Plan, "\n"))
+	deleted := func(state) bool { return w.repo.Git("for-each-ref", "refs/heads/"+branch) == "" }
+	if _, err := w.agent.await(ctx, "the branch is deleted", deleted); err != nil {
 		return err
 	}
 	return errors.Join(
-		w.check(w.gateway.Canaries() == nil, "the gateway's own files were never touched"),
-		w.check(len(w.gateway.Violations()) == 0, "every request to the gateway was one that Ignition documents"),
+		w.check(w.other.hasLoaded(alarm, "style.json", hers), "site-b took the change like any commit, and its gateway has loaded it"),
+		w.check(deleted(state{}), "the agent of site-a deleted the branch"),
+		w.check(w.gateway.Canaries() == nil && w.other.gateway.Canaries() == nil, "the gateways' own files were never touched"),
+		w.check(len(w.gateway.Violations())+len(w.other.gateway.Violations()) == 0, "every request to the gateways was one that Ignition documents"),
 	)
 }

@@ -22,12 +22,19 @@ import (
 // world holds everything that the story needs.
 type world struct {
 	*teller
+	*site             // site-a, the gateway of most steps
+	other       *site // site-b, which starts in the last step
 	dir, binary string
 	repo        *gitserver.Repo
 	git         *gitserver.Server
-	gateway     *simulator.Gateway
-	agent       *agent
 	commits     map[string]string // by their names in the story
+}
+
+// site is a gateway with its agent.
+type site struct {
+	name, data string
+	gateway    *simulator.Gateway
+	agent      *agent
 }
 
 // Paths of the view that the story changes.
@@ -36,6 +43,12 @@ const (
 	overview = views + "Overview"
 	viewFile = overview + "/view.json"
 	inGit    = "services/site-a/" + viewFile
+)
+
+// Paths of the style that both gateways have.
+const (
+	alarm     = "projects/plant-library/com.inductiveautomation.perspective/style-classes/alarm"
+	alarmFile = alarm + "/style.json"
 )
 
 // unhappy is the panic value of a failed git command, which do turns into an error.
@@ -65,7 +78,7 @@ func (w *world) do(ctx context.Context, s step) (err error) {
 // newWorld creates the repository and starts the git server and the gateway.
 func newWorld(example, dir, binary string, t *teller) (*world, error) {
 	w := &world{teller: t, dir: dir, binary: binary, commits: map[string]string{}}
-	for _, d := range []string{"git", "data", "secrets/gateway-api"} {
+	for _, d := range []string{"git", "secrets/gateway-api"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, err
 		}
@@ -81,10 +94,10 @@ func newWorld(example, dir, binary string, t *teller) (*world, error) {
 	}}); err != nil {
 		return nil, err
 	}
-	if w.git, err = gitserver.Start(filepath.Join(dir, "git"), gitserver.Options{}); err != nil {
+	if w.git, err = gitserver.Start(filepath.Join(dir, "git"), gitserver.Options{Pushes: true}); err != nil {
 		return nil, err
 	}
-	if w.gateway, err = simulator.Start(simulator.Options{Data: w.data(), Name: "site-a", Strict: true}); err != nil {
+	if w.site, err = newSite(dir, "site-a", ""); err != nil {
 		return nil, errors.Join(err, w.git.Close())
 	}
 	if err := os.WriteFile(filepath.Join(dir, "secrets", "gateway-api", "apiKey"), []byte(w.gateway.Token()), 0o600); err != nil {
@@ -94,6 +107,19 @@ func newWorld(example, dir, binary string, t *teller) (*world, error) {
 		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
+}
+
+// newSite starts the gateway of a site. It accepts the API token, or issues one if that is "".
+func newSite(dir, name, token string) (*site, error) {
+	data := filepath.Join(dir, name, "data")
+	if err := os.MkdirAll(data, 0o755); err != nil {
+		return nil, err
+	}
+	gateway, err := simulator.Start(simulator.Options{Data: data, Name: name, Token: token, Strict: true})
+	if err != nil {
+		return nil, err
+	}
+	return &site{name: name, data: data, gateway: gateway}, nil
 }
 
 // readTree reads the files below a directory.
@@ -110,7 +136,6 @@ func readTree(dir string) (map[string]string, error) {
 	return files, err
 }
 
-func (w *world) data() string { return filepath.Join(w.dir, "data") }
 func (w *world) file() string { return filepath.Join(w.dir, "gatewaysync.yaml") }
 
 // configure writes the GatewaySync of the example, with the repository of the demo and shorter intervals.
@@ -151,10 +176,10 @@ func (w *world) edit(change func(*v1alpha1.GatewaySync)) error {
 	return os.Rename(fresh, w.file())
 }
 
-// startAgent starts the agent for the gateway.
-func (w *world) startAgent() (err error) {
-	w.agent, err = startAgent(w.binary, "--file", w.file(), "--profile", "site-a", "--gateway-name", "site-a",
-		"--data-dir", w.data(), "--repo-dir", filepath.Join(w.dir, "cache"), "--gateway-url", w.gateway.URL())
+// startAgent starts the agent of a site.
+func (w *world) startAgent(s *site) (err error) {
+	s.agent, err = startAgent(w.binary, "--file", w.file(), "--profile", s.name, "--gateway-name", s.name,
+		"--data-dir", s.data, "--repo-dir", filepath.Join(w.dir, s.name, "cache"), "--gateway-url", s.gateway.URL())
 	return err
 }
 
@@ -169,18 +194,38 @@ func (w *world) view(commit, from, to string) string {
 	return strings.Replace(w.repo.Content(commit, inGit), from, to, 1)
 }
 
+// save saves a file of a resource, as Maria does in a Designer.
+func (s *site) save(ctx context.Context, project, resource, file, content string) error {
+	session, err := s.gateway.OpenDesigner("maria", project)
+	if err != nil {
+		return err
+	}
+	if err := s.gateway.OpenResource(session, resource); err != nil {
+		return err
+	}
+	if err := s.gateway.SaveResource(ctx, session, resource, map[string][]byte{file: []byte(content)}, false); err != nil {
+		return err
+	}
+	return s.gateway.CloseDesigner(session)
+}
+
 // isLive verifies that disk and gateway show the overview of a commit.
 func (w *world) isLive(commit string) error {
 	want := w.repo.Content(commit, inGit)
-	got, err := os.ReadFile(filepath.Join(w.data(), filepath.FromSlash(viewFile)))
+	got, err := os.ReadFile(filepath.Join(w.data, filepath.FromSlash(viewFile)))
 	if err != nil {
 		return err
 	}
 	if err := w.check(string(got) == want, "the view on the disk is that of commit %.7s", commit); err != nil {
 		return err
 	}
-	sum := sha256.Sum256([]byte(want))
-	return w.check(w.gateway.Loaded(overview)["view.json"] == hex.EncodeToString(sum[:]), "the gateway has loaded exactly these bytes")
+	return w.check(w.hasLoaded(overview, "view.json", want), "the gateway has loaded exactly these bytes")
+}
+
+// hasLoaded reports whether the gateway runs a file of a resource with this content.
+func (s *site) hasLoaded(resource, file, content string) bool {
+	sum := sha256.Sum256([]byte(content))
+	return s.gateway.Loaded(resource)[file] == hex.EncodeToString(sum[:])
 }
 
 // differing returns the files of site-a in a commit that differ on the disk.
@@ -188,7 +233,7 @@ func (w *world) differing(commit string) ([]string, error) {
 	var differ []string
 	for _, m := range []string{"shared/", "services/site-a/"} {
 		for _, path := range strings.Split(w.repo.Git("ls-tree", "-r", "--name-only", commit, m), "\n") {
-			got, err := os.ReadFile(filepath.Join(w.data(), filepath.FromSlash(strings.TrimPrefix(path, m))))
+			got, err := os.ReadFile(filepath.Join(w.data, filepath.FromSlash(strings.TrimPrefix(path, m))))
 			if err != nil {
 				return nil, err
 			}
@@ -201,34 +246,43 @@ func (w *world) differing(commit string) ([]string, error) {
 }
 
 // scans returns the number of scan requests to the gateway.
-func (w *world) scans() int {
-	return w.gateway.Count("POST /data/api/v1/scan/projects") + w.gateway.Count("POST /data/api/v1/scan/config")
+func (s *site) scans() int {
+	return s.gateway.Count("POST /data/api/v1/scan/projects") + s.gateway.Count("POST /data/api/v1/scan/config")
 }
 
 // sumUp prints the end of the story.
 func (w *world) sumUp(took time.Duration) {
 	stats := w.git.Stats()
 	w.line("\nDone in %s: %d steps, %d facts checked.", took.Round(time.Second), len(steps), w.checks)
-	w.line("The agent asked git for refs %d times and fetched %d packs, %d bytes in all. The gateway was asked to scan %d times.",
-		stats.Advertisements, stats.UploadPacks, stats.PackBytes, w.scans())
+	w.line("The agents asked git for refs %d times and fetched %d packs, %d bytes in all. The gateways were asked to scan %d times.",
+		stats.Advertisements, stats.UploadPacks, stats.PackBytes, w.scans()+w.other.scans())
 }
 
 // explain prints where everything is, for a user who wants to look around.
 func (w *world) explain() {
 	w.line("\nStill running (KEEP is set); Ctrl-C ends it and removes everything.")
-	w.line("  agent        %s/state", w.agent.url())
 	w.line("  GatewaySync  %s   (edit it: it is watched)", w.file())
-	w.line("  gateway      %s   simulator's own: %s", w.gateway.URL(), w.gateway.AdminURL())
-	w.line("  its files    %s", w.data())
+	for _, s := range []*site{w.site, w.other} {
+		w.line("  %s", s.name)
+		w.line("    agent      %s/state", s.agent.url())
+		w.line("    gateway    %s   simulator's own: %s", s.gateway.URL(), s.gateway.AdminURL())
+		w.line("    its files  %s", s.data)
+	}
 	w.line("  repository   %s", w.git.URL("plants.git"))
 	w.line("  to commit    git clone %s, then commit and push", w.repo.Dir)
 }
 
-// close stops everything, the agent first.
+// close stops everything, the agents first.
 func (w *world) close() error {
 	var errs []error
-	if w.agent != nil {
-		errs = append(errs, w.agent.stop())
+	for _, s := range []*site{w.site, w.other} {
+		if s == nil {
+			continue
+		}
+		if s.agent != nil {
+			errs = append(errs, s.agent.stop())
+		}
+		errs = append(errs, s.gateway.Close())
 	}
-	return errors.Join(append(errs, w.gateway.Close(), w.git.Close())...)
+	return errors.Join(append(errs, w.git.Close())...)
 }
