@@ -63,8 +63,8 @@ func TestTheCommandsOfAPlantWork(t *testing.T) {
 	cluster := kubetest.Control(t, kubetest.Private())
 	t.Run("by the examples", func(t *testing.T) {
 		t.Parallel()
-		admin := office(t, cluster, map[string]string{})
-		for _, folder := range []string{"single", "services", "areas", "frontends"} {
+		admin := office(t, cluster, map[string]string{"stoker": program.Build(t, "hooks")})
+		for _, folder := range []string{"single", "services", "areas", "frontends", "pull-requests"} { // the last one changes "services"
 			for c := range lines.Of("examples/" + folder + "/README.md") {
 				admin.Type(t, c.Text)
 			}
@@ -103,6 +103,9 @@ func TestTheCommandsOfAPlantWork(t *testing.T) {
 		w := newWorkplace(t, cluster)
 		for c := range lines.Of("docs/reference/cli.md") {
 			w.types(c)
+		}
+		for c := range lines.Of("docs/how-to/pull-requests.md") {
+			w.person.Type(t, c.Text)
 		}
 		for c := range lines.Of("docs/how-to/kargo.md") {
 			assert.Contains(t, w.person.Type(t, c.Text), "all 2 gateways run")
