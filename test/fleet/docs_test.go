@@ -69,6 +69,9 @@ func TestTheCommandsOfAPlantWork(t *testing.T) {
 				admin.Type(t, c.Text)
 			}
 		}
+		said, _ := admin.Try(t, "stoker check --namespace works") // the chart is not installed here
+		assert.Contains(t, said, "works: ")
+		assert.NotContains(t, said, "works: spec.", "a warning about the spec")
 	})
 	t.Run("by the README", func(t *testing.T) {
 		t.Parallel()
