@@ -64,7 +64,7 @@ var Ledger = []Entry{
 	NewEntry("docs/reference/cli.md", `^stoker (check|diff)| /manifest/`, byNodes),
 	NewEntry("docs/reference/cli.md", ``, byFleet),
 	NewEntry("docs/how-to/git.md", ``, byKey),
-	NewEntry("docs/how-to/pull-requests.md", ``, bySigning),
+	under("docs/how-to/pull-requests.md", "Sign the commits", bySigning),
 	NewEntry("docs/how-to/installation.md", `^helm test | rollout status `, byNodes),
 	NewEntry("docs/how-to/installation.md", ``, byChart),
 	NewEntry("docs/how-to/kargo.md", `^stoker `, byFleet),
