@@ -78,7 +78,7 @@ type Proposer struct {
 	seen         string // fingerprint of the changed files
 	first, since time.Time
 	built        *Changes
-	builtOf      string // fingerprint and commit that built is of
+	builtOf      string   // fingerprint and commit that built is of
 
 	job      *job
 	done     chan struct{}
@@ -470,6 +470,7 @@ func jitter(d time.Duration, name string) time.Duration {
 // packOf returns the pack of a draft.
 func packOf(d *repo.Draft) ([]byte, error) {
 	var b bytes.Buffer
+	b.Grow(int(d.PackBound())) // what is not written takes no memory
 	err := d.WritePack(&b)
 	return b.Bytes(), err
 }

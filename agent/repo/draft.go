@@ -2,7 +2,9 @@ package repo
 
 import (
 	"bytes"
-	"errors"
+	"compress/zlib"
+	"crypto/sha1"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"slices"
@@ -10,8 +12,6 @@ import (
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/format/packfile"
-	"github.com/go-git/go-git/v5/storage/memory"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -247,29 +247,48 @@ func (d *Draft) Size() int64 {
 	return n
 }
 
+// PackBound returns a size that the pack of WritePack does not exceed.
+func (d *Draft) PackBound() int64 {
+	const head, object = 64, 64 // of the pack, and of an object: its header, and the frame of its compressed bytes
+	n := d.Size()
+	return head + n + n/1024 + object*int64(len(d.order)) // what does not compress is stored, with five bytes per block
+}
+
 // WritePack writes a pack with the new objects, without deltas.
 func (d *Draft) WritePack(w io.Writer) error {
-	mem := memory.NewStorage()
-	hashes := make([]plumbing.Hash, 0, len(d.order))
-	for _, id := range d.order {
-		o := mem.NewEncodedObject()
-		o.SetType(d.objects[id].kind)
-		out, err := o.Writer()
-		if err == nil {
-			_, err = out.Write(d.objects[id].content)
-			err = errors.Join(err, out.Close())
-		}
-		if err != nil {
-			return err
-		}
-		h, err := mem.SetEncodedObject(o)
-		if err != nil {
-			return err
-		}
-		hashes = append(hashes, h)
+	sum := sha1.New()
+	out := io.MultiWriter(w, sum)
+	head := binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(len(d.order)))
+	if _, err := out.Write(head); err != nil {
+		return err
 	}
-	_, err := packfile.NewEncoder(w, mem, false).Encode(hashes, 0)
+	deflate := zlib.NewWriter(nil)
+	for _, id := range d.order {
+		o := d.objects[id]
+		if _, err := out.Write(packHeader(o)); err != nil {
+			return err
+		}
+		deflate.Reset(out)
+		if _, err := deflate.Write(o.content); err != nil {
+			return err
+		}
+		if err := deflate.Close(); err != nil {
+			return err
+		}
+	}
+	_, err := w.Write(sum.Sum(nil))
 	return err
+}
+
+// packHeader returns the type and the size of an object in a pack: the size's low four bits beside the type, then seven bits a byte.
+func packHeader(o object) []byte {
+	size := uint64(len(o.content))
+	b := []byte{byte(o.kind)<<4 | byte(size&0xf)}
+	for size >>= 4; size > 0; size >>= 7 {
+		b[len(b)-1] |= 0x80
+		b = append(b, byte(size&0x7f))
+	}
+	return b
 }
 
 // Objects returns the objects of the draft, and below them those of its base.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,32 @@ func index(t testing.TB, s *site, d *Draft) {
 	var pack bytes.Buffer
 	require.NoError(t, d.WritePack(&pack))
 	repotest.RunGit(t, s.Dir, pack.Bytes(), "unpack-objects", "--strict", "-q")
+}
+
+// TestPackOfDraft writes objects whose sizes take one byte more in the pack than the size before, and some that do not compress.
+func TestPackOfDraft(t *testing.T) {
+	s := newSite(t)
+	s.Commit("base", gitserver.Write("top", "z"))
+	store := openStore(t, t.TempDir())
+	res, _ := pull(t, store, s.remote(), "main")
+	root, err := store.RootTree(res.Commit)
+	require.NoError(t, err)
+	random := rand.NewChaCha8([32]byte{1})
+	for _, size := range []int{0, 1, 15, 16, 2047, 2048, 1<<18 - 1, 1 << 18, 3 << 20} {
+		t.Run(strconv.Itoa(size), func(t *testing.T) {
+			content := make([]byte, size)
+			_, _ = random.Read(content) // never fails
+			d, err := NewDraft(store, root, []Edit{{Path: "new", Content: content}})
+			require.NoError(t, err)
+			who := Person{Name: "a", Mail: "a@example.com", When: time.Unix(1700000000, 0)}
+			commit := d.Seal(res.Commit, who, who, "m\n")
+			index(t, s, d)
+			assert.Equal(t, string(content), string(repotest.RunGit(t, s.Dir, nil, "cat-file", "blob", commit.String()+":new")))
+			var pack bytes.Buffer
+			require.NoError(t, d.WritePack(&pack))
+			assert.LessOrEqual(t, int64(pack.Len()), d.PackBound())
+		})
+	}
 }
 
 func TestDraft(t *testing.T) {

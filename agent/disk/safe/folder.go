@@ -5,6 +5,7 @@
 package safe
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -209,15 +210,17 @@ func NotThere(err error) bool {
 
 // ReadFile returns the content of a file, or LimitExceeded for more than limit bytes.
 func (n *Folder) ReadFile(name string, limit int64) ([]byte, error) {
-	f, _, err := n.File(name, os.O_RDONLY)
+	f, fi, err := n.File(name, os.O_RDONLY)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", n.Join(name), err)
 	}
-	defer func() { _ = f.Close() }() // opened for reading
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	defer func() { _ = f.Close() }()                                             // opened for reading
+	buf := bytes.NewBuffer(make([]byte, 0, min(fi.Size(), limit)+bytes.MinRead)) // read without copies, unless the file grows
+	_, err = buf.ReadFrom(io.LimitReader(f, limit+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", n.Join(name), err)
 	}
+	b := buf.Bytes()
 	if int64(len(b)) > limit {
 		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has more than %d bytes, too many to compare as JSON", n.Join(name), limit)
 	}
