@@ -137,17 +137,23 @@ func (d *Desired) unwanted(dir string, ours Manifest, state State) iter.Seq2[Fou
 				yield(f, fmt.Errorf("walk %s: %w", dir, err))
 				return
 			}
-			wanted, err := desired.has(f.Path)
-			if err != nil {
-				yield(f, err)
-				return
+			if f.Stat.Kind != File {
+				continue
 			}
 			had, err := owned.has(f.Path)
 			if err != nil {
 				yield(f, fmt.Errorf("read the manifest: %w", err))
 				return
 			}
-			if wanted || had || f.Stat.Kind != File || d.rules.leave(f.Path) {
+			if had || d.rules.leave(f.Path) {
+				continue
+			}
+			wanted, err := desired.has(f.Path) // the last question: it reads git's trees up to the path
+			if err != nil {
+				yield(f, err)
+				return
+			}
+			if wanted {
 				continue
 			}
 			if !yield(f, nil) {
