@@ -24,6 +24,7 @@ type back struct {
 	walked time.Time // the comparison that the walk belongs to
 	since  int       // comparisons since the walk
 	dirty  bool      // there were file events since
+	event  time.Time // the last file event
 	// asked is since when a sync waits for a change to be pushed, by the order that waits.
 	asked   time.Time
 	askedBy *Order
@@ -81,6 +82,10 @@ func (l *Loop) propose(ctx context.Context) {
 	}
 	o := l.wish.Order
 	base := func() (propose.Base, error) { return l.Engine.Base(ctx, o.Connections.Remote, o.Task) }
+	saved := b.event
+	if !saved.After(b.walked) { // an older change
+		saved = time.Time{}
+	}
 	if standby {
 		b.added, b.dirty = nil, true
 	} else if err := l.walk(ctx, base); err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) {
@@ -88,7 +93,7 @@ func (l *Loop) propose(ctx context.Context) {
 	}
 	overwrote := !b.wrote.IsZero() && !l.drift.ended.Before(b.wrote) // an older comparison does not tell which changes are gone
 	b.shown, b.due = b.proposer.Step(ctx, s, propose.Input{
-		Notes: l.Engine.Notes(), Changed: l.changes(), Base: base, Overwrote: overwrote, Standby: standby, Renew: o.Propose,
+		Notes: l.Engine.Notes(), Changed: l.changes(), Saved: saved, Base: base, Overwrote: overwrote, Standby: standby, Renew: o.Propose,
 	})
 	if overwrote {
 		b.wrote = time.Time{}

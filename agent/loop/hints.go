@@ -136,7 +136,7 @@ const (
 
 // hinted brings the next comparison forward.
 func (l *Loop) hinted() {
-	l.back.dirty = true
+	l.back.dirty, l.back.event = true, l.Now()
 	if l.drift.due.IsZero() {
 		return
 	}

@@ -159,6 +159,7 @@ type gateway struct {
 	last     *v1alpha1.Proposal
 	synced   bool
 	standby  bool
+	saved    time.Time
 }
 
 func (pl *plant) gateway(name string) *gateway {
@@ -246,7 +247,7 @@ func (g *gateway) step() time.Time {
 	g.t.Helper()
 	var due time.Time
 	g.last, due = g.p.Step(g.t.Context(), &g.settings, Input{
-		Notes: g.notes, Changed: g.changed(), Overwrote: g.synced, Standby: g.standby,
+		Notes: g.notes, Changed: g.changed(), Saved: g.saved, Overwrote: g.synced, Standby: g.standby,
 		Base: func() (Base, error) {
 			return Base{Commit: g.commit, Root: g.root, Objects: g.store, Desired: g.desired, Manifest: g.manifest, State: g.disk, RootOf: g.store.RootTree,
 				CommitText: func(ctx context.Context, id plan.ID) ([]byte, error) {

@@ -43,6 +43,8 @@ type Input struct {
 	Notes Notes
 	// Changed are the watched paths that differ from git, sorted.
 	Changed []string
+	// Saved is when the file system reported a change last, if that was after the comparison before; zero if it did not.
+	Saved time.Time
 	// Base returns the commit on the disk. It is called only if something has changed or a proposal is under way.
 	Base func() (Base, error)
 	// Overwrote reports that a sync has written files since the last iteration.
@@ -294,6 +296,9 @@ func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, time.Tim
 	}
 	if seen != p.seen {
 		p.seen, p.since = seen, now
+		if !in.Saved.IsZero() && in.Saved.Before(now) {
+			p.since = in.Saved // the comparison came later
+		}
 		if p.first.IsZero() {
 			p.first = now
 		}
