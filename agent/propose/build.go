@@ -93,6 +93,13 @@ type Changes struct {
 	// Draft is the tree with the changes; nil if something is refused or nothing has changed.
 	Draft *repo.Draft
 	edits []repo.Edit
+	// bare reports that Draft and edits were dropped.
+	bare bool
+}
+
+// withoutContent returns c without what only a push needs.
+func (c *Changes) withoutContent() *Changes {
+	return &Changes{Files: c.Files, Refused: c.Refused, Digest: c.Digest, bare: true}
 }
 
 // maxJSON bounds the files that are compared by meaning.

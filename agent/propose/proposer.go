@@ -79,7 +79,7 @@ type Proposer struct {
 	// settling
 	seen         string // fingerprint of the changed files
 	first, since time.Time
-	built        *Changes
+	built        *Changes // without content between two calls of Step
 	builtOf      string   // fingerprint and commit that built is of
 
 	job      *job
@@ -176,6 +176,9 @@ func (p *Proposer) Safe() bool {
 // comparison of the files.
 func (p *Proposer) Step(ctx context.Context, s *Settings, in Input) (*v1alpha1.Proposal, time.Time) {
 	due, err := p.step(ctx, s, in)
+	if p.built != nil { // an open proposal takes no memory; a push that runs has its own
+		p.built = p.built.withoutContent()
+	}
 	if err != nil {
 		p.fail(err)
 		due = p.due
@@ -278,6 +281,10 @@ func (p *Proposer) follow(ctx context.Context, s *Settings, in Input, base Base)
 	if at := p.rec.next(now); !at.IsZero() && c.Digest != p.rec.Digest {
 		p.status.State, p.status.Message = v1alpha1.ProposalSettling, fmt.Sprintf("%d pushes within an hour: the next one is at %s", maxPushes, at.UTC().Format("15:04"))
 		return at, nil
+	}
+	if c.bare {
+		p.builtOf = ""
+		return p.follow(ctx, s, in, base)
 	}
 	p.begin(ctx, s, c, base, in.Notes)
 	return time.Time{}, nil

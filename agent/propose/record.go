@@ -164,7 +164,7 @@ func (p *Proposer) keep(s *Settings, base Base, c *Changes) *Changes {
 	if len(c.Files) == 0 || len(c.Refused) > 0 || p.rec.Tip.IsZero() || !p.rec.keeps() {
 		return c
 	}
-	out := &Changes{Files: slices.Clone(c.Files), Digest: c.Digest, edits: slices.Clone(c.edits)}
+	out := &Changes{Files: slices.Clone(c.Files), Digest: c.Digest, edits: slices.Clone(c.edits), bare: c.bare}
 	h := sha256.New()
 	fmt.Fprintln(h, c.Digest)
 	for _, source := range slices.Sorted(maps.Keys(p.rec.Files)) {

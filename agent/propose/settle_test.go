@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -32,4 +33,23 @@ func TestDebounce(t *testing.T) {
 			assert.Equal(t, v1alpha1.ProposalOpen, g.state())
 		})
 	}
+}
+
+// TestContentIsReleased: the files of an open proposal are not held in memory, and another push reads them again.
+func TestContentIsReleased(t *testing.T) {
+	pl := newPlant(t)
+	g := pl.gateway("a")
+	g.save(`{"v":2}`)
+	g.settle(minute)
+	require.Equal(t, v1alpha1.ProposalOpen, g.state())
+	require.NotNil(t, g.p.built)
+	assert.Nil(t, g.p.built.Draft)
+	assert.Nil(t, g.p.built.edits)
+	assert.Len(t, g.p.built.Files, 3)
+
+	g.p.rec.Number = 0 // the pull request is opened again
+	g.step()
+	g.settle(minute)
+	assert.Equal(t, v1alpha1.ProposalOpen, g.state())
+	assert.Len(t, pl.hub.open(), 1)
 }
