@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/test/gitserver"
 )
 
 var tiny = sizes[0]
@@ -139,7 +140,7 @@ func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	work := t.TempDir()
-	remote, err := newRemote(ctx, generated(t), filepath.Join(work, "remote"))
+	remote, err := newRemote(ctx, generated(t), filepath.Join(work, "remote"), gitserver.Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, remote.server.Close()) }()
 	live := filepath.Join(work, "live")

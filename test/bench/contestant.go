@@ -138,10 +138,11 @@ exec rsync -rlpc --delete services/ignition/projects services/ignition/config "$
 type agentOnce struct {
 	binary, dir string // dir has gs.yaml, data/, repo/
 	wrap        []string
+	more        []string // further arguments
 }
 
 func newAgent(binary, dir, url string, wrap ...string) (*agentOnce, error) {
-	a := &agentOnce{binary, dir, wrap}
+	a := &agentOnce{binary: binary, dir: dir, wrap: wrap}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -201,8 +202,8 @@ func (a *agentOnce) sync(ctx context.Context) (sample, error) {
 }
 
 func (a *agentOnce) args() []string {
-	return append(slices.Clone(a.wrap), a.binary, "--file", a.file(), "--data-dir", a.data(), "--repo-dir", a.repo(),
-		"--gateway-name", "plant-1", "--max-files", "2000000")
+	return slices.Concat(a.wrap, []string{a.binary, "--file", a.file(), "--data-dir", a.data(), "--repo-dir", a.repo(),
+		"--gateway-name", "plant-1", "--max-files", "2000000"}, a.more)
 }
 
 // agentUnsynced is the agent with fsync disabled. It shows the cost of durability in a first sync.

@@ -12,7 +12,7 @@ import (
 
 func settingsFor(t *testing.T, args ...string) settings {
 	t.Helper()
-	s, err := parse(args, io.Discard)
+	s, err := parse(args, io.Discard, "S,M,L,H")
 	require.NoError(t, err)
 	return s
 }
@@ -146,7 +146,7 @@ func TestTheReportIsMarkdownWithMedians(t *testing.T) {
 func TestUnknownNamesOnTheCommandLineAreRefused(t *testing.T) {
 	for _, args := range [][]string{{"-sizes", "X"}, {"-cases", "two"}, {"-n", "0"}, {"-n", "10"}, {"-sizes", "G", "-n", "5"}} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
-			_, err := parse(args, io.Discard)
+			_, err := parse(args, io.Discard, "S,M,L,H")
 			assert.Error(t, err)
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/test/gitserver"
 )
 
 // programs are what the bench builds.
@@ -25,7 +26,7 @@ func benchSize(ctx context.Context, s settings, size size, programs programs, wo
 		return err
 	}
 	talk.Printf("%s: %d files in %s (%s)", size.name, size.files, generated, time.Since(began).Round(time.Second))
-	remote, err := newRemote(ctx, generated, filepath.Join(work, "remote"))
+	remote, err := newRemote(ctx, generated, filepath.Join(work, "remote"), gitserver.Options{})
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@
 //	go run ./test/bench -sizes S,M -n 1 -cases first,one
 //	go run ./test/bench -sizes S,M,L,G -cases one,drift # growth up to a million files: ten minutes, 12 GB of disk
 //	go run ./test/bench fleet -help              # many agents on one API server: package fleet
+//	go run ./test/bench back -help               # changes of a gateway that become pull requests
 //	go run ./test/bench plot docs/internals/performance.md # draw the tables of a page
 //
 // The contestants take turns (A B A B …) on the same commits of the same synthetic Ignition repository, served by git
@@ -49,17 +50,33 @@ type settings struct {
 	timeout time.Duration
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "fleet" {
 		return fleet.Run(ctx, args[1:], stdout, stderr)
+	}
+	if len(args) > 0 && args[0] == "back" {
+		return back(ctx, args[1:], stdout, stderr)
 	}
 	if len(args) == 2 && args[0] == "plot" {
 		return draw(args[1], stdout)
 	}
-	s, err := parse(args, stderr)
+	s, err := parse(args, stderr, "S,M,L,H")
 	if err != nil {
 		return err
 	}
+	return s.within(ctx, stderr, func(ctx context.Context, programs programs, work string, talk *log.Logger) error {
+		all := results{}
+		for _, size := range s.sizes {
+			if err := benchSize(ctx, s, size, programs, filepath.Join(work, size.name), talk, all); err != nil {
+				return fmt.Errorf("size %s: %w", size.name, err)
+			}
+		}
+		return all.write(stdout, s)
+	})
+}
+
+// within builds the programs, and calls measure with a directory that is removed afterwards.
+func (s settings) within(ctx context.Context, stderr io.Writer, measure func(ctx context.Context, programs programs, work string, talk *log.Logger) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if err := os.MkdirAll(s.work, 0o755); err != nil {
@@ -76,16 +93,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err := errors.Join(build(ctx, programs.agent, "stoker.io/stoker/agent"), build(ctx, programs.nosync, "stoker.io/stoker/test/bench/nosync")); err != nil {
 		return err
 	}
-	all := results{}
-	for _, size := range s.sizes {
-		if err := benchSize(ctx, s, size, programs, filepath.Join(work, size.name), talk, all); err != nil {
-			return fmt.Errorf("size %s: %w", size.name, err)
-		}
-	}
-	return all.write(stdout, s)
+	return measure(ctx, programs, work, talk)
 }
 
-func parse(args []string, out io.Writer) (settings, error) {
+// parse reads the command line. defaultSizes are the repositories without -sizes.
+func parse(args []string, out io.Writer, defaultSizes string) (settings, error) {
 	var s settings
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -93,7 +105,7 @@ func parse(args []string, out io.Writer) (settings, error) {
 	}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(out)
-	sizesFlag := f.String("sizes", "S,M,L,H", "repositories: S (1,000 files), M (10,000), L (100,000), H (large binaries, in a small container), G (a million)")
+	sizesFlag := f.String("sizes", defaultSizes, "repositories: S (1,000 files), M (10,000), L (100,000), H (large binaries, in a small container), G (a million)")
 	casesFlag := f.String("cases", strings.Join(caseNames(), ","), "what is measured")
 	f.IntVar(&s.rounds, "n", 3, fmt.Sprintf("rounds, 1 to %d", maxRounds))
 	f.StringVar(&s.cache, "cache", filepath.Join(cache, "stoker-bench"), "where the repositories are kept for the next time (all but G: 600 MB; G: 700 MB)")

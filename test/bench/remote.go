@@ -21,8 +21,8 @@ type remote struct {
 	refs   map[string]string // name in the generated repository → commit
 }
 
-func newRemote(ctx context.Context, generated, root string) (*remote, error) {
-	r := &remote{dir: filepath.Join(root, "plant.git"), refs: map[string]string{}}
+func newRemote(ctx context.Context, generated, root string, o gitserver.Options) (*remote, error) {
+	r := &remote{dir: filepath.Join(root, "bench", "plant.git"), refs: map[string]string{}}
 	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -41,11 +41,11 @@ func newRemote(ctx context.Context, generated, root string) (*remote, error) {
 		name, id, _ := strings.Cut(strings.TrimSpace(line), " ")
 		r.refs[name] = id
 	}
-	r.server, err = gitserver.Start(root, gitserver.Options{})
+	r.server, err = gitserver.Start(root, o)
 	return r, err
 }
 
-func (r *remote) url() string { return r.server.URL("plant.git") }
+func (r *remote) url() string { return r.server.URL("bench/plant.git") }
 
 // commit returns the commit of a round.
 func (r *remote) commit(line string, round int) string {

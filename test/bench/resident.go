@@ -42,7 +42,9 @@ type state struct {
 	Report                 *struct {
 		Started  time.Time
 		Duration string
+		Files    struct{ Added, Modified, Deleted int }
 	}
+	Proposal *struct{ State, Message string }
 }
 
 func (s state) started() time.Time {

@@ -1,0 +1,499 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"compress/zlib"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/test/gitserver"
+)
+
+// backCases are the work of an agent that sends changes of its gateway back to git, in the order in which it is measured.
+var backCases = []benchCase{
+	{name: "compare", title: "comparison of all files, nothing changed"},
+	{name: "base", title: "reading what git has"},
+	{name: "walk", title: "walk for new files"},
+	{name: "still", title: "a minute in which nothing happens"},
+	{name: "save", title: "one view saved"},
+	{name: "merge", title: "the save merged"},
+	{name: "plain", title: "one file changed in git"},
+	{name: "hung", title: "one file changed in git, while a push hangs"},
+	{name: "large", title: "28 MiB saved"},
+}
+
+const (
+	proposing = "feature on"
+	off       = "feature off"
+)
+
+// backFigures are what the goals need beside the samples of the agents, per size.
+type backFigures struct {
+	ratios          []float64 // of the CPU time of comparisons with the feature to those without
+	requests, bytes map[string]int64
+	asked           int64 // requests to the forge
+	deflated        []int64
+	writes, scans   int
+	reports         []int
+	delays          []time.Duration
+	binary          int64
+}
+
+// back measures what it costs to send changes of a gateway back to git.
+func back(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	s, err := parse(args, stderr, "M,L")
+	if err != nil {
+		return err
+	}
+	return s.within(ctx, stderr, func(ctx context.Context, programs programs, work string, talk *log.Logger) error {
+		all, figures := results{}, map[string]*backFigures{}
+		for _, size := range s.sizes {
+			x := &backBench{s: s, all: all, fig: &backFigures{requests: map[string]int64{}, bytes: map[string]int64{}}}
+			figures[size.name] = x.fig
+			if err := x.run(ctx, size, programs, filepath.Join(work, size.name), talk); err != nil {
+				return fmt.Errorf("size %s: %w", size.name, err)
+			}
+		}
+		return writeBack(stdout, s, all, figures)
+	})
+}
+
+// backBench measures one repository.
+type backBench struct {
+	*bench
+	s   settings
+	all results
+	fig *backFigures
+	// on proposes changes, and off does not.
+	on, off *agentBeside
+	views   []view
+	writer  *writer
+	saves   int
+}
+
+func (x *backBench) run(ctx context.Context, size size, programs programs, work string, talk *log.Logger) (err error) {
+	generated, err := generate(ctx, x.s.cache, size)
+	if err != nil {
+		return err
+	}
+	remote, err := newRemote(ctx, generated, filepath.Join(work, "remote"), gitserver.Options{Pushes: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remote.server.Close()) }()
+	if x.bench, x.writer = newBench(size, remote, work, talk), newWriter(2, size.mean); x.fig.binary == 0 {
+		info, err := os.Stat(programs.agent)
+		if err != nil {
+			return err
+		}
+		x.fig.binary = info.Size()
+	}
+	x.agent = programs.agent
+	for _, p := range layout(size.files) {
+		if project, dir, ok := strings.Cut(p.name, "/com.inductiveautomation.perspective/views/"); ok && p.kind == viewFile {
+			x.views = append(x.views, view{strings.TrimPrefix(project, "projects/"), "com.inductiveautomation.perspective/views/" + strings.TrimSuffix(dir, "/view.json")})
+		}
+	}
+	if err := remote.push(ctx, remote.refs[baseRef]); err != nil {
+		return err
+	}
+	f, err := newForge()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	if x.on, err = newBeside(x.bench, "on", fmt.Sprintf(withForge, f.url)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, x.on.close()) }()
+	if x.off, err = newBeside(x.bench, "off", ""); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, x.off.close()) }()
+	for _, a := range []*agentBeside{x.on, x.off} {
+		if err := a.ready(ctx); err != nil {
+			return err
+		}
+	}
+	x.talk.Printf("%s: first syncs done", size.name)
+	for _, step := range []func(context.Context) error{
+		x.compare,
+		func(ctx context.Context) error { return x.still(ctx, f) },
+		x.save, x.hang, x.large,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *backBench) add(c, who string, s sample) {
+	x.talk.Printf("%s: %s, %s: %s, CPU %s, anon %s MiB", x.size.name, c, who, s.wall.Round(time.Millisecond), s.cpu.Round(time.Millisecond), mebibytes(s.anon))
+	x.all.add(x.size.name, c, who, s)
+}
+
+// still watches both agents at the same time, while nothing happens.
+func (x *backBench) still(ctx context.Context, f *forge) error {
+	const window = 12 * syncPeriod // with one walk for new files
+	for _, a := range []*agentBeside{x.on, x.off} {
+		if err := a.ready(ctx); err != nil {
+			return err
+		}
+	}
+	time.Sleep(2 * syncPeriod) // the first comparison and the first walk after the start
+	settle(ctx)
+	x.remote.server.Forget()
+	f.got.Store(0)
+	load := loadAverage()
+	end := map[string]func() sample{proposing: x.on.meter(), off: x.off.meter()}
+	select {
+	case <-time.After(window):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for who, stop := range end {
+		s := stop()
+		s.load = load
+		x.add("still", who, s)
+	}
+	for _, r := range x.remote.server.Requests() {
+		x.fig.requests["all"]++
+		x.fig.bytes["all"] += r.In + r.Out
+	}
+	x.fig.asked = f.got.Load()
+	return x.on.propose(withoutForge) // from here on only the branch counts
+}
+
+// meter measures an agent until the returned function is called.
+func (a *agentBeside) meter() (stop func() sample) {
+	pid := a.cmd.Process.Pid
+	watch, cpu, began := watchMemory(pid), cpuTime(pid), time.Now()
+	return func() sample {
+		return sample{wall: time.Since(began), cpu: cpuTime(pid) - cpu, anon: watch.stop()}
+	}
+}
+
+// content returns a new version of a view.
+func (x *backBench) content() map[string][]byte {
+	return map[string][]byte{"view.json": []byte(x.writer.content(path{kind: viewFile}))}
+}
+
+// next returns the view to save. Successive ones are spread over the first project.
+func (x *backBench) next() view {
+	x.saves++
+	return x.views[(x.saves*97*len(x.views)/1000)%len(x.views)]
+}
+
+// tip returns the commit of a branch on the server, "" if there is none.
+func (x *backBench) tip() string {
+	id, _ := os.ReadFile(filepath.Join(x.remote.dir, "refs", "heads", filepath.FromSlash(branch)))
+	return strings.TrimSpace(string(id))
+}
+
+// pushed waits until the branch is another commit than before.
+func (x *backBench) pushed(ctx context.Context, before string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for {
+		if tip := x.tip(); tip != before {
+			return tip, nil
+		}
+		select {
+		case <-ctx.Done():
+			state, _ := x.on.state(context.WithoutCancel(ctx))
+			return "", fmt.Errorf("the branch does not change: %s %s; the proposal: %+v: %s", state.Phase, state.Message, state.Proposal, x.on.said.Tail())
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// save saves a view, waits for the branch, and merges it, in each round. The agent without the feature gets the same save, as what it
+// does about it does not count as a cost of the feature.
+func (x *backBench) save(ctx context.Context) error {
+	for range x.s.rounds {
+		v, files, load := x.next(), x.content(), loadAverage()
+		settle(ctx)
+		x.remote.server.Forget()
+		before := x.tip()
+		stop, began := x.on.meter(), time.Now()
+		if err := x.on.save(ctx, v, files); err != nil {
+			return err
+		}
+		tip, err := x.pushed(ctx, before)
+		if err != nil {
+			return err
+		}
+		took := time.Since(began)
+		time.Sleep(syncPeriod) // what the agent does afterwards counts
+		s := stop()
+		window := s.wall
+		s.wall, s.load = took, load
+		for _, r := range x.remote.server.Requests() {
+			if r.Service == gitserver.ReceivePack {
+				s.pack += r.In
+			}
+		}
+		x.add("save", proposing, s)
+		deflated, err := x.remote.deflated(ctx, tip)
+		if err != nil {
+			return err
+		}
+		x.fig.deflated = append(x.fig.deflated, deflated)
+
+		load, stop, began = loadAverage(), x.off.meter(), time.Now()
+		if err := x.off.save(ctx, v, files); err != nil {
+			return err
+		}
+		time.Sleep(window - time.Since(began))
+		s = stop()
+		s.wall, s.load = 0, load
+		x.add("save", off, s)
+		if err := x.merge(ctx, tip); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// merge makes main the commit of the branch. The gateway has all that it brings.
+func (x *backBench) merge(ctx context.Context, tip string) error {
+	scans, load := x.on.scans(), loadAverage()
+	s, state, reports, err := x.follow(ctx, x.on, tip)
+	if err != nil {
+		return err
+	}
+	s.load = load
+	x.add("merge", proposing, s)
+	x.fig.writes += state.Report.Files.Added + state.Report.Files.Modified + state.Report.Files.Deleted
+	x.fig.scans += x.on.scans() - scans
+	x.fig.reports = append(x.fig.reports, reports)
+	for x.tip() != "" { // the agent deletes the branch
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// follow moves main, makes an agent ask for it, and waits until it is Synced. reports is the number of syncs that the agent reported.
+func (x *backBench) follow(ctx context.Context, a *agentBeside, commit string) (s sample, at state, reports int, err error) {
+	since, err := a.state(ctx)
+	if err != nil {
+		return s, at, 0, err
+	}
+	if err := x.remote.push(ctx, commit); err != nil {
+		return s, at, 0, err
+	}
+	stop := a.meter()
+	if err := a.tell(); err != nil {
+		return s, at, 0, err
+	}
+	at, err = a.wait(ctx, commit, since.started())
+	s = stop()
+	if err != nil {
+		return s, at, 0, err
+	}
+	seen := map[time.Time]bool{at.started(): true}
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		now, err := a.state(ctx)
+		if err != nil {
+			return s, at, 0, err
+		}
+		seen[now.started()] = true
+	}
+	return s, at, len(seen), nil
+}
+
+const targets = 9 // commits while a push hangs, and as many without
+
+// hang compares how soon both agents have the file of a new commit, first while nothing is pushed, then while the push of one of them
+// hangs. They do not scan meanwhile, which takes a gateway longer than everything else.
+func (x *backBench) hang(ctx context.Context) error {
+	for _, a := range []*agentBeside{x.on, x.off} {
+		if err := a.alone(ctx); err != nil {
+			return err
+		}
+	}
+	if err := x.compareTargets(ctx, "plain"); err != nil {
+		return err
+	}
+	remove := x.remote.server.Inject(gitserver.Stall(0).On(gitserver.ReceivePack))
+	if err := x.on.save(ctx, x.next(), x.content()); err != nil {
+		return err
+	}
+	for x.remote.server.InFlight() == 0 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if err := x.compareTargets(ctx, "hung"); err != nil {
+		return err
+	}
+	remove()
+	before := x.tip()
+	if err := x.on.alone(ctx); err != nil { // ends the push, and makes it again
+		return err
+	}
+	_, err := x.pushed(ctx, before)
+	return err
+}
+
+// compareTargets lets both agents take the same commits, in turns.
+func (x *backBench) compareTargets(ctx context.Context, c string) error {
+	for range targets {
+		commit, file, err := x.more(ctx)
+		if err != nil {
+			return err
+		}
+		load := loadAverage()
+		var walls []time.Duration
+		for _, a := range []*agentBeside{x.off, x.on} {
+			s, err := x.arrive(ctx, a, commit, filepath.Join(a.data(), filepath.FromSlash(file)))
+			if err != nil {
+				return err
+			}
+			s.load = load
+			x.add(c, map[bool]string{true: proposing, false: off}[a == x.on], s)
+			walls = append(walls, s.wall)
+		}
+		if c == "hung" {
+			if x.remote.server.InFlight() == 0 {
+				return errors.New("the push does not hang any more")
+			}
+			x.fig.delays = append(x.fig.delays, walls[1]-walls[0])
+		}
+	}
+	return nil
+}
+
+// arrive moves main, makes an agent ask for it, and measures until its file is on the disk.
+func (x *backBench) arrive(ctx context.Context, a *agentBeside, commit, file string) (s sample, err error) {
+	since, err := a.state(ctx)
+	if err != nil {
+		return s, err
+	}
+	before, err := os.Stat(file)
+	if err != nil {
+		return s, err
+	}
+	if err := x.remote.push(ctx, commit); err != nil {
+		return s, err
+	}
+	stop := a.meter()
+	if err := a.tell(); err != nil {
+		return s, err
+	}
+	for {
+		now, err := os.Stat(file)
+		if err == nil && !os.SameFile(before, now) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return s, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	s = stop()
+	_, err = a.wait(ctx, commit, since.started())
+	return s, err
+}
+
+// large saves three views with a large picture each, which no compression makes smaller.
+func (x *backBench) large(ctx context.Context) error {
+	time.Sleep(syncPeriod)
+	random := rand.NewChaCha8([32]byte{1})
+	var views []view
+	var files []map[string][]byte
+	for range 3 {
+		picture := make([]byte, 9<<20+1<<18)
+		_, _ = random.Read(picture) // never fails
+		content := x.content()
+		content["thumbnail.png"] = append([]byte("\x89PNG\r\n\x1a\n"), picture...)
+		views, files = append(views, x.next()), append(files, content)
+	}
+	before, load := x.tip(), loadAverage()
+	x.remote.server.Forget()
+	stop, began := x.on.meter(), time.Now()
+	for i, v := range views {
+		if err := x.on.save(ctx, v, files[i]); err != nil {
+			return err
+		}
+	}
+	if _, err := x.pushed(ctx, before); err != nil {
+		return err
+	}
+	s := stop()
+	window := s.wall
+	s.wall, s.load = time.Since(began), load
+	x.add("large", proposing, s)
+	stop, began = x.off.meter(), time.Now()
+	for i, v := range views {
+		if err := x.off.save(ctx, v, files[i]); err != nil {
+			return err
+		}
+	}
+	time.Sleep(window - time.Since(began))
+	s = stop()
+	s.wall = 0
+	x.add("large", off, s)
+	return nil
+}
+
+// deflated returns the size of the files that a commit changed, each compressed by itself.
+func (r *remote) deflated(ctx context.Context, commit string) (int64, error) {
+	list, err := gitOutput(ctx, r.dir, nil, "diff-tree", "-r", "--no-renames", commit+"^", commit)
+	if err != nil {
+		return 0, err
+	}
+	var sum int64
+	for line := range strings.Lines(list) {
+		content, err := exec.CommandContext(ctx, "git", "-C", r.dir, "cat-file", "blob", strings.Fields(line)[3]).Output()
+		if err != nil {
+			return 0, err
+		}
+		var b bytes.Buffer
+		w := zlib.NewWriter(&b)
+		_, err = w.Write(content)
+		if err := errors.Join(err, w.Close()); err != nil {
+			return 0, err
+		}
+		sum += int64(b.Len())
+	}
+	return sum, nil
+}
+
+// more returns a new commit after main, and the file that it changes, which no Designer saves.
+func (x *backBench) more(ctx context.Context) (commit, file string, err error) {
+	head, err := x.remote.head(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	all := layout(x.size.files)
+	at := all[slices.IndexFunc(all, func(p path) bool { return p.kind == scriptFile })]
+	err = fastImport(ctx, x.remote.dir, func(out *bufio.Writer) {
+		fmt.Fprintf(out, "commit refs/bench/more\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\nfrom %s\n", time.Now().Unix(), head)
+		writeFile(out, mapped+at.name, x.writer.content(at))
+	})
+	if err != nil {
+		return "", "", err
+	}
+	commit, err = gitOutput(ctx, x.remote.dir, nil, "rev-parse", "refs/bench/more")
+	return commit, at.name, err
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"stoker.io/stoker/test/gateway/simulator"
+)
+
+// agentBeside is a resident agent with a simulated gateway, in which a Designer saves views.
+type agentBeside struct {
+	*agentResident
+	gw *simulator.Gateway
+	// bidirectional has the lines of spec.bidirectional; "" switches the feature off.
+	bidirectional string
+}
+
+const (
+	debounce = time.Second
+	branch   = "gateway-changes/standalone/plant-1"
+
+	// withForge proposes all changes to a forge.
+	withForge = `    provider: gitea
+    apiBaseURL: %s
+`
+	// withoutForge pushes a branch.
+	withoutForge = "    createPR: false\n"
+)
+
+const besideSync = `apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata:
+  name: bench
+spec:
+  git:
+    repo: %s
+    ref: main
+    auth: {token: {secretRef: {name: git, key: token}}}
+  polling: {interval: 1h}
+  gateway: {api: {secretName: gateway}}
+%s  sync:
+    defaults: {syncPeriod: %d}
+    profiles:
+      default:
+        mappings:
+          - {source: services/ignition/projects, destination: projects}
+          - {source: services/ignition/config, destination: config}
+`
+
+// syncPeriod is the time between two comparisons of the files. The shortest one that the spec allows lets many of them fit into a run.
+const syncPeriod = 5 * time.Second
+
+// newBeside starts a gateway, and returns its agent, which does not run yet.
+func newBeside(b *bench, name, bidirectional string) (*agentBeside, error) {
+	dir := filepath.Join(b.work, name)
+	once, err := newAgent(b.agent, dir, b.remote.url())
+	if err != nil {
+		return nil, err
+	}
+	a := &agentBeside{agentResident: &agentResident{agentOnce: once, remote: b.remote}}
+	if err := os.MkdirAll(once.data(), 0o755); err != nil {
+		return nil, err
+	}
+	if a.gw, err = simulator.Start(simulator.Options{Data: once.data(), NoBlobs: true, ProjectsTimer: -1}); err != nil {
+		return nil, err
+	}
+	once.more = []string{"--gateway-url", a.gw.URL()}
+	for name, value := range map[string]string{"gateway/apiKey": a.gw.Token(), "git/token": "bench"} {
+		file := filepath.Join(dir, "secrets", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(value), 0o600)); err != nil {
+			return nil, errors.Join(err, a.gw.Close())
+		}
+	}
+	return a, a.propose(bidirectional)
+}
+
+// propose sets the lines of spec.bidirectional. A running agent takes them over.
+func (a *agentBeside) propose(bidirectional string) error {
+	if bidirectional != "" {
+		bidirectional = fmt.Sprintf("  bidirectional:\n    enabled: true\n    debounce: %s\n    watchPaths: [\"projects/**\"]\n%s", debounce, bidirectional)
+	}
+	fresh := filepath.Join(a.dir, "fresh")
+	if err := os.WriteFile(fresh, fmt.Appendf(nil, besideSync, a.remote.url(), bidirectional, int(syncPeriod.Seconds())), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(fresh, a.file())
+}
+
+// alone starts the agent again, without its gateway.
+func (a *agentBeside) alone(ctx context.Context) error {
+	if err := a.agentResident.close(); err != nil {
+		return err
+	}
+	a.more = nil
+	return a.ready(ctx)
+}
+
+func (a *agentBeside) close() error { return errors.Join(a.agentResident.close(), a.gw.Close()) }
+
+// view is a view of a project, as a Designer names it.
+type view struct{ project, path string }
+
+// save saves a view in a Designer.
+func (a *agentBeside) save(ctx context.Context, v view, files map[string][]byte) error {
+	id, err := a.gw.OpenDesigner("maria", v.project)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(a.gw.OpenResource(id, v.path), a.gw.SaveResource(ctx, id, v.path, files, true), a.gw.CloseDesigner(id))
+	if err != nil {
+		return fmt.Errorf("save %s in %s: %w", v.path, v.project, err)
+	}
+	return nil
+}
+
+// scans returns how many scans the gateway was asked for.
+func (a *agentBeside) scans() (n int) {
+	for _, r := range a.gw.Requests() {
+		if r.Method == http.MethodPost {
+			n++
+		}
+	}
+	return n
+}
+
+// forge counts the requests to the API of a forge, and answers that it is down: whoever needs it would ask again.
+type forge struct {
+	http *http.Server
+	url  string
+	got  atomic.Int64
+}
+
+func newForge() (*forge, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	f := &forge{url: "http://" + listener.Addr().String()}
+	f.http = &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		f.got.Add(1)
+		http.Error(w, "down", http.StatusServiceUnavailable)
+	})}
+	go func() { _ = f.http.Serve(listener) }() // until close
+	return f, nil
+}
+
+func (f *forge) close() error { return f.http.Close() }

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// writeBack prints a table per size, and the goals.
+func writeBack(out io.Writer, s settings, all results, figures map[string]*backFigures) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Changes of a gateway, back to git\n\n%s/%s, %d cores, %s, %d rounds, medians. Times in seconds; those of a save end when the branch is on the server, "+
+		"and include the debounce of %s. CPU is that of the agent.%s\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), s.rounds, debounce, all.loads())
+	for _, size := range s.sizes {
+		fmt.Fprintf(&b, "\n## %s: %s\n\n", size.name, size)
+		t := table(&b, "work", "agent", "wall", "from – to", "CPU", "anon MiB", "pushed bytes")
+		for _, c := range backCases {
+			for _, who := range []string{proposing, off} {
+				all.backRow(t, c, key{size.name, c.name, who})
+			}
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	b.WriteString("\n## Goals\n\n")
+	t := table(&b, "goal", "measured", "")
+	for _, size := range s.sizes {
+		g := judge{all, size, nil}
+		g.back(figures[size.name])
+		for _, goal := range g.found {
+			fmt.Fprintf(t, "| %s\t| %s\t| %s\t|\n", goal.what, goal.measured, goal.verdict)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func (r results) backRow(out io.Writer, c benchCase, k key) {
+	w, ok := median(r, k, wall)
+	if !ok {
+		return
+	}
+	compare := func(a, b sample) int { return cmp.Compare(a.wall, b.wall) }
+	low, high := slices.MinFunc(r[k], compare).wall, slices.MaxFunc(r[k], compare).wall
+	took, span := "", ""
+	if w > 0 {
+		took, span = figure(w.Seconds(), 3), fmt.Sprintf("%.3f – %.3f", low.Seconds(), high.Seconds())
+	}
+	used, _ := median(r, k, cpu)
+	memory, _ := median(r, k, anon)
+	bytes, _ := median(r, k, pack)
+	fmt.Fprintf(out, "| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t|\n",
+		c.title, k.contestant, took, span, figure(used.Seconds(), 3), figure(float64(memory)/(1<<20), 1), figure(float64(bytes), 0))
+}
+
+// walkGoal is how long the walk for new files may take.
+func walkGoal(files int) time.Duration {
+	if files <= 10_000 {
+		return 60 * time.Millisecond
+	}
+	return 800 * time.Millisecond
+}
+
+// Goals of the way back.
+const (
+	ownCPU      = 100 * time.Millisecond
+	packSlack   = 64 << 10
+	moreMemory  = 8 << 20
+	maxTotal    = 32 << 20 // guardrails.maxTotalSize
+	targetDelay = 50 * time.Millisecond
+	maxAgent    = 56 << 20
+)
+
+func middle[T cmp.Ordered](list []T) (m T) {
+	if len(list) == 0 {
+		return m
+	}
+	list = slices.Sorted(slices.Values(list))
+	return list[len(list)/2]
+}
+
+// back compares the figures of one size with the goals.
+func (g *judge) back(f *backFigures) {
+	at := func(c, who string, figure func(sample) time.Duration) time.Duration {
+		d, _ := median(g.r, g.key(c, who), figure)
+		return d
+	}
+	more := func(c string) int64 {
+		with, _ := median(g.r, g.key(c, proposing), anon)
+		without, _ := median(g.r, g.key(c, off), anon)
+		return with - without
+	}
+	ratio := middle(f.ratios)
+	g.add(ratio <= 1.15, "comparison of all files, nothing changed: at most 1.15 × that of an agent without the feature", fmt.Sprintf("%.2f ×", ratio))
+	walk, limit := at("walk", proposing, wall), walkGoal(g.size.files)
+	g.add(walk <= limit, fmt.Sprintf("walk for new files: at most %d ms", limit.Milliseconds()), fmt.Sprintf("%d ms", walk.Milliseconds()))
+	g.add(f.requests["all"] == 0 && f.asked == 0, "nothing happens: no request to the git server or the forge, with the feature and without",
+		fmt.Sprintf("%d requests to the git server, %d bytes; %d to the forge", f.requests["all"], f.bytes["all"], f.asked))
+	g.add(more("still") <= moreMemory, "nothing happens: at most 8 MiB more anonymous memory than without the feature", signed(more("still")))
+	saved := at("save", proposing, wall)
+	g.add(saved <= debounce+2*time.Second, "one view saved: on the server within 2 s after the debounce", fmt.Sprintf("%.2f s after it", (saved-debounce).Seconds()))
+	own := at("save", proposing, cpu) - at("save", off, cpu)
+	g.add(own <= ownCPU, "one view saved: at most 100 ms of CPU more than without the feature", fmt.Sprintf("%d ms", own.Milliseconds()))
+	sent, _ := median(g.r, g.key("save", proposing), pack)
+	g.add(sent <= middle(f.deflated)+packSlack, "one view saved: at most 64 KiB of pack beside the compressed files", fmt.Sprintf("%d bytes for files of %d", sent, middle(f.deflated)))
+	g.add(more("save") <= moreMemory, "one view saved: at most 8 MiB more anonymous memory than without the feature", signed(more("save")))
+	g.add(more("large") <= maxTotal+moreMemory, "28 MiB saved: at most 32 MiB (maxTotalSize) more than that", signed(more("large")))
+	merged := at("merge", proposing, wall)
+	g.add(f.writes == 0 && f.scans == 0 && slices.Max(f.reports) == 1 && merged <= time.Second, "the save merged: no write, no scan, one report, within 1 s",
+		fmt.Sprintf("%d writes, %d scans, %d report, %.3f s", f.writes, f.scans, slices.Max(f.reports), merged.Seconds()))
+	g.add(middle(f.delays) <= targetDelay, "one file changed in git, while a push hangs: delayed by at most 50 ms", fmt.Sprintf("%d ms", middle(f.delays).Milliseconds()))
+	g.add(f.binary <= maxAgent, "the agent: at most 56 MiB", fmt.Sprintf("%.1f MiB", float64(f.binary)/(1<<20)))
+}
+
+// signed formats a difference of memory.
+func signed(n int64) string { return fmt.Sprintf("%+.1f MiB", float64(n)/(1<<20)) }
