@@ -84,8 +84,9 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 	    echo "== ./$$d $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime=5x ./$$d; \
 	  done; done
 
-bench: ## measure against git, checkout and rsync, then fleets, and print the goals (BENCH='-sizes S -n 1' or 'fleet -sizes 1,10' for a part)
+bench: ## measure against git, checkout and rsync, then fleets and changes that go back, and print the goals (BENCH='-sizes S -n 1', 'fleet' or 'back' for a part)
 	go run ./test/bench $(BENCH)
+	$(if $(BENCH),,go run ./test/bench back)
 	$(if $(BENCH),,go run ./test/bench fleet)
 
 generate: ## CRD, deepcopy and generated documentation; leaves a clean tree where nothing changed

@@ -45,7 +45,8 @@ func TestPackOfDraft(t *testing.T) {
 			d, err := NewDraft(store, root, []Edit{{Path: "new", Content: content}})
 			require.NoError(t, err)
 			who := Person{Name: "a", Mail: "a@example.com", When: time.Unix(1700000000, 0)}
-			commit := d.Seal(res.Commit, who, who, "m\n")
+			commit, err := d.Seal(res.Commit, who, who, "m\n", nil)
+			require.NoError(t, err)
 			index(t, s, d)
 			assert.Equal(t, string(content), string(repotest.RunGit(t, s.Dir, nil, "cat-file", "blob", commit.String()+":new")))
 			var pack bytes.Buffer

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"compress/zlib"
 	"context"
@@ -13,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -25,7 +23,7 @@ var backCases = []benchCase{
 	{name: "compare", title: "comparison of all files, nothing changed"},
 	{name: "base", title: "reading what git has"},
 	{name: "walk", title: "walk for new files"},
-	{name: "still", title: "a minute in which nothing happens"},
+	{name: "still", title: "nothing happens"},
 	{name: "save", title: "one view saved"},
 	{name: "merge", title: "the save merged"},
 	{name: "plain", title: "one file changed in git"},
@@ -144,9 +142,8 @@ func (x *backBench) add(c, who string, s sample) {
 	x.all.add(x.size.name, c, who, s)
 }
 
-// still watches both agents at the same time, while nothing happens.
+// still watches both agents at the same time, while nothing happens. In a minute one of them also walks once.
 func (x *backBench) still(ctx context.Context, f *forge) error {
-	const window = 12 * syncPeriod // with one walk for new files
 	for _, a := range []*agentBeside{x.on, x.off} {
 		if err := a.ready(ctx); err != nil {
 			return err
@@ -159,7 +156,7 @@ func (x *backBench) still(ctx context.Context, f *forge) error {
 	load := loadAverage()
 	end := map[string]func() sample{proposing: x.on.meter(), off: x.off.meter()}
 	select {
-	case <-time.After(window):
+	case <-time.After(x.s.idle):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -318,103 +315,6 @@ func (x *backBench) follow(ctx context.Context, a *agentBeside, commit string) (
 	return s, at, len(seen), nil
 }
 
-const targets = 9 // commits while a push hangs, and as many without
-
-// hang compares how soon both agents have the file of a new commit, first while nothing is pushed, then while the push of one of them
-// hangs. They do not scan meanwhile, which takes a gateway longer than everything else.
-func (x *backBench) hang(ctx context.Context) error {
-	for _, a := range []*agentBeside{x.on, x.off} {
-		if err := a.alone(ctx); err != nil {
-			return err
-		}
-	}
-	if err := x.compareTargets(ctx, "plain"); err != nil {
-		return err
-	}
-	remove := x.remote.server.Inject(gitserver.Stall(0).On(gitserver.ReceivePack))
-	if err := x.on.save(ctx, x.next(), x.content()); err != nil {
-		return err
-	}
-	for x.remote.server.InFlight() == 0 {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	if err := x.compareTargets(ctx, "hung"); err != nil {
-		return err
-	}
-	remove()
-	before := x.tip()
-	if err := x.on.alone(ctx); err != nil { // ends the push, and makes it again
-		return err
-	}
-	_, err := x.pushed(ctx, before)
-	return err
-}
-
-// compareTargets lets both agents take the same commits, in turns.
-func (x *backBench) compareTargets(ctx context.Context, c string) error {
-	for range targets {
-		commit, file, err := x.more(ctx)
-		if err != nil {
-			return err
-		}
-		load := loadAverage()
-		var walls []time.Duration
-		for _, a := range []*agentBeside{x.off, x.on} {
-			s, err := x.arrive(ctx, a, commit, filepath.Join(a.data(), filepath.FromSlash(file)))
-			if err != nil {
-				return err
-			}
-			s.load = load
-			x.add(c, map[bool]string{true: proposing, false: off}[a == x.on], s)
-			walls = append(walls, s.wall)
-		}
-		if c == "hung" {
-			if x.remote.server.InFlight() == 0 {
-				return errors.New("the push does not hang any more")
-			}
-			x.fig.delays = append(x.fig.delays, walls[1]-walls[0])
-		}
-	}
-	return nil
-}
-
-// arrive moves main, makes an agent ask for it, and measures until its file is on the disk.
-func (x *backBench) arrive(ctx context.Context, a *agentBeside, commit, file string) (s sample, err error) {
-	since, err := a.state(ctx)
-	if err != nil {
-		return s, err
-	}
-	before, err := os.Stat(file)
-	if err != nil {
-		return s, err
-	}
-	if err := x.remote.push(ctx, commit); err != nil {
-		return s, err
-	}
-	stop := a.meter()
-	if err := a.tell(); err != nil {
-		return s, err
-	}
-	for {
-		now, err := os.Stat(file)
-		if err == nil && !os.SameFile(before, now) {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return s, ctx.Err()
-		case <-time.After(time.Millisecond):
-		}
-	}
-	s = stop()
-	_, err = a.wait(ctx, commit, since.started())
-	return s, err
-}
-
 // large saves three views with a large picture each, which no compression makes smaller.
 func (x *backBench) large(ctx context.Context) error {
 	time.Sleep(syncPeriod)
@@ -477,23 +377,4 @@ func (r *remote) deflated(ctx context.Context, commit string) (int64, error) {
 		sum += int64(b.Len())
 	}
 	return sum, nil
-}
-
-// more returns a new commit after main, and the file that it changes, which no Designer saves.
-func (x *backBench) more(ctx context.Context) (commit, file string, err error) {
-	head, err := x.remote.head(ctx)
-	if err != nil {
-		return "", "", err
-	}
-	all := layout(x.size.files)
-	at := all[slices.IndexFunc(all, func(p path) bool { return p.kind == scriptFile })]
-	err = fastImport(ctx, x.remote.dir, func(out *bufio.Writer) {
-		fmt.Fprintf(out, "commit refs/bench/more\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\nfrom %s\n", time.Now().Unix(), head)
-		writeFile(out, mapped+at.name, x.writer.content(at))
-	})
-	if err != nil {
-		return "", "", err
-	}
-	commit, err = gitOutput(ctx, x.remote.dir, nil, "rev-parse", "refs/bench/more")
-	return commit, at.name, err
 }

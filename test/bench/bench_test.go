@@ -220,3 +220,23 @@ func TestTheBenchRunsFromEndToEnd(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, left, "the work directories are removed")
 }
+
+// Runs what measures changes that go back to git on the smallest repository.
+func TestBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures for half a minute")
+	}
+	work := t.TempDir()
+	var out strings.Builder
+	err := run(t.Context(), []string{"back", "-sizes", "T", "-n", "1", "-idle", "6s", "-cache", t.TempDir(), "-work", work}, &out, io.Discard)
+	require.NoError(t, err)
+	for _, c := range backCases {
+		assert.Contains(t, out.String(), "| "+c.title+" ")
+	}
+	for _, goal := range []string{"nothing happens: no request", "one view saved: at most 64 KiB", "the save merged: no write", "the agent: at most"} {
+		assert.Regexp(t, `\| T: `+goal+`.*\| met +\|`, out.String())
+	}
+	left, err := os.ReadDir(work)
+	require.NoError(t, err)
+	assert.Empty(t, left, "the work directories are removed")
+}

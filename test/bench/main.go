@@ -48,6 +48,7 @@ type settings struct {
 	cache   string
 	work    string
 	timeout time.Duration
+	idle    time.Duration
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -110,6 +111,7 @@ func parse(args []string, out io.Writer, defaultSizes string) (settings, error) 
 	f.IntVar(&s.rounds, "n", 3, fmt.Sprintf("rounds, 1 to %d", maxRounds))
 	f.StringVar(&s.cache, "cache", filepath.Join(cache, "stoker-bench"), "where the repositories are kept for the next time (all but G: 600 MB; G: 700 MB)")
 	f.StringVar(&s.work, "work", os.TempDir(), "where the contestants work (L: 3 GB while it runs; G: 12 GB)")
+	f.DurationVar(&s.idle, "idle", time.Minute, "how long nothing happens (back)")
 	f.DurationVar(&s.timeout, "timeout", time.Hour, "give up after this time")
 	if err := f.Parse(args); err != nil {
 		return s, err

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"stoker.io/stoker/test/gitserver"
+)
+
+const targets = 9 // commits while a push hangs, and as many without
+
+// hang compares how soon both agents have the file of a new commit, first while nothing is pushed, then while the push of one of them
+// hangs. They do not scan meanwhile, which takes a gateway longer than everything else.
+func (x *backBench) hang(ctx context.Context) error {
+	for _, a := range []*agentBeside{x.on, x.off} {
+		if err := a.alone(ctx); err != nil {
+			return err
+		}
+	}
+	if err := x.compareTargets(ctx, "plain"); err != nil {
+		return err
+	}
+	remove := x.remote.server.Inject(gitserver.Stall(0).On(gitserver.ReceivePack))
+	if err := x.on.save(ctx, x.next(), x.content()); err != nil {
+		return err
+	}
+	for x.remote.server.InFlight() == 0 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if err := x.compareTargets(ctx, "hung"); err != nil {
+		return err
+	}
+	remove()
+	if err := x.on.alone(ctx); err != nil { // ends the wait for the server's answer
+		return err
+	}
+	_, err := x.pushed(ctx, "") // the server has it, or gets it now
+	return err
+}
+
+// compareTargets lets both agents take the same commits, in turns.
+func (x *backBench) compareTargets(ctx context.Context, c string) error {
+	for range targets {
+		commit, file, err := x.more(ctx)
+		if err != nil {
+			return err
+		}
+		load := loadAverage()
+		var walls []time.Duration
+		for _, a := range []*agentBeside{x.off, x.on} {
+			s, err := x.arrive(ctx, a, commit, filepath.Join(a.data(), filepath.FromSlash(file)))
+			if err != nil {
+				return err
+			}
+			s.load = load
+			x.add(c, map[bool]string{true: proposing, false: off}[a == x.on], s)
+			walls = append(walls, s.wall)
+		}
+		if c == "hung" {
+			if x.remote.server.InFlight() == 0 {
+				return errors.New("the push does not hang any more")
+			}
+			x.fig.delays = append(x.fig.delays, walls[1]-walls[0])
+		}
+	}
+	return nil
+}
+
+// arrive moves main, makes an agent ask for it, and measures until its file is on the disk.
+func (x *backBench) arrive(ctx context.Context, a *agentBeside, commit, file string) (s sample, err error) {
+	since, err := a.state(ctx)
+	if err != nil {
+		return s, err
+	}
+	before, err := os.Stat(file)
+	if err != nil {
+		return s, err
+	}
+	if err := x.remote.push(ctx, commit); err != nil {
+		return s, err
+	}
+	stop := a.meter()
+	if err := a.tell(); err != nil {
+		return s, err
+	}
+	for {
+		now, err := os.Stat(file)
+		if err == nil && !os.SameFile(before, now) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return s, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	s = stop()
+	_, err = a.wait(ctx, commit, since.started())
+	return s, err
+}
+
+// more returns a new commit after main, and the file that it changes, which no Designer saves.
+func (x *backBench) more(ctx context.Context) (commit, file string, err error) {
+	head, err := x.remote.head(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	all := layout(x.size.files)
+	at := all[slices.IndexFunc(all, func(p path) bool { return p.kind == scriptFile })]
+	err = fastImport(ctx, x.remote.dir, func(out *bufio.Writer) {
+		fmt.Fprintf(out, "commit refs/bench/more\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\nfrom %s\n", time.Now().Unix(), head)
+		writeFile(out, mapped+at.name, x.writer.content(at))
+	})
+	if err != nil {
+		return "", "", err
+	}
+	commit, err = gitOutput(ctx, x.remote.dir, nil, "rev-parse", "refs/bench/more")
+	return commit, at.name, err
+}
