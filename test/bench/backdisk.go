@@ -23,7 +23,8 @@ const pairs = 7
 // compare measures the comparison of all files with the feature and without, in turns, and the walk for new files. The agent's engine
 // runs in the bench itself meanwhile, so that nothing else is measured.
 func (x *backBench) compare(ctx context.Context) (err error) {
-	if err := x.on.agentResident.close(); err != nil {
+	// Both start again, so that neither has memory from its first sync.
+	if err := errors.Join(x.on.agentResident.close(), x.off.agentResident.close()); err != nil {
 		return err
 	}
 	gs, _, err := standalone.Load(x.on.file())
