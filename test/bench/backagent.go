@@ -18,8 +18,6 @@ import (
 type agentBeside struct {
 	*agentResident
 	gw *simulator.Gateway
-	// bidirectional has the lines of spec.bidirectional; "" switches the feature off.
-	bidirectional string
 }
 
 const (
@@ -81,7 +79,7 @@ func newBeside(b *bench, name, bidirectional string) (*agentBeside, error) {
 	return a, a.propose(bidirectional)
 }
 
-// propose sets the lines of spec.bidirectional. A running agent takes them over.
+// propose sets the lines of spec.bidirectional; "" switches the feature off. A running agent takes them over.
 func (a *agentBeside) propose(bidirectional string) error {
 	if bidirectional != "" {
 		bidirectional = fmt.Sprintf("  bidirectional:\n    enabled: true\n    debounce: %s\n    watchPaths: [\"projects/**\"]\n%s", debounce, bidirectional)
@@ -130,7 +128,7 @@ func (a *agentBeside) scans() (n int) {
 	return n
 }
 
-// forge counts the requests to the API of a forge, and answers that it is down: whoever needs it would ask again.
+// forge counts the requests to the API of a forge, and answers that it is down, so that a client that needs it asks again.
 type forge struct {
 	http *http.Server
 	url  string
