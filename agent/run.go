@@ -69,7 +69,7 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	return code
 }
 
-// standAlone follows a file until ctx ends, or syncs once.
+// standAlone follows a file until ctx is done, or syncs once.
 func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 	log := screen.log
 	name, namespace := identify(s)

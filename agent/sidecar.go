@@ -40,7 +40,7 @@ func (s *settings) grace() time.Duration {
 	return 0
 }
 
-// sidecar runs in a gateway's pod until ctx ends: it follows the SyncTarget of a GatewaySync, and leads if no other
+// sidecar runs in a gateway's pod until ctx is done: it follows the SyncTarget of a GatewaySync, and leads if no other
 // agent does.
 func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	log, env := screen.log, s.Env

@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 	return daemon.Exit(err, "injector", stderr)
 }
 
-// work creates the parts and runs them until ctx ends. A review waits at most askWithin for a GatewaySync that is not in the
+// work creates the parts and runs them until ctx is done. A review waits at most askWithin for a GatewaySync that is not in the
 // cache.
 func work(ctx context.Context, s settings, log *slog.Logger, askWithin time.Duration) error {
 	reg := daemon.Registry()

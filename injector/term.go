@@ -47,7 +47,7 @@ func (t *term) changed(namespace, name string) {
 	}
 }
 
-// run takes part in the election until ctx ends.
+// run takes part in the election until ctx is done.
 func (t *term) run(ctx context.Context) error {
 	clients, err := kube.Connect(t.settings.Kubeconfig, "stoker-injector-reconciler/"+version)
 	if err != nil {

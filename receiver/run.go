@@ -46,7 +46,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 	return daemon.Exit(err, "receiver", stderr)
 }
 
-// work creates the parts and runs them until ctx ends. The servers stop first; then the accepted requests are carried out.
+// work creates the parts and runs them until ctx is done. The servers stop first; then the accepted requests are carried out.
 func work(ctx context.Context, s settings, log *slog.Logger) error {
 	reg := daemon.Registry()
 	measured := metrics.NewReceiver(reg, version)

@@ -18,15 +18,15 @@ type Result struct {
 	// Saved counts the entries that went to lost+found; Lost describes them.
 	Saved int
 	Lost  []Lost
-	// Applied reports whether the new files are live. After an error it means that they may be: the next Open or Stage
-	// finishes or rolls back the rest.
+	// Applied reports whether the new files are live. If Apply returns an error and Applied is true, some of them may be
+	// live: the next Open or Stage finishes or rolls back the sync.
 	Applied bool
 }
 
 // Apply makes the staged files live, removes deleted ones, and writes the manifest with header; Apply sets
 // header.Files. If there is nothing to do it writes nothing.
 //
-// If ctx has ended before the first file moves, Apply discards the stage. After that it ignores ctx: it is short, and
+// If ctx is done before the first file moves, Apply discards the stage. After that it ignores ctx: it is short, and
 // either finishes or, after an error, rolls back.
 func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) {
 	d, r := s.d, s.run
@@ -58,21 +58,21 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	case written: // the journal may not be durable; nothing has moved, so rolling back only drops it
 		return r.takeBack(err)
 	default:
-		return Result{}, errors.Join(err, (recovery{d}).settle())
+		return Result{}, errors.Join(err, (recovery{d}).recoverAndClean())
 	}
 }
 
-// finish completes a run that has a journal, or rolls it back after an error.
+// finish completes a run that has a journal, and rolls it back after an error.
 func (r *run) finish() (Result, error) {
 	err := mover{r}.move()
 	if err == nil {
 		err = foreignCheck{r}.check()
 	}
 	if err == nil {
-		err = r.save()
+		err = r.saveDisplaced()
 	}
 	if err == nil {
-		err = r.settleNames()
+		err = r.syncNames()
 	}
 	committed := false
 	if err == nil {
@@ -80,7 +80,7 @@ func (r *run) finish() (Result, error) {
 	}
 	switch {
 	case err == nil:
-		if err := (recovery{r.d}).settle(); err != nil {
+		if err := (recovery{r.d}).recoverAndClean(); err != nil {
 			r.d.log.Warn("cannot clean up after the sync", "error", err)
 		}
 		return r.result(true), nil
@@ -95,7 +95,7 @@ func (r *run) takeBack(cause error) (Result, error) {
 	if err := (rollback{r}).undo(); err != nil {
 		return Result{Applied: true}, fmt.Errorf("%w; the rollback failed and is retried: %w", cause, err)
 	}
-	return Result{}, errors.Join(cause, (recovery{r.d}).settle())
+	return Result{}, errors.Join(cause, (recovery{r.d}).recoverAndClean())
 }
 
 func (r *run) result(applied bool) Result {
@@ -119,7 +119,7 @@ func (r *run) result(applied bool) Result {
 	return res
 }
 
-// commit writes the manifest, which is the point of no return, and drops the journal.
+// commit writes the manifest, which is the point of no return, and removes the journal.
 func (r *run) commit() (committed bool, err error) {
 	h := r.Header
 	h.Complete = h.Complete && !r.doubtful
@@ -129,7 +129,7 @@ func (r *run) commit() (committed bool, err error) {
 	return true, r.d.own.drop(journalFile)
 }
 
-// rewrite replaces the manifest by the old one with edits.
+// rewrite applies edits to the manifest: it writes a new file and renames it over the old one.
 func (d *Dir) rewrite(h plan.Header, next format.Edits) (renamed bool, err error) {
 	old := d.manifest()
 	renamed, err = d.own.write(manifestFile, func(w io.Writer) error { return format.Merge(w, h, old, next) })

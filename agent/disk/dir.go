@@ -85,11 +85,11 @@ type Dir struct {
 	lost *lostfound.Folder // nil like own
 	vol  *safe.Volume
 
-	work      sync.Mutex // held while writing
-	unsettled bool       // there may be a journal or leftovers
-	staged    *Staged    // the last one
-	unadopted bool       // the last Drift could not write the manifest
-	looked    looked     // results of the last Drift
+	work          sync.Mutex // held while writing
+	needsRecovery bool       // there may be a journal or leftovers
+	staged        *Staged    // the last one
+	unadopted     bool       // the last Drift could not write the manifest
+	looked        looked     // results of the last Drift
 
 	mu        sync.Mutex // guards the fields below
 	man       *format.Manifest
@@ -150,8 +150,8 @@ func (d *Dir) open() error {
 	if err := d.loadManifest(); err != nil {
 		return err
 	}
-	d.unsettled = true
-	return (recovery{d}).settle()
+	d.needsRecovery = true
+	return (recovery{d}).recoverAndClean()
 }
 
 func (d *Dir) setOwn(n *safe.Folder) {

@@ -254,8 +254,8 @@ func (r mover) removeDir(x *format.Directory) error {
 	return err
 }
 
-// settleNames makes all changed names durable: directory by directory, or by syncing their file systems.
-func (r *run) settleNames() error {
+// syncNames makes all changed names durable: directory by directory, or by syncing their file systems.
+func (r *run) syncNames() error {
 	if r.redo || safe.HaveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
 		for _, a := range r.Areas {
 			if err := r.d.vol.SyncFS(r.staging[a]); err != nil && !errors.Is(err, errors.ErrUnsupported) {

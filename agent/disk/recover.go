@@ -16,10 +16,10 @@ import (
 // recovery ends a sync that a crash or an error interrupted.
 type recovery struct{ *Dir }
 
-// settle recovers from a crash or an error: it finishes the run of a journal, or rolls it back if marked so, and clears
+// recoverAndClean recovers from a crash or an error: it finishes the run of a journal, or rolls it back if marked so, and clears
 // staging. It must not run beside a run.
-func (d recovery) settle() error {
-	if !d.unsettled {
+func (d recovery) recoverAndClean() error {
+	if !d.needsRecovery {
 		return nil
 	}
 	for _, name := range []string{journalFile, undoFile} {
@@ -40,14 +40,14 @@ func (d recovery) settle() error {
 	if err := d.clean(); err != nil {
 		return err
 	}
-	d.unsettled = false
+	d.needsRecovery = false
 	return nil
 }
 
 // replay ends a run from its journal.
 func (d recovery) replay(j *format.Journal, forward bool) error {
-	d.unsettled = false // the end of the run must not call settle again
-	defer func() { d.unsettled = true }()
+	d.needsRecovery = false // the end of the run must not call recoverAndClean again
+	defer func() { d.needsRecovery = true }()
 	r := &run{Journal: *j, d: d.Dir, redo: true}
 	r.init()
 	defer r.close()

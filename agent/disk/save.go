@@ -33,9 +33,9 @@ func (r stager) fits() error {
 	return nil
 }
 
-// save puts what the run displaced, and git does not have, into lost+found. It also stays in staging, so that the run can
-// be rolled back.
-func (r *run) save() error {
+// saveDisplaced gives files that the run displaced a second name in lost+found, unless git has them. They also stay in
+// staging, so that the run can be rolled back.
+func (r *run) saveDisplaced() error {
 	if r.redo {
 		if err := r.d.lost.Drop(r.Name); err != nil {
 			return safe.WriteError(err, "clear lost+found")

@@ -30,7 +30,7 @@ type Staged struct {
 
 // Stage writes the bytes of all Create and Update changes beside the live files, on the same mounts, and makes them
 // durable. The gateway does not see them. It calls src in the order of order(c.ID), or of the paths if order is nil;
-// src must write content with the change's blob id. If ctx ends, or on any error, Stage discards what was written.
+// src must write content with the change's blob id. If ctx is done, or on any error, Stage discards what was written.
 func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.ID) int64, src Source) (*Staged, error) {
 	d.work.Lock()
 	defer d.work.Unlock()
@@ -40,7 +40,7 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 	if err := d.Current(); err != nil {
 		return nil, err
 	}
-	if err := (recovery{d}).settle(); err != nil {
+	if err := (recovery{d}).recoverAndClean(); err != nil {
 		return nil, err
 	}
 	r, err := newRun(d, changes)
@@ -52,12 +52,12 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 		return s, nil
 	}
 	if d.staged != nil {
-		d.staged.done = true // settle has cleared its bytes
+		d.staged.done = true // recoverAndClean has cleared its bytes
 	}
-	d.unsettled, d.staged = true, s
+	d.needsRecovery, d.staged = true, s
 	if err := (stager{r}).stage(ctx, order, src); err != nil {
 		r.close()
-		return nil, errors.Join(err, (recovery{d}).settle())
+		return nil, errors.Join(err, (recovery{d}).recoverAndClean())
 	}
 	return s, nil
 }
@@ -75,7 +75,7 @@ func (s *Staged) Discard() error {
 func (s *Staged) discard() error {
 	s.done = true
 	s.run.close()
-	return (recovery{s.d}).settle()
+	return (recovery{s.d}).recoverAndClean()
 }
 
 // newRun checks the paths and the order of the changes.

@@ -53,7 +53,7 @@ func (d *Dir) Blocked(path string) (string, plan.Kind, error) {
 	return "", plan.Missing, nil
 }
 
-// Within returns d for a plan that must end with ctx: a walk may be long, and a file may take minutes to read.
+// Within returns a view of d whose reads fail when ctx is done: a walk may be long, and a file may take minutes to read.
 func (d *Dir) Within(ctx context.Context) plan.State { return within{d, ctx} }
 
 type within struct {
@@ -115,7 +115,7 @@ func (d *Dir) Read(path string, limit int64) ([]byte, error) {
 	return n.ReadFile(name, limit)
 }
 
-// CopyTo writes a file's content to w, until ctx ends.
+// CopyTo writes a file's content to w, until ctx is done.
 func (d *Dir) CopyTo(ctx context.Context, w io.Writer, path string) error {
 	if err := safe.CheckPath(path); err != nil {
 		return failure.New(v1alpha1.ReasonUnsafePath, "%w", err)

@@ -12,11 +12,11 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// rollback takes a run back: it undoes its steps in reverse order.
+// rollback undoes the steps of a run in reverse order.
 type rollback struct{ *run }
 
-// undo rolls a run back. It first renames the journal, so that recovery goes back as well from then on. It may be
-// repeated: steps that were undone, or never done, are skipped.
+// undo rolls a run back. It first renames the journal, so that recovery after a crash also rolls back. It may be repeated,
+// because it skips steps that were never done or are already undone.
 func (r rollback) undo() error {
 	d := r.d
 	if _, err := d.own.Root.Lstat(journalFile); err == nil {
@@ -27,7 +27,7 @@ func (r rollback) undo() error {
 			return safe.WriteError(err, "mark the sync as rolled back")
 		}
 	}
-	// What went to lost+found is also in staging, and now returns to its place.
+	// Files that went to lost+found are also in staging, from where they now return to their paths.
 	if err := d.lost.Drop(r.Name); err != nil {
 		return safe.WriteError(err, "clear lost+found")
 	}
@@ -52,7 +52,7 @@ func (r rollback) undo() error {
 	if err := r.saver.Sync(); err != nil {
 		return err
 	}
-	if err := r.settleNames(); err != nil {
+	if err := r.syncNames(); err != nil {
 		return err
 	}
 	if r.doubtful || r.redo && format.BaseOf(d.manifest()) != r.Base {

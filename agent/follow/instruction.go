@@ -22,7 +22,7 @@ type instruction struct {
 	problem problem
 }
 
-// problem is why the lead has no commit for a generation of the spec, if a person must act. The zero value means unknown.
+// problem is why the lead has no commit for a generation of the spec, if an operator must act. The zero value means unknown.
 type problem struct {
 	generation int64
 	loop.Problem

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Info describes a gateway: GET /data/api/v1/gateway-info [SPEC].
+// Info describes a gateway: GET /data/api/v1/gateway-info [SPEC]. The package comment explains [SPEC].
 type Info struct {
 	Name           string
 	Edition        string

@@ -56,7 +56,7 @@ func (s *sink) Create(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, 
 	return s.EventSink.Create(ctx, e)
 }
 
-// start sends Events until ctx ends.
+// start sends Events until ctx is done.
 func (e *events) start(ctx context.Context) {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(e.log.Handler()))
 	if err := e.broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {

@@ -121,7 +121,7 @@ func (l *Lead) Saw(t *v1alpha1.SyncTarget, err error) {
 	l.sight.saw(t)
 }
 
-// Watch watches the SyncTarget and calls Saw until ctx ends, for callers without a watch of their own.
+// Watch watches the SyncTarget and calls Saw until ctx is done, for callers without a watch of their own.
 func (l *Lead) Watch(ctx context.Context) error {
 	var in *kube.Informer[v1alpha1.SyncTarget]
 	in, err := l.lock.targets.Informer(named(l.GatewaySync), func(namespace, name string) {
@@ -151,7 +151,7 @@ func named(name string) func(*metav1.ListOptions) {
 	}
 }
 
-// within waits until ready returns true. It returns false if ctx ends first.
+// within waits until ready returns true. It returns false if ctx is done first.
 func within(ctx context.Context, ready func() bool) bool {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -175,7 +175,7 @@ const (
 	stepDown = time.Second
 )
 
-// Run campaigns and leads until ctx ends, then releases the lock. The error is always nil.
+// Run campaigns and leads until ctx is done, then releases the lock. The error is always nil.
 func (l *Lead) Run(ctx context.Context) error {
 	events, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

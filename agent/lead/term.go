@@ -87,7 +87,7 @@ func newTerm(f fleet, look func(context.Context, *v1alpha1.GatewaySync, question
 // errGone means that the GatewaySync was deleted.
 var errGone = errors.New("the GatewaySync is gone")
 
-// run leads until ctx ends, the GatewaySync is gone, or another agent leads.
+// run leads until ctx is done, the GatewaySync is gone, or another agent leads.
 func (t *term) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer t.looking.Wait()

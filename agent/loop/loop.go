@@ -17,7 +17,7 @@ import (
 // Source tells a Loop what to deliver. The goroutine of the Loop calls its methods.
 type Source interface {
 	// Look is called at the start of every iteration. poked reports that Changed has received since the last call. Look
-	// must return when ctx ends.
+	// must return when ctx is done.
 	Look(ctx context.Context, poked bool) Wish
 	// Changed receives when Look would return something else.
 	Changed() <-chan struct{}
@@ -44,7 +44,7 @@ type Order struct {
 	Connections sync.Connections
 	// Proposals says how changes on the gateway are sent back to git; nil if they are not.
 	Proposals *propose.Settings
-	// Until is when a sync ends that has not moved files yet; zero means never.
+	// Until is the deadline for a sync to start moving files: if it has not moved any by then, it stops. Zero means no deadline.
 	Until time.Time
 }
 
@@ -103,7 +103,7 @@ func New(c Config) *Loop {
 	return l
 }
 
-// Run delivers what src wants until ctx ends. It finishes or rolls back a running sync first.
+// Run delivers what src wants until ctx is done. It finishes or rolls back a running sync first.
 func (l *Loop) Run(ctx context.Context, src Source) {
 	l.hints = newHints(l.Engine.DataDir, l.Log)
 	defer l.hints.Close()

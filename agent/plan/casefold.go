@@ -15,13 +15,13 @@ import (
 // settleSpellings turns the deletion of a name into a release if the same file is git's under another spelling. On a
 // volume that distinguishes the two, the new name is missing or another file.
 func (p *planner) settleSpellings() error {
-	goes := make(map[string]int)
+	deleted := make(map[string]int)
 	for i := range p.changes.List {
 		if c := &p.changes.List[i]; c.Op == Delete {
-			goes[fold(c.Path)] = i
+			deleted[fold(c.Path)] = i
 		}
 	}
-	if len(goes) == 0 {
+	if len(deleted) == 0 {
 		return nil
 	}
 	for i := range p.changes.List {
@@ -29,7 +29,7 @@ func (p *planner) settleSpellings() error {
 		if c.Op == Delete || c.Op == Release || c.Found.Kind != File {
 			continue
 		}
-		k, ok := goes[fold(c.Path)]
+		k, ok := deleted[fold(c.Path)]
 		if !ok || p.changes.List[k].Found != c.Found || p.changes.List[k].FoundID != c.FoundID {
 			continue
 		}

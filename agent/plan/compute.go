@@ -20,13 +20,13 @@ type Input struct {
 	To, From ID
 	// AllowMassDeletion reports that an operator approved the mass deletion of this commit; otherwise the plan is held.
 	AllowMassDeletion bool
-	// Repair replaces what only the gateway changed by git's version, after saving the gateway's version to lost+found.
+	// Repair replaces what only the gateway changed with git's version, after saving the gateway's version to lost+found.
 	// The conflict policy still decides about what both changed. Repair makes the plan a full one.
 	Repair bool
 	// Verify hashes every file, even if stat agrees with the manifest. It makes the plan a full one.
 	Verify bool
 	// Brought reports whether the other gateway of a redundant pair may have written a path; nil means no path.
-	// Differences there are replaced by git's version whatever the policies say, after saving them to lost+found.
+	// Differences there are replaced with git's version whatever the policies say, after saving them to lost+found.
 	// Brought makes the plan a full one.
 	Brought func(path string) bool
 	// Proposed reports whether a change of the gateway at a path is being sent back to git. Neither Repair nor prune mirror undoes it; nil

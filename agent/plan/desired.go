@@ -338,7 +338,7 @@ func (d *Desired) symlink(what string, id ID) error {
 	target := &head{max: 200}
 	_, _ = d.objects.WriteBlob(target, id)
 	return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link (to %q); the agent neither follows nor writes links: "+
-		"replace the link by its target, or exclude it", what, target.String())
+		"replace the link with its target, or exclude it", what, target.String())
 }
 
 // head keeps the first max bytes that are written to it, and then fails.

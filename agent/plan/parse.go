@@ -15,7 +15,7 @@ import (
 
 // ParseRules returns the rules of one gateway at one commit, and renders the templates in them. f has the facts of the
 // gateway with the ref and the commit to deliver; vars, deployment mode and tag provider come from the profile. Errors
-// are ProfilesInvalid, TemplateFailed or those of ParsePath, and name the field. Zero limits are replaced by the
+// are ProfilesInvalid, TemplateFailed or those of ParsePath, and name the field. Zero limits are replaced with the
 // defaults.
 func ParseRules(e v1alpha1.Effective, f Facts, l Limits) (Rules, error) {
 	f.Vars, f.DeploymentMode, f.TagProvider = e.Vars, e.DeploymentMode, e.TagProvider

@@ -107,7 +107,7 @@ var DefaultLimits = Limits{Files: 500_000, PathBytes: 1024, Depth: 64, Rendered:
 
 const maxMappings = 1024
 
-// NewRules checks what can be checked without a commit. Zero limits are replaced by the defaults.
+// NewRules checks what can be checked without a commit. Zero limits are replaced with the defaults.
 func NewRules(r Rules) (Rules, error) {
 	invalid := func(i int, format string, args ...any) (Rules, error) {
 		return Rules{}, failure.New(v1alpha1.ReasonProfilesInvalid, "mappings[%d]: %s", i, fmt.Sprintf(format, args...))

@@ -7,7 +7,7 @@
 //
 // The manifest of a node that takes over does not tell what is on its disk: the pair has copied files, perhaps of a
 // commit that this agent never saw. So a note records the node's place. The first plan with config access compares
-// every file that the pair may have copied, and replaces differences by git's version, after saving them to lost+found.
+// every file that the pair may have copied, and replaces differences with git's version, after saving them to lost+found.
 // Only then is the node synced.
 package redundancy
 

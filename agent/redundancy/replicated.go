@@ -38,7 +38,7 @@ func (n *Node) recordExtra(desired *plan.Desired) error {
 		if err != nil {
 			return fmt.Errorf("list files that git does not have: %w", err)
 		}
-		if Replicated(f.Path) && slices.Contains(marks(), path.Base(f.Path)) {
+		if Replicated(f.Path) && slices.Contains(descriptors(), path.Base(f.Path)) {
 			there = append(there, f.Path)
 		}
 	}

@@ -24,7 +24,7 @@ const maxWanted = 10_000
 func (s *Store) Partial() bool { return s.packs.Partial() }
 
 // FetchTrees makes sure that the store has a commit with all its trees, and can get its blobs: FetchBlobs fetches many at once, and
-// WriteBlob fetches a missing one, until ctx ends. If the store has all blobs already, or the server cannot leave out blobs,
+// WriteBlob fetches a missing one, until ctx is done. If the store has all blobs already, or the server cannot leave out blobs,
 // FetchTrees is Fetch.
 func (s *Store) FetchTrees(ctx context.Context, r *Remote, commit plan.ID, ref string) (FetchStats, error) {
 	if err := s.fetching.lock(ctx); err != nil {

@@ -62,7 +62,7 @@ func New(c Config) *Loop {
 	})}
 }
 
-// Run follows the file until ctx ends. It finishes or rolls back a running sync first.
+// Run follows the file until ctx is done. It finishes or rolls back a running sync first.
 func (l *Loop) Run(ctx context.Context) error {
 	l.watcher = file.Watch(l.Log, l.File)
 	defer l.watcher.Close()

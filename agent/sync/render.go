@@ -62,7 +62,7 @@ func (s stoppable) Write(b []byte) (int, error) {
 	return s.Writer.Write(b)
 }
 
-// during makes plans and comparisons end with ctx, until off is called. Reads after files were written must not fail.
+// during makes plans and comparisons fail when ctx is done, until off is called. Reads after files were written must not fail.
 func (e *Engine) during(ctx context.Context) (off func()) {
 	e.planning = ctx
 	return func() { e.planning = nil }

@@ -91,7 +91,7 @@ func (o *Own) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 // configuration.
 func (o *Own) Ready() bool { return o.serving.Load() != nil && o.trusted.Load() }
 
-// Run maintains the certificate until ctx ends.
+// Run maintains the certificate until ctx is done.
 func (o *Own) Run(ctx context.Context) error {
 	for {
 		pause := backoff.Jitter(o.Every)

@@ -44,7 +44,7 @@ func NewTrusted(from Source, c Config) *Trusted { return &Trusted{Source: from, 
 // cannot be read, the last result stays valid.
 func (m *Trusted) Ready() bool { return m.Source.Ready() && m.trusted.Load() }
 
-// Run runs the source and checks the webhook configuration until ctx ends.
+// Run runs the source and checks the webhook configuration until ctx is done.
 func (m *Trusted) Run(ctx context.Context) error {
 	var source sync.WaitGroup
 	defer source.Wait()

@@ -67,7 +67,7 @@ type ledger struct {
 	evicted map[types.UID]eviction // by GatewaySync
 }
 
-// load reads the records of the previous replica. It retries until it succeeds or ctx ends.
+// load reads the records of the previous replica. It retries until it succeeds or ctx is done.
 func (l *ledger) load(ctx context.Context, log *slog.Logger) {
 	_ = wait.PollUntilContextCancel(ctx, loadEvery, true, func(ctx context.Context) (bool, error) {
 		lease, err := l.client.CoordinationV1().Leases(l.lock.Namespace).Get(ctx, l.lock.Name, metav1.GetOptions{})

@@ -118,7 +118,7 @@ func New(c Config) (*Reconciler, error) {
 // Changed queues a namespace after a change of its objects. It does not block.
 func (u *Reconciler) Changed(namespace, _ string) { u.queue.AddAfter(namespace, settle) }
 
-// Run works until ctx ends.
+// Run works until ctx is done.
 func (u *Reconciler) Run(ctx context.Context) error {
 	u.Log.Info("reconciler started")
 	defer u.Log.Info("reconciler stopped")

@@ -40,7 +40,7 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Run opens the servers, then serves and runs the loops until ctx ends or one of them fails. A failure stops the others. Run
+// Run opens the servers, then serves and runs the loops until ctx is done or one of them fails. A failure stops the others. Run
 // returns after all of them have ended. If a server cannot be opened, the error names its flag. The loops find the log in their
 // context, as client-go does.
 func Run(ctx context.Context, c Config) error {

@@ -50,7 +50,7 @@ func (m *Mounted) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 // Ready reports whether a certificate was loaded.
 func (m *Mounted) Ready() bool { return m.serving.Load() != nil }
 
-// Run rereads the directory until ctx ends. If the pair is invalid, for example because it is just being replaced, Mounted
+// Run rereads the directory until ctx is done. If the pair is invalid, for example because it is just being replaced, Mounted
 // keeps serving the last good one.
 func (m *Mounted) Run(ctx context.Context) error {
 	said := ""

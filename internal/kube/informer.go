@@ -79,7 +79,7 @@ func (in *Informer[T]) OnWatchError(f func(error)) error {
 	return in.shared.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})
 }
 
-// Run watches until ctx ends.
+// Run watches until ctx is done.
 func (in *Informer[T]) Run(ctx context.Context) { in.shared.RunWithContext(ctx) }
 
 // HasSynced reports whether the first list is complete and changed was called for all of its objects.

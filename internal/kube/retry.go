@@ -18,7 +18,7 @@ const (
 	mostPause  = 8 * time.Second
 )
 
-// patiently repeats do until it succeeds, fails in a way that a retry does not change, or ctx ends. It also retries if the API
+// patiently repeats do until it succeeds, fails in a way that a retry does not change, or ctx is done. It also retries if the API
 // server answers but its etcd is away, or if only a load balancer answers. It passes the outcome of each attempt to told. Each
 // pause is spread over up to twice its length, so that not all agents return at once.
 func patiently[T any](ctx context.Context, told func(error), do func() (T, error)) (T, error) {

@@ -58,7 +58,7 @@ func Watch(client dynamic.Interface, namespaces []string, selector labels.Select
 	return w, nil
 }
 
-// Run watches until ctx ends. The error is always nil.
+// Run watches until ctx is done. The error is always nil.
 func (w *Watched) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, in := range w.informers {

@@ -69,7 +69,7 @@ func parseBitbucketCloud(h http.Header, body []byte, id string) (Request, error)
 	return r, nil
 }
 
-// bitbucketDataCenterBody holds the fields that are read of repo:refs_changed. Older versions send no links.
+// bitbucketDataCenterBody has the fields of a repo:refs_changed event that the parser reads. Older versions send no links.
 type bitbucketDataCenterBody struct {
 	Changes []struct {
 		Ref struct {
@@ -91,10 +91,10 @@ type bitbucketDataCenterBody struct {
 	} `json:"repository"`
 }
 
-// optional is a value that some versions of a sender write in another form, which counts as missing.
+// optional is a value that some versions of a sender send in a form that T cannot hold. Such a value counts as missing.
 type optional[T any] struct{ value T }
 
-// UnmarshalJSON never fails.
+// UnmarshalJSON never fails: if the value does not fit T, it stays zero.
 func (o *optional[T]) UnmarshalJSON(data []byte) error {
 	var value T
 	if kjson.UnmarshalCaseSensitivePreserveInts(data, &value) == nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// gitLabBody holds the fields that are read of GitLab events.
+// gitLabBody has the fields of GitLab events that the parser reads.
 type gitLabBody struct {
 	ObjectKind string        `json:"object_kind"`
 	EventName  string        `json:"event_name"` // instead of object_kind in system hooks

@@ -97,7 +97,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// Run serves until ctx ends, then gives open requests time to finish.
+// Run serves until ctx is done, then gives open requests time to finish.
 func (s *Server) Run(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() {

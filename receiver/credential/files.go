@@ -60,7 +60,7 @@ func (f *Files) join() {
 // Values returns the values of all files.
 func (f *Files) Values() []secret.String { return *f.all.Load() }
 
-// Run rereads the files until ctx ends. A file that cannot be read keeps its values; an empty file loses them.
+// Run rereads the files until ctx is done. A file that cannot be read keeps its values; an empty file loses them.
 func (f *Files) Run(ctx context.Context) error {
 	said := make([]string, len(f.names))
 	ticker := time.NewTicker(f.every)

@@ -45,7 +45,7 @@ func New(client dynamic.Interface, namespaces []string, selector labels.Selector
 	return l, err
 }
 
-// Run watches until ctx ends.
+// Run watches until ctx is done.
 func (l *Lookup) Run(ctx context.Context) error { return l.seen.Run(ctx) }
 
 // Served reports whether the cache is complete, except for namespaces that the API server forbids to watch.

@@ -138,7 +138,7 @@ func (v *Cache) Wants(p Ref) {
 	}
 }
 
-// Run reads until ctx ends.
+// Run reads until ctx is done.
 func (v *Cache) Run(ctx context.Context) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()

@@ -130,7 +130,7 @@ func (s *Server) unreadable(err *kube.UndecodableError) {
 	s.Log.Error("GatewaySync cannot be read; rejecting its requests", "namespace", err.Namespace, "gatewaysync", err.Name, "error", err.Err)
 }
 
-// Run watches until ctx ends. The HTTP server must stop before Close.
+// Run watches until ctx is done. The HTTP server must stop before Close.
 func (s *Server) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { return s.find.Run(ctx) })
@@ -208,7 +208,7 @@ func (s *Server) read(ctx context.Context, key queue.Key, r request.Request) (re
 	})
 }
 
-// persist retries do while the API server does not answer, until ctx ends.
+// persist retries do while the API server does not answer, until ctx is done.
 func persist(ctx context.Context, do func() (request.Answer, error)) (request.Answer, error) {
 	for pause := firstRetry; ; pause *= 2 {
 		answer, err := do()

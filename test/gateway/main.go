@@ -81,7 +81,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	return s, nil
 }
 
-// run plays a gateway until ctx ends. On stdout it prints the addresses as shell variables, once the ports are open.
+// run plays a gateway until ctx is done. On stdout it prints the addresses as shell variables, once the ports are open.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	s, err := parse(args, stderr)
 	if err != nil {

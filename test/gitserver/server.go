@@ -26,7 +26,7 @@ import (
 
 // Options configure a Server. The zero value is plain HTTP without authorization.
 type Options struct {
-	// Host is the address to listen on and in the certificate; "" means 127.0.0.1.
+	// Host is the IP address to listen on. The certificate is valid for it. "" means 127.0.0.1.
 	Host string
 	// TLS makes the server use HTTPS with a certificate of its own authority (Server.CA).
 	TLS bool

@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// newCertificate creates an authority and a certificate for the loopback addresses and host. It returns the
-// certificate, and the authority in PEM.
+// newCertificate creates an authority and a certificate for the loopback addresses and for host, an IP address. The server
+// certificate expires at notAfter, or after a day if notAfter is zero; the authority stays valid. newCertificate returns the
+// server certificate, and the authority in PEM.
 func newCertificate(host string, notAfter time.Time) (tls.Certificate, []byte, error) {
 	now := time.Now()
 	if notAfter.IsZero() {

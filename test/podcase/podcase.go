@@ -1,5 +1,8 @@
-// Package podcase reads the pods that tests of the injector share, from injector/inject/testdata: base.yaml has the base pod and
-// its GatewaySync, base.injected.yaml the base pod with its agent, and the archives (*.txtar) have cases that differ from them.
+// Package podcase reads the pods that tests of the injector share, from injector/inject/testdata:
+//
+//	base.yaml           the base pod and its GatewaySync
+//	base.injected.yaml  the base pod after the injection of its agent
+//	*.txtar             cases as differences from these: <case>/<file>, see the constants for the files
 package podcase
 
 import (

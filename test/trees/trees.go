@@ -1,5 +1,5 @@
-// Package trees finds the real Ignition trees that the environment variable STOKER_TREES names a folder of. They are not
-// part of the project; a test that needs one is skipped where there is none.
+// Package trees finds real Ignition repositories for tests, in the folder that the environment variable STOKER_TREES names.
+// They are not part of the project. Tests that need one are skipped if it does not exist.
 package trees
 
 import (

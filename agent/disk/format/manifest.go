@@ -1,5 +1,6 @@
 // Package format reads and writes the two tables in .stoker: the manifest of the owned files, and the journal of the sync
-// that is being applied. Both may be damaged, and others can write where they lie, so every length and path is checked.
+// that is being applied. The files may be damaged, and other programs can write to their directory, so the
+// package checks every length and path.
 package format
 
 import (
@@ -27,7 +28,7 @@ import (
 //	index    per block: first path, length, CRC-32C, number of files, number of directories
 //	footer   offsets and lengths of header and index, number of blocks, CRC-32C of header, index and footer, magic
 //
-// Only header and index are held in memory: some 30 kB for 100,000 files.
+// A Manifest holds only header and index in memory, about 30 kB for 100,000 files, and the block decoded last.
 const (
 	manifestMagic = "stokerm1"
 	footerSize    = 8 + 4 + 4 + 4 + 4 + 8 // header offset, header, index, blocks, CRC, magic
@@ -36,7 +37,7 @@ const (
 	maxHeader     = 4 << 20
 	maxIndex      = 16 << 20
 	maxManifest   = 4 << 30
-	maxBlockPaths = 16 << 20 // bytes of the paths of one block, most of which are shared on the disk
+	maxBlockPaths = 16 << 20 // total length of the paths of one block, after adding their shared prefixes
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -49,15 +50,15 @@ type block struct {
 	files, dirs int
 }
 
-// Manifest implements plan.Manifest. It may be used by several goroutines, and stays valid after the Dir has replaced
-// it.
+// Manifest is an open manifest file. It implements plan.Manifest. Several goroutines may use it, also after the Dir has
+// written a new manifest.
 type Manifest struct {
-	f      io.ReaderAt // nil if there is no file
-	Info   fs.FileInfo // of f when it was opened
-	Close  func() error
-	header plan.Header
-	blocks []block
-	torn   atomic.Bool // a block could not be read since
+	f       io.ReaderAt // nil if there is no file
+	Info    fs.FileInfo // of f when it was opened
+	Close   func() error
+	header  plan.Header
+	blocks  []block
+	damaged atomic.Bool // a block could not be read since the manifest was opened
 
 	mu      sync.Mutex
 	cached  int // index of the block in decoded, or -1
@@ -69,7 +70,8 @@ func NoManifest() *Manifest { return &Manifest{cached: -1, Close: func() error {
 
 // OpenManifest reads header and index and verifies every block, so that damage is found before the manifest is used.
 //
-// No agent wrote a manifest of more than twice maxFiles files: a plan would hold them all in memory.
+// A manifest of more than twice maxFiles files counts as damaged: a plan holds all files in memory, so an agent cannot have
+// written it.
 func OpenManifest(f *os.File, maxFiles int) (*Manifest, error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -86,13 +88,13 @@ func OpenManifest(f *os.File, maxFiles int) (*Manifest, error) {
 	return m, nil
 }
 
-// Missing reports whether there is no file.
+// Missing reports whether the manifest has no file, as returned by NoManifest.
 func (m *Manifest) Missing() bool { return m.f == nil }
 
 // Damaged reports whether a block could not be read since the manifest was opened.
-func (m *Manifest) Damaged() bool { return m.torn.Load() }
+func (m *Manifest) Damaged() bool { return m.damaged.Load() }
 
-// Check decodes every block: a block with a valid checksum may still be unreadable.
+// Check decodes every block. OpenManifest verifies only checksums, and a block with a valid checksum may still be malformed.
 func (m *Manifest) Check() error {
 	var buf []byte
 	var list []Record
@@ -185,11 +187,11 @@ func (m *Manifest) read(i int, buf *[]byte) ([]byte, error) {
 	}
 	b := (*buf)[:x.size]
 	if _, err := m.f.ReadAt(b, x.off); err != nil {
-		m.torn.Store(true)
+		m.damaged.Store(true)
 		return nil, safe.Damaged("read block %d of the manifest: %w", i, err)
 	}
 	if crc32.Checksum(b, castagnoli) != x.sum {
-		m.torn.Store(true)
+		m.damaged.Store(true)
 		return nil, safe.Damaged("wrong checksum of manifest block %d", i)
 	}
 	return b, nil
@@ -231,7 +233,7 @@ func (m *Manifest) decode(i int, buf *[]byte, list []Record) ([]Record, error) {
 		d.fail("blocks %d and %d of the manifest overlap", i, i+1)
 	}
 	if d.err != nil {
-		m.torn.Store(true)
+		m.damaged.Store(true)
 	}
 	return list, d.err
 }

@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// Cursor opens directories of the data directory and keeps the chain from the root to the last one open.
+// Cursor opens directories of the data directory. It keeps the last one and all its parents open, so that work sorted by path
+// opens each directory once.
 type Cursor struct {
 	Top    *os.Root
-	Chain  []*Folder
-	Opened time.Time
+	Chain  []*Folder // from the root to the last directory
+	Opened time.Time // when Chain was opened from the root
 }
 
 // At returns the directory at a path. The Folder is valid until the next call. A missing parent is fs.ErrNotExist; one
@@ -71,10 +72,10 @@ func (c *Cursor) Drop(dir string) {
 	}
 }
 
-// Reset closes all.
+// Reset closes all directories except Top.
 func (c *Cursor) Reset() {
 	for i, n := range c.Chain {
-		if i > 0 { // the first is the Dir's own root
+		if i > 0 { // the first has Top, which the cursor does not own
 			n.Close()
 		} else {
 			n.CloseFile()
@@ -93,6 +94,6 @@ func (c *Cursor) Lstat(path string) (fs.FileInfo, error) {
 	return n.Root.Lstat(name)
 }
 
-// ReopenAfter is how long an open chain of directories is used without checking its names again. Work sorted by path then
-// opens each directory once, not once per path.
+// ReopenAfter is how long a Cursor uses its open directories before it opens them again from the root. Until then it does not
+// notice if a directory was renamed or replaced.
 const ReopenAfter = 100 * time.Millisecond

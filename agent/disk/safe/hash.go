@@ -12,8 +12,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// HashFile returns the git blob id of an open file, read from its start. If the file's size changes meanwhile, the id
-// is of no blob or of a state that the file had; the caller compares it with an expected id. It ends with ctx.
+// HashFile returns the git blob id of an open file, read from its start. If the file changes while HashFile reads, the id
+// may belong to no version of the file, so the caller must compare it with an expected id. HashFile fails when ctx is done.
 func HashFile(ctx context.Context, f *os.File, buf []byte) (plan.ID, error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -27,7 +27,7 @@ func HashFile(ctx context.Context, f *os.File, buf []byte) (plan.ID, error) {
 	return plan.ID(h.Sum(nil)), nil
 }
 
-// ContextReader returns a reader of r that fails when ctx ends.
+// ContextReader returns a reader of r that fails when ctx is done.
 func ContextReader(ctx context.Context, r io.Reader) io.Reader { return contextReader{ctx, r} }
 
 type contextReader struct {
@@ -54,8 +54,8 @@ func BlobID(b []byte) plan.ID {
 	return plan.ID(h.Sum(nil))
 }
 
-// Hash hashes a file of the directory. A file of more than limit bytes (0: no limit) is not read: its id is the null id,
-// which no blob has.
+// Hash returns the git blob id of a file in the directory. It does not read a file of more than limit bytes (0: no limit),
+// and returns the zero id for it, which no blob has.
 func (n *Folder) Hash(ctx context.Context, name string, buf []byte, limit int64) (plan.ID, error) {
 	f, fi, err := n.File(name, os.O_RDONLY)
 	if err != nil {

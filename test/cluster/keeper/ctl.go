@@ -23,7 +23,7 @@ func socket(run string) string { return filepath.Join(run, "ctl.sock") }
 
 func listen(run string) (net.Listener, error) { return net.Listen("unix", socket(run)) }
 
-// serve answers the requests of a Client until ctx ends.
+// serve answers the requests of a Client until ctx is done.
 func (k *cluster) serve(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	does := func(verb string, do func(context.Context, string) (any, error)) {

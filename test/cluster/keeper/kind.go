@@ -25,7 +25,7 @@ const KindName = "stoker-test"
 
 const kindWithin = 5 * time.Minute
 
-// keepKind creates a kind cluster and returns when gone is closed or ctx ends. clean deletes the cluster.
+// keepKind creates a kind cluster and returns when gone is closed or ctx is done. clean deletes the cluster.
 func keepKind(ctx context.Context, c Config, gone <-chan struct{}, stdout io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -235,7 +235,7 @@ func (g *Gateway) LoadErrors() []string {
 	return append([]string(nil), g.loadErrors...)
 }
 
-// sleep waits for d or until ctx ends.
+// sleep waits for d or until ctx is done.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -168,7 +168,7 @@ func (g *Gateway) lockHeld(kind string) bool {
 	return g.locks[kind].held()
 }
 
-// tryQuiet acquires the mutex of the gateway's own writes, unless ctx ends first.
+// tryQuiet acquires the mutex of the gateway's own writes, unless ctx is done first.
 func (g *Gateway) tryQuiet(ctx context.Context) bool {
 	for !g.saving.TryLock() {
 		if sleep(ctx, time.Millisecond) != nil {
