@@ -35,8 +35,10 @@ type listing struct {
 
 func (f listing) has(name string) bool { return f.all || slices.Contains(f.files, name) }
 
-// marks returns the names of the files that make a resource, a project or a deployment mode.
-func marks() []string { return []string{resource.File, unaryFile, "project.json", "config-mode.json"} }
+// descriptors returns the names of the files that declare a resource, a project or a deployment mode.
+func descriptors() []string {
+	return []string{resource.File, unaryFile, "project.json", "config-mode.json"}
+}
 
 const unaryFile = "unary-resource.json"
 
@@ -49,7 +51,7 @@ func (m *resourceFiles) has(c plan.Change) (bool, error) {
 	dir, name := path.Split(c.Path)
 	dir = path.Clean(dir)
 	switch {
-	case slices.Contains(marks(), name):
+	case slices.Contains(descriptors(), name):
 		return true, nil
 	case c.Op == plan.Delete:
 		err := m.live.read(dir, m.onDisk)
