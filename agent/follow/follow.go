@@ -140,7 +140,7 @@ func (f *Follower) State() loop.State { return f.loop.State() }
 // last is the time limit of the last report when the agent stops.
 const last = 3 * time.Second
 
-// Run follows until ctx ends. It then finishes or rolls back a running sync and reports its outcome before it returns.
+// Run follows until ctx is done. It then finishes or rolls back a running sync and reports its outcome before it returns.
 func (f *Follower) Run(ctx context.Context) error {
 	f.pod.watch(f.PodInfo, f.Log)
 	defer f.pod.close()

@@ -323,7 +323,7 @@ func (r *reporter) meta() metav1.ObjectMeta {
 	return m
 }
 
-// flush writes what is pending until ctx ends. Call it after run has returned.
+// flush writes what is pending until ctx is done. Call it after run has returned.
 func (r *reporter) flush(ctx context.Context) {
 	for ctx.Err() == nil {
 		r.mu.Lock()
