@@ -79,7 +79,7 @@ func (r foreignCheck) foreign(at int, name string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	switch safe.KindOf(fi) {
+	switch safe.KindOf(fi.Mode()) {
 	case plan.File:
 		id, err := r.id(stg, name)
 		if err != nil || format.Writes(c.Op) && id == c.ID || c.Found.Kind == plan.File && id == c.FoundID && !id.IsZero() {
@@ -102,7 +102,7 @@ func (r foreignCheck) foreign(at int, name string) (bool, error) {
 func (r foreignCheck) torn(at int, name string) (bool, error) {
 	c, stg := &r.Changes[at], r.stagingOf(at)
 	fi, err := stg.Root.Lstat(name)
-	if err != nil || safe.KindOf(fi) != plan.File {
+	if err != nil || safe.KindOf(fi.Mode()) != plan.File {
 		return false, err
 	}
 	if now := safe.StatOf(fi); now.Size == c.Found.Size && now.Mtime == c.Found.Mtime {

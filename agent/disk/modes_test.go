@@ -58,7 +58,9 @@ func TestVolumeWithoutModesHasNoModeDrift(t *testing.T) {
 				assert.True(t, st.NoModes)
 				for f, err := range d.Walk("projects/p") {
 					require.NoError(t, err)
-					assert.True(t, f.Stat.NoModes, f.Path)
+					st, err := d.Stat(f.Path)
+					require.NoError(t, err)
+					assert.True(t, st.NoModes, f.Path)
 				}
 				require.NoError(t, d.Close())
 				d = open(t, root, o)

@@ -65,7 +65,7 @@ func (r *run) why(at int, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	switch safe.KindOf(fi) {
+	switch safe.KindOf(fi.Mode()) {
 	case plan.Dir:
 		n, err := stg.Open(name)
 		if err != nil {

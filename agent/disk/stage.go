@@ -250,7 +250,7 @@ func (r *run) openArea(area string, create bool) (*safe.Folder, error) {
 	}
 	if create {
 		if fi, err := own.Root.Lstat(stagingDir); err == nil && !fi.IsDir() {
-			if err := r.d.vol.SetAside(own, stagingDir, &safe.BlockedError{Path: own.Join(stagingDir), Kind: safe.KindOf(fi)}); err != nil {
+			if err := r.d.vol.SetAside(own, stagingDir, &safe.BlockedError{Path: own.Join(stagingDir), Kind: safe.KindOf(fi.Mode())}); err != nil {
 				return nil, err
 			}
 		}

@@ -158,6 +158,6 @@ func (d *Dir) Walk(dir string) iter.Seq2[plan.Found, error] {
 			yield(plan.Found{}, fmt.Errorf("walk %s: %w", dir, err))
 			return
 		}
-		safe.Walk(n, strings.Count(dir, "/"), d.vol.Stat, yield)
+		safe.Walk(n, strings.Count(dir, "/"), nil, yield)
 	}
 }

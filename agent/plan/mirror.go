@@ -36,7 +36,12 @@ func (p *planner) mirrorDir(dir string) ([]Change, error) {
 		if err != nil {
 			return nil, err
 		}
-		there = append(there, f)
+		if f.Stat, err = p.State.Stat(f.Path); err != nil {
+			return nil, fmt.Errorf("stat %s: %w", f.Path, err)
+		}
+		if f.Stat.Kind == File { // it is not removed meanwhile
+			there = append(there, f)
+		}
 	}
 	if len(there) == 0 {
 		return nil, nil

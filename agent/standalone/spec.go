@@ -88,7 +88,7 @@ func (l *Loop) take(raw []byte) error {
 	gs, warnings, err := decode(l.File, raw)
 	for _, w := range warnings {
 		if !slices.Contains(l.spec.warnings, w) {
-			l.Log.Warn("a word about the GatewaySync", "file", l.File, "warning", w)
+			l.Log.Warn("GatewaySync warning", "file", l.File, "warning", w)
 		}
 	}
 	l.spec.warnings = warnings

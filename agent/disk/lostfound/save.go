@@ -102,7 +102,7 @@ func (s *Saver) record(as, file, why string, size int64) {
 // copyFile copies what cannot be linked: to another mount, or on a file system without hard links. Anything but files
 // and symbolic links has no bytes to keep.
 func (s *Saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as string, fi fs.FileInfo) error {
-	switch safe.KindOf(fi) {
+	switch safe.KindOf(fi.Mode()) {
 	case plan.File:
 	case plan.Link:
 		target, err := from.Root.Readlink(name)

@@ -63,13 +63,13 @@ func (n *Folder) Open(name string) (*Folder, error) {
 		return nil, err
 	}
 	if !want.IsDir() {
-		return nil, &BlockedError{n.Join(name), KindOf(want)}
+		return nil, &BlockedError{n.Join(name), KindOf(want.Mode())}
 	}
 	r, err := n.Root.OpenRoot(name)
 	if err != nil {
 		// It is no longer a directory: now a link out of the data directory, which os.Root refuses, or gone.
 		if now, lerr := n.Root.Lstat(name); lerr == nil && !now.IsDir() {
-			return nil, &BlockedError{n.Join(name), KindOf(now)}
+			return nil, &BlockedError{n.Join(name), KindOf(now.Mode())}
 		}
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (n *Folder) File(name string, flag int) (*os.File, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	if !want.Mode().IsRegular() {
-		return nil, nil, &IrregularError{n.Join(name), KindOf(want)}
+		return nil, nil, &IrregularError{n.Join(name), KindOf(want.Mode())}
 	}
 	f, err := n.Root.OpenFile(name, flag|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -179,8 +179,8 @@ func Split(p string) (dir, name string) {
 }
 
 // KindOf returns the kind of what fi describes.
-func KindOf(fi fs.FileInfo) plan.Kind {
-	switch m := fi.Mode(); {
+func KindOf(m fs.FileMode) plan.Kind {
+	switch {
 	case m.IsRegular():
 		return plan.File
 	case m.IsDir():
@@ -195,7 +195,7 @@ func KindOf(fi fs.FileInfo) plan.Kind {
 // StatOf converts fi, without regard to volumes that keep no modes; see Volume.Stat.
 func StatOf(fi fs.FileInfo) plan.Stat {
 	return plan.Stat{
-		Kind:  KindOf(fi),
+		Kind:  KindOf(fi.Mode()),
 		Size:  fi.Size(),
 		Mtime: fi.ModTime().UnixNano(),
 		Exec:  fi.Mode().IsRegular() && fi.Mode()&0o111 != 0,

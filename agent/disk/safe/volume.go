@@ -220,7 +220,7 @@ func (v *Volume) WriteFile(n *Folder, name string, content func(io.Writer) error
 		return false, errors.Join(WriteError(err, "write %s", path), v.Remove(n, tmp))
 	}
 	if fi, lerr := n.Root.Lstat(name); lerr == nil && !fi.Mode().IsRegular() {
-		err = v.SetAside(n, name, &IrregularError{path, KindOf(fi)})
+		err = v.SetAside(n, name, &IrregularError{path, KindOf(fi.Mode())})
 	}
 	if err == nil {
 		err = v.Rename(n, tmp, n, name)
@@ -253,7 +253,7 @@ func (v *Volume) SetAside(n *Folder, name string, why error) error {
 // Vacate frees one of our names: it removes a regular file and sets anything else aside.
 func (v *Volume) Vacate(n *Folder, name string) error {
 	if fi, err := n.Root.Lstat(name); err == nil && !fi.Mode().IsRegular() {
-		return v.SetAside(n, name, &IrregularError{n.Join(name), KindOf(fi)})
+		return v.SetAside(n, name, &IrregularError{n.Join(name), KindOf(fi.Mode())})
 	}
 	return v.Remove(n, name)
 }

@@ -12,7 +12,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Walk walks a directory in the order of full paths. It returns false if yield did.
+// Walk walks a directory in the order of full paths. It returns false if yield did. If stat is nil, only the kinds of files are known: that
+// spares a system call for each.
 func Walk(n *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.Found, error) bool) bool {
 	if depth > MaxDepth {
 		return yield(plan.Found{}, failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", n.Path, MaxDepth))
@@ -29,15 +30,19 @@ func Walk(n *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(pla
 		if strings.EqualFold(e.Name(), OwnDir) {
 			continue
 		}
-		fi, err := n.Root.Lstat(e.Name())
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile
-		}
-		if err != nil {
-			return yield(plan.Found{}, fmt.Errorf("stat %s: %w", n.Join(e.Name()), err))
-		}
-		if !fi.IsDir() {
-			if !yield(plan.Found{Path: n.Join(e.Name()), Stat: stat(fi)}, nil) {
+		if !e.IsDir() {
+			f := plan.Found{Path: n.Join(e.Name()), Stat: plan.Stat{Kind: KindOf(e.Type())}}
+			if stat != nil {
+				fi, err := n.Root.Lstat(e.Name())
+				if errors.Is(err, fs.ErrNotExist) {
+					continue // removed meanwhile
+				}
+				if err != nil {
+					return yield(plan.Found{}, fmt.Errorf("stat %s: %w", f.Path, err))
+				}
+				f.Stat = stat(fi)
+			}
+			if f.Stat.Kind != plan.Dir && !yield(f, nil) { // it may have become one
 				return false
 			}
 			continue

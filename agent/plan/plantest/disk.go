@@ -149,7 +149,7 @@ func (d *Disk) Walk(dir string) iter.Seq2[plan.Found, error] {
 			if st.Kind == plan.Missing { // below a link
 				continue
 			}
-			if !yield(plan.Found{Path: path, Stat: st}, nil) {
+			if !yield(plan.Found{Path: path, Stat: plan.Stat{Kind: st.Kind}}, nil) {
 				return
 			}
 		}
