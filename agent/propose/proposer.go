@@ -479,7 +479,7 @@ func jitter(d time.Duration, name string) time.Duration {
 	return d + d/5*time.Duration(h.Sum32()%100)/100
 }
 
-// packOf returns the pack of a draft.
+// packOf returns the pack of a draft, and releases the draft.
 func packOf(d *repo.Draft) ([]byte, error) {
 	var b bytes.Buffer
 	b.Grow(int(d.PackBound())) // what is not written takes no memory

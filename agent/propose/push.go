@@ -80,6 +80,7 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	if err != nil {
 		return rec, err
 	}
+	w.c, w.built = w.c.withoutContent(), w.built.withoutContent()
 	pack, err := packOf(draft)
 	if err != nil {
 		return rec, err

@@ -254,7 +254,8 @@ func (d *Draft) PackBound() int64 {
 	return head + n + n/1024 + object*int64(len(d.order)) // what does not compress is stored, with five bytes per block
 }
 
-// WritePack writes a pack with the new objects, without deltas.
+// WritePack writes a pack with the new objects, without deltas. It releases the content of each object that it has written, so that a large
+// draft and its pack do not take memory at the same time. It can be called once.
 func (d *Draft) WritePack(w io.Writer) error {
 	sum := sha1.New()
 	out := io.MultiWriter(w, sum)
@@ -275,6 +276,7 @@ func (d *Draft) WritePack(w io.Writer) error {
 		if err := deflate.Close(); err != nil {
 			return err
 		}
+		delete(d.objects, id)
 	}
 	_, err := w.Write(sum.Sum(nil))
 	return err

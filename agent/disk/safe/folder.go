@@ -138,14 +138,14 @@ func (n *Folder) Entries() ([]fs.DirEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := f.ReadDir(maxEntries + 1)
+	entries, err := list(f, maxEntries+1)
 	if errors.Is(err, io.EOF) { // it is empty
 		err = nil
 	}
-	if len(list) > maxEntries {
-		list, err = nil, failure.New(v1alpha1.ReasonLimitExceeded, "the directory %s has more than %d entries", n.Path, maxEntries)
+	if len(entries) > maxEntries {
+		entries, err = nil, failure.New(v1alpha1.ReasonLimitExceeded, "the directory %s has more than %d entries", n.Path, maxEntries)
 	}
-	return list, errors.Join(err, f.Close())
+	return entries, errors.Join(err, f.Close())
 }
 
 // Join returns the path of a name in the folder.

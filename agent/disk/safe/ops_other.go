@@ -63,3 +63,5 @@ func isInvalid(err error) bool { return errors.Is(err, syscall.EINVAL) }
 func IsNotEmpty(err error) bool {
 	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrExist)
 }
+
+func list(f *os.File, limit int) ([]fs.DirEntry, error) { return f.ReadDir(limit) }
