@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -277,6 +278,10 @@ func (d *Draft) WritePack(w io.Writer) error {
 			return err
 		}
 		delete(d.objects, id)
+		if large := len(o.content) >= 1<<20; large {
+			o = object{}
+			debug.FreeOSMemory() // the pack itself causes no garbage collection
+		}
 	}
 	_, err := w.Write(sum.Sum(nil))
 	return err
