@@ -277,9 +277,9 @@ func (d *Draft) WritePack(w io.Writer) error {
 		if err := deflate.Close(); err != nil {
 			return err
 		}
+		large := len(o.content) >= 1<<20
 		delete(d.objects, id)
-		if large := len(o.content) >= 1<<20; large {
-			o = object{}
+		if large {
 			debug.FreeOSMemory() // the pack itself causes no garbage collection
 		}
 	}
