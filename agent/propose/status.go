@@ -71,6 +71,8 @@ func (p *Proposer) show() {
 		st.State = v1alpha1.ProposalState(r.Ended)
 	case r.Foreign:
 		st.State, st.Reason, st.Message = v1alpha1.ProposalForeign, v1alpha1.ReasonBranchTaken, "another author committed to the branch: the agent pushes nothing more until the pull request ends"
+	case !r.Pending.IsZero(): // the server has it or not
+		st.State, st.Message = v1alpha1.ProposalPushing, "the push was interrupted, and is tried again"
 	case r.Number > 0:
 		st.State = v1alpha1.ProposalOpen
 	default:

@@ -1,0 +1,34 @@
+package propose
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// TestBodyStartsWithTheChange: lists of Azure DevOps have only the first 400 characters of a body.
+func TestBodyStartsWithTheChange(t *testing.T) {
+	long := Identity{strings.Repeat("n", 63), strings.Repeat("g", 253)}
+	c := &Changes{Files: []File{{Path: "projects/line/project.json", Op: Modified}}, Digest: strings.Repeat("0a", 32)}
+	text := []rune(body(long, c, plan.ID{1}))
+	assert.Greater(t, len(text), 400)
+	assert.Equal(t, c.Digest, digestOf(string(text[:400])))
+}
+
+// TestInterruptedPushIsNotPushed: after a restart, nothing counts as pushed that the record does not know to be on the server. Otherwise a
+// sync would replace it.
+func TestInterruptedPushIsNotPushed(t *testing.T) {
+	g := newPlant(t).gateway("a")
+	r := record{Branch: g.settings.Branch, Digest: strings.Repeat("0a", 32), Pending: plan.ID{1}, Files: map[plan.Path]proposed{"a": {Path: "b"}}}
+	require.NoError(t, r.save(g.notes))
+	g.restart()
+	shown := g.p.Recall(g.notes)
+	require.NotNil(t, shown)
+	assert.Equal(t, v1alpha1.ProposalPushing, shown.State)
+	assert.False(t, g.p.Safe())
+}
