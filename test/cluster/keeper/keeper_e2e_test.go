@@ -52,7 +52,9 @@ func machine(t *testing.T) []string {
 	add("entry", slices.Concat(entries("/run"), entries("/var/lib"), entries("/var/log"))...)
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	require.NoError(t, err)
-	add("mount", strings.Split(strings.TrimSpace(string(mounts)), "\n")...)
+	add("mount", slices.DeleteFunc(strings.Split(strings.TrimSpace(string(mounts)), "\n"), func(mount string) bool {
+		return strings.Contains(mount, "/Test") && !strings.Contains(mount, "/"+outer(t)) // another test that runs beside this one
+	})...)
 	tables, err := exec.Command("nft", "list", "ruleset").Output()
 	require.NoError(t, err)
 	add("table", strings.Split(string(tables), "\n")...)
@@ -76,6 +78,12 @@ func machine(t *testing.T) []string {
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// outer returns the name of the test without its sub-tests, which is in the path of its directories.
+func outer(t *testing.T) string {
+	name, _, _ := strings.Cut(t.Name(), "/")
+	return name
 }
 
 // processes lists the processes of a cluster. They are in their own PID namespace or use the cluster's
