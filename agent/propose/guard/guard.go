@@ -4,9 +4,13 @@ package guard
 
 import (
 	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
 	"math"
 	"path"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode"
@@ -142,7 +146,90 @@ var rules = []*rule{
 }
 
 // Content judges the bytes of a file. It returns the name of the rule that finds a secret in them. Its cost is linear in the size.
+//
+// Ignition keeps scripts as JSON strings, in which it writes = as \u003d, and it compresses data.bin. So Content also judges the text that
+// the strings of a JSON file stand for, and what a compressed file contains.
 func Content(_ string, content []byte) (rule string, found bool) {
+	if bytes.HasPrefix(content, gzipMagic) {
+		inside, err := decompressed(content)
+		if err != nil {
+			return "compressed file that cannot be searched", true
+		}
+		content = inside
+	}
+	for range maxNested {
+		if rule, found = text(content); found {
+			return rule, true
+		}
+		inside := unescaped(content)
+		if len(inside) == len(content) {
+			break
+		}
+		content = inside
+	}
+	return "", false
+}
+
+// maxNested bounds how often a text is unescaped: a script in a view is escaped once, and JSON in that script twice.
+const maxNested = 3
+
+// maxInside bounds what a compressed file contains, in bytes.
+const maxInside = 64 << 20
+
+var gzipMagic = []byte{0x1f, 0x8b, 0x08}
+
+// decompressed returns what a gzip file contains.
+func decompressed(content []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(content))
+	if err != nil {
+		return nil, err
+	}
+	inside, err := io.ReadAll(io.LimitReader(r, maxInside+1))
+	if err == nil && len(inside) > maxInside {
+		err = errors.New("too large")
+	}
+	return inside, err
+}
+
+// unescaped returns content with the escapes of JSON strings replaced by what they stand for. Characters beyond ASCII stay escaped,
+// because no rule needs them. The result is content itself if there are no escapes.
+func unescaped(content []byte) []byte {
+	if bytes.IndexByte(content, '\\') < 0 {
+		return content
+	}
+	out := make([]byte, 0, len(content))
+	for i := 0; i < len(content); i++ {
+		c := content[i]
+		if c != '\\' || i+1 == len(content) {
+			out = append(out, c)
+			continue
+		}
+		next := content[i+1]
+		if at := strings.IndexByte(escapes, next); at >= 0 {
+			out = append(out, escaped[at])
+			i++
+			continue
+		}
+		if next == 'u' && i+6 <= len(content) {
+			if n, err := strconv.ParseUint(string(content[i+2:i+6]), 16, 16); err == nil && n < utf8.RuneSelf {
+				out = append(out, byte(n))
+				i += 5
+				continue
+			}
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// The characters behind a backslash, and what they stand for.
+const (
+	escapes = `"\/bfnrt`
+	escaped = "\"\\/\b\f\n\r\t"
+)
+
+// text judges the bytes of a file as they are.
+func text(content []byte) (rule string, found bool) {
 	lower := asciiLower(content) // of the same length, whatever the encoding
 	// An embedded secret of a stock gateway can be decrypted on every stock gateway.
 	if bytes.Contains(lower, []byte(`"ciphertext"`)) && bytes.Contains(lower, []byte(`"encrypted_key"`)) {

@@ -1,6 +1,9 @@
 package guard
 
 import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,7 +31,40 @@ func TestContent(t *testing.T) {
 		assert.True(t, found)
 		assert.Equal(t, "GitHub token", rule)
 	})
+	token := guardtest.Secrets()["GitHub token"].Text
+	embedded := `{"ciphertext":"AAAA","encrypted_key":"BBBB"}`
+	quoted := func(s string) string {
+		b, err := json.Marshal(map[string]string{"value": s})
+		require.NoError(t, err)
+		return strings.ReplaceAll(string(b), "=", `\u003d`) // as Ignition writes it
+	}
+	packed := func(s string) string {
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		_, err := w.Write([]byte(s))
+		require.NoError(t, err)
+		require.NoError(t, w.Close())
+		return b.String()
+	}
+	script := "db = connect()\npassword = " + `"T7u9-Kq2z.Wm4x"`
+	for name, content := range map[string]string{
+		"a script":                              script,
+		"a script in a view":                    quoted(script),
+		"a script in JSON in a view":            quoted(quoted(script)),
+		"an embedded secret in a text":          quoted(embedded),
+		"an embedded secret with escaped names": strings.ReplaceAll(embedded, "_", `\u005f`),
+		"a JDBC address in a view":              quoted("jdbc:mysql://db/x?user=a&password=Rt5-kLw9"),
+		"a token in a compressed file":          packed(token),
+		"a script in a compressed view":         packed(quoted(script)),
+		"a damaged compressed file":             packed(token)[:20],
+	} {
+		t.Run("found in "+name, func(t *testing.T) {
+			_, found := Content("data.bin", []byte(content))
+			assert.True(t, found)
+		})
+	}
 	for name, text := range map[string]string{
+		"a compressed file":      packed("harmless"),
 		"a view":                 `{"custom":{},"params":{"password":""},"props":{"type":"password-field","placeholder":"Password"},"root":{"type":"ia.container.flex"}}`,
 		"a binding":              `{"password":"{[.]Parameters/password}","token":"{this.custom.token}"}`,
 		"a script":               "def login(user, password):\n\treturn system.security.validateUser(user, password)\n",
