@@ -276,3 +276,22 @@ func TestRotatedProposalSecretIsNoticed(t *testing.T) {
 	write(t, file, "S3CR3T-2")
 	assert.NotEqual(t, first, Fingerprint(spec, b))
 }
+
+// TestExcludedPathsAreNotProposed: P3. A resource is proposed with all of its files, so excludePatterns have to hold for files beside a
+// watched one, too.
+func TestExcludedPathsAreNotProposed(t *testing.T) {
+	spec := proposing("https://git.example.com/a/b.git", nil, nil)
+	spec.Bidirectional.WatchPaths = []string{"projects/**"}
+	spec.Bidirectional.Guardrails.ExcludePatterns = []string{"**/recipe-*.json"}
+	s := settingsOf(spec, Beside{})
+	for path, excluded := range map[string]bool{
+		"projects/line/views/Main/recipe-1.json": true,
+		"projects/line/views/Main/view.json":     false,
+	} {
+		t.Run(path, func(t *testing.T) {
+			_, denied := s.Guard.Path(path, plan.Path("site/"+path))
+			assert.Equal(t, excluded, denied)
+			assert.Equal(t, !excluded, s.Watches(path))
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"path"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
@@ -49,7 +50,7 @@ func Settings(gs *v1alpha1.GatewaySync, e v1alpha1.Effective, f plan.Facts, secr
 	s := &propose.Settings{
 		Identity: propose.Identity{Namespace: f.Namespace, Gateway: f.GatewayName},
 		Labels:   b.PRLabels, Authors: authors(b), Revert: b.OnClosed == v1alpha1.OnClosedRevert, Watches: watches(b),
-		Guard: propose.Guard{Path: func(dest string, source plan.Path) (string, bool) { return guard.Path(dest, string(source)) }, Content: guard.Content},
+		Guard: propose.Guard{Path: paths(b), Content: guard.Content},
 	}
 	f.Vars = e.Vars
 	if err := fill(s, gs, b, f); err != nil {
@@ -76,15 +77,22 @@ func authors(b *v1alpha1.BidirectionalSpec) map[string]string {
 
 // watches returns the predicate of watchPaths without excludePatterns.
 func watches(b *v1alpha1.BidirectionalSpec) func(string) bool {
-	matches := func(patterns []string, p string) bool {
-		for _, pattern := range patterns {
-			if doublestar.MatchUnvalidated(pattern, p) {
-				return true
-			}
-		}
-		return false
-	}
 	return func(p string) bool { return matches(b.WatchPaths, p) && !matches(b.Guardrails.ExcludePatterns, p) }
+}
+
+// paths returns the guard's rules for paths. excludePatterns are among them, because a resource is proposed with all of its files, watched
+// or not.
+func paths(b *v1alpha1.BidirectionalSpec) func(dest string, source plan.Path) (string, bool) {
+	return func(dest string, source plan.Path) (string, bool) {
+		if rule, denied := guard.Path(dest, string(source)); denied {
+			return rule, true
+		}
+		return "guardrails.excludePatterns", matches(b.Guardrails.ExcludePatterns, dest)
+	}
+}
+
+func matches(patterns []string, p string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool { return doublestar.MatchUnvalidated(pattern, p) })
 }
 
 // fill sets what follows from the spec alone.
