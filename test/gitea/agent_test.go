@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,6 +107,16 @@ spec:
     profiles: {default: {mappings: [{source: services/gw/projects, destination: projects}]}}
 `, at, forge))
 	return l
+}
+
+// edit replaces a part of the GatewaySync.
+func (l *line) edit(old, by string) {
+	l.t.Helper()
+	file := filepath.Join(l.dir, "site.yaml")
+	text, err := os.ReadFile(file)
+	require.NoError(l.t, err)
+	require.Contains(l.t, string(text), old)
+	require.NoError(l.t, os.WriteFile(file, []byte(strings.Replace(string(text), old, by, 1)), 0o600))
 }
 
 // run starts the agent, which may have run before.

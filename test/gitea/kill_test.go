@@ -106,6 +106,9 @@ func TestKills(t *testing.T) {
 				g := newGate(t, s)
 				g.holds, g.after, g.left = step.holds, after, 0
 				l := prepare(t, g.URL, strings.Replace(at, s.url, g.URL, 1), prompt("line"), token)
+				if step.holds == nil { // the change must still settle when save returns
+					l.edit("debounce: 1s", "debounce: 10s")
+				}
 				l.run()
 				l.synced(first)
 				if step.holds != nil {
