@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/forge"
-	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -85,10 +84,11 @@ type Proposer struct {
 	job      *job
 	done     chan struct{}
 	failures int
-	due      time.Time // of the next attempt after a failure
-	declined string    // builtOf of changes whose push the server has declined; others are pushed before due
-	polls    time.Time // when the pull request is asked about next
-	revert   bool      // onClosed
+	failed   v1alpha1.Proposal // reason and message of the last failure
+	due      time.Time         // of the next attempt after a failure
+	declined string            // builtOf of changes whose push the server has declined; others are pushed before due
+	polls    time.Time         // when the pull request is asked about next
+	revert   bool              // onClosed
 }
 
 // job is work beside the loop.
@@ -226,10 +226,16 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	if err != nil {
 		return p.due, err
 	}
+	if p.rec.Ending != "" {
+		if now.Before(p.due) {
+			return p.due, nil
+		}
+		return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalState(p.rec.Ending), p.rec.Comment)
+	}
 	if merged, err := p.merged(base); err != nil || merged {
 		if merged {
 			p.Log.Info("pull request merged", "url", p.rec.URL, "branch", p.rec.Branch)
-			return p.finish(ctx, s, in.Notes, v1alpha1.ProposalMerged, "")
+			return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalMerged, "")
 		}
 		return p.due, err
 	}
@@ -243,7 +249,7 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 			return p.due, err
 		}
 		if p.rec.active() {
-			return p.finish(ctx, s, in.Notes, v1alpha1.ProposalWithdrawn, "It is proposed again from the commit that the gateway runs now.")
+			return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalWithdrawn, "It is proposed again from the commit that the gateway runs now.")
 		}
 	}
 	return p.follow(ctx, s, in, base)
@@ -257,12 +263,17 @@ func (p *Proposer) follow(ctx context.Context, s *Settings, in Input, base Base)
 		return wait, err
 	}
 	switch {
+	case p.rec.active() && p.rec.Merged && (len(c.Files) == 0 || !p.rec.covers(c)): // a reviewer may have changed the files
+		return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalMerged, "")
+	case p.rec.active() && p.rec.Merged: // the commit on the disk is older
+		p.show()
+		return time.Time{}, nil
 	case len(c.Refused) > 0:
 		p.refused(c)
 		return p.poll(ctx, s)
 	case len(c.Files) == 0 && p.rec.active() && !p.rec.keeps() && !p.rec.Foreign:
-		return p.finish(ctx, s, in.Notes, v1alpha1.ProposalWithdrawn, "The change was undone on the gateway.")
-	case len(c.Files) == 0 || p.rec.active() && c.Digest == p.rec.Digest && p.rec.Pending.IsZero() && (p.rec.Number > 0 || s.Forge == nil):
+		return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalWithdrawn, "The change was undone on the gateway.")
+	case len(c.Files) == 0 || p.rec.active() && c.Digest == p.rec.Digest && p.rec.Pending.IsZero() && (s.Forge == nil || p.rec.listed()):
 		p.show()
 		return p.poll(ctx, s)
 	case slices.Contains(p.rec.Closed, c.Digest):
@@ -387,80 +398,6 @@ func (p *Proposer) collect(notes Notes) error {
 	p.failures, p.due, p.declined, p.polls = 0, time.Time{}, "", p.Now().Add(jitter(pollEvery, p.rec.Branch))
 	p.show()
 	return nil
-}
-
-// poll asks the forge about an open pull request, if that is due.
-func (p *Proposer) poll(ctx context.Context, s *Settings) (time.Time, error) {
-	if s.Forge == nil || !p.rec.active() || p.rec.Number == 0 {
-		return time.Time{}, nil
-	}
-	if at := later(p.polls, p.due); p.Now().Before(at) {
-		return at, nil
-	}
-	rec := p.rec.clone()
-	p.start(ctx, func(ctx context.Context) outcome {
-		branch := rec.Branch
-		var list []forge.PullRequest
-		var err error
-		if rec.Shared {
-			list, err = s.Forge.Open(ctx, s.BaseBranch)
-		} else {
-			list, err = s.Forge.ByHead(ctx, branch, s.BaseBranch)
-		}
-		if err != nil {
-			return outcome{err: err}
-		}
-		i := slices.IndexFunc(list, func(pr forge.PullRequest) bool { return pr.Number == rec.Number })
-		return outcome{apply: func(r *record) {
-			switch {
-			case i < 0 && rec.Shared: // closed or merged: a merge shows in git
-				r.close()
-				r.end(string(v1alpha1.ProposalClosed))
-			case i >= 0 && list[i].State == forge.Closed:
-				p.Log.Info("pull request closed", "url", r.URL)
-				r.close()
-				r.end(string(v1alpha1.ProposalClosed))
-			case i >= 0 && !rec.Shared && list[i].Commit != "" && list[i].Commit != r.Tip.String():
-				r.Foreign = true
-			}
-			if i >= 0 && r.active() {
-				r.URL = oneLine(list[i].URL, 512)
-			}
-		}}
-	})
-	return time.Time{}, nil
-}
-
-// finish ends the proposal: it closes the pull request, unless it is merged, and deletes the branch if its tip is ours.
-func (p *Proposer) finish(ctx context.Context, s *Settings, notes Notes, how v1alpha1.ProposalState, comment string) (time.Time, error) {
-	rec := p.rec.clone()
-	p.rec.end(string(how))
-	if err := p.rec.save(notes); err != nil {
-		return p.due, err
-	}
-	p.settled()
-	p.show()
-	p.start(ctx, func(ctx context.Context) outcome {
-		var errs []error
-		if s.Forge != nil && rec.Number > 0 && !rec.Shared && how != v1alpha1.ProposalMerged {
-			pr, err := s.own(ctx, rec.Number)
-			if pr != nil {
-				err = s.Forge.Close(ctx, pr.Number, comment)
-			}
-			errs = append(errs, err)
-		}
-		if !rec.Shared && !rec.Foreign && !rec.Tip.IsZero() {
-			err := s.Remote.Push(ctx, branchRef(rec.Branch), rec.Tip, plan.ID{}, nil)
-			if !repo.IsStale(err) { // gone already, or not ours any more
-				errs = append(errs, err)
-			}
-		}
-		if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
-			p.Log.Warn("proposal not cleaned up", "branch", rec.Branch, "url", rec.URL, "error", err)
-		}
-		return outcome{}
-	})
-	return time.Time{}, nil
 }
 
 func later(a, b time.Time) time.Time {

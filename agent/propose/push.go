@@ -32,10 +32,11 @@ func (w *push) run(ctx context.Context, rec record) outcome {
 	rec, err := w.branch(ctx, rec)
 	switch {
 	case err != nil || w.s.Forge == nil || rec.Foreign:
-	case rec.Number == 0:
+	case rec.Number > 0:
+		rec, err = w.update(ctx, rec)
+	}
+	if err == nil && w.s.Forge != nil && !rec.Foreign && rec.Number == 0 {
 		rec, err = w.open(ctx, rec)
-	case !rec.Shared:
-		err = w.update(ctx, rec)
 	}
 	return outcome{apply: func(r *record) { *r = rec }, err: err}
 }
@@ -55,16 +56,23 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 			return rec, err
 		}
 	}
-	if !tip.IsZero() && tip != rec.Tip {
-		rec.Foreign = true
-		return rec, nil
+	if !tip.IsZero() {
+		own := tip == rec.Tip
+		if own {
+			own, err = w.s.owns(ctx, w.base, rec, tip)
+		}
+		if err != nil || !own {
+			rec.Foreign = !own
+			return rec, err
+		}
+		rec.own = tip
 	}
 	if tip == rec.Tip && !tip.IsZero() && rec.Pending.IsZero() && rec.Digest == w.c.Digest {
 		return rec, nil
 	}
 	if tip.IsZero() { // the first push, or the branch was deleted: it starts again from the commit on the disk
 		w.c = w.built
-		rec.Base, rec.Number, rec.URL, rec.Shared = w.base.Commit, 0, "", false
+		rec.Base, rec.Number, rec.URL, rec.Shared, rec.Merged = w.base.Commit, 0, "", false, false
 	}
 	parent := tip
 	if parent.IsZero() {
@@ -98,7 +106,7 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	if err != nil {
 		return rec, err
 	}
-	rec.Tip, rec.Pending = commit, plan.ID{}
+	rec.Tip, rec.Pending, rec.own = commit, plan.ID{}, commit
 	w.log.Info("changes pushed", "branch", w.s.Branch, "commit", commit.String(), "files", len(w.c.Files))
 	return rec, rec.save(w.notes)
 }
@@ -109,31 +117,29 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 	taken := func(why string) (record, plan.ID, error) {
 		return rec, tip, failure.New(v1alpha1.ReasonBranchTaken, "the branch %s exists, and %s: merge or delete it, or set another targetBranch", w.s.Branch, why)
 	}
+	text, err := w.base.CommitText(ctx, tip)
+	if err != nil {
+		return rec, tip, err
+	}
 	ended := tip == rec.Left
-	if !ended {
-		text, err := w.base.CommitText(ctx, tip)
+	t := readTrailers(text)
+	switch {
+	case t.gateway == "":
+		return taken("its tip " + tip.Short() + " is not a commit of an agent")
+	case t.gateway != w.s.String():
+		return taken("its tip " + tip.Short() + " is a commit of the gateway " + oneLine(t.gateway, 200))
+	case !ended && t.change == w.c.Digest:
+		rec.Branch, rec.Base, rec.Tip, rec.Digest, rec.Files = w.s.Branch, t.base, tip, t.change, filesOf(w.c)
+		rec.own = tip
+		w.log.Info("branch adopted", "branch", w.s.Branch, "commit", tip.String())
+		return rec, tip, rec.save(w.notes)
+	case !ended && w.s.Forge != nil:
+		list, err := w.s.Forge.ByHead(ctx, w.s.Branch, w.s.BaseBranch)
 		if err != nil {
 			return rec, tip, err
 		}
-		t := readTrailers(text)
-		switch {
-		case t.gateway == "":
-			return taken("its tip " + tip.Short() + " is not a commit of an agent")
-		case t.gateway != w.s.String():
-			return taken("its tip " + tip.Short() + " is a commit of the gateway " + oneLine(t.gateway, 200))
-		case t.change == w.c.Digest:
-			rec.Branch, rec.Base, rec.Tip, rec.Digest, rec.Files = w.s.Branch, t.base, tip, t.change, filesOf(w.c)
-			w.log.Info("branch adopted", "branch", w.s.Branch, "commit", tip.String())
-			return rec, tip, rec.save(w.notes)
-		}
-		if w.s.Forge != nil {
-			list, err := w.s.Forge.ByHead(ctx, w.s.Branch, w.s.BaseBranch)
-			if err != nil {
-				return rec, tip, err
-			}
-			own := slices.DeleteFunc(list, func(pr forge.PullRequest) bool { return pr.Fork })
-			ended = len(own) > 0 && !slices.ContainsFunc(own, func(pr forge.PullRequest) bool { return pr.State == forge.Open })
-		}
+		own := slices.DeleteFunc(list, func(pr forge.PullRequest) bool { return pr.Fork })
+		ended = len(own) > 0 && !slices.ContainsFunc(own, func(pr forge.PullRequest) bool { return pr.State == forge.Open })
 	}
 	if !ended {
 		return taken("it has changes of this gateway that the agent no longer knows")
@@ -171,58 +177,81 @@ func (w *push) draft(began plan.ID) (*repo.Draft, error) {
 	return repo.NewDraft(w.base.Objects, root, w.c.edits)
 }
 
-// update brings the text of the pull request up to date.
-func (w *push) update(ctx context.Context, rec record) error {
+// update brings the text of the pull request up to date. If the pull request has ended, it forgets the number, because what was pushed
+// since needs another one.
+func (w *push) update(ctx context.Context, rec record) (record, error) {
+	if rec.Shared || rec.Listed == rec.Digest {
+		return rec, nil
+	}
 	pr, err := w.s.own(ctx, rec.Number)
-	if err != nil || pr == nil {
-		return err
-	}
-	return w.s.Forge.Update(ctx, pr.Number, subject(w.s.Identity, w.c), body(w.s.Identity, w.c, w.base.Commit))
-}
-
-// own returns the pull request of this gateway's branch with a number, or nil. The number comes from the record, which programs of the
-// gateway can change, so it alone says nothing.
-func (s *Settings) own(ctx context.Context, number int64) (*forge.PullRequest, error) {
-	list, err := s.Forge.ByHead(ctx, s.Branch, s.BaseBranch)
-	if err != nil {
-		return nil, err
-	}
-	for i := range list {
-		if pr := &list[i]; pr.Number == number && pr.Branch == s.Branch && !pr.Fork {
-			return pr, nil
+	switch {
+	case err != nil:
+		return rec, err
+	case pr != nil && pr.State == forge.Merged && pr.Commit == rec.Tip.String():
+		rec.Merged = true
+	case pr == nil || pr.State != forge.Open:
+		rec.Number, rec.URL = 0, ""
+		return rec, nil
+	default:
+		joined, rec, err := w.yield(ctx, rec, pr)
+		if err != nil || joined {
+			return rec, err
+		}
+		if err := w.s.Forge.Update(ctx, pr.Number, subject(w.s.Identity, w.c), body(w.s.Identity, w.c, w.base.Commit)); err != nil {
+			return rec, err
 		}
 	}
-	return nil, nil
+	rec.Listed = rec.Digest
+	return rec, rec.save(w.notes)
 }
 
-// open opens the pull request, or adopts one that is open: of this branch, or of another gateway that made the same change.
+// open opens the pull request, or adopts one that is open: of this branch, or of another gateway that made the same change. The record has
+// no number before the last check, so an attempt that ends between creation and check is repeated.
 func (w *push) open(ctx context.Context, rec record) (record, error) {
 	if rec.Foreign {
 		return rec, nil
 	}
-	mine, err := w.mine(ctx)
+	pr, err := w.mine(ctx)
 	if err != nil {
 		return rec, err
 	}
-	if mine != nil {
-		return w.adopt(rec, mine, "adopted")
+	result := "adopted"
+	if pr == nil {
+		if err := w.wait(ctx, jitterOf(w.s.String())); err != nil {
+			return rec, err
+		}
+		if other, err := w.same(ctx, 0); err != nil {
+			return rec, err
+		} else if other != nil {
+			return w.join(ctx, rec, other)
+		}
+		if pr, result, err = w.create(ctx); err != nil {
+			return rec, err
+		}
 	}
-	if err := w.wait(ctx, jitterOf(w.s.String())); err != nil {
+	if joined, rec, err := w.yield(ctx, rec, pr); err != nil || joined {
 		return rec, err
 	}
-	if other, err := w.same(ctx, 0); err != nil {
+	if rec, err = w.adopt(rec, pr, result); err != nil {
 		return rec, err
-	} else if other != nil {
-		return w.join(ctx, rec, other)
 	}
+	if result == "created" {
+		rec.Listed = rec.Digest
+	}
+	return w.update(ctx, rec)
+}
+
+// create opens a pull request. If the branch has one meanwhile, it returns that.
+func (w *push) create(ctx context.Context) (*forge.PullRequest, string, error) {
 	pr, err := w.s.Forge.Create(ctx, forge.Draft{
 		Branch: w.s.Branch, Base: w.s.BaseBranch, Labels: w.s.Labels, Title: subject(w.s.Identity, w.c), Body: body(w.s.Identity, w.c, w.base.Commit),
 	})
 	if errors.Is(err, forge.ErrExists) {
-		if mine, err = w.mine(ctx); err == nil && mine != nil {
-			return w.adopt(rec, mine, "adopted")
+		mine, err := w.mine(ctx)
+		if err == nil && mine != nil {
+			return mine, "adopted", nil
 		}
-		return rec, errors.Join(forge.ErrExists, err)
+		return nil, "", errors.Join(forge.ErrExists, err)
 	}
 	if w.opened != nil {
 		result := v1alpha1.Reason("ok")
@@ -232,24 +261,25 @@ func (w *push) open(ctx context.Context, rec record) (record, error) {
 		w.opened(w.s.Provider, string(result))
 	}
 	if err != nil {
-		return rec, err
+		return nil, "", err
 	}
 	for _, n := range pr.Notes {
 		w.log.Warn("pull request note", "url", pr.URL, "note", n)
 	}
-	rec, err = w.adopt(rec, &pr, "created")
-	if err != nil {
-		return rec, err
-	}
-	// Another gateway may have opened one for the same change meanwhile. The older one stays.
+	return &pr, "created", nil
+}
+
+// yield closes the pull request of this gateway if another gateway has an older one with the same change, and reports whether it did.
+func (w *push) yield(ctx context.Context, rec record, pr *forge.PullRequest) (bool, record, error) {
 	other, err := w.same(ctx, pr.Number)
 	if err != nil || other == nil || other.Number > pr.Number {
-		return rec, err
+		return false, rec, err
 	}
-	if err := w.s.Forge.Close(ctx, pr.Number, "The same change is proposed by another gateway."); err != nil {
-		return rec, err
+	if err := w.s.retract(ctx, pr, "The same change is proposed by another gateway."); err != nil {
+		return false, rec, err
 	}
-	return w.join(ctx, rec, other)
+	rec, err = w.join(ctx, rec, other)
+	return true, rec, err
 }
 
 // mine returns the open pull request of the branch, or nil.
@@ -290,7 +320,7 @@ func (w *push) adopt(rec record, pr *forge.PullRequest, result string) (record, 
 // join follows the pull request of another gateway, and deletes the branch of this one.
 func (w *push) join(ctx context.Context, rec record, other *forge.PullRequest) (record, error) {
 	tip := rec.Tip
-	rec.Shared, rec.Tip = true, plan.ID{}
+	rec.Shared, rec.Head, rec.Tip = true, other.Branch, plan.ID{}
 	rec, err := w.adopt(rec, other, "shared")
 	if err != nil {
 		return rec, err

@@ -39,8 +39,17 @@ type record struct {
 	URL    string `json:"url,omitempty"`
 	// Shared reports that the pull request is that of another gateway, which made the same change.
 	Shared bool `json:"shared,omitempty"`
+	// Head is the branch of a shared pull request.
+	Head string `json:"head,omitempty"`
+	// Listed is the digest in the text of the pull request.
+	Listed string `json:"listed,omitempty"`
+	// Merged reports that the forge has merged the pull request. The commit on the disk may be older.
+	Merged bool `json:"merged,omitempty"`
 	// Foreign reports that the tip of the branch was not ours.
 	Foreign bool `json:"foreign,omitempty"`
+	// Ending is how the proposal ends, while its pull request is still to be closed and its branch to be deleted. Comment tells why.
+	Ending  string `json:"ending,omitempty"`
+	Comment string `json:"comment,omitempty"`
 	// Ended is how the last proposal ended, shown until the next one.
 	Ended string `json:"ended,omitempty"`
 	// Left is the tip of the last proposal's branch, which may still exist.
@@ -51,6 +60,8 @@ type record struct {
 	Renewed string `json:"renewed,omitempty"`
 	// Pushes are the times of the last pushes.
 	Pushes []time.Time `json:"pushes,omitempty"`
+
+	own plan.ID // a tip that this process has pushed or examined; the file can be forged, so it is not read from there
 }
 
 // proposed is a file of a proposal.
@@ -80,10 +91,15 @@ func (r *record) end(how string) {
 	*r = record{Ended: how, Left: left, Closed: r.Closed, Pushes: r.Pushes, URL: r.URL, Number: r.Number, Branch: r.Branch, Renewed: r.Renewed}
 }
 
+// listed reports whether the pull request is open and shows the changes.
+func (r *record) listed() bool {
+	return r.Number > 0 && (r.Shared || r.Foreign || r.Listed == r.Digest)
+}
+
 // close remembers a digest that was closed.
-func (r *record) close() {
-	if r.Digest != "" && !slices.Contains(r.Closed, r.Digest) {
-		r.Closed = append(r.Closed, r.Digest)
+func (r *record) close(digest string) {
+	if digest != "" && !slices.Contains(r.Closed, digest) {
+		r.Closed = append(r.Closed, digest)
 		r.Closed = r.Closed[max(0, len(r.Closed)-maxClosed):]
 	}
 }
@@ -153,6 +169,16 @@ func (r *record) keeps() bool {
 	return false
 }
 
+// covers reports whether the proposal has all of these changes.
+func (r *record) covers(c *Changes) bool {
+	for _, f := range c.Files {
+		if had, ok := r.Files[f.Source]; !ok || had.ID != f.ID || had.Exec != f.Exec {
+			return c.Digest == r.Digest
+		}
+	}
+	return len(c.Refused) == 0
+}
+
 func (r record) clone() record {
 	r.Files, r.Closed, r.Pushes = maps.Clone(r.Files), slices.Clone(r.Closed), slices.Clone(r.Pushes)
 	return r
@@ -161,7 +187,7 @@ func (r record) clone() record {
 // keep adds the files of the proposal that a sync has overwritten: the next commit must not take them back. Their content is on the server
 // and not here. The record can be forged, so each file has to pass the rules for paths again.
 func (p *Proposer) keep(s *Settings, base Base, c *Changes) *Changes {
-	if len(c.Files) == 0 || len(c.Refused) > 0 || p.rec.Tip.IsZero() || !p.rec.keeps() {
+	if len(c.Files) == 0 || len(c.Refused) > 0 || p.rec.Merged || p.rec.Tip.IsZero() || !p.rec.keeps() {
 		return c
 	}
 	out := &Changes{Files: slices.Clone(c.Files), Digest: c.Digest, edits: slices.Clone(c.edits), bare: c.bare}

@@ -42,6 +42,7 @@ func (p *Proposer) fail(err error) {
 		state = v1alpha1.ProposalForeign
 	}
 	p.status.State, p.status.Reason, p.status.Message = state, reason, message
+	p.failed = p.status
 }
 
 // refused shows why changes are not proposed.
@@ -69,6 +70,10 @@ func (p *Proposer) show() {
 	switch {
 	case !r.active():
 		st.State = v1alpha1.ProposalState(r.Ended)
+	case r.Ending != "":
+		st.State = v1alpha1.ProposalState(r.Ending)
+	case r.Merged:
+		st.State, st.Message = v1alpha1.ProposalMerged, "the gateway has not received the merge yet"
 	case r.Foreign:
 		st.State, st.Reason, st.Message = v1alpha1.ProposalForeign, v1alpha1.ReasonBranchTaken, "another author committed to the branch: the agent pushes nothing more until the pull request ends"
 	case !r.Pending.IsZero(): // the server has it or not
@@ -77,6 +82,9 @@ func (p *Proposer) show() {
 		st.State = v1alpha1.ProposalOpen
 	default:
 		st.State = v1alpha1.ProposalPushed
+	}
+	if p.failures > 0 && st.Reason == "" { // of the last attempt, until one succeeds
+		st.Reason, st.Message = p.failed.Reason, p.failed.Message
 	}
 	p.status = st
 }

@@ -223,7 +223,7 @@ const (
 	ProposalPushed    ProposalState = "Pushed"    // the branch is pushed, and no pull request is wanted
 	ProposalOpen      ProposalState = "Open"      // the pull request is open
 	ProposalForeign   ProposalState = "Foreign"   // another author committed to the branch: the agent pushes no more
-	ProposalMerged    ProposalState = "Merged"    // git has the change
+	ProposalMerged    ProposalState = "Merged"    // the forge merged it: git has the change
 	ProposalClosed    ProposalState = "Closed"    // the pull request was closed without a merge
 	ProposalWithdrawn ProposalState = "Withdrawn" // a user undid the change on the gateway
 )

@@ -1,0 +1,148 @@
+package propose
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// poll asks the forge about an open pull request, if that is due.
+func (p *Proposer) poll(ctx context.Context, s *Settings) (time.Time, error) {
+	if s.Forge == nil || !p.rec.active() || p.rec.Number == 0 || p.rec.Merged {
+		return time.Time{}, nil
+	}
+	if at := later(p.polls, p.due); p.Now().Before(at) {
+		return at, nil
+	}
+	rec := p.rec.clone()
+	p.start(ctx, func(ctx context.Context) outcome {
+		branch := rec.Branch
+		if rec.Shared {
+			branch = rec.Head
+		}
+		list, err := s.Forge.ByHead(ctx, branch, s.BaseBranch)
+		if err != nil {
+			return outcome{err: err}
+		}
+		i := slices.IndexFunc(list, func(pr forge.PullRequest) bool { return pr.Number == rec.Number && !pr.Fork })
+		return outcome{apply: func(r *record) {
+			switch {
+			case i < 0:
+			case rec.Shared && digestOf(list[i].Body) != r.Digest: // its gateway has undone the change, or has made another one
+				p.Log.Info("pull request no longer shared", "url", r.URL)
+				r.end("")
+			case list[i].State == forge.Closed:
+				p.Log.Info("pull request closed", "url", r.URL)
+				r.close(r.Digest)
+				if p.built != nil && r.covers(p.built) { // without the files that a sync has overwritten
+					r.close(p.built.Digest)
+				}
+				r.end(string(v1alpha1.ProposalClosed))
+			case list[i].State == forge.Merged:
+				p.Log.Info("pull request merged", "url", r.URL)
+				r.Merged = true
+			case !rec.Shared && list[i].Commit != "" && list[i].Commit != r.Tip.String():
+				r.Foreign = true
+			}
+			if i >= 0 && r.active() {
+				r.URL = oneLine(list[i].URL, 512)
+			}
+		}}
+	})
+	return time.Time{}, nil
+}
+
+// finish ends the proposal. What others can see of it is removed first, and again until that succeeds.
+func (p *Proposer) finish(ctx context.Context, s *Settings, base Base, notes Notes, how v1alpha1.ProposalState, comment string) (time.Time, error) {
+	p.rec.Ending, p.rec.Comment = string(how), comment
+	if err := p.rec.save(notes); err != nil {
+		return p.due, err
+	}
+	p.settled()
+	p.show()
+	rec := p.rec.clone()
+	p.start(ctx, func(ctx context.Context) outcome {
+		if err := remove(ctx, s, base, rec); err != nil {
+			return outcome{err: err}
+		}
+		return outcome{apply: func(r *record) { r.end(r.Ending) }}
+	})
+	return time.Time{}, nil
+}
+
+// remove closes the pull request, unless it is merged, and deletes the branch. A branch whose tip is not a commit of this gateway's agent
+// stays, and so does its pull request.
+func remove(ctx context.Context, s *Settings, base Base, rec record) error {
+	if rec.Shared {
+		return nil
+	}
+	tip, err := tipOf(ctx, s.Remote, branchRef(rec.Branch))
+	if err != nil {
+		return err
+	}
+	if !tip.IsZero() {
+		if tip != rec.Tip && tip != rec.Pending {
+			return nil
+		}
+		if own, err := s.owns(ctx, base, rec, tip); err != nil || !own {
+			return err
+		}
+	}
+	if s.Forge != nil && rec.Number > 0 && rec.Ending != string(v1alpha1.ProposalMerged) {
+		pr, err := s.own(ctx, rec.Number)
+		if err == nil && pr != nil && pr.State == forge.Open {
+			err = s.retract(ctx, pr, rec.Comment)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if tip.IsZero() {
+		return nil
+	}
+	err = s.Remote.Push(ctx, branchRef(rec.Branch), tip, plan.ID{}, nil)
+	if repo.IsStale(err) || failure.Reason(err, "") == v1alpha1.ReasonPushRejected { // it is not ours anymore, or must stay
+		return nil
+	}
+	return err
+}
+
+// owns reports whether a tip of the gateway's branch is a commit of its agent, which puts its commits only on its own and on the commit that
+// the branch began with. The record can be forged, so the commit on the server decides.
+func (s *Settings) owns(ctx context.Context, base Base, rec record, tip plan.ID) (bool, error) {
+	if tip == rec.own {
+		return true, nil
+	}
+	text, err := base.CommitText(ctx, tip)
+	return err == nil && readTrailers(text).gateway == s.String(), err
+}
+
+// own returns the pull request of this gateway's branch with a number, or nil. The number comes from the record, which programs of the
+// gateway can change, so it alone says nothing.
+func (s *Settings) own(ctx context.Context, number int64) (*forge.PullRequest, error) {
+	list, err := s.Forge.ByHead(ctx, s.Branch, s.BaseBranch)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		if pr := &list[i]; pr.Number == number && pr.Branch == s.Branch && !pr.Fork {
+			return pr, nil
+		}
+	}
+	return nil, nil
+}
+
+// retract closes a pull request of this gateway. Other gateways that made the same change may follow it. Because its text loses the digest,
+// they see that no reviewer closed it, and propose the change themselves.
+func (s *Settings) retract(ctx context.Context, pr *forge.PullRequest, why string) error {
+	if err := s.Forge.Update(ctx, pr.Number, pr.Title, why); err != nil {
+		return err
+	}
+	return s.Forge.Close(ctx, pr.Number, why)
+}

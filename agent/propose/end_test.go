@@ -1,0 +1,237 @@
+package propose
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// TestEndOfAProposal: P1, P2, P7.
+func TestEndOfAProposal(t *testing.T) {
+	t.Run("merged with a commit of the reviewer", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		pl.repo.Checkout("gateway-changes/plants/a")
+		pl.repo.Commit("review", gitserver.Files(withView(t, `{"v":22}`)))
+		pl.repo.Checkout("main")
+		pl.merge("merge")
+		pl.repo.Git("update-ref", "-d", "refs/heads/gateway-changes/plants/a")
+		g.settle(10 * minute)
+		assert.Equal(t, v1alpha1.ProposalMerged, g.state())
+		assert.NotZero(t, g.pull())
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalMerged, g.state())
+		g.save(`{"v":3}`)
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalOpen, g.state())
+		assert.Len(t, pl.hub.open(), 1)
+	})
+	t.Run("main went on between merge and deployment", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		pl.merge("squash")
+		pl.repo.Checkout("main")
+		pl.repo.Commit("more", gitserver.Files(withView(t, `{"v":9}`)))
+		g.pull()
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalMerged, g.state())
+		g.save(`{"v":3}`)
+		g.settle(20 * minute)
+		assert.Len(t, pl.hub.open(), 1)
+	})
+	t.Run("a shared pull request is merged and not deployed yet", func(t *testing.T) {
+		pl := newPlant(t)
+		a, b := pl.gateway("a"), pl.gateway("b")
+		a.save(`{"v":2}`)
+		a.settle(minute)
+		b.save(`{"v":2}`)
+		b.settle(minute)
+		require.Equal(t, v1alpha1.ProposalOpen, b.state())
+		pl.merge("squash")
+		b.settle(20 * minute)
+		assert.NotEqual(t, v1alpha1.ProposalClosed, b.state(), "%+v", b.last)
+		b.pull()
+		b.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalMerged, b.state(), "%+v", b.last)
+	})
+	t.Run("another gateway opens one first, and the forge fails", func(t *testing.T) {
+		for call := 4; call < 7; call++ {
+			pl := newPlant(t)
+			b := pl.gateway("b")
+			b.save(`{"v":2}`)
+			// the other gateway creates between our look and our creation
+			h := &racing{failing: &failing{hub: pl.hub, at: call - 1, err: failure.New(v1alpha1.ReasonGitUnreachable, "down")}, pl: pl, t: t}
+			b.settings.Forge = h
+			b.settle(minute)
+			b.settle(time.Hour)
+			assert.Len(t, pl.hub.open(), 1, "call %d", call)
+		}
+	})
+	t.Run("the reason stays until an attempt succeeds", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		require.Equal(t, v1alpha1.ProposalOpen, g.state())
+		g.settings.Forge = &broken{pl.hub}
+		g.clock = g.clock.Add(10 * minute)
+		g.step()
+		<-g.p.Done()
+		g.step()
+		require.Equal(t, v1alpha1.ReasonAuthFailed, g.last.Reason)
+		g.clock = g.clock.Add(10 * time.Second)
+		g.step()
+		assert.Equal(t, v1alpha1.ReasonAuthFailed, g.last.Reason)
+	})
+	t.Run("closed after a sync overwrote a file", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		g.save(`{"v":2}`)
+		g.disk.Write("config/resources/core/a/data.bin", "from a user")
+		g.settle(minute)
+		pl.repo.Commit("second", gitserver.Files(withView(t, `{"v":9}`)))
+		g.pull()
+		g.settle(minute)
+		require.NoError(t, pl.hub.Close(t.Context(), 1, ""))
+		g.settle(20 * minute)
+		assert.Equal(t, v1alpha1.ProposalClosed, g.state())
+		g.settle(20 * minute)
+		assert.Len(t, pl.hub.list, 1)
+	})
+	t.Run("undone after an interrupted push", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		before := g.disk.Files()
+		g.settings.Forge = nil
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		rec, err := loadRecord(g.notes)
+		require.NoError(t, err)
+		rec.Pending, rec.Tip = rec.Tip, plan.ID{}
+		require.NoError(t, rec.save(g.notes))
+		g.restart()
+		for _, name := range []string{"view.json", "resource.json", "thumbnail.png"} {
+			g.disk.Write(view+name, before[view+name])
+		}
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ProposalWithdrawn, g.state())
+		assert.Empty(t, pl.repo.Git("for-each-ref", "refs/heads/gateway-changes"))
+	})
+	t.Run("undone while the forge is down", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		before := g.disk.Files()
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		g.settings.Forge = &broken{pl.hub}
+		for _, name := range []string{"view.json", "resource.json", "thumbnail.png"} {
+			g.disk.Write(view+name, before[view+name])
+		}
+		g.settle(minute)
+		g.settings.Forge = pl.hub
+		g.settle(time.Hour)
+		assert.Empty(t, pl.hub.open(), "%v", g.state())
+	})
+	t.Run("a forged record of an ended proposal deletes no branch", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		pl.repo.Git("branch", "gateway-changes/plants/a", "main")
+		pl.repo.Checkout("gateway-changes/plants/a")
+		tip := pl.repo.Commit("people", gitserver.Write("unmapped/readme.md", "work"))
+		pl.repo.Checkout("main")
+		id, err := plan.ParseID(tip)
+		require.NoError(t, err)
+		forged := record{Left: id, Ended: "Merged"}
+		require.NoError(t, forged.save(g.notes))
+		g.save(`{"v":2}`)
+		g.settle(minute)
+		assert.Equal(t, v1alpha1.ReasonBranchTaken, g.last.Reason)
+		assert.Equal(t, tip, pl.repo.Git("rev-parse", "gateway-changes/plants/a"))
+	})
+	t.Run("a forged tip deletes no branch", func(t *testing.T) {
+		pl := newPlant(t)
+		g := pl.gateway("a")
+		pl.repo.Git("branch", "gateway-changes/plants/a", "main")
+		pl.repo.Checkout("gateway-changes/plants/a")
+		tip := pl.repo.Commit("people", gitserver.Write("unmapped/readme.md", "work"))
+		pl.repo.Checkout("main")
+		id, err := plan.ParseID(tip)
+		require.NoError(t, err)
+		forged := record{Branch: "gateway-changes/plants/a", Tip: id, Digest: "x", Files: map[plan.Path]proposed{}}
+		require.NoError(t, forged.save(g.notes))
+		g.settle(minute)
+		assert.Equal(t, tip, pl.repo.Git("for-each-ref", "--format=%(objectname)", "refs/heads/gateway-changes/plants/a"))
+	})
+	t.Run("the owner of a shared pull request undoes the change", func(t *testing.T) {
+		pl := newPlant(t)
+		a, b := pl.gateway("a"), pl.gateway("b")
+		before := a.disk.Files()
+		a.save(`{"v":2}`)
+		a.settle(minute)
+		b.save(`{"v":2}`)
+		b.settle(minute)
+		for _, name := range []string{"view.json", "resource.json", "thumbnail.png"} {
+			a.disk.Write(view+name, before[view+name])
+		}
+		a.settle(minute)
+		b.settle(time.Hour)
+		assert.Len(t, pl.hub.open(), 1, "b still has the change: %v", b.state())
+	})
+	t.Run("two changes become the same", func(t *testing.T) {
+		pl := newPlant(t)
+		a, b, follower := pl.gateway("a"), pl.gateway("b"), pl.gateway("c")
+		a.save(`{"v":2}`)
+		a.settle(minute)
+		b.save(`{"v":3}`)
+		b.settle(minute)
+		follower.save(`{"v":3}`)
+		follower.settle(minute)
+		require.Len(t, pl.hub.open(), 2)
+		b.save(`{"v":2}`)
+		b.settle(time.Hour)
+		require.Len(t, pl.hub.open(), 1)
+		follower.settle(time.Hour)
+		assert.Len(t, pl.hub.open(), 2, "c has another change: %+v", follower.last)
+	})
+}
+
+type broken struct{ *hub }
+
+func (b *broken) err() error { return failure.New(v1alpha1.ReasonAuthFailed, "expired") }
+func (b *broken) ByHead(ctx context.Context, branch, base string) ([]forge.PullRequest, error) {
+	return nil, b.err()
+}
+func (b *broken) Open(ctx context.Context, base string) ([]forge.PullRequest, error) {
+	return nil, b.err()
+}
+func (b *broken) Close(ctx context.Context, n int64, s string) error { return b.err() }
+
+type racing struct {
+	*failing
+	pl   *plant
+	t    *testing.T
+	done bool
+}
+
+func (r *racing) Create(ctx context.Context, d forge.Draft) (forge.PullRequest, error) {
+	if !r.done {
+		r.done = true
+		a := r.pl.gateway("a")
+		a.save(`{"v":2}`)
+		a.settle(minute)
+	}
+	return r.failing.Create(ctx, d)
+}
