@@ -211,13 +211,13 @@ func TestEndOfAProposal(t *testing.T) {
 type broken struct{ *hub }
 
 func (b *broken) err() error { return failure.New(v1alpha1.ReasonAuthFailed, "expired") }
-func (b *broken) ByHead(ctx context.Context, branch, base string) ([]forge.PullRequest, error) {
+func (b *broken) ByHead(_ context.Context, _, _ string) ([]forge.PullRequest, error) {
 	return nil, b.err()
 }
-func (b *broken) Open(ctx context.Context, base string) ([]forge.PullRequest, error) {
+func (b *broken) Open(_ context.Context, _ string) ([]forge.PullRequest, error) {
 	return nil, b.err()
 }
-func (b *broken) Close(ctx context.Context, n int64, s string) error { return b.err() }
+func (b *broken) Close(_ context.Context, _ int64, _ string) error { return b.err() }
 
 type racing struct {
 	*failing
