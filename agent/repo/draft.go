@@ -64,16 +64,13 @@ type Trees interface {
 func (s *Store) TreeBytes(id plan.ID) ([]byte, error) { return s.packs.RawTree(id) }
 
 // NewDraft applies edits to the tree root of base. Trees are spliced as raw bytes along the changed paths, so nothing else in them
-// changes. Two edits must not have the same path.
+// changes. Two edits must not have the same path. The draft keeps the content of the edits, which must not change afterwards.
 func NewDraft(base Trees, root plan.ID, edits []Edit) (*Draft, error) {
 	d := &Draft{base: base, objects: map[plan.ID]object{}, trees: map[plan.ID][]plan.Entry{}}
 	edits = slices.Clone(edits)
-	for i, e := range edits {
+	for _, e := range edits {
 		if err := checkEdit(e.Path); err != nil {
 			return nil, err
-		}
-		if !e.Delete {
-			edits[i].Content = slices.Clone(e.Content)
 		}
 	}
 	slices.SortFunc(edits, func(a, b Edit) int { return strings.Compare(a.Path, b.Path) })
