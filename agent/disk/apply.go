@@ -72,6 +72,9 @@ func (r *run) finish() (Result, error) {
 		err = r.saveDisplaced()
 	}
 	if err == nil {
+		err = r.takeSnapshot()
+	}
+	if err == nil {
 		err = r.syncNames()
 	}
 	committed := false
@@ -82,6 +85,11 @@ func (r *run) finish() (Result, error) {
 	case err == nil:
 		if err := (recovery{r.d}).recoverAndClean(); err != nil {
 			r.d.log.Warn("cannot clean up after the sync", "error", err)
+		}
+		if r.retain.Keep > 0 {
+			if err := r.d.pruneSnapshots(r.retain); err != nil {
+				r.d.log.Warn("cannot prune snapshots", "error", err)
+			}
 		}
 		return r.result(true), nil
 	case committed:
@@ -123,15 +131,21 @@ func (r *run) result(applied bool) Result {
 func (r *run) commit() (committed bool, err error) {
 	h := r.Header
 	h.Complete = h.Complete && !r.doubtful
-	if committed, err = r.d.rewrite(h, r.Edits()); err != nil {
+	base := r.d.manifest()
+	if r.From != "" {
+		if base, err = r.d.manifestOf(r.From); err != nil {
+			return false, err
+		}
+		defer func() { _ = base.Close() }() // opened for reading
+	}
+	if committed, err = r.d.rewrite(h, base, r.Edits()); err != nil {
 		return committed, err
 	}
 	return true, r.d.own.drop(journalFile)
 }
 
-// rewrite applies edits to the manifest: it writes a new file and renames it over the old one.
-func (d *Dir) rewrite(h plan.Header, next format.Edits) (renamed bool, err error) {
-	old := d.manifest()
+// rewrite applies edits to old: it writes a new manifest and renames it over the present one.
+func (d *Dir) rewrite(h plan.Header, old *format.Manifest, next format.Edits) (renamed bool, err error) {
 	renamed, err = d.own.write(manifestFile, func(w io.Writer) error { return format.Merge(w, h, old, next) })
 	if !renamed {
 		return false, err
@@ -154,7 +168,7 @@ func (r *run) recordOnly() error {
 	if err != nil || same {
 		return err
 	}
-	_, err = r.d.rewrite(r.Header, r.Edits())
+	_, err = r.d.rewrite(r.Header, r.d.manifest(), r.Edits())
 	return err
 }
 

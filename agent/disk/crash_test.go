@@ -28,10 +28,12 @@ type crashWorld struct {
 	// that other steps omit.
 	quiet bool
 	// plain simulates a file system without exchange and no-replace renames.
-	plain         bool
-	one, two      tree
-	before, after map[string]string // expected files before and after the sync
-	gateways      []string          // contents that exist only on the gateway
+	plain bool
+	// snapshots makes the sync take a snapshot, which check takes back. mayLack allows that there is none, after a crash in doubt.
+	snapshots, mayLack bool
+	one, two           tree
+	before, after      map[string]string // expected files before and after the sync
+	gateways           []string          // contents that exist only on the gateway
 }
 
 func newCrashWorld() *crashWorld {
@@ -141,7 +143,13 @@ func (w *crashWorld) ends(t testing.TB, root string) {
 	}
 }
 
-func (w *crashWorld) sync(t testing.TB, d *Dir) (Result, error) { return tryApply(t, d, w.two, w.mods) }
+func (w *crashWorld) sync(t testing.TB, d *Dir) (Result, error) {
+	var o Snapshots
+	if w.snapshots {
+		o = anySnapshots
+	}
+	return tryApplyWith(t, d, w.two, o, w.mods)
+}
 
 // check asserts the invariants of trust.md after a crash and a restart. The next sync must deliver commit two, and a further one
 // must do nothing.
@@ -181,7 +189,27 @@ func (w *crashWorld) check(t *testing.T, root string) (forward bool) {
 	assert.Zero(t, steps, "INV6: the second run does nothing")
 	assert.Zero(t, res.Created+res.Updated+res.Deleted+res.Saved)
 	d.vol.Around = quick
+	if w.snapshots {
+		w.takeBack(t, root, d)
+	}
 	return forward
+}
+
+// takeBack takes back the sync.
+func (w *crashWorld) takeBack(t *testing.T, root string, d *Dir) {
+	t.Helper()
+	names := ids(t, d)
+	if len(names) == 0 && w.mayLack {
+		return
+	}
+	require.Len(t, names, 1)
+	_, err := takeBack(t, d, names[0], nil)
+	require.NoError(t, err)
+	want := maps.Clone(w.before)
+	delete(want, "projects/q/linked.json") // a link stays in lost+found
+	require.Empty(t, cmp.Diff(want, contents(t, root)))
+	assert.Equal(t, w.one.id(), d.Manifest().Header().Commit)
+	assertNoLeftovers(t, root)
 }
 
 // assertNothingLost checks that each content of the gateway is live or in lost+found.
@@ -226,7 +254,7 @@ func stride(n int) int {
 func TestFailureOfAnyStep(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		w := newCrashWorld()
-		w.plain = plain
+		w.plain, w.snapshots = plain, true
 		n := w.steps(t)
 		for fail := 1; fail <= n; fail += stride(1) {
 			ok := t.Run(fmt.Sprintf("plain=%v %d", plain, fail), func(t *testing.T) {
@@ -279,6 +307,58 @@ func TestCrashDuringRollback(t *testing.T) {
 			}
 		}
 	}
+}
+
+// F14: a power cut while a snapshot is taken back leaves the files from before or after it, and it can be taken back again.
+func TestCrashDuringTakeBack(t *testing.T) {
+	w := newCrashWorld()
+	w.snapshots = true
+	build := func(t *testing.T) (root string, after map[string]string) {
+		root = w.build(t)
+		d, err := Open(root, Options{around: quick})
+		require.NoError(t, err)
+		_, err = w.sync(t, d)
+		require.NoError(t, err)
+		require.NoError(t, d.Close())
+		return root, contents(t, root)
+	}
+	ends := map[bool]int{}
+	for stop, done := 1, false; !done; stop += stride(1) {
+		ok := t.Run(strconv.Itoa(stop), func(t *testing.T) {
+			root, two := build(t)
+			c := newPowerCut(t, root)
+			c.stop, c.strict = stop, stop%2 == 0
+			d, err := Open(root, Options{around: c.around})
+			if err == nil {
+				_, _ = takeBack(t, d, ids(t, d)[0], nil) // only the files matter
+				require.NoError(t, d.Close())
+			}
+			done = !c.dead
+			c.cut()
+			d, err = Open(root, Options{around: quick})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, d.Close()) }()
+			one := maps.Clone(w.before)
+			delete(one, "projects/q/linked.json")
+			back := d.Manifest().Header().Commit == w.one.id()
+			ends[back]++
+			want := two
+			if back {
+				want = one
+			}
+			require.Empty(t, cmp.Diff(want, contents(t, root)))
+			assertNoLeftovers(t, root)
+			w.assertNothingLost(t, root)
+			_, err = takeBack(t, d, ids(t, d)[0], nil)
+			require.NoError(t, err)
+			require.Empty(t, cmp.Diff(one, contents(t, root)))
+		})
+		if !ok {
+			return
+		}
+	}
+	assert.Positive(t, ends[true])
+	assert.Positive(t, ends[false])
 }
 
 // F14: files that the gateway writes between a crash and the restart are kept.

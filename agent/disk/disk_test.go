@@ -146,7 +146,16 @@ func apply(t testing.TB, d *Dir, want tree, mods ...func(*plan.Change)) Result {
 
 func tryApply(t testing.TB, d *Dir, want tree, mods ...func(*plan.Change)) (Result, error) {
 	t.Helper()
+	return tryApplyWith(t, d, want, Snapshots{}, mods...)
+}
+
+// tryApplyWith is tryApply with a snapshot, if o keeps any.
+func tryApplyWith(t testing.TB, d *Dir, want tree, o Snapshots, mods ...func(*plan.Change)) (Result, error) {
+	t.Helper()
 	s, err := d.Stage(t.Context(), planFor(t, d, want, mods...), nil, want.source())
+	if err == nil && o.Keep > 0 {
+		err = s.Snapshot(o)
+	}
 	if err != nil {
 		return Result{}, err
 	}
@@ -244,7 +253,7 @@ func assertNoLeftovers(t testing.TB, root string) {
 	list, err := os.ReadDir(filepath.Join(root, safe.OwnDir))
 	require.NoError(t, err)
 	for _, e := range list {
-		assert.Contains(t, []string{lockFile, manifestFile, lostfound.DirName}, e.Name())
+		assert.Contains(t, []string{lockFile, manifestFile, lostfound.DirName, snapshotsDir}, e.Name())
 	}
 }
 

@@ -20,6 +20,7 @@
 //	staging/      wanted bytes before the steps, replaced bytes after them
 //	areas         directories with a .stoker/staging of their own, because they are other mounts
 //	lost+found/   <UTC time>-<commit>/<path>, and the index <UTC time>-<commit>.jsonl with the reasons
+//	snapshots/    <gateway>-<UTC time>/: what one sync displaced, its journal, and the manifest from before it
 //	note-*        small notes of the sync
 //	lock          locked by the agent that writes; names it
 //
@@ -32,6 +33,7 @@
 //  3. Steps: names move between staging and the data directory; directories are made and removed. They are not durable
 //     yet, and may reach the disk in any order.
 //  4. Replaced files are compared with what the plan saw. Those that git does not have get a second name in lost+found.
+//     If the sync takes a snapshot, all of them get one there, and the journal and the old manifest do, too.
 //  5. All moved names are made durable.
 //  6. The new manifest is renamed into place. This is the point of no return.
 //  7. The journal is removed.

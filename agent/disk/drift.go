@@ -181,7 +181,7 @@ func (c *driftCheck) record(h plan.Header) {
 		return
 	}
 	k := 0
-	_, err := d.rewrite(h, func() (format.Edit, bool) {
+	_, err := d.rewrite(h, d.manifest(), func() (format.Edit, bool) {
 		if k == len(list) {
 			return format.Edit{}, false
 		}

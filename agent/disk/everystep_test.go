@@ -18,7 +18,7 @@ func TestCrashAfterAnyStep(t *testing.T) {
 	modes := []struct {
 		name               string
 		cut, strict, quiet bool
-		plain              bool
+		plain, snapshots   bool
 		copied             func(testing.TB, string)
 	}{
 		{name: "process dies"},
@@ -26,19 +26,23 @@ func TestCrashAfterAnyStep(t *testing.T) {
 		{name: "power cut, names kept by directory", cut: true, strict: true},
 		{name: "power cut, nothing to save", cut: true, strict: true, quiet: true},
 		{name: "process dies, no exchange", plain: true},
+		{name: "process dies, with a snapshot", snapshots: true},
+		{name: "power cut, with a snapshot", snapshots: true, cut: true, strict: true},
+		{name: "power cut, with a snapshot, no exchange", snapshots: true, cut: true, plain: true},
+		{name: "process dies, with a snapshot, copied by file", snapshots: true, copied: copyByFile},
 		{name: "power cut, no exchange", cut: true, plain: true},
 		{name: "process dies, copied by file", copied: copyByFile},
 		{name: "process dies, copied by file, no exchange", plain: true, copied: copyByFile},
 		{name: "power cut, copied by file to where the inodes have the same numbers", cut: true, copied: copyToSameInodes},
 	}
-	type world struct{ plain, quiet bool }
+	type world struct{ plain, quiet, snapshots bool }
 	same := map[world]int{} // the number of modes whose sync takes the same steps
 	for _, mode := range modes {
-		same[world{mode.plain, mode.quiet}]++
+		same[world{mode.plain, mode.quiet, mode.snapshots}]++
 	}
 	seen := map[world]int{}
 	for _, mode := range modes {
-		of := world{mode.plain, mode.quiet}
+		of := world{mode.plain, mode.quiet, mode.snapshots}
 		seen[of]++
 		first, every := 1, 1
 		if testing.Short() { // the modes of one world share its steps
@@ -47,7 +51,7 @@ func TestCrashAfterAnyStep(t *testing.T) {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
 			w := newCrashWorld()
-			w.plain = mode.plain
+			w.plain, w.snapshots, w.mayLack = mode.plain, mode.snapshots, mode.copied != nil
 			if w.quiet = mode.quiet; w.quiet {
 				w.gateways = nil
 			}

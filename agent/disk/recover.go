@@ -106,6 +106,9 @@ func (d recovery) salvage(cause error) error {
 	if err := d.rescue(areas, "left by a sync with a damaged journal"); err != nil {
 		return err
 	}
+	if err := d.dropSnapshots(); err != nil { // that of this sync is not whole
+		return err
+	}
 	return d.distrust()
 }
 
@@ -186,7 +189,7 @@ func (d recovery) distrust() error {
 	}
 	h := m.Header()
 	h.Complete = false
-	_, err := d.rewrite(h, format.NoEdits)
+	_, err := d.rewrite(h, m, format.NoEdits)
 	return err
 }
 

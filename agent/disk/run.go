@@ -17,6 +17,7 @@ type run struct {
 	back    bool                    // rolling back
 	// doubtful reports that some files may not be what the new manifest says.
 	doubtful bool
+	retain   Snapshots        // limits of the snapshots; zero after a crash
 	saver    *lostfound.Saver // nil until something may be saved
 	buf      []byte           // for copying and hashing
 }

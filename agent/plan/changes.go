@@ -49,6 +49,9 @@ type Change struct {
 	Conflict bool
 	// Owned reports whether the manifest has a record of the path.
 	Owned bool
+	// Unrecorded reports that the manifest gets no record of the path, although the change writes it: a restore brings back
+	// the gateway's own version.
+	Unrecorded bool
 }
 
 // Changes is a plan: what one sync does, sorted by path, at most one Change per path.

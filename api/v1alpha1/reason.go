@@ -50,6 +50,7 @@ const (
 	ReasonNoSpace            Reason = "NoSpace"
 	ReasonWriteFailed        Reason = "WriteFailed"
 	ReasonVerificationFailed Reason = "VerificationFailed"
+	ReasonSnapshotFailed     Reason = "SnapshotFailed"
 
 	ReasonDesignerSessionActive Reason = "DesignerSessionActive"
 	ReasonConflictDetected      Reason = "ConflictDetected"
@@ -132,6 +133,7 @@ var Reasons = []ReasonInfo{
 	{ReasonNoSpace, ClassRetry, "the data directory has no space, no inodes left, or is read-only"},
 	{ReasonWriteFailed, ClassRetry, "the data directory could not be read or written"},
 	{ReasonVerificationFailed, ClassRetry, "files were written, but the gateway does not show them"},
+	{ReasonSnapshotFailed, ClassRetry, "a snapshot could not be taken, or one that was requested cannot be restored"},
 	{ReasonDesignerSessionActive, ClassHeld, "a Designer session is open on what would change"},
 	{ReasonConflictDetected, ClassHeld, "a file was changed on the gateway and in git, and conflictPolicy is hold"},
 	{ReasonMassDeletion, ClassHeld, "the sync would delete a project or a large part of the owned files"},
@@ -161,7 +163,7 @@ var Reasons = []ReasonInfo{
 	{ReasonUnsupportedRepository, ClassStalled, "the repository uses something that Stoker does not read"},
 	{ReasonPodRestartNeeded, ClassStalled, "the spec names a credential that the pod does not mount; restart the pod"},
 	{ReasonProgressDeadlineExceeded, ClassStalled, "the work took longer than spec.progressDeadline; it continues"},
-	{ReasonRolledBack, ClassStalled, "the request was rolled back"},
+	{ReasonRolledBack, ClassStalled, "the request was rolled back, or the gateway was brought back to a snapshot"},
 	{ReasonMissingSidecar, ClassNotInjected, "the pod asks for an agent and has none"},
 	{ReasonNotRequested, ClassNotInjected, "the pod does not ask for an agent"},
 	{ReasonNamespaceExcluded, ClassNotInjected, "the namespace is excluded from injection"},

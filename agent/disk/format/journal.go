@@ -14,6 +14,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
@@ -32,7 +33,11 @@ type Journal struct {
 	Dirs    []Directory        // that tasks make or remove
 	Tasks   []Task             // in order
 	Refuse  bool               // see RefuseForeign
-	Base    Base               // the manifest that the edits apply to
+	Base    Base               // the manifest from before the run
+	// Snapshot is the snapshot that keeps what the run displaces, or "".
+	Snapshot string
+	// From is the snapshot whose manifest the edits apply to, because the run restores it; "" for the manifest from before the run.
+	From string
 }
 
 const journalMagic = "stokerj1"
@@ -54,14 +59,17 @@ const (
 	flagFoundExec
 	flagConflict
 	flagOwned
-	flagSigned       // git's blob follows
-	flagChangesKnown = flagChangeExec | flagFoundExec | flagConflict | flagOwned | flagSigned
+	flagSigned // git's blob follows
+	flagUnrecorded
+	flagChangesKnown = flagChangeExec | flagFoundExec | flagConflict | flagOwned | flagSigned | flagUnrecorded
 )
 
 const (
 	flagBase = 1 << iota // there was a manifest
 	flagRefuse
-	flagRunsKnown = flagBase | flagRefuse
+	flagSnapshot  // Snapshot follows
+	flagFrom      // From follows
+	flagRunsKnown = flagBase | flagRefuse | flagSnapshot | flagFrom
 )
 
 // Encode writes the journal.
@@ -75,7 +83,12 @@ func (j *Journal) Encode(to io.Writer) error {
 	b := append([]byte(nil), journalMagic...)
 	b = appendString(b, string(head))
 	b = appendString(b, j.Name)
-	b = append(b, boolByte(j.Base.known)*flagBase|boolByte(j.Refuse)*flagRefuse)
+	b = append(b, boolByte(j.Base.known)*flagBase|boolByte(j.Refuse)*flagRefuse|boolByte(j.Snapshot != "")*flagSnapshot|boolByte(j.From != "")*flagFrom)
+	for _, snapshot := range []string{j.Snapshot, j.From} {
+		if snapshot != "" {
+			b = appendString(b, snapshot)
+		}
+	}
 	b = append(b, j.Base.commit[:]...)
 	b = binary.AppendUvarint(b, uint64(j.Base.files))
 	b = binary.AppendUvarint(b, uint64(len(j.Areas)))
@@ -137,7 +150,7 @@ func (j *Journal) appendChange(b []byte, i int) []byte {
 	c, s := &j.Changes[i], &j.Slots[i]
 	git, signed := j.Signed[c.Path]
 	flags := boolByte(c.Exec)*flagChangeExec | boolByte(c.Found.Exec)*flagFoundExec |
-		boolByte(c.Conflict)*flagConflict | boolByte(c.Owned)*flagOwned | boolByte(signed)*flagSigned
+		boolByte(c.Conflict)*flagConflict | boolByte(c.Owned)*flagOwned | boolByte(signed)*flagSigned | boolByte(c.Unrecorded)*flagUnrecorded
 	b = append(b, byte(c.Op), flags, byte(c.Found.Kind))
 	b = appendString(b, c.Path)
 	b = append(append(b, c.ID[:]...), c.FoundID[:]...)
@@ -195,6 +208,12 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 		d.fail("the journal has unknown flags %#x", flags)
 	}
 	j.Refuse = flags&flagRefuse != 0
+	if flags&flagSnapshot != 0 {
+		j.Snapshot = d.snapshot()
+	}
+	if flags&flagFrom != 0 {
+		j.From = d.snapshot()
+	}
 	j.Base = Base{known: flags&flagBase != 0, commit: d.id(), files: d.length(math.MaxInt32)}
 	hold := func(path string) {
 		if limit -= changeBytes + int64(len(path)); limit < 0 {
@@ -245,7 +264,7 @@ func (j *Journal) readChange(d *decoder) (plan.Change, Slot) {
 		d.fail("the journal has an unknown change")
 	}
 	c.Exec, c.Found.Exec = flags&flagChangeExec != 0, flags&flagFoundExec != 0
-	c.Conflict, c.Owned = flags&flagConflict != 0, flags&flagOwned != 0
+	c.Conflict, c.Owned, c.Unrecorded = flags&flagConflict != 0, flags&flagOwned != 0, flags&flagUnrecorded != 0
 	c.Path = d.path(false)
 	c.ID, c.FoundID = d.id(), d.id()
 	if flags&flagSigned != 0 {
@@ -367,16 +386,18 @@ func (j *Journal) edit(i int) Edit {
 	rec := Record{Owned: plan.Owned{
 		Path: c.Path, Want: c.ID, Have: c.ID, Size: s.Size, Mtime: s.Mtime, Exec: c.Exec, Origin: c.Origin,
 	}}
-	switch c.Op {
-	case plan.Create, plan.Update:
+	switch {
+	case c.Unrecorded:
+		return Edit{editDrop, rec}
+	case Writes(c.Op):
 		if git, ok := j.Signed[c.Path]; ok {
 			rec.Want = git
 		}
 		return Edit{editSet, rec}
-	case plan.Adopt:
+	case c.Op == plan.Adopt:
 		rec.Have, rec.Size, rec.Mtime = c.FoundID, c.Found.Size, c.Found.Mtime
 		return Edit{editSet, rec}
-	case plan.Keep:
+	case c.Op == plan.Keep:
 		return Edit{editKeep, rec}
 	default:
 		return Edit{editDrop, rec}
@@ -444,3 +465,34 @@ var folderName = regexp.MustCompile(`^\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{7}(-\d{1,4})?
 
 // ValidFolderName reports whether s can be the name of a folder in lost+found.
 func ValidFolderName(s string) bool { return folderName.MatchString(s) }
+
+// snapshot reads the name of a snapshot.
+func (d *decoder) snapshot() string {
+	name := d.string(255)
+	if d.err == nil && !ValidSnapshot(name) {
+		d.fail("the journal names an invalid snapshot %q", name)
+	}
+	return name
+}
+
+var snapshotName = regexp.MustCompile(`^[a-zA-Z0-9][-a-zA-Z0-9._]{0,199}-(\d{8}-\d{6})$`)
+
+const snapshotTime = "20060102-150405"
+
+// SnapshotName returns the name of a snapshot, which is its id: the gateway's name and a time in UTC.
+func SnapshotName(gateway string, at time.Time) string {
+	return gateway[:min(len(gateway), 200)] + "-" + at.UTC().Format(snapshotTime)
+}
+
+// ValidSnapshot reports whether s has the form of SnapshotName.
+func ValidSnapshot(s string) bool { return !TimeOfSnapshot(s).IsZero() }
+
+// TimeOfSnapshot returns the time in the name of a snapshot, or zero for another name.
+func TimeOfSnapshot(s string) time.Time {
+	m := snapshotName.FindStringSubmatch(s)
+	if m == nil {
+		return time.Time{}
+	}
+	t, _ := time.Parse(snapshotTime, m[1]) // zero if there is no such day
+	return t
+}

@@ -17,8 +17,9 @@ func testJournal() *Journal {
 	return &Journal{
 		Header: testHeader, Name: "20261120T063000.000Z-0123456", Areas: []string{"", "projects"},
 		Refuse: true, Base: Base{known: true, commit: plan.ID{9}, files: 12},
+		Snapshot: "area-4-20261120-063000", From: "area-4-20261119-063000",
 		Changes: []plan.Change{
-			{Op: plan.Create, Path: "a", ID: plan.ID{1}, Exec: true},
+			{Op: plan.Create, Path: "a", ID: plan.ID{1}, Exec: true, Unrecorded: true},
 			{Op: plan.Delete, Path: "b/c", FoundID: plan.ID{2}, Found: plan.Stat{Kind: plan.File, Size: 3, Mtime: -4, Exec: true}, Conflict: true, Owned: true},
 			{Op: plan.Adopt, Path: "d", ID: plan.ID{3}, FoundID: plan.ID{4}, Origin: 5},
 		},

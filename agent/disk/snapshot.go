@@ -1,0 +1,435 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// A snapshot is what one sync displaced: the folder snapshots/<id> in .stoker, with
+//
+//	journal     a second name of the sync's journal, which says what the sync did to each path
+//	manifest    a second name of the manifest from before the sync
+//	<n>-<blob>  a second name of the file that change n of the journal displaced, with its blob id
+//
+// So a snapshot copies no file, and its cost depends on the sync and not on the gateway. Taking back the newest snapshot
+// undoes the last sync, and taking back an older one undoes all syncs since: see PlanRestore. That is right only if no sync
+// between them is without a snapshot. Therefore a sync that takes none removes all of them.
+const snapshotsDir = "snapshots"
+
+// Snapshots configures the snapshot of a sync.
+type Snapshots struct {
+	// Gateway is the first part of the id.
+	Gateway string
+	// Keep is how many snapshots are kept, and MaxBytes the size that all of them may have. The newest is always kept.
+	Keep     int
+	MaxBytes int64
+}
+
+// Snapshot describes a snapshot.
+type Snapshot struct {
+	// ID is the gateway's name, and the time of the sync as yyyymmdd-hhmmss in UTC.
+	ID   string
+	Time time.Time
+	// Ref and Commit are those before the sync, and To is the commit that the sync delivered.
+	Ref        string
+	Commit, To plan.ID
+	// Files and Bytes count the displaced files.
+	Files int
+	Bytes int64
+}
+
+// Snapshot makes Apply keep what it displaces. It must be called before Apply. The first sync of a volume has no version
+// before it, and takes no snapshot. It fails with LimitExceeded if the sync alone displaces more than s.MaxBytes.
+func (s *Staged) Snapshot(o Snapshots) error {
+	d, r := s.d, s.run
+	d.work.Lock()
+	defer d.work.Unlock()
+	if d.manifest().Missing() || len(r.Tasks) == 0 {
+		return nil
+	}
+	var sum int64
+	for i := range r.Changes {
+		if c := &r.Changes[i]; format.Moves(c.Op) && c.Found.Kind == plan.File {
+			sum += c.Found.Size
+		}
+	}
+	if sum > o.MaxBytes {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync replaces %d bytes, and spec.snapshots.maxSize allows a snapshot of %d; raise it, or sync in two commits", sum, o.MaxBytes)
+	}
+	name, err := d.nextSnapshot(o.Gateway)
+	r.Snapshot, r.retain = name, o
+	return err
+}
+
+// nextSnapshot returns an id that sorts behind all others, whatever the clock says.
+func (d *Dir) nextSnapshot(gateway string) (string, error) {
+	names, err := d.snapshotNames()
+	if err != nil {
+		return "", err
+	}
+	at := d.o.Now().UTC().Truncate(time.Second)
+	for _, n := range names {
+		if t := format.TimeOfSnapshot(n); !at.After(t) {
+			at = t.Add(time.Second)
+		}
+	}
+	name := format.SnapshotName(gateway, at)
+	if !format.ValidSnapshot(name) {
+		return "", failure.New(v1alpha1.ReasonSnapshotFailed, "%s cannot be part of the name of a snapshot", failure.Quote(gateway))
+	}
+	return name, nil
+}
+
+// snapshotNames returns the names of the folders of snapshots, oldest first.
+func (d *Dir) snapshotNames() ([]string, error) {
+	all, err := d.openSnapshots(false)
+	if err != nil || all == nil {
+		return nil, err
+	}
+	defer all.Close()
+	list, err := all.Entries()
+	if err != nil {
+		return nil, fmt.Errorf("list the snapshots: %w", err)
+	}
+	var names []string
+	for _, e := range list {
+		if e.IsDir() && format.ValidSnapshot(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return format.TimeOfSnapshot(a).Compare(format.TimeOfSnapshot(b)) })
+	return names, nil
+}
+
+// openSnapshots opens the folder of the snapshots. If it does not exist, openSnapshots makes it, or returns nil.
+func (d *Dir) openSnapshots(create bool) (*safe.Folder, error) {
+	if d.own == nil {
+		return nil, nil
+	}
+	all, err := d.own.Open(snapshotsDir)
+	if _, blocked := errors.AsType[*safe.BlockedError](err); blocked && create {
+		if err = d.vol.SetAside(d.own.Folder, snapshotsDir, err); err == nil {
+			err = fs.ErrNotExist
+		}
+	}
+	if !safe.NotThere(err) {
+		return all, err
+	}
+	if !create {
+		return nil, nil
+	}
+	if err := d.vol.Mkdir(d.own.Folder, snapshotsDir, 0o700); err != nil {
+		return nil, err
+	}
+	return d.own.Open(snapshotsDir)
+}
+
+// snapshotFolder is the open folder of a snapshot.
+type snapshotFolder struct {
+	*safe.Folder
+	name string
+}
+
+// takeSnapshot gives what the run displaced a second name, and its journal and the old manifest, too. All of it is durable
+// afterwards. After a crash it completes what it finds.
+func (r *run) takeSnapshot() error {
+	if r.Snapshot == "" || r.doubtful {
+		return r.d.dropSnapshots()
+	}
+	all, err := r.d.openSnapshots(true)
+	if err != nil {
+		return snapshotError(err)
+	}
+	defer all.Close()
+	if err := r.d.vol.Mkdir(all, r.Snapshot, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return snapshotError(err)
+	}
+	n, err := all.Open(r.Snapshot)
+	if err != nil {
+		return snapshotError(err)
+	}
+	defer n.Close()
+	for _, t := range r.Tasks {
+		if t.Kind == format.TaskWrite || t.Kind == format.TaskRemove {
+			err = errors.Join(err, r.keepDisplaced(n, t.At))
+		}
+		if err != nil {
+			return snapshotError(err)
+		}
+	}
+	for _, name := range []string{journalFile, manifestFile} { // the manifest last: without it, the folder does not count
+		if err := r.d.secondName(r.d.own.Folder, name, n, name, r.buf); err != nil {
+			return snapshotError(err)
+		}
+	}
+	return snapshotError(errors.Join(r.d.vol.SyncDir(n), r.d.vol.SyncDir(all), r.d.vol.SyncDir(r.d.own.Folder)))
+}
+
+func snapshotError(err error) error {
+	if err == nil || failure.Is(err, v1alpha1.ReasonSnapshotFailed) {
+		return err
+	}
+	err = safe.WriteError(err, "take a snapshot")
+	if failure.Is(err, v1alpha1.ReasonNoSpace) {
+		return err
+	}
+	return failure.New(v1alpha1.ReasonSnapshotFailed, "%w", err)
+}
+
+// keepDisplaced gives the regular file that a change displaced a name in the snapshot. Anything else is in lost+found.
+func (r *run) keepDisplaced(n *safe.Folder, at int) error {
+	name, err := r.displaced(at)
+	if err != nil || name == "" {
+		return err
+	}
+	stg := r.stagingOf(at)
+	fi, err := stg.Root.Lstat(name)
+	if err != nil || !fi.Mode().IsRegular() {
+		return err
+	}
+	id, err := r.id(stg, name)
+	if err != nil || id.IsZero() { // unreadable: lost+found keeps it
+		return err
+	}
+	return r.d.secondName(stg, name, n, strconv.Itoa(at)+"-"+id.String(), r.buf)
+}
+
+// secondName gives a file another name, or copies it if the volume has no hard links or is another one. An existing name
+// stays.
+func (d *Dir) secondName(from *safe.Folder, name string, to *safe.Folder, as string, buf []byte) error {
+	if _, err := to.Root.Lstat(as); err == nil {
+		return nil
+	}
+	err := d.vol.Link(from, name, to, as)
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	in, fi, ferr := from.File(name, os.O_RDONLY)
+	if ferr != nil {
+		return ferr
+	}
+	defer func() { _ = in.Close() }() // opened for reading
+	_, err = d.vol.WriteFile(to, as, func(w io.Writer) error {
+		_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{in}, buf)
+		return err
+	})
+	if err == nil && fi.Mode()&0o111 != 0 {
+		// Only the bytes are essential: the journal has the mode.
+		err = d.vol.Effect(safe.Effect{Op: "chmod", Path: to.Join(as)}, func() error { return to.Root.Chmod(as, fi.Mode().Perm()) })
+	}
+	return err
+}
+
+// dropSnapshots removes all snapshots, if there are any.
+func (d *Dir) dropSnapshots() error {
+	if _, err := d.own.Root.Lstat(snapshotsDir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	d.log.Warn("snapshots removed, because a sync takes none")
+	return safe.WriteError(errors.Join(d.vol.ClearTree(d.own.Folder, snapshotsDir), d.vol.SyncDir(d.own.Folder)), "remove the snapshots")
+}
+
+// dropSnapshot removes the snapshot of a run that is rolled back.
+func (r *run) dropSnapshot() error {
+	if r.Snapshot == "" {
+		return nil
+	}
+	all, err := r.d.openSnapshots(false)
+	if err != nil || all == nil {
+		return err
+	}
+	defer all.Close()
+	return r.d.dropOne(all, r.Snapshot)
+}
+
+// dropOne removes a snapshot. The manifest goes first, so that no part of a snapshot is taken for a whole one.
+func (d *Dir) dropOne(all *safe.Folder, name string) error {
+	n, err := all.Open(name)
+	if safe.NotThere(err) {
+		return nil
+	}
+	if err == nil {
+		err = errors.Join(d.vol.Remove(n, manifestFile), d.vol.SyncDir(n))
+		n.Close()
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.vol.ClearTree(all, name), d.vol.SyncDir(all))
+}
+
+// pruneSnapshots removes the oldest snapshots beyond the limits, and the incomplete ones. The newest stays.
+func (d *Dir) pruneSnapshots(o Snapshots) error {
+	all, err := d.openSnapshots(false)
+	if err != nil || all == nil {
+		return err
+	}
+	defer all.Close()
+	names, err := d.snapshotNames()
+	if err != nil {
+		return err
+	}
+	var total int64
+	kept := 0
+	for i, name := range slices.Backward(names) {
+		n, err := all.Open(name)
+		if err != nil {
+			return err
+		}
+		_, bytes, err := contentOf(n)
+		_, missing := n.Root.Lstat(manifestFile)
+		n.Close()
+		if err != nil {
+			return err
+		}
+		if missing == nil && (i == len(names)-1 || kept < o.Keep && total+bytes <= o.MaxBytes) {
+			kept, total = kept+1, total+bytes
+			continue
+		}
+		kept = o.Keep // an older one needs this one
+		d.log.Info("snapshot removed", "snapshot", name, "bytes", bytes)
+		if err := d.dropOne(all, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// contentOf returns the numbers of the displaced files in an open snapshot, and their bytes.
+func contentOf(n *safe.Folder) (files map[int]plan.ID, bytes int64, err error) {
+	list, err := n.Entries()
+	if err != nil {
+		return nil, 0, fmt.Errorf("list %s: %w", n.Path, err)
+	}
+	files = make(map[int]plan.ID, len(list))
+	for _, e := range list {
+		number, id, _ := strings.Cut(e.Name(), "-")
+		at, nerr := strconv.Atoi(number)
+		blob, ierr := plan.ParseID(id)
+		if nerr != nil || ierr != nil || !e.Type().IsRegular() {
+			continue
+		}
+		fi, err := n.Root.Lstat(e.Name())
+		if err != nil {
+			return nil, 0, fmt.Errorf("list %s: %w", n.Path, err)
+		}
+		files[at], bytes = blob, bytes+fi.Size()
+	}
+	return files, bytes, nil
+}
+
+// ListSnapshots returns the snapshots, oldest first. One that cannot be read is left out and logged.
+func (d *Dir) ListSnapshots() ([]Snapshot, error) {
+	names, err := d.snapshotNames()
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
+	var list []Snapshot
+	for _, name := range names {
+		s, err := d.describeSnapshot(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it is being made or removed
+		}
+		if err != nil {
+			d.log.Warn("snapshot unreadable", "snapshot", name, "error", err)
+			continue
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+func (d *Dir) describeSnapshot(name string) (Snapshot, error) {
+	n, err := d.openSnapshot(name)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	defer n.Close()
+	files, bytes, err := contentOf(n.Folder)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	m, err := n.manifest(d.o.MaxFiles)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	defer func() { _ = m.Close() }() // opened for reading
+	j, err := n.journal(d.o.maxRun())
+	if err != nil {
+		return Snapshot{}, err
+	}
+	h := m.Header()
+	return Snapshot{ID: name, Time: format.TimeOfSnapshot(name), Ref: h.Ref, Commit: h.Commit, To: j.Header.Commit, Files: len(files), Bytes: bytes}, nil
+}
+
+func (d *Dir) openSnapshot(name string) (*snapshotFolder, error) {
+	all, err := d.openSnapshots(false)
+	if err != nil {
+		return nil, err
+	}
+	if all == nil || !format.ValidSnapshot(name) {
+		return nil, fs.ErrNotExist
+	}
+	defer all.Close()
+	n, err := all.Open(name)
+	if safe.NotThere(err) {
+		return nil, fs.ErrNotExist
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &snapshotFolder{n, name}, nil
+}
+
+// manifest opens the manifest from before the snapshot's sync.
+func (s *snapshotFolder) manifest(maxFiles int) (*format.Manifest, error) {
+	f, _, err := s.File(manifestFile, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	m, err := format.OpenManifest(f, maxFiles)
+	if err == nil {
+		err = m.Check()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read the manifest of snapshot %s: %w", s.name, err), f.Close())
+	}
+	return m, nil
+}
+
+// journal reads the journal of the snapshot's sync.
+func (s *snapshotFolder) journal(limit int64) (*format.Journal, error) {
+	f, fi, err := s.File(journalFile, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // opened for reading
+	j, err := format.DecodeJournal(f, fi.Size(), limit)
+	if err != nil {
+		return nil, fmt.Errorf("read the journal of snapshot %s: %w", s.name, err)
+	}
+	return j, nil
+}
+
+// manifestOf opens the manifest of a snapshot.
+func (d *Dir) manifestOf(name string) (*format.Manifest, error) {
+	n, err := d.openSnapshot(name)
+	if err != nil {
+		return nil, fmt.Errorf("open snapshot %s: %w", name, err)
+	}
+	defer n.Close()
+	return n.manifest(d.o.MaxFiles)
+}

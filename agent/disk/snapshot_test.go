@@ -1,0 +1,377 @@
+package disk
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+var anySnapshots = Snapshots{Gateway: "site", Keep: 5, MaxBytes: 1 << 20}
+
+// syncTo syncs with a snapshot.
+func syncTo(t testing.TB, d *Dir, want tree, o Snapshots) {
+	t.Helper()
+	_, err := tryApplyWith(t, d, want, o)
+	require.NoError(t, err)
+}
+
+// takeBack takes back a snapshot, which itself takes one.
+func takeBack(t testing.TB, d *Dir, id string, blobs plan.Objects) (Result, error) {
+	t.Helper()
+	b, err := d.PlanTakeBack(t.Context(), id, blobs)
+	if err != nil {
+		return Result{}, err
+	}
+	s, err := d.Stage(t.Context(), b.Changes, nil, b.Source)
+	if err != nil {
+		return Result{}, err
+	}
+	require.NoError(t, s.Snapshot(anySnapshots))
+	s.TakeBack(b)
+	return s.Apply(t.Context(), b.Header)
+}
+
+func ids(t testing.TB, d *Dir) []string {
+	t.Helper()
+	list, err := d.ListSnapshots()
+	require.NoError(t, err)
+	var names []string
+	for _, s := range list {
+		names = append(names, s.ID)
+	}
+	return names
+}
+
+// blobMap has blobs by id, as git has them.
+type blobMap map[plan.ID]string
+
+func (b blobMap) Tree(plan.ID) ([]plan.Entry, error) { return nil, os.ErrNotExist }
+
+func (b blobMap) Has(id plan.ID) bool {
+	_, ok := b[id]
+	return ok
+}
+
+func (b blobMap) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
+	return io.Copy(w, strings.NewReader(b[id]))
+}
+
+func TestSnapshots(t *testing.T) {
+	one := text(map[string]string{"projects/p/project.json": "{}", "projects/p/a": "a1", "projects/p/b": "b1", "projects/p/dir/x": "x1"})
+	two := text(map[string]string{"projects/p/project.json": "{}", "projects/p/a": "a2", "projects/p/c": "c2", "projects/p/dir": "file"})
+	begin := func(t *testing.T) (string, *Dir) {
+		root := seeded(t)
+		d := open(t, root, Options{Now: fixed})
+		syncTo(t, d, one, anySnapshots)
+		assert.Empty(t, ids(t, d), "the first sync has nothing before it")
+		return root, d
+	}
+	t.Run("describes the sync", func(t *testing.T) {
+		_, d := begin(t)
+		syncTo(t, d, two, anySnapshots)
+		list, err := d.ListSnapshots()
+		require.NoError(t, err)
+		assert.Equal(t, []Snapshot{{
+			ID: "site-20261120-063000", Time: testTime, Ref: "main", Commit: one.id(), To: two.id(), Files: 3, Bytes: 6,
+		}}, list)
+	})
+	t.Run("takes back files and records", func(t *testing.T) {
+		root, d := begin(t)
+		before := snapshot(t, root)
+		syncTo(t, d, two, anySnapshots)
+		after := snapshot(t, root)
+		_, err := takeBack(t, d, "site-20261120-063000", nil)
+		require.NoError(t, err)
+		assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+		assert.Equal(t, one.id(), d.Manifest().Header().Commit)
+		assert.Equal(t, len(one), d.Manifest().Header().Files)
+		assertManifest(t, d)
+		assert.Empty(t, planFor(t, d, one).List)
+
+		assert.Equal(t, []string{"site-20261120-063000", "site-20261120-063001"}, ids(t, d))
+		_, err = takeBack(t, d, "site-20261120-063001", nil)
+		require.NoError(t, err)
+		assert.Empty(t, cmp.Diff(after, snapshot(t, root)), "taking back is a sync, and can be taken back")
+		assert.Empty(t, planFor(t, d, two).List)
+	})
+	t.Run("takes back several syncs at once", func(t *testing.T) {
+		root, d := begin(t)
+		before := snapshot(t, root)
+		three := text(map[string]string{"projects/q/project.json": "q", "projects/p/a": "a3", "projects/p/b": "b3"})
+		syncTo(t, d, two, anySnapshots)
+		syncTo(t, d, three, anySnapshots)
+		syncTo(t, d, two, anySnapshots)
+		_, err := takeBack(t, d, ids(t, d)[0], nil)
+		require.NoError(t, err)
+		assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+		assertManifest(t, d)
+	})
+	t.Run("the gateway's own versions return and are not owned", func(t *testing.T) {
+		root, d := begin(t)
+		put(t, root, "projects/p/a", "edited")
+		put(t, root, "projects/p/c", "mine")
+		before := contents(t, root)
+		syncTo(t, d, two, anySnapshots)
+		_, err := takeBack(t, d, ids(t, d)[0], nil)
+		require.NoError(t, err)
+		assert.Empty(t, cmp.Diff(before, contents(t, root)))
+		for _, p := range []string{"projects/p/a", "projects/p/c"} {
+			_, owned, err := d.Manifest().Get(p)
+			require.NoError(t, err)
+			assert.False(t, owned, "the next sync must find %s changed, and save it", p)
+		}
+		res := apply(t, d, two)
+		assert.Equal(t, 2, res.Saved)
+	})
+	t.Run("an edit since goes to lost+found", func(t *testing.T) {
+		root, d := begin(t)
+		before := contents(t, root)
+		syncTo(t, d, two, anySnapshots)
+		put(t, root, "projects/p/a", "edited later")
+		put(t, root, "projects/p/c", "edited, too")
+		put(t, root, "projects/p/untouched", "new")
+		res, err := takeBack(t, d, ids(t, d)[0], nil)
+		require.NoError(t, err)
+		before["projects/p/untouched"] = "new"
+		assert.Empty(t, cmp.Diff(before, contents(t, root)))
+		assert.Equal(t, 2, res.Saved)
+		all := everything(t, root)
+		assert.True(t, all["edited later"] && all["edited, too"])
+	})
+	t.Run("a failed sync leaves none", func(t *testing.T) {
+		root, d := begin(t)
+		s, err := d.Stage(t.Context(), planFor(t, d, two), nil, two.source())
+		require.NoError(t, err)
+		require.NoError(t, s.Snapshot(anySnapshots))
+		s.RefuseForeign()
+		put(t, root, "projects/p/a", "at the last moment")
+		_, err = s.Apply(t.Context(), head(two))
+		require.Error(t, err)
+		assert.Empty(t, ids(t, d))
+	})
+	t.Run("a sync without one removes all", func(t *testing.T) {
+		_, d := begin(t)
+		syncTo(t, d, two, anySnapshots)
+		apply(t, d, one)
+		assert.Empty(t, ids(t, d), "they could not be taken back any more")
+	})
+	t.Run("retention", func(t *testing.T) {
+		for name, tt := range map[string]struct {
+			o    Snapshots
+			want int
+		}{
+			"count":                        {Snapshots{Gateway: "site", Keep: 3, MaxBytes: 1 << 20}, 3},
+			"size":                         {Snapshots{Gateway: "site", Keep: 5, MaxBytes: 16}, 2},
+			"the newest stays at any size": {Snapshots{Gateway: "site", Keep: 5, MaxBytes: 8}, 1},
+		} {
+			t.Run(name, func(t *testing.T) {
+				_, d := begin(t)
+				for i := range 6 {
+					syncTo(t, d, []tree{two, one}[i%2], tt.o)
+				}
+				assert.Len(t, ids(t, d), tt.want)
+				_, err := takeBack(t, d, ids(t, d)[0], nil)
+				require.NoError(t, err)
+			})
+		}
+	})
+	t.Run("a sync that displaces more than fits is refused", func(t *testing.T) {
+		root, d := begin(t)
+		before := snapshot(t, root)
+		_, err := tryApplyWith(t, d, two, Snapshots{Gateway: "site", Keep: 5, MaxBytes: 5})
+		assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
+		assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+	})
+	t.Run("a clock that goes back", func(t *testing.T) {
+		now := testTime
+		d := open(t, seeded(t), Options{Now: func() time.Time { return now }})
+		syncTo(t, d, one, anySnapshots)
+		syncTo(t, d, two, anySnapshots)
+		now = now.Add(-time.Hour)
+		syncTo(t, d, one, anySnapshots)
+		assert.Equal(t, []string{"site-20261120-063000", "site-20261120-063001"}, ids(t, d))
+	})
+	t.Run("damage", func(t *testing.T) {
+		blob := safe.BlobID([]byte("a1"))
+		for name, damage := range map[string]func(t *testing.T, file string){
+			"missing": func(t *testing.T, file string) { require.NoError(t, os.Remove(file)) },
+			"changed": func(t *testing.T, file string) { require.NoError(t, os.WriteFile(file, []byte("other"), 0o600)) },
+			"a link": func(t *testing.T, file string) {
+				require.NoError(t, os.Remove(file))
+				require.NoError(t, os.Symlink("/etc/passwd", file))
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				root, d := begin(t)
+				before := snapshot(t, root)
+				syncTo(t, d, two, anySnapshots)
+				after := snapshot(t, root)
+				files, err := filepath.Glob(filepath.Join(root, safe.OwnDir, snapshotsDir, "*", "*-"+blob.String()))
+				require.NoError(t, err)
+				require.Len(t, files, 1)
+				damage(t, files[0])
+				_, err = takeBack(t, d, ids(t, d)[0], blobMap{})
+				require.True(t, failure.Is(err, v1alpha1.ReasonSnapshotFailed), "%v", err)
+				assert.Contains(t, err.Error(), blob.String())
+				assert.Empty(t, cmp.Diff(after, snapshot(t, root)), "nothing half restored")
+
+				_, err = takeBack(t, d, ids(t, d)[0], blobMap{blob: "a1"})
+				require.NoError(t, err)
+				assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+			})
+		}
+	})
+	t.Run("unknown id", func(t *testing.T) {
+		_, d := begin(t)
+		for _, id := range []string{"", "..", "site-20261120-063000", "site-20261399-063000", "../site-20261120-063000"} {
+			t.Run(id, func(t *testing.T) {
+				_, err := takeBack(t, d, id, nil)
+				assert.True(t, failure.Is(err, v1alpha1.ReasonSnapshotFailed), "%v", err)
+			})
+		}
+	})
+	t.Run("a volume without hard links copies", func(t *testing.T) {
+		root := seeded(t)
+		d := open(t, root, Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
+			if e.Op == "link" && strings.Contains(e.Dest, snapshotsDir) {
+				return &os.LinkError{Op: "link", Err: os.ErrPermission}
+			}
+			return do()
+		}})
+		one := maps.Clone(one)
+		one["projects/p/run.sh"] = file{"#!", true}
+		syncTo(t, d, one, anySnapshots)
+		before := snapshot(t, root)
+		syncTo(t, d, two, anySnapshots)
+		_, err := takeBack(t, d, ids(t, d)[0], nil)
+		require.NoError(t, err)
+		assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+	})
+}
+
+// TestChainOfSnapshots syncs to random trees, with edits of the gateway in between, and takes back any snapshot that is left: the
+// files are those from before its sync.
+func TestChainOfSnapshots(t *testing.T) {
+	for seed := range uint64(chains(60)) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			chance := rand.New(rand.NewPCG(seed, 1))
+			root := seededIn(t, memory(t))
+			now := testTime
+			d := open(t, root, Options{around: quick, Now: func() time.Time { return now }})
+			o := Snapshots{Gateway: "site", Keep: 1 + chance.IntN(5), MaxBytes: 1 << 20}
+			states, blobs := map[string]map[string]string{}, blobMap{}
+			first := randomTree(chance)
+			for _, f := range first {
+				blobs[safe.BlobID([]byte(f.content))] = f.content
+			}
+			syncTo(t, d, first, o)
+			for range 3 + chance.IntN(8) {
+				now = now.Add(time.Duration(chance.IntN(3)) * time.Second)
+				names, want := ids(t, d), randomTree(chance)
+				back := len(names) > 0 && chance.IntN(4) == 0
+				was := contents(t, root)
+				if !back && chance.IntN(3) == 0 {
+					for _, c := range planFor(t, d, want).List {
+						if c.Owned && !c.Conflict && c.Found.Kind == plan.File && c.Op != plan.Adopt && chance.IntN(3) == 0 { // a sync replaces this edit
+							put(t, root, c.Path, fmt.Sprint("edit ", chance.IntN(1000)))
+						}
+					}
+				}
+				before := contents(t, root)
+				for _, f := range want {
+					blobs[safe.BlobID([]byte(f.content))] = f.content
+				}
+				if back {
+					_, err := takeBack(t, d, names[chance.IntN(len(names))], blobs)
+					require.NoError(t, err)
+				} else if _, err := tryApplyWith(t, d, want, o); err != nil {
+					require.True(t, failure.Is(err, v1alpha1.ReasonPathCollision), "%v", err) // with an edit that has returned
+					require.Equal(t, names, ids(t, d))
+					require.Equal(t, before, contents(t, root))
+					for p, content := range was {
+						put(t, root, p, content)
+					}
+				}
+				if names := ids(t, d); len(names) > 0 {
+					if _, known := states[names[len(names)-1]]; !known {
+						states[names[len(names)-1]] = before
+					}
+				}
+			}
+			names := ids(t, d)
+			if len(names) == 0 {
+				return
+			}
+			id := names[chance.IntN(len(names))]
+			_, err := takeBack(t, d, id, blobs)
+			require.NoError(t, err)
+			got := contents(t, root)
+			assert.Empty(t, cmp.Diff(states[id], got), "%s of %s", id, names)
+			assert.Equal(t, "blob", got["projects/.resources/cafe"], "what is not owned stays")
+		})
+	}
+}
+
+// chains returns a smaller number in short mode.
+func chains(n int) int {
+	if testing.Short() {
+		return n / 6
+	}
+	return n
+}
+
+// randomTree returns a few files, some of which are directories in other trees.
+func randomTree(chance *rand.Rand) tree {
+	paths := []string{"projects/p/a", "projects/p/b", "projects/p/b/c", "projects/p/b/d", "projects/q/e", "projects/q/f/g/h", "config/resources/core/x/y.json"}
+	want := tree{}
+	for _, p := range paths {
+		if chance.IntN(3) > 0 {
+			want[p] = file{fmt.Sprint(p, chance.IntN(3)), chance.IntN(5) == 0}
+		}
+	}
+	if _, dir := want["projects/p/b"]; dir {
+		delete(want, "projects/p/b/c")
+		delete(want, "projects/p/b/d")
+	}
+	if len(want) == 0 {
+		want["projects/p/z"] = file{content: "z"}
+	}
+	return want
+}
+
+func TestJournalOfASnapshot(t *testing.T) {
+	root := seeded(t)
+	d := open(t, root, Options{Now: fixed})
+	syncTo(t, d, text(map[string]string{"projects/p/a": "1"}), anySnapshots)
+	syncTo(t, d, text(map[string]string{"projects/p/a": "2"}), anySnapshots)
+	file := filepath.Join(root, safe.OwnDir, snapshotsDir, ids(t, d)[0], journalFile)
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for i := range raw {
+		if i%7 > 0 {
+			continue
+		}
+		bad := bytes.Clone(raw)
+		bad[i] ^= 0x40
+		require.NoError(t, os.WriteFile(file, bad, 0o600))
+		_, err := d.PlanTakeBack(t.Context(), slices.Concat(ids(t, d), []string{"site-20261120-063000"})[0], nil)
+		require.True(t, failure.Is(err, v1alpha1.ReasonSnapshotFailed), "byte %d: %v", i, err)
+	}
+}
