@@ -131,17 +131,23 @@ func (r *run) result(applied bool) Result {
 func (r *run) commit() (committed bool, err error) {
 	h := r.Header
 	h.Complete = h.Complete && !r.doubtful
-	base := r.d.manifest()
-	if r.From != "" {
-		if base, err = r.d.manifestOf(r.From); err != nil {
-			return false, err
-		}
-		defer func() { _ = base.Close() }() // opened for reading
-	}
-	if committed, err = r.d.rewrite(h, base, r.Edits()); err != nil {
+	if committed, err = r.rewrite(h); err != nil {
 		return committed, err
 	}
 	return true, r.d.own.drop(journalFile)
+}
+
+// rewrite writes the manifest that the run ends with.
+func (r *run) rewrite(h plan.Header) (renamed bool, err error) {
+	if r.From == "" {
+		return r.d.rewrite(h, r.d.manifest(), r.Edits())
+	}
+	then, err := r.d.manifestOf(r.From)
+	if err != nil {
+		return false, err
+	}
+	renamed, err = r.d.rewrite(h, then, r.Edits())
+	return renamed, errors.Join(err, then.Close())
 }
 
 // rewrite applies edits to old: it writes a new manifest and renames it over the present one.
@@ -164,11 +170,12 @@ func (d *Dir) rewrite(h plan.Header, old *format.Manifest, next format.Edits) (r
 
 // recordOnly writes the manifest of a run that moves no file, if anything in it changes.
 func (r *run) recordOnly() error {
-	same, err := r.sameRecords()
-	if err != nil || same {
-		return err
+	if r.From == "" {
+		if same, err := r.sameRecords(); err != nil || same {
+			return err
+		}
 	}
-	_, err = r.d.rewrite(r.Header, r.d.manifest(), r.Edits())
+	_, err := r.rewrite(r.Header)
 	return err
 }
 

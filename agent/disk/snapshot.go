@@ -41,14 +41,15 @@ type Snapshots struct {
 // Snapshot describes a snapshot.
 type Snapshot struct {
 	// ID is the gateway's name, and the time of the sync as yyyymmdd-hhmmss in UTC.
-	ID   string
-	Time time.Time
+	ID   string    `json:"id"`
+	Time time.Time `json:"time"`
 	// Ref and Commit are those before the sync, and To is the commit that the sync delivered.
-	Ref        string
-	Commit, To plan.ID
+	Ref    string  `json:"ref"`
+	Commit plan.ID `json:"commit"`
+	To     plan.ID `json:"to"`
 	// Files and Bytes count the displaced files.
-	Files int
-	Bytes int64
+	Files int   `json:"files"`
+	Bytes int64 `json:"bytes"`
 }
 
 // Snapshot makes Apply keep what it displaces. It must be called before Apply. The first sync of a volume has no version
@@ -350,6 +351,19 @@ func (d *Dir) ListSnapshots() ([]Snapshot, error) {
 		list = append(list, s)
 	}
 	return list, nil
+}
+
+// NewestSnapshot returns the newest snapshot, or nil if there is none.
+func (d *Dir) NewestSnapshot() (*Snapshot, error) {
+	names, err := d.snapshotNames()
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
+	s, err := d.describeSnapshot(names[len(names)-1])
+	if err != nil {
+		return nil, err
+	}
+	return &s, nil
 }
 
 func (d *Dir) describeSnapshot(name string) (Snapshot, error) {

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -179,21 +181,18 @@ func (b *TakeBack) change(path string, then *format.Manifest) error {
 		}
 	}
 	c.Owned = owned
-	c.Conflict = st.Kind != plan.Missing && (!owned || st.Kind != plan.File || c.FoundID != is.Have)
+	c.Conflict = st.Kind != plan.Missing && (!owned || st.Kind != plan.File || c.FoundID != is.Have && !b.rewritten(is, c.FoundID))
 	same := st.Kind == plan.File && c.FoundID == e.id && (st.NoModes || st.Exec == e.exec)
 	recorded = recorded && was.Have == e.id
 	switch {
-	case e.absent && st.Kind == plan.Missing && !owned:
+	case e.absent && (st.Kind == plan.Missing || st.Kind == plan.Dir), same && !recorded:
 		return nil
-	case e.absent && (st.Kind == plan.Missing || st.Kind == plan.Dir):
-		c.Op = plan.Release
 	case e.absent:
-		c.Op = plan.Delete
-	case same && recorded:
-		c.Op, c.ID, c.Exec, c.Origin, c.Conflict = plan.Adopt, was.Want, was.Exec, was.Origin, false
+		c.Op, c.Unrecorded = plan.Delete, true // the manifest from then knows whether it was missing
 	case same:
-		c.Op, c.Conflict = plan.Release, false
+		c.Op, c.ID, c.Exec, c.Origin, c.Conflict = plan.Adopt, was.Want, was.Exec, was.Origin, false
 	default:
+		// If a user had changed the file, its record stays as it is: the next sync finds the change, as it would have then.
 		c.Op, c.ID, c.Exec, c.Origin, c.Unrecorded = plan.Update, e.id, e.exec, was.Origin, !recorded
 		if st.Kind == plan.Missing || st.Kind == plan.Dir {
 			c.Op = plan.Create
@@ -208,6 +207,19 @@ func (b *TakeBack) change(path string, then *format.Manifest) error {
 	}
 	b.Changes.List = append(b.Changes.List, c)
 	return nil
+}
+
+// rewritten reports whether only the gateway rewrote a file: it has signed a resource.json again, or made a thumbnail.
+func (b *TakeBack) rewritten(is plan.Owned, now plan.ID) bool {
+	is.Have = now
+	dir, name := safe.Split(is.Path)
+	if name == resource.Thumbnail {
+		return true
+	}
+	c := safe.Cursor{Top: b.d.top}
+	defer c.Reset()
+	n, err := c.At(dir)
+	return err == nil && sameMeaning(b.d, n, name, is)
 }
 
 // damaged reports whether git's blob has to replace the file of a snapshot, and fails if git lacks it.

@@ -41,6 +41,9 @@ func (f *Follower) vouched(gs *v1alpha1.GatewaySync, in *instruction) error {
 	if in.Propose != "" && in.Propose != gs.Propose() {
 		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says propose %q, and the GatewaySync does not: waiting for its lead", in.Propose)
 	}
+	if in.Restore != "" && in.Restore != gs.Restore() {
+		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says restore %q, and the GatewaySync does not: waiting for its lead", in.Restore)
+	}
 	return nil
 }
 

@@ -51,7 +51,7 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 	}
 	in := known
 	in.Target = sync.Target{
-		Ref: s.Ref, Name: s.RefName, ForceID: s.ForceSync, ConfirmDeletion: s.ConfirmDeletion, Propose: s.Propose,
+		Ref: s.Ref, Name: s.RefName, ForceID: s.ForceSync, ConfirmDeletion: s.ConfirmDeletion, Propose: s.Propose, Restore: s.Restore,
 		Generation: s.Generation, Revision: max(s.Revision, 0), RequestedAt: s.RequestedAt, Term: s.Lead.Transitions,
 	}
 	bad := func(field string, err error) (instruction, error) {
@@ -75,7 +75,7 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 	for _, text := range []struct {
 		field, value string
 		most         int
-	}{{"requestedAt", s.RequestedAt, maxRequest}, {"forceSync", s.ForceSync, maxForce}, {"propose", s.Propose, maxPropose}} {
+	}{{"requestedAt", s.RequestedAt, maxRequest}, {"forceSync", s.ForceSync, maxForce}, {"propose", s.Propose, maxPropose}, {"restore", s.Restore, maxRestore}} {
 		if len(text.value) > text.most {
 			return bad(text.field, fmt.Errorf("longer than %d bytes", text.most))
 		}

@@ -158,6 +158,9 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	if !v1alpha1.ProposesFor(in.Propose, f.Gateway) { // other gateways need no new order
 		in.Propose = ""
 	}
+	if v1alpha1.RestoresOn(in.Restore, f.Gateway) == "" {
+		in.Restore = ""
+	}
 	return materials{
 		in: in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(), beforeStart: f.startup.beforeStart(ctx, f.spec.connections.Gateway),
 		facts: plan.Facts{GatewayName: f.Gateway, PodName: f.Pod, PodOrdinal: ordinal, Namespace: f.Namespace, CRName: f.GatewaySync, Labels: f.pod.labels},

@@ -24,6 +24,7 @@ const (
 	maxRequest  = 64
 	maxForce    = 256
 	maxPropose  = 320
+	maxRestore  = 288
 	maxWord     = 63
 	maxProjects = 32
 	maxProject  = 128
@@ -73,6 +74,13 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 		for _, p := range s.Drift.Paths[:min(len(s.Drift.Paths), maxPaths)] {
 			r.Drift.Paths = append(r.Drift.Paths, string(p.What)+" "+p.Path)
 		}
+	}
+	switch {
+	case s.Report == nil:
+		r.LastSnapshot = was.LastSnapshot
+	case s.Report.Snapshot != nil:
+		at := metav1.NewTime(s.Report.Snapshot.Time)
+		r.LastSnapshot = &v1alpha1.GatewaySnapshot{ID: s.Report.Snapshot.ID, Size: v1alpha1.SizeText(s.Report.Snapshot.Bytes), Timestamp: &at}
 	}
 	r.Proposal = s.Proposal
 	if s.Report == nil && s.Proposal == nil {
@@ -150,6 +158,8 @@ func bound(r *v1alpha1.SyncReportStatus) {
 			r.Scan = ""
 		case r.Proposal != nil && r.Proposal.Message != "":
 			r.Proposal.Message = ""
+		case r.LastSnapshot != nil:
+			r.LastSnapshot = nil
 		default:
 			// The rest is too large only with characters that JSON encodes in six bytes each.
 			r.Ref, r.HandledForceSync, r.Profile = clip(r.Ref, 32), "", ""

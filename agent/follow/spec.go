@@ -26,9 +26,9 @@ type spec struct {
 	gs    *v1alpha1.GatewaySync
 	owner types.UID // that the target named when it was read
 	epoch int       // as suspect was then
-	// ref, commit, force, confirmed and propose are what it was found to ask for. If the target says something else, it is read again.
-	ref, force, confirmed, propose string
-	commit                         plan.ID
+	// ref, commit, force, confirmed, propose and restore are what it was found to ask for. If the target says something else, it is read again.
+	ref, force, confirmed, propose, restore string
+	commit                                  plan.ID
 
 	of          *v1alpha1.GatewaySync // that the connections were made for
 	connections sync.Connections
@@ -42,11 +42,11 @@ type spec struct {
 
 // asked is the part of an instruction that the result depends on.
 type asked struct {
-	generation                     int64
-	ref, force, confirmed, propose string
-	commit                         plan.ID
-	owner                          types.UID
-	problem                        problem
+	generation                              int64
+	ref, force, confirmed, propose, restore string
+	commit                                  plan.ID
+	owner                                   types.UID
+	problem                                 problem
 }
 
 var errGone = errors.New("the GatewaySync is gone")
@@ -71,7 +71,7 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 	if in.Generation == 0 { // the target will say when there is something to read
 		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", f.GatewaySync)
 	}
-	this := asked{in.Generation, in.Ref, in.ForceID, in.ConfirmDeletion, in.Propose, in.Commit, in.owner, in.problem}
+	this := asked{in.Generation, in.Ref, in.ForceID, in.ConfirmDeletion, in.Propose, in.Restore, in.Commit, in.owner, in.problem}
 	if s.err != nil && s.asked == this && !poked && (s.retry.IsZero() || f.Now().Before(s.retry)) {
 		s.due = s.retry
 		return nil, s.err
@@ -133,14 +133,15 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 
 // believe records what the GatewaySync is known to ask for.
 func (s *spec) believe(in *instruction) {
-	s.ref, s.commit, s.force, s.confirmed, s.propose = in.Ref, in.Commit, in.ForceID, in.ConfirmDeletion, in.Propose
+	s.ref, s.commit, s.force, s.confirmed, s.propose, s.restore = in.Ref, in.Commit, in.ForceID, in.ConfirmDeletion, in.Propose, in.Restore
 }
 
 // vouches reports whether the GatewaySync is known to ask for what a target says. Commits of spec.git.ref are many, and git
 // tells which are its own.
 func (s *spec) vouches(in *instruction) bool {
 	return (in.Ref == "" || in.Ref == s.gs.Spec.Git.Ref || in.Ref == s.ref && in.Commit == s.commit) && (in.ForceID == "" || in.ForceID == s.force) &&
-		(in.ConfirmDeletion == "" || in.ConfirmDeletion == s.confirmed) && (in.Propose == "" || in.Propose == s.propose)
+		(in.ConfirmDeletion == "" || in.ConfirmDeletion == s.confirmed) && (in.Propose == "" || in.Propose == s.propose) &&
+		(in.Restore == "" || in.Restore == s.restore)
 }
 
 // lasts reports whether the GatewaySync has been unreadable for longer than moment.

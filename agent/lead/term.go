@@ -202,6 +202,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	want.ForceSync = status.Cut(gs.ForceSync(), 256)
 	want.ConfirmDeletion = gs.ConfirmedDeletion()
 	want.Propose = gs.Propose()
+	want.Restore = gs.Restore()
 	if r := t.resolved; r.commit != "" && r.ref == ref.Desired.Ref && r.git == gitOf(gs) && ref.Desired.CheckCommit(r.commit) == nil {
 		want.Generation, want.Ref, want.Commit, want.RefName = gs.Generation, r.ref, r.commit, r.name
 		if len(r.name) > 255 || !strings.HasPrefix(r.name, "refs/heads/") && !strings.HasPrefix(r.name, "refs/tags/") {

@@ -49,8 +49,8 @@ type Change struct {
 	Conflict bool
 	// Owned reports whether the manifest has a record of the path.
 	Owned bool
-	// Unrecorded reports that the manifest gets no record of the path, although the change writes it: a restore brings back
-	// the gateway's own version.
+	// Unrecorded reports that the change leaves the manifest's record of the path as it is: a restore brings back a version
+	// that was not git's.
 	Unrecorded bool
 }
 

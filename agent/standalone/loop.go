@@ -95,21 +95,25 @@ func (l *Loop) Look(ctx context.Context, poked bool) loop.Wish {
 
 // ordered returns the order for the current file and commit: a new one only if either has changed. While the desired
 // ref does not resolve, the last order stays in force, as in a pod: its commit does not belong to the new ref, and a
-// new spec may name another repository. Only a pause, a force-sync request, a confirmed deletion and a request to propose
-// again take effect at once.
+// new spec may name another repository. Only a pause, a force-sync request, a confirmed deletion, and a request to propose
+// again or to restore a snapshot take effect at once.
 func (l *Loop) ordered() *loop.Order {
 	gs, t, o := l.spec.gs, l.target, l.order
 	switch {
 	case o != nil && !o.Commit.IsZero() && t.err != nil:
 		next := *o
 		next.Profile.Paused, next.ForceID, next.ConfirmDeletion, next.Propose = l.spec.effective.Paused, gs.ForceSync(), gs.ConfirmedDeletion(), l.propose()
-		if o.Profile.Paused != next.Profile.Paused || o.ForceID != next.ForceID || o.ConfirmDeletion != next.ConfirmDeletion || o.Propose != next.Propose {
+		next.Restore = l.restore()
+		if o.Profile.Paused != next.Profile.Paused || o.ForceID != next.ForceID || o.ConfirmDeletion != next.ConfirmDeletion || o.Propose != next.Propose || o.Restore != next.Restore {
 			l.order = &next
 		}
 	case o == nil || l.spec.fresh || o.Commit != t.commit || o.Ref != t.ref:
 		l.order = &loop.Order{
 			Task: sync.Task{
-				Target:  sync.Target{Ref: t.ref, Name: t.name, Commit: t.commit, ForceID: gs.ForceSync(), ConfirmDeletion: gs.ConfirmedDeletion(), Propose: l.propose()},
+				Target: sync.Target{
+					Ref: t.ref, Name: t.name, Commit: t.commit, ForceID: gs.ForceSync(), ConfirmDeletion: gs.ConfirmedDeletion(),
+					Propose: l.propose(), Restore: l.restore(),
+				},
 				Profile: l.spec.effective, Facts: l.facts(),
 			},
 			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: l.spec.connections,
@@ -124,6 +128,15 @@ func (l *Loop) ordered() *loop.Order {
 func (l *Loop) propose() string {
 	value := l.spec.gs.Propose()
 	if !v1alpha1.ProposesFor(value, l.facts().GatewayName) {
+		return ""
+	}
+	return value
+}
+
+// restore returns the request to restore a snapshot if it is about this gateway.
+func (l *Loop) restore() string {
+	value := l.spec.gs.Restore()
+	if v1alpha1.RestoresOn(value, l.facts().GatewayName) == "" {
 		return ""
 	}
 	return value

@@ -21,6 +21,9 @@ const lockHold = 60 * time.Second
 // has to load.
 func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.Staged) error {
 	defer f.step("apply")()
+	if err := f.snapshot(staged); err != nil {
+		return err
+	}
 	if err := f.checkDesigners(ctx, changes); err != nil {
 		return errors.Join(err, staged.Discard())
 	}
@@ -62,7 +65,11 @@ func (f *files) rename(ctx context.Context, changes *plan.Changes, staged *disk.
 	if f.rules.Conflict != plan.GitWins {
 		staged.RefuseForeign() // what the gateway writes now is a conflict like any other
 	}
-	res, err := staged.Apply(ctx, f.node.Header(changes))
+	header := f.node.Header(changes)
+	if f.header != nil {
+		header = *f.header
+	}
+	res, err := staged.Apply(ctx, header)
 	if foreign, ok := errors.AsType[*disk.ForeignError](err); ok && !res.Applied {
 		return false, failure.New(v1alpha1.ReasonConflictDetected, "%w; the next sync plans again", foreign)
 	}

@@ -20,6 +20,7 @@ import (
 type files struct {
 	*job
 	before gatewayState // before the first file moved
+	header *plan.Header // of the manifest from a snapshot; nil for a target
 }
 
 // deliver brings the files to the disk, and tries again once for each of two reasons: git objects turn out to be

@@ -109,15 +109,19 @@ func (o unloaded) add(changes *plan.Changes, projects, gone []string) unloaded {
 // projects returns the projects that the gateway has to show after the changes, and those that it must not show. It has
 // to show the ones that have a project.json, from git or its own.
 func (f *files) projects(changes *plan.Changes) (there, gone []string, err error) {
-	names, err := f.desired.Dirs("projects")
-	if err != nil {
-		return nil, nil, err
+	var names []string
+	if f.desired != nil { // otherwise the files are those of a snapshot
+		if names, err = f.desired.Dirs("projects"); err != nil {
+			return nil, nil, err
+		}
 	}
 	for _, name := range union(names, changes.Projects()) {
 		file := "projects/" + name + "/project.json"
-		_, wanted, err := f.desired.Lookup(file)
-		if err != nil {
-			return nil, nil, err
+		wanted := slices.ContainsFunc(changes.List, func(c plan.Change) bool { return c.Path == file && (c.Op == plan.Create || c.Op == plan.Update) })
+		if f.desired != nil {
+			if _, wanted, err = f.desired.Lookup(file); err != nil {
+				return nil, nil, err
+			}
 		}
 		st, err := f.dir.Stat(file)
 		if err != nil {

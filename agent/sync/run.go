@@ -36,6 +36,8 @@ type job struct {
 // run is the sequence of a sync: the files are brought to the disk, then the gateway loads them.
 //
 //	open the data directory                run.go
+//	if a snapshot stands in for the target:
+//	  restore it, load it, and end         restore.go
 //	if the disk lacks the target:          files.go
 //	  fetch, render, plan, guard           fetch.go, render.go
 //	  wait for Designers and approvals     designers.go
@@ -47,6 +49,9 @@ func (j *job) run(ctx context.Context) error {
 		return j.paused(ctx)
 	}
 	if err := j.open(); err != nil {
+		return err
+	}
+	if back, err := j.restore(ctx); back || err != nil {
 		return err
 	}
 	done := j.filesDone()

@@ -51,6 +51,9 @@ type Target struct {
 	// Propose is the value of the annotation stoker.io/propose if it is about this gateway. A new value requests that the
 	// gateway's changes are proposed again, from today's base. No sync depends on it.
 	Propose string
+	// Restore asks to bring the gateway back to a snapshot: its id, and what tells the request from an earlier one. It is empty
+	// if there is no request about this gateway.
+	Restore string
 	// Revision, Generation, RequestedAt and Term are those of the SyncTarget.
 	Revision    int64
 	Generation  int64
@@ -129,6 +132,7 @@ type Engine struct {
 	last  delivered // what is on the disk
 	held  hold      // the last held sync
 	seen  string    // the start whose gateway was seen running
+	kept  kept      // the newest snapshot
 	pair  redundancy.Memory
 	// watch reports whether changes at a path are sent back to git; nil for none.
 	watch func(path string) bool
@@ -262,6 +266,10 @@ func (e *Engine) sync(ctx context.Context, j *job) *Report {
 		if e.lost != nil && e.lost.commit != h.Commit {
 			e.lost = nil
 		}
+	}
+	if j.dir != nil && !j.readOnly {
+		r.Err = err
+		r.Snapshot = j.newest()
 	}
 	if j.readOnly {
 		err = errors.Join(err, j.dir.Close())

@@ -36,6 +36,9 @@ const (
 	// AnnotationPropose is the name of a gateway, a space and a time in RFC 3339. A new value asks that gateway's agent to close
 	// its pull request and to propose the changes again from today's base.
 	AnnotationPropose = "stoker.io/propose"
+	// AnnotationRestore is the id of a snapshot, a space and a time in RFC 3339. A new value asks the agent of the gateway that the id
+	// begins with to bring the gateway back to the snapshot.
+	AnnotationRestore = "stoker.io/restore"
 	// AnnotationPaused pauses the GatewaySync if it is "true".
 	AnnotationPaused = "stoker.io/paused"
 )

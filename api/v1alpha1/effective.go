@@ -35,6 +35,9 @@ type Effective struct {
 	// Bidirectional is how changes on the gateway are proposed, with all defaults filled in; nil if they are not.
 	Bidirectional *BidirectionalSpec
 
+	// Snapshots is how snapshots are kept, with all defaults filled in; nil if none are taken.
+	Snapshots *SnapshotsSpec
+
 	// DeploymentMode is the gateway's mode; empty where it runs none.
 	DeploymentMode string
 	TagProvider    string
@@ -123,6 +126,7 @@ func (gs *GatewaySync) merge(name string, p *SyncProfile, pod podSettings) Effec
 		DryRun:                override(p.DryRun, d.DryRun),
 		Paused:                gs.pauses(p),
 		Bidirectional:         gs.bidirectional(p),
+		Snapshots:             gs.snapshots(),
 		DeploymentMode:        pod.deploymentMode,
 		TagProvider:           pod.tagProvider,
 		SystemName:            pod.systemName,

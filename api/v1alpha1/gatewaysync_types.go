@@ -68,6 +68,12 @@ type GatewaySyncSpec struct {
 	// Changes that users save on a gateway become pull requests.
 	// +optional
 	Bidirectional *BidirectionalSpec `json:"bidirectional,omitempty"`
+	// What a sync replaces or deletes on a gateway is kept.
+	// +optional
+	Snapshots *SnapshotsSpec `json:"snapshots,omitempty"`
+	// Brings a gateway back to a snapshot.
+	// +optional
+	Rollback *RollbackSpec `json:"rollback,omitempty"`
 	// If true, nothing is synced. Pods still get their agent and start with the files on disk; drift is still reported. The
 	// annotation stoker.io/paused does the same without a change of the spec.
 	// +optional

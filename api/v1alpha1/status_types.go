@@ -284,6 +284,9 @@ type DiscoveredGateway struct {
 	// Number of files that were changed on the gateway and not in git.
 	// +optional
 	Drift int32 `json:"drift,omitempty"`
+	// The newest snapshot of the gateway. Absent if there is none.
+	// +optional
+	LastSnapshot *GatewaySnapshot `json:"lastSnapshot,omitempty"`
 	// Where the proposal of this gateway's changes stands; empty if there is none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16

@@ -110,6 +110,9 @@ type SyncReportStatus struct {
 	// The pull request with this gateway's changes. Absent if there is none and nothing waits for one.
 	// +optional
 	Proposal *Proposal `json:"proposal,omitempty"`
+	// The newest snapshot. Absent if there is none.
+	// +optional
+	LastSnapshot *GatewaySnapshot `json:"lastSnapshot,omitempty"`
 	// Version of the agent.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64

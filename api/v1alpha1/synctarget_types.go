@@ -92,6 +92,10 @@ type SyncTargetSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=320
 	Propose string `json:"propose,omitempty"`
+	// The annotation stoker.io/restore or spec.rollback.toSnapshot: the snapshot that a gateway is brought back to.
+	// +optional
+	// +kubebuilder:validation:MaxLength=288
+	Restore string `json:"restore,omitempty"`
 	// If true, nothing is synced.
 	// +optional
 	Paused bool `json:"paused,omitempty"`

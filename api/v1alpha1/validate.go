@@ -25,6 +25,7 @@ func Validate(gs *GatewaySync) field.ErrorList {
 	errs = append(errs, validateGateway(spec.Child("gateway"), &gs.Spec.Gateway)...)
 	errs = append(errs, validateAgent(spec.Child("agent", "image"), &gs.Spec.Agent.Image)...)
 	errs = append(errs, validateBidirectional(spec.Child("bidirectional"), gs)...)
+	errs = append(errs, validateSnapshots(spec, gs)...)
 	return append(errs, validateSync(spec.Child("sync"), &gs.Spec.Sync)...)
 }
 

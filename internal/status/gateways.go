@@ -114,6 +114,15 @@ func (g *gateway) keep(was *v1alpha1.DiscoveredGateway) {
 		g.SyncedCommit, g.SyncedRef = was.SyncedCommit, was.SyncedRef
 		g.Profile, g.AgentVersion = was.Profile, was.AgentVersion
 		g.ProposalState, g.Proposal = was.ProposalState, was.Proposal
+		g.LastSnapshot = was.LastSnapshot.DeepCopy()
+	}
+}
+
+// snapshot copies a reported snapshot, if it can be one: the API server would reject the whole status for a field that is not valid.
+func (g *gateway) snapshot(s *v1alpha1.GatewaySnapshot) {
+	g.LastSnapshot = nil
+	if s != nil && v1alpha1.RestoresOn(s.ID, g.Name) == s.ID && s.ID != "" {
+		g.LastSnapshot = &v1alpha1.GatewaySnapshot{ID: s.ID, Size: Cut(s.Size, 32), Timestamp: s.Timestamp.DeepCopy()}
 	}
 }
 
@@ -123,6 +132,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	g.SyncStatus, g.Reason, g.Message = r.Phase, v1alpha1.Reason(Cut(string(r.Reason), 64)), Cut(r.Message, maxMessage)
 	g.LastScanResult, g.Drift = Cut(r.Scan, 256), r.Drift.Files
 	g.propose(r.Proposal)
+	g.snapshot(r.LastSnapshot)
 	g.FilesChanged = changed(r.Files)
 	g.ProjectsSynced = r.Projects[:min(len(r.Projects), 32)]
 	g.delivered = r.Phase == v1alpha1.GatewaySynced || r.Phase == v1alpha1.GatewayStandby
@@ -242,6 +252,7 @@ var detail = []func(*v1alpha1.DiscoveredGateway){
 	},
 	func(g *v1alpha1.DiscoveredGateway) {
 		g.ProjectsSynced, g.LastScanResult, g.LastSyncDuration, g.ServiceAccountName, g.Namespace = nil, "", "", "", ""
+		g.LastSnapshot = nil
 		g.Message, g.PodName = Cut(g.Message, 80), Cut(g.PodName, 128)
 	},
 	func(g *v1alpha1.DiscoveredGateway) {

@@ -373,6 +373,8 @@ func (j *Journal) Edits() Edits {
 				} else {
 					k++
 				}
+			case j.Changes[c].Unrecorded:
+				c++
 			default:
 				c++
 				return j.edit(c - 1), true
@@ -386,18 +388,16 @@ func (j *Journal) edit(i int) Edit {
 	rec := Record{Owned: plan.Owned{
 		Path: c.Path, Want: c.ID, Have: c.ID, Size: s.Size, Mtime: s.Mtime, Exec: c.Exec, Origin: c.Origin,
 	}}
-	switch {
-	case c.Unrecorded:
-		return Edit{editDrop, rec}
-	case Writes(c.Op):
+	switch c.Op {
+	case plan.Create, plan.Update:
 		if git, ok := j.Signed[c.Path]; ok {
 			rec.Want = git
 		}
 		return Edit{editSet, rec}
-	case c.Op == plan.Adopt:
+	case plan.Adopt:
 		rec.Have, rec.Size, rec.Mtime = c.FoundID, c.Found.Size, c.Found.Mtime
 		return Edit{editSet, rec}
-	case c.Op == plan.Keep:
+	case plan.Keep:
 		return Edit{editKeep, rec}
 	default:
 		return Edit{editDrop, rec}

@@ -1,0 +1,195 @@
+package sync_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+var restoreTime = time.Date(2026, 11, 20, 6, 30, 0, 0, time.UTC)
+
+// snapshots returns a bench that takes snapshots.
+func snapshots(t *testing.T, o simulator.Options) *bench {
+	t.Helper()
+	b := newBench(t, o)
+	b.target.Facts.GatewayName = "area-4"
+	b.target.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
+	return b
+}
+
+func TestRestore(t *testing.T) {
+	const other = "config/resources/core/ignition/database-connection/other"
+	// begin syncs to a first and a second commit, and returns the snapshot between them.
+	begin := func(t *testing.T) (b *bench, id string) {
+		b = snapshots(t, simulator.Options{})
+		b.push(first()...)
+		assert.Nil(t, b.synced().Snapshot)
+		b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"),
+			gitserver.Write(other+"/config.json", "{}"), gitserver.Write(other+"/resource.json", `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))
+		r := b.synced()
+		require.NotNil(t, r.Snapshot)
+		assert.Equal(t, 4, r.Snapshot.Files, "the view, its signature, and the deleted files")
+		assert.NotNil(t, b.gw.Loaded(other))
+		return b, r.Snapshot.ID
+	}
+	t.Run("files, scan and verification, without git", func(t *testing.T) {
+		b, id := begin(t)
+		require.NoError(t, os.RemoveAll(b.repo.Dir))
+		b.target.Restore = id
+		r := b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Contains(t, r.Message, id)
+		assert.NotEqual(t, b.target.Commit, r.Commit)
+		assert.Equal(t, sync.Counts{Added: 2, Modified: 2, Deleted: 2, Total: 5}, r.Files)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+		assert.NotNil(t, b.gw.Loaded(db), "the gateway has loaded it again")
+		assert.Nil(t, b.gw.Loaded(other))
+		require.NoError(t, b.gw.Canaries())
+		assert.Empty(t, b.gw.Violations())
+
+		b.gw.ResetRequests()
+		r = b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.False(t, r.Wrote())
+		assert.Empty(t, b.gw.Requests(), "it is done once")
+		assert.NotEqual(t, id, r.Snapshot.ID, "the restore has a snapshot of its own")
+		d, err := b.engine.Drift(t.Context(), true)
+		require.NoError(t, err)
+		assert.Zero(t, d.Files)
+		b.restart(t.TempDir())
+		assert.False(t, b.ended(sync.Error, v1alpha1.ReasonRolledBack).Wrote(), "a restart does not take the target again")
+	})
+	t.Run("another commit ends it", func(t *testing.T) {
+		b, id := begin(t)
+		b.target.Restore = id
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		b.synced()
+		assert.Equal(t, `{"one": 3}`, b.read(view))
+		assert.NotNil(t, b.gw.Loaded(other))
+		b.synced()
+		assert.Equal(t, `{"one": 3}`, b.read(view), "the request has lapsed")
+	})
+	t.Run("a forced sync ends it", func(t *testing.T) {
+		b, id := begin(t)
+		b.target.Restore = id
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		b.target.ForceID = "now"
+		b.synced()
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+	})
+	t.Run("a sync that was forced before does not", func(t *testing.T) {
+		b, id := begin(t)
+		b.target.ForceID = "before"
+		b.target.Restore = id
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+	})
+	t.Run("the same snapshot again", func(t *testing.T) {
+		b, id := begin(t)
+		b.target.Restore = v1alpha1.RestoreValue(id, restoreTime)
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		b.target.ForceID = "now"
+		b.synced()
+		b.target.Restore = v1alpha1.RestoreValue(id, restoreTime.Add(time.Millisecond))
+		b.synced() // the same second: the same request
+		b.target.Restore = id
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+	})
+	t.Run("an edit since goes to lost+found", func(t *testing.T) {
+		b, id := begin(t)
+		b.put(view, `{"one": "edited"}`)
+		b.target.Restore = id
+		r := b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Positive(t, r.Files.Saved)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+	})
+	t.Run("unknown snapshot", func(t *testing.T) {
+		b, id := begin(t)
+		b.target.Restore = "area-4-20200101-000000"
+		r := b.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+		assert.Contains(t, r.Message, id, "it names those that there are")
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		b.synced() // a wrong request does not stop later commits
+	})
+	t.Run("a gateway that starts", func(t *testing.T) {
+		b, id := begin(t)
+		b.target.Restore = id
+		b.connect(ignition.Config{URL: "http://127.0.0.1:1"}) // refused
+		r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+		assert.Contains(t, r.Message, id)
+	})
+	t.Run("a Designer that is waited for", func(t *testing.T) {
+		b, id := begin(t)
+		b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
+		session := b.designer("maria", "line")
+		b.target.Restore = id
+		b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+		require.NoError(t, b.gw.CloseDesigner(session))
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+	})
+	t.Run("a dry run restores nothing", func(t *testing.T) {
+		b, id := begin(t)
+		b.target.Profile.DryRun = true
+		b.target.Restore = id
+		b.sync()
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+	})
+	t.Run("a damaged note holds off a target that is not on the disk", func(t *testing.T) {
+		b, id := begin(t)
+		b.target.Restore = id
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		b.put(".stoker/note-restored", "{")
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		b.target.ForceID = "now"
+		b.synced()
+	})
+}
+
+func TestSnapshotOfASync(t *testing.T) {
+	t.Run("none without the setting", func(t *testing.T) {
+		b := newBench(t, simulator.Options{})
+		b.push(first()...)
+		b.synced()
+		b.push(gitserver.Write(view, `{"one": 2}`))
+		assert.Nil(t, b.synced().Snapshot)
+		assert.NoDirExists(t, b.data+"/.stoker/snapshots")
+	})
+	t.Run("too large", func(t *testing.T) {
+		b := snapshots(t, simulator.Options{})
+		b.push(first()...)
+		b.synced()
+		b.target.Profile.Snapshots.MaxSize = "5"
+		b.push(gitserver.Write(view, `{"one": 2}`))
+		r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
+		assert.Contains(t, r.Message, "spec.snapshots.maxSize")
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+	})
+	t.Run("a repair", func(t *testing.T) {
+		b := snapshots(t, simulator.Options{})
+		b.push(first()...)
+		b.synced()
+		b.put(view, `{"one": "edited"}`)
+		b.target.Repair = true
+		r := b.synced()
+		require.NotNil(t, r.Snapshot)
+		b.target.Repair, b.target.Restore = false, r.Snapshot.ID
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": "edited"}`, b.read(view))
+	})
+}
