@@ -23,9 +23,14 @@ annotation stoker.io/propose, or run "stoker proposals NAME --renew GATEWAY".
 
 // proposal runs the subcommand and returns the exit code.
 func proposal(args []string, stdout, stderr io.Writer) int {
-	f := flag.NewFlagSet("proposal", flag.ContinueOnError)
+	return inspect("proposal", "show", proposalUsage, args, stdout, stderr, showProposal)
+}
+
+// inspect runs a subcommand with one verb that reads a data directory and prints it in a format. It returns the exit code.
+func inspect(name, only, usage string, args []string, stdout, stderr io.Writer, print func(dataDir, format string, w io.Writer) error) int {
+	f := flag.NewFlagSet(name, flag.ContinueOnError)
 	f.SetOutput(stderr)
-	f.Usage = func() { fmt.Fprint(stderr, proposalUsage) }
+	f.Usage = func() { fmt.Fprint(stderr, usage) }
 	dataDir := f.String("data-dir", "", "Ignition's data directory")
 	format := f.String("o", "table", "table or json")
 	verb := ""
@@ -41,11 +46,11 @@ func proposal(args []string, stdout, stderr io.Writer) int {
 	} else if err != nil {
 		return exitUsage
 	}
-	if verb != "show" || f.NArg() > 0 || *dataDir == "" || *format != "table" && *format != "json" {
+	if verb != only || f.NArg() > 0 || *dataDir == "" || *format != "table" && *format != "json" {
 		f.Usage()
 		return exitUsage
 	}
-	if err := showProposal(*dataDir, *format, stdout); err != nil {
+	if err := print(*dataDir, *format, stdout); err != nil {
 		fmt.Fprintf(stderr, "agent: %v\n", err)
 		return exitFailed
 	}

@@ -45,6 +45,9 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	if len(args) > 0 && args[0] == "proposal" {
 		return proposal(args[1:], stdout, stderr)
 	}
+	if len(args) > 0 && args[0] == "snapshots" {
+		return snapshots(args[1:], stdout, stderr)
+	}
 	s, err := parse(args, env, stderr)
 	switch {
 	case err != nil:

@@ -204,7 +204,7 @@ func word(op plan.Op) string {
 	return ""
 }
 
-// state holds the fields of an agent's /state that diff reads.
+// state holds the fields of an agent's /state that the commands read.
 type state struct {
 	Gateway string `json:"gateway"`
 
@@ -217,6 +217,9 @@ type state struct {
 			What string `json:"what"`
 		} `json:"paths"`
 	} `json:"drift"`
+	Report struct {
+		Snapshots []snapshot `json:"snapshots"`
+	} `json:"report"`
 }
 
 const (

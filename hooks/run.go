@@ -142,7 +142,7 @@ unavailable (try again).`,
 	)
 	for group, commands := range map[string][]*cobra.Command{
 		"request": {c.setRef(), c.sync(), c.rollback(), c.pause(), c.resume()},
-		"inspect": {c.get(), c.status(), c.history(), c.proposals(), c.wait(), c.diff(), c.render(), c.preflight()},
+		"inspect": {c.get(), c.status(), c.history(), c.proposals(), c.snapshots(), c.wait(), c.diff(), c.render(), c.preflight()},
 		"install": {c.check(), c.migrate()},
 	} {
 		for _, command := range commands {

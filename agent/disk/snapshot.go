@@ -332,14 +332,19 @@ func contentOf(n *safe.Folder) (files map[int]plan.ID, bytes int64, err error) {
 	return files, bytes, nil
 }
 
-// ListSnapshots returns the snapshots, oldest first. One that cannot be read is left out and logged.
-func (d *Dir) ListSnapshots() ([]Snapshot, error) {
+// ListSnapshots returns the snapshots, oldest first. One that cannot be read is left out and logged. It does not read those
+// that are in known, the result of an earlier call.
+func (d *Dir) ListSnapshots(known ...Snapshot) ([]Snapshot, error) {
 	names, err := d.snapshotNames()
 	if err != nil || len(names) == 0 {
 		return nil, err
 	}
 	var list []Snapshot
 	for _, name := range names {
+		if i := slices.IndexFunc(known, func(s Snapshot) bool { return s.ID == name }); i >= 0 {
+			list = append(list, known[i])
+			continue
+		}
 		s, err := d.describeSnapshot(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it is being made or removed
@@ -351,19 +356,6 @@ func (d *Dir) ListSnapshots() ([]Snapshot, error) {
 		list = append(list, s)
 	}
 	return list, nil
-}
-
-// NewestSnapshot returns the newest snapshot, or nil if there is none.
-func (d *Dir) NewestSnapshot() (*Snapshot, error) {
-	names, err := d.snapshotNames()
-	if err != nil || len(names) == 0 {
-		return nil, err
-	}
-	s, err := d.describeSnapshot(names[len(names)-1])
-	if err != nil {
-		return nil, err
-	}
-	return &s, nil
 }
 
 func (d *Dir) describeSnapshot(name string) (Snapshot, error) {

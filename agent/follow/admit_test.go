@@ -43,6 +43,8 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.ForceSync = "x" }},
 		"a proposal that is not requested": {says: "says propose",
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.Propose = "line 2026-01-02T12:00:00Z" }},
+		"a restore that is not requested": {says: "says restore",
+			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.Restore = "line-0-20260212-102000" }},
 		"a deletion that is not confirmed": {says: "confirms the deletion",
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.ConfirmDeletion = "0123456" }},
 	} {
@@ -77,7 +79,7 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			second := w.commit("two")
 			w.annotate(v1alpha1.AnnotationRequestedRef, "")
 			w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) {
-				s.Ref, s.RefName, s.ForceSync, s.ConfirmDeletion, s.Propose = "main", "refs/heads/main", "", "", ""
+				s.Ref, s.RefName, s.ForceSync, s.ConfirmDeletion, s.Propose, s.Restore = "main", "refs/heads/main", "", "", "", ""
 			})
 			p.synced(second, "two")
 		})

@@ -44,6 +44,7 @@ func TestReadTarget(t *testing.T) {
 		"ref":         func(s *v1alpha1.SyncTargetSpec) { s.Ref = "-x" },
 		"refName":     func(s *v1alpha1.SyncTargetSpec) { s.RefName = "refs/heads/../../x" },
 		"requestedAt": func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = strings.Repeat("1", 65) },
+		"restore":     func(s *v1alpha1.SyncTargetSpec) { s.Restore = strings.Repeat("1", 289) },
 		"propose":     func(s *v1alpha1.SyncTargetSpec) { s.Propose = strings.Repeat("1", 321) },
 		"forceSync":   func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = strings.Repeat("1", 257) },
 	} {

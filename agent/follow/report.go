@@ -78,9 +78,10 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 	switch {
 	case s.Report == nil:
 		r.LastSnapshot = was.LastSnapshot
-	case s.Report.Snapshot != nil:
-		at := metav1.NewTime(s.Report.Snapshot.Time)
-		r.LastSnapshot = &v1alpha1.GatewaySnapshot{ID: s.Report.Snapshot.ID, Size: v1alpha1.SizeText(s.Report.Snapshot.Bytes), Timestamp: &at}
+	case len(s.Report.Snapshots) > 0:
+		newest := s.Report.Snapshots[len(s.Report.Snapshots)-1]
+		at := metav1.NewTime(newest.Time)
+		r.LastSnapshot = &v1alpha1.GatewaySnapshot{ID: newest.ID, Size: v1alpha1.SizeText(newest.Bytes), Timestamp: &at}
 	}
 	r.Proposal = s.Proposal
 	if s.Report == nil && s.Proposal == nil {

@@ -83,6 +83,9 @@ func TestUnresolvedRefKeepsLastOrder(t *testing.T) {
 	name := d.loop.Gateway.Name
 	assert.Equal(t, name+" now", d.saved("stoker.io/propose: "+name+" now", "mian", "", mirror).Order.Propose)
 	assert.Empty(t, d.saved("stoker.io/propose: other now", "mian", "", mirror).Order.Propose, "of another gateway")
+	id := name + "-20260212-102000"
+	assert.Equal(t, id, d.saved("stoker.io/restore: "+id, "mian", "", mirror).Order.Restore)
+	assert.Empty(t, d.saved("stoker.io/restore: other-20260212-102000", "mian", "", mirror).Order.Restore, "of another gateway")
 
 	d.repo.Branch("mian", first)
 	next := d.saved("", "mian", "", mirror)

@@ -40,10 +40,10 @@ func TestLoadErrorsNameTheField(t *testing.T) {
 		strings.Replace(minimal, "ref: main", "ref: -x", 1):                        "spec.git.ref",
 		strings.Replace(minimal, "destination: projects", "destination: ../up", 1): "destination",
 		strings.Replace(minimal, "stoker.io/v1alpha1", "stoker.io/v9", 1):          "stoker.io/v9",
-		"kind: ConfigMap":             "GatewaySync",
-		minimal + "---\n" + minimal:   "more than one",
-		"a: [":                        "line",
-		minimal + "  snapshots: {}\n": `unknown field "spec.snapshots"`,
+		"kind: ConfigMap":           "GatewaySync",
+		minimal + "---\n" + minimal: "more than one",
+		"a: [":                      "line",
+		minimal + "  unknown: {}\n": `unknown field "spec.unknown"`,
 	} {
 		t.Run(broken, func(t *testing.T) {
 			file := writeFile(t, "gs.yaml", broken)

@@ -82,8 +82,8 @@ type Report struct {
 	Scans    []ScanOutcome            `json:"scans,omitempty"`
 	// Notes are messages for users: what was skipped, what the gateway logged, why there was no scan lock.
 	Notes []string `json:"notes,omitempty"`
-	// Snapshot is the newest snapshot; nil if there is none, or none are taken.
-	Snapshot *disk.Snapshot `json:"snapshot,omitempty"`
+	// Snapshots are those on the data volume, oldest first, if the profile takes any.
+	Snapshots []disk.Snapshot `json:"snapshots,omitempty"`
 	// Drift is the last comparison of the owned files.
 	Drift *disk.Drift `json:"drift,omitempty"`
 	// Changes is the plan. It is served and printed, but not part of the report.

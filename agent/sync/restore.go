@@ -158,26 +158,26 @@ func (f *files) snapshot(staged *disk.Staged) error {
 	return nil
 }
 
-// newest returns the newest snapshot, or nil. It reads the snapshot only once after each sync that wrote something.
-func (j *job) newest() *disk.Snapshot {
+// snapshots returns the snapshots, oldest first. It looks for new ones only after a sync that wrote something or failed.
+func (j *job) snapshots() []disk.Snapshot {
 	if j.t.Profile.Snapshots == nil {
 		j.kept = kept{}
 		return nil
 	}
 	if !j.kept.known || j.kept.taken != j.taken || j.r.Wrote() || j.r.Err != nil {
-		s, err := j.dir.NewestSnapshot()
+		list, err := j.dir.ListSnapshots(j.kept.list...)
 		if err != nil {
 			j.Log.Warn("snapshots unreadable", "error", err)
 			return nil
 		}
-		j.kept = kept{known: true, taken: j.taken, newest: s}
+		j.kept = kept{known: true, taken: j.taken, list: list}
 	}
-	return j.kept.newest
+	return j.kept.list
 }
 
-// kept is the newest snapshot of an open data directory.
+// kept are the snapshots of an open data directory.
 type kept struct {
-	known  bool
-	taken  int // see Engine.Taken
-	newest *disk.Snapshot
+	known bool
+	taken int // see Engine.Taken
+	list  []disk.Snapshot
 }

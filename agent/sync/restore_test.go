@@ -32,14 +32,14 @@ func TestRestore(t *testing.T) {
 	begin := func(t *testing.T) (b *bench, id string) {
 		b = snapshots(t, simulator.Options{})
 		b.push(first()...)
-		assert.Nil(t, b.synced().Snapshot)
+		assert.Empty(t, b.synced().Snapshots)
 		b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"),
 			gitserver.Write(other+"/config.json", "{}"), gitserver.Write(other+"/resource.json", `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))
 		r := b.synced()
-		require.NotNil(t, r.Snapshot)
-		assert.Equal(t, 4, r.Snapshot.Files, "the view, its signature, and the deleted files")
+		require.Len(t, r.Snapshots, 1)
+		assert.Equal(t, 4, r.Snapshots[0].Files, "the view, its signature, and the deleted files")
 		assert.NotNil(t, b.gw.Loaded(other))
-		return b, r.Snapshot.ID
+		return b, r.Snapshots[0].ID
 	}
 	t.Run("files, scan and verification, without git", func(t *testing.T) {
 		b, id := begin(t)
@@ -59,7 +59,7 @@ func TestRestore(t *testing.T) {
 		r = b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.False(t, r.Wrote())
 		assert.Empty(t, b.gw.Requests(), "it is done once")
-		assert.NotEqual(t, id, r.Snapshot.ID, "the restore has a snapshot of its own")
+		assert.Len(t, r.Snapshots, 2, "the restore has a snapshot of its own")
 		d, err := b.engine.Drift(t.Context(), true)
 		require.NoError(t, err)
 		assert.Zero(t, d.Files)
@@ -167,7 +167,7 @@ func TestSnapshotOfASync(t *testing.T) {
 		b.push(first()...)
 		b.synced()
 		b.push(gitserver.Write(view, `{"one": 2}`))
-		assert.Nil(t, b.synced().Snapshot)
+		assert.Empty(t, b.synced().Snapshots)
 		assert.NoDirExists(t, b.data+"/.stoker/snapshots")
 	})
 	t.Run("too large", func(t *testing.T) {
@@ -187,8 +187,8 @@ func TestSnapshotOfASync(t *testing.T) {
 		b.put(view, `{"one": "edited"}`)
 		b.target.Repair = true
 		r := b.synced()
-		require.NotNil(t, r.Snapshot)
-		b.target.Repair, b.target.Restore = false, r.Snapshot.ID
+		require.Len(t, r.Snapshots, 1)
+		b.target.Repair, b.target.Restore = false, r.Snapshots[0].ID
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": "edited"}`, b.read(view))
 	})

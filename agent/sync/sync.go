@@ -132,7 +132,7 @@ type Engine struct {
 	last  delivered // what is on the disk
 	held  hold      // the last held sync
 	seen  string    // the start whose gateway was seen running
-	kept  kept      // the newest snapshot
+	kept  kept      // the snapshots
 	pair  redundancy.Memory
 	// watch reports whether changes at a path are sent back to git; nil for none.
 	watch func(path string) bool
@@ -269,7 +269,7 @@ func (e *Engine) sync(ctx context.Context, j *job) *Report {
 	}
 	if j.dir != nil && !j.readOnly {
 		r.Err = err
-		r.Snapshot = j.newest()
+		r.Snapshots = j.snapshots()
 	}
 	if j.readOnly {
 		err = errors.Join(err, j.dir.Close())

@@ -107,6 +107,23 @@ func (s *Setter) Propose(ctx context.Context, namespace, name, gateway string) (
 	})
 }
 
+// Restore asks the agent of a gateway to bring it back to a snapshot. The error is an *InvalidError if the snapshot is not one of a gateway
+// of the GatewaySync.
+func (s *Setter) Restore(ctx context.Context, namespace, name, snapshot string) (Answer, error) {
+	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
+		value := v1alpha1.RestoreValue(v1alpha1.SnapshotID(snapshot), s.now())
+		if !slices.ContainsFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return v1alpha1.RestoresOn(value, g.Name) != "" }) {
+			return nil, Answer{}, invalid("%.80q is no snapshot of a gateway of %s: stoker snapshots %s lists them", snapshot, name, name)
+		}
+		if gs.Annotations[v1alpha1.AnnotationRestore] == value {
+			answer.Outcome = Unchanged
+			return nil, answer, nil
+		}
+		return map[string]*string{v1alpha1.AnnotationRestore: &value}, answer, nil
+	})
+}
+
 // change writes the annotations that plan returns for the current object. If another client has written the object meanwhile,
 // it plans again, so that it never writes a decision about an older state. It sticks to the object with this uid, or to the one
 // that it read first, because a new object of that name may belong to another user.

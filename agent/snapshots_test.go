@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/plan"
+)
+
+func TestSnapshotsList(t *testing.T) {
+	data := t.TempDir()
+	list := func(args ...string) (int, string, string) {
+		var out, talk bytes.Buffer
+		code := run(t.Context(), append([]string{"snapshots"}, args...), nil, &out, &talk)
+		return code, out.String(), talk.String()
+	}
+	t.Run("usage", func(t *testing.T) {
+		code, _, talk := list("restore", "--data-dir", data)
+		assert.Equal(t, exitUsage, code)
+		assert.Contains(t, talk, "stoker.io/restore", "it says how to restore one")
+	})
+	t.Run("none", func(t *testing.T) {
+		code, out, _ := list("list", "--data-dir", data)
+		assert.Equal(t, exitDone, code)
+		assert.Equal(t, "There are no snapshots.\n", out)
+	})
+	at := time.Date(2026, 2, 12, 10, 20, 0, 0, time.UTC)
+	d, err := disk.Open(data, disk.Options{AllowUnseeded: true, Now: func() time.Time { return at }})
+	require.NoError(t, err)
+	sync := func(c plan.Change, commit byte) {
+		s, err := d.Stage(t.Context(), &plan.Changes{List: []plan.Change{c}}, nil, func(w io.Writer, _ plan.Change) error {
+			_, err := io.WriteString(w, "one")
+			return err
+		})
+		require.NoError(t, err)
+		require.NoError(t, s.Snapshot(disk.Snapshots{Gateway: "area-4", Keep: 5, MaxBytes: 1 << 20}))
+		_, err = s.Apply(t.Context(), plan.Header{Ref: "main", Commit: plan.ID{commit}, Complete: true})
+		require.NoError(t, err)
+	}
+	one, err := plan.ParseID("43dd47ea691c90a5fa7827892c70241913351963") // the blob "one"
+	require.NoError(t, err)
+	sync(plan.Change{Path: "projects/a", Op: plan.Create, ID: one}, 1)
+	st, err := d.Stat("projects/a")
+	require.NoError(t, err)
+	sync(plan.Change{Path: "projects/a", Op: plan.Delete, Found: st, FoundID: one, Owned: true}, 2)
+	require.NoError(t, d.Close())
+	t.Run("as a table", func(t *testing.T) {
+		code, out, _ := list("list", "--data-dir", data)
+		assert.Equal(t, exitDone, code)
+		assert.Equal(t, `SNAPSHOT                COMMIT   SYNCED   FILES  SIZE
+area-4-20260212-102000  0100000  0200000  1      3
+`, out)
+	})
+	t.Run("as JSON", func(t *testing.T) {
+		code, out, _ := list("list", "-o", "json", "--data-dir", data)
+		assert.Equal(t, exitDone, code)
+		var l []disk.Snapshot
+		require.NoError(t, json.Unmarshal([]byte(out), &l))
+		assert.Equal(t, []disk.Snapshot{{ID: "area-4-20260212-102000", Time: at, Ref: "main", Commit: plan.ID{1}, To: plan.ID{2}, Files: 1, Bytes: 3}}, l)
+	})
+	t.Run("a damaged one is left out", func(t *testing.T) {
+		require.NoError(t, os.WriteFile(filepath.Join(data, ".stoker/snapshots/area-4-20260212-102000/manifest"), nil, 0o600))
+		code, out, _ := list("list", "--data-dir", data)
+		assert.Equal(t, exitDone, code)
+		assert.Equal(t, "There are no snapshots.\n", out)
+	})
+}

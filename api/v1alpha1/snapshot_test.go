@@ -1,0 +1,82 @@
+package v1alpha1
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestRestoreRequest(t *testing.T) {
+	const id = "area-4-20260212-102000"
+	for name, tt := range map[string]struct {
+		annotation, spec, want string
+	}{
+		"none":                                 {},
+		"the annotation":                       {annotation: id + " 2026-02-13T00:00:00Z", want: id + " 2026-02-13T00:00:00Z"},
+		"the spec":                             {spec: id, want: id},
+		"the name of an archive":               {spec: id + ".tar.gz", want: id},
+		"the annotation comes first":           {annotation: id, spec: "area-4-20260101-000000", want: id},
+		"an annotation that names no snapshot": {annotation: "area-4", spec: id, want: id},
+		"control characters":                   {annotation: id + " \x1b[2J", spec: id, want: id},
+		"too long":                             {annotation: id + strings.Repeat(" ", 300)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := &GatewaySync{}
+			gs.Annotations = map[string]string{AnnotationRestore: tt.annotation}
+			if tt.spec != "" {
+				gs.Spec.Rollback = &RollbackSpec{ToSnapshot: tt.spec}
+			}
+			assert.Equal(t, tt.want, gs.Restore())
+		})
+	}
+	value := RestoreValue(id, time.Date(2026, 2, 13, 0, 0, 0, 0, time.UTC))
+	assert.Equal(t, id+" 2026-02-13T00:00:00Z", value)
+	for gateway, want := range map[string]string{"area-4": id, "area": "", "area-4-20260212": "", "": ""} {
+		t.Run("for "+gateway, func(t *testing.T) { assert.Equal(t, want, RestoresOn(value, gateway)) })
+	}
+	long := strings.Repeat("a", 253)
+	assert.Equal(t, long[:200]+"-20260212-102000", RestoresOn(long[:200]+"-20260212-102000", long))
+}
+
+func TestSnapshotSettings(t *testing.T) {
+	gs := &GatewaySync{}
+	assert.Nil(t, gs.snapshots())
+	gs.Spec.Snapshots = &SnapshotsSpec{RetentionCount: 3}
+	assert.Nil(t, gs.snapshots(), "not enabled")
+	gs.Spec.Snapshots.Enabled = true
+	assert.Equal(t, &SnapshotsSpec{Enabled: true, RetentionCount: 3, MaxSize: "1Gi"}, gs.snapshots())
+	for size, want := range map[string]int64{"1": 1, "2Ki": 2048, "1Gi": 1 << 30, "0": 0, "-1": 0, "1Ti": 0, "1e9": 0, "": 0} {
+		t.Run("size "+size, func(t *testing.T) { assert.Equal(t, want, SnapshotSize(size)) })
+	}
+	for bytes, want := range map[int64]string{0: "0", 1023: "1023", 1024: "1Ki", 1500: "1.5Ki", 1 << 20: "1Mi", 5 << 40: "5120Gi"} {
+		t.Run("text of "+want, func(t *testing.T) { assert.Equal(t, want, SizeText(bytes)) })
+	}
+}
+
+func TestSnapshotsValidation(t *testing.T) {
+	for name, tt := range map[string]struct {
+		snapshots SnapshotsSpec
+		restore   string
+		says      string
+	}{
+		"valid":               {SnapshotsSpec{Enabled: true, RetentionCount: 100, MaxSize: "512Mi"}, "area-4-20260212-102000.tar.gz", ""},
+		"too many":            {SnapshotsSpec{RetentionCount: 101}, "", "spec.snapshots.retentionCount"},
+		"a size without unit": {SnapshotsSpec{MaxSize: "1TB"}, "", "spec.snapshots.maxSize"},
+		"not an id":           {SnapshotsSpec{}, "../../etc", "spec.rollback.toSnapshot"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := &GatewaySync{Spec: GatewaySyncSpec{Git: GitSpec{Repo: "https://git.example.com/plant.git", Ref: "main"},
+				Snapshots: &tt.snapshots, Rollback: &RollbackSpec{ToSnapshot: tt.restore}}}
+			gs.Name, gs.Namespace = "plant", "line"
+			err := Validate(gs).ToAggregate()
+			if tt.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, tt.says)
+		})
+	}
+}

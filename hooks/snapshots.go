@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/request"
+)
+
+// snapshot is a snapshot of a gateway, as its agent lists it.
+type snapshot struct {
+	Gateway string    `json:"gateway,omitempty"`
+	ID      string    `json:"id"`
+	Time    time.Time `json:"time"`
+	Ref     string    `json:"ref"`
+	Commit  plan.ID   `json:"commit"`
+	To      plan.ID   `json:"to"`
+	Files   int       `json:"files"`
+	Bytes   int64     `json:"bytes"`
+}
+
+func (c *cli) snapshots() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "snapshots NAME",
+		Short: "List the snapshots of the gateways, or restore one",
+		Long: `List the snapshots of the gateways, or restore one.
+
+A snapshot keeps what one sync replaced or deleted on a gateway (spec.snapshots). COMMIT is what the gateway ran before that sync, and
+SYNCED what the sync brought. The command asks each agent through the API server, so it needs the right to get pods and pods/proxy.
+
+With --restore, the gateway that the id begins with goes back to what it was before that sync: all later syncs are undone, too. It does
+not need git. The gateway stays there, with reason RolledBack, until another version is requested or until a sync is forced (stoker sync
+--force). The command writes an annotation, which Argo CD does not revert.`,
+		Example: `  stoker snapshots line
+
+  # bring the gateway area-4 back to what it was before the sync of that time
+  stoker snapshots line --restore area-4-20260212-102000`,
+		Args: cobra.ExactArgs(1),
+	}
+	restore := command.Flags().String("restore", "", "id of the `snapshot` to restore")
+	gateway := command.Flags().String("gateway", "", "name of one gateway (default: all gateways)")
+	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+		if command.Flags().Changed("restore") {
+			if *gateway != "" {
+				return outcome(exitUsage, "--restore excludes --gateway: the id names the gateway")
+			}
+			return got.ask(ctx, args[0], "snapshot "+*restore+" is restored", func(ctx context.Context, p target) (request.Answer, error) {
+				return p.setter().Restore(ctx, p.namespace, args[0], *restore)
+			})
+		}
+		return c.listSnapshots(ctx, args[0], *gateway, *got.output)
+	})
+	return command
+}
+
+func (c *cli) listSnapshots(ctx context.Context, name, only, form string) error {
+	p, err := c.connect()
+	if err != nil {
+		return err
+	}
+	gs, err := p.load(ctx, name)
+	if err != nil {
+		return err
+	}
+	list, found := []snapshot{}, false
+	var failed []error
+	for _, g := range gs.Status.DiscoveredGateways {
+		if only != "" && g.Name != only {
+			continue
+		}
+		found = true
+		of, err := p.snapshots(ctx, g)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", g.Name, err))
+		}
+		list = append(list, of...)
+	}
+	switch {
+	case only != "" && !found:
+		return outcome(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, only, name)
+	case len(list) == 0 && form == asTable:
+		if gs.Spec.Snapshots == nil || !gs.Spec.Snapshots.Enabled {
+			fmt.Fprintln(c.talk, "No snapshots are taken: set spec.snapshots.enabled to true.")
+		} else if len(failed) == 0 {
+			fmt.Fprintln(c.talk, "No gateway has a snapshot yet. The next sync that changes files takes one.")
+		}
+		return errors.Join(failed...)
+	}
+	r := result{data: list}
+	var lines [][]string
+	for _, s := range list {
+		r.names = append(r.names, s.ID)
+		lines = append(lines, []string{s.Gateway, s.ID, s.Commit.Short(), s.To.Short(), strconv.Itoa(s.Files), v1alpha1.SizeText(s.Bytes)})
+	}
+	r.table = func(w io.Writer) { rows(w, []string{"GATEWAY", "SNAPSHOT", "COMMIT", "SYNCED", "FILES", "SIZE"}, lines) }
+	return errors.Join(append([]error{c.print(form, r)}, failed...)...)
+}
+
+// snapshots asks the agent of a gateway for its snapshots. It leaves out what cannot be one of this gateway.
+func (p target) snapshots(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]snapshot, error) {
+	pod, err := p.Core.CoreV1().Pods(p.namespace).Get(ctx, g.PodName, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read its pod: %w", err)
+	}
+	live, err := p.state(ctx, pod, g.Name)
+	if err != nil {
+		return nil, err
+	}
+	var list []snapshot
+	for _, s := range live.Report.Snapshots {
+		if v1alpha1.RestoresOn(s.ID, g.Name) == s.ID {
+			s.Gateway = g.Name
+			list = append(list, s)
+		}
+	}
+	return list, nil
+}
