@@ -27,7 +27,7 @@ func proposal(args []string, stdout, stderr io.Writer) int {
 }
 
 // inspect runs a subcommand with one verb that reads a data directory and prints it in a format. It returns the exit code.
-func inspect(name, only, usage string, args []string, stdout, stderr io.Writer, print func(dataDir, format string, w io.Writer) error) int {
+func inspect(name, only, usage string, args []string, stdout, stderr io.Writer, show func(dataDir, format string, w io.Writer) error) int {
 	f := flag.NewFlagSet(name, flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.Usage = func() { fmt.Fprint(stderr, usage) }
@@ -50,7 +50,7 @@ func inspect(name, only, usage string, args []string, stdout, stderr io.Writer, 
 		f.Usage()
 		return exitUsage
 	}
-	if err := print(*dataDir, *format, stdout); err != nil {
+	if err := show(*dataDir, *format, stdout); err != nil {
 		fmt.Fprintf(stderr, "agent: %v\n", err)
 		return exitFailed
 	}

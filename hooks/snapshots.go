@@ -101,7 +101,9 @@ func (c *cli) listSnapshots(ctx context.Context, name, only, form string) error 
 		r.names = append(r.names, s.ID)
 		lines = append(lines, []string{s.Gateway, s.ID, s.Commit.Short(), s.To.Short(), strconv.Itoa(s.Files), v1alpha1.SizeText(s.Bytes)})
 	}
-	r.table = func(w io.Writer) { rows(w, []string{"GATEWAY", "SNAPSHOT", "COMMIT", "SYNCED", "FILES", "SIZE"}, lines) }
+	r.table = func(w io.Writer) {
+		rows(w, []string{"GATEWAY", "SNAPSHOT", "COMMIT", "SYNCED", "FILES", "SIZE"}, lines)
+	}
 	return errors.Join(append([]error{c.print(form, r)}, failed...)...)
 }
 

@@ -54,6 +54,7 @@ var Ledger = []Entry{
 
 	NewEntry("docs/start/tutorial.md", ``, byAlone),
 	NewEntry("docs/start/tutorial-kubernetes.md", ``, byChart),
+	NewEntry("docs/how-to/rollback.md", `^stoker snapshots `, byNodes),
 	NewEntry("docs/how-to/rollback.md", ``, byFleet),
 	NewEntry("docs/reference/agent.md", ``, byAlone),
 	NewEntry("docs/how-to/argocd.md", `^kubectl logs |^argocd `, byNodes),
@@ -61,7 +62,7 @@ var Ledger = []Entry{
 	under("docs/how-to/argocd.md", "Gateways that do not start", byNodes),
 	NewEntry("docs/how-to/argocd.md", ``, byArgoCD),
 	under("docs/reference/cli.md", "stoker migrate", byMigrate),
-	NewEntry("docs/reference/cli.md", `^stoker (check|diff)| /manifest/`, byNodes),
+	NewEntry("docs/reference/cli.md", `^stoker (check|diff|snapshots)| /manifest/`, byNodes),
 	NewEntry("docs/reference/cli.md", ``, byFleet),
 	NewEntry("docs/how-to/git.md", ``, byKey),
 	under("docs/how-to/pull-requests.md", "Sign the commits", bySigning),

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ import (
 // docs/how-to/argocd.md.
 func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 	p := w.plantIn(t, w.NamespaceOf(t, "line"))
-	p.gatewaySync()
+	p.gatewaySync(func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
 	p.gateways(replicas(2))
 	shell := p.reader()
 	for _, page := range []string{"README.md", "docs/how-to/installation.md"} {
@@ -55,6 +56,8 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 			assert.Contains(t, p.preflight("complete", strings.Fields(c.Text)[1:], nil), "can run: checked")
 		case strings.HasPrefix(c.Text, "stoker diff "):
 			diffs = append(diffs, shell.Type(t, c.Text))
+		case strings.HasPrefix(c.Text, "stoker snapshots "):
+			p.snapshots(shell, c.Text)
 		default:
 			shell.Type(t, c.Text)
 		}
@@ -62,6 +65,10 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 	require.Len(t, diffs, 2)
 	assert.NotContains(t, diffs[0], overview, "they run what this clone has")
 	assert.Contains(t, diffs[1], overview+"/view.json")
+
+	for c := range w.lines.Of("docs/how-to/rollback.md") {
+		p.snapshots(shell, c.Text)
+	}
 
 	p.preflight("failed", nil, func(u *unstructured.Unstructured) {
 		if u.GetKind() == v1alpha1.Kind {
@@ -76,6 +83,40 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 			assert.Contains(t, said, "RefNotFound", c.Text)
 		}
 	}
+}
+
+// snapshots types a command about snapshots. A command that restores one gets the newest of a gateway, and must bring back the commit
+// from before its last sync.
+func (p *plant) snapshots(shell *document.Shell, command string) {
+	p.t.Helper()
+	gs := p.synced(p.head(), 2)
+	newest := map[string]string{}
+	for _, g := range gs.Status.DiscoveredGateways {
+		require.NotNil(p.t, g.LastSnapshot, g.Name)
+		newest[g.Name] = g.LastSnapshot.ID
+	}
+	before, _, restores := strings.Cut(command, " --restore ")
+	if !restores {
+		said := shell.Type(p.t, command)
+		for gateway, id := range newest {
+			assert.Contains(p.t, said, id, gateway)
+		}
+		return
+	}
+	shell.Type(p.t, before+" --restore "+newest["line-1"])
+	row := func() v1alpha1.DiscoveredGateway {
+		rows := p.get().Status.DiscoveredGateways
+		return rows[slices.IndexFunc(rows, func(g v1alpha1.DiscoveredGateway) bool { return g.Name == "line-1" })]
+	}
+	p.eventually(p.t, "line-1 is back", func() string {
+		if g := row(); g.Reason != v1alpha1.ReasonRolledBack {
+			return string(g.Reason) + " " + g.Message
+		}
+		return ""
+	})
+	p.loads("line-1", row().SyncedCommit)
+	assert.NotEqual(p.t, p.head(), row().SyncedCommit)
+	p.synced(p.push("after the restore"), 2)
 }
 
 // reader returns the shell of a user with all rights. Its working directory, called plant, will be a clone
