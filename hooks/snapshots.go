@@ -38,7 +38,7 @@ A snapshot keeps what one sync replaced or deleted on a gateway (spec.snapshots)
 SYNCED what the sync brought. The command asks each agent through the API server, so it needs the right to get pods and pods/proxy.
 
 With --restore, the gateway that the id begins with goes back to what it was before that sync: all later syncs are undone, too. It does
-not need git. The gateway stays there, with reason RolledBack, until another version is requested or until a sync is forced (stoker sync
+not need git. The gateway stays there, with reason RolledBack, until another commit is requested or until a sync is forced (stoker sync
 --force). The command writes an annotation, which Argo CD does not revert.`,
 		Example: `  stoker snapshots line
 

@@ -309,7 +309,7 @@ func TestCrashDuringRollback(t *testing.T) {
 	}
 }
 
-// F14: a power cut while a snapshot is taken back leaves the files from before or after it, and it can be taken back again.
+// F14, F20: a power cut while a snapshot is taken back leaves the files from before or after it, and it can be taken back again.
 func TestCrashDuringTakeBack(t *testing.T) {
 	w := newCrashWorld()
 	w.snapshots = true

@@ -210,6 +210,7 @@ func TestSnapshots(t *testing.T) {
 		syncTo(t, d, one, anySnapshots)
 		assert.Equal(t, []string{"site-20261120-063000", "site-20261120-063001"}, ids(t, d))
 	})
+	// F20
 	t.Run("damage", func(t *testing.T) {
 		blob := safe.BlobID([]byte("a1"))
 		for name, damage := range map[string]func(t *testing.T, file string){
@@ -358,6 +359,7 @@ func randomTree(chance *rand.Rand) tree {
 	return want
 }
 
+// F20: a damaged journal restores nothing.
 func TestJournalOfASnapshot(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{Now: fixed})

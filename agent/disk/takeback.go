@@ -123,6 +123,9 @@ func (b *TakeBack) add(name string) error {
 		if !format.Moves(c.Op) {
 			continue
 		}
+		if resource.NeverTouch(c.Path) {
+			return safe.Damaged("snapshot %s names %s, which the agent never writes", name, c.Path)
+		}
 		e := earlier{snapshot: name, exec: c.Found.Exec, id: c.FoundID}
 		id, kept := files[i]
 		switch {

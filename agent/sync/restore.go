@@ -13,15 +13,15 @@ import (
 )
 
 // A restore brings the gateway back to a snapshot. It is a sync whose files come from the data volume, so it needs neither
-// git nor the target's commit. It counts for the target that it was requested for: that target is held off afterwards, also
-// after a restart, until there is another one or a user forces a sync.
+// git nor the target's commit. The commit that was the target at its request is held off afterwards, also after a restart,
+// until another commit is the target or a user forces a sync. A new profile alone does not end it: what made the commit wrong
+// for the plant may be in any file.
 
 // restored is the note about the last request to restore a snapshot.
 type restored struct {
 	Request  string  `json:"request"`            // as in Target.Restore
 	Snapshot string  `json:"snapshot,omitempty"` // "" if the request has lapsed
-	Commit   plan.ID `json:"commit,omitzero"`    // of the target that is held off
-	Rules    string  `json:"rules,omitempty"`    // of that target
+	Commit   plan.ID `json:"commit,omitzero"`    // the target that is held off
 	Force    string  `json:"force,omitempty"`    // the force-sync request at that time
 	Done     bool    `json:"done,omitempty"`
 }
@@ -47,7 +47,7 @@ func (j *job) loadRestored() (restored, error) {
 
 // restoreNow returns the note for a request about the present target.
 func (j *job) restoreNow(snapshot string, done bool) restored {
-	return restored{Request: j.t.Restore, Snapshot: snapshot, Commit: j.t.Commit, Rules: j.rules.Fingerprint(), Force: j.t.ForceID, Done: done}
+	return restored{Request: j.t.Restore, Snapshot: snapshot, Commit: j.t.Commit, Force: j.t.ForceID, Done: done}
 }
 
 func (n restored) save(d *disk.Dir) error {
@@ -60,7 +60,7 @@ func (n restored) save(d *disk.Dir) error {
 
 // restore carries out a request to restore a snapshot, and reports whether one stands in for the target.
 func (j *job) restore(ctx context.Context) (bool, error) {
-	if j.t.Profile.DryRun {
+	if j.t.Profile.DryRun || j.resumes {
 		return false, nil
 	}
 	n, err := j.loadRestored()
@@ -76,7 +76,7 @@ func (j *job) restore(ctx context.Context) (bool, error) {
 	if n.Snapshot == "" {
 		return false, nil
 	}
-	if n.Commit != j.t.Commit || n.Rules != j.rules.Fingerprint() || n.Force != j.t.ForceID {
+	if n.Commit != j.t.Commit || n.Force != j.t.ForceID {
 		n.Snapshot = ""
 		return false, n.save(j.dir)
 	}
@@ -108,7 +108,7 @@ func (j *job) loadRestoredFiles(ctx context.Context, n restored) error {
 		return fmt.Errorf("restored the snapshot %s: %w", n.Snapshot, err)
 	}
 	return failure.New(v1alpha1.ReasonRolledBack,
-		"the gateway is back at the snapshot %s, commit %s; %s is held off until another version is requested, or until a sync is forced (stoker sync NAME --force)",
+		"the gateway is back at the snapshot %s, commit %s; %s is held off until another commit is requested, or until a sync is forced (stoker sync NAME --force)",
 		n.Snapshot, h.Commit.Short(), target.Commit.Short())
 }
 

@@ -64,6 +64,7 @@ func TestRestore(t *testing.T) {
 		require.NoError(t, err)
 		assert.Zero(t, d.Files)
 		b.restart(t.TempDir())
+		b.engine.Resume(t.Context(), b.conn, sync.Task{Profile: b.target.Profile, Facts: b.target.Facts})
 		assert.False(t, b.ended(sync.Error, v1alpha1.ReasonRolledBack).Wrote(), "a restart does not take the target again")
 	})
 	t.Run("another commit ends it", func(t *testing.T) {
@@ -192,4 +193,16 @@ func TestSnapshotOfASync(t *testing.T) {
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": "edited"}`, b.read(view))
 	})
+}
+
+func TestRestoreOutlivesANewProfile(t *testing.T) {
+	b := snapshots(t, simulator.Options{})
+	b.push(first()...)
+	b.synced()
+	b.push(gitserver.Write(view, `{"one": 2}`))
+	b.target.Restore = b.synced().Snapshots[0].ID
+	b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+	b.target.Profile.ExcludePatterns = []string{"config/**"}
+	b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+	assert.Equal(t, `{"one": 1}`, b.read(view))
 }

@@ -21,6 +21,9 @@ type job struct {
 	t    Task
 	r    *Report
 
+	// resumes reports that the target is not known, and t.Commit is the commit on the disk.
+	resumes bool
+
 	// Set by open.
 	dir      *disk.Dir
 	readOnly bool // dir was opened only for this dry run

@@ -292,5 +292,5 @@ func (e *Engine) Resume(ctx context.Context, c Connections, t Task) *Report {
 	if j.rules, err = j.rulesAt(t.Ref, t.Commit); err != nil || h.Commit.IsZero() || !j.filesDone() {
 		return nil
 	}
-	return e.sync(ctx, &job{Engine: e, conn: c, t: t})
+	return e.sync(ctx, &job{Engine: e, conn: c, t: t, resumes: true})
 }

@@ -37,7 +37,7 @@ type SnapshotsSpec struct {
 // RollbackSpec brings a gateway back to a snapshot.
 type RollbackSpec struct {
 	// Id of the snapshot, such as area-4-20260212-102000. It begins with the name of the gateway that it is for. The gateway goes back once, and
-	// stays there until the target changes or stoker.io/force-sync is set.
+	// stays there until another commit is the target or stoker.io/force-sync is set.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][-a-zA-Z0-9._]{0,199}-[0-9]{8}-[0-9]{6}(\.tar\.gz)?$`
