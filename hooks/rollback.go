@@ -199,7 +199,7 @@ func brought(b request.Behind) bool {
 	switch b.Reason {
 	case v1alpha1.ReasonTemplateFailed, v1alpha1.ReasonPatchFailed, v1alpha1.ReasonConfigSyntaxError, v1alpha1.ReasonSourceMissing,
 		v1alpha1.ReasonUnsafePath, v1alpha1.ReasonPathCollision, v1alpha1.ReasonLimitExceeded, v1alpha1.ReasonLFSPointer,
-		v1alpha1.ReasonVerificationFailed:
+		v1alpha1.ReasonEmbeddedSecret, v1alpha1.ReasonVerificationFailed:
 		return true
 	}
 	return false

@@ -135,6 +135,10 @@ func TestScanDuringAnotherScan(t *testing.T) {
 				return assert.Eventually(t, func() bool { return g.Count(postProjects) == n }, bound, time.Millisecond)
 			}
 			require.True(t, posted(1))
+			require.Eventually(t, func() bool { // a request is counted before its scan begins
+				status, err := other.ScanStatus(t.Context(), ignition.Projects)
+				return err == nil && status.Active
+			}, bound, time.Millisecond)
 			go func() { // ends the current scan once the second POST has joined it
 				posted(2)
 				done <- g.FaultScans("projects", simulator.ScanFault{})

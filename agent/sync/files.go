@@ -56,6 +56,12 @@ func (f *files) deliver(ctx context.Context) error {
 }
 
 func (f *files) attempt(ctx context.Context) error {
+	f.embedded = resource.EmbeddedSecrets{Refuse: f.t.Profile.EmbeddedSecretPolicy == v1alpha1.EmbeddedSecretRefuse}
+	defer func() {
+		if w := f.embedded.Warning(); w != "" {
+			f.note("%s", w)
+		}
+	}()
 	f.lost.from(f.conn.Remote) // until the target is on the disk, drift detection needs the previous commit
 	changes, err := f.plan(ctx)
 	if err != nil {
@@ -236,7 +242,7 @@ func (j *job) source(changes *plan.Changes) disk.Source {
 		}
 		n++
 		j.Progress("stage", n, total)
-		return check.Close()
+		return j.embedded.Check(check)
 	}
 }
 
@@ -274,7 +280,7 @@ func (f *files) validateAdopted(ctx context.Context, changes *plan.Changes) erro
 			continue
 		}
 		if err == nil {
-			err = check.Close()
+			err = f.embedded.Check(check)
 		}
 		if err != nil {
 			return err

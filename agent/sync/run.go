@@ -9,6 +9,7 @@ import (
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/api/v1alpha1"
@@ -33,7 +34,8 @@ type job struct {
 	node     *redundancy.Node
 
 	desired  *plan.Desired // the tree of the target, if it was needed
-	unloaded unloaded      // what the gateway has not loaded yet
+	embedded resource.EmbeddedSecrets
+	unloaded unloaded // what the gateway has not loaded yet
 }
 
 // run is the sequence of a sync: the files are brought to the disk, then the gateway loads them.

@@ -26,6 +26,7 @@ type Effective struct {
 	DesignerSessionScope  DesignerSessionScope
 	ConflictPolicy        ConflictPolicy
 	DriftPolicy           DriftPolicy
+	EmbeddedSecretPolicy  EmbeddedSecretPolicy
 	Prune                 Prune
 	Startup               Startup
 	DryRun                bool
@@ -121,6 +122,7 @@ func (gs *GatewaySync) merge(name string, p *SyncProfile, pod podSettings) Effec
 		DesignerSessionScope:  or(p.DesignerSessionScope, d.DesignerSessionScope, DesignerScopeProject),
 		ConflictPolicy:        or(p.ConflictPolicy, d.ConflictPolicy, ConflictGitWins),
 		DriftPolicy:           or(p.DriftPolicy, d.DriftPolicy, DriftReport),
+		EmbeddedSecretPolicy:  or(p.EmbeddedSecretPolicy, d.EmbeddedSecretPolicy, EmbeddedSecretWarn),
 		Prune:                 or(p.Prune, d.Prune, PruneOwned),
 		Startup:               or(p.Startup, d.Startup, StartupUseExisting),
 		DryRun:                override(p.DryRun, d.DryRun),

@@ -70,6 +70,7 @@ func TestEffectiveIsAnnotationOverProfileOverDefaults(t *testing.T) {
 		DesignerSessionScope:  v1alpha1.DesignerScopeProject,
 		ConflictPolicy:        v1alpha1.ConflictGatewayWins,
 		DriftPolicy:           v1alpha1.DriftReport,
+		EmbeddedSecretPolicy:  v1alpha1.EmbeddedSecretWarn,
 		Prune:                 v1alpha1.PruneMirror,
 		Startup:               v1alpha1.StartupUseExisting,
 		Paused:                true,

@@ -78,6 +78,7 @@ const (
 	ReasonPathCollision            Reason = "PathCollision"
 	ReasonLimitExceeded            Reason = "LimitExceeded"
 	ReasonLFSPointer               Reason = "LFSPointer"
+	ReasonEmbeddedSecret           Reason = "EmbeddedSecret"
 	ReasonPushRejected             Reason = "PushRejected"
 	ReasonUnsupportedRepository    Reason = "UnsupportedRepository"
 	ReasonPodRestartNeeded         Reason = "PodRestartNeeded"
@@ -159,6 +160,7 @@ var Reasons = []ReasonInfo{
 	{ReasonPathCollision, ClassStalled, "two paths are equal on some file systems, or a file is in the place of a directory"},
 	{ReasonLimitExceeded, ClassStalled, "a size or count is over its limit"},
 	{ReasonLFSPointer, ClassStalled, "a file under a mapped path is a Git LFS pointer"},
+	{ReasonEmbeddedSecret, ClassStalled, "a file of the commit has an embedded secret, and embeddedSecretPolicy is refuse"},
 	{ReasonPushRejected, ClassStalled, "the git server declined the push of a gateway's changes"},
 	{ReasonUnsupportedRepository, ClassStalled, "the repository uses something that Stoker does not read"},
 	{ReasonPodRestartNeeded, ClassStalled, "the spec names a credential that the pod does not mount; restart the pod"},

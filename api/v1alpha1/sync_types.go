@@ -53,6 +53,10 @@ type SyncDefaults struct {
 	// +optional
 	// +kubebuilder:default=report
 	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
+	// What happens if a commit changes a file with an embedded secret, which every gateway with Ignition's default key can decrypt: the agent
+	// warns, or refuses the commit. Default: warn.
+	// +optional
+	EmbeddedSecretPolicy EmbeddedSecretPolicy `json:"embeddedSecretPolicy,omitempty"`
 	// What is deleted: owned, files that Stoker wrote and git has no longer; mirror, in mapped folders also files that git
 	// never had (to lost+found first); none, nothing.
 	// +optional
@@ -107,6 +111,9 @@ type SyncProfile struct {
 	// Overrides sync.defaults.driftPolicy.
 	// +optional
 	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
+	// Overrides sync.defaults.embeddedSecretPolicy.
+	// +optional
+	EmbeddedSecretPolicy EmbeddedSecretPolicy `json:"embeddedSecretPolicy,omitempty"`
 	// Overrides sync.defaults.prune.
 	// +optional
 	Prune Prune `json:"prune,omitempty"`
@@ -243,6 +250,17 @@ type DriftPolicy string
 const (
 	DriftReport DriftPolicy = "report"
 	DriftRepair DriftPolicy = "repair"
+)
+
+// EmbeddedSecretPolicy is what happens to a commit with embedded secrets.
+//
+// +kubebuilder:validation:Enum=warn;refuse
+type EmbeddedSecretPolicy string
+
+// The policies for embedded secrets.
+const (
+	EmbeddedSecretWarn   EmbeddedSecretPolicy = "warn"
+	EmbeddedSecretRefuse EmbeddedSecretPolicy = "refuse"
 )
 
 // Prune is what a sync may delete.

@@ -43,7 +43,7 @@ func validateDefaults(path *field.Path, d *SyncDefaults) field.ErrorList {
 	errs = append(errs, validateVars(path.Child("vars"), d.Vars)...)
 	errs = append(errs, validatePeriod(path.Child("syncPeriod"), d.SyncPeriod)...)
 	return append(errs, validatePolicies(path, policies{
-		d.DesignerSessionPolicy, d.DesignerSessionScope, d.ConflictPolicy, d.DriftPolicy, d.Prune, d.Startup})...)
+		d.DesignerSessionPolicy, d.DesignerSessionScope, d.ConflictPolicy, d.DriftPolicy, d.EmbeddedSecretPolicy, d.Prune, d.Startup})...)
 }
 
 func validateProfile(path *field.Path, name string, p *SyncProfile, prune Prune) field.ErrorList {
@@ -64,7 +64,7 @@ func validateProfile(path *field.Path, name string, p *SyncProfile, prune Prune)
 	errs = append(errs, validateVars(path.Child("vars"), p.Vars)...)
 	errs = append(errs, validatePeriod(path.Child("syncPeriod"), p.SyncPeriod)...)
 	return append(errs, validatePolicies(path, policies{
-		p.DesignerSessionPolicy, p.DesignerSessionScope, p.ConflictPolicy, p.DriftPolicy, p.Prune, p.Startup})...)
+		p.DesignerSessionPolicy, p.DesignerSessionScope, p.ConflictPolicy, p.DriftPolicy, p.EmbeddedSecretPolicy, p.Prune, p.Startup})...)
 }
 
 // +kubebuilder:object:generate=false
@@ -73,6 +73,7 @@ type policies struct {
 	scope    DesignerSessionScope
 	conflict ConflictPolicy
 	drift    DriftPolicy
+	embedded EmbeddedSecretPolicy
 	prune    Prune
 	startup  Startup
 }
@@ -82,6 +83,7 @@ func validatePolicies(path *field.Path, p policies) field.ErrorList {
 	errs = append(errs, oneOf(path.Child("designerSessionScope"), p.scope, DesignerScopeProject, DesignerScopeGateway)...)
 	errs = append(errs, oneOf(path.Child("conflictPolicy"), p.conflict, ConflictGitWins, ConflictHold, ConflictGatewayWins)...)
 	errs = append(errs, oneOf(path.Child("driftPolicy"), p.drift, DriftReport, DriftRepair)...)
+	errs = append(errs, oneOf(path.Child("embeddedSecretPolicy"), p.embedded, EmbeddedSecretWarn, EmbeddedSecretRefuse)...)
 	errs = append(errs, oneOf(path.Child("prune"), p.prune, PruneOwned, PruneMirror, PruneNone)...)
 	return append(errs, oneOf(path.Child("startup"), p.startup, StartupUseExisting, StartupWait)...)
 }

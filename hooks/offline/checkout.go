@@ -122,7 +122,7 @@ func (c *Checkout) Tree(ctx context.Context, g Gateway, at repo.Resolution, ref 
 	if err != nil {
 		return nil, err
 	}
-	t := &Tree{Commit: at.Commit, desired: desired}
+	t := &Tree{Commit: at.Commit, desired: desired, refuse: g.Profile.EmbeddedSecretPolicy == v1alpha1.EmbeddedSecretRefuse}
 	changes, err := t.From(&Tree{})
 	if err != nil {
 		return nil, err
@@ -140,38 +140,48 @@ func (t *Tree) From(before *Tree) (*plan.Changes, error) {
 
 // Check applies the agent's checks to every file that the plan writes. It returns the sizes of the files.
 func (t *Tree) Check(changes *plan.Changes) (map[string]int64, error) {
-	sizes := map[string]int64{}
+	sizes, embedded := map[string]int64{}, resource.EmbeddedSecrets{Refuse: t.refuse}
 	for _, c := range changes.List {
 		if c.Op != plan.Create && c.Op != plan.Update {
 			continue
 		}
-		n, err := t.check(c)
+		n, err := t.check(c, &embedded)
 		if err != nil {
 			return nil, err
 		}
 		sizes[c.Path] = n
 	}
+	warn(changes, &embedded)
 	return sizes, nil
 }
 
 // Faults returns the errors of Check for all files, at most limit.
 func (t *Tree) Faults(changes *plan.Changes, limit int) []error {
 	var errs []error
+	embedded := resource.EmbeddedSecrets{Refuse: t.refuse}
 	for _, c := range changes.List {
 		if c.Op != plan.Create && c.Op != plan.Update || len(errs) == limit {
 			continue
 		}
-		if _, err := t.check(c); err != nil {
+		if _, err := t.check(c, &embedded); err != nil {
 			errs = append(errs, err)
 		}
 	}
+	warn(changes, &embedded)
 	return errs
 }
 
-func (t *Tree) check(c plan.Change) (int64, error) {
+// warn adds a warning about embedded secrets to a plan.
+func warn(changes *plan.Changes, embedded *resource.EmbeddedSecrets) {
+	if w := embedded.Warning(); w != "" {
+		changes.Warnings = append(changes.Warnings, w)
+	}
+}
+
+func (t *Tree) check(c plan.Change, embedded *resource.EmbeddedSecrets) (int64, error) {
 	check := resource.NewChecker(c.Path)
 	n, err := t.desired.WriteBlob(check, c.ID)
-	if bad := check.Close(); bad != nil {
+	if bad := embedded.Check(check); bad != nil {
 		return 0, bad
 	}
 	if err == nil && n > maxBlob {

@@ -20,6 +20,7 @@ type Tree struct {
 	files   map[string]plan.Owned
 	paths   []string // sorted
 	dirs    map[string]bool
+	refuse  bool // embedded secrets
 }
 
 var (

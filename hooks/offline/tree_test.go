@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -139,4 +140,35 @@ func TestMissingCommit(t *testing.T) {
 	assert.Error(t, err)
 	_, err = Open(filepath.Join(r.Dir, "nowhere"))
 	assert.ErrorContains(t, err, "open the clone")
+}
+
+func TestEmbeddedSecretsInAPlan(t *testing.T) {
+	r := gitserver.NewRepo(t, filepath.Join(t.TempDir(), "plant.git"))
+	r.Commit("c", gitserver.Write("projects/p/project.json", `{"a": {"encrypted_key": "x", "ciphertext": "planted"}}`))
+	c := open(t, r.Dir)
+	at, err := c.Resolve(t.Context(), "main")
+	require.NoError(t, err)
+	for _, policy := range []v1alpha1.EmbeddedSecretPolicy{v1alpha1.EmbeddedSecretWarn, v1alpha1.EmbeddedSecretRefuse} {
+		t.Run(string(policy), func(t *testing.T) {
+			g := gateway()
+			g.Profile.EmbeddedSecretPolicy = policy
+			tree, err := c.Tree(t.Context(), g, at, "main")
+			require.NoError(t, err)
+			changes, err := tree.From(&Tree{})
+			require.NoError(t, err)
+			faults := tree.Faults(changes, 10)
+			if policy == v1alpha1.EmbeddedSecretRefuse {
+				require.Len(t, faults, 1)
+				assert.True(t, failure.Is(faults[0], v1alpha1.ReasonEmbeddedSecret), "%v", faults[0])
+				_, err = tree.Check(changes)
+				assert.True(t, failure.Is(err, v1alpha1.ReasonEmbeddedSecret), "%v", err)
+				return
+			}
+			assert.Empty(t, faults)
+			require.Len(t, changes.Warnings, 2, "and names is missing")
+			assert.Contains(t, changes.Warnings[1], "projects/p/project.json")
+			assert.NotContains(t, changes.String(), "planted")
+			assert.Contains(t, changes.String(), "embedded secrets are in git", "stoker diff prints it")
+		})
+	}
 }

@@ -39,6 +39,8 @@ type Checker struct {
 	head  []byte // the first bytes, up to maxPointer
 	shape *bytes.Buffer
 	size  int64
+	// embedded looks for embedded secrets in a *.json file; see EmbeddedSecrets.
+	embedded embeddedFinder
 }
 
 // NewChecker returns a Checker for the file at path, relative to the data directory.
@@ -70,6 +72,7 @@ func (c *Checker) Write(p []byte) (int, error) {
 	c.size += int64(len(p))
 	if c.json != nil {
 		c.json.write(p)
+		c.embedded.write(p)
 	}
 	if c.shape != nil && c.size <= maxShape {
 		c.shape.Write(p)

@@ -231,8 +231,7 @@ const (
 // text judges the bytes of a file as they are.
 func text(content []byte) (rule string, found bool) {
 	lower := asciiLower(content) // of the same length, whatever the encoding
-	// An embedded secret of a stock gateway can be decrypted on every stock gateway.
-	if bytes.Contains(lower, []byte(`"ciphertext"`)) && bytes.Contains(lower, []byte(`"encrypted_key"`)) {
+	if resource.HasEmbeddedSecret(lower) {
 		return "embedded secret of Ignition", true
 	}
 	if bytes.Contains(lower, []byte(`"tokenhash"`)) {
