@@ -103,6 +103,9 @@ func (p *plant) snapshots(shell *document.Shell, command string) {
 		}
 		return
 	}
+	p.mu.Lock()
+	p.restores = true
+	p.mu.Unlock()
 	shell.Type(p.t, before+" --restore "+newest["line-1"])
 	row := func() v1alpha1.DiscoveredGateway {
 		rows := p.get().Status.DiscoveredGateways
@@ -117,6 +120,9 @@ func (p *plant) snapshots(shell *document.Shell, command string) {
 	p.loads("line-1", row().SyncedCommit)
 	assert.NotEqual(p.t, p.head(), row().SyncedCommit)
 	p.synced(p.push("after the restore"), 2)
+	p.mu.Lock()
+	p.restores = false
+	p.mu.Unlock()
 }
 
 // reader returns the shell of a user with all rights. Its working directory, called plant, will be a clone

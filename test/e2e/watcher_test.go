@@ -171,8 +171,11 @@ func (w *watcher) ask(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) {
 // then name the previous commit.
 func (w *watcher) wentBack(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) bool {
 	p.mu.Lock()
-	back := p.back
+	back, restores := p.back, p.restores
 	p.mu.Unlock()
+	if restores { // a gateway is back a moment before the lead knows it
+		return true
+	}
 	if !back || !isTrue(gs, v1alpha1.ConditionReady) {
 		return back
 	}

@@ -40,7 +40,7 @@ type Checker struct {
 	shape *bytes.Buffer
 	size  int64
 	// embedded looks for embedded secrets in a *.json file; see EmbeddedSecrets.
-	embedded embeddedFinder
+	embedded EmbeddedFinder
 }
 
 // NewChecker returns a Checker for the file at path, relative to the data directory.
@@ -72,7 +72,7 @@ func (c *Checker) Write(p []byte) (int, error) {
 	c.size += int64(len(p))
 	if c.json != nil {
 		c.json.write(p)
-		c.embedded.write(p)
+		c.embedded.Add(p)
 	}
 	if c.shape != nil && c.size <= maxShape {
 		c.shape.Write(p)

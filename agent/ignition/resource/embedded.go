@@ -17,23 +17,17 @@ import (
 // secret itself.
 var embeddedNames = [...][]byte{[]byte(`"ciphertext"`), []byte(`"encrypted_key"`)}
 
-// HasEmbeddedSecret reports whether a text in lower case has an embedded secret.
-func HasEmbeddedSecret(lower []byte) bool {
-	for _, name := range embeddedNames {
-		if !bytes.Contains(lower, name) {
-			return false
-		}
-	}
-	return true
-}
-
-// embeddedFinder looks for an embedded secret in a stream.
-type embeddedFinder struct {
+// EmbeddedFinder looks for an embedded secret in a stream.
+type EmbeddedFinder struct {
 	found [len(embeddedNames)]bool
 	tail  []byte // the last bytes, as a name may be in two pieces
 }
 
-func (f *embeddedFinder) write(p []byte) {
+// Found reports whether what was written has an embedded secret.
+func (f *EmbeddedFinder) Found() bool { return f.found == [len(embeddedNames)]bool{true, true} }
+
+// Add searches the next piece.
+func (f *EmbeddedFinder) Add(p []byte) {
 	const overlap = len(`"encrypted_key"`) - 1
 	border := append(f.tail, p[:min(len(p), overlap)]...)
 	for i, name := range embeddedNames {
@@ -62,7 +56,7 @@ func (e *EmbeddedSecrets) Check(c *Checker) error {
 	if err := c.Close(); err != nil {
 		return err
 	}
-	if c.json == nil || c.embedded.found != [len(embeddedNames)]bool{true, true} {
+	if c.json == nil || !c.embedded.Found() {
 		return nil
 	}
 	if e.Refuse {

@@ -157,8 +157,26 @@ func Content(_ string, content []byte) (rule string, found bool) {
 		}
 		content = inside
 	}
+	// A large file is searched in pieces, so that the copies that this makes are small.
+	embedded := &resource.EmbeddedFinder{}
+	for {
+		if rule, found = piece(content[:min(len(content), pieceSize)], embedded); found || len(content) <= pieceSize {
+			return rule, found
+		}
+		content = content[pieceSize-overlap:]
+	}
+}
+
+// Sizes of the pieces in bytes. They overlap by more than a secret with its keyword has.
+const (
+	pieceSize = 1 << 20
+	overlap   = 16 << 10
+)
+
+// piece judges a piece of a file, also as the text that it has in quotes.
+func piece(content []byte, embedded *resource.EmbeddedFinder) (rule string, found bool) {
 	for range maxNested {
-		if rule, found = text(content); found {
+		if rule, found = text(content, embedded); found {
 			return rule, true
 		}
 		inside := unescaped(content)
@@ -229,9 +247,9 @@ const (
 )
 
 // text judges the bytes of a file as they are.
-func text(content []byte) (rule string, found bool) {
+func text(content []byte, embedded *resource.EmbeddedFinder) (rule string, found bool) {
 	lower := asciiLower(content) // of the same length, whatever the encoding
-	if resource.HasEmbeddedSecret(lower) {
+	if embedded.Add(lower); embedded.Found() {
 		return "embedded secret of Ignition", true
 	}
 	if bytes.Contains(lower, []byte(`"tokenhash"`)) {

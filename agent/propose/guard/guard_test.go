@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,6 +31,18 @@ func TestContent(t *testing.T) {
 		rule, found := Content("view.json", []byte(text))
 		assert.True(t, found)
 		assert.Equal(t, "GitHub token", rule)
+	})
+	t.Run("in any place of a file of several pieces", func(t *testing.T) {
+		secret := guardtest.Secrets()["GitHub token"].Text
+		for _, at := range []int{0, pieceSize - overlap - 3, pieceSize - overlap, pieceSize - 5, pieceSize, 2*pieceSize - overlap - 3, 3 * pieceSize} {
+			t.Run(fmt.Sprint(at), func(t *testing.T) {
+				text := strings.Repeat(" ", at) + secret + strings.Repeat(" ", 3*pieceSize-at+9)
+				_, found := Content("view.json", []byte(text))
+				assert.True(t, found)
+			})
+		}
+		_, found := Content("config.json", []byte(`{"ciphertext":"a"`+strings.Repeat(" ", 3*pieceSize)+`,"encrypted_key":"b"}`))
+		assert.True(t, found, "an embedded secret in two pieces")
 	})
 	token := guardtest.Secrets()["GitHub token"].Text
 	embedded := `{"ciphertext":"AAAA","encrypted_key":"BBBB"}`
