@@ -157,6 +157,15 @@ func TestSnapshots(t *testing.T) {
 		all := everything(t, root)
 		assert.True(t, all["edited later"] && all["edited, too"])
 	})
+	t.Run("a user's file in place of a delivered one stays", func(t *testing.T) {
+		root, d := begin(t)
+		syncTo(t, d, two, anySnapshots) // brings c
+		syncTo(t, d, one, anySnapshots) // removes it
+		put(t, root, "projects/p/c", "mine")
+		_, err := takeBack(t, d, ids(t, d)[0], nil)
+		require.NoError(t, err)
+		assert.Equal(t, "mine", contents(t, root)["projects/p/c"])
+	})
 	t.Run("a failed sync leaves none", func(t *testing.T) {
 		root, d := begin(t)
 		s, err := d.Stage(t.Context(), planFor(t, d, two), nil, two.source())

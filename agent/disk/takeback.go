@@ -188,7 +188,7 @@ func (b *TakeBack) change(path string, then *format.Manifest) error {
 	same := st.Kind == plan.File && c.FoundID == e.id && (st.NoModes || st.Exec == e.exec)
 	recorded = recorded && was.Have == e.id
 	switch {
-	case e.absent && (st.Kind == plan.Missing || st.Kind == plan.Dir), same && !recorded:
+	case e.absent && (!owned || st.Kind == plan.Missing || st.Kind == plan.Dir), same && !recorded:
 		return nil
 	case e.absent:
 		c.Op, c.Unrecorded = plan.Delete, true // the manifest from then knows whether it was missing
