@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -50,8 +51,10 @@ func startWatcher(t *testing.T, w *world) *watcher {
 		watcher.asking.Wait()
 		w.say("%d statuses were seen, and gateways were asked %d times whether one is true", watcher.statuses, watcher.asked)
 		assert.Empty(t, watcher.wrong, "a status that was not true")
-		assert.NotZero(t, watcher.statuses)
-		assert.NotZero(t, watcher.asked)
+		if os.Getenv(asked) != "some" { // one scenario may have no gateway
+			assert.NotZero(t, watcher.statuses)
+			assert.NotZero(t, watcher.asked)
+		}
 	})
 	return watcher
 }
