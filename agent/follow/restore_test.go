@@ -1,9 +1,11 @@
 package follow
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -35,6 +37,10 @@ func TestFollowerRestoresASnapshot(t *testing.T) {
 	assert.Equal(t, first, s.Commit)
 	assert.Equal(t, second, s.Target)
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
+	require.NoError(t, testutil.GatherAndCompare(p.agent.reg, strings.NewReader(`# HELP stoker_rollback_triggered_total Rollbacks: by a request for the whole fleet, which its lead counts, or by a snapshot of the gateway.
+# TYPE stoker_rollback_triggered_total counter
+stoker_rollback_triggered_total{by="snapshot"} 1
+`), "stoker_rollback_triggered_total"))
 
 	third := w.commit("three")
 	w.lead(at(third), func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })

@@ -43,3 +43,12 @@ func TestDeadlineIgnoresLeadClocks(t *testing.T) {
 		}
 	})
 }
+
+// unmeasured has no metrics.
+type unmeasured struct{}
+
+func (unmeasured) Turn(string, string, time.Duration) {}
+func (unmeasured) Resolved(string, time.Duration)     {}
+func (unmeasured) Set(int, int)                       {}
+func (unmeasured) Clear()                             {}
+func (unmeasured) RolledBack(string)                  {}

@@ -121,7 +121,7 @@ func TestAnnotationWithoutTime(t *testing.T) {
 func TestARollbackHoldsUntilTheBranchMovesOn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
-	s.candidate("gw-0")
+	c := s.candidate("gw-0")
 	s.untilTarget(s.first)
 	bad := s.Commit("bad")
 	s.untilTarget(bad)
@@ -135,6 +135,8 @@ func TestARollbackHoldsUntilTheBranchMovesOn(t *testing.T) {
 	require.Eventually(t, func() bool { return s.events()["g:site:RollbackCompleted"] == 1 }, tenfold, 50*time.Millisecond)
 	time.Sleep(3 * time.Second)
 	assert.Equal(t, s.first, s.target().Commit)
+	n, err := testutil.GatherAndCount(c.reg, "stoker_rollback_triggered_total")
+	assert.Equal(t, []any{1, nil}, []any{n, err})
 	good := s.Commit("good")
 	assert.Equal(t, "main", s.untilTarget(good).Ref)
 	s.Git("update-ref", "refs/heads/main", bad)

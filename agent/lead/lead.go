@@ -36,6 +36,8 @@ type Metrics interface {
 	Turn(loop, result string, d time.Duration)
 	// Resolved records a poll of git; result is a reason.
 	Resolved(result string, d time.Duration)
+	// RolledBack counts a rollback; by is "request".
+	RolledBack(by string)
 	// Set records the number of gateways and how many are synced. Clear removes both when the agent stops leading.
 	Set(discovered, synced int)
 	Clear()

@@ -167,13 +167,6 @@ func (p *paper) look(_ context.Context, _ *v1alpha1.GatewaySync, q question) fou
 	return f
 }
 
-type unmeasured struct{}
-
-func (unmeasured) Turn(string, string, time.Duration) {}
-func (unmeasured) Resolved(string, time.Duration)     {}
-func (unmeasured) Set(int, int)                       {}
-func (unmeasured) Clear()                             {}
-
 // lead runs a term in virtual time while f runs.
 func (p *paper) lead(f func()) { p.leadWith(p.look, f) }
 

@@ -226,6 +226,9 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	err := t.writeTarget(ctx, func(s *v1alpha1.SyncTargetSpec) { update(s, want, is.Revision) })
 	switch {
 	case err == nil:
+		if want.Commit != is.Commit && ref.Desired.Override && gs.RequestedUnless() != "" {
+			t.metrics.RolledBack("request")
+		}
 		t.log.Info("the target is written", "ref", want.Ref, "commit", want.Commit, "generation", want.Generation, "paused", want.Paused)
 		return nil
 	case errors.Is(err, errLost), ctx.Err() != nil:

@@ -158,6 +158,9 @@ func (l *Loop) announce(previous, r *sync.Report) {
 
 func (l *Loop) record(r *sync.Report) {
 	l.Metrics.Synced(string(r.Reason), r.Duration, r.Phase == sync.Synced || r.Phase == sync.Standby, l.Now())
+	if r.Reason == v1alpha1.ReasonRolledBack && r.Wrote() {
+		l.Metrics.RolledBack("snapshot")
+	}
 	if r.Fetch.Kind != "" {
 		l.Metrics.Fetched(r.Fetch.Kind, r.Steps["fetch"])
 	}

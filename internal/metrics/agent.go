@@ -21,6 +21,7 @@ type Agent struct {
 	lastSync   *prometheus.GaugeVec
 	drift      prometheus.Gauge
 	lostAndFnd prometheus.Gauge
+	rollbacks  *prometheus.CounterVec
 	proposals  *prometheus.CounterVec
 	proposed   *prometheus.GaugeVec
 	syncLabels prometheus.Labels
@@ -52,6 +53,7 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 			Help: "Unix time of the last sync after which the gateway was verified."}, []string{"namespace", "gatewaysync", "gateway"}),
 		drift:      gauge("drift_files", "Owned files that were changed on the gateway since they were written."),
 		lostAndFnd: gauge("lost_and_found_bytes", "Bytes in lost+found."),
+		rollbacks:  counter("rollback_triggered_total", "Rollbacks: by a request for the whole fleet, which its lead counts, or by a snapshot of the gateway.", "by"),
 		proposals:  counter("bidirectional_prs_created_total", "Pull requests with changes of the gateway, by kind of forge and result.", "provider", "result"),
 		proposed: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "bidirectional_files",
 			Help: "Files that were changed on the gateway, by state of their proposal."}, []string{"state"}),
@@ -61,7 +63,7 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 		[]string{"version", "goversion"})
 	build.WithLabelValues(version, runtime.Version()).Set(1)
 	reg.MustRegister(a.reconciles, a.reconcile, a.resolve, a.clone, a.sync, a.files, a.scan, a.lastSync, a.drift, a.lostAndFnd,
-		a.proposals, a.proposed, build)
+		a.rollbacks, a.proposals, a.proposed, build)
 	return a
 }
 
@@ -102,6 +104,9 @@ func (a *Agent) Drift(n int) { a.drift.Set(float64(n)) }
 
 // LostAndFound sets the size of lost+found in bytes.
 func (a *Agent) LostAndFound(n int64) { a.lostAndFnd.Set(float64(n)) }
+
+// RolledBack counts a rollback. by is "request" or "snapshot".
+func (a *Agent) RolledBack(by string) { a.rollbacks.WithLabelValues(by).Inc() }
 
 // ProposalCreated records an attempt to create a pull request. provider is a kind of spec.bidirectional.provider; result is "ok" or a
 // reason.

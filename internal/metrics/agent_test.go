@@ -27,6 +27,7 @@ func TestSeriesDoNotGrowWithWhatIsSynced(t *testing.T) {
 			a.ProposalCreated("github", string(r.Reason))
 		}
 		a.Fetched("first", time.Second)
+		a.RolledBack("snapshot")
 		a.Changed("added", 3)
 		a.Drift(2)
 		a.LostAndFound(1 << 20)
