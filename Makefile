@@ -27,7 +27,7 @@ export GORACE ?= atexit_sleep_ms=50
 # Those that keep a processor and a disk busy come last: continuous integration runs pods beside them. Heavy dependencies
 # of tests live in modules of their own.
 ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
-MODULES := test/gitea test/forge test/charts test/crd test/argocd test/argocd/v3
+MODULES := test/gitea test/forge test/prometheus test/ui test/charts test/crd test/storage test/argocd test/argocd/v3
 FIRST   := ./injector ./agent/follow ./test/scenario ./test/bench/fleet ./agent/lead
 BUSY    := ./agent/disk/... ./agent/sync/... ./agent/repo/... ./agent/plan/...
 
@@ -84,10 +84,12 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 	    echo "== ./$$d $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime=5x ./$$d; \
 	  done; done
 
-bench: ## measure against git, checkout and rsync, then fleets and changes that go back, and print the goals (BENCH='-sizes S -n 1', 'fleet' or 'back' for a part)
+bench: ## measure against git, checkout and rsync, then fleets, changes that go back, safe changes and pages, and print the goals (BENCH='-sizes S -n 1', 'fleet', 'back', 'safe' or 'observe' for a part)
 	go run ./test/bench $(BENCH)
 	$(if $(BENCH),,go run ./test/bench back)
+	$(if $(BENCH),,go run ./test/bench safe)
 	$(if $(BENCH),,go run ./test/bench fleet)
+	$(if $(BENCH),,go run ./test/bench observe)
 
 generate: ## CRD, deepcopy and generated documentation; leaves a clean tree where nothing changed
 	go generate ./...

@@ -120,8 +120,8 @@ func (e *environment) variables() []variable {
 	return all
 }
 
-// secretKey matches NAME/KEY, a key of a Secret.
-var secretKey = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[-._a-zA-Z0-9]+$`)
+// secretKey matches NAME/KEY, a key of a Secret, or of a ConfigMap (v1alpha1.SecretField.Folder).
+var secretKey = regexp.MustCompile(`^(configmap_)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[-._a-zA-Z0-9]+$`)
 
 var objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 

@@ -85,11 +85,11 @@ func TestLostFoundCommands(t *testing.T) {
 func TestRestoreKeepsUncommittedFiles(t *testing.T) {
 	data, _ := lostSite(t)
 	file := filepath.Join(data, "projects/p/deep/er/code.py")
-	require.NoError(t, os.WriteFile(file, []byte("somebody's newer work\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("a user's newer work\n"), 0o600))
 	code, _, talk := lost(t, "restore", "1", "--data-dir", data)
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, talk, "not in git")
-	assert.Equal(t, "somebody's newer work\n", read(t, file))
+	assert.Equal(t, "a user's newer work\n", read(t, file))
 }
 
 // F2: neither the restore path nor the index of lost+found leads outside the data directory.

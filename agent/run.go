@@ -97,7 +97,7 @@ func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 		File:    s.File,
 		Version: version,
 		Gateway: standalone.Identity{Name: s.GatewayName, Profile: s.Profile, Labels: s.Labels, Annotations: s.Annotations},
-		Secrets: connect.Beside{Files: s.Secrets, Dir: filepath.Join(filepath.Dir(s.File), "secrets")},
+		Secrets: connect.LocalSecrets{Files: s.Secrets, Dir: filepath.Join(filepath.Dir(s.File), "secrets")},
 
 		GatewayURL: s.GatewayURL, DryRun: s.DryRun, Engine: engine, Log: log, Tell: screen.state,
 		Remote:  remoteOptions(s, log),

@@ -56,10 +56,10 @@ func TestPodEnvironment(t *testing.T) {
 	for _, want := range []string{"POD_NAMESPACE is required", "POD_UID is required", "GATEWAY_NAME is required", "DATA_PATH is required", `CR_NAME: "Site"`, "GATEWAY_PORT", "GATEWAY_TLS", "SYNC_PERIOD", "SECRETS", `GATEWAY_MOUNTS: "config" is not a list`} {
 		assert.Contains(t, out.String(), want)
 	}
-	assert.NotContains(t, out.String(), "--file", "in a pod nobody asks for a file")
+	assert.NotContains(t, out.String(), "--file", "in a pod no file is required")
 
 	env := []string{"POD_NAME=line-0", "POD_NAMESPACE=plant", "POD_UID=u", "CR_NAME=site", "GATEWAY_NAME=line", "DATA_PATH=/data", "GATEWAY_PORT=8043",
-		"GATEWAY_TLS=true", "SYNC_PERIOD=60", "GIT_TOKEN_FILE=/s/token", "PROFILE=", "SECRETS=git/token,gateway.api/API_key-1.x", `GATEWAY_MOUNTS=["config/a, b","modules"]`}
+		"GATEWAY_TLS=true", "SYNC_PERIOD=60", "GIT_TOKEN_FILE=/s/token", "PROFILE=", "SECRETS=git/token,gateway.api/API_key-1.x,configmap_authors/keys", `GATEWAY_MOUNTS=["config/a, b","modules"]`}
 	s, err := parse([]string{"--log-level", "debug"}, env, &out)
 	require.NoError(t, err)
 	assert.True(t, s.Sidecar)
@@ -72,7 +72,7 @@ func TestPodEnvironment(t *testing.T) {
 	engine, closeEngine := newEngine(s, nil, newScreen(&out, &out, s, terminal))
 	closeEngine()
 	assert.Equal(t, []string{"config/a, b", "modules"}, engine.Mounts)
-	assert.Equal(t, map[string]bool{"git/token": true, "gateway.api/API_key-1.x": true}, s.Env.Secrets)
+	assert.Equal(t, map[string]bool{"git/token": true, "gateway.api/API_key-1.x": true, "configmap_authors/keys": true}, s.Env.Secrets)
 
 	s, err = parse([]string{"--health-addr", "127.0.0.1:1"}, env, &out)
 	require.NoError(t, err)

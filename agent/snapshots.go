@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"stoker.io/stoker/agent/disk"
@@ -15,7 +16,8 @@ const snapshotsUsage = `agent snapshots lists what syncs replaced or deleted on 
 
   agent snapshots list --data-dir DIR [-o table|json]
 
-COMMIT is what the gateway ran before the sync, and SYNCED what the sync brought. It works beside a running agent. To restore a
+COMMIT is what the gateway ran before the sync, and SYNCED what the sync brought. BACKUP shows whether a backup of the whole gateway with
+the same id is in .stoker/backups. It works beside a running agent. To restore a
 snapshot, set spec.rollback.toSnapshot or the annotation stoker.io/restore to its id, or run "stoker snapshots NAME --restore ID".
 `
 
@@ -44,9 +46,14 @@ func listSnapshots(dataDir, format string, stdout io.Writer) (err error) {
 		return nil
 	}
 	t := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "SNAPSHOT\tCOMMIT\tSYNCED\tFILES\tSIZE\n")
+	backups := slices.ContainsFunc(list, func(s disk.Snapshot) bool { return s.Backup })
+	head, end := "SNAPSHOT\tCOMMIT\tSYNCED\tFILES\tSIZE", map[bool]string{}
+	if backups {
+		head, end = head+"\tBACKUP", map[bool]string{true: "\tyes", false: "\t-"}
+	}
+	fmt.Fprintln(t, head)
 	for _, s := range list {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", s.ID, s.Commit.Short(), s.To.Short(), s.Files, v1alpha1.SizeText(s.Bytes))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s%s\n", s.ID, s.Commit.Short(), s.To.Short(), s.Files, v1alpha1.SizeText(s.Bytes), end[s.Backup])
 	}
 	return t.Flush()
 }

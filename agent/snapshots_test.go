@@ -67,6 +67,20 @@ area-4-20260212-102000  0100000  0200000  1      3
 		require.NoError(t, json.Unmarshal([]byte(out), &l))
 		assert.Equal(t, []disk.Snapshot{{ID: "area-4-20260212-102000", Time: at, Ref: "main", Commit: plan.ID{1}, To: plan.ID{2}, Files: 1, Bytes: 3}}, l)
 	})
+	t.Run("with a backup", func(t *testing.T) {
+		d, err := disk.Open(data, disk.Options{AllowUnseeded: true})
+		require.NoError(t, err)
+		require.NoError(t, d.SaveBackup("area-4-20260212-102000", 10, func(w io.Writer) error {
+			_, err := io.WriteString(w, "PK")
+			return err
+		}))
+		require.NoError(t, d.Close())
+		code, out, _ := list("list", "--data-dir", data)
+		assert.Equal(t, exitDone, code)
+		assert.Equal(t, `SNAPSHOT                COMMIT   SYNCED   FILES  SIZE  BACKUP
+area-4-20260212-102000  0100000  0200000  1      3     yes
+`, out)
+	})
 	t.Run("a damaged one is left out", func(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(data, ".stoker/snapshots/area-4-20260212-102000/manifest"), nil, 0o600))
 		code, out, _ := list("list", "--data-dir", data)

@@ -50,6 +50,9 @@ func (c *cli) completeArgs(command *cobra.Command, args []string, _ string) ([]s
 	if len(args) == 1 && strings.Contains(command.Use, "REF") {
 		return c.of(command, args, refs), none
 	}
+	if len(args) == 1 && strings.Contains(command.Use, "STAGE") {
+		return c.of(command, args, stages), none
+	}
 	if len(args) > 0 {
 		return nil, none
 	}
@@ -97,6 +100,21 @@ func refs(gs *v1alpha1.GatewaySync) []string {
 		}
 	}
 	return slices.Compact(list)
+}
+
+// stages returns the stages of the spec.
+func stages(gs *v1alpha1.GatewaySync) []string {
+	var list []string
+	if d := gs.Spec.Deployment; d != nil {
+		for _, s := range d.Stages {
+			what := "needs no approval"
+			if s.RequireApproval {
+				what = "needs an approval"
+			}
+			list = append(list, described(s.Name, what))
+		}
+	}
+	return list
 }
 
 // commits returns the commits that a rollback can go back to.

@@ -22,7 +22,8 @@ const within = 30 * time.Second
 type target struct {
 	kube.Clients
 	namespace string
-	patient   bool // retry while the API server does not answer, because no terminal is attached
+	role      string // ClusterRole that grants the rights of the command
+	patient   bool   // retry while the API server does not answer, because no terminal is attached
 }
 
 // connect finds the cluster and the namespace as kubectl does.
@@ -41,7 +42,7 @@ func (c *cli) connect() (target, error) {
 	if err != nil {
 		return target{}, err
 	}
-	return target{clients, namespace, !c.live}, nil
+	return target{Clients: clients, namespace: namespace, role: "stoker-setter", patient: !c.live}, nil
 }
 
 func (p target) setter() *request.Setter { return request.NewSetter(p.Dynamic, p.Now) }
@@ -91,7 +92,7 @@ func (p target) explain(name string, err error) error {
 	case apierrors.IsForbidden(err) && p.namespace == "":
 		return fmt.Errorf("%w\nThe ClusterRole stoker-view grants this right: bind it with a ClusterRoleBinding, or choose one namespace with --namespace", err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w\nThe ClusterRole stoker-setter grants the rights of these commands: bind it in namespace %s", err, p.namespace)
+		return fmt.Errorf("%w\nThe ClusterRole %s grants the rights of these commands: bind it in namespace %s", err, p.role, p.namespace)
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("the API server rejected the credentials: log in again, or choose another context with --context: %w", err)
 	case errors.Is(err, context.Canceled):

@@ -2,22 +2,17 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/offline"
 )
 
@@ -127,14 +122,15 @@ func (c *cli) compare(ctx context.Context, p target, name, only string, d *rende
 
 // compare plans the change of one gateway.
 func (p target) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alpha1.DiscoveredGateway, from *offline.Checkout, to repo.Resolution, ref string, sign resource.Form) (difference, error) {
-	pod, err := p.Core.CoreV1().Pods(p.namespace).Get(ctx, row.PodName, metav1.GetOptions{})
-	if err != nil {
-		return difference{}, fmt.Errorf("read its pod: %w", err)
-	}
-	live, err := p.state(ctx, pod, row.Name)
+	agent, err := agents.Of(ctx, p.Core, p.namespace, row)
 	if err != nil {
 		return difference{}, err
 	}
+	live, err := agent.State(ctx)
+	if err != nil {
+		return difference{}, err
+	}
+	pod := agent.Pod()
 	profile, err := gs.Effective(row.Profile, pod.Annotations)
 	if err != nil {
 		return difference{}, err
@@ -164,7 +160,7 @@ func (p target) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alp
 }
 
 // differ converts a plan to a difference.
-func differ(row v1alpha1.DiscoveredGateway, live state, changes *plan.Changes) difference {
+func differ(row v1alpha1.DiscoveredGateway, live agents.State, changes *plan.Changes) difference {
 	d := difference{Gateway: row.Name, Pod: row.PodName, To: changes.To.String(), Summary: changes.Summary(), Changes: []change{}}
 	if !live.Commit.IsZero() {
 		d.From = live.Commit.String()
@@ -202,76 +198,4 @@ func word(op plan.Op) string {
 		return "keep"
 	}
 	return ""
-}
-
-// state holds the fields of an agent's /state that the commands read.
-type state struct {
-	Gateway string `json:"gateway"`
-
-	Ref    string  `json:"ref"`
-	Commit plan.ID `json:"commit"`
-	Drift  *struct {
-		Files int `json:"files"`
-		Paths []struct {
-			Path string `json:"path"`
-			What string `json:"what"`
-		} `json:"paths"`
-	} `json:"drift"`
-	Report struct {
-		Snapshots []snapshot `json:"snapshots"`
-	} `json:"report"`
-}
-
-const (
-	healthPort = "8082"  // default port, for an agent that was added by hand and names no port
-	maxState   = 8 << 20 // largest answer of an agent in bytes
-)
-
-// healthPortOf returns the health port of the agent in a pod. The injector picks another port if a container uses the default
-// one.
-func healthPortOf(pod *corev1.Pod) (port string, ok bool) {
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if c.Name != v1alpha1.AgentContainer {
-			continue
-		}
-		for _, p := range c.Ports {
-			if p.Name == v1alpha1.AgentHealthPort {
-				return strconv.Itoa(int(p.ContainerPort)), true
-			}
-		}
-		return healthPort, true
-	}
-	return "", false
-}
-
-// state queries an agent for what its gateway runs. It verifies the gateway's name, because another program may answer on that
-// port.
-func (p target) state(ctx context.Context, pod *corev1.Pod, gateway string) (state, error) {
-	port, ok := healthPortOf(pod)
-	if !ok {
-		return state{}, fmt.Errorf("pod %s has no agent%s", pod.Name, help(v1alpha1.ReasonMissingSidecar))
-	}
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	body, err := p.Core.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, "state", nil).Stream(ctx)
-	if err != nil {
-		return state{}, fmt.Errorf("ask the agent of pod %s: %w", pod.Name, err)
-	}
-	defer body.Close()
-	raw, err := io.ReadAll(io.LimitReader(body, maxState+1))
-	if err != nil {
-		return state{}, fmt.Errorf("ask the agent of pod %s: %w", pod.Name, err)
-	}
-	var s state
-	if len(raw) > maxState {
-		return state{}, fmt.Errorf("the agent of pod %s sent more than %d bytes", pod.Name, maxState)
-	}
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return state{}, fmt.Errorf("the agent of pod %s sent an invalid state: %s: %w", pod.Name, strings.TrimSpace(string(raw[:min(len(raw), 80)])), err)
-	}
-	if s.Gateway != gateway {
-		return state{}, fmt.Errorf("port %s of pod %s does not belong to the agent of gateway %s but reports gateway %.100q; if you added the agent by hand, name its port %s",
-			port, pod.Name, gateway, s.Gateway, v1alpha1.AgentHealthPort)
-	}
-	return s, nil
 }

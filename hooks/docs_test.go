@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -51,6 +52,56 @@ func TestArgoCDPageCommands(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, health.Data, "resource.customizations.health.stoker.io_GatewaySync")
 	assert.Contains(t, health.Data, "resource.customizations.ignoreResourceUpdates.stoker.io_GatewaySync")
+}
+
+// The rollout waits for an approval, as its lead would say it.
+func TestStagesPageCommands(t *testing.T) {
+	t.Parallel()
+	lines := document.Open(t)
+	cluster := kubetest.Control(t, kubetest.Private()) // another page creates the namespace plant, too
+	const namespace = "plant"
+	cluster.ApplyYAML(t, "", "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+namespace+"}\n")
+	cluster.ApplyYAML(t, namespace, `
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: line}
+spec:
+  git: {repo: "https://git.example.com/plant.git", ref: main}
+  deployment: {stages: [{name: dev, gateways: [dev-gateway]}, {name: prod, gateways: ["area-*"], requireApproval: true}], windows: [{name: nights, schedule: "0 22 * * *", duration: 8h}]}
+`)
+	commit := "1f0c2d3" + strings.Repeat("a", 33) // as in the examples
+	require.NoError(t, lead(t.Context(), cluster, namespace, "line", `
+observedGeneration: ${GENERATION}
+target: {ref: main, commit: `+commit+`}
+rollout: {commit: `+commit+`, stage: prod, step: 1, steps: 2, phase: Waiting, since: "2026-01-02T12:00:00Z", message: stage prod waits}
+`))
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, writeKubeconfig(cluster.Kubeconfig(), kubeconfig, namespace, ""))
+	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	require.NoError(t, err)
+	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
+	require.NoError(t, err)
+	shell := document.NewShell(t, cache.Module, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
+		"KUBECONFIG="+kubeconfig)
+	says := map[string]string{
+		"stoker status line":  "Waiting, step 1 of 2, stage prod",
+		"stoker approve line": "approved (stage prod for commit " + commit + ")",
+	}
+	for c := range lines.Of("docs/how-to/stages.md") {
+		said := shell.Type(t, c.Text)
+		if want, ok := says[c.Text]; ok {
+			assert.Contains(t, said, want)
+			delete(says, c.Text)
+		}
+	}
+	assert.Empty(t, says)
+	assert.Contains(t, shell.Type(t, "kubectl get gatewaysync line --output yaml"), "stoker.io/approved: prod@"+commit)
+	for c := range lines.Of("docs/how-to/windows.md") {
+		assert.Contains(t, shell.Type(t, c.Text), "approved (no maintenance window delays commit "+commit+")")
+	}
+	for c := range lines.Of("docs/reference/cli.md") {
+		shell.Type(t, c.Text)
+	}
 }
 
 // leftovers holds objects of an earlier product that used the same API group.

@@ -91,7 +91,7 @@ func commands(root *cobra.Command) []*cobra.Command {
 	var list []*cobra.Command
 	for _, c := range root.Commands() {
 		if c.Name() != "help" && c.Name() != "completion" && !c.Hidden {
-			list = append(list, c)
+			list = append(append(list, c), commands(c)...)
 		}
 	}
 	return list
@@ -148,7 +148,7 @@ func TestCommandsHaveShortTextAndExample(t *testing.T) {
 	for _, c := range commands(root) {
 		assert.NotEmpty(t, c.Short, c.Name())
 		assert.False(t, strings.HasSuffix(c.Short, "."), "%s: a short text has no period", c.Name())
-		assert.Contains(t, c.Example, "stoker "+c.Name(), c.Name())
+		assert.Contains(t, c.Example, c.CommandPath(), c.Name())
 		for line := range strings.Lines(c.Example) {
 			line = strings.TrimSpace(line)
 			if rest, ok := strings.CutPrefix(line, "stoker "); ok {

@@ -193,14 +193,5 @@ func ofCommit(v request.Verdict) bool {
 	return slices.ContainsFunc(failed, brought)
 }
 
-// brought reports whether a gateway rejects the content of the commit. UnsupportedRepository is not in the list, because the
-// login page of a git server looks like it.
-func brought(b request.Behind) bool {
-	switch b.Reason {
-	case v1alpha1.ReasonTemplateFailed, v1alpha1.ReasonPatchFailed, v1alpha1.ReasonConfigSyntaxError, v1alpha1.ReasonSourceMissing,
-		v1alpha1.ReasonUnsafePath, v1alpha1.ReasonPathCollision, v1alpha1.ReasonLimitExceeded, v1alpha1.ReasonLFSPointer,
-		v1alpha1.ReasonEmbeddedSecret, v1alpha1.ReasonVerificationFailed:
-		return true
-	}
-	return false
-}
+// brought reports whether a gateway rejects the content of the commit.
+func brought(b request.Behind) bool { return b.Reason.OfCommit() }

@@ -38,23 +38,23 @@ func TestRollbackIfNeeded(t *testing.T) {
 		v               request.Verdict
 		want, undecided bool
 	}{
-		"a file that is no JSON":                      {v(broken, 1, broken), true, false},
-		"a source that is not there":                  {v(v1alpha1.ReasonSourceMissing, 1, v1alpha1.ReasonSourceMissing), true, false},
-		"the same, and others are on their way":       {v(broken, 1, broken, v1alpha1.ReasonProgressing), true, false},
-		"a ref that is not there":                     {v(v1alpha1.ReasonRefNotFound, 0), false, false},
-		"the same, and what gateways failed for once": {v(v1alpha1.ReasonRefNotFound, 1, broken), false, false},
-		"credentials":                                 {v(v1alpha1.ReasonAuthFailed, 1, v1alpha1.ReasonAuthFailed), false, false},
-		"a login page in the place of git":            {v(login, 0), false, false},
-		"a login page that a gateway gets":            {v(login, 1, login), false, false},
-		"more refs than are looked at":                {v(v1alpha1.ReasonLimitExceeded, 0, v1alpha1.ReasonProgressing), false, false},
-		"more files than are taken":                   {v(v1alpha1.ReasonLimitExceeded, 1, v1alpha1.ReasonLimitExceeded), true, false},
-		"a pod that has to be started again":          {v(restart, 1, restart), false, false},
-		"the same beside one that may still get it":   {v(restart, 1, restart, unverified), false, true},
-		"the same beside one that cannot":             {v(restart, 2, restart, broken), true, false},
-		"the same beside one that could not before":   {v(restart, 1, restart, broken), false, true},
-		"too late, and gateways are away":             {v(late, 0, away, v1alpha1.ReasonDesignerSessionActive), false, false},
-		"too late, and a gateway does not take it":    {v(late, 0, away, unverified), true, false},
-		"too late, and nobody is known to be behind":  {v(late, 0), false, false},
+		"a file that is no JSON":                         {v(broken, 1, broken), true, false},
+		"a source that is not there":                     {v(v1alpha1.ReasonSourceMissing, 1, v1alpha1.ReasonSourceMissing), true, false},
+		"the same, and others are on their way":          {v(broken, 1, broken, v1alpha1.ReasonProgressing), true, false},
+		"a ref that is not there":                        {v(v1alpha1.ReasonRefNotFound, 0), false, false},
+		"the same, and what gateways failed for once":    {v(v1alpha1.ReasonRefNotFound, 1, broken), false, false},
+		"credentials":                                    {v(v1alpha1.ReasonAuthFailed, 1, v1alpha1.ReasonAuthFailed), false, false},
+		"a login page in the place of git":               {v(login, 0), false, false},
+		"a login page that a gateway gets":               {v(login, 1, login), false, false},
+		"more refs than are looked at":                   {v(v1alpha1.ReasonLimitExceeded, 0, v1alpha1.ReasonProgressing), false, false},
+		"more files than are taken":                      {v(v1alpha1.ReasonLimitExceeded, 1, v1alpha1.ReasonLimitExceeded), true, false},
+		"a pod that has to be started again":             {v(restart, 1, restart), false, false},
+		"the same beside one that may still get it":      {v(restart, 1, restart, unverified), false, true},
+		"the same beside one that cannot":                {v(restart, 2, restart, broken), true, false},
+		"the same beside one that could not before":      {v(restart, 1, restart, broken), false, true},
+		"too late, and gateways are away":                {v(late, 0, away, v1alpha1.ReasonDesignerSessionActive), false, false},
+		"too late, and a gateway does not take it":       {v(late, 0, away, unverified), true, false},
+		"too late, and no gateway is known to be behind": {v(late, 0), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, c.want, ofCommit(c.v))
@@ -148,7 +148,7 @@ func TestRollbackIfNeededAfterDeadline(t *testing.T) {
 		"a gateway was away, and still is":        {late(away), row(away), "nothing was rolled back: no verdict within"},
 		"a gateway did not take it, and now may":  {late(unverified), row(v1alpha1.ReasonProgressing), "nothing was rolled back: no verdict within"},
 		"the branch has moved on":                 {late(unverified), moved, "nothing was rolled back: no verdict within"},
-		"nobody has looked at the branch anew":    {late(unverified), unseen, "nothing was rolled back: no verdict within"},
+		"the branch was not polled again":         {late(unverified), unseen, "nothing was rolled back: no verdict within"},
 		"it was not late before it was asked for": {row(unverified), row(unverified), "nothing was rolled back: no verdict within"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -138,12 +138,14 @@ unavailable (try again).`,
 	root.AddGroup(
 		&cobra.Group{ID: "request", Title: "Request changes:"},
 		&cobra.Group{ID: "inspect", Title: "Inspect gateways and commits:"},
+		&cobra.Group{ID: "config", Title: "Apply objects of Kubernetes:"},
 		&cobra.Group{ID: "install", Title: "Install and verify:"},
 	)
 	for group, commands := range map[string][]*cobra.Command{
-		"request": {c.setRef(), c.sync(), c.rollback(), c.pause(), c.resume()},
-		"inspect": {c.get(), c.status(), c.history(), c.proposals(), c.snapshots(), c.wait(), c.diff(), c.render(), c.preflight()},
-		"install": {c.check(), c.migrate()},
+		"request": {c.setRef(), c.sync(), c.rollback(), c.approve(), c.retry(), c.pause(), c.resume()},
+		"inspect": {c.get(), c.status(), c.ui(), c.history(), c.proposals(), c.snapshots(), c.wait(), c.diff(), c.render(), c.preflight()},
+		"config":  {c.config()},
+		"install": {c.check(), c.notify(), c.migrate()},
 	} {
 		for _, command := range commands {
 			command.GroupID = group

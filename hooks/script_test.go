@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/agents/agentstest"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status/statustest"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -43,11 +44,12 @@ const atOnce = "atexit_sleep_ms=0"
 // Each script runs in its own namespace, with a kubeconfig for it. In addition to the commands of testscript there are
 //
 //	apply FILE           applies objects
-//	lead NAME FILE       writes the status of a GatewaySync, as the lead does; NOW stands for its requested-at
+//	lead NAME FILE       writes the status of a GatewaySync, as the lead does; NOW stands for its requested-at,
+//	                     and the outcome follows from the rest unless FILE has one
 //	leave NAME           releases the lock of the lead, as the last agent does when it ends
 //	delete NAME          deletes a GatewaySync
 //	powers VERB          waits until the user without permissions may use this verb on GatewaySyncs
-//	agent POD[:PORT] FILE COMMIT  sets the response to /state on a port of a pod, 8082 by default, in the context proxied
+//	agent POD[:PORT[/PATH]] FILE COMMIT  sets the response to /state/PATH on a port of a pod, 8082 by default, in the context proxied
 //	asked NAME           waits until a GatewaySync has a request that its status has not handled
 //	read NAME            waits until a command read a GatewaySync in the context proxied
 //	fill FILE            expands environment variables in a file
@@ -57,7 +59,7 @@ func TestCommands(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
 	cluster.Apply(t, "testdata/applications.yaml")
-	behind := newProxied(t, cluster)
+	behind := agentstest.NewFor(t, cluster)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -77,7 +79,7 @@ func TestCommands(t *testing.T) {
 			if err := writeKubeconfig(cluster.Kubeconfig(), file, namespace, cluster.As(outer, namespace, "default", "").BearerToken); err != nil {
 				return err
 			}
-			return behind.kubeconfig(file, namespace)
+			return behind.Kubeconfig(file, namespace)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"apply": func(ts *testscript.TestScript, _ bool, args []string) {
@@ -104,7 +106,7 @@ func TestCommands(t *testing.T) {
 			},
 			"agent": func(ts *testscript.TestScript, _ bool, args []string) {
 				commit := strings.TrimSpace(ts.ReadFile(args[2]))
-				behind.answer(ts.Getenv("NS"), args[0], strings.ReplaceAll(ts.ReadFile(args[1]), "COMMIT", commit))
+				behind.Answer(ts.Getenv("NS"), args[0], strings.ReplaceAll(ts.ReadFile(args[1]), "COMMIT", commit))
 			},
 			"fill": func(ts *testscript.TestScript, _ bool, args []string) {
 				text := strings.NewReplacer("$WORK", ts.Getenv("WORK"), "$NS", ts.Getenv("NS")).Replace(ts.ReadFile(args[0]))
@@ -115,7 +117,7 @@ func TestCommands(t *testing.T) {
 			},
 			"read": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-					return behind.isRead(ts.Getenv("NS"), args[0]), nil
+					return behind.IsRead(ts.Getenv("NS"), args[0]), nil
 				}))
 			},
 			"exits": func(ts *testscript.TestScript, _ bool, args []string) {
@@ -220,7 +222,11 @@ func lead(ctx context.Context, cluster *kubetest.Cluster, namespace, name, text 
 	if gs, err = syncs.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "stoker-lead"}, "status"); err != nil {
 		return err
 	}
+	given := gs.Status.Outcome
 	statustest.Answer(gs)
+	if status["outcome"] != nil {
+		gs.Status.Outcome = given
+	}
 	if patch, err = json.Marshal(map[string]any{"status": gs.Status}); err != nil {
 		return err
 	}

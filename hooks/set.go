@@ -21,6 +21,7 @@ type asking struct {
 	output *string
 	by, id string
 	commit string // commit that the ref must resolve to
+	role   string // ClusterRole that grants the right to write the request; "" for stoker-setter
 	wait   bool
 	limits *limits
 }
@@ -111,7 +112,7 @@ func (a *asking) syncing(ctx context.Context, command *cobra.Command, name strin
 	if err != nil {
 		return "", err
 	}
-	found, job, err := from.learn(ctx, p, gs)
+	found, job, err := from.lookUp(ctx, p, gs)
 	if err != nil {
 		return "", err
 	}
@@ -145,7 +146,7 @@ func (c *cli) sync() *cobra.Command {
 		Short: "Poll git now, and sync changes",
 		Long: `Poll git now, and sync changes.
 
-With --force, agents compare the content of every managed file, repair drift, and make their gateways scan again.
+With --force, agents compare the content of every managed file, repair drift, and make their gateways scan again. A forced sync does not wait for a maintenance window.
 
 With --confirm-deletion you approve the deletions for which a sync to this commit is held as MassDeletion, on all gateways.
 It approves no other commit.`,
@@ -224,6 +225,9 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 	p, err := a.connect()
 	if err != nil {
 		return err
+	}
+	if a.role != "" {
+		p.role = a.role
 	}
 	var answer request.Answer
 	if err := p.retry(ctx, func(ctx context.Context) (err error) {

@@ -137,7 +137,7 @@ func listed(list []*v1alpha1.GatewaySync, seen leads, namespaces bool, data any)
 	}
 	var lines [][]string
 	for _, gs := range list {
-		ready, message := "Unknown", "neither an agent nor the injector has looked at it yet"
+		ready, message := "Unknown", "neither an agent nor the injector has read this GatewaySync yet"
 		if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil {
 			ready, message = string(c.Status), c.Message
 		}
@@ -175,16 +175,27 @@ func (c *cli) status() *cobra.Command {
 		Short: "Show the state of each gateway",
 		Long: `Show the state of each gateway.
 
-As JSON or YAML, the output is the result that wait returns: phase, ref, commit, numbers of gateways, and unfinished gateways.`,
+As JSON or YAML, the output is the result that wait returns: phase, ref, commit, numbers of gateways, and unfinished gateways.
+
+With --watch, the command shows the table until you stop it with Ctrl-C, gateways that are behind first. If its output is not a
+terminal, it prints a line for each change instead. Set NO_COLOR for a table without colors.`,
 		Example: `  stoker status line
+  stoker status line --watch
   stoker status line -o json`,
 		Args: cobra.ExactArgs(1),
 	}
+	watch := command.Flags().BoolP("watch", "w", false, "show changes until the command is stopped")
 	var form *string
 	command.RunE = func(command *cobra.Command, args []string) error {
+		if *watch && *form != asTable {
+			return outcome(exitUsage, "--watch shows a table: leave out --output")
+		}
 		p, err := c.connect()
 		if err != nil {
 			return err
+		}
+		if *watch {
+			return c.watchStatus(command.Context(), p, args[0])
 		}
 		gs, err := p.load(command.Context(), args[0])
 		if err != nil {
@@ -217,12 +228,13 @@ func describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict) {
 		line("Paused", "yes")
 	}
 	line("Phase", string(v.Phase))
+	line("Rollout", rollout(gs))
 	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil && v.Reason == v1alpha1.ReasonAgentsAway && c.Status == metav1.ConditionTrue {
 		line("Ready", fmt.Sprintf("Unknown, %s: %s", v.Reason, v.Message))
 	} else if c != nil {
 		line("Ready", fmt.Sprintf("%s, %s: %s", c.Status, c.Reason, c.Message))
 	} else {
-		line("Ready", "Unknown: neither an agent nor the injector has looked at it yet")
+		line("Ready", "Unknown: neither an agent nor the injector has read this GatewaySync yet")
 	}
 	if v.Phase == request.Failed && v.Message != "" {
 		line("Failed", v.Message)
@@ -252,6 +264,43 @@ func describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict) {
 		lines = append(lines, []string{g.Name, string(g.SyncStatus), reason, request.Short(g.SyncedCommit), g.Profile, drift, g.PodName, cut(g.Message)})
 	}
 	rows(w, []string{"GATEWAY", "STATUS", "REASON", "COMMIT", "PROFILE", "DRIFT", "POD", "MESSAGE"}, lines)
+	notes(w, gs.Status.DiscoveredGateways)
+}
+
+// notes prints what users should know of the last syncs.
+func notes(w io.Writer, gateways []v1alpha1.DiscoveredGateway) {
+	var lines [][]string
+	for _, g := range gateways {
+		for _, note := range g.Notes {
+			lines = append(lines, []string{g.Name, oneLine(note)})
+		}
+	}
+	if len(lines) > 0 {
+		fmt.Fprintln(w)
+		rows(w, []string{"GATEWAY", "NOTE"}, lines)
+	}
+}
+
+// rollout returns how far the rollout of gs is, in one line; "" if all gateways change at once.
+func rollout(gs *v1alpha1.GatewaySync) string {
+	r := gs.Status.Rollout
+	if r == nil {
+		return ""
+	}
+	s := fmt.Sprintf("%s, step %d of %d", r.Phase, r.Step, r.Steps)
+	if r.Stage != "" {
+		s += ", stage " + r.Stage
+	}
+	if r.Since != nil {
+		s += ", for " + age(r.Since.Time)
+	}
+	if r.Message != "" {
+		s += ": " + r.Message
+	}
+	if r.Phase == v1alpha1.RolloutWaiting {
+		s += "; to approve: stoker approve " + gs.Name
+	}
+	return s
 }
 
 // origin returns who requested the ref, or "" if it comes from the spec.
@@ -277,12 +326,40 @@ func (c *cli) history() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "history NAME",
 		Short: "List the last commits that ran on every gateway, newest first",
+		Long: `List the last commits that ran on every gateway, newest first.
+
+With --gateway, list the last ten syncs that changed one gateway or failed, as its SyncReport has them.
+
+With --audit, list what the syncs of the gateways changed, and on whose request: the audit records on their data volumes. With --diff, list
+the files that one of the last ten syncs of a gateway changed; the audit record names it in the field diff. For both, the command asks each
+agent through the API server, so it needs the right to get pods and pods/proxy. Use -o json for all fields.`,
 		Example: `  stoker history line
-  stoker rollback line --to 8a9ef4f`,
+  stoker rollback line --to 8a9ef4f
+
+  # the last syncs of the gateway line-1
+  stoker history line --gateway line-1
+
+  # who requested them
+  stoker history line --audit --gateway line-1`,
 		Args: cobra.ExactArgs(1),
 	}
 	var form *string
+	audit := command.Flags().Bool("audit", false, "list the audit records of the gateways")
+	gateway := command.Flags().String("gateway", "", "name of one gateway; with --audit the default is all gateways")
+	diff := command.Flags().String("diff", "", "list the files that the sync with this `id` changed; requires --gateway")
 	command.RunE = func(command *cobra.Command, args []string) error {
+		if *diff != "" {
+			if *audit || *gateway == "" {
+				return outcome(exitUsage, "--diff requires --gateway and excludes --audit")
+			}
+			return c.listDiff(command.Context(), args[0], *gateway, *diff, *form)
+		}
+		if *audit {
+			return c.listAudit(command.Context(), args[0], *gateway, *form)
+		}
+		if *gateway != "" {
+			return c.listPast(command.Context(), args[0], *gateway, *form)
+		}
 		p, err := c.connect()
 		if err != nil {
 			return err

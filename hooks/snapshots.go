@@ -5,28 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/internal/request"
 )
-
-// snapshot is a snapshot of a gateway, as its agent lists it.
-type snapshot struct {
-	Gateway string    `json:"gateway,omitempty"`
-	ID      string    `json:"id"`
-	Time    time.Time `json:"time"`
-	Ref     string    `json:"ref"`
-	Commit  plan.ID   `json:"commit"`
-	To      plan.ID   `json:"to"`
-	Files   int       `json:"files"`
-	Bytes   int64     `json:"bytes"`
-}
 
 func (c *cli) snapshots() *cobra.Command {
 	command := &cobra.Command{
@@ -35,11 +22,13 @@ func (c *cli) snapshots() *cobra.Command {
 		Long: `List the snapshots of the gateways, or restore one.
 
 A snapshot keeps what one sync replaced or deleted on a gateway (spec.snapshots). COMMIT is what the gateway ran before that sync, and
-SYNCED what the sync brought. The command asks each agent through the API server, so it needs the right to get pods and pods/proxy.
+SYNCED what the sync brought. STORED is where the snapshot is, if there is object storage: on the data volume (local), in object storage
+(remote) or both. BACKUP is yes if a backup of the whole gateway with the same id is there (spec.snapshots.gatewayBackup). The command asks
+each agent through the API server, so it needs the right to get pods and pods/proxy.
 
 With --restore, the gateway that the id begins with goes back to what it was before that sync: all later syncs are undone, too. It does
-not need git. The gateway stays there, with reason RolledBack, until another commit is requested or until a sync is forced (stoker sync
---force). The command writes an annotation, which Argo CD does not revert.`,
+not need git. The gateway stays there, with reason RolledBack, until another commit is requested or until it is retried (stoker retry).
+The command writes an annotation, which Argo CD does not revert.`,
 		Example: `  stoker snapshots line
 
   # bring the gateway area-4 back to what it was before the sync of that time
@@ -71,7 +60,7 @@ func (c *cli) listSnapshots(ctx context.Context, name, only, form string) error 
 	if err != nil {
 		return err
 	}
-	list, found := []snapshot{}, false
+	list, found := []agents.Snapshot{}, false
 	var failed []error
 	for _, g := range gs.Status.DiscoveredGateways {
 		if only != "" && g.Name != only {
@@ -96,33 +85,46 @@ func (c *cli) listSnapshots(ctx context.Context, name, only, form string) error 
 		return errors.Join(failed...)
 	}
 	r := result{data: list}
-	var lines [][]string
 	for _, s := range list {
 		r.names = append(r.names, s.ID)
-		lines = append(lines, []string{s.Gateway, s.ID, s.Commit.Short(), s.To.Short(), strconv.Itoa(s.Files), v1alpha1.SizeText(s.Bytes)})
 	}
-	r.table = func(w io.Writer) {
-		rows(w, []string{"GATEWAY", "SNAPSHOT", "COMMIT", "SYNCED", "FILES", "SIZE"}, lines)
-	}
+	head, lines := snapshotRows(list, gs.Spec.Snapshots.ObjectStorage() != nil)
+	r.table = func(w io.Writer) { rows(w, head, lines) }
 	return errors.Join(append([]error{c.print(form, r)}, failed...)...)
 }
 
-// snapshots asks the agent of a gateway for its snapshots. It leaves out what cannot be one of this gateway.
-func (p target) snapshots(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]snapshot, error) {
-	pod, err := p.Core.CoreV1().Pods(p.namespace).Get(ctx, g.PodName, metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("read its pod: %w", err)
+// snapshotRows returns the table of snapshots. It has a column for where they are if there is object storage, and one for backups if there
+// is one.
+func snapshotRows(list []agents.Snapshot, stored bool) (head []string, lines [][]string) {
+	head = []string{"GATEWAY", "SNAPSHOT", "COMMIT", "SYNCED", "FILES", "SIZE"}
+	if stored {
+		head = append(head, "STORED")
 	}
-	live, err := p.state(ctx, pod, g.Name)
+	backups := slices.ContainsFunc(list, func(s agents.Snapshot) bool { return s.Backup })
+	if backups {
+		head = append(head, "BACKUP")
+	}
+	for _, s := range list {
+		line := []string{s.Gateway, s.ID, s.Commit.Short(), s.To.Short(), strconv.Itoa(s.Files), v1alpha1.SizeText(s.Bytes)}
+		if stored {
+			line = append(line, string(s.Stored))
+		}
+		if backups {
+			line = append(line, map[bool]string{true: "yes", false: "-"}[s.Backup])
+		}
+		lines = append(lines, line)
+	}
+	return head, lines
+}
+
+func (p target) snapshots(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]agents.Snapshot, error) {
+	agent, err := agents.Of(ctx, p.Core, p.namespace, g)
 	if err != nil {
 		return nil, err
 	}
-	var list []snapshot
-	for _, s := range live.Report.Snapshots {
-		if v1alpha1.RestoresOn(s.ID, g.Name) == s.ID {
-			s.Gateway = g.Name
-			list = append(list, s)
-		}
+	live, err := agent.State(ctx)
+	if err != nil {
+		return nil, withHelp(err)
 	}
-	return list, nil
+	return agent.Snapshots(live), nil
 }

@@ -50,8 +50,8 @@ func (s *syncing) job(p target) application.Job {
 	return j
 }
 
-// learn returns the commit that is being synced. It fails if the commit is not from the repository of gs.
-func (s *syncing) learn(ctx context.Context, p target, gs *v1alpha1.GatewaySync) (application.Sync, application.Job, error) {
+// lookUp returns the commit that is being synced. It fails if the commit is not from the repository of gs.
+func (s *syncing) lookUp(ctx context.Context, p target, gs *v1alpha1.GatewaySync) (application.Sync, application.Job, error) {
 	job := s.job(p)
 	if job.Name == "" {
 		return application.Sync{}, job, outcome(exitUsage, "--application needs the name of the Job: set the environment variable JOB_NAME from the pod's label batch.kubernetes.io/job-name")
@@ -63,7 +63,7 @@ func (s *syncing) learn(ctx context.Context, p target, gs *v1alpha1.GatewaySync)
 	if err != nil {
 		return application.Sync{}, job, err
 	}
-	found, err := application.Learn(ctx, p.Dynamic, application.Asked{
+	found, err := application.WaitForSync(ctx, p.Dynamic, application.SyncQuery{
 		Application: name, Job: job, Repo: gs.Spec.Git.Repo, Source: s.source, Within: s.within,
 	})
 	switch {

@@ -78,7 +78,7 @@ command prints its progress. It reads the status at least once, however short --
 			if err != nil {
 				return err
 			}
-			found, _, err := from.learn(command.Context(), p, gs)
+			found, _, err := from.lookUp(command.Context(), p, gs)
 			if err != nil {
 				return err
 			}

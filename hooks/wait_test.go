@@ -20,7 +20,7 @@ import (
 // A rollback lapses when a fix arrives on the branch. A wait must not report this as superseded.
 func TestWaitWhenRollbackLapses(t *testing.T) {
 	t.Parallel()
-	good, bad, mended := strings.Repeat("b", 40), strings.Repeat("a", 40), strings.Repeat("c", 40)
+	good, bad, fixed := strings.Repeat("b", 40), strings.Repeat("a", 40), strings.Repeat("c", 40)
 	held := &v1alpha1.GatewaySync{
 		TypeMeta: metav1.TypeMeta{APIVersion: "stoker.io/v1alpha1", Kind: v1alpha1.Kind},
 		ObjectMeta: metav1.ObjectMeta{Name: "line", Namespace: "plant", UID: "1", Annotations: map[string]string{
@@ -37,7 +37,7 @@ func TestWaitWhenRollbackLapses(t *testing.T) {
 	}
 	working := runs(held, good, good)
 	working.Status.DiscoveredGateways[0].SyncStatus = v1alpha1.GatewaySyncing
-	lapsed := runs(held, "main", mended)
+	lapsed := runs(held, "main", fixed)
 	lapsed.Status.Request = &v1alpha1.RequestStatus{Lapsed: good + "@main unless " + bad}
 	other := held.DeepCopy()
 	other.Annotations[v1alpha1.AnnotationRequestedRef] = "v3"
@@ -48,12 +48,12 @@ func TestWaitWhenRollbackLapses(t *testing.T) {
 		code int
 		said string
 	}{
-		"what is wanted":                {lapsed, nil, exitDone, "gw runs main at ccccccc"},
-		"that, and no rollback":         {lapsed, []string{"--no-rollback"}, exitDone, "gw runs main at ccccccc"},
-		"the commit by its name":        {lapsed, []string{"--ref", good}, exitSuperseded, "desired ref is main (spec.git.ref)"},
-		"somebody asks for another ref": {runs(other, "v3", mended), nil, exitSuperseded, "desired ref is v3"},
-		"the same, and no rollback":     {runs(other, "v3", mended), []string{"--no-rollback"}, exitSuperseded, "desired ref is v3"},
-		"the rollback stays":            {runs(held, good, good), nil, exitDone, "gw runs bbbbbbb"},
+		"what is wanted":            {lapsed, nil, exitDone, "gw runs main at ccccccc"},
+		"that, and no rollback":     {lapsed, []string{"--no-rollback"}, exitDone, "gw runs main at ccccccc"},
+		"the commit by its name":    {lapsed, []string{"--ref", good}, exitSuperseded, "desired ref is main (spec.git.ref)"},
+		"another ref is requested":  {runs(other, "v3", fixed), nil, exitSuperseded, "desired ref is v3"},
+		"the same, and no rollback": {runs(other, "v3", fixed), []string{"--no-rollback"}, exitSuperseded, "desired ref is v3"},
+		"the rollback stays":        {runs(held, good, good), nil, exitDone, "gw runs bbbbbbb"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

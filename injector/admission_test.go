@@ -92,7 +92,7 @@ func TestPodsStartWithoutAnInjector(t *testing.T) {
 	asked := w.asked()
 	w.pod(plant, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Spec: gatewayPod("x").Spec})
 	w.pod(system, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "ours", Annotations: gatewayPod("x").Annotations}, Spec: gatewayPod("x").Spec})
-	assert.Equal(t, asked, w.asked(), "nobody is asked about these")
+	assert.Equal(t, asked, w.asked(), "the API server is not asked about these")
 	t.Cleanup(func() {
 		assert.NoError(t, w.client.CoreV1().Pods(system).Delete(context.Background(), "ours", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
 	})

@@ -111,7 +111,7 @@ func (w *world) uninstall() {
 	for _, err := range []error{
 		w.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(ctx, "stoker-injector", metav1.DeleteOptions{}),
 		w.client.CoreV1().Secrets(system).Delete(ctx, "stoker-injector-cert", metav1.DeleteOptions{}),
-		w.client.CoordinationV1().Leases(system).Delete(ctx, lease, metav1.DeleteOptions{}),
+		w.client.CoordinationV1().Leases(system).Delete(ctx, leaseName, metav1.DeleteOptions{}),
 	} {
 		if !apierrors.IsNotFound(err) {
 			assert.NoError(w, err)

@@ -75,6 +75,12 @@ func TestSecretsVariableListsTheMountedKeys(t *testing.T) {
 			agent, volumes := added(t, c)
 			var keys []string
 			for _, v := range volumes {
+				if m := v.ConfigMap; m != nil && strings.HasPrefix(v.Name, "stoker-secret-") {
+					for _, item := range m.Items {
+						assert.Equal(t, item.Key, item.Path)
+						keys = append(keys, "configmap_"+m.Name+"/"+item.Key)
+					}
+				}
 				if v.Secret == nil {
 					continue
 				}

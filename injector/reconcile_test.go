@@ -64,7 +64,7 @@ func TestRoleBindingOfGatewayServiceAccounts(t *testing.T) {
 	oven.Spec.ServiceAccountName = "oven"
 	w.pod(plant, oven)
 	w.eventually("oven too", func() bool { return slices.Equal(w.subjects(plant), []string{"oven", "press"}) })
-	assert.Empty(t, w.subjects(other), "nobody there asks for an agent")
+	assert.Empty(t, w.subjects(other), "no pod there asks for an agent")
 }
 
 func TestForeignRoleBindingIsKept(t *testing.T) {
@@ -89,7 +89,7 @@ func (w *world) metrics(in *injector) string {
 
 func TestStatusWithoutALead(t *testing.T) {
 	w := newWorld(t)
-	w.start()
+	in := w.start()
 	plant := w.cluster.Namespace(t)
 	asked := "2026-11-20T09:00:00.5Z"
 	w.gatewaySync(plant, func(gs *v1alpha1.GatewaySync) {
@@ -129,6 +129,12 @@ func TestStatusWithoutALead(t *testing.T) {
 	w.eventually("the reconciler has looked", func() bool { return w.events(plant)["NotInjected Pod/gw"] == 1 })
 	time.Sleep(2 * time.Second)
 	assert.Equal(t, map[string]string{"Ready": "True/Synced"}, w.status(plant))
+	alone := func() int { // other tests leave GatewaySyncs, too
+		n, err := strconv.Atoi(regexp.MustCompile(`stoker_fleets_without_agents (\d+)`).FindStringSubmatch(w.metrics(in))[1])
+		require.NoError(t, err)
+		return n
+	}
+	before := alone()
 
 	// The lead releases the lock and leaves.
 	leave()
@@ -136,6 +142,7 @@ func TestStatusWithoutALead(t *testing.T) {
 	require.NoError(t, err)
 	w.eventually("its agents are away", func() bool { return w.status(plant)["Ready"] == "Unknown/AgentsAway" })
 	assert.Equal(t, "True/AgentsAway", w.status(plant)["Reconciling"])
+	w.eventually("the metrics show it", func() bool { return alone() == before+1 })
 }
 
 // The reconciler must not repeat what it has already reported.
@@ -178,10 +185,10 @@ func (w *world) looks(in *injector) int {
 // watched namespace was recreated and its permissions are gone, the others must not be affected.
 func TestWatchedNamespaces(t *testing.T) {
 	w := newWorld(t, kubetest.Controllers())
-	plant, other, anew := w.cluster.Namespace(t), w.cluster.Namespace(t), w.cluster.Namespace(t)
+	plant, other, recreated := w.cluster.Namespace(t), w.cluster.Namespace(t), w.cluster.Namespace(t)
 	w.narrow(plant)
-	one, two := w.start("--watch-namespace="+plant, "--watch-namespace="+anew), w.start("--watch-namespace="+plant, "--watch-namespace="+anew)
-	one.without, two.without = anew, anew
+	one, two := w.start("--watch-namespace="+plant, "--watch-namespace="+recreated), w.start("--watch-namespace="+plant, "--watch-namespace="+recreated)
+	one.without, two.without = recreated, recreated
 	// As if the operator had forgotten the selector of the webhook configuration.
 	w.install(one, func(h *admissionregv1.MutatingWebhook) { h.NamespaceSelector = nil })
 	w.gatewaySync(plant)
@@ -195,14 +202,14 @@ func TestWatchedNamespaces(t *testing.T) {
 	})
 	for _, in := range []*injector{one, two} {
 		w.eventually("it is ready", in.ready)
-		assert.Regexp(t, "watching GatewaySyncs failed.*namespace .{0,3}"+anew, in.log.String(), "and says what it cannot serve")
+		assert.Regexp(t, "watching GatewaySyncs failed.*namespace .{0,3}"+recreated, in.log.String(), "and says what it cannot serve")
 	}
 	time.Sleep(time.Second)
 	assert.Empty(t, w.status(other))
 	assert.Empty(t, w.subjects(other))
 	assert.Empty(t, w.events(other))
-	again, _ := w.pods(other)
-	assert.Equal(t, uids, again)
+	later, _ := w.pods(other)
+	assert.Equal(t, uids, later)
 	for _, in := range []*injector{one, two} {
 		assert.NotContains(t, in.log.String(), "reconciling a namespace failed")
 	}

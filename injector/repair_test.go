@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -271,6 +272,7 @@ func TestSuccessorWithoutAgentIsNotEvicted(t *testing.T) {
 	assert.Equal(t, uids, again)
 	w.eventually("the GatewaySync says so", func() bool { return w.status(plant)["SidecarInjected"] == "False/MissingSidecar" })
 	assert.Equal(t, 1, w.events(plant)["RepairStopped GatewaySync/line"])
+	assert.Regexp(t, `stoker_repairs_stopped [1-9]`, w.metrics(next))
 }
 
 // cert-manager has put a new authority into the webhook configuration, but the kubelet has not yet delivered the new certificate.
@@ -425,7 +427,9 @@ func TestRepairRespectsDisruptionBudget(t *testing.T) {
 		return b.Status.CurrentHealthy == 1
 	})
 	w.gatewaySync(plant)
-	w.eventually("an eviction was tried", func() bool { return strings.Contains(w.metrics(in), `stoker_repair_evictions_total{result="blocked"}`) })
+	w.eventually("an eviction was tried", func() bool {
+		return regexp.MustCompile(`stoker_repair_evictions_total\{result="blocked"\} [1-9]`).MatchString(w.metrics(in))
+	})
 	w.eventually("and it is told why nothing comes of it", func() bool {
 		return strings.Contains(w.metrics(in), `stoker_pods_without_agent{reason="MissingSidecar"} 1`) && w.events(plant)["NotInjected Pod/site-0"] > 0
 	})

@@ -2,30 +2,22 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
-
 	"stoker.io/stoker/injector/lookup"
 	"stoker.io/stoker/injector/reconcile"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/lease"
 	"stoker.io/stoker/internal/metrics"
 )
 
-// lease is the name of the Lease that elects the replica for the reconciler.
-const lease = "stoker-injector"
-
-// Durations of the lease. Two replicas that run the reconciler at the same time for a moment do no harm, because both would write the
-// same. Evictions are the exception; they are recorded in the Lease first, which only its holder can do.
-const (
-	leaseFor, renewWithin, retryEvery = 15 * time.Second, 10 * time.Second, 2 * time.Second
-)
+// leaseName is the name of the Lease that elects the replica for the reconciler. Two replicas that run it at the same time for a moment do
+// no harm, because both would write the same. Evictions are the exception; they are recorded in the Lease first, which only its holder can
+// do.
+const leaseName = "stoker-injector"
 
 // term runs the reconciler while this replica holds the lease.
 type term struct {
@@ -37,7 +29,6 @@ type term struct {
 	log      *slog.Logger
 
 	current atomic.Pointer[reconcile.Reconciler]
-	busy    sync.Mutex // held while the reconciler runs here
 }
 
 // changed forwards a change if the reconciler runs here.
@@ -57,41 +48,16 @@ func (t *term) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lock := &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: t.settings.Namespace, Name: lease},
-		Client:     electing.Core.CoordinationV1(),
-		LockConfig: resourcelock.ResourceLockConfig{Identity: instance(t.settings) + "_" + rand.Text()[:8]},
-	}
-	for ctx.Err() == nil {
-		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-			Lock: lock, LeaseDuration: leaseFor, RenewDeadline: renewWithin, RetryPeriod: retryEvery, ReleaseOnCancel: true, Name: lease,
-			Callbacks: leaderelection.LeaderCallbacks{
-				OnStartedLeading: func(ctx context.Context) { t.lead(ctx, clients, lock.Identity()) },
-				OnStoppedLeading: func() {},
-			},
-		})
-		if err != nil {
-			return err
-		}
-		elector.Run(ctx)
-		t.ended()
-	}
-	return nil
+	own := lease.Lease{Client: electing.Core, Namespace: t.settings.Namespace, Name: leaseName, Holder: lease.Identity(instance(t.settings))}
+	return own.Elect(ctx, func(ctx context.Context) { t.lead(ctx, clients, own) })
 }
 
-// ended waits until the reconciler has stopped here.
-func (t *term) ended() {
-	t.busy.Lock()
-	defer t.busy.Unlock()
-}
-
-func (t *term) lead(ctx context.Context, clients kube.Clients, holder string) {
-	t.busy.Lock()
-	defer t.busy.Unlock()
+func (t *term) lead(ctx context.Context, clients kube.Clients, own lease.Lease) {
+	own.Client = clients.Core
 	u, err := reconcile.New(reconcile.Config{
 		Core: clients.Core, Dynamic: clients.Dynamic, Find: t.find, Scope: t.scope, Defaults: defaults(t.settings),
 		RequireLabel: t.settings.RequireNamespaceLabel, AutoBind: t.settings.AutoBindAgent, Repair: reconcile.Repair(t.settings.Repair),
-		Lock:      reconcile.Lock{Namespace: t.settings.Namespace, Name: lease, Holder: holder},
+		Lease:     own,
 		Answering: steady(t.ready, t.settings.RepairDelay, time.Now), Instance: instance(t.settings), Metrics: t.metrics, Log: t.log, Now: clients.Now,
 	})
 	if err == nil {

@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/outbound"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -23,7 +24,7 @@ func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o r
 	if err != nil {
 		return sync.Connections{}, err
 	}
-	p := sync.Connections{Remote: remote}
+	p := sync.Connections{Remote: remote, Webhook: validation(spec.Validation, secrets), Verifier: Verifier(spec.Git.Verify, secrets)}
 	if gatewayURL == "" {
 		return p, nil
 	}
@@ -50,6 +51,37 @@ func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o r
 	return p, nil
 }
 
+// Verifier returns what verifies the signatures of commits, or nil if none are needed.
+func Verifier(v *v1alpha1.GitVerify, secrets Secrets) *repo.Verifier {
+	if v == nil {
+		return nil
+	}
+	field, ref := v1alpha1.SecretGitKeys, v.KeysSecretRef
+	if ref == nil {
+		field, ref = v1alpha1.ConfigMapGitKeys, v.KeysConfigMapRef
+	}
+	keys := public(field, ref, secrets)
+	if keys == nil { // never valid, but a missing field must not admit every commit
+		keys = func() ([]byte, error) { return nil, errors.New("neither keysSecretRef nor keysConfigMapRef is set") }
+	}
+	return repo.NewVerifier(*v, string(field), keys)
+}
+
+// validation returns the validation webhook, or nil if there is none.
+func validation(v *v1alpha1.ValidationSpec, secrets Secrets) *sync.Webhook {
+	if v == nil || v.Webhook == nil {
+		return nil
+	}
+	w := &sync.Webhook{
+		URL: v.Webhook.URL, Client: outbound.Client{Timeout: v.Webhook.TimeoutDuration()}, Ignore: v.Webhook.FailurePolicy == v1alpha1.FailurePolicyIgnore,
+		CA: public(v1alpha1.SecretValidationCA, v.Webhook.CASecretRef, secrets),
+	}
+	if ref := v.Webhook.SecretRef; ref != nil {
+		w.Key = credential(v1alpha1.SecretValidation, *ref, secrets)
+	}
+	return w
+}
+
 // Git creates the git remote. The caller must Close it.
 func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Remote, error) {
 	u, err := repo.ParseURL(git.Repo)
@@ -62,7 +94,7 @@ func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Rem
 }
 
 // Reachable returns PodRestartNeeded with the reasons why secrets that a sync needs can never be read here, or nil. An
-// agent that cannot read them neither syncs nor leads. The secrets of proposals do not count.
+// agent that cannot read them neither syncs nor leads. The secrets of proposals and of storage do not count.
 func Reachable(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) error {
 	return reachable(spec.Secrets(), secrets)
 }
@@ -75,7 +107,7 @@ func reachable(named iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef], sec
 	return errors.Join(errs...)
 }
 
-// Fingerprint changes when a secret that spec names changes, or fails with another error. The secrets of proposals count.
+// Fingerprint changes when a secret that spec names changes, or fails with another error. The secrets of proposals and of storage count.
 func Fingerprint(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) [sha256.Size]byte {
 	h := sha256.New()
 	for _, named := range allSecrets(spec) {
@@ -87,9 +119,9 @@ func Fingerprint(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) [sha256.Size]b
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// allSecrets returns the secrets that a sync needs, and those of proposals.
+// allSecrets returns the secrets that a sync needs, those of proposals, and those of the storage of snapshots.
 func allSecrets(spec *v1alpha1.GatewaySyncSpec) []iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef] {
-	return []iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef]{spec.Secrets(), spec.ProposalSecrets()}
+	return []iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef]{spec.Secrets(), spec.ProposalSecrets(), spec.StorageSecrets()}
 }
 
 // RepoName returns the repository's URL without credentials.

@@ -22,20 +22,21 @@ import (
 
 const newBranch = "refs/heads/gateway-changes/plant/site-a"
 
+// tokenOf returns credentials with a token in key of Secret name.
 func tokenOf(name, key string) *v1alpha1.TokenAuth {
 	return &v1alpha1.TokenAuth{Username: "pusher", SecretRef: ref(name, key)}
 }
 
-// proposing returns a spec with these credentials for syncs and for proposals.
-func proposing(address string, git *v1alpha1.GitAuth, auth *v1alpha1.ProposalAuth) *v1alpha1.GatewaySyncSpec {
+// bidirectional returns a spec with these credentials: git for syncs, auth for proposals.
+func bidirectional(address string, git *v1alpha1.GitAuth, auth *v1alpha1.ProposalAuth) *v1alpha1.GatewaySyncSpec {
 	return &v1alpha1.GatewaySyncSpec{
 		Git:           v1alpha1.GitSpec{Repo: address, Ref: "main", Auth: git},
 		Bidirectional: &v1alpha1.BidirectionalSpec{Enabled: true, Auth: auth},
 	}
 }
 
-// propose pushes a branch at an existing commit, and returns the API token.
-func proposalsOf(t *testing.T, spec *v1alpha1.GatewaySyncSpec, secrets Secrets, commit plan.ID) (string, error) {
+// push pushes newBranch at an existing commit with the credentials for proposals, and returns the token for the forge's API.
+func push(t *testing.T, spec *v1alpha1.GatewaySyncSpec, secrets Secrets, commit plan.ID) (string, error) {
 	t.Helper()
 	remote, token, err := Proposals(spec, spec.Bidirectional, secrets, repo.RemoteOptions{})
 	if err != nil {
@@ -57,43 +58,43 @@ func TestProposalsOverHTTP(t *testing.T) {
 	write(t, filepath.Join(dir, "read", "token"), "S3CR3T-2\n")
 	m := Mounted{Dir: dir}
 	for name, spec := range map[string]*v1alpha1.GatewaySyncSpec{
-		"own credentials": proposing(g.Address(), &v1alpha1.GitAuth{Token: tokenOf("read", "token")}, &v1alpha1.ProposalAuth{Token: tokenOf("push", "token")}),
-		"those of syncs":  proposing(g.Address(), &v1alpha1.GitAuth{Token: tokenOf("push", "token")}, nil),
-		"an ssh key is ignored": proposing(g.Address(), nil, &v1alpha1.ProposalAuth{
+		"credentials for proposals": bidirectional(g.Address(), &v1alpha1.GitAuth{Token: tokenOf("read", "token")}, &v1alpha1.ProposalAuth{Token: tokenOf("push", "token")}),
+		"credentials of syncs":      bidirectional(g.Address(), &v1alpha1.GitAuth{Token: tokenOf("push", "token")}, nil),
+		"an ssh key in addition to the token": bidirectional(g.Address(), nil, &v1alpha1.ProposalAuth{
 			Token: tokenOf("push", "token"), SSHKey: &v1alpha1.SSHKeyAuth{SecretRef: ref("push", "key")},
 		}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			g.Git("update-ref", "-d", newBranch)
-			token, err := proposalsOf(t, spec, m, commit)
+			token, err := push(t, spec, m, commit)
 			require.NoError(t, err)
 			assert.Equal(t, "S3CR3T-1", token)
 			assert.Equal(t, commit.String(), g.Git("rev-parse", newBranch))
 		})
 	}
 	g.Git("update-ref", "-d", newBranch)
-	t.Run("a rotated token counts at once", func(t *testing.T) {
-		spec := proposing(g.Address(), nil, &v1alpha1.ProposalAuth{Token: tokenOf("read", "token")})
-		_, err := proposalsOf(t, spec, m, commit)
+	t.Run("a rotated token", func(t *testing.T) {
+		spec := bidirectional(g.Address(), nil, &v1alpha1.ProposalAuth{Token: tokenOf("read", "token")})
+		_, err := push(t, spec, m, commit)
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 		require.ErrorContains(t, err, "spec.bidirectional.auth")
 		write(t, filepath.Join(dir, "read", "token"), "S3CR3T-1\n")
-		_, err = proposalsOf(t, spec, m, commit)
+		_, err = push(t, spec, m, commit)
 		require.NoError(t, err)
 	})
 	t.Run("no credentials", func(t *testing.T) {
-		_, err := proposalsOf(t, proposing(g.Address(), nil, nil), m, commit)
+		_, err := push(t, bidirectional(g.Address(), nil, nil), m, commit)
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 		assert.ErrorContains(t, err, "set spec.bidirectional.auth")
 	})
 	t.Run("the Secret is not mounted", func(t *testing.T) {
-		_, err := proposalsOf(t, proposing(g.Address(), nil, &v1alpha1.ProposalAuth{Token: tokenOf("other", "token")}), m, commit)
+		_, err := push(t, bidirectional(g.Address(), nil, &v1alpha1.ProposalAuth{Token: tokenOf("other", "token")}), m, commit)
 		repotest.RequireReason(t, v1alpha1.ReasonPodRestartNeeded, err)
 		assert.ErrorContains(t, err, "spec.bidirectional.auth.token names Secret other")
 	})
 	t.Run("the Secret lacks the key", func(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, "empty"), 0o700))
-		_, err := proposalsOf(t, proposing(g.Address(), nil, &v1alpha1.ProposalAuth{Token: tokenOf("empty", "token")}), m, commit)
+		_, err := push(t, bidirectional(g.Address(), nil, &v1alpha1.ProposalAuth{Token: tokenOf("empty", "token")}), m, commit)
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 		assert.ErrorContains(t, err, "spec.bidirectional.auth.token: the pod has no key token of Secret empty")
 	})
@@ -110,48 +111,48 @@ func TestProposalsOverSSH(t *testing.T) {
 	write(t, filepath.Join(dir, "push", "token"), "S3CR3T-1\n")
 	m := Mounted{Dir: dir}
 	key := &v1alpha1.SSHKeyAuth{SecretRef: ref("push", "key"), KnownHosts: &v1alpha1.SecretSource{SecretRef: ref("push", "hosts")}}
-	token, err := proposalsOf(t, proposing(g.Address(), nil, &v1alpha1.ProposalAuth{SSHKey: key, Token: tokenOf("push", "token")}), m, commit)
+	token, err := push(t, bidirectional(g.Address(), nil, &v1alpha1.ProposalAuth{SSHKey: key, Token: tokenOf("push", "token")}), m, commit)
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-1", token)
 	assert.Equal(t, commit.String(), g.Git("rev-parse", newBranch))
 
 	for name, spec := range map[string]*v1alpha1.GatewaySyncSpec{
-		"only a key for proposals": proposing(g.Address(), nil, &v1alpha1.ProposalAuth{SSHKey: key}),
-		"only a key for syncs":     proposing(g.Address(), &v1alpha1.GitAuth{SSHKey: key}, nil),
+		"an ssh key for proposals and no token": bidirectional(g.Address(), nil, &v1alpha1.ProposalAuth{SSHKey: key}),
+		"an ssh key for syncs and no token":     bidirectional(g.Address(), &v1alpha1.GitAuth{SSHKey: key}, nil),
 	} {
 		t.Run(name, func(t *testing.T) {
 			g.Git("update-ref", "-d", newBranch)
-			_, err := proposalsOf(t, spec, m, commit)
+			_, err := push(t, spec, m, commit)
 			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 			require.ErrorContains(t, err, "set spec.bidirectional.auth.token")
-			assert.Equal(t, commit.String(), g.Git("rev-parse", newBranch), "the push needs no token")
+			assert.Equal(t, commit.String(), g.Git("rev-parse", newBranch), "only the forge's API needs a token; the push succeeded")
 		})
 	}
 }
 
-func TestProposalCredentialsMustFit(t *testing.T) {
+func TestProposalCredentialsOfWrongKind(t *testing.T) {
 	key, token := &v1alpha1.SSHKeyAuth{SecretRef: ref("push", "key")}, tokenOf("push", "token")
 	app := &v1alpha1.GitHubAppAuth{AppID: 1, InstallationID: 1, PrivateKeySecretRef: ref("push", "key")}
 	const overHTTP, overSSH = "https://git.example.com/a/b.git", "git@git.example.com:a/b.git"
 	for name, tt := range map[string]struct {
-		spec *v1alpha1.GatewaySyncSpec
-		says string
+		spec    *v1alpha1.GatewaySyncSpec
+		message string
 	}{
-		"https with a key":       {proposing(overHTTP, nil, &v1alpha1.ProposalAuth{SSHKey: key}), "spec.bidirectional.auth.sshKey pushes to an ssh address only"},
-		"https, key of syncs":    {proposing(overHTTP, &v1alpha1.GitAuth{SSHKey: key}, nil), "git.auth.sshKey pushes to an ssh address only"},
-		"ssh with a token":       {proposing(overSSH, &v1alpha1.GitAuth{SSHKey: key}, &v1alpha1.ProposalAuth{Token: token}), "set spec.bidirectional.auth.sshKey"},
-		"ssh with a GitHub App":  {proposing(overSSH, nil, &v1alpha1.ProposalAuth{GitHubApp: app}), "set spec.bidirectional.auth.sshKey"},
-		"ssh without any":        {proposing(overSSH, nil, nil), "set spec.bidirectional.auth.sshKey"},
-		"ssh with an empty auth": {proposing(overSSH, nil, &v1alpha1.ProposalAuth{}), "set spec.bidirectional.auth.sshKey"},
+		"https with a key":       {bidirectional(overHTTP, nil, &v1alpha1.ProposalAuth{SSHKey: key}), "spec.bidirectional.auth.sshKey pushes to an ssh address only"},
+		"https, key of syncs":    {bidirectional(overHTTP, &v1alpha1.GitAuth{SSHKey: key}, nil), "git.auth.sshKey pushes to an ssh address only"},
+		"ssh with a token":       {bidirectional(overSSH, &v1alpha1.GitAuth{SSHKey: key}, &v1alpha1.ProposalAuth{Token: token}), "set spec.bidirectional.auth.sshKey"},
+		"ssh with a GitHub App":  {bidirectional(overSSH, nil, &v1alpha1.ProposalAuth{GitHubApp: app}), "set spec.bidirectional.auth.sshKey"},
+		"ssh without any":        {bidirectional(overSSH, nil, nil), "set spec.bidirectional.auth.sshKey"},
+		"ssh with an empty auth": {bidirectional(overSSH, nil, &v1alpha1.ProposalAuth{}), "set spec.bidirectional.auth.sshKey"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := Proposals(tt.spec, tt.spec.Bidirectional, Beside{Dir: t.TempDir()}, repo.RemoteOptions{})
+			_, _, err := Proposals(tt.spec, tt.spec.Bidirectional, LocalSecrets{Dir: t.TempDir()}, repo.RemoteOptions{})
 			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
-			assert.ErrorContains(t, err, tt.says)
+			assert.ErrorContains(t, err, tt.message)
 		})
 	}
-	t.Run("a directory", func(t *testing.T) {
-		_, err := proposalsOf(t, proposing(t.TempDir(), nil, nil), Beside{}, plan.ID{1})
+	t.Run("a repository that is a directory", func(t *testing.T) {
+		_, err := push(t, bidirectional(t.TempDir(), nil, nil), LocalSecrets{}, plan.ID{1})
 		repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
 	})
 }
@@ -167,21 +168,21 @@ func TestProposalsWithGitHubApp(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, srv.Close()) })
 	api := httptest.NewServer(app)
 	t.Cleanup(api.Close)
-	secrets := Beside{Dir: t.TempDir()}
+	secrets := LocalSecrets{Dir: t.TempDir()}
 	write(t, filepath.Join(secrets.Dir, "app", "key"), key)
 	auth := &v1alpha1.GitHubAppAuth{AppID: 7, InstallationID: 42, PrivateKeySecretRef: ref("app", "key"), APIBaseURL: api.URL}
 	for name, spec := range map[string]*v1alpha1.GatewaySyncSpec{
-		"of proposals": proposing(srv.URL("plant/site.git"), nil, &v1alpha1.ProposalAuth{GitHubApp: auth}),
-		"of syncs":     proposing(srv.URL("plant/site.git"), &v1alpha1.GitAuth{GitHubApp: auth}, nil),
+		"the app for proposals": bidirectional(srv.URL("plant/site.git"), nil, &v1alpha1.ProposalAuth{GitHubApp: auth}),
+		"the app of syncs":      bidirectional(srv.URL("plant/site.git"), &v1alpha1.GitAuth{GitHubApp: auth}, nil),
 	} {
 		t.Run(name, func(t *testing.T) {
 			g.Git("update-ref", "-d", newBranch)
 			app.Permissions = map[string]string{"contents": "read", "pull_requests": "write"}
-			_, err := proposalsOf(t, spec, secrets, commit)
+			_, err := push(t, spec, secrets, commit)
 			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 			require.ErrorContains(t, err, "Contents: Write and Pull requests: Write")
 			app.Permissions["contents"] = "write"
-			token, err := proposalsOf(t, spec, secrets, commit)
+			token, err := push(t, spec, secrets, commit)
 			require.NoError(t, err)
 			assert.NotEmpty(t, token)
 			assert.Equal(t, commit.String(), g.Git("rev-parse", newBranch))
@@ -189,15 +190,15 @@ func TestProposalsWithGitHubApp(t *testing.T) {
 	}
 }
 
-// No sync and no lead waits for the secrets of proposals.
+// Syncs and the election of the lead do not depend on the secrets of proposals.
 func TestReachableIgnoresProposals(t *testing.T) {
-	spec := proposing("https://git.example.com/a/b.git", nil, &v1alpha1.ProposalAuth{Token: tokenOf("push", "token")})
+	spec := bidirectional("https://git.example.com/a/b.git", nil, &v1alpha1.ProposalAuth{Token: tokenOf("push", "token")})
 	m := Mounted{Dir: t.TempDir()}
 	require.NoError(t, Reachable(spec, m))
 	_, _, err := Proposals(spec, spec.Bidirectional, m, repo.RemoteOptions{})
 	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
 	t.Run("signing key", func(t *testing.T) {
-		spec := proposing("https://git.example.com/a/b.git", nil, nil)
+		spec := bidirectional("https://git.example.com/a/b.git", nil, nil)
 		spec.Bidirectional.Signing = &v1alpha1.CommitSigning{Format: v1alpha1.SigningSSH, KeySecretRef: ref("sign", "id")}
 		require.NoError(t, Reachable(spec, m))
 		s := settingsOf(spec, m)
@@ -219,15 +220,15 @@ func TestSigningKey(t *testing.T) {
 	key := repotest.NewSSHKey(t, "ed25519", "")
 	dir := t.TempDir()
 	file := write(t, filepath.Join(dir, "sign", "id"), key.Private)
-	spec := proposing("https://git.example.com/a/b.git", nil, nil)
+	spec := bidirectional("https://git.example.com/a/b.git", nil, nil)
 	spec.Bidirectional.Signing = &v1alpha1.CommitSigning{Format: v1alpha1.SigningSSH, KeySecretRef: ref("sign", "id")}
 	for name, tc := range map[string]struct {
 		secrets Secrets
-		missing string // what to do without the file
+		missing string // part of the error if the file is missing
 	}{
 		"mounted":    {Mounted{Dir: dir}, "create it"},
-		"standalone": {Beside{Dir: dir}, "give --secret sign/id=FILE"},
-		"by a flag":  {Beside{Files: map[string]string{"sign/id": file}}, "what --secret sign/id names cannot be read"},
+		"standalone": {LocalSecrets{Dir: dir}, "pass --secret sign/id=FILE"},
+		"by a flag":  {LocalSecrets{Files: map[string]string{"sign/id": file}}, "cannot read the file that --secret sign/id=FILE names"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			write(t, file, key.Private)
@@ -251,13 +252,13 @@ func TestSigningKey(t *testing.T) {
 		})
 	}
 	t.Run("not set", func(t *testing.T) {
-		s := settingsOf(proposing("https://git.example.com/a/b.git", nil, &v1alpha1.ProposalAuth{Token: tokenOf("sign", "id")}), Beside{Dir: dir})
+		s := settingsOf(bidirectional("https://git.example.com/a/b.git", nil, &v1alpha1.ProposalAuth{Token: tokenOf("sign", "id")}), LocalSecrets{Dir: dir})
 		require.NoError(t, s.Problem)
 		assert.Nil(t, s.Sign)
 		require.NoError(t, s.Remote.Close())
 	})
 	t.Run("rotated", func(t *testing.T) {
-		b := Beside{Dir: dir}
+		b := LocalSecrets{Dir: dir}
 		first := Fingerprint(spec, b)
 		write(t, file, key.Private)
 		assert.NotEqual(t, first, Fingerprint(spec, b))
@@ -265,9 +266,9 @@ func TestSigningKey(t *testing.T) {
 	})
 }
 
-func TestRotatedProposalSecretIsNoticed(t *testing.T) {
-	b := Beside{Dir: t.TempDir()}
-	spec := proposing("https://git.example.com/a/b.git", nil, &v1alpha1.ProposalAuth{Token: tokenOf("push", "token")})
+func TestFingerprintOfProposalSecret(t *testing.T) {
+	b := LocalSecrets{Dir: t.TempDir()}
+	spec := bidirectional("https://git.example.com/a/b.git", nil, &v1alpha1.ProposalAuth{Token: tokenOf("push", "token")})
 	missing := Fingerprint(spec, b)
 	file := write(t, filepath.Join(b.Dir, "push", "token"), "S3CR3T-1")
 	first := Fingerprint(spec, b)
@@ -277,13 +278,12 @@ func TestRotatedProposalSecretIsNoticed(t *testing.T) {
 	assert.NotEqual(t, first, Fingerprint(spec, b))
 }
 
-// TestExcludedPathsAreNotProposed: P3. A resource is proposed with all of its files, so excludePatterns have to hold for files beside a
-// watched one, too.
+// P3: a resource is proposed with all of its files, even those that watchPaths do not match. So excludePatterns apply to each file.
 func TestExcludedPathsAreNotProposed(t *testing.T) {
-	spec := proposing("https://git.example.com/a/b.git", nil, nil)
+	spec := bidirectional("https://git.example.com/a/b.git", nil, nil)
 	spec.Bidirectional.WatchPaths = []string{"projects/**"}
 	spec.Bidirectional.Guardrails.ExcludePatterns = []string{"**/recipe-*.json"}
-	s := settingsOf(spec, Beside{})
+	s := settingsOf(spec, LocalSecrets{})
 	for path, excluded := range map[string]bool{
 		"projects/line/views/Main/recipe-1.json": true,
 		"projects/line/views/Main/view.json":     false,

@@ -20,50 +20,49 @@ type Secrets interface {
 	// Read returns the value of ref, the secret named at field, without trailing white space. It reads the value again
 	// on each call, so that a rotated secret takes effect immediately. The error says what to do.
 	Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error)
-	// Reachable returns why the value of ref can never be read, whatever is created in the cluster or beside the agent.
-	// It returns nil if it can, or could later.
+	// Reachable returns an error if this process can never read the value, even if a user creates the missing secret.
+	// It returns nil for a secret that is missing but can still appear.
 	Reachable(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) error
 }
 
-// Beside reads secrets from files beside a standalone agent.
-type Beside struct {
-	// Files maps NAME/KEY to a file.
+// LocalSecrets reads the secrets of a standalone agent from files on the same machine.
+type LocalSecrets struct {
+	// Files maps NAME/KEY to a file. The flag --secret sets it.
 	Files map[string]string
-	// Dir has the file NAME/KEY of each secret that is not in Files.
+	// Dir contains the file NAME/KEY for each secret that is not in Files.
 	Dir string
 }
 
 // Read implements Secrets.
-func (b Beside) Read(_ v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+func (l LocalSecrets) Read(_ v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error) {
 	id := ref.Name + "/" + ref.Key
-	name, err := b.file(ref)
+	name, err := l.file(ref)
 	if err != nil {
 		return secret.String{}, err
 	}
 	v, err := read(name)
-	if _, given := b.Files[id]; given && err != nil {
-		return v, fmt.Errorf("secret %s: what --secret %s names cannot be read: %w; give the path of a file there, not the value", id, id, err)
+	if _, given := l.Files[id]; given && err != nil {
+		return v, fmt.Errorf("secret %s: cannot read the file that --secret %s=FILE names: %w; FILE must be a path, not the value", id, id, err)
 	} else if err != nil {
-		return v, fmt.Errorf("secret %s: %s: %w; give --secret %s=FILE", id, name, err, id)
+		return v, fmt.Errorf("secret %s: %s: %w; create the file, or pass --secret %s=FILE", id, name, err, id)
 	}
 	return v, nil
 }
 
-// file returns the file of ref.
-func (b Beside) file(ref v1alpha1.SecretKeyRef) (string, error) {
-	if name, ok := b.Files[ref.Name+"/"+ref.Key]; ok {
+// file returns the path of the file that holds the value of ref.
+func (l LocalSecrets) file(ref v1alpha1.SecretKeyRef) (string, error) {
+	if name, ok := l.Files[ref.Name+"/"+ref.Key]; ok {
 		return name, nil
 	}
-	return filepath.Join(b.Dir, ref.Name, ref.Key), local(ref)
+	return filepath.Join(l.Dir, ref.Name, ref.Key), checkNames(ref)
 }
 
-// Changing returns the files to watch for changes of the secrets that spec names, except those whose directory does not
-// exist.
-func (b Beside) Changing(spec *v1alpha1.GatewaySyncSpec) []string {
+// Changing returns the files to watch for changes of the secrets that spec names. It omits files whose directory does not exist.
+func (l LocalSecrets) Changing(spec *v1alpha1.GatewaySyncSpec) []string {
 	var files []string
 	for _, named := range allSecrets(spec) {
 		for _, ref := range named {
-			if name, err := b.file(ref); err == nil {
+			if name, err := l.file(ref); err == nil {
 				files = append(files, name)
 			}
 		}
@@ -71,16 +70,17 @@ func (b Beside) Changing(spec *v1alpha1.GatewaySyncSpec) []string {
 	return watchable(files)
 }
 
-// Reachable implements Secrets. It returns nil, because a file can always be created.
-func (b Beside) Reachable(v1alpha1.SecretField, v1alpha1.SecretKeyRef) error { return nil }
+// Reachable implements Secrets. It returns nil, because a user can create a missing file at any time.
+func (l LocalSecrets) Reachable(v1alpha1.SecretField, v1alpha1.SecretKeyRef) error { return nil }
 
-// Mounted reads the secrets that a pod mounts. The mounts are fixed when the pod is created.
+// Mounted reads the secrets that the pod of the agent mounts. The mounts are fixed when the pod is created. The injector mounts
+// each Secret in Dir. A pod without the injector can name single files instead.
 type Mounted struct {
-	// Dir has a directory for each mounted Secret, with a file for each key. If empty, Files is used.
+	// Dir contains a directory for each mounted Secret, with a file for each key.
 	Dir string
-	// Keys are the mounted keys, as NAME/KEY. If nil, every key of the Secrets in Dir may appear.
+	// Keys are the keys that the volumes in Dir list, as NAME/KEY. If nil, the volumes contain every key of their Secret.
 	Keys map[string]bool
-	// Files are the secret files of a pod that the injector did not write.
+	// Files are the paths from variables such as GIT_TOKEN_FILE. Mounted reads them only if Dir is empty.
 	Files map[v1alpha1.SecretField]string
 }
 
@@ -91,32 +91,32 @@ func (m Mounted) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (se
 	}
 	name, ok := m.Files[field]
 	if m.Dir != "" {
-		if err := local(ref); err != nil {
+		if err := checkNames(ref); err != nil {
 			return secret.String{}, err
 		}
-		name, ok = filepath.Join(m.Dir, ref.Name, ref.Key), true
+		name, ok = filepath.Join(m.Dir, field.Folder(ref.Name), ref.Key), true
 	}
 	if !ok {
-		return secret.String{}, fmt.Errorf("%s: no file is known for it", field)
+		return secret.String{}, fmt.Errorf("%s: the pod has no file for this secret", field)
 	}
 	v, err := read(name)
 	if os.IsNotExist(err) {
-		return v, fmt.Errorf("%s: the pod has no key %s of Secret %s: %s", field, ref.Key, ref.Name, m.missing())
+		return v, fmt.Errorf("%s: the pod has no key %s of %s %s: %s", field, ref.Key, field.Kind(), ref.Name, m.missing())
 	}
 	if err != nil {
-		return v, fmt.Errorf("%s: Secret %s, key %s: %w", field, ref.Name, ref.Key, err)
+		return v, fmt.Errorf("%s: %s %s, key %s: %w", field, field.Kind(), ref.Name, ref.Key, err)
 	}
 	return v, nil
 }
 
-// Changing returns the files to watch for changes of the Secrets. A mounted volume changes by its ..data link.
+// Changing returns the files to watch for changes of the secrets. To update a volume, the kubelet replaces its link ..data.
 func (m Mounted) Changing() []string {
 	if m.Dir == "" {
 		return slices.DeleteFunc(watchable(slices.Sorted(maps.Values(m.Files))), func(name string) bool { return !filepath.IsAbs(name) })
 	}
 	entries, err := os.ReadDir(m.Dir)
 	if err != nil {
-		return nil // the pod mounts none
+		return nil // the pod mounts no Secrets
 	}
 	var changing []string
 	for _, e := range entries {
@@ -127,8 +127,8 @@ func (m Mounted) Changing() []string {
 	return changing
 }
 
-// watchable removes the files whose directory cannot be watched. The watcher logs names, and a name that is not a path
-// may be the secret itself.
+// watchable removes the files whose directory does not exist. The watcher logs file names, and a name that is not a path may be
+// the secret itself.
 func watchable(files []string) []string {
 	return slices.DeleteFunc(files, func(name string) bool {
 		fi, err := os.Stat(filepath.Dir(name))
@@ -136,52 +136,54 @@ func watchable(files []string) []string {
 	})
 }
 
-// missing says what to do about a missing key.
+// missing returns the advice for a missing key.
 func (m Mounted) missing() string {
 	switch {
 	case m.Dir == "":
-		return "create it; the pod's variable takes the path of its file, not the value"
+		return "create the file; the variable of the pod must contain a path, not the value"
 	case m.Keys != nil:
 		return "create it"
 	}
-	return "create it; where the Secret has it, restart the pod, which was started before that key was named"
+	return "create it; if the Secret already has it, restart the pod to mount it"
 }
 
-// Reachable implements Secrets. A Secret or key that the pod does not mount needs a new pod.
+// Reachable implements Secrets. Only a new pod can mount another Secret or key.
 func (m Mounted) Reachable(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) error {
 	if m.Dir == "" {
 		if m.Files[field] == "" {
-			return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names a secret that this pod has no file for: add it to the pod (by a variable of its own, or below SECRETS_DIR), and restart it", field)
+			return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names a secret, but the pod has no file for it: mount the secret, set SECRETS_DIR or the variable for this field, and restart the pod", field)
 		}
 		return nil
 	}
-	if err := local(ref); err != nil {
+	if err := checkNames(ref); err != nil {
 		return err
 	}
-	if fi, err := os.Stat(filepath.Join(m.Dir, ref.Name)); err != nil || !fi.IsDir() {
-		return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names Secret %s, which this pod does not mount because it was started before: restart the pod", field, ref.Name)
+	folder := field.Folder(ref.Name)
+	if fi, err := os.Stat(filepath.Join(m.Dir, folder)); err != nil || !fi.IsDir() {
+		return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names %s %s, which this pod does not mount because the pod is older than the reference: restart the pod", field, field.Kind(), ref.Name)
 	}
-	if m.Keys != nil && !m.Keys[ref.Name+"/"+ref.Key] {
-		return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names key %s of Secret %s, which this pod does not mount because it was started before: restart the pod", field, ref.Key, ref.Name)
+	if m.Keys != nil && !m.Keys[folder+"/"+ref.Key] {
+		return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names key %s of %s %s, which this pod does not mount because the pod is older than the reference: restart the pod", field, ref.Key, field.Kind(), ref.Name)
 	}
 	return nil
 }
 
-// local rejects names that are not file names. The API rejects them too, but this is the check that protects the files.
-func local(ref v1alpha1.SecretKeyRef) error {
+// checkNames rejects a name or key that is not a plain file name, so that Read stays below Dir. The API validates both too, but
+// this check does not depend on it.
+func checkNames(ref v1alpha1.SecretKeyRef) error {
 	for _, s := range []string{ref.Name, ref.Key} {
 		if s == "" || s == "." || s == ".." || strings.ContainsAny(s, "/\\\x00") {
-			return failure.New(v1alpha1.ReasonProfilesInvalid, "%.80q/%.80q is no name and key of a secret", ref.Name, ref.Key)
+			return failure.New(v1alpha1.ReasonProfilesInvalid, "%.80q/%.80q is not a valid NAME/KEY of a secret", ref.Name, ref.Key)
 		}
 	}
 	return nil
 }
 
-// maxSecret bounds the file of a secret; Kubernetes has the same bound for a Secret.
+// maxSecret is the maximum size of a secret file in bytes. Kubernetes has the same limit for a Secret.
 const maxSecret = 1 << 20
 
-// read returns the content of a file. Its error for an unreadable file omits the name, which may be the secret itself
-// if a user passed the value instead of a path.
+// read returns the content of a file without trailing white space. If the file cannot be read, the error omits the name, because
+// a user may have passed the secret itself instead of a path.
 func read(name string) (secret.String, error) {
 	b, err := file.Read(name, maxSecret)
 	if unread, ok := errors.AsType[*os.PathError](err); ok {

@@ -28,7 +28,7 @@ func ref(name, key string) v1alpha1.SecretKeyRef { return v1alpha1.SecretKeyRef{
 // C7: an error about a secret names the place of the secret, never its value.
 func TestSecretFilesAreReread(t *testing.T) {
 	dir := t.TempDir()
-	s := Beside{Dir: dir, Files: map[string]string{"git/token": write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1\n")}}
+	s := LocalSecrets{Dir: dir, Files: map[string]string{"git/token": write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1\n")}}
 	v, err := s.Read(v1alpha1.SecretGitToken, ref("git", "token"))
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-1", v.Reveal())
@@ -60,7 +60,7 @@ func TestUnmountedSecretNeedsRestart(t *testing.T) {
 
 	_, err = m.Read(v1alpha1.SecretGitToken, ref("git", "password"))
 	require.ErrorContains(t, err, "no key password of Secret git")
-	assert.NotEqual(t, v1alpha1.ReasonPodRestartNeeded, failure.Reason(err, ""), "somebody may create the key")
+	assert.NotEqual(t, v1alpha1.ReasonPodRestartNeeded, failure.Reason(err, ""), "a user may create the key")
 
 	_, err = m.Read(v1alpha1.SecretGitToken, ref("other", "token"))
 	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
@@ -71,9 +71,9 @@ func TestUnmountedSecretNeedsRestart(t *testing.T) {
 	for _, bad := range []v1alpha1.SecretKeyRef{ref("..", "outside"), ref("git", ".."), ref("git/../..", "outside"), ref("", "x"), ref("git", ".")} {
 		t.Run(fmt.Sprintf("key %q of Secret %q", bad.Key, bad.Name), func(t *testing.T) {
 			_, err := m.Read(v1alpha1.SecretGitToken, bad)
-			assert.ErrorContains(t, err, "is no name and key")
-			_, err = Beside{Dir: dir}.Read(v1alpha1.SecretGitToken, bad)
-			assert.ErrorContains(t, err, "is no name and key")
+			assert.ErrorContains(t, err, "is not a valid NAME/KEY")
+			_, err = LocalSecrets{Dir: dir}.Read(v1alpha1.SecretGitToken, bad)
+			assert.ErrorContains(t, err, "is not a valid NAME/KEY")
 		})
 	}
 }
@@ -92,7 +92,7 @@ func TestChangedSecretKeyNeedsRestart(t *testing.T) {
 		require.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
 		require.ErrorContains(t, err, "spec.git.auth.token names key "+key+" of Secret git")
 		spec := v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", key)}}}}
-		assert.True(t, failure.Is(Reachable(&spec, m), v1alpha1.ReasonPodRestartNeeded), "whoever lacks it does not lead")
+		assert.True(t, failure.Is(Reachable(&spec, m), v1alpha1.ReasonPodRestartNeeded), "an agent that lacks it does not lead")
 	}
 
 	_, err = m.Read(v1alpha1.SecretGitToken, ref("git", "later"))
@@ -132,9 +132,9 @@ func TestSecretValueInsteadOfPath(t *testing.T) {
 			_, err := m.Read(v1alpha1.SecretGitSSHKey, ref("git", "key"))
 			require.ErrorContains(t, err, "spec.git.auth.sshKey: ")
 			assert.NotContains(t, err.Error(), "S3CR3T")
-			assert.Empty(t, m.Changing(), "a watcher would tell it")
-			_, err = Beside{Dir: t.TempDir(), Files: map[string]string{"git/token": value}}.Read(v1alpha1.SecretGitToken, ref("git", "token"))
-			require.ErrorContains(t, err, "the path of a file there, not the value")
+			assert.Empty(t, m.Changing(), "the watcher would log the value")
+			_, err = LocalSecrets{Dir: t.TempDir(), Files: map[string]string{"git/token": value}}.Read(v1alpha1.SecretGitToken, ref("git", "token"))
+			require.ErrorContains(t, err, "FILE must be a path, not the value")
 			assert.NotContains(t, err.Error(), "S3CR3T")
 		})
 	}
@@ -169,4 +169,27 @@ func TestEverySecretOfSpecIsRead(t *testing.T) {
 			assert.NoError(t, p.Remote.Close())
 		})
 	}
+}
+
+// The keys of signed commits may be in a ConfigMap that has the name of a Secret.
+func TestConfigMapIsReadLikeASecret(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "keys", "list"), "of the Secret\n")
+	file := write(t, filepath.Join(dir, "configmap_keys", "list"), "of the ConfigMap\n")
+	m := Mounted{Dir: dir, Keys: map[string]bool{"keys/list": true, "configmap_keys/list": true}}
+	v, err := m.Read(v1alpha1.ConfigMapGitKeys, ref("keys", "list"))
+	require.NoError(t, err)
+	assert.Equal(t, "of the ConfigMap", v.Reveal())
+	v, err = m.Read(v1alpha1.SecretGitKeys, ref("keys", "list"))
+	require.NoError(t, err)
+	assert.Equal(t, "of the Secret", v.Reveal())
+
+	spec := &v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Verify: &v1alpha1.GitVerify{KeysConfigMapRef: &v1alpha1.SecretKeyRef{Name: "keys", Key: "list"}}}}
+	require.NoError(t, Reachable(spec, m))
+	before := Fingerprint(spec, m)
+	write(t, file, "rotated\n")
+	assert.NotEqual(t, before, Fingerprint(spec, m))
+	err = Reachable(&v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Verify: &v1alpha1.GitVerify{KeysConfigMapRef: &v1alpha1.SecretKeyRef{Name: "other", Key: "list"}}}}, m)
+	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
+	assert.ErrorContains(t, err, "spec.git.verify.keysConfigMapRef names ConfigMap other")
 }

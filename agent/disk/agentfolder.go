@@ -74,6 +74,22 @@ func (a *agentFolder) read(name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
+// create makes one of our folders and opens it. err is why it could not be opened; what is in its place is set aside.
+func (a *agentFolder) create(name string, err error) (*safe.Folder, error) {
+	if _, blocked := errors.AsType[*safe.BlockedError](err); blocked {
+		if err = a.vol.SetAside(a.Folder, name, err); err == nil {
+			err = fs.ErrNotExist
+		}
+	}
+	if !safe.NotThere(err) {
+		return nil, err
+	}
+	if err := a.vol.Mkdir(a.Folder, name, 0o700); err != nil {
+		return nil, err
+	}
+	return a.Open(name)
+}
+
 // drop removes one of our files durably.
 func (a *agentFolder) drop(name string) error {
 	if err := a.vol.Vacate(a.Folder, name); err != nil {
@@ -160,7 +176,7 @@ func (d *Dir) SetNote(name string, b []byte) error {
 	case len(b) > maxNote:
 		return fmt.Errorf("note %s has %d bytes; the limit is %d", name, len(b), maxNote)
 	}
-	if err := d.there(); err != nil {
+	if err := d.checkMoved(); err != nil {
 		return err
 	}
 	if b == nil {

@@ -1,12 +1,14 @@
 package disk
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -112,5 +114,18 @@ func BenchmarkFirstSyncOf2000Files(b *testing.B) {
 				require.NoError(b, d.Close())
 			}
 		})
+	}
+}
+
+// BenchmarkRecord adds a line to a full audit record, and a report of changes.
+func BenchmarkRecord(b *testing.B) {
+	root := seeded(b)
+	d := open(b, root, Options{})
+	line, diff := bytes.Repeat([]byte("x"), 400), bytes.Repeat([]byte("x"), 20<<10)
+	put(b, root, ".stoker/"+auditFile, strings.Repeat(string(line)+"\n", maxAudit/(len(line)+1)))
+	for b.Loop() {
+		require.NoError(b, d.AddAudit(line))
+		_, err := d.AddDiff("area-4", time.Now(), diff)
+		require.NoError(b, err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The gateway keeps replacing a file during syncs. Each version must end up live or in lost+found, unless the gateway replaced it.
+// The gateway keeps replacing a file while the agent syncs it. Each version that the agent replaced must be in lost+found.
 func TestBusyGatewayLosesNoVersion(t *testing.T) {
 	root := seededIn(t, memory(t))
 	d := open(t, root, Options{around: quick, LostFoundMax: 1 << 30})
@@ -24,7 +24,7 @@ func TestBusyGatewayLosesNoVersion(t *testing.T) {
 	apply(t, d, text(map[string]string{"projects/p/busy.json": "git 0"}))
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	wrote, replaced := map[string]bool{}, map[string]bool{}
+	wrote, replaced := map[string]bool{}, map[string]bool{} // contents that the gateway wrote, and those that it replaced itself
 	wg.Go(func() {
 		tmp := filepath.Join(root, "busy.tmp")
 		for i := 0; ; i++ {
@@ -69,8 +69,8 @@ func TestBusyGatewayLosesNoVersion(t *testing.T) {
 	}
 }
 
-// F2: a directory changes into a link and back while the agent writes below it. No write may follow the link.
-func TestFlippingDirectoryAndLink(t *testing.T) {
+// F2: a directory is exchanged with a symbolic link, again and again, while the agent writes below it. No write may follow the link.
+func TestDirectoryExchangedWithLink(t *testing.T) {
 	root, canary := seededIn(t, memory(t)), t.TempDir()
 	put(t, canary, "p/v/view.json", "canary")
 	put(t, root, "projects/sibling/v/view.json", "sibling")
@@ -81,7 +81,7 @@ func TestFlippingDirectoryAndLink(t *testing.T) {
 
 	dir := filepath.Join(root, "projects/p")
 	links := []string{dir + ".in", dir + ".out"}
-	require.NoError(t, os.Symlink("sibling", links[0])) // os.Root alone would follow this one
+	require.NoError(t, os.Symlink("sibling", links[0])) // os.Root follows this link, because it stays inside the root
 	require.NoError(t, os.Symlink(canary+"/p", links[1]))
 	stop := make(chan struct{})
 	flips := 0
@@ -93,7 +93,7 @@ func TestFlippingDirectoryAndLink(t *testing.T) {
 				return
 			default:
 			}
-			for range 2 { // there and back
+			for range 2 { // the first exchange makes dir a link, the second makes it a directory again
 				err := unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, links[flips%2], unix.RENAME_EXCHANGE)
 				if !assert.NoError(t, err) {
 					return

@@ -21,15 +21,19 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// crashWorld is one sync of about forty files with every kind of operation (trust.md F14). It goes from commit one, plus later
-// edits by the gateway, to commit two.
+// The tests in this file interrupt one sync at each of its steps, restart, and check the files and .stoker. The invariants INV1 to
+// INV6 are those of test/scenario/invariants_test.go.
+
+// crashWorld describes that sync. It changes about forty files with every kind of operation: from commit one, with later edits by the
+// gateway, to commit two.
 type crashWorld struct {
-	// quiet omits the edits of the gateway, so that the sync saves nothing. Saving syncs everything to disk and would hide a sync
-	// that other steps omit.
+	// quiet omits the edits of the gateway, so that the sync saves nothing to lost+found. Saving flushes everything to the disk, which
+	// would hide that another step does not flush.
 	quiet bool
 	// plain simulates a file system without exchange and no-replace renames.
 	plain bool
-	// snapshots makes the sync take a snapshot, which check takes back. mayLack allows that there is none, after a crash in doubt.
+	// snapshots makes the sync take a snapshot, which check restores. mayLack allows that there is no snapshot: recovery takes none if
+	// it cannot be sure of the replaced files.
 	snapshots, mayLack bool
 	one, two           tree
 	before, after      map[string]string // expected files before and after the sync
@@ -104,14 +108,14 @@ func (w *crashWorld) build(t testing.TB) string {
 	root := seededIn(t, memory(t))
 	d, err := Open(root, Options{around: quick})
 	require.NoError(t, err)
-	put(t, root, "projects/q/half/theirs.json", "theirs") // so that the directory is not ours
+	put(t, root, "projects/q/half/theirs.json", "theirs") // so that the sync does not create the directory and must not remove it
 	apply(t, d, w.one)
 	require.NoError(t, d.Close())
 	if !w.quiet {
 		w.edit(t, root)
 	}
 	if w.before == nil {
-		w.ends(t, root)
+		w.expect(t, root)
 	}
 	return root
 }
@@ -127,8 +131,8 @@ func (w *crashWorld) edit(t testing.TB, root string) {
 	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(root, "projects/q/linked.json")))
 }
 
-// ends records the files before the sync and those expected after it.
-func (w *crashWorld) ends(t testing.TB, root string) {
+// expect sets before and after.
+func (w *crashWorld) expect(t testing.TB, root string) {
 	w.before = contents(t, root)
 	w.after = maps.Clone(w.before)
 	for p := range w.one {
@@ -143,6 +147,7 @@ func (w *crashWorld) ends(t testing.TB, root string) {
 	}
 }
 
+// sync applies commit two.
 func (w *crashWorld) sync(t testing.TB, d *Dir) (Result, error) {
 	var o Snapshots
 	if w.snapshots {
@@ -151,8 +156,8 @@ func (w *crashWorld) sync(t testing.TB, d *Dir) (Result, error) {
 	return tryApplyWith(t, d, w.two, o, w.mods)
 }
 
-// check asserts the invariants of trust.md after a crash and a restart. The next sync must deliver commit two, and a further one
-// must do nothing.
+// check opens the directory after a crash and asserts the invariants. Then it syncs twice: the first sync must deliver commit two, and
+// the second must do nothing. check reports whether recovery finished the interrupted sync instead of rolling it back.
 func (w *crashWorld) check(t *testing.T, root string) (forward bool) {
 	t.Helper()
 	d, err := Open(root, Options{around: quick, plain: w.plain})
@@ -163,7 +168,7 @@ func (w *crashWorld) check(t *testing.T, root string) (forward bool) {
 	if forward = d.Manifest().Header().Commit == w.two.id(); forward {
 		want = w.after
 	}
-	require.Empty(t, cmp.Diff(want, got), "INV1 and INV2: all files are those of one commit, and nobody else's changed")
+	require.Empty(t, cmp.Diff(want, got), "INV1 and INV2: all files are those of one commit, and no other file changed")
 	assertNoLeftovers(t, root)
 	w.assertNothingLost(t, root)
 
@@ -190,13 +195,13 @@ func (w *crashWorld) check(t *testing.T, root string) (forward bool) {
 	assert.Zero(t, res.Created+res.Updated+res.Deleted+res.Saved)
 	d.vol.Around = quick
 	if w.snapshots {
-		w.takeBack(t, root, d)
+		w.restoreSnapshot(t, root, d)
 	}
 	return forward
 }
 
-// takeBack takes back the sync.
-func (w *crashWorld) takeBack(t *testing.T, root string, d *Dir) {
+// restoreSnapshot restores the snapshot of the sync, which must bring back commit one and the edits of the gateway.
+func (w *crashWorld) restoreSnapshot(t *testing.T, root string, d *Dir) {
 	t.Helper()
 	names := ids(t, d)
 	if len(names) == 0 && w.mayLack {
@@ -206,22 +211,22 @@ func (w *crashWorld) takeBack(t *testing.T, root string, d *Dir) {
 	_, err := takeBack(t, d, names[0], nil)
 	require.NoError(t, err)
 	want := maps.Clone(w.before)
-	delete(want, "projects/q/linked.json") // a link stays in lost+found
+	delete(want, "projects/q/linked.json") // a snapshot has no links; this one stays in lost+found
 	require.Empty(t, cmp.Diff(want, contents(t, root)))
 	assert.Equal(t, w.one.id(), d.Manifest().Header().Commit)
 	assertNoLeftovers(t, root)
 }
 
-// assertNothingLost checks that each content of the gateway is live or in lost+found.
+// assertNothingLost checks that each content that the gateway wrote is live or in lost+found.
 func (w *crashWorld) assertNothingLost(t *testing.T, root string) {
 	t.Helper()
 	all := everything(t, root)
 	for _, g := range w.gateways {
-		assert.Contains(t, all, g, "a version of the gateway's is gone")
+		assert.Contains(t, all, g, "a file that the gateway wrote is lost")
 	}
 }
 
-// run syncs with the power cut c.
+// run syncs on the simulated file system c.
 func (w *crashWorld) run(t *testing.T, root string, c *powerCut) (Result, error) {
 	d, err := Open(root, Options{around: c.around, plain: w.plain})
 	if err != nil {
@@ -232,6 +237,7 @@ func (w *crashWorld) run(t *testing.T, root string, c *powerCut) (Result, error)
 	return res, err
 }
 
+// steps returns the number of steps of a sync without a failure.
 func (w *crashWorld) steps(t *testing.T) int {
 	root := w.build(t)
 	c := newPowerCut(t, root)
@@ -242,7 +248,7 @@ func (w *crashWorld) steps(t *testing.T) int {
 	return c.steps
 }
 
-// stride increases the step size in short mode.
+// stride returns n, or 7*n in short mode: the distance between the steps that a test interrupts.
 func stride(n int) int {
 	if testing.Short() {
 		return 7 * n
@@ -309,8 +315,9 @@ func TestCrashDuringRollback(t *testing.T) {
 	}
 }
 
-// F14, F20: a power cut while a snapshot is taken back leaves the files from before or after it, and it can be taken back again.
-func TestCrashDuringTakeBack(t *testing.T) {
+// F14, F20: after a power cut during the restore of a snapshot, the files are those from before or after the restore, and the snapshot
+// can be restored again.
+func TestCrashDuringSnapshotRestore(t *testing.T) {
 	w := newCrashWorld()
 	w.snapshots = true
 	build := func(t *testing.T) (root string, after map[string]string) {

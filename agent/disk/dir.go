@@ -75,21 +75,21 @@ func (o Options) withDefaults() Options {
 // Dir is a gateway's data directory. It implements plan.State. Stage, Apply and Drift exclude each other; the methods
 // of plan.State, Manifest and the lists may be called concurrently.
 type Dir struct {
-	o    Options
-	log  *slog.Logger
-	path string // as passed to Open
-	is   identity
-	top  *os.Root
-	own  *agentFolder // .stoker; nil if it does not exist, which is possible only under ReadOnly
-	lock lock
-	lost *lostfound.Folder // nil like own
-	vol  *safe.Volume
+	o      Options
+	log    *slog.Logger
+	path   string // as passed to Open
+	opened openedFiles
+	top    *os.Root
+	own    *agentFolder // .stoker; nil if it does not exist, which is possible only under ReadOnly
+	lock   lock
+	lost   *lostfound.Folder // nil like own
+	vol    *safe.Volume
 
 	work          sync.Mutex // held while writing
 	needsRecovery bool       // there may be a journal or leftovers
 	staged        *Staged    // the last one
 	unadopted     bool       // the last Drift could not write the manifest
-	looked        looked     // results of the last Drift
+	compared      comparison // by the last Drift
 
 	mu        sync.Mutex // guards the fields below
 	man       *format.Manifest
@@ -141,10 +141,10 @@ func (d *Dir) open() error {
 	if err := d.own.probeModes(d.lock.f); err != nil {
 		return fmt.Errorf("check whether the data volume keeps modes: %w", err)
 	}
-	if err := identify(d); err != nil {
+	if err := recordOpened(d); err != nil {
 		return err
 	}
-	if err := d.there(); err != nil { // if removed before the lock, another agent may have another lock
+	if err := d.checkMoved(); err != nil { // if removed before the lock, another agent may have another lock
 		return err
 	}
 	if err := d.loadManifest(); err != nil {
@@ -163,14 +163,14 @@ func (d *Dir) setOwn(n *safe.Folder) {
 func (d *Dir) look() error {
 	own, err := (&safe.Folder{Root: d.top}).Open(safe.OwnDir)
 	if safe.NotThere(err) {
-		return identify(d)
+		return recordOpened(d)
 	}
 	if err != nil {
 		return fmt.Errorf("open %s: %w", safe.OwnDir, err)
 	}
 	d.setOwn(own)
 	d.own.seeModes()
-	if err := identify(d); err != nil {
+	if err := recordOpened(d); err != nil {
 		return err
 	}
 	for _, name := range []string{journalFile, undoFile} {

@@ -3,70 +3,76 @@
 //
 // # Promises
 //
-// A reader sees each file as it was or as it will be, never half. No byte that the gateway wrote is lost: what git does
-// not have goes to lost+found before it is replaced. If the process dies at any instant, or the power fails, the next
-// Open brings the directory to the new commit or back to the old one, without help. Nothing outside the data directory
-// is read or written, whatever links it contains.
+// A reader sees the old or the new content of each file, never a part of it. No byte that the gateway wrote is lost: the
+// package moves content that git does not have to lost+found before it replaces a file. If the process dies at any instant, or
+// the power fails, the next Open brings the directory to the new commit or back to the old one, without help. The package reads
+// and writes nothing outside the data directory, whatever links the directory contains.
 //
-// Not promised: if a process opened a file before it was replaced, and writes to it after the replaced file was compared,
-// what it writes is lost. Extended attributes and ACLs are not preserved. Outside Linux the promises are weaker; see
+// Not promised: if a process opened a file before it was replaced, and writes to the open file after step 4 below has compared
+// it, these writes are lost. Extended attributes and ACLs are not preserved. Outside Linux the promises are weaker; see
 // safe/ops_other.go.
 //
 // # Files in .stoker
 //
 //	manifest      the owned files: see format.Manifest
 //	journal       the sync that is being applied: see format.Journal
-//	undo          the same journal, while the sync is rolled back
-//	staging/      wanted bytes before the steps, replaced bytes after them
-//	areas         directories with a .stoker/staging of their own, because they are other mounts
+//	undo          the journal, under this name while its sync is rolled back
+//	staging/      slots, one per change: each holds the new file before the names move, and the replaced file afterwards
+//	areas         the directories with a .stoker/staging of their own, because they are separate mounts
 //	lost+found/   <UTC time>-<commit>/<path>, and the index <UTC time>-<commit>.jsonl with the reasons
 //	snapshots/    <gateway>-<UTC time>/: what one sync displaced, its journal, and the manifest from before it
-//	note-*        small notes of the sync
-//	lock          locked by the agent that writes; names it
+//	audit.jsonl   the audit record
+//	history/      <gateway>-diff-<UTC time>.json: what the last syncs changed
+//	note-*        small records that the agent reads after a restart
+//	backups/      <gateway>-<UTC time>.gwbk: Ignition's own backups of the gateway
+//	scratch       the archive that is being restored; the name is removed as soon as the file is open
+//	lock          the agent that writes holds a lock on this file, and its name is in it
 //
 // # How a sync survives a crash
 //
-// Each line is durable before the next one starts, unless it says otherwise:
+// Each phase is durable before the next one starts, unless its text says otherwise:
 //
-//  1. The wanted bytes are in staging, one slot per change, on the mount of their destination.
-//  2. The journal is renamed into place. It has all changes, the steps, and the inode of every staged file.
-//  3. Steps: names move between staging and the data directory; directories are made and removed. They are not durable
-//     yet, and may reach the disk in any order.
-//  4. Replaced files are compared with what the plan saw. Those that git does not have get a second name in lost+found.
-//     If the sync takes a snapshot, all of them get one there, and the journal and the old manifest do, too.
+//  1. The new files are in staging, one slot per change, on the mount of their destination.
+//  2. The journal is renamed into place. It has all changes, the steps of phase 3, and the inode of every staged file.
+//  3. The steps: names move between staging and the data directory; directories are created and removed. The steps are not
+//     durable yet, and may reach the disk in any order.
+//  4. The replaced files are compared with what the plan saw. Those that git does not have get a hard link in lost+found
+//     or, without hard links, a copy. If the sync takes a snapshot, it gets all replaced files, the journal and the old
+//     manifest in the same way.
 //  5. All moved names are made durable.
 //  6. The new manifest is renamed into place. This is the point of no return.
 //  7. The journal is removed.
 //  8. Staging is emptied, lost+found is pruned. Not durable.
 //
-// A crash before 2 leaves no journal. Only staging was touched, and Open empties it.
+// A crash before 2 leaves no journal. Only staging has changed, and Open empties it.
 //
-// After a crash between 2 and 7 Open repeats 3 to 8. The journal is complete, because its bytes are durable before it is
-// renamed into place. Repeating a step is safe, because each step can tell whether it was done: if a slot still holds
+// After a crash between 2 and 7, Open repeats 3 to 8. The journal is complete, because its bytes are durable before it is
+// renamed into place. A step can be repeated, because its slot shows whether the step was done: if the slot still holds
 // the staged file, the file has not moved. A staged file is identified by its inode, size and mtime or, if the
 // directory was copied file by file meanwhile, by its bytes. If the staged file is neither in its slot nor at its
-// destination, Open saves what is in the slot and marks the manifest incomplete, so that the next plan compares every
-// file. Open does the same if the manifest is not the one that the journal names as the start of the run. Replaced files
-// stay in their slots until 8, so that 4 finds them again. Making and removing directories, merging the manifest and
-// writing lost+found can be repeated.
+// destination, Open saves the content of the slot to lost+found and marks the manifest incomplete, so that the next plan
+// compares every file. Open also marks the manifest incomplete if it is not the manifest that the sync began with, which the
+// journal names. Replaced files stay in their slots until 8, so that 4 finds them again. Creating and removing directories,
+// merging the manifest and writing lost+found can be repeated, too.
 //
-// After a crash after 7 only 8 remains, and Open empties staging.
+// After a crash between 7 and 8, Open empties staging.
 //
-// No replaced or removed file loses its last name before 8. So a sync that fails in 3 to 6, for example because the
-// disk is full, can be rolled back: the journal is renamed to undo, which needs no space, and from then on recovery goes
-// backward. The steps are undone in reverse order, each only if its slot says that it was done. Then the undo file is
-// removed, and 8 follows. What the gateway wrote to a new file meanwhile, or put in its place, stays. A sync is also
-// rolled back if 4 finds a file that the plan did not see, and the caller does not want it replaced: see RefuseForeign.
+// Every replaced or removed file keeps a name until 8. So a sync that fails in 3 to 6, for example because the
+// disk is full, can be rolled back: the journal is renamed to undo, which needs no space, and from then on Open finishes the
+// rollback instead of the sync. The rollback undoes the steps in reverse order, each only if its slot shows that it was done.
+// Then it removes the undo file, and 8 follows. If the gateway has written to a new file meanwhile, or has replaced it, that
+// file stays. A sync is also rolled back if 4 finds a file that the plan did not see, and the caller wants to keep such files:
+// see RefuseForeign.
 //
-// A journal that cannot be read was damaged after it was written, and what is in staging is unknown. All of staging goes
-// to lost+found, and the manifest is marked incomplete.
+// A journal that cannot be read was damaged after it was written, and the content of staging is unknown. Open moves all of
+// staging to lost+found, and marks the manifest incomplete.
 //
 // # Links and races
 //
-// Directories are opened name by name through os.Root and compared after opening, so that links are never followed, not
-// even inside the data directory. On Linux, names move by renameat2 between open directories: an exchange for a
-// replacement, so that the name is never missing and the replaced bytes, whatever they are by then, are in staging;
-// no-replace for a new file. On a file system without these flags (NFS, some FUSE), the replaced file is moved aside,
+// The package opens directories one name at a time through os.Root and checks each after opening it, so that it never follows a
+// link, not even one inside the data directory. On Linux, names move by renameat2 between open directories. A replacement uses
+// RENAME_EXCHANGE: the name is never missing, and the replaced file is in staging, with all that was written to it up to then.
+// A new file uses RENAME_NOREPLACE. On a file system without these flags (NFS, some FUSE), the replaced file is moved aside,
 // and the new file gets its name by a hard link: the name is missing for a moment, but nothing is overwritten. Without
 // hard links, what the gateway writes in that moment is overwritten.
 package disk

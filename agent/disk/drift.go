@@ -21,17 +21,17 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Drift is the difference between the owned files and what the last sync left.
+// Drift says which owned files differ from what the last sync wrote or adopted.
 type Drift struct {
 	Files int `json:"files"`
 	// Paths are at most ten of the files, sorted.
 	Paths []Drifted `json:"paths,omitempty"`
 	// Watched are all of the files for which Options.Watch is true, sorted.
 	Watched []string `json:"-"`
-	// Adopted counts the files that the gateway only rewrote. They are not drift; their new bytes are recorded in the
-	// manifest. If the manifest cannot be written, the next comparison reads them again.
+	// Adopted counts the files that the gateway rewrote without changing their meaning. They are not drift; Drift records their
+	// new bytes in the manifest. If the manifest cannot be written, the next comparison reads them again.
 	Adopted int `json:"adopted,omitempty"`
-	// Checked is the number of compared files, Hashed the number of those that were read.
+	// Checked is the number of compared files, Hashed the number of files among them whose content was read.
 	Checked int `json:"checked"`
 	Hashed  int `json:"hashed"`
 }
@@ -49,54 +49,57 @@ type What string
 const (
 	Modified What = "modified"
 	Gone     What = "missing"
-	Retyped  What = "type" // something else than a file
-	Chmodded What = "mode" // the executable bit
+	Retyped  What = "type" // no longer a regular file
+	Chmodded What = "mode" // another executable bit, or unreadable
 )
 
 const (
 	driftPaths  = 10
 	maxCompared = 4 << 20 // bytes of a JSON file compared by meaning
-	// maxSuspects bounds what one comparison reads because of ctime alone: a chown of all files, as kubelets do, must
-	// not keep the disk busy.
+	// maxSuspects bounds how much one comparison reads only because the ctime of files changed. A kubelet may chown all files
+	// at once, which must not keep the disk busy.
 	maxSuspects = 256 << 20 // bytes
-	// cycle is the time in which every file is read once. It does not divide a day, so that an agent that is stopped at
-	// the same hour each day skips other files each time.
+	// cycle is the time in which every file is read once. A day is not a multiple of it, so that an agent that is stopped at
+	// the same hour each day does not skip the same files each time.
 	cycle = 11 * time.Hour
 )
 
-// looked is the result of a comparison.
-type looked struct {
-	m      *format.Manifest // the manifest of the files, in its order
-	ctimes []int64          // ctime at which each file was right; 0 if it must be read
+// comparison is what Drift remembers for the next call: the ctime of each file that matched the manifest. A file with the same
+// ctime has not changed since.
+type comparison struct {
+	m      *format.Manifest
+	ctimes []int64 // one for each file of m, in its order; 0 if the next comparison has to read the file
 	at     time.Time
 }
 
-// reader returns a lookedReader. Records must be looked up in the manifest's order.
-func (l looked) reader() *lookedReader {
-	r := &lookedReader{ctimes: l.ctimes, stop: func() {}}
-	if l.m != nil {
-		r.next, r.stop = iter.Pull2(l.m.All(""))
+// reader returns a ctimeReader for the comparison.
+func (c comparison) reader() *ctimeReader {
+	r := &ctimeReader{ctimes: c.ctimes, stop: func() {}}
+	if c.m != nil {
+		r.next, r.stop = iter.Pull2(c.m.All(""))
 		r.advance()
 	}
 	return r
 }
 
-type lookedReader struct {
+// ctimeReader looks up the ctimes of a comparison. Lookups must be in the order of paths.
+type ctimeReader struct {
 	next   func() (plan.Owned, error, bool)
 	stop   func()
 	ctimes []int64 // of rec and the records after it
 	rec    plan.Owned
 }
 
-func (r *lookedReader) advance() {
+func (r *ctimeReader) advance() {
 	rec, err, ok := r.next()
 	if r.rec = rec; !ok || err != nil {
 		r.ctimes = nil
 	}
 }
 
-// of returns the ctime of a record's file, if the record has not changed.
-func (r *lookedReader) of(rec plan.Owned) (int64, bool) {
+// ctimeOf returns the ctime of a record's file. It returns false if the comparison has no such record, or had another one for
+// that path.
+func (r *ctimeReader) ctimeOf(rec plan.Owned) (int64, bool) {
 	for len(r.ctimes) > 0 && r.rec.Path < rec.Path {
 		r.ctimes = r.ctimes[1:]
 		r.advance()
@@ -107,10 +110,10 @@ func (r *lookedReader) of(rec plan.Owned) (int64, bool) {
 	return r.ctimes[0], true
 }
 
-// shareOf returns which of n files a comparison at time to has to read if the last one was at time from: the same share
-// of all files as the elapsed time is of the cycle. The start of the share depends on the clock, so that a restarted
-// agent continues the cycle.
-func shareOf(n int, from, to time.Time) func(i int) bool {
+// shareToRead selects the files that a comparison at time to has to read if the last one was at time from. The selected share of
+// the n files equals the share of the cycle that has elapsed. Which files these are depends only on the clock, so that a
+// restarted agent continues the cycle.
+func shareToRead(n int, from, to time.Time) func(i int) bool {
 	if from.IsZero() || !to.After(from) {
 		return func(int) bool { return false }
 	}
@@ -127,13 +130,14 @@ func shareOf(n int, from, to time.Time) func(i int) bool {
 	}
 }
 
-// Drift compares the owned files with the manifest: by stat, and by hash if stat differs; full hashes all. Changes that
-// the gateway makes by itself are adopted and not drift: a new mtime, a re-signed resource.json, JSON of the same
-// meaning, a thumbnail.png if nothing else in its folder changed.
+// Drift compares the owned files with the manifest: by size, mtime and type and, if these differ, by hash. If full is set, it
+// hashes every file. Changes that the gateway makes by itself are adopted and are not drift: a new mtime, a re-signed
+// resource.json, JSON of the same meaning, a thumbnail.png if nothing else in its folder changed.
 //
-// A file may change without a new size or mtime. So Drift also hashes a file if its ctime differs from the last
-// comparison or, without one, is later than the manifest; of these at most maxSuspects bytes at a time. In case a
-// volume's ctime is meaningless, each comparison also reads a share of all files, so that each is read once a cycle.
+// A file may change without a new size or mtime. So Drift also hashes a file if its ctime is not that of the last comparison
+// or, before the first comparison, is later than the manifest. It hashes at most maxSuspects bytes for this reason; the next
+// calls continue. Because the ctime of some volumes is meaningless, each comparison also reads a share of all files, so that
+// each file is read once a cycle.
 func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	d.work.Lock()
 	defer d.work.Unlock()
@@ -143,17 +147,17 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	c := &driftCheck{d: d, cur: safe.Cursor{Top: d.top}, dirs: map[string]bool{}, buf: make([]byte, 64<<10), suspects: maxSuspects}
 	defer c.cur.Reset()
 	m := d.manifest()
-	before := d.looked.reader()
+	before := d.compared.reader()
 	defer before.stop()
-	now := looked{m: m, ctimes: make([]int64, 0, m.Header().Files), at: d.o.Now()}
-	share := shareOf(m.Header().Files, d.looked.at, now.at)
+	now := comparison{m: m, ctimes: make([]int64, 0, m.Header().Files), at: d.o.Now()}
+	share := shareToRead(m.Header().Files, d.compared.at, now.at)
 	for rec, err := range m.All("") {
 		if err == nil {
 			err = ctx.Err()
 		}
 		var ctime int64
 		if err == nil {
-			was, known := before.of(rec)
+			was, known := before.ctimeOf(rec)
 			if !known && m.Info != nil {
 				was = m.Info.ModTime().UnixNano()
 			}
@@ -164,7 +168,7 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 		}
 		now.ctimes = append(now.ctimes, ctime)
 	}
-	d.looked = now
+	d.compared = now
 	c.thumbnails()
 	slices.Sort(c.Watched)
 	slices.SortFunc(c.Paths, func(a, b Drifted) int { return strings.Compare(a.Path, b.Path) })
@@ -174,7 +178,7 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	return c.Drift, nil
 }
 
-// record records rewritten files in the manifest. A full volume does not prevent drift detection.
+// record writes the adopted files to the manifest. An error is only logged, so that drift is detected on a full volume, too.
 func (c *driftCheck) record(h plan.Header) {
 	d, list := c.d, c.adopt
 	if len(list) == 0 {
@@ -202,16 +206,17 @@ type driftCheck struct {
 	thumb []thumbnail
 	adopt []plan.Owned // sorted by path
 	buf   []byte
-	// suspects is how many more bytes may be hashed because of ctime alone.
+	// suspects is how many more bytes may be hashed only because of the ctime.
 	suspects int64
 }
 
-// thumbnail is a changed thumbnail. Whether it is drift is known when its whole folder has been compared.
+// thumbnail is a changed thumbnail. It is drift if another file of its folder drifted, which is known only at the end.
 type thumbnail struct {
 	rec plan.Owned
-	at  int // index in adopt to insert at
+	at  int // where to insert rec into adopt
 }
 
+// drifted adds a file to the result.
 func (c *driftCheck) drifted(path string, what What) {
 	dir, _ := safe.Split(path)
 	c.dirs[dir] = true
@@ -224,8 +229,8 @@ func (c *driftCheck) drifted(path string, what What) {
 	}
 }
 
-// file compares one file. was is its ctime at the last comparison or, if unknown, a time up to which it was right. It
-// returns the ctime at which the file is right, or 0 if it differs or still has to be read.
+// file compares one file. If known is set, was is its ctime at the last comparison; otherwise was is a time at which the file
+// matched the manifest. file returns the ctime of a file that matches, or 0 if it differs or still has to be read.
 func (c *driftCheck) file(ctx context.Context, rec plan.Owned, was int64, known, hash bool) (int64, error) {
 	c.Checked++
 	fi, err := c.cur.Lstat(rec.Path)
@@ -261,15 +266,15 @@ func (c *driftCheck) file(ctx context.Context, rec plan.Owned, was int64, known,
 		}
 		return ctime, nil
 	}
-	right, err := c.content(ctx, rec, st, same)
-	if !right {
+	matches, err := c.content(ctx, rec, st, same)
+	if !matches {
 		ctime = 0
 	}
 	return ctime, err
 }
 
-// content compares a file by its bytes, or by meaning. It reports whether the file matches the manifest, or will after
-// adoption.
+// content compares a file by its bytes or, if it is JSON, by its meaning. It reports whether the file matches the manifest, or
+// will match it once it is adopted. same is set if size and mtime are those of the record.
 func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, same bool) (bool, error) {
 	dir, name := safe.Split(rec.Path)
 	n, err := c.cur.At(dir)
@@ -279,7 +284,7 @@ func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, 
 		id, err = n.Hash(ctx, name, c.buf, c.d.o.MaxBlob)
 	}
 	if _, ok := errors.AsType[*safe.IrregularError](err); ok || safe.NotThere(err) {
-		c.drifted(rec.Path, Modified) // it changes during the comparison
+		c.drifted(rec.Path, Modified) // the file changed during the comparison
 		return false, nil
 	}
 	if errors.Is(err, fs.ErrPermission) {
@@ -304,7 +309,7 @@ func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, 
 		c.adoptAs(now)
 	default:
 		c.drifted(rec.Path, Modified)
-		if same { // make every plan and later comparison read it
+		if same { // make later plans and comparisons read the file
 			rec.Mtime = unknownMtime
 			c.adopt = append(c.adopt, rec)
 		}
@@ -313,7 +318,7 @@ func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, 
 	return true, nil
 }
 
-// unknownMtime marks a record whose file changed without a new size or mtime. No file has this mtime.
+// unknownMtime is recorded for a file that changed without a new size or mtime. No file has this mtime.
 const unknownMtime = math.MinInt64
 
 func (c *driftCheck) adoptAs(rec plan.Owned) {
@@ -321,7 +326,7 @@ func (c *driftCheck) adoptAs(rec plan.Owned) {
 	c.Adopted++
 }
 
-// thumbnails decides about the changed thumbnails.
+// thumbnails adopts the changed thumbnails, or reports them as drift if their folder has other drift.
 func (c *driftCheck) thumbnails() {
 	if len(c.thumb) == 0 {
 		return
@@ -341,8 +346,8 @@ func (c *driftCheck) thumbnails() {
 	c.adopt = append(merged, c.adopt[from:]...)
 }
 
-// sameMeaning reports whether a JSON file on the disk, which belongs to rec.Path, still means what git wanted. It returns
-// false if the wanted bytes are not available.
+// sameMeaning reports whether a JSON file means the same as the content from git, rec.Want. The file is called name in folder n,
+// belongs to rec.Path and has the content rec.Have. sameMeaning returns false if the content from git is not available.
 func sameMeaning(d *Dir, n *safe.Folder, name string, rec plan.Owned) bool {
 	compare := resource.SameJSON
 	switch {

@@ -20,13 +20,15 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
+// resource.json as in git, and as a gateway writes it when it signs the resource again.
 const (
 	signed   = `{"scope":"G","version":1,"files":["view.json"],"attributes":{"lastModification":{"actor":"a","timestamp":"t1"},"lastModificationSignature":"s1"}}`
 	resigned = `{"scope":"G","version":1,"files":["view.json"],"attributes":{"lastModification":{"actor":"external","timestamp":"t2"},"lastModificationSignature":"s2"}}`
 )
 
-// driftWorld returns a synced directory and a Dir that can read the wanted bytes.
-func driftWorld(t *testing.T) (string, *Dir) {
+// syncedViews returns a data directory with four synced views of three files each. Its Dir can read the bytes from git, so that it can
+// compare JSON by meaning.
+func syncedViews(t *testing.T) (string, *Dir) {
 	want := tree{}
 	for _, v := range []string{"a", "b", "c", "d"} {
 		dir := "projects/p/" + v + "/"
@@ -34,7 +36,7 @@ func driftWorld(t *testing.T) (string, *Dir) {
 		want[dir+"view.json"] = file{content: `{"k":1,"l":2}`}
 		want[dir+"thumbnail.png"] = file{content: "png"}
 	}
-	blobs := map[plan.ID]string{}
+	blobs := map[plan.ID]string{} // in git
 	for _, f := range want {
 		blobs[safe.BlobID([]byte(f.content))] = f.content
 	}
@@ -51,6 +53,7 @@ func driftWorld(t *testing.T) (string, *Dir) {
 	return root, d
 }
 
+// drift runs a drift check. A full check hashes every file.
 func drift(t *testing.T, d *Dir, full bool) Drift {
 	t.Helper()
 	got, err := d.Drift(t.Context(), full)
@@ -58,11 +61,11 @@ func drift(t *testing.T, d *Dir, full bool) Drift {
 	return got
 }
 
-// F15: the drift check reports each kind of change.
+// F15 of docs/internals/threats.md: the drift check reports each kind of change.
 func TestDriftKinds(t *testing.T) {
-	root, d := driftWorld(t)
+	root, d := syncedViews(t)
 	at := func(p string) string { return filepath.Join(root, "projects/p", p) }
-	assert.Equal(t, Drift{Checked: 12}, drift(t, d, false), "nothing drifted, nothing hashed")
+	assert.Equal(t, Drift{Checked: 12}, drift(t, d, false), "no drift, so no file is hashed")
 	assert.Equal(t, Drift{Checked: 12, Hashed: 12}, drift(t, d, true))
 
 	put(t, root, "projects/p/a/view.json", "edited")
@@ -77,15 +80,15 @@ func TestDriftKinds(t *testing.T) {
 		{"projects/p/a/thumbnail.png", Modified}, {"projects/p/a/view.json", Modified}, {"projects/p/b/view.json", Gone},
 		{"projects/p/c/resource.json", Retyped}, {"projects/p/c/view.json", Chmodded}, {"projects/p/d/view.json", Retyped},
 	}}
-	want.Hashed++ // the file with the changed mode is hashed once
+	want.Hashed++ // the first check also hashes the file with the changed mode
 	assert.Equal(t, want, drift(t, d, false))
 	want.Hashed--
-	assert.Equal(t, want, drift(t, d, false), "looking does not change what is seen")
+	assert.Equal(t, want, drift(t, d, false), "a second check reports the same")
 }
 
-// F15: changes that the gateway makes by itself are not drift. The check adopts them once.
-func TestDriftAdoptsNoise(t *testing.T) {
-	root, d := driftWorld(t)
+// F15: changes that the gateway makes by itself are not drift. The first check records them in the manifest, and the next one finds nothing.
+func TestDriftAdoptsGatewayRewrites(t *testing.T) {
+	root, d := syncedViews(t)
 	put(t, root, "projects/p/a/resource.json", resigned)
 	put(t, root, "projects/p/b/thumbnail.png", "another png")
 	put(t, root, "projects/p/c/view.json", `{ "l": 2, "k": 1 }`)
@@ -101,9 +104,10 @@ func TestDriftAdoptsNoise(t *testing.T) {
 	assert.Equal(t, 12, d.Manifest().Header().Files)
 }
 
-// A full volume hides no drift. The agent cannot adopt the gateway's changes then, but does so once there is space.
+// If the volume is full, the check still reports drift, but cannot record the files that the gateway rewrote. It does so when there is
+// space again.
 func TestDriftOnFullVolume(t *testing.T) {
-	root, d := driftWorld(t)
+	root, d := syncedViews(t)
 	put(t, root, "projects/p/a/resource.json", resigned)
 	put(t, root, "projects/p/b/view.json", "edited")
 	full := true
@@ -123,37 +127,39 @@ func TestDriftOnFullVolume(t *testing.T) {
 	assertNoLeftovers(t, root)
 }
 
-// hide changes a file but keeps its size and mtime. Its new ctime is later than the mtime of the manifest.
-func hide(t *testing.T, root, name, content string) {
+// writeKeepingMtime writes a file but keeps its size and mtime. It repeats that until the ctime of the file is later than the mtime of the
+// manifest.
+func writeKeepingMtime(t *testing.T, root, name, content string) {
 	t.Helper()
 	path := filepath.Join(root, name)
-	was, err := os.Stat(path)
+	before, err := os.Stat(path)
 	require.NoError(t, err)
-	man, err := os.Stat(filepath.Join(root, safe.OwnDir, manifestFile))
+	manifest, err := os.Stat(filepath.Join(root, safe.OwnDir, manifestFile))
 	require.NoError(t, err)
 	for {
 		put(t, root, name, content)
-		require.NoError(t, os.Chtimes(path, was.ModTime(), was.ModTime()))
-		is, err := os.Stat(path)
+		require.NoError(t, os.Chtimes(path, before.ModTime(), before.ModTime()))
+		after, err := os.Stat(path)
 		require.NoError(t, err)
-		require.Equal(t, []any{was.Size(), was.ModTime()}, []any{is.Size(), is.ModTime()})
-		if c := safe.AttrsOf(is).Ctime; c == 0 || c > man.ModTime().UnixNano() && c > safe.AttrsOf(was).Ctime {
+		require.Equal(t, []any{before.Size(), before.ModTime()}, []any{after.Size(), after.ModTime()})
+		if c := safe.AttrsOf(after).Ctime; c == 0 || c > manifest.ModTime().UnixNano() && c > safe.AttrsOf(before).Ctime {
 			return
 		}
 	}
 }
 
-// F15: the check finds an edit that keeps size and mtime, reports it every time, and makes it visible to a plan.
+// F15: the check finds an edit that keeps size and mtime, because ctime changes. It reports the edit every time, and changes the record in
+// the manifest so that the next plan compares the file.
 func TestDriftWithSameSizeAndMtime(t *testing.T) {
 	const path = "projects/p/a/view.json"
 	edited := []Drifted{{path, Modified}}
-	for name, looks := range map[string]int{"before the first look": 0, "after a look": 1} {
+	for name, checks := range map[string]int{"before the first check": 0, "after a check": 1} {
 		t.Run(name, func(t *testing.T) {
-			root, d := driftWorld(t)
-			for range looks {
+			root, d := syncedViews(t)
+			for range checks {
 				require.Zero(t, drift(t, d, false).Files)
 			}
-			hide(t, root, path, `{"k":9,"l":9}`)
+			writeKeepingMtime(t, root, path, `{"k":9,"l":9}`)
 			for range 3 {
 				assert.Equal(t, edited, drift(t, d, false).Paths)
 			}
@@ -161,20 +167,20 @@ func TestDriftWithSameSizeAndMtime(t *testing.T) {
 			require.NoError(t, err)
 			st, err := d.Stat(path)
 			require.NoError(t, err)
-			assert.NotEqual(t, rec.Mtime, st.Mtime, "a plan goes by the record")
+			assert.NotEqual(t, rec.Mtime, st.Mtime, "the next plan compares the file")
 			require.NoError(t, d.Close())
 			d = open(t, root, Options{})
-			assert.Equal(t, edited, drift(t, d, false).Paths, "after a restart, too")
+			assert.Equal(t, edited, drift(t, d, false).Paths, "after a restart of the agent, too")
 
 			put(t, root, path, `{"k":1,"l":2}`)
-			assert.Equal(t, Drift{Checked: 12, Hashed: 1, Adopted: 1}, drift(t, d, false), "what git wants is there again")
+			assert.Equal(t, Drift{Checked: 12, Hashed: 1, Adopted: 1}, drift(t, d, false), "the file is as in git again")
 			assert.Equal(t, Drift{Checked: 12}, drift(t, d, false))
 		})
 	}
-	t.Run("another sync meanwhile", func(t *testing.T) {
-		root, d := driftWorld(t)
+	t.Run("edit before another sync", func(t *testing.T) {
+		root, d := syncedViews(t)
 		require.Zero(t, drift(t, d, false).Files)
-		hide(t, root, path, `{"k":9,"l":9}`)
+		writeKeepingMtime(t, root, path, `{"k":9,"l":9}`)
 		want := tree{}
 		for rec, err := range d.Manifest().All("") {
 			require.NoError(t, err)
@@ -185,22 +191,22 @@ func TestDriftWithSameSizeAndMtime(t *testing.T) {
 		want[path] = file{content: `{"k":1,"l":2}`}
 		want["projects/p/b/view.json"] = file{content: "of another commit"}
 		apply(t, d, want, func(c *plan.Change) {
-			if c.Path == path { // as in a real plan, which compares by stat
+			if c.Path == path { // as a real plan decides, because it compares only size and mtime
 				c.Op, c.FoundID = plan.Adopt, c.ID
 			}
 		})
 		assert.Equal(t, edited, drift(t, d, false).Paths)
 	})
-	t.Run("another ctime alone", func(t *testing.T) {
-		root, d := driftWorld(t)
+	t.Run("only the ctime changed", func(t *testing.T) {
+		root, d := syncedViews(t)
 		require.Zero(t, drift(t, d, false).Files)
-		hide(t, root, path, `{"k":1,"l":2}`)
+		writeKeepingMtime(t, root, path, `{"k":1,"l":2}`)
 		assert.Equal(t, Drift{Checked: 12, Hashed: 1}, drift(t, d, false))
-		assert.Equal(t, Drift{Checked: 12}, drift(t, d, false), "it is read once")
+		assert.Equal(t, Drift{Checked: 12}, drift(t, d, false), "the file is read only once")
 	})
 }
 
-// F15: if ctime gives no hint, the check reads every file within a day, spread evenly over the checks.
+// F15: on a volume without a useful ctime, the checks still read every file about twice a day, spread evenly.
 func TestDriftReadsEveryFileDaily(t *testing.T) {
 	const n = 500
 	want := tree{}
@@ -221,12 +227,12 @@ func TestDriftReadsEveryFileDaily(t *testing.T) {
 	}
 	assert.InDelta(t, 2*n, read, 0.2*n)
 
-	for i := range n { // as if no ctime had changed
+	for i := range n { // edit every file as if its ctime had not changed
 		p := fmt.Sprintf("projects/p/v%03d", i)
-		hide(t, root, p, "2")
+		writeKeepingMtime(t, root, p, "2")
 		fi, err := os.Stat(filepath.Join(root, p))
 		require.NoError(t, err)
-		d.looked.ctimes[i] = safe.AttrsOf(fi).Ctime
+		d.compared.ctimes[i] = safe.AttrsOf(fi).Ctime
 	}
 	for range 24 {
 		now = now.Add(time.Hour)
@@ -235,7 +241,9 @@ func TestDriftReadsEveryFileDaily(t *testing.T) {
 	assert.Equal(t, n, drift(t, d, false).Files)
 }
 
-// A chown of all files makes all of them suspects. Each check reads a bounded part of them.
+// A chown changes the ctime of every file, so the check suspects that each was edited. To spare the disk, one check reads at most
+// maxSuspects bytes of such files. Here all five files were edited, and each is half as large as that limit. So the first check reads and
+// reports two of them, and the later ones find the rest.
 func TestDriftReadsBoundedBytes(t *testing.T) {
 	want := tree{}
 	for i := range 5 {
@@ -246,21 +254,22 @@ func TestDriftReadsBoundedBytes(t *testing.T) {
 	apply(t, d, want)
 	require.Zero(t, drift(t, d, false).Files)
 	for p := range want {
-		hide(t, root, p, "x")
+		writeKeepingMtime(t, root, p, "x")
 		require.NoError(t, os.Truncate(filepath.Join(root, p), maxSuspects/2))
 	}
-	for _, rec := range slices.Collect(owned(t, d)) {
+	for _, rec := range slices.Collect(owned(t, d)) { // record the new sizes, so that only the ctime differs
 		fi, err := os.Stat(filepath.Join(root, rec.Path))
 		require.NoError(t, err)
 		rec.Size, rec.Mtime = fi.Size(), fi.ModTime().UnixNano()
 		(&driftCheck{d: d, adopt: []plan.Owned{rec}}).record(d.Manifest().Header())
 	}
-	d.looked = looked{m: d.manifest(), ctimes: make([]int64, len(want))}
+	d.compared = comparison{m: d.manifest(), ctimes: make([]int64, len(want))}
 	for _, files := range []int{2, 4, 5, 5} {
 		assert.Equal(t, files, drift(t, d, false).Files)
 	}
 }
 
+// owned iterates over the records of the manifest.
 func owned(t *testing.T, d *Dir) iter.Seq[plan.Owned] {
 	return func(yield func(plan.Owned) bool) {
 		for rec, err := range d.Manifest().All("") {
@@ -272,7 +281,7 @@ func owned(t *testing.T, d *Dir) iter.Seq[plan.Owned] {
 	}
 }
 
-// F11: the agent does not hash a file above the size limit, and canceling the context stops a hash.
+// F11: the agent does not hash a file above the size limit. Without a limit, canceling the context stops the hashing.
 func TestHashingStopsWithContext(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{MaxBlob: 1 << 20})
@@ -303,8 +312,8 @@ func TestHashingStopsWithContext(t *testing.T) {
 	}
 }
 
-// A file above the size limit goes to lost+found without being hashed.
-func TestTooLargeFileIsKept(t *testing.T) {
+// A sync moves a file above the size limit to lost+found without hashing it.
+func TestTooLargeFileGoesToLostFound(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{MaxBlob: 10})
 	const path = "projects/p/thumbnail.png"
@@ -317,9 +326,9 @@ func TestTooLargeFileIsKept(t *testing.T) {
 	assert.Contains(t, everything(t, root), large)
 }
 
-// F15: the drift check reports a burst of gateway writes and changes no file.
+// F15: the gateway writes a file again and again. Each drift check reports the file, and changes no file.
 func TestDriftCheckNeverChangesAFile(t *testing.T) {
-	root, d := driftWorld(t)
+	root, d := syncedViews(t)
 	for i := range 50 {
 		put(t, root, "projects/p/a/view.json", fmt.Sprintf(`{"n":%d}`, i))
 		before := snapshot(t, root)

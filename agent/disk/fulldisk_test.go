@@ -26,12 +26,12 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-const envInside = "DISK_TEST_INSIDE"
+const envChild = "DISK_TEST_CHILD"
 
-// inside reruns the test in its own process, optionally in namespaces that allow mounts. It returns true in that process and false
-// in the parent.
-func inside(t *testing.T, namespaces bool) bool {
-	if os.Getenv(envInside) == t.Name() {
+// inChildProcess reports whether it is called in a child process that runs only this test. In the parent, it runs the test in such a
+// process and returns false; the caller must then return. With namespaces, the child can mount file systems.
+func inChildProcess(t *testing.T, namespaces bool) bool {
+	if os.Getenv(envChild) == t.Name() {
 		return true
 	}
 	args := []string{os.Args[0], "-test.run=^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$", "-test.v"}
@@ -42,17 +42,17 @@ func inside(t *testing.T, namespaces bool) bool {
 		args = append([]string{"unshare", "-rm"}, args...)
 	}
 	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), envInside+"="+t.Name())
+	cmd.Env = append(os.Environ(), envChild+"="+t.Name())
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "--- PASS: "+t.Name())
 	return false
 }
 
-// F13: the disk or its inodes run out at various points of a sync. The old commit stays, and once there is space, the next sync
-// delivers.
+// F13 of docs/internals/threats.md: the disk or its inodes run out at various points of a sync. The old commit stays. When there is space again, the next sync delivers
+// the new commit.
 func TestFullDiskKeepsTheLastGoodCommit(t *testing.T) {
-	if !inside(t, true) {
+	if !inChildProcess(t, true) {
 		return
 	}
 	one, two := tree{}, tree{}
@@ -74,31 +74,32 @@ func TestFullDiskKeepsTheLastGoodCommit(t *testing.T) {
 			before := contents(t, root)
 			var fs unix.Statfs_t
 			require.NoError(t, unix.Statfs(root, &fs))
-			room := (fs.Blocks-fs.Bfree)*uint64(fs.Bsize) + uint64(step)*(16<<10)
+			limited := (fs.Blocks-fs.Bfree)*uint64(fs.Bsize) + uint64(step)*(16<<10)
 			if limit == "nr_inodes" {
-				room = fs.Files - fs.Ffree + uint64(step)*5
+				limited = fs.Files - fs.Ffree + uint64(step)*5
 			}
-			require.NoError(t, unix.Mount("none", root, "tmpfs", unix.MS_REMOUNT, fmt.Sprintf("%s=%d", limit, room)))
+			require.NoError(t, unix.Mount("none", root, "tmpfs", unix.MS_REMOUNT, fmt.Sprintf("%s=%d", limit, limited)))
 			if _, err = tryApply(t, d, two); err != nil {
 				failed++
 				assert.True(t, failure.Is(err, v1alpha1.ReasonNoSpace), "%v", err)
 				require.Empty(t, cmp.Diff(before, contents(t, root)))
 				require.NoError(t, unix.Mount("none", root, "tmpfs", unix.MS_REMOUNT, "size=8m,nr_inodes=2000"))
 				assertNothingStaged(t, root)
-				require.Equal(t, 1, apply(t, d, two).Saved)
+				require.Equal(t, 1, apply(t, d, two).Saved, "the gateway's file")
 			}
 			for p, f := range two {
 				require.Equal(t, f.content, contents(t, root)[p])
 			}
 			assertNoLeftovers(t, root)
 			require.NoError(t, d.Close())
-			// A replaced manifest is closed by the garbage collector.
+			// The garbage collector closes replaced manifests. Before that, the file system is busy.
 			require.Eventually(t, func() bool { runtime.GC(); return unix.Unmount(root, 0) == nil }, 10*time.Second, time.Millisecond)
 		}
 	}
-	assert.Greater(t, failed, 20)
+	assert.Greater(t, failed, 20, "most limits must stop the sync")
 }
 
+// assertNothingStaged checks that the staging directory is empty or does not exist.
 func assertNothingStaged(t *testing.T, root string) {
 	list, err := os.ReadDir(filepath.Join(root, safe.OwnDir, stagingDir))
 	if err == nil {
@@ -106,9 +107,9 @@ func assertNothingStaged(t *testing.T, root string) {
 	}
 }
 
-// F13: a volume becomes read-only.
+// F13: the volume becomes read-only. The old commit stays, and the next sync on a writable volume delivers the new one.
 func TestReadOnlyVolumeKeepsTheLastGoodCommit(t *testing.T) {
-	if !inside(t, true) {
+	if !inChildProcess(t, true) {
 		return
 	}
 	root := t.TempDir()
@@ -127,9 +128,10 @@ func TestReadOnlyVolumeKeepsTheLastGoodCommit(t *testing.T) {
 	apply(t, d, text(map[string]string{"projects/p/a": "2"}))
 }
 
-// Each mount in the data directory gets its own staging folder, never below a project. All of these folders are removed afterwards.
+// Files can only be renamed within a mount. So each mount in the data directory gets its own staging folder while a sync runs. No staging
+// folder may be below a project, so a mount in a project is an error.
 func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
-	if !inside(t, true) {
+	if !inChildProcess(t, true) {
 		return
 	}
 	root := seeded(t)
@@ -154,20 +156,20 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 		"projects/p/a": "2", "projects/q/b": "2", "config/resources/core/x/c": "2", "config/resources/core/config-mode.json": "{}",
 		"config/resources/other/c": "2",
 	})
-	stages := map[string]bool{}
+	staging := map[string]bool{} // directories that got a staging folder
 	d.vol.Around = func(e safe.Effect, do func() error) error {
 		if dir, ok := strings.CutSuffix(e.Path, "/"+stagingDir); ok && e.Op == "mkdir" {
-			stages[dir] = true
+			staging[dir] = true
 		}
 		return do()
 	}
 	res := apply(t, d, two)
-	assert.Equal(t, map[string]bool{".stoker": true, "projects/.stoker": true, "config/resources/core/.stoker": true}, stages)
+	assert.Equal(t, map[string]bool{".stoker": true, "projects/.stoker": true, "config/resources/core/.stoker": true}, staging)
 	assert.Equal(t, 2, res.Saved)
 	for _, l := range res.Lost {
 		b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, l.File))
 		require.NoError(t, err)
-		assert.Contains(t, string(b), "gateway's", "saved across mounts")
+		assert.Contains(t, string(b), "gateway's", "lost+found is on another mount")
 	}
 	for p, f := range two {
 		assert.Equal(t, f.content, contents(t, root)[p])
@@ -176,13 +178,13 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 	assert.NoDirExists(t, filepath.Join(core, safe.OwnDir))
 	assertNoLeftovers(t, root)
 
-	// Recovery completes or undoes an interrupted sync on all mounts.
+	// A sync is interrupted after some of its steps. Recovery completes it or rolls it back, on all mounts alike.
 	for stop := 5; stop < 90; stop += 6 {
 		apply(t, d, one)
 		require.NoError(t, d.Close())
-		c := &powerCut{t: t, root: root, side: t.TempDir(), dirty: map[uint64]*os.File{}, stop: stop}
+		cut := &powerCut{t: t, root: root, side: t.TempDir(), dirty: map[uint64]*os.File{}, stop: stop}
 		d2, err := Open(root, Options{around: func(_ safe.Effect, do func() error) error {
-			if c.steps++; c.steps >= c.stop {
+			if cut.steps++; cut.steps >= cut.stop {
 				return errCut
 			}
 			return do()
@@ -215,10 +217,10 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// A volume with half of an interrupted sync is unmounted. The data directory opens without it, and when the volume returns, no file
-// of the gateway is lost.
+// A sync is interrupted, and a volume with some of its files is unmounted before recovery. The data directory opens without the volume.
+// When the volume is mounted again, no file of the gateway is lost.
 func TestRecoveryWithUnmountedVolume(t *testing.T) {
-	if !inside(t, true) {
+	if !inChildProcess(t, true) {
 		return
 	}
 	root, volume := seeded(t), t.TempDir()
@@ -238,7 +240,7 @@ func TestRecoveryWithUnmountedVolume(t *testing.T) {
 
 	d = open(t, root, Options{})
 	assert.Equal(t, want("1").id(), d.Manifest().Header().Commit)
-	assert.False(t, d.Manifest().Header().Complete, "the next plan has to compare every file")
+	assert.False(t, d.Manifest().Header().Complete, "the next plan must compare every file")
 	apply(t, d, want("3"))
 	assertNoLeftovers(t, root)
 
@@ -247,15 +249,15 @@ func TestRecoveryWithUnmountedVolume(t *testing.T) {
 	for p, f := range want("4") {
 		assert.Equal(t, f.content, contents(t, root)[p], p)
 	}
-	assert.True(t, everything(t, root)["the gateway's"], "saved")
+	assert.True(t, everything(t, root)["the gateway's"], "the gateway's file is in lost+found")
 	assert.NoDirExists(t, filepath.Join(projects, safe.OwnDir))
 	assertNoLeftovers(t, root)
 	unmount()
 }
 
-// F13: RLIMIT_FSIZE makes a write fail halfway.
+// F13: a limit on the file size makes a write fail halfway. The old commit stays.
 func TestFileSizeLimitKeepsTheLastGoodCommit(t *testing.T) {
-	if !inside(t, false) {
+	if !inChildProcess(t, false) {
 		return
 	}
 	root := seeded(t)

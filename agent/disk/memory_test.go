@@ -83,7 +83,7 @@ func TestOwnFilesFitInMemory(t *testing.T) {
 				c.write(t, filepath.Join(root, safe.OwnDir, c.at))
 				t.Setenv(envRoot, root)
 			}
-			if !inside(t, false) {
+			if !inChildProcess(t, false) {
 				return
 			}
 			limitMemory(t)

@@ -21,7 +21,7 @@ func bind(t *testing.T, what, over string) {
 }
 
 func TestMountsListsFilesOnly(t *testing.T) {
-	if !inside(t, true) {
+	if !inChildProcess(t, true) {
 		return
 	}
 	root, other := seeded(t), t.TempDir()
@@ -47,7 +47,7 @@ func TestMountsListsFilesOnly(t *testing.T) {
 
 // If a file becomes a mount between the plan and the sync, the sync rolls back and the error names the likely cause.
 func TestMountOverFileDuringSyncRollsBack(t *testing.T) {
-	if !inside(t, true) {
+	if !inChildProcess(t, true) {
 		return
 	}
 	root, one := seeded(t), text(map[string]string{"config/x": "1", "projects/p/a": "1"})
@@ -70,7 +70,7 @@ func TestMountOverFileDuringSyncRollsBack(t *testing.T) {
 
 // An empty directory of ours stays if something is mounted on it.
 func TestDirectoryThatBecameMountStays(t *testing.T) {
-	if !inside(t, true) {
+	if !inChildProcess(t, true) {
 		return
 	}
 	root, volume := seeded(t), t.TempDir()

@@ -27,7 +27,7 @@ func lost(t *testing.T, d *Dir) []Lost {
 }
 
 func TestRestoreToEachMount(t *testing.T) {
-	if !inside(t, true) {
+	if !inChildProcess(t, true) {
 		return
 	}
 	root := seeded(t)

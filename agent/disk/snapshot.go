@@ -1,10 +1,12 @@
 package disk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -50,6 +52,8 @@ type Snapshot struct {
 	// Files and Bytes count the displaced files.
 	Files int   `json:"files"`
 	Bytes int64 `json:"bytes"`
+	// Backup reports whether a backup of the whole gateway with this id is beside the snapshot.
+	Backup bool `json:"backup,omitempty"`
 }
 
 // Snapshot makes Apply keep what it displaces. It must be called before Apply. The first sync of a volume has no version
@@ -75,12 +79,20 @@ func (s *Staged) Snapshot(o Snapshots) error {
 	return err
 }
 
+// SnapshotID returns the id of the snapshot that Apply takes; "" if it takes none.
+func (s *Staged) SnapshotID() string { return s.run.Snapshot }
+
 // nextSnapshot returns an id that sorts behind all others, whatever the clock says.
 func (d *Dir) nextSnapshot(gateway string) (string, error) {
 	names, err := d.snapshotNames()
 	if err != nil {
 		return "", err
 	}
+	backups, err := d.Backups()
+	if err != nil {
+		return "", err
+	}
+	names = slices.AppendSeq(names, maps.Keys(backups))
 	at := d.o.Now().UTC().Truncate(time.Second)
 	for _, n := range names {
 		if t := format.TimeOfSnapshot(n); !at.After(t) {
@@ -111,8 +123,7 @@ func (d *Dir) snapshotNames() ([]string, error) {
 			names = append(names, e.Name())
 		}
 	}
-	slices.SortFunc(names, func(a, b string) int { return format.TimeOfSnapshot(a).Compare(format.TimeOfSnapshot(b)) })
-	return names, nil
+	return byTime(names), nil
 }
 
 // openSnapshots opens the folder of the snapshots. If it does not exist, openSnapshots makes it, or returns nil.
@@ -121,21 +132,13 @@ func (d *Dir) openSnapshots(create bool) (*safe.Folder, error) {
 		return nil, nil
 	}
 	all, err := d.own.Open(snapshotsDir)
-	if _, blocked := errors.AsType[*safe.BlockedError](err); blocked && create {
-		if err = d.vol.SetAside(d.own.Folder, snapshotsDir, err); err == nil {
-			err = fs.ErrNotExist
-		}
-	}
-	if !safe.NotThere(err) {
-		return all, err
-	}
-	if !create {
+	if !create && safe.NotThere(err) {
 		return nil, nil
 	}
-	if err := d.vol.Mkdir(d.own.Folder, snapshotsDir, 0o700); err != nil {
-		return nil, err
+	if create && err != nil {
+		return d.own.create(snapshotsDir, err)
 	}
-	return d.own.Open(snapshotsDir)
+	return all, err
 }
 
 // snapshotFolder is the open folder of a snapshot.
@@ -272,7 +275,7 @@ func (d *Dir) dropOne(all *safe.Folder, name string) error {
 	return errors.Join(d.vol.ClearTree(all, name), d.vol.SyncDir(all))
 }
 
-// pruneSnapshots removes the oldest snapshots beyond the limits, and the incomplete ones. The newest stays.
+// pruneSnapshots removes the oldest snapshots and backups beyond the limits, and the incomplete ones. The newest of each stays.
 func (d *Dir) pruneSnapshots(o Snapshots) error {
 	all, err := d.openSnapshots(false)
 	if err != nil || all == nil {
@@ -283,30 +286,65 @@ func (d *Dir) pruneSnapshots(o Snapshots) error {
 	if err != nil {
 		return err
 	}
-	var total int64
-	kept := 0
-	for i, name := range slices.Backward(names) {
-		n, err := all.Open(name)
-		if err != nil {
-			return err
-		}
-		_, bytes, err := contentOf(n)
-		_, missing := n.Root.Lstat(manifestFile)
+	if n, err := d.openBackups(); err != nil {
+		return err
+	} else if n != nil {
+		err := d.clearUnfinished(n)
 		n.Close()
 		if err != nil {
 			return err
 		}
-		if missing == nil && (i == len(names)-1 || kept < o.Keep && total+bytes <= o.MaxBytes) {
-			kept, total = kept+1, total+bytes
-			continue
+	}
+	backups, err := d.Backups()
+	if err != nil {
+		return err
+	}
+	var total int64
+	left := func(kept int, bytes int64) bool { return kept == 0 || kept < o.Keep && total+bytes <= o.MaxBytes }
+	kept, keptBackups := 0, 0
+	for _, id := range slices.Backward(byTime(append(slices.Collect(maps.Keys(backups)), names...))) {
+		if slices.Contains(names, id) {
+			n, err := all.Open(id)
+			if err != nil {
+				return err
+			}
+			_, bytes, err := contentOf(n)
+			_, missing := n.Root.Lstat(manifestFile)
+			n.Close()
+			if err != nil {
+				return err
+			}
+			if missing == nil && left(kept, bytes) {
+				kept, total = kept+1, total+bytes
+			} else {
+				kept = o.Keep // an older one needs this one
+				d.log.Info("snapshot removed", "snapshot", id, "bytes", bytes)
+				if err := d.dropOne(all, id); err != nil {
+					return err
+				}
+			}
 		}
-		kept = o.Keep // an older one needs this one
-		d.log.Info("snapshot removed", "snapshot", name, "bytes", bytes)
-		if err := d.dropOne(all, name); err != nil {
-			return err
+		if bytes, ok := backups[id]; ok {
+			if left(keptBackups, bytes) {
+				keptBackups, total = keptBackups+1, total+bytes
+				continue
+			}
+			keptBackups = o.Keep // the oldest go first
+			d.log.Info("backup removed", "backup", id, "bytes", bytes)
+			if err := d.dropBackup(id); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// byTime sorts ids of snapshots, the oldest first, and removes duplicates.
+func byTime(ids []string) []string {
+	slices.SortFunc(ids, func(a, b string) int {
+		return cmp.Or(format.TimeOfSnapshot(a).Compare(format.TimeOfSnapshot(b)), strings.Compare(a, b))
+	})
+	return slices.Compact(ids)
 }
 
 // contentOf returns the numbers of the displaced files in an open snapshot, and their bytes.
@@ -339,13 +377,20 @@ func (d *Dir) ListSnapshots(known ...Snapshot) ([]Snapshot, error) {
 	if err != nil || len(names) == 0 {
 		return nil, err
 	}
+	backups, err := d.Backups()
+	if err != nil {
+		return nil, err
+	}
 	var list []Snapshot
 	for _, name := range names {
+		_, backup := backups[name]
 		if i := slices.IndexFunc(known, func(s Snapshot) bool { return s.ID == name }); i >= 0 {
 			list = append(list, known[i])
+			list[len(list)-1].Backup = backup
 			continue
 		}
 		s, err := d.describeSnapshot(name)
+		s.Backup = backup
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it is being made or removed
 		}

@@ -388,3 +388,34 @@ func TestJournalOfASnapshot(t *testing.T) {
 		require.True(t, failure.Is(err, v1alpha1.ReasonSnapshotFailed), "byte %d: %v", i, err)
 	}
 }
+
+// A snapshot makes three directories durable beside what a sync without one does, whatever it keeps.
+func TestSnapshotSyncs(t *testing.T) {
+	for name, files := range map[string]int{"one file": 1, "a hundred files": 100} {
+		t.Run(name, func(t *testing.T) {
+			calls := func(o Snapshots) []string {
+				var made []string
+				d := open(t, seeded(t), Options{around: func(e safe.Effect, do func() error) error {
+					if strings.HasPrefix(e.Op, "sync") {
+						made = append(made, e.Op)
+					}
+					return quick(e, do)
+				}})
+				want := large(300)
+				apply(t, d, want)
+				other := maps.Clone(want)
+				for i, p := range slices.Sorted(maps.Keys(want)) {
+					if i < files {
+						other[p] = file{content: "other"}
+					}
+				}
+				syncTo(t, d, other, o)
+				syncTo(t, d, want, o)
+				made = nil
+				syncTo(t, d, other, o)
+				return made
+			}
+			assert.Len(t, calls(anySnapshots), len(calls(Snapshots{}))+3)
+		})
+	}
+}

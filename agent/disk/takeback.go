@@ -5,9 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
-	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +25,8 @@ type TakeBack struct {
 	// Header is that of the manifest from before the snapshot's sync.
 	Header  plan.Header
 	Changes *plan.Changes
+	// Done reports that the last sync took the snapshot back already, and then removed it as one too many.
+	Done bool
 	// Edited are the paths that get the version that a user made after the snapshot, because neither the snapshots nor git
 	// have the one from before.
 	Edited []string
@@ -62,19 +63,9 @@ func (d *Dir) PlanTakeBack(ctx context.Context, id string, blobs plan.Objects) (
 	if err := d.Current(); err != nil {
 		return nil, err
 	}
-	names, err := d.snapshotNames()
-	if err != nil {
-		return nil, err
-	}
-	at := slices.Index(names, id)
-	if at < 0 {
-		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "there is no snapshot %s here; there are: %s", failure.Quote(id), some(names))
-	}
-	b := &TakeBack{Snapshot: id, d: d, from: map[string]earlier{}, kept: map[keptFile]earlier{}, blobs: blobs}
-	for _, name := range slices.Backward(names[at:]) { // what an older sync displaced is older
-		if err := b.add(name); err != nil {
-			return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "%w; nothing was changed", err)
-		}
+	b, err := d.takeBackOf(id, blobs)
+	if err != nil || b.Done {
+		return b, err
 	}
 	then, err := d.manifestOf(id)
 	if err != nil {
@@ -90,6 +81,45 @@ func (d *Dir) PlanTakeBack(ctx context.Context, id string, blobs plan.Objects) (
 		}
 		if err := b.change(path, then); err != nil {
 			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// tookBack reports whether the newest snapshot is of the sync that took back the snapshot id.
+func (d *Dir) tookBack(id string, names []string) (bool, error) {
+	if len(names) == 0 {
+		return false, nil
+	}
+	n, err := d.openSnapshot(names[len(names)-1])
+	if err != nil {
+		return false, err
+	}
+	defer n.Close()
+	j, err := n.journal(d.o.maxRun())
+	if err != nil {
+		return false, failure.New(v1alpha1.ReasonSnapshotFailed, "%w", err)
+	}
+	return j.From == id, nil
+}
+
+// takeBackOf collects what was at the paths that the sync of a snapshot and all later ones touched.
+func (d *Dir) takeBackOf(id string, blobs plan.Objects) (*TakeBack, error) {
+	names, err := d.snapshotNames()
+	if err != nil {
+		return nil, err
+	}
+	at := slices.Index(names, id)
+	if at < 0 {
+		if done, err := d.tookBack(id, names); err != nil || done {
+			return &TakeBack{Snapshot: id, Done: done}, err
+		}
+		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "there is no snapshot %s here; there are: %s", failure.Quote(id), some(names))
+	}
+	b := &TakeBack{Snapshot: id, d: d, from: map[string]earlier{}, kept: map[keptFile]earlier{}, blobs: blobs}
+	for _, name := range slices.Backward(names[at:]) { // what an older sync displaced is older
+		if err := b.add(name); err != nil {
+			return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "%w; nothing was changed", err)
 		}
 	}
 	return b, nil
@@ -184,7 +214,7 @@ func (b *TakeBack) change(path string, then *format.Manifest) error {
 		}
 	}
 	c.Owned = owned
-	c.Conflict = st.Kind != plan.Missing && (!owned || st.Kind != plan.File || c.FoundID != is.Have && !b.rewritten(is, c.FoundID))
+	c.Conflict = st.Kind != plan.Missing && (!owned || st.Kind != plan.File || c.FoundID != is.Have && !b.d.rewritten(is, c.FoundID))
 	same := st.Kind == plan.File && c.FoundID == e.id && (st.NoModes || st.Exec == e.exec)
 	recorded = recorded && was.Have == e.id
 	switch {
@@ -212,17 +242,19 @@ func (b *TakeBack) change(path string, then *format.Manifest) error {
 	return nil
 }
 
-// rewritten reports whether only the gateway rewrote a file: it has signed a resource.json again, or made a thumbnail.
-func (b *TakeBack) rewritten(is plan.Owned, now plan.ID) bool {
-	is.Have = now
+// rewritten reports whether only the gateway rewrote a live file: it has signed a resource.json again, or made a thumbnail.
+func (d *Dir) rewritten(is plan.Owned, now plan.ID) bool {
 	dir, name := safe.Split(is.Path)
-	if name == resource.Thumbnail {
-		return true
-	}
-	c := safe.Cursor{Top: b.d.top}
+	c := safe.Cursor{Top: d.top}
 	defer c.Reset()
 	n, err := c.At(dir)
-	return err == nil && sameMeaning(b.d, n, name, is)
+	return err == nil && d.rewrittenAt(n, name, is, now)
+}
+
+// rewrittenAt reports the same of a file that lies elsewhere.
+func (d *Dir) rewrittenAt(n *safe.Folder, name string, is plan.Owned, now plan.ID) bool {
+	is.Have = now
+	return path.Base(is.Path) == resource.Thumbnail || sameMeaning(d, n, name, is)
 }
 
 // damaged reports whether git's blob has to replace the file of a snapshot, and fails if git lacks it.
@@ -258,15 +290,7 @@ func (b *TakeBack) Source(w io.Writer, c plan.Change) error {
 		_, err := b.blobs.WriteBlob(w, e.id)
 		return err
 	}
-	n, err := b.d.openSnapshot(e.snapshot)
-	if err != nil {
-		return fmt.Errorf("open snapshot %s: %w", e.snapshot, err)
-	}
-	defer n.Close()
-	f, _, err := n.File(e.file, os.O_RDONLY)
-	if errors.Is(err, fs.ErrNotExist) {
-		return failure.New(v1alpha1.ReasonSnapshotFailed, "snapshot %s was removed meanwhile", e.snapshot)
-	}
+	f, err := b.d.openKept(e)
 	if err != nil {
 		return err
 	}

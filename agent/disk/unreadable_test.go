@@ -27,11 +27,11 @@ func TestUnwritableFileFailsTheWholeSync(t *testing.T) {
 		path string
 		mode os.FileMode
 	}{
-		"a file that is replaced":             {"projects/p/b/d", 0},
-		"a file that is deleted":              {"projects/p/h/gone", 0o200},
-		"a folder that nobody may write into": {"projects/p/b", 0o555},
-		"a folder that nobody may look into":  {"projects/p/e", 0},
-		"the folder of all":                   {"projects/p", 0o555},
+		"a file that is replaced":       {"projects/p/b/d", 0},
+		"a file that is deleted":        {"projects/p/h/gone", 0o200},
+		"a folder that is not writable": {"projects/p/b", 0o555},
+		"a folder that is not readable": {"projects/p/e", 0},
+		"the folder of all":             {"projects/p", 0o555},
 	}
 	for name, c := range cases {
 		for when, late := range map[string]bool{"before the sync": false, "while it is staged": true} {

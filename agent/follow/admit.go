@@ -44,6 +44,9 @@ func (f *Follower) vouched(gs *v1alpha1.GatewaySync, in *instruction) error {
 	if in.Restore != "" && in.Restore != gs.Restore() {
 		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says restore %q, and the GatewaySync does not: waiting for its lead", in.Restore)
 	}
+	if in.Retry != "" && in.Retry != gs.Retry() {
+		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says retry %q, and the GatewaySync does not: waiting for its lead", in.Retry)
+	}
 	return nil
 }
 
@@ -91,37 +94,5 @@ func (a *admission) admit(ctx context.Context) (string, error) {
 }
 
 func (a *admission) find(ctx context.Context) (string, error) {
-	ref, err := repo.ParseRef(a.ref)
-	if err != nil {
-		return "", err
-	}
-	requested := a.ref != a.git.Ref
-	id, fixed := ref.Commit()
-	if fixed && id != a.commit {
-		return "", failure.New(v1alpha1.ReasonRefNotAllowed, "the SyncTarget says commit %s for %s", a.commit, id)
-	}
-	if fixed && !requested {
-		return "", nil
-	}
-	all, err := a.remote.Refs(ctx)
-	if err != nil {
-		return "", err
-	}
-	at, err := all.Resolve(ref)
-	if err != nil {
-		return "", err
-	}
-	if requested {
-		if err := all.Allowed(ctx, a.store, a.remote, a.git.RequestableRefs(), at); err != nil {
-			return "", err
-		}
-	}
-	if at.Commit == a.commit {
-		return at.Ref, nil
-	}
-	behind, err := a.store.Reaches(ctx, a.remote, all, []string{at.Ref}, a.commit)
-	if err == nil && !behind {
-		err = failure.New(v1alpha1.ReasonRefNotAllowed, "commit %s of the SyncTarget is not in the history of %s", a.commit, at.Ref)
-	}
-	return at.Ref, err
+	return a.store.Admit(ctx, a.remote, &a.git, a.ref, a.commit)
 }

@@ -45,6 +45,8 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.Propose = "line 2026-01-02T12:00:00Z" }},
 		"a restore that is not requested": {says: "says restore",
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.Restore = "line-0-20260212-102000" }},
+		"a retry that is not requested": {says: "says retry",
+			target: func(s *v1alpha1.SyncTargetSpec, strange string) { s.Retry = strange + " 2026-01-02T12:00:00Z" }},
 		"a deletion that is not confirmed": {says: "confirms the deletion",
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.ConfirmDeletion = "0123456" }},
 	} {
@@ -79,7 +81,7 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			second := w.commit("two")
 			w.annotate(v1alpha1.AnnotationRequestedRef, "")
 			w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) {
-				s.Ref, s.RefName, s.ForceSync, s.ConfirmDeletion, s.Propose, s.Restore = "main", "refs/heads/main", "", "", "", ""
+				s.Ref, s.RefName, s.ForceSync, s.ConfirmDeletion, s.Propose, s.Restore, s.Retry = "main", "refs/heads/main", "", "", "", "", ""
 			})
 			p.synced(second, "two")
 		})

@@ -378,9 +378,11 @@ func TestUnmountedSecretIsReported(t *testing.T) {
 func TestTargetForNewerAgent(t *testing.T) {
 	w := shared(t)
 	p, first := w.synced("one")
-	w.lead(at(w.commit("two")), func(s *v1alpha1.SyncTargetSpec) { s.Format, s.MinFormat = 2, 2 })
+	w.lead(at(w.commit("two")), func(s *v1alpha1.SyncTargetSpec) {
+		s.Format, s.MinFormat = v1alpha1.TargetFormat+1, v1alpha1.TargetFormat+1
+	})
 	s := p.await("PodRestartNeeded", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
-	assert.Contains(t, s.Message, "format 2")
+	assert.Contains(t, s.Message, "format 3")
 	assert.Equal(t, first, s.Commit)
 	assert.Equal(t, "one", p.title())
 }

@@ -89,11 +89,14 @@ type Follower struct {
 	order *loop.Order
 	made  materials
 
-	admitted *admission   // of the order's commit
-	judged   *instruction // the target whose spec is invalid
-	paused   *instruction // the last target that paused the order although it could not be followed
-	listed   bool         // the API server had answered at the last look
-	stays    string       // the logged reason why the gateway stays as it is
+	admitted  *admission   // of the order's commit
+	judged    *instruction // the target whose spec is invalid
+	paused    *instruction // the last target that paused the order although it could not be followed
+	consulted consulted
+	window    consulted // about maintenance windows
+	rehearsal rehearsal
+	listed    bool   // the API server had answered at the last look
+	stays     string // the logged reason why the gateway stays as it is
 
 	seeing gosync.Mutex // orders the calls of Seen
 	mu     gosync.Mutex
@@ -292,6 +295,9 @@ func (f *Follower) reports(s loop.State) {
 // tell is called after every turn.
 func (f *Follower) tell(s loop.State) {
 	f.startup.after(s, f.order)
+	if f.made.in.gates.back && len(s.Problems) == 0 && s.Of == f.order && s.Report != nil && s.Report.Err == nil {
+		f.wake() // the gateway went back
+	}
 	if f.listed { // before that, nothing worth a write is known
 		f.reports(s)
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
@@ -45,6 +46,7 @@ func TestReadTarget(t *testing.T) {
 		"refName":     func(s *v1alpha1.SyncTargetSpec) { s.RefName = "refs/heads/../../x" },
 		"requestedAt": func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = strings.Repeat("1", 65) },
 		"restore":     func(s *v1alpha1.SyncTargetSpec) { s.Restore = strings.Repeat("1", 289) },
+		"retry":       func(s *v1alpha1.SyncTargetSpec) { s.Retry = strings.Repeat("1", 81) },
 		"propose":     func(s *v1alpha1.SyncTargetSpec) { s.Propose = strings.Repeat("1", 321) },
 		"forceSync":   func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = strings.Repeat("1", 257) },
 	} {
@@ -164,9 +166,11 @@ func worst(message, path, ref string, n int) v1alpha1.SyncReportStatus {
 		Format: 1, Gateway: message, Profile: message, Phase: v1alpha1.GatewayError, Reason: v1alpha1.Reason(message), Message: message, Ref: ref,
 		Commit: plan.ID{1}.String(), Target: plan.ID{2}.String(), HandledRequest: ref, HandledForceSync: message, Duration: message, Scan: message,
 		AgentVersion: message, Projects: slices.Repeat([]string{path}, n), Drift: v1alpha1.DriftFiles{Files: 1 << 30, Paths: slices.Repeat([]string{path}, n)},
-		Files: v1alpha1.FileCounts{Added: 1 << 30, Modified: 1 << 30, Deleted: 1 << 30, Kept: 1 << 30}, Generation: 1 << 60, Term: 1 << 30,
+		Files: v1alpha1.FileCounts{Added: 1 << 30, Modified: 1 << 30, Deleted: 1 << 30, Kept: 1 << 30, Saved: 1 << 30}, Notes: slices.Repeat([]string{path}, n), Generation: 1 << 60, Term: 1 << 30,
 		Proposal: &v1alpha1.Proposal{State: v1alpha1.ProposalOpen, Branch: ref, Commit: plan.ID{3}.String(), Number: 1 << 60, URL: path, Files: 1 << 30, Refused: 1 << 30,
 			Reason: v1alpha1.Reason(message), Message: message},
+		SyncHistory: past(slices.Repeat([]sync.Audit{{Time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Target: plan.ID{4}, Ref: ref, Duration: message,
+			Files: sync.AuditFiles{Added: 1 << 30, Deleted: 1 << 40}, Projects: n, Reason: v1alpha1.Reason(message), Snapshot: path}}, n)),
 	}
 }
 

@@ -105,7 +105,7 @@ func TestReportWritesOverHours(t *testing.T) {
 		require.NoError(t, client.Resource(kube.SyncReport.Resource()).Namespace("ns").Delete(ctx, "p", metav1.DeleteOptions{}))
 		time.Sleep(checkEvery + checkEvery/10 + 30*time.Second)
 		assert.Less(t, checkEvery+checkEvery/10+30*time.Second, v1alpha1.DefaultProgressDeadline, "before the lead has waited long enough")
-		assert.Equal(t, "while it was away", stored().Message, "a report that somebody deleted is written again")
+		assert.Equal(t, "while it was away", stored().Message, "a report that was deleted is written again")
 
 		status.Phase = v1alpha1.GatewaySyncing
 		r.set(status)

@@ -20,6 +20,7 @@ type instruction struct {
 	paused  bool
 	owner   types.UID // the UID of the target's GatewaySync; "" if unknown
 	problem problem
+	gates   gates
 }
 
 // problem is why the lead has no commit for a generation of the spec, if an operator must act. The zero value means unknown.
@@ -51,7 +52,7 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 	}
 	in := known
 	in.Target = sync.Target{
-		Ref: s.Ref, Name: s.RefName, ForceID: s.ForceSync, ConfirmDeletion: s.ConfirmDeletion, Propose: s.Propose, Restore: s.Restore,
+		Ref: s.Ref, Name: s.RefName, ForceID: s.ForceSync, ConfirmDeletion: s.ConfirmDeletion, Propose: s.Propose, Restore: s.Restore, Retry: s.Retry, WindowApproved: s.WindowApproved,
 		Generation: s.Generation, Revision: max(s.Revision, 0), RequestedAt: s.RequestedAt, Term: s.Lead.Transitions,
 	}
 	bad := func(field string, err error) (instruction, error) {
@@ -75,10 +76,15 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 	for _, text := range []struct {
 		field, value string
 		most         int
-	}{{"requestedAt", s.RequestedAt, maxRequest}, {"forceSync", s.ForceSync, maxForce}, {"propose", s.Propose, maxPropose}, {"restore", s.Restore, maxRestore}} {
+	}{{"requestedAt", s.RequestedAt, maxRequest}, {"forceSync", s.ForceSync, maxForce}, {"propose", s.Propose, maxPropose}, {"restore", s.Restore, maxRestore},
+		{"retry", s.Retry, maxRetry}} {
 		if len(text.value) > text.most {
 			return bad(text.field, fmt.Errorf("longer than %d bytes", text.most))
 		}
+	}
+	var err error
+	if in.gates, err = readGates(s.Rollout); err != nil {
+		return bad("rollout", err)
 	}
 	if p := s.Problem; p != nil { // other reasons pass by themselves
 		if c := p.Reason.Class(); c == v1alpha1.ClassStalled || c == v1alpha1.ClassHeld {

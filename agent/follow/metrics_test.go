@@ -57,7 +57,7 @@ func TestMetricsCardinality(t *testing.T) {
 		p.await("the bad one", func(s v1alpha1.SyncReportStatus) bool {
 			return s.Target == bad && s.Reason == v1alpha1.ReasonConfigSyntaxError
 		})
-		w.repo.Commit("mended", gitserver.Delete(fmt.Sprintf("gw/projects/p%d/project.json", i)))
+		w.repo.Commit("fixed", gitserver.Delete(fmt.Sprintf("gw/projects/p%d/project.json", i)))
 		if i == 2 {
 			before = series()
 		}

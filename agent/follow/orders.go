@@ -25,6 +25,9 @@ type materials struct {
 	facts       plan.Facts
 	beforeStart bool
 	rotated     int64 // after a secret changed, a sync that failed without it is retried
+	rollback    bool
+	goesBack    bool         // the rollout went back to the commit
+	request     sync.Request // who requested the ref
 }
 
 // Look implements loop.Source.
@@ -106,7 +109,27 @@ func (f *Follower) wish(ctx context.Context, poked bool) loop.Wish {
 	case err != nil:
 		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
 	}
+	wanted, gate := in, f.gate(ctx, gs, in)
+	f.rehearse(gate.dry && gate.held == nil)
+	if gate.held != nil {
+		eff, bad := f.effective(gs)
+		if bad == nil {
+			f.startup.policy(eff.Startup, gs)
+		}
+		in.paused = in.paused || eff.Paused
+		f.pause(&in, in.paused)
+		f.judged = &in
+		if in.paused {
+			gate.hold(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
+		}
+		if f.keep(ctx, gs, wanted, gate.held); f.lapses() {
+			return leave(*gate.held)
+		}
+		return stay(*gate.held)
+	}
+	in = gate.in
 	m, err := f.prepare(ctx, gs, in)
+	m.profile.DryRun, m.rollback, m.goesBack = m.profile.DryRun || gate.dry, m.rollback || gate.back, gate.back
 	if err != nil {
 		in.paused = m.profile.Paused
 		f.pause(&in, in.paused)
@@ -127,6 +150,15 @@ func (f *Follower) wish(ctx context.Context, poked bool) loop.Wish {
 			return stay(p)
 		}
 		return stay(waiting("no commit is known yet for the ref %q", in.Ref))
+	}
+	if gate.back {
+		p, failed := f.returned(wanted.Commit)
+		if p != nil || failed { // otherwise the row would show the error as one of an earlier target
+			f.judged = &wanted
+		}
+		if p != nil {
+			return stay(*p)
+		}
 	}
 	return loop.Wish{Order: f.order}
 }
@@ -161,9 +193,17 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	if v1alpha1.RestoresOn(in.Restore, f.Gateway) == "" {
 		in.Restore = ""
 	}
+	in.WindowApproved = in.WindowApproved && f.passesWindow(ctx, in.Commit, eff.Windows)
+	var request sync.Request
+	if in.Ref != gs.Spec.Git.Ref {
+		request = f.spec.request
+	}
 	return materials{
-		in: in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(), beforeStart: f.startup.beforeStart(ctx, f.spec.connections.Gateway),
-		facts: plan.Facts{GatewayName: f.Gateway, PodName: f.Pod, PodOrdinal: ordinal, Namespace: f.Namespace, CRName: f.GatewaySync, Labels: f.pod.labels},
+		request: request,
+		in:      in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(),
+		rollback:    f.spec.rollback && in.Ref != gs.Spec.Git.Ref,
+		beforeStart: f.startup.beforeStart(ctx, f.spec.connections.Gateway),
+		facts:       plan.Facts{GatewayName: f.Gateway, PodName: f.Pod, PodOrdinal: ordinal, Namespace: f.Namespace, CRName: f.GatewaySync, Labels: f.pod.labels},
 	}, nil
 }
 
@@ -192,7 +232,7 @@ func (f *Follower) pause(in *instruction, paused bool) {
 // take puts m in force. Nothing changes if only the lead changed.
 func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 	same := m
-	same.in.Term, same.in.problem = f.made.in.Term, f.made.in.problem
+	same.in.Term, same.in.problem, same.in.gates = f.made.in.Term, f.made.in.problem, f.made.in.gates
 	if f.order != nil && f.order.Connections == f.spec.connections && f.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, f.made) {
 		return
 	}
@@ -207,6 +247,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 	f.order = &loop.Order{
 		Task: sync.Task{
 			Target: m.in.Target, Profile: m.profile, Facts: m.facts, Admit: f.admitted.admit, BeforeStart: m.beforeStart, Start: f.start(),
+			Rollback: m.rollback, GoesBack: m.goesBack, Request: m.request,
 		},
 		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: f.spec.connections, Until: f.startup.until(m.beforeStart),
 		Proposals: f.back.Settings(gs, m.profile, m.facts, f.Secrets, f.Remote, f.Log),

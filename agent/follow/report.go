@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -25,12 +26,17 @@ const (
 	maxForce    = 256
 	maxPropose  = 320
 	maxRestore  = 288
+	maxRetry    = 80
 	maxWord     = 63
 	maxProjects = 32
 	maxProject  = 128
 	maxPaths    = 10
 	maxPath     = 256
 	maxScan     = 200
+	maxNotes    = 8
+	maxNote     = 256
+	maxPast     = 10
+	maxPastRef  = 64
 	maxList     = 1 << 10 // of all items of a list
 	maxURL      = 512
 	maxProposal = 600 // of the encoded proposal
@@ -43,7 +49,7 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 		Format: v1alpha1.ReportFormat, Gateway: f.Gateway, AgentVersion: f.Version,
 		Phase: s.Phase, Reason: s.Reason, Message: s.Message,
 		HandledRequest: was.HandledRequest, HandledForceSync: was.HandledForceSync,
-		Started: was.Started, Duration: was.Duration, Files: was.Files, Projects: was.Projects, Scan: was.Scan,
+		Started: was.Started, Duration: was.Duration, Files: was.Files, Projects: was.Projects, Scan: was.Scan, Notes: was.Notes,
 	}
 	if !s.Commit.IsZero() {
 		r.Commit = s.Commit.String()
@@ -66,8 +72,15 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 		outcome(&r, was, s)
 		if f.order != nil && s.Of != f.order && len(s.Problems) == 0 && s.Phase != sync.Pending {
 			// The agent was stopped before the sync began. The outcome of an earlier order does not apply to this one.
-			r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "what is wanted now was not begun with"
+			r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "the sync of the current target has not begun"
 		}
+	}
+	if f.judged != nil && len(s.Problems) == 0 && (r.Phase == sync.Synced || r.Phase == sync.Standby) { // it went back, which the next look reports
+		r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "the gateway goes back to "+s.Commit.Short()
+	}
+	if s.Report != nil && f.rehearsal.on && s.Of == f.order && s.DryRun() {
+		n := s.Report.Planned
+		r.Planned = &v1alpha1.PlannedChanges{Commit: f.order.Commit.String(), Added: count(n.Added), Modified: count(n.Modified), Deleted: count(n.Deleted)}
 	}
 	if s.Drift != nil {
 		r.Drift.Files = count(s.Drift.Files)
@@ -78,10 +91,21 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 	switch {
 	case s.Report == nil:
 		r.LastSnapshot = was.LastSnapshot
-	case len(s.Report.Snapshots) > 0:
-		newest := s.Report.Snapshots[len(s.Report.Snapshots)-1]
+	case len(s.Snapshots) > 0:
+		newest := s.Snapshots[len(s.Snapshots)-1]
 		at := metav1.NewTime(newest.Time)
-		r.LastSnapshot = &v1alpha1.GatewaySnapshot{ID: newest.ID, Size: v1alpha1.SizeText(newest.Bytes), Timestamp: &at}
+		r.LastSnapshot = &v1alpha1.GatewaySnapshot{ID: newest.ID, Size: v1alpha1.SizeText(newest.Bytes), Timestamp: &at, Stored: newest.Stored}
+	}
+	if s.Report == nil || s.Report.History == nil {
+		r.SyncHistory = was.SyncHistory
+	} else {
+		r.SyncHistory = past(s.Report.History)
+	}
+	switch {
+	case s.Report == nil:
+		r.AutoRollback = was.AutoRollback
+	case s.Report.AutoRollback != nil:
+		r.AutoRollback = s.Report.AutoRollback.Commit.String()
 	}
 	r.Proposal = s.Proposal
 	if s.Report == nil && s.Proposal == nil {
@@ -99,13 +123,16 @@ func outcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s loop
 		started := metav1.NewTime(rep.Started.UTC().Truncate(time.Second))
 		r.Started, r.Duration = &started, rep.Duration.Round(time.Millisecond).String()
 		r.Files = v1alpha1.FileCounts{Added: count(rep.Files.Added), Modified: count(rep.Files.Modified),
-			Deleted: count(rep.Files.Deleted), Kept: count(rep.Files.Kept)}
-		r.Scan = scanned(rep)
+			Deleted: count(rep.Files.Deleted), Kept: count(rep.Files.Kept), Saved: count(rep.Files.Saved)}
+		r.Scan, r.Notes = scanned(rep), rep.Notes
 		if len(rep.Projects) > 0 {
 			r.Projects = rep.Projects
 		}
 	} else if rep.Err == nil && r.Phase == was.Phase && r.Reason == was.Reason && r.Commit == was.Commit && r.Target == was.Target {
 		r.Message = was.Message // an idle sync is not worth a new message
+	}
+	if rep.Phase == sync.Synced || rep.Phase == sync.Standby {
+		r.HandledForceSync = s.Of.ForceID
 	}
 	if len(s.Problems) > 0 {
 		return
@@ -115,9 +142,26 @@ func outcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s loop
 		r.HandledRequest = s.Of.RequestedAt
 	case v1alpha1.ClassWorking, v1alpha1.ClassRetry, v1alpha1.ClassNotInjected:
 	}
-	if rep.Phase == sync.Synced || rep.Phase == sync.Standby {
-		r.HandledForceSync = s.Of.ForceID
+}
+
+// past returns the history for the report, newest first. The audit record that it comes from is on the gateway's volume, so it may say
+// anything.
+func past(list []sync.Audit) []v1alpha1.SyncRecord {
+	var out []v1alpha1.SyncRecord
+	for _, a := range slices.Backward(list) {
+		r := v1alpha1.SyncRecord{
+			Timestamp: metav1.NewTime(a.Time.UTC().Truncate(time.Second)), Ref: clip(a.Ref, maxPastRef), Result: v1alpha1.Reason(clip(string(a.Reason), maxWord)),
+			FilesChanged: count(a.Files.Added + a.Files.Modified + a.Files.Deleted), ProjectsSynced: count(a.Projects), Duration: clip(a.Duration, 32),
+			SnapshotID: a.Snapshot,
+		}
+		if !a.Target.IsZero() {
+			r.Commit = a.Target.String()
+		}
+		if r.Valid() && len(out) < maxPast {
+			out = append(out, r)
+		}
 	}
+	return out
 }
 
 func scanned(rep *sync.Report) string {
@@ -146,13 +190,18 @@ func bound(r *v1alpha1.SyncReportStatus) {
 	r.Reason = v1alpha1.Reason(clip(string(r.Reason), maxWord))
 	r.Projects = list(r.Projects, maxProjects, maxProject)
 	r.Drift.Paths = list(r.Drift.Paths, maxPaths, maxPath)
+	r.Notes = list(r.Notes, maxNotes, maxNote)
 	r.Proposal = bounded(r.Proposal)
 	for size(r) > maxStatus {
-		switch p, d := len(r.Projects), len(r.Drift.Paths); {
+		switch p, d, h, n := len(r.Projects), len(r.Drift.Paths), len(r.SyncHistory), len(r.Notes); {
+		case h > 0:
+			r.SyncHistory = r.SyncHistory[:h-1]
 		case p > 0 && p >= d:
 			r.Projects = r.Projects[:p-1]
 		case d > 0:
 			r.Drift.Paths = r.Drift.Paths[:d-1]
+		case n > 0:
+			r.Notes = r.Notes[:n-1]
 		case len(r.Message) > 0:
 			r.Message = clip(r.Message, len(r.Message)/2)
 		case len(r.Scan) > 0:

@@ -102,7 +102,7 @@ func (r *reporter) scheduleRead() {
 type difference int
 
 const (
-	onlyTimes difference = iota // at most in timestamps
+	onlyTimes difference = iota // at most in timestamps and in the history
 	minor                       // in the messages, the drift, the counts of a proposal, or the result of a scan
 	major
 )
@@ -110,6 +110,7 @@ const (
 func compare(a, b *v1alpha1.SyncReportStatus) difference {
 	x, y := *a, *b
 	x.Started, y.Started, x.Duration, y.Duration = nil, nil, "", ""
+	x.SyncHistory, y.SyncHistory = nil, nil // it is written with what happened last
 	if equality.Semantic.DeepEqual(x, y) {
 		return onlyTimes
 	}

@@ -145,7 +145,7 @@ func TestLastSyncStaysReported(t *testing.T) {
 	one := plan.ID{1}
 	f.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: one, Ref: "main", RequestedAt: "1", ForceID: "f"}}}
 	did := &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "3 added", Commit: one, Target: one, Started: time.Now(),
-		Duration: time.Second, Files: sync.Counts{Added: 3}, Projects: []string{"p"}, Scans: []sync.ScanOutcome{{Kind: "projects", Duration: time.Second}}}
+		Duration: time.Second, Files: sync.Counts{Added: 3, Saved: 1}, Notes: []string{"the gateway must be restarted"}, Projects: []string{"p"}, Scans: []sync.ScanOutcome{{Kind: "projects", Duration: time.Second}}}
 	state := func(r *sync.Report) loop.State {
 		return loop.State{Phase: r.Phase, Reason: r.Reason, Message: r.Message, Commit: r.Commit, Report: r, Of: f.order}
 	}
@@ -154,6 +154,8 @@ func TestLastSyncStaysReported(t *testing.T) {
 	assert.Equal(t, "1", s.HandledRequest)
 	assert.Equal(t, "f", s.HandledForceSync)
 	assert.Equal(t, "projects in 1s", s.Scan)
+	assert.EqualValues(t, 1, s.Files.Saved)
+	assert.Equal(t, []string{"the gateway must be restarted"}, s.Notes)
 	again := f.composed(state(&sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "nothing to do", Commit: one, Target: one, Started: time.Now()}))
 	assert.Equal(t, onlyTimes, compare(&s, &again))
 
@@ -168,6 +170,7 @@ func TestLastSyncStaysReported(t *testing.T) {
 			assert.Equal(t, handled, s.HandledRequest == "2")
 			assert.Equal(t, "f", s.HandledForceSync, "only what is done is done")
 			assert.Equal(t, one.String(), s.Commit, "INV5")
+			assert.Equal(t, reason == v1alpha1.ReasonWaitingForGateway, len(s.Notes) > 0, "waiting for a gateway that starts is no outcome")
 		})
 	}
 }
@@ -177,9 +180,11 @@ func TestEveryRouteOnlyReads(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
 	a := p.start()
-	rows := map[string]bool{"GET /healthz": true, "GET /readyz": true, "GET /state": true, "GET /startupz": true}
+	rows := map[string][]int{"GET /healthz": {200}, "GET /readyz": {200, 503}, "GET /state": {200}, "GET /startupz": {200, 503},
+		"GET /state/audit": {200}, "GET /state/diffs/{id}": {404}}
 	for _, r := range a.follower.Routes() {
-		assert.True(t, rows[r.Pattern], "%s is not in the table", r.Pattern)
+		codes, ok := rows[r.Pattern]
+		assert.True(t, ok, "%s is not in the table", r.Pattern)
 		delete(rows, r.Pattern)
 		_, path, _ := strings.Cut(r.Pattern, " ")
 		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE"} {
@@ -189,7 +194,7 @@ func TestEveryRouteOnlyReads(t *testing.T) {
 				}
 			})
 		}
-		assert.Contains(t, []int{200, 503}, request(t, a, "GET", path, ""))
+		assert.Contains(t, codes, request(t, a, "GET", path, ""), path)
 	}
 	assert.Empty(t, rows, "routes that are not there")
 	assert.Equal(t, 404, request(t, a, "GET", "/debug/pprof/", ""))

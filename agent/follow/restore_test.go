@@ -1,6 +1,8 @@
 package follow
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -8,8 +10,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
 )
 
 // A snapshot is reported, restored on request, and held until another commit is the target.
@@ -37,12 +41,50 @@ func TestFollowerRestoresASnapshot(t *testing.T) {
 	assert.Equal(t, first, s.Commit)
 	assert.Equal(t, second, s.Target)
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
-	require.NoError(t, testutil.GatherAndCompare(p.agent.reg, strings.NewReader(`# HELP stoker_rollback_triggered_total Rollbacks: by a request for the whole fleet, which its lead counts, or by a snapshot of the gateway.
+	require.NoError(t, testutil.GatherAndCompare(p.agent.reg, strings.NewReader(`# HELP stoker_rollback_triggered_total Rollbacks: by a request for the whole fleet, which its lead counts, by a rollout for the gateways that it reached, by a snapshot of the gateway on request, or auto by the gateway itself.
 # TYPE stoker_rollback_triggered_total counter
+stoker_rollback_triggered_total{by="auto"} 0
+stoker_rollback_triggered_total{by="request"} 0
+stoker_rollback_triggered_total{by="rollout"} 0
 stoker_rollback_triggered_total{by="snapshot"} 1
 `), "stoker_rollback_triggered_total"))
 
 	third := w.commit("three")
 	w.lead(at(third), func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
 	p.synced(third, "three")
+}
+
+// F21: the history of a gateway is in its report, and outlives the pod. The record that it comes from may say anything.
+func TestReportedHistory(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+	second := w.commit("two")
+	w.lead(at(second))
+	p.synced(second, "two")
+	s := p.await("both syncs", func(s v1alpha1.SyncReportStatus) bool { return len(s.SyncHistory) == 2 })
+	is := s.SyncHistory[0]
+	assert.Equal(t, second, is.Commit)
+	assert.Equal(t, s.LastSnapshot.ID, is.SnapshotID)
+	assert.Equal(t, v1alpha1.ReasonSynced, is.Result)
+	assert.Positive(t, is.FilesChanged)
+	assert.NotEmpty(t, is.Duration)
+	assert.False(t, is.Timestamp.IsZero())
+	assert.Empty(t, s.SyncHistory[1].SnapshotID, "there was nothing before")
+	p.agent.end()
+
+	record := filepath.Join(p.data, ".stoker", "audit.jsonl")
+	raw, err := os.ReadFile(record)
+	require.NoError(t, err)
+	hostile := `{"schema":1,"gateway":"line-0","time":"0001-01-01T00:00:00Z","reason":"Synced"}` + "\n" + `{"schema":1,"gateway":"line-7"}` + "\nno JSON\n"
+	require.NoError(t, os.WriteFile(record, append(raw, hostile...), 0o600))
+	require.NoError(t, kube.SyncReports(w.clients.Dynamic, w.ns).Delete(t.Context(), "line-0", metav1.DeleteOptions{}))
+	p.recreate()
+	p.start()
+	again := p.await("the same history", func(s v1alpha1.SyncReportStatus) bool { return len(s.SyncHistory) > 0 })
+	assert.Equal(t, s.SyncHistory, again.SyncHistory)
 }

@@ -13,6 +13,7 @@ import (
 
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/storage"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
@@ -26,9 +27,11 @@ type spec struct {
 	gs    *v1alpha1.GatewaySync
 	owner types.UID // that the target named when it was read
 	epoch int       // as suspect was then
-	// ref, commit, force, confirmed, propose and restore are what it was found to ask for. If the target says something else, it is read again.
-	ref, force, confirmed, propose, restore string
-	commit                                  plan.ID
+	// ref, commit, force, confirmed, propose, restore and again (retry) are what it was found to ask for. If the target says something else, it is read again.
+	ref, force, confirmed, propose, restore, again string
+	commit                                         plan.ID
+	rollback                                       bool // it asked for a rollback
+	request                                        sync.Request
 
 	of          *v1alpha1.GatewaySync // that the connections were made for
 	connections sync.Connections
@@ -42,11 +45,11 @@ type spec struct {
 
 // asked is the part of an instruction that the result depends on.
 type asked struct {
-	generation                              int64
-	ref, force, confirmed, propose, restore string
-	commit                                  plan.ID
-	owner                                   types.UID
-	problem                                 problem
+	generation                                     int64
+	ref, force, confirmed, propose, restore, again string
+	commit                                         plan.ID
+	owner                                          types.UID
+	problem                                        problem
 }
 
 var errGone = errors.New("the GatewaySync is gone")
@@ -71,7 +74,7 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 	if in.Generation == 0 { // the target will say when there is something to read
 		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", f.GatewaySync)
 	}
-	this := asked{in.Generation, in.Ref, in.ForceID, in.ConfirmDeletion, in.Propose, in.Restore, in.Commit, in.owner, in.problem}
+	this := asked{in.Generation, in.Ref, in.ForceID, in.ConfirmDeletion, in.Propose, in.Restore, in.Retry, in.Commit, in.owner, in.problem}
 	if s.err != nil && s.asked == this && !poked && (s.retry.IsZero() || f.Now().Before(s.retry)) {
 		s.due = s.retry
 		return nil, s.err
@@ -120,7 +123,8 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 	if err != nil {
 		return nil, err
 	}
-	s.failures = 0
+	s.failures, s.rollback = 0, gs.RequestedUnless() != ""
+	s.request = sync.Request{By: gs.RequestedBy(), For: gs.Annotations[v1alpha1.AnnotationRequestedFor], At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 	// Requests in annotations come through the target; this copy becomes stale.
 	delete(gs.Annotations, v1alpha1.AnnotationPaused)
 	if was := s.gs; was != nil && was.UID == gs.UID && was.Generation == gs.Generation && equality.Semantic.DeepEqual(&was.Spec, &gs.Spec) {
@@ -133,7 +137,8 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 
 // believe records what the GatewaySync is known to ask for.
 func (s *spec) believe(in *instruction) {
-	s.ref, s.commit, s.force, s.confirmed, s.propose, s.restore = in.Ref, in.Commit, in.ForceID, in.ConfirmDeletion, in.Propose, in.Restore
+	s.ref, s.commit, s.force, s.confirmed = in.Ref, in.Commit, in.ForceID, in.ConfirmDeletion
+	s.propose, s.restore, s.again = in.Propose, in.Restore, in.Retry
 }
 
 // vouches reports whether the GatewaySync is known to ask for what a target says. Commits of spec.git.ref are many, and git
@@ -141,7 +146,7 @@ func (s *spec) believe(in *instruction) {
 func (s *spec) vouches(in *instruction) bool {
 	return (in.Ref == "" || in.Ref == s.gs.Spec.Git.Ref || in.Ref == s.ref && in.Commit == s.commit) && (in.ForceID == "" || in.ForceID == s.force) &&
 		(in.ConfirmDeletion == "" || in.ConfirmDeletion == s.confirmed) && (in.Propose == "" || in.Propose == s.propose) &&
-		(in.Restore == "" || in.Restore == s.restore)
+		(in.Restore == "" || in.Restore == s.restore) && (in.Retry == "" || in.Retry == s.again)
 }
 
 // lasts reports whether the GatewaySync has been unreadable for longer than moment.
@@ -155,6 +160,9 @@ func (s *spec) connect(f *Follower, gs *v1alpha1.GatewaySync) error {
 	made, err := connect.New(&gs.Spec, gatewayURL(&gs.Spec.Gateway, f.Port, f.TLS), f.Secrets, f.Remote, f.Log)
 	if err != nil {
 		return err
+	}
+	if made.Storage, err = storage.New(&gs.Spec, f.Secrets); err != nil {
+		return errors.Join(err, made.Remote.Close())
 	}
 	if s.of != nil {
 		_ = s.connections.Remote.Close() // only closes connections

@@ -40,6 +40,8 @@ type Config struct {
 	PollInterval time.Duration
 	// ScanTimeout bounds one scan from its POST to its end. Default 2 min.
 	ScanTimeout time.Duration
+	// BackupStall is how long the gateway may take to begin a backup, and to send more of it. Default 5 min.
+	BackupStall time.Duration
 	// LockWait is how long the gateway may wait for a scan lock. Whole seconds; default 10 s, which is the gateway's
 	// own default [SPEC].
 	LockWait time.Duration
@@ -81,6 +83,7 @@ func New(cfg Config) (*Client, error) {
 	cfg.Timeout = orDefault(cfg.Timeout, 10*time.Second)
 	cfg.PollInterval = orDefault(cfg.PollInterval, 250*time.Millisecond)
 	cfg.ScanTimeout = orDefault(cfg.ScanTimeout, 2*time.Minute)
+	cfg.BackupStall = orDefault(cfg.BackupStall, 5*time.Minute)
 	cfg.LockWait = orDefault(cfg.LockWait, 10*time.Second)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

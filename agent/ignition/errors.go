@@ -48,6 +48,13 @@ func (e *StatusError) Is(target error) bool {
 	return target == ErrNotFound && e.Status == http.StatusNotFound
 }
 
+// Refused reports whether an error is the gateway's answer that it does not carry out the request (4xx), such as for a scan lock that another
+// client holds.
+func Refused(err error) bool {
+	s, ok := errors.AsType[*StatusError](err)
+	return ok && s.Status >= 400 && s.Status < 500
+}
+
 // refused returns an error with advice for a response that is not a success. Only the status decides: bodies are HTML
 // for some routes and JSON for others [LIVE 8.3.6], and only add detail.
 func (c *Client) refused(ctx context.Context, r call, got answer, key secret.String) error {

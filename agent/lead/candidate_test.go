@@ -79,7 +79,7 @@ func (s *site) leads() string {
 		}
 		holder = t.Spec.Lead.Holder
 		return holder != ""
-	}, tenfold, 10*time.Millisecond, "nobody leads")
+	}, tenfold, 10*time.Millisecond, "no agent leads")
 	return holder
 }
 
@@ -116,6 +116,7 @@ type wire struct {
 	cut     bool
 	frozen  chan struct{}
 	failing map[string]int // requests to answer with 500 → remaining failures
+	mute    map[string]int // requests that are carried out without an answer → remaining ones
 	ahead   time.Duration  // offset of the API server's clock
 }
 
@@ -138,6 +139,10 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	if fails {
 		w.failing[what]--
 	}
+	mute := w.mute[what] > 0
+	if mute {
+		w.mute[what]--
+	}
 	w.mu.Unlock()
 	if frozen != nil {
 		<-frozen
@@ -153,6 +158,10 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		return answer.Result(), nil
 	}
 	answer, err := w.next.RoundTrip(r)
+	if err == nil && mute {
+		_ = answer.Body.Close()
+		return nil, errors.New("the answer is lost")
+	}
 	if err == nil {
 		answer.Header.Set("Date", time.Now().Add(w.ahead).UTC().Format(http.TimeFormat))
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/metrics"
 )
 
 // The lead checks deadlines against times that the previous lead wrote, whose node may have another clock.
@@ -49,6 +50,8 @@ type unmeasured struct{}
 
 func (unmeasured) Turn(string, string, time.Duration) {}
 func (unmeasured) Resolved(string, time.Duration)     {}
-func (unmeasured) Set(int, int)                       {}
+func (unmeasured) Set(metrics.FleetState)             {}
+func (unmeasured) Converged(time.Duration)            {}
+func (unmeasured) Elected()                           {}
 func (unmeasured) Clear()                             {}
 func (unmeasured) RolledBack(string)                  {}

@@ -150,10 +150,10 @@ func TestAnAgentThatCannotLeadDoesNotCampaign(t *testing.T) {
 	})
 	require.Eventually(t, func() bool { return strings.Contains(said.String(), "this agent cannot lead") }, tenfold, 10*time.Millisecond)
 	_, err := s.targets().Get(t.Context(), "site")
-	require.Error(t, err, "nobody leads")
+	require.Error(t, err, "no agent leads")
 	requests := without.wire.total()
 	time.Sleep(3 * time.Second)
-	assert.Equal(t, requests, without.wire.total(), "and nobody asks")
+	assert.Equal(t, requests, without.wire.total(), "and no agent asks")
 	with := s.candidate("gw-1")
 	assert.Equal(t, with.Identity(), s.leads())
 }

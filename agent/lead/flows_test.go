@@ -136,7 +136,7 @@ func TestARollbackHoldsUntilTheBranchMovesOn(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	assert.Equal(t, s.first, s.target().Commit)
 	n, err := testutil.GatherAndCount(c.reg, "stoker_rollback_triggered_total")
-	assert.Equal(t, []any{1, nil}, []any{n, err})
+	assert.Equal(t, []any{4, nil}, []any{n, err}, "one for each cause that counts from the start")
 	good := s.Commit("good")
 	assert.Equal(t, "main", s.untilTarget(good).Ref)
 	s.Git("update-ref", "refs/heads/main", bad)

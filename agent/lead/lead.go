@@ -27,6 +27,7 @@ import (
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -36,10 +37,14 @@ type Metrics interface {
 	Turn(loop, result string, d time.Duration)
 	// Resolved records a poll of git; result is a reason.
 	Resolved(result string, d time.Duration)
-	// RolledBack counts a rollback; by is "request".
+	// RolledBack counts a rollback; by is "request" or "rollout".
 	RolledBack(by string)
-	// Set records the number of gateways and how many are synced. Clear removes both when the agent stops leading.
-	Set(discovered, synced int)
+	// Elected counts that the agent begins to lead.
+	Elected()
+	// Set records the state of the fleet. Converged records how long it took until all gateways ran a new target. Clear removes
+	// both when the agent stops leading.
+	Set(metrics.FleetState)
+	Converged(d time.Duration)
 	Clear()
 }
 
@@ -456,6 +461,7 @@ func (l *Lead) lead(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.I
 	term := l.lock.spec().Lead.Transitions
 	log := l.Log.With("term", term)
 	log.Info("leading", "gatewaysync", l.GatewaySync)
+	l.Metrics.Elected()
 	l.events.send(gs, status.Event{Reason: v1alpha1.EventLeadElected, Note: fmt.Sprintf("the agent of pod %s leads", l.Pod)})
 	err := l.serve(ctx, gs, syncs, changed, log)
 	switch {

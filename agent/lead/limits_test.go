@@ -76,7 +76,7 @@ func TestTakeoverOfAnyAdmittedSyncTarget(t *testing.T) {
 	at, micro := metav1.NewTime(noon), metav1.NewMicroTime(noon)
 	target := &v1alpha1.SyncTarget{ObjectMeta: metav1.ObjectMeta{Name: "site", Namespace: s.ns, OwnerReferences: []metav1.OwnerReference{{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: "site", UID: gs.UID}}},
-		Spec: v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 3, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA, ResolvedAt: &at,
+		Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1, Revision: 3, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA, ResolvedAt: &at,
 			RequestedAt: "1", ForceSync: "2", Propose: "gw-0 3", Problem: &v1alpha1.TargetProblem{Generation: 1, Reason: v1alpha1.ReasonAuthFailed, Message: "m"},
 			Lead: v1alpha1.LeadRecord{Holder: "other_1", Acquired: &micro, Renewed: &micro, DurationSeconds: 15, Transitions: 4}}}
 	_, err = s.targets().Create(t.Context(), target, metav1.CreateOptions{})
@@ -95,7 +95,7 @@ func TestTakeoverOfAnyAdmittedSyncTarget(t *testing.T) {
 		}
 		assert.NoError(t, takeOver(t, l, gs, func() error {
 			return l.lock.write(t.Context(), func(spec *v1alpha1.SyncTargetSpec) {
-				update(spec, v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Generation: 1, Ref: "main", Commit: commitB}, 0)
+				update(spec, v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1, Generation: 1, Ref: "main", Commit: commitB}, 0)
 			})
 		}), c.Name)
 		is, err := s.targets().Get(t.Context(), "site")

@@ -118,7 +118,7 @@ func (l *lock) refresh(ctx context.Context) error {
 		return err // if it was deleted, the election creates it again
 	}
 	if lead := t.Spec.Lead; lead.Holder != l.identity || lead.Transitions != l.term {
-		return l.lose(fmt.Errorf("%w: %s leads", errLost, or(lead.Holder, "nobody")))
+		return l.lose(fmt.Errorf("%w: %s leads", errLost, or(lead.Holder, "no agent")))
 	}
 	is := t.Spec.DeepCopy()
 	if is.Lead = l.base.Spec.Lead; !equality.Semantic.DeepEqual(*is, l.base.Spec) {
@@ -206,7 +206,7 @@ func (l *lock) adopt(t *v1alpha1.SyncTarget) {
 		if t.Spec.MinFormat > v1alpha1.TargetFormat {
 			t.Spec = v1alpha1.SyncTargetSpec{Revision: t.Spec.Revision}
 		}
-		t.Spec.Format, t.Spec.MinFormat = v1alpha1.TargetFormat, minFormat
+		t.Spec.Format, t.Spec.MinFormat = v1alpha1.TargetFormat, leastFormat(t.Spec.Rollout)
 		return
 	}
 	t.OwnerReferences = []metav1.OwnerReference{l.owner}
@@ -272,7 +272,7 @@ func (l *lock) write(ctx context.Context, change func(*v1alpha1.SyncTargetSpec))
 		t := l.base.DeepCopy()
 		change(&t.Spec)
 		t.Spec.Lead = l.base.Spec.Lead
-		t.Spec.Format, t.Spec.MinFormat = v1alpha1.TargetFormat, minFormat
+		t.Spec.Format, t.Spec.MinFormat = v1alpha1.TargetFormat, leastFormat(t.Spec.Rollout)
 		if equality.Semantic.DeepEqual(t.Spec, l.base.Spec) {
 			return nil
 		}
@@ -289,6 +289,16 @@ func (l *lock) write(ctx context.Context, change func(*v1alpha1.SyncTargetSpec))
 			return err
 		}
 	}
+}
+
+// read reads the target from the API server.
+func (l *lock) read(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.fresh(); err != nil {
+		return err
+	}
+	return l.refresh(ctx)
 }
 
 // fresh fails if the lock was not confirmed within renewDeadline, for example because the process was suspended.
@@ -331,8 +341,16 @@ func (l *lock) Identity() string { return l.identity }
 // Describe implements resourcelock.Interface.
 func (l *lock) Describe() string { return "SyncTarget " + l.name }
 
-// minFormat is the oldest format that can follow the targets that this version writes.
+// minFormat is the oldest format that can follow the targets that this version writes, unless a step of a rollout is not open.
 const minFormat int32 = 1
+
+// leastFormat returns the oldest format that can follow a target with this rollout.
+func leastFormat(r *v1alpha1.TargetRollout) int32 {
+	if r != nil && (r.Open < r.Steps || r.Back) {
+		return v1alpha1.FormatRollout
+	}
+	return minFormat
+}
 
 // leadRecord converts an election record. The number of transitions wraps to 0 after 31 bits, because terms are only compared
 // for equality.

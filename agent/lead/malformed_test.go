@@ -22,7 +22,7 @@ func lax(t *testing.T) *kubetest.Cluster {
 	cluster := kubetest.Control(t, kubetest.WithoutKinds())
 	files, err := filepath.Glob("../../charts/stoker/files/crds/stoker.io_*.yaml")
 	require.NoError(t, err)
-	require.Len(t, files, 3)
+	require.Len(t, files, 4)
 	dir := t.TempDir()
 	for _, file := range files {
 		data, err := os.ReadFile(file)

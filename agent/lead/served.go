@@ -198,6 +198,8 @@ func (s *served) writeTarget(ctx context.Context, change func(*v1alpha1.SyncTarg
 	return s.lock.write(ctx, change)
 }
 
+func (s *served) readTarget(ctx context.Context) error { return s.lock.read(ctx) }
+
 func (s *served) writeStatus(ctx context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error) {
 	patch, err := kube.StatusPatch(gs, change)
 	if err != nil {

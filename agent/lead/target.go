@@ -1,6 +1,8 @@
 package lead
 
 import (
+	"context"
+
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"stoker.io/stoker/agent/repo"
@@ -36,22 +38,53 @@ func unresolved(want *v1alpha1.SyncTargetSpec, gs *v1alpha1.GatewaySync, invalid
 	}
 }
 
+// unsure is a write of the target whose answer was lost: the API server may have carried it out.
+type unsure struct {
+	sent    v1alpha1.SyncTargetSpec
+	written func() // records that it was carried out
+}
+
+// settle finds out whether the last write was carried out if its answer was lost. Before that, nothing is decided: a decision from what was
+// published before could differ by now, and would begin a rollout a second time or continue an aborted one.
+func (t *term) settle(ctx context.Context) error {
+	last := t.unsure
+	if last == nil {
+		return nil
+	}
+	if err := t.readTarget(ctx); err != nil {
+		return err
+	}
+	t.unsure = nil
+	is := t.target()
+	if is.Lead = last.sent.Lead; equality.Semantic.DeepEqual(is, last.sent) {
+		last.written()
+	}
+	return nil
+}
+
 // maxRevision is far above any real revision, and far below an overflow.
 const maxRevision = 1 << 53
 
 // update sets s to want except for the lock. A change that syncs depend on gets a new revision. A change of the problem or of propose
-// alone gets none, so that all reports stay current.
+// alone gets none, so that all reports stay current. Nor does an opened step of a rollout, or an approval: only the gateways that wait act.
 func update(s *v1alpha1.SyncTargetSpec, want v1alpha1.SyncTargetSpec, least int64) {
 	was := *s
 	*s = want
 	s.Lead, s.Revision = was.Lead, was.Revision
 	same := was
-	same.Problem, same.Propose = s.Problem, s.Propose
-	if equality.Semantic.DeepEqual(same, *s) {
-		return
+	same.Problem, same.Propose, same.MinFormat, same.WindowApproved = s.Problem, s.Propose, s.MinFormat, s.WindowApproved
+	if was.Rollout == nil || s.Rollout == nil || was.Rollout.Back == s.Rollout.Back && s.Rollout.Revision != 0 {
+		same.Rollout = s.Rollout
 	}
-	if s.Revision = max(was.Revision, least) + 1; s.Revision < 1 || s.Revision > maxRevision {
-		s.Revision = 1
+	if !equality.Semantic.DeepEqual(same, *s) {
+		if s.Revision = max(was.Revision, least) + 1; s.Revision < 1 || s.Revision > maxRevision {
+			s.Revision = 1
+		}
+	}
+	if s.Rollout != nil && s.Rollout.Revision == 0 {
+		r := *s.Rollout
+		r.Revision = s.Revision
+		s.Rollout = &r
 	}
 }
 

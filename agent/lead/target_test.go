@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -33,17 +35,20 @@ func TestRevisionCounts(t *testing.T) {
 		func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" },
 		func(s *v1alpha1.SyncTargetSpec) { s.ConfirmDeletion = "0123456" },
 		func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "now" },
+		func(s *v1alpha1.SyncTargetSpec) { s.Retry = commitA + " now" },
 		func(s *v1alpha1.SyncTargetSpec) { s.Paused = true },
 	} {
 		assert.EqualValues(t, i+1, tell(change), "change %d", i)
 	}
-	assert.EqualValues(t, 9, tell(func(*v1alpha1.SyncTargetSpec) {}), "nothing changed")
-	assert.EqualValues(t, 9, tell(func(s *v1alpha1.SyncTargetSpec) {
+	assert.EqualValues(t, 10, tell(func(*v1alpha1.SyncTargetSpec) {}), "nothing changed")
+	assert.EqualValues(t, 10, tell(func(s *v1alpha1.SyncTargetSpec) {
 		s.Problem = &v1alpha1.TargetProblem{Reason: v1alpha1.ReasonAuthFailed}
 	}))
 	assert.NotNil(t, s.Problem)
-	assert.EqualValues(t, 9, tell(func(s *v1alpha1.SyncTargetSpec) { s.Propose = "gw-0 now" }), "no report becomes outdated by a proposal")
+	assert.EqualValues(t, 10, tell(func(s *v1alpha1.SyncTargetSpec) { s.Propose = "gw-0 now" }), "no report becomes outdated by a proposal")
 	assert.Equal(t, "gw-0 now", s.Propose)
+	assert.EqualValues(t, 10, tell(func(s *v1alpha1.SyncTargetSpec) { s.WindowApproved = true }), "nor by an approval")
+	assert.True(t, s.WindowApproved)
 	assert.Equal(t, v1alpha1.LeadRecord{Holder: "gw-0", Transitions: 3}, s.Lead, "the lock is not its to write")
 
 	for _, odd := range []int64{math.MaxInt64, math.MinInt64, maxRevision} {
@@ -52,6 +57,28 @@ func TestRevisionCounts(t *testing.T) {
 			assert.EqualValues(t, 1, tell(func(s *v1alpha1.SyncTargetSpec) { s.Generation++ }), "the API would not take the next one")
 		})
 	}
+}
+
+// An approval of another commit does not count, and without windows there is nothing to approve.
+func TestTargetCarriesWindowApproval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaper(t, 1)
+		p.lead(func() {
+			approved := func(value string) bool {
+				p.change(func(gs *v1alpha1.GatewaySync) { gs.Annotations = map[string]string{v1alpha1.AnnotationApproved: value} })
+				time.Sleep(5 * time.Second)
+				synctest.Wait()
+				return p.target().WindowApproved
+			}
+			assert.False(t, approved("window@"+commitA))
+			p.change(func(gs *v1alpha1.GatewaySync) {
+				gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h"}}}
+			})
+			assert.False(t, approved("window@"+commitB))
+			assert.True(t, approved("window@"+commitA))
+			assert.False(t, approved(""))
+		})
+	})
 }
 
 func TestRecreatedTargetContinuesRevision(t *testing.T) {

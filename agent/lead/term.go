@@ -34,6 +34,8 @@ type fleet interface {
 	// target returns the last published target.
 	target() v1alpha1.SyncTargetSpec
 	writeTarget(ctx context.Context, change func(*v1alpha1.SyncTargetSpec)) error
+	// readTarget reads what is published, so that target returns it. It fails with errLost if we do not lead any more.
+	readTarget(ctx context.Context) error
 	// writeStatus changes the status of gs, if it was not written since it was seen and we still lead.
 	writeStatus(ctx context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error)
 	tell(gs *v1alpha1.GatewaySync, events []status.Event)
@@ -70,10 +72,13 @@ type term struct {
 	owed     bool                  // something may have changed since the last summary
 	again    time.Time             // when the summary changes by itself
 	retry    time.Time             // when to write the target again
+	unsure   *unsure               // the last write of the target, if its answer was lost; else nil
 	failed   int                   // failed status writes in a row
 	refused  string                // the version whose write caused a conflict
 	refusals int                   // how often it did
 	said     string                // the last problem that was logged
+	begun    time.Time             // when the target was set or requested; zero if an earlier lead set it
+	rolling  rolling               // how far the rollout of the target is
 
 	// peers are the pods that existed when this agent first lacked a credential.
 	peers map[types.UID]bool
@@ -93,6 +98,7 @@ func (t *term) run(ctx context.Context) error {
 	defer t.looking.Wait()
 	defer cancel()
 	defer t.metrics.Clear()
+	t.rolling.results = make(chan probe, 1)
 	for {
 		pause, err := t.iterate(ctx)
 		if err != nil {
@@ -106,6 +112,8 @@ func (t *term) run(ctx context.Context) error {
 		case <-t.changed():
 		case f := <-t.looks:
 			t.took(f)
+		case p := <-t.rolling.results:
+			t.rolling.probed(p, t.now())
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -164,7 +172,7 @@ const idle = time.Hour
 func (t *term) pause(q question) time.Duration {
 	now := t.now()
 	pause := idle
-	due := []time.Time{t.again, t.retry}
+	due := []time.Time{t.again, t.retry, t.rolling.due}
 	if q != (question{}) {
 		due = append(due, t.turns.next(q, now))
 	}
@@ -195,14 +203,18 @@ func (t *term) view() (*v1alpha1.GatewaySync, error) {
 // publish writes the target if it changed.
 func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref status.Ref) error {
 	t.retry = time.Time{}
+	if err := t.settle(ctx); err != nil {
+		return t.writeLater(ctx, err)
+	}
 	is := t.target()
 	want := is
-	want.Format, want.MinFormat = v1alpha1.TargetFormat, minFormat
+	want.Format = v1alpha1.TargetFormat
 	want.Paused = gs.Paused()
 	want.ForceSync = status.Cut(gs.ForceSync(), 256)
 	want.ConfirmDeletion = gs.ConfirmedDeletion()
 	want.Propose = gs.Propose()
 	want.Restore = gs.Restore()
+	want.Retry = gs.Retry()
 	if r := t.resolved; r.commit != "" && r.ref == ref.Desired.Ref && r.git == gitOf(gs) && ref.Desired.CheckCommit(r.commit) == nil {
 		want.Generation, want.Ref, want.Commit, want.RefName = gs.Generation, r.ref, r.commit, r.name
 		if len(r.name) > 255 || !strings.HasPrefix(r.name, "refs/heads/") && !strings.HasPrefix(r.name, "refs/tags/") {
@@ -216,22 +228,46 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	} else {
 		unresolved(&want, gs, invalid, ref)
 	}
+	roll := t.roll(ctx, gs, invalid, ref, is, &want)
+	want.MinFormat, want.WindowApproved = leastFormat(want.Rollout), gs.WindowApproved(want.Commit)
 	if equality.Semantic.DeepEqual(is, want) {
+		t.rolling.wrote(roll, is)
 		return nil
 	}
 	if is.Revision == 0 {
 		reports, _ := t.reports()
 		is.Revision = reported(reports)
 	}
-	err := t.writeTarget(ctx, func(s *v1alpha1.SyncTargetSpec) { update(s, want, is.Revision) })
-	switch {
-	case err == nil:
+	written := func() {
 		if want.Commit != is.Commit && ref.Desired.Override && gs.RequestedUnless() != "" {
 			t.metrics.RolledBack("request")
 		}
-		t.log.Info("the target is written", "ref", want.Ref, "commit", want.Commit, "generation", want.Generation, "paused", want.Paused)
-		return nil
-	case errors.Is(err, errLost), ctx.Err() != nil:
+		if want.Commit != is.Commit || want.Ref != is.Ref {
+			t.begun = begun(is, want)
+		}
+		if r := want.Rollout; r != nil && r.Back && (is.Rollout == nil || !is.Rollout.Back) {
+			t.metrics.RolledBack("rollout")
+		}
+		t.rolling.wrote(roll, t.target())
+		t.log.Info("the target is written", "ref", want.Ref, "commit", want.Commit, "generation", want.Generation, "paused", want.Paused,
+			"requestedAt", want.RequestedAt, "restore", want.Restore, "retry", want.Retry, "forceSync", want.ForceSync)
+	}
+	var sent v1alpha1.SyncTargetSpec
+	err := t.writeTarget(ctx, func(s *v1alpha1.SyncTargetSpec) {
+		update(s, want, is.Revision)
+		sent = *s.DeepCopy()
+	})
+	if err != nil {
+		t.unsure = &unsure{sent, written}
+		return t.writeLater(ctx, err)
+	}
+	written()
+	return nil
+}
+
+// writeLater schedules the next try to write the target, unless the term is over.
+func (t *term) writeLater(ctx context.Context, err error) error {
+	if errors.Is(err, errLost) || ctx.Err() != nil {
 		return err
 	}
 	t.complain("the target cannot be written; trying again", err)
@@ -255,14 +291,14 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	}
 	reports, unreadable := t.reports()
 	stamp := t.stamp()
-	sum := status.Summarise(status.Seen{GatewaySync: gs, Invalid: invalid, Flawed: flawed, Ref: ref, Target: t.target(), Reports: reports, Unreadable: unreadable,
+	sum := status.Summarise(status.Seen{GatewaySync: gs, Invalid: invalid, Flawed: flawed, Ref: ref, Target: t.target(), Rollout: t.rolling.status(gs), Reports: reports, Unreadable: unreadable,
 		Pods: t.pods(), Sole: t.sole(ctx), Now: stamp})
 	again := confirm(&sum.Status, stamp)
 	if !sum.Again.IsZero() && sum.Again.Before(again) {
 		again = sum.Again
 	}
 	t.again, t.statusAt = now.Add(again.Sub(stamp)), now.Add(minSummary)
-	t.metrics.Set(sum.Discovered, sum.Synced)
+	t.metrics.Set(fleetState(sum, t.target()))
 	ready := meta.FindStatusCondition(sum.Status.Conditions, v1alpha1.ConditionReady)
 	t.metrics.Turn("lead", string(v1alpha1.Reason(ready.Reason).Class()), t.now().Sub(now))
 	change, err := kube.StatusDifference(&gs.Status, &sum.Status)
@@ -275,6 +311,7 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	case err == nil:
 		t.owed = false
 		t.wrote(gs, is, ready)
+		t.converged(gs.Status.LastGood, is.Status.LastGood)
 		t.tell(is, sum.Events)
 		t.statusAt, t.failed, t.said = t.now().Add(minStatus), 0, ""
 		return nil

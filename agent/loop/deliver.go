@@ -115,6 +115,9 @@ func (l *Loop) note(o *Order, r *sync.Report) {
 	} else {
 		l.sync.failures++
 		l.sync.due = l.Now().Add(backoff.After(class, l.sync.failures, l.period()))
+		if at := r.Again; !at.IsZero() && at.Before(l.sync.due) {
+			l.sync.due = at
+		}
 	}
 	l.announce(previous, r)
 }
@@ -150,7 +153,8 @@ func (l *Loop) announce(previous, r *sync.Report) {
 	}
 	l.Log.Log(context.Background(), level, "sync", "phase", r.Phase, "reason", r.Reason, "message", r.Message, "ref", r.Ref,
 		"commit", r.Commit.String(), "target", r.Target.String(), "duration", r.Duration.String(),
-		"added", r.Files.Added, "modified", r.Files.Modified, "deleted", r.Files.Deleted, "saved", r.Files.Saved)
+		"added", r.Files.Added, "modified", r.Files.Modified, "deleted", r.Files.Deleted, "saved", r.Files.Saved,
+		"requestedAt", l.sync.of.RequestedAt, "restore", l.sync.of.Restore, "retry", l.sync.of.Retry)
 	for _, n := range r.Notes {
 		l.Log.Warn("sync note", "note", n)
 	}
@@ -158,7 +162,11 @@ func (l *Loop) announce(previous, r *sync.Report) {
 
 func (l *Loop) record(r *sync.Report) {
 	l.Metrics.Synced(string(r.Reason), r.Duration, r.Phase == sync.Synced || r.Phase == sync.Standby, l.Now())
-	if r.Reason == v1alpha1.ReasonRolledBack && r.Wrote() {
+	switch {
+	case !r.Wrote():
+	case r.AutoRollback != nil:
+		l.Metrics.RolledBack("auto")
+	case r.Reason == v1alpha1.ReasonRolledBack:
 		l.Metrics.RolledBack("snapshot")
 	}
 	if r.Fetch.Kind != "" {

@@ -83,8 +83,8 @@ func (l *Loop) compare(ctx context.Context) bool {
 		return false
 	}
 	l.Metrics.Drift(d.Files)
-	if n, err := l.Engine.LostAndFound(); err == nil {
-		l.Metrics.LostAndFound(n)
+	if n, limit, err := l.Engine.LostAndFound(); err == nil {
+		l.Metrics.LostAndFound(n, limit)
 	}
 	if l.drift.last == nil || l.drift.last.Files != d.Files {
 		if d.Files > 0 {

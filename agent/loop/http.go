@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/sync"
 )
 
@@ -22,7 +23,7 @@ type Route struct {
 // Routes returns /healthz, /readyz and /state. They only read the Loop's state: they contact neither git nor the
 // gateway, and reveal no file contents or secrets.
 func (l *Loop) Routes() []Route {
-	return []Route{{"GET /healthz", l.healthz}, {"GET /readyz", l.readyz}, {"GET /state", l.serveState}}
+	return []Route{{"GET /healthz", l.healthz}, {"GET /readyz", l.readyz}, {"GET /state", l.serveState}, {"GET /state/audit", l.serveAudit}, {"GET /state/diffs/{id}", l.serveDiff}}
 }
 
 // Handler serves routes.
@@ -48,6 +49,31 @@ func (l *Loop) readyz(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	fmt.Fprintln(w, s.Line())
+}
+
+// serveAudit serves the audit record as it is on the data volume.
+func (l *Loop) serveAudit(w http.ResponseWriter, _ *http.Request) {
+	b, err := disk.ReadAudit(l.Engine.DataDir)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "application/jsonl")
+	_, _ = w.Write(b) // the client may be gone
+}
+
+// serveDiff serves the report of what a sync changed, as it is on the data volume.
+func (l *Loop) serveDiff(w http.ResponseWriter, r *http.Request) {
+	b, err := disk.ReadDiff(l.Engine.DataDir, r.PathValue("id"))
+	switch {
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	case b == nil:
+		http.NotFound(w, r)
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(b) // the client may be gone
+	}
 }
 
 func (l *Loop) serveState(w http.ResponseWriter, _ *http.Request) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/propose"
 	"stoker.io/stoker/agent/sync"
@@ -76,6 +77,9 @@ type Loop struct {
 	sync  attempt
 	drift driftCheck
 	back  back
+	// uploads copies snapshots to object storage.
+	uploads  *archive.Uploader
+	uploaded *sync.Report // the last one that the uploader heard of
 	// settled reports whether the data directory is open. onDisk is its commit at that time. taken is the Engine's
 	// number of the directory that sync and drift describe.
 	settled bool
@@ -99,6 +103,8 @@ func New(c Config) *Loop {
 	}
 	l := &Loop{Config: c}
 	l.back.init(l)
+	l.uploads = archive.NewUploader(c.Log)
+	l.uploads.Counted, l.uploads.Pending = c.Metrics.Uploaded, c.Metrics.NotUploaded
 	l.state.now = State{Version: c.Version, GatewayName: c.Gateway, Phase: sync.Pending, Reason: v1alpha1.ReasonProgressing, Message: "starting"}
 	return l
 }
@@ -108,6 +114,7 @@ func (l *Loop) Run(ctx context.Context, src Source) {
 	l.hints = newHints(l.Engine.DataDir, l.Log)
 	defer l.hints.Close()
 	defer l.back.proposer.Close()
+	defer l.uploads.Close()
 	poked := false
 	for {
 		pause := l.Turn(ctx, src, poked)
@@ -121,6 +128,8 @@ func (l *Loop) Run(ctx context.Context, src Source) {
 			case <-src.Changed():
 				poked, wait = true, false
 			case <-l.back.proposer.Done():
+				wait = false
+			case <-l.uploads.Done():
 				wait = false
 			case <-l.hints.moved:
 				l.hinted()
@@ -147,9 +156,21 @@ func (l *Loop) Turn(ctx context.Context, src Source, poked bool) time.Duration {
 	}
 	l.checkDrift(ctx)
 	l.propose(ctx)
+	l.upload(ctx)
 	l.publish()
-	l.Metrics.Turn(l.Name, string(l.State().Reason.Class()), l.Now().Sub(started))
+	l.measure(started)
 	return l.next()
+}
+
+func (l *Loop) measure(started time.Time) {
+	s := l.State()
+	l.Metrics.Turn(l.Name, string(s.Reason.Class()), l.Now().Sub(started))
+	l.Metrics.Profile(s.Profile)
+	if s.Phase == sync.Held {
+		l.Metrics.Held(s.Reason)
+	} else {
+		l.Metrics.Held("")
+	}
 }
 
 const minPause = 10 * time.Millisecond

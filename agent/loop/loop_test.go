@@ -41,7 +41,7 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 	assert.Less(t, pause, 3*time.Second, "it is tried again")
 
 	for name, wish := range map[string]Wish{
-		"nothing is known":      {Problems: []Problem{{v1alpha1.ReasonWaitingForLead, "nobody leads"}}},
+		"nothing is known":      {Problems: []Problem{{v1alpha1.ReasonWaitingForLead, "no agent leads"}}},
 		"the gateway is left":   {Order: src.wish.Order, Leave: true},
 		"no commit is known":    {Order: &Order{Task: sync.Task{Target: sync.Target{Ref: "main"}}}},
 		"it is paused, is held": {Order: src.wish.Order, Leave: true, Problems: []Problem{{v1alpha1.ReasonPodRestartNeeded, "too new"}}},

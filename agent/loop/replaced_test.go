@@ -175,12 +175,12 @@ func TestUnreadableFilesAreNotSynced(t *testing.T) {
 	assert.Contains(t, s.Message, denied.Error())
 	assert.Equal(t, d.second, s.Commit)
 	assert.Equal(t, v1alpha1.ReasonNoSpace, look(failure.New(v1alpha1.ReasonNoSpace, "no room")).Reason)
-	d.loop.wish.Problems = []Problem{{v1alpha1.ReasonWaitingForLead, "nobody leads"}}
+	d.loop.wish.Problems = []Problem{{v1alpha1.ReasonWaitingForLead, "no agent leads"}}
 	assert.Equal(t, v1alpha1.ReasonWaitingForLead, look(denied).Reason, "what keeps it from following is graver")
 	d.loop.wish.Problems = nil
 	assert.Equal(t, sync.Synced, look(nil).Phase)
 	assert.Equal(t, time.Hour, d.loop.drift.due.Sub(d.now))
-	assert.Equal(t, sync.Synced, look(denied).Phase, "it is counted anew")
+	assert.Equal(t, sync.Synced, look(denied).Phase, "it is counted again")
 }
 
 func TestEmptiedVolumeIsNotSynced(t *testing.T) {

@@ -35,7 +35,9 @@ type State struct {
 	Drift *disk.Drift `json:"drift,omitempty"`
 	// Proposal is where the proposal of the gateway's changes stands; nil if there is none.
 	Proposal *v1alpha1.Proposal `json:"proposal,omitempty"`
-	History  []Past             `json:"history,omitempty"` // newest first
+	// Snapshots are those on the data volume and in object storage, oldest first.
+	Snapshots []Snapshot `json:"snapshots,omitempty"`
+	History   []Past     `json:"history,omitempty"` // newest first
 	// Of is the order of Report, or nil before the first sync.
 	Of *Order `json:"-"`
 }
@@ -128,7 +130,7 @@ func (l *Loop) compose(previous State) State {
 		s.GatewaySync, s.Profile, s.Repo = o.GatewaySync, o.Profile.Profile, o.Repo
 		s.Ref, s.Target = o.Ref, o.Commit
 	}
-	s.Commit, s.Proposal = l.onDisk, l.back.shown
+	s.Commit, s.Proposal, s.Snapshots = l.onDisk, l.back.shown, l.snapshots()
 	if r := l.sync.report; r != nil {
 		s.Phase, s.Reason, s.Message, s.Commit, s.Report, s.Of = r.Phase, r.Reason, r.Message, r.Commit, r, l.sync.of
 		s.Plan = l.sync.plan
@@ -148,8 +150,11 @@ func (l *Loop) compose(previous State) State {
 	for _, p := range s.Problems {
 		// Never report Synced while the desired commit is unknown.
 		s.Phase, s.Reason, s.Message = sync.Error, p.Reason, p.Message
-		if p.Reason.Class() == v1alpha1.ClassWorking {
+		switch {
+		case p.Reason.Class() == v1alpha1.ClassWorking:
 			s.Phase = sync.Pending
+		case p.Reason == v1alpha1.ReasonGateClosed, p.Reason == v1alpha1.ReasonApprovalNeeded, p.Reason == v1alpha1.ReasonPaused:
+			s.Phase = sync.Held
 		}
 	}
 	return s

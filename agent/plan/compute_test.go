@@ -135,7 +135,7 @@ func TestDeletedProjectIsHeld(t *testing.T) {
 		require.NoError(t, err)
 		require.NotNil(t, c.Held)
 		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
-		assert.Equal(t, "4 files would be deleted (105 are ours), with them the whole of project line1: to approve it, run stoker sync NAME --confirm-deletion="+c.To.Short(),
+		assert.Equal(t, "4 files would be deleted (the agent owns 105), including all of project line1; to approve this, run stoker sync NAME --confirm-deletion="+c.To.Short(),
 			c.Held.Message)
 		assert.Len(t, c.Held.Paths, 4)
 		assert.Contains(t, c.String(), "held (MassDeletion): 4 files")
@@ -162,8 +162,8 @@ func TestDeletedProjectFileIsHeld(t *testing.T) {
 		require.NoError(t, err)
 		require.NotNil(t, c.Held)
 		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
-		assert.Contains(t, c.Held.Message, "the project.json, without which the gateway does not know a project, of p")
-		assert.NotContains(t, c.Held.Message, "whole of")
+		assert.Contains(t, c.Held.Message, "the project.json of p (the gateway ignores a project without it)")
+		assert.NotContains(t, c.Held.Message, "all of")
 		assert.Equal(t, 1, s.sync(after, mode, force).Counts().Deleted)
 	})
 }
@@ -209,7 +209,7 @@ func TestLostSourceIsHeld(t *testing.T) {
 		require.NoError(t, err)
 		require.NotNil(t, c.Held)
 		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
-		assert.Contains(t, c.Held.Message, "the commit has no config any more")
+		assert.Contains(t, c.Held.Message, "the commit no longer has config")
 		assert.Equal(t, 2, c.Counts().Deleted, "the plan says what would happen")
 	})
 }

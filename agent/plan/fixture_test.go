@@ -10,7 +10,8 @@ import (
 	"stoker.io/stoker/agent/plan/plantest"
 )
 
-// scene is a gateway, a repository and the agent between them. The repository's projects and config are mapped to the same paths.
+// scene has all inputs of a plan: a repository, a data directory and a manifest, all in memory. Its rules map the folders projects and config
+// of the repository to the same paths of the data directory.
 type scene struct {
 	t        *testing.T
 	objects  *plantest.Objects
@@ -57,6 +58,7 @@ func excludes(t *testing.T, patterns ...string) plan.Excludes {
 	return x
 }
 
+// desire commits files and returns the desired state of that commit.
 func (s *scene) desire(files plantest.Files) *plan.Desired {
 	s.t.Helper()
 	d, err := plan.Desire(s.objects, s.objects.Commit(files), s.rules)
@@ -64,6 +66,7 @@ func (s *scene) desire(files plantest.Files) *plan.Desired {
 	return d
 }
 
+// input returns the input of a plan for a commit of files.
 func (s *scene) input(files plantest.Files) plan.Input {
 	s.t.Helper()
 	d := s.desire(files)
@@ -72,7 +75,7 @@ func (s *scene) input(files plantest.Files) plan.Input {
 	}
 }
 
-// plan computes the changes without applying them.
+// plan computes the changes for a commit of files without applying them. with modifies the input.
 func (s *scene) plan(files plantest.Files, with ...func(*plan.Input)) (*plan.Changes, error) {
 	s.t.Helper()
 	in := s.input(files)
@@ -82,7 +85,7 @@ func (s *scene) plan(files plantest.Files, with ...func(*plan.Input)) (*plan.Cha
 	return plan.Compute(in)
 }
 
-// sync plans and applies a commit and returns the changes.
+// sync plans and applies a commit of files and returns the changes. with modifies the input.
 func (s *scene) sync(files plantest.Files, with ...func(*plan.Input)) *plan.Changes {
 	s.t.Helper()
 	in := s.input(files)
@@ -101,15 +104,16 @@ func (s *scene) sync(files plantest.Files, with ...func(*plan.Input)) *plan.Chan
 func (s *scene) has(path, content string) {
 	s.t.Helper()
 	got, ok := s.disk.Content(path)
-	assert.True(s.t, ok, "%s is not there", path)
+	assert.True(s.t, ok, "%s is missing", path)
 	assert.Equal(s.t, content, got, "%s", path)
 }
 
+// hasNot checks that nothing is at a path on disk.
 func (s *scene) hasNot(path string) {
 	s.t.Helper()
 	st, err := s.disk.Stat(path)
 	require.NoError(s.t, err)
-	assert.Equal(s.t, plan.Missing, st.Kind, "%s is there", path)
+	assert.Equal(s.t, plan.Missing, st.Kind, "%s exists", path)
 }
 
 // done returns the operation for each changed path.
@@ -132,7 +136,7 @@ func change(t *testing.T, c *plan.Changes, path string) plan.Change {
 	return plan.Change{}
 }
 
-// These functions modify the input of a plan.
+// Functions for the parameter with of plan and sync.
 func full(in *plan.Input)   { in.Previous = nil }
 func repair(in *plan.Input) { in.Repair = true }
 func verify(in *plan.Input) { in.Verify = true }
@@ -147,7 +151,7 @@ func text(pairs ...string) plantest.Files {
 	return files
 }
 
-// bothWays runs a test with incremental and with full plans, which must decide alike.
+// bothWays runs a test with incremental and with full plans, which must have the same result.
 func bothWays(t *testing.T, test func(t *testing.T, mode func(*plan.Input))) {
 	t.Run("incremental", func(t *testing.T) { test(t, nothing) })
 	t.Run("full", func(t *testing.T) { test(t, full) })

@@ -10,16 +10,18 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// A plan is a mass deletion if it deletes more than massFiles files and more than massPercent of the owned ones.
+// A plan is a mass deletion if it deletes more than massFiles files and more than massPercent of the owned files. massDeletion
+// also holds some plans that delete fewer.
 const (
 	massFiles   = 20
 	massPercent = 30
 )
 
-// heldPaths bounds Held.Paths.
+// heldPaths is the maximum number of paths in Held.Paths.
 const heldPaths = 10
 
-// settleDirs checks the directories that stand in place of a desired file: this plan must delete every file in them.
+// settleDirs decides about paths at which git has a file and the gateway has a directory. The file can replace the directory only if
+// this plan deletes every file in the directory. Otherwise the conflict policy decides.
 func (p *planner) settleDirs() error {
 	for _, dir := range p.dirs {
 		foreign, err := p.foreignIn(dir)
@@ -33,7 +35,7 @@ func (p *planner) settleDirs() error {
 		switch p.policy(dir) {
 		case GitWins:
 			return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, but the gateway has a directory there "+
-				"with files that the agent does not own (%s): move them away", dir, foreign)
+				"with files that the agent does not own (%s): move these files", dir, foreign)
 		case Hold:
 			p.hold(dir)
 		case GatewayWins:
@@ -43,7 +45,7 @@ func (p *planner) settleDirs() error {
 	return nil
 }
 
-// foreignIn returns a path below dir that this plan does not delete, or "".
+// foreignIn returns the first file below dir that this plan does not delete, or "".
 func (p *planner) foreignIn(dir string) (string, error) {
 	for f, err := range p.State.Walk(dir) {
 		if err != nil {
@@ -56,17 +58,17 @@ func (p *planner) foreignIn(dir string) (string, error) {
 	return "", nil
 }
 
-// settleBlocked checks that this plan deletes the files that stand in place of needed directories.
+// settleBlocked returns an error if git has a directory where the gateway has a file, and this plan does not delete the file.
 func (p *planner) settleBlocked() error {
-	for _, at := range slices.Sorted(maps.Keys(p.blocked)) {
-		if i, ok := p.find(at); !ok || p.changes.List[i].Op != Delete {
-			return blockedBy(at, p.blocked[at])
+	for _, file := range slices.Sorted(maps.Keys(p.blocked)) {
+		if i, ok := p.find(file); !ok || p.changes.List[i].Op != Delete {
+			return blockedBy(file, p.blocked[file])
 		}
 	}
 	return nil
 }
 
-// holdForApproval holds a plan that an operator should approve first.
+// holdForApproval holds a mass deletion and a plan with conflicts until an operator decides.
 func (p *planner) holdForApproval() error {
 	mass, err := p.massDeletion()
 	if err != nil {
@@ -85,6 +87,7 @@ func (p *planner) holdForApproval() error {
 	return nil
 }
 
+// hold records a conflict for which the conflict policy holds the plan.
 func (p *planner) hold(path string) {
 	if p.conflicts == nil {
 		p.conflicts = map[string]bool{}
@@ -92,6 +95,7 @@ func (p *planner) hold(path string) {
 	p.conflicts[path] = true
 }
 
+// heldConflicts returns a Held that lists the recorded conflicts, or nil if there are none.
 func (p *planner) heldConflicts() *Held {
 	if len(p.conflicts) == 0 {
 		return nil
@@ -106,11 +110,12 @@ func (p *planner) heldConflicts() *Held {
 	}
 }
 
-// massDeletion returns a Held for a plan that would delete a whole project or a large part of the owned files: renaming
-// a folder in git must not empty a plant. A project without its project.json counts, too, because the gateway no longer
-// treats its directory as a project.
+// massDeletion returns a Held if the plan deletes a large part of the owned files, a whole project, the project.json of a project,
+// or files because the commit lost the source of their mapping. So renaming a folder in git does not empty a gateway. Without its
+// project.json, the gateway no longer treats a directory as a project.
 func (p *planner) massDeletion() (*Held, error) {
-	deleted, first, projects, headless := 0, []string(nil), []string(nil), []string(nil)
+	deleted := 0
+	var first, projects, withoutFile []string // withoutFile are projects that lose only their project.json
 	for i := range p.changes.List {
 		c := &p.changes.List[i]
 		if c.Op != Delete {
@@ -125,41 +130,42 @@ func (p *planner) massDeletion() (*Held, error) {
 				return nil, err
 			}
 			if left {
-				headless = append(headless, project)
+				withoutFile = append(withoutFile, project)
 			} else {
 				projects = append(projects, project)
 			}
 		}
 	}
 	many := deleted > massFiles && deleted*100 > p.owned*massPercent
-	moved := p.movedSources()
-	if !many && len(projects) == 0 && len(headless) == 0 && len(moved) == 0 {
+	lost := p.lostSources()
+	if !many && len(projects) == 0 && len(withoutFile) == 0 && len(lost) == 0 {
 		return nil, nil
 	}
 	if p.AllowMassDeletion {
 		return nil, nil
 	}
-	what := ""
-	if len(moved) > 0 {
-		what = ", because the commit has no " + some(moved[:min(len(moved), heldPaths)], len(moved)) + " any more (renamed? correct the mapping)"
+	details := ""
+	if len(lost) > 0 {
+		details = ", because the commit no longer has " + some(lost[:min(len(lost), heldPaths)], len(lost)) +
+			" (if you renamed it, correct the mapping)"
 	}
 	if len(projects) > 0 {
-		what += ", with them the whole of " + plural(len(projects), "project") + " " +
+		details += ", including all of " + plural(len(projects), "project") + " " +
 			some(projects[:min(len(projects), heldPaths)], len(projects))
 	}
-	if len(headless) > 0 {
-		what += ", with them the project.json, without which the gateway does not know a project, of " +
-			some(headless[:min(len(headless), heldPaths)], len(headless))
+	if len(withoutFile) > 0 {
+		details += ", including the project.json of " + some(withoutFile[:min(len(withoutFile), heldPaths)], len(withoutFile)) +
+			" (the gateway ignores a project without it)"
 	}
 	return &Held{
 		Reason: v1alpha1.ReasonMassDeletion,
-		Message: fmt.Sprintf("%s would be deleted (%d are ours)%s: to approve it, run stoker sync NAME --confirm-deletion=%s",
-			files(deleted), p.owned, what, p.To.Short()),
+		Message: fmt.Sprintf("%s would be deleted (the agent owns %d)%s; to approve this, run stoker sync NAME --confirm-deletion=%s",
+			files(deleted), p.owned, details, p.To.Short()),
 		Paths: first,
 	}, nil
 }
 
-// countOrphan counts a file that is deleted because the commit no longer has the source of its mapping.
+// countOrphan counts an owned file if the commit no longer has the source of the mapping that it came from.
 func (p *planner) countOrphan(rec Owned) {
 	if int(rec.Origin) >= len(p.header.Mappings) {
 		return
@@ -175,8 +181,9 @@ func (p *planner) countOrphan(rec Owned) {
 	}
 }
 
-// movedSources returns the lost sources that brought more than one file, such as a folder that was renamed in git.
-func (p *planner) movedSources() []string {
+// lostSources returns the sources that the commit no longer has and that more than one file came from. A folder that was renamed in
+// git is such a source.
+func (p *planner) lostSources() []string {
 	var gone []string
 	for source, n := range p.orphans {
 		if n > 1 {
@@ -187,7 +194,7 @@ func (p *planner) movedSources() []string {
 	return gone
 }
 
-// projectFile returns the project whose project.json is at path.
+// projectFile returns the name of the project if path is its project.json.
 func projectFile(path string) (string, bool) {
 	rest, ok := strings.CutPrefix(path, "projects/")
 	if !ok {
@@ -197,7 +204,7 @@ func projectFile(path string) (string, bool) {
 	return name, file == "project.json"
 }
 
-// wanted reports whether git wants any file below dir.
+// wanted reports whether git has any file for dir.
 func (p *planner) wanted(dir string) (bool, error) {
 	for _, err := range p.Desired.gitBelow(dir) {
 		return err == nil, err

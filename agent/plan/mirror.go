@@ -8,20 +8,20 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// mirror implements prune mirror: it deletes the files in mapped directories that are neither desired nor owned, after
-// saving them to lost+found. It always walks these directories on the disk, because no commit tells of files that the
-// gateway added; so a sync under mirror costs a full walk even for a one-file change. Only regular files are deleted. A
-// mapping whose source is missing mirrors nothing.
+// mirror implements "prune: mirror": it plans to delete the regular files in mapped directories that are neither desired nor
+// owned. They go to lost+found. It walks these directories on the disk, because a difference between commits does not show the
+// files that the gateway added. So every sync with prune mirror costs a full walk, even if one file changed. A mapping whose
+// source is missing is not mirrored.
 func (p *planner) mirror() error {
-	var more []Change
+	var deletions []Change
 	for _, dir := range p.mirrors {
 		list, err := p.mirrorDir(dir)
 		if err != nil {
 			return err
 		}
-		more = append(more, list...)
+		deletions = append(deletions, list...)
 	}
-	p.insert(more)
+	p.insert(deletions)
 	return nil
 }
 
@@ -30,8 +30,9 @@ func (p *planner) mirrored(path string) bool {
 	return !p.proposed(path) && slices.ContainsFunc(p.mirrors, func(dir string) bool { return below(path, dir) })
 }
 
+// mirrorDir returns the deletions in one directory. It leaves files that are proposed to git.
 func (p *planner) mirrorDir(dir string) ([]Change, error) {
-	var there []Found
+	var files []Found
 	for f, err := range p.Desired.unwanted(dir, p.Manifest, p.State) {
 		if err != nil {
 			return nil, err
@@ -39,19 +40,19 @@ func (p *planner) mirrorDir(dir string) ([]Change, error) {
 		if f.Stat, err = p.State.Stat(f.Path); err != nil {
 			return nil, fmt.Errorf("stat %s: %w", f.Path, err)
 		}
-		if f.Stat.Kind == File { // it is not removed meanwhile
-			there = append(there, f)
+		if f.Stat.Kind == File { // still there
+			files = append(files, f)
 		}
 	}
-	if len(there) == 0 {
+	if len(files) == 0 {
 		return nil, nil
 	}
-	there, err := p.respelled(dir, there)
+	files, err := p.respelled(dir, files)
 	if err != nil {
 		return nil, err
 	}
-	list := make([]Change, 0, len(there))
-	for _, f := range there {
+	list := make([]Change, 0, len(files))
+	for _, f := range files {
 		if p.proposed(f.Path) {
 			continue
 		}
@@ -84,7 +85,7 @@ func (d *Desired) mappedDirs() []string {
 	return dirs
 }
 
-// cursor reads a sorted stream in step with another one.
+// cursor looks up paths in a sorted stream, in ascending order, without reading the stream into memory.
 type cursor[T any] struct {
 	next func() (T, error, bool)
 	stop func()
@@ -108,7 +109,7 @@ func (c *cursor[T]) advance() {
 	}
 }
 
-// has reports whether the stream holds path. Calls must pass paths in ascending order.
+// has reports whether the stream contains path. The path must not be lower than that of the last call.
 func (c *cursor[T]) has(path string) (bool, error) {
 	for c.more && c.err == nil && c.at < path {
 		c.advance()
@@ -116,8 +117,7 @@ func (c *cursor[T]) has(path string) (bool, error) {
 	return c.more && c.err == nil && c.at == path, c.err
 }
 
-// Unwanted yields the regular files in mapped directories that are neither desired nor owned: those that prune mirror
-// deletes.
+// Unwanted yields the regular files in mapped directories that are neither desired nor owned. Prune mirror deletes these files.
 func (d *Desired) Unwanted(ours Manifest, state State) iter.Seq2[Found, error] {
 	return func(yield func(Found, error) bool) {
 		for _, dir := range d.mappedDirs() {
@@ -145,15 +145,15 @@ func (d *Desired) unwanted(dir string, ours Manifest, state State) iter.Seq2[Fou
 			if f.Stat.Kind != File {
 				continue
 			}
-			had, err := owned.has(f.Path)
+			isOwned, err := owned.has(f.Path)
 			if err != nil {
 				yield(f, fmt.Errorf("read the manifest: %w", err))
 				return
 			}
-			if had || d.rules.leave(f.Path) {
+			if isOwned || d.rules.leave(f.Path) {
 				continue
 			}
-			wanted, err := desired.has(f.Path) // the last question: it reads git's trees up to the path
+			wanted, err := desired.has(f.Path) // the most expensive check, because it reads git's trees up to the path
 			if err != nil {
 				yield(f, err)
 				return

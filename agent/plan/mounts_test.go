@@ -13,50 +13,52 @@ import (
 )
 
 const (
-	password = "config/resources/core/ignition/database-connection/erp/config.json"
-	beside   = "config/resources/core/ignition/database-connection/erp/resource.json"
-	keys     = "config/resources/external/keys"
+	mountedFile = "config/resources/core/ignition/database-connection/erp/config.json"
+	sibling     = "config/resources/core/ignition/database-connection/erp/resource.json"
+	mountedDir  = "config/resources/external/keys"
 )
 
+// The gateway mounts a file and a directory over paths that the agent synced before. From then on, the agent releases the files there,
+// leaves them alone in every commit, and reports the mounts. When the mounts are gone, the agent syncs the paths again.
 func TestMountIsNotSynced(t *testing.T) {
 	for name, prune := range map[string]plan.Prune{"owned": plan.PruneOwned, "mirror": plan.PruneMirror} {
 		t.Run(name, func(t *testing.T) {
 			bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
 				s := newScene(t, nil)
 				s.rules.Prune = prune
-				one := text(password, "placeholder", beside, "{}", keys+"/a", "a", keys+"/b", "b", keys+"s", "s", "projects/p/x", "1")
+				one := text(mountedFile, "placeholder", sibling, "{}", mountedDir+"/a", "a", mountedDir+"/b", "b", mountedDir+"s", "s", "projects/p/x", "1")
 				s.sync(one)
 				old := s.rules.Fingerprint()
 
-				s.rules.Mounts = plan.NewMounts([]string{keys, password, "jar-cache", keys + "/a"})
-				require.NotEqual(t, old, s.rules.Fingerprint(), "what lies there is looked at when the mount comes, and when it goes")
+				s.rules.Mounts = plan.NewMounts([]string{mountedDir, mountedFile, "jar-cache", mountedDir + "/a"})
+				require.NotEqual(t, old, s.rules.Fingerprint(), "a new or removed mount changes the rules, so the next plan compares every file")
 				c := s.sync(one)
-				assert.Equal(t, map[string]plan.Op{password: plan.Release, keys + "/a": plan.Release, keys + "/b": plan.Release}, done(c))
-				assert.Equal(t, []string{password, keys}, c.Mounted)
+				assert.Equal(t, map[string]plan.Op{mountedFile: plan.Release, mountedDir + "/a": plan.Release, mountedDir + "/b": plan.Release}, done(c))
+				assert.Equal(t, []string{mountedFile, mountedDir}, c.Mounted)
 				require.Len(t, c.Warnings, 2)
-				assert.Contains(t, c.Warnings[0], password+" is not synced")
+				assert.Contains(t, c.Warnings[0], mountedFile+" is not synced")
 				assert.Contains(t, c.Warnings[0], "exclude the path")
-				assert.Contains(t, c.Summary(), "not synced because the gateway has mounts there: "+password+", "+keys)
+				assert.Contains(t, c.Summary(), "not synced because the gateway has mounts there: "+mountedFile+", "+mountedDir)
 
-				c = s.sync(text(password, "other", beside, `{"version": 2}`, keys+"/a", "A", keys+"s", "s", "projects/p/x", "1"), mode)
-				assert.Equal(t, map[string]plan.Op{beside: plan.Update}, done(c))
-				c = s.sync(text(beside, `{"version": 2}`, keys+"s", "s", "projects/p/x", "2"), mode)
-				assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Update}, done(c), "gone from git, and still not ours")
+				c = s.sync(text(mountedFile, "other", sibling, `{"version": 2}`, mountedDir+"/a", "A", mountedDir+"s", "s", "projects/p/x", "1"), mode)
+				assert.Equal(t, map[string]plan.Op{sibling: plan.Update}, done(c))
+				c = s.sync(text(sibling, `{"version": 2}`, mountedDir+"s", "s", "projects/p/x", "2"), mode)
+				assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Update}, done(c), "the mounted files are gone from git, and the agent does not delete them")
 				assert.Empty(t, c.Mounted)
-				c = s.sync(text(password, "third", beside, `{"version": 2}`, keys+"s", "s", "projects/p/x", "3"), mode)
+				c = s.sync(text(mountedFile, "third", sibling, `{"version": 2}`, mountedDir+"s", "s", "projects/p/x", "3"), mode)
 				assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Update}, done(c))
-				c = s.sync(text(password, "third", beside, `{"version": 2}`, keys+"s", "s", "projects/p/x", "4"), mode)
-				assert.Equal(t, []string{password}, c.Mounted, "said of every commit, also of one that did not touch it")
+				c = s.sync(text(mountedFile, "third", sibling, `{"version": 2}`, mountedDir+"s", "s", "projects/p/x", "4"), mode)
+				assert.Equal(t, []string{mountedFile}, c.Mounted, "reported for every commit, even if it does not change the mounted file")
 				assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Update}, done(c))
-				s.has(password, "placeholder")
-				s.has(keys+"/b", "b")
+				s.has(mountedFile, "placeholder")
+				s.has(mountedDir+"/b", "b")
 				assert.Empty(t, s.lost)
 
 				s.rules.Mounts = plan.Mounts{}
-				c = s.sync(text(password, "third", beside, `{"version": 2}`, keys+"/a", "a", keys+"s", "s", "projects/p/x", "4"), force)
-				assert.Equal(t, plan.Update, change(t, c, password).Op, "without the mount it is as any file that was there before")
-				assert.Equal(t, plan.Adopt, change(t, c, keys+"/a").Op)
-				s.has(password, "third")
+				c = s.sync(text(mountedFile, "third", sibling, `{"version": 2}`, mountedDir+"/a", "a", mountedDir+"s", "s", "projects/p/x", "4"), force)
+				assert.Equal(t, plan.Update, change(t, c, mountedFile).Op, "without the mount, the file is like any file that the agent does not own")
+				assert.Equal(t, plan.Adopt, change(t, c, mountedDir+"/a").Op)
+				s.has(mountedFile, "third")
 			})
 		})
 	}
@@ -72,35 +74,35 @@ func TestMountIgnoresCase(t *testing.T) {
 
 func TestExcludedMountIsNotReported(t *testing.T) {
 	s := newScene(t, nil)
-	s.rules.Mounts = plan.NewMounts([]string{password, keys})
-	s.rules.Excludes = excludes(t, password, keys+"/")
-	c := s.sync(text(password, "placeholder", keys+"/a", "a", beside, "{}", "projects/p/x", "1"))
-	assert.Equal(t, map[string]plan.Op{beside: plan.Create, "projects/p/x": plan.Create}, done(c))
+	s.rules.Mounts = plan.NewMounts([]string{mountedFile, mountedDir})
+	s.rules.Excludes = excludes(t, mountedFile, mountedDir+"/")
+	c := s.sync(text(mountedFile, "placeholder", mountedDir+"/a", "a", sibling, "{}", "projects/p/x", "1"))
+	assert.Equal(t, map[string]plan.Op{sibling: plan.Create, "projects/p/x": plan.Create}, done(c))
 	assert.Empty(t, c.Mounted)
 	assert.Empty(t, c.Warnings)
 }
 
-// Replacing a directory with a file would also remove the mounts in it.
+// Replacing a directory with a file would also unmount what is mounted in the directory.
 func TestFileAboveMountIsRefused(t *testing.T) {
 	s := newScene(t, nil)
-	s.rules.Mounts = plan.NewMounts([]string{keys + "/deep/in"})
-	_, err := s.plan(text(keys, "a file", "projects/p/x", "1"))
+	s.rules.Mounts = plan.NewMounts([]string{mountedDir + "/deep/in"})
+	_, err := s.plan(text(mountedDir, "a file", "projects/p/x", "1"))
 	assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(err, ""))
-	require.ErrorContains(t, err, keys)
-	require.ErrorContains(t, err, keys+"/deep/in")
-	_, err = s.plan(text(keys+"/deep/on", "a file beside the mount", "projects/p/x", "1"))
+	require.ErrorContains(t, err, mountedDir)
+	require.ErrorContains(t, err, mountedDir+"/deep/in")
+	_, err = s.plan(text(mountedDir+"/deep/on", "a file next to the mount", "projects/p/x", "1"))
 	require.NoError(t, err)
 }
 
-// A mapping's destination may be a mount or below one.
+// The destination of a mapping may be a mount, or be below one.
 func TestMappingToMountIsNotSynced(t *testing.T) {
 	s := newScene(t, nil)
 	s.rules = rules(t, plan.Rules{
-		Mappings: mappings(t, "a.json", password, "dir", keys+"/in/it", "projects", "projects"),
-		Mounts:   plan.NewMounts([]string{password, keys}),
+		Mappings: mappings(t, "a.json", mountedFile, "dir", mountedDir+"/in/it", "projects", "projects"),
+		Mounts:   plan.NewMounts([]string{mountedFile, mountedDir}),
 	})
 	c := s.sync(text("a.json", "{}", "dir/x", "1", "projects/p/x", "1"))
 	assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Create}, done(c))
-	assert.ElementsMatch(t, []string{password, keys}, c.Mounted)
-	assert.Contains(t, strings.Join(c.Warnings, "\n"), keys+" is not synced")
+	assert.ElementsMatch(t, []string{mountedFile, mountedDir}, c.Mounted)
+	assert.Contains(t, strings.Join(c.Warnings, "\n"), mountedDir+" is not synced")
 }

@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
+// effective returns the settings of a profile with one mapping of a directory and one of a file.
 func effective() v1alpha1.Effective {
 	return v1alpha1.Effective{
 		Profile: "line",
@@ -24,7 +25,7 @@ func effective() v1alpha1.Effective {
 	}
 }
 
-func TestRulesFollowProfile(t *testing.T) {
+func TestParseRules(t *testing.T) {
 	r, err := plan.ParseRules(effective(), plan.Facts{}, plan.Limits{Files: 7})
 	require.NoError(t, err)
 	assert.Equal(t, []plan.Mapping{
@@ -38,7 +39,8 @@ func TestRulesFollowProfile(t *testing.T) {
 	assert.False(t, r.AnySource)
 }
 
-func TestServicePathNeedsOneFolder(t *testing.T) {
+// The mappings of a service path come without a profile. The commit needs the source of at least one of them.
+func TestMappingsOfServicePath(t *testing.T) {
 	e := effective()
 	e.Profile = ""
 	r, err := plan.ParseRules(e, facts(), plan.Limits{})
@@ -46,30 +48,30 @@ func TestServicePathNeedsOneFolder(t *testing.T) {
 	assert.True(t, r.AnySource)
 }
 
-func TestInvalidProfileNamesTheField(t *testing.T) {
+func TestInvalidProfile(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.Effective)
 		reason v1alpha1.Reason
 		names  string
 	}{
-		"a name nobody knows": {
-			func(e *v1alpha1.Effective) { e.Mappings[0].Source = "a/{{.Nobody}}" }, v1alpha1.ReasonTemplateFailed, "Nobody",
+		"an unknown name in a template": {
+			func(e *v1alpha1.Effective) { e.Mappings[0].Source = "a/{{.Unknown}}" }, v1alpha1.ReasonTemplateFailed, "Unknown",
 		},
-		"which template": {
-			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = "{{.Nobody}}" }, v1alpha1.ReasonTemplateFailed, "mappings[1]: template: destination:1",
+		"an invalid template of a destination": {
+			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = "{{.Unknown}}" }, v1alpha1.ReasonTemplateFailed, "mappings[1]: template: destination:1",
 		},
-		"a value's template": {
+		"an invalid template of a patched value": {
 			func(e *v1alpha1.Effective) {
 				e.Mappings[1].Patches = []v1alpha1.Patch{{Set: map[string]v1alpha1.PatchValue{"a.b": "{{"}}}
 			}, v1alpha1.ReasonTemplateFailed, "mappings[1]: patches[0]: template: set[a.b]:1",
 		},
-		"a name's template": {
-			func(e *v1alpha1.Effective) { e.SystemNameTemplate = "{{.Nobody}}" }, v1alpha1.ReasonTemplateFailed, "stoker.io/system-name-template",
+		"an invalid template of the system name": {
+			func(e *v1alpha1.Effective) { e.SystemNameTemplate = "{{.Unknown}}" }, v1alpha1.ReasonTemplateFailed, "stoker.io/system-name-template",
 		},
-		"an empty name": {
+		"a template that gives an empty system name": {
 			func(e *v1alpha1.Effective) { e.SystemNameTemplate = "{{.TagProvider}}" }, v1alpha1.ReasonTemplateFailed, "not a valid gateway name",
 		},
-		"a variable that climbs": {
+		"a variable that leads out of the directory": {
 			func(e *v1alpha1.Effective) {
 				e.Mappings[1].Destination, e.Vars = "p/{{.up}}/x", map[string]string{"up": ".."}
 			},
@@ -81,35 +83,35 @@ func TestInvalidProfileNamesTheField(t *testing.T) {
 			},
 			v1alpha1.ReasonUnsafePath, `path "/etc/x" is absolute`,
 		},
-		"a variable that is nothing": {
+		"an empty variable": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source, e.Vars = "{{.up}}", map[string]string{"up": ""} },
 			v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "{{.up}}" gives "", a path with an empty part`,
 		},
-		"a label that is missing": {
+		"a missing label": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines/{{index .Labels "line"}}` },
 			v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "lines/{{index .Labels \"line\"}}" gives "lines/", a path with an empty part`,
 		},
-		"a label that is missing before a slash": {
+		"a missing label before a slash": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines/{{index .Labels "line"}}/` },
 			v1alpha1.ReasonTemplateFailed, `gives "lines//", a path with an empty part`,
 		},
-		"a mode that is missing": {
+		"a missing deployment mode": {
 			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = "config/resources/{{.DeploymentMode}}" },
 			v1alpha1.ReasonTemplateFailed, `mappings[1]: destination: "config/resources/{{.DeploymentMode}}" gives "config/resources/", a path with an empty part`,
 		},
-		"a label that is missing in between": {
+		"a missing label between slashes": {
 			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = `config/{{index .Labels "line"}}/logo.png` },
 			v1alpha1.ReasonTemplateFailed, `gives "config//logo.png", a path with an empty part`,
 		},
-		"a label that is missing first": {
+		"a missing label at the start": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `{{index .Labels "line"}}/projects` },
 			v1alpha1.ReasonTemplateFailed, `gives "/projects", a path with an empty part`,
 		},
-		"a label that is missing below the root": {
+		"a missing label below the root": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `./{{index .Labels "line"}}` },
 			v1alpha1.ReasonTemplateFailed, `gives "./", a path with an empty part`,
 		},
-		"a variable that is the folder itself": {
+		"a variable that is a dot": {
 			func(e *v1alpha1.Effective) {
 				e.Mappings[0].Source, e.Vars = "lines/{{.line}}", map[string]string{"line": "."}
 			},
@@ -121,50 +123,50 @@ func TestInvalidProfileNamesTheField(t *testing.T) {
 			},
 			v1alpha1.ReasonTemplateFailed, `gives "lines//", a path with an empty part`,
 		},
-		"a label that is missing in a block": {
+		"a missing label in a block": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines{{if true}}/{{index .Labels "line"}}{{end}}` },
 			v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`,
 		},
-		"a block that gives nothing": {
+		"a block with an empty result": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines/{{with index .Labels "line"}}{{.}}/{{end}}` },
 			v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`,
 		},
-		"a template that gives nothing": {
+		"a nested template with an empty result": {
 			func(e *v1alpha1.Effective) {
 				e.Mappings[0].Source = `{{define "line"}}{{index .Labels "line"}}{{end}}lines/{{template "line" .}}`
 			},
 			v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`,
 		},
-		"a label that is git's folder": {
+		"a label with the value .git": {
 			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = `{{index .Labels "hostile"}}/config` },
 			v1alpha1.ReasonUnsafePath, "git's own folder",
 		},
-		"patched files": {
+		"an invalid pattern of patched files": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Patches = []v1alpha1.Patch{{File: "[a"}} }, v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: file:",
 		},
-		"no patched files": {
+		"a patch without a file": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Patches = []v1alpha1.Patch{{}} }, v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: set file",
 		},
-		"files of a file": {
+		"a patch with a file in a mapping of one file": {
 			func(e *v1alpha1.Effective) {
 				e.Mappings[1].Type, e.Mappings[1].Patches = v1alpha1.MappingFile, []v1alpha1.Patch{{File: "x"}}
 			}, v1alpha1.ReasonProfilesInvalid, "mappings[1]: patches[0]: remove file",
 		},
-		"climbing": {
+		"a destination outside of the data directory": {
 			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = "../x" }, v1alpha1.ReasonUnsafePath, "mappings[1]: destination:",
 		},
-		"type":     {func(e *v1alpha1.Effective) { e.Mappings[1].Type = "link" }, v1alpha1.ReasonProfilesInvalid, "type"},
-		"conflict": {func(e *v1alpha1.Effective) { e.ConflictPolicy = "x" }, v1alpha1.ReasonProfilesInvalid, "conflictPolicy"},
-		"prune":    {func(e *v1alpha1.Effective) { e.Prune = "x" }, v1alpha1.ReasonProfilesInvalid, "prune"},
-		"pattern":  {func(e *v1alpha1.Effective) { e.ExcludePatterns = []string{"[a"} }, v1alpha1.ReasonProfilesInvalid, "excludePatterns"},
-		"mirror of all": {
+		"an unknown type":            {func(e *v1alpha1.Effective) { e.Mappings[1].Type = "link" }, v1alpha1.ReasonProfilesInvalid, "type"},
+		"an unknown conflict policy": {func(e *v1alpha1.Effective) { e.ConflictPolicy = "x" }, v1alpha1.ReasonProfilesInvalid, "conflictPolicy"},
+		"an unknown prune policy":    {func(e *v1alpha1.Effective) { e.Prune = "x" }, v1alpha1.ReasonProfilesInvalid, "prune"},
+		"an invalid exclude pattern": {func(e *v1alpha1.Effective) { e.ExcludePatterns = []string{"[a"} }, v1alpha1.ReasonProfilesInvalid, "excludePatterns"},
+		"prune mirror of the whole data directory": {
 			func(e *v1alpha1.Effective) { e.Mappings[0].Destination = "." }, v1alpha1.ReasonProfilesInvalid, "whole data directory",
 		},
-		"file as root": {
+		"a file with the root as destination": {
 			func(e *v1alpha1.Effective) { e.Mappings[1].Destination, e.Mappings[1].Type = ".", v1alpha1.MappingFile },
 			v1alpha1.ReasonProfilesInvalid, "name the file",
 		},
-		"too many": {
+		"too many mappings": {
 			func(e *v1alpha1.Effective) {
 				for len(e.Mappings) < 1100 {
 					e.Mappings = append(e.Mappings, e.Mappings[0])
@@ -182,10 +184,11 @@ func TestInvalidProfileNamesTheField(t *testing.T) {
 	}
 }
 
-func TestOtherRulesHaveAnotherFingerprint(t *testing.T) {
+// A change of any setting that decides what a gateway gets changes the fingerprint of the rules.
+func TestFingerprintDependsOnSettings(t *testing.T) {
 	seen := map[string]string{}
 	for name, change := range map[string]func(*v1alpha1.Effective){
-		"as it is":    func(*v1alpha1.Effective) {},
+		"no change":   func(*v1alpha1.Effective) {},
 		"order":       func(e *v1alpha1.Effective) { e.Mappings[0], e.Mappings[1] = e.Mappings[1], e.Mappings[0] },
 		"source":      func(e *v1alpha1.Effective) { e.Mappings[0].Source = "x" },
 		"destination": func(e *v1alpha1.Effective) { e.Mappings[0].Destination = "x" },
@@ -216,7 +219,7 @@ func TestOtherRulesHaveAnotherFingerprint(t *testing.T) {
 			change(&e)
 			r, err := plan.ParseRules(e, facts(), plan.Limits{})
 			require.NoError(t, err)
-			assert.Empty(t, seen[r.Fingerprint()], "%s is taken for %s", name, seen[r.Fingerprint()])
+			assert.Empty(t, seen[r.Fingerprint()], "%s has the fingerprint of %s", name, seen[r.Fingerprint()])
 			seen[r.Fingerprint()] = name
 			again, err := plan.ParseRules(e, facts(), plan.Limits{})
 			require.NoError(t, err)
@@ -225,6 +228,7 @@ func TestOtherRulesHaveAnotherFingerprint(t *testing.T) {
 	}
 }
 
+// set adds a patch to the first mapping.
 func set(e *v1alpha1.Effective, file, path, value string) {
 	e.Mappings[0].Patches = []v1alpha1.Patch{{File: file, Set: map[string]v1alpha1.PatchValue{path: v1alpha1.PatchValue(value)}}}
 }
@@ -236,7 +240,7 @@ func facts() plan.Facts {
 	}
 }
 
-func TestProfileTemplatesAreRendered(t *testing.T) {
+func TestProfileTemplates(t *testing.T) {
 	e := effective()
 	e.Vars, e.DeploymentMode, e.TagProvider = map[string]string{"site": "042", "GatewayName": "hidden"}, "dev", "default"
 	e.Mappings[0].Source, e.Mappings[0].Destination = "sites/{{.site}}/{{.GatewayName}}/", `projects/{{index .Labels "site"}}`
@@ -253,7 +257,7 @@ func TestProfileTemplatesAreRendered(t *testing.T) {
 	e.SystemName = "{{literal}}"
 	r, err = plan.ParseRules(e, facts(), plan.Limits{})
 	require.NoError(t, err)
-	assert.Equal(t, "{{literal}}", r.SystemName.Value, "the plain name wins and is no template")
+	assert.Equal(t, "{{literal}}", r.SystemName.Value, "SystemName takes precedence and is not a template")
 }
 
 func TestOptionalPathPart(t *testing.T) {
@@ -266,7 +270,7 @@ func TestOptionalPathPart(t *testing.T) {
 		`{{.root}}/projects`:                     "projects",
 		`line-{{index .Labels "line"}}/projects`: "line-/projects",
 
-		// Slashes that come from a value are not part of the template's text.
+		// Slashes in a value, and a slash at the end, do not make an empty part.
 		`{{.dir}}`:       "projects/a",
 		`{{.dir}}north`:  "projects/a/north",
 		`{{.dir}}/north`: "projects/a/north",
@@ -309,6 +313,6 @@ func TestFingerprintIgnoresTheCommit(t *testing.T) {
 	require.NoError(t, err)
 	two, err = plan.ParseRules(e, f, plan.Limits{})
 	require.NoError(t, err)
-	assert.NotEqual(t, one.Fingerprint(), two.Fingerprint(), "files in another place are other rules")
+	assert.NotEqual(t, one.Fingerprint(), two.Fingerprint(), "another destination changes the fingerprint")
 	assert.False(t, one.AsksForRef())
 }

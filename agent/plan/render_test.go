@@ -216,7 +216,7 @@ func TestInvalidRendering(t *testing.T) {
 		reason  v1alpha1.Reason
 		says    []string
 	}{
-		"a name nobody knows": {
+		"an unknown name": {
 			templates(dir("a", "projects/a")), text("a/x.txt", "line\n{{.Nobody}}"), v1alpha1.ReasonTemplateFailed, []string{"projects/a/x.txt:2", "Nobody"},
 		},
 		"no template":   {templates(dir("a", "projects/a")), text("a/x.txt", "\n\n{{"), v1alpha1.ReasonTemplateFailed, []string{"projects/a/x.txt:3"}},
@@ -323,7 +323,7 @@ func TestRenderedBytesAreFoundByTheirID(t *testing.T) {
 	d := s.at(files).Desired
 	var b strings.Builder
 	_, err := d.WriteBlob(&b, want)
-	require.Error(t, err, "nobody has walked there yet")
+	require.Error(t, err, "no plan has walked there yet")
 	b.Reset()
 	n, err := d.WriteWanted(&b, want)
 	require.NoError(t, err)

@@ -86,7 +86,7 @@ func TestSavedViewIsWrittenWithResourceJSON(t *testing.T) {
 
 func TestResignedResourceJSONIsWrittenWithView(t *testing.T) {
 	bothWays(t, func(t *testing.T, mode func(*plan.Input)) {
-		for name, adopt := range map[string]bool{"adopted before": true, "signed anew since": false} {
+		for name, adopt := range map[string]bool{"adopted before": true, "signed again since": false} {
 			t.Run(name, func(t *testing.T) {
 				s := newScene(t, nil)
 				s.rules.Conflict = plan.Hold

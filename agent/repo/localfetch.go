@@ -164,6 +164,20 @@ func (l *local) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) 
 	return false, nil
 }
 
+// TagText implements source.
+func (l *local) TagText(ctx context.Context, t *store.Transfer, _ plan.ID) ([]byte, error) {
+	from, err := l.objects(ctx, t.Limits(), nil)
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	text, err := from.Tag(t.Commit)
+	if err != nil {
+		return nil, l.explain(ctx, err)
+	}
+	return text, nil
+}
+
 // objects opens the objects of the repository.
 func (l *local) objects(ctx context.Context, limits Limits, scratch func() (*os.File, error)) (*store.Objects, error) {
 	common, st, err := l.open()

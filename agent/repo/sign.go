@@ -66,24 +66,15 @@ func signSSH(key, commit []byte) (string, error) {
 		return "", errors.New("is no ssh private key")
 	}
 	sum := sha512.Sum512(commit)
-	payload := ssh.Marshal(struct {
-		Namespace, Reserved, Hash string
-		Sum                       []byte
-	}{sshNamespace, "", sshHash, sum[:]})
 	name := signer.PublicKey().Type()
 	if name == ssh.KeyAlgoRSA {
 		name = ssh.KeyAlgoRSASHA512 // SSHSIG has no signatures with SHA-1
 	}
-	signature, err := algorithm.SignWithAlgorithm(rand.Reader, append([]byte(sshMagic), payload...), name)
+	signature, err := algorithm.SignWithAlgorithm(rand.Reader, sshSigned(sshHash, sum[:]), name)
 	if err != nil {
 		return "", errors.New("does not sign")
 	}
-	blob := ssh.Marshal(struct {
-		Version                   uint32
-		PublicKey                 []byte
-		Namespace, Reserved, Hash string
-		Signature                 []byte
-	}{1, signer.PublicKey().Marshal(), sshNamespace, "", sshHash, ssh.Marshal(signature)})
+	blob := ssh.Marshal(sshsig{1, signer.PublicKey().Marshal(), sshNamespace, "", sshHash, ssh.Marshal(signature)})
 	return string(pem.EncodeToMemory(&pem.Block{Type: "SSH SIGNATURE", Bytes: append([]byte(sshMagic), blob...)})), nil
 }
 

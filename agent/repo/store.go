@@ -78,6 +78,9 @@ func (s *Store) SortKey(id plan.ID) int64 { return s.packs.SortKey(id) }
 // RootTree returns the tree of a commit.
 func (s *Store) RootTree(commit plan.ID) (plan.ID, error) { return s.packs.RootTree(commit) }
 
+// Author returns the author of a commit, as name and mail.
+func (s *Store) Author(commit plan.ID) (string, error) { return s.packs.Author(commit) }
+
 // Tree implements plan.Objects.
 func (s *Store) Tree(id plan.ID) ([]plan.Entry, error) { return s.packs.Tree(id) }
 

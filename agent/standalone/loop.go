@@ -21,7 +21,7 @@ type Config struct {
 	Version    string // of the agent
 	Gateway    Identity
 	GatewayURL string // "" for files only
-	Secrets    connect.Beside
+	Secrets    connect.LocalSecrets
 	DryRun     bool
 	Engine     *sync.Engine
 	Remote     repo.RemoteOptions
@@ -96,15 +96,15 @@ func (l *Loop) Look(ctx context.Context, poked bool) loop.Wish {
 // ordered returns the order for the current file and commit: a new one only if either has changed. While the desired
 // ref does not resolve, the last order stays in force, as in a pod: its commit does not belong to the new ref, and a
 // new spec may name another repository. Only a pause, a force-sync request, a confirmed deletion, and a request to propose
-// again or to restore a snapshot take effect at once.
+// again, to restore a snapshot or to retry take effect at once.
 func (l *Loop) ordered() *loop.Order {
 	gs, t, o := l.spec.gs, l.target, l.order
 	switch {
 	case o != nil && !o.Commit.IsZero() && t.err != nil:
 		next := *o
 		next.Profile.Paused, next.ForceID, next.ConfirmDeletion, next.Propose = l.spec.effective.Paused, gs.ForceSync(), gs.ConfirmedDeletion(), l.propose()
-		next.Restore = l.restore()
-		if o.Profile.Paused != next.Profile.Paused || o.ForceID != next.ForceID || o.ConfirmDeletion != next.ConfirmDeletion || o.Propose != next.Propose || o.Restore != next.Restore {
+		next.Restore, next.Retry = l.restore(), gs.Retry()
+		if o.Profile.Paused != next.Profile.Paused || o.Target != next.Target {
 			l.order = &next
 		}
 	case o == nil || l.spec.fresh || o.Commit != t.commit || o.Ref != t.ref:
@@ -112,7 +112,7 @@ func (l *Loop) ordered() *loop.Order {
 			Task: sync.Task{
 				Target: sync.Target{
 					Ref: t.ref, Name: t.name, Commit: t.commit, ForceID: gs.ForceSync(), ConfirmDeletion: gs.ConfirmedDeletion(),
-					Propose: l.propose(), Restore: l.restore(),
+					Propose: l.propose(), Restore: l.restore(), Retry: gs.Retry(), WindowApproved: gs.WindowApproved(t.commit.String()),
 				},
 				Profile: l.spec.effective, Facts: l.facts(),
 			},

@@ -116,7 +116,7 @@ func TestRestoredSpecFile(t *testing.T) {
 // Some volumes send no events, so the loop itself notices a changed secret and retries what failed without it.
 func TestLookTakesUpOtherSecrets(t *testing.T) {
 	d := newDesk(t)
-	d.loop.Secrets = connect.Beside{Dir: t.TempDir()}
+	d.loop.Secrets = connect.LocalSecrets{Dir: t.TempDir()}
 	first := d.repo.Commit("first", gitserver.Write("a/x", "x"))
 	const token = "  gateway: {api: {secretName: gateway}}"
 	order := d.saved("", "main", token, "").Order

@@ -4,6 +4,7 @@ package standalone
 
 import (
 	"crypto/sha256"
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/storage"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -103,6 +105,9 @@ func (l *Loop) take(raw []byte) error {
 	made, err := connect.New(&gs.Spec, l.GatewayURL, l.Secrets, l.Remote, l.Log)
 	if err != nil {
 		return err
+	}
+	if made.Storage, err = storage.New(&gs.Spec, l.Secrets); err != nil {
+		return errors.Join(err, made.Remote.Close())
 	}
 	if old := l.spec.gs; old != nil {
 		gs.Status.Request = old.Status.Request // DesiredRef needs the history of requests

@@ -29,7 +29,7 @@ func writeFile(t *testing.T, name, content string) string {
 
 func TestLoadMultipleDocuments(t *testing.T) {
 	gs, _, err := Load(writeFile(t, "line-1.yaml", "kind: ConfigMap\napiVersion: v1\nodd: field\n---\n"+minimal+"---\n# nothing\n"))
-	require.NoError(t, err, "the ConfigMap is nobody's business")
+	require.NoError(t, err, "the ConfigMap is not read")
 	assert.Equal(t, "line-1", gs.Name)
 	assert.Equal(t, "standalone", gs.Namespace)
 }

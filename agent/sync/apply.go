@@ -19,11 +19,18 @@ const lockHold = 60 * time.Second
 
 // apply makes the staged files live, under the gateway's scan lock if possible. It first records what the gateway then
 // has to load.
-func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.Staged) error {
-	defer f.step("apply")()
-	if err := f.snapshot(staged); err != nil {
+func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (err error) {
+	snapshot, backup, err := f.snapshot(ctx, staged)
+	if err != nil {
 		return err
 	}
+	defer f.step("apply")()
+	applied := false
+	defer func() {
+		if !applied && backup != "" { // the next attempt makes another one
+			err = errors.Join(err, f.dir.DropBackup(backup))
+		}
+	}()
 	if err := f.checkDesigners(ctx, changes); err != nil {
 		return errors.Join(err, staged.Discard())
 	}
@@ -32,13 +39,14 @@ func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.S
 	if err == nil {
 		f.unloaded = before.add(changes, there, gone)
 		f.unloaded.Fresh = f.unloaded.Fresh || f.before == away
+		f.unloaded.Baseline = f.recordBaseline(ctx, snapshot, before)
 		err = f.unloaded.save(f.dir)
 	}
 	if err != nil {
 		return errors.Join(err, staged.Discard())
 	}
 	locked := f.lock(ctx, changes)
-	applied, err := f.rename(ctx, changes, staged)
+	applied, err = f.rename(ctx, changes, staged)
 	if err != nil {
 		f.unlock(ctx, locked)
 		if !applied {

@@ -90,7 +90,7 @@ func (f *files) attempt(ctx context.Context) error {
 	return f.apply(ctx, changes, staged)
 }
 
-// plan fetches the commit and compares it with the manifest and the disk.
+// plan fetches the commit, verifies its signature and compares it with the manifest and the disk.
 func (f *files) plan(ctx context.Context) (*plan.Changes, error) {
 	done := f.step("fetch")
 	stats, err := f.fetch(ctx)
@@ -99,6 +99,11 @@ func (f *files) plan(ctx context.Context) (*plan.Changes, error) {
 		return nil, err
 	}
 	f.r.Fetch = Fetch{Kind: string(stats.Kind), Objects: stats.Objects, Bytes: stats.Bytes}
+	if v := f.conn.Verifier; v != nil {
+		if err := f.Store.Verify(ctx, v, f.conn.Remote, f.t.Commit, f.t.Ref); err != nil {
+			return nil, err
+		}
+	}
 	defer f.step("plan")()
 	defer f.during(ctx)()
 	f.rules.Form = f.form(ctx)
@@ -146,7 +151,7 @@ func (f *files) compute(ctx context.Context) (*plan.Changes, error) {
 			in.Proposed = nil
 		}
 	}
-	in.AllowMassDeletion = v1alpha1.ConfirmsDeletion(f.t.ConfirmDeletion, f.t.Commit.String())
+	in.AllowMassDeletion = f.t.GoesBack || v1alpha1.ConfirmsDeletion(f.t.ConfirmDeletion, f.t.Commit.String())
 	var err error
 	f.r.Changes, err = plan.Compute(in)
 	return f.r.Changes, err
@@ -173,7 +178,7 @@ func (f *files) ready(ctx context.Context) (gatewayState, error) {
 	return state, f.locate(ctx, state)
 }
 
-// stage waits for Designers and approvals, validates the files and writes them to the staging directory.
+// stage waits for Designers, the validation webhook and approvals, validates the files and writes them to the staging directory.
 func (f *files) stage(ctx context.Context, changes *plan.Changes) (*disk.Staged, error) {
 	if err := f.checkBack(changes); err != nil {
 		return nil, err
@@ -186,6 +191,9 @@ func (f *files) stage(ctx context.Context, changes *plan.Changes) (*disk.Staged,
 	if h := changes.Held; h != nil && f.held == f.holdOf(h.Message) {
 		return nil, failure.New(h.Reason, "%s", h.Message)
 	}
+	if err := f.review(ctx, changes, false); err != nil {
+		return nil, err
+	}
 	if err := f.validateAdopted(ctx, changes); err != nil {
 		return nil, err
 	}
@@ -194,6 +202,9 @@ func (f *files) stage(ctx context.Context, changes *plan.Changes) (*disk.Staged,
 	done()
 	if err != nil {
 		return nil, err
+	}
+	if err := f.review(ctx, changes, true); err != nil {
+		return nil, errors.Join(err, staged.Discard())
 	}
 	if h := changes.Held; h != nil {
 		f.held = f.holdOf(h.Message)
@@ -308,7 +319,7 @@ func (f *files) dryRun(ctx context.Context, changes *plan.Changes) error {
 		return err
 	}
 	f.r.Phase, f.r.Reason, f.r.DryRun = Pending, v1alpha1.ReasonDryRun, true
-	f.r.Message = "dry run, nothing was written: " + changes.Summary()
+	f.r.Message, f.r.Planned = "dry run, nothing was written: "+changes.Summary(), changes.Counts()
 	if err := f.dir.Seeded(); err != nil && !f.Disk.AllowUnseeded {
 		f.note("a sync would wait: %v", err)
 	}

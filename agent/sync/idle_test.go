@@ -80,11 +80,11 @@ func TestIdleHourChangesNothing(t *testing.T) {
 				assert.Equal(t, n, b.gw.Count(route), route)
 			}
 			require.Empty(t, b.gw.LoadErrors())
-			lost, err := b.engine.LostAndFound()
+			lost, _, err := b.engine.LostAndFound()
 			require.NoError(t, err)
 
 			b.hour()
-			kept, err := b.engine.LostAndFound()
+			kept, _, err := b.engine.LostAndFound()
 			require.NoError(t, err)
 			assert.Equal(t, lost, kept, "nothing went to lost+found")
 			assert.GreaterOrEqual(t, b.gw.TimedScans(), 12, "one each five minutes, and this takes a while, too")

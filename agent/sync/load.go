@@ -58,11 +58,13 @@ func (l *loader) load(ctx context.Context) error {
 			err = l.verify(ctx)
 		}
 	}
-	l.noteErrors(ctx, since)
+	if err == nil {
+		l.noteProblems(ctx)
+	}
+	l.noteErrors(ctx, since) // last, because they are many and a report has room for a few
 	if err != nil {
 		return l.unconfirmed(ctx, err)
 	}
-	l.noteProblems(ctx)
 	return l.loaded()
 }
 

@@ -93,7 +93,7 @@ func TestLostStoreFetchesTreesAndChanges(t *testing.T) {
 		assert.JSONEq(t, `{"url": "other"}`, b.read(db+"/config.json"))
 		assert.JSONEq(t, `{"one": 4}`, b.read(view))
 	})
-	t.Run("a resource with many files is signed anew from what lies on the disk", func(t *testing.T) {
+	t.Run("a resource with many files is signed again from what lies on the disk", func(t *testing.T) {
 		const dir = "projects/line/com.inductiveautomation.vision/templates/many"
 		names := make([]string, 20)
 		files := map[string]string{}
@@ -149,7 +149,7 @@ func TestLostStoreSignedResources(t *testing.T) {
 	b.loseStore()
 	assert.Empty(t, b.synced().Fetch.Kind)
 	assert.Zero(t, look().Files)
-	assert.False(t, b.engine.Store.Has(b.target.Commit), "nothing is fetched for what nobody asks for")
+	assert.False(t, b.engine.Store.Has(b.target.Commit), "nothing is fetched without a reader")
 	signs()
 	d := look()
 	assert.Empty(t, d.Paths)
@@ -307,7 +307,7 @@ func TestDriftCheckBlobTimeout(t *testing.T) {
 	assert.Equal(t, asked, requests(), "not again soon")
 	srv.Heal()
 	b.engine.LookWait = time.Minute
-	b.push(gitserver.Write("README.md", "the next sync asks anew"))
+	b.push(gitserver.Write("README.md", "the next sync asks again"))
 	b.synced()
 	assert.Zero(t, look())
 }
@@ -339,6 +339,6 @@ func TestLostStoreWhileHeld(t *testing.T) {
 		file := filepath.Join(b.data, db, "config.json")
 		require.NoError(t, os.WriteFile(file, []byte(strings.Replace(b.read(db+"/config.json"), ":", " :", 1)), 0o644))
 		assert.Zero(t, look())
-		assert.False(t, b.engine.Store.Has(before), "nobody asks for the commit before any more")
+		assert.False(t, b.engine.Store.Has(before), "the earlier commit is not needed any more")
 	})
 }

@@ -29,6 +29,8 @@ type unloaded struct {
 	// Refused is when such a gateway first refused our token. PutBack reports that its permissions were restored since.
 	Refused time.Time `json:"refused,omitzero"`
 	PutBack bool      `json:"putBack,omitempty"`
+	// Baseline is what the gateway had before; nil if it does not go back by itself.
+	Baseline *baseline `json:"baseline,omitempty"`
 }
 
 // configID identifies a config resource as the gateway's API does.
@@ -37,6 +39,11 @@ type configID struct {
 	Module     string `json:"module"`
 	Type       string `json:"type"`
 	Name       string `json:"name"`
+}
+
+// file returns the path of the resource's resource.json.
+func (r configID) file() string {
+	return strings.Join([]string{"config/resources", r.Collection, r.Module, r.Type, r.Name, resource.File}, "/")
 }
 
 const unloadedNote = "unloaded"
@@ -78,6 +85,7 @@ func (o unloaded) save(d *disk.Dir) error {
 		if len(b) <= maxUnloadedBytes {
 			return d.SetNote(unloadedNote, b)
 		}
+		o.Baseline = nil // without its names, the sync could be blamed for what was wrong before
 		o.Projects, o.Gone, o.Resources = half(o.Projects), half(o.Gone), half(o.Resources)
 	}
 }
@@ -116,7 +124,7 @@ func (f *files) projects(changes *plan.Changes) (there, gone []string, err error
 		}
 	}
 	for _, name := range union(names, changes.Projects()) {
-		file := "projects/" + name + "/project.json"
+		file := projectFile(name)
 		wanted := slices.ContainsFunc(changes.List, func(c plan.Change) bool { return c.Path == file && (c.Op == plan.Create || c.Op == plan.Update) })
 		if f.desired != nil {
 			if _, wanted, err = f.desired.Lookup(file); err != nil {
@@ -148,11 +156,11 @@ func (o *unloaded) drop(d *disk.Dir) error {
 		}
 		return st.Kind == plan.File
 	}
-	project := func(name string) bool { return there("projects/" + name + "/project.json") }
+	project := func(name string) bool { return there(projectFile(name)) }
 	o.Projects = slices.DeleteFunc(o.Projects, func(name string) bool { return !project(name) })
 	o.Gone = slices.DeleteFunc(o.Gone, project)
 	o.Resources = slices.DeleteFunc(o.Resources, func(r configID) bool {
-		return !there(strings.Join([]string{"config/resources", r.Collection, r.Module, r.Type, r.Name, resource.File}, "/"))
+		return !there(r.file())
 	})
 	return failed
 }

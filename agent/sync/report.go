@@ -63,6 +63,14 @@ type ScanOutcome struct {
 	Reason   string        `json:"reason,omitempty"`
 }
 
+// AutoRollback describes that a gateway went back by itself.
+type AutoRollback struct {
+	// Commit is the one that it went back from, and that is held off.
+	Commit   plan.ID                      `json:"commit"`
+	Trigger  v1alpha1.AutoRollbackTrigger `json:"trigger"`
+	Snapshot string                       `json:"snapshot"`
+}
+
 // Report is the outcome of one sync.
 type Report struct {
 	Phase   Phase           `json:"phase"`
@@ -82,8 +90,12 @@ type Report struct {
 	Scans    []ScanOutcome            `json:"scans,omitempty"`
 	// Notes are messages for users: what was skipped, what the gateway logged, why there was no scan lock.
 	Notes []string `json:"notes,omitempty"`
-	// Snapshots are those on the data volume, oldest first, if the profile takes any.
-	Snapshots []disk.Snapshot `json:"snapshots,omitempty"`
+	// Snapshots are those on the data volume, oldest first, if the profile takes any. The state has them.
+	Snapshots []disk.Snapshot `json:"-"`
+	// History are the last syncs that changed the gateway or failed, oldest first. nil if they are unknown.
+	History []Audit `json:"-"`
+	// AutoRollback is why the gateway went back by itself; nil unless a commit is held off for that.
+	AutoRollback *AutoRollback `json:"autoRollback,omitempty"`
 	// Drift is the last comparison of the owned files.
 	Drift *disk.Drift `json:"drift,omitempty"`
 	// Changes is the plan. It is served and printed, but not part of the report.
@@ -92,10 +104,13 @@ type Report struct {
 	refused bool
 	// Paired reports whether the gateway is one of a redundant pair, so that its place may change at any time.
 	Paired bool `json:"-"`
+	// Again is when to try again, if the sync knows; zero otherwise.
+	Again time.Time `json:"-"`
 	// Err is the error behind Reason, or nil if the sync succeeded.
 	Err error `json:"-"`
-	// DryRun reports that the plan was only made and validated.
-	DryRun bool `json:"dryRun,omitempty"`
+	// DryRun reports that the plan was only made and validated. Planned counts what it would change.
+	DryRun  bool        `json:"dryRun,omitempty"`
+	Planned plan.Counts `json:"-"`
 }
 
 // Class returns the class of the reason, which decides what happens next.

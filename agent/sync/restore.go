@@ -14,16 +14,24 @@ import (
 
 // A restore brings the gateway back to a snapshot. It is a sync whose files come from the data volume, so it needs neither
 // git nor the target's commit. The commit that was the target at its request is held off afterwards, also after a restart,
-// until another commit is the target or a user forces a sync. A new profile alone does not end it: what made the commit wrong
-// for the plant may be in any file.
+// until another commit is the target, or a user requests a retry or forces a sync. A new profile alone does not end it: what
+// made the commit wrong for the plant may be in any file.
+//
+// A gateway that goes back by itself (baseline.go) restores a snapshot in the same way, with a note of its own accord.
 
-// restored is the note about the last request to restore a snapshot.
+// restored is the note about the last restore.
 type restored struct {
 	Request  string  `json:"request"`            // as in Target.Restore
-	Snapshot string  `json:"snapshot,omitempty"` // "" if the request has lapsed
+	Snapshot string  `json:"snapshot,omitempty"` // "" if the restore has lapsed
 	Commit   plan.ID `json:"commit,omitzero"`    // the target that is held off
 	Force    string  `json:"force,omitempty"`    // the force-sync request at that time
+	Retry    string  `json:"retry,omitempty"`    // the request to retry at that time
 	Done     bool    `json:"done,omitempty"`
+	// Trigger is what made the gateway go back by itself, and Why the error; "" for a request.
+	Trigger v1alpha1.AutoRollbackTrigger `json:"trigger,omitempty"`
+	Why     string                       `json:"why,omitempty"`
+	// Tried is the last commit that the gateway went back from by itself.
+	Tried plan.ID `json:"tried,omitzero"`
 }
 
 const restoredNote = "restored"
@@ -45,9 +53,14 @@ func (j *job) loadRestored() (restored, error) {
 	return n, n.save(j.dir)
 }
 
-// restoreNow returns the note for a request about the present target.
+// restoreNow returns the note for a restore in place of the present target.
 func (j *job) restoreNow(snapshot string, done bool) restored {
-	return restored{Request: j.t.Restore, Snapshot: snapshot, Commit: j.t.Commit, Force: j.t.ForceID, Done: done}
+	return restored{Request: j.t.Restore, Snapshot: snapshot, Commit: j.t.Commit, Force: j.t.ForceID, Retry: j.t.Retry, Done: done}
+}
+
+// lapsed reports whether the target is no longer held off.
+func (n restored) lapsed(t Target) bool {
+	return n.Commit != t.Commit || n.Force != t.ForceID || n.Retry != t.Retry && v1alpha1.Retries(t.Retry, t.Commit.String())
 }
 
 func (n restored) save(d *disk.Dir) error {
@@ -63,12 +76,11 @@ func (j *job) restore(ctx context.Context) (bool, error) {
 	if j.t.Profile.DryRun || j.resumes {
 		return false, nil
 	}
-	n, err := j.loadRestored()
+	n, changed, err := j.standIn()
 	if err != nil {
 		return false, err
 	}
-	if j.t.Restore != "" && j.t.Restore != n.Request {
-		n = j.restoreNow(v1alpha1.RestoresOn(j.t.Restore, j.t.Facts.GatewayName), false)
+	if changed {
 		if err := n.save(j.dir); err != nil {
 			return false, err
 		}
@@ -76,40 +88,118 @@ func (j *job) restore(ctx context.Context) (bool, error) {
 	if n.Snapshot == "" {
 		return false, nil
 	}
-	if n.Commit != j.t.Commit || n.Force != j.t.ForceID {
-		n.Snapshot = ""
-		return false, n.save(j.dir)
+	return true, j.takeBack(ctx, n)
+}
+
+// standIn returns the note about the restore that stands in for the target, and whether it differs from the one on the disk. Without a
+// snapshot nothing stands in for the target.
+func (j *job) standIn() (n restored, changed bool, err error) {
+	if n, err = j.loadRestored(); err != nil {
+		return n, false, err
+	}
+	if j.t.Restore != "" && j.t.Restore != n.Request {
+		tried := n.Tried
+		n, changed = j.restoreNow(v1alpha1.RestoresOn(j.t.Restore, j.t.Facts.GatewayName), false), true
+		n.Tried = tried
+	}
+	switch {
+	case n.Snapshot == "":
+		return n, changed, nil
+	case n.lapsed(j.t.Target):
+	case !n.Done && j.stale():
+		j.note("the request to restore %s is older than this data volume; ask again to restore it", n.Snapshot)
+	default:
+		return n, changed, nil
+	}
+	n.Snapshot = ""
+	return n, true, nil
+}
+
+// Restores reports whether a snapshot stands in for the target of t, so that a sync restores it, or has restored it, and does not bring the
+// target.
+func (e *Engine) Restores(t Task) bool {
+	d, err := e.Open()
+	if err != nil {
+		return false
+	}
+	j := &job{Engine: e, t: t, r: &Report{}, dir: d, from: d.Manifest().Header().Commit}
+	n, _, err := j.standIn()
+	return err == nil && n.Snapshot != ""
+}
+
+// Has reports whether the files of t are on the disk, as its rules want them.
+func (e *Engine) Has(t Task) bool {
+	d, err := e.Open()
+	if err != nil {
+		return false
+	}
+	j := &job{Engine: e, t: t, r: &Report{}, dir: d}
+	j.rules, err = j.rulesAt(t.Ref, t.Commit)
+	return err == nil && j.filesDone()
+}
+
+// Kept returns the target that the files on the disk stand for: their commit or, if they are those of a snapshot, the one that is held off.
+func (e *Engine) Kept() (Target, error) {
+	d, err := e.Open()
+	if err != nil {
+		return Target{}, err
+	}
+	h := d.Manifest().Header()
+	j := &job{Engine: e, t: Task{Target: Target{Ref: h.Ref, Commit: h.Commit}}, dir: d}
+	n, err := j.loadRestored()
+	if err != nil || n.Snapshot == "" {
+		return j.t.Target, err
+	}
+	return Target{Ref: h.Ref, Commit: n.Commit, ForceID: n.Force, Restore: n.Request, Retry: n.Retry}, nil
+}
+
+// takeBack restores the snapshot of a note, unless that is done, and makes the gateway load it. It always returns an error, because the
+// gateway does not run the target.
+func (j *job) takeBack(ctx context.Context, n restored) error {
+	if n.Trigger != "" {
+		j.r.AutoRollback = &AutoRollback{Commit: n.Commit, Trigger: n.Trigger, Snapshot: n.Snapshot}
 	}
 	if !n.Done {
 		if j.t.Working != nil {
 			j.t.Working()
 		}
 		if err := (&files{job: j}).takeBack(ctx, n.Snapshot); err != nil {
-			return true, fmt.Errorf("restore the snapshot %s: %w", n.Snapshot, err)
+			return fmt.Errorf("%srestore the snapshot %s: %w", n.because(), n.Snapshot, err)
 		}
 		n.Done = true
 		if err := n.save(j.dir); err != nil {
-			return true, err
+			return err
 		}
 	}
-	return true, j.loadRestoredFiles(ctx, n)
+	return j.loadRestoredFiles(ctx, n)
 }
 
-// loadRestoredFiles makes the gateway load what it has not loaded yet of a snapshot. It always returns an error, because the
-// gateway does not run the target.
+// because returns the beginning of a message: why the gateway went back by itself.
+func (n restored) because() string {
+	if n.Trigger == "" {
+		return ""
+	}
+	return fmt.Sprintf("went back by itself (%s: %s); ", n.Trigger, n.Why)
+}
+
+// loadRestoredFiles makes the gateway load what it has not loaded yet of a snapshot.
 func (j *job) loadRestoredFiles(ctx context.Context, n restored) error {
-	target := j.t.Target
-	h := j.dir.Manifest().Header()
+	if err := j.loadCurrent(ctx); err != nil {
+		return fmt.Errorf("%srestored the snapshot %s: %w", n.because(), n.Snapshot, err)
+	}
+	return failure.New(v1alpha1.ReasonRolledBack,
+		"%sthe gateway is back at the snapshot %s, commit %s; %s is held off until another commit is requested, or until it is retried (stoker retry NAME)",
+		n.because(), n.Snapshot, j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short())
+}
+
+// loadCurrent makes the gateway load the commit on the disk instead of the target.
+func (j *job) loadCurrent(ctx context.Context) error {
+	target, h := j.t.Target, j.dir.Manifest().Header()
 	j.t.Ref, j.t.Commit = h.Ref, h.Commit
 	defer func() { j.t.Target = target }()
 	ctx, cancel := outlive(ctx, j.Grace)
 	defer cancel()
-	if err := (&loader{job: j}).load(ctx); err != nil {
-		return fmt.Errorf("restored the snapshot %s: %w", n.Snapshot, err)
-	}
-	return failure.New(v1alpha1.ReasonRolledBack,
-		"the gateway is back at the snapshot %s, commit %s; %s is held off until another commit is requested, or until a sync is forced (stoker sync NAME --force)",
-		n.Snapshot, h.Commit.Short(), target.Commit.Short())
+	return (&loader{job: j}).load(ctx)
 }
 
 // takeBack brings the files back to what they were before the sync of a snapshot.
@@ -122,40 +212,54 @@ func (f *files) takeBack(ctx context.Context, id string) error {
 		return failure.New(v1alpha1.ReasonNoConfigAccess, "this node of a redundant pair has no config access: restore a snapshot of the active node, whose files the pair copies")
 	}
 	done := f.step("plan")
-	b, err := f.dir.PlanTakeBack(ctx, id, f.Store)
+	b, err := f.planRestore(ctx, id)
 	done()
 	if err != nil {
 		return err
 	}
-	f.r.Changes = b.Changes
-	if len(b.Edited) > 0 {
-		f.note("%s: neither a snapshot nor git has the version from before a user changed it; the user's version is back", some(b.Edited))
+	if b.done {
+		return nil
 	}
-	if err := f.checkDesigners(ctx, b.Changes); err != nil {
+	f.r.Changes = b.changes
+	if err := f.checkDesigners(ctx, b.changes); err != nil {
 		return err
 	}
 	done = f.step("stage")
-	staged, err := f.dir.Stage(ctx, b.Changes, nil, b.Source)
+	staged, err := f.dir.Stage(ctx, b.changes, nil, b.source)
 	done()
 	if err != nil {
 		return err
 	}
-	staged.TakeBack(b)
-	f.header = &b.Header
-	return f.apply(ctx, b.Changes, staged)
+	if b.local != nil {
+		staged.TakeBack(b.local)
+	}
+	f.header = &b.header
+	if err := f.apply(ctx, b.changes, staged); err != nil {
+		return err
+	}
+	return f.brought.Close()
 }
 
-// snapshot makes the sync keep what it displaces, if the spec asks for it.
-func (f *files) snapshot(staged *disk.Staged) error {
-	s := f.t.Profile.Snapshots
-	if s == nil {
-		return nil
+// snapshot makes the sync keep what it displaces, and backs up the gateway, if the spec asks for that. It returns the ids of the snapshot
+// and of the backup; "" if there is none.
+func (f *files) snapshot(ctx context.Context, staged *disk.Staged) (id, backup string, err error) {
+	switch {
+	case f.t.Profile.Snapshots == nil && staged.Moves():
+		err = f.dir.DropBackups()
+	case f.t.Profile.Snapshots != nil:
+		if err = staged.Snapshot(snapshotLimits(&f.t)); err == nil {
+			backup, err = f.backUp(ctx, staged)
+		}
 	}
-	err := staged.Snapshot(disk.Snapshots{Gateway: f.t.Facts.GatewayName, Keep: int(s.RetentionCount), MaxBytes: v1alpha1.SnapshotSize(s.MaxSize)})
 	if err != nil {
-		return errors.Join(err, staged.Discard())
+		return "", "", errors.Join(err, staged.Discard())
 	}
-	return nil
+	return staged.SnapshotID(), backup, nil
+}
+
+func snapshotLimits(t *Task) disk.Snapshots {
+	s := t.Profile.Snapshots
+	return disk.Snapshots{Gateway: t.Facts.GatewayName, Keep: int(s.RetentionCount), MaxBytes: v1alpha1.SnapshotSize(s.MaxSize)}
 }
 
 // snapshots returns the snapshots, oldest first. It looks for new ones only after a sync that wrote something or failed.

@@ -27,7 +27,8 @@ type job struct {
 
 	// Set by open.
 	dir      *disk.Dir
-	readOnly bool // dir was opened only for this dry run
+	from     plan.ID // the commit in dir before the sync
+	readOnly bool    // dir was opened only for this dry run
 	rules    plan.Rules
 	force    bool // the force-sync request is new
 	gateway  *gateway
@@ -36,6 +37,7 @@ type job struct {
 	desired  *plan.Desired // the tree of the target, if it was needed
 	embedded resource.EmbeddedSecrets
 	unloaded unloaded // what the gateway has not loaded yet
+	wrong    wrong    // what the gateway did not show as delivered
 }
 
 // run is the sequence of a sync: the files are brought to the disk, then the gateway loads them.
@@ -44,10 +46,15 @@ type job struct {
 //	if a snapshot stands in for the target:
 //	  restore it, load it, and end         restore.go
 //	if the disk lacks the target:          files.go
-//	  fetch, render, plan, guard           fetch.go, render.go
+//	  wait for a maintenance window        windows.go
+//	  fetch, verify the signature          fetch.go
+//	  render, plan, guard                  render.go
 //	  wait for Designers and approvals     designers.go
-//	  stage, lock, apply                   apply.go
+//	  stage, ask the validation webhook    review.go
+//	  lock, apply                          apply.go
 //	scan, verify                           load.go, verify.go
+//	if the gateway cannot load the target: baseline.go
+//	  restore the snapshot from before it  restore.go
 //	report
 func (j *job) run(ctx context.Context) error {
 	if j.t.Profile.Paused {
@@ -68,6 +75,9 @@ func (j *job) run(ctx context.Context) error {
 		done = !j.node.Moved()
 	}
 	if !done {
+		if err := j.checkWindows(ctx); err != nil {
+			return err
+		}
 		if j.t.Working != nil {
 			j.t.Working()
 		}
@@ -78,11 +88,12 @@ func (j *job) run(ctx context.Context) error {
 	if j.t.Profile.DryRun {
 		return j.endDryRun(ctx)
 	}
-	ctx, cancel := outlive(ctx, j.Grace)
+	loading, cancel := outlive(ctx, j.Grace)
 	defer cancel()
-	if err := (&loader{job: j}).load(ctx); err != nil {
-		return err
+	if err := (&loader{job: j}).load(loading); err != nil {
+		return j.goBack(ctx, err)
 	}
+	j.failing = failing{}
 	if err := j.reportPair(); err != nil {
 		return err
 	}
@@ -139,6 +150,7 @@ func (j *job) openDir() error {
 		j.dir = nil
 		return err
 	}
+	j.from = j.dir.Manifest().Header().Commit
 	j.gateway = &gateway{
 		Gateway: j.conn.Gateway, token: j.conn.Token, log: j.Log, dir: j.dir, readOnly: j.t.Profile.DryRun,
 		start: j.t.Start, beforeStart: j.t.BeforeStart, seen: &j.seen,

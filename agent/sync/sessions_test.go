@@ -77,8 +77,8 @@ func TestADesignerHoldsWhatItShows(t *testing.T) {
 			r := b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
 			assert.Equal(t, good, r.Commit)
 			assert.Contains(t, r.Message, "maria")
-			assert.NotContains(t, r.Message, "192.0.2.10", "whose address it is, is nobody's business")
-			assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/projects")+b.gw.Count("POST /data/api/v1/scan-lock/projects"), "nobody is locked out")
+			assert.NotContains(t, r.Message, "192.0.2.10", "the address of a user is private")
+			assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/projects")+b.gw.Count("POST /data/api/v1/scan-lock/projects"), "the scan lock is not taken")
 
 			b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
 			require.NoError(t, b.gw.CloseDesigner(id))
@@ -210,11 +210,11 @@ func TestWhoIsThereCannotBeAskedFor(t *testing.T) {
 	}{
 		{"proceed goes on", v1alpha1.DesignerProceed, refuse(403), gitserver.Write(theme, `{}`), sync.Synced, v1alpha1.ReasonSynced},
 		{"wait does not, where it may not ask", v1alpha1.DesignerWait, refuse(403), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonGatewayForbidden},
-		{"wait does not, where nobody answers", v1alpha1.DesignerWait, refuse(500), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonGatewayUnreachable},
+		{"wait does not, if the gateway does not answer", v1alpha1.DesignerWait, refuse(500), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonGatewayUnreachable},
 		{"wait cannot, where there is no list", v1alpha1.DesignerWait, refuse(404), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
 		{"fail cannot either", v1alpha1.DesignerFail, refuse(404), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
 		{"wait cannot without a token", v1alpha1.DesignerWait, func(b *bench) { b.conn.Token = false }, gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
-		{"nobody asks for a change of the configuration", v1alpha1.DesignerWait, refuse(403), gitserver.Write(db+"/config.json", `{"url":"x"}`), sync.Synced, v1alpha1.ReasonSynced},
+		{"a change of the configuration does not ask for Designers", v1alpha1.DesignerWait, refuse(403), gitserver.Write(db+"/config.json", `{"url":"x"}`), sync.Synced, v1alpha1.ReasonSynced},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := family(t, c.policy)

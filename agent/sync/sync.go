@@ -6,10 +6,12 @@ package sync
 import (
 	"context"
 	"errors"
+	"io"
 	"iter"
 	"log/slog"
 	"time"
 
+	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
@@ -34,6 +36,7 @@ type Gateway interface {
 	TrialExpired(ctx context.Context) (bool, error)
 	Platform(ctx context.Context) (ignition.Platform, error)
 	ScanByModule(ctx context.Context) (ignition.ModuleScan, error)
+	Backup(ctx context.Context, w io.Writer) error
 }
 
 // Target identifies what to deliver. The lead writes it into the SyncTarget, the follower reads it, and reports repeat it. The
@@ -54,6 +57,10 @@ type Target struct {
 	// Restore asks to bring the gateway back to a snapshot: its id, and what tells the request from an earlier one. It is empty
 	// if there is no request about this gateway.
 	Restore string
+	// Retry is the value of the annotation stoker.io/retry. A new value about Commit asks to take it again after the gateway went back from it.
+	Retry string
+	// WindowApproved reports that a user approved to deliver Commit although no maintenance window allows it.
+	WindowApproved bool
 	// Revision, Generation, RequestedAt and Term are those of the SyncTarget.
 	Revision    int64
 	Generation  int64
@@ -78,6 +85,12 @@ type Task struct {
 	Start string
 	// Working is called once if there is something to do. It may be nil.
 	Working func()
+	// Request is who requested the ref; it goes to the audit record.
+	Request Request
+	// Rollback reports that an operator requested to go back to this commit. No maintenance window delays that.
+	Rollback bool
+	// GoesBack reports that a rollout went back to this commit, which ran on every gateway: it may delete what the rollout brought.
+	GoesBack bool
 	// Repair restores files that were changed on the gateway (driftPolicy repair).
 	Repair bool
 	// Back says how the sync treats changes that are sent back to git; nil if none are.
@@ -100,6 +113,12 @@ type Connections struct {
 	Gateway Gateway // nil: files only
 	// Token reports whether there is an API token. Without one, nothing is scanned or verified.
 	Token bool
+	// Verifier verifies the signature of a commit before it is planned; nil if spec.git.verify demands none.
+	Verifier *repo.Verifier
+	// Webhook is asked before a change; nil if spec.validation names none.
+	Webhook *Webhook
+	// Storage is where copies of snapshots are kept; nil for the data volume alone.
+	Storage archive.Store
 }
 
 // Config configures an Engine.
@@ -126,14 +145,19 @@ type Config struct {
 // Engine syncs one data directory. Its methods must not be called concurrently.
 type Engine struct {
 	Config
-	dir   *disk.Dir
-	taken int // changes whenever dir is opened or closed
-	cache *plan.Cache
-	last  delivered // what is on the disk
-	held  hold      // the last held sync
-	seen  string    // the start whose gateway was seen running
-	kept  kept      // the snapshots
-	pair  redundancy.Memory
+	dir     *disk.Dir
+	taken   int // changes whenever dir is opened or closed
+	cache   *plan.Cache
+	last    delivered // what is on the disk
+	held    hold      // the last held sync
+	verdict reviewed  // the last question to the validation webhook
+	seen    string    // the start whose gateway was seen running
+	kept    kept      // the snapshots
+	failing failing
+	brought brought // the archive that is restored
+	audits  audited
+	past    history // the last syncs
+	pair    redundancy.Memory
 	// watch reports whether changes at a path are sent back to git; nil for none.
 	watch func(path string) bool
 	lost  *lost  // the commit on the disk if the store lost it, otherwise nil
@@ -162,10 +186,11 @@ func New(c Config) *Engine {
 
 // Close closes the data directory.
 func (e *Engine) Close() error {
+	err := e.brought.Close()
 	if e.dir == nil {
-		return nil
+		return err
 	}
-	err := e.dir.Close()
+	err = errors.Join(err, e.dir.Close())
 	e.dir = nil
 	e.taken++
 	return err
@@ -241,12 +266,13 @@ func (e *Engine) Owned(to func(iter.Seq2[plan.Owned, error])) {
 	}
 }
 
-// LostAndFound returns the number of bytes in lost+found, or 0 if the data directory is not open.
-func (e *Engine) LostAndFound() (int64, error) {
+// LostAndFound returns the number of bytes in lost+found and their limit, or zeros if the data directory is not open.
+func (e *Engine) LostAndFound() (is, limit int64, err error) {
 	if e.dir == nil {
-		return 0, nil
+		return 0, 0, nil
 	}
-	return e.dir.LostAndFoundBytes()
+	is, err = e.dir.LostAndFoundBytes()
+	return is, e.dir.LostAndFoundMax(), err
 }
 
 // Sync delivers t and reports. Canceling ctx stops it before the first file of the gateway changes, but not between two
@@ -276,6 +302,10 @@ func (e *Engine) sync(ctx context.Context, j *job) *Report {
 	}
 	r.Duration = e.Now().Sub(r.Started)
 	r.settle(err)
+	if j.dir != nil && !j.readOnly && !j.t.Profile.DryRun {
+		j.audit(j.from)
+		r.History = j.history()
+	}
 	return r
 }
 

@@ -149,7 +149,7 @@ func TestScanOnlyChangedTrees(t *testing.T) {
 
 	b.gw.ResetRequests()
 	b.synced()
-	assert.Empty(t, b.gw.Requests(), "nothing to do asks nobody")
+	assert.Empty(t, b.gw.Requests(), "nothing to do sends no request")
 
 	b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
 	b.synced()

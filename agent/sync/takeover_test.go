@@ -151,7 +151,7 @@ func TestReplicatedFileIsReported(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(append(first(), gitserver.Write("config/resources/core/kept.txt", "so that the source stays"))...)
 	p.master.synced()
-	assert.NotContains(t, p.backup.standby().Message, "the pair copied", "what lay there at first is nobody's")
+	assert.NotContains(t, p.backup.standby().Message, "the pair copied", "the first files belong to no pair")
 	p.push(gitserver.Write(second+"/view.json", `{"bad": 1}`), gitserver.Write(second+"/resource.json", listing("view.json")))
 	p.master.synced()
 	p.push(gitserver.Delete(second+"/view.json"), gitserver.Delete(second+"/resource.json"))
@@ -185,5 +185,5 @@ func TestActiveBackupWithoutRole(t *testing.T) {
 	r := p.backup.synced()
 	assert.True(t, r.Paired)
 	p.backup.synced()
-	assert.Equal(t, `{"mine": 1}`, p.backup.read(view), "drift, and nobody took over")
+	assert.Equal(t, `{"mine": 1}`, p.backup.read(view), "drift, and no node took over")
 }

@@ -6,72 +6,78 @@ import (
 	"unicode/utf8"
 )
 
-// Annotations of a GatewaySync. They ask for something without a change of the spec; DesiredRef says what they mean.
+// Annotations of a GatewaySync. They request something without a change of the spec. DesiredRef evaluates the requested ref.
 const (
 	// AnnotationRequestedRef is the requested ref, which overrides spec.git.ref.
 	AnnotationRequestedRef = "stoker.io/requested-ref"
-	// AnnotationRequestedOver says over which spec.git.ref that was, as requested@spec. After a space may follow what tells
-	// the request from an earlier one of the same words, such as its time.
+	// AnnotationRequestedOver is the requested ref and the value of spec.git.ref at the time of the request, as requested@spec. A
+	// space and the time of the request may follow, to distinguish the request from an earlier one with the same refs.
 	AnnotationRequestedOver = "stoker.io/requested-over"
-	// AnnotationRequestedUnless is a commit: the request counts only while spec.git.ref resolves to it.
+	// AnnotationRequestedUnless is a commit. The request is in force only while spec.git.ref resolves to this commit.
 	AnnotationRequestedUnless = "stoker.io/requested-unless"
-	// AnnotationRequestedCommit is the commit that requested-ref has to stand at. A ref that stands elsewhere is refused.
+	// AnnotationRequestedCommit is the commit that requested-ref must resolve to. If the ref resolves to another commit, the request is
+	// refused.
 	AnnotationRequestedCommit = "stoker.io/requested-commit"
-	// AnnotationRequestedAt is a time in RFC 3339 with nanoseconds: a new value asks for a fresh look at git.
+	// AnnotationRequestedAt is a time in RFC 3339 with nanoseconds. A new value makes the lead poll git.
 	AnnotationRequestedAt = "stoker.io/requested-at"
-	// AnnotationRequestedBy names who asks: github, gitlab, gitea, bitbucket, azuredevops, argocd, kargo, generic, cli, hook.
+	// AnnotationRequestedBy names the sender: github, gitlab, gitea, bitbucket, azuredevops, argocd, kargo, generic, cli or hook.
 	AnnotationRequestedBy = "stoker.io/requested-by"
-	// AnnotationRequestedFor says in words what the request belongs to, such as the Stage, the Freight, the actor and the link
-	// of a promotion of Kargo. It is only shown.
+	// AnnotationRequestedFor is a text that describes the origin of the request, such as the Stage, Freight, actor and link of a Kargo
+	// promotion. It is only displayed.
 	AnnotationRequestedFor = "stoker.io/requested-for"
-	// AnnotationRequestedIDs is a JSON object from sender to the ids of its last eight requests, with a space between them and
-	// the newest last.
+	// AnnotationRequestedIDs is a JSON object that maps each sender to the ids of its last eight requests, separated by spaces, the newest
+	// last.
 	AnnotationRequestedIDs = "stoker.io/requested-ids"
-	// AnnotationRequestedTags holds the last tags that were followed, with a space between them and the newest last.
+	// AnnotationRequestedTags lists the last tags that spec.webhook.followTags selected, separated by spaces, the newest last.
 	AnnotationRequestedTags = "stoker.io/requested-tags"
-	// AnnotationForceSync asks, with any new value, to verify every managed file by its content.
+	// AnnotationForceSync is any text. A new value makes the agents verify every managed file by its content.
 	AnnotationForceSync = "stoker.io/force-sync"
-	// AnnotationConfirmDeletion is a commit, in full or its first 7 digits or more, whose mass deletion an operator approves.
+	// AnnotationConfirmDeletion is a commit whose mass deletion an operator approves: all its digits, or at least the first 7.
 	AnnotationConfirmDeletion = "stoker.io/confirm-deletion"
-	// AnnotationPropose is the name of a gateway, a space and a time in RFC 3339. A new value asks that gateway's agent to close
-	// its pull request and to propose the changes again from today's base.
+	// AnnotationPropose is the name of a gateway, a space and a time in RFC 3339. A new value makes the agent of that gateway close its
+	// pull request and propose the changes again, based on the commit that the gateway runs now.
 	AnnotationPropose = "stoker.io/propose"
-	// AnnotationRestore is the id of a snapshot, a space and a time in RFC 3339. A new value asks the agent of the gateway that the id
-	// begins with to bring the gateway back to the snapshot.
+	// AnnotationRestore is the id of a snapshot, a space and a time in RFC 3339. The id begins with the name of a gateway. A new value makes
+	// the agent of this gateway restore the snapshot.
 	AnnotationRestore = "stoker.io/restore"
+	// AnnotationRetry is a commit, a space and a time in RFC 3339. A new value makes the gateways that hold off this commit after a
+	// rollback sync it again.
+	AnnotationRetry = "stoker.io/retry"
 	// AnnotationPaused pauses the GatewaySync if it is "true".
 	AnnotationPaused = "stoker.io/paused"
 )
 
-// Annotations of a gateway pod. They are read with PodAnnotation, which also knows their older prefix.
+// Annotations of a gateway pod. Read them with PodAnnotation, which also accepts their older prefix.
 const (
 	// AnnotationInject is "true" on a pod that gets an agent.
 	AnnotationInject = "stoker.io/inject"
-	// AnnotationCRName names the GatewaySync; it may be left out where the namespace has exactly one.
+	// AnnotationCRName names the GatewaySync. It is optional if the namespace has exactly one.
 	AnnotationCRName = "stoker.io/cr-name"
-	// AnnotationProfile names the profile; default counts where it is left out.
+	// AnnotationProfile names the profile. Default: the profile with the name default.
 	AnnotationProfile = "stoker.io/profile"
 	// AnnotationGatewayName is the gateway's name. Default: the label app.kubernetes.io/name, unless it is ignition; else
-	// the label app.kubernetes.io/instance; else the pod's name. Pods of a StatefulSet get -n appended from the second one on.
+	// the label app.kubernetes.io/instance; else the pod's name. From the second pod of a StatefulSet on, the pod's ordinal is appended, as in -1.
 	AnnotationGatewayName = "stoker.io/gateway-name"
-	// AnnotationServicePath is the folder of the repository that this gateway gets, where the GatewaySync has no profiles.
+	// AnnotationServicePath is the folder of the repository that this gateway gets. It has an effect only if the GatewaySync has no
+	// profiles.
 	AnnotationServicePath = "stoker.io/service-path"
-	// AnnotationDeploymentMode is the gateway's deployment mode.
+	// AnnotationDeploymentMode is the name of the gateway's deployment mode.
 	AnnotationDeploymentMode = "stoker.io/deployment-mode"
-	// AnnotationTagProvider is the tag provider that udts go to in service-path mode; default counts where it is left out.
+	// AnnotationTagProvider is the tag provider that the folder udts is synced to, if the GatewaySync has no profiles. Default: the tag
+	// provider with the name default.
 	AnnotationTagProvider = "stoker.io/tag-provider"
-	// AnnotationSystemName is what the gateway's system name is set to.
+	// AnnotationSystemName is the system name that the agent sets on the gateway.
 	AnnotationSystemName = "stoker.io/system-name"
-	// AnnotationSystemNameTemplate is the same as a template; stoker.io/system-name wins over it.
+	// AnnotationSystemNameTemplate is a template for the system name. If stoker.io/system-name is set, the template is ignored.
 	AnnotationSystemNameTemplate = "stoker.io/system-name-template"
 	// AnnotationSyncPeriod overrides syncPeriod, in seconds.
 	AnnotationSyncPeriod = "stoker.io/sync-period"
-	// AnnotationExcludePatterns holds patterns, separated by commas, that are added to the excludePatterns.
+	// AnnotationExcludePatterns lists patterns, separated by commas, in addition to the excludePatterns of the GatewaySync.
 	AnnotationExcludePatterns = "stoker.io/exclude-patterns"
-	// AnnotationDataVolume names the volume of Ignition's data directory. Default: the one that the gateway's container
-	// mounts there, else data, else ignition-data.
+	// AnnotationDataVolume names the volume of Ignition's data directory. Default: the volume that the gateway's container
+	// mounts there, else the volume data, else ignition-data.
 	AnnotationDataVolume = "stoker.io/data-volume"
-	// AnnotationAgentImage is another image of the agent; it counts only where the injector admits it.
+	// AnnotationAgentImage is another image for the agent. The injector uses it only if its settings allow the image.
 	AnnotationAgentImage = "stoker.io/agent-image"
 	// AnnotationRequire is "true" on a pod that must not start without its agent.
 	AnnotationRequire = "stoker.io/require"
@@ -79,7 +85,7 @@ const (
 	AnnotationInjected = "stoker.io/injected"
 )
 
-// LabelCRName is the label, with the name of the GatewaySync, that the injector gives a pod.
+// LabelCRName is the label with which the injector marks a pod. Its value is the name of the GatewaySync.
 const LabelCRName = "stoker.io/cr-name"
 
 // LabelInjection is "disabled" on a pod or a namespace that gets no agents, or "enabled" on one that does.
@@ -97,8 +103,8 @@ const (
 	olderPrefix = "ignition-sync.io/"
 )
 
-// PodAnnotation returns an annotation of a pod. Where it is not there, the same name with the prefix ignition-sync.io/
-// counts, which manifests of an earlier time carry.
+// PodAnnotation returns an annotation of a pod. If the pod does not have it, PodAnnotation returns the annotation of the same name with
+// the older prefix ignition-sync.io/.
 func PodAnnotation(annotations map[string]string, name string) (value string, ok bool) {
 	if value, ok = annotations[name]; ok {
 		return value, true
@@ -114,8 +120,8 @@ func (gs *GatewaySync) Paused() bool {
 	return gs.Spec.Paused || gs.Annotations[AnnotationPaused] == "true"
 }
 
-// ForceSync returns the value of the annotation stoker.io/force-sync. A value that was not seen before asks to verify
-// every managed file by its content, to repair and to scan again.
+// ForceSync returns the value of the annotation stoker.io/force-sync. A new value makes the agents verify every managed file by its
+// content, repair it, and request a scan.
 func (gs *GatewaySync) ForceSync() string { return gs.Annotations[AnnotationForceSync] }
 
 // maxPropose bounds the annotation stoker.io/propose, in bytes.
@@ -135,7 +141,7 @@ func ProposeValue(gateway string, at time.Time) string {
 	return gateway + " " + at.UTC().Format(time.RFC3339)
 }
 
-// ProposesFor reports whether a value of the annotation stoker.io/propose is about this gateway.
+// ProposesFor reports whether a value of the annotation stoker.io/propose names this gateway.
 func ProposesFor(value, gateway string) bool {
 	name, _, _ := strings.Cut(value, " ")
 	return name != "" && name == gateway

@@ -29,9 +29,27 @@ var ErrNoGatewaySync = errors.New("no GatewaySync in it: write one with apiVersi
 // Decode reads the one GatewaySync of a YAML or JSON file. Documents of other kinds are passed over. A field that is unknown
 // is an error, as it is to kubectl: with a mistyped one left out, a default would count that its author did not want. Nothing
 // is validated and no default is filled in: Validate and the accessors of the types do that.
-func Decode(data []byte) (gs *GatewaySync, err error) {
+func Decode(data []byte) (*GatewaySync, error) {
+	gs, err := decodeOne[GatewaySync](data, Kind)
+	if err == nil && gs == nil {
+		err = ErrNoGatewaySync
+	}
+	return gs, err
+}
+
+// DecodeConfigSync reads the one ConfigSync of a YAML or JSON file, as Decode does.
+func DecodeConfigSync(data []byte) (*ConfigSync, error) {
+	cs, err := decodeOne[ConfigSync](data, KindConfigSync)
+	if err == nil && cs == nil {
+		err = errors.New("no ConfigSync in it: write one with apiVersion stoker.io/v1alpha1 and kind ConfigSync")
+	}
+	return cs, err
+}
+
+// decodeOne reads the one object of a kind, or returns nil.
+func decodeOne[T any](data []byte, kind string) (one *T, err error) {
 	if len(data) > maxDocument {
-		return nil, fmt.Errorf("%d bytes are too many for a GatewaySync: at most %d", len(data), maxDocument)
+		return nil, fmt.Errorf("%d bytes are too many for a %s: at most %d", len(data), kind, maxDocument)
 	}
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	for n := 1; ; n++ {
@@ -43,22 +61,19 @@ func Decode(data []byte) (gs *GatewaySync, err error) {
 			return nil, fmt.Errorf("document %d: %w", n, err)
 		}
 		if n > maxDocuments {
-			return nil, fmt.Errorf("more than %d documents: put the GatewaySync into a file of its own", maxDocuments)
+			return nil, fmt.Errorf("more than %d documents: put the %s into a file of its own", maxDocuments, kind)
 		}
-		found, err := decodeDocument(document)
+		found, err := decodeDocument[T](document, kind)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("document %d: %w", n, err)
-		case found != nil && gs != nil:
-			return nil, errors.New("more than one GatewaySync in it: give each a file of its own")
+		case found != nil && one != nil:
+			return nil, fmt.Errorf("more than one %s in it: give each a file of its own", kind)
 		case found != nil:
-			gs = found
+			one = found
 		}
 	}
-	if gs == nil {
-		return nil, ErrNoGatewaySync
-	}
-	return gs, nil
+	return one, nil
 }
 
 // FromUnstructured reads a GatewaySync of an untyped client. Watchers of GatewaySyncs read them one by one with it, so that a field
@@ -70,7 +85,7 @@ func FromUnstructured(object map[string]any) (*GatewaySync, error) {
 	}
 	gs := &GatewaySync{}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, gs); err != nil {
-		return nil, readable(err, data)
+		return nil, readable[GatewaySync](err, data)
 	}
 	return gs, nil
 }
@@ -96,7 +111,7 @@ func (s *GatewaySyncStatus) lacksTime() bool {
 }
 
 // decodeDocument returns nil for a document that is empty or of another kind.
-func decodeDocument(document []byte) (*GatewaySync, error) {
+func decodeDocument[T any](document []byte, kind string) (*T, error) {
 	data, err := yaml.YAMLToJSONStrict(document)
 	if err != nil {
 		return nil, err
@@ -111,16 +126,16 @@ func decodeDocument(document []byte) (*GatewaySync, error) {
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &head); err != nil {
 		return nil, err
 	}
-	if head.Kind != Kind {
+	if head.Kind != kind {
 		return nil, nil
 	}
 	if head.APIVersion != GroupVersion.String() {
 		return nil, fmt.Errorf("apiVersion %.80q is not known: write %s", head.APIVersion, GroupVersion)
 	}
-	gs := &GatewaySync{}
-	unknown, err := kjson.UnmarshalStrict(data, gs)
+	one := new(T)
+	unknown, err := kjson.UnmarshalStrict(data, one)
 	if err != nil {
-		return nil, readable(err, data)
+		return nil, readable[T](err, data)
 	}
 	const shown = 5
 	for i, u := range unknown {
@@ -132,13 +147,13 @@ func decodeDocument(document []byte) (*GatewaySync, error) {
 	if len(unknown) > 0 {
 		return nil, fmt.Errorf("%w (names of fields are compared with their case)", errors.Join(unknown...))
 	}
-	return gs, nil
+	return one, nil
 }
 
-// readable puts the error of a GatewaySync with a value of a wrong type into words for the one who wrote it.
-func readable(err error, data []byte) error {
+// readable puts the error of an object with a value of a wrong type into words for the one who wrote it.
+func readable[T any](err error, data []byte) error {
 	var wrong *json.UnmarshalTypeError
-	if !errors.As(json.Unmarshal(data, &GatewaySync{}), &wrong) || wrong.Field == "" { // the strict decoder's own type cannot be asked
+	if !errors.As(json.Unmarshal(data, new(T)), &wrong) || wrong.Field == "" { // the strict decoder's own type cannot be asked
 		return err
 	}
 	is, _, _ := strings.Cut(wrong.Value, " ")

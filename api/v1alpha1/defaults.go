@@ -10,6 +10,8 @@ import (
 const (
 	DefaultPollingInterval  = time.Minute
 	DefaultProgressDeadline = 10 * time.Minute
+	DefaultRefreshInterval  = 10 * time.Minute
+	DefaultConfigAccount    = "stoker-config"
 	DefaultGatewayPort      = 8088
 	DefaultAPISecretKey     = "apiKey"
 	DefaultTokenUsername    = "git"

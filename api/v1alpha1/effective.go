@@ -39,6 +39,12 @@ type Effective struct {
 	// Snapshots is how snapshots are kept, with all defaults filled in; nil if none are taken.
 	Snapshots *SnapshotsSpec
 
+	// AutoRollback is what makes the gateway go back by itself after a sync that it cannot load; none if its agent does not decide that.
+	AutoRollback []AutoRollbackTrigger
+
+	// Windows are the maintenance windows of all gateways, valid; ParseWindows returns those of one.
+	Windows []MaintenanceWindow
+
 	// DeploymentMode is the gateway's mode; empty where it runs none.
 	DeploymentMode string
 	TagProvider    string
@@ -129,6 +135,8 @@ func (gs *GatewaySync) merge(name string, p *SyncProfile, pod podSettings) Effec
 		Paused:                gs.pauses(p),
 		Bidirectional:         gs.bidirectional(p),
 		Snapshots:             gs.snapshots(),
+		AutoRollback:          gs.autoRollback(),
+		Windows:               gs.windows(),
 		DeploymentMode:        pod.deploymentMode,
 		TagProvider:           pod.tagProvider,
 		SystemName:            pod.systemName,

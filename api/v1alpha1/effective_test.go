@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
+// plant returns a GatewaySync with defaults, a profile "area" that overrides most of them, and a profile "default".
 func plant() *v1alpha1.GatewaySync {
 	gs := smallest()
 	period, yes, no := int32(60), true, false
@@ -43,7 +44,8 @@ func plant() *v1alpha1.GatewaySync {
 	return gs
 }
 
-func TestEffectiveIsAnnotationOverProfileOverDefaults(t *testing.T) {
+// Annotations override the profile, and the profile overrides the defaults. Patterns and variables are merged.
+func TestEffectivePrecedence(t *testing.T) {
 	got, err := plant().Effective("area", map[string]string{
 		"ignition-sync.io/sync-period":    "5",
 		"stoker.io/exclude-patterns":      "*.{log,tmp}, docs/ ,\n x",
@@ -83,7 +85,7 @@ func TestEffectiveIsAnnotationOverProfileOverDefaults(t *testing.T) {
 	assert.Empty(t, cmp.Diff(want, got))
 }
 
-func TestEffectiveFallsBackToDefaults(t *testing.T) {
+func TestEffectiveDefaultProfile(t *testing.T) {
 	got, err := plant().Effective("", nil)
 	require.NoError(t, err)
 	assert.Equal(t, "default", got.Profile)
@@ -96,10 +98,10 @@ func TestEffectiveFallsBackToDefaults(t *testing.T) {
 	got, err = plant().Effective("", map[string]string{"stoker.io/profile": "area"})
 	require.NoError(t, err)
 	assert.Equal(t, "area", got.Profile)
-	assert.False(t, got.DryRun, "an override by false counts")
+	assert.False(t, got.DryRun, "false in the profile overrides true in the defaults")
 }
 
-func TestEffectiveIsPausedByTheWholeObject(t *testing.T) {
+func TestEffectivePausedByAnnotation(t *testing.T) {
 	gs := plant()
 	annotate(gs, v1alpha1.AnnotationPaused, "true")
 	got, err := gs.Effective("", nil)
@@ -107,7 +109,8 @@ func TestEffectiveIsPausedByTheWholeObject(t *testing.T) {
 	assert.True(t, got.Paused)
 }
 
-func TestEffectiveSharesNothingWithTheObject(t *testing.T) {
+// Changing the result does not change the GatewaySync or later results.
+func TestEffectiveIsACopy(t *testing.T) {
 	gs := plant()
 	before := gs.DeepCopy()
 	got, err := gs.Effective("area", nil)
@@ -121,6 +124,7 @@ func TestEffectiveSharesNothingWithTheObject(t *testing.T) {
 	assert.NotContains(t, again.ExcludePatterns, "changed")
 }
 
+// Without profiles, the mappings follow from the annotation stoker.io/service-path.
 func TestServicePathMode(t *testing.T) {
 	for path, want := range map[string][]string{
 		"services/blue/": {"services/blue/projects", "services/blue/config", "services/blue/udts"},
@@ -147,6 +151,7 @@ func TestServicePathMode(t *testing.T) {
 	assert.Equal(t, "config/resources/core/ignition/tag-type-definition/edge", got.Mappings[2].Destination)
 }
 
+// Errors name the reason, the annotation or field, and the valid values. With an error, only Paused is set.
 func TestEffectiveErrors(t *testing.T) {
 	long := strings.Repeat("a", 2000)
 	for _, c := range []struct {
@@ -155,43 +160,43 @@ func TestEffectiveErrors(t *testing.T) {
 		annotations map[string]string
 		change      func(*v1alpha1.GatewaySync)
 		reason      v1alpha1.Reason
-		says        []string
+		contains    []string
 	}{
-		{name: "a profile that is not there is named beside those that are", profile: "sitee",
-			reason: v1alpha1.ReasonProfileNotFound, says: []string{`"sitee"`, "area, default"}},
-		{name: "a profile that the pod names and that is not there is an error, too", annotations: map[string]string{"stoker.io/profile": "x"},
-			reason: v1alpha1.ReasonProfileNotFound, says: []string{`"x"`, "area, default"}},
-		{name: "a pod that names none needs one that is called default", change: func(gs *v1alpha1.GatewaySync) { delete(gs.Spec.Sync.Profiles, "default") },
-			reason: v1alpha1.ReasonProfileNotFound, says: []string{`"default"`, "area", v1alpha1.AnnotationProfile}},
-		{name: "a named profile is not replaced by service-path mode", profile: "x", annotations: map[string]string{"stoker.io/service-path": "a"},
+		{name: "unknown profile: lists the existing ones", profile: "sitee",
+			reason: v1alpha1.ReasonProfileNotFound, contains: []string{`"sitee"`, "area, default"}},
+		{name: "unknown profile in the annotation", annotations: map[string]string{"stoker.io/profile": "x"},
+			reason: v1alpha1.ReasonProfileNotFound, contains: []string{`"x"`, "area, default"}},
+		{name: "no profile named, and none is called default", change: func(gs *v1alpha1.GatewaySync) { delete(gs.Spec.Sync.Profiles, "default") },
+			reason: v1alpha1.ReasonProfileNotFound, contains: []string{`"default"`, "area", v1alpha1.AnnotationProfile}},
+		{name: "unknown profile in service-path mode", profile: "x", annotations: map[string]string{"stoker.io/service-path": "a"},
 			change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles = nil },
-			reason: v1alpha1.ReasonProfileNotFound, says: []string{"has no profiles"}},
-		{name: "service-path mode needs a path", change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles = nil },
-			reason: v1alpha1.ReasonProfileNotFound, says: []string{v1alpha1.AnnotationServicePath}},
-		{name: "a profile that is not valid names its field", profile: "area", change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles["area"].Mappings[1].Source = "../x" },
-			reason: v1alpha1.ReasonProfilesInvalid, says: []string{"spec.sync.profiles[area].mappings[1].source", "../x"}},
-		{name: "defaults that are not valid name their field", change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.Prune = "all" },
-			reason: v1alpha1.ReasonProfilesInvalid, says: []string{"spec.sync.defaults.prune", "mirror"}},
-		{name: "a path that leaves the repository", annotations: map[string]string{"stoker.io/service-path": "a/../../b"},
-			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationServicePath}},
-		{name: "a mode that is a path", annotations: map[string]string{"stoker.io/deployment-mode": "../core"},
-			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationDeploymentMode}},
-		{name: "a tag provider that is a path", annotations: map[string]string{"stoker.io/tag-provider": "a/b"},
-			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationTagProvider}},
-		{name: "a system name of two lines", annotations: map[string]string{"stoker.io/system-name": "a\nb"},
-			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationSystemName}},
-		{name: "a system name template that is too long", annotations: map[string]string{"stoker.io/system-name-template": long},
-			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationSystemNameTemplate}},
-		{name: "a sync period with a unit", annotations: map[string]string{"stoker.io/sync-period": "30s"},
-			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationSyncPeriod, "seconds"}},
-		{name: "a sync period that is too short", annotations: map[string]string{"stoker.io/sync-period": "4"},
-			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationSyncPeriod}},
-		{name: "a broken pattern", annotations: map[string]string{"stoker.io/exclude-patterns": "a,[b"},
-			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationExcludePatterns}},
+			reason: v1alpha1.ReasonProfileNotFound, contains: []string{"has no profiles"}},
+		{name: "service-path mode without a path", change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles = nil },
+			reason: v1alpha1.ReasonProfileNotFound, contains: []string{v1alpha1.AnnotationServicePath}},
+		{name: "invalid profile: names the field", profile: "area", change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles["area"].Mappings[1].Source = "../x" },
+			reason: v1alpha1.ReasonProfilesInvalid, contains: []string{"spec.sync.profiles[area].mappings[1].source", "../x"}},
+		{name: "invalid defaults: names the field", change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.Prune = "all" },
+			reason: v1alpha1.ReasonProfilesInvalid, contains: []string{"spec.sync.defaults.prune", "mirror"}},
+		{name: "service path outside the repository", annotations: map[string]string{"stoker.io/service-path": "a/../../b"},
+			reason: v1alpha1.ReasonInvalidAnnotation, contains: []string{v1alpha1.AnnotationServicePath}},
+		{name: "deployment mode that is a path", annotations: map[string]string{"stoker.io/deployment-mode": "../core"},
+			reason: v1alpha1.ReasonInvalidAnnotation, contains: []string{v1alpha1.AnnotationDeploymentMode}},
+		{name: "tag provider that is a path", annotations: map[string]string{"stoker.io/tag-provider": "a/b"},
+			reason: v1alpha1.ReasonInvalidAnnotation, contains: []string{v1alpha1.AnnotationTagProvider}},
+		{name: "system name of two lines", annotations: map[string]string{"stoker.io/system-name": "a\nb"},
+			reason: v1alpha1.ReasonInvalidAnnotation, contains: []string{v1alpha1.AnnotationSystemName}},
+		{name: "system name template that is too long", annotations: map[string]string{"stoker.io/system-name-template": long},
+			reason: v1alpha1.ReasonInvalidAnnotation, contains: []string{v1alpha1.AnnotationSystemNameTemplate}},
+		{name: "sync period with a unit", annotations: map[string]string{"stoker.io/sync-period": "30s"},
+			reason: v1alpha1.ReasonInvalidAnnotation, contains: []string{v1alpha1.AnnotationSyncPeriod, "seconds"}},
+		{name: "sync period that is too short", annotations: map[string]string{"stoker.io/sync-period": "4"},
+			reason: v1alpha1.ReasonInvalidAnnotation, contains: []string{v1alpha1.AnnotationSyncPeriod}},
+		{name: "invalid pattern", annotations: map[string]string{"stoker.io/exclude-patterns": "a,[b"},
+			reason: v1alpha1.ReasonInvalidAnnotation, contains: []string{v1alpha1.AnnotationExcludePatterns}},
 		{name: "too many patterns", annotations: map[string]string{"stoker.io/exclude-patterns": strings.Repeat("a,", 129)},
-			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationExcludePatterns, "128"}},
-		{name: "a profile name with a slash", annotations: map[string]string{"stoker.io/profile": "a/b"},
-			reason: v1alpha1.ReasonInvalidAnnotation, says: []string{v1alpha1.AnnotationProfile}},
+			reason: v1alpha1.ReasonInvalidAnnotation, contains: []string{v1alpha1.AnnotationExcludePatterns, "128"}},
+		{name: "profile name with a slash", annotations: map[string]string{"stoker.io/profile": "a/b"},
+			reason: v1alpha1.ReasonInvalidAnnotation, contains: []string{v1alpha1.AnnotationProfile}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			gs := plant()
@@ -202,23 +207,24 @@ func TestEffectiveErrors(t *testing.T) {
 			var named *v1alpha1.Error
 			require.ErrorAs(t, err, &named)
 			assert.Equal(t, c.reason, named.Reason)
-			for _, s := range c.says {
+			for _, s := range c.contains {
 				assert.Contains(t, err.Error(), s)
 			}
 			assert.Less(t, len(err.Error()), 1200)
-			paused := c.profile == "area" // Paused is set even if the profile is invalid
+			paused := c.profile == "area" // which is paused; Paused is set even if the profile is invalid
 			assert.Equal(t, v1alpha1.Effective{Paused: paused}, got)
 
 			gs.Spec.Sync.Defaults.Paused = true
 			got, err = gs.Effective(c.profile, c.annotations)
 			require.Error(t, err)
-			assert.True(t, got.Paused, "by the defaults, where the profile does not say")
+			assert.True(t, got.Paused, "paused by the defaults, which the profile does not override")
 		})
 	}
 }
 
-func TestProfilePauseWithInvalidPod(t *testing.T) {
-	for profile, want := range map[string]bool{"area": true, "running": false, "default": true, "gone": true} {
+// An invalid annotation of a pod does not end the pause of its gateway.
+func TestPausedWithInvalidAnnotation(t *testing.T) {
+	for profile, want := range map[string]bool{"area": true, "running": false, "default": true, "unknown": true} {
 		t.Run(profile, func(t *testing.T) {
 			gs, no := plant(), false
 			gs.Spec.Sync.Profiles["running"] = v1alpha1.SyncProfile{Paused: &no}
@@ -230,6 +236,7 @@ func TestProfilePauseWithInvalidPod(t *testing.T) {
 	}
 }
 
+// An error in one profile does not affect the gateways of another profile.
 func TestErrorInOtherProfile(t *testing.T) {
 	gs := plant()
 	gs.Spec.Sync.Profiles["area"].Mappings[0].Destination = "/etc"
@@ -238,7 +245,7 @@ func TestErrorInOtherProfile(t *testing.T) {
 	assert.NotEmpty(t, v1alpha1.Validate(gs))
 }
 
-func TestDurationsThatAreNoneNameTheirField(t *testing.T) {
+func TestInvalidDurationNamesItsField(t *testing.T) {
 	gs := smallest()
 	gs.Spec.Polling.Interval = "banana"
 	gs.Spec.ProgressDeadline = "9999h"

@@ -18,12 +18,20 @@ const (
 	EventConflictDetected = "ConflictDetected"
 	// EventGatewayFilesModified: files were changed on the gateway since they were written.
 	EventGatewayFilesModified = "GatewayFilesModified"
+	// EventGatewayFilesReplaced: a sync replaced files that a user had changed; lost+found has the user's version.
+	EventGatewayFilesReplaced = "GatewayFilesReplaced"
 	// EventDesignerSessionActive: a Designer session holds a sync up.
 	EventDesignerSessionActive = "DesignerSessionActive"
 	// EventLeadElected: another agent leads.
 	EventLeadElected = "LeadElected"
 	// EventRollbackCompleted: the commit that a rollback asked for runs on all gateways.
 	EventRollbackCompleted = "RollbackCompleted"
+	// EventAutoRollbackPerformed: a gateway went back by itself, because it could not load the target commit.
+	EventAutoRollbackPerformed = "AutoRollbackPerformed"
+	// EventStageOpened: the gateways of a stage may follow the target.
+	EventStageOpened = "StageOpened"
+	// EventCanaryStageFailed: a stage failed, and the rollout goes no further.
+	EventCanaryStageFailed = "CanaryStageFailed"
 	// EventPRCreated: the pull request with a gateway's changes is open.
 	EventPRCreated = "PRCreated"
 	// EventPRUpdated: newer changes of the gateway are in its open pull request.
@@ -40,4 +48,10 @@ const (
 	EventPodEvictedForRepair = "PodEvictedForRepair"
 	// EventRepairStopped: the successor of a pod that was evicted does not come up, and no other pod of its GatewaySync is evicted.
 	EventRepairStopped = "RepairStopped"
+	// EventPruned: objects of a ConfigSync that git no longer has were deleted.
+	EventPruned = "Pruned"
+	// EventReleased: a ConfigSync is deleted, and the message lists the objects that stay.
+	EventReleased = "Released"
+	// EventDriftRepaired: objects of a ConfigSync that were changed in the cluster are as git has them again.
+	EventDriftRepaired = "DriftRepaired"
 )

@@ -16,12 +16,13 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Confirmed",type=date,JSONPath=`.status.confirmedAt`,description="How long ago the lead confirmed this; after five minutes it counts for nothing"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.summary`,description="What keeps gateways from it, in a few words"
 // +kubebuilder:printcolumn:name="Profiles",type=integer,JSONPath=`.status.profileCount`,priority=1
 // +kubebuilder:printcolumn:name="Last Sync",type=date,JSONPath=`.status.lastSyncTime`,priority=1
 // +kubebuilder:printcolumn:name="Last Ref",type=string,JSONPath=`.status.lastSyncRef`,priority=1,description="Ref that a gateway was synced to last"
 // +kubebuilder:printcolumn:name="Last Commit",type=string,JSONPath=`.status.lastSyncCommitShort`,priority=1,description="Commit that a gateway was synced to last"
 // +kubebuilder:printcolumn:name="Repo",type=string,JSONPath=`.spec.git.repo`,priority=1
-// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48",message="metadata.name must have at most 48 characters: objects that Stoker makes carry it in their names"
 type GatewaySync struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -45,6 +46,9 @@ type GatewaySyncList struct {
 }
 
 // GatewaySyncSpec says from which repository, at which ref, with which mappings the gateways are kept.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.autoRollback) || !has(self.autoRollback.enabled) || !self.autoRollback.enabled || has(self.autoRollback.scope) && self.autoRollback.scope == 'rollout' || has(self.snapshots) && has(self.snapshots.enabled) && self.snapshots.enabled",message="needs snapshots: set spec.snapshots.enabled to true",fieldPath=".autoRollback.enabled"
+// +kubebuilder:validation:XValidation:rule="!has(self.autoRollback) || !has(self.autoRollback.enabled) || !self.autoRollback.enabled || !has(self.autoRollback.scope) || self.autoRollback.scope != 'rollout' || has(self.validation) && has(self.validation.dryRunBefore) && self.validation.dryRunBefore || has(self.deployment) && (has(self.deployment.syncOrder) && size(self.deployment.syncOrder) > 0 || has(self.deployment.stages) && size(self.deployment.stages) > 0 && (!has(self.deployment.strategy) || self.deployment.strategy != 'all-at-once'))",message="needs a rollout: set spec.deployment.stages, spec.deployment.syncOrder or spec.validation.dryRunBefore",fieldPath=".autoRollback.scope"
 type GatewaySyncSpec struct {
 	// The repository, the ref, and the credentials.
 	// +required
@@ -71,9 +75,21 @@ type GatewaySyncSpec struct {
 	// What a sync replaces or deletes on a gateway is kept.
 	// +optional
 	Snapshots *SnapshotsSpec `json:"snapshots,omitempty"`
+	// In which order and when gateways may be changed.
+	// +optional
+	Deployment *DeploymentSpec `json:"deployment,omitempty"`
+	// What is checked before gateways change.
+	// +optional
+	Validation *ValidationSpec `json:"validation,omitempty"`
+	// Whom stoker notify tells about the gateways. Only in a cluster.
+	// +optional
+	Alerting *AlertingSpec `json:"alerting,omitempty"`
 	// Brings a gateway back to a snapshot.
 	// +optional
 	Rollback *RollbackSpec `json:"rollback,omitempty"`
+	// A gateway goes back by itself after a sync that it cannot load.
+	// +optional
+	AutoRollback *AutoRollbackSpec `json:"autoRollback,omitempty"`
 	// If true, nothing is synced. Pods still get their agent and start with the files on disk; drift is still reported. The
 	// annotation stoker.io/paused does the same without a change of the spec.
 	// +optional

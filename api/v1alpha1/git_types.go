@@ -33,7 +33,44 @@ type GitSpec struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=255
 	AllowedRefs []string `json:"allowedRefs,omitempty"`
+	// If set, only signed commits are delivered. What is on a gateway stays if the signature of the next commit does not verify.
+	// +optional
+	Verify *GitVerify `json:"verify,omitempty"`
 }
+
+// GitVerify says which signatures a commit needs. It is for every commit that is delivered, also by a rollback.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.keysSecretRef) != has(self.keysConfigMapRef)",message="name the keys in one of keysSecretRef and keysConfigMapRef"
+type GitVerify struct {
+	// Head: the commit itself is signed. Tag: git.ref, or the requested ref, names an annotated tag, which is signed.
+	// +optional
+	// +kubebuilder:default=Head
+	Mode VerifyMode `json:"mode,omitempty"`
+	// Public keys of which one must have made the signature: those of OpenSSH, one per line, as in authorized_keys or allowed_signers, and
+	// armored OpenPGP keys.
+	// +optional
+	KeysSecretRef *SecretKeyRef `json:"keysSecretRef,omitempty"`
+	// The same, in a ConfigMap.
+	// +optional
+	KeysConfigMapRef *SecretKeyRef `json:"keysConfigMapRef,omitempty"`
+	// Formats of signatures that are accepted. Default: both.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:Enum=ssh;openpgp
+	Formats []SigningFormat `json:"formats,omitempty"`
+}
+
+// VerifyMode says whose signature counts.
+//
+// +kubebuilder:validation:Enum=Head;Tag
+type VerifyMode string
+
+// The modes.
+const (
+	VerifyHead VerifyMode = "Head"
+	VerifyTag  VerifyMode = "Tag"
+)
 
 // GitAuth holds the credentials for the git host.
 //

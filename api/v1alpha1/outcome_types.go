@@ -72,7 +72,7 @@ type Rollback struct {
 
 // requestAnnotations are the annotations that an outcome depends on.
 var requestAnnotations = []string{AnnotationRequestedRef, AnnotationRequestedOver, AnnotationRequestedUnless, AnnotationRequestedCommit,
-	AnnotationRequestedAt, AnnotationPaused}
+	AnnotationRequestedAt, AnnotationPaused, AnnotationRetry}
 
 const (
 	maxRequest  = 4096 // bytes of the joined annotations

@@ -40,6 +40,7 @@ const (
 	ReasonWaitingForCommissioning Reason = "WaitingForCommissioning"
 	ReasonWaitingForLead          Reason = "WaitingForLead"
 	ReasonAgentsAway              Reason = "AgentsAway"
+	ReasonUnhealthy               Reason = "Unhealthy"
 
 	ReasonGitUnreachable     Reason = "GitUnreachable"
 	ReasonGitTimeout         Reason = "GitTimeout"
@@ -52,13 +53,25 @@ const (
 	ReasonVerificationFailed Reason = "VerificationFailed"
 	ReasonSnapshotFailed     Reason = "SnapshotFailed"
 
+	ReasonValidationUnavailable Reason = "ValidationUnavailable"
+	ReasonApplyForbidden        Reason = "ApplyForbidden"
+	ReasonKindUnknown           Reason = "KindUnknown"
+	ReasonPruneFailed           Reason = "PruneFailed"
+
 	ReasonDesignerSessionActive Reason = "DesignerSessionActive"
 	ReasonConflictDetected      Reason = "ConflictDetected"
 	ReasonMassDeletion          Reason = "MassDeletion"
+	ReasonMaintenanceWindow     Reason = "MaintenanceWindow"
+	ReasonGateClosed            Reason = "GateClosed"
+	ReasonApprovalNeeded        Reason = "ApprovalNeeded"
+	ReasonRolloutSoaking        Reason = "RolloutSoaking"
+	ReasonValidationDenied      Reason = "ValidationDenied"
 	ReasonChangesRefused        Reason = "ChangesRefused"
 	ReasonBranchTaken           Reason = "BranchTaken"
 	ReasonNoConfigAccess        Reason = "NoConfigAccess"
 	ReasonDuplicateGateway      Reason = "DuplicateGateway"
+	ReasonNotOwned              Reason = "NotOwned"
+	ReasonApplyConflict         Reason = "ApplyConflict"
 
 	ReasonRefNotFound              Reason = "RefNotFound"
 	ReasonAmbiguousRef             Reason = "AmbiguousRef"
@@ -67,6 +80,7 @@ const (
 	ReasonAuthFailed               Reason = "AuthFailed"
 	ReasonHostKeyUnknown           Reason = "HostKeyUnknown"
 	ReasonHostKeyMismatch          Reason = "HostKeyMismatch"
+	ReasonSignatureInvalid         Reason = "SignatureInvalid"
 	ReasonRedirectRefused          Reason = "RedirectRefused"
 	ReasonProfileNotFound          Reason = "ProfileNotFound"
 	ReasonProfilesInvalid          Reason = "ProfilesInvalid"
@@ -84,6 +98,10 @@ const (
 	ReasonPodRestartNeeded         Reason = "PodRestartNeeded"
 	ReasonProgressDeadlineExceeded Reason = "ProgressDeadlineExceeded"
 	ReasonRolledBack               Reason = "RolledBack"
+	ReasonCanaryStageFailed        Reason = "CanaryStageFailed"
+	ReasonManifestInvalid          Reason = "ManifestInvalid"
+	ReasonApplyRefused             Reason = "ApplyRefused"
+	ReasonImmutableField           Reason = "ImmutableField"
 
 	ReasonMissingSidecar        Reason = "MissingSidecar"
 	ReasonNotRequested          Reason = "NotRequested"
@@ -111,7 +129,7 @@ type ReasonInfo struct {
 // injected; its class stays stalled.
 var Reasons = []ReasonInfo{
 	{ReasonRefResolved, ClassDone, "the desired ref was resolved to a commit"},
-	{ReasonSynced, ClassDone, "the gateway runs the target commit, verified"},
+	{ReasonSynced, ClassDone, "the gateway runs the target commit, verified, or all objects of a ConfigSync are as git has them"},
 	{ReasonStandby, ClassDone, "the standby node of a redundant pair holds the target commit"},
 	{ReasonPaused, ClassDone, "syncing is paused in the spec or by an annotation"},
 	{ReasonDryRun, ClassDone, "the plan of a dry run was made, and nothing was written"},
@@ -125,6 +143,7 @@ var Reasons = []ReasonInfo{
 	{ReasonWaitingForCommissioning, ClassWorking, "the gateway waits for its commissioning steps"},
 	{ReasonWaitingForLead, ClassWorking, "no lead agent has published a target yet"},
 	{ReasonAgentsAway, ClassWorking, "no agent reports at the moment"},
+	{ReasonUnhealthy, ClassWorking, "objects of a ConfigSync are applied and not healthy yet"},
 	{ReasonGitUnreachable, ClassRetry, "the git server could not be reached or answered with a server error"},
 	{ReasonGitTimeout, ClassRetry, "the git server did not answer in time or stopped sending"},
 	{ReasonGitThrottled, ClassRetry, "the git server limits the rate of requests"},
@@ -135,13 +154,24 @@ var Reasons = []ReasonInfo{
 	{ReasonWriteFailed, ClassRetry, "the data directory could not be read or written"},
 	{ReasonVerificationFailed, ClassRetry, "files were written, but the gateway does not show them"},
 	{ReasonSnapshotFailed, ClassRetry, "a snapshot could not be taken, or one that was requested cannot be restored"},
+	{ReasonValidationUnavailable, ClassRetry, "the validation webhook could not be asked, or its answer was not valid"},
+	{ReasonApplyForbidden, ClassRetry, "the caller has no right to read or change an object of a ConfigSync"},
+	{ReasonKindUnknown, ClassRetry, "the cluster does not serve the kind of an object of a ConfigSync"},
+	{ReasonPruneFailed, ClassRetry, "an object that git no longer has could not be deleted"},
 	{ReasonDesignerSessionActive, ClassHeld, "a Designer session is open on what would change"},
 	{ReasonConflictDetected, ClassHeld, "a file was changed on the gateway and in git, and conflictPolicy is hold"},
 	{ReasonMassDeletion, ClassHeld, "the sync would delete a project or a large part of the owned files"},
+	{ReasonMaintenanceWindow, ClassHeld, "the maintenance windows do not allow a change now; the gateway follows when they do"},
+	{ReasonGateClosed, ClassHeld, "the rollout has not reached the step of the gateway; it keeps the commit that it runs"},
+	{ReasonApprovalNeeded, ClassHeld, "the stage of the gateway waits for an approval of the commit"},
+	{ReasonRolloutSoaking, ClassHeld, "the rollout waits for the time of postSyncWait, or for a health check"},
+	{ReasonValidationDenied, ClassHeld, "the validation webhook does not allow the change; the agent asks again"},
 	{ReasonChangesRefused, ClassHeld, "changes made on a gateway must not leave it, or cannot be expressed in git"},
 	{ReasonBranchTaken, ClassHeld, "another gateway or another author committed to the branch for a gateway's changes"},
 	{ReasonNoConfigAccess, ClassHeld, "this redundant node may not change its configuration now"},
 	{ReasonDuplicateGateway, ClassHeld, "two live pods have the name of one gateway"},
+	{ReasonNotOwned, ClassHeld, "an object of a ConfigSync exists already, and the ConfigSync does not own it"},
+	{ReasonApplyConflict, ClassHeld, "another manager owns fields that a ConfigSync sets, and conflictPolicy is hold"},
 	{ReasonRefNotFound, ClassStalled, "the repository has no such ref or commit"},
 	{ReasonAmbiguousRef, ClassStalled, "the name is both a branch and a tag"},
 	{ReasonRefNotAllowed, ClassStalled, "a request named a ref that spec.git.allowedRefs does not admit"},
@@ -149,6 +179,7 @@ var Reasons = []ReasonInfo{
 	{ReasonAuthFailed, ClassStalled, "the git server refused the credentials, or there are none"},
 	{ReasonHostKeyUnknown, ClassStalled, "the ssh host key is not known"},
 	{ReasonHostKeyMismatch, ClassStalled, "the ssh host key is not the known one, or is revoked"},
+	{ReasonSignatureInvalid, ClassStalled, "the commit, or its tag, has no signature that spec.git.verify accepts"},
 	{ReasonRedirectRefused, ClassStalled, "the git server redirected to another host"},
 	{ReasonProfileNotFound, ClassStalled, "the GatewaySync has no such profile"},
 	{ReasonProfilesInvalid, ClassStalled, "a profile of the GatewaySync is not valid"},
@@ -166,6 +197,10 @@ var Reasons = []ReasonInfo{
 	{ReasonPodRestartNeeded, ClassStalled, "the spec names a credential that the pod does not mount; restart the pod"},
 	{ReasonProgressDeadlineExceeded, ClassStalled, "the work took longer than spec.progressDeadline; it continues"},
 	{ReasonRolledBack, ClassStalled, "the request was rolled back, or the gateway was brought back to a snapshot"},
+	{ReasonCanaryStageFailed, ClassStalled, "a stage of the rollout failed; the gateways of later stages keep what they run"},
+	{ReasonManifestInvalid, ClassStalled, "a ConfigSync or a manifest of its commit is not valid"},
+	{ReasonApplyRefused, ClassStalled, "the API server refuses an object of a ConfigSync"},
+	{ReasonImmutableField, ClassStalled, "a manifest changes a field that the API server does not change"},
 	{ReasonMissingSidecar, ClassNotInjected, "the pod asks for an agent and has none"},
 	{ReasonNotRequested, ClassNotInjected, "the pod does not ask for an agent"},
 	{ReasonNamespaceExcluded, ClassNotInjected, "the namespace is excluded from injection"},
@@ -187,10 +222,27 @@ var classes = func() map[Reason]Class {
 	return m
 }()
 
+// Known reports whether a reason is in the list.
+func (r Reason) Known() bool {
+	_, ok := classes[r]
+	return ok
+}
+
 // Class returns what happens next. A reason that is not in the list counts as retry: it must not stall a plant.
 func (r Reason) Class() Class {
 	if c, ok := classes[r]; ok {
 		return c
 	}
 	return ClassRetry
+}
+
+// OfCommit reports whether the content of the commit causes the failure, so that another commit helps. Only gateways can tell.
+// UnsupportedRepository does not count, because the login page of a git server looks like it.
+func (r Reason) OfCommit() bool {
+	switch r {
+	case ReasonTemplateFailed, ReasonPatchFailed, ReasonConfigSyntaxError, ReasonSourceMissing, ReasonUnsafePath, ReasonPathCollision,
+		ReasonLimitExceeded, ReasonLFSPointer, ReasonEmbeddedSecret, ReasonVerificationFailed:
+		return true
+	}
+	return false
 }

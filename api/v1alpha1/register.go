@@ -1,7 +1,7 @@
 // +groupName=stoker.io
 // +kubebuilder:object:generate=true
 
-// Package v1alpha1 is the API of Stoker, group stoker.io: the GatewaySync that people write, the SyncTarget and the
+// Package v1alpha1 is the API of Stoker, group stoker.io: the GatewaySync and the ConfigSync that people write, the SyncTarget and the
 // SyncReports by which agents talk to each other, what follows from a GatewaySync without asking anybody (the desired ref,
 // the identity of a gateway, the effective settings of a profile, validation), and the closed list of reasons. It imports
 // no other package of Stoker and does no I/O.
@@ -15,6 +15,7 @@ import (
 
 //go:generate go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0 object crd:headerFile=crd-header.yaml paths=. output:crd:dir=../../charts/stoker/files/crds
 //go:generate go run ../internal/reference ../../docs/reference/gatewaysync.md
+//go:generate go run ../internal/reference ../../docs/reference/configsync.md
 
 // Kind is the kind of the one object that people write.
 const Kind = "GatewaySync"
@@ -23,7 +24,8 @@ const Kind = "GatewaySync"
 var GroupVersion = schema.GroupVersion{Group: "stoker.io", Version: "v1alpha1"}
 
 var schemeBuilder = runtime.NewSchemeBuilder(func(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &GatewaySync{}, &GatewaySyncList{}, &SyncTarget{}, &SyncTargetList{}, &SyncReport{}, &SyncReportList{})
+	scheme.AddKnownTypes(GroupVersion, &GatewaySync{}, &GatewaySyncList{}, &SyncTarget{}, &SyncTargetList{}, &SyncReport{}, &SyncReportList{},
+		&ConfigSync{}, &ConfigSyncList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 })

@@ -14,13 +14,39 @@ const (
 	SecretGitKnownHosts SecretField = "spec.git.auth.sshKey.knownHosts"
 	SecretGitToken      SecretField = "spec.git.auth.token"
 	SecretGitCA         SecretField = "spec.git.caSecretRef"
+	SecretGitKeys       SecretField = "spec.git.verify.keysSecretRef"
+	ConfigMapGitKeys    SecretField = "spec.git.verify.keysConfigMapRef"
+
+	SecretValidation   SecretField = "spec.validation.webhook.secretRef"
+	SecretValidationCA SecretField = "spec.validation.webhook.caSecretRef"
 
 	SecretProposalApp        SecretField = "spec.bidirectional.auth.githubApp"
 	SecretProposalSSHKey     SecretField = "spec.bidirectional.auth.sshKey"
 	SecretProposalKnownHosts SecretField = "spec.bidirectional.auth.sshKey.knownHosts"
 	SecretProposalToken      SecretField = "spec.bidirectional.auth.token"
 	SecretProposalSigning    SecretField = "spec.bidirectional.signing"
+
+	SecretStorageS3    SecretField = "spec.snapshots.storage.s3"
+	SecretStorageGCS   SecretField = "spec.snapshots.storage.gcs"
+	SecretStorageAzure SecretField = "spec.snapshots.storage.azure"
 )
+
+// Kind returns the kind of object that the field names.
+func (f SecretField) Kind() string {
+	if f == ConfigMapGitKeys {
+		return "ConfigMap"
+	}
+	return "Secret"
+}
+
+// Folder returns the folder, among those of the Secrets of a pod, that has the keys of what the field names. No Secret has the name of
+// the folder of a ConfigMap.
+func (f SecretField) Folder(name string) string {
+	if f == ConfigMapGitKeys {
+		return "configmap_" + name
+	}
+	return name
+}
 
 // FileVariables are the environment variables that name the file of a secret, for a pod that mounts it elsewhere.
 var FileVariables = map[SecretField]string{
@@ -28,7 +54,8 @@ var FileVariables = map[SecretField]string{
 	SecretGitToken: "GIT_TOKEN_FILE", SecretGitCA: "GIT_CA_FILE",
 }
 
-// Secrets yields the secrets that an agent needs. That of the webhook is not among them: only the receiver reads it.
+// Secrets yields the secrets that an agent needs, and a ConfigMap that it reads like one. The secret of the webhook is not among them: only
+// the receiver reads it.
 func (s *GatewaySyncSpec) Secrets() iter.Seq2[SecretField, SecretKeyRef] {
 	return func(yield func(SecretField, SecretKeyRef) bool) {
 		more := true
@@ -56,6 +83,14 @@ func (s *GatewaySyncSpec) Secrets() iter.Seq2[SecretField, SecretKeyRef] {
 			}
 		}
 		add(SecretGitCA, s.Git.CASecretRef)
+		if v := s.Git.Verify; v != nil {
+			add(SecretGitKeys, v.KeysSecretRef)
+			add(ConfigMapGitKeys, v.KeysConfigMapRef)
+		}
+		if w := s.validationWebhook(); w != nil {
+			add(SecretValidation, w.SecretRef)
+			add(SecretValidationCA, w.CASecretRef)
+		}
 	}
 }
 
@@ -90,6 +125,21 @@ func (s *GatewaySyncSpec) ProposalSecrets() iter.Seq2[SecretField, SecretKeyRef]
 		}
 		if a.Token != nil {
 			add(SecretProposalToken, &a.Token.SecretRef)
+		}
+	}
+}
+
+// StorageSecrets yields the secrets of the object storage of snapshots. All agents mount them, and no sync needs them.
+func (s *GatewaySyncSpec) StorageSecrets() iter.Seq2[SecretField, SecretKeyRef] {
+	return func(yield func(SecretField, SecretKeyRef) bool) {
+		o := s.Snapshots.ObjectStorage()
+		if o == nil {
+			return
+		}
+		for _, b := range o.stores() {
+			if b.secretRef != nil && !yield(b.secretField, *b.secretRef) {
+				return
+			}
 		}
 	}
 }

@@ -47,7 +47,7 @@ func TestSnapshotSettings(t *testing.T) {
 	gs.Spec.Snapshots = &SnapshotsSpec{RetentionCount: 3}
 	assert.Nil(t, gs.snapshots(), "not enabled")
 	gs.Spec.Snapshots.Enabled = true
-	assert.Equal(t, &SnapshotsSpec{Enabled: true, RetentionCount: 3, MaxSize: "1Gi"}, gs.snapshots())
+	assert.Equal(t, &SnapshotsSpec{Enabled: true, RetentionCount: 3, MaxSize: "1Gi", GatewayBackup: GatewayBackupNever}, gs.snapshots())
 	for size, want := range map[string]int64{"1": 1, "2Ki": 2048, "1Gi": 1 << 30, "0": 0, "-1": 0, "1Ti": 0, "1e9": 0, "": 0} {
 		t.Run("size "+size, func(t *testing.T) { assert.Equal(t, want, SnapshotSize(size)) })
 	}

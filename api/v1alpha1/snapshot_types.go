@@ -25,13 +25,160 @@ type SnapshotsSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	RetentionCount int32 `json:"retentionCount,omitempty"`
-	// Maximum size of all snapshots of a gateway, a quantity such as 1Gi. The oldest go first. A sync that alone replaces or deletes
-	// more fails with LimitExceeded before it changes anything.
+	// Maximum size of all snapshots and backups of a gateway, a quantity such as 1Gi. The oldest go first; the newest of each stays. A sync
+	// that alone replaces or deletes more, or whose backup is larger, fails with LimitExceeded before it changes anything.
 	// +optional
 	// +kubebuilder:default="1Gi"
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{0,8}(Ki|Mi|Gi)?$`
 	MaxSize string `json:"maxSize,omitempty"`
+	// beforeSync also saves a backup of the whole gateway (.gwbk), which the gateway makes, before each sync that changes files. Like
+	// snapshots, backups are kept on the data volume and copied to object storage. If the backup fails, the sync changes nothing, with reason
+	// SnapshotFailed. A gateway that does not run and the standby node of a pair make none, and a restore does not wait for one. No agent
+	// restores a backup. It takes an API token and Ignition 8.3.
+	// +optional
+	// +kubebuilder:default=never
+	GatewayBackup GatewayBackup `json:"gatewayBackup,omitempty"`
+	// Where else the snapshots are kept, so that a gateway can be brought back after its data volume is lost.
+	// +optional
+	Storage *SnapshotStorage `json:"storage,omitempty"`
+}
+
+// GatewayBackup says when the whole gateway is backed up.
+//
+// +kubebuilder:validation:Enum=never;beforeSync
+type GatewayBackup string
+
+// When the whole gateway is backed up.
+const (
+	GatewayBackupNever      GatewayBackup = "never"
+	GatewayBackupBeforeSync GatewayBackup = "beforeSync"
+)
+
+// SnapshotStorage is object storage with copies of the snapshots. They are uploaded after each sync, and no sync waits for that.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 's3') == has(self.s3)",message="goes with type s3, and only with it",fieldPath=".s3"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'gcs') == has(self.gcs)",message="goes with type gcs, and only with it",fieldPath=".gcs"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'azure') == has(self.azure)",message="goes with type azure, and only with it",fieldPath=".azure"
+type SnapshotStorage struct {
+	// pvc keeps the snapshots on the data volume alone. The others also keep a complete archive of each in a bucket.
+	// +optional
+	// +kubebuilder:default=pvc
+	Type StorageType `json:"type,omitempty"`
+	// The bucket of type s3.
+	// +optional
+	S3 *S3Storage `json:"s3,omitempty"`
+	// The bucket of type gcs.
+	// +optional
+	GCS *GCSStorage `json:"gcs,omitempty"`
+	// The container of type azure.
+	// +optional
+	Azure *AzureStorage `json:"azure,omitempty"`
+}
+
+// StorageType says where snapshots are kept.
+//
+// +kubebuilder:validation:Enum=pvc;s3;gcs;azure
+type StorageType string
+
+// The types of storage.
+const (
+	StoragePVC   StorageType = "pvc"
+	StorageS3    StorageType = "s3"
+	StorageGCS   StorageType = "gcs"
+	StorageAzure StorageType = "azure"
+)
+
+// S3Storage is a bucket of Amazon S3, or of a server with the same API.
+type S3Storage struct {
+	// Name of the bucket. It must exist.
+	// +required
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-z0-9.-]*[a-z0-9]$`
+	Bucket string `json:"bucket"`
+	// Begin of all keys, with a slash at its end, such as stoker/. Clusters that share a bucket need different ones.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_=-][A-Za-z0-9_.=-]*/)*$`
+	KeyPrefix string `json:"keyPrefix,omitempty"`
+	// Host of the server, with a port if needed. It is reached over TLS, unless it begins with http://. Default: Amazon S3.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:Pattern=`^(https?://)?([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
+	Endpoint string `json:"endpoint,omitempty"`
+	// Region of the bucket. Default: what the server says.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9-]+$`
+	Region string `json:"region,omitempty"`
+	// If true, the bucket is in the path of the URL and not in the name of the host. Servers other than Amazon S3 get it there anyway.
+	// +optional
+	PathStyle bool `json:"pathStyle,omitempty"`
+	// Credentials, in the format of the file that the AWS command line has: lines with aws_access_key_id, aws_secret_access_key and, if
+	// there is one, aws_session_token. Default: the identity of the pod (an IAM role for its service account, or that of its node).
+	// +optional
+	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
+}
+
+// GCSStorage is a bucket of Google Cloud Storage.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.endpoint) || has(self.secretRef) || self.endpoint.matches('^(https://)?([a-z0-9-]+[.])+googleapis[.]com(:443)?$')",message="without secretRef, it must be a host below googleapis.com: other servers do not get the identity of the pod",fieldPath=".endpoint"
+type GCSStorage struct {
+	// Name of the bucket. It must exist.
+	// +required
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=222
+	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-z0-9._-]*[a-z0-9]$`
+	Bucket string `json:"bucket"`
+	// Begin of all keys, with a slash at its end, such as stoker/. Clusters that share a bucket need different ones.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_=-][A-Za-z0-9_.=-]*/)*$`
+	KeyPrefix string `json:"keyPrefix,omitempty"`
+	// Host of the server, with a port if needed. It is reached over TLS, unless it begins with http://. Without secretRef it must be below
+	// googleapis.com. Default: storage.googleapis.com.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:Pattern=`^(https?://)?([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
+	Endpoint string `json:"endpoint,omitempty"`
+	// Key of a service account, as the JSON file that Google makes. Default: the identity of the pod (Workload Identity Federation for GKE,
+	// or the service account of its node).
+	// +optional
+	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
+}
+
+// AzureStorage is a container of Azure Blob Storage.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.endpoint) || has(self.secretRef) || self.endpoint.matches('^(https://)?[a-z0-9]{3,24}[.](z[0-9]{1,4}[.])?blob[.](core[.]windows[.]net|core[.]usgovcloudapi[.]net|core[.]chinacloudapi[.]cn|storage[.]azure[.]net)(:443)?$')",message="without secretRef, it must be a host of Azure, such as account.blob.core.windows.net: other servers do not get the identity of the pod",fieldPath=".endpoint"
+type AzureStorage struct {
+	// Name of the storage account.
+	// +required
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=24
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]+$`
+	Account string `json:"account"`
+	// Name of the container. It must exist.
+	// +required
+	// +kubebuilder:validation:MinLength=3
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9](-?[a-z0-9])*$`
+	Container string `json:"container"`
+	// Begin of all keys, with a slash at its end, such as stoker/. Clusters that share a container need different ones.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_=-][A-Za-z0-9_.=-]*/)*$`
+	KeyPrefix string `json:"keyPrefix,omitempty"`
+	// Host of the server, with a port if needed. It is reached over TLS, unless it begins with http://. If the host does not begin with the
+	// account, the account is in the path of the URL. Without secretRef it must be a host of Azure. Default: account.blob.core.windows.net.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:Pattern=`^(https?://)?([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
+	Endpoint string `json:"endpoint,omitempty"`
+	// An access key of the account, or a shared access signature (SAS) of the container. Default: the identity of the pod (Microsoft Entra
+	// Workload ID).
+	// +optional
+	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
 }
 
 // RollbackSpec brings a gateway back to a snapshot.
@@ -60,7 +207,22 @@ type GatewaySnapshot struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	Timestamp *metav1.Time `json:"timestamp,omitempty"`
+	// Where it is, if spec.snapshots.storage names object storage: local (only on the data volume), remote (only in object storage) or both.
+	// +optional
+	Stored SnapshotStored `json:"stored,omitempty"`
 }
+
+// SnapshotStored says where a snapshot is.
+//
+// +kubebuilder:validation:Enum=local;remote;both
+type SnapshotStored string
+
+// The places of a snapshot.
+const (
+	StoredLocal  SnapshotStored = "local"
+	StoredRemote SnapshotStored = "remote"
+	StoredBoth   SnapshotStored = "both"
+)
 
 // The defaults of spec.snapshots.
 const (
@@ -102,7 +264,10 @@ func (gs *GatewaySync) snapshots() *SnapshotsSpec {
 	if s == nil || !s.Enabled {
 		return nil
 	}
-	return &SnapshotsSpec{Enabled: true, RetentionCount: or(s.RetentionCount, DefaultRetentionCount), MaxSize: or(s.MaxSize, DefaultMaxSnapshotSize)}
+	s = s.DeepCopy()
+	s.RetentionCount, s.MaxSize = or(s.RetentionCount, DefaultRetentionCount), or(s.MaxSize, DefaultMaxSnapshotSize)
+	s.GatewayBackup = or(s.GatewayBackup, GatewayBackupNever)
+	return s
 }
 
 func validateSnapshots(path *field.Path, gs *GatewaySync) field.ErrorList {
@@ -114,6 +279,12 @@ func validateSnapshots(path *field.Path, gs *GatewaySync) field.ErrorList {
 		if s.MaxSize != "" && SnapshotSize(s.MaxSize) == 0 {
 			errs = append(errs, invalid(path.Child("snapshots", "maxSize"), s.MaxSize, "must be a number of bytes with Ki, Mi or Gi, such as 1Gi"))
 		}
+		switch s.GatewayBackup {
+		case "", GatewayBackupNever, GatewayBackupBeforeSync:
+		default:
+			errs = append(errs, field.NotSupported(path.Child("snapshots", "gatewayBackup"), s.GatewayBackup, []GatewayBackup{GatewayBackupNever, GatewayBackupBeforeSync}))
+		}
+		errs = append(errs, validateStorage(path.Child("snapshots", "storage"), s.Storage)...)
 	}
 	if r := gs.Spec.Rollback; r != nil && r.ToSnapshot != "" && SnapshotID(r.ToSnapshot) == "" {
 		errs = append(errs, invalid(path.Child("rollback", "toSnapshot"), r.ToSnapshot, "must be the id of a snapshot, such as area-4-20260212-102000; stoker snapshots lists them"))

@@ -44,6 +44,14 @@ type GatewaySyncStatus struct {
 	// What a rollback would request now. Absent if no commit has run on every gateway yet, or before git was polled.
 	// +optional
 	Rollback *Rollback `json:"rollback,omitempty"`
+	// How far a rollout in steps is. Absent if all gateways change at once.
+	// +optional
+	Rollout *RolloutStatus `json:"rollout,omitempty"`
+	// Commit that a retry would request again: the target, if a gateway went back from it or its rollout failed. Empty if there is nothing to
+	// retry.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	Retry string `json:"retry,omitempty"`
 	// When the lead last confirmed that this status holds. If that is more than five minutes ago, or ahead, no agent leads, and
 	// what the status says of gateways is the past.
 	// +optional
@@ -77,6 +85,11 @@ type GatewaySyncStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	GatewaysReady string `json:"gatewaysReady,omitempty"`
+	// What keeps the gateways from the desired commit, in a few words, such as "area-4: DesignerSessionActive; 2 more". For a column of
+	// kubectl get; the condition Ready has the whole message.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Summary string `json:"summary,omitempty"`
 	// The desired ref and its commit.
 	// +optional
 	Target *TargetStatus `json:"target,omitempty"`
@@ -111,6 +124,61 @@ type GatewaySyncStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// Unread is what the API server holds, if it cannot be read or written back; all other fields are empty then.
 	Unread []byte `json:"-"`
+}
+
+// RolloutPhase is what a rollout does.
+//
+// +kubebuilder:validation:Enum=Planning;Progressing;Soaking;Waiting;Aborted;Done
+type RolloutPhase string
+
+// The phases of a rollout.
+const (
+	// RolloutPlanning means that every gateway makes a dry run first.
+	RolloutPlanning RolloutPhase = "Planning"
+	// RolloutProgressing means that the gateways of a step sync.
+	RolloutProgressing RolloutPhase = "Progressing"
+	// RolloutSoaking means that the gateways of a stage have synced, and that the time of postSyncWait or a health check runs.
+	RolloutSoaking RolloutPhase = "Soaking"
+	// RolloutWaiting means that the next stage waits for an approval.
+	RolloutWaiting RolloutPhase = "Waiting"
+	// RolloutAborted means that the rollout failed. Another commit or spec, or "stoker retry", begins the next one.
+	RolloutAborted RolloutPhase = "Aborted"
+	// RolloutDone means that all steps are open.
+	RolloutDone RolloutPhase = "Done"
+)
+
+// RolloutStatus is how far a rollout is.
+type RolloutStatus struct {
+	// Commit that is rolled out.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	Commit string `json:"commit,omitempty"`
+	// Commit that ran on every gateway before.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	From string `json:"from,omitempty"`
+	// Stage of the step. While the rollout waits, the stage that waits. Empty for gateways in no stage.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Stage string `json:"stage,omitempty"`
+	// Number of open steps.
+	// +optional
+	Step int32 `json:"step,omitempty"`
+	// Number of all steps.
+	// +optional
+	Steps int32 `json:"steps,omitempty"`
+	// What the rollout does: Planning, Progressing, Soaking, Waiting, Aborted or Done.
+	// +required
+	Phase RolloutPhase `json:"phase"`
+	// Since when.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
+	Since *metav1.Time `json:"since,omitempty"`
+	// Explanation of the phase in one line.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }
 
 // RefResolutionStatus is how far the desired ref is resolved.
@@ -213,6 +281,10 @@ const (
 	GatewayMissingSidecar GatewaySyncState = "MissingSidecar"
 )
 
+// GatewayStates lists the states.
+var GatewayStates = []GatewaySyncState{GatewayPending, GatewayApplied, GatewaySyncing, GatewaySynced, GatewayStandby, GatewayHeld, GatewayError,
+	GatewayMissingSidecar}
+
 // DiscoveredGateway is one row of the status.
 type DiscoveredGateway struct {
 	// Name of the gateway; see the annotation stoker.io/gateway-name.
@@ -271,6 +343,15 @@ type DiscoveredGateway struct {
 	// Number of files that the last sync changed.
 	// +optional
 	FilesChanged int32 `json:"filesChanged,omitempty"`
+	// Number of files that a user had changed and that the last sync replaced or removed. lost+found has the user's version.
+	// +optional
+	FilesSaved int32 `json:"filesSaved,omitempty"`
+	// What users should know of the last sync. Left out in large fleets; the SyncReport has it.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=256
+	Notes []string `json:"notes,omitempty"`
 	// Projects that are synced.
 	// +optional
 	// +listType=atomic
@@ -287,6 +368,16 @@ type DiscoveredGateway struct {
 	// The newest snapshot of the gateway. Absent if there is none.
 	// +optional
 	LastSnapshot *GatewaySnapshot `json:"lastSnapshot,omitempty"`
+	// Commit that the gateway went back from by itself, because it could not load it (spec.autoRollback). Absent unless it is held off.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	AutoRollback string `json:"autoRollback,omitempty"`
+	// The last syncs that changed files of the gateway, or failed, newest first: ten of them if there are up to 32 gateways, three if there
+	// are up to 100. The SyncReport of the gateway has ten.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=10
+	SyncHistory []SyncRecord `json:"syncHistory,omitempty"`
 	// Where the proposal of this gateway's changes stands; empty if there is none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16

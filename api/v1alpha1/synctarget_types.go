@@ -9,9 +9,12 @@ const KindSyncTarget = "SyncTarget"
 // and a follower whose format is below a target's minFormat leaves its gateway as it is and says so. If TargetFormat goes up,
 // ReportFormat goes up with it: the reports tell an older agent that a newer one is there.
 const (
-	TargetFormat int32 = 1
-	ReportFormat int32 = 1
+	TargetFormat int32 = 2
+	ReportFormat int32 = 2
 )
+
+// FormatRollout is the first format in which a target can have closed steps. An agent that does not know it would run ahead.
+const FormatRollout int32 = 2
 
 // SyncTarget says which commit the gateways of a GatewaySync run, and which agent leads. It has the
 // name of its GatewaySync and is owned by it. Agents write it; people only read it.
@@ -96,13 +99,79 @@ type SyncTargetSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=288
 	Restore string `json:"restore,omitempty"`
+	// The annotation stoker.io/retry: the commit that gateways which went back from it take again, and when that was requested.
+	// +optional
+	// +kubebuilder:validation:MaxLength=80
+	Retry string `json:"retry,omitempty"`
+	// If true, a user has approved to deliver the commit although no maintenance window allows it. Each agent looks for the approval in the
+	// GatewaySync itself.
+	// +optional
+	WindowApproved bool `json:"windowApproved,omitempty"`
 	// If true, nothing is synced.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
+	// Which gateways may follow. Absent: all of them.
+	// +optional
+	Rollout *TargetRollout `json:"rollout,omitempty"`
 	// Why the desired ref has no commit, if a user has to act. A gateway that has nothing yet starts without
 	// it instead of waiting.
 	// +optional
 	Problem *TargetProblem `json:"problem,omitempty"`
+}
+
+// TargetRollout says which gateways may follow the target. Each agent finds its own step in the spec of the GatewaySync.
+type TargetRollout struct {
+	// Revision of the target that the rollout began with.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Revision int64 `json:"revision,omitempty"`
+	// Hash of the part of the spec that decides what gateways run. A spec that differs only elsewhere begins no rollout.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Rules string `json:"rules,omitempty"`
+	// Hash of the stages and of the order in them: which gateways belong to which step. A rollout begins again if it changes.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Order string `json:"order,omitempty"`
+	// Number of all steps.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10000
+	Steps int32 `json:"steps,omitempty"`
+	// Number of open steps. A gateway of a step above it stays as it is. If it is 0, every gateway makes a dry run.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10000
+	Open int32 `json:"open,omitempty"`
+	// If true, all gateways may follow, and the rollout is over: none is judged any more.
+	// +optional
+	Done bool `json:"done,omitempty"`
+	// Why the rollout was aborted. Empty if it was not.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Failed string `json:"failed,omitempty"`
+	// If true, the gateways of open steps go back to from.
+	// +optional
+	Back bool `json:"back,omitempty"`
+	// What last ran on every gateway. Absent if that is not known.
+	// +optional
+	From *TargetCommit `json:"from,omitempty"`
+}
+
+// TargetCommit is a commit and the ref that it was resolved from.
+type TargetCommit struct {
+	// The ref.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Ref string `json:"ref,omitempty"`
+	// Full name of the ref, empty for a commit that was asked for by its id.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	RefName string `json:"refName,omitempty"`
+	// The commit.
+	// +required
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{40}$`
+	Commit string `json:"commit"`
 }
 
 // TargetProblem is why the desired ref is not resolved, and what has to change before it can be.

@@ -26,6 +26,12 @@ func Validate(gs *GatewaySync) field.ErrorList {
 	errs = append(errs, validateAgent(spec.Child("agent", "image"), &gs.Spec.Agent.Image)...)
 	errs = append(errs, validateBidirectional(spec.Child("bidirectional"), gs)...)
 	errs = append(errs, validateSnapshots(spec, gs)...)
+	errs = append(errs, validateAutoRollback(spec.Child("autoRollback"), gs)...)
+	errs = append(errs, validateValidation(spec.Child("validation"), gs)...)
+	errs = append(errs, validateAlerting(spec.Child("alerting"), gs.Spec.Alerting)...)
+	_, windows := ParseWindows(gs.windows(), "")
+	errs = append(errs, windows...)
+	errs = append(errs, validateDeployment(spec.Child("deployment"), gs.Spec.Deployment)...)
 	return append(errs, validateSync(spec.Child("sync"), &gs.Spec.Sync)...)
 }
 
@@ -48,6 +54,7 @@ func Warnings(gs *GatewaySync) []string {
 	if gateway.TLSConfig != nil && gateway.TLSConfig.InsecureSkipVerify {
 		out = append(out, "spec.gateway.tlsConfig.insecureSkipVerify: the gateway's certificate is not checked. Use caSecretRef")
 	}
+	out = append(out, storageWarnings(gs.Spec.Snapshots)...)
 	if gateway.APIKey() == nil {
 		out = append(out, "spec.gateway.api: without an API token files are synced, but the gateway is not asked to scan them")
 	}

@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"slices"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -15,7 +16,34 @@ func validateGit(path *field.Path, git *GitSpec) field.ErrorList {
 	}
 	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, maxRef, patternProblem)...)
 	errs = append(errs, validateSecret(path.Child("caSecretRef"), git.CASecretRef)...)
+	errs = append(errs, validateVerify(path.Child("verify"), git.Verify)...)
 	return append(errs, validateAuth(path.Child("auth"), git.Auth)...)
+}
+
+func validateVerify(path *field.Path, v *GitVerify) field.ErrorList {
+	if v == nil {
+		return nil
+	}
+	errs := oneOf(path.Child("mode"), v.Mode, VerifyHead, VerifyTag)
+	if (v.KeysSecretRef == nil) == (v.KeysConfigMapRef == nil) {
+		errs = append(errs, field.Invalid(path, field.OmitValueType{}, "name the keys in one of keysSecretRef and keysConfigMapRef"))
+	}
+	errs = append(errs, validateSecret(path.Child("keysSecretRef"), v.KeysSecretRef)...)
+	errs = append(errs, validateSecret(path.Child("keysConfigMapRef"), v.KeysConfigMapRef)...)
+	if len(v.Formats) > 2 {
+		return append(errs, field.TooMany(path.Child("formats"), len(v.Formats), 2))
+	}
+	for i, f := range v.Formats {
+		at := path.Child("formats").Index(i)
+		if f == "" {
+			errs = append(errs, field.NotSupported(at, f, []SigningFormat{SigningSSH, SigningOpenPGP}))
+		}
+		errs = append(errs, oneOf(at, f, SigningSSH, SigningOpenPGP)...)
+		if slices.Contains(v.Formats[:i], f) {
+			errs = append(errs, field.Duplicate(at, f))
+		}
+	}
+	return errs
 }
 
 func validateRepo(path *field.Path, repo string) field.ErrorList {

@@ -187,7 +187,8 @@ func (gs *GatewaySync) checkUsed(name string, p *SyncProfile) error {
 	if p != nil {
 		errs = append(errs, validateProfile(member(path.Child("profiles"), name), name, p, gs.Spec.Sync.Defaults.Prune)...)
 	}
-	if len(errs) == 0 {
+	_, windows := ParseWindows(gs.windows(), "")
+	if errs = append(errs, windows...); len(errs) == 0 {
 		return nil
 	}
 	more := ""

@@ -1,6 +1,7 @@
 package v1alpha1_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -30,6 +31,29 @@ func TestValidateFollowsTheTable(t *testing.T) {
 			for _, e := range errs {
 				fields = append(fields, e.Field)
 				assert.NotEmpty(t, e.Error())
+				assert.LessOrEqual(t, len(e.Error()), 600)
+			}
+			assert.Contains(t, fields, c.Refused)
+		})
+	}
+}
+
+// F4, F5: as above, for ConfigSyncs.
+func TestValidateConfigSync(t *testing.T) {
+	for _, c := range verdicts.ConfigSyncs() {
+		t.Run(c.Name, func(t *testing.T) {
+			data, err := json.Marshal(c.Object())
+			require.NoError(t, err)
+			cs, err := v1alpha1.DecodeConfigSync(data)
+			require.NoError(t, err)
+			errs := v1alpha1.ValidateConfigSync(cs)
+			if c.Refused == "" {
+				assert.Empty(t, errs)
+				return
+			}
+			var fields []string
+			for _, e := range errs {
+				fields = append(fields, e.Field)
 				assert.LessOrEqual(t, len(e.Error()), 600)
 			}
 			assert.Contains(t, fields, c.Refused)
@@ -98,4 +122,34 @@ func TestMessagesAreShortWhateverTheObjectHolds(t *testing.T) {
 	_, err := gs.Effective(long, nil)
 	require.Error(t, err)
 	assert.Less(t, len(err.Error()), 1000)
+}
+
+// F26: the identity of a pod goes to hosts of its cloud only.
+func TestIdentityOfThePodGoesToItsCloud(t *testing.T) {
+	own := &v1alpha1.SecretKeyRef{Name: "a", Key: "b"}
+	for _, c := range []struct {
+		name    string
+		storage v1alpha1.SnapshotStorage
+		want    string
+	}{
+		{"Google", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "storage.googleapis.com"}}, ""},
+		{"Google without TLS", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "http://storage.googleapis.com"}}, "gcs.endpoint"},
+		{"a server of the editor", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "evil.example.com"}}, "gcs.endpoint"},
+		{"a server of the editor with a Secret", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageGCS, GCS: &v1alpha1.GCSStorage{Bucket: "abc", Endpoint: "evil.example.com", SecretRef: own}}, ""},
+		{"Azure", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageAzure, Azure: &v1alpha1.AzureStorage{Account: "abc", Container: "abc", Endpoint: "abc.blob.core.windows.net"}}, ""},
+		{"a server like Azure", v1alpha1.SnapshotStorage{Type: v1alpha1.StorageAzure, Azure: &v1alpha1.AzureStorage{Account: "abc", Container: "abc", Endpoint: "abc.blob.core.windows.net.example.com"}}, "azure.endpoint"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			gs := smallest()
+			gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Storage: &c.storage}
+			errs := v1alpha1.Validate(gs)
+			if c.want == "" {
+				assert.Empty(t, errs)
+				return
+			}
+			require.Len(t, errs, 1)
+			assert.Equal(t, "spec.snapshots.storage."+c.want, errs[0].Field)
+			assert.Contains(t, errs[0].Detail, "other servers do not get the identity of the pod")
+		})
+	}
 }

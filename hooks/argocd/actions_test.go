@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -154,6 +155,75 @@ func TestActionsMatchCLI(t *testing.T) {
 	}
 }
 
+// An approval by a click counts like one by the command line, and what was approved before stays.
+func TestApproveAction(t *testing.T) {
+	waiting := v1alpha1.RolloutStatus{Commit: commitB, Stage: "prod", Step: 1, Steps: 2, Phase: v1alpha1.RolloutWaiting}
+	script, discovery := action(t, "approve"), load(t, "actions/discovery.lua")
+	for name, c := range map[string]struct {
+		rollout *v1alpha1.RolloutStatus
+		have    string
+		offered bool
+	}{
+		"the first":       {&waiting, "", true},
+		"beside another":  {&waiting, "dev@" + commitA, true},
+		"beside garbage":  {&waiting, "garbage", true},
+		"beside too much": {&waiting, strings.Repeat("dev@"+commitA+",", 25), true},
+		"no rollout":      {nil, "", false},
+		"soaking":         {&v1alpha1.RolloutStatus{Commit: commitB, Stage: "dev", Phase: v1alpha1.RolloutSoaking}, "", false},
+		"no stage":        {&v1alpha1.RolloutStatus{Commit: commitB, Phase: v1alpha1.RolloutWaiting}, "", false},
+		"no commit":       {&v1alpha1.RolloutStatus{Stage: "prod", Phase: v1alpha1.RolloutWaiting}, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := &v1alpha1.GatewaySync{}
+			gs.Status.Rollout, gs.Annotations = c.rollout, map[string]string{v1alpha1.AnnotationApproved: c.have}
+			before := gs.Approved("dev", commitA)
+			assert.Equal(t, c.offered, !offers(t, discovery, gs)["approve"].Disabled)
+			after, err := script.click(t, gs)
+			if !c.offered {
+				require.ErrorContains(t, err, "nothing waits for an approval")
+				return
+			}
+			require.NoError(t, err)
+			assert.True(t, after.Approved("prod", commitB))
+			assert.False(t, after.Approved("prod", commitA))
+			assert.Equal(t, before, after.Approved("dev", commitA))
+		})
+	}
+}
+
+func TestApproveWindowAction(t *testing.T) {
+	script, discovery := action(t, "approve-window"), load(t, "actions/discovery.lua")
+	waits := []v1alpha1.DiscoveredGateway{{Name: "a", Reason: v1alpha1.ReasonSynced}, {Name: "b", Reason: v1alpha1.ReasonMaintenanceWindow}}
+	for name, c := range map[string]struct {
+		rows    []v1alpha1.DiscoveredGateway
+		target  *v1alpha1.TargetStatus
+		have    string
+		offered bool
+	}{
+		"the first":       {waits, &v1alpha1.TargetStatus{Commit: commitB}, "", true},
+		"beside another":  {waits, &v1alpha1.TargetStatus{Commit: commitB}, "dev@" + commitA, true},
+		"beside too much": {waits, &v1alpha1.TargetStatus{Commit: commitB}, strings.Repeat("dev@"+commitA+",", 46), true},
+		"nothing waits":   {waits[:1], &v1alpha1.TargetStatus{Commit: commitB}, "", false},
+		"no gateways":     {nil, &v1alpha1.TargetStatus{Commit: commitB}, "", false},
+		"no commit":       {waits, &v1alpha1.TargetStatus{}, "", false},
+		"no target":       {waits, nil, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := &v1alpha1.GatewaySync{}
+			gs.Status.DiscoveredGateways, gs.Status.Target, gs.Annotations = c.rows, c.target, map[string]string{v1alpha1.AnnotationApproved: c.have}
+			assert.Equal(t, c.offered, !offers(t, discovery, gs)["approve-window"].Disabled)
+			after, err := script.click(t, gs)
+			if !c.offered {
+				require.ErrorContains(t, err, "no gateway waits for a maintenance window")
+				return
+			}
+			require.NoError(t, err)
+			assert.True(t, after.Approved(v1alpha1.WindowApproval, commitB))
+			assert.Equal(t, c.have == "dev@"+commitA, after.Approved("dev", commitA))
+		})
+	}
+}
+
 func TestTwoClicksInOneSecondAreTwoRequests(t *testing.T) {
 	for _, name := range []string{"force-sync", "rollback"} {
 		gs := &v1alpha1.GatewaySync{}
@@ -222,7 +292,7 @@ func TestPauseAndResumeDiscovery(t *testing.T) {
 				gs.Annotations = map[string]string{v1alpha1.AnnotationPaused: c.note}
 			}
 			got := offers(t, discovery, gs)
-			assert.Len(t, got, 4)
+			assert.Len(t, got, 7)
 			assert.Equal(t, c.pause, !got["pause"].Disabled)
 			assert.Equal(t, c.resume, !got["resume"].Disabled)
 			assert.False(t, got["force-sync"].Disabled)

@@ -21,7 +21,7 @@ var fleets = []struct {
 	file    string
 	offered []string
 	run     []string
-	play    func(*scene)
+	arrange func(*scene)
 }{
 	{"synced", []string{"force-sync", "pause"}, []string{"force-sync", "pause"}, func(*scene) {}},
 	{"bad_commit", []string{"force-sync", "pause", "rollback"}, []string{"rollback"}, badCommit},
@@ -30,40 +30,60 @@ var fleets = []struct {
 		badCommit(s)
 	}},
 	{"paused_alone", []string{"force-sync", "resume"}, []string{"resume"}, func(s *scene) {
-		s.asks(v1alpha1.AnnotationPaused, "true")
+		s.annotate(v1alpha1.AnnotationPaused, "true")
+		s.write()
+	}},
+	{"waiting_for_approval", []string{"approve", "force-sync", "pause"}, []string{"approve"}, func(s *scene) {
+		s.GatewaySync.Status.Rollout = &v1alpha1.RolloutStatus{Commit: commitB, From: commitA, Stage: "prod", Step: 1, Steps: 2, Phase: v1alpha1.RolloutWaiting}
+	}},
+	{"waiting_for_window", []string{"approve-window", "force-sync", "pause", "rollback"}, []string{"approve-window"}, func(s *scene) {
+		s.GatewaySync.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h"}}}
+		s.resolve(commitB, nil)
+		s.reportSynced(0)
+		s.report(1, v1alpha1.GatewayHeld, v1alpha1.ReasonMaintenanceWindow, "waits for its window")
+		s.write()
+	}},
+	{"went_back", []string{"force-sync", "pause", "retry", "rollback"}, []string{"retry"}, func(s *scene) {
+		s.resolve(commitB, nil)
+		s.reportSynced(0)
+		s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonRolledBack, "went back by itself")
+		s.Reports[1].Status.AutoRollback = commitB
 		s.write()
 	}},
 	{"new", []string{"force-sync", "pause"}, nil, func(s *scene) { s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{} }},
 }
 
 func asksForV2(s *scene) {
-	s.asks(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", requestedAt),
+	s.annotate(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", requestedAt),
 		v1alpha1.AnnotationRequestedAt, requestedAt, v1alpha1.AnnotationRequestedBy, "kargo")
 }
 
-// rolledBack plays a fleet that runs well after a rollback, while main is still at the bad commit.
+// rolledBack makes a fleet that runs well after a rollback, while main is still at the bad commit.
 func rolledBack(s *scene) {
 	badCommit(s)
-	s.asks(v1alpha1.AnnotationRequestedRef, commitA, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(commitA, "main", requestedAt),
+	s.annotate(v1alpha1.AnnotationRequestedRef, commitA, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(commitA, "main", requestedAt),
 		v1alpha1.AnnotationRequestedUnless, commitB, v1alpha1.AnnotationRequestedAt, requestedAt)
-	s.looks(commitA, nil)
-	s.takes(0)
-	s.takes(1)
+	s.resolve(commitA, nil)
+	s.reportSynced(0)
+	s.reportSynced(1)
 	s.write()
 }
 
-// badCommit plays a commit that one gateway cannot run.
+// badCommit resolves main to a commit that one gateway cannot run.
 func badCommit(s *scene) {
-	s.looks(commitB, nil)
-	s.takes(0)
-	s.stands(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
+	s.resolve(commitB, nil)
+	s.reportSynced(0)
+	s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
 	s.write()
 }
 
 var menu = []menuRow{
+	{"approve", false, "fa fa-fw fa-check-circle", "Approve the stage that waits"},
+	{"approve-window", false, "fa fa-fw fa-clock", "Deliver outside the maintenance windows"},
 	{"force-sync", false, "fa fa-fw fa-sync", "Force sync"},
 	{"pause", false, "fa fa-fw fa-pause-circle", "Pause"},
 	{"resume", false, "fa fa-fw fa-play-circle", "Resume"},
+	{"retry", false, "fa fa-fw fa-redo", "Retry the commit"},
 	{"rollback", false, "fa fa-fw fa-history", "Roll back to the last good commit"},
 }
 
@@ -97,7 +117,7 @@ func TestActionTestdata(t *testing.T) {
 	// sequence: each fleet adds its rows to action_test.yaml
 	for _, f := range fleets {
 		s := newScene(t)
-		f.play(s)
+		f.arrange(s)
 		input := "testdata/" + f.file + ".yaml"
 		golden(t, "actions/"+input, s.GatewaySync)
 		files++
@@ -111,8 +131,14 @@ func TestActionTestdata(t *testing.T) {
 			output := "testdata/" + f.file + "_" + name + ".yaml"
 			after, _, err := asked(t, s.GatewaySync, func(v *request.Setter) (request.Answer, error) {
 				switch name {
+				case "approve":
+					return v.Approve(t.Context(), "plant", "site", "", "")
+				case "approve-window":
+					return v.ApproveWindow(t.Context(), "plant", "site", "")
 				case "rollback":
 					return v.Rollback(t.Context(), "plant", "site", "", "argocd", "")
+				case "retry":
+					return v.Retry(t.Context(), "plant", "site")
 				case "force-sync":
 					return v.Ask(t.Context(), "plant", "site", request.Request{By: "argocd", Force: true})
 				}
@@ -132,7 +158,7 @@ func TestActionTestdata(t *testing.T) {
 	golden(t, "actions/action_test.yaml", tests)
 	there, err := filepath.Glob(filepath.Join(folder, "actions", "testdata", "*.yaml"))
 	require.NoError(t, err)
-	assert.Len(t, there, files, "no file is left of an earlier test")
+	assert.Len(t, there, files, "a file belongs to no action; delete it")
 }
 
 // The modules test/argocd and test/argocd/v3 run the same file with Argo CD.

@@ -45,6 +45,7 @@ func (d dice) gatewaySync() *v1alpha1.GatewaySync {
 			v1alpha1.AnnotationRequestedCommit: {"", commitA},
 			v1alpha1.AnnotationRequestedAt:     {"", "t1", "t2"},
 			v1alpha1.AnnotationPaused:          {"", "true", "false"},
+			v1alpha1.AnnotationRetry:           {"", commitA + " t1", commitA + " t2"},
 		} {
 			if value := mostly(d, "", values...); value != "" {
 				gs.Annotations[name] = value

@@ -44,29 +44,29 @@ func newScene(t testing.TB) *scene {
 		r.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: name, UID: uid}}
 		r.Status = v1alpha1.SyncReportStatus{Format: 1, Gateway: name, Profile: "default", AgentVersion: "v1"}
 		s.Reports = append(s.Reports, r)
-		s.takes(i)
+		s.reportSynced(i)
 	}
 	s.write()
 	return s
 }
 
-// takes makes a gateway run the target.
-func (s *scene) takes(i int) {
+// reportSynced makes a gateway report that it runs the target.
+func (s *scene) reportSynced(i int) {
 	r := &s.Reports[i].Status
 	started := metav1.NewTime(s.Now.Add(-time.Minute))
 	r.Phase, r.Reason, r.Message, r.Commit, r.Target = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, "", s.Target.Commit, s.Target.Commit
 	r.Ref, r.Revision, r.Generation, r.Started, r.Duration, r.HandledRequest = s.Target.Ref, s.Target.Revision, s.Target.Generation, &started, "1.2s", s.Target.RequestedAt
 }
 
-// stands makes a gateway report another state for the target.
-func (s *scene) stands(i int, phase v1alpha1.GatewaySyncState, reason v1alpha1.Reason, message string) {
-	s.takes(i)
+// report makes a gateway report that it still runs commitA, in the given state, when it should run the target.
+func (s *scene) report(i int, phase v1alpha1.GatewaySyncState, reason v1alpha1.Reason, message string) {
+	s.reportSynced(i)
 	r := &s.Reports[i].Status
 	r.Phase, r.Reason, r.Message, r.Commit = phase, reason, message, commitA
 }
 
-// asks sets annotations, as a request does.
-func (s *scene) asks(pairs ...string) {
+// annotate sets annotations, as a request does.
+func (s *scene) annotate(pairs ...string) {
 	s.GatewaySync = s.GatewaySync.DeepCopy()
 	if s.GatewaySync.Annotations == nil {
 		s.GatewaySync.Annotations = map[string]string{}
@@ -76,8 +76,8 @@ func (s *scene) asks(pairs ...string) {
 	}
 }
 
-// looks makes the lead resolve the desired ref, to a commit or to an error.
-func (s *scene) looks(commit string, err error) {
+// resolve makes the lead resolve the desired ref, to a commit or to an error.
+func (s *scene) resolve(commit string, err error) {
 	s.t.Helper()
 	want, bad := v1alpha1.DesiredRef(s.GatewaySync, "")
 	require.NoError(s.t, bad)
@@ -88,8 +88,8 @@ func (s *scene) looks(commit string, err error) {
 	}
 }
 
-// edits changes the spec.
-func (s *scene) edits(change func(*v1alpha1.GatewaySyncSpec)) {
+// editSpec changes the spec.
+func (s *scene) editSpec(change func(*v1alpha1.GatewaySyncSpec)) {
 	s.GatewaySync = s.GatewaySync.DeepCopy()
 	change(&s.GatewaySync.Spec)
 	s.GatewaySync.Generation++
@@ -107,7 +107,7 @@ func (s *scene) write() {
 	require.NoError(s.t, json.Unmarshal(raw, &s.GatewaySync.Status))
 }
 
-func (s *scene) after(d time.Duration) { s.Now = s.Now.Add(d) }
+func (s *scene) advance(d time.Duration) { s.Now = s.Now.Add(d) }
 
 func failed(reason v1alpha1.Reason, message string) error {
 	return failure.New(reason, "%s", message)

@@ -29,7 +29,7 @@ func total(t testing.TB, health, discovery *script, obj map[string]any) {
 	require.NoError(t, err)
 	var menu map[string]offer
 	require.NoError(t, json.Unmarshal(raw, &menu))
-	require.Len(t, menu, 4)
+	require.Len(t, menu, 7)
 }
 
 // distort replaces or removes one value somewhere in v.
@@ -106,7 +106,7 @@ func TestLargeObjects(t *testing.T) {
 	total(t, health, discovery, object(t, s.GatewaySync))
 	long := strings.Repeat("x", 200_000)
 	for _, name := range []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationRequestedOver, v1alpha1.AnnotationRequestedUnless, v1alpha1.AnnotationRequestedAt} {
-		s.asks(name, long)
+		s.annotate(name, long)
 		total(t, health, discovery, object(t, s.GatewaySync))
 	}
 	_, err := v1alpha1.DesiredRef(s.GatewaySync, "")

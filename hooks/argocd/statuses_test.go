@@ -22,63 +22,63 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-var update = flag.Bool("update", false, "write testdata and the two files of tests")
+var update = flag.Bool("update", false, "write health_test.yaml, action_test.yaml and their testdata")
 
 const requestedAt = "2026-01-02T12:00:00.000000001Z"
 
-// statuses lists fleets in every state that matters to Argo CD, with the expected health. The modules test/argocd and
-// test/argocd/v3 run those with a file.
+// statuses lists fleets in every state that matters to Argo CD. Each arrange changes a fleet of two synced gateways, and health and message
+// are what health.lua must return for its status.
 var statuses = []struct {
 	name, health, message string
-	play                  func(*scene)
+	arrange               func(*scene)
 }{
 	{"synced", "Healthy", "all 2 gateways run main at aaaaaaa", func(*scene) {}},
 	{"synced_standby", "Healthy", "all 2 gateways run main at aaaaaaa", func(s *scene) {
-		s.stands(1, v1alpha1.GatewayStandby, v1alpha1.ReasonStandby, "")
+		s.report(1, v1alpha1.GatewayStandby, v1alpha1.ReasonStandby, "")
 		s.write()
 	}},
 	{"synced_git_away", "Healthy", "all 2 gateways run main at aaaaaaa", func(s *scene) {
-		s.looks("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
+		s.resolve("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
 		s.write()
 	}},
-	{"looked_for_git_away", "Progressing", "GitUnreachable: dial tcp: connection refused; the gateways stay at aaaaaaa", func(s *scene) {
-		s.asks(v1alpha1.AnnotationRequestedAt, requestedAt)
-		s.looks("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
+	{"git_away_during_request", "Progressing", "GitUnreachable: dial tcp: connection refused; the gateways stay at aaaaaaa", func(s *scene) {
+		s.annotate(v1alpha1.AnnotationRequestedAt, requestedAt)
+		s.resolve("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
 		s.write()
 	}},
-	{"looked_for_git_stays_away", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, work goes on: GitUnreachable: dial tcp: connection refused; the gateways stay at aaaaaaa", func(s *scene) {
-		s.asks(v1alpha1.AnnotationRequestedAt, requestedAt)
-		s.looks("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
+	{"git_stays_away_during_request", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, work goes on: GitUnreachable: dial tcp: connection refused; the gateways stay at aaaaaaa", func(s *scene) {
+		s.annotate(v1alpha1.AnnotationRequestedAt, requestedAt)
+		s.resolve("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
 		s.write()
-		s.after(11 * time.Minute)
+		s.advance(11 * time.Minute)
 		s.write()
 	}},
 	{"synced_request", "Healthy", "all 2 gateways run v2 at bbbbbbb", func(s *scene) {
-		s.asks(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", requestedAt), v1alpha1.AnnotationRequestedAt, requestedAt)
-		s.looks(commitB, nil)
-		s.takes(0)
-		s.takes(1)
+		s.annotate(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", requestedAt), v1alpha1.AnnotationRequestedAt, requestedAt)
+		s.resolve(commitB, nil)
+		s.reportSynced(0)
+		s.reportSynced(1)
 		s.write()
 	}},
 	{"rolled_back", "Healthy", "rolled back: main is held off at bbbbbbb; all 2 gateways run aaaaaaa", rolledBack},
 	{"rolled_back_and_broken", "Degraded", "ConfigSyntaxError: line-1: projects/a/project.json: line 3: unexpected end", func(s *scene) {
 		rolledBack(s)
-		s.stands(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
+		s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
 		s.write()
 	}},
-	{"new", "Progressing", "WaitingForLead: neither an agent nor the injector has looked at it yet", func(s *scene) { s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{} }},
-	{"spec_not_seen", "Progressing", "WaitingForLead: the lead has not looked at the current spec yet", func(s *scene) {
-		s.edits(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
+	{"new", "Progressing", "WaitingForLead: neither an agent nor the injector has read this GatewaySync yet", func(s *scene) { s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{} }},
+	{"spec_not_seen", "Progressing", "WaitingForLead: the lead has not read the current spec yet", func(s *scene) {
+		s.editSpec(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
 	}},
-	{"request_not_seen", "Progressing", "WaitingForLead: the lead has not looked at the request yet", func(s *scene) {
-		s.asks(v1alpha1.AnnotationRequestedRef, "v2")
+	{"request_not_seen", "Progressing", "WaitingForLead: the lead has not read the request yet", func(s *scene) {
+		s.annotate(v1alpha1.AnnotationRequestedRef, "v2")
 	}},
-	{"request_again_not_seen", "Progressing", "WaitingForLead: the lead has not looked at the request yet", func(s *scene) {
-		s.asks(v1alpha1.AnnotationRequestedAt, requestedAt)
+	{"request_again_not_seen", "Progressing", "WaitingForLead: the lead has not read the request yet", func(s *scene) {
+		s.annotate(v1alpha1.AnnotationRequestedAt, requestedAt)
 	}},
-	{"request_not_handled", "Progressing", "0 of 2 gateways run main at aaaaaaa; line-0: has not begun with what is wanted now; before: Synced; 1 more", func(s *scene) {
-		s.asks(v1alpha1.AnnotationRequestedAt, requestedAt)
-		s.looks(commitA, nil)
+	{"request_not_handled", "Progressing", "0 of 2 gateways run main at aaaaaaa; line-0: has not begun to sync the current target; before: Synced; 1 more", func(s *scene) {
+		s.annotate(v1alpha1.AnnotationRequestedAt, requestedAt)
+		s.resolve(commitA, nil)
 		s.write()
 	}},
 	{"no_gateways", "Healthy", `NoGateways: no pod asks for this GatewaySync: annotate one with stoker.io/inject: "true" and stoker.io/cr-name: site; if a workload has these annotations and no pods, its Events say why (kubectl describe)`, func(s *scene) {
@@ -86,19 +86,19 @@ var statuses = []struct {
 		s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{}
 		s.write()
 	}},
-	{"no_gateways_of_an_earlier_spec", "Progressing", "WaitingForLead: the lead has not looked at the current spec yet", func(s *scene) {
+	{"no_gateways_of_an_earlier_spec", "Progressing", "WaitingForLead: the lead has not read the current spec yet", func(s *scene) {
 		s.Pods, s.Reports = nil, nil
 		s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{}
 		s.write()
-		s.edits(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
+		s.editSpec(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
 	}},
-	{"no_gateways_before_the_request", "Progressing", "WaitingForLead: the lead has not looked at the request yet", func(s *scene) {
+	{"no_gateways_before_the_request", "Progressing", "WaitingForLead: the lead has not read the request yet", func(s *scene) {
 		s.Pods, s.Reports = nil, nil
 		s.GatewaySync.Status = v1alpha1.GatewaySyncStatus{}
 		s.write()
-		s.asks(v1alpha1.AnnotationRequestedAt, requestedAt)
+		s.annotate(v1alpha1.AnnotationRequestedAt, requestedAt)
 	}},
-	{"agents_away", "Progressing", "AgentsAway: no gateway runs; their pods end: line-0, line-1", func(s *scene) { s.end(); s.write() }},
+	{"agents_away", "Progressing", "AgentsAway: no gateway runs; terminating pods: line-0, line-1", func(s *scene) { s.endPods(); s.write() }},
 	{"agents_away_as_the_injector_writes", "Progressing", "AgentsAway: no agent leads; pods: line-0, line-1", func(s *scene) {
 		s.GatewaySync.Status = *status.Without(status.Leaderless{GatewaySync: s.GatewaySync, Pods: s.Pods, Now: s.Now})
 	}},
@@ -108,109 +108,109 @@ var statuses = []struct {
 	{"confirmed_in_the_future", "Progressing", "AgentsAway: no agent confirms this status: look for pods without an agent and for a missing injector (stoker check)", func(s *scene) {
 		s.GatewaySync.Status.ConfirmedAt = &metav1.Time{Time: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)}
 	}},
-	{"agents_gone", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s: AgentsAway: no gateway runs; their pods end: line-0, line-1", func(s *scene) {
-		s.end()
+	{"agents_gone", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s: AgentsAway: no gateway runs; terminating pods: line-0, line-1", func(s *scene) {
+		s.endPods()
 		s.write()
-		s.after(11 * time.Minute)
+		s.advance(11 * time.Minute)
 		s.write()
 	}},
 	{"working", "Progressing", "1 of 2 gateways run main at bbbbbbb; line-1", func(s *scene) {
-		s.looks(commitB, nil)
-		s.takes(0)
-		s.stands(1, v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing, "")
+		s.resolve(commitB, nil)
+		s.reportSynced(0)
+		s.report(1, v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing, "")
 		s.write()
 	}},
 	{"waiting_for_the_gateway", "Progressing", "WaitingForGateway: 1 of 2 gateways run main at bbbbbbb; line-1: it starts", func(s *scene) {
-		s.looks(commitB, nil)
-		s.takes(0)
-		s.stands(1, v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway, "it starts")
+		s.resolve(commitB, nil)
+		s.reportSynced(0)
+		s.report(1, v1alpha1.GatewayApplied, v1alpha1.ReasonWaitingForGateway, "it starts")
 		s.write()
 	}},
-	{"resolving", "Progressing", "git is asked for release", func(s *scene) {
-		s.edits(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
+	{"resolving", "Progressing", "asking git for release", func(s *scene) {
+		s.editSpec(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
 		s.Ref = status.Ref{Desired: v1alpha1.Desired{Ref: "release"}, Asking: true}
 		s.write()
 	}},
 	{"git_unreachable", "Progressing", "GitUnreachable: dial tcp: connection refused", func(s *scene) {
-		s.edits(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
-		s.looks("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
+		s.editSpec(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
+		s.resolve("", failed(v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"))
 		s.write()
 	}},
 	{"gateway_unreachable", "Progressing", "GatewayUnreachable: 1 of 2 gateways run main at aaaaaaa; line-0: connection refused", func(s *scene) {
-		s.stands(0, v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable, "connection refused")
+		s.report(0, v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable, "connection refused")
 		s.write()
 	}},
 	{"deadline", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, work goes on: GatewayUnreachable: 1 of 2 gateways run main at aaaaaaa; line-0: connection refused", func(s *scene) {
-		s.stands(0, v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable, "connection refused")
+		s.report(0, v1alpha1.GatewayError, v1alpha1.ReasonGatewayUnreachable, "connection refused")
 		s.write()
-		s.after(11 * time.Minute)
+		s.advance(11 * time.Minute)
 		s.write()
 	}},
 	{"ref_not_found", "Degraded", "RefNotFound: release is neither a branch nor a tag", func(s *scene) {
-		s.edits(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
-		s.looks("", failed(v1alpha1.ReasonRefNotFound, "release is neither a branch nor a tag"))
+		s.editSpec(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
+		s.resolve("", failed(v1alpha1.ReasonRefNotFound, "release is neither a branch nor a tag"))
 		s.write()
 	}},
 	{"request_is_no_ref", "Degraded", `RefNotFound: annotation stoker.io/requested-ref: "v2 " is not a ref: it contains a space, a control character, or one of ~ ^ : ? * [ \; set another one, or remove the annotation`, func(s *scene) {
-		s.asks(v1alpha1.AnnotationRequestedRef, "v2 ")
+		s.annotate(v1alpha1.AnnotationRequestedRef, "v2 ")
 		_, err := v1alpha1.DesiredRef(s.GatewaySync, "")
 		s.Ref = status.Ref{Looked: true, Err: err}
 		s.write()
 	}},
 	{"profiles_invalid", "Degraded", "ProfilesInvalid: spec.sync.profiles[default].mappings[0].source: it is absolute", func(s *scene) {
-		s.edits(func(spec *v1alpha1.GatewaySyncSpec) { spec.Sync.Profiles["default"].Mappings[0].Source = "/projects" })
+		s.editSpec(func(spec *v1alpha1.GatewaySyncSpec) { spec.Sync.Profiles["default"].Mappings[0].Source = "/projects" })
 		s.Invalid = failed(v1alpha1.ReasonProfilesInvalid, "spec.sync.profiles[default].mappings[0].source: it is absolute")
 		s.write()
 	}},
 	{"config_syntax_error", "Degraded", "ConfigSyntaxError: line-1: projects/a/project.json: line 3: unexpected end", func(s *scene) {
-		s.looks(commitB, nil)
-		s.takes(0)
-		s.stands(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
+		s.resolve(commitB, nil)
+		s.reportSynced(0)
+		s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
 		s.write()
 	}},
-	{"failed_before_the_request", "Progressing", "WaitingForLead: the lead has not looked at the request yet", func(s *scene) {
-		s.stands(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
+	{"failed_before_the_request", "Progressing", "WaitingForLead: the lead has not read the request yet", func(s *scene) {
+		s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonConfigSyntaxError, "projects/a/project.json: line 3: unexpected end")
 		s.write()
-		s.asks(v1alpha1.AnnotationRequestedAt, requestedAt)
+		s.annotate(v1alpha1.AnnotationRequestedAt, requestedAt)
 	}},
 	{"designer_open", "Suspended", "DesignerSessionActive: 1 of 2 gateways run main at bbbbbbb; line-1: ann edits line", held(v1alpha1.ReasonDesignerSessionActive, "ann edits line")},
 	{"designer_open_and_not_waited_for", "Degraded", "DesignerSessionActive: line-1: ann edits line", func(s *scene) {
-		s.looks(commitB, nil)
-		s.takes(0)
-		s.stands(1, v1alpha1.GatewayError, v1alpha1.ReasonDesignerSessionActive, "ann edits line")
+		s.resolve(commitB, nil)
+		s.reportSynced(0)
+		s.report(1, v1alpha1.GatewayError, v1alpha1.ReasonDesignerSessionActive, "ann edits line")
 		s.write()
 	}},
 	{"conflict", "Suspended", "ConflictDetected: 1 of 2 gateways run main at bbbbbbb; line-1: 1 file", held(v1alpha1.ReasonConflictDetected, "1 file")},
 	{"mass_deletion", "Suspended", "MassDeletion: 1 of 2 gateways run main at bbbbbbb; line-1: 40 files", held(v1alpha1.ReasonMassDeletion, "40 files")},
 	{"held_beyond_the_deadline", "Degraded", "ProgressDeadlineExceeded: not done within 10m0s, work goes on: ConflictDetected: 1 of 2 gateways run main at bbbbbbb; line-1: 1 file", func(s *scene) {
 		held(v1alpha1.ReasonConflictDetected, "1 file")(s)
-		s.after(11 * time.Minute)
+		s.advance(11 * time.Minute)
 		s.write()
 	}},
 	{"redundant_node_waits", "Progressing", "NoConfigAccess: 1 of 2 gateways run main at bbbbbbb; line-1: it takes over", held(v1alpha1.ReasonNoConfigAccess, "it takes over")},
 	{"paused", "Healthy", "paused; 0 of 2 gateways run main at bbbbbbb", func(s *scene) {
-		s.asks(v1alpha1.AnnotationPaused, "true")
-		s.looks(commitB, nil)
+		s.annotate(v1alpha1.AnnotationPaused, "true")
+		s.resolve(commitB, nil)
 		s.write()
 	}},
 	{"paused_synced", "Healthy", "all 2 gateways run main at aaaaaaa; paused", func(s *scene) {
-		s.asks(v1alpha1.AnnotationPaused, "true")
+		s.annotate(v1alpha1.AnnotationPaused, "true")
 		for i := range 2 {
-			s.stands(i, v1alpha1.GatewaySynced, v1alpha1.ReasonPaused, "syncing is paused; aaaaaaa is on the disk already")
+			s.report(i, v1alpha1.GatewaySynced, v1alpha1.ReasonPaused, "syncing is paused; aaaaaaa is on the disk already")
 		}
 		s.write()
 	}},
-	{"paused_request_not_seen", "Progressing", "WaitingForLead: the lead has not looked at the request yet", func(s *scene) {
-		s.asks(v1alpha1.AnnotationPaused, "true", v1alpha1.AnnotationRequestedAt, requestedAt)
+	{"paused_request_not_seen", "Progressing", "WaitingForLead: the lead has not read the request yet", func(s *scene) {
+		s.annotate(v1alpha1.AnnotationPaused, "true", v1alpha1.AnnotationRequestedAt, requestedAt)
 	}},
 	{"profile_paused", "Healthy", "1 of 2 gateways run main at bbbbbbb; line-1: syncing is paused", held(v1alpha1.ReasonPaused, "syncing is paused")},
 	{"dry_run", "Healthy", "DryRun: 0 of 2 gateways run main at bbbbbbb; line-0: dry run, nothing was written: 1 file added; 1 more", func(s *scene) {
-		s.looks(commitB, nil)
+		s.resolve(commitB, nil)
 		for i := range 2 {
-			s.stands(i, v1alpha1.GatewayPending, v1alpha1.ReasonDryRun, "dry run, nothing was written: 1 file added")
+			s.report(i, v1alpha1.GatewayPending, v1alpha1.ReasonDryRun, "dry run, nothing was written: 1 file added")
 		}
 		s.write()
-		s.after(11 * time.Minute)
+		s.advance(11 * time.Minute)
 		s.write()
 	}},
 	{"pod_without_agent", "Progressing", "MissingSidecar: 1 of 2 gateways run main at aaaaaaa; line-1: the pod asks for an agent and has none; its Events say why it was not injected", func(s *scene) {
@@ -222,14 +222,15 @@ var statuses = []struct {
 // held makes the second gateway hold back a new commit.
 func held(reason v1alpha1.Reason, message string) func(*scene) {
 	return func(s *scene) {
-		s.looks(commitB, nil)
-		s.takes(0)
-		s.stands(1, v1alpha1.GatewayHeld, reason, message)
+		s.resolve(commitB, nil)
+		s.reportSynced(0)
+		s.report(1, v1alpha1.GatewayHeld, reason, message)
 		s.write()
 	}
 }
 
-func (s *scene) end() {
+// endPods makes all pods of the fleet end.
+func (s *scene) endPods() {
 	for i := range s.Pods {
 		s.Pods[i].Ended, s.Pods[i].Ending = true, true
 	}
@@ -241,7 +242,8 @@ type healthTest struct {
 	HealthStatus health `json:"healthStatus"`
 }
 
-// files are the statuses that Argo CD's own code judges, too.
+// files names the statuses that are written to testdata. There the modules test/argocd and test/argocd/v3 check them with Argo CD's own
+// code.
 var files = []string{"synced", "rolled_back", "new", "spec_not_seen", "request_not_seen", "no_gateways", "agents_away", "no_agent_confirms",
 	"working", "config_syntax_error", "designer_open", "paused"}
 
@@ -253,7 +255,7 @@ func TestHealth(t *testing.T) {
 	for _, c := range statuses {
 		t.Run(c.name, func(t *testing.T) {
 			s := newScene(t)
-			c.play(s)
+			c.arrange(s)
 			want := health{c.health, c.message}
 			assert.Equal(t, want, script.health(t, object(t, s.GatewaySync)))
 			if slices.Contains(files, c.name) {
@@ -265,24 +267,24 @@ func TestHealth(t *testing.T) {
 	golden(t, "health_test.yaml", tests)
 	there, err := filepath.Glob(filepath.Join(folder, "testdata", "*.yaml"))
 	require.NoError(t, err)
-	assert.Len(t, there, len(files), "no file is left of an earlier test")
+	assert.Len(t, there, len(files), "a file in testdata belongs to no status; delete it")
 }
 
-// The script shows every outcome as the command line reads it.
+// For every outcome, health.lua and "stoker wait" agree on the health.
 func TestHealthOfEveryOutcome(t *testing.T) {
 	script := load(t, "health.lua")
 	for seed := range uint64(3000) {
 		gs := dice{rand.New(rand.NewPCG(seed, 7))}.gatewaySync()
 		v := request.Read(gs, "", nil, noon)
 		want := map[request.Phase]string{request.Succeeded: "Healthy", request.Paused: "Healthy", request.Held: "Suspended", request.Failed: "Degraded"}[v.Phase]
-		if want == "" || !gs.Answered() { // only the command line knows which requests are not valid
+		if want == "" || !gs.Answered() { // the script cannot tell which requests are invalid
 			want = "Progressing"
 		}
 		if v.Reason == v1alpha1.ReasonNoGateways {
 			want = "Healthy"
 		}
 		h := script.health(t, object(t, gs))
-		require.Equal(t, want, h.Status, "seed %d: %s; the command line reads %+v", seed, h.Message, v)
+		require.Equal(t, want, h.Status, "seed %d: %s; request.Read returns %+v", seed, h.Message, v)
 		if gs.Answered() && v.Reason != v1alpha1.ReasonAgentsAway {
 			require.Contains(t, h.Message, gs.Status.Outcome.Message)
 		}
@@ -300,9 +302,10 @@ func golden(t *testing.T, path string, v any) {
 	}
 	got, err := os.ReadFile(path)
 	require.NoError(t, err)
-	assert.True(t, bytes.Equal(want, got), "%s is of an earlier time: go test ./hooks/argocd -update\n%s", path, want)
+	assert.True(t, bytes.Equal(want, got), "%s is out of date; run go test ./hooks/argocd -update\n%s", path, want)
 }
 
+// read decodes a YAML file of the folder.
 func read(t testing.TB, path string, into any) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(folder, filepath.FromSlash(path)))

@@ -189,7 +189,7 @@ func TestCheckNamespace(t *testing.T) {
 	cluster.ApplyYAML(t, namespace, gateways)
 	l := checker(t, cluster.RESTConfig(), namespace)
 	found := look(t, l)
-	assert.Contains(t, found[syncs], "warning: plant: neither an agent nor the injector has looked at it yet")
+	assert.Contains(t, found[syncs], "warning: plant: neither an agent nor the injector has read this GatewaySync yet")
 	assert.Contains(t, found[pods], "ok: all 1 pods")
 	assert.Contains(t, found[bindings], "failed: no RoleBinding grants ClusterRole stoker-agent to ServiceAccount default")
 	assert.Contains(t, found[rights], "ok: you may request refs")

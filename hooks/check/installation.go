@@ -94,7 +94,7 @@ func (l Checker) roles(ctx context.Context) []Finding {
 func (l Checker) policies(ctx context.Context) []Finding {
 	var list []Finding
 	api := l.Core.AdmissionregistrationV1()
-	for _, name := range []string{"stoker-gatewaysyncs", "stoker-syncreports", "stoker-synctargets"} {
+	for _, name := range []string{"stoker-gatewaysyncs", "stoker-approvals", "stoker-syncreports", "stoker-synctargets"} {
 		_, err := api.ValidatingAdmissionPolicies().Get(ctx, name, metav1.GetOptions{})
 		if err == nil {
 			_, err = api.ValidatingAdmissionPolicyBindings().Get(ctx, name, metav1.GetOptions{})

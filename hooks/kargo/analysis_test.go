@@ -83,7 +83,7 @@ var placeholder = regexp.MustCompile(`\{\{\s*args\.([\w-]+)\s*\}\}`)
 // analyse reads a template and fills in the arguments, as a Stage passes them to an AnalysisRun.
 func analyse(t *testing.T, name string, set map[string]string) (analysis, error) {
 	t.Helper()
-	b, err := os.ReadFile("analysis/" + name + ".yaml")
+	b, err := os.ReadFile(files + "analysis/" + name + ".yaml")
 	require.NoError(t, err)
 	var template, run analysis
 	require.NoError(t, yaml.UnmarshalStrict(b, &template))

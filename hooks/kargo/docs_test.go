@@ -58,7 +58,7 @@ func TestTheDocumentListsEveryVarWithItsDefault(t *testing.T) {
 		assert.Equal(t, want, listed(table), name)
 	}
 	for _, name := range []string{"stoker-status", "stoker-wait"} {
-		b, err := os.ReadFile("analysis/" + name + ".yaml")
+		b, err := os.ReadFile(files + "analysis/" + name + ".yaml")
 		require.NoError(t, err)
 		var one analysis
 		require.NoError(t, yaml.UnmarshalStrict(b, &one))
@@ -82,7 +82,7 @@ func TestTheDocumentListsEveryVarWithItsDefault(t *testing.T) {
 func TestDocumentedMessages(t *testing.T) {
 	t.Parallel()
 	text := section(t, "## When it does not work")
-	b, err := os.ReadFile("stoker-request.yaml")
+	b, err := os.ReadFile(files + "stoker-request.yaml")
 	require.NoError(t, err)
 	for _, said := range []string{"no answer of the receiver; look at the var receiver", "is not a string, or empty"} {
 		assert.Contains(t, text, said)

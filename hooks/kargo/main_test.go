@@ -1,6 +1,6 @@
-// Package kargo holds the Kargo integration in YAML: ClusterPromotionTasks, and ClusterAnalysisTemplates that verify a Stage. The
-// Go code only tests them. It implements the necessary parts of Kargo: inflating tasks, evaluating expressions, the http step, and
-// restarts. The tests use the real receiver and real agents.
+// Package kargo tests the Kargo integration of charts/stoker/files/kargo: ClusterPromotionTasks, and ClusterAnalysisTemplates that verify
+// a Stage. It implements the necessary parts of Kargo: inflating tasks, evaluating expressions, the http step, and restarts. The tests use
+// the real receiver and real agents.
 package kargo
 
 import (

@@ -66,9 +66,12 @@ const (
 	running   = "Running"
 )
 
+// files is the folder of the files that the chart, kustomize and users install.
+const files = "../../charts/stoker/files/kargo/"
+
 func readTask(t *testing.T, file string) task {
 	t.Helper()
-	b, err := os.ReadFile(file)
+	b, err := os.ReadFile(files + file)
 	require.NoError(t, err)
 	var read task
 	require.NoError(t, yaml.UnmarshalStrict(b, &read), file)
@@ -78,12 +81,12 @@ func readTask(t *testing.T, file string) task {
 // tasks returns the shipped tasks by name.
 func tasks(t *testing.T) map[string]task {
 	t.Helper()
-	files, err := filepath.Glob("*.yaml")
+	names, err := filepath.Glob(files + "stoker-*.yaml")
 	require.NoError(t, err)
-	require.NotEmpty(t, files)
+	require.NotEmpty(t, names)
 	all := map[string]task{}
-	for _, file := range files {
-		one := readTask(t, file)
+	for _, name := range names {
+		one := readTask(t, filepath.Base(name))
 		all[one.Metadata.Name] = one
 	}
 	return all

@@ -22,11 +22,11 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// application simulates an Argo CD Application that syncs a GatewaySync with the hooks of an example.
+// application simulates an Argo CD Application. Its syncs apply a GatewaySync and run the hooks of examples/argocd/plain.
 type application struct {
 	*line
 	binary, kubeconfig string
-	hooks              map[string][]string // the commands by phase
+	hooks              map[string][]string // hook phase → arguments of its Job
 	syncs              int
 }
 
@@ -44,7 +44,7 @@ func newApplication(l *line) *application {
 	return a
 }
 
-// hook runs the Job of a phase. The error holds the output.
+// hook runs the command of the hook Job for a phase. If it fails, the error is its output.
 func (a *application) hook(phase string) error {
 	a.t.Helper()
 	args := slices.Clone(a.hooks[phase])
@@ -62,12 +62,13 @@ func (a *application) hook(phase string) error {
 	return nil
 }
 
-// sync simulates the sync after the manifest was applied: the wave of the GatewaySync, then the hooks.
+// sync simulates the rest of a sync after the manifest was applied. It waits until the GatewaySync is healthy or has failed, and then runs
+// the hooks.
 func (a *application) sync() error {
 	a.t.Helper()
 	a.syncs++
 	var v request.Verdict
-	a.Eventually("the wave ends", func() bool {
+	a.Eventually("the wave of the GatewaySync ends", func() bool {
 		v = request.Read(a.GatewaySync(), "", nil, time.Now())
 		return v.Phase != request.Progressing
 	})
@@ -84,8 +85,9 @@ func (a *application) sync() error {
 	return nil
 }
 
-// The test promotes a broken version twice through git. The second time there is nothing to commit, and the gateways are healthy,
-// because they run the commit of the rollback. Only the PostSync hook can detect that git names another version.
+// The test promotes a broken version twice through git. The first promotion fails and is rolled back. The second promotion has nothing to
+// commit, and the gateways are healthy, because they run the commit of the rollback. Only the PostSync hook can detect that git names
+// another version. Without that hook, the third promotion succeeds, and only the status message shows the rollback.
 func TestSecondPromotionOfBrokenVersion(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, plant.New(t, 1, func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref = "v1.0.0" }))
@@ -116,6 +118,6 @@ func TestSecondPromotionOfBrokenVersion(t *testing.T) {
 
 	delete(a.hooks, "PostSync")
 	l.run(promoted(), succeeded, "")
-	assert.Contains(t, request.Read(l.GatewaySync(), "", nil, time.Now()).Message, "rolled back: v1.1.0 is held off at "+request.Short(broken), "all that is left is the message")
+	assert.Contains(t, request.Read(l.GatewaySync(), "", nil, time.Now()).Message, "rolled back: v1.1.0 is held off at "+request.Short(broken), "the only sign of the rollback")
 	l.titles("first")
 }

@@ -44,7 +44,7 @@ func TestEveryTaskIsOneThatKargoTakes(t *testing.T) {
 				assert.NotEmpty(t, s.Config["failureExpression"], at)
 				assert.NotEmpty(t, s.Config["errorExpression"], at)
 			}
-			b, err := os.ReadFile(name + ".yaml")
+			b, err := os.ReadFile(files + name + ".yaml")
 			require.NoError(t, err)
 			for _, used := range regexp.MustCompile(`vars\.(\w+)`).FindAllStringSubmatch(string(b), -1) {
 				assert.True(t, vars[used[1]], "%s: no var %s", name, used[1])

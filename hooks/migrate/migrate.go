@@ -153,7 +153,7 @@ func (f Finder) kinds(ctx context.Context) (list []Action, err error) {
 		}
 		for i := range l.APIResources {
 			r := &l.APIResources[i]
-			ours := slices.ContainsFunc([]kube.Kind{kube.GatewaySync, kube.SyncTarget, kube.SyncReport}, func(k kube.Kind) bool { return k.Plural == r.Name })
+			ours := slices.ContainsFunc([]kube.Kind{kube.GatewaySync, kube.ConfigSync, kube.SyncTarget, kube.SyncReport}, func(k kube.Kind) bool { return k.Plural == r.Name })
 			name := r.Name + "." + version.Group
 			if !ours {
 				list = append(list, Action{Do: ByHand, Object: "customresourcedefinition/" + name,

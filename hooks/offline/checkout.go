@@ -94,6 +94,11 @@ func (c *Checkout) Fetch(ctx context.Context, at repo.Resolution) error {
 	return err
 }
 
+// Verify returns nil if the signature of a fetched commit, or of the tag that ref names, is what spec.git.verify demands.
+func (c *Checkout) Verify(ctx context.Context, v *repo.Verifier, at repo.Resolution, ref string) error {
+	return c.store.Verify(ctx, v, c.remote, at.Commit, ref)
+}
+
 // Resolve returns the commit of a ref; HEAD is the one that is checked out.
 func (c *Checkout) Resolve(ctx context.Context, name string) (repo.Resolution, error) {
 	ref, err := repo.ParseRef(name)

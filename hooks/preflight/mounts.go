@@ -25,13 +25,13 @@ var _ connect.Secrets = Mounts{}
 
 // Read implements connect.Secrets.
 func (m Mounts) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error) {
-	v, err := connect.Beside(m).Read(field, ref)
+	v, err := connect.LocalSecrets(m).Read(field, ref)
 	switch {
 	case err == nil:
 		return v, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return v, failure.New(v1alpha1.ReasonAuthFailed, "%s references key %s of Secret %s, which is not mounted: mount the Secret at %s, or pass --secret %s/%s=FILE",
-			field, ref.Key, ref.Name, filepath.Join(m.Dir, ref.Name), ref.Name, ref.Key)
+		return v, failure.New(v1alpha1.ReasonAuthFailed, "%s references key %s of %s %s, which is not mounted: mount the %[3]s at %[5]s, or pass --secret %[4]s/%[2]s=FILE",
+			field, ref.Key, field.Kind(), ref.Name, filepath.Join(m.Dir, ref.Name))
 	}
 	return v, fmt.Errorf("%s: %w", field, err)
 }

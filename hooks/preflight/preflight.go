@@ -112,6 +112,12 @@ func (l *look) all(ctx context.Context) (err error) {
 		l.fail(err, v1alpha1.ReasonGitUnreachable, "")
 		return nil
 	}
+	if v := connect.Verifier(l.GatewaySync.Spec.Git.Verify, l.secrets); v != nil {
+		if err := from.Verify(ctx, v, at, l.r.Ref); err != nil {
+			l.fail(err, v1alpha1.ReasonSignatureInvalid, "")
+			return nil
+		}
+	}
 	for _, g := range l.targets(sound) {
 		if ctx.Err() != nil {
 			return nil

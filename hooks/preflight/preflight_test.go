@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -300,4 +302,25 @@ func TestCanceledRun(t *testing.T) {
 	}()
 	_, err := Look(ctx, Asked{GatewaySync: w.sync(t, oneProfile), Secrets: Mounts{Dir: w.dir}})
 	assert.ErrorIs(t, err, context.Canceled)
+}
+
+func TestSignedCommit(t *testing.T) {
+	if _, err := exec.LookPath("ssh-keygen"); err != nil {
+		t.Skip("no ssh-keygen on this machine")
+	}
+	w := newWorld(t)
+	key := repotest.NewSSHKey(t, "ed25519", "")
+	file := filepath.Join(t.TempDir(), "id")
+	require.NoError(t, os.WriteFile(file, []byte(key.Private), 0o600))
+	gs := w.sync(t, oneProfile)
+	gs.Spec.Git.Verify = &v1alpha1.GitVerify{KeysConfigMapRef: &v1alpha1.SecretKeyRef{Name: "authors", Key: "keys"}}
+	w.repo.Commit("unsigned", gitserver.Write("projects/a/x.json", "{}"))
+	assert.Contains(t, says(w.look(t, Asked{GatewaySync: gs}).Problems),
+		"spec.git.verify.keysConfigMapRef references key keys of ConfigMap authors, which is not mounted: mount the ConfigMap at "+w.dir+"/authors, or pass --secret authors/keys=FILE")
+	w.mount(t, "authors/keys", key.Public)
+	found := w.look(t, Asked{GatewaySync: gs})
+	assert.Contains(t, says(found.Problems), "SignatureInvalid: commit ")
+	assert.Empty(t, found.Checked, "nothing is planned")
+	w.repo.SignedCommit(file, "signed", gitserver.Write("projects/a/x.json", `{"a": 1}`))
+	assert.Empty(t, w.look(t, Asked{GatewaySync: gs}).Problems)
 }

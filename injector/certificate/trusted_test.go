@@ -98,7 +98,7 @@ func TestMountedReadiness(t *testing.T) {
 		assert.False(t, m.after(), "webhook configuration not found")
 		assert.Contains(t, m.log.String(), "webhook configuration not found")
 		m.trusts("", "")
-		assert.False(t, m.after(), "nobody has written the authority yet")
+		assert.False(t, m.after(), "the authority is not written yet")
 		assert.Contains(t, m.log.String(), "has no caBundle")
 		m.trusts(oldBundle, "")
 		assert.False(t, m.after(), "not every entry trusts it")

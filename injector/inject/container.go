@@ -80,7 +80,7 @@ func (s *sidecar) mounts() []corev1.VolumeMount {
 		corev1.VolumeMount{Name: volumeToken, MountPath: tokenDir, ReadOnly: true},
 	)
 	for i, v := range s.secrets {
-		mounts = append(mounts, corev1.VolumeMount{Name: v.volumeName(i), MountPath: secretsDir + "/" + v.name, ReadOnly: true})
+		mounts = append(mounts, corev1.VolumeMount{Name: v.volumeName(i), MountPath: secretsDir + "/" + v.folder, ReadOnly: true})
 	}
 	return mounts
 }

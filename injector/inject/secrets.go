@@ -12,10 +12,12 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// secretVolume is a Secret that the GatewaySync references, with the referenced keys.
+// secretVolume is a Secret or ConfigMap that the GatewaySync references, with the referenced keys.
 type secretVolume struct {
-	name string
-	keys []string
+	name      string
+	folder    string // below secretsDir
+	configMap bool
+	keys      []string
 }
 
 // secrets returns the Secrets that an agent of this GatewaySync needs, sorted. Those for proposals are among them only if the
@@ -23,24 +25,28 @@ type secretVolume struct {
 // receiver needs it.
 func secrets(gs *v1alpha1.GatewaySync, effective v1alpha1.Effective) []secretVolume {
 	var list []secretVolume
-	add := func(ref v1alpha1.SecretKeyRef) {
+	add := func(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) {
 		if !mountable(ref) {
 			return
 		}
-		i, ok := slices.BinarySearchFunc(list, ref.Name, func(v secretVolume, name string) int { return strings.Compare(v.name, name) })
+		folder := field.Folder(ref.Name)
+		i, ok := slices.BinarySearchFunc(list, folder, func(v secretVolume, folder string) int { return strings.Compare(v.folder, folder) })
 		if !ok {
-			list = slices.Insert(list, i, secretVolume{name: ref.Name})
+			list = slices.Insert(list, i, secretVolume{name: ref.Name, folder: folder, configMap: field.Kind() == "ConfigMap"})
 		}
 		if j, ok := slices.BinarySearch(list[i].keys, ref.Key); !ok {
 			list[i].keys = slices.Insert(list[i].keys, j, ref.Key)
 		}
 	}
-	for _, ref := range gs.Spec.Secrets() {
-		add(ref)
+	for field, ref := range gs.Spec.Secrets() {
+		add(field, ref)
+	}
+	for field, ref := range gs.Spec.StorageSecrets() {
+		add(field, ref)
 	}
 	if effective.Bidirectional != nil {
-		for _, ref := range gs.Spec.ProposalSecrets() {
-			add(ref)
+		for field, ref := range gs.Spec.ProposalSecrets() {
+			add(field, ref)
 		}
 	}
 	return list
@@ -61,6 +67,11 @@ func (v secretVolume) volume(i int) corev1.Volume {
 	for _, key := range v.keys {
 		items = append(items, corev1.KeyToPath{Key: key, Path: key})
 	}
+	if v.configMap {
+		return corev1.Volume{Name: v.volumeName(i), VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: v.name}, Items: items, DefaultMode: new(int32(0o444)), Optional: new(true),
+		}}}
+	}
 	return corev1.Volume{Name: v.volumeName(i), VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 		SecretName: v.name, Items: items, DefaultMode: new(int32(0o444)), Optional: new(true),
 	}}}
@@ -72,7 +83,7 @@ func keysOf(list []secretVolume) string {
 	var ids []string
 	for _, v := range list {
 		for _, key := range v.keys {
-			ids = append(ids, v.name+"/"+key)
+			ids = append(ids, v.folder+"/"+key)
 		}
 	}
 	return strings.Join(ids, ",")

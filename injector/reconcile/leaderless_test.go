@@ -78,7 +78,7 @@ func TestAbsentAgentsDeadline(t *testing.T) {
 	require.Len(t, gs.Status.DiscoveredGateways, 1)
 	row := gs.Status.DiscoveredGateways[0]
 	assert.Equal(t, "aaaaaaa", row.SyncedCommit, "what the last lead knew of it stays")
-	assert.Equal(t, v1alpha1.GatewayPending, row.SyncStatus, "but nobody says that it runs today's spec")
+	assert.Equal(t, v1alpha1.GatewayPending, row.SyncStatus, "but no agent says that it runs today's spec")
 	assert.Equal(t, v1alpha1.ReasonAgentsAway, row.Reason)
 	assert.Equal(t, "0/1", gs.Status.GatewaysReady)
 	large := syncOf(gateways("gw"), func(gs *v1alpha1.GatewaySync) { gs.Status.GatewaysReady = "2999/3000" })
@@ -93,7 +93,7 @@ func TestAbsentAgentsDeadline(t *testing.T) {
 	over := map[string]string{"Ready": "Unknown/ProgressDeadlineExceeded", "AllGatewaysSynced": "Unknown/AgentsAway", "Stalled": "True/ProgressDeadlineExceeded",
 		"SidecarInjected": "True/SidecarInjected", "RefResolved": "True/RefResolved"}
 	assert.Equal(t, over, outcome(&gs.Status))
-	assert.Equal(t, "2026-11-20T11:00:00Z", gs.Status.LastHandledRequest, "it is given up, and whoever waits is told")
+	assert.Equal(t, "2026-11-20T11:00:00Z", gs.Status.LastHandledRequest, "it is given up, and a caller that waits learns it")
 	gs.Status = *leaderless(gs, pods, noon.Add(12*time.Minute))
 	assert.Equal(t, over, outcome(&gs.Status))
 

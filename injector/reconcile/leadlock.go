@@ -18,6 +18,7 @@ type lock struct {
 	holder, renewed string
 	since           time.Time // when this state was first seen
 	next            time.Time // when to read again
+	away            bool      // no agent leads, and there are gateways
 }
 
 // free reports whether no agent leads at the time now: there is no holder, or the holder has not renewed the lock within its

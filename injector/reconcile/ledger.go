@@ -3,19 +3,17 @@ package reconcile
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/retry"
+
+	"stoker.io/stoker/internal/lease"
 )
 
 const (
@@ -30,13 +28,7 @@ const (
 	loadEvery = time.Second
 )
 
-var (
-	errDeposed = errors.New("another replica holds the Lease")
-	errFull    = fmt.Errorf("no more pods are evicted until the successors of %d evicted pods have started", maxEvicted)
-)
-
-// Lock identifies the Lease of the replica that runs the reconciler.
-type Lock struct{ Namespace, Name, Holder string }
+var errFull = fmt.Errorf("no more pods are evicted until the successors of %d evicted pods have started", maxEvicted)
 
 // eviction is one whose successor has not started yet.
 type eviction struct {
@@ -59,9 +51,8 @@ type eviction struct {
 // ledger records evictions, at most one for each GatewaySync, before they happen. It stores them in the Lease: the next replica
 // reads them, and a replica that lost the Lease can no longer write.
 type ledger struct {
-	client kubernetes.Interface
-	lock   Lock
-	now    func() time.Time
+	lease lease.Lease
+	now   func() time.Time
 
 	mu      sync.Mutex
 	evicted map[types.UID]eviction // by GatewaySync
@@ -70,16 +61,16 @@ type ledger struct {
 // load reads the records of the previous replica. It retries until it succeeds or ctx is done.
 func (l *ledger) load(ctx context.Context, log *slog.Logger) {
 	_ = wait.PollUntilContextCancel(ctx, loadEvery, true, func(ctx context.Context) (bool, error) {
-		lease, err := l.client.CoordinationV1().Leases(l.lock.Namespace).Get(ctx, l.lock.Name, metav1.GetOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
+		text, err := l.lease.Read(ctx, annotationEvicted)
+		if err != nil {
 			log.Warn("reading the Lease failed", "error", err)
 			return false, nil
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.evicted = map[types.UID]eviction{}
-		if err == nil && lease.Annotations[annotationEvicted] != "" {
-			if err := json.Unmarshal([]byte(lease.Annotations[annotationEvicted]), &l.evicted); err != nil {
+		if text != "" {
+			if err := json.Unmarshal([]byte(text), &l.evicted); err != nil {
 				log.Error("dropping invalid eviction records", "annotation", annotationEvicted, "error", err)
 				l.evicted = map[types.UID]eviction{}
 			}
@@ -125,24 +116,11 @@ func (l *ledger) write(ctx context.Context, change func(map[types.UID]eviction) 
 	if err != nil {
 		return err
 	}
-	leases := l.client.CoordinationV1().Leases(l.lock.Namespace)
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the lease is renewed concurrently
-		lease, err := leases.Get(ctx, l.lock.Name, metav1.GetOptions{})
-		switch {
-		case err != nil:
-			return err
-		case lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != l.lock.Holder:
-			return errDeposed
-		}
-		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, annotationEvicted, string(text))
-		if len(next) == 0 {
-			delete(lease.Annotations, annotationEvicted)
-		}
-		_, err = leases.Update(ctx, lease, metav1.UpdateOptions{FieldManager: fieldManager})
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("record the eviction in Lease %s/%s: %w", l.lock.Namespace, l.lock.Name, err)
+	if len(next) == 0 {
+		text = nil
+	}
+	if err := l.lease.Write(ctx, annotationEvicted, string(text), fieldManager); err != nil {
+		return fmt.Errorf("record the eviction: %w", err)
 	}
 	l.evicted = next
 	return nil

@@ -16,17 +16,25 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"stoker.io/stoker/internal/lease"
 )
 
+// held returns the Lease of the tests as a replica sees it.
+func held(client kubernetes.Interface, holder string) lease.Lease {
+	return lease.Lease{Client: client, Namespace: "stoker-system", Name: "injector", Holder: holder}
+}
+
 func TestLedgerIsSharedThroughTheLease(t *testing.T) {
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
-	lease.Spec.HolderIdentity = new("a")
-	client := fake.NewClientset(lease)
+	object := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
+	object.Spec.HolderIdentity = new("a")
+	client := fake.NewClientset(object)
 	now := noon
 	replica := func(holder string) *ledger {
-		l := &ledger{client: client, lock: Lock{"stoker-system", "injector", holder}, now: func() time.Time { return now }}
+		l := &ledger{lease: held(client, holder), now: func() time.Time { return now }}
 		l.load(t.Context(), slog.New(slog.DiscardHandler))
 		return l
 	}
@@ -55,7 +63,7 @@ func TestLedgerIsSharedThroughTheLease(t *testing.T) {
 	got, ok := b.of("line")
 	assert.True(t, ok)
 	assert.Equal(t, e, got)
-	require.ErrorIs(t, a.put(t.Context(), "oven", e), errDeposed, "a replica that was replaced evicts nobody")
+	require.ErrorIs(t, a.put(t.Context(), "oven", e), lease.ErrDeposed, "a replica that was replaced evicts no pod")
 	_, ok = a.of("oven")
 	assert.False(t, ok)
 
@@ -72,7 +80,7 @@ func TestLedgerIsSharedThroughTheLease(t *testing.T) {
 func TestLedgerSizeIsBounded(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	lease.Spec.HolderIdentity = new("a")
-	l := &ledger{client: fake.NewClientset(lease), lock: Lock{"stoker-system", "injector", "a"}, now: func() time.Time { return noon }, evicted: map[types.UID]eviction{}}
+	l := &ledger{lease: held(fake.NewClientset(lease), "a"), now: func() time.Time { return noon }, evicted: map[types.UID]eviction{}}
 	uid := types.UID("01234567-0123-0123-0123-012345678901")
 	for i := range maxEvicted {
 		l.evicted[types.UID(fmt.Sprintf("%s%03d", uid[3:], i))] = eviction{Namespace: "plant-of-the-north", GatewaySync: "line-of-the-north", Pod: "ignition-gateway-of-the-north-0", UID: uid, Owner: uid,
@@ -84,13 +92,13 @@ func TestLedgerSizeIsBounded(t *testing.T) {
 	require.ErrorIs(t, l.put(t.Context(), "one more", eviction{}), errFull)
 	l.now = func() time.Time { return noon.Add(remembered) }
 	require.NoError(t, l.put(t.Context(), "one more", eviction{At: metav1.NewTime(noon.Add(remembered))}))
-	assert.Len(t, l.evicted, 1, "what nobody waits for any more makes room")
+	assert.Len(t, l.evicted, 1, "what is expected no more makes room")
 }
 
 func TestLedgerDropsInvalidRecords(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector", Annotations: map[string]string{annotationEvicted: "{"}}}
 	lease.Spec.HolderIdentity = new("a")
-	l := &ledger{client: fake.NewClientset(lease), lock: Lock{"stoker-system", "injector", "a"}, now: func() time.Time { return noon }}
+	l := &ledger{lease: held(fake.NewClientset(lease), "a"), now: func() time.Time { return noon }}
 	l.load(t.Context(), slog.New(slog.DiscardHandler))
 	require.NoError(t, l.put(t.Context(), "line", eviction{At: metav1.NewTime(noon)}))
 }

@@ -29,7 +29,9 @@ type namespace struct {
 	ends    map[types.UID]time.Time // evicted pods: when they should end, or when their successor was last seen
 	locks   map[string]lock         // by GatewaySync
 
-	without map[v1alpha1.Reason]int // guarded by Reconciler.mu
+	// Guarded by Reconciler.mu: pods without an agent by reason, and GatewaySyncs whose agents are away, or whose repair is stopped.
+	without       map[v1alpha1.Reason]int
+	away, stopped int
 
 	exclusion  string    // why the namespace's labels disable injection
 	excludedAt time.Time // when they were read
@@ -55,17 +57,36 @@ func (u *Reconciler) forget(name string) {
 	u.count()
 }
 
-// count sums up the pods without an agent over all namespaces.
+// record keeps what count needs of the GatewaySyncs of a namespace.
+func (u *Reconciler) record(n *namespace, replacements map[string]replacement) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n.away, n.stopped = 0, 0
+	for _, l := range n.locks {
+		if l.away {
+			n.away++
+		}
+	}
+	for _, t := range replacements {
+		if t.stopped {
+			n.stopped++
+		}
+	}
+}
+
+// count sums up the namespaces.
 func (u *Reconciler) count() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	sum := map[v1alpha1.Reason]int{}
+	sum, away, stopped := map[v1alpha1.Reason]int{}, 0, 0
 	for _, n := range u.namespaces {
+		away, stopped = away+n.away, stopped+n.stopped
 		for reason, pods := range n.without {
 			sum[reason] += pods
 		}
 	}
 	u.Metrics.Without(sum)
+	u.Metrics.Fleets(away, stopped)
 }
 
 // tidy removes the state of objects that are gone.

@@ -23,6 +23,7 @@ import (
 	"stoker.io/stoker/injector/lookup"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/lease"
 )
 
 const (
@@ -54,6 +55,7 @@ const (
 // Metrics counts what the reconciler does.
 type Metrics interface {
 	Without(pods map[v1alpha1.Reason]int)
+	Fleets(withoutAgents, repairStopped int)
 	Eviction(result string)
 	Turn(loop, result string, d time.Duration)
 }
@@ -73,8 +75,8 @@ type Config struct {
 	// Answering reports whether this replica's webhook is ready. Otherwise the successor of an evicted pod would have no agent
 	// either.
 	Answering func() bool
-	// Lock is the Lease that this replica holds. It also records evictions.
-	Lock Lock
+	// Lease is the Lease that this replica holds. It also records evictions.
+	Lease lease.Lease
 	// Instance is the injector's pod, the sender of Events.
 	Instance string
 	Metrics  Metrics
@@ -99,7 +101,7 @@ type Reconciler struct {
 // New returns a Reconciler for one term of leadership. Its informers run only during Run.
 func New(c Config) (*Reconciler, error) {
 	u := &Reconciler{
-		Config: c, namespaces: map[string]*namespace{}, ledger: &ledger{client: c.Core, lock: c.Lock, now: c.Now},
+		Config: c, namespaces: map[string]*namespace{}, ledger: &ledger{lease: c.Lease, now: c.Now},
 		limiter: flowcontrol.NewTokenBucketRateLimiter(evictionRate, evictionBurst),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, 2*time.Minute)),
@@ -122,7 +124,10 @@ func (u *Reconciler) Changed(namespace, _ string) { u.queue.AddAfter(namespace, 
 func (u *Reconciler) Run(ctx context.Context) error {
 	u.Log.Info("reconciler started")
 	defer u.Log.Info("reconciler stopped")
-	defer u.Metrics.Without(nil) // the next replica counts
+	defer func() { // the next replica counts
+		u.Metrics.Without(nil)
+		u.Metrics.Fleets(0, 0)
+	}()
 	var group errgroup.Group
 	for _, w := range u.pods {
 		group.Go(func() error {
@@ -207,6 +212,7 @@ func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 		errs = append(errs, u.summarise(ctx, n, gs, mine, now))
 	}
 	n.tidy(all, pods, now)
+	u.record(n, replacements)
 	u.count()
 	again := period
 	if soon {

@@ -25,6 +25,7 @@ import (
 type counted map[string]int
 
 func (counted) Without(map[v1alpha1.Reason]int)    {}
+func (counted) Fleets(int, int)                    {}
 func (c counted) Eviction(result string)           { c[result]++ }
 func (counted) Turn(string, string, time.Duration) {}
 
@@ -43,7 +44,7 @@ func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string
 	})
 	u = &Reconciler{Config: Config{Core: client, Repair: RepairEvict, Answering: func() bool { return true }, Metrics: counted{}, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return *now }}, limiter: flowcontrol.NewFakeAlwaysRateLimiter(), namespaces: map[string]*namespace{}}
-	u.ledger = &ledger{client: client, lock: Lock{"stoker-system", "injector", "me"}, now: u.Now, evicted: map[types.UID]eviction{}}
+	u.ledger = &ledger{lease: held(client, "me"), now: u.Now, evicted: map[types.UID]eviction{}}
 	p, gs := ownedPod("gw-0", "gw", "StatefulSet", false, 0), syncOf()
 	gs.UID = "line"
 	return u, func() (decided, map[string]replacement, error) {
@@ -122,7 +123,7 @@ func TestScaledDownOwnerEndsTheWait(t *testing.T) {
 	assert.True(t, look().absent, "it may be made again")
 
 	// Another replica takes over without knowledge of the pods.
-	next := &Reconciler{Config: u.Config, limiter: u.limiter, namespaces: map[string]*namespace{}, ledger: &ledger{client: u.Core, lock: u.ledger.lock, now: u.Now}}
+	next := &Reconciler{Config: u.Config, limiter: u.limiter, namespaces: map[string]*namespace{}, ledger: &ledger{lease: u.ledger.lease, now: u.Now}}
 	next.ledger.load(t.Context(), u.Log)
 	u, n = next, next.namespace("plant")
 	now = now.Add(time.Second)

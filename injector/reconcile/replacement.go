@@ -34,6 +34,7 @@ type replacement struct {
 	wait string // what to wait for, or ""
 	// stuck means that waiting alone does not help, absent that an evicted pod has no successor, came that it has one.
 	stuck, absent, came bool
+	stopped             bool // stuck after an eviction, which an Event says
 }
 
 // replacements returns the replacement of each GatewaySync, and sends an Event for those that are stuck.
@@ -54,6 +55,8 @@ func (u *Reconciler) replacements(ctx context.Context, n *namespace, all []*v1al
 					errs = append(errs, u.ledger.put(ctx, gs.UID, e))
 				}
 				if t.stuck {
+					t.stopped = true
+					replacements[gs.Name] = t
 					errs = append(errs, u.syncEvent(ctx, gs, e.UID, e.Pod, corev1.EventTypeWarning, v1alpha1.EventRepairStopped, "Evict", t.wait+". Until then no other pod is evicted"))
 				}
 				continue

@@ -39,9 +39,12 @@ func (u *Reconciler) summarise(ctx context.Context, n *namespace, gs *v1alpha1.G
 		return fmt.Errorf("SyncTarget %s/%s: %w", gs.Namespace, gs.Name, err)
 	}
 	if !l.free(target, now) {
+		l.away = false
 		return nil
 	}
 	next := leaderless(gs, there, u.Now())
+	ready := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady)
+	l.away = ready.Reason != string(v1alpha1.ReasonNoGateways)
 	if equality.Semantic.DeepEqual(next, &gs.Status) {
 		return nil
 	}
@@ -60,7 +63,6 @@ func (u *Reconciler) summarise(ctx context.Context, n *namespace, gs *v1alpha1.G
 	case err != nil:
 		return fmt.Errorf("status of GatewaySync %s/%s: %w", gs.Namespace, gs.Name, err)
 	}
-	ready := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady)
 	u.Log.Info("a GatewaySync has no lead", "namespace", gs.Namespace, "gatewaysync", gs.Name, "reason", ready.Reason, "message", ready.Message)
 	return nil
 }

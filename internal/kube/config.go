@@ -84,3 +84,23 @@ func ConnectTo(config *rest.Config, agent string) (Clients, error) {
 	}
 	return Clients{Config: config, Core: core, Dynamic: dyn, Clock: clock}, nil
 }
+
+// Accounts returns a function that makes clients which act as a ServiceAccount, whatever the config of c impersonates. They share the
+// connections of c, whose user needs the right to impersonate the account.
+func (c Clients) Accounts() (func(namespace, name string) (Clients, error), error) {
+	own, err := rest.HTTPClientFor(c.Config)
+	if err != nil {
+		return nil, err
+	}
+	return func(namespace, name string) (Clients, error) {
+		return ConnectTo(&rest.Config{
+			Host: c.Config.Host, APIPath: c.Config.APIPath, Transport: own.Transport, WarningHandler: rest.NoWarnings{},
+			Impersonate: rest.ImpersonationConfig{UserName: AccountUser(namespace, name)},
+		}, c.Config.UserAgent)
+	}, nil
+}
+
+// AccountUser returns the user name of a ServiceAccount.
+func AccountUser(namespace, name string) string {
+	return "system:serviceaccount:" + namespace + ":" + name
+}

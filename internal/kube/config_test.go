@@ -36,7 +36,7 @@ func TestInClusterIgnoresProxy(t *testing.T) {
 	var dialled []string
 	dial := func(_ context.Context, _, address string) (net.Conn, error) {
 		dialled = append(dialled, address)
-		return nil, errors.New("nobody is there")
+		return nil, errors.New("no cluster")
 	}
 	ask := func(config *rest.Config, err error) {
 		t.Helper()
@@ -45,14 +45,14 @@ func TestInClusterIgnoresProxy(t *testing.T) {
 		clients, err := ConnectTo(config, "test")
 		require.NoError(t, err)
 		_, err = clients.Core.CoreV1().Pods("plant").Get(t.Context(), "x", metav1.GetOptions{})
-		require.ErrorContains(t, err, "nobody is there")
+		require.ErrorContains(t, err, "no cluster")
 		_, err = SyncTargets(clients.Dynamic, "plant").Get(t.Context(), "x")
-		require.ErrorContains(t, err, "nobody is there")
+		require.ErrorContains(t, err, "no cluster")
 	}
 	ask(configure("", func() (*rest.Config, error) { return &rest.Config{Host: server}, nil }))
 	assert.Equal(t, []string{"10.96.0.1:443", "10.96.0.1:443"}, dialled)
 
-	t.Log("whoever names a kubeconfig is outside, and has the proxies that kubectl has")
+	t.Log("a kubeconfig is used outside of the cluster, and has the proxies that kubectl has")
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(file, []byte("{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: x}}], clusters: [{name: x, cluster: {server: '"+server+"'}}]}"), 0o600))
 	dialled = nil

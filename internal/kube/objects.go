@@ -36,6 +36,7 @@ var (
 	GatewaySync = Kind{v1alpha1.Kind, "gatewaysyncs"}
 	SyncTarget  = Kind{v1alpha1.KindSyncTarget, "synctargets"}
 	SyncReport  = Kind{v1alpha1.KindSyncReport, "syncreports"}
+	ConfigSync  = Kind{v1alpha1.KindConfigSync, "configsyncs"}
 )
 
 // Resource returns the group, version and resource of the kind.
@@ -65,6 +66,11 @@ func SyncTargets(c dynamic.Interface, namespace string) *Objects[v1alpha1.SyncTa
 // SyncReports returns access to the SyncReports of a namespace.
 func SyncReports(c dynamic.Interface, namespace string) *Objects[v1alpha1.SyncReport] {
 	return objects[v1alpha1.SyncReport](c, SyncReport, namespace)
+}
+
+// ConfigSyncs returns access to the ConfigSyncs of a namespace.
+func ConfigSyncs(c dynamic.Interface, namespace string) *Objects[v1alpha1.ConfigSync] {
+	return objects[v1alpha1.ConfigSync](c, ConfigSync, namespace)
 }
 
 func objects[T any](c dynamic.Interface, k Kind, namespace string) *Objects[T] {

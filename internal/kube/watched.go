@@ -23,22 +23,34 @@ func Namespaces(listed []string) []string {
 }
 
 // Watched caches the GatewaySyncs of some namespaces.
-type Watched struct {
-	informers map[string]*Informer[v1alpha1.GatewaySync] // by namespace; "" for all
-	refused   map[string]*atomic.Bool                    // set once the API server forbids listing
+type Watched = WatchedObjects[v1alpha1.GatewaySync]
+
+// WatchedObjects caches the objects of one kind in some namespaces.
+type WatchedObjects[T any] struct {
+	informers map[string]*Informer[T] // by namespace; "" for all
+	refused   map[string]*atomic.Bool // set once the API server forbids listing
 }
 
 // Watch makes informers for the GatewaySyncs that selector admits (nil for all) in namespaces (empty for all). changed is
 // called as by Objects.Informer and failed as by Informer.OnWatchError; both may be nil.
 func Watch(client dynamic.Interface, namespaces []string, selector labels.Selector, changed func(namespace, name string), failed func(error)) (*Watched, error) {
-	w := &Watched{informers: map[string]*Informer[v1alpha1.GatewaySync]{}, refused: map[string]*atomic.Bool{}}
+	return watchObjects(func(namespace string) *Objects[v1alpha1.GatewaySync] { return GatewaySyncs(client, namespace) }, namespaces, selector, changed, failed)
+}
+
+// WatchConfigSyncs does for ConfigSyncs what Watch does for GatewaySyncs.
+func WatchConfigSyncs(client dynamic.Interface, namespaces []string, selector labels.Selector, changed func(namespace, name string), failed func(error)) (*WatchedObjects[v1alpha1.ConfigSync], error) {
+	return watchObjects(func(namespace string) *Objects[v1alpha1.ConfigSync] { return ConfigSyncs(client, namespace) }, namespaces, selector, changed, failed)
+}
+
+func watchObjects[T any](of func(namespace string) *Objects[T], namespaces []string, selector labels.Selector, changed func(namespace, name string), failed func(error)) (*WatchedObjects[T], error) {
+	w := &WatchedObjects[T]{informers: map[string]*Informer[T]{}, refused: map[string]*atomic.Bool{}}
 	choose := func(o *metav1.ListOptions) {
 		if selector != nil {
 			o.LabelSelector = selector.String()
 		}
 	}
 	for _, namespace := range Namespaces(namespaces) {
-		in, err := GatewaySyncs(client, namespace).Informer(choose, changed)
+		in, err := of(namespace).Informer(choose, changed)
 		if err != nil {
 			return nil, err
 		}
@@ -59,7 +71,7 @@ func Watch(client dynamic.Interface, namespaces []string, selector labels.Select
 }
 
 // Run watches until ctx is done. The error is always nil.
-func (w *Watched) Run(ctx context.Context) error {
+func (w *WatchedObjects[T]) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, in := range w.informers {
 		all.Go(func() { in.Run(ctx) })
@@ -69,7 +81,7 @@ func (w *Watched) Run(ctx context.Context) error {
 }
 
 // HasSynced reports whether the first list of every namespace is complete.
-func (w *Watched) HasSynced() bool {
+func (w *WatchedObjects[T]) HasSynced() bool {
 	for _, in := range w.informers {
 		if !in.HasSynced() {
 			return false
@@ -81,7 +93,7 @@ func (w *Watched) HasSynced() bool {
 // Served reports whether there is nothing more to wait for: the first list is complete in every namespace that the API server
 // allows us to list, and there is at least one such namespace. Missing rights in one namespace must not stop what serves the
 // others.
-func (w *Watched) Served() bool {
+func (w *WatchedObjects[T]) Served() bool {
 	served := 0
 	for namespace, in := range w.informers {
 		switch {
@@ -95,7 +107,7 @@ func (w *Watched) Served() bool {
 }
 
 // Seen reports whether the first list of a namespace is complete.
-func (w *Watched) Seen(namespace string) bool {
+func (w *WatchedObjects[T]) Seen(namespace string) bool {
 	for _, watched := range []string{namespace, metav1.NamespaceAll} {
 		if in := w.informers[watched]; in != nil {
 			return in.HasSynced()
@@ -104,9 +116,9 @@ func (w *Watched) Seen(namespace string) bool {
 	return false
 }
 
-// Get returns the last seen version of a GatewaySync. Callers must not change it. The error is ErrNotSeen or an
+// Get returns the last seen version of an object. Callers must not change it. The error is ErrNotSeen or an
 // *UndecodableError.
-func (w *Watched) Get(namespace, name string) (*v1alpha1.GatewaySync, error) {
+func (w *WatchedObjects[T]) Get(namespace, name string) (*T, error) {
 	for _, watched := range []string{namespace, metav1.NamespaceAll} {
 		if in := w.informers[watched]; in != nil {
 			return in.Get(namespace, name)
@@ -115,17 +127,17 @@ func (w *Watched) Get(namespace, name string) (*v1alpha1.GatewaySync, error) {
 	return nil, ErrNotSeen
 }
 
-// List returns all GatewaySyncs that could be decoded. Callers must not change them.
-func (w *Watched) List() []*v1alpha1.GatewaySync {
-	var list []*v1alpha1.GatewaySync
+// List returns all objects that could be decoded. Callers must not change them.
+func (w *WatchedObjects[T]) List() []*T {
+	var list []*T
 	for _, in := range w.informers {
 		list = append(list, in.List()...)
 	}
 	return list
 }
 
-// Undecodable returns the errors of the GatewaySyncs that could not be decoded.
-func (w *Watched) Undecodable() []*UndecodableError {
+// Undecodable returns the errors of the objects that could not be decoded.
+func (w *WatchedObjects[T]) Undecodable() []*UndecodableError {
 	var list []*UndecodableError
 	for _, in := range w.informers {
 		list = append(list, in.Undecodable()...)

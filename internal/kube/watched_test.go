@@ -38,7 +38,7 @@ func plants() *fake.FakeDynamicClient {
 }
 
 // run watches until the test ends. It returns when the caches have synced.
-func (w *Watched) run(t *testing.T) {
+func (w *WatchedObjects[T]) run(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -112,7 +112,7 @@ func TestWatchErrorIsReported(t *testing.T) {
 	case err := <-failed:
 		assert.ErrorIs(t, err, refused)
 	case <-time.After(time.Minute):
-		t.Error("nobody was told")
+		t.Error("no callback ran")
 	}
 	assert.False(t, w.HasSynced())
 	stop()
@@ -139,7 +139,7 @@ func TestForbiddenNamespacesDoNotBlock(t *testing.T) {
 				}
 			})
 			require.NoError(t, err)
-			assert.False(t, w.Served(), "nobody was asked yet")
+			assert.False(t, w.Served(), "no request was sent yet")
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- w.Run(ctx) }()

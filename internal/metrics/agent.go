@@ -3,10 +3,11 @@
 package metrics
 
 import (
-	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 // Agent holds the metrics of an agent. Its methods take plain values, so that all loops of the agent can use them.
@@ -21,10 +22,16 @@ type Agent struct {
 	lastSync   *prometheus.GaugeVec
 	drift      prometheus.Gauge
 	lostAndFnd prometheus.Gauge
+	lostLimit  prometheus.Gauge
+	info       *prometheus.GaugeVec
+	held       *held
 	rollbacks  *prometheus.CounterVec
 	proposals  *prometheus.CounterVec
+	uploads    *prometheus.CounterVec
+	unstored   prometheus.Gauge
 	proposed   *prometheus.GaugeVec
 	syncLabels prometheus.Labels
+	profile    string
 }
 
 // seconds are the buckets of all durations, from 4 milliseconds to minutes.
@@ -53,17 +60,24 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 			Help: "Unix time of the last sync after which the gateway was verified."}, []string{"namespace", "gatewaysync", "gateway"}),
 		drift:      gauge("drift_files", "Owned files that were changed on the gateway since they were written."),
 		lostAndFnd: gauge("lost_and_found_bytes", "Bytes in lost+found."),
-		rollbacks:  counter("rollback_triggered_total", "Rollbacks: by a request for the whole fleet, which its lead counts, or by a snapshot of the gateway.", "by"),
-		proposals:  counter("bidirectional_prs_created_total", "Pull requests with changes of the gateway, by kind of forge and result.", "provider", "result"),
+		lostLimit:  gauge("lost_and_found_limit_bytes", "Bytes above which lost+found loses its oldest folders."),
+		info: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "gateway_info", Help: "Which gateway the agent serves; always 1."},
+			[]string{"namespace", "gatewaysync", "gateway", "profile"}),
+		held:      newHeld(),
+		rollbacks: counter("rollback_triggered_total", "Rollbacks: by a request for the whole fleet, which its lead counts, by a rollout for the gateways that it reached, by a snapshot of the gateway on request, or auto by the gateway itself.", "by"),
+		proposals: counter("bidirectional_prs_created_total", "Pull requests with changes of the gateway, by kind of forge and result.", "provider", "result"),
+		uploads:   counter("snapshot_uploads_total", "Attempts to copy a snapshot to object storage.", "result"),
+		unstored:  gauge("snapshots_not_uploaded", "Snapshots and backups on the data volume that object storage lacks."),
 		proposed: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "bidirectional_files",
 			Help: "Files that were changed on the gateway, by state of their proposal."}, []string{"state"}),
 		syncLabels: prometheus.Labels{"namespace": namespace, "gatewaysync": gatewaySync, "gateway": gateway},
 	}
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "build_info", Help: "What is running; always 1."},
-		[]string{"version", "goversion"})
-	build.WithLabelValues(version, runtime.Version()).Set(1)
-	reg.MustRegister(a.reconciles, a.reconcile, a.resolve, a.clone, a.sync, a.files, a.scan, a.lastSync, a.drift, a.lostAndFnd,
-		a.rollbacks, a.proposals, a.proposed, build)
+	reg.MustRegister(a.reconciles, a.reconcile, a.resolve, a.clone, a.sync, a.files, a.scan, a.lastSync, a.drift, a.lostAndFnd, a.lostLimit,
+		a.info, a.held, a.rollbacks, a.proposals, a.proposed, a.uploads, a.unstored, built(version))
+	for _, by := range []string{"request", "rollout", "snapshot", "auto"} { // increase() counts a first rollback only if there was a zero before
+		a.rollbacks.WithLabelValues(by)
+	}
+	a.Profile("")
 	return a
 }
 
@@ -102,10 +116,26 @@ func (a *Agent) Scanned(kind, result string, d time.Duration) {
 // Drift sets the number of drifted files.
 func (a *Agent) Drift(n int) { a.drift.Set(float64(n)) }
 
-// LostAndFound sets the size of lost+found in bytes.
-func (a *Agent) LostAndFound(n int64) { a.lostAndFnd.Set(float64(n)) }
+// LostAndFound sets the size of lost+found and its limit, in bytes.
+func (a *Agent) LostAndFound(n, limit int64) {
+	a.lostAndFnd.Set(float64(n))
+	a.lostLimit.Set(float64(limit))
+}
 
-// RolledBack counts a rollback. by is "request" or "snapshot".
+// Held sets why the gateway is held: a reason, or "" if it is not.
+func (a *Agent) Held(reason v1alpha1.Reason) { a.held.set(reason) }
+
+// Profile sets the profile in force; "" if it is not known.
+func (a *Agent) Profile(name string) {
+	a.info.With(prometheus.Labels{"namespace": a.syncLabels["namespace"], "gatewaysync": a.syncLabels["gatewaysync"],
+		"gateway": a.syncLabels["gateway"], "profile": name}).Set(1)
+	if name != a.profile {
+		a.info.DeletePartialMatch(prometheus.Labels{"profile": a.profile})
+	}
+	a.profile = name
+}
+
+// RolledBack counts a rollback. by is "request", "rollout", "snapshot" or "auto".
 func (a *Agent) RolledBack(by string) { a.rollbacks.WithLabelValues(by).Inc() }
 
 // ProposalCreated records an attempt to create a pull request. provider is a kind of spec.bidirectional.provider; result is "ok" or a
@@ -116,3 +146,15 @@ func (a *Agent) ProposalCreated(provider, result string) {
 
 // ProposalFiles sets the number of changed files in a state: a v1alpha1.ProposalState.
 func (a *Agent) ProposalFiles(state string, n int) { a.proposed.WithLabelValues(state).Set(float64(n)) }
+
+// Uploaded counts an attempt to copy a snapshot to object storage.
+func (a *Agent) Uploaded(err error) {
+	result := "ok"
+	if err != nil {
+		result = "failed"
+	}
+	a.uploads.WithLabelValues(result).Inc()
+}
+
+// NotUploaded sets the number of snapshots that object storage lacks.
+func (a *Agent) NotUploaded(n int) { a.unstored.Set(float64(n)) }

@@ -2,11 +2,14 @@ package metrics_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/common/expfmt"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -30,7 +33,9 @@ func TestSeriesDoNotGrowWithWhatIsSynced(t *testing.T) {
 		a.RolledBack("snapshot")
 		a.Changed("added", 3)
 		a.Drift(2)
-		a.LostAndFound(1 << 20)
+		a.LostAndFound(1<<20, 1<<28)
+		a.Held(v1alpha1.ReasonMassDeletion)
+		a.Profile("area")
 		a.ProposalFiles(string(v1alpha1.ProposalOpen), 3)
 	}
 	record()
@@ -45,6 +50,17 @@ func TestSeriesDoNotGrowWithWhatIsSynced(t *testing.T) {
 	assert.Empty(t, problems)
 }
 
+// increase() misses the first rollback if there was no sample before.
+func TestRollbacksBeginAtZero(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	a := metrics.NewAgent(reg, "v1", "plant", "line", "gw-1")
+	before := series(t, reg)
+	for _, by := range []string{"request", "rollout", "snapshot", "auto"} { // setup: each kind that the agent counts
+		a.RolledBack(by)
+	}
+	assert.Equal(t, before, series(t, reg))
+}
+
 func series(t *testing.T, reg *prometheus.Registry) []string {
 	t.Helper()
 	families, err := reg.Gather()
@@ -54,4 +70,31 @@ func series(t *testing.T, reg *prometheus.Registry) []string {
 		out = append(out, fmt.Sprintf("%s %d", f.GetName(), len(f.GetMetric())))
 	}
 	return out
+}
+
+func TestHeldSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewPedanticRegistry()
+		a := metrics.NewAgent(reg, "v1", "plant", "line", "gw-1")
+		is := func() string {
+			n, err := testutil.GatherAndCount(reg, "stoker_held_seconds")
+			require.NoError(t, err)
+			if n == 0 {
+				return ""
+			}
+			text, err := testutil.CollectAndFormat(reg, expfmt.TypeTextPlain, "stoker_held_seconds")
+			require.NoError(t, err)
+			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+			return lines[len(lines)-1]
+		}
+		assert.Empty(t, is())
+		a.Held(v1alpha1.ReasonDesignerSessionActive)
+		time.Sleep(time.Minute)
+		a.Held(v1alpha1.ReasonDesignerSessionActive)
+		assert.Equal(t, `stoker_held_seconds{reason="DesignerSessionActive"} 60`, is())
+		a.Held(v1alpha1.ReasonMassDeletion)
+		assert.Equal(t, `stoker_held_seconds{reason="MassDeletion"} 0`, is())
+		a.Held("")
+		assert.Empty(t, is())
+	})
 }

@@ -1,36 +1,127 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
 
 // Fleet holds the metrics of a GatewaySync that its lead reports. The series exist only while the agent leads, so that a sum
-// over all agents counts each gateway once.
+// over all agents counts each gateway once. Only the number of elections stays: each agent counts its own.
 type Fleet struct {
-	discovered, synced *prometheus.GaugeVec
-	labels             prometheus.Labels
+	discovered, synced, target, conditions, reason, states *prometheus.GaugeVec
+
+	took    *prometheus.HistogramVec
+	elected prometheus.Counter
+	labels  prometheus.Labels
+	types   []string // the conditions that have series
+	shown   string   // the reason that has one
 }
+
+// FleetState is what a lead knows of its fleet.
+type FleetState struct {
+	Discovered, Synced int
+	// States are the numbers of gateways by state.
+	States map[v1alpha1.GatewaySyncState]int
+	// Conditions are those of the GatewaySync. Their types come from a closed list. The reason of Ready may come from a SyncReport.
+	Conditions []metav1.Condition
+	// Target is since when the current target stands; zero if there is none.
+	Target time.Time
+}
+
+// rollout are the buckets of the time until a whole fleet runs a commit, from a second to more than two hours.
+var rollout = prometheus.ExponentialBuckets(1, 2, 14)
 
 // NewFleet registers the metrics of a lead.
 func NewFleet(reg prometheus.Registerer, namespace, gatewaySync string) *Fleet {
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: name, Help: help}, []string{"namespace", "gatewaysync"})
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: name, Help: help}, append([]string{"namespace", "gatewaysync"}, labels...))
 	}
+	elected := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stoker", Name: "lead_transitions_total",
+		Help: "How often this agent began to lead."}, []string{"namespace", "gatewaysync"})
 	f := &Fleet{
 		discovered: gauge("gateways_discovered", "Gateways that were discovered, as the lead sees them; no series where the agent does not lead."),
 		synced:     gauge("gateways_synced", "Gateways that run the target commit, verified, as the lead sees them; no series where the agent does not lead."),
-		labels:     prometheus.Labels{"namespace": namespace, "gatewaysync": gatewaySync},
+		target:     gauge("target_timestamp_seconds", "Unix time since when the current target stands; no series where the agent does not lead."),
+		conditions: gauge("gatewaysync_condition", "Whether a condition of the GatewaySync has a status: 0 or 1; no series where the agent does not lead.", "type", "status"),
+		reason:     gauge("gatewaysync_reason", "The reason of the condition Ready; always 1; no series where the agent does not lead.", "reason"),
+		states:     gauge("gateways", "Gateways by state, as the lead sees them; no series where the agent does not lead.", "state"),
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stoker", Name: "fleet_sync_seconds", Buckets: rollout,
+			Help: "Time from a new target, or the request for it, until all gateways run it, verified; no series where the agent does not lead."},
+			[]string{"namespace", "gatewaysync"}),
+		labels: prometheus.Labels{"namespace": namespace, "gatewaysync": gatewaySync},
 	}
-	reg.MustRegister(f.discovered, f.synced)
+	f.elected = elected.With(f.labels)
+	reg.MustRegister(f.discovered, f.synced, f.target, f.conditions, f.reason, f.states, f.took, elected)
 	return f
 }
 
-// Set records the number of gateways and how many of them are synced.
-func (f *Fleet) Set(discovered, synced int) {
-	f.discovered.With(f.labels).Set(float64(discovered))
-	f.synced.With(f.labels).Set(float64(synced))
+// Elected counts that this agent begins to lead.
+func (f *Fleet) Elected() { f.elected.Inc() }
+
+// Set records the state of the fleet.
+func (f *Fleet) Set(s FleetState) {
+	f.discovered.With(f.labels).Set(float64(s.Discovered))
+	f.synced.With(f.labels).Set(float64(s.Synced))
+	if s.Target.IsZero() {
+		f.target.Delete(f.labels)
+	} else {
+		f.target.With(f.labels).Set(float64(s.Target.Unix()))
+	}
+	for _, state := range v1alpha1.GatewayStates {
+		f.states.With(f.with("state", string(state))).Set(float64(s.States[state]))
+	}
+	f.setConditions(s.Conditions)
+	f.took.With(f.labels) // a first observation counts only if there was a zero before
 }
+
+var statuses = []metav1.ConditionStatus{metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown}
+
+func (f *Fleet) setConditions(conditions []metav1.Condition) {
+	gone := f.types
+	f.types = nil
+	for _, c := range conditions {
+		f.types = append(f.types, c.Type)
+		for _, status := range statuses {
+			is := 0.0
+			if c.Status == status {
+				is = 1
+			}
+			f.conditions.With(f.with("type", c.Type, "status", string(status))).Set(is)
+		}
+		if reason := label(v1alpha1.Reason(c.Reason)); c.Type == v1alpha1.ConditionReady && reason != f.shown {
+			f.reason.With(f.with("reason", reason)).Set(1)
+			f.reason.Delete(f.with("reason", f.shown))
+			f.shown = reason
+		}
+	}
+	for _, t := range gone {
+		if !slices.Contains(f.types, t) {
+			f.conditions.DeletePartialMatch(prometheus.Labels{"type": t})
+		}
+	}
+}
+
+func (f *Fleet) with(pairs ...string) prometheus.Labels {
+	l := prometheus.Labels{"namespace": f.labels["namespace"], "gatewaysync": f.labels["gatewaysync"]}
+	for i := 0; i < len(pairs); i += 2 {
+		l[pairs[i]] = pairs[i+1]
+	}
+	return l
+}
+
+// Converged records how long the fleet took until all its gateways ran a new target.
+func (f *Fleet) Converged(d time.Duration) { f.took.With(f.labels).Observe(max(d, 0).Seconds()) }
 
 // Clear removes the series when the agent stops leading.
 func (f *Fleet) Clear() {
-	f.discovered.Delete(f.labels)
-	f.synced.Delete(f.labels)
+	for _, v := range []*prometheus.GaugeVec{f.discovered, f.synced, f.target, f.conditions, f.reason, f.states} {
+		v.Reset()
+	}
+	f.took.Reset()
+	f.types, f.shown = nil, ""
 }

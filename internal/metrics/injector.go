@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +16,8 @@ type Injector struct {
 	reconciles *prometheus.CounterVec
 	reconcile  *prometheus.HistogramVec
 	expiry     prometheus.Gauge
+	leaderless prometheus.Gauge
+	stopped    prometheus.Gauge
 }
 
 // NewInjector registers the metrics of an injector.
@@ -34,20 +35,30 @@ func NewInjector(reg prometheus.Registerer, version string) *Injector {
 			Help: "Duration of a turn of a loop.", Buckets: seconds}, []string{"loop"}),
 		expiry: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stoker", Name: "certificate_expiry_timestamp_seconds",
 			Help: "Unix time at which the certificate that is served ends."}),
+		leaderless: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stoker", Name: "fleets_without_agents",
+			Help: "GatewaySyncs with gateways whose agents are all away; set by the replica that runs the reconciler."}),
+		stopped: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stoker", Name: "repairs_stopped",
+			Help: "GatewaySyncs whose pods are not evicted, because the successor of one does not start; set by the replica that runs the reconciler."}),
 	}
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "build_info", Help: "What is running; always 1."},
-		[]string{"version", "goversion"})
-	build.WithLabelValues(version, runtime.Version()).Set(1)
-	reg.MustRegister(m.injections, m.without, m.evictions, m.reconciles, m.reconcile, m.expiry, build)
+	reg.MustRegister(m.injections, m.without, m.evictions, m.reconciles, m.reconcile, m.expiry, m.leaderless, m.stopped, built(version))
+	for _, result := range []string{"evicted", "blocked", "failed"} { // increase() counts a first one only if there was a zero before
+		m.evictions.WithLabelValues(result)
+	}
 	return m
 }
 
-// none is the label value of an empty reason.
-const none = "none"
+// Label values of an empty reason, and of one that is not in the list: an agent may be newer, or its report forged.
+const (
+	none    = "none"
+	unknown = "Unknown"
+)
 
 func label(r v1alpha1.Reason) string {
-	if r == "" {
+	switch {
+	case r == "":
 		return none
+	case !r.Known():
+		return unknown
 	}
 	return string(r)
 }
@@ -63,6 +74,12 @@ func (m *Injector) Without(pods map[v1alpha1.Reason]int) {
 	for reason, n := range pods {
 		m.without.WithLabelValues(label(reason)).Set(float64(n))
 	}
+}
+
+// Fleets sets how many GatewaySyncs have no agents, and in how many the repair of pods is stopped.
+func (m *Injector) Fleets(withoutAgents, repairStopped int) {
+	m.leaderless.Set(float64(withoutAgents))
+	m.stopped.Set(float64(repairStopped))
 }
 
 // Eviction records an eviction attempt: evicted, blocked (by a disruption budget) or failed.

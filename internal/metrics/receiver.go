@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -39,10 +38,7 @@ func NewReceiver(reg prometheus.Registerer, version string) *Receiver {
 		closed:      counter("webhook_connections_closed_total", "Connections that were closed because there were too many, by whose.", "reason"),
 		expiry:      gauge("certificate_expiry_timestamp_seconds", "Unix time at which the certificate that is served ends; 0 without TLS."),
 	}
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "build_info", Help: "What is running; always 1."},
-		[]string{"version", "goversion"})
-	build.WithLabelValues(version, runtime.Version()).Set(1)
-	reg.MustRegister(m.received, m.duration, m.statuses, m.secrets, m.panics, m.connections, m.closed, m.expiry, build)
+	reg.MustRegister(m.received, m.duration, m.statuses, m.secrets, m.panics, m.connections, m.closed, m.expiry, built(version))
 	return m
 }
 

@@ -124,6 +124,22 @@ func (s *Setter) Restore(ctx context.Context, namespace, name, snapshot string) 
 	})
 }
 
+// Retry asks the gateways that went back from the target commit to take it again. The error is an *InvalidError if there are none.
+func (s *Setter) Retry(ctx context.Context, namespace, name string) (Answer, error) {
+	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
+		if !v1alpha1.IsCommit(gs.Status.Retry) {
+			return nil, Answer{}, invalid("there is nothing to retry: no gateway of %s went back from the commit that it is to run", name)
+		}
+		value := v1alpha1.RetryValue(gs.Status.Retry, s.now())
+		if gs.Annotations[v1alpha1.AnnotationRetry] == value {
+			answer.Outcome = Unchanged
+			return nil, answer, nil
+		}
+		return map[string]*string{v1alpha1.AnnotationRetry: &value}, answer, nil
+	})
+}
+
 // change writes the annotations that plan returns for the current object. If another client has written the object meanwhile,
 // it plans again, so that it never writes a decision about an older state. It sticks to the object with this uid, or to the one
 // that it read first, because a new object of that name may belong to another user.

@@ -35,6 +35,8 @@ type Verdict struct {
 	Gateways Count           `json:"gateways"`
 	Reason   v1alpha1.Reason `json:"reason,omitempty"`
 	Message  string          `json:"message"`
+	// Rollout is how far the rollout in steps is; nil if all gateways change at once.
+	Rollout *v1alpha1.RolloutStatus `json:"rollout,omitempty"`
 	// Behind lists the gateways that do not run the commit yet.
 	Behind []Behind `json:"behind,omitempty"`
 	// Since is when an agent last led; zero if unknown or if the reason is not AgentsAway.
@@ -78,16 +80,17 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 		v.Phase, v.Reason, v.Message = Failed, v1alpha1.ReasonRefNotFound, err.Error()
 		return v
 	case o == nil:
-		v.Message = "neither an agent nor the injector has looked at it yet"
+		v.Message = "neither an agent nor the injector has read this GatewaySync yet"
 		return v
 	case gs.Status.ObservedGeneration != gs.Generation:
-		v.Message = fmt.Sprintf("the lead has not looked at generation %d of the spec yet", gs.Generation)
+		v.Message = fmt.Sprintf("the lead has not read generation %d of the spec yet", gs.Generation)
 		return v
 	default:
-		v.Message = "the lead has not looked at the request yet"
+		v.Message = "the lead has not read the request yet"
 		return v
 	}
-	v = Verdict{Phase: Phase(o.Phase), Ref: o.Ref, Commit: o.Commit, Gateways: Count{int(o.Total), int(o.Synced), int(o.Failed)}, Reason: o.Reason, Message: o.Message}
+	v = Verdict{Phase: Phase(o.Phase), Ref: o.Ref, Commit: o.Commit, Gateways: Count{int(o.Total), int(o.Synced), int(o.Failed)}, Reason: o.Reason, Message: o.Message,
+		Rollout: gs.Status.Rollout}
 	if since, left := Left(gs, target, now); left && v.Phase != Failed && o.Total > 0 && o.Reason != v1alpha1.ReasonAgentsAway {
 		v.Phase, v.Reason, v.Message, v.Since, v.Gateways.Synced = Progressing, v1alpha1.ReasonAgentsAway, Unconfirmed(since), since, 0
 		return v

@@ -9,9 +9,9 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// genericBody is our own format, {"ref": "…", "commit": "…", "id": "…", "source": "…"} with all fields optional, and two older
-// ones. The fields are raw to tell a missing field from null or a number: a ref that a template emptied, or "1.10" that became
-// 1.1, must be rejected.
+// genericBody holds the fields of Stoker's own format, {"ref": "…", "commit": "…", "id": "…", "source": "…"}, and of two older
+// formats: app from Argo CD notifications, and freight from Kargo events. All fields are optional. They are raw to distinguish a
+// missing field from null or a number: a template may render an empty ref, or 1.10 as 1.1, and both must be rejected.
 type genericBody struct {
 	Ref         json.RawMessage `json:"ref"`
 	Commit      json.RawMessage `json:"commit"`
@@ -21,12 +21,12 @@ type genericBody struct {
 	Freight     json.RawMessage `json:"freight"`
 	EventType   json.RawMessage `json:"eventType"`
 	PublisherID json.RawMessage `json:"publisherId"`
-	// Fields of a Kargo promotion. They are only displayed.
+	// Fields of a Kargo promotion, for display only.
 	Project json.RawMessage `json:"project"`
 	Stage   json.RawMessage `json:"stage"`
 	Actor   json.RawMessage `json:"actor"`
 	URL     json.RawMessage `json:"url"`
-	// Fields that git hosts send. They show that ref is not a request.
+	// Fields of git hosts. A body with one of them is an event of a git host, so its ref is not a request.
 	Repository json.RawMessage `json:"repository"`
 	ObjectKind json.RawMessage `json:"object_kind"`
 	EventName  json.RawMessage `json:"event_name"`
@@ -45,14 +45,14 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 	if err := decode(h, body, &b); err != nil {
 		return Request{}, err
 	}
-	if b.EventType != nil && b.PublisherID != nil { // a proxy removed the header
+	if b.EventType != nil && b.PublisherID != nil { // from Azure DevOps, but a proxy removed the headers
 		r, err := parseAzure(h, body)
 		r.Sender = azureDevOps
 		return r, err
 	}
-	for _, host := range []json.RawMessage{b.Repository, b.ObjectKind, b.EventName, b.RefType, b.Before, b.After, b.Changes, b.Resource, b.PublisherID} {
-		if host != nil {
-			return Request{}, invalid("it looks like a delivery of a git host, but the header that names its event is missing: a proxy may have taken it away")
+	for _, hostField := range []json.RawMessage{b.Repository, b.ObjectKind, b.EventName, b.RefType, b.Before, b.After, b.Changes, b.Resource, b.PublisherID} {
+		if hostField != nil {
+			return Request{}, invalid("the body is from a git host, but the header that names the event is missing: check whether a proxy removes headers")
 		}
 	}
 	r := Request{Kind: Ask}
@@ -69,9 +69,9 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 	switch {
 	case r.Commit == "":
 	case r.Ref == "":
-		return Request{}, invalid("commit says where ref has to stand, and there is no ref")
+		return Request{}, invalid("commit is set without ref: add the ref that must resolve to the commit")
 	case len(r.Commit) != 40 || !isCommit(r.Commit):
-		return Request{}, invalid("commit: %s is no commit of 40 hexadecimal digits", quote(r.Commit))
+		return Request{}, invalid("commit: %s is not a commit of 40 hexadecimal digits", quote(r.Commit))
 	}
 	r.Sender = Generic
 	if sends(source) {
@@ -83,27 +83,27 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 			r.For = b.promotion()
 		}
 		return r, nil
-	case object(b.App):
+	case isObject(b.App):
 		return parseApplication(r, b.App)
-	case object(b.Freight):
+	case isObject(b.Freight):
 		return parseFreight(r, b.Freight)
 	}
 	return r, nil
 }
 
-// promotion describes the promotion that a request belongs to.
+// promotion returns a line of text about the Kargo promotion that sent the request.
 func (b genericBody) promotion() string {
-	var said []string
+	var parts []string
 	for _, f := range []struct {
-		before string
-		raw    json.RawMessage
+		label string
+		raw   json.RawMessage
 	}{{"project ", b.Project}, {"stage ", b.Stage}, {"freight ", b.Freight}, {"by ", b.Actor}, {"", b.URL}} {
-		var word string
-		if len(f.raw) > 0 && json.Unmarshal(f.raw, &word) == nil && word != "" {
-			said = append(said, f.before+v1alpha1.Line(word))
+		var value string
+		if len(f.raw) > 0 && json.Unmarshal(f.raw, &value) == nil && value != "" {
+			parts = append(parts, f.label+v1alpha1.Line(value))
 		}
 	}
-	return strings.Join(said, ", ")
+	return strings.Join(parts, ", ")
 }
 
 // text decodes an optional field, which must be a non-empty string.
@@ -112,17 +112,18 @@ func text(name string, raw json.RawMessage, into *string) error {
 		return nil
 	}
 	if raw[0] != '"' {
-		return invalid("%s must be a string in quotes, and not %s: a number loses digits (1.10 becomes 1.1)", name, kindOf(raw))
+		return invalid("%s must be a string in quotes, not %s: a number loses digits (1.10 becomes 1.1)", name, kindOf(raw))
 	}
 	if json.Unmarshal(raw, into) != nil || *into == "" {
-		return invalid("%s is empty: leave it out, or say what it is to be", name)
+		return invalid("%s is empty: set a value, or omit the field", name)
 	}
 	if len(*into) >= 40 && isNone(*into) { // git hosts send zeros for a deleted branch
-		return invalid("%s is the id of no commit", name)
+		return invalid("%s consists of zeros, so it is not a commit", name)
 	}
 	return nil
 }
 
+// kindOf names the JSON type of a value that is not a string.
 func kindOf(raw json.RawMessage) string {
 	switch raw[0] {
 	case 'n':
@@ -137,9 +138,9 @@ func kindOf(raw json.RawMessage) string {
 	return "a number"
 }
 
-func object(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
+func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
 
-// parseApplication parses the older body of Argo CD notifications.
+// parseApplication parses the older format of Argo CD notifications, which has the requested ref in an annotation.
 func parseApplication(r Request, raw json.RawMessage) (Request, error) {
 	var app struct {
 		Metadata struct {
@@ -151,16 +152,16 @@ func parseApplication(r Request, raw json.RawMessage) (Request, error) {
 	}
 	ref, ok := app.Metadata.Annotations["git.ref"]
 	if !ok {
-		return Request{}, invalid(`app.metadata.annotations has no git.ref; to ask for a fresh look at git send {"source": "argocd"}`)
+		return Request{}, invalid(`app.metadata.annotations has no git.ref; to make Stoker poll git, send {"source": "argocd"}`)
 	}
 	r.Sender = ArgoCD
 	return r, text("app.metadata.annotations[git.ref]", ref, &r.Ref)
 }
 
-// maxFreight bounds the commits of a freight.
+// maxFreight is the maximum number of commits in a freight.
 const maxFreight = 100
 
-// parseFreight parses the older body of Kargo events.
+// parseFreight parses the older format of Kargo events. It offers all commits of the freight; Choose selects one of them.
 func parseFreight(r Request, raw json.RawMessage) (Request, error) {
 	var freight struct {
 		Commits []struct {
@@ -173,12 +174,12 @@ func parseFreight(r Request, raw json.RawMessage) (Request, error) {
 		return Request{}, err
 	}
 	if n := len(freight.Commits); n == 0 || n > maxFreight {
-		return Request{}, invalid("freight.commits has %d commits: from 1 to %d are read", n, maxFreight)
+		return Request{}, invalid("freight.commits has %d commits: send 1 to %d", n, maxFreight)
 	}
 	r.Sender = Kargo
 	for _, c := range freight.Commits {
 		commit := Commit{Repository: Repository{Address: c.RepoURL}}
-		// Kargo leaves an empty tag in the commits of a branch.
+		// Kargo sends an empty tag for a commit of a branch.
 		if c.Tag != nil && !bytes.Equal(c.Tag, []byte(`""`)) {
 			if err := text("freight.commits[].tag", c.Tag, &commit.Tag); err != nil {
 				return Request{}, err
@@ -188,16 +189,15 @@ func parseFreight(r Request, raw json.RawMessage) (Request, error) {
 			return Request{}, err
 		}
 		if commit.ID != "" && (len(commit.ID) != 40 || !isCommit(commit.ID)) {
-			return Request{}, invalid("freight.commits[].id: %s is no commit of 40 hexadecimal digits", quote(commit.ID))
+			return Request{}, invalid("freight.commits[].id: %s is not a commit of 40 hexadecimal digits", quote(commit.ID))
 		}
 		r.Commits = append(r.Commits, commit)
 	}
 	return r, nil
 }
 
-// Choose returns the ref to request and the commit that it must resolve to ("" for any): those of the request itself, or of the
-// offered commit from the repository of git. found is false if no offered commit is from that repository. The error is an
-// *InvalidError.
+// Choose returns the ref to request, and the commit that this ref must resolve to ("" for any commit). If r offers Commits, Choose
+// selects the one from the repository of git; found is false if there is none. The error is an *InvalidError.
 func (r Request) Choose(git v1alpha1.GitSpec) (ref, commit string, found bool, err error) {
 	if r.Commits == nil {
 		return r.Ref, r.Commit, true, nil
@@ -206,17 +206,17 @@ func (r Request) Choose(git v1alpha1.GitSpec) (ref, commit string, found bool, e
 		if !c.Repository.Is(git.Repo) {
 			continue
 		}
-		one := c.Tag
-		if one == "" {
-			one = c.ID
+		offered := c.Tag
+		if offered == "" {
+			offered = c.ID
 		}
 		switch {
-		case one == "":
+		case offered == "":
 			return "", "", false, invalid("freight.commits: the commit of this repository has neither a tag nor an id")
-		case found && (one != ref || c.ID != commit):
-			return "", "", false, invalid("freight.commits: two commits are of this repository: send {\"ref\": \"…\"} instead")
+		case found && (offered != ref || c.ID != commit):
+			return "", "", false, invalid("freight.commits: two commits are from this repository: send {\"ref\": \"…\"} instead")
 		}
-		ref, commit, found = one, c.ID, true
+		ref, commit, found = offered, c.ID, true
 	}
 	return ref, commit, found, nil
 }

@@ -86,11 +86,11 @@ func TestBodyErrors(t *testing.T) {
 		"truncated object":        {nil, `{"ref": "x"`, "unexpected end"},
 		"two bodies":              {nil, `{} {}`, "after top-level value"},
 		"no commits":              {nil, `{"freight":{"commits":[]}}`, "0 commits"},
-		"a commit without a ref":  {nil, `{"commit":"1111111111111111111111111111111111111111"}`, "there is no ref"},
+		"a commit without a ref":  {nil, `{"commit":"1111111111111111111111111111111111111111"}`, "commit is set without ref"},
 		"short commit":            {nil, `{"ref":"v1","commit":"1111111"}`, "40"},
 		"empty commit":            {nil, `{"ref":"v1","commit":""}`, "commit is empty"},
 		"null commit":             {nil, `{"ref":"v1","commit":null}`, "commit must be a string"},
-		"zero commit":             {nil, `{"ref":"v1","commit":"0000000000000000000000000000000000000000"}`, "no commit"},
+		"zero commit":             {nil, `{"ref":"v1","commit":"0000000000000000000000000000000000000000"}`, "not a commit"},
 		"short freight commit":    {nil, `{"freight":{"commits":[{"repoURL":"x","id":"1111111"}]}}`, "40"},
 	} {
 		t.Run(name, func(t *testing.T) {

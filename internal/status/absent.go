@@ -53,7 +53,7 @@ func (w *writer) gone() string {
 	if len(w.leaving) == 0 {
 		return "no gateway runs; the pods that were there are gone"
 	}
-	return "no gateway runs; their pods end: " + list(w.leaving)
+	return "no gateway runs; terminating pods: " + list(w.leaving)
 }
 
 // remember keeps the reason of the last failure while a gateway retries, so that only another outcome causes an Event.
@@ -81,7 +81,7 @@ func failed(g *v1alpha1.DiscoveredGateway) bool {
 	switch g.SyncStatus {
 	case v1alpha1.GatewayError, v1alpha1.GatewayHeld, v1alpha1.GatewaySyncing:
 		class := g.Reason.Class()
-		return g.Reason != "" && class != v1alpha1.ClassDone && class != v1alpha1.ClassWorking
+		return g.Reason != "" && !Planned(g.Reason) && class != v1alpha1.ClassDone && class != v1alpha1.ClassWorking
 	}
 	return false
 }

@@ -111,7 +111,7 @@ func TestGatewaysThatDoNotComeBack(t *testing.T) {
 			assert.Equal(t, c.stalls, condition(st, v1alpha1.ConditionStalled))
 			assert.Empty(t, condition(st, v1alpha1.ConditionReconciling))
 			assert.Len(t, st.DiscoveredGateways, c.rows)
-			assert.Equal(t, "t1", st.LastHandledRequest, "nobody waits for ever")
+			assert.Equal(t, "t1", st.LastHandledRequest, "no caller waits for ever")
 			before := *st
 			assert.Equal(t, before, *s.after(time.Hour).write())
 		})
@@ -191,7 +191,7 @@ func TestAbandonedRequestUntilPoll(t *testing.T) {
 	assert.Equal(t, "t1", st.LastHandledRequest)
 	s.asks("t1", commitB)
 	st = s.write()
-	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady), "somebody asked, and git has answered")
+	assert.Equal(t, "False/Progressing", condition(st, v1alpha1.ConditionReady), "a request was made, and git has answered")
 	assert.Empty(t, st.LastHandledRequest, "no gateway has dealt with it")
 	s.takes(0)
 	assert.Equal(t, "t1", s.write().LastHandledRequest)

@@ -34,7 +34,7 @@ func (w *writer) transitions() []Event {
 	}
 	w.ofRef(tell)
 	told, out := out, nil
-	known := w.known()
+	known, request := w.known(), w.request()
 	var troubles []trouble
 	for i := range w.rows {
 		g := &w.rows[i]
@@ -43,6 +43,10 @@ func (w *writer) transitions() []Event {
 			continue // it may only have been omitted from the status
 		}
 		for _, e := range g.transitions(was) {
+			switch e.Reason {
+			case v1alpha1.EventSyncCompleted, v1alpha1.EventSyncFailed, v1alpha1.EventSyncHeld, v1alpha1.EventConflictDetected, v1alpha1.EventDesignerSessionActive:
+				e.Note = Cut(e.Note, maxMessage-len(request)) + request
+			}
 			for j := range g.pods {
 				e.Pod = &g.pods[j]
 				out = append(out, e)
@@ -59,6 +63,7 @@ func (w *writer) transitions() []Event {
 		troubles = slices.DeleteFunc(troubles, func(t trouble) bool { return t.reason == reason })
 	}
 	w.ofFleet(tell)
+	w.ofRollout(tell)
 	return append(told, out...)
 }
 
@@ -102,10 +107,45 @@ func (w *writer) ofRef(tell teller) {
 	case is.Status == metav1.ConditionFalse && (was == nil || was.Status != is.Status || was.Reason != is.Reason):
 		tell(true, v1alpha1.EventRefResolutionFailed, "%s: %s", is.Reason, is.Message)
 	case moved && true2:
-		tell(false, v1alpha1.EventRefUpdated, "%s moved from %s to %s", w.Target.Ref, short(w.was.Target.Commit), short(w.Target.Commit))
+		tell(false, v1alpha1.EventRefUpdated, "%s moved from %s to %s%s", w.Target.Ref, short(w.was.Target.Commit), short(w.Target.Commit), w.asked())
 	case true2 && (!true1 || !same): // whether or not the status said in between that a poll runs
-		tell(false, v1alpha1.EventRefResolved, "%s", is.Message)
+		from := ""
+		if g := w.was.LastGood; g != nil && (g.Ref != w.Target.Ref || g.Commit != w.Target.Commit) { // the status may have lost the last target meanwhile
+			from = "; before, all gateways ran " + at(g.Ref, g.Commit)
+		}
+		tell(false, v1alpha1.EventRefResolved, "%s%s%s", is.Message, from, w.asked())
 	}
+}
+
+// at returns a ref with its commit.
+func at(ref, commit string) string {
+	if v1alpha1.IsCommit(ref) {
+		return short(commit)
+	}
+	return ref + " at " + short(commit)
+}
+
+// asked returns who asked for the ref, or for the poll that found its commit; "" if no request did.
+func (w *writer) asked() string {
+	d := w.Ref.Desired
+	if d.RequestedBy == "" || !d.Override && (w.was.Target == nil || w.was.Target.RequestedAt == w.st.Target.RequestedAt) {
+		return ""
+	}
+	said := "; requested by " + Cut(d.RequestedBy, 64)
+	if d.RequestedAt != "" {
+		said += " at " + d.RequestedAt
+	}
+	return said
+}
+
+// request returns what Events of gateways say of the request that they deal with: its id, which is in logs, reports and the audit record,
+// too. It returns "" if every gateway has dealt with it before.
+func (w *writer) request() string {
+	at := w.Target.RequestedAt
+	if at == "" || at != w.Ref.Desired.RequestedAt || at == w.was.LastHandledRequest {
+		return ""
+	}
+	return "; request " + at
 }
 
 // transitions returns the events of one gateway. was is nil for a new one.
@@ -124,6 +164,8 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	changed := was.SyncStatus != g.SyncStatus || was.Reason != g.Reason
 	rested := rested(string(was.Reason))
 	switch {
+	case g.AutoRollback != "" && g.AutoRollback != was.AutoRollback:
+		tell(true, v1alpha1.EventAutoRollbackPerformed, fmt.Sprintf("went back from %s by itself: %s", short(g.AutoRollback), why))
 	case g.synced && (changed && !done(was) && !rested || was.SyncedCommit != g.SyncedCommit):
 		tell(false, v1alpha1.EventSyncCompleted, fmt.Sprintf("%s runs %s", g.Name, short(g.SyncedCommit)))
 	case !changed, was.Reason == g.Reason && was.SyncStatus == v1alpha1.GatewaySyncing && failed(was): // it retried
@@ -131,7 +173,7 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 		tell(true, v1alpha1.EventSyncFailed, why)
 	case g.SyncStatus == v1alpha1.GatewayHeld:
 		switch g.Reason {
-		case v1alpha1.ReasonPaused: // on purpose
+		case v1alpha1.ReasonPaused, v1alpha1.ReasonGateClosed, v1alpha1.ReasonApprovalNeeded: // on purpose; the rollout has its own Events
 		case v1alpha1.ReasonConflictDetected:
 			tell(true, v1alpha1.EventConflictDetected, g.Message)
 		case v1alpha1.ReasonDesignerSessionActive:
@@ -142,6 +184,12 @@ func (g *gateway) transitions(was *v1alpha1.DiscoveredGateway) []Event {
 	}
 	if was.Drift <= 0 && g.Drift > 0 {
 		tell(true, v1alpha1.EventGatewayFilesModified, fmt.Sprintf("%s changed on the gateway since they were written", counted(int(g.Drift), "file")))
+	}
+	replaced := was.FilesSaved != g.FilesSaved || was.SyncedCommit != g.SyncedCommit ||
+		was.LastSyncTime != nil && g.LastSyncTime != nil && !was.LastSyncTime.Equal(g.LastSyncTime)
+	if g.FilesSaved > 0 && replaced {
+		tell(true, v1alpha1.EventGatewayFilesReplaced, fmt.Sprintf("replaced %s that a user had changed on %s; lost+found has the user's version (agent lost-and-found list)",
+			counted(int(g.FilesSaved), "file"), g.Name))
 	}
 	return out
 }

@@ -19,10 +19,14 @@ type gateway struct {
 	proposal *v1alpha1.Proposal
 	// synced means that it reports the target commit for this generation, verified.
 	synced bool
+	// stale means that it reported the target commit, verified, for an earlier revision of the target.
+	stale bool
 	// delivered means that it reports some commit, verified.
 	delivered bool
 	// handled means that it has handled the target's request.
 	handled bool
+	// planned is the commit of its dry run before a rollout.
+	planned string
 }
 
 // gateways returns the gateways of a GatewaySync, sorted by name: its live pods with the reports of their agents. It ignores
@@ -114,8 +118,32 @@ func (g *gateway) keep(was *v1alpha1.DiscoveredGateway) {
 		g.SyncedCommit, g.SyncedRef = was.SyncedCommit, was.SyncedRef
 		g.Profile, g.AgentVersion = was.Profile, was.AgentVersion
 		g.ProposalState, g.Proposal = was.ProposalState, was.Proposal
-		g.LastSnapshot = was.LastSnapshot.DeepCopy()
+		g.LastSnapshot, g.AutoRollback = was.LastSnapshot.DeepCopy(), was.AutoRollback
+		g.SyncHistory = slices.Clone(was.SyncHistory)
 	}
+}
+
+// past copies a reported history, if the API server takes it.
+func (g *gateway) past(list []v1alpha1.SyncRecord) {
+	g.SyncHistory = nil
+	for _, r := range list[:min(len(list), maxPast)] {
+		if r.Valid() {
+			g.SyncHistory = append(g.SyncHistory, r)
+		}
+	}
+}
+
+const maxPast = 10
+
+// pastOf returns how many syncs the row of each gateway shows.
+func pastOf(gateways int) int {
+	switch {
+	case gateways <= 32:
+		return maxPast
+	case gateways <= 100:
+		return 3
+	}
+	return 0
 }
 
 // snapshot copies a reported snapshot, if it can be one: the API server would reject the whole status for a field that is not valid.
@@ -123,6 +151,9 @@ func (g *gateway) snapshot(s *v1alpha1.GatewaySnapshot) {
 	g.LastSnapshot = nil
 	if s != nil && v1alpha1.RestoresOn(s.ID, g.Name) == s.ID && s.ID != "" {
 		g.LastSnapshot = &v1alpha1.GatewaySnapshot{ID: s.ID, Size: Cut(s.Size, 32), Timestamp: s.Timestamp.DeepCopy()}
+		if s.Stored == v1alpha1.StoredLocal || s.Stored == v1alpha1.StoredRemote || s.Stored == v1alpha1.StoredBoth {
+			g.LastSnapshot.Stored = s.Stored
+		}
 	}
 }
 
@@ -133,8 +164,17 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	g.LastScanResult, g.Drift = Cut(r.Scan, 256), r.Drift.Files
 	g.propose(r.Proposal)
 	g.snapshot(r.LastSnapshot)
-	g.FilesChanged = changed(r.Files)
+	g.AutoRollback = Cut(r.AutoRollback, 40)
+	g.past(r.SyncHistory)
+	g.FilesChanged, g.FilesSaved = changed(r.Files), max(0, r.Files.Saved)
+	g.Notes = nil
+	for _, note := range r.Notes[:min(len(r.Notes), maxNotes)] {
+		g.Notes = append(g.Notes, Cut(note, maxNote))
+	}
 	g.ProjectsSynced = r.Projects[:min(len(r.Projects), 32)]
+	if r.Planned != nil && r.Revision == s.Target.Revision {
+		g.planned = r.Planned.Commit
+	}
 	g.delivered = r.Phase == v1alpha1.GatewaySynced || r.Phase == v1alpha1.GatewayStandby
 	switch { // the ref of the commit is known only while the commit is the target
 	case r.Commit == r.Target || r.Target == "":
@@ -153,6 +193,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	of := s.GatewaySync.Generation
 	current := s.Target.Generation == of && r.Generation == of && r.Revision == s.Target.Revision && (r.Target == s.Target.Commit || r.Target == "")
 	g.synced = g.delivered && current && r.Commit != "" && r.Commit == s.Target.Commit
+	g.stale = g.delivered && !current && r.Commit != "" && r.Commit == s.Target.Commit
 	paused := s.GatewaySync.Paused() || r.Paused
 	says := string(g.Reason)
 	if g.Message != "" && !g.delivered {
@@ -169,7 +210,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, "paused"
 	default:
 		g.SyncStatus, g.Reason = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing
-		g.Message = Cut("has not begun with what is wanted now; before: "+says, maxMessage)
+		g.Message = Cut("has not begun to sync the current target; before: "+says, maxMessage)
 	}
 }
 
@@ -195,13 +236,16 @@ func (g *gateway) join(other gateway) {
 		names[i] = p.Name
 	}
 	g.PodName = Cut(strings.Join(names, ", "), 1024)
-	g.synced, g.delivered, g.handled = false, false, false
+	g.synced, g.stale, g.delivered, g.handled, g.planned = false, false, false, false, ""
 	g.SyncStatus, g.Reason = v1alpha1.GatewayHeld, v1alpha1.ReasonDuplicateGateway
 	g.Message = Cut("live pods "+list(names)+" have the name of one gateway: give each a name with the annotation "+v1alpha1.AnnotationGatewayName, maxMessage)
 }
 
 const (
 	maxRows = 2000
+	// maxNotes and maxNote bound the notes of a row, and the bytes of each.
+	maxNotes = 8
+	maxNote  = 256
 	// rowBytes limits the size of all rows. The API server stores objects up to 1.5 MiB, including the managed fields of every
 	// row.
 	rowBytes = 400 << 10
@@ -228,6 +272,9 @@ func fitted(all []gateway) []v1alpha1.DiscoveredGateway {
 		out := make([]v1alpha1.DiscoveredGateway, len(rows))
 		for i := range rows {
 			out[i] = rows[i].DiscoveredGateway
+			if most := pastOf(len(rows)); len(out[i].SyncHistory) > most {
+				out[i].SyncHistory = out[i].SyncHistory[:most]
+			}
 			much(&out[i])
 		}
 		if size(out) <= rowBytes {
@@ -236,28 +283,34 @@ func fitted(all []gateway) []v1alpha1.DiscoveredGateway {
 	}
 	out := make([]v1alpha1.DiscoveredGateway, len(rows))
 	for i, g := range rows {
-		out[i] = v1alpha1.DiscoveredGateway{Name: g.Name, SyncStatus: g.SyncStatus, Reason: g.Reason, SyncedCommit: g.SyncedCommit, Drift: g.Drift,
-			ProposalState: g.ProposalState}
+		out[i] = v1alpha1.DiscoveredGateway{Name: g.Name, SyncStatus: g.SyncStatus, Reason: g.Reason, SyncedCommit: g.SyncedCommit, Drift: g.Drift, FilesSaved: g.FilesSaved,
+			AutoRollback: g.AutoRollback, ProposalState: g.ProposalState}
 	}
 	return out
 }
 
-// detail are the levels of detail of a row, from full to minimal. The state of the proposal is in all of them, because a change of it is
-// an Event.
+// detail are the levels of detail of a row, from full to minimal. The state of the proposal and an automatic rollback are in all of them,
+// because a change of them is an Event.
 var detail = []func(*v1alpha1.DiscoveredGateway){
 	func(*v1alpha1.DiscoveredGateway) {},
+	func(g *v1alpha1.DiscoveredGateway) { g.SyncHistory = nil },
 	func(g *v1alpha1.DiscoveredGateway) {
+		g.SyncHistory = nil
 		g.ProjectsSynced = g.ProjectsSynced[:min(len(g.ProjectsSynced), 3)]
 		g.Message, g.PodName = Cut(g.Message, 200), Cut(g.PodName, 128)
+		if len(g.Notes) > 0 {
+			g.Notes = []string{Cut(g.Notes[0], 128)}
+		}
 	},
 	func(g *v1alpha1.DiscoveredGateway) {
 		g.ProjectsSynced, g.LastScanResult, g.LastSyncDuration, g.ServiceAccountName, g.Namespace = nil, "", "", "", ""
-		g.LastSnapshot = nil
+		g.LastSnapshot, g.SyncHistory = nil, nil
 		g.Message, g.PodName = Cut(g.Message, 80), Cut(g.PodName, 128)
 	},
 	func(g *v1alpha1.DiscoveredGateway) {
 		*g = v1alpha1.DiscoveredGateway{Name: g.Name, PodName: Cut(g.PodName, 64), Profile: g.Profile, SyncStatus: g.SyncStatus, Reason: g.Reason,
-			SyncedCommit: g.SyncedCommit, Message: Cut(g.Message, 32), Drift: g.Drift, ProposalState: g.ProposalState}
+			SyncedCommit: g.SyncedCommit, Message: Cut(g.Message, 32), Drift: g.Drift, FilesSaved: g.FilesSaved,
+			AutoRollback: g.AutoRollback, ProposalState: g.ProposalState}
 	},
 }
 

@@ -57,10 +57,10 @@ func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 	}
 	away := v1alpha1.Absent(gs, gs.AskedAt(), l.Now)
 	w.away = &away
-	v := verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, "no agent leads; " + l.pods()}
+	v := verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, "no agent leads; " + l.pods(), ""}
 	if away.Gone(total, pods) {
 		st.DiscoveredGateways, w.rows, total = nil, nil, 0
-		v = verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, v1alpha1.NoGateways(gs.Name)}
+		v = verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, v1alpha1.NoGateways(gs.Name), ""}
 		if asked := gs.AskedAt(); asked != "" {
 			st.LastHandledRequest = asked
 		}
@@ -78,6 +78,7 @@ func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 	w.outcome()
 	st.Outcome.Total = int32(total)
 	w.rollback()
+	w.retry()
 	st.GatewaysReady = fmt.Sprintf("0/%d", total)
 	return st
 }

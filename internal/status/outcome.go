@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -40,6 +41,8 @@ func (w *writer) outcome() {
 			say(o.Phase, v1alpha1.ReasonRolledBack, off+strings.TrimPrefix(o.Message, off))
 		}
 	case o.Reason == v1alpha1.ReasonAgentsAway, o.Reason == v1alpha1.ReasonNoGateways:
+	case w.rolling() && w.st.Rollout.Phase == v1alpha1.RolloutAborted && polled:
+		say(v1alpha1.OutcomeFailed, v1alpha1.ReasonCanaryStageFailed, w.st.Rollout.Message)
 	case s.broken != nil:
 		say(v1alpha1.OutcomeFailed, s.broken.Reason, v1alpha1.GatewayLabel(s.broken.Name, s.broken.PodName)+": "+s.broken.Message)
 	case deadline && (polled || handled):
@@ -51,6 +54,10 @@ func (w *writer) outcome() {
 	case ready:
 		say(o.Phase, v1alpha1.ReasonProgressing, o.Message+"; not every gateway has handled the request")
 	case !w.resolved, s.behind == 0:
+	case w.rolling():
+		if w.st.Rollout.Phase == v1alpha1.RolloutWaiting {
+			o.Phase = v1alpha1.OutcomeHeld
+		}
 	case s.rest == s.behind && handled:
 		o.Phase = v1alpha1.OutcomePaused
 	case s.user > 0 && s.user+s.peer+s.rest == s.behind:
@@ -109,6 +116,13 @@ func (w *writer) observe() {
 	w.st.ObservedGeneration, w.st.ObservedRequest = w.GatewaySync.Generation, w.GatewaySync.RequestKey()
 }
 
+// observeRetry keeps what the last outcome was about until the target has the request to retry. The rows still show the failure before it.
+func (w *writer) observeRetry() {
+	if w.Target.Retry != w.GatewaySync.Retry() {
+		w.st.ObservedRequest = w.was.ObservedRequest
+	}
+}
+
 // rollback sets status.rollback, what a rollback would request now. A rollback lapses when spec.git.ref moves on from the commit
 // that is rolled back. If a request led there, a rollback replaces it and keeps the condition of an earlier rollback.
 func (w *writer) rollback() {
@@ -137,6 +151,18 @@ func (w *writer) rollback() {
 		r.Commit = ""
 	}
 	w.st.Rollback = r
+}
+
+// retry sets status.retry, what a retry would request now.
+func (w *writer) retry() {
+	w.st.Retry = ""
+	rollout := w.st.Rollout
+	if w.resolved && (rollout != nil && rollout.Phase == v1alpha1.RolloutAborted && rollout.Commit == w.Target.Commit ||
+		slices.ContainsFunc(w.rows, func(g gateway) bool {
+			return g.Reason == v1alpha1.ReasonRolledBack || g.AutoRollback == w.Target.Commit
+		})) {
+		w.st.Retry = w.Target.Commit
+	}
 }
 
 // heldOff returns the beginning of the message if a rollback is in force: the fleet is healthy but does not run what the spec

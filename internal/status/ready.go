@@ -22,25 +22,35 @@ func (w *writer) verdict() verdict {
 	}
 	switch {
 	case w.Invalid != nil:
-		return verdict{metav1.ConditionFalse, failure.Reason(w.Invalid, v1alpha1.ReasonProfilesInvalid), w.Invalid.Error()}
+		return verdict{metav1.ConditionFalse, failure.Reason(w.Invalid, v1alpha1.ReasonProfilesInvalid), w.Invalid.Error(), ""}
 	case w.Ref.Err != nil && (!w.resolved || ref.Class() == v1alpha1.ClassStalled):
-		return verdict{metav1.ConditionFalse, ref, meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved).Message}
+		return verdict{metav1.ConditionFalse, ref, meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved).Message, ""}
 	case w.away != nil:
-		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, w.gone()}
+		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, w.gone(), ""}
 	case n == 0:
-		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, v1alpha1.NoGateways(gs.Name)}
+		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, v1alpha1.NoGateways(gs.Name), ""}
 	case !w.resolved:
-		return verdict{metav1.ConditionFalse, v1alpha1.ReasonProgressing, "git is asked for " + w.Ref.Desired.Ref}
+		return verdict{metav1.ConditionFalse, v1alpha1.ReasonProgressing, "asking git for " + w.Ref.Desired.Ref, ""}
+	case w.rolling() && !gs.Paused():
+		return w.rolloutVerdict()
 	case w.synced == n && gs.Paused():
-		return verdict{metav1.ConditionTrue, v1alpha1.ReasonPaused, w.allRun() + "; paused"}
+		return verdict{metav1.ConditionTrue, v1alpha1.ReasonPaused, w.allRun() + "; paused", ""}
 	case w.synced == n && w.unanswered():
-		return verdict{metav1.ConditionFalse, ref, meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved).Message}
+		return verdict{metav1.ConditionFalse, ref, meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved).Message, ""}
 	case w.synced == n:
-		return verdict{metav1.ConditionTrue, v1alpha1.ReasonSynced, w.heldOff() + w.allRun()}
+		return verdict{metav1.ConditionTrue, v1alpha1.ReasonSynced, w.heldOff() + w.allRun(), w.heldBack()}
 	case gs.Paused():
-		return verdict{metav1.ConditionFalse, v1alpha1.ReasonPaused, fmt.Sprintf("paused; %d of %d gateways run %s", w.synced, n, w.wanted())}
+		return verdict{metav1.ConditionFalse, v1alpha1.ReasonPaused, fmt.Sprintf("paused; %d of %d gateways run %s", w.synced, n, w.wanted()), ""}
 	}
 	return w.behind()
+}
+
+// heldBack returns the summary if a rollback is in force.
+func (w *writer) heldBack() string {
+	if w.heldOff() == "" {
+		return ""
+	}
+	return string(v1alpha1.ReasonRolledBack)
 }
 
 // unanswered reports whether a poll was requested and failed. It counts as work in progress, and waiting clients get the result
@@ -70,9 +80,24 @@ func rests(r v1alpha1.Reason) bool {
 	return r == v1alpha1.ReasonPaused || r == v1alpha1.ReasonDryRun
 }
 
+// Planned reports whether a gateway or a fleet with this reason waits for a time that the spec names, for the rollout, or for an approval.
+// No deadline runs while nothing else is missing.
+func Planned(r v1alpha1.Reason) bool {
+	switch r {
+	case v1alpha1.ReasonMaintenanceWindow, v1alpha1.ReasonGateClosed, v1alpha1.ReasonApprovalNeeded, v1alpha1.ReasonRolloutSoaking:
+		return true
+	}
+	return false
+}
+
 // weight orders the reasons of gateways that are not synced: those that need a person come first.
 func weight(r v1alpha1.Reason) int {
-	if rests(r) {
+	switch {
+	case r == v1alpha1.ReasonMaintenanceWindow: // what gateways of an open step wait for
+		return 0
+	case Planned(r): // says something only if nothing else is missing
+		return -1
+	case rests(r):
 		return 2
 	}
 	switch r.Class() {
@@ -116,7 +141,42 @@ func (w *writer) behind() verdict {
 	if reason == "" || worst.Reason.Class() == v1alpha1.ClassDone && !rests(reason) {
 		reason = v1alpha1.ReasonProgressing
 	}
-	return verdict{metav1.ConditionFalse, reason, message}
+	return verdict{metav1.ConditionFalse, reason, message, named(worst.Name, reason, others)}
+}
+
+// maxSummary is how long status.summary is: a line of kubectl get has 120 columns with it, unless the names are long.
+const maxSummary = 44
+
+// named returns the summary for a gateway or a stage and a reason. A long name is cut, and neither the reason nor the number of others.
+func named(name string, reason v1alpha1.Reason, others int) string {
+	rest := ": " + string(reason)
+	if others > 0 {
+		rest += fmt.Sprintf("; %d more", others)
+	}
+	return Cut(name, max(maxSummary-len(rest), 8)) + rest
+}
+
+// summary sets status.summary.
+func (w *writer) summary(v verdict, overdue bool) {
+	s := v.short
+	if s == "" {
+		s = string(v.reason)
+	}
+	changed := 0
+	for i := range w.rows {
+		if w.rows[i].Drift > 0 {
+			changed++
+		}
+	}
+	switch {
+	case overdue:
+		s = "overdue: " + s
+	case v.status == metav1.ConditionTrue && w.Ref.Err != nil:
+		s += "; git: " + string(failure.Reason(w.Ref.Err, v1alpha1.ReasonGitUnreachable))
+	case v.status == metav1.ConditionTrue && changed > 0:
+		s += fmt.Sprintf("; drift on %d", changed)
+	}
+	w.st.Summary = Cut(s, 64)
 }
 
 // allSynced sets AllGatewaysSynced, which describes the gateways alone: an unreachable git server does not change what they
@@ -127,7 +187,7 @@ func (w *writer) allSynced(v verdict) {
 		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, w.gone())
 	case n == 0:
 		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, "no gateway was discovered")
-	case w.resolved && w.synced == n:
+	case w.resolved && w.synced == n && !w.rolling():
 		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionTrue, v1alpha1.ReasonSynced, w.allRun())
 	case w.resolved && v.status != metav1.ConditionTrue && w.Ref.Err == nil:
 		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionFalse, v.reason, v.message)
@@ -146,7 +206,10 @@ func (w *writer) ready(v verdict) time.Time {
 	stalled := v.status != metav1.ConditionTrue && class == v1alpha1.ClassStalled
 	working := v.status != metav1.ConditionTrue && class != v1alpha1.ClassStalled && class != v1alpha1.ClassDone
 	again := time.Time{}
-	if working {
+	w.summary(v, false)
+	if working && Planned(v.reason) {
+		w.set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v.reason, v.message)
+	} else if working {
 		since, over := w.since()
 		limit, err := w.GatewaySync.Spec.Deadline()
 		if err != nil {
@@ -159,6 +222,7 @@ func (w *writer) ready(v verdict) time.Time {
 		end := since.Add(limit)
 		if over || !w.Now.Before(end) {
 			stalled, working = true, false
+			w.summary(v, true)
 			if away && w.Ref.Desired.RequestedAt != "" {
 				w.st.LastHandledRequest = w.Ref.Desired.RequestedAt // given up: clients that wait get the deadline as result
 			}
@@ -169,7 +233,7 @@ func (w *writer) ready(v verdict) time.Time {
 			if away {
 				goes = ""
 			}
-			v = verdict{v.status, v1alpha1.ReasonProgressDeadlineExceeded, fmt.Sprintf("not done within %s%s: %s: %s", limit, goes, v.reason, v.message)}
+			v = verdict{v.status, v1alpha1.ReasonProgressDeadlineExceeded, fmt.Sprintf("not done within %s%s: %s: %s", limit, goes, v.reason, v.message), v.short}
 		} else {
 			again = end
 			w.set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v.reason, v.message)
@@ -188,12 +252,28 @@ func (w *writer) ready(v verdict) time.Time {
 	return again
 }
 
-// since returns when the current work began: with a change of generation, ref or commit, or when a gateway fell back. The
+// since returns when the current work began, see sinceTarget. Each step of a rollout has the whole time.
+func (w *writer) since() (began time.Time, over bool) {
+	began, over = w.sinceTarget()
+	r := w.st.Rollout
+	if !w.rolling() || r.Phase != v1alpha1.RolloutProgressing || r.Since == nil {
+		return began, over
+	}
+	if stalled := w.before(v1alpha1.ConditionStalled); over && stalled != nil && !r.Since.After(stalled.LastTransitionTime.Time) || !r.Since.After(began) && !over {
+		return began, over
+	}
+	return r.Since.Time, false
+}
+
+// sinceTarget returns when the current work began: with a change of generation, ref or commit, or when a gateway fell back. The
 // condition Reconciling stores it for the next lead. over means that the deadline of this work ended before and there was no
 // new request. A short absence of the agents changes neither. After an absence beyond the deadline, the time starts again.
-func (w *writer) since() (began time.Time, over bool) {
+func (w *writer) sinceTarget() (began time.Time, over bool) {
 	same := w.same()
 	if c := w.before(v1alpha1.ConditionReconciling); same && c != nil && c.Status == metav1.ConditionTrue && !c.LastTransitionTime.After(w.now.Time) {
+		if Planned(v1alpha1.Reason(c.Reason)) { // the work begins now
+			return w.now.Time, false
+		}
 		return c.LastTransitionTime.Time, false
 	}
 	c := w.before(v1alpha1.ConditionStalled)
@@ -219,7 +299,7 @@ func (w *writer) records() {
 		!slices.ContainsFunc(w.rows, func(g gateway) bool { return !g.handled }) {
 		st.LastHandledRequest = at
 	}
-	if !w.resolved || w.synced != len(w.rows) || w.synced == 0 {
+	if !w.resolved || w.synced != len(w.rows) || w.synced == 0 || w.rolling() {
 		return
 	}
 	if g := st.LastGood; g == nil || g.Commit != w.Target.Commit || g.Ref != w.Target.Ref {

@@ -189,6 +189,8 @@ func checkInvariants(t testing.TB, seen Seen, sum Summary) {
 	st := &sum.Status
 	gs := seen.GatewaySync
 	types := map[string]bool{}
+	require.NotEmpty(t, st.Summary)
+	require.LessOrEqual(t, len(st.Summary), 64)
 	for _, c := range st.Conditions {
 		require.False(t, types[c.Type], "one condition per type: %s", c.Type)
 		types[c.Type] = true
@@ -296,7 +298,7 @@ func checkWhoIsAway(t testing.TB, seen Seen, st *v1alpha1.GatewaySyncStatus) {
 			dealt = dealt || !p.Ended && r.Name == p.Name && (paused || r.Status.HandledRequest == st.LastHandledRequest)
 		}
 	}
-	require.True(t, dealt, "%s is handled by nobody", st.LastHandledRequest)
+	require.True(t, dealt, "%s is never handled", st.LastHandledRequest)
 }
 
 // checkEveryGatewayIsThere independently checks Ready: every live pod of the fleet has a report of its own that says that it

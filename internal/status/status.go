@@ -25,7 +25,9 @@ type Seen struct {
 	// Ref is what is known of the desired ref.
 	Ref Ref
 	// Target is the last published target.
-	Target  v1alpha1.SyncTargetSpec
+	Target v1alpha1.SyncTargetSpec
+	// Rollout is how far the rollout of the target is; nil if all gateways change at once.
+	Rollout *v1alpha1.RolloutStatus
 	Reports []*v1alpha1.SyncReport
 	// Unreadable says, by name, why reports cannot be decoded.
 	Unreadable map[string]error
@@ -59,6 +61,8 @@ type Summary struct {
 	// Again is when the summary changes without any other change; zero for never.
 	Again              time.Time
 	Discovered, Synced int
+	// States are the numbers of gateways by state.
+	States map[v1alpha1.GatewaySyncState]int
 }
 
 // Summarise returns the status of a GatewaySync as its lead writes it. It is pure. For the same input it returns the existing
@@ -66,11 +70,13 @@ type Summary struct {
 func Summarise(s Seen) Summary {
 	gs := s.GatewaySync
 	w := newWriter(s)
+	w.st.Rollout = s.Rollout
 	w.rows = gateways(&s)
 	w.absent()
 	w.used()
 	st := &w.st
 	w.observe()
+	w.observeRetry()
 	if s.Invalid == nil {
 		st.ProfileCount = int32(min(len(gs.Spec.Sync.Profiles), 1<<20))
 	}
@@ -101,10 +107,19 @@ func Summarise(s Seen) Summary {
 	w.unhandle()
 	w.outcome()
 	w.rollback()
+	w.retry()
 	st.DiscoveredGateways = fitted(w.rows)
 	return Summary{
-		Status: w.st, Events: w.transitions(), Again: again, Discovered: len(w.rows), Synced: run,
+		Status: w.st, Events: w.transitions(), Again: again, Discovered: len(w.rows), Synced: run, States: w.states(),
 	}
+}
+
+func (w *writer) states() map[v1alpha1.GatewaySyncState]int {
+	states := map[v1alpha1.GatewaySyncState]int{}
+	for i := range w.rows {
+		states[w.rows[i].SyncStatus]++
+	}
+	return states
 }
 
 // writer is the state of a summary.
@@ -132,6 +147,7 @@ type verdict struct {
 	status  metav1.ConditionStatus
 	reason  v1alpha1.Reason
 	message string
+	short   string // for status.summary; "" for the reason
 }
 
 func (w *writer) set(condition string, status metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
@@ -194,7 +210,7 @@ func (w *writer) refResolved() {
 		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionTrue, v1alpha1.ReasonRefResolved, message)
 	case w.Ref.Asking:
 		w.st.RefResolutionStatus = v1alpha1.RefResolving
-		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "git is asked for "+w.Ref.Desired.Ref)
+		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "asking git for "+w.Ref.Desired.Ref)
 	default:
 		w.st.RefResolutionStatus = v1alpha1.RefNotResolved
 		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "git was not asked yet")

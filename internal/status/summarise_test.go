@@ -69,7 +69,7 @@ func TestRefChangeEvent(t *testing.T) {
 			s.Ref.Looked, s.Ref.Asking = true, false
 			s.write()
 			assert.Equal(t, []string{"RefResolved"}, s.told())
-			assert.Equal(t, "v2 is at bbbbbbb", s.events[0].Note)
+			assert.Equal(t, "v2 is at bbbbbbb; before, all gateways ran main at aaaaaaa", s.events[0].Note)
 		})
 	}
 }
@@ -116,7 +116,7 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 		{name: "no pod asks for it", given: func(s *scene) { s.Pods, s.Reports = nil, nil },
 			ready: "Unknown/NoGateways", says: `stoker.io/inject: "true"`, also: map[string]string{"AllGatewaysSynced": "Unknown/NoGateways", "Reconciling": ""}},
 		{name: "all pods terminate", given: func(s *scene) { s.ends(0, true); s.ends(1, true) },
-			ready: "Unknown/AgentsAway", says: "their pods end: gw-0-0, gw-1-0", also: map[string]string{"AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway"}},
+			ready: "Unknown/AgentsAway", says: "terminating pods: gw-0-0, gw-1-0", also: map[string]string{"AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway"}},
 		{name: "of several pods one terminates", given: func(s *scene) { s.ends(0, true) }, ready: "True/Synced", says: "gw-1 (pod gw-1-0) runs"},
 		{name: "all pods have ended", given: func(s *scene) { s.Pods[0].Ended, s.Pods[1].Ended = true, true },
 			ready: "Unknown/NoGateways"},
@@ -131,15 +131,15 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 			p.Annotations[v1alpha1.AnnotationCRName] = "site"
 		}, ready: "False/Progressing"},
 		{name: "git was not looked at yet", given: func(s *scene) { s.Target.Commit, s.Ref.Looked, s.Ref.Asking = "", false, true },
-			ready: "False/Progressing", says: "git is asked for main", also: map[string]string{"RefResolved": "Unknown/Progressing", "Reconciling": "True/Progressing"}},
+			ready: "False/Progressing", says: "asking git for main", also: map[string]string{"RefResolved": "Unknown/Progressing", "Reconciling": "True/Progressing"}},
 		{name: "the target is of an older generation", given: func(s *scene) { s.GatewaySync.Generation = 2 },
 			ready: "False/Progressing", also: map[string]string{"AllGatewaysSynced": "False/Progressing"}},
 		{name: "the target is of another ref", given: func(s *scene) { s.Ref.Desired.Ref = "v2" },
-			ready: "False/Progressing", says: "git is asked for v2"},
+			ready: "False/Progressing", says: "asking git for v2"},
 		{name: "a gateway followed an older generation", given: func(s *scene) {
 			s.GatewaySync.Generation, s.Target.Generation = 2, 2
 			s.takes(0)
-		}, ready: "False/Progressing", says: "1 of 2 gateways run main at aaaaaaa; gw-1 (pod gw-1-0): has not begun with what is wanted now; before: Synced"},
+		}, ready: "False/Progressing", says: "1 of 2 gateways run main at aaaaaaa; gw-1 (pod gw-1-0): has not begun to sync the current target; before: Synced"},
 		{name: "a gateway has written files and not verified them", given: func(s *scene) {
 			s.report(1).Phase = v1alpha1.GatewayApplied
 			s.report(1).Reason = v1alpha1.ReasonWaitingForGateway
@@ -198,7 +198,7 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 			p.Labels, p.Agent = nil, false
 			p.Annotations = map[string]string{"ignition-sync.io/inject": "true", "ignition-sync.io/cr-name": "site"}
 		}, ready: "False/MissingSidecar"},
-		{name: "a pod has no agent and names nobody, beside the only GatewaySync", given: func(s *scene) {
+		{name: "a pod has no agent and names no GatewaySync, beside the only GatewaySync", given: func(s *scene) {
 			p := s.pod("gw-2")
 			p.Labels, p.Agent = nil, false
 			s.Sole = true
@@ -301,7 +301,7 @@ func TestSlowSyncIsStalled(t *testing.T) {
 		assert.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
 		assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
 	})
-	t.Run("or until somebody asks for something else", func(t *testing.T) {
+	t.Run("or until another request", func(t *testing.T) {
 		other := newScene(t, 2)
 		other.Seen = s.Seen
 		other.fails(1, v1alpha1.ReasonGatewayUnreachable, "refused")

@@ -2,13 +2,16 @@ package status
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // Events with the same reason and object are counted as one and keep the first note.
@@ -52,4 +55,184 @@ func TestOneEventNamesAllGatewaysThatFail(t *testing.T) {
 		assert.Contains(t, notes[0], "40 gateways: gw-0, gw-1, gw-10")
 		assert.Contains(t, notes[0], "gw-9: TemplateFailed: 0xxx")
 	})
+}
+
+// A gateway that goes back by itself is one Event, also if the lead changes or the gateway keeps reporting it.
+func TestAutomaticRollbackEvent(t *testing.T) {
+	s := newScene(t, 2)
+	s.write()
+	s.moves(commitB)
+	s.write()
+	count := func() (n int) {
+		for _, e := range s.events {
+			if e.Reason == v1alpha1.EventAutoRollbackPerformed {
+				assert.True(t, e.Warning)
+				assert.Contains(t, e.Note, "went back from bbbbbbb by itself: RolledBack: ScanFailed")
+				n++
+			}
+		}
+		return n
+	}
+	s.fails(0, v1alpha1.ReasonRolledBack, "ScanFailed")
+	s.report(0).Commit, s.report(0).AutoRollback = commitA, commitB
+	st := s.write()
+	assert.Equal(t, 2, count(), "one on the pod, one on the GatewaySync")
+	assert.Equal(t, commitB, st.DiscoveredGateways[0].AutoRollback)
+	assert.Empty(t, st.DiscoveredGateways[1].AutoRollback)
+	assert.Equal(t, "True/RolledBack", condition(st, v1alpha1.ConditionStalled))
+	assert.Equal(t, commitB, st.Retry)
+	s.report(0).Reason, s.report(0).Message = v1alpha1.ReasonScanFailed, "again"
+	s.write()
+	assert.Zero(t, count())
+	s.report(0).AutoRollback = ""
+	st = s.write()
+	assert.Empty(t, st.DiscoveredGateways[0].AutoRollback)
+	assert.Empty(t, st.Retry)
+	s.report(0).Reason = v1alpha1.ReasonRolledBack
+	assert.Equal(t, commitB, s.write().Retry, "after a restore that was requested, too")
+}
+
+// Work of a user that a sync replaced is one Event for each such sync, and the gateway's row counts the files.
+func TestReplacedFilesEvent(t *testing.T) {
+	s := newScene(t, 2)
+	s.write()
+	notes := func() (found []string) {
+		for _, e := range s.events {
+			if e.Reason == v1alpha1.EventGatewayFilesReplaced {
+				assert.True(t, e.Warning)
+				found = append(found, e.Note)
+			}
+		}
+		return found
+	}
+	s.moves(commitB)
+	s.takes(0)
+	s.report(0).Files.Saved = 2
+	st := s.write()
+	require.Len(t, notes(), 2, "one on the pod, one on the GatewaySync")
+	assert.Contains(t, notes()[0], "replaced 2 files that a user had changed on gw-0; lost+found has the user's version")
+	assert.EqualValues(t, 2, st.DiscoveredGateways[0].FilesSaved)
+	s.report(0).Message = "an idle look"
+	s.write()
+	assert.Empty(t, notes(), "once")
+	s.after(time.Hour).takes(0) // repaired again
+	s.write()
+	assert.Len(t, notes(), 2)
+	s.moves(commitA)
+	s.takes(0)
+	s.report(0).Files.Saved = 0
+	s.write()
+	assert.Empty(t, notes())
+}
+
+func TestRefEventsNameTheRequester(t *testing.T) {
+	s := newScene(t, 1)
+	s.write()
+	note := func() string {
+		for _, e := range s.events {
+			if e.Reason == v1alpha1.EventRefUpdated || e.Reason == v1alpha1.EventRefResolved {
+				return e.Reason + ": " + e.Note
+			}
+		}
+		return ""
+	}
+	s.moves(commitB)
+	s.write()
+	assert.Equal(t, "RefUpdated: main moved from aaaaaaa to bbbbbbb", note(), "found by a poll")
+	s.Ref.Desired.RequestedAt, s.Ref.Desired.RequestedBy, s.Ref.Answered = "1", "github", "1"
+	s.moves(commitA)
+	s.write()
+	assert.Equal(t, "RefUpdated: main moved from bbbbbbb to aaaaaaa; requested by github at 1", note())
+	s.moves(commitB)
+	s.write()
+	assert.Equal(t, "RefUpdated: main moved from aaaaaaa to bbbbbbb", note(), "that request is answered")
+	s.Ref.Desired = v1alpha1.Desired{Ref: "v2", Override: true, RequestedAt: "2", RequestedBy: "kargo"}
+	s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Ref, t.Commit = "v2", commitA })
+	s.write()
+	assert.Equal(t, "RefResolved: v2 is at aaaaaaa; before, all gateways ran main at aaaaaaa; requested by kargo at 2", note())
+}
+
+// The Events of gateways carry the id of the request until every gateway has dealt with it, so that logs, reports and Events can be joined.
+func TestEventsCarryTheRequest(t *testing.T) {
+	s := newScene(t, 2)
+	s.write()
+	s.moves(commitB)
+	at := "2026-11-25T12:00:00.123456789Z"
+	s.Ref.Desired.RequestedAt, s.Ref.Answered = at, at
+	s.tells(func(t *v1alpha1.SyncTargetSpec) { t.RequestedAt = at })
+	s.write()
+	ofPods := func() (notes []string) {
+		for _, e := range s.events {
+			assert.LessOrEqual(t, len(e.Note), 1024, "the API server takes it")
+			if e.Pod != nil {
+				notes = append(notes, e.Note)
+			}
+		}
+		return notes
+	}
+	s.takes(0)
+	s.write()
+	assert.Equal(t, []string{"gw-0 runs bbbbbbb; request " + at}, ofPods())
+	s.fails(1, v1alpha1.ReasonScanFailed, strings.Repeat("x", 1000))
+	s.write()
+	require.Len(t, ofPods(), 1)
+	assert.True(t, strings.HasSuffix(ofPods()[0], "x…; request "+at), "a long message is cut, and not the id")
+	s.takes(1)
+	require.Equal(t, at, s.write().LastHandledRequest)
+	assert.Equal(t, []string{"gw-1 runs bbbbbbb; request " + at}, ofPods())
+	s.fails(1, v1alpha1.ReasonScanFailed, "later")
+	s.write()
+	assert.Equal(t, []string{"ScanFailed: later"}, ofPods(), "the request is not the cause")
+}
+
+// The summary says in a few words which gateway is behind, and why.
+func TestSummaryForKubectl(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*scene)
+		want   string
+	}{
+		"synced":           {func(*scene) {}, "Synced"},
+		"drift":            {func(s *scene) { s.report(1).Drift.Files = 3 }, "Synced; drift on 1"},
+		"git is away":      {func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonGitTimeout, "no answer") }, "Synced; git: GitTimeout"},
+		"no such ref":      {func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonRefNotFound, "no v9") }, "RefNotFound"},
+		"one is behind":    {func(s *scene) { s.fails(1, v1alpha1.ReasonDesignerSessionActive, "maria") }, "gw-1: DesignerSessionActive"},
+		"three are behind": {func(s *scene) { s.moves(commitB); s.fails(1, v1alpha1.ReasonTemplateFailed, "x") }, "gw-1: TemplateFailed; 2 more"},
+		"a long name": {func(s *scene) {
+			s.report(2).Gateway = strings.Repeat("g", 253)
+			s.fails(2, v1alpha1.ReasonDesignerSessionActive, "maria")
+		}, "gggggggggggggggggg…: DesignerSessionActive"},
+		"paused":  {func(s *scene) { s.moves(commitB); s.pauses(true) }, "Paused"},
+		"overdue": {func(s *scene) { s.moves(commitB); s.write(); s.after(time.Hour) }, "overdue: gw-0: Progressing; 2 more"},
+		"waiting": {func(s *scene) { s.moves(commitB); s.rolls(v1alpha1.RolloutWaiting, 1, "prod", "waits") }, "stage prod: ApprovalNeeded"},
+		"failed":  {func(s *scene) { s.moves(commitB); s.rolls(v1alpha1.RolloutAborted, 1, "canary", "failed") }, "stage canary: CanaryStageFailed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, 3)
+			s.write()
+			c.change(s)
+			assert.Equal(t, c.want, s.write().Summary)
+		})
+	}
+}
+
+// C9: the notes of a report come from another pod.
+func TestNotesOfRowsAreBounded(t *testing.T) {
+	s := newScene(t, 3)
+	s.report(0).Notes = []string{"the gateway's trial has expired"}
+	s.report(1).Notes = slices.Repeat([]string{strings.Repeat("x", 5000)}, 100)
+	rows := s.write().DiscoveredGateways
+	assert.Equal(t, []string{"the gateway's trial has expired"}, rows[0].Notes)
+	require.Len(t, rows[1].Notes, maxNotes)
+	for _, note := range rows[1].Notes {
+		assert.LessOrEqual(t, len(note), maxNote)
+	}
+	assert.Empty(t, rows[2].Notes)
+
+	many := newScene(t, 400)
+	for i := range many.Reports {
+		many.report(i).Notes = slices.Repeat([]string{strings.Repeat("y", 250)}, 8)
+	}
+	rows = many.write().DiscoveredGateways
+	assert.LessOrEqual(t, size(rows), rowBytes)
+	assert.Len(t, rows[0].Notes, 1, "a large fleet has fewer")
 }

@@ -2,6 +2,7 @@ package status
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -46,4 +47,43 @@ func TestADryRunHasNoDeadline(t *testing.T) {
 	assert.Equal(t, "False/DryRun", condition(st, v1alpha1.ConditionReady))
 	assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
 	assert.Empty(t, s.told())
+}
+
+// A wait that the spec plans has no deadline. The work begins when the window does.
+func TestMaintenanceWindowHasNoDeadline(t *testing.T) {
+	waiting := func(t *testing.T) *scene {
+		s := newScene(t, 2)
+		s.write()
+		s.moves(commitB)
+		s.takes(0)
+		s.fails(1, v1alpha1.ReasonMaintenanceWindow, "bbbbbbb waits: syncs are allowed at 2026-01-02T22:00:00Z (maintenance window nights)")
+		return s
+	}
+	t.Run("nothing else is missing", func(t *testing.T) {
+		s := waiting(t)
+		s.write()
+		st := s.after(2 * v1alpha1.DefaultProgressDeadline).write()
+		assert.Equal(t, "False/MaintenanceWindow", condition(st, v1alpha1.ConditionReady))
+		assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "nights")
+		assert.Equal(t, "True/MaintenanceWindow", condition(st, v1alpha1.ConditionReconciling))
+		assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+		assert.Equal(t, v1alpha1.OutcomeHeld, st.Outcome.Phase)
+		assert.True(t, s.last.Again.IsZero() || s.last.Again.After(s.Now.Add(time.Minute)))
+
+		s.report(1).Phase, s.report(1).Reason = v1alpha1.GatewaySyncing, v1alpha1.ReasonProgressing
+		st = s.write()
+		assert.Equal(t, "True/Progressing", condition(st, v1alpha1.ConditionReconciling), "the whole deadline is left")
+		st = s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
+		assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+		st = s.after(2 * time.Second).write()
+		assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
+	})
+	t.Run("another gateway is late", func(t *testing.T) {
+		s := waiting(t)
+		s.fails(0, v1alpha1.ReasonGatewayUnreachable, "refused")
+		st := s.write()
+		assert.Equal(t, "False/GatewayUnreachable", condition(st, v1alpha1.ConditionReady), "it is not hidden by the window")
+		st = s.after(2 * v1alpha1.DefaultProgressDeadline).write()
+		assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
+	})
 }

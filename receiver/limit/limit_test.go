@@ -107,7 +107,7 @@ func TestLargeBodiesPerAddress(t *testing.T) {
 		for _, release := range append(held, release, again) {
 			release()
 		}
-		assert.Empty(t, b.owners, "nobody is remembered")
+		assert.Empty(t, b.owners, "nothing is remembered")
 		assert.Empty(t, b.large)
 		assert.Len(t, b.idle, 5, "as many as were read at a time")
 	})

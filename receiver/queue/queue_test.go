@@ -112,7 +112,7 @@ func TestHintsBecomeRareWhileTheyKeepComing(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		q.mu.Lock()
-		assert.Empty(t, q.objects, "nobody is remembered")
+		assert.Empty(t, q.objects, "nothing is remembered")
 		assert.Zero(t, q.busy)
 		q.mu.Unlock()
 		q.Close()

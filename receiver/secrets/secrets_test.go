@@ -179,7 +179,7 @@ func TestWhatBecomesRightIsTakenUp(t *testing.T) {
 		v.set("", errMissing)
 		time.Sleep(freshFor)
 		v.settle()
-		assert.Empty(t, v.get(), "a Secret that was deleted lets nobody in")
+		assert.Empty(t, v.get(), "a Secret that was deleted lets no caller in")
 	})
 }
 
@@ -319,7 +319,7 @@ func TestNewReferenceIsReadAtOnce(t *testing.T) {
 		assert.False(t, v.Unsure())
 		fresh := Ref{"other", "new", "secret"}
 		v.names(fresh)
-		assert.True(t, v.Unsure(), "until then nobody can be told from anybody")
+		assert.True(t, v.Unsure(), "until then callers cannot be told apart")
 		time.Sleep(2 * v.takes)
 		assert.NotEmpty(t, v.Values(fresh))
 		assert.False(t, v.Unsure())

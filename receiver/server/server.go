@@ -192,7 +192,8 @@ func (s *Server) safely(do func(context.Context, queue.Key, request.Request) (re
 func (s *Server) carryOut(ctx context.Context, key queue.Key, r request.Request) (request.Answer, error) {
 	answer, err := persist(ctx, func() (request.Answer, error) { return s.setter.Ask(ctx, key.Namespace, key.Name, r) })
 	if err == nil && answer.Outcome == request.Set {
-		s.Log.Info("request", "did", "written", "namespace", key.Namespace, "gatewaysync", key.Name, "ref", answer.Ref, "by", r.By, "id", r.ID)
+		s.Log.Info("request", "did", "written", "namespace", key.Namespace, "gatewaysync", key.Name, "ref", answer.Ref, "by", r.By, "id", r.ID,
+			"requestedAt", answer.At)
 	}
 	return answer, err
 }

@@ -16,6 +16,7 @@ import (
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/internal/status"
 )
 
 const (
@@ -212,6 +213,9 @@ func conclude(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now time.T
 	if st.Phase != request.Progressing {
 		return st
 	}
+	if status.Planned(v.Reason) { // the spec asks for this wait: the caller's own timeout ends it
+		return st
+	}
 	since := asked(gs, now)
 	if v.Reason == v1alpha1.ReasonNoGateways {
 		if now.Sub(since) >= emptyAfter {
@@ -220,7 +224,7 @@ func conclude(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now time.T
 		}
 		return st
 	}
-	// A new commit, or a gateway that fell back, may restart the progress after the request. The condition Ready is not used,
+	// A new commit, a step of a rollout, the end of a planned wait, or a gateway that fell back may restart the progress after the request. The condition Ready is not used,
 	// because it changes whenever agents come or go.
 	if v.Since.After(since) { // agents were present until then
 		since = v.Since

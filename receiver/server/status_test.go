@@ -61,7 +61,7 @@ func TestStatusOfRequestedRef(t *testing.T) {
 		Message: "gw-0 runs v1 at 1111111"}, got.S)
 	assert.Equal(t, request.Succeeded, w.status("plant", "", "").S.Phase)
 
-	assert.Equal(t, request.Overtaken, w.status("plant", "v0", "").S.Phase, "somebody asks for another ref now")
+	assert.Equal(t, request.Overtaken, w.status("plant", "v0", "").S.Phase, "another ref is requested")
 	got = w.status("plant", "v1", "test.01hz0000000000000000000009.abcdef0")
 	assert.Equal(t, request.Failed, got.S.Phase)
 	assert.Contains(t, got.S.Message, "never taken")
@@ -147,6 +147,16 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 	}
 	working := request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonProgressing, Message: "0 of 1"}
 	empty := request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonNoGateways, Message: "no gateway"}
+	waits := func(reason v1alpha1.Reason, phase request.Phase) request.Verdict {
+		v := working
+		v.Phase, v.Reason = phase, reason
+		return v
+	}
+	begun := func(ago time.Duration) func(*v1alpha1.GatewaySync) {
+		return func(gs *v1alpha1.GatewaySync) {
+			gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReconciling, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-ago))}}
+		}
+	}
 	paused := request.Verdict{Phase: request.Paused, Ref: "main", Reason: v1alpha1.ReasonPaused, Message: "paused"}
 	for _, c := range []struct {
 		name   string
@@ -159,9 +169,14 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 		{"it is under way", working, 9 * time.Minute, nil, request.Progressing, v1alpha1.ReasonProgressing},
 		{"deadline exceeded", working, 10 * time.Minute, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
 		{"longer deadline in the spec", working, 10 * time.Minute, func(gs *v1alpha1.GatewaySync) { gs.Spec.ProgressDeadline = "1h" }, request.Progressing, v1alpha1.ReasonProgressing},
-		{"new work has begun", working, time.Hour, func(gs *v1alpha1.GatewaySync) {
-			gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReconciling, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))}}
-		}, request.Progressing, v1alpha1.ReasonProgressing},
+		{"a stage soaks", waits(v1alpha1.ReasonRolloutSoaking, request.Progressing), time.Hour, nil, request.Progressing, v1alpha1.ReasonRolloutSoaking},
+		{"a stage waits for an approval", waits(v1alpha1.ReasonApprovalNeeded, request.Held), time.Hour, nil, request.Progressing, v1alpha1.ReasonApprovalNeeded},
+		{"a gateway waits for its window", waits(v1alpha1.ReasonMaintenanceWindow, request.Progressing), time.Hour, begun(time.Hour), request.Progressing, v1alpha1.ReasonMaintenanceWindow},
+		{"a gateway waits for its step", waits(v1alpha1.ReasonGateClosed, request.Progressing), time.Hour, nil, request.Progressing, v1alpha1.ReasonGateClosed},
+		{"a Designer is open", waits(v1alpha1.ReasonDesignerSessionActive, request.Held), time.Hour, nil, request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"a step has begun", working, time.Hour, begun(time.Minute), request.Progressing, v1alpha1.ReasonProgressing},
+		{"a step takes too long", working, time.Hour, begun(10 * time.Minute), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
+		{"a step began in the future", working, time.Hour, begun(-time.Hour), request.Failed, v1alpha1.ReasonProgressDeadlineExceeded},
 		{"agents come and go", request.Verdict{Phase: request.Progressing, Ref: "main", Reason: v1alpha1.ReasonAgentsAway}, time.Hour, func(gs *v1alpha1.GatewaySync) {
 			gs.Status.Conditions = []metav1.Condition{
 				{Type: v1alpha1.ConditionReady, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))},

@@ -167,7 +167,7 @@ func TestFollowNewerTags(t *testing.T) {
 	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.10.0").A.Result)
 	assert.Equal(t, "v1.10.0", w.desired("tagged").Ref, "10 is more than 9")
 	got := tag("tagged", ownSecret, "refs/tags/v1.9.0")
-	assert.Equal(t, "ignored", got.A.Result, "R3: a captured delivery takes nobody back")
+	assert.Equal(t, "ignored", got.A.Result, "R3: a captured delivery takes no fleet back")
 	assert.Contains(t, got.A.Message, "lower version")
 	assert.Equal(t, "v1.10.0", w.desired("tagged").Ref)
 
@@ -293,7 +293,7 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 type careless struct{}
 
 func (careless) Decide(*v1alpha1.GatewaySync) (request.Request, string, error) {
-	panic("nobody has thought of this")
+	panic("a defect")
 }
 
 // R2: a panic in the queue, outside of request handlers, must not end the process either.

@@ -240,3 +240,23 @@ func TestBack(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, left, "the work directories are removed")
 }
+
+// Runs what measures safe changes on the smallest repository.
+func TestSafe(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures for half a minute")
+	}
+	work := t.TempDir()
+	var out strings.Builder
+	err := run(t.Context(), []string{"safe", "-sizes", "T", "-n", "2", "-cache", t.TempDir(), "-work", work}, &out, io.Discard)
+	require.NoError(t, err)
+	for _, c := range safeCases {
+		assert.Contains(t, out.String(), "| "+c.title+" ")
+	}
+	for _, goal := range []string{"T: restores: no request for a pack", "T: 5 snapshots of one file", "T: nothing enabled", "T: the agent: at most"} {
+		assert.Regexp(t, `\| `+goal+`.*\| met +\|`, out.String())
+	}
+	left, err := os.ReadDir(work)
+	require.NoError(t, err)
+	assert.Empty(t, left, "the work directories are removed")
+}

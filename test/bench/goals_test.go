@@ -151,3 +151,52 @@ func TestUnknownNamesOnTheCommandLineAreRefused(t *testing.T) {
 		})
 	}
 }
+
+func TestMissedGoalsOfSafeChanges(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(results, *safeFigures)
+		missed string
+	}{
+		"all met": {func(results, *safeFigures) {}, ""},
+		"a slow snapshot": {func(r results, _ *safeFigures) {
+			r[key{"M", "one", withSnapshots}] = []sample{{wall: 54 * time.Millisecond}, {wall: 80 * time.Millisecond}}
+		}, "one file changed"},
+		"a busy snapshot": {func(r results, _ *safeFigures) {
+			r[key{"M", "hundred", withSnapshots}] = []sample{{cpu: 106 * time.Millisecond}}
+		}, "hundred files changed"},
+		"a slow restore": {func(r results, _ *safeFigures) {
+			r[key{"M", "few", withSnapshots}] = []sample{{wall: 501 * time.Millisecond}}
+		}, "restore of hundred files"},
+		"a slow one":       {func(r results, _ *safeFigures) { r[key{"M", "all", withSnapshots}] = []sample{{wall: 7 * time.Second}} }, "restore of all files: at most 6 s"},
+		"a large one":      {func(r results, _ *safeFigures) { r[key{"M", "all", withSnapshots}] = []sample{{anon: 2}} }, "restore of all files: at most the anonymous memory"},
+		"bytes from git":   {func(_ results, f *safeFigures) { f.requests = 1 }, "restores: no request"},
+		"large snapshots":  {func(_ results, f *safeFigures) { f.snapshots = 5*(100+snapshotNotes) + 51 }, "5 snapshots of one file"},
+		"snapshots of off": {func(_ results, f *safeFigures) { f.left = []string{"a"} }, "nothing enabled"},
+		"a large agent":    {func(_ results, f *safeFigures) { f.binary = maxAgent + 1 }, "the agent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := results{}
+			for _, who := range []string{withSnapshots, withoutSnapshots} {
+				r.add("M", "first", who, sample{anon: 1})
+				r.add("M", "one", who, sample{wall: 50 * time.Millisecond})
+				r.add("M", "hundred", who, sample{cpu: 100 * time.Millisecond})
+			}
+			r.add("M", "few", withSnapshots, sample{wall: 100 * time.Millisecond})
+			r.add("M", "all", withSnapshots, sample{wall: time.Second, anon: 1})
+			f := &safeFigures{snapshots: 5*100 + 50, manifest: 100, changed: 50}
+			c.change(r, f)
+			var missed []string
+			for _, g := range safeGoals(settingsFor(t, "-sizes", "M"), r, map[string]*safeFigures{"M": f}) {
+				if g.verdict != "met" {
+					missed = append(missed, g.what)
+				}
+			}
+			if c.missed == "" {
+				assert.Empty(t, missed)
+				return
+			}
+			require.Len(t, missed, 1)
+			assert.Contains(t, missed[0], "M: "+c.missed)
+		})
+	}
+}

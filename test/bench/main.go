@@ -6,6 +6,8 @@
 //	go run ./test/bench -sizes S,M,L,G -cases one,drift # growth up to a million files: ten minutes, 12 GB of disk
 //	go run ./test/bench fleet -help              # many agents on one API server: package fleet
 //	go run ./test/bench back -help               # changes of a gateway that become pull requests
+//	go run ./test/bench observe -help            # the page of stoker ui, and the notifier
+//	go run ./test/bench safe -help               # snapshots and restores
 //	go run ./test/bench plot docs/internals/performance.md # draw the tables of a page
 //
 // The contestants take turns (A B A B …) on the same commits of the same synthetic Ignition repository, served by git
@@ -57,6 +59,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if len(args) > 0 && args[0] == "back" {
 		return back(ctx, args[1:], stdout, stderr)
+	}
+	if len(args) > 0 && args[0] == "observe" {
+		return observe(ctx, args[1:], stdout, stderr)
+	}
+	if len(args) > 0 && args[0] == "safe" {
+		return safe(ctx, args[1:], stdout, stderr)
 	}
 	if len(args) == 2 && args[0] == "plot" {
 		return draw(args[1], stdout)

@@ -50,10 +50,10 @@ func measure(ctx context.Context, c command) (sample, error) {
 	err := cmd.Wait()
 	s := sample{wall: time.Since(began)}
 	s.anon = watch.stop()
+	s.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	if err != nil {
 		return s, fmt.Errorf("%s: %w: %s", c.args[0], err, said.Tail())
 	}
-	s.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	return s, nil
 }
 

@@ -39,7 +39,7 @@ func checkDrift(ctx context.Context, b *bench, who contestant) (s sample, err er
 	}
 	s.cpu = time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
 	if drift.Checked != b.size.files || drift.Files != 0 || drift.Hashed != 0 {
-		return s, fmt.Errorf("%d of %d files were looked at, %d read, %d changed: nobody touched them", drift.Checked, b.size.files, drift.Hashed, drift.Files)
+		return s, fmt.Errorf("%d of %d files were looked at, %d read, %d changed: none of them was touched", drift.Checked, b.size.files, drift.Hashed, drift.Files)
 	}
 	return s, nil
 }

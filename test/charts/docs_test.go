@@ -22,11 +22,11 @@ import (
 type reader struct {
 	*document.Shell
 	t      *testing.T
-	lines  *document.Lines
+	lines  *document.Commands
 	images string // records the arguments of docker
 }
 
-func newReader(t *testing.T, lines *document.Lines, c *kubetest.Cluster) *reader {
+func newReader(t *testing.T, lines *document.Commands, c *kubetest.Cluster) *reader {
 	t.Helper()
 	cache, err := build.Open(build.Cache{Say: os.Stderr})
 	require.NoError(t, err)
@@ -113,6 +113,10 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 			r.enter("kubectl --namespace argocd get configmap " + name + " --output 'jsonpath={.data." + key + "}' | grep .")
 		}
 		r.enter("kubectl --namespace line create serviceaccount pipeline")
+		r.follows("docs/how-to/notifications.md")
+		r.enter("kubectl --namespace stoker-system get deployment stoker-notifier")
+		r.enter("kubectl --namespace line auth can-i get secret/stoker-alerts --as=system:serviceaccount:stoker-system:stoker-notifier")
+		r.enter("! kubectl --namespace line auth can-i get secret/other --as=system:serviceaccount:stoker-system:stoker-notifier")
 		r.follows("docs/internals/security.md")
 		r.follows("docs/how-to/operations.md", "Look at it", "Ask for something", "Upgrade", "Credentials")
 		r.enter("kubectl --namespace stoker-system create secret generic stoker-injector-cert") // no injector runs here

@@ -82,9 +82,12 @@ func TestProgramsTakeTheArgumentsTheyAreGiven(t *testing.T) {
 	for _, c := range valueCases {
 		for name, p := range pods(t, c.values()) {
 			one := p.Spec.Containers[0]
-			part := "injector"
-			if strings.Contains(name, "receiver") {
+			part, ends := "injector", "find the API server"
+			switch {
+			case strings.Contains(name, "receiver"):
 				part = "receiver"
+			case name == notifier, name == configSync:
+				part, ends = "stoker", "load the kubeconfig"
 			}
 			arguments := slices.Clone(one.Args)
 			if name == receiverCheck {
@@ -99,7 +102,7 @@ func TestProgramsTakeTheArgumentsTheyAreGiven(t *testing.T) {
 				tried[key]++
 				code, said := exits(t, part, arguments...)
 				assert.Equal(t, 1, code, "%s with %s: %s", name, c.path, said)
-				assert.Contains(t, said, "find the API server", "%s with %s: without one it ends with 1, which is later", name, c.path)
+				assert.Contains(t, said, ends, "%s with %s: without one it ends with 1, which is later", name, c.path)
 			}
 		}
 	}

@@ -91,15 +91,20 @@ func TestComponentsAreTheChartsValues(t *testing.T) {
 	for components, v := range map[string]values{
 		"cert-manager":                            set("webhook.certManager.enabled", true),
 		"monitoring":                              with(set("metrics.serviceMonitor.enabled", true), set("metrics.podMonitor.enabled", true)),
+		"dashboards":                              set("metrics.dashboards.enabled", true),
+		"monitoring-rules":                        set("metrics.rules.enabled", true),
 		"receiver":                                on,
 		"receiver receiver-secrets":               with(on, set("webhookReceiver.secrets", []any{values{"namespace": "ignition", "name": "stoker-webhook"}})),
 		"receiver receiver-ingress":               with(onIngress, set("webhookReceiver.ingress.tls", []any{values{"hosts": []any{"stoker.example.com"}, "secretName": "stoker-example-com"}})),
 		"receiver receiver-network-policy":        onNetworking,
 		"monitoring receiver receiver-monitoring": with(on, set("metrics.serviceMonitor.enabled", true), set("metrics.podMonitor.enabled", true)),
-		"hooks":            onHooks,
-		"hooks hooks-pods": with(onHooks, set("hooks.pods", true)),
-		"kargo":            set("kargo.tasks.enabled", true),
-		"kargo/analysis":   set("kargo.verification.enabled", true),
+		"notifier":                                set("notifier.enabled", true),
+		"notifier notifier-secrets":               with(set("notifier.enabled", true), set("notifier.secrets", []any{values{"namespace": "ignition", "name": "stoker-alerts"}})),
+		"configsync":                              with(set("configSync.enabled", true), set("configSync.namespaces", []any{"ignition"})),
+		"hooks":                                   onHooks,
+		"hooks hooks-pods":                        with(onHooks, set("hooks.pods", true)),
+		"kargo":                                   set("kargo.tasks.enabled", true),
+		"kargo/analysis":                          set("kargo.verification.enabled", true),
 	} {
 		t.Run(components, func(t *testing.T) {
 			chart := rendered(t, v)
@@ -181,7 +186,8 @@ func TestEveryComponentHasATest(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	assert.Equal(t, []string{"argocd", "cert-manager", "hooks", "hooks-pods", "kargo", "monitoring", "receiver", "receiver-ingress", "receiver-monitoring",
+	assert.Equal(t, []string{"argocd", "cert-manager", "configsync", "dashboards", "hooks", "hooks-pods", "kargo", "monitoring", "monitoring-rules", "notifier", "notifier-secrets",
+		"receiver", "receiver-ingress", "receiver-monitoring",
 		"receiver-namespaced", "receiver-network-policy", "receiver-secrets"}, names)
 }
 

@@ -18,6 +18,7 @@ var others = map[string]func() any{
 	"cert-manager.io/v1 Certificate":          func() any { return new(certmanager.Certificate) },
 	"monitoring.coreos.com/v1 ServiceMonitor": func() any { return new(monitoring.ServiceMonitor) },
 	"monitoring.coreos.com/v1 PodMonitor":     func() any { return new(monitoring.PodMonitor) },
+	"monitoring.coreos.com/v1 PrometheusRule": func() any { return new(monitoring.PrometheusRule) },
 
 	"kargo.akuity.io/v1alpha1 ClusterPromotionTask": func() any { return new(promotionTask) },
 	"argoproj.io/v1alpha1 ClusterAnalysisTemplate":  func() any { return new(analysisTemplate) },

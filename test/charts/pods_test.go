@@ -40,7 +40,13 @@ func pods(t *testing.T, v values) map[string]corev1.PodTemplateSpec {
 	if all[receiver] != nil {
 		want = append(want, receiver, receiverCheck)
 	}
-	require.ElementsMatch(t, want, slices.Collect(maps.Keys(found)), "the injector, the receiver, and the pods of helm test")
+	if all[notifier] != nil {
+		want = append(want, notifier)
+	}
+	if all[configSync] != nil {
+		want = append(want, configSync)
+	}
+	require.ElementsMatch(t, want, slices.Collect(maps.Keys(found)), "the injector, the receiver, the notifier, stoker config run, and the pods of helm test")
 	return found
 }
 

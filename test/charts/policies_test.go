@@ -34,7 +34,7 @@ type plant struct {
 func newPlant(t *testing.T, s *server) *plant {
 	t.Helper()
 	p := &plant{server: s, namespace: s.Namespace(t)}
-	accounts(t, s, p.namespace, "gateway", "setter", "editor")
+	accounts(t, s, p.namespace, "gateway", "setter", "editor", "approver")
 	for i := range p.pods {
 		var err error
 		p.pods[i], err = s.core.CoreV1().Pods(p.namespace).Create(t.Context(), &corev1.Pod{

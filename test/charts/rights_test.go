@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 // C5: The golden files list every right of an installation, one per line. Changing a golden file changes
 // the rights of Stoker. docs/internals/security.md has the reason for each line.
@@ -27,6 +27,7 @@ func TestRightsAreThoseOfTheGoldenList(t *testing.T) {
 		"rights-namespaced": set("watchNamespaces", []any{"north", "south"}),
 		"rights-asking": with(on, set("webhookReceiver.secrets", []any{values{"namespace": "line", "name": "stoker-webhook"}}),
 			set("hooks.namespaces", []any{"line"}), set("hooks.applications.names", []any{"plant"})),
+		"rights-configsync": with(set("watchNamespaces", []any{"line"}), onConfigSync),
 		"rights-asking-namespaced": with(on, set("watchNamespaces", []any{"line"}),
 			set("webhookReceiver.secrets", []any{values{"namespace": "line", "name": "stoker-webhook"}})),
 	} {
@@ -93,24 +94,31 @@ func forbidden(role string, r rbacv1.PolicyRule) string {
 	switch {
 	case has(r.APIGroups, "*") || has(r.Resources, "*") || has(r.Verbs, "*"):
 		return "a star takes in what comes later"
+	case has(r.Verbs, "impersonate") && strings.HasPrefix(role, "Role/") && strings.HasSuffix(role, "/stoker-configsync-accounts"):
+		if !slices.Equal(r.Verbs, []string{"impersonate"}) || !slices.Equal(r.Resources, []string{"serviceaccounts"}) || len(r.ResourceNames) == 0 {
+			return "the accounts that an installation names, of one namespace"
+		}
 	case has(r.Verbs, "escalate", "impersonate"):
 		return "it makes every other limit void"
 	case has(r.Verbs, "bind") && !slices.Equal(r.ResourceNames, []string{"stoker-agent"}):
 		return "bind is for the agents' role alone"
 	case has(r.Resources, "secrets") && has(r.Verbs, "list", "watch", "deletecollection"):
 		return "Secrets are read by name"
-	case has(r.Resources, "secrets") && strings.HasPrefix(role, "Role/") && strings.HasSuffix(role, "/stoker-receiver-secrets"):
+	case has(r.Resources, "secrets") && strings.HasPrefix(role, "Role/") &&
+		(strings.HasSuffix(role, "/stoker-receiver-secrets") || strings.HasSuffix(role, "/stoker-notifier-secrets")):
 		if !slices.Equal(r.Verbs, []string{"get"}) || len(r.ResourceNames) == 0 {
-			return "the Secrets that somebody named, and to read them"
+			return "the Secrets that an installation names, and to read them"
 		}
 	case has(r.Resources, "secrets") && !has(r.Verbs, "create") && !slices.Equal(r.ResourceNames, []string{"stoker-injector-cert"}):
 		return "one Secret, its own"
 	case has(r.Resources, "applications") && (!slices.Equal(r.Verbs, []string{"get"}) || len(r.ResourceNames) == 0):
-		return "the Applications that somebody named, and to read them"
+		return "the Applications that an installation names, and to read them"
 	case has(r.Resources, "gatewaysyncs") && has(r.Verbs, "update") && role != "ClusterRole/stoker-edit":
 		return "a setter may patch: with update it would be an editor, and the policy lets editors through"
+	case has(r.Verbs, "approve") && role != "ClusterRole/stoker-approver":
+		return "a role that requests refs or edits the spec must not approve what it brought"
 	case has(r.Resources, "configmaps", "nodes", "nodes/proxy", "serviceaccounts/token", "pods/exec", "pods/attach", "pods/portforward", "pods/ephemeralcontainers", "pods/proxy", "certificatesigningrequests"):
-		return "nobody here has a use for it"
+		return "no part has a use for it"
 	case has(r.Resources, "pods") && has(r.Verbs, "create", "update", "patch", "delete"):
 		return "pods are changed at admission only"
 	case has(r.Resources, "clusterroles", "roles", "clusterrolebindings") && !slices.Equal(r.Verbs, []string{"bind"}):
@@ -146,7 +154,7 @@ func TestForbiddenRights(t *testing.T) {
 		{Resources: []string{"pods/exec"}, Verbs: []string{"create"}}, {Resources: []string{"pods"}, Verbs: []string{"patch"}},
 		{Resources: []string{"clusterroles"}, Verbs: []string{"update"}}, {Resources: []string{"mutatingwebhookconfigurations"}, Verbs: []string{"patch"}},
 		{Resources: []string{"applications"}, Verbs: []string{"get"}}, {Resources: []string{"applications"}, Verbs: []string{"patch"}, ResourceNames: []string{"plant"}},
-		{Resources: []string{"gatewaysyncs"}, Verbs: []string{"get", "patch", "update"}}, {Resources: []string{"secrets"}, Verbs: []string{"get"}, ResourceNames: []string{"theirs"}},
+		{Resources: []string{"gatewaysyncs"}, Verbs: []string{"get", "patch", "update"}}, {Resources: []string{"gatewaysyncs"}, Verbs: []string{"patch", "approve"}}, {Resources: []string{"secrets"}, Verbs: []string{"get"}, ResourceNames: []string{"theirs"}},
 	} {
 		t.Run(ruleName(bad), func(t *testing.T) {
 			assert.NotEmpty(t, forbidden("ClusterRole/stoker-receiver", bad))

@@ -58,8 +58,21 @@ func TestSecretsNeedTheLabelToBeNamed(t *testing.T) {
 		"authority":               `{git: {repo: "https://git.example.com/a.git", ref: main, caSecretRef: {name: theirs, key: k}}}`,
 		"API token":               `{git: {repo: "https://git.example.com/a.git", ref: main}, gateway: {api: {secretName: theirs}}}`,
 		"older API key":           `{git: {repo: "https://git.example.com/a.git", ref: main}, gateway: {apiKeySecretRef: {name: theirs, key: k}}}`,
+		"keys of signed commits":  `{git: {repo: "https://git.example.com/a.git", ref: main, verify: {keysSecretRef: {name: theirs, key: k}}}}`,
+		"key of a webhook":        `{git: {repo: "https://git.example.com/a.git", ref: main}, validation: {webhook: {url: "https://a/", secretRef: {name: theirs, key: k}}}}`,
+		"authority of a webhook":  `{git: {repo: "https://git.example.com/a.git", ref: main}, validation: {webhook: {url: "https://a/", caSecretRef: {name: theirs, key: k}}}}`,
 		"the gateway's authority": `{git: {repo: "https://git.example.com/a.git", ref: main}, gateway: {tls: true, tlsConfig: {caSecretRef: {name: theirs, key: k}}}}`,
 	}
+	for name, webhook := range map[string]string{
+		"address of an alert": `{type: slack, urlSecretRef: {name: theirs, key: k}}`,
+		"key of an incident":  `{type: pagerduty, integrationKeySecretRef: {name: theirs, key: k}}`,
+		"signer of an alert":  `{type: webhook, urlSecretRef: {name: mine, key: k}, signingSecretRef: {name: theirs, key: k}}`,
+	} {
+		places[name] = `{git: {repo: "https://github.com/a/b.git", ref: main}, alerting: {webhooks: [{type: slack, urlSecretRef: {name: mine, key: k}}, ` + webhook + `]}}`
+	}
+	places["credentials of a bucket"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, snapshots: {enabled: true, storage: {type: s3, s3: {bucket: plants, secretRef: {name: theirs, key: k}}}}}`
+	places["key of a service account"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, snapshots: {enabled: true, storage: {type: gcs, gcs: {bucket: plants, secretRef: {name: theirs, key: k}}}}}`
+	places["key of a container"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, snapshots: {storage: {type: azure, azure: {account: plants, container: backups, secretRef: {name: theirs, key: k}}}}}`
 	for name, auth := range map[string]string{
 		"ssh key of proposals":     `{sshKey: {secretRef: {name: theirs, key: k}}}`,
 		"known hosts of proposals": `{sshKey: {secretRef: {name: mine, key: k}, knownHosts: {secretRef: {name: theirs, key: k}}}}`,
@@ -70,7 +83,7 @@ func TestSecretsNeedTheLabelToBeNamed(t *testing.T) {
 	}
 	places["signing key of proposals"] = `{git: {repo: "https://github.com/a/b.git", ref: main}, bidirectional: {signing: {format: ssh, keySecretRef: {name: theirs, key: k}}}}`
 	places["token"] = `{git: {repo: "https://git.example.com/a.git", ref: main, auth: {token: {secretRef: {name: theirs, key: k}}}}}`
-	require.Len(t, places, references(reflect.TypeFor[v1alpha1.GatewaySyncSpec]())-1, "every place but spec.webhook, which is the receiver's")
+	require.Len(t, places, references(reflect.TypeFor[v1alpha1.GatewaySyncSpec]())-2, "every place but spec.webhook, which is the receiver's, and a ConfigMap")
 	for name, spec := range places {
 		t.Run(name, func(t *testing.T) { denied(t, create(naming(spec)), "stoker-secrets", "Secret theirs lacks the label") })
 	}

@@ -191,7 +191,7 @@ func installed(t *testing.T) *server {
 func TestAPIServerTakesWhateverIsRendered(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
-	s.namespaces(t, "north", "south", "ignition", "line", "other", "argocd", "gitops")
+	s.namespaces(t, "north", "south", "ignition", "line", "other", "plant", "argocd", "gitops")
 	// Most objects are the same with most values, so each is sent once.
 	sent := map[string]bool{}
 	check := func(t *testing.T, all objects) {
@@ -345,7 +345,7 @@ func TestPoliciesNameFieldsThatAreThere(t *testing.T) {
 	t.Parallel()
 	s := installed(t)
 	policies := s.core.AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	for _, name := range []string{"stoker-syncreports", "stoker-synctargets", "stoker-gatewaysyncs"} {
+	for _, name := range []string{"stoker-syncreports", "stoker-synctargets", "stoker-gatewaysyncs", "stoker-approvals"} {
 		t.Run(name, func(t *testing.T) {
 			var p *admissionv1.ValidatingAdmissionPolicy
 			require.Eventually(t, func() bool {

@@ -45,6 +45,8 @@ const (
 	injectorPolicy = "NetworkPolicy/stoker-system/stoker-injector"
 	certificate    = "Certificate/stoker-system/stoker-injector"
 	authority      = "Certificate/stoker-system/stoker-injector-authority"
+	grafana        = "ConfigMap/stoker-system/stoker-dashboards"
+	alertRules     = "PrometheusRule/stoker-system/stoker"
 	gatewaysyncs   = "CustomResourceDefinition/gatewaysyncs.stoker.io"
 	sha            = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 )
@@ -59,7 +61,7 @@ type has struct {
 var peers = []any{map[string]any{"ipBlock": map[string]any{"cidr": "192.0.2.0/24"}}}
 
 // valueCases covers every key of values.yaml, which TestEveryValueHasACase checks.
-var valueCases = slices.Concat(injectorCases, receiverCases, askingCases)
+var valueCases = slices.Concat(injectorCases, receiverCases, notifierCases, configSyncCases, askingCases)
 
 // injectorCases cover the values of the injector and of the whole chart.
 var injectorCases = []valueCase{
@@ -202,7 +204,7 @@ var injectorCases = []valueCase{
 		{"ClusterRole/stoker-edit", "metadata/labels/rbac.authorization.k8s.io~aggregate-to-edit", gone, "true"},
 		// Users bind these roles by name, as in docs/how-to/kargo.md.
 		{"ClusterRole/stoker-view", "rules/0/verbs", []any{"get", "list", "watch"}, []any{"get", "list", "watch"}},
-		{"ClusterRole/stoker-edit", "rules/0/resources", []any{"gatewaysyncs"}, []any{"gatewaysyncs"}},
+		{"ClusterRole/stoker-edit", "rules/0/resources", []any{"gatewaysyncs", "configsyncs"}, []any{"gatewaysyncs", "configsyncs"}},
 		{"ClusterRole/stoker-setter", "kind", "ClusterRole", "ClusterRole"},
 	}},
 	{"admissionPolicies.enabled", false, nil, []want{
@@ -212,6 +214,8 @@ var injectorCases = []valueCase{
 		{"ValidatingAdmissionPolicyBinding/stoker-synctargets", "spec/policyName", gone, "stoker-synctargets"},
 		{"ValidatingAdmissionPolicy/stoker-gatewaysyncs", "kind", gone, "ValidatingAdmissionPolicy"},
 		{"ValidatingAdmissionPolicyBinding/stoker-gatewaysyncs", "spec/policyName", gone, "stoker-gatewaysyncs"},
+		{"ValidatingAdmissionPolicy/stoker-approvals", "kind", gone, "ValidatingAdmissionPolicy"},
+		{"ValidatingAdmissionPolicyBinding/stoker-approvals", "spec/policyName", gone, "stoker-approvals"},
 	}},
 	{"admissionPolicies.mountableSecretLabel", "example.com/for=gateways", nil, []want{
 		{"ValidatingAdmissionPolicyBinding/stoker-secrets", "spec/paramRef/selector/matchExpressions/0",
@@ -244,6 +248,22 @@ var injectorCases = []valueCase{
 	}},
 	{"metrics.podMonitor.labels", values{"release": "prometheus"}, set("metrics.podMonitor.enabled", true), []want{
 		{"PodMonitor/stoker-system/stoker-agent", "metadata/labels/release", "prometheus", gone},
+	}},
+	{"metrics.rules.enabled", true, nil, []want{{alertRules, "spec/groups/0/name", "stoker", gone}}},
+	{"metrics.rules.labels", values{"release": "prometheus"}, set("metrics.rules.enabled", true), []want{{alertRules, "metadata/labels/release", "prometheus", gone}}},
+	{"metrics.rules.behindFor", "1h", set("metrics.rules.enabled", true), []want{
+		{alertRules, "spec/groups/0/rules/2/alert", "StokerGatewaysBehind", gone},
+		{alertRules, "spec/groups/0/rules/2/for", "1h", gone},
+	}},
+	{"metrics.rules.severities", values{"StokerGatewaysBehind": "page"}, set("metrics.rules.enabled", true), []want{
+		{alertRules, "spec/groups/0/rules/2/labels/severity", "page", gone},
+		{alertRules, "spec/groups/0/rules/1/labels/severity", "warning", gone},
+	}},
+	{"metrics.dashboards.enabled", true, nil, []want{{grafana, "metadata/labels/app.kubernetes.io~name", "stoker", gone}}},
+	{"metrics.dashboards.label", "found-by", set("metrics.dashboards.enabled", true), []want{{grafana, "metadata/labels/found-by", "1", gone}}},
+	{"metrics.dashboards.labelValue", "yes", set("metrics.dashboards.enabled", true), []want{{grafana, "metadata/labels/grafana_dashboard", "yes", gone}}},
+	{"metrics.dashboards.annotations", values{"grafana_folder": "Plants"}, set("metrics.dashboards.enabled", true), []want{
+		{grafana, "metadata/annotations/grafana_folder", "Plants", gone},
 	}},
 }
 
@@ -352,7 +372,7 @@ func TestRenderingDependsOnNothingButTheValues(t *testing.T) {
 		}
 	}
 	for name := range rendered(t, nil) {
-		assert.False(t, strings.HasPrefix(name, "Secret/"), "a Secret in a template is a secret in somebody's git")
+		assert.False(t, strings.HasPrefix(name, "Secret/"), "a Secret in a template is a secret in git")
 	}
 }
 

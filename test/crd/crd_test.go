@@ -167,7 +167,12 @@ type server struct {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	_, props := load(t, "gatewaysyncs")
+	return newServerOf(t, "gatewaysyncs")
+}
+
+func newServerOf(t *testing.T, plural string) *server {
+	t.Helper()
+	_, props := load(t, plural)
 	structural, err := schema.NewStructural(props)
 	require.NoError(t, err)
 	values, _, err := validation.NewSchemaValidator(props)
@@ -242,7 +247,7 @@ func TestKubectlFindsAndShowsGatewaySyncs(t *testing.T) {
 	}
 	// The columns have the same names as in stoker get. The message can be long, so it is last.
 	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Status"}, narrow)
-	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Profiles", "Last Sync", "Last Ref", "Last Commit", "Repo", "Status"}, wide)
+	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Status", "Profiles", "Last Sync", "Last Ref", "Last Commit", "Repo", "Message"}, wide)
 	assert.Equal(t, ".status.target.refShort", paths["Ref"], "what is wanted")
 	assert.Equal(t, ".status.target.commitShort", paths["Commit"])
 	subresources := version.Subresources
@@ -277,7 +282,7 @@ func fieldOf(root *apiextensions.JSONSchemaProps, path string) *apiextensions.JS
 // A column whose field has been renamed is empty without any error.
 func TestPrinterColumns(t *testing.T) {
 	columns := map[string][]string{}
-	for _, plural := range []string{"gatewaysyncs", "synctargets", "syncreports"} {
+	for _, plural := range []string{"gatewaysyncs", "configsyncs", "synctargets", "syncreports"} {
 		crd, props := load(t, plural)
 		require.Len(t, crd.Spec.Versions, 1)
 		list := crd.Spec.Versions[0].AdditionalPrinterColumns
@@ -293,6 +298,7 @@ func TestPrinterColumns(t *testing.T) {
 		}
 		assert.Nil(t, fieldOf(props, ".status.conditions[?(@.type==\"Ready\")].verdict"), plural)
 	}
-	assert.Equal(t, []string{"Gateway", "Phase", "Commit", "Reason", "Age"}, columns["syncreports"])
+	assert.Equal(t, []string{"Revision", "Targets", "Ready", "Age", "Ref", "Path", "Last Sync", "Account", "Repo", "Status"}, columns["configsyncs"])
+	assert.Equal(t, []string{"Gateway", "Phase", "Reason", "Ref", "Drift", "Last Sync", "Commit", "Message"}, columns["syncreports"])
 	assert.Equal(t, []string{"Ref", "Commit", "Lead", "Age"}, columns["synctargets"])
 }

@@ -72,5 +72,5 @@ func TestPoliciesCompileInTheOldestKubernetes(t *testing.T) {
 			}
 		})
 	}
-	assert.Equal(t, 3, policies)
+	assert.Equal(t, 4, policies)
 }

@@ -109,8 +109,8 @@ var (
 	errNoAddress = errors.New("the agent does not listen yet")
 )
 
-// patience is the time limit of one wait.
-const patience = time.Minute
+// patience is the time limit of one wait. An automatic rollback alone takes most of a minute.
+const patience = 2 * time.Minute
 
 // await polls the state until wanted returns true.
 func (a *agent) await(ctx context.Context, what string, wanted func(state) bool) (state, error) {

@@ -28,6 +28,7 @@ var steps = []step{
 	{"A broken commit", brokenCommit},
 	{"Back to an earlier commit", goBack},
 	{"The branch is repaired, and followed again", goOn},
+	{"A commit that the gateway cannot load, and back by itself", goesBackByItself},
 	{"A save becomes a proposal, and comes back", changeGoesBack},
 }
 
@@ -209,6 +210,51 @@ func goOn(ctx context.Context, w *world) error {
 	}
 	w.show(strings.Join(s.Plan, "\n"))
 	return w.isLive(c)
+}
+
+func goesBackByItself(ctx context.Context, w *world) error {
+	w.say("The GatewaySync gets spec.snapshots and spec.autoRollback. Then a commit misnames the project that site-a inherits from.")
+	err := w.edit(func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Snapshots, gs.Spec.AutoRollback = &v1alpha1.SnapshotsSpec{Enabled: true}, &v1alpha1.AutoRollbackSpec{Enabled: true}
+	})
+	if err != nil {
+		return err
+	}
+	good, inGit := w.commits["repaired"], "services/site-a/"+projectFile
+	right := w.repo.Content(good, inGit)
+	c := w.commit("misnamed", "site-a: another library", gitserver.Write(inGit, strings.Replace(right, "plant-library", "plants-library", 1)))
+	tried := func(s state) bool { return s.Commit == c && s.Reason == string(v1alpha1.ReasonVerificationFailed) }
+	s, err := w.agent.await(ctx, "the gateway does not load the commit", tried)
+	if err != nil {
+		return err
+	}
+	w.show(fmt.Sprintf("%s/%s: %s", s.Phase, s.Reason, s.Message))
+	packs := w.git.Stats().UploadPacks
+	w.say("The JSON is valid, so only the gateway can tell. The agent gives it half a minute to load the project, and takes the sync back.")
+	s, err = w.agent.await(ctx, "the gateway goes back", func(s state) bool { return s.Target == c && s.Reason == string(v1alpha1.ReasonRolledBack) })
+	if err != nil {
+		return err
+	}
+	w.show(fmt.Sprintf("%s/%s: %s", s.Phase, s.Reason, s.Message))
+	got, err := os.ReadFile(filepath.Join(w.data, filepath.FromSlash(projectFile)))
+	if err != nil {
+		return err
+	}
+	err = errors.Join(
+		w.check(s.Commit == good, "the agent stands at %.7s again, and holds off %.7s", s.Commit, c),
+		w.check(string(got) == right, "the project inherits from its library again"),
+		w.isLive(good),
+	)
+	if err != nil {
+		return err
+	}
+	w.say("The next commit names it right. You do not have to clear anything.")
+	c = w.commit("named", "site-a: the library", gitserver.Write(inGit, strings.Replace(right, "operators", "shift leaders", 1)))
+	if s, err = w.agent.synced(ctx, c); err != nil {
+		return err
+	}
+	w.show(strings.Join(s.Plan, "\n"))
+	return w.check(w.git.Stats().UploadPacks == packs+1, "the way back needed no git: the agent fetched once since, for this commit")
 }
 
 func changeGoesBack(ctx context.Context, w *world) (err error) {

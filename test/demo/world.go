@@ -43,6 +43,8 @@ const (
 	overview = views + "Overview"
 	viewFile = overview + "/view.json"
 	inGit    = "services/site-a/" + viewFile
+
+	projectFile = "projects/site-a/project.json"
 )
 
 // Paths of the style that both gateways have.

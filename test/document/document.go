@@ -32,7 +32,7 @@ func (c Command) Program() string { return program(c.Text) }
 
 // programs are the programs that documents call. In a block without a language, a line that starts with one of them is a
 // command; other lines are output or drawings.
-var programs = []string{"agent", "argocd", "bash", "cat", "chmod", "cp", "curl", "docker", "echo", "exec", "git", "go", "helm", "injector", "jq", "kind", "kubectl",
+var programs = []string{"agent", "argocd", "bash", "cat", "chmod", "cp", "curl", "docker", "echo", "exec", "git", "go", "gpg", "helm", "injector", "jq", "kind", "kubectl",
 	"kubectl-stoker", "make", "mkdir", "mv", "openssl", "podman", "receiver", "rm", "sh", "ssh", "ssh-keygen", "ssh-keyscan", "stoker", "sudo", "tar"}
 
 var (

@@ -38,7 +38,7 @@ Text, and ` + "`kubectl get code`" + ` in it.
 - Another,
     kubectl that goes on
 
-` + "```sh\n# a comment\nmkdir -p x\nunheard --of\n```\n" + "\n```yaml\nkubectl: no command\nmake: up\n```\n\n```\nkubectl get nodes\nsaid by somebody\n```\n"
+` + "```sh\n# a comment\nmkdir -p x\nunheard --of\n```\n" + "\n```yaml\nkubectl: no command\nmake: up\n```\n\n```\nkubectl get nodes\nsome output\n```\n"
 
 func TestCommandsAreFoundAsAReaderSeesThem(t *testing.T) {
 	t.Parallel()

@@ -21,16 +21,25 @@ const (
 	byNodes    = "test/e2e TestAFleetOnARealCluster"
 	byFleet    = "test/fleet TestTheCommandsOfAPlantWork"
 	bySingle   = "test/fleet TestTheExampleOfOneGateway"
+	byBack     = "test/fleet TestGatewayGoesBackByItself"
 	byServices = "test/fleet TestExampleServices"
 	byAreas    = "test/fleet TestTheExampleOfASiteAndItsAreas"
+	byNotify   = "hooks TestNotifyCommands"
+	byWatch    = "hooks TestWatchedStatus"
+	byExample  = "test/fleet TestExampleStages"
 	byReplicas = "test/fleet TestTheExampleOfReplicatedFrontends"
 	byArgoCD   = "hooks TestArgoCDPageCommands"
+	byStages   = "hooks TestStagesPageCommands"
+	byConfig   = "hooks TestConfigPageCommands"
+	byProgram  = "hooks TestConfigRunCommands"
 	byMigrate  = "hooks TestMigrationPageCommands"
 	byKargo    = "hooks/kargo TestTheDocumentsCommandsRun"
 	byAlone    = "test/scenario TestTheCommandsForAnAgentAloneWork"
 	byGateway  = "test/gateway TestREADMEExamplesWork"
 	byMake     = "test/document TestMakeKnowsItsTargets"
 	byKey      = "test/document TestTheKeyIsOneForSSH"
+	bySigned   = "test/scenario TestSignedCommitsPage"
+	byUI       = "test/ui TestDocumentedCommands"
 	bySigning  = "agent/repo TestDocumentedSigningKey"
 )
 
@@ -55,14 +64,28 @@ var Ledger = []Entry{
 	NewEntry("docs/start/tutorial.md", ``, byAlone),
 	NewEntry("docs/start/tutorial-kubernetes.md", ``, byChart),
 	NewEntry("docs/how-to/rollback.md", `^stoker snapshots `, byNodes),
+	NewEntry("docs/how-to/rollback.md", `^stoker retry `, byBack),
 	NewEntry("docs/how-to/rollback.md", ``, byFleet),
+	NewEntry("docs/how-to/audit.md", ``, byNodes),
+	NewEntry("docs/how-to/stages.md", ``, byStages),
+	NewEntry("docs/how-to/windows.md", ``, byStages),
 	NewEntry("docs/reference/agent.md", ``, byAlone),
 	NewEntry("docs/how-to/argocd.md", `^kubectl logs |^argocd `, byNodes),
 	under("docs/how-to/argocd.md", "When a sync hangs or fails", byNodes),
 	under("docs/how-to/argocd.md", "Gateways that do not start", byNodes),
 	NewEntry("docs/how-to/argocd.md", ``, byArgoCD),
 	under("docs/reference/cli.md", "stoker migrate", byMigrate),
-	NewEntry("docs/reference/cli.md", `^stoker (check|diff|snapshots)| /manifest/`, byNodes),
+	NewEntry("docs/reference/cli.md", `^stoker (check|diff|snapshots)| --audit | /manifest/`, byNodes),
+	NewEntry("docs/reference/cli.md", `^stoker config run`, byProgram),
+	NewEntry("docs/reference/cli.md", `^stoker config `, byConfig),
+	NewEntry("docs/how-to/config.md", ``, byConfig),
+	under("docs/reference/cli.md", "stoker ui", byUI),
+	under("docs/reference/cli.md", "stoker approve", byStages),
+	under("docs/reference/cli.md", "stoker notify", byNotify),
+	NewEntry("docs/how-to/ui.md", `^stoker status `, byWatch),
+	NewEntry("docs/how-to/ui.md", ``, byUI),
+	NewEntry("docs/reference/cli.md", ` --watch$`, byWatch),
+	NewEntry("docs/reference/cli.md", `^stoker retry `, byBack),
 	NewEntry("docs/reference/cli.md", ``, byFleet),
 	NewEntry("docs/how-to/git.md", ``, byKey),
 	under("docs/how-to/pull-requests.md", "Sign the commits", bySigning),
@@ -82,6 +105,8 @@ var Ledger = []Entry{
 	NewEntry("docs/how-to/troubleshooting.md", `^curl `, byAlone),
 	NewEntry("docs/how-to/troubleshooting.md", `^stoker `, byFleet),
 	NewEntry("docs/how-to/troubleshooting.md", ``, byNodes),
+	NewEntry("docs/how-to/notifications.md", ``, byChart),
+	NewEntry("docs/how-to/signed-commits.md", ``, bySigned),
 	NewEntry("docs/how-to/webhooks.md", ``, byFleet),
 
 	NewEntry("examples/single/README.md", `^stoker `, bySingle),
@@ -92,6 +117,8 @@ var Ledger = []Entry{
 	NewEntry("examples/areas/README.md", ``, byFleet),
 	NewEntry("examples/frontends/README.md", `^stoker `, byReplicas),
 	NewEntry("examples/frontends/README.md", ``, byFleet),
+	NewEntry("examples/stages/README.md", `^stoker `, byExample),
+	NewEntry("examples/stages/README.md", ``, byFleet),
 	NewEntry("examples/pull-requests/README.md", ``, byFleet),
 	NewEntry("examples/kargo/README.md", ``, byKargo),
 	NewEntry("examples/kubernetes/README.md", ``, byChart),
@@ -99,8 +126,8 @@ var Ledger = []Entry{
 	NewEntry("test/gateway/README.md", ``, byGateway),
 }
 
-// Who returns the test that runs a command, or "".
-func Who(c Command) string {
+// TestOf returns the test that runs a command, as in Entry.Test, or "" if the ledger has no entry for the command.
+func TestOf(c Command) string {
 	for _, e := range Ledger {
 		if e.Fits(c) {
 			return e.Test

@@ -32,12 +32,12 @@ import (
 // the test cluster.
 type deployment struct {
 	*plant
-	argo    *argoCD
-	example string          // directory in examples/argocd
-	beside  string          // additional file from examples/argocd
-	repo    *gitserver.Repo // holds the manifests
-	at      string          // directory of the manifests in repo
-	class   string          // storage class
+	argo      *argoCD
+	example   string          // directory in examples/argocd
+	extraFile string          // additional file from examples/argocd
+	repo      *gitserver.Repo // holds the manifests
+	at        string          // directory of the manifests in repo
+	class     string          // storage class
 
 	applications *states[argocd.Application]
 	gatewaySyncs *states[v1alpha1.GatewaySync]
@@ -47,16 +47,16 @@ type deployment struct {
 // change adapts an object of the example.
 type change func(*unstructured.Unstructured)
 
-// deploy commits the manifests of an example to a directory of a repository and creates the Application.
-// It applies changes to both. The example is a directory, or a directory and one additional file as
-// directory+file.
+// deploy commits the manifests of an example to the directory at of repo and creates the Application, both
+// with changes. The example names a directory of examples/argocd, or "directory+file" for a directory and one
+// additional file.
 func (p *plant) deploy(example string, repo *gitserver.Repo, repoName, at string, changes ...change) *deployment {
 	p.t.Helper()
-	example, beside, _ := strings.Cut(example, "+")
-	d := &deployment{plant: p, argo: p.argocd(p.t), example: example, beside: beside, repo: repo, at: at, class: p.volumes(2)}
-	d.argo.turn(p.ctx, p.t)
-	d.record()
-	d.deployed("the manifests", changes...)
+	example, extraFile, _ := strings.Cut(example, "+")
+	d := &deployment{plant: p, argo: p.argocd(p.t), example: example, extraFile: extraFile, repo: repo, at: at, class: p.volumes(2)}
+	d.argo.waitForTurn(p.ctx, p.t)
+	d.recordStates()
+	d.commitManifests("the manifests", changes...)
 	app := d.read(example+".yaml", append(changes, func(u *unstructured.Unstructured) {
 		u.SetName(d.namespace)
 		u.SetNamespace(argocd.Namespace)
@@ -69,7 +69,7 @@ func (p *plant) deploy(example string, repo *gitserver.Repo, repoName, at string
 	require.NoError(p.t, err)
 	p.t.Cleanup(func() {
 		if p.t.Failed() {
-			p.t.Logf("the Application:%s", said(d.applications.all()))
+			p.t.Logf("the Application:%s", distinctStates(d.applications.all()))
 		}
 		err := argocd.Applications(d.dynamic).Delete(d.ctx, d.namespace, metav1.DeleteOptions{})
 		if !apierrors.IsNotFound(err) {
@@ -79,8 +79,8 @@ func (p *plant) deploy(example string, repo *gitserver.Repo, repoName, at string
 	return d
 }
 
-// deployed commits the manifests with changes and returns the revision.
-func (d *deployment) deployed(message string, changes ...change) string {
+// commitManifests commits the manifests with changes and returns the revision.
+func (d *deployment) commitManifests(message string, changes ...change) string {
 	d.t.Helper()
 	return d.commitTo(message, gitserver.Files(d.manifests(changes...)))
 }
@@ -98,9 +98,9 @@ func (d *deployment) commitTo(message string, edits ...gitserver.Edit) string {
 func (d *deployment) manifests(changes ...change) map[string]string {
 	d.t.Helper()
 	out := map[string]string{}
-	changed := func(file string) {
+	add := func(file string) {
 		var text strings.Builder
-		for _, u := range d.read(file, d.inside(append([]change{d.here}, changes...))...) {
+		for _, u := range d.read(file, d.withEmbedded(append([]change{d.adaptToCluster}, changes...))...) {
 			raw, err := yaml.Marshal(u.Object)
 			require.NoError(d.t, err)
 			text.WriteString("---\n" + string(raw))
@@ -111,17 +111,17 @@ func (d *deployment) manifests(changes ...change) map[string]string {
 		if name == "Chart.yaml" || filepath.Dir(name) == "templates" {
 			out[filepath.Join(d.at, name)] = content
 		} else {
-			changed(filepath.Join(d.example, name))
+			add(filepath.Join(d.example, name))
 		}
 	}
-	if d.beside != "" {
-		changed(d.beside)
+	if d.extraFile != "" {
+		add(d.extraFile)
 	}
 	require.NotEmpty(d.t, out)
 	return out
 }
 
-// read decodes the objects in a file of the example.
+// read decodes the objects in a file of examples/argocd and applies changes to each.
 func (d *deployment) read(name string, changes ...change) []*unstructured.Unstructured {
 	d.t.Helper()
 	content, err := os.ReadFile(filepath.Join(d.module, "examples", "argocd", name))
@@ -144,27 +144,28 @@ func (d *deployment) read(name string, changes ...change) []*unstructured.Unstru
 	}
 }
 
-// inside also applies changes to the manifest embedded in a ConfigMap of the example.
-func (d *deployment) inside(changes []change) []change {
+// withEmbedded returns changes, extended so that they also apply to the GatewaySync embedded in a ConfigMap of
+// the example.
+func (d *deployment) withEmbedded(changes []change) []change {
 	const name = "gatewaysync.yaml"
 	return append(changes, func(u *unstructured.Unstructured) {
 		text, there, _ := unstructured.NestedString(u.Object, "data", name)
 		if u.GetKind() != "ConfigMap" || !there {
 			return
 		}
-		inner := &unstructured.Unstructured{}
-		require.NoError(d.t, yaml.Unmarshal([]byte(text), &inner.Object))
+		embedded := &unstructured.Unstructured{}
+		require.NoError(d.t, yaml.Unmarshal([]byte(text), &embedded.Object))
 		for _, c := range changes {
-			c(inner)
+			c(embedded)
 		}
-		raw, err := yaml.Marshal(inner.Object)
+		raw, err := yaml.Marshal(embedded.Object)
 		require.NoError(d.t, err)
 		set(u, string(raw), "data", name)
 	})
 }
 
-// valuesOfChart is the kind of chart values, which are not a Kubernetes object.
-const valuesOfChart = ""
+// chartValues is the kind of the values of a chart, which are not a Kubernetes object and have none.
+const chartValues = ""
 
 func set(u *unstructured.Unstructured, value any, path ...string) {
 	if err := unstructured.SetNestedField(u.Object, value, path...); err != nil {
@@ -172,10 +173,11 @@ func set(u *unstructured.Unstructured, value any, path ...string) {
 	}
 }
 
-// here adapts an object of the example to this cluster.
-func (d *deployment) here(u *unstructured.Unstructured) {
+// adaptToCluster sets the addresses, images, storage class, namespace and timing of this cluster in an object of
+// the example.
+func (d *deployment) adaptToCluster(u *unstructured.Unstructured) {
 	switch u.GetKind() {
-	case valuesOfChart:
+	case chartValues:
 		set(u, d.git.URL(d.repoName), "repo")
 		set(u, map[string]any{"name": "git-ca", "key": "ca.crt"}, "caSecretRef")
 		set(u, d.class, "storageClassName")
@@ -195,21 +197,21 @@ func (d *deployment) here(u *unstructured.Unstructured) {
 		set(u, map[string]any{"name": "git-ca", "key": "ca.crt"}, "spec", "git", "caSecretRef")
 		set(u, int64(5), "spec", "sync", "defaults", "syncPeriod")
 	case "StatefulSet":
-		pod := within(u.Object, "spec", "template", "spec")
+		pod := ensureMap(u.Object, "spec", "template", "spec")
 		pod["terminationGracePeriodSeconds"] = int64(10)
 		containers(pod, gateImage)
 		for _, c := range list(pod, "containers") {
-			within(c, "readinessProbe")["periodSeconds"] = int64(1)
+			ensureMap(c, "readinessProbe")["periodSeconds"] = int64(1)
 		}
 		for _, claim := range list(u.Object, "spec", "volumeClaimTemplates") {
-			within(claim, "spec")["storageClassName"] = d.class
+			ensureMap(claim, "spec")["storageClassName"] = d.class
 		}
 	case "Job":
-		pod := within(u.Object, "spec", "template", "spec")
+		pod := ensureMap(u.Object, "spec", "template", "spec")
 		containers(pod, hooksImage)
 		for _, c := range list(pod, "containers") {
 			for i, arg := range c["args"].([]any) {
-				if arg == theApplication {
+				if arg == exampleApplication {
 					c["args"].([]any)[i] = argocd.Namespace + "/" + d.namespace
 				}
 			}
@@ -221,9 +223,10 @@ func (d *deployment) here(u *unstructured.Unstructured) {
 	}
 }
 
-// theApplication is the hook argument that names the Application in the examples.
-const theApplication = "argocd/line"
+// exampleApplication is the hook argument that names the Application in the examples.
+const exampleApplication = "argocd/line"
 
+// containers sets the image of all containers of a pod.
 func containers(pod map[string]any, image string) {
 	for _, key := range []string{"initContainers", "containers"} {
 		for _, c := range list(pod, key) {
@@ -232,8 +235,8 @@ func containers(pod map[string]any, image string) {
 	}
 }
 
-// within returns a nested map and creates missing levels.
-func within(m map[string]any, path ...string) map[string]any {
+// ensureMap returns a nested map and creates missing levels.
+func ensureMap(m map[string]any, path ...string) map[string]any {
 	for _, key := range path {
 		next, ok := m[key].(map[string]any)
 		if !ok {
@@ -257,8 +260,8 @@ func list(m map[string]any, path ...string) (maps []map[string]any) {
 	return maps
 }
 
-// record stores every state of the Application and the GatewaySync until the test ends.
-func (d *deployment) record() {
+// recordStates stores every state of the Application and the GatewaySync until the test ends.
+func (d *deployment) recordStates() {
 	d.applications, d.gatewaySyncs = &states[argocd.Application]{}, &states[v1alpha1.GatewaySync]{}
 	stop := make(chan struct{})
 	named := func(name string) func(*metav1.ListOptions) {
@@ -276,9 +279,10 @@ func (d *deployment) record() {
 	d.t.Cleanup(func() { close(stop) })
 }
 
+// watch appends every state that the informer reports.
 func watch[T any](d *deployment, informer cache.SharedIndexInformer, to *states[T]) {
 	d.t.Helper()
-	saw := func(now any) {
+	add := func(now any) {
 		u, ok := now.(*unstructured.Unstructured)
 		if !ok {
 			return
@@ -292,20 +296,20 @@ func watch[T any](d *deployment, informer cache.SharedIndexInformer, to *states[
 		to.seen = append(to.seen, object)
 		to.mu.Unlock()
 	}
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: saw, UpdateFunc: func(_, now any) { saw(now) }})
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, now any) { add(now) }})
 	require.NoError(d.t, err)
 }
 
-// begins waits until the first sync has Succeeded.
-func (d *deployment) begins(revision string) {
+// waitForFirstSync waits until Argo CD has synced a revision successfully, and lets the next test start.
+func (d *deployment) waitForFirstSync(revision string) {
 	d.t.Helper()
-	d.ends(revision, "Succeeded")
-	d.argo.hasBegun(d.t)
+	d.waitForSync(revision, "Succeeded")
+	d.argo.markStarted(d.t)
 }
 
-// looks returns a function that refreshes the Application until Argo CD has found a revision. If git is
-// unavailable during a refresh, Argo CD does not retry for minutes.
-func (d *deployment) looks() func(app *argocd.Application, revision string) {
+// refresher returns a function that asks Argo CD to refresh the Application, every 20 seconds, until it compares
+// with the given revision. Argo CD itself does not retry for minutes if git is unavailable during a refresh.
+func (d *deployment) refresher() func(app *argocd.Application, revision string) {
 	var asked time.Time
 	return func(app *argocd.Application, revision string) {
 		d.t.Helper()
@@ -316,18 +320,18 @@ func (d *deployment) looks() func(app *argocd.Application, revision string) {
 	}
 }
 
-// ends waits until Argo CD has finished the operation for a revision and returns the Application in that
-// state.
-func (d *deployment) ends(revision, phase string) *argocd.Application {
+// waitForSync waits until Argo CD has finished the sync of a revision, and returns the Application in that state.
+// It fails the test if the sync ends in another phase.
+func (d *deployment) waitForSync(revision, phase string) *argocd.Application {
 	d.t.Helper()
 	var app *argocd.Application
-	look := d.looks()
+	refresh := d.refresher()
 	d.eventually(d.t, "the sync of "+short7(revision)+" has "+phase, func() string {
 		var err error
 		if app, err = argocd.Get(d.ctx, d.dynamic, d.namespace); err != nil {
 			return err.Error()
 		}
-		look(app, revision)
+		refresh(app, revision)
 		o := app.Status.OperationState
 		if o != nil && o.SyncResult.Revision == revision && o.Over() { // the phase is also Running between retries
 			if o.Phase != phase {

@@ -53,19 +53,19 @@ func (d *deployment) shows(what string, wanted ...string) {
 	})
 }
 
-// buttons runs the resource actions that Argo CD offers for a GatewaySync.
-func (d *deployment) buttons() {
+// checkResourceActions runs the resource actions that Argo CD offers for a GatewaySync.
+func (d *deployment) checkResourceActions() {
 	d.t.Helper()
 	syncs := len(d.operations())
 	assert.Equal(d.t, []string{"force-sync", "pause"}, d.offered())
 	d.press("pause")
-	d.says(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonPaused)
+	d.waitForCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonPaused)
 	assert.Equal(d.t, []string{"force-sync", "resume"}, d.offered())
 	d.shows("what a person has paused is Healthy", "Synced Healthy", "Healthy ", "; paused")
 	running := d.head()
 	d.push("pushed while it is paused")
-	d.hint()
-	d.says(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonPaused)
+	d.requestPoll()
+	d.waitForCondition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonPaused)
 	for _, pod := range d.pods() {
 		d.runs(pod.Name, running)
 	}
@@ -84,17 +84,17 @@ func (d *deployment) buttons() {
 	assert.Len(d.t, d.operations(), syncs, "what is asked for by a button is no drift")
 }
 
-// goBack runs the rollback action while one of two gateways runs a newer commit. Another sync then
+// rollBackByAction runs the rollback action while one of two gateways runs a newer commit. Another sync then
 // delivers the next commit without any further request.
-func (d *deployment) goBack(good string) {
+func (d *deployment) rollBackByAction(good string) {
 	d.t.Helper()
 	d.mu.Lock()
-	d.back = true
+	d.requestsOlder = true
 	d.mu.Unlock()
 	syncs := len(d.operations())
 	assert.NotContains(d.t, d.offered(), "rollback", "there is nothing to go back to")
 	d.tell("line-1", "/scan-faults", `{"kind":"projects","neverEnds":true}`)
-	bad := d.push("nobody is happy with it")
+	bad := d.push("a bad commit")
 	d.press("force-sync") // also polls git; no manifest has changed, so Argo CD does not sync
 	d.loads("line-0", bad)
 	d.eventually(d.t, "the rollback is offered", func() string {
@@ -103,7 +103,7 @@ func (d *deployment) goBack(good string) {
 	d.sees("argocd app actions run ")
 	d.loads("line-0", good)
 	d.tell("line-1", "/scan-faults", `{"kind":"projects"}`)
-	d.rolledBack(good, bad)
+	d.waitForRollback(good, bad)
 	gs := d.get()
 	assert.Equal(d.t, "argocd", gs.Annotations[v1alpha1.AnnotationRequestedBy])
 	assert.Equal(d.t, "main", gs.Spec.Git.Ref, "a button changes nothing that is git's")
@@ -112,5 +112,5 @@ func (d *deployment) goBack(good string) {
 	assert.Len(d.t, d.operations(), syncs, "what is asked for by a button is no drift")
 
 	d.push("what they wanted")
-	d.ends(d.commitTo("a note", gitserver.Files(d.manifests(noted("after the rollback")))), "Succeeded")
+	d.waitForSync(d.commitTo("a note", gitserver.Files(d.manifests(withNote("after the rollback")))), "Succeeded")
 }

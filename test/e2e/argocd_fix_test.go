@@ -28,16 +28,16 @@ const (
 const nowhere = "registry.invalid/gateway:" + imageTag
 
 // The GatewaySync does not change together with the gateways, so the sync of the fix does not wait for it.
-func aCommitMendsGatewaysThatCannotStart(t *testing.T, w *world) {
+func aCommitFixesGatewaysThatCannotStart(t *testing.T, w *world) {
 	p := w.plant(t)
 	name := p.namespace + "-deployment.git"
 	d := p.deploy("plain", gitserver.NewRepo(t, filepath.Join(w.gitRoot, name)), name, "plain")
-	d.begins(d.repo.Head())
-	d.run(p.head())
+	d.waitForFirstSync(d.repo.Head())
+	d.checkRuns(p.head())
 	generation := d.get().Generation
 
-	stuck := d.deployed("an image that nobody has", gateways(nowhere))
-	d.hangs(stuck, forGateways)
+	stuck := d.commitManifests("an image that does not exist", gateways(nowhere))
+	d.waitUntilHangs(stuck, forGateways)
 	d.cannotStart("line-1")
 	d.eventually(t, "the GatewaySync of the first wave is not Healthy", func() string {
 		return missingFrom(d.get().Status.GatewaysReady, "1/2")
@@ -46,11 +46,11 @@ func aCommitMendsGatewaysThatCannotStart(t *testing.T, w *world) {
 	d.sees("stoker status ", "1 of 2", "line-1")
 	d.sees("stoker check ", "line")
 	d.sees("kubectl get jobs,pods ", "line-1", "stoker-wait", "Image")
-	mended := d.deployed("the image that there is")
-	d.isBehind(mended, stuck)
+	fixed := d.commitManifests("the image that there is")
+	d.isBehind(fixed, stuck)
 	d.terminate(stuck)
-	app := d.ends(mended, "Succeeded")
-	d.run(p.head())
+	app := d.waitForSync(fixed, "Succeeded")
+	d.checkRuns(p.head())
 	assert.Equal(t, generation, d.get().Generation)
 	assert.Equal(t, []string{"StatefulSet/line"}, applied(app), "the GatewaySync is as it was, and is not waited for")
 	assert.Contains(t, hooks(app), "Job/stoker-wait", "it is a sync as any other")
@@ -58,57 +58,57 @@ func aCommitMendsGatewaysThatCannotStart(t *testing.T, w *world) {
 
 // The chart writes the revision to the GatewaySync. Every commit therefore changes it, and the sync waits
 // for it.
-func aChartsGatewaysAreMendedAlone(t *testing.T, w *world) {
+func aChartsGatewaysAreFixedAlone(t *testing.T, w *world) {
 	p := w.plant(t)
 	d := p.deploy("helm", p.repo, p.repoName, "helm")
 	first := p.head()
-	d.begins(first)
-	d.inWaves()
-	d.run(first)
+	d.waitForFirstSync(first)
+	d.checkWaves()
+	d.checkRuns(first)
 
 	second := p.push("second")
-	d.ends(second, "Succeeded")
-	d.run(second)
+	d.waitForSync(second, "Succeeded")
+	d.checkRuns(second)
 	assert.Equal(t, second, d.get().Spec.Git.Ref, "the chart was handed the revision")
 
-	stuck := d.deployed("an image that nobody has", gateways(nowhere))
-	d.hangs(stuck, forGateways)
+	stuck := d.commitManifests("an image that does not exist", gateways(nowhere))
+	d.waitUntilHangs(stuck, forGateways)
 	d.cannotStart("line-1")
-	mended := d.deployed("the image that there is")
-	d.isBehind(mended, stuck)
+	fixed := d.commitManifests("the image that there is")
+	d.isBehind(fixed, stuck)
 	d.terminate(stuck)
-	d.hangs(mended, forGatewaySync)
+	d.waitUntilHangs(fixed, forGatewaySync)
 	d.cannotStart("line-1")
-	d.terminate(mended)
-	d.syncGatewaysAlone(mended)
+	d.terminate(fixed)
+	d.syncGatewaysAlone(fixed)
 	d.ready(2)
-	d.synced(mended, 2)
+	d.synced(fixed, 2)
 	d.shows("all is as the commit says", "Synced Healthy")
-	assert.Equal(t, mended, d.get().Spec.Git.Ref)
+	assert.Equal(t, fixed, d.get().Spec.Git.Ref)
 }
 
 // gateways sets the image of the gateways.
 func gateways(image string) change {
 	return func(u *unstructured.Unstructured) {
 		switch u.GetKind() {
-		case valuesOfChart:
+		case chartValues:
 			set(u, image, "images", "gateway")
 		case "StatefulSet":
-			containers(within(u.Object, "spec", "template", "spec"), image)
+			containers(ensureMap(u.Object, "spec", "template", "spec"), image)
 		}
 	}
 }
 
-// hangs waits until the sync of a revision reports that it waits for something.
-func (d *deployment) hangs(revision, what string) {
+// waitUntilHangs waits until the sync of a revision reports that it waits for something.
+func (d *deployment) waitUntilHangs(revision, what string) {
 	d.t.Helper()
-	look := d.looks()
+	refresh := d.refresher()
 	d.eventually(d.t, "the sync of "+short7(revision)+" is "+what, func() string {
 		app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
 		if err != nil {
 			return err.Error()
 		}
-		look(app, revision)
+		refresh(app, revision)
 		o := app.Status.OperationState
 		if o != nil && o.SyncResult.Revision == revision {
 			require.False(d.t, o.Over(), "it does not hang: %s", summary(app))

@@ -25,71 +25,72 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// activity is how long senders request refs while Argo CD self-heals the deployment. pace is the time
-// between their requests.
 const (
-	activity = 2 * time.Minute
-	pace     = 8 * time.Second
+	requestFor   = 2 * time.Minute // how long the test requests refs while Argo CD self-heals the deployment
+	requestEvery = 8 * time.Second
 )
 
-// Argo CD reverts changes to fields that git sets. It must not revert requests, which are annotations.
-func selfHealLeavesRequestsAlone(t *testing.T, w *world) {
+// Argo CD with self-heal reverts changes to fields that git sets. It must not revert requests, which are
+// annotations. The test requests one tag after the other. In between, it edits the spec by hand, syncs a commit,
+// moves main, and polls git. The gateways must run the requested tag each time. At the end, a commit that changes
+// spec.git.ref wins over the last request.
+func selfHealKeepsRequests(t *testing.T, w *world) {
 	p := w.plant(t)
 	p.mu.Lock()
-	p.back = true
+	p.requestsOlder = true
 	p.mu.Unlock()
 	p.secret("stoker-webhook", "secret", w.webhookToken)
-	p.mayRead("stoker-webhook")
+	p.letReceiverRead("stoker-webhook")
 	name := p.namespace + "-deployment.git"
-	d := p.deploy("plain", gitserver.NewRepo(t, filepath.Join(w.gitRoot, name)), name, "plain", webhook)
+	d := p.deploy("plain", gitserver.NewRepo(t, filepath.Join(w.gitRoot, name)), name, "plain", withWebhook)
 	d.subscribe()
-	d.begins(d.repo.Head())
-	d.toldOf(p.head())
-	d.buttons()
+	d.waitForFirstSync(d.repo.Head())
+	d.waitForNotified(p.head())
+	d.checkResourceActions()
 
 	tags := []string{"v1", "v2"}
 	p.repo.Tag("v1", p.head())
 	p.repo.Tag("v2", p.push("v2"))
 	before, operations := d.get(), len(d.operations())
-	var asked []string
-	pacer := time.NewTicker(pace)
-	defer pacer.Stop()
-	for round, began := 0, time.Now(); round <= 2 || time.Since(began) < activity; round++ {
+	var requested []string
+	ticker := time.NewTicker(requestEvery)
+	defer ticker.Stop()
+	for round, began := 0, time.Now(); round <= 2 || time.Since(began) < requestFor; round++ {
 		tag := tags[round%2]
-		d.ask(tag)
-		asked = append(asked, tag)
-		d.isAt(tag)
+		d.requestRef(tag)
+		requested = append(requested, tag)
+		d.waitForTag(tag)
 		switch round {
 		case 1:
-			d.drift()
+			d.editSpecByHand()
 		case 2:
-			d.ends(d.deployed("a note", webhook, noted("changed")), "Succeeded")
+			d.waitForSync(d.commitManifests("a note", withWebhook, withNote("changed")), "Succeeded")
 		}
 		p.push(fmt.Sprintf("main moves on, %d", round))
-		d.hint()
-		<-pacer.C
-		d.isAt(tag)
+		d.requestPoll()
+		<-ticker.C
+		d.waitForTag(tag)
 	}
-	d.noFight(before, asked, operations)
-	d.notified()
+	d.checkNoReverts(before, requested, operations)
+	d.waitForNotification()
 
 	p.repo.Tag("v3", p.push("v3"))
-	d.ends(d.deployed("v3", webhook, noted("changed"), ref("v3")), "Succeeded")
-	d.toldOf(p.head())
-	assert.Equal(t, "v3", d.get().Status.Target.Ref, "a later change of the spec counts, and nobody had to clear anything")
+	d.waitForSync(d.commitManifests("v3", withWebhook, withNote("changed"), withRef("v3")), "Succeeded")
+	d.waitForNotified(p.head())
+	assert.Equal(t, "v3", d.get().Status.Target.Ref, "a later change of the spec wins over the request")
 }
 
-// webhook sets the Secret that authenticates senders. It also sets the polling interval, so that Argo CD
-// self-heals this field.
-func webhook(u *unstructured.Unstructured) {
+// withWebhook sets the Secret that authenticates senders. It also sets the polling interval, so that git owns
+// this field and Argo CD self-heals it.
+func withWebhook(u *unstructured.Unstructured) {
 	if u.GetKind() == v1alpha1.Kind {
 		set(u, "60s", "spec", "polling", "interval")
 		set(u, map[string]any{"name": "stoker-webhook", "key": "secret"}, "spec", "webhook", "secretRef")
 	}
 }
 
-// noted changes a manifest in a way that only causes a sync.
-func noted(text string) change {
+// withNote changes an annotation of a Service, which causes a sync and has no other effect.
+func withNote(text string) change {
 	return func(u *unstructured.Unstructured) {
 		if u.GetKind() == "Service" {
 			annotations := u.GetAnnotations()
@@ -99,8 +100,8 @@ func noted(text string) change {
 	}
 }
 
-// mayRead lets the receiver read a Secret of the plant, as described in docs/how-to/webhooks.md.
-func (p *plant) mayRead(secret string) {
+// letReceiverRead gives the receiver the right to read a Secret of the plant, as docs/how-to/webhooks.md shows.
+func (p *plant) letReceiverRead(secret string) {
 	p.t.Helper()
 	const name = "stoker-receiver-secrets"
 	_, err := p.client.RbacV1().Roles(p.namespace).Create(p.ctx, &rbacv1.Role{
@@ -124,11 +125,11 @@ func (d *deployment) subscribe() {
 	require.NoError(d.t, err)
 }
 
-// ask requests a ref from the receiver, like any program that has the secret.
-func (d *deployment) ask(ref string) { d.post(fmt.Sprintf(`{"ref":%q}`, ref)) }
+// requestRef requests a ref from the receiver, like any program that has the secret.
+func (d *deployment) requestRef(ref string) { d.post(fmt.Sprintf(`{"ref":%q}`, ref)) }
 
-// hint asks the receiver for a poll of git.
-func (d *deployment) hint() { d.post(`{}`) }
+// requestPoll asks the receiver for a poll of git.
+func (d *deployment) requestPoll() { d.post(`{}`) }
 
 func (d *deployment) post(body string) {
 	d.t.Helper()
@@ -137,42 +138,42 @@ func (d *deployment) post(body string) {
 	require.NoError(d.t, err)
 	request.Header.Set("Authorization", "Bearer "+d.webhookToken)
 	request.Header.Set("Content-Type", "application/json")
-	// The receiver soon closes idle connections, so a reused connection may be closing.
+	// The receiver closes idle connections after a short time, so a reused connection may be closing.
 	request.Close = true
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(d.t, err)
 	defer response.Body.Close()
-	said, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	answer, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
 	require.NoError(d.t, err)
-	require.Equal(d.t, http.StatusAccepted, response.StatusCode, "%s", said)
+	require.Equal(d.t, http.StatusAccepted, response.StatusCode, "%s", answer)
 }
 
-// isAt waits until the gateways run the commit of a requested tag.
-func (d *deployment) isAt(tag string) {
+// waitForTag waits until the gateways run the commit of a requested tag.
+func (d *deployment) waitForTag(tag string) {
 	d.t.Helper()
 	commit := d.plant.repo.Git("rev-parse", "refs/tags/"+tag)
 	d.eventually(d.t, "all run "+tag, func() string {
 		gs := d.get()
 		target := gs.Status.Target
 		ready := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady)
-		today := ready != nil && ready.Status == metav1.ConditionTrue && ready.ObservedGeneration == gs.Generation // the spec may just have changed
-		if target != nil && target.Ref == tag && target.Commit == commit && today && gs.Status.GatewaysReady == "2/2" {
+		isReady := ready != nil && ready.Status == metav1.ConditionTrue && ready.ObservedGeneration == gs.Generation // of the current spec
+		if target != nil && target.Ref == tag && target.Commit == commit && isReady && gs.Status.GatewaysReady == "2/2" {
 			return ""
 		}
 		return describe(gs)
 	})
-	d.both(commit)
+	d.checkLoaded(commit)
 }
 
-// toldOf waits until the receiver has taken the notification of the last sync, which makes the lead poll
-// git, and until the gateways run a commit.
-func (d *deployment) toldOf(commit string) {
+// waitForNotified waits until the receiver has accepted the notification of the last sync, which makes the lead
+// poll git, and until the gateways run a commit.
+func (d *deployment) waitForNotified(commit string) {
 	d.t.Helper()
-	d.notified()
+	d.waitForNotification()
 	d.synced(commit, 2)
 }
 
-// operations returns the start times of the syncs of the Application.
+// operations returns the start times of all syncs of the Application.
 func (d *deployment) operations() []metav1.Time {
 	var all []metav1.Time
 	for _, a := range d.applications.all() {
@@ -183,13 +184,13 @@ func (d *deployment) operations() []metav1.Time {
 	return all
 }
 
-// drift changes the spec by hand and waits until Argo CD has reverted it without running a hook.
-func (d *deployment) drift() {
+// editSpecByHand changes the spec and waits until Argo CD has reverted the change without running a hook.
+func (d *deployment) editSpecByHand() {
 	d.t.Helper()
 	patch := `{"spec":{"polling":{"interval":"7s"}}}`
 	_, err := d.syncs().Patch(d.ctx, "line", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(d.t, err)
-	d.eventually(d.t, "self-heal puts the spec back", func() string {
+	d.eventually(d.t, "self-heal reverts the spec", func() string {
 		if now := d.get().Spec.Polling.Interval; now != "60s" {
 			return "polling.interval is " + now
 		}
@@ -202,9 +203,9 @@ func (d *deployment) drift() {
 	})
 }
 
-// noFight checks every state recorded since before. Only requests changed the requested ref, in their
-// order. Argo CD synced twice: once for the drift and once for a commit.
-func (d *deployment) noFight(before *v1alpha1.GatewaySync, asked []string, operations int) {
+// checkNoReverts checks every state recorded since before: only the requests changed the requested ref, in their
+// order, and Argo CD synced twice, once for the change by hand and once for a commit.
+func (d *deployment) checkNoReverts(before *v1alpha1.GatewaySync, requested []string, operations int) {
 	d.t.Helper()
 	var seen []string
 	last := before.Annotations[v1alpha1.AnnotationRequestedRef]
@@ -212,23 +213,23 @@ func (d *deployment) noFight(before *v1alpha1.GatewaySync, asked []string, opera
 		if gs.Generation < before.Generation {
 			continue
 		}
-		assert.Equal(d.t, "main", gs.Spec.Git.Ref, "nobody but git changes the spec's ref")
+		assert.Equal(d.t, "main", gs.Spec.Git.Ref, "only git changes the spec's ref")
 		if ref := gs.Annotations[v1alpha1.AnnotationRequestedRef]; ref != last {
 			seen, last = append(seen, ref), ref
 		}
 	}
-	assert.Equal(d.t, asked, seen, "a request was changed by somebody else")
-	assert.Equal(d.t, before.Generation+2, d.get().Generation, "the drift, and its end")
-	assert.Len(d.t, d.operations(), operations+2, "syncs of Argo CD:%s", said(d.applications.all()))
+	assert.Equal(d.t, requested, seen, "another client changed a request")
+	assert.Equal(d.t, before.Generation+2, d.get().Generation, "the change by hand, and its revert")
+	assert.Len(d.t, d.operations(), operations+2, "syncs of Argo CD:%s", distinctStates(d.applications.all()))
 	for _, a := range d.applications.all() {
 		assert.NotEqual(d.t, "Degraded", a.Status.Health.Status, summary(a))
 	}
 }
 
-// notified checks that the receiver took a notification for every sync during the subscription.
-func (d *deployment) notified() {
+// waitForNotification waits until the receiver has accepted the notification of the last sync.
+func (d *deployment) waitForNotification() {
 	d.t.Helper()
-	d.eventually(d.t, "the last sync was told to the receiver", func() string {
+	d.eventually(d.t, "the receiver accepts the notification of the last sync", func() string {
 		app, err := argocd.Get(d.ctx, d.dynamic, d.namespace)
 		require.NoError(d.t, err)
 		want := app.Name + "/" + app.Status.OperationState.StartedAt.UTC().Format(time.RFC3339)

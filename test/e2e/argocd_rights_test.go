@@ -57,7 +57,7 @@ func (d *deployment) setterStealsNoField() {
 	require.GreaterOrEqual(d.t, i, 0, "Argo CD applied it: %v", stolen)
 	fields := map[string]any{}
 	require.NoError(d.t, json.Unmarshal(stolen[i].FieldsV1.GetRawBytes(), &fields))
-	within(fields, "f:spec")["f:progressDeadline"] = map[string]any{}
+	ensureMap(fields, "f:spec")["f:progressDeadline"] = map[string]any{}
 	raw, err := json.Marshal(fields)
 	require.NoError(d.t, err)
 	stolen[i].FieldsV1 = metav1.NewFieldsV1(string(raw))

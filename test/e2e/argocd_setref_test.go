@@ -19,10 +19,10 @@ func theCommitOfASyncIsAskedFor(t *testing.T, w *world) {
 	p := w.plant(t)
 	d := p.deploy("plain+set-ref.yaml", p.repo, p.repoName, "deployment", p.looksAtItsCommit, serverSide)
 	first := p.head()
-	d.begins(first)
+	d.waitForFirstSync(first)
 	d.asksFor(first)
 
-	p.push("nobody syncs it")
+	p.push("not synced")
 	d.press("force-sync") // also polls git
 	d.eventually(t, "git was looked at", func() string {
 		gs := d.get()
@@ -34,8 +34,8 @@ func theCommitOfASyncIsAskedFor(t *testing.T, w *world) {
 	d.asksFor(first)
 
 	d.setterStealsNoField()
-	second := d.commitTo("a note", gitserver.Files(d.manifests(p.looksAtItsCommit, noted("second"), slower)))
-	app := d.ends(second, "Succeeded")
+	second := d.commitTo("a note", gitserver.Files(d.manifests(p.looksAtItsCommit, withNote("second"), slower)))
+	app := d.waitForSync(second, "Succeeded")
 	assert.Contains(t, applied(app), "GatewaySync/line")
 	assert.Equal(t, deadline, d.get().Spec.ProgressDeadline, "Argo CD deletes what others have set")
 	d.shows("what others have set is no difference", "Synced Healthy")
@@ -57,7 +57,7 @@ func (d *deployment) asksFor(commit string) {
 	assert.Equal(d.t, "main", gs.Spec.Git.Ref)
 	assert.Equal(d.t, commit, gs.Annotations[v1alpha1.AnnotationRequestedRef])
 	assert.Equal(d.t, commit, gs.Status.Target.Ref)
-	d.run(commit)
+	d.checkRuns(commit)
 }
 
 // looksAtItsCommit changes the preflight Job as described in set-ref.yaml.

@@ -18,44 +18,48 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// The manifests and the files of the gateways are in two repositories. A tag selects the version of the
-// gateways.
-func anApplicationGoesByWaves(t *testing.T, w *world) {
+// The manifests and the files of the gateways are in two repositories. spec.git.ref is a tag, which selects
+// the version of the gateways.
+//
+// The first sync applies its waves in order. While the scans of v2 do not end, the sync waits for the
+// GatewaySync. v3 is broken, so its sync fails before it applies anything. v4 is fixed and synced.
+func applicationSyncsInWaves(t *testing.T, w *world) {
 	p := w.plant(t)
 	name := p.namespace + "-deployment.git"
 	d := p.deploy("plain", gitserver.NewRepo(t, filepath.Join(w.gitRoot, name)), name, "plain")
-	d.begins(d.repo.Head())
-	d.inWaves()
-	d.run(p.head())
+	d.waitForFirstSync(d.repo.Head())
+	d.checkWaves()
+	d.checkRuns(p.head())
 
-	scans := func(fault string) {
+	setScans := func(fault string) {
 		for _, pod := range p.pods() {
 			p.tell(pod.Name, "/scan-faults", fault)
 		}
 	}
-	scans(`{"kind":"projects","neverEnds":true}`)
+	setScans(`{"kind":"projects","neverEnds":true}`)
 	second := p.push("second")
 	p.repo.Tag("v2", second)
-	revision := d.deployed("v2", ref("v2"))
-	d.hangs(revision, forGatewaySync)
-	scans(`{"kind":"projects"}`)
-	d.ends(revision, "Succeeded")
-	d.run(second)
+	revision := d.commitManifests("v2", withRef("v2"))
+	d.waitUntilHangs(revision, forGatewaySync)
+	setScans(`{"kind":"projects"}`)
+	d.waitForSync(revision, "Succeeded")
+	d.checkRuns(second)
 
 	broken := p.commit("broken", gitserver.Write(inGit, "{"))
 	p.repo.Tag("v3", broken)
-	app := d.ends(d.deployed("v3", ref("v3")), "Failed")
-	d.stopped(app)
+	app := d.waitForSync(d.commitManifests("v3", withRef("v3")), "Failed")
+	d.checkPreflightFailed(app)
 	assert.Equal(t, "v2", d.get().Spec.Git.Ref)
-	d.run(second)
+	d.checkRuns(second)
 
-	mended := p.commit("mended", gitserver.Write(inGit, strings.Replace(p.repo.Content(second, inGit), "{", "{\n  \"mended\": true,", 1)))
-	p.repo.Tag("v4", mended)
-	d.ends(d.deployed("v4", ref("v4")), "Succeeded")
-	d.run(mended)
+	fixed := p.commit("fixed", gitserver.Write(inGit, strings.Replace(p.repo.Content(second, inGit), "{", "{\n  \"fixed\": true,", 1)))
+	p.repo.Tag("v4", fixed)
+	d.waitForSync(d.commitManifests("v4", withRef("v4")), "Succeeded")
+	d.checkRuns(fixed)
 }
 
-func ref(name string) change {
+// withRef sets spec.git.ref of the GatewaySync.
+func withRef(name string) change {
 	return func(u *unstructured.Unstructured) {
 		if u.GetKind() == v1alpha1.Kind {
 			set(u, name, "spec", "git", "ref")
@@ -63,17 +67,17 @@ func ref(name string) change {
 	}
 }
 
-// run checks that the gateways run a commit now, without waiting.
-func (d *deployment) run(commit string) {
+// checkRuns checks that both gateways run a commit now, according to the status and to the gateways.
+func (d *deployment) checkRuns(commit string) {
 	d.t.Helper()
 	gs := d.get()
 	assert.Equal(d.t, "2/2", gs.Status.GatewaysReady, describe(gs))
-	d.both(commit)
+	d.checkLoaded(commit)
 }
 
-// both checks that both gateways have loaded a commit now. It ignores the status, which counts the
-// gateways as behind after each request until they have answered.
-func (d *deployment) both(commit string) {
+// checkLoaded checks that both gateways have loaded a commit now. It ignores the status, which counts the
+// gateways as behind after each request until they have reported.
+func (d *deployment) checkLoaded(commit string) {
 	d.t.Helper()
 	pods := d.pods()
 	require.Len(d.t, pods, 2)
@@ -82,8 +86,8 @@ func (d *deployment) both(commit string) {
 	}
 }
 
-// inWaves checks the order of a first sync: preflight, the GatewaySync, the gateways, the wait Job.
-func (d *deployment) inWaves() {
+// checkWaves checks the order of a first sync: the preflight Job, the GatewaySync, the gateways, the wait Job.
+func (d *deployment) checkWaves() {
 	d.t.Helper()
 	job := func(name string) *batchv1.Job {
 		job, err := d.client.BatchV1().Jobs(d.namespace).Get(d.ctx, name, metav1.GetOptions{})
@@ -94,24 +98,24 @@ func (d *deployment) inWaves() {
 	preflight, wait, gs := job("stoker-preflight"), job("stoker-wait"), d.get()
 	gateways, err := d.client.AppsV1().StatefulSets(d.namespace).Get(d.ctx, "line", metav1.GetOptions{})
 	require.NoError(d.t, err)
-	for _, step := range []struct {
+	for _, order := range []struct {
 		earlier, later metav1.Time
 		what           string
 	}{
 		{*preflight.Status.CompletionTime, gs.CreationTimestamp, "the preflight ends before the GatewaySync is applied"},
-		{gs.CreationTimestamp, gateways.CreationTimestamp, "the GatewaySync is there before its gateways"},
-		{gateways.CreationTimestamp, wait.CreationTimestamp, "the gateways are waited for after they were applied"},
+		{gs.CreationTimestamp, gateways.CreationTimestamp, "the GatewaySync is created before its gateways"},
+		{gateways.CreationTimestamp, wait.CreationTimestamp, "the wait Job is created after the gateways"},
 	} {
-		assert.False(d.t, step.later.Before(&step.earlier), "%s: %s, %s", step.what, step.earlier, step.later)
+		assert.False(d.t, order.later.Before(&order.earlier), "%s: %s, %s", order.what, order.earlier, order.later)
 	}
 	for _, pod := range d.pods() {
 		d.gated(&pod)
 	}
 }
 
-// rolledBack waits until the good commit is requested for as long as the ref resolves to the broken one.
-// It then checks that the gateways run the good commit.
-func (d *deployment) rolledBack(good, broken string) {
+// waitForRollback waits until a request for the good commit is in force, which applies only while
+// spec.git.ref resolves to the broken commit. It then checks that the gateways run the good commit.
+func (d *deployment) waitForRollback(good, broken string) {
 	d.t.Helper()
 	d.eventually(d.t, "rolled back to "+short7(good), func() string {
 		gs := d.get()
@@ -123,88 +127,91 @@ func (d *deployment) rolledBack(good, broken string) {
 		}
 		return ""
 	})
-	d.run(good)
+	d.checkRuns(good)
 }
 
-// The manifests and the files of the gateways are on one branch of one repository.
-func aBrokenCommitIsRolledBack(t *testing.T, w *world) {
+// The manifests and the files of the gateways are on one branch of one repository. A sync with a broken commit
+// fails, and the SyncFail hook rolls the gateways back. When a commit fixes the branch, they follow it again. So
+// they do after a rollback by the resource action.
+func brokenCommitIsRolledBack(t *testing.T, w *world) {
 	p := w.plant(t)
 	d := p.deploy("plain", p.repo, p.repoName, "deployment")
-	d.begins(p.head())
+	d.waitForFirstSync(p.head())
 	first := p.head()
-	d.run(first)
+	d.checkRuns(first)
 
-	// Argo CD only syncs changed manifests. A commit without one would reach the gateways without running
-	// a hook.
-	broken := d.commitTo("broken", gitserver.Write(inGit, "{"), gitserver.Files(d.manifests(noted("broken"))))
-	app := d.ends(broken, "Failed")
-	d.stopped(app)
-	d.rolledBack(first, broken)
+	// Argo CD only syncs if a manifest has changed. So the commit also changes a manifest; otherwise the
+	// gateways would get it without a hook.
+	broken := d.commitTo("broken", gitserver.Write(inGit, "{"), gitserver.Files(d.manifests(withNote("broken"))))
+	app := d.waitForSync(broken, "Failed")
+	d.checkPreflightFailed(app)
+	d.waitForRollback(first, broken)
 
 	view := p.repo.Content(first, inGit)
-	mended := d.commitTo("mended", gitserver.Write(inGit, strings.Replace(view, "{", "{\n  \"mended\": true,", 1)), gitserver.Files(d.manifests(noted("mended"))))
-	d.ends(mended, "Succeeded")
-	d.run(mended)
+	fixed := d.commitTo("fixed", gitserver.Write(inGit, strings.Replace(view, "{", "{\n  \"fixed\": true,", 1)), gitserver.Files(d.manifests(withNote("fixed"))))
+	d.waitForSync(fixed, "Succeeded")
+	d.checkRuns(fixed)
 	gs := d.get()
-	assert.Equal(t, mended, gs.Status.Target.Commit)
-	assert.Equal(t, "main", gs.Status.Target.Ref, "the branch is followed again, and nobody had to say so")
+	assert.Equal(t, fixed, gs.Status.Target.Commit)
+	assert.Equal(t, "main", gs.Status.Target.Ref, "the branch is followed again, without a request")
 
-	d.goBack(mended)
+	d.rollBackByAction(fixed)
 	next := p.head()
-	d.run(next)
-	assert.Equal(t, "main", d.get().Status.Target.Ref, "the branch is followed again, and nobody had to say so")
+	d.checkRuns(next)
+	assert.Equal(t, "main", d.get().Status.Target.Ref, "the branch is followed again, without a request")
 }
 
-// Kustomize receives the revision from Argo CD. Every commit is therefore a sync, and the gateways run
-// exactly this commit.
-func everyCommitIsASync(t *testing.T, w *world) {
+// Kustomize sets spec.git.ref to the revision that Argo CD syncs. So every commit causes a sync, and the
+// gateways run exactly this commit. A broken commit fails before it is applied, so nothing is rolled back.
+func everyCommitIsSynced(t *testing.T, w *world) {
 	p := w.plant(t)
 	d := p.deploy("kustomize", p.repo, p.repoName, "kustomize")
 	first := p.head()
-	d.begins(first)
-	d.inWaves()
-	d.run(first)
+	d.waitForFirstSync(first)
+	d.checkWaves()
+	d.checkRuns(first)
 	before := p.uids()
 
 	second := p.push("second")
-	d.ends(second, "Succeeded")
-	d.run(second)
+	d.waitForSync(second, "Succeeded")
+	d.checkRuns(second)
 	assert.Equal(t, second, d.get().Spec.Git.Ref)
 
 	broken := p.commit("broken", gitserver.Write(inGit, "{"))
-	app := d.ends(broken, "Failed")
-	d.stopped(app)
+	app := d.waitForSync(broken, "Failed")
+	d.checkPreflightFailed(app)
 	assert.Equal(t, second, d.get().Spec.Git.Ref)
-	assert.Empty(t, d.get().Annotations[v1alpha1.AnnotationRequestedRef], "there was nothing to go back to")
-	d.run(second)
+	assert.Empty(t, d.get().Annotations[v1alpha1.AnnotationRequestedRef], "no rollback was requested")
+	d.checkRuns(second)
 
-	mended := p.commit("mended", gitserver.Write(inGit, strings.Replace(p.repo.Content(first, inGit), "{", "{\n  \"mended\": true,", 1)))
-	d.ends(mended, "Succeeded")
-	d.run(mended)
+	fixed := p.commit("fixed", gitserver.Write(inGit, strings.Replace(p.repo.Content(first, inGit), "{", "{\n  \"fixed\": true,", 1)))
+	d.waitForSync(fixed, "Succeeded")
+	d.checkRuns(fixed)
 	assert.Equal(t, before, p.uids(), "a commit replaced a pod")
-	assert.Zero(t, p.restarts(), "a commit started a gateway again")
+	assert.Zero(t, p.restarts(), "a commit restarted a container")
 }
 
-// stopped checks that a sync ended before it applied anything and that the Job reported the reason.
-func (d *deployment) stopped(app *argocd.Application) {
+// checkPreflightFailed checks that the preflight Job ended a sync, and that its log and its termination
+// message name the reason.
+func (d *deployment) checkPreflightFailed(app *argocd.Application) {
 	d.t.Helper()
 	assert.Contains(d.t, summary(app), "Job/stoker-preflight Failed")
 	d.sees("kubectl logs ", "ConfigSyntaxError: profile default: "+overview+"/view.json:1:2")
-	assert.Contains(d.t, d.lastWords("stoker-preflight"), "ConfigSyntaxError: profile default: "+overview+"/view.json:1:2")
+	assert.Contains(d.t, d.terminationMessage("stoker-preflight"), "ConfigSyntaxError: profile default: "+overview+"/view.json:1:2")
 }
 
-// lastWords returns the termination message of a failed Job's pod.
-func (d *deployment) lastWords(job string) string {
+// terminationMessage returns the termination messages of a Job's pods.
+func (d *deployment) terminationMessage(job string) string {
 	d.t.Helper()
 	pods, err := d.client.CoreV1().Pods(d.namespace).List(d.ctx, metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name=" + job})
 	require.NoError(d.t, err)
-	var words strings.Builder
+	var messages strings.Builder
 	for _, pod := range pods.Items {
 		for _, c := range pod.Status.ContainerStatuses {
 			if c.State.Terminated != nil {
-				words.WriteString(c.State.Terminated.Message)
+				messages.WriteString(c.State.Terminated.Message)
 			}
 		}
 	}
-	return words.String()
+	return messages.String()
 }

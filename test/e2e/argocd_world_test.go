@@ -49,17 +49,17 @@ func (a *argoCD) goesFirst(t *testing.T) {
 	t.Cleanup(done)
 }
 
-// hasBegun reports that the first sync of the test's deployment is done. From now on the test mostly
+// markStarted records that the first sync of the test's deployment is done. From now on the test mostly
 // waits.
-func (a *argoCD) hasBegun(t *testing.T) {
+func (a *argoCD) markStarted(t *testing.T) {
 	if done, first := a.begun[t.Name()]; first {
 		done()
 	}
 }
 
-// turn waits until the deployments marked by goesFirst have begun, unless the test's own is one of them.
+// waitForTurn waits until the deployments marked by goesFirst have started, unless the test's own is one of them.
 // Pods that all start at once slow each other down.
-func (a *argoCD) turn(ctx context.Context, t *testing.T) {
+func (a *argoCD) waitForTurn(ctx context.Context, t *testing.T) {
 	t.Helper()
 	if _, first := a.begun[t.Name()]; first {
 		return
@@ -199,8 +199,8 @@ func (s *states[T]) all() []*T {
 	return slices.Clone(s.seen)
 }
 
-// said lists the distinct states of an Application.
-func said(all []*argocd.Application) string {
+// distinctStates lists the states of an Application without repetitions.
+func distinctStates(all []*argocd.Application) string {
 	var b strings.Builder
 	last := ""
 	for _, a := range all {

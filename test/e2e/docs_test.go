@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,6 +69,19 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 
 	for c := range w.lines.Of("docs/how-to/rollback.md") {
 		p.snapshots(shell, c.Text)
+	}
+	for c := range w.lines.Of("docs/how-to/audit.md") {
+		said := shell.Type(t, strings.Replace(c.Text, "area-4", "line-1", 1))
+		assert.Contains(t, said, p.head()[:7])
+		if strings.Contains(c.Text, "area-4") {
+			assert.Regexp(t, `Synced +line-1-[0-9]+-[0-9]+\n`, said, "with its snapshot")
+			continue
+		}
+		assert.Regexp(t, `line-1 .* RolledBack`, said)
+		var record []struct{ Diff string }
+		require.NoError(t, json.Unmarshal([]byte(shell.Type(t, c.Text+" --gateway line-1 -o json")), &record))
+		require.NotEmpty(t, record)
+		assert.Contains(t, shell.Type(t, "stoker history line --gateway line-1 --diff "+record[0].Diff), "modified")
 	}
 
 	p.preflight("failed", nil, func(u *unstructured.Unstructured) {
@@ -144,18 +158,18 @@ func (p *plant) reader() *document.Shell {
 func (p *plant) preflight(condition string, args []string, changed change) string {
 	p.t.Helper()
 	d := &deployment{plant: p}
-	changes := []change{d.here}
+	changes := []change{d.adaptToCluster}
 	if changed != nil {
 		changes = append(changes, changed)
 	}
 	p.kubectl(p.t, "delete", "job", "stoker-preflight", "--namespace", p.namespace, "--ignore-not-found", "--wait")
 	for _, file := range []string{"rights.yaml", "preflight.yaml", "hooks.yaml"} {
-		for _, u := range d.read(filepath.Join("plain", file), d.inside(changes)...) {
+		for _, u := range d.read(filepath.Join("plain", file), d.withEmbedded(changes)...) {
 			if u.GetKind() == "Job" && u.GetName() != "stoker-preflight" {
 				continue
 			}
 			if u.GetKind() == "Job" && args != nil {
-				list(within(u.Object, "spec", "template", "spec"), "containers")[0]["args"] = words(args)
+				list(ensureMap(u.Object, "spec", "template", "spec"), "containers")[0]["args"] = words(args)
 			}
 			raw, err := yaml.Marshal(u.Object)
 			require.NoError(p.t, err)

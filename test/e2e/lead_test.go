@@ -43,7 +43,7 @@ func aKilledLeadIsReplaced(t *testing.T, w *world) {
 				return ""
 			}
 		}
-		return "nobody syncs the second commit"
+		return "no gateway syncs the second commit"
 	})
 	pods := p.pods()
 	for i := range pods {

@@ -21,7 +21,8 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-func gatewaysBeforeTheirGatewaySync(t *testing.T, w *world) {
+// Pods that start before their GatewaySync exists get no agent. When it exists, the injector evicts them, and their replacements get one.
+func gatewaysOlderThanGatewaySync(t *testing.T, w *world) {
 	p := w.plant(t)
 	p.gateways(replicas(2))
 	p.ready(2)
@@ -30,25 +31,26 @@ func gatewaysBeforeTheirGatewaySync(t *testing.T, w *world) {
 	}
 	p.gatewaySync()
 	p.synced(p.head(), 2)
-	p.repaired(2)
+	p.checkRepaired(2)
 }
 
-// repaired checks that all pods have an agent now and that Events report the evictions.
-func (p *plant) repaired(evicted int) {
+// checkRepaired checks that all pods have an agent now, and waits until Events report the evictions.
+func (p *plant) checkRepaired(evicted int) {
 	p.t.Helper()
 	for _, pod := range p.pods() {
 		assert.True(p.t, inject.Has(&pod), "%s has no agent", pod.Name)
 	}
-	p.eventually(p.t, "the evictions are told", func() string {
-		said := p.kubectl(p.t, "get", "events.events.k8s.io", "--namespace", p.namespace, "--field-selector", "reason="+v1alpha1.EventPodEvictedForRepair, "-o", "name")
-		if n := strings.Count(said, "event"); n < evicted {
-			return said
+	p.eventually(p.t, "Events report the evictions", func() string {
+		events := p.kubectl(p.t, "get", "events.events.k8s.io", "--namespace", p.namespace, "--field-selector", "reason="+v1alpha1.EventPodEvictedForRepair, "-o", "name")
+		if n := strings.Count(events, "event"); n < evicted {
+			return events
 		}
 		return ""
 	})
 }
 
-func aDeletedGatewaySyncLeavesGateways(t *testing.T, w *world) {
+// After a GatewaySync is deleted, its gateways keep running the last commit and follow no push. A new GatewaySync takes them over.
+func deletedGatewaySyncLeavesGateways(t *testing.T, w *world) {
 	p := w.plant(t)
 	p.gatewaySync()
 	p.gateways(replicas(2))
@@ -56,16 +58,16 @@ func aDeletedGatewaySyncLeavesGateways(t *testing.T, w *world) {
 	p.synced(first, 2)
 	require.NoError(t, p.syncs().Delete(p.ctx, "line", metav1.DeleteOptions{}))
 	targets := kube.SyncTargets(p.dynamic, p.namespace)
-	p.eventually(t, "the SyncTarget is collected", func() string {
+	p.eventually(t, "the SyncTarget is garbage collected", func() string {
 		if _, err := targets.Get(p.ctx, "line"); !apierrors.IsNotFound(err) {
-			return "it is there"
+			return "it still exists"
 		}
 		return ""
 	})
-	p.push("nobody asks for it")
-	time.Sleep(10 * time.Second) // two periods of the agents, in which nothing must happen
+	p.push("pushed without a GatewaySync")
+	time.Sleep(10 * time.Second) // two sync periods of the agents, in which nothing may happen
 	_, err := targets.Get(p.ctx, "line")
-	assert.True(t, apierrors.IsNotFound(err), "nobody makes a SyncTarget for a GatewaySync that is gone: %v", err)
+	assert.True(t, apierrors.IsNotFound(err), "an agent created a SyncTarget for the deleted GatewaySync: %v", err)
 	p.ready(2)
 	for _, pod := range p.pods() {
 		p.runs(pod.Name, first)
@@ -76,7 +78,7 @@ func aDeletedGatewaySyncLeavesGateways(t *testing.T, w *world) {
 
 	p.keepLogs(p.pods()...)
 	require.NoError(t, p.client.AppsV1().StatefulSets(p.namespace).Delete(p.ctx, "line", metav1.DeleteOptions{}))
-	p.eventually(t, "reports are collected with their pods", func() string {
+	p.eventually(t, "reports are garbage collected with their pods", func() string {
 		reports, _, err := kube.SyncReports(p.dynamic, p.namespace).List(p.ctx, metav1.ListOptions{})
 		if err != nil {
 			return err.Error()
@@ -97,7 +99,7 @@ func twoReleasesAreTwoGateways(t *testing.T, w *world) {
 		p.gateways(replicas(1), func(set *appsv1.StatefulSet) {
 			labels := map[string]string{"app.kubernetes.io/name": "ignition", "app.kubernetes.io/instance": name}
 			set.Name, set.Spec.Selector.MatchLabels, set.Spec.Template.Labels = name+"-gateway", labels, labels
-			delete(set.Spec.Template.Annotations, v1alpha1.AnnotationCRName) // there is only one GatewaySync
+			delete(set.Spec.Template.Annotations, v1alpha1.AnnotationCRName) // optional, because the namespace has only one GatewaySync
 		})
 	}
 	gs := p.synced(p.head(), 2)
@@ -107,41 +109,43 @@ func twoReleasesAreTwoGateways(t *testing.T, w *world) {
 	p.synced(p.push("second"), 2)
 }
 
-func aPodThatRequiresItsAgent(t *testing.T, w *world) {
+// A pod with the annotation stoker.io/require is not created before its GatewaySync exists.
+func podThatRequiresAgent(t *testing.T, w *world) {
 	p := w.plant(t)
 	p.gateways(replicas(1), func(set *appsv1.StatefulSet) {
 		set.Spec.Template.Annotations[v1alpha1.AnnotationRequire] = "true"
 	})
 	p.eventually(t, "the pod is refused", func() string {
-		said := p.kubectl(t, "describe", "statefulset", "line", "--namespace", p.namespace)
-		return missingFrom(said, "FailedCreate", string(v1alpha1.ReasonGatewaySyncNotFound))
+		described := p.kubectl(t, "describe", "statefulset", "line", "--namespace", p.namespace)
+		return missingFrom(described, "FailedCreate", string(v1alpha1.ReasonGatewaySyncNotFound))
 	})
 	assert.Empty(t, p.pods())
 	p.gatewaySync()
 	p.synced(p.head(), 1)
 }
 
-func theAPIServerComesBack(t *testing.T, w *world) {
+// The gateways run on while the API server is unavailable. When it is back, they follow a push that they missed.
+func apiServerRestarts(t *testing.T, w *world) {
 	p := w.plant(t)
 	p.gatewaySync()
 	p.gateways()
 	p.synced(p.head(), 3)
 	before := p.uids()
 	w.Kill(t, kubetest.APIServer)
-	p.push("pushed while the API server is away")
-	time.Sleep(20 * time.Second) // longer than the lock of a lead is valid without renewal
+	p.push("pushed while the API server is unavailable")
+	time.Sleep(20 * time.Second) // long enough for the lead's lock to expire
 	began := time.Now()
 	w.Start(t, kubetest.APIServer)
-	// The API server is ready once it has read its roles and bindings. Logs of earlier refusals can follow
-	// a moment later.
+	// The API server refuses requests until it has read its roles and bindings. The agents may log a refusal a
+	// moment later. The check of the logs skips this period.
 	w.starting = append(w.starting, spell{began, time.Now().Add(2 * time.Second)})
 	w.say("the API server is back")
 	p.synced(p.head(), 3)
 	assert.Equal(t, before, p.uids(), "a pod was replaced")
-	assert.Zero(t, p.restarts(), "nothing in a gateway's pod was started again")
+	assert.Zero(t, p.restarts(), "a container in a gateway's pod restarted")
 }
 
-// uids identifies pods independently of their names.
+// uids returns the UIDs of the pods, which differ after a pod was replaced.
 func (p *plant) uids() (all []types.UID) {
 	p.t.Helper()
 	for _, pod := range p.pods() {
@@ -150,27 +154,28 @@ func (p *plant) uids() (all []types.UID) {
 	return all
 }
 
-func podsWithoutInjectorAreRepaired(t *testing.T, w *world) {
+// Pods that start while no injector runs get no agent. When it runs again, it evicts them, and their replacements get one.
+func podsStartedWithoutInjector(t *testing.T, w *world) {
 	p := w.plant(t)
 	p.gatewaySync()
-	w.injectors(t, 0)
+	w.scaleInjector(t, 0)
 	p.gateways(replicas(2))
 	p.ready(2)
 	for _, pod := range p.pods() {
 		assert.False(t, inject.Has(&pod), pod.Name)
 	}
-	w.injectors(t, 2)
+	w.scaleInjector(t, 2)
 	p.synced(p.head(), 2)
-	p.repaired(2)
+	p.checkRepaired(2)
 }
 
-// injectors scales the injector and waits until the given number of replicas run.
-func (w *world) injectors(t *testing.T, n int32) {
+// scaleInjector scales the injector and waits until n of its pods are ready and no others exist.
+func (w *world) scaleInjector(t *testing.T, n int32) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n)
 	_, err := w.client.AppsV1().Deployments(release).Patch(w.ctx, "stoker-injector", types.MergePatchType, patch, metav1.PatchOptions{}, "scale")
 	require.NoError(t, err)
-	w.eventually(t, "replicas of the injector", func() string {
+	w.eventually(t, fmt.Sprintf("the injector has %d ready pods", n), func() string {
 		pods, err := w.client.CoreV1().Pods(release).List(w.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=injector"})
 		if err != nil {
 			return err.Error()
@@ -182,7 +187,7 @@ func (w *world) injectors(t *testing.T, n int32) {
 			}
 		}
 		if len(pods.Items) != int(n) || ready != int(n) {
-			return "not yet"
+			return fmt.Sprintf("%d pods, %d ready", len(pods.Items), ready)
 		}
 		return ""
 	})

@@ -67,16 +67,16 @@ const atOnce = 5
 
 // withArgoCD lists scenarios with deployments that a real Argo CD syncs.
 var withArgoCD = []scenario{
-	{"Argo CD heals and leaves requests alone", selfHealLeavesRequestsAlone},
-	{"Argo CD goes by waves, and each revision ends when the gateways run it", anApplicationGoesByWaves},
-	{"Argo CD hands down the revision: every commit is a sync of its own", everyCommitIsASync},
-	{"Argo CD and a broken commit: the last good one comes back, and the next one counts", aBrokenCommitIsRolledBack},
+	{"Argo CD self-heals the spec and does not revert requests", selfHealKeepsRequests},
+	{"Argo CD applies waves, and a sync ends when the gateways run its revision", applicationSyncsInWaves},
+	{"Argo CD passes the revision on: every commit is a sync", everyCommitIsSynced},
+	{"Argo CD and a broken commit: it is rolled back, and the next commit is synced", brokenCommitIsRolledBack},
 }
 
 // laterWithArgoCD lists shorter scenarios. Their gateways start after those of withArgoCD.
 var laterWithArgoCD = []scenario{
-	{"Argo CD and gateways that cannot start: the commit that mends them is synced once the sync is terminated", aCommitMendsGatewaysThatCannotStart},
-	{"Argo CD hands a chart the revision: gateways that cannot start are mended alone", aChartsGatewaysAreMendedAlone},
+	{"Argo CD and gateways that cannot start: the commit that fixes them is synced once the sync is terminated", aCommitFixesGatewaysThatCannotStart},
+	{"Argo CD hands a chart the revision: gateways that cannot start are fixed alone", aChartsGatewaysAreFixedAlone},
 	{"Argo CD and a branch in the spec: the commit that is synced is asked for", theCommitOfASyncIsAskedFor},
 	{"Argo CD impersonates an account that may patch and not update: it is a setter", anImpersonatedAccountIsASetter},
 }
@@ -86,21 +86,21 @@ var sideBySide = []scenario{
 	{"three gateways start at the commit and follow a push", threeGatewaysFollowAPush},
 	{"what the documents show of nodes is typed as it stands there", whatTheDocumentsShowIsTyped},
 	{"a gateway that seeds its volume itself is synced when it runs", anUnseededGatewayIsSynced},
-	{"a deleted pod comes back without git", aDeletedPodComesBackWithoutGit},
-	{"git away is told, the last good commit stays, and it goes on", gitAwayIsTold},
+	{"a deleted pod starts again without git", podStartsWithoutGit},
+	{"unreachable git is reported, and the last good commit stays", unreachableGitIsReported},
 	{"a lead that is killed amid a sync is replaced, and all converge", aKilledLeadIsReplaced},
-	{"gateways before their GatewaySync are repaired", gatewaysBeforeTheirGatewaySync},
-	{"a wrong secret is told by describe, and the right one counts", aWrongSecretIsTold},
-	{"a GatewaySync that is deleted leaves the gateways as they are", aDeletedGatewaySyncLeavesGateways},
+	{"gateways that started before their GatewaySync existed are repaired", gatewaysOlderThanGatewaySync},
+	{"a wrong secret is reported, and the corrected one is used", wrongSecretIsReported},
+	{"a deleted GatewaySync leaves the gateways as they are", deletedGatewaySyncLeavesGateways},
 	{"two releases of the official chart are two gateways", twoReleasesAreTwoGateways},
 	{"a redundant pair is synced, its backup on standby", aPairIsSynced},
-	{"a save on a gateway comes back by git", aSaveComesBackByGit},
-	{"a pod that requires its agent is refused without a GatewaySync", aPodThatRequiresItsAgent},
+	{"a Designer save is proposed as a branch and merged", designerSaveIsProposed},
+	{"a pod that requires its agent is refused without a GatewaySync", podThatRequiresAgent},
 }
 
 // alone lists scenarios that stop shared components. The API server is last, because Kubernetes takes a
 // while to recover.
 var alone = []scenario{
-	{"pods that started while the injector was away are repaired", podsWithoutInjectorAreRepaired},
-	{"an API server that dies and comes back changes nothing", theAPIServerComesBack},
+	{"pods that started without the injector are repaired", podsStartedWithoutInjector},
+	{"a restart of the API server changes nothing", apiServerRestarts},
 }

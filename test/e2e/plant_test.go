@@ -48,13 +48,13 @@ type plant struct {
 
 	password string // of the repository, as in the Secret
 
-	mu       sync.Mutex
-	commits  []string // oldest first
-	views    []string // digest of the view in each commit
-	logs     strings.Builder
-	back     bool   // older commits are also requested
-	restores bool   // a snapshot is being restored
-	saved    string // digest of a view that a user saved on a gateway
+	mu            sync.Mutex
+	commits       []string // oldest first
+	views         []string // digest of the view in each commit
+	logs          strings.Builder
+	requestsOlder bool   // whether the test also requests older commits
+	restores      bool   // a snapshot is being restored
+	saved         string // digest of a view that a user saved on a gateway
 }
 
 // plant creates a namespace with Secrets and a repository with the first commit of the example.

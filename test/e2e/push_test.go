@@ -23,7 +23,7 @@ func threeGatewaysFollowAPush(t *testing.T, w *world) {
 	p.ready(3) // the agents may know that their gateways run before the kubelet does
 	for _, pod := range p.pods() {
 		p.gated(&pod)
-		assert.Equal(t, "at the start: plant-library site-a", p.atTheStart(pod.Name), "the first sync comes before the gateway's first start")
+		assert.Equal(t, "at the start: plant-library site-a", p.projectsAtStart(pod.Name), "the first sync comes before the gateway's first start")
 	}
 	var names []string
 	for _, g := range gs.Status.DiscoveredGateways {
@@ -47,7 +47,7 @@ func anUnseededGatewayIsSynced(t *testing.T, w *world) {
 	})
 	p.synced(p.head(), 1)
 	p.ready(1)
-	assert.Equal(t, "at the start:", p.atTheStart("line-0"), "Ignition seeds an empty volume only")
+	assert.Equal(t, "at the start:", p.projectsAtStart("line-0"), "Ignition seeds an empty volume only")
 	p.synced(p.push("second"), 1)
 }
 
@@ -72,8 +72,8 @@ func containerState(pod *corev1.Pod, name string) *corev1.ContainerStatus {
 	return nil
 }
 
-// atTheStart returns what the image's entrypoint found in the projects directory.
-func (p *plant) atTheStart(pod string) string {
+// projectsAtStart returns what the image's entrypoint found in the projects directory.
+func (p *plant) projectsAtStart(pod string) string {
 	p.t.Helper()
 	raw, err := p.client.CoreV1().Pods(p.namespace).GetLogs(pod, &corev1.PodLogOptions{Container: "gateway"}).DoRaw(p.ctx)
 	require.NoError(p.t, err)

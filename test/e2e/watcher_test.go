@@ -174,13 +174,13 @@ func (w *watcher) ask(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) {
 // then name the previous commit.
 func (w *watcher) wentBack(ctx context.Context, p *plant, gs *v1alpha1.GatewaySync) bool {
 	p.mu.Lock()
-	back, restores := p.back, p.restores
+	older, restores := p.requestsOlder, p.restores
 	p.mu.Unlock()
 	if restores { // a gateway is back a moment before the lead knows it
 		return true
 	}
-	if !back || !isTrue(gs, v1alpha1.ConditionReady) {
-		return back
+	if !older || !isTrue(gs, v1alpha1.ConditionReady) {
+		return older
 	}
 	asked := v1alpha1.AnnotationRequestedAt
 	if gs.Status.Target == nil || gs.Status.Target.RequestedAt != gs.Annotations[asked] {

@@ -59,9 +59,9 @@ type world struct {
 	kubectlPath   string
 	helmPath      string
 	stokerPath    string
-	lines         *document.Lines // commands of the documents for scenarios to run
-	password      string          // of the repositories
-	pushPassword  string          // of the repositories, for pushes too
+	lines         *document.Commands // commands of the documents for scenarios to run
+	password      string             // of the repositories
+	pushPassword  string             // of the repositories, for pushes too
 	gatewayToken  string
 	webhookToken  string // authenticates senders to the receiver
 	watcher       *watcher
@@ -73,7 +73,7 @@ type world struct {
 // spell is a period of time.
 type spell struct{ from, until time.Time }
 
-func newWorld(t *testing.T, lines *document.Lines) *world {
+func newWorld(t *testing.T, lines *document.Commands) *world {
 	// Cleanups also use this context. The first interrupt ends the tests and cleans up; a second one ends
 	// the process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -64,7 +64,7 @@ func TestTheCommandsOfAPlantWork(t *testing.T) {
 	t.Run("by the examples", func(t *testing.T) {
 		t.Parallel()
 		admin := office(t, cluster, map[string]string{"stoker": program.Build(t, "hooks")})
-		for _, folder := range []string{"single", "services", "areas", "frontends", "pull-requests"} { // the last one changes "services"
+		for _, folder := range []string{"single", "services", "areas", "frontends", "stages", "pull-requests"} { // the last one changes "services"
 			for c := range lines.Of("examples/" + folder + "/README.md") {
 				admin.Type(t, c.Text)
 			}
@@ -240,7 +240,7 @@ func (w *workplace) types(c document.Command) {
 	case `stoker rollback: stoker rollback line --if-needed --by argocd --id "$JOB_NAME"`:
 		w.person.Type(t, "stoker set-ref line main")
 	case "stoker set-ref: stoker set-ref line v2.4.0 --wait":
-		w.head = w.Push("mended")
+		w.head = w.Push("fixed")
 	case `stoker set-ref: stoker set-ref line "$REVISION" --by argocd --id "$JOB_NAME"`:
 		w.job("stoker-set-ref-1")
 	case "stoker set-ref: stoker set-ref line --application argocd/line":
@@ -273,7 +273,7 @@ func (w *workplace) GatewayMessages() string {
 
 // receives runs the commands of the page on webhooks. Names in the cluster's DNS cannot be resolved here,
 // so curl gets their addresses.
-func (w *workplace) receives(lines *document.Lines) {
+func (w *workplace) receives(lines *document.Commands) {
 	t := w.t
 	t.Helper()
 	const page = "docs/how-to/webhooks.md"

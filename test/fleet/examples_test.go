@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -23,10 +27,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/test/document"
 	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
 )
 
 // example is a folder of examples/, installed as its README describes.
@@ -36,13 +42,13 @@ type example struct {
 	folder    string
 	templates map[string]*appsv1.StatefulSet
 	before    map[*plant.Gateway]map[string]string // files of a gateway before its agent started
-	lines     *document.Lines
+	lines     *document.Commands
 }
 
 // install creates the objects in the manifests of a folder, and a pod for each replica. The pods have the
 // names and labels that the StatefulSet controller sets. Only the addresses in the GatewaySync differ from
 // the manifests.
-func install(t *testing.T, name string, lines *document.Lines) *example {
+func install(t *testing.T, name string, lines *document.Commands) *example {
 	t.Helper()
 	e := &example{t: t, lines: lines, folder: filepath.Join("..", "..", "examples", name), templates: map[string]*appsv1.StatefulSet{}, before: map[*plant.Gateway]map[string]string{}}
 	var gs *v1alpha1.GatewaySync
@@ -175,7 +181,7 @@ func (e *example) has(g *plant.Gateway, from folders, set values) {
 	got := e.files(g)
 	for path, content := range want {
 		if signed[path] {
-			assert.NotEqual(e.t, signature(e.t, content), signature(e.t, got[path]), "%s: %s is signed anew", g.Identity, path)
+			assert.NotEqual(e.t, signature(e.t, content), signature(e.t, got[path]), "%s: %s is signed again", g.Identity, path)
 		} else {
 			assert.Equal(e.t, content, got[path], "%s: %s", g.Identity, path)
 		}
@@ -284,6 +290,70 @@ func TestTheExampleOfASiteAndItsAreas(t *testing.T) {
 	for name, g := range gateways {
 		assert.Equal(t, was[name], e.files(g), "%s: a commit of one area changes one gateway", name)
 	}
+}
+
+// A commit reaches dev, then test, then prod after an approval. Outside its window prod waits, until a user lets the commit through. Only the
+// waits, the address of the health check and the hour of the window differ from the manifests.
+func TestExampleStages(t *testing.T) {
+	t.Parallel()
+	e := install(t, "stages", document.Open(t))
+	health := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	t.Cleanup(health.Close)
+	e.edit(func(gs *v1alpha1.GatewaySync) {
+		d := gs.Spec.Deployment
+		d.Stages[0].PostSyncWait, d.Stages[1].PostSyncWait, d.Stages[0].HealthCheck.URL = "1s", "1s", health.URL+"/StatusPing"
+		d.Windows[0].Schedule = fmt.Sprintf("0 %d * * *", time.Now().UTC().Add(12*time.Hour).Hour())
+		d.Windows[0].Duration, d.Windows[0].TimeZone, gs.Spec.Polling.Interval = "1h", "UTC", "5s"
+	})
+	e.Start()
+	e.Eventually("the first commit waits for nothing", func() bool { return e.Ready(e.First) })
+	require.Len(t, e.Gateways(), 4)
+	e.Allow("approver", "stoker-approver")
+	person := document.NewShell(t, t.TempDir(), map[string]string{"stoker": program.Build(t, "hooks")}, "KUBECONFIG="+e.Kubeconfig("approver", ""))
+
+	const script = "projects/pumps/ignition/script-python/cycle/code.py"
+	having := func() string {
+		var names []string
+		for name, g := range e.names() {
+			if e.files(g)[script] == "# second\n" {
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+		return strings.Join(names, " ")
+	}
+	second := ""
+	for c := range e.lines.Of("examples/stages/README.md") {
+		switch command := strings.Replace(c.Text, " --namespace pumps", "", 1); command {
+		case "stoker status pumps":
+			second = e.Commit("second", gitserver.Write(script, "# second\n"))
+			e.Eventually("prod waits for an approval", func() bool {
+				r := e.Status().Rollout
+				return r != nil && r.Commit == second && r.Phase == v1alpha1.RolloutWaiting && r.Stage == "prod"
+			})
+			assert.Equal(t, "dev-gateway test-gateway", having())
+		case "stoker approve pumps --window":
+			e.Eventually("prod waits for its window", func() bool {
+				rows := e.Status().DiscoveredGateways
+				return !slices.ContainsFunc(rows, func(g v1alpha1.DiscoveredGateway) bool {
+					return strings.HasPrefix(g.Name, "prod-") && g.Reason != v1alpha1.ReasonMaintenanceWindow
+				})
+			})
+			assert.Equal(t, "dev-gateway test-gateway", having())
+		}
+		person.Type(t, strings.Replace(c.Text, " --namespace pumps", " --namespace "+e.Namespace, 1))
+	}
+	assert.True(t, e.Ready(second))
+	assert.Equal(t, "dev-gateway prod-gateway prod-gateway-1 test-gateway", having())
+}
+
+// edit changes the GatewaySync.
+func (e *example) edit(change func(*v1alpha1.GatewaySync)) {
+	e.t.Helper()
+	gs := e.GatewaySync()
+	change(gs)
+	_, err := kube.GatewaySyncs(e.Kube.Dynamic, e.Namespace).Update(e.t.Context(), gs, metav1.UpdateOptions{})
+	require.NoError(e.t, err)
 }
 
 // Replicas of one template have their own names. A later replica gets the commit that the others run. The backend gets

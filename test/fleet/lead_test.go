@@ -38,7 +38,7 @@ func TestLeadFailover(t *testing.T) {
 	began := time.Now()
 	old.Agent.Signal(t, syscall.SIGTERM)
 	require.NoError(t, old.Agent.Wait(t))
-	assert.NotEqual(t, held, p.Target().Lead.Holder, "it let go of the lock before it ended: nobody waits for it to run out")
+	assert.NotEqual(t, held, p.Target().Lead.Holder, "it let go of the lock before it ended: no agent waits for it to expire")
 	p.Eventually("another one leads", func() bool { l := p.Lead(); return l != nil && l != old })
 	t.Logf("handed over in %s", time.Since(began))
 	third := p.Push("third")
@@ -90,7 +90,7 @@ func TestAFleetOutlivesItsAPIServer(t *testing.T) {
 	require.NotNil(t, lead)
 	p.Cluster.Kill(t, kubetest.APIServer)
 	second := p.Push("second")
-	p.Eventually("nobody leads", func() bool { return strings.Contains(lead.Agent.Log.String(), notLeading) })
+	p.Eventually("no agent leads", func() bool { return strings.Contains(lead.Agent.Log.String(), notLeading) })
 	for _, g := range p.Gateways() {
 		assert.Equal(t, "first", g.Title())
 	}

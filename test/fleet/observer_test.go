@@ -147,10 +147,10 @@ func (w *witness) follows(gs *v1alpha1.GatewaySync, since []v1alpha1.GatewaySync
 	if st.Target.Ref != gs.Spec.Git.Ref {
 		assert.Equal(w.t, gs.Annotations[v1alpha1.AnnotationRequestedRef], st.Target.Ref)
 		assert.Regexp(w.t, "^"+st.Target.Ref+"@"+gs.Spec.Git.Ref+"( |$)", request.Over)
-		anew := slices.ContainsFunc(since, func(was v1alpha1.GatewaySync) bool {
+		again := slices.ContainsFunc(since, func(was v1alpha1.GatewaySync) bool {
 			return was.Annotations[v1alpha1.AnnotationRequestedRef] != st.Target.Ref
 		})
-		if !anew && len(since) > 0 && since[0].Status.Request != nil && since[0].Status.Request.Lapsed != "" {
+		if !again && len(since) > 0 && since[0].Status.Request != nil && since[0].Status.Request.Lapsed != "" {
 			assert.NotEqual(w.t, since[0].Status.Request.Lapsed, request.Over, "a request that had lapsed is in force again")
 		}
 	}

@@ -99,6 +99,23 @@ func (r *Repo) Commit(message string, edits ...Edit) string {
 	return r.commit(message, nil, edits)
 }
 
+// SignedCommit is Commit with a signature by the ssh key in a file, as git commit -S makes it.
+func (r *Repo) SignedCommit(key, message string, edits ...Edit) string {
+	r.t.Helper()
+	branch, parents := r.branch, []string{}
+	if head := r.Head(); head != "" {
+		r.Branch("unsigned", head)
+		parents = []string{"-p", head}
+	}
+	r.Checkout("unsigned")
+	tree := r.commit(message, nil, edits) + "^{tree}"
+	r.Checkout(branch)
+	commit := r.Git(append([]string{"-c", "gpg.format=ssh", "-c", "user.signingKey=" + key, "commit-tree", "-S", "-m", message, tree}, parents...)...)
+	r.ForcePush(commit)
+	r.DeleteBranch("unsigned")
+	return commit
+}
+
 // Merge merges another branch into the current one and returns the commit's id. Files that the other branch changed
 // since the merge base win; there are no conflicts.
 func (r *Repo) Merge(message, branch string) string {

@@ -24,6 +24,9 @@ import (
 	"stoker.io/stoker/test/program/output"
 )
 
+// loopback lets a program contact servers of the test at addresses that users name, which it refuses on loopback otherwise.
+const loopback = "-X stoker.io/stoker/internal/outbound.loopback=allowed"
+
 // endsWithin is how long a program may take to stop: ten times what a loaded machine needs.
 const endsWithin = 90 * time.Second
 
@@ -60,14 +63,14 @@ func Build(t testing.TB, room string) string {
 	built.mu.Lock()
 	defer built.mu.Unlock()
 	if built.dir == "" {
-		t.Fatal("program: nobody would remove it: write func TestMain(m *testing.M) { os.Exit(program.M{Tests: m}.Run()) }")
+		t.Fatal("program: it would never be removed: write func TestMain(m *testing.M) { os.Exit(program.M{Tests: m}.Run()) }")
 	}
 	file, ok := built.files[room]
 	if ok {
 		return file
 	}
 	file = filepath.Join(built.dir, filepath.Base(room))
-	build := exec.Command("go", "build", "-o", file, "stoker.io/stoker/"+room)
+	build := exec.Command("go", "build", "-o", file, "-ldflags", loopback, "stoker.io/stoker/"+room)
 	if _, here, _, ok := runtime.Caller(0); ok { // the module's own requirements count, also in the tests of a nested module
 		build.Dir = filepath.Join(filepath.Dir(here), "..", "..")
 	}

@@ -82,6 +82,10 @@ func brokenSource(f file) ([]string, error) {
 					bad(n, "%s.%s: %s", from, name, b.why)
 				}
 			}
+		case *ast.Ident:
+			if n.Name == "Loopback" && !within(f.path, []string{"internal/outbound"}) {
+				bad(n, "Loopback lets an address that a user names reach the pod itself: only tests may (internal/outbound)")
+			}
 		case *ast.CallExpr:
 			if matchesErrorText(n, imports) {
 				bad(n, "an error is told by errors.Is, errors.As or its reason, never by its text")
@@ -210,6 +214,7 @@ func TestSourceRulesCatchWhatTheyForbid(t *testing.T) {
 		"work tree":       "import \"github.com/go-git/go-git/v5\"\nfunc f() { git.PlainClone(\"x\", false, nil) }",
 		"error text":      "import \"strings\"\nfunc f(err error) bool { return strings.Contains(err.Error(), \"x\") }",
 		"clock in a plan": "import \"time\"\nfunc f() { _ = time.Now() }",
+		"loopback":        "import \"stoker.io/stoker/internal/outbound\"\nvar c = outbound.Client{Loopback: true}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			broken, err := brokenSource(file{"agent/plan/x.go", []byte("package plan\n" + code)})

@@ -13,7 +13,7 @@ const threatPage = "docs/internals/threats.md"
 
 var (
 	threatRow = regexp.MustCompile(`(?m)^\| ([A-Z][0-9]+) \|`)
-	threatID  = regexp.MustCompile(`\b[FCRIP][0-9]{1,2}\b`)
+	threatID  = regexp.MustCompile(`\b[FCRIPUG][0-9]{1,2}\b`)
 )
 
 // brokenThreats returns the threats of the page that no test names, and the threats in test comments that

@@ -243,9 +243,9 @@ func TestUnloadableProjectIsNotSynced(t *testing.T) {
 	p.start()
 	s := p.reason("VerificationFailed")
 	assert.Contains(t, s.Message, "child")
-	mended := p.repo.Commit("parent", gitserver.Write(inGit+"projects/child/project.json", projectJSON("Child")))
-	p.synced(mended)
-	assert.NotEqual(t, head, mended)
+	fixed := p.repo.Commit("parent", gitserver.Write(inGit+"projects/child/project.json", projectJSON("Child")))
+	p.synced(fixed)
+	assert.NotEqual(t, head, fixed)
 }
 
 func TestRealTrees(t *testing.T) {

@@ -62,8 +62,8 @@ func TestBrokenCommitKeepsLastGood(t *testing.T) {
 			assert.Empty(t, p.read("projects/line/new.json"), "nothing of the commit is written")
 
 			p.repo.ForcePush(good)
-			mended := p.repo.Commit("mended", gitserver.Write(inGit+"projects/line/new.json", "{}"))
-			p.synced(mended)
+			fixed := p.repo.Commit("fixed", gitserver.Write(inGit+"projects/line/new.json", "{}"))
+			p.synced(fixed)
 		})
 	}
 }

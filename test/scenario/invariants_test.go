@@ -52,7 +52,7 @@ func (p *plant) checkForeign() {
 		assert.Equal(p.t, content, p.read(path), "INV2: %s", path)
 	}
 	if p.gw != nil {
-		assert.NoError(p.t, p.gw.Canaries(), "INV2: files that nobody may touch")
+		assert.NoError(p.t, p.gw.Canaries(), "INV2: files that must not be touched")
 	}
 }
 

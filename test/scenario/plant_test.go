@@ -59,6 +59,8 @@ type spec struct {
 	defaults    string // lines below spec.sync.defaults
 	gateway     string // lines below spec.gateway
 	back        string // lines below spec.bidirectional
+	top         string // lines below spec
+	git         string // lines below spec.git
 	mappings    [][2]string
 	more        map[string]string // destination → further fields of its mapping
 	slow        bool              // long intervals: only events trigger a sync
@@ -159,6 +161,7 @@ func (p *plant) saveSpec() {
 	}
 	fmt.Fprintf(&b, "spec:\n  git:\n    repo: %s\n    ref: %q\n", p.spec.repo, p.spec.ref)
 	fmt.Fprintf(&b, "    auth:\n      token:\n        secretRef: {name: git, key: token}\n")
+	b.WriteString(p.spec.git + p.spec.top)
 	interval, period := "1s", 5
 	if p.spec.slow {
 		interval, period = "1h", 3600

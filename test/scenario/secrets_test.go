@@ -101,7 +101,7 @@ func TestTheAgentStartsNoOtherProgram(t *testing.T) {
 			select {
 			case <-stop:
 				if looks < 50 {
-					seen = append(seen, "nobody looked")
+					seen = append(seen, "not looked at")
 				}
 				done <- seen
 				return

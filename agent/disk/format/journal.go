@@ -182,7 +182,7 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 		return nil, fmt.Errorf("read the journal: %w", err)
 	}
 	if string(magic) != journalMagic {
-		return nil, safe.Damaged("the journal has an unknown version")
+		return nil, safe.Damaged("the journal has an unknown format")
 	}
 	sum, want := sha256.New(), make([]byte, sha256.Size)
 	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, body)); err != nil {

@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
+// testJournal returns a Journal in which every field is set.
 func testJournal() *Journal {
 	return &Journal{
 		Header: testHeader, Name: "20261120T063000.000Z-0123456", Areas: []string{"", "projects"},
@@ -48,25 +49,27 @@ func TestJournalRoundTrip(t *testing.T) {
 	assert.Equal(t, want, got)
 }
 
+// A journal with one changed byte, or a truncated one, is ErrDamaged.
 func TestDamagedJournal(t *testing.T) {
 	b := encodeJournal(t, testJournal())
 	for i := range b {
-		x := bytes.Clone(b)
-		x[i] ^= 0x20
-		_, err := decodeBytes(x)
+		damaged := bytes.Clone(b)
+		damaged[i] ^= 0x20
+		_, err := decodeBytes(damaged)
 		require.ErrorIs(t, err, safe.ErrDamaged, "byte %d", i)
 		_, err = decodeBytes(b[:i])
 		require.ErrorIs(t, err, safe.ErrDamaged, "%d bytes", i)
-		_, _ = decodeBytes(sealed(x[:max(len(journalMagic), i)])) // must not panic
+		_, _ = decodeBytes(sealed(damaged[:max(len(journalMagic), i)])) // must not panic
 	}
 }
 
-// sealed appends a valid checksum, so that the parser sees the bytes.
+// sealed appends a valid checksum, so that DecodeJournal parses b instead of rejecting it.
 func sealed(b []byte) []byte {
 	sum := sha256.Sum256(b)
 	return append(bytes.Clone(b), sum[:]...)
 }
 
+// DecodeJournal never panics. What it accepts has only safe paths, and stays the same when it is encoded and decoded again.
 func FuzzJournal(f *testing.F) {
 	b := encodeJournal(f, testJournal())
 	f.Add(b[:len(b)-sha256.Size])

@@ -1,6 +1,6 @@
-// Package format reads and writes the two tables in .stoker: the manifest of the owned files, and the journal of the sync
-// that is being applied. The files may be damaged, and other programs can write to their directory, so the
-// package checks every length and path.
+// Package format reads and writes the two tables in .stoker: the manifest, which lists the files that the agent owns, and the
+// journal, which lists the steps of the sync that is being applied. The tables may be damaged, and other programs can write to
+// their directory, so the package checks every length and path.
 package format
 
 import (
@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// The manifest is a sorted table that is read in place:
+// The manifest is a table sorted by path. Lookups read single blocks of the file:
 //
 //	magic
 //	blocks   records sorted by path, each without the prefix shared with the one before; about 16 KiB per block
@@ -28,7 +28,7 @@ import (
 //	index    per block: first path, length, CRC-32C, number of files, number of directories
 //	footer   offsets and lengths of header and index, number of blocks, CRC-32C of header, index and footer, magic
 //
-// A Manifest holds only header and index in memory, about 30 kB for 100,000 files, and the block decoded last.
+// A Manifest keeps in memory only the header, the index (about 30 kB for 100,000 files) and the block that was decoded last.
 const (
 	manifestMagic = "stokerm1"
 	footerSize    = 8 + 4 + 4 + 4 + 4 + 8 // header offset, header, index, blocks, CRC, magic
@@ -50,12 +50,12 @@ type block struct {
 	files, dirs int
 }
 
-// Manifest is an open manifest file. It implements plan.Manifest. Several goroutines may use it, also after the Dir has
-// written a new manifest.
+// Manifest is an open manifest file. It implements plan.Manifest. Several goroutines may use it, even after disk.Dir has
+// replaced the file by a new manifest: the open file stays readable.
 type Manifest struct {
-	f       io.ReaderAt // nil if there is no file
-	Info    fs.FileInfo // of f when it was opened
-	Close   func() error
+	f       io.ReaderAt  // nil if there is no file
+	Info    fs.FileInfo  // of f when it was opened
+	Close   func() error // closes f
 	header  plan.Header
 	blocks  []block
 	damaged atomic.Bool // a block could not be read since the manifest was opened
@@ -68,10 +68,11 @@ type Manifest struct {
 // NoManifest returns an empty manifest without a file.
 func NoManifest() *Manifest { return &Manifest{cached: -1, Close: func() error { return nil }} }
 
-// OpenManifest reads header and index and verifies every block, so that damage is found before the manifest is used.
+// OpenManifest reads the header and the index, and verifies the checksum of every block, so that damage is found before the
+// manifest is used.
 //
-// A manifest of more than twice maxFiles files counts as damaged: a plan holds all files in memory, so an agent cannot have
-// written it.
+// maxFiles is the limit of a plan. No agent writes a manifest of more than twice maxFiles files, so such a manifest counts as
+// damaged.
 func OpenManifest(f *os.File, maxFiles int) (*Manifest, error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -94,7 +95,7 @@ func (m *Manifest) Missing() bool { return m.f == nil }
 // Damaged reports whether a block could not be read since the manifest was opened.
 func (m *Manifest) Damaged() bool { return m.damaged.Load() }
 
-// Check decodes every block. OpenManifest verifies only checksums, and a block with a valid checksum may still be malformed.
+// Check decodes every block. OpenManifest verifies only the checksums, and a block with a valid checksum may still be malformed.
 func (m *Manifest) Check() error {
 	var buf []byte
 	var list []Record
@@ -122,6 +123,7 @@ func readManifest(f io.ReaderAt, size int64) (*Manifest, error) {
 	return m, nil
 }
 
+// load reads the footer, the header and the index.
 func (m *Manifest) load(size int64) error {
 	if size < int64(len(manifestMagic)+footerSize) {
 		return safe.Damaged("the manifest has only %d bytes", size)
@@ -131,10 +133,10 @@ func (m *Manifest) load(size int64) error {
 	}
 	foot := make([]byte, footerSize)
 	if _, err := m.f.ReadAt(foot, size-footerSize); err != nil {
-		return safe.Damaged("read the manifest's end: %w", err)
+		return safe.Damaged("read the footer of the manifest: %w", err)
 	}
 	if string(foot[24:]) != manifestMagic {
-		return safe.Damaged("the manifest has an unknown version")
+		return safe.Damaged("the manifest has an unknown format")
 	}
 	off := binary.LittleEndian.Uint64(foot)
 	hlen, ilen := binary.LittleEndian.Uint32(foot[8:]), binary.LittleEndian.Uint32(foot[12:])
@@ -156,6 +158,7 @@ func (m *Manifest) load(size int64) error {
 	return m.index(b[hlen:], int(n), int64(off))
 }
 
+// index decodes the index b of n blocks, the last of which ends at offset end.
 func (m *Manifest) index(b []byte, n int, end int64) error {
 	d := &decoder{b: b}
 	off, prev, files := int64(len(manifestMagic)), "", 0
@@ -238,10 +241,10 @@ func (m *Manifest) decode(i int, buf *[]byte, list []Record) ([]Record, error) {
 	return list, d.err
 }
 
-// Header returns the header, which is zero if there is no manifest.
+// Header returns the header. It is zero if there is no manifest.
 func (m *Manifest) Header() plan.Header { return m.header }
 
-// Get returns the record of one path. Lookups in sorted order decode each block once.
+// Get returns the record of one file. Calls in the order of paths decode each block only once.
 func (m *Manifest) Get(path string) (plan.Owned, bool, error) {
 	r, ok, err := m.Lookup(path)
 	if err != nil || !ok || r.Dir {
@@ -274,12 +277,12 @@ func (m *Manifest) Lookup(path string) (Record, bool, error) {
 	return m.decoded[k], true, nil
 }
 
-// blockOf returns the only block that may have path, or -1.
+// blockOf returns the index of the only block that can contain path, or -1.
 func (m *Manifest) blockOf(path string) int {
 	return sort.Search(len(m.blocks), func(k int) bool { return m.blocks[k].first > path }) - 1
 }
 
-// All yields the records whose path starts with prefix, sorted.
+// All yields the records of files whose path starts with prefix, sorted by path.
 func (m *Manifest) All(prefix string) iter.Seq2[plan.Owned, error] {
 	return func(yield func(plan.Owned, error) bool) {
 		for r, err := range m.records(prefix) {

@@ -9,13 +9,13 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Blobs writes the bytes that a plan wants: Objects, or a Desired if some files are rendered.
+// Blobs writes the content that a plan wants. Objects has the content of git, a plan.Desired also that of rendered files.
 type Blobs interface {
 	WriteBlob(w io.Writer, id plan.ID) (int64, error)
 }
 
-// Apply applies a plan in memory: it changes the disk, and returns the new manifest and what went to lost+found. It
-// fails the test if the plan asks for something impossible.
+// Apply applies a plan in memory: it changes disk, and returns the new manifest and the files that went to lost+found, by path.
+// It fails the test if the plan contradicts the disk.
 func Apply(t testing.TB, c *plan.Changes, rules plan.Rules, wanted Blobs, disk *Disk, m *Manifest) (*Manifest, map[string]string) {
 	t.Helper()
 	next := &Manifest{Records: maps.Clone(m.Records)}
@@ -38,7 +38,7 @@ func Apply(t testing.TB, c *plan.Changes, rules plan.Rules, wanted Blobs, disk *
 			disk.write(t, x, wanted)
 		}
 		record(next, x, disk)
-		if git, ok := c.Signed[x.Path]; ok {
+		if git, ok := c.Signed[x.Path]; ok { // written with another signature than git's
 			r := next.Records[x.Path]
 			r.Want = git
 			next.Records[x.Path] = r
@@ -48,7 +48,7 @@ func Apply(t testing.TB, c *plan.Changes, rules plan.Rules, wanted Blobs, disk *
 		Commit: c.To, Rules: rules.Fingerprint(), Mappings: c.Mappings, Files: len(next.Records), Complete: true,
 	}
 	if len(next.Records) != c.Total {
-		t.Errorf("the plan says that %d files will be ours, but it is %d", c.Total, len(next.Records))
+		t.Errorf("the plan says that the agent will own %d files, but it owns %d", c.Total, len(next.Records))
 	}
 	return next, lost
 }
@@ -57,7 +57,7 @@ func Apply(t testing.TB, c *plan.Changes, rules plan.Rules, wanted Blobs, disk *
 func (d *Disk) delete(t testing.TB, path string) {
 	t.Helper()
 	if d.nodes[path].kind != plan.File {
-		t.Errorf("the plan deletes %s, which is no file", path)
+		t.Errorf("the plan deletes %s, which is not a file", path)
 	}
 	delete(d.nodes, path)
 	for dir := parent(path); dir != "" && d.empty(dir); dir = parent(dir) {
@@ -74,8 +74,8 @@ func (d *Disk) empty(dir string) bool {
 	return true
 }
 
-// hollow reports whether only directories lie below a path.
-func (d *Disk) hollow(path string) bool {
+// onlyDirs reports whether the tree below a path has no files.
+func (d *Disk) onlyDirs(path string) bool {
 	for at, n := range d.nodes {
 		if n.kind != plan.Dir && strings.HasPrefix(at, path+"/") {
 			return false
@@ -90,12 +90,12 @@ func (d *Disk) write(t testing.TB, x plan.Change, wanted Blobs) {
 		t.Errorf("the plan writes %s, but %s is in the way", x.Path, at)
 	}
 	switch was := d.nodes[x.Path]; {
-	case was.kind == plan.Dir && d.hollow(x.Path):
+	case was.kind == plan.Dir && d.onlyDirs(x.Path):
 		d.Remove(x.Path)
 	case was.kind == plan.Dir:
-		t.Errorf("the plan writes %s, where a directory stands that is not empty", x.Path)
+		t.Errorf("the plan writes %s, but there is a directory with files", x.Path)
 	case (was.kind == plan.Missing) != (x.Op == plan.Create):
-		t.Errorf("the plan says %d for %s, where kind %d lies", x.Op, x.Path, was.kind)
+		t.Errorf("the plan has operation %d for %s, but the disk has kind %d there", x.Op, x.Path, was.kind)
 	}
 	if x.Op == plan.Update && x.FoundID == x.ID {
 		d.Chmod(x.Path, x.Exec)
@@ -106,12 +106,12 @@ func (d *Disk) write(t testing.TB, x plan.Change, wanted Blobs) {
 		t.Fatalf("the plan writes %s: %v", x.Path, err)
 	}
 	if id := BlobID([]byte(content.String())); id != x.ID {
-		t.Errorf("the plan wants %s at %s and has %s", x.ID, x.Path, id)
+		t.Errorf("the plan wants blob %s at %s, but its content is blob %s", x.ID, x.Path, id)
 	}
 	d.put(x.Path, plan.File, content.String(), x.Exec)
 }
 
-// record makes, renews or drops the record of a path.
+// record creates, updates or deletes the manifest's record of a path.
 func record(m *Manifest, x plan.Change, disk *Disk) {
 	switch x.Op {
 	case plan.Delete, plan.Release:

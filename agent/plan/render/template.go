@@ -74,6 +74,15 @@ func (t *Template) Volatile() bool { return t.volatile }
 // Execute renders the template. More than limit bytes are LimitExceeded. Any other error is TemplateFailed with the
 // line and the reason, and also ErrUnread if a fact is unknown.
 func (t *Template) Execute(f *Facts, limit int64) (out []byte, err error) {
+	return t.execute(f.data(), limit)
+}
+
+// ExecuteValues is Execute for a caller with facts of its own. The values must be plain, as those of a Facts are.
+func (t *Template) ExecuteValues(values map[string]any, limit int64) ([]byte, error) {
+	return t.execute(values, limit)
+}
+
+func (t *Template) execute(data any, limit int64) (out []byte, err error) {
 	t.meter.steps, t.meter.made = 0, 0
 	b := &output{name: t.name, left: limit, limit: limit}
 	defer func() {
@@ -81,7 +90,7 @@ func (t *Template) Execute(f *Facts, limit int64) (out []byte, err error) {
 			out, err = nil, failure.New(v1alpha1.ReasonTemplateFailed, "%s: the template cannot be executed: %v", t.name, r)
 		}
 	}()
-	if err := t.tmpl.Execute(b, f.data()); err != nil {
+	if err := t.tmpl.Execute(b, data); err != nil {
 		if own, ok := errors.AsType[*failure.Error](err); ok {
 			return nil, own
 		}

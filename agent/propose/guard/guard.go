@@ -1,5 +1,6 @@
 // Package guard decides what must never leave a gateway: files that only the gateway may have, files that a forge or a CI system would
-// execute, and secrets. It only reads what it is given, and what it returns names a rule and never repeats a file.
+// execute, and secrets. Path checks the path of a file, and Content its bytes. Both return only the name of a rule, so that no content of
+// the file reaches a log or a status.
 package guard
 
 import (
@@ -19,16 +20,16 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// extensions are those of keystores, modules, backups and internal databases.
+// extensions are the file extensions of keystores, keys, modules, backups and internal databases.
 var extensions = map[string]bool{
 	".jks": true, ".p12": true, ".pfx": true, ".pem": true, ".key": true, ".modl": true, ".gwbk": true, ".idb": true, ".keystore": true, ".der": true,
 }
 
-// components are directories whose files hold credentials.
-var components = map[string]bool{"api-token": true, "internal-secret-provider": true}
+// credentialDirs are directories whose files hold credentials.
+var credentialDirs = map[string]bool{"api-token": true, "internal-secret-provider": true}
 
-// executed are files that CI systems and forges run or obey, wherever they are. With a mapping of the repository's root, a script on the
-// gateway could otherwise write them.
+// executed are files that CI systems and forges run or obey in any directory. If a mapping covers the root of the repository, a script on
+// the gateway could otherwise add one of them.
 var executed = map[string]bool{
 	"jenkinsfile": true, "codeowners": true, "azure-pipelines.yml": true, "azure-pipelines.yaml": true, "bitbucket-pipelines.yml": true,
 	"bitbucket-pipelines.yaml": true, "appveyor.yml": true, "buildspec.yml": true, "buildspec.yaml": true, "cloudbuild.yaml": true,
@@ -36,7 +37,8 @@ var executed = map[string]bool{
 	"codemagic.yaml": true, "wercker.yml": true,
 }
 
-// Path judges the path of a file in the data directory and the one that it gets in git. It returns the name of the rule that denies it.
+// Path checks dest, the path of a file in the data directory, and source, the path of this file in git. It returns the name of the rule
+// that denies the file.
 func Path(dest, source string) (rule string, denied bool) {
 	if resource.NeverTouch(dest) {
 		return "belongs to the gateway", true
@@ -60,12 +62,13 @@ func Path(dest, source string) (rule string, denied bool) {
 	return "", false
 }
 
+// onePath applies the rules that are the same for both paths.
 func onePath(p string) (string, bool) {
 	if !utf8.ValidString(p) || strings.ContainsFunc(p, unicode.IsControl) {
 		return "name that is not plain text", true
 	}
 	for name := range strings.SplitSeq(p, "/") {
-		if components[folded(name)] {
+		if credentialDirs[folded(name)] {
 			return "folder with credentials", true
 		}
 	}
@@ -79,7 +82,8 @@ func onePath(p string) (string, bool) {
 	return "", false
 }
 
-// folded returns a name as file systems that ignore case, and characters without a width, see it. Windows drops dots and spaces at the end.
+// folded returns the name that a file system may treat as equal to name: in lower case, without characters that have no width, and, as
+// on Windows, without dots and spaces at the end.
 func folded(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if unicode.Is(unicode.Cf, r) {
@@ -93,20 +97,20 @@ func folded(name string) string {
 	return name
 }
 
-// rule finds one kind of secret. Its expression is tried only where one of the keywords stands, so that the cost stays linear.
+// rule finds one kind of secret. It tries its expression only at its keywords, so that the cost stays linear.
 type rule struct {
 	name     string
 	keywords []string // lower case
-	pattern  string   // begins at the keyword
-	back     int      // begins so many bytes before the keyword instead
-	inside   bool     // the keyword may be the end of a longer word
-	entropy  float64  // minimum of the last group, in bits per byte; 0 for none
+	pattern  string   // must match from the keyword on
+	back     int      // number of bytes before the keyword at which the match begins instead
+	inside   bool     // whether the keyword also counts in the middle of a word
+	entropy  float64  // minimum for the last group of the pattern, in bits per byte; 0 for no minimum
 
 	once sync.Once
 	re   *regexp.Regexp
 }
 
-// rules are ordered from the most specific to the most general. An expression is compiled when it is first needed.
+// rules are ordered from the most specific to the most general. Each expression is compiled at its first use.
 var rules = []*rule{
 	{name: "private key", keywords: []string{"-----begin "}, inside: true, pattern: `-----BEGIN [A-Z ]{0,40}PRIVATE KEY( BLOCK)?-----`},
 	{name: "AWS access key", keywords: []string{"akia", "asia", "abia", "acca"}, pattern: `((?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16})\b`, entropy: 3},
@@ -145,10 +149,10 @@ var rules = []*rule{
 		pattern: `(?i)[a-z_]{4,12}["']?\s{0,5}[:=]\s{0,5}["']([0-9A-Za-z+/=_~!@#%^*.-]{12,150})["']`, entropy: 3.5},
 }
 
-// Content judges the bytes of a file. It returns the name of the rule that finds a secret in them. Its cost is linear in the size.
+// Content checks the bytes of a file. It returns the name of the rule that finds a secret. Its cost is linear in the size.
 //
-// Ignition keeps scripts as JSON strings, in which it writes = as \u003d, and it compresses data.bin. So Content also judges the text that
-// the strings of a JSON file stand for, and what a compressed file contains.
+// Ignition stores scripts as JSON strings, in which it writes = as \u003d, and it compresses data.bin. So Content also checks the decoded
+// strings of a JSON file, and the decompressed content of a gzip file.
 func Content(_ string, content []byte) (rule string, found bool) {
 	if bytes.HasPrefix(content, gzipMagic) {
 		inside, err := decompressed(content)
@@ -157,7 +161,7 @@ func Content(_ string, content []byte) (rule string, found bool) {
 		}
 		content = inside
 	}
-	// A large file is searched in pieces, so that the copies that this makes are small.
+	// Searching a large file in pieces keeps the copies small that the search makes.
 	embedded := &resource.EmbeddedFinder{}
 	for {
 		if rule, found = piece(content[:min(len(content), pieceSize)], embedded); found || len(content) <= pieceSize {
@@ -167,13 +171,13 @@ func Content(_ string, content []byte) (rule string, found bool) {
 	}
 }
 
-// Sizes of the pieces in bytes. They overlap by more than a secret with its keyword has.
+// Sizes of the pieces in bytes. The overlap is longer than any secret with its keyword, so that one piece contains the whole secret.
 const (
 	pieceSize = 1 << 20
 	overlap   = 16 << 10
 )
 
-// piece judges a piece of a file, also as the text that it has in quotes.
+// piece checks a piece of a file, first as it is and then with its JSON strings decoded.
 func piece(content []byte, embedded *resource.EmbeddedFinder) (rule string, found bool) {
 	for range maxNested {
 		if rule, found = text(content, embedded); found {
@@ -188,15 +192,15 @@ func piece(content []byte, embedded *resource.EmbeddedFinder) (rule string, foun
 	return "", false
 }
 
-// maxNested bounds how often a text is unescaped: a script in a view is escaped once, and JSON in that script twice.
+// maxNested is how often piece checks a text, unescaping it in between. A script in a view is escaped once, and JSON in this script twice.
 const maxNested = 3
 
-// maxInside bounds what a compressed file contains, in bytes.
+// maxInside is the maximum size of a decompressed file in bytes.
 const maxInside = 64 << 20
 
 var gzipMagic = []byte{0x1f, 0x8b, 0x08}
 
-// decompressed returns what a gzip file contains.
+// decompressed returns the decompressed content of a gzip file.
 func decompressed(content []byte) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(content))
 	if err != nil {
@@ -209,8 +213,8 @@ func decompressed(content []byte) ([]byte, error) {
 	return inside, err
 }
 
-// unescaped returns content with the escapes of JSON strings replaced by what they stand for. Characters beyond ASCII stay escaped,
-// because no rule needs them. The result is content itself if there are no escapes.
+// unescaped returns content with the escapes of JSON strings decoded. Characters beyond ASCII stay escaped, because no rule needs them.
+// If there is no backslash, it returns content itself.
 func unescaped(content []byte) []byte {
 	if bytes.IndexByte(content, '\\') < 0 {
 		return content
@@ -240,15 +244,15 @@ func unescaped(content []byte) []byte {
 	return out
 }
 
-// The characters behind a backslash, and what they stand for.
+// The characters that can follow a backslash, and the characters that they stand for.
 const (
 	escapes = `"\/bfnrt`
 	escaped = "\"\\/\b\f\n\r\t"
 )
 
-// text judges the bytes of a file as they are.
+// text checks content as it is.
 func text(content []byte, embedded *resource.EmbeddedFinder) (rule string, found bool) {
-	lower := asciiLower(content) // of the same length, whatever the encoding
+	lower := asciiLower(content) // unlike bytes.ToLower, keeps every offset
 	if embedded.Add(lower); embedded.Found() {
 		return "embedded secret of Ignition", true
 	}
@@ -263,10 +267,10 @@ func text(content []byte, embedded *resource.EmbeddedFinder) (rule string, found
 	return "", false
 }
 
-// window is how far behind a keyword a secret ends at most.
-const window = 512 // bytes
+// window is the maximum distance in bytes from the start of a keyword to the end of its secret.
+const window = 512
 
-// finds reports whether a file has a secret of this kind.
+// finds reports whether content has a secret of this kind. lower is content in lower case.
 func (r *rule) finds(content, lower []byte) bool {
 	for _, k := range r.keywords {
 		for from := 0; ; {
@@ -276,7 +280,7 @@ func (r *rule) finds(content, lower []byte) bool {
 			}
 			i += from
 			from = i + len(k)
-			if r.inside || i == 0 || !word(lower[i-1]) || r.back > 0 {
+			if r.inside || i == 0 || !isWord(lower[i-1]) || r.back > 0 {
 				if r.at(content[max(0, i-r.back):min(len(content), i+window)]) {
 					return true
 				}
@@ -286,7 +290,8 @@ func (r *rule) finds(content, lower []byte) bool {
 	return false
 }
 
-func word(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' }
+// isWord reports whether c can be part of a word.
+func isWord(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' }
 
 // at reports whether text begins with a secret of this kind.
 func (r *rule) at(text []byte) bool {
@@ -299,7 +304,7 @@ func (r *rule) at(text []byte) bool {
 	return r.entropy == 0 || entropy(value) >= r.entropy && !placeholder(value)
 }
 
-// placeholder reports whether a value stands for a secret that is elsewhere.
+// placeholder reports whether a value is obviously not a real secret.
 func placeholder(value []byte) bool {
 	s := strings.ToLower(string(value))
 	for _, p := range []string{"example", "changeme", "placeholder", "redacted", "xxxx", "****", "your", "dummy"} {
@@ -326,6 +331,7 @@ func entropy(b []byte) float64 {
 	return h
 }
 
+// asciiLower returns b with its ASCII letters in lower case.
 func asciiLower(b []byte) []byte {
 	out := make([]byte, len(b))
 	for i, c := range b {

@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,7 +35,7 @@ type SigningKey struct {
 	Private, Public string
 }
 
-// NewSSHKey makes a key for ssh signatures: ed25519, ecdsa or rsa. An empty passphrase leaves it open.
+// NewSSHKey makes a key for ssh signatures: ed25519, ecdsa, rsa, or weak. An empty passphrase leaves it open.
 func NewSSHKey(t testing.TB, kind, passphrase string) SigningKey {
 	t.Helper()
 	var key crypto.Signer
@@ -46,6 +47,8 @@ func NewSSHKey(t testing.TB, kind, passphrase string) SigningKey {
 		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	case "rsa":
 		key, err = rsa.GenerateKey(rand.Reader, 2048)
+	case "weak":
+		key, err = rsa.GenerateKey(rand.Reader, 1024)
 	}
 	require.NoError(t, err)
 	block, err := ssh.MarshalPrivateKey(key, "")
@@ -61,25 +64,65 @@ func NewSSHKey(t testing.TB, kind, passphrase string) SigningKey {
 // NewOpenPGPKey makes a key for OpenPGP signatures. An empty passphrase leaves it open.
 func NewOpenPGPKey(t testing.TB, passphrase string, c *packet.Config) SigningKey {
 	t.Helper()
-	e, err := openpgp.NewEntity("Plant", "", "plant@example.com", c)
+	return NewOpenPGPKeyFor(t, "plant@example.com", passphrase, c)
+}
+
+// NewOpenPGPKeyFor is NewOpenPGPKey for a mail address, by which gpg finds the key.
+func NewOpenPGPKeyFor(t testing.TB, mail, passphrase string, c *packet.Config) SigningKey {
+	t.Helper()
+	e, err := openpgp.NewEntity("Plant", "", mail, c)
 	require.NoError(t, err)
 	if passphrase != "" {
 		require.NoError(t, e.EncryptPrivateKeys([]byte(passphrase), c))
 	}
-	armored := func(kind string, write func(*bytes.Buffer) error) string {
-		var raw, text bytes.Buffer
-		require.NoError(t, write(&raw))
-		w, err := armor.Encode(&text, kind, nil)
-		require.NoError(t, err)
-		_, err = w.Write(raw.Bytes())
-		require.NoError(t, errors.Join(err, w.Close()))
-		return text.String()
-	}
 	return SigningKey{
 		v1alpha1.SigningOpenPGP,
-		armored(openpgp.PrivateKeyType, func(b *bytes.Buffer) error { return e.SerializePrivateWithoutSigning(b, c) }),
-		armored(openpgp.PublicKeyType, func(b *bytes.Buffer) error { return e.Serialize(b) }),
+		armored(t, openpgp.PrivateKeyType, func(b io.Writer) error { return e.SerializePrivateWithoutSigning(b, c) }),
+		Public(t, e),
 	}
+}
+
+// Public returns the public half of a key.
+func Public(t testing.TB, e *openpgp.Entity) string {
+	t.Helper()
+	return armored(t, openpgp.PublicKeyType, e.Serialize)
+}
+
+func armored(t testing.TB, kind string, write func(io.Writer) error) string {
+	t.Helper()
+	var text bytes.Buffer
+	w, err := armor.Encode(&text, kind, nil)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(write(w), w.Close()))
+	return text.String() + "\n"
+}
+
+// SSHSignature signs like ssh-keygen -Y sign, for a namespace. change alters the public key that the signature shows, if it is not nil.
+func (k SigningKey) SSHSignature(t testing.TB, namespace string, payload []byte, change func(ssh.PublicKey) ssh.PublicKey) []byte {
+	t.Helper()
+	signer, err := ssh.ParsePrivateKey([]byte(k.Private))
+	require.NoError(t, err)
+	sum := sha512.Sum512(payload)
+	name := signer.PublicKey().Type()
+	if name == ssh.KeyAlgoRSA {
+		name = ssh.KeyAlgoRSASHA512
+	}
+	signature, err := signer.(ssh.AlgorithmSigner).SignWithAlgorithm(rand.Reader, append([]byte("SSHSIG"), ssh.Marshal(struct {
+		Namespace, Reserved, Hash string
+		Sum                       []byte
+	}{namespace, "", "sha512", sum[:]})...), name)
+	require.NoError(t, err)
+	public := signer.PublicKey()
+	if change != nil {
+		public = change(public)
+	}
+	blob := ssh.Marshal(struct {
+		Version                   uint32
+		PublicKey                 []byte
+		Namespace, Reserved, Hash string
+		Signature                 []byte
+	}{1, public.Marshal(), namespace, "", "sha512", ssh.Marshal(signature)})
+	return pem.EncodeToMemory(&pem.Block{Type: "SSH SIGNATURE", Bytes: append([]byte("SSHSIG"), blob...)})
 }
 
 // Check checks the signature of a commit without git.

@@ -271,6 +271,9 @@ func (o *Objects) Peel(id plan.ID) (plan.ID, error) {
 	return id, corrupt("a tag of more than %d tags", maxTagChain)
 }
 
+// Tag returns the bytes of an annotated tag.
+func (o *Objects) Tag(id plan.ID) ([]byte, error) { return o.read(id, kindTag) }
+
 // Parents returns the parents of a commit. An object that is not a commit has none.
 func (o *Objects) Parents(commit plan.ID) ([]plan.ID, error) {
 	if s, err := o.find(commit); err != nil || s.kind != kindCommit {

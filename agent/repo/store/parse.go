@@ -128,6 +128,23 @@ func commitParents(commit plan.ID, b []byte) ([]plan.ID, error) {
 	return ids, nil
 }
 
+// commitAuthor returns name and mail of the author of a commit, or "" if its header has none.
+func commitAuthor(b []byte) string {
+	for line := range bytes.Lines(b) {
+		if author, ok := bytes.CutPrefix(line, []byte("author ")); ok {
+			author, _, _ = bytes.Cut(author, []byte(">"))
+			if bytes.IndexByte(author, '<') < 0 {
+				return ""
+			}
+			return string(author) + ">"
+		}
+		if len(line) == 1 { // the message begins
+			break
+		}
+	}
+	return ""
+}
+
 // tagTarget returns the object that an annotated tag points to.
 func tagTarget(tag plan.ID, b []byte) (plan.ID, error) {
 	const prefix = "object "

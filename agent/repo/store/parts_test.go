@@ -22,7 +22,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-func TestIndexFindsOffsetsBehindTwoGibibytes(t *testing.T) {
+// An index stores offsets from 2 GiB on in a separate table.
+func TestIndexOffsetsBeyond2GiB(t *testing.T) {
 	recs := []record{
 		{id: plan.ID{1}, off: 12}, {id: plan.ID{0xff, 1}, off: wideOffset - 1}, {id: plan.ID{7}, off: wideOffset},
 		{id: plan.ID{7, 1}, off: 5 << 32}, {id: plan.ID{0}, off: 6 << 32},
@@ -52,10 +53,11 @@ func TestIndexFindsOffsetsBehindTwoGibibytes(t *testing.T) {
 	require.NoError(t, err)
 	assert.False(t, ok)
 	_, err = openIndex(f, [packTrailerSize]byte{43})
-	require.ErrorIs(t, err, ErrCorrupt, "the index of another pack")
+	require.ErrorIs(t, err, ErrCorrupt, "the index belongs to another pack")
 }
 
-func TestScratchKeepsObjectsApart(t *testing.T) {
+// Objects in scratch memory, of which large ones are in a file, keep their content while others are allocated and freed.
+func TestScratchKeepsContent(t *testing.T) {
 	root, err := os.OpenRoot(t.TempDir())
 	require.NoError(t, err)
 	s := newScratch(func() (*os.File, error) { return anonymous(root, ".") }, scratchSizes{large: 300, budget: 1000})
@@ -89,7 +91,7 @@ func TestScratchKeepsObjectsApart(t *testing.T) {
 			rest = rest[n:]
 		}
 		_, err = c.Write([]byte("x"))
-		require.ErrorIs(t, err, ErrCorrupt, "no object grows over its size")
+		require.ErrorIs(t, err, ErrCorrupt, "a write beyond the size of the object")
 		require.LessOrEqual(t, s.held, int64(1000))
 		live = append(live, object{c, want})
 	}
@@ -100,10 +102,10 @@ func TestScratchKeepsObjectsApart(t *testing.T) {
 	assert.Empty(t, s.live)
 	names, err := os.ReadDir(root.Name())
 	require.NoError(t, err)
-	assert.Empty(t, names, "the file has no name")
+	assert.Empty(t, names, "the scratch file was unlinked when it was created")
 }
 
-func TestHoldbackHashesAllButTheTrailer(t *testing.T) {
+func TestTrailerHasher(t *testing.T) {
 	text := []byte(strings.Repeat("the quick brown fox ", 20))
 	want := sha1.Sum(text[:len(text)-packTrailerSize])
 	for piece := 1; piece < len(text); piece++ {
@@ -111,7 +113,7 @@ func TestHoldbackHashesAllButTheTrailer(t *testing.T) {
 		for rest := text; len(rest) > 0; rest = rest[min(piece, len(rest)):] {
 			_, _ = h.Write(rest[:min(piece, len(rest))])
 		}
-		require.Equal(t, want[:], h.sum.Sum(nil), "pieces of %d", piece)
+		require.Equal(t, want[:], h.sum.Sum(nil), "written in pieces of %d bytes", piece)
 		require.Equal(t, text[len(text)-packTrailerSize:], h.tail)
 	}
 }
@@ -142,20 +144,20 @@ func TestEntryHeadsRoundTrip(t *testing.T) {
 	}
 }
 
-func TestTreesThatGitWouldNotWriteAreRefused(t *testing.T) {
+func TestMalformedTrees(t *testing.T) {
 	entry := func(mode, name string) string { return mode + " " + name + "\x00" + strings.Repeat("i", 20) }
 	for name, tree := range map[string]string{
-		"an unknown mode":          entry("777777", "a"),
-		"a mode that is no number": entry("10064x", "a"),
-		"no mode":                  entry("", "a"),
-		"no name":                  entry("100644", ""),
-		"a slash in a name":        entry("100644", "a/b"),
-		"a name twice":             entry("100644", "a") + entry("100644", "a"),
-		"not sorted":               entry("100644", "b") + entry("100644", "a"),
-		"a directory sorted badly": entry("40000", "a") + entry("100644", "a.b"),
-		"a short id":               entry("100644", "a")[:20],
-		"no NUL":                   "100644 abc",
-		"junk":                     "junk",
+		"an unknown mode":             entry("777777", "a"),
+		"a mode that is not a number": entry("10064x", "a"),
+		"no mode":                     entry("", "a"),
+		"no name":                     entry("100644", ""),
+		"a slash in a name":           entry("100644", "a/b"),
+		"a name twice":                entry("100644", "a") + entry("100644", "a"),
+		"not sorted":                  entry("100644", "b") + entry("100644", "a"),
+		"a directory sorted badly":    entry("40000", "a") + entry("100644", "a.b"),
+		"a short id":                  entry("100644", "a")[:20],
+		"no NUL":                      "100644 abc",
+		"junk":                        "junk",
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parseTree(plan.ID{}, []byte(tree))
@@ -172,7 +174,7 @@ func TestTreesThatGitWouldNotWriteAreRefused(t *testing.T) {
 	assert.Equal(t, []plan.Mode{plan.Regular, plan.Regular, plan.Directory, plan.Executable, plan.Symlink, plan.Submodule, plan.Regular}, modes)
 }
 
-func TestDiskTroubleHasItsReason(t *testing.T) {
+func TestDiskErrors(t *testing.T) {
 	for _, errno := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS} {
 		err := onDisk(fmt.Errorf("write: %w", errno))
 		repotest.RequireReason(t, v1alpha1.ReasonNoSpace, err)
@@ -181,5 +183,5 @@ func TestDiskTroubleHasItsReason(t *testing.T) {
 	assert.Equal(t, v1alpha1.Reason("none"), failure.Reason(err, "none"))
 	assert.ErrorIs(t, err, io.ErrClosedPipe)
 	assert.NoError(t, onDisk(nil))
-	assert.True(t, errors.Is(damage(err), io.ErrClosedPipe) && !errors.Is(damage(err), ErrCorrupt), "trouble with a file is no damage of the data")
+	assert.True(t, errors.Is(damage(err), io.ErrClosedPipe) && !errors.Is(damage(err), ErrCorrupt), "an error of the file does not mean that its data is corrupt")
 }

@@ -48,6 +48,28 @@ func (s *Store) RootTree(commit plan.ID) (plan.ID, error) {
 	return rootTree(commit, k, b.Bytes())
 }
 
+// Author returns the author of a commit, as name and mail. It is what the commit says: git does not verify it.
+func (s *Store) Author(commit plan.ID) (string, error) {
+	var b bytes.Buffer
+	k, _, err := s.read(&b, commit, 0)
+	if err != nil {
+		return "", err
+	}
+	if _, err := rootTree(commit, k, b.Bytes()); err != nil {
+		return "", err
+	}
+	return commitAuthor(b.Bytes()), nil
+}
+
+// CommitText returns the bytes of a commit.
+func (s *Store) CommitText(commit plan.ID) ([]byte, error) {
+	var b bytes.Buffer
+	if _, _, err := s.read(&b, commit, kindCommit); err != nil {
+		return nil, s.NoteDamage(err)
+	}
+	return b.Bytes(), nil
+}
+
 // Complete reports whether the store has a commit and its tree. Everything below the tree is there too, except the blobs if
 // the store is Partial: packs are published whole.
 func (s *Store) Complete(commit plan.ID) bool {

@@ -225,27 +225,48 @@ func (t *Transfer) CommitText(in *Received) ([]byte, error) {
 	return text, err
 }
 
+// TagText returns the bytes of an annotated tag, whose id is Commit, in a received pack. If the pack lacks it, IsNotFound holds for the error.
+func (t *Transfer) TagText(in *Received) ([]byte, error) {
+	p, err := openPack(t.root, in.temp)
+	if err != nil {
+		return nil, err
+	}
+	defer p.release()
+	k, text, err := t.text(p)
+	if err == nil && k != kindTag {
+		err = corrupt("object %s is a %s, where a %s belongs", t.Commit, k, kindTag)
+	}
+	return text, err
+}
+
 // commit returns the bytes of Commit in a pack, and its tree.
 func (t *Transfer) commit(p *pack) (text []byte, tree plan.ID, err error) {
-	off, found, err := p.find(t.Commit)
+	k, text, err := t.text(p)
 	if err != nil {
 		return nil, plan.ID{}, err
 	}
+	tree, err = rootTree(t.Commit, k, text)
+	return text, tree, err
+}
+
+// text returns the bytes of the object with the id Commit in a pack.
+func (t *Transfer) text(p *pack) (kind, []byte, error) {
+	off, found, err := p.find(t.Commit)
+	if err != nil {
+		return 0, nil, err
+	}
 	if !found {
-		return nil, plan.ID{}, NotFound(t.Commit)
+		return 0, nil, NotFound(t.Commit)
 	}
 	r := t.store.newReader()
 	defer r.scratch.close()
 	o, err := p.locate(r.inflate, off, &t.store.limits)
 	if err != nil {
-		return nil, plan.ID{}, err
+		return 0, nil, err
 	}
 	var b bytes.Buffer
-	if err := o.writeTo(&b, r.inflate, r.scratch, &t.store.limits); err != nil {
-		return nil, plan.ID{}, err
-	}
-	tree, err = rootTree(t.Commit, o.kind, b.Bytes())
-	return b.Bytes(), tree, err
+	err = o.writeTo(&b, r.inflate, r.scratch, &t.store.limits)
+	return o.kind, b.Bytes(), err
 }
 
 // HasCommit reports whether a received pack has Commit, and the pack or the store has its tree.

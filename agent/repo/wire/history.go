@@ -51,6 +51,17 @@ func (c *Client) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID)
 
 // CommitText returns the bytes of the commit of t, which must be the tip of a ref. It asks for the commit without its tree.
 func (c *Client) CommitText(ctx context.Context, t *store.Transfer) ([]byte, error) {
+	return c.object(ctx, t, step{want: t.Commit, depth: 1}, t.CommitText)
+}
+
+// TagText returns the bytes of an annotated tag, the id of t, which must be advertised. A server that is told that the store has the commit
+// of the tag sends the tag alone.
+func (c *Client) TagText(ctx context.Context, t *store.Transfer, commit plan.ID) ([]byte, error) {
+	return c.object(ctx, t, step{want: t.Commit, base: commit}, t.TagText)
+}
+
+// object receives an object, without trees if the server can leave them out.
+func (c *Client) object(ctx context.Context, t *store.Transfer, s step, text func(*store.Received) ([]byte, error)) ([]byte, error) {
 	ctx, dog, stop := watch(ctx, c.opts.Total, c.opts.StallBytes, c.opts.StallWindow)
 	defer stop()
 	t.MaxBytes = c.opts.SearchBytes
@@ -59,20 +70,20 @@ func (c *Client) CommitText(ctx context.Context, t *store.Transfer) ([]byte, err
 		return nil, err
 	}
 	defer c.last.put(a)
-	req := a.request(step{want: t.Commit, depth: 1})
+	req := a.request(s)
 	if a.caps.Supports(capability.Filter) {
 		_ = req.Capabilities.Set(capability.Filter) // fails for arguments only
 		req.Filter = packp.FilterTreeDepth(0)
 	}
 	in, _, err := c.receive(ctx, dog, a, t, req)
 	if Refused(err) {
-		err = failure.New(v1alpha1.ReasonGitUnreachable, "%s does not send commit %s: %w", c.url, t.Commit.Short(), Foreign(err, nil))
+		err = failure.New(v1alpha1.ReasonGitUnreachable, "%s does not send %s: %w", c.url, t.Commit.Short(), Foreign(err, nil))
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer t.Drop(in)
-	return t.CommitText(in)
+	return text(in)
 }
 
 // behind looks for the commit of t among the commits that a step brings.

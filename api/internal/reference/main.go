@@ -1,10 +1,11 @@
-// Command reference writes docs/reference/gatewaysync.md from the types of api/v1alpha1: the comments and markers that become
-// `kubectl explain` become the tables of the reference, too. `go generate ./api/...` runs it in the folder of the types.
+// Command reference writes docs/reference/gatewaysync.md and configsync.md from the types of api/v1alpha1: the comments and markers
+// that become `kubectl explain` become the tables of the reference, too. `go generate ./api/...` runs it in the folder of the types.
 package main
 
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 )
 
 func main() {
@@ -14,7 +15,7 @@ func main() {
 	}
 }
 
-// run reads the package in dir and writes the file that the one argument names.
+// run reads the package in dir and writes the file that the one argument names. The name of the file says which kind it is about.
 func run(args []string, dir string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("want one argument, the file to write; got %d", len(args))
@@ -23,9 +24,17 @@ func run(args []string, dir string) error {
 	if err != nil {
 		return err
 	}
-	page, err := render(api)
+	page, err := render(api, kindOf(args[0]))
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(args[0], page, 0o644)
+}
+
+// kindOf returns the kind that a file is about.
+func kindOf(file string) kind {
+	if filepath.Base(file) == "configsync.md" {
+		return configSync
+	}
+	return gatewaySync
 }

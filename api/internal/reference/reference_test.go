@@ -14,17 +14,31 @@ import (
 
 const (
 	types = "../../v1alpha1"
-	docs  = "../../../docs/reference/gatewaysync.md"
+	docs  = "../../../docs/reference/"
 )
 
 func TestReferenceIsWhatTheTypesSay(t *testing.T) {
-	out := filepath.Join(t.TempDir(), "page.md")
-	require.NoError(t, run([]string{out}, types))
-	want, err := os.ReadFile(out)
-	require.NoError(t, err)
-	got, err := os.ReadFile(docs)
-	require.NoError(t, err)
-	assert.Equal(t, string(want), string(got), "run go generate ./api/...")
+	for _, name := range []string{"gatewaysync.md", "configsync.md"} {
+		t.Run(name, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), name)
+			require.NoError(t, run([]string{out}, types))
+			want, err := os.ReadFile(out)
+			require.NoError(t, err)
+			got, err := os.ReadFile(docs + name)
+			require.NoError(t, err)
+			assert.Equal(t, string(want), string(got), "run go generate ./api/...")
+		})
+	}
+}
+
+func TestConfigSyncExamplesAreValid(t *testing.T) {
+	for name, text := range map[string]string{"minimal": configMinimal, "full": configFull} {
+		t.Run(name, func(t *testing.T) {
+			cs, err := v1alpha1.DecodeConfigSync([]byte(text))
+			require.NoError(t, err)
+			assert.Empty(t, v1alpha1.ValidateConfigSync(cs))
+		})
+	}
 }
 
 func TestExamplesAreValidAsTheyStand(t *testing.T) {
@@ -60,7 +74,7 @@ func TestEveryFieldAndAnnotationIsExplained(t *testing.T) {
 		}
 	}
 	assert.Greater(t, fields, 100)
-	page, err := render(api)
+	page, err := render(api, gatewaySync)
 	require.NoError(t, err)
 	for _, name := range []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationForceSync, v1alpha1.AnnotationInject, v1alpha1.AnnotationExcludePatterns} {
 		assert.Contains(t, string(page), "| `"+name+"` |")

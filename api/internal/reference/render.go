@@ -14,7 +14,38 @@ var (
 	minimal string
 	//go:embed full.yaml
 	full string
+	//go:embed configsync-minimal.yaml
+	configMinimal string
+	//go:embed configsync-full.yaml
+	configFull string
 )
+
+// kind is what a page is about.
+type kind struct {
+	name, intro, minimal, full, unknown string
+	// annotations starts the comments of the constants that the page lists.
+	annotations string
+}
+
+var (
+	gatewaySync = kind{"GatewaySync", intro, minimal, full, unknown, "Annotations of a "}
+	configSync  = kind{"ConfigSync", configIntro, configMinimal, configFull, "", "Annotations of objects "}
+)
+
+const configIntro = `<!-- Generated from api/v1alpha1. DO NOT EDIT: change the comments there, and run go generate ./api/... -->
+
+# ConfigSync
+
+A ConfigSync says which objects of Kubernetes, from which commit of git, ` + "[`stoker config`](../how-to/config.md)" + ` applies with the rights
+of its caller, or ` + "[`stoker config run`](../how-to/config.md#keep-it-at-git)" + ` with those of a ServiceAccount. Group ` + "`stoker.io`" + `,
+version ` + "`v1alpha1`" + `, short name ` + "`csync`" + `; write ` + "`configsyncs.stoker.io`" + ` if the cluster has a kind of that name from another vendor.
+` + "`kubectl explain configsync.spec`" + ` shows the same text.
+
+Durations are a number and a unit, such as ` + "`30s`, `5m` or `1h30m`" + `. A boolean without a default is false. Secrets and ConfigMaps are
+in the ConfigSync's own namespace. The annotations ` + "`stoker.io/paused: \"true\"`" + ` and ` + "`stoker.io/confirm-deletion: COMMIT`" + ` mean
+the same as on a [GatewaySync](gatewaysync.md).
+
+`
 
 const intro = `<!-- Generated from api/v1alpha1. DO NOT EDIT: change the comments there, and run go generate ./api/... -->
 
@@ -55,14 +86,14 @@ type page struct {
 }
 
 // render makes the whole reference.
-func render(api *source) ([]byte, error) {
+func render(api *source, k kind) ([]byte, error) {
 	p := &page{api: api, uses: map[string][]string{}}
-	p.WriteString(intro)
-	fmt.Fprintf(p, "## The smallest useful one\n\n```yaml\n%s```\n\n## One with nearly everything\n\n```yaml\n%s```\n\n", minimal, full)
-	p.WriteString(unknown)
-	root, ok := api.structs["GatewaySync"]
+	p.WriteString(k.intro)
+	fmt.Fprintf(p, "## The smallest useful one\n\n```yaml\n%s```\n\n## One with nearly everything\n\n```yaml\n%s```\n\n", k.minimal, k.full)
+	p.WriteString(k.unknown)
+	root, ok := api.structs[k.name]
 	if !ok {
-		return nil, fmt.Errorf("no type GatewaySync")
+		return nil, fmt.Errorf("no type %s", k.name)
 	}
 	for _, f := range root.fields {
 		if f.name != "metadata" {
@@ -75,7 +106,7 @@ func render(api *source) ([]byte, error) {
 		}
 	}
 	p.sharedTypes()
-	p.annotations()
+	p.annotations(k.annotations)
 	return append(bytes.TrimRight(p.Bytes(), "\n"), '\n'), nil
 }
 
@@ -130,16 +161,19 @@ func (p *page) table(st structType) {
 	p.WriteString("\n")
 }
 
-func (p *page) annotations() {
+func (p *page) annotations(start string) {
 	for _, g := range p.api.groups {
-		if !strings.HasPrefix(g.doc, "Annotations of a ") {
+		if !strings.HasPrefix(g.doc, start) {
 			continue
 		}
 		title, rest, _ := strings.Cut(g.doc, ".")
-		if strings.Contains(rest, "older prefix") {
-			rest = " The prefix `ignition-sync.io/` is read as the same."
-		} else {
-			rest = " A later change of the spec wins over a request. You never have to remove them."
+		switch {
+		case strings.Contains(rest, "older prefix"):
+			rest = " Stoker also accepts them with the prefix `ignition-sync.io/`."
+		case start == configSync.annotations:
+			rest = " `stoker config` writes the first two. Manifests may carry the others."
+		default:
+			rest = " A later change of the spec wins over a requested ref, so you never have to remove these annotations."
 		}
 		fmt.Fprintf(p, "## %s\n\n%s\n\n| annotation | meaning |\n|---|---|\n", title, strings.TrimSpace(rest))
 		for _, c := range g.values {

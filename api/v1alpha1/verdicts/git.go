@@ -91,3 +91,22 @@ func credentials() []Case {
 		wrong("a GitHub App whose number is text", auth(O{"githubApp": app(O{"appId": "1"})})),
 	}
 }
+
+func signatures() []Case {
+	verify := func(v O) O { return O{"git": O{"verify": v}} }
+	const field = "spec.git.verify"
+	keys := O{"name": "authors", "key": "keys"}
+	return []Case{
+		good("signed commits with keys in a Secret", verify(O{"keysSecretRef": keys})),
+		good("signed tags with keys in a ConfigMap", verify(O{"mode": "Tag", "keysConfigMapRef": keys, "formats": L{"openpgp", "ssh"}})),
+		bad("signed commits without keys", field, verify(O{"mode": "Head"})),
+		bad("signed commits with keys in two places", field, verify(O{"keysSecretRef": keys, "keysConfigMapRef": keys})),
+		bad("another mode of signatures", field+".mode", verify(O{"mode": "head", "keysSecretRef": keys})),
+		bad("keys in a ConfigMap without a name", field+".keysConfigMapRef.name", verify(O{"keysConfigMapRef": O{"key": "keys"}})),
+		bad("keys in a Secret without a key", field+".keysSecretRef.key", verify(O{"keysSecretRef": O{"name": "authors"}})),
+		bad("another format of signatures", field+".formats[0]", verify(O{"keysSecretRef": keys, "formats": L{"x509"}})),
+		bad("an empty format of signatures", field+".formats[0]", verify(O{"keysSecretRef": keys, "formats": L{""}})),
+		bad("a format of signatures twice", field+".formats[1]", verify(O{"keysSecretRef": keys, "formats": L{"ssh", "ssh"}})),
+		bad("three formats of signatures", field+".formats", verify(O{"keysSecretRef": keys, "formats": L{"ssh", "ssh", "openpgp"}})),
+	}
+}

@@ -1,5 +1,5 @@
-// Package verdicts is the table of good and bad GatewaySyncs. The tests of api/v1alpha1 hold the Go validation to it, and
-// those of test/crd the CRD as an API server reads it: both must come to the same verdict. No product code imports it.
+// Package verdicts has one table of valid and invalid GatewaySyncs and ConfigSyncs. The tests of api/v1alpha1 run the Go validation on it, and
+// those of test/crd create the objects on an API server with the CRD: both must accept or reject the same objects. No product code imports it.
 package verdicts
 
 import (
@@ -7,16 +7,18 @@ import (
 	"slices"
 )
 
-// O is an object of JSON.
+// O is a JSON object.
 type O = map[string]any
 
-// L is a list of JSON.
+// L is a JSON array.
 type L = []any
 
-// Case is one object and what is to be said about it.
+// Case is one object and the expected verdict.
 type Case struct {
 	// Name states the outcome.
 	Name string
+	// Kind of the object; empty for a GatewaySync.
+	Kind string
 	// ObjectName is metadata.name; empty stands for an ordinary one.
 	ObjectName string
 	// Spec is merged into the spec of the smallest good object; nil removes a field.
@@ -39,8 +41,25 @@ const (
 
 // Table returns all cases.
 func Table() []Case {
-	return slices.Concat(names(), repositories(), refs(), credentials(), timing(), gateways(), agents(),
-		defaults(), profiles(), mappings(), patches(), bidirectional())
+	return slices.Concat(
+		names(),
+		repositories(),
+		refs(),
+		credentials(),
+		signatures(),
+		timing(),
+		gateways(),
+		agents(),
+		defaults(),
+		profiles(),
+		mappings(),
+		patches(),
+		bidirectional(),
+		deployment(), storage(),
+		alerting(),
+		autoRollback(),
+		validation(),
+	)
 }
 
 // Object returns the object of a case.
@@ -49,11 +68,14 @@ func (c *Case) Object() O {
 	if name == "" {
 		name = "plant"
 	}
-	spec := O{"git": O{"repo": "https://git.example.com/plant.git", "ref": "main"}}
+	kind, spec := "GatewaySync", O{"git": O{"repo": "https://git.example.com/plant.git", "ref": "main"}}
+	if c.Kind != "" {
+		kind, spec = c.Kind, O{"source": O{"git": O{"repoURL": "https://git.example.com/plant.git"}}}
+	}
 	merge(spec, c.Spec)
 	return O{
 		"apiVersion": "stoker.io/v1alpha1",
-		"kind":       "GatewaySync",
+		"kind":       kind,
 		"metadata":   O{"name": name, "namespace": "site"},
 		"spec":       spec,
 	}
@@ -74,25 +96,27 @@ func merge(into, from O) {
 	}
 }
 
+// good is the case of a valid spec.
 func good(name string, spec O) Case { return Case{Name: name + " is taken", Spec: spec} }
 
+// bad is the case of an invalid spec. The Go validation must name the field.
 func bad(name, field string, spec O) Case {
 	return Case{Name: name + " is refused", Refused: field, Spec: spec}
 }
 
-// wrong is an object with a value of a wrong JSON type.
+// wrong is the case of a spec with a value of a wrong JSON type.
 func wrong(name string, spec O) Case {
 	return Case{Name: name + " is refused", Undecodable: true, Spec: spec}
 }
 
-// agentOnly is a bad object that a CRD cannot tell from a good one.
+// agentOnly is the case of an invalid spec that only the Go validation refuses; why says why the CRD cannot.
 func agentOnly(why, name, field string, spec O) Case {
 	c := bad(name, field, spec)
 	c.AgentOnly = why
 	return c
 }
 
-// each makes one case of every value.
+// each returns one case for each value.
 func each[T any](values []T, name string, of func(name string, value T) Case) []Case {
 	cases := make([]Case, 0, len(values))
 	for _, v := range values {
@@ -101,7 +125,7 @@ func each[T any](values []T, name string, of func(name string, value T) Case) []
 	return cases
 }
 
-// times makes a list of n values.
+// times returns a list of n values.
 func times(n int, value func(i int) any) L {
 	list := make(L, n)
 	for i := range list {

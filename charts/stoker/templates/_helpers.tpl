@@ -50,6 +50,26 @@ app.kubernetes.io/name: stoker
 app.kubernetes.io/component: receiver
 {{- end }}
 
+{{- define "stoker.notifier.labels" -}}
+{{ include "stoker.labels" . }}
+app.kubernetes.io/component: notifier
+{{- end }}
+
+{{- define "stoker.notifier.selector" -}}
+app.kubernetes.io/name: stoker
+app.kubernetes.io/component: notifier
+{{- end }}
+
+{{- define "stoker.configsync.labels" -}}
+{{ include "stoker.labels" . }}
+app.kubernetes.io/component: configsync
+{{- end }}
+
+{{- define "stoker.configsync.selector" -}}
+app.kubernetes.io/name: stoker
+app.kubernetes.io/component: configsync
+{{- end }}
+
 {{- /* The image of a part with separate values: (list . "receiver" .Values.webhookReceiver.image). */ -}}
 {{- define "stoker.part.image" -}}
 {{- $root := index . 0 -}}

@@ -1,4 +1,4 @@
-// Command configmaps generates the patches of Argo CD's ConfigMaps for GatewaySyncs from the scripts in
+// Command configmaps generates the patches of Argo CD's ConfigMaps for the kinds from the scripts in
 // resource_customizations: one file of each for the chart and one for kustomize. `go generate ./hooks/argocd/...` runs it.
 package main
 
@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-//go:generate go run . ../resource_customizations/stoker.io/GatewaySync ../../../charts/stoker/files/argocd ../../../kustomize/components/argocd
+//go:generate go run . ../resource_customizations/stoker.io ../../../charts/stoker/files/argocd ../../../kustomize/components/argocd
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {

@@ -31,6 +31,7 @@ func application(phase string) map[string]any {
 	}}
 }
 
+// filled executes a template of a notification as Argo CD does.
 func filled(t *testing.T, text string, app map[string]any) string {
 	t.Helper()
 	parsed, err := texttemplate.New("").Parse(text)
@@ -40,6 +41,7 @@ func filled(t *testing.T, text string, app map[string]any) string {
 	return b.String()
 }
 
+// The receiver accepts the HTTP request that the notification describes.
 func TestNotificationReachesReceiver(t *testing.T) {
 	var n struct {
 		Webhook struct {
@@ -61,9 +63,10 @@ func TestNotificationReachesReceiver(t *testing.T) {
 	assert.Equal(t, "Bearer $stoker-token", header.Get("Authorization"))
 	got, err := sender.Parse(header, []byte(filled(t, n.Webhook.Stoker.Body, app)))
 	require.NoError(t, err)
-	assert.Equal(t, sender.Request{Sender: sender.ArgoCD, Kind: sender.Ask, ID: "line/2026-01-02T12:00:00Z"}, got, "no ref: what Argo CD synced is a commit of another repository")
+	assert.Equal(t, sender.Request{Sender: sender.ArgoCD, Kind: sender.Ask, ID: "line/2026-01-02T12:00:00Z"}, got, "the request names no ref, because Argo CD syncs a commit of another repository")
 }
 
+// Argo CD notifies the receiver once for each sync that succeeds.
 func TestNotificationOncePerSync(t *testing.T) {
 	var conditions []struct {
 		When, OncePer string
@@ -86,11 +89,65 @@ func TestNotificationOncePerSync(t *testing.T) {
 	}
 }
 
-// The ConfigMaps in Argo CD's manifests exist with or without a namespace, and with or without data.
+// Argo CD notifies users of the health of an Application, with what its GatewaySyncs say.
+func TestNotificationOfHealth(t *testing.T) {
+	var n struct{ Message string }
+	require.NoError(t, yaml.Unmarshal([]byte(healthTemplate), &n))
+	for name, c := range map[string]struct {
+		health   string
+		resource map[string]any // health of the GatewaySync
+		url      string
+		sent     string // by which trigger
+		message  string
+	}{
+		"healthy": {health: "Healthy"},
+		"none":    {},
+		"degraded": {health: "Degraded", resource: map[string]any{"status": "Degraded", "message": "area-4: ScanFailed"}, url: "https://argocd.example.com", sent: "Degraded",
+			message: "Application line is Degraded.\nGatewaySync plant/site is Degraded: area-4: ScanFailed. See: stoker status site --namespace plant\n" +
+				"https://argocd.example.com/applications/argocd/line\n"},
+		"waiting": {health: "Suspended", resource: map[string]any{"status": "Suspended"}, sent: "Suspended",
+			message: "Application line is Suspended.\nGatewaySync plant/site is Suspended. See: stoker status site --namespace plant\n"},
+		"health is not kept": {health: "Degraded", sent: "Degraded",
+			message: "Application line is Degraded.\nGatewaySync plant/site. See: stoker status site --namespace plant\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			values := application("Succeeded")
+			app := values["app"].(map[string]any)
+			app["metadata"].(map[string]any)["namespace"] = "argocd"
+			values["context"] = map[string]any{"argocdUrl": c.url}
+			sync := map[string]any{"group": "stoker.io", "kind": "GatewaySync", "namespace": "plant", "name": "site"}
+			if c.resource != nil {
+				sync["health"] = c.resource
+			}
+			status := app["status"].(map[string]any)
+			status["resources"] = []any{map[string]any{"kind": "Service", "name": "line"}, sync}
+			if c.health != "" {
+				status["health"] = map[string]any{"status": c.health}
+			}
+			for _, health := range []string{"Degraded", "Suspended"} {
+				var conditions []struct {
+					When string
+					Send []string
+				}
+				require.NoError(t, yaml.Unmarshal([]byte(healthTrigger("x", health)), &conditions))
+				require.Len(t, conditions, 1)
+				assert.Equal(t, []string{"stoker-health"}, conditions[0].Send)
+				got, err := expr.Eval(conditions[0].When, values)
+				require.NoError(t, err)
+				assert.Equal(t, c.sent == health, got, health)
+			}
+			if c.sent != "" {
+				assert.Equal(t, c.message, filled(t, n.Message, values))
+			}
+		})
+	}
+}
+
+// The kustomize component adds keys to Argo CD's ConfigMaps. In the manifests of users these have a namespace or none, and data or none.
 func TestComponentMergesConfigMaps(t *testing.T) {
 	for _, metadata := range []string{"{name: NAME}", "{name: NAME, namespace: argocd}"} {
 		files := filesys.MakeFsInMemory()
-		patches, err := render(os.DirFS(scripts))
+		patches, err := render(os.DirFS(kinds))
 		require.NoError(t, err)
 		patches["kustomization.yaml"] = component
 		for name, text := range patches {
@@ -103,9 +160,9 @@ func TestComponentMergesConfigMaps(t *testing.T) {
 		found, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/argocd")
 		require.NoError(t, err)
 		require.Equal(t, 2, found.Size())
-		for i, want := range []int{4, 3} {
+		for i, keys := range []int{5, 6} { // argocd-cm: its own url and 4 keys of the component; argocd-notifications-cm: 6 keys of the component
 			data := found.Resources()[i].GetDataMap()
-			assert.Len(t, data, want, "what was there stays")
+			assert.Len(t, data, keys)
 		}
 		health, err := os.ReadFile(scripts + "/health.lua")
 		require.NoError(t, err)

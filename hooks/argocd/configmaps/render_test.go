@@ -10,10 +10,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const scripts = "../resource_customizations/stoker.io/GatewaySync"
+const (
+	kinds   = "../resource_customizations/stoker.io"
+	scripts = kinds + "/GatewaySync"
+)
 
 func TestTheConfigMapsAreWhatTheScriptsSay(t *testing.T) {
-	patches, err := render(os.DirFS(scripts))
+	patches, err := render(os.DirFS(kinds))
 	require.NoError(t, err)
 	for _, dir := range []string{"../../../charts/stoker/files/argocd", "../../../kustomize/components/argocd"} {
 		for name, want := range patches {
@@ -29,7 +32,7 @@ func TestTheConfigMapsAreWhatTheScriptsSay(t *testing.T) {
 
 // Argo CD must run exactly the files that the tests cover, byte for byte.
 func TestConfigMapHoldsScripts(t *testing.T) {
-	patches, err := render(os.DirFS(scripts))
+	patches, err := render(os.DirFS(kinds))
 	require.NoError(t, err)
 	var cm struct{ Data map[string]string }
 	require.NoError(t, yaml.UnmarshalStrict([]byte(patches["argocd-cm.yaml"]), &struct {
@@ -43,6 +46,7 @@ func TestConfigMapHoldsScripts(t *testing.T) {
 		return string(text)
 	}
 	assert.Equal(t, file("health.lua"), cm.Data["resource.customizations.health.stoker.io_GatewaySync"])
+	assert.Equal(t, file("../ConfigSync/health.lua"), cm.Data["resource.customizations.health.stoker.io_ConfigSync"])
 	var menu struct {
 		Discovery   string `json:"discovery.lua"`
 		Definitions []struct {
@@ -61,5 +65,5 @@ func TestConfigMapHoldsScripts(t *testing.T) {
 	var updates struct{ JSONPointers []string }
 	require.NoError(t, yaml.UnmarshalStrict([]byte(cm.Data["resource.customizations.ignoreResourceUpdates.stoker.io_GatewaySync"]), &updates))
 	assert.Equal(t, []string{"/status"}, updates.JSONPointers)
-	assert.Len(t, cm.Data, 3)
+	assert.Len(t, cm.Data, 4)
 }

@@ -13,19 +13,20 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// Answer sets what a lead would derive from the rest of the status: observedRequest, the outcome, and what a rollback would
-// request. Each row counts as the report of a gateway about the target of the status.
+// Answer sets what a lead would derive from the rest of the status: observedRequest, the summary, the outcome, and what a rollback
+// and a retry would request. Each row counts as the report of a gateway about the target of the status.
 func Answer(gs *v1alpha1.GatewaySync) {
 	st := &gs.Status
 	seen := status.Seen{GatewaySync: gs.DeepCopy(), Now: time.Now()}
 	var err error
 	seen.Ref.Desired, err = v1alpha1.DesiredRef(gs, "")
-	seen.Ref.Err, seen.Ref.Looked = err, true
+	seen.Ref.Err, seen.Ref.Looked, seen.Rollout = err, true, st.Rollout.DeepCopy()
 	at := seen.Ref.Desired.RequestedAt
 	if t := st.Target; t != nil {
 		seen.Target = v1alpha1.SyncTargetSpec{Ref: t.Ref, Commit: t.Commit, RequestedAt: t.RequestedAt, Generation: gs.Generation, Revision: 1}
 		seen.Ref.Answered = t.RequestedAt
 	}
+	seen.Target.Retry = gs.Retry()
 	for _, kind := range []string{v1alpha1.ConditionRefResolved, v1alpha1.ConditionProfilesValid} {
 		c := meta.FindStatusCondition(st.Conditions, kind)
 		if c == nil || c.Status != metav1.ConditionFalse || c.ObservedGeneration != gs.Generation {
@@ -53,7 +54,7 @@ func Answer(gs *v1alpha1.GatewaySync) {
 		}
 	}
 	is := status.Summarise(seen).Status
-	st.ObservedRequest, st.Outcome, st.Rollback = is.ObservedRequest, is.Outcome, is.Rollback
+	st.ObservedRequest, st.Summary, st.Outcome, st.Rollback, st.Retry = is.ObservedRequest, is.Summary, is.Outcome, is.Rollback, is.Retry
 	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady); c != nil && c.Reason == string(v1alpha1.ReasonAgentsAway) {
 		st.Outcome.Phase, st.Outcome.Reason, st.Outcome.Message = v1alpha1.OutcomeProgressing, v1alpha1.ReasonAgentsAway, c.Message
 	}

@@ -1,6 +1,6 @@
 // Package fleet measures many agents at once, against a real API server and a real git server: their API requests for a
 // sync and while idle, how these grow with the number of agents, and how long a commit takes until all of them run it,
-// verified.
+// verified. A rollout in steps is compared with the same syncs without steps.
 //
 //	go run ./test/bench fleet                    # 1, 10, 50 and 200 agents, and 50 GatewaySyncs with 20 each
 //	go run ./test/bench fleet -sizes 1,10 -n 1 -idle 15s
@@ -36,6 +36,7 @@ import (
 // settings is the command line.
 type settings struct {
 	sizes        []size
+	stages       size // of a rollout
 	rounds       int
 	idle, within time.Duration
 	work         string
@@ -54,6 +55,7 @@ func parse(args []string, out io.Writer) (settings, error) {
 	f := flag.NewFlagSet("fleet", flag.ContinueOnError)
 	f.SetOutput(out)
 	sizes := f.String("sizes", "1,10,50,200,50x20", "numbers of agents of one GatewaySync, or GatewaySyncs x agents")
+	stages := f.String("stages", "4x3", "stages x gateways of a rollout")
 	f.IntVar(&s.rounds, "n", 3, fmt.Sprintf("syncs that are measured, 1 to %d", maxRounds))
 	f.DurationVar(&s.idle, "idle", time.Minute, "how long nothing happens")
 	f.DurationVar(&s.within, "within", 5*time.Minute, "give up on a sync after this time")
@@ -66,9 +68,13 @@ func parse(args []string, out io.Writer) (settings, error) {
 	for text := range strings.SplitSeq(*sizes, ",") {
 		of, err := parseSize(text)
 		if err != nil {
-			return s, err
+			return s, fmt.Errorf("-sizes: %w", err)
 		}
 		s.sizes = append(s.sizes, of)
+	}
+	var err error
+	if s.stages, err = parseSize(*stages); err != nil {
+		return s, fmt.Errorf("-stages: %w", err)
 	}
 	switch {
 	case s.rounds < 1 || s.rounds > maxRounds:
@@ -91,7 +97,7 @@ func parseSize(text string) (size, error) {
 	of.sites, err = strconv.Atoi(sites)
 	of.agents, err2 = strconv.Atoi(agents)
 	if err != nil || err2 != nil || of.sites < 1 || of.agents < 1 || of.sites > maxAgents || of.agents > maxAgents || of.total() > maxAgents {
-		return of, fmt.Errorf("-sizes: %q: want a number of agents, or GatewaySyncs x agents, with at most %d agents in all", text, maxAgents)
+		return of, fmt.Errorf("%q: want a number of agents, or GatewaySyncs x agents, with at most %d agents in all", text, maxAgents)
 	}
 	return of, nil
 }
@@ -143,7 +149,12 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		talk.Printf("%s agents: first sync %.1f s, next %.1f s", of, r.first.verified.Seconds(), r.syncs[0].verified.Seconds())
 		all = append(all, r)
 	}
-	return write(stdout, all)
+	talk.Printf("a rollout in %s", s.stages)
+	staged, err := measureRollout(ctx, s, admin, filepath.Join(work, "rollout"), logger)
+	if err != nil {
+		return fmt.Errorf("rollout: %w", err)
+	}
+	return write(stdout, all, staged)
 }
 
 // install installs the agents' role and the policies, like the chart.

@@ -110,8 +110,8 @@ func TestFleetBench(t *testing.T) {
 	kubetest.NotShort(t)
 	work := t.TempDir()
 	var out strings.Builder
-	require.NoError(t, Run(t.Context(), []string{"-sizes", "3,2x2", "-n", "1", "-idle", "2s", "-work", work}, &out, io.Discard))
-	for _, line := range []string{"| 3 ", "| 2 × 2 ", "| update syncreports ", "| 3 agents: one look at git per GatewaySync and sync", "| 3 agents: another one leads within 2 s", "2 × 2 agents: a status is written every two minutes while nothing happens"} {
+	require.NoError(t, Run(t.Context(), []string{"-sizes", "3,2x2", "-stages", "2x1", "-n", "1", "-idle", "2s", "-work", work}, &out, io.Discard))
+	for _, line := range []string{"| 3 ", "| 2 × 2 ", "| update syncreports ", "| 3 agents: one look at git per GatewaySync and sync", "| 3 agents: another one leads within 2 s", "| rollout: at most 1.5 s", "| no stages: no field", "2 × 2 agents: a status is written every two minutes while nothing happens"} {
 		t.Run(line, func(t *testing.T) {
 			assert.Contains(t, out.String(), line)
 		})
@@ -194,4 +194,27 @@ func TestMissedGoals(t *testing.T) {
 	busy := plain(10, 1, 2, 1)
 	busy.idle = busy.syncs[0]
 	assert.Len(t, missed(busy), 2)
+}
+
+func TestMissedGoalsOfARollout(t *testing.T) {
+	for name, c := range map[string]struct {
+		rollout
+		missed int
+	}{
+		"not measured":       {rollout{of: size{2, 5}}, 0},
+		"all met":            {rollout{of: size{2, 5}, staged: []map[string]int{{"a": 20, "b": 4}}, gaps: []time.Duration{nextStep}}, 0},
+		"one late step":      {rollout{of: size{2, 5}, staged: []map[string]int{{}}, gaps: []time.Duration{0, 0, nextStep + 1}}, 1},
+		"too many writes":    {rollout{of: size{2, 5}, staged: []map[string]int{{"a": 20, "b": 5}}}, 1},
+		"a field in a fleet": {rollout{of: size{2, 5}, staged: []map[string]int{{}}, traces: []string{"status.rollout"}}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			missed := 0
+			for _, g := range c.goals() {
+				if !g.met {
+					missed++
+				}
+			}
+			assert.Equal(t, c.missed, missed)
+		})
+	}
 }

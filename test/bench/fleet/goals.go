@@ -26,10 +26,10 @@ type goal struct {
 }
 
 // goals compares the figures with the project's goals. It omits what was not measured.
-func goals(out io.Writer, all []result) error {
+func goals(out io.Writer, all []result, r rollout) error {
 	fmt.Fprint(out, "\n## Goals\n\n")
 	t := table(out, "goal", "measured", "")
-	for _, g := range judge(all) {
+	for _, g := range append(judge(all), r.goals()...) {
 		verdict := "met"
 		if !g.met {
 			verdict = "**missed**"

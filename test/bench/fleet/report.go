@@ -75,15 +75,18 @@ func (r result) looks(w window) float64 {
 	return per(int64(w.git.Advertisements-w.git.UploadPacks), r.size.sites)
 }
 
-func write(out io.Writer, all []result) error {
+func write(out io.Writer, all []result, r rollout) error {
 	fmt.Fprintf(out, "# Fleet\n\n%s/%s, %d cores, %s. Agents, API server, etcd and git share them.\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version())
 	fmt.Fprintf(out, "Figures of syncs are medians of %d. A sync begins with the annotation stoker.io/requested-at.\n", len(all[0].syncs))
-	for _, section := range []func(io.Writer, []result) error{syncs, detail, idle, handovers, goals} {
+	for _, section := range []func(io.Writer, []result) error{syncs, detail, idle, handovers} {
 		if err := section(out, all); err != nil {
 			return err
 		}
 	}
-	return nil
+	if err := r.write(out); err != nil {
+		return err
+	}
+	return goals(out, all, r)
 }
 
 // table begins a Markdown table.

@@ -33,7 +33,7 @@ func TestConcurrentBuildsAreShared(t *testing.T) {
 				return os.WriteFile(filepath.Join(dir, "program"), nil, 0o700)
 			})
 			assert.NoError(t, err)
-			assert.FileExists(t, filepath.Join(dir, "program"), "nobody gets half a build")
+			assert.FileExists(t, filepath.Join(dir, "program"), "half a build is never used")
 		})
 	}
 	all.Wait()

@@ -38,7 +38,7 @@ func Full(t testing.TB, nodes int) *Cluster {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if !shared.allowed {
-		t.Fatal(errNobodyEnds)
+		t.Fatal(errShared)
 	}
 	if shared.full == nil && shared.fullErr == nil {
 		shared.full, shared.fullErr = full(ctx, nodes)

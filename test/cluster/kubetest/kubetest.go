@@ -185,7 +185,7 @@ func (o options) cluster(ctx context.Context, t testing.TB) (*Cluster, error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if !shared.allowed {
-		return nil, errNobodyEnds
+		return nil, errShared
 	}
 	if shared.cluster == nil && shared.err == nil {
 		shared.cluster, shared.err = start(ctx, o)
@@ -196,7 +196,7 @@ func (o options) cluster(ctx context.Context, t testing.TB) (*Cluster, error) {
 	return shared.cluster, shared.err
 }
 
-var errNobodyEnds = errors.New("nobody would end the shared one: write func TestMain(m *testing.M) { kubetest.Main(m) }, or ask for kubetest.Private()")
+var errShared = errors.New("the shared one would never end: write func TestMain(m *testing.M) { kubetest.Main(m) }, or ask for kubetest.Private()")
 
 // start starts etcd and the API server and installs the project's CRDs.
 func start(ctx context.Context, o options) (_ *Cluster, err error) {

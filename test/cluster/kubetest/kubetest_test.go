@@ -163,7 +163,7 @@ func TestControlPlanesAreIsolated(t *testing.T) {
 	client, err := kubernetes.NewForConfig(foreign)
 	require.NoError(t, err)
 	_, err = client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
-	assert.Error(t, err, "the authority of one is nobody to the other")
+	assert.Error(t, err, "the authority of one is unknown to the other")
 }
 
 func TestNothingIsLeftAfterTheEnd(t *testing.T) {

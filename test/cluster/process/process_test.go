@@ -175,5 +175,5 @@ func TestReservedPort(t *testing.T) {
 	_, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first)))
 	assert.ErrorIs(t, err, syscall.EADDRINUSE)
 	_, err = net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first)))
-	assert.ErrorIs(t, err, syscall.ECONNREFUSED, "nobody listens on a port that is only kept")
+	assert.ErrorIs(t, err, syscall.ECONNREFUSED, "no program listens on a port that is only kept")
 }

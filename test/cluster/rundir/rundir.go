@@ -15,7 +15,7 @@ import (
 )
 
 // ErrOwned means that a running process owns the directory.
-var ErrOwned = errors.New("another process owns it")
+var ErrOwned = errors.New("another process owns the directory")
 
 // Dir is a directory that this process owns.
 type Dir struct {
@@ -55,11 +55,11 @@ func Own(path string) (*Dir, error) {
 			return d, err
 		}
 	}
-	return nil, fmt.Errorf("%s: others keep removing it", path)
+	return nil, fmt.Errorf("%s: other processes keep removing the directory", path)
 }
 
 // errRemoved means that the last owner removed the directory while this process waited for it.
-var errRemoved = errors.New("it was removed")
+var errRemoved = errors.New("the directory was removed")
 
 func own(path string) (*Dir, error) {
 	name := filepath.Join(path, "lock")

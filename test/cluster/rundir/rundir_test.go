@@ -17,11 +17,11 @@ import (
 	"stoker.io/stoker/test/cluster/rundir"
 )
 
-// ownVariable makes the test binary own a directory below the given one and wait.
-const ownVariable = "STOKER_TEST_OWN"
+// If this environment variable is set, the test binary creates a run directory below the path in it, and keeps it until it is killed.
+const parentVariable = "STOKER_TEST_OWN"
 
 func TestMain(m *testing.M) {
-	if parent := os.Getenv(ownVariable); parent != "" {
+	if parent := os.Getenv(parentVariable); parent != "" {
 		d, err := rundir.New(parent, "x")
 		if err != nil {
 			panic(err)
@@ -32,10 +32,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestSweepDeadOwners(t *testing.T) {
+// New removes the directory of a process that was killed, and no other.
+func TestNewRemovesAbandonedDirectories(t *testing.T) {
 	parent := t.TempDir()
 	owner := exec.Command(os.Args[0])
-	owner.Env = append(os.Environ(), ownVariable+"="+parent)
+	owner.Env = append(os.Environ(), parentVariable+"="+parent)
 	out, err := owner.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, owner.Start())
@@ -58,8 +59,8 @@ func TestSweepDeadOwners(t *testing.T) {
 	second, err := rundir.New(parent, "x")
 	require.NoError(t, err)
 	assert.NoDirExists(t, theirs)
-	assert.DirExists(t, first.Path, "it is owned by this process")
-	assert.DirExists(t, filepath.Join(parent, "other"), "it has another name")
+	assert.DirExists(t, first.Path, "this process owns the directory")
+	assert.DirExists(t, filepath.Join(parent, "other"), "the name of the directory does not match the pattern")
 
 	require.NoError(t, first.Remove())
 	assert.NoDirExists(t, first.Path)
@@ -68,7 +69,7 @@ func TestSweepDeadOwners(t *testing.T) {
 	assert.False(t, rundir.Owned(second.Path))
 }
 
-func TestADirectoryHasOneOwnerAtATime(t *testing.T) {
+func TestConcurrentOwners(t *testing.T) {
 	parent := t.TempDir()
 	path := filepath.Join(parent, "run")
 	var owners, owned atomic.Int32
@@ -78,9 +79,9 @@ func TestADirectoryHasOneOwnerAtATime(t *testing.T) {
 			for range 200 {
 				d, err := rundir.Own(path)
 				if err != nil {
-					continue // another process owns it or has just removed it
+					continue // another goroutine owns the directory, or has just removed it
 				}
-				assert.EqualValues(t, 1, owners.Add(1))
+				assert.EqualValues(t, 1, owners.Add(1), "owners at the same time")
 				owned.Add(1)
 				owners.Add(-1)
 				assert.NoError(t, d.Remove())
@@ -89,12 +90,12 @@ func TestADirectoryHasOneOwnerAtATime(t *testing.T) {
 	}
 	all.Wait()
 	assert.NotZero(t, owned.Load())
-	left, err := filepath.Glob(filepath.Join(parent, "*.gone-*"))
+	left, err := filepath.Glob(filepath.Join(parent, "*.gone-*")) // Remove renames a directory to this before it deletes it
 	require.NoError(t, err)
 	assert.Empty(t, left)
 }
 
-// Simulates packages whose tests start and end clusters concurrently.
+// Test packages that run in parallel create and remove the directories of their clusters at the same time.
 func TestConcurrentStartAndEnd(t *testing.T) {
 	parent := t.TempDir()
 	var all sync.WaitGroup

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package argocd runs the real Argo CD against a cluster, as processes of this machine: its controller, repository server, API
-// server and notifications, and the redis that they need. The API needs no login and listens only on loopback.
+// Package argocd runs the real Argo CD against a cluster: its controller, repository server, API server and notifications, and the redis
+// that they need. They are processes on this machine. The API needs no login and listens only on loopback.
 package argocd
 
 import (
@@ -29,15 +29,15 @@ const Namespace = "argocd"
 
 // Options configure Argo CD.
 type Options struct {
-	Programs string // directory of build.Cache.ArgoCD
+	Programs string // directory of the built programs, from build.Cache.ArgoCD
 	// RepoServer are additional arguments of the repository server.
 	RepoServer []string
-	// Tools are the directories of the programs that Argo CD calls: kubectl, for roles, and kustomize.
+	// Tools are the directories of the programs that Argo CD calls: kubectl, which applies roles, and kustomize.
 	Tools      []string
 	Kubeconfig string
 	// Dir holds the data and logs of the programs. A socket is created in it, so its path must be short.
 	Dir string
-	Say io.Writer
+	Say io.Writer // receives progress messages
 	// Authorities are the CA certificates of git servers in PEM, by host.
 	Authorities map[string][]byte
 }
@@ -45,18 +45,18 @@ type Options struct {
 // ArgoCD is a running Argo CD.
 type ArgoCD struct {
 	Programs *process.Group
-	// CLI is the path of the program argocd, and Env the variable that it needs to find this Argo CD.
+	// CLI is the path of the program argocd, and Env the environment variable with which it finds this Argo CD.
 	CLI    string
 	Env    string
 	client kubernetes.Interface
-	base   string // of its API
+	base   string // URL of the API
 	http   *http.Client
 }
 
-// startWithin is the time limit of the start, not counting builds.
+// startWithin is the time limit for Start.
 const startWithin = 3 * time.Minute
 
-// Start starts Argo CD. Its custom resource definitions must be installed.
+// Start starts Argo CD, and returns when all programs answer. The custom resource definitions of Argo CD must be installed.
 func Start(ctx context.Context, o Options) (_ *ArgoCD, err error) {
 	redis, err := redis(ctx, o)
 	if err != nil {
@@ -101,14 +101,14 @@ func Start(ctx context.Context, o Options) (_ *ArgoCD, err error) {
 	return a, a.start(ctx, o, redis, kubeconfig)
 }
 
-// Close ends the programs.
+// Close stops the programs.
 func (a *ArgoCD) Close() error { return a.Programs.Close(false) }
 
 // ErrNoRedis means that this machine has no redis and cannot install it.
-var ErrNoRedis = errors.New("there is no redis for Argo CD: install redis-server, or let a root user's apt-get bring it")
+var ErrNoRedis = errors.New("no redis for Argo CD: install redis-server, or run as root with apt-get to install it automatically")
 
-// redis returns the path of the redis server. On Debian, redis-check-rdb from redis-tools is the same program. That package is
-// installed because, unlike redis-server, it does not start a server.
+// redis returns the path of the redis server. If there is none, it installs the Debian package redis-tools, whose redis-check-rdb is the
+// same program. Unlike redis-server, this package does not start a server.
 func redis(ctx context.Context, o Options) (string, error) {
 	const inTools = "redis-check-rdb"
 	if program, err := exec.LookPath("redis-server"); err == nil {
@@ -120,7 +120,7 @@ func redis(ctx context.Context, o Options) (string, error) {
 		return "", ErrNoRedis
 	}
 	if err := node.Bring(ctx, o.Say, node.Need{Program: inTools, Package: "redis-tools"}); err != nil {
-		return "", fmt.Errorf("redis, which Argo CD needs: %w", err)
+		return "", fmt.Errorf("install redis for Argo CD: %w", err)
 	}
 	tools, err := exec.LookPath(inTools)
 	if err != nil {
@@ -130,8 +130,8 @@ func redis(ctx context.Context, o Options) (string, error) {
 	return program, os.Symlink(tools, program)
 }
 
-// kubeconfig writes a copy of the cluster's kubeconfig with Argo CD's namespace, because outside of a pod some of its programs
-// use the namespace of the context.
+// kubeconfig writes a copy of the cluster's kubeconfig with Argo CD's namespace in every context. Outside of a pod, some programs of Argo
+// CD use the namespace of the context.
 func (o Options) kubeconfig() (string, error) {
 	config, err := clientcmd.LoadFromFile(o.Kubeconfig)
 	if err != nil {
@@ -144,6 +144,7 @@ func (o Options) kubeconfig() (string, error) {
 	return path, clientcmd.WriteToFile(*config, path)
 }
 
+// environment returns the environment variables of the programs.
 func (o Options) environment(kubeconfig string) []string {
 	in := func(name string) string { return filepath.Join(o.Dir, name) }
 	return []string{
@@ -175,7 +176,7 @@ func (a *ArgoCD) start(ctx context.Context, o Options, redis, kubeconfig string)
 	redisPort, repoPort, repoMetrics, serverPort, serverMetrics, controllerMetrics, notificationsMetrics := p[0], p[1], p[2], p[3], p[4], p[5], p[6]
 	a.base, a.Env = "http://"+local(serverPort), "ARGOCD_OPTS=--plaintext --server "+local(serverPort)
 	repo := []string{"--repo-server", local(repoPort), "--repo-server-plaintext"}
-	cached := []string{"--redis", local(redisPort)}
+	cache := []string{"--redis", local(redisPort)}
 	programs := []struct {
 		name, path string
 		args       [][]string
@@ -184,14 +185,14 @@ func (a *ArgoCD) start(ctx context.Context, o Options, redis, kubeconfig string)
 		{"redis", redis, [][]string{{
 			"--bind", "127.0.0.1", "--port", strconv.Itoa(redisPort), "--save", "", "--appendonly", "no", "--dir", o.Dir,
 		}}, ""},
-		{"argocd-repo-server", "", [][]string{cached, {
+		{"argocd-repo-server", "", [][]string{cache, {
 			"--address", "127.0.0.1", "--port", strconv.Itoa(repoPort), "--metrics-address", "127.0.0.1",
 			"--metrics-port", strconv.Itoa(repoMetrics), "--disable-tls",
 		}, o.RepoServer}, "http://" + local(repoMetrics) + "/healthz?full=true"},
-		{"argocd-application-controller", "", [][]string{cached, repo, {
+		{"argocd-application-controller", "", [][]string{cache, repo, {
 			"--metrics-port", strconv.Itoa(controllerMetrics),
 		}}, "http://" + local(controllerMetrics) + "/healthz"},
-		{"argocd-server", "", [][]string{cached, repo, {
+		{"argocd-server", "", [][]string{cache, repo, {
 			"--address", "127.0.0.1", "--port", strconv.Itoa(serverPort), "--metrics-port", strconv.Itoa(serverMetrics),
 			"--disable-auth", "--insecure",
 		}}, a.base + "/healthz?full=true"},
@@ -205,8 +206,8 @@ func (a *ArgoCD) start(ctx context.Context, o Options, redis, kubeconfig string)
 		if p.path == "" {
 			program.Path = filepath.Join(o.Programs, p.name)
 		}
-		for _, some := range p.args {
-			program.Args = append(program.Args, some...)
+		for _, args := range p.args {
+			program.Args = append(program.Args, args...)
 		}
 		if err := a.Programs.Start(program); err != nil {
 			return err
@@ -223,6 +224,7 @@ func (a *ArgoCD) start(ctx context.Context, o Options, redis, kubeconfig string)
 	return nil
 }
 
+// answers returns an error unless a GET of url returns 200.
 func (a *ArgoCD) answers(ctx context.Context, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -241,9 +243,9 @@ func (a *ArgoCD) answers(ctx context.Context, url string) error {
 
 // Logs returns the end of each program's log.
 func (a *ArgoCD) Logs() map[string]string {
-	said := map[string]string{}
+	logs := map[string]string{}
 	for _, s := range a.Programs.States() {
-		said[s.Name] = a.Programs.Tail(s.Name)
+		logs[s.Name] = a.Programs.Tail(s.Name)
 	}
-	return said
+	return logs
 }

@@ -124,6 +124,12 @@ func (g *Gateway) write(path, content string) {
 	require.NoError(g.p.t, os.WriteFile(file, []byte(content), 0o600))
 }
 
+// Mount replaces what the pod mounts of a Secret or ConfigMap, by the path below the agent's directory of Secrets.
+func (g *Gateway) Mount(path, content string) {
+	g.p.t.Helper()
+	g.write(filepath.Join(g.env("SECRETS_DIR"), path), content)
+}
+
 // env returns a variable of the agent's container, as the kubelet would set it.
 func (g *Gateway) env(name string) string {
 	for _, v := range g.side.Env {
@@ -140,9 +146,15 @@ func (g *Gateway) env(name string) string {
 
 // Start starts the gateway's agent with the environment of its container.
 func (g *Gateway) Start() {
+	g.p.t.Helper()
+	g.StartProgram(program.Build(g.p.t, "agent"))
+}
+
+// StartProgram starts another build of the agent.
+func (g *Gateway) StartProgram(binary string) {
 	t := g.p.t
 	t.Helper()
-	cmd := exec.Command(program.Build(t, "agent"), "--kubeconfig", g.p.Kubeconfig(account, g.Name), "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0", "--log-format", "json")
+	cmd := exec.Command(binary, "--kubeconfig", g.p.Kubeconfig(account, g.Name), "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0", "--log-format", "json")
 	cmd.Env = []string{"HOME=" + g.dir}
 	for _, v := range g.side.Env {
 		value := g.env(v.Name)

@@ -35,6 +35,7 @@ func (g *Gateway) adminRoutes() map[string]func(*http.Request) (any, error) {
 		"POST /faults":      adminBody(func(_ *http.Request, f Fault) (any, error) { return "in force", g.Fault(f) }),
 		"DELETE /faults":    func(*http.Request) (any, error) { g.ClearFaults(); return "cleared", nil },
 		"POST /scan-faults": adminBody(g.adminScanFault),
+		"POST /load-faults": adminBody(func(_ *http.Request, list []LoadFault) (any, error) { return "in force", g.FaultLoads(list...) }),
 		"POST /scan/{kind}": func(r *http.Request) (any, error) { return "scanned", g.Scan(r.PathValue("kind")) },
 
 		"POST /locks": adminBody(g.adminLock),

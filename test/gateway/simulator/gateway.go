@@ -57,6 +57,7 @@ type Gateway struct {
 	projects   map[string]*project
 	config     config
 	loadErrors []string
+	loadFaults []LoadFault
 	scans      map[string]*scanner
 	locks      map[string]*scanLock
 	designers  map[string]*session

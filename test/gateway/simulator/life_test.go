@@ -27,7 +27,7 @@ func TestProjectScanTimer(t *testing.T) {
 	assert.NotEqual(t, before, b.Loaded(viewDir))
 	require.NoError(t, b.Advance(time.Hour))
 	assert.Equal(t, 13, b.TimedScans())
-	assert.Empty(t, b.Counts(), "nobody asked for them")
+	assert.Empty(t, b.Counts(), "they were not requested")
 
 	b = withProject(t, simulator.Options{ProjectsTimer: -1})
 	require.NoError(t, b.Advance(24*time.Hour))

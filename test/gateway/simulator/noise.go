@@ -107,7 +107,7 @@ func (g *Gateway) reordered(dir string, r *resource) (map[string][]byte, error) 
 		}
 		raw, err := readFile(g.root, path.Join(dir, f))
 		if err != nil {
-			return nil, nil //nolint:nilerr // somebody is deleting it: not a resource that fits
+			return nil, nil //nolint:nilerr // it is being deleted: not a resource that fits
 		}
 		v, err := parseJSON(raw)
 		o, ok := v.(object)

@@ -49,6 +49,7 @@ func (g *Gateway) patterns() map[string]http.HandlerFunc {
 		"GET  /data/api/v1/modules/healthy":                          g.getModules,
 		"GET  /data/api/v1/overview":                                 g.getOverview,
 		"GET  /data/api/v1/tags/export":                              g.getTags,
+		"GET  /data/api/v1/backup":                                   g.getBackup,
 		"GET  /openapi.json":                                         g.getOpenAPI,
 	}
 }

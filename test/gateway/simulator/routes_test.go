@@ -78,6 +78,7 @@ var table = []struct {
 	{route: "GET /data/api/v1/modules/healthy", status: 200, shape: listOf(shape{"id": text, "name": text, "state": text})},
 	{route: "GET /data/api/v1/overview", status: 200, shape: shape{"name": text, "version": text, "designerSessions": number, "projects": number}},
 	{route: "GET /data/api/v1/tags/export", ask: "/data/api/v1/tags/export?provider=MQTT+Engine&type=json&recursive=true", status: 200, shape: shape{"name": text, "tagType": text, "tags": list}},
+	{route: "GET /data/api/v1/backup", status: 200},
 	{route: "GET /openapi.json", status: 200, shape: shape{"openapi": text, "info": shape{"title": text, "version": text}, "paths": anything}},
 }
 

@@ -160,7 +160,7 @@ func (g *Gateway) waitScan(up context.Context, s *scanner) error {
 			case <-up.Done():
 				return up.Err()
 			}
-		case f.Fails > 0:
+		case f.Fails > 0, g.refusesScan(s.kind):
 			return errScanFault
 		}
 		return nil
@@ -232,6 +232,7 @@ func (g *Gateway) passProjects() []problem {
 		}
 		g.signExternal(p.tree, true)
 	}
+	refuseProjects(g.loadFaultsOf(projectsDir), loaded, old)
 	g.mu.Lock()
 	g.projects = loaded
 	g.mu.Unlock()
@@ -253,6 +254,7 @@ func (g *Gateway) passConfig() []problem {
 			g.signExternal(c.tree, false)
 		}
 	}
+	refuseConfig(g.loadFaultsOf(resourcesDir), loaded)
 	g.mu.Lock()
 	g.config = loaded
 	g.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 const said = `{"level":"INFO","msg":"starting"}
 not JSON, with "listening" in it
 {"level":"INFO","msg":"listening","for":"health","address":"127.0.0.1:4001"}
-{"level":"INFO","msg":"somebody is \"listening\"","for":"health","address":"127.0.0.1:9"}
+{"level":"INFO","msg":"a server is \"listening\"","for":"health","address":"127.0.0.1:9"}
 {"level":"INFO","msg":"listening","for":"metrics","address":"127.0.0.1:4002"}
 `
 

@@ -16,7 +16,7 @@ local notes, outcome = map(meta.annotations), map(status.outcome)
 
 -- The annotations that the outcome depends on, joined as api/v1alpha1/outcome_types.go joins them.
 local request = ""
-for _, name in ipairs({"requested-ref", "requested-over", "requested-unless", "requested-commit", "requested-at", "paused"}) do
+for _, name in ipairs({"requested-ref", "requested-over", "requested-unless", "requested-commit", "requested-at", "paused", "retry"}) do
   local value = text(notes["stoker.io/" .. name])
   if value ~= "" then request = request .. name .. "=" .. value .. "\n" end
 end
@@ -25,9 +25,9 @@ if #request > 4096 then request = "too long" end
 local function waiting(message)
   return {status = "Progressing", message = message}
 end
-if outcome.phase == nil then return waiting("WaitingForLead: neither an agent nor the injector has looked at it yet") end
-if status.observedGeneration ~= meta.generation then return waiting("WaitingForLead: the lead has not looked at the current spec yet") end
-if text(status.observedRequest) ~= request then return waiting("WaitingForLead: the lead has not looked at the request yet") end
+if outcome.phase == nil then return waiting("WaitingForLead: neither an agent nor the injector has read this GatewaySync yet") end
+if status.observedGeneration ~= meta.generation then return waiting("WaitingForLead: the lead has not read the current spec yet") end
+if text(status.observedRequest) ~= request then return waiting("WaitingForLead: the lead has not read the request yet") end
 
 -- Times of this form sort as text. With a second argument, os.date gives local time only, whatever the format says.
 local os = require("os")

@@ -1,4 +1,4 @@
--- Removes the annotation that pause wrote. A spec.paused is changed where the manifest is kept.
+-- Removes the annotation that the action pause added. It does not change spec.paused, which belongs to the manifest.
 local function map(value)
   if type(value) == "table" then return value end
   return {}
@@ -10,7 +10,7 @@ local notes = obj.metadata.annotations
 
 notes["stoker.io/paused"] = nil
 if next(notes) == nil then
-  notes["stoker.io/paused"] = "false" -- Lua's empty table is a list, for which Argo CD would keep the annotations as they were
+  notes["stoker.io/paused"] = "false" -- Argo CD reads an empty Lua table as a list and would keep the old annotations
 end
 
 return obj

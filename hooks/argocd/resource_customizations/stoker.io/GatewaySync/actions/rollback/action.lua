@@ -10,7 +10,7 @@ meta.annotations = map(meta.annotations)
 local notes, back = meta.annotations, map(status.rollback)
 
 local request = ""
-for _, name in ipairs({"requested-ref", "requested-over", "requested-unless", "requested-commit", "requested-at", "paused"}) do
+for _, name in ipairs({"requested-ref", "requested-over", "requested-unless", "requested-commit", "requested-at", "paused", "retry"}) do
   local value = notes["stoker.io/" .. name]
   if value ~= nil and value ~= "" then request = request .. name .. "=" .. value .. "\n" end
 end

@@ -1,0 +1,335 @@
+// Package archive keeps snapshots in object storage. From there a gateway can be restored after its data volume was lost, or after the
+// snapshot was removed from the volume.
+//
+// An archive contains every file of a snapshot (see disk.Contents). Restoring it needs neither another archive nor git, so each archive can
+// be deleted alone. It is a .tar.gz file that tar can unpack:
+//
+//	snapshot.json   describes the snapshot: see head
+//	files/<path>    the files, sorted by path
+//	files.jsonl     one line per file with its path, blob id and record in the manifest: see record
+//
+// Next to each archive is a second object with the suffix .json, the label. It is uploaded last: an archive without a label is incomplete.
+//
+// Archives are not signed. A user who can write to the bucket decides which files a restore writes.
+package archive
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha1" // git names objects by SHA-1
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	headName   = "snapshot.json"
+	filesDir   = "files/"
+	recordName = "files.jsonl"
+
+	formatVersion = 1
+	maxHead       = 1 << 20 // bytes of snapshot.json
+	// maxRecord is the maximum size of a line in files.jsonl: a path of 1 KiB in JSON, and two ids.
+	maxRecord = 8 << 10
+	// maxUnpacked is the maximum total size of the files, because a small archive can unpack to more than any disk can store.
+	maxUnpacked = 64 << 30
+)
+
+// head is the content of snapshot.json. Rules, Mappings and Complete are from the manifest of the snapshot: see plan.Header.
+type head struct {
+	Format int `json:"format"`
+	disk.Snapshot
+	Rules    string        `json:"rules"`
+	Mappings []plan.Origin `json:"mappings,omitempty"`
+	Complete bool          `json:"complete"`
+}
+
+// record is a line of files.jsonl.
+type record struct {
+	Path string  `json:"path"`
+	ID   plan.ID `json:"id"`
+	// Want and Origin are from the record in the manifest, if the manifest has the file with these bytes.
+	Want   *plan.ID `json:"want,omitempty"`
+	Origin uint16   `json:"origin,omitempty"`
+}
+
+// Write writes an archive. It streams the files, so that no whole file is in memory. If a file changes in the meantime, the error is
+// disk.ErrChanged.
+func Write(ctx context.Context, to io.Writer, c *disk.Contents) error {
+	zip, err := gzip.NewWriterLevel(to, gzip.BestSpeed)
+	if err != nil {
+		return err
+	}
+	w := tar.NewWriter(zip)
+	entry := func(name string, mode, size int64) error {
+		return w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: size, ModTime: c.Time, Typeflag: tar.TypeReg, Format: tar.FormatPAX})
+	}
+	b, err := json.Marshal(head{formatVersion, c.Snapshot, c.Header.Rules, c.Header.Mappings, c.Header.Complete})
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", headName, err)
+	}
+	if err := entry(headName, 0o644, int64(len(b))); err != nil {
+		return err
+	}
+	if _, err := w.Write(b); err != nil {
+		return err
+	}
+	var lines bytes.Buffer // compressed files.jsonl; 100,000 records take about four megabytes
+	index, err := gzip.NewWriterLevel(&lines, gzip.BestSpeed)
+	if err != nil {
+		return err
+	}
+	var size int64
+	records := json.NewEncoder(io.MultiWriter(index, counter{&size}))
+	err = c.Each(ctx, func(f disk.Content, size int64, write func(io.Writer) error) error {
+		mode := int64(0o644)
+		if f.Exec {
+			mode = 0o755
+		}
+		if err := entry(filesDir+f.Path, mode, size); err != nil {
+			return fmt.Errorf("pack %s: %w", f.Path, err)
+		}
+		sum := newBlob(size)
+		if err := write(io.MultiWriter(w, sum)); err != nil {
+			return fmt.Errorf("pack %s: %w", f.Path, err)
+		}
+		if plan.ID(sum.Sum(nil)) != f.ID {
+			return fmt.Errorf("pack %s: %w", f.Path, disk.ErrChanged)
+		}
+		r := record{Path: f.Path, ID: f.ID, Origin: f.Origin}
+		if f.Recorded {
+			r.Want = &f.Want
+		}
+		return records.Encode(r)
+	})
+	if err == nil {
+		err = index.Close()
+	}
+	if err != nil {
+		return err
+	}
+	if err := entry(recordName, 0o644, size); err != nil {
+		return err
+	}
+	unpacked, err := gzip.NewReader(&lines)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(w, unpacked); err != nil {
+		return err
+	}
+	return errors.Join(w.Close(), zip.Close())
+}
+
+// counter is a writer that adds the number of written bytes to n.
+type counter struct{ n *int64 }
+
+func (c counter) Write(p []byte) (int, error) {
+	*c.n += int64(len(p))
+	return len(p), nil
+}
+
+// newBlob returns a hash that computes the id of a git blob of size bytes.
+func newBlob(size int64) hash.Hash {
+	h := sha1.New()
+	h.Write(append(strconv.AppendInt([]byte("blob "), size, 10), 0))
+	return h
+}
+
+// Limits bound the number of files and the size of each. Zero means no limit other than those of this package.
+type Limits struct {
+	Files     int
+	FileBytes int64
+}
+
+// Archive is an archive that Open has read and checked.
+type Archive struct {
+	disk.Snapshot
+	Header plan.Header // of the manifest of the snapshot
+	Files  []disk.Content
+
+	file *os.File
+	zip  *gzip.Reader
+	next *tar.Reader // of zip
+}
+
+// Open reads a whole archive. It checks that the bytes of every file match its record, and that the archive is within the limits. It does
+// not check the paths; disk.PlanReplace does. The Archive reads from f, which must stay open.
+func Open(ctx context.Context, f *os.File, l Limits) (*Archive, error) {
+	a := &Archive{file: f}
+	err := a.read(ctx, l)
+	if err == nil {
+		err = a.rewind()
+	}
+	if err != nil {
+		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "the archive cannot be used: %w; nothing was changed", err)
+	}
+	return a, nil
+}
+
+// rewind continues with the first entry of the archive.
+func (a *Archive) rewind() error {
+	if _, err := a.file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	var err error
+	if a.zip, err = gzip.NewReader(a.file); err != nil {
+		return err
+	}
+	a.next = tar.NewReader(a.zip)
+	return nil
+}
+
+// read reads all entries, and sets everything but the files' bytes.
+func (a *Archive) read(ctx context.Context, l Limits) error {
+	if err := a.rewind(); err != nil {
+		return err
+	}
+	h, err := a.next.Next()
+	if err != nil {
+		return err
+	}
+	if h.Name != headName || h.Typeflag != tar.TypeReg || h.Size > maxHead {
+		return fmt.Errorf("it does not begin with %s", headName)
+	}
+	b, err := io.ReadAll(io.LimitReader(a.next, maxHead))
+	if err != nil {
+		return err
+	}
+	var first head
+	if err := json.Unmarshal(b, &first); err != nil {
+		return fmt.Errorf("read %s: %w", headName, err)
+	}
+	if first.Format != formatVersion {
+		return fmt.Errorf("it has format %d, but this agent reads only format %d: update the agent", first.Format, formatVersion)
+	}
+	a.Snapshot = first.Snapshot
+	a.Header = plan.Header{Ref: first.Ref, Commit: first.Commit, Rules: first.Rules, Mappings: first.Mappings, Complete: first.Complete}
+	left := int64(maxUnpacked)
+	buf := make([]byte, 64<<10)
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		h, err := a.next.Next()
+		if err != nil {
+			return fmt.Errorf("it ends early: %w", err)
+		}
+		if h.Typeflag != tar.TypeReg {
+			return fmt.Errorf("%s is not a file", failure.Quote(h.Name))
+		}
+		if h.Name == recordName {
+			if err := a.records(a.next); err != nil {
+				return err
+			}
+			break
+		}
+		path, ok := strings.CutPrefix(h.Name, filesDir)
+		switch left -= h.Size; {
+		case !ok:
+			return fmt.Errorf("%s does not belong in it", failure.Quote(h.Name))
+		case l.Files > 0 && len(a.Files) >= l.Files:
+			return fmt.Errorf("it has more than %d files (--max-files)", l.Files)
+		case l.FileBytes > 0 && h.Size > l.FileBytes:
+			return fmt.Errorf("%s has %d bytes, more than %d (--max-blob)", failure.Quote(path), h.Size, l.FileBytes)
+		case left < 0:
+			return fmt.Errorf("its files have more than %d bytes", int64(maxUnpacked))
+		}
+		sum := newBlob(h.Size)
+		if _, err := io.CopyBuffer(struct{ io.Writer }{sum}, struct{ io.Reader }{a.next}, buf); err != nil {
+			return fmt.Errorf("read %s: %w", failure.Quote(path), err)
+		}
+		a.Files = append(a.Files, disk.Content{Path: path, ID: plan.ID(sum.Sum(nil)), Exec: h.Mode&0o111 != 0})
+	}
+	if _, err := a.next.Next(); !errors.Is(err, io.EOF) {
+		return errors.Join(fmt.Errorf("something follows %s", recordName), err)
+	}
+	if n, err := io.Copy(io.Discard, io.LimitReader(a.zip, maxHead)); err != nil || n == maxHead { // the checksum is at the end
+		return errors.Join(errors.New("its end is damaged"), err)
+	}
+	for _, f := range a.Files {
+		if f.Recorded {
+			a.Header.Files++
+		}
+	}
+	return nil
+}
+
+// records reads files.jsonl. It has one line for each file, in the order of the files.
+func (a *Archive) records(r io.Reader) error {
+	lines := json.NewDecoder(io.LimitReader(r, int64(len(a.Files)+1)*maxRecord))
+	for i := range a.Files {
+		var rec record
+		if err := lines.Decode(&rec); err != nil {
+			return fmt.Errorf("read %s: %w", recordName, err)
+		}
+		f := &a.Files[i]
+		if rec.Path != f.Path || rec.ID != f.ID {
+			return fmt.Errorf("%s is damaged: it does not match its line in %s", failure.Quote(f.Path), recordName)
+		}
+		if f.Origin = rec.Origin; rec.Want != nil {
+			f.Recorded, f.Want = true, *rec.Want
+		}
+	}
+	if lines.More() {
+		return fmt.Errorf("%s has more lines than there are files", recordName)
+	}
+	return nil
+}
+
+// Source implements disk.Source for the changes of disk.PlanReplace. It reads the archive forward only, so the caller must pass the changes
+// in the order of their paths.
+func (a *Archive) Source(w io.Writer, c plan.Change) error {
+	for {
+		h, err := a.next.Next()
+		if err != nil {
+			return fmt.Errorf("read the archive: %w", err)
+		}
+		if h.Name != filesDir+c.Path {
+			continue
+		}
+		if _, err := io.Copy(w, a.next); err != nil {
+			return fmt.Errorf("read the archive: %w", err)
+		}
+		return nil
+	}
+}
+
+// Restart makes Source start again at the first file.
+func (a *Archive) Restart() error { return a.rewind() }
+
+// newest returns a copy of the snapshot ids, sorted from the newest to the oldest.
+func newest(ids []string) []string {
+	list := slices.Clone(ids)
+	slices.SortFunc(list, func(a, b string) int { return strings.Compare(stamp(b), stamp(a)) })
+	return list
+}
+
+// stamp returns the time in a snapshot id. Its alphabetical order is the order in time.
+func stamp(id string) string { return id[max(0, len(id)-len(timeFormat)):] }
+
+const timeFormat = "20060102-150405"
+
+// timeOf returns the time in a snapshot id, or the zero time if the id has none.
+func timeOf(id string) time.Time {
+	t, err := time.Parse(timeFormat, stamp(id))
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}

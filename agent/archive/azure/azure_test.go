@@ -1,0 +1,227 @@
+package azure
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/test/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// sas is a shared access signature. The signature of a real one has the same characters.
+const sas = "?sv=2021-12-02&se=2026-12-01T00%3A00%3A00Z&sr=c&sp=racwdl&sig=S3CR3T%2Bsignature%3D"
+
+func open(t *testing.T, endpoint, text string) archive.Store {
+	t.Helper()
+	s, err := New(&v1alpha1.AzureStorage{Account: "plants", Container: "backups", Endpoint: endpoint}, func() (secret.String, error) { return secret.New(text), nil })
+	require.NoError(t, err)
+	return s
+}
+
+// TestSharedKey compares with the example of Microsoft's documentation.
+func TestSharedKey(t *testing.T) {
+	req, err := http.NewRequest(http.MethodGet, "https://myaccount.blob.core.windows.net/mycontainer?comp=metadata&restype=container&timeout=20", nil)
+	require.NoError(t, err)
+	req.Header.Set("x-ms-date", "Fri, 26 Jun 2015 23:39:12 GMT")
+	req.Header.Set("x-ms-version", "2015-02-21")
+	assert.Equal(t, "GET\n\n\n\n\n\n\n\n\n\n\n\nx-ms-date:Fri, 26 Jun 2015 23:39:12 GMT\nx-ms-version:2015-02-21\n"+
+		"/myaccount/mycontainer\ncomp:metadata\nrestype:container\ntimeout:20", stringToSign("myaccount", req))
+}
+
+func TestAddress(t *testing.T) {
+	for _, c := range []struct{ name, endpoint, want string }{
+		{"Azure", "", "https://plants.blob.core.windows.net/backups/a/b%20c+d"},
+		{"another cloud", "plants.blob.core.chinacloudapi.cn", "https://plants.blob.core.chinacloudapi.cn/backups/a/b%20c+d"},
+		{"an emulator", "http://azurite:10000", "http://azurite:10000/plants/backups/a/b%20c+d"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := open(t, c.endpoint, sas).(store).request(http.MethodGet, "a/b c+d", nil, nil)
+			assert.Equal(t, c.want, r.URL.String())
+		})
+	}
+}
+
+// TestHostileServer: F23.
+func TestHostileServer(t *testing.T) {
+	var elsewhere atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	defer other.Close()
+	list := func(ctx context.Context, s archive.Store) error {
+		_, err := s.List(ctx, "p/")
+		return err
+	}
+	put := func(size int) func(ctx context.Context, s archive.Store) error {
+		return func(ctx context.Context, s archive.Store) error {
+			return s.Put(ctx, "a", bytes.NewReader(make([]byte, size)))
+		}
+	}
+	get := func(ctx context.Context, s archive.Store) error {
+		_, err := s.Get(ctx, "a")
+		return err
+	}
+	answer := func(status int, code, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Ms-Error-Code", code)
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		handler http.HandlerFunc
+		call    func(ctx context.Context, s archive.Store) error
+		err     string
+	}{
+		{"redirect", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+		}, list,
+			"spec.snapshots.storage.azure.endpoint: the server answers with a redirect (307), which is not followed"},
+		{"redirect of an upload", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL, http.StatusPermanentRedirect)
+		}, put(10), "redirect (308)"},
+		{"huge list", answer(http.StatusOK, "", "<EnumerationResults>"+strings.Repeat("x", 9<<20)), list, "has more than 8388608 bytes"},
+		{"huge refusal", answer(http.StatusBadRequest, "", strings.Repeat("x", 9<<20)), list, "the container backups answers 400"},
+		{"long refusal", answer(http.StatusConflict, strings.Repeat("c", 300), "<Error><Message>"+strings.Repeat("é", 300)+"</Message></Error>"), put(1), "answers 409"},
+		{"answer without a list", answer(http.StatusOK, "", "<html></html>"), list, "answers no list of blobs"},
+		{"pages without an end", answer(http.StatusOK, "", "<EnumerationResults><Blobs>"+strings.Repeat("<Blob><Name>p/a</Name></Blob>", 1000)+
+			"</Blobs><NextMarker>again</NextMarker></EnumerationResults>"), list, "more than 10000 objects below p/"},
+		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, list, "the transfer stalls"},
+		{"wrong credentials", answer(http.StatusForbidden, "AuthenticationFailed", ""), list,
+			`spec.snapshots.storage.azure.secretRef: the container backups refuses the credentials ("AuthenticationFailed"): check that they are right, have not expired`},
+		{"missing container", answer(http.StatusNotFound, "ContainerNotFound", ""), put(blockSize + 1), `spec.snapshots.storage.azure.container: there is no container backups ("ContainerNotFound")`},
+		{"missing container of a blob", answer(http.StatusNotFound, "ContainerNotFound", ""), get, "there is no container backups"},
+		{"missing blob", answer(http.StatusNotFound, "BlobNotFound", ""), get, fs.ErrNotExist.Error()},
+		{"the signature is repeated", func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, "<Error><Message>"+r.URL.Query().Get("sig")+" "+strings.ReplaceAll(r.URL.RawQuery, "&", " ")+"</Message></Error>")
+		}, list, "REDACTED"},
+		{"no HTTP", func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, _ := http.NewResponseController(w).Hijack()
+			_ = conn.Close()
+		}, func(ctx context.Context, s archive.Store) error { return s.Put(ctx, "a", strings.NewReader("x")) }, "spec.snapshots.storage.azure: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			server := httptest.NewServer(c.handler)
+			defer server.Close()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			if c.name == "hang" {
+				time.AfterFunc(100*time.Millisecond, func() { cancel(errors.New("the transfer stalls")) })
+			}
+			err := c.call(ctx, open(t, server.URL, sas))
+			require.ErrorContains(t, err, c.err)
+			assert.Less(t, len(err.Error()), 1200)
+			assert.NotContains(t, err.Error(), "S3CR3T")
+		})
+	}
+	assert.Zero(t, elsewhere.Load(), "no redirect is followed")
+	t.Run("empty pages without an end", func(t *testing.T) {
+		server := httptest.NewServer(answer(http.StatusOK, "", "<EnumerationResults><NextMarker>again</NextMarker></EnumerationResults>"))
+		defer server.Close()
+		assert.True(t, failure.Is(list(t.Context(), open(t, server.URL, sas)), v1alpha1.ReasonLimitExceeded))
+	})
+	t.Run("a source that fails like an end", func(t *testing.T) {
+		server := httptest.NewServer(answer(http.StatusCreated, "", ""))
+		defer server.Close()
+		broken := io.MultiReader(bytes.NewReader(make([]byte, blockSize+1)), failing{io.ErrUnexpectedEOF})
+		require.ErrorIs(t, open(t, server.URL, sas).Put(t.Context(), "a", broken), io.ErrUnexpectedEOF)
+	})
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+func TestWrongSecret(t *testing.T) {
+	for name, text := range map[string]string{"empty": "", "no base64": "S3CR3T-KEY!", "a connection string": "AccountName=plants;AccountKey=S3CR3T=="} {
+		t.Run(name, func(t *testing.T) {
+			_, err := open(t, "", text).List(t.Context(), "")
+			require.ErrorContains(t, err, "the Secret of spec.snapshots.storage.azure.secretRef needs an access key")
+			assert.NotContains(t, err.Error(), "S3CR3T")
+		})
+	}
+}
+
+func TestIdentityOfThePod(t *testing.T) {
+	var seen, refusal atomic.Pointer[string]
+	accepted := "Bearer S3CR3T-POD"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := r.Header.Get("Authorization")
+		if seen.Store(&token); token != accepted {
+			w.Header().Set("X-Ms-Error-Code", "InvalidAuthenticationInfo")
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, _ = io.WriteString(w, "<EnumerationResults/>")
+	}))
+	defer server.Close()
+	asked := 0
+	authority := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		if text := refusal.Load(); text != nil {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = io.WriteString(w, *text)
+			return
+		}
+		if r.URL.Path == "/tenant/oauth2/v2.0/token" && r.FormValue("client_id") == "client" && r.FormValue("client_assertion") == "S3CR3T-PROOF" && r.FormValue("scope") == "https://storage.azure.com/.default" {
+			_ = json.NewEncoder(w).Encode(map[string]any{"access_token": "S3CR3T-POD", "expires_in": "3600"})
+		}
+	}))
+	defer authority.Close()
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte("S3CR3T-PROOF\n"), 0o600))
+	for k, v := range map[string]string{"AZURE_CLIENT_ID": "client", "AZURE_TENANT_ID": "tenant", "AZURE_FEDERATED_TOKEN_FILE": file, "AZURE_AUTHORITY_HOST": authority.URL + "/"} {
+		t.Setenv(k, v) // setup: the variables of the pod
+	}
+	s, err := New(&v1alpha1.AzureStorage{Account: "plants", Container: "backups", Endpoint: server.URL}, nil)
+	require.NoError(t, err)
+	list := func() error {
+		_, err := s.List(t.Context(), "")
+		return err
+	}
+	require.NoError(t, list())
+	require.NoError(t, list())
+	assert.Equal(t, accepted, *seen.Load())
+	assert.Equal(t, 1, asked)
+	t.Run("a token that has expired", func(t *testing.T) {
+		accepted = "another"
+		err := list()
+		require.ErrorContains(t, err, `spec.snapshots.storage.azure: the container backups refuses the identity of the pod ("InvalidAuthenticationInfo"): check that it has the rights`)
+		assert.Equal(t, 2, asked, "a new one is tried once")
+		assert.NotContains(t, err.Error(), "S3CR3T")
+	})
+	t.Run("no token", func(t *testing.T) {
+		text := `{"error": "invalid_client", "error_description": "S3CR3T-PROOF"}`
+		refusal.Store(&text)
+		_ = list() // the token that failed is still kept
+		s, err = New(&v1alpha1.AzureStorage{Account: "plants", Container: "backups", Endpoint: server.URL}, nil)
+		require.NoError(t, err)
+		err := list()
+		require.ErrorContains(t, err, `the answer is 401 ("invalid_client")`)
+		assert.NotContains(t, err.Error(), "S3CR3T")
+	})
+	t.Run("no identity", func(t *testing.T) {
+		t.Setenv("AZURE_CLIENT_ID", "")
+		require.ErrorContains(t, list(), "spec.snapshots.storage.azure: there is no token for the identity of the pod: set secretRef")
+	})
+}

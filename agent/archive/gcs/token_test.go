@@ -1,0 +1,235 @@
+package gcs
+
+import (
+	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/secret"
+)
+
+// rsaKey is expensive to make.
+var rsaKey = sync.OnceValue(func() *rsa.PrivateKey {
+	k, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		panic(err)
+	}
+	return k
+})
+
+// tokenServer gives tokens to who signs with rsaKey.
+type tokenServer struct {
+	*httptest.Server
+	answer atomic.Pointer[string] // in place of a token
+	given  atomic.Int32
+	claims chan map[string]any
+}
+
+func newTokens(t *testing.T) *tokenServer {
+	s := &tokenServer{claims: make(chan map[string]any, 10)}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if answer := s.answer.Load(); answer != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, *answer)
+			return
+		}
+		parts := strings.Split(r.FormValue("assertion"), ".")
+		require.Len(t, parts, 3)
+		sum := sha256.Sum256([]byte(parts[0] + "." + parts[1]))
+		sig, err := base64.RawURLEncoding.DecodeString(parts[2])
+		require.NoError(t, err)
+		require.NoError(t, rsa.VerifyPKCS1v15(&rsaKey().PublicKey, crypto.SHA256, sum[:], sig))
+		text, err := base64.RawURLEncoding.DecodeString(parts[1])
+		require.NoError(t, err)
+		var claims map[string]any
+		require.NoError(t, json.Unmarshal(text, &claims))
+		select {
+		case s.claims <- claims:
+		default:
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"access_token": "S3CR3T-TOKEN-" + string('0'+s.given.Add(1)), "token_type": "Bearer", "expires_in": 3600})
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// key returns the key of a service account, as Google writes it.
+func (s *tokenServer) key(t *testing.T) string {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(rsaKey())
+	require.NoError(t, err)
+	text, err := json.Marshal(map[string]string{
+		"type": "service_account", "client_email": "stoker@plants.example.com", "private_key_id": "1", "token_uri": s.URL + "/token",
+		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})),
+	})
+	require.NoError(t, err)
+	return string(text)
+}
+
+// lists is a bucket without objects that accepts one token.
+type lists struct {
+	accepted atomic.Pointer[string]
+	seen     atomic.Pointer[string]
+}
+
+func (l *lists) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	l.seen.Store(&token)
+	if accepted := l.accepted.Load(); accepted != nil && token != *accepted {
+		http.Error(w, `{"error": {"errors": [{"reason": "authError"}]}}`, http.StatusUnauthorized)
+		return
+	}
+	_, _ = io.WriteString(w, "{}")
+}
+
+func TestServiceAccountKey(t *testing.T) {
+	bucket := &lists{}
+	server := httptest.NewServer(bucket)
+	defer server.Close()
+	tokens := newTokens(t)
+	s := open(t, server.URL, tokens)
+	ask := func() error {
+		_, err := s.List(t.Context(), "")
+		return err
+	}
+	require.NoError(t, ask())
+	claims := <-tokens.claims
+	assert.Equal(t, "stoker@plants.example.com", claims["iss"])
+	assert.Equal(t, "https://www.googleapis.com/auth/devstorage.read_write", claims["scope"])
+	assert.Equal(t, tokens.URL+"/token", claims["aud"])
+	assert.Equal(t, "S3CR3T-TOKEN-1", *bucket.seen.Load())
+
+	// sequence: the token is kept, and replaced once the bucket does not accept it.
+	require.NoError(t, ask())
+	assert.EqualValues(t, 1, tokens.given.Load())
+	second := "S3CR3T-TOKEN-2"
+	bucket.accepted.Store(&second)
+	require.NoError(t, ask())
+	assert.EqualValues(t, 2, tokens.given.Load())
+	never := "never"
+	bucket.accepted.Store(&never)
+	err := ask()
+	require.ErrorContains(t, err, `spec.snapshots.storage.gcs.secretRef: the bucket backups refuses the credentials ("authError"): check that they are right, have not expired`)
+	assert.NotContains(t, err.Error(), "S3CR3T")
+	assert.EqualValues(t, 3, tokens.given.Load())
+
+	refusal := `{"error": "invalid_grant", "error_description": "S3CR3T-ASSERTION"}`
+	tokens.answer.Store(&refusal)
+	err = ask()
+	require.ErrorContains(t, err, `spec.snapshots.storage.gcs.secretRef: there is no token for the service account "stoker@plants.example.com": the answer is 400 ("invalid_grant")`)
+	assert.NotContains(t, err.Error(), "S3CR3T")
+}
+
+func TestWrongSecret(t *testing.T) {
+	tokens := newTokens(t)
+	for name, c := range map[string]struct{ text, want string }{
+		"no JSON":          {"S3CR3T", "needs the key of a service account"},
+		"another type":     {`{"type": "authorized_user", "refresh_token": "S3CR3T"}`, "needs the key of a service account"},
+		"no private key":   {`{"type": "service_account", "client_email": "S3CR3T"}`, "needs the key of a service account"},
+		"a damaged key":    {`{"type": "service_account", "client_email": "a@b", "private_key": "S3CR3T"}`, "private key should be a PEM"},
+		"no token server":  {strings.Replace(tokens.key(t), tokens.URL, "http://127.0.0.1:1", 1), "refused"},
+		"no address of it": {strings.Replace(tokens.key(t), tokens.URL, "S3CR3T:", 1), "there is no token for the service account"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := New(&v1alpha1.GCSStorage{Bucket: "backups"}, func() (secret.String, error) { return secret.New(c.text), nil })
+			require.NoError(t, err)
+			_, err = s.List(t.Context(), "")
+			require.ErrorContains(t, err, c.want)
+			require.ErrorContains(t, err, "spec.snapshots.storage.gcs.secretRef")
+			if name != "no address of it" { // it is shown: it is not secret
+				require.NotContains(t, err.Error(), "S3CR3T")
+			}
+		})
+	}
+	t.Run("no Secret", func(t *testing.T) {
+		missing := errors.New("the Secret is missing")
+		s, err := New(&v1alpha1.GCSStorage{Bucket: "backups"}, func() (secret.String, error) { return secret.String{}, missing })
+		require.NoError(t, err)
+		require.ErrorIs(t, s.Delete(t.Context(), "a"), missing)
+	})
+	t.Run("a token server that hangs", func(t *testing.T) {
+		hang := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // only then the server sees that the client has gone
+			<-r.Context().Done()
+		}))
+		defer hang.Close()
+		s, err := New(&v1alpha1.GCSStorage{Bucket: "backups"}, func() (secret.String, error) {
+			return secret.New(strings.Replace(tokens.key(t), tokens.URL, hang.URL, 1)), nil
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err = s.Get(ctx, "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+func TestIdentityOfThePod(t *testing.T) {
+	bucket := &lists{}
+	server := httptest.NewServer(bucket)
+	defer server.Close()
+	flavor, life := "Google", 3600
+	asked := 0
+	metadata := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		if r.Header.Get("Metadata-Flavor") != "Google" || r.URL.Path != "/computeMetadata/v1/instance/service-accounts/default/token" {
+			http.Error(w, "", http.StatusForbidden)
+			return
+		}
+		w.Header().Set("Metadata-Flavor", flavor)
+		_ = json.NewEncoder(w).Encode(map[string]any{"access_token": "S3CR3T-POD", "expires_in": life})
+	}))
+	defer metadata.Close()
+	t.Setenv("GCE_METADATA_HOST", strings.TrimPrefix(metadata.URL, "http://"))
+	list := func() error {
+		s, err := New(&v1alpha1.GCSStorage{Bucket: "backups", Endpoint: server.URL}, nil)
+		require.NoError(t, err)
+		_, err = s.List(t.Context(), "")
+		if err == nil {
+			_, err = s.List(t.Context(), "")
+		}
+		return err
+	}
+	require.NoError(t, list())
+	assert.Equal(t, "S3CR3T-POD", *bucket.seen.Load())
+	assert.Equal(t, 1, asked)
+	t.Run("a token that has expired", func(t *testing.T) {
+		life, asked = 0, 0
+		require.NoError(t, list())
+		assert.Equal(t, 2, asked)
+	})
+	t.Run("an identity without rights", func(t *testing.T) {
+		never := "never"
+		bucket.accepted.Store(&never)
+		err := list()
+		require.ErrorContains(t, err, `spec.snapshots.storage.gcs: the bucket backups refuses the identity of the pod ("authError"): check that it has the rights`)
+		assert.NotContains(t, err.Error(), "S3CR3T")
+	})
+	t.Run("another server", func(t *testing.T) {
+		flavor = "AWS"
+		require.ErrorContains(t, list(), "it is not that of Google Cloud")
+	})
+	t.Run("no server", func(t *testing.T) {
+		t.Setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+		require.ErrorContains(t, list(), "spec.snapshots.storage.gcs: the metadata server gives the pod no token: set secretRef")
+	})
+}

@@ -1,0 +1,266 @@
+// Package rest sends the requests of object storage that has a REST API. The server may be hostile, and its address is what a user wrote:
+// the client follows no redirect, bounds what it reads of an answer that is not an object, and shows no credentials in an error.
+package rest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	tries = 3
+	// maxPage bounds an answer that is not an object: a thousand keys of 1 KiB, escaped.
+	maxPage    = 8 << 20
+	maxRefusal = 64 << 10
+	maxHeaders = 64 << 10
+)
+
+// Client talks to one bucket. Set its exported fields before use.
+type Client struct {
+	// Field is the one of the spec with the storage, and Kind the field below it that names the bucket, such as bucket.
+	Field, Kind string
+	// Name is that of the bucket.
+	Name string
+	// Secret reports whether the credentials come from a Secret, and not from the identity of the pod.
+	Secret bool
+	// Authorize signs a request. It is called again for each attempt.
+	Authorize func(ctx context.Context, req *http.Request) error
+	// Renew drops credentials that the server did not accept. It returns false if there are no others.
+	Renew func() bool
+	// Code returns the code and the message of an answer that refuses a request.
+	Code func(header http.Header, body []byte) (code, message string)
+
+	http  *http.Client
+	pause func(ctx context.Context, n int)
+}
+
+// NewClient returns a client that connects through the proxy of the environment.
+func NewClient() *Client {
+	return &Client{
+		http:  newHTTP(http.ProxyFromEnvironment),
+		pause: func(ctx context.Context, n int) { backoff.Wait(ctx, backoff.Retry(n, 5*time.Second)) },
+		Renew: func() bool { return false },
+	}
+}
+
+func newHTTP(proxy func(*http.Request) (*url.URL, error)) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			Proxy: proxy, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second,
+			ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 2, ForceAttemptHTTP2: true,
+			MaxResponseHeaderBytes: maxHeaders, DisableCompression: true, // the bounds are on what arrives, and objects are packed already
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Server returns the address of an endpoint of the spec, which may lack the scheme.
+func Server(endpoint string) url.URL {
+	if plain, ok := strings.CutPrefix(endpoint, "http://"); ok {
+		return url.URL{Scheme: "http", Host: plain}
+	}
+	return url.URL{Scheme: "https", Host: strings.TrimPrefix(endpoint, "https://")}
+}
+
+// Request is a request to the server of the bucket.
+type Request struct {
+	Method string
+	URL    url.URL
+	Header http.Header
+	Body   []byte
+	// Want are the statuses that are no error. Default 200.
+	Want []int
+	// Once makes the first failure an error, because the same request a second time would mean something else.
+	Once bool
+}
+
+// Do sends a request, up to three times if the server does not answer or is busy. The caller closes the body. The error is a
+// *StatusError if there is an answer, with another status than wanted.
+func (c *Client) Do(ctx context.Context, r Request) (*http.Response, error) {
+	renewed := false
+	for n := 1; ; n++ {
+		res, err := c.try(ctx, r)
+		if err == nil {
+			return res, nil
+		}
+		if s, ok := errors.AsType[*StatusError](err); ok && s.Status == http.StatusUnauthorized && !renewed && c.Renew() {
+			renewed = true
+			n--
+			continue
+		}
+		if r.Once || n == tries || ctx.Err() != nil || !Transient(err) {
+			return nil, err
+		}
+		c.pause(ctx, n)
+	}
+}
+
+func (c *Client) try(ctx context.Context, r Request) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, r.Method, r.URL.String(), bytes.NewReader(r.Body))
+	if err != nil {
+		return nil, fmt.Errorf("%s: the address of the server is not valid", c.Field) // err repeats the address
+	}
+	for k, v := range r.Header {
+		req.Header[k] = v
+	}
+	req.Header.Set("User-Agent", "stoker")
+	if err := c.Authorize(ctx, req); err != nil {
+		return nil, err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, &connectError{fmt.Sprintf("%s: %s: ", c.Field, failure.Quote(r.URL.Host)), Shown(ctx, err)}
+	}
+	want := r.Want
+	if len(want) == 0 {
+		want = []int{http.StatusOK}
+	}
+	if slices.Contains(want, res.StatusCode) {
+		return res, nil
+	}
+	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal)) // what arrives is enough for a message
+	_ = res.Body.Close()
+	code, message := c.Code(res.Header, body)
+	hide := secrets(req)
+	return nil, &StatusError{Status: res.StatusCode, Code: hide.Replace(code), Message: hide.Replace(message), client: c}
+}
+
+// Page sends a request and returns its answer.
+func (c *Client) Page(ctx context.Context, r Request) ([]byte, http.Header, error) {
+	res, err := c.Do(ctx, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxPage+1))
+	switch {
+	case err != nil:
+		return nil, nil, fmt.Errorf("%s: read the answer of %s: %w", c.Field, failure.Quote(r.URL.Host), Shown(ctx, err))
+	case len(body) > maxPage:
+		return nil, nil, fmt.Errorf("%s: the answer of %s has more than %d bytes", c.Field, failure.Quote(r.URL.Host), maxPage)
+	}
+	return body, res.Header, nil
+}
+
+// secrets returns what hides the credentials of a request, which a server may repeat.
+func secrets(req *http.Request) *strings.Replacer {
+	var hide []string
+	add := func(s string) {
+		if len(s) > 7 {
+			hide = append(hide, s, "REDACTED")
+		}
+	}
+	_, credential, _ := strings.Cut(req.Header.Get("Authorization"), " ")
+	add(credential)
+	for part := range strings.SplitSeq(req.URL.RawQuery, "&") {
+		if sig, ok := strings.CutPrefix(part, "sig="); ok { // of a shared access signature of Azure
+			add(sig)
+			decoded, _ := url.QueryUnescape(sig)
+			add(decoded)
+		}
+	}
+	return strings.NewReplacer(hide...)
+}
+
+// StatusError is an answer that refuses a request.
+type StatusError struct {
+	Status        int
+	Code, Message string
+	client        *Client
+}
+
+func (e *StatusError) Error() string {
+	c := e.client
+	credentials, its, check := c.Field+".secretRef", "the credentials", "they are right, have not expired and have"
+	if !c.Secret {
+		credentials, its, check = c.Field, "the identity of the pod", "it has"
+	}
+	switch {
+	case e.Status >= 300 && e.Status < 400:
+		return fmt.Sprintf("%s.endpoint: the server answers with a redirect (%d), which is not followed: name the server itself", c.Field, e.Status)
+	case e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden:
+		return fmt.Sprintf("%s: the %s %s refuses %s (%s): check that %s the rights to list, read, write and delete below its prefix",
+			credentials, c.Kind, c.Name, its, e.code(), check)
+	case e.Status == http.StatusNotFound:
+		return fmt.Sprintf("%s.%s: there is no %s %s (%s)", c.Field, c.Kind, c.Kind, c.Name, e.code())
+	}
+	return fmt.Sprintf("%s: the %s %s answers %d (%s): %s", c.Field, c.Kind, c.Name, e.Status, e.code(), failure.Quote(e.Message))
+}
+
+func (e *StatusError) code() string { return failure.Quote(e.Code) }
+
+// connectError is a request without an answer.
+type connectError struct {
+	to  string
+	err error
+}
+
+func (e *connectError) Error() string { return e.to + e.err.Error() }
+
+func (e *connectError) Unwrap() error { return e.err }
+
+// Transient reports whether the same request can succeed a moment later.
+func Transient(err error) bool {
+	if s, ok := errors.AsType[*StatusError](err); ok {
+		return s.Status >= 500 || s.Status == http.StatusTooManyRequests || s.Status == http.StatusRequestTimeout
+	}
+	_, ok := errors.AsType[*connectError](err)
+	return ok
+}
+
+// Shown returns an error of net/http without the address, which may have credentials, or the reason that ctx has ended.
+func Shown(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	return errors.New(failure.Quote(err.Error()))
+}
+
+// Blocks calls send with the next at most size bytes of r; the last call has the end. An empty r is one empty block. If r fails, the bytes
+// before are not sent as the end.
+func Blocks(r io.Reader, size int, send func(block []byte, last bool) error) error {
+	block := make([]byte, size+1) // the byte more tells that a full block is not the last
+	n, end, err := fill(r, block)
+	for err == nil && !end {
+		if err := send(block[:size], false); err != nil {
+			return err
+		}
+		block[0] = block[size]
+		n, end, err = fill(r, block[1:])
+		n++
+	}
+	if err != nil {
+		return err
+	}
+	return send(block[:n], true)
+}
+
+// fill reads until b is full or r ends before. Unlike io.ReadFull, it does not take io.ErrUnexpectedEOF of r for its end.
+func fill(r io.Reader, b []byte) (n int, end bool, err error) {
+	for n < len(b) {
+		m, err := r.Read(b[n:])
+		n += m
+		if err == io.EOF { // only this value is the end, as for io.ReadAll
+			return n, n < len(b), nil
+		}
+		if err != nil {
+			return n, false, err
+		}
+	}
+	return n, false, nil
+}

@@ -1,0 +1,155 @@
+// Package s3 keeps archives in Amazon S3, or in a server with the same API.
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
+)
+
+// partSize is the buffer of an upload. S3 allows 10,000 parts, so an object may have 48 GiB.
+const partSize = 5 << 20
+
+// store implements archive.Store.
+type store struct {
+	client *minio.Client
+	bucket string
+}
+
+// New returns a bucket. It does not connect. secrets reads the credentials on each use, so that rotated ones take effect immediately; nil
+// stands for the identity of the pod or of its node.
+func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archive.Store, error) {
+	host, secure := strings.TrimPrefix(spec.Endpoint, "https://"), true
+	if plain, ok := strings.CutPrefix(host, "http://"); ok {
+		host, secure = plain, false
+	}
+	region := spec.Region
+	switch {
+	case host == "" && region == "":
+		host = "s3.amazonaws.com"
+	case host == "":
+		host = "s3." + region + ".amazonaws.com"
+	case region == "":
+		region = "us-east-1" // what other servers call theirs
+	}
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second,
+		ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 2, ForceAttemptHTTP2: true,
+	}
+	o := &minio.Options{Secure: secure, Transport: transport, Region: region, MaxRetries: 3, BucketLookup: minio.BucketLookupAuto}
+	if spec.PathStyle {
+		o.BucketLookup = minio.BucketLookupPath
+	}
+	if secrets != nil {
+		o.Creds = credentials.New(fromSecret(secrets))
+	} else {
+		o.Creds = credentials.New(&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second}})
+	}
+	client, err := minio.New(host, o)
+	if err != nil {
+		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "spec.snapshots.storage.s3.endpoint: %w", err)
+	}
+	return store{client, spec.Bucket}, nil
+}
+
+// fromSecret reads credentials from a Secret.
+type fromSecret func() (secret.String, error)
+
+func (f fromSecret) IsExpired() bool { return true }
+
+func (f fromSecret) Retrieve() (credentials.Value, error) {
+	text, err := f()
+	if err != nil {
+		return credentials.Value{}, err
+	}
+	v := credentials.Value{SignerType: credentials.SignatureV4}
+	for line := range strings.SplitSeq(text.Reveal(), "\n") {
+		key, value, _ := strings.Cut(line, "=")
+		value = strings.TrimSpace(value)
+		switch strings.ToLower(strings.TrimSpace(key)) {
+		case "aws_access_key_id":
+			v.AccessKeyID = value
+		case "aws_secret_access_key":
+			v.SecretAccessKey = value
+		case "aws_session_token":
+			v.SessionToken = value
+		}
+	}
+	if v.AccessKeyID == "" || v.SecretAccessKey == "" {
+		return credentials.Value{}, errors.New("the Secret of spec.snapshots.storage.s3 needs the lines aws_access_key_id=… and aws_secret_access_key=…")
+	}
+	return v, nil
+}
+
+func (f fromSecret) RetrieveWithCredContext(*credentials.CredContext) (credentials.Value, error) {
+	return f.Retrieve()
+}
+
+func (s store) Put(ctx context.Context, key string, r io.Reader) error {
+	_, err := s.client.PutObject(ctx, s.bucket, key, r, -1, minio.PutObjectOptions{PartSize: partSize, ContentType: "application/octet-stream"})
+	return s.explain(err)
+}
+
+func (s store) Get(ctx context.Context, key string) (io.ReadCloser, error) {
+	// Core.GetObject asks once. An Object would ask again after an error, also in the middle of another version.
+	r, _, _, err := minio.Core{Client: s.client}.GetObject(ctx, s.bucket, key, minio.GetObjectOptions{})
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	return r, nil
+}
+
+func (s store) List(ctx context.Context, prefix string) ([]string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the listing
+	var keys []string
+	for o := range s.client.ListObjects(ctx, s.bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
+		if o.Err != nil {
+			return nil, s.explain(o.Err)
+		}
+		if len(keys) == archive.MaxList {
+			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "there are more than %d objects below %s", archive.MaxList, prefix)
+		}
+		keys = append(keys, o.Key)
+	}
+	return keys, s.explain(ctx.Err())
+}
+
+func (s store) Delete(ctx context.Context, key string) error {
+	err := s.explain(s.client.RemoveObject(ctx, s.bucket, key, minio.RemoveObjectOptions{}))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// explain bounds what a server says, and tells a missing object from other errors.
+func (s store) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	r, ok := errors.AsType[minio.ErrorResponse](err)
+	switch {
+	case !ok:
+		return err
+	case r.Code == minio.NoSuchKey:
+		return fs.ErrNotExist
+	case r.StatusCode == http.StatusForbidden || r.StatusCode == http.StatusUnauthorized:
+		return fmt.Errorf("the bucket %s refuses access (%s): give the credentials the rights to list, read, write and delete below its prefix", s.bucket, failure.Quote(r.Code))
+	}
+	return fmt.Errorf("the bucket %s answers %d (%s): %s", s.bucket, r.StatusCode, failure.Quote(r.Code), failure.Quote(r.Message))
+}

@@ -1,0 +1,328 @@
+package archive_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/agent/archive/archivetest"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+func TestMemoryStore(t *testing.T) { archivetest.Run(t, &archivetest.Memory{}) }
+
+// job copies the snapshots of a site to a store.
+func (s *site) job(store archive.Store, keep int) *archive.Job {
+	return &archive.Job{Bucket: *archive.NewBucket(store, "stoker/", "plant", "line", "area-4", keep), DataDir: s.root}
+}
+
+const prefix = "stoker/plant/line/area-4/"
+
+// stored returns the names of the objects of the gateway.
+func stored(m *archivetest.Memory) []string {
+	var names []string
+	for key := range m.Objects() {
+		names = append(names, strings.TrimPrefix(key, prefix))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// download restores a snapshot from a store on an empty volume.
+func download(t *testing.T, j *archive.Job, id string) (map[string]string, error) {
+	t.Helper()
+	lost := newSite(t)
+	f, err := lost.dir.Scratch()
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, f.Close()) }()
+	a, err := j.Download(t.Context(), id, f, archive.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	c, err := lost.dir.PlanReplace(t.Context(), a.Header, a.Files)
+	require.NoError(t, err)
+	lost.apply(c, a.Header, a.Source)
+	return lost.files(), nil
+}
+
+func TestUpload(t *testing.T) {
+	s, m := newSite(t), &archivetest.Memory{}
+	u, j := archive.NewUploader(slog.New(slog.DiscardHandler)), s.job(m, 2)
+	s.sync(first)
+	require.NoError(t, u.Pass(t.Context(), j))
+	assert.Empty(t, stored(m), "the first sync has no snapshot")
+	s.sync(second)
+	s.sync(third)
+	require.NoError(t, u.Pass(t.Context(), j))
+	ids := s.snapshots()
+	assert.Equal(t, []string{ids[0] + ".json", ids[0] + ".tar.gz", ids[1] + ".json", ids[1] + ".tar.gz"}, stored(m))
+	local, err := s.dir.ListSnapshots()
+	require.NoError(t, err)
+	remote, known := u.Remote(j)
+	assert.True(t, known)
+	assert.Equal(t, local, remote)
+
+	m.Calls()
+	require.NoError(t, u.Pass(t.Context(), j))
+	assert.Equal(t, []string{"list " + prefix}, m.Calls(), "nothing is left to do")
+
+	u = archive.NewUploader(slog.New(slog.DiscardHandler)) // a restart
+	m.Set(prefix+ids[1]+".json", nil)                      // its upload had not ended
+	m.Set(prefix+"area-4-20200101-000000.tar.gz", []byte("left by an upload long ago"))
+	foreign := []string{"notes.txt", "area-40-20200101-000000.tar.gz", "area-4-20200101-000000.tar.gz/x", "deep/area-4-20200101-000000.json", "area-4-20200101-000000.gz"}
+	for _, name := range foreign { // setup: objects of others
+		m.Set(prefix+name, []byte("x"))
+	}
+	s.sync(second)
+	require.NoError(t, u.Pass(t.Context(), j))
+	ids = s.snapshots()[1:]
+	assert.ElementsMatch(t, append([]string{ids[0] + ".json", ids[0] + ".tar.gz", ids[1] + ".json", ids[1] + ".tar.gz"}, foreign...), stored(m),
+		"two are kept, what an upload left is gone, and what is not ours stays")
+
+	for i, want := range []map[string]string{second, third} { // sequence: the kept snapshots
+		got, err := download(t, j, ids[i])
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+	_, err = download(t, j, "area-4-20200101-000000")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// F22: object storage may be damaged, or forged.
+func TestDamagedObjects(t *testing.T) {
+	s, m := newSite(t), &archivetest.Memory{}
+	s.sync(first)
+	s.sync(second)
+	s.sync(third)
+	j := s.job(m, 5)
+	require.NoError(t, archive.NewUploader(slog.New(slog.DiscardHandler)).Pass(t.Context(), j))
+	ids := s.snapshots()
+	objects := m.Objects()
+	label, packed := prefix+ids[0]+".json", prefix+ids[0]+".tar.gz"
+	flipped := bytes.Clone(objects[packed])
+	flipped[len(flipped)/2] ^= 1
+	cases := map[string]struct {
+		key  string
+		b    []byte
+		want string
+	}{
+		"a flipped bit":           {packed, flipped, "checksum"},
+		"a cut archive":           {packed, objects[packed][:100], "checksum"},
+		"a longer archive":        {packed, append(bytes.Clone(objects[packed]), 0), "more than"},
+		"another archive":         {packed, objects[prefix+ids[1]+".tar.gz"], ".tar.gz"},
+		"no archive":              {packed, nil, fs.ErrNotExist.Error()},
+		"a label of another":      {label, objects[prefix+ids[1]+".json"], "label is damaged"},
+		"a label that is not one": {label, []byte("<html>"), "label is damaged"},
+		"a long label":            {label, bytes.Repeat([]byte(" "), 1<<20), "more than"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			for key, b := range objects { // setup: as they were
+				m.Set(key, b)
+			}
+			m.Set(c.key, c.b)
+			_, err := download(t, j, ids[0])
+			require.ErrorContains(t, err, c.want)
+			got, err := download(t, j, ids[1])
+			require.NoError(t, err, "the other one is whole")
+			assert.Equal(t, second, got)
+		})
+	}
+	t.Run("the archive of another snapshot with a right checksum", func(t *testing.T) {
+		other := strings.ReplaceAll(string(objects[prefix+ids[1]+".json"]), ids[1], ids[0])
+		m.Set(label, []byte(other))
+		m.Set(packed, objects[prefix+ids[1]+".tar.gz"])
+		_, err := download(t, j, ids[0])
+		require.ErrorContains(t, err, "is the archive of")
+		assert.True(t, failure.Is(err, v1alpha1.ReasonSnapshotFailed))
+	})
+	t.Run("a listing leaves out what is damaged", func(t *testing.T) {
+		m.Set(label, []byte("{"))
+		list, err := j.Snapshots(t.Context(), nil)
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+		assert.Equal(t, ids[1], list[0].ID)
+	})
+}
+
+// F23: a store that refuses, fails or hangs delays no sync, and is asked again.
+func TestUploadFaults(t *testing.T) {
+	var logged bytes.Buffer
+	s, m := newSite(t), &archivetest.Memory{}
+	u := archive.NewUploader(slog.New(slog.NewTextHandler(&logged, nil)))
+	var results []bool
+	pending := -1
+	u.Counted, u.Pending = func(err error) { results = append(results, err == nil) }, func(n int) { pending = n }
+	j := s.job(m, 5)
+	s.sync(first)
+	s.sync(second)
+	refused := errors.New("the bucket refuses access (AccessDenied)")
+	m.Fail(func(_ context.Context, op, _ string) error {
+		if op == "put" {
+			return refused
+		}
+		return nil
+	})
+	for range 2 { // sequence: an attempt and a retry
+		require.ErrorIs(t, u.Pass(t.Context(), j), refused)
+	}
+	assert.Equal(t, 1, strings.Count(logged.String(), "AccessDenied"), "an error is logged once")
+	assert.Equal(t, []bool{false, false}, results)
+	assert.Equal(t, 1, pending)
+	m.Fail(func(_ context.Context, op, key string) error {
+		if op == "put" && strings.HasSuffix(key, ".json") {
+			return refused
+		}
+		return nil
+	})
+	require.Error(t, u.Pass(t.Context(), j))
+	list, err := j.Snapshots(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Empty(t, list, "without its label it does not count")
+	m.Fail(nil)
+	require.NoError(t, u.Pass(t.Context(), j))
+	assert.Equal(t, 0, pending)
+	got, err := download(t, j, s.snapshots()[0])
+	require.NoError(t, err)
+	assert.Equal(t, first, got)
+
+	hung := make(chan struct{}, 9)
+	m.Fail(func(ctx context.Context, op, _ string) error {
+		if op == "put" {
+			hung <- struct{}{}
+			<-ctx.Done()
+		}
+		return ctx.Err()
+	})
+	s.sync(third)
+	u.Follow(j)
+	<-hung
+	s.sync(second)
+	u.Follow(nil) // another agent has the gateway
+	u.Follow(j)
+	<-hung
+	u.Close()
+	u.Close()
+	assert.Len(t, m.Objects(), 2)
+}
+
+// The uploader goes on by itself, and a snapshot that is gone is not waited for.
+func TestUploadInTheBackground(t *testing.T) {
+	s, m := newSite(t), &archivetest.Memory{}
+	s.keep = 2
+	s.sync(first)
+	s.sync(second)
+	u := archive.NewUploader(slog.New(slog.DiscardHandler))
+	defer u.Close()
+	fail := true
+	m.Fail(func(context.Context, string, string) error {
+		if fail {
+			fail = false
+			return errors.New("not now")
+		}
+		return nil
+	})
+	u.Follow(s.job(m, 2))
+	require.Eventually(t, func() bool { return len(m.Objects()) == 2 }, 20*time.Second, 10*time.Millisecond, "it tries again")
+	for _, want := range []map[string]string{third, second, third} { // sequence: syncs while the bucket is behind
+		s.sync(want)
+	}
+	u.Wake()
+	ids := s.snapshots()
+	require.Eventually(t, func() bool {
+		return slices.Equal(stored(m), []string{ids[0] + ".json", ids[0] + ".tar.gz", ids[1] + ".json", ids[1] + ".tar.gz"})
+	}, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		remote, _ := u.Remote(s.job(m, 2))
+		return len(remote) == 2 && remote[1].ID == ids[1]
+	}, 20*time.Second, 10*time.Millisecond)
+	<-u.Done()
+}
+
+// The data directory is only read, and large files are not held in memory.
+func TestUploadOfALargeFile(t *testing.T) {
+	s := newSite(t)
+	large := strings.Repeat("0123456789abcdef", 4<<20) // 64 MiB
+	s.sync(map[string]string{"projects/p/large": large, "projects/p/a": "1"})
+	s.sync(map[string]string{"projects/p/large": large, "projects/p/a": "2"})
+	c, err := s.dir.Contents(s.snapshots()[0], nil)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, c.Close()) }()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	require.NoError(t, archive.Write(t.Context(), discard{}, c))
+	runtime.ReadMemStats(&after)
+	assert.Less(t, (after.TotalAlloc-before.TotalAlloc)>>20, uint64(8), "MiB")
+	_, err = os.Stat(filepath.Join(s.root, ".stoker", "scratch"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+func TestUploadOfBackups(t *testing.T) {
+	s, m := newSite(t), &archivetest.Memory{}
+	u, j := archive.NewUploader(slog.New(slog.DiscardHandler)), s.job(m, 2)
+	var failed, pending int
+	u.Counted = func(err error) {
+		if err != nil {
+			failed++
+		}
+	}
+	u.Pending = func(n int) { pending = n }
+	save := func(id, text string) {
+		require.NoError(t, s.dir.SaveBackup(id, 1<<20, func(w io.Writer) error {
+			_, err := io.WriteString(w, text)
+			return err
+		}))
+	}
+	s.sync(first)
+	save("area-4-20200101-000000", "before Stoker came")
+	s.sync(second)
+	id := s.snapshots()[0]
+	save(id, "the gateway")
+	m.Fail(func(_ context.Context, op, key string) error {
+		if op == "put" && strings.HasSuffix(key, ".gwbk") {
+			return errors.New("no space in the bucket")
+		}
+		return nil
+	})
+	require.ErrorContains(t, u.Pass(t.Context(), j), "no space")
+	assert.Equal(t, []string{id + ".json", id + ".tar.gz"}, stored(m), "a backup that fails holds no archive")
+	assert.Equal(t, []int{2, 2}, []int{failed, pending})
+	m.Fail(nil)
+	require.NoError(t, u.Pass(t.Context(), j))
+	assert.Equal(t, []string{"area-4-20200101-000000.gwbk", id + ".gwbk", id + ".json", id + ".tar.gz"}, stored(m))
+	assert.Equal(t, "the gateway", string(m.Objects()[prefix+id+".gwbk"]))
+	assert.Zero(t, pending)
+	remote, _ := u.Remote(j)
+	require.Len(t, remote, 1)
+	assert.True(t, remote[0].Backup)
+	again := archive.NewUploader(slog.New(slog.DiscardHandler)) // a restart
+	m.Calls()
+	require.NoError(t, again.Pass(t.Context(), j))
+	assert.Equal(t, []string{"list " + prefix, "get " + prefix + id + ".json"}, m.Calls(), "nothing is left to do")
+	known, _ := again.Remote(j)
+	assert.Equal(t, remote, known)
+
+	m.Set(prefix+"area-40-20200101-000000.gwbk", []byte("of another gateway"))
+	save("area-4-20300101-000000", "newer")
+	require.NoError(t, u.Pass(t.Context(), j))
+	assert.ElementsMatch(t, []string{id + ".gwbk", id + ".json", id + ".tar.gz", "area-4-20300101-000000.gwbk", "area-40-20200101-000000.gwbk"}, stored(m), "two backups are kept")
+}

@@ -1,0 +1,272 @@
+package follow
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// staged returns a gateway that runs its first commit, in the second of three steps.
+func (w *world) staged(change ...func(*v1alpha1.GatewaySync)) (*pod, string) {
+	w.t.Helper()
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, append([]func(*v1alpha1.GatewaySync){func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"dev-*"}}, {Name: "line", Gateways: []string{"line-*"}}}}
+	}}, change...)...)
+	w.ran(first)
+	w.lead(at(first), rollout(3, 3, ""))
+	p.start()
+	p.synced(first, "one")
+	return p, first
+}
+
+// ran writes the status of a fleet that ran a commit.
+func (w *world) ran(commit string) {
+	w.t.Helper()
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"lastGood": v1alpha1.CommitRecord{Ref: "main", Commit: commit, At: metav1.Now()}}})
+	require.NoError(w.t, err)
+	_, err = kube.GatewaySyncs(w.clients.Dynamic, w.ns).Patch(w.t.Context(), crName, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(w.t, err)
+}
+
+// rollout sets the rollout of a target, as the lead does.
+func rollout(steps, open int32, from string, change ...func(*v1alpha1.TargetRollout)) func(*v1alpha1.SyncTargetSpec) {
+	return func(s *v1alpha1.SyncTargetSpec) {
+		s.Format, s.Rollout = v1alpha1.TargetFormat, &v1alpha1.TargetRollout{Steps: steps, Open: open, Done: open == steps}
+		if from != "" {
+			s.Rollout.From = &v1alpha1.TargetCommit{Ref: "main", RefName: "refs/heads/main", Commit: from}
+		}
+		for _, c := range change {
+			c(s.Rollout)
+		}
+	}
+}
+
+func goesBack(r *v1alpha1.TargetRollout) { r.Back, r.Failed = true, "stage line: line-0 ScanFailed" }
+
+func held(reason v1alpha1.Reason) func(v1alpha1.SyncReportStatus) bool {
+	return func(s v1alpha1.SyncReportStatus) bool { return s.Phase == v1alpha1.GatewayHeld && s.Reason == reason }
+}
+
+// A gateway of a closed step keeps its commit and its spec, repairs drift, and follows when its step opens. A restart changes nothing.
+func TestFollowerWaitsForItsStep(t *testing.T) {
+	w := shared(t)
+	p, first := w.staged()
+	second := w.commit("two")
+	gs := w.edit(func(gs *v1alpha1.GatewaySync) {
+		profile := gs.Spec.Sync.Profiles["default"]
+		profile.Mappings[0].Source = "other/projects"
+	})
+	w.lead(at(second), generation(gs.Generation), rollout(3, 1, first))
+	s := p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
+	assert.Equal(t, first, s.Commit)
+	assert.Equal(t, second, s.Target)
+	assert.Contains(t, s.Message, "1 of 3 steps are open, and this gateway is in step 2")
+	assert.Equal(t, "one", p.title())
+
+	p.agent.end()
+	p.start()
+	p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
+	code, why := p.agent.get("/startupz")
+	assert.Equal(t, 200, code, why)
+	assert.Equal(t, "one", p.title())
+
+	w.lead(rollout(3, 2, first))
+	p.synced(second, "two of other")
+}
+
+// C19: a SyncTarget that another pod forged opens no stage that needs an approval, and an approval of another commit does not count.
+func TestFollowerVerifiesItsApproval(t *testing.T) {
+	w := shared(t)
+	p, first := w.staged(func(gs *v1alpha1.GatewaySync) { gs.Spec.Deployment.Stages[1].RequireApproval = true })
+	second := w.commit("two")
+	// sequence: each forges more
+	for _, forged := range []func(*v1alpha1.SyncTargetSpec){rollout(3, 1, first), rollout(3, 2, first), rollout(3, 3, ""), func(s *v1alpha1.SyncTargetSpec) { s.Rollout = nil }} {
+		target := w.lead(at(second), forged)
+		s := p.await("an approval that is needed", func(s v1alpha1.SyncReportStatus) bool {
+			return held(v1alpha1.ReasonApprovalNeeded)(s) && s.Revision == target.Spec.Revision
+		})
+		assert.Equal(t, first, s.Commit)
+		assert.Equal(t, "one", p.title())
+	}
+	w.annotate(v1alpha1.AnnotationApproved, "line@"+first+",dev@"+second)
+	target := w.lead(rollout(3, 2, first))
+	p.await("another approval", func(s v1alpha1.SyncReportStatus) bool {
+		return held(v1alpha1.ReasonApprovalNeeded)(s) && s.Revision == target.Spec.Revision
+	})
+	assert.Equal(t, "one", p.title())
+	w.annotate(v1alpha1.AnnotationApproved, "line@"+second)
+	p.synced(second, "two")
+}
+
+func TestFollowerMakesADryRun(t *testing.T) {
+	w := shared(t)
+	p, first := w.staged(func(gs *v1alpha1.GatewaySync) { gs.Spec.Validation = &v1alpha1.ValidationSpec{DryRunBefore: true} })
+	second := w.commit("two")
+	w.lead(at(second), rollout(3, 0, first))
+	s := p.await("a dry run", func(s v1alpha1.SyncReportStatus) bool { return s.Planned != nil })
+	assert.Equal(t, v1alpha1.PlannedChanges{Commit: second, Modified: 1}, *s.Planned)
+	assert.Equal(t, v1alpha1.ReasonDryRun, s.Reason)
+	assert.Equal(t, first, s.Commit)
+	assert.Equal(t, "one", p.title())
+	w.lead(rollout(3, 1, first))
+	s = p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
+	assert.Nil(t, s.Planned)
+	assert.Equal(t, "one", p.title())
+	w.lead(rollout(3, 2, first))
+	p.synced(second, "two")
+}
+
+func TestFollowerGoesBackWithItsRollout(t *testing.T) {
+	w := shared(t)
+	p, first := w.staged()
+	second := w.commit("two")
+	w.lead(at(second), rollout(3, 2, first))
+	p.synced(second, "two")
+	third := w.commit("three")
+	t.Run("not to a commit that never ran everywhere", func(t *testing.T) {
+		w.lead(rollout(3, 2, third, goesBack))
+		p.await("a wrong origin", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead })
+		assert.Equal(t, "two", p.title())
+	})
+	target := w.lead(rollout(3, 2, first, goesBack))
+	s := p.await("a gateway that went back", func(s v1alpha1.SyncReportStatus) bool {
+		return s.Reason == v1alpha1.ReasonRolledBack && s.Commit == first && s.Revision == target.Spec.Revision
+	})
+	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
+	assert.Equal(t, second, s.Target)
+	assert.Equal(t, "one", p.title())
+	p.agent.end()
+	p.start()
+	p.await("it stays after a restart", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRolledBack })
+	assert.Equal(t, "one", p.title())
+	w.lead(at(third), rollout(3, 2, first))
+	p.synced(third, "three")
+}
+
+// No guard against mass deletion holds a rollout that goes back. What else holds it is in the row.
+func TestFollowerGoesBackFromAddedProject(t *testing.T) {
+	w := shared(t)
+	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Sync.Defaults.DesignerSessionPolicy, gs.Spec.Sync.Defaults.DesignerSessionScope = v1alpha1.DesignerWait, v1alpha1.DesignerScopeGateway
+	})
+	second := w.repo.Commit("two", gitserver.Write("gw/projects/line/project.json", fmt.Sprintf(project, "two")),
+		gitserver.Write("gw/projects/added/project.json", fmt.Sprintf(project, "added")))
+	w.lead(at(second), rollout(3, 2, first))
+	p.synced(second, "two")
+	designer, err := p.gw.OpenDesigner("ann", "line")
+	require.NoError(t, err)
+	w.lead(rollout(3, 2, first, goesBack))
+	s := p.await("a Designer", func(s v1alpha1.SyncReportStatus) bool {
+		return held(v1alpha1.ReasonDesignerSessionActive)(s) && s.Target == second
+	})
+	assert.Equal(t, second, s.Commit)
+	require.NoError(t, p.gw.CloseDesigner(designer))
+	p.await("a gateway that went back", func(s v1alpha1.SyncReportStatus) bool {
+		return s.Reason == v1alpha1.ReasonRolledBack && s.Commit == first
+	})
+	assert.Equal(t, "one", p.title())
+	assert.NoFileExists(t, filepath.Join(p.data, "projects/added/project.json"))
+}
+
+func fails(r *v1alpha1.TargetRollout) { r.Failed = "stage line: line-1 ScanFailed" }
+
+// An aborted rollout reaches no other gateway, also if a changed spec puts it into an open step.
+func TestAbortedRolloutGoesNoFurther(t *testing.T) {
+	w := shared(t)
+	p, first := w.staged()
+	second := w.commit("two")
+	w.lead(at(second), rollout(3, 2, first, fails))
+	s := p.await("an aborted rollout", held(v1alpha1.ReasonGateClosed))
+	assert.Equal(t, first, s.Commit)
+	assert.Contains(t, s.Message, "aborted")
+	assert.Equal(t, "one", p.title())
+	third := w.commit("three")
+	w.lead(at(third), rollout(3, 2, first))
+	p.synced(third, "three")
+	w.lead(rollout(3, 2, first, fails))
+	p.agent.end()
+	p.start()
+	p.synced(third, "three")
+}
+
+// A sync that waits is not made any more when its step closes.
+func TestClosedStepEndsAWaitingSync(t *testing.T) {
+	w := shared(t)
+	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
+		period := int32(5)
+		gs.Spec.Sync.Defaults.DesignerSessionPolicy, gs.Spec.Sync.Defaults.DesignerSessionScope = v1alpha1.DesignerWait, v1alpha1.DesignerScopeGateway
+		gs.Spec.Sync.Defaults.SyncPeriod = &period
+	})
+	designer, err := p.gw.OpenDesigner("ann", "line")
+	require.NoError(t, err)
+	second := w.commit("two")
+	w.lead(at(second), rollout(3, 2, first))
+	p.await("a Designer", held(v1alpha1.ReasonDesignerSessionActive))
+	w.lead(rollout(3, 1, first))
+	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
+	require.NoError(t, p.gw.CloseDesigner(designer))
+	assert.Never(t, func() bool { return p.title() != "one" }, 7*time.Second, 100*time.Millisecond)
+}
+
+// No gate holds a first start.
+func TestClosedStepOfNewGateway(t *testing.T) {
+	for name, known := range map[string]bool{"takes what ran everywhere": true, "takes the target if nothing did": false, "takes no commit of an aborted rollout": true} {
+		t.Run(name, func(t *testing.T) {
+			w := shared(t)
+			p := w.pod("line-0")
+			first := w.commit("one")
+			w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
+				gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"dev-*"}}, {Name: "line", Gateways: []string{"line-*"}, RequireApproval: true}}}
+			})
+			second := w.commit("two")
+			if !known {
+				w.lead(at(second), rollout(3, 1, ""))
+				p.start()
+				p.await("the target", func(s v1alpha1.SyncReportStatus) bool { return s.Commit == second })
+				assert.Equal(t, "two", p.title())
+				return
+			}
+			w.ran(first)
+			reason := v1alpha1.ReasonApprovalNeeded
+			if name == "takes no commit of an aborted rollout" {
+				reason = v1alpha1.ReasonGateClosed
+				w.lead(at(second), rollout(3, 2, first, fails))
+			} else {
+				w.lead(at(second), rollout(3, 1, first))
+			}
+			p.start()
+			s := p.await("a closed gate", held(reason))
+			assert.Equal(t, first, s.Commit)
+			assert.Equal(t, "one", p.title())
+		})
+	}
+}
+
+// C13: a rollout that cannot be is not followed.
+func TestHostileRollout(t *testing.T) {
+	for name, r := range map[string]v1alpha1.TargetRollout{
+		"no steps":            {},
+		"less than none open": {Steps: 3, Open: -1},
+		"more than all open":  {Steps: 3, Open: 4},
+		"from no commit":      {Steps: 3, From: &v1alpha1.TargetCommit{Commit: "HEAD"}},
+		"from an option":      {Steps: 3, From: &v1alpha1.TargetCommit{Commit: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", Ref: "--upload-pack=sh"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := readGates(&r)
+			assert.Error(t, err)
+		})
+	}
+}

@@ -1,0 +1,129 @@
+package follow
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// closed returns a gateway that runs the second commit, has a snapshot from before it, and waits for the third.
+func (w *world) closed(change ...func(*v1alpha1.GatewaySync)) (p *pod, first, second, third, snapshot string) {
+	w.t.Helper()
+	p, first = w.staged(append(change, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })...)
+	second = w.commit("two")
+	w.lead(at(second), rollout(3, 3, ""))
+	p.synced(second, "two")
+	snapshot = p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil }).LastSnapshot.ID
+	w.ran(second)
+	third = w.commit("three")
+	w.lead(at(third), rollout(3, 1, second))
+	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
+	return p, first, second, third, snapshot
+}
+
+func (p *pod) restart() {
+	p.agent.end()
+	p.start()
+}
+
+// No gate holds a restore, and the restore does not happen again when the gate opens.
+func TestClosedStepRestoresASnapshot(t *testing.T) {
+	for name, c := range map[string]struct {
+		restart bool
+		change  func(*v1alpha1.GatewaySync)
+	}{
+		"the order in force":                   {},
+		"after a restart":                      {restart: true},
+		"after a restart, with other settings": {restart: true, change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles["default"].Mappings[0].Source = "other/projects" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := shared(t)
+			p, first, second, third, snapshot := w.closed()
+			title := "three"
+			if c.change != nil {
+				w.lead(generation(w.edit(c.change).Generation))
+				title = "three of other"
+			}
+			if c.restart {
+				p.restart()
+				p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
+				assert.Equal(t, "two", p.title())
+			}
+			value := v1alpha1.RestoreValue(snapshot, time.Now())
+			w.annotate(v1alpha1.AnnotationRestore, value)
+			w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
+			back := func(s v1alpha1.SyncReportStatus) bool {
+				return held(v1alpha1.ReasonGateClosed)(s) && s.Commit == first && assert.ObjectsAreEqual("one", p.title())
+			}
+			p.await("a gateway that is back", back)
+			s := p.await("the outcome", func(s v1alpha1.SyncReportStatus) bool { return back(s) && len(s.Message) > 150 })
+			assert.Contains(t, s.Message, "1 of 3 steps are open")
+			assert.Contains(t, s.Message, "back at the snapshot "+snapshot)
+			assert.Equal(t, third, s.Target)
+
+			p.restart()
+			s = p.await("it stays after a restart", func(s v1alpha1.SyncReportStatus) bool { return back(s) && len(s.Message) > 150 })
+			assert.Contains(t, s.Message, second[:7]+" is held off")
+			w.lead(rollout(3, 2, second))
+			p.synced(third, title)
+		})
+	}
+}
+
+// A forced sync of a closed gateway verifies the commit that it keeps, and does not happen again when the gate opens.
+func TestClosedStepForcedSync(t *testing.T) {
+	for name, restart := range map[string]bool{"the order in force": false, "after a restart": true} {
+		t.Run(name, func(t *testing.T) {
+			w := shared(t)
+			p, _, second, third, _ := w.closed()
+			if restart {
+				p.restart()
+				p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
+			}
+			require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects/line/project.json"), []byte(`{"title": "by hand"}`), 0o600))
+			w.annotate(v1alpha1.AnnotationForceSync, "now")
+			w.lead(func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" })
+			s := p.await("a forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })
+			assert.Equal(t, v1alpha1.ReasonGateClosed, s.Reason)
+			assert.Equal(t, second, s.Commit)
+			assert.Equal(t, "two", p.title())
+			w.lead(rollout(3, 2, second))
+			p.synced(third, "three")
+		})
+	}
+}
+
+// A forced sync does not take the commit that a Designer held when its step closed.
+func TestClosedStepForcesNoWaitingSync(t *testing.T) {
+	w := shared(t)
+	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Sync.Defaults.DesignerSessionPolicy, gs.Spec.Sync.Defaults.DesignerSessionScope = v1alpha1.DesignerWait, v1alpha1.DesignerScopeGateway
+	})
+	designer, err := p.gw.OpenDesigner("ann", "line")
+	require.NoError(t, err)
+	w.lead(at(w.commit("two")), rollout(3, 2, first))
+	p.await("a Designer", held(v1alpha1.ReasonDesignerSessionActive))
+	w.annotate(v1alpha1.AnnotationForceSync, "now")
+	w.lead(rollout(3, 1, first), func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" })
+	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
+	require.NoError(t, p.gw.CloseDesigner(designer))
+	p.await("a forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })
+	assert.Never(t, func() bool { return p.title() != "one" }, 2*time.Second, 100*time.Millisecond)
+}
+
+// A gateway whose step is closed repairs drift, also after a restart of its agent.
+func TestClosedStepRepairsDrift(t *testing.T) {
+	w := shared(t)
+	p, _, second, _, _ := w.closed(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
+	p.restart()
+	p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
+	require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects/line/project.json"), []byte(`{"title": "by hand"}`), 0o600))
+	eventually(t, "a repair", func() bool { return p.title() == "two" })
+	assert.Equal(t, second, p.report().Status.Commit)
+}

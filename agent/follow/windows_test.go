@@ -1,0 +1,130 @@
+package follow
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// A gateway keeps its commit while no window allows another one. A rollback that is requested does not wait.
+func TestFollowerWaitsForItsWindow(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{
+			{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}}
+	})
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+
+	second := w.commit("two")
+	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2026-11-24T12:00:00Z" })
+	s := p.await("a gateway that waits", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonMaintenanceWindow })
+	assert.Equal(t, v1alpha1.GatewayHeld, s.Phase)
+	assert.Equal(t, first, s.Commit)
+	assert.Equal(t, second, s.Target)
+	assert.Equal(t, "2026-11-24T12:00:00Z", s.HandledRequest)
+	assert.Contains(t, s.Message, "no time is known at which syncs are allowed (maintenance window never)")
+	assert.Equal(t, "one", p.title())
+
+	w.annotate(v1alpha1.AnnotationRequestedRef, second)
+	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = second, "" })
+	p.await("a request alone waits", func(s v1alpha1.SyncReportStatus) bool {
+		return s.Reason == v1alpha1.ReasonMaintenanceWindow && s.Ref == second
+	})
+	third := w.commit("three")
+	w.annotate(v1alpha1.AnnotationRequestedBy, "cli")
+	w.annotate(v1alpha1.AnnotationRequestedFor, "ticket 7")
+	w.annotate(v1alpha1.AnnotationRequestedUnless, third)
+	w.annotate(v1alpha1.AnnotationRequestedRef, first)
+	w.lead(at(first), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = first, "" })
+	p.synced(first, "one")
+	w.annotate(v1alpha1.AnnotationRequestedRef, second)
+	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = second, "" })
+	p.synced(second, "two")
+	record := p.audit()
+	require.Len(t, record, 2)
+	assert.Equal(t, sync.Request{}, record[0].Request)
+	assert.Equal(t, sync.Request{By: "cli", For: "ticket 7"}, record[1].Request)
+	assert.Equal(t, []string{first, second, "line-0", "site"}, []string{record[1].From.String(), record[1].To.String(), record[1].Gateway, record[1].GatewaySync})
+
+	gs := w.edit(func(gs *v1alpha1.GatewaySync) {
+		gs.Annotations = nil
+		gs.Spec.Deployment.Windows[0].Gateways = []string{"area-*"}
+	})
+	w.lead(at(third), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "main", "refs/heads/main" })
+	p.synced(third, "three")
+	record = p.audit()
+	require.Len(t, record, 3)
+	assert.Equal(t, sync.Request{}, record[2].Request, "git asked for it")
+}
+
+// C19: a SyncTarget that another pod forged lets no commit through a closed window, and an approval of another commit does not count.
+func TestFollowerVerifiesItsWindowApproval(t *testing.T) {
+	w := shared(t)
+	p := w.pod("line-0")
+	first := w.commit("one")
+	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{
+			{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}}
+	})
+	w.lead(at(first))
+	p.start()
+	p.synced(first, "one")
+
+	approved := func(s *v1alpha1.SyncTargetSpec) { s.WindowApproved = true }
+	second := w.commit("two")
+	waits := func(what string) {
+		t.Helper()
+		target := w.lead(at(second), approved, func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = what })
+		p.await(what, func(s v1alpha1.SyncReportStatus) bool {
+			return held(v1alpha1.ReasonMaintenanceWindow)(s) && s.Revision == target.Spec.Revision
+		})
+		assert.Equal(t, "one", p.title())
+	}
+	waits("no approval")
+	w.annotate(v1alpha1.AnnotationApproved, v1alpha1.WindowApproval+"@"+first+",dev@"+second)
+	waits("an approval of another commit")
+	w.annotate(v1alpha1.AnnotationApproved, v1alpha1.WindowApproval+"@"+second)
+	p.synced(second, "two")
+	third := w.commit("three")
+	w.lead(at(third))
+	p.await("the next commit waits", func(s v1alpha1.SyncReportStatus) bool {
+		return held(v1alpha1.ReasonMaintenanceWindow)(s) && s.Target == third
+	})
+	assert.Equal(t, "two", p.title())
+}
+
+// An approval of the windows costs a gateway without windows of its own no request, which would panic here.
+func TestUncoveredGatewayAsksNothing(t *testing.T) {
+	f := &Follower{Config: Config{Identity: Identity{Gateway: "line-0"}}}
+	windows := []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h", Gateways: []string{"area-*"}}}
+	assert.False(t, f.passesWindow(t.Context(), plan.ID{}, windows))
+	assert.Panics(t, func() {
+		f.passesWindow(t.Context(), plan.ID{}, append(windows, v1alpha1.MaintenanceWindow{Name: "a", Schedule: "0 22 * * *", Duration: "8h"}))
+	})
+}
+
+// audit returns the audit record as the agent serves it.
+func (p *pod) audit() []sync.Audit {
+	p.w.t.Helper()
+	r, err := http.Get(p.agent.http.URL + "/state/audit")
+	require.NoError(p.w.t, err)
+	defer r.Body.Close()
+	var list []sync.Audit
+	for d := json.NewDecoder(r.Body); d.More(); {
+		var a sync.Audit
+		require.NoError(p.w.t, d.Decode(&a))
+		list = append(list, a)
+	}
+	return list
+}

@@ -1,0 +1,79 @@
+package ignition
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	// backupTime bounds a whole backup. An iteration of the agent's loop, which may make two, must take less than an hour (loop.stuck).
+	backupTime = 20 * time.Minute
+	// zipMagic begins a backup, which is a zip file.
+	zipMagic = "PK\x03\x04"
+)
+
+// Backup writes a backup of the gateway (.gwbk) to w, as the gateway makes it [SPEC]. It holds none of it in memory, and does not bound its
+// size. An error of w is returned unchanged.
+func (c *Client) Backup(ctx context.Context, w io.Writer) error {
+	r := call{method: http.MethodGet, path: "/data/api/v1/backup"}
+	timed, end := context.WithTimeoutCause(ctx, backupTime, fmt.Errorf("it took more than %s", backupTime))
+	defer end()
+	inner, cancel := context.WithCancelCause(timed)
+	defer cancel(nil)
+	stall := c.cfg.BackupStall
+	stalled := time.AfterFunc(stall, func() { cancel(fmt.Errorf("no bytes came for %s", stall)) })
+	defer stalled.Stop()
+	failed := func(err error) error {
+		if inner.Err() != nil {
+			err = context.Cause(inner)
+		}
+		return c.unreachable(ctx, r, backupTime, err)
+	}
+	key, err := c.key(r)
+	if err != nil {
+		return err
+	}
+	req, err := c.request(inner, r, key)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "*/*")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { _ = resp.Body.Close() }() // was read
+	got := answer{status: resp.StatusCode, header: resp.Header}
+	if !got.success() {
+		got.body, _ = io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // a truncated error page still has its status
+		return c.refused(ctx, r, got, key)
+	}
+	buf := make([]byte, 64<<10)
+	n, err := io.ReadAtLeast(resp.Body, buf, len(zipMagic))
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return failed(err)
+	}
+	if !bytes.HasPrefix(buf[:n], []byte(zipMagic)) {
+		return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s %s on %s did not answer with a backup: it begins with %q", r.method, r.path, c.base, buf[:min(n, len(zipMagic))])
+	}
+	for err == nil {
+		if _, err := w.Write(buf[:n]); err != nil {
+			return err
+		}
+		stalled.Reset(stall)
+		n, err = resp.Body.Read(buf)
+	}
+	if !errors.Is(err, io.EOF) {
+		return failed(err)
+	}
+	_, err = w.Write(buf[:n])
+	return err
+}

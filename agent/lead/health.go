@@ -1,0 +1,162 @@
+package lead
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/internal/status"
+)
+
+// probeEvery is the time between two health checks.
+const probeEvery = 5 * time.Second
+
+// maxHealthAnswer bounds the body of an answer, which nothing reads.
+const maxHealthAnswer = 1 << 20
+
+// probe is the result of one health check.
+type probe struct {
+	of  string
+	err error
+}
+
+// rolling is what a term remembers of a rollout. Another lead need not know it: it waits longer at most.
+type rolling struct {
+	now     progress // as written
+	was     v1alpha1.SyncTargetSpec
+	known   bool // this term has written now, with the target was
+	failing map[string]time.Time
+	stale   map[string]time.Time
+	due     time.Time // when the decision may change by itself; zero for never
+
+	health  health
+	running bool
+	at      time.Time // when the next health check is due
+	results chan probe
+}
+
+// wrote records a decision whose target is written.
+func (r *rolling) wrote(p progress, target v1alpha1.SyncTargetSpec) {
+	r.now, r.was, r.known = p, target, true
+}
+
+// status returns how far the rollout of the published target is. Until this term has written a target, it is what the lead before it said.
+func (r *rolling) status(gs *v1alpha1.GatewaySync) *v1alpha1.RolloutStatus {
+	if !r.known {
+		return gs.Status.Rollout.DeepCopy()
+	}
+	return r.now.status
+}
+
+// probed records the result of a health check.
+func (r *rolling) probed(p probe, now time.Time) {
+	r.running, r.at = false, now.Add(probeEvery)
+	if p.of != r.health.of {
+		return
+	}
+	r.health.ok, r.health.problem = p.err == nil, ""
+	if p.err == nil {
+		r.health.failures = 0
+		return
+	}
+	r.health.failures++
+	r.health.problem = status.Cut(p.err.Error(), 200)
+}
+
+// failed records since when gateways report errors, or have not answered.
+func (r *rolling) failed(gateways []status.Standing, now time.Time) {
+	r.failing = since(r.failing, gateways, now, func(g status.Standing) bool { return g.Phase == v1alpha1.GatewayError && !ofGit(g.Reason) })
+	r.stale = since(r.stale, gateways, now, func(g status.Standing) bool { return g.Stale })
+}
+
+// since returns since when gateways are in some state, by name.
+func since(was map[string]time.Time, gateways []status.Standing, now time.Time, in func(status.Standing) bool) map[string]time.Time {
+	is := map[string]time.Time{}
+	for _, g := range gateways {
+		if !in(g) {
+			continue
+		}
+		if is[g.Name] = now; !was[g.Name].IsZero() {
+			is[g.Name] = was[g.Name]
+		}
+	}
+	return is
+}
+
+// roll decides how far the gateways may follow want, and sends a health check if one is due. A spec that is not valid changes nothing: no
+// gateway gets a commit past the stages because they cannot be read.
+func (t *term) roll(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref status.Ref, is v1alpha1.SyncTargetSpec, want *v1alpha1.SyncTargetSpec) progress {
+	t.rolling.due = time.Time{}
+	switch {
+	case invalid == nil && gs.InSteps() && len(v1alpha1.Validate(gs)) > 0, invalid != nil && is.Rollout != nil:
+		if want.Commit != "" {
+			want.Generation, want.Ref, want.RefName, want.Commit, want.ResolvedAt = is.Generation, is.Ref, is.RefName, is.Commit, is.ResolvedAt
+		}
+		return progress{target: is.Rollout, status: gs.Status.Rollout}
+	case invalid != nil || !gs.InSteps():
+		want.Rollout = nil
+		return progress{}
+	case t.rolling.known: // another writer may have changed the target
+		is = t.rolling.was
+	}
+	reports, unreadable := t.reports()
+	gateways := status.Standings(status.Seen{GatewaySync: gs, Target: is, Reports: reports, Unreadable: unreadable, Pods: t.pods(), Sole: t.sole(ctx)})
+	now := t.stamp()
+	t.rolling.failed(gateways, now)
+	seen := *gs
+	if t.rolling.known { // the status may be a second behind, and say that another attempt soaked
+		seen.Status.Rollout = t.rolling.now.status
+	}
+	p := advance(observed{gs: &seen, stale: t.rolling.stale, is: is, want: *want, rollback: ref.Desired.Override && gs.RequestedUnless() != "", gateways: gateways,
+		failing: t.rolling.failing, health: t.rolling.health, now: now})
+	want.Rollout = p.target
+	if !p.again.IsZero() {
+		t.rolling.due = t.now().Add(p.again.Sub(now))
+	}
+	t.probe(ctx, p)
+	return p
+}
+
+// probe sends the health check of a decision if it is due.
+func (t *term) probe(ctx context.Context, p progress) {
+	r := &t.rolling
+	if p.check == nil {
+		return
+	}
+	if r.health.of != p.probe {
+		r.health, r.at = health{of: p.probe}, time.Time{}
+	}
+	if r.running {
+		return
+	}
+	if now := t.now(); now.Before(r.at) {
+		r.due = earlier(r.due, r.at)
+		return
+	}
+	r.running = true
+	check, of, results := *p.check, p.probe, r.results
+	t.looking.Go(func() { results <- probe{of, send(ctx, check)} })
+}
+
+// send sends a health check. The answer counts by its status alone.
+func send(ctx context.Context, c v1alpha1.HealthCheck) error {
+	client := outbound.Client{CA: []byte(c.CABundle), InsecureSkipVerify: c.InsecureSkipVerify, Timeout: c.Patience(), MaxAnswer: maxHealthAnswer}
+	answer, err := client.Do(ctx, http.MethodGet, c.URL, nil, nil)
+	if err != nil {
+		return err
+	}
+	if answer.Status != int(c.ExpectedStatus) {
+		return fmt.Errorf("the answer has status %d instead of %d", answer.Status, c.ExpectedStatus)
+	}
+	return nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,226 @@
+package lead
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/status"
+)
+
+// paper is a fleet without an API server. It stores and counts writes.
+type paper struct {
+	status.Seen
+	t       *testing.T
+	mu      sync.Mutex
+	held    v1alpha1.SyncTargetSpec
+	version int
+	wake    chan struct{}
+
+	looks        []time.Time
+	answer       func(n int) found // of the nth poll
+	targets      []time.Time
+	statuses     []time.Time
+	sent         []status.Event
+	refuse       error                    // returned by every write of the status
+	refuseTarget error                    // and of the target
+	loseAnswer   func()                   // if set, called after the next write of the target, whose answer is lost
+	outdated     *v1alpha1.SyncTargetSpec // what the lead still takes for the target then
+	stuck        *v1alpha1.GatewaySync    // if set, the watch shows nothing newer
+	secrets      atomic.Int64
+}
+
+func newPaper(t *testing.T, n int) *paper {
+	p := &paper{t: t, Seen: newFleet(n), wake: make(chan struct{}, 1), held: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}}
+	p.GatewaySync.Spec.Polling.Interval = "60s"
+	p.answer = func(int) found { return found{desired: "main", name: "refs/heads/main", commit: commitA} }
+	return p
+}
+
+func (p *paper) sync() (*v1alpha1.GatewaySync, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stuck != nil {
+		return p.stuck.DeepCopy(), nil
+	}
+	return p.GatewaySync.DeepCopy(), nil
+}
+func (p *paper) reports() ([]*v1alpha1.SyncReport, map[string]error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []*v1alpha1.SyncReport // copies, because objects of an informer are never modified
+	for _, r := range p.Reports {
+		out = append(out, r.DeepCopy())
+	}
+	return out, nil
+}
+func (p *paper) pods() []status.Pod        { return p.Pods }
+func (p *paper) sole(context.Context) bool { return false }
+func (p *paper) changed() <-chan struct{}  { return p.wake }
+func (p *paper) target() v1alpha1.SyncTargetSpec {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.outdated != nil {
+		return *p.outdated.DeepCopy()
+	}
+	return *p.held.DeepCopy()
+}
+
+func (p *paper) readTarget(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refuseTarget != nil {
+		return p.refuseTarget
+	}
+	p.outdated = nil
+	return nil
+}
+
+func (p *paper) writeTarget(_ context.Context, change func(*v1alpha1.SyncTargetSpec)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refuseTarget != nil {
+		return p.refuseTarget
+	}
+	p.outdated = nil // a write of an old version conflicts, and is made again
+	was := *p.held.DeepCopy()
+	change(&p.held)
+	if lost := p.loseAnswer; lost != nil {
+		p.loseAnswer, p.outdated = nil, &was
+		lost()
+		return errors.New("no answer")
+	}
+	if len(p.targets) == 0 { // the agents have reported on this target
+		for _, r := range p.Reports {
+			r.Status.Revision = p.held.Revision
+		}
+	}
+	p.targets = append(p.targets, time.Now())
+	return nil
+}
+
+func (p *paper) writeStatus(_ context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.statuses = append(p.statuses, time.Now())
+	if p.refuse != nil {
+		return nil, p.refuse
+	}
+	if gs.ResourceVersion != p.GatewaySync.ResourceVersion {
+		return nil, apierrors.NewConflict(kube.GatewaySync.Resource().GroupResource(), "site", errors.New("changed"))
+	}
+	was := map[string]any{}
+	data, err := json.Marshal(&gs.Status)
+	if err := errors.Join(err, json.Unmarshal(data, &was)); err != nil {
+		return nil, err
+	}
+	merge(was, change)
+	data, err = json.Marshal(was)
+	if err != nil {
+		return nil, err
+	}
+	is := gs.DeepCopy()
+	is.Status = v1alpha1.GatewaySyncStatus{}
+	if err := json.Unmarshal(data, &is.Status); err != nil {
+		return nil, err
+	}
+	p.version++
+	is.ResourceVersion = fmt.Sprint("v", p.version)
+	p.GatewaySync = is
+	poke(p.wake)
+	return is.DeepCopy(), nil
+}
+
+// merge applies a merge patch.
+func merge(m, change map[string]any) {
+	for k, v := range change {
+		inner, ok := v.(map[string]any)
+		old, was := m[k].(map[string]any)
+		switch {
+		case v == nil:
+			delete(m, k)
+		case ok && was:
+			merge(old, inner)
+		default:
+			m[k] = v
+		}
+	}
+}
+
+func (p *paper) tell(_ *v1alpha1.GatewaySync, e []status.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sent = append(p.sent, e...)
+}
+
+// change changes the GatewaySync as another client would.
+func (p *paper) change(f func(*v1alpha1.GatewaySync)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	gs := p.GatewaySync.DeepCopy()
+	f(gs)
+	p.version++
+	gs.ResourceVersion = fmt.Sprint("v", p.version)
+	p.GatewaySync = gs
+	poke(p.wake)
+}
+
+func (p *paper) look(_ context.Context, _ *v1alpha1.GatewaySync, q question) found {
+	p.mu.Lock()
+	n := len(p.looks)
+	p.looks = append(p.looks, time.Now())
+	p.mu.Unlock()
+	time.Sleep(200 * time.Millisecond)
+	f := p.answer(n)
+	f.of = q
+	return f
+}
+
+// lead runs a term in virtual time while f runs.
+func (p *paper) lead(f func()) { p.leadWith(p.look, f) }
+
+func (p *paper) leadWith(look func(context.Context, *v1alpha1.GatewaySync, question) found, f func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() {
+		term := newTerm(p, look, unmeasured{}, slog.New(slog.DiscardHandler), time.Now)
+		term.rotated = p.secrets.Load
+		done <- term.run(ctx)
+	}()
+	f()
+	cancel()
+	assert.NoError(p.t, <-done)
+}
+
+func (p *paper) heard() []status.Event {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.sent)
+}
+
+// times returns a copy of recorded times.
+func (p *paper) times(of *[]time.Time) []time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(*of)
+}
+
+func gaps(times []time.Time) []time.Duration {
+	var out []time.Duration
+	for i := 1; i < len(times); i++ {
+		out = append(out, times[i].Sub(times[i-1]))
+	}
+	return out
+}

@@ -1,0 +1,467 @@
+package lead
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/status"
+)
+
+// observed is what a rollout is decided from. Nothing else is, so that a new lead comes to the same decision.
+type observed struct {
+	gs *v1alpha1.GatewaySync
+	// The published target, and the one to publish without its rollout.
+	is, want v1alpha1.SyncTargetSpec
+	// rollback means that the desired ref is a rollback that an operator requested.
+	rollback bool
+	// gateways are the live gateways, as to the published target.
+	gateways []status.Standing
+	// failing says, by name, since when a gateway reports an error that may pass.
+	failing map[string]time.Time
+	// stale says, by name, since when a gateway that ran the target has not answered a new revision of it.
+	stale  map[string]time.Time
+	health health
+	now    time.Time
+}
+
+// health is the result of the health checks of one step.
+type health struct {
+	of       string // the step, see progress.probe
+	ok       bool   // the last check succeeded
+	failures int    // failed checks in a row
+	problem  string // of the last failed check
+}
+
+// progress is a decision: which steps are open, and what the rollout waits for.
+type progress struct {
+	target *v1alpha1.TargetRollout
+	status *v1alpha1.RolloutStatus
+	// check is the health check to send, and probe the step that it is about; nil if there is none.
+	check *v1alpha1.HealthCheck
+	probe string
+	// again is when the decision changes by itself; zero for never.
+	again time.Time
+}
+
+// patience is how long a gateway may report an error that may pass before the rollout is aborted. The agent retries meanwhile.
+const patience = 30 * time.Second
+
+// rollout is a decision in the making.
+type rollout struct {
+	observed
+	progress
+	order v1alpha1.Order
+	named map[string]int // the step of each live gateway
+}
+
+// advance returns how far the gateways may follow the target. It opens a step when all gateways of the steps before it run the target,
+// verified, and what the stage asks for is there: time, health, an approval.
+//
+// A rollout only ever waits for what can pass by itself or needs a user: git, a gateway, a Designer. What the commit causes aborts it.
+func advance(o observed) progress {
+	if !o.gs.InSteps() || o.want.Commit == "" {
+		return progress{}
+	}
+	r := &rollout{observed: o, order: o.gs.Order(), named: map[string]int{}}
+	for _, g := range o.gateways {
+		r.named[g.Name] = r.order.StepOf(g.Name)
+	}
+	var fresh bool
+	if r.target, fresh = r.begin(); fresh {
+		r.gateways = unreported(o.gateways)
+	}
+	r.status = &v1alpha1.RolloutStatus{Commit: o.want.Commit, Steps: r.target.Steps}
+	if f := r.target.From; f != nil {
+		r.status.From = f.Commit
+	}
+	r.run()
+	r.status.Step = r.target.Open
+	r.since()
+	return r.progress
+}
+
+func (r *rollout) run() {
+	switch {
+	case r.target.Failed != "":
+		r.aborted()
+		return
+	case r.target.Done:
+		r.phase(v1alpha1.RolloutDone, "all steps are open")
+		return
+	case r.gs.Paused():
+		r.phase(v1alpha1.RolloutProgressing, "syncing is paused")
+		return
+	}
+	if !r.planned() {
+		return
+	}
+	// sequence: the end of one step opens the next
+	for r.goesOn() {
+		r.target.Open++
+	}
+}
+
+func (r *rollout) phase(p v1alpha1.RolloutPhase, format string, args ...any) {
+	r.status.Phase, r.status.Message = p, status.Cut(fmt.Sprintf(format, args...), 1000)
+}
+
+// since keeps the time of a phase that goes on. A step that opened begins a phase.
+func (r *rollout) since() {
+	at := metav1.NewTime(r.now.Truncate(time.Second))
+	r.status.Since = &at
+	if was := r.gs.Status.Rollout; was != nil && was.Since != nil && was.Commit == r.status.Commit && was.Phase == r.status.Phase &&
+		was.Step == r.status.Step && was.Stage == r.status.Stage && !was.Since.After(r.now) {
+		r.status.Since = was.Since.DeepCopy()
+	}
+}
+
+// planned reports whether every gateway has made its dry run, if they make one. Only the content of the commit aborts.
+func (r *rollout) planned() bool {
+	if r.target.Open > 0 || !r.gs.DryRunBefore() {
+		return true
+	}
+	done, rest := 0, []string(nil)
+	for _, g := range r.gateways {
+		switch {
+		case g.Planned == r.want.Commit, g.Synced, rests(g):
+			done++
+		case r.faulty(g, false):
+			r.abort("dry run", g)
+			return false
+		default:
+			rest = append(rest, waitsFor(g))
+		}
+	}
+	if len(rest) == 0 && len(r.gateways) > 0 {
+		return true
+	}
+	r.phase(v1alpha1.RolloutPlanning, "%d of %d gateways made a dry run of %s%s", done, len(r.gateways), short(r.want.Commit), some("; waits for ", rest))
+	return false
+}
+
+// goesOn reports whether the next step can be opened now. If not, it says what the rollout waits for.
+func (r *rollout) goesOn() bool {
+	open := int(r.target.Open)
+	if open > 0 && (!r.synced(open) || !r.soaked(open)) {
+		return false
+	}
+	if open >= int(r.target.Steps) {
+		r.target.Done = true
+		r.phase(v1alpha1.RolloutDone, "all steps are open")
+		return false
+	}
+	if len(r.gateways) == 0 { // they may all restart
+		r.phase(v1alpha1.RolloutProgressing, "no gateway runs")
+		return false
+	}
+	stage := r.order.Stage(open + 1)
+	if stage == nil || !r.order.Opens(open+1) || r.gs.Approved(stage.Name, r.want.Commit) {
+		return true
+	}
+	switch n := r.members(stage); {
+	case stage.RequireApproval:
+		r.status.Stage = stage.Name
+		r.phase(v1alpha1.RolloutWaiting, "stage %s waits for the approval %s@%s", stage.Name, stage.Name, r.want.Commit)
+		return false
+	case n == 0:
+		r.status.Stage = stage.Name
+		r.phase(v1alpha1.RolloutWaiting, "stage %s has no gateway that could prove anything: it waits for the approval %s@%s", stage.Name, stage.Name, r.want.Commit)
+		return false
+	}
+	return true
+}
+
+// members returns how many gateways of a stage take part in the rollout.
+func (r *rollout) members(stage *v1alpha1.Stage) int {
+	n := 0
+	for _, g := range r.gateways {
+		if s := r.order.Stage(r.named[g.Name]); s != nil && s.Name == stage.Name && !rests(g) {
+			n++
+		}
+	}
+	return n
+}
+
+// synced reports whether all gateways of the open steps run the target. One that did and fails now aborts the rollout, as one that the
+// commit breaks does.
+func (r *rollout) synced(open int) bool {
+	r.stage(open)
+	before, _ := r.before(open)
+	ran := before == v1alpha1.RolloutSoaking || before == v1alpha1.RolloutWaiting
+	var rest, out []string
+	n, recovering, stale := 0, 0, 0
+	for _, g := range r.gateways {
+		step := r.named[g.Name]
+		if step > open {
+			continue
+		}
+		n++
+		switch {
+		case g.Synced:
+		case rests(g):
+			out = append(out, g.Label)
+		case r.faulty(g, ran || step < open):
+			r.abort(r.where(step), g)
+			return false
+		default:
+			rest = append(rest, waitsFor(g))
+			switch {
+			case ran && g.Phase == v1alpha1.GatewayError && !ofGit(g.Reason):
+				recovering++
+			case ran && r.answers(g):
+				stale++
+			}
+		}
+	}
+	switch {
+	case len(rest) == 0 && r.proven(open):
+		return true
+	case len(rest) == 0: // they are gone, or a user paused them
+		r.phase(v1alpha1.RolloutProgressing, "no gateway of stage %s runs %s, so it proves nothing%s; waits for one, or for the approval %s@%s",
+			r.status.Stage, short(r.want.Commit), some(": left out: ", out), r.status.Stage, r.want.Commit)
+		return false
+	case stale == len(rest) && before == v1alpha1.RolloutWaiting:
+		was := r.gs.Status.Rollout
+		r.status.Stage = was.Stage
+		r.phase(was.Phase, "%s", was.Message)
+		return false
+	case recovering+stale == len(rest): // what they ran before still counts
+		r.phase(v1alpha1.RolloutSoaking, "step %d of %d%s ran %s%s", open, r.target.Steps, in(r.status.Stage), short(r.want.Commit), some(" and waits for ", rest))
+		return false
+	}
+	r.phase(v1alpha1.RolloutProgressing, "step %d of %d%s: %d of %d gateways run %s%s%s%s", open, r.target.Steps, in(r.status.Stage), n-len(rest)-len(out), n,
+		short(r.want.Commit), some("; waits for ", rest), some("; left out: ", out), some("; does not exist: ", r.absent()))
+	return false
+}
+
+// proven reports whether a gateway of the stage that a step ends runs the target, or a user approved the stage. All of
+// them may be left out or gone since the stage began.
+func (r *rollout) proven(open int) bool {
+	stage := r.order.Stage(open)
+	if stage == nil || !r.order.Ends(open) || r.gs.Approved(stage.Name, r.want.Commit) {
+		return true
+	}
+	return slices.ContainsFunc(r.gateways, func(g status.Standing) bool {
+		s := r.order.Stage(r.named[g.Name])
+		return g.Synced && s != nil && s.Name == stage.Name
+	})
+}
+
+// faulty reports whether a gateway fails because of the commit. For an error that may pass the agent gets some time. ran means that it
+// ran the commit: then each error counts but those of git.
+func (r *rollout) faulty(g status.Standing, ran bool) bool {
+	if g.Phase != v1alpha1.GatewayError {
+		return false
+	}
+	switch reason := g.Reason; {
+	case reason == v1alpha1.ReasonRolledBack, reason.OfCommit() && reason.Class() == v1alpha1.ClassStalled:
+		return true
+	case reason.OfCommit(), reason == v1alpha1.ReasonScanFailed, ran && !ofGit(reason):
+		since, ok := r.failing[g.Name]
+		if ok && r.now.Sub(since) >= patience {
+			return true
+		}
+		if ok {
+			r.wake(since.Add(patience))
+		}
+	}
+	return false
+}
+
+func ofGit(reason v1alpha1.Reason) bool {
+	switch reason {
+	case v1alpha1.ReasonGitUnreachable, v1alpha1.ReasonGitTimeout, v1alpha1.ReasonGitThrottled, v1alpha1.ReasonAuthFailed,
+		v1alpha1.ReasonHostKeyUnknown, v1alpha1.ReasonHostKeyMismatch, v1alpha1.ReasonRedirectRefused, v1alpha1.ReasonPodRestartNeeded:
+		return true
+	}
+	return false
+}
+
+// answers reports whether a gateway that ran the target is expected to answer a new revision of it: a request, or a spec that decides nothing
+// of what it runs.
+func (r *rollout) answers(g status.Standing) bool {
+	since, ok := r.stale[g.Name]
+	if !g.Stale || !ok || r.now.Sub(since) >= patience {
+		return false
+	}
+	r.wake(since.Add(patience))
+	return true
+}
+
+func (r *rollout) wake(at time.Time) {
+	if r.again.IsZero() || at.Before(r.again) {
+		r.again = at
+	}
+}
+
+// before returns the phase of the last status if it is about this step, and since when.
+func (r *rollout) before(open int) (v1alpha1.RolloutPhase, time.Time) {
+	was := r.gs.Status.Rollout
+	if was == nil || was.Commit != r.want.Commit || int(was.Step) != open || was.Since == nil || was.Since.After(r.now) {
+		return "", time.Time{}
+	}
+	return was.Phase, was.Since.Time
+}
+
+// soaked reports whether a stage has run long enough, and is healthy. Only the last step of a stage waits.
+func (r *rollout) soaked(open int) bool {
+	stage := r.order.Stage(open)
+	if stage == nil || !r.order.Ends(open) {
+		return true
+	}
+	began := r.now
+	switch phase, since := r.before(open); phase {
+	case v1alpha1.RolloutWaiting: // it has soaked
+		return true
+	case v1alpha1.RolloutSoaking:
+		began = since
+	}
+	end, healthy := began.Add(stage.Soak()), ""
+	if c := stage.Check(); c != nil {
+		h := r.health
+		r.check, r.probe = c, fmt.Sprint(r.want.Commit, "/", r.target.Rules, "/", r.target.Revision, "/", open) // an attempt begins with none
+		if h.of != r.probe {
+			h = health{}
+		}
+		switch {
+		case h.failures >= int(c.FailureThreshold):
+			r.fail(fmt.Sprintf("%s: the health check failed %d times: %s", r.where(open), h.failures, h.problem))
+			return false
+		case h.problem != "":
+			healthy = "its health check succeeds (now: " + h.problem + ")"
+		case !h.ok:
+			healthy = "its health check succeeds"
+		}
+	}
+	var rest []string
+	if r.now.Before(end) {
+		rest = append(rest, "it is "+end.UTC().Format(time.RFC3339))
+		r.wake(end)
+	}
+	if healthy != "" {
+		rest = append(rest, healthy)
+	}
+	if len(rest) == 0 {
+		r.check = nil
+		return true
+	}
+	r.phase(v1alpha1.RolloutSoaking, "stage %s runs %s and waits until %s", stage.Name, short(r.want.Commit), strings.Join(rest, " and "))
+	return false
+}
+
+func (r *rollout) stage(step int) {
+	r.status.Stage = ""
+	if s := r.order.Stage(step); s != nil {
+		r.status.Stage = s.Name
+	}
+}
+
+// where names a step in messages.
+func (r *rollout) where(step int) string {
+	if s := r.order.Stage(step); s != nil {
+		return "stage " + s.Name
+	}
+	return fmt.Sprintf("step %d", step)
+}
+
+// abort ends the rollout because of a gateway.
+func (r *rollout) abort(where string, g status.Standing) {
+	text := fmt.Sprintf("%s: %s %s", where, g.Label, g.Reason)
+	if g.Message != "" {
+		text += ": " + status.Cut(g.Message, 200)
+	}
+	r.fail(text)
+}
+
+// fail ends the rollout. With autoRollback for the rollout, the gateways that it has reached go back.
+func (r *rollout) fail(text string) {
+	t := r.target
+	t.Failed = status.Cut(text, 500)
+	t.Back = r.gs.AutoRollbackScope() == v1alpha1.AutoRollbackRollout && t.Open > 0 && t.From != nil && t.From.Commit != r.want.Commit
+	r.check = nil
+	r.aborted()
+}
+
+// aborted says which gateways the rollout had reached.
+func (r *rollout) aborted() {
+	t, back, reached, got := r.target, 0, 0, 0
+	for _, g := range r.gateways {
+		if r.named[g.Name] > int(t.Open) {
+			continue
+		}
+		reached++
+		if g.Commit == r.want.Commit {
+			got++
+		}
+		if t.From != nil && g.Commit == t.From.Commit {
+			back++
+		}
+	}
+	r.stage(int(t.Open))
+	all := len(r.gateways)
+	switch {
+	case t.Back:
+		r.phase(v1alpha1.RolloutAborted, "%s; %d of %d went back to %s, %d never left it", t.Failed, back, all, short(t.From.Commit), all-reached)
+	case got > 0:
+		r.phase(v1alpha1.RolloutAborted, "%s; %d of %d got %s and stay for inspection, %d never got it", t.Failed, got, all, short(r.want.Commit), all-got)
+	default:
+		r.phase(v1alpha1.RolloutAborted, "%s; no gateway got %s", t.Failed, short(r.want.Commit))
+	}
+}
+
+// absent returns the gateways that others depend on and that do not exist. They do not block.
+func (r *rollout) absent() []string {
+	d := r.gs.Spec.Deployment
+	if d == nil {
+		return nil
+	}
+	var names []string
+	for _, e := range d.SyncOrder {
+		for _, on := range e.DependsOn {
+			if _, live := r.named[on]; !live && !strings.Contains(on, "*") && !slices.Contains(names, on) {
+				names = append(names, on)
+			}
+		}
+	}
+	return names
+}
+
+// rests reports whether a gateway is not synced on purpose, so that the rollout leaves it out.
+func rests(g status.Standing) bool {
+	return g.Reason == v1alpha1.ReasonPaused || g.Reason == v1alpha1.ReasonDryRun && g.Planned == ""
+}
+
+func waitsFor(g status.Standing) string {
+	text := g.Label
+	if g.Reason != "" {
+		text += " (" + string(g.Reason) + ")"
+	}
+	return text
+}
+
+// some joins the first names of a list after a text, or returns "" if there are none.
+func some(text string, names []string) string {
+	const most = 3
+	if len(names) == 0 {
+		return ""
+	}
+	text += strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+func in(stage string) string {
+	if stage == "" {
+		return ""
+	}
+	return ", stage " + stage
+}
+
+func short(commit string) string { return commit[:min(len(commit), 7)] }

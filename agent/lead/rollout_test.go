@@ -1,0 +1,381 @@
+package lead
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/status"
+)
+
+const commitC = "cccccccccccccccccccccccccccccccccccccccc"
+
+// line is a fleet of six gateways in three stages that ran commitA, and what a lead sees of it.
+type line struct {
+	observed
+	at map[string]string          // the commit on each gateway
+	as map[string]status.Standing // what a gateway reports instead of Synced
+}
+
+func newLine() *line {
+	gs := newFleet(0).GatewaySync
+	gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: commitA, At: metav1.NewTime(noon)}
+	gs.Status.History = []v1alpha1.CommitRecord{*gs.Status.LastGood}
+	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{
+		{Name: "dev", Gateways: []string{"dev-*"}, PostSyncWait: "1m"},
+		{Name: "pilot", Gateways: []string{"pilot-*"}, RequireApproval: true},
+	}}
+	l := &line{at: map[string]string{}, as: map[string]status.Standing{}}
+	l.gs, l.now = gs, noon
+	for _, name := range []string{"dev-1", "dev-2", "pilot-1", "pilot-2", "line-1", "line-2"} {
+		l.at[name] = commitA
+	}
+	l.is = v1alpha1.SyncTargetSpec{Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA, Revision: 7}
+	l.is.Rollout = &v1alpha1.TargetRollout{Revision: 5, Rules: rulesOf(gs), Steps: 3, Open: 3, Done: true}
+	l.want = l.is
+	return l
+}
+
+// sync is what the agents do: those of open steps sync.
+func (l *line) sync() {
+	for name := range l.at {
+		switch r := l.is.Rollout; {
+		case l.as[name].Phase != "":
+		case r != nil && r.Back && v1alpha1.StepOf(l.gs, name) <= int(r.Open):
+			l.at[name] = r.From.Commit
+		case r != nil && r.Failed != "": // it goes no further
+		case r == nil || v1alpha1.StepOf(l.gs, name) <= int(r.Open):
+			l.at[name] = l.is.Commit
+		}
+	}
+}
+
+// lead decides once, and publishes target and status.
+func (l *line) lead() progress {
+	l.gateways = nil
+	for name, at := range l.at {
+		g := status.Standing{Name: name, Label: name, Commit: at, Phase: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonGateClosed}
+		switch as, told := l.as[name]; {
+		case told:
+			g.Phase, g.Reason, g.Message, g.Planned, g.Stale = as.Phase, as.Reason, as.Message, as.Planned, as.Stale
+		case at == l.is.Commit && (l.is.Rollout == nil || v1alpha1.StepOf(l.gs, name) <= int(l.is.Rollout.Open)):
+			g.Phase, g.Reason, g.Synced = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, true
+		}
+		l.gateways = append(l.gateways, g)
+	}
+	slices.SortFunc(l.gateways, func(a, b status.Standing) int { return len(a.Name) - len(b.Name) })
+	remember := rolling{failing: l.failing, stale: l.stale}
+	remember.failed(l.gateways, l.now)
+	l.failing, l.stale = remember.failing, remember.stale
+	p := advance(l.observed)
+	l.want.Generation, l.want.Rollout = l.gs.Generation, p.target
+	next := l.is
+	update(&next, l.want, 0)
+	l.is, l.want = next, next
+	l.gs.Status.Rollout = p.status
+	return p
+}
+
+// settle lets lead and agents act until nothing changes.
+func (l *line) settle() progress {
+	var p progress
+	// sequence: lead and agents answer each other
+	for range 20 {
+		p = l.lead()
+		l.sync()
+	}
+	return p
+}
+
+func (l *line) approve(stage string) {
+	l.gs.Annotations = map[string]string{v1alpha1.AnnotationApproved: v1alpha1.Approve(l.gs.Annotations[v1alpha1.AnnotationApproved], stage, l.want.Commit)}
+}
+
+func (l *line) fails(name string, reason v1alpha1.Reason) {
+	l.as[name] = status.Standing{Phase: v1alpha1.GatewayError, Reason: reason, Message: "so"}
+}
+
+// having returns the gateways that have a commit, sorted.
+func (l *line) having(commit string) []string {
+	var names []string
+	for name, at := range l.at {
+		if at == commit {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func TestRolloutRunsThroughItsStages(t *testing.T) {
+	l := newLine()
+	l.want.Commit = commitB
+	p := l.settle()
+	assert.Equal(t, v1alpha1.RolloutSoaking, p.status.Phase)
+	assert.Equal(t, []string{"dev-1", "dev-2"}, l.having(commitB))
+	assert.Equal(t, "stage dev runs bbbbbbb and waits until it is 2026-01-02T12:01:00Z", p.status.Message)
+	assert.Equal(t, noon.Add(time.Minute), p.again)
+	assert.Equal(t, v1alpha1.FormatRollout, leastFormat(l.is.Rollout))
+	assert.Equal(t, &v1alpha1.TargetCommit{Ref: "main", RefName: "refs/heads/main", Commit: commitA}, l.is.Rollout.From)
+	assert.EqualValues(t, 8, l.is.Revision, "opening a step is no new revision")
+	assert.EqualValues(t, 8, l.is.Rollout.Revision)
+
+	l.now = l.now.Add(time.Minute)
+	p = l.settle()
+	assert.Equal(t, v1alpha1.RolloutWaiting, p.status.Phase)
+	assert.Equal(t, "pilot", p.status.Stage)
+	assert.Equal(t, []string{"dev-1", "dev-2"}, l.having(commitB))
+
+	l.approve("pilot")
+	p = l.settle()
+	assert.Equal(t, v1alpha1.RolloutDone, p.status.Phase)
+	assert.Len(t, l.having(commitB), 6)
+	assert.True(t, l.is.Rollout.Done)
+	assert.Equal(t, minFormat, leastFormat(l.is.Rollout))
+	assert.EqualValues(t, 8, l.is.Revision)
+}
+
+func (l *line) pauses(name string) {
+	l.as[name] = status.Standing{Phase: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonPaused}
+}
+
+func TestRolloutFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(l *line)
+		after  time.Duration
+		phase  v1alpha1.RolloutPhase
+		says   string
+	}{
+		"a commit that cannot be rendered": {func(l *line) { l.fails("dev-1", v1alpha1.ReasonTemplateFailed) }, 0, v1alpha1.RolloutAborted, "stage dev: dev-1 TemplateFailed: so; "},
+		"a gateway that went back":         {func(l *line) { l.fails("dev-1", v1alpha1.ReasonRolledBack) }, 0, v1alpha1.RolloutAborted, "stage dev: dev-1 RolledBack: so; "},
+		"a scan may pass":                  {func(l *line) { l.fails("dev-1", v1alpha1.ReasonScanFailed) }, patience - time.Second, v1alpha1.RolloutProgressing, "step 1 of 3, stage dev: 1 of 2 gateways run bbbbbbb; waits for dev-1 (ScanFailed)"},
+		"a scan fails for long":            {func(l *line) { l.fails("dev-1", v1alpha1.ReasonScanFailed) }, patience, v1alpha1.RolloutAborted, "stage dev: dev-1 ScanFailed: so; "},
+		"git is away":                      {func(l *line) { l.fails("dev-1", v1alpha1.ReasonGitUnreachable) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
+		"a gateway is away":                {func(l *line) { l.fails("dev-1", v1alpha1.ReasonGatewayUnreachable) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
+		"a Designer is open": {func(l *line) {
+			l.as["dev-1"] = status.Standing{Phase: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonDesignerSessionActive}
+		}, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
+		"a gateway of a closed step":             {func(l *line) { l.fails("line-1", v1alpha1.ReasonTemplateFailed) }, 30 * time.Second, v1alpha1.RolloutSoaking, "stage dev runs"},
+		"a gateway falls out while it soaks":     {func(l *line) { l.settle(); l.fails("dev-1", v1alpha1.ReasonGatewayUnreachable) }, patience, v1alpha1.RolloutAborted, "stage dev: dev-1 GatewayUnreachable: so; "},
+		"it falls out because of git":            {func(l *line) { l.settle(); l.fails("dev-1", v1alpha1.ReasonGitTimeout) }, time.Hour, v1alpha1.RolloutProgressing, "step 1 of 3"},
+		"its health check fails three times":     {func(l *line) { l.checks(false, 3) }, 0, v1alpha1.RolloutAborted, "stage dev: the health check failed 3 times: refused; "},
+		"its health check fails twice":           {func(l *line) { l.checks(false, 2) }, time.Hour, v1alpha1.RolloutSoaking, "stage dev runs bbbbbbb and waits until its health check succeeds (now: refused)"},
+		"its health check was not sent":          {func(l *line) { l.checks(false, 0); l.health = health{} }, time.Hour, v1alpha1.RolloutSoaking, "stage dev runs bbbbbbb and waits until its health check succeeds"},
+		"its health check succeeds":              {func(l *line) { l.checks(true, 0) }, time.Minute, v1alpha1.RolloutWaiting, "stage pilot waits"},
+		"a check of another step does not count": {func(l *line) { l.checks(true, 0); l.health.of = "x" }, time.Hour, v1alpha1.RolloutSoaking, "stage dev runs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLine()
+			l.want.Commit = commitB
+			c.change(l)
+			l.settle()
+			l.now = l.now.Add(c.after)
+			p := l.settle()
+			assert.Equal(t, c.phase, p.status.Phase)
+			assert.Contains(t, p.status.Message, c.says)
+			for _, name := range l.having(commitB) {
+				assert.Contains(t, []string{"dev-1", "dev-2"}, name)
+			}
+			assert.Equal(t, c.phase == v1alpha1.RolloutAborted, l.is.Rollout.Failed != "")
+		})
+	}
+}
+
+// checks gives the first stage a health check, with these results.
+func (l *line) checks(ok bool, failures int) {
+	l.gs.Spec.Deployment.Stages[0].HealthCheckURL = "http://dev/StatusPing"
+	p := l.settle()
+	l.health = health{of: p.probe, ok: ok, failures: failures}
+	if !ok {
+		l.health.problem = "refused"
+	}
+}
+
+func TestAbortedRollout(t *testing.T) {
+	failed := func(back bool) *line {
+		l := newLine()
+		if back {
+			l.gs.Spec.AutoRollback = &v1alpha1.AutoRollbackSpec{Enabled: true, Scope: v1alpha1.AutoRollbackRollout}
+		}
+		l.want.Commit = commitB
+		l.settle()
+		l.fails("dev-1", v1alpha1.ReasonTemplateFailed)
+		l.settle()
+		delete(l.as, "dev-1")
+		require.NotEmpty(t, l.is.Rollout.Failed)
+		return l
+	}
+	t.Run("canaries stay", func(t *testing.T) {
+		l := failed(false)
+		p := l.settle()
+		assert.Equal(t, []string{"dev-1", "dev-2"}, l.having(commitB))
+		assert.Equal(t, "stage dev: dev-1 TemplateFailed: so; 2 of 6 got bbbbbbb and stay for inspection, 4 never got it", p.status.Message)
+		assert.EqualValues(t, 8, l.is.Revision, "nothing else is asked for")
+	})
+	t.Run("a canary that had not got it", func(t *testing.T) {
+		l := newLine()
+		l.want.Commit = commitB
+		l.as["dev-2"] = status.Standing{Phase: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonDesignerSessionActive}
+		l.settle()
+		l.fails("dev-1", v1alpha1.ReasonTemplateFailed)
+		l.settle()
+		clear(l.as)
+		p := l.settle()
+		assert.Equal(t, []string{"dev-1"}, l.having(commitB))
+		assert.Equal(t, "stage dev: dev-1 TemplateFailed: so; 1 of 6 got bbbbbbb and stay for inspection, 5 never got it", p.status.Message)
+	})
+	t.Run("canaries go back", func(t *testing.T) {
+		l := failed(true)
+		p := l.settle()
+		assert.Empty(t, l.having(commitB))
+		assert.Equal(t, "stage dev: dev-1 TemplateFailed: so; 2 of 6 went back to aaaaaaa, 4 never left it", p.status.Message)
+		assert.EqualValues(t, 9, l.is.Revision)
+		assert.Equal(t, v1alpha1.FormatRollout, leastFormat(l.is.Rollout))
+	})
+	t.Run("another commit", func(t *testing.T) {
+		l := failed(true)
+		l.want.Commit = commitC
+		assert.Equal(t, v1alpha1.RolloutSoaking, l.settle().status.Phase)
+		assert.Equal(t, []string{"dev-1", "dev-2"}, l.having(commitC))
+		assert.Empty(t, l.having(commitB))
+	})
+	t.Run("back to the last good commit", func(t *testing.T) {
+		l := failed(false)
+		l.want.Commit = commitA
+		assert.Equal(t, v1alpha1.RolloutDone, l.settle().status.Phase)
+		assert.Len(t, l.having(commitA), 6)
+	})
+	t.Run("retry", func(t *testing.T) {
+		l := failed(true)
+		l.want.Retry = v1alpha1.RetryValue(commitC, noon)
+		assert.Equal(t, v1alpha1.RolloutAborted, l.settle().status.Phase, "of another commit")
+		l.want.Retry = v1alpha1.RetryValue(commitB, noon)
+		assert.Equal(t, v1alpha1.RolloutSoaking, l.settle().status.Phase)
+		assert.Equal(t, []string{"dev-1", "dev-2"}, l.having(commitB))
+	})
+	t.Run("other stages do not end it", func(t *testing.T) {
+		l := failed(false)
+		l.gs.Spec.Deployment.Stages = l.gs.Spec.Deployment.Stages[:1]
+		assert.Equal(t, v1alpha1.RolloutAborted, l.settle().status.Phase)
+	})
+}
+
+func TestDryRunBeforeRollout(t *testing.T) {
+	l := newLine()
+	l.gs.Spec.Deployment, l.gs.Spec.Validation = nil, &v1alpha1.ValidationSpec{DryRunBefore: true}
+	l.is.Rollout.Steps, l.is.Rollout.Open, l.want.Commit = 1, 1, commitB
+	plans := func(names ...string) {
+		for _, name := range names {
+			l.as[name] = status.Standing{Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonDryRun, Planned: commitB}
+		}
+	}
+	plans("dev-1", "dev-2", "pilot-1", "pilot-2", "line-1")
+	p := l.settle()
+	assert.Equal(t, v1alpha1.RolloutPlanning, p.status.Phase)
+	assert.Equal(t, "5 of 6 gateways made a dry run of bbbbbbb; waits for line-2 (GateClosed)", p.status.Message)
+	assert.Zero(t, l.is.Rollout.Open)
+	t.Run("one fails", func(t *testing.T) {
+		broken := *l
+		broken.as = map[string]status.Standing{}
+		broken.is.Rollout, broken.gs = l.is.Rollout.DeepCopy(), l.gs.DeepCopy()
+		broken.fails("line-2", v1alpha1.ReasonPatchFailed)
+		p := broken.settle()
+		assert.Equal(t, v1alpha1.RolloutAborted, p.status.Phase)
+		assert.Equal(t, "dry run: line-2 PatchFailed: so; no gateway got bbbbbbb", p.status.Message)
+	})
+	plans("line-2")
+	l.lead()
+	clear(l.as)
+	assert.Equal(t, v1alpha1.RolloutDone, l.settle().status.Phase)
+	assert.Len(t, l.having(commitB), 6)
+}
+
+// Whatever gateways report, and however often the lead and the clock change: no step opens before the gateways of the steps before it run the
+// commit and what the stage asks for is there, and a rollout ends or says what it waits for.
+func TestRolloutModel(t *testing.T) {
+	const seeds = 300
+	// setup: each seed is a history of its own
+	for seed := range uint64(seeds) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		l := newLine()
+		if seed%2 == 0 {
+			l.gs.Spec.Deployment.Stages[0].PostSyncWait, l.gs.Spec.Deployment.Stages[1].RequireApproval = "0s", false
+		}
+		commits := 0
+		// sequence: one history
+		for range 120 {
+			names := []string{"dev-1", "dev-2", "pilot-1", "pilot-2", "line-1", "line-2"}
+			name := names[random.IntN(len(names))]
+			switch random.IntN(12) {
+			case 0:
+				commits++
+				l.want.Commit = fmt.Sprintf("%040x", commits)
+			case 1:
+				l.fails(name, []v1alpha1.Reason{v1alpha1.ReasonTemplateFailed, v1alpha1.ReasonScanFailed, v1alpha1.ReasonGitTimeout, v1alpha1.ReasonGatewayUnreachable}[random.IntN(4)])
+			case 2, 3:
+				delete(l.as, name)
+			case 4:
+				l.pauses(name)
+			case 5, 6:
+				l.now = l.now.Add(time.Duration(random.IntN(90)) * time.Second)
+			case 7:
+				l.approve([]string{"dev", "pilot"}[random.IntN(2)])
+			case 8: // another lead, which has not seen the last status
+				l.failing = nil
+				if random.IntN(2) == 0 {
+					l.gs.Status.Rollout = nil
+				}
+			case 9:
+				l.want.Retry = v1alpha1.RetryValue(l.want.Commit, l.now)
+			case 10:
+				l.now = l.now.Add(-time.Duration(random.IntN(60)) * time.Second)
+			default:
+				l.sync()
+			}
+			was := l.is
+			want := l.want.Commit
+			p := l.lead()
+			require.NotNil(t, p.status, "seed %d", seed)
+			require.NotEmpty(t, p.status.Message, "seed %d", seed)
+			require.NotEmpty(t, p.status.Phase, "seed %d", seed)
+			if l.is.Rollout.Done && (was.Rollout.Done && was.Commit == want || l.gs.Status.RanEverywhere(want)) {
+				continue
+			}
+			from := 0
+			if was.Rollout != nil && was.Commit == want {
+				from = int(was.Rollout.Open)
+			}
+			// sequence: the steps that opened
+			for step := from; step < int(l.is.Rollout.Open); step++ {
+				// sequence: the gateways of one rollout
+				for _, g := range l.gateways {
+					if v1alpha1.StepOf(l.gs, g.Name) <= step {
+						require.True(t, l.at[g.Name] == want || rests(g), "seed %d: step %d opened, %s is %s/%s", seed, step+1, g.Name, g.Phase, g.Reason)
+					}
+				}
+				require.True(t, step != 1 || seed%2 == 0 || l.gs.Approved("pilot", want), "seed %d: stage pilot opened without an approval", seed)
+			}
+		}
+		// It ends if all goes well.
+		clear(l.as)
+		l.approve("dev")
+		l.approve("pilot")
+		// sequence: time passes
+		for range 5 {
+			l.settle()
+			l.now = l.now.Add(2 * time.Minute)
+		}
+		phase := l.lead().status.Phase
+		require.Contains(t, []v1alpha1.RolloutPhase{v1alpha1.RolloutDone, v1alpha1.RolloutAborted}, phase, "seed %d", seed)
+		if phase == v1alpha1.RolloutDone {
+			require.Len(t, l.having(l.is.Commit), 6)
+		}
+	}
+}

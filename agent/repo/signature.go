@@ -1,0 +1,355 @@
+package repo
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ProtonMail/go-crypto/openpgp"
+	"github.com/ProtonMail/go-crypto/openpgp/armor"
+	pgperrors "github.com/ProtonMail/go-crypto/openpgp/errors"
+	"github.com/ProtonMail/go-crypto/openpgp/packet"
+	"golang.org/x/crypto/ssh"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	maxSignature = 64 << 10
+	minRSABits   = 2048
+)
+
+var errUnsigned = errors.New("is not signed")
+
+// splitCommit returns what the signature of a commit covers, which is the commit without the header gpgsig, byte for byte, and the signature.
+// git leaves out the headers of other signatures, too, and takes several for one. Such a commit is refused.
+func splitCommit(commit []byte) (payload, signature []byte, err error) {
+	rest, within := commit, false
+	for len(rest) > 0 && rest[0] != '\n' {
+		line, after := cutLine(rest)
+		rest = after
+		text, begins := bytes.CutPrefix(line, []byte("gpgsig "))
+		switch {
+		case within && line[0] == ' ':
+			signature = append(signature, line[1:]...)
+			continue
+		case begins && signature == nil:
+			signature, within = append([]byte{}, text...), true
+			continue
+		case bytes.HasPrefix(line, []byte("gpgsig")):
+			return nil, nil, errors.New("has more than one signature")
+		}
+		payload, within = append(payload, line...), false
+	}
+	if signature == nil {
+		return nil, nil, errUnsigned
+	}
+	return append(payload, rest...), signature, nil
+}
+
+func cutLine(b []byte) (line, rest []byte) {
+	if i := bytes.IndexByte(b, '\n'); i >= 0 {
+		return b[:i+1], b[i+1:]
+	}
+	return b, nil
+}
+
+// splitTag returns what the signature of an annotated tag covers, and the signature, which is at the end of its message. As in git, it begins
+// at the last line that begins one.
+func splitTag(tag []byte) (payload, signature []byte, err error) {
+	at := -1
+	for i := 0; i < len(tag); {
+		line, _ := cutLine(tag[i:])
+		if formatOf(line) != "" {
+			at = i
+		}
+		i += len(line)
+	}
+	if at < 0 {
+		return nil, nil, errUnsigned
+	}
+	return tag[:at], tag[at:], nil
+}
+
+// tagHead returns what an annotated tag says that it is. Only a tag of a commit has a head here.
+func tagHead(tag []byte) (commit, name string, ok bool) {
+	for _, field := range []struct {
+		key string
+		to  *string
+	}{{"object ", &commit}, {"type commit\n", new(string)}, {"tag ", &name}} {
+		line, rest := cutLine(tag)
+		value, is := bytes.CutPrefix(line, []byte(field.key))
+		if !is {
+			return "", "", false
+		}
+		*field.to, tag = strings.TrimSuffix(string(value), "\n"), rest
+	}
+	return commit, name, true
+}
+
+// formatOf returns the format of the signature that begins with a line, "" if none does, or the name of one that is not supported.
+func formatOf(signature []byte) v1alpha1.SigningFormat {
+	for begin, format := range map[string]v1alpha1.SigningFormat{
+		"-----BEGIN SSH SIGNATURE-----": v1alpha1.SigningSSH, "-----BEGIN PGP SIGNATURE-----": v1alpha1.SigningOpenPGP,
+		"-----BEGIN PGP MESSAGE-----": v1alpha1.SigningOpenPGP, "-----BEGIN SIGNED MESSAGE-----": "x509",
+	} {
+		if bytes.HasPrefix(signature, []byte(begin)) {
+			return format
+		}
+	}
+	return ""
+}
+
+// keyring are the public keys that may sign.
+type keyring struct {
+	ssh []sshKey
+	pgp openpgp.EntityList
+}
+
+// sshKey is a line of authorized_keys or allowed_signers.
+type sshKey struct {
+	blob          []byte
+	after, before time.Time // zero for no limit
+}
+
+// parseKeys reads public keys: lines of OpenSSH, as in authorized_keys or allowed_signers, and armored OpenPGP keys, in any order. Errors
+// name the line and repeat nothing of it: it may hold a private key.
+func parseKeys(text []byte) (keyring, error) {
+	var k keyring
+	var block []byte
+	for number, rest := 1, text; len(rest) > 0; number++ {
+		var line []byte
+		line, rest = cutLine(rest)
+		plain := bytes.TrimSpace(line)
+		switch {
+		case block != nil:
+			block = append(append(block, plain...), '\n')
+			if !bytes.Equal(plain, []byte("-----END PGP PUBLIC KEY BLOCK-----")) {
+				continue
+			}
+			keys, err := openpgp.ReadArmoredKeyRing(bytes.NewReader(block))
+			if err != nil || len(keys) == 0 {
+				return k, fmt.Errorf("the OpenPGP key that ends in line %d cannot be read", number)
+			}
+			k.pgp, block = append(k.pgp, keys...), nil
+		case len(plain) == 0 || plain[0] == '#':
+		case bytes.Equal(plain, []byte("-----BEGIN PGP PUBLIC KEY BLOCK-----")):
+			block = append(append([]byte{}, plain...), '\n')
+		case bytes.HasPrefix(plain, []byte("-----BEGIN")):
+			return k, fmt.Errorf("line %d begins something else than a public key", number)
+		default:
+			key, used, err := parseSSHKey(plain)
+			if err != nil {
+				return k, fmt.Errorf("line %d %w", number, err)
+			}
+			if used {
+				k.ssh = append(k.ssh, key)
+			}
+		}
+	}
+	switch {
+	case block != nil:
+		return k, errors.New("an OpenPGP key has no end")
+	case len(k.ssh)+len(k.pgp) == 0:
+		return k, errors.New("there is no public key")
+	}
+	return k, nil
+}
+
+// parseSSHKey reads a line of authorized_keys, or of allowed_signers, which has principals before it. It reports whether the key may sign
+// for git at all.
+func parseSSHKey(line []byte) (key sshKey, used bool, err error) {
+	public, _, options, _, err := ssh.ParseAuthorizedKey(line)
+	if err != nil { // principals and options
+		_, rest, _ := strings.Cut(string(line), " ")
+		if line[0] == '"' {
+			_, rest, _ = strings.Cut(string(line[1:]), `" `)
+		}
+		if public, _, options, _, err = ssh.ParseAuthorizedKey([]byte(strings.TrimSpace(rest))); err != nil {
+			return key, false, errors.New("is no public key of OpenSSH")
+		}
+	}
+	key.blob, used = public.Marshal(), true
+	for _, option := range options {
+		name, value, _ := strings.Cut(option, "=")
+		value = strings.Trim(value, `"`)
+		switch strings.ToLower(name) {
+		case "cert-authority":
+			return key, false, errors.New("is a certificate authority, which is not supported: list the keys themselves")
+		case "namespaces":
+			used = slices.ContainsFunc(strings.Split(value, ","), func(pattern string) bool {
+				ok, err := path.Match(pattern, sshNamespace)
+				return ok && err == nil
+			})
+		case "valid-after":
+			key.after, err = parseSSHTime(value)
+		case "valid-before", "expiry-time":
+			key.before, err = parseSSHTime(value)
+		}
+		if err != nil {
+			return key, false, fmt.Errorf("has a time that cannot be read in %s: use YYYYMMDDHHMMSSZ", strings.ToLower(name))
+		}
+	}
+	return key, used, nil
+}
+
+// parseSSHTime reads a time as OpenSSH writes it. The agent knows no time zone of its user, so that a time without a Z is one of UTC.
+func parseSSHTime(s string) (t time.Time, err error) {
+	s = strings.TrimSuffix(strings.ToUpper(s), "Z")
+	for _, layout := range []string{"20060102", "200601021504", "20060102150405"} {
+		if t, err = time.Parse(layout, s); err == nil {
+			return t, nil
+		}
+	}
+	return t, err
+}
+
+// verify returns nil if one of the keys made the signature of the payload. Keys must be valid now: the date of a commit is what its
+// author says.
+func (k keyring) verify(payload, signature []byte, formats []v1alpha1.SigningFormat, now time.Time) error {
+	format := formatOf(signature)
+	known := format == v1alpha1.SigningSSH || format == v1alpha1.SigningOpenPGP
+	switch {
+	case len(signature) > maxSignature:
+		return errors.New("has a signature that is too large")
+	case !known:
+		return errors.New("has a signature of a format that is not supported: sign with ssh or OpenPGP")
+	case len(formats) > 0 && !slices.Contains(formats, format):
+		return fmt.Errorf("has a signature of the format %s, which spec.git.verify.formats does not admit", format)
+	case format == v1alpha1.SigningSSH:
+		return k.verifySSH(payload, signature, now)
+	}
+	return k.verifyOpenPGP(payload, signature, now)
+}
+
+func (k keyring) verifySSH(payload, signature []byte, now time.Time) error {
+	malformed := errors.New("has a malformed ssh signature")
+	block, rest := pem.Decode(signature)
+	if block == nil || block.Type != "SSH SIGNATURE" || len(bytes.TrimSpace(rest)) > 0 {
+		return malformed
+	}
+	blob, ok := bytes.CutPrefix(block.Bytes, []byte(sshMagic))
+	var outer sshsig
+	var inner ssh.Signature
+	if !ok || ssh.Unmarshal(blob, &outer) != nil || outer.Version != 1 || ssh.Unmarshal(outer.Signature, &inner) != nil {
+		return malformed
+	}
+	if outer.Namespace != sshNamespace {
+		return fmt.Errorf("has an ssh signature for the namespace %s instead of git", failure.Quote(outer.Namespace))
+	}
+	public, err := ssh.ParsePublicKey(outer.PublicKey)
+	if err != nil {
+		return malformed
+	}
+	if _, certificate := public.(*ssh.Certificate); certificate {
+		return errors.New("is signed with an ssh certificate, which is not supported: sign with a key")
+	}
+	mark := ssh.FingerprintSHA256(public)
+	if weak(public, inner.Format) {
+		return fmt.Errorf("is signed with the weak ssh key %s: use Ed25519, ECDSA, or RSA with at least %d bits", mark, minRSABits)
+	}
+	var sum []byte
+	switch outer.Hash {
+	case "sha256":
+		s := sha256.Sum256(payload)
+		sum = s[:]
+	case "sha512":
+		s := sha512.Sum512(payload)
+		sum = s[:]
+	default:
+		return malformed
+	}
+	listed := false
+	for _, key := range k.ssh {
+		if !bytes.Equal(key.blob, public.Marshal()) {
+			continue
+		}
+		if listed = true; now.Before(key.after) || !key.before.IsZero() && !now.Before(key.before) {
+			continue
+		}
+		if public.Verify(sshSigned(outer.Hash, sum), &inner) != nil {
+			return errors.New("has an ssh signature of something else")
+		}
+		return nil
+	}
+	if listed {
+		return fmt.Errorf("is signed with the ssh key %s, which is not valid now", mark)
+	}
+	return fmt.Errorf("is signed with the ssh key %s, which is not one of the keys", mark)
+}
+
+// sshsig is a signature of OpenSSH, without its magic.
+type sshsig struct {
+	Version                   uint32
+	PublicKey                 []byte
+	Namespace, Reserved, Hash string
+	Signature                 []byte
+}
+
+// sshSigned returns the bytes that an ssh key signs for git: the hash of the payload with its context.
+func sshSigned(hash string, sum []byte) []byte {
+	return append([]byte(sshMagic), ssh.Marshal(struct {
+		Namespace, Reserved, Hash string
+		Sum                       []byte
+	}{sshNamespace, "", hash, sum})...)
+}
+
+// weak reports whether a key or its signature no longer proves anything.
+func weak(public ssh.PublicKey, format string) bool {
+	if format == ssh.KeyAlgoRSA || public.Type() == "ssh-dss" { // SHA-1
+		return true
+	}
+	if c, ok := public.(ssh.CryptoPublicKey); ok {
+		if key, ok := c.CryptoPublicKey().(*rsa.PublicKey); ok {
+			return key.N.BitLen() < minRSABits
+		}
+	}
+	return false
+}
+
+// strongHashes are the hashes of OpenPGP signatures that count.
+var strongHashes = []crypto.Hash{crypto.SHA256, crypto.SHA384, crypto.SHA512, crypto.SHA3_256, crypto.SHA3_512}
+
+func (k keyring) verifyOpenPGP(payload, signature []byte, now time.Time) error {
+	malformed := errors.New("has a malformed OpenPGP signature")
+	block, err := armor.Decode(bytes.NewReader(signature))
+	if err != nil || block.Type != openpgp.SignatureType {
+		return malformed
+	}
+	sig, _, err := openpgp.VerifyDetachedSignatureAndHash(k.pgp, bytes.NewReader(payload), block.Body, strongHashes, &packet.Config{Time: func() time.Time { return now }})
+	switch _, wrong := errors.AsType[pgperrors.SignatureError](err); {
+	case errors.Is(err, pgperrors.ErrUnknownIssuer):
+		return errors.New("is signed with an OpenPGP key that is not one of the keys")
+	case errors.Is(err, pgperrors.ErrKeyExpired), errors.Is(err, pgperrors.ErrKeyRevoked), errors.Is(err, pgperrors.ErrSignatureExpired):
+		return fmt.Errorf("is signed with an OpenPGP key that is not valid now: %w", err)
+	case wrong:
+		return errors.New("has an OpenPGP signature of something else")
+	case err != nil:
+		return fmt.Errorf("%w, or one with a weak hash: %s", malformed, failure.Quote(err.Error()))
+	case sig.SigType != packet.SigTypeBinary:
+		return errors.New("has an OpenPGP signature of text, which does not cover every byte")
+	}
+	for _, key := range k.pgp.KeysById(*sig.IssuerKeyId) {
+		bits, err := key.PublicKey.BitLength()
+		switch key.PublicKey.PubKeyAlgo {
+		case packet.PubKeyAlgoRSA, packet.PubKeyAlgoRSASignOnly:
+			if err == nil && bits >= minRSABits {
+				continue
+			}
+		case packet.PubKeyAlgoECDSA, packet.PubKeyAlgoEdDSA, packet.PubKeyAlgoEd25519, packet.PubKeyAlgoEd448:
+			continue
+		}
+		return fmt.Errorf("is signed with the weak OpenPGP key %s: use Ed25519, ECDSA, or RSA with at least %d bits", key.PublicKey.KeyIdString(), minRSABits)
+	}
+	return nil
+}

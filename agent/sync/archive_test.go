@@ -1,0 +1,157 @@
+package sync_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/agent/archive/archivetest"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// stored returns a bench whose snapshots are copied to m.
+func stored(t *testing.T, m *archivetest.Memory) *bench {
+	t.Helper()
+	b := snapshots(t, simulator.Options{})
+	b.target.Facts.Namespace, b.target.Facts.CRName = "plant", "line"
+	b.target.Profile.Snapshots.Storage = &v1alpha1.SnapshotStorage{Type: v1alpha1.StorageS3, S3: &v1alpha1.S3Storage{Bucket: "backups", KeyPrefix: "stoker/"}}
+	b.conn.Storage = m
+	return b
+}
+
+// upload copies the snapshots.
+func (b *bench) upload() {
+	b.t.Helper()
+	u := archive.NewUploader(slog.New(slog.DiscardHandler))
+	require.NoError(b.t, u.Pass(b.t.Context(), b.engine.Uploads(b.conn, &b.target)))
+}
+
+// F22: what object storage has is restored only if it is whole.
+func TestRestoreFromStorage(t *testing.T) {
+	// begin syncs two commits and uploads the snapshot between them.
+	begin := func(t *testing.T) (b *bench, m *archivetest.Memory, id string) {
+		m = &archivetest.Memory{}
+		b = stored(t, m)
+		b.push(first()...)
+		b.synced()
+		b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"),
+			gitserver.Write("config/resources/core/ignition/database-connection/other/config.json", "{}"))
+		r := b.synced()
+		require.Len(t, r.Snapshots, 1)
+		b.upload()
+		id = r.Snapshots[0].ID
+		require.Contains(t, m.Objects(), "stoker/plant/line/area-4/"+id+".tar.gz")
+		return b, m, id
+	}
+	// lost returns another volume that gets the request, of a gateway without git.
+	lost := func(t *testing.T, b *bench, m *archivetest.Memory, request string) *bench {
+		l := stored(t, m)
+		require.NoError(t, os.RemoveAll(l.repo.Dir))
+		l.target.Target = b.target.Target
+		l.target.Restore = request
+		return l
+	}
+	t.Run("the volume is lost, and git with it", func(t *testing.T) {
+		b, m, id := begin(t)
+		l := lost(t, b, m, id)
+		r := l.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 1}`, l.read(view))
+		assert.NotNil(t, l.gw.Loaded(db), "the gateway has loaded it")
+		assert.Contains(t, strings.Join(r.Notes, "\n"), "came from object storage")
+		assert.Equal(t, 5, r.Files.Total)
+		require.NoError(t, l.gw.Canaries())
+		d, err := l.engine.Drift(t.Context(), true)
+		require.NoError(t, err)
+		assert.Zero(t, d.Files)
+		m.Calls()
+		assert.False(t, l.ended(sync.Error, v1alpha1.ReasonRolledBack).Wrote())
+		assert.Empty(t, m.Calls(), "it is done once")
+	})
+	t.Run("the snapshot was removed from the volume", func(t *testing.T) {
+		b, _, id := begin(t)
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		b.synced()
+		require.NoError(t, os.RemoveAll(b.data+"/.stoker/snapshots/"+id))
+		b.target.Restore = id
+		r := b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+		assert.NotNil(t, b.gw.Loaded(db))
+		require.Len(t, r.Snapshots, 2, "the restore has one of its own")
+		b.target.Restore = r.Snapshots[1].ID
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 3}`, b.read(view))
+	})
+	t.Run("a Designer that is waited for", func(t *testing.T) {
+		b, m, id := begin(t)
+		require.NoError(t, os.RemoveAll(b.data+"/.stoker/snapshots/"+id))
+		b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
+		session := b.designer("maria", "line")
+		b.target.Restore = id
+		m.Calls()
+		for range 3 { // sequence: the sync is tried again
+			b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+		}
+		assert.Len(t, m.Calls(), 2, "the label and the archive are read once")
+		require.NoError(t, b.gw.CloseDesigner(session))
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+	})
+	t.Run("an unknown snapshot", func(t *testing.T) {
+		b, _, _ := begin(t)
+		b.target.Restore = "area-4-20200101-000000"
+		r := b.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+		assert.Contains(t, r.Message, "object storage does not have it either")
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+	})
+	t.Run("storage that fails is asked again", func(t *testing.T) {
+		b, m, id := begin(t)
+		m.Fail(func(context.Context, string, string) error { return errors.New("403 AccessDenied") })
+		l := lost(t, b, m, id)
+		r := l.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+		assert.Contains(t, r.Message, "403 AccessDenied")
+		assert.Empty(t, l.read(view))
+		m.Fail(nil)
+		l.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 1}`, l.read(view))
+	})
+	t.Run("a damaged archive changes nothing", func(t *testing.T) {
+		b, m, id := begin(t)
+		key := "stoker/plant/line/area-4/" + id + ".tar.gz"
+		m.Set(key, m.Objects()[key][:200])
+		l := lost(t, b, m, id)
+		r := l.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+		assert.Contains(t, r.Message, "checksum")
+		assert.Empty(t, l.read(view))
+	})
+	t.Run("a request to an earlier volume", func(t *testing.T) {
+		b, m, id := begin(t)
+		old := v1alpha1.RestoreValue(id, time.Now().Add(-25*time.Hour))
+		l := stored(t, m)
+		l.push(first()...)
+		l.target.Restore = old
+		assert.Contains(t, strings.Join(l.synced().Notes, "\n"), "is older than this data volume")
+		assert.Equal(t, `{"one": 1}`, l.read(view))
+		l = lost(t, b, m, v1alpha1.RestoreValue(id, time.Now().Add(-time.Hour)))
+		l.ended(sync.Error, v1alpha1.ReasonRolledBack)
+	})
+	t.Run("another gateway has a place of its own", func(t *testing.T) {
+		b, m, id := begin(t)
+		b.target.Facts.GatewayName = "area-5"
+		b.upload()
+		m.Set("stoker/plant/line/area-4/"+id+".tar.gz", nil)
+		b.target.Restore = "area-5-" + strings.TrimPrefix(id, "area-4-")
+		b.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+	})
+}

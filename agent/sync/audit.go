@@ -1,0 +1,135 @@
+package sync
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// AuditSchema is the version of the fields of Audit. It goes up if a field changes its meaning or goes; fields may be added.
+const AuditSchema = 1
+
+// Audit is the record of a sync that changed a gateway, or failed. docs/how-to/audit.md describes it.
+type Audit struct {
+	Schema      int       `json:"schema"`
+	Time        time.Time `json:"time"`
+	Namespace   string    `json:"namespace,omitempty"`
+	GatewaySync string    `json:"gatewaySync,omitempty"`
+	Gateway     string    `json:"gateway"`
+	// From and To are the commits on the gateway before and after the sync, Target is the requested one.
+	From   plan.ID `json:"from,omitzero"`
+	To     plan.ID `json:"to,omitzero"`
+	Target plan.ID `json:"target"`
+	Ref    string  `json:"ref"`
+	// Request is who requested the ref.
+	Request
+	// Restore and Retry are the values of the annotations that asked for a restored snapshot, or to take the target again; "" if none did.
+	Restore string `json:"restore,omitempty"`
+	Retry   string `json:"retry,omitempty"`
+	// Author is the author of the target, as git has it.
+	Author string          `json:"author,omitempty"`
+	Files  AuditFiles      `json:"files"`
+	Result Phase           `json:"result"`
+	Reason v1alpha1.Reason `json:"reason"`
+	// AutoRollback says what the gateway went back from by itself; nil if it did not.
+	AutoRollback *AutoRollback `json:"autoRollback,omitempty"`
+	// Diff is the id of the report of what the sync changed; "" if there is none.
+	Diff string `json:"diff,omitempty"`
+	// Snapshot is the id of the snapshot of what the sync displaced; "" if there is none.
+	Snapshot string `json:"snapshot,omitempty"`
+	// Projects is how many projects the sync made the gateway load.
+	Projects int `json:"projects,omitempty"`
+	// Message explains a result other than Synced.
+	Message  string `json:"message,omitempty"`
+	Duration string `json:"duration"`
+}
+
+// AuditFiles are numbers of files.
+type AuditFiles struct {
+	Added    int `json:"added"`
+	Modified int `json:"modified"`
+	Deleted  int `json:"deleted"`
+	Saved    int `json:"saved"` // to lost+found
+}
+
+// Request says who requested the ref of a target. It is empty for spec.git.ref.
+type Request struct {
+	By  string `json:"requestedBy,omitempty"`
+	For string `json:"requestedFor,omitempty"`
+	At  string `json:"requestedAt,omitempty"`
+}
+
+// audited identifies the last failure in the audit record. Its repetitions are not recorded.
+type audited struct {
+	target plan.ID
+	reason v1alpha1.Reason
+}
+
+// audit records a sync that wrote files, or failed in another way than the one before it.
+func (j *job) audit(from plan.ID) {
+	r := j.r
+	class := r.Class()
+	failed := r.Err != nil && (class == v1alpha1.ClassStalled || class == v1alpha1.ClassRetry)
+	is := audited{r.Target, r.Reason}
+	if !r.Wrote() && (!failed || j.audits == is) {
+		return
+	}
+	j.audits = audited{}
+	if failed {
+		j.audits = is
+	}
+	a := Audit{
+		Schema: AuditSchema, Time: r.Started.UTC().Truncate(time.Second),
+		Namespace: j.t.Facts.Namespace, GatewaySync: j.t.Facts.CRName, Gateway: line(j.t.Facts.GatewayName, 253),
+		From: from, To: r.Commit, Target: r.Target, Ref: line(r.Ref, 255),
+		Request:  Request{By: line(j.t.Request.By, 64), For: line(j.t.Request.For, 512), At: line(j.t.Request.At, 64)},
+		Files:    AuditFiles{Added: r.Files.Added, Modified: r.Files.Modified, Deleted: r.Files.Deleted, Saved: r.Files.Saved},
+		Projects: len(r.Projects), Result: r.Phase, Reason: r.Reason, AutoRollback: r.AutoRollback,
+		Duration: r.Duration.Round(time.Millisecond).String(),
+	}
+	if r.Reason == v1alpha1.ReasonRolledBack && r.AutoRollback == nil {
+		a.Restore = line(j.t.Restore, 512)
+	}
+	if v1alpha1.Retries(j.t.Retry, r.Target.String()) {
+		a.Retry = line(j.t.Retry, 128)
+	}
+	if author, err := j.Store.Author(r.Target); err == nil { // a restore needs no commit
+		a.Author = line(author, 255)
+	}
+	if r.Reason != v1alpha1.ReasonSynced {
+		a.Message = line(r.Message, 512)
+	}
+	if n := len(r.Snapshots); n > 0 && r.Wrote() && !r.Snapshots[n-1].Time.Before(a.Time) {
+		a.Snapshot = r.Snapshots[n-1].ID
+	}
+	if r.Wrote() && r.Changes != nil && a.Gateway != "" {
+		var err error
+		if a.Diff, err = j.keepDiff(from, r.Changes); err != nil {
+			j.note("there is no report of what this sync changed: %v", err)
+		}
+	}
+	j.history() // of the record without this sync
+	j.past.add(a)
+	b, err := json.Marshal(a)
+	if err == nil {
+		j.Log.Info("audit", "record", string(b))
+		err = j.dir.AddAudit(b)
+	}
+	if err != nil {
+		j.note("the audit record on the data volume lacks this sync, the log has it: %v", err)
+	}
+}
+
+// line returns at most n bytes of a text as one line.
+func line(text string, n int) string {
+	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "�"), func(r rune) bool { return r < ' ' || r == 0x7f }), " ")
+	for len(text) > n {
+		_, size := utf8.DecodeLastRuneInString(text)
+		text = text[:len(text)-size]
+	}
+	return text
+}

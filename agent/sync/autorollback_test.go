@@ -1,0 +1,416 @@
+package sync_test
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+const (
+	projectJSON = "projects/line/project.json"
+	refused     = "refused by the gateway"
+	schedule    = "config/resources/core/ignition/schedule/night"
+)
+
+// judged is a bench whose gateway goes back by itself. Time passes only between its syncs.
+type judged struct {
+	*bench
+	now  time.Time
+	good plan.ID // what it ran first
+}
+
+func newJudged(t *testing.T, o simulator.Options) *judged {
+	t.Helper()
+	j := &judged{bench: snapshots(t, o), now: time.Now()}
+	j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerScanFailure, v1alpha1.TriggerProjectLoadError, v1alpha1.TriggerConfigError}
+	j.clock()
+	j.good = j.push(first()...)
+	j.synced()
+	return j
+}
+
+func (j *judged) clock() { j.engine.Now = func() time.Time { return j.now } }
+
+func (j *judged) faults(list ...simulator.LoadFault) {
+	j.t.Helper()
+	require.NoError(j.t, j.gw.FaultLoads(list...))
+}
+
+// fails syncs for a duration, every ten seconds, and expects each of the syncs to fail with a reason and without going back.
+func (j *judged) fails(reason v1alpha1.Reason, d time.Duration) {
+	j.t.Helper()
+	for end := j.now.Add(d); j.now.Before(end); j.now = j.now.Add(10 * time.Second) { // sequence: time passes
+		r := j.ended(sync.Error, reason)
+		require.Nil(j.t, r.AutoRollback)
+		require.NotEqual(j.t, j.good, r.Commit)
+	}
+}
+
+// back expects a sync to be held off at the first commit.
+func (j *judged) back(trigger v1alpha1.AutoRollbackTrigger) *sync.Report {
+	j.t.Helper()
+	r := j.ended(sync.Error, v1alpha1.ReasonRolledBack)
+	require.NotNil(j.t, r.AutoRollback)
+	require.Equal(j.t, trigger, r.AutoRollback.Trigger)
+	require.Equal(j.t, j.target.Commit, r.AutoRollback.Commit)
+	require.Equal(j.t, j.good, r.Commit)
+	require.Equal(j.t, `{"one": 1}`, j.read(view))
+	require.NoError(j.t, j.gw.Canaries())
+	return r
+}
+
+// bad is a commit that the gateway does not load while a fault refuses the text.
+func bad() []gitserver.Edit {
+	return []gitserver.Edit{
+		gitserver.Write(view, `{"one": "`+refused+`"}`), gitserver.Write(db+"/config.json", `{"url": "`+refused+`"}`),
+		gitserver.Write(schedule+"/config.json", "{}"),
+		gitserver.Write(schedule+"/resource.json", `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`),
+	}
+}
+
+var triggers = map[string]struct {
+	edits   []gitserver.Edit
+	fault   simulator.LoadFault
+	reason  v1alpha1.Reason
+	trigger v1alpha1.AutoRollbackTrigger
+}{
+	"scans of projects fail":   {bad(), simulator.LoadFault{Path: "projects/line", While: refused, Scan: true}, v1alpha1.ReasonScanFailed, v1alpha1.TriggerScanFailure},
+	"scans of config fail":     {bad(), simulator.LoadFault{Path: db, While: refused, Scan: true}, v1alpha1.ReasonScanFailed, v1alpha1.TriggerScanFailure},
+	"the project is missing":   {bad(), simulator.LoadFault{Path: "projects/line", While: refused, Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerProjectLoadError},
+	"the resource is missing":  {bad(), simulator.LoadFault{Path: db, While: refused, Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerConfigError},
+	"a new one does not show":  {bad(), simulator.LoadFault{Path: schedule, Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerConfigError},
+	"a deleted project stays":  {[]gitserver.Edit{gitserver.Delete("projects/line")}, simulator.LoadFault{Path: "projects/line", Keep: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerProjectLoadError},
+	"a project without parent": {[]gitserver.Edit{gitserver.Write(projectJSON, `{"title":"Line","parent":"gone","enabled":true}`)}, simulator.LoadFault{Path: "projects/none", Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerProjectLoadError},
+	"a new project is missing": {[]gitserver.Edit{gitserver.Write("projects/new/project.json", `{"title":"New","parent":"","enabled":true}`)}, simulator.LoadFault{Path: "projects/new", Hide: true}, v1alpha1.ReasonVerificationFailed, v1alpha1.TriggerProjectLoadError},
+}
+
+func TestAutomaticRollback(t *testing.T) {
+	for name, tt := range triggers {
+		t.Run(name, func(t *testing.T) {
+			j := newJudged(t, simulator.Options{})
+			j.faults(tt.fault)
+			commit := j.push(tt.edits...)
+			j.target.ConfirmDeletion = commit.String()
+			j.fails(tt.reason, 30*time.Second)
+			r := j.back(tt.trigger)
+			assert.True(t, r.Wrote())
+			assert.Contains(t, r.Message, string(tt.trigger))
+			assert.NotNil(t, j.gw.Loaded(viewDir))
+			assert.NotNil(t, j.gw.Loaded(db))
+			records := j.audited()
+			audit := records[len(records)-1]
+			assert.Equal(t, tt.trigger, audit.AutoRollback.Trigger)
+			assert.Equal(t, commit, audit.From)
+			assert.Equal(t, j.good, audit.To)
+
+			j.gw.ResetRequests()
+			j.now = j.now.Add(time.Hour)
+			assert.False(t, j.back(tt.trigger).Wrote())
+			assert.Empty(t, j.gw.Requests(), "it is held off without a request")
+			j.restart(t.TempDir())
+			j.clock()
+			assert.False(t, j.back(tt.trigger).Wrote(), "a restart does not take the commit again")
+			j.target.BeforeStart = true
+			assert.Equal(t, j.good, j.sync().Commit, "nor does a new pod on the volume")
+			j.target.BeforeStart = false
+			j.push(append(tt.edits, gitserver.Write(projectJSON, `{"title":"Fixed","parent":"","enabled":true}`), gitserver.Write(view, `{"one": 2}`),
+				gitserver.Write(db+"/config.json", `{}`))...)
+			j.faults()
+			j.target.ConfirmDeletion = j.target.Commit.String()
+			j.synced()
+		})
+	}
+}
+
+func TestAutomaticRollbackIgnores(t *testing.T) {
+	const minutes = 3 * time.Minute
+	// lasts lets time pass, and expects that the gateway keeps the commit.
+	lasts := func(j *judged) {
+		for range 20 { // sequence: time passes
+			j.now = j.now.Add(10 * time.Second)
+			require.Nil(j.t, j.sync().AutoRollback)
+		}
+		require.Equal(j.t, j.target.Commit, j.sync().Commit)
+	}
+	t.Run("what passes in time", func(t *testing.T) {
+		j := newJudged(t, simulator.Options{})
+		j.faults(triggers["the project is missing"].fault)
+		j.push(bad()...)
+		j.fails(v1alpha1.ReasonVerificationFailed, 20*time.Second)
+		j.faults()
+		require.NoError(t, j.gw.Scan("projects"))
+		j.synced()
+	})
+	t.Run("a stopped gateway", func(t *testing.T) {
+		j := newJudged(t, simulator.Options{})
+		require.NoError(t, j.gw.SetState(simulator.Down))
+		j.push(bad()...)
+		lasts(j)
+	})
+	t.Run("a gateway that starts", func(t *testing.T) {
+		j := newJudged(t, simulator.Options{})
+		j.faults(triggers["the project is missing"].fault)
+		j.push(bad()...)
+		j.fails(v1alpha1.ReasonVerificationFailed, 20*time.Second)
+		require.NoError(t, j.gw.SetState(simulator.Starting))
+		lasts(j)
+		require.NoError(t, j.gw.SetState(simulator.Running))
+		j.fails(v1alpha1.ReasonVerificationFailed, 30*time.Second) // the time begins again
+		j.back(v1alpha1.TriggerProjectLoadError)
+	})
+	for name, fault := range map[string]simulator.Fault{
+		"a gateway that breaks off": {Route: "GET /data/api/v1/projects/*", Reset: true},
+		"401":                       {Route: "* /data/*", Status: http.StatusUnauthorized},
+		"403":                       {Route: "POST /data/*", Status: http.StatusForbidden},
+		"a foreign scan lock":       {Route: "POST /data/api/v1/scan/*", Status: http.StatusConflict},
+		"a lock that is refused":    {Route: "POST /data/api/v1/scan-lock/*", Status: http.StatusConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJudged(t, simulator.Options{})
+			require.NoError(t, j.gw.Fault(fault))
+			j.push(bad()...)
+			lasts(j)
+		})
+	}
+	t.Run("what was broken before", func(t *testing.T) {
+		j := newJudged(t, simulator.Options{})
+		orphan := gitserver.Write("projects/orphan/project.json", `{"title":"Orphan","parent":"gone","enabled":true}`)
+		j.target.Profile.AutoRollback = nil
+		j.push(orphan)
+		j.ended(sync.Error, v1alpha1.ReasonVerificationFailed)
+		j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerProjectLoadError, v1alpha1.TriggerConfigError}
+		j.faults(simulator.LoadFault{Path: db, Hide: true})
+		require.NoError(t, j.gw.Scan("config"))
+		j.push(gitserver.Write(view, `{"one": 2}`), gitserver.Write(db+"/config.json", `{"url": 2}`))
+		lasts(j)
+		assert.Equal(t, `{"one": 2}`, j.read(view))
+		j.push(gitserver.Write(projectJSON, `{"title":"Line","parent":"gone","enabled":true}`))
+		j.now = j.now.Add(time.Second)
+		j.sync()
+		j.now = j.now.Add(time.Minute)
+		assert.Equal(t, v1alpha1.TriggerProjectLoadError, j.sync().AutoRollback.Trigger, "another project counts")
+	})
+	t.Run("a disabled project", func(t *testing.T) {
+		j := newJudged(t, simulator.Options{})
+		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
+		j.push(gitserver.Write(projectJSON, `{"title":"Line","parent":"gone","enabled":false}`))
+		lasts(j)
+	})
+	t.Run("types that are not listed", func(t *testing.T) {
+		j := newJudged(t, simulator.Options{})
+		require.NoError(t, j.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/resources/names/*", Status: http.StatusNotFound}))
+		j.faults(triggers["the resource is missing"].fault)
+		j.push(bad()...)
+		j.synced()
+	})
+	t.Run("other triggers", func(t *testing.T) {
+		j := newJudged(t, simulator.Options{})
+		j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerConfigError}
+		j.faults(triggers["scans of projects fail"].fault, triggers["the project is missing"].fault)
+		j.push(bad()...)
+		lasts(j)
+	})
+	t.Run("the first sync", func(t *testing.T) {
+		b := snapshots(t, simulator.Options{})
+		j := &judged{bench: b, now: time.Now()}
+		j.clock()
+		j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerProjectLoadError}
+		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
+		j.push(first()...)
+		lasts(j)
+	})
+	t.Run("a repair", func(t *testing.T) {
+		j := newJudged(t, simulator.Options{})
+		j.put(view, "{}")
+		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
+		j.target.Repair = true
+		lasts(j)
+		assert.Equal(t, `{"one": 1}`, j.read(view))
+	})
+	t.Run("a requested rollback", func(t *testing.T) {
+		j := newJudged(t, simulator.Options{})
+		j.push(gitserver.Write(view, `{"one": 2}`))
+		j.synced()
+		j.target.Commit, j.target.Rollback = j.good, true
+		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
+		lasts(j)
+		assert.Equal(t, `{"one": 1}`, j.read(view))
+	})
+	t.Run("scans that fail rarely", func(t *testing.T) {
+		j := newJudged(t, simulator.Options{})
+		j.faults(triggers["scans of projects fail"].fault)
+		j.push(bad()...)
+		for range 5 { // sequence: time passes
+			j.now = j.now.Add(minutes / 2)
+			require.Nil(t, j.ended(sync.Error, v1alpha1.ReasonScanFailed).AutoRollback)
+		}
+	})
+}
+
+func TestRetry(t *testing.T) {
+	// begin returns a gateway that went back.
+	begin := func(t *testing.T) (*judged, string) {
+		j := newJudged(t, simulator.Options{})
+		j.faults(triggers["scans of projects fail"].fault)
+		commit := j.push(bad()...).String()
+		j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
+		j.back(v1alpha1.TriggerScanFailure)
+		return j, commit
+	}
+	t.Run("takes the commit again", func(t *testing.T) {
+		j, commit := begin(t)
+		j.faults()
+		j.target.Retry = v1alpha1.RetryValue(commit, j.now)
+		assert.Nil(t, j.synced().AutoRollback)
+		j.restart(t.TempDir())
+		j.synced()
+	})
+	t.Run("of another commit changes nothing", func(t *testing.T) {
+		j, _ := begin(t)
+		j.target.Retry = v1alpha1.RetryValue(j.good.String(), j.now)
+		j.back(v1alpha1.TriggerScanFailure)
+	})
+	t.Run("goes back only once for each commit", func(t *testing.T) {
+		j, commit := begin(t)
+		j.target.Retry = v1alpha1.RetryValue(commit, j.now)
+		for range 10 { // sequence: time passes
+			j.now = j.now.Add(10 * time.Second)
+			r := j.ended(sync.Error, v1alpha1.ReasonScanFailed)
+			require.Nil(t, r.AutoRollback)
+			require.Equal(t, j.target.Commit, r.Commit)
+		}
+		assert.Contains(t, strings.Join(j.sync().Notes, "\n"), "does so only once")
+		j.restart(t.TempDir())
+		j.clock()
+		assert.Nil(t, j.ended(sync.Error, v1alpha1.ReasonScanFailed).AutoRollback)
+		j.push(gitserver.Write("projects/line/other.json", "{}"))
+		j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
+		j.back(v1alpha1.TriggerScanFailure) // another commit, and the last one that ran
+	})
+	t.Run("a forced sync", func(t *testing.T) {
+		j, _ := begin(t)
+		j.faults()
+		j.target.ForceID = "now"
+		assert.Nil(t, j.synced().AutoRollback)
+	})
+	t.Run("after a requested restore", func(t *testing.T) {
+		j := newJudged(t, simulator.Options{})
+		j.target.Retry = v1alpha1.RetryValue(j.push(gitserver.Write(view, `{"one": 2}`)).String(), j.now)
+		j.target.Restore = j.synced().Snapshots[0].ID
+		assert.Nil(t, j.ended(sync.Error, v1alpha1.ReasonRolledBack).AutoRollback, "an earlier retry does not count")
+		j.target.Retry = v1alpha1.RetryValue(j.target.Commit.String(), j.now.Add(time.Second))
+		j.synced()
+		assert.Equal(t, `{"one": 2}`, j.read(view))
+	})
+}
+
+// The restored files may not load either, as when the gateway itself is broken. They stay, and nothing goes on in circles.
+func TestRestoredStateFailsToo(t *testing.T) {
+	j := newJudged(t, simulator.Options{})
+	j.faults(simulator.LoadFault{Path: "projects/line", Scan: true})
+	commit := j.push(bad()...)
+	j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
+	for range 20 { // sequence: time passes
+		r := j.ended(sync.Error, v1alpha1.ReasonScanFailed)
+		require.Contains(t, r.Message, "went back by itself (scanFailure")
+		require.Contains(t, r.Message, "restored the snapshot")
+		require.Equal(t, commit, r.AutoRollback.Commit)
+		require.Equal(t, j.good, r.Commit)
+		j.now = j.now.Add(10 * time.Second)
+	}
+	j.faults()
+	j.back(v1alpha1.TriggerScanFailure)
+}
+
+// A commit that arrives while the one before it fails is judged by what ran before both.
+func TestAutomaticRollbackOfTwoCommits(t *testing.T) {
+	j := newJudged(t, simulator.Options{})
+	j.faults(triggers["the project is missing"].fault)
+	j.push(bad()...)
+	j.fails(v1alpha1.ReasonVerificationFailed, 20*time.Second)
+	j.push(gitserver.Write("projects/line/other.json", "{}"))
+	j.fails(v1alpha1.ReasonVerificationFailed, 30*time.Second)
+	j.back(v1alpha1.TriggerProjectLoadError)
+	assert.NoFileExists(t, filepath.Join(j.data, "projects/line/other.json"))
+}
+
+// F14: an automatic rollback that was interrupted is completed after a restart, and done once.
+func TestInterruptedAutomaticRollback(t *testing.T) {
+	begin := func(t *testing.T, keep int32) *judged {
+		j := newJudged(t, simulator.Options{})
+		j.target.Profile.Snapshots.RetentionCount = keep
+		j.faults(triggers["scans of projects fail"].fault)
+		j.push(bad()...)
+		j.fails(v1alpha1.ReasonScanFailed, 30*time.Second)
+		return j
+	}
+	again := func(t *testing.T, j *judged) {
+		j.restart(t.TempDir())
+		j.clock()
+		j.back(v1alpha1.TriggerScanFailure)
+		assert.False(t, j.back(v1alpha1.TriggerScanFailure).Wrote())
+	}
+	t.Run("before the files", func(t *testing.T) {
+		j := begin(t, 5)
+		ctx, cancel := context.WithCancel(t.Context())
+		j.engine.Progress = func(step string, _, _ int) {
+			if step == "stage" { // the note is written
+				cancel()
+			}
+		}
+		r := j.engine.Sync(ctx, j.conn, j.target)
+		require.NotNil(t, r.AutoRollback)
+		require.Equal(t, j.target.Commit, r.Commit)
+		again(t, j)
+	})
+	for _, keep := range []int32{1, 5} {
+		t.Run("before the end of the note", func(t *testing.T) {
+			j := begin(t, keep)
+			j.back(v1alpha1.TriggerScanFailure)
+			note := j.read(".stoker/note-restored")
+			require.Contains(t, note, `,"done":true`)
+			j.put(".stoker/note-restored", strings.Replace(note, `,"done":true`, "", 1))
+			again(t, j)
+		})
+	}
+}
+
+func TestPairAutomaticRollback(t *testing.T) {
+	p := newPair(t, simulator.Options{})
+	now := time.Now()
+	for _, b := range []*bench{p.master, p.backup} { // setup: both agents may go back by themselves
+		b.target.Facts.GatewayName = "area-4"
+		b.target.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
+		b.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerProjectLoadError}
+		b.engine.Now = func() time.Time { return now }
+	}
+	p.push(first()...)
+	good := p.master.synced().Commit
+	p.backup.target.Profile = p.master.target.Profile
+	p.backup.standby()
+	require.NoError(t, p.master.gw.FaultLoads(simulator.LoadFault{Path: "projects/line", While: refused, Hide: true}))
+	p.push(gitserver.Write(view, `{"one": "`+refused+`"}`))
+	for range 4 { // sequence: time passes
+		p.master.sync()
+		require.Nil(t, p.backup.sync().AutoRollback, "the active node decides")
+		now = now.Add(15 * time.Second)
+	}
+	r := p.master.ended(sync.Error, v1alpha1.ReasonRolledBack)
+	assert.Equal(t, good, r.Commit)
+	assert.Equal(t, `{"one": 1}`, p.master.read(view))
+	assert.Equal(t, `{"one": 1}`, p.backup.read(view), "the standby node follows by content")
+	require.Nil(t, p.backup.sync().AutoRollback)
+	assert.Equal(t, `{"one": 1}`, p.backup.read(view))
+}

@@ -1,0 +1,174 @@
+package sync_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/archive/archivetest"
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+const backupRoute = "GET /data/api/v1/backup"
+
+// inBackup returns a file of a backup.
+func inBackup(t *testing.T, b []byte, name string) string {
+	t.Helper()
+	z, err := zip.NewReader(bytes.NewReader(b), int64(len(b)))
+	require.NoError(t, err)
+	f, err := z.Open(name)
+	require.NoError(t, err)
+	text, err := io.ReadAll(f)
+	require.NoError(t, err)
+	return string(text)
+}
+
+func TestGatewayBackup(t *testing.T) {
+	begin := func(t *testing.T) *bench {
+		b := snapshots(t, simulator.Options{})
+		b.target.Profile.Snapshots.GatewayBackup = v1alpha1.GatewayBackupBeforeSync
+		b.target.Profile.Snapshots.RetentionCount = 2
+		b.push(first()...)
+		b.synced()
+		return b
+	}
+	backups := func(b *bench) []string {
+		list, err := filepath.Glob(filepath.Join(b.data, ".stoker", "backups", "*"))
+		require.NoError(b.t, err)
+		return list
+	}
+	t.Run("before the first sync and each other", func(t *testing.T) {
+		b := begin(t)
+		require.Len(t, backups(b), 1, "of the gateway before Stoker came")
+		b.push(gitserver.Write(view, `{"one": 2}`))
+		r := b.synced()
+		raw, err := os.ReadFile(filepath.Join(b.data, ".stoker", "backups", r.Snapshots[0].ID+".gwbk"))
+		require.NoError(t, err)
+		assert.Equal(t, `{"one": 1}`, inBackup(t, raw, view))
+		assert.True(t, r.Snapshots[0].Backup)
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		r = b.synced()
+		assert.Len(t, backups(b), 2, "retentionCount")
+		assert.True(t, r.Snapshots[0].Backup && r.Snapshots[1].Backup)
+		assert.Positive(t, r.Steps["backup"])
+
+		b.gw.ResetRequests()
+		b.synced()
+		b.push(gitserver.Write("README.md", "not for the gateway"))
+		b.synced()
+		assert.Zero(t, b.gw.Count(backupRoute), "no file changes")
+		b.target.Restore = r.Snapshots[0].ID
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Zero(t, b.gw.Count(backupRoute), "a restore does not wait")
+	})
+	t.Run("in object storage", func(t *testing.T) {
+		m := &archivetest.Memory{}
+		b := stored(t, m)
+		b.target.Profile.Snapshots.GatewayBackup = v1alpha1.GatewayBackupBeforeSync
+		b.push(first()...)
+		b.synced()
+		b.push(gitserver.Write(view, `{"one": 2}`))
+		m.Fail(func(context.Context, string, string) error { return errors.New("no bucket") })
+		id := b.synced().Snapshots[0].ID
+		assert.Len(t, backups(b), 2, "no sync waits for a bucket")
+		m.Fail(nil)
+		b.upload()
+		assert.Equal(t, `{"one": 1}`, inBackup(t, m.Objects()["stoker/plant/line/area-4/"+id+".gwbk"], view))
+		assert.Len(t, m.Objects(), 4, "two backups, an archive and its label")
+		b.target.Profile.Snapshots.RetentionCount = 1
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		b.synced()
+		b.upload()
+		assert.Len(t, m.Objects(), 3, "a backup, an archive and its label")
+		assert.Len(t, backups(b), 1)
+	})
+	refused := map[string]struct {
+		setup func(b *bench)
+		want  string
+	}{
+		"forbidden":       {func(b *bench) { fault(b, simulator.Fault{Route: backupRoute, Status: 403}) }, "403"},
+		"cut":             {func(b *bench) { fault(b, simulator.Fault{Route: backupRoute, Reset: true}) }, "back up the gateway"},
+		"not a backup":    {func(b *bench) { fault(b, simulator.Fault{Route: backupRoute, Status: 200, Body: "<html>"}) }, "did not answer with a backup"},
+		"without a token": {func(b *bench) { b.conn.Token = false }, "API token"},
+	}
+	for name, c := range refused {
+		t.Run(name, func(t *testing.T) {
+			b := begin(t)
+			before := backups(b)
+			c.setup(b)
+			b.push(gitserver.Write(view, `{"one": 2}`))
+			r := b.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+			assert.Contains(t, r.Message, c.want)
+			assert.Contains(t, r.Message, "nothing was changed")
+			assert.Equal(t, `{"one": 1}`, b.read(view))
+			assert.Equal(t, before, backups(b))
+			b.gw.ClearFaults()
+			b.conn.Token = true
+			b.synced()
+		})
+	}
+	t.Run("larger than maxSize", func(t *testing.T) {
+		b := begin(t)
+		b.target.Profile.Snapshots.MaxSize = "200"
+		b.push(gitserver.Write(view, `{"one": 2}`))
+		r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
+		assert.Contains(t, r.Message, "spec.snapshots.maxSize")
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+		assert.Len(t, backups(b), 1, "the one before, and no part of another")
+	})
+	t.Run("a sync that moves no file keeps none", func(t *testing.T) {
+		b := begin(t)
+		before := backups(b)
+		b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
+		b.push(gitserver.Write(view, `{"one": 2}`))
+		made := 0
+		b.engine.Progress = func(step string, _, _ int) {
+			if step == "apply" && made == 0 {
+				made = len(backups(b))
+				_, err := b.gw.OpenDesigner("anna", "line")
+				assert.NoError(t, err)
+			}
+		}
+		b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+		assert.Equal(t, 2, made)
+		assert.Equal(t, before, backups(b))
+		b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
+		assert.Equal(t, 2, b.gw.Count(backupRoute), "a sync that waits asks for none")
+	})
+	t.Run("removed with the snapshots", func(t *testing.T) {
+		b := begin(t)
+		b.target.Profile.Snapshots = nil
+		b.synced()
+		assert.Len(t, backups(b), 1)
+		b.push(gitserver.Write(view, `{"one": 2}`))
+		b.synced()
+		assert.NoDirExists(t, filepath.Join(b.data, ".stoker", "backups"))
+	})
+	t.Run("a stopped gateway makes none", func(t *testing.T) {
+		b := begin(t)
+		b.push(gitserver.Write(view, `{"one": 2}`))
+		b.connect(ignition.Config{URL: "http://127.0.0.1:1"})
+		r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
+		assert.Contains(t, strings.Join(r.Notes, "\n"), "no backup of the gateway")
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+		assert.Len(t, backups(b), 1)
+	})
+}
+
+func fault(b *bench, f simulator.Fault) {
+	b.t.Helper()
+	require.NoError(b.t, b.gw.Fault(f))
+}

@@ -1,0 +1,332 @@
+package sync_test
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	gosync "sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/receiver/credential"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// validator is a validation webhook over https.
+type validator struct {
+	*httptest.Server
+	mu     gosync.Mutex
+	asked  []sync.ReviewRequest
+	header []http.Header
+	bodies [][]byte
+	answer func(w http.ResponseWriter, r *http.Request, q sync.ReviewRequest)
+}
+
+func newValidator(t *testing.T) *validator {
+	v := &validator{answer: answers(true, "")}
+	v.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		assert.NoError(t, err)
+		var q sync.ReviewRequest
+		assert.NoError(t, json.Unmarshal(body, &q))
+		v.mu.Lock()
+		v.asked, v.header, v.bodies = append(v.asked, q), append(v.header, r.Header.Clone()), append(v.bodies, body)
+		answer := v.answer
+		v.mu.Unlock()
+		answer(w, r, q)
+	}))
+	t.Cleanup(v.Close)
+	return v
+}
+
+func answers(allowed bool, message string) func(http.ResponseWriter, *http.Request, sync.ReviewRequest) {
+	return func(w http.ResponseWriter, _ *http.Request, q sync.ReviewRequest) {
+		_ = json.NewEncoder(w).Encode(sync.ReviewAnswer{UID: q.UID, Allowed: &allowed, Message: message})
+	}
+}
+
+func says(text string) func(http.ResponseWriter, *http.Request, sync.ReviewRequest) {
+	return func(w http.ResponseWriter, _ *http.Request, _ sync.ReviewRequest) { _, _ = io.WriteString(w, text) }
+}
+
+func (v *validator) webhook() *sync.Webhook {
+	return &sync.Webhook{
+		URL: v.URL + "/validate?token=S3CR3T", Client: outbound.Client{Loopback: true, Timeout: 10 * time.Second},
+		CA: func() ([]byte, error) {
+			return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: v.Certificate().Raw}), nil
+		},
+	}
+}
+
+// reviewed returns a bench that has delivered a commit without asking, and has another one as its target.
+func reviewed(t *testing.T) (*bench, *validator) {
+	b, v := newBench(t, simulator.Options{}), newValidator(t)
+	b.conn.Webhook = v.webhook()
+	b.target.Facts.Namespace, b.target.Facts.CRName, b.target.Facts.GatewayName = "site", "plant", "area-4"
+	b.target.Profile.Profile = "edge"
+	b.push(append(first(), gitserver.Write("projects/line/old.txt", "old"))...)
+	b.synced()
+	require.Empty(t, v.asked, "the first sync of a gateway is not asked about")
+	b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Write("projects/line/new.txt", "new"), gitserver.Delete("projects/line/old.txt"))
+	return b, v
+}
+
+func TestValidationWebhook(t *testing.T) {
+	t.Run("allowed", func(t *testing.T) {
+		b, v := reviewed(t)
+		dir, err := b.engine.Open()
+		require.NoError(t, err)
+		was := dir.Manifest().Header().Commit.String()
+		b.synced()
+		require.Len(t, v.asked, 1)
+		q := v.asked[0]
+		assert.Len(t, q.UID, 32)
+		q.UID = ""
+		assert.Equal(t, sync.ReviewRequest{
+			Namespace: "site", GatewaySync: "plant", Gateway: "area-4", Profile: "edge", Ref: "main", Commit: b.target.Commit.String(), FromCommit: was,
+			Files: []sync.ReviewFile{{viewDir + "/resource.json", "modified"}, {view, "modified"}, {"projects/line/new.txt", "added"}, {"projects/line/old.txt", "deleted"}},
+		}, q)
+		assert.NotContains(t, string(v.bodies[0]), `"one"`, "no content leaves the gateway")
+		assert.Empty(t, v.header[0].Get("X-Hub-Signature-256"), "there is no key")
+		b.synced()
+		assert.Len(t, v.asked, 1)
+	})
+	t.Run("denied", func(t *testing.T) {
+		b, v := reviewed(t)
+		now := time.Now()
+		b.engine.Now = func() time.Time { return now }
+		v.answer = answers(false, "change board: \x1b[31mnot approved")
+		r := b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		assert.Contains(t, r.Message, `change board: \x1b[31mnot approved`)
+		assert.WithinRange(t, r.Again, now.Add(time.Minute), now.Add(5*time.Minute))
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+
+		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		assert.Len(t, v.asked, 1, "it is not asked again at once")
+		now = r.Again
+		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		require.Len(t, v.asked, 2)
+		assert.Equal(t, v.asked[0], v.asked[1], "the same plan has the same uid")
+
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		require.Len(t, v.asked, 3, "another commit is another question")
+		assert.NotEqual(t, v.asked[1].UID, v.asked[2].UID)
+		now = now.Add(5 * time.Minute)
+		v.answer = answers(true, "")
+		b.synced()
+		assert.Equal(t, `{"one": 3}`, b.read(view))
+	})
+	t.Run("allowed once for a sync that waits", func(t *testing.T) {
+		b, v := reviewed(t)
+		b.push(gitserver.Delete("projects/line"))
+		b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+		b.ended(sync.Held, v1alpha1.ReasonMassDeletion)
+		assert.Len(t, v.asked, 1)
+		b.target.ConfirmDeletion = b.target.Commit.String()
+		b.sync()
+		assert.Len(t, v.asked, 1, "the plan that a user approves is the one that was allowed")
+	})
+	t.Run("another address", func(t *testing.T) {
+		b, v := reviewed(t)
+		v.answer = answers(false, "")
+		r := b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		assert.Contains(t, r.Message, "it gives no reason")
+		next := *b.conn.Webhook
+		next.URL = v.URL + "/other"
+		b.conn.Webhook = &next
+		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+		assert.Len(t, v.asked, 2)
+	})
+}
+
+func TestWhatTheWebhookIsNotAskedAbout(t *testing.T) {
+	t.Run("a requested rollback", func(t *testing.T) {
+		b, v := reviewed(t)
+		b.target.Rollback = true
+		b.synced()
+		assert.Empty(t, v.asked)
+	})
+	t.Run("a repair of the delivered commit", func(t *testing.T) {
+		b, v := reviewed(t)
+		b.synced()
+		v.answer = answers(false, "")
+		b.put(view, `{"edited": true}`)
+		b.target.Repair = true
+		b.synced()
+		b.put(view, `{"edited": true}`)
+		b.target.Repair, b.target.ForceID = false, "now"
+		b.synced()
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+		assert.Len(t, v.asked, 1)
+	})
+	t.Run("a restored snapshot", func(t *testing.T) {
+		b, v := reviewed(t)
+		b.target.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
+		r := b.synced()
+		require.Len(t, r.Snapshots, 1)
+		v.answer = answers(false, "")
+		b.target.Restore = r.Snapshots[0].ID
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+		assert.Len(t, v.asked, 1)
+	})
+	t.Run("a commit that changes no file here", func(t *testing.T) {
+		b, v := reviewed(t)
+		b.synced()
+		v.answer = answers(false, "")
+		b.push(gitserver.Write("README.md", "not for the gateway"))
+		b.synced()
+		assert.Len(t, v.asked, 1)
+	})
+	t.Run("a dry run", func(t *testing.T) {
+		b, v := reviewed(t)
+		b.target.Profile.DryRun = true
+		b.sync()
+		assert.Empty(t, v.asked)
+	})
+	t.Run("a forced sync of another commit is asked about", func(t *testing.T) {
+		b, v := reviewed(t)
+		v.answer = answers(false, "")
+		b.target.ForceID = "now"
+		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+	})
+}
+
+// TestWebhookFaults: C17, C18: whatever the service does, the gateway stays as it is, or is changed with a note.
+func TestWebhookFaults(t *testing.T) {
+	elsewhere := newValidator(t)
+	for name, c := range map[string]struct {
+		answer func(http.ResponseWriter, *http.Request, sync.ReviewRequest)
+		change func(*sync.Webhook)
+		says   string
+	}{
+		"hang": {answer: func(_ http.ResponseWriter, r *http.Request, _ sync.ReviewRequest) { <-r.Context().Done() },
+			change: func(w *sync.Webhook) { w.Client.Timeout = 200 * time.Millisecond }, says: "no complete answer within 200ms"},
+		"redirect": {answer: func(w http.ResponseWriter, r *http.Request, _ sync.ReviewRequest) {
+			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+		}, says: "HTTP 307 instead of 200"},
+		"500": {answer: func(w http.ResponseWriter, _ *http.Request, _ sync.ReviewRequest) {
+			http.Error(w, "S3CR3T", http.StatusInternalServerError)
+		}, says: "HTTP 500 instead of 200"},
+		"huge answer": {answer: func(w http.ResponseWriter, _ *http.Request, _ sync.ReviewRequest) {
+			_, _ = w.Write(make([]byte, 1<<20))
+		}, says: "too large"},
+		"another uid": {answer: says(`{"uid": "x", "allowed": true}`), says: "the uid of another request"},
+		"no uid":      {answer: says(`{"allowed": true}`), says: "the uid of another request"},
+		"not JSON":    {answer: says("OK"), says: "is not {"},
+		"no verdict": {answer: func(w http.ResponseWriter, _ *http.Request, q sync.ReviewRequest) {
+			fmt.Fprintf(w, `{"uid": %q}`, q.UID)
+		}, says: "is not {"},
+		"empty":         {answer: says(""), says: "is not {"},
+		"another CA":    {change: func(w *sync.Webhook) { w.CA = nil }, says: "certificate"},
+		"unreadable CA": {change: func(w *sync.Webhook) { w.CA = func() ([]byte, error) { return nil, errors.New("no such file") } }, says: "no such file"},
+		"unreadable key": {change: func(w *sync.Webhook) {
+			w.Key = func() (secret.String, error) { return secret.String{}, errors.New("no key") }
+		}, says: "no key"},
+		"unreachable":     {change: func(w *sync.Webhook) { w.URL = "https://127.0.0.1:1/" }, says: "refused"},
+		"loopback":        {change: func(w *sync.Webhook) { w.Client.Loopback = false }, says: "is a loopback address"},
+		"metadata":        {change: func(w *sync.Webhook) { w.URL = "https://169.254.169.254/" }, says: "is a link-local address"},
+		"name of the pod": {change: func(w *sync.Webhook) { w.URL, w.Client.Loopback = "https://localhost:8043/", false }, says: "is a loopback address"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, v := reviewed(t)
+			if c.answer != nil {
+				v.answer = c.answer
+			}
+			if c.change != nil {
+				c.change(b.conn.Webhook)
+			}
+			r := b.ended(sync.Error, v1alpha1.ReasonValidationUnavailable)
+			assert.Contains(t, r.Message, c.says)
+			assert.NotContains(t, r.Message, "S3CR3T")
+			assert.Less(t, len(r.Message), 600)
+			assert.Equal(t, `{"one": 1}`, b.read(view))
+			assert.Equal(t, v1alpha1.ClassRetry, r.Class())
+
+			ignoring := *b.conn.Webhook
+			ignoring.Ignore = true
+			b.conn.Webhook = &ignoring
+			r = b.synced()
+			require.Len(t, r.Notes, 1)
+			assert.Contains(t, r.Notes[0], c.says)
+			assert.Equal(t, `{"one": 2}`, b.read(view))
+		})
+	}
+	assert.Empty(t, elsewhere.asked)
+	t.Run("it comes back", func(t *testing.T) {
+		b, v := reviewed(t)
+		v.answer = says("")
+		b.ended(sync.Error, v1alpha1.ReasonValidationUnavailable)
+		v.answer = answers(true, "")
+		b.synced()
+		assert.Len(t, v.asked, 2)
+	})
+}
+
+// The receiver's own code must accept the signature.
+func TestWebhookSignature(t *testing.T) {
+	b, v := reviewed(t)
+	b.conn.Webhook.Key = func() (secret.String, error) { return secret.New("new\nold"), nil }
+	b.synced()
+	proof, ok := credential.Read(v.header[0])
+	require.True(t, ok)
+	assert.True(t, proof.Signed())
+	check := credential.NewChecker()
+	assert.True(t, check.Knows(proof, v.bodies[0], []secret.String{secret.New("new")}, 1))
+	assert.False(t, check.Knows(proof, v.bodies[0], []secret.String{secret.New("old")}, 1))
+	assert.False(t, check.Knows(proof, append(v.bodies[0], ' '), []secret.String{secret.New("new")}, 1))
+}
+
+func TestLargePlanIsTruncated(t *testing.T) {
+	b, v := reviewed(t)
+	var edits []gitserver.Edit
+	for i := range 6000 {
+		dir := fmt.Sprintf("projects/line/ignition/script-python/%0180d", i)
+		edits = append(edits, gitserver.Write(dir+"/code.py", "pass"))
+	}
+	b.push(edits...)
+	v.answer = answers(false, "")
+	b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+	require.Len(t, v.asked, 1)
+	assert.True(t, v.asked[0].Truncated)
+	assert.LessOrEqual(t, len(v.bodies[0]), 1<<20)
+	assert.Greater(t, len(v.bodies[0]), 1<<19)
+	uid := v.asked[0].UID
+	b.push(gitserver.Write("projects/line/ignition/script-python/z/code.py", "pass"))
+	b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
+	assert.NotEqual(t, uid, v.asked[1].UID)
+}
+
+// The page must show the forms that the agent sends and reads.
+func TestDocumentedReview(t *testing.T) {
+	page, err := os.ReadFile("../../docs/how-to/validation.md")
+	require.NoError(t, err)
+	blocks := strings.Split(string(page), "```json\n")
+	require.Len(t, blocks, 3)
+	for i, form := range []any{&sync.ReviewRequest{}, &sync.ReviewAnswer{}} {
+		t.Run(fmt.Sprintf("%T", form), func(t *testing.T) {
+			shown, _, _ := strings.Cut(blocks[i+1], "```")
+			d := json.NewDecoder(strings.NewReader(shown))
+			d.DisallowUnknownFields()
+			require.NoError(t, d.Decode(form))
+			again, err := json.Marshal(form)
+			require.NoError(t, err)
+			assert.JSONEq(t, shown, string(again))
+		})
+	}
+}

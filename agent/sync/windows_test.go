@@ -1,0 +1,131 @@
+package sync_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+func TestMaintenanceWindows(t *testing.T) {
+	noon := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+	night := noon.Add(11 * time.Hour)
+	// begin returns a bench at noon that has delivered a commit and has another one as its target, which only the night allows.
+	begin := func(t *testing.T) *bench {
+		b := newBench(t, simulator.Options{})
+		now := noon
+		b.engine.Now = func() time.Time { return now }
+		b.target.Facts.GatewayName = "area-4"
+		b.target.Profile.Windows = []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h", Gateways: []string{"area-*"}}}
+		b.push(first()...)
+		b.synced() // the first sync of a gateway does not wait
+		b.push(gitserver.Write(view, `{"one": 2}`))
+		return b
+	}
+	t.Run("a commit waits for its window", func(t *testing.T) {
+		b := begin(t)
+		b.gw.ResetRequests()
+		worked := false
+		b.target.Working = func() { worked = true }
+		r := b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		assert.Contains(t, r.Message, "syncs are allowed at 2026-11-24T22:00:00Z (maintenance window nights); to deliver it now: stoker approve NAME --window")
+		assert.Equal(t, time.Date(2026, 11, 24, 22, 0, 0, 0, time.UTC), r.Again.UTC())
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+		assert.Empty(t, b.gw.Requests())
+		assert.Empty(t, r.Fetch.Kind, "git is not asked")
+		assert.False(t, worked)
+
+		b.engine.Now = func() time.Time { return night }
+		b.synced()
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
+		b.synced() // what was delivered stays Synced
+	})
+	t.Run("what was delivered in the window is still loaded", func(t *testing.T) {
+		b := begin(t)
+		b.engine.Now = func() time.Time { return night }
+		require.NoError(t, b.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+		b.ended(sync.Error, v1alpha1.ReasonScanFailed)
+		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
+		b.push(gitserver.Write(view, `{"one": 3}`))
+		r := b.ended(sync.Error, v1alpha1.ReasonScanFailed)
+		assert.Contains(t, r.Message, "before "+b.target.Commit.Short())
+		b.gw.ClearFaults()
+		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+		b.gw.ResetRequests()
+		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+		assert.Empty(t, b.gw.Requests(), "it is loaded once")
+	})
+	t.Run("a window of another gateway", func(t *testing.T) {
+		b := begin(t)
+		b.target.Facts.GatewayName = "line-1"
+		b.synced()
+	})
+	for name, change := range map[string]func(*sync.Task){
+		"a forced sync":        func(t *sync.Task) { t.ForceID = "now" },
+		"a requested rollback": func(t *sync.Task) { t.Rollback = true },
+		"an approved commit":   func(t *sync.Task) { t.WindowApproved = true },
+	} {
+		t.Run(name+" does not wait", func(t *testing.T) {
+			b := begin(t)
+			change(&b.target)
+			b.synced()
+			assert.Equal(t, `{"one": 2}`, b.read(view))
+		})
+	}
+	t.Run("other settings wait, too", func(t *testing.T) {
+		b := begin(t)
+		b.engine.Now = func() time.Time { return night }
+		b.synced()
+		b.engine.Now = func() time.Time { return noon }
+		b.target.Profile.ExcludePatterns = []string{"**/view.json"}
+		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
+	})
+	t.Run("drift is repaired", func(t *testing.T) {
+		b := begin(t)
+		b.engine.Now = func() time.Time { return night }
+		b.synced()
+		b.engine.Now = func() time.Time { return noon }
+		b.put(view, `{"one": "edited"}`)
+		b.target.Repair = true
+		b.synced()
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+	})
+	t.Run("a snapshot is restored", func(t *testing.T) {
+		b := begin(t)
+		b.target.Profile.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true, RetentionCount: 5, MaxSize: "1Gi"}
+		b.engine.Now = func() time.Time { return night }
+		r := b.synced()
+		require.Len(t, r.Snapshots, 1)
+		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
+		b.target.Restore = r.Snapshots[0].ID
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
+	})
+	t.Run("a dry run shows the plan", func(t *testing.T) {
+		b := begin(t)
+		b.target.Profile.DryRun = true
+		assert.Equal(t, v1alpha1.ReasonDryRun, b.sync().Reason)
+	})
+	t.Run("a file that is lost is written before the gateway starts", func(t *testing.T) {
+		b := begin(t)
+		b.target.BeforeStart = true
+		b.conn.Gateway = nil
+		r := b.sync()
+		assert.NotEqual(t, v1alpha1.ReasonMaintenanceWindow, r.Reason, r.String())
+		assert.Equal(t, `{"one": 2}`, b.read(view))
+	})
+	t.Run("windows that are not valid change nothing", func(t *testing.T) {
+		b := begin(t)
+		b.target.Profile.Windows[0].TimeZone = "Local"
+		r := b.ended(sync.Error, v1alpha1.ReasonProfilesInvalid)
+		assert.Contains(t, r.Message, "spec.deployment.windows[0].timeZone")
+	})
+}

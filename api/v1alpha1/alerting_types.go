@@ -1,0 +1,131 @@
+package v1alpha1
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// AlertingSpec says whom stoker notify tells about the gateways.
+type AlertingSpec struct {
+	// If false, no message is sent.
+	// +optional
+	Enabled bool `json:"enabled,omitempty"`
+	// Where messages go.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	Webhooks []AlertWebhook `json:"webhooks,omitempty"`
+}
+
+// AlertType is a protocol of notifications.
+//
+// +kubebuilder:validation:Enum=slack;pagerduty;webhook
+type AlertType string
+
+// The protocols.
+const (
+	AlertSlack     AlertType = "slack"
+	AlertPagerDuty AlertType = "pagerduty"
+	AlertWebhookCE AlertType = "webhook"
+)
+
+// AlertWebhook is one receiver of notifications. Addresses and keys are in Secrets of the GatewaySync's namespace, because the address
+// of a Slack webhook is a credential.
+//
+// +kubebuilder:validation:XValidation:rule="self.type == 'pagerduty' || has(self.urlSecretRef)",message="urlSecretRef is required for slack and webhook"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'pagerduty') == has(self.integrationKeySecretRef)",message="integrationKeySecretRef is required for pagerduty, and only used there"
+// +kubebuilder:validation:XValidation:rule="self.type == 'webhook' || !has(self.signingSecretRef)",message="only messages of the type webhook are signed"
+// +kubebuilder:validation:XValidation:rule="self.type != 'pagerduty' || !self.on.exists(w, w in ['Ready', 'RefUpdated', 'SyncCompleted', 'RollbackCompleted'])",message="an incident of pagerduty cannot be about Ready, RefUpdated, SyncCompleted or RollbackCompleted: they happen once and have no end"
+type AlertWebhook struct {
+	// slack: an incoming webhook of Slack, or of a service with the same format. pagerduty: the Events API v2. webhook: a CloudEvent as
+	// JSON.
+	// +required
+	Type AlertType `json:"type"`
+	// The https URL to which messages are sent. Default for pagerduty: its public endpoint.
+	// +optional
+	URLSecretRef *SecretKeyRef `json:"urlSecretRef,omitempty"`
+	// The integration key of a PagerDuty service.
+	// +optional
+	IntegrationKeySecretRef *SecretKeyRef `json:"integrationKeySecretRef,omitempty"`
+	// The key with which messages of the type webhook are signed: X-Hub-Signature-256 has the HMAC-SHA-256 of the body.
+	// +optional
+	SigningSecretRef *SecretKeyRef `json:"signingSecretRef,omitempty"`
+	// What is told. ScanFailure is read as ScanFailed, AutoRollback as AutoRollbackPerformed.
+	// +optional
+	// +listType=set
+	// +kubebuilder:default={NotReady}
+	// +kubebuilder:validation:MaxItems=16
+	On []AlertWord `json:"on,omitempty"`
+}
+
+// AlertWord is something that can be told. docs/how-to/notifications.md lists what each means.
+//
+// +kubebuilder:validation:Enum=NotReady;AgentsAway;SyncFailed;SyncHeld;ScanFailed;ScanFailure;RefResolutionFailed;ConflictDetected;DesignerSessionActive;MassDeletion;ApprovalNeeded;CanaryStageFailed;AutoRollbackPerformed;AutoRollback;GatewayFilesModified;ChangesRefused;Ready;RefUpdated;SyncCompleted;RollbackCompleted
+type AlertWord string
+
+// alertStates are the words that begin and end. alertNews happen once, so an incident of PagerDuty cannot be about them.
+var (
+	alertStates = []AlertWord{"NotReady", "AgentsAway", "SyncFailed", "SyncHeld", "ScanFailed", "ScanFailure", "RefResolutionFailed", "ConflictDetected",
+		"DesignerSessionActive", "MassDeletion", "ApprovalNeeded", "CanaryStageFailed", "AutoRollbackPerformed", "AutoRollback", "GatewayFilesModified", "ChangesRefused"}
+	alertNews = []AlertWord{"Ready", "RefUpdated", "SyncCompleted", "RollbackCompleted"}
+)
+
+// AlertWords returns the words of AlertWebhook.On, states first.
+func AlertWords() []AlertWord { return slices.Concat(alertStates, alertNews) }
+
+const (
+	maxAlertWebhooks = 8
+	maxAlertWords    = 16
+)
+
+func validateAlerting(path *field.Path, a *AlertingSpec) field.ErrorList {
+	if a == nil {
+		return nil
+	}
+	path = path.Child("webhooks")
+	if len(a.Webhooks) > maxAlertWebhooks {
+		return field.ErrorList{field.TooMany(path, len(a.Webhooks), maxAlertWebhooks)}
+	}
+	var errs field.ErrorList
+	for i := range a.Webhooks {
+		errs = append(errs, validateAlertWebhook(path.Index(i), &a.Webhooks[i])...)
+	}
+	return errs
+}
+
+func validateAlertWebhook(path *field.Path, w *AlertWebhook) field.ErrorList {
+	if w.Type == "" {
+		return field.ErrorList{field.Required(path.Child("type"), "use slack, pagerduty or webhook")}
+	}
+	errs := oneOf(path.Child("type"), w.Type, AlertSlack, AlertPagerDuty, AlertWebhookCE)
+	if w.Type != AlertPagerDuty && w.URLSecretRef == nil {
+		errs = append(errs, field.Required(path.Child("urlSecretRef"), "name the Secret with the URL"))
+	}
+	switch {
+	case w.Type == AlertPagerDuty && w.IntegrationKeySecretRef == nil:
+		errs = append(errs, field.Required(path.Child("integrationKeySecretRef"), "name the Secret with the integration key"))
+	case w.Type != AlertPagerDuty && w.IntegrationKeySecretRef != nil:
+		errs = append(errs, field.Forbidden(path.Child("integrationKeySecretRef"), "only pagerduty uses it"))
+	}
+	if w.Type != AlertWebhookCE && w.SigningSecretRef != nil {
+		errs = append(errs, field.Forbidden(path.Child("signingSecretRef"), "only messages of the type webhook are signed"))
+	}
+	for name, ref := range map[string]*SecretKeyRef{"urlSecretRef": w.URLSecretRef, "integrationKeySecretRef": w.IntegrationKeySecretRef, "signingSecretRef": w.SigningSecretRef} {
+		errs = append(errs, validateSecret(path.Child(name), ref)...)
+	}
+	if len(w.On) > maxAlertWords {
+		return append(errs, field.TooMany(path.Child("on"), len(w.On), maxAlertWords))
+	}
+	for i, word := range w.On {
+		switch at := path.Child("on").Index(i); {
+		case w.Type == AlertPagerDuty && slices.Contains(alertNews, word):
+			errs = append(errs, field.Invalid(at, word, "it happens once and has no end: an incident cannot be about it"))
+		case !slices.Contains(AlertWords(), word):
+			errs = append(errs, field.NotSupported(at, AlertWord(shown(string(word))), AlertWords()))
+		case slices.Contains(w.On[:i], word):
+			errs = append(errs, field.Duplicate(at, word))
+		}
+	}
+	return errs
+}

@@ -1,0 +1,126 @@
+package v1alpha1
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// AutoRollbackSpec says when a gateway goes back by itself after a sync that its gateway cannot load.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.scope) || self.scope != 'rollout' || !has(self.triggers) || size(self.triggers) == 0",message="are of scope gateway: whatever aborts a rollout brings its gateways back",fieldPath=".triggers"
+type AutoRollbackSpec struct {
+	// If true, a gateway goes back to what it ran before a sync that it cannot load, but not twice in a row from the same commit. The
+	// commit is held off until another one is the target or until a user requests it again (stoker retry).
+	// +optional
+	Enabled bool `json:"enabled,omitempty"`
+	// What makes a gateway go back. All three if there are none. Not with scope rollout: whatever aborts a rollout brings its gateways back.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=3
+	Triggers []AutoRollbackTrigger `json:"triggers,omitempty"`
+	// Who goes back: the gateway that cannot load the commit, with its snapshot, or all gateways that an aborted rollout has reached, which needs
+	// stages, syncOrder or dryRunBefore. Default: gateway.
+	// +optional
+	Scope AutoRollbackScope `json:"scope,omitempty"`
+}
+
+// AutoRollbackTrigger is what makes a gateway go back: it does not finish its scans, it does not show a project as before, or it does not
+// list a config resource.
+//
+// +kubebuilder:validation:Enum=scanFailure;projectLoadError;configError
+type AutoRollbackTrigger string
+
+// The triggers.
+const (
+	TriggerScanFailure      AutoRollbackTrigger = "scanFailure"
+	TriggerProjectLoadError AutoRollbackTrigger = "projectLoadError"
+	TriggerConfigError      AutoRollbackTrigger = "configError"
+)
+
+// AutoRollbackScope says who goes back.
+//
+// +kubebuilder:validation:Enum=gateway;rollout
+type AutoRollbackScope string
+
+// The scopes.
+const (
+	// AutoRollbackGateway means that each agent decides for its own gateway.
+	AutoRollbackGateway AutoRollbackScope = "gateway"
+	// AutoRollbackRollout means that the lead decides for all gateways that the rollout has reached.
+	AutoRollbackRollout AutoRollbackScope = "rollout"
+)
+
+func autoRollbackTriggers() []AutoRollbackTrigger {
+	return []AutoRollbackTrigger{TriggerScanFailure, TriggerProjectLoadError, TriggerConfigError}
+}
+
+// AutoRollbackScope returns who goes back after a sync that a gateway cannot load, or "" if no gateway does.
+func (gs *GatewaySync) AutoRollbackScope() AutoRollbackScope {
+	if a := gs.Spec.AutoRollback; a != nil && a.Enabled {
+		return or(a.Scope, AutoRollbackGateway)
+	}
+	return ""
+}
+
+// autoRollback returns what makes a gateway go back by itself; none if its agent does not decide that.
+func (gs *GatewaySync) autoRollback() []AutoRollbackTrigger {
+	if gs.AutoRollbackScope() != AutoRollbackGateway || gs.snapshots() == nil {
+		return nil
+	}
+	if a := gs.Spec.AutoRollback; len(a.Triggers) > 0 {
+		return slices.Clone(a.Triggers)
+	}
+	return autoRollbackTriggers()
+}
+
+func validateAutoRollback(path *field.Path, gs *GatewaySync) field.ErrorList {
+	a := gs.Spec.AutoRollback
+	if a == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	for i, t := range a.Triggers {
+		errs = append(errs, oneOf(path.Child("triggers").Index(i), t, autoRollbackTriggers()...)...)
+		if slices.Contains(a.Triggers[:i], t) {
+			errs = append(errs, field.Duplicate(path.Child("triggers").Index(i), t))
+		}
+	}
+	errs = append(errs, oneOf(path.Child("scope"), a.Scope, "", AutoRollbackGateway, AutoRollbackRollout)...)
+	if gs.AutoRollbackScope() == AutoRollbackGateway && gs.snapshots() == nil {
+		errs = append(errs, field.Invalid(path.Child("enabled"), true, "needs snapshots: set spec.snapshots.enabled to true"))
+	}
+	if a.Scope == AutoRollbackRollout && len(a.Triggers) > 0 {
+		errs = append(errs, field.Forbidden(path.Child("triggers"), "are of scope gateway: whatever aborts a rollout brings its gateways back"))
+	}
+	if gs.AutoRollbackScope() == AutoRollbackRollout && !gs.InSteps() {
+		errs = append(errs, field.Invalid(path.Child("scope"), a.Scope, "needs a rollout: set spec.deployment.stages, spec.deployment.syncOrder or spec.validation.dryRunBefore"))
+	}
+	return errs
+}
+
+// maxRetry bounds the annotation stoker.io/retry, in bytes.
+const maxRetry = 80
+
+// Retry returns the value of the annotation stoker.io/retry, or "" if it is not a commit and a time.
+func (gs *GatewaySync) Retry() string {
+	value := gs.Annotations[AnnotationRetry]
+	commit, at, _ := strings.Cut(value, " ")
+	if _, err := time.Parse(time.RFC3339, at); err != nil || len(value) > maxRetry || len(commit) != 40 || !IsCommitPrefix(commit) {
+		return ""
+	}
+	return value
+}
+
+// RetryValue returns the value of the annotation stoker.io/retry for a commit at a time.
+func RetryValue(commit string, at time.Time) string {
+	return commit + " " + at.UTC().Format(time.RFC3339)
+}
+
+// Retries reports whether a value of Retry is about this commit.
+func Retries(value, commit string) bool {
+	of, _, found := strings.Cut(value, " ")
+	return found && of == commit
+}

@@ -1,0 +1,388 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// KindConfigSync is the kind that brings objects of Kubernetes from git to a cluster.
+const KindConfigSync = "ConfigSync"
+
+// ConfigSync applies objects of Kubernetes from git: what lies outside the data directory of a gateway. The command
+// `stoker config` applies it with the rights of its caller, or `stoker config run` with those of a ServiceAccount.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=configsyncs,singular=configsync,shortName=csync,scope=Namespaced,categories=stoker
+// +kubebuilder:printcolumn:name="Revision",type=string,JSONPath=`.status.sourceRevisionShort`,description="Commit of the last run"
+// +kubebuilder:printcolumn:name="Targets",type=string,JSONPath=`.status.targetsReady`,description="Ready of all objects"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Ref",type=string,JSONPath=`.status.sourceRef`,priority=1
+// +kubebuilder:printcolumn:name="Path",type=string,JSONPath=`.status.sourcePath`,priority=1
+// +kubebuilder:printcolumn:name="Last Sync",type=date,JSONPath=`.status.lastSyncedTime`,priority=1,description="When a commit was applied last"
+// +kubebuilder:printcolumn:name="Account",type=string,JSONPath=`.spec.serviceAccountName`,priority=1
+// +kubebuilder:printcolumn:name="Repo",type=string,JSONPath=`.spec.source.git.repoURL`,priority=1
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 48",message="metadata.name must have at most 48 characters"
+type ConfigSync struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// What is wanted.
+	// +required
+	Spec ConfigSyncSpec `json:"spec"`
+	// What the last run did.
+	// +optional
+	Status ConfigSyncStatus `json:"status,omitempty"`
+}
+
+// ConfigSyncList is a list of ConfigSyncs.
+//
+// +kubebuilder:object:root=true
+type ConfigSyncList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ConfigSync `json:"items"`
+}
+
+// ConfigSyncSpec says which objects of which commit are applied, and how.
+type ConfigSyncSpec struct {
+	// Where the objects come from.
+	// +required
+	Source ConfigSource `json:"source"`
+	// Which objects are applied. If omitted: every object below the path. A target that selects nothing is an error
+	// (SourceMissing), so that a mistyped name prunes nothing.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=500
+	Targets []ConfigTarget `json:"targets,omitempty"`
+	// How often stoker config run looks at git and at the objects. A duration from 5s to 24h, varied by a tenth.
+	// +optional
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('5s') && duration(self) <= duration('24h')`,message="must be a duration from 5s to 24h: numbers with units, such as 30s, 5m or 1h30m"
+	RefreshInterval string `json:"refreshInterval,omitempty"`
+	// ServiceAccount of this namespace with whose rights stoker config run reads Secrets and applies objects.
+	// +optional
+	// +kubebuilder:default=stoker-config
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	ServiceAccountName string `json:"serviceAccountName,omitempty"`
+	// How manifests become objects.
+	// +optional
+	Render ConfigRender `json:"render,omitempty"`
+	// How objects are applied.
+	// +optional
+	// +kubebuilder:default={}
+	Apply ConfigApply `json:"apply,omitempty"`
+	// What is deleted: owned, objects that this ConfigSync applied and git no longer has; none, nothing.
+	// +optional
+	// +kubebuilder:default=owned
+	// +kubebuilder:validation:XValidation:rule="self != 'mirror'",message="use owned or none: a ConfigSync deletes only what it applied"
+	Prune Prune `json:"prune,omitempty"`
+	// What happens to the objects when the ConfigSync is deleted: Orphan keeps them; Delete lets stoker config run delete those that it
+	// may prune, and keeps the ConfigSync until then. It needs stoker config run.
+	// +optional
+	// +kubebuilder:default=Orphan
+	DeletionPolicy ConfigDeletionPolicy `json:"deletionPolicy,omitempty"`
+	// How long a run waits for objects to become healthy. A duration such as 90s or 10m, from 1s to 24h.
+	// +optional
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')`,message="must be a duration from 1s to 24h: numbers with units, such as 30s, 5m or 1h30m"
+	ProgressDeadline string `json:"progressDeadline,omitempty"`
+	// If true, nothing is applied or pruned. The annotation stoker.io/paused does the same without a change of the spec.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+}
+
+// ConfigSource is either a repository, or the commit that the gateways of a GatewaySync run.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.git), has(self.gatewaySync)].filter(x, x).size() == 1",message="give one of git and gatewaySync"
+type ConfigSource struct {
+	// A repository and a ref.
+	// +optional
+	Git *ConfigGit `json:"git,omitempty"`
+	// The repository, the credentials and the exact commit of a GatewaySync, so that objects and files of gateways come from
+	// one version.
+	// +optional
+	GatewaySync *ConfigFollow `json:"gatewaySync,omitempty"`
+}
+
+// ConfigGit names a repository, a ref and a path.
+//
+// +kubebuilder:validation:XValidation:rule=`self.repoURL.matches(r'^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$')`,message="is not a URL that a ConfigSync reads: use https://host/path, ssh://host/path, user@host:path or http://host/path, without ? and #",fieldPath=".repoURL"
+// +kubebuilder:validation:XValidation:rule="(!has(self.authMethod) || self.authMethod == 'none') == !has(self.authSecretRef)",message="authMethod and authSecretRef go together: set both, or neither"
+// +kubebuilder:validation:XValidation:rule="!has(self.authMethod) || self.authMethod != 'ssh' || !self.repoURL.startsWith('http')",message="authMethod ssh needs an ssh address"
+type ConfigGit struct {
+	// URL of the repository: https://, ssh://, the form user@host:path, or http:// (not encrypted). No query: credentials are
+	// named in authSecretRef.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	RepoURL string `json:"repoURL"`
+	// One file, or a folder and all below it, relative to the root of the repository. A Go template.
+	// +optional
+	// +kubebuilder:default="."
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('/') && !self.contains('//') && !self.contains('/../') && !self.contains('/./') && !self.startsWith('../') && !self.endsWith('/..') && !self.endsWith('/.') && self != '..'",message="must be a path below its root: leave out a / at the start, .. and . between slashes, and empty parts"
+	// +kubebuilder:validation:XValidation:rule=`!self.matches(r'[\\\x00-\x1f\x7f]')`,message="must have folders separated by /, no backslashes and no control characters"
+	Path string `json:"path,omitempty"`
+	// More files or folders, in this order: an object of a later one replaces the object of the same kind, namespace and name.
+	// Go templates.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Overlays []ConfigPath `json:"overlays,omitempty"`
+	// Branch to follow. With neither branch nor revision, HEAD of the repository counts.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$')`,message="must not start with - or /, nor hold a space, a control character, a backslash, or one of ~ ^ : ? * ["
+	// +kubebuilder:validation:XValidation:rule="self != '@' && !self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock') && !self.contains('.lock/')",message="must be a name that git allows for refs: no .. // /. @{ within, no . at the start, no / . or .lock at the end, and not @ alone"
+	Branch string `json:"branch,omitempty"`
+	// Commit, tag or branch. It wins over branch. If branch is set, too, a commit must be part of its history.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$')`,message="must not start with - or /, nor hold a space, a control character, a backslash, or one of ~ ^ : ? * ["
+	// +kubebuilder:validation:XValidation:rule="self != '@' && !self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock') && !self.contains('.lock/')",message="must be a name that git allows for refs: no .. // /. @{ within, no . at the start, no / . or .lock at the end, and not @ alone"
+	Revision string `json:"revision,omitempty"`
+	// How the git host knows the caller.
+	// +optional
+	// +kubebuilder:default=none
+	AuthMethod ConfigAuthMethod `json:"authMethod,omitempty"`
+	// Secret with the credentials. Its keys are for ssh: ssh-privatekey and known_hosts; for https: password or token, and
+	// username; for githubApp: appId, installationId, privateKey and apiBaseURL. For all: ca.crt.
+	// +optional
+	AuthSecretRef *ConfigObjectRef `json:"authSecretRef,omitempty"`
+}
+
+// ConfigFollow takes the commit of a GatewaySync of the same namespace.
+type ConfigFollow struct {
+	// Name of the GatewaySync.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=48
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// One file, or a folder and all below it, relative to the root of the repository. A Go template.
+	// +optional
+	// +kubebuilder:default="."
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('/') && !self.contains('//') && !self.contains('/../') && !self.contains('/./') && !self.startsWith('../') && !self.endsWith('/..') && !self.endsWith('/.') && self != '..'",message="must be a path below its root: leave out a / at the start, .. and . between slashes, and empty parts"
+	// +kubebuilder:validation:XValidation:rule=`!self.matches(r'[\\\x00-\x1f\x7f]')`,message="must have folders separated by /, no backslashes and no control characters"
+	Path string `json:"path,omitempty"`
+	// More files or folders, in this order: an object of a later one replaces the object of the same kind, namespace and name.
+	// Go templates.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Overlays []ConfigPath `json:"overlays,omitempty"`
+}
+
+// ConfigPath is a path of the repository, relative to its root.
+//
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=1024
+// +kubebuilder:validation:XValidation:rule="!self.startsWith('/') && !self.contains('//') && !self.contains('/../') && !self.contains('/./') && !self.startsWith('../') && !self.endsWith('/..') && !self.endsWith('/.') && self != '..'",message="must be a path below its root: leave out a / at the start, .. and . between slashes, and empty parts"
+// +kubebuilder:validation:XValidation:rule=`!self.matches(r'[\\\x00-\x1f\x7f]')`,message="must have folders separated by /, no backslashes and no control characters"
+type ConfigPath string
+
+// ConfigObjectRef names a Secret or a ConfigMap in the ConfigSync's own namespace.
+type ConfigObjectRef struct {
+	// Name of the object.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	Name string `json:"name"`
+}
+
+// ConfigTarget selects objects, or makes one of files.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.fromFiles) || (self.type in ['ConfigMap', 'Secret'] && has(self.name))",message="fromFiles makes a ConfigMap or a Secret with a name"
+type ConfigTarget struct {
+	// Kind of the objects, or Kind.group such as StatefulSet.apps.
+	// +required
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^[A-Z][A-Za-z0-9]{0,62}(\.[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$`
+	Type string `json:"type"`
+	// Namespace of the objects. If omitted: any; an object of fromFiles is made in the ConfigSync's own.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	Namespace string `json:"namespace,omitempty"`
+	// Name of the object. If omitted: all of the type.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9:._-]*[A-Za-z0-9])?$`
+	Name string `json:"name,omitempty"`
+	// Files that become the data of a ConfigMap or a Secret, at most 1 MiB in total.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	FromFiles []ConfigFile `json:"fromFiles,omitempty"`
+}
+
+// ConfigFile is one file that becomes one key.
+type ConfigFile struct {
+	// File of the repository, relative to its root.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^(([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)$`
+	Path string `json:"path"`
+	// Key in the data. Default: the name of the file.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
+	Key string `json:"key,omitempty"`
+}
+
+// ConfigRender says how manifests become objects.
+type ConfigRender struct {
+	// If true, manifests are Go templates with .CRName, .Namespace, .Ref, .Commit, .Path and .Vars.
+	// +optional
+	Template bool `json:"template,omitempty"`
+	// Variables for templates: {{.Vars.name}} or {{.name}}.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=128
+	Vars map[string]VarValue `json:"vars,omitempty"`
+	// ConfigMaps and Secrets whose keys are variables, too: what differs from cluster to cluster. A later one wins over an
+	// earlier one, and vars over all. Values of Secrets are available to manifests, not to paths.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	VarsFrom []ConfigVars `json:"varsFrom,omitempty"`
+	// What happens to a folder with a kustomization: Auto builds it, Never refuses it.
+	// +optional
+	// +kubebuilder:default=Auto
+	Kustomize ConfigKustomize `json:"kustomize,omitempty"`
+}
+
+// ConfigVars names an object whose keys are variables.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.configMapRef) != has(self.secretRef)",message="give one of configMapRef and secretRef"
+type ConfigVars struct {
+	// A ConfigMap.
+	// +optional
+	ConfigMapRef *ConfigObjectRef `json:"configMapRef,omitempty"`
+	// A Secret.
+	// +optional
+	SecretRef *ConfigObjectRef `json:"secretRef,omitempty"`
+	// If true, the object may be missing.
+	// +optional
+	Optional bool `json:"optional,omitempty"`
+}
+
+// ConfigApply says how objects are applied.
+type ConfigApply struct {
+	// What happens if another manager owns fields that git sets: gitWins takes them, hold changes nothing and waits for a user.
+	// +optional
+	// +kubebuilder:default=gitWins
+	ConflictPolicy ConfigConflictPolicy `json:"conflictPolicy,omitempty"`
+	// What happens to an object that was changed in the cluster and not in git: repair makes it as git has it; report says which
+	// fields differ, and leaves it until git changes it. An object that was deleted is created again in both cases.
+	// +optional
+	// +kubebuilder:default=repair
+	DriftPolicy ConfigDriftPolicy `json:"driftPolicy,omitempty"`
+	// Which objects that exist already become this ConfigSync's: equal, those that are as git has them; always, all that
+	// no other ConfigSync owns.
+	// +optional
+	// +kubebuilder:default=equal
+	AdoptPolicy ConfigAdoptPolicy `json:"adoptPolicy,omitempty"`
+	// If false, a run does not wait until the objects are healthy.
+	// +optional
+	// +kubebuilder:default=true
+	Wait *bool `json:"wait,omitempty"`
+	// If true, a run reports its plan and changes nothing.
+	// +optional
+	DryRun bool `json:"dryRun,omitempty"`
+}
+
+// ConfigKustomize says whether kustomizations are built.
+//
+// +kubebuilder:validation:Enum=Auto;Never
+type ConfigKustomize string
+
+// The policies for kustomizations.
+const (
+	ConfigKustomizeAuto  ConfigKustomize = "Auto"
+	ConfigKustomizeNever ConfigKustomize = "Never"
+)
+
+// ConfigAuthMethod is how a git host knows its caller.
+//
+// +kubebuilder:validation:Enum=none;ssh;https;githubApp
+type ConfigAuthMethod string
+
+// The methods.
+const (
+	ConfigAuthNone      ConfigAuthMethod = "none"
+	ConfigAuthSSH       ConfigAuthMethod = "ssh"
+	ConfigAuthHTTPS     ConfigAuthMethod = "https"
+	ConfigAuthGitHubApp ConfigAuthMethod = "githubApp"
+)
+
+// ConfigConflictPolicy is who wins if another manager owns a field that git sets.
+//
+// +kubebuilder:validation:Enum=gitWins;hold
+type ConfigConflictPolicy string
+
+// The policies for conflicts.
+const (
+	ConfigGitWins ConfigConflictPolicy = "gitWins"
+	ConfigHold    ConfigConflictPolicy = "hold"
+)
+
+// ConfigDriftPolicy is what happens to an object that was changed in the cluster.
+//
+// +kubebuilder:validation:Enum=repair;report
+type ConfigDriftPolicy string
+
+// The policies for drift.
+const (
+	ConfigDriftRepair ConfigDriftPolicy = "repair"
+	ConfigDriftReport ConfigDriftPolicy = "report"
+)
+
+// ConfigDeletionPolicy is what happens to the objects of a ConfigSync that is deleted.
+//
+// +kubebuilder:validation:Enum=Orphan;Delete
+type ConfigDeletionPolicy string
+
+// The policies for deletion.
+const (
+	ConfigOrphan ConfigDeletionPolicy = "Orphan"
+	ConfigDelete ConfigDeletionPolicy = "Delete"
+)
+
+// ConfigAdoptPolicy is which existing objects become a ConfigSync's own.
+//
+// +kubebuilder:validation:Enum=equal;always
+type ConfigAdoptPolicy string
+
+// The policies for adoption.
+const (
+	ConfigAdoptEqual  ConfigAdoptPolicy = "equal"
+	ConfigAdoptAlways ConfigAdoptPolicy = "always"
+)
+
+// FinalizerConfigSync keeps a ConfigSync with deletionPolicy Delete until its objects are deleted.
+const FinalizerConfigSync = "stoker.io/configsync"
+
+// Annotations of objects that a ConfigSync applies.
+const (
+	// AnnotationConfigSync marks an object with the namespace and the name of the ConfigSync that owns it, with / between them.
+	AnnotationConfigSync = "stoker.io/configsync"
+	// AnnotationConfigDigest is a digest of the manifest that was applied last. An object with the same digest and the same
+	// fields needs no dry run.
+	AnnotationConfigDigest = "stoker.io/configsync-digest"
+	// AnnotationConfigPrune with the value disabled keeps an object that git no longer has.
+	AnnotationConfigPrune = "stoker.io/prune"
+	// AnnotationConfigRecreate with the value enabled deletes the object and creates it again if git changes a field that cannot be
+	// changed. Its pods stop. Namespaces, CustomResourceDefinitions and PersistentVolumeClaims are never recreated.
+	AnnotationConfigRecreate = "stoker.io/recreate"
+	// AnnotationConfigWait with the value disabled means that no run waits for the object to become healthy.
+	AnnotationConfigWait = "stoker.io/wait"
+)

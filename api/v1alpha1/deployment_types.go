@@ -1,0 +1,198 @@
+package v1alpha1
+
+// DeploymentSpec says in which order and when gateways may be changed.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.strategy) || self.strategy != 'canary' || has(self.stages) && size(self.stages) > 0",message="strategy canary needs stages: name the gateways that change first"
+type DeploymentSpec struct {
+	// canary changes the gateways stage by stage. all-at-once ignores the stages. Default: canary if there are stages, otherwise all-at-once.
+	// +optional
+	Strategy DeploymentStrategy `json:"strategy,omitempty"`
+	// Stages of a rollout, in their order. A commit or another spec reaches a stage when all gateways of the stages before it run it,
+	// verified, and stayed healthy. A gateway belongs to the first stage that names it; gateways in no stage come last. A stage that has
+	// no gateway holds the rollout until the stage is approved. A commit of the history, which ran on every
+	// gateway, skips the stages.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Stages []Stage `json:"stages,omitempty"`
+	// Order of the gateways within a stage, or of all gateways if there are no stages. A gateway belongs to the first entry that names it;
+	// the others have weight 100 and depend on nothing.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=256
+	SyncOrder []SyncOrderEntry `json:"syncOrder,omitempty"`
+	// When commits are delivered. Without a window that allows it for a gateway, they are delivered at any time; a window that denies wins.
+	// Drift of the delivered commit is repaired at any time, and a rollback, a restored snapshot, a forced sync and the first sync of a
+	// gateway are never delayed, nor a commit that "stoker approve --window" lets through. A sync that has begun ends, also if its window
+	// does not last.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Windows []MaintenanceWindow `json:"windows,omitempty"`
+}
+
+// DeploymentStrategy says whether gateways change stage by stage.
+//
+// +kubebuilder:validation:Enum=all-at-once;canary
+type DeploymentStrategy string
+
+// The strategies.
+const (
+	StrategyAllAtOnce DeploymentStrategy = "all-at-once"
+	StrategyCanary    DeploymentStrategy = "canary"
+)
+
+// Stage is a group of gateways that a rollout reaches at the same time.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.healthCheckUrl) || !has(self.healthCheck)",message="healthCheck says the same as healthCheckUrl: keep one of them"
+type Stage struct {
+	// Name of the stage, which approvals and messages show. It is not window.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self != 'window'",message="stands for the maintenance windows in approvals: use another name"
+	Name string `json:"name"`
+	// Names of the gateways of this stage, or patterns with "*". Both nodes of a redundant pair belong in one stage.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[-.*A-Za-z0-9_]+$`
+	Gateways []string `json:"gateways"`
+	// How long the gateways of this stage have to run the commit, healthy, before the next stage begins: a duration from 0s to 24h.
+	// +optional
+	// +kubebuilder:default="0s"
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) <= duration('24h')`,message="must be a duration from 0s to 24h: numbers with units, such as 30s or 2h"
+	PostSyncWait string `json:"postSyncWait,omitempty"`
+	// Short for healthCheck with this URL and the defaults; a leading "GET " is ignored.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:Pattern=`^(GET )?https?://[^/?#@\s\x00-\x1f\x7f-][^@\s\x00-\x1f\x7f]*$`
+	HealthCheckURL string `json:"healthCheckUrl,omitempty"`
+	// What has to answer before the next stage begins.
+	// +optional
+	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
+	// If true, the stage begins when a user has approved it for the commit, with "stoker approve".
+	// +optional
+	RequireApproval bool `json:"requireApproval,omitempty"`
+}
+
+// HealthCheck is a GET request that the lead agent sends after the gateways of a stage have synced, and until the wait of the stage is
+// over. Redirects are not followed, and addresses of the agent's own host or link-local ones are refused.
+type HealthCheck struct {
+	// URL to request, such as http://dev-gateway:8088/StatusPing.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:Pattern=`^https?://[^/?#@\s\x00-\x1f\x7f-][^@\s\x00-\x1f\x7f]*$`
+	URL string `json:"url"`
+	// Status code of a healthy answer.
+	// +optional
+	// +kubebuilder:default=200
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=599
+	ExpectedStatus int32 `json:"expectedStatus,omitempty"`
+	// How long an answer may take: a duration from 1s to 60s.
+	// +optional
+	// +kubebuilder:default="10s"
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('60s')`,message="must be a duration from 1s to 60s: numbers with units, such as 10s"
+	Timeout string `json:"timeout,omitempty"`
+	// Number of failed checks in a row that end the rollout.
+	// +optional
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	FailureThreshold int32 `json:"failureThreshold,omitempty"`
+	// PEM certificates that are trusted for this URL in addition to those of the system.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16384
+	CABundle string `json:"caBundle,omitempty"`
+	// If true, the certificate of the server is not checked.
+	// +optional
+	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
+}
+
+// SyncOrderEntry says when some gateways change, compared with the others of their stage.
+type SyncOrderEntry struct {
+	// Name of the gateway, or a pattern with "*".
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-.*A-Za-z0-9_]+$`
+	Name string `json:"name"`
+	// Gateways with a higher weight come first, those with the same weight at the same time.
+	// +optional
+	// +kubebuilder:default=100
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	Weight *int32 `json:"weight,omitempty"`
+	// What has to run the commit before: names of gateways, or of entries. One that does not exist does not block.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[-.*A-Za-z0-9_]+$`
+	DependsOn []string `json:"dependsOn,omitempty"`
+}
+
+// ValidationSpec says what is checked before gateways change.
+type ValidationSpec struct {
+	// If true, every gateway plans, renders and validates a commit before the first one changes. If it fails on one of them, none changes.
+	// +optional
+	DryRunBefore bool `json:"dryRunBefore,omitempty"`
+	// A service that is asked whether a gateway may be changed as planned.
+	// +optional
+	Webhook *ValidationWebhook `json:"webhook,omitempty"`
+}
+
+// WindowKind says what a maintenance window does.
+//
+// +kubebuilder:validation:Enum=allow;deny
+type WindowKind string
+
+// The kinds of maintenance windows.
+const (
+	WindowAllow WindowKind = "allow"
+	WindowDeny  WindowKind = "deny"
+)
+
+// MaintenanceWindow is a time that comes again, in which commits are delivered or are not.
+type MaintenanceWindow struct {
+	// Name of the window, which messages show.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// Whether commits are delivered in this time, or are not.
+	// +optional
+	// +kubebuilder:default=allow
+	Kind WindowKind `json:"kind,omitempty"`
+	// When the window begins: minute, hour, day, month and day of the week, as in a crontab, such as "0 22 * * 1-5".
+	// +required
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[-0-9A-Za-z*/,?]+( +[-0-9A-Za-z*/,?]+){4}$`
+	Schedule string `json:"schedule"`
+	// How long the window lasts: a duration such as 90m or 8h, from 1m to 168h.
+	// +required
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')`,message="must be a duration from 1m to 168h: numbers with units, such as 30m or 8h"
+	Duration string `json:"duration"`
+	// Time zone of the schedule, such as Europe/Berlin.
+	// +optional
+	// +kubebuilder:default=UTC
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-+_/A-Za-z0-9]*$`
+	TimeZone string `json:"timeZone,omitempty"`
+	// Names of the gateways that the window is for, or patterns with "*". All gateways if there are none.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[-.*A-Za-z0-9_]+$`
+	Gateways []string `json:"gateways,omitempty"`
+}

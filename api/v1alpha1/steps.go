@@ -1,0 +1,293 @@
+package v1alpha1
+
+import (
+	"cmp"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Step is a group of gateways that a rollout reaches at the same time.
+//
+// +kubebuilder:object:generate=false
+type Step struct {
+	// Stage is the name of its stage; empty for gateways in no stage.
+	Stage string
+	// Weight is that of spec.deployment.syncOrder.
+	Weight int32
+	// Level is how many steps of the same stage and weight come before it because of dependsOn.
+	Level int
+
+	stage int // index of the stage; the number of stages for gateways in no stage
+}
+
+// Order is the order in which a rollout reaches gateways. It follows from the spec alone, so that lead and agents agree on it without a
+// message, whichever gateways run.
+//
+// +kubebuilder:object:generate=false
+type Order struct {
+	steps   []Step
+	stages  []Stage
+	entries []orderEntry
+}
+
+// orderEntry is an entry of spec.deployment.syncOrder.
+type orderEntry struct {
+	name   string
+	weight int32
+	level  int
+	after  []dependency
+}
+
+// dependency is an item of dependsOn, and the entry of the gateways that it names.
+type dependency struct {
+	name  string
+	entry int
+}
+
+// Steps returns the steps of a rollout in their order. There is at least one. A step may have no gateway.
+func Steps(gs *GatewaySync) []Step { return gs.Order().Steps() }
+
+// StepOf returns the number of the step of a gateway, counted from 1.
+func StepOf(gs *GatewaySync, gateway string) int { return gs.Order().StepOf(gateway) }
+
+// InSteps reports whether gateways do not all follow a new commit at once.
+func (gs *GatewaySync) InSteps() bool {
+	return gs.DryRunBefore() || len(gs.stages()) > 0 || gs.Spec.Deployment != nil && len(gs.Spec.Deployment.SyncOrder) > 0
+}
+
+// DryRunBefore reports whether every gateway makes a dry run before the first one changes.
+func (gs *GatewaySync) DryRunBefore() bool {
+	return gs.Spec.Validation != nil && gs.Spec.Validation.DryRunBefore
+}
+
+// Order returns the order in which a rollout reaches gateways.
+func (gs *GatewaySync) Order() Order {
+	o := Order{stages: gs.stages()}
+	if gs.Spec.Deployment != nil {
+		o.entries = orderEntries(gs.Spec.Deployment.SyncOrder)
+	}
+	o.level()
+	for stage := range len(o.stages) + 1 {
+		o.steps = append(o.steps, o.stepsOf(stage)...)
+	}
+	return o
+}
+
+// Steps returns the steps in their order.
+func (o Order) Steps() []Step { return o.steps }
+
+// StepOf returns the number of the step of a gateway, counted from 1.
+func (o Order) StepOf(gateway string) int {
+	at := o.of(o.stageOf(gateway), o.entryOf(gateway))
+	i, _ := slices.BinarySearchFunc(o.steps, at, compareSteps)
+	return min(i, len(o.steps)-1) + 1
+}
+
+// Stage returns the stage of a step, which is counted from 1; nil for gateways in no stage, and for a step that does not exist.
+func (o Order) Stage(step int) *Stage {
+	if step < 1 || step > len(o.steps) || o.steps[step-1].stage == len(o.stages) {
+		return nil
+	}
+	return &o.stages[o.steps[step-1].stage]
+}
+
+// Opens reports whether a step, counted from 1, is the first of its stage.
+func (o Order) Opens(step int) bool {
+	return step == 1 || o.steps[step-1].stage != o.steps[step-2].stage
+}
+
+// Ends reports whether a step, counted from 1, is the last of its stage.
+func (o Order) Ends(step int) bool {
+	return step == len(o.steps) || o.steps[step-1].stage != o.steps[step].stage
+}
+
+// RanEverywhere reports whether the whole fleet ran a commit, verified.
+func (s *GatewaySyncStatus) RanEverywhere(commit string) bool {
+	return s.LastGood != nil && s.LastGood.Commit == commit || slices.ContainsFunc(s.History, func(c CommitRecord) bool { return c.Commit == commit })
+}
+
+// StageOf returns the stage of a gateway, or nil if it is in none.
+func (gs *GatewaySync) StageOf(gateway string) *Stage {
+	for i, s := range gs.stages() {
+		if s.covers(gateway) {
+			return &gs.Spec.Deployment.Stages[i]
+		}
+	}
+	return nil
+}
+
+// stages returns the stages that are in force.
+func (gs *GatewaySync) stages() []Stage {
+	if d := gs.Spec.Deployment; d != nil && d.Strategy != StrategyAllAtOnce {
+		return d.Stages
+	}
+	return nil
+}
+
+func (s *Stage) covers(gateway string) bool {
+	return slices.ContainsFunc(s.Gateways, func(pattern string) bool { return matchesGateway(pattern, gateway) })
+}
+
+// matchesGateway reports whether a pattern with "*" matches a name. A pattern matches itself.
+func matchesGateway(pattern, gateway string) bool {
+	ok, err := path.Match(pattern, gateway)
+	return ok && err == nil
+}
+
+// orderEntries reads spec.deployment.syncOrder. A name that only dependsOn mentions is an entry with the defaults.
+func orderEntries(list []SyncOrderEntry) []orderEntry {
+	var all []orderEntry
+	for _, e := range list {
+		weight := int32(DefaultWeight)
+		if e.Weight != nil {
+			weight = *e.Weight
+		}
+		all = append(all, orderEntry{name: e.Name, weight: weight})
+	}
+	for i := range list {
+		for _, name := range list[i].DependsOn {
+			on := slices.IndexFunc(all, func(e orderEntry) bool {
+				return e.name == name || !isPattern(name) && matchesGateway(e.name, name)
+			})
+			if on < 0 {
+				on, all = len(all), append(all, orderEntry{name: name, weight: DefaultWeight})
+			}
+			all[i].after = append(all[i].after, dependency{name, on})
+		}
+	}
+	return all
+}
+
+// level computes the levels. Only entries of the same weight need one, and only if what they depend on is not in an earlier stage. A loop,
+// which Validate refuses, ends at the number of entries.
+func (o *Order) level() {
+	for range o.entries {
+		changed := false
+		for i := range o.entries {
+			e := &o.entries[i]
+			for _, on := range e.after {
+				d := &o.entries[on.entry]
+				if d.weight != e.weight || o.last(on.name) < o.first(e.name) || d.level < e.level || e.level >= len(o.entries) {
+					continue
+				}
+				e.level, changed = d.level+1, true
+			}
+		}
+		if !changed {
+			return
+		}
+	}
+}
+
+// stepsOf returns the steps of a stage: those in which a gateway of it can be, and at least one.
+func (o *Order) stepsOf(stage int) []Step {
+	var steps []Step
+	rest := stage == len(o.stages)
+	if rest && slices.ContainsFunc(o.stages, func(s Stage) bool { return slices.Contains(s.Gateways, "*") }) {
+		return nil
+	}
+	names := []string{"*"} // a gateway in no stage may have any name
+	if !rest {
+		names = o.stages[stage].Gateways
+	}
+	for _, name := range names {
+		if !isPattern(name) {
+			if o.stageOf(name) == stage {
+				steps = append(steps, o.of(stage, o.entryOf(name)))
+			}
+			continue
+		}
+		caught := false
+		for i, e := range o.entries {
+			if patternsMeet(name, e.name) && (isPattern(e.name) || o.stageOf(e.name) == stage) {
+				steps = append(steps, o.of(stage, i))
+			}
+			caught = caught || e.name == "*" || e.name == name
+		}
+		if !caught {
+			steps = append(steps, o.of(stage, -1))
+		}
+	}
+	if len(steps) == 0 {
+		steps = append(steps, o.of(stage, -1))
+	}
+	slices.SortFunc(steps, compareSteps)
+	return slices.CompactFunc(steps, func(a, b Step) bool { return compareSteps(a, b) == 0 })
+}
+
+// of returns the step of the gateways of an entry in a stage; -1 stands for gateways in no entry.
+func (o *Order) of(stage, entry int) Step {
+	s := Step{Weight: DefaultWeight, stage: stage}
+	if entry >= 0 {
+		s.Weight, s.Level = o.entries[entry].weight, o.entries[entry].level
+	}
+	if stage < len(o.stages) {
+		s.Stage = o.stages[stage].Name
+	}
+	return s
+}
+
+func compareSteps(a, b Step) int {
+	return cmp.Or(cmp.Compare(a.stage, b.stage), cmp.Compare(b.Weight, a.Weight), cmp.Compare(a.Level, b.Level))
+}
+
+// stageOf returns the index of the stage of a gateway.
+func (o *Order) stageOf(gateway string) int {
+	for i := range o.stages {
+		if o.stages[i].covers(gateway) {
+			return i
+		}
+	}
+	return len(o.stages)
+}
+
+// entryOf returns the index of the entry of a gateway, or -1.
+func (o *Order) entryOf(gateway string) int {
+	return slices.IndexFunc(o.entries, func(e orderEntry) bool { return matchesGateway(e.name, gateway) })
+}
+
+// first and last return the index of the first and of the last stage in which a gateway that a name or a pattern matches can be.
+func (o *Order) first(name string) int {
+	if !isPattern(name) {
+		return o.stageOf(name)
+	}
+	for i := range o.stages {
+		if slices.ContainsFunc(o.stages[i].Gateways, func(s string) bool { return patternsMeet(s, name) }) {
+			return i
+		}
+	}
+	return len(o.stages)
+}
+
+func (o *Order) last(name string) int {
+	if !isPattern(name) {
+		return o.stageOf(name)
+	}
+	return len(o.stages)
+}
+
+func isPattern(name string) bool { return strings.Contains(name, "*") }
+
+// patternsMeet reports whether a name can match both patterns.
+func patternsMeet(a, b string) bool {
+	can := make([]bool, len(b)+1) // whether the rest of a and b[j:] meet
+	for i := len(a); i >= 0; i-- {
+		next := slices.Clone(can)
+		for j := len(b); j >= 0; j-- {
+			switch {
+			case i == len(a):
+				can[j] = strings.Trim(b[j:], "*") == ""
+			case a[i] == '*':
+				can[j] = next[j] || j < len(b) && can[j+1]
+			case j == len(b):
+				can[j] = false
+			case b[j] == '*':
+				can[j] = can[j+1] || next[j]
+			default:
+				can[j] = a[i] == b[j] && next[j+1]
+			}
+		}
+	}
+	return can[0]
+}

@@ -1,0 +1,134 @@
+package v1alpha1_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+func deployed(d v1alpha1.DeploymentSpec) *v1alpha1.GatewaySync {
+	gs := smallest()
+	gs.Spec.Deployment = &d
+	return gs
+}
+
+func entry(name string, weight int32, on ...string) v1alpha1.SyncOrderEntry {
+	return v1alpha1.SyncOrderEntry{Name: name, Weight: &weight, DependsOn: on}
+}
+
+func TestSteps(t *testing.T) {
+	stages := []v1alpha1.Stage{{Name: "dev", Gateways: []string{"dev-*"}}, {Name: "pilot", Gateways: []string{"area-1", "hub"}}}
+	for name, c := range map[string]struct {
+		spec  v1alpha1.DeploymentSpec
+		steps string
+		of    map[string]int
+	}{
+		"nothing":            {steps: "-/100/0", of: map[string]int{"a": 1}},
+		"stages":             {v1alpha1.DeploymentSpec{Stages: stages}, "dev/100/0 pilot/100/0 -/100/0", map[string]int{"dev-1": 1, "hub": 2, "area-2": 3}},
+		"stages are ignored": {v1alpha1.DeploymentSpec{Strategy: v1alpha1.StrategyAllAtOnce, Stages: stages}, "-/100/0", map[string]int{"dev-1": 1, "area-2": 1}},
+		"a stage for the rest": {v1alpha1.DeploymentSpec{Stages: append(stages[:1:1], v1alpha1.Stage{Name: "rest", Gateways: []string{"*"}})},
+			"dev/100/0 rest/100/0", map[string]int{"dev-1": 1, "a": 2}},
+		"weights": {v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("hub", 200), entry("area-*", 50)}}, "-/200/0 -/100/0 -/50/0",
+			map[string]int{"hub": 1, "x": 2, "area-7": 3}},
+		"dependencies": {v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("c", 100, "b"), entry("b", 100, "a")}}, "-/100/0 -/100/1 -/100/2",
+			map[string]int{"a": 1, "b": 2, "c": 3, "x": 1}},
+		"a dependency on a higher weight needs no step": {v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("a", 200), entry("b", 100, "a")}},
+			"-/200/0 -/100/0", map[string]int{"a": 1, "b": 2}},
+		"a dependency on an earlier stage needs no step": {v1alpha1.DeploymentSpec{Stages: stages, SyncOrder: []v1alpha1.SyncOrderEntry{entry("line", 100, "hub")}},
+			"dev/100/0 pilot/100/0 -/100/0", map[string]int{"hub": 2, "line": 3}},
+		"weights only in the stages that have such gateways": {v1alpha1.DeploymentSpec{Stages: stages, SyncOrder: []v1alpha1.SyncOrderEntry{entry("hub", 200), entry("area-*", 50)}},
+			"dev/100/0 pilot/200/0 pilot/50/0 -/100/0 -/50/0", map[string]int{"dev-1": 1, "hub": 2, "area-1": 3, "x": 4, "area-2": 5}},
+		"the first entry counts": {v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("a-*", 10), entry("*", 20)}}, "-/20/0 -/10/0", map[string]int{"a-1": 2, "b": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := deployed(c.spec)
+			assert.Empty(t, v1alpha1.Validate(gs))
+			var shown []string
+			for _, s := range v1alpha1.Steps(gs) {
+				stage := s.Stage
+				if stage == "" {
+					stage = "-"
+				}
+				shown = append(shown, fmt.Sprintf("%s/%d/%d", stage, s.Weight, s.Level))
+			}
+			assert.Equal(t, c.steps, strings.Join(shown, " "))
+			for gateway, step := range c.of {
+				assert.Equal(t, step, v1alpha1.StepOf(gs, gateway), gateway)
+			}
+		})
+	}
+}
+
+// For every valid spec, each gateway has a step of its stage and weight, and comes after what it depends on.
+func TestStepsProperties(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	names := []string{"a-1", "a-2", "b-1", "b-2", "hub", "c"}
+	patterns := append([]string{"a-*", "b-*", "*-1", "*", "h*b"}, names...)
+	pick := func(n int) []string {
+		var out []string
+		for range 1 + random.IntN(n) {
+			out = append(out, patterns[random.IntN(len(patterns))])
+		}
+		return out
+	}
+	valid := 0
+	// sequence: each iteration takes the next random numbers
+	for range 5000 {
+		var d v1alpha1.DeploymentSpec
+		for i := range random.IntN(4) {
+			d.Stages = append(d.Stages, v1alpha1.Stage{Name: fmt.Sprintf("s%d", i), Gateways: pick(2)})
+		}
+		for range random.IntN(4) {
+			d.SyncOrder = append(d.SyncOrder, entry(patterns[random.IntN(len(patterns))], int32(50*random.IntN(4)), pick(3)[1:]...))
+		}
+		gs := deployed(d)
+		steps := v1alpha1.Steps(gs) // of an invalid spec, too
+		assert.NotEmpty(t, steps)
+		if len(v1alpha1.Validate(gs)) > 0 {
+			continue
+		}
+		valid++
+		// sequence: one spec, all its gateways
+		for _, g := range names {
+			n := v1alpha1.StepOf(gs, g)
+			if !assert.True(t, 1 <= n && n <= len(steps), "%s: %d of %d in %+v", g, n, len(steps), d) {
+				return
+			}
+			stage := ""
+			if s := gs.StageOf(g); s != nil {
+				stage = s.Name
+			}
+			assert.Equal(t, stage, steps[n-1].Stage, "%s in %+v", g, d)
+			own := entryFor(d.SyncOrder, g)
+			assert.Equal(t, *own.Weight, steps[n-1].Weight, "%s in %+v", g, d)
+			// sequence: one gateway, all that it depends on
+			for _, on := range own.DependsOn {
+				if own.Name == g && !strings.Contains(on, "*") {
+					assert.Less(t, v1alpha1.StepOf(gs, on), n, "%s before %s in %+v", on, g, d)
+				}
+			}
+		}
+	}
+	assert.Greater(t, valid, 500)
+}
+
+// entryFor returns the first entry that matches a gateway.
+func entryFor(order []v1alpha1.SyncOrderEntry, gateway string) v1alpha1.SyncOrderEntry {
+	for _, e := range order {
+		if prefix, suffix, pattern := strings.Cut(e.Name, "*"); e.Name == gateway ||
+			pattern && len(gateway) >= len(e.Name)-1 && strings.HasPrefix(gateway, prefix) && strings.HasSuffix(gateway, suffix) {
+			return e
+		}
+	}
+	return entry("", v1alpha1.DefaultWeight)
+}
+
+func TestLoopIsNamed(t *testing.T) {
+	errs := v1alpha1.Validate(deployed(v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("x", 100, "b"), entry("a", 100, "b"), entry("b", 100, "a")}}))
+	assert.Contains(t, errs.ToAggregate().Error(), "a → b → a")
+}

@@ -1,0 +1,102 @@
+package v1alpha1
+
+import (
+	"regexp"
+	"time"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// ValidationWebhook is a service that allows or denies the plan of a gateway. The agent sends the commit and the names of the files that
+// would change, never their content. It does not ask before the first sync of a gateway, for a repair of the delivered commit, for a
+// rollback, or for a restored snapshot.
+type ValidationWebhook struct {
+	// Address that the agents POST to: https, without credentials. A redirect is not followed, and addresses of the pod itself (loopback,
+	// link-local) are refused.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^https://[^/?#@\s\x00-\x1f\x7f-][^#@\s\x00-\x1f\x7f]*$')`,message="use https://host/path, without credentials"
+	URL string `json:"url"`
+	// How long an answer may take: a duration from 1s to 60s.
+	// +optional
+	// +kubebuilder:default="10s"
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('60s')`,message="must be a duration from 1s to 60s: a number with a unit, such as 10s"
+	Timeout string `json:"timeout,omitempty"`
+	// Secret with which every request is signed: the header X-Hub-Signature-256 has the HMAC-SHA-256 of the body. If the key has several
+	// lines, the first one signs.
+	// +optional
+	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
+	// Certificates, as PEM, that the service's certificate is checked with, beside those of the system.
+	// +optional
+	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
+	// What happens if the service cannot be asked or its answer is not valid. Fail: the gateway stays as it is, and the agent asks again.
+	// Ignore: the gateway is changed, with a note.
+	// +optional
+	// +kubebuilder:default=Fail
+	FailurePolicy FailurePolicy `json:"failurePolicy,omitempty"`
+}
+
+// FailurePolicy says what happens if a service cannot be asked.
+//
+// +kubebuilder:validation:Enum=Fail;Ignore
+type FailurePolicy string
+
+// The failure policies.
+const (
+	FailurePolicyFail   FailurePolicy = "Fail"
+	FailurePolicyIgnore FailurePolicy = "Ignore"
+)
+
+const defaultValidationTimeout = 10 * time.Second
+
+const webhookURLPattern = `^https://[^/?#@\s\x00-\x1f\x7f-][^#@\s\x00-\x1f\x7f]*$`
+
+var webhookURLRegexp = regexp.MustCompile(webhookURLPattern)
+
+// TimeoutDuration returns how long an answer may take.
+func (w *ValidationWebhook) TimeoutDuration() time.Duration {
+	if d, problem := parseValidationTimeout(w.Timeout); problem == "" {
+		return d
+	}
+	return defaultValidationTimeout
+}
+
+func parseValidationTimeout(s string) (time.Duration, string) {
+	return parseDurationTo(s, time.Minute, "60s")
+}
+
+// validationWebhook returns the webhook of a spec, nil if it has none.
+func (s *GatewaySyncSpec) validationWebhook() *ValidationWebhook {
+	if s.Validation == nil {
+		return nil
+	}
+	return s.Validation.Webhook
+}
+
+func validateValidation(path *field.Path, gs *GatewaySync) field.ErrorList {
+	w := gs.Spec.validationWebhook()
+	if w == nil {
+		return nil
+	}
+	path = path.Child("webhook")
+	var errs field.ErrorList
+	switch at := path.Child("url"); {
+	case w.URL == "":
+		errs = append(errs, field.Required(at, "give the address of the service"))
+	case utf8.RuneCountInString(w.URL) > maxURL:
+		errs = append(errs, field.TooLong(at, nil, maxURL))
+	case !webhookURLRegexp.MatchString(w.URL):
+		errs = append(errs, field.Invalid(at, field.OmitValueType{}, "use https://host/path, without credentials")) // the value may hold some
+	}
+	if w.Timeout != "" {
+		if _, problem := parseValidationTimeout(w.Timeout); problem != "" {
+			errs = append(errs, invalid(path.Child("timeout"), w.Timeout, problem))
+		}
+	}
+	errs = append(errs, validateSecret(path.Child("secretRef"), w.SecretRef)...)
+	errs = append(errs, validateSecret(path.Child("caSecretRef"), w.CASecretRef)...)
+	return append(errs, oneOf(path.Child("failurePolicy"), w.FailurePolicy, FailurePolicyFail, FailurePolicyIgnore)...)
+}

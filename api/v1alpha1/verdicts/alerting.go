@@ -1,0 +1,24 @@
+package verdicts
+
+func alerting() []Case {
+	ref := func(key string) O { return O{"name": "alerts", "key": key} }
+	hook := func(w O) O { return O{"alerting": O{"enabled": true, "webhooks": L{w}}} }
+	const field = "spec.alerting.webhooks[0]."
+	return []Case{
+		good("alerting that is empty", O{"alerting": O{}}),
+		good("slack", hook(O{"type": "slack", "urlSecretRef": ref("url")})),
+		good("pagerduty", hook(O{"type": "pagerduty", "integrationKeySecretRef": ref("key"), "on": L{"NotReady", "ScanFailure", "AutoRollback"}})),
+		good("a webhook with a signature", hook(O{"type": "webhook", "urlSecretRef": ref("url"), "signingSecretRef": ref("key"), "on": L{"SyncCompleted", "Ready"}})),
+		bad("a webhook without a type", field+"type", hook(O{"urlSecretRef": ref("url")})),
+		bad("another type", field+"type", hook(O{"type": "teams", "urlSecretRef": ref("url")})),
+		bad("slack without a URL", field+"urlSecretRef", hook(O{"type": "slack"})),
+		bad("pagerduty without a key", field+"integrationKeySecretRef", hook(O{"type": "pagerduty"})),
+		bad("slack with a key", field+"integrationKeySecretRef", hook(O{"type": "slack", "urlSecretRef": ref("url"), "integrationKeySecretRef": ref("key")})),
+		bad("slack with a signature", field+"signingSecretRef", hook(O{"type": "slack", "urlSecretRef": ref("url"), "signingSecretRef": ref("key")})),
+		bad("a Secret without a key", field+"urlSecretRef.key", hook(O{"type": "slack", "urlSecretRef": O{"name": "alerts"}})),
+		bad("an unknown word", field+"on[0]", hook(O{"type": "slack", "urlSecretRef": ref("url"), "on": L{"Everything"}})),
+		bad("a word twice", field+"on[1]", hook(O{"type": "slack", "urlSecretRef": ref("url"), "on": L{"Ready", "Ready"}})),
+		bad("news for pagerduty", field+"on[0]", hook(O{"type": "pagerduty", "integrationKeySecretRef": ref("key"), "on": L{"SyncCompleted"}})),
+		bad("nine webhooks", "spec.alerting.webhooks", O{"alerting": O{"webhooks": times(9, func(int) any { return O{"type": "slack", "urlSecretRef": ref("url")} })}}),
+	}
+}

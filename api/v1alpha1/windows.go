@@ -1,0 +1,171 @@
+package v1alpha1
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"time"
+	_ "time/tzdata" // images have no time zones
+
+	"github.com/robfig/cron/v3"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Windows are maintenance windows that ParseWindows has read. The zero value delays nothing.
+//
+// +kubebuilder:object:generate=false
+type Windows []window
+
+// window is a parsed MaintenanceWindow.
+type window struct {
+	name     string
+	allow    bool
+	schedule cron.Schedule
+	lasts    time.Duration
+	zone     *time.Location
+}
+
+const (
+	maxWindows        = 16
+	maxWindowGateways = 256
+	longestWindow     = 168 * time.Hour
+)
+
+var (
+	windowName     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	windowSchedule = regexp.MustCompile(`^[-0-9A-Za-z*/,?]+( +[-0-9A-Za-z*/,?]+){4}$`)
+	windowZone     = regexp.MustCompile(`^[A-Za-z0-9][-+_/A-Za-z0-9]{0,63}$`)
+	gatewayPattern = regexp.MustCompile(`^[-.*A-Za-z0-9_]{1,253}$`)
+)
+
+// ParseWindows returns those of the windows that are for a gateway. The errors name the fields.
+func ParseWindows(windows []MaintenanceWindow, gateway string) (Windows, field.ErrorList) {
+	at := field.NewPath("spec", "deployment", "windows")
+	if len(windows) > maxWindows {
+		return nil, field.ErrorList{field.TooMany(at, len(windows), maxWindows)}
+	}
+	var all Windows
+	var errs field.ErrorList
+	for i, w := range windows {
+		parsed, bad := w.parse(at.Index(i))
+		errs = append(errs, bad...)
+		if slices.ContainsFunc(windows[:i], func(v MaintenanceWindow) bool { return v.Name == w.Name }) {
+			errs = append(errs, field.Duplicate(at.Index(i).Child("name"), w.Name))
+		}
+		if len(bad) == 0 && w.covers(gateway) {
+			all = append(all, parsed)
+		}
+	}
+	return all, errs
+}
+
+func (gs *GatewaySync) windows() []MaintenanceWindow {
+	if gs.Spec.Deployment == nil {
+		return nil
+	}
+	return gs.Spec.Deployment.Windows
+}
+
+func (w *MaintenanceWindow) covers(gateway string) bool {
+	return len(w.Gateways) == 0 || slices.ContainsFunc(w.Gateways, func(pattern string) bool {
+		ok, err := path.Match(pattern, gateway)
+		return ok && err == nil
+	})
+}
+
+func (w *MaintenanceWindow) parse(at *field.Path) (window, field.ErrorList) {
+	var errs field.ErrorList
+	bad := func(name, value, problem string) { errs = append(errs, invalid(at.Child(name), value, problem)) }
+	if !windowName.MatchString(w.Name) {
+		bad("name", w.Name, "use at most 63 lower-case letters, digits and '-'")
+	}
+	errs = append(errs, oneOf(at.Child("kind"), w.Kind, WindowAllow, WindowDeny)...)
+	out := window{name: w.Name, allow: w.Kind != WindowDeny}
+	var problem string
+	if out.lasts, problem = parseDurationTo(w.Duration, longestWindow, "168h"); problem == "" && out.lasts < time.Minute {
+		problem = "is shorter than 1m"
+	}
+	if problem != "" {
+		bad("duration", w.Duration, problem)
+	}
+	var err error
+	if zone := or(w.TimeZone, "UTC"); !windowZone.MatchString(zone) || zone == "Local" {
+		bad("timeZone", zone, "use a name such as Europe/Berlin or UTC")
+	} else if out.zone, err = time.LoadLocation(zone); err != nil {
+		bad("timeZone", zone, "is no known time zone; use a name such as Europe/Berlin or UTC")
+	}
+	const five = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow
+	if len(w.Schedule) > 128 || !windowSchedule.MatchString(w.Schedule) {
+		bad("schedule", w.Schedule, "use the five fields of a crontab: minute, hour, day, month, day of the week")
+	} else if out.schedule, err = cron.NewParser(five).Parse(w.Schedule); err != nil {
+		bad("schedule", w.Schedule, err.Error())
+	} else if out.schedule.Next(time.Unix(0, 0)).IsZero() {
+		bad("schedule", w.Schedule, "names no day that exists")
+	}
+	if len(w.Gateways) > maxWindowGateways {
+		errs = append(errs, field.TooMany(at.Child("gateways"), len(w.Gateways), maxWindowGateways))
+	}
+	for i, pattern := range w.Gateways {
+		if !gatewayPattern.MatchString(pattern) {
+			errs = append(errs, invalid(at.Child("gateways").Index(i), pattern, "use the name of a gateway, or a pattern with '*'"))
+		}
+	}
+	return out, errs
+}
+
+// active reports whether t is in the window, and when that changes.
+func (w *window) active(t time.Time) (bool, time.Time) {
+	began := w.schedule.Next(t.Add(-w.lasts).In(w.zone))
+	if !began.IsZero() && !began.After(t) {
+		return true, began.Add(w.lasts)
+	}
+	return false, began
+}
+
+// maxChanges bounds how many times a window begins or ends before the next moment that allows syncs.
+const maxChanges = 1000
+
+// Closed returns the name of the window that forbids syncs at t, and when syncs are allowed next; "" if they are allowed at t. The name
+// is that of the next window that allows them if none denies them. The time is zero if it is not known.
+func (all Windows) Closed(t time.Time) (name string, until time.Time) {
+	for range maxChanges {
+		now, next := all.closed(t)
+		if now == "" {
+			return name, t
+		}
+		if name == "" {
+			name = now
+		}
+		if next.IsZero() {
+			break
+		}
+		t = next
+	}
+	return name, time.Time{}
+}
+
+// closed returns the name of the window that forbids syncs at t, and when a window begins or ends next.
+func (all Windows) closed(t time.Time) (name string, next time.Time) {
+	denies, opens := "", ""
+	open := !slices.ContainsFunc(all, func(w window) bool { return w.allow })
+	var opensAt time.Time
+	for i := range all {
+		w := &all[i]
+		active, changes := w.active(t)
+		if !changes.IsZero() && (next.IsZero() || changes.Before(next)) {
+			next = changes
+		}
+		switch {
+		case !w.allow && active:
+			denies = or(denies, w.name)
+		case w.allow && active:
+			open = true
+		case w.allow && (opens == "" || changes.Before(opensAt)):
+			opens, opensAt = w.name, changes
+		}
+	}
+	if denies == "" && open {
+		return "", next
+	}
+	return or(denies, opens), next
+}

@@ -1,0 +1,9 @@
+// Package docs holds a page of the documentation for programs that show it without a connection to the Internet.
+package docs
+
+import _ "embed"
+
+// Troubleshooting is how-to/troubleshooting.md: what each reason means, and what to do.
+//
+//go:embed how-to/troubleshooting.md
+var Troubleshooting string

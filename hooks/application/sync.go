@@ -1,0 +1,226 @@
+package application
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/giturl"
+	"stoker.io/stoker/internal/kube"
+)
+
+var (
+	// ErrOvertaken means that the sync which created the Job is over, so that its request is obsolete.
+	ErrOvertaken = errors.New("the sync that created this Job is over")
+	// ErrStale means that the Application did not report in time which revision it syncs.
+	ErrStale = errors.New("the Application does not report which revision it syncs")
+	// ErrOtherRepository means that the revision is not from the requested repository.
+	ErrOtherRepository = errors.New("the revision belongs to another repository")
+)
+
+// SyncQuery names the sync to wait for: the one that created Job.
+type SyncQuery struct {
+	Application Name
+	Job         Job
+	// Repo is the repository of the commit.
+	Repo string
+	// Source selects one of several sources by its position from 1, as the argocd command line does, or by its address. If it
+	// is "", the source is the one whose repository is Repo.
+	Source string
+	// Within limits the wait until the Application reports this sync.
+	Within time.Duration
+}
+
+// Sync is a sync of an Application.
+type Sync struct {
+	Application Name
+	// Commit is the full commit that is synced.
+	Commit  string
+	Started metav1.Time
+}
+
+// pause is the time between two reads. A sync reports its revision about two seconds after it created its first hooks.
+const pause = 500 * time.Millisecond
+
+const readTimeout = 10 * time.Second
+
+// WaitForSync reads the Application until it reports the sync that created the Job.
+//
+// Argo CD marks a new sync as running before it replaces the result of the last one. So WaitForSync accepts a result only if this Job
+// is among its running hooks, or if its revision begins like the one in the Job's name.
+func WaitForSync(ctx context.Context, client dynamic.Interface, query SyncQuery) (Sync, error) {
+	waiting, cancel := context.WithTimeout(ctx, query.Within)
+	defer cancel()
+	why := ErrStale
+	for n := 0; ; n++ {
+		reading := waiting
+		if n == 0 { // read at least once, however short the time is
+			reading = ctx
+		}
+		app, err := get(reading, client, query.Application)
+		switch {
+		case err == nil:
+			var s Sync
+			s, err = query.evaluate(app)
+			if err == nil || !errors.Is(err, ErrStale) {
+				return s, err
+			}
+			why = err
+		case reading.Err() == nil && !passing(err):
+			return Sync{}, err
+		case reading.Err() == nil && n == 0: // a message of the Application is more useful than a later timeout
+			why = fmt.Errorf("%w: %w", ErrStale, err)
+		}
+		if !backoff.Wait(waiting, pause) {
+			break
+		}
+	}
+	if ctx.Err() != nil {
+		return Sync{}, ctx.Err()
+	}
+	return Sync{}, fmt.Errorf("%w (waited %s)", why, query.Within)
+}
+
+func get(ctx context.Context, client dynamic.Interface, name Name) (*Application, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	u, err := client.Resource(Resource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return read(u)
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("%w\nThe Job needs the right to get Application %s in namespace %s: bind the Role stoker-hooks-applications, which the chart creates if hooks.applications is set", err, name.Name, name.Namespace)
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("there is no Application %s in namespace %s: set --application NAMESPACE/NAME: %w", name.Name, name.Namespace, err)
+	}
+	return nil, err
+}
+
+// passing reports whether a retry may help. An Application that cannot be decoded stays so.
+func passing(err error) bool {
+	_, unreadable := errors.AsType[*unreadableError](err)
+	return !unreadable && kube.Passing(err)
+}
+
+// evaluate returns the sync if app, one read of the Application, reports it. Otherwise it returns one of the errors above. It is pure.
+func (q SyncQuery) evaluate(app *Application) (Sync, error) {
+	o := app.Status.OperationState
+	if o == nil {
+		return Sync{}, fmt.Errorf("%w: %s has not synced yet", ErrStale, q.Application)
+	}
+	made, named := ParseMade(q.Job.Name)
+	if named && o.StartedAt.Unix() > made.Started.Unix() {
+		return Sync{}, fmt.Errorf("%w: it started at %s, and %s started another one at %s", ErrOvertaken, at(metav1.Time{Time: made.Started}), q.Application, at(o.StartedAt))
+	}
+	if o.over() {
+		return Sync{}, fmt.Errorf("%w: the sync of %s ended as %s", ErrOvertaken, q.Application, o.Phase)
+	}
+	r := o.SyncResult
+	if r == nil {
+		return Sync{}, fmt.Errorf("%w: %s has no result yet", ErrStale, q.Application)
+	}
+	ours := r.running(q.Job)
+	byName := named && made.Revision != "" && strings.HasPrefix(r.Revision, made.Revision)
+	if !ours && !byName {
+		return Sync{}, fmt.Errorf("%w: the last result of %s has revision %s and does not list the Job %s as a running hook", ErrStale, q.Application, revision(r), q.Job)
+	}
+	commit, err := q.pick(app, r)
+	return Sync{Application: q.Application, Commit: commit, Started: o.StartedAt}, err
+}
+
+func revision(r *SyncResult) string {
+	if r.Revision == "" && len(r.Revisions) > 0 {
+		return strings.Join(r.Revisions[:min(len(r.Revisions), 8)], " ")
+	}
+	return fmt.Sprintf("%.40q", r.Revision)
+}
+
+// pick returns the commit of the selected source.
+func (q SyncQuery) pick(app *Application, r *SyncResult) (string, error) {
+	sources, revisions := pairs(app, r)
+	if len(sources) != len(revisions) {
+		return "", fmt.Errorf("%w: %s has %d sources, but its result has %d revisions", ErrStale, q.Application, len(sources), len(revisions))
+	}
+	found := -1
+	for i, s := range sources {
+		if !q.wants(i, s) {
+			continue
+		}
+		if found >= 0 && revisions[i] != revisions[found] {
+			return "", fmt.Errorf("%w: sources %d and %d of %s both match, at different revisions: choose one with --source", ErrOtherRepository, found+1, i+1, q.Application)
+		}
+		found = i
+	}
+	switch {
+	case found < 0 && q.Source != "":
+		return "", fmt.Errorf("%w: --source %.200q matches none of the %d sources of %s", ErrOtherRepository, q.Source, len(sources), q.Application)
+	case found < 0, !giturl.Same(sources[found].RepoURL, q.Repo):
+		return "", fmt.Errorf("%w: %s syncs %s, but spec.git.repo is %s: pass a ref instead of --application", ErrOtherRepository, q.Application, addresses(sources), address(q.Repo))
+	case sources[found].Chart != "" || !v1alpha1.IsCommit(revisions[found]):
+		return "", fmt.Errorf("%w: the revision %.40q of %s is not a git commit", ErrOtherRepository, revisions[found], q.Application)
+	}
+	return revisions[found], nil
+}
+
+// pairs returns the sources of a sync with their revisions. It prefers the result over the spec, which may have changed since.
+func pairs(app *Application, r *SyncResult) ([]Source, []string) {
+	switch {
+	case len(r.Revisions) > 0 && len(r.Sources) > 0:
+		return r.Sources, r.Revisions
+	case len(r.Revisions) > 0:
+		return app.Spec.Sources, r.Revisions
+	case r.Source != nil && r.Source.RepoURL != "":
+		return []Source{*r.Source}, []string{r.Revision}
+	case app.Spec.Source != nil:
+		return []Source{*app.Spec.Source}, []string{r.Revision}
+	}
+	return nil, nil
+}
+
+// wants reports whether the source at index i is the selected one.
+func (q SyncQuery) wants(i int, s Source) bool {
+	switch n, err := strconv.Atoi(q.Source); {
+	case q.Source == "":
+		return giturl.Same(s.RepoURL, q.Repo)
+	case err == nil:
+		return i+1 == n
+	}
+	return giturl.Same(s.RepoURL, q.Source)
+}
+
+const maxShown = 4
+
+func addresses(sources []Source) string {
+	var list []string
+	for _, s := range sources[:min(len(sources), maxShown)] {
+		list = append(list, address(s.RepoURL))
+	}
+	if more := len(sources) - maxShown; more > 0 {
+		list = append(list, fmt.Sprintf("%d more", more))
+	}
+	if len(list) == 0 {
+		return "no repository"
+	}
+	return strings.Join(list, ", ")
+}
+
+// address returns the address of a repository without user and password.
+func address(s string) string {
+	if scheme, rest, ok := strings.Cut(s, "://"); ok {
+		host, path, _ := strings.Cut(rest, "/")
+		if i := strings.LastIndexByte(host, '@'); i >= 0 {
+			host = host[i+1:]
+		}
+		s = scheme + "://" + host + "/" + path
+	}
+	return fmt.Sprintf("%.200s", s)
+}

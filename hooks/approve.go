@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"stoker.io/stoker/internal/request"
+)
+
+func (c *cli) approve() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "approve NAME [STAGE]",
+		Short: "Approve a stage of the rollout, or a commit outside the windows",
+		Long: `Approve a stage of the rollout, or a commit outside the windows.
+
+A stage with requireApproval begins when it is approved for the commit that is rolled out. Without STAGE, the command approves the stage
+that waits; with STAGE, a stage can be approved before the rollout reaches it. An approval counts for the commit that the command prints,
+and for no other. With --commit, the command fails if another commit is rolled out by now.
+
+With --window, the gateways follow the commit that they are to run although no maintenance window allows it. The stages still count.
+
+The command writes an annotation, which Argo CD does not revert. It needs the verb approve on the GatewaySync, which the ClusterRole
+stoker-approver grants.`,
+		Example: `  # see which stage waits for which commit, and approve it
+  stoker status line
+  stoker approve line
+
+  # approve the stage prod only for the commit that was tested
+  stoker approve line prod --commit 1f0c2d3
+
+  # deliver the commit now, outside the maintenance windows
+  stoker approve line --window`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	commit := command.Flags().String("commit", "", "approve only if this `commit` is rolled out (7 to 40 digits)")
+	window := command.Flags().Bool("window", false, "let the commit through a closed maintenance window")
+	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+		stage := ""
+		if len(args) == 2 {
+			stage = args[1]
+		}
+		if *window && stage != "" {
+			return outcome(exitUsage, "--window and STAGE: name one of them")
+		}
+		got.role = "stoker-approver"
+		return got.ask(ctx, args[0], "approved", func(ctx context.Context, p target) (request.Answer, error) {
+			if *window {
+				return p.setter().ApproveWindow(ctx, p.namespace, args[0], *commit)
+			}
+			return p.setter().Approve(ctx, p.namespace, args[0], stage, *commit)
+		})
+	})
+	return command
+}

@@ -1,0 +1,22 @@
+-- Approves the stage that waits, for the commit that is rolled out, as stoker approve does. Only users with the verb approve may.
+local function map(value)
+  if type(value) == "table" then return value end
+  return {}
+end
+
+obj.metadata = map(obj.metadata)
+obj.metadata.annotations = map(obj.metadata.annotations)
+local notes, rollout = obj.metadata.annotations, map(map(obj.status).rollout)
+
+if rollout.phase ~= "Waiting" or type(rollout.stage) ~= "string" or rollout.stage == "" or type(rollout.commit) ~= "string" or #rollout.commit ~= 40 then
+  error("nothing waits for an approval", 0)
+end
+
+-- The API server holds the entries to stage@commit; the last 17 count, at most 2048 bytes of them. Scripts have no string library.
+local entry, have = rollout.stage .. "@" .. rollout.commit, notes["stoker.io/approved"]
+if type(have) ~= "string" or have == "" or #have + 1 + #entry > 2048 then
+  notes["stoker.io/approved"] = entry
+else
+  notes["stoker.io/approved"] = have .. "," .. entry
+end
+return obj

@@ -1,0 +1,14 @@
+-- Asks the gateways that went back from the target commit to take it again, as stoker retry does.
+local function map(value)
+  if type(value) == "table" then return value end
+  return {}
+end
+
+local commit = map(obj.status).retry
+if type(commit) ~= "string" or commit == "" then
+  error("there is nothing to retry: no gateway went back from the commit that it is to run", 0)
+end
+obj.metadata = map(obj.metadata)
+obj.metadata.annotations = map(obj.metadata.annotations)
+obj.metadata.annotations["stoker.io/retry"] = commit .. " " .. require("os").date("!%Y-%m-%dT%H:%M:%S") .. "Z"
+return obj

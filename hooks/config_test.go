@@ -1,0 +1,346 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	psa "k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/build"
+	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/document"
+	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
+)
+
+// configScene is a ConfigSync of a real API server and a real git server.
+type configScene struct {
+	*kubetest.Cluster
+	t         *testing.T
+	namespace string
+	git       *gitserver.Repo
+	server    *gitserver.Server
+}
+
+func newConfigScene(t *testing.T) *configScene {
+	t.Helper()
+	root := t.TempDir()
+	s := &configScene{Cluster: kubetest.Control(t), t: t, git: gitserver.NewRepo(t, filepath.Join(root, "plant.git"))}
+	s.namespace = s.Namespace(t)
+	var err error
+	s.server, err = gitserver.Start(root, gitserver.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.server.Close()) })
+	s.ApplyYAML(t, s.namespace, "{apiVersion: stoker.io/v1alpha1, kind: ConfigSync, metadata: {name: plant}, spec: {source: {git: {repoURL: '"+s.server.URL("plant.git")+"', branch: main, path: k8s}}}}")
+	return s
+}
+
+// run runs a command with all rights, and returns its exit code and its output.
+func (s *configScene) run(args ...string) (code int, stdout, stderr string) {
+	s.t.Helper()
+	var out, talk bytes.Buffer
+	code = run(s.t.Context(), append([]string{"stoker", "--kubeconfig", s.Kubeconfig(), "--namespace", s.namespace}, args...), &out, &talk)
+	return code, out.String(), talk.String()
+}
+
+// clone makes a local clone and returns its directory.
+func (s *configScene) clone() string {
+	s.t.Helper()
+	dir := filepath.Join(s.t.TempDir(), "clone")
+	s.git.Git("clone", "-q", s.server.URL("plant.git"), dir)
+	return dir
+}
+
+const site = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: site}
+data: {timezone: UTC}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: licence}
+stringData: {key: S3CR3T}
+`
+
+func TestConfigCommands(t *testing.T) {
+	t.Parallel()
+	s := newConfigScene(t)
+	commit := s.git.Commit("first", gitserver.Write("k8s/site.yaml", site))
+
+	code, out, talk := s.run("config", "diff", "plant")
+	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, "main at "+commit[:7]+": 2 to create\n"+"create     ConfigMap "+s.namespace+"/site\ncreate     Secret "+s.namespace+"/licence\n", out)
+	code, out, _ = s.run("config", "status", "plant")
+	assert.Equal(t, exitDone, code)
+	assert.Contains(t, out, "no run yet")
+
+	code, out, talk = s.run("config", "apply", "plant", "--dry-run")
+	assert.Equal(t, exitDone, code, talk)
+	assert.Contains(t, out, "2 to create")
+	_, err := s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "site", metav1.GetOptions{})
+	require.Error(t, err)
+
+	code, out, talk = s.run("config", "apply", "plant", "-o", "json")
+	assert.Equal(t, exitDone, code, talk)
+	assert.Contains(t, talk, "2 objects of "+commit[:7]+" are applied and healthy")
+	assert.NotContains(t, out+talk, "S3CR3T")
+	var planned struct {
+		Commit  string
+		Objects []plannedObject
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &planned))
+	assert.Equal(t, commit, planned.Commit)
+	assert.Len(t, planned.Objects, 2)
+
+	code, out, _ = s.run("config", "status", "plant")
+	assert.Equal(t, exitDone, code)
+	assert.Regexp(t, `ConfigMap +\S+ +site +Created +yes`, out)
+	code, out, _ = s.run("config", "status")
+	assert.Equal(t, exitDone, code)
+	assert.Regexp(t, `plant +`+commit[:7]+` +2/2 +True`, out)
+
+	second := s.git.Commit("second", gitserver.Delete("k8s/site.yaml"), gitserver.Write("k8s/other.yaml", strings.ReplaceAll(site, "name: site", "name: other")))
+	code, out, talk = s.run("config", "prune", "plant", "-o", "name")
+	assert.Equal(t, exitDone, code, talk)
+	assert.Contains(t, talk, "1 to prune")
+	assert.Contains(t, out, "ConfigMap/site\n")
+	_, err = s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "site", metav1.GetOptions{})
+	require.Error(t, err)
+	_, err = s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "other", metav1.GetOptions{})
+	require.Error(t, err, "prune applies nothing")
+	code, _, talk = s.run("config", "apply", "plant")
+	assert.Equal(t, exitDone, code, talk)
+	assert.Contains(t, talk, second[:7])
+}
+
+func TestConfigExitCodes(t *testing.T) {
+	t.Parallel()
+	s := newConfigScene(t)
+	s.git.Commit("first", gitserver.Write("k8s/site.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: site}, data: {a: b}}"))
+	s.ApplyYAML(t, s.namespace, "{apiVersion: v1, kind: ConfigMap, metadata: {name: site}, data: {a: c}}")
+	code, out, talk := s.run("config", "apply", "plant", "--dry-run")
+	assert.Equal(t, exitHeld, code, talk)
+	assert.Contains(t, out, "1 held")
+	syncs := kube.ConfigSyncs(kubeDynamic(t, s), s.namespace)
+	cs, err := syncs.Get(t.Context(), "plant")
+	require.NoError(t, err)
+	assert.Zero(t, cs.Status, "a dry run does not write the status either")
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+		says string
+	}{
+		{"foreign object", []string{"apply", "plant"}, exitHeld, "NotOwned"},
+		{"diff of a foreign object", []string{"diff", "plant"}, exitHeld, "NotOwned"},
+		{"no such ConfigSync", []string{"apply", "nothing"}, exitFailed, "there is no ConfigSync nothing"},
+		{"no such ref", []string{"diff", "plant", "--ref", "nothing"}, exitFailed, "RefNotFound"},
+		{"no name", []string{"diff"}, exitUsage, "missing the name"},
+		{"two names", []string{"diff", "plant", "other"}, exitUsage, "one name"},
+		{"no directory", []string{"render", "./nowhere"}, exitUsage, "not a directory"},
+		{"broken commit", []string{"prune", "plant", "--confirm-deletion", "xyz"}, exitUsage, "use a commit"},
+		{"timeout", []string{"apply", "plant", "--timeout", "0s"}, exitUsage, "must be positive"},
+		{"orphans of none", []string{"status", "--orphans"}, exitUsage, "needs the name"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, _, talk := s.run(append([]string{"config"}, c.args...)...)
+			assert.Equal(t, c.code, code, talk)
+			assert.Contains(t, talk, c.says)
+		})
+	}
+	_, err = syncs.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"spec":{"paused":true}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	code, _, talk = s.run("config", "apply", "plant")
+	assert.Equal(t, exitHeld, code)
+	assert.Contains(t, talk, "Paused")
+	_, err = syncs.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"spec":{"paused":false,"apply":{"dryRun":true,"adoptPolicy":"always"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	code, out, talk = s.run("config", "apply", "plant")
+	assert.Equal(t, exitDone, code, talk)
+	assert.Contains(t, out, "data.a")
+	assert.Contains(t, talk, "nothing was changed: 1 to configure")
+	m, err := s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "site", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, "c", m.Data["a"])
+	cs, err = syncs.Get(t.Context(), "plant")
+	require.NoError(t, err)
+	assert.Equal(t, string(v1alpha1.ReasonDryRun), cs.Status.Conditions[len(cs.Status.Conditions)-1].Reason)
+}
+
+func kubeDynamic(t *testing.T, s *configScene) dynamic.Interface {
+	t.Helper()
+	clients, err := kube.ConnectTo(s.RESTConfig(), "test")
+	require.NoError(t, err)
+	return clients.Dynamic
+}
+
+// G4: a render for others hides what may be secret, unless the caller asks for it.
+func TestConfigRender(t *testing.T) {
+	t.Parallel()
+	s := newConfigScene(t)
+	s.git.Commit("first", gitserver.Write("k8s/site.yaml", site), gitserver.Write("k8s/t.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: t}, data: {a: '{{.Vars.password}}'}}"))
+	s.ApplyYAML(t, s.namespace, "{apiVersion: v1, kind: Secret, metadata: {name: vars}, stringData: {password: S3CR3T-vars}}")
+	file := filepath.Join(t.TempDir(), "configsync.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("{apiVersion: stoker.io/v1alpha1, kind: ConfigSync, metadata: {name: plant}, spec: {source: {git: {repoURL: '"+s.server.URL("plant.git")+
+		"', path: k8s}}, render: {template: true, varsFrom: [{secretRef: {name: vars}}]}}}"), 0o600))
+	clone := s.clone()
+
+	code, out, talk := s.run("config", "render", filepath.Join(clone, "k8s"))
+	assert.Equal(t, exitDone, code, talk)
+	assert.Regexp(t, `ConfigMap +- +site +k8s/site.yaml`, out)
+
+	code, out, talk = s.run("config", "render", "-f", file, "-o", "yaml")
+	assert.Equal(t, exitDone, code, talk)
+	assert.Contains(t, out, "key: REDACTED")
+	assert.NotContains(t, out+talk, "S3CR3T")
+	assert.Contains(t, talk, "ConfigMap t is not shown")
+	code, out, talk = s.run("config", "render", "-f", file, "-o", "yaml", "--show-secrets")
+	assert.Equal(t, exitDone, code, talk)
+	assert.Contains(t, out, "a: S3CR3T-vars")
+	list := map[string]any{}
+	require.NoError(t, yaml.Unmarshal([]byte(out), &list))
+	assert.Len(t, list["items"], 3)
+
+	code, out, talk = s.run("config", "diff", "-f", file, filepath.Join(clone, "k8s"))
+	assert.Equal(t, exitDone, code, talk)
+	assert.Contains(t, out, "HEAD at ")
+	assert.Contains(t, out, "3 to create")
+}
+
+// A restore of the cluster without the status forgets what to prune. What is marked and not listed is shown, and stays.
+func TestConfigOrphans(t *testing.T) {
+	t.Parallel()
+	s := newConfigScene(t)
+	s.git.Commit("first", gitserver.Write("k8s/site.yaml", site))
+	code, _, talk := s.run("config", "apply", "plant")
+	require.Equal(t, exitDone, code, talk)
+	code, out, talk := s.run("config", "status", "plant", "--orphans", "-o", "name")
+	assert.Equal(t, exitDone, code, talk)
+	assert.Empty(t, out)
+	syncs := kube.ConfigSyncs(kubeDynamic(t, s), s.namespace)
+	_, err := syncs.Patch(t.Context(), "plant", types.MergePatchType, []byte(`{"status":{"inventory":null}}`), metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+	s.git.Commit("second", gitserver.Write("k8s/site.yaml", strings.Split(site, "---")[0]))
+	code, _, talk = s.run("config", "apply", "plant")
+	assert.Equal(t, exitDone, code, talk)
+	code, out, talk = s.run("config", "status", "plant", "--orphans", "-o", "name")
+	assert.Equal(t, exitDone, code, talk)
+	assert.Equal(t, "Secret/licence\n", out, "the ConfigMap, which git names, is listed again")
+	_, err = s.Client(t).CoreV1().Secrets(s.namespace).Get(t.Context(), "licence", metav1.GetOptions{})
+	require.NoError(t, err)
+}
+
+// The test runs each command of the page, and those of the reference, in a clone of the repository.
+func TestConfigPageCommands(t *testing.T) {
+	t.Parallel()
+	lines := document.Open(t)
+	s := newConfigScene(t)
+	s.git.Commit("first", gitserver.Write("kubernetes/site.yaml", site))
+	s.git.Commit("second", gitserver.Write("k8s/site.yaml", site))
+	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	require.NoError(t, err)
+	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
+	require.NoError(t, err)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, writeKubeconfig(s.Kubeconfig(), kubeconfig, s.namespace, s.As(t, s.namespace, "default", "").BearerToken))
+	dir := s.clone()
+	text, err := os.ReadFile("../docs/how-to/config.md")
+	require.NoError(t, err)
+	_, manifest, found := strings.Cut(string(text), "```yaml\n")
+	require.True(t, found)
+	manifest, _, _ = strings.Cut(manifest, "```")
+	manifest = strings.ReplaceAll(manifest, "https://git.example.com/plant.git", s.server.URL("plant.git"))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "configsync.yaml"), []byte(manifest), 0o600))
+	shell := document.NewShell(t, dir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")}, "KUBECONFIG="+kubeconfig)
+	for c := range lines.Of("docs/how-to/config.md") {
+		said := shell.Type(t, c.Text)
+		switch {
+		case strings.Contains(c.Text, "apply plant"):
+			assert.Contains(t, said, "2 to create")
+			assert.Contains(t, said, "are applied and healthy")
+		case strings.Contains(c.Text, "render"):
+			assert.Contains(t, said, "kubernetes/site.yaml")
+		}
+	}
+	for c := range lines.Of("docs/reference/cli.md") {
+		shell.Type(t, c.Text)
+	}
+}
+
+// The manifests of examples/config fit an API server and each other: a run with that account applies the objects of its Role.
+func TestConfigExamples(t *testing.T) {
+	t.Parallel()
+	s := newConfigScene(t)
+	s.git.Commit("first", gitserver.Write("kubernetes/a.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: site}, data: {a: b}}\n---\n"+
+		"{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: 'https://git.example.com/plant.git', ref: main}}}"))
+	s.ApplyYAML(t, s.namespace, "{apiVersion: v1, kind: Secret, type: kubernetes.io/basic-auth, metadata: {name: git-credentials}, stringData: {username: deploy, password: pass}}")
+	s.server.SetAuth(gitserver.Basic("deploy", "pass"))
+	for _, name := range []string{"account.yaml", "configsync.yaml", "cronjob.yaml"} {
+		text, err := os.ReadFile("../examples/config/" + name)
+		require.NoError(t, err)
+		s.ApplyYAML(t, s.namespace, strings.ReplaceAll(string(text), "https://git.example.com/plant.git", s.server.URL("plant.git")))
+	}
+	var cron batchv1.CronJob
+	var hook batchv1.Job
+	var task struct {
+		Spec struct{ Steps []corev1.Container }
+	}
+	read := func(name string, into any) {
+		text, err := os.ReadFile("../examples/config/" + name)
+		require.NoError(t, err)
+		require.NoError(t, yaml.Unmarshal(text, into))
+	}
+	read("cronjob.yaml", &cron)
+	read("presync.yaml", &hook)
+	read("task.yaml", &task)
+	require.Len(t, task.Spec.Steps, 1)
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	require.NoError(t, err)
+	pods := map[string]corev1.PodSpec{"cronjob": cron.Spec.JobTemplate.Spec.Template.Spec, "presync": hook.Spec.Template.Spec, "task": {Containers: task.Spec.Steps}}
+	for name, pod := range pods {
+		t.Run(name, func(t *testing.T) {
+			for _, result := range evaluator.EvaluatePod(psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}, &metav1.ObjectMeta{}, &pod) {
+				assert.True(t, result.Allowed, result.ForbiddenDetail)
+			}
+			args := strings.Split(strings.ReplaceAll(strings.Join(pod.Containers[0].Args, " "), "$(params.name)", "plant"), " ")
+			found, left, err := newCLI(io.Discard, io.Discard).root("stoker").Find(args)
+			require.NoError(t, err)
+			assert.Equal(t, "stoker config apply", found.CommandPath())
+			require.NoError(t, found.ParseFlags(left))
+			assert.NoError(t, found.ValidateArgs(found.Flags().Args()))
+		})
+	}
+	account := s.As(t, s.namespace, "stoker-config", "")
+	authority := filepath.Join(t.TempDir(), "ca.crt")
+	require.NoError(t, rest.LoadTLSFiles(account))
+	require.NoError(t, os.WriteFile(authority, account.CAData, 0o600))
+	var out, talk bytes.Buffer
+	require.Eventually(t, func() bool { // the authorizer learns of the Role a moment later
+		out.Reset()
+		talk.Reset()
+		return run(t.Context(), []string{"stoker", "--kubeconfig", os.DevNull, "--server", account.Host, "--certificate-authority", authority, "--token", account.BearerToken,
+			"--namespace", s.namespace, "config", "apply", "plant"}, &out, &talk) == exitDone
+	}, 30*time.Second, 300*time.Millisecond, "%s", &talk)
+	assert.Contains(t, out.String(), "2 to create")
+	m, err := s.Client(t).CoreV1().ConfigMaps(s.namespace).Get(t.Context(), "site", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, "b", m.Data["a"])
+}

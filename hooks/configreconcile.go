@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"stoker.io/stoker/hooks/configsync/reconcile"
+	"stoker.io/stoker/internal/daemon"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/lease"
+	"stoker.io/stoker/internal/metrics"
+)
+
+// configLease is the Lease that elects the replica that applies.
+const configLease = "stoker-configsync"
+
+func (c *cli) configRun() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "run",
+		Short: "Keep the ConfigSyncs of a cluster at git",
+		Long: `Keep the ConfigSyncs of a cluster at git.
+
+The command runs until it is stopped. It does what the command apply does for every ConfigSync: after a change of its spec or its
+annotations, and at its refreshInterval. The chart runs it in the cluster (configSync.enabled). Of several that run, one applies;
+the Lease stoker-configsync in the namespace of the command elects it.
+
+Each run has the rights of the ServiceAccount that the ConfigSync names, of its own namespace and of no other. The caller needs the
+verb impersonate on that account. Its own rights serve for the status, the finalizer and Events: get, list, watch and patch for
+configsyncs, update for configsyncs/status, create for events of events.k8s.io, and get for namespaces.`,
+		Example: `  stoker config run --watch-namespace plant`,
+		Args:    cobra.NoArgs,
+	}
+	settings := daemonFlags(command, "ConfigSyncs")
+	command.RunE = func(command *cobra.Command, _ []string) error {
+		s, err := settings()
+		if err != nil {
+			return err
+		}
+		p, err := c.connect()
+		if err != nil {
+			return err
+		}
+		return runConfigSyncs(command.Context(), p, s, daemon.Log(c.talk, s.LogFormat, s.LogLevel))
+	}
+	return command
+}
+
+func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, log *slog.Logger) error {
+	accounts, err := p.Accounts()
+	if err != nil {
+		return err
+	}
+	var r *reconcile.Reconciler
+	seen, err := kube.WatchConfigSyncs(p.Dynamic, s.WatchNamespace, s.Selector, func(namespace, name string) { r.Changed(namespace, name) },
+		kube.LogFailures(log, "watching ConfigSyncs failed"))
+	if err != nil {
+		return err
+	}
+	reg := daemon.Registry()
+	measured := metrics.NewConfigSync(reg, version, seen.List)
+	r = reconcile.New(reconcile.Config{Own: p.Clients, Account: accounts, Seen: seen.Get, List: seen.List, Ran: measured.Ran, Log: log})
+	own := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: configLease, Holder: lease.Identity(replica())}
+	return daemon.Run(ctx, daemon.Config{
+		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: seen.Served, Waits: "waiting for the list of ConfigSyncs",
+		Loops: []func(context.Context) error{seen.Run, func(ctx context.Context) error {
+			return own.Elect(ctx, func(ctx context.Context) {
+				log.Info("this replica applies ConfigSyncs")
+				r.Run(ctx)
+			})
+		}},
+	})
+}

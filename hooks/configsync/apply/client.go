@@ -1,0 +1,208 @@
+// Package apply reads, dry-runs, applies and deletes the objects of a ConfigSync with the rights of the caller, and looks at their
+// health. Its errors carry a reason, name the object, and show nothing of an object that may hold values of Secrets.
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/configsync/manifest"
+	"stoker.io/stoker/hooks/configsync/plan"
+	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Client works on objects of any kind.
+type Client struct {
+	objects dynamic.Interface
+	mapper  *restmapper.DeferredDiscoveryRESTMapper
+	// namespace is that of the ConfigSync, for objects that name none.
+	namespace string
+	// force takes fields from other managers.
+	force bool
+}
+
+// New returns a client. It sends nothing yet.
+func New(objects dynamic.Interface, kinds discovery.DiscoveryInterface, cs *v1alpha1.ConfigSync) *Client {
+	return &Client{
+		objects: objects, mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kinds)),
+		namespace: cs.Namespace, force: cs.Spec.Apply.ConflictPolicy != v1alpha1.ConfigHold,
+	}
+}
+
+// Refresh forgets which kinds the cluster serves.
+func (c *Client) Refresh() { c.mapper.Reset() }
+
+// Place gives an object the namespace in which it is applied: its own, that of the ConfigSync, or none. The error is KindUnknown if the
+// cluster does not serve the kind.
+func (c *Client) Place(o manifest.Object) error {
+	m, err := c.mapping(o.ID(), o.GroupVersionKind().Version)
+	switch {
+	case err != nil:
+		return err
+	case m.Scope.Name() != meta.RESTScopeNameNamespace:
+		o.SetNamespace("")
+	case o.GetNamespace() == "":
+		o.SetNamespace(c.namespace)
+	}
+	return nil
+}
+
+func (c *Client) mapping(id manifest.ID, versions ...string) (*meta.RESTMapping, error) {
+	m, err := c.mapper.RESTMapping(schema.GroupKind{Group: id.Group, Kind: id.Kind}, versions...)
+	if meta.IsNoMatchError(err) {
+		version := ""
+		if len(versions) > 0 {
+			version = " in version " + failure.Quote(versions[0])
+		}
+		return nil, failure.New(v1alpha1.ReasonKindUnknown, "the cluster does not serve %s%s: install its CustomResourceDefinition, or correct apiVersion and kind",
+			failure.Quote(id.Type()), version)
+	}
+	return m, err
+}
+
+// resource returns access to the objects of a mapping.
+func (c *Client) resource(m *meta.RESTMapping, namespace string) dynamic.ResourceInterface {
+	if m.Scope.Name() == meta.RESTScopeNameNamespace {
+		return c.objects.Resource(m.Resource).Namespace(namespace)
+	}
+	return c.objects.Resource(m.Resource)
+}
+
+// of returns access to an object of the commit.
+func (c *Client) of(o manifest.Object) (dynamic.ResourceInterface, error) {
+	m, err := c.mapping(o.ID(), o.GroupVersionKind().Version)
+	if err != nil {
+		return nil, err
+	}
+	return c.resource(m, o.GetNamespace()), nil
+}
+
+// Get reads the live version of an object of the commit, or returns nil if there is none.
+func (c *Client) Get(ctx context.Context, o manifest.Object) (*unstructured.Unstructured, error) {
+	r, err := c.of(o)
+	if err != nil {
+		return nil, err
+	}
+	return found(r.Get(ctx, o.GetName(), metav1.GetOptions{}))
+}
+
+// GetEntry reads an object of the inventory, or returns nil if there is none, or if the cluster no longer serves its kind.
+func (c *Client) GetEntry(ctx context.Context, e manifest.Entry) (*unstructured.Unstructured, error) {
+	m, err := c.mapping(e.ID)
+	if failure.Is(err, v1alpha1.ReasonKindUnknown) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return found(c.resource(m, e.Namespace).Get(ctx, e.Name, metav1.GetOptions{}))
+}
+
+func found(u *unstructured.Unstructured, err error) (*unstructured.Unstructured, error) {
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return u, err
+}
+
+// DryRun returns what the API server would make of an object.
+func (c *Client) DryRun(ctx context.Context, o manifest.Object) (*unstructured.Unstructured, error) {
+	return c.apply(ctx, o, metav1.DryRunAll)
+}
+
+// Apply applies an object.
+func (c *Client) Apply(ctx context.Context, o manifest.Object) (*unstructured.Unstructured, error) {
+	return c.apply(ctx, o)
+}
+
+func (c *Client) apply(ctx context.Context, o manifest.Object, dryRun ...string) (*unstructured.Unstructured, error) {
+	r, err := c.of(o)
+	if err != nil {
+		return nil, err
+	}
+	options := metav1.ApplyOptions{FieldManager: plan.FieldManager, Force: c.force, DryRun: dryRun}
+	done, err := r.Apply(ctx, o.GetName(), o.Unstructured, options)
+	if isUntyped(err) && backoff.Wait(ctx, untypedPause) { // in doubt it was the API server's trouble, and not the object's
+		done, err = r.Apply(ctx, o.GetName(), o.Unstructured, options)
+	}
+	return done, err
+}
+
+// untypedPause is the pause before an apply is repeated that failed without a reason.
+const untypedPause = time.Second
+
+// isUntyped reports whether an API server failed without saying why. It answers so if an object does not fit the schema of its kind:
+// server-side apply gives that error no code.
+func isUntyped(err error) bool {
+	status := apierrors.APIStatus(nil)
+	return errors.As(err, &status) && status.Status().Code == http.StatusInternalServerError && status.Status().Reason == metav1.StatusReasonUnknown
+}
+
+// Delete deletes an object as it was seen. It fails with a conflict if the object has changed since.
+func (c *Client) Delete(ctx context.Context, live *unstructured.Unstructured) error {
+	return c.delete(ctx, live)
+}
+
+// DryRunDelete reports whether the API server would delete an object.
+func (c *Client) DryRunDelete(ctx context.Context, live *unstructured.Unstructured) error {
+	return c.delete(ctx, live, metav1.DryRunAll)
+}
+
+func (c *Client) delete(ctx context.Context, live *unstructured.Unstructured, dryRun ...string) error {
+	id := manifest.IDOf(live)
+	m, err := c.mapping(id, live.GroupVersionKind().Version)
+	if err != nil {
+		return err
+	}
+	uid, version, background := live.GetUID(), live.GetResourceVersion(), metav1.DeletePropagationBackground
+	err = c.resource(m, id.Namespace).Delete(ctx, id.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}, PropagationPolicy: &background, DryRun: dryRun,
+	})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// Quiet returns the error of a request for an object without its text, if the object may hold values of Secrets. The error itself can
+// still be examined.
+func Quiet(o manifest.Object, err error) error {
+	if !o.Confidential() {
+		return fmt.Errorf("%s: %w", o.ID(), err)
+	}
+	return &quiet{o.ID().String() + ": " + answer(o, err), err}
+}
+
+type quiet struct {
+	text string
+	err  error
+}
+
+func (q *quiet) Error() string { return q.text }
+
+func (q *quiet) Unwrap() error { return q.err }
+
+// IsRefusal reports whether an error is the API server's own verdict on an object, and not a lack of an answer.
+func IsRefusal(err error) bool {
+	status := apierrors.APIStatus(nil)
+	if _, ok := errors.AsType[*failure.Error](err); ok {
+		return true
+	}
+	return isUntyped(err) || errors.As(err, &status) && !apierrors.IsServerTimeout(err) && !apierrors.IsTooManyRequests(err) && !apierrors.IsServiceUnavailable(err) &&
+		!apierrors.IsInternalError(err) && !apierrors.IsTimeout(err) && !apierrors.IsUnauthorized(err)
+}

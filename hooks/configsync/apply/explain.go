@@ -1,0 +1,88 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/configsync/manifest"
+	"stoker.io/stoker/internal/failure"
+)
+
+// maxText bounds what is shown of an API server's answer.
+const maxText = 500
+
+// Explain turns the API server's verdict on an object into an error with a reason. Its text is quoted only for objects that hold no
+// values of Secrets, because API servers and their webhooks repeat values.
+func (c *Client) Explain(ctx context.Context, o manifest.Object, exists bool, err error) *failure.Error {
+	if own, ok := errors.AsType[*failure.Error](err); ok {
+		return own
+	}
+	switch text := answer(o, err); {
+	case apierrors.IsForbidden(err):
+		return failure.New(v1alpha1.ReasonApplyForbidden, "the API server forbids it: %s", text)
+	case apierrors.IsConflict(err):
+		return failure.New(v1alpha1.ReasonApplyConflict, "another manager owns fields that git sets: %s; remove them from git, or set spec.apply.conflictPolicy: gitWins", text)
+	case apierrors.IsNotFound(err) && o.GetNamespace() != "":
+		return failure.New(v1alpha1.ReasonApplyRefused, "namespace %s does not exist: create it, or add it to the commit", o.GetNamespace())
+	case apierrors.IsInvalid(err) && exists && c.createable(ctx, o):
+		return failure.New(v1alpha1.ReasonImmutableField, "the object exists, and the API server does not change a field of it: %s; delete the object to let the next run create it", text)
+	default:
+		return failure.New(v1alpha1.ReasonApplyRefused, "the API server refuses it: %s", text)
+	}
+}
+
+// createable reports whether the API server would create the object if it did not exist, which it tries under another name. Then
+// the object is valid, and only differs from the live one in a field that cannot be changed. API servers do not tell both apart by
+// a code.
+func (c *Client) createable(ctx context.Context, o manifest.Object) bool {
+	r, err := c.of(o)
+	if err != nil {
+		return false
+	}
+	other := o.DeepCopy()
+	other.SetName(strings.TrimRight(o.GetName()[:min(len(o.GetName()), 40)], "-.") + "-dry-run")
+	_, err = r.Create(ctx, other, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err == nil || apierrors.IsAlreadyExists(err)
+}
+
+// answer returns what may be shown of an API server's answer.
+func answer(o manifest.Object, err error) string {
+	status := apierrors.APIStatus(nil)
+	if !errors.As(err, &status) {
+		return "no answer"
+	}
+	s := status.Status()
+	if !o.Confidential() {
+		return short(s.Message)
+	}
+	var fields []string
+	if s.Details != nil {
+		for _, cause := range s.Details.Causes {
+			// The root of a field only: the rest may hold keys that come from a template.
+			root, _, _ := strings.Cut(strings.TrimPrefix(cause.Field, "."), ".")
+			if root, _, _ = strings.Cut(root, "["); root != "" && !slices.Contains(fields, root) {
+				fields = append(fields, root)
+			}
+		}
+	}
+	text := fmt.Sprintf("%s (%d)", s.Reason, s.Code)
+	if len(fields) > 0 {
+		text += " in " + strings.Join(fields, ", ")
+	}
+	return text + "; the text is not shown because it may hold a value of a Secret"
+}
+
+func short(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > maxText {
+		text = strings.ToValidUTF8(text[:maxText], "") + "…"
+	}
+	return text
+}

@@ -1,0 +1,40 @@
+package apply
+
+import (
+	"fmt"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// Health says how an object is doing.
+type Health struct {
+	Healthy bool
+	// Failed means that waiting does not help.
+	Failed bool
+	// Message says what is missing.
+	Message string
+}
+
+// HealthOf returns the health of a live object by the rules of kstatus. A kind without a status is healthy once it exists, and an
+// object whose annotation stoker.io/wait is disabled always is.
+func HealthOf(live *unstructured.Unstructured) (h Health) {
+	if live.GetAnnotations()[v1alpha1.AnnotationConfigWait] == "disabled" {
+		return Health{Healthy: true}
+	}
+	defer func() { // the status is of any controller, in any form
+		if r := recover(); r != nil {
+			h = Health{Message: "its status cannot be read"}
+		}
+	}()
+	result, err := status.Compute(live)
+	switch {
+	case err != nil:
+		return Health{Message: "its status cannot be read"}
+	case result.Status == status.CurrentStatus:
+		return Health{Healthy: true}
+	}
+	return Health{Failed: result.Status == status.FailedStatus, Message: short(fmt.Sprintf("%s: %s", result.Status, result.Message))}
+}

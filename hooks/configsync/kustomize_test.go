@@ -1,0 +1,150 @@
+package configsync_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// line is a StatefulSet that takes its environment from the ConfigMap env.
+const line = `apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: line}
+spec:
+  serviceName: line
+  replicas: 0
+  selector: {matchLabels: {app: line}}
+  template:
+    metadata: {labels: {app: line}}
+    spec: {containers: [{name: gateway, image: ignition, envFrom: [{configMapRef: {name: env}}]}]}
+`
+
+// A base and an overlay are built and applied. If data changes, so do the name of its ConfigMap and the pods, and the old one is pruned.
+func TestKustomization(t *testing.T) {
+	w := newWorld(t)
+	w.commit("base/kustomization.yaml", "resources: [line.yaml]\nconfigMapGenerator: [{name: env, envs: [gateway.env]}]", "base/line.yaml", line, "base/gateway.env", "TZ=UTC",
+		"k8s/kustomization.yaml", "resources: [../base, a.yaml]\nlabels: [{pairs: {site: north}}]", "k8s/a.yaml", configMap("a", "{{.Commit}}"), "k8s/unused.yaml", "not: [read")
+	w.create("render: {template: true}")
+	r := w.must()
+	assert.Contains(t, r.Plan.String(), "3 to create")
+	assert.Equal(t, w.git.Head(), w.data("a")["a"], "resources are templates")
+	env := func() string {
+		set, err := w.core.AppsV1().StatefulSets(w.namespace).Get(t.Context(), "line", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, "north", set.Labels["site"])
+		return set.Spec.Template.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name
+	}
+	first := env()
+	assert.Equal(t, map[string]string{"TZ": "UTC"}, w.data(first))
+	for _, row := range w.get().Status.Targets {
+		assert.Equal(t, "k8s/kustomization.yaml", row.File)
+	}
+
+	w.commit("base/gateway.env", "TZ=Europe/Berlin")
+	r = w.must()
+	second := env()
+	assert.NotEqual(t, first, second)
+	assert.Contains(t, r.Plan.String(), "prune      ConfigMap "+w.namespace+"/"+first)
+	assert.Equal(t, map[string]string{"TZ": "Europe/Berlin"}, w.data(second))
+	assert.Nil(t, w.data(first))
+	w.tracked()
+
+	w.commit("base/kustomization.yaml", "resources: [line.yaml, 'https://example.com/more.yaml']")
+	_, err := w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonManifestInvalid), "%v", err)
+	assert.ErrorContains(t, err, `"base/kustomization.yaml": resources[1]`)
+	assert.Equal(t, second, env(), "nothing is changed")
+	w.create("render: {kustomize: Never}")
+	_, err = w.apply()
+	assert.ErrorContains(t, err, "spec.render.kustomize is Never")
+}
+
+// G4: values of Secrets that a kustomization makes or copies appear in no plan, error, status or Event.
+func TestKustomizedSecretsAppearNowhere(t *testing.T) {
+	for name, c := range map[string]struct {
+		text   string
+		reason v1alpha1.Reason
+	}{
+		"generated": {"secretGenerator: [{name: s, literals: [password=S3CR3T-1]}]", ""},
+		"copied": {"resources: [a.yaml]\nsecretGenerator: [{name: s, literals: [password=S3CR3T-1]}]\n" +
+			"replacements: [{source: {kind: Secret, name: s, fieldPath: data.password}, targets: [{select: {kind: ConfigMap}, fieldPaths: [data.a]}]}]", ""},
+		"broken literal": {"secretGenerator: [{name: s, literals: [S3CR3T-1]}]", v1alpha1.ReasonManifestInvalid},
+		"broken patch":   {"secretGenerator: [{name: s, literals: [password=S3CR3T-1]}]\npatches: [{patch: 'S3CR3T-2', target: {kind: Secret}}]", v1alpha1.ReasonManifestInvalid},
+		"refused":        {"resources: [a.yaml]\npatches: [{target: {kind: ConfigMap}, patch: '[{\"op\": \"add\", \"path\": \"/data/x\", \"value\": [\"{{.Vars.password}}\"]}]'}]\nsecretGenerator: [{name: s, type: kubernetes.io/tls, literals: [tls.crt=S3CR3T-1]}]", v1alpha1.ReasonApplyRefused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.commit("k8s/kustomization.yaml", c.text, "k8s/a.yaml", configMap("a", "1"))
+			w.create("")
+			r, err := w.apply()
+			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
+			text := fmt.Sprint(err)
+			if r != nil && r.Plan != nil {
+				text += r.Plan.String()
+			}
+			cs := w.get()
+			object, err := json.Marshal(cs)
+			require.NoError(t, err)
+			text += string(object)
+			for _, e := range w.events() {
+				text += e.Message
+			}
+			assert.NotContains(t, text, "S3CR3T")
+			assert.NotContains(t, text, "UzNDUjNU", "nor in base64")
+			if name == "copied" {
+				m, err := w.core.CoreV1().ConfigMaps(w.namespace).Get(t.Context(), "a", metav1.GetOptions{})
+				require.NoError(t, err)
+				assert.Empty(t, m.Annotations[v1alpha1.AnnotationConfigDigest], "what may hold a value has no digest")
+			}
+		})
+	}
+}
+
+// G2: one document of fifty that cannot be built or is refused, and nothing is applied.
+func TestBrokenDocumentOfFifty(t *testing.T) {
+	for name, c := range map[string]struct {
+		broken string
+		reason v1alpha1.Reason
+	}{
+		"not YAML":  {"a: [", v1alpha1.ReasonManifestInvalid},
+		"bad field": {"{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: [{port: 99999999}]}}", v1alpha1.ReasonApplyRefused},
+	} {
+		for _, built := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/kustomize=%v", name, built), func(t *testing.T) {
+				w := newWorld(t)
+				var files []string
+				for i := range 50 {
+					text := configMap(fmt.Sprintf("m%d", i), "1")
+					if i == 25 {
+						text = c.broken
+					}
+					files = append(files, fmt.Sprintf("m%d.yaml", i), text)
+				}
+				var names, edits []string
+				for i := 0; i < len(files); i += 2 {
+					names, edits = append(names, files[i]), append(edits, "k8s/"+files[i], files[i+1])
+				}
+				if built {
+					edits = append(edits, "k8s/kustomization.yaml", "resources: ["+strings.Join(names, ", ")+"]")
+				}
+				w.commit(edits...)
+				w.create("")
+				_, err := w.apply()
+				assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
+				if c.reason == v1alpha1.ReasonManifestInvalid {
+					assert.ErrorContains(t, err, "k8s/m25.yaml")
+				}
+				assert.Empty(t, w.ours())
+				assert.Empty(t, w.get().Status.Inventory)
+			})
+		}
+	}
+}

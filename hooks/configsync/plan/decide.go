@@ -1,0 +1,251 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/configsync/manifest"
+)
+
+// FieldManager is the name under which objects are applied.
+const FieldManager = "stoker-configsync"
+
+// Mark returns a copy of an object with the mark of its owner and a digest of what is applied. An object that may hold values of a
+// Secret has no digest, from which short ones could be guessed; each run costs a dry run of it.
+func Mark(o manifest.Object, owner string) (manifest.Object, error) {
+	marked := o
+	marked.Unstructured = o.DeepCopy()
+	annotations := marked.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[v1alpha1.AnnotationConfigSync] = owner
+	delete(annotations, v1alpha1.AnnotationConfigDigest)
+	if !o.Confidential() {
+		data, err := json.Marshal(o.Object)
+		if err != nil {
+			return o, err
+		}
+		sum := sha256.Sum256(data)
+		annotations[v1alpha1.AnnotationConfigDigest] = hex.EncodeToString(sum[:16])
+	}
+	marked.SetAnnotations(annotations)
+	return marked, nil
+}
+
+// owner returns the mark of an object.
+func owner(u *unstructured.Unstructured) string {
+	return u.GetAnnotations()[v1alpha1.AnnotationConfigSync]
+}
+
+func digest(u *unstructured.Unstructured) string {
+	return u.GetAnnotations()[v1alpha1.AnnotationConfigDigest]
+}
+
+// Settled reports whether a live object needs no dry run: it was last applied from the same manifest, and still has all fields of
+// it. A value that the API server writes in another form, such as 1000m for 1, only costs a dry run.
+func Settled(want manifest.Object, live *unstructured.Unstructured) bool {
+	return live != nil && live.GetDeletionTimestamp() == nil && digest(want.Unstructured) != "" && contains(live.Object, want.Object)
+}
+
+// contains reports whether live has every field of want. Marks and digest are annotations like others.
+func contains(live, want any) bool {
+	switch want := want.(type) {
+	case map[string]any:
+		have, ok := live.(map[string]any)
+		if !ok {
+			return false
+		}
+		for key, v := range want {
+			if !contains(have[key], v) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		have, ok := live.([]any)
+		if !ok || len(have) != len(want) {
+			return false
+		}
+		for i := range want {
+			if !contains(have[i], want[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return reflect.DeepEqual(live, want)
+}
+
+// Decide says what happens to an object of the commit. dry is what the API server would make of it; it is nil only if Settled holds,
+// or if live is nil.
+func Decide(want manifest.Object, live, dry *unstructured.Unstructured, adopt v1alpha1.ConfigAdoptPolicy) Item {
+	item := Item{ID: want.ID(), File: want.File, Action: Unchanged}
+	mine := owner(want.Unstructured)
+	switch by := ownerOf(live); {
+	case live == nil:
+		item.Action = Create
+		return item
+	case by != "" && by != mine:
+		return item.hold("ConfigSync %s owns it: remove it from one of both", by)
+	case dry == nil:
+		return item
+	case by == "" && adopt != v1alpha1.ConfigAdoptAlways:
+		if differs := fields(want, live, dry); len(differs) > 0 {
+			return item.hold("it exists, and differs in %s: make git equal, delete it, or set spec.apply.adoptPolicy: always", strings.Join(differs[:min(len(differs), 3)], ", "))
+		}
+		item.Action = Configure
+		return item
+	}
+	item.Fields = fields(want, live, dry)
+	same := ownerOf(live) == mine && digest(live) == digest(want.Unstructured)
+	switch {
+	case same && digest(live) != "" && len(item.Fields) > 0:
+		item.Action = Repair
+	case !same || len(item.Fields) > 0:
+		item.Action = Configure
+	}
+	return item
+}
+
+// Owned reports whether a live object is marked as an owner's.
+func Owned(live *unstructured.Unstructured, owner string) bool { return ownerOf(live) == owner }
+
+func ownerOf(live *unstructured.Unstructured) string {
+	if live == nil {
+		return ""
+	}
+	return owner(live)
+}
+
+func (i Item) hold(format string, args ...any) Item {
+	i.Action, i.Reason, i.Message = Hold, v1alpha1.ReasonNotOwned, fmt.Sprintf(format, args...)
+	return i
+}
+
+// Ours reports whether a live object is the one that an entry of the inventory is about.
+func Ours(e manifest.Entry, live *unstructured.Unstructured, owner string) bool {
+	return ownerOf(live) == owner && (e.UID == live.GetUID() || e.UID == "" && applied(live))
+}
+
+// Recreates reports whether an object that cannot be changed may be deleted and created again: its manifest asks for it, no commit has to
+// bring back what goes with it, and it is ours. e is its entry of the inventory, or nil.
+func Recreates(want manifest.Object, e *manifest.Entry, live *unstructured.Unstructured) bool {
+	return want.GetAnnotations()[v1alpha1.AnnotationConfigRecreate] == "enabled" && !want.ID().NeverPruned() && e != nil && live != nil &&
+		Ours(*e, live, owner(want.Unstructured))
+}
+
+// Remove says what happens to an object of the inventory that the commit does not have. It returns false if there is nothing left of
+// it to speak of.
+func Remove(e manifest.Entry, live *unstructured.Unstructured, owner string, policy v1alpha1.Prune) (Item, bool) {
+	item := Item{ID: e.ID, Action: Prune}
+	switch {
+	case live == nil:
+		return item, false
+	case !Ours(e, live, owner):
+		item.Action, item.Message = Release, "it is not the object that was applied"
+	case live.GetDeletionTimestamp() != nil:
+		item.Action, item.Message = Keep, "it is being deleted"
+	case policy == v1alpha1.PruneNone:
+		item.Action, item.Message = Keep, "spec.prune is none"
+	case e.NeverPruned():
+		item.Action, item.Message = Keep, "this kind is never pruned: delete it yourself if its content is not needed"
+	case live.GetAnnotations()[v1alpha1.AnnotationConfigPrune] == "disabled":
+		item.Action, item.Message = Keep, "annotation "+v1alpha1.AnnotationConfigPrune+" is disabled"
+	}
+	return item, true
+}
+
+// applied reports whether a ConfigSync has applied the object.
+func applied(live *unstructured.Unstructured) bool {
+	return slices.ContainsFunc(live.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == FieldManager && f.Operation == metav1.ManagedFieldsOperationApply
+	})
+}
+
+const (
+	maxChanged = 50  // fields of one object
+	maxPath    = 120 // bytes of one of them
+)
+
+// fields returns the paths in which two versions of an object differ, apart from what the API server keeps about it. The keys of
+// an object that may hold values of Secrets are not shown either.
+func fields(want manifest.Object, live, dry *unstructured.Unstructured) []string {
+	depth := 16
+	switch {
+	case want.Tainted:
+		depth = 1
+	case want.ID().IsSecret():
+		depth = 2
+	}
+	c := comparison{depth: depth}
+	c.compare("", stripped(live), stripped(dry), 0)
+	slices.Sort(c.paths)
+	return slices.Compact(c.paths)
+}
+
+// stripped returns an object without what the API server keeps about it, and without our marks.
+func stripped(u *unstructured.Unstructured) map[string]any {
+	u = u.DeepCopy()
+	for _, field := range []string{"managedFields", "resourceVersion", "generation", "creationTimestamp", "uid"} {
+		unstructured.RemoveNestedField(u.Object, "metadata", field)
+	}
+	for _, mark := range []string{v1alpha1.AnnotationConfigSync, v1alpha1.AnnotationConfigDigest} {
+		unstructured.RemoveNestedField(u.Object, "metadata", "annotations", mark)
+	}
+	if len(u.GetAnnotations()) == 0 {
+		unstructured.RemoveNestedField(u.Object, "metadata", "annotations")
+	}
+	return u.Object
+}
+
+type comparison struct {
+	depth int
+	paths []string
+}
+
+func (c *comparison) compare(path string, a, b any, depth int) {
+	if len(c.paths) >= maxChanged || reflect.DeepEqual(a, b) {
+		return
+	}
+	am, aIsMap := a.(map[string]any)
+	bm, bIsMap := b.(map[string]any)
+	al, aIsList := a.([]any)
+	bl, bIsList := b.([]any)
+	switch {
+	case depth < c.depth && aIsMap && bIsMap:
+		for key := range am {
+			c.compare(join(path, key), am[key], bm[key], depth+1)
+		}
+		for key := range bm {
+			if _, there := am[key]; !there {
+				c.compare(join(path, key), nil, bm[key], depth+1)
+			}
+		}
+	case depth < c.depth && aIsList && bIsList && len(al) == len(bl):
+		for i := range al {
+			c.compare(fmt.Sprintf("%s[%d]", path, i), al[i], bl[i], depth+1)
+		}
+	default:
+		c.paths = append(c.paths, path)
+	}
+}
+
+func join(path, key string) string {
+	if len(key) > maxPath {
+		key = strings.ToValidUTF8(key[:maxPath], "") + "…"
+	}
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}

@@ -1,0 +1,199 @@
+// Package plan decides what a run of a ConfigSync does with each object. A plan is a pure value that prints; no part of it holds a
+// value of an object, so that it can be shown to readers who may not read Secrets.
+//
+//	live object                            | what the run does
+//	---------------------------------------|--------------------------------------------------
+//	none                                   | Create
+//	marked as ours, as git has it          | Unchanged
+//	marked as ours, git changed            | Configure
+//	marked as ours, the cluster changed    | Repair, or Drift with driftPolicy report
+//	of the inventory, not changeable       | Refuse (ImmutableField), or Recreate with stoker.io/recreate: enabled
+//	not marked, as git has it              | Configure: it becomes ours
+//	not marked, different                  | Hold (NotOwned), or Configure with adoptPolicy always
+//	marked as another ConfigSync's         | Hold (NotOwned)
+//	of the inventory, git has it no longer | Prune if mark and UID are ours, otherwise Release
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/configsync/manifest"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Action is what happens to an object.
+type Action string
+
+// The actions.
+const (
+	Create    Action = "create"
+	Configure Action = "configure"
+	Recreate  Action = "recreate" // delete and create: a field of it cannot be changed
+	Repair    Action = "repair"
+	Drift     Action = "drifted" // as Repair, but it is left so
+	Unchanged Action = "unchanged"
+	Hold      Action = "held"
+	Refuse    Action = "refused"
+	Prune     Action = "prune"
+	Keep      Action = "keep"    // git has it no longer, and it stays
+	Release   Action = "release" // it is no longer ours, or gone
+)
+
+// order is the order of a summary.
+var order = []struct {
+	action Action
+	text   string
+}{
+	{Create, "to create"}, {Configure, "to configure"}, {Recreate, "to recreate"}, {Repair, "to repair"}, {Drift, "drifted"}, {Unchanged, "unchanged"}, {Prune, "to prune"},
+	{Keep, "to keep"}, {Release, "released"}, {Hold, "held"}, {Refuse, "refused"},
+}
+
+// Item is what happens to one object.
+type Item struct {
+	manifest.ID
+	Action Action
+	File   string
+	// Fields are the paths that change, without values.
+	Fields []string
+	// Reason and Message say why an object is held or refused, or stays.
+	Reason  v1alpha1.Reason
+	Message string
+}
+
+// Writes reports whether the object is applied.
+func (i Item) Writes() bool {
+	return i.Action == Create || i.Action == Configure || i.Action == Recreate || i.Action == Repair
+}
+
+// Plan is what a run does.
+type Plan struct {
+	Ref, Commit string
+	// Items are the objects of the commit, in the order in which they are applied.
+	Items []Item
+	// Removals are the objects of the inventory that the commit does not have, in the order in which they are pruned.
+	Removals []Item
+	// Owned is the number of objects of the inventory that are ours.
+	Owned int
+}
+
+// minMass is the number of objects above which more than half of them is a mass deletion.
+const minMass = 5
+
+// Pruned returns the number of objects that are deleted.
+func (p *Plan) Pruned() int { return count(p.Removals, Prune) }
+
+// Drifted returns the number of objects that were changed in the cluster and stay so.
+func (p *Plan) Drifted() int { return count(p.Items, Drift) }
+
+// Mass reports whether the plan deletes so much that a user has to confirm it: everything, or more than half and more than five
+// objects.
+func (p *Plan) Mass() bool {
+	n := p.Pruned()
+	return n > 0 && (len(p.Items) == 0 || n > minMass && 2*n > p.Owned)
+}
+
+// Changes reports whether the plan changes anything in the cluster.
+func (p *Plan) Changes() bool {
+	return p.Pruned() > 0 || slices.ContainsFunc(p.Items, Item.Writes)
+}
+
+func count(list []Item, action Action) (n int) {
+	for _, i := range list {
+		if i.Action == action {
+			n++
+		}
+	}
+	return n
+}
+
+// shown is the number of objects that an error names.
+const shown = 5
+
+// severity orders classes: what a user must fix in git or the spec comes before what only has to be tried again.
+func severity(r v1alpha1.Reason) int {
+	switch r.Class() {
+	case v1alpha1.ClassStalled:
+		return 0
+	case v1alpha1.ClassHeld:
+		return 1
+	}
+	return 2
+}
+
+// Problem returns why nothing of the plan may be applied, or nil. confirmed says that a user confirmed a mass deletion.
+func (p *Plan) Problem(confirmed bool) error {
+	var bad []Item
+	for _, i := range p.Items {
+		if i.Action == Hold || i.Action == Refuse {
+			bad = append(bad, i)
+		}
+	}
+	if len(bad) > 0 {
+		slices.SortStableFunc(bad, func(a, b Item) int { return cmp.Compare(severity(a.Reason), severity(b.Reason)) })
+		var b strings.Builder
+		for n, i := range bad {
+			if n == shown {
+				fmt.Fprintf(&b, "; and %d more", len(bad)-shown)
+				break
+			}
+			if n > 0 {
+				b.WriteString("; ")
+			}
+			fmt.Fprintf(&b, "%s: %s", i.ID, i.Message)
+		}
+		return failure.New(bad[0].Reason, "nothing was changed: %s", b.String())
+	}
+	if p.Mass() && !confirmed {
+		return failure.New(v1alpha1.ReasonMassDeletion,
+			"nothing was changed: commit %.7s deletes %d of %d objects; confirm it with the annotation %s: %.7s", p.Commit, p.Pruned(), p.Owned,
+			v1alpha1.AnnotationConfirmDeletion, p.Commit)
+	}
+	return nil
+}
+
+// Summary counts the objects in one line.
+func (p *Plan) Summary() string {
+	var parts []string
+	for _, o := range order {
+		if n := count(p.Items, o.action) + count(p.Removals, o.action); n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, o.text))
+		}
+	}
+	if len(parts) == 0 {
+		parts = []string{"no objects"}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// maxLine bounds the fields of a line.
+const maxFields = 10
+
+// String returns the summary, and a line for each object that is not unchanged.
+func (p *Plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s at %.7s: %s\n", cmp.Or(p.Ref, "commit"), p.Commit, p.Summary())
+	for _, i := range slices.Concat(p.Items, p.Removals) {
+		if i.Action == Unchanged {
+			continue
+		}
+		fmt.Fprintf(&b, "%-10s %s", i.Action, i.ID)
+		if n := len(i.Fields); n > 0 {
+			fmt.Fprintf(&b, ": %s", strings.Join(i.Fields[:min(n, maxFields)], ", "))
+			if n > maxFields {
+				fmt.Fprintf(&b, " and %d more", n-maxFields)
+			}
+		}
+		if i.Reason != "" {
+			fmt.Fprintf(&b, ": %s", i.Reason)
+		}
+		if i.Message != "" {
+			fmt.Fprintf(&b, ": %s", strings.Join(strings.Fields(i.Message), " "))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}

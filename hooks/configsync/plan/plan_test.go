@@ -1,0 +1,249 @@
+package plan_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/configsync/manifest"
+	"stoker.io/stoker/hooks/configsync/plan"
+	"stoker.io/stoker/internal/failure"
+)
+
+const us = "site/plant"
+
+func want(t *testing.T, kind string, data map[string]any) manifest.Object {
+	t.Helper()
+	o, err := plan.Mark(manifest.Object{Unstructured: object(kind, data), File: "a.yaml"}, us)
+	require.NoError(t, err)
+	return o
+}
+
+func object(kind string, data map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": kind, "metadata": map[string]any{"name": "a", "namespace": "site"}, "data": data}}
+}
+
+// live is an object as the API server would keep it.
+func live(u *unstructured.Unstructured) *unstructured.Unstructured {
+	u = u.DeepCopy()
+	u.SetUID("u-1")
+	u.SetResourceVersion("7")
+	return u
+}
+
+func TestDecide(t *testing.T) {
+	now, before := map[string]any{"a": "1"}, map[string]any{"a": "0"}
+	wanted := want(t, "ConfigMap", now)
+	ours, old := live(wanted.Unstructured), live(want(t, "ConfigMap", before).Unstructured)
+	drifted := live(wanted.Unstructured)
+	drifted.Object["data"] = before
+	others := live(wanted.Unstructured)
+	others.SetAnnotations(map[string]string{v1alpha1.AnnotationConfigSync: "site/other"})
+	bare, different := live(object("ConfigMap", now)), live(object("ConfigMap", before))
+	for name, c := range map[string]struct {
+		live   *unstructured.Unstructured
+		adopt  v1alpha1.ConfigAdoptPolicy
+		action plan.Action
+		fields []string
+	}{
+		"none":             {nil, "", plan.Create, nil},
+		"ours":             {ours, "", plan.Unchanged, nil},
+		"git changed":      {old, "", plan.Configure, []string{"data.a"}},
+		"cluster changed":  {drifted, "", plan.Repair, []string{"data.a"}},
+		"of another":       {others, v1alpha1.ConfigAdoptAlways, plan.Hold, nil},
+		"equal":            {bare, v1alpha1.ConfigAdoptEqual, plan.Configure, nil},
+		"different":        {different, v1alpha1.ConfigAdoptEqual, plan.Hold, nil},
+		"different, taken": {different, v1alpha1.ConfigAdoptAlways, plan.Configure, []string{"data.a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var dry *unstructured.Unstructured
+			if c.live != nil && !plan.Settled(wanted, c.live) {
+				dry = live(wanted.Unstructured)
+			}
+			item := plan.Decide(wanted, c.live, dry, c.adopt)
+			assert.Equal(t, c.action, item.Action, item.Message)
+			assert.Equal(t, c.fields, item.Fields)
+			if c.action == plan.Hold {
+				assert.Equal(t, v1alpha1.ReasonNotOwned, item.Reason)
+			}
+		})
+	}
+}
+
+func TestSettled(t *testing.T) {
+	wanted := want(t, "ConfigMap", map[string]any{"a": "1", "list": []any{map[string]any{"x": int64(1)}}})
+	more := live(wanted.Unstructured)
+	more.Object["status"] = map[string]any{"phase": "x"}
+	more.Object["data"].(map[string]any)["list"].([]any)[0].(map[string]any)["defaulted"] = true
+	assert.True(t, plan.Settled(wanted, more), "fields that git does not set belong to others")
+	for name, change := range map[string]func(map[string]any){
+		"value":        func(d map[string]any) { d["a"] = "2" },
+		"missing":      func(d map[string]any) { delete(d, "a") },
+		"longer list":  func(d map[string]any) { d["list"] = append(d["list"].([]any), "x") },
+		"another type": func(d map[string]any) { d["list"] = "x" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			changed := more.DeepCopy()
+			change(changed.Object["data"].(map[string]any))
+			assert.False(t, plan.Settled(wanted, changed))
+		})
+	}
+	assert.False(t, plan.Settled(want(t, "ConfigMap", map[string]any{"a": "1"}), more), "the manifest was another")
+	assert.False(t, plan.Settled(wanted, nil))
+}
+
+func TestRemove(t *testing.T) {
+	ours := live(want(t, "ConfigMap", nil).Unstructured)
+	managed := ours.DeepCopy()
+	managed.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: plan.FieldManager, Operation: metav1.ManagedFieldsOperationApply}})
+	kept := ours.DeepCopy()
+	kept.SetAnnotations(map[string]string{v1alpha1.AnnotationConfigSync: us, v1alpha1.AnnotationConfigPrune: "disabled"})
+	ending := ours.DeepCopy()
+	ending.SetDeletionTimestamp(&metav1.Time{})
+	for name, c := range map[string]struct {
+		uid    types.UID
+		kind   string
+		live   *unstructured.Unstructured
+		policy v1alpha1.Prune
+		action plan.Action
+	}{
+		"ours":                  {"u-1", "ConfigMap", ours, "", plan.Prune},
+		"another UID":           {"u-2", "ConfigMap", ours, "", plan.Release},
+		"not marked":            {"u-1", "ConfigMap", live(object("ConfigMap", nil)), "", plan.Release},
+		"intent, applied":       {"", "ConfigMap", managed, "", plan.Prune},
+		"intent, mark copied":   {"", "ConfigMap", ours, "", plan.Release},
+		"disabled":              {"u-1", "ConfigMap", kept, "", plan.Keep},
+		"policy none":           {"u-1", "ConfigMap", ours, v1alpha1.PruneNone, plan.Keep},
+		"PersistentVolumeClaim": {"u-1", "PersistentVolumeClaim", ours, "", plan.Keep},
+		"Namespace":             {"u-1", "Namespace", ours, "", plan.Keep},
+		"gone":                  {"u-1", "ConfigMap", nil, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := manifest.Entry{ID: manifest.ID{Kind: c.kind, Namespace: "site", Name: "a"}, UID: c.uid}
+			item, there := plan.Remove(e, c.live, us, c.policy)
+			assert.Equal(t, c.live != nil, there)
+			if there {
+				assert.Equal(t, c.action, item.Action)
+			}
+		})
+	}
+}
+
+func TestMassDeletion(t *testing.T) {
+	items := func(n int, a plan.Action) (list []plan.Item) {
+		for i := range n {
+			list = append(list, plan.Item{ID: manifest.ID{Kind: "ConfigMap", Name: fmt.Sprint(i)}, Action: a})
+		}
+		return list
+	}
+	for name, c := range map[string]struct {
+		pruned, owned, wanted int
+		mass                  bool
+	}{
+		"nothing":            {0, 0, 0, false},
+		"all":                {1, 1, 0, true},
+		"one is renamed":     {1, 1, 1, false},
+		"five of five":       {5, 5, 5, false},
+		"six of six":         {6, 6, 6, true},
+		"six of twelve":      {6, 12, 6, false},
+		"seven of twelve":    {7, 12, 5, true},
+		"a few of very many": {40, 2000, 1960, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := plan.Plan{Commit: "1f0c2d3aaaa", Owned: c.owned, Items: items(c.wanted, plan.Unchanged), Removals: items(c.pruned, plan.Prune)}
+			assert.Equal(t, c.mass, p.Mass())
+			assert.Equal(t, c.mass, failure.Is(p.Problem(false), v1alpha1.ReasonMassDeletion))
+			assert.NoError(t, p.Problem(true))
+		})
+	}
+}
+
+func TestPlanPrints(t *testing.T) {
+	p := plan.Plan{
+		Ref: "main", Commit: "1f0c2d3aaaa",
+		Items: []plan.Item{
+			{ID: manifest.ID{Kind: "ConfigMap", Namespace: "site", Name: "a"}, Action: plan.Create},
+			{ID: manifest.ID{Kind: "ConfigMap", Namespace: "site", Name: "b"}, Action: plan.Unchanged},
+			{ID: manifest.ID{Group: "apps", Kind: "StatefulSet", Namespace: "site", Name: "line"}, Action: plan.Configure, Fields: []string{"spec.replicas"}},
+			{ID: manifest.ID{Kind: "Service", Namespace: "site", Name: "c"}, Action: plan.Hold, Reason: v1alpha1.ReasonNotOwned, Message: "it exists"},
+		},
+		Removals: []plan.Item{{ID: manifest.ID{Kind: "Namespace", Name: "old"}, Action: plan.Keep, Message: "this kind\nis kept"}},
+	}
+	assert.Equal(t, `main at 1f0c2d3: 1 to create, 1 to configure, 1 unchanged, 1 to keep, 1 held
+create     ConfigMap site/a
+configure  StatefulSet.apps site/line: spec.replicas
+held       Service site/c: NotOwned: it exists
+keep       Namespace old: this kind is kept
+`, p.String())
+	assert.True(t, failure.Is(p.Problem(false), v1alpha1.ReasonNotOwned))
+	assert.ErrorContains(t, p.Problem(false), "nothing was changed: Service site/c: it exists")
+}
+
+// G4: a plan holds no value, of a Secret also no key of a value, and of a tainted object no key at all.
+func TestPlanHoldsNoValues(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind    string
+		tainted bool
+		fields  []string
+	}{
+		"Secret":            {"Secret", false, []string{"data.password"}},
+		"ConfigMap":         {"ConfigMap", false, []string{"data.password.S3CR3T-key"}},
+		"tainted ConfigMap": {"ConfigMap", true, []string{"data"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wanted := want(t, c.kind, map[string]any{"password": map[string]any{"S3CR3T-key": "S3CR3T-new"}})
+			wanted.Tainted = c.tainted
+			old := live(want(t, c.kind, map[string]any{"password": map[string]any{"S3CR3T-key": "S3CR3T-old"}}).Unstructured)
+			item := plan.Decide(wanted, old, live(wanted.Unstructured), "")
+			assert.Equal(t, c.fields, item.Fields)
+			p := plan.Plan{Items: []plan.Item{item}}
+			assert.NotContains(t, p.String(), "S3CR3T-new")
+			assert.NotContains(t, p.String(), "S3CR3T-old")
+		})
+	}
+}
+
+// G2, G4: whatever two versions of an object hold, a plan names paths only, never deletes what is not ours, and is the same each time.
+func FuzzDecide(f *testing.F) {
+	f.Add(`{"data":{"a":"1"}}`, `{"data":{"a":"2"}}`, "site/plant", true)
+	f.Add(`{"spec":{"l":[1,{"x":null}]}}`, `{"spec":{"l":[1,2,3]}}`, "", false)
+	f.Fuzz(func(t *testing.T, a, b, mark string, always bool) {
+		read := func(text string) *unstructured.Unstructured {
+			u := object("ConfigMap", nil)
+			more := map[string]any{}
+			if json.Unmarshal([]byte(text), &more) != nil {
+				t.Skip()
+			}
+			for k, v := range more {
+				if k != "metadata" && k != "kind" && k != "apiVersion" {
+					u.Object[k] = v
+				}
+			}
+			return u
+		}
+		wanted, err := plan.Mark(manifest.Object{Unstructured: read(a)}, us)
+		require.NoError(t, err)
+		there := live(read(b))
+		if mark != "" {
+			there.SetAnnotations(map[string]string{v1alpha1.AnnotationConfigSync: mark})
+		}
+		adopt := v1alpha1.ConfigAdoptEqual
+		if always {
+			adopt = v1alpha1.ConfigAdoptAlways
+		}
+		item := plan.Decide(wanted, there, live(wanted.Unstructured), adopt)
+		require.Equal(t, item, plan.Decide(wanted, there, live(wanted.Unstructured), adopt))
+		if mark != "" && mark != us {
+			require.Equal(t, plan.Hold, item.Action)
+		}
+		removal, _ := plan.Remove(manifest.Entry{ID: item.ID, UID: there.GetUID()}, there, us, v1alpha1.PruneOwned)
+		require.Equal(t, mark == us, removal.Action == plan.Prune)
+	})
+}

@@ -1,0 +1,100 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/kube"
+)
+
+// hold sets the finalizer before the first object is applied, or removes it, as spec.deletionPolicy says.
+func (r *Reconciler) hold(ctx context.Context, cs *v1alpha1.ConfigSync) (*v1alpha1.ConfigSync, error) {
+	has := slices.Contains(cs.Finalizers, v1alpha1.FinalizerConfigSync)
+	switch wanted := cs.Spec.DeletionPolicy == v1alpha1.ConfigDelete; {
+	case wanted && !has:
+		return r.finalizers(ctx, cs, append(slices.Clone(cs.Finalizers), v1alpha1.FinalizerConfigSync))
+	case has && !wanted:
+		return r.drop(ctx, cs)
+	}
+	return cs, nil
+}
+
+// drop removes the finalizer.
+func (r *Reconciler) drop(ctx context.Context, cs *v1alpha1.ConfigSync) (*v1alpha1.ConfigSync, error) {
+	return r.finalizers(ctx, cs, slices.DeleteFunc(slices.Clone(cs.Finalizers), func(f string) bool { return f == v1alpha1.FinalizerConfigSync }))
+}
+
+// finalizers writes the finalizers of a ConfigSync, if nothing else was written since it was read.
+func (r *Reconciler) finalizers(ctx context.Context, cs *v1alpha1.ConfigSync, list []string) (*v1alpha1.ConfigSync, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": cs.UID, "resourceVersion": cs.ResourceVersion, "finalizers": list}})
+	if err != nil {
+		return nil, err
+	}
+	changed, err := kube.ConfigSyncs(r.Own.Dynamic, cs.Namespace).Patch(ctx, cs.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("write the finalizers of ConfigSync %s: %w", cs.Name, err)
+	}
+	return changed, nil
+}
+
+// release lets go of a ConfigSync that is deleted, after its objects are deleted if its policy says so. It never holds a namespace up:
+// in one that terminates, the rights of the account may be gone already, and its objects go with it.
+func (r *Reconciler) release(ctx context.Context, cs *v1alpha1.ConfigSync, s *state) time.Duration {
+	if !slices.Contains(cs.Finalizers, v1alpha1.FinalizerConfigSync) {
+		return 0
+	}
+	key := cache.MetaObjectToName(cs)
+	again := func(err error) time.Duration { return min(r.retry(key, s, err), backoff.Jitter(maxWait)) }
+	if cs.Spec.DeletionPolicy == v1alpha1.ConfigDelete {
+		terminates, err := r.terminates(ctx, cs.Namespace)
+		if err == nil && !terminates {
+			err = r.remove(ctx, cs)
+		}
+		if err != nil {
+			return again(err)
+		}
+	}
+	now, err := kube.ConfigSyncs(r.Own.Dynamic, cs.Namespace).Get(ctx, cs.Name) // remove may have written its status
+	if err == nil && now.UID == cs.UID {
+		_, err = r.drop(ctx, now)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return again(err)
+	}
+	return 0
+}
+
+// remove deletes the objects of a ConfigSync. An account that has lost its rights is waited for until spec.progressDeadline.
+func (r *Reconciler) remove(ctx context.Context, cs *v1alpha1.ConfigSync) error {
+	engine := r.engine(ctx, cs)
+	left, err := engine.Remove(ctx, cs)
+	switch deadline, invalid := cs.Spec.Deadline(); {
+	case err == nil:
+		engine.Release(ctx, cs, left.Objects, "")
+	case left.Forbidden && (invalid != nil || r.Own.Now().Sub(cs.DeletionTimestamp.Time) >= deadline):
+		engine.Release(ctx, cs, left.Objects, fmt.Sprintf("ServiceAccount %s has no rights to delete the objects, %s after the deletion of the ConfigSync", cs.Spec.Account(), deadline))
+	default:
+		return err
+	}
+	return nil
+}
+
+// terminates reports whether a namespace is being deleted.
+func (r *Reconciler) terminates(ctx context.Context, namespace string) (bool, error) {
+	ns, err := r.Own.Core.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	if err != nil {
+		return false, fmt.Errorf("read namespace %s: %w", namespace, err)
+	}
+	return ns.DeletionTimestamp != nil || ns.Status.Phase == corev1.NamespaceTerminating, nil
+}

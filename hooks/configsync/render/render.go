@@ -1,0 +1,332 @@
+// Package render makes the objects of a ConfigSync from the files of a commit: templates, kustomizations, overlays, files that become
+// data, and the selection by targets. It is pure and bounded; the files come from a repository that may be hostile.
+package render
+
+import (
+	"context"
+	"encoding/base64"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"stoker.io/stoker/agent/plan/render"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/configsync/kustomize"
+	"stoker.io/stoker/hooks/configsync/manifest"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	// maxTime bounds the rendering of all files.
+	maxTime = 10 * time.Second
+	// maxSteps bounds the executed parts of all templates together.
+	maxSteps = 10_000_000
+	// maxData bounds the files of one target.
+	maxData = 1 << 20
+)
+
+// File is a file of the commit.
+type File struct {
+	Path    string
+	Content []byte
+	// Kustomization is built instead of the content; Path is its folder.
+	Kustomization *kustomize.Sources
+}
+
+// Input is everything that the objects follow from.
+type Input struct {
+	// Layers are the manifests below the path, and below each overlay. An object of a later layer replaces that of an earlier one.
+	Layers [][]File
+	// Targets are those of the spec, and Files the contents of the files that they name.
+	Targets []v1alpha1.ConfigTarget
+	Files   map[string][]byte
+	// Template says that manifests are templates, and Values what they can use. Tainted means that values of Secrets are among them.
+	Template bool
+	Values   map[string]any
+	Tainted  bool
+	// Secrets are the values of Secrets among Values.
+	Secrets []string
+	// Namespace is that of the ConfigSync.
+	Namespace string
+}
+
+// Objects renders all objects. The order is that of the files. An error carries a reason, names the file, and shows no value of
+// a Secret.
+func Objects(ctx context.Context, in Input) ([]manifest.Object, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, maxTime,
+		failure.New(v1alpha1.ReasonLimitExceeded, "the manifests do not render within %s; split them over several ConfigSyncs", maxTime))
+	defer cancel()
+	r := &rendering{Input: in, left: manifest.MaxBytes, at: map[manifest.ID]int{}}
+	for i, layer := range in.Layers {
+		if err := r.layer(ctx, i, layer); err != nil {
+			return nil, err
+		}
+	}
+	if len(in.Targets) == 0 {
+		return r.list, nil
+	}
+	return r.selected()
+}
+
+type rendering struct {
+	Input
+	list  []manifest.Object
+	at    map[manifest.ID]int // places in list
+	left  int64
+	steps int
+}
+
+// layer adds the objects of the manifests of one layer.
+func (r *rendering) layer(ctx context.Context, number int, files []File) error {
+	seen := map[manifest.ID]string{}
+	for _, f := range files {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		objects, err := r.objects(ctx, f)
+		if err != nil {
+			return err
+		}
+		for _, o := range objects {
+			id := o.ID()
+			if o.Tainted && r.reveals(o) {
+				return failure.New(v1alpha1.ReasonManifestInvalid,
+					"%s: kind, namespace or name of an object hold a value of a Secret, and plans and the status show them: take the value from vars or a ConfigMap", failure.Quote(o.File))
+			}
+			if before, twice := seen[id]; twice {
+				return failure.New(v1alpha1.ReasonManifestInvalid, "%s is in %s and in %s: keep one of them, or move the second one into an overlay",
+					id, failure.Quote(before), failure.Quote(o.File))
+			}
+			seen[id] = o.File
+			if err := r.add(id, o, number > 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// objects returns the objects of a file, or of a kustomization.
+func (r *rendering) objects(ctx context.Context, f File) ([]manifest.Object, error) {
+	if f.Kustomization != nil {
+		return f.Kustomization.Build(ctx, r.text)
+	}
+	text, tainted, err := r.text(f.Path, f.Content)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := manifest.Parse(f.Path, text)
+	for i := range objects {
+		objects[i].Tainted = tainted
+	}
+	return objects, err
+}
+
+// add adds an object, or replaces that of an earlier layer.
+func (r *rendering) add(id manifest.ID, o manifest.Object, replaces bool) error {
+	if at, there := r.at[id]; there && replaces {
+		r.list[at] = o
+		return nil
+	}
+	if len(r.list) >= manifest.MaxObjects {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "the commit has more than %d objects; split them over several ConfigSyncs", manifest.MaxObjects)
+	}
+	r.at[id] = len(r.list)
+	r.list = append(r.list, o)
+	return nil
+}
+
+// text returns the text of a manifest, and whether it may hold values of Secrets. It takes its size from what is left.
+func (r *rendering) text(file string, content []byte) (text []byte, tainted bool, err error) {
+	if text = content; r.Template && render.IsTemplate(content) {
+		tainted = r.Tainted
+		t, err := render.Parse(file, string(content))
+		if err != nil {
+			return nil, false, err
+		}
+		text, err = t.ExecuteValues(r.Values, r.left)
+		if r.steps += t.Steps(); err == nil && r.steps > maxSteps {
+			err = failure.New(v1alpha1.ReasonLimitExceeded, "the templates do not come to an end within %d steps", maxSteps)
+		}
+		if err != nil && tainted {
+			err = withheld(file, err)
+		}
+		if err != nil {
+			return nil, tainted, err
+		}
+	}
+	if r.left -= int64(len(text)); r.left < 0 {
+		return nil, tainted, failure.New(v1alpha1.ReasonLimitExceeded, "the manifests have more than %d bytes; split them over several ConfigSyncs", manifest.MaxBytes)
+	}
+	return text, tainted, nil
+}
+
+// minSecret is the length from which on a value of a Secret is searched for in names. Shorter ones are in too many names by chance.
+const minSecret = 4
+
+// reveals reports whether what tells an object apart holds a value of a Secret. It catches mistakes; an author of templates who wants
+// to show a value can encode it.
+func (r *rendering) reveals(o manifest.Object) bool {
+	shown := strings.Join([]string{o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName()}, "\n")
+	return slices.ContainsFunc(r.Secrets, func(value string) bool { return len(value) >= minSecret && strings.Contains(shown, value) })
+}
+
+// lineOf finds the line in an error of a template.
+var lineOf = regexp.MustCompile(`:(\d+)(:\d+)?: executing `)
+
+// withheld replaces the text of an error, which may quote a value.
+func withheld(file string, err error) error {
+	line := ""
+	if m := lineOf.FindStringSubmatch(err.Error()); m != nil {
+		line = ", line " + m[1]
+	}
+	return failure.New(failure.Reason(err, v1alpha1.ReasonTemplateFailed),
+		"%s%s: the template cannot be rendered; the message is not shown because it may hold a value of a Secret", failure.Quote(file), line)
+}
+
+// selected returns the objects that the targets select, and those that they make of files.
+func (r *rendering) selected() ([]manifest.Object, error) {
+	chosen := make([]bool, len(r.list))
+	var made []manifest.Object
+	for i := range r.Targets {
+		t := &r.Targets[i]
+		if t.FromFiles != nil {
+			o, err := r.fromFiles(t)
+			if err != nil {
+				return nil, err
+			}
+			made = append(made, o)
+			continue
+		}
+		found := false
+		for n, o := range r.list {
+			if r.matches(t, o.ID()) {
+				chosen[n], found = true, true
+			}
+		}
+		if !found {
+			return nil, failure.New(v1alpha1.ReasonSourceMissing,
+				"spec.targets[%d] selects nothing: the commit has no %s; correct the target, or remove it", i, describe(t))
+		}
+	}
+	var list []manifest.Object
+	for n, o := range r.list {
+		if chosen[n] {
+			list = append(list, o)
+		}
+	}
+	for _, o := range made {
+		id := o.ID()
+		if slices.ContainsFunc(list, func(other manifest.Object) bool { return r.same(other.ID(), id) }) {
+			return nil, failure.New(v1alpha1.ReasonManifestInvalid, "%s is made by fromFiles twice, or also by a manifest: keep one of them", id)
+		}
+		list = append(list, o)
+	}
+	if len(list) > manifest.MaxObjects {
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the targets select more than %d objects; split them over several ConfigSyncs", manifest.MaxObjects)
+	}
+	return list, nil
+}
+
+// matches reports whether a target selects an object.
+func (r *rendering) matches(t *v1alpha1.ConfigTarget, id manifest.ID) bool {
+	return (t.Type == id.Type() || t.Type == id.Kind) && (t.Name == "" || t.Name == id.Name) &&
+		(t.Namespace == "" || t.Namespace == id.Namespace || id.Namespace == "" && t.Namespace == r.Namespace)
+}
+
+// same compares two objects of namespaced kinds; a namespace that is left out is that of the ConfigSync.
+func (r *rendering) same(a, b manifest.ID) bool {
+	for _, id := range []*manifest.ID{&a, &b} {
+		if id.Namespace == "" {
+			id.Namespace = r.Namespace
+		}
+	}
+	return a == b
+}
+
+// describe names what a target selects.
+func describe(t *v1alpha1.ConfigTarget) string {
+	s := t.Type
+	if t.Name != "" {
+		s += " " + t.Name
+	}
+	if t.Namespace != "" {
+		s += " in namespace " + t.Namespace
+	}
+	return s
+}
+
+// fromFiles makes a ConfigMap or a Secret.
+func (r *rendering) fromFiles(t *v1alpha1.ConfigTarget) (manifest.Object, error) {
+	data, binary := map[string]any{}, map[string]any{}
+	size := 0
+	for _, f := range t.FromFiles {
+		content := r.Files[f.Path]
+		if size += len(content); size > maxData {
+			return manifest.Object{}, failure.New(v1alpha1.ReasonLimitExceeded, "the files of %s have more than %d bytes", describe(t), maxData)
+		}
+		key := f.Key
+		if key == "" {
+			key = path.Base(f.Path)
+		}
+		if _, twice := data[key]; twice || binary[key] != nil {
+			return manifest.Object{}, failure.New(v1alpha1.ReasonManifestInvalid, "two files of %s have the key %s: set key", describe(t), failure.Quote(key))
+		}
+		switch {
+		case t.Type == "Secret":
+			data[key] = base64.StdEncoding.EncodeToString(content)
+		case utf8.Valid(content):
+			data[key] = string(content)
+		default:
+			binary[key] = base64.StdEncoding.EncodeToString(content)
+		}
+	}
+	metadata := map[string]any{"name": t.Name}
+	if t.Namespace != "" {
+		metadata["namespace"] = t.Namespace
+	}
+	object := map[string]any{"apiVersion": "v1", "kind": t.Type, "metadata": metadata, "data": data}
+	if len(binary) > 0 {
+		object["binaryData"] = binary
+	}
+	return manifest.Object{Unstructured: &unstructured.Unstructured{Object: object}, File: t.FromFiles[0].Path}, nil
+}
+
+// Values returns the values that templates can use: the facts, and the variables also under their own names, as in a GatewaySync.
+func Values(facts map[string]string, vars map[string]string) map[string]any {
+	all := make(map[string]any, len(facts)+len(vars)+1)
+	for name, v := range vars {
+		all[name] = v
+	}
+	for name, v := range facts {
+		all[name] = v
+	}
+	all["Vars"] = vars
+	return all
+}
+
+// Path renders a path of the spec. It must stay below the root of the repository.
+func Path(field, text string, values map[string]any) (string, error) {
+	if render.IsTemplate([]byte(text)) {
+		t, err := render.Parse(field, text)
+		if err != nil {
+			return "", err
+		}
+		out, err := t.ExecuteValues(values, 1024)
+		if err != nil {
+			return "", err
+		}
+		text = string(out)
+	}
+	clean := path.Clean(text)
+	if text == "" || strings.HasPrefix(text, "/") || clean == ".." || strings.HasPrefix(clean, "../") || strings.Contains(text, `\`) ||
+		strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) || !utf8.ValidString(text) {
+		return "", failure.New(v1alpha1.ReasonUnsafePath, "%s: %s is not a path below the root of the repository", field, failure.Quote(text))
+	}
+	return clean, nil
+}

@@ -1,0 +1,321 @@
+package configsync_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// kstatusOf is what kstatus makes of the ConfigSync.
+func (w *world) kstatus() status.Status {
+	w.t.Helper()
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(w.get())
+	require.NoError(w.t, err)
+	result, err := status.Compute(&unstructured.Unstructured{Object: object})
+	require.NoError(w.t, err)
+	return result.Status
+}
+
+func TestApplyCreatesChangesAndPrunes(t *testing.T) {
+	w := newWorld(t)
+	first := w.commit("k8s/a.yaml", configMap("a", "1"), "k8s/b/b.yaml", configMap("b", "1")+configMap("c", "1"))
+	w.create("")
+	r := w.must()
+	assert.Contains(t, r.Plan.String(), "3 to create")
+	assert.Equal(t, map[string]string{"a": "1"}, w.data("b"))
+	cs := w.get()
+	assert.Equal(t, first, cs.Status.SourceRevision)
+	assert.Equal(t, "3/3", cs.Status.TargetsReady)
+	assert.Equal(t, int32(3), cs.Status.AppliedTargets)
+	assert.Equal(t, first, cs.Status.LastGood.Commit)
+	assert.Len(t, cs.Status.Inventory, 3)
+	assert.Equal(t, v1alpha1.ConfigCreated, cs.Status.Targets[0].State)
+	assert.Equal(t, "k8s/a.yaml", cs.Status.Targets[0].File)
+	assert.Equal(t, status.CurrentStatus, w.kstatus())
+
+	before := w.get().ResourceVersion
+	r = w.must()
+	assert.Contains(t, r.Plan.String(), "3 unchanged")
+	w.must()
+	assert.Equal(t, w.get().ResourceVersion, func() string { w.must(); return w.get().ResourceVersion }(), "what has not changed is not written")
+	assert.NotEmpty(t, before)
+
+	second := w.commit("k8s/a.yaml", configMap("a", "2"), "k8s/b/b.yaml", configMap("b", "1"))
+	r = w.must()
+	assert.Equal(t, "main at "+second[:7]+`: 1 to configure, 1 unchanged, 1 to prune
+configure  ConfigMap `+w.namespace+`/a: data.a
+prune      ConfigMap `+w.namespace+"/c\n", r.Plan.String())
+	assert.Equal(t, map[string]string{"a": "2"}, w.data("a"))
+	assert.Nil(t, w.data("c"))
+	cs = w.get()
+	assert.Len(t, cs.Status.Inventory, 2)
+	require.Len(t, cs.Status.History, 2)
+	assert.Equal(t, second, cs.Status.History[0].Commit)
+	w.tracked()
+	reasons := map[string]bool{}
+	for _, e := range w.events() {
+		reasons[e.Reason] = true
+	}
+	assert.True(t, reasons[v1alpha1.EventSyncCompleted])
+	assert.True(t, reasons[v1alpha1.EventPruned])
+}
+
+// G2: one broken document of fifty, or one object that the API server refuses, and nothing is applied.
+func TestRefusalChangesNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		broken string
+		reason v1alpha1.Reason
+	}{
+		"not YAML":       {"a: [", v1alpha1.ReasonManifestInvalid},
+		"not an object":  {"a: b", v1alpha1.ReasonManifestInvalid},
+		"unknown kind":   {"{apiVersion: example.com/v1, kind: Unknown, metadata: {name: a}}", v1alpha1.ReasonKindUnknown},
+		"unknown field":  {"{apiVersion: v1, kind: ConfigMap, metadata: {name: x}, dat: {a: b}}", v1alpha1.ReasonApplyRefused},
+		"wrong type":     {"{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: x}}", v1alpha1.ReasonApplyRefused},
+		"invalid value":  {"{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {ports: [{port: 99999999}]}}", v1alpha1.ReasonApplyRefused},
+		"no namespace":   {"{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: of-another-team}}", v1alpha1.ReasonApplyRefused},
+		"twice by scope": {configMap("n1", "2") + "{apiVersion: v1, kind: ConfigMap, metadata: {name: n1, namespace: NS}}", v1alpha1.ReasonManifestInvalid},
+		"kustomization":  {"", v1alpha1.ReasonManifestInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			text := ""
+			for _, n := range []string{"n2", "n3", "n4", "n5"} {
+				text += configMap(n, "1")
+			}
+			w.commit("k8s/a.yaml", text, "k8s/z.yaml", c.broken+" ")
+			if name == "kustomization" {
+				w.commit("k8s/sub/kustomization.yaml", "resources: [https://example.com/x]")
+			}
+			w.create("")
+			_, err := w.apply()
+			require.Error(t, err)
+			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
+			assert.Empty(t, w.ours())
+			assert.Empty(t, w.get().Status.Inventory)
+			ready := w.condition(v1alpha1.ConditionReady)
+			require.NotNil(t, ready)
+			assert.Equal(t, metav1.ConditionFalse, ready.Status)
+			assert.Equal(t, string(c.reason), ready.Reason)
+			if c.reason.Class() == v1alpha1.ClassStalled {
+				assert.Equal(t, status.FailedStatus, w.kstatus())
+			} else {
+				assert.Equal(t, status.InProgressStatus, w.kstatus())
+			}
+		})
+	}
+}
+
+// G2: objects of others are held, and nothing is applied, unless they are equal or the spec takes them.
+func TestForeignObject(t *testing.T) {
+	w := newWorld(t)
+	w.ApplyYAML(t, w.namespace, configMap("theirs", "other"))
+	w.commit("k8s/a.yaml", configMap("a", "1")+configMap("theirs", "1"))
+	w.create("")
+	_, err := w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "%v", err)
+	assert.ErrorContains(t, err, "data.a")
+	assert.Nil(t, w.data("a"))
+	assert.Equal(t, map[string]string{"a": "other"}, w.data("theirs"))
+	assert.Equal(t, v1alpha1.ConfigHeld, w.get().Status.Targets[0].State)
+	assert.Equal(t, "0/2", w.get().Status.TargetsReady)
+
+	w.commit("k8s/a.yaml", configMap("a", "1")+configMap("theirs", "other"))
+	w.must()
+	assert.ElementsMatch(t, []string{"a", "theirs"}, w.ours(), "an equal object becomes ours")
+
+	w.ApplyYAML(t, w.namespace, configMap("more", "other"))
+	w.commit("k8s/a.yaml", configMap("a", "1")+configMap("theirs", "other")+configMap("more", "1"))
+	w.create("apply: {adoptPolicy: always}")
+	w.must()
+	assert.Equal(t, map[string]string{"a": "1"}, w.data("more"))
+
+	w.ApplyYAML(t, w.namespace, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: marked, annotations: {stoker.io/configsync: other/plant}}\n")
+	w.commit("k8s/b.yaml", configMap("marked", "1"))
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonNotOwned), "another ConfigSync's object is never taken: %v", err)
+	assert.Equal(t, "3/4", w.get().Status.TargetsReady, "the others stay as git has them")
+}
+
+// G2: only what the inventory lists, by its mark and its UID, is deleted.
+func TestPruneSparesOthers(t *testing.T) {
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("keep", "1")+configMap("replaced", "1")+configMap("unmarked", "1")+configMap("gone", "1"),
+		"k8s/b.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: disabled, annotations: {stoker.io/prune: disabled}}\n",
+		"k8s/c.yaml", "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: claim}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n")
+	w.create("apply: {wait: false}")
+	w.must()
+	maps := w.core.CoreV1().ConfigMaps(w.namespace)
+	old, err := maps.Get(t.Context(), "replaced", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.NoError(t, maps.Delete(t.Context(), "replaced", metav1.DeleteOptions{}))
+	old.UID, old.ResourceVersion, old.ManagedFields = "", "", nil
+	_, err = maps.Create(t.Context(), old, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = maps.Patch(t.Context(), "unmarked", types.JSONPatchType, []byte(`[{"op":"remove","path":"/metadata/annotations/stoker.io~1configsync"}]`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	w.ApplyYAML(t, w.namespace, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: copied, annotations: {stoker.io/configsync: "+w.namespace+"/plant}}\n")
+
+	w.commit("k8s/a.yaml", configMap("keep", "1"), "k8s/b.yaml", "", "k8s/c.yaml", "")
+	r := w.must()
+	assert.Contains(t, r.Plan.String(), "1 to prune, 2 to keep, 2 released")
+	assert.Nil(t, w.data("gone"))
+	for _, name := range []string{"keep", "replaced", "unmarked", "copied", "disabled"} {
+		assert.NotNil(t, w.data(name), name)
+	}
+	_, err = w.core.CoreV1().PersistentVolumeClaims(w.namespace).Get(t.Context(), "claim", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Len(t, w.get().Status.Inventory, 3, "what could not be pruned stays listed")
+}
+
+// G2: a commit that deletes most objects, and a path that is gone, change nothing.
+func TestMassDeletionWaits(t *testing.T) {
+	w := newWorld(t)
+	text := ""
+	for _, n := range []string{"a", "b", "c", "d", "e", "f", "g"} {
+		text += configMap(n, "1")
+	}
+	w.commit("k8s/a.yaml", text)
+	w.create("")
+	w.must()
+	emptied := w.commit("k8s/a.yaml", configMap("a", "2"))
+	_, err := w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonMassDeletion), "%v", err)
+	assert.Equal(t, map[string]string{"a": "1"}, w.data("a"))
+	assert.Len(t, w.ours(), 7)
+	w.annotate(v1alpha1.AnnotationConfirmDeletion, "0000000")
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonMassDeletion), "another commit was confirmed: %v", err)
+
+	moved := w.commit("k8s/a.yaml", "", "other/a.yaml", configMap("a", "1"))
+	w.annotate(v1alpha1.AnnotationConfirmDeletion, moved[:7])
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonSourceMissing), "%v", err)
+	assert.Len(t, w.ours(), 7)
+
+	w.git.ForcePush(emptied)
+	w.annotate(v1alpha1.AnnotationConfirmDeletion, emptied[:7])
+	w.must()
+	assert.Equal(t, []string{"a"}, w.ours())
+}
+
+// Pods that are not replaced yet may restart, and read the ConfigMaps and Secrets of the commit before.
+func TestDataGoesLast(t *testing.T) {
+	w := newWorld(t)
+	service := "{apiVersion: v1, kind: Service, metadata: {name: old}, spec: {clusterIP: None, ports: [{port: 1}]}}\n---\n"
+	set := "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: line}, spec: {serviceName: s, replicas: %d, selector: {matchLabels: {a: b}}, " +
+		"template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: c}]}}}}\n---\n"
+	w.commit("k8s/a.yaml", service+configMap("old", "1")+fmt.Sprintf(set, 0))
+	w.create("progressDeadline: 1s")
+	w.must()
+	w.commit("k8s/a.yaml", configMap("new", "1")+fmt.Sprintf(set, 1))
+	_, err := w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded), "%v", err)
+	_, err = w.core.CoreV1().Services(w.namespace).Get(t.Context(), "old", metav1.GetOptions{})
+	require.Error(t, err)
+	assert.NotNil(t, w.data("old"))
+	w.tracked()
+	w.commit("k8s/a.yaml", configMap("new", "1")+fmt.Sprintf(set, 0))
+	w.must()
+	assert.Nil(t, w.data("old"))
+	w.tracked()
+}
+
+func TestDriftIsRepaired(t *testing.T) {
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("")
+	w.must()
+	_, err := w.core.CoreV1().ConfigMaps(w.namespace).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"data":{"a":"edited","more":"x"}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})
+	require.NoError(t, err)
+	r := w.must()
+	assert.Contains(t, r.Plan.String(), "repair     ConfigMap "+w.namespace+"/a: data.a\n")
+	assert.Equal(t, map[string]string{"a": "1", "more": "x"}, w.data("a"), "fields that git does not set belong to others")
+
+	_, err = w.core.CoreV1().ConfigMaps(w.namespace).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"data":{"a":"edited"}}`), metav1.PatchOptions{FieldManager: "kubectl-edit"})
+	require.NoError(t, err)
+	w.create("apply: {conflictPolicy: hold}")
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonApplyConflict), "%v", err)
+	assert.ErrorContains(t, err, "kubectl-edit")
+	assert.Equal(t, "edited", w.data("a")["a"])
+}
+
+func TestImmutableFieldIsNamed(t *testing.T) {
+	w := newWorld(t)
+	set := func(service string) string {
+		return "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: line}, spec: {serviceName: " + service + ", replicas: 0, selector: {matchLabels: {a: b}}, " +
+			"template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: c}]}}}}"
+	}
+	w.commit("k8s/a.yaml", set("one"))
+	w.create("")
+	w.must()
+	w.commit("k8s/a.yaml", set("two"))
+	_, err := w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonImmutableField), "%v", err)
+	w.commit("k8s/a.yaml", set("one, podManagementPolicy: Sideways"))
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonApplyRefused), "an invalid manifest is not an immutable field: %v", err)
+}
+
+func TestKindsAndNamespacesComeFirst(t *testing.T) {
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", `
+apiVersion: NS.example.com/v1
+kind: Recipe
+metadata: {name: cola, namespace: NS-made}
+spec: {sugar: 10}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: NS-made}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: recipes.NS.example.com}
+spec:
+  group: NS.example.com
+  names: {kind: Recipe, plural: recipes}
+  scope: Namespaced
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: NS-made}}
+---
+{apiVersion: NS.example.com/v1, kind: Recipe, metadata: {name: own}}
+`)
+	w.create("")
+	r := w.must()
+	assert.Contains(t, r.Plan.String(), "5 to create")
+	_, err := w.core.CoreV1().ConfigMaps(w.namespace+"-made").Get(t.Context(), "a", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Contains(t, r.Plan.String(), "Recipe."+w.namespace+".example.com "+w.namespace+"/own", "the inventory has the namespace before the kind is served")
+	assert.Contains(t, w.must().Plan.String(), "5 unchanged")
+}
+
+func TestUnhealthyObjects(t *testing.T) {
+	w := newWorld(t)
+	w.commit("k8s/a.yaml", "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: line}, spec: {serviceName: s, selector: {matchLabels: {a: b}}, "+
+		"template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: c}]}}}}")
+	w.create("progressDeadline: 2s")
+	_, err := w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded), "%v", err)
+	cs := w.get()
+	assert.Equal(t, "0/1", cs.Status.TargetsReady)
+	assert.Nil(t, cs.Status.LastGood)
+	assert.Len(t, cs.Status.Inventory, 1)
+	assert.Equal(t, metav1.ConditionTrue, w.condition(v1alpha1.ConditionDegraded).Status)
+	assert.Equal(t, metav1.ConditionFalse, w.condition(v1alpha1.ConditionAvailable).Status)
+	assert.Equal(t, status.FailedStatus, w.kstatus())
+	w.create("{progressDeadline: 2s, apply: {wait: false}}")
+	w.must()
+	assert.Equal(t, status.CurrentStatus, w.kstatus())
+}

@@ -1,0 +1,201 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
+)
+
+// Reader reads a Secret of the ConfigSync's namespace, as the caller. The error says what to do.
+type Reader func(ctx context.Context, name string) (map[string][]byte, error)
+
+// authField is the field that errors name.
+const authField = "spec.source.git.authSecretRef"
+
+// Keys of the Secret of a ConfigSync. They are those of Kubernetes' own types of Secrets, if there are any.
+const (
+	keySSH          = "ssh-privatekey"
+	keyKnownHosts   = "known_hosts"
+	keyUsername     = "username"
+	keyPassword     = "password"
+	keyToken        = "token"
+	keyCA           = "ca.crt"
+	keyApp          = "appId"
+	keyInstallation = "installationId"
+	keyAppKey       = "privateKey"
+	keyAPI          = "apiBaseURL"
+)
+
+// Git returns the remote of a ConfigSync with a repository of its own.
+func Git(ctx context.Context, git *v1alpha1.ConfigGit, read Reader, o repo.RemoteOptions) (*repo.Remote, error) {
+	u, err := repo.ParseURL(git.RepoURL)
+	if err != nil {
+		return nil, err
+	}
+	if u.Local() {
+		return nil, local()
+	}
+	auth := repo.Auth{Field: authField}
+	if git.AuthSecretRef != nil {
+		data, err := read(ctx, git.AuthSecretRef.Name)
+		if err != nil {
+			return nil, err
+		}
+		if auth, err = credentials(git.AuthMethod, keys{git.AuthSecretRef.Name, data}); err != nil {
+			return nil, err
+		}
+	}
+	return repo.NewRemote(u, auth, o)
+}
+
+func local() error {
+	return failure.New(v1alpha1.ReasonUnsupportedRepository, "the repository is a directory, which a ConfigSync does not read: name a git server")
+}
+
+// keys are the contents of a Secret.
+type keys struct {
+	name string
+	data map[string][]byte
+}
+
+// has returns the value of a key, or false if it is missing or empty.
+func (k keys) has(key string) (secret.String, bool) {
+	v := strings.TrimRight(string(k.data[key]), " \t\r\n")
+	return secret.New(v), v != ""
+}
+
+// need returns the value of a key that must be there.
+func (k keys) need(key string) (func() (secret.String, error), error) {
+	v, ok := k.has(key)
+	if !ok {
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "%s: Secret %s has no key %s", authField, k.name, key)
+	}
+	return func() (secret.String, error) { return v, nil }, nil
+}
+
+// number returns a key that must be a number. The error does not repeat it.
+func (k keys) number(key string) (int64, error) {
+	v, _ := k.has(key)
+	n, err := strconv.ParseInt(v.Reveal(), 10, 64)
+	if err != nil || n < 1 {
+		return 0, failure.New(v1alpha1.ReasonAuthFailed, "%s: key %s of Secret %s must be a number", authField, key, k.name)
+	}
+	return n, nil
+}
+
+func credentials(method v1alpha1.ConfigAuthMethod, k keys) (auth repo.Auth, err error) {
+	auth.Field = authField
+	if ca, ok := k.has(keyCA); ok {
+		auth.CA = func() ([]byte, error) { return []byte(ca.Reveal()), nil }
+	}
+	switch method {
+	case v1alpha1.ConfigAuthSSH:
+		if hosts, ok := k.has(keyKnownHosts); ok {
+			auth.KnownHosts = func() ([]byte, error) { return []byte(hosts.Reveal()), nil }
+		}
+		auth.Key, err = k.need(keySSH)
+	case v1alpha1.ConfigAuthHTTPS:
+		user, _ := k.has(keyUsername)
+		auth.Username = user.Reveal()
+		if _, ok := k.has(keyToken); ok {
+			auth.Token, err = k.need(keyToken)
+		} else {
+			auth.Token, err = k.need(keyPassword)
+		}
+	case v1alpha1.ConfigAuthGitHubApp:
+		app := &repo.GitHubApp{}
+		if app.AppID, err = k.number(keyApp); err != nil {
+			return auth, err
+		}
+		if app.InstallationID, err = k.number(keyInstallation); err != nil {
+			return auth, err
+		}
+		api, _ := k.has(keyAPI)
+		app.APIBaseURL = api.Reveal()
+		app.Key, err = k.need(keyAppKey)
+		auth.App = app
+	}
+	return auth, err
+}
+
+// Followed returns the remote of a GatewaySync.
+func Followed(ctx context.Context, git *v1alpha1.GitSpec, read Reader, o repo.RemoteOptions) (*repo.Remote, error) {
+	u, err := repo.ParseURL(git.Repo)
+	if err != nil {
+		return nil, err
+	}
+	if u.Local() {
+		return nil, local()
+	}
+	value := func(ref v1alpha1.SecretKeyRef) func() (secret.String, error) {
+		return func() (secret.String, error) {
+			data, err := read(ctx, ref.Name)
+			if err != nil {
+				return secret.String{}, err
+			}
+			v, ok := keys{ref.Name, data}.has(ref.Key)
+			if !ok {
+				return v, failure.New(v1alpha1.ReasonAuthFailed, "Secret %s has no key %s", ref.Name, ref.Key)
+			}
+			return v, nil
+		}
+	}
+	public := func(ref v1alpha1.SecretKeyRef) func() ([]byte, error) {
+		return func() ([]byte, error) {
+			v, err := value(ref)()
+			return []byte(v.Reveal()), err
+		}
+	}
+	auth := repo.Auth{Field: "spec.git.auth of the GatewaySync"}
+	if git.CASecretRef != nil {
+		auth.CA = public(*git.CASecretRef)
+	}
+	if a := git.Auth; a != nil {
+		if a.Token != nil {
+			auth.Username, auth.Token = a.Token.User(), value(a.Token.SecretRef)
+		}
+		if k := a.SSHKey; k != nil {
+			auth.Key, auth.InsecureIgnoreHostKey = value(k.SecretRef), k.InsecureIgnoreHostKey
+			if k.KnownHosts != nil {
+				auth.KnownHosts = public(k.KnownHosts.SecretRef)
+			}
+		}
+		if app := a.GitHubApp; app != nil {
+			auth.App = &repo.GitHubApp{AppID: app.AppID, InstallationID: app.InstallationID, APIBaseURL: app.APIBaseURL, Key: value(app.PrivateKeySecretRef)}
+		}
+	}
+	return repo.NewRemote(u, auth, o)
+}
+
+// Clone returns the remote of the local clone that contains a directory, and the path of the directory in it.
+func Clone(dir string, o repo.RemoteOptions) (*repo.Remote, string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, "", err
+	}
+	for root := abs; ; root = filepath.Dir(root) {
+		if _, err := os.Stat(filepath.Join(root, ".git")); err == nil {
+			u, err := repo.ParseURL(root)
+			if err != nil {
+				return nil, "", err
+			}
+			inside, err := filepath.Rel(root, abs)
+			if err != nil {
+				return nil, "", err
+			}
+			remote, err := repo.NewRemote(u, repo.Auth{}, o)
+			return remote, filepath.ToSlash(inside), err
+		}
+		if root == filepath.Dir(root) {
+			return nil, "", failure.New(v1alpha1.ReasonUnsupportedRepository, "%s is in no clone of a git repository", cmp.Or(dir, "."))
+		}
+	}
+}

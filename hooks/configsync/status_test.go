@@ -1,0 +1,104 @@
+package configsync_test
+
+import (
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/configsync"
+	"stoker.io/stoker/internal/failure"
+)
+
+// After every run kstatus, and so Argo CD, Flux and kubectl wait, reads from the status what came of it. The cases follow each other.
+func TestStatusAfterEachRun(t *testing.T) {
+	w := newWorld(t)
+	w.create("")
+	type outcome struct {
+		name   string
+		spec   string
+		files  []string
+		reason v1alpha1.Reason
+		want   status.Status
+	}
+	// sequence: a status must not keep anything of the run before.
+	for _, c := range []outcome{
+		{"no path", "", []string{"other/a.yaml", configMap("a", "1")}, v1alpha1.ReasonSourceMissing, status.FailedStatus},
+		{"applied", "", []string{"k8s/a.yaml", configMap("a", "1")}, "", status.CurrentStatus},
+		{"broken", "", []string{"k8s/b.yaml", "a: ["}, v1alpha1.ReasonManifestInvalid, status.FailedStatus},
+		{"repaired", "", []string{"k8s/b.yaml", ""}, "", status.CurrentStatus},
+		{"unknown kind", "", []string{"k8s/b.yaml", "{apiVersion: example.com/v1, kind: Unknown, metadata: {name: b}}"}, v1alpha1.ReasonKindUnknown, status.InProgressStatus},
+		{"another spec", "apply: {wait: false}", []string{"k8s/b.yaml", ""}, "", status.CurrentStatus},
+		{"foreign object", "", []string{"k8s/b.yaml", configMap("kube-root-ca.crt", "1")}, v1alpha1.ReasonNotOwned, status.FailedStatus},
+		{"unhealthy", "progressDeadline: 1s", []string{"k8s/b.yaml", "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: c}, spec: {storageClassName: none, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}"}, v1alpha1.ReasonProgressDeadlineExceeded, status.FailedStatus},
+		{"mass deletion", "", []string{"k8s/a.yaml", "# nothing", "k8s/b.yaml", ""}, v1alpha1.ReasonMassDeletion, status.FailedStatus},
+		{"dry run", "apply: {dryRun: true}", []string{"k8s/a.yaml", configMap("a", "2")}, "", ""},
+		{"applied again", "apply: {dryRun: false}", nil, "", status.CurrentStatus},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := *w
+			w.t = t
+			w.create(c.spec)
+			if c.files != nil {
+				w.commit(c.files...)
+			}
+			_, err := w.apply()
+			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
+			cs := w.get()
+			assert.Equal(t, cs.Generation, cs.Status.ObservedGeneration)
+			ready, reconciling, stalled := w.condition(v1alpha1.ConditionReady), w.condition(v1alpha1.ConditionReconciling), w.condition(v1alpha1.ConditionStalled)
+			require.NotNil(t, ready)
+			assert.False(t, reconciling != nil && stalled != nil, "work goes on, or stands still")
+			for _, condition := range cs.Status.Conditions {
+				assert.Equal(t, cs.Generation, condition.ObservedGeneration, condition.Type)
+				assert.NotEmpty(t, condition.Message, condition.Type)
+			}
+			if c.reason == "" && c.want == status.CurrentStatus {
+				assert.Equal(t, metav1.ConditionTrue, ready.Status)
+				assert.Nil(t, reconciling)
+				assert.Nil(t, stalled)
+			} else {
+				assert.Equal(t, metav1.ConditionFalse, ready.Status, "what is not applied is not Ready")
+			}
+			if c.want != "" {
+				assert.Equal(t, c.want, w.kstatus())
+			} else {
+				assert.NotEqual(t, status.CurrentStatus, w.kstatus())
+			}
+		})
+	}
+	t.Run("interrupted", func(t *testing.T) {
+		w := *w
+		w.t = t
+		w.commit("k8s/a.yaml", configMap("a", "3"))
+		config := w.RESTConfig()
+		dead := &atomic.Bool{}
+		config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return afterIntent{rt, dead} })
+		_, err := w.engine(config).Apply(t.Context(), w.get(), configsync.Options{})
+		require.Error(t, err)
+		assert.Equal(t, status.InProgressStatus, w.kstatus(), "a run that was killed has not succeeded")
+		w.must()
+		assert.Equal(t, status.CurrentStatus, w.kstatus())
+	})
+}
+
+// afterIntent is a client that dies when it has written what it intends.
+type afterIntent struct {
+	http.RoundTripper
+	dead *atomic.Bool
+}
+
+func (a afterIntent) RoundTrip(req *http.Request) (*http.Response, error) {
+	if a.dead.Load() {
+		return nil, errKilled
+	}
+	if req.Method == http.MethodPut {
+		defer a.dead.Store(true)
+	}
+	return a.RoundTripper.RoundTrip(req)
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/notify"
+	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/daemon"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/lease"
+	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/internal/outbound"
+)
+
+const (
+	// notifyLease is the Lease that elects the replica that sends.
+	notifyLease = "stoker-notifier"
+	// annotationTold of that Lease has what was told.
+	annotationTold = "stoker.io/told"
+	// restart is the pause after the notifier failed.
+	restart = 5 * time.Second
+)
+
+func (c *cli) notify() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "notify",
+		Short: "Tell Slack, PagerDuty and others what becomes of gateways",
+		Long: `Tell Slack, PagerDuty and others what becomes of gateways.
+
+The command runs until it is stopped. It watches GatewaySyncs and sends what their spec.alerting asks for: the beginning and
+the end of a state, such as NotReady, and news, such as SyncCompleted. The chart runs it in the cluster (notifier.enabled).
+Of several that run, one sends; the Lease stoker-notifier in the namespace of the command elects it, and has a record of
+what was told, so that nothing is told twice. Messages go through the proxy that HTTPS_PROXY names, except to hosts of NO_PROXY.`,
+		Example: `  stoker notify
+  stoker notify --watch-namespace plant --settle 5m`,
+		Args: cobra.NoArgs,
+	}
+	settings := daemonFlags(command, "GatewaySyncs")
+	settle := command.Flags().Duration("settle", time.Minute, "how long a state must last before it is told, and be over before its end is told")
+	command.RunE = func(command *cobra.Command, _ []string) error {
+		s, err := settings()
+		if err != nil {
+			return err
+		}
+		if *settle < 0 {
+			return outcome(exitUsage, "--settle must not be negative")
+		}
+		p, err := c.connect()
+		if err != nil {
+			return err
+		}
+		proxy, err := outbound.ProxyFromEnvironment()
+		if err != nil {
+			return outcome(exitUsage, "%w", err)
+		}
+		return runNotifier(command.Context(), p, outbound.Client{Proxy: proxy}, s, *settle, daemon.Log(c.talk, s.LogFormat, s.LogLevel))
+	}
+	return command
+}
+
+// daemonFlags adds the flags of a command that runs until it is stopped, and watches a kind. The returned function gives their values.
+func daemonFlags(command *cobra.Command, kind string) func() (daemon.Settings, error) {
+	var s daemon.Settings
+	var watch []string
+	f := command.Flags()
+	f.StringArrayVar(&watch, "watch-namespace", nil, "a `namespace` to serve (repeatable); without any, all of them")
+	f.StringVar(&s.WatchLabelSelector, "watch-label-selector", "", "serve only "+kind+" that this label `selector` admits")
+	f.StringVar(&s.HealthAddr, "health-addr", "127.0.0.1:8082", "`address` of /healthz and /readyz")
+	f.StringVar(&s.MetricsAddr, "metrics-addr", "127.0.0.1:8083", "`address` of /metrics")
+	f.StringVar(&s.LogFormat, "log-format", "text", "json or text")
+	f.StringVar(&s.LogLevel, "log-level", "info", "debug, info, warn or error")
+	return func() (daemon.Settings, error) {
+		s.WatchNamespace = watch
+		if err := errors.Join(s.Problems()...); err != nil {
+			return s, outcome(exitUsage, "%w", err)
+		}
+		return s, nil
+	}
+}
+
+func runNotifier(ctx context.Context, p target, client outbound.Client, s daemon.Settings, settle time.Duration, log *slog.Logger) error {
+	reg := daemon.Registry()
+	measured := metrics.NewNotifier(reg, version)
+	changed := make(chan struct{}, 1)
+	seen, err := kube.Watch(p.Dynamic, s.WatchNamespace, s.Selector, func(string, string) {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}, kube.LogFailures(log, "watching GatewaySyncs failed"))
+	if err != nil {
+		return err
+	}
+	own := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: notifyLease, Holder: lease.Identity(replica())}
+	one := func() *notify.Notifier {
+		return notify.New(notify.Config{
+			Core: p.Core, Client: client, Changed: changed, Settle: settle, Sent: measured.Sent, Log: log,
+			List: func() ([]*v1alpha1.GatewaySync, bool) { return seen.List(), seen.HasSynced() },
+			Load: func(ctx context.Context) (string, error) { return own.Read(ctx, annotationTold) },
+			Save: func(ctx context.Context, text string) error { return own.Write(ctx, annotationTold, text, notifyLease) },
+		})
+	}
+	return daemon.Run(ctx, daemon.Config{
+		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: seen.Served, Waits: "waiting for the list of GatewaySyncs",
+		Loops: []func(context.Context) error{seen.Run, func(ctx context.Context) error {
+			return own.Elect(ctx, func(ctx context.Context) { sendNotices(ctx, one, log) })
+		}},
+	})
+}
+
+// sendNotices sends until ctx is done. After a failure it begins again with what the Lease records.
+func sendNotices(ctx context.Context, one func() *notify.Notifier, log *slog.Logger) {
+	log.Info("this replica sends notifications")
+	for ctx.Err() == nil {
+		if err := one().Run(ctx); err != nil && ctx.Err() == nil {
+			log.Error("notifier failed; starting again", "error", err)
+			backoff.Wait(ctx, restart)
+		}
+	}
+}
+
+// replica identifies this process for people who read the Lease.
+func replica() string {
+	if host, err := os.Hostname(); err == nil {
+		return host
+	}
+	return fmt.Sprint(os.Getpid())
+}

@@ -1,0 +1,207 @@
+package notify
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/internal/secret"
+	"stoker.io/stoker/internal/status"
+)
+
+// State says what a change is about.
+type State string
+
+// The states of a change.
+const (
+	Firing   State = "firing"   // a state has begun
+	Resolved State = "resolved" // it has ended
+	News     State = "news"     // something happened
+)
+
+// change is one thing to tell.
+type change struct {
+	Word  v1alpha1.AlertWord `json:"on"`
+	State State              `json:"state"`
+	Text  string             `json:"message"`
+	Since *time.Time         `json:"since,omitempty"`
+
+	said string // what the record says of it afterwards
+}
+
+// notice is what is told about a GatewaySync at one time.
+type notice struct {
+	Namespace   string   `json:"namespace"`
+	GatewaySync string   `json:"gatewaySync"`
+	Ref         string   `json:"ref,omitempty"`
+	Commit      string   `json:"commit,omitempty"`
+	Changes     []change `json:"changes"`
+
+	uid string
+}
+
+// Bounds in bytes, so that they hold for characters, too.
+const (
+	// maxText is how long the text of a change is.
+	maxText = 1500
+	// maxSlack is how long a message for Slack is. Slack asks for no more than 4,000 characters, and splits or cuts longer texts.
+	maxSlack = 4000
+	// maxSummary is PagerDuty's bound.
+	maxSummary = 1024
+)
+
+// longestPause bounds the pause that a receiver may ask for.
+const longestPause = time.Hour
+
+func (n notice) title(c change) string {
+	return fmt.Sprintf("%s/%s %s %s", n.Namespace, n.GatewaySync, c.Word, c.State)
+}
+
+// credentials are what a webhook needs from Secrets.
+type credentials struct{ url, integrationKey, signingKey secret.String }
+
+// PagerDuty's public endpoint of the Events API v2.
+const pagerDuty = "https://events.pagerduty.com/v2/enqueue"
+
+// send tells n to a webhook. It returns the changes that the receiver has taken, also with an error.
+func send(ctx context.Context, client outbound.Client, kind v1alpha1.AlertType, c credentials, n notice, at time.Time) ([]change, error) {
+	switch kind {
+	case v1alpha1.AlertSlack:
+		return all(n, post(ctx, client, c.url, nil, map[string]any{"text": slack(n)}))
+	case v1alpha1.AlertPagerDuty:
+		if c.url.Empty() {
+			c.url = secret.New(pagerDuty)
+		}
+		for i, one := range n.Changes {
+			if err := post(ctx, client, c.url, nil, incident(n, one, c.integrationKey)); err != nil {
+				return n.Changes[:i], err
+			}
+		}
+		return n.Changes, nil
+	}
+	body, err := json.Marshal(event(n, at))
+	if err != nil {
+		return nil, err
+	}
+	header := http.Header{"Content-Type": {"application/cloudevents+json; charset=utf-8"}}
+	if !c.signingKey.Empty() {
+		outbound.Sign(header, c.signingKey, body)
+	}
+	return all(n, post(ctx, client, c.url, header, json.RawMessage(body)))
+}
+
+func all(n notice, err error) ([]change, error) {
+	if err != nil {
+		return nil, err
+	}
+	return n.Changes, nil
+}
+
+// busyError means that the receiver names when to try again.
+type busyError struct {
+	status string
+	after  time.Duration
+}
+
+func (e *busyError) Error() string { return e.status }
+
+func post(ctx context.Context, client outbound.Client, to secret.String, header http.Header, body any) error {
+	u, err := url.Parse(to.Reveal())
+	if err != nil || u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("the Secret does not hold an https URL") // err would show the URL, which is a credential
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	if header == nil {
+		header = http.Header{"Content-Type": {"application/json"}}
+	}
+	answer, err := client.Do(ctx, http.MethodPost, u.String(), header, text)
+	if err != nil {
+		return err
+	}
+	if answer.Status/100 == 2 {
+		return nil
+	}
+	return &busyError{fmt.Sprintf("%s answered %d %s", u.Host, answer.Status, http.StatusText(answer.Status)), retryAfter(answer.Header.Get("Retry-After"), time.Now())}
+}
+
+// retryAfter returns the pause that a receiver asks for, in seconds or until a time, of at most an hour.
+func retryAfter(value string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil {
+		return min(max(time.Duration(seconds)*time.Second, 0), longestPause)
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return min(max(at.Sub(now), 0), longestPause)
+	}
+	return 0
+}
+
+// markdown escapes what Slack reads as a link or a mention: the text comes from gateways and git.
+var markdown = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+
+var signs = map[State]string{Firing: ":red_circle:", Resolved: ":large_green_circle:", News: ":information_source:"}
+
+// slack returns the message for an incoming webhook, which cannot change a message later.
+func slack(n notice) string {
+	var lines []string
+	for _, c := range n.Changes {
+		line := fmt.Sprintf("%s *%s*: %s", signs[c.State], markdown.Replace(n.title(c)), markdown.Replace(c.Text))
+		lines = append(lines, cutMarkdown(line, maxSlack/len(n.Changes)-1))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// cutMarkdown truncates an escaped text to n bytes, and not within an escape.
+func cutMarkdown(s string, n int) string {
+	cut := status.Cut(s, n)
+	if i := strings.LastIndexByte(cut, '&'); cut != s && i >= 0 && !strings.Contains(cut[i:], ";") {
+		return cut[:i] + "…"
+	}
+	return cut
+}
+
+// incident returns an event of the Events API v2. The key of the incident is the GatewaySync and the word, so the end resolves what the
+// beginning opened, and a repetition changes nothing.
+func incident(n notice, c change, key secret.String) map[string]any {
+	e := map[string]any{"routing_key": key.Reveal(), "dedup_key": "stoker/" + n.uid + "/" + string(c.Word), "event_action": "resolve"}
+	if c.State == Firing {
+		e["event_action"] = "trigger"
+		e["payload"] = map[string]any{
+			"summary": status.Cut(n.title(c)+": "+c.Text, maxSummary), "source": n.Namespace + "/" + n.GatewaySync, "severity": "error",
+			"component": n.GatewaySync, "class": string(c.Word), "custom_details": n,
+		}
+	}
+	return e
+}
+
+// event returns a CloudEvent.
+func event(n notice, at time.Time) map[string]any {
+	return map[string]any{
+		"specversion": "1.0", "id": n.id(), "type": "io.stoker.gatewaysync", "time": at.UTC().Format(time.RFC3339), "datacontenttype": "application/json",
+		"source": "/apis/" + v1alpha1.GroupVersion.String() + "/namespaces/" + n.Namespace + "/gatewaysyncs/" + n.GatewaySync, "data": n,
+	}
+}
+
+// id returns the same text for a notice that is sent again, so that its receiver can tell.
+func (n notice) id() string {
+	h := sha256.New()
+	fmt.Fprintln(h, n.uid)
+	for _, c := range n.Changes {
+		fmt.Fprintln(h, c.Word, c.State, c.said)
+		if c.Since != nil {
+			fmt.Fprintln(h, c.Since.Unix())
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}

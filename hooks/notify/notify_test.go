@@ -1,0 +1,447 @@
+package notify
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/test/program"
+)
+
+// receiver is a small real receiver of Slack's, PagerDuty's and our own messages, with faults.
+type receiver struct {
+	*httptest.Server
+	mu     sync.Mutex
+	fault  func(w http.ResponseWriter, r *http.Request) bool
+	bodies []string
+	header http.Header
+	open   map[string]string // PagerDuty's open incidents by key
+}
+
+func newReceiver(t *testing.T) *receiver {
+	t.Helper()
+	r := &receiver{open: map[string]string{}}
+	r.Server = httptest.NewTLSServer(http.HandlerFunc(r.serve))
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *receiver) serve(w http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(req.Body, 1<<20))
+	r.mu.Lock()
+	fault := r.fault
+	r.mu.Unlock()
+	if err != nil || req.Method != http.MethodPost || fault != nil && fault(w, req) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch req.URL.Path {
+	case "/slack": // https://docs.slack.dev: a JSON object with text, answered with the text ok
+		var m struct{ Text string }
+		if json.Unmarshal(body, &m) != nil || m.Text == "" || utf8.RuneCountInString(m.Text) > 4000 || req.Header.Get("Content-Type") != "application/json" {
+			http.Error(w, "invalid_payload", http.StatusBadRequest)
+			return
+		}
+	case "/pagerduty": // the Events API v2
+		var e struct {
+			RoutingKey  string `json:"routing_key"`
+			DedupKey    string `json:"dedup_key"`
+			EventAction string `json:"event_action"`
+			Payload     *struct{ Summary, Source, Severity, Component, Class string }
+		}
+		if json.Unmarshal(body, &e) != nil || e.RoutingKey != "key-1" || e.DedupKey == "" || utf8.RuneCountInString(e.DedupKey) > 255 || len(body) > 512<<10 {
+			http.Error(w, `{"status":"invalid event"}`, http.StatusBadRequest)
+			return
+		}
+		switch {
+		case e.EventAction == "resolve":
+			delete(r.open, e.DedupKey)
+		case e.EventAction == "trigger" && e.Payload != nil && e.Payload.Summary != "" && utf8.RuneCountInString(e.Payload.Summary) <= 1024 && e.Payload.Source != "" &&
+			slices.Contains([]string{"critical", "error", "warning", "info"}, e.Payload.Severity):
+			r.open[e.DedupKey] = e.Payload.Summary
+		default:
+			http.Error(w, `{"status":"invalid event"}`, http.StatusBadRequest)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
+	}
+	r.bodies, r.header = append(r.bodies, string(body)), req.Header
+}
+
+// fails makes the receiver answer with f until it is nil.
+func (r *receiver) fails(f func(w http.ResponseWriter, r *http.Request) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fault = f
+}
+
+// got returns what has arrived since the last call.
+func (r *receiver) got() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b := r.bodies
+	r.bodies = nil
+	return b
+}
+
+// plant is a GatewaySync with a receiver, and a notifier whose clock the test moves.
+type plant struct {
+	t        *testing.T
+	receiver *receiver
+	gs       *v1alpha1.GatewaySync
+	now      time.Time
+	record   string
+	saves    int
+	log      program.Log
+	notifier *Notifier
+	first    record
+	objects  []*corev1.Secret
+}
+
+func ref(key string) *v1alpha1.SecretKeyRef { return &v1alpha1.SecretKeyRef{Name: "alerts", Key: key} }
+
+func newPlant(t *testing.T, hooks ...v1alpha1.AlertWebhook) *plant {
+	t.Helper()
+	p := &plant{t: t, receiver: newReceiver(t), now: time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)}
+	p.gs = &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "line", UID: types.UID("uid-1"), Generation: 1}}
+	p.gs.Spec.Git.Ref = "main"
+	p.gs.Spec.Alerting = &v1alpha1.AlertingSpec{Enabled: true, Webhooks: hooks}
+	p.objects = []*corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "alerts"}, Data: map[string][]byte{
+		"slack": []byte(p.receiver.URL + "/slack?token=S3CR3T-URL\n"), "pagerduty": []byte(p.receiver.URL + "/pagerduty"), "events": []byte(p.receiver.URL + "/events"),
+		"integration": []byte("key-1"), "signing": []byte("S3CR3T-KEY"), "plain": []byte("http://127.0.0.1/S3CR3T-URL"),
+	}}}
+	p.ready()
+	p.restart()
+	return p
+}
+
+// restart begins with what the last notifier recorded.
+func (p *plant) restart() {
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.receiver.Certificate().Raw})
+	p.notifier = New(Config{Core: fake.NewClientset(p.objects[0]), Client: outbound.Client{CA: ca, Loopback: true, Timeout: 2 * time.Second},
+		Settle: time.Minute, Log: slog.New(slog.NewTextHandler(&p.log, nil)), Sent: func(v1alpha1.AlertType, string) {},
+		Save: func(_ context.Context, text string) error { p.record, p.saves = text, p.saves+1; return nil }})
+	p.first = p.notifier.parse(p.record)
+}
+
+// passes lets time pass, with a comparison every ten seconds, and returns what the receiver got.
+func (p *plant) passes(d time.Duration) []string {
+	p.t.Helper()
+	for end := p.now.Add(d); p.now.Before(end); {
+		p.now = p.now.Add(10 * time.Second)
+		p.gs.Status.ConfirmedAt = &metav1.Time{Time: p.now}
+		require.NoError(p.t, p.notifier.round(p.t.Context(), []*v1alpha1.GatewaySync{p.gs}, p.first, p.now))
+		p.first = nil
+	}
+	return p.receiver.got()
+}
+
+func (p *plant) set(phase v1alpha1.OutcomePhase, ready metav1.ConditionStatus, reason v1alpha1.Reason, message string, rows ...v1alpha1.DiscoveredGateway) {
+	gs := p.gs.DeepCopy()
+	gs.Status.ObservedGeneration, gs.Status.ObservedRequest = 1, gs.RequestKey()
+	gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: ready, Reason: string(reason), Message: message, LastTransitionTime: metav1.NewTime(p.now)}}
+	gs.Status.Outcome = &v1alpha1.Outcome{Phase: phase, Ref: "main", Commit: strings.Repeat("a", 40), Total: int32(len(rows)), Reason: reason, Message: message}
+	gs.Status.DiscoveredGateways = rows
+	p.gs = gs
+}
+
+func (p *plant) ready() {
+	p.set(v1alpha1.OutcomeSucceeded, metav1.ConditionTrue, v1alpha1.ReasonSynced, "3 of 3 gateways run aaaaaaa")
+}
+
+func (p *plant) fails() {
+	p.set(v1alpha1.OutcomeFailed, metav1.ConditionFalse, v1alpha1.ReasonTemplateFailed, "area-4: <!channel> no such field",
+		v1alpha1.DiscoveredGateway{Name: "area-4", SyncStatus: v1alpha1.GatewayError, Reason: v1alpha1.ReasonTemplateFailed, Message: "no such field"})
+}
+
+func TestSlackMessages(t *testing.T) {
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")})
+	assert.Empty(t, p.passes(time.Hour), "nothing is wrong")
+	p.fails()
+	assert.Empty(t, p.passes(50*time.Second), "it may end by itself")
+	got := p.passes(time.Hour)
+	require.Len(t, got, 1, "the beginning is told once")
+	assert.JSONEq(t, `{"text": ":red_circle: *plant/line NotReady firing*: TemplateFailed: area-4: &lt;!channel&gt; no such field"}`, got[0])
+	p.restart()
+	assert.Empty(t, p.passes(time.Hour), "a restart repeats nothing")
+	p.ready()
+	got = p.passes(time.Hour)
+	require.Len(t, got, 1, "the end is told once")
+	assert.JSONEq(t, `{"text": ":large_green_circle: *plant/line NotReady resolved*: it has ended after 2h0m50s: 3 of 3 gateways run aaaaaaa"}`, got[0])
+	assert.Empty(t, p.record)
+	assert.NotContains(t, p.log.String(), "S3CR3T")
+}
+
+func TestFlappingIsNotTold(t *testing.T) {
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")})
+	for range 20 {
+		p.fails()
+		assert.Empty(t, p.passes(30*time.Second))
+		p.ready()
+		assert.Empty(t, p.passes(30*time.Second))
+	}
+	assert.Equal(t, 1, p.saves, "the first comparison records, and no other")
+}
+
+// R9: whatever a receiver does, it is told once.
+func TestFaultsOfTheReceiver(t *testing.T) {
+	answers := func(code int) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(code); return true }
+	}
+	for name, fault := range map[string]func(http.ResponseWriter, *http.Request) bool{
+		"server error": answers(http.StatusInternalServerError),
+		"gone":         answers(http.StatusGone),
+		"throttled": func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Retry-After", "30")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return true
+		},
+		"redirect": func(w http.ResponseWriter, r *http.Request) bool {
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+			return true
+		},
+		"hang": func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack")})
+			p.receiver.fails(fault)
+			p.fails()
+			assert.Empty(t, p.passes(90*time.Second))
+			p.restart()
+			assert.Empty(t, p.passes(90*time.Second))
+			p.receiver.fails(nil)
+			assert.Len(t, p.passes(time.Hour), 1, "it is told when the receiver takes it, once")
+			assert.Contains(t, p.log.String(), "notification failed; trying again")
+			assert.NotContains(t, p.log.String(), "S3CR3T")
+		})
+	}
+}
+
+func TestPagerDutyIncidents(t *testing.T) {
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertPagerDuty, URLSecretRef: ref("pagerduty"), IntegrationKeySecretRef: ref("integration"),
+		On: []v1alpha1.AlertWord{"NotReady", "SyncFailed"}})
+	p.fails()
+	assert.Len(t, p.passes(2*time.Minute), 2)
+	assert.Equal(t, map[string]string{
+		"stoker/uid-1/NotReady":   "plant/line NotReady firing: TemplateFailed: area-4: <!channel> no such field",
+		"stoker/uid-1/SyncFailed": "plant/line SyncFailed firing: area-4 TemplateFailed: no such field",
+	}, p.receiver.open)
+
+	calls := 0
+	p.receiver.fails(func(w http.ResponseWriter, _ *http.Request) bool { // takes the first of two
+		if calls++; calls != 2 {
+			return false
+		}
+		w.WriteHeader(http.StatusInternalServerError)
+		return true
+	})
+	p.ready()
+	assert.Len(t, p.passes(10*time.Minute), 2, "what was taken is not sent again")
+	assert.Empty(t, p.receiver.open)
+}
+
+// Whatever gateways report, a message has the size that Slack and PagerDuty document, and says of each change at least what it is about.
+func TestDocumentedLimits(t *testing.T) {
+	for name, text := range map[string]string{"long": strings.Repeat("x", 5000), "wide": strings.Repeat("語", 3000), "escaped": strings.Repeat("<&>", 2000), "broken": strings.Repeat("\xff", 4000)} {
+		for _, kind := range []v1alpha1.AlertType{v1alpha1.AlertSlack, v1alpha1.AlertPagerDuty} {
+			t.Run(name+" "+string(kind), func(t *testing.T) {
+				words := []v1alpha1.AlertWord{"NotReady", "SyncFailed", "ScanFailed", "GatewayFilesModified", "RefResolutionFailed"}
+				hook := v1alpha1.AlertWebhook{Type: kind, URLSecretRef: ref(string(kind)), On: words}
+				if kind == v1alpha1.AlertPagerDuty {
+					hook.IntegrationKeySecretRef = ref("integration")
+				}
+				p := newPlant(t, hook)
+				p.gs.Name, p.gs.Namespace = strings.Repeat("n", 253), "plant"
+				var rows []v1alpha1.DiscoveredGateway
+				for i := range 2000 {
+					rows = append(rows, v1alpha1.DiscoveredGateway{Name: strings.Repeat("g", 240) + strconv.Itoa(i), SyncStatus: v1alpha1.GatewayError, Reason: v1alpha1.ReasonScanFailed, Message: text, Drift: 7})
+				}
+				p.set(v1alpha1.OutcomeFailed, metav1.ConditionFalse, v1alpha1.ReasonScanFailed, text, rows...)
+				p.gs.Status.Conditions = append(p.gs.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionRefResolved, Status: metav1.ConditionFalse, Reason: "RefNotFound", Message: text})
+				got := strings.Join(p.passes(2*time.Minute), "")
+				assert.NotContains(t, p.log.String(), "notification failed", "the receiver takes it")
+				for _, w := range words {
+					assert.Contains(t, got, string(w)+" firing")
+				}
+			})
+		}
+	}
+	t.Run("cut escape", func(t *testing.T) {
+		for n := range 12 {
+			cut := cutMarkdown("ab&lt;cd&gt;ef", n+3)
+			assert.LessOrEqual(t, len(cut), n+3)
+			assert.NotRegexp(t, `&[^;]*$`, cut)
+		}
+	})
+}
+
+// The notifier sends nothing before the time that the receiver names.
+func TestRetryAfter(t *testing.T) {
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertPagerDuty, URLSecretRef: ref("pagerduty"), IntegrationKeySecretRef: ref("integration")})
+	tries := 0
+	p.receiver.fails(func(w http.ResponseWriter, _ *http.Request) bool {
+		tries++
+		w.Header().Set("Retry-After", "1800")
+		w.WriteHeader(http.StatusTooManyRequests)
+		return true
+	})
+	p.fails()
+	p.passes(31 * time.Minute)
+	assert.Equal(t, 1, tries)
+	p.passes(time.Minute)
+	assert.Equal(t, 2, tries)
+
+	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	for value, want := range map[string]time.Duration{"30": 30 * time.Second, "": 0, "-5": 0, "soon": 0, "99999": time.Hour, "99999999999999": 0,
+		"Wed, 25 Nov 2026 12:02:00 GMT": 2 * time.Minute, "Wed, 25 Nov 2026 11:00:00 GMT": 0, "Thu, 26 Nov 2026 12:00:00 GMT": time.Hour} {
+		t.Run(value, func(t *testing.T) { assert.Equal(t, want, retryAfter(value, now)) })
+	}
+}
+
+func TestCloudEvents(t *testing.T) {
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertWebhookCE, URLSecretRef: ref("events"), SigningSecretRef: ref("signing"),
+		On: []v1alpha1.AlertWord{"SyncFailed", "SyncCompleted", "RefUpdated"}})
+	p.gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: strings.Repeat("b", 40)}
+	p.gs.Status.Target = &v1alpha1.TargetStatus{Ref: "main", Commit: strings.Repeat("b", 40)}
+	assert.Empty(t, p.passes(time.Hour), "what happened before is not news")
+	p.restart()
+	assert.Empty(t, p.passes(time.Hour))
+
+	good, target := *p.gs.Status.LastGood, *p.gs.Status.Target
+	p.ready()
+	good.Commit, target.Commit = strings.Repeat("a", 40), strings.Repeat("a", 40)
+	p.gs.Status.LastGood, p.gs.Status.Target = &good, &target
+	got := p.passes(time.Hour)
+	require.Len(t, got, 1, "what changes together is told together")
+	var e struct {
+		SpecVersion, ID, Source, Type, DataContentType string
+		Time                                           time.Time
+		Data                                           struct {
+			Namespace, GatewaySync, Commit string
+			Changes                        []struct{ On, State, Message string }
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(got[0]), &e))
+	assert.Equal(t, []string{"1.0", "/apis/stoker.io/v1alpha1/namespaces/plant/gatewaysyncs/line", "io.stoker.gatewaysync", "application/json"},
+		[]string{e.SpecVersion, e.Source, e.Type, e.DataContentType})
+	assert.NotEmpty(t, e.ID)
+	assert.Equal(t, []struct{ On, State, Message string }{{"SyncCompleted", "news", "3 of 3 gateways run aaaaaaa"},
+		{"RefUpdated", "news", "main is at aaaaaaa (spec.git.ref)"}}, e.Data.Changes)
+	mac := hmac.New(sha256.New, []byte("S3CR3T-KEY"))
+	mac.Write([]byte(got[0]))
+	assert.Equal(t, "sha256="+hex.EncodeToString(mac.Sum(nil)), p.receiver.header.Get("X-Hub-Signature-256"), "as the receiver verifies it")
+}
+
+func TestNewsGrowOld(t *testing.T) {
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), On: []v1alpha1.AlertWord{"Ready"}})
+	p.passes(time.Minute)
+	p.receiver.fails(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusBadGateway); return true })
+	p.now = p.now.Add(time.Minute)
+	p.ready()
+	p.passes(2 * time.Hour)
+	p.receiver.fails(nil)
+	assert.Empty(t, p.passes(time.Hour), "it is not news any more")
+}
+
+func TestRateIsBounded(t *testing.T) {
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), On: []v1alpha1.AlertWord{"Ready"}})
+	p.passes(time.Minute)
+	n := 0
+	for range 60 {
+		p.ready()
+		n += len(p.passes(10 * time.Second))
+	}
+	assert.LessOrEqual(t, n, 11, "at most one message a minute")
+	assert.GreaterOrEqual(t, n, 9)
+}
+
+func TestRefusedSecrets(t *testing.T) {
+	for name, c := range map[string]struct{ key, want string }{
+		"plain HTTP":  {"plain", "the Secret does not hold an https URL"},
+		"missing key": {"absent", "the key absent of the Secret alerts must have 1 to 4096 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref(c.key)})
+			p.fails()
+			assert.Empty(t, p.passes(10*time.Minute))
+			assert.Contains(t, p.log.String(), c.want)
+			assert.NotContains(t, p.log.String(), "S3CR3T")
+			assert.Less(t, strings.Count(p.log.String(), "notification failed"), 12, "it is tried less and less often")
+		})
+	}
+}
+
+func TestEveryWordIsInTheTable(t *testing.T) {
+	for _, name := range v1alpha1.AlertWords() {
+		t.Run(string(name), func(t *testing.T) {
+			w, ok := named(name)
+			require.True(t, ok)
+			assert.Equal(t, w.news, w.text != nil)
+		})
+	}
+}
+
+func TestStatesOfGateways(t *testing.T) {
+	at := metav1.Now()
+	for name, c := range map[string]struct {
+		word v1alpha1.AlertWord
+		row  v1alpha1.DiscoveredGateway
+		want string
+	}{
+		"held":       {"SyncHeld", v1alpha1.DiscoveredGateway{Name: "a", SyncStatus: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonMassDeletion}, "a MassDeletion"},
+		"paused":     {"SyncHeld", v1alpha1.DiscoveredGateway{Name: "a", SyncStatus: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonPaused}, ""},
+		"drift":      {"GatewayFilesModified", v1alpha1.DiscoveredGateway{Name: "a", Drift: 3}, "a (3 changed on the gateway)"},
+		"synonym":    {"ScanFailure", v1alpha1.DiscoveredGateway{Name: "a", Reason: v1alpha1.ReasonScanFailed, Message: "x\ny"}, "a ScanFailed: x y"},
+		"rolledBack": {"AutoRollback", v1alpha1.DiscoveredGateway{Name: "a", Reason: v1alpha1.ReasonRolledBack}, "a RolledBack"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, ok := named(c.word)
+			require.True(t, ok)
+			gs := &v1alpha1.GatewaySync{}
+			gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{c.row}
+			assert.Equal(t, c.want, w.is(look(gs, at.Time)))
+		})
+	}
+	gs := &v1alpha1.GatewaySync{}
+	for i := range 1000 {
+		gs.Status.DiscoveredGateways = append(gs.Status.DiscoveredGateways, v1alpha1.DiscoveredGateway{Name: strconv.Itoa(i), SyncStatus: v1alpha1.GatewayError})
+	}
+	w, _ := named("SyncFailed")
+	assert.True(t, strings.HasSuffix(w.is(look(gs, at.Time)), "and 990 more"))
+}
+
+func TestRecordIsBounded(t *testing.T) {
+	n := New(Config{Log: slog.New(slog.DiscardHandler)})
+	for i := range 10_000 {
+		n.lines[strconv.Itoa(i)] = &line{said: map[v1alpha1.AlertWord]string{"NotReady": "2026-11-25T12:00:00Z"}}
+	}
+	text := n.text()
+	assert.Less(t, len(text), 256<<10)
+	assert.Greater(t, len(n.parse(text)), 3000)
+	assert.Empty(t, n.parse("{"), "an invalid record is dropped")
+}

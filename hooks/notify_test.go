@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"stoker.io/stoker/internal/daemon"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/test/cluster/kubetest"
+	"stoker.io/stoker/test/document"
+	"stoker.io/stoker/test/program"
+)
+
+const broken = `{observedGeneration: 1, gatewaysReady: 0/1, target: {ref: main, commit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa},
+conditions: [{type: Ready, status: "False", reason: TemplateFailed, message: "line-1: no such field", lastTransitionTime: "2026-01-01T00:00:00Z"}],
+discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Error, reason: TemplateFailed, message: no such field}]}`
+
+const repaired = `{gatewaysReady: 1/1, conditions: [{type: Ready, status: "True", reason: Synced, message: "1 of 1 gateways runs aaaaaaa", lastTransitionTime: "2026-01-01T00:00:00Z"}],
+discoveredGateways: [{name: line-1, podName: line-1-0, syncStatus: Synced, reason: Synced, syncedCommit: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, message: ""}]}`
+
+// Two replicas with the rights that kustomize and the chart give them, on a real API server. The first one tells the beginning and is
+// stopped; the second one tells the end, and nothing that was told before.
+func TestNotifyTakesOver(t *testing.T) {
+	t.Parallel()
+	messages := make(chan string, 100)
+	slack := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+		messages <- string(body)
+	}))
+	defer slack.Close()
+
+	cluster := kubetest.Control(t)
+	namespace := cluster.Namespace(t)
+	const own = "stoker-system"
+	cluster.ApplyYAML(t, "", "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+own+"}\n")
+	for in, path := range map[string]string{own: "notifier/base/rbac.yaml", namespace: "notifier-secrets/namespace/role.yaml"} {
+		text, err := os.ReadFile("../kustomize/components/" + path)
+		require.NoError(t, err)
+		cluster.ApplyYAML(t, in, string(text))
+	}
+	cluster.ApplyYAML(t, namespace, `
+apiVersion: v1
+kind: Secret
+metadata: {name: stoker-alerts}
+stringData: {url: "`+slack.URL+`/S3CR3T"}
+---
+apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: line}
+spec:
+  git: {repo: "https://git.example.com/plant.git", ref: main}
+  alerting: {enabled: true, webhooks: [{type: slack, urlSecretRef: {name: stoker-alerts, key: url}}]}
+`)
+	cluster.May(t, own, "stoker-notifier", authorizationv1.ResourceAttributes{Verb: "watch", Group: "stoker.io", Resource: "gatewaysyncs"})
+	cluster.May(t, own, "stoker-notifier", authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "get", Resource: "secrets", Name: "stoker-alerts"})
+
+	var log program.Log
+	start := func() (stop func()) {
+		clients, err := kube.ConnectTo(cluster.As(t, own, "stoker-notifier", ""), "test")
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		s := daemon.Settings{HealthAddr: "127.0.0.1:0", MetricsAddr: "127.0.0.1:0", LogFormat: "json", LogLevel: "info", WatchNamespace: daemon.Texts{namespace}}
+		go func() {
+			defer close(ended)
+			ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: slack.Certificate().Raw})
+			assert.NoError(t, runNotifier(ctx, target{Clients: clients, namespace: own}, outbound.Client{CA: ca, Loopback: true}, s, time.Second, daemon.Log(&log, "json", "info")))
+		}()
+		return func() { cancel(); <-ended }
+	}
+	told := func() string {
+		t.Helper()
+		select {
+		case m := <-messages:
+			return m
+		case <-time.After(3 * time.Minute):
+			require.Fail(t, "nothing is told", log.String())
+			return ""
+		}
+	}
+	first := start()
+	require.NoError(t, lead(t.Context(), cluster, namespace, "line", broken))
+	assert.JSONEq(t, `{"text": ":red_circle: *`+namespace+`/line NotReady firing*: TemplateFailed: line-1 (pod line-1-0): no such field"}`, told())
+	second := start()
+	first()
+	require.NoError(t, lead(t.Context(), cluster, namespace, "line", repaired))
+	assert.Contains(t, told(), "NotReady resolved*: it has ended after ")
+	second()
+	assert.Empty(t, messages, "each is told once")
+	assert.NotContains(t, log.String(), "S3CR3T")
+	assert.Equal(t, 2, strings.Count(log.String(), `"msg":"notification sent"`), log.String())
+}
+
+func TestNotifyCommands(t *testing.T) {
+	t.Parallel()
+	lines := document.Open(t)
+	cluster := kubetest.Control(t)
+	for c := range lines.Of("docs/reference/cli.md") {
+		t.Run(c.Text, func(t *testing.T) {
+			var out, talk program.Log
+			ctx, stop := context.WithCancel(t.Context())
+			code := make(chan int, 1)
+			args := append(strings.Fields(c.Text)[1:], "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0", "--kubeconfig", cluster.Kubeconfig(), "-n", cluster.Namespace(t))
+			go func() { code <- newCLI(&out, &talk).run(ctx, "stoker", args) }()
+			require.Eventually(t, func() bool { return strings.Contains(talk.String(), "this replica sends notifications") }, time.Minute, 10*time.Millisecond, "%s", &talk)
+			stop()
+			select {
+			case got := <-code:
+				assert.Equal(t, exitDone, got, talk.String())
+			case <-time.After(time.Minute):
+				require.Fail(t, "the command does not end", talk.String())
+			}
+		})
+	}
+}
+
+func TestNotifyUsage(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string]string{
+		"--settle=-1s":           "--settle must not be negative",
+		"--watch-namespace=Line": `--watch-namespace: "Line" is no name of a namespace`,
+		"--log-level=loud":       "--log-level",
+	} {
+		t.Run(arg, func(t *testing.T) {
+			t.Parallel()
+			var out, talk program.Log
+			assert.Equal(t, exitUsage, newCLI(&out, &talk).run(t.Context(), "stoker", []string{"notify", arg}))
+			assert.Contains(t, talk.String(), want)
+		})
+	}
+}

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/agents"
+)
+
+func TestSnapshotColumns(t *testing.T) {
+	one := agents.Snapshot{Gateway: "area-4", ID: "area-4-20260212-102000", Commit: plan.ID{1}, To: plan.ID{2}, Files: 3, Bytes: 80, Stored: v1alpha1.StoredBoth}
+	two := one
+	two.ID, two.Backup = "area-4-20260213-102000", true
+	common := []string{"GATEWAY", "SNAPSHOT", "COMMIT", "SYNCED", "FILES", "SIZE"}
+	t.Run("on the data volume", func(t *testing.T) {
+		head, lines := snapshotRows([]agents.Snapshot{one}, false)
+		assert.Equal(t, common, head)
+		assert.Equal(t, [][]string{{"area-4", one.ID, "0100000", "0200000", "3", "80"}}, lines)
+	})
+	t.Run("in object storage, with a backup", func(t *testing.T) {
+		head, lines := snapshotRows([]agents.Snapshot{one, two}, true)
+		assert.Equal(t, append(common, "STORED", "BACKUP"), head)
+		assert.Equal(t, []string{"both", "-"}, lines[0][6:])
+		assert.Equal(t, []string{"both", "yes"}, lines[1][6:])
+	})
+}

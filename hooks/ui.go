@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"stoker.io/stoker/hooks/browser"
+	"stoker.io/stoker/hooks/ui"
+	"stoker.io/stoker/internal/serve"
+)
+
+// uiFlags are the flags of the command ui.
+type uiFlags struct {
+	all, open bool
+	port      uint16
+}
+
+func (c *cli) ui() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "ui [NAME]",
+		Short: "Show the gateways in a browser",
+		Long: `Show the gateways in a browser.
+
+The command serves a read-only page on 127.0.0.1 until you press Ctrl-C: which gateways are behind, why, since when, and what to do. With
+NAME it opens at that GatewaySync. The page follows changes by itself.
+
+The page has the rights of your kubeconfig, and the printed address contains a token: other users of the machine cannot open the page. It
+needs the right to list and watch GatewaySyncs. For plans, changed files and past syncs, it asks the agents through the API server and
+needs the right to get pods and pods/proxy. It never reads a Secret.`,
+		Example: `  stoker ui --open
+
+  # all namespaces, at an address that stays the same
+  stoker ui -A --port 8090`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	var f uiFlags
+	command.Flags().BoolVarP(&f.all, "all-namespaces", "A", false, "show the GatewaySyncs of all namespaces")
+	command.Flags().BoolVar(&f.open, "open", false, "open the page in the browser")
+	command.Flags().Uint16Var(&f.port, "port", 0, "port on 127.0.0.1; 0 picks a free one")
+	command.RunE = func(command *cobra.Command, args []string) error {
+		name := ""
+		if len(args) > 0 {
+			name = args[0]
+		}
+		return c.serveUI(command.Context(), name, f)
+	}
+	return command
+}
+
+// serveUI serves the page until ctx is done.
+func (c *cli) serveUI(ctx context.Context, name string, f uiFlags) error {
+	p, err := c.connect()
+	if err != nil {
+		return err
+	}
+	path := "/"
+	if name != "" {
+		if _, err := p.load(ctx, name); err != nil {
+			return err
+		}
+		path = ui.PathOf(p.namespace, name)
+	}
+	o := ui.Options{Clients: p.Clients, Namespace: p.namespace, Context: c.contextName(), Version: version, Manual: manual}
+	if f.all {
+		o.Namespace = ""
+	}
+	page, err := ui.New(o)
+	if err != nil {
+		return err
+	}
+	server, err := serve.Listen(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(int(f.port))), page)
+	if err != nil {
+		return fmt.Errorf("%w; choose another port with --port", err)
+	}
+	fmt.Fprintln(c.talk, "Open this address in a browser on this machine. Ctrl-C ends the page.")
+	fmt.Fprintln(c.out, page.URL(server.Addr(), path))
+	if f.open {
+		if err := browser.Open(page.OpenURL(server.Addr(), path)); err != nil {
+			fmt.Fprintln(c.talk, clean(fmt.Sprintf("The browser could not be opened: %v", err)))
+		}
+	}
+	ctx, stop := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() { page.Run(ctx); close(watched) }()
+	err = server.Run(ctx)
+	stop()
+	<-watched
+	return err
+}
+
+// contextName returns the name of the context of the kubeconfig.
+func (c *cli) contextName() string {
+	if name := c.flags.Context; name != nil && *name != "" {
+		return *name
+	}
+	config, err := c.flags.ToRawKubeConfigLoader().RawConfig()
+	if err != nil {
+		return ""
+	}
+	return config.CurrentContext
+}

@@ -1,0 +1,139 @@
+package ui
+
+import (
+	"html"
+	"html/template"
+	"path"
+	"regexp"
+	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// troubleshooting is the address of the page that advice comes from.
+const troubleshooting = "docs/how-to/troubleshooting.md"
+
+// Advice says what a reason means and what to do.
+type Advice struct {
+	Reason  string
+	Meaning string
+	Next    string        // what happens next, by class
+	Body    template.HTML // the section of the troubleshooting page
+	Path    string        // page of the reason; "" if it is not in the list
+}
+
+// advisor knows the advice for each reason. It reads the documentation, so that the page shows it without a connection to the Internet.
+type advisor struct {
+	manual func(string) string
+	by     map[v1alpha1.Reason]Advice
+}
+
+func newAdvisor(page string, manual func(string) string) *advisor {
+	a := &advisor{manual, map[v1alpha1.Reason]Advice{}}
+	sections, next := map[string]string{}, map[v1alpha1.Class]string{}
+	name := ""
+	for line := range strings.Lines(page) {
+		switch heading, isReason := strings.CutPrefix(line, "### "); {
+		case isReason:
+			name = strings.TrimSpace(heading)
+		case strings.HasPrefix(line, "#"):
+			name = ""
+		case name != "":
+			sections[name] += line
+		case strings.HasPrefix(line, "| "):
+			if cells := strings.Split(line, "|"); len(cells) == 4 {
+				next[v1alpha1.Class(strings.TrimSpace(cells[1]))] = a.plain(strings.TrimSpace(cells[2]))
+			}
+		}
+	}
+	for _, r := range v1alpha1.Reasons {
+		a.by[r.Reason] = Advice{string(r.Reason), r.Meaning, next[r.Class], a.render(sections[string(r.Reason)]), "/reasons/" + string(r.Reason)}
+	}
+	return a
+}
+
+// of returns the advice for a reason. A reason that is not in the list, of a newer agent or a forged report, has only its name.
+func (a *advisor) of(r v1alpha1.Reason) Advice {
+	if found, ok := a.by[r]; ok {
+		return found
+	}
+	return Advice{Reason: clean(string(r), 64)}
+}
+
+var (
+	span = regexp.MustCompile("`([^`]+)`|\\*([^*]+)\\*|\\[([^\\]]+)\\]\\(([^)]+)\\)")
+	item = regexp.MustCompile(`^- `)
+)
+
+// render converts a section of the documentation to HTML: paragraphs, lists, code, emphasis and links, which is all that sections use. A
+// test compares.
+func (a *advisor) render(section string) template.HTML {
+	var b strings.Builder
+	list := false
+	for block := range strings.SplitSeq(strings.TrimSpace(section), "\n\n") {
+		var items []string
+		for line := range strings.Lines(block) {
+			line = strings.TrimRight(line, "\n")
+			if len(items) == 0 || item.MatchString(line) {
+				items = append(items, line)
+			} else {
+				items[len(items)-1] += " " + strings.TrimSpace(line)
+			}
+		}
+		for _, text := range items {
+			if is := item.MatchString(text); is != list {
+				list = is
+				b.WriteString(map[bool]string{true: "<ul>", false: "</ul>"}[is])
+			}
+			tag := map[bool]string{true: "li", false: "p"}[list]
+			b.WriteString("<" + tag + ">" + a.inline(item.ReplaceAllString(text, "")) + "</" + tag + ">")
+		}
+	}
+	if list {
+		b.WriteString("</ul>")
+	}
+	return template.HTML(b.String())
+}
+
+// inline converts one paragraph. Everything that is not markup is escaped.
+func (a *advisor) inline(text string) string {
+	var b strings.Builder
+	last := 0
+	for _, m := range span.FindAllStringSubmatchIndex(text, -1) {
+		b.WriteString(html.EscapeString(text[last:m[0]]))
+		last = m[1]
+		switch {
+		case m[2] >= 0:
+			b.WriteString("<code>" + html.EscapeString(text[m[2]:m[3]]) + "</code>")
+		case m[4] >= 0:
+			b.WriteString("<em>" + a.inline(text[m[4]:m[5]]) + "</em>")
+		default:
+			b.WriteString(a.link(a.inline(text[m[6]:m[7]]), text[m[8]:m[9]]))
+		}
+	}
+	b.WriteString(html.EscapeString(text[last:]))
+	return b.String()
+}
+
+// link returns a link of the documentation: to the page of a reason, or to the documentation on the web.
+func (a *advisor) link(text, to string) string {
+	if anchor, ok := strings.CutPrefix(to, "#"); ok {
+		for _, r := range v1alpha1.Reasons {
+			if strings.EqualFold(string(r.Reason), anchor) {
+				return `<a href="/reasons/` + string(r.Reason) + `">` + text + `</a>`
+			}
+		}
+		to = troubleshooting + to
+	} else if !strings.Contains(to, "://") {
+		to = path.Join(path.Dir(troubleshooting), to)
+	}
+	if !strings.Contains(to, "://") {
+		to = a.manual(to)
+	}
+	return `<a href="` + html.EscapeString(to) + `" rel="noopener noreferrer">` + text + `</a>`
+}
+
+// plain returns a cell of a table without markup.
+func (a *advisor) plain(text string) string {
+	return strings.NewReplacer("`", "", "*", "").Replace(text)
+}

@@ -1,0 +1,54 @@
+// Keeps an open page current: when the server says that something changed, load the same address again and take over the differences.
+"use strict";
+(() => {
+  const address = document.body.dataset.live;
+  const state = document.getElementById("link");
+  let source, loading = false, again = false;
+
+  const say = (text) => { if (state.textContent !== text) state.textContent = text; };
+
+  // take makes a node equal to another, and leaves alone what is equal already: focus, selection and the place in the page stay.
+  const take = (old, now) => {
+    if (old.isEqualNode(now)) return;
+    if (old.nodeType !== now.nodeType || old.nodeName !== now.nodeName) { old.replaceWith(document.importNode(now, true)); return; }
+    if (old.nodeType !== Node.ELEMENT_NODE) { old.nodeValue = now.nodeValue; return; }
+    if (old.nodeName === "INPUT") return; // what the user types
+    for (const a of [...old.attributes]) if (!now.hasAttribute(a.name)) old.removeAttribute(a.name);
+    for (const a of now.attributes) if (old.getAttribute(a.name) !== a.value) old.setAttribute(a.name, a.value);
+    const from = [...old.childNodes], to = [...now.childNodes];
+    to.forEach((node, i) => { if (i < from.length) take(from[i], node); else old.append(document.importNode(node, true)); });
+    from.slice(to.length).forEach((node) => node.remove());
+  };
+
+  const load = () => {
+    if (loading) { again = true; return; }
+    loading = true;
+    const request = new XMLHttpRequest(); // it parses a document without a string that becomes HTML
+    request.responseType = "document";
+    request.timeout = 20000;
+    request.open("GET", location.pathname + location.search);
+    request.onload = () => {
+      const page = request.response;
+      if (page && page.getElementById("main")) {
+        take(document.getElementById("main"), page.getElementById("main"));
+        take(document.querySelector("footer"), page.querySelector("footer"));
+      }
+      if (request.status === 401) say("This page has ended: open the new address");
+    };
+    request.onloadend = () => { loading = false; if (again) { again = false; load(); } };
+    request.send();
+  };
+
+  const open = () => {
+    if (source) return;
+    source = new EventSource(address);
+    source.addEventListener("open", () => say("Live, read-only"));
+    source.addEventListener("changed", load);
+    source.onerror = () => say(source && source.readyState === EventSource.CLOSED ? "No live updates: load the page again" : "Not connected to stoker ui: trying again");
+  };
+  const close = () => { if (source) { source.close(); source = undefined; } };
+
+  // A browser has few connections for one server: a page in the background keeps none.
+  document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else { load(); open(); } });
+  if (!document.hidden) open();
+})();

@@ -1,0 +1,408 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/request"
+)
+
+// notices says what of the cluster cannot be read.
+func (s *Server) notices(l leads) (list []notice) {
+	if since, err := s.watcher.failure(); err != nil {
+		text := "The page shows what was seen last, " + (moment{since, s.Clients.Now()}).Ago() + "."
+		if !s.watcher.fleets.HasSynced() {
+			text = "So the page shows no fleet."
+		}
+		list = append(list, s.lack(err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", text))
+	}
+	if l.err != nil && !errors.Is(l.err, context.Canceled) {
+		list = append(list, s.lack(l.err, "SyncTargets", "list synctargets.stoker.io",
+			"So it takes up to "+v1alpha1.ConfirmedFor.String()+" until the page shows that no agent leads."))
+	}
+	return list
+}
+
+// lack returns a notice about something that could not be read: which right is missing, or why the API server does not answer.
+func (s *Server) lack(err error, what, right, text string) notice {
+	switch {
+	case apierrors.IsForbidden(err):
+		where := "in namespace " + s.Namespace
+		if s.Namespace == "" {
+			where = "in all namespaces (or choose one with --namespace)"
+		}
+		return notice{hold, "You may not read " + what, text + " Your user lacks the right to " + right + " " + where +
+			". The ClusterRole stoker-view grants what this page reads of Stoker; pods and pods/proxy need a role of your own."}
+	case apierrors.IsUnauthorized(err):
+		return notice{fail, "The API server rejects your credentials", text + " Log in again, then restart stoker ui."}
+	case apierrors.IsNotFound(err):
+		return notice{fail, "The cluster does not serve " + what, text + " Install the chart, or its custom resource definitions."}
+	}
+	return notice{fail, what + " cannot be read", text + " " + clean(err.Error(), 400)}
+}
+
+// all returns the fleets of the cluster, those that need attention first.
+func (s *Server) all(l leads) []fleet {
+	now := s.Clients.Now()
+	var list []fleet
+	for _, gs := range s.watcher.fleets.List() {
+		list = append(list, s.read(gs, l.of(gs), now))
+	}
+	for _, u := range s.watcher.fleets.Undecodable() {
+		list = append(list, fleet{Namespace: u.Namespace, Name: u.Name, Path: pathOf(u.Namespace, u.Name), State: chip{fail, "Unreadable"},
+			Unreadable: clean(u.Error(), maxMessage)})
+	}
+	slices.SortFunc(list, func(a, b fleet) int {
+		return cmp.Or(slices.Index(tones, a.State.Tone)-slices.Index(tones, b.State.Tone), natural(a.Namespace, b.Namespace), natural(a.Name, b.Name))
+	})
+	return list
+}
+
+type fleetsPage struct {
+	frame
+	Loading                bool
+	Fleets                 []fleet
+	More                   int
+	Total, Behind, Trouble int
+	Since                  moment
+	Groups                 []cause
+	Search                 string
+}
+
+// cause is a reason for which gateways of some fleets are behind.
+type cause struct {
+	group
+	Fleets []share
+	More   int // fleets that are not listed
+}
+
+// share is how many gateways of a fleet are behind for a reason.
+type share struct {
+	Name, Path string
+	N          int
+}
+
+// Bounds of what the first page lists of causes.
+const (
+	maxCauses = 12
+	maxShares = 5
+)
+
+// causes joins the groups of fleets by reason, the most urgent first.
+func causes(list []fleet) (all []cause) {
+	for _, f := range list {
+		for _, g := range f.Groups {
+			i := slices.IndexFunc(all, func(c cause) bool { return c.Advice.Reason == g.Advice.Reason && c.Tone == g.Tone })
+			if i < 0 {
+				i = len(all)
+				all = append(all, cause{group: group{Advice: g.Advice, Tone: g.Tone, First: g.First}})
+			}
+			c := &all[i]
+			c.N += g.N
+			c.Fleets = append(c.Fleets, share{f.Name, g.Path, g.N})
+		}
+	}
+	for i := range all {
+		c := &all[i]
+		slices.SortStableFunc(c.Fleets, func(a, b share) int { return b.N - a.N })
+		c.More = max(len(c.Fleets)-maxShares, 0)
+		c.Fleets = c.Fleets[:min(len(c.Fleets), maxShares)]
+	}
+	slices.SortStableFunc(all, func(a, b cause) int {
+		return cmp.Or(slices.Index(tones, a.Tone)-slices.Index(tones, b.Tone), b.N-a.N)
+	})
+	return all[:min(len(all), maxCauses)]
+}
+
+func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
+	l := s.watcher.locks(r.Context())
+	p := fleetsPage{frame: s.frame("Fleets"), Search: clean(r.URL.Query().Get("q"), 100)}
+	p.Notices = s.notices(l)
+	p.Live = "/live"
+	p.Loading = !s.watcher.fleets.HasSynced() && len(p.Notices) == 0
+	all := s.all(l)
+	p.Groups = causes(all)
+	for _, f := range all {
+		p.Total += f.Total
+		p.Behind += f.Behind
+		if f.Behind > 0 || f.State.Tone == fail {
+			p.Trouble++
+		}
+		if f.Since.Known() && (!p.Since.Known() || f.Since.at.Before(p.Since.at)) {
+			p.Since = f.Since
+		}
+		if p.Search != "" && !strings.Contains(f.Namespace+"/"+f.Name, p.Search) {
+			continue
+		}
+		if len(p.Fleets) == maxFleets {
+			p.More++
+			continue
+		}
+		p.Fleets = append(p.Fleets, f)
+	}
+	s.show(w, http.StatusOK, "fleets", p)
+}
+
+// find returns the fleet of a request. If there is none, it writes the answer.
+func (s *Server) find(w http.ResponseWriter, r *http.Request) (fleet, leads, bool) {
+	namespace, name := r.PathValue("namespace"), r.PathValue("name")
+	l := s.watcher.locks(r.Context())
+	gs, err := s.watcher.fleets.Get(namespace, name)
+	_, undecodable := errors.AsType[*kube.UndecodableError](err)
+	switch {
+	case err == nil:
+		return s.read(gs, l.of(gs), s.Clients.Now()), l, true
+	case undecodable:
+		s.problem(w, http.StatusOK, "This fleet cannot be read", clean(err.Error(), maxMessage))
+	case !s.watcher.fleets.HasSynced():
+		text := "The list of fleets is not complete yet. Load this page again."
+		if _, err := s.watcher.failure(); err != nil {
+			n := s.lack(err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", "")
+			text = n.Title + "." + n.Text
+		}
+		s.problem(w, http.StatusServiceUnavailable, "Not there yet", text)
+	default:
+		s.problem(w, http.StatusNotFound, "There is no such fleet",
+			"No GatewaySync "+clean(name, maxWord)+" was found in namespace "+clean(namespace, maxWord)+". It may have been deleted.")
+	}
+	return fleet{}, l, false
+}
+
+type fleetPage struct {
+	frame
+	Fleet      fleet
+	Rows       []gateway
+	Range      string // which of the rows that pass the filters the page shows; "" for all
+	Pages      []pageLink
+	Filters    []filter
+	Columns    []column
+	Search     string
+	Sort, Dir  string
+	State      string
+	Reason     string
+	Stage      string
+	History    []past
+	Conditions []condition
+	Rollout    *rollout
+	Command    string
+}
+
+// filter is a link that shows a part of the gateways.
+type filter struct {
+	Text, Path string
+	Tone       tone
+	N          int
+	On         bool
+}
+
+// pageRows is how many gateways a page has. A list of a thousand keeps browsers and screen readers busy for seconds.
+const pageRows = 100
+
+// pageLink leads to a page of the list of gateways.
+type pageLink struct {
+	Text, Path string
+	On         bool
+}
+
+// column is the head of a column, which sorts by it.
+type column struct {
+	Text, Path, Class string
+	Sort              string // ascending, descending or none
+}
+
+// past is a commit that ran on every gateway.
+type past struct {
+	Ref, Commit string
+	At          moment
+}
+
+// condition is one that is not as it should be.
+type condition struct {
+	Type, Message string
+	Advice        Advice
+	Since         moment
+}
+
+func (s *Server) serveFleet(w http.ResponseWriter, r *http.Request) {
+	f, l, ok := s.find(w, r)
+	if !ok {
+		return
+	}
+	query := r.URL.Query()
+	p := fleetPage{frame: s.frame(f.Name, crumb{"Fleets", "/"}), Fleet: f, Search: clean(query.Get("q"), 100), Sort: clean(query.Get("sort"), 10),
+		Dir: clean(query.Get("dir"), 4), State: clean(query.Get("state"), 20), Reason: clean(query.Get("reason"), 64), Stage: clean(query.Get("stage"), 63)}
+	p.Notices = s.notices(l)
+	p.Live = "/live?" + url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode()
+	p.Command = "stoker status " + f.Name + " --namespace " + f.Namespace
+	p.filters()
+	p.columns()
+	for _, g := range f.Gateways {
+		if p.admits(g) {
+			p.Rows = append(p.Rows, g)
+		}
+	}
+	sorted(p.Rows, p.Sort, p.Dir == "desc")
+	p.turn(query.Get("page"))
+	for _, h := range f.spec.Status.History {
+		ref := clean(h.Ref, maxWord)
+		if v1alpha1.IsCommit(h.Ref) {
+			ref = request.Short(h.Ref)
+		}
+		p.History = append(p.History, past{ref, clean(request.Short(h.Commit), 7), moment{h.At.Time, p.Now.now}})
+	}
+	p.Conditions = s.conditions(f, p.Now)
+	p.Rollout = s.newRollout(f, p.Now, func(stage string) string { return p.link(map[string]string{"stage": stage, "state": "", "reason": ""}) })
+	s.show(w, http.StatusOK, "fleet", p)
+}
+
+// conditions returns those that are not as they should be. Ready and AllGatewaysSynced say what the summary says.
+func (s *Server) conditions(f fleet, now moment) (list []condition) {
+	for _, c := range f.spec.Status.Conditions {
+		bad := c.Status != metav1.ConditionTrue
+		if c.Type == v1alpha1.ConditionStalled {
+			bad = c.Status == metav1.ConditionTrue
+		}
+		switch c.Type {
+		case v1alpha1.ConditionReady, v1alpha1.ConditionAllGatewaysSynced, v1alpha1.ConditionReconciling:
+			continue
+		}
+		if bad && (c.Type != v1alpha1.ConditionStalled || f.Advice.Reason != c.Reason) {
+			list = append(list, condition{clean(c.Type, 64), clean(c.Message, maxMessage), s.advisor.of(v1alpha1.Reason(c.Reason)), moment{c.LastTransitionTime.Time, now.now}})
+		}
+	}
+	return list
+}
+
+// turn leaves the rows of one page, counted from 1. A page that does not exist, as if gateways went, is the nearest one.
+func (p *fleetPage) turn(wanted string) {
+	n := (len(p.Rows) + pageRows - 1) / pageRows
+	if n < 2 {
+		return
+	}
+	at, err := strconv.Atoi(wanted)
+	if err != nil {
+		at = 1
+	}
+	at = min(max(at, 1), n)
+	for i := range n {
+		p.Pages = append(p.Pages, pageLink{number(i + 1), p.link(map[string]string{"page": strconv.Itoa(i + 1)}), i+1 == at})
+	}
+	first, last := (at-1)*pageRows, min(at*pageRows, len(p.Rows))
+	p.Range = number(first+1) + " to " + number(last) + " of " + number(len(p.Rows))
+	p.Rows = p.Rows[first:last]
+}
+
+// link returns the address of the first page of the list with another value of its query.
+func (p *fleetPage) link(set map[string]string) string {
+	values := url.Values{}
+	for name, value := range map[string]string{"state": p.State, "reason": p.Reason, "stage": p.Stage, "q": p.Search, "sort": p.Sort, "dir": p.Dir, "page": ""} {
+		if other, ok := set[name]; ok {
+			value = other
+		}
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
+	if len(values) == 0 {
+		return p.Fleet.Path + "#gateways"
+	}
+	return p.Fleet.Path + "?" + values.Encode() + "#gateways"
+}
+
+func (p *fleetPage) filters() {
+	count := map[chip]int{}
+	behind, drift, proposals := 0, 0, 0
+	for _, g := range p.Fleet.Gateways {
+		count[g.State]++
+		if g.Behind {
+			behind++
+		}
+		if g.Drift > 0 {
+			drift++
+		}
+		if g.Proposal != "" {
+			proposals++
+		}
+	}
+	add := func(text, value string, t tone, n int) {
+		if n > 0 || value == "" {
+			p.Filters = append(p.Filters, filter{text, p.link(map[string]string{"state": value, "reason": "", "stage": ""}), t, n, p.State == value && p.Reason == "" && p.Stage == ""})
+		}
+	}
+	add("All", "", "", len(p.Fleet.Gateways))
+	add("Behind", "behind", "", behind)
+	chips := make([]chip, 0, len(count))
+	for c := range count {
+		chips = append(chips, c)
+	}
+	slices.SortFunc(chips, func(a, b chip) int {
+		return cmp.Or(slices.Index(tones, a.Tone)-slices.Index(tones, b.Tone), strings.Compare(a.Word, b.Word))
+	})
+	for _, c := range chips {
+		if c.Word != "Behind" {
+			add(c.Word, c.Word, c.Tone, count[c])
+		}
+	}
+	add("Changed on the gateway", "drift", "", drift)
+	add("Proposals", "proposals", "", proposals)
+	if p.Reason != "" {
+		p.Filters = append(p.Filters, filter{p.Reason, p.link(nil), "", 0, true})
+	}
+	if p.Stage != "" {
+		p.Filters = append(p.Filters, filter{"Stage " + p.Stage, p.link(nil), "", 0, true})
+	}
+}
+
+// admits reports whether a gateway passes the filters of the query.
+func (p *fleetPage) admits(g gateway) bool {
+	switch p.State {
+	case "", g.State.Word:
+	case "behind":
+		if !g.Behind {
+			return false
+		}
+	case "drift":
+		if g.Drift == 0 {
+			return false
+		}
+	case "proposals":
+		if g.Proposal == "" {
+			return false
+		}
+	default:
+		return false
+	}
+	if p.Stage != "" && p.Stage != stageOf(p.Fleet.spec, g.row.Name) {
+		return false
+	}
+	if p.Reason != "" && (string(g.Reason) != p.Reason || !g.Behind) {
+		return false
+	}
+	return p.Search == "" || strings.Contains(strings.ToLower(g.Name+" "+g.Pod), strings.ToLower(p.Search))
+}
+
+func (p *fleetPage) columns() {
+	for _, c := range []struct{ text, sort, class string }{
+		{"Gateway", "name", ""}, {"State", "state", ""}, {"Why", "reason", ""}, {"Commit", "commit", "wide"}, {"Profile", "profile", "wide"}, {"Last sync", "synced", "wide"},
+	} {
+		is, dir := "none", ""
+		if cmp.Or(p.Sort, "state") == c.sort {
+			is, dir = "ascending", "desc"
+			if p.Dir == "desc" {
+				is, dir = "descending", ""
+			}
+		}
+		p.Columns = append(p.Columns, column{c.text, p.link(map[string]string{"sort": c.sort, "dir": dir}), c.class, is})
+	}
+}

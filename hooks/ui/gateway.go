@@ -1,0 +1,405 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/agents"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/request"
+)
+
+// Bounds of what one page shows of an agent's answer.
+const (
+	maxPlan      = 400
+	maxRecords   = 50
+	maxSnapshots = 100
+	maxNotes     = 20
+	maxChanges   = 2000
+)
+
+type gatewayPage struct {
+	frame
+	Fleet    fleet
+	Gateway  gateway
+	Advice   Advice
+	Away     notice // why the agent's part is missing
+	Known    bool   // the agent has answered
+	Problems []problem
+	Plan     []planLine
+	PlanMore int
+	Drift    []drifted
+	Drifted  int
+	Notes    []string
+	Files    sync.Counts
+	Proposal *proposal
+
+	Stage     string
+	Last      *snapshot // of the status, which is there without the agent
+	Keeps     string    // what the spec keeps
+	Snapshots []snapshot
+	Places    bool // some of them say where they are
+	Backups   bool // some of them have a backup of the whole gateway
+	Records   []record
+	Odd       string // the audit record has lines that are no entries
+	Command   string
+}
+
+type problem struct {
+	Advice  Advice
+	Message string
+}
+
+// planLine is a line of the plan, with what happens to its file.
+type planLine struct{ Op, Text string }
+
+type drifted struct{ Path, What string }
+
+type proposal struct {
+	State, Branch, Message string
+	Link                   link
+	Files, Refused         int
+	Advice                 Advice
+}
+
+type snapshot struct {
+	ID, Commit, To, Size string
+	At                   moment
+	Files                int
+	Stored               string // where it is
+	Backup               bool
+	Restore              string
+}
+
+// places says where a snapshot is, in words.
+var places = map[v1alpha1.SnapshotStored]string{v1alpha1.StoredLocal: "data volume", v1alpha1.StoredRemote: "object storage", v1alpha1.StoredBoth: "data volume, object storage"}
+
+// record is a sync of the past.
+type record struct {
+	At                          moment
+	Ref, From, To               string
+	By, Author, Result, Message string
+	Tone                        tone
+	Advice                      Advice
+	Added, Modified, Deleted    int
+	Path                        string // of the diff
+	Short                       bool   // only the number of files is known, and not who requested it
+	Changed                     int
+	Duration                    string
+}
+
+// findGateway returns the row of a request. If there is none, it writes the answer.
+func (s *Server) findGateway(w http.ResponseWriter, r *http.Request) (fleet, gateway, leads, bool) {
+	f, l, ok := s.find(w, r)
+	if !ok {
+		return f, gateway{}, l, false
+	}
+	name := r.URL.Query().Get("name")
+	i := slices.IndexFunc(f.Gateways, func(g gateway) bool { return g.row.Name == name })
+	if i < 0 {
+		s.problem(w, http.StatusNotFound, "There is no such gateway", "The fleet "+f.Name+" has no gateway "+clean(name, maxWord)+". Its pod may have been deleted.")
+		return f, gateway{}, l, false
+	}
+	return f, f.Gateways[i], l, true
+}
+
+func (s *Server) serveGateway(w http.ResponseWriter, r *http.Request) {
+	f, g, l, ok := s.findGateway(w, r)
+	if !ok {
+		return
+	}
+	p := gatewayPage{frame: s.frame(g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Advice: s.advisor.of(g.Reason)}
+	p.Notices = s.notices(l)
+	p.Live = "/live?" + url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode()
+	p.Command = "stoker history " + f.Name + " --namespace " + f.Namespace + " --audit --gateway " + g.Name
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	p.Stage, p.Keeps, p.Last = stageOf(f.spec, g.row.Name), keeps(f.spec.Spec.Snapshots), p.last(g.row.LastSnapshot)
+	if err := s.ask(ctx, &p); err != nil {
+		p.Away = s.silent(err, f.Namespace)
+		s.reported(ctx, &p)
+	}
+	s.show(w, http.StatusOK, "gateway", p)
+}
+
+// silent returns a notice about an agent that could not be asked.
+func (s *Server) silent(err error, namespace string) notice {
+	const text = "The plan, the changed files and the list of snapshots are not shown: they come from the agent."
+	switch {
+	case apierrors.IsForbidden(err):
+		return notice{hold, "You may not ask the agent", text + " Your user lacks the right to get pods and pods/proxy in namespace " + clean(namespace, maxWord) + "."}
+	case failure.Is(err, v1alpha1.ReasonMissingSidecar):
+		return notice{fail, "The pod has no agent", text}
+	case apierrors.IsNotFound(err):
+		return notice{unknown, "The pod is gone", text}
+	}
+	return notice{unknown, "The agent does not answer", text + " " + clean(err.Error(), 400)}
+}
+
+// keeps says what spec.snapshots keeps, or "" if no snapshots are taken.
+func keeps(o *v1alpha1.SnapshotsSpec) string {
+	if o == nil || !o.Enabled {
+		return ""
+	}
+	text := "Up to " + counted(int(cmp.Or(o.RetentionCount, v1alpha1.DefaultRetentionCount)), "snapshot") + " of " + clean(cmp.Or(o.MaxSize, v1alpha1.DefaultMaxSnapshotSize), 16) +
+		" in all stay on the data volume"
+	if remote := o.ObjectStorage(); remote != nil && remote.S3 != nil {
+		text += ", with copies in the bucket " + clean(remote.S3.Bucket, 63)
+	}
+	text += "."
+	if o.GatewayBackup == v1alpha1.GatewayBackupBeforeSync {
+		text += " Before each sync, the gateway also saves a backup of itself (.gwbk)."
+	}
+	return text
+}
+
+// last returns the newest snapshot as the status names it, or nil.
+func (p *gatewayPage) last(of *v1alpha1.GatewaySnapshot) *snapshot {
+	if of == nil {
+		return nil
+	}
+	sn := &snapshot{ID: clean(of.ID, maxWord), Size: clean(of.Size, 32), Stored: places[of.Stored]}
+	if of.Timestamp != nil {
+		sn.At = moment{of.Timestamp.Time, p.Now.now}
+	}
+	if v1alpha1.RestoresOn(of.ID, p.Gateway.row.Name) == of.ID {
+		sn.Restore = p.restore(of.ID)
+	}
+	return sn
+}
+
+// restore returns the command that brings the gateway back to a snapshot.
+func (p *gatewayPage) restore(id string) string {
+	return "stoker snapshots " + p.Fleet.Name + " --namespace " + p.Fleet.Namespace + " --restore " + id
+}
+
+func (p *gatewayPage) notes(list []string) {
+	for _, n := range list[:min(len(list), maxNotes)] {
+		p.Notes = append(p.Notes, clean(n, maxMessage))
+	}
+}
+
+// reported adds the past syncs and the notes without the agent: as its last report has them, or as far as the status has them.
+func (s *Server) reported(ctx context.Context, p *gatewayPage) {
+	list := p.Gateway.row.SyncHistory
+	p.notes(p.Gateway.row.Notes)
+	report, err := kube.SyncReports(s.Clients.Dynamic, p.Fleet.Namespace).Get(ctx, p.Gateway.row.PodName)
+	if err == nil && report.Status.Gateway == p.Gateway.row.Name {
+		list = report.Status.SyncHistory
+	}
+	for _, h := range list[:min(len(list), maxRecords)] {
+		is := v1alpha1.GatewayError
+		switch h.Result.Class() {
+		case v1alpha1.ClassDone:
+			is = v1alpha1.GatewaySynced
+		case v1alpha1.ClassHeld:
+			is = v1alpha1.GatewayHeld
+		}
+		r := s.record(p, sync.Audit{Time: h.Timestamp.Time, Ref: h.Ref, Result: is, Reason: h.Result, Duration: h.Duration})
+		r.Short, r.To, r.Changed = true, clean(request.Short(h.Commit), 7), int(h.FilesChanged)
+		p.Records = append(p.Records, r)
+	}
+}
+
+// ask adds what the agent answers.
+func (s *Server) ask(ctx context.Context, p *gatewayPage) error {
+	a, err := agents.Of(ctx, s.Clients.Core, p.Fleet.Namespace, p.Gateway.row)
+	if err != nil {
+		return err
+	}
+	type history struct {
+		list []sync.Audit
+		err  error
+	}
+	audit := make(chan history, 1)
+	go func() {
+		list, err := a.Audit(ctx)
+		audit <- history{list, err}
+	}()
+	state, err := a.State(ctx)
+	if err != nil {
+		return err
+	}
+	p.Known = true
+	s.addState(p, a, state)
+	past := <-audit
+	for _, e := range slices.Backward(past.list) {
+		if len(p.Records) == maxRecords {
+			break
+		}
+		p.Records = append(p.Records, s.record(p, e))
+	}
+	if past.err != nil && len(past.list) > 0 {
+		p.Odd = clean(past.err.Error(), maxCell)
+	}
+	if past.list == nil { // an agent without an audit record, or one that cannot be read
+		for _, h := range state.History[:min(len(state.History), maxRecords)] {
+			p.Records = append(p.Records, s.record(p, sync.Audit{Time: h.At, Ref: h.Ref, To: h.Commit, Result: h.Phase, Reason: h.Reason, Message: h.Message,
+				Duration: h.Duration, Files: sync.AuditFiles{Added: h.Files.Added, Modified: h.Files.Modified, Deleted: h.Files.Deleted}}))
+		}
+	}
+	return nil
+}
+
+func (s *Server) addState(p *gatewayPage, a agents.Agent, state agents.State) {
+	for _, e := range state.Problems[:min(len(state.Problems), maxNotes)] {
+		p.Problems = append(p.Problems, problem{s.advisor.of(e.Reason), clean(e.Message, maxMessage)})
+	}
+	for _, line := range state.Plan[:min(len(state.Plan), maxPlan)] {
+		p.Plan = append(p.Plan, newPlanLine(line))
+	}
+	p.PlanMore = max(len(state.Plan)-maxPlan, 0)
+	if d := state.Drift; d != nil {
+		p.Drifted = d.Files
+		for _, f := range d.Paths[:min(len(d.Paths), maxRecords)] {
+			p.Drift = append(p.Drift, drifted{clean(f.Path, 1024), clean(f.What, 20)})
+		}
+	}
+	p.notes(state.Report.Notes)
+	p.Files = state.Report.Files
+	if o := state.Proposal; o != nil {
+		p.Proposal = &proposal{clean(string(o.State), 16), clean(o.Branch, maxWord), clean(o.Message, maxMessage), newLink(o.URL), int(o.Files), int(o.Refused), Advice{}}
+		if o.Reason != "" {
+			p.Proposal.Advice = s.advisor.of(o.Reason)
+		}
+	}
+	for _, sn := range slices.Backward(a.Snapshots(state)) {
+		if len(p.Snapshots) == maxSnapshots {
+			break
+		}
+		p.Snapshots = append(p.Snapshots, snapshot{sn.ID, sn.Commit.Short(), sn.To.Short(), v1alpha1.SizeText(sn.Bytes), moment{sn.Time, p.Now.now}, sn.Files,
+			places[sn.Stored], sn.Backup, p.restore(sn.ID)})
+		p.Places, p.Backups = p.Places || sn.Stored != "", p.Backups || sn.Backup
+	}
+}
+
+// newPlanLine finds out what a line of a plan does by its first character, which the plan's own text begins each change with.
+func newPlanLine(line string) planLine {
+	line = clean(line, 1024)
+	op := ""
+	for mark, is := range map[string]string{"+ ": "added", "~ ": "modified", "- ": "deleted"} {
+		if strings.HasPrefix(line, mark) {
+			op = is
+		}
+	}
+	return planLine{op, line}
+}
+
+func (s *Server) record(p *gatewayPage, e sync.Audit) record {
+	r := record{
+		At: moment{e.Time, p.Now.now}, Ref: clean(e.Ref, maxWord), From: short(e.From), To: short(e.To), Author: clean(e.Author, 120),
+		By: clean(e.By, 64), Result: clean(string(e.Result), 32), Message: clean(e.Message, maxCell), Advice: s.advisor.of(e.Reason),
+		Added: e.Files.Added, Modified: e.Files.Modified, Deleted: e.Files.Deleted, Duration: clean(e.Duration, 32),
+		Tone: stand(v1alpha1.DiscoveredGateway{SyncStatus: e.Result, Reason: e.Reason}, false, false).Tone,
+	}
+	if v1alpha1.IsCommit(e.Ref) {
+		r.Ref = request.Short(e.Ref)
+	}
+	if e.For != "" {
+		r.By = strings.TrimSpace(r.By + " for " + clean(e.For, 120))
+	}
+	if e.Diff != "" && len(e.Diff) <= 300 {
+		r.Path = p.Fleet.Path + "/sync?" + url.Values{"name": {p.Gateway.row.Name}, "id": {e.Diff}}.Encode()
+	}
+	return r
+}
+
+// short returns the first digits of a commit, or "" if there is none.
+func short(id plan.ID) string {
+	if id.IsZero() {
+		return ""
+	}
+	return id.Short()
+}
+
+type syncPage struct {
+	frame
+	Fleet    fleet
+	Gateway  gateway
+	At       moment
+	From, To string
+
+	Added, Modified, Deleted int
+	Projects                 []string
+	Changes                  []fileChange
+	More                     int
+	Truncated                bool
+	Search, ID               string
+}
+
+type fileChange struct {
+	Path, Action, Before, After string
+}
+
+func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
+	f, g, l, ok := s.findGateway(w, r)
+	if !ok {
+		return
+	}
+	id := r.URL.Query().Get("id")
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	a, err := agents.Of(ctx, s.Clients.Core, f.Namespace, g.row)
+	var d sync.Diff
+	if err == nil {
+		d, err = a.Diff(ctx, id)
+	}
+	if err != nil {
+		n := s.silent(err, f.Namespace)
+		if apierrors.IsNotFound(err) {
+			n = notice{unknown, "There is no report of this sync", "The agent keeps the reports of the last ten syncs that changed files."}
+		}
+		status := http.StatusBadGateway
+		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || errors.Is(err, context.DeadlineExceeded) {
+			status = http.StatusNotFound
+		}
+		s.problem(w, status, n.Title, n.Text)
+		return
+	}
+	p := syncPage{frame: s.frame("Changes of a sync", crumb{"Fleets", "/"}, crumb{f.Name, f.Path}, crumb{g.Name, g.Path}), Fleet: f, Gateway: g,
+		From: short(d.FromCommit), To: short(d.ToCommit), Added: d.FilesAdded, Modified: d.FilesModified, Deleted: d.FilesDeleted, Truncated: d.Truncated,
+		Search: clean(r.URL.Query().Get("q"), 200), ID: id}
+	p.At = moment{d.Timestamp, p.Now.now}
+	p.Notices = s.notices(l)
+	for _, name := range d.Projects[:min(len(d.Projects), maxRecords)] {
+		p.Projects = append(p.Projects, clean(name, 64))
+	}
+	for _, c := range d.Changes {
+		if p.Search != "" && !strings.Contains(strings.ToLower(c.Path), strings.ToLower(p.Search)) {
+			continue
+		}
+		if len(p.Changes) == maxChanges {
+			p.More++
+			continue
+		}
+		p.Changes = append(p.Changes, fileChange{clean(c.Path, 1024), clean(c.Action, 10), blob(c.Checksum.Before), blob(c.Checksum.After)})
+	}
+	s.show(w, http.StatusOK, "sync", p)
+}
+
+// blob shortens git's id of the content of a file.
+func blob(sum string) string { return clean(request.Short(strings.TrimPrefix(sum, "git:")), 7) }
+
+func (s *Server) serveReason(w http.ResponseWriter, r *http.Request) {
+	a, ok := s.advisor.by[v1alpha1.Reason(r.PathValue("reason"))]
+	if !ok {
+		s.problem(w, http.StatusNotFound, "There is no such reason", "")
+		return
+	}
+	s.show(w, http.StatusOK, "reason", struct {
+		frame
+		Advice Advice
+		Web    string
+	}{s.frame(a.Reason, crumb{"Fleets", "/"}), a, s.Manual(troubleshooting + "#" + strings.ToLower(a.Reason))})
+}

@@ -1,0 +1,59 @@
+package ui
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+)
+
+const (
+	// pause is the least time between two events, so that a fleet that changes all the time does not keep the browser busy.
+	pause = time.Second
+	// refresh is the most time between two events: relative times grow, and a lead that is gone changes no object.
+	refresh = 30 * time.Second
+)
+
+// serveLive sends an event whenever the page has to be loaded again.
+func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
+	changes, end := s.watcher.subscribe(r.URL.Query().Get("fleet"))
+	if changes == nil {
+		http.Error(w, "Too many pages are open: close some.", http.StatusServiceUnavailable)
+		return
+	}
+	defer end()
+	if r.Method == http.MethodHead {
+		return
+	}
+	control := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "text/event-stream")
+	for n := 0; ; n++ {
+		if control.SetWriteDeadline(time.Now().Add(refresh)) != nil {
+			return
+		}
+		event := "changed"
+		if n == 0 {
+			event = "open"
+		}
+		if _, err := fmt.Fprintf(w, "retry: 2000\nevent: %s\ndata: %d\n\n", event, n); err != nil || control.Flush() != nil {
+			return
+		}
+		if !s.sleep(r, pause, nil) || !s.sleep(r, refresh-pause, changes) {
+			return
+		}
+	}
+}
+
+// sleep waits for a change or a time. It returns false if the client or the server ends.
+func (s *Server) sleep(r *http.Request, d time.Duration, changes <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-r.Context().Done():
+		return false
+	case <-s.done:
+		return false
+	case <-timer.C:
+	case <-changes:
+	}
+	return true
+}

@@ -1,0 +1,305 @@
+package ui
+
+import (
+	"cmp"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/request"
+)
+
+// tone is how a state looks: a color, an icon and an order. The word beside the icon says the same.
+type tone string
+
+// The tones, worst first.
+const (
+	fail    tone = "fail"
+	unknown tone = "unknown"
+	hold    tone = "hold"
+	work    tone = "work"
+	off     tone = "off"
+	good    tone = "good"
+)
+
+var tones = []tone{fail, unknown, hold, work, off, good}
+
+// chip is a state with its tone.
+type chip struct {
+	Tone tone
+	Word string
+}
+
+// fleet is a GatewaySync as pages show it.
+type fleet struct {
+	Namespace, Name, Path string
+	State                 chip
+	Ref, Commit, Origin   string
+	Repo                  string
+	Total, Synced, Behind int
+	Bar                   []segment
+	Advice                Advice
+	Message               string
+	Since                 moment // since when gateways are behind
+	Confirmed             moment
+	Groups                []group
+	Gateways              []gateway
+	Unreadable            string
+
+	spec *v1alpha1.GatewaySync
+}
+
+// segment is a part of the bar of gateways.
+type segment struct {
+	Tone tone
+	X, W float64 // of 100
+	N    int
+}
+
+// group is the gateways that are behind for one reason.
+type group struct {
+	Advice Advice
+	Tone   tone
+	N      int
+	Path   string
+	First  string // the message of the first of them
+}
+
+// gateway is a row of the status as pages show it.
+type gateway struct {
+	Name, Path   string
+	State        chip
+	Behind       bool
+	Reason       v1alpha1.Reason
+	Word         string // the reason, to show
+	Message      string
+	Commit       string
+	Ref          string
+	Profile      string
+	Pod          string
+	Drift        int
+	Proposal     string // state
+	Link         link
+	LastSync     moment
+	Duration     string
+	FilesChanged int
+	Projects     []string
+	Scan         string
+	Agent        string
+
+	row v1alpha1.DiscoveredGateway
+}
+
+// link is an address of the web, or a text if it is none that a browser may open.
+type link struct{ Text, URL string }
+
+func newLink(s string) link {
+	l := link{Text: clean(s, 512)}
+	if u, err := url.Parse(s); err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.User == nil {
+		l.URL = u.String()
+	}
+	return l
+}
+
+// address returns the address of a repository without credentials.
+func address(s string) string {
+	if u, err := url.Parse(s); err == nil && u.User != nil {
+		u.User = nil
+		s = u.String()
+	}
+	return clean(s, maxWord)
+}
+
+func pathOf(namespace, name string) string {
+	return "/fleets/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
+}
+
+// read converts a GatewaySync.
+func (s *Server) read(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) fleet {
+	v := request.Read(gs, "", target, now)
+	f := fleet{
+		Namespace: gs.Namespace, Name: gs.Name, Path: pathOf(gs.Namespace, gs.Name), Repo: address(gs.Spec.Git.Repo),
+		Ref: clean(v.Ref, maxWord), Commit: request.Short(v.Commit), Origin: clean(request.Origin(gs, v.Ref), maxWord),
+		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.of(v.Reason), spec: gs,
+	}
+	if v1alpha1.IsCommit(v.Ref) {
+		f.Ref = request.Short(v.Ref)
+	}
+	f.Behind = max(f.Total-f.Synced, 0)
+	f.State = phase(v)
+	if at := gs.Status.ConfirmedAt; at != nil {
+		f.Confirmed = moment{at.Time, now}
+	}
+	away := v.Reason == v1alpha1.ReasonAgentsAway
+	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionAllGatewaysSynced); away {
+		f.Since = moment{v.Since, now}
+	} else if f.Behind > 0 && c != nil && c.Status != metav1.ConditionTrue {
+		f.Since = moment{c.LastTransitionTime.Time, now}
+	}
+	behind := map[string]bool{}
+	for _, b := range v.Behind {
+		behind[b.Name] = true
+	}
+	for _, row := range gs.Status.DiscoveredGateways {
+		f.Gateways = append(f.Gateways, s.row(f, row, behind[row.Name], away, now))
+	}
+	f.Bar = bar(f.Gateways)
+	if f.State.Tone == work { // some gateways may go on while others do not
+		f.State = worst(f.Gateways, f.State)
+	}
+	f.Groups = s.groups(f, away)
+	return f
+}
+
+// phase returns the state of a fleet.
+func phase(v request.Verdict) chip {
+	switch {
+	case v.Reason == v1alpha1.ReasonAgentsAway:
+		return chip{unknown, "Not confirmed"}
+	case v.Phase == request.Succeeded:
+		return chip{good, "Up to date"}
+	case v.Phase == request.Failed:
+		return chip{fail, "Failed"}
+	case v.Phase == request.Held:
+		return chip{hold, "Held"}
+	case v.Phase == request.Paused:
+		return chip{off, "Paused"}
+	case v.Reason == v1alpha1.ReasonNoGateways:
+		return chip{off, "No gateways"}
+	case v.Gateways.Failed > 0, v.Reason.Class() == v1alpha1.ClassRetry, v.Reason.Class() == v1alpha1.ClassStalled:
+		return chip{fail, "Error"}
+	}
+	return chip{work, "Updating"}
+}
+
+// worst returns the state of a fleet under way: Error or Held if one of its gateways is.
+func worst(gateways []gateway, otherwise chip) chip {
+	for _, g := range gateways {
+		switch g.State.Tone {
+		case fail:
+			return chip{fail, "Error"}
+		case hold:
+			otherwise = chip{hold, "Held"}
+		}
+	}
+	return otherwise
+}
+
+// stand returns the state of a gateway. It is never good if the gateway does not run what it should, or if no agent confirms it.
+func stand(row v1alpha1.DiscoveredGateway, behind, away bool) chip {
+	switch {
+	case away:
+		return chip{unknown, "Not confirmed"}
+	case row.SyncStatus == v1alpha1.GatewayError:
+		return chip{fail, "Error"}
+	case row.SyncStatus == v1alpha1.GatewayMissingSidecar:
+		return chip{fail, "No agent"}
+	case row.SyncStatus == v1alpha1.GatewayHeld && row.Reason == v1alpha1.ReasonPaused:
+		return chip{off, "Paused"}
+	case row.SyncStatus == v1alpha1.GatewayHeld:
+		return chip{hold, "Held"}
+	case behind && (row.SyncStatus == v1alpha1.GatewaySynced || row.SyncStatus == v1alpha1.GatewayStandby):
+		return chip{work, "Behind"}
+	case row.SyncStatus == v1alpha1.GatewaySynced, row.SyncStatus == v1alpha1.GatewayStandby:
+		return chip{good, string(row.SyncStatus)}
+	}
+	return chip{work, cmp.Or(clean(string(row.SyncStatus), 32), string(v1alpha1.GatewayPending))}
+}
+
+func (s *Server) row(f fleet, row v1alpha1.DiscoveredGateway, behind, away bool, now time.Time) gateway {
+	g := gateway{
+		Name: clean(row.Name, maxWord), Path: f.Path + "/gateway?" + url.Values{"name": {row.Name}}.Encode(), Behind: behind || away,
+		State: stand(row, behind, away), Reason: row.Reason, Message: clean(row.Message, maxMessage), Commit: clean(request.Short(row.SyncedCommit), 7),
+		Ref: clean(row.SyncedRef, maxWord), Profile: clean(row.Profile, 63), Pod: clean(row.PodName, maxWord), Drift: int(row.Drift),
+		Proposal: clean(string(row.ProposalState), 16), Link: newLink(row.Proposal), Duration: clean(row.LastSyncDuration, 32),
+		FilesChanged: int(row.FilesChanged), Scan: clean(row.LastScanResult, 512), Agent: clean(row.AgentVersion, 64), row: row,
+	}
+	if g.Reason == "" || string(g.Reason) == string(row.SyncStatus) && behind {
+		g.Reason = v1alpha1.ReasonProgressing
+	}
+	if away {
+		g.Reason = v1alpha1.ReasonAgentsAway
+	}
+	g.Word = clean(string(g.Reason), 64)
+	if row.LastSyncTime != nil {
+		g.LastSync = moment{row.LastSyncTime.Time, now}
+	}
+	for _, p := range row.ProjectsSynced {
+		g.Projects = append(g.Projects, clean(p, 64))
+	}
+	return g
+}
+
+// groups returns the reasons for which gateways are behind, the most urgent first.
+func (s *Server) groups(f fleet, away bool) []group {
+	var list []group
+	for _, g := range f.Gateways {
+		if !g.Behind {
+			continue
+		}
+		i := slices.IndexFunc(list, func(o group) bool { return o.Advice.Reason == clean(string(g.Reason), 64) && o.Tone == g.State.Tone })
+		if i < 0 {
+			list = append(list, group{s.advisor.of(g.Reason), g.State.Tone, 0, f.Path + "?" + url.Values{"reason": {string(g.Reason)}}.Encode() + "#gateways", clean(g.Message, maxCell)})
+			i = len(list) - 1
+		}
+		list[i].N++
+	}
+	if away && len(list) == 1 {
+		list[0].First = clean(f.Message, maxCell)
+	}
+	slices.SortStableFunc(list, func(a, b group) int {
+		return cmp.Or(slices.Index(tones, a.Tone)-slices.Index(tones, b.Tone), b.N-a.N)
+	})
+	return list
+}
+
+// bar returns how many gateways have which tone, the best first.
+func bar(gateways []gateway) []segment {
+	count := map[tone]int{}
+	for _, g := range gateways {
+		count[g.State.Tone]++
+	}
+	var list []segment
+	x := 0.0
+	for _, t := range slices.Backward(tones) {
+		if n := count[t]; n > 0 {
+			w := 100 * float64(n) / float64(len(gateways))
+			list = append(list, segment{t, x, w, n})
+			x += w
+		}
+	}
+	return list
+}
+
+// sorted sorts gateways by a column: the ones that need attention first, unless the query asks for another order.
+func sorted(list []gateway, by string, reverse bool) {
+	order := func(a, b gateway) int {
+		var c int
+		switch by {
+		case "name":
+		case "commit":
+			c = strings.Compare(a.Commit, b.Commit)
+		case "profile":
+			c = natural(a.Profile, b.Profile)
+		case "reason":
+			c = strings.Compare(string(a.Reason), string(b.Reason))
+		case "synced":
+			c = b.LastSync.at.Compare(a.LastSync.at)
+		default:
+			c = slices.Index(tones, a.State.Tone) - slices.Index(tones, b.State.Tone)
+		}
+		return c
+	}
+	slices.SortStableFunc(list, func(a, b gateway) int {
+		c := cmp.Or(order(a, b), natural(a.Name, b.Name))
+		if reverse {
+			return -c
+		}
+		return c
+	})
+}

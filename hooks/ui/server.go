@@ -1,0 +1,257 @@
+package ui
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"embed"
+	"encoding/hex"
+	"html/template"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"stoker.io/stoker/docs"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/serve"
+)
+
+//go:embed pages assets
+var files embed.FS
+
+// Bounds of what a page shows and of what the server does at a time.
+const (
+	maxFleets  = 500
+	maxStreams = 32
+	maxQuery   = 2048 // bytes
+)
+
+// Options are what the page shows, and how.
+type Options struct {
+	Clients   kube.Clients
+	Namespace string // "" for all
+	Context   string // name of the cluster for people
+	Version   string
+	// Manual returns the address of a document on the web.
+	Manual func(document string) string
+}
+
+// Server serves the page.
+type Server struct {
+	Options
+	watcher *watcher
+	advisor *advisor
+	pages   map[string]*template.Template
+	mux     *serve.Mux
+	done    chan struct{}
+
+	token, cookie string
+	mu            sync.Mutex
+	once          string // a token that counts once
+}
+
+// New returns a Server. Run starts it.
+func New(o Options) (*Server, error) {
+	w, err := newWatcher(o.Clients, o.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Options: o, watcher: w, advisor: newAdvisor(docs.Troubleshooting, o.Manual), pages: map[string]*template.Template{},
+		done: make(chan struct{}), token: secret(), cookie: secret(), once: secret()}
+	base, err := template.New("base.html").Funcs(functions).ParseFS(files, "pages/base.html")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"fleets", "fleet", "gateway", "sync", "reason", "problem"} {
+		page, err := template.Must(base.Clone()).ParseFS(files, "pages/"+name+".html")
+		if err != nil {
+			return nil, err
+		}
+		s.pages[name] = page
+	}
+	assets, err := fs.Sub(files, "assets")
+	if err != nil {
+		return nil, err
+	}
+	s.mux = serve.NewMux(map[string]http.HandlerFunc{
+		"GET /{$}":                               s.serveFleets,
+		"GET /fleets/{namespace}/{name}":         s.serveFleet,
+		"GET /fleets/{namespace}/{name}/gateway": s.serveGateway,
+		"GET /fleets/{namespace}/{name}/sync":    s.serveSync,
+		"GET /reasons/{reason}":                  s.serveReason,
+		"GET /live":                              s.serveLive,
+		"GET /assets/{file}":                     http.StripPrefix("/assets/", http.FileServerFS(assets)).ServeHTTP,
+		"GET /": func(w http.ResponseWriter, _ *http.Request) {
+			s.problem(w, http.StatusNotFound, "There is no such page", "")
+		},
+	})
+	return s, nil
+}
+
+// secret returns 32 random bytes.
+func secret() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // it never fails
+	return hex.EncodeToString(b)
+}
+
+// Run watches the cluster until ctx is done.
+func (s *Server) Run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() { close(s.done) })
+	defer stop()
+	s.watcher.run(ctx)
+}
+
+// URL returns the address that opens a page: path at the address that the server listens on, with the token.
+func (s *Server) URL(addr, path string) string { return entry(addr, path, s.token) }
+
+// OpenURL is URL with a token that counts once, for the arguments of a program, which other users of the machine can see.
+func (s *Server) OpenURL(addr, path string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return entry(addr, path, s.once)
+}
+
+func entry(addr, path, token string) string {
+	return (&url.URL{Scheme: "http", Host: addr, Path: path, RawQuery: url.Values{"token": {token}}.Encode()}).String()
+}
+
+// PathOf returns the path of the page of a GatewaySync.
+func PathOf(namespace, name string) string { return pathOf(namespace, name) }
+
+// same compares secrets in constant time.
+func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+
+// admits reports whether a token is one of the server's.
+func (s *Server) admits(token string) bool {
+	if same(token, s.token) {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.once == "" || !same(token, s.once) {
+		return false
+	}
+	s.once = ""
+	return true
+}
+
+// policy lets the page load its own files and nothing else: no inline script or style, no frame around it, no script that parses HTML.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
+	"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// ServeHTTP implements http.Handler. It admits reads with a Host of this machine, so that a name of the web that resolves to it gets
+// nothing, and with the cookie that the token is exchanged for.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for name, value := range map[string]string{
+		"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+		"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin", "X-Frame-Options": "DENY",
+	} {
+		w.Header().Set(name, value)
+	}
+	switch {
+	case !local(r.Host):
+		http.Error(w, "This page is served to 127.0.0.1 and localhost only.", http.StatusMisdirectedRequest)
+		return
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "This page is read-only.", http.StatusMethodNotAllowed)
+		return
+	case len(r.URL.RawQuery) > maxQuery || len(r.URL.Path) > maxQuery:
+		http.Error(w, "The address is too long.", http.StatusRequestURITooLong)
+		return
+	}
+	name := "stoker-ui-" + port(r.Host) // a cookie belongs to all ports of a host
+	if token := r.URL.Query().Get("token"); token != "" && s.admits(token) {
+		http.SetCookie(w, &http.Cookie{Name: name, Value: s.cookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+		query := r.URL.Query()
+		query.Del("token")
+		to := url.URL{Path: "/" + strings.TrimLeft(r.URL.Path, "/\\"), RawQuery: query.Encode()}
+		http.Redirect(w, r, to.String(), http.StatusSeeOther)
+		return
+	}
+	if c, err := r.Cookie(name); err != nil || !same(c.Value, s.cookie) {
+		http.Error(w, "Open the address that 'stoker ui' has printed: it contains the token of this page.", http.StatusUnauthorized)
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// local reports whether the Host of a request is this machine. The port may be that of a tunnel.
+func local(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	return host == "127.0.0.1" || host == "localhost" || host == "::1" || host == "[::1]"
+}
+
+func port(host string) string {
+	_, port, err := net.SplitHostPort(host)
+	if err != nil {
+		return "80"
+	}
+	return port
+}
+
+// frame is what all pages have in common.
+type frame struct {
+	Title     string
+	Where     string // the part of the cluster that is shown
+	Context   string
+	Version   string
+	Trail     []crumb
+	Live      string // address of the events; "" if the page does not change
+	Now       moment
+	Notices   []notice
+	Namespace string
+}
+
+// crumb is a link to a page above.
+type crumb struct{ Text, Path string }
+
+// notice says that something is not shown, and what would show it.
+type notice struct {
+	Tone        tone
+	Title, Text string
+}
+
+func (s *Server) frame(title string, trail ...crumb) frame {
+	where := "namespace " + s.Namespace
+	if s.Namespace == "" {
+		where = "all namespaces"
+	}
+	now := s.Clients.Now()
+	return frame{Title: title, Where: where, Context: clean(s.Context, 100), Version: s.Version, Trail: trail, Now: moment{now, now}, Namespace: s.Namespace}
+}
+
+// show writes a page.
+func (s *Server) show(w http.ResponseWriter, status int, page string, data any) {
+	var b bytes.Buffer
+	if err := s.pages[page].ExecuteTemplate(&b, "base.html", data); err != nil {
+		http.Error(w, "The page cannot be shown: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // the client may be gone
+}
+
+// problem writes a page that says why there is no other.
+func (s *Server) problem(w http.ResponseWriter, status int, title, text string) {
+	s.show(w, status, "problem", struct {
+		frame
+		Text string
+	}{s.frame(title, crumb{"Fleets", "/"}), text})
+}
+
+var functions = template.FuncMap{
+	"number": number, "sentence": sentence, "breakable": breakable, "counted": counted, "cell": func(s string) string { return clean(s, maxCell) },
+	"at":    func(t time.Time, now moment) moment { return moment{t, now.now} },
+	"clean": func(s string) string { return clean(s, maxMessage) },
+	"pick":  func(one, many string, n int) string { return map[bool]string{true: one, false: many}[n == 1] },
+}

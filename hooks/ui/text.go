@@ -1,0 +1,134 @@
+package ui
+
+import (
+	"html"
+	"html/template"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+const (
+	maxWord    = 253 // characters of a name
+	maxMessage = 1200
+	maxCell    = 220
+)
+
+// clean returns at most n characters of a text without those that control a terminal or the direction of writing.
+func clean(s string, n int) string {
+	if len(s) > 4*n {
+		s = s[:4*n]
+	}
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control) || r == unicode.ReplacementChar:
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if r := []rune(s); len(r) > n {
+		return string(r[:n-1]) + "…"
+	}
+	return s
+}
+
+// number returns a number with commas between groups of three digits.
+func number(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// sentence returns a text with a capital letter at its start and a period at its end.
+func sentence(s string) string {
+	r, size := utf8.DecodeRuneInString(s)
+	if s == "" {
+		return ""
+	}
+	return string(unicode.ToUpper(r)) + s[size:] + "."
+}
+
+// breakable returns a word such as DesignerSessionActive that a line may break before a capital letter.
+func breakable(s string) template.HTML {
+	var b strings.Builder
+	last := rune(0)
+	for _, r := range s {
+		if unicode.IsUpper(r) && unicode.IsLower(last) {
+			b.WriteString("<wbr>")
+		}
+		b.WriteString(html.EscapeString(string(r)))
+		last = r
+	}
+	return template.HTML(b.String())
+}
+
+// counted returns a number with its noun.
+func counted(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return number(n) + " " + what
+}
+
+// moment is a time as a page shows it: how long ago it was, with the exact time in the title.
+type moment struct{ at, now time.Time }
+
+// Known reports whether there is a time.
+func (m moment) Known() bool { return !m.at.IsZero() }
+
+// Machine returns the time for programs.
+func (m moment) Machine() string { return m.at.UTC().Format(time.RFC3339) }
+
+// Exact returns the time for people.
+func (m moment) Exact() string { return m.at.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// Ago returns how long ago the time was.
+func (m moment) Ago() string {
+	d := m.now.Sub(m.at)
+	switch {
+	case d < -time.Minute:
+		return "in " + duration.HumanDuration(-d)
+	case d < 10*time.Second:
+		return "just now"
+	}
+	return duration.HumanDuration(d) + " ago"
+}
+
+// natural compares names so that line-2 is before line-10.
+func natural(a, b string) int {
+	for a != "" && b != "" {
+		da, db := digits(a), digits(b)
+		if da > 0 && db > 0 {
+			na, nb := strings.TrimLeft(a[:da], "0"), strings.TrimLeft(b[:db], "0")
+			if len(na) != len(nb) {
+				return len(na) - len(nb)
+			}
+			if c := strings.Compare(na, nb); c != 0 {
+				return c
+			}
+			a, b = a[da:], b[db:]
+			continue
+		}
+		if a[0] != b[0] {
+			return int(a[0]) - int(b[0])
+		}
+		a, b = a[1:], b[1:]
+	}
+	return len(a) - len(b)
+}
+
+func digits(s string) int {
+	n := 0
+	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,114 @@
+package ui
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/docs"
+	"stoker.io/stoker/hooks/ui/uitest"
+	"stoker.io/stoker/internal/kube"
+)
+
+// Each reason has advice, and the renderer knows all that the sections of the documentation use.
+func TestAdvice(t *testing.T) {
+	t.Parallel()
+	a := newAdvisor(docs.Troubleshooting, manual)
+	for _, r := range v1alpha1.Reasons {
+		t.Run(string(r.Reason), func(t *testing.T) {
+			found := a.of(r.Reason)
+			assert.NotEmpty(t, found.Meaning)
+			assert.NotEmpty(t, found.Next)
+			assert.NotEmpty(t, found.Body)
+			text := regexp.MustCompile(`(?s)<code>.*?</code>|<[^>]*>`).ReplaceAllString(string(found.Body), "")
+			assert.NotRegexp(t, "`|\\]\\(|\\*\\*|^#|\\|", text, "markup that the renderer does not know")
+			assert.Equal(t, strings.Count(string(found.Body), "<ul>"), strings.Count(string(found.Body), "</ul>"))
+		})
+	}
+	assert.Equal(t, Advice{Reason: "Unheard"}, a.of("Unheard"))
+	assert.Equal(t, `<p>a &lt;b&gt; <code>x &amp; y</code> <em>c</em> <a href="https://docs.example.com/docs/reference/cli.md" rel="noopener noreferrer">d</a></p><ul><li>e <a href="/reasons/Paused">f</a></li></ul>`,
+		string(a.render("a <b> `x & y` *c* [d](../reference/cli.md)\n\n- e\n  [f](#paused)")))
+}
+
+func TestText(t *testing.T) {
+	assert.Equal(t, "abc?def", clean("abc\u202edef", 20))
+	assert.Equal(t, "a b?", clean("a\nb\x00", 20))
+	assert.Equal(t, "xxxx…", clean(strings.Repeat("x", 1<<20), 5))
+	assert.Equal(t, "1,234,567", number(1234567))
+	assert.Equal(t, "999", number(999))
+	assert.Equal(t, "Designer<wbr>Session", string(breakable("DesignerSession")))
+	assert.Equal(t, "&lt;b&gt;", string(breakable("<b>")))
+	assert.Negative(t, natural("line-2", "line-10"))
+	assert.Positive(t, natural("line-b", "line-a"))
+	assert.Zero(t, natural("a1", "a1"))
+	assert.Negative(t, natural("a", "ab"))
+	for text, want := range map[string]string{"https://a.example.com/1": "https://a.example.com/1", "javascript:alert(1)": "", "branch": "", "https://u:p@a.example.com": "", "https:///x": ""} {
+		t.Run(text, func(t *testing.T) { assert.Equal(t, want, newLink(text).URL) })
+	}
+}
+
+// thousand returns a page with one fleet of 1,000 gateways.
+func thousand(t testing.TB) (*Server, *v1alpha1.GatewaySync, time.Time) {
+	t.Helper()
+	clients, err := kube.ConnectTo(&rest.Config{Host: "http://127.0.0.1:1"}, "test")
+	require.NoError(t, err)
+	s, err := New(Options{Clients: clients, Namespace: "plant", Manual: manual})
+	require.NoError(t, err)
+	now := time.Now()
+	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "line"}}
+	gs.Spec.Git.Ref = "main"
+	gs.Status.ConfirmedAt = &metav1.Time{Time: now}
+	gs.Status.ObservedRequest = gs.RequestKey()
+	gs.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeProgressing, Ref: "main", Commit: uitest.Target, Total: 1000, Synced: 900}
+	for i := range 1000 {
+		g := v1alpha1.DiscoveredGateway{Name: fmt.Sprintf("line-%d", i), PodName: fmt.Sprintf("line-%d", i), Profile: "edge", SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: uitest.Target}
+		if i%10 == 0 {
+			g.SyncStatus, g.Reason, g.Message, g.SyncedCommit = v1alpha1.GatewayHeld, v1alpha1.ReasonDesignerSessionActive, "Designer session of maria on project filling", uitest.Old
+		}
+		gs.Status.DiscoveredGateways = append(gs.Status.DiscoveredGateways, g)
+	}
+	return s, gs, now
+}
+
+// render writes the page of the fleet.
+func render(t testing.TB, s *Server, gs *v1alpha1.GatewaySync, now time.Time) int {
+	t.Helper()
+	p := fleetPage{frame: s.frame("line"), Fleet: s.read(gs, nil, now)}
+	p.filters()
+	p.columns()
+	p.Rows = p.Fleet.Gateways
+	sorted(p.Rows, "", false)
+	w := httptest.NewRecorder()
+	s.show(w, http.StatusOK, "fleet", p)
+	require.Equal(t, http.StatusOK, w.Code)
+	return w.Body.Len()
+}
+
+// budget is how long the page of 1,000 gateways may take. The test allows ten times as much, for a loaded machine.
+const budget = 200 * time.Millisecond
+
+func TestThousandGatewaysRenderInTime(t *testing.T) {
+	s, gs, now := thousand(t)
+	began := time.Now()
+	size := render(t, s, gs, now)
+	assert.Less(t, time.Since(began), 10*budget)
+	assert.Less(t, size, 1<<20)
+	assert.Greater(t, size, 100<<10)
+}
+
+func BenchmarkThousandGateways(b *testing.B) {
+	s, gs, now := thousand(b)
+	for b.Loop() {
+		render(b, s, gs, now)
+	}
+}

@@ -1,0 +1,482 @@
+package ui
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/ui/uitest"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/cluster/kubetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(kubetest.M{M: m}.Run()) }
+
+// liveness is ten times what a loaded machine needs.
+const liveness = time.Minute
+
+func manual(document string) string { return "https://docs.example.com/" + document }
+
+// reader is a user with a browser that has exchanged the token for the cookie.
+type reader struct {
+	t      *testing.T
+	page   *Server
+	base   string
+	cookie *http.Cookie
+}
+
+// open serves the page with the rights of config.
+func open(t *testing.T, config *rest.Config, namespace string) *reader {
+	t.Helper()
+	clients, err := kube.ConnectTo(config, "test")
+	require.NoError(t, err)
+	page, err := New(Options{Clients: clients, Namespace: namespace, Context: "plant", Version: "test", Manual: manual})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { page.Run(ctx); close(done) }()
+	server := httptest.NewServer(page)
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		server.CloseClientConnections()
+		server.Close()
+	})
+	r := &reader{t: t, page: page, base: server.URL}
+	res := r.send(http.MethodGet, "/?token="+page.token, nil)
+	require.Equal(t, http.StatusSeeOther, res.StatusCode)
+	require.Len(t, res.cookies, 1)
+	r.cookie = res.cookies[0]
+	return r
+}
+
+// answer is a response whose body was read.
+type answer struct {
+	StatusCode int
+	Header     http.Header
+	cookies    []*http.Cookie
+	body       string
+}
+
+// send sends a request without following a redirect.
+func (r *reader) send(method, path string, change func(*http.Request)) answer {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), method, r.base+path, nil)
+	require.NoError(r.t, err)
+	if r.cookie != nil {
+		req.AddCookie(r.cookie)
+	}
+	if change != nil {
+		change(req)
+	}
+	res, err := http.DefaultTransport.RoundTrip(req)
+	require.NoError(r.t, err)
+	body, err := io.ReadAll(res.Body)
+	require.NoError(r.t, err)
+	res.Body.Close()
+	return answer{res.StatusCode, res.Header, res.Cookies(), string(body)}
+}
+
+// get returns a page.
+func (r *reader) get(path string) string {
+	r.t.Helper()
+	return r.send(http.MethodGet, path, nil).body
+}
+
+// shows loads a page until it contains a text, and returns it.
+func (r *reader) shows(path, want string) string {
+	r.t.Helper()
+	var page string
+	require.Eventually(r.t, func() bool { page = r.get(path); return strings.Contains(page, want) }, liveness, 50*time.Millisecond, "%s in %s", want, path)
+	return page
+}
+
+// U1, U2: no request without the secret, with a foreign Host or with another method than GET and HEAD gets anything.
+func TestGuards(t *testing.T) {
+	t.Parallel()
+	r := open(t, &rest.Config{Host: "http://127.0.0.1:1"}, "plant")
+	host := strings.TrimPrefix(r.base, "http://")
+	without := func(q *http.Request) { q.Header.Del("Cookie") }
+	for name, c := range map[string]struct {
+		method, path string
+		change       func(*http.Request)
+		want         int
+	}{
+		"cookie":                {"GET", "/", nil, 200},
+		"HEAD":                  {"HEAD", "/", nil, 200},
+		"localhost":             {"GET", "/", func(q *http.Request) { q.Host = strings.Replace(host, "127.0.0.1", "localhost", 1) }, 200},
+		"no cookie":             {"GET", "/", without, 401},
+		"no cookie for a style": {"GET", "/assets/style.css", without, 401},
+		"no cookie for events":  {"GET", "/live", without, 401},
+		"wrong cookie":          {"GET", "/", func(q *http.Request) { q.Header.Set("Cookie", r.cookie.Name+"=x") }, 401},
+		"wrong token":           {"GET", "/?token=x", without, 401},
+		"token":                 {"GET", "/?token=" + r.page.token, without, 303},
+		"foreign host":          {"GET", "/?token=" + r.page.token, func(q *http.Request) { q.Host = "attacker.example.com" }, 421},
+		"foreign host, cookie":  {"GET", "/", func(q *http.Request) { q.Host = "127.0.0.1.attacker.example.com:80" }, 421},
+		"POST":                  {"POST", "/", nil, 405},
+		"DELETE":                {"DELETE", "/fleets/plant/line", nil, 405},
+		"OPTIONS":               {"OPTIONS", "/", nil, 405},
+		"long query":            {"GET", "/?q=" + strings.Repeat("x", 3000), nil, 414},
+		"unknown":               {"GET", "/unheard", nil, 404},
+		"unknown file":          {"GET", "/assets/unheard", nil, 404},
+		"no listing":            {"GET", "/assets/", nil, 404},
+		"escape":                {"GET", "/assets/..%2fpages%2fbase.html", nil, 404},
+	} {
+		t.Run(name, func(t *testing.T) {
+			res := r.send(c.method, c.path, c.change)
+			assert.Equal(t, c.want, res.StatusCode)
+			policy := res.Header.Get("Content-Security-Policy")
+			assert.Contains(t, policy, "default-src 'none'")
+			assert.NotContains(t, policy, "unsafe")
+			if res.StatusCode != http.StatusNotFound { // net/http keeps it from errors about files
+				assert.Equal(t, "no-store", res.Header.Get("Cache-Control"))
+			}
+			assert.Equal(t, "nosniff", res.Header.Get("X-Content-Type-Options"))
+			assert.Equal(t, "no-referrer", res.Header.Get("Referrer-Policy"))
+			assert.Empty(t, res.Header.Get("Access-Control-Allow-Origin"))
+		})
+	}
+	assert.True(t, r.cookie.HttpOnly)
+	assert.Equal(t, http.SameSiteStrictMode, r.cookie.SameSite)
+	assert.NotContains(t, r.cookie.String(), r.page.token, "a cookie that leaks does not open another browser")
+
+	res := r.send("GET", "//evil.example.com/x?token="+r.page.token, without)
+	to, err := url.Parse(res.Header.Get("Location"))
+	require.NoError(t, err)
+	assert.Empty(t, to.Host, "the redirect stays on this server: %s", to)
+	assert.Empty(t, to.Query().Get("token"))
+
+	once, err := url.Parse(r.page.OpenURL(host, "/"))
+	require.NoError(t, err)
+	assert.Equal(t, 303, r.send("GET", once.RequestURI(), without).StatusCode)
+	assert.Equal(t, 401, r.send("GET", once.RequestURI(), without).StatusCode, "the token in the arguments of a program counts once")
+}
+
+// Every route answers without an API server, and says so.
+func TestRoutesWithoutAPIServer(t *testing.T) {
+	t.Parallel()
+	r := open(t, &rest.Config{Host: "http://127.0.0.1:1"}, "plant")
+	r.shows("/", "GatewaySyncs cannot be read")
+	for _, pattern := range r.page.mux.Patterns() {
+		t.Run(pattern, func(t *testing.T) {
+			path := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(strings.TrimPrefix(pattern, "GET "), "x")
+			if path == "/live" {
+				return // a stream
+			}
+			assert.Less(t, r.send(http.MethodGet, path, nil).StatusCode, 504)
+			assert.Equal(t, 405, r.send(http.MethodPost, path, nil).StatusCode)
+		})
+	}
+}
+
+func TestPagesOfAFleet(t *testing.T) {
+	t.Parallel()
+	s := uitest.New(t, kubetest.Control(t))
+	s.Fleet("area", 50, 7)
+	s.Fleet("calm", 3, 0)
+	s.Agent("area-7", "area-6")
+	r := open(t, s.Agents.Config(), s.Namespace)
+	page := r.shows("/", "7 of 53 gateways are behind")
+	for _, want := range []string{"DesignerSessionActive", "A Designer session is open on what would change.", "3h12m ago", "Up to date", "43 of 50"} {
+		assert.Contains(t, page, want)
+	}
+	assert.Contains(t, r.get("/?q=calm"), "3 of 3")
+	assert.NotContains(t, r.get("/?q=calm"), `">area</a></th>`)
+
+	fleet := pathOf(s.Namespace, "area")
+	page = r.get(fleet)
+	assert.Contains(t, page, "7 of 50 gateways are behind")
+	assert.Less(t, strings.Index(page, ">area-14<"), strings.Index(page, ">area-1<"), "what needs attention is first")
+	for query, want := range map[string][]string{
+		"?state=Held":                            {"area-7", "area-28", "area-42"},
+		"?state=behind&sort=name":                {"area-7", "area-14", "area-21", "area-28", "area-35", "area-42", "area-49"},
+		"?reason=GatewayForbidden&dir=desc":      {"area-49", "area-14"},
+		"?q=AREA-4&state=behind&sort=name":       {"area-42", "area-49"},
+		"?state=proposals&sort=name&dir=desc":    {"area-31", "area-8"},
+		"?state=<script>":                        nil,
+		"?state=drift&sort=nothing&dir=sideways": {"area-6", "area-23", "area-40"},
+	} {
+		t.Run(query, func(t *testing.T) {
+			var have []string
+			for _, m := range regexp.MustCompile(`<tr><th scope="row"><a href="[^"]*">(area-\d+)</a>`).FindAllStringSubmatch(r.get(fleet+strings.ReplaceAll(query, "<script>", "%3Cscript%3E")), -1) {
+				have = append(have, m[1])
+			}
+			assert.Equal(t, want, have)
+		})
+	}
+
+	page = r.get(fleet + "/gateway?name=area-7")
+	for _, want := range []string{"area-7 is behind", "What to do", "prune it under", "Changed on the gateway itself", "views/Tank/view.json", "kargo for Stage prod",
+		"https://git.example.com/plant/pulls/42", "stoker snapshots area --namespace " + s.Namespace + " --restore area-7-", "projects/filling/project.json"} {
+		assert.Contains(t, page, want)
+	}
+	diff := regexp.MustCompile(`href="([^"]*/sync\?[^"]*)"`).FindStringSubmatch(page)
+	require.NotNil(t, diff)
+	page = r.get(strings.ReplaceAll(diff[1], "&amp;", "&"))
+	for _, want := range []string{"1 added, 1 modified, 1 deleted", "named-query/old/query.sql", "3abea81"} {
+		assert.Contains(t, page, want)
+	}
+	assert.Contains(t, r.get(fleet+"/sync?name=area-7&id=unheard"), "The agent does not answer")
+	page = r.get(fleet + "/gateway?name=area-1")
+	for _, want := range []string{"The pod is gone", "ScanFailed", "12 files", "341Ki; data volume, object storage", "--restore area-1-", "plant-snapshots", "saves a backup of itself"} {
+		assert.Contains(t, page, want, "the status has it, without the agent")
+	}
+	assert.Contains(t, r.get(fleet+"/gateway?name=unheard"), "There is no such gateway")
+	assert.Contains(t, r.get("/fleets/"+s.Namespace+"/unheard"), "There is no such fleet")
+	assert.Contains(t, r.get("/reasons/Paused"), "stoker resume")
+	assert.Equal(t, 404, r.send("GET", "/reasons/Unheard", nil).StatusCode)
+}
+
+func TestRolloutOfAFleet(t *testing.T) {
+	t.Parallel()
+	s := uitest.New(t, kubetest.Control(t))
+	for _, phase := range []v1alpha1.RolloutPhase{v1alpha1.RolloutWaiting, v1alpha1.RolloutSoaking, v1alpha1.RolloutAborted} {
+		s.Rollout(strings.ToLower(string(phase)), phase)
+	}
+	r := open(t, s.Agents.Config(), s.Namespace)
+	r.shows("/", "of 18 gateways are behind")
+	for name, c := range map[string]struct{ stages, says []string }{
+		"waiting": {[]string{"dev Done 1 of 1", "canary Done 2 of 2", "plant Waits for approval 0 of 3"}, []string{"stoker approve waiting --namespace", "approval", "ApprovalNeeded"}},
+		"soaking": {[]string{"dev Done 1 of 1", "canary Soaking 2 of 2", "plant Later 0 of 3"}, []string{"runs for 30m, health check", "waits until it is"}},
+		"aborted": {[]string{"dev Done 1 of 1", "canary Failed 1 of 2", "plant Not reached 0 of 3"},
+			[]string{"stoker retry aborted --namespace", "stoker rollback aborted --namespace", "stay for inspection", "CanaryStageFailed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := pathOf(s.Namespace, name)
+			page := r.get(path)
+			for _, want := range append(c.says, "Rollout of <code>8a9ef4f</code> after <code>3abea81</code>", "Step 2 of 3, <time") {
+				assert.Contains(t, page, want)
+			}
+			var have []string
+			for _, m := range regexp.MustCompile(`stage=\w+#gateways">(\w+)</a></th><td><span class="chip \w+"><svg.*?</svg>([^<]*)</span></td><td>([^<]*)<`).FindAllStringSubmatch(page, -1) {
+				have = append(have, strings.Join(m[1:], " "))
+			}
+			assert.Equal(t, c.stages, have)
+			canary := r.get(path + "?stage=canary")
+			assert.Contains(t, canary, ">"+name+"-2</a></th>")
+			assert.NotContains(t, canary, ">"+name+"-4</a></th>")
+			assert.Contains(t, r.get(path+"/gateway?name="+name+"-5"), "<dt>Stage</dt><dd>plant</dd>")
+		})
+	}
+}
+
+func TestListIsPaged(t *testing.T) {
+	t.Parallel()
+	s := uitest.New(t, kubetest.Control(t))
+	s.Fleet("site", 250, 0)
+	r := open(t, s.Agents.Config(), s.Namespace)
+	r.shows("/", "All 250 gateways")
+	for query, want := range map[string][3]string{
+		"": {"1 to 100 of 250", "site-1", "site-101"}, "?page=2": {"101 to 200 of 250", "site-150", "site-1"}, "?page=3": {"201 to 250 of 250", "site-250", "site-200"},
+		"?page=99": {"201 to 250 of 250", "site-250", "site-200"}, "?page=x": {"1 to 100 of 250", "site-1", "site-101"}, "?q=site-1&page=2": {"101 to 114 of 114", "site-190", "site-2"},
+	} {
+		t.Run(query, func(t *testing.T) {
+			page := r.get(pathOf(s.Namespace, "site") + query)
+			assert.Contains(t, page, want[0])
+			assert.Contains(t, page, ">"+want[1]+"</a></th>")
+			assert.NotContains(t, page, ">"+want[2]+"</a></th>")
+			assert.Equal(t, 1, strings.Count(page, `aria-current="page"><span class="hidden">Page`))
+		})
+	}
+	assert.NotContains(t, r.get(pathOf(s.Namespace, "site")+"?q=site-25"), "Pages of the list")
+}
+
+// A fleet that no agent confirms is never shown as up to date.
+func TestAbsentLeadIsNotConfirmed(t *testing.T) {
+	t.Parallel()
+	s := uitest.New(t, kubetest.Control(t))
+	gs := s.Fleet("line", 3, 0)
+	r := open(t, s.Agents.Config(), s.Namespace)
+	r.shows("/", "All 3 gateways run what they should")
+	client, err := kube.ConnectTo(s.Cluster.RESTConfig(), "test")
+	require.NoError(t, err)
+	require.NoError(t, kube.SyncTargets(client.Dynamic, s.Namespace).Delete(t.Context(), gs.Name, metav1.DeleteOptions{}))
+	page := r.shows("/", "3 of 3 gateways are behind")
+	assert.Contains(t, page, "Not confirmed")
+	assert.Contains(t, page, "AgentsAway")
+	assert.NotContains(t, page, "Up to date")
+}
+
+// U3: what objects and agents say is shown as text, cut, and without characters that control the direction of writing.
+func TestHostileContent(t *testing.T) {
+	t.Parallel()
+	s := uitest.New(t, kubetest.Control(t))
+	const script = `<script>alert(1)</script><img src=x onerror=alert(1)>"' onmouseover=alert(1) `
+	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: "line", Annotations: map[string]string{v1alpha1.AnnotationRequestedBy: "x"}}}
+	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/plant.git", "main"
+	long := strings.Repeat("x", 900)
+	s.Write(gs, v1alpha1.GatewaySyncStatus{
+		Target: &v1alpha1.TargetStatus{Ref: "main", Commit: uitest.Target},
+		DiscoveredGateways: []v1alpha1.DiscoveredGateway{
+			{Name: script, PodName: "line-0", SyncStatus: v1alpha1.GatewayError, Reason: `"><script>alert(1)</script>`, Message: script + long, Profile: script[:60], SyncedRef: script, LastScanResult: script,
+				AgentVersion: script[:60], ProjectsSynced: []string{script}, Proposal: "javascript:alert(1)", ProposalState: v1alpha1.ProposalOpen},
+			{Name: "..", PodName: "line-1", SyncStatus: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonConflictDetected, Message: "abc\u202egnp.exe\x1b[31m", Proposal: "data:text/html,<script>alert(1)</script>", ProposalState: v1alpha1.ProposalOpen},
+		},
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionBidirectionalReady, Status: metav1.ConditionFalse, Reason: "X", Message: script, LastTransitionTime: metav1.Now()}},
+	})
+	s.Pod("line-1")
+	forged := strings.NewReplacer("EVIL", `<script>alert(1)</script>`).Replace(`{"gateway": "..", "plan": ["+ EVIL"], "drift": {"files": 1, "paths": [{"path": "EVIL", "what": "EVIL"}]},
+"proposal": {"state": "EVIL", "branch": "EVIL", "url": "javascript:alert(1)", "message": "EVIL", "reason": "EVIL"}, "problems": [{"reason": "EVIL", "message": "EVIL"}],
+"report": {"notes": ["EVIL"], "snapshots": [{"id": "EVIL"}]}, "history": []}`)
+	s.Agents.Answer(s.Namespace, "line-1", forged)
+	s.Agents.Answer(s.Namespace, "line-1:8082/audit", `{"schema": 1, "gateway": "..", "ref": "<script>alert(1)</script>", "author": "<script>", "requestedBy": "<script>", "diff": "../../<script>", "reason": "<script>", "result": "<script>"}`+"\n")
+	r := open(t, s.Agents.Config(), s.Namespace)
+	fleet := pathOf(s.Namespace, "line")
+	r.shows("/", "gateways are behind")
+	for name, path := range map[string]string{
+		"fleets": "/", "fleet": fleet, "gateway": fleet + "/gateway?" + url.Values{"name": {script}}.Encode(), "forged": fleet + "/gateway?name=..",
+		"query": fleet + "?" + url.Values{"q": {script}, "state": {script}, "reason": {script}, "sort": {script}, "dir": {script}}.Encode(), "search": "/?" + url.Values{"q": {script}}.Encode(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			page := r.get(path)
+			assert.NotContains(t, page, "<script>")
+			assert.NotContains(t, page, "<img src=x")
+			assert.NotRegexp(t, `\son\w+=`, regexp.MustCompile(`"[^"]*"|>[^<]*<`).ReplaceAllString(page, ""))
+			assert.NotRegexp(t, `href="(javascript|data):`, page)
+			assert.NotContains(t, page, "\u202e")
+			assert.NotContains(t, page, "\x1b")
+			assert.NotContains(t, page, "ZgotmplZ")
+			assert.Contains(t, page, "</html>")
+		})
+	}
+	assert.Contains(t, r.get(fleet+"/gateway?name=.."), "&#43; &lt;script&gt;", "the agent was asked")
+	assert.Less(t, len(r.get(fleet)), 40_000, "a huge message is cut")
+}
+
+// U4: what a user may not read is missing from the page, which says so.
+func TestMissingRights(t *testing.T) {
+	t.Parallel()
+	cluster := kubetest.Control(t)
+	s := uitest.New(t, cluster)
+	s.Fleet("line", 2, 2)
+	s.Agent("line-2", "line-1")
+	cluster.ApplyYAML(t, s.Namespace, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: fleets}
+rules: [{apiGroups: [stoker.io], resources: [gatewaysyncs], verbs: [get, list, watch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: fleets}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: fleets}
+subjects: [{kind: ServiceAccount, name: default, namespace: `+s.Namespace+`}]
+`)
+	user := cluster.As(t, s.Namespace, "default", "")
+	r := open(t, user, s.Namespace)
+	page := r.shows("/", "1 of 2 gateways is behind")
+	assert.Contains(t, page, "You may not read SyncTargets")
+	assert.Contains(t, page, "list synctargets.stoker.io in namespace "+s.Namespace)
+	page = r.get(pathOf(s.Namespace, "line") + "/gateway?name=line-2")
+	assert.Contains(t, page, "You may not ask the agent")
+	assert.Contains(t, page, "get pods and pods/proxy in namespace "+s.Namespace)
+	assert.Contains(t, page, "A Designer session is open", "the rest is shown")
+
+	r = open(t, user, "")
+	page = r.shows("/", "You may not read GatewaySyncs")
+	assert.Contains(t, page, "gatewaysyncs.stoker.io in all namespaces")
+	assert.Contains(t, r.get(pathOf(s.Namespace, "line")), "You may not read GatewaySyncs")
+}
+
+// C7: the page reads no Secret and shows none: neither one of the cluster nor one in an address or in the environment of a pod.
+func TestPagesShowNoSecret(t *testing.T) {
+	t.Parallel()
+	s := uitest.New(t, kubetest.Control(t))
+	const planted = "planted-1f0c2d3e4f"
+	client := s.Cluster.Client(t)
+	_, err := client.CoreV1().Secrets(s.Namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "token"}, StringData: map[string]string{"token": planted}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.Fleet("line", 1, 1)
+	s.Agent("line-1", "line-0")
+	pod, err := client.CoreV1().Pods(s.Namespace).Get(t.Context(), "line-0", metav1.GetOptions{})
+	require.NoError(t, err)
+	pod.Annotations = map[string]string{"example.com/token": planted}
+	_, err = client.CoreV1().Pods(s.Namespace).Update(t.Context(), pod, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	r := open(t, s.Agents.Config(), s.Namespace)
+	r.shows("/", "1 of 1 gateway is behind")
+	fleet := pathOf(s.Namespace, "line")
+	// sequence: each page finds more
+	for _, path := range []string{"/", fleet, fleet + "/gateway?name=line-1"} {
+		page := r.get(path)
+		assert.NotContains(t, page, planted, path)
+		assert.NotContains(t, page, r.page.token, path)
+		assert.NotContains(t, page, r.page.cookie, path)
+	}
+	for _, path := range s.Agents.Asked() {
+		assert.NotContains(t, path, "/secrets")
+	}
+	assert.Equal(t, "https://git.example.com/plant.git", address("https://user:"+planted+"@git.example.com/plant.git"))
+}
+
+// events reads the events of a page.
+func (r *reader) events(path string) <-chan string {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, r.base+path, nil)
+	require.NoError(r.t, err)
+	req.AddCookie(r.cookie)
+	res, err := http.DefaultTransport.RoundTrip(req) //nolint:bodyclose // the goroutine below closes it
+	require.NoError(r.t, err)
+	require.Equal(r.t, http.StatusOK, res.StatusCode)
+	list := make(chan string, 100)
+	go func() {
+		defer res.Body.Close()
+		defer close(list)
+		for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+			if event, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+				list <- event
+			}
+		}
+	}()
+	return list
+}
+
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	s := uitest.New(t, kubetest.Control(t))
+	gs := s.Fleet("line", 1, 0)
+	s.Fleet("other", 1, 0)
+	r := open(t, s.Agents.Config(), s.Namespace)
+	r.shows("/", "All 2 gateways")
+	next := func(events <-chan string) string {
+		t.Helper()
+		select {
+		case e := <-events:
+			return e
+		case <-time.After(liveness):
+			require.Fail(t, "no event")
+			return ""
+		}
+	}
+	events := r.events("/live?fleet=" + s.Namespace + "/line")
+	other := r.events("/live?fleet=" + s.Namespace + "/other")
+	assert.Equal(t, "open", next(events))
+	assert.Equal(t, "open", next(other))
+	s.Write(gs, gs.Status)
+	began := time.Now()
+	assert.Equal(t, "changed", next(events))
+	if time.Since(began) < refresh/2 {
+		assert.Empty(t, other, "another fleet has changed")
+	}
+
+	for range maxStreams - 2 {
+		assert.Equal(t, "open", next(r.events("/live")))
+	}
+	res := r.send(http.MethodGet, "/live", nil)
+	assert.Equal(t, http.StatusServiceUnavailable, res.StatusCode, "there is a bound")
+}

@@ -1,0 +1,161 @@
+// Package outbound sends HTTP requests to addresses that users name: a validation webhook, a health check, the receiver of messages. The
+// address, the name server and the answer may all be hostile. A request must not reach what only the pod itself can reach, such as the
+// gateway on loopback or the metadata of a cloud, and whatever answers must not hold the caller for long or fill its memory.
+package outbound
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	defaultTimeout = 10 * time.Second
+	defaultAnswer  = 64 << 10
+	maxHeaders     = 64 << 10
+	maxConnect     = 5 * time.Second
+)
+
+// Client is how to send requests. Its zero value is useful. It keeps no connection: every exchange resolves, dials and checks again.
+//
+// It uses no proxy by default, because a proxy resolves the name where the address cannot be checked.
+type Client struct {
+	// Proxy returns the proxy for an https address, or nil. It is for the operator to set, and never for the user who names the address: the
+	// proxy decides which addresses a name leads to. The name or address is checked before, as far as it can be resolved here.
+	Proxy func(*url.URL) (*url.URL, error)
+
+	// CA has certificates, as PEM, that a server's certificate is checked with, beside those of the system.
+	CA []byte
+	// InsecureSkipVerify accepts any certificate.
+	InsecureSkipVerify bool
+	// Timeout bounds a whole exchange, from resolving the name to the last byte of the answer. Default 10 s.
+	Timeout time.Duration
+	// MaxAnswer is the largest body of an answer in bytes. Default 64 KiB.
+	MaxAnswer int64
+	// Loopback allows loopback addresses. It is for tests: nothing that ships sets it.
+	Loopback bool
+}
+
+// Answer is what a server answered.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// ErrTooLarge reports an answer that is larger than Client.MaxAnswer.
+var ErrTooLarge = errors.New("the answer is too large")
+
+// Do sends one request and reads the answer. A redirect is an answer like any other. The error names the host, and neither
+// the path, the query nor credentials of the address, which may be secret.
+func (c Client) Do(ctx context.Context, method, address string, header http.Header, body []byte) (*Answer, error) {
+	timeout, most := c.Timeout, c.MaxAnswer
+	if timeout <= 0 {
+		timeout = defaultTimeout
+	}
+	if most <= 0 {
+		most = defaultAnswer
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no complete answer within %s", timeout))
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(body))
+	if err != nil || req.URL.Hostname() == "" || req.URL.Scheme != "https" && req.URL.Scheme != "http" {
+		return nil, errors.New("the address is not of the form https://host/path") // err repeats the address
+	}
+	if header != nil {
+		req.Header = header.Clone()
+	}
+	if req.Header.Get("User-Agent") == "" {
+		req.Header.Set("User-Agent", "stoker")
+	}
+	transport, err := c.transport(timeout)
+	if err != nil {
+		return nil, err
+	}
+	defer transport.CloseIdleConnections()
+	proxy, err := c.proxied(ctx, req.URL)
+	if proxy != nil {
+		transport.Proxy, transport.OnProxyConnectResponse = http.ProxyURL(proxy), refusedByProxy
+		transport.DialContext = (&net.Dialer{Timeout: min(maxConnect, timeout)}).DialContext // it dials the proxy, which the operator chose
+	}
+	var answer *Answer
+	if err == nil {
+		answer, err = exchange(transport, req, most)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", failure.Quote(req.URL.Host), shown(ctx, err))
+	}
+	return answer, nil
+}
+
+func exchange(transport *http.Transport, req *http.Request, most int64) (*Answer, error) {
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(res.Body, most+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case int64(len(body)) > most:
+		return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, most)
+	}
+	return &Answer{Status: res.StatusCode, Header: res.Header, Body: body}, nil
+}
+
+// shown returns err without the address of the request, or the reason that ctx has ended.
+func shown(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	if _, ok := errors.AsType[*ForbiddenError](err); ok || errors.Is(err, ErrTooLarge) {
+		return err
+	}
+	return &quotedError{err}
+}
+
+// quotedError bounds the text of an error that a server may have written.
+type quotedError struct{ err error }
+
+func (e *quotedError) Error() string { return failure.Quote(e.err.Error()) }
+
+func (e *quotedError) Unwrap() error { return e.err }
+
+func (c Client) guard() guard { return guard{loopback: c.Loopback || loopback != ""} }
+
+func (c Client) transport(timeout time.Duration) (*http.Transport, error) {
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: c.InsecureSkipVerify}
+	if len(c.CA) > 0 {
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool()
+		}
+		if !pool.AppendCertsFromPEM(c.CA) {
+			return nil, errors.New("the CA bundle contains no PEM certificate")
+		}
+		conf.RootCAs = pool
+	}
+	dialer := &net.Dialer{Timeout: min(maxConnect, timeout), ControlContext: c.guard().control}
+	return &http.Transport{
+		DialContext:            dialer.DialContext,
+		TLSClientConfig:        conf,
+		DisableKeepAlives:      true,
+		DisableCompression:     true, // the bound is on what arrives
+		MaxResponseHeaderBytes: maxHeaders,
+	}, nil
+}

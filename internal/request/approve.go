@@ -1,0 +1,99 @@
+package request
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// Approve approves a stage of the rollout that is under way, for the commit of that rollout and no other. If stage is "", it is the stage
+// that waits. If commit is not "", it is the commit, or its first digits, that the rollout must be of. The error is an *InvalidError if
+// there is nothing to approve.
+func (s *Setter) Approve(ctx context.Context, namespace, name, stage, commit string) (Answer, error) {
+	return s.approve(ctx, namespace, name, commit, func(gs *v1alpha1.GatewaySync, commit string) (string, string, error) {
+		return approvable(gs, stage, commit)
+	})
+}
+
+// ApproveWindow approves that the gateways follow the target commit although no maintenance window allows it. If commit is not "", it is the
+// target commit, or its first digits. The error is an *InvalidError if there is nothing to approve.
+func (s *Setter) ApproveWindow(ctx context.Context, namespace, name, commit string) (Answer, error) {
+	return s.approve(ctx, namespace, name, commit, passable)
+}
+
+// approve approves the stage for the commit that find returns.
+func (s *Setter) approve(ctx context.Context, namespace, name, commit string, find func(*v1alpha1.GatewaySync, string) (string, string, error)) (Answer, error) {
+	if commit = strings.ToLower(commit); commit != "" && !v1alpha1.IsCommitPrefix(commit) {
+		return Answer{}, invalid("%.80q is not a commit: write 7 to 40 of its hexadecimal digits", commit)
+	}
+	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+		stage, of, err := find(gs, commit)
+		if err != nil {
+			return nil, Answer{}, err
+		}
+		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt], Message: "stage " + stage + " for commit " + of}
+		if stage == v1alpha1.WindowApproval {
+			answer.Message = "no maintenance window delays commit " + of
+		}
+		if gs.Approved(stage, of) {
+			answer.Outcome, answer.Message = Unchanged, answer.Message+", as before"
+			return nil, answer, nil
+		}
+		value := v1alpha1.Approve(gs.Annotations[v1alpha1.AnnotationApproved], stage, of)
+		return map[string]*string{v1alpha1.AnnotationApproved: &value}, answer, nil
+	})
+}
+
+// approvable returns the stage and the commit that an approval is for.
+func approvable(gs *v1alpha1.GatewaySync, stage, commit string) (string, string, error) {
+	r := gs.Status.Rollout
+	switch {
+	case r == nil:
+		return "", "", invalid("nothing waits for an approval: %s rolls out all gateways at once; spec.deployment.stages has stages with requireApproval", gs.Name)
+	case !v1alpha1.IsCommit(r.Commit) || r.Phase == v1alpha1.RolloutDone && !needed(gs):
+		return "", "", invalid("nothing waits for an approval: the rollout of %s is done", Short(r.Commit))
+	case r.Phase == v1alpha1.RolloutAborted:
+		return "", "", invalid("the rollout of %s was aborted, and an approval does not continue it: roll out another commit, or try this one again: stoker retry %s", Short(r.Commit), gs.Name)
+	case !strings.HasPrefix(r.Commit, commit):
+		return "", "", invalid("the rollout is of commit %s and not of %s: see what it brings, and approve that", r.Commit, commit)
+	case stage == "" && (r.Phase != v1alpha1.RolloutWaiting || r.Stage == ""):
+		return "", "", invalid("nothing waits for an approval: the rollout of %s is %s; name a stage to approve it in advance", Short(r.Commit), r.Phase)
+	case stage == "":
+		return r.Stage, r.Commit, nil
+	}
+	var names []string
+	if d := gs.Spec.Deployment; d != nil {
+		for _, s := range d.Stages {
+			names = append(names, s.Name)
+		}
+	}
+	if !slices.Contains(names, stage) {
+		return "", "", invalid("%s has no stage %.80q: its stages are %s", gs.Name, stage, strings.Join(names, ", "))
+	}
+	return stage, r.Commit, nil
+}
+
+// passable returns what stands for the maintenance windows in an approval, and the target commit.
+func passable(gs *v1alpha1.GatewaySync, commit string) (string, string, error) {
+	t, rows := gs.Status.Target, gs.Status.DiscoveredGateways
+	switch {
+	case gs.Spec.Deployment == nil || len(gs.Spec.Deployment.Windows) == 0:
+		return "", "", invalid("%s has no maintenance windows: spec.deployment.windows is empty", gs.Name)
+	case t == nil || !v1alpha1.IsCommit(t.Commit):
+		return "", "", invalid("it is not known yet which commit %s is to run", gs.Name)
+	case !strings.HasPrefix(t.Commit, commit):
+		return "", "", invalid("the gateways are to run commit %s and not %s: see what it brings, and approve that", t.Commit, commit)
+	case len(rows) > 0 && !slices.ContainsFunc(rows, func(g v1alpha1.DiscoveredGateway) bool {
+		return g.SyncedCommit != t.Commit || g.SyncStatus != v1alpha1.GatewaySynced && g.SyncStatus != v1alpha1.GatewayStandby
+	}):
+		return "", "", invalid("no gateway waits for a maintenance window: all run %s", Short(t.Commit))
+	}
+	return v1alpha1.WindowApproval, t.Commit, nil
+}
+
+// needed reports whether a gateway waits for an approval although the rollout is over: its stage got requireApproval when it was behind.
+func needed(gs *v1alpha1.GatewaySync) bool {
+	return slices.ContainsFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return g.Reason == v1alpha1.ReasonApprovalNeeded })
+}

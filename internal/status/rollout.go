@@ -1,0 +1,102 @@
+package status
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// Standing is where a gateway stands with the published target. A rollout is decided from it.
+type Standing struct {
+	Name string
+	// Label also names the pod if its name differs.
+	Label string
+	// Synced means that the gateway runs the target, verified.
+	Synced bool
+	// Stale means that it said so of an earlier revision of the target, and has not answered this one.
+	Stale   bool
+	Phase   v1alpha1.GatewaySyncState
+	Reason  v1alpha1.Reason
+	Message string
+	// Commit is what lies on its disk.
+	Commit string
+	// Planned is the commit of its dry run.
+	Planned string
+}
+
+// Standings returns where the live gateways stand, sorted by name. A report about an earlier target says Pending.
+func Standings(s Seen) []Standing {
+	rows := gateways(&s)
+	out := make([]Standing, len(rows))
+	for i := range rows {
+		g := &rows[i]
+		out[i] = Standing{Name: g.Name, Label: v1alpha1.GatewayLabel(g.Name, g.PodName), Synced: g.synced, Stale: g.stale, Phase: g.SyncStatus, Reason: g.Reason,
+			Message: g.Message, Commit: g.SyncedCommit, Planned: g.planned}
+	}
+	return out
+}
+
+// rolling reports whether a rollout of the target is not done.
+func (w *writer) rolling() bool {
+	return w.resolved && w.st.Rollout != nil && w.st.Rollout.Phase != v1alpha1.RolloutDone
+}
+
+// rolloutVerdict returns the state of a fleet during a rollout.
+func (w *writer) rolloutVerdict() verdict {
+	r := w.st.Rollout
+	stage := func(reason v1alpha1.Reason) string {
+		if r.Stage == "" {
+			return ""
+		}
+		return named("stage "+r.Stage, reason, 0)
+	}
+	says := func(reason v1alpha1.Reason) verdict {
+		return verdict{metav1.ConditionFalse, reason, fmt.Sprintf("%d of %d gateways run %s; %s", w.synced, len(w.rows), w.wanted(), r.Message), stage(reason)}
+	}
+	switch r.Phase {
+	case v1alpha1.RolloutAborted:
+		return verdict{metav1.ConditionFalse, v1alpha1.ReasonCanaryStageFailed, r.Message, stage(v1alpha1.ReasonCanaryStageFailed)}
+	case v1alpha1.RolloutWaiting:
+		return says(v1alpha1.ReasonApprovalNeeded)
+	case v1alpha1.RolloutSoaking:
+		return says(v1alpha1.ReasonRolloutSoaking)
+	case v1alpha1.RolloutPlanning:
+		return says(v1alpha1.ReasonProgressing)
+	}
+	if w.synced == len(w.rows) {
+		return says(v1alpha1.ReasonProgressing)
+	}
+	v := w.behind()
+	if Planned(v.reason) && v.reason != v1alpha1.ReasonMaintenanceWindow { // the reports of the open step are on their way
+		return says(v1alpha1.ReasonProgressing)
+	}
+	return v
+}
+
+// ofRollout tells which stage began or failed.
+func (w *writer) ofRollout(tell teller) {
+	was, is := w.was.Rollout, w.st.Rollout
+	if is == nil || was != nil && was.Commit == is.Commit && was.Phase == is.Phase && was.Stage == is.Stage {
+		return
+	}
+	if was == nil || was.Commit != is.Commit {
+		was = &v1alpha1.RolloutStatus{}
+	}
+	switch is.Phase {
+	case v1alpha1.RolloutProgressing, v1alpha1.RolloutSoaking:
+		if is.Step > was.Step && is.Stage != "" && (is.Stage != was.Stage || was.Phase == v1alpha1.RolloutWaiting) {
+			approved := ""
+			if w.GatewaySync.Approved(is.Stage, is.Commit) {
+				approved = "; approved as " + is.Stage + "@" + is.Commit
+			}
+			tell(false, v1alpha1.EventStageOpened, "stage %s: its gateways may follow %s%s", is.Stage, short(is.Commit), approved)
+		}
+	case v1alpha1.RolloutWaiting:
+		tell(true, v1alpha1.EventSyncHeld, "%s: %s", v1alpha1.ReasonApprovalNeeded, is.Message)
+	case v1alpha1.RolloutAborted:
+		tell(true, v1alpha1.EventCanaryStageFailed, "%s", is.Message)
+	case v1alpha1.RolloutPlanning, v1alpha1.RolloutDone:
+	}
+}

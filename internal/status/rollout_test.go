@@ -1,0 +1,185 @@
+package status
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// rolls sets how far the rollout of the target is, as the lead does. since is the beginning of the phase.
+func (s *scene) rolls(phase v1alpha1.RolloutPhase, step int32, stage, message string) {
+	at := metav1.NewTime(s.Now)
+	s.Rollout = &v1alpha1.RolloutStatus{Commit: s.Target.Commit, From: commitA, Step: step, Steps: 3, Stage: stage, Phase: phase, Since: &at, Message: message}
+}
+
+// closed makes a gateway report that its step is not open.
+func (s *scene) closed(i int) {
+	s.fails(i, v1alpha1.ReasonGateClosed, "bbbbbbb waits")
+	s.report(i).Commit = commitA
+}
+
+// canary returns a fleet whose first gateway may follow the second commit.
+func canary(t *testing.T) *scene {
+	s := newScene(t, 3)
+	s.write()
+	s.moves(commitB)
+	s.closed(1)
+	s.closed(2)
+	return s
+}
+
+// The Event of a stage names the approval that opened it.
+func TestStageOpenedNamesTheApproval(t *testing.T) {
+	for name, approved := range map[string]string{"approved": "; approved as dev@" + commitB, "without an approval": ""} {
+		t.Run(name, func(t *testing.T) {
+			s := canary(t)
+			if approved != "" {
+				s.GatewaySync = s.GatewaySync.DeepCopy()
+				s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationApproved: "dev@" + commitB}
+			}
+			s.rolls(v1alpha1.RolloutProgressing, 1, "dev", "as it is")
+			s.write()
+			var notes []string
+			for _, e := range s.events {
+				if e.Reason == v1alpha1.EventStageOpened {
+					notes = append(notes, e.Note)
+				}
+			}
+			assert.Equal(t, []string{"stage dev: its gateways may follow bbbbbbb" + approved}, notes)
+		})
+	}
+}
+
+// Ready is true only after the last step, and planned waits are not late.
+func TestRolloutVerdict(t *testing.T) {
+	for name, c := range map[string]struct {
+		phase   v1alpha1.RolloutPhase
+		ready   string
+		outcome v1alpha1.OutcomePhase
+		stalled string // after twice the deadline
+		event   string
+	}{
+		"planning": {v1alpha1.RolloutPlanning, "False/Progressing", v1alpha1.OutcomeProgressing, "True/ProgressDeadlineExceeded", ""},
+		"soaking":  {v1alpha1.RolloutSoaking, "False/RolloutSoaking", v1alpha1.OutcomeProgressing, "", "g:site:StageOpened"},
+		"waiting":  {v1alpha1.RolloutWaiting, "False/ApprovalNeeded", v1alpha1.OutcomeHeld, "", "w:site:SyncHeld"},
+		"aborted":  {v1alpha1.RolloutAborted, "False/CanaryStageFailed", v1alpha1.OutcomeFailed, "True/CanaryStageFailed", "w:site:CanaryStageFailed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := canary(t)
+			s.takes(0)
+			s.rolls(c.phase, 1, "dev", "as it is")
+			st := s.write()
+			assert.Equal(t, c.ready, condition(st, v1alpha1.ConditionReady))
+			assert.Contains(t, messageOf(st, v1alpha1.ConditionReady), "as it is")
+			assert.Equal(t, c.outcome, st.Outcome.Phase)
+			assert.EqualValues(t, 1, st.Outcome.Synced)
+			assert.Equal(t, commitA, st.LastGood.Commit)
+			assert.Equal(t, v1alpha1.GatewayHeld, st.DiscoveredGateways[1].SyncStatus)
+			assert.Equal(t, v1alpha1.ReasonGateClosed, st.DiscoveredGateways[1].Reason)
+			var events []string
+			for _, e := range s.events {
+				kind := map[bool]string{true: "w:", false: "g:"}[e.Warning]
+				if e.Pod == nil && (e.Reason == v1alpha1.EventStageOpened || e.Reason == v1alpha1.EventSyncHeld || e.Reason == v1alpha1.EventCanaryStageFailed) {
+					events = append(events, kind+"site:"+e.Reason)
+				}
+			}
+			if c.event == "" {
+				assert.Empty(t, events)
+			} else {
+				assert.Equal(t, []string{c.event}, events, "once, and none for gateways of closed steps")
+			}
+			st = s.after(2 * v1alpha1.DefaultProgressDeadline).write()
+			assert.Equal(t, c.stalled, condition(st, v1alpha1.ConditionStalled))
+			for _, e := range s.events {
+				assert.NotContains(t, []string{v1alpha1.EventStageOpened, v1alpha1.EventCanaryStageFailed}, e.Reason, "not again")
+			}
+		})
+	}
+}
+
+func TestEachStepHasTheDeadline(t *testing.T) {
+	s := canary(t)
+	s.fails(0, v1alpha1.ReasonGatewayUnreachable, "refused")
+	s.rolls(v1alpha1.RolloutProgressing, 1, "dev", "waits for gw-0")
+	st := s.write()
+	assert.Equal(t, "False/GatewayUnreachable", condition(st, v1alpha1.ConditionReady), "what blocks it is not hidden by closed gates")
+	st = s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
+	assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+
+	s.takes(0)
+	s.fails(1, v1alpha1.ReasonGatewayUnreachable, "refused")
+	s.rolls(v1alpha1.RolloutProgressing, 2, "pilot", "waits for gw-1")
+	began := meta.FindStatusCondition(s.write().Conditions, v1alpha1.ConditionReconciling)
+	assert.WithinDuration(t, s.Now, began.LastTransitionTime.Time, 0, "the receiver counts from it")
+	st = s.after(v1alpha1.DefaultProgressDeadline - time.Second).write()
+	assert.Empty(t, condition(st, v1alpha1.ConditionStalled), "the second step has the whole time")
+	st = s.after(2 * time.Second).write()
+	assert.Equal(t, "True/ProgressDeadlineExceeded", condition(st, v1alpha1.ConditionStalled))
+	assert.Equal(t, v1alpha1.OutcomeFailed, st.Outcome.Phase)
+
+	s.after(time.Second).takes(1)
+	s.fails(2, v1alpha1.ReasonGatewayUnreachable, "refused")
+	s.rolls(v1alpha1.RolloutProgressing, 3, "", "waits for gw-2")
+	st = s.write()
+	assert.Empty(t, condition(st, v1alpha1.ConditionStalled), "a step that opens late has its time, too")
+}
+
+// A window is no delay, whichever name the gateway of the open step has.
+func TestOpenStepWaitsForWindow(t *testing.T) {
+	for name, open := range map[string]int{"first": 0, "last": 2} {
+		t.Run(name, func(t *testing.T) {
+			s := canary(t)
+			s.closed(0)
+			s.fails(open, v1alpha1.ReasonMaintenanceWindow, "bbbbbbb waits: syncs are allowed at 22:00")
+			s.report(open).Commit = commitA
+			s.rolls(v1alpha1.RolloutProgressing, 1, "dev", "waits for a window")
+			st := s.write()
+			assert.Equal(t, "False/MaintenanceWindow", condition(st, v1alpha1.ConditionReady))
+			st = s.after(2 * v1alpha1.DefaultProgressDeadline).write()
+			assert.Empty(t, condition(st, v1alpha1.ConditionStalled))
+			assert.Equal(t, v1alpha1.OutcomeProgressing, st.Outcome.Phase)
+		})
+	}
+}
+
+// A retry that the target does not carry yet leaves the old outcome about the old request, so that no reader takes it for the new one.
+func TestRetryReplacesFailedRollout(t *testing.T) {
+	s := canary(t)
+	s.fails(0, v1alpha1.ReasonScanFailed, "no answer")
+	s.rolls(v1alpha1.RolloutAborted, 1, "dev", "stage dev: gw-0 ScanFailed")
+	s.write()
+	require.True(t, s.GatewaySync.Answered())
+	require.Equal(t, v1alpha1.OutcomeFailed, s.GatewaySync.Status.Outcome.Phase)
+	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRetry: v1alpha1.RetryValue(commitB, s.Now)}
+	assert.False(t, s.GatewaySync.Answered())
+	s.write()
+	assert.False(t, s.GatewaySync.Answered(), "the target could not be written")
+
+	s.tells(func(target *v1alpha1.SyncTargetSpec) { target.Retry = s.GatewaySync.Retry() })
+	s.rolls(v1alpha1.RolloutProgressing, 1, "dev", "begins again")
+	st := s.write()
+	assert.True(t, s.GatewaySync.Answered())
+	assert.Equal(t, v1alpha1.OutcomeProgressing, st.Outcome.Phase)
+}
+
+func TestLastStepSoaks(t *testing.T) {
+	s := canary(t)
+	s.takes(0)
+	s.takes(1)
+	s.takes(2)
+	s.rolls(v1alpha1.RolloutSoaking, 3, "prod", "stage prod waits")
+	st := s.write()
+	assert.Equal(t, "False/RolloutSoaking", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, commitA, st.LastGood.Commit)
+	s.rolls(v1alpha1.RolloutDone, 3, "", "all steps are open")
+	st = s.write()
+	require.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
+	assert.Equal(t, commitB, st.LastGood.Commit)
+	assert.Equal(t, v1alpha1.OutcomeSucceeded, st.Outcome.Phase)
+}

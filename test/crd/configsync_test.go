@@ -1,0 +1,63 @@
+package crd
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/verdicts"
+)
+
+// F4, F5, C2: the CRD of the ConfigSync is accepted, and gives the verdicts of the Go validation.
+func TestConfigSyncMatchesGoValidation(t *testing.T) {
+	crd, _ := load(t, "configsyncs")
+	require.Empty(t, crdvalidation.ValidateCustomResourceDefinition(context.Background(), crd))
+	assert.Equal(t, []string{"csync"}, crd.Spec.Names.ShortNames)
+	assert.Equal(t, apiextensions.NamespaceScoped, crd.Spec.Scope)
+	server := newServerOf(t, "configsyncs")
+	for _, c := range verdicts.ConfigSyncs() {
+		t.Run(c.Name, func(t *testing.T) {
+			object := plain(t, c.Object())
+			refused := server.create(object)
+			data, err := json.Marshal(object)
+			require.NoError(t, err)
+			cs, err := v1alpha1.DecodeConfigSync(data)
+			require.NoError(t, err)
+			if c.Refused == "" {
+				assert.Empty(t, refused)
+				assert.Empty(t, v1alpha1.ValidateConfigSync(cs))
+				return
+			}
+			assert.NotEmpty(t, refused)
+			assert.NotEmpty(t, v1alpha1.ValidateConfigSync(cs))
+		})
+	}
+}
+
+// The defaults exist both as markers and as code.
+func TestConfigSyncDefaultsMatchCode(t *testing.T) {
+	c := verdicts.Case{Kind: "ConfigSync"}
+	inForce := func(object map[string]any) map[string]any {
+		data, err := json.Marshal(object)
+		require.NoError(t, err)
+		cs, err := v1alpha1.DecodeConfigSync(data)
+		require.NoError(t, err)
+		deadline, err := cs.Spec.Deadline()
+		require.NoError(t, err)
+		refresh, err := cs.Spec.Refresh()
+		require.NoError(t, err)
+		path, _ := cs.Spec.Source.Paths()
+		return map[string]any{"deadline": deadline, "refresh": refresh, "account": cs.Spec.Account(), "path": path, "waits": cs.Spec.Apply.Waits(), "ref": cs.Spec.Source.Git.Desired()}
+	}
+	bare := inForce(plain(t, c.Object()))
+	object := plain(t, c.Object())
+	require.Empty(t, newServerOf(t, "configsyncs").create(object))
+	assert.Equal(t, bare, inForce(object))
+	assert.Contains(t, object["spec"], "prune")
+}

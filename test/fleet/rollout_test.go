@@ -1,0 +1,257 @@
+package fleet
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/fleet/plant"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// line is a plant with six gateways in three stages: gw-0, then gw-1 and gw-2 if they are approved, then the rest.
+type line struct {
+	*plant.Plant
+	t      *testing.T
+	status atomic.Int32 // of an answer to the health check of the first stage
+}
+
+func newLine(t *testing.T, change ...func(*v1alpha1.GatewaySync)) *line {
+	t.Helper()
+	t.Parallel()
+	l := &line{t: t}
+	l.status.Store(http.StatusOK)
+	health := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(l.status.Load())) }))
+	t.Cleanup(health.Close)
+	l.Plant = plant.New(t, 6, append([]func(*v1alpha1.GatewaySync){func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Strategy: v1alpha1.StrategyCanary, Stages: []v1alpha1.Stage{
+			{Name: "dev", Gateways: []string{"gw-0"}, PostSyncWait: "3s", HealthCheckURL: health.URL + "/StatusPing"},
+			{Name: "pilot", Gateways: []string{"gw-1", "gw-2"}, RequireApproval: true},
+		}}
+	}}, change...)...)
+	l.Start()
+	l.Converges("first", l.First)
+	return l
+}
+
+// until waits until the rollout of a commit is in a phase.
+func (l *line) until(commit string, phase v1alpha1.RolloutPhase) *v1alpha1.GatewaySyncStatus {
+	l.t.Helper()
+	var st *v1alpha1.GatewaySyncStatus
+	l.Eventually(string(phase), func() bool {
+		st = l.Status()
+		return st.Rollout != nil && st.Rollout.Commit == commit && st.Rollout.Phase == phase
+	})
+	return st
+}
+
+// titles returns the title of the canary's project, and that of the others if it is one.
+func (l *line) titles() [2]string {
+	gateways := l.Gateways()
+	all := [2]string{gateways[0].Title(), gateways[1].Title()}
+	for _, g := range gateways[2:] {
+		if g.Title() != all[1] {
+			all[1] = "several"
+		}
+	}
+	return all
+}
+
+func (l *line) annotate(name, value string) {
+	l.t.Helper()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{name: value}}})
+	require.NoError(l.t, err)
+	_, err = kube.GatewaySyncs(l.Kube.Dynamic, l.Namespace).Patch(l.t.Context(), l.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(l.t, err)
+}
+
+func (l *line) approve(stage, commit string) {
+	l.t.Helper()
+	l.annotate(v1alpha1.AnnotationApproved, v1alpha1.Approve(l.GatewaySync().Annotations[v1alpha1.AnnotationApproved], stage, commit))
+}
+
+// kill kills the lead, waits for the next one, and starts the agent again.
+func (l *line) kill() {
+	l.t.Helper()
+	lead := l.Lead()
+	require.NotNil(l.t, lead)
+	require.Error(l.t, lead.Agent.End(l.t, syscall.SIGKILL))
+	l.Eventually("another one leads", func() bool { next := l.Lead(); return next != nil && next != lead })
+	lead.Start()
+}
+
+func (l *line) ready(st *v1alpha1.GatewaySyncStatus) string {
+	c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady)
+	return string(c.Status) + "/" + c.Reason
+}
+
+// A commit reaches one stage after the other, also if the lead dies in each phase, and opens nothing on its way.
+func TestRolloutInStages(t *testing.T) {
+	l := newLine(t)
+	gw := l.Gateways()
+	var mu sync.Mutex
+	early := ""
+	second, opened := "", false
+	l.Watch(func(gs *v1alpha1.GatewaySync) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, g := range gs.Status.DiscoveredGateways {
+			if second != "" && !opened && g.Name != "gw-0" && g.SyncedCommit == second {
+				early = g.Name
+			}
+		}
+	})
+	require.NoError(t, gw[0].Simulator.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: http.StatusServiceUnavailable}))
+	commit := l.Push("second")
+	mu.Lock()
+	second = commit
+	mu.Unlock()
+
+	l.until(commit, v1alpha1.RolloutProgressing)
+	assert.Equal(t, v1alpha1.FormatRollout, l.Target().MinFormat, "an older agent leaves its gateway alone")
+	l.status.Store(http.StatusInternalServerError)
+	l.kill()
+	gw[0].Simulator.ClearFaults()
+	st := l.until(commit, v1alpha1.RolloutSoaking)
+	assert.Equal(t, [2]string{"second", "first"}, l.titles())
+	assert.Equal(t, v1alpha1.OutcomeProgressing, st.Outcome.Phase)
+	l.status.Store(http.StatusOK)
+	l.kill()
+
+	st = l.until(commit, v1alpha1.RolloutWaiting)
+	assert.Equal(t, [2]string{"second", "first"}, l.titles())
+	assert.Equal(t, "False/ApprovalNeeded", l.ready(st))
+	assert.Equal(t, v1alpha1.OutcomeHeld, st.Outcome.Phase)
+	assert.Equal(t, "pilot", st.Rollout.Stage)
+	assert.Equal(t, l.First, st.LastGood.Commit)
+	l.kill()
+	l.approve("pilot", l.First)
+	l.until(commit, v1alpha1.RolloutWaiting)
+	mu.Lock()
+	assert.Empty(t, early, "a gateway of a closed step got the commit")
+	opened = true
+	mu.Unlock()
+	l.approve("pilot", commit)
+	l.Converges("second", commit)
+	st = l.until(commit, v1alpha1.RolloutDone)
+	assert.Equal(t, v1alpha1.OutcomeSucceeded, st.Outcome.Phase)
+	assert.EqualValues(t, 1, l.Target().MinFormat)
+
+	t.Run("going back skips the stages", func(t *testing.T) {
+		l.Branch("main", l.First)
+		l.Converges("first", l.First)
+		assert.Equal(t, v1alpha1.RolloutDone, l.Status().Rollout.Phase)
+	})
+}
+
+// A canary fails in three ways. The other gateways keep what they run, and the canary goes back if the spec says so.
+func TestRolloutOfBadCommit(t *testing.T) {
+	back := func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.AutoRollback = &v1alpha1.AutoRollbackSpec{Enabled: true, Scope: v1alpha1.AutoRollbackRollout}
+	}
+	stay := func(*v1alpha1.GatewaySync) {}
+	for name, c := range map[string]struct {
+		spec   func(*v1alpha1.GatewaySync)
+		breaks func(l *line) (commit string)
+		title  string // of the canary in the end
+		says   string
+	}{
+		"a sync fails": {stay, func(l *line) string {
+			return l.Commit("broken", gitserver.Write("projects/line/project.json", "{"))
+		}, "first", "stage dev: gw-0 ConfigSyntaxError: "},
+		"a scan fails": {back, func(l *line) string {
+			require.NoError(l.t, l.Gateways()[0].Simulator.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: http.StatusInternalServerError}))
+			return l.Push("second")
+		}, "first", "stage dev: gw-0 ScanFailed: "},
+		"a health check fails": {back, func(l *line) string {
+			l.status.Store(http.StatusServiceUnavailable)
+			return l.Push("second")
+		}, "first", "stage dev: the health check failed 3 times: the answer has status 503 instead of 200; 1 of 6 went back to "},
+		"it does not stay synced": {stay, func(l *line) string {
+			l.status.Store(http.StatusServiceUnavailable) // so that it soaks until it falls out
+			commit := l.Push("second")
+			l.until(commit, v1alpha1.RolloutSoaking)
+			l.report("gw-0", v1alpha1.GatewayError, v1alpha1.ReasonWriteFailed)
+			l.status.Store(http.StatusOK)
+			return commit
+		}, "second", "stage dev: gw-0 WriteFailed: told by the test; 1 of 6 got "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLine(t, c.spec)
+			commit := c.breaks(l)
+			st := l.until(commit, v1alpha1.RolloutAborted)
+			l.Eventually(c.says, func() bool { return strings.Contains(l.Status().Rollout.Message, c.says) })
+			assert.Equal(t, "False/CanaryStageFailed", l.ready(st))
+			assert.True(t, meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionStalled))
+			assert.Equal(t, v1alpha1.OutcomeFailed, st.Outcome.Phase)
+			assert.Equal(t, v1alpha1.ReasonCanaryStageFailed, st.Outcome.Reason)
+			assert.Equal(t, l.First, st.LastGood.Commit)
+			l.Eventually("the canary has its last commit", func() bool { return l.titles() == [2]string{c.title, "first"} })
+			l.kill()
+			assert.Equal(t, v1alpha1.RolloutAborted, l.until(commit, v1alpha1.RolloutAborted).Rollout.Phase, "the next lead says the same")
+
+			l.Gateways()[0].Simulator.ClearFaults()
+			l.status.Store(http.StatusOK)
+			third := l.Push("third")
+			l.approve("pilot", third)
+			l.Converges("third", third)
+		})
+	}
+}
+
+// report replaces what an agent reports.
+func (l *line) report(pod string, phase v1alpha1.GatewaySyncState, reason v1alpha1.Reason) {
+	l.t.Helper()
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"phase": phase, "reason": reason, "message": "told by the test"}})
+	require.NoError(l.t, err)
+	_, err = kube.SyncReports(l.Kube.Dynamic, l.Namespace).Patch(l.t.Context(), pod, types.MergePatchType, patch, metav1.PatchOptions{})
+	require.NoError(l.t, err)
+}
+
+// C19: A SyncTarget that a gateway's token forges opens no stage that needs an approval, and the lead takes back what it opened.
+func TestForgedRollout(t *testing.T) {
+	l := newLine(t)
+	second := l.Push("second")
+	l.until(second, v1alpha1.RolloutWaiting)
+	clients, err := kube.Connect(l.Kubeconfig("default", "gw-3"), "forger")
+	require.NoError(t, err)
+	// sequence: one after the other
+	for _, forged := range []string{`{"spec":{"minFormat":1,"rollout":{"open":3,"done":true}}}`, `{"spec":{"minFormat":1,"rollout":null}}`} {
+		_, err = kube.SyncTargets(clients.Dynamic, l.Namespace).Patch(t.Context(), l.Name, types.MergePatchType, []byte(forged), metav1.PatchOptions{})
+		require.NoError(t, err)
+		l.Eventually("the lead takes it back", func() bool { r := l.Target().Rollout; return r != nil && r.Open == 1 && !r.Done })
+	}
+	for _, g := range l.Gateways()[1:3] {
+		assert.Equal(t, "first", g.Title(), g.Name)
+	}
+	l.approve("pilot", second)
+	l.Converges("second", second)
+}
+
+// No gateway changes before every gateway has made its dry run.
+func TestDryRunOfFleet(t *testing.T) {
+	l := newLine(t, func(gs *v1alpha1.GatewaySync) {
+		gs.Spec.Deployment, gs.Spec.Validation = nil, &v1alpha1.ValidationSpec{DryRunBefore: true}
+	})
+	bad := l.Commit("broken", gitserver.Write("projects/line/project.json", "{"))
+	st := l.until(bad, v1alpha1.RolloutAborted)
+	assert.Contains(t, st.Rollout.Message, "dry run: gw-")
+	assert.Contains(t, st.Rollout.Message, "no gateway got "+bad[:7])
+	assert.Equal(t, [2]string{"first", "first"}, l.titles())
+	second := l.Push("second")
+	l.Converges("second", second)
+}

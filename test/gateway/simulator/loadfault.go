@@ -1,0 +1,99 @@
+package simulator
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// LoadFault makes the gateway refuse what a scan reads, as a faulty commit does.
+type LoadFault struct {
+	// Path is a project or a config resource, such as projects/line or config/resources/core/ignition/schedule/night.
+	Path string `json:"path"`
+	// While limits the fault to the time while a file below Path contains this text. If it is empty, the fault always applies.
+	While string `json:"while"`
+	// Scan makes the scan end without a result.
+	Scan bool `json:"scan"`
+	// Hide makes the gateway not show the project or the resource.
+	Hide bool `json:"hide"`
+	// Keep makes the gateway continue to show a project that was deleted.
+	Keep bool `json:"keep"`
+}
+
+// FaultLoads replaces the faults of loading.
+func (g *Gateway) FaultLoads(list ...LoadFault) error {
+	for _, f := range list {
+		if !fs.ValidPath(f.Path) || f.Keep && !strings.HasPrefix(f.Path, projectsDir+"/") || !f.Scan && !f.Hide && !f.Keep {
+			return errors.New(`a fault of loading needs the path of a project or of a config resource, and scan, hide or keep (projects only)`)
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.loadFaults = list
+	return nil
+}
+
+// loadFaultsOf returns the faults of a tree that apply to the files on the disk.
+func (g *Gateway) loadFaultsOf(dir string) []LoadFault {
+	g.mu.Lock()
+	all := g.loadFaults
+	g.mu.Unlock()
+	var list []LoadFault
+	for _, f := range all {
+		if strings.HasPrefix(f.Path, dir+"/") && (f.While == "" || g.contains(f.Path, f.While)) {
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+// refusesScan reports whether a scan of this kind ends without a result.
+func (g *Gateway) refusesScan(kind string) bool {
+	dir := projectsDir
+	if kind == kindConfig {
+		dir = resourcesDir
+	}
+	return slices.ContainsFunc(g.loadFaultsOf(dir), func(f LoadFault) bool { return f.Scan })
+}
+
+// contains reports whether a file at or below a path contains a text.
+func (g *Gateway) contains(dir, text string) bool {
+	found := false
+	_ = fs.WalkDir(g.root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil //nolint:nilerr // what cannot be read contains nothing
+		}
+		if raw, err := readFile(g.root, name); err == nil && bytes.Contains(raw, []byte(text)) {
+			found = true
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return found
+}
+
+// refuseProjects applies faults to loaded projects.
+func refuseProjects(faults []LoadFault, loaded, old map[string]*project) {
+	for _, f := range faults {
+		switch name := path.Base(f.Path); {
+		case f.Hide:
+			delete(loaded, name)
+		case f.Keep && loaded[name] == nil && old[name] != nil:
+			loaded[name] = old[name]
+		}
+	}
+}
+
+// refuseConfig applies faults to a loaded configuration.
+func refuseConfig(faults []LoadFault, loaded config) {
+	for _, f := range faults {
+		rest := strings.TrimPrefix(f.Path, resourcesDir+"/")
+		name, resource, _ := strings.Cut(rest, "/")
+		if c := loaded.collection(name); f.Hide && c != nil {
+			delete(c.tree.resources, resource)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package prometheus
+
+import (
+	"bytes"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/stretchr/testify/require"
+)
+
+// sample is one value of a scrape.
+type sample struct {
+	labels labels.Labels
+	value  float64
+}
+
+// scrape is what Prometheus would store of all targets at one moment.
+type scrape []sample
+
+// target is an address with the labels that the monitors of the chart give it.
+type target struct {
+	address string
+	labels  map[string]string
+}
+
+// scraped reads the metrics of a target. As with honorLabels, the labels of a metric win over those of the target.
+func (s target) scraped(t testing.TB) scrape {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.address+"/metrics", http.NoBody)
+	require.NoError(t, err)
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return s.parsed(t, string(body))
+}
+
+func (s target) parsed(t testing.TB, text string) scrape {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewBufferString(text))
+	require.NoError(t, err)
+	var all scrape
+	for name, family := range families {
+		if !strings.HasPrefix(name, "stoker_") && !strings.HasPrefix(name, "process_") {
+			continue
+		}
+		list, err := expfmt.ExtractSamples(&expfmt.DecodeOptions{Timestamp: model.Now()}, family)
+		require.NoError(t, err)
+		for _, one := range list {
+			set := maps.Clone(s.labels)
+			set["instance"] = s.address
+			for k, v := range one.Metric {
+				set[string(k)] = string(v)
+			}
+			all = append(all, sample{labels.FromMap(set), float64(one.Value)})
+		}
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// with returns a copy in which change was applied to the samples of a metric, of which there must be some.
+func (s scrape) with(t testing.TB, metric string, change func(*sample)) scrape {
+	t.Helper()
+	var all scrape
+	found := false
+	for _, one := range s {
+		if one.labels.Get(labels.MetricName) == metric {
+			found = true
+			change(&one)
+		}
+		all = append(all, one)
+	}
+	require.True(t, found, "the scrape has no %s", metric)
+	return all
+}
+
+// values returns the samples of a metric as text.
+func (s scrape) values(metric string) (found []string) {
+	for _, one := range s {
+		if one.labels.Get(labels.MetricName) == metric {
+			found = append(found, one.labels.String()+" "+model.SampleValue(one.value).String())
+		}
+	}
+	return found
+}
+
+// sum returns the sum of the samples of a metric.
+func (s scrape) sum(metric string) (sum float64) {
+	for _, one := range s {
+		if one.labels.Get(labels.MetricName) == metric {
+			sum += one.value
+		}
+	}
+	return sum
+}
+
+// stage is a time during which every scrape is the same.
+type stage struct {
+	scrape scrape
+	lasts  time.Duration
+	// every is the interval of scrapes and evaluations; 30 s by default.
+	every time.Duration
+	// again is how often counters grow again by what they have grown since was; 0 for never.
+	again time.Duration
+	was   scrape
+}
+
+// at returns the scrape some time after the stage began.
+func (s stage) at(d time.Duration) scrape {
+	if s.again == 0 {
+		return s.scrape
+	}
+	before := map[uint64]float64{}
+	for _, one := range s.was {
+		before[one.labels.Hash()] = one.value
+	}
+	var now scrape
+	for _, one := range s.scrape {
+		name := one.labels.Get(labels.MetricName)
+		if was, ok := before[one.labels.Hash()]; ok && (strings.HasSuffix(name, "_total") || strings.HasSuffix(name, "_count")) {
+			one.value += max(0, one.value-was) * float64(d/s.again)
+		}
+		now = append(now, one)
+	}
+	return now
+}

@@ -1,0 +1,194 @@
+package storage
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/test/gateway/simulator"
+	"stoker.io/stoker/test/gitserver"
+	"stoker.io/stoker/test/program"
+)
+
+// line is a gateway with its agent.
+type line struct {
+	t         *testing.T
+	gw        *simulator.Gateway
+	repo      *gitserver.Repo
+	dir, data string
+	health    string
+	storage   string
+	agent     *program.Process
+}
+
+type state struct {
+	Phase, Reason, Message, Commit string
+	Snapshots                      []struct{ ID, Stored string }
+}
+
+const view = "projects/line/com.inductiveautomation.perspective/views/overview/"
+
+func start(t *testing.T, storage, secretText string) *line {
+	t.Helper()
+	dir := t.TempDir()
+	l := &line{t: t, dir: dir, storage: storage, repo: gitserver.NewRepo(t, filepath.Join(dir, "git"))}
+	for name, text := range map[string]string{"gateway/apiKey": "", "storage/key": secretText} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, "secrets", name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "secrets", name), []byte(text), 0o600))
+	}
+	l.volume("first")
+	return l
+}
+
+// volume starts a gateway with a new data volume.
+func (l *line) volume(name string) {
+	l.t.Helper()
+	l.data = filepath.Join(l.dir, name)
+	require.NoError(l.t, os.MkdirAll(l.data, 0o755))
+	var err error
+	l.gw, err = simulator.Start(simulator.Options{Data: l.data, Strict: true})
+	require.NoError(l.t, err)
+	l.t.Cleanup(func() { assert.NoError(l.t, l.gw.Close()) })
+	require.NoError(l.t, os.WriteFile(filepath.Join(l.dir, "secrets", "gateway", "apiKey"), []byte(l.gw.Token()), 0o600))
+}
+
+// spec writes the GatewaySync.
+func (l *line) spec(annotations string) {
+	l.t.Helper()
+	text := fmt.Sprintf(`apiVersion: stoker.io/v1alpha1
+kind: GatewaySync
+metadata: {name: line, annotations: {%s}}
+spec:
+  git: {repo: %q, ref: main}
+  polling: {interval: 1s}
+  gateway: {api: {secretName: gateway}}
+  snapshots: {enabled: true, retentionCount: 2, storage: %s}
+  sync:
+    defaults: {syncPeriod: 5}
+    profiles: {default: {mappings: [{source: projects, destination: projects}]}}
+`, annotations, l.repo.Dir, l.storage)
+	require.NoError(l.t, os.WriteFile(filepath.Join(l.dir, "line.yaml"), []byte(text), 0o600))
+}
+
+func (l *line) run() {
+	l.t.Helper()
+	cmd := exec.Command(program.Build(l.t, "agent"), "--file", filepath.Join(l.dir, "line.yaml"), "--data-dir", l.data, "--gateway-name", "line",
+		"--repo-dir", filepath.Join(l.dir, "objects"),
+		"--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0", "--gateway-url", l.gw.URL())
+	cmd.Env = []string{"HOME=" + l.dir}
+	l.agent = program.Start(l.t, "agent", cmd)
+	l.health = ""
+	require.Eventually(l.t, func() bool { l.health = l.agent.Log.Address("health"); return l.health != "" }, time.Minute, 20*time.Millisecond)
+}
+
+func (l *line) await(what string, ok func(state) bool) (s state) {
+	l.t.Helper()
+	require.Eventually(l.t, func() bool {
+		res, err := http.Get("http://" + l.health + "/state")
+		if err != nil {
+			return false
+		}
+		defer func() { _ = res.Body.Close() }()
+		s = state{}
+		return json.NewDecoder(res.Body).Decode(&s) == nil && ok(s)
+	}, time.Minute, 20*time.Millisecond, "%s: %+v", what, &s)
+	return s
+}
+
+// push makes a commit with a text in a view.
+func (l *line) push(text string) string {
+	l.t.Helper()
+	return l.repo.Commit(text, gitserver.Write("projects/line/project.json", `{"title":"Line","description":"","parent":"","enabled":true,"inheritable":false}`),
+		gitserver.Write(view+"view.json", fmt.Sprintf(`{"text": %q}`, text)),
+		gitserver.Write(view+"resource.json", `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["view.json"],"attributes":{}}`))
+}
+
+func (l *line) read(path string) string {
+	b, err := os.ReadFile(filepath.Join(l.data, path))
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// stored waits for a number of snapshots that are all on the volume and in object storage: the oldest are gone from both.
+func (l *line) stored(commit string, n int) state {
+	l.t.Helper()
+	return l.await(fmt.Sprintf("%d stored snapshots at %s", n, commit), func(s state) bool {
+		both := 0
+		for _, x := range s.Snapshots {
+			if x.Stored == "both" {
+				both++
+			}
+		}
+		return s.Phase == "Synced" && s.Commit == commit && both == n && len(s.Snapshots) == n
+	})
+}
+
+// lose loses the data volume and git, and restores a snapshot with the real agent.
+func (l *line) lose(id, want string) {
+	l.t.Helper()
+	l.agent.End(l.t, syscall.SIGTERM)
+	require.NoError(l.t, os.RemoveAll(filepath.Join(l.dir, "objects")))
+	l.volume("second")
+	l.spec(fmt.Sprintf("stoker.io/restore: %q", id+" "+time.Now().UTC().Format(time.RFC3339)))
+	l.run()
+	s := l.await("the restored snapshot", func(s state) bool { return s.Reason == "RolledBack" })
+	assert.Contains(l.t, s.Message, id)
+	assert.Equal(l.t, fmt.Sprintf(`{"text": %q}`, want), l.read(view+"view.json"))
+	assert.NotNil(l.t, l.gw.Loaded(strings.TrimSuffix(view, "/")))
+}
+
+// comesBack loses the volume of a gateway whose snapshots are in object storage.
+func comesBack(t *testing.T, c lost) {
+	t.Helper()
+	l := start(t, c.spec, c.wrong)
+	l.push("one")
+	l.spec("")
+	l.run()
+	l.await("the first commit", func(s state) bool { return s.Phase == "Synced" })
+	second := l.push("two")
+	s := l.await("a sync that does not wait for storage", func(s state) bool { return s.Phase == "Synced" && s.Commit == second })
+	l.await("a local snapshot", func(s state) bool { return len(s.Snapshots) == 1 && s.Snapshots[0].Stored == "local" })
+	require.Eventually(t, func() bool { return strings.Contains(l.agent.Log.String(), c.refusal) }, time.Minute, 50*time.Millisecond)
+	assert.Empty(t, objects(t, c.store))
+	l.agent.End(t, syscall.SIGKILL)
+
+	// With the right key, the next start goes on.
+	require.NoError(t, os.WriteFile(filepath.Join(l.dir, "secrets", "storage", "key"), []byte(c.right), 0o600))
+	l.run()
+	s = l.stored(second, 1)
+	first := s.Snapshots[0].ID
+	assert.ElementsMatch(t, []string{"plant/standalone/line/line/" + first + ".json", "plant/standalone/line/line/" + first + ".tar.gz"}, objects(t, c.store))
+
+	// Only the newest two are kept, on the volume and in the bucket.
+	third := l.push("three")
+	l.stored(third, 2)
+	fourth := l.push("four")
+	s = l.stored(fourth, 2)
+	require.Len(t, s.Snapshots, 2)
+	require.Eventually(t, func() bool { return len(objects(t, c.store)) == 4 }, time.Minute, 50*time.Millisecond)
+	assert.NotContains(t, l.agent.Log.String(), "S3CR3T")
+
+	l.lose(s.Snapshots[0].ID, "two")
+	assert.Len(t, l.await("the list", func(s state) bool { return len(s.Snapshots) == 2 }).Snapshots, 2)
+}
+
+// objects returns the keys in object storage.
+func objects(t *testing.T, s archive.Store) []string {
+	t.Helper()
+	keys, err := s.List(t.Context(), "")
+	require.NoError(t, err)
+	return keys
+}

@@ -1,0 +1,141 @@
+package storage
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/agent/archive/archivetest"
+	"stoker.io/stoker/agent/archive/azure"
+	"stoker.io/stoker/agent/archive/gcs"
+	"stoker.io/stoker/agent/archive/s3"
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+func newS3(t *testing.T, endpoint, bucket, credentials string) archive.Store {
+	t.Helper()
+	s, err := s3.New(&v1alpha1.S3Storage{Bucket: bucket, Endpoint: endpoint}, text(credentials))
+	require.NoError(t, err)
+	return s
+}
+
+func newGCS(t *testing.T, endpoint, bucket, key string) archive.Store {
+	t.Helper()
+	s, err := gcs.New(&v1alpha1.GCSStorage{Bucket: bucket, Endpoint: endpoint}, text(key))
+	require.NoError(t, err)
+	return s
+}
+
+func newAzure(t *testing.T, endpoint, container, credentials string) archive.Store {
+	t.Helper()
+	s, err := azure.New(&v1alpha1.AzureStorage{Account: azureAccount, Container: container, Endpoint: endpoint}, text(credentials))
+	require.NoError(t, err)
+	return s
+}
+
+// refused is a store that an error must explain.
+type refused struct {
+	name  string
+	store archive.Store
+	want  string
+}
+
+// explains checks the errors of stores that are refused.
+func explains(t *testing.T, cases []refused) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := c.store.List(t.Context(), "")
+			require.ErrorContains(t, err, c.want)
+			require.NotContains(t, err.Error(), "S3CR3T")
+			require.ErrorContains(t, c.store.Put(t.Context(), "a", strings.NewReader("a")), c.want)
+		})
+	}
+}
+
+func TestS3(t *testing.T) {
+	endpoint := startS3(t)
+	archivetest.Run(t, newS3(t, endpoint, "backups", credentials(secretKey)))
+	explains(t, []refused{
+		{"wrong key", newS3(t, endpoint, "backups", credentials("S3CR3T-OTHER")), "refuses access (\"SignatureDoesNotMatch\")"},
+		{"missing bucket", newS3(t, endpoint, "missing", credentials(secretKey)), "NoSuchBucket"},
+		{"no credentials", newS3(t, endpoint, "backups", "S3CR3T"), "needs the lines aws_access_key_id"},
+	})
+}
+
+func TestGCS(t *testing.T) {
+	endpoint, tokens := startGCS(t), startTokens(t)
+	archivetest.Run(t, newGCS(t, endpoint, "backups", googleKey(t, tokens+"/token")))
+	explains(t, []refused{
+		{"key that Google does not know", newGCS(t, endpoint, "backups", googleKey(t, tokens+"/refuse")), "the answer is 400 (\"invalid_grant\")"},
+		{"missing bucket", newGCS(t, endpoint, "missing", googleKey(t, tokens+"/token")), "spec.snapshots.storage.gcs.bucket: there is no bucket missing"},
+		{"no key", newGCS(t, endpoint, "backups", "S3CR3T"), "needs the key of a service account"},
+	})
+}
+
+func TestAzure(t *testing.T) {
+	endpoint := startAzure(t)
+	archivetest.Run(t, newAzure(t, endpoint, "backups", azureKey))
+	t.Run("shared access signature", func(t *testing.T) {
+		s := newAzure(t, endpoint, "backups", "?"+signature(time.Now().Add(time.Hour)))
+		for _, size := range []int{3, 5 << 20} { // sequence: of one block and of two
+			require.NoError(t, s.Put(t.Context(), "signed/a b", strings.NewReader(strings.Repeat("a", size))))
+			keys, err := s.List(t.Context(), "signed/")
+			require.NoError(t, err)
+			assert.Equal(t, []string{"signed/a b"}, keys)
+			require.NoError(t, s.Delete(t.Context(), "signed/a b"))
+		}
+	})
+	explains(t, []refused{
+		{"wrong key", newAzure(t, endpoint, "backups", "UzNDUjNULU9USEVS"), "spec.snapshots.storage.azure.secretRef: the container backups refuses the credentials (\"AuthorizationFailure\")"},
+		{"signature that has expired", newAzure(t, endpoint, "backups", signature(time.Now().Add(-time.Hour))), "check that they are right, have not expired"},
+		{"missing container", newAzure(t, endpoint, "missing", azureKey), "spec.snapshots.storage.azure.container: there is no container missing"},
+		{"no key", newAzure(t, endpoint, "backups", "S3CR3T!"), "needs an access key of the storage account"},
+	})
+}
+
+// lost is object storage that an agent uses with a wrong and then a right Secret.
+type lost struct {
+	spec         string
+	wrong, right string
+	refusal      string
+	store        archive.Store
+}
+
+func TestLostVolumeComesBack(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		start func(t *testing.T) lost
+	}{
+		{"s3", func(t *testing.T) lost {
+			endpoint := startS3(t)
+			return lost{
+				spec:  fmt.Sprintf("{type: s3, s3: {bucket: backups, keyPrefix: plant/, endpoint: %q, secretRef: {name: storage, key: key}}}", endpoint),
+				wrong: credentials("S3CR3T-OTHER"), right: credentials(secretKey), refusal: "refuses access", store: newS3(t, endpoint, "backups", credentials(secretKey)),
+			}
+		}},
+		{"gcs", func(t *testing.T) lost {
+			endpoint, tokens := startGCS(t), startTokens(t)
+			key := googleKey(t, tokens+"/token")
+			return lost{
+				spec:  fmt.Sprintf("{type: gcs, gcs: {bucket: backups, keyPrefix: plant/, endpoint: %q, secretRef: {name: storage, key: key}}}", endpoint),
+				wrong: googleKey(t, tokens+"/refuse"), right: key, refusal: "there is no token for the service account", store: newGCS(t, endpoint, "backups", key),
+			}
+		}},
+		{"azure", func(t *testing.T) lost {
+			endpoint := startAzure(t)
+			return lost{
+				spec: fmt.Sprintf("{type: azure, azure: {account: %s, container: backups, keyPrefix: plant/, endpoint: %q, secretRef: {name: storage, key: key}}}",
+					azureAccount, endpoint),
+				wrong: "UzNDUjNULU9USEVS", right: signature(time.Now().Add(time.Hour)), refusal: "refuses the credentials", store: newAzure(t, endpoint, "backups", azureKey),
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) { comesBack(t, c.start(t)) })
+	}
+}
