@@ -32,7 +32,7 @@ func check(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := flag.NewFlagSet("receiver "+commandCheck, flag.ContinueOnError)
 	f.SetOutput(stderr)
 	address := f.String("url", "", "`address` of the receiver, such as http://stoker-receiver.stoker-system.svc:9444")
-	authority := f.String("tls-ca-file", "", "a `file` with the certificates that an https address is checked with; where it is not there, those of the system")
+	authority := f.String("tls-ca-file", "", "a `file` with the certificates that an https address is checked with; if it does not exist, those of the system")
 	if err := daemon.Parse(f, args); err != nil {
 		return err
 	}

@@ -228,7 +228,7 @@ func (a *Archive) read(ctx context.Context, l Limits) error {
 		}
 		h, err := a.next.Next()
 		if err != nil {
-			return fmt.Errorf("it ends early: %w", err)
+			return fmt.Errorf("it is truncated: %w", err)
 		}
 		if h.Typeflag != tar.TypeReg {
 			return fmt.Errorf("%s is not a file", failure.Quote(h.Name))
@@ -242,7 +242,7 @@ func (a *Archive) read(ctx context.Context, l Limits) error {
 		path, ok := strings.CutPrefix(h.Name, filesDir)
 		switch left -= h.Size; {
 		case !ok:
-			return fmt.Errorf("%s does not belong in it", failure.Quote(h.Name))
+			return fmt.Errorf("it contains %s, which is not part of a snapshot", failure.Quote(h.Name))
 		case l.Files > 0 && len(a.Files) >= l.Files:
 			return fmt.Errorf("it has more than %d files (--max-files)", l.Files)
 		case l.FileBytes > 0 && h.Size > l.FileBytes:
@@ -257,10 +257,10 @@ func (a *Archive) read(ctx context.Context, l Limits) error {
 		a.Files = append(a.Files, disk.Content{Path: path, ID: plan.ID(sum.Sum(nil)), Exec: h.Mode&0o111 != 0})
 	}
 	if _, err := a.next.Next(); !errors.Is(err, io.EOF) {
-		return errors.Join(fmt.Errorf("something follows %s", recordName), err)
+		return errors.Join(fmt.Errorf("it continues after %s", recordName), err)
 	}
 	if n, err := io.Copy(io.Discard, io.LimitReader(a.zip, maxHead)); err != nil || n == maxHead { // the checksum is at the end
-		return errors.Join(errors.New("its end is damaged"), err)
+		return errors.Join(errors.New("its checksum does not match"), err)
 	}
 	for _, f := range a.Files {
 		if f.Recorded {

@@ -342,7 +342,7 @@ func TestHostileArchive(t *testing.T) {
 		"a record of another path":   {forge(t, one, fmt.Sprintf(`{"path":"projects/p/b","id":"%s"}`, blobID("a"))), "is damaged"},
 		"more records than files":    {forge(t, one, line+"\n"+line), "more lines"},
 		"an empty record":            {forge(t, one, "\n"), "files.jsonl"},
-		"no files.jsonl":             {forge(t, one, noRecords), "ends early"},
+		"no files.jsonl":             {forge(t, one, noRecords), "truncated"},
 		"an unknown mapping":         {forge(t, one, strings.Replace(line, "}", fmt.Sprintf(`,"want":"%s","origin":7}`, blobID("a")), 1)), "unknown mapping"},
 		"another format":             {forge(t, []entry{{name: "snapshot.json", text: `{"format":2}`}}, matching), "update the agent"},
 		"an invalid snapshot.json":   {forge(t, []entry{{name: "snapshot.json", text: "{"}}, matching), "snapshot.json"},
@@ -351,7 +351,7 @@ func TestHostileArchive(t *testing.T) {
 		"a file that ends early":     {forge(t, []entry{{name: "files/projects/p/a", text: "a", size: 1 << 10}}, matching), "unexpected EOF"},
 		"not an archive":             {[]byte("<Error>AccessDenied</Error>"), "gzip"},
 		"an empty object":            {nil, "EOF"},
-		"an entry after files.jsonl": {forge(t, []entry{{name: "files.jsonl"}, {name: "x"}}, noRecords), "something follows"},
+		"an entry after files.jsonl": {forge(t, []entry{{name: "files.jsonl"}, {name: "x"}}, noRecords), "continues after"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Effective is what counts for one gateway: the annotations of its pod over its profile over sync.defaults over the
-// defaults of this package.
+// Effective holds the settings of one gateway: annotations of its pod override its profile, the profile overrides
+// sync.defaults, and those override the defaults of this package.
 //
 // +kubebuilder:object:generate=false
 type Effective struct {
-	// Profile is the name of the profile in force; empty in service-path mode.
+	// Profile is the name of the profile; "" in service-path mode.
 	Profile string
-	// Mappings in their order. Paths have no slash at the end. They are still templates.
+	// Mappings in their order. Paths have no trailing slash, and may still be templates.
 	Mappings []Mapping
-	// ExcludePatterns are those that are built in, of the defaults, the profile and the pod, each once.
+	// ExcludePatterns are the built-in ones and those of the defaults, the profile and the pod, without duplicates.
 	ExcludePatterns []string
 	// Vars are those of the defaults and the profile, merged.
 	Vars map[string]string
@@ -30,7 +30,7 @@ type Effective struct {
 	Prune                 Prune
 	Startup               Startup
 	DryRun                bool
-	// Paused is true where the GatewaySync or the profile is paused, or sync.defaults are and the profile does not say otherwise.
+	// Paused is true if the GatewaySync or the profile is paused, or if sync.defaults pauses and the profile does not override it.
 	Paused bool
 
 	// Bidirectional is how changes on the gateway are proposed, with all defaults filled in; nil if they are not.
@@ -39,30 +39,31 @@ type Effective struct {
 	// Snapshots is how snapshots are kept, with all defaults filled in; nil if none are taken.
 	Snapshots *SnapshotsSpec
 
-	// AutoRollback is what makes the gateway go back by itself after a sync that it cannot load; none if its agent does not decide that.
+	// AutoRollback lists the failures after which the gateway goes back by itself; empty if its agent does not decide that.
 	AutoRollback []AutoRollbackTrigger
 
 	// Windows are the maintenance windows of all gateways, valid; ParseWindows returns those of one.
 	Windows []MaintenanceWindow
 
-	// DeploymentMode is the gateway's mode; empty where it runs none.
+	// DeploymentMode is the gateway's deployment mode; "" if it has none.
 	DeploymentMode string
 	TagProvider    string
-	// SystemName, or else SystemNameTemplate, is what systemName is patched to; with neither it is left alone.
+	// SystemName, or else SystemNameTemplate, becomes the systemName of the gateway. If both are empty, systemName is not
+	// changed.
 	SystemName         string
 	SystemNameTemplate string
-	// ServicePath is the annotated folder. Mappings are made from it in service-path mode only; there, none of their
-	// sources is required one by one, but a commit that has none of them is a wrong path.
+	// ServicePath is the annotated folder. Only in service-path mode do mappings come from it; each of their sources may
+	// then be missing, but a commit without any of them means that the path is wrong.
 	ServicePath string
 }
 
-// Effective returns what counts for the gateway of a pod. An empty profile stands for the pod's annotation
-// stoker.io/profile, and else for the profile that is called default. A GatewaySync without profiles is in service-path
-// mode: the mappings follow from the pod's annotation stoker.io/service-path.
+// Effective returns the settings for the gateway of a pod. If profile is empty, the pod's annotation stoker.io/profile
+// names the profile; without the annotation it is the profile "default". A GatewaySync without profiles is in
+// service-path mode: the mappings come from the pod's annotation stoker.io/service-path.
 //
-// Only what this gateway uses is looked at: a mistake in another profile is not its problem. The error is an *Error with
-// ReasonProfileNotFound, ReasonProfilesInvalid or ReasonInvalidAnnotation. With one, Paused is what is said of it all the
-// same, by the defaults alone where the profile is not there, and the rest is zero.
+// Effective validates only what this gateway uses, so that a mistake in another profile does not affect it. The error is
+// an *Error with ReasonProfileNotFound, ReasonProfilesInvalid or ReasonInvalidAnnotation. Even then Paused is valid (from
+// the defaults alone if the profile does not exist), and all other fields are zero.
 func (gs *GatewaySync) Effective(profile string, podAnnotations map[string]string) (Effective, error) {
 	pod, bad := parsePod(podAnnotations)
 	name, p, err := gs.profile(or(profile, pod.profile))
@@ -86,7 +87,7 @@ func (gs *GatewaySync) Effective(profile string, podAnnotations map[string]strin
 	return gs.merge(name, p, pod), nil
 }
 
-// profile finds a profile by name; nil without an error is service-path mode.
+// profile finds a profile by name. It returns nil and no error in service-path mode.
 func (gs *GatewaySync) profile(want string) (string, *SyncProfile, error) {
 	profiles := gs.Spec.Sync.Profiles
 	name := or(want, DefaultProfile)
@@ -104,10 +105,10 @@ func (gs *GatewaySync) profile(want string) (string, *SyncProfile, error) {
 	if want == "" {
 		advice = "name one with the annotation " + AnnotationProfile + ", or add a profile with that name, which counts for pods that name none"
 	}
-	return "", nil, newError(ReasonProfileNotFound, "profile %.80q is not there: spec.sync.profiles %.400s; %s", name, known, advice)
+	return "", nil, newError(ReasonProfileNotFound, "profile %.80q does not exist: spec.sync.profiles %.400s; %s", name, known, advice)
 }
 
-// pauses reports whether a gateway with profile p is paused; p is nil where it has none.
+// pauses reports whether a gateway with profile p is paused; p may be nil.
 func (gs *GatewaySync) pauses(p *SyncProfile) bool {
 	var own *bool
 	if p != nil {
@@ -151,7 +152,7 @@ func (gs *GatewaySync) merge(name string, p *SyncProfile, pod podSettings) Effec
 	return e
 }
 
-// normalised copies mappings, with "a/" and "./a" as "a". What stands inside of templates is not touched.
+// normalised copies mappings and writes "a/" and "./a" as "a". It does not change the inside of templates.
 func normalised(mappings []Mapping) []Mapping {
 	out := make([]Mapping, len(mappings))
 	for i := range mappings {
@@ -169,8 +170,8 @@ func normalPath(p string) string {
 	return strings.TrimSuffix(p, "/")
 }
 
-// servicePathMappings are the mappings of a GatewaySync without profiles. The folders of deployment modes lie below
-// config and come with it; the gateway itself overlays the one that is active.
+// servicePathMappings returns the mappings of a GatewaySync without profiles. Folders of deployment modes are below
+// config and are synced with it; the gateway itself overlays the active one.
 func servicePathMappings(servicePath, tagProvider string) []Mapping {
 	from := func(name string) string {
 		if servicePath == "." {

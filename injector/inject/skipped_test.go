@@ -61,7 +61,7 @@ func TestSkippedPods(t *testing.T) {
 			s.all = append(s.all, other)
 		}, v1alpha1.ReasonGatewaySyncAmbiguous, "the namespace has several GatewaySyncs (a, b): name one with the annotation stoker.io/cr-name"},
 		"unknown profile": {annotation(v1alpha1.AnnotationProfile, "none"), v1alpha1.ReasonProfileNotFound,
-			`profile "none" is not there: spec.sync.profiles has default; name one of them, or add it`},
+			`profile "none" does not exist: spec.sync.profiles has default; name one of them, or add it`},
 		"label of another GatewaySync": {func(s *scene) { s.pod.Labels[v1alpha1.LabelCRName] = "other" }, v1alpha1.ReasonInvalidAnnotation,
 			`label stoker.io/cr-name is "other", but the pod belongs to GatewaySync line: remove the label; the injector sets it`},
 		"invalid gateway name": {annotation(v1alpha1.AnnotationGatewayName, "../x"), v1alpha1.ReasonInvalidAnnotation,

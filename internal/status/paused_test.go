@@ -92,7 +92,7 @@ func TestPausedUnreachableGateway(t *testing.T) {
 
 func TestInvalidSpecOfPausedGateway(t *testing.T) {
 	s := newScene(t, 1)
-	s.fails(0, v1alpha1.ReasonProfileNotFound, "profile x is not there")
+	s.fails(0, v1alpha1.ReasonProfileNotFound, "profile x does not exist")
 	s.report(0).Paused = true
 	assert.Equal(t, "True/ProfileNotFound", condition(s.write(), v1alpha1.ConditionStalled))
 }
