@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/fleet/plant"
 )
 
@@ -48,6 +49,7 @@ func formatOne(t *testing.T) (binary string) {
 // last it holds up the rollout until its pod has a newer agent.
 func TestAgentFromBeforeRollouts(t *testing.T) {
 	t.Parallel()
+	kubetest.NotShort(t) // before an agent is built
 	old := formatOne(t)
 	p := plant.New(t, 4, func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Strategy: v1alpha1.StrategyCanary, Stages: []v1alpha1.Stage{
