@@ -51,10 +51,9 @@ type AlertWebhook struct {
 	// The key with which messages of the type webhook are signed: X-Hub-Signature-256 has the HMAC-SHA-256 of the body.
 	// +optional
 	SigningSecretRef *SecretKeyRef `json:"signingSecretRef,omitempty"`
-	// What is told. ScanFailure is read as ScanFailed, AutoRollback as AutoRollbackPerformed.
+	// What is told. ScanFailure is read as ScanFailed, AutoRollback as AutoRollbackPerformed. Default: NotReady.
 	// +optional
 	// +listType=set
-	// +kubebuilder:default={NotReady}
 	// +kubebuilder:validation:MaxItems=16
 	On []AlertWord `json:"on,omitempty"`
 }

@@ -63,9 +63,8 @@ type Stage struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[-.*A-Za-z0-9_]+$`
 	Gateways []string `json:"gateways"`
-	// How long the gateways of this stage have to run the commit, healthy, before the next stage begins: a duration from 0s to 24h.
+	// How long the gateways of this stage have to run the commit, healthy, before the next stage begins: a duration from 0s to 24h. Default: 0s.
 	// +optional
-	// +kubebuilder:default="0s"
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) <= duration('24h')`,message="must be a duration from 0s to 24h: numbers with units, such as 30s or 2h"
 	PostSyncWait string `json:"postSyncWait,omitempty"`
@@ -91,21 +90,18 @@ type HealthCheck struct {
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:Pattern=`^https?://[^/?#@\s\x00-\x1f\x7f-][^@\s\x00-\x1f\x7f]*$`
 	URL string `json:"url"`
-	// Status code of a healthy answer.
+	// Status code of a healthy answer. Default: 200.
 	// +optional
-	// +kubebuilder:default=200
 	// +kubebuilder:validation:Minimum=100
 	// +kubebuilder:validation:Maximum=599
 	ExpectedStatus int32 `json:"expectedStatus,omitempty"`
-	// How long an answer may take: a duration from 1s to 60s.
+	// How long an answer may take: a duration from 1s to 60s. Default: 10s.
 	// +optional
-	// +kubebuilder:default="10s"
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('60s')`,message="must be a duration from 1s to 60s: numbers with units, such as 10s"
 	Timeout string `json:"timeout,omitempty"`
-	// Number of failed checks in a row that end the rollout.
+	// Number of failed checks in a row that end the rollout. Default: 3.
 	// +optional
-	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
@@ -125,9 +121,8 @@ type SyncOrderEntry struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-.*A-Za-z0-9_]+$`
 	Name string `json:"name"`
-	// Gateways with a higher weight come first, those with the same weight at the same time.
+	// Gateways with a higher weight come first, those with the same weight at the same time. Default: 100.
 	// +optional
-	// +kubebuilder:default=100
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Weight *int32 `json:"weight,omitempty"`
@@ -168,9 +163,8 @@ type MaintenanceWindow struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// Whether commits are delivered in this time, or are not.
+	// Whether commits are delivered in this time, or are not. Default: allow.
 	// +optional
-	// +kubebuilder:default=allow
 	Kind WindowKind `json:"kind,omitempty"`
 	// When the window begins: minute, hour, day, month and day of the week, as in a crontab, such as "0 22 * * 1-5".
 	// +required
@@ -182,9 +176,8 @@ type MaintenanceWindow struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')`,message="must be a duration from 1m to 168h: numbers with units, such as 30m or 8h"
 	Duration string `json:"duration"`
-	// Time zone of the schedule, such as Europe/Berlin.
+	// Time zone of the schedule, such as Europe/Berlin. Default: UTC.
 	// +optional
-	// +kubebuilder:default=UTC
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-+_/A-Za-z0-9]*$`
 	TimeZone string `json:"timeZone,omitempty"`

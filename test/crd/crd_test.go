@@ -129,6 +129,31 @@ func TestCRDDefaultsMatchCode(t *testing.T) {
 	}
 }
 
+// Argo CD compares a list of a custom resource as a whole. If the API server filled in a default within one, the object would differ from
+// git forever, and self-heal would apply it again and again.
+func TestNoDefaultsInLists(t *testing.T) {
+	var walk func(t *testing.T, at string, s *apiextensions.JSONSchemaProps, inList bool)
+	walk = func(t *testing.T, at string, s *apiextensions.JSONSchemaProps, inList bool) {
+		assert.False(t, inList && s.Default != nil, "%s: apply the default in Go, and name it in the description", at)
+		for name, p := range s.Properties {
+			walk(t, at+"."+name, &p, inList)
+		}
+		if s.AdditionalProperties != nil && s.AdditionalProperties.Schema != nil {
+			walk(t, at+".*", s.AdditionalProperties.Schema, inList)
+		}
+		if s.Items != nil && s.Items.Schema != nil {
+			walk(t, at+"[]", s.Items.Schema, true)
+		}
+	}
+	for _, plural := range []string{"gatewaysyncs", "configsyncs"} {
+		t.Run(plural, func(t *testing.T) {
+			_, props := load(t, plural)
+			spec := props.Properties["spec"]
+			walk(t, "spec", &spec, false)
+		})
+	}
+}
+
 func TestAPIServerDropsUnknownFields(t *testing.T) {
 	c := verdicts.Case{Spec: verdicts.O{"colour": "green"}}
 	object := plain(t, c.Object())
