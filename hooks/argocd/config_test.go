@@ -3,69 +3,103 @@
 package argocd
 
 import (
-	"encoding/json"
+	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// configHealth is what Argo CD makes of a ConfigSync with these conditions.
-func configHealth(t *testing.T, observed, generation int, conditions ...map[string]any) (health, message string) {
-	t.Helper()
-	list := []any{}
-	for _, c := range conditions {
-		list = append(list, c)
-	}
-	said, err := load(t, "../ConfigSync/health.lua").run(map[string]any{
-		"metadata": map[string]any{"generation": float64(generation)}, "status": map[string]any{"observedGeneration": float64(observed), "conditions": list},
-	}, noon)
-	require.NoError(t, err)
-	var got struct{ Status, Message string }
-	require.NoError(t, json.Unmarshal(said, &got))
-	return got.Status, got.Message
+// configSyncs lists ConfigSyncs in the states that matter to Argo CD. They are written to testdata, where the modules test/argocd and
+// test/argocd/v3 check them with Argo CD's own code.
+var configSyncs = []struct {
+	name, health, message string
+	observed              int64 // generation; that of the spec is 2
+	conditions            []metav1.Condition
+}{
+	{"new", "Progressing", "no run yet: switch stoker config run on, or use stoker config apply", 0, nil},
+	{"synced", "Healthy", "6 objects of aaaaaaa are applied and healthy", 2, []metav1.Condition{
+		ofConfig(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonSynced, "6 objects of aaaaaaa are applied and healthy"),
+	}},
+	{"spec_not_seen", "Progressing", "no run of the current spec yet", 1, []metav1.Condition{
+		ofConfig(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonSynced, "6 objects of aaaaaaa are applied and healthy"),
+	}},
+	{"failed_before_the_spec", "Progressing", "no run of the current spec yet", 1, []metav1.Condition{
+		ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end"),
+		ofConfig(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end"),
+	}},
+	{"working", "Progressing", "a run is under way: 1 to create, 5 unchanged", 2, []metav1.Condition{
+		ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "a run is under way: 1 to create, 5 unchanged"),
+		ofConfig(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.ReasonProgressing, "a run is under way"),
+	}},
+	{"git_unreachable", "Progressing", "GitUnreachable: dial tcp: connection refused", 2, []metav1.Condition{
+		ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonGitUnreachable, "dial tcp: connection refused"),
+		ofConfig(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.ReasonGitUnreachable, "the next run tries again"),
+	}},
+	{"not_owned", "Suspended", "NotOwned: ConfigMap plant/site belongs to others", 2, []metav1.Condition{
+		ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNotOwned, "ConfigMap plant/site belongs to others"),
+		ofConfig(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonNotOwned, "ConfigMap plant/site belongs to others"),
+	}},
+	{"manifest_invalid", "Degraded", "ManifestInvalid: site.yaml: line 3: unexpected end", 2, []metav1.Condition{
+		ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end"),
+		ofConfig(v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonManifestInvalid, "site.yaml: line 3: unexpected end"),
+	}},
+	{"paused", "Healthy", "paused by spec.paused or by the annotation stoker.io/paused", 2, []metav1.Condition{
+		ofConfig(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonPaused, "paused by spec.paused or by the annotation stoker.io/paused"),
+	}},
+	{"dry_run", "Healthy", "nothing was changed: 1 to create, 5 unchanged", 2, []metav1.Condition{
+		ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonDryRun, "nothing was changed: 1 to create, 5 unchanged"),
+	}},
 }
 
-func isCondition(kind, is string, reason v1alpha1.Reason) map[string]any {
-	return map[string]any{"type": kind, "status": is, "reason": string(reason), "message": "text"}
+func ofConfig(kind string, is metav1.ConditionStatus, reason v1alpha1.Reason, message string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: is, Reason: string(reason), Message: message, LastTransitionTime: metav1.NewTime(noon)}
 }
 
 func TestConfigSyncHealth(t *testing.T) {
-	synced := isCondition("Ready", "True", v1alpha1.ReasonSynced)
-	for name, c := range map[string]struct {
-		observed   int
-		conditions []map[string]any
-		health     string
-	}{
-		"no run":               {0, nil, "Progressing"},
-		"synced":               {2, []map[string]any{synced}, "Healthy"},
-		"another spec":         {1, []map[string]any{synced}, "Progressing"},
-		"another spec stalled": {1, []map[string]any{isCondition("Ready", "False", v1alpha1.ReasonManifestInvalid), isCondition("Stalled", "True", "")}, "Progressing"},
-		"paused and ready":     {2, []map[string]any{isCondition("Ready", "True", v1alpha1.ReasonPaused)}, "Healthy"},
-		"dry run":              {2, []map[string]any{isCondition("Ready", "False", v1alpha1.ReasonDryRun)}, "Healthy"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			health, _ := configHealth(t, c.observed, 2, c.conditions...)
-			assert.Equal(t, c.health, health)
+	script := load(t, "../ConfigSync/health.lua")
+	var tests struct {
+		Tests []healthTest `json:"tests"`
+	}
+	for _, c := range configSyncs {
+		t.Run(c.name, func(t *testing.T) {
+			cs := &v1alpha1.ConfigSync{}
+			cs.APIVersion, cs.Kind, cs.Namespace, cs.Name, cs.Generation = "stoker.io/v1alpha1", "ConfigSync", "plant", "plant", 2
+			cs.CreationTimestamp = metav1.NewTime(noon.Add(-time.Hour))
+			cs.Spec.Source.Git = &v1alpha1.ConfigGit{RepoURL: "https://git.example.com/plant.git", Branch: "main", Path: "kubernetes"}
+			cs.Status.ObservedGeneration, cs.Status.Conditions = c.observed, c.conditions
+			want := health{c.health, c.message}
+			assert.Equal(t, want, script.health(t, object(t, cs)))
+			golden(t, "../ConfigSync/testdata/"+c.name+".yaml", cs)
+			tests.Tests = append(tests.Tests, healthTest{"testdata/" + c.name + ".yaml", want})
 		})
 	}
+	golden(t, "../ConfigSync/health_test.yaml", tests)
+	there, err := filepath.Glob(filepath.Join(folder, "..", "ConfigSync", "testdata", "*.yaml"))
+	require.NoError(t, err)
+	assert.Len(t, there, len(configSyncs), "a file in testdata belongs to no status; delete it")
 }
 
 // The health follows from the class of the reason. Reasons that only GatewaySyncs have are not asked for.
 func TestConfigSyncHealthByReason(t *testing.T) {
+	script := load(t, "../ConfigSync/health.lua")
 	own := []v1alpha1.Reason{v1alpha1.ReasonNotOwned, v1alpha1.ReasonApplyConflict, v1alpha1.ReasonMassDeletion}
 	for _, r := range v1alpha1.Reasons {
 		if r.Class == v1alpha1.ClassHeld && !slices.Contains(own, r.Reason) {
 			continue
 		}
 		t.Run(string(r.Reason), func(t *testing.T) {
-			conditions := []map[string]any{isCondition("Ready", "False", r.Reason)}
+			cs := &v1alpha1.ConfigSync{}
+			cs.Generation, cs.Status.ObservedGeneration = 1, 1
+			cs.Status.Conditions = []metav1.Condition{ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, r.Reason, "text")}
 			want := map[v1alpha1.Class]string{v1alpha1.ClassHeld: "Suspended", v1alpha1.ClassStalled: "Degraded"}[r.Class]
 			if want != "" {
-				conditions = append(conditions, isCondition("Stalled", "True", r.Reason))
+				cs.Status.Conditions = append(cs.Status.Conditions, ofConfig(v1alpha1.ConditionStalled, metav1.ConditionTrue, r.Reason, "text"))
 			}
 			switch {
 			case r.Reason == v1alpha1.ReasonPaused:
@@ -75,9 +109,9 @@ func TestConfigSyncHealthByReason(t *testing.T) {
 			case want == "":
 				want = "Progressing"
 			}
-			health, message := configHealth(t, 1, 1, conditions...)
-			assert.Equal(t, want, health)
-			assert.Contains(t, message, "text")
+			got := script.health(t, object(t, cs))
+			assert.Equal(t, want, got.Status)
+			assert.Contains(t, got.Message, "text")
 		})
 	}
 }
