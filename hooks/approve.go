@@ -46,9 +46,9 @@ stoker-approver grants.`,
 		got.role = "stoker-approver"
 		return got.ask(ctx, args[0], "approved", func(ctx context.Context, p target) (request.Answer, error) {
 			if *window {
-				return p.setter().ApproveWindow(ctx, p.namespace, args[0], *commit)
+				return p.setter().ApproveWindow(ctx, p.namespace, p.name, *commit)
 			}
-			return p.setter().Approve(ctx, p.namespace, args[0], stage, *commit)
+			return p.setter().Approve(ctx, p.namespace, p.name, stage, *commit)
 		})
 	})
 	return command

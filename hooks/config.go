@@ -197,9 +197,7 @@ func (p target) configSync(ctx context.Context, name string) (cs *v1alpha1.Confi
 		cs, err = kube.ConfigSyncs(p.Dynamic, p.namespace).Get(ctx, name)
 		return err
 	})
-	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("there is no ConfigSync %s in namespace %s: list all with 'stoker config status', choose a namespace with --namespace", name, p.namespace)
-	}
+	p.kind = kube.ConfigSync
 	return cs, p.explain(name, err)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,10 +19,12 @@ import (
 // within is the time limit of a command that queries the API server and does not wait for gateways.
 const within = 30 * time.Second
 
-// target is a cluster and a namespace in it.
+// target is a cluster, a namespace in it, and the object that a command names, if it can be of two kinds.
 type target struct {
 	kube.Clients
 	namespace string
+	kind      kube.Kind
+	name      string
 	role      string // ClusterRole that grants the rights of the command
 	patient   bool   // retry while the API server does not answer, because no terminal is attached
 }
@@ -42,10 +45,48 @@ func (c *cli) connect() (target, error) {
 	if err != nil {
 		return target{}, err
 	}
-	return target{Clients: clients, namespace: namespace, role: "stoker-setter", patient: !c.live}, nil
+	return target{Clients: clients, namespace: namespace, kind: kube.GatewaySync, role: "stoker-setter", patient: !c.live}, nil
 }
 
-func (p target) setter() *request.Setter { return request.NewSetter(p.Dynamic, p.Now) }
+func (p target) setter() *request.Setter { return request.NewSetter(p.Dynamic, p.Now).Of(p.kind) }
+
+// prefixes are what may precede the name of an object, with a slash between them, as kubectl accepts it.
+var prefixes = map[string]kube.Kind{
+	"gatewaysync": kube.GatewaySync, "gatewaysyncs": kube.GatewaySync, "gs": kube.GatewaySync, "gatewaysync.stoker.io": kube.GatewaySync,
+	"configsync": kube.ConfigSync, "configsyncs": kube.ConfigSync, "csync": kube.ConfigSync, "configsync.stoker.io": kube.ConfigSync,
+}
+
+// of returns p for the object that an argument names: NAME is a GatewaySync, configsync/NAME a ConfigSync.
+func (p target) of(arg string) (target, error) {
+	prefix, name, found := strings.Cut(arg, "/")
+	if !found {
+		p.name = arg
+		return p, nil
+	}
+	kind, known := prefixes[strings.ToLower(prefix)]
+	if !known || name == "" {
+		return p, outcome(exitUsage, "%.80q names no object: write NAME for a GatewaySync, or configsync/NAME", arg)
+	}
+	p.kind, p.name = kind, name
+	return p, nil
+}
+
+// argument returns how a command names the object.
+func (p target) argument() string {
+	if p.kind == kube.ConfigSync {
+		return "configsync/" + p.name
+	}
+	return p.name
+}
+
+// object reads the object that p is for.
+func (p target) object(ctx context.Context) (o v1alpha1.Requestable, err error) {
+	err = p.retry(ctx, func(ctx context.Context) (err error) {
+		o, err = p.setter().Get(ctx, p.namespace, p.name)
+		return err
+	})
+	return o, p.explain(p.name, err)
+}
 
 // retry retries ask, up to the time limit of a command, while the API server does not answer. In the first second of a Job
 // the network may not be ready, and a restarting API server refuses connections for a few seconds. On a terminal it does not
@@ -84,9 +125,11 @@ func (p target) explain(name string, err error) error {
 	case err == nil:
 		return nil
 	case isGone && apierrors.IsNotFound(err) && (gone.ErrStatus.Details == nil || gone.ErrStatus.Details.Name == ""):
-		return fmt.Errorf("the cluster does not serve GatewaySyncs: install the chart or its custom resource definitions: %w", err)
+		return fmt.Errorf("the cluster does not serve %ss: install the chart or its custom resource definitions: %w", p.kind.Name, err)
 	case errors.Is(err, request.ErrReplaced):
-		return fmt.Errorf("GatewaySync %s in namespace %s: %w: run the command again", name, p.namespace, request.ErrReplaced)
+		return fmt.Errorf("%s %s in namespace %s: %w: run the command again", p.kind.Name, name, p.namespace, request.ErrReplaced)
+	case apierrors.IsNotFound(err) && p.kind == kube.ConfigSync:
+		return fmt.Errorf("there is no ConfigSync %s in namespace %s: list all with 'stoker config status', choose a namespace with --namespace", name, p.namespace)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("there is no GatewaySync %s in namespace %s: list all with 'stoker get -A', choose a namespace with --namespace", name, p.namespace)
 	case apierrors.IsForbidden(err) && p.namespace == "":

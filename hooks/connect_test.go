@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -136,7 +137,7 @@ func TestExitCodeOfErrors(t *testing.T) {
 func TestTimeoutEmptyRestarts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := &watcher{name: "line"}
+		w := &watcher{target: target{name: "line", kind: kube.GatewaySync}}
 		none := request.Verdict{Phase: request.Progressing, Reason: v1alpha1.ReasonNoGateways}
 		some := request.Verdict{Phase: request.Progressing, Reason: v1alpha1.ReasonProgressing}
 		// sequence: the limit counts from look to look

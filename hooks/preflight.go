@@ -173,7 +173,7 @@ func (x *preflightFlags) addCluster(ctx context.Context, name string, asked *pre
 	}
 	asked.GatewaySync = gs
 	if x.from.on() {
-		found, _, err := x.from.lookUp(ctx, p, gs)
+		found, _, err := x.from.lookUp(ctx, p, gs.Requests())
 		if err != nil {
 			return false, err
 		}

@@ -40,7 +40,7 @@ pull request conflicts with its base branch. The command writes an annotation, w
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
 		if command.Flags().Changed("renew") {
 			return got.ask(ctx, args[0], "changes of "+*renew+" are proposed again", func(ctx context.Context, p target) (request.Answer, error) {
-				return p.setter().Propose(ctx, p.namespace, args[0], *renew)
+				return p.setter().Propose(ctx, p.namespace, p.name, *renew)
 			})
 		}
 		return c.listProposals(ctx, args[0], *got.output)

@@ -25,7 +25,7 @@ The command writes an annotation, which Argo CD does not revert.`,
 	}
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
 		return got.ask(ctx, args[0], "is retried", func(ctx context.Context, p target) (request.Answer, error) {
-			return p.setter().Retry(ctx, p.namespace, args[0])
+			return p.setter().Retry(ctx, p.namespace, p.name)
 		})
 	})
 	return command

@@ -23,9 +23,10 @@ func (c *cli) rollback() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "rollback NAME",
 		Short: "Go back to the last good commit",
-		Long: `Go back to the last good commit: the last one that ran on every gateway, verified.
+		Long: `Go back to the last good commit: the last one that ran on every gateway, verified. For configsync/NAME: the last one that was applied
+with all objects healthy.
 
-A rollback of spec.git.ref lasts until the ref resolves to another commit; the gateways then follow it again. A rollback of a
+A rollback of the ref of the spec lasts until the ref resolves to another commit; the gateways then follow it again. A rollback of a
 request lasts until another ref is requested.
 
 Use --if-needed in a Job that runs after a failed sync. The command requests a poll of git, waits for the result of the desired
@@ -64,7 +65,7 @@ prints the reason, and exits with 0.`,
 		}
 		return got.ask(ctx, args[0], rollbackRequested, func(ctx context.Context, p target) (request.Answer, error) {
 			for { // the lead may be about to resolve the branch
-				answer, err := p.setter().RollbackFrom(ctx, p.namespace, args[0], failed, *to, got.by, got.id)
+				answer, err := p.setter().RollbackFrom(ctx, p.namespace, p.name, failed, *to, got.by, got.id)
 				if !errors.Is(err, request.ErrTooEarly) || !backoff.Wait(ctx, time.Second) {
 					return answer, err
 				}
@@ -83,6 +84,13 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 	if err != nil {
 		return false, "", err
 	}
+	if p, err = p.of(name); err != nil {
+		return false, "", err
+	}
+	if p.kind == kube.ConfigSync {
+		return false, "", outcome(exitUsage, "--if-needed is for GatewaySyncs: set spec.rollbackOnFailure of the ConfigSync to LastGood")
+	}
+	name = p.name
 	not := func(format string, args ...any) (bool, string, error) {
 		fmt.Fprintf(a.talk, "%s: nothing was rolled back: %s\n", name, clean(fmt.Sprintf(format, args...)))
 		return false, "", nil
@@ -104,7 +112,7 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 	// The failure may be fixed in git by now, or not be reported yet.
 	before := request.Read(gs, "", nil, p.Now())
 	if err := p.retry(ctx, func(ctx context.Context) error {
-		_, err := p.setter().Ask(ctx, p.namespace, name, request.Request{By: a.by})
+		_, err := p.setter().Ask(ctx, p.namespace, p.name, request.Request{By: a.by})
 		return err
 	}); err != nil {
 		if bad, ok := errors.AsType[*request.InvalidError](err); ok { // the desired ref is not valid
@@ -112,7 +120,7 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 		}
 		return false, "", p.explain(name, err)
 	}
-	v, err := a.verdict(ctx, p, name, before, within)
+	v, err := a.verdict(ctx, p, before, within)
 	switch {
 	case ctx.Err() != nil:
 		return false, "", fmt.Errorf("interrupted, nothing was rolled back: %s", v.Message)
@@ -132,10 +140,10 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 //
 // A poll of git restarts an expired progress deadline. Therefore the verdict from before the poll stays valid if the commit is
 // still the same and a gateway blames it.
-func (a *asking) verdict(ctx context.Context, p target, name string, before request.Verdict, within time.Duration) (request.Verdict, error) {
+func (a *asking) verdict(ctx context.Context, p target, before request.Verdict, within time.Duration) (request.Verdict, error) {
 	waiting, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	w := &watcher{cli: a.cli, target: p, name: name}
+	w := &watcher{cli: a.cli, target: p}
 	last := request.Verdict{Message: "the API server does not answer"}
 	for n := 0; ; n++ {
 		looking := waiting

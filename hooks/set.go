@@ -49,9 +49,9 @@ func (c *cli) setRef() *cobra.Command {
 		Short: "Request a ref: a branch, a tag or a commit",
 		Long: `Request a ref: a branch, a tag or a commit.
 
-The command writes the request to annotations of the GatewaySync. It is in force until spec.git.ref changes or another ref is
-requested. Requesting spec.git.ref ends an earlier request. Requesting the desired ref again makes the lead poll git; with
---id, a repeated request changes nothing.
+The command writes the request to annotations of the GatewaySync, or of a ConfigSync: configsync/NAME. It is in force until
+the ref of the spec changes or another ref is requested. Requesting the ref of the spec ends an earlier request.
+Requesting the desired ref again only makes the lead poll git; with --id, a repeated request changes nothing.
 
 With --commit, the ref must resolve to that commit. If a tag was moved, the request fails with RefMoved and the gateways keep
 their files. Moving the tag back does not revive the request; send another one.
@@ -77,7 +77,7 @@ so a repeated Job requests only once. If the sync is already over, the command r
 	}
 	var from *syncing
 	a := c.asks(command, func(ctx context.Context, got *asking, args []string) error {
-		name, ref := args[0], ""
+		ref := ""
 		if len(args) == 2 {
 			ref = args[1]
 		}
@@ -86,14 +86,14 @@ so a repeated Job requests only once. If the sync is already over, the command r
 			return outcome(exitUsage, "REF and --application exclude each other")
 		case from.on():
 			var err error
-			if ref, err = got.syncing(ctx, command, name, from); err != nil {
+			if ref, err = got.syncing(ctx, command, args[0], from); err != nil {
 				return err
 			}
 		case ref == "":
 			return outcome(exitUsage, "the ref is empty: name a branch, a tag or a commit")
 		}
-		return got.ask(ctx, name, "desired ref set to "+ref, func(ctx context.Context, p target) (request.Answer, error) {
-			return p.setter().Ask(ctx, p.namespace, name, request.Request{Ref: ref, Commit: got.commit, By: got.by, ID: got.id})
+		return got.ask(ctx, args[0], "desired ref set to "+ref, func(ctx context.Context, p target) (request.Answer, error) {
+			return p.setter().Ask(ctx, p.namespace, p.name, request.Request{Ref: ref, Commit: got.commit, By: got.by, ID: got.id})
 		})
 	})
 	a.sends(command)
@@ -108,11 +108,14 @@ func (a *asking) syncing(ctx context.Context, command *cobra.Command, name strin
 	if err != nil {
 		return "", err
 	}
-	gs, err := p.load(ctx, name)
+	if p, err = p.of(name); err != nil {
+		return "", err
+	}
+	o, err := p.object(ctx)
 	if err != nil {
 		return "", err
 	}
-	found, job, err := from.lookUp(ctx, p, gs)
+	found, job, err := from.lookUp(ctx, p, o.Requests())
 	if err != nil {
 		return "", err
 	}
@@ -170,8 +173,8 @@ It approves no other commit.`,
 			return fmt.Errorf("--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)
 		}
 		return got.ask(ctx, args[0], "sync requested", func(ctx context.Context, p target) (request.Answer, error) {
-			answer, err := p.setter().Ask(ctx, p.namespace, args[0], request.Request{By: got.by, ID: got.id, Force: *force, ConfirmDeletion: *confirm})
-			if err == nil && answer.GatewaySync.RequestedUnless() != "" {
+			answer, err := p.setter().Ask(ctx, p.namespace, p.name, request.Request{By: got.by, ID: got.id, Force: *force, ConfirmDeletion: *confirm})
+			if err == nil && answer.Object.Requests().Unless() != "" {
 				answer.Ref = "" // the ref is that of a rollback, which may lapse after the requested poll
 			}
 			return answer, err
@@ -186,7 +189,8 @@ func (c *cli) pause() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "pause NAME",
 		Short: "Pause syncing until resume",
-		Long: `Pause syncing until resume. Gateways keep their files and may restart; agents still report drift.
+		Long: `Pause syncing until resume. Gateways keep their files and may restart; agents still report drift. For configsync/NAME, nothing is
+applied, pruned or repaired.
 
 The command writes an annotation, which Argo CD does not revert.`,
 		Example: `  stoker pause line
@@ -195,7 +199,7 @@ The command writes an annotation, which Argo CD does not revert.`,
 	}
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
 		return got.ask(ctx, args[0], "is paused", func(ctx context.Context, p target) (request.Answer, error) {
-			return p.setter().Pause(ctx, p.namespace, args[0], true)
+			return p.setter().Pause(ctx, p.namespace, p.name, true)
 		})
 	})
 	return command
@@ -210,8 +214,8 @@ func (c *cli) resume() *cobra.Command {
 	}
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
 		return got.ask(ctx, args[0], "is not paused", func(ctx context.Context, p target) (request.Answer, error) {
-			answer, err := p.setter().Pause(ctx, p.namespace, args[0], false)
-			if err == nil && answer.GatewaySync.Spec.Paused {
+			answer, err := p.setter().Pause(ctx, p.namespace, p.name, false)
+			if err == nil && paused(answer.Object) {
 				return answer, errors.New("spec.paused is true: set it to false where the manifest is kept; these commands never write the spec")
 			}
 			return answer, err
@@ -220,10 +224,24 @@ func (c *cli) resume() *cobra.Command {
 	return command
 }
 
+// paused reports whether the spec of an object says so.
+func paused(o v1alpha1.Requestable) bool {
+	switch o := o.(type) {
+	case *v1alpha1.GatewaySync:
+		return o.Spec.Paused
+	case *v1alpha1.ConfigSync:
+		return o.Spec.Paused
+	}
+	return false
+}
+
 // ask carries out a request, prints the answer, and waits if the flags say so.
-func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Context, target) (request.Answer, error)) error {
+func (a *asking) ask(ctx context.Context, arg, done string, ask func(context.Context, target) (request.Answer, error)) error {
 	p, err := a.connect()
 	if err != nil {
+		return err
+	}
+	if p, err = p.of(arg); err != nil {
 		return err
 	}
 	if a.role != "" {
@@ -234,19 +252,19 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 		answer, err = ask(ctx, p)
 		return err
 	}); err != nil {
-		return p.explainAsked(name, err)
+		return p.explainAsked(p.name, err)
 	}
 	if answer.Outcome == request.Superseded {
 		return outcome(exitSuperseded, "%s", answer.Message)
 	}
-	d, err := v1alpha1.DesiredRef(answer.GatewaySync, "")
+	d, err := v1alpha1.DesiredRef(answer.Object, "")
 	if err != nil && answer.Ref != "" {
 		return err
 	}
 	if answer.Ref != "" && d.Ref != answer.Ref {
 		return outcome(exitSuperseded, "superseded: %s; the desired ref is %s by now", answer.Message, d.Ref)
 	}
-	full := resourceName(answer.GatewaySync)
+	full := resourceName(answer.Object)
 	if err := a.print(*a.output, result{
 		table: func(w io.Writer) {
 			line := full + " " + done
@@ -259,12 +277,12 @@ func (a *asking) ask(ctx context.Context, name, done string, ask func(context.Co
 			}
 			fmt.Fprintln(w, clean(line))
 		},
-		data:  bareObject(answer.GatewaySync),
+		data:  bareObject(answer.Object),
 		names: []string{full},
 	}); err != nil || !a.wait {
 		return err
 	}
-	v, err := a.await(ctx, p, name, answer.Ref, a.commit, a.limits)
+	v, err := a.await(ctx, p, answer.Ref, a.commit, a.limits)
 	if err == nil && *a.output == asTable { // the other formats print one object only
 		fmt.Fprintln(a.out, clean(v.Message))
 	}

@@ -19,16 +19,27 @@ import (
 )
 
 // resourceName returns the name of an object in the form of kubectl.
-func resourceName(gs *v1alpha1.GatewaySync) string {
-	return strings.ToLower(v1alpha1.Kind) + "." + v1alpha1.GroupVersion.Group + "/" + gs.Name
+func resourceName(o v1alpha1.Requestable) string {
+	kind := v1alpha1.Kind
+	if _, ok := o.(*v1alpha1.ConfigSync); ok {
+		kind = v1alpha1.KindConfigSync
+	}
+	return strings.ToLower(kind) + "." + v1alpha1.GroupVersion.Group + "/" + o.GetName()
 }
 
 // bareObject returns a copy without managed fields, with kind and version set.
-func bareObject(gs *v1alpha1.GatewaySync) *v1alpha1.GatewaySync {
-	gs = gs.DeepCopy()
-	gs.ManagedFields = nil
-	gs.APIVersion, gs.Kind = v1alpha1.GroupVersion.String(), v1alpha1.Kind
-	return gs
+func bareObject(o v1alpha1.Requestable) v1alpha1.Requestable {
+	switch o := o.(type) {
+	case *v1alpha1.GatewaySync:
+		o = o.DeepCopy()
+		o.ManagedFields, o.APIVersion, o.Kind = nil, v1alpha1.GroupVersion.String(), v1alpha1.Kind
+		return o
+	case *v1alpha1.ConfigSync:
+		o = o.DeepCopy()
+		o.ManagedFields, o.APIVersion, o.Kind = nil, v1alpha1.GroupVersion.String(), v1alpha1.KindConfigSync
+		return o
+	}
+	return o
 }
 
 func (c *cli) get() *cobra.Command {

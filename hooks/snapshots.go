@@ -43,7 +43,7 @@ The command writes an annotation, which Argo CD does not revert.`,
 				return outcome(exitUsage, "--restore excludes --gateway: the id names the gateway")
 			}
 			return got.ask(ctx, args[0], "snapshot "+*restore+" is restored", func(ctx context.Context, p target) (request.Answer, error) {
-				return p.setter().Restore(ctx, p.namespace, args[0], *restore)
+				return p.setter().Restore(ctx, p.namespace, p.name, *restore)
 			})
 		}
 		return c.listSnapshots(ctx, args[0], *gateway, *got.output)

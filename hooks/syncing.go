@@ -50,11 +50,14 @@ func (s *syncing) job(p target) application.Job {
 	return j
 }
 
-// lookUp returns the commit that is being synced. It fails if the commit is not from the repository of gs.
-func (s *syncing) lookUp(ctx context.Context, p target, gs *v1alpha1.GatewaySync) (application.Sync, application.Job, error) {
+// lookUp returns the commit that is being synced. It fails if the commit is not from the repository of the object.
+func (s *syncing) lookUp(ctx context.Context, p target, q v1alpha1.Requests) (application.Sync, application.Job, error) {
 	job := s.job(p)
 	if job.Name == "" {
 		return application.Sync{}, job, outcome(exitUsage, "--application needs the name of the Job: set the environment variable JOB_NAME from the pod's label batch.kubernetes.io/job-name")
+	}
+	if q.Fixed != "" {
+		return application.Sync{}, job, outcome(exitUsage, "%s", q.Fixed)
 	}
 	if s.within <= 0 {
 		return application.Sync{}, job, outcome(exitUsage, "--application-timeout must be positive")
@@ -64,7 +67,7 @@ func (s *syncing) lookUp(ctx context.Context, p target, gs *v1alpha1.GatewaySync
 		return application.Sync{}, job, err
 	}
 	found, err := application.WaitForSync(ctx, p.Dynamic, application.SyncQuery{
-		Application: name, Job: job, Repo: gs.Spec.Git.Repo, Source: s.source, Within: s.within,
+		Application: name, Job: job, Repo: q.Repo, Source: s.source, Within: s.within,
 	})
 	switch {
 	case errors.Is(err, application.ErrOvertaken):

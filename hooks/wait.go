@@ -39,7 +39,7 @@ func (c *cli) wait() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "wait NAME",
 		Short: "Wait until every gateway runs the desired ref",
-		Long: `Wait until every gateway runs the desired ref.
+		Long: `Wait until every gateway runs the desired ref, or, with configsync/NAME, until it is applied and healthy.
 
 The wait succeeds when every gateway runs the commit of the desired ref for the current spec, verified, and has handled the
 last request. It ends early if a gateway reports an error that a retry does not fix (1), if another ref is requested (4), or
@@ -70,21 +70,24 @@ command prints its progress. It reads the status at least once, however short --
 		if err != nil {
 			return err
 		}
+		if p, err = p.of(args[0]); err != nil {
+			return err
+		}
 		if from.on() {
 			if *ref != "" {
 				return outcome(exitUsage, "--ref and --application: name one of them")
 			}
-			gs, err := p.load(command.Context(), args[0])
+			o, err := p.object(command.Context())
 			if err != nil {
 				return err
 			}
-			found, _, err := from.lookUp(command.Context(), p, gs)
+			found, _, err := from.lookUp(command.Context(), p, o.Requests())
 			if err != nil {
 				return err
 			}
 			*ref = found.Commit
 		}
-		v, err := c.await(command.Context(), p, args[0], *ref, *commit, l)
+		v, err := c.await(command.Context(), p, *ref, *commit, l)
 		if v.Phase == "" {
 			return err
 		}
@@ -94,18 +97,17 @@ command prints its progress. It reads the status at least once, however short --
 					fmt.Fprintln(w, clean(v.Message))
 				}
 			},
-			data: v, names: []string{v1alpha1.Kind + "/" + args[0]},
+			data: v, names: []string{p.kind.Name + "/" + p.name},
 		}), err)
 	}
 	form = outputs(command)
 	return command
 }
 
-// watcher waits for one GatewaySync.
+// watcher waits for the object of its target.
 type watcher struct {
 	*cli
 	target
-	name   string
 	ref    string // "" until it is known
 	commit string // "" for any
 	uid    types.UID
@@ -117,24 +119,25 @@ type watcher struct {
 	lapses  string // the ref of the spec if ref is that of a rollback
 }
 
-// heldOff returns spec.git.ref while a rollback is in force, and "" otherwise.
-func heldOff(gs *v1alpha1.GatewaySync, v request.Verdict) string {
-	if gs.RequestedUnless() == "" || v.Ref == gs.Spec.Git.Ref || v.Ref != gs.Annotations[v1alpha1.AnnotationRequestedRef] {
+// heldOff returns the ref of the spec while a rollback is in force, and "" otherwise.
+func heldOff(o v1alpha1.Requestable, v request.Verdict) string {
+	q := o.Requests()
+	if q.Unless() == "" || v.Ref == q.Spec || v.Ref != q.Annotations[v1alpha1.AnnotationRequestedRef] {
 		return ""
 	}
-	return gs.Spec.Git.Ref
+	return q.Spec
 }
 
 // await waits until the gateways run ref, or the desired ref of the first look if ref is "", at commit unless it is "". It
 // returns the last verdict. The error says how the wait ended unless the gateways got there.
-func (c *cli) await(ctx context.Context, p target, name, ref, commit string, l *limits) (request.Verdict, error) {
+func (c *cli) await(ctx context.Context, p target, ref, commit string, l *limits) (request.Verdict, error) {
 	if l.timeout <= 0 || l.empty < 0 {
 		return request.Verdict{}, outcome(exitUsage, "--timeout must be positive, and --timeout-empty not negative")
 	}
-	w := &watcher{cli: c, target: p, name: name, ref: ref, commit: commit}
+	w := &watcher{cli: c, target: p, ref: ref, commit: commit}
 	waiting, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	last := request.Verdict{Message: "the status of GatewaySync " + name + " was not read yet"}
+	last := request.Verdict{Message: "the status of " + p.kind.Name + " " + p.name + " was not read yet"}
 	for n := 0; ; n++ {
 		looking := waiting
 		if n == 0 { // even the shortest wait reports where the gateways stand
@@ -149,7 +152,7 @@ func (c *cli) await(ctx context.Context, p target, name, ref, commit string, l *
 				return v, err
 			}
 		case looking.Err() == nil && !kube.Passing(err):
-			return last, p.explain(name, err)
+			return last, p.explain(p.name, err)
 		case looking.Err() == nil:
 			w.tell("the API server does not answer, trying again: " + err.Error())
 		}
@@ -174,29 +177,40 @@ const maxLook = 10 * time.Second
 func (w *watcher) look(ctx context.Context) (request.Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxLook)
 	defer cancel()
-	gs, err := kube.GatewaySyncs(w.Dynamic, w.namespace).Get(ctx, w.name)
+	o, err := w.setter().Get(ctx, w.namespace, w.name)
 	if err != nil {
 		return request.Verdict{}, err
 	}
-	if w.uid != "" && gs.UID != w.uid {
-		return request.Verdict{}, outcome(exitFailed, "GatewaySync %s was deleted and recreated", w.name)
+	if w.uid != "" && o.GetUID() != w.uid {
+		return request.Verdict{}, outcome(exitFailed, "%s %s was deleted and recreated", w.kind.Name, w.name)
 	}
-	w.uid = gs.UID
-	v, err := request.Look(ctx, w.Clients, gs, w.ref)
+	w.uid = o.GetUID()
+	v, err := w.read(ctx, o)
 	if w.lapses != "" && v.Phase == request.Overtaken && v.Ref == w.lapses { // the spec's ref has moved on, which ended the rollback
 		w.ref, w.lapses = v.Ref, ""
-		v, err = request.Look(ctx, w.Clients, gs, w.ref)
+		v, err = w.read(ctx, o)
 	}
-	v = request.At(gs, v, w.commit)
+	v = request.At(o, v, w.commit)
 	if err != nil && !w.blind && ctx.Err() == nil {
 		fmt.Fprintln(w.talk, clean(err.Error()))
 		w.blind = true
 	}
-	w.heldOff = heldOff(gs, v)
+	w.heldOff = heldOff(o, v)
 	if w.ref == "" {
 		w.ref, w.lapses = v.Ref, w.heldOff
 	}
 	return v, nil
+}
+
+// read reads how far an object is with the ref that is waited for. Of a ConfigSync, that is its status alone.
+func (w *watcher) read(ctx context.Context, o v1alpha1.Requestable) (request.Verdict, error) {
+	switch o := o.(type) {
+	case *v1alpha1.GatewaySync:
+		return request.Look(ctx, w.Clients, o, w.ref)
+	case *v1alpha1.ConfigSync:
+		return request.ReadConfig(o, w.ref), nil
+	}
+	return request.Verdict{}, nil
 }
 
 // ended reports whether a verdict ends the wait, and with which error.
@@ -210,7 +224,7 @@ func (w *watcher) ended(v request.Verdict, l *limits) (bool, error) {
 	case request.Succeeded:
 		if l.noRollback && w.heldOff != "" {
 			return true, outcome(exitFailed, "failed: %s: %s is held off by a rollback to %s, until it moves on; to have it all the same: stoker set-ref %s %s%s",
-				v1alpha1.ReasonRolledBack, w.heldOff, request.Short(v.Ref), w.name, w.heldOff, help(v1alpha1.ReasonRolledBack))
+				v1alpha1.ReasonRolledBack, w.heldOff, request.Short(v.Ref), w.argument(), w.heldOff, help(v1alpha1.ReasonRolledBack))
 		}
 		return true, nil
 	case request.Overtaken:
@@ -248,7 +262,7 @@ func (w *watcher) none(after time.Duration) error {
 func (w *watcher) late(v request.Verdict, l *limits) error {
 	switch {
 	case v.Phase == "":
-		return outcome(exitTimeout, "the status of GatewaySync %s could not be read within %s", w.name, l.timeout)
+		return outcome(exitTimeout, "the status of %s %s could not be read within %s", w.kind.Name, w.name, l.timeout)
 	case v.Reason == v1alpha1.ReasonNoGateways:
 		return w.none(l.timeout)
 	case v.Phase == request.Held:

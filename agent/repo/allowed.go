@@ -20,7 +20,7 @@ func (a *Refs) Allowed(ctx context.Context, s *Store, r *Remote, patterns []stri
 		if admits(patterns, at.Ref) {
 			return nil
 		}
-		return failure.New(v1alpha1.ReasonRefNotAllowed, "a request may not name %s: spec.git.allowedRefs admits %s", at.Ref, shown(patterns))
+		return failure.New(v1alpha1.ReasonRefNotAllowed, "a request may not name %s: allowedRefs of the spec admits %s", at.Ref, shown(patterns))
 	}
 	var names []string
 	for name, id := range a.All() {
@@ -37,7 +37,7 @@ func (a *Refs) Allowed(ctx context.Context, s *Store, r *Remote, patterns []stri
 			return err
 		}
 	}
-	return failure.New(v1alpha1.ReasonRefNotAllowed, "commit %s is not part of a ref that a request may name: spec.git.allowedRefs admits %s", at.Commit, shown(patterns))
+	return failure.New(v1alpha1.ReasonRefNotAllowed, "commit %s is not part of a ref that a request may name: allowedRefs of the spec admits %s", at.Commit, shown(patterns))
 }
 
 // admits matches a full name against patterns. A pattern that starts with refs/ matches full names, others match branches and tags.

@@ -7,6 +7,10 @@ type ConfigSyncStatus struct {
 	// Generation of the spec that the last run was about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// The annotations stoker.io/requested-… that the status is about, as one text.
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	ObservedRequest string `json:"observedRequest,omitempty"`
 	// Ref that was resolved.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
@@ -50,6 +54,9 @@ type ConfigSyncStatus struct {
 	// +kubebuilder:validation:MaxItems=2000
 	// +kubebuilder:validation:items:MaxLength=640
 	Inventory []string `json:"inventory,omitempty"`
+	// What is kept of the last request.
+	// +optional
+	Request *RequestStatus `json:"request,omitempty"`
 	// The commit that was applied last with all objects healthy.
 	// +optional
 	LastGood *CommitRecord `json:"lastGood,omitempty"`

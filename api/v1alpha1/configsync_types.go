@@ -44,6 +44,8 @@ type ConfigSyncList struct {
 }
 
 // ConfigSyncSpec says which objects of which commit are applied, and how.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.rollbackOnFailure) || self.rollbackOnFailure == 'None' || (has(self.source.git) && (!has(self.apply) || !has(self.apply.wait) || self.apply.wait))",message="LastGood needs source.git, and apply.wait",fieldPath=".rollbackOnFailure"
 type ConfigSyncSpec struct {
 	// Where the objects come from.
 	// +required
@@ -89,6 +91,12 @@ type ConfigSyncSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')`,message="must be a duration from 1s to 24h: numbers with units, such as 30s, 5m or 1h30m"
 	ProgressDeadline string `json:"progressDeadline,omitempty"`
+	// What happens if a commit is applied in part only, or does not become healthy until progressDeadline: None keeps it; LastGood
+	// requests the last commit that was applied with all objects healthy, as stoker rollback does. When the ref moves on, it is followed
+	// again.
+	// +optional
+	// +kubebuilder:default=None
+	RollbackOnFailure ConfigRollback `json:"rollbackOnFailure,omitempty"`
 	// If true, nothing is applied or pruned. The annotation stoker.io/paused does the same without a change of the spec.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
@@ -145,6 +153,14 @@ type ConfigGit struct {
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$')`,message="must not start with - or /, nor hold a space, a control character, a backslash, or one of ~ ^ : ? * ["
 	// +kubebuilder:validation:XValidation:rule="self != '@' && !self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock') && !self.contains('.lock/')",message="must be a name that git allows for refs: no .. // /. @{ within, no . at the start, no / . or .lock at the end, and not @ alone"
 	Revision string `json:"revision,omitempty"`
+	// Patterns of refs that a request (annotation or command line) may name: with refs/ they match full names, else the names of
+	// branches and tags. A requested commit must be reachable from one of them. Default: all branches and tags.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	AllowedRefs []string `json:"allowedRefs,omitempty"`
 	// How the git host knows the caller.
 	// +optional
 	// +kubebuilder:default=none
@@ -366,6 +382,17 @@ type ConfigAdoptPolicy string
 const (
 	ConfigAdoptEqual  ConfigAdoptPolicy = "equal"
 	ConfigAdoptAlways ConfigAdoptPolicy = "always"
+)
+
+// ConfigRollback is what happens if a commit cannot be applied or does not become healthy.
+//
+// +kubebuilder:validation:Enum=None;LastGood
+type ConfigRollback string
+
+// The policies for commits that fail.
+const (
+	ConfigRollbackNone     ConfigRollback = "None"
+	ConfigRollbackLastGood ConfigRollback = "LastGood"
 )
 
 // FinalizerConfigSync keeps a ConfigSync with deletionPolicy Delete until its objects are deleted.

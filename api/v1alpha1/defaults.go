@@ -67,11 +67,16 @@ func (t *TokenAuth) User() string {
 }
 
 // RequestableRefs returns the patterns of full ref names that a request may name.
-func (g *GitSpec) RequestableRefs() []string {
-	if len(g.AllowedRefs) == 0 {
+func (g *GitSpec) RequestableRefs() []string { return requestable(g.AllowedRefs) }
+
+// RequestableRefs returns the patterns of full ref names that a request may name.
+func (g *ConfigGit) RequestableRefs() []string { return requestable(g.AllowedRefs) }
+
+func requestable(allowed []string) []string {
+	if len(allowed) == 0 {
 		return []string{"refs/heads/**", "refs/tags/**"}
 	}
-	return slices.Clone(g.AllowedRefs)
+	return slices.Clone(allowed)
 }
 
 func duration(field, value string, otherwise time.Duration) (time.Duration, error) {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Desired is what DesiredRef finds.
@@ -43,13 +45,74 @@ func (d Desired) Refuse(commit string) string { return d.refusal() + commit }
 
 func (d Desired) refusal() string { return d.Over + " at " + d.Commit + " not at " }
 
-// DesiredRef returns the desired ref of gs. It is a pure function of the object and of specCommit, the
-// commit that spec.git.ref resolves to now ("" if unknown), which matters only if Desired.ResolveSpec is set.
+// Requestable is an object of which a ref can be requested with annotations: a GatewaySync, or a ConfigSync. DesiredRef says what it
+// desires, whatever its kind.
+//
+// +kubebuilder:object:generate=false
+type Requestable interface {
+	metav1.Object
+	// Requests returns what the desired ref is found from.
+	Requests() Requests
+	// Standing returns how far the object is with it.
+	Standing() Standing
+}
+
+// Requests is what the desired ref of an object is found from.
+//
+// +kubebuilder:object:generate=false
+type Requests struct {
+	// Annotations are those of the object.
+	Annotations map[string]string
+	// Repo and Spec are the repository and the ref of the spec. Field is the field that has the ref.
+	Repo, Spec, Field string
+	// Status is status.request.
+	Status *RequestStatus
+	// Fixed says why no ref can be requested; "" if one can.
+	Fixed string
+}
+
+// Standing is how far an object is with its desired ref.
+//
+// +kubebuilder:object:generate=false
+type Standing struct {
+	// Answered reports whether the status describes the current spec and request. Otherwise Ref, Commit and Rollback mean nothing.
+	Answered bool
+	// Ref is the desired ref, and Commit what it resolves to; "" if unknown.
+	Ref, Commit string
+	// Rollback is what a rollback would request now; nil if unknown.
+	Rollback *Rollback
+	LastGood *CommitRecord
+	History  []CommitRecord
+}
+
+// Requests implements Requestable.
+func (gs *GatewaySync) Requests() Requests {
+	return Requests{Annotations: gs.Annotations, Repo: gs.Spec.Git.Repo, Spec: gs.Spec.Git.Ref, Field: "spec.git.ref", Status: gs.Status.Request}
+}
+
+// Standing implements Requestable.
+func (gs *GatewaySync) Standing() Standing {
+	st := &gs.Status
+	s := Standing{Answered: gs.Answered(), Rollback: st.Rollback, LastGood: st.LastGood, History: st.History}
+	if st.Outcome != nil {
+		s.Ref, s.Commit = st.Outcome.Ref, st.Outcome.Commit
+	}
+	return s
+}
+
+// DesiredRef returns the desired ref of an object. specCommit is the commit that the ref of the spec resolves to now.
+// See Requests.Desired.
+func DesiredRef(o Requestable, specCommit string) (Desired, error) {
+	return o.Requests().Desired(specCommit)
+}
+
+// Desired returns the desired ref. It is a pure function of the object and of specCommit, the
+// commit that the ref of the spec resolves to now ("" if unknown), which matters only if Desired.ResolveSpec is set.
 //
 // The ref of the spec counts, unless a request (the annotations stoker.io/requested-…) is in force. It is in force while
 //   - the spec still says what it said when the request was made: that is requested-over, or, where that does not fit
 //     the request, what was first seen beside it (status.request.over);
-//   - spec.git.ref still resolves to requested-unless, if there is one of this request. While the commit is unknown, the request
+//   - the ref of the spec still resolves to requested-unless, if there is one of this request. While the commit is unknown, the request
 //     stays in force;
 //   - it has not been seen out of force before (status.request.lapsed): a request that has lapsed never comes back.
 //
@@ -60,41 +123,44 @@ func (d Desired) refusal() string { return d.Over + " at " + d.Commit + " not at
 // So a later change of the spec always wins, and users never have to clear annotations. The error is an *Error: the request
 // names something that cannot be a ref. The caller must then sync and record nothing: falling back to the spec
 // would move a fleet because of a typing error.
-func DesiredRef(gs *GatewaySync, specCommit string) (Desired, error) {
-	if gs.RequestKey() == longRequest {
+func (q Requests) Desired(specCommit string) (Desired, error) {
+	if q.Key() == longRequest {
 		return Desired{}, newError(ReasonRefNotFound, "the annotations stoker.io/requested-… have more than %d bytes: set shorter ones, or remove them", maxRequest)
 	}
-	spec := gs.Spec.Git.Ref
-	requested, asked := gs.Annotations[AnnotationRequestedRef]
+	spec := q.Spec
+	requested, asked := q.Annotations[AnnotationRequestedRef]
 	d := Desired{
 		Ref:         spec,
-		RequestedAt: token(gs.Annotations[AnnotationRequestedAt]),
-		RequestedBy: token(gs.Annotations[AnnotationRequestedBy]),
+		RequestedAt: token(q.Annotations[AnnotationRequestedAt]),
+		RequestedBy: token(q.Annotations[AnnotationRequestedBy]),
 	}
 	if !asked || requested == "" {
 		return d, nil
+	}
+	if q.Fixed != "" {
+		return Desired{}, newError(ReasonRefNotAllowed, "annotation %s: %s; remove the annotation", AnnotationRequestedRef, q.Fixed)
 	}
 	if problem := refProblem(requested); problem != "" {
 		return Desired{}, newError(ReasonRefNotFound,
 			"annotation %s: %.80q is not a ref: %s; set another one, or remove the annotation", AnnotationRequestedRef, requested, problem)
 	}
-	d.Over = requestOver(gs, requested)
-	if leftovers(gs) {
+	d.Over = q.over(requested)
+	if q.leftovers() {
 		d.RequestedBy = ""
 	}
-	commit := gs.RequestedCommit()
+	commit := q.Commit()
 	if commit != "" && !IsCommit(commit) {
 		return Desired{}, newError(ReasonRefNotFound, "annotation %s: %.80q is not a commit: write all its 40 hexadecimal digits, or remove the annotation",
 			AnnotationRequestedCommit, commit)
 	}
-	unless := gs.RequestedUnless()
+	unless := q.Unless()
 	request := d.Over
 	if unless != "" {
 		request += " unless " + token(unless)
 	}
 	var lapsed string
-	if gs.Status.Request != nil {
-		lapsed = gs.Status.Request.Lapsed
+	if q.Status != nil {
+		lapsed = q.Status.Lapsed
 	}
 	same := overSpec(d.Over, requested) == spec
 	wanted := requested != spec
@@ -108,43 +174,52 @@ func DesiredRef(gs *GatewaySync, specCommit string) (Desired, error) {
 		d.Ref, d.Override = requested, true
 	}
 	d.Commit = commit
-	if r := gs.Status.Request; r != nil && commit != "" {
-		if stood, refused := strings.CutPrefix(r.Refused, d.refusal()); refused && IsCommit(stood) {
-			d.Refused, d.Stood = r.Refused, stood
+	if q.Status != nil && commit != "" {
+		if stood, refused := strings.CutPrefix(q.Status.Refused, d.refusal()); refused && IsCommit(stood) {
+			d.Refused, d.Stood = q.Status.Refused, stood
 		}
 	}
 	return d, nil
 }
 
-// RequestedCommit is the commit that the ref of today's request has to stand at, in lower case; "" for none.
-func (gs *GatewaySync) RequestedCommit() string {
-	if leftovers(gs) {
+// Commit is the commit that the ref of today's request has to stand at, in lower case; "" for none.
+func (q Requests) Commit() string {
+	if q.leftovers() {
 		return ""
 	}
-	return strings.ToLower(gs.Annotations[AnnotationRequestedCommit])
+	return strings.ToLower(q.Annotations[AnnotationRequestedCommit])
 }
+
+// By is the sender of the request; "" if the annotation is of an earlier request.
+func (q Requests) By() string {
+	if q.leftovers() {
+		return ""
+	}
+	return token(q.Annotations[AnnotationRequestedBy])
+}
+
+// Unless is the commit of the ref of the spec that today's request stands against, in lower case; "" for none.
+func (q Requests) Unless() string {
+	if q.leftovers() {
+		return ""
+	}
+	return strings.ToLower(q.Annotations[AnnotationRequestedUnless])
+}
+
+// RequestedCommit is the commit that the ref of today's request has to stand at, in lower case; "" for none.
+func (gs *GatewaySync) RequestedCommit() string { return gs.Requests().Commit() }
 
 // RequestedBy is the sender of the request; "" if the annotation is of an earlier request.
-func (gs *GatewaySync) RequestedBy() string {
-	if leftovers(gs) {
-		return ""
-	}
-	return token(gs.Annotations[AnnotationRequestedBy])
-}
+func (gs *GatewaySync) RequestedBy() string { return gs.Requests().By() }
 
 // RequestedUnless is the commit of spec.git.ref that today's request stands against, in lower case; "" for none.
-func (gs *GatewaySync) RequestedUnless() string {
-	if leftovers(gs) {
-		return ""
-	}
-	return strings.ToLower(gs.Annotations[AnnotationRequestedUnless])
-}
+func (gs *GatewaySync) RequestedUnless() string { return gs.Requests().Unless() }
 
 // leftovers reports whether the annotations beside requested-ref are of an earlier request, as requested-over shows: a user
 // wrote requested-ref alone, for example over a rollback, whose condition does not belong to the new request.
-func leftovers(gs *GatewaySync) bool {
-	over := gs.Annotations[AnnotationRequestedOver]
-	return over != "" && !fits(over, gs.Annotations[AnnotationRequestedRef])
+func (q Requests) leftovers() bool {
+	over := q.Annotations[AnnotationRequestedOver]
+	return over != "" && !fits(over, q.Annotations[AnnotationRequestedRef])
 }
 
 // RequestOver is the value of the annotation stoker.io/requested-over for a request that is made at a time (the value of
@@ -158,15 +233,15 @@ func RequestOver(requested, spec, at string) string {
 	return over
 }
 
-// requestOver returns the "requested@spec" that counts for today's request.
-func requestOver(gs *GatewaySync, requested string) string {
-	if over := gs.Annotations[AnnotationRequestedOver]; fits(over, requested) {
+// over returns the "requested@spec" that counts for today's request.
+func (q Requests) over(requested string) string {
+	if over := q.Annotations[AnnotationRequestedOver]; fits(over, requested) {
 		return over
 	}
-	if r := gs.Status.Request; r != nil && fits(r.Over, requested) {
-		return r.Over
+	if q.Status != nil && fits(q.Status.Over, requested) {
+		return q.Status.Over
 	}
-	return RequestOver(requested, gs.Spec.Git.Ref, "")
+	return RequestOver(requested, q.Spec, "")
 }
 
 // fits reports whether over speaks of this request. Refs may hold an @, so it is not looked for: the first half is known.

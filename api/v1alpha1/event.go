@@ -24,8 +24,10 @@ const (
 	EventDesignerSessionActive = "DesignerSessionActive"
 	// EventLeadElected: another agent leads.
 	EventLeadElected = "LeadElected"
-	// EventRollbackCompleted: the commit that a rollback asked for runs on all gateways.
+	// EventRollbackCompleted: the commit that a rollback asked for runs on all gateways, or is applied.
 	EventRollbackCompleted = "RollbackCompleted"
+	// EventRollbackRequested: a commit of a ConfigSync failed, and the last good one is requested, as spec.rollbackOnFailure says.
+	EventRollbackRequested = "RollbackRequested"
 	// EventAutoRollbackPerformed: a gateway went back by itself, because it could not load the target commit.
 	EventAutoRollbackPerformed = "AutoRollbackPerformed"
 	// EventStageOpened: the gateways of a stage may follow the target.

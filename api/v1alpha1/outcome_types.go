@@ -79,12 +79,15 @@ const (
 	longRequest = "too long"
 )
 
-// RequestKey joins the annotations that an outcome depends on, for status.observedRequest: one line "name=value" for each that
-// is set. If they are longer than 4096 bytes, it is "too long": such a request is never valid.
-func (gs *GatewaySync) RequestKey() string {
+// RequestKey returns the key of the requests of gs, for status.observedRequest.
+func (gs *GatewaySync) RequestKey() string { return gs.Requests().Key() }
+
+// Key joins the annotations that an outcome depends on: one line "name=value" for each that is set. If they are longer than 4096
+// bytes, it is "too long": such a request is never valid.
+func (q Requests) Key() string {
 	var b strings.Builder
 	for _, name := range requestAnnotations {
-		if value := gs.Annotations[name]; value != "" {
+		if value := q.Annotations[name]; value != "" {
 			b.WriteString(strings.TrimPrefix(name, "stoker.io/") + "=" + value + "\n")
 		}
 	}

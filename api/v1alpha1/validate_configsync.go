@@ -6,6 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -43,6 +44,11 @@ func ValidateConfigSync(cs *ConfigSync) field.ErrorList {
 	errs = append(errs, oneOf(apply.Child("driftPolicy"), cs.Spec.Apply.DriftPolicy, ConfigDriftRepair, ConfigDriftReport)...)
 	errs = append(errs, oneOf(apply.Child("adoptPolicy"), cs.Spec.Apply.AdoptPolicy, ConfigAdoptEqual, ConfigAdoptAlways)...)
 	errs = append(errs, oneOf(spec.Child("prune"), cs.Spec.Prune, PruneOwned, PruneNone)...)
+	rollback := spec.Child("rollbackOnFailure")
+	errs = append(errs, oneOf(rollback, cs.Spec.RollbackOnFailure, ConfigRollbackNone, ConfigRollbackLastGood)...)
+	if cs.Spec.RollbackOnFailure == ConfigRollbackLastGood && (cs.Spec.Source.Git == nil || !cs.Spec.Apply.Waits()) {
+		errs = append(errs, field.Forbidden(rollback, "LastGood needs source.git, and apply.wait"))
+	}
 	errs = append(errs, oneOf(spec.Child("deletionPolicy"), cs.Spec.DeletionPolicy, ConfigOrphan, ConfigDelete)...)
 	errs = append(errs, matches(spec.Child("serviceAccountName"), cs.Spec.ServiceAccountName, secretNamePattern, 253, false, "use the name of a ServiceAccount of this namespace")...)
 	errs = append(errs, validateDuration(spec.Child("progressDeadline"), cs.Spec.ProgressDeadline)...)
@@ -73,6 +79,7 @@ func validateConfigSource(path *field.Path, source *ConfigSource) field.ErrorLis
 			errs = append(errs, invalid(path.Child(name), ref, problem+"; name a branch, a tag, or a commit"))
 		}
 	}
+	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, maxRef, patternProblem)...)
 	errs = append(errs, oneOf(path.Child("authMethod"), git.AuthMethod, ConfigAuthNone, ConfigAuthSSH, ConfigAuthHTTPS, ConfigAuthGitHubApp)...)
 	errs = append(errs, validateConfigRef(path.Child("authSecretRef"), git.AuthSecretRef)...)
 	switch none := git.AuthMethod == "" || git.AuthMethod == ConfigAuthNone; {
@@ -178,6 +185,68 @@ func (a *ConfigApply) Waits() bool { return a.Wait == nil || *a.Wait }
 // Paused reports whether the ConfigSync is paused, by its spec or by the annotation.
 func (cs *ConfigSync) Paused() bool {
 	return cs.Spec.Paused || cs.Annotations[AnnotationPaused] == "true"
+}
+
+// Requests implements Requestable.
+func (cs *ConfigSync) Requests() Requests {
+	q := Requests{Annotations: cs.Annotations, Status: cs.Status.Request}
+	switch git, follow := cs.Spec.Source.Git, cs.Spec.Source.GatewaySync; {
+	case git != nil:
+		q.Repo, q.Spec, q.Field = git.RepoURL, git.Desired(), "the ref of spec.source.git"
+	case follow != nil:
+		q.Fixed = "ConfigSync " + cs.Name + " applies the commit of GatewaySync " + follow.Name + ", so that it has no ref of its own: request the ref of the GatewaySync"
+	default:
+		q.Fixed = "spec.source names no repository"
+	}
+	return q
+}
+
+// RequestKey returns the key of the requests of cs, for status.observedRequest.
+func (cs *ConfigSync) RequestKey() string { return cs.Requests().Key() }
+
+// Answered reports whether the status describes the current spec and request.
+func (cs *ConfigSync) Answered() bool {
+	st := &cs.Status
+	return st.ObservedGeneration == cs.Generation && st.ObservedRequest == cs.RequestKey() && meta.FindStatusCondition(st.Conditions, ConditionReady) != nil
+}
+
+// Standing implements Requestable. Its Rollback lapses when the ref of the spec moves on from the commit that is rolled back. If a
+// request led there, a rollback replaces it and keeps the condition of an earlier rollback.
+func (cs *ConfigSync) Standing() Standing {
+	st, q := &cs.Status, cs.Requests()
+	s := Standing{Answered: cs.Answered(), LastGood: st.LastGood, History: st.History}
+	d, err := q.Desired("")
+	if err == nil {
+		s.Ref = d.Ref
+	}
+	if q.Fixed != "" {
+		s.Ref = st.SourceRef
+	}
+	if s.Ref == st.SourceRef && meta.IsStatusConditionTrue(st.Conditions, ConditionRefResolved) {
+		s.Commit = st.SourceRevision
+	}
+	if q.Fixed != "" || st.LastGood == nil || !IsCommit(st.LastGood.Commit) {
+		return s
+	}
+	r := &Rollback{Commit: st.LastGood.Commit}
+	switch {
+	case err != nil: // a rollback replaces the request
+	case d.Override:
+		if unless := q.Unless(); IsCommit(unless) {
+			r.Unless = unless
+		}
+	case IsCommit(q.Spec):
+		r.Unless = strings.ToLower(q.Spec)
+	case s.Commit != "":
+		r.Unless = s.Commit
+	default:
+		return s // until git was polled
+	}
+	if strings.EqualFold(s.Ref, r.Commit) || s.Commit == r.Commit {
+		r.Commit = ""
+	}
+	s.Rollback = r
+	return s
 }
 
 // ConfirmsDeletion reports whether the annotation stoker.io/confirm-deletion names a commit.

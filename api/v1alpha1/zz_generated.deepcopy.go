@@ -286,6 +286,11 @@ func (in *ConfigGit) DeepCopyInto(out *ConfigGit) {
 		*out = make([]ConfigPath, len(*in))
 		copy(*out, *in)
 	}
+	if in.AllowedRefs != nil {
+		in, out := &in.AllowedRefs, &out.AllowedRefs
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.AuthSecretRef != nil {
 		in, out := &in.AuthSecretRef, &out.AuthSecretRef
 		*out = new(ConfigObjectRef)
@@ -474,6 +479,11 @@ func (in *ConfigSyncStatus) DeepCopyInto(out *ConfigSyncStatus) {
 		in, out := &in.Inventory, &out.Inventory
 		*out = make([]string, len(*in))
 		copy(*out, *in)
+	}
+	if in.Request != nil {
+		in, out := &in.Request, &out.Request
+		*out = new(RequestStatus)
+		**out = **in
 	}
 	if in.LastGood != nil {
 		in, out := &in.LastGood, &out.LastGood

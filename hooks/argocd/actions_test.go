@@ -89,7 +89,7 @@ func asked(t testing.TB, gs *v1alpha1.GatewaySync, do func(*request.Setter) (req
 	u.SetKind("GatewaySync")
 	client := fake.NewSimpleDynamicClient(runtime.NewScheme(), u)
 	answer, err := do(request.NewSetter(client, func() time.Time { return at(t, gs) }))
-	return answer.GatewaySync, answer, err
+	return answer.GatewaySync(), answer, err
 }
 
 func TestRollbackActionMatchesCLI(t *testing.T) {

@@ -60,7 +60,7 @@ func Validate(cs *v1alpha1.ConfigSync) error {
 	return nil
 }
 
-// Render reads the commit of a ConfigSync and renders its objects. It changes nothing.
+// Render reads the commit of a ConfigSync and renders its objects. It changes nothing but cs.Status.Request.
 func (e *Engine) Render(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *Rendered, err error) {
 	if bare := cs.Spec.Source == (v1alpha1.ConfigSource{}); e.Dir == "" || !bare {
 		if err := Validate(cs); err != nil {
@@ -141,19 +141,63 @@ func (e *Engine) open(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *source.C
 	case follow != nil:
 		remote, err = e.followed(ctx, cs, &wanted)
 	default:
-		if wanted.Ref == "" {
-			wanted.Ref = git.Desired()
-			if v1alpha1.IsCommit(git.Revision) {
-				wanted.Within = git.Branch
+		if remote, err = source.Git(ctx, git, e.secret(cs), e.Remote); err == nil && wanted.Ref == "" {
+			if err = desired(ctx, cs, remote, &wanted); err != nil {
+				err = errors.Join(err, remote.Close())
 			}
 		}
-		remote, err = source.Git(ctx, git, e.secret(cs), e.Remote)
 	}
 	if err != nil {
 		return nil, "", err
 	}
 	commit, err := source.Open(ctx, remote, wanted)
 	return commit, dir, err
+}
+
+// desired adds to wanted the ref that a ConfigSync desires: a requested one, or that of its spec. cs.Status.Request becomes what is to be
+// kept of the request.
+func desired(ctx context.Context, cs *v1alpha1.ConfigSync, remote *repo.Remote, wanted *source.Wanted) error {
+	git := cs.Spec.Source.Git
+	want, err := v1alpha1.DesiredRef(cs, "")
+	if err == nil && want.ResolveSpec {
+		ref, err := repo.ParseRef(git.Desired())
+		if err != nil {
+			return err
+		}
+		at, err := remote.Resolve(ctx, ref)
+		if err != nil {
+			return err
+		}
+		want, err = v1alpha1.DesiredRef(cs, at.Commit.String())
+		if err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return err
+	}
+	cs.Status.Request = nil
+	if want.Over != "" || want.Lapsed != "" {
+		cs.Status.Request = &v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed, Refused: want.Refused}
+	}
+	if want.Stood != "" {
+		return want.CheckCommit(want.Stood)
+	}
+	wanted.Ref = want.Ref
+	switch {
+	case want.Override:
+		wanted.Allowed = git.RequestableRefs()
+	case v1alpha1.IsCommit(git.Revision):
+		wanted.Within = git.Branch
+	}
+	wanted.Check = func(commit string) error {
+		err := want.CheckCommit(commit)
+		if err != nil {
+			cs.Status.Request.Refused = want.Refuse(commit)
+		}
+		return err
+	}
+	return nil
 }
 
 // followed returns the repository of a GatewaySync, and adds the commit that its gateways run to wanted.
@@ -169,6 +213,9 @@ func (e *Engine) followed(ctx context.Context, cs *v1alpha1.ConfigSync, wanted *
 	}
 	wanted.Verifier = e.verifier(cs, gs.Spec.Git.Verify)
 	if wanted.Ref == "" {
+		if _, err := v1alpha1.DesiredRef(cs, ""); err != nil { // no ref can be requested
+			return nil, err
+		}
 		target, err := kube.SyncTargets(clients.Dynamic, cs.Namespace).Get(ctx, name)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return nil, readable(err, "SyncTarget", cs.Namespace, name)

@@ -134,7 +134,7 @@ func (r *Run) carryOut(ctx context.Context, o Options) error {
 		err = r.prune(ctx, true)
 	}
 	r.outcome(err)
-	return r.report(ctx, err)
+	return r.rollback(ctx, r.report(ctx, err))
 }
 
 // change applies and prunes, but for what pods may still read.
@@ -350,7 +350,7 @@ func (r *Run) wait(ctx context.Context, o Options) error {
 		if err := r.each(ctx, waiting, func(ctx context.Context, x *object) error {
 			live, err := r.client.Get(ctx, x.want)
 			if err == nil && live == nil {
-				err = failure.New(v1alpha1.ReasonUnhealthy, "%s was deleted in the meantime", x.want.ID())
+				err = failure.New(v1alpha1.ReasonProgressing, "%s was deleted in the meantime", x.want.ID())
 			}
 			if live != nil {
 				x.live = live

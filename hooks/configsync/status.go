@@ -85,7 +85,7 @@ func (r *Run) inventory(complete bool) []string {
 
 // about writes what the status is about.
 func (r *Run) about(st *v1alpha1.ConfigSyncStatus) {
-	st.ObservedGeneration = r.cs.Generation
+	st.ObservedGeneration, st.ObservedRequest = r.cs.Generation, r.cs.RequestKey()
 	if r.Commit() == "" {
 		return
 	}
@@ -145,7 +145,7 @@ func (e *Engine) Pause(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	if r.wasReady && st.ObservedGeneration == cs.Generation {
 		is = metav1.ConditionTrue
 	}
-	st.ObservedGeneration = cs.Generation
+	st.ObservedGeneration, st.ObservedRequest = cs.Generation, cs.RequestKey()
 	r.condition(v1alpha1.ConditionReady, is, v1alpha1.ReasonPaused, "paused by spec.paused or by the annotation "+v1alpha1.AnnotationPaused)
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionReconciling)
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionStalled)
@@ -159,7 +159,7 @@ func (r *Run) succeeded(st *v1alpha1.ConfigSyncStatus) {
 	if r.cs.Spec.Apply.Waits() {
 		applied = "applied and healthy"
 	}
-	message := fmt.Sprintf("%d objects of %s are %s", len(r.objects), r.Plan.Commit[:7], applied)
+	message := r.heldOff() + fmt.Sprintf("%d objects of %s are %s", len(r.objects), r.Plan.Commit[:7], applied)
 	if n := r.Plan.Drifted(); n > 0 {
 		message += fmt.Sprintf("; %d of them were changed in the cluster and stay so (driftPolicy report)", n)
 	}
@@ -371,6 +371,9 @@ func (r *Run) send(ctx context.Context, was *v1alpha1.ConfigSync, err error) {
 		return
 	}
 	kind, reason := corev1.EventTypeNormal, v1alpha1.EventSyncCompleted
+	if r.heldOff() != "" {
+		reason = v1alpha1.EventRollbackCompleted
+	}
 	switch {
 	case err == nil && (r.Plan == nil || !r.Plan.Changes() && r.wasReady):
 		return

@@ -150,7 +150,7 @@ func TestRequestableRefs(t *testing.T) {
 		"main":   "",
 		second:   "",
 		first:    "", // behind main
-		"v1":     "RefNotAllowed: a request may not name refs/tags/v1: spec.git.allowedRefs admits main",
+		"v1":     "RefNotAllowed: a request may not name refs/tags/v1: allowedRefs of the spec admits main",
 		foreign:  "RefNotAllowed: commit " + foreign,
 		"absent": "RefNotFound: ",
 		"a..b":   "RefNotFound: ",

@@ -28,7 +28,7 @@ func (s *Setter) approve(ctx context.Context, namespace, name, commit string, fi
 	if commit = strings.ToLower(commit); commit != "" && !v1alpha1.IsCommitPrefix(commit) {
 		return Answer{}, invalid("%.80q is not a commit: write 7 to 40 of its hexadecimal digits", commit)
 	}
-	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		stage, of, err := find(gs, commit)
 		if err != nil {
 			return nil, Answer{}, err

@@ -132,7 +132,7 @@ func TestAPIServerApprovals(t *testing.T) {
 	answer, err := NewSetter(client, nil).Approve(t.Context(), namespace, "plant", "b", "")
 	require.NoError(t, err)
 	assert.Equal(t, Unchanged, answer.Outcome)
-	assert.Equal(t, gs.ResourceVersion, answer.GatewaySync.ResourceVersion, "not a byte was written")
+	assert.Equal(t, gs.ResourceVersion, answer.GatewaySync().ResourceVersion, "not a byte was written")
 	_, err = NewSetter(client, nil).Approve(t.Context(), namespace, "plant", "b", "main")
 	assert.ErrorContains(t, err, "is not a commit")
 }

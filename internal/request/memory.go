@@ -97,20 +97,20 @@ func newest(ids map[string][]string, by string) string {
 }
 
 // Taken reports whether a request of this sender with this id is recorded as carried out.
-func Taken(gs *v1alpha1.GatewaySync, by, id string) bool {
-	return id != "" && slices.Contains(readIDs(gs.Annotations[v1alpha1.AnnotationRequestedIDs])[by], id)
+func Taken(o v1alpha1.Requestable, by, id string) bool {
+	return id != "" && slices.Contains(readIDs(o.GetAnnotations()[v1alpha1.AnnotationRequestedIDs])[by], id)
 }
 
 // NotTaken reports whether a request with this id was certainly never carried out: it would have left its id, and only older
 // ids are recorded. Nothing is certain about ids without an order.
-func NotTaken(gs *v1alpha1.GatewaySync, id string) bool {
-	last := newest(readIDs(gs.Annotations[v1alpha1.AnnotationRequestedIDs]), "kargo")
-	return last != "" && older("kargo", last, id) && !Taken(gs, "kargo", id)
+func NotTaken(o v1alpha1.Requestable, id string) bool {
+	last := newest(readIDs(o.GetAnnotations()[v1alpha1.AnnotationRequestedIDs]), "kargo")
+	return last != "" && older("kargo", last, id) && !Taken(o, "kargo", id)
 }
 
 // Followed returns the tags that were followed last, newest last.
-func Followed(gs *v1alpha1.GatewaySync) []string {
-	text := gs.Annotations[v1alpha1.AnnotationRequestedTags]
+func Followed(o v1alpha1.Requestable) []string {
+	text := o.GetAnnotations()[v1alpha1.AnnotationRequestedTags]
 	if len(text) > maxIDs {
 		return nil
 	}

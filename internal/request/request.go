@@ -1,4 +1,4 @@
-// Package request carries out requests to a GatewaySync for the command line and all other senders: which annotations express a
+// Package request carries out requests to a GatewaySync or a ConfigSync for the command line and all other senders: which annotations express a
 // request, how they are written, and how far the gateways are with it. It prints nothing.
 package request
 
@@ -22,7 +22,7 @@ type Request struct {
 	Ref string
 	// Commit is the commit that Ref must resolve to; "" for any. It needs a Ref.
 	Commit string
-	// Unless is a commit: the request is valid only while spec.git.ref resolves to it. It needs a Ref.
+	// Unless is a commit: the request is valid only while the ref of the spec resolves to it. It needs a Ref.
 	Unless string
 	// By is the name of a sender.
 	By string
@@ -36,16 +36,16 @@ type Request struct {
 	Force bool
 	// ConfirmDeletion is the commit whose mass deletion is approved, or its first digits.
 	ConfirmDeletion string
-	// UID is that of the GatewaySync that the request is meant for; "" is whichever has the name at the time of the write.
+	// UID is that of the object that the request is meant for; "" is whichever has the name at the time of the write.
 	UID types.UID
 	// Decider, if not nil, decides again for the object that is written, in place of the fields above.
 	Decider Decider
 }
 
-// Decider decides what to request of a GatewaySync in its current state, or returns why there is nothing to request.
+// Decider decides what to request of an object in its current state, or returns why there is nothing to request.
 // Implementations must be comparable.
 type Decider interface {
-	Decide(gs *v1alpha1.GatewaySync) (r Request, why string, err error)
+	Decide(o v1alpha1.Requestable) (r Request, why string, err error)
 }
 
 // Outcome is the result of a request.
@@ -72,8 +72,14 @@ type Answer struct {
 	At string
 	// Message is a sentence for people.
 	Message string
-	// GatewaySync is the object after the request.
-	GatewaySync *v1alpha1.GatewaySync
+	// Object is the object after the request.
+	Object v1alpha1.Requestable
+}
+
+// GatewaySync returns the object, or nil if it is of another kind.
+func (a Answer) GatewaySync() *v1alpha1.GatewaySync {
+	gs, _ := a.Object.(*v1alpha1.GatewaySync)
+	return gs
 }
 
 // InvalidError means that a request can never be carried out: the sender must change it.
@@ -107,30 +113,34 @@ func (r Request) Check() error {
 }
 
 // decided returns the request for the current object. The answer has an outcome if there is nothing to request.
-func (r Request) decided(gs *v1alpha1.GatewaySync) (Request, Answer, error) {
+func (r Request) decided(o v1alpha1.Requestable) (Request, Answer, error) {
 	if r.Decider == nil {
 		return r, Answer{}, nil
 	}
-	now, why, err := r.Decider.Decide(gs)
+	now, why, err := r.Decider.Decide(o)
 	if err == nil && why != "" {
-		return now, Answer{Outcome: Ignored, Message: why, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}, nil
+		return now, Answer{Outcome: Ignored, Message: why, At: o.GetAnnotations()[v1alpha1.AnnotationRequestedAt]}, nil
 	}
 	return now, Answer{}, errors.Join(err, now.Check())
 }
 
 // plan returns the annotations to write (nil removes one), or nil and an answer if there is nothing to write. It is pure.
-func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*string, Answer, error) {
-	have := gs.Annotations
-	answer := Answer{Outcome: Unchanged, Ref: r.Ref, At: have[v1alpha1.AnnotationRequestedAt], GatewaySync: gs}
+func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string, Answer, error) {
+	q := o.Requests()
+	have := q.Annotations
+	answer := Answer{Outcome: Unchanged, Ref: r.Ref, At: have[v1alpha1.AnnotationRequestedAt], Object: o}
+	if r.Ref != "" && q.Fixed != "" {
+		return nil, Answer{}, invalid("%s", q.Fixed)
+	}
 	ids := readIDs(have[v1alpha1.AnnotationRequestedIDs])
 	if outcome, message := before(ids, r.By, r.ID, now); outcome != "" {
 		answer.Outcome, answer.Message = outcome, message
 		return nil, answer, nil
 	}
 	if r.Ref != "" && r.ID == "" && !r.Force {
-		d, err := v1alpha1.DesiredRef(gs, "")
+		d, err := q.Desired("")
 		same := err == nil && d.Ref == r.Ref && d.Stood == "" && strings.EqualFold(d.Commit, r.Commit)
-		if same && (!d.Override || strings.EqualFold(gs.RequestedUnless(), r.Unless)) {
+		if same && (!d.Override || strings.EqualFold(q.Unless(), r.Unless)) {
 			// The sender may know that the ref has moved: poll git, and leave what is in force as it is.
 			answer.Message = "the desired ref is " + r.Ref + " already; git is polled again"
 			r.Ref, r.Unless, r.Commit = "", "", ""
@@ -139,7 +149,7 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 	at := stamp(now, answer.At)
 	write := map[string]*string{v1alpha1.AnnotationRequestedAt: &at, v1alpha1.AnnotationRequestedBy: &r.By}
 	if r.Ref != "" {
-		over := v1alpha1.RequestOver(r.Ref, gs.Spec.Git.Ref, at)
+		over := v1alpha1.RequestOver(r.Ref, q.Spec, at)
 		write[v1alpha1.AnnotationRequestedRef], write[v1alpha1.AnnotationRequestedOver] = &r.Ref, &over
 		write[v1alpha1.AnnotationRequestedUnless], write[v1alpha1.AnnotationRequestedCommit] = nil, nil
 		write[v1alpha1.AnnotationRequestedFor] = nil
@@ -156,7 +166,7 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 		delete(write, v1alpha1.AnnotationRequestedBy) // it belongs to the requested ref
 	}
 	if r.Follows && r.Ref != "" {
-		tags := strings.Join(remember(Followed(gs), r.Ref, keptTags), " ")
+		tags := strings.Join(remember(Followed(o), r.Ref, keptTags), " ")
 		write[v1alpha1.AnnotationRequestedTags] = &tags
 	}
 	if r.Force {
@@ -173,9 +183,8 @@ func (r Request) plan(gs *v1alpha1.GatewaySync, now time.Time) (map[string]*stri
 		}
 		write[v1alpha1.AnnotationRequestedIDs] = &text
 	}
-	after := gs.DeepCopy()
-	after.Annotations = annotated(have, write)
-	d, err := v1alpha1.DesiredRef(after, "")
+	q.Annotations = annotated(have, write)
+	d, err := q.Desired("")
 	if err != nil {
 		return nil, Answer{}, &InvalidError{err}
 	}

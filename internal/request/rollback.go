@@ -10,8 +10,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// ErrTooEarly means that the lead has not yet reported what a rollback needs to know. Try again soon.
-var ErrTooEarly = errors.New("the lead has not resolved the desired ref yet")
+// ErrTooEarly means that the status does not yet report what a rollback needs to know. Try again soon.
+var ErrTooEarly = errors.New("the desired ref is not resolved yet")
 
 // ErrNothingGood means that no commit has run on all gateways yet, so that there is no commit to go back to.
 var ErrNothingGood = errors.New("no commit has run on all its gateways yet: there is nothing to go back to")
@@ -19,7 +19,7 @@ var ErrNothingGood = errors.New("no commit has run on all its gateways yet: ther
 // minPrefix is the number of digits that identify a commit of the history.
 const minPrefix = 7
 
-// Rollback requests the last good commit, or the commit of the history that starts with to. If spec.git.ref led to the current
+// Rollback requests the last good commit, or the commit of the history that starts with to. If the ref of the spec led to the current
 // commit, the request is valid only until that ref moves on. A rollback to what is desired already changes nothing.
 func (s *Setter) Rollback(ctx context.Context, namespace, name, to, by, id string) (Answer, error) {
 	return s.back(ctx, namespace, name, "", to, by, id)
@@ -35,26 +35,26 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 	if err := (Request{By: by, ID: id}).Check(); err != nil {
 		return Answer{}, err
 	}
-	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
-		if Taken(gs, by, id) {
-			return nil, Answer{Outcome: Unchanged, At: gs.Annotations[v1alpha1.AnnotationRequestedAt], Message: fmt.Sprintf("request %s of %s was taken before", id, by)}, nil
+	return s.change(ctx, namespace, name, "", func(o v1alpha1.Requestable) (map[string]*string, Answer, error) {
+		if Taken(o, by, id) {
+			return nil, Answer{Outcome: Unchanged, At: o.GetAnnotations()[v1alpha1.AnnotationRequestedAt], Message: fmt.Sprintf("request %s of %s was taken before", id, by)}, nil
 		}
-		r, answer, err := rollback(gs, to)
+		r, answer, err := rollback(o, to)
 		if err != nil || answer.Outcome != "" {
 			return nil, answer, err
 		}
-		if still, err := fails(gs, failed); !still || err != nil {
-			answer = Answer{Outcome: Unchanged, At: gs.Annotations[v1alpha1.AnnotationRequestedAt], Message: "nothing was changed: another commit than the one that failed is desired by now"}
+		if still, err := fails(o, failed); !still || err != nil {
+			answer = Answer{Outcome: Unchanged, At: o.GetAnnotations()[v1alpha1.AnnotationRequestedAt], Message: "nothing was changed: another commit than the one that failed is desired by now"}
 			return nil, answer, err
 		}
 		r.By, r.ID = by, id
-		write, answer, err := r.plan(gs, s.now())
+		write, answer, err := r.plan(o, s.now())
 		if answer.Outcome == Set {
 			answer.Message = "to " + r.Ref[:minPrefix]
 			if r.Unless != "" {
-				answer.Message += fmt.Sprintf(" until %s moves on from %s", gs.Spec.Git.Ref, r.Unless[:minPrefix])
+				answer.Message += fmt.Sprintf(" until %s moves on from %s", o.Requests().Spec, r.Unless[:minPrefix])
 			} else {
-				answer.Message += " until spec.git.ref changes or another ref is requested"
+				answer.Message += " until " + o.Requests().Field + " changes or another ref is requested"
 			}
 		}
 		return write, answer, err
@@ -62,37 +62,55 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 }
 
 // fails reports whether the desired ref resolves to the failed commit; "" means any commit.
-func fails(gs *v1alpha1.GatewaySync, failed string) (bool, error) {
-	switch o := gs.Status.Outcome; {
+func fails(o v1alpha1.Requestable, failed string) (bool, error) {
+	switch is := o.Standing(); {
 	case failed == "":
 		return true, nil
-	case gs.Answered() && o.Ref == "": // the request is not valid
+	case is.Answered && is.Ref == "": // the request is not valid
 		return false, nil
-	case !gs.Answered(), o.Commit == "":
-		return false, tooEarly(gs)
+	case !is.Answered, is.Commit == "":
+		return false, tooEarly(o)
 	default:
-		return o.Commit == failed, nil
+		return is.Commit == failed, nil
 	}
 }
 
 // tooEarly returns why the commit of the desired ref is not known.
-func tooEarly(gs *v1alpha1.GatewaySync) error {
-	return fmt.Errorf("%w: %s", ErrTooEarly, Read(gs, "", nil, time.Time{}).Message)
+func tooEarly(o v1alpha1.Requestable) error {
+	return fmt.Errorf("%w: %s", ErrTooEarly, verdict(o).Message)
+}
+
+// verdict reads the outcome of an object, whatever its kind.
+func verdict(o v1alpha1.Requestable) Verdict {
+	switch o := o.(type) {
+	case *v1alpha1.GatewaySync:
+		return Read(o, "", nil, time.Time{})
+	case *v1alpha1.ConfigSync:
+		return ReadConfig(o, "")
+	}
+	return Verdict{Phase: Progressing}
 }
 
 // rollback returns the request for a rollback. The answer has an outcome if there is nothing to request.
-func rollback(gs *v1alpha1.GatewaySync, to string) (Request, Answer, error) {
-	commit, err := goal(gs, to)
+func rollback(o v1alpha1.Requestable, to string) (Request, Answer, error) {
+	q, is := o.Requests(), o.Standing()
+	if q.Fixed != "" {
+		return Request{}, Answer{}, invalid("%s", q.Fixed)
+	}
+	commit, err := goal(is, to)
+	if _, ok := o.(*v1alpha1.ConfigSync); ok && errors.Is(err, ErrNothingGood) {
+		err = invalid("no commit was applied with all objects healthy yet: there is nothing to go back to")
+	}
 	if err != nil {
 		return Request{}, Answer{}, err
 	}
-	o, r := gs.Status.Outcome, gs.Status.Rollback
-	if !gs.Answered() || r == nil {
-		return Request{}, Answer{}, tooEarly(gs)
+	r := is.Rollback
+	if !is.Answered || r == nil {
+		return Request{}, Answer{}, tooEarly(o)
 	}
-	spec := o.Ref == gs.Spec.Git.Ref
-	if to == "" && r.Commit == "" || commit == o.Commit || strings.EqualFold(commit, o.Ref) || spec && commit == r.Unless {
-		return Request{}, Answer{Outcome: Unchanged, Ref: o.Ref, At: gs.Annotations[v1alpha1.AnnotationRequestedAt],
+	spec := is.Ref == q.Spec
+	if to == "" && r.Commit == "" || commit == is.Commit || strings.EqualFold(commit, is.Ref) || spec && commit == r.Unless {
+		return Request{}, Answer{Outcome: Unchanged, Ref: is.Ref, At: q.Annotations[v1alpha1.AnnotationRequestedAt],
 			Message: fmt.Sprintf("%s is the desired commit already: there is nothing to roll back", commit[:minPrefix])}, nil
 	}
 	return Request{Ref: commit, Unless: r.Unless}, Answer{}, nil
@@ -107,10 +125,10 @@ func CheckTo(to string) error {
 }
 
 // goal returns the commit to go back to.
-func goal(gs *v1alpha1.GatewaySync, to string) (string, error) {
+func goal(is v1alpha1.Standing, to string) (string, error) {
 	to = strings.ToLower(to)
 	if to == "" {
-		if g := gs.Status.LastGood; g != nil && v1alpha1.IsCommit(g.Commit) {
+		if g := is.LastGood; g != nil && v1alpha1.IsCommit(g.Commit) {
 			return g.Commit, nil
 		}
 		return "", &InvalidError{ErrNothingGood}
@@ -119,7 +137,7 @@ func goal(gs *v1alpha1.GatewaySync, to string) (string, error) {
 		return "", err
 	}
 	found := ""
-	for _, r := range known(gs) {
+	for _, r := range known(is) {
 		if !strings.HasPrefix(r.Commit, to) || r.Commit == found || !v1alpha1.IsCommit(r.Commit) {
 			continue
 		}
@@ -134,10 +152,10 @@ func goal(gs *v1alpha1.GatewaySync, to string) (string, error) {
 	return found, nil
 }
 
-// known returns the commits that ran on all gateways.
-func known(gs *v1alpha1.GatewaySync) []v1alpha1.CommitRecord {
-	list := gs.Status.History
-	if g := gs.Status.LastGood; g != nil {
+// known returns the commits of the history.
+func known(is v1alpha1.Standing) []v1alpha1.CommitRecord {
+	list := is.History
+	if g := is.LastGood; g != nil {
 		list = append([]v1alpha1.CommitRecord{*g}, list...)
 	}
 	return list

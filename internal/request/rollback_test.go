@@ -115,13 +115,13 @@ func TestRollbackKeepsLaterCommit(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, Unchanged, answer.Outcome)
 	assert.Contains(t, answer.Message, "another commit than the one that failed")
-	assert.NotContains(t, answer.GatewaySync.Annotations, v1alpha1.AnnotationRequestedRef)
+	assert.NotContains(t, answer.GatewaySync().Annotations, v1alpha1.AnnotationRequestedRef)
 	answer, err = s.RollbackFrom(t.Context(), namespace, "plant", commitB, "", "argocd", "job-1")
 	require.NoError(t, err)
 	assert.Equal(t, Set, answer.Outcome)
-	assert.True(t, Taken(answer.GatewaySync, "argocd", "job-1"))
-	assert.False(t, Taken(answer.GatewaySync, "argocd", "job-2"))
-	assert.False(t, Taken(answer.GatewaySync, "cli", ""))
+	assert.True(t, Taken(answer.GatewaySync(), "argocd", "job-1"))
+	assert.False(t, Taken(answer.GatewaySync(), "argocd", "job-2"))
+	assert.False(t, Taken(answer.GatewaySync(), "cli", ""))
 }
 
 // Another sender may make a request between the verdict and the rollback. Until the lead handles it, the status still describes
@@ -175,7 +175,7 @@ func TestAPIServerRequestOutlivesRollback(t *testing.T) {
 	answer, err := s.RollbackFrom(t.Context(), namespace, "plant", commitB, "", "argocd", "job-1")
 	require.NoError(t, err)
 	assert.Equal(t, Unchanged, answer.Outcome)
-	assert.Equal(t, "v4", desired(t, answer.GatewaySync).Ref)
+	assert.Equal(t, "v4", desired(t, answer.GatewaySync()).Ref)
 }
 
 // lead writes the status as a lead does that has resolved the desired ref.

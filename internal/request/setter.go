@@ -29,30 +29,42 @@ const (
 	maxPause   = time.Second
 )
 
-// Setter writes requests to GatewaySyncs. It never writes the spec.
+// Setter writes requests to GatewaySyncs, or to ConfigSyncs. It never writes the spec.
 type Setter struct {
 	client dynamic.Interface
 	now    func() time.Time
+	kind   kube.Kind
 }
 
-// NewSetter returns a Setter. now is its clock; nil means time.Now.
+// NewSetter returns a Setter for GatewaySyncs. now is its clock; nil means time.Now.
 func NewSetter(client dynamic.Interface, now func() time.Time) *Setter {
 	if now == nil {
 		now = time.Now
 	}
-	return &Setter{client: client, now: now}
+	return &Setter{client: client, now: now, kind: kube.GatewaySync}
+}
+
+// Of returns a Setter for objects of a kind, GatewaySync or ConfigSync.
+func (s *Setter) Of(kind kube.Kind) *Setter {
+	of := *s
+	of.kind = kind
+	return &of
 }
 
 // ErrReplaced means that the object was deleted and another one has its name now. The error is also a NotFound, because the
 // request was not meant for the new object.
 var ErrReplaced = errors.New("it was deleted, and another one has its name by now")
 
-// Replaced returns ErrReplaced if gs has another UID than uid. An empty uid matches any object.
-func Replaced(gs *v1alpha1.GatewaySync, uid types.UID) error {
-	if uid == "" || gs.UID == uid {
+// Replaced returns ErrReplaced if o has another UID than uid. An empty uid matches any object.
+func Replaced(o v1alpha1.Requestable, uid types.UID) error {
+	if uid == "" || o.GetUID() == uid {
 		return nil
 	}
-	return fmt.Errorf("%w: %w", apierrors.NewNotFound(kube.GatewaySync.Resource().GroupResource(), gs.Name), ErrReplaced)
+	kind := kube.GatewaySync
+	if _, ok := o.(*v1alpha1.ConfigSync); ok {
+		kind = kube.ConfigSync
+	}
+	return fmt.Errorf("%w: %w", apierrors.NewNotFound(kind.Resource().GroupResource(), o.GetName()), ErrReplaced)
 }
 
 // Ask carries out a request. Repeating it changes nothing. The error is the API server's, the Decider's, an *InvalidError, or
@@ -61,20 +73,20 @@ func (s *Setter) Ask(ctx context.Context, namespace, name string, r Request) (An
 	if err := r.Check(); err != nil {
 		return Answer{}, err
 	}
-	return s.change(ctx, namespace, name, r.UID, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
-		r, answer, err := r.decided(gs)
+	return s.change(ctx, namespace, name, r.UID, func(o v1alpha1.Requestable) (map[string]*string, Answer, error) {
+		r, answer, err := r.decided(o)
 		if err != nil || answer.Outcome != "" {
 			return nil, answer, err
 		}
-		return r.plan(gs, s.now())
+		return r.plan(o, s.now())
 	})
 }
 
-// Pause pauses or resumes a GatewaySync. It writes an annotation, which no GitOps tool reverts.
+// Pause pauses or resumes an object. It writes an annotation, which no GitOps tool reverts.
 func (s *Setter) Pause(ctx context.Context, namespace, name string, pause bool) (Answer, error) {
-	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
-		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
-		value, there := gs.Annotations[v1alpha1.AnnotationPaused]
+	return s.change(ctx, namespace, name, "", func(o v1alpha1.Requestable) (map[string]*string, Answer, error) {
+		answer := Answer{Outcome: Set, At: o.GetAnnotations()[v1alpha1.AnnotationRequestedAt]}
+		value, there := o.GetAnnotations()[v1alpha1.AnnotationPaused]
 		switch {
 		case pause && value == "true", !pause && !there:
 			answer.Outcome = Unchanged
@@ -90,7 +102,7 @@ func (s *Setter) Pause(ctx context.Context, namespace, name string, pause bool) 
 // Propose asks the agent of a gateway to close its pull request and to propose the changes again. The error is an *InvalidError if the
 // GatewaySync has no such gateway, or proposes no changes.
 func (s *Setter) Propose(ctx context.Context, namespace, name, gateway string) (Answer, error) {
-	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 		if !slices.ContainsFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return g.Name == gateway }) {
 			return nil, Answer{}, invalid("%s has no gateway %.80q: stoker status %s lists them", name, gateway, name)
@@ -110,7 +122,7 @@ func (s *Setter) Propose(ctx context.Context, namespace, name, gateway string) (
 // Restore asks the agent of a gateway to bring it back to a snapshot. The error is an *InvalidError if the snapshot is not one of a gateway
 // of the GatewaySync.
 func (s *Setter) Restore(ctx context.Context, namespace, name, snapshot string) (Answer, error) {
-	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 		value := v1alpha1.RestoreValue(v1alpha1.SnapshotID(snapshot), s.now())
 		if !slices.ContainsFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return v1alpha1.RestoresOn(value, g.Name) != "" }) {
@@ -126,7 +138,7 @@ func (s *Setter) Restore(ctx context.Context, namespace, name, snapshot string) 
 
 // Retry asks the gateways that went back from the target commit to take it again. The error is an *InvalidError if there are none.
 func (s *Setter) Retry(ctx context.Context, namespace, name string) (Answer, error) {
-	return s.change(ctx, namespace, name, "", func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
+	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 		if !v1alpha1.IsCommit(gs.Status.Retry) {
 			return nil, Answer{}, invalid("there is nothing to retry: no gateway of %s went back from the commit that it is to run", name)
@@ -140,39 +152,83 @@ func (s *Setter) Retry(ctx context.Context, namespace, name string) (Answer, err
 	})
 }
 
+// changeGateways is change for a request that only a GatewaySync has.
+func (s *Setter) changeGateways(ctx context.Context, namespace, name string, plan func(*v1alpha1.GatewaySync) (map[string]*string, Answer, error)) (Answer, error) {
+	if s.kind != kube.GatewaySync {
+		return Answer{}, invalid("%s is no GatewaySync, and has no gateways to request this of", name)
+	}
+	return s.change(ctx, namespace, name, "", func(o v1alpha1.Requestable) (map[string]*string, Answer, error) {
+		return plan(o.(*v1alpha1.GatewaySync))
+	})
+}
+
+// objects are those of a kind in a namespace.
+type objects interface {
+	get(ctx context.Context, name string) (v1alpha1.Requestable, error)
+	annotate(ctx context.Context, name string, patch []byte) (v1alpha1.Requestable, error)
+}
+
+// objectsOf implements objects.
+type objectsOf[T any, P interface {
+	*T
+	v1alpha1.Requestable
+}] struct{ *kube.Objects[T] }
+
+func (o objectsOf[T, P]) get(ctx context.Context, name string) (v1alpha1.Requestable, error) {
+	t, err := o.Get(ctx, name)
+	return P(t), err
+}
+
+func (o objectsOf[T, P]) annotate(ctx context.Context, name string, patch []byte) (v1alpha1.Requestable, error) {
+	t, err := o.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})
+	return P(t), err
+}
+
+func (s *Setter) objects(namespace string) objects {
+	if s.kind == kube.ConfigSync {
+		return objectsOf[v1alpha1.ConfigSync, *v1alpha1.ConfigSync]{kube.ConfigSyncs(s.client, namespace)}
+	}
+	return objectsOf[v1alpha1.GatewaySync, *v1alpha1.GatewaySync]{kube.GatewaySyncs(s.client, namespace)}
+}
+
+// Get reads an object of the Setter's kind.
+func (s *Setter) Get(ctx context.Context, namespace, name string) (v1alpha1.Requestable, error) {
+	return s.objects(namespace).get(ctx, name)
+}
+
 // change writes the annotations that plan returns for the current object. If another client has written the object meanwhile,
 // it plans again, so that it never writes a decision about an older state. It sticks to the object with this uid, or to the one
 // that it read first, because a new object of that name may belong to another user.
-func (s *Setter) change(ctx context.Context, namespace, name string, uid types.UID, plan func(*v1alpha1.GatewaySync) (map[string]*string, Answer, error)) (Answer, error) {
-	syncs := kube.GatewaySyncs(s.client, namespace)
+func (s *Setter) change(ctx context.Context, namespace, name string, uid types.UID, plan func(v1alpha1.Requestable) (map[string]*string, Answer, error)) (Answer, error) {
+	objects := s.objects(namespace)
 	var conflict error
 	for attempt := range attempts {
 		if attempt > 0 && !backoff.Wait(ctx, backoff.Jitter(min(firstPause<<attempt, maxPause))) {
 			return Answer{}, ctx.Err()
 		}
-		gs, err := syncs.Get(ctx, name)
+		o, err := objects.get(ctx, name)
 		if err != nil {
 			return Answer{}, err
 		}
-		if err := Replaced(gs, uid); err != nil {
+		if err := Replaced(o, uid); err != nil {
 			return Answer{}, err
 		}
-		uid = gs.UID
-		write, answer, err := plan(gs)
+		uid = o.GetUID()
+		write, answer, err := plan(o)
 		if err != nil {
 			return Answer{}, err
 		}
-		answer.GatewaySync = gs
+		answer.Object = o
 		if write == nil {
 			return answer, nil
 		}
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-			"resourceVersion": gs.ResourceVersion, "uid": gs.UID, "annotations": write,
+			"resourceVersion": o.GetResourceVersion(), "uid": uid, "annotations": write,
 		}})
 		if err != nil {
 			return Answer{}, err
 		}
-		answer.GatewaySync, err = syncs.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})
+		answer.Object, err = objects.annotate(ctx, name, patch)
 		if err == nil {
 			return answer, nil
 		}
@@ -181,5 +237,5 @@ func (s *Setter) change(ctx context.Context, namespace, name string, uid types.U
 		}
 		conflict = err
 	}
-	return Answer{}, fmt.Errorf("others wrote GatewaySync %s/%s each of %d times: %w", namespace, name, attempts, conflict)
+	return Answer{}, fmt.Errorf("others wrote %s %s/%s each of %d times: %w", s.kind.Name, namespace, name, attempts, conflict)
 }

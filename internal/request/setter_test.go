@@ -40,7 +40,7 @@ func TestAPIServerRequestFieldManager(t *testing.T) {
 	answer, err := s.Ask(t.Context(), namespace, "plant", Request{Ref: "v2", By: "cli", ID: "a"})
 	require.NoError(t, err)
 	require.Equal(t, Set, answer.Outcome)
-	gs := answer.GatewaySync
+	gs := answer.GatewaySync()
 	assert.Equal(t, "v2", desired(t, gs).Ref)
 	assert.Equal(t, "theirs", gs.Annotations["note"])
 	assert.EqualValues(t, 1, gs.Generation, "the spec is not written")
@@ -54,7 +54,7 @@ func TestAPIServerRequestFieldManager(t *testing.T) {
 	answer, err = s.Ask(t.Context(), namespace, "plant", Request{Ref: "v2", By: "cli", ID: "a"})
 	require.NoError(t, err)
 	assert.Equal(t, Unchanged, answer.Outcome)
-	assert.Equal(t, version, answer.GatewaySync.ResourceVersion, "not a byte was written")
+	assert.Equal(t, version, answer.GatewaySync().ResourceVersion, "not a byte was written")
 }
 
 func TestAPIServerPauseAndResume(t *testing.T) {
@@ -69,7 +69,7 @@ func TestAPIServerPauseAndResume(t *testing.T) {
 		answer, err := s.Pause(t.Context(), namespace, "plant", step.pause)
 		require.NoError(t, err)
 		assert.Equal(t, step.want, answer.Outcome)
-		assert.Equal(t, step.paused, answer.GatewaySync.Paused())
+		assert.Equal(t, step.paused, answer.GatewaySync().Paused())
 	}
 	_, err := s.Pause(t.Context(), namespace, "nobody", true)
 	assert.True(t, apierrors.IsNotFound(err))
@@ -79,7 +79,9 @@ type deciding struct {
 	decide func(*v1alpha1.GatewaySync) (Request, string, error)
 }
 
-func (d *deciding) Decide(gs *v1alpha1.GatewaySync) (Request, string, error) { return d.decide(gs) }
+func (d *deciding) Decide(o v1alpha1.Requestable) (Request, string, error) {
+	return d.decide(o.(*v1alpha1.GatewaySync))
+}
 
 // A team recreates the GatewaySync during a request. A sender authorized for the old object may not know the secret of the new
 // one.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
@@ -103,16 +105,17 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 	return v
 }
 
-// Origin returns who asked for ref, the desired ref: "spec.git.ref", or the sender of the request.
-func Origin(gs *v1alpha1.GatewaySync, ref string) string {
-	if ref != gs.Annotations[v1alpha1.AnnotationRequestedRef] || ref == gs.Spec.Git.Ref && gs.RequestedCommit() == "" {
-		return "spec.git.ref"
+// Origin returns who asked for ref, the desired ref: the field of the spec, or the sender of the request.
+func Origin(o v1alpha1.Requestable, ref string) string {
+	q := o.Requests()
+	if ref != q.Annotations[v1alpha1.AnnotationRequestedRef] || ref == q.Spec && q.Commit() == "" {
+		return q.Field
 	}
-	by := gs.RequestedBy()
+	by := q.By()
 	if by == "" {
 		by = "an annotation"
 	}
-	if what := v1alpha1.Line(gs.Annotations[v1alpha1.AnnotationRequestedFor]); what != "" {
+	if what := v1alpha1.Line(q.Annotations[v1alpha1.AnnotationRequestedFor]); what != "" {
 		by += " for " + what
 	}
 	return "requested by " + by
@@ -120,10 +123,10 @@ func Origin(gs *v1alpha1.GatewaySync, ref string) string {
 
 // At returns v for a caller that waits for a commit: it is Overtaken if the gateways are to run another commit. An empty commit
 // means any.
-func At(gs *v1alpha1.GatewaySync, v Verdict, commit string) Verdict {
+func At(o v1alpha1.Requestable, v Verdict, commit string) Verdict {
 	commit = strings.ToLower(commit)
-	is := v.Commit
-	if requested := gs.RequestedCommit(); requested != "" && v.Ref == gs.Annotations[v1alpha1.AnnotationRequestedRef] {
+	is, q := v.Commit, o.Requests()
+	if requested := q.Commit(); requested != "" && v.Ref == q.Annotations[v1alpha1.AnnotationRequestedRef] {
 		is = requested
 	} else if v1alpha1.IsCommit(v.Ref) {
 		is = strings.ToLower(v.Ref)
@@ -132,7 +135,43 @@ func At(gs *v1alpha1.GatewaySync, v Verdict, commit string) Verdict {
 		return v
 	}
 	v.Phase, v.Reason = Overtaken, ""
-	v.Message = fmt.Sprintf("the desired ref is %s at %s (%s) and no longer %s", v.Ref, Short(is), Origin(gs, v.Ref), Short(commit))
+	v.Message = fmt.Sprintf("the desired ref is %s at %s (%s) and no longer %s", v.Ref, Short(is), Origin(o, v.Ref), Short(commit))
+	return v
+}
+
+// ReadConfig returns the outcome of a ConfigSync, for a caller that waits for ref, or for the desired ref if ref is "". An outcome that
+// does not describe the current spec and request never counts as done.
+func ReadConfig(cs *v1alpha1.ConfigSync, ref string) Verdict {
+	is := cs.Standing()
+	v := Verdict{Phase: Progressing, Ref: is.Ref, Commit: is.Commit, Reason: v1alpha1.ReasonProgressing}
+	if _, err := v1alpha1.DesiredRef(cs, ""); err != nil {
+		v.Phase, v.Message = Failed, err.Error()
+		if bad, ok := errors.AsType[*v1alpha1.Error](err); ok {
+			v.Reason = bad.Reason
+		}
+		return v
+	}
+	if ref != "" && v.Ref != "" && v.Ref != ref {
+		v.Phase, v.Reason = Overtaken, ""
+		v.Message = fmt.Sprintf("the desired ref is %s (%s) and no longer %s", v.Ref, Origin(cs, v.Ref), ref)
+		return v
+	}
+	if !is.Answered {
+		v.Message = "no run has handled the spec and the request yet: stoker config run makes runs, or stoker config apply " + cs.Name
+		return v
+	}
+	ready := meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionReady)
+	v.Reason, v.Message = v1alpha1.Reason(ready.Reason), ready.Message
+	switch {
+	case v.Reason == v1alpha1.ReasonPaused, v.Reason == v1alpha1.ReasonDryRun:
+		v.Phase = Paused
+	case ready.Status == metav1.ConditionTrue:
+		v.Phase = Succeeded
+	case v.Reason.Class() == v1alpha1.ClassStalled:
+		v.Phase = Failed
+	case v.Reason.Class() == v1alpha1.ClassHeld:
+		v.Phase = Held
+	}
 	return v
 }
 

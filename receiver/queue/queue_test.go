@@ -201,7 +201,7 @@ type numbers struct{ list string }
 
 func (n *numbers) Lasting() bool { return n.list != "odd" }
 
-func (n *numbers) Decide(*v1alpha1.GatewaySync) (request.Request, string, error) {
+func (n *numbers) Decide(v1alpha1.Requestable) (request.Request, string, error) {
 	return request.Request{}, n.list, nil
 }
 

@@ -53,8 +53,8 @@ func (d *delivery) Join(other request.Decider) (request.Decider, bool) {
 func (d *delivery) Lasting() bool { return d.lasting }
 
 // Decide implements request.Decider.
-func (d *delivery) Decide(gs *v1alpha1.GatewaySync) (request.Request, string, error) {
-	return decide(gs, d.Request, d.own)
+func (d *delivery) Decide(o v1alpha1.Requestable) (request.Request, string, error) {
+	return decide(o.(*v1alpha1.GatewaySync), d.Request, d.own)
 }
 
 // decide returns the request that a delivery makes to a GatewaySync, or why it makes none. own reports whether the sender knows

@@ -205,7 +205,7 @@ func (s *Server) read(ctx context.Context, key queue.Key, r request.Request) (re
 		if err == nil {
 			err = request.Replaced(gs, r.UID)
 		}
-		return request.Answer{GatewaySync: gs}, err
+		return request.Answer{Object: gs}, err
 	})
 }
 

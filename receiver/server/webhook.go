@@ -76,7 +76,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result
 // now reads the current GatewaySync. The queue merges a burst into a few reads.
 func (s *Server) now(ctx context.Context, key queue.Key, uid types.UID) (*v1alpha1.GatewaySync, error) {
 	got, err := s.looks.Ask(ctx, key, request.Request{UID: uid})
-	return got.GatewaySync, err
+	return got.GatewaySync(), err
 }
 
 // ask queues a request and answers with its outcome. "Accepted" means that the API server has stored it.

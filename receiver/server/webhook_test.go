@@ -292,7 +292,7 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 
 type careless struct{}
 
-func (careless) Decide(*v1alpha1.GatewaySync) (request.Request, string, error) {
+func (careless) Decide(v1alpha1.Requestable) (request.Request, string, error) {
 	panic("a defect")
 }
 

@@ -42,8 +42,8 @@ version ` + "`v1alpha1`" + `, short name ` + "`csync`" + `; write ` + "`configsy
 ` + "`kubectl explain configsync.spec`" + ` shows the same text.
 
 Durations are a number and a unit, such as ` + "`30s`, `5m` or `1h30m`" + `. A boolean without a default is false. Secrets and ConfigMaps are
-in the ConfigSync's own namespace. The annotations ` + "`stoker.io/paused: \"true\"`" + ` and ` + "`stoker.io/confirm-deletion: COMMIT`" + ` mean
-the same as on a [GatewaySync](gatewaysync.md).
+in the ConfigSync's own namespace. The annotations ` + "`stoker.io/paused: \"true\"`" + ` and ` + "`stoker.io/confirm-deletion: COMMIT`" + `, and
+those that [request a version](../how-to/config.md#request-a-version), mean the same as on a [GatewaySync](gatewaysync.md).
 
 `
 

@@ -36,6 +36,8 @@ func configSources() []Case {
 		bad("an overlay that leaves the repository", field+".overlays[1]", git(O{"overlays": L{"a", "a/../../b"}})),
 		bad("17 overlays", field+".overlays", git(O{"overlays": times(17, func(int) any { return "a" })})),
 		good("a branch and a commit", git(O{"branch": "main", "revision": strings.Repeat("a", 40)})),
+		good("refs that a request may name", git(O{"allowedRefs": L{"main", "refs/tags/v*"}})),
+		bad("65 patterns of refs", field+".allowedRefs", git(O{"allowedRefs": times(65, func(int) any { return "v*" })})),
 		bad("a branch with a space", field+".branch", git(O{"branch": "a b"})),
 		bad("a revision that is an option", field+".revision", git(O{"revision": "--x"})),
 		good("credentials for https", git(O{"authMethod": "https", "authSecretRef": secret})),
@@ -75,6 +77,10 @@ func configTargets() []Case {
 func configPolicies() []Case {
 	render := func(r O) O { return O{"render": r} }
 	return []Case{
+		good("a rollback on failure", O{"rollbackOnFailure": "LastGood"}),
+		bad("an unknown policy for failures", "spec.rollbackOnFailure", O{"rollbackOnFailure": "Always"}),
+		bad("a rollback without a wait for health", "spec.rollbackOnFailure", O{"rollbackOnFailure": "LastGood", "apply": O{"wait": false}}),
+		bad("a rollback of a commit that is a GatewaySync's", "spec.rollbackOnFailure", O{"rollbackOnFailure": "LastGood", "source": O{"git": nil, "gatewaySync": O{"name": "line"}}}),
 		good("variables", render(O{"template": true, "vars": O{"site": "north"}, "varsFrom": L{O{"configMapRef": O{"name": "a"}}, O{"secretRef": O{"name": "b"}, "optional": true}}})),
 		bad("129 variables", "spec.render.vars", render(O{"vars": entries(129, "x")})),
 		bad("variables of two objects at once", "spec.render.varsFrom[0]", render(O{"varsFrom": L{O{"configMapRef": O{"name": "a"}, "secretRef": O{"name": "a"}}}})),

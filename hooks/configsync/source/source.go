@@ -49,6 +49,10 @@ type Wanted struct {
 	// settings Spec has.
 	Commit plan.ID
 	Spec   *v1alpha1.GitSpec
+	// Allowed are the patterns of refs that a request may name, if Ref is requested.
+	Allowed []string
+	// Check refuses a commit that Ref may not stand at; nil refuses none.
+	Check func(commit string) error
 	// Verifier decides whether the signature of the commit suffices; nil if none is needed.
 	Verifier *repo.Verifier
 }
@@ -98,6 +102,20 @@ func (c *Commit) resolve(ctx context.Context, w Wanted) (err error) {
 		return err
 	}
 	c.ID, c.full = at.Commit, at.Ref
+	if w.Allowed != nil {
+		all, err := c.remote.Refs(ctx)
+		if err != nil {
+			return err
+		}
+		if err := all.Allowed(ctx, c.store, c.remote, w.Allowed, at); err != nil {
+			return err
+		}
+	}
+	if w.Check != nil {
+		if err := w.Check(c.ID.String()); err != nil {
+			return err
+		}
+	}
 	if at.Ref == "" && w.Within != "" {
 		c.full = "refs/heads/" + w.Within
 		return c.within(ctx, w.Within)

@@ -1,0 +1,190 @@
+package configsync_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/request"
+)
+
+// setter writes requests to ConfigSyncs.
+func (w *world) setter() *request.Setter {
+	return request.NewSetter(w.clients(w.RESTConfig()).Dynamic, nil).Of(kube.ConfigSync)
+}
+
+// ask requests a ref of the ConfigSync.
+func (w *world) ask(r request.Request) request.Answer {
+	w.t.Helper()
+	r.By = "cli"
+	answer, err := w.setter().Ask(w.t.Context(), w.namespace, "plant", r)
+	require.NoError(w.t, err)
+	return answer
+}
+
+// verdict is what stoker wait reads.
+func (w *world) verdict() request.Verdict { return request.ReadConfig(w.get(), "") }
+
+// A request of a ConfigSync has the rules of a GatewaySync: v1alpha1.DesiredRef decides for both.
+func TestRequestedRef(t *testing.T) {
+	w := newWorld(t)
+	first := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.git.Tag("v1", first)
+	second := w.commit("k8s/a.yaml", configMap("a", "2"))
+	w.create("source: {git: {allowedRefs: [main, 'v*']}}")
+	assert.Equal(t, request.Progressing, w.verdict().Phase, "there was no run")
+	w.must()
+	assert.Equal(t, request.Succeeded, w.verdict().Phase)
+
+	// sequence: each step starts with the state that the last one left
+	w.ask(request.Request{Ref: "v1", ID: "job-1"})
+	assert.Equal(t, request.Progressing, w.verdict().Phase, "the status is not about the request yet")
+	w.must()
+	cs := w.get()
+	assert.Equal(t, "1", w.data("a")["a"])
+	assert.Equal(t, []string{"v1", first, cs.RequestKey()}, []string{cs.Status.SourceRef, cs.Status.SourceRevision, cs.Status.ObservedRequest})
+	assert.Equal(t, request.Verdict{Phase: request.Succeeded, Ref: "v1", Commit: first, Reason: v1alpha1.ReasonSynced, Message: "1 objects of " + first[:7] + " are applied and healthy"}, w.verdict())
+	assert.Equal(t, request.Overtaken, request.ReadConfig(cs, "main").Phase)
+	assert.Equal(t, request.Unchanged, w.ask(request.Request{Ref: "v1", ID: "job-1"}).Outcome)
+
+	w.git.Tag("nightly", first)
+	w.ask(request.Request{Ref: "nightly"})
+	_, err := w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotAllowed), "%v", err)
+	assert.Equal(t, request.Failed, w.verdict().Phase)
+
+	w.ask(request.Request{Ref: "v1", Commit: second})
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonRefMoved), "%v", err)
+	w.git.Tag("v1", second)
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonRefMoved), "a refused request stays refused: %v", err)
+	assert.Equal(t, "1", w.data("a")["a"])
+
+	w.create("source: {git: {branch: null, revision: refs/heads/main, allowedRefs: [main, 'v*']}}")
+	w.must()
+	assert.Equal(t, "2", w.data("a")["a"], "a later change of the spec wins")
+	assert.NotEmpty(t, w.get().Status.Request.Lapsed)
+	assert.Equal(t, request.Succeeded, w.verdict().Phase)
+}
+
+func TestRollbackRequest(t *testing.T) {
+	w := newWorld(t)
+	first := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("")
+	_, err := w.setter().Rollback(t.Context(), w.namespace, "plant", "", "cli", "")
+	require.ErrorContains(t, err, "no commit was applied with all objects healthy yet")
+	w.must()
+	second := w.commit("k8s/a.yaml", configMap("a", "2"))
+	w.must()
+	answer, err := w.setter().Rollback(t.Context(), w.namespace, "plant", first[:7], "cli", "")
+	require.NoError(t, err)
+	assert.Equal(t, "to "+first[:7]+" until main moves on from "+second[:7], answer.Message)
+	for range 2 {
+		w.must()
+		assert.Equal(t, "1", w.data("a")["a"])
+		assert.Contains(t, w.condition(v1alpha1.ConditionReady).Message, "rolled back: main is held off at "+second[:7])
+	}
+	w.commit("k8s/a.yaml", configMap("a", "3"))
+	w.must()
+	assert.Equal(t, "3", w.data("a")["a"])
+	w.git.ForcePush(second)
+	w.must()
+	assert.Equal(t, "2", w.data("a")["a"], "a rollback that has lapsed never comes back")
+}
+
+// A ConfigSync that follows a GatewaySync has no ref of its own.
+func TestRequestOfFollower(t *testing.T) {
+	w := newWorld(t)
+	commit := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: '"+w.server.URL("plant.git")+"', ref: main}}}")
+	gs, err := kube.GatewaySyncs(w.clients(w.RESTConfig()).Dynamic, w.namespace).Get(t.Context(), "line")
+	require.NoError(t, err)
+	w.target("main", commit, gs.Generation)
+	w.create("source: {git: null, gatewaySync: {name: line, path: k8s}}")
+	_, err = w.setter().Ask(t.Context(), w.namespace, "plant", request.Request{Ref: "v1", By: "cli"})
+	require.ErrorContains(t, err, "request the ref of the GatewaySync")
+	_, err = w.setter().Rollback(t.Context(), w.namespace, "plant", "", "cli", "")
+	require.ErrorContains(t, err, "request the ref of the GatewaySync")
+	assert.Empty(t, w.get().Annotations)
+	w.ask(request.Request{Force: true})
+	w.must()
+	assert.Equal(t, request.Succeeded, w.verdict().Phase)
+	w.annotate(v1alpha1.AnnotationRequestedRef, "v1")
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotAllowed), "%v", err)
+}
+
+// broken never becomes healthy.
+const broken = "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: line}, spec: {serviceName: s, selector: {matchLabels: {a: b}}, " +
+	"template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: c}]}}}}\n---\n"
+
+func TestRollbackOnFailure(t *testing.T) {
+	w := newWorld(t)
+	first := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("{progressDeadline: 1s, rollbackOnFailure: LastGood}")
+	w.must()
+
+	// sequence: each step starts with the state that the last one left
+	refused := w.commit("k8s/a.yaml", configMap("a", "2")+"{apiVersion: v1, kind: ConfigMap, metadata: {name: b}, data: {a: [1]}}\n")
+	_, err := w.apply()
+	require.Error(t, err)
+	assert.Equal(t, "1", w.data("a")["a"])
+	assert.NotContains(t, w.get().Annotations, v1alpha1.AnnotationRequestedRef, "nothing was changed, so there is nothing to go back from")
+
+	second := w.commit("k8s/a.yaml", configMap("a", "2")+broken)
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded), "%v", err)
+	cs := w.get()
+	assert.Equal(t, []string{first, second}, []string{cs.Annotations[v1alpha1.AnnotationRequestedRef], cs.Annotations[v1alpha1.AnnotationRequestedUnless]})
+	assert.NotEqual(t, refused, second)
+	for range 2 { // no loop
+		w.must()
+		assert.Equal(t, "1", w.data("a")["a"])
+		assert.Contains(t, w.condition(v1alpha1.ConditionReady).Message, "rolled back: main is held off at "+second[:7])
+		assert.Equal(t, cs.Annotations, w.get().Annotations)
+	}
+	_, err = w.core.AppsV1().StatefulSets(w.namespace).Get(t.Context(), "line", metav1.GetOptions{})
+	require.Error(t, err)
+	assert.Contains(t, w.reasons(), fmt.Sprintf("Warning RollbackRequested: %s failed: the rollback is requested, to %s until main moves on from %s", second[:7], first[:7], second[:7]))
+	assert.Contains(t, w.reasons(), "Normal RollbackCompleted: rolled back")
+
+	third := w.commit("k8s/a.yaml", configMap("a", "3"))
+	w.must()
+	assert.Equal(t, "3", w.data("a")["a"], "the ref has moved on")
+	assert.Equal(t, third, w.get().Status.LastGood.Commit)
+
+	w.commit("k8s/a.yaml", configMap("a", "4")+broken)
+	w.create("{progressDeadline: 1s, rollbackOnFailure: None}")
+	_, err = w.apply()
+	assert.True(t, failure.Is(err, v1alpha1.ReasonProgressDeadlineExceeded), "%v", err)
+	assert.Equal(t, cs.Annotations, w.get().Annotations)
+	assert.Equal(t, "4", w.data("a")["a"])
+}
+
+// The program has the right to request a rollback, and carries it out.
+func TestProgramRollsBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	system := w.installed()
+	w.account(w.namespace, "stoker-config", configMaps, rule("apps", "statefulsets", "get", "create", "patch", "delete"))
+	w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("{refreshInterval: 5s, progressDeadline: 1s, rollbackOnFailure: LastGood}")
+	w.program(system, nil)
+	w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)
+	second := w.commit("k8s/a.yaml", configMap("a", "2")+broken)
+	require.Eventually(t, func() bool {
+		v := w.verdict()
+		return v.Phase == request.Succeeded && w.get().Requests().Unless() == second
+	}, soon, 100*time.Millisecond)
+	assert.Equal(t, "1", w.data("a")["a"])
+	w.commit("k8s/a.yaml", configMap("a", "3"))
+	w.has("a", "3")
+}
