@@ -97,6 +97,10 @@ type ConfigSyncSpec struct {
 	// +optional
 	// +kubebuilder:default=None
 	RollbackOnFailure ConfigRollback `json:"rollbackOnFailure,omitempty"`
+	// Who may make requests over HTTP: the receiver polls git at a push, and takes requests of refs.
+	// +optional
+	// +kubebuilder:default={}
+	Webhook WebhookSpec `json:"webhook,omitempty"`
 	// If true, nothing is applied or pruned. The annotation stoker.io/paused does the same without a change of the spec.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
@@ -153,7 +157,7 @@ type ConfigGit struct {
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$')`,message="must not start with - or /, nor hold a space, a control character, a backslash, or one of ~ ^ : ? * ["
 	// +kubebuilder:validation:XValidation:rule="self != '@' && !self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock') && !self.contains('.lock/')",message="must be a name that git allows for refs: no .. // /. @{ within, no . at the start, no / . or .lock at the end, and not @ alone"
 	Revision string `json:"revision,omitempty"`
-	// Patterns of refs that a request (annotation or command line) may name: with refs/ they match full names, else the names of
+	// Patterns of refs that a request (annotation, command line, webhook) may name: with refs/ they match full names, else the names of
 	// branches and tags. A requested commit must be reachable from one of them. Default: all branches and tags.
 	// +optional
 	// +listType=atomic

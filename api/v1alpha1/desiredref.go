@@ -55,6 +55,8 @@ type Requestable interface {
 	Requests() Requests
 	// Standing returns how far the object is with it.
 	Standing() Standing
+	// WebhookSpec says who may make requests over HTTP.
+	WebhookSpec() *WebhookSpec
 }
 
 // Requests is what the desired ref of an object is found from.
@@ -99,6 +101,9 @@ func (gs *GatewaySync) Standing() Standing {
 	}
 	return s
 }
+
+// WebhookSpec implements Requestable.
+func (gs *GatewaySync) WebhookSpec() *WebhookSpec { return &gs.Spec.Webhook }
 
 // DesiredRef returns the desired ref of an object. specCommit is the commit that the ref of the spec resolves to now.
 // See Requests.Desired.

@@ -44,6 +44,7 @@ func ValidateConfigSync(cs *ConfigSync) field.ErrorList {
 	errs = append(errs, oneOf(apply.Child("driftPolicy"), cs.Spec.Apply.DriftPolicy, ConfigDriftRepair, ConfigDriftReport)...)
 	errs = append(errs, oneOf(apply.Child("adoptPolicy"), cs.Spec.Apply.AdoptPolicy, ConfigAdoptEqual, ConfigAdoptAlways)...)
 	errs = append(errs, oneOf(spec.Child("prune"), cs.Spec.Prune, PruneOwned, PruneNone)...)
+	errs = append(errs, validateWebhook(spec.Child("webhook"), &cs.Spec.Webhook)...)
 	rollback := spec.Child("rollbackOnFailure")
 	errs = append(errs, oneOf(rollback, cs.Spec.RollbackOnFailure, ConfigRollbackNone, ConfigRollbackLastGood)...)
 	if cs.Spec.RollbackOnFailure == ConfigRollbackLastGood && (cs.Spec.Source.Git == nil || !cs.Spec.Apply.Waits()) {
@@ -200,6 +201,9 @@ func (cs *ConfigSync) Requests() Requests {
 	}
 	return q
 }
+
+// WebhookSpec implements Requestable.
+func (cs *ConfigSync) WebhookSpec() *WebhookSpec { return &cs.Spec.Webhook }
 
 // RequestKey returns the key of the requests of cs, for status.observedRequest.
 func (cs *ConfigSync) RequestKey() string { return cs.Requests().Key() }

@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-
-	"stoker.io/stoker/api/v1alpha1"
 )
 
 func check(t *testing.T, h http.Header, body []byte) {
@@ -32,7 +30,7 @@ func check(t *testing.T, h http.Header, body []byte) {
 	for _, repository := range r.Repositories {
 		_ = repository.Is("https://git.plant.example/north/line.git")
 	}
-	if ref, _, _, err := r.Choose(v1alpha1.GitSpec{Repo: "https://git.plant.example/north/line.git"}); err == nil && ref != "" && !strings.Contains(string(body), `"`) {
+	if ref, _, _, err := r.Choose("https://git.plant.example/north/line.git"); err == nil && ref != "" && !strings.Contains(string(body), `"`) {
 		t.Fatalf("%q comes from nowhere", ref)
 	}
 }

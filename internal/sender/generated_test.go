@@ -11,8 +11,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"stoker.io/stoker/api/v1alpha1"
 )
 
 // honest parses a modified delivery and compares the result with the original. The result may be an error or contain less, but
@@ -46,8 +44,8 @@ func honest(t *testing.T, d delivered, h http.Header, body []byte, what string) 
 		require.Equal(t, Ask, want.Kind, "%s: %s: it became a request: %+v", d.name, what, got)
 		require.Contains(t, []string{"", want.Ref}, got.Ref, "%s: %s", d.name, what)
 		for _, git := range []string{"https://git.plant.example/north/line.git", "https://git.plant.example/north/other.git"} {
-			was, _, _, _ := want.Choose(v1alpha1.GitSpec{Repo: git})
-			is, _, _, err := got.Choose(v1alpha1.GitSpec{Repo: git})
+			was, _, _, _ := want.Choose(git)
+			is, _, _, err := got.Choose(git)
 			if err == nil && got.Commits != nil && is != "" && is != was {
 				// The id may belong to the commit whose tag was removed.
 				require.True(t, slices.ContainsFunc(want.Commits, func(c Commit) bool { return c.ID == is && c.Repository.Is(git) }), "%s: %s: %s", d.name, what, is)

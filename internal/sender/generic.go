@@ -198,12 +198,12 @@ func parseFreight(r Request, raw json.RawMessage) (Request, error) {
 
 // Choose returns the ref to request, and the commit that this ref must resolve to ("" for any commit). If r offers Commits, Choose
 // selects the one from the repository of git; found is false if there is none. The error is an *InvalidError.
-func (r Request) Choose(git v1alpha1.GitSpec) (ref, commit string, found bool, err error) {
+func (r Request) Choose(repo string) (ref, commit string, found bool, err error) {
 	if r.Commits == nil {
 		return r.Ref, r.Commit, true, nil
 	}
 	for _, c := range r.Commits {
-		if !c.Repository.Is(git.Repo) {
+		if !c.Repository.Is(repo) {
 			continue
 		}
 		offered := c.Tag

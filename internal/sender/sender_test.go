@@ -125,7 +125,7 @@ func TestFreightCommitByRepository(t *testing.T) {
 		"neither tag nor id":   {[]Commit{line("", "")}, "", "", false, "neither"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ref, at, found, err := Request{Commits: c.commits}.Choose(git)
+			ref, at, found, err := Request{Commits: c.commits}.Choose(git.Repo)
 			if c.fails != "" {
 				assert.ErrorContains(t, err, c.fails)
 				return

@@ -1,4 +1,4 @@
-// Package lookup caches the GatewaySyncs that a receiver serves, so that a request never causes a lookup at the API server.
+// Package lookup caches the GatewaySyncs and ConfigSyncs that a receiver serves, so that a request never causes a lookup at the API server.
 package lookup
 
 import (
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/dynamic"
 
@@ -13,60 +14,90 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// Lookup caches GatewaySyncs.
+// Lookup caches GatewaySyncs and ConfigSyncs.
 type Lookup struct {
-	seen       *kube.Watched
+	gateways   *kube.Watched
+	configs    *kube.WatchedObjects[v1alpha1.ConfigSync]
 	namespaces []string // the watched namespaces; empty for all
 }
 
 // Told holds the callbacks of a Lookup. They must not block.
 type Told struct {
-	// Changed is called for each served GatewaySync that was added or changed, Unreadable for each that cannot be decoded and
+	// Changed is called for each served object that was added or changed, Unreadable for each that cannot be decoded and
 	// therefore not served.
-	Changed    func(*v1alpha1.GatewaySync)
+	Changed    func(v1alpha1.Requestable)
 	Unreadable func(*kube.UndecodableError)
 	// Failed is called when a watch fails.
 	Failed func(error)
 }
 
-// New returns a Lookup for the GatewaySyncs that selector admits (nil for all) in namespaces (empty for all).
+// New returns a Lookup for the objects that selector admits (nil for all) in namespaces (empty for all).
 func New(client dynamic.Interface, namespaces []string, selector labels.Selector, told Told) (*Lookup, error) {
 	l := &Lookup{namespaces: namespaces}
+	changed := func(kind kube.Kind) func(namespace, name string) {
+		return func(namespace, name string) {
+			o, problem := l.seen(kind, namespace, name)
+			if bad, ok := errors.AsType[*kube.UndecodableError](problem); ok {
+				told.Unreadable(bad)
+			}
+			if problem == nil && o.WebhookSpec().IsEnabled() {
+				told.Changed(o)
+			}
+		}
+	}
 	var err error
-	l.seen, err = kube.Watch(client, namespaces, selector, func(namespace, name string) {
-		_, problem := l.seen.Get(namespace, name)
-		if bad, ok := errors.AsType[*kube.UndecodableError](problem); ok {
-			told.Unreadable(bad)
-		}
-		if gs := l.Get(namespace, name); gs != nil {
-			told.Changed(gs)
-		}
-	}, told.Failed)
+	if l.gateways, err = kube.Watch(client, namespaces, selector, changed(kube.GatewaySync), told.Failed); err != nil {
+		return nil, err
+	}
+	l.configs, err = kube.WatchConfigSyncs(client, namespaces, selector, changed(kube.ConfigSync), told.Failed)
 	return l, err
 }
 
+// seen returns what was last seen of an object.
+func (l *Lookup) seen(kind kube.Kind, namespace, name string) (v1alpha1.Requestable, error) {
+	if kind == kube.ConfigSync {
+		return l.configs.Get(namespace, name)
+	}
+	return l.gateways.Get(namespace, name)
+}
+
 // Run watches until ctx is done.
-func (l *Lookup) Run(ctx context.Context) error { return l.seen.Run(ctx) }
+func (l *Lookup) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return l.gateways.Run(ctx) })
+	g.Go(func() error { return l.configs.Run(ctx) })
+	return g.Wait()
+}
 
 // Served reports whether the cache is complete, except for namespaces that the API server forbids to watch.
-func (l *Lookup) Served() bool { return l.seen.Served() }
+func (l *Lookup) Served() bool { return l.gateways.Served() && l.configs.Served() }
 
-// Unseen reports whether a namespace is to be served but its content is not known.
-func (l *Lookup) Unseen(namespace string) bool {
-	return (len(l.namespaces) == 0 || slices.Contains(l.namespaces, namespace)) && !l.seen.Seen(namespace)
+// Unseen reports whether a namespace is to be served but its objects of a kind are not known.
+func (l *Lookup) Unseen(kind kube.Kind, namespace string) bool {
+	seen := l.gateways.Seen
+	if kind == kube.ConfigSync {
+		seen = l.configs.Seen
+	}
+	return (len(l.namespaces) == 0 || slices.Contains(l.namespaces, namespace)) && !seen(namespace)
 }
 
-// Get returns a GatewaySync, or nil if it does not exist, cannot be decoded or has spec.webhook.enabled: false. Callers must
+// Get returns an object, or nil if it does not exist, cannot be decoded or has spec.webhook.enabled: false. Callers must
 // not change it.
-func (l *Lookup) Get(namespace, name string) *v1alpha1.GatewaySync {
-	gs, err := l.seen.Get(namespace, name)
-	if err != nil || gs == nil || !gs.Spec.Webhook.IsEnabled() {
+func (l *Lookup) Get(kind kube.Kind, namespace, name string) v1alpha1.Requestable {
+	o, err := l.seen(kind, namespace, name)
+	if err != nil || !o.WebhookSpec().IsEnabled() {
 		return nil
 	}
-	return gs
+	return o
 }
 
-// List returns all served GatewaySyncs. Callers must not change them.
-func (l *Lookup) List() []*v1alpha1.GatewaySync {
-	return slices.DeleteFunc(l.seen.List(), func(gs *v1alpha1.GatewaySync) bool { return !gs.Spec.Webhook.IsEnabled() })
+// List returns all served objects. Callers must not change them.
+func (l *Lookup) List() (list []v1alpha1.Requestable) {
+	for _, gs := range l.gateways.List() {
+		list = append(list, gs)
+	}
+	for _, cs := range l.configs.List() {
+		list = append(list, cs)
+	}
+	return slices.DeleteFunc(list, func(o v1alpha1.Requestable) bool { return !o.WebhookSpec().IsEnabled() })
 }

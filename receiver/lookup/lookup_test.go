@@ -29,7 +29,7 @@ func object(name string, spec map[string]any) *unstructured.Unstructured {
 
 // C2: an undecodable GatewaySync affects only itself. The receiver refuses its senders and must report the error to the operator.
 func TestServedGatewaySyncs(t *testing.T) {
-	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.GatewaySync.Resource(): v1alpha1.Kind + "List"},
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{kube.GatewaySync.Resource(): v1alpha1.Kind + "List", kube.ConfigSync.Resource(): v1alpha1.KindConfigSync + "List"},
 		object("line", map[string]any{"git": map[string]any{"ref": "main"}}),
 		object("closed", map[string]any{"webhook": map[string]any{"enabled": false}}),
 		object("broken", map[string]any{"git": "main"}))
@@ -39,22 +39,22 @@ func TestServedGatewaySyncs(t *testing.T) {
 	})
 	changed, unreadable := make(chan string, 9), make(chan *kube.UndecodableError, 9)
 	l, err := New(client, nil, nil, Told{
-		Changed:    func(gs *v1alpha1.GatewaySync) { changed <- gs.Name },
+		Changed:    func(o v1alpha1.Requestable) { changed <- o.GetName() },
 		Unreadable: func(err *kube.UndecodableError) { unreadable <- err },
 		Failed:     func(error) {},
 	})
 	require.NoError(t, err)
-	assert.True(t, l.Unseen("plant"))
+	assert.True(t, l.Unseen(kube.GatewaySync, "plant"))
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
 	require.Eventually(t, l.Served, time.Minute, time.Millisecond)
-	assert.False(t, l.Unseen("plant"))
+	assert.False(t, l.Unseen(kube.GatewaySync, "plant"))
 	stop()
 	require.NoError(t, <-done)
 	for name, served := range map[string]bool{"line": true, "closed": false, "broken": false, "nobody": false} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, served, l.Get("plant", name) != nil)
+			assert.Equal(t, served, l.Get(kube.GatewaySync, "plant", name) != nil)
 		})
 	}
 	require.Len(t, l.List(), 1)

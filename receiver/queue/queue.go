@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -22,7 +23,10 @@ type Joiner interface {
 }
 
 // Key identifies the object of a request.
-type Key struct{ Namespace, Name string }
+type Key struct {
+	Kind            kube.Kind
+	Namespace, Name string
+}
 
 // Config configures a Queue. Zero fields get defaults.
 type Config struct {
@@ -41,9 +45,9 @@ type Config struct {
 
 var (
 	// ErrFull means that too many objects have waiting requests.
-	ErrFull = errors.New("requests for too many GatewaySyncs are waiting")
+	ErrFull = errors.New("requests for too many objects are waiting")
 	// ErrCrowded means that too many different requests wait for one object.
-	ErrCrowded = errors.New("too many different requests for this GatewaySync are waiting")
+	ErrCrowded = errors.New("too many different requests for this object are waiting")
 	// ErrLate means that earlier requests took so long that this one may be obsolete.
 	ErrLate = errors.New("requests before this one took too long")
 	// ErrClosed means that the queue is closed.

@@ -61,7 +61,7 @@ func (b *book) requests() (list []request.Request) {
 	return list
 }
 
-var plant = Key{"plant", "line"}
+var plant = Key{Namespace: "plant", Name: "line"}
 
 func pushed(id string) request.Request { return request.Request{By: "github", ID: id} }
 
@@ -279,24 +279,30 @@ func TestQueueLimits(t *testing.T) {
 		q := New(Config{Do: b.do, Objects: 3, Waiting: 2, AtOnce: 2})
 		var all sync.WaitGroup
 		for i := range 3 {
-			all.Go(func() { _, err := q.Ask(t.Context(), Key{"plant", fmt.Sprint(i)}, pushed("a")); assert.NoError(t, err) })
-		}
-		synctest.Wait()
-		assert.Len(t, b.requests(), 2, "so many at once")
-		_, err := q.Ask(t.Context(), Key{"plant", "4"}, pushed("a"))
-		assert.ErrorIs(t, err, ErrFull)
-		for i := range 2 {
 			all.Go(func() {
-				_, err := q.Ask(t.Context(), Key{"plant", "0"}, request.Request{Ref: fmt.Sprint(i)})
+				_, err := q.Ask(t.Context(), Key{Namespace: "plant", Name: fmt.Sprint(i)}, pushed("a"))
 				assert.NoError(t, err)
 			})
 		}
 		synctest.Wait()
-		_, err = q.Ask(t.Context(), Key{"plant", "0"}, request.Request{Ref: "more"})
+		assert.Len(t, b.requests(), 2, "so many at once")
+		_, err := q.Ask(t.Context(), Key{Namespace: "plant", Name: "4"}, pushed("a"))
+		assert.ErrorIs(t, err, ErrFull)
+		for i := range 2 {
+			all.Go(func() {
+				_, err := q.Ask(t.Context(), Key{Namespace: "plant", Name: "0"}, request.Request{Ref: fmt.Sprint(i)})
+				assert.NoError(t, err)
+			})
+		}
+		synctest.Wait()
+		_, err = q.Ask(t.Context(), Key{Namespace: "plant", Name: "0"}, request.Request{Ref: "more"})
 		assert.ErrorIs(t, err, ErrCrowded)
-		all.Go(func() { _, err := q.Ask(t.Context(), Key{"plant", "0"}, pushed("hint")); assert.NoError(t, err) })
+		all.Go(func() {
+			_, err := q.Ask(t.Context(), Key{Namespace: "plant", Name: "0"}, pushed("hint"))
+			assert.NoError(t, err)
+		})
 		all.Wait()
-		_, err = q.Ask(t.Context(), Key{"plant", "4"}, pushed("a"))
+		_, err = q.Ask(t.Context(), Key{Namespace: "plant", Name: "4"}, pushed("a"))
 		assert.NoError(t, err, "there is room again")
 		q.Close()
 	})
@@ -349,7 +355,7 @@ func TestAbandonedRefIsNotWritten(t *testing.T) {
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
 				defer cancel()
-				_, err := q.Ask(ctx, Key{"plant", name}, r)
+				_, err := q.Ask(ctx, Key{Namespace: "plant", Name: name}, r)
 				assert.Error(t, err, "%s %s", name, r.ID)
 				assert.LessOrEqual(t, time.Since(began), 9*time.Second)
 			})

@@ -3,20 +3,33 @@ package server
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/receiver/credential"
 	"stoker.io/stoker/receiver/limit"
+	"stoker.io/stoker/receiver/queue"
 )
 
 // caller is the result of authentication.
 type caller struct {
-	gs   *v1alpha1.GatewaySync // nil if no served GatewaySync has this name
+	key  queue.Key
+	of   v1alpha1.Requestable // nil if no served object has this name
 	body []byte
-	own  bool // the secret is that of the GatewaySync, not an install-wide one
+	own  bool // the secret is that of the object, not an install-wide one
+}
+
+// keyOf returns the object that the path of a request names.
+func keyOf(r *http.Request) queue.Key {
+	key := queue.Key{Kind: kube.GatewaySync, Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
+	if strings.Contains(r.Pattern, "/configsync/") {
+		key.Kind = kube.ConfigSync
+	}
+	return key
 }
 
 // admit reads and authenticates a request. If it rejects the request, it answers it and returns the result of the answer. For
@@ -50,11 +63,12 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c
 			return c, release, "invalid"
 		}
 	}
-	gs := s.find.Get(r.PathValue("namespace"), r.PathValue("name"))
+	c.key = keyOf(r)
+	of := s.find.Get(c.key.Kind, c.key.Namespace, c.key.Name)
 	all := s.Install()
 	var values []secret.String
-	if gs != nil {
-		if p, ok := secretOf(gs); ok {
+	if of != nil {
+		if p, ok := secretOf(of); ok {
 			values = s.secrets.Values(p)
 		}
 	}
@@ -63,11 +77,11 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c
 	switch {
 	case !known && !install:
 		return c, release, s.turnAway(w, r, began)
-	case gs == nil:
-		say(w, http.StatusNotFound, "unknown", "there is no such GatewaySync, or it says spec.webhook.enabled: false, or this receiver does not serve it")
+	case of == nil:
+		say(w, http.StatusNotFound, "unknown", "there is no such "+c.key.Kind.Name+", or it says spec.webhook.enabled: false, or this receiver does not serve it")
 		return c, release, "unknown"
 	}
-	c.gs, c.own = gs, known
+	c.of, c.own = of, known
 	return c, release, ""
 }
 
@@ -81,7 +95,7 @@ func tooLarge(w http.ResponseWriter) string {
 // nothing, so every sender is asked to retry.
 func (s *Server) turnAway(w http.ResponseWriter, r *http.Request, began time.Time) string {
 	backoff.Wait(r.Context(), time.Until(began.Add(refuseAfter)))
-	if s.secrets.Unsure() || s.find.Unseen(r.PathValue("namespace")) {
+	if s.secrets.Unsure() || s.find.Unseen(keyOf(r).Kind, r.PathValue("namespace")) {
 		w.Header().Set("Connection", "close")
 		busy(w, "not all secrets have been read yet")
 		return "busy"

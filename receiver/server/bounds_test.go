@@ -67,14 +67,14 @@ func TestFullQueueAnswers503(t *testing.T) {
 	assert.Equal(t, http.StatusTooManyRequests, crowded.Code, crowded.Raw)
 	assert.Equal(t, "busy", crowded.A.Result)
 	assert.Equal(t, "5", crowded.Header.Get("Retry-After"))
-	assert.Contains(t, crowded.A.Message, "too many different requests for this GatewaySync")
+	assert.Contains(t, crowded.A.Message, "too many different requests for this object")
 
 	for _, body := range []string{"{}", `{"ref":"v1"}`} {
 		full := w.post("rotated", body, bearer("S3CR3T-new"))
 		assert.Equal(t, http.StatusServiceUnavailable, full.Code, full.Raw)
 		assert.Equal(t, "busy", full.A.Result)
 		assert.Equal(t, "5", full.Header.Get("Retry-After"))
-		assert.Contains(t, full.A.Message, "too many GatewaySyncs")
+		assert.Contains(t, full.A.Message, "too many objects")
 	}
 	release()
 	all.Wait()

@@ -29,9 +29,9 @@ type delivery struct {
 	lasting bool // it cannot lower the version that is desired when it is written
 }
 
-// decider returns the Decider of a webhook for gs.
-func decider(gs *v1alpha1.GatewaySync, r sender.Request, own bool) *delivery {
-	return &delivery{Request: r, own: own, lasting: !gs.Spec.Webhook.AllowDowngrade}
+// decider returns the Decider of a webhook for an object.
+func decider(o v1alpha1.Requestable, r sender.Request, own bool) *delivery {
+	return &delivery{Request: r, own: own, lasting: !o.WebhookSpec().AllowDowngrade}
 }
 
 // together bounds the refs of a merged delivery.
@@ -54,49 +54,52 @@ func (d *delivery) Lasting() bool { return d.lasting }
 
 // Decide implements request.Decider.
 func (d *delivery) Decide(o v1alpha1.Requestable) (request.Request, string, error) {
-	return decide(o.(*v1alpha1.GatewaySync), d.Request, d.own)
+	return decide(o, d.Request, d.own)
 }
 
 // decide returns the request that a delivery makes to a GatewaySync, or why it makes none. own reports whether the sender knows
 // the secret of the GatewaySync itself. It is pure.
-func decide(gs *v1alpha1.GatewaySync, r sender.Request, own bool) (ask request.Request, why string, err error) {
+func decide(o v1alpha1.Requestable, r sender.Request, own bool) (ask request.Request, why string, err error) {
 	ask = request.Request{By: r.Sender, ID: r.ID}
 	switch r.Kind {
 	case sender.Ask:
-		ref, commit, found, err := r.Choose(gs.Spec.Git)
+		ref, commit, found, err := r.Choose(o.Requests().Repo)
 		switch {
 		case err != nil:
 			return ask, "", err
 		case !found:
-			return ask, "no commit of it is of the repository in spec.git.repo", nil
+			return ask, "no commit of it is of the repository in " + repoField(o), nil
 		case ref != "" && !own:
 			return ask, "", errHintsOnly
 		}
 		ask.Ref, ask.Commit, ask.For = ref, commit, r.For
 		return ask, "", nil
 	case sender.Move:
-		return moved(gs, r, own, ask)
+		return moved(o, r, own, ask)
 	}
 	return ask, r.Why, nil
 }
 
 // moved decides about refs that were created or moved. It requests another ref only if the GatewaySync follows tags.
-func moved(gs *v1alpha1.GatewaySync, r sender.Request, own bool, ask request.Request) (request.Request, string, error) {
+func moved(o v1alpha1.Requestable, r sender.Request, own bool, ask request.Request) (request.Request, string, error) {
+	if fixed := o.Requests().Fixed; fixed != "" {
+		return ask, fixed, nil
+	}
 	ours := false
 	for _, repository := range r.Repositories {
-		ours = ours || repository.Is(gs.Spec.Git.Repo)
+		ours = ours || repository.Is(o.Requests().Repo)
 	}
 	if !ours {
-		return ask, "it is of another repository than spec.git.repo", nil
+		return ask, "it is of another repository than " + repoField(o), nil
 	}
 	why := ""
 	best := ""
 	for _, full := range r.Refs {
 		tag, isTag := strings.CutPrefix(full, tags)
-		if !isTag || concerns(gs, full) || len(gs.Spec.Webhook.FollowTags) == 0 {
+		if !isTag || concerns(o, full) || len(o.WebhookSpec().FollowTags) == 0 {
 			continue
 		}
-		if problem := unfollowed(gs, tag, own); problem != "" {
+		if problem := unfollowed(o, tag, own); problem != "" {
 			why = problem
 		} else if best == "" || newer(tag, best) {
 			best = tag
@@ -107,32 +110,40 @@ func moved(gs *v1alpha1.GatewaySync, r sender.Request, own bool, ask request.Req
 		return ask, "", nil
 	}
 	for _, full := range r.Refs {
-		if concerns(gs, full) {
+		if concerns(o, full) {
 			return ask, "", nil
 		}
 	}
 	if why == "" {
-		why = fmt.Sprintf("none of its refs is %s, which is the desired ref", wanted(gs).Ref)
+		why = fmt.Sprintf("none of its refs is %s, which is the desired ref", wanted(o).Ref)
 		if len(r.Refs) == 1 {
-			why = fmt.Sprintf("%.100s is not %s, which is the desired ref", r.Refs[0], wanted(gs).Ref)
+			why = fmt.Sprintf("%.100s is not %s, which is the desired ref", r.Refs[0], wanted(o).Ref)
 		}
 	}
 	return ask, why, nil
 }
 
+// repoField is the field that has the repository.
+func repoField(o v1alpha1.Requestable) string {
+	if _, ok := o.(*v1alpha1.ConfigSync); ok {
+		return "spec.source.git.repoURL"
+	}
+	return "spec.git.repo"
+}
+
 // wanted returns the desired ref. It ignores a request with an invalid ref, which the lead reports in the status.
-func wanted(gs *v1alpha1.GatewaySync) v1alpha1.Desired {
-	d, err := v1alpha1.DesiredRef(gs, "")
+func wanted(o v1alpha1.Requestable) v1alpha1.Desired {
+	d, err := v1alpha1.DesiredRef(o, "")
 	if err != nil {
-		return v1alpha1.Desired{Ref: gs.Spec.Git.Ref}
+		return v1alpha1.Desired{Ref: o.Requests().Spec}
 	}
 	return d
 }
 
 // concerns reports whether a full ref name is the desired ref, or the ref of the spec if that may end the current request.
-func concerns(gs *v1alpha1.GatewaySync, full string) bool {
-	d := wanted(gs)
-	return names(d.Ref, full) || d.ResolveSpec && names(gs.Spec.Git.Ref, full)
+func concerns(o v1alpha1.Requestable, full string) bool {
+	d := wanted(o)
+	return names(d.Ref, full) || d.ResolveSpec && names(o.Requests().Spec, full)
 }
 
 // names reports whether a ref in any form can mean a full ref name. A commit never does, because it does not move.
@@ -149,8 +160,8 @@ func names(ref, full string) bool {
 }
 
 // unfollowed returns why a tag does not become the requested ref, or "".
-func unfollowed(gs *v1alpha1.GatewaySync, tag string, own bool) string {
-	w := gs.Spec.Webhook
+func unfollowed(o v1alpha1.Requestable, tag string, own bool) string {
+	w := o.WebhookSpec()
 	admitted := false
 	for _, pattern := range w.FollowTags {
 		ok, err := doublestar.Match(pattern, tag)
@@ -166,5 +177,5 @@ func unfollowed(gs *v1alpha1.GatewaySync, tag string, own bool) string {
 	case w.AllowDowngrade:
 		return ""
 	}
-	return below(gs, tag)
+	return below(o, tag)
 }

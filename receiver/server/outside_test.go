@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/test/program"
 )
 
@@ -122,13 +124,29 @@ func headerText(h http.Header) string {
 // C9: every route with every method: without a credential, with a wrong one, and with the right one. A new route needs a row here.
 func TestC9OnlyAuthenticatedPostsWrite(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, plant)
+	w := newWorld(t, plant+`---
+apiVersion: stoker.io/v1alpha1
+kind: ConfigSync
+metadata: {name: plant}
+spec: {source: {git: {repoURL: "https://git.example.com/acme/plant.git"}}, webhook: {secretRef: {name: webhook, key: secret}}}
+`)
+	version := func(pattern string) string {
+		kind := kube.GatewaySync
+		if strings.Contains(pattern, "/configsync/") {
+			kind = kube.ConfigSync
+		}
+		o, err := request.NewSetter(w.admin.Dynamic, nil).Of(kind).Get(t.Context(), w.ns, "plant")
+		require.NoError(t, err)
+		return o.GetResourceVersion()
+	}
 	rows := map[string]struct {
 		right   int // the status for the right secret
 		changes bool
 	}{
-		"POST /webhook/{namespace}/{name}": {right: http.StatusAccepted, changes: true},
-		"GET /status/{namespace}/{name}":   {right: http.StatusOK},
+		"POST /webhook/{namespace}/{name}":            {right: http.StatusAccepted, changes: true},
+		"GET /status/{namespace}/{name}":              {right: http.StatusOK},
+		"POST /webhook/{namespace}/configsync/{name}": {right: http.StatusAccepted, changes: true},
+		"GET /status/{namespace}/configsync/{name}":   {right: http.StatusOK},
 	}
 	patterns := w.server.Routes().Patterns()
 	assert.ElementsMatch(t, slices.Collect(maps.Keys(rows)), patterns)
@@ -151,12 +169,12 @@ func TestC9OnlyAuthenticatedPostsWrite(t *testing.T) {
 						if !mine {
 							c.want = http.StatusMethodNotAllowed
 						}
-						before := w.gs("plant").ResourceVersion
+						before := version(pattern)
 						assert.Equal(t, c.want, w.try(method, path, c.token))
 						if mine && row.changes && c.token == ownSecret {
-							assert.NotEqual(t, before, w.gs("plant").ResourceVersion)
+							assert.NotEqual(t, before, version(pattern))
 						} else {
-							assert.Equal(t, before, w.gs("plant").ResourceVersion)
+							assert.Equal(t, before, version(pattern))
 						}
 					})
 				}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -99,26 +100,26 @@ func New(c Config) (*Server, error) {
 	return s, err
 }
 
-// secretOf returns the place of the secret of a GatewaySync, or false if it references none.
-func secretOf(gs *v1alpha1.GatewaySync) (secrets.Ref, bool) {
-	ref := gs.Spec.Webhook.SecretRef
+// secretOf returns the place of the secret of an object, or false if it references none.
+func secretOf(o v1alpha1.Requestable) (secrets.Ref, bool) {
+	ref := o.WebhookSpec().SecretRef
 	if ref == nil {
 		return secrets.Ref{}, false
 	}
-	return secrets.Ref{Namespace: gs.Namespace, Name: ref.Name, Key: ref.Key}, true
+	return secrets.Ref{Namespace: o.GetNamespace(), Name: ref.Name, Key: ref.Key}, true
 }
 
 // names makes the cache read the secret of a GatewaySync.
-func (s *Server) names(gs *v1alpha1.GatewaySync) {
-	if p, ok := secretOf(gs); ok {
+func (s *Server) names(o v1alpha1.Requestable) {
+	if p, ok := secretOf(o); ok {
 		s.secrets.Wants(p)
 	}
 }
 
 // named returns the places of the secrets of all GatewaySyncs, or false while these are unknown.
 func (s *Server) named() (places []secrets.Ref, ok bool) {
-	for _, gs := range s.find.List() {
-		if p, ok := secretOf(gs); ok {
+	for _, o := range s.find.List() {
+		if p, ok := secretOf(o); ok {
 			places = append(places, p)
 		}
 	}
@@ -127,7 +128,7 @@ func (s *Server) named() (places []secrets.Ref, ok bool) {
 
 // unreadable logs that requests for a GatewaySync are rejected because its secret is unknown.
 func (s *Server) unreadable(err *kube.UndecodableError) {
-	s.Log.Error("GatewaySync cannot be read; rejecting its requests", "namespace", err.Namespace, "gatewaysync", err.Name, "error", err.Err)
+	s.Log.Error("object cannot be read; rejecting its requests", "namespace", err.Namespace, "kind", err.Kind, "name", err.Name, "error", err.Err)
 }
 
 // Run watches until ctx is done. The HTTP server must stop before Close.
@@ -152,8 +153,10 @@ func (s *Server) Ready() bool { return s.find.Served() && s.secrets.Complete() }
 // Routes serves /webhook and /status.
 func (s *Server) Routes() *serve.Mux {
 	return serve.NewMux(map[string]http.HandlerFunc{
-		"POST /webhook/{namespace}/{name}": s.net(s.webhook),
-		"GET /status/{namespace}/{name}":   s.net(s.tell),
+		"POST /webhook/{namespace}/{name}":            s.net(s.webhook),
+		"POST /webhook/{namespace}/configsync/{name}": s.net(s.webhook),
+		"GET /status/{namespace}/{name}":              s.net(s.tell),
+		"GET /status/{namespace}/configsync/{name}":   s.net(s.tell),
 	})
 }
 
@@ -174,13 +177,16 @@ func (s *Server) net(serve http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
+// logged is the name of the attribute of an object in the log.
+func logged(kind kube.Kind) string { return strings.ToLower(kind.Name) }
+
 // safely recovers from a panic of a queued request and counts it.
 func (s *Server) safely(do func(context.Context, queue.Key, request.Request) (request.Answer, error)) func(context.Context, queue.Key, request.Request) (request.Answer, error) {
 	return func(ctx context.Context, key queue.Key, r request.Request) (answer request.Answer, err error) {
 		defer func() {
 			if p := recover(); p != nil {
 				s.Metrics.Panic()
-				s.Log.Error("a request could not be carried out; please report it", "namespace", key.Namespace, "gatewaysync", key.Name, "panic", p)
+				s.Log.Error("a request could not be carried out; please report it", "namespace", key.Namespace, logged(key.Kind), key.Name, "panic", p)
 				err = errUnthought
 			}
 		}()
@@ -190,9 +196,9 @@ func (s *Server) safely(do func(context.Context, queue.Key, request.Request) (re
 
 // carryOut writes a request.
 func (s *Server) carryOut(ctx context.Context, key queue.Key, r request.Request) (request.Answer, error) {
-	answer, err := persist(ctx, func() (request.Answer, error) { return s.setter.Ask(ctx, key.Namespace, key.Name, r) })
+	answer, err := persist(ctx, func() (request.Answer, error) { return s.setter.Of(key.Kind).Ask(ctx, key.Namespace, key.Name, r) })
 	if err == nil && answer.Outcome == request.Set {
-		s.Log.Info("request", "did", "written", "namespace", key.Namespace, "gatewaysync", key.Name, "ref", answer.Ref, "by", r.By, "id", r.ID,
+		s.Log.Info("request", "did", "written", "namespace", key.Namespace, logged(key.Kind), key.Name, "ref", answer.Ref, "by", r.By, "id", r.ID,
 			"requestedAt", answer.At)
 	}
 	return answer, err
@@ -201,11 +207,11 @@ func (s *Server) carryOut(ctx context.Context, key queue.Key, r request.Request)
 // read reads a GatewaySync.
 func (s *Server) read(ctx context.Context, key queue.Key, r request.Request) (request.Answer, error) {
 	return persist(ctx, func() (request.Answer, error) {
-		gs, err := kube.GatewaySyncs(s.asking.Dynamic, key.Namespace).Get(ctx, key.Name)
+		o, err := s.setter.Of(key.Kind).Get(ctx, key.Namespace, key.Name)
 		if err == nil {
-			err = request.Replaced(gs, r.UID)
+			err = request.Replaced(o, r.UID)
 		}
-		return request.Answer{Object: gs}, err
+		return request.Answer{Object: o}, err
 	})
 }
 

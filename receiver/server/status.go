@@ -66,13 +66,13 @@ func (s *Server) answerStatus(w http.ResponseWriter, r *http.Request) string {
 		say(w, http.StatusBadRequest, "invalid", err.Error())
 		return "invalid"
 	}
-	status, err := s.await(r.Context(), c.gs, q)
+	status, err := s.await(r.Context(), c, q)
 	switch {
 	case apierrors.IsNotFound(err):
-		say(w, http.StatusNotFound, "unknown", "the GatewaySync is gone")
+		say(w, http.StatusNotFound, "unknown", "the "+c.key.Kind.Name+" is gone")
 		return "unknown"
 	case err != nil:
-		s.Log.Error("the status was not read", "namespace", c.gs.Namespace, "gatewaysync", c.gs.Name, "error", err)
+		s.Log.Error("the status was not read", "namespace", c.key.Namespace, logged(c.key.Kind), c.key.Name, "error", err)
 		busy(w, "the API server did not say where the gateways stand")
 		return "failed"
 	}
@@ -118,11 +118,11 @@ func parse(raw string) (q query, err error) {
 
 // await returns the status when it is final or the wait is over. It detects most changes in the cache. If too many others wait
 // already, it answers at once.
-func (s *Server) await(ctx context.Context, seen *v1alpha1.GatewaySync, q query) (Status, error) {
+func (s *Server) await(ctx context.Context, c caller, q query) (Status, error) {
 	look := func() (Status, error) {
 		ctx, cancel := context.WithTimeout(ctx, lookWithin)
 		defer cancel()
-		return s.look(ctx, seen, q)
+		return s.look(ctx, c, q)
 	}
 	status, err := look()
 	if q.wait == 0 || err != nil || status.Phase != request.Progressing {
@@ -136,11 +136,11 @@ func (s *Server) await(ctx context.Context, seen *v1alpha1.GatewaySync, q query)
 	}
 	over, version := time.Now().Add(q.wait), ""
 	for looked := time.Now(); time.Now().Before(over) && backoff.Wait(ctx, min(lookEach, time.Until(over))); {
-		is := s.find.Get(seen.Namespace, seen.Name)
-		if is == nil || is.ResourceVersion == version && time.Since(looked) < lookAnyway {
+		is := s.find.Get(c.key.Kind, c.key.Namespace, c.key.Name)
+		if is == nil || is.GetResourceVersion() == version && time.Since(looked) < lookAnyway {
 			continue
 		}
-		version, looked = is.ResourceVersion, time.Now()
+		version, looked = is.GetResourceVersion(), time.Now()
 		if now, err := look(); err != nil || now.Phase != request.Progressing {
 			return now, err
 		} else {
@@ -152,16 +152,21 @@ func (s *Server) await(ctx context.Context, seen *v1alpha1.GatewaySync, q query)
 
 // look queries the API server, because the cache may be older than the request in question. If the object was replaced, it
 // returns NotFound: the caller authenticated with the secret of the old object.
-func (s *Server) look(ctx context.Context, seen *v1alpha1.GatewaySync, q query) (Status, error) {
-	gs, err := kube.GatewaySyncs(s.status.Dynamic, seen.Namespace).Get(ctx, seen.Name)
+func (s *Server) look(ctx context.Context, c caller, q query) (Status, error) {
+	o, err := request.NewSetter(s.status.Dynamic, nil).Of(c.key.Kind).Get(ctx, c.key.Namespace, c.key.Name)
 	if err == nil {
-		err = request.Replaced(gs, seen.UID)
+		err = request.Replaced(o, c.of.GetUID())
 	}
 	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
 		return Status{Phase: request.Failed, Ref: q.ref, Message: bad.Error()}, nil
 	}
 	if err != nil {
 		return Status{}, err
+	}
+	gs, ok := o.(*v1alpha1.GatewaySync)
+	if !ok {
+		cs, _ := o.(*v1alpha1.ConfigSync)
+		return summarize(cs, request.At(cs, request.ReadConfig(cs, q.ref), q.commit), q.id), nil
 	}
 	v, err := request.Look(ctx, s.status, gs, q.ref)
 	if err != nil {
@@ -198,18 +203,23 @@ func asked(gs *v1alpha1.GatewaySync, now time.Time) time.Time {
 	return since
 }
 
-// conclude converts a verdict to an answer that becomes final at some time, because a polling caller may have no deadline of
-// its own. It is pure.
-func conclude(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now time.Time) Status {
+// summarize returns the part of a Status that all kinds have in common. A request that was never taken has failed.
+func summarize(o v1alpha1.Requestable, v request.Verdict, id string) Status {
 	st := Status{Phase: v.Phase, Ref: v.Ref, Commit: v.Commit, Gateways: v.Gateways, Reason: v.Reason, Message: v.Message}
 	if st.Phase == request.Held || st.Phase == request.Paused {
 		st.Phase = request.Progressing
 	}
-	if st.Phase != request.Overtaken && request.NotTaken(gs, id) {
+	if st.Phase != request.Overtaken && request.NotTaken(o, id) {
 		st.Phase, st.Reason = request.Failed, ""
 		st.Message = fmt.Sprintf("request %.100s was never taken: POST it to /webhook first, and read the answer", id)
-		return st
 	}
+	return st
+}
+
+// conclude converts a verdict to an answer that becomes final at some time, because a polling caller may have no deadline of
+// its own. It is pure.
+func conclude(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now time.Time) Status {
+	st := summarize(gs, v, id)
 	if st.Phase != request.Progressing {
 		return st
 	}

@@ -40,13 +40,13 @@ func newer(tag, than string) bool {
 // below returns why a tag is rejected as not new: it must be at least the current version, and must not have been desired
 // before. Anyone who has seen a delivery can replay it, and hosts report one version several times. So tags only move upwards,
 // and a version that was rolled back stays away.
-func below(gs *v1alpha1.GatewaySync, tag string) string {
+func below(o v1alpha1.Requestable, tag string) string {
 	of, v := version(tag)
 	if v == nil {
 		return fmt.Sprintf("the tag %.100s holds no version, so that it could be an older one: spec.webhook.allowDowngrade takes it all the same", tag)
 	}
-	past := past(gs)
-	if current, at := current(gs, past, of); current != nil && v.LessThan(current) {
+	past := past(o)
+	if current, at := current(o, past, of); current != nil && v.LessThan(current) {
 		return fmt.Sprintf("%.100s is a lower version than %.100s: spec.webhook.allowDowngrade takes it all the same", tag, at)
 	}
 	if slices.Contains(past, tag) {
@@ -56,15 +56,20 @@ func below(gs *v1alpha1.GatewaySync, tag string) string {
 }
 
 // past returns the tags and branches that ran, or that were requested because they are followed.
-func past(gs *v1alpha1.GatewaySync) []string {
-	refs := request.Followed(gs)
-	if g := gs.Status.LastGood; g != nil {
+func past(o v1alpha1.Requestable) []string {
+	refs, is := request.Followed(o), o.Standing()
+	if g := is.LastGood; g != nil {
 		refs = append(refs, g.Ref)
 	}
-	if t := gs.Status.Target; t != nil {
-		refs = append(refs, t.Ref)
+	switch o := o.(type) {
+	case *v1alpha1.GatewaySync:
+		if t := o.Status.Target; t != nil {
+			refs = append(refs, t.Ref)
+		}
+	case *v1alpha1.ConfigSync:
+		refs = append(refs, o.Status.SourceRef)
 	}
-	for _, record := range gs.Status.History {
+	for _, record := range is.History {
 		refs = append(refs, record.Ref)
 	}
 	for i, ref := range refs {
@@ -75,9 +80,9 @@ func past(gs *v1alpha1.GatewaySync) []string {
 
 // current returns the desired version or, if the desired ref has none (a branch, or a commit of a rollback), the highest past
 // one.
-func current(gs *v1alpha1.GatewaySync, past []string, of string) (highest *semver.Version, at string) {
+func current(o v1alpha1.Requestable, past []string, of string) (highest *semver.Version, at string) {
 	refs := past
-	if wanted := strings.TrimPrefix(wanted(gs).Ref, tags); !v1alpha1.IsCommit(wanted) {
+	if wanted := strings.TrimPrefix(wanted(o).Ref, tags); !v1alpha1.IsCommit(wanted) {
 		if _, v := version(wanted); v != nil {
 			refs = []string{wanted}
 		}

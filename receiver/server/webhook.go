@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/sender"
 	"stoker.io/stoker/receiver/queue"
@@ -43,19 +44,19 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result
 		say(w, http.StatusOK, "pong", "the secret is right; pushes will be taken")
 		return source, "pong"
 	}
-	key := queue.Key{Namespace: c.gs.Namespace, Name: c.gs.Name}
+	key := c.key
 	ctx, cancel := context.WithTimeout(r.Context(), answerWithin)
 	defer cancel()
-	ask, why, err := decide(c.gs, request, c.own)
+	ask, why, err := decide(c.of, request, c.own)
 	if err == nil && why != "" && request.Kind != sender.Nothing { // the cache may be older than the push
-		now, problem := s.now(ctx, key, c.gs.UID)
+		now, problem := s.now(ctx, key, c.of.GetUID())
 		if problem != nil {
 			return source, s.failed(w, key, problem)
 		}
 		ask, why, err = decide(now, request, c.own)
 	}
 	if request.Kind == sender.Move && ask.Ref != "" {
-		ask.Decider = decider(c.gs, request, c.own)
+		ask.Decider = decider(c.of, request, c.own)
 	}
 	switch {
 	case errors.Is(err, errHintsOnly):
@@ -69,14 +70,14 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) (source, result
 		say(w, http.StatusAccepted, "ignored", why)
 		return source, "ignored"
 	}
-	ask.UID = c.gs.UID // the sender knows the secret of this object only
+	ask.UID = c.of.GetUID() // the sender knows the secret of this object only
 	return source, s.ask(ctx, w, key, ask)
 }
 
-// now reads the current GatewaySync. The queue merges a burst into a few reads.
-func (s *Server) now(ctx context.Context, key queue.Key, uid types.UID) (*v1alpha1.GatewaySync, error) {
+// now reads the current object. The queue merges a burst into a few reads.
+func (s *Server) now(ctx context.Context, key queue.Key, uid types.UID) (v1alpha1.Requestable, error) {
 	got, err := s.looks.Ask(ctx, key, request.Request{UID: uid})
-	return got.GatewaySync(), err
+	return got.Object, err
 }
 
 // ask queues a request and answers with its outcome. "Accepted" means that the API server has stored it.
@@ -103,6 +104,9 @@ func (s *Server) ask(ctx context.Context, w http.ResponseWriter, key queue.Key, 
 			a.Message = "the desired ref is " + got.Ref
 		default:
 			a.Message = "the gateways are to look at git again, for " + got.Ref
+			if key.Kind == kube.ConfigSync {
+				a.Message = "git is polled again"
+			}
 		}
 	}
 	write(w, code, a)
@@ -117,7 +121,7 @@ func (s *Server) failed(w http.ResponseWriter, key queue.Key, err error) string 
 		say(w, http.StatusBadRequest, "invalid", err.Error())
 		return "invalid"
 	case apierrors.IsNotFound(err):
-		say(w, http.StatusNotFound, "unknown", "the GatewaySync is gone")
+		say(w, http.StatusNotFound, "unknown", "the "+key.Kind.Name+" is gone")
 		return "unknown"
 	case errors.Is(err, queue.ErrCrowded):
 		w.Header().Set("Retry-After", "5")
@@ -127,7 +131,7 @@ func (s *Server) failed(w http.ResponseWriter, key queue.Key, err error) string 
 		busy(w, err.Error())
 		return "busy"
 	}
-	s.Log.Error("a request was not carried out; the sender is told to send it again", "namespace", key.Namespace, "gatewaysync", key.Name, "error", err)
+	s.Log.Error("a request was not carried out; the sender is told to send it again", "namespace", key.Namespace, logged(key.Kind), key.Name, "error", err)
 	w.Header().Set("Retry-After", "5")
 	say(w, http.StatusServiceUnavailable, "failed", "the API server did not take it: see the log of the receiver")
 	return "failed"

@@ -300,7 +300,7 @@ func (careless) Decide(v1alpha1.Requestable) (request.Request, string, error) {
 func TestPanicCostsOneRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, plant)
-	key := queue.Key{Namespace: w.ns, Name: "plant"}
+	key := queue.Key{Kind: kube.GatewaySync, Namespace: w.ns, Name: "plant"}
 	_, err := w.server.queue.Ask(t.Context(), key, request.Request{By: "github", Ref: "v1", Decider: careless{}})
 	require.ErrorIs(t, err, errUnthought)
 	assert.Equal(t, 1.0, w.counted("stoker_webhook_panics_total"))

@@ -40,7 +40,7 @@ const (
 	liveness      = 60 * time.Second
 )
 
-// rights holds the permissions of the chart: GatewaySyncs and SyncReports of the namespace, and one Secret.
+// rights holds the permissions of the chart: GatewaySyncs, ConfigSyncs and SyncReports of the namespace, and one Secret.
 const rights = `
 apiVersion: v1
 kind: ServiceAccount
@@ -50,7 +50,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {name: stoker-receiver}
 rules:
-- {apiGroups: [stoker.io], resources: [gatewaysyncs], verbs: [get, list, watch, patch]}
+- {apiGroups: [stoker.io], resources: [gatewaysyncs, configsyncs], verbs: [get, list, watch, patch]}
 - {apiGroups: [stoker.io], resources: [syncreports], verbs: [list]}
 - {apiGroups: [stoker.io], resources: [synctargets], verbs: [get]}
 ---
@@ -279,8 +279,8 @@ func (w *world) sees(name string) {
 	w.Helper()
 	want := w.gs(name).ResourceVersion
 	require.Eventually(w, func() bool {
-		gs := w.server.find.Get(w.ns, name)
-		return gs != nil && gs.ResourceVersion == want
+		gs := w.server.find.Get(kube.GatewaySync, w.ns, name)
+		return gs != nil && gs.GetResourceVersion() == want
 	}, liveness, 5*time.Millisecond)
 }
 

@@ -77,6 +77,8 @@ func configTargets() []Case {
 func configPolicies() []Case {
 	render := func(r O) O { return O{"render": r} }
 	return []Case{
+		good("webhooks", O{"webhook": O{"enabled": true, "secretRef": O{"name": "a", "key": "b"}, "followTags": L{"v*"}}}),
+		bad("33 followed tags", "spec.webhook.followTags", O{"webhook": O{"followTags": times(33, func(int) any { return "v" })}}),
 		good("a rollback on failure", O{"rollbackOnFailure": "LastGood"}),
 		bad("an unknown policy for failures", "spec.rollbackOnFailure", O{"rollbackOnFailure": "Always"}),
 		bad("a rollback without a wait for health", "spec.rollbackOnFailure", O{"rollbackOnFailure": "LastGood", "apply": O{"wait": false}}),
