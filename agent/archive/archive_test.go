@@ -331,7 +331,7 @@ func TestHostileArchive(t *testing.T) {
 		"a path in .stoker":                {forge(t, []entry{{name: "files/.stoker/manifest", text: "a"}}, matching), "clean path"},
 		"a path that agents never write": {forge(t, []entry{{name: "files/db/config.idb", text: "a"}}, matching),
 			"never writes"},
-		"an entry of another name":   {forge(t, []entry{{name: "../x", text: "a"}}, matching), "does not belong"},
+		"an entry of another name":   {forge(t, []entry{{name: "../x", text: "a"}}, matching), "not part of a snapshot"},
 		"a symbolic link":            {forge(t, []entry{{name: "files/projects/p/a", text: "/etc/passwd", kind: tar.TypeSymlink}}, matching), "is not a file"},
 		"a hard link":                {forge(t, []entry{{name: "files/projects/p/a", text: "/etc/passwd", kind: tar.TypeLink}}, matching), "is not a file"},
 		"a device":                   {forge(t, []entry{{name: "files/projects/p/a", kind: tar.TypeChar}}, matching), "is not a file"},

@@ -36,7 +36,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.type == 'pagerduty' || has(self.urlSecretRef)",message="urlSecretRef is required for slack and webhook"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'pagerduty') == has(self.integrationKeySecretRef)",message="integrationKeySecretRef is required for pagerduty, and only used there"
 // +kubebuilder:validation:XValidation:rule="self.type == 'webhook' || !has(self.signingSecretRef)",message="only messages of the type webhook are signed"
-// +kubebuilder:validation:XValidation:rule="self.type != 'pagerduty' || !self.on.exists(w, w in ['Ready', 'RefUpdated', 'SyncCompleted', 'RollbackCompleted'])",message="an incident of pagerduty cannot be about Ready, RefUpdated, SyncCompleted or RollbackCompleted: they happen once and have no end"
+// +kubebuilder:validation:XValidation:rule="self.type != 'pagerduty' || !has(self.on) || !self.on.exists(w, w in ['Ready', 'RefUpdated', 'SyncCompleted', 'RollbackCompleted'])",message="an incident of pagerduty cannot be about Ready, RefUpdated, SyncCompleted or RollbackCompleted: they happen once and have no end"
 type AlertWebhook struct {
 	// slack: an incoming webhook of Slack, or of a service with the same format. pagerduty: the Events API v2. webhook: a CloudEvent as
 	// JSON.
