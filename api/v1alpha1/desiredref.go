@@ -8,30 +8,30 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Desired is what DesiredRef finds.
+// Desired is the result of DesiredRef: the ref that an object has to run, and where it comes from.
 //
 // +kubebuilder:object:generate=false
 type Desired struct {
 	// Ref is the desired ref.
 	Ref string
-	// Commit is the commit that Ref has to stand at, in lower case; "" if the request names none. CheckCommit compares it.
+	// Commit is the commit that Ref must resolve to, in lower case; "" if the request names none. CheckCommit compares it.
 	Commit string
-	// Override is true where Ref is a request's and not that of the spec.
+	// Override is true if Ref comes from a request and not from the spec.
 	Override bool
 	// RequestedBy is the sender; empty if the request is not in force.
 	RequestedBy string
-	// RequestedAt asks for a fresh look at git where it is not the value that was handled last, whether or not a request
-	// is in force.
+	// RequestedAt is the time of the request. If it differs from the value that was handled last, git is polled at once, even if no
+	// request is in force.
 	RequestedAt string
-	// ResolveSpec asks to resolve spec.git.ref too, and to call again with its commit: the request depends on it.
+	// ResolveSpec tells the caller to resolve spec.git.ref, too, and to call again with its commit, because the request depends on it.
 	ResolveSpec bool
-	// Over, Lapsed and Refused are what belongs into status.request. The next call relies on it.
+	// Over, Lapsed and Refused are the values for status.request. The next call reads them there.
 	Over, Lapsed, Refused string
-	// Stood is where Ref stood when the request was refused; "" if it was not. A refused request is never carried out.
+	// Stood is the commit that Ref resolved to when the request was refused; "" if it was not. A refused request is never carried out.
 	Stood string
 }
 
-// CheckCommit returns a RefMoved error if Ref stands at commit, and the request names another one.
+// CheckCommit returns a RefMoved error if the request names a commit other than the given one, which Ref resolves to.
 func (d Desired) CheckCommit(commit string) error {
 	if d.Commit == "" || d.Commit == commit {
 		return nil
@@ -40,26 +40,26 @@ func (d Desired) CheckCommit(commit string) error {
 		"request it again as it is now, or request commit %s", d.Ref, commit, d.Commit, d.Commit)
 }
 
-// Refuse returns the value of status.request.refused for a request whose ref stands at commit.
+// Refuse returns the value of status.request.refused for a request whose ref resolves to another commit, the given one.
 func (d Desired) Refuse(commit string) string { return d.refusal() + commit }
 
 func (d Desired) refusal() string { return d.Over + " at " + d.Commit + " not at " }
 
-// Requestable is an object of which a ref can be requested with annotations: a GatewaySync, or a ConfigSync. DesiredRef says what it
-// desires, whatever its kind.
+// Requestable is an object whose ref can be requested with annotations: a GatewaySync or a ConfigSync. DesiredRef returns the desired
+// ref of either.
 //
 // +kubebuilder:object:generate=false
 type Requestable interface {
 	metav1.Object
-	// Requests returns what the desired ref is found from.
+	// Requests returns the inputs of DesiredRef.
 	Requests() Requests
-	// Standing returns how far the object is with it.
+	// Standing returns what the status says about the desired ref.
 	Standing() Standing
-	// WebhookSpec says who may make requests over HTTP.
+	// WebhookSpec returns which callers may make requests over HTTP.
 	WebhookSpec() *WebhookSpec
 }
 
-// Requests is what the desired ref of an object is found from.
+// Requests has the inputs of DesiredRef: the request, the spec and the status of an object.
 //
 // +kubebuilder:object:generate=false
 type Requests struct {
@@ -69,11 +69,11 @@ type Requests struct {
 	Repo, Spec, Field string
 	// Status is status.request.
 	Status *RequestStatus
-	// Fixed says why no ref can be requested; "" if one can.
+	// Fixed is the reason why no ref can be requested; "" if one can.
 	Fixed string
 }
 
-// Standing is how far an object is with its desired ref.
+// Standing is what the status of an object says about its desired ref.
 //
 // +kubebuilder:object:generate=false
 type Standing struct {
@@ -81,7 +81,7 @@ type Standing struct {
 	Answered bool
 	// Ref is the desired ref, and Commit what it resolves to; "" if unknown.
 	Ref, Commit string
-	// Rollback is what a rollback would request now; nil if unknown.
+	// Rollback is the request that a rollback would make now; nil if unknown.
 	Rollback *Rollback
 	LastGood *CommitRecord
 	History  []CommitRecord
@@ -115,18 +115,18 @@ func DesiredRef(o Requestable, specCommit string) (Desired, error) {
 // commit that the ref of the spec resolves to now ("" if unknown), which matters only if Desired.ResolveSpec is set.
 //
 // The ref of the spec counts, unless a request (the annotations stoker.io/requested-…) is in force. It is in force while
-//   - the spec still says what it said when the request was made: that is requested-over, or, where that does not fit
-//     the request, what was first seen beside it (status.request.over);
+//   - the spec has the ref that it had when the request was made. The annotation requested-over records that ref. If it does not
+//     belong to this request, the ref that was first seen beside the request counts (status.request.over);
 //   - the ref of the spec still resolves to requested-unless, if there is one of this request. While the commit is unknown, the request
 //     stays in force;
-//   - it has not been seen out of force before (status.request.lapsed): a request that has lapsed never comes back.
+//   - it has not lapsed (status.request.lapsed): a request that has lapsed never comes back.
 //
-// A request may also name the commit that its ref has to stand at (requested-commit). If the ref stands elsewhere when the
-// request is first looked at, the request is refused (status.request.refused): it stays in force, so that nothing else moves
-// the gateways either, but the ref is not followed, even if it comes back to that commit.
+// A request may also name the commit that its ref must resolve to (requested-commit). If the ref resolves to another one when the
+// request is first seen, the request is refused (status.request.refused). It stays in force, so that nothing else moves the gateways
+// either, but the ref is not followed, even if it returns to that commit.
 //
 // So a later change of the spec always wins, and users never have to clear annotations. The error is an *Error: the request
-// names something that cannot be a ref. The caller must then sync and record nothing: falling back to the spec
+// does not name a valid ref. The caller must then sync and record nothing, because falling back to the spec
 // would move a fleet because of a typing error.
 func (q Requests) Desired(specCommit string) (Desired, error) {
 	if q.Key() == longRequest {
@@ -187,7 +187,7 @@ func (q Requests) Desired(specCommit string) (Desired, error) {
 	return d, nil
 }
 
-// Commit is the commit that the ref of today's request has to stand at, in lower case; "" for none.
+// Commit returns the commit that the requested ref must resolve to, in lower case; "" for none.
 func (q Requests) Commit() string {
 	if q.leftovers() {
 		return ""
@@ -195,7 +195,7 @@ func (q Requests) Commit() string {
 	return strings.ToLower(q.Annotations[AnnotationRequestedCommit])
 }
 
-// By is the sender of the request; "" if the annotation is of an earlier request.
+// By returns the sender of the request; "" if the annotation belongs to an earlier request.
 func (q Requests) By() string {
 	if q.leftovers() {
 		return ""
@@ -203,7 +203,7 @@ func (q Requests) By() string {
 	return token(q.Annotations[AnnotationRequestedBy])
 }
 
-// Unless is the commit of the ref of the spec that today's request stands against, in lower case; "" for none.
+// Unless returns the commit that the ref of the spec must still resolve to for the request to be in force, in lower case; "" for none.
 func (q Requests) Unless() string {
 	if q.leftovers() {
 		return ""
@@ -211,25 +211,24 @@ func (q Requests) Unless() string {
 	return strings.ToLower(q.Annotations[AnnotationRequestedUnless])
 }
 
-// RequestedCommit is the commit that the ref of today's request has to stand at, in lower case; "" for none.
+// RequestedCommit returns the commit that the requested ref must resolve to, in lower case; "" for none.
 func (gs *GatewaySync) RequestedCommit() string { return gs.Requests().Commit() }
 
-// RequestedBy is the sender of the request; "" if the annotation is of an earlier request.
+// RequestedBy returns the sender of the request; "" if the annotation belongs to an earlier request.
 func (gs *GatewaySync) RequestedBy() string { return gs.Requests().By() }
 
-// RequestedUnless is the commit of spec.git.ref that today's request stands against, in lower case; "" for none.
+// RequestedUnless returns the commit that spec.git.ref must still resolve to for the request to be in force, in lower case; "" for none.
 func (gs *GatewaySync) RequestedUnless() string { return gs.Requests().Unless() }
 
-// leftovers reports whether the annotations beside requested-ref are of an earlier request, as requested-over shows: a user
-// wrote requested-ref alone, for example over a rollback, whose condition does not belong to the new request.
+// leftovers reports whether the annotations beside requested-ref belong to an earlier request, as requested-over shows. That happens
+// if a user writes requested-ref alone, for example after a rollback, whose condition is not part of the new request.
 func (q Requests) leftovers() bool {
 	over := q.Annotations[AnnotationRequestedOver]
 	return over != "" && !fits(over, q.Annotations[AnnotationRequestedRef])
 }
 
-// RequestOver is the value of the annotation stoker.io/requested-over for a request that is made at a time (the value of
-// stoker.io/requested-at, or "") while the spec says spec: "requested@spec", a space, and the time. The time is what tells
-// a request that is made again from one that has lapsed; a reader of the annotation can do without.
+// RequestOver returns the value of the annotation stoker.io/requested-over: "requested@spec", where spec is the ref of the spec, a
+// space, and the value of stoker.io/requested-at, if there is one. The time distinguishes a repeated request from one that has lapsed.
 func RequestOver(requested, spec, at string) string {
 	over := requested + "@" + spec
 	if at = token(at); at != "" {
@@ -238,7 +237,7 @@ func RequestOver(requested, spec, at string) string {
 	return over
 }
 
-// over returns the "requested@spec" that counts for today's request.
+// over returns the value of requested-over that belongs to the current request.
 func (q Requests) over(requested string) string {
 	if over := q.Annotations[AnnotationRequestedOver]; fits(over, requested) {
 		return over
@@ -249,18 +248,19 @@ func (q Requests) over(requested string) string {
 	return RequestOver(requested, q.Spec, "")
 }
 
-// fits reports whether over speaks of this request. Refs may hold an @, so it is not looked for: the first half is known.
+// fits reports whether over belongs to this request. A ref may contain an @, so over is compared with the known first half instead of
+// being split.
 func fits(over, requested string) bool {
 	return utf8.RuneCountInString(over) <= maxOver && strings.HasPrefix(over, requested+"@")
 }
 
-// overSpec returns the second half of an over that fits. No ref holds a space.
+// overSpec returns the ref of the spec in an over that fits. No ref contains a space.
 func overSpec(over, requested string) string {
 	spec, _, _ := strings.Cut(strings.TrimPrefix(over, requested+"@"), " ")
 	return spec
 }
 
-// Refs, and what is made of them, are measured in letters, as the API server measures them; a token has one byte for each.
+// The bounds of refs and of what is composed of them, in characters, as the API server counts them. Tokens are ASCII.
 const (
 	maxRef   = 255
 	maxToken = 64
@@ -270,7 +270,7 @@ const (
 // maxLine bounds the annotation stoker.io/requested-for, in bytes.
 const maxLine = 512
 
-// Line returns the value of stoker.io/requested-for for a text: one line of it that can be shown.
+// Line returns text as a value of stoker.io/requested-for: one printable line of at most 512 bytes.
 func Line(text string) string {
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text[:min(len(text), 2*maxLine)], ""), func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' }), " ")
 	if len(text) > maxLine {
@@ -279,8 +279,8 @@ func Line(text string) string {
 	return text
 }
 
-// token returns a value that others wrote and that is compared and shown only: nothing where it is too long, or holds
-// what would break a line.
+// token returns a value from outside that is only compared and shown. It returns "" if the value is too long, or contains spaces or
+// control characters.
 func token(value string) string {
 	if len(value) > maxToken || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		return ""
