@@ -23,8 +23,8 @@ import (
 const (
 	// notifyLease is the Lease that elects the replica that sends.
 	notifyLease = "stoker-notifier"
-	// annotationTold of that Lease has what was told.
-	annotationTold = "stoker.io/told"
+	// annotationSent of that Lease has the record of what was sent.
+	annotationSent = "stoker.io/sent"
 	// restart is the pause after the notifier failed.
 	restart = 5 * time.Second
 )
@@ -32,19 +32,19 @@ const (
 func (c *cli) notify() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "notify",
-		Short: "Tell Slack, PagerDuty and others what becomes of gateways",
-		Long: `Tell Slack, PagerDuty and others what becomes of gateways.
+		Short: "Send notifications about gateways to Slack, PagerDuty and others",
+		Long: `Send notifications about gateways to Slack, PagerDuty and others.
 
 The command runs until it is stopped. It watches GatewaySyncs and sends what their spec.alerting asks for: the beginning and
 the end of a state, such as NotReady, and news, such as SyncCompleted. The chart runs it in the cluster (notifier.enabled).
-Of several that run, one sends; the Lease stoker-notifier in the namespace of the command elects it, and has a record of
-what was told, so that nothing is told twice. Messages go through the proxy that HTTPS_PROXY names, except to hosts of NO_PROXY.`,
+Of several replicas, one sends. The Lease stoker-notifier in the namespace of the command elects it and records what was sent,
+so that nothing is sent twice. Messages go through the proxy that HTTPS_PROXY names, except to hosts of NO_PROXY.`,
 		Example: `  stoker notify
   stoker notify --watch-namespace plant --settle 5m`,
 		Args: cobra.NoArgs,
 	}
 	settings := daemonFlags(command, "GatewaySyncs")
-	settle := command.Flags().Duration("settle", time.Minute, "how long a state must last before it is told, and be over before its end is told")
+	settle := command.Flags().Duration("settle", time.Minute, "how long a state must last before it is sent, and be over before its end is sent")
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		s, err := settings()
 		if err != nil {
@@ -104,8 +104,8 @@ func runNotifier(ctx context.Context, p target, client outbound.Client, s daemon
 		return notify.New(notify.Config{
 			Core: p.Core, Client: client, Changed: changed, Settle: settle, Sent: measured.Sent, Log: log,
 			List: func() ([]*v1alpha1.GatewaySync, bool) { return seen.List(), seen.HasSynced() },
-			Load: func(ctx context.Context) (string, error) { return own.Read(ctx, annotationTold) },
-			Save: func(ctx context.Context, text string) error { return own.Write(ctx, annotationTold, text, notifyLease) },
+			Load: func(ctx context.Context) (string, error) { return own.Read(ctx, annotationSent) },
+			Save: func(ctx context.Context, text string) error { return own.Write(ctx, annotationSent, text, notifyLease) },
 		})
 	}
 	return daemon.Run(ctx, daemon.Config{

@@ -65,7 +65,7 @@ type policy struct {
 const maxMemory = 4 << 10
 
 func newStartup(name, pod string, engine *sync.Engine, log *slog.Logger, now func() time.Time) *startup {
-	s := &startup{engine: engine, log: log, now: now, name: name, deadline: v1alpha1.DefaultProgressDeadline, why: "the volume has not been looked at yet"}
+	s := &startup{engine: engine, log: log, now: now, name: name, deadline: v1alpha1.DefaultProgressDeadline, why: "the agent has not checked the volume yet"}
 	if raw, err := file.Read(name, maxMemory); err == nil {
 		_ = json.Unmarshal(raw, &s.memory) // a damaged file counts as missing
 	}

@@ -302,7 +302,7 @@ func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.Gate
 		l.standAside("this agent does not campaign", err)
 		return nil, nil
 	case err != nil && !errors.Is(err, errNewer):
-		l.refuse("it cannot be told yet whether this agent may lead; it is asked again", err)
+		l.refuse("cannot check whether this agent may lead; retrying", err)
 		return nil, err
 	}
 	l.reported = ""

@@ -144,7 +144,7 @@ func (l *Loop) compose(previous State) State {
 	}
 	if l.drift.failures >= unseen && s.Reason.Class() == v1alpha1.ClassDone && (s.Phase == sync.Synced || s.Phase == sync.Standby) {
 		s.Phase, s.Reason = sync.Error, failure.Reason(l.drift.failed, v1alpha1.ReasonWriteFailed)
-		s.Message = "the files of " + s.Commit.Short() + " were written; whether they still are as they were cannot be told: " + l.drift.failed.Error()
+		s.Message = "the files of " + s.Commit.Short() + " were written, but the agent cannot check whether they have changed since: " + l.drift.failed.Error()
 	}
 	s.Problems = l.wish.Problems
 	for _, p := range s.Problems {

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// AlertingSpec says whom stoker notify tells about the gateways.
+// AlertingSpec configures the notifications that stoker notify sends about the gateways.
 type AlertingSpec struct {
 	// If false, no message is sent.
 	// +optional
@@ -51,31 +51,31 @@ type AlertWebhook struct {
 	// The key with which messages of the type webhook are signed: X-Hub-Signature-256 has the HMAC-SHA-256 of the body.
 	// +optional
 	SigningSecretRef *SecretKeyRef `json:"signingSecretRef,omitempty"`
-	// What is told. ScanFailure is read as ScanFailed, AutoRollback as AutoRollbackPerformed. Default: NotReady.
+	// The topics to send. ScanFailure is read as ScanFailed, AutoRollback as AutoRollbackPerformed. Default: NotReady.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
-	On []AlertWord `json:"on,omitempty"`
+	On []AlertTopic `json:"on,omitempty"`
 }
 
-// AlertWord is something that can be told. docs/how-to/notifications.md lists what each means.
+// AlertTopic is a state or an event that a notification can be about. docs/how-to/notifications.md lists what each means.
 //
 // +kubebuilder:validation:Enum=NotReady;AgentsAway;SyncFailed;SyncHeld;ScanFailed;ScanFailure;RefResolutionFailed;ConflictDetected;DesignerSessionActive;MassDeletion;ApprovalNeeded;CanaryStageFailed;AutoRollbackPerformed;AutoRollback;GatewayFilesModified;ChangesRefused;Ready;RefUpdated;SyncCompleted;RollbackCompleted
-type AlertWord string
+type AlertTopic string
 
-// alertStates are the words that begin and end. alertNews happen once, so an incident of PagerDuty cannot be about them.
+// alertStates begin and end. alertNews happen once, so they cannot be the topic of a PagerDuty incident.
 var (
-	alertStates = []AlertWord{"NotReady", "AgentsAway", "SyncFailed", "SyncHeld", "ScanFailed", "ScanFailure", "RefResolutionFailed", "ConflictDetected",
+	alertStates = []AlertTopic{"NotReady", "AgentsAway", "SyncFailed", "SyncHeld", "ScanFailed", "ScanFailure", "RefResolutionFailed", "ConflictDetected",
 		"DesignerSessionActive", "MassDeletion", "ApprovalNeeded", "CanaryStageFailed", "AutoRollbackPerformed", "AutoRollback", "GatewayFilesModified", "ChangesRefused"}
-	alertNews = []AlertWord{"Ready", "RefUpdated", "SyncCompleted", "RollbackCompleted"}
+	alertNews = []AlertTopic{"Ready", "RefUpdated", "SyncCompleted", "RollbackCompleted"}
 )
 
-// AlertWords returns the words of AlertWebhook.On, states first.
-func AlertWords() []AlertWord { return slices.Concat(alertStates, alertNews) }
+// AlertTopics returns the values of AlertWebhook.On, states first.
+func AlertTopics() []AlertTopic { return slices.Concat(alertStates, alertNews) }
 
 const (
 	maxAlertWebhooks = 8
-	maxAlertWords    = 16
+	maxAlertTopics   = 16
 )
 
 func validateAlerting(path *field.Path, a *AlertingSpec) field.ErrorList {
@@ -113,15 +113,15 @@ func validateAlertWebhook(path *field.Path, w *AlertWebhook) field.ErrorList {
 	for name, ref := range map[string]*SecretKeyRef{"urlSecretRef": w.URLSecretRef, "integrationKeySecretRef": w.IntegrationKeySecretRef, "signingSecretRef": w.SigningSecretRef} {
 		errs = append(errs, validateSecret(path.Child(name), ref)...)
 	}
-	if len(w.On) > maxAlertWords {
-		return append(errs, field.TooMany(path.Child("on"), len(w.On), maxAlertWords))
+	if len(w.On) > maxAlertTopics {
+		return append(errs, field.TooMany(path.Child("on"), len(w.On), maxAlertTopics))
 	}
 	for i, word := range w.On {
 		switch at := path.Child("on").Index(i); {
 		case w.Type == AlertPagerDuty && slices.Contains(alertNews, word):
 			errs = append(errs, field.Invalid(at, word, "it happens once and has no end: an incident cannot be about it"))
-		case !slices.Contains(AlertWords(), word):
-			errs = append(errs, field.NotSupported(at, AlertWord(shown(string(word))), AlertWords()))
+		case !slices.Contains(AlertTopics(), word):
+			errs = append(errs, field.NotSupported(at, AlertTopic(shown(string(word))), AlertTopics()))
 		case slices.Contains(w.On[:i], word):
 			errs = append(errs, field.Duplicate(at, word))
 		}

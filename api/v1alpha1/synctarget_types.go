@@ -51,9 +51,8 @@ type SyncTargetSpec struct {
 	// Who leads.
 	// +optional
 	Lead LeadRecord `json:"lead,omitempty"`
-	// Revision counts what agents are told: it is one more after every change that can make one of them do something else. A
-	// report is about this target only where it has the same one, so that what was reported of a commit before is not taken
-	// for what lies there when the ref comes back to it.
+	// Revision is incremented by every change of the target that can change what an agent does. A report belongs to this target only if it
+	// has the same revision. Otherwise a ref that returns to an earlier commit would be taken as synced by the reports of that time.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Revision int64 `json:"revision,omitempty"`

@@ -66,7 +66,7 @@ func (in *AlertWebhook) DeepCopyInto(out *AlertWebhook) {
 	}
 	if in.On != nil {
 		in, out := &in.On, &out.On
-		*out = make([]AlertWord, len(*in))
+		*out = make([]AlertTopic, len(*in))
 		copy(*out, *in)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// State says what a change is about.
+// State is the kind of a change.
 type State string
 
 // The states of a change.
@@ -28,17 +28,17 @@ const (
 	News     State = "news"     // something happened
 )
 
-// change is one thing to tell.
+// change is one change of a topic, as it is sent.
 type change struct {
-	Word  v1alpha1.AlertWord `json:"on"`
-	State State              `json:"state"`
-	Text  string             `json:"message"`
-	Since *time.Time         `json:"since,omitempty"`
+	Topic v1alpha1.AlertTopic `json:"on"`
+	State State               `json:"state"`
+	Text  string              `json:"message"`
+	Since *time.Time          `json:"since,omitempty"`
 
-	said string // what the record says of it afterwards
+	sent string // the record of the topic once the receiver has accepted the change
 }
 
-// notice is what is told about a GatewaySync at one time.
+// notice is one message about a GatewaySync.
 type notice struct {
 	Namespace   string   `json:"namespace"`
 	GatewaySync string   `json:"gatewaySync"`
@@ -51,28 +51,28 @@ type notice struct {
 
 // Bounds in bytes, so that they hold for characters, too.
 const (
-	// maxText is how long the text of a change is.
+	// maxText bounds the text of a change.
 	maxText = 1500
-	// maxSlack is how long a message for Slack is. Slack asks for no more than 4,000 characters, and splits or cuts longer texts.
+	// maxSlack bounds a message for Slack, which recommends at most 4,000 characters, and splits or cuts longer texts.
 	maxSlack = 4000
 	// maxSummary is PagerDuty's bound.
 	maxSummary = 1024
 )
 
-// longestPause bounds the pause that a receiver may ask for.
+// longestPause bounds the Retry-After of a receiver.
 const longestPause = time.Hour
 
 func (n notice) title(c change) string {
-	return fmt.Sprintf("%s/%s %s %s", n.Namespace, n.GatewaySync, c.Word, c.State)
+	return fmt.Sprintf("%s/%s %s %s", n.Namespace, n.GatewaySync, c.Topic, c.State)
 }
 
-// credentials are what a webhook needs from Secrets.
+// credentials are the values of a webhook's Secrets.
 type credentials struct{ url, integrationKey, signingKey secret.String }
 
 // PagerDuty's public endpoint of the Events API v2.
 const pagerDuty = "https://events.pagerduty.com/v2/enqueue"
 
-// send tells n to a webhook. It returns the changes that the receiver has taken, also with an error.
+// send sends n to a webhook. It returns the changes that the receiver accepted, even if it also returns an error.
 func send(ctx context.Context, client outbound.Client, kind v1alpha1.AlertType, c credentials, n notice, at time.Time) ([]change, error) {
 	switch kind {
 	case v1alpha1.AlertSlack:
@@ -106,7 +106,7 @@ func all(n notice, err error) ([]change, error) {
 	return n.Changes, nil
 }
 
-// busyError means that the receiver names when to try again.
+// busyError means that the receiver said when to try again.
 type busyError struct {
 	status string
 	after  time.Duration
@@ -171,15 +171,15 @@ func cutMarkdown(s string, n int) string {
 	return cut
 }
 
-// incident returns an event of the Events API v2. The key of the incident is the GatewaySync and the word, so the end resolves what the
+// incident returns an event of the Events API v2. The key of the incident is the GatewaySync and the topic, so the end resolves what the
 // beginning opened, and a repetition changes nothing.
 func incident(n notice, c change, key secret.String) map[string]any {
-	e := map[string]any{"routing_key": key.Reveal(), "dedup_key": "stoker/" + n.uid + "/" + string(c.Word), "event_action": "resolve"}
+	e := map[string]any{"routing_key": key.Reveal(), "dedup_key": "stoker/" + n.uid + "/" + string(c.Topic), "event_action": "resolve"}
 	if c.State == Firing {
 		e["event_action"] = "trigger"
 		e["payload"] = map[string]any{
 			"summary": status.Cut(n.title(c)+": "+c.Text, maxSummary), "source": n.Namespace + "/" + n.GatewaySync, "severity": "error",
-			"component": n.GatewaySync, "class": string(c.Word), "custom_details": n,
+			"component": n.GatewaySync, "class": string(c.Topic), "custom_details": n,
 		}
 	}
 	return e
@@ -198,7 +198,7 @@ func (n notice) id() string {
 	h := sha256.New()
 	fmt.Fprintln(h, n.uid)
 	for _, c := range n.Changes {
-		fmt.Fprintln(h, c.Word, c.State, c.said)
+		fmt.Fprintln(h, c.Topic, c.State, c.sent)
 		if c.Since != nil {
 			fmt.Fprintln(h, c.Since.Unix())
 		}

@@ -1,11 +1,11 @@
-// Package notify tells Slack, PagerDuty and other receivers what becomes of GatewaySyncs (spec.alerting).
+// Package notify sends notifications about GatewaySyncs to Slack, PagerDuty and other receivers (spec.alerting).
 //
-// It compares what a status says with what was told last, and tells the difference. So it needs no queue: what ends before a receiver
-// could be reached is not told, and what is told is told once, also after a restart. Only a crash between a message and its record repeats
-// that message. The record is in the Lease by which one replica is elected.
+// It is level-triggered: it compares each status with a record of what it has sent, and sends the difference. So it needs no queue. A state
+// that ends before its receiver can be reached is never sent. Each notification is sent once, even if the notifier restarts; only a crash
+// between a message and its record repeats that message. The record is an annotation of the Lease that elects one replica.
 //
-// It is a part of the command line, and neither of the receiver nor of the agents: the receiver talks to strangers and calls only the API
-// server, and gateway pods need no access to the Internet. Its image is the one of the hook Jobs.
+// The notifier is part of the command line and not of the receiver or the agents. The receiver accepts untrusted callers and connects only
+// to the API server, and gateway pods need no access to the Internet. The notifier runs from the image of the hook Jobs.
 package notify
 
 import (
@@ -36,9 +36,11 @@ import (
 )
 
 const (
-	// atMost is the least time between two messages to a receiver about a GatewaySync. What changes in between is told together.
+	// atMost is the least time between two messages to a receiver about a GatewaySync. Changes in between are sent
+	// together.
 	atMost = time.Minute
-	// maxRetry is the longest pause after a failure, and newsFor how long news are worth telling. A state is told for as long as it lasts.
+	// maxRetry is the longest pause after a failure, and newsFor is how long the notifier tries to send news. It tries to send a state for
+	// as long as the state lasts.
 	maxRetry, newsFor = 10 * time.Minute, time.Hour
 	// every is how often all GatewaySyncs are compared, because a status may lapse without a change, and least the time between two
 	// comparisons.
@@ -57,9 +59,9 @@ type Config struct {
 	// Changed receives when they may have changed.
 	Changed <-chan struct{}
 	Client  outbound.Client
-	// Settle is how long a state must last before it is told, and how long it must be over before its end is told.
+	// Settle is how long a state must last before it is sent as firing, and be over before it is sent as resolved.
 	Settle time.Duration
-	// Load and Save keep what was told.
+	// Load and Save read and write the record of what was sent.
 	Load func(context.Context) (string, error)
 	Save func(context.Context, string) error
 	// Sent is called with the result of each message: sent or failed.
@@ -67,40 +69,40 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Notifier tells what becomes of GatewaySyncs.
+// Notifier sends notifications about GatewaySyncs.
 type Notifier struct {
 	Config
-	lines map[string]*line // by key
+	channels map[string]*channel // by key
 }
 
-// line is what one receiver is told about one GatewaySync.
-type line struct {
+// channel is one receiver of one GatewaySync's notifications.
+type channel struct {
 	gs   *v1alpha1.GatewaySync
 	hook *v1alpha1.AlertWebhook
-	// said is what was told, by word: since when a state is true, or which news.
-	said map[v1alpha1.AlertWord]string
-	// first is since when a word differs from said.
-	first    map[v1alpha1.AlertWord]time.Time
+	// sent is the record: the time at which a state that was sent as firing began, or a digest of the last news.
+	sent map[v1alpha1.AlertTopic]string
+	// since is the time at which a topic began to differ from sent.
+	since    map[v1alpha1.AlertTopic]time.Time
 	next     time.Time // no message before
 	failures int
 }
 
 // New returns a Notifier.
-func New(c Config) *Notifier { return &Notifier{Config: c, lines: map[string]*line{}} }
+func New(c Config) *Notifier { return &Notifier{Config: c, channels: map[string]*channel{}} }
 
-// Run tells until ctx is done.
+// Run sends notifications until ctx is done. It returns an error if the record cannot be read or written.
 func (n *Notifier) Run(ctx context.Context) error {
 	text, err := n.Load(ctx)
 	if err != nil {
-		return fmt.Errorf("read what was told: %w", err)
+		return fmt.Errorf("read the record of notifications: %w", err)
 	}
-	told := n.parse(text)
+	last := n.parse(text)
 	for {
 		if list, known := n.List(); known {
-			if err := n.round(ctx, list, told, time.Now()); err != nil {
+			if err := n.round(ctx, list, last, time.Now()); err != nil {
 				return err
 			}
-			told = nil
+			last = nil
 		}
 		if !backoff.Wait(ctx, least) {
 			return nil
@@ -117,47 +119,48 @@ func (n *Notifier) Run(ctx context.Context) error {
 // pause returns the time until a comparison without a change.
 func (n *Notifier) pause(now time.Time) time.Duration {
 	d := every
-	for _, l := range n.lines {
-		for _, at := range l.first {
-			d = min(d, max(at.Add(n.Settle).Sub(now), l.next.Sub(now)))
+	for _, ch := range n.channels {
+		for _, at := range ch.since {
+			d = min(d, max(at.Add(n.Settle).Sub(now), ch.next.Sub(now)))
 		}
 	}
 	return max(d, least)
 }
 
-// round compares all GatewaySyncs and sends what is due. told is the record of the last replica, in the first round.
-func (n *Notifier) round(ctx context.Context, list []*v1alpha1.GatewaySync, told record, now time.Time) error {
+// round compares all GatewaySyncs with the record and sends what is due. last is the record of the previous replica in the first round, and
+// nil later.
+func (n *Notifier) round(ctx context.Context, list []*v1alpha1.GatewaySync, last record, now time.Time) error {
 	before := n.text()
-	n.look(list, told)
+	n.configure(list, last)
 	var group errgroup.Group
 	group.SetLimit(atOnce)
-	for _, l := range n.lines {
-		changes := l.compare(now, n.Settle)
-		if len(changes) == 0 || now.Before(l.next) {
+	for _, ch := range n.channels {
+		changes := ch.compare(now, n.Settle)
+		if len(changes) == 0 || now.Before(ch.next) {
 			continue
 		}
-		group.Go(func() error { // no other goroutine has this line
-			took, err := n.tell(ctx, l, changes, now)
-			l.took(took, err, now)
+		group.Go(func() error { // no other goroutine has this channel
+			accepted, err := n.deliver(ctx, ch, changes, now)
+			ch.record(accepted, err, now)
 			return nil
 		})
 	}
 	_ = group.Wait() // never fails
 	after := n.text()
-	if after == before && told == nil {
+	if after == before && last == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin) // what was told must not be told again
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin) // what was sent must not be sent again
 	defer cancel()
 	if err := n.Save(ctx, after); err != nil {
-		return fmt.Errorf("record what was told: %w", err)
+		return fmt.Errorf("write the record of notifications: %w", err)
 	}
 	return nil
 }
 
-// look brings the lines in accord with the specs. A GatewaySync that is gone, or has no alerting, is forgotten.
-func (n *Notifier) look(list []*v1alpha1.GatewaySync, told record) {
-	lines := map[string]*line{}
+// configure sets the channels to those of the specs. It drops the records of GatewaySyncs that are deleted or have no alerting.
+func (n *Notifier) configure(list []*v1alpha1.GatewaySync, last record) {
+	channels := map[string]*channel{}
 	for _, gs := range list {
 		a := gs.Spec.Alerting
 		if a == nil || !a.Enabled {
@@ -165,19 +168,19 @@ func (n *Notifier) look(list []*v1alpha1.GatewaySync, told record) {
 		}
 		for i := range a.Webhooks {
 			key := keyOf(gs, &a.Webhooks[i])
-			l := n.lines[key]
-			if l == nil {
-				l = &line{said: map[v1alpha1.AlertWord]string{}, first: map[v1alpha1.AlertWord]time.Time{}}
-				maps.Copy(l.said, told[key])
+			ch := n.channels[key]
+			if ch == nil {
+				ch = &channel{sent: map[v1alpha1.AlertTopic]string{}, since: map[v1alpha1.AlertTopic]time.Time{}}
+				maps.Copy(ch.sent, last[key])
 			}
-			l.gs, l.hook = gs, &a.Webhooks[i]
-			lines[key] = l
+			ch.gs, ch.hook = gs, &a.Webhooks[i]
+			channels[key] = ch
 		}
 	}
-	n.lines = lines
+	n.channels = channels
 }
 
-// keyOf identifies a receiver of a GatewaySync, whatever its place in the list.
+// keyOf identifies a receiver of a GatewaySync regardless of its position in the list.
 func keyOf(gs *v1alpha1.GatewaySync, w *v1alpha1.AlertWebhook) string {
 	h := sha256.New()
 	fmt.Fprintln(h, gs.UID, w.Type)
@@ -189,25 +192,25 @@ func keyOf(gs *v1alpha1.GatewaySync, w *v1alpha1.AlertWebhook) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// compare returns what differs from what was told, and has for long enough.
-func (l *line) compare(now time.Time, settle time.Duration) []change {
-	s := look(l.gs, now)
+// compare returns the changes since the record that are due: news, and states that have lasted for settle.
+func (ch *channel) compare(now time.Time, settle time.Duration) []change {
+	s := look(ch.gs, now)
 	var out []change
-	wanted := map[v1alpha1.AlertWord]bool{}
-	for _, name := range on(l.hook) {
-		w, ok := named(name)
+	wanted := map[v1alpha1.AlertTopic]bool{}
+	for _, name := range on(ch.hook) {
+		w, ok := topicOf(name)
 		if !ok || wanted[w.name] {
 			continue
 		}
 		wanted[w.name] = true
-		if c := l.differs(w, w.is(s), s, now); c != nil {
-			if _, ok := l.first[w.name]; !ok {
-				l.first[w.name] = now
+		if c := ch.changed(w, w.is(s), s, now); c != nil {
+			if _, ok := ch.since[w.name]; !ok {
+				ch.since[w.name] = now
 			}
-			age := now.Sub(l.first[w.name])
+			age := now.Sub(ch.since[w.name])
 			switch {
 			case c.State == News && age > newsFor:
-				l.said[w.name] = c.said // not news any more
+				ch.sent[w.name] = c.sent // not news any more
 			case c.State == News || age >= settle:
 				out = append(out, *c)
 				continue
@@ -215,24 +218,24 @@ func (l *line) compare(now time.Time, settle time.Duration) []change {
 				continue
 			}
 		}
-		delete(l.first, w.name)
+		delete(ch.since, w.name)
 	}
-	maps.DeleteFunc(l.said, func(name v1alpha1.AlertWord, _ string) bool { return !wanted[name] })
-	maps.DeleteFunc(l.first, func(name v1alpha1.AlertWord, _ time.Time) bool { return !wanted[name] })
+	maps.DeleteFunc(ch.sent, func(name v1alpha1.AlertTopic, _ string) bool { return !wanted[name] })
+	maps.DeleteFunc(ch.since, func(name v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[name] })
 	return out
 }
 
-func on(w *v1alpha1.AlertWebhook) []v1alpha1.AlertWord {
+func on(w *v1alpha1.AlertWebhook) []v1alpha1.AlertTopic {
 	if len(w.On) == 0 {
-		return []v1alpha1.AlertWord{"NotReady"}
+		return []v1alpha1.AlertTopic{"NotReady"}
 	}
 	return w.On
 }
 
-// differs returns what is to be told of a word whose value is is, or nil.
-func (l *line) differs(w word, is string, s seen, now time.Time) *change {
-	was, told := l.said[w.name]
-	at, ok := l.first[w.name] // when it began to differ
+// changed returns the change of a topic whose value is is, or nil if it has not changed.
+func (ch *channel) changed(w topic, is string, s seen, now time.Time) *change {
+	was, sent := ch.sent[w.name]
+	at, ok := ch.since[w.name] // when it began to differ
 	if !ok {
 		at = now
 	}
@@ -242,23 +245,23 @@ func (l *line) differs(w word, is string, s seen, now time.Time) *change {
 	case w.news:
 		digest := sha256.Sum256([]byte(is))
 		value := hex.EncodeToString(digest[:4])
-		if !told { // what happened before alerting began is not news
-			l.said[w.name] = value
+		if !sent { // what happened before alerting began is not news
+			ch.sent[w.name] = value
 			return nil
 		}
 		if value == was {
 			return nil
 		}
-		return &change{Word: w.name, State: News, Text: status.Cut(w.text(s), maxText), said: value}
-	case is != "" && !told:
+		return &change{Topic: w.name, State: News, Text: status.Cut(w.text(s), maxText), sent: value}
+	case is != "" && !sent:
 		since := at
-		return &change{Word: w.name, State: Firing, Text: status.Cut(is, maxText), Since: &since, said: since.UTC().Format(time.RFC3339)}
-	case is == "" && told:
-		c := &change{Word: w.name, State: Resolved, Text: "it has ended"}
+		return &change{Topic: w.name, State: Firing, Text: status.Cut(is, maxText), Since: &since, sent: since.UTC().Format(time.RFC3339)}
+	case is == "" && sent:
+		c := &change{Topic: w.name, State: Resolved, Text: "it has ended"}
 		if since, err := time.Parse(time.RFC3339, was); err == nil {
 			c.Since, c.Text = &since, "it has ended after "+at.Sub(since).Round(time.Second).String()
 		}
-		if text := s.verdict.Message; text != "" && len(l.gs.Status.Conditions) > 0 {
+		if text := s.verdict.Message; text != "" && len(ch.gs.Status.Conditions) > 0 {
 			c.Text = status.Cut(c.Text+": "+text, maxText)
 		}
 		return c
@@ -266,59 +269,59 @@ func (l *line) differs(w word, is string, s seen, now time.Time) *change {
 	return nil
 }
 
-// took records what the receiver has taken, and when the next message may follow.
-func (l *line) took(changes []change, err error, now time.Time) {
+// record records the changes that the receiver accepted, and sets the time of the next message.
+func (ch *channel) record(changes []change, err error, now time.Time) {
 	for _, c := range changes {
-		delete(l.first, c.Word)
-		if l.said[c.Word] = c.said; c.State == Resolved {
-			delete(l.said, c.Word)
+		delete(ch.since, c.Topic)
+		if ch.sent[c.Topic] = c.sent; c.State == Resolved {
+			delete(ch.sent, c.Topic)
 		}
 	}
 	if err == nil {
-		l.failures, l.next = 0, now.Add(atMost)
+		ch.failures, ch.next = 0, now.Add(atMost)
 		return
 	}
-	pause := backoff.Retry(l.failures, maxRetry)
+	pause := backoff.Retry(ch.failures, maxRetry)
 	if busy, ok := errors.AsType[*busyError](err); ok {
 		pause = max(pause, busy.after)
 	}
-	l.failures, l.next = l.failures+1, now.Add(max(pause, 5*time.Second))
+	ch.failures, ch.next = ch.failures+1, now.Add(max(pause, 5*time.Second))
 }
 
-// tell sends changes to the receiver of a line. It returns those that it has taken.
-func (n *Notifier) tell(ctx context.Context, l *line, changes []change, now time.Time) ([]change, error) {
-	s := l.gs
+// deliver sends changes to the receiver of a channel. It returns those that the receiver accepted.
+func (n *Notifier) deliver(ctx context.Context, ch *channel, changes []change, now time.Time) ([]change, error) {
+	s := ch.gs
 	ctx = context.WithoutCancel(ctx) // an interrupted message may have arrived: it would be sent again. The client bounds its time
-	c, err := n.credentials(ctx, l)
-	var took []change
+	c, err := n.credentials(ctx, ch)
+	var accepted []change
 	if err == nil {
 		v := look(s, now).verdict
-		took, err = send(ctx, n.Client, l.hook.Type, c, notice{Namespace: s.Namespace, GatewaySync: s.Name, Ref: v.Ref, Commit: v.Commit, Changes: changes, uid: string(s.UID)}, now)
+		accepted, err = send(ctx, n.Client, ch.hook.Type, c, notice{Namespace: s.Namespace, GatewaySync: s.Name, Ref: v.Ref, Commit: v.Commit, Changes: changes, uid: string(s.UID)}, now)
 	}
-	log := n.Log.With("namespace", s.Namespace, "gatewaysync", s.Name, "type", string(l.hook.Type))
-	for _, c := range took {
-		n.Sent(l.hook.Type, "sent")
-		log.Info("notification sent", "on", string(c.Word), "state", string(c.State))
+	log := n.Log.With("namespace", s.Namespace, "gatewaysync", s.Name, "type", string(ch.hook.Type))
+	for _, c := range accepted {
+		n.Sent(ch.hook.Type, "sent")
+		log.Info("notification sent", "on", string(c.Topic), "state", string(c.State))
 	}
 	if err != nil {
-		n.Sent(l.hook.Type, "failed")
+		n.Sent(ch.hook.Type, "failed")
 		log.Warn("notification failed; trying again", "error", err)
 	}
-	return took, err
+	return accepted, err
 }
 
 // credentials reads the Secrets of a receiver. They are read for each message, so that a new value counts at once.
-func (n *Notifier) credentials(ctx context.Context, l *line) (c credentials, err error) {
+func (n *Notifier) credentials(ctx context.Context, ch *channel) (c credentials, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readWithin)
 	defer cancel()
 	for _, one := range []struct {
 		ref  *v1alpha1.SecretKeyRef
 		into *secret.String
-	}{{l.hook.URLSecretRef, &c.url}, {l.hook.IntegrationKeySecretRef, &c.integrationKey}, {l.hook.SigningSecretRef, &c.signingKey}} {
+	}{{ch.hook.URLSecretRef, &c.url}, {ch.hook.IntegrationKeySecretRef, &c.integrationKey}, {ch.hook.SigningSecretRef, &c.signingKey}} {
 		if one.ref == nil {
 			continue
 		}
-		s, err := n.Core.CoreV1().Secrets(l.gs.Namespace).Get(ctx, one.ref.Name, metav1.GetOptions{})
+		s, err := n.Core.CoreV1().Secrets(ch.gs.Namespace).Get(ctx, one.ref.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsForbidden(err):
 			return c, fmt.Errorf("the Secret %s cannot be read: add it to notifier.secrets of the chart, or bind a Role that allows to get it: %w", one.ref.Name, err)
@@ -343,23 +346,24 @@ func valueOf(s *corev1.Secret, key string) (secret.String, error) {
 	return secret.New(value), nil
 }
 
-// record is what was told, by line and word.
-type record map[string]map[v1alpha1.AlertWord]string
+// record is what was sent, by channel and topic.
+type record map[string]map[v1alpha1.AlertTopic]string
 
 // maxRecord bounds the record, so that the annotation does not exceed the limit of an object.
 const maxRecord = 200 << 10
 
-// text encodes what was told. If there is too much, the lines with the greatest keys are left out: they are told again after a restart.
+// text encodes the record. If it would be too large, it omits the channels with the greatest keys, whose states are then sent again after a
+// restart.
 func (n *Notifier) text() string {
 	r := record{}
 	size := 2
-	for _, key := range slices.Sorted(maps.Keys(n.lines)) {
-		said := n.lines[key].said
-		for word, value := range said {
-			size += len(word) + len(value) + 6
+	for _, key := range slices.Sorted(maps.Keys(n.channels)) {
+		sent := n.channels[key].sent
+		for topic, value := range sent {
+			size += len(topic) + len(value) + 6
 		}
-		if size += len(key) + 6; len(said) > 0 && size <= maxRecord {
-			r[key] = said
+		if size += len(key) + 6; len(sent) > 0 && size <= maxRecord {
+			r[key] = sent
 		}
 	}
 	if len(r) == 0 {

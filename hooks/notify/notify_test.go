@@ -184,13 +184,13 @@ func TestSlackMessages(t *testing.T) {
 	p.fails()
 	assert.Empty(t, p.passes(50*time.Second), "it may end by itself")
 	got := p.passes(time.Hour)
-	require.Len(t, got, 1, "the beginning is told once")
+	require.Len(t, got, 1, "the beginning is sent once")
 	assert.JSONEq(t, `{"text": ":red_circle: *plant/line NotReady firing*: TemplateFailed: area-4: &lt;!channel&gt; no such field"}`, got[0])
 	p.restart()
 	assert.Empty(t, p.passes(time.Hour), "a restart repeats nothing")
 	p.ready()
 	got = p.passes(time.Hour)
-	require.Len(t, got, 1, "the end is told once")
+	require.Len(t, got, 1, "the end is sent once")
 	assert.JSONEq(t, `{"text": ":large_green_circle: *plant/line NotReady resolved*: it has ended after 2h0m50s: 3 of 3 gateways run aaaaaaa"}`, got[0])
 	assert.Empty(t, p.record)
 	assert.NotContains(t, p.log.String(), "S3CR3T")
@@ -207,7 +207,7 @@ func TestFlappingIsNotTold(t *testing.T) {
 	assert.Equal(t, 1, p.saves, "the first comparison records, and no other")
 }
 
-// R9: whatever a receiver does, it is told once.
+// R9: whatever a receiver does, it gets each notification once.
 func TestFaultsOfTheReceiver(t *testing.T) {
 	answers := func(code int) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(code); return true }
@@ -235,7 +235,7 @@ func TestFaultsOfTheReceiver(t *testing.T) {
 			p.restart()
 			assert.Empty(t, p.passes(90*time.Second))
 			p.receiver.fails(nil)
-			assert.Len(t, p.passes(time.Hour), 1, "it is told when the receiver takes it, once")
+			assert.Len(t, p.passes(time.Hour), 1, "sent once the receiver accepts it, and only once")
 			assert.Contains(t, p.log.String(), "notification failed; trying again")
 			assert.NotContains(t, p.log.String(), "S3CR3T")
 		})
@@ -244,7 +244,7 @@ func TestFaultsOfTheReceiver(t *testing.T) {
 
 func TestPagerDutyIncidents(t *testing.T) {
 	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertPagerDuty, URLSecretRef: ref("pagerduty"), IntegrationKeySecretRef: ref("integration"),
-		On: []v1alpha1.AlertWord{"NotReady", "SyncFailed"}})
+		On: []v1alpha1.AlertTopic{"NotReady", "SyncFailed"}})
 	p.fails()
 	assert.Len(t, p.passes(2*time.Minute), 2)
 	assert.Equal(t, map[string]string{
@@ -270,8 +270,8 @@ func TestDocumentedLimits(t *testing.T) {
 	for name, text := range map[string]string{"long": strings.Repeat("x", 5000), "wide": strings.Repeat("語", 3000), "escaped": strings.Repeat("<&>", 2000), "broken": strings.Repeat("\xff", 4000)} {
 		for _, kind := range []v1alpha1.AlertType{v1alpha1.AlertSlack, v1alpha1.AlertPagerDuty} {
 			t.Run(name+" "+string(kind), func(t *testing.T) {
-				words := []v1alpha1.AlertWord{"NotReady", "SyncFailed", "ScanFailed", "GatewayFilesModified", "RefResolutionFailed"}
-				hook := v1alpha1.AlertWebhook{Type: kind, URLSecretRef: ref(string(kind)), On: words}
+				topics := []v1alpha1.AlertTopic{"NotReady", "SyncFailed", "ScanFailed", "GatewayFilesModified", "RefResolutionFailed"}
+				hook := v1alpha1.AlertWebhook{Type: kind, URLSecretRef: ref(string(kind)), On: topics}
 				if kind == v1alpha1.AlertPagerDuty {
 					hook.IntegrationKeySecretRef = ref("integration")
 				}
@@ -285,7 +285,7 @@ func TestDocumentedLimits(t *testing.T) {
 				p.gs.Status.Conditions = append(p.gs.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionRefResolved, Status: metav1.ConditionFalse, Reason: "RefNotFound", Message: text})
 				got := strings.Join(p.passes(2*time.Minute), "")
 				assert.NotContains(t, p.log.String(), "notification failed", "the receiver takes it")
-				for _, w := range words {
+				for _, w := range topics {
 					assert.Contains(t, got, string(w)+" firing")
 				}
 			})
@@ -325,7 +325,7 @@ func TestRetryAfter(t *testing.T) {
 
 func TestCloudEvents(t *testing.T) {
 	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertWebhookCE, URLSecretRef: ref("events"), SigningSecretRef: ref("signing"),
-		On: []v1alpha1.AlertWord{"SyncFailed", "SyncCompleted", "RefUpdated"}})
+		On: []v1alpha1.AlertTopic{"SyncFailed", "SyncCompleted", "RefUpdated"}})
 	p.gs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: strings.Repeat("b", 40)}
 	p.gs.Status.Target = &v1alpha1.TargetStatus{Ref: "main", Commit: strings.Repeat("b", 40)}
 	assert.Empty(t, p.passes(time.Hour), "what happened before is not news")
@@ -337,7 +337,7 @@ func TestCloudEvents(t *testing.T) {
 	good.Commit, target.Commit = strings.Repeat("a", 40), strings.Repeat("a", 40)
 	p.gs.Status.LastGood, p.gs.Status.Target = &good, &target
 	got := p.passes(time.Hour)
-	require.Len(t, got, 1, "what changes together is told together")
+	require.Len(t, got, 1, "one message for simultaneous changes")
 	var e struct {
 		SpecVersion, ID, Source, Type, DataContentType string
 		Time                                           time.Time
@@ -358,7 +358,7 @@ func TestCloudEvents(t *testing.T) {
 }
 
 func TestNewsGrowOld(t *testing.T) {
-	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), On: []v1alpha1.AlertWord{"Ready"}})
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), On: []v1alpha1.AlertTopic{"Ready"}})
 	p.passes(time.Minute)
 	p.receiver.fails(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusBadGateway); return true })
 	p.now = p.now.Add(time.Minute)
@@ -369,7 +369,7 @@ func TestNewsGrowOld(t *testing.T) {
 }
 
 func TestRateIsBounded(t *testing.T) {
-	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), On: []v1alpha1.AlertWord{"Ready"}})
+	p := newPlant(t, v1alpha1.AlertWebhook{Type: v1alpha1.AlertSlack, URLSecretRef: ref("slack"), On: []v1alpha1.AlertTopic{"Ready"}})
 	p.passes(time.Minute)
 	n := 0
 	for range 60 {
@@ -397,9 +397,9 @@ func TestRefusedSecrets(t *testing.T) {
 }
 
 func TestEveryWordIsInTheTable(t *testing.T) {
-	for _, name := range v1alpha1.AlertWords() {
+	for _, name := range v1alpha1.AlertTopics() {
 		t.Run(string(name), func(t *testing.T) {
-			w, ok := named(name)
+			w, ok := topicOf(name)
 			require.True(t, ok)
 			assert.Equal(t, w.news, w.text != nil)
 		})
@@ -409,9 +409,9 @@ func TestEveryWordIsInTheTable(t *testing.T) {
 func TestStatesOfGateways(t *testing.T) {
 	at := metav1.Now()
 	for name, c := range map[string]struct {
-		word v1alpha1.AlertWord
-		row  v1alpha1.DiscoveredGateway
-		want string
+		topic v1alpha1.AlertTopic
+		row   v1alpha1.DiscoveredGateway
+		want  string
 	}{
 		"held":       {"SyncHeld", v1alpha1.DiscoveredGateway{Name: "a", SyncStatus: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonMassDeletion}, "a MassDeletion"},
 		"paused":     {"SyncHeld", v1alpha1.DiscoveredGateway{Name: "a", SyncStatus: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonPaused}, ""},
@@ -420,7 +420,7 @@ func TestStatesOfGateways(t *testing.T) {
 		"rolledBack": {"AutoRollback", v1alpha1.DiscoveredGateway{Name: "a", Reason: v1alpha1.ReasonRolledBack}, "a RolledBack"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, ok := named(c.word)
+			w, ok := topicOf(c.topic)
 			require.True(t, ok)
 			gs := &v1alpha1.GatewaySync{}
 			gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{c.row}
@@ -431,14 +431,14 @@ func TestStatesOfGateways(t *testing.T) {
 	for i := range 1000 {
 		gs.Status.DiscoveredGateways = append(gs.Status.DiscoveredGateways, v1alpha1.DiscoveredGateway{Name: strconv.Itoa(i), SyncStatus: v1alpha1.GatewayError})
 	}
-	w, _ := named("SyncFailed")
+	w, _ := topicOf("SyncFailed")
 	assert.True(t, strings.HasSuffix(w.is(look(gs, at.Time)), "and 990 more"))
 }
 
 func TestRecordIsBounded(t *testing.T) {
 	n := New(Config{Log: slog.New(slog.DiscardHandler)})
 	for i := range 10_000 {
-		n.lines[strconv.Itoa(i)] = &line{said: map[v1alpha1.AlertWord]string{"NotReady": "2026-11-25T12:00:00Z"}}
+		n.channels[strconv.Itoa(i)] = &channel{sent: map[v1alpha1.AlertTopic]string{"NotReady": "2026-11-25T12:00:00Z"}}
 	}
 	text := n.text()
 	assert.Less(t, len(text), 256<<10)

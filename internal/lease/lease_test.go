@@ -37,7 +37,7 @@ func TestElect(t *testing.T) {
 				began <- ctx
 				<-ctx.Done()
 				// What is written at the end is still written by the holder of the Lease.
-				assert.NoError(t, l.Write(t.Context(), "stoker.io/told", "by "+holder, "test"))
+				assert.NoError(t, l.Write(t.Context(), "stoker.io/sent", "by "+holder, "test"))
 				leading.Add(-1)
 			}))
 		}()
@@ -46,16 +46,16 @@ func TestElect(t *testing.T) {
 	a, stopA, endedA, beganA := replica("a")
 	within(t, beganA)
 	b, stopB, endedB, beganB := replica("b")
-	require.ErrorIs(t, b.Write(t.Context(), "stoker.io/told", "by b", "test"), ErrDeposed)
+	require.ErrorIs(t, b.Write(t.Context(), "stoker.io/sent", "by b", "test"), ErrDeposed)
 	close(stopA)
 	within(t, endedA)
 	within(t, beganB)
-	text, err := b.Read(t.Context(), "stoker.io/told")
+	text, err := b.Read(t.Context(), "stoker.io/sent")
 	require.NoError(t, err)
 	assert.Equal(t, "by a", text, "the next replica reads what the last one wrote")
-	require.ErrorIs(t, a.Write(t.Context(), "stoker.io/told", "late", "test"), ErrDeposed)
-	require.NoError(t, b.Write(t.Context(), "stoker.io/told", "", "test"))
-	text, err = b.Read(t.Context(), "stoker.io/told")
+	require.ErrorIs(t, a.Write(t.Context(), "stoker.io/sent", "late", "test"), ErrDeposed)
+	require.NoError(t, b.Write(t.Context(), "stoker.io/sent", "", "test"))
+	text, err = b.Read(t.Context(), "stoker.io/sent")
 	require.NoError(t, err)
 	assert.Empty(t, text)
 	close(stopB)
@@ -63,7 +63,7 @@ func TestElect(t *testing.T) {
 }
 
 func TestReadWithoutLease(t *testing.T) {
-	text, err := Lease{Client: fake.NewClientset(), Namespace: "stoker-system", Name: "none"}.Read(t.Context(), "stoker.io/told")
+	text, err := Lease{Client: fake.NewClientset(), Namespace: "stoker-system", Name: "none"}.Read(t.Context(), "stoker.io/sent")
 	require.NoError(t, err)
 	assert.Empty(t, text)
 }

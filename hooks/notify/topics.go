@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// seen is what a message can be about.
+// seen is the input of the topics: a GatewaySync and what its status says.
 type seen struct {
 	*v1alpha1.GatewaySync
 	verdict request.Verdict
@@ -29,19 +29,19 @@ func look(gs *v1alpha1.GatewaySync, now time.Time) seen {
 	return s
 }
 
-// word is a row of the table of what can be told.
-type word struct {
-	name v1alpha1.AlertWord
-	// news reports that the word stands for an event. is returns what tells it from the one before, or "" if there is none. Otherwise the
-	// word is a state, and is returns why it is true, or "".
+// topic is a row of the table of topics that spec.alerting can name.
+type topic struct {
+	name v1alpha1.AlertTopic
+	// news is true for an event, and false for a state. For an event, is returns a value that differs from that of the previous event, or ""
+	// if there was none. For a state, is returns why the state is true, or "".
 	news bool
 	is   func(seen) string
 	// text describes news.
 	text func(seen) string
 }
 
-// words is the table, in the order of v1alpha1.AlertWords.
-var words = []word{
+// topics is the table, in the order of v1alpha1.AlertTopics.
+var topics = []topic{
 	{name: "NotReady", is: notReady},
 	{name: "AgentsAway", is: func(s seen) string {
 		if s.verdict.Reason == v1alpha1.ReasonAgentsAway {
@@ -96,19 +96,19 @@ var words = []word{
 	}},
 }
 
-// named returns the row of a word.
-func named(name v1alpha1.AlertWord) (word, bool) {
-	switch name { // as other documents call it
+// named returns the row of a topic.
+func topicOf(name v1alpha1.AlertTopic) (topic, bool) {
+	switch name { // aliases
 	case "ScanFailure":
 		name = "ScanFailed"
 	case "AutoRollback":
 		name = "AutoRollbackPerformed"
 	}
-	i := slices.IndexFunc(words, func(w word) bool { return w.name == name })
+	i := slices.IndexFunc(topics, func(w topic) bool { return w.name == name })
 	if i < 0 {
-		return word{}, false
+		return topic{}, false
 	}
-	return words[i], true
+	return topics[i], true
 }
 
 // notReady returns why the gateways do not run the commit, if waiting alone is not expected to help. A pause is intended.
@@ -129,9 +129,9 @@ func notReady(s seen) string {
 func message(s seen) string { return s.verdict.Message }
 
 // reason returns the state that a reason of the fleet or of a gateway stands for.
-func reason(r v1alpha1.Reason) word {
+func reason(r v1alpha1.Reason) topic {
 	of := rows(func(g *v1alpha1.DiscoveredGateway) bool { return g.Reason == r })
-	return word{name: v1alpha1.AlertWord(r), is: func(s seen) string {
+	return topic{name: v1alpha1.AlertTopic(r), is: func(s seen) string {
 		if text := of(s); text != "" || s.verdict.Reason != r {
 			return text
 		}
@@ -145,22 +145,22 @@ const maxNamed = 10
 // rows returns a function that names the gateways for which is returns true.
 func rows(is func(*v1alpha1.DiscoveredGateway) bool) func(seen) string {
 	return func(s seen) string {
-		var said []string
+		var sent []string
 		more := 0
 		for i := range s.Status.DiscoveredGateways {
 			g := &s.Status.DiscoveredGateways[i]
 			switch {
 			case !is(g):
-			case len(said) == maxNamed:
+			case len(sent) == maxNamed:
 				more++
 			default:
-				said = append(said, row(g))
+				sent = append(sent, row(g))
 			}
 		}
 		if more > 0 {
-			said = append(said, fmt.Sprintf("and %d more", more))
+			sent = append(sent, fmt.Sprintf("and %d more", more))
 		}
-		return strings.Join(said, "; ")
+		return strings.Join(sent, "; ")
 	}
 }
 
