@@ -29,8 +29,9 @@ type ConfigSync struct {
 	// What is wanted.
 	// +required
 	Spec ConfigSyncSpec `json:"spec"`
-	// What the last run did.
+	// What the last run did. Before the first run, observedGeneration is -1, so that no reader takes the object as ready.
 	// +optional
+	// +kubebuilder:default:={"observedGeneration":-1}
 	Status ConfigSyncStatus `json:"status,omitempty"`
 }
 
@@ -97,6 +98,12 @@ type ConfigSyncSpec struct {
 	// +optional
 	// +kubebuilder:default=None
 	RollbackOnFailure ConfigRollback `json:"rollbackOnFailure,omitempty"`
+	// Objects of this namespace that must be ready first, each at the commit of its own source. A dependency that follows the same ref of the
+	// same repository, or the same GatewaySync, must be ready at the commit that this ConfigSync is about to apply.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	DependsOn []ConfigDependency `json:"dependsOn,omitempty"`
 	// Who may make requests over HTTP: the receiver polls git at a push, and takes requests of refs.
 	// +optional
 	// +kubebuilder:default={}
@@ -105,6 +112,33 @@ type ConfigSyncSpec struct {
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 }
+
+// ConfigDependency names a ConfigSync or a GatewaySync of the same namespace.
+type ConfigDependency struct {
+	// Kind of the object. Default: ConfigSync.
+	// +optional
+	Kind ConfigDependencyKind `json:"kind,omitempty"`
+	// Name of the object.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=48
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	Name string `json:"name"`
+}
+
+// ConfigDependencyKind is a kind that a ConfigSync can depend on.
+//
+// +kubebuilder:validation:Enum=ConfigSync;GatewaySync
+type ConfigDependencyKind string
+
+// The kinds of dependencies.
+const (
+	DependsOnConfigSync  ConfigDependencyKind = KindConfigSync
+	DependsOnGatewaySync ConfigDependencyKind = "GatewaySync"
+)
+
+// On returns the kind of the dependency, with its default.
+func (d *ConfigDependency) On() ConfigDependencyKind { return or(d.Kind, DependsOnConfigSync) }
 
 // ConfigSource is either a repository, or the commit that the gateways of a GatewaySync run.
 //

@@ -41,6 +41,7 @@ const (
 	ReasonWaitingForLead          Reason = "WaitingForLead"
 	ReasonAgentsAway              Reason = "AgentsAway"
 	ReasonUnhealthy               Reason = "Unhealthy"
+	ReasonDependencyNotReady      Reason = "DependencyNotReady"
 
 	ReasonGitUnreachable     Reason = "GitUnreachable"
 	ReasonGitTimeout         Reason = "GitTimeout"
@@ -102,6 +103,7 @@ const (
 	ReasonManifestInvalid          Reason = "ManifestInvalid"
 	ReasonApplyRefused             Reason = "ApplyRefused"
 	ReasonImmutableField           Reason = "ImmutableField"
+	ReasonDependencyCycle          Reason = "DependencyCycle"
 
 	ReasonMissingSidecar        Reason = "MissingSidecar"
 	ReasonNotRequested          Reason = "NotRequested"
@@ -144,6 +146,7 @@ var Reasons = []ReasonInfo{
 	{ReasonWaitingForLead, ClassWorking, "no lead agent has published a target yet"},
 	{ReasonAgentsAway, ClassWorking, "no agent reports at the moment"},
 	{ReasonUnhealthy, ClassWorking, "objects of a ConfigSync are applied and not healthy yet"},
+	{ReasonDependencyNotReady, ClassWorking, "a ConfigSync waits for an object that it depends on"},
 	{ReasonGitUnreachable, ClassRetry, "the git server could not be reached or answered with a server error"},
 	{ReasonGitTimeout, ClassRetry, "the git server did not answer in time or stopped sending"},
 	{ReasonGitThrottled, ClassRetry, "the git server limits the rate of requests"},
@@ -201,6 +204,7 @@ var Reasons = []ReasonInfo{
 	{ReasonManifestInvalid, ClassStalled, "a ConfigSync or a manifest of its commit is not valid"},
 	{ReasonApplyRefused, ClassStalled, "the API server refuses an object of a ConfigSync"},
 	{ReasonImmutableField, ClassStalled, "a manifest changes a field that the API server does not change"},
+	{ReasonDependencyCycle, ClassStalled, "ConfigSyncs depend on each other"},
 	{ReasonMissingSidecar, ClassNotInjected, "the pod asks for an agent and has none"},
 	{ReasonNotRequested, ClassNotInjected, "the pod does not ask for an agent"},
 	{ReasonNamespaceExcluded, ClassNotInjected, "the namespace is excluded from injection"},

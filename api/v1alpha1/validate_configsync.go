@@ -11,11 +11,12 @@ import (
 )
 
 const (
-	maxTargets     = 500
-	maxOverlays    = 16
-	maxConfigFiles = 64
-	maxVarsFrom    = 8
-	minRefresh     = 5 * time.Second
+	maxTargets      = 500
+	maxOverlays     = 16
+	maxConfigFiles  = 64
+	maxVarsFrom     = 8
+	maxDependencies = 16
+	minRefresh      = 5 * time.Second
 )
 
 // Patterns of the CRD for ConfigSyncs. They are the markers' text.
@@ -45,6 +46,15 @@ func ValidateConfigSync(cs *ConfigSync) field.ErrorList {
 	errs = append(errs, oneOf(apply.Child("adoptPolicy"), cs.Spec.Apply.AdoptPolicy, ConfigAdoptEqual, ConfigAdoptAlways)...)
 	errs = append(errs, oneOf(spec.Child("prune"), cs.Spec.Prune, PruneOwned, PruneNone)...)
 	errs = append(errs, validateWebhook(spec.Child("webhook"), &cs.Spec.Webhook)...)
+	dependsOn := spec.Child("dependsOn")
+	if len(cs.Spec.DependsOn) > maxDependencies {
+		errs = append(errs, field.TooMany(dependsOn, len(cs.Spec.DependsOn), maxDependencies))
+	} else {
+		for i, d := range cs.Spec.DependsOn {
+			errs = append(errs, oneOf(dependsOn.Index(i).Child("kind"), d.Kind, DependsOnConfigSync, DependsOnGatewaySync)...)
+			errs = append(errs, matches(dependsOn.Index(i).Child("name"), d.Name, secretNamePattern, maxName, true, "use the name of an object of this namespace")...)
+		}
+	}
 	rollback := spec.Child("rollbackOnFailure")
 	errs = append(errs, oneOf(rollback, cs.Spec.RollbackOnFailure, ConfigRollbackNone, ConfigRollbackLastGood)...)
 	if cs.Spec.RollbackOnFailure == ConfigRollbackLastGood && (cs.Spec.Source.Git == nil || !cs.Spec.Apply.Waits()) {

@@ -63,6 +63,9 @@ func (e *Engine) Apply(ctx context.Context, cs *v1alpha1.ConfigSync, o Options) 
 	if err == nil {
 		rendered, err = e.Render(ctx, cs)
 	}
+	if err == nil && !o.DryRun && !o.PruneOnly {
+		err = e.ready(ctx, cs, rendered)
+	}
 	if err == nil {
 		r, err = e.Prepare(ctx, cs, rendered)
 	}
@@ -95,7 +98,7 @@ func (r *Run) Commit() string {
 	return r.rendered.Commit
 }
 
-// Said says in a sentence what came of the run.
+// Said returns the outcome of the run as one sentence.
 func (r *Run) Said() string {
 	if ready := meta.FindStatusCondition(r.cs.Status.Conditions, v1alpha1.ConditionReady); ready != nil && !r.pruneOnly {
 		return ready.Message

@@ -100,7 +100,7 @@ func (r *Run) condition(kind string, is metav1.ConditionStatus, reason v1alpha1.
 	})
 }
 
-// outcome sets the status by what came of the run.
+// outcome sets the status to the outcome of the run.
 func (r *Run) outcome(err error) {
 	st := &r.cs.Status
 	r.about(st)
@@ -362,6 +362,11 @@ func (r *Run) record(ctx context.Context, err error) error {
 	return failed
 }
 
+// waits reports whether a run ended with err because something takes time: the next run continues.
+func waits(err error) bool {
+	return failure.Is(err, v1alpha1.ReasonProgressing) || failure.Is(err, v1alpha1.ReasonDependencyNotReady)
+}
+
 // send sends Events about a run that changed something, or failed in another way than the last one. They are a courtesy: a caller
 // without the right to create them loses nothing else.
 func (r *Run) send(ctx context.Context, was *v1alpha1.ConfigSync, err error) {
@@ -377,7 +382,7 @@ func (r *Run) send(ctx context.Context, was *v1alpha1.ConfigSync, err error) {
 	switch {
 	case err == nil && (r.Plan == nil || !r.Plan.Changes() && r.wasReady):
 		return
-	case failure.Is(err, v1alpha1.ReasonProgressing): // the next run says what comes of it
+	case waits(err): // the next run reports the outcome
 		r.changed(ctx)
 		return
 	case err != nil && before != nil && before.Reason == ready.Reason && before.Message == ready.Message:

@@ -38,8 +38,8 @@ const (
 	busy = time.Second
 	// maxRun bounds one run, and patience how long it waits for healthy objects: a fix in git must not wait for what it fixes.
 	maxRun, patience = 10 * time.Minute, 5 * time.Second
-	// firstRetry is the pause after a failure, which doubles up to maxRetry. Objects that are not healthy yet are looked at again
-	// within maxWait, and so are ConfigSyncs that are deleted.
+	// firstRetry is the pause after a failure, which doubles up to maxRetry. A ConfigSync that waits for healthy objects, for a dependency or
+	// for its deletion runs again within maxWait.
 	firstRetry, maxRetry, maxWait = 5 * time.Second, 5 * time.Minute, 30 * time.Second
 )
 
@@ -243,7 +243,7 @@ func (r *Reconciler) run(ctx context.Context, key cache.ObjectName, s *state) ti
 	return r.pause(key, cs, s, err, began)
 }
 
-// pause returns the pause after a run, by what came of it.
+// pause returns the pause after a run that ended with err.
 func (r *Reconciler) pause(key cache.ObjectName, cs *v1alpha1.ConfigSync, s *state, err error, began time.Time) time.Duration {
 	refresh, invalid := cs.Spec.Refresh()
 	if invalid != nil {
@@ -258,6 +258,11 @@ func (r *Reconciler) pause(key cache.ObjectName, cs *v1alpha1.ConfigSync, s *sta
 		if s.waiting.Since.IsZero() {
 			s.waiting = configsync.Waiting{Commit: s.commit, Since: began}
 		}
+		s.failures++
+		r.say(key, s, slog.LevelInfo, "ConfigSync waits", "message", err.Error())
+		return backoff.Jitter(min(firstRetry*time.Duration(s.failures), maxWait))
+	}
+	if failure.Is(err, v1alpha1.ReasonDependencyNotReady) {
 		s.failures++
 		r.say(key, s, slog.LevelInfo, "ConfigSync waits", "message", err.Error())
 		return backoff.Jitter(min(firstRetry*time.Duration(s.failures), maxWait))

@@ -1,0 +1,126 @@
+package configsync
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/giturl"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/request"
+)
+
+// maxReached bounds the ConfigSyncs that are read to find a cycle.
+const maxReached = 64
+
+// ready returns an error unless everything that cs depends on is ready. It reads the dependencies with the rights of the caller.
+func (e *Engine) ready(ctx context.Context, cs *v1alpha1.ConfigSync, rendered *Rendered) error {
+	if len(cs.Spec.DependsOn) == 0 {
+		return nil
+	}
+	clients, err := e.Connect()
+	if err != nil {
+		return err
+	}
+	syncs, err := reach(ctx, clients, cs)
+	if err != nil {
+		return err
+	}
+	for _, d := range cs.Spec.DependsOn {
+		var at origin
+		var v request.Verdict
+		if d.On() == v1alpha1.DependsOnConfigSync {
+			on := syncs[d.Name]
+			at, v = originOf(on), request.ReadConfig(on, "")
+		} else {
+			on, err := kube.GatewaySyncs(clients.Dynamic, cs.Namespace).Get(ctx, d.Name)
+			if err != nil {
+				return dependency(err, d, cs.Namespace)
+			}
+			at = origin{repo: on.Spec.Git.Repo, ref: on.Spec.Git.Ref, gatewaySync: on.Name}
+			if v, err = request.Look(ctx, clients, on, ""); err != nil {
+				return dependency(err, d, cs.Namespace)
+			}
+		}
+		switch {
+		case v.Phase != request.Succeeded:
+			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: %s", d.On(), d.Name, v.Message)
+		case originOf(cs).same(at) && originOf(cs).follows(rendered.Ref) && v.Commit != rendered.Commit:
+			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: it runs %.7s and not %.7s", d.On(), d.Name, v.Commit, rendered.Commit)
+		}
+	}
+	return nil
+}
+
+// reach returns the ConfigSyncs that cs depends on, directly or not, by name. It returns a DependencyCycle error if cs is one of them.
+func reach(ctx context.Context, clients kube.Clients, cs *v1alpha1.ConfigSync) (map[string]*v1alpha1.ConfigSync, error) {
+	found := map[string]*v1alpha1.ConfigSync{}
+	type path []*v1alpha1.ConfigSync
+	todo := []path{{cs}}
+	for len(todo) > 0 {
+		at := todo[0]
+		todo = todo[1:]
+		for _, d := range at[len(at)-1].Spec.DependsOn {
+			if d.On() != v1alpha1.DependsOnConfigSync || found[d.Name] != nil {
+				continue
+			}
+			if d.Name == cs.Name {
+				var names []string
+				for _, one := range at {
+					names = append(names, one.Name)
+				}
+				return nil, failure.New(v1alpha1.ReasonDependencyCycle, "spec.dependsOn: %s depend on each other: remove one of these dependencies",
+					strings.Join(append(names, cs.Name), " → "))
+			}
+			if len(found) == maxReached {
+				return nil, failure.New(v1alpha1.ReasonLimitExceeded, "spec.dependsOn: the ConfigSync depends on more than %d others, directly or not", maxReached)
+			}
+			on, err := kube.ConfigSyncs(clients.Dynamic, cs.Namespace).Get(ctx, d.Name)
+			switch {
+			case err == nil:
+				found[d.Name] = on
+				todo = append(todo, append(slices.Clone(at), on))
+			case len(at) == 1 || !apierrors.IsNotFound(err): // what a dependency lacks is in its own status
+				return nil, dependency(err, d, cs.Namespace)
+			}
+		}
+	}
+	return found, nil
+}
+
+// dependency explains why a dependency cannot be read. One that does not exist yet is waited for.
+func dependency(err error, d v1alpha1.ConfigDependency, namespace string) error {
+	if apierrors.IsNotFound(err) {
+		return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s, which does not exist in namespace %s", d.On(), d.Name, namespace)
+	}
+	return fmt.Errorf("spec.dependsOn: %w", readable(err, string(d.On()), namespace, d.Name))
+}
+
+// origin is where the commit of an object comes from: the ref of a repository, or a GatewaySync.
+type origin struct{ repo, ref, gatewaySync string }
+
+func originOf(cs *v1alpha1.ConfigSync) origin {
+	if follow := cs.Spec.Source.GatewaySync; follow != nil {
+		return origin{gatewaySync: follow.Name}
+	}
+	if git := cs.Spec.Source.Git; git != nil {
+		return origin{repo: git.RepoURL, ref: git.Desired()}
+	}
+	return origin{}
+}
+
+// same reports whether the specs of two objects ask for the same commit.
+func (o origin) same(p origin) bool {
+	if o.gatewaySync != "" && o.gatewaySync == p.gatewaySync {
+		return true
+	}
+	return o.repo != "" && o.ref == p.ref && giturl.Same(o.repo, p.repo)
+}
+
+// follows reports whether ref is that of the spec, and not that of a request, which concerns this object alone.
+func (o origin) follows(ref string) bool { return o.gatewaySync != "" || o.ref == ref }
