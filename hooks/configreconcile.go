@@ -23,12 +23,12 @@ func (c *cli) configRun() *cobra.Command {
 		Long: `Keep the ConfigSyncs of a cluster at git.
 
 The command runs until it is stopped. It does what the command apply does for every ConfigSync: after a change of its spec or its
-annotations, and at its refreshInterval. The chart runs it in the cluster (configSync.enabled). Of several that run, one applies;
+annotations, when a GatewaySync that it follows or an object that it depends on is ready, and at its refreshInterval. The chart runs it in the cluster (configSync.enabled). Of several that run, one applies;
 the Lease stoker-configsync in the namespace of the command elects it.
 
 Each run has the rights of the ServiceAccount that the ConfigSync names, of its own namespace and of no other. The caller needs the
 verb impersonate on that account. Its own rights serve for the status, the finalizer and Events: get, list, watch and patch for
-configsyncs, update for configsyncs/status, create for events of events.k8s.io, and get for namespaces.`,
+configsyncs, get, list and watch for gatewaysyncs, update for configsyncs/status, create for events of events.k8s.io, and get for namespaces.`,
 		Example: `  stoker config run --watch-namespace plant`,
 		Args:    cobra.NoArgs,
 	}
@@ -58,13 +58,18 @@ func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, log *slog.
 	if err != nil {
 		return err
 	}
+	gateways, err := kube.Watch(p.Dynamic, s.WatchNamespace, nil, func(namespace, name string) { r.GatewaySyncChanged(namespace, name) },
+		kube.LogFailures(log, "watching GatewaySyncs failed"))
+	if err != nil {
+		return err
+	}
 	reg := daemon.Registry()
 	measured := metrics.NewConfigSync(reg, version, seen.List)
-	r = reconcile.New(reconcile.Config{Own: p.Clients, Account: accounts, Seen: seen.Get, List: seen.List, Ran: measured.Ran, Log: log})
+	r = reconcile.New(reconcile.Config{Own: p.Clients, Account: accounts, Seen: seen.Get, List: seen.List, GatewaySync: gateways.Get, Ran: measured.Ran, Log: log})
 	own := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: configLease, Holder: lease.Identity(replica())}
 	return daemon.Run(ctx, daemon.Config{
 		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: seen.Served, Waits: "waiting for the list of ConfigSyncs",
-		Loops: []func(context.Context) error{seen.Run, func(ctx context.Context) error {
+		Loops: []func(context.Context) error{seen.Run, gateways.Run, func(ctx context.Context) error {
 			return own.Elect(ctx, func(ctx context.Context) {
 				log.Info("this replica applies ConfigSyncs")
 				r.Run(ctx)

@@ -171,7 +171,7 @@ func (b *back) replace(l *Loop, o *Order, s *propose.Settings, paths []string) e
 		if b.proposer.Ended() {
 			return nil
 		}
-		return held("the sync waits until the pull request is merged or closed")
+		return held("the sync waits until the pull request is merged or closed; set %s to take git's version", v1alpha1.AnnotationForceSync)
 	}
 	if b.proposer.Safe() {
 		return nil

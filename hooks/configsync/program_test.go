@@ -85,11 +85,14 @@ func (w *world) program(system string, wrap func(http.RoundTripper) http.RoundTr
 	require.NoError(w.t, err)
 	seen, err := kube.WatchConfigSyncs(clients.Dynamic, []string{w.namespace}, nil, func(namespace, name string) { r.Changed(namespace, name) }, nil)
 	require.NoError(w.t, err)
-	r = reconcile.New(reconcile.Config{Own: clients, Account: accounts, Seen: seen.Get, List: seen.List, Ran: func(v1alpha1.Class, time.Duration) {}, Log: daemon.Log(&p.log, "text", "info")})
+	gateways, err := kube.Watch(clients.Dynamic, []string{w.namespace}, nil, func(namespace, name string) { r.GatewaySyncChanged(namespace, name) }, nil)
+	require.NoError(w.t, err)
+	r = reconcile.New(reconcile.Config{Own: clients, Account: accounts, Seen: seen.Get, List: seen.List, GatewaySync: gateways.Get, Ran: func(v1alpha1.Class, time.Duration) {}, Log: daemon.Log(&p.log, "text", "info")})
 	l := lease.Lease{Client: clients.Core, Namespace: system, Name: "stoker-configsync", Holder: lease.Identity("test")}
 	ctx, cancel := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
 	ended.Go(func() { assert.NoError(w.t, seen.Run(ctx)) })
+	ended.Go(func() { assert.NoError(w.t, gateways.Run(ctx)) })
 	ended.Go(func() { assert.NoError(w.t, l.Elect(ctx, r.Run)) })
 	p.stop = sync.OnceFunc(func() { cancel(); ended.Wait() })
 	w.t.Cleanup(func() {
@@ -409,4 +412,45 @@ func TestProgramDrift(t *testing.T) {
 	require.Eventually(t, func() bool { return w.get().Status.AppliedTargets == 3 }, soon, 100*time.Millisecond, "a new commit counts again")
 	assert.Equal(t, "planted-value", secret())
 	assert.NotContains(t, w.reasons(), "planted-value")
+}
+
+// With an interval of a day, only the change of what a ConfigSync waits for lets it run again.
+func TestProgramRunsAfterDependencies(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	system := w.installed()
+	w.account(w.namespace, "stoker-config", configMaps, rule("stoker.io", "configsyncs,gatewaysyncs,synctargets", "get"))
+	first := w.commit("k8s/a.yaml", configMap("a", "1"), "base/b.yaml", "broken")
+	w.create("{refreshInterval: 24h, dependsOn: [{name: base}]}")
+	w.another("base", "base", ", refreshInterval: 24h")
+	w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: GatewaySync, metadata: {name: line}, spec: {git: {repo: '"+w.server.URL("plant.git")+"', ref: main}}}")
+	w.ApplyYAML(t, w.namespace, "{apiVersion: stoker.io/v1alpha1, kind: ConfigSync, metadata: {name: follower}, spec: {refreshInterval: 24h, source: {gatewaySync: {name: line, path: follow}}}}")
+	p := w.program(system, nil)
+	w.reaches(metav1.ConditionFalse, v1alpha1.ReasonDependencyNotReady)
+
+	w.commit("base/b.yaml", configMap("b", "1"), "follow/f.yaml", configMap("f", "1"))
+	dynamic := w.clients(w.RESTConfig()).Dynamic
+	_, err := kube.ConfigSyncs(dynamic, w.namespace).Patch(t.Context(), "base", types.MergePatchType, []byte(`{"metadata":{"annotations":{"stoker.io/force-sync":"now"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	w.has("b", "1")
+	w.has("a", "1")
+	w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)
+
+	second := w.git.Head()
+	require.NotEqual(t, first, second)
+	publish := func(commit string) {
+		t.Helper()
+		gs, err := kube.GatewaySyncs(dynamic, w.namespace).Get(t.Context(), "line")
+		require.NoError(t, err)
+		w.target("main", commit, gs.Generation)
+		gs.Status.Target = &v1alpha1.TargetStatus{Ref: "main", Commit: commit}
+		_, err = kube.GatewaySyncs(dynamic, w.namespace).Update(t.Context(), gs, metav1.UpdateOptions{}, "status")
+		require.NoError(t, err)
+	}
+	publish(second)
+	w.has("f", "1")
+	publish(w.commit("follow/f.yaml", configMap("f", "2")))
+	w.has("f", "2")
+	assert.Contains(t, p.log.String(), `msg="ConfigSync waits"`)
+	assert.NotContains(t, w.reasons(), "waiting for ConfigSync base", "to wait is no failure")
 }

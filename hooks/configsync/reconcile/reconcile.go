@@ -18,6 +18,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -29,6 +30,7 @@ import (
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/request"
 )
 
 const (
@@ -52,6 +54,8 @@ type Config struct {
 	// Seen returns what was last seen of a ConfigSync, as kube.WatchedObjects does, and List all of them.
 	Seen func(namespace, name string) (*v1alpha1.ConfigSync, error)
 	List func() []*v1alpha1.ConfigSync
+	// GatewaySync returns what was last seen of a GatewaySync.
+	GatewaySync func(namespace, name string) (*v1alpha1.GatewaySync, error)
 	// Ran is called with the class of the outcome of each run, and how long it took.
 	Ran func(class v1alpha1.Class, d time.Duration)
 	// Remote configures the access to git.
@@ -66,6 +70,7 @@ type Reconciler struct {
 	mu     sync.Mutex
 	queue  workqueue.TypedDelayingInterface[cache.ObjectName] // nil unless this replica works
 	states map[cache.ObjectName]*state
+	woken  map[cache.ObjectName]bool
 	runs   map[string]int // by namespace
 }
 
@@ -73,8 +78,8 @@ type Reconciler struct {
 // depends on it.
 type state struct {
 	uid      types.UID
-	trigger  string // what the last run was about
-	due      time.Time
+	trigger  string    // what the last run was about
+	ran, due time.Time // the end of the last run, and the time of the next one
 	failures int
 	commit   string
 	waiting  configsync.Waiting
@@ -86,6 +91,9 @@ func New(c Config) *Reconciler { return &Reconciler{Config: c} }
 
 // Changed notes that a ConfigSync may have changed.
 func (r *Reconciler) Changed(namespace, name string) {
+	if cs, err := r.Seen(namespace, name); err == nil && request.ReadConfig(cs, "").Phase == request.Succeeded {
+		r.wake(namespace, func(other *v1alpha1.ConfigSync) bool { return waitsFor(other, v1alpha1.DependsOnConfigSync, name) })
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.queue != nil {
@@ -93,11 +101,48 @@ func (r *Reconciler) Changed(namespace, name string) {
 	}
 }
 
+// GatewaySyncChanged notes that a GatewaySync may have changed. ConfigSyncs that follow it, or wait for it, run soon.
+func (r *Reconciler) GatewaySyncChanged(namespace, name string) {
+	gs, err := r.GatewaySync(namespace, name)
+	if err != nil {
+		return
+	}
+	ready := request.Read(gs, "", nil, time.Now()).Phase == request.Succeeded
+	r.wake(namespace, func(cs *v1alpha1.ConfigSync) bool {
+		if f := cs.Spec.Source.GatewaySync; f != nil && f.Name == name && gs.Status.Target != nil && gs.Status.Target.Commit != cs.Status.SourceRevision {
+			return true
+		}
+		return ready && waitsFor(cs, v1alpha1.DependsOnGatewaySync, name)
+	})
+}
+
+// waitsFor reports whether a ConfigSync waits for a dependency, as far as its status says.
+func waitsFor(cs *v1alpha1.ConfigSync, kind v1alpha1.ConfigDependencyKind, name string) bool {
+	ready := meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionReady)
+	return ready != nil && ready.Reason == string(v1alpha1.ReasonDependencyNotReady) &&
+		slices.ContainsFunc(cs.Spec.DependsOn, func(d v1alpha1.ConfigDependency) bool { return d.On() == kind && d.Name == name })
+}
+
+// wake lets the ConfigSyncs of a namespace that match run before they are due.
+func (r *Reconciler) wake(namespace string, match func(*v1alpha1.ConfigSync) bool) {
+	for _, cs := range r.List() {
+		if cs.Namespace != namespace || !match(cs) {
+			continue
+		}
+		r.mu.Lock()
+		if r.queue != nil {
+			r.woken[cache.MetaObjectToName(cs)] = true
+			r.queue.Add(cache.MetaObjectToName(cs))
+		}
+		r.mu.Unlock()
+	}
+}
+
 // Run makes runs until ctx is done. When it returns, none is under way.
 func (r *Reconciler) Run(ctx context.Context) {
 	queue := workqueue.NewTypedDelayingQueue[cache.ObjectName]()
 	r.mu.Lock()
-	r.queue, r.states, r.runs = queue, map[cache.ObjectName]*state{}, map[string]int{}
+	r.queue, r.states, r.woken, r.runs = queue, map[cache.ObjectName]*state{}, map[cache.ObjectName]bool{}, map[string]int{}
 	r.mu.Unlock()
 	for _, cs := range r.List() {
 		queue.Add(cache.MetaObjectToName(cs))
@@ -143,7 +188,10 @@ func (r *Reconciler) process(ctx context.Context, key cache.ObjectName) time.Dur
 		r.Log.Warn("ConfigSync cannot be read", "namespace", key.Namespace, "configsync", key.Name, "error", err)
 		return backoff.Jitter(maxRetry)
 	}
-	s := r.state(key, seen.UID)
+	s, woken := r.state(key, seen.UID)
+	if soon := s.ran.Add(firstRetry); woken && soon.Before(s.due) {
+		s.due = soon
+	}
 	if left := time.Until(s.due); trigger(seen) == s.trigger && left > 0 {
 		return left // its status was written
 	}
@@ -152,11 +200,13 @@ func (r *Reconciler) process(ctx context.Context, key cache.ObjectName) time.Dur
 	}
 	defer r.leave(key.Namespace)
 	pause := r.run(ctx, key, s)
-	s.due = time.Now().Add(pause)
+	s.ran = time.Now()
+	s.due = s.ran.Add(pause)
 	return pause
 }
 
-func (r *Reconciler) state(key cache.ObjectName, uid types.UID) *state {
+// state returns the state of a ConfigSync, and whether it was woken.
+func (r *Reconciler) state(key cache.ObjectName, uid types.UID) (*state, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.states[key]
@@ -164,13 +214,16 @@ func (r *Reconciler) state(key cache.ObjectName, uid types.UID) *state {
 		s = &state{uid: uid}
 		r.states[key] = s
 	}
-	return s
+	woken := r.woken[key]
+	delete(r.woken, key)
+	return s, woken
 }
 
 func (r *Reconciler) forget(key cache.ObjectName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.states, key)
+	delete(r.woken, key)
 }
 
 func (r *Reconciler) enter(namespace string) bool {
@@ -298,8 +351,8 @@ func (r *Reconciler) engine(ctx context.Context, cs *v1alpha1.ConfigSync) *confi
 	return &configsync.Engine{Own: &r.Own, Remote: r.Remote, Connect: sync.OnceValues(func() (kube.Clients, error) { return r.connect(ctx, cs) })}
 }
 
-// connect returns the clients of the account that a ConfigSync names. It asks the API server who they are, so that a missing right to act
-// as that account is told from rights that the account lacks.
+// connect returns the clients of the account that a ConfigSync names. It asks the API server who they are, so that it
+// can distinguish a missing right to act as that account from rights that the account lacks.
 func (r *Reconciler) connect(ctx context.Context, cs *v1alpha1.ConfigSync) (kube.Clients, error) {
 	if err := configsync.Validate(cs); err != nil { // the name of the account becomes a part of that of a user
 		return kube.Clients{}, err
