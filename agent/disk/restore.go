@@ -37,10 +37,11 @@ var ErrUnsaved = errors.New("the current file is not in git and would be lost")
 
 const restoreName = "restore.new"
 
-// Restore puts an entry of lost+found back to its old path. It acts like a user on the gateway and works beside a
-// running agent, also under ReadOnly: the next comparison finds a file that was changed on the gateway.
+// Restore puts an entry of lost+found back at its old path. To the agent this looks like a change made by a user of the
+// gateway: the next comparison reports the file as changed on the gateway. Restore takes no lock, so it may run beside
+// an agent, and it works on a Dir that was opened with ReadOnly.
 //
-// It replaces an existing file only if git has it according to the manifest; otherwise it returns ErrUnsaved and
+// Restore replaces an existing file only if git has it according to the manifest; otherwise it returns ErrUnsaved and
 // changes nothing. The entry stays in lost+found.
 func (d *Dir) Restore(l Lost) error {
 	if err := safe.CheckPath(l.Path); err != nil {
@@ -80,8 +81,11 @@ func (d *Dir) Restore(l Lost) error {
 	return d.vol.SyncDir(n)
 }
 
-// onMount opens our own folder on the mount of the directory n, at which r.cur stands, because a rename cannot cross
-// mounts. done closes it, and removes it if it was created for this.
+// onMount opens a .stoker folder on the same mount as the directory n. A restored file is written there and then renamed to
+// n, because a rename cannot cross mounts. n must be the directory that r.cur opened last.
+//
+// An area is the top directory of a mount. Area 0 is the data directory itself, whose .stoker is always open. In any other
+// area, onMount opens .stoker or creates it; done closes it, and removes it if it is empty.
 func (r *run) onMount(n *safe.Folder) (own *safe.Folder, done func(), err error) {
 	area, err := r.areaOf(n)
 	if err != nil {
@@ -161,7 +165,9 @@ func fillRestore(vol *safe.Volume, own, n *safe.Folder, from io.Reader, mode fs.
 	return errors.Join(err, f.Close())
 }
 
-// putBack moves the restored file to a free name, or replaces a file that git has.
+// putBack moves the restored file from own to n. It replaces an existing file only if git has it, which is checked twice:
+// before the exchange, and again for the file that the exchange moved to own, because the gateway may have written in
+// between. If the second check fails, the files are exchanged back.
 func (d *Dir) putBack(own, n *safe.Folder, name, path string) error {
 	err := d.vol.RenameNew(own, restoreName, n, name)
 	if !errors.Is(err, fs.ErrExist) {
@@ -171,6 +177,7 @@ func (d *Dir) putBack(own, n *safe.Folder, name, path string) error {
 	if err != nil {
 		return err
 	}
+	// known returns nil if the file at a name has the content that the manifest recorded for path.
 	known := func(at *safe.Folder, name string) error {
 		if !owned {
 			return ErrUnsaved
@@ -190,7 +197,7 @@ func (d *Dir) putBack(own, n *safe.Folder, name, path string) error {
 		}
 		return err
 	}
-	if err := known(own, restoreName); err != nil { // the gateway wrote at this moment
+	if err := known(own, restoreName); err != nil { // the gateway wrote between the first check and the exchange
 		return errors.Join(err, d.vol.Exchange(own, restoreName, n, name))
 	}
 	return nil

@@ -1,7 +1,7 @@
-// Package safe reads and changes the data directory without following links. A Folder is opened from the root name by
-// name and compared after opening; a Cursor keeps the chain of the last folders open; a Volume makes changes, so that
-// tests can interrupt each of them. The package also refuses paths that leave the data directory, and gives write
-// errors their reason.
+// Package safe reads and changes the data directory without following links. A Folder is an open directory. To reach one, the
+// package opens each directory on its path, one after the other, and checks that it opened what it saw. A Cursor keeps the
+// folders on the last path open. A Volume makes all changes, so that tests can interrupt each of them. The package also
+// refuses paths that leave the data directory, and gives write errors their reason.
 package safe
 
 import (
@@ -23,15 +23,15 @@ import (
 // MaxDepth bounds the depth of a walk: deeper than any --max-depth, which is at most 1000.
 const MaxDepth = 1024
 
-// Folder is an open directory of the data directory. It was opened from the root name by name, and no name was a symbolic
-// link at the time; operations through it stay in that directory whatever happens to the names.
+// Folder is an open directory below the data directory. When it was opened, no part of its path was a symbolic link.
+// Operations through it stay in that directory, even if a part of the path is renamed or replaced later.
 type Folder struct {
 	Path string // relative to the data directory; "" for the data directory
 	Root *os.Root
 	f    *os.File // see dirFile
 }
 
-// BlockedError means that the name of a directory is something else.
+// BlockedError means that something else stands at a path that should be a directory.
 type BlockedError struct {
 	Path string
 	Kind plan.Kind
@@ -56,7 +56,7 @@ func kindName(k plan.Kind) string {
 	}
 }
 
-// Open opens the directory of that name. It never follows a link: the opened directory must be the one that Lstat saw.
+// Open opens the directory with that name. It never follows a link: the opened directory must be the one that Lstat saw.
 func (n *Folder) Open(name string) (*Folder, error) {
 	want, err := n.Root.Lstat(name)
 	if err != nil {
@@ -165,7 +165,8 @@ func (n *Folder) Close() {
 	_ = n.Root.Close()
 }
 
-// CloseFile closes the file of dirFile, if it is open, and keeps the folder open.
+// CloseFile closes the file that dirFile opened, if any, but not Root. Use it instead of Close for a folder that does not own
+// its Root. The folder must not be used afterwards, because CloseFile keeps the closed file.
 func (n *Folder) CloseFile() {
 	if n.f != nil {
 		_ = n.f.Close() // opened for reading
@@ -192,7 +193,7 @@ func KindOf(m fs.FileMode) plan.Kind {
 	}
 }
 
-// StatOf converts fi, without regard to volumes that keep no modes; see Volume.Stat.
+// StatOf converts fi. Unlike Volume.Stat, it does not mark files on volumes that keep no modes.
 func StatOf(fi fs.FileInfo) plan.Stat {
 	return plan.Stat{
 		Kind:  KindOf(fi.Mode()),
@@ -202,13 +203,14 @@ func StatOf(fi fs.FileInfo) plan.Stat {
 	}
 }
 
-// NotThere reports whether a path does not exist: a name is missing, or a parent is not a directory.
+// NotThere reports whether err means that a path does not exist: a name is missing, or a parent is not a directory.
 func NotThere(err error) bool {
 	_, blocked := errors.AsType[*BlockedError](err)
 	return blocked || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// ReadFile returns the content of a file, or LimitExceeded for more than limit bytes.
+// ReadFile returns the content of a file that is compared as JSON. If it has more than limit bytes, the reason of the error
+// is LimitExceeded.
 func (n *Folder) ReadFile(name string, limit int64) ([]byte, error) {
 	f, fi, err := n.File(name, os.O_RDONLY)
 	if err != nil {
@@ -227,7 +229,7 @@ func (n *Folder) ReadFile(name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// Has reports whether a path of real directories leads to the last name.
+// Has reports whether the path of these names exists and no part of it is a symbolic link.
 func (n *Folder) Has(names ...string) bool {
 	for i, name := range names {
 		if i == len(names)-1 {
