@@ -24,7 +24,7 @@ import (
 
 const envRoot = "DISK_TEST_ROOT"
 
-// limitMemory sets the memory limit of the agent in the chart. Beyond it, the Go program crashes.
+// limitMemory limits this process to the memory that the chart gives an agent. A Go program that needs more crashes.
 func limitMemory(t *testing.T) {
 	t.Helper()
 	debug.SetGCPercent(20) // as the agent does
@@ -32,7 +32,10 @@ func limitMemory(t *testing.T) {
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_DATA, &limit))
 }
 
-// F11, F17: no file in .stoker, even with valid checksums, makes the agent exceed its memory.
+// F11, F17 of docs/internals/threats.md: no file in .stoker, even with valid checksums, makes the agent exceed its memory.
+//
+// Each sub-test runs twice. The test process writes the file, without a limit, and passes its directory in envRoot to a child
+// process, which limits its memory and opens the directory.
 func TestOwnFilesFitInMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures memory")
@@ -61,7 +64,7 @@ func TestOwnFilesFitInMemory(t *testing.T) {
 		"manifest of long paths that share all": {manifestFile, func(t *testing.T, path string) {
 			long := strings.Repeat("x", safe.MaxPath-10)
 			var block []byte
-			for i := range 12_000 { // each is a directory whose path shares all but its number with the one before
+			for i := range 12_000 { // a directory whose path shares all but its number with the previous one
 				shared, rest := len(long), fmt.Sprintf("%08d", i)
 				if i == 0 {
 					shared, rest = 0, long+rest
@@ -77,7 +80,7 @@ func TestOwnFilesFitInMemory(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			root := os.Getenv(envRoot)
-			if root == "" { // write the file outside the process with the memory limit
+			if root == "" { // this is the test process
 				root = seeded(t)
 				require.NoError(t, os.Mkdir(filepath.Join(root, safe.OwnDir), 0o700))
 				c.write(t, filepath.Join(root, safe.OwnDir, c.at))
@@ -112,8 +115,8 @@ func writeJournal(t *testing.T, path string, n int, name func(int) string) {
 	require.NoError(t, f.Close())
 }
 
-// forgeManifest writes a manifest of one block of directories with valid checksums. It does not use the product's writer,
-// which would refuse them.
+// forgeManifest writes a manifest with valid checksums that has a single block with dirs directories. first is the first path of
+// the block. The writer of package format would refuse to write such a block.
 func forgeManifest(t *testing.T, path, first string, dirs int, block []byte) {
 	t.Helper()
 	index := appendText(nil, first)
@@ -126,7 +129,7 @@ func forgeManifest(t *testing.T, path, first string, dirs int, block []byte) {
 	})
 }
 
-// forgeIndex writes a manifest with an index of size bytes, of blocks without records.
+// forgeIndex writes a manifest without records whose index has at least size bytes.
 func forgeIndex(t *testing.T, path string, size int) {
 	t.Helper()
 	writeManifest(t, path, nil, func(put func([]byte)) int {
@@ -140,7 +143,8 @@ func forgeIndex(t *testing.T, path string, size int) {
 	})
 }
 
-// writeManifest writes a manifest with one header. index writes its index and returns the number of blocks.
+// writeManifest writes a manifest in the layout that package format describes: magic, block, a fixed header, the index and the
+// footer. index writes the index with put, and returns the number of blocks in it.
 func writeManifest(t *testing.T, path string, block []byte, index func(put func([]byte)) int) {
 	t.Helper()
 	f, err := os.Create(path)
