@@ -12,20 +12,22 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// back sends changes of the gateway back to git.
+// back is the part of the Loop that sends changes made on the gateway back to git, as proposals (spec.bidirectional). It has
+// nothing to do with rollbacks.
 type back struct {
 	proposer *propose.Proposer
-	shown    *v1alpha1.Proposal
-	due      time.Time
-	// wrote is when a sync last wrote files that the proposer has not been told about; zero if there was none.
+	shown    *v1alpha1.Proposal // the state of the proposal for the status; nil if there is none
+	due      time.Time          // when to call propose again; zero means after the next comparison
+	// wrote is when a sync last wrote files. It is zero once the proposer knows about that sync.
 	wrote time.Time
-	// added are the files that the last walk found; it is repeated after file events, and at every tenth comparison.
+	// added are the new files on the gateway that the last walk found. The walk is repeated after file events, and at every
+	// tenth comparison.
 	added  []string
-	walked time.Time // the comparison that the walk belongs to
-	since  int       // comparisons since the walk
-	dirty  bool      // there were file events since
-	event  time.Time // the last file event
-	// asked is since when a sync waits for a change to be pushed, by the order that waits.
+	walked time.Time // when the comparison ended for which walk was last called
+	since  int       // comparisons since the last walk
+	dirty  bool      // a file event arrived after the last walk
+	event  time.Time // when the last file event arrived
+	// asked is when the sync of the order askedBy began to wait until a change is pushed.
 	asked   time.Time
 	askedBy *Order
 }
@@ -47,7 +49,7 @@ func (b *back) reset() {
 	*b = back{proposer: b.proposer, dirty: true}
 }
 
-// settings returns how the order in force proposes changes, or nil.
+// settings returns how the order in force proposes changes, or nil if it does not.
 func (l *Loop) settings() *propose.Settings {
 	if o := l.wish.Order; o != nil && !l.DryRun && !l.Once && !o.Profile.DryRun && o.Profile.Bidirectional != nil {
 		return o.Proposals
@@ -65,7 +67,8 @@ func (l *Loop) watch() {
 	l.Engine.Watch(s.Watches)
 }
 
-// propose does what is due for the proposal of this gateway.
+// propose moves the proposal of this gateway forward: it looks for changes and passes them to the proposer. It does nothing
+// while another agent may have the gateway, and only shows the recorded state until the files have been compared.
 func (l *Loop) propose(ctx context.Context) {
 	b, s := &l.back, l.settings()
 	if s == nil {
@@ -73,17 +76,17 @@ func (l *Loop) propose(ctx context.Context) {
 		return
 	}
 	if !l.settled || l.wish.Leave {
-		return // another agent may have the gateway
+		return
 	}
 	standby := l.sync.report != nil && l.sync.report.Phase == sync.Standby
-	if l.drift.last == nil { // the files have not been compared yet
+	if l.drift.last == nil { // not compared yet
 		b.shown = b.proposer.Recall(l.Engine.Notes())
 		return
 	}
 	o := l.wish.Order
 	base := func() (propose.Base, error) { return l.Engine.Base(ctx, o.Connections.Remote, o.Task) }
 	saved := b.event
-	if !saved.After(b.walked) { // an older change
+	if !saved.After(b.walked) { // the comparison before this one has already seen that change
 		saved = time.Time{}
 	}
 	if standby {
@@ -91,7 +94,8 @@ func (l *Loop) propose(ctx context.Context) {
 	} else if err := l.walk(ctx, base); err != nil && !failure.Is(err, v1alpha1.ReasonProgressing) {
 		l.Log.Debug("new files not looked for", "error", err)
 	}
-	overwrote := !b.wrote.IsZero() && !l.drift.ended.Before(b.wrote) // an older comparison does not tell which changes are gone
+	// Only a comparison that ended after the sync shows which changes the sync has replaced.
+	overwrote := !b.wrote.IsZero() && !l.drift.ended.Before(b.wrote)
 	b.shown, b.due = b.proposer.Step(ctx, s, propose.Input{
 		Notes: l.Engine.Notes(), Changed: l.changes(), Saved: saved, Base: base, Overwrote: overwrote, Standby: standby, Renew: o.Propose,
 	})
@@ -115,7 +119,8 @@ func files(p *v1alpha1.Proposal, refused bool) int {
 	return int(p.Files)
 }
 
-// walk looks for files that the gateway added, if a file event or enough comparisons have passed.
+// walk looks for files that were added on the gateway. It does so at most once per comparison, and only after a file event
+// or after walkEvery comparisons.
 func (l *Loop) walk(ctx context.Context, base func() (propose.Base, error)) error {
 	b := &l.back
 	if b.walked.Equal(l.drift.ended) {
@@ -144,7 +149,7 @@ func (l *Loop) changes() []string {
 	return slices.Compact(list)
 }
 
-// rules returns how a sync to o treats changes that are sent back; nil if none are.
+// rules returns how a sync of the order o treats changes on the gateway that are sent back to git; nil if o sends none back.
 func (b *back) rules(l *Loop, o *Order) *sync.Back {
 	s := o.Proposals
 	if s == nil || o.Profile.Bidirectional == nil || o.Profile.DryRun {
@@ -159,7 +164,7 @@ func (b *back) rules(l *Loop, o *Order) *sync.Back {
 	}
 }
 
-// replace decides whether a sync may replace changes of the gateway.
+// replace returns nil if a sync may replace the changes at paths, and otherwise the error that holds the sync.
 func (b *back) replace(l *Loop, o *Order, s *propose.Settings, paths []string) error {
 	held := func(format string, args ...any) error {
 		return failure.New(v1alpha1.ReasonConflictDetected, "%s was changed on the gateway and in git (%d files): %s", paths[0], len(paths), fmt.Sprintf(format, args...))
