@@ -10,11 +10,14 @@ import (
 
 // settleResources makes each changed resource directory consistent. The signature in resource.json covers the other
 // files, so it must be written together with them; otherwise the gateway may miss the change or sign the resource
-// itself. If a plan writes or deletes a file of a resource, its resource.json and thumbnail also become git's, even if
-// they would otherwise stay as the gateway rewrote them. If a file of a resource goes to lost+found, so do these two,
-// so that lost+found has the whole resource.
+// itself.
+//
+// Gateways rewrite resource.json and the thumbnail without changing their meaning (see planner.noise), and a plan normally
+// keeps what the gateway wrote. But if a plan writes or deletes another file of the resource, it also replaces these two
+// companions by git's. If a file of the resource goes to lost+found (Change.Conflict), so do the companions, so that
+// lost+found has the whole resource.
 func (p *planner) settleResources() error {
-	more := make(map[string]Change)
+	more := make(map[string]Change) // changes of companions that the plan does not have yet, by path
 	last, lastConflict := "", false
 	for i := range p.changes.List {
 		c := &p.changes.List[i]
@@ -35,6 +38,8 @@ func (p *planner) settleResources() error {
 	return nil
 }
 
+// settleCompanion makes the plan write the companion at path, in the plan itself or in more. conflict reports that a file of
+// the resource goes to lost+found.
 func (p *planner) settleCompanion(path string, conflict bool, more map[string]Change) error {
 	if i, ok := p.find(path); ok {
 		return p.writeCompanion(&p.changes.List[i], conflict)
@@ -51,8 +56,8 @@ func (p *planner) settleCompanion(path string, conflict bool, more map[string]Ch
 	return err
 }
 
-// writeCompanion turns a change that leaves a resource.json or thumbnail as the gateway wrote it into one that writes it. It
-// does the same for a resource.json that is git's, if its signature does not match the files beside it.
+// writeCompanion makes c, the change of a companion that the plan has already, write git's version. If the file on the disk is
+// git's resource.json, c writes it only if its signature does not match the files beside it.
 func (p *planner) writeCompanion(c *Change, conflict bool) error {
 	switch {
 	case p.noise[c.Path]:
@@ -75,7 +80,7 @@ func (p *planner) writeCompanion(c *Change, conflict bool) error {
 	return nil
 }
 
-// sign makes a change write a resource.json with a matching signature, if git's does not match.
+// sign makes c write a resource.json with a new signature, if git's signature does not match the files of the directory.
 func (p *planner) sign(c *Change, directory []child) error {
 	id, stale, err := p.Desired.signedID(c.Path, directory)
 	if err != nil || !stale {
@@ -88,7 +93,8 @@ func (p *planner) sign(c *Change, directory []child) error {
 	return nil
 }
 
-// companion returns a change for a resource.json or thumbnail that the plan has none for yet, if it needs one.
+// companion returns the change that writes the companion at path, for which the plan has no change yet. It returns false if
+// there is nothing to write, for example because the agent does not own the file or it is right already.
 func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 	rec, owned, err := p.Manifest.Get(path)
 	if err != nil {
@@ -102,10 +108,10 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 		return Change{}, false, fmt.Errorf("stat %s: %w", path, err)
 	}
 	if st.Kind != File {
-		return Change{}, false, nil // drift
+		return Change{}, false, nil // drift, which the plan does not repair here
 	}
 	found, err := p.foundID(path, st, rec, true)
-	if err != nil || found == rec.Want && base(path) != resource.File {
+	if err != nil || found == rec.Want && base(path) != resource.File { // a thumbnail that is git's needs no change
 		return Change{}, false, err
 	}
 	directory, err := p.Desired.beside(path, p.Desired.list)
@@ -135,7 +141,7 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 			return Change{}, false, err
 		}
 	}
-	if found == c.ID { // it matches what will lie beside it
+	if found == c.ID { // the file on the disk already has the right signature
 		delete(p.changes.Signed, path)
 		return Change{}, false, nil
 	}
@@ -145,7 +151,7 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 	return c, true, nil
 }
 
-// replaceDrifted replaces a drifted resource.json unless the conflict policy prefers the gateway.
+// replaceDrifted returns the change that replaces a drifted resource.json, or false if the conflict policy keeps the gateway's.
 func (p *planner) replaceDrifted(c Change) (Change, bool) {
 	switch p.policy(c.Path) {
 	case GatewayWins:
