@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Refs implements source.
+// Refs returns all refs. It reads the repository again at each call.
 func (l *local) Refs(ctx context.Context) (*wire.Refs, error) {
 	common, st, err := l.open()
 	if err != nil {
@@ -34,7 +34,7 @@ func (l *local) Refs(ctx context.Context) (*wire.Refs, error) {
 	return all, nil
 }
 
-// read lists the refs.
+// read lists the refs. Symbolic refs other than HEAD are left out.
 func (l *local) read(ctx context.Context, st *filesystem.Storage) (*wire.Refs, error) {
 	all := &wire.Refs{ByName: map[string]plan.ID{}, Peeled: map[string]plan.ID{}}
 	iter, err := st.IterReferences()
@@ -68,7 +68,7 @@ func (l *local) read(ctx context.Context, st *filesystem.Storage) (*wire.Refs, e
 	return all, nil
 }
 
-// peel follows annotated tags.
+// peel fills in the objects that annotated tags point to. A tag that cannot be followed is left out.
 func (l *local) peel(ctx context.Context, common string, all *wire.Refs) error {
 	var o *store.Objects
 	for name, id := range all.ByName {
@@ -95,12 +95,12 @@ func (l *local) peel(ctx context.Context, common string, all *wire.Refs) error {
 	return nil
 }
 
-// Fetch copies the commit, its trees and its blobs into a new pack, without what the store has already.
+// Fetch copies the commit, its trees and its blobs into a new pack. It leaves out what the store already has.
 func (l *local) Fetch(ctx context.Context, t *store.Transfer, _ string) (*store.Received, error) {
 	return l.Blobs(ctx, t, nil)
 }
 
-// Blobs copies blobs into a new pack; without ids, everything of the commit.
+// Blobs copies the blobs with these ids into a new pack. If ids is empty, it copies the commit with its trees and blobs.
 func (l *local) Blobs(ctx context.Context, t *store.Transfer, ids []plan.ID) (*store.Received, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.Total)
 	defer cancel()
@@ -122,7 +122,8 @@ func (l *local) Blobs(ctx context.Context, t *store.Transfer, ids []plan.ID) (*s
 	return in, nil
 }
 
-// Reaches walks the history as far as the repository has it.
+// Reaches reports whether the commit of t is one of tips or of their ancestors. It walks the history as far as the repository
+// has it: a shallow clone ends it early. A search that visits too many commits fails with RefNotAllowed.
 func (l *local) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) (bool, error) {
 	from, err := l.objects(ctx, t.Limits(), nil)
 	if err != nil {
@@ -149,7 +150,7 @@ func (l *local) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) 
 			up, err = from.Parents(id)
 		}
 		if store.IsNotFound(err) && !failure.Is(err, v1alpha1.ReasonGitUnreachable) {
-			continue // the end of a shallow clone
+			continue // the end of a shallow clone; GitUnreachable means that an alternate is missing
 		}
 		if err != nil {
 			return false, l.explain(ctx, err)
@@ -164,7 +165,7 @@ func (l *local) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) 
 	return false, nil
 }
 
-// TagText implements source.
+// TagText returns the bytes of the annotated tag whose id is t.Commit. It does not need the commit that the tag points to.
 func (l *local) TagText(ctx context.Context, t *store.Transfer, _ plan.ID) ([]byte, error) {
 	from, err := l.objects(ctx, t.Limits(), nil)
 	if err != nil {
