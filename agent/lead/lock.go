@@ -41,25 +41,28 @@ var errLost = errors.New("the lock is no longer held")
 
 // lock is the election lock, stored in the SyncTarget itself. While it is held, every write of the target goes through it and
 // is based on the last version it wrote, so that any other write in between causes a conflict.
+//
+// An agent campaigns for the lock, and leads for one term if it gets it. begin starts a campaign; the campaign and its term end
+// with end, or as soon as the lock is lost.
 type lock struct {
 	targets  *kube.Objects[v1alpha1.SyncTarget]
 	syncs    *kube.Objects[v1alpha1.GatewaySync]
 	name     string
 	identity string
-	sight    *sight
+	sight    *sight // what the watch of this agent shows of the lock
 
 	mu      sync.Mutex
 	owner   metav1.OwnerReference // the GatewaySync of this term
 	base    *v1alpha1.SyncTarget  // the version that the next write is based on
 	held    bool
-	ever    bool // held at some time in this campaign
-	term    int32
-	proven  time.Time // when the last request was sent whose answer proved that we hold the lock
-	lost    chan struct{}
-	lostFor error
-	altered func()       // called if another writer changed what the lead had written
-	log     *slog.Logger // for rejected takeovers
-	refused string       // the last of them
+	ever    bool          // held at some time in this campaign
+	term    int32         // the number of transitions when this agent took the lock
+	proven  time.Time     // when the last request was sent whose answer proved that we hold the lock
+	lost    chan struct{} // closed when the lock is lost
+	lostFor error         // why; nil if it is not lost
+	altered func()        // called if another writer changed what the lead had written
+	log     *slog.Logger  // for rejected takeovers
+	refused string        // the error of the last rejected takeover, so that it is logged once
 }
 
 var _ resourcelock.Interface = (*lock)(nil)
@@ -72,7 +75,7 @@ func (l *lock) begin(gs *v1alpha1.GatewaySync, altered func()) {
 	l.base, l.held, l.ever, l.lost, l.lostFor, l.altered = nil, false, false, make(chan struct{}), nil, altered
 }
 
-// lose ends the term for good.
+// lose ends the term because of err, which it returns. The lock cannot be taken again before the next campaign.
 func (l *lock) lose(err error) error {
 	if l.lostFor == nil {
 		l.lostFor = err
@@ -151,7 +154,7 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 		return err
 	}
 	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}}
-	if l.held { // it was deleted while we hold the lock
+	if l.held { // a user deleted the target while we hold the lock
 		t.Spec = l.base.Spec
 	}
 	t.Name, t.Namespace, t.OwnerReferences = l.name, gs.Namespace, []metav1.OwnerReference{l.owner}
@@ -332,7 +335,7 @@ func (l *lock) confirm(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, cancel, nil
 }
 
-// RecordEvent implements resourcelock.Interface. The term sends the Event of an election instead.
+// RecordEvent implements resourcelock.Interface. It does nothing, because the new lead sends the Event itself.
 func (l *lock) RecordEvent(string) {}
 
 // Identity implements resourcelock.Interface.
@@ -341,10 +344,11 @@ func (l *lock) Identity() string { return l.identity }
 // Describe implements resourcelock.Interface.
 func (l *lock) Describe() string { return "SyncTarget " + l.name }
 
-// minFormat is the oldest format that can follow the targets that this version writes, unless a step of a rollout is not open.
+// minFormat is the oldest format whose agents can follow a target that this version writes. It does not hold for a target with a
+// rollout that has closed steps or goes back; see leastFormat.
 const minFormat int32 = 1
 
-// leastFormat returns the oldest format that can follow a target with this rollout.
+// leastFormat returns the oldest format whose agents can follow a target with this rollout.
 func leastFormat(r *v1alpha1.TargetRollout) int32 {
 	if r != nil && (r.Open < r.Steps || r.Back) {
 		return v1alpha1.FormatRollout
