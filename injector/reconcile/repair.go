@@ -19,8 +19,8 @@ import (
 	"stoker.io/stoker/injector/inject"
 )
 
-// quiet is how long an owner must not have created a pod before an eviction. Creation times have a resolution of one second,
-// and the successor is recognized by its own.
+// quiet is how old the youngest pod of an owner must be before one of them is evicted. The successor is recognized because it is
+// created later than all of them, and creation times have a resolution of one second.
 const quiet = 2 * time.Second
 
 // Why a pod that would be injected today has no agent, and why it is not evicted.
@@ -30,7 +30,7 @@ const (
 	tooOldToEvict   = ", and the pod is too old to be evicted"
 )
 
-// decided is why a pod has no agent. It is valid while its GatewaySync does not change.
+// decided is why a pod has no agent. It is valid as long as the GatewaySync does not change.
 type decided struct {
 	reason     v1alpha1.Reason // empty: it would be injected today
 	message    string
@@ -39,12 +39,13 @@ type decided struct {
 	generation int64
 }
 
-// repairPods handles the pods that ask for an agent and have none. soon requests another look in a moment.
+// repairPods handles the pods that ask for an agent and have none: it evicts them, or records why not. soon requests another
+// call in a moment.
 func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podIndex, replacements map[string]replacement, now time.Time) (soon bool, err error) {
 	without := map[v1alpha1.Reason]int{}
 	for _, t := range replacements {
 		if t.stuck && t.absent {
-			without[v1alpha1.ReasonMissingSidecar]++ // we evicted it
+			without[v1alpha1.ReasonMissingSidecar]++ // the injector evicted a pod that was not recreated
 		}
 	}
 	var errs []error
@@ -137,16 +138,16 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 	case t.stuck:
 		return lacks("the injector does not evict it yet: " + t.wait), false, nil
 	case t.wait != "":
-		return decided{}, false, nil // the reason to wait is visible elsewhere
+		return decided{}, false, nil // another pod of the GatewaySync is away or starting; evict this one later
 	}
 	newest := there.newest(owner.UID, deployment(p))
 	if now.Sub(newest.Time) < quiet || !u.Answering() || !u.limiter.TryAccept() {
 		return decided{}, true, nil
 	}
-	// Dry run first: a blocked eviction is retried often and need not be recorded each time.
+	// Each eviction is recorded before it is made. A dry run first avoids a record for each retry of a blocked eviction.
 	outcome, err := u.evict(ctx, p, true)
 	if now = u.Now(); now.Sub(p.CreationTimestamp.Time) >= young {
-		return restart(cause + tooOldToEvict), false, err // the local clock was behind the API server's
+		return restart(cause + tooOldToEvict), false, err // the answer of the dry run corrected a clock that was behind
 	}
 	if outcome == evictionDone {
 		e := eviction{Namespace: gs.Namespace, GatewaySync: gs.Name, Pod: p.Name, UID: p.UID, Owner: owner.UID, By: owner.Kind + " " + owner.Name, Deployment: deployment(p), Newest: newest, At: metav1.NewTime(now)}
