@@ -17,17 +17,20 @@ const troubleshooting = "docs/how-to/troubleshooting.md"
 type Advice struct {
 	Reason  string
 	Meaning string
-	Next    string        // what happens next, by class
+	Next    string        // what happens next; all reasons of one class have the same text
 	Body    template.HTML // the section of the troubleshooting page
-	Path    string        // page of the reason; "" if it is not in the list
+	Path    string        // address of the page of the reason; "" if the reason is unknown
 }
 
-// advisor knows the advice for each reason. It reads the documentation, so that the page shows it without a connection to the Internet.
+// advisor has the advice for each reason. It takes it from the embedded documentation, so pages show it without a connection to
+// the Internet.
 type advisor struct {
-	manual func(string) string
+	manual func(string) string // returns the address on the web of a page of the documentation
 	by     map[v1alpha1.Reason]Advice
 }
 
+// newAdvisor reads the troubleshooting page. A heading of level three begins the section of a reason. Of the tables outside the
+// sections, the one with two columns has a row for each class, with what happens next.
 func newAdvisor(page string, manual func(string) string) *advisor {
 	a := &advisor{manual, map[v1alpha1.Reason]Advice{}}
 	sections, next := map[string]string{}, map[v1alpha1.Class]string{}
@@ -52,7 +55,8 @@ func newAdvisor(page string, manual func(string) string) *advisor {
 	return a
 }
 
-// of returns the advice for a reason. A reason that is not in the list, of a newer agent or a forged report, has only its name.
+// of returns the advice for a reason. For an unknown reason, which a newer agent or a forged report may have, the advice has only
+// the name.
 func (a *advisor) of(r v1alpha1.Reason) Advice {
 	if found, ok := a.by[r]; ok {
 		return found
@@ -65,8 +69,8 @@ var (
 	item = regexp.MustCompile(`^- `)
 )
 
-// render converts a section of the documentation to HTML: paragraphs, lists, code, emphasis and links, which is all that sections use. A
-// test compares.
+// render converts a section of the documentation to HTML. It supports paragraphs, lists, code, emphasis and links. A test checks that
+// the sections of reasons use nothing else.
 func (a *advisor) render(section string) template.HTML {
 	var b strings.Builder
 	list := false
@@ -115,7 +119,8 @@ func (a *advisor) inline(text string) string {
 	return b.String()
 }
 
-// link returns a link of the documentation: to the page of a reason, or to the documentation on the web.
+// link returns a link that a section contains. A link to the section of a reason leads to the page of that reason. Any other
+// relative link leads to the documentation on the web.
 func (a *advisor) link(text, to string) string {
 	if anchor, ok := strings.CutPrefix(to, "#"); ok {
 		for _, r := range v1alpha1.Reasons {
