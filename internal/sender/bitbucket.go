@@ -7,7 +7,7 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// maxLinks bounds the addresses of a repository that are used.
+// maxLinks is the maximum number of clone links that the parser uses.
 const maxLinks = 8
 
 func parseBitbucket(h http.Header, body []byte) (Request, error) {
@@ -24,7 +24,7 @@ func parseBitbucket(h http.Header, body []byte) (Request, error) {
 	}
 }
 
-// bitbucketCloudBody holds the fields that are read of repo:push.
+// bitbucketCloudBody has the fields of a repo:push event that the parser reads.
 type bitbucketCloudBody struct {
 	Push struct {
 		Changes []struct {

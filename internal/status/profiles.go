@@ -12,8 +12,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// used makes the spec invalid if a gateway uses a flawed profile. An unused one, which may be work in progress, does not
-// matter.
+// used makes the spec invalid if a gateway uses a flawed profile. A flawed profile that no gateway uses may be work in progress,
+// so it does not make the spec invalid.
 func (w *writer) used() {
 	used := map[string]bool{}
 	for i := range w.rows {
@@ -43,6 +43,8 @@ func (g *gateway) profile() string {
 	return v1alpha1.DefaultProfile
 }
 
+// profiles sets the condition ProfilesValid. A flawed profile that no gateway uses appears in its message. In
+// service-path mode, the spec has no profiles: an annotation of each pod names its folder.
 func (w *writer) profiles() {
 	if w.Invalid != nil {
 		w.set(v1alpha1.ConditionProfilesValid, metav1.ConditionFalse,
