@@ -2,23 +2,23 @@ package verdicts
 
 import "strings"
 
-// noTemplates says why a CRD takes a branch that git does not.
+// noTemplates is the reason of agentOnly cases in which a branch is a template: a CRD accepts it, although git refuses the result.
 const noTemplates = "a schema cannot render a template"
 
 func bidirectional() []Case {
 	with := func(key string, value any) O { return O{"bidirectional": O{"enabled": true, key: value}} }
 	const field = "spec.bidirectional."
-	debounces := each([]string{"999ms", "601s", "10m1s", "1h", "30", "-30s", " 30s", "99999h99999h", strings.Repeat("1s", 17)}, "the debounce",
+	badDebounces := each([]string{"999ms", "601s", "10m1s", "1h", "30", "-30s", " 30s", "99999h99999h", strings.Repeat("1s", 17)}, "the debounce",
 		func(name, v string) Case { return bad(name, field+"debounce", with("debounce", v)) })
-	long := each([]string{"1s", "30s", "1m30s", "10m", "600s", "1.5m"}, "the debounce",
+	goodDebounces := each([]string{"1s", "30s", "1m30s", "10m", "600s", "1.5m"}, "the debounce",
 		func(name, v string) Case { return good(name, with("debounce", v)) })
-	bases := each([]string{
+	badBases := each([]string{
 		"-x", "/main", "main/", "a b", "a..b", "a//b", "a/.b", ".a", "a.", "a.lock", "a.lock/b", "@", "a@{1}", "a~1", "a^", "a:b", "a?", "a*", "a[b",
 		`a\b`, "a\nb", strings.Repeat("a", 256),
 	}, "the base branch", func(name, v string) Case { return bad(name, field+"baseBranch", with("baseBranch", v)) })
-	enumerated := each([]string{"conflictStrategy", "provider", "onClosed"}, "the value maybe for",
+	badEnums := each([]string{"conflictStrategy", "provider", "onClosed"}, "the value maybe for",
 		func(name, v string) Case { return bad(name, field+v, with(v, "maybe")) })
-	authors := each([]string{"Jane", "Jane <jane>", "<jane@example.com>", "Jane <jane@example.com> x", "Jane <a b@example.com>", "Jane\n <jane@example.com>", "",
+	badAuthors := each([]string{"Jane", "Jane <jane>", "<jane@example.com>", "Jane <jane@example.com> x", "Jane <a b@example.com>", "Jane\n <jane@example.com>", "",
 		strings.Repeat("a", 250) + " <a@b>"}, "the author",
 		func(name, v string) Case { return bad(name, field+"authors[admin]", with("authors", O{"admin": v})) })
 	empty := good("a debounce of empty text", with("debounce", ""))
@@ -26,10 +26,10 @@ func bidirectional() []Case {
 	zero := good("a maximum of 0 files", with("guardrails", O{"maxFilesPerPR": 0}))
 	zero.CRDOnly = empty.CRDOnly
 	many := func(n int) L { return times(n, func(int) any { return "a" }) }
-	cases := append(debounces, long...)
-	cases = append(cases, bases...)
-	cases = append(cases, enumerated...)
-	cases = append(cases, authors...)
+	cases := append(badDebounces, goodDebounces...)
+	cases = append(cases, badBases...)
+	cases = append(cases, badEnums...)
+	cases = append(cases, badAuthors...)
 	cases = append(cases, empty, zero,
 		good("bidirectional sync with the defaults", O{"bidirectional": O{}}),
 		good("every field of bidirectional", O{"bidirectional": O{
