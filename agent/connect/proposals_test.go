@@ -278,7 +278,7 @@ func TestFingerprintOfProposalSecret(t *testing.T) {
 	assert.NotEqual(t, first, Fingerprint(spec, b))
 }
 
-// P3: a resource is proposed with all of its files, even those that watchPaths do not match. So excludePatterns apply to each file.
+// P3 of docs/internals/threats.md: a resource is proposed with all of its files, even those that watchPaths do not match. So excludePatterns apply to each file.
 func TestExcludedPathsAreNotProposed(t *testing.T) {
 	spec := bidirectional("https://git.example.com/a/b.git", nil, nil)
 	spec.Bidirectional.WatchPaths = []string{"projects/**"}

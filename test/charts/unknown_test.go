@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// Checks what the reference page promises about a misspelled field.
+// docs/reference/gatewaysync.md says what happens to a misspelled field.
 func TestAnUnknownFieldOfAGatewaySync(t *testing.T) {
 	t.Parallel()
 	s := installed(t)

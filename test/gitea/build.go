@@ -11,14 +11,14 @@ import (
 	"syscall"
 )
 
-// Version is that of Gitea. Later versions require modules that are not published.
+// Version is the version of Gitea. Later versions require modules that are not published.
 const Version = "1.26.0"
 
-// built is a directory with the program and the folders that it reads at run time.
+// built has the paths of the program and of the directory with the files that it reads at run time.
 type built struct{ program, static string }
 
-// build builds Gitea from its module, once for each version of Go, into the user's cache directory. It takes about three minutes and needs
-// a C compiler, for SQLite.
+// build builds Gitea from its module into the user's cache directory. It does so once for each version of Go. A build takes
+// about three minutes and needs a C compiler, for SQLite.
 func build(ctx context.Context) (built, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -55,7 +55,8 @@ func build(ctx context.Context) (built, error) {
 	return b, os.Rename(temp, dir)
 }
 
-// compile builds the program in dir. The module's own go.mod counts, so it is copied: modules in Go's cache are read-only.
+// compile builds the program in dir. Gitea must be built with the versions of its own go.mod, not with ours. So it is built as
+// the main module, from a copy, because modules in Go's cache are read-only.
 func compile(ctx context.Context, dir string) error {
 	get := exec.CommandContext(ctx, "go", "mod", "download", "-json", "code.gitea.io/gitea@v"+Version)
 	get.Dir, get.Env = dir, append(os.Environ(), "GOWORK=off", "GOFLAGS=-modcacherw=false")
@@ -76,7 +77,7 @@ func compile(ctx context.Context, dir string) error {
 	if out, err := compiler.CombinedOutput(); err != nil {
 		return fmt.Errorf("build Gitea %s: %w: %s", Version, err, out)
 	}
-	// Only what it reads at run time is kept of the source.
+	// Of the source, keep only the folders that Gitea reads at run time.
 	entries, err := os.ReadDir(source)
 	if err != nil {
 		return err

@@ -13,12 +13,12 @@ import (
 // kernel does not assign the port to a process that asks for any free port.
 type holder struct{ f *os.File }
 
-// hold reserves addr, which a listener that shares its port (see shared) has open. It supports only IPv4 addresses; the
-// simulator uses 127.0.0.1.
+// hold reserves the port of addr while a listener is open on it. The listener must have been created with shared. hold
+// supports only IPv4 addresses, such as the simulator's 127.0.0.1. For any other address it reserves nothing.
 func hold(addr string) (holder, error) {
 	at, err := netip.ParseAddrPort(addr)
 	if err != nil || !at.Addr().Is4() {
-		return holder{}, nil //nolint:nilerr // a name or an IPv6 address is played without
+		return holder{}, nil //nolint:nilerr // the gateway works without a reserved port
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
@@ -41,14 +41,14 @@ func (h holder) release() {
 	}
 }
 
-// share lets several sockets of one user share a port.
+// share lets a socket share its port with other sockets of the same user that allow it, too.
 func share(fd int) error {
 	return errors.Join(
 		os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)),
 		os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)))
 }
 
-// shared is the Control function of a listener whose port is held.
+// shared is the net.ListenConfig.Control of a listener whose port hold can reserve.
 func shared(_, _ string, c syscall.RawConn) error {
 	var err error
 	return errors.Join(c.Control(func(fd uintptr) { err = share(int(fd)) }), err)
