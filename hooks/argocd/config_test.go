@@ -3,6 +3,8 @@
 package argocd
 
 import (
+	"context"
+	"encoding/json"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -11,8 +13,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic/fake"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/internal/request"
 )
 
 // configSyncs lists ConfigSyncs in the states that matter to Argo CD. They are written to testdata, where the modules test/argocd and
@@ -22,7 +29,7 @@ var configSyncs = []struct {
 	observed              int64 // generation; that of the spec is 2
 	conditions            []metav1.Condition
 }{
-	{"new", "Progressing", "no run yet: switch stoker config run on, or use stoker config apply", 0, nil},
+	{"new", "Progressing", "no run yet: switch stoker config run on, or use stoker config apply", -1, nil},
 	{"synced", "Healthy", "6 objects of aaaaaaa are applied and healthy", 2, []metav1.Condition{
 		ofConfig(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonSynced, "6 objects of aaaaaaa are applied and healthy"),
 	}},
@@ -114,4 +121,67 @@ func TestConfigSyncHealthByReason(t *testing.T) {
 			assert.Contains(t, got.Message, "text")
 		})
 	}
+}
+
+// The actions of a ConfigSync write what the commands write.
+func TestConfigSyncActions(t *testing.T) {
+	discovery := load(t, "../ConfigSync/actions/discovery.lua")
+	for _, c := range []struct {
+		name, note    string
+		spec          bool
+		pause, resume bool
+	}{
+		{"running", "", false, true, false},
+		{"paused by annotation", "true", false, false, true},
+		{"paused by spec", "", true, false, false},
+		{"invalid annotation", "yes", false, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cs := configSync()
+			if cs.Spec.Paused = c.spec; c.note != "" {
+				cs.Annotations = map[string]string{v1alpha1.AnnotationPaused: c.note}
+			}
+			raw, err := discovery.run(object(t, cs), noon)
+			require.NoError(t, err)
+			got := map[string]offer{}
+			require.NoError(t, json.Unmarshal(raw, &got))
+			assert.Len(t, got, 3)
+			assert.Equal(t, []bool{true, c.pause, c.resume}, []bool{!got["force-sync"].Disabled, !got["pause"].Disabled, !got["resume"].Disabled})
+		})
+	}
+	for name, do := range map[string]func(context.Context, *request.Setter) (request.Answer, error){
+		"pause": func(ctx context.Context, s *request.Setter) (request.Answer, error) {
+			return s.Pause(ctx, "plant", "plant", true)
+		},
+		"resume": func(ctx context.Context, s *request.Setter) (request.Answer, error) {
+			return s.Pause(ctx, "plant", "plant", false)
+		},
+		"force-sync": func(ctx context.Context, s *request.Setter) (request.Answer, error) {
+			return s.Ask(ctx, "plant", "plant", request.Request{Force: true, By: "argocd"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cs := configSync()
+			if name == "resume" {
+				cs.Annotations = map[string]string{v1alpha1.AnnotationPaused: "true", "plant.example.com/area": "north"}
+			}
+			raw, err := action(t, name).run(object(t, cs), noon)
+			require.NoError(t, err)
+			var after struct {
+				Metadata struct{ Annotations map[string]string }
+			}
+			require.NoError(t, json.Unmarshal(raw, &after))
+			client := fake.NewSimpleDynamicClient(runtime.NewScheme(), &unstructured.Unstructured{Object: object(t, cs)})
+			answer, err := do(t.Context(), request.NewSetter(client, func() time.Time { return noon.Add(7) }).Of(kube.ConfigSync))
+			require.NoError(t, err)
+			assert.Equal(t, answer.Object.GetAnnotations(), after.Metadata.Annotations)
+		})
+	}
+}
+
+func configSync() *v1alpha1.ConfigSync {
+	cs := &v1alpha1.ConfigSync{}
+	cs.APIVersion, cs.Kind, cs.Namespace, cs.Name, cs.Generation, cs.ResourceVersion = "stoker.io/v1alpha1", "ConfigSync", "plant", "plant", 2, "7"
+	cs.Spec.Source.Git = &v1alpha1.ConfigGit{RepoURL: "https://git.example.com/plant.git", Branch: "main", Path: "kubernetes"}
+	return cs
 }

@@ -160,7 +160,7 @@ func TestComponentMergesConfigMaps(t *testing.T) {
 		found, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/argocd")
 		require.NoError(t, err)
 		require.Equal(t, 2, found.Size())
-		for i, keys := range []int{5, 6} { // argocd-cm: its own url and 4 keys of the component; argocd-notifications-cm: 6 keys of the component
+		for i, keys := range []int{7, 6} { // argocd-cm: its own url and 6 keys of the component; argocd-notifications-cm: 6 keys of the component
 			data := found.Resources()[i].GetDataMap()
 			assert.Len(t, data, keys)
 		}

@@ -6,8 +6,11 @@ import (
 	"strings"
 )
 
-// actions are the actions of a GatewaySync in Argo CD, in the order of its menu.
-var actions = []string{"approve", "approve-window", "force-sync", "pause", "resume", "retry", "rollback"}
+// The actions of the kinds in Argo CD, in the order of their menus. Both use the scripts of GatewaySync/actions.
+var (
+	gatewayActions = []string{"approve", "approve-window", "force-sync", "pause", "resume", "retry", "rollback"}
+	configActions  = []string{"force-sync", "pause", "resume"}
+)
 
 // render returns the patches of the ConfigMaps by file name.
 func render(scripts fs.FS) (map[string]string, error) {
@@ -19,28 +22,22 @@ func render(scripts fs.FS) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	discovery, err := fs.ReadFile(scripts, "GatewaySync/actions/discovery.lua")
+	gatewayMenu, err := menu(scripts, "GatewaySync", gatewayActions)
 	if err != nil {
 		return nil, err
 	}
-	var menu strings.Builder
-	entry(&menu, "discovery.lua", string(discovery))
-	menu.WriteString("definitions:\n")
-	for _, name := range actions {
-		action, err := fs.ReadFile(scripts, "GatewaySync/actions/"+name+"/action.lua")
-		if err != nil {
-			return nil, err
-		}
-		var definition strings.Builder
-		entry(&definition, "action.lua", string(action))
-		fmt.Fprintf(&menu, "- name: %s\n%s", name, indented(definition.String()))
+	configMenu, err := menu(scripts, "ConfigSync", configActions)
+	if err != nil {
+		return nil, err
 	}
 	return map[string]string{
-		"argocd-cm.yaml": configMap("argocd-cm", "when a GatewaySync or a ConfigSync is healthy, what can be done with a GatewaySync, and that a change of its status does not refresh an Application",
+		"argocd-cm.yaml": configMap("argocd-cm", "when a GatewaySync or a ConfigSync is healthy, which actions it has, and that a change of its status alone does not refresh an Application",
 			[2]string{"resource.customizations.health.stoker.io_GatewaySync", string(health)},
 			[2]string{"resource.customizations.health.stoker.io_ConfigSync", string(config)},
-			[2]string{"resource.customizations.actions.stoker.io_GatewaySync", menu.String()},
+			[2]string{"resource.customizations.actions.stoker.io_GatewaySync", gatewayMenu},
+			[2]string{"resource.customizations.actions.stoker.io_ConfigSync", configMenu},
 			[2]string{"resource.customizations.ignoreResourceUpdates.stoker.io_GatewaySync", "jsonPointers:\n- /status\n"},
+			[2]string{"resource.customizations.ignoreResourceUpdates.stoker.io_ConfigSync", "jsonPointers:\n- /status\n"},
 		),
 		"argocd-notifications-cm.yaml": configMap("argocd-notifications-cm", "after a sync, the agents poll git at once, and users hear of gateways that fail or wait; docs/how-to/argocd.md says how to subscribe",
 			[2]string{"service.webhook.stoker", service},
@@ -51,6 +48,27 @@ func render(scripts fs.FS) (map[string]string, error) {
 			[2]string{"trigger.on-stoker-waiting", healthTrigger("Gateways wait for an approval or a Designer session, or are paused", "Suspended")},
 		),
 	}, nil
+}
+
+// menu returns the actions of a kind.
+func menu(scripts fs.FS, kind string, actions []string) (string, error) {
+	discovery, err := fs.ReadFile(scripts, kind+"/actions/discovery.lua")
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	entry(&b, "discovery.lua", string(discovery))
+	b.WriteString("definitions:\n")
+	for _, name := range actions {
+		action, err := fs.ReadFile(scripts, "GatewaySync/actions/"+name+"/action.lua")
+		if err != nil {
+			return "", err
+		}
+		var definition strings.Builder
+		entry(&definition, "action.lua", string(action))
+		fmt.Fprintf(&b, "- name: %s\n%s", name, indented(definition.String()))
+	}
+	return b.String(), nil
 }
 
 // configMap returns a patch of a ConfigMap, for `kubectl patch configmap NAME -n argocd --type merge --patch-file FILE` or a

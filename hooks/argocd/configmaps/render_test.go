@@ -62,8 +62,17 @@ func TestConfigMapHoldsScripts(t *testing.T) {
 	for _, d := range menu.Definitions {
 		assert.Equal(t, file("actions/"+d.Name+"/action.lua"), d.Action)
 	}
-	var updates struct{ JSONPointers []string }
-	require.NoError(t, yaml.UnmarshalStrict([]byte(cm.Data["resource.customizations.ignoreResourceUpdates.stoker.io_GatewaySync"]), &updates))
-	assert.Equal(t, []string{"/status"}, updates.JSONPointers)
-	assert.Len(t, cm.Data, 4)
+	menu.Definitions = nil
+	require.NoError(t, yaml.UnmarshalStrict([]byte(cm.Data["resource.customizations.actions.stoker.io_ConfigSync"]), &menu))
+	assert.Equal(t, file("../ConfigSync/actions/discovery.lua"), menu.Discovery)
+	require.Len(t, menu.Definitions, 3)
+	for _, d := range menu.Definitions {
+		assert.Equal(t, file("actions/"+d.Name+"/action.lua"), d.Action, "both kinds have the same annotations")
+	}
+	for _, kind := range []string{"GatewaySync", "ConfigSync"} {
+		var updates struct{ JSONPointers []string }
+		require.NoError(t, yaml.UnmarshalStrict([]byte(cm.Data["resource.customizations.ignoreResourceUpdates.stoker.io_"+kind]), &updates))
+		assert.Equal(t, []string{"/status"}, updates.JSONPointers)
+	}
+	assert.Len(t, cm.Data, 6)
 }

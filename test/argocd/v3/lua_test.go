@@ -30,31 +30,39 @@ func argoCD(t *testing.T) lua.VM {
 	t.Helper()
 	var cm struct{ Data map[string]string }
 	read(t, root+"/kustomize/components/argocd/argocd-cm.yaml", &cm)
-	return lua.VM{ResourceOverrides: map[string]v1alpha1.ResourceOverride{"stoker.io/GatewaySync": {
-		HealthLua: cm.Data["resource.customizations.health.stoker.io_GatewaySync"],
-		Actions:   cm.Data["resource.customizations.actions.stoker.io_GatewaySync"],
-	}}}
+	overrides := map[string]v1alpha1.ResourceOverride{}
+	for _, kind := range []string{"GatewaySync", "ConfigSync"} {
+		overrides["stoker.io/"+kind] = v1alpha1.ResourceOverride{
+			HealthLua: cm.Data["resource.customizations.health.stoker.io_"+kind],
+			Actions:   cm.Data["resource.customizations.actions.stoker.io_"+kind],
+		}
+	}
+	return lua.VM{ResourceOverrides: overrides}
 }
 
 func TestHealth(t *testing.T) {
 	vm := argoCD(t)
-	var tests struct {
-		Tests []struct {
-			InputPath    string
-			HealthStatus health.HealthStatus
+	for _, folder := range []string{scripts, scripts + "/../ConfigSync"} {
+		var tests struct {
+			Tests []struct {
+				InputPath    string
+				HealthStatus health.HealthStatus
+			}
 		}
-	}
-	read(t, scripts+"/health_test.yaml", &tests)
-	require.NotEmpty(t, tests.Tests)
-	for _, c := range tests.Tests {
-		obj := object(t, scripts+"/"+c.InputPath)
-		confirmNow(t, obj)
-		script, open, err := vm.GetHealthScript(obj)
-		require.NoError(t, err)
-		require.False(t, open, "scripts of argocd-cm have no string and no math")
-		got, err := vm.ExecuteHealthLua(obj, script)
-		require.NoError(t, err, c.InputPath)
-		assert.Equal(t, &c.HealthStatus, got, c.InputPath)
+		read(t, folder+"/health_test.yaml", &tests)
+		require.NotEmpty(t, tests.Tests)
+		for _, c := range tests.Tests {
+			obj := object(t, folder+"/"+c.InputPath)
+			t.Run(obj.GetKind()+"/"+c.InputPath, func(t *testing.T) {
+				confirmNow(t, obj)
+				script, open, err := vm.GetHealthScript(obj)
+				require.NoError(t, err)
+				require.False(t, open, "scripts of argocd-cm have no string and no math")
+				got, err := vm.ExecuteHealthLua(obj, script)
+				require.NoError(t, err)
+				assert.Equal(t, &c.HealthStatus, got)
+			})
+		}
 	}
 }
 
@@ -106,6 +114,31 @@ func TestActions(t *testing.T) {
 		want := object(t, scripts+"/actions/"+c.ExpectedOutputPath)
 		got := impacted[0].UnstructuredObj
 		assert.Equal(t, timeless(t, patch(t, obj, want), false), timeless(t, patch(t, obj, got), true), name)
+	}
+}
+
+func TestConfigSyncActions(t *testing.T) {
+	vm := argoCD(t)
+	for name, want := range map[string]string{
+		"pause":      `{"metadata":{"annotations":{"stoker.io/paused":"true"}}}`,
+		"resume":     `{"metadata":{"annotations":{"stoker.io/paused":null}}}`,
+		"force-sync": `{"metadata":{"annotations":{"stoker.io/force-sync":"TIME","stoker.io/requested-at":"TIME","stoker.io/requested-by":"argocd"}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			obj := object(t, scripts+"/../ConfigSync/testdata/synced.yaml")
+			obj.SetResourceVersion("41")
+			notes := map[string]string{"plant.example.com/area": "north"}
+			if name == "resume" {
+				notes["stoker.io/paused"] = "true"
+			}
+			obj.SetAnnotations(notes)
+			action, err := vm.GetResourceAction(obj, name)
+			require.NoError(t, err)
+			impacted, err := vm.ExecuteResourceAction(obj, action.ActionLua, nil)
+			require.NoError(t, err)
+			require.Len(t, impacted, 1)
+			assert.JSONEq(t, want, stamp.ReplaceAllString(patch(t, obj, impacted[0].UnstructuredObj), "TIME"))
+		})
 	}
 }
 
