@@ -65,7 +65,7 @@ func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, log *slog.
 	}
 	reg := daemon.Registry()
 	measured := metrics.NewConfigSync(reg, version, seen.List)
-	r = reconcile.New(reconcile.Config{Own: p.Clients, Account: accounts, Seen: seen.Get, List: seen.List, GatewaySync: gateways.Get, Ran: measured.Ran, Log: log})
+	r = reconcile.New(reconcile.Config{Own: p.Clients, Account: accounts, Seen: seen.Get, List: seen.List, GatewaySync: gateways.Get, Ran: measured.Ran, Pruned: measured.Pruned, Log: log})
 	own := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: configLease, Holder: lease.Identity(replica())}
 	return daemon.Run(ctx, daemon.Config{
 		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: seen.Served, Waits: "waiting for the list of ConfigSyncs",

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,8 +69,9 @@ var configMaps = rule("", "configmaps", "get", "create", "patch", "delete")
 
 // one is a running replica of the program.
 type one struct {
-	log  program.Log
-	stop func()
+	log    program.Log
+	stop   func()
+	pruned atomic.Int32
 }
 
 // program starts a replica. wrap changes its way to the API server; nil changes nothing.
@@ -87,7 +89,8 @@ func (w *world) program(system string, wrap func(http.RoundTripper) http.RoundTr
 	require.NoError(w.t, err)
 	gateways, err := kube.Watch(clients.Dynamic, []string{w.namespace}, nil, func(namespace, name string) { r.GatewaySyncChanged(namespace, name) }, nil)
 	require.NoError(w.t, err)
-	r = reconcile.New(reconcile.Config{Own: clients, Account: accounts, Seen: seen.Get, List: seen.List, GatewaySync: gateways.Get, Ran: func(v1alpha1.Class, time.Duration) {}, Log: daemon.Log(&p.log, "text", "info")})
+	r = reconcile.New(reconcile.Config{Own: clients, Account: accounts, Seen: seen.Get, List: seen.List, GatewaySync: gateways.Get, Log: daemon.Log(&p.log, "text", "info"),
+		Ran: func(v1alpha1.Class, time.Duration) {}, Pruned: func(deleted, _ int) { p.pruned.Add(int32(deleted)) }})
 	l := lease.Lease{Client: clients.Core, Namespace: system, Name: "stoker-configsync", Holder: lease.Identity("test")}
 	ctx, cancel := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
@@ -163,6 +166,7 @@ func TestProgramFollowsGit(t *testing.T) {
 	w.has("a", "2")
 	w.has("b", "")
 	w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)
+	assert.Equal(t, int32(1), p.pruned.Load(), "deleted objects are counted once")
 	assert.Equal(t, second, w.get().Status.LastGood.Commit)
 
 	w.patch(`{"spec":{"refreshInterval":"24h"}}`)

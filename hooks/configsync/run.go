@@ -98,6 +98,20 @@ func (r *Run) Commit() string {
 	return r.rendered.Commit
 }
 
+// Pruned returns how many objects the run deleted, and how many it could not delete.
+func (r *Run) Pruned() (deleted, failed int) {
+	for _, x := range r.removals {
+		switch {
+		case x.item.Action != plan.Prune:
+		case x.fault != nil:
+			failed++
+		case x.done && x.live != nil:
+			deleted++
+		}
+	}
+	return deleted, failed
+}
+
 // Said returns the outcome of the run as one sentence.
 func (r *Run) Said() string {
 	if ready := meta.FindStatusCondition(r.cs.Status.Conditions, v1alpha1.ConditionReady); ready != nil && !r.pruneOnly {

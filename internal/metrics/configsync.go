@@ -12,6 +12,7 @@ import (
 // ConfigSync holds the metrics of stoker config run.
 type ConfigSync struct {
 	reconciles *prometheus.CounterVec
+	pruned     *prometheus.CounterVec
 	reconcile  *prometheus.HistogramVec
 	list       func() []*v1alpha1.ConfigSync
 
@@ -29,12 +30,17 @@ func NewConfigSync(reg prometheus.Registerer, version string, list func() []*v1a
 			Help: "Turns of a loop by outcome class."}, []string{"loop", "result"}),
 		reconcile: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stoker", Name: "reconcile_duration_seconds",
 			Help: "Duration of a turn of a loop.", Buckets: seconds}, []string{"loop"}),
+		pruned: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stoker", Name: "configsync_pruned_total",
+			Help: "Objects that git no longer has, by result: deleted, or failed in a run."}, []string{"result"}),
 		list:    list,
 		ready:   desc("ready", "1 if the ConfigSync is Ready for its current spec, else 0."),
 		targets: desc("targets", "Objects of the ConfigSync, at most 500, by what the last run did with them.", "state"),
 		applied: desc("last_applied_timestamp_seconds", "Unix time at which all objects of a commit were applied last."),
 	}
-	reg.MustRegister(m.reconciles, m.reconcile, m, built(version))
+	for _, result := range []string{"deleted", "failed"} {
+		m.pruned.WithLabelValues(result)
+	}
+	reg.MustRegister(m.reconciles, m.reconcile, m.pruned, m, built(version))
 	return m
 }
 
@@ -42,6 +48,12 @@ func NewConfigSync(reg prometheus.Registerer, version string, list func() []*v1a
 func (m *ConfigSync) Ran(class v1alpha1.Class, d time.Duration) {
 	m.reconciles.WithLabelValues("configsync", string(class)).Inc()
 	m.reconcile.WithLabelValues("configsync").Observe(d.Seconds())
+}
+
+// Pruned counts the objects that a run deleted and could not delete.
+func (m *ConfigSync) Pruned(deleted, failed int) {
+	m.pruned.WithLabelValues("deleted").Add(float64(deleted))
+	m.pruned.WithLabelValues("failed").Add(float64(failed))
 }
 
 // Describe implements prometheus.Collector.

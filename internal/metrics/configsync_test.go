@@ -25,10 +25,15 @@ func TestConfigSyncMetrics(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := NewConfigSync(reg, "v", func() []*v1alpha1.ConfigSync { return []*v1alpha1.ConfigSync{synced, changed} })
 	m.Ran(v1alpha1.ClassDone, time.Second)
+	m.Pruned(2, 0)
 	require.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
 # HELP stoker_configsync_last_applied_timestamp_seconds Unix time at which all objects of a commit were applied last.
 # TYPE stoker_configsync_last_applied_timestamp_seconds gauge
 stoker_configsync_last_applied_timestamp_seconds{configsync="a",namespace="plant"} 1.7e+09
+# HELP stoker_configsync_pruned_total Objects that git no longer has, by result: deleted, or failed in a run.
+# TYPE stoker_configsync_pruned_total counter
+stoker_configsync_pruned_total{result="deleted"} 2
+stoker_configsync_pruned_total{result="failed"} 0
 # HELP stoker_configsync_ready 1 if the ConfigSync is Ready for its current spec, else 0.
 # TYPE stoker_configsync_ready gauge
 stoker_configsync_ready{configsync="a",namespace="plant"} 1
@@ -40,6 +45,6 @@ stoker_configsync_targets{configsync="a",namespace="plant",state="Unchanged"} 2
 # HELP stoker_reconcile_total Turns of a loop by outcome class.
 # TYPE stoker_reconcile_total counter
 stoker_reconcile_total{loop="configsync",result="done"} 1
-`), "stoker_configsync_ready", "stoker_configsync_targets", "stoker_configsync_last_applied_timestamp_seconds", "stoker_reconcile_total"))
+`), "stoker_configsync_ready", "stoker_configsync_pruned_total", "stoker_configsync_targets", "stoker_configsync_last_applied_timestamp_seconds", "stoker_reconcile_total"))
 	assert.Equal(t, 1, testutil.CollectAndCount(m.reconcile))
 }

@@ -246,6 +246,7 @@ var unshown = map[string]string{
 	"stoker_configsync_ready":                          "of a program that is off by default; docs/how-to/config.md has an alert for it",
 	"stoker_configsync_targets":                        "the same",
 	"stoker_configsync_last_applied_timestamp_seconds": "the same",
+	"stoker_configsync_pruned_total":                   "the same",
 	"stoker_snapshot_uploads_total":                    "needs object storage, which the fleet of this test has not; the row of a gateway says where its snapshot is",
 	"stoker_snapshots_not_uploaded":                    "the same; docs/reference/agent.md says when to alert",
 	"stoker_webhook_duration_seconds":                  "a sender sees it; the results are shown",

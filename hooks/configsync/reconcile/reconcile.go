@@ -58,6 +58,8 @@ type Config struct {
 	GatewaySync func(namespace, name string) (*v1alpha1.GatewaySync, error)
 	// Ran is called with the class of the outcome of each run, and how long it took.
 	Ran func(class v1alpha1.Class, d time.Duration)
+	// Pruned is called after each run with the numbers of objects that it deleted and could not delete.
+	Pruned func(deleted, failed int)
 	// Remote configures the access to git.
 	Remote repo.RemoteOptions
 	Log    *slog.Logger
@@ -293,6 +295,7 @@ func (r *Reconciler) run(ctx context.Context, key cache.ObjectName, s *state) ti
 		class = failure.Reason(err, v1alpha1.ReasonGitUnreachable).Class()
 	}
 	r.Ran(class, time.Since(began))
+	r.Pruned(run.Pruned())
 	return r.pause(key, cs, s, err, began)
 }
 
