@@ -109,7 +109,7 @@ func TestDependencyCycle(t *testing.T) {
 	assert.True(t, meta.IsStatusConditionTrue(w.get().Status.Conditions, v1alpha1.ConditionStalled))
 	assert.Nil(t, w.data("a"))
 
-	t.Run("a cycle that it is not part of", func(t *testing.T) {
+	t.Run("a cycle that it is not part of", func(*testing.T) {
 		w.another("outside", "k8s", ", dependsOn: [{name: two}]")
 		w.waits("outside", "waiting for ConfigSync two: ")
 	})
