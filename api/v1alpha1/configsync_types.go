@@ -134,7 +134,7 @@ type ConfigDependencyKind string
 // The kinds of dependencies.
 const (
 	DependsOnConfigSync  ConfigDependencyKind = KindConfigSync
-	DependsOnGatewaySync ConfigDependencyKind = "GatewaySync"
+	DependsOnGatewaySync ConfigDependencyKind = Kind
 )
 
 // On returns the kind of the dependency, with its default.

@@ -78,6 +78,8 @@ var laterWithArgoCD = []scenario{
 	{"Argo CD and gateways that cannot start: the commit that fixes them is synced once the sync is terminated", aCommitFixesGatewaysThatCannotStart},
 	{"Argo CD hands a chart the revision: gateways that cannot start are fixed alone", aChartsGatewaysAreFixedAlone},
 	{"Argo CD and a branch in the spec: the commit that is synced is asked for", theCommitOfASyncIsAskedFor},
+	{"Argo CD and a ConfigSync: a wave waits until its objects are applied", aWaveWaitsForAConfigSync},
+	{"Argo CD and stages: a sync waits for an approval, and fails with a canary", stagesHoldASync},
 	{"Argo CD impersonates an account that may patch and not update: it is a setter", anImpersonatedAccountIsASetter},
 }
 
