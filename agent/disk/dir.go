@@ -85,11 +85,12 @@ type Dir struct {
 	lost   *lostfound.Folder // nil like own
 	vol    *safe.Volume
 
-	work          sync.Mutex // held while writing
-	needsRecovery bool       // there may be a journal or leftovers
-	staged        *Staged    // the last one
-	unadopted     bool       // the last Drift could not write the manifest
-	compared      comparison // by the last Drift
+	work          sync.Mutex       // held while writing
+	needsRecovery bool             // there may be a journal or leftovers
+	staged        *Staged          // the last one
+	unadopted     bool             // the last Drift could not write the manifest
+	compared      comparison       // by the last Drift
+	sizes         map[string]int64 // bytes of complete snapshots, which never change; filled by pruneSnapshots
 
 	mu        sync.Mutex // guards the fields below
 	man       *format.Manifest

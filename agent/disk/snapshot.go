@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -243,6 +242,7 @@ func (d *Dir) dropSnapshots() error {
 		return nil
 	}
 	d.log.Warn("snapshots removed, because a sync takes none")
+	d.sizes = nil
 	return safe.WriteError(errors.Join(d.vol.ClearTree(d.own.Folder, snapshotsDir), d.vol.SyncDir(d.own.Folder)), "remove the snapshots")
 }
 
@@ -261,6 +261,7 @@ func (r *run) dropSnapshot() error {
 
 // dropOne removes a snapshot. The manifest goes first, so that no part of a snapshot is taken for a whole one.
 func (d *Dir) dropOne(all *safe.Folder, name string) error {
+	delete(d.sizes, name)
 	n, err := all.Open(name)
 	if safe.NotThere(err) {
 		return nil
@@ -273,78 +274,6 @@ func (d *Dir) dropOne(all *safe.Folder, name string) error {
 		return err
 	}
 	return errors.Join(d.vol.ClearTree(all, name), d.vol.SyncDir(all))
-}
-
-// pruneSnapshots removes the oldest snapshots and backups beyond the limits, and the incomplete ones. The newest of each stays.
-func (d *Dir) pruneSnapshots(o Snapshots) error {
-	all, err := d.openSnapshots(false)
-	if err != nil || all == nil {
-		return err
-	}
-	defer all.Close()
-	names, err := d.snapshotNames()
-	if err != nil {
-		return err
-	}
-	if n, err := d.openBackups(); err != nil {
-		return err
-	} else if n != nil {
-		err := d.clearUnfinished(n)
-		n.Close()
-		if err != nil {
-			return err
-		}
-	}
-	backups, err := d.Backups()
-	if err != nil {
-		return err
-	}
-	var total int64
-	left := func(kept int, bytes int64) bool { return kept == 0 || kept < o.Keep && total+bytes <= o.MaxBytes }
-	kept, keptBackups := 0, 0
-	for _, id := range slices.Backward(byTime(append(slices.Collect(maps.Keys(backups)), names...))) {
-		if slices.Contains(names, id) {
-			n, err := all.Open(id)
-			if err != nil {
-				return err
-			}
-			_, bytes, err := contentOf(n)
-			_, missing := n.Root.Lstat(manifestFile)
-			n.Close()
-			if err != nil {
-				return err
-			}
-			if missing == nil && left(kept, bytes) {
-				kept, total = kept+1, total+bytes
-			} else {
-				kept = o.Keep // an older one needs this one
-				d.log.Info("snapshot removed", "snapshot", id, "bytes", bytes)
-				if err := d.dropOne(all, id); err != nil {
-					return err
-				}
-			}
-		}
-		if bytes, ok := backups[id]; ok {
-			if left(keptBackups, bytes) {
-				keptBackups, total = keptBackups+1, total+bytes
-				continue
-			}
-			keptBackups = o.Keep // the oldest go first
-			d.log.Info("backup removed", "backup", id, "bytes", bytes)
-			if err := d.dropBackup(id); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// byTime sorts ids of snapshots, the oldest first, and removes duplicates.
-func byTime(ids []string) []string {
-	slices.SortFunc(ids, func(a, b string) int {
-		return cmp.Or(format.TimeOfSnapshot(a).Compare(format.TimeOfSnapshot(b)), strings.Compare(a, b))
-	})
-	return slices.Compact(ids)
 }
 
 // contentOf returns the numbers of the displaced files in an open snapshot, and their bytes.
@@ -413,7 +342,7 @@ func (d *Dir) describeSnapshot(name string) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	m, err := n.manifest(d.o.MaxFiles)
+	m, err := n.manifest(d.o.MaxFiles) // its header is all that is shown; a restore decodes the rest
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -452,9 +381,6 @@ func (s *snapshotFolder) manifest(maxFiles int) (*format.Manifest, error) {
 		return nil, err
 	}
 	m, err := format.OpenManifest(f, maxFiles)
-	if err == nil {
-		err = m.Check()
-	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("read the manifest of snapshot %s: %w", s.name, err), f.Close())
 	}
@@ -475,12 +401,19 @@ func (s *snapshotFolder) journal(limit int64) (*format.Journal, error) {
 	return j, nil
 }
 
-// manifestOf opens the manifest of a snapshot.
+// manifestOf opens the manifest of a snapshot, and reads all of it.
 func (d *Dir) manifestOf(name string) (*format.Manifest, error) {
 	n, err := d.openSnapshot(name)
 	if err != nil {
 		return nil, fmt.Errorf("open snapshot %s: %w", name, err)
 	}
 	defer n.Close()
-	return n.manifest(d.o.MaxFiles)
+	m, err := n.manifest(d.o.MaxFiles)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.Check(); err != nil {
+		return nil, errors.Join(fmt.Errorf("read the manifest of snapshot %s: %w", name, err), m.Close())
+	}
+	return m, nil
 }
