@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/hooks/configsync/reconcile"
+	"stoker.io/stoker/hooks/configsync/source"
 	"stoker.io/stoker/internal/daemon"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/lease"
@@ -15,6 +17,9 @@ import (
 
 // configLease is the Lease that elects the replica that applies.
 const configLease = "stoker-configsync"
+
+// maxKept is how many bytes of git objects are kept between runs. The chart gives the program 1 GiB for them and for what runs fetch.
+const maxKept = 256 << 20
 
 func (c *cli) configRun() *cobra.Command {
 	command := &cobra.Command{
@@ -63,9 +68,21 @@ func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, log *slog.
 	if err != nil {
 		return err
 	}
+	kept, err := source.NewCache(maxKept)
+	if err != nil {
+		return fmt.Errorf("create the cache of git objects: %w", err)
+	}
+	defer func() {
+		if err := kept.Close(); err != nil {
+			log.Warn("the cache of git objects cannot be removed", "error", err)
+		}
+	}()
 	reg := daemon.Registry()
 	measured := metrics.NewConfigSync(reg, version, seen.List)
-	r = reconcile.New(reconcile.Config{Own: p.Clients, Account: accounts, Seen: seen.Get, List: seen.List, GatewaySync: gateways.Get, Ran: measured.Ran, Pruned: measured.Pruned, Log: log})
+	r = reconcile.New(reconcile.Config{
+		Own: p.Clients, Account: accounts, Seen: seen.Get, List: seen.List, GatewaySync: gateways.Get,
+		Ran: measured.Ran, Pruned: measured.Pruned, Cache: kept, Log: log,
+	})
 	own := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: configLease, Holder: lease.Identity(replica())}
 	return daemon.Run(ctx, daemon.Config{
 		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: seen.Served, Waits: "waiting for the list of ConfigSyncs",

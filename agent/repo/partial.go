@@ -36,7 +36,7 @@ func (s *Store) FetchTrees(ctx context.Context, r *Remote, commit plan.ID, ref s
 		return FetchStats{}, err
 	}
 	defer f.Close()
-	if f.kind == FetchRenewed || f.kind == FetchIncremental && !s.packs.Partial() {
+	if (f.kind == FetchRenewed || f.kind == FetchIncremental) && !s.packs.Partial() {
 		return s.fetchAll(ctx, r, commit, ref)
 	}
 	f.TreesOnly = true

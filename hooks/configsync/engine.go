@@ -44,6 +44,8 @@ type Engine struct {
 	Ref string
 	// Remote configures the access to git.
 	Remote repo.RemoteOptions
+	// Cache keeps git objects between runs; nil keeps none.
+	Cache *source.Cache
 }
 
 // Rendered are the objects of a commit.
@@ -150,8 +152,21 @@ func (e *Engine) open(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *source.C
 	if err != nil {
 		return nil, "", err
 	}
-	commit, err := source.Open(ctx, remote, wanted)
+	commit, err := source.Open(ctx, remote, wanted, e.slot(cs, remote))
 	return commit, dir, err
+}
+
+// slot returns the place for the objects of a ConfigSync. It is another one if the repository, the Secret or the account changes: what
+// old credentials could fetch is not there for new ones.
+func (e *Engine) slot(cs *v1alpha1.ConfigSync, remote *repo.Remote) source.Slot {
+	if e.Cache == nil || e.Dir != "" {
+		return source.Slot{}
+	}
+	of := []string{remote.URL().String(), cs.Spec.Account()}
+	if git := cs.Spec.Source.Git; git != nil && git.AuthSecretRef != nil {
+		of = append(of, git.AuthSecretRef.Name)
+	}
+	return source.Slot{Cache: e.Cache, Owner: string(cs.UID), Source: strings.Join(of, "\x00")}
 }
 
 // desired adds to wanted the ref that a ConfigSync desires: a requested one, or that of its spec. cs.Status.Request becomes what is to be

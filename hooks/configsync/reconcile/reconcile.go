@@ -27,6 +27,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync"
+	"stoker.io/stoker/hooks/configsync/source"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
@@ -62,7 +63,9 @@ type Config struct {
 	Pruned func(deleted, failed int)
 	// Remote configures the access to git.
 	Remote repo.RemoteOptions
-	Log    *slog.Logger
+	// Cache keeps git objects between runs.
+	Cache *source.Cache
+	Log   *slog.Logger
 }
 
 // Reconciler keeps ConfigSyncs at git.
@@ -213,6 +216,7 @@ func (r *Reconciler) state(key cache.ObjectName, uid types.UID) (*state, bool) {
 	defer r.mu.Unlock()
 	s := r.states[key]
 	if s == nil || s.uid != uid {
+		r.empty(s)
 		s = &state{uid: uid}
 		r.states[key] = s
 	}
@@ -224,8 +228,19 @@ func (r *Reconciler) state(key cache.ObjectName, uid types.UID) (*state, bool) {
 func (r *Reconciler) forget(key cache.ObjectName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.empty(r.states[key])
 	delete(r.states, key)
 	delete(r.woken, key)
+}
+
+// empty removes the git objects of a ConfigSync that is gone.
+func (r *Reconciler) empty(s *state) {
+	if s == nil {
+		return
+	}
+	if err := r.Cache.Forget(string(s.uid)); err != nil {
+		r.Log.Warn("git objects cannot be removed", "error", err)
+	}
 }
 
 func (r *Reconciler) enter(namespace string) bool {
@@ -351,7 +366,7 @@ func (r *Reconciler) say(key cache.ObjectName, s *state, level slog.Level, event
 
 // engine returns what makes the run of a ConfigSync.
 func (r *Reconciler) engine(ctx context.Context, cs *v1alpha1.ConfigSync) *configsync.Engine {
-	return &configsync.Engine{Own: &r.Own, Remote: r.Remote, Connect: sync.OnceValues(func() (kube.Clients, error) { return r.connect(ctx, cs) })}
+	return &configsync.Engine{Own: &r.Own, Remote: r.Remote, Cache: r.Cache, Connect: sync.OnceValues(func() (kube.Clients, error) { return r.connect(ctx, cs) })}
 }
 
 // connect returns the clients of the account that a ConfigSync names. It asks the API server who they are, so that it

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -33,10 +32,10 @@ type Commit struct {
 	Ref string
 	ID  plan.ID
 
-	remote *repo.Remote
-	store  *repo.Store
-	dir    string
-	full   string // name of the ref
+	remote  *repo.Remote
+	store   *repo.Store
+	release func() error // of the store's directory
+	full    string       // name of the ref
 }
 
 // Wanted says which commit to open.
@@ -57,19 +56,21 @@ type Wanted struct {
 	Verifier *repo.Verifier
 }
 
-// Open resolves a ref, and fetches the trees of its commit into a temporary directory. Close removes it. remote is closed with it,
-// and also if Open fails.
-func Open(ctx context.Context, remote *repo.Remote, w Wanted) (_ *Commit, err error) {
+// Open resolves a ref, and fetches the trees of its commit into a slot of the cache. The caller closes the commit. remote is closed with
+// it, and also if Open fails.
+func Open(ctx context.Context, remote *repo.Remote, w Wanted, slot Slot) (_ *Commit, err error) {
 	c := &Commit{Ref: w.Ref, remote: remote}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	if c.dir, err = os.MkdirTemp("", "stoker-"); err != nil {
+	dir, release, err := slot.take()
+	if err != nil {
 		return nil, err
 	}
-	if c.store, err = repo.Open(filepath.Join(c.dir, "objects"), repo.StoreOptions{}); err != nil {
+	c.release = release
+	if c.store, err = repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{}); err != nil {
 		return nil, err
 	}
 	if err := c.resolve(ctx, w); err != nil {
@@ -142,8 +143,8 @@ func (c *Commit) Close() error {
 	if c.store != nil {
 		errs = append(errs, c.store.Close())
 	}
-	if c.dir != "" {
-		errs = append(errs, os.RemoveAll(c.dir))
+	if c.release != nil {
+		errs = append(errs, c.release())
 	}
 	return errors.Join(errs...)
 }

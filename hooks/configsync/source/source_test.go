@@ -38,7 +38,7 @@ func (s site) open(t *testing.T, w source.Wanted) (*source.Commit, error) {
 	t.Helper()
 	remote, err := source.Git(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
 	require.NoError(t, err)
-	c, err := source.Open(t.Context(), remote, w)
+	c, err := source.Open(t.Context(), remote, w, source.Slot{})
 	if err == nil {
 		t.Cleanup(func() { require.NoError(t, c.Close()) })
 	}

@@ -1,0 +1,135 @@
+package source_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/configsync/source"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// run reads the manifests of main with a slot of a cache, as a run does, and returns what the server sent.
+func (s site) run(t *testing.T, slot source.Slot) (text string, sent int64) {
+	t.Helper()
+	s.server.Forget()
+	remote, err := source.Git(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
+	require.NoError(t, err)
+	c, err := source.Open(t.Context(), remote, source.Wanted{Ref: "main"}, slot)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	layers, _, err := c.Read(t.Context(), []string{"k8s"}, nil, true)
+	require.NoError(t, err)
+	for _, f := range layers[0] {
+		text += string(f.Content)
+	}
+	return text, s.server.Stats().Out
+}
+
+// large is a repository with two thousand files, of which ten are manifests.
+func (s site) large() {
+	var edits []gitserver.Edit
+	for i := range 2000 {
+		edits = append(edits, gitserver.Write(fmt.Sprintf("projects/p%d/view-%d.json", i%40, i), strings.Repeat(fmt.Sprint(i), 300)))
+	}
+	for i := range 10 {
+		edits = append(edits, gitserver.Write(fmt.Sprintf("k8s/%d.yaml", i), fmt.Sprintf("# %d\n", i)))
+	}
+	s.Commit("first", edits...)
+}
+
+func newCache(t *testing.T, max int64) (*source.Cache, string) {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	cache, err := source.NewCache(max)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, cache.Close())
+		left, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		assert.Empty(t, left)
+	})
+	return cache, dir
+}
+
+// entries counts the stores of a cache.
+func entries(t *testing.T, dir string) int {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "*", "*", "objects"))
+	require.NoError(t, err)
+	return len(found)
+}
+
+func TestCacheFetchesChangesOnly(t *testing.T) {
+	s := newSite(t)
+	s.large()
+	cache, _ := newCache(t, 64<<20)
+	slot := source.Slot{Cache: cache, Owner: "a", Source: "plant"}
+	_, first := s.run(t, slot)
+	assert.Greater(t, first, int64(20_000), "the trees of two thousand files")
+	assert.Less(t, first, int64(400_000), "and not the files")
+	_, again := s.run(t, slot)
+	assert.Less(t, again, int64(1000), "the refs only")
+	var all int64
+	for i := range 60 { // more than a store has packs
+		s.Commit("change", gitserver.Write("k8s/3.yaml", fmt.Sprintf("# changed %d\n", i)), gitserver.Write("projects/p1/other.json", strings.Repeat(fmt.Sprint(i), 5000)))
+		text, sent := s.run(t, slot)
+		assert.Contains(t, text, fmt.Sprintf("# changed %d\n", i))
+		assert.Contains(t, text, "# 9\n")
+		if all += sent; i == 0 {
+			assert.Less(t, sent, int64(8000))
+		}
+	}
+	assert.Less(t, all, 60*8000+5*first, "a store that has grown is renewed without the files")
+}
+
+func TestCacheIsOfOneOwnerAndSource(t *testing.T) {
+	s := newSite(t)
+	s.large()
+	cache, dir := newCache(t, 64<<20)
+	_, first := s.run(t, source.Slot{Cache: cache, Owner: "a", Source: "plant"})
+	t.Run("another owner", func(t *testing.T) {
+		_, sent := s.run(t, source.Slot{Cache: cache, Owner: "b", Source: "plant"})
+		assert.InDelta(t, first, sent, 1000)
+	})
+	t.Run("another source", func(t *testing.T) {
+		_, sent := s.run(t, source.Slot{Cache: cache, Owner: "a", Source: "another Secret"})
+		assert.InDelta(t, first, sent, 1000)
+	})
+	assert.Equal(t, 2, entries(t, dir), "the store of the old source is removed")
+	t.Run("gone", func(t *testing.T) {
+		require.NoError(t, cache.Forget("a"))
+		require.NoError(t, cache.Forget("never there"))
+		assert.Equal(t, 1, entries(t, dir))
+	})
+}
+
+func TestCacheIsBounded(t *testing.T) {
+	s := newSite(t)
+	s.large()
+	t.Run("the oldest goes", func(t *testing.T) {
+		cache, dir := newCache(t, 300_000)
+		for i := range 10 {
+			s.run(t, source.Slot{Cache: cache, Owner: fmt.Sprint(i)})
+		}
+		n := entries(t, dir)
+		assert.GreaterOrEqual(t, n, 1)
+		assert.Less(t, n, 10)
+		_, sent := s.run(t, source.Slot{Cache: cache, Owner: "9"})
+		assert.Less(t, sent, int64(1000), "the newest is there")
+	})
+	t.Run("too large to keep", func(t *testing.T) {
+		cache, dir := newCache(t, 100)
+		text, _ := s.run(t, source.Slot{Cache: cache, Owner: "a"})
+		assert.Contains(t, text, "# 9\n")
+		assert.Zero(t, entries(t, dir))
+	})
+}
