@@ -60,6 +60,9 @@ type ConfigSyncStatus struct {
 	// The commit that was applied last with all objects healthy.
 	// +optional
 	LastGood *CommitRecord `json:"lastGood,omitempty"`
+	// What a rollback would request now. Absent if there is no last good commit, or before git was polled.
+	// +optional
+	Rollback *Rollback `json:"rollback,omitempty"`
 	// The last commits that were applied, newest first.
 	// +optional
 	// +listType=atomic

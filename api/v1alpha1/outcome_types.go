@@ -59,11 +59,11 @@ type Outcome struct {
 
 // Rollback is what a rollback would request now.
 type Rollback struct {
-	// Last commit that ran on every gateway. Empty if it is the desired commit.
+	// Last good commit (status.lastGood). Empty if it is the desired commit.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Commit string `json:"commit,omitempty"`
-	// Commit of spec.git.ref that a rollback holds off: the rollback lapses when the ref moves on from it. Empty if another
+	// Commit of the spec's ref that a rollback holds off: the rollback lapses when the ref moves on from it. Empty if another
 	// request led to the desired commit.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40

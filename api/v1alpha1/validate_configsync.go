@@ -224,13 +224,11 @@ func (cs *ConfigSync) Answered() bool {
 	return st.ObservedGeneration == cs.Generation && st.ObservedRequest == cs.RequestKey() && meta.FindStatusCondition(st.Conditions, ConditionReady) != nil
 }
 
-// Standing implements Requestable. Its Rollback lapses when the ref of the spec moves on from the commit that is rolled back. If a
-// request led there, a rollback replaces it and keeps the condition of an earlier rollback.
+// Standing implements Requestable.
 func (cs *ConfigSync) Standing() Standing {
 	st, q := &cs.Status, cs.Requests()
-	s := Standing{Answered: cs.Answered(), LastGood: st.LastGood, History: st.History}
-	d, err := q.Desired("")
-	if err == nil {
+	s := Standing{Answered: cs.Answered(), Rollback: st.Rollback, LastGood: st.LastGood, History: st.History}
+	if d, err := q.Desired(""); err == nil {
 		s.Ref = d.Ref
 	}
 	if q.Fixed != "" {
@@ -239,11 +237,18 @@ func (cs *ConfigSync) Standing() Standing {
 	if s.Ref == st.SourceRef && meta.IsStatusConditionTrue(st.Conditions, ConditionRefResolved) {
 		s.Commit = st.SourceRevision
 	}
-	if q.Fixed != "" || st.LastGood == nil || !IsCommit(st.LastGood.Commit) {
-		return s
+	return s
+}
+
+// RollbackNow returns what a rollback would request now, for status.rollback; nil if unknown. It lapses when the ref of the spec moves on
+// from the commit that is rolled back. If a request led there, a rollback replaces it and keeps the condition of an earlier rollback.
+func (cs *ConfigSync) RollbackNow() *Rollback {
+	q, is := cs.Requests(), cs.Standing()
+	if q.Fixed != "" || is.LastGood == nil || !IsCommit(is.LastGood.Commit) {
+		return nil
 	}
-	r := &Rollback{Commit: st.LastGood.Commit}
-	switch {
+	r := &Rollback{Commit: is.LastGood.Commit}
+	switch d, err := q.Desired(""); {
 	case err != nil: // a rollback replaces the request
 	case d.Override:
 		if unless := q.Unless(); IsCommit(unless) {
@@ -251,16 +256,15 @@ func (cs *ConfigSync) Standing() Standing {
 		}
 	case IsCommit(q.Spec):
 		r.Unless = strings.ToLower(q.Spec)
-	case s.Commit != "":
-		r.Unless = s.Commit
+	case is.Commit != "":
+		r.Unless = is.Commit
 	default:
-		return s // until git was polled
+		return nil // until git was polled
 	}
-	if strings.EqualFold(s.Ref, r.Commit) || s.Commit == r.Commit {
+	if strings.EqualFold(is.Ref, r.Commit) || is.Commit == r.Commit {
 		r.Commit = ""
 	}
-	s.Rollback = r
-	return s
+	return r
 }
 
 // ConfirmsDeletion reports whether the annotation stoker.io/confirm-deletion names a commit.

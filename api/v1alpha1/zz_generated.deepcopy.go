@@ -511,6 +511,11 @@ func (in *ConfigSyncStatus) DeepCopyInto(out *ConfigSyncStatus) {
 		*out = new(CommitRecord)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Rollback != nil {
+		in, out := &in.Rollback, &out.Rollback
+		*out = new(Rollback)
+		**out = **in
+	}
 	if in.History != nil {
 		in, out := &in.History, &out.History
 		*out = make([]CommitRecord, len(*in))

@@ -129,24 +129,29 @@ func TestConfigSyncActions(t *testing.T) {
 	for _, c := range []struct {
 		name, note    string
 		spec          bool
+		rollback      *v1alpha1.Rollback
 		pause, resume bool
 	}{
-		{"running", "", false, true, false},
-		{"paused by annotation", "true", false, false, true},
-		{"paused by spec", "", true, false, false},
-		{"invalid annotation", "yes", false, true, false},
+		{"running", "", false, nil, true, false},
+		{"paused by annotation", "true", false, nil, false, true},
+		{"paused by spec", "", true, nil, false, false},
+		{"invalid annotation", "yes", false, nil, true, false},
+		{"runs the last good commit", "", false, &v1alpha1.Rollback{Unless: commitB}, true, false},
+		{"can go back", "", false, &v1alpha1.Rollback{Commit: commitA}, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cs := configSync()
 			if cs.Spec.Paused = c.spec; c.note != "" {
 				cs.Annotations = map[string]string{v1alpha1.AnnotationPaused: c.note}
 			}
+			cs.Status.Rollback = c.rollback
 			raw, err := discovery.run(object(t, cs), noon)
 			require.NoError(t, err)
 			got := map[string]offer{}
 			require.NoError(t, json.Unmarshal(raw, &got))
-			assert.Len(t, got, 3)
-			assert.Equal(t, []bool{true, c.pause, c.resume}, []bool{!got["force-sync"].Disabled, !got["pause"].Disabled, !got["resume"].Disabled})
+			assert.Len(t, got, 4)
+			assert.Equal(t, []bool{true, c.pause, c.resume, c.name == "can go back"},
+				[]bool{!got["force-sync"].Disabled, !got["pause"].Disabled, !got["resume"].Disabled, !got["rollback"].Disabled})
 		})
 	}
 	for name, do := range map[string]func(context.Context, *request.Setter) (request.Answer, error){
@@ -174,6 +179,60 @@ func TestConfigSyncActions(t *testing.T) {
 			client := fake.NewSimpleDynamicClient(runtime.NewScheme(), &unstructured.Unstructured{Object: object(t, cs)})
 			answer, err := do(t.Context(), request.NewSetter(client, func() time.Time { return noon.Add(7) }).Of(kube.ConfigSync))
 			require.NoError(t, err)
+			assert.Equal(t, answer.Object.GetAnnotations(), after.Metadata.Annotations)
+		})
+	}
+}
+
+func TestConfigSyncRollbackMatchesCLI(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.ConfigSync)
+		set    bool
+		fails  string
+	}{
+		"branch":         {func(*v1alpha1.ConfigSync) {}, true, ""},
+		"default branch": {func(cs *v1alpha1.ConfigSync) { cs.Spec.Source.Git.Branch, cs.Status.SourceRef = "", "HEAD" }, true, ""},
+		"tag":            {func(cs *v1alpha1.ConfigSync) { cs.Spec.Source.Git.Revision, cs.Status.SourceRef = "v2", "v2" }, true, ""},
+		"commit":         {func(cs *v1alpha1.ConfigSync) { cs.Spec.Source.Git.Revision, cs.Status.SourceRef = commitB, commitB }, true, ""},
+		"requested ref": {func(cs *v1alpha1.ConfigSync) {
+			cs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v3", v1alpha1.AnnotationRequestedCommit: commitB, "plant.example.com/area": "north"}
+			cs.Status.SourceRef = "v3"
+		}, true, ""},
+		"last good commit runs": {func(cs *v1alpha1.ConfigSync) {
+			cs.Status.SourceRevision, cs.Annotations = commitA, map[string]string{"plant.example.com/area": "north"}
+		}, false, ""},
+		"nothing good": {func(cs *v1alpha1.ConfigSync) { cs.Status.LastGood = nil }, false, "nothing to go back to"},
+		"not resolved": {func(cs *v1alpha1.ConfigSync) {
+			cs.Status.Conditions = []metav1.Condition{ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonGitUnreachable, "")}
+		}, false, "try again soon"},
+		"older spec": {func(cs *v1alpha1.ConfigSync) { cs.Status.ObservedGeneration = 1 }, false, "try again soon"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cs := configSync()
+			cs.Status.ObservedGeneration, cs.Status.SourceRef, cs.Status.SourceRevision = 2, "main", commitB
+			cs.Status.LastGood = &v1alpha1.CommitRecord{Ref: "main", Commit: commitA}
+			cs.Status.Conditions = []metav1.Condition{
+				ofConfig(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonUnhealthy, ""),
+				ofConfig(v1alpha1.ConditionRefResolved, metav1.ConditionTrue, v1alpha1.ReasonRefResolved, ""),
+			}
+			c.change(cs)
+			cs.Status.ObservedRequest, cs.Status.Rollback = cs.RequestKey(), cs.RollbackNow()
+			client := fake.NewSimpleDynamicClient(runtime.NewScheme(), &unstructured.Unstructured{Object: object(t, cs)})
+			setter := request.NewSetter(client, func() time.Time { return noon.Add(7) }).Of(kube.ConfigSync)
+			answer, wanted := setter.Rollback(t.Context(), "plant", "plant", "", "argocd", "")
+			raw, err := action(t, "rollback").run(object(t, cs), noon)
+			if c.fails != "" {
+				require.Error(t, wanted)
+				require.ErrorContains(t, err, c.fails)
+				return
+			}
+			require.NoError(t, wanted)
+			require.NoError(t, err)
+			var after struct {
+				Metadata struct{ Annotations map[string]string }
+			}
+			require.NoError(t, json.Unmarshal(raw, &after))
+			assert.Equal(t, c.set, answer.Outcome == request.Set)
 			assert.Equal(t, answer.Object.GetAnnotations(), after.Metadata.Annotations)
 		})
 	}

@@ -21,9 +21,10 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// atATime is how many requests of a plan are under way. The rate bounds a run of 2,000 objects, and the API server bounds all.
+// atATime is how many requests of a plan are under way. After a burst, which is enough to look at 500 objects, perSecond bounds them.
 const (
 	atATime   = 8
+	burst     = 600
 	perSecond = 100
 )
 
@@ -44,6 +45,7 @@ type Run struct {
 	// known is the inventory that the status had when this run last read or wrote it. intended means that the run wrote its own.
 	known     []string
 	intended  bool
+	stored    *v1alpha1.ConfigSync // as the intent wrote it, until it was written again
 	pruneOnly bool
 	prunes    v1alpha1.Prune
 	// kinds, with their scopes, and namespaces are those that the commit itself brings.
@@ -101,7 +103,7 @@ func (e *Engine) start(cs *v1alpha1.ConfigSync) (*Run, error) {
 		return nil, err
 	}
 	config := rest.CopyConfig(clients.Config)
-	config.QPS, config.Burst, config.ContentType, config.AcceptContentTypes = perSecond, perSecond, "", ""
+	config.QPS, config.Burst, config.ContentType, config.AcceptContentTypes = perSecond, burst, "", ""
 	objects, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, err

@@ -55,7 +55,7 @@ func (r *Run) intend(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	r.cs, r.known = written, written.Status.Inventory
+	r.cs, r.known, r.stored = written.DeepCopy(), written.Status.Inventory, written
 	return nil
 }
 
@@ -326,6 +326,7 @@ func (r *Run) report(ctx context.Context, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxReport)
 	defer cancel()
+	r.cs.Status.Rollback = r.cs.RollbackNow()
 	failed := r.record(ctx, err)
 	for range 2 {
 		if apierrors.IsConflict(failed) {
@@ -341,10 +342,13 @@ func (r *Run) report(ctx context.Context, err error) error {
 	return fmt.Errorf("the run is complete, and the status could not be written: %w", failed)
 }
 
-// record writes the status over the one that the cluster has now.
-func (r *Run) record(ctx context.Context, err error) error {
+// record writes the status over the one that the cluster has now. After the intent, that is most likely the run's own.
+func (r *Run) record(ctx context.Context, err error) (failed error) {
 	syncs := kube.ConfigSyncs(r.own.Dynamic, r.cs.Namespace)
-	now, failed := syncs.Get(ctx, r.cs.Name)
+	now := r.stored
+	if r.stored = nil; now == nil {
+		now, failed = syncs.Get(ctx, r.cs.Name)
+	}
 	switch {
 	case failed != nil:
 		return failed

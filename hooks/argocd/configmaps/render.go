@@ -9,7 +9,7 @@ import (
 // The actions of the kinds in Argo CD, in the order of their menus. Both use the scripts of GatewaySync/actions.
 var (
 	gatewayActions = []string{"approve", "approve-window", "force-sync", "pause", "resume", "retry", "rollback"}
-	configActions  = []string{"force-sync", "pause", "resume"}
+	configActions  = []string{"force-sync", "pause", "resume", "rollback"}
 )
 
 // render returns the patches of the ConfigMaps by file name.

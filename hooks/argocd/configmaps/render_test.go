@@ -65,7 +65,7 @@ func TestConfigMapHoldsScripts(t *testing.T) {
 	menu.Definitions = nil
 	require.NoError(t, yaml.UnmarshalStrict([]byte(cm.Data["resource.customizations.actions.stoker.io_ConfigSync"]), &menu))
 	assert.Equal(t, file("../ConfigSync/actions/discovery.lua"), menu.Discovery)
-	require.Len(t, menu.Definitions, 3)
+	require.Len(t, menu.Definitions, 4)
 	for _, d := range menu.Definitions {
 		assert.Equal(t, file("actions/"+d.Name+"/action.lua"), d.Action, "both kinds have the same annotations")
 	}

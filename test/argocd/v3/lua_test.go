@@ -123,9 +123,14 @@ func TestConfigSyncActions(t *testing.T) {
 		"pause":      `{"metadata":{"annotations":{"stoker.io/paused":"true"}}}`,
 		"resume":     `{"metadata":{"annotations":{"stoker.io/paused":null}}}`,
 		"force-sync": `{"metadata":{"annotations":{"stoker.io/force-sync":"TIME","stoker.io/requested-at":"TIME","stoker.io/requested-by":"argocd"}}}`,
+		"rollback": `{"metadata":{"annotations":{"stoker.io/requested-ref":"1111111111111111111111111111111111111111","stoker.io/requested-over":"1111111111111111111111111111111111111111@main TIME",` +
+			`"stoker.io/requested-unless":"2222222222222222222222222222222222222222","stoker.io/requested-at":"TIME","stoker.io/requested-by":"argocd"}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			obj := object(t, scripts+"/../ConfigSync/testdata/synced.yaml")
+			good, bad := strings.Repeat("1", 40), strings.Repeat("2", 40)
+			require.NoError(t, unstructured.SetNestedField(obj.Object, map[string]any{"commit": good}, "status", "lastGood"))
+			require.NoError(t, unstructured.SetNestedField(obj.Object, map[string]any{"commit": good, "unless": bad}, "status", "rollback"))
 			obj.SetResourceVersion("41")
 			notes := map[string]string{"plant.example.com/area": "north"}
 			if name == "resume" {
@@ -148,7 +153,7 @@ func TestRollbackWithoutTarget(t *testing.T) {
 	action, err := vm.GetResourceAction(obj, "rollback")
 	require.NoError(t, err)
 	_, err = vm.ExecuteResourceAction(obj, action.ActionLua, nil)
-	require.ErrorContains(t, err, "no commit has run on all its gateways yet")
+	require.ErrorContains(t, err, "no good commit is known yet")
 }
 
 // patch returns the patch that argocd-server sends.
