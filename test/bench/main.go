@@ -7,6 +7,7 @@
 //	go run ./test/bench fleet -help              # many agents on one API server: package fleet
 //	go run ./test/bench back -help               # changes of a gateway that become pull requests
 //	go run ./test/bench observe -help            # the page of stoker ui, and the notifier
+//	go run ./test/bench config -help             # stoker config run with a large ConfigSync
 //	go run ./test/bench safe -help               # snapshots and restores
 //	go run ./test/bench plot docs/internals/performance.md # draw the tables of a page
 //
@@ -62,6 +63,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if len(args) > 0 && args[0] == "observe" {
 		return observe(ctx, args[1:], stdout, stderr)
+	}
+	if len(args) > 0 && args[0] == "config" {
+		return config(ctx, args[1:], stdout, stderr)
 	}
 	if len(args) > 0 && args[0] == "safe" {
 		return safe(ctx, args[1:], stdout, stderr)

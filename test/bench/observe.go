@@ -78,7 +78,12 @@ func observe(ctx context.Context, args []string, stdout, stderr io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	front, err := newCounter(cluster.RESTConfig(), filepath.Join(work, "kubeconfig"), namespace)
+	front, err := newCounter(cluster.RESTConfig(), filepath.Join(work, "kubeconfig"), namespace, func(r *http.Request) string {
+		if strings.Contains(r.URL.Path, "/leases") {
+			return "lease"
+		}
+		return "others"
+	})
 	if err != nil {
 		return err
 	}
@@ -131,7 +136,7 @@ func largeFleet(ctx context.Context, config *rest.Config, n int) (string, error)
 	return ns.Name, err
 }
 
-// counter is an API server that counts requests.
+// counter is an API server that counts requests by kind.
 type counter struct {
 	*httptest.Server
 	kubeconfig string
@@ -139,7 +144,7 @@ type counter struct {
 	asked      map[string]int
 }
 
-func newCounter(config *rest.Config, kubeconfig, namespace string) (*counter, error) {
+func newCounter(config *rest.Config, kubeconfig, namespace string, kind func(*http.Request) string) (*counter, error) {
 	to, err := url.Parse(config.Host)
 	if err != nil {
 		return nil, err
@@ -151,20 +156,23 @@ func newCounter(config *rest.Config, kubeconfig, namespace string) (*counter, er
 	c := &counter{kubeconfig: kubeconfig, asked: map[string]int{}}
 	proxy := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0), Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
 	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		what := "others"
-		if strings.Contains(r.URL.Path, "/leases") {
-			what = "lease"
-		}
 		c.mu.Lock()
-		c.asked[what]++
+		c.asked[kind(r)]++
 		c.mu.Unlock()
 		proxy.ServeHTTP(w, r)
 	}))
+	return c, writeKubeconfig(&rest.Config{Host: c.URL}, kubeconfig, namespace)
+}
+
+func writeKubeconfig(config *rest.Config, path, namespace string) error {
 	file := clientcmdapi.NewConfig()
-	file.Clusters["bench"] = &clientcmdapi.Cluster{Server: c.URL}
-	file.Contexts["bench"] = &clientcmdapi.Context{Cluster: "bench", Namespace: namespace}
+	file.Clusters["bench"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData, CertificateAuthority: config.CAFile}
+	file.AuthInfos["bench"] = &clientcmdapi.AuthInfo{
+		Token: config.BearerToken, ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, ClientCertificate: config.CertFile, ClientKey: config.KeyFile,
+	}
+	file.Contexts["bench"] = &clientcmdapi.Context{Cluster: "bench", AuthInfo: "bench", Namespace: namespace}
 	file.CurrentContext = "bench"
-	return c, clientcmd.WriteToFile(*file, kubeconfig)
+	return clientcmd.WriteToFile(*file, path)
 }
 
 func (c *counter) since(what string) int {

@@ -14,6 +14,29 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
+// Try calls do outside a test, and returns the failure of a Repo as an error.
+func Try(do func(TB)) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			f, ok := r.(failed)
+			if !ok {
+				panic(r)
+			}
+			err = f.error
+		}
+	}()
+	do(thrower{})
+	return nil
+}
+
+// failed is the panic value of a failed call.
+type failed struct{ error }
+
+type thrower struct{}
+
+func (thrower) Helper()                           {}
+func (thrower) Fatalf(format string, args ...any) { panic(failed{fmt.Errorf(format, args...)}) }
+
 // Repo is a bare repository for writing, without a work tree. Every commit has the same author, and dates that start at
 // 2025-01-01 and advance by a minute, so that the same calls give the same ids on every machine. Errors end the test.
 type Repo struct {

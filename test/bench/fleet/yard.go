@@ -91,7 +91,7 @@ func newYard(ctx context.Context, admin kube.Clients, dir string, of size, log *
 	if y.front, err = newFront(ctx); err != nil {
 		return nil, err
 	}
-	err = y.write(func(t gitserver.TB) { y.repo = gitserver.NewRepo(t, filepath.Join(root, repository)) })
+	err = gitserver.Try(func(t gitserver.TB) { y.repo = gitserver.NewRepo(t, filepath.Join(root, repository)) })
 	if err != nil {
 		return nil, err
 	}
@@ -204,29 +204,6 @@ func (y *yard) close() error {
 	return errors.Join(errs...)
 }
 
-// failed is the panic value of a failed call of a gitserver.Repo.
-type failed struct{ error }
-
-type thrower struct{}
-
-func (thrower) Helper()                           {}
-func (thrower) Fatalf(format string, args ...any) { panic(failed{fmt.Errorf(format, args...)}) }
-
-// write calls do, which writes to the repository, and returns its failure as an error.
-func (y *yard) write(do func(gitserver.TB)) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			f, ok := r.(failed)
-			if !ok {
-				panic(r)
-			}
-			err = f.error
-		}
-	}()
-	do(thrower{})
-	return nil
-}
-
 // commit commits a change of one file (the first commit adds all files), and returns its id.
 func (y *yard) commit(n int) (id string, err error) {
 	edits := map[string]string{"projects/line/project.json": fmt.Sprintf(`{"title": "commit %d", "description": "", "parent": "", "enabled": true, "inheritable": false}`, n)}
@@ -237,7 +214,7 @@ func (y *yard) commit(n int) (id string, err error) {
 			edits[dir+"resource.json"] = `{"scope": "A", "version": 1, "restricted": false, "overridable": true, "files": ["code.py"], "attributes": {}}`
 		}
 	}
-	err = y.write(func(gitserver.TB) { id = y.repo.Commit(fmt.Sprintf("commit %d", n), gitserver.Files(edits)) })
+	err = gitserver.Try(func(gitserver.TB) { id = y.repo.Commit(fmt.Sprintf("commit %d", n), gitserver.Files(edits)) })
 	return id, err
 }
 
