@@ -190,7 +190,7 @@ func TestPromotionsReachAFleet(t *testing.T) {
 	assert.Equal(t, before, l.requests())
 
 	// So does a missing GatewaySync.
-	l.run(l.promotion("1.10", variable{"gatewaysync", "nothing"}), failed, "either the receiver serves no GatewaySync nothing in namespace ")
+	l.run(l.promotion("1.10", variable{"gatewaysync", "nothing"}), failed, "either the receiver does not serve nothing in namespace ")
 	l.titles("first")
 }
 
