@@ -69,10 +69,7 @@ func (r *run) finish() (Result, error) {
 		err = foreignCheck{r}.check()
 	}
 	if err == nil {
-		err = r.saveDisplaced()
-	}
-	if err == nil {
-		err = r.takeSnapshot()
+		err = r.keepDisplaced()
 	}
 	if err == nil {
 		err = r.syncNames()

@@ -89,7 +89,7 @@ func (r foreignCheck) foreign(at int, name string) (bool, error) {
 	case c.Found.Kind:
 		return false, nil
 	case plan.Dir:
-		why, err := r.why(at, name)
+		_, why, err := r.why(at, name)
 		return why != "", err // an empty directory has nothing to keep
 	}
 	return true, nil

@@ -33,14 +33,19 @@ func (r stager) fits() error {
 	return nil
 }
 
-// saveDisplaced gives files that the run displaced a second name in lost+found, unless git has them. They also stay in
-// staging, so that the run can be rolled back.
-func (r *run) saveDisplaced() error {
+// keepDisplaced gives files that the run displaced a second name in lost+found, unless git has them, and another one in the snapshot of the
+// run, if it takes one. They also stay in staging, so that the run can be rolled back.
+func (r *run) keepDisplaced() error {
 	if r.redo {
 		if err := r.d.lost.Drop(r.Name); err != nil {
 			return safe.WriteError(err, "clear lost+found")
 		}
 	}
+	snapshot, err := r.openSnapshot()
+	if err != nil {
+		return err
+	}
+	defer snapshot.close()
 	r.saver = r.d.lost.NewSaver(r.Name, r.Header.Commit)
 	for _, t := range r.Tasks {
 		if t.Kind != format.TaskWrite && t.Kind != format.TaskRemove {
@@ -50,50 +55,76 @@ func (r *run) saveDisplaced() error {
 		if err != nil {
 			return err
 		}
-		if err := r.saveIfLost(t.At, name); err != nil {
+		id, err := r.save(t.At, name)
+		if err == nil {
+			err = snapshot.keep(t.At, name, id)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return r.saver.Sync()
+	if err := r.saver.Sync(); err != nil {
+		return err
+	}
+	return snapshot.complete()
+}
+
+// saveIfLost is save for callers that do not need the id.
+func (r *run) saveIfLost(at int, name string) error {
+	_, err := r.save(at, name)
+	return err
+}
+
+// save gives a displaced file in staging a second name in lost+found if neither git nor the manifest has it. It returns the id of the
+// file; the null id if it is no file, or is unreadable.
+func (r *run) save(at int, name string) (plan.ID, error) {
+	if name == "" {
+		return plan.ID{}, nil
+	}
+	id, why, err := r.why(at, name)
+	if err != nil || why == "" {
+		return id, err
+	}
+	return id, r.saver.Save(r.stagingOf(at), name, r.Changes[at].Path, why)
 }
 
 // why returns the reason to keep something displaced, or "" if it has no bytes, or is what the plan saw and knew to be
-// in git.
-func (r *run) why(at int, name string) (string, error) {
+// in git. It also returns the id of a file.
+func (r *run) why(at int, name string) (id plan.ID, why string, err error) {
 	c, stg := &r.Changes[at], r.stagingOf(at)
 	fi, err := stg.Root.Lstat(name)
 	if err != nil {
-		return "", err
+		return id, "", err
 	}
 	switch safe.KindOf(fi.Mode()) {
 	case plan.Dir:
 		n, err := stg.Open(name)
 		if err != nil {
-			return "", err
+			return id, "", err
 		}
 		defer n.Close()
 		first, err := safe.FirstFile(n)
 		if err != nil || first == "" {
-			return "", err
+			return id, "", err
 		}
-		return "directory on the gateway, file in git", nil
+		return id, "directory on the gateway, file in git", nil
 	case plan.File:
 		id, err := r.id(stg, name)
 		switch {
 		case err != nil:
-			return "", err
+			return id, "", err
 		case format.Writes(c.Op) && id == c.ID:
-			return "", nil
+			return id, "", nil
 		case c.Conflict && c.Op == plan.Delete:
-			return "not in git", nil
+			return id, "not in git", nil
 		case c.Conflict:
-			return "changed on the gateway and in git", nil
+			return id, "changed on the gateway and in git", nil
 		case c.Found.Kind == plan.File && id == c.FoundID && !id.IsZero():
-			return "", nil
+			return id, "", nil
 		}
-		return "written by the gateway during the sync", nil
+		return id, "written by the gateway during the sync", nil
 	default:
-		return "neither file nor directory", nil
+		return id, "neither file nor directory", nil
 	}
 }
 

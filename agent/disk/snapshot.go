@@ -146,39 +146,71 @@ type snapshotFolder struct {
 	name string
 }
 
-// takeSnapshot gives what the run displaced a second name, and its journal and the old manifest, too. All of it is durable
-// afterwards. After a crash it completes what it finds.
-func (r *run) takeSnapshot() error {
+// runSnapshot is the snapshot that a run takes. The zero value takes none.
+type runSnapshot struct {
+	*run
+	all, n  *safe.Folder
+	created bool // the folder of all snapshots
+}
+
+// openSnapshot begins the snapshot of the run. After a crash, it is completed. A run that takes none removes all others.
+func (r *run) openSnapshot() (s runSnapshot, err error) {
 	if r.Snapshot == "" || r.doubtful {
-		return r.d.dropSnapshots()
+		return s, r.d.dropSnapshots()
 	}
-	all, err := r.d.openSnapshots(true)
+	s.run, s.created = r, r.redo // in doubt
+	if s.all, err = r.d.openSnapshots(false); err == nil && s.all == nil {
+		s.created = true
+		s.all, err = r.d.openSnapshots(true)
+	}
 	if err != nil {
-		return snapshotError(err)
+		return runSnapshot{}, snapshotError(err)
 	}
-	defer all.Close()
-	if err := r.d.vol.Mkdir(all, r.Snapshot, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return snapshotError(err)
+	if err = r.d.vol.Mkdir(s.all, r.Snapshot, 0o700); err == nil || errors.Is(err, fs.ErrExist) {
+		s.n, err = s.all.Open(r.Snapshot)
 	}
-	n, err := all.Open(r.Snapshot)
 	if err != nil {
-		return snapshotError(err)
+		s.all.Close()
+		return runSnapshot{}, snapshotError(err)
 	}
-	defer n.Close()
-	for _, t := range r.Tasks {
-		if t.Kind == format.TaskWrite || t.Kind == format.TaskRemove {
-			err = errors.Join(err, r.keepDisplaced(n, t.At))
-		}
-		if err != nil {
+	return s, nil
+}
+
+func (s runSnapshot) close() {
+	if s.run != nil {
+		s.n.Close()
+		s.all.Close()
+	}
+}
+
+// keep gives the regular file that a change displaced a name in the snapshot. Anything else is in lost+found, as is what cannot be
+// read and therefore has no id.
+func (s runSnapshot) keep(at int, name string, id plan.ID) error {
+	if s.run == nil || id.IsZero() {
+		return nil
+	}
+	return snapshotError(s.d.secondName(s.stagingOf(at), name, s.n, strconv.Itoa(at)+"-"+id.String(), s.buf))
+}
+
+// complete gives the journal of the run and the old manifest a second name, and makes the snapshot durable. The manifest is last:
+// without it, the folder does not count.
+func (s runSnapshot) complete() error {
+	if s.run == nil {
+		return nil
+	}
+	if s.doubtful { // as it turned out meanwhile
+		return s.d.dropSnapshots()
+	}
+	for _, name := range []string{journalFile, manifestFile} {
+		if err := s.d.secondName(s.d.own.Folder, name, s.n, name, s.buf); err != nil {
 			return snapshotError(err)
 		}
 	}
-	for _, name := range []string{journalFile, manifestFile} { // the manifest last: without it, the folder does not count
-		if err := r.d.secondName(r.d.own.Folder, name, n, name, r.buf); err != nil {
-			return snapshotError(err)
-		}
+	err := errors.Join(s.d.vol.SyncDir(s.n), s.d.vol.SyncDir(s.all))
+	if s.created {
+		err = errors.Join(err, s.d.vol.SyncDir(s.d.own.Folder))
 	}
-	return snapshotError(errors.Join(r.d.vol.SyncDir(n), r.d.vol.SyncDir(all), r.d.vol.SyncDir(r.d.own.Folder)))
+	return snapshotError(err)
 }
 
 func snapshotError(err error) error {
@@ -190,24 +222,6 @@ func snapshotError(err error) error {
 		return err
 	}
 	return failure.New(v1alpha1.ReasonSnapshotFailed, "%w", err)
-}
-
-// keepDisplaced gives the regular file that a change displaced a name in the snapshot. Anything else is in lost+found.
-func (r *run) keepDisplaced(n *safe.Folder, at int) error {
-	name, err := r.displaced(at)
-	if err != nil || name == "" {
-		return err
-	}
-	stg := r.stagingOf(at)
-	fi, err := stg.Root.Lstat(name)
-	if err != nil || !fi.Mode().IsRegular() {
-		return err
-	}
-	id, err := r.id(stg, name)
-	if err != nil || id.IsZero() { // unreadable: lost+found keeps it
-		return err
-	}
-	return r.d.secondName(stg, name, n, strconv.Itoa(at)+"-"+id.String(), r.buf)
 }
 
 // secondName gives a file another name, or copies it if the volume has no hard links or is another one. An existing name
@@ -259,7 +273,8 @@ func (r *run) dropSnapshot() error {
 	return r.d.dropOne(all, r.Snapshot)
 }
 
-// dropOne removes a snapshot. The manifest goes first, so that no part of a snapshot is taken for a whole one.
+// dropOne removes a snapshot. The manifest goes first, so that no part of a snapshot is taken for a whole one. The rest need not be
+// durable: what a crash brings back is no snapshot, and is removed with the next.
 func (d *Dir) dropOne(all *safe.Folder, name string) error {
 	delete(d.sizes, name)
 	n, err := all.Open(name)
@@ -273,7 +288,7 @@ func (d *Dir) dropOne(all *safe.Folder, name string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.vol.ClearTree(all, name), d.vol.SyncDir(all))
+	return d.vol.ClearTree(all, name)
 }
 
 // contentOf returns the numbers of the displaced files in an open snapshot, and their bytes.

@@ -261,18 +261,6 @@ func (r rollback) restoreDir(x *format.Directory) error {
 	return nil
 }
 
-// saveIfLost saves a displaced file in staging if neither git nor the manifest has it.
-func (r *run) saveIfLost(at int, name string) error {
-	if name == "" {
-		return nil
-	}
-	why, err := r.why(at, name)
-	if err != nil || why == "" {
-		return err
-	}
-	return r.saver.Save(r.stagingOf(at), name, r.Changes[at].Path, why)
-}
-
 // displaced returns the staging name of what a change replaced or removed, or "".
 func (r *run) displaced(at int) (string, error) {
 	if !r.redo && !r.Slots[at].Took {
