@@ -98,11 +98,14 @@ var sideBySide = []scenario{
 	{"a redundant pair is synced, its backup on standby", aPairIsSynced},
 	{"a Designer save is proposed as a branch and merged", designerSaveIsProposed},
 	{"a pod that requires its agent is refused without a GatewaySync", podThatRequiresAgent},
+	{"a ConfigSync and its gateway take environment and scripts from one commit", environmentAndViewsFromOneCommit},
+	{"a ConfigSync that deletes its objects does not hold its namespace", aNamespaceGoesWithItsConfigSync},
 }
 
-// alone lists scenarios that stop shared components. The API server is last, because Kubernetes takes a
-// while to recover.
+// alone lists scenarios that stop shared components. The API server comes late, because Kubernetes takes a
+// while to recover, and the uninstall last.
 var alone = []scenario{
 	{"pods that started without the injector are repaired", podsStartedWithoutInjector},
 	{"a restart of the API server changes nothing", apiServerRestarts},
+	{"a ConfigSync that deletes its objects leaves them after an uninstall", anUninstallLeavesWhatIsNotDeleted},
 }

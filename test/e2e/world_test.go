@@ -66,6 +66,7 @@ type world struct {
 	webhookToken  string // authenticates senders to the receiver
 	watcher       *watcher
 	argo          *argoCD
+	uninstalled   bool
 	volumesAtOnce sync.Mutex
 	starting      []spell // of the API server
 }
@@ -91,7 +92,11 @@ func newWorld(t *testing.T, lines *document.Commands) *world {
 	w.startGit(t)
 	w.startArgoCD(t)
 	w.install(t)
-	t.Cleanup(func() { w.checkInstall(t) })
+	t.Cleanup(func() {
+		if !w.uninstalled {
+			w.checkInstall(t)
+		}
+	})
 	w.watcher = startWatcher(t, w)
 	return w
 }
@@ -136,9 +141,13 @@ func (w *world) startGit(t *testing.T) {
 // install runs the commands of the README. Agents get the address of a proxy that does not exist, to check
 // that they use it neither for this git server nor for the API server.
 func (w *world) install(t *testing.T) {
+	for _, namespace := range []string{paired, vanishes, stays} {
+		w.NamespaceOf(t, namespace)
+	}
 	w.say("helm install")
 	w.helm(t, "install", "stoker", filepath.Join(w.module, "charts", "stoker"), "--namespace", release, "--create-namespace",
 		"--set", "image.registry=registry.local", "--set", "image.tag="+imageTag, "--set", "webhookReceiver.enabled=true",
+		"--set", "configSync.enabled=true", "--set", fmt.Sprintf("configSync.namespaces={%s,%s,%s}", paired, vanishes, stays),
 		"--set", "agentEnv.HTTPS_PROXY=http://127.0.0.1:9", "--set", "agentEnv.NO_PROXY="+w.HostAddress(t), "--wait", "--timeout", liveness.String())
 	w.say("helm test")
 	w.helm(t, "test", "stoker", "--namespace", release, "--timeout", liveness.String())

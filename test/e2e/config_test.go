@@ -1,0 +1,253 @@
+//go:build linux
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/gitserver"
+)
+
+// The namespaces whose ConfigSyncs the chart's program applies.
+const (
+	paired   = "paired"
+	vanishes = "configs-deleted"
+	stays    = "configs-left"
+)
+
+// The script of the paired example, and its folder.
+const (
+	shiftFolder = "projects/line/ignition/script-python/shift"
+	shiftScript = shiftFolder + "/code.py"
+)
+
+// team is a plant without the repository and the GatewaySync of the quickstart.
+func (w *world) team(t *testing.T, namespace string) *plant {
+	p := &plant{world: w, t: t, namespace: namespace, repoName: namespace + ".git", password: w.password}
+	p.repo = gitserver.NewRepo(t, filepath.Join(w.gitRoot, p.repoName))
+	_, err := p.client.CoreV1().Secrets(namespace).Create(p.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "git-credentials"},
+		StringData: map[string]string{"username": gitUser, "token": w.password, "ca.crt": string(w.git.CA())}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	p.secret("gateway-api", "apiKey", w.gatewayToken)
+	t.Cleanup(func() {
+		if t.Failed() || os.Getenv(asked) == "logs" {
+			w.dump(t, namespace)
+			t.Log(w.kubectl(t, "get", "configsyncs.stoker.io", "--namespace", namespace, "--output", "yaml"))
+		}
+	})
+	return p
+}
+
+// apply applies a file of an example, with changes of its text; an old text and its new one in turn.
+func (p *plant) apply(file string, changes ...string) {
+	p.t.Helper()
+	content, err := os.ReadFile(filepath.Join(p.module, "examples", "config", file))
+	require.NoError(p.t, err)
+	text := string(content)
+	for i := 0; i < len(changes); i += 2 {
+		require.Contains(p.t, text, changes[i], file)
+		text = strings.ReplaceAll(text, changes[i], changes[i+1])
+	}
+	p.ApplyYAML(p.t, p.namespace, text)
+}
+
+// configReady waits until a ConfigSync is Ready at a commit.
+func (p *plant) configReady(name, commit string) {
+	p.t.Helper()
+	p.eventually(p.t, fmt.Sprintf("ConfigSync %s applied %.7s", name, commit), func() string {
+		cs, err := kube.ConfigSyncs(p.dynamic, p.namespace).Get(p.ctx, name)
+		if err != nil {
+			return err.Error()
+		}
+		if ready := meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionReady); cs.Status.SourceRevision != commit || ready == nil || ready.Status != metav1.ConditionTrue {
+			return fmt.Sprintf("%.7s %+v", cs.Status.SourceRevision, ready)
+		}
+		return ""
+	})
+}
+
+// pairing is what the gateway of the paired example showed over time.
+type pairing struct {
+	p       *plant
+	scripts map[string]string // by digest
+	mu      sync.Mutex
+	seen    map[string]time.Duration // how long each pair was shown at a time
+	order   []string
+	since   time.Time
+}
+
+// look notes which hours the environment of the pod and its script show: "8/8", or "" if no gateway serves.
+func (s *pairing) look() string {
+	now := s.pair()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.order); n == 0 || s.order[n-1] != now {
+		s.order, s.since = append(s.order, now), time.Now()
+	}
+	s.seen[now] = max(s.seen[now], time.Since(s.since))
+	return now
+}
+
+func (s *pairing) pair() string {
+	p := s.p
+	pod, err := p.client.CoreV1().Pods(p.namespace).Get(p.ctx, "line-0", metav1.GetOptions{})
+	if err != nil || pod.DeletionTimestamp != nil || !isReady(pod) {
+		return ""
+	}
+	i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == "gateway" })
+	env, err := p.client.CoreV1().ConfigMaps(p.namespace).Get(p.ctx, pod.Spec.Containers[i].EnvFrom[0].ConfigMapRef.Name, metav1.GetOptions{})
+	if err != nil {
+		return "the environment of a running pod is gone"
+	}
+	raw, err := p.admin(p.ctx, "line-0", "/loaded/"+shiftFolder)
+	var files map[string]string
+	if err != nil || json.Unmarshal(raw, &files) != nil {
+		return ""
+	}
+	return env.Data["SHIFT_HOURS"] + "/" + s.scripts[files["code.py"]]
+}
+
+// shows waits until the gateway shows a pair.
+func (s *pairing) shows(want string) {
+	s.p.t.Helper()
+	s.p.eventually(s.p.t, "environment and script are "+want, func() string {
+		if now := s.look(); now != want {
+			return now
+		}
+		return ""
+	})
+}
+
+// The example in examples/config/paired: the environment of a gateway and the script that needs it come from one commit. The chart's
+// program applies the first, the agent the second.
+func environmentAndViewsFromOneCommit(t *testing.T, w *world) {
+	p := w.team(t, paired)
+	files := example(t, filepath.Join(w.module, "examples", "config", "paired", "repository"))
+	set := files["kubernetes/line.yaml"]
+	set = strings.ReplaceAll(set, "image: inductiveautomation/ignition:8.3.8", "image: "+gateImage+"\n          imagePullPolicy: Never")
+	set = strings.Replace(set, "accessModes:", "storageClassName: "+p.volumes(1)+"\n        accessModes:", 1)
+	files["kubernetes/line.yaml"] = strings.Replace(set, "periodSeconds: 5", "periodSeconds: 1", 1)
+	eight := p.repo.Commit("eight hours", gitserver.Files(files))
+	script := files[shiftScript] + "\n# for shifts of twelve hours\n"
+	s := &pairing{p: p, scripts: map[string]string{digestOf(files[shiftScript]): "8", digestOf(script): "12"}, seen: map[string]time.Duration{}}
+
+	p.apply("paired/account.yaml")
+	p.apply("paired/gatewaysync.yaml", "https://git.example.com/plant.git", w.git.URL(p.repoName), "    ref: main\n", "    ref: main\n    caSecretRef: {name: git-credentials, key: ca.crt}\n",
+		"  sync:\n", "  polling: {interval: 1s}\n  sync:\n")
+	p.apply("paired/configsync.yaml")
+	objects := filepath.Join(t.TempDir(), "objects.yaml")
+	stoker := func(args ...string) string {
+		return p.run(t, p.module, p.stokerPath, append(args, "--namespace", p.namespace, "--kubeconfig", p.Kubeconfig())...)
+	}
+	require.NoError(t, os.WriteFile(objects, []byte(stoker("config", "render", "line", "--ref", "main", "--output", "yaml")), 0o600))
+	p.kubectl(t, "apply", "--namespace", p.namespace, "--filename", objects)
+	s.shows("8/8")
+	p.configReady("line", eight)
+
+	twelve := p.repo.Commit("twelve hours", gitserver.Write("kubernetes/line.env", strings.Replace(files["kubernetes/line.env"], "=8", "=12", 1)), gitserver.Write(shiftScript, script))
+	s.shows("12/12")
+	p.configReady("line", twelve)
+	assert.Equal(t, "12/12", s.look())
+	for _, pair := range s.order {
+		assert.Contains(t, []string{"", "8/8", "8/12", "12/12"}, pair, "a pod with the new environment starts with the new script: %v", s.order)
+	}
+	w.say("%s: the new script ran with the old environment for %s", short(t), s.seen["8/12"].Round(time.Millisecond))
+	assert.Less(t, s.seen["8/12"], 2*time.Minute)
+	stoker("wait", "gatewaysync/line", "--timeout", liveness.String())
+	stoker("wait", "configsync/line", "--timeout", liveness.String())
+
+	stoker("rollback", "line", "--to", eight)
+	s.shows("8/8")
+	p.configReady("line", eight)
+	p.eventually(t, "one environment is left", func() string {
+		names := p.kubectl(t, "get", "configmaps", "--namespace", p.namespace, "--output", "name")
+		if strings.Count(names, "configmap/line-env-") != 1 {
+			return names
+		}
+		return ""
+	})
+	said := p.kubectl(t, "logs", "--namespace", release, "--selector", "app.kubernetes.io/component=configsync", "--tail=-1")
+	assert.Contains(t, said, "ConfigSync applied", "the chart's program did it")
+	w.checkSaid(t, said)
+}
+
+// config creates a ConfigSync for one file of the repository, whose ConfigMap it deletes when it is deleted.
+func (p *plant) config(name string) {
+	p.t.Helper()
+	p.repo.Commit(name, gitserver.Write(name+"/a.yaml", fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s}, data: {a: b}}", name)))
+	p.apply("configsync.yaml", "https://git.example.com/plant.git", p.git.URL(p.repoName), "name: plant", "name: "+name, "path: kubernetes", "path: "+name, "spec:\n", "spec:\n  deletionPolicy: Delete\n")
+	p.configReady(name, p.repo.Head())
+}
+
+func (p *plant) hasConfigMap(name string) bool {
+	p.t.Helper()
+	_, err := p.client.CoreV1().ConfigMaps(p.namespace).Get(p.ctx, name, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		require.NoError(p.t, err)
+	}
+	return err == nil
+}
+
+// gone waits until an object is gone.
+func (p *plant) gone(what, name string) {
+	p.t.Helper()
+	p.eventually(p.t, what+" "+name+" is gone", func() string {
+		return p.kubectl(p.t, "get", what, name, "--namespace", p.namespace, "--ignore-not-found", "--output", "name")
+	})
+}
+
+// A namespace goes away with a ConfigSync that deletes its objects, although the rights of its account go first.
+func aNamespaceGoesWithItsConfigSync(t *testing.T, w *world) {
+	p := w.team(t, vanishes)
+	p.apply("account.yaml")
+	p.config("site")
+	p.kubectl(t, "delete", "namespace", p.namespace, "--wait=false")
+	p.gone("namespace", p.namespace)
+}
+
+// Before an uninstall, a ConfigSync that is deleted deletes its objects. After it, objects stay, and a finalizer is removed as
+// the documents say.
+func anUninstallLeavesWhatIsNotDeleted(t *testing.T, w *world) {
+	p := w.team(t, stays)
+	p.apply("account.yaml")
+	p.config("before")
+	p.config("after")
+	p.kubectl(t, "delete", "configsync.stoker.io", "before", "--namespace", p.namespace)
+	assert.False(t, p.hasConfigMap("before"))
+	require.True(t, p.hasConfigMap("after"))
+
+	w.checkInstall(t)
+	w.uninstalled = true
+	w.helm(t, "uninstall", "stoker", "--namespace", release, "--wait", "--timeout", liveness.String())
+	left := w.kubectl(t, "get", "deployments,pods,roles,rolebindings,serviceaccounts,services", "--namespace", release, "--selector", "app.kubernetes.io/managed-by=Helm", "--output", "name")
+	assert.Empty(t, left)
+	p.kubectl(t, "delete", "configsync.stoker.io", "after", "--namespace", p.namespace, "--wait=false")
+	time.Sleep(5 * time.Second)
+	assert.True(t, p.hasConfigMap("after"))
+	shell := p.reader()
+	commands := 0
+	for c := range w.lines.Of("docs/how-to/config.md") {
+		shell.Type(t, c.Text)
+		commands++
+	}
+	assert.Equal(t, 1, commands)
+	p.gone("configsync.stoker.io", "after")
+	assert.True(t, p.hasConfigMap("after"))
+}
