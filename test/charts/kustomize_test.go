@@ -101,10 +101,12 @@ func TestComponentsAreTheChartsValues(t *testing.T) {
 		"notifier":                                set("notifier.enabled", true),
 		"notifier notifier-secrets":               with(set("notifier.enabled", true), set("notifier.secrets", []any{values{"namespace": "ignition", "name": "stoker-alerts"}})),
 		"configsync":                              with(set("configSync.enabled", true), set("configSync.namespaces", []any{"ignition"})),
-		"hooks":                                   onHooks,
-		"hooks hooks-pods":                        with(onHooks, set("hooks.pods", true)),
-		"kargo":                                   set("kargo.tasks.enabled", true),
-		"kargo/analysis":                          set("kargo.verification.enabled", true),
+		"monitoring configsync configsync-monitoring": with(set("configSync.enabled", true), set("configSync.namespaces", []any{"ignition"}),
+			set("metrics.serviceMonitor.enabled", true), set("metrics.podMonitor.enabled", true)),
+		"hooks":            onHooks,
+		"hooks hooks-pods": with(onHooks, set("hooks.pods", true)),
+		"kargo":            set("kargo.tasks.enabled", true),
+		"kargo/analysis":   set("kargo.verification.enabled", true),
 	} {
 		t.Run(components, func(t *testing.T) {
 			chart := rendered(t, v)
@@ -186,7 +188,7 @@ func TestEveryComponentHasATest(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	assert.Equal(t, []string{"argocd", "cert-manager", "configsync", "dashboards", "hooks", "hooks-pods", "kargo", "monitoring", "monitoring-rules", "notifier", "notifier-secrets",
+	assert.Equal(t, []string{"argocd", "cert-manager", "configsync", "configsync-monitoring", "dashboards", "hooks", "hooks-pods", "kargo", "monitoring", "monitoring-rules", "notifier", "notifier-secrets",
 		"receiver", "receiver-ingress", "receiver-monitoring",
 		"receiver-namespaced", "receiver-network-policy", "receiver-secrets"}, names)
 }

@@ -78,7 +78,7 @@ func TestAlertsAreDocumented(t *testing.T) {
 	page := string(file(t, docs+"how-to/monitoring.md"))
 	const base = "https://github.com/stoker-io/stoker/blob/main/docs/how-to/monitoring.md#"
 	alerts := newTimeline(t, time.Now()).alerts()
-	require.Len(t, alerts, 16)
+	require.Len(t, alerts, 18)
 	for _, r := range alerts {
 		t.Run(r.Name(), func(t *testing.T) {
 			assert.Equal(t, base+strings.ToLower(r.Name()), r.Annotations().Get("runbook_url"))

@@ -33,11 +33,11 @@ import (
 
 const webhookToken = "S3CR3T-0123456789abcdef0123456789abcdef"
 
-// fleet is a plant of two gateways, an injector and a receiver, each a process of its own.
+// fleet is a plant of two gateways, an injector, a receiver and what applies ConfigSyncs, each a process of its own.
 type fleet struct {
 	*plant.Plant
-	t                  *testing.T
-	injector, receiver *program.Process
+	t                           *testing.T
+	injector, receiver, configs *program.Process
 }
 
 func newFleet(t *testing.T) *fleet {
@@ -53,16 +53,16 @@ func newFleet(t *testing.T) *fleet {
 	require.NoError(t, err)
 	home := f.Cluster.Namespace(t)
 	daemon := func(name string, args ...string) *program.Process {
-		args = append(args, "--kubeconfig", f.Cluster.Kubeconfig(), "--watch-namespace", f.Namespace, "--webhook-addr", "127.0.0.1:0",
-			"--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0")
+		args = append(args, "--kubeconfig", f.Cluster.Kubeconfig(), "--watch-namespace", f.Namespace, "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0")
 		cmd := exec.Command(program.Build(t, name), args...)
 		cmd.Env = []string{"POD_NAMESPACE=" + home}
 		p := program.Start(t, name, cmd)
 		f.Eventually(name+" listens", func() bool { return p.Log.Address("metrics-addr") != "" })
 		return p
 	}
-	f.injector = daemon("injector", "--agent-image", "registry.example.com/agent:1", "--repair", "report", "--repair-delay", "1s")
-	f.receiver = daemon("receiver")
+	f.injector = daemon("injector", "--agent-image", "registry.example.com/agent:1", "--repair", "report", "--repair-delay", "1s", "--webhook-addr", "127.0.0.1:0")
+	f.receiver = daemon("receiver", "--webhook-addr", "127.0.0.1:0")
+	f.configs = daemon("hooks", "config", "run", "--namespace", home, "--log-format", "json")
 	f.Start()
 	f.Converges("first", f.First)
 	return f
@@ -77,7 +77,7 @@ func (f *fleet) scrape() scrape {
 			all = append(all, f.target(g).scraped(f.t)...)
 		}
 	}
-	for name, p := range map[string]*program.Process{"stoker-injector": f.injector, "stoker-receiver": f.receiver} {
+	for name, p := range map[string]*program.Process{"stoker-injector": f.injector, "stoker-receiver": f.receiver, "stoker-system/stoker-configsync": f.configs} {
 		all = append(all, target{p.Log.Address("metrics-addr"), map[string]string{"namespace": "stoker-system", "job": name, "service": name,
 			"pod": name + "-0", "container": strings.TrimPrefix(name, "stoker-"), "endpoint": "metrics"}}.scraped(f.t)...)
 	}
@@ -249,6 +249,20 @@ func (f *fleet) incidents() []incident {
 	broken = f.shows("stoker_webhook_received_total", `result="refused"`, "} 8")
 	last = begins
 	add(incident{name: "a sender has the wrong secret", alerts: []string{"StokerReceiverRefusing"}, broken: broken, fixed: broken, settles: 2 * time.Hour})
+
+	f.Cluster.ApplyYAML(t, f.Namespace, fmt.Sprintf(`
+apiVersion: stoker.io/v1alpha1
+kind: ConfigSync
+metadata: {name: environment}
+spec: {source: {git: {repoURL: %q, branch: main, path: kubernetes}}}`, f.Git.URL("site.git")))
+	notApplied := f.shows("stoker_configsync_ready", `configsync="environment"`, "} 0") // its repository has no such folder
+	require.NoError(t, kube.ConfigSyncs(f.Kube.Dynamic, f.Namespace).Delete(t.Context(), "environment", metav1.DeleteOptions{}))
+	f.Eventually("the ConfigSync is gone", func() bool { return len(f.scrape().values("stoker_configsync_ready")) == 0 })
+	add(incident{name: "a ConfigSync is not applied", alerts: []string{"StokerConfigSyncNotReady"}, broken: notApplied, fixed: f.scrape()})
+
+	// Module storage uploads snapshots to real object storages.
+	unstored := last.with(t, "stoker_snapshots_not_uploaded", func(s *sample) { s.value = 2 })
+	add(incident{name: "uploads fail", alerts: []string{"StokerSnapshotsNotUploaded"}, broken: unstored, fixed: last, lasts: 3 * time.Hour})
 
 	panics := last.with(t, "stoker_webhook_panics_total", func(s *sample) { s.value++ }) // the receiver has no known way to panic
 	add(incident{name: "a panic", alerts: []string{"StokerReceiverPanics"}, broken: panics, fixed: panics, settles: 2 * time.Hour})
