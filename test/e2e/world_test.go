@@ -159,7 +159,9 @@ func (w *world) checkInstall(t *testing.T) {
 		return w.kubectl(t, "logs", "--namespace", release, "--selector", "app.kubernetes.io/component="+component, "--tail=-1")
 	}
 	injector := said("injector")
-	assert.Contains(t, injector, "review", "it answers the API server")
+	if os.Getenv(asked) != "some" { // one scenario may have no gateway
+		assert.Contains(t, injector, "review", "it answers the API server")
+	}
 	w.checkSaid(t, injector)
 	w.checkSaid(t, said("receiver"))
 }
