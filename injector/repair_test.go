@@ -430,7 +430,7 @@ func TestRepairRespectsDisruptionBudget(t *testing.T) {
 	w.eventually("an eviction was tried", func() bool {
 		return regexp.MustCompile(`stoker_repair_evictions_total\{result="blocked"\} [1-9]`).MatchString(w.metrics(in))
 	})
-	w.eventually("and it is told why nothing comes of it", func() bool {
+	w.eventually("and an Event says why no pod is evicted", func() bool {
 		return strings.Contains(w.metrics(in), `stoker_pods_without_agent{reason="MissingSidecar"} 1`) && w.events(plant)["NotInjected Pod/site-0"] > 0
 	})
 	events, err := w.client.EventsV1().Events(plant).List(t.Context(), metav1.ListOptions{})

@@ -115,7 +115,7 @@ func TestR6PushBurst(t *testing.T) {
 	}
 	t.Logf("%d accepted, %d refused, %d else, %d sent again in %s; %d writes; health took %s at most", accepted.Load(), refused.Load(), other.Load(), again.Load(), took, len(asked), time.Duration(slowest.Load()))
 	assert.EqualValues(t, burst, accepted.Load()+refused.Load()+other.Load())
-	assert.Zero(t, other.Load(), "every sender gets an answer that says what became of it, or to send it again")
+	assert.Zero(t, other.Load(), "every sender gets an answer: the outcome, or to send it again")
 	for _, g := range p.Gateways() {
 		assert.LessOrEqual(t, g.Simulator.Scans("projects")-scans[g.Name], 2, "%s: one sync for each commit", g.Name)
 	}

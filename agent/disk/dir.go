@@ -85,18 +85,18 @@ type Dir struct {
 	lost   *lostfound.Folder // nil like own
 	vol    *safe.Volume
 
-	work          sync.Mutex       // held while writing
-	needsRecovery bool             // there may be a journal or leftovers
-	staged        *Staged          // the last one
-	unadopted     bool             // the last Drift could not write the manifest
-	compared      comparison       // by the last Drift
-	sizes         map[string]int64 // bytes of complete snapshots, which never change; filled by pruneSnapshots
+	work          sync.Mutex // held while writing
+	needsRecovery bool       // there may be a journal or leftovers
+	staged        *Staged    // the last one
+	unadopted     bool       // the last Drift could not write the manifest
+	compared      comparison // by the last Drift
 
 	mu        sync.Mutex // guards the fields below
 	man       *format.Manifest
 	cur       safe.Cursor
 	buf       []byte
 	recovered *Recovery
+	snapshots map[string]Snapshot // that this process took or read; they never change
 }
 
 // Open opens and locks the data directory at root, and finishes or rolls back what a crash left.

@@ -70,8 +70,8 @@ func (d *Dir) pruneSnapshots(o Snapshots) error {
 
 // sizeOf returns the bytes of the displaced files in a snapshot, and whether the snapshot is complete.
 func (d *Dir) sizeOf(all *safe.Folder, id string) (bytes int64, complete bool, err error) {
-	if bytes, complete = d.sizes[id]; complete {
-		return bytes, true, nil
+	if s, known := d.known(id); known {
+		return s.Bytes, true, nil
 	}
 	n, err := all.Open(id)
 	if err != nil {
@@ -81,14 +81,8 @@ func (d *Dir) sizeOf(all *safe.Folder, id string) (bytes int64, complete bool, e
 	if _, bytes, err = contentOf(n); err != nil {
 		return 0, false, err
 	}
-	if _, missing := n.Root.Lstat(manifestFile); missing != nil {
-		return bytes, false, nil
-	}
-	if d.sizes == nil {
-		d.sizes = map[string]int64{}
-	}
-	d.sizes[id] = bytes
-	return bytes, true, nil
+	_, missing := n.Root.Lstat(manifestFile)
+	return bytes, missing == nil, nil
 }
 
 // byTime sorts ids of snapshots, the oldest first, and removes duplicates.

@@ -151,32 +151,36 @@ type runSnapshot struct {
 	*run
 	all, n  *safe.Folder
 	created bool // the folder of all snapshots
+	files   int
+	bytes   int64
 }
 
 // openSnapshot begins the snapshot of the run. After a crash, it is completed. A run that takes none removes all others.
-func (r *run) openSnapshot() (s runSnapshot, err error) {
+func (r *run) openSnapshot() (*runSnapshot, error) {
+	s := &runSnapshot{created: r.redo} // in doubt
 	if r.Snapshot == "" || r.doubtful {
 		return s, r.d.dropSnapshots()
 	}
-	s.run, s.created = r, r.redo // in doubt
+	var err error
 	if s.all, err = r.d.openSnapshots(false); err == nil && s.all == nil {
 		s.created = true
 		s.all, err = r.d.openSnapshots(true)
 	}
 	if err != nil {
-		return runSnapshot{}, snapshotError(err)
+		return nil, snapshotError(err)
 	}
 	if err = r.d.vol.Mkdir(s.all, r.Snapshot, 0o700); err == nil || errors.Is(err, fs.ErrExist) {
 		s.n, err = s.all.Open(r.Snapshot)
 	}
 	if err != nil {
 		s.all.Close()
-		return runSnapshot{}, snapshotError(err)
+		return nil, snapshotError(err)
 	}
+	s.run = r
 	return s, nil
 }
 
-func (s runSnapshot) close() {
+func (s *runSnapshot) close() {
 	if s.run != nil {
 		s.n.Close()
 		s.all.Close()
@@ -185,16 +189,24 @@ func (s runSnapshot) close() {
 
 // keep gives the regular file that a change displaced a name in the snapshot. Anything else is in lost+found, as is what cannot be
 // read and therefore has no id.
-func (s runSnapshot) keep(at int, name string, id plan.ID) error {
+func (s *runSnapshot) keep(at int, name string, id plan.ID) error {
 	if s.run == nil || id.IsZero() {
 		return nil
 	}
-	return snapshotError(s.d.secondName(s.stagingOf(at), name, s.n, strconv.Itoa(at)+"-"+id.String(), s.buf))
+	as := strconv.Itoa(at) + "-" + id.String()
+	err := s.d.secondName(s.stagingOf(at), name, s.n, as, s.buf)
+	if err == nil {
+		var fi fs.FileInfo
+		if fi, err = s.n.Root.Lstat(as); err == nil {
+			s.files, s.bytes = s.files+1, s.bytes+fi.Size()
+		}
+	}
+	return snapshotError(err)
 }
 
 // complete gives the journal of the run and the old manifest a second name, and makes the snapshot durable. The manifest is last:
 // without it, the folder does not count.
-func (s runSnapshot) complete() error {
+func (s *runSnapshot) complete() error {
 	if s.run == nil {
 		return nil
 	}
@@ -210,7 +222,38 @@ func (s runSnapshot) complete() error {
 	if s.created {
 		err = errors.Join(err, s.d.vol.SyncDir(s.d.own.Folder))
 	}
+	if err == nil && !s.redo { // after a crash, the manifest may be the new one already
+		old := s.d.manifest().Header()
+		s.d.note(Snapshot{
+			ID: s.Snapshot, Time: format.TimeOfSnapshot(s.Snapshot), Ref: old.Ref, Commit: old.Commit, To: s.Header.Commit, Files: s.files, Bytes: s.bytes,
+		})
+	}
 	return snapshotError(err)
+}
+
+// note remembers a snapshot.
+func (d *Dir) note(s Snapshot) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.snapshots == nil {
+		d.snapshots = map[string]Snapshot{}
+	}
+	d.snapshots[s.ID] = s
+}
+
+// known returns a snapshot that this process took or read.
+func (d *Dir) known(id string) (Snapshot, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, ok := d.snapshots[id]
+	return s, ok
+}
+
+// forget forgets a snapshot that is removed.
+func (d *Dir) forget(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.snapshots, id)
 }
 
 func snapshotError(err error) error {
@@ -256,7 +299,9 @@ func (d *Dir) dropSnapshots() error {
 		return nil
 	}
 	d.log.Warn("snapshots removed, because a sync takes none")
-	d.sizes = nil
+	d.mu.Lock()
+	d.snapshots = nil
+	d.mu.Unlock()
 	return safe.WriteError(errors.Join(d.vol.ClearTree(d.own.Folder, snapshotsDir), d.vol.SyncDir(d.own.Folder)), "remove the snapshots")
 }
 
@@ -276,7 +321,7 @@ func (r *run) dropSnapshot() error {
 // dropOne removes a snapshot. The manifest goes first, so that no part of a snapshot is taken for a whole one. The rest need not be
 // durable: what a crash brings back is no snapshot, and is removed with the next.
 func (d *Dir) dropOne(all *safe.Folder, name string) error {
-	delete(d.sizes, name)
+	d.forget(name)
 	n, err := all.Open(name)
 	if safe.NotThere(err) {
 		return nil
@@ -314,9 +359,8 @@ func contentOf(n *safe.Folder) (files map[int]plan.ID, bytes int64, err error) {
 	return files, bytes, nil
 }
 
-// ListSnapshots returns the snapshots, oldest first. One that cannot be read is left out and logged. It does not read those
-// that are in known, the result of an earlier call.
-func (d *Dir) ListSnapshots(known ...Snapshot) ([]Snapshot, error) {
+// ListSnapshots returns the snapshots, oldest first. One that cannot be read is left out and logged. Each is read once.
+func (d *Dir) ListSnapshots() ([]Snapshot, error) {
 	names, err := d.snapshotNames()
 	if err != nil || len(names) == 0 {
 		return nil, err
@@ -328,13 +372,11 @@ func (d *Dir) ListSnapshots(known ...Snapshot) ([]Snapshot, error) {
 	var list []Snapshot
 	for _, name := range names {
 		_, backup := backups[name]
-		if i := slices.IndexFunc(known, func(s Snapshot) bool { return s.ID == name }); i >= 0 {
-			list = append(list, known[i])
-			list[len(list)-1].Backup = backup
-			continue
+		s, known := d.known(name)
+		var err error
+		if !known {
+			s, err = d.describeSnapshot(name)
 		}
-		s, err := d.describeSnapshot(name)
-		s.Backup = backup
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it is being made or removed
 		}
@@ -342,6 +384,10 @@ func (d *Dir) ListSnapshots(known ...Snapshot) ([]Snapshot, error) {
 			d.log.Warn("snapshot unreadable", "snapshot", name, "error", err)
 			continue
 		}
+		if !known {
+			d.note(s)
+		}
+		s.Backup = backup
 		list = append(list, s)
 	}
 	return list, nil

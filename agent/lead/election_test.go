@@ -72,7 +72,7 @@ func TestALeadThatStopsHandsOverAtOnce(t *testing.T) {
 	require.Eventually(t, func() bool { return s.target().Lead.Holder == two.Identity() }, tenfold, 5*time.Millisecond)
 	took := time.Since(began)
 	t.Logf("released in %s, handed over in %s", stopped, took)
-	assert.Equal(t, []string{one.Identity(), "", two.Identity()}, holders(), "it is let go of, and did not run out")
+	assert.Equal(t, []string{one.Identity(), "", two.Identity()}, holders(), "the holder released it; it did not expire")
 	assert.Equal(t, s.target().Lead.Transitions, int32(1))
 
 	second := s.Commit("second")
@@ -368,7 +368,7 @@ func TestFiftyCandidatesOneLead(t *testing.T) {
 		}
 	}
 	t.Logf("handed over in %s, with %d requests of %d candidates", took, requests, n-1)
-	assert.Equal(t, []string{lead, "", s.target().Lead.Holder}, holders(), "it is let go of, and did not run out")
+	assert.Equal(t, []string{lead, "", s.target().Lead.Holder}, holders(), "the holder released it; it did not expire")
 	assert.Less(t, requests, 3*n, "most see that it is taken before they ask")
 	assert.EqualValues(t, 1, s.target().Lead.Transitions)
 }

@@ -127,7 +127,7 @@ func TestOlderVolumeRestored(t *testing.T) {
 	d.src.wish.Problems = []Problem{{v1alpha1.ReasonWaitingForLead, "the target is gone"}}
 	s := d.turn()
 	assert.Equal(t, d.first, s.Commit, s.Line())
-	assert.Nil(t, s.Report, "what came of the sync to the other one says nothing of this one")
+	assert.Nil(t, s.Report, "the outcome of the sync to the other commit says nothing about this one")
 }
 
 // A copy over existing files keeps every inode.

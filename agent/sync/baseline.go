@@ -87,7 +87,7 @@ func (f *files) wrongNow(ctx context.Context, judged unloaded) (projects []strin
 }
 
 func (j *job) hasSnapshot(id string) bool {
-	list, err := j.dir.ListSnapshots(j.kept.list...)
+	list, err := j.dir.ListSnapshots()
 	if err != nil {
 		j.Log.Warn("snapshots unreadable", "error", err)
 	}

@@ -26,7 +26,7 @@ func TestDryRunOfUnscannedFiles(t *testing.T) {
 	b.target.Profile.DryRun = true
 	r := b.ended(sync.Applied, v1alpha1.ReasonDryRun)
 	assert.True(t, r.DryRun)
-	assert.NoError(t, r.Err, "it is answered, and nothing comes of trying again")
+	assert.NoError(t, r.Err, "it is answered, and a retry would change nothing")
 	assert.Contains(t, r.Message, "has not confirmed them")
 	assert.Equal(t, b.target.Commit, r.Commit)
 	assert.Empty(t, b.gw.Requests())

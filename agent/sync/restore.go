@@ -269,7 +269,7 @@ func (j *job) snapshots() []disk.Snapshot {
 		return nil
 	}
 	if !j.kept.known || j.kept.taken != j.taken || j.r.Wrote() || j.r.Err != nil {
-		list, err := j.dir.ListSnapshots(j.kept.list...)
+		list, err := j.dir.ListSnapshots()
 		if err != nil {
 			j.Log.Warn("snapshots unreadable", "error", err)
 			return nil

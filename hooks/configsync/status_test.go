@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// After every run kstatus, and so Argo CD, Flux and kubectl wait, reads from the status what came of it. The cases follow each other.
+// After every run, kstatus reads the outcome from the status, as Flux and kubectl wait do. The cases follow each other.
 func TestStatusAfterEachRun(t *testing.T) {
 	w := newWorld(t)
 	w.create("")

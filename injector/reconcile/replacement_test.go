@@ -97,7 +97,7 @@ func TestReplacementOfEvictedPod(t *testing.T) {
 		{name: "but none of another Deployment", e: rolled, there: podIndex{live: []*corev1.Pod{ownedPod("oven-d", "d", "ReplicaSet", true, 0, hasStarted, ofDeployment("gw-oven", "2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
 		{name: "nor of a ReplicaSet that has none", e: bare, there: podIndex{live: []*corev1.Pod{ownedPod("gw-d", "d", "ReplicaSet", true, 0, hasStarted, ofSet("gw-2"))}}, at: 10 * time.Second, absent: true, message: "ReplicaSet gw-1 has not recreated it"},
 		{name: "it came, and is not there for a moment", e: came, ends: 10 * time.Minute, at: 11 * time.Minute, absent: true, stuck: false, message: "has not recreated it"},
-		{name: "it came, and its owner let go of it", e: came, ends: 10 * time.Minute, at: 11*time.Minute + time.Second, over: true},
+		{name: "it came, and its owner released it", e: came, ends: 10 * time.Minute, at: 11*time.Minute + time.Second, over: true},
 		{name: "but not while it ends", e: e("ReplicaSet"), there: podIndex{ending: []*corev1.Pod{ownedPod("site-0", "old", "ReplicaSet", false, -time.Minute, endsAt(time.Minute))},
 			live: []*corev1.Pod{ownedPod("gw-c", "c", "ReplicaSet", true, 0, hasStarted)}}, at: 10 * time.Second, message: "is still terminating"},
 	} {

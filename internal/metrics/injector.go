@@ -26,7 +26,7 @@ func NewInjector(reg prometheus.Registerer, version string) *Injector {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stoker", Name: name, Help: help}, labels)
 	}
 	m := &Injector{
-		injections: counter("injections_total", "Pods that were reviewed, by what became of them and why.", "result", "reason"),
+		injections: counter("injections_total", "Pods that were reviewed, by result and reason.", "result", "reason"),
 		without: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "pods_without_agent",
 			Help: "Pods that ask for an agent and have none, by reason; set by the replica that runs the reconciler."}, []string{"reason"}),
 		evictions:  counter("repair_evictions_total", "Evictions of young pods that started without their agent.", "result"),

@@ -27,7 +27,7 @@ func NewReceiver(reg prometheus.Registerer, version string) *Receiver {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stoker", Name: name, Help: help})
 	}
 	m := &Receiver{
-		received: counter("webhook_received_total", "Requests to /webhook by sender and what became of them.", "source", "result"),
+		received: counter("webhook_received_total", "Requests to /webhook, by sender and result.", "source", "result"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stoker", Name: "webhook_duration_seconds",
 			Help: "Time from the header of a request to its answer.", Buckets: seconds}, []string{"result"}),
 		statuses: counter("webhook_status_requests_total", "Requests to /status by outcome: the phase that was told, or why none was.", "result"),

@@ -345,7 +345,7 @@ func TestARequestForARefAtACommit(t *testing.T) {
 		assert.Equal(t, commitB, desired(t, gs).Commit)
 		assert.Equal(t, "cli", desired(t, gs).RequestedBy)
 	})
-	t.Run("the ref alone lets go of the commit", func(t *testing.T) {
+	t.Run("the ref alone drops the commit", func(t *testing.T) {
 		gs := gs.DeepCopy()
 		ask(t, gs, Request{Ref: "v2", By: "cli"})
 		assert.Empty(t, desired(t, gs).Commit)

@@ -312,7 +312,7 @@ func (m configFigures) write(out io.Writer, objects, files int) error {
 	t := table(&b, "work", "seconds", "kB from git", "GETs of objects", "writes", "other requests")
 	fmt.Fprintf(t, "| first run\t| %s\t| \t| \t| \t| \t|\n", figure(m.first.Seconds(), 1))
 	fmt.Fprintf(t, "| one object changes (median of %d; slowest %s)\t| %s\t| %s\t| \t| \t| \t|\n", len(m.changes[k]), figure(slowest.Seconds(), 2), figure(took.Seconds(), 2), kB(bytes))
-	fmt.Fprintf(t, "| nothing changes (each of %d)\t| \t| %s\t| %s\t| %s\t| %s\t|\n", m.runs, kB(m.idleBytes), perRun(m.gets), perRun(m.writes), perRun(m.others))
+	fmt.Fprintf(t, "| nothing changes (each of %d)\t| \t| %s\t| %s\t| %s\t| %s\t|\n", m.runs, kB(m.idleBytes), perRun(m.gets), fmt.Sprint(m.writes), perRun(m.others))
 	if err := t.Flush(); err != nil {
 		return err
 	}

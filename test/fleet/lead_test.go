@@ -38,7 +38,7 @@ func TestLeadFailover(t *testing.T) {
 	began := time.Now()
 	old.Agent.Signal(t, syscall.SIGTERM)
 	require.NoError(t, old.Agent.Wait(t))
-	assert.NotEqual(t, held, p.Target().Lead.Holder, "it let go of the lock before it ended: no agent waits for it to expire")
+	assert.NotEqual(t, held, p.Target().Lead.Holder, "it released the lock before it ended: no agent waits until it expires")
 	p.Eventually("another one leads", func() bool { l := p.Lead(); return l != nil && l != old })
 	t.Logf("handed over in %s", time.Since(began))
 	third := p.Push("third")

@@ -2,6 +2,9 @@ package storage
 
 import (
 	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -58,9 +61,54 @@ func explains(t *testing.T, cases []refused) {
 	}
 }
 
+const (
+	uploadSize   = 40 << 20
+	uploadMemory = 8 << 20
+)
+
+// measured is a stream of uploadSize bytes that notes how large the heap is while it is read.
+type measured struct {
+	left int
+	peak uint64
+}
+
+func (m *measured) Read(p []byte) (int, error) {
+	if m.left == 0 {
+		return 0, io.EOF
+	}
+	n := min(len(p), m.left, 256<<10)
+	for i := range p[:n] {
+		p[i] = byte(m.left - i)
+	}
+	m.left -= n
+	var now runtime.MemStats
+	runtime.ReadMemStats(&now)
+	m.peak = max(m.peak, now.HeapAlloc)
+	return n, nil
+}
+
+// uploadsInParts checks that an upload holds only a part in memory, with the garbage collector as in the agent.
+func uploadsInParts(t *testing.T, s archive.Store) {
+	t.Helper()
+	t.Run("memory", func(t *testing.T) {
+		defer debug.SetGCPercent(debug.SetGCPercent(20))
+		require.NoError(t, s.Put(t.Context(), "memory/first", strings.NewReader("connected")))
+		runtime.GC()
+		var before runtime.MemStats
+		runtime.ReadMemStats(&before)
+		m := &measured{left: uploadSize}
+		require.NoError(t, s.Put(t.Context(), "memory/large", m))
+		require.NoError(t, s.Delete(t.Context(), "memory/large"))
+		require.NoError(t, s.Delete(t.Context(), "memory/first"))
+		t.Logf("%.1f MiB", float64(m.peak-before.HeapAlloc)/(1<<20))
+		assert.Less(t, m.peak-before.HeapAlloc, uint64(uploadMemory))
+	})
+}
+
 func TestS3(t *testing.T) {
 	endpoint := startS3(t)
 	archivetest.Run(t, newS3(t, endpoint, "backups", credentials(secretKey)))
+	uploadsInParts(t, newS3(t, endpoint, "backups", credentials(secretKey)))
 	explains(t, []refused{
 		{"wrong key", newS3(t, endpoint, "backups", credentials("S3CR3T-OTHER")), "refuses access (\"SignatureDoesNotMatch\")"},
 		{"missing bucket", newS3(t, endpoint, "missing", credentials(secretKey)), "NoSuchBucket"},
@@ -71,6 +119,7 @@ func TestS3(t *testing.T) {
 func TestGCS(t *testing.T) {
 	endpoint, tokens := startGCS(t), startTokens(t)
 	archivetest.Run(t, newGCS(t, endpoint, "backups", googleKey(t, tokens+"/token")))
+	uploadsInParts(t, newGCS(t, endpoint, "backups", googleKey(t, tokens+"/token")))
 	explains(t, []refused{
 		{"key that Google does not know", newGCS(t, endpoint, "backups", googleKey(t, tokens+"/refuse")), "the answer is 400 (\"invalid_grant\")"},
 		{"missing bucket", newGCS(t, endpoint, "missing", googleKey(t, tokens+"/token")), "spec.snapshots.storage.gcs.bucket: there is no bucket missing"},
@@ -81,6 +130,7 @@ func TestGCS(t *testing.T) {
 func TestAzure(t *testing.T) {
 	endpoint := startAzure(t)
 	archivetest.Run(t, newAzure(t, endpoint, "backups", azureKey))
+	uploadsInParts(t, newAzure(t, endpoint, "backups", azureKey))
 	t.Run("shared access signature", func(t *testing.T) {
 		s := newAzure(t, endpoint, "backups", "?"+signature(time.Now().Add(time.Hour)))
 		for _, size := range []int{3, 5 << 20} { // sequence: of one block and of two

@@ -48,7 +48,7 @@ func (r *Reconciler) finalizers(ctx context.Context, cs *v1alpha1.ConfigSync, li
 	return changed, nil
 }
 
-// release lets go of a ConfigSync that is deleted, after its objects are deleted if its policy says so. It never holds a namespace up:
+// release removes the finalizer of a ConfigSync that is deleted, after it has deleted its objects if the policy says so. It never blocks a namespace:
 // in one that terminates, the rights of the account may be gone already, and its objects go with it.
 func (r *Reconciler) release(ctx context.Context, cs *v1alpha1.ConfigSync, s *state) time.Duration {
 	if !slices.Contains(cs.Finalizers, v1alpha1.FinalizerConfigSync) {
