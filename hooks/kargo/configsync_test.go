@@ -70,10 +70,10 @@ spec:
 		l.run(l.promotion("v2", of), failed, "ApplyRefused: ")
 		assert.Equal(t, map[string]string{"area": "north"}, data())
 	})
-	t.Run("ref not allowed", func(t *testing.T) {
+	t.Run("ref not allowed", func(*testing.T) {
 		l.run(l.promotion("w1", of), failed, "w1")
 	})
-	t.Run("unknown", func(t *testing.T) {
+	t.Run("unknown", func(*testing.T) {
 		l.run(l.promotion("v1", variable{"gatewaysync", "configsync/nothing"}), failed, "either the receiver does not serve configsync/nothing in namespace ")
 	})
 }

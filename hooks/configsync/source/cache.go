@@ -12,8 +12,8 @@ import (
 // Cache keeps git objects between the runs of ConfigSyncs, so that a run fetches only what changed since the last one. Each ConfigSync
 // has a store of its own: one never reads what another could fetch. A nil Cache keeps nothing.
 type Cache struct {
-	dir string
-	max int64
+	dir   string
+	limit int64
 
 	mu     sync.Mutex
 	stores map[string]*kept // by owner
@@ -28,11 +28,11 @@ type kept struct {
 	busy   bool
 }
 
-// NewCache returns a cache in a new temporary directory. Stores that are not in use have at most max bytes together; those that were not
+// NewCache returns a cache in a new temporary directory. Stores that are not in use have at most limit bytes together; those that were not
 // used for the longest time are removed first.
-func NewCache(max int64) (*Cache, error) {
+func NewCache(limit int64) (*Cache, error) {
 	dir, err := os.MkdirTemp("", "stoker-")
-	return &Cache{dir: dir, max: max, stores: map[string]*kept{}}, err
+	return &Cache{dir: dir, limit: limit, stores: map[string]*kept{}}, err
 }
 
 // Close removes everything.
@@ -84,7 +84,7 @@ func (c *Cache) release(k *kept) error {
 	defer c.mu.Unlock()
 	k.busy, k.used, k.size = false, time.Now(), size
 	if err != nil {
-		k.size = c.max + 1 // it is removed
+		k.size = c.limit + 1 // it is removed
 	}
 	for {
 		var total int64
@@ -98,7 +98,7 @@ func (c *Cache) release(k *kept) error {
 				oldest = owner
 			}
 		}
-		if total <= c.max {
+		if total <= c.limit {
 			return nil
 		}
 		if err := c.remove(oldest); err != nil {

@@ -45,11 +45,11 @@ func (s site) large() {
 	s.Commit("first", edits...)
 }
 
-func newCache(t *testing.T, max int64) (*source.Cache, string) {
+func newCache(t *testing.T, limit int64) (*source.Cache, string) {
 	t.Helper()
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	cache, err := source.NewCache(max)
+	cache, err := source.NewCache(limit)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, cache.Close())
