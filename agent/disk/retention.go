@@ -10,7 +10,8 @@ import (
 	"stoker.io/stoker/agent/disk/safe"
 )
 
-// pruneSnapshots removes the oldest snapshots and backups beyond the limits, and the incomplete ones. The newest of each stays.
+// pruneSnapshots removes the oldest snapshots and backups beyond the limits, and the incomplete ones. The newest of each stays. The oldest
+// go first: a snapshot needs all later ones, so what a crash leaves must have no gap.
 func (d *Dir) pruneSnapshots(o Snapshots) error {
 	all, err := d.openSnapshots(false)
 	if err != nil || all == nil {
@@ -37,6 +38,7 @@ func (d *Dir) pruneSnapshots(o Snapshots) error {
 	var total int64
 	left := func(kept int, bytes int64) bool { return kept == 0 || kept < o.Keep && total+bytes <= o.MaxBytes }
 	kept, keptBackups := 0, 0
+	var drop []string // newest first
 	for _, id := range slices.Backward(byTime(append(slices.Collect(maps.Keys(backups)), names...))) {
 		if slices.Contains(names, id) {
 			bytes, complete, err := d.sizeOf(all, id)
@@ -48,9 +50,7 @@ func (d *Dir) pruneSnapshots(o Snapshots) error {
 			} else {
 				kept = o.Keep // an older one needs this one
 				d.log.Info("snapshot removed", "snapshot", id, "bytes", bytes)
-				if err := d.dropOne(all, id); err != nil {
-					return err
-				}
+				drop = append(drop, id)
 			}
 		}
 		if bytes, ok := backups[id]; ok {
@@ -63,6 +63,17 @@ func (d *Dir) pruneSnapshots(o Snapshots) error {
 			if err := d.dropBackup(id); err != nil {
 				return err
 			}
+		}
+	}
+	slices.Reverse(drop)
+	return d.dropAll(all, drop)
+}
+
+// dropAll removes snapshots, one after the other.
+func (d *Dir) dropAll(all *safe.Folder, names []string) error {
+	for _, name := range names {
+		if err := d.dropOne(all, name); err != nil {
+			return err
 		}
 	}
 	return nil

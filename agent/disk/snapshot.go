@@ -299,9 +299,15 @@ func (d *Dir) dropSnapshots() error {
 		return nil
 	}
 	d.log.Warn("snapshots removed, because a sync takes none")
-	d.mu.Lock()
-	d.snapshots = nil
-	d.mu.Unlock()
+	if names, err := d.snapshotNames(); err == nil && len(names) > 0 { // the oldest first, as in pruneSnapshots
+		if all, err := d.openSnapshots(false); err == nil && all != nil {
+			err = d.dropAll(all, names)
+			all.Close()
+			if err != nil {
+				return safe.WriteError(err, "remove the snapshots")
+			}
+		}
+	}
 	return safe.WriteError(errors.Join(d.vol.ClearTree(d.own.Folder, snapshotsDir), d.vol.SyncDir(d.own.Folder)), "remove the snapshots")
 }
 
@@ -315,11 +321,12 @@ func (r *run) dropSnapshot() error {
 		return err
 	}
 	defer all.Close()
-	return r.d.dropOne(all, r.Snapshot)
+	// Durably: older snapshots stay, and a folder that a crash brings back would make them count as older than a gap.
+	return errors.Join(r.d.dropOne(all, r.Snapshot), r.d.vol.SyncDir(all))
 }
 
 // dropOne removes a snapshot. The manifest goes first, so that no part of a snapshot is taken for a whole one. The rest need not be
-// durable: what a crash brings back is no snapshot, and is removed with the next.
+// durable if no older snapshot stays: what a crash brings back is no snapshot, and is removed with the next.
 func (d *Dir) dropOne(all *safe.Folder, name string) error {
 	d.forget(name)
 	n, err := all.Open(name)
