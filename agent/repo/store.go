@@ -68,6 +68,9 @@ func (s *Store) Close() error {
 // Dir returns the directory of the bare repository, as git --git-dir takes it.
 func (s *Store) Dir() string { return s.packs.Dir() }
 
+// Damaged reports whether a read or a fetch found the store damaged. Only this Store knows; one that opens the directory again does not.
+func (s *Store) Damaged() bool { return s.packs.Damaged() }
+
 // Has reports whether an object is in the store.
 func (s *Store) Has(id plan.ID) bool { return s.packs.Has(id) }
 

@@ -11,6 +11,7 @@ package configsync
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -134,6 +135,7 @@ func (r *Rendered) paths(cs *v1alpha1.ConfigSync, dir string, vars map[string]st
 func (e *Engine) open(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *source.Commit, dir string, err error) {
 	var remote *repo.Remote
 	wanted := source.Wanted{Ref: e.Ref}
+	credentials := "" // their digest
 	switch git, follow := cs.Spec.Source.Git, cs.Spec.Source.GatewaySync; {
 	case e.Dir != "":
 		if wanted.Ref == "" {
@@ -143,7 +145,12 @@ func (e *Engine) open(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *source.C
 	case follow != nil:
 		remote, err = e.followed(ctx, cs, &wanted)
 	default:
-		if remote, err = source.Git(ctx, git, e.secret(cs), e.Remote); err == nil && wanted.Ref == "" {
+		read := func(ctx context.Context, name string) (map[string][]byte, error) {
+			data, err := e.secret(cs)(ctx, name)
+			credentials = digest(data)
+			return data, err
+		}
+		if remote, err = source.Git(ctx, git, read, e.Remote); err == nil && wanted.Ref == "" {
 			if err = desired(ctx, cs, remote, &wanted); err != nil {
 				err = errors.Join(err, remote.Close())
 			}
@@ -152,21 +159,27 @@ func (e *Engine) open(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *source.C
 	if err != nil {
 		return nil, "", err
 	}
-	commit, err := source.Open(ctx, remote, wanted, e.slot(cs, remote))
+	commit, err := source.Open(ctx, remote, wanted, e.slot(cs, remote, credentials))
 	return commit, dir, err
 }
 
-// slot returns the place for the objects of a ConfigSync. It is another one if the repository, the Secret or the account changes: what
-// old credentials could fetch is not there for new ones.
-func (e *Engine) slot(cs *v1alpha1.ConfigSync, remote *repo.Remote) source.Slot {
+// slot returns the place for the objects of a ConfigSync. It is another one if the repository, the credentials or the account change: a
+// spec with the id of a commit asks git for nothing that is there, so what old credentials could fetch must not be there for new ones.
+// With a GatewaySync, git always has to bear the commit out.
+func (e *Engine) slot(cs *v1alpha1.ConfigSync, remote *repo.Remote, credentials string) source.Slot {
 	if e.Cache == nil || e.Dir != "" {
 		return source.Slot{}
 	}
-	of := []string{remote.URL().String(), cs.Spec.Account()}
-	if git := cs.Spec.Source.Git; git != nil && git.AuthSecretRef != nil {
-		of = append(of, git.AuthSecretRef.Name)
+	return source.Slot{Cache: e.Cache, Owner: string(cs.UID), Source: strings.Join([]string{remote.URL().String(), cs.Spec.Account(), credentials}, "\x00")}
+}
+
+// digest identifies the content of a Secret.
+func digest(data map[string][]byte) string {
+	h := sha256.New()
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		fmt.Fprintf(h, "%q=%q\n", key, data[key])
 	}
-	return source.Slot{Cache: e.Cache, Owner: string(cs.UID), Source: strings.Join(of, "\x00")}
+	return string(h.Sum(nil))
 }
 
 // desired adds to wanted the ref that a ConfigSync desires: a requested one, or that of its spec. cs.Status.Request becomes what is to be

@@ -44,16 +44,16 @@ type Slot struct {
 	Owner, Source string
 }
 
-// take returns the directory of the slot's store, and what to call after its last use.
-func (s Slot) take() (dir string, release func() error, err error) {
+// take returns the directory of the slot's store, and what to call after its last use. A store that is damaged is not worth keeping.
+func (s Slot) take() (dir string, release func(keep bool) error, err error) {
 	if s.Cache == nil {
 		dir, err = os.MkdirTemp("", "stoker-")
-		return dir, func() error { return os.RemoveAll(dir) }, err
+		return dir, func(bool) error { return os.RemoveAll(dir) }, err
 	}
 	return s.Cache.take(s.Owner, s.Source)
 }
 
-func (c *Cache) take(owner, source string) (string, func() error, error) {
+func (c *Cache) take(owner, source string) (string, func(keep bool) error, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.stores[owner]
@@ -75,16 +75,16 @@ func (c *Cache) take(owner, source string) (string, func() error, error) {
 		c.stores[owner] = k
 	}
 	k.busy = true
-	return k.dir, func() error { return c.release(k) }, nil
+	return k.dir, func(keep bool) error { return c.release(owner, k, keep) }, nil
 }
 
-func (c *Cache) release(k *kept) error {
+func (c *Cache) release(owner string, k *kept, keep bool) error {
 	size, err := sizeOf(k.dir)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k.busy, k.used, k.size = false, time.Now(), size
-	if err != nil {
-		k.size = c.limit + 1 // it is removed
+	if !keep || err != nil {
+		return c.remove(owner)
 	}
 	for {
 		var total int64

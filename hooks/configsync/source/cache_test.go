@@ -112,6 +112,40 @@ func TestCacheIsOfOneOwnerAndSource(t *testing.T) {
 	})
 }
 
+// A store that a read found damaged is fetched again by the next run.
+func TestCacheDropsDamagedStore(t *testing.T) {
+	s := newSite(t)
+	s.large()
+	cache, dir := newCache(t, 64<<20)
+	slot := source.Slot{Cache: cache, Owner: "a", Source: "plant"}
+	s.run(t, slot)
+	packs, err := filepath.Glob(filepath.Join(dir, "*", "*", "objects", "stoker.git", "objects", "pack", "*.pack"))
+	require.NoError(t, err)
+	require.NotEmpty(t, packs)
+	for _, p := range packs { // every blob: damage of trees is found and repaired by the fetch itself
+		if _, err := os.Stat(strings.TrimSuffix(p, ".pack") + ".promisor"); err == nil {
+			continue
+		}
+		b, err := os.ReadFile(p)
+		require.NoError(t, err)
+		for i := 12; i < len(b)-20; i++ {
+			b[i] ^= 0x5a
+		}
+		require.NoError(t, os.Chmod(p, 0o600))
+		require.NoError(t, os.WriteFile(p, b, 0o600))
+	}
+	remote, err := source.Git(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
+	require.NoError(t, err)
+	c, err := source.Open(t.Context(), remote, source.Wanted{Ref: "main"}, slot)
+	if err == nil {
+		_, _, err = c.Read(t.Context(), []string{"k8s"}, nil, true)
+		require.NoError(t, c.Close())
+	}
+	require.Error(t, err)
+	text, _ := s.run(t, slot)
+	assert.Contains(t, text, "# 9\n")
+}
+
 func TestCacheIsBounded(t *testing.T) {
 	s := newSite(t)
 	s.large()

@@ -34,8 +34,8 @@ type Commit struct {
 
 	remote  *repo.Remote
 	store   *repo.Store
-	release func() error // of the store's directory
-	full    string       // name of the ref
+	release func(keep bool) error // of the store's directory
+	full    string                // name of the ref
 }
 
 // Wanted says which commit to open.
@@ -140,11 +140,13 @@ func (c *Commit) within(ctx context.Context, branch string) error {
 // Close releases all resources.
 func (c *Commit) Close() error {
 	errs := []error{c.remote.Close()}
+	keep := false
 	if c.store != nil {
+		keep = !c.store.Damaged()
 		errs = append(errs, c.store.Close())
 	}
 	if c.release != nil {
-		errs = append(errs, c.release())
+		errs = append(errs, c.release(keep))
 	}
 	return errors.Join(errs...)
 }
