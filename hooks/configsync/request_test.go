@@ -1,6 +1,7 @@
 package configsync_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -10,9 +11,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/configsync"
+	"stoker.io/stoker/hooks/configsync/source"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/test/gitserver"
 )
 
 // setter writes requests to ConfigSyncs.
@@ -187,4 +191,53 @@ func TestProgramRollsBack(t *testing.T) {
 	assert.Equal(t, "1", w.data("a")["a"])
 	w.commit("k8s/a.yaml", configMap("a", "3"))
 	w.has("a", "3")
+}
+
+// While a run waits for healthy objects, its commit can be rolled back.
+func TestRollbackWhileRunWaits(t *testing.T) {
+	w := newWorld(t)
+	good := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.create("progressDeadline: 5m")
+	w.must()
+	bad := w.commit("k8s/b.yaml", "{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: line}, spec: {serviceName: s, selector: {matchLabels: {a: b}}, "+
+		"template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: c}]}}}}")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.engine(w.RESTConfig()).Apply(ctx, w.get(), configsync.Options{})
+		done <- err
+	}()
+	require.Eventually(t, func() bool { return w.get().Status.SourceRevision == bad }, soon, 50*time.Millisecond)
+	assert.Equal(t, &v1alpha1.Rollback{Commit: good, Unless: bad}, w.get().Status.Rollback)
+	answer, err := w.setter().Rollback(t.Context(), w.namespace, "plant", "", "cli", "")
+	require.NoError(t, err)
+	assert.Equal(t, request.Set, answer.Outcome)
+	cancel()
+	require.Error(t, <-done)
+	w.must()
+	assert.Equal(t, good, w.get().Status.SourceRevision)
+}
+
+// A spec with the id of a commit asks git for nothing that is kept. Other credentials have to fetch it themselves.
+func TestKeptObjectsNeedTheirCredentials(t *testing.T) {
+	w := newWorld(t)
+	w.server.SetAuth(gitserver.Basic("git", "S3CR3T-right"))
+	commit := w.commit("k8s/a.yaml", configMap("a", "1"))
+	w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: Secret, metadata: {name: git}, stringData: {username: git, password: S3CR3T-right}}")
+	w.create("source: {git: {revision: " + commit + ", authMethod: https, authSecretRef: {name: git}}}")
+	cache, err := source.NewCache(1 << 20)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, cache.Close()) })
+	engine := w.engine(w.RESTConfig())
+	engine.Cache = cache
+	run := func() error {
+		_, err := engine.Apply(t.Context(), w.get(), configsync.Options{})
+		return err
+	}
+	require.NoError(t, run())
+	w.server.Forget()
+	require.NoError(t, run())
+	assert.Zero(t, w.server.Stats().UploadPacks, "it is kept")
+	w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: Secret, metadata: {name: git}, stringData: {username: git, password: S3CR3T-wrong}}")
+	assert.True(t, failure.Is(run(), v1alpha1.ReasonAuthFailed))
 }

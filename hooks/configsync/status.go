@@ -43,6 +43,7 @@ func (r *Run) intend(ctx context.Context) error {
 	st := &r.cs.Status
 	st.Inventory, r.intended = inventory, true
 	r.about(st)
+	st.Rollback = r.cs.RollbackNow()
 	r.condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "a run is under way: "+r.Plan.Summary())
 	r.condition(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.ReasonProgressing, "a run is under way")
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionStalled)
