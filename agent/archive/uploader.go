@@ -31,7 +31,8 @@ type Job struct {
 // lacks of the snapshots on the volume is to be uploaded, the newest first. So it goes on after a restart, and a snapshot that is removed
 // from the volume while the bucket cannot be reached is not uploaded. No sync waits for it, and none fails because of it.
 type Uploader struct {
-	// Counted is called after each upload, and Pending with the number of snapshots that the bucket lacks. They must not block.
+	// Counted is called after each upload, and Pending with the number of snapshots and backups that the bucket lacks, as far as that is
+	// known; 0 without a job. They must not block.
 	Counted func(err error)
 	Pending func(n int)
 
@@ -66,7 +67,6 @@ func (u *Uploader) Follow(j *Job) {
 	switch {
 	case j == nil:
 		u.stop()
-		return
 	case was != nil && was.Bucket == j.Bucket && was.DataDir == j.DataDir:
 		return
 	case u.end == nil:
@@ -126,6 +126,7 @@ func (u *Uploader) run(ctx context.Context) {
 		j := u.job
 		u.mu.Unlock()
 		if j == nil {
+			u.Pending(0)
 			continue
 		}
 		if err := u.Pass(ctx, j); err == nil {
@@ -159,6 +160,16 @@ func (u *Uploader) Pass(ctx context.Context, j *Job) error {
 	return err
 }
 
+// lacking returns the newest local snapshots that the bucket should have and has not, oldest first.
+func (j *Job) lacking(local, remote []disk.Snapshot) (ids []string) {
+	for _, s := range local[max(0, len(local)-j.Keep):] {
+		if !slices.ContainsFunc(remote, func(r disk.Snapshot) bool { return r.ID == s.ID }) {
+			ids = append(ids, s.ID)
+		}
+	}
+	return ids
+}
+
 func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
 	o := j.Disk
 	o.ReadOnly, o.AllowUnseeded, o.Log = true, true, nil
@@ -183,6 +194,7 @@ func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
 		remote, err = j.complete(ctx, found, known)
 	}
 	if err != nil {
+		u.Pending(len(j.lacking(local, known)))
 		u.Counted(err)
 		return err
 	}
@@ -191,12 +203,7 @@ func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
 	if err != nil {
 		return err
 	}
-	var missing []string
-	for _, s := range local[max(0, len(local)-j.Keep):] {
-		if !slices.ContainsFunc(remote, func(r disk.Snapshot) bool { return r.ID == s.ID }) {
-			missing = append(missing, s.ID)
-		}
-	}
+	missing := j.lacking(local, remote)
 	var failed []error
 	for i, id := range slices.Backward(missing) {
 		u.Pending(i + 1 + len(backups))

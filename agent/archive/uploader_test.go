@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -275,6 +276,34 @@ func TestUploadOfALargeFile(t *testing.T) {
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// The metric that an alert watches also counts what a bucket lacks that cannot be listed, and nothing once there is no bucket.
+func TestPendingUploads(t *testing.T) {
+	s, m := newSite(t), &archivetest.Memory{}
+	s.sync(first)
+	s.sync(second)
+	s.sync(third)
+	u := archive.NewUploader(slog.New(slog.DiscardHandler))
+	defer u.Close()
+	var pending atomic.Int64
+	u.Pending = func(n int) { pending.Store(int64(n)) }
+	reaches := func(want int64) {
+		t.Helper()
+		require.Eventually(t, func() bool { return pending.Load() == want }, 20*time.Second, 10*time.Millisecond)
+	}
+	refuse := func(context.Context, string, string) error { return errors.New("refused") }
+	m.Fail(refuse)
+	u.Follow(s.job(m, 2))
+	reaches(int64(len(s.snapshots())))
+	m.Fail(nil)
+	reaches(0)
+	m.Fail(refuse)
+	s.sync(first)
+	u.Wake()
+	reaches(1)
+	u.Follow(nil)
+	reaches(0)
+}
 
 func TestUploadOfBackups(t *testing.T) {
 	s, m := newSite(t), &archivetest.Memory{}
