@@ -208,7 +208,7 @@ func TestRollbackWhileRunWaits(t *testing.T) {
 		done <- err
 	}()
 	require.Eventually(t, func() bool { return w.get().Status.SourceRevision == bad }, soon, 50*time.Millisecond)
-	assert.Equal(t, &v1alpha1.Rollback{Commit: good, Unless: bad}, w.get().Status.Rollback)
+	require.Equal(t, &v1alpha1.Rollback{Commit: good, Unless: bad}, w.get().Status.Rollback)
 	answer, err := w.setter().Rollback(t.Context(), w.namespace, "plant", "", "cli", "")
 	require.NoError(t, err)
 	assert.Equal(t, request.Set, answer.Outcome)
@@ -224,7 +224,7 @@ func TestKeptObjectsNeedTheirCredentials(t *testing.T) {
 	w.server.SetAuth(gitserver.Basic("git", "S3CR3T-right"))
 	commit := w.commit("k8s/a.yaml", configMap("a", "1"))
 	w.ApplyYAML(t, w.namespace, "{apiVersion: v1, kind: Secret, metadata: {name: git}, stringData: {username: git, password: S3CR3T-right}}")
-	w.create("source: {git: {revision: " + commit + ", authMethod: https, authSecretRef: {name: git}}}")
+	w.create("source: {git: {branch: null, revision: " + commit + ", authMethod: https, authSecretRef: {name: git}}}")
 	cache, err := source.NewCache(1 << 20)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, cache.Close()) })
