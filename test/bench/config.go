@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,7 +22,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -45,64 +43,48 @@ type configFigures struct {
 }
 
 // config measures stoker config run with one ConfigSync of many objects in a large repository.
-func config(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+func config(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := flag.NewFlagSet("config", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	objects := f.Int("objects", 500, "objects of the ConfigSync, 1 to 2000")
+	objects := f.Int("objects", 500, "objects of the ConfigSync, 10 to 2000")
 	files := f.Int("files", 10_000, "other files of the repository, 0 to 100000")
 	rounds := f.Int("n", 5, "how often an object changes, 1 to 100")
 	runs := f.Int("runs", 5, "how many runs change nothing, 1 to 100")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	if *objects < 1 || *objects > 2000 || *files < 0 || *files > 100_000 || *rounds < 1 || *rounds > 100 || *runs < 1 || *runs > 100 {
-		return errors.New("-objects: want 1 to 2000; -files: want 0 to 100000; -n and -runs: want 1 to 100")
+	if *objects < 10 || *objects > 2000 || *files < 0 || *files > 100_000 || *rounds < 1 || *rounds > 100 || *runs < 1 || *runs > 100 {
+		return errors.New("-objects: want 10 to 2000; -files: want 0 to 100000; -n and -runs: want 1 to 100")
 	}
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
-	defer cancel()
-	work, err := os.MkdirTemp("", "stoker-config-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	talk := log.New(stderr, "", log.Ltime)
-	talk.Print("building stoker, and starting a control plane")
-	binary := filepath.Join(work, "stoker")
-	if err := build(ctx, binary, "stoker.io/stoker/hooks"); err != nil {
-		return err
-	}
-	cluster, err := kubetest.Start(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, cluster.Close()) }()
-	admin, err := kube.ConnectTo(cluster.RESTConfig(), "bench")
-	if err != nil {
-		return err
-	}
-	p := &plant{admin: admin}
-	if err := p.prepare(ctx, filepath.Join(work, "git"), *objects, *files); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, p.git.Close()) }()
-	if p.api, err = newCounter(cluster.RESTConfig(), filepath.Join(work, "kubeconfig"), p.namespace, p.kind); err != nil {
-		return err
-	}
-	defer p.api.Close()
-	direct := filepath.Join(work, "direct")
-	if err := writeKubeconfig(cluster.RESTConfig(), direct, p.namespace); err != nil {
-		return err
-	}
-	m := configFigures{changes: results{}}
-	talk.Print("changing one object")
-	if err := p.while(ctx, binary, direct, func() error { return p.changes(ctx, &m, *rounds) }); err != nil {
-		return err
-	}
-	talk.Printf("nothing happens for %d runs", *runs)
-	if err := p.while(ctx, binary, p.api.kubeconfig, func() error { return p.idle(ctx, &m, *runs) }); err != nil {
-		return err
-	}
-	return m.write(stdout, *objects, *files)
+	return withControl(ctx, stderr, func(ctx context.Context, c control) (err error) {
+		admin, err := kube.ConnectTo(c.config, "bench")
+		if err != nil {
+			return err
+		}
+		p := &plant{admin: admin}
+		if err := p.prepare(ctx, filepath.Join(c.work, "git"), *objects, *files); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, p.git.Close()) }()
+		if p.api, err = newCounter(c.config, filepath.Join(c.work, "kubeconfig"), p.namespace, p.kind); err != nil {
+			return err
+		}
+		defer p.api.Close()
+		direct := filepath.Join(c.work, "direct")
+		if err := writeKubeconfig(c.config, direct, p.namespace); err != nil {
+			return err
+		}
+		m := configFigures{changes: results{}}
+		c.talk.Print("changing one object")
+		if err := p.while(ctx, c.binary, direct, func() error { return p.changes(ctx, &m, *rounds) }); err != nil {
+			return err
+		}
+		c.talk.Printf("nothing happens for %d runs", *runs)
+		if err := p.while(ctx, c.binary, p.api.kubeconfig, func() error { return p.idle(ctx, &m, *runs) }); err != nil {
+			return err
+		}
+		return m.write(stdout, *objects, *files)
+	})
 }
 
 // plant is a namespace with a ConfigSync, and its repository.
@@ -189,10 +171,8 @@ func (p *plant) while(ctx context.Context, binary, kubeconfig string, measure fu
 	}
 	defer end()
 	p.pid = cmd.Process.Pid
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(said.String(), "this replica applies"); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) || ctx.Err() != nil {
-			return fmt.Errorf("stoker config run does not lead: %s", said.Tail())
-		}
+	if err := leads(ctx, said, "this replica applies"); err != nil {
+		return err
 	}
 	if err := measure(); err != nil {
 		return fmt.Errorf("%w: %s", err, said.Tail())

@@ -30,7 +30,6 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status/statustest"
-	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/program/output"
 )
 
@@ -44,7 +43,7 @@ const (
 )
 
 // observe measures the page of a large fleet and what the notifier asks the API server while nothing happens.
-func observe(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+func observe(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	f := flag.NewFlagSet("observe", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	gateways := f.Int("gateways", 1000, "gateways of the fleet, 1 to 2000")
@@ -56,49 +55,33 @@ func observe(ctx context.Context, args []string, stdout, stderr io.Writer) (err 
 	if *gateways < 1 || *gateways > 2000 || *rounds < 1 || *rounds > 1000 || *idle < time.Second {
 		return errors.New("-gateways: want 1 to 2000; -n: want 1 to 1000; -idle: want a second at least")
 	}
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
-	defer cancel()
-	work, err := os.MkdirTemp("", "stoker-observe-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	talk := log.New(stderr, "", log.Ltime)
-	talk.Print("building stoker, and starting a control plane")
-	binary := filepath.Join(work, "stoker")
-	if err := build(ctx, binary, "stoker.io/stoker/hooks"); err != nil {
-		return err
-	}
-	cluster, err := kubetest.Start(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, cluster.Close()) }()
-	namespace, err := largeFleet(ctx, cluster.RESTConfig(), *gateways)
-	if err != nil {
-		return err
-	}
-	front, err := newCounter(cluster.RESTConfig(), filepath.Join(work, "kubeconfig"), namespace, func(r *http.Request) string {
-		if strings.Contains(r.URL.Path, "/leases") {
-			return "lease"
+	return withControl(ctx, stderr, func(ctx context.Context, c control) error {
+		namespace, err := largeFleet(ctx, c.config, *gateways)
+		if err != nil {
+			return err
 		}
-		return "others"
+		front, err := newCounter(c.config, filepath.Join(c.work, "kubeconfig"), namespace, func(r *http.Request) string {
+			if strings.Contains(r.URL.Path, "/leases") {
+				return "lease"
+			}
+			return "others"
+		})
+		if err != nil {
+			return err
+		}
+		defer front.Close()
+		c.talk.Print("loading pages")
+		pages, memory, err := loadPages(ctx, c.binary, front.kubeconfig, namespace, *rounds)
+		if err != nil {
+			return err
+		}
+		c.talk.Printf("watching the notifier for %s", *idle)
+		own, others, err := front.notifier(ctx, c.binary, *idle)
+		if err != nil {
+			return err
+		}
+		return writeObserved(stdout, *gateways, *rounds, *idle, pages, memory, own, others)
 	})
-	if err != nil {
-		return err
-	}
-	defer front.Close()
-	talk.Print("loading pages")
-	pages, memory, err := loadPages(ctx, binary, front.kubeconfig, namespace, *rounds)
-	if err != nil {
-		return err
-	}
-	talk.Printf("watching the notifier for %s", *idle)
-	own, others, err := front.notifier(ctx, binary, *idle)
-	if err != nil {
-		return err
-	}
-	return writeObserved(stdout, *gateways, *rounds, *idle, pages, memory, own, others)
 }
 
 // largeFleet writes a GatewaySync with n gateways, of which every 25th is behind, and returns its namespace.
@@ -265,10 +248,8 @@ func (c *counter) notifier(ctx context.Context, binary string, idle time.Duratio
 		return 0, 0, err
 	}
 	defer end()
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(said.String(), "this replica sends"); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) || ctx.Err() != nil {
-			return 0, 0, fmt.Errorf("stoker notify does not lead: %s", said.Tail())
-		}
+	if err := leads(ctx, said, "this replica sends"); err != nil {
+		return 0, 0, err
 	}
 	select { // the first comparison writes its record
 	case <-ctx.Done():
