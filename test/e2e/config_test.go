@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -86,8 +85,7 @@ func (p *plant) configReady(name, commit string) {
 // pairing is what the gateway of the paired example showed over time.
 type pairing struct {
 	p       *plant
-	scripts map[string]string // by digest
-	mu      sync.Mutex
+	scripts map[string]string        // by digest
 	seen    map[string]time.Duration // how long each pair was shown at a time
 	order   []string
 	since   time.Time
@@ -96,8 +94,6 @@ type pairing struct {
 // look notes which hours the environment of the pod and its script show: "8/8", or "" if no gateway serves.
 func (s *pairing) look() string {
 	now := s.pair()
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if n := len(s.order); n == 0 || s.order[n-1] != now {
 		s.order, s.since = append(s.order, now), time.Now()
 	}
@@ -114,7 +110,10 @@ func (s *pairing) pair() string {
 	i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == "gateway" })
 	env, err := p.client.CoreV1().ConfigMaps(p.namespace).Get(p.ctx, pod.Spec.Containers[i].EnvFrom[0].ConfigMapRef.Name, metav1.GetOptions{})
 	if err != nil {
-		return "the environment of a running pod is gone"
+		if now, again := p.client.CoreV1().Pods(p.namespace).Get(p.ctx, "line-0", metav1.GetOptions{}); apierrors.IsNotFound(err) && again == nil && now.UID == pod.UID && now.DeletionTimestamp == nil {
+			return "the environment of a running pod is gone"
+		}
+		return ""
 	}
 	raw, err := p.admin(p.ctx, "line-0", "/loaded/"+shiftFolder)
 	var files map[string]string
@@ -228,10 +227,10 @@ func anUninstallLeavesWhatIsNotDeleted(t *testing.T, w *world) {
 	p := w.team(t, stays)
 	p.apply("account.yaml")
 	p.config("before")
-	p.config("after")
+	p.config("plant")
 	p.kubectl(t, "delete", "configsync.stoker.io", "before", "--namespace", p.namespace)
 	assert.False(t, p.hasConfigMap("before"))
-	require.True(t, p.hasConfigMap("after"))
+	require.True(t, p.hasConfigMap("plant"))
 
 	w.checkInstall(t)
 	w.uninstalled = true
@@ -239,9 +238,9 @@ func anUninstallLeavesWhatIsNotDeleted(t *testing.T, w *world) {
 	w.eventually(t, "the programs are gone", func() string {
 		return w.kubectl(t, "get", "deployments,pods,roles,rolebindings,serviceaccounts,services", "--namespace", release, "--selector", "app.kubernetes.io/managed-by=Helm", "--output", "name")
 	})
-	p.kubectl(t, "delete", "configsync.stoker.io", "after", "--namespace", p.namespace, "--wait=false")
+	p.kubectl(t, "delete", "configsync.stoker.io", "plant", "--namespace", p.namespace, "--wait=false")
 	time.Sleep(5 * time.Second)
-	assert.True(t, p.hasConfigMap("after"))
+	assert.True(t, p.hasConfigMap("plant"))
 	shell := p.reader()
 	commands := 0
 	for c := range w.lines.Of("docs/how-to/config.md") {
@@ -249,6 +248,6 @@ func anUninstallLeavesWhatIsNotDeleted(t *testing.T, w *world) {
 		commands++
 	}
 	assert.Equal(t, 1, commands)
-	p.gone("configsync.stoker.io", "after")
-	assert.True(t, p.hasConfigMap("after"))
+	p.gone("configsync.stoker.io", "plant")
+	assert.True(t, p.hasConfigMap("plant"))
 }
