@@ -5,16 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"maps"
+	"iter"
 	"os"
-	"slices"
 
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/failure"
 )
 
 // Content is a file as it was before the sync that took a snapshot.
@@ -60,14 +56,16 @@ func (d *Dir) Contents(id string, blobs plan.Objects) (*Contents, error) {
 	}
 	manifest, err := d.manifestOf(id)
 	if err != nil {
+		takeBack.Close()
 		return nil, err
 	}
 	return &Contents{Snapshot: s, Header: manifest.Header(), takeBack: takeBack, manifest: manifest, cursor: safe.Cursor{Top: d.top}, buf: make([]byte, 64<<10)}, nil
 }
 
-// Close closes the manifest and the open directories.
+// Close closes the manifest, the snapshots and the open directories.
 func (c *Contents) Close() error {
 	c.cursor.Reset()
+	c.takeBack.Close()
 	return c.manifest.Close()
 }
 
@@ -81,12 +79,13 @@ func (c *Contents) Each(ctx context.Context, each func(f Content, size int64, wr
 	if err != nil {
 		return err
 	}
-	touched := slices.Sorted(maps.Keys(c.takeBack.from)) // by this sync or a later one
-	unrecorded := func(until func(string) bool) error {  // handles the touched paths that have no record
-		for len(touched) > 0 && until(touched[0]) {
-			path := touched[0]
-			touched = touched[1:]
-			if err := c.file(ctx, path, plan.Owned{}, false, each); err != nil {
+	next, stop := iter.Pull(c.takeBack.paths()) // touched by this sync or a later one
+	defer stop()
+	at, more := next()
+	path := func() string { return c.takeBack.touches[at].path }
+	unrecorded := func(until func(string) bool) error { // handles the touched paths that have no record
+		for ; more && until(path()); at, more = next() {
+			if err := c.file(ctx, path(), plan.Owned{}, false, each); err != nil {
 				return err
 			}
 		}
@@ -99,8 +98,8 @@ func (c *Contents) Each(ctx context.Context, each func(f Content, size int64, wr
 		if err != nil {
 			return err
 		}
-		if len(touched) > 0 && touched[0] == was.Path {
-			touched = touched[1:]
+		if more && path() == was.Path {
+			at, more = next()
 		}
 		if err := c.file(ctx, was.Path, was, true, each); err != nil {
 			return err
@@ -136,22 +135,21 @@ func (c *Contents) file(ctx context.Context, path string, was plan.Owned, record
 	f := Content{Path: path, Exec: was.Exec}
 	var in *os.File
 	var err error
-	fromGit := false
-	if _, touched := c.takeBack.from[path]; touched {
-		e := c.takeBack.then(path, was, recorded)
+	at, touched := c.takeBack.find(path)
+	if touched {
+		e := c.takeBack.then(at, was, recorded)
 		if e.absent {
 			return nil
 		}
 		f.ID, f.Exec = e.id, e.exec
-		if fromGit, err = c.takeBack.damaged(e); err == nil && !fromGit {
-			in, err = c.takeBack.d.openKept(e)
-		}
+		in, err = c.takeBack.open(ctx, e)
 	} else if in, err = c.live(ctx, &f); in == nil && err == nil {
 		return nil // a user removed the file, or replaced it with a directory or link
 	}
 	if err != nil {
 		return fmt.Errorf("read %s of snapshot %s: %w", path, c.ID, err)
 	}
+	fromGit := in == nil
 	if recorded && (was.Have == f.ID || !fromGit && c.rewritten(was, f.ID)) {
 		f.Recorded, f.Want, f.Origin = true, was.Want, was.Origin
 	}
@@ -198,28 +196,10 @@ func (c *Contents) live(ctx context.Context, f *Content) (*os.File, error) {
 
 // rewritten reports whether the gateway itself rewrote the recorded file without changing its meaning. id is the blob id of the new bytes.
 func (c *Contents) rewritten(was plan.Owned, id plan.ID) bool {
-	e, touched := c.takeBack.from[was.Path]
+	at, touched := c.takeBack.find(was.Path)
 	if !touched {
 		return c.takeBack.d.rewritten(was, id)
 	}
-	n, err := c.takeBack.d.openSnapshot(e.snapshot)
-	if err != nil {
-		return false
-	}
-	defer n.Close()
-	return c.takeBack.d.rewrittenAt(n.Folder, e.file, was, id)
-}
-
-// openKept opens a file that a snapshot keeps.
-func (d *Dir) openKept(e earlier) (*os.File, error) {
-	n, err := d.openSnapshot(e.snapshot)
-	if err != nil {
-		return nil, fmt.Errorf("open snapshot %s: %w", e.snapshot, err)
-	}
-	defer n.Close()
-	f, _, err := n.File(e.file, os.O_RDONLY)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "snapshot %s was removed while it was read", e.snapshot)
-	}
-	return f, err
+	e := c.takeBack.touches[at].earlier
+	return c.takeBack.d.rewrittenAt(c.takeBack.snapshots[e.snapshot].Folder, e.name(), was, id)
 }

@@ -98,10 +98,8 @@ func (p *replacement) find(path string, is plan.Owned, owned bool) (plan.Change,
 		return plan.Change{}, err
 	}
 	c := plan.Change{Path: path, Found: st, Owned: owned}
-	if st.Kind == plan.File {
-		if c.FoundID, err = p.d.BlobID(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return c, err
-		}
+	if c.FoundID, err = p.d.foundID(path, st, is, owned); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return c, err
 	}
 	c.Conflict = st.Kind != plan.Missing && (!owned || st.Kind != plan.File || c.FoundID != is.Have && !p.d.rewritten(is, c.FoundID))
 	return c, nil

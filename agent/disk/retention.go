@@ -89,7 +89,7 @@ func (d *Dir) sizeOf(all *safe.Folder, id string) (bytes int64, complete bool, e
 		return 0, false, err
 	}
 	defer n.Close()
-	if _, bytes, err = contentOf(n); err != nil {
+	if _, bytes, err = sizeOf(n); err != nil {
 		return 0, false, err
 	}
 	_, missing := n.Root.Lstat(manifestFile)

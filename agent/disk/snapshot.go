@@ -8,8 +8,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"stoker.io/stoker/agent/disk/format"
@@ -140,12 +138,6 @@ func (d *Dir) openSnapshots(create bool) (*safe.Folder, error) {
 	return all, err
 }
 
-// snapshotFolder is the open folder of a snapshot.
-type snapshotFolder struct {
-	*safe.Folder
-	name string
-}
-
 // runSnapshot is the snapshot that a run takes. The zero value takes none.
 type runSnapshot struct {
 	*run
@@ -193,7 +185,7 @@ func (s *runSnapshot) keep(at int, name string, id plan.ID) error {
 	if s.run == nil || id.IsZero() {
 		return nil
 	}
-	as := strconv.Itoa(at) + "-" + id.String()
+	as := displaced{int32(at), id}.name()
 	err := s.d.secondName(s.stagingOf(at), name, s.n, as, s.buf)
 	if err == nil {
 		var fi fs.FileInfo
@@ -270,11 +262,11 @@ func snapshotError(err error) error {
 // secondName gives a file another name, or copies it if the volume has no hard links or is another one. An existing name
 // stays.
 func (d *Dir) secondName(from *safe.Folder, name string, to *safe.Folder, as string, buf []byte) error {
-	if _, err := to.Root.Lstat(as); err == nil {
-		return nil
-	}
 	err := d.vol.Link(from, name, to, as)
 	if err == nil || errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if _, err := to.Root.Lstat(as); err == nil {
 		return nil
 	}
 	in, fi, ferr := from.File(name, os.O_RDONLY)
@@ -343,29 +335,6 @@ func (d *Dir) dropOne(all *safe.Folder, name string) error {
 	return d.vol.ClearTree(all, name)
 }
 
-// contentOf returns the numbers of the displaced files in an open snapshot, and their bytes.
-func contentOf(n *safe.Folder) (files map[int]plan.ID, bytes int64, err error) {
-	list, err := n.Entries()
-	if err != nil {
-		return nil, 0, fmt.Errorf("list %s: %w", n.Path, err)
-	}
-	files = make(map[int]plan.ID, len(list))
-	for _, e := range list {
-		number, id, _ := strings.Cut(e.Name(), "-")
-		at, nerr := strconv.Atoi(number)
-		blob, ierr := plan.ParseID(id)
-		if nerr != nil || ierr != nil || !e.Type().IsRegular() {
-			continue
-		}
-		fi, err := n.Root.Lstat(e.Name())
-		if err != nil {
-			return nil, 0, fmt.Errorf("list %s: %w", n.Path, err)
-		}
-		files[at], bytes = blob, bytes+fi.Size()
-	}
-	return files, bytes, nil
-}
-
 // ListSnapshots returns the snapshots, oldest first. One that cannot be read is left out and logged. Each is read once.
 func (d *Dir) ListSnapshots() ([]Snapshot, error) {
 	names, err := d.snapshotNames()
@@ -406,7 +375,7 @@ func (d *Dir) describeSnapshot(name string) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	defer n.Close()
-	files, bytes, err := contentOf(n.Folder)
+	files, bytes, err := sizeOf(n.Folder)
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -415,73 +384,10 @@ func (d *Dir) describeSnapshot(name string) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	defer func() { _ = m.Close() }() // opened for reading
-	j, err := n.journal(d.o.maxRun())
+	j, err := n.journal(d.o.maxRun(), nil)
 	if err != nil {
 		return Snapshot{}, err
 	}
 	h := m.Header()
-	return Snapshot{ID: name, Time: format.TimeOfSnapshot(name), Ref: h.Ref, Commit: h.Commit, To: j.Header.Commit, Files: len(files), Bytes: bytes}, nil
-}
-
-func (d *Dir) openSnapshot(name string) (*snapshotFolder, error) {
-	all, err := d.openSnapshots(false)
-	if err != nil {
-		return nil, err
-	}
-	if all == nil || !format.ValidSnapshot(name) {
-		return nil, fs.ErrNotExist
-	}
-	defer all.Close()
-	n, err := all.Open(name)
-	if safe.NotThere(err) {
-		return nil, fs.ErrNotExist
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &snapshotFolder{n, name}, nil
-}
-
-// manifest opens the manifest from before the snapshot's sync.
-func (s *snapshotFolder) manifest(maxFiles int) (*format.Manifest, error) {
-	f, _, err := s.File(manifestFile, os.O_RDONLY)
-	if err != nil {
-		return nil, err
-	}
-	m, err := format.OpenManifest(f, maxFiles)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read the manifest of snapshot %s: %w", s.name, err), f.Close())
-	}
-	return m, nil
-}
-
-// journal reads the journal of the snapshot's sync.
-func (s *snapshotFolder) journal(limit int64) (*format.Journal, error) {
-	f, fi, err := s.File(journalFile, os.O_RDONLY)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // opened for reading
-	j, err := format.DecodeJournal(f, fi.Size(), limit)
-	if err != nil {
-		return nil, fmt.Errorf("read the journal of snapshot %s: %w", s.name, err)
-	}
-	return j, nil
-}
-
-// manifestOf opens the manifest of a snapshot, and reads all of it.
-func (d *Dir) manifestOf(name string) (*format.Manifest, error) {
-	n, err := d.openSnapshot(name)
-	if err != nil {
-		return nil, fmt.Errorf("open snapshot %s: %w", name, err)
-	}
-	defer n.Close()
-	m, err := n.manifest(d.o.MaxFiles)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.Check(); err != nil {
-		return nil, errors.Join(fmt.Errorf("read the manifest of snapshot %s: %w", name, err), m.Close())
-	}
-	return m, nil
+	return Snapshot{ID: name, Time: format.TimeOfSnapshot(name), Ref: h.Ref, Commit: h.Commit, To: j.Header.Commit, Files: files, Bytes: bytes}, nil
 }

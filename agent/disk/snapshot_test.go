@@ -39,6 +39,7 @@ func takeBack(t testing.TB, d *Dir, id string, blobs plan.Objects) (Result, erro
 	if err != nil {
 		return Result{}, err
 	}
+	defer b.Close()
 	s, err := d.Stage(t.Context(), b.Changes, nil, b.Source)
 	if err != nil {
 		return Result{}, err
@@ -249,6 +250,27 @@ func TestSnapshots(t *testing.T) {
 				assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
 			})
 		}
+	})
+	t.Run("files that no sync put into a snapshot", func(t *testing.T) {
+		root, d := begin(t)
+		before := contents(t, root)
+		syncTo(t, d, two, anySnapshots)
+		stray := safe.BlobID([]byte("stray")).String()
+		list, err := os.ReadDir(filepath.Join(root, safe.OwnDir, snapshotsDir, ids(t, d)[0]))
+		require.NoError(t, err)
+		for _, e := range list {
+			number, _, kept := strings.Cut(e.Name(), "-")
+			names := []string{"-1-" + stray, "99999999999-" + stray, "2147483647-" + stray, "x"}
+			if kept {
+				names = append(names, "00"+number+"-"+stray)
+			}
+			for _, name := range names {
+				put(t, root, filepath.Join(safe.OwnDir, snapshotsDir, ids(t, d)[0], name), "stray")
+			}
+		}
+		_, err = takeBack(t, d, ids(t, d)[0], nil)
+		require.NoError(t, err)
+		assert.Empty(t, cmp.Diff(before, contents(t, root)))
 	})
 	t.Run("unknown id", func(t *testing.T) {
 		_, d := begin(t)

@@ -220,6 +220,9 @@ func (f *files) takeBack(ctx context.Context, id string) error {
 	if b.done {
 		return nil
 	}
+	if b.local != nil {
+		defer b.local.Close()
+	}
 	f.r.Changes = b.changes
 	if err := f.checkDesigners(ctx, b.changes); err != nil {
 		return err

@@ -2,13 +2,9 @@ package format
 
 import (
 	"bufio"
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"io"
-	"math"
 	"regexp"
 	"slices"
 	"sort"
@@ -16,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -164,148 +159,6 @@ func (j *Journal) appendChange(b []byte, i int) []byte {
 	b = binary.AppendUvarint(b, s.Ino)
 	b = binary.AppendVarint(b, s.Size)
 	return binary.AppendVarint(b, s.Mtime)
-}
-
-// DecodeJournal reads a journal of size bytes whose run may take limit bytes of memory. It checks paths like those of a
-// plan, because others can write where the journal lies.
-func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
-	// A change is smaller in the file than in memory, and the rest has its own bounds.
-	if most := limit + maxHeader + MaxAreas*safe.MaxPath; size > most {
-		return nil, safe.Damaged("the journal has %d bytes; the limit is %d", size, most)
-	}
-	body := size - sha256.Size
-	magic := make([]byte, len(journalMagic))
-	if body < int64(len(magic)) {
-		return nil, safe.Damaged("the journal has only %d bytes", size)
-	}
-	if _, err := f.ReadAt(magic, 0); err != nil {
-		return nil, fmt.Errorf("read the journal: %w", err)
-	}
-	if string(magic) != journalMagic {
-		return nil, safe.Damaged("the journal has an unknown format")
-	}
-	sum, want := sha256.New(), make([]byte, sha256.Size)
-	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, body)); err != nil {
-		return nil, fmt.Errorf("read the journal: %w", err)
-	}
-	if _, err := f.ReadAt(want, body); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("read the journal: %w", err)
-	}
-	if !bytes.Equal(sum.Sum(nil), want) {
-		return nil, safe.Damaged("wrong checksum of the journal")
-	}
-	d := &decoder{more: io.NewSectionReader(f, int64(len(magic)), body-int64(len(magic)))}
-	j := &Journal{}
-	var err error
-	if j.Header, err = decodeHeader(d.bytes(maxHeader)); err != nil && d.err == nil {
-		d.fail("the journal's header: %w", err)
-	}
-	if j.Name = d.string(255); d.err == nil && !ValidFolderName(j.Name) {
-		d.fail("the journal names an invalid folder %q", j.Name)
-	}
-	flags := d.byte()
-	if flags&^flagRunsKnown != 0 {
-		d.fail("the journal has unknown flags %#x", flags)
-	}
-	j.Refuse = flags&flagRefuse != 0
-	if flags&flagSnapshot != 0 {
-		j.Snapshot = d.snapshot()
-	}
-	if flags&flagFrom != 0 {
-		j.From = d.snapshot()
-	}
-	j.Base = Base{known: flags&flagBase != 0, commit: d.id(), files: d.length(math.MaxInt32)}
-	hold := func(path string) {
-		if limit -= changeBytes + int64(len(path)); limit < 0 {
-			d.fail("the journal has too many changes")
-		}
-	}
-	for range d.length(MaxAreas) {
-		j.Areas = append(j.Areas, d.path(true))
-		hold(j.Areas[len(j.Areas)-1])
-	}
-	// Allocate at once, but not for more than there can be: a growing list would temporarily take twice the memory.
-	n := d.length(int(min(max(limit, 0)/changeBytes, body/int64(minChange))))
-	j.Changes, j.Slots = make([]plan.Change, 0, n), make([]Slot, 0, n)
-	for i := 0; i < n && d.err == nil; i++ {
-		c, s := j.readChange(d)
-		if i > 0 && d.err == nil && c.Path <= j.Changes[i-1].Path {
-			d.fail("the journal's changes are not sorted")
-		}
-		j.Changes, j.Slots = append(j.Changes, c), append(j.Slots, s)
-		hold(c.Path)
-	}
-	n = d.length(int(min(max(limit, 0)/changeBytes, body/minDirectory)))
-	j.Dirs = make([]Directory, 0, n)
-	for i := 0; i < n && d.err == nil; i++ {
-		j.Dirs = append(j.Dirs, Directory{Path: d.path(false), Made: d.byte() == 1, Perm: uint32(d.uvarint(0o7777))})
-		hold(j.Dirs[i].Path)
-	}
-	n = d.length(len(j.Changes) + len(j.Dirs))
-	j.Tasks = make([]Task, 0, n)
-	for i := 0; i < n && d.err == nil; i++ {
-		j.Tasks = append(j.Tasks, j.readTask(d))
-	}
-	if d.err == nil && !d.end() {
-		d.fail("the journal has trailing bytes")
-	}
-	if d.err != nil {
-		return nil, d.err
-	}
-	return j, nil
-}
-
-func (j *Journal) readChange(d *decoder) (plan.Change, Slot) {
-	var c plan.Change
-	c.Op = plan.Op(d.byte())
-	flags := d.byte()
-	c.Found.Kind = plan.Kind(d.byte())
-	if c.Op < plan.Create || c.Op > plan.Keep || flags&^flagChangesKnown != 0 || c.Found.Kind > plan.Other {
-		d.fail("the journal has an unknown change")
-	}
-	c.Exec, c.Found.Exec = flags&flagChangeExec != 0, flags&flagFoundExec != 0
-	c.Conflict, c.Owned, c.Unrecorded = flags&flagConflict != 0, flags&flagOwned != 0, flags&flagUnrecorded != 0
-	c.Path = d.path(false)
-	c.ID, c.FoundID = d.id(), d.id()
-	if flags&flagSigned != 0 {
-		if j.Signed == nil {
-			j.Signed = make(map[string]plan.ID)
-		}
-		j.Signed[c.Path] = d.id()
-	}
-	c.Origin = uint16(d.uvarint(math.MaxUint16))
-	c.Found.Size, c.Found.Mtime = d.varint(), d.varint()
-	return c, Slot{
-		Area: uint16(d.length(max(0, len(j.Areas)-1))), Ino: d.uvarint(math.MaxUint64), Size: d.varint(), Mtime: d.varint(),
-	}
-}
-
-func (j *Journal) readTask(d *decoder) Task {
-	t := Task{Kind: TaskKind(d.byte()), At: d.length(math.MaxInt32)}
-	ok := false
-	switch t.Kind {
-	case TaskWrite:
-		ok = t.At < len(j.Changes) && Writes(j.Changes[t.At].Op)
-	case TaskRemove:
-		ok = t.At < len(j.Changes) && j.Changes[t.At].Op == plan.Delete
-	case TaskMkdir, TaskRmdir:
-		ok = t.At < len(j.Dirs) && j.Dirs[t.At].Made == (t.Kind == TaskMkdir)
-	}
-	if !ok {
-		d.fail("the journal has an invalid step")
-	}
-	return t
-}
-
-// path reads a path inside the data directory and outside our own folders. It may be empty only if empty is set.
-func (d *decoder) path(empty bool) string {
-	p := d.string(safe.MaxPath)
-	if d.err == nil && (p != "" || !empty) {
-		if err := safe.CheckPath(p); err != nil {
-			d.fail("invalid path in the journal: %w", err)
-		}
-	}
-	return p
 }
 
 // Slot is the place of a change in a staging folder: first of the wanted bytes, then of what they replaced.
@@ -465,15 +318,6 @@ var folderName = regexp.MustCompile(`^\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{7}(-\d{1,4})?
 
 // ValidFolderName reports whether s can be the name of a folder in lost+found.
 func ValidFolderName(s string) bool { return folderName.MatchString(s) }
-
-// snapshot reads the name of a snapshot.
-func (d *decoder) snapshot() string {
-	name := d.string(255)
-	if d.err == nil && !ValidSnapshot(name) {
-		d.fail("the journal names an invalid snapshot %q", name)
-	}
-	return name
-}
 
 var snapshotName = regexp.MustCompile(`^[a-zA-Z0-9][-a-zA-Z0-9._]{0,199}-(\d{8}-\d{6})$`)
 

@@ -3,6 +3,9 @@ package format
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -49,6 +52,43 @@ func TestJournalRoundTrip(t *testing.T) {
 	assert.Equal(t, want, got)
 }
 
+// readBytes reads a journal with ReadJournal.
+func readBytes(b []byte) (j *Journal, changes []plan.Change, err error) {
+	j, err = ReadJournal(bytes.NewReader(b), int64(len(b)), 1<<20, func(at int, c plan.Change) error {
+		if at != len(changes) {
+			return fmt.Errorf("change %d came as number %d", len(changes), at)
+		}
+		changes = append(changes, c)
+		return nil
+	})
+	return j, changes, err
+}
+
+func TestReadJournal(t *testing.T) {
+	want := testJournal()
+	b := encodeJournal(t, want)
+	t.Run("changes", func(t *testing.T) {
+		got, changes, err := readBytes(b)
+		require.NoError(t, err)
+		assert.Equal(t, want.Changes, changes)
+		assert.Equal(t, &Journal{Header: want.Header, Name: want.Name, Refuse: want.Refuse, Base: want.Base, Snapshot: want.Snapshot, From: want.From}, got)
+	})
+	t.Run("head only", func(t *testing.T) {
+		got, err := ReadJournal(bytes.NewReader(b), int64(len(b)), 1<<20, nil)
+		require.NoError(t, err)
+		assert.Equal(t, want.Header, got.Header)
+	})
+	t.Run("ends with the caller's error", func(t *testing.T) {
+		calls, stop := 0, errors.New("stop")
+		_, err := ReadJournal(bytes.NewReader(b), int64(len(b)), 1<<20, func(int, plan.Change) error {
+			calls++
+			return stop
+		})
+		require.ErrorIs(t, err, stop)
+		assert.Equal(t, 1, calls)
+	})
+}
+
 // A journal with one changed byte, or a truncated one, is ErrDamaged.
 func TestDamagedJournal(t *testing.T) {
 	b := encodeJournal(t, testJournal())
@@ -59,6 +99,8 @@ func TestDamagedJournal(t *testing.T) {
 		require.ErrorIs(t, err, safe.ErrDamaged, "byte %d", i)
 		_, err = decodeBytes(b[:i])
 		require.ErrorIs(t, err, safe.ErrDamaged, "%d bytes", i)
+		_, _, err = readBytes(damaged)
+		require.ErrorIs(t, err, safe.ErrDamaged, "byte %d", i)
 		_, _ = decodeBytes(sealed(damaged[:max(len(journalMagic), i)])) // must not panic
 	}
 }
@@ -84,6 +126,9 @@ func FuzzJournal(f *testing.F) {
 		again, err := decodeBytes(encodeJournal(t, r))
 		require.NoError(t, err)
 		require.Empty(t, cmp.Diff(r.Changes, again.Changes))
+		_, changes, err := readBytes(sealed(b))
+		require.NoError(t, err)
+		require.True(t, slices.Equal(r.Changes, changes))
 		require.Equal(t, r.Tasks, again.Tasks)
 		for _, c := range r.Changes {
 			require.NoError(t, safe.CheckPath(c.Path))

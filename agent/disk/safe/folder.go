@@ -134,18 +134,49 @@ const maxEntries = 500_000
 
 // Entries lists the directory again, from the start.
 func (n *Folder) Entries() ([]fs.DirEntry, error) {
+	var entries []fs.DirEntry
+	err := n.Each(func(e fs.DirEntry) error {
+		entries = append(entries, e)
+		return nil
+	})
+	return entries, err
+}
+
+// Each calls do for the entries of the directory, in no order, until it returns an error.
+func (n *Folder) Each(do func(fs.DirEntry) error) error {
 	f, err := n.Root.Open(".")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	entries, err := list(f, maxEntries+1)
-	if errors.Is(err, io.EOF) { // it is empty
-		err = nil
+	count := 0
+	err = eachEntry(f, func(e fs.DirEntry) error {
+		if count++; count > maxEntries {
+			return failure.New(v1alpha1.ReasonLimitExceeded, "the directory %s has more than %d entries", n.Path, maxEntries)
+		}
+		return do(e)
+	})
+	return errors.Join(err, f.Close())
+}
+
+// readEntries calls do for the entries of an open directory.
+func readEntries(f *os.File, do func(fs.DirEntry) error) error {
+	for {
+		entries, err := f.ReadDir(1 << 10)
+		for _, e := range entries {
+			if err := do(e); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if failed, ok := errors.AsType[*fs.PathError](err); ok {
+			return failed.Err // the callers name the directory
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if len(entries) > maxEntries {
-		entries, err = nil, failure.New(v1alpha1.ReasonLimitExceeded, "the directory %s has more than %d entries", n.Path, maxEntries)
-	}
-	return entries, errors.Join(err, f.Close())
 }
 
 // Join returns the path of a name in the folder.

@@ -167,18 +167,15 @@ func IsNotEmpty(err error) bool {
 	return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
 }
 
-// list reads at most limit entries of a directory. A file that was opened through an os.Root asks for the state of each of them, which
-// costs more than the rest of a walk; a copy of its descriptor takes the types that the file system tells.
-func list(f *os.File, limit int) ([]fs.DirEntry, error) {
+// eachEntry calls do for the entries of a directory, in no order, until it returns an error. A file that was opened through an os.Root asks
+// for the state of each of them, which costs more than the rest of a walk; a copy of its descriptor takes the types that the file system
+// tells.
+func eachEntry(f *os.File, do func(fs.DirEntry) error) error {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	// If the file system tells no types, ReadDir asks for the state by this name.
 	d := os.NewFile(uintptr(fd), "/proc/self/fd/"+strconv.Itoa(fd))
-	entries, err := d.ReadDir(limit)
-	if failed, ok := errors.AsType[*fs.PathError](err); ok {
-		err = failed.Err
-	}
-	return entries, errors.Join(err, d.Close())
+	return errors.Join(readEntries(d, do), d.Close())
 }

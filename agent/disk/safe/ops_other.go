@@ -64,4 +64,4 @@ func IsNotEmpty(err error) bool {
 	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrExist)
 }
 
-func list(f *os.File, limit int) ([]fs.DirEntry, error) { return f.ReadDir(limit) }
+func eachEntry(f *os.File, do func(fs.DirEntry) error) error { return readEntries(f, do) }

@@ -1,0 +1,242 @@
+package format
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+
+	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/plan"
+)
+
+// DecodeJournal reads a journal of size bytes whose run may take limit bytes of memory. It checks paths like those of a
+// plan, because others can write where the journal lies.
+func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
+	d, err := openJournal(f, size, limit)
+	if err != nil {
+		return nil, err
+	}
+	j := &Journal{}
+	j.readHead(d.decoder)
+	for range d.length(MaxAreas) {
+		j.Areas = append(j.Areas, d.path(true))
+		d.hold(j.Areas[len(j.Areas)-1])
+	}
+	// Allocate at once, but not for more than there can be: a growing list would temporarily take twice the memory.
+	n := d.count(minChange)
+	j.Changes, j.Slots = make([]plan.Change, 0, n), make([]Slot, 0, n)
+	for c := range d.changes(n, len(j.Areas)) {
+		if !c.git.IsZero() {
+			if j.Signed == nil {
+				j.Signed = make(map[string]plan.ID)
+			}
+			j.Signed[c.Path] = c.git
+		}
+		j.Changes, j.Slots = append(j.Changes, c.Change), append(j.Slots, c.slot)
+		d.hold(c.Path)
+	}
+	n = d.count(minDirectory)
+	j.Dirs = make([]Directory, 0, n)
+	for i := 0; i < n && d.err == nil; i++ {
+		j.Dirs = append(j.Dirs, Directory{Path: d.path(false), Made: d.byte() == 1, Perm: uint32(d.uvarint(0o7777))})
+		d.hold(j.Dirs[i].Path)
+	}
+	n = d.length(len(j.Changes) + len(j.Dirs))
+	j.Tasks = make([]Task, 0, n)
+	for i := 0; i < n && d.err == nil; i++ {
+		j.Tasks = append(j.Tasks, j.readTask(d.decoder))
+	}
+	if d.err == nil && !d.end() {
+		d.fail("the journal has trailing bytes")
+	}
+	if d.err != nil {
+		return nil, d.err
+	}
+	return j, nil
+}
+
+// ReadJournal reads a journal without holding its changes: it calls each for one after the other, unless each is nil. The result has only
+// the Header, the Name and the flags and names of snapshots.
+func ReadJournal(f io.ReaderAt, size, limit int64, each func(at int, c plan.Change) error) (*Journal, error) {
+	d, err := openJournal(f, size, limit)
+	if err != nil {
+		return nil, err
+	}
+	j := &Journal{}
+	j.readHead(d.decoder)
+	if each != nil {
+		areas := d.length(MaxAreas)
+		for range areas {
+			d.path(true)
+		}
+		at := 0
+		for c := range d.changes(d.count(minChange), areas) {
+			if err := each(at, c.Change); err != nil {
+				return nil, err
+			}
+			at++
+		}
+	}
+	if d.err != nil {
+		return nil, d.err
+	}
+	return j, nil
+}
+
+// journalReader decodes a journal whose checksum is right.
+type journalReader struct {
+	*decoder
+	body  int64 // bytes of the journal before the checksum
+	limit int64 // bytes of memory that may still be held
+}
+
+// openJournal verifies the magic and the checksum of a journal.
+func openJournal(f io.ReaderAt, size, limit int64) (*journalReader, error) {
+	// A change is smaller in the file than in memory, and the rest has its own bounds.
+	if most := limit + maxHeader + MaxAreas*safe.MaxPath; size > most {
+		return nil, safe.Damaged("the journal has %d bytes; the limit is %d", size, most)
+	}
+	body := size - sha256.Size
+	magic := make([]byte, len(journalMagic))
+	if body < int64(len(magic)) {
+		return nil, safe.Damaged("the journal has only %d bytes", size)
+	}
+	if _, err := f.ReadAt(magic, 0); err != nil {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	if string(magic) != journalMagic {
+		return nil, safe.Damaged("the journal has an unknown format")
+	}
+	sum, want := sha256.New(), make([]byte, sha256.Size)
+	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, body)); err != nil {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	if _, err := f.ReadAt(want, body); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	if !bytes.Equal(sum.Sum(nil), want) {
+		return nil, safe.Damaged("wrong checksum of the journal")
+	}
+	d := &decoder{more: io.NewSectionReader(f, int64(len(magic)), body-int64(len(magic)))}
+	return &journalReader{d, body, limit}, nil
+}
+
+// hold counts the memory of a path and what belongs to it.
+func (d *journalReader) hold(path string) {
+	if d.limit -= changeBytes + int64(len(path)); d.limit < 0 {
+		d.fail("the journal has too many changes")
+	}
+}
+
+// count reads the length of a list whose elements take at least size bytes each.
+func (d *journalReader) count(size int) int {
+	return d.length(int(min(max(d.limit, 0)/changeBytes, d.body/int64(size))))
+}
+
+// journaled is a change as the journal has it.
+type journaled struct {
+	plan.Change
+	slot Slot
+	git  plan.ID // git's blob, if the change writes another signature
+}
+
+// changes yields the changes of a journal, up to the first that is damaged.
+func (d *journalReader) changes(n, areas int) iter.Seq[journaled] {
+	return func(yield func(journaled) bool) {
+		last := ""
+		for i := range n {
+			c := readChange(d.decoder, areas)
+			if i > 0 && d.err == nil && c.Path <= last {
+				d.fail("the journal's changes are not sorted")
+			}
+			if d.err != nil || !yield(c) {
+				return
+			}
+			last = c.Path
+		}
+	}
+}
+
+// readHead reads what precedes the areas.
+func (j *Journal) readHead(d *decoder) {
+	var err error
+	if j.Header, err = decodeHeader(d.bytes(maxHeader)); err != nil && d.err == nil {
+		d.fail("the journal's header: %w", err)
+	}
+	if j.Name = d.string(255); d.err == nil && !ValidFolderName(j.Name) {
+		d.fail("the journal names an invalid folder %q", j.Name)
+	}
+	flags := d.byte()
+	if flags&^flagRunsKnown != 0 {
+		d.fail("the journal has unknown flags %#x", flags)
+	}
+	j.Refuse = flags&flagRefuse != 0
+	if flags&flagSnapshot != 0 {
+		j.Snapshot = d.snapshot()
+	}
+	if flags&flagFrom != 0 {
+		j.From = d.snapshot()
+	}
+	j.Base = Base{known: flags&flagBase != 0, commit: d.id(), files: d.length(math.MaxInt32)}
+}
+
+func readChange(d *decoder, areas int) (c journaled) {
+	c.Op = plan.Op(d.byte())
+	flags := d.byte()
+	c.Found.Kind = plan.Kind(d.byte())
+	if c.Op < plan.Create || c.Op > plan.Keep || flags&^flagChangesKnown != 0 || c.Found.Kind > plan.Other {
+		d.fail("the journal has an unknown change")
+	}
+	c.Exec, c.Found.Exec = flags&flagChangeExec != 0, flags&flagFoundExec != 0
+	c.Conflict, c.Owned, c.Unrecorded = flags&flagConflict != 0, flags&flagOwned != 0, flags&flagUnrecorded != 0
+	c.Path = d.path(false)
+	c.ID, c.FoundID = d.id(), d.id()
+	if flags&flagSigned != 0 {
+		c.git = d.id()
+	}
+	c.Origin = uint16(d.uvarint(math.MaxUint16))
+	c.Found.Size, c.Found.Mtime = d.varint(), d.varint()
+	c.slot = Slot{Area: uint16(d.length(max(0, areas-1))), Ino: d.uvarint(math.MaxUint64), Size: d.varint(), Mtime: d.varint()}
+	return c
+}
+
+func (j *Journal) readTask(d *decoder) Task {
+	t := Task{Kind: TaskKind(d.byte()), At: d.length(math.MaxInt32)}
+	ok := false
+	switch t.Kind {
+	case TaskWrite:
+		ok = t.At < len(j.Changes) && Writes(j.Changes[t.At].Op)
+	case TaskRemove:
+		ok = t.At < len(j.Changes) && j.Changes[t.At].Op == plan.Delete
+	case TaskMkdir, TaskRmdir:
+		ok = t.At < len(j.Dirs) && j.Dirs[t.At].Made == (t.Kind == TaskMkdir)
+	}
+	if !ok {
+		d.fail("the journal has an invalid step")
+	}
+	return t
+}
+
+// path reads a path inside the data directory and outside our own folders. It may be empty only if empty is set.
+func (d *decoder) path(empty bool) string {
+	p := d.string(safe.MaxPath)
+	if d.err == nil && (p != "" || !empty) {
+		if err := safe.CheckPath(p); err != nil {
+			d.fail("invalid path in the journal: %w", err)
+		}
+	}
+	return p
+}
+
+// snapshot reads the name of a snapshot.
+func (d *decoder) snapshot() string {
+	name := d.string(255)
+	if d.err == nil && !ValidSnapshot(name) {
+		d.fail("the journal names an invalid snapshot %q", name)
+	}
+	return name
+}
