@@ -159,7 +159,7 @@ func TestMissedGoalsOfSafeChanges(t *testing.T) {
 	}{
 		"all met": {func(results, *safeFigures) {}, ""},
 		"a slow snapshot": {func(r results, _ *safeFigures) {
-			r[key{"M", "one", withSnapshots}] = []sample{{wall: 54 * time.Millisecond}, {wall: 80 * time.Millisecond}}
+			r[key{"M", "one", withSnapshots}] = []sample{{apply: 9 * time.Millisecond}, {apply: 9 * time.Millisecond}}
 		}, "one file changed"},
 		"a busy snapshot": {func(r results, _ *safeFigures) {
 			r[key{"M", "hundred", withSnapshots}] = []sample{{cpu: 106 * time.Millisecond}}
@@ -178,7 +178,7 @@ func TestMissedGoalsOfSafeChanges(t *testing.T) {
 			r := results{}
 			for _, who := range []string{withSnapshots, withoutSnapshots} {
 				r.add("M", "first", who, sample{anon: 1})
-				r.add("M", "one", who, sample{wall: 50 * time.Millisecond})
+				r.add("M", "one", who, sample{apply: 5 * time.Millisecond})
 				r.add("M", "hundred", who, sample{cpu: 100 * time.Millisecond})
 			}
 			r.add("M", "few", withSnapshots, sample{wall: 100 * time.Millisecond})

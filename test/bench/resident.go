@@ -42,6 +42,7 @@ type state struct {
 	Report                 *struct {
 		Started  time.Time
 		Duration string
+		Steps    struct{ Apply string }
 		Files    struct{ Added, Modified, Deleted int }
 	}
 	Proposal *struct{ State, Message string }
@@ -101,8 +102,11 @@ func (a *agentResident) sync(ctx context.Context) (sample, error) {
 	if err := a.tell(); err != nil {
 		return sample{}, err
 	}
-	_, err = a.wait(ctx, want, since.started())
+	done, err := a.wait(ctx, want, since.started())
 	s := sample{wall: time.Since(began), cpu: cpuTime(pid) - cpu, anon: watch.stop()}
+	if err == nil && done.Report.Steps.Apply != "" {
+		s.apply, err = time.ParseDuration(done.Report.Steps.Apply)
+	}
 	if a.brief {
 		err = errors.Join(err, a.close())
 	}
