@@ -97,6 +97,7 @@ var triggers = map[string]struct {
 }
 
 func TestAutomaticRollback(t *testing.T) {
+	t.Parallel() // it waits for the gateway most of the time
 	for name, tt := range triggers {
 		t.Run(name, func(t *testing.T) {
 			j := newJudged(t, simulator.Options{})
@@ -135,6 +136,7 @@ func TestAutomaticRollback(t *testing.T) {
 }
 
 func TestAutomaticRollbackIgnores(t *testing.T) {
+	t.Parallel() // it waits for the gateway most of the time
 	const minutes = 3 * time.Minute
 	// lasts lets time pass, and expects that the gateway keeps the commit.
 	lasts := func(j *judged) {
@@ -260,6 +262,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 }
 
 func TestRetry(t *testing.T) {
+	t.Parallel() // it waits for the gateway most of the time
 	// begin returns a gateway that went back.
 	begin := func(t *testing.T) (*judged, string) {
 		j := newJudged(t, simulator.Options{})
@@ -318,6 +321,7 @@ func TestRetry(t *testing.T) {
 
 // The restored files may not load either, as when the gateway itself is broken. They stay, and nothing goes on in circles.
 func TestRestoredStateFailsToo(t *testing.T) {
+	t.Parallel() // it waits for the gateway most of the time
 	j := newJudged(t, simulator.Options{})
 	j.faults(simulator.LoadFault{Path: "projects/line", Scan: true})
 	commit := j.push(bad()...)
@@ -348,6 +352,7 @@ func TestAutomaticRollbackOfTwoCommits(t *testing.T) {
 
 // F14: an automatic rollback that was interrupted is completed after a restart, and done once.
 func TestInterruptedAutomaticRollback(t *testing.T) {
+	t.Parallel() // it waits for the gateway most of the time
 	begin := func(t *testing.T, keep int32) *judged {
 		j := newJudged(t, simulator.Options{})
 		j.target.Profile.Snapshots.RetentionCount = keep

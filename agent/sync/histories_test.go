@@ -23,6 +23,7 @@ import (
 // The second group adds volumes that lose the agent's records or all files, users who edit files and create views, and prune
 // mirror. A file may differ from git only because of a user's edit, never because it is an older version. No node may wait forever.
 func TestPairSyncedHasCommit(t *testing.T) {
+	t.Parallel() // it waits for the gateway most of the time
 	if os.Getenv(flipEnv) != "" {
 		t.Skip("the histories are long, and were lived through without")
 	}

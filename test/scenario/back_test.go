@@ -76,7 +76,11 @@ func TestProposalSurvivesKills(t *testing.T) {
 	p.start()
 	p.synced(first)
 	p.save("maria's")
-	for range 6 {
+	kills := 6
+	if testing.Short() {
+		kills = 2
+	}
+	for range kills {
 		p.await("something", func(s state) bool { return s.Proposal != nil })
 		p.kill()
 		p.start()
