@@ -31,7 +31,7 @@ type agentFolder struct {
 	readOnly bool
 }
 
-// write writes one of our files in .stoker; see writeIn.
+// write replaces one of our files in .stoker; see Volume.WriteFile.
 func (a *agentFolder) write(name string, content func(io.Writer) error) (renamed bool, err error) {
 	return a.vol.WriteFile(a.Folder, name, content)
 }

@@ -46,8 +46,8 @@ func (p *attributes) put(i int, x fileAttrs) {
 type layout struct {
 	r      *run
 	inWay  map[int]bool   // removes that must come before the writes
-	byPath map[string]int // path → index in r.dirs
-	// the directory that enter was called with
+	byPath map[string]int // path → index in r.Dirs
+	// dir is the directory that enter was called with last. The rest describes it.
 	dir   string
 	fi    fs.FileInfo
 	area  int
@@ -106,7 +106,7 @@ func (p *layout) parents(i int) error {
 	if err := p.enter(n); err != nil {
 		return err
 	}
-	r.Slots[i].Area = uint16(p.area) // less than maxAreas
+	r.Slots[i].Area = uint16(p.area) // less than format.MaxAreas
 	if format.Writes(c.Op) {
 		p.addDirs(n.Path, dir)
 	}

@@ -22,7 +22,7 @@ type run struct {
 	buf      []byte           // for copying and hashing
 }
 
-// stagingDir is the folder in the ownDir of an area.
+// stagingDir is the folder of staged files in the .stoker of an area.
 const stagingDir = "staging"
 
 // saved returns what went to lost+found.

@@ -24,7 +24,7 @@ import (
 //	<n>-<blob>  a second name of the file that change n of the journal displaced, with its blob id
 //
 // So a snapshot copies no file, and its cost depends on the sync and not on the gateway. Taking back the newest snapshot
-// undoes the last sync, and taking back an older one undoes all syncs since: see PlanRestore. That is right only if no sync
+// undoes the last sync, and taking back an older one undoes all syncs since: see PlanTakeBack. That is right only if no sync
 // between them is without a snapshot. Therefore a sync that takes none removes all of them.
 const snapshotsDir = "snapshots"
 

@@ -75,8 +75,8 @@ type Proposer struct {
 	rec    record
 	status v1alpha1.Proposal
 
-	// settling
-	seen         string // fingerprint of the changed files
+	// seen is the fingerprint of the changed files while they settle.
+	seen         string
 	first, since time.Time
 	built        *Changes // without content between two calls of Step
 	builtOf      string   // fingerprint and commit that built is of

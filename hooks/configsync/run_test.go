@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// kstatusOf is what kstatus makes of the ConfigSync.
+// kstatus returns what kstatus makes of the ConfigSync.
 func (w *world) kstatus() status.Status {
 	w.t.Helper()
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(w.get())

@@ -91,7 +91,7 @@ func apply(t *testing.T, raw []byte, ops []inject.Op) (*corev1.Pod, []byte) {
 // To add a case, add its input to one of the archives in testdata: <case>/pod.yaml is a strategic merge patch of the pod in
 // testdata/base.yaml, <case>/gatewaysync.yaml a JSON merge patch of the GatewaySync. Either may be omitted. Then run
 //
-//	go test ./injector/inject -run InjectedPods -update
+//	go test ./injector/inject -run TestInjectedPods -update
 //
 // and read <case>/decision.yaml and <case>/injected.diff, which it adds. A pod that gets no agent belongs in TestSkippedPods.
 func TestInjectedPods(t *testing.T) {

@@ -119,7 +119,7 @@ func (j *Journal) Encode(to io.Writer) error {
 	return err
 }
 
-// Size returns the memory of the run, counted as in decodeJournal.
+// Size returns the memory of the run in bytes, counted as DecodeJournal counts it.
 func (j *Journal) Size() int64 {
 	sum := int64(len(j.Areas)+len(j.Changes)+len(j.Dirs)) * changeBytes
 	for _, a := range j.Areas {
@@ -279,7 +279,7 @@ func (j *Journal) Find(path string) int {
 	return k
 }
 
-// editedDirs returns the indexes in r.dirs of the directories whose records change, sorted by path.
+// editedDirs returns the indexes in j.Dirs of the directories whose records change, sorted by path.
 func (j *Journal) editedDirs() []int32 {
 	list := make([]int32, 0, len(j.Dirs))
 	for i := range j.Dirs {

@@ -21,14 +21,14 @@ type Volume struct {
 	Now func() time.Time
 	// Around is called around each effect; nil except in tests.
 	Around func(e Effect, do func() error) error
-	// plain is set when the file system turns out not to support the flags of renameat2.
+	// NoExchange is set when the file system turns out not to support the flags of renameat2.
 	NoExchange atomic.Bool
-	NoModes    sync.Map // devices of volumes that keep no modes
+	// NoModes has the devices of volumes that keep no modes.
+	NoModes sync.Map
 }
 
-// Effect is one step that changes the file system or makes a change durable. Every such step of the package goes
-// through Volume.effect in order, so that a test can stop after any of them, and can revert those that a power cut would
-// have reverted.
+// Effect is one step that changes the file system or makes a change durable. Every such step goes through Volume.Effect, so
+// that a test can stop after any of them, and can revert those that a power cut would have reverted.
 type Effect struct {
 	Op         string // mkdir create fill sync syncdir syncfs rename exchange link remove rmdir chmod chtimes
 	Path, Dest string // relative to the data directory
@@ -126,7 +126,7 @@ func (v *Volume) RenameNew(from *Folder, a string, to *Folder, b string) error {
 	return v.Rename(from, a, to, b)
 }
 
-// Exchange swaps two names atomically, or returns errNoFlag if the file system cannot.
+// Exchange swaps two names atomically. If the file system cannot do that, the error is ErrNoExchange.
 func (v *Volume) Exchange(from *Folder, a string, to *Folder, b string) error {
 	if v.NoExchange.Load() {
 		return ErrNoExchange
@@ -171,8 +171,8 @@ func (v *Volume) SetMtime(n *Folder, name string, at time.Time) error {
 	return v.Effect(Effect{Op: "chtimes", Path: n.Join(name)}, func() error { return n.Root.Chtimes(name, at, at) })
 }
 
-// SetAttrs sets owner and permission bits of a file or directory, and returns the result. It ignores owners that we may not
-// set.
+// SetAttrs sets the owner and the permission bits of a file or directory, and returns the result. If the agent may not set
+// an owner, SetAttrs leaves it as it is.
 func (v *Volume) SetAttrs(f *os.File, path string, owner Attrs, perm fs.FileMode) (fs.FileInfo, error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -200,8 +200,8 @@ func (v *Volume) SetAttrs(f *os.File, path string, owner Attrs, perm fs.FileMode
 	return f.Stat()
 }
 
-// WriteFile replaces one of our files atomically: write beside it, sync, rename. renamed reports whether the file is in
-// place, even if the error means that it may not be durable.
+// WriteFile replaces one of the agent's own files atomically: it writes a new file beside it, syncs and renames it. renamed
+// reports whether the new file is in place. If it is and there is an error, the file may not be durable.
 func (v *Volume) WriteFile(n *Folder, name string, content func(io.Writer) error) (renamed bool, err error) {
 	tmp := name + ".new"
 	path := n.Join(name)
@@ -231,8 +231,8 @@ func (v *Volume) WriteFile(n *Folder, name string, content func(io.Writer) error
 	return true, WriteError(v.SyncDir(n), "write %s", path)
 }
 
-// SetAside renames something unexpected at one of our names, because it may be a user's only copy. It neither reads nor
-// opens it, so that this works for anything.
+// SetAside renames what lies at one of the agent's own names and is not the agent's, because it may be a user's only copy.
+// SetAside does not open it, so it may be of any kind.
 func (v *Volume) SetAside(n *Folder, name string, why error) error {
 	to := name + AsideSuffix
 	err := v.RenameNew(n, name, n, to)
@@ -250,7 +250,7 @@ func (v *Volume) SetAside(n *Folder, name string, why error) error {
 	return WriteError(v.SyncDir(n), "rename %s", n.Join(name))
 }
 
-// Vacate frees one of our names: it removes a regular file and sets anything else aside.
+// Vacate frees one of the agent's own names: it removes a regular file and sets anything else aside.
 func (v *Volume) Vacate(n *Folder, name string) error {
 	if fi, err := n.Root.Lstat(name); err == nil && !fi.Mode().IsRegular() {
 		return v.SetAside(n, name, &IrregularError{n.Join(name), KindOf(fi.Mode())})
@@ -261,7 +261,7 @@ func (v *Volume) Vacate(n *Folder, name string) error {
 // AsideSuffix is appended to the name of a file that is set aside.
 const AsideSuffix = ".damaged"
 
-// ClearTree removes a folder of ours. If it has something that cannot be removed, it is set aside.
+// ClearTree removes one of the agent's own folders. If the agent may not remove all of it, ClearTree sets the folder aside.
 func (v *Volume) ClearTree(n *Folder, name string) error {
 	err := v.removeTree(n, name)
 	if !errors.Is(err, fs.ErrPermission) {
@@ -270,8 +270,8 @@ func (v *Volume) ClearTree(n *Folder, name string) error {
 	return v.SetAside(n, name, err)
 }
 
-// OwnFolder opens .stoker in a directory, or creates it with the owner of that directory. Anything else of that name is
-// set aside.
+// OwnFolder opens .stoker in a directory, or creates it with the owner of that directory. If something else has that name,
+// OwnFolder sets it aside first.
 func (v *Volume) OwnFolder(in *Folder) (*Folder, error) {
 	path := in.Join(OwnDir)
 	own, err := in.Open(OwnDir)
@@ -314,8 +314,8 @@ func (v *Volume) SetDirAttrs(n *Folder, like fs.FileInfo, perm fs.FileMode) erro
 	return err
 }
 
-// LearnModes records that the volume of a new file keeps no modes, if fi, its description, has not the executable bits
-// of perm.
+// LearnModes compares the executable bits of a new file with those that it was created with. If they differ, its volume
+// keeps no modes, and LearnModes records that.
 func (v *Volume) LearnModes(fi fs.FileInfo, perm fs.FileMode) {
 	if (fi.Mode()^perm)&0o111 != 0 {
 		v.NoModes.Store(AttrsOf(fi).Dev, true)
@@ -329,7 +329,7 @@ func (v *Volume) Stat(fi fs.FileInfo) plan.Stat {
 	return st
 }
 
-// SameExec reports whether a file's executable bit is as wanted, as far as the volume can tell.
+// SameExec reports whether a file's executable bit is exec. On a volume that keeps no modes it always is.
 func (v *Volume) SameExec(fi fs.FileInfo, exec bool) bool {
 	st := v.Stat(fi)
 	return st.NoModes || st.Exec == exec
