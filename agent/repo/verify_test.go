@@ -102,7 +102,7 @@ func (a *author) push() plan.ID {
 	return repotest.ParseID(a.t, a.git("rev-parse", "HEAD"))
 }
 
-// key returns a key of this name for mail addresses of the author.
+// authorKeys returns a key of each kind for the author.
 func authorKeys(t testing.TB) map[string]repotest.SigningKey {
 	return map[string]repotest.SigningKey{
 		"ssh":     repotest.NewSSHKey(t, "ed25519", ""),

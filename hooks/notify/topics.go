@@ -96,7 +96,7 @@ var topics = []topic{
 	}},
 }
 
-// named returns the row of a topic.
+// topicOf returns the topic of a name in the spec, or false if there is none.
 func topicOf(name v1alpha1.AlertTopic) (topic, bool) {
 	switch name { // aliases
 	case "ScanFailure":

@@ -2,14 +2,18 @@ package rules
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
 	"go/scanner"
 	"go/token"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 var (
@@ -67,6 +71,65 @@ func staleNames(all []file) []string {
 
 func TestCommentsMentionNamesThatExist(t *testing.T) {
 	report(t, staleNames(files(t)))
+}
+
+// staleDocs returns the doc comments that begin with the name of something else. Those of tests may begin with any word.
+func staleDocs(f file) ([]string, error) {
+	set := token.NewFileSet()
+	tree, err := parser.ParseFile(set, f.path, f.content, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	var stale []string
+	check := func(doc *ast.CommentGroup, name string) {
+		first, _, _ := strings.Cut(doc.Text(), " ")
+		if first != name && first != "" && unicode.IsLower(rune(first[0])) && !strings.HasPrefix(name, "Test") {
+			stale = append(stale, fmt.Sprintf("%s:%d: the comment of %s begins with %q", f.path, set.Position(doc.Pos()).Line, name, first))
+		}
+	}
+	for _, decl := range tree.Decls {
+		switch d := decl.(type) {
+		case *ast.FuncDecl:
+			check(d.Doc, d.Name.Name)
+		case *ast.GenDecl:
+			if len(d.Specs) != 1 {
+				continue
+			}
+			switch s := d.Specs[0].(type) {
+			case *ast.TypeSpec:
+				check(d.Doc, s.Name.Name)
+			case *ast.ValueSpec:
+				check(d.Doc, s.Names[0].Name)
+			}
+		}
+	}
+	return stale, nil
+}
+
+func TestDocCommentsBeginWithTheirName(t *testing.T) {
+	for _, f := range files(t) {
+		if f.isGo() && !f.isSample() {
+			stale, err := staleDocs(f)
+			require.NoError(t, err)
+			report(t, stale)
+		}
+	}
+}
+
+func TestStaleDocsAreFound(t *testing.T) {
+	for code, stale := range map[string]bool{
+		"// old runs.\nfunc run() {}":        true,
+		"// run runs.\nfunc run() {}":        false,
+		"// old is a size.\nconst size = 1":  true,
+		"// Sizes in bytes.\nconst size = 1": false,
+		"// one word\nfunc TestRun() {}":     false,
+	} {
+		t.Run(code, func(t *testing.T) {
+			found, err := staleDocs(file{"a.go", []byte("package a\n\n" + code + "\n")})
+			require.NoError(t, err)
+			assert.Equal(t, stale, len(found) > 0)
+		})
+	}
 }
 
 func TestStaleNamesAreFound(t *testing.T) {

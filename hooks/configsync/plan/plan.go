@@ -169,7 +169,7 @@ func (p *Plan) Summary() string {
 	return strings.Join(parts, ", ")
 }
 
-// maxLine bounds the fields of a line.
+// maxFields bounds the fields that a line lists.
 const maxFields = 10
 
 // String returns the summary, and a line for each object that is not unchanged.
