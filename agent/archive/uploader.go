@@ -75,13 +75,13 @@ func (u *Uploader) Follow(j *Job) {
 		u.ended = make(chan struct{})
 		go u.run(ctx)
 	}
-	u.poke()
+	u.signal()
 }
 
 // Wake makes the Uploader look for new snapshots.
-func (u *Uploader) Wake() { u.poke() }
+func (u *Uploader) Wake() { u.signal() }
 
-func (u *Uploader) poke() {
+func (u *Uploader) signal() {
 	select {
 	case u.wake <- struct{}{}:
 	default:

@@ -17,8 +17,8 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// materials are the inputs of an order: equal materials make no new order.
-type materials struct {
+// inputs are what an order is made of. If they have not changed, the order stays the same.
+type inputs struct {
 	in          instruction
 	generation  int64
 	profile     v1alpha1.Effective
@@ -30,31 +30,31 @@ type materials struct {
 	request     sync.Request // who requested the ref
 }
 
-// Look implements loop.Source.
-func (f *Follower) Look(ctx context.Context, poked bool) loop.Wish {
+// Decide implements loop.Source.
+func (f *Follower) Decide(ctx context.Context, changed bool) loop.Decision {
 	f.pod.reload(f.Log)
 	f.startup.look()
-	w := f.wish(ctx, poked)
+	w := f.decide(ctx, changed)
 	w.Order = f.started(w.Order)
 	w = f.startup.hold(ctx, w)
-	f.say(w.Problems)
+	f.logProblems(w.Problems)
 	w.Due = earliest(w.Due, f.spec.due, f.startup.due())
 	return w
 }
 
-// say logs once why the gateway stays as it is.
-func (f *Follower) say(problems []loop.Problem) {
-	was := f.stays
+// logProblems logs once why the gateway stays as it is.
+func (f *Follower) logProblems(problems []loop.Problem) {
+	was := f.logged
 	if len(problems) == 0 {
-		f.stays = ""
+		f.logged = ""
 		if was != "" {
 			f.Log.Info("the SyncTarget is followed")
 		}
 		return
 	}
 	p := problems[len(problems)-1]
-	f.stays = p.Message
-	if f.stays == was {
+	f.logged = p.Message
+	if f.logged == was {
 		return
 	}
 	level := slog.LevelWarn
@@ -64,12 +64,12 @@ func (f *Follower) say(problems []loop.Problem) {
 	f.Log.Log(context.Background(), level, "the gateway stays as it is", "reason", p.Reason, "message", p.Message)
 }
 
-// wish returns what SyncTarget and GatewaySync ask for together. If one of them cannot be read or they do not match, the
+// decide returns what SyncTarget and GatewaySync ask for together. If one of them cannot be read or they do not match, the
 // current order stays in force.
-func (f *Follower) wish(ctx context.Context, poked bool) loop.Wish {
-	stay := func(p loop.Problem) loop.Wish { return loop.Wish{Order: f.order, Problems: []loop.Problem{p}} }
-	leave := func(p loop.Problem) loop.Wish {
-		return loop.Wish{Order: f.order, Leave: true, Problems: []loop.Problem{p}}
+func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
+	stay := func(p loop.Problem) loop.Decision { return loop.Decision{Order: f.order, Problems: []loop.Problem{p}} }
+	handsOff := func(p loop.Problem) loop.Decision {
+		return loop.Decision{Order: f.order, HandsOff: true, Problems: []loop.Problem{p}}
 	}
 	f.judged, f.spec.due = nil, time.Time{}
 	f.listed = f.targets.HasSynced()
@@ -82,7 +82,7 @@ func (f *Follower) wish(ctx context.Context, poked bool) loop.Wish {
 		}
 		return stay(p)
 	case errors.Is(err, kube.ErrNotSeen) && f.order != nil:
-		return leave(waiting("SyncTarget %s is gone: the gateway stays as it is until there is one again", f.GatewaySync))
+		return handsOff(waiting("SyncTarget %s is gone: the gateway stays as it is until there is one again", f.GatewaySync))
 	case errors.Is(err, kube.ErrNotSeen):
 		return stay(waiting("no lead has written SyncTarget %s yet", f.GatewaySync))
 	case err != nil:
@@ -93,19 +93,19 @@ func (f *Follower) wish(ctx context.Context, poked bool) loop.Wish {
 		f.pause(&in, true)
 	}
 	if failure.Is(err, v1alpha1.ReasonPodRestartNeeded) {
-		return leave(loop.NewProblem(err, v1alpha1.ReasonPodRestartNeeded))
+		return handsOff(loop.NewProblem(err, v1alpha1.ReasonPodRestartNeeded))
 	} else if err != nil {
 		return stay(loop.NewProblem(err, v1alpha1.ReasonWaitingForLead))
 	}
-	gs, err := f.fetch(ctx, in, poked)
+	gs, err := f.fetch(ctx, in, changed)
 	if err != nil && in.paused {
 		f.pause(&in, true)
 	}
 	switch {
 	case errors.Is(err, errGone):
-		return leave(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
+		return handsOff(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
 	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.lasts(f.Now()):
-		return loop.Wish{Order: f.order} // probably short: the reported state is still true
+		return loop.Decision{Order: f.order} // probably short: the reported state is still true
 	case err != nil:
 		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
 	}
@@ -123,7 +123,7 @@ func (f *Follower) wish(ctx context.Context, poked bool) loop.Wish {
 			gate.hold(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
 		}
 		if f.keep(ctx, gs, wanted, gate.held); f.lapses() {
-			return leave(*gate.held)
+			return handsOff(*gate.held)
 		}
 		return stay(*gate.held)
 	}
@@ -160,7 +160,7 @@ func (f *Follower) wish(ctx context.Context, poked bool) loop.Wish {
 			return stay(*p)
 		}
 	}
-	return loop.Wish{Order: f.order}
+	return loop.Decision{Order: f.order}
 }
 
 // effective returns the spec as it applies to this gateway.
@@ -172,11 +172,11 @@ func (f *Follower) effective(gs *v1alpha1.GatewaySync) (v1alpha1.Effective, erro
 	return gs.Effective(profile, f.pod.annotations)
 }
 
-// prepare returns the materials for this gateway. Even with an error, profile.Paused is set.
-func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) (materials, error) {
+// prepare returns the inputs for this gateway. Even with an error, profile.Paused is set.
+func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) (inputs, error) {
 	eff, bad := f.effective(gs)
 	eff.Paused = eff.Paused || in.paused
-	known := materials{profile: eff}
+	known := inputs{profile: eff}
 	if err := connect.Reachable(&gs.Spec, f.Secrets); err != nil {
 		return known, err
 	}
@@ -198,7 +198,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	if in.Ref != gs.Spec.Git.Ref {
 		request = f.spec.request
 	}
-	return materials{
+	return inputs{
 		request: request,
 		in:      in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(),
 		rollback:    f.spec.rollback && in.Ref != gs.Spec.Git.Ref,
@@ -215,7 +215,7 @@ func (f *Follower) pause(in *instruction, paused bool) {
 	if o == nil {
 		return
 	}
-	paused = paused || f.made.profile.Paused
+	paused = paused || f.inputs.profile.Paused
 	switch {
 	case paused:
 		f.paused = in
@@ -230,10 +230,10 @@ func (f *Follower) pause(in *instruction, paused bool) {
 }
 
 // take puts m in force. Nothing changes if only the lead changed.
-func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
+func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 	same := m
-	same.in.Term, same.in.problem, same.in.gates = f.made.in.Term, f.made.in.problem, f.made.in.gates
-	if f.order != nil && f.order.Connections == f.spec.connections && f.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, f.made) {
+	same.in.Term, same.in.problem, same.in.gates = f.inputs.in.Term, f.inputs.in.problem, f.inputs.in.gates
+	if f.order != nil && f.order.Connections == f.spec.connections && f.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, f.inputs) {
 		return
 	}
 	if f.order == nil || f.order.Commit != m.in.Commit || f.order.Generation != m.generation || f.order.Profile.Profile != m.profile.Profile {
@@ -243,7 +243,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m materials) {
 	if a := f.admitted; a == nil || a.remote != f.spec.connections.Remote || a.ref != m.in.Ref || a.commit != m.in.Commit {
 		f.admitted = &admission{git: gs.Spec.Git, remote: f.spec.connections.Remote, store: f.Engine.Store, ref: m.in.Ref, commit: m.in.Commit}
 	}
-	f.made = m
+	f.inputs = m
 	f.order = &loop.Order{
 		Task: sync.Task{
 			Target: m.in.Target, Profile: m.profile, Facts: m.facts, Admit: f.admitted.admit, BeforeStart: m.beforeStart, Start: f.start(),
@@ -262,7 +262,7 @@ func (f *Follower) started(o *loop.Order) *loop.Order {
 	}
 	after := *o
 	after.BeforeStart, after.Until = false, time.Time{}
-	f.order, f.made.beforeStart = &after, false
+	f.order, f.inputs.beforeStart = &after, false
 	return f.order
 }
 

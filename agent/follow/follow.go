@@ -77,7 +77,7 @@ type Follower struct {
 	Config
 	loop    *loop.Loop
 	targets *kube.Informer[v1alpha1.SyncTarget]
-	poke    chan struct{}
+	changed chan struct{}
 	pod     podInfo
 	secrets *file.Watcher
 	rotated atomic.Int64 // changes of SecretFiles
@@ -85,9 +85,9 @@ type Follower struct {
 	startup *startup
 	report  *reporter
 
-	back  connect.Proposing
-	order *loop.Order
-	made  materials
+	back   connect.Proposing
+	order  *loop.Order
+	inputs inputs
 
 	admitted  *admission   // of the order's commit
 	judged    *instruction // the target whose spec is invalid
@@ -95,8 +95,8 @@ type Follower struct {
 	consulted consulted
 	window    consulted // about maintenance windows
 	rehearsal rehearsal
-	listed    bool   // the API server had answered at the last look
-	stays     string // the logged reason why the gateway stays as it is
+	listed    bool   // the API server had answered in the last iteration
+	logged    string // the logged reason why the gateway stays as it is
 
 	seeing gosync.Mutex // orders the calls of Seen
 	mu     gosync.Mutex
@@ -119,7 +119,7 @@ func New(c Config) (*Follower, error) {
 	if c.Tell == nil {
 		c.Tell = func(loop.State) {}
 	}
-	f := &Follower{Config: c, poke: make(chan struct{}, 1)}
+	f := &Follower{Config: c, changed: make(chan struct{}, 1)}
 	f.report = newReporter(kube.SyncReports(c.API, c.Namespace), c.Identity, c.Log, c.Now)
 	f.startup = newStartup(c.StartupFile, c.start(), c.Engine, c.Log, c.Now)
 	f.loop = loop.New(loop.Config{
@@ -199,11 +199,11 @@ func (f *Follower) forward(ctx context.Context) {
 }
 
 // Changed implements loop.Source.
-func (f *Follower) Changed() <-chan struct{} { return f.poke }
+func (f *Follower) Changed() <-chan struct{} { return f.changed }
 
 func (f *Follower) wake() {
 	select {
-	case f.poke <- struct{}{}:
+	case f.changed <- struct{}{}:
 	default: // it is awake
 	}
 }
@@ -292,10 +292,10 @@ func (f *Follower) reports(s loop.State) {
 	f.report.update(func(was v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus { return f.compose(was, s) })
 }
 
-// tell is called after every turn.
+// tell is called after every iteration.
 func (f *Follower) tell(s loop.State) {
 	f.startup.after(s, f.order)
-	if f.made.in.gates.back && len(s.Problems) == 0 && s.Of == f.order && s.Report != nil && s.Report.Err == nil {
+	if f.inputs.in.gates.back && len(s.Problems) == 0 && s.Of == f.order && s.Report != nil && s.Report.Err == nil {
 		f.wake() // the gateway went back
 	}
 	if f.listed { // before that, nothing worth a write is known

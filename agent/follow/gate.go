@@ -274,18 +274,18 @@ func (f *Follower) consult(ctx context.Context, c *consulted, what string, yes f
 
 // rehearsal is a dry run before a rollout, and the order that it interrupts.
 type rehearsal struct {
-	on    bool
-	order *loop.Order
-	made  materials
+	on     bool
+	order  *loop.Order
+	inputs inputs
 }
 
 // rehearse begins or ends a dry run. At its end the order from before it is in force again.
 func (f *Follower) rehearse(on bool) {
 	switch r := &f.rehearsal; {
 	case on && !r.on:
-		*r = rehearsal{true, f.order, f.made}
+		*r = rehearsal{true, f.order, f.inputs}
 	case !on && r.on:
-		f.order, f.made = r.order, r.made
+		f.order, f.inputs = r.order, r.inputs
 		*r = rehearsal{}
 	}
 }

@@ -64,7 +64,7 @@ const (
 
 // fetch returns the GatewaySync at the target's generation. Otherwise the error is errGone, a failure of class working if a
 // retry may help, or one of class stalled if the GatewaySync is invalid.
-func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1alpha1.GatewaySync, error) {
+func (f *Follower) fetch(ctx context.Context, in instruction, changed bool) (*v1alpha1.GatewaySync, error) {
 	s, epoch := &f.spec, f.suspect()
 	if s.gs != nil && s.gs.Generation == in.Generation && s.owner == in.owner && s.epoch == epoch && s.vouches(&in) {
 		s.unread = time.Time{}
@@ -75,7 +75,7 @@ func (f *Follower) fetch(ctx context.Context, in instruction, poked bool) (*v1al
 		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", f.GatewaySync)
 	}
 	this := asked{in.Generation, in.Ref, in.ForceID, in.ConfirmDeletion, in.Propose, in.Restore, in.Retry, in.Commit, in.owner, in.problem}
-	if s.err != nil && s.asked == this && !poked && (s.retry.IsZero() || f.Now().Before(s.retry)) {
+	if s.err != nil && s.asked == this && !changed && (s.retry.IsZero() || f.Now().Before(s.retry)) {
 		s.due = s.retry
 		return nil, s.err
 	}

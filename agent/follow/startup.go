@@ -222,9 +222,9 @@ func (s *startup) until(before bool) time.Time {
 }
 
 // hold blocks all syncs while the gateway seeds its volume, until the gateway runs.
-func (s *startup) hold(ctx context.Context, w loop.Wish) loop.Wish {
+func (s *startup) hold(ctx context.Context, w loop.Decision) loop.Decision {
 	s.ping = time.Time{}
-	if !s.memory.Unseeded || w.Order == nil || w.Leave {
+	if !s.memory.Unseeded || w.Order == nil || w.HandsOff {
 		return w
 	}
 	p, err := w.Order.Connections.Gateway.Ping(ctx)
@@ -237,7 +237,7 @@ func (s *startup) hold(ctx context.Context, w loop.Wish) loop.Wish {
 		return w // the sync waits for the gateway and reports why
 	}
 	s.ping = s.now().Add(backoff.Jitter(firstRun))
-	w.Leave = true
+	w.HandsOff = true
 	w.Problems = append([]loop.Problem{{
 		Reason: v1alpha1.ReasonWaitingForGateway, Message: fmt.Sprintf("the gateway starts with an empty volume; it is synced when it runs, and it does not answer yet: %v", err),
 	}}, w.Problems...)
@@ -247,7 +247,7 @@ func (s *startup) hold(ctx context.Context, w loop.Wish) loop.Wish {
 // firstRun is how often a gateway is pinged during its first start.
 const firstRun = 2 * time.Second
 
-// after opens if the outcome of a turn leaves nothing to wait for.
+// after opens if the outcome of an iteration leaves nothing to wait for.
 func (s *startup) after(state loop.State, order *loop.Order) {
 	if s.passed() {
 		return

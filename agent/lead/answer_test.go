@@ -66,7 +66,7 @@ func TestAnswerToTargetIsLost(t *testing.T) {
 					p.Reports[0].Status.Revision = revision
 				}
 				p.mu.Unlock()
-				poke(p.wake)
+				signal(p.wake)
 				wait()
 				is := p.target()
 				assert.Contains(t, is.Rollout.Failed, "stage dev: gw-0")
@@ -85,7 +85,7 @@ func TestAnswerToTargetIsLost(t *testing.T) {
 				says(p, v1alpha1.GatewaySynced, v1alpha1.ReasonSynced)
 				p.loseAnswer = func() {}
 				p.mu.Unlock()
-				poke(p.wake)
+				signal(p.wake)
 				wait()
 				is := p.target()
 				assert.EqualValues(t, 2, is.Rollout.Open)

@@ -24,7 +24,7 @@ func TestDeadlineIgnoresLeadClocks(t *testing.T) {
 			done := make(chan error)
 			go func() {
 				clock := func() time.Time { return time.Now().Add(wrong) }
-				term := newTerm(p, p.look, unmeasured{}, slog.New(slog.DiscardHandler), clock)
+				term := newTerm(p, p.poll, unmeasured{}, slog.New(slog.DiscardHandler), clock)
 				term.stamp = time.Now
 				done <- term.run(ctx)
 			}()
@@ -48,10 +48,10 @@ func TestDeadlineIgnoresLeadClocks(t *testing.T) {
 // unmeasured has no metrics.
 type unmeasured struct{}
 
-func (unmeasured) Turn(string, string, time.Duration) {}
-func (unmeasured) Resolved(string, time.Duration)     {}
-func (unmeasured) Set(metrics.FleetState)             {}
-func (unmeasured) Converged(time.Duration)            {}
-func (unmeasured) Elected()                           {}
-func (unmeasured) Clear()                             {}
-func (unmeasured) RolledBack(string)                  {}
+func (unmeasured) Iterated(string, string, time.Duration) {}
+func (unmeasured) Resolved(string, time.Duration)         {}
+func (unmeasured) Set(metrics.FleetState)                 {}
+func (unmeasured) Converged(time.Duration)                {}
+func (unmeasured) Elected()                               {}
+func (unmeasured) Clear()                                 {}
+func (unmeasured) RolledBack(string)                      {}

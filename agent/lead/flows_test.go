@@ -221,7 +221,7 @@ func TestHintBurst(t *testing.T) {
 	s.untilTarget(s.first)
 	s.takes("gw-0", "gw-1", "gw-2")
 	s.untilReady("True/Synced")
-	time.Sleep(minLook)
+	time.Sleep(minPoll)
 	s.git.Forget()
 	began := time.Now()
 	var last string
@@ -234,7 +234,7 @@ func TestHintBurst(t *testing.T) {
 	s.annotate(v1alpha1.AnnotationRequestedAt, last)
 	s.untilTarget(second)
 	require.Eventually(t, func() bool { return s.target().RequestedAt == last }, tenfold, 20*time.Millisecond)
-	assert.LessOrEqual(t, s.git.Stats().Advertisements, 2+int(time.Since(began)/minLook), "however long the burst took")
+	assert.LessOrEqual(t, s.git.Stats().Advertisements, 2+int(time.Since(began)/minPoll), "however long the burst took")
 	assert.Zero(t, s.git.Stats().UploadPacks)
 }
 

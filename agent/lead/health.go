@@ -138,7 +138,7 @@ func (t *term) probe(ctx context.Context, p progress) {
 	}
 	r.running = true
 	check, of, results := *p.check, p.probe, r.results
-	t.looking.Go(func() { results <- probe{of, send(ctx, check)} })
+	t.polling.Go(func() { results <- probe{of, send(ctx, check)} })
 }
 
 // send sends a health check. The answer counts by its status alone.

@@ -10,8 +10,8 @@ import (
 
 const (
 	firstRetry = time.Second
-	// minLook is the minimum time between the starts of two polls, however many are requested.
-	minLook = 2 * time.Second
+	// minPoll is the minimum time between the starts of two polls, however many are requested.
+	minPoll = 2 * time.Second
 	// minStatus is the minimum time between two writes of the status, and minSummary between two summaries that change nothing.
 	minStatus  = time.Second
 	minSummary = 100 * time.Millisecond
@@ -60,8 +60,8 @@ type question struct {
 // same reports whether the answers to both questions are the same, except for their age.
 func (q question) same(other question) bool { return q.git == other.git && q.request == other.request }
 
-// turns schedules the polls of git.
-type turns struct {
+// pollSchedule schedules the polls of git.
+type pollSchedule struct {
 	asked   question  // the question of the last poll
 	began   time.Time // start of the last poll, zero for none
 	due     time.Time // the next regular poll, zero for never
@@ -71,22 +71,22 @@ type turns struct {
 }
 
 // next returns when to poll for q; zero for never.
-func (t *turns) next(q question, now time.Time) time.Time {
-	if t.running {
+func (s *pollSchedule) next(q question, now time.Time) time.Time {
+	if s.running {
 		return time.Time{}
 	}
-	at := t.due
-	if t.began.IsZero() || q != t.asked {
+	at := s.due
+	if s.began.IsZero() || q != s.asked {
 		at = now
 	}
 	if at.IsZero() {
 		return at
 	}
-	if !t.began.IsZero() {
-		at = later(at, t.began.Add(minLook))
+	if !s.began.IsZero() {
+		at = later(at, s.began.Add(minPoll))
 	}
-	if q.git == t.asked.git { // the request concerns this server only
-		at = later(at, t.barred)
+	if q.git == s.asked.git { // the request concerns this server only
+		at = later(at, s.barred)
 	}
 	return at
 }
@@ -99,42 +99,42 @@ func later(a, b time.Time) time.Time {
 }
 
 // follow adopts another polling interval.
-func (t *turns) follow(interval time.Duration, polled bool, now time.Time) {
-	if t.failed > 0 || t.running || t.began.IsZero() {
+func (s *pollSchedule) follow(interval time.Duration, polled bool, now time.Time) {
+	if s.failed > 0 || s.running || s.began.IsZero() {
 		return
 	}
 	switch latest := now.Add(interval + interval/10 + time.Second); {
 	case !polled:
-		t.due = time.Time{}
-	case t.due.IsZero(), t.due.After(latest):
-		t.due = now.Add(backoff.Jitter(interval))
+		s.due = time.Time{}
+	case s.due.IsZero(), s.due.After(latest):
+		s.due = now.Add(backoff.Jitter(interval))
 	}
 }
 
 // begin records the start of a poll for q.
-func (t *turns) begin(q question, now time.Time) {
-	if !q.same(t.asked) {
-		t.failed = 0
+func (s *pollSchedule) begin(q question, now time.Time) {
+	if !q.same(s.asked) {
+		s.failed = 0
 	}
-	t.asked, t.began, t.running = q, now, true
+	s.asked, s.began, s.running = q, now, true
 }
 
 // end records the outcome of a poll and schedules the next one.
-func (t *turns) end(reason v1alpha1.Reason, away, interval time.Duration, polled bool, now time.Time) {
-	t.running, t.due, t.barred = false, time.Time{}, time.Time{}
+func (s *pollSchedule) end(reason v1alpha1.Reason, away, interval time.Duration, polled bool, now time.Time) {
+	s.running, s.due, s.barred = false, time.Time{}, time.Time{}
 	if reason == v1alpha1.ReasonRefResolved {
-		t.failed = 0
+		s.failed = 0
 		if polled {
-			t.due = now.Add(backoff.Jitter(interval))
+			s.due = now.Add(backoff.Jitter(interval))
 		}
 		return
 	}
-	t.failed++
-	pause, ok := retryIn(reason, t.failed, interval, polled)
+	s.failed++
+	pause, ok := retryIn(reason, s.failed, interval, polled)
 	if ok {
-		t.due = now.Add(pause)
+		s.due = now.Add(pause)
 	}
 	if away > 0 {
-		t.barred = now.Add(min(away, backoff.MaxRetryAfter))
+		s.barred = now.Add(min(away, backoff.MaxRetryAfter))
 	}
 }

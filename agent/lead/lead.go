@@ -34,7 +34,7 @@ import (
 // Metrics are the metrics of a lead.
 type Metrics interface {
 	// Turn records an iteration; result is the class of its outcome.
-	Turn(loop, result string, d time.Duration)
+	Iterated(loop, result string, d time.Duration)
 	// Resolved records a poll of git; result is a reason.
 	Resolved(result string, d time.Duration)
 	// RolledBack counts a rollback; by is "request" or "rollout".
@@ -218,7 +218,7 @@ func (l *Lead) campaign(ctx context.Context) {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, logr.FromSlogHandler(l.Log.Handler())))
 	defer cancel()
 	changed := make(chan struct{}, 1)
-	syncs, err := l.lock.syncs.Informer(named(l.GatewaySync), func(string, string) { poke(changed) })
+	syncs, err := l.lock.syncs.Informer(named(l.GatewaySync), func(string, string) { signal(changed) })
 	if err != nil {
 		l.Log.Error("the GatewaySync cannot be watched", "error", err)
 		backoff.Wait(ctx, reconsider)
@@ -227,7 +227,7 @@ func (l *Lead) campaign(ctx context.Context) {
 	go syncs.Run(ctx)
 	go func() {
 		if within(ctx, syncs.HasSynced) {
-			poke(changed)
+			signal(changed)
 		}
 	}()
 	secrets := file.Watch(l.Log, l.SecretFiles...)
@@ -266,12 +266,12 @@ func (l *Lead) rotate(ctx context.Context, secrets *file.Watcher, changed chan s
 			return
 		case <-secrets.Changed():
 			l.rotated.Add(1)
-			poke(changed)
+			signal(changed)
 		}
 	}
 }
 
-func poke(c chan struct{}) {
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -374,7 +374,7 @@ func labelled(name string) string { return v1alpha1.LabelCRName + "=" + name }
 
 // elect takes the lock, leads while it is held, and releases it.
 func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}) {
-	l.lock.begin(gs, func() { poke(changed) })
+	l.lock.begin(gs, func() { signal(changed) })
 	began, ended := make(chan struct{}), make(chan struct{})
 	leading, resign := context.WithCancel(ctx)
 	defer resign()

@@ -34,7 +34,7 @@ func (s *story) branch(name string) string {
 
 // ask answers as git would.
 func (s *story) ask(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found {
-	_ = s.look(ctx, gs, q) // takes time
+	_ = s.poll(ctx, gs, q) // takes time
 	f := found{of: q}
 	want, err := v1alpha1.DesiredRef(gs, "")
 	if err == nil && want.ResolveSpec {

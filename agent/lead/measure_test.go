@@ -23,7 +23,7 @@ func (p *paper) leads(reg *prometheus.Registry, f func()) {
 		*metrics.Agent
 		*metrics.Fleet
 	}{metrics.NewAgent(reg, "v1", "plant", "site", "gw-0"), metrics.NewFleet(reg, "plant", "site")}
-	term := newTerm(p, p.look, m, slog.New(slog.DiscardHandler), time.Now)
+	term := newTerm(p, p.poll, m, slog.New(slog.DiscardHandler), time.Now)
 	ctx, cancel := context.WithCancel(p.t.Context())
 	ended := make(chan error)
 	go func() { ended <- term.run(ctx) }()
@@ -81,7 +81,7 @@ func (p *paper) tells(i int, change func(*v1alpha1.SyncReportStatus)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(&p.Reports[i].Status)
-	poke(p.wake)
+	signal(p.wake)
 }
 
 // series returns the values of a metric by those labels; of a histogram the number of observations.

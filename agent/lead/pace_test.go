@@ -26,7 +26,7 @@ func TestAnIdleFleetIsPolledAndConfirmed(t *testing.T) {
 		p := newPaper(t, 50)
 		p.lead(func() {
 			time.Sleep(5 * time.Second)
-			targets, statuses, looks := len(p.times(&p.targets)), len(p.times(&p.statuses)), len(p.times(&p.looks))
+			targets, statuses, polls := len(p.times(&p.targets)), len(p.times(&p.statuses)), len(p.times(&p.polls))
 			assert.Equal(t, 1, targets)
 			assert.LessOrEqual(t, statuses, 2)
 			time.Sleep(time.Hour)
@@ -40,8 +40,8 @@ func TestAnIdleFleetIsPolledAndConfirmed(t *testing.T) {
 			require.NoError(t, err)
 			assert.True(t, gs.Status.Confirmed(time.Now()))
 			assert.False(t, gs.Status.Confirmed(time.Now().Add(v1alpha1.ConfirmedFor+time.Second)), "a reader sees that the lead is gone")
-			assert.InDelta(t, 60, len(p.times(&p.looks))-looks, 7)
-			for _, gap := range gaps(p.times(&p.looks)) {
+			assert.InDelta(t, 60, len(p.times(&p.polls))-polls, 7)
+			for _, gap := range gaps(p.times(&p.polls)) {
 				assert.InDelta(t, time.Minute, gap, float64(7*time.Second), "jittered by a tenth")
 			}
 		})
@@ -57,12 +57,12 @@ func TestFailedPollBacksOff(t *testing.T) {
 		}
 		p.lead(func() {
 			time.Sleep(40 * time.Minute)
-			want := minLook // the first delays are shorter than the minimum between two polls
-			for i, gap := range gaps(p.times(&p.looks)) {
+			want := minPoll // the first delays are shorter than the minimum between two polls
+			for i, gap := range gaps(p.times(&p.polls)) {
 				nominal := max(min(firstRetry<<i, backoff.MaxRetry), want)
 				assert.InDelta(t, nominal, gap-200*time.Millisecond, float64(nominal)/8+float64(200*time.Millisecond), "pause %d", i)
 			}
-			assert.InDelta(t, 14, len(p.times(&p.looks)), 3)
+			assert.InDelta(t, 14, len(p.times(&p.polls)), 3)
 			assert.LessOrEqual(t, len(p.times(&p.statuses)), 3+int(40*time.Minute/v1alpha1.ConfirmEvery), "what a server that is away says is written once; then the deadline is over")
 			told := 0
 			for _, e := range p.heard() {
@@ -83,12 +83,12 @@ func TestChangedSecretIsTriedOnce(t *testing.T) {
 		}
 		p.lead(func() {
 			time.Sleep(10 * time.Second)
-			require.Len(t, p.times(&p.looks), 1, "only a user can help, and it is asked again in a minute")
+			require.Len(t, p.times(&p.polls), 1, "only a user can help, and it is asked again in a minute")
 			p.secrets.Add(1)
-			poke(p.wake)
+			signal(p.wake)
 			time.Sleep(10 * time.Second)
-			require.Len(t, p.times(&p.looks), 2)
-			assert.Less(t, gaps(p.times(&p.looks))[0], 11*time.Second)
+			require.Len(t, p.times(&p.polls), 2)
+			assert.Less(t, gaps(p.times(&p.polls))[0], 11*time.Second)
 		})
 	})
 }
@@ -98,7 +98,7 @@ func TestRequestBurst(t *testing.T) {
 		p := newPaper(t, 1)
 		p.lead(func() {
 			time.Sleep(10 * time.Second)
-			looks := len(p.times(&p.looks))
+			polls := len(p.times(&p.polls))
 			var last string
 			for i := range 1000 {
 				last = fmt.Sprint("at-", i)
@@ -109,9 +109,9 @@ func TestRequestBurst(t *testing.T) {
 			}
 			time.Sleep(5 * time.Second)
 			assert.Equal(t, last, p.target().RequestedAt)
-			assert.LessOrEqual(t, len(p.times(&p.looks))-looks, 7, "in ten seconds of hints")
-			for _, gap := range gaps(p.times(&p.looks)[looks:]) {
-				assert.GreaterOrEqual(t, gap, minLook)
+			assert.LessOrEqual(t, len(p.times(&p.polls))-polls, 7, "in ten seconds of hints")
+			for _, gap := range gaps(p.times(&p.polls)[polls:]) {
+				assert.GreaterOrEqual(t, gap, minPoll)
 			}
 			assert.LessOrEqual(t, len(p.times(&p.statuses)), 26, "at most one a second, in 25 seconds")
 		})
@@ -132,7 +132,7 @@ func TestContinuousReports(t *testing.T) {
 				p.Reports = append([]*v1alpha1.SyncReport{}, p.Reports...)
 				p.Reports[i%50] = r
 				p.mu.Unlock()
-				poke(p.wake)
+				signal(p.wake)
 				time.Sleep(5 * time.Millisecond)
 			}
 			time.Sleep(3 * time.Second)
@@ -180,7 +180,7 @@ func TestSilentWatchIsNotReopened(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() {
-					done <- newTerm(p, p.look, unmeasured{}, slog.New(slog.DiscardHandler), time.Now).run(ctx)
+					done <- newTerm(p, p.poll, unmeasured{}, slog.New(slog.DiscardHandler), time.Now).run(ctx)
 				}()
 				time.Sleep(10 * time.Second)
 				before := len(p.times(&p.statuses))
@@ -193,7 +193,7 @@ func TestSilentWatchIsNotReopened(t *testing.T) {
 				p.mu.Lock()
 				p.stuck = nil
 				p.mu.Unlock()
-				poke(p.wake)
+				signal(p.wake)
 				time.Sleep(time.Second)
 				writes := len(p.times(&p.statuses)) - before
 				assert.LessOrEqual(t, writes, c.most)
@@ -231,16 +231,16 @@ func TestAnotherPollingIntervalCountsAtOnce(t *testing.T) {
 		p.GatewaySync.Spec.Polling.Interval = "24h"
 		p.lead(func() {
 			time.Sleep(time.Hour)
-			assert.Len(t, p.times(&p.looks), 1)
+			assert.Len(t, p.times(&p.polls), 1)
 			p.change(func(gs *v1alpha1.GatewaySync) { gs.Generation++; gs.Spec.Polling.Interval = "10s" })
 			time.Sleep(time.Minute)
-			assert.InDelta(t, 6, len(p.times(&p.looks)), 1)
+			assert.InDelta(t, 6, len(p.times(&p.polls)), 1)
 			off := false
 			p.change(func(gs *v1alpha1.GatewaySync) { gs.Generation++; gs.Spec.Polling.Enabled = &off })
 			time.Sleep(time.Minute)
-			n := len(p.times(&p.looks))
+			n := len(p.times(&p.polls))
 			time.Sleep(24 * time.Hour)
-			assert.Len(t, p.times(&p.looks), n)
+			assert.Len(t, p.times(&p.polls), n)
 		})
 	})
 }
@@ -249,16 +249,16 @@ func TestAnotherPollingIntervalCountsAtOnce(t *testing.T) {
 func TestLooksKeepTheirDistanceWhateverIsAsked(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 9))
-		var turns turns
+		var polls pollSchedule
 		now := noon
 		var last time.Time
 		intervals := []time.Duration{time.Second, time.Minute, 24 * time.Hour}
 		for range 200 {
 			q := question{git: "g", request: fmt.Sprint(r.IntN(2)), requestedAt: fmt.Sprint(r.IntN(3))}
 			interval := intervals[r.IntN(3)]
-			turns.follow(interval, r.IntN(2) == 0, now)
-			at := turns.next(q, now)
-			if q != turns.asked || turns.began.IsZero() {
+			polls.follow(interval, r.IntN(2) == 0, now)
+			at := polls.next(q, now)
+			if q != polls.asked || polls.began.IsZero() {
 				require.False(t, at.IsZero(), "what is asked is looked at")
 			}
 			if at.IsZero() || at.After(now) {
@@ -269,15 +269,15 @@ func TestLooksKeepTheirDistanceWhateverIsAsked(t *testing.T) {
 				continue
 			}
 			if !last.IsZero() {
-				require.GreaterOrEqual(t, now.Sub(last), minLook)
+				require.GreaterOrEqual(t, now.Sub(last), minPoll)
 			}
 			last = now
-			turns.begin(q, now)
-			require.True(t, turns.next(question{git: "other"}, now).IsZero(), "one look at a time")
+			polls.begin(q, now)
+			require.True(t, polls.next(question{git: "other"}, now).IsZero(), "one poll at a time")
 			now = now.Add(time.Duration(r.IntN(3000)) * time.Millisecond)
 			reasons := []v1alpha1.Reason{v1alpha1.ReasonRefResolved, v1alpha1.ReasonGitUnreachable, v1alpha1.ReasonAuthFailed, v1alpha1.ReasonRefNotFound, "Odd"}
 			away := time.Duration(r.IntN(3)-1) * time.Duration(r.Int64N(int64(1000*time.Hour)))
-			turns.end(reasons[r.IntN(5)], away, interval, r.IntN(2) == 0, now)
+			polls.end(reasons[r.IntN(5)], away, interval, r.IntN(2) == 0, now)
 		}
 	}
 }
@@ -300,9 +300,9 @@ func TestRetriesAreBoundedForAnyNumberOfFailures(t *testing.T) {
 }
 
 func TestRetryAfterAppliesToRequests(t *testing.T) {
-	var turns turns
-	turns.begin(question{git: "g"}, noon)
-	turns.end(v1alpha1.ReasonGitThrottled, 10*time.Minute, time.Minute, true, noon)
-	assert.Equal(t, noon.Add(10*time.Minute), turns.next(question{git: "g", requestedAt: "now"}, noon.Add(time.Second)))
-	assert.Equal(t, noon.Add(minLook), turns.next(question{git: "another"}, noon.Add(time.Second)), "another server has no such wish")
+	var polls pollSchedule
+	polls.begin(question{git: "g"}, noon)
+	polls.end(v1alpha1.ReasonGitThrottled, 10*time.Minute, time.Minute, true, noon)
+	assert.Equal(t, noon.Add(10*time.Minute), polls.next(question{git: "g", requestedAt: "now"}, noon.Add(time.Second)))
+	assert.Equal(t, noon.Add(minPoll), polls.next(question{git: "another"}, noon.Add(time.Second)), "another server did not ask for that")
 }

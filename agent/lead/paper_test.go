@@ -29,7 +29,7 @@ type paper struct {
 	version int
 	wake    chan struct{}
 
-	looks        []time.Time
+	polls        []time.Time
 	answer       func(n int) found // of the nth poll
 	targets      []time.Time
 	statuses     []time.Time
@@ -139,7 +139,7 @@ func (p *paper) writeStatus(_ context.Context, gs *v1alpha1.GatewaySync, change 
 	p.version++
 	is.ResourceVersion = fmt.Sprint("v", p.version)
 	p.GatewaySync = is
-	poke(p.wake)
+	signal(p.wake)
 	return is.DeepCopy(), nil
 }
 
@@ -174,13 +174,13 @@ func (p *paper) change(f func(*v1alpha1.GatewaySync)) {
 	p.version++
 	gs.ResourceVersion = fmt.Sprint("v", p.version)
 	p.GatewaySync = gs
-	poke(p.wake)
+	signal(p.wake)
 }
 
-func (p *paper) look(_ context.Context, _ *v1alpha1.GatewaySync, q question) found {
+func (p *paper) poll(_ context.Context, _ *v1alpha1.GatewaySync, q question) found {
 	p.mu.Lock()
-	n := len(p.looks)
-	p.looks = append(p.looks, time.Now())
+	n := len(p.polls)
+	p.polls = append(p.polls, time.Now())
 	p.mu.Unlock()
 	time.Sleep(200 * time.Millisecond)
 	f := p.answer(n)
@@ -189,13 +189,13 @@ func (p *paper) look(_ context.Context, _ *v1alpha1.GatewaySync, q question) fou
 }
 
 // lead runs a term in virtual time while f runs.
-func (p *paper) lead(f func()) { p.leadWith(p.look, f) }
+func (p *paper) lead(f func()) { p.leadWith(p.poll, f) }
 
-func (p *paper) leadWith(look func(context.Context, *v1alpha1.GatewaySync, question) found, f func()) {
+func (p *paper) leadWith(poll func(context.Context, *v1alpha1.GatewaySync, question) found, f func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() {
-		term := newTerm(p, look, unmeasured{}, slog.New(slog.DiscardHandler), time.Now)
+		term := newTerm(p, poll, unmeasured{}, slog.New(slog.DiscardHandler), time.Now)
 		term.rotated = p.secrets.Load
 		done <- term.run(ctx)
 	}()

@@ -41,7 +41,7 @@ func TestPlainTargetHasNoNewFields(t *testing.T) {
 				r.Status.Commit, r.Status.Target, r.Status.Revision = commitB, commitB, p.held.Revision
 			}
 			p.mu.Unlock()
-			poke(p.wake)
+			signal(p.wake)
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
 			assert.Len(t, p.times(&p.targets), 1, "no report changes the target")

@@ -27,8 +27,8 @@ type found struct {
 	took       time.Duration
 }
 
-// looker polls git.
-type looker struct {
+// poller polls git.
+type poller struct {
 	connect func(*v1alpha1.GatewaySync) (*repo.Remote, error)
 	store   *repo.Store
 
@@ -37,13 +37,13 @@ type looker struct {
 	proven map[string]bool // commits found in allowed refs
 }
 
-// look resolves the desired ref of gs for all gateways with one ref advertisement.
-func (l *looker) look(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found {
+// poll resolves the desired ref of gs for all gateways with one ref advertisement.
+func (p *poller) poll(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found {
 	started := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, maxLook, failure.New(v1alpha1.ReasonGitTimeout, "git did not answer within %s; trying again", maxLook))
 	defer cancel()
 	f := found{of: q}
-	f.err = l.answer(ctx, gs, &f)
+	f.err = p.answer(ctx, gs, &f)
 	if f.err != nil && ctx.Err() != nil {
 		f.err = context.Cause(ctx)
 	}
@@ -51,7 +51,7 @@ func (l *looker) look(ctx context.Context, gs *v1alpha1.GatewaySync, q question)
 	return f
 }
 
-func (l *looker) answer(ctx context.Context, gs *v1alpha1.GatewaySync, f *found) error {
+func (p *poller) answer(ctx context.Context, gs *v1alpha1.GatewaySync, f *found) error {
 	want, err := v1alpha1.DesiredRef(gs, "")
 	if err != nil {
 		return err
@@ -60,10 +60,10 @@ func (l *looker) answer(ctx context.Context, gs *v1alpha1.GatewaySync, f *found)
 		f.desired = want.Ref
 		return want.CheckCommit(want.Stood)
 	}
-	if err := l.reach(gs); err != nil {
+	if err := p.reach(gs); err != nil {
 		return err
 	}
-	all, err := l.remote.Refs(ctx)
+	all, err := p.remote.Refs(ctx)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (l *looker) answer(ctx context.Context, gs *v1alpha1.GatewaySync, f *found)
 	}
 	f.name, f.commit = at.Ref, at.Commit.String()
 	if want.Override {
-		return l.allowed(ctx, gs, all, at)
+		return p.allowed(ctx, gs, all, at)
 	}
 	return nil
 }
@@ -104,24 +104,24 @@ func resolve(all *repo.Refs, name string) (repo.Resolution, error) {
 }
 
 // reach creates the remote, and replaces it if spec.git changed.
-func (l *looker) reach(gs *v1alpha1.GatewaySync) error {
+func (p *poller) reach(gs *v1alpha1.GatewaySync) error {
 	git := gitOf(gs)
-	if l.remote != nil && l.git == git {
+	if p.remote != nil && p.git == git {
 		return nil
 	}
-	l.close()
-	remote, err := l.connect(gs)
+	p.close()
+	remote, err := p.connect(gs)
 	if err != nil {
 		return err
 	}
-	l.git, l.remote, l.proven = git, remote, map[string]bool{}
+	p.git, p.remote, p.proven = git, remote, map[string]bool{}
 	return nil
 }
 
-func (l *looker) close() {
-	if l.remote != nil {
-		_ = l.remote.Close() // closes idle connections
-		l.remote = nil
+func (p *poller) close() {
+	if p.remote != nil {
+		_ = p.remote.Close() // closes idle connections
+		p.remote = nil
 	}
 }
 
@@ -135,19 +135,19 @@ func gitOf(gs *v1alpha1.GatewaySync) string {
 }
 
 // allowed checks a request against spec.git.allowedRefs. It remembers the commits that it found in them.
-func (l *looker) allowed(ctx context.Context, gs *v1alpha1.GatewaySync, all *repo.Refs, at repo.Resolution) error {
+func (p *poller) allowed(ctx context.Context, gs *v1alpha1.GatewaySync, all *repo.Refs, at repo.Resolution) error {
 	commit := at.Commit.String()
-	if at.Ref == "" && l.proven[commit] {
+	if at.Ref == "" && p.proven[commit] {
 		return nil
 	}
-	if err := all.Allowed(ctx, l.store, l.remote, gs.Spec.Git.RequestableRefs(), at); err != nil {
+	if err := all.Allowed(ctx, p.store, p.remote, gs.Spec.Git.RequestableRefs(), at); err != nil {
 		return err
 	}
 	if at.Ref == "" {
-		if len(l.proven) > 1000 {
-			clear(l.proven)
+		if len(p.proven) > 1000 {
+			clear(p.proven)
 		}
-		l.proven[commit] = true
+		p.proven[commit] = true
 	}
 	return nil
 }

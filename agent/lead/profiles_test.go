@@ -20,7 +20,7 @@ func TestInvalidProfileInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 2)
 		now := func() *v1alpha1.GatewaySyncStatus {
-			poke(p.wake)
+			signal(p.wake)
 			time.Sleep(5 * time.Second)
 			gs, _ := p.sync()
 			return &gs.Status

@@ -66,12 +66,12 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	}
 	now := t.now()
 	polled := gs.Spec.Polling.IsEnabled() && (!fixed || want.ResolveSpec)
-	t.turns.follow(interval(gs), polled, now)
-	if at := t.turns.next(q, now); !at.IsZero() && !now.Before(at) {
-		t.turns.begin(q, now)
-		t.looking.Go(func() { t.looks <- t.look(ctx, &seen, q) })
+	t.schedule.follow(interval(gs), polled, now)
+	if at := t.schedule.next(q, now); !at.IsZero() && !now.Before(at) {
+		t.schedule.begin(q, now)
+		t.polling.Go(func() { t.polls <- t.poll(ctx, &seen, q) })
 	}
-	ref := status.Ref{Desired: want, Answered: t.answered, Asking: t.turns.running}
+	ref := status.Ref{Desired: want, Answered: t.answered, Asking: t.schedule.running}
 	if t.last.of.same(q) && t.last.of != (question{}) {
 		ref.Looked, ref.Err = true, t.last.err
 		ref.HostKey = t.last.err == nil && status.OverSSH(gs.Spec.Git.Repo)
@@ -132,5 +132,5 @@ func (t *term) took(f found) {
 	ref, err := repo.ParseRef(f.desired)
 	_, fixed := ref.Commit()
 	polled := gs.Spec.Polling.IsEnabled() && (err != nil || !fixed || f.specCommit != "")
-	t.turns.end(reason, away, interval(gs), polled, t.now())
+	t.schedule.end(reason, away, interval(gs), polled, t.now())
 }

@@ -30,11 +30,11 @@ func (l *Lead) serve(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	var err error
 	s.reported, err = kube.SyncReports(l.Clients.Dynamic, l.Namespace).Informer(func(o *metav1.ListOptions) {
 		o.LabelSelector = labelled(l.GatewaySync)
-	}, func(string, string) { poke(changed) })
+	}, func(string, string) { signal(changed) })
 	if err != nil {
 		return err
 	}
-	s.running, err = watchPods(l.Clients.Core, l.Namespace, func() { poke(changed) })
+	s.running, err = watchPods(l.Clients.Core, l.Namespace, func() { signal(changed) })
 	if err != nil {
 		return err
 	}
@@ -45,9 +45,9 @@ func (l *Lead) serve(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	if !within(waiting, func() bool { return s.reported.HasSynced() && s.running.HasSynced() }) {
 		return fmt.Errorf("SyncReports and pods cannot be listed: may the pods' ServiceAccount do so? (waited %s)", maxList)
 	}
-	look := &looker{connect: l.Connect, store: l.Store}
-	defer look.close()
-	t := newTerm(s, look.look, l.Metrics, log, l.Now)
+	poll := &poller{connect: l.Connect, store: l.Store}
+	defer poll.close()
+	t := newTerm(s, poll.poll, l.Metrics, log, l.Now)
 	t.eligible, t.rotated, t.stamp = l.Eligible, l.rotated.Load, l.Clients.Now
 	return t.run(ctx)
 }

@@ -48,7 +48,7 @@ type term struct {
 	fleet
 	log     *slog.Logger
 	metrics Metrics
-	look    func(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found
+	poll    func(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found
 	now     func() time.Time
 	// stamp returns the time for fields that others read. It does not depend on the clock of this node.
 	stamp func() time.Time
@@ -57,9 +57,9 @@ type term struct {
 	// rotated returns how often a secret has changed.
 	rotated func() int64
 
-	turns    turns
-	looks    chan found
-	looking  sync.WaitGroup
+	schedule pollSchedule
+	polls    chan found
+	polling  sync.WaitGroup
 	last     found    // the last poll
 	resolved resolved // the last successful one
 	answered string
@@ -84,8 +84,8 @@ type term struct {
 	peers map[types.UID]bool
 }
 
-func newTerm(f fleet, look func(context.Context, *v1alpha1.GatewaySync, question) found, m Metrics, log *slog.Logger, now func() time.Time) *term {
-	return &term{fleet: f, look: look, metrics: m, log: log, now: now, stamp: now, looks: make(chan found, 1),
+func newTerm(f fleet, poll func(context.Context, *v1alpha1.GatewaySync, question) found, m Metrics, log *slog.Logger, now func() time.Time) *term {
+	return &term{fleet: f, poll: poll, metrics: m, log: log, now: now, stamp: now, polls: make(chan found, 1),
 		eligible: func(*v1alpha1.GatewaySync) error { return nil }, rotated: func() int64 { return 0 }}
 }
 
@@ -95,7 +95,7 @@ var errGone = errors.New("the GatewaySync is gone")
 // run leads until ctx is done, the GatewaySync is gone, or another agent leads.
 func (t *term) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer t.looking.Wait()
+	defer t.polling.Wait()
 	defer cancel()
 	defer t.metrics.Clear()
 	t.rolling.results = make(chan probe, 1)
@@ -110,7 +110,7 @@ func (t *term) run(ctx context.Context) error {
 			timer.Stop()
 			return nil
 		case <-t.changed():
-		case f := <-t.looks:
+		case f := <-t.polls:
 			t.took(f)
 		case p := <-t.rolling.results:
 			t.rolling.probed(p, t.now())
@@ -120,7 +120,7 @@ func (t *term) run(ctx context.Context) error {
 	}
 }
 
-// iterate does everything that is due and returns how long to wait for the next turn.
+// iterate does everything that is due and returns how long to wait for the next iteration.
 func (t *term) iterate(ctx context.Context) (time.Duration, error) {
 	gs, invalid := t.view()
 	if errors.Is(invalid, errGone) {
@@ -166,7 +166,7 @@ func (t *term) succeeded(gs *v1alpha1.GatewaySync) bool {
 	return false
 }
 
-// idle is the longest wait of a turn. Nothing depends on it.
+// idle is the longest wait of an iteration. Nothing depends on it.
 const idle = time.Hour
 
 func (t *term) pause(q question) time.Duration {
@@ -174,7 +174,7 @@ func (t *term) pause(q question) time.Duration {
 	pause := idle
 	due := []time.Time{t.again, t.retry, t.rolling.due}
 	if q != (question{}) {
-		due = append(due, t.turns.next(q, now))
+		due = append(due, t.schedule.next(q, now))
 	}
 	for _, at := range due {
 		if !at.IsZero() {
@@ -300,7 +300,7 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	t.again, t.statusAt = now.Add(again.Sub(stamp)), now.Add(minSummary)
 	t.metrics.Set(fleetState(sum, t.target()))
 	ready := meta.FindStatusCondition(sum.Status.Conditions, v1alpha1.ConditionReady)
-	t.metrics.Turn("lead", string(v1alpha1.Reason(ready.Reason).Class()), t.now().Sub(now))
+	t.metrics.Iterated("lead", string(v1alpha1.Reason(ready.Reason).Class()), t.now().Sub(now))
 	change, err := kube.StatusDifference(&gs.Status, &sum.Status)
 	if err != nil || change == nil {
 		t.owed = false

@@ -51,7 +51,7 @@ func (b *back) reset() {
 
 // settings returns how the order in force proposes changes, or nil if it does not.
 func (l *Loop) settings() *propose.Settings {
-	if o := l.wish.Order; o != nil && !l.DryRun && !l.Once && !o.Profile.DryRun && o.Profile.Bidirectional != nil {
+	if o := l.decision.Order; o != nil && !l.DryRun && !l.Once && !o.Profile.DryRun && o.Profile.Bidirectional != nil {
 		return o.Proposals
 	}
 	return nil
@@ -75,7 +75,7 @@ func (l *Loop) propose(ctx context.Context) {
 		b.shown, b.due = nil, time.Time{}
 		return
 	}
-	if !l.settled || l.wish.Leave {
+	if !l.settled || l.decision.HandsOff {
 		return
 	}
 	standby := l.sync.report != nil && l.sync.report.Phase == sync.Standby
@@ -83,7 +83,7 @@ func (l *Loop) propose(ctx context.Context) {
 		b.shown = b.proposer.Recall(l.Engine.Notes())
 		return
 	}
-	o := l.wish.Order
+	o := l.decision.Order
 	base := func() (propose.Base, error) { return l.Engine.Base(ctx, o.Connections.Remote, o.Task) }
 	saved := b.event
 	if !saved.After(b.walked) { // the comparison before this one has already seen that change

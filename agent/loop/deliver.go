@@ -30,8 +30,8 @@ type attempt struct {
 
 // deliver syncs to a new order, or retries the last attempt if it is unfinished and due.
 func (l *Loop) deliver(ctx context.Context) {
-	o := l.wish.Order
-	if o == nil || l.wish.Leave || ctx.Err() != nil {
+	o := l.decision.Order
+	if o == nil || l.decision.HandsOff || ctx.Err() != nil {
 		return
 	}
 	if o.Commit.IsZero() {

@@ -49,7 +49,7 @@ func (l *Loop) checkDrift(ctx context.Context) {
 		l.drift.repairs = 0
 		return
 	}
-	if o := l.wish.Order; l.repairs(o) && (o != l.sync.of || !l.sync.repair) { // an unfinished repair is retried by deliver
+	if o := l.decision.Order; l.repairs(o) && (o != l.sync.of || !l.sync.repair) { // an unfinished repair is retried by deliver
 		l.repair(ctx, o)
 	}
 }
@@ -59,7 +59,7 @@ func (l *Loop) checkDrift(ctx context.Context) {
 func (l *Loop) inspect(ctx context.Context) {
 	for !l.compare(ctx) && ctx.Err() == nil && l.drift.failures < unseen {
 	}
-	if o := l.wish.Order; l.drift.failed == nil && l.repairs(o) {
+	if o := l.decision.Order; l.drift.failed == nil && l.repairs(o) {
 		if l.repair(ctx, o); !l.sync.repair {
 			l.compare(ctx)
 		}
@@ -99,7 +99,7 @@ func (l *Loop) compare(ctx context.Context) bool {
 
 // repairs reports whether drift is to be repaired.
 func (l *Loop) repairs(o *Order) bool {
-	return l.drift.last != nil && l.drift.last.Files > 0 && o != nil && !l.wish.Leave && !o.Commit.IsZero() &&
+	return l.drift.last != nil && l.drift.last.Files > 0 && o != nil && !l.decision.HandsOff && !o.Commit.IsZero() &&
 		(o.Profile.DriftPolicy == v1alpha1.DriftRepair || o.Proposals != nil && l.back.proposer.Reverts()) && !o.Profile.Paused && !o.Profile.DryRun
 }
 

@@ -1,5 +1,5 @@
-// Package loop runs syncs during an agent's life: it delivers what a Source wants, retries failures, looks for drift,
-// and publishes the state. A Source takes its wishes from a file or a SyncTarget.
+// Package loop runs syncs during an agent's life: it delivers what a Source decides, retries failures, looks for drift,
+// and publishes the state. A Source decides by a file or by a SyncTarget.
 package loop
 
 import (
@@ -15,25 +15,25 @@ import (
 	"stoker.io/stoker/internal/metrics"
 )
 
-// Source tells a Loop what to deliver. The goroutine of the Loop calls its methods.
+// Source decides what a Loop delivers. The goroutine of the Loop calls its methods.
 type Source interface {
-	// Look is called at the start of every iteration. poked reports that Changed has received since the last call. Look
-	// must return when ctx is done.
-	Look(ctx context.Context, poked bool) Wish
-	// Changed receives when Look would return something else.
+	// Decide is called at the start of every iteration. changed reports that Changed has received since the last call.
+	// Decide must return when ctx is done.
+	Decide(ctx context.Context, changed bool) Decision
+	// Changed receives when Decide may return something else.
 	Changed() <-chan struct{}
 }
 
-// Wish is what a Source wants now.
-type Wish struct {
+// Decision is what a Source wants to have delivered now.
+type Decision struct {
 	// Order is what to deliver, or nil if that is not known yet. The Loop delivers a new pointer at once, and retries
 	// the same pointer with pauses until it is done.
 	Order *Order
-	// Leave makes the Loop leave the gateway alone, whatever Order is.
-	Leave bool
+	// HandsOff makes the Loop leave the gateway alone, whatever Order is.
+	HandsOff bool
 	// Problems are the errors of the source, the most severe last. Order stays in force.
 	Problems []Problem
-	// Due is when to call Look again. Zero means after a period, which is also the maximum.
+	// Due is when to call Decide again. Zero means after a period, which is the longest pause in any case.
 	Due time.Time
 }
 
@@ -73,10 +73,10 @@ type Loop struct {
 	Config
 	state board
 
-	wish  Wish
-	sync  attempt
-	drift driftCheck
-	back  back
+	decision Decision
+	sync     attempt
+	drift    driftCheck
+	back     back
 	// uploads copies snapshots to object storage.
 	uploads  *archive.Uploader
 	uploaded *sync.Report // the last one that the uploader heard of
@@ -115,10 +115,10 @@ func (l *Loop) Run(ctx context.Context, src Source) {
 	defer l.hints.Close()
 	defer l.back.proposer.Close()
 	defer l.uploads.Close()
-	poked := false
+	changed := false
 	for {
-		pause := l.Turn(ctx, src, poked)
-		poked = false
+		pause := l.Iterate(ctx, src, changed)
+		changed = false
 		for wait := true; wait; {
 			timer := time.NewTimer(pause)
 			select {
@@ -126,7 +126,7 @@ func (l *Loop) Run(ctx context.Context, src Source) {
 				timer.Stop()
 				return
 			case <-src.Changed():
-				poked, wait = true, false
+				changed, wait = true, false
 			case <-l.back.proposer.Done():
 				wait = false
 			case <-l.uploads.Done():
@@ -142,13 +142,13 @@ func (l *Loop) Run(ctx context.Context, src Source) {
 	}
 }
 
-// Turn does everything that is due, and returns the time until the next thing is due.
-func (l *Loop) Turn(ctx context.Context, src Source, poked bool) time.Duration {
+// Iterate does everything that is due, and returns the time until something is due again.
+func (l *Loop) Iterate(ctx context.Context, src Source, changed bool) time.Duration {
 	started := l.Now()
 	l.state.iterating(started)
 	defer l.state.iterating(time.Time{})
 	l.settle()
-	l.wish = src.Look(ctx, poked)
+	l.decision = src.Decide(ctx, changed)
 	l.watch()
 	l.deliver(ctx)
 	if !l.sync.due.IsZero() && !l.Now().Before(l.sync.due) {
@@ -164,7 +164,7 @@ func (l *Loop) Turn(ctx context.Context, src Source, poked bool) time.Duration {
 
 func (l *Loop) measure(started time.Time) {
 	s := l.State()
-	l.Metrics.Turn(l.Name, string(s.Reason.Class()), l.Now().Sub(started))
+	l.Metrics.Iterated(l.Name, string(s.Reason.Class()), l.Now().Sub(started))
 	l.Metrics.Profile(s.Profile)
 	if s.Phase == sync.Held {
 		l.Metrics.Held(s.Reason)
@@ -178,7 +178,7 @@ const minPause = 10 * time.Millisecond
 // next returns the time until something is due.
 func (l *Loop) next() time.Duration {
 	var due time.Time
-	for _, t := range []time.Time{l.wish.Due, l.sync.due, l.drift.due, l.back.due} {
+	for _, t := range []time.Time{l.decision.Due, l.sync.due, l.drift.due, l.back.due} {
 		if !t.IsZero() && (due.IsZero() || t.Before(due)) {
 			due = t
 		}
@@ -193,8 +193,8 @@ func (l *Loop) next() time.Duration {
 
 // period returns the interval at which the agent checks its source, files and gateway.
 func (l *Loop) period() time.Duration {
-	if l.wish.Order != nil && l.wish.Order.Profile.SyncPeriod > 0 {
-		return l.wish.Order.Profile.SyncPeriod
+	if l.decision.Order != nil && l.decision.Order.Profile.SyncPeriod > 0 {
+		return l.decision.Order.Profile.SyncPeriod
 	}
 	return l.Period
 }

@@ -18,13 +18,13 @@ import (
 	"stoker.io/stoker/internal/metrics"
 )
 
-// wants is a Source that returns a fixed Wish.
+// wants is a Source that returns a fixed Decision.
 type wants struct {
-	wish  Wish
-	looks int
+	decision Decision
+	looks    int
 }
 
-func (w *wants) Look(context.Context, bool) Wish { w.looks++; return w.wish }
+func (w *wants) Decide(context.Context, bool) Decision { w.looks++; return w.decision }
 
 func (w *wants) Changed() <-chan struct{} { return nil }
 
@@ -35,28 +35,28 @@ func TestBlockedLoopDoesNotSpin(t *testing.T) {
 	l := New(Config{Name: "follow", Gateway: "g", Log: log, Now: func() time.Time { return now },
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"),
 		Engine:  sync.New(sync.Config{DataDir: t.TempDir(), Log: log})}) // not seeded, so each sync ends early
-	src := &wants{wish: Wish{Order: &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}, Ref: "main"}}}}}
-	pause := l.Turn(t.Context(), src, false)
+	src := &wants{decision: Decision{Order: &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}, Ref: "main"}}}}}
+	pause := l.Iterate(t.Context(), src, false)
 	assert.Equal(t, v1alpha1.ReasonWaitingForGateway, l.State().Reason)
 	assert.Less(t, pause, 3*time.Second, "it is tried again")
 
-	for name, wish := range map[string]Wish{
+	for name, decision := range map[string]Decision{
 		"nothing is known":      {Problems: []Problem{{v1alpha1.ReasonWaitingForLead, "no agent leads"}}},
-		"the gateway is left":   {Order: src.wish.Order, Leave: true},
+		"the gateway is left":   {Order: src.decision.Order, HandsOff: true},
 		"no commit is known":    {Order: &Order{Task: sync.Task{Target: sync.Target{Ref: "main"}}}},
-		"it is paused, is held": {Order: src.wish.Order, Leave: true, Problems: []Problem{{v1alpha1.ReasonPodRestartNeeded, "too new"}}},
+		"it is paused, is held": {Order: src.decision.Order, HandsOff: true, Problems: []Problem{{v1alpha1.ReasonPodRestartNeeded, "too new"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now = now.Add(time.Hour)
-			src.wish = wish
+			src.decision = decision
 			for range 3 {
-				assert.GreaterOrEqual(t, l.Turn(t.Context(), src, false), time.Second, name)
+				assert.GreaterOrEqual(t, l.Iterate(t.Context(), src, false), time.Second, name)
 				now = now.Add(time.Minute)
 			}
 		})
 	}
-	src.wish = Wish{Due: now.Add(-time.Hour)}
-	assert.GreaterOrEqual(t, l.Turn(t.Context(), src, false), minPause)
+	src.decision = Decision{Due: now.Add(-time.Hour)}
+	assert.GreaterOrEqual(t, l.Iterate(t.Context(), src, false), minPause)
 }
 
 // A gateway that takes minutes to start is asked many times. The first error among its answers counts as a first failure, with
@@ -94,7 +94,7 @@ func TestContinuousDryRunWritesNothing(t *testing.T) {
 	l.note(o, &sync.Report{Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun, DryRun: true})
 	for range 3 {
 		now = now.Add(time.Hour)
-		assert.GreaterOrEqual(t, l.Turn(t.Context(), &wants{wish: Wish{Order: o}}, false), time.Second)
+		assert.GreaterOrEqual(t, l.Iterate(t.Context(), &wants{decision: Decision{Order: o}}, false), time.Second)
 	}
 	there, err := os.ReadDir(data)
 	require.NoError(t, err)

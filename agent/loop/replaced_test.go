@@ -58,7 +58,7 @@ func deliveredTwice(t *testing.T, between func(data string)) *delivered {
 	d.commit = func(title string) plan.ID {
 		id, err := plan.ParseID(git.Commit(title, gitserver.Write(titled, `{"title": "`+title+`"}`)))
 		require.NoError(t, err)
-		d.src.wish.Order = &Order{Connections: sync.Connections{Remote: remote}, Task: sync.Task{
+		d.src.decision.Order = &Order{Connections: sync.Connections{Remote: remote}, Task: sync.Task{
 			Target:  sync.Target{Commit: id, Ref: "main", Name: "refs/heads/main"},
 			Profile: v1alpha1.Effective{Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}},
 		}}
@@ -75,7 +75,7 @@ func deliveredTwice(t *testing.T, between func(data string)) *delivered {
 // turn runs one iteration, then lets a period pass.
 func (d *delivered) turn() State {
 	d.t.Helper()
-	d.loop.Turn(d.t.Context(), d.src, false)
+	d.loop.Iterate(d.t.Context(), d.src, false)
 	d.now = d.now.Add(d.loop.Period)
 	return d.loop.State()
 }
@@ -123,8 +123,8 @@ func TestOlderVolumeRestored(t *testing.T) {
 	// If the loop may not write, it reports the commit that is on the disk now.
 	remove(t, d.data, ".stoker", "projects", "config")
 	copied(t, older, d.data)
-	d.src.wish.Leave = true
-	d.src.wish.Problems = []Problem{{v1alpha1.ReasonWaitingForLead, "the target is gone"}}
+	d.src.decision.HandsOff = true
+	d.src.decision.Problems = []Problem{{v1alpha1.ReasonWaitingForLead, "the target is gone"}}
 	s := d.turn()
 	assert.Equal(t, d.first, s.Commit, s.Line())
 	assert.Nil(t, s.Report, "the outcome of the sync to the other commit says nothing about this one")
@@ -175,9 +175,9 @@ func TestUnreadableFilesAreNotSynced(t *testing.T) {
 	assert.Contains(t, s.Message, denied.Error())
 	assert.Equal(t, d.second, s.Commit)
 	assert.Equal(t, v1alpha1.ReasonNoSpace, look(failure.New(v1alpha1.ReasonNoSpace, "no room")).Reason)
-	d.loop.wish.Problems = []Problem{{v1alpha1.ReasonWaitingForLead, "no agent leads"}}
+	d.loop.decision.Problems = []Problem{{v1alpha1.ReasonWaitingForLead, "no agent leads"}}
 	assert.Equal(t, v1alpha1.ReasonWaitingForLead, look(denied).Reason, "what keeps it from following is graver")
-	d.loop.wish.Problems = nil
+	d.loop.decision.Problems = nil
 	assert.Equal(t, sync.Synced, look(nil).Phase)
 	assert.Equal(t, time.Hour, d.loop.drift.due.Sub(d.now))
 	assert.Equal(t, sync.Synced, look(denied).Phase, "it is counted again")
@@ -208,9 +208,9 @@ func TestADirectoryThatStaysIsNotSyncedAgain(t *testing.T) {
 // The retry of a failed repair is still that repair, so the state keeps reporting the same problem.
 func TestFailedRepairIsReported(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
-	o := *d.src.wish.Order
+	o := *d.src.decision.Order
 	o.Profile.DriftPolicy = v1alpha1.DriftRepair
-	d.src.wish.Order = &o
+	d.src.decision.Order = &o
 	d.turn()
 	d.runs(d.second, "two")
 	file := filepath.Join(d.data, titled)

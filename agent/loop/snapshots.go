@@ -42,8 +42,8 @@ func (l *Loop) upload(ctx context.Context) {
 
 // uploading returns what is to be uploaded, or nil if nothing is.
 func (l *Loop) uploading() *archive.Job {
-	o := l.wish.Order
-	if o == nil || l.DryRun || o.Profile.DryRun || !l.settled || l.wish.Leave { // another agent may have the gateway
+	o := l.decision.Order
+	if o == nil || l.DryRun || o.Profile.DryRun || !l.settled || l.decision.HandsOff { // another agent may have the gateway
 		return nil
 	}
 	return l.Engine.Uploads(o.Connections, &o.Task)

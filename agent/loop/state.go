@@ -126,7 +126,7 @@ func (l *Loop) working(o *Order) {
 func (l *Loop) compose(previous State) State {
 	s := State{Version: l.Version, GatewayName: l.Gateway, History: previous.History, Drift: l.drift.last,
 		Phase: sync.Pending, Reason: v1alpha1.ReasonProgressing, Message: "starting"}
-	if o := l.wish.Order; o != nil {
+	if o := l.decision.Order; o != nil {
 		s.GatewaySync, s.Profile, s.Repo = o.GatewaySync, o.Profile.Profile, o.Repo
 		s.Ref, s.Target = o.Ref, o.Commit
 	}
@@ -146,7 +146,7 @@ func (l *Loop) compose(previous State) State {
 		s.Phase, s.Reason = sync.Error, failure.Reason(l.drift.failed, v1alpha1.ReasonWriteFailed)
 		s.Message = "the files of " + s.Commit.Short() + " were written, but the agent cannot check whether they have changed since: " + l.drift.failed.Error()
 	}
-	s.Problems = l.wish.Problems
+	s.Problems = l.decision.Problems
 	for _, p := range s.Problems {
 		// Never report Synced while the desired commit is unknown.
 		s.Phase, s.Reason, s.Message = sync.Error, p.Reason, p.Message

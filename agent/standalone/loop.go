@@ -79,18 +79,18 @@ func (l *Loop) Routes() []loop.Route { return l.loop.Routes() }
 // Changed implements loop.Source.
 func (l *Loop) Changed() <-chan struct{} { return l.watcher.Changed() }
 
-// Look implements loop.Source. It reads the file and resolves the ref.
-func (l *Loop) Look(ctx context.Context, poked bool) loop.Wish {
-	if poked {
+// Decide implements loop.Source. It reads the file and resolves the ref.
+func (l *Loop) Decide(ctx context.Context, changed bool) loop.Decision {
+	if changed {
 		l.spec.raw = nil // evaluate a touched file even if its content is the same
 	}
 	l.reload()
 	if l.spec.gs == nil {
-		return loop.Wish{Problems: l.problems()}
+		return loop.Decision{Problems: l.problems()}
 	}
 	l.rotated()
 	l.resolve(ctx)
-	return loop.Wish{Order: l.ordered(), Problems: l.problems(), Due: l.target.due}
+	return loop.Decision{Order: l.ordered(), Problems: l.problems(), Due: l.target.due}
 }
 
 // ordered returns the order for the current file and commit: a new one only if either has changed. While the desired
@@ -160,7 +160,7 @@ func (l *Loop) Once(ctx context.Context) (s loop.State, timedOut bool) {
 	l.loop.Once = true
 	deadline := time.Time{}
 	for {
-		pause := l.loop.Turn(ctx, l, false)
+		pause := l.loop.Iterate(ctx, l, false)
 		s := l.State()
 		// Without a gateway nothing will start or seed the directory meanwhile.
 		if ctx.Err() != nil || s.Reason.Class() != v1alpha1.ClassWorking || l.GatewayURL == "" {

@@ -33,8 +33,8 @@ func newDesk(t *testing.T) *desk {
 	})}
 }
 
-// saved writes the GatewaySync file and returns the Wish that follows.
-func (d *desk) saved(annotations, ref, spec, profile string) loop.Wish {
+// saved writes the GatewaySync file and returns the Decision that follows.
+func (d *desk) saved(annotations, ref, spec, profile string) loop.Decision {
 	d.t.Helper()
 	require.NoError(d.t, os.WriteFile(d.loop.File, []byte(fmt.Sprintf(`apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
@@ -44,7 +44,7 @@ spec:
   sync: {profiles: {default: {mappings: [{source: a, destination: projects}]%s}}}
 %s
 `, annotations, d.repo.Dir, ref, profile, spec)), 0o600))
-	return d.loop.Look(d.t.Context(), true)
+	return d.loop.Decide(d.t.Context(), true)
 }
 
 // The disk content came from the old ref, repository and profile. All of them stay in force until git resolves the new ref.
@@ -60,7 +60,7 @@ func TestUnresolvedRefKeepsLastOrder(t *testing.T) {
 	good := d.saved("", "main", "", "").Order
 	require.Equal(t, first, good.Commit.String())
 
-	for _, w := range []loop.Wish{
+	for _, w := range []loop.Decision{
 		d.saved("", "mian", "", ""),
 		d.saved("", "mian", "", mirror),
 		d.saved("stoker.io/requested-ref: v9", "main", "", mirror),
@@ -73,7 +73,7 @@ func TestUnresolvedRefKeepsLastOrder(t *testing.T) {
 
 	// A pause and a forced sync take effect at once.
 	stopped := d.saved("stoker.io/force-sync: now", "mian", "  paused: true", mirror).Order
-	assert.Same(t, stopped, d.loop.Look(t.Context(), false).Order, "the same one is not delivered again")
+	assert.Same(t, stopped, d.loop.Decide(t.Context(), false).Order, "the same one is not delivered again")
 	want := *good
 	want.Profile.Paused, want.ForceID = true, "now"
 	assert.Equal(t, want, *stopped)
@@ -101,16 +101,16 @@ func TestRestoredSpecFile(t *testing.T) {
 	require.Empty(t, d.saved("", "main", "", "").Problems)
 
 	require.NoError(t, os.Rename(d.loop.File, d.loop.File+".away"))
-	w := d.loop.Look(t.Context(), false)
+	w := d.loop.Decide(t.Context(), false)
 	require.Len(t, w.Problems, 1)
 	assert.Equal(t, v1alpha1.ReasonProfilesInvalid, w.Problems[0].Reason)
 	assert.Equal(t, first, w.Order.Commit.String())
 
 	require.NoError(t, os.Rename(d.loop.File+".away", d.loop.File))
-	w = d.loop.Look(t.Context(), false)
+	w = d.loop.Decide(t.Context(), false)
 	assert.Empty(t, w.Problems)
 	assert.Equal(t, first, w.Order.Commit.String())
-	assert.Same(t, w.Order, d.loop.Look(t.Context(), false).Order, "it is delivered once")
+	assert.Same(t, w.Order, d.loop.Decide(t.Context(), false).Order, "it is delivered once")
 }
 
 // Some volumes send no events, so the loop itself notices a changed secret and retries what failed without it.
@@ -121,18 +121,18 @@ func TestLookTakesUpOtherSecrets(t *testing.T) {
 	const token = "  gateway: {api: {secretName: gateway}}"
 	order := d.saved("", "main", token, "").Order
 	require.Equal(t, first, order.Commit.String())
-	assert.Same(t, order, d.loop.Look(t.Context(), false).Order)
+	assert.Same(t, order, d.loop.Decide(t.Context(), false).Order)
 
 	key := filepath.Join(d.loop.Secrets.Dir, "gateway", "apiKey")
 	require.NoError(t, os.Mkdir(filepath.Dir(key), 0o700))
 	for _, value := range []string{"one", "two"} {
 		require.NoError(t, os.WriteFile(key, []byte(value), 0o600))
-		next := d.loop.Look(t.Context(), false).Order
+		next := d.loop.Decide(t.Context(), false).Order
 		assert.NotSame(t, order, next, "another secret is another order")
-		assert.Same(t, next, d.loop.Look(t.Context(), false).Order)
+		assert.Same(t, next, d.loop.Decide(t.Context(), false).Order)
 		order = next
 	}
 	require.NoError(t, os.Remove(key))
-	next := d.loop.Look(t.Context(), false).Order
+	next := d.loop.Decide(t.Context(), false).Order
 	assert.NotSame(t, order, next)
 }

@@ -57,7 +57,7 @@ type Metrics interface {
 	Without(pods map[v1alpha1.Reason]int)
 	Fleets(withoutAgents, repairStopped int)
 	Eviction(result string)
-	Turn(loop, result string, d time.Duration)
+	Iterated(loop, result string, d time.Duration)
 }
 
 // Config configures a Reconciler.
@@ -182,7 +182,7 @@ func (u *Reconciler) next(ctx context.Context) bool {
 			u.queue.AddAfter(name, backoff.Jitter(again))
 		}
 	}
-	u.Metrics.Turn("namespace", result, time.Since(begun))
+	u.Metrics.Iterated("namespace", result, time.Since(begun))
 	return true
 }
 

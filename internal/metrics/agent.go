@@ -50,7 +50,7 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 	}
 	a := &Agent{
 		reconciles: counter("reconcile_total", "Turns of a loop by outcome class.", "loop", "result"),
-		reconcile:  histogram("reconcile_duration_seconds", "Duration of a turn of a loop.", "loop"),
+		reconcile:  histogram("reconcile_duration_seconds", "Duration of an iteration of a loop.", "loop"),
 		resolve:    histogram("ref_resolve_duration_seconds", "Duration of asking git for a ref.", "result"),
 		clone:      histogram("agent_clone_duration_seconds", "Duration of fetching a commit by kind of fetch.", "kind"),
 		sync:       histogram("sync_duration_seconds", "Duration of a sync by reason of its outcome.", "result"),
@@ -82,7 +82,7 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 }
 
 // Turn records one iteration of a loop; result is the class of its outcome.
-func (a *Agent) Turn(loop, result string, d time.Duration) {
+func (a *Agent) Iterated(loop, result string, d time.Duration) {
 	a.reconciles.WithLabelValues(loop, result).Inc()
 	a.reconcile.WithLabelValues(loop).Observe(d.Seconds())
 }

@@ -26,7 +26,7 @@ func TestSeriesDoNotGrowWithWhatIsSynced(t *testing.T) {
 			a.Resolved(string(r.Reason), time.Millisecond)
 			a.Synced(string(r.Reason), time.Second, true, time.Unix(1700000000, 0))
 			a.Scanned("projects", string(r.Reason), time.Second)
-			a.Turn("standalone", string(r.Class), time.Second)
+			a.Iterated("standalone", string(r.Class), time.Second)
 			a.ProposalCreated("github", string(r.Reason))
 		}
 		a.Fetched("first", time.Second)

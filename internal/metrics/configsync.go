@@ -29,7 +29,7 @@ func NewConfigSync(reg prometheus.Registerer, version string, list func() []*v1a
 		reconciles: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stoker", Name: "reconcile_total",
 			Help: "Turns of a loop by outcome class."}, []string{"loop", "result"}),
 		reconcile: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stoker", Name: "reconcile_duration_seconds",
-			Help: "Duration of a turn of a loop.", Buckets: seconds}, []string{"loop"}),
+			Help: "Duration of an iteration of a loop.", Buckets: seconds}, []string{"loop"}),
 		pruned: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stoker", Name: "configsync_pruned_total",
 			Help: "Objects that git no longer has, by result: deleted, or failed in a run."}, []string{"result"}),
 		list:    list,

@@ -32,7 +32,7 @@ func NewInjector(reg prometheus.Registerer, version string) *Injector {
 		evictions:  counter("repair_evictions_total", "Evictions of young pods that started without their agent.", "result"),
 		reconciles: counter("reconcile_total", "Turns of a loop by outcome class.", "loop", "result"),
 		reconcile: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stoker", Name: "reconcile_duration_seconds",
-			Help: "Duration of a turn of a loop.", Buckets: seconds}, []string{"loop"}),
+			Help: "Duration of an iteration of a loop.", Buckets: seconds}, []string{"loop"}),
 		expiry: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stoker", Name: "certificate_expiry_timestamp_seconds",
 			Help: "Unix time at which the certificate that is served ends."}),
 		leaderless: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stoker", Name: "fleets_without_agents",
@@ -86,7 +86,7 @@ func (m *Injector) Fleets(withoutAgents, repairStopped int) {
 func (m *Injector) Eviction(result string) { m.evictions.WithLabelValues(result).Inc() }
 
 // Turn records one iteration of a loop; result is the class of its outcome.
-func (m *Injector) Turn(loop, result string, d time.Duration) {
+func (m *Injector) Iterated(loop, result string, d time.Duration) {
 	m.reconciles.WithLabelValues(loop, result).Inc()
 	m.reconcile.WithLabelValues(loop).Observe(d.Seconds())
 }

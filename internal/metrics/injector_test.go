@@ -26,7 +26,7 @@ func TestInjectorCardinality(t *testing.T) {
 		}
 		m.Without(pods)
 		m.Eviction("evicted")
-		m.Turn("namespace", "done", time.Second)
+		m.Iterated("namespace", "done", time.Second)
 		m.CertificateEnds(time.Unix(1700000000, 0))
 	}
 	record()

@@ -103,7 +103,7 @@ func (s *Server) ask(ctx context.Context, w http.ResponseWriter, key queue.Key, 
 		case ask.Ref != "":
 			a.Message = "the desired ref is " + got.Ref
 		default:
-			a.Message = "the gateways are to look at git again, for " + got.Ref
+			a.Message = "the gateways poll git again for " + got.Ref
 			if key.Kind == kube.ConfigSync {
 				a.Message = "git is polled again"
 			}

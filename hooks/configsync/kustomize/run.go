@@ -107,13 +107,13 @@ func (w *writer) sources(from *types.KvPairSources) {
 	}
 }
 
-// turn is held by the build that is under way: kustomize keeps its schema in a variable of the process. A build that does not end keeps it.
-var turn = make(chan struct{}, 1)
+// building is held by the build that is under way: kustomize keeps its schema in a variable of the process. A build that does not end keeps it.
+var building = make(chan struct{}, 1)
 
 // run builds what write has written, and returns the objects as JSON documents. It returns when ctx ends, whether kustomize does or not.
 func run(ctx context.Context, files filesys.FileSystem, dir string) ([]byte, error) {
 	select {
-	case turn <- struct{}{}:
+	case building <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -123,7 +123,7 @@ func run(ctx context.Context, files filesys.FileSystem, dir string) ([]byte, err
 	}
 	done := make(chan result, 1)
 	go func() {
-		defer func() { <-turn }()
+		defer func() { <-building }()
 		made, err := krust(files, dir)
 		done <- result{made, err}
 	}()
