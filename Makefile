@@ -49,9 +49,9 @@ build: ## build the binaries into bin/
 demo: ## two gateways, a git server and the agents on this machine: see what it does (KEEP=1 leaves it running)
 	@go run ./test/demo
 
-# make lint vets, symbols are for debuggers, and no test needs C: without them, a first run compiles and links a quarter faster.
+# make lint vets, and symbols are for debuggers: without both, a first run compiles and links a quarter faster.
 test: ## what each commit passes, in minutes, without Kubernetes or root
-	CGO_ENABLED=0 go test -short -vet=off -ldflags='-s -w' $(ATATIME) ./test/scenario ./agent/sync ./agent/repo ./agent/disk ./...
+	go test -short -vet=off -ldflags='-s -w' $(ATATIME) ./test/scenario ./agent/sync ./agent/repo ./agent/disk ./...
 
 test-cluster: test-api test-busy test-plain test-modules ## every test, most with the race detector; an API server, fleets, the chart, Argo CD's code
 

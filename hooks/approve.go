@@ -18,7 +18,7 @@ A stage with requireApproval begins when it is approved for the commit that is r
 that waits; with STAGE, a stage can be approved before the rollout reaches it. An approval counts for the commit that the command prints,
 and for no other. With --commit, the command fails if another commit is rolled out by now.
 
-With --window, the gateways follow the commit that they are to run although no maintenance window allows it. The stages still count.
+With --window, the gateways follow the desired commit although no maintenance window allows it. The stages still count.
 
 The command writes an annotation, which Argo CD does not revert. It needs the verb approve on the GatewaySync, which the ClusterRole
 stoker-approver grants.`,

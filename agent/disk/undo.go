@@ -223,7 +223,7 @@ func (r rollback) saveForeign(at int) error {
 	return r.saver.Save(stg, format.SlotName(at), r.Changes[at].Path, "written by the gateway during a rolled-back sync")
 }
 
-// bringBack returns a file that was to be deleted.
+// bringBack puts a file back that the run moved away to delete it.
 func (r rollback) bringBack(at int) error {
 	c, stg := &r.Changes[at], r.stagingOf(at)
 	old, err := r.displaced(at)

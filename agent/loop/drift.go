@@ -97,7 +97,7 @@ func (l *Loop) compare(ctx context.Context) bool {
 	return true
 }
 
-// repairs reports whether drift is to be repaired.
+// repairs reports whether the next sync repairs drift.
 func (l *Loop) repairs(o *Order) bool {
 	return l.drift.last != nil && l.drift.last.Files > 0 && o != nil && !l.decision.HandsOff && !o.Commit.IsZero() &&
 		(o.Profile.DriftPolicy == v1alpha1.DriftRepair || o.Proposals != nil && l.back.proposer.Reverts()) && !o.Profile.Paused && !o.Profile.DryRun

@@ -40,7 +40,7 @@ func (l *Loop) upload(ctx context.Context) {
 	_ = l.uploads.Pass(ctx, job) // it is logged
 }
 
-// uploading returns what is to be uploaded, or nil if nothing is.
+// uploading returns what to upload, or nil if there is nothing.
 func (l *Loop) uploading() *archive.Job {
 	o := l.decision.Order
 	if o == nil || l.DryRun || o.Profile.DryRun || !l.settled || l.decision.HandsOff { // another agent may have the gateway

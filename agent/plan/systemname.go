@@ -16,8 +16,8 @@ func systemFile(collection string) string {
 	return "config/resources/" + collection + "/ignition/system-properties/config.json"
 }
 
-// findSystem finds the system properties file that is in effect for the deployment mode, if the gateway's name is to be
-// set. A later collection hides an earlier one: external, core, the mode's own.
+// findSystem finds the system properties file that is in effect for the deployment mode, if the spec sets the
+// gateway's name. A later collection hides an earlier one: external, core, the mode's own.
 func (d *Desired) findSystem() error {
 	if d.rules.SystemName.Path == "" {
 		return nil

@@ -155,7 +155,7 @@ func (p *Proposer) Settled() bool {
 	return false
 }
 
-// Reverts reports whether git's version is to replace the changes, because their pull request was closed.
+// Reverts reports whether git's version replaces the changes because their pull request was closed.
 func (p *Proposer) Reverts() bool { return p.revert && p.status.State == v1alpha1.ProposalClosed }
 
 // Ended reports whether the pull request of the changes on the disk was merged or closed.

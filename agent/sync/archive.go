@@ -25,7 +25,7 @@ func bucket(c Connections, t *Task) *archive.Bucket {
 	return archive.NewBucket(c.Storage, s.Storage.KeyPrefix(), t.Facts.Namespace, t.Facts.CRName, t.Facts.GatewayName, int(s.RetentionCount))
 }
 
-// Uploads returns what is to be copied to object storage, or nil if nothing is.
+// Uploads returns what to copy to object storage, or nil if there is nothing.
 func (e *Engine) Uploads(c Connections, t *Task) *archive.Job {
 	b := bucket(c, t)
 	if b == nil {

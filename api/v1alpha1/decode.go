@@ -26,9 +26,9 @@ const (
 // ErrNoGatewaySync means that a file holds no GatewaySync.
 var ErrNoGatewaySync = errors.New("no GatewaySync in it: write one with apiVersion stoker.io/v1alpha1 and kind GatewaySync")
 
-// Decode reads the one GatewaySync of a YAML or JSON file. Documents of other kinds are passed over. A field that is unknown
-// is an error, as it is to kubectl: with a mistyped one left out, a default would count that its author did not want. Nothing
-// is validated and no default is filled in: Validate and the accessors of the types do that.
+// Decode reads the one GatewaySync of a YAML or JSON file. It skips documents of other kinds. An unknown field is an
+// error, as for kubectl: if Decode ignored a mistyped field, a default that its author did not want would apply. Decode
+// neither validates nor fills in defaults: Validate and the accessors of the types do that.
 func Decode(data []byte) (*GatewaySync, error) {
 	gs, err := decodeOne[GatewaySync](data, Kind)
 	if err == nil && gs == nil {

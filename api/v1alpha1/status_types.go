@@ -358,7 +358,7 @@ type DiscoveredGateway struct {
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=255
 	ProjectsSynced []string `json:"projectsSynced,omitempty"`
-	// What is to be said about it.
+	// Details for users, such as the error.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`

@@ -67,7 +67,7 @@ type SyncReportStatus struct {
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
 	Commit string `json:"commit,omitempty"`
-	// Commit that was to be synced.
+	// Target commit of the sync.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
 	Target string `json:"target,omitempty"`
@@ -172,7 +172,7 @@ type SyncRecord struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	Timestamp metav1.Time `json:"timestamp"`
-	// Commit that was to be synced.
+	// Target commit of the sync.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
 	Commit string `json:"commit,omitempty"`

@@ -90,7 +90,7 @@ type SyncTargetSpec struct {
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{7,40})?$`
 	ConfirmDeletion string `json:"confirmDeletion,omitempty"`
-	// The annotation stoker.io/propose: the gateway whose changes are to be proposed again, and when that was requested.
+	// The annotation stoker.io/propose: the gateway that proposes its changes again, and when that was requested.
 	// +optional
 	// +kubebuilder:validation:MaxLength=320
 	Propose string `json:"propose,omitempty"`

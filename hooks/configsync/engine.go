@@ -182,8 +182,8 @@ func digest(data map[string][]byte) string {
 	return string(h.Sum(nil))
 }
 
-// desired adds to wanted the ref that a ConfigSync desires: a requested one, or that of its spec. cs.Status.Request becomes what is to be
-// kept of the request.
+// desired adds to wanted the ref that a ConfigSync desires: a requested one, or that of its spec. It sets cs.Status.Request to what
+// the status keeps of the request.
 func desired(ctx context.Context, cs *v1alpha1.ConfigSync, remote *repo.Remote, wanted *source.Wanted) error {
 	git := cs.Spec.Source.Git
 	want, err := v1alpha1.DesiredRef(cs, "")

@@ -302,7 +302,7 @@ func (r *Run) write(prune v1alpha1.Prune) {
 	}
 }
 
-// drifted reports whether an object was changed in the cluster and is to be left so. A Secret has no digest of what was applied: it has
+// drifted reports whether an object was changed in the cluster and the spec says to leave it so. A Secret has no digest of what was applied: it has
 // drifted if the commit and the spec are those of the last run, and nothing else can have changed what is rendered.
 func (r *Run) drifted(x *object) bool {
 	if r.cs.Spec.Apply.DriftPolicy != v1alpha1.ConfigDriftReport {

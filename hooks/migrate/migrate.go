@@ -66,7 +66,7 @@ func (a Action) Apply(ctx context.Context) error {
 type Finder struct {
 	kube.Clients
 	Namespace string // "" for all
-	// Release and ReleaseNamespace name the Helm release that is to own the custom resource definitions.
+	// Release and ReleaseNamespace name the Helm release that will own the custom resource definitions.
 	Release, ReleaseNamespace string
 }
 

@@ -82,9 +82,9 @@ func passable(gs *v1alpha1.GatewaySync, commit string) (string, string, error) {
 	case gs.Spec.Deployment == nil || len(gs.Spec.Deployment.Windows) == 0:
 		return "", "", invalid("%s has no maintenance windows: spec.deployment.windows is empty", gs.Name)
 	case t == nil || !v1alpha1.IsCommit(t.Commit):
-		return "", "", invalid("it is not known yet which commit %s is to run", gs.Name)
+		return "", "", invalid("the desired commit of %s is not known yet", gs.Name)
 	case !strings.HasPrefix(t.Commit, commit):
-		return "", "", invalid("the gateways are to run commit %s and not %s: see what it brings, and approve that", t.Commit, commit)
+		return "", "", invalid("the desired commit is %s and not %s: check what it changes, and approve it", t.Commit, commit)
 	case len(rows) > 0 && !slices.ContainsFunc(rows, func(g v1alpha1.DiscoveredGateway) bool {
 		return g.SyncedCommit != t.Commit || g.SyncStatus != v1alpha1.GatewaySynced && g.SyncStatus != v1alpha1.GatewayStandby
 	}):

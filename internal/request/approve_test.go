@@ -73,8 +73,8 @@ func TestApproveWindow(t *testing.T) {
 		"before a gateway is up": {windows, target, nil, "", ""},
 		"all run it":             {windows, target, []v1alpha1.DiscoveredGateway{synced}, "", "no gateway waits for a maintenance window: all run aaaaaaa"},
 		"no windows":             {nil, target, []v1alpha1.DiscoveredGateway{behind}, "", "plant has no maintenance windows"},
-		"another commit":         {windows, target, []v1alpha1.DiscoveredGateway{behind}, commitB, "are to run commit " + commitA + " and not " + commitB},
-		"no commit":              {windows, nil, []v1alpha1.DiscoveredGateway{behind}, "", "not known yet which commit"},
+		"another commit":         {windows, target, []v1alpha1.DiscoveredGateway{behind}, commitB, "the desired commit is " + commitA + " and not " + commitB},
+		"no commit":              {windows, nil, []v1alpha1.DiscoveredGateway{behind}, "", "the desired commit of "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := plant("main")

@@ -103,7 +103,7 @@ func (r Request) Check() error {
 	case r.Commit != "" && !v1alpha1.IsCommit(r.Commit):
 		return invalid("the commit %.80q is not one: write all its 40 hexadecimal digits", r.Commit)
 	case r.Commit != "" && r.Ref == "":
-		return invalid("a commit needs the ref that is to stand at it")
+		return invalid("a commit needs a ref that points to it")
 	case r.Commit != "" && v1alpha1.IsCommit(r.Ref) && !strings.EqualFold(r.Ref, r.Commit):
 		return invalid("the ref %s is another commit than %s", r.Ref, r.Commit)
 	case r.Unless != "" && r.Ref == "":

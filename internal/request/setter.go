@@ -141,7 +141,7 @@ func (s *Setter) Retry(ctx context.Context, namespace, name string) (Answer, err
 	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 		if !v1alpha1.IsCommit(gs.Status.Retry) {
-			return nil, Answer{}, invalid("there is nothing to retry: no gateway of %s went back from the commit that it is to run", name)
+			return nil, Answer{}, invalid("there is nothing to retry: no gateway of %s went back from the desired commit", name)
 		}
 		value := v1alpha1.RetryValue(gs.Status.Retry, s.now())
 		if gs.Annotations[v1alpha1.AnnotationRetry] == value {

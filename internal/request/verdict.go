@@ -121,7 +121,7 @@ func Origin(o v1alpha1.Requestable, ref string) string {
 	return "requested by " + by
 }
 
-// At returns v for a caller that waits for a commit: it is Overtaken if the gateways are to run another commit. An empty commit
+// At returns v for a caller that waits for a commit: it is Overtaken if another commit is desired. An empty commit
 // means any.
 func At(o v1alpha1.Requestable, v Verdict, commit string) Verdict {
 	commit = strings.ToLower(commit)

@@ -195,7 +195,7 @@ func (w *writer) allSynced(v verdict) {
 		b := w.behind()
 		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionFalse, b.reason, b.message)
 	default:
-		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "it is not known yet what they are to run")
+		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionFalse, v1alpha1.ReasonProgressing, "their desired commit is not known yet")
 	}
 }
 

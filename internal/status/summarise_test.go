@@ -218,7 +218,7 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 			ready: "False/RefNotFound", also: map[string]string{"RefResolved": "False/RefNotFound", "Stalled": "True/RefNotFound", "AllGatewaysSynced": "True/Synced"}},
 		{name: "the credentials are wrong", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonAuthFailed, "401") },
 			ready: "False/AuthFailed", says: "401", also: map[string]string{"Stalled": "True/AuthFailed"}},
-		{name: "git is away, and the fleet runs what it is to run", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "refused") },
+		{name: "git is away, and the fleet runs the desired commit", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "refused") },
 			ready: "True/Synced", also: map[string]string{"RefResolved": "False/GitUnreachable", "Reconciling": ""}},
 		{name: "git is away, and the fleet does not know what to run", given: func(s *scene) {
 			s.Ref.Err, s.Target.Commit = failure.New(v1alpha1.ReasonGitUnreachable, "refused"), ""

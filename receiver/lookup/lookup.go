@@ -72,7 +72,7 @@ func (l *Lookup) Run(ctx context.Context) error {
 // Served reports whether the cache is complete, except for namespaces that the API server forbids to watch.
 func (l *Lookup) Served() bool { return l.gateways.Served() && l.configs.Served() }
 
-// Unseen reports whether a namespace is to be served but its objects of a kind are not known.
+// Unseen reports whether the receiver serves a namespace whose objects of a kind it does not know yet.
 func (l *Lookup) Unseen(kind kube.Kind, namespace string) bool {
 	seen := l.gateways.Seen
 	if kind == kube.ConfigSync {

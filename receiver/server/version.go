@@ -50,7 +50,7 @@ func below(o v1alpha1.Requestable, tag string) string {
 		return fmt.Sprintf("%.100s is a lower version than %.100s: spec.webhook.allowDowngrade takes it all the same", tag, at)
 	}
 	if slices.Contains(past, tag) {
-		return fmt.Sprintf("%.100s was to run before, and something else was asked for since: ask for it by name to have it again, or set spec.webhook.allowDowngrade", tag)
+		return fmt.Sprintf("%.100s was requested before, and another version since: request it by name to run it again, or set spec.webhook.allowDowngrade", tag)
 	}
 	return ""
 }

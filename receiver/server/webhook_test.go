@@ -193,7 +193,7 @@ func TestFollowNewerTags(t *testing.T) {
 	release = strings.Replace(release, "v1.11.0", "v1.12.0", 1)
 	got = w.post("tagged", release, gitHub(ownSecret, "ds", release), header("X-Github-Event", "release"))
 	assert.Equal(t, "ignored", got.A.Result, "what was gone back from stays where it is")
-	assert.Contains(t, got.A.Message, "was to run before")
+	assert.Contains(t, got.A.Message, "was requested before")
 	assert.Equal(t, commit, w.desired("tagged").Ref)
 	assert.Equal(t, "accepted", tag("tagged", ownSecret, "refs/tags/v1.12.1").A.Result, "and the next version is taken")
 	assert.Equal(t, "v1.9.0 v1.10.0 v1.11.0 v1.12.0 v1.12.1", w.gs("tagged").Annotations[v1alpha1.AnnotationRequestedTags])

@@ -6,7 +6,7 @@ end
 
 local commit = map(obj.status).retry
 if type(commit) ~= "string" or commit == "" then
-  error("there is nothing to retry: no gateway went back from the commit that it is to run", 0)
+  error("there is nothing to retry: no gateway went back from the desired commit", 0)
 end
 obj.metadata = map(obj.metadata)
 obj.metadata.annotations = map(obj.metadata.annotations)
