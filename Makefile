@@ -51,7 +51,7 @@ demo: ## two gateways, a git server and the agents on this machine: see what it 
 
 # make lint vets, and symbols are for debuggers: without both, a first run compiles and links a quarter faster.
 test: ## what each commit passes, in minutes, without Kubernetes or root
-	go test -short -vet=off -ldflags='-s -w' $(ATATIME) ./test/scenario ./agent/sync ./agent/repo ./agent/disk ./...
+	go test -short -vet=off -ldflags='-s -w' $(ATATIME) ./agent/sync ./agent/repo ./agent/disk ./agent/... ./hooks/... ./test/scenario ./...
 
 test-cluster: test-api test-busy test-plain test-modules ## every test, most with the race detector; an API server, fleets, the chart, Argo CD's code
 

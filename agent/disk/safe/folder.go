@@ -197,10 +197,11 @@ func (n *Folder) Close() {
 }
 
 // CloseFile closes the file that dirFile opened, if any, but not Root. Use it instead of Close for a folder that does not own
-// its Root. The folder must not be used afterwards, because CloseFile keeps the closed file.
+// its Root.
 func (n *Folder) CloseFile() {
 	if n.f != nil {
 		_ = n.f.Close() // opened for reading
+		n.f = nil
 	}
 }
 

@@ -50,6 +50,7 @@ func share(fd int) error {
 
 // shared is the net.ListenConfig.Control of a listener whose port hold can reserve.
 func shared(_, _ string, c syscall.RawConn) error {
-	var err error
-	return errors.Join(c.Control(func(fd uintptr) { err = share(int(fd)) }), err)
+	var set error
+	err := c.Control(func(fd uintptr) { set = share(int(fd)) })
+	return errors.Join(err, set)
 }
