@@ -3,9 +3,9 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"text/tabwriter"
 
@@ -23,75 +23,33 @@ A restored file counts as changed on the gateway: it is reported as drift, and t
 again, so bring it to git, or set conflictPolicy. It works beside a running agent.
 `
 
-// lostAndFound runs the subcommand and returns the exit code.
-func lostAndFound(args []string, stdout, stderr io.Writer) int {
-	f := flag.NewFlagSet("lost-and-found", flag.ContinueOnError)
-	f.SetOutput(stderr)
-	f.Usage = func() { fmt.Fprint(stderr, lostUsage) }
-	dataDir := f.String("data-dir", "", "Ignition's data directory")
-	format := f.String("o", "table", "table or json")
-	if len(args) == 0 {
-		f.Usage()
-		return exitUsage
-	}
-	verb, names := args[0], args[1:]
-	// Flags may stand before and after the entries.
-	var entries []string
-	for {
-		if err := f.Parse(names); errors.Is(err, flag.ErrHelp) {
-			return exitDone
-		} else if err != nil {
-			return exitUsage
-		}
-		if names = f.Args(); len(names) == 0 {
-			break
-		}
-		entries, names = append(entries, names[0]), names[1:]
-	}
-	wants := map[string]bool{"list": len(entries) == 0, "show": len(entries) == 1, "restore": len(entries) > 0}
-	if verb == "-h" || verb == "--help" || verb == "help" {
-		f.Usage()
-		return exitDone
-	}
-	if !wants[verb] || *dataDir == "" || *format != "table" && *format != "json" {
-		f.Usage()
-		return exitUsage
-	}
-	if err := runLost(verb, *dataDir, *format, entries, stdout); err != nil {
-		fmt.Fprintf(stderr, "agent: %v\n", err)
-		return exitFailed
-	}
-	return exitDone
+func lostAndFound() inspection {
+	return inspection{"lost-and-found", lostUsage, []verb{{"list", 0, 0}, {"show", 1, 1}, {"restore", 1, math.MaxInt}}, runLost}
 }
 
-func runLost(verb, dataDir, format string, entries []string, stdout io.Writer) (err error) {
-	d, err := disk.Open(dataDir, disk.Options{ReadOnly: true, AllowUnseeded: true})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
+func runLost(d *disk.Dir, in inspected) error {
 	list, err := d.LostAndFound()
 	if err != nil {
 		return err
 	}
-	if verb == "list" {
-		return printLost(list, format, stdout)
+	if in.verb == "list" {
+		return printLost(list, in)
 	}
-	for _, name := range entries {
+	for _, name := range in.args {
 		l, err := findLost(list, name)
 		if err != nil {
 			return err
 		}
-		if verb == "restore" {
+		if in.verb == "restore" {
 			if err := d.Restore(l); errors.Is(err, disk.ErrUnsaved) {
 				return fmt.Errorf("%w: keep it (copy it elsewhere, or bring it to git), remove it, and try again", err)
 			} else if err != nil {
 				return err
 			}
-			fmt.Fprintf(stdout, "restored %s\n", l.Path)
+			fmt.Fprintf(in.stdout, "restored %s\n", l.Path)
 			continue
 		}
-		if err := showLost(d, l, stdout); err != nil {
+		if err := showLost(d, l, in.stdout); err != nil {
 			return err
 		}
 	}
@@ -122,17 +80,17 @@ func findLost(list []disk.Lost, name string) (disk.Lost, error) {
 	return disk.Lost{}, fmt.Errorf("lost+found has no entry %q: see agent lost-and-found list", name)
 }
 
-func printLost(list []disk.Lost, format string, stdout io.Writer) error {
-	if format == "json" {
-		enc := json.NewEncoder(stdout)
+func printLost(list []disk.Lost, in inspected) error {
+	if in.format == "json" {
+		enc := json.NewEncoder(in.stdout)
 		enc.SetIndent("", "  ")
 		return enc.Encode(append([]disk.Lost{}, list...))
 	}
 	if len(list) == 0 {
-		fmt.Fprintln(stdout, "lost+found is empty")
+		fmt.Fprintln(in.stdout, "lost+found is empty")
 		return nil
 	}
-	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(in.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "N\tWHEN\tBYTES\tPATH\tWHY")
 	for i, l := range list {
 		fmt.Fprintf(w, "%d\t%s\t%d\t%q\t%s\n", i+1, l.When.UTC().Format("2006-01-02 15:04:05Z"), l.Size, l.Path, l.Why)

@@ -2,10 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"strconv"
 	"text/tabwriter"
 
@@ -21,40 +18,8 @@ It asks neither the git server nor the forge, and works beside a running agent. 
 annotation stoker.io/propose, or run "stoker proposals NAME --renew GATEWAY".
 `
 
-// proposal runs the subcommand and returns the exit code.
-func proposal(args []string, stdout, stderr io.Writer) int {
-	return inspect("proposal", "show", proposalUsage, args, stdout, stderr, showProposal)
-}
-
-// inspect runs a subcommand with one verb that reads a data directory and prints it in a format. It returns the exit code.
-func inspect(name, only, usage string, args []string, stdout, stderr io.Writer, show func(dataDir, format string, w io.Writer) error) int {
-	f := flag.NewFlagSet(name, flag.ContinueOnError)
-	f.SetOutput(stderr)
-	f.Usage = func() { fmt.Fprint(stderr, usage) }
-	dataDir := f.String("data-dir", "", "Ignition's data directory")
-	format := f.String("o", "table", "table or json")
-	verb := ""
-	if len(args) > 0 {
-		verb, args = args[0], args[1:]
-	}
-	if verb == "-h" || verb == "--help" || verb == "help" {
-		f.Usage()
-		return exitDone
-	}
-	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return exitDone
-	} else if err != nil {
-		return exitUsage
-	}
-	if verb != only || f.NArg() > 0 || *dataDir == "" || *format != "table" && *format != "json" {
-		f.Usage()
-		return exitUsage
-	}
-	if err := show(*dataDir, *format, stdout); err != nil {
-		fmt.Fprintf(stderr, "agent: %v\n", err)
-		return exitFailed
-	}
-	return exitDone
+func proposal() inspection {
+	return inspection{"proposal", proposalUsage, []verb{{"show", 0, 0}}, showProposal}
 }
 
 // plain returns text as it is if a terminal can show it, and quoted if not.
@@ -65,26 +30,21 @@ func plain(s string) string {
 	return s
 }
 
-func showProposal(dataDir, format string, stdout io.Writer) (err error) {
-	d, err := disk.Open(dataDir, disk.Options{ReadOnly: true, AllowUnseeded: true})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
+func showProposal(d *disk.Dir, in inspected) error {
 	r, err := propose.Recorded(d)
 	if err != nil {
 		return err
 	}
-	if format == "json" {
-		e := json.NewEncoder(stdout)
+	if in.format == "json" {
+		e := json.NewEncoder(in.stdout)
 		e.SetIndent("", "  ")
 		return e.Encode(r)
 	}
 	if r.State == "" {
-		fmt.Fprintln(stdout, "Nothing has been proposed.")
+		fmt.Fprintln(in.stdout, "Nothing has been proposed.")
 		return nil
 	}
-	t := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	t := tabwriter.NewWriter(in.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "STATE\t%s\n", r.State)
 	for _, line := range [][2]string{{"BRANCH", r.Branch}, {"COMMIT", r.Commit}, {"PULL REQUEST", r.URL}, {"MESSAGE", r.Message}} {
 		if line[1] != "" {

@@ -39,14 +39,10 @@ const (
 
 // run is the whole program, called by main and by tests. It returns the exit code.
 func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
-	if len(args) > 0 && args[0] == "lost-and-found" {
-		return lostAndFound(args[1:], stdout, stderr)
-	}
-	if len(args) > 0 && args[0] == "proposal" {
-		return proposal(args[1:], stdout, stderr)
-	}
-	if len(args) > 0 && args[0] == "snapshots" {
-		return snapshots(args[1:], stdout, stderr)
+	for _, i := range []inspection{lostAndFound(), proposal(), snapshots(ctx)} {
+		if len(args) > 0 && args[0] == i.name {
+			return i.main(args[1:], stdout, stderr)
+		}
 	}
 	s, err := parse(args, env, stderr)
 	switch {

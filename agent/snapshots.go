@@ -1,51 +1,72 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"slices"
 	"text/tabwriter"
 
+	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-const snapshotsUsage = `agent snapshots lists what syncs replaced or deleted on a gateway and keep for a restore (spec.snapshots).
+const snapshotsUsage = `agent snapshots shows what syncs replaced or deleted on a gateway and keep for a restore (spec.snapshots).
 
-  agent snapshots list --data-dir DIR [-o table|json]
+  agent snapshots list   --data-dir DIR [-o table|json]
+  agent snapshots export --data-dir DIR SNAPSHOT         writes the files as they were before its sync to standard output, as a .tar.gz
 
 COMMIT is what the gateway ran before the sync, and SYNCED what the sync brought. BACKUP shows whether a backup of the whole gateway with
-the same id is in .stoker/backups. It works beside a running agent. To restore a
-snapshot, set spec.rollback.toSnapshot or the annotation stoker.io/restore to its id, or run "stoker snapshots NAME --restore ID".
+the same id is in .stoker/backups. It works beside a running agent.
+
+An export has the files that the agent owned, and those that syncs have replaced since: use it to take single files or projects out of a
+snapshot. To restore a whole snapshot, set spec.rollback.toSnapshot or the annotation stoker.io/restore to its id, or run
+"stoker snapshots NAME --restore ID".
 `
 
-// snapshots runs the subcommand and returns the exit code.
-func snapshots(args []string, stdout, stderr io.Writer) int {
-	return inspect("snapshots", "list", snapshotsUsage, args, stdout, stderr, listSnapshots)
+// snapshots is the subcommand. Canceling ctx ends an export.
+func snapshots(ctx context.Context) inspection {
+	return inspection{"snapshots", snapshotsUsage, []verb{{"list", 0, 0}, {"export", 1, 1}}, func(d *disk.Dir, in inspected) error {
+		if in.verb == "export" {
+			return exportSnapshot(ctx, d, in)
+		}
+		return listSnapshots(d, in)
+	}}
 }
 
-func listSnapshots(dataDir, format string, stdout io.Writer) (err error) {
-	d, err := disk.Open(dataDir, disk.Options{ReadOnly: true, AllowUnseeded: true})
+func exportSnapshot(ctx context.Context, d *disk.Dir, in inspected) error {
+	c, err := d.Contents(in.args[0], nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("there is no snapshot %q: see agent snapshots list", in.args[0])
+	}
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
+	err = archive.Write(ctx, in.stdout, c)
+	if errors.Is(err, disk.ErrChanged) {
+		err = fmt.Errorf("%w: the export is not complete, try again", err)
+	}
+	return errors.Join(err, c.Close())
+}
+
+func listSnapshots(d *disk.Dir, in inspected) error {
 	list, err := d.ListSnapshots()
 	if err != nil {
 		return err
 	}
-	if format == "json" {
-		e := json.NewEncoder(stdout)
+	if in.format == "json" {
+		e := json.NewEncoder(in.stdout)
 		e.SetIndent("", "  ")
 		return e.Encode(append([]disk.Snapshot{}, list...))
 	}
 	if len(list) == 0 {
-		fmt.Fprintln(stdout, "There are no snapshots.")
+		fmt.Fprintln(in.stdout, "There are no snapshots.")
 		return nil
 	}
-	t := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	t := tabwriter.NewWriter(in.stdout, 0, 0, 2, ' ', 0)
 	backups := slices.ContainsFunc(list, func(s disk.Snapshot) bool { return s.Backup })
 	head, end := "SNAPSHOT\tCOMMIT\tSYNCED\tFILES\tSIZE", map[bool]string{}
 	if backups {

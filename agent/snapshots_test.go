@@ -1,11 +1,14 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +19,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-func TestSnapshotsList(t *testing.T) {
+func TestSnapshotsCommand(t *testing.T) {
 	data := t.TempDir()
 	list := func(args ...string) (int, string, string) {
 		var out, talk bytes.Buffer
@@ -80,6 +83,40 @@ area-4-20260212-102000  0100000  0200000  1      3
 		assert.Equal(t, `SNAPSHOT                COMMIT   SYNCED   FILES  SIZE  BACKUP
 area-4-20260212-102000  0100000  0200000  1      3     yes
 `, out)
+	})
+	t.Run("export", func(t *testing.T) {
+		code, out, talk := list("export", "area-4-20260212-102000", "--data-dir", data)
+		require.Equal(t, exitDone, code, talk)
+		zip, err := gzip.NewReader(strings.NewReader(out))
+		require.NoError(t, err)
+		files := map[string]string{}
+		for r := tar.NewReader(zip); ; {
+			h, err := r.Next()
+			if err == io.EOF {
+				break
+			}
+			require.NoError(t, err)
+			b, err := io.ReadAll(r)
+			require.NoError(t, err)
+			files[h.Name] = string(b)
+		}
+		assert.Equal(t, "one", files["files/projects/a"], "it was deleted since")
+		assert.Len(t, files, 3, "beside what describes it")
+	})
+	t.Run("export of an unknown one", func(t *testing.T) {
+		for _, id := range []string{"area-4-20260212-999999", "area-4-20260101-000000", "../x"} {
+			code, out, talk := list("export", "--data-dir", data, id)
+			assert.Equal(t, exitFailed, code)
+			assert.Empty(t, out)
+			assert.Contains(t, talk, "there is no snapshot")
+		}
+	})
+	t.Run("export of a damaged file", func(t *testing.T) {
+		file := filepath.Join(data, ".stoker/snapshots/area-4-20260212-102000/0-"+one.String())
+		require.NoError(t, os.WriteFile(file, []byte("other"), 0o600))
+		code, _, talk := list("export", "--data-dir", data, "area-4-20260212-102000")
+		assert.Equal(t, exitFailed, code)
+		assert.Contains(t, talk, "the file has changed")
 	})
 	t.Run("a damaged one is left out", func(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(data, ".stoker/snapshots/area-4-20260212-102000/manifest"), nil, 0o600))

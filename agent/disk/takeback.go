@@ -337,6 +337,9 @@ func (b *TakeBack) open(ctx context.Context, e earlier) (*os.File, error) {
 		b.d.log.Warn("snapshot damaged; using the file from git", "snapshot", n.name, "file", e.name(), "error", err)
 		return nil, nil
 	}
+	if b.blobs == nil {
+		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "%s in snapshot %s: %w", e.name(), n.name, err)
+	}
 	return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "%s in snapshot %s: %w, and git does not have it; nothing was changed", e.name(), n.name, err)
 }
 

@@ -99,8 +99,8 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 	}
 }
 
-// snapshots types a command about snapshots. A command that restores one gets the newest of a gateway, and must bring back the commit
-// from before its last sync.
+// snapshots types a command about snapshots. A command that restores or exports one gets the newest of a gateway. A restore must bring back
+// the commit from before its last sync, and an export must contain the gateway's view.
 func (p *plant) snapshots(shell *document.Shell, command string) {
 	p.t.Helper()
 	gs := p.synced(p.head(), 2)
@@ -108,6 +108,11 @@ func (p *plant) snapshots(shell *document.Shell, command string) {
 	for _, g := range gs.Status.DiscoveredGateways {
 		require.NotNil(p.t, g.LastSnapshot, g.Name)
 		newest[g.Name] = g.LastSnapshot.ID
+	}
+	if strings.Contains(command, " snapshots export ") {
+		shell.Type(p.t, strings.NewReplacer("area-4-0", "line-1", "area-4-20261124-133359", newest["line-1"], "projects/line", "projects/site-a").Replace(command))
+		assert.FileExists(p.t, filepath.Join(shell.Dir, "files", overview, "view.json"))
+		return
 	}
 	before, _, restores := strings.Cut(command, " --restore ")
 	if !restores {
