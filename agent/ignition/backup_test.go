@@ -60,10 +60,11 @@ func TestHostileBackup(t *testing.T) {
 			w.Header().Set("Content-Length", "2000000")
 			send(w, part)
 		}, "EOF"},
-		"never comes": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "no bytes came"},
+		"never comes": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, "no bytes came"},
 		"stalls": {func(w http.ResponseWriter, r *http.Request) {
 			send(w, part)
 			<-r.Context().Done()
+			panic(http.ErrAbortHandler)
 		}, "no bytes came"},
 		"missing": {func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) }, "404"},
 	}

@@ -215,7 +215,10 @@ func TestWebhookFaults(t *testing.T) {
 		change func(*sync.Webhook)
 		says   string
 	}{
-		"hang": {answer: func(_ http.ResponseWriter, r *http.Request, _ sync.ReviewRequest) { <-r.Context().Done() },
+		"hang": {answer: func(_ http.ResponseWriter, r *http.Request, _ sync.ReviewRequest) {
+			<-r.Context().Done()
+			panic(http.ErrAbortHandler)
+		},
 			change: func(w *sync.Webhook) { w.Client.Timeout = 200 * time.Millisecond }, says: "no complete answer within 200ms"},
 		"redirect": {answer: func(w http.ResponseWriter, r *http.Request, _ sync.ReviewRequest) {
 			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)

@@ -29,7 +29,7 @@ func server(t *testing.T, asked *atomic.Int64, hold <-chan struct{}) dynamic.Int
 			select {
 			case <-hold:
 			case <-r.Context().Done():
-				return
+				panic(http.ErrAbortHandler)
 			}
 		}
 		const line = `{"apiVersion":"stoker.io/v1alpha1","kind":"GatewaySync","metadata":{"name":"line","namespace":"plant","labels":{"fleet":"a"}},"spec":{"git":{"repo":"https://x/y","ref":"main"}}}`

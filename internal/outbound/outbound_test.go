@@ -77,7 +77,7 @@ func TestHostileServers(t *testing.T) {
 		handler http.HandlerFunc
 		err     string
 	}{
-		{"hang before the header", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "no complete answer within 300ms"},
+		{"hang before the header", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, "no complete answer within 300ms"},
 		{"slow drip", func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
 				_, _ = io.WriteString(w, "x")
@@ -141,7 +141,7 @@ func TestHostileServers(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
-	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }))
 	defer s.Close()
 	why := errors.New("the agent stops")
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -50,7 +50,7 @@ func (p *connectProxy) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	case answer < 0: // it hangs
 		<-r.Context().Done()
-		return
+		panic(http.ErrAbortHandler)
 	case answer > 0:
 		http.Error(w, "<b>S3CR3T</b>", answer)
 		return

@@ -105,7 +105,7 @@ func TestHostileServer(t *testing.T) {
 		{"answer without a list", answer(http.StatusOK, "", "<html></html>"), list, "answers no list of blobs"},
 		{"pages without an end", answer(http.StatusOK, "", "<EnumerationResults><Blobs>"+strings.Repeat("<Blob><Name>p/a</Name></Blob>", 1000)+
 			"</Blobs><NextMarker>again</NextMarker></EnumerationResults>"), list, "more than 10000 objects below p/"},
-		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, list, "the transfer stalls"},
+		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, list, "the transfer stalls"},
 		{"wrong credentials", answer(http.StatusForbidden, "AuthenticationFailed", ""), list,
 			`spec.snapshots.storage.azure.secretRef: the container backups refuses the credentials ("AuthenticationFailed"): check that they are right, have not expired`},
 		{"missing container", answer(http.StatusNotFound, "ContainerNotFound", ""), put(blockSize + 1), `spec.snapshots.storage.azure.container: there is no container backups ("ContainerNotFound")`},

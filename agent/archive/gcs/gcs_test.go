@@ -170,7 +170,7 @@ func TestHostileServer(t *testing.T) {
 		{"long refusal", answer(http.StatusBadRequest, `{"error": {"message": "`+strings.Repeat("\x1b", 300)+`", "errors": [{"reason": "`+strings.Repeat("r", 300)+`"}]}}`), list, "answers 400"},
 		{"answer without a list", answer(http.StatusOK, "<html>"), list, "answers no list of objects"},
 		{"pages without an end", answer(http.StatusOK, `{"items": [`+strings.Repeat(`{"name": "p/a"}, `, 999)+`{"name": "p/a"}], "nextPageToken": "again"}`), list, "more than 10000 objects below p/"},
-		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, list, "the transfer stalls"},
+		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, list, "the transfer stalls"},
 		{"wrong rights", answer(http.StatusForbidden, `{"error": {"message": "no", "errors": [{"reason": "forbidden"}]}}`), list,
 			`spec.snapshots.storage.gcs.secretRef: the bucket backups refuses the credentials ("forbidden"): check that they are right`},
 		{"missing bucket", answer(http.StatusNotFound, `{"error": {"errors": [{"reason": "notFound"}]}}`), put(10), `spec.snapshots.storage.gcs.bucket: there is no bucket backups ("notFound")`},

@@ -143,6 +143,7 @@ func (g *Gateway) applyFault(w http.ResponseWriter, r *http.Request) bool {
 		select {
 		case <-timer.C:
 		case <-r.Context().Done():
+			panic(http.ErrAbortHandler) // an answer could still reach the client, which has given up
 		case <-g.life.Done():
 		}
 	}
