@@ -92,6 +92,9 @@ func (c Client) Do(ctx context.Context, method, address string, header http.Head
 	if err == nil {
 		answer, err = exchange(transport, req, most)
 	}
+	if err == nil {
+		err = ctx.Err() // a server that hung may answer when the client gives up, and that must not count as healthy
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", failure.Quote(req.URL.Host), shown(ctx, err))
 	}
