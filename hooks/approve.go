@@ -11,8 +11,8 @@ import (
 func (c *cli) approve() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "approve NAME [STAGE]",
-		Short: "Approve a stage of the rollout, or a commit outside the windows",
-		Long: `Approve a stage of the rollout, or a commit outside the windows.
+		Short: "Approve a stage of a rollout, or delivery outside the maintenance windows",
+		Long: `Approve a stage of a rollout, or delivery outside the maintenance windows.
 
 A stage with requireApproval begins when it is approved for the commit that is rolled out. Without STAGE, the command approves the stage
 that waits; with STAGE, a stage can be approved before the rollout reaches it. An approval counts for the commit that the command prints,
@@ -33,7 +33,7 @@ stoker-approver grants.`,
   stoker approve line --window`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	commit := command.Flags().String("commit", "", "approve only if this `commit` is rolled out (7 to 40 digits)")
+	commit := command.Flags().String("commit", "", "approve only if this `commit` is rolled out (7 to 40 hexadecimal digits)")
 	window := command.Flags().Bool("window", false, "let the commit through a closed maintenance window")
 	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
 		stage := ""
@@ -41,7 +41,7 @@ stoker-approver grants.`,
 			stage = args[1]
 		}
 		if *window && stage != "" {
-			return outcome(exitUsage, "--window and STAGE: name one of them")
+			return outcome(exitUsage, "--window and STAGE cannot be used together")
 		}
 		got.role = "stoker-approver"
 		return got.ask(ctx, args[0], "approved", func(ctx context.Context, p target) (request.Answer, error) {

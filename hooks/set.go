@@ -167,7 +167,7 @@ It approves no other commit.`,
 		Args: cobra.ExactArgs(1),
 	}
 	force := command.Flags().Bool("force", false, "compare the content of every managed file, and repair drift")
-	confirm := command.Flags().String("confirm-deletion", "", "approve the mass deletion of this `commit` (7 to 40 digits)")
+	confirm := command.Flags().String("confirm-deletion", "", "approve the mass deletion of this `commit` (7 to 40 hexadecimal digits)")
 	a := c.asks(command, func(ctx context.Context, got *asking, args []string) error {
 		if *confirm != "" && !v1alpha1.IsCommitPrefix(*confirm) {
 			return fmt.Errorf("--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)

@@ -45,7 +45,7 @@ type settings struct {
 	WebhookAddr string
 	Namespace   string
 
-	// Pod is the injector's own, from POD_NAME.
+	// Pod is the name of the injector's own pod, from POD_NAME.
 	Pod string
 
 	// Parsed values of the above.
@@ -76,7 +76,7 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 
 	f.BoolVar(&s.RequireNamespaceLabel, "require-namespace-label", false, "inject only in namespaces with the label stoker.io/injection=enabled; the webhook configuration must select the same")
 	f.BoolVar(&s.AutoBindAgent, "auto-bind-agent", true, "bind the ClusterRole stoker-agent to the ServiceAccounts of gateway pods")
-	f.StringVar(&s.Repair, "repair", string(reconcile.RepairEvict), "how to repair pods younger than ten minutes that started without their agent: evict or report")
+	f.StringVar(&s.Repair, "repair", string(reconcile.RepairEvict), "what happens to pods younger than ten minutes that started without their agent: evict or report")
 	f.DurationVar(&s.RepairDelay, "repair-delay", repairDelay, "how long a replica must be ready before it evicts pods, so that Services route to it")
 
 	f.StringVar(&s.Certificates, "certificates", certificatesOwn, "own: the injector issues and renews its certificate; mounted: it reads the certificate in --certificate-dir")
@@ -90,7 +90,8 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	return f
 }
 
-// parse parses the command line and the environment. The errors are those of daemon.Parse and daemon.Explain.
+// parse parses the command line and the environment. It returns the error of daemon.Parse if a flag cannot be parsed,
+// and otherwise all problems in one error (daemon.Explain).
 func parse(args []string, env func(string) string, out io.Writer) (settings, error) {
 	var s settings
 	f := s.flags(out)

@@ -16,8 +16,8 @@ import (
 const (
 	manifestFile = "manifest"
 	journalFile  = "journal"
-	undoFile     = "undo"  // the journal during a rollback
-	areasFile    = "areas" // directories with further staging folders, one a line
+	undoFile     = "undo"  // the journal while an apply is undone
+	areasFile    = "areas" // lists the directories with staging folders of their own
 	modesFile    = "modes" // created for a moment to check its mode bits
 	notePrefix   = "note-"
 	maxNote      = 1 << 20
@@ -39,7 +39,7 @@ func (a *agentFolder) write(name string, content func(io.Writer) error) (renamed
 // openFile opens one of our files for reading. If it is not a regular file, the error is ErrDamaged.
 func (a *agentFolder) openFile(name string) (*os.File, fs.FileInfo, error) {
 	f, fi, err := a.File(name, os.O_RDONLY)
-	if errors.Is(err, fs.ErrPermission) && !a.readOnly { // it may be our file with its mode taken away
+	if errors.Is(err, fs.ErrPermission) && !a.readOnly { // its permission bits may have been changed: restore them and try again
 		cerr := a.vol.Effect(safe.Effect{Op: "chmod", Path: a.Join(name)}, func() error { return a.Root.Chmod(name, 0o600) })
 		if cerr == nil {
 			f, fi, err = a.File(name, os.O_RDONLY)
@@ -74,7 +74,9 @@ func (a *agentFolder) read(name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// create makes one of our folders and opens it. err is why it could not be opened; what is in its place is set aside.
+// create makes one of the agent's folders and opens it. err is the error of an attempt to open it. If something else
+// is in its place, create sets that aside first. If err says anything but that the folder is missing or blocked,
+// create returns err.
 func (a *agentFolder) create(name string, err error) (*safe.Folder, error) {
 	if _, blocked := errors.AsType[*safe.BlockedError](err); blocked {
 		if err = a.vol.SetAside(a.Folder, name, err); err == nil {
@@ -90,7 +92,7 @@ func (a *agentFolder) create(name string, err error) (*safe.Folder, error) {
 	return a.Open(name)
 }
 
-// drop removes one of our files durably.
+// drop removes one of the agent's files, or sets aside what else has its name, and makes that durable.
 func (a *agentFolder) drop(name string) error {
 	if err := a.vol.Vacate(a.Folder, name); err != nil {
 		return safe.WriteError(err, "remove %s", a.Join(name))
@@ -134,7 +136,8 @@ func (d *Dir) setManifest(m *format.Manifest) {
 
 var noteName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// Note returns a note that SetNote wrote, or nil if there is none.
+// Note returns the note of that name, or nil if there is none. A note is a small file in .stoker in which another
+// package remembers something across restarts. If it cannot be read, Note returns DamagedNote.
 func (d *Dir) Note(name string) ([]byte, error) {
 	if !noteName.MatchString(name) {
 		return nil, fmt.Errorf("invalid note name %q", name)
@@ -160,8 +163,8 @@ func (d *Dir) Note(name string) ([]byte, error) {
 	return []byte(DamagedNote), err
 }
 
-// DamagedNote replaces a note that could not be read. Callers must not treat it as a missing note, which may have said
-// that something is still to be done.
+// DamagedNote replaces a note that could not be read. Callers must not treat it as a missing note: the note that was
+// lost may have said that something is still to be done.
 const DamagedNote = "damaged"
 
 // SetNote writes a note of at most 1 MiB in .stoker, durably; nil removes it.

@@ -130,9 +130,10 @@ func shareToRead(n int, from, to time.Time) func(i int) bool {
 	}
 }
 
-// Drift compares the owned files with the manifest: by size, mtime and type and, if these differ, by hash. If full is set, it
-// hashes every file. Changes that the gateway makes by itself are adopted and are not drift: a new mtime, a re-signed
-// resource.json, JSON of the same meaning, a thumbnail.png if nothing else in its folder changed.
+// Drift compares the owned files with the manifest: by type, executable bit, size and mtime and, if size or mtime
+// differs, by hash. If full is set, it hashes every file. Changes that the gateway makes by itself are adopted and
+// are not drift: a new mtime, a re-signed resource.json, JSON of the same meaning, a thumbnail.png if nothing else in
+// its folder changed.
 //
 // A file may change without a new size or mtime. So Drift also hashes a file if its ctime is not that of the last comparison
 // or, before the first comparison, is later than the manifest. It hashes at most maxSuspects bytes for this reason; the next
@@ -213,7 +214,7 @@ type driftCheck struct {
 // thumbnail is a changed thumbnail. It is drift if another file of its folder drifted, which is known only at the end.
 type thumbnail struct {
 	rec plan.Owned
-	at  int // where to insert rec into adopt
+	at  int // the index in adopt before which rec belongs
 }
 
 // drifted adds a file to the result.
@@ -273,8 +274,9 @@ func (c *driftCheck) file(ctx context.Context, rec plan.Owned, was int64, known,
 	return ctime, err
 }
 
-// content compares a file by its bytes or, if it is JSON, by its meaning. It reports whether the file matches the manifest, or
-// will match it once it is adopted. same is set if size and mtime are those of the record.
+// content compares a file by its bytes or, if it is JSON, by its meaning. It reports whether the content matches the
+// manifest, or will once the file is adopted. A file with another executable bit has drifted, but its content
+// matches. same is set if size and mtime are those of the record.
 func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, same bool) (bool, error) {
 	dir, name := safe.Split(rec.Path)
 	n, err := c.cur.At(dir)

@@ -36,8 +36,8 @@ type lock struct {
 // take makes this process the only writer. The kernel's lock ends with the process; the file's content only informs
 // users.
 //
-// A file that an agent would not have created is set aside and never written, because it may have another name outside
-// .stoker, or have been moved here. It is locked first, in case an agent uses it after all.
+// take never writes to a file that no agent can have created: it may have another hard link outside .stoker, or may
+// have been moved here by a user. take sets such a file aside, but only after locking it, in case an agent does use it.
 func (l *lock) take() error {
 	for range 10 {
 		if err := l.try(); err != nil {

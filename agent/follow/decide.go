@@ -24,7 +24,7 @@ type inputs struct {
 	profile     v1alpha1.Effective
 	facts       plan.Facts
 	beforeStart bool
-	rotated     int64 // after a secret changed, a sync that failed without it is retried
+	rotated     int64 // how often a secret file has changed; a sync that failed with the old one is retried
 	rollback    bool
 	goesBack    bool         // the rollout went back to the commit
 	request     sync.Request // who requested the ref
@@ -48,7 +48,7 @@ func (f *Follower) logProblems(problems []loop.Problem) {
 	if len(problems) == 0 {
 		f.logged = ""
 		if was != "" {
-			f.Log.Info("the SyncTarget is followed")
+			f.Log.Info("following the SyncTarget again")
 		}
 		return
 	}
@@ -105,7 +105,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	case errors.Is(err, errGone):
 		return handsOff(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
 	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.lasts(f.Now()):
-		return loop.Decision{Order: f.order} // probably short: the reported state is still true
+		return loop.Decision{Order: f.order} // probably a short outage: keep reporting the last state
 	case err != nil:
 		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
 	}
@@ -153,7 +153,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	}
 	if gate.back {
 		p, failed := f.returned(wanted.Commit)
-		if p != nil || failed { // otherwise the row would show the error as one of an earlier target
+		if p != nil || failed { // otherwise the report would attribute the outcome to the earlier target
 			f.judged = &wanted
 		}
 		if p != nil {
@@ -187,7 +187,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 		return known, err
 	}
 	ordinal, _ := v1alpha1.PodOrdinal(f.Pod, f.pod.labels)
-	if !v1alpha1.ProposesFor(in.Propose, f.Gateway) { // other gateways need no new order
+	if !v1alpha1.ProposesFor(in.Propose, f.Gateway) { // meant for another gateway: it must not change this gateway's order
 		in.Propose = ""
 	}
 	if v1alpha1.RestoresOn(in.Restore, f.Gateway) == "" {
@@ -207,9 +207,9 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	}, nil
 }
 
-// pause applies a pause at once, even if the target cannot be followed otherwise, because an operator may be about to repair
-// the gateway by hand. The end of a pause applies at once only under the spec that came with the pause. With another spec it
-// applies when that spec is followed, because that may be the fix that the pause was for.
+// pause applies a pause at once, even if the target cannot be followed otherwise, because an operator may be about to repair the gateway by
+// hand. When a pause ends, syncing resumes at once only if the spec is still the one that was in force during the pause. If the spec has
+// changed, syncing resumes together with the new spec, because the new spec may be the fix for which syncing was paused.
 func (f *Follower) pause(in *instruction, paused bool) {
 	o := f.order
 	if o == nil {
@@ -229,7 +229,8 @@ func (f *Follower) pause(in *instruction, paused bool) {
 	}
 }
 
-// take puts m in force. Nothing changes if only the lead changed.
+// take puts m in force. It keeps the current order if m differs only in the lead's term, its problem or the gates of
+// the rollout.
 func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 	same := m
 	same.in.Term, same.in.problem, same.in.gates = f.inputs.in.Term, f.inputs.in.problem, f.inputs.in.gates

@@ -14,10 +14,10 @@ type azure struct {
 	at address
 }
 
-// maxAzureBody is what a description may have, in characters.
+// maxAzureBody is the maximum length of a description, in characters.
 const maxAzureBody = 4000
 
-type azureRequest struct {
+type azurePullRequest struct {
 	ID          int64  `json:"pullRequestId"`
 	Status      string `json:"status"`
 	Title       string `json:"title"`
@@ -54,7 +54,7 @@ func (a *azure) list(ctx context.Context, status, branch, base string) ([]PullRe
 		q.Set("searchCriteria.targetRefName", "refs/heads/"+base)
 	}
 	var page struct {
-		Value []azureRequest `json:"value"`
+		Value []azurePullRequest `json:"value"`
 	}
 	if err := a.do(ctx, http.MethodGet, a.path(), version(q), nil, &page); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (a *azure) list(ctx context.Context, status, branch, base string) ([]PullRe
 	return out, nil
 }
 
-func (a *azure) convert(p *azureRequest) PullRequest {
+func (a *azure) convert(p *azurePullRequest) PullRequest {
 	state := map[string]State{"active": Open, "completed": Merged}[p.Status]
 	if state == "" {
 		state = Closed
@@ -75,7 +75,7 @@ func (a *azure) convert(p *azureRequest) PullRequest {
 		Number: p.ID, State: state, Branch: strings.TrimPrefix(p.Source, "refs/heads/"), Base: strings.TrimPrefix(p.Target, "refs/heads/"),
 		Title: p.Title, Body: p.Description, Fork: p.Fork != nil,
 	}
-	// The API's own URL is that of the API; users want that of the page.
+	// The API returns its own URL of the pull request. Users need the URL of the web page.
 	web := *a.at.api
 	out.URL = shownURL(web.JoinPath(a.at.project, "_git", a.at.name, "pullrequest", fmt.Sprint(p.ID)).String())
 	if p.Last != nil {
@@ -101,7 +101,7 @@ func (a *azure) Create(ctx context.Context, d Draft) (PullRequest, error) {
 		}
 		in["labels"] = labels
 	}
-	var made azureRequest
+	var made azurePullRequest
 	if err := a.do(ctx, http.MethodPost, a.path(), version(url.Values{}), in, &made); err != nil {
 		return PullRequest{}, err
 	}
@@ -126,7 +126,7 @@ func (a *azure) Close(ctx context.Context, number int64, comment string) error {
 			return err
 		}
 	}
-	var now azureRequest
+	var now azurePullRequest
 	if err := a.do(ctx, http.MethodGet, a.path(fmt.Sprint(number)), version(url.Values{}), nil, &now); err != nil || now.Status != "active" {
 		return err
 	}

@@ -14,7 +14,7 @@ type bitbucket struct {
 	at address
 }
 
-type bitbucketRequest struct {
+type bitbucketPullRequest struct {
 	ID          int64  `json:"id"`
 	Title       string `json:"title"`
 	Description string `json:"description"`
@@ -51,7 +51,7 @@ func (b *bitbucket) list(ctx context.Context, terms []string, states ...string) 
 		q.Set("q", strings.Join(terms, " AND "))
 	}
 	var page struct {
-		Values []bitbucketRequest `json:"values"`
+		Values []bitbucketPullRequest `json:"values"`
 	}
 	if err := b.do(ctx, http.MethodGet, b.path(), q, nil, &page); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (b *bitbucket) list(ctx context.Context, terms []string, states ...string) 
 	return out, nil
 }
 
-func (p *bitbucketRequest) convert() PullRequest {
+func (p *bitbucketPullRequest) convert() PullRequest {
 	state := map[string]State{"OPEN": Open, "MERGED": Merged}[p.State]
 	if state == "" {
 		state = Closed
@@ -74,7 +74,7 @@ func (p *bitbucketRequest) convert() PullRequest {
 	}
 }
 
-// fullID returns a commit id of full length, or "": Bitbucket shortens them.
+// fullID returns s if it is a full commit id, and "" otherwise: Bitbucket returns only the first digits.
 func fullID(s string) string {
 	if len(s) != 40 {
 		return ""
@@ -115,7 +115,8 @@ func branchNamed(name string) (b bitbucketBranch) {
 }
 
 func (b *bitbucket) Create(ctx context.Context, d Draft) (PullRequest, error) {
-	// Bitbucket replaces nothing and refuses nothing: a second pull request of a branch updates the first one. So look first.
+	// Bitbucket does not refuse a second pull request from the same branch: it changes the first one instead. So look for an
+	// open one first.
 	open, err := b.ByHead(ctx, d.Branch, d.Base)
 	if err != nil {
 		return PullRequest{}, err
@@ -125,7 +126,7 @@ func (b *bitbucket) Create(ctx context.Context, d Draft) (PullRequest, error) {
 			return PullRequest{}, ErrExists
 		}
 	}
-	var made bitbucketRequest
+	var made bitbucketPullRequest
 	err = b.do(ctx, http.MethodPost, b.path(), nil, map[string]any{
 		"title": d.Title, "description": d.Body, "source": branchNamed(d.Branch), "destination": branchNamed(d.Base),
 	}, &made)
@@ -150,7 +151,7 @@ func (b *bitbucket) Close(ctx context.Context, number int64, comment string) err
 			return err
 		}
 	}
-	var now bitbucketRequest
+	var now bitbucketPullRequest
 	if err := b.do(ctx, http.MethodGet, b.path(fmt.Sprint(number)), nil, nil, &now); err != nil || now.State != "OPEN" {
 		return err
 	}

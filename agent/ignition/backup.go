@@ -14,14 +14,15 @@ import (
 )
 
 const (
-	// backupTime bounds a whole backup. An iteration of the agent's loop, which may make two, must take less than an hour (loop.stuck).
+	// backupTime bounds a whole backup. An iteration of the agent's loop may make two, because a sync may be planned twice, and must take
+	// less than loop.stuck, an hour.
 	backupTime = 20 * time.Minute
-	// zipMagic begins a backup, which is a zip file.
+	// zipMagic is how a backup begins: it is a zip file.
 	zipMagic = "PK\x03\x04"
 )
 
-// Backup writes a backup of the gateway (.gwbk) to w, as the gateway makes it [SPEC]. It holds none of it in memory, and does not bound its
-// size. An error of w is returned unchanged.
+// Backup streams a backup of the gateway (.gwbk), as the gateway makes it [SPEC], to w. It does not limit the size.
+// An error of w ends the backup and is returned unchanged.
 func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 	r := call{method: http.MethodGet, path: "/data/api/v1/backup"}
 	timed, end := context.WithTimeoutCause(ctx, backupTime, fmt.Errorf("it took more than %s", backupTime))
@@ -50,7 +51,7 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return failed(err)
 	}
-	defer func() { _ = resp.Body.Close() }() // was read
+	defer func() { _ = resp.Body.Close() }() // it was read
 	got := answer{status: resp.StatusCode, header: resp.Header}
 	if !got.success() {
 		got.body, _ = io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // a truncated error page still has its status

@@ -27,8 +27,8 @@ type ModuleScan struct {
 }
 
 // ScanByModule makes the project-scan module scan the projects and notify the Designers: POST
-// /data/project-scan-endpoint/scan?updateDesigners=true&forceUpdate=true. Its routes need no token in 8.1; a configured
-// token is sent. It returns ErrNoScanModule if the gateway does not have the module.
+// /data/project-scan-endpoint/scan?updateDesigners=true&forceUpdate=true. The module's routes need no token in 8.1, but
+// a configured token is sent. It returns ErrNoScanModule if the gateway does not have the module.
 func (c *Client) ScanByModule(ctx context.Context) (ModuleScan, error) {
 	support, err := get[struct {
 		Supported bool `json:"supported"`

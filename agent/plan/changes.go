@@ -74,7 +74,8 @@ type Changes struct {
 	Total int
 	// Warnings are messages for users, such as skipped submodules and missing optional sources.
 	Warnings []string
-	// Mounted are the gateway's own mounts at which git has content. That content is not synced.
+	// Mounted are the paths at which git has files, but where the gateway's container has a volume of its own mounted,
+	// such as a Secret. The files of git there are not synced.
 	Mounted []string
 	// Full reports whether every file was compared, not only the difference between two commits.
 	Full bool
@@ -82,7 +83,7 @@ type Changes struct {
 	Held *Held
 }
 
-// Held says why a plan waits for approval. It is not an error.
+// Held says why a plan waits for a user: because of a conflict or a mass deletion. It is not an error.
 type Held struct {
 	Reason  v1alpha1.Reason // ConflictDetected or MassDeletion
 	Message string
@@ -99,8 +100,8 @@ type ConfigResource struct {
 	Deleted bool
 }
 
-// Touches reports whether the plan writes or deletes anything below projects/ and below config/, each of which a scan
-// of the gateway reads.
+// Touches reports whether the plan writes or deletes anything below projects/ and below config/, for each of which
+// there is a scan.
 func (c *Changes) Touches() (projects, config bool) {
 	for i := range c.List {
 		if x := &c.List[i]; x.Writes() {

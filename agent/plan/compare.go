@@ -11,7 +11,7 @@ import (
 )
 
 // maxCompared is the largest file, in bytes, that is compared by meaning. The largest JSON in public Ignition
-// repositories is a third of it.
+// repositories is a third of that size.
 const maxCompared = 4 << 20
 
 // errTooLarge is returned for a blob larger than maxCompared.
@@ -35,7 +35,7 @@ func (p *planner) sameMeaning(c Change) (bool, error) {
 
 // sameAsBefore reports whether the file on the disk still means what git wanted at the last sync. It returns false if
 // those bytes are no longer available, because the store lost the blob or the rules that rendered it are unknown. Then
-// the gateway's version counts as changed and is not lost.
+// the file counts as changed on the gateway, so that its version is saved to lost+found before git's replaces it.
 func (p *planner) sameAsBefore(c Change, rec Owned) (bool, error) {
 	same := comparison(c.Path)
 	if same == nil || c.Found.Size > maxCompared {
@@ -55,7 +55,7 @@ func (p *planner) compare(c Change, with []byte, same func(a, b []byte) (bool, e
 	}
 	equal, err := same(found, with)
 	if err != nil {
-		return false, nil //nolint:nilerr // one of them is no JSON, so they do not mean the same
+		return false, nil //nolint:nilerr // at least one is not JSON, so they cannot be compared by meaning
 	}
 	return equal, nil
 }
@@ -77,7 +77,8 @@ func (p *planner) blob(id ID) ([]byte, error) { return read(p.Desired.WriteBlob,
 // errGone reports that the blob of a record is no longer available.
 var errGone = errors.New("the content of the last sync is no longer available")
 
-// before reads the blob that a record wanted, from git or rendered.
+// before returns the content that git wanted for the file at the last sync (rec.Want): read from git, or rendered
+// again.
 func (p *planner) before(rec Owned) ([]byte, error) {
 	if p.Desired.recipes[rec.Want] != nil || p.Desired.objects.Has(rec.Want) {
 		return p.blob(rec.Want)

@@ -20,7 +20,7 @@ import (
 type files struct {
 	*job
 	before gatewayState // before the first file moved
-	header *plan.Header // of the manifest from a snapshot; nil for a target
+	header *plan.Header // header of the manifest to restore, when a snapshot is restored; nil when a commit is synced
 }
 
 // deliver brings the files to the disk, and tries again once for each of two reasons: git objects turn out to be
@@ -62,7 +62,7 @@ func (f *files) attempt(ctx context.Context) error {
 			f.note("%s", w)
 		}
 	}()
-	f.lost.from(f.conn.Remote) // until the target is on the disk, drift detection needs the previous commit
+	f.lost.from(f.conn.Remote) // drift detection fetches files of the commit on the disk, if the store has lost them
 	changes, err := f.plan(ctx)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (f *files) attempt(ctx context.Context) error {
 	if f.before, err = f.ready(ctx); err != nil {
 		return err
 	}
-	if f.node.Copied() && !copied { // the plan was made for another place in the pair
+	if f.node.Copied() && !copied { // the node's role has changed: the pair may have copied files
 		if changes, err = f.compute(ctx); err != nil {
 			return err
 		}
@@ -158,9 +158,9 @@ func (f *files) compute(ctx context.Context) (*plan.Changes, error) {
 }
 
 // ready returns the gateway's state, or why files must not be written now. A stopped gateway reads its files at its
-// next start, so they may be written. A starting gateway is reading them, so they must not. Nor must those of an
-// unreachable one, because it may run and could not be made to scan. What may be written also depends on the node's
-// place in a redundant pair.
+// next start, so they may be written. They must not be written while the gateway starts, because it is reading them,
+// nor while it is unreachable, because it may be running and the agent could not make it scan. What may be written also
+// depends on the node's place in a redundant pair.
 func (f *files) ready(ctx context.Context) (gatewayState, error) {
 	state := away
 	if !f.t.BeforeStart {
@@ -178,7 +178,8 @@ func (f *files) ready(ctx context.Context) (gatewayState, error) {
 	return state, f.locate(ctx, state)
 }
 
-// stage waits for Designers, the validation webhook and approvals, validates the files and writes them to the staging directory.
+// stage validates the files and writes them to the staging directory. It returns an error, which holds the sync,
+// because of an open Designer, the validation webhook, a conflict or a mass deletion.
 func (f *files) stage(ctx context.Context, changes *plan.Changes) (*disk.Staged, error) {
 	if err := f.checkBack(changes); err != nil {
 		return nil, err
@@ -213,7 +214,7 @@ func (f *files) stage(ctx context.Context, changes *plan.Changes) (*disk.Staged,
 	return staged, nil
 }
 
-// checkBack asks whether the changes of the gateway that the plan replaces may go. A forced sync replaces them.
+// checkBack asks whether the plan may replace changes that were made on the gateway and are being proposed to git. A forced sync replaces them.
 func (f *files) checkBack(changes *plan.Changes) error {
 	back := f.t.Back
 	if back == nil || f.force {
@@ -231,8 +232,8 @@ func (f *files) checkBack(changes *plan.Changes) error {
 	return back.Replace(paths)
 }
 
-// hold identifies a held sync and the reason of its plan, which is "" if a Designer holds it. Its files were staged and
-// checked once, and are not written again while the sync waits.
+// hold identifies a plan that was staged and checked and then held: by its commit, its rules and Held.Message, or "" if
+// an open Designer holds it. While the same plan is held, its files are not staged again.
 type hold struct {
 	commit plan.ID
 	rules  string
@@ -274,8 +275,7 @@ func (l *limitedWriter) Write(p []byte) (int, error) {
 }
 
 // validateAdopted checks the files that the sync is about to adopt unchanged. They must pass the same check as written
-// files: a commit that some gateways cannot receive must not count as good on another that got the files in some other
-// way.
+// files: otherwise a commit that other gateways refuse would count as good on a gateway that already had its files.
 func (f *files) validateAdopted(ctx context.Context, changes *plan.Changes) error {
 	defer f.step("validate")()
 	for _, c := range changes.List {

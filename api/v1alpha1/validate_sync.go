@@ -22,7 +22,8 @@ const (
 	maxSetKey   = 512
 )
 
-// setKey is a path of members and indexes without modifiers: what has a meaning of its own is escaped.
+// setKey matches the path of a value: members and indexes joined by dots. It allows no gjson modifiers or queries: a
+// literal . | # @ * ? or \ needs a \ before it.
 var setKey = regexp.MustCompile(`^([^\\.|#@*?\x00-\x1f\x7f]|\\[^\x00-\x1f\x7f])+(\.([^\\.|#@*?\x00-\x1f\x7f]|\\[^\x00-\x1f\x7f])+)*$`)
 
 func validateSync(path *field.Path, sync *SyncSpec) field.ErrorList {
@@ -53,7 +54,7 @@ func validateProfile(path *field.Path, name string, p *SyncProfile, prune Prune)
 	}
 	switch n := len(p.Mappings); {
 	case n == 0:
-		errs = append(errs, field.Required(path.Child("mappings"), "say what this profile brings, or remove it"))
+		errs = append(errs, field.Required(path.Child("mappings"), "add at least one mapping, or remove the profile"))
 	case n > maxMappings:
 		return append(errs, field.TooMany(path.Child("mappings"), n, maxMappings))
 	}
@@ -180,7 +181,8 @@ func validatePatchFile(path *field.Path, kind MappingType, file string) field.Er
 	return nil
 }
 
-// checkUsed validates what one gateway uses of spec.sync; p is nil in service-path mode.
+// checkUsed validates the parts of the spec that one gateway uses: the defaults, its profile p, and the maintenance
+// windows. p is nil if the GatewaySync has no profiles (service-path mode).
 func (gs *GatewaySync) checkUsed(name string, p *SyncProfile) error {
 	path := field.NewPath("spec", "sync")
 	errs := validateDefaults(path.Child("defaults"), &gs.Spec.Sync.Defaults)

@@ -19,9 +19,9 @@ import (
 )
 
 var (
-	// ErrOvertaken means that the sync which created the Job is over, so that its request is obsolete.
+	// ErrOvertaken means that the sync that created the Job is over: what the Job requests is obsolete.
 	ErrOvertaken = errors.New("the sync that created this Job is over")
-	// ErrStale means that the Application did not report in time which revision it syncs.
+	// ErrStale means that the Application does not show the sync of this Job yet.
 	ErrStale = errors.New("the Application does not report which revision it syncs")
 	// ErrOtherRepository means that the revision is not from the requested repository.
 	ErrOtherRepository = errors.New("the revision belongs to another repository")
@@ -55,8 +55,8 @@ const readTimeout = 10 * time.Second
 
 // WaitForSync reads the Application until it reports the sync that created the Job.
 //
-// Argo CD marks a new sync as running before it replaces the result of the last one. So WaitForSync accepts a result only if this Job
-// is among its running hooks, or if its revision begins like the one in the Job's name.
+// Argo CD marks a new sync as running before it replaces the result of the last one. So WaitForSync accepts a result only if this Job is
+// among its running hooks, or if the revision of the result begins with the digits of the revision in the Job's name.
 func WaitForSync(ctx context.Context, client dynamic.Interface, query SyncQuery) (Sync, error) {
 	waiting, cancel := context.WithTimeout(ctx, query.Within)
 	defer cancel()
@@ -77,7 +77,7 @@ func WaitForSync(ctx context.Context, client dynamic.Interface, query SyncQuery)
 			why = err
 		case reading.Err() == nil && !passing(err):
 			return Sync{}, err
-		case reading.Err() == nil && n == 0: // a message of the Application is more useful than a later timeout
+		case reading.Err() == nil && n == 0: // what the Application says is more useful than a later error
 			why = fmt.Errorf("%w: %w", ErrStale, err)
 		}
 		if !backoff.Wait(waiting, pause) {
@@ -105,13 +105,14 @@ func get(ctx context.Context, client dynamic.Interface, name Name) (*Application
 	return nil, err
 }
 
-// passing reports whether a retry may help. An Application that cannot be decoded stays so.
+// passing reports whether a retry may help. If an Application cannot be decoded, a retry does not help.
 func passing(err error) bool {
 	_, unreadable := errors.AsType[*unreadableError](err)
 	return !unreadable && kube.Passing(err)
 }
 
-// evaluate returns the sync if app, one read of the Application, reports it. Otherwise it returns one of the errors above. It is pure.
+// evaluate returns the sync if app, one read of the Application, reports it. Otherwise it returns ErrOvertaken, ErrStale or
+// ErrOtherRepository. It only looks at app.
 func (q SyncQuery) evaluate(app *Application) (Sync, error) {
 	o := app.Status.OperationState
 	if o == nil {

@@ -18,7 +18,8 @@ import (
 // maxReached bounds the ConfigSyncs that are read to find a cycle.
 const maxReached = 64
 
-// ready returns an error unless everything that cs depends on is ready. It reads the dependencies with the rights of the caller.
+// ready returns an error unless every direct dependency of cs is ready and, if it comes from the same ref as cs, runs the same commit. It
+// reads the dependencies with the rights of the caller.
 func (e *Engine) ready(ctx context.Context, cs *v1alpha1.ConfigSync, rendered *Rendered) error {
 	if len(cs.Spec.DependsOn) == 0 {
 		return nil
@@ -85,7 +86,7 @@ func reach(ctx context.Context, clients kube.Clients, cs *v1alpha1.ConfigSync) (
 			case err == nil:
 				found[d.Name] = on
 				todo = append(todo, append(slices.Clone(at), on))
-			case len(at) == 1 || !apierrors.IsNotFound(err): // what a dependency lacks is in its own status
+			case len(at) == 1 || !apierrors.IsNotFound(err): // the status of the direct dependency says what it lacks
 				return nil, dependency(err, d, cs.Namespace)
 			}
 		}
@@ -93,7 +94,7 @@ func reach(ctx context.Context, clients kube.Clients, cs *v1alpha1.ConfigSync) (
 	return found, nil
 }
 
-// dependency explains why a dependency cannot be read. One that does not exist yet is waited for.
+// dependency explains why a dependency cannot be read. If the dependency does not exist yet, cs waits for it.
 func dependency(err error, d v1alpha1.ConfigDependency, namespace string) error {
 	if apierrors.IsNotFound(err) {
 		return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s, which does not exist in namespace %s", d.On(), d.Name, namespace)
@@ -122,5 +123,6 @@ func (o origin) same(p origin) bool {
 	return o.repo != "" && o.ref == p.ref && giturl.Same(o.repo, p.repo)
 }
 
-// follows reports whether ref is that of the spec, and not that of a request, which concerns this object alone.
+// follows reports whether ref comes from the spec. A ref that was requested for this ConfigSync only says nothing about
+// what its dependencies should run.
 func (o origin) follows(ref string) bool { return o.gatewaySync != "" || o.ref == ref }

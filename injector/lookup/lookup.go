@@ -20,10 +20,11 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// LookupTimeout is the time limit of that query. The API server waits two seconds for the whole review.
+// LookupTimeout limits the query to the API server. It must be well below the timeout of the admission webhook, 2 s by
+// default (chart value webhook.timeoutSeconds).
 const LookupTimeout = time.Second
 
-// maxAsked bounds a live list; more than one GatewaySync is ambiguous anyway.
+// maxAsked bounds a list from the API server: more than one GatewaySync is ambiguous anyway.
 const maxAsked = 8
 
 // Scope is the part of the cluster that an injector serves.
@@ -39,7 +40,7 @@ type Scope struct {
 // system are the namespaces of the control plane, where injection could break the cluster.
 var system = []string{metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node-lease"}
 
-// Excluded returns why pods of a namespace get no agent, or "" if they may.
+// Excluded returns why pods of a namespace get no agent, or "" if they may get one.
 func (s Scope) Excluded(namespace string) string {
 	switch {
 	case namespace == "":

@@ -15,17 +15,19 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// maxLookup bounds how long a name is looked up that a proxy resolves anyway. In a plant that needs a proxy, no answer is common.
+// maxLookup bounds the lookup of a name that the proxy will resolve, too. Where a proxy is needed, the local name server often cannot
+// resolve the names of the internet.
 const maxLookup = 2 * time.Second
 
-// ProxyFromEnvironment returns a value of Client.Proxy: the proxy that HTTPS_PROXY names, except for the hosts of NO_PROXY. It returns nil if
-// there is none. Loopback addresses have none either, so that the guard sees them.
+// ProxyFromEnvironment returns a function for Client.Proxy that returns the proxy in HTTPS_PROXY, except for the
+// hosts in NO_PROXY. It returns nil if HTTPS_PROXY is empty. Loopback addresses never use the proxy, so the guard in
+// guard.go checks and refuses them.
 func ProxyFromEnvironment() (func(*url.URL) (*url.URL, error), error) {
 	config := httpproxy.FromEnvironment()
 	if config.HTTPSProxy == "" {
 		return nil, nil
 	}
-	config.HTTPProxy = "" // it could read and change what is not encrypted
+	config.HTTPProxy = "" // requests without TLS use no proxy: it could read and change them
 	every := httpproxy.Config{HTTPSProxy: config.HTTPSProxy}
 	p, err := every.ProxyFunc()(&url.URL{Scheme: "https", Host: "host.invalid"})
 	if err != nil || p == nil || p.Host == "" || p.Scheme != "http" && p.Scheme != "https" { // the text of err may have a password
@@ -34,8 +36,8 @@ func ProxyFromEnvironment() (func(*url.URL) (*url.URL, error), error) {
 	return config.ProxyFunc(), nil
 }
 
-// proxied returns the proxy for a request, or nil. The address that the proxy dials cannot be checked, so what is known of the target is
-// checked before: an address, and a name as far as it can be resolved here.
+// proxied returns the proxy for a request, or nil. proxied cannot check the address that the proxy will dial. So it first checks the target
+// itself: its address, or the addresses to which its name resolves here, if it does.
 func (c Client) proxied(ctx context.Context, target *url.URL) (*url.URL, error) {
 	if c.Proxy == nil {
 		return nil, nil
@@ -60,7 +62,7 @@ func (c Client) proxied(ctx context.Context, target *url.URL) (*url.URL, error) 
 	return proxy, nil
 }
 
-// refusedByProxy names the proxy that does not connect.
+// refusedByProxy returns an error that names the proxy if the proxy refuses the CONNECT request.
 func refusedByProxy(_ context.Context, proxy *url.URL, _ *http.Request, res *http.Response) error {
 	switch res.StatusCode {
 	case http.StatusOK:
@@ -70,5 +72,5 @@ func refusedByProxy(_ context.Context, proxy *url.URL, _ *http.Request, res *htt
 	case http.StatusForbidden:
 		return fmt.Errorf("the proxy %s does not allow this host (HTTP 403): allow it there, or name it in NO_PROXY", failure.Quote(proxy.Host))
 	}
-	return fmt.Errorf("the proxy %s answers HTTP %d", failure.Quote(proxy.Host), res.StatusCode)
+	return fmt.Errorf("the proxy %s refused the connection (HTTP %d)", failure.Quote(proxy.Host), res.StatusCode)
 }

@@ -86,7 +86,7 @@ func Run(t *testing.T, s archive.Store) {
 	})
 	t.Run("an upload that ends early leaves no object", func(t *testing.T) {
 		broken := errors.New("the sync changed files")
-		for _, size := range []int{10, 6 << 20} { // sequence: of one part and of two
+		for _, size := range []int{10, 6 << 20} { // sequence: the source fails in the first part, and in the second
 			err := s.Put(t.Context(), "broken/a", io.MultiReader(bytes.NewReader(make([]byte, size)), iotest.ErrReader(broken)))
 			require.ErrorIs(t, err, broken)
 			_, err = s.Get(t.Context(), "broken/a")
@@ -97,7 +97,7 @@ func Run(t *testing.T, s archive.Store) {
 		ctx, cancel := context.WithCancel(t.Context())
 		r, w := io.Pipe()
 		go func() {
-			_, _ = w.Write(make([]byte, 1<<20)) // ends with the pipe
+			_, _ = w.Write(make([]byte, 1<<20)) // returns when the pipe is closed
 			cancel()
 			w.CloseWithError(context.Canceled)
 		}()

@@ -1,6 +1,7 @@
-// Package azure keeps archives in Azure Blob Storage, through its REST API. Microsoft's library for it (azblob 1.8) would add 0.8 MiB to the
-// agent. It is not used because it reads answers of any size and follows redirects, and takes io.ErrUnexpectedEOF of a source for its end;
-// with what would stand around it, it is more code than the requests here, which share package rest with Google's storage.
+// Package azure keeps archives in Azure Blob Storage, through its REST API. It does not use Microsoft's library
+// (azblob 1.8), which would add 0.8 MiB to the agent: the library reads answers of any size, follows redirects, and
+// takes an io.ErrUnexpectedEOF from the source for the end of the data. The code to work around that would be longer
+// than the requests here, which share package rest with the store for Google Cloud Storage.
 package azure
 
 import (
@@ -25,11 +26,12 @@ import (
 )
 
 const (
-	// field is the one of the spec.
+	// field is the path of this storage in the spec of a GatewaySync; error messages name it.
 	field = "spec.snapshots.storage.azure"
-	// blockSize is the buffer of an upload. A blob has at most 50,000 blocks, so it may have 195 GiB.
+	// blockSize is the size of a block, and of the buffer of an upload. A blob has at most 50,000 blocks, so it can
+	// hold 195 GiB.
 	blockSize = 4 << 20
-	// version is that of the API.
+	// version is the version of the Blob service API, sent as X-Ms-Version.
 	version = "2021-12-02"
 )
 
@@ -39,8 +41,8 @@ type store struct {
 	container url.URL
 }
 
-// New returns a container. It does not connect. secrets reads the key or the shared access signature on each use, so that a rotated one
-// takes effect immediately; nil stands for the identity of the pod.
+// New returns a Store that keeps its objects in the container that spec names. It does not connect. secrets reads the key or the shared
+// access signature on each use, so that a rotated one takes effect immediately; nil stands for the identity of the pod.
 func New(spec *v1alpha1.AzureStorage, secrets func() (secret.String, error)) (archive.Store, error) {
 	container := rest.Server(cmp.Or(spec.Endpoint, spec.Account+".blob.core.windows.net"))
 	container.Path = "/" + spec.Container
@@ -61,7 +63,7 @@ func New(spec *v1alpha1.AzureStorage, secrets func() (secret.String, error)) (ar
 // code returns what the service says of an error.
 func code(header http.Header, body []byte) (code, message string) {
 	var e struct{ Code, Message string }
-	_ = xml.Unmarshal(body, &e) // an answer of another server has none
+	_ = xml.Unmarshal(body, &e) // another server, such as a proxy, answers without this XML: both then stay empty
 	return cmp.Or(header.Get("X-Ms-Error-Code"), e.Code), e.Message
 }
 
@@ -104,7 +106,7 @@ func (s store) Put(ctx context.Context, key string, r io.Reader) error {
 		return s.write(ctx, s.request(http.MethodPut, key, url.Values{"comp": {"block"}, "blockid": {id}}, block))
 	})
 	if err != nil || n == 0 {
-		return err // the service drops blocks that no list names
+		return err // the one request wrote the blob, or the service drops the blocks, because no list names them
 	}
 	list.WriteString("</BlockList>")
 	commit := s.request(http.MethodPut, key, url.Values{"comp": {"blocklist"}}, list.Bytes())
@@ -136,7 +138,7 @@ func (s store) List(ctx context.Context, prefix string) ([]string, error) {
 			NextMarker string
 		}
 		if err := xml.Unmarshal(body, &page); err != nil {
-			return nil, fmt.Errorf("%s: the container %s answers no list of blobs", field, s.client.Name)
+			return nil, fmt.Errorf("%s: the container %s did not answer with a list of blobs", field, s.client.Name)
 		}
 		for _, b := range page.Blobs {
 			if strings.HasPrefix(b.Name, prefix) {

@@ -102,7 +102,7 @@ func TestHostileServer(t *testing.T) {
 		{"huge list", answer(http.StatusOK, "", "<EnumerationResults>"+strings.Repeat("x", 9<<20)), list, "has more than 8388608 bytes"},
 		{"huge refusal", answer(http.StatusBadRequest, "", strings.Repeat("x", 9<<20)), list, "the container backups answers 400"},
 		{"long refusal", answer(http.StatusConflict, strings.Repeat("c", 300), "<Error><Message>"+strings.Repeat("é", 300)+"</Message></Error>"), put(1), "answers 409"},
-		{"answer without a list", answer(http.StatusOK, "", "<html></html>"), list, "answers no list of blobs"},
+		{"answer without a list", answer(http.StatusOK, "", "<html></html>"), list, "did not answer with a list of blobs"},
 		{"pages without an end", answer(http.StatusOK, "", "<EnumerationResults><Blobs>"+strings.Repeat("<Blob><Name>p/a</Name></Blob>", 1000)+
 			"</Blobs><NextMarker>again</NextMarker></EnumerationResults>"), list, "more than 10000 objects below p/"},
 		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); panic(http.ErrAbortHandler) }, list, "the transfer stalls"},

@@ -49,8 +49,8 @@ type Entry struct {
 	File string `json:"file"`
 }
 
-// exact restores the names of an entry that JSON could not represent: File is the folder of the run, the path, and
-// possibly a number.
+// exact restores Path and File from RawPath, if the path is not valid UTF-8 and JSON has changed it. File is the run's
+// folder, the path and possibly a number.
 func (l Entry) exact() Entry {
 	run, _, _ := strings.Cut(l.File, "/")
 	raw := string(l.RawPath)
@@ -72,7 +72,7 @@ type Folder struct {
 	max    int64 // bytes
 	age    time.Duration
 	newest string    // the last folder that this process wrote
-	pruned time.Time // when
+	pruned time.Time // when prune ran last; zero makes PruneHourly run it at once
 }
 
 // New returns lost+found in own, the folder .stoker. If it has more than limit bytes, or something older than age, pruning
@@ -170,7 +170,8 @@ func (f *Folder) names() ([]string, *safe.Folder, error) {
 	return runs, lost, nil
 }
 
-// PruneHourly calls prune if the last time is more than an hour ago, or lost+found has grown since.
+// PruneHourly calls prune if the last call is more than an hour ago, or a run has been saved since (which resets
+// f.pruned).
 func (f *Folder) PruneHourly() {
 	now := f.vol.Now()
 	if !f.pruned.IsZero() && now.Sub(f.pruned) <= time.Hour {
@@ -203,7 +204,7 @@ func (f *Folder) prune() error {
 		if i == len(runs)-1 || name == f.newest || !f.tooOld(lost, name, now) && total <= f.max {
 			continue
 		}
-		f.log.Info("removed from lost+found", "run", name, "bytes", sizes[i])
+		f.log.Info("removing from lost+found", "run", name, "bytes", sizes[i])
 		if err := f.Drop(name); err != nil {
 			return safe.WriteError(err, "remove %s from lost+found", name)
 		}
@@ -212,13 +213,14 @@ func (f *Folder) prune() error {
 	return nil
 }
 
-// wrongClock is the difference between two timestamps of one moment above which a clock was wrong.
+// wrongClock is the limit for the difference of two timestamps of the same moment: beyond it, one of the clocks was wrong.
 const wrongClock = 24 * time.Hour
 
-// tooOld reports whether a run has expired: by its name, or by the mtime of its index (or folder, if it has no index)
-// if that differs. Either may come from a clock that was weeks late, as on a node that just started, and the current
-// clock may be ahead. So if only the name says that the run expired, tooOld sets the mtime to now, and a later call
-// finds it expired by both. A run is kept for its full time whatever the clock does, and at most for twice that.
+// tooOld reports whether a run has expired, without trusting any one clock: the node may have started with a clock
+// that was weeks slow, and the clock may be ahead now. When the time in the name first says that the run is too old,
+// tooOld only starts a second countdown: it sets the mtime of the index (or of the folder, if there is no index) to
+// now and returns false. The run has expired when that mtime is too old as well. So a run is kept for at least its
+// full time, and for at most twice that.
 func (f *Folder) tooOld(lost *safe.Folder, name string, now time.Time) bool {
 	saved, err := runStart(name)
 	if err != nil {
@@ -234,11 +236,11 @@ func (f *Folder) tooOld(lost *safe.Folder, name string, now time.Time) bool {
 		return false
 	}
 	from := fi.ModTime()
-	began := from.Sub(saved) > min(wrongClock, f.age)
+	countdown := from.Sub(saved) > min(wrongClock, f.age)
 	switch {
-	case began && from.Sub(now) <= wrongClock:
+	case countdown && from.Sub(now) <= wrongClock:
 		return now.Sub(from) > f.age
-	case !began && now.Sub(saved) <= f.age:
+	case !countdown && now.Sub(saved) <= f.age:
 		return false
 	}
 	if err := f.vol.SetMtime(lost, stamped, now); err != nil { // then it stays, within the total size

@@ -23,7 +23,7 @@ type Volume struct {
 	Around func(e Effect, do func() error) error
 	// NoExchange is set when the file system turns out not to support the flags of renameat2.
 	NoExchange atomic.Bool
-	// NoModes has the devices of volumes that keep no modes.
+	// NoModes has the device number of each file system that does not store permission bits.
 	NoModes sync.Map
 }
 
@@ -304,7 +304,7 @@ func (v *Volume) OwnFolder(in *Folder) (*Folder, error) {
 	return own, nil
 }
 
-// SetDirAttrs gives a new directory the owner of another one.
+// SetDirAttrs gives a new directory the owner of like, and the permission bits perm.
 func (v *Volume) SetDirAttrs(n *Folder, like fs.FileInfo, perm fs.FileMode) error {
 	f, err := n.dirFile()
 	if err != nil {

@@ -2,7 +2,8 @@ package verdicts
 
 import "strings"
 
-// noTemplates is the reason of agentOnly cases in which a branch is a template: a CRD accepts it, although git refuses the result.
+// noTemplates is the reason of agentOnly cases with a branch template: the CRD accepts the template, although git
+// refuses the branch name that it renders to.
 const noTemplates = "a schema cannot render a template"
 
 func bidirectional() []Case {
@@ -21,8 +22,8 @@ func bidirectional() []Case {
 	badAuthors := each([]string{"Jane", "Jane <jane>", "<jane@example.com>", "Jane <jane@example.com> x", "Jane <a b@example.com>", "Jane\n <jane@example.com>", "",
 		strings.Repeat("a", 250) + " <a@b>"}, "the author",
 		func(name, v string) Case { return bad(name, field+"authors[admin]", with("authors", O{"admin": v})) })
-	empty := good("a debounce of empty text", with("debounce", ""))
-	empty.CRDOnly = "empty is as good as left out where no API server fills in the default"
+	empty := good("an empty debounce", with("debounce", ""))
+	empty.CRDOnly = "the Go validation accepts an empty value, which means the default; only the CRD refuses it"
 	zero := good("a maximum of 0 files", with("guardrails", O{"maxFilesPerPR": 0}))
 	zero.CRDOnly = empty.CRDOnly
 	many := func(n int) L { return times(n, func(int) any { return "a" }) }
@@ -54,9 +55,9 @@ func bidirectional() []Case {
 		agentOnly(noTemplates, "a target branch with a space", field+"targetBranch", with("targetBranch", "a {{.Namespace}}")),
 		agentOnly(noTemplates, "a target branch that ends with a slash", field+"targetBranch", with("targetBranch", "{{.Namespace}}/")),
 		good("a target branch of another template", with("targetBranch", "a/{{ .Namespace | lower }}")),
-		agentOnly("a schema does not look from one field at another", "a commit as ref without a base branch", field+"baseBranch",
+		agentOnly("the CRD has no rule that reads spec.git together with spec.bidirectional", "a commit as ref without a base branch", field+"baseBranch",
 			O{"git": O{"ref": strings.Repeat("a", 40)}, "bidirectional": O{"enabled": true}}),
-		agentOnly("a schema does not look from one field at another", "a tag as ref without a base branch", field+"baseBranch",
+		agentOnly("the CRD has no rule that reads spec.git together with spec.bidirectional", "a tag as ref without a base branch", field+"baseBranch",
 			O{"git": O{"ref": "refs/tags/v1"}, "bidirectional": O{"enabled": true}}),
 		good("a tag as ref with a base branch", O{"git": O{"ref": "refs/tags/v1"}, "bidirectional": O{"enabled": true, "baseBranch": "main"}}),
 		good("a full branch as ref without a base branch", O{"git": O{"ref": "refs/heads/main"}, "bidirectional": O{"enabled": true}}),
