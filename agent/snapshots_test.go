@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -92,7 +93,7 @@ area-4-20260212-102000  0100000  0200000  1      3     yes
 		files := map[string]string{}
 		for r := tar.NewReader(zip); ; {
 			h, err := r.Next()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			require.NoError(t, err)

@@ -81,7 +81,7 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 	return a
 }
 
-// Turn records one iteration of a loop; result is the class of its outcome.
+// Iterated records one iteration of a loop; result is the class of its outcome.
 func (a *Agent) Iterated(loop, result string, d time.Duration) {
 	a.reconciles.WithLabelValues(loop, result).Inc()
 	a.reconcile.WithLabelValues(loop).Observe(d.Seconds())

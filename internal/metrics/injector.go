@@ -85,7 +85,7 @@ func (m *Injector) Fleets(withoutAgents, repairStopped int) {
 // Eviction records an eviction attempt: evicted, blocked (by a disruption budget) or failed.
 func (m *Injector) Eviction(result string) { m.evictions.WithLabelValues(result).Inc() }
 
-// Turn records one iteration of a loop; result is the class of its outcome.
+// Iterated records one iteration of a loop; result is the class of its outcome.
 func (m *Injector) Iterated(loop, result string, d time.Duration) {
 	m.reconciles.WithLabelValues(loop, result).Inc()
 	m.reconcile.WithLabelValues(loop).Observe(d.Seconds())
