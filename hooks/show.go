@@ -120,7 +120,7 @@ func (c *cli) leads(ctx context.Context, p target) leads {
 	list, undecodable, err := kube.SyncTargets(p.Dynamic, p.namespace).List(ctx, metav1.ListOptions{})
 	l := leads{p.Now(), err == nil, map[types.NamespacedName]*v1alpha1.SyncTarget{}}
 	if err != nil {
-		fmt.Fprintln(c.talk, clean(fmt.Sprintf("SyncTargets cannot be read, so that no agent leads is seen only after %s: %v", v1alpha1.ConfirmedFor, err)))
+		fmt.Fprintln(c.talk, clean(fmt.Sprintf("SyncTargets cannot be read, so it takes up to %s to notice that no agent leads any more: %v", v1alpha1.ConfirmedFor, err)))
 	}
 	for _, t := range list {
 		l.targets[types.NamespacedName{Namespace: t.Namespace, Name: t.Name}] = t
@@ -278,7 +278,7 @@ func describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict) {
 	notes(w, gs.Status.DiscoveredGateways)
 }
 
-// notes prints what users should know of the last syncs.
+// notes prints the notes of the gateways about their last syncs.
 func notes(w io.Writer, gateways []v1alpha1.DiscoveredGateway) {
 	var lines [][]string
 	for _, g := range gateways {

@@ -23,16 +23,17 @@ type Job struct {
 	Bucket
 	DataDir string
 	Disk    disk.Options
-	// Blobs replaces damaged files of snapshots.
+	// Blobs supplies the bytes of files that are damaged in a snapshot.
 	Blobs plan.Objects
 }
 
-// Uploader copies the snapshots of a data directory to a bucket, in the background and beside syncs. It has no queue: what the bucket
-// lacks of the snapshots on the volume is to be uploaded, the newest first. So it goes on after a restart, and a snapshot that is removed
-// from the volume while the bucket cannot be reached is not uploaded. No sync waits for it, and none fails because of it.
+// Uploader copies the snapshots of a data directory to a bucket, in the background and beside syncs. It has no queue. Each pass compares
+// the snapshots on the volume with the bucket and uploads those that the bucket does not have, newest first. So it goes on after a restart,
+// and a snapshot that is removed from the volume while the bucket cannot be reached is not uploaded. No sync waits for it, and none fails
+// because of it.
 type Uploader struct {
-	// Counted is called after each upload, and Pending with the number of snapshots and backups that the bucket lacks, as far as that is
-	// known; 0 without a job. They must not block.
+	// Counted is called with the result of each upload, and with the error if the bucket cannot be listed. Pending is called with the
+	// number of snapshots and backups that the bucket is known not to have; 0 without a job. They must not block.
 	Counted func(err error)
 	Pending func(n int)
 
@@ -58,7 +59,8 @@ func NewUploader(log *slog.Logger) *Uploader {
 	}
 }
 
-// Follow sets what is copied from now on; nil ends the running upload. It starts at once if the job is another one.
+// Follow sets the job; nil stops the running upload. A job for another bucket or data directory is started at once, or
+// after the pass that is running.
 func (u *Uploader) Follow(j *Job) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -146,7 +148,7 @@ func (u *Uploader) Pass(ctx context.Context, j *Job) error {
 	u.stop = cancel
 	u.mu.Unlock()
 	err := u.pass(ctx, j)
-	if ctx.Err() != nil { // the job has ended
+	if ctx.Err() != nil { // canceled: by Follow(nil), Close or the caller
 		return ctx.Err()
 	}
 	text := ""
@@ -160,7 +162,7 @@ func (u *Uploader) Pass(ctx context.Context, j *Job) error {
 	return err
 }
 
-// lacking returns the newest local snapshots that the bucket should have and has not, oldest first.
+// lacking returns the ids of those of the newest Keep local snapshots that the bucket does not have, oldest first.
 func (j *Job) lacking(local, remote []disk.Snapshot) (ids []string) {
 	for _, s := range local[max(0, len(local)-j.Keep):] {
 		if !slices.ContainsFunc(remote, func(r disk.Snapshot) bool { return r.ID == s.ID }) {

@@ -109,7 +109,8 @@ func (m Mounted) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (se
 	return v, nil
 }
 
-// Changing returns the files to watch for changes of the secrets. To update a volume, the kubelet replaces its link ..data.
+// Changing returns the files to watch for changes of the secrets. For a mounted volume this is the link ..data, which the kubelet replaces
+// at each update.
 func (m Mounted) Changing() []string {
 	if m.Dir == "" {
 		return slices.DeleteFunc(watchable(slices.Sorted(maps.Values(m.Files))), func(name string) bool { return !filepath.IsAbs(name) })

@@ -27,10 +27,11 @@ type Options struct {
 	AllowUnseeded bool
 	// ReadOnly opens the directory without a lock and without recovery; nothing is written.
 	ReadOnly bool
-	// MaxFiles bounds the owned files of a gateway, and with it what is read of .stoker; at least 500,000.
+	// MaxFiles is the maximum number of owned files. The maximum size of files in .stoker follows from it. Values below
+	// 500,000 count as 500,000.
 	MaxFiles int
-	// MaxBlob is the size in bytes above which a file is not hashed, because git has none of that size. 0 means no
-	// limit.
+	// MaxBlob is the size in bytes above which a file is not hashed, because the agent accepts no blob of that size
+	// from git. 0 means no limit.
 	MaxBlob int64
 	// FsyncFiles is the number of changed files up to which each is synced by itself; more are synced by one syncfs.
 	// Default 64.
@@ -38,7 +39,7 @@ type Options struct {
 	// Wanted writes the content of a blob that git wanted, like plan.Objects.WriteBlob. Drift needs it to distinguish a
 	// re-signed resource.json from a changed one; without it, both count as changed.
 	Wanted func(w io.Writer, id plan.ID) (int64, error)
-	// Watch reports whether Drift lists a file in Watched; nil means none.
+	// Watch reports whether Drift lists a file in its result's Watched; nil means that it lists none.
 	Watch func(path string) bool
 	// Now is the clock; default time.Now.
 	Now func() time.Time
@@ -232,6 +233,7 @@ func (d *Dir) Recovered() *Recovery {
 	return d.recovered
 }
 
-// maxRun bounds the memory of a run. It suffices for a commit that moves every file that a gateway may have. A journal
-// that claims more was not written by an agent, and reading it would crash this one at every start.
+// maxRun is the most bytes that the journal of one apply may have, and with it the memory that recovery needs. It
+// suffices for a commit that moves every file that a gateway may have. A journal that claims more was not written by an
+// agent, and reading it would crash this one at every start.
 func (o *Options) maxRun() int64 { return int64(o.MaxFiles) * 640 }

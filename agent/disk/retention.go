@@ -11,7 +11,7 @@ import (
 )
 
 // pruneSnapshots removes the oldest snapshots and backups beyond the limits, and the incomplete ones. The newest of each stays. The oldest
-// go first: a snapshot needs all later ones, so what a crash leaves must have no gap.
+// go first, so that a crash in between leaves no gap: restoring a snapshot needs all later ones.
 func (d *Dir) pruneSnapshots(o Snapshots) error {
 	all, err := d.openSnapshots(false)
 	if err != nil || all == nil {
@@ -96,7 +96,7 @@ func (d *Dir) sizeOf(all *safe.Folder, id string) (bytes int64, complete bool, e
 	return bytes, missing == nil, nil
 }
 
-// byTime sorts ids of snapshots, the oldest first, and removes duplicates.
+// byTime sorts ids of snapshots and backups in place, oldest first, and returns them without duplicates.
 func byTime(ids []string) []string {
 	slices.SortFunc(ids, func(a, b string) int {
 		return cmp.Or(format.TimeOfSnapshot(a).Compare(format.TimeOfSnapshot(b)), strings.Compare(a, b))

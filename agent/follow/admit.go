@@ -9,12 +9,13 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Any gateway's token of the namespace can write the SyncTarget, and git hosts give the commits of forks and of pull requests
-// by their id. So a follower believes a target only as far as the GatewaySync and git bear it out:
+// The service account token of any gateway in the namespace can write the SyncTarget, and git hosts also serve the commits of forks and
+// pull requests to any client that has their ids. So a follower believes a target only as far as the GatewaySync and git bear it out:
 //   - its ref is spec.git.ref, or the one that stoker.io/requested-ref asks for, at the commit that is asked for with it (vouched);
 //   - a requested ref is one that spec.git.allowedRefs admits, and the commit is the tip of the ref or in its history (admit).
 //
-// What lies on the disk already was admitted before. It stays the target while another request is refused.
+// A commit that is completely on the disk was admitted before, so it is accepted again, even while a newer request is
+// refused.
 
 // vouched returns why a GatewaySync that was just read does not ask for what the target says; nil if it does.
 func (f *Follower) vouched(gs *v1alpha1.GatewaySync, in *instruction) error {
@@ -60,7 +61,7 @@ func (f *Follower) holds(commit plan.ID) bool {
 	return h.Complete && !commit.IsZero() && h.Commit == commit
 }
 
-// admission holds one commit of a target against git, at most once.
+// admission checks one commit of a SyncTarget against git. After the first success it does not ask again.
 type admission struct {
 	git    v1alpha1.GitSpec
 	remote *repo.Remote
@@ -73,8 +74,8 @@ type admission struct {
 	lacks int    // how often git did not bear out the commit
 }
 
-// lags is how often git is asked again soon for a commit that it does not bear out: a mirror, or another server of the host, may
-// lag behind the one that the lead asked. A refusal ends promotions.
+// lags is how many times a commit that git does not confirm is treated as not there yet, instead of refused. A mirror, or another server
+// of the host, may lag behind the one that the lead asked, and a refusal would make a waiting promotion fail.
 const lags = 2
 
 // admit returns the full name of the ref that the commit is the tip of, or in the history of; "" for a commit that was asked for

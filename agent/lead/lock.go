@@ -57,7 +57,7 @@ type lock struct {
 	held    bool
 	ever    bool          // held at some time in this campaign
 	term    int32         // the number of transitions when this agent took the lock
-	proven  time.Time     // when the last request was sent whose answer proved that we hold the lock
+	proven  time.Time     // when the request was sent whose answer was the latest proof that we hold the lock
 	lost    chan struct{} // closed when the lock is lost
 	lostFor error         // why; nil if it is not lost
 	altered func()        // called if another writer changed what the lead had written
@@ -85,8 +85,8 @@ func (l *lock) lose(err error) error {
 	return err
 }
 
-// Get implements resourcelock.Interface. For a candidate it returns what its watch shows, without the holder if its lock has
-// expired. For the holder it queries the API server.
+// Get implements resourcelock.Interface. A candidate gets what this agent's watch shows, with an empty holder if the holder's lock has
+// expired. The holder gets the record from the API server.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -287,14 +287,16 @@ func (l *lock) write(ctx context.Context, change func(*v1alpha1.SyncTargetSpec))
 		if !apierrors.IsConflict(err) || try == 1 {
 			return err
 		}
-		// Another writer changed it: a label, or another lead. Retry once if we still hold the lock.
+		// The SyncTarget changed in between: a user set a label, for example, or another agent took the lock. Retry
+		// once if we still hold the lock.
 		if err := l.refresh(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// read reads the target from the API server.
+// read is refresh for callers that do not hold the mutex. It fails without a request if the lock was not confirmed in
+// time.
 func (l *lock) read(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -344,8 +346,8 @@ func (l *lock) Identity() string { return l.identity }
 // Describe implements resourcelock.Interface.
 func (l *lock) Describe() string { return "SyncTarget " + l.name }
 
-// minFormat is the oldest format whose agents can follow a target that this version writes. It does not hold for a target with a
-// rollout that has closed steps or goes back; see leastFormat.
+// minFormat is the oldest format that an agent must know to follow a target without a rollout. A target whose rollout holds steps back, or
+// goes back, needs FormatRollout; see leastFormat.
 const minFormat int32 = 1
 
 // leastFormat returns the oldest format whose agents can follow a target with this rollout.

@@ -1,6 +1,7 @@
 // Package plan decides what a sync does. It is pure: from the tree of a commit, the rules of a profile, the manifest of
-// what was written last and the state of the disk it computes Changes, a value that prints. It does no I/O of its own;
-// what it reads, it reads through the interfaces Objects, Manifest and State, which repo and disk implement.
+// what was written last and the state of the disk it computes Changes, a plain value that can be printed and compared.
+// It does no I/O of its own; what it reads, it reads through the interfaces Objects, Manifest and State, which repo and
+// disk implement.
 package plan
 
 import (
@@ -94,7 +95,7 @@ type Stat struct {
 	Mtime int64 // nanoseconds since 1970
 	Kind  Kind
 	Exec  bool // any executable bit
-	// NoModes reports that the volume keeps no modes, so that Exec means nothing.
+	// NoModes reports that the volume does not store permission bits, so that Exec means nothing.
 	NoModes bool
 }
 
@@ -103,11 +104,11 @@ type Stat struct {
 type State interface {
 	// Stat returns Kind Missing, and no error, for a path that does not exist.
 	Stat(path string) (Stat, error)
-	// Blocked returns the first parent of path that exists and is not a directory, or "" if there is none. It has to go
-	// away before path can be written.
+	// Blocked returns the first parent of path that exists and is not a directory, or "" if there is none. That parent
+	// has to be removed before path can be written.
 	Blocked(path string) (parent string, kind Kind, err error)
-	// BlobID returns the git blob id of a file's content. A file larger than any blob may be is not read; its id is the
-	// null id, which no blob has.
+	// BlobID returns the git blob id of a file's content. A file that is larger than the largest allowed blob is not
+	// read; its id is the null id, which no blob has.
 	BlobID(path string) (ID, error)
 	// Read returns a file's content, or an error if it has more than limit bytes.
 	Read(path string, limit int64) ([]byte, error)
@@ -145,7 +146,7 @@ type Header struct {
 	Mappings []Origin
 	// Files is the number of owned files.
 	Files int
-	// Complete is false while the sync could not deliver some files. Then the next plan is a full one.
+	// Complete is false if the sync could not deliver every file. Then the next plan is a full one.
 	Complete bool
 }
 

@@ -21,7 +21,7 @@ type promisor struct {
 	hasty   context.Context //nolint:containedctx // of the last Hasten, nil if there is none
 }
 
-// promise is what a store that holds only the trees of a commit can still fetch.
+// promise says from where the missing blobs of a commit can be fetched, in a store that holds only the commit's trees.
 type promise struct {
 	ctx    context.Context //nolint:containedctx // of the FetchTrees that made the promise; its end ends the promise
 	remote *Remote
@@ -37,7 +37,8 @@ type promise struct {
 	until    time.Time // no fetch before this time after a failure
 }
 
-// maxSingle is the number of blobs that are fetched one by one. Then everything is fetched.
+// maxSingle is the number of blobs that are fetched one by one. The next missing blob makes the store fetch all that
+// are missing.
 const maxSingle = 8
 
 func (p *promisor) get() *promise {
@@ -70,9 +71,9 @@ func (s *Store) Hasten(ctx context.Context) (off func()) {
 	return func() { set(nil) }
 }
 
-// fetchMissing fetches a blob that is read and missing: the blob alone, and after some blobs everything. After a failure it returns
-// the same error for a while without a request: a caller reads many blobs, and each request may take as long as the server has to
-// answer.
+// fetchMissing fetches a blob that a caller wants to read and the store does not have. The first maxSingle blobs are fetched one by one;
+// then one fetch gets everything that is missing. For a while after a failure it returns the same error without asking the server again,
+// because a caller reads many blobs and each failing request can take until its timeout.
 func (s *Store) fetchMissing(id plan.ID) error {
 	o := &s.promisor
 	p := o.get()

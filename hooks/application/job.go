@@ -65,9 +65,10 @@ func (j Job) String() string { return j.Namespace + "/" + j.Name }
 
 // Made is what the name of a Job shows that Argo CD created from metadata.generateName.
 type Made struct {
-	// Revision is the beginning of the sync's revision, or "" if the name has none, as for several sources.
+	// Revision is the beginning of the sync's revision, or "" if the name does not contain it, for example because the
+	// Application has several sources.
 	Revision string
-	// Phase is that of the hook in lower case: presync, sync, postsync, syncfail.
+	// Phase is the phase of the hook in lower case: presync, sync, postsync, syncfail, predelete or postdelete.
 	Phase string
 	// Started is when the sync started.
 	Started time.Time
@@ -100,13 +101,14 @@ func hex(s string) bool { return s != "" && strings.Trim(s, "0123456789abcdef") 
 
 var podName = regexp.MustCompile(`^(.+)-[a-z0-9]{5}$`)
 
-// maxPodBase is how many characters of a Job's name its pods carry, with the dash behind it.
+// maxPodBase is the length to which Kubernetes cuts a Job's name and the dash after it, before it appends five random characters.
 const maxPodBase = 58
 
-// OfPod returns the name of the Job that created a pod, or "" if the pod's name does not show it.
+// OfPod returns the name of the Job that created a pod, or "" if the name is not that of a Job's pod or may have been
+// cut.
 func OfPod(pod string) string {
 	m := podName.FindStringSubmatch(pod)
-	if m == nil || len(m[1]) >= maxPodBase { // it may be truncated
+	if m == nil || len(m[1])+1 >= maxPodBase { // it may be truncated
 		return ""
 	}
 	return m[1]

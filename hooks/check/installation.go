@@ -51,7 +51,8 @@ func (l Checker) kinds() Finding {
 	return kinds.on(OK, "GatewaySync, SyncTarget and SyncReport are served")
 }
 
-// leftovers reports what an earlier product of the same API group left behind. Its pods belong to another check.
+// leftovers reports what the earlier product that also used the API group stoker.io left in the cluster (see package
+// migrate). Pods are left out: the check pods reports them.
 func (l Checker) leftovers(ctx context.Context) []Finding {
 	plan, err := migrate.Finder{Clients: l.Clients, Namespace: l.Namespace, Release: "stoker", ReleaseNamespace: "stoker-system"}.Plan(ctx)
 	var list []Finding
@@ -73,7 +74,7 @@ func (l Checker) leftovers(ctx context.Context) []Finding {
 func (l Checker) roles(ctx context.Context) []Finding {
 	var list []Finding
 	for _, role := range []struct{ name, without string }{
-		{agentRole, "agents can neither report nor lead"}, {setterRole, "you cannot grant the right to request refs alone"},
+		{agentRole, "agents can neither report nor lead"}, {setterRole, "you cannot grant the right to request refs without the right to edit the spec"},
 	} {
 		name := role.name
 		_, err := l.Core.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
@@ -90,7 +91,7 @@ func (l Checker) roles(ctx context.Context) []Finding {
 	return list
 }
 
-// policies checks whether the policies that narrow those roles exist.
+// policies checks whether the admission policies that narrow the roles of agents and setters exist and are bound.
 func (l Checker) policies(ctx context.Context) []Finding {
 	var list []Finding
 	api := l.Core.AdmissionregistrationV1()
@@ -112,7 +113,8 @@ func (l Checker) policies(ctx context.Context) []Finding {
 	return list
 }
 
-// webhook checks how the API server reaches the injector.
+// webhook checks that each entry of the injector's webhook configuration names a Service and has a CA certificate that
+// is valid now.
 func (l Checker) webhook(ctx context.Context) []Finding {
 	found, err := l.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, injectorName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -36,7 +36,7 @@ type topic struct {
 	// if there was none. For a state, is returns why the state is true, or "".
 	news bool
 	is   func(seen) string
-	// text describes news.
+	// text returns the message of an event; nil for a state
 	text func(seen) string
 }
 
@@ -128,7 +128,7 @@ func notReady(s seen) string {
 
 func message(s seen) string { return s.verdict.Message }
 
-// reason returns the state that a reason of the fleet or of a gateway stands for.
+// reason returns the topic of a state that holds while the GatewaySync or one of its gateways has the reason r.
 func reason(r v1alpha1.Reason) topic {
 	of := rows(func(g *v1alpha1.DiscoveredGateway) bool { return g.Reason == r })
 	return topic{name: v1alpha1.AlertTopic(r), is: func(s seen) string {

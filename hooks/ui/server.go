@@ -31,13 +31,13 @@ const (
 	maxQuery   = 2048 // bytes
 )
 
-// Options are what the page shows, and how.
+// Options configure a Server.
 type Options struct {
 	Clients   kube.Clients
 	Namespace string // "" for all
-	Context   string // name of the cluster for people
+	Context   string // name of the kubeconfig context, to be shown
 	Version   string
-	// Manual returns the address of a document on the web.
+	// Manual returns the web address of a page of the documentation, such as docs/how-to/troubleshooting.md#heading.
 	Manual func(document string) string
 }
 
@@ -93,7 +93,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// secret returns 32 random bytes.
+// secret returns 32 random bytes in hex.
 func secret() string {
 	b := make([]byte, 32)
 	_, _ = rand.Read(b) // it never fails
@@ -141,12 +141,14 @@ func (s *Server) admits(token string) bool {
 	return true
 }
 
-// policy lets the page load its own files and nothing else: no inline script or style, no frame around it, no script that parses HTML.
+// policy lets the page load its own files and nothing else: no inline script or style, no frame around it, and no script may turn a string
+// into HTML (trusted types).
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
 	"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// ServeHTTP implements http.Handler. It admits reads with a Host of this machine, so that a name of the web that resolves to it gets
-// nothing, and with the cookie that the token is exchanged for.
+// ServeHTTP implements http.Handler. It serves only GET and HEAD requests that have the session cookie and whose Host header names this
+// machine. Checking Host prevents DNS rebinding: a web site whose name resolves to 127.0.0.1 gets nothing. A request with a valid token in
+// its query gets the cookie and is redirected to the same page without the token.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for name, value := range map[string]string{
 		"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
@@ -166,7 +168,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "The address is too long.", http.StatusRequestURITooLong)
 		return
 	}
-	name := "stoker-ui-" + port(r.Host) // a cookie belongs to all ports of a host
+	name := "stoker-ui-" + port(r.Host) // browsers share cookies between all ports of a host, so the name contains the port
 	if token := r.URL.Query().Get("token"); token != "" && s.admits(token) {
 		http.SetCookie(w, &http.Cookie{Name: name, Value: s.cookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
 		query := r.URL.Query()
@@ -241,7 +243,7 @@ func (s *Server) show(w http.ResponseWriter, status int, page string, data any) 
 	_, _ = w.Write(b.Bytes()) // the client may be gone
 }
 
-// problem writes a page that says why there is no other.
+// problem writes an error page with a title and a text.
 func (s *Server) problem(w http.ResponseWriter, status int, title, text string) {
 	s.show(w, status, "problem", struct {
 		frame

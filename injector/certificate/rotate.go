@@ -26,9 +26,9 @@ type keep struct {
 
 // look updates the content and reports whether it changed.
 //
-// A certificate is replaced in three steps, each by any replica. After two thirds of the lifetime of the current certificate,
-// the next one is issued and its authority added to the bundle. Once this bundle has been in the webhook configuration for the
-// time settle, the next certificate is served. The old authority stays in the bundle until it expires.
+// A certificate is replaced in three steps, each by any replica. After two thirds of the lifetime of the current certificate, the next one
+// is issued and its authority added to the bundle. The next certificate is served when settle has passed since it was issued and its
+// authority is in the webhook configuration. The old authority stays in the bundle until it expires.
 func (k *keep) look() (changed bool, err error) {
 	before := k.data
 	k.data = maps.Clone(before)
@@ -84,8 +84,9 @@ func (k *keep) fresh(roots []*x509.Certificate) error {
 	return err
 }
 
-// merge returns the valid authorities, without duplicates, newest first. An authority stays until it has expired by both
-// clocks, so that every certificate that a replica still serves is trusted.
+// merge returns the valid authorities, without duplicates, newest first. An authority stays until both the API server's
+// clock and this node's clock say that it has expired, so that every certificate that a replica still serves is
+// trusted.
 func (k *keep) merge(lists ...[]*x509.Certificate) []*x509.Certificate {
 	now := k.now
 	if k.node.Before(now) {

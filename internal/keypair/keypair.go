@@ -50,8 +50,8 @@ func (m *Mounted) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 // Ready reports whether a certificate was loaded.
 func (m *Mounted) Ready() bool { return m.serving.Load() != nil }
 
-// Run rereads the directory until ctx is done. If the pair is invalid, for example because it is just being replaced, Mounted
-// keeps serving the last good one.
+// Run rereads the directory until ctx is done. If the pair is invalid, for example while it is being replaced, Mounted keeps serving the
+// last good one.
 func (m *Mounted) Run(ctx context.Context) error {
 	said := ""
 	for {

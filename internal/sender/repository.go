@@ -7,15 +7,15 @@ import (
 	"stoker.io/stoker/internal/giturl"
 )
 
-// Repository identifies a repository in a delivery: by an address or, if the host sends none, by the last two elements of its
-// path.
+// Repository identifies a repository in a delivery: by an address or, if the host sends no address, by the last two elements of the
+// repository's path.
 type Repository struct {
 	Address string
 	// Path, such as PLANT/site, is used if there is no address.
 	Path string
 }
 
-// Is reports whether r is the repository of git.repo, in any form of the address.
+// Is reports whether r is the repository with the address repo (spec.git.repo), whatever form the two addresses have.
 func (r Repository) Is(repo string) bool {
 	if r.Address != "" {
 		return giturl.Same(azure(r.Address), azure(repo))

@@ -42,7 +42,7 @@ func Walk(n *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(pla
 				}
 				f.Stat = stat(fi)
 			}
-			if f.Stat.Kind != plan.Dir && !yield(f, nil) { // it may have become one
+			if f.Stat.Kind != plan.Dir && !yield(f, nil) { // it may have become a directory since it was listed
 				return false
 			}
 			continue
@@ -75,7 +75,7 @@ func byPath(a, b fs.DirEntry) int {
 	return strings.Compare(x, y)
 }
 
-// FirstFile returns the first path below a folder that is not a directory, or "".
+// FirstFile returns the path of the first non-directory below a folder, or "" if there is none.
 func FirstFile(n *Folder) (string, error) {
 	first := ""
 	var failed error

@@ -1,6 +1,6 @@
-// Package render makes the bytes of a file from git's: it executes Go templates over the facts of a gateway, and
-// patches single JSON values. It is pure and bounded. Its input comes from a repository that may be hostile, so no
-// template can run long, take much memory, or learn anything but the facts.
+// Package render turns the bytes that git has for a file into the bytes that the gateway gets: it executes Go templates
+// over the facts of a gateway, and patches single JSON values. It is pure and bounded. Its input comes from a
+// repository that may be hostile, so no template can run long, take much memory, or learn anything but the facts.
 package render
 
 import (
@@ -51,8 +51,8 @@ func (unlabelled) DeploymentMode() (string, error) { return "", ErrUnread }
 // ofCommit are the facts that change with every commit.
 var ofCommit = []string{"Ref", "Commit"}
 
-// data is the value that a template is executed on. Its values are plain and have no methods; those of unlabelled only
-// fail.
+// data is the value that a template is executed on. Its values are plain and have no methods. The only methods are
+// those of unlabelled, and they only return ErrUnread.
 func (f *Facts) data() any {
 	if f.Unlabelled {
 		return unlabelled(f.values())
@@ -73,7 +73,7 @@ func (f *Facts) values() map[string]any {
 	return d
 }
 
-// Fingerprint distinguishes facts that can lead to different bytes, apart from ref and commit.
+// Fingerprint returns a hash of the facts that rendered bytes can depend on, without Ref and Commit.
 func (f *Facts) Fingerprint() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q %d %q %q %q %q\n", f.GatewayName, f.PodName, f.PodOrdinal, f.Namespace, f.CRName, f.DeploymentMode, f.TagProvider)

@@ -38,9 +38,9 @@ func (c *Client) Explain(ctx context.Context, o manifest.Object, exists bool, er
 	}
 }
 
-// createable reports whether the API server would create the object if it did not exist, which it tries under another name. Then
-// the object is valid, and only differs from the live one in a field that cannot be changed. API servers do not tell both apart by
-// a code.
+// createable reports whether the API server would create the object if it did not exist. It finds out by a dry-run creation under another
+// name. If that succeeds, the object itself is valid, so it was refused because of a change to an immutable field. API servers use the same
+// code for both errors.
 func (c *Client) createable(ctx context.Context, o manifest.Object) bool {
 	r, err := c.of(o)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ID tells two objects apart. The version of the API does not belong to it: another version is the same object.
+// ID tells two objects apart. The API version is not part of it: an object is the same in every version.
 type ID struct {
 	Group, Kind, Namespace, Name string
 }
@@ -34,7 +34,8 @@ func (id ID) String() string {
 // IsSecret reports whether the object is a Secret.
 func (id ID) IsSecret() bool { return id.Group == "" && id.Kind == "Secret" }
 
-// IsData reports whether pods can read the object when they start.
+// IsData reports whether the object is a ConfigMap or a Secret. Pods that are not replaced yet may still read it when
+// they restart, so it is pruned last.
 func (id ID) IsData() bool { return id.IsSecret() || id.Group == "" && id.Kind == "ConfigMap" }
 
 // IsNamespace reports whether the object is a Namespace.
@@ -50,7 +51,7 @@ func (id ID) NeverPruned() bool {
 	return id.IsNamespace() || id.IsDefinition() || id.Group == "" && id.Kind == "PersistentVolumeClaim"
 }
 
-// Compare orders objects for printing.
+// Compare orders objects by kind, group, namespace and name: for printing, and among objects of the same rank.
 func (id ID) Compare(other ID) int {
 	return cmp.Or(cmp.Compare(id.Kind, other.Kind), cmp.Compare(id.Group, other.Group), cmp.Compare(id.Namespace, other.Namespace), cmp.Compare(id.Name, other.Name))
 }
@@ -70,7 +71,7 @@ func (o Object) ID() ID { return IDOf(o.Unstructured) }
 // Confidential reports whether values of the object must not be shown.
 func (o Object) Confidential() bool { return o.Tainted || o.ID().IsSecret() }
 
-// IDOf returns the identity of a live object.
+// IDOf returns the identity of an object.
 func IDOf(u *unstructured.Unstructured) ID {
 	gvk := u.GroupVersionKind()
 	return ID{gvk.Group, gvk.Kind, u.GetNamespace(), u.GetName()}

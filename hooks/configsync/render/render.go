@@ -26,7 +26,7 @@ const (
 	maxTime = 10 * time.Second
 	// maxSteps bounds the executed parts of all templates together.
 	maxSteps = 10_000_000
-	// maxData bounds the files of one target.
+	// maxData bounds the total bytes of the files of one target with fromFiles.
 	maxData = 1 << 20
 )
 
@@ -38,14 +38,15 @@ type File struct {
 	Kustomization *kustomize.Sources
 }
 
-// Input is everything that the objects follow from.
+// Input is everything that determines the objects.
 type Input struct {
-	// Layers are the manifests below the path, and below each overlay. An object of a later layer replaces that of an earlier one.
+	// Layers[0] has the manifests below spec.source.git.path, and each further layer those of one overlay. An object of a later layer
+	// replaces that of an earlier one.
 	Layers [][]File
 	// Targets are those of the spec, and Files the contents of the files that they name.
 	Targets []v1alpha1.ConfigTarget
 	Files   map[string][]byte
-	// Template says that manifests are templates, and Values what they can use. Tainted means that values of Secrets are among them.
+	// Tainted means that Values contains values of Secrets.
 	Template bool
 	Values   map[string]any
 	Tainted  bool
@@ -141,7 +142,8 @@ func (r *rendering) add(id manifest.ID, o manifest.Object, replaces bool) error 
 	return nil
 }
 
-// text returns the text of a manifest, and whether it may hold values of Secrets. It takes its size from what is left.
+// text returns the text of a manifest, and whether it may hold values of Secrets. It subtracts the length of the text
+// from the bytes that all manifests together may still have.
 func (r *rendering) text(file string, content []byte) (text []byte, tainted bool, err error) {
 	if text = content; r.Template && render.IsTemplate(content) {
 		tainted = r.Tainted
@@ -166,11 +168,11 @@ func (r *rendering) text(file string, content []byte) (text []byte, tainted bool
 	return text, tainted, nil
 }
 
-// minSecret is the length from which on a value of a Secret is searched for in names. Shorter ones are in too many names by chance.
+// minSecret is the length in bytes of the shortest Secret value that is searched for in names. Shorter values occur in names by chance.
 const minSecret = 4
 
-// reveals reports whether what tells an object apart holds a value of a Secret. It catches mistakes; an author of templates who wants
-// to show a value can encode it.
+// reveals reports whether the apiVersion, kind, namespace or name of an object contains a value of a Secret. It catches mistakes; an author
+// of templates who wants to show a value can encode it.
 func (r *rendering) reveals(o manifest.Object) bool {
 	shown := strings.Join([]string{o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName()}, "\n")
 	return slices.ContainsFunc(r.Secrets, func(value string) bool { return len(value) >= minSecret && strings.Contains(shown, value) })

@@ -13,8 +13,8 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// Answer sets what a lead would derive from the rest of the status: observedRequest, the summary, the outcome, and what a rollback
-// and a retry would request. Each row counts as the report of a gateway about the target of the status.
+// Answer sets what a lead would derive from the rest of the status: observedRequest, the summary, the outcome, and what a rollback and a
+// retry would request. Each entry of status.discoveredGateways is treated as the SyncReport of that gateway about status.target.
 func Answer(gs *v1alpha1.GatewaySync) {
 	st := &gs.Status
 	seen := status.Seen{GatewaySync: gs.DeepCopy(), Now: time.Now()}
