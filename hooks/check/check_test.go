@@ -129,7 +129,7 @@ func TestCheckInstallation(t *testing.T) {
 	cluster.ApplyYAML(t, namespace, strings.ReplaceAll(installed, "CA", certificate(t, time.Now().Add(-48*time.Hour))))
 	l := checker(t, cluster.RESTConfig(), namespace)
 	found := look(t, l)
-	assert.Equal(t, "ok: GatewaySync, SyncTarget and SyncReport are served\n", found[kinds])
+	assert.Equal(t, "ok: GatewaySync, SyncTarget, SyncReport and ConfigSync are served\n", found[kinds])
 	assert.True(t, strings.HasPrefix(found[roles], "ok: "))
 	assert.Contains(t, found[webhook], "failed: pods.stoker.io: caBundle has no valid certificate")
 	assert.Contains(t, found[injector], "failed: Deployment "+namespace+"/stoker-injector has no ready pod")

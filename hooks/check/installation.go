@@ -26,7 +26,7 @@ const (
 
 func lower(s string) string { return strings.ToLower(s) }
 
-// kinds checks whether the API server serves our kinds.
+// kinds checks whether the API server serves the kinds of stoker.io.
 func (l Checker) kinds() Finding {
 	served, err := l.Core.Discovery().ServerResourcesForGroupVersion(v1alpha1.GroupVersion.String())
 	if apierrors.IsNotFound(err) {
@@ -40,7 +40,7 @@ func (l Checker) kinds() Finding {
 		have[r.Name] = true
 	}
 	var missing []string
-	for _, k := range []kube.Kind{kube.GatewaySync, kube.SyncTarget, kube.SyncReport} {
+	for _, k := range []kube.Kind{kube.GatewaySync, kube.SyncTarget, kube.SyncReport, kube.ConfigSync} {
 		if !have[k.Plural] {
 			missing = append(missing, k.Name)
 		}
@@ -48,7 +48,7 @@ func (l Checker) kinds() Finding {
 	if len(missing) > 0 {
 		return kinds.on(Failed, "not served: "+strings.Join(missing, ", ")+"; apply the files of charts/stoker/files/crds")
 	}
-	return kinds.on(OK, "GatewaySync, SyncTarget and SyncReport are served")
+	return kinds.on(OK, "GatewaySync, SyncTarget, SyncReport and ConfigSync are served")
 }
 
 // leftovers reports what the earlier product that also used the API group stoker.io left in the cluster (see package
