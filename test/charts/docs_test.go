@@ -133,6 +133,7 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 		r := newReader(t, lines, kubetest.Control(t, kubetest.Private(), kubetest.WithoutKinds(), kubetest.Controllers()))
 		r.enter("kubectl apply -f hooks/kargo/testdata/crds.yaml") // simulates a cluster with Kargo and Argo CD
 		r.enter("kubectl create namespace argocd")
+		r.enter("kubectl create namespace ignition") // that of a Kargo Project
 		r.follows("README.md")
 		r.pushed("registry.example.com/stoker/", "registry.example.com/stoker/")
 	})
