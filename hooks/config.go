@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/hooks/configsync/manifest"
 	"stoker.io/stoker/hooks/configsync/plan"
@@ -184,7 +185,7 @@ func (c *cli) decodeConfigSync(name string) (*v1alpha1.ConfigSync, error) {
 	if err != nil {
 		return nil, err
 	}
-	cs, err := v1alpha1.DecodeConfigSync(raw)
+	cs, err := decode.ConfigSync(raw)
 	if err != nil {
 		return nil, failure.New(v1alpha1.ReasonManifestInvalid, "%s: %w", name, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/offline"
 )
@@ -131,7 +132,7 @@ func (p target) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alp
 		return difference{}, err
 	}
 	pod := agent.Pod()
-	profile, err := gs.Effective(row.Profile, pod.Annotations)
+	profile, err := effective.Of(gs, row.Profile, pod.Annotations)
 	if err != nil {
 		return difference{}, err
 	}

@@ -20,6 +20,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/decode"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
@@ -156,10 +158,10 @@ func TestExampleSyncWaves(t *testing.T) {
 	gs, err := newCLI(io.Discard, io.Discard).decode(filepath.Join(waves, "plain/gatewaysync.yaml"))
 	require.NoError(t, err)
 	assert.Equal(t, "0", gs.Annotations[waveOf])
-	assert.Empty(t, v1alpha1.Validate(gs))
+	assert.Empty(t, validation.GatewaySync(gs))
 	var before corev1.ConfigMap
 	require.NoError(t, yaml.Unmarshal(documents(t, "plain/preflight.yaml")[0], &before))
-	again, err := v1alpha1.Decode([]byte(before.Data["gatewaysync.yaml"]))
+	again, err := decode.GatewaySync([]byte(before.Data["gatewaysync.yaml"]))
 	require.NoError(t, err)
 	assert.Equal(t, gs, again, "what is looked at before is what is applied then")
 	assert.Equal(t, "-1", before.Annotations[waveOf])

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/preflight"
 )
 
@@ -131,7 +132,7 @@ func (x *preflightFlags) addFlags(asked *preflight.Asked) error {
 	if err != nil {
 		return withHelp(err)
 	}
-	x.warn(v1alpha1.Warnings(gs))
+	x.warn(validation.Warnings(gs))
 	if x.ref != "" { // the ref of the file is replaced, for example by the revision that Argo CD passes
 		gs.Spec.Git.Ref, asked.Ref = x.ref, ""
 	}

@@ -16,6 +16,9 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/decode"
+	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/file"
@@ -168,10 +171,10 @@ func (c *cli) read(name string) (*v1alpha1.GatewaySync, error) {
 	if err != nil {
 		return nil, err
 	}
-	if errs := v1alpha1.Validate(gs); len(errs) > 0 {
+	if errs := validation.GatewaySync(gs); len(errs) > 0 {
 		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, errs.ToAggregate())
 	}
-	for _, w := range v1alpha1.Warnings(gs) {
+	for _, w := range validation.Warnings(gs) {
 		fmt.Fprintln(c.talk, "warning: "+oneLine(w))
 	}
 	return gs, nil
@@ -191,7 +194,7 @@ func (c *cli) decode(name string) (*v1alpha1.GatewaySync, error) {
 	if err != nil {
 		return nil, err
 	}
-	gs, err := v1alpha1.Decode(raw)
+	gs, err := decode.GatewaySync(raw)
 	if err != nil {
 		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, err)
 	}
@@ -207,7 +210,7 @@ func (d *renderFlags) target(gs *v1alpha1.GatewaySync) (offline.Gateway, error) 
 	if err != nil {
 		return offline.Gateway{}, err
 	}
-	profile, err := gs.Effective(d.profile, d.annotations)
+	profile, err := effective.Of(gs, d.profile, d.annotations)
 	if err != nil {
 		return offline.Gateway{}, err
 	}

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/internal/status"
 )
 
 // limits holds the flags of a wait.
@@ -255,7 +256,7 @@ func pausedMessage(v request.Verdict) string {
 }
 
 func (w *watcher) none(after time.Duration) error {
-	return outcome(exitFailed, "no gateway after %s in namespace %s: %s%s", after, w.namespace, v1alpha1.NoGateways(w.name), help(v1alpha1.ReasonNoGateways))
+	return outcome(exitFailed, "no gateway after %s in namespace %s: %s%s", after, w.namespace, status.NoGateways(w.name), help(v1alpha1.ReasonNoGateways))
 }
 
 // late returns the error of a wait that timed out.

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/injector/admission"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/injector/reconcile"
@@ -147,7 +148,7 @@ func parseImage(reference string) (v1alpha1.AgentImage, error) {
 		if !imageDigest.MatchString(digest) {
 			return v1alpha1.AgentImage{}, fmt.Errorf("%.80q is not a digest: write sha256: and 64 lower-case hex digits", digest)
 		}
-		if !v1alpha1.IsImage(reference) {
+		if !validation.IsImage(reference) {
 			return v1alpha1.AgentImage{}, fmt.Errorf("%.200q is not a valid image before its digest", reference)
 		}
 		repository, _, _ = cutTag(repository) // the digest takes precedence over a tag
@@ -157,7 +158,7 @@ func parseImage(reference string) (v1alpha1.AgentImage, error) {
 	if !ok || repository == "" || tag == "" {
 		return v1alpha1.AgentImage{}, fmt.Errorf("%q has no tag and no digest: add one, so that every pod gets the same agent", reference)
 	}
-	if !v1alpha1.IsImage(reference) {
+	if !validation.IsImage(reference) {
 		return v1alpha1.AgentImage{}, fmt.Errorf("%.200q is not a valid image: write registry/repository:tag, or registry/repository@digest", reference)
 	}
 	return v1alpha1.AgentImage{Repository: repository, Tag: tag}, nil

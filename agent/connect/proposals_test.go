@@ -16,6 +16,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -212,7 +213,7 @@ func settingsOf(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) *propose.Settin
 	gs := &v1alpha1.GatewaySync{Spec: *spec}
 	b := gs.Spec.Bidirectional
 	b.Provider, b.TargetBranch, b.Debounce = "none", v1alpha1.DefaultTargetBranch, v1alpha1.DefaultDebounce
-	effective := v1alpha1.Effective{Bidirectional: b}
+	effective := effective.Settings{Bidirectional: b}
 	return Settings(gs, effective, plan.Facts{Namespace: "plant", GatewayName: "site-a"}, secrets, repo.RemoteOptions{}, slog.New(slog.DiscardHandler))
 }
 

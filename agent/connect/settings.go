@@ -17,6 +17,7 @@ import (
 	"stoker.io/stoker/agent/propose/guard"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -27,7 +28,7 @@ type Proposing struct {
 }
 
 // Settings returns those of the function Settings.
-func (p *Proposing) Settings(gs *v1alpha1.GatewaySync, e v1alpha1.Effective, f plan.Facts, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) *propose.Settings {
+func (p *Proposing) Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) *propose.Settings {
 	f.Ref, f.Commit = "", ""
 	of := []any{gs.Name, gs.Spec.Git, e.Bidirectional, e.Vars, e.DeploymentMode, e.TagProvider, f}
 	if (p.made == nil || p.made.Problem == nil) && reflect.DeepEqual(of, p.of) {
@@ -42,7 +43,7 @@ func (p *Proposing) Settings(gs *v1alpha1.GatewaySync, e v1alpha1.Effective, f p
 
 // Settings returns how a gateway sends changes back to git, nil if it does not. What keeps it from doing so is in their Problem:
 // no sync fails for it. The caller closes their Remote.
-func Settings(gs *v1alpha1.GatewaySync, e v1alpha1.Effective, f plan.Facts, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) *propose.Settings {
+func Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) *propose.Settings {
 	b := e.Bidirectional
 	if b == nil {
 		return nil

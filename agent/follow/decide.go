@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 )
@@ -21,7 +22,7 @@ import (
 type inputs struct {
 	in          instruction
 	generation  int64
-	profile     v1alpha1.Effective
+	profile     effective.Settings
 	facts       plan.Facts
 	beforeStart bool
 	rotated     int64 // how often a secret file has changed; a sync that failed with the old one is retried
@@ -164,12 +165,12 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 }
 
 // effective returns the spec as it applies to this gateway.
-func (f *Follower) effective(gs *v1alpha1.GatewaySync) (v1alpha1.Effective, error) {
+func (f *Follower) effective(gs *v1alpha1.GatewaySync) (effective.Settings, error) {
 	profile := f.Profile
 	if live, ok := v1alpha1.PodAnnotation(f.pod.annotations, v1alpha1.AnnotationProfile); ok && live != "" {
 		profile = live
 	}
-	return gs.Effective(profile, f.pod.annotations)
+	return effective.Of(gs, profile, f.pod.annotations)
 }
 
 // prepare returns the inputs for this gateway. Even with an error, profile.Paused is set.

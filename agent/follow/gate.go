@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
@@ -85,7 +86,7 @@ func (f *Follower) gate(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 	if in.Commit.IsZero() || !gs.InSteps() {
 		return p
 	}
-	order := gs.Order()
+	order := schedule.OrderOf(gs)
 	step, steps := order.StepOf(f.Gateway), len(order.Steps())
 	if g.on && !g.done && g.steps != steps {
 		p.hold(v1alpha1.ReasonWaitingForLead, "the SyncTarget counts %d steps, this agent %d: waiting for its lead", g.steps, steps)
@@ -227,7 +228,7 @@ func (f *Follower) bearsOut(ctx context.Context, o origin) bool {
 // passesWindow reports whether a commit was approved to be delivered although no maintenance window allows it. A gateway without windows of
 // its own asks nothing, and needs no new order.
 func (f *Follower) passesWindow(ctx context.Context, commit plan.ID, windows []v1alpha1.MaintenanceWindow) bool {
-	own, _ := v1alpha1.ParseWindows(windows, f.Gateway) // the sync reports windows that are not valid
+	own, _ := schedule.ParseWindows(windows, f.Gateway) // the sync reports windows that are not valid
 	return len(own) > 0 && f.consult(ctx, &f.window, v1alpha1.WindowApproval+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
 		return gs.WindowApproved(commit.String())
 	})

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -89,11 +90,11 @@ func orderOf(gs *v1alpha1.GatewaySync) string {
 		Gateways []string
 	}
 	var is struct {
-		Steps     []v1alpha1.Step
+		Steps     []schedule.Step
 		Stages    []stage
 		SyncOrder []v1alpha1.SyncOrderEntry
 	}
-	order := gs.Order()
+	order := schedule.OrderOf(gs)
 	is.Steps = order.Steps()
 	for i := range is.Steps {
 		if s := order.Stage(i + 1); s != nil && order.Opens(i+1) {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/schedule"
 )
 
 func TestRolloutOfChange(t *testing.T) {
@@ -79,7 +80,7 @@ func TestUpgradeKeepsTheRollout(t *testing.T) {
 	}
 	l.gs.Spec.Sync.Profiles["x"] = v1alpha1.SyncProfile{}
 	l.gs.Generation++
-	_, fresh := (&rollout{observed: l.observed, order: l.gs.Order()}).begin()
+	_, fresh := (&rollout{observed: l.observed, order: schedule.OrderOf(l.gs)}).begin()
 	assert.True(t, fresh)
 }
 
@@ -105,7 +106,7 @@ func TestStagesChangeMeanwhile(t *testing.T) {
 			l.gs.Spec.Deployment = l.gs.Spec.Deployment.DeepCopy()
 			c.change(l.gs.Spec.Deployment)
 			l.gs.Generation++
-			next, fresh := (&rollout{observed: l.observed, order: l.gs.Order()}).begin()
+			next, fresh := (&rollout{observed: l.observed, order: schedule.OrderOf(l.gs)}).begin()
 			assert.Equal(t, c.open, next.Open)
 			assert.Equal(t, c.open == 0, fresh)
 			l.settle()

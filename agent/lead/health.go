@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/outbound"
 	"stoker.io/stoker/internal/status"
 )
@@ -91,7 +92,7 @@ func since(was map[string]time.Time, gateways []status.Standing, now time.Time, 
 func (t *term) roll(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref status.Ref, is v1alpha1.SyncTargetSpec, want *v1alpha1.SyncTargetSpec) progress {
 	t.rolling.due = time.Time{}
 	switch {
-	case invalid == nil && gs.InSteps() && len(v1alpha1.Validate(gs)) > 0, invalid != nil && is.Rollout != nil:
+	case invalid == nil && gs.InSteps() && len(validation.GatewaySync(gs)) > 0, invalid != nil && is.Rollout != nil:
 		if want.Commit != "" {
 			want.Generation, want.Ref, want.RefName, want.Commit, want.ResolvedAt = is.Generation, is.Ref, is.RefName, is.Commit, is.ResolvedAt
 		}

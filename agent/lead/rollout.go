@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -55,7 +56,7 @@ const patience = 30 * time.Second
 type rollout struct {
 	observed
 	progress
-	order v1alpha1.Order
+	order schedule.Order
 	named map[string]int // the step of each live gateway
 }
 
@@ -67,7 +68,7 @@ func advance(o observed) progress {
 	if !o.gs.InSteps() || o.want.Commit == "" {
 		return progress{}
 	}
-	r := &rollout{observed: o, order: o.gs.Order(), named: map[string]int{}}
+	r := &rollout{observed: o, order: schedule.OrderOf(o.gs), named: map[string]int{}}
 	for _, g := range o.gateways {
 		r.named[g.Name] = r.order.StepOf(g.Name)
 	}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -48,10 +49,10 @@ func (l *line) sync() {
 	for name := range l.at {
 		switch r := l.is.Rollout; {
 		case l.as[name].Phase != "":
-		case r != nil && r.Back && v1alpha1.StepOf(l.gs, name) <= int(r.Open):
+		case r != nil && r.Back && schedule.StepOf(l.gs, name) <= int(r.Open):
 			l.at[name] = r.From.Commit
 		case r != nil && r.Failed != "": // it goes no further
-		case r == nil || v1alpha1.StepOf(l.gs, name) <= int(r.Open):
+		case r == nil || schedule.StepOf(l.gs, name) <= int(r.Open):
 			l.at[name] = l.is.Commit
 		}
 	}
@@ -65,7 +66,7 @@ func (l *line) lead() progress {
 		switch as, told := l.as[name]; {
 		case told:
 			g.Phase, g.Reason, g.Message, g.Planned, g.Stale = as.Phase, as.Reason, as.Message, as.Planned, as.Stale
-		case at == l.is.Commit && (l.is.Rollout == nil || v1alpha1.StepOf(l.gs, name) <= int(l.is.Rollout.Open)):
+		case at == l.is.Commit && (l.is.Rollout == nil || schedule.StepOf(l.gs, name) <= int(l.is.Rollout.Open)):
 			g.Phase, g.Reason, g.Synced = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, true
 		}
 		l.gateways = append(l.gateways, g)
@@ -356,7 +357,7 @@ func TestRolloutModel(t *testing.T) {
 			for step := from; step < int(l.is.Rollout.Open); step++ {
 				// sequence: the gateways of one rollout
 				for _, g := range l.gateways {
-					if v1alpha1.StepOf(l.gs, g.Name) <= step {
+					if schedule.StepOf(l.gs, g.Name) <= step {
 						require.True(t, l.at[g.Name] == want || rests(g), "seed %d: step %d opened, %s is %s/%s", seed, step+1, g.Name, g.Phase, g.Reason)
 					}
 				}

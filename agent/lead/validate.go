@@ -3,6 +3,7 @@ package lead
 import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -12,7 +13,7 @@ func validate(gs *v1alpha1.GatewaySync) (flawed map[string]error, invalid error)
 	if len(all) == 0 {
 		return nil, nil
 	}
-	if errs := v1alpha1.Validate(gs); len(errs) > 0 {
+	if errs := validation.GatewaySync(gs); len(errs) > 0 {
 		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%w", errs.ToAggregate())
 	}
 	flawed = map[string]error{}

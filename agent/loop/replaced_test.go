@@ -17,6 +17,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/test/gitserver"
@@ -60,7 +61,7 @@ func deliveredTwice(t *testing.T, between func(data string)) *delivered {
 		require.NoError(t, err)
 		d.src.decision.Order = &Order{Connections: sync.Connections{Remote: remote}, Task: sync.Task{
 			Target:  sync.Target{Commit: id, Ref: "main", Name: "refs/heads/main"},
-			Profile: v1alpha1.Effective{Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}},
+			Profile: effective.Settings{Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}},
 		}}
 		d.turn()
 		d.runs(id, title)

@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/plantest"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -85,7 +86,7 @@ func (e *example) run(t *testing.T) {
 	if annotations[v1alpha1.AnnotationDeploymentMode] == "" {
 		annotations[v1alpha1.AnnotationDeploymentMode] = "dev"
 	}
-	profile, err := gs.Effective("", annotations)
+	profile, err := effective.Of(gs, "", annotations)
 	require.NoError(t, err)
 
 	s := newStudio(t)

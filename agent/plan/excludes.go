@@ -6,6 +6,7 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -30,7 +31,7 @@ func NewExcludes(patterns []string) (Excludes, error) {
 			len(patterns), maxPatterns)
 	}
 	for _, p := range patterns {
-		if problem := v1alpha1.PathPatternProblem(p); problem != "" {
+		if problem := validation.PathPatternProblem(p); problem != "" {
 			return x, failure.New(v1alpha1.ReasonProfilesInvalid, "excludePatterns: %q %s", p, problem)
 		}
 		x.add(p)

@@ -10,6 +10,8 @@ import (
 
 	"stoker.io/stoker/agent/plan/render"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -17,7 +19,7 @@ import (
 // gateway with the ref and the commit to deliver; vars, deployment mode and tag provider come from the profile. Errors
 // are ProfilesInvalid, TemplateFailed or those of ParsePath, and name the field. Zero limits are replaced with the
 // defaults.
-func ParseRules(e v1alpha1.Effective, f Facts, l Limits) (Rules, error) {
+func ParseRules(e effective.Settings, f Facts, l Limits) (Rules, error) {
 	f.Vars, f.DeploymentMode, f.TagProvider = e.Vars, e.DeploymentMode, e.TagProvider
 	r := Rules{AnySource: e.Profile == "" && len(e.Mappings) > 0, Limits: l, Facts: f}
 	for i, m := range e.Mappings {
@@ -58,7 +60,7 @@ func ParseRules(e v1alpha1.Effective, f Facts, l Limits) (Rules, error) {
 }
 
 // nameSystem reads the two annotations for the gateway's system name.
-func (r *Rules) nameSystem(e v1alpha1.Effective) error {
+func (r *Rules) nameSystem(e effective.Settings) error {
 	if e.SystemName != "" {
 		r.SystemName = Setting{Path: systemNameKey, Value: e.SystemName}
 		return nil
@@ -142,7 +144,7 @@ func hasEmptyPart(parts []render.Part) bool {
 
 func parsePatch(p v1alpha1.Patch, f *Facts) (Patch, error) {
 	if p.File != "" {
-		if problem := v1alpha1.PathPatternProblem(p.File); problem != "" {
+		if problem := validation.PathPatternProblem(p.File); problem != "" {
 			return Patch{}, failure.New(v1alpha1.ReasonProfilesInvalid, "file: %q %s", p.File, problem)
 		}
 	}

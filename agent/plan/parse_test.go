@@ -8,12 +8,13 @@ import (
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
 )
 
-// effective returns the settings of a profile with one mapping of a directory and one of a file.
-func effective() v1alpha1.Effective {
-	return v1alpha1.Effective{
+// lineSettings returns the settings of a profile with one mapping of a directory and one of a file.
+func lineSettings() effective.Settings {
+	return effective.Settings{
 		Profile: "line",
 		Mappings: []v1alpha1.Mapping{
 			{Source: "services/line/projects", Destination: "projects", Type: v1alpha1.MappingDir, Required: true},
@@ -26,7 +27,7 @@ func effective() v1alpha1.Effective {
 }
 
 func TestParseRules(t *testing.T) {
-	r, err := plan.ParseRules(effective(), plan.Facts{}, plan.Limits{Files: 7})
+	r, err := plan.ParseRules(lineSettings(), plan.Facts{}, plan.Limits{Files: 7})
 	require.NoError(t, err)
 	assert.Equal(t, []plan.Mapping{
 		{Source: "services/line/projects", Destination: "projects", Kind: plan.DirSource, Required: true},
@@ -41,7 +42,7 @@ func TestParseRules(t *testing.T) {
 
 // The mappings of a service path come without a profile. The commit needs the source of at least one of them.
 func TestMappingsOfServicePath(t *testing.T) {
-	e := effective()
+	e := lineSettings()
 	e.Profile = ""
 	r, err := plan.ParseRules(e, facts(), plan.Limits{})
 	require.NoError(t, err)
@@ -50,124 +51,124 @@ func TestMappingsOfServicePath(t *testing.T) {
 
 func TestInvalidProfile(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(*v1alpha1.Effective)
+		change func(*effective.Settings)
 		reason v1alpha1.Reason
 		names  string
 	}{
 		"an unknown name in a template": {
-			func(e *v1alpha1.Effective) { e.Mappings[0].Source = "a/{{.Unknown}}" }, v1alpha1.ReasonTemplateFailed, "Unknown",
+			func(e *effective.Settings) { e.Mappings[0].Source = "a/{{.Unknown}}" }, v1alpha1.ReasonTemplateFailed, "Unknown",
 		},
 		"an invalid template of a destination": {
-			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = "{{.Unknown}}" }, v1alpha1.ReasonTemplateFailed, "mappings[1]: template: destination:1",
+			func(e *effective.Settings) { e.Mappings[1].Destination = "{{.Unknown}}" }, v1alpha1.ReasonTemplateFailed, "mappings[1]: template: destination:1",
 		},
 		"an invalid template of a patched value": {
-			func(e *v1alpha1.Effective) {
+			func(e *effective.Settings) {
 				e.Mappings[1].Patches = []v1alpha1.Patch{{Set: map[string]v1alpha1.PatchValue{"a.b": "{{"}}}
 			}, v1alpha1.ReasonTemplateFailed, "mappings[1]: patches[0]: template: set[a.b]:1",
 		},
 		"an invalid template of the system name": {
-			func(e *v1alpha1.Effective) { e.SystemNameTemplate = "{{.Unknown}}" }, v1alpha1.ReasonTemplateFailed, "stoker.io/system-name-template",
+			func(e *effective.Settings) { e.SystemNameTemplate = "{{.Unknown}}" }, v1alpha1.ReasonTemplateFailed, "stoker.io/system-name-template",
 		},
 		"a template that gives an empty system name": {
-			func(e *v1alpha1.Effective) { e.SystemNameTemplate = "{{.TagProvider}}" }, v1alpha1.ReasonTemplateFailed, "not a valid gateway name",
+			func(e *effective.Settings) { e.SystemNameTemplate = "{{.TagProvider}}" }, v1alpha1.ReasonTemplateFailed, "not a valid gateway name",
 		},
 		"a variable that leads out of the directory": {
-			func(e *v1alpha1.Effective) {
+			func(e *effective.Settings) {
 				e.Mappings[1].Destination, e.Vars = "p/{{.up}}/x", map[string]string{"up": ".."}
 			},
 			v1alpha1.ReasonUnsafePath, "mappings[1]: destination:",
 		},
 		"a variable that is absolute": {
-			func(e *v1alpha1.Effective) {
+			func(e *effective.Settings) {
 				e.Mappings[0].Source, e.Vars = "{{.up}}/x", map[string]string{"up": "/etc"}
 			},
 			v1alpha1.ReasonUnsafePath, `path "/etc/x" is absolute`,
 		},
 		"an empty variable": {
-			func(e *v1alpha1.Effective) { e.Mappings[0].Source, e.Vars = "{{.up}}", map[string]string{"up": ""} },
+			func(e *effective.Settings) { e.Mappings[0].Source, e.Vars = "{{.up}}", map[string]string{"up": ""} },
 			v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "{{.up}}" gives "", a path with an empty part`,
 		},
 		"a missing label": {
-			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines/{{index .Labels "line"}}` },
+			func(e *effective.Settings) { e.Mappings[0].Source = `lines/{{index .Labels "line"}}` },
 			v1alpha1.ReasonTemplateFailed, `mappings[0]: source: "lines/{{index .Labels \"line\"}}" gives "lines/", a path with an empty part`,
 		},
 		"a missing label before a slash": {
-			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines/{{index .Labels "line"}}/` },
+			func(e *effective.Settings) { e.Mappings[0].Source = `lines/{{index .Labels "line"}}/` },
 			v1alpha1.ReasonTemplateFailed, `gives "lines//", a path with an empty part`,
 		},
 		"a missing deployment mode": {
-			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = "config/resources/{{.DeploymentMode}}" },
+			func(e *effective.Settings) { e.Mappings[1].Destination = "config/resources/{{.DeploymentMode}}" },
 			v1alpha1.ReasonTemplateFailed, `mappings[1]: destination: "config/resources/{{.DeploymentMode}}" gives "config/resources/", a path with an empty part`,
 		},
 		"a missing label between slashes": {
-			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = `config/{{index .Labels "line"}}/logo.png` },
+			func(e *effective.Settings) { e.Mappings[1].Destination = `config/{{index .Labels "line"}}/logo.png` },
 			v1alpha1.ReasonTemplateFailed, `gives "config//logo.png", a path with an empty part`,
 		},
 		"a missing label at the start": {
-			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `{{index .Labels "line"}}/projects` },
+			func(e *effective.Settings) { e.Mappings[0].Source = `{{index .Labels "line"}}/projects` },
 			v1alpha1.ReasonTemplateFailed, `gives "/projects", a path with an empty part`,
 		},
 		"a missing label below the root": {
-			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `./{{index .Labels "line"}}` },
+			func(e *effective.Settings) { e.Mappings[0].Source = `./{{index .Labels "line"}}` },
 			v1alpha1.ReasonTemplateFailed, `gives "./", a path with an empty part`,
 		},
 		"a variable that is a dot": {
-			func(e *v1alpha1.Effective) {
+			func(e *effective.Settings) {
 				e.Mappings[0].Source, e.Vars = "lines/{{.line}}", map[string]string{"line": "."}
 			},
 			v1alpha1.ReasonTemplateFailed, `gives "lines/.", a path with an empty part`,
 		},
 		"a variable that is a slash": {
-			func(e *v1alpha1.Effective) {
+			func(e *effective.Settings) {
 				e.Mappings[0].Source, e.Vars = "lines/{{.line}}", map[string]string{"line": "/"}
 			},
 			v1alpha1.ReasonTemplateFailed, `gives "lines//", a path with an empty part`,
 		},
 		"a missing label in a block": {
-			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines{{if true}}/{{index .Labels "line"}}{{end}}` },
+			func(e *effective.Settings) { e.Mappings[0].Source = `lines{{if true}}/{{index .Labels "line"}}{{end}}` },
 			v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`,
 		},
 		"a block with an empty result": {
-			func(e *v1alpha1.Effective) { e.Mappings[0].Source = `lines/{{with index .Labels "line"}}{{.}}/{{end}}` },
+			func(e *effective.Settings) { e.Mappings[0].Source = `lines/{{with index .Labels "line"}}{{.}}/{{end}}` },
 			v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`,
 		},
 		"a nested template with an empty result": {
-			func(e *v1alpha1.Effective) {
+			func(e *effective.Settings) {
 				e.Mappings[0].Source = `{{define "line"}}{{index .Labels "line"}}{{end}}lines/{{template "line" .}}`
 			},
 			v1alpha1.ReasonTemplateFailed, `gives "lines/", a path with an empty part`,
 		},
 		"a label with the value .git": {
-			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = `{{index .Labels "hostile"}}/config` },
+			func(e *effective.Settings) { e.Mappings[1].Destination = `{{index .Labels "hostile"}}/config` },
 			v1alpha1.ReasonUnsafePath, "git's own folder",
 		},
 		"an invalid pattern of patched files": {
-			func(e *v1alpha1.Effective) { e.Mappings[0].Patches = []v1alpha1.Patch{{File: "[a"}} }, v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: file:",
+			func(e *effective.Settings) { e.Mappings[0].Patches = []v1alpha1.Patch{{File: "[a"}} }, v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: file:",
 		},
 		"a patch without a file": {
-			func(e *v1alpha1.Effective) { e.Mappings[0].Patches = []v1alpha1.Patch{{}} }, v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: set file",
+			func(e *effective.Settings) { e.Mappings[0].Patches = []v1alpha1.Patch{{}} }, v1alpha1.ReasonProfilesInvalid, "mappings[0]: patches[0]: set file",
 		},
 		"a patch with a file in a mapping of one file": {
-			func(e *v1alpha1.Effective) {
+			func(e *effective.Settings) {
 				e.Mappings[1].Type, e.Mappings[1].Patches = v1alpha1.MappingFile, []v1alpha1.Patch{{File: "x"}}
 			}, v1alpha1.ReasonProfilesInvalid, "mappings[1]: patches[0]: remove file",
 		},
 		"a destination outside of the data directory": {
-			func(e *v1alpha1.Effective) { e.Mappings[1].Destination = "../x" }, v1alpha1.ReasonUnsafePath, "mappings[1]: destination:",
+			func(e *effective.Settings) { e.Mappings[1].Destination = "../x" }, v1alpha1.ReasonUnsafePath, "mappings[1]: destination:",
 		},
-		"an unknown type":            {func(e *v1alpha1.Effective) { e.Mappings[1].Type = "link" }, v1alpha1.ReasonProfilesInvalid, "type"},
-		"an unknown conflict policy": {func(e *v1alpha1.Effective) { e.ConflictPolicy = "x" }, v1alpha1.ReasonProfilesInvalid, "conflictPolicy"},
-		"an unknown prune policy":    {func(e *v1alpha1.Effective) { e.Prune = "x" }, v1alpha1.ReasonProfilesInvalid, "prune"},
-		"an invalid exclude pattern": {func(e *v1alpha1.Effective) { e.ExcludePatterns = []string{"[a"} }, v1alpha1.ReasonProfilesInvalid, "excludePatterns"},
+		"an unknown type":            {func(e *effective.Settings) { e.Mappings[1].Type = "link" }, v1alpha1.ReasonProfilesInvalid, "type"},
+		"an unknown conflict policy": {func(e *effective.Settings) { e.ConflictPolicy = "x" }, v1alpha1.ReasonProfilesInvalid, "conflictPolicy"},
+		"an unknown prune policy":    {func(e *effective.Settings) { e.Prune = "x" }, v1alpha1.ReasonProfilesInvalid, "prune"},
+		"an invalid exclude pattern": {func(e *effective.Settings) { e.ExcludePatterns = []string{"[a"} }, v1alpha1.ReasonProfilesInvalid, "excludePatterns"},
 		"prune mirror of the whole data directory": {
-			func(e *v1alpha1.Effective) { e.Mappings[0].Destination = "." }, v1alpha1.ReasonProfilesInvalid, "whole data directory",
+			func(e *effective.Settings) { e.Mappings[0].Destination = "." }, v1alpha1.ReasonProfilesInvalid, "whole data directory",
 		},
 		"a file with the root as destination": {
-			func(e *v1alpha1.Effective) { e.Mappings[1].Destination, e.Mappings[1].Type = ".", v1alpha1.MappingFile },
+			func(e *effective.Settings) { e.Mappings[1].Destination, e.Mappings[1].Type = ".", v1alpha1.MappingFile },
 			v1alpha1.ReasonProfilesInvalid, "name the file",
 		},
 		"too many mappings": {
-			func(e *v1alpha1.Effective) {
+			func(e *effective.Settings) {
 				for len(e.Mappings) < 1100 {
 					e.Mappings = append(e.Mappings, e.Mappings[0])
 				}
@@ -175,7 +176,7 @@ func TestInvalidProfile(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := effective()
+			e := lineSettings()
 			c.change(&e)
 			_, err := plan.ParseRules(e, facts(), plan.Limits{})
 			assert.Equal(t, c.reason, failure.Reason(err, ""))
@@ -187,35 +188,35 @@ func TestInvalidProfile(t *testing.T) {
 // A change of any setting that decides what a gateway gets changes the fingerprint of the rules.
 func TestFingerprintDependsOnSettings(t *testing.T) {
 	seen := map[string]string{}
-	for name, change := range map[string]func(*v1alpha1.Effective){
-		"no change":   func(*v1alpha1.Effective) {},
-		"order":       func(e *v1alpha1.Effective) { e.Mappings[0], e.Mappings[1] = e.Mappings[1], e.Mappings[0] },
-		"source":      func(e *v1alpha1.Effective) { e.Mappings[0].Source = "x" },
-		"destination": func(e *v1alpha1.Effective) { e.Mappings[0].Destination = "x" },
-		"type":        func(e *v1alpha1.Effective) { e.Mappings[0].Type = "" },
-		"excludes":    func(e *v1alpha1.Effective) { e.ExcludePatterns = nil },
-		"conflict":    func(e *v1alpha1.Effective) { e.ConflictPolicy = "" },
-		"prune":       func(e *v1alpha1.Effective) { e.Prune = "" },
-		"template":    func(e *v1alpha1.Effective) { e.Mappings[0].Template = true },
-		"vars": func(e *v1alpha1.Effective) {
+	for name, change := range map[string]func(*effective.Settings){
+		"no change":   func(*effective.Settings) {},
+		"order":       func(e *effective.Settings) { e.Mappings[0], e.Mappings[1] = e.Mappings[1], e.Mappings[0] },
+		"source":      func(e *effective.Settings) { e.Mappings[0].Source = "x" },
+		"destination": func(e *effective.Settings) { e.Mappings[0].Destination = "x" },
+		"type":        func(e *effective.Settings) { e.Mappings[0].Type = "" },
+		"excludes":    func(e *effective.Settings) { e.ExcludePatterns = nil },
+		"conflict":    func(e *effective.Settings) { e.ConflictPolicy = "" },
+		"prune":       func(e *effective.Settings) { e.Prune = "" },
+		"template":    func(e *effective.Settings) { e.Mappings[0].Template = true },
+		"vars": func(e *effective.Settings) {
 			e.Mappings[0].Template, e.Vars = true, map[string]string{"a": "b"}
 		},
-		"provider": func(e *v1alpha1.Effective) { e.Mappings[0].Template, e.TagProvider = true, "x" },
-		"patch":    func(e *v1alpha1.Effective) { set(e, "*/x.json", "a", "b") },
-		"pattern":  func(e *v1alpha1.Effective) { set(e, "*/y.json", "a", "b") },
-		"path":     func(e *v1alpha1.Effective) { set(e, "*/x.json", "b", "b") },
-		"value":    func(e *v1alpha1.Effective) { set(e, "*/x.json", "a", "c") },
-		"variable": func(e *v1alpha1.Effective) {
+		"provider": func(e *effective.Settings) { e.Mappings[0].Template, e.TagProvider = true, "x" },
+		"patch":    func(e *effective.Settings) { set(e, "*/x.json", "a", "b") },
+		"pattern":  func(e *effective.Settings) { set(e, "*/y.json", "a", "b") },
+		"path":     func(e *effective.Settings) { set(e, "*/x.json", "b", "b") },
+		"value":    func(e *effective.Settings) { set(e, "*/x.json", "a", "c") },
+		"variable": func(e *effective.Settings) {
 			set(e, "*/x.json", "a", "{{.v}}")
 			e.Vars = map[string]string{"v": "d"}
 		},
-		"commit": func(e *v1alpha1.Effective) { set(e, "*/x.json", "a", "{{.Commit}}") },
-		"name":   func(e *v1alpha1.Effective) { e.SystemName = "x" },
-		"other":  func(e *v1alpha1.Effective) { e.SystemNameTemplate = "{{.GatewayName}}" },
-		"mode":   func(e *v1alpha1.Effective) { e.SystemName, e.DeploymentMode = "x", "dev" },
+		"commit": func(e *effective.Settings) { set(e, "*/x.json", "a", "{{.Commit}}") },
+		"name":   func(e *effective.Settings) { e.SystemName = "x" },
+		"other":  func(e *effective.Settings) { e.SystemNameTemplate = "{{.GatewayName}}" },
+		"mode":   func(e *effective.Settings) { e.SystemName, e.DeploymentMode = "x", "dev" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := effective()
+			e := lineSettings()
 			change(&e)
 			r, err := plan.ParseRules(e, facts(), plan.Limits{})
 			require.NoError(t, err)
@@ -229,7 +230,7 @@ func TestFingerprintDependsOnSettings(t *testing.T) {
 }
 
 // set adds a patch to the first mapping.
-func set(e *v1alpha1.Effective, file, path, value string) {
+func set(e *effective.Settings, file, path, value string) {
 	e.Mappings[0].Patches = []v1alpha1.Patch{{File: file, Set: map[string]v1alpha1.PatchValue{path: v1alpha1.PatchValue(value)}}}
 }
 
@@ -241,7 +242,7 @@ func facts() plan.Facts {
 }
 
 func TestProfileTemplates(t *testing.T) {
-	e := effective()
+	e := lineSettings()
 	e.Vars, e.DeploymentMode, e.TagProvider = map[string]string{"site": "042", "GatewayName": "hidden"}, "dev", "default"
 	e.Mappings[0].Source, e.Mappings[0].Destination = "sites/{{.site}}/{{.GatewayName}}/", `projects/{{index .Labels "site"}}`
 	e.Mappings[0].Patches = []v1alpha1.Patch{{File: "*.json", Set: map[string]v1alpha1.PatchValue{"b": "{{slice .Commit 0 7}}", "a": "{{.DeploymentMode}}"}}}
@@ -280,7 +281,7 @@ func TestOptionalPathPart(t *testing.T) {
 		`{{define "s"}}{{index .Labels "site"}}{{end}}x/{{template "s" .}}`: "x/7",
 	} {
 		t.Run(text, func(t *testing.T) {
-			e := effective()
+			e := lineSettings()
 			e.Mappings[0].Source, e.Vars = text, map[string]string{"root": ".", "dir": "projects/a/", "below": "./north/"}
 			r, err := plan.ParseRules(e, facts(), plan.Limits{})
 			require.NoError(t, err, text)
@@ -290,7 +291,7 @@ func TestOptionalPathPart(t *testing.T) {
 }
 
 func TestFingerprintIgnoresTheCommit(t *testing.T) {
-	e := effective()
+	e := lineSettings()
 	set(&e, "*.json", "a", "{{.Commit}} {{.Ref}}")
 	e.Mappings[1].Template = true
 	e.SystemNameTemplate = "{{.Ref}}"
@@ -307,7 +308,7 @@ func TestFingerprintIgnoresTheCommit(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEqual(t, one.Fingerprint(), three.Fingerprint())
 
-	e = effective()
+	e = lineSettings()
 	e.Mappings[0].Destination = "projects/{{.Commit}}"
 	one, err = plan.ParseRules(e, facts(), plan.Limits{})
 	require.NoError(t, err)

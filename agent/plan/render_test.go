@@ -11,13 +11,14 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/plantest"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
 )
 
 // studio is a scene with rules from a profile with templates.
 type studio struct {
 	*scene
-	profile v1alpha1.Effective
+	profile effective.Settings
 	facts   plan.Facts
 	limits  plan.Limits
 	cache   *plan.Cache
@@ -25,7 +26,7 @@ type studio struct {
 
 func newStudio(t *testing.T, m ...v1alpha1.Mapping) *studio {
 	s := &studio{scene: newScene(t, nil), facts: facts(), cache: plan.NewCache()}
-	s.profile = v1alpha1.Effective{Profile: "line", Mappings: m, Vars: map[string]string{"site": "north", "host": "db"}}
+	s.profile = effective.Settings{Profile: "line", Mappings: m, Vars: map[string]string{"site": "north", "host": "db"}}
 	return s
 }
 

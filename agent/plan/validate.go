@@ -9,12 +9,13 @@ import (
 
 	"stoker.io/stoker/agent/plan/render"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
-// Validate returns the errors of a GatewaySync that can be found without a gateway: those of v1alpha1.Validate,
+// Validate returns the errors of a GatewaySync that can be found without a gateway: those of validation.GatewaySync,
 // templates that do not parse, and unsafe paths. What a template renders to is known only for a gateway.
 func Validate(gs *v1alpha1.GatewaySync) field.ErrorList {
-	errs := v1alpha1.Validate(gs)
+	errs := validation.GatewaySync(gs)
 	if len(errs) > 0 {
 		return errs // the checks below would repeat some of these
 	}

@@ -9,6 +9,9 @@ import (
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/decode"
+	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/api/v1alpha1/verdicts"
 )
 
@@ -19,14 +22,14 @@ func TestValidateAccepts(t *testing.T) {
 		if c.Undecodable {
 			continue
 		}
-		gs, err := v1alpha1.FromUnstructured(c.Object())
+		gs, err := decode.Unstructured(c.Object())
 		require.NoError(t, err)
 		if errs := plan.Validate(gs); len(errs) > 0 {
 			assert.NotEmpty(t, c.Refused, "%s: %v", c.Name, errs)
 			continue
 		}
 		for name := range gs.Spec.Sync.Profiles {
-			e, err := gs.Effective(name, nil)
+			e, err := effective.Of(gs, name, nil)
 			require.NoError(t, err, c.Name)
 			f := facts()
 			f.Labels["a.b/c"], e.Vars["site"] = "1", "north"
@@ -85,7 +88,7 @@ func TestValidateRefuses(t *testing.T) {
 			assert.Equal(t, c.field, errs[0].Field)
 			assert.Less(t, len(errs[0].Error()), 700)
 
-			e, err := gs.Effective("", nil)
+			e, err := effective.Of(gs, "", nil)
 			if err == nil {
 				_, err = plan.ParseRules(e, facts(), plan.Limits{})
 			}
@@ -102,7 +105,7 @@ func TestValidateMirrorInDefaults(t *testing.T) {
 		"all":  {Mappings: []v1alpha1.Mapping{{Source: "a", Destination: "."}}},
 		"none": {Mappings: []v1alpha1.Mapping{{Source: "a", Destination: "."}}, Prune: v1alpha1.PruneNone},
 	}
-	errs := v1alpha1.Validate(gs)
+	errs := validation.GatewaySync(gs)
 	require.Len(t, errs, 1)
 	assert.Equal(t, "spec.sync.profiles[all].mappings[0].destination", errs[0].Field)
 }

@@ -15,6 +15,9 @@ import (
 	"stoker.io/stoker/agent/storage"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/decode"
+	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/file"
 )
@@ -26,7 +29,7 @@ const maxFile = 1536 << 10
 type spec struct {
 	raw         []byte
 	gs          *v1alpha1.GatewaySync
-	effective   v1alpha1.Effective
+	effective   effective.Settings
 	connections sync.Connections
 	warnings    []string
 	secrets     [sha256.Size]byte // connect.Fingerprint of its secrets
@@ -41,11 +44,11 @@ func Load(name string) (*v1alpha1.GatewaySync, []string, error) {
 	if err != nil {
 		return nil, nil, failure.New(v1alpha1.ReasonProfilesInvalid, "read the GatewaySync: %w", err)
 	}
-	return decode(name, raw)
+	return parse(name, raw)
 }
 
-func decode(file string, raw []byte) (*v1alpha1.GatewaySync, []string, error) {
-	gs, err := v1alpha1.Decode(raw)
+func parse(file string, raw []byte) (*v1alpha1.GatewaySync, []string, error) {
+	gs, err := decode.GatewaySync(raw)
 	if err != nil {
 		return nil, nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", file, err)
 	}
@@ -55,10 +58,10 @@ func decode(file string, raw []byte) (*v1alpha1.GatewaySync, []string, error) {
 	if gs.Namespace == "" {
 		gs.Namespace = "standalone"
 	}
-	if errs := v1alpha1.Validate(gs); len(errs) > 0 {
+	if errs := validation.GatewaySync(gs); len(errs) > 0 {
 		return nil, nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", file, errs.ToAggregate())
 	}
-	return gs, v1alpha1.Warnings(gs), nil
+	return gs, validation.Warnings(gs), nil
 }
 
 // reload reads the file again. An invalid file is reported, and the last good one stays in force. After an error, the
@@ -87,7 +90,7 @@ func (l *Loop) reload() {
 // take makes a file's content the spec in force, or returns why it cannot.
 func (l *Loop) take(raw []byte) error {
 	l.spec.raw = raw
-	gs, warnings, err := decode(l.File, raw)
+	gs, warnings, err := parse(l.File, raw)
 	for _, w := range warnings {
 		if !slices.Contains(l.spec.warnings, w) {
 			l.Log.Warn("GatewaySync warning", "file", l.File, "warning", w)
@@ -97,7 +100,7 @@ func (l *Loop) take(raw []byte) error {
 	if err != nil {
 		return err
 	}
-	eff, err := gs.Effective(l.Gateway.Profile, l.Gateway.Annotations)
+	eff, err := effective.Of(gs, l.Gateway.Profile, l.Gateway.Annotations)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 )
 
 // Gateway is the part of the gateway's REST API that a sync needs. *ignition.Client implements it.
@@ -71,7 +72,7 @@ type Target struct {
 // Task is a target with all other inputs of a sync.
 type Task struct {
 	Target
-	Profile v1alpha1.Effective
+	Profile effective.Settings
 	// Facts are the gateway's facts for templates. The sync fills in what follows from Ref, Commit and Profile.
 	Facts plan.Facts
 	// Admit is called before fetching a commit that is not on the disk. It returns the Name to use, or why the commit

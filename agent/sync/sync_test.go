@@ -20,6 +20,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/secret"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
@@ -65,7 +66,7 @@ func newBench(t *testing.T, o simulator.Options) *bench {
 		assert.NoError(t, b.engine.Close())
 		assert.NoError(t, store.Close())
 	})
-	b.target.Profile = v1alpha1.Effective{Mappings: []v1alpha1.Mapping{
+	b.target.Profile = effective.Settings{Mappings: []v1alpha1.Mapping{
 		{Source: "projects", Destination: "projects"}, {Source: "config", Destination: "config"}}}
 	return b
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -19,7 +20,7 @@ func (j *job) checkWindows(ctx context.Context) error {
 		j.node.Moved() || j.dir.Manifest().Header().Commit.IsZero() {
 		return nil
 	}
-	all, errs := v1alpha1.ParseWindows(j.t.Profile.Windows, j.t.Facts.GatewayName)
+	all, errs := schedule.ParseWindows(j.t.Profile.Windows, j.t.Facts.GatewayName)
 	if len(errs) > 0 {
 		return failure.New(v1alpha1.ReasonProfilesInvalid, "%w", errs.ToAggregate())
 	}

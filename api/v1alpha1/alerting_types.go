@@ -2,8 +2,6 @@ package v1alpha1
 
 import (
 	"slices"
-
-	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // AlertingSpec configures the notifications that stoker notify sends about the gateways.
@@ -70,61 +68,8 @@ var (
 	alertNews = []AlertTopic{"Ready", "RefUpdated", "SyncCompleted", "RollbackCompleted"}
 )
 
+// HappensOnce reports whether a topic has no end, so that it cannot be the topic of a PagerDuty incident.
+func (t AlertTopic) HappensOnce() bool { return slices.Contains(alertNews, t) }
+
 // AlertTopics returns the values of AlertWebhook.On, states first.
 func AlertTopics() []AlertTopic { return slices.Concat(alertStates, alertNews) }
-
-const (
-	maxAlertWebhooks = 8
-	maxAlertTopics   = 16
-)
-
-func validateAlerting(path *field.Path, a *AlertingSpec) field.ErrorList {
-	if a == nil {
-		return nil
-	}
-	path = path.Child("webhooks")
-	if len(a.Webhooks) > maxAlertWebhooks {
-		return field.ErrorList{field.TooMany(path, len(a.Webhooks), maxAlertWebhooks)}
-	}
-	var errs field.ErrorList
-	for i := range a.Webhooks {
-		errs = append(errs, validateAlertWebhook(path.Index(i), &a.Webhooks[i])...)
-	}
-	return errs
-}
-
-func validateAlertWebhook(path *field.Path, w *AlertWebhook) field.ErrorList {
-	if w.Type == "" {
-		return field.ErrorList{field.Required(path.Child("type"), "use slack, pagerduty or webhook")}
-	}
-	errs := oneOf(path.Child("type"), w.Type, AlertSlack, AlertPagerDuty, AlertWebhookCE)
-	if w.Type != AlertPagerDuty && w.URLSecretRef == nil {
-		errs = append(errs, field.Required(path.Child("urlSecretRef"), "name the Secret with the URL"))
-	}
-	switch {
-	case w.Type == AlertPagerDuty && w.IntegrationKeySecretRef == nil:
-		errs = append(errs, field.Required(path.Child("integrationKeySecretRef"), "name the Secret with the integration key"))
-	case w.Type != AlertPagerDuty && w.IntegrationKeySecretRef != nil:
-		errs = append(errs, field.Forbidden(path.Child("integrationKeySecretRef"), "only pagerduty uses it"))
-	}
-	if w.Type != AlertWebhookCE && w.SigningSecretRef != nil {
-		errs = append(errs, field.Forbidden(path.Child("signingSecretRef"), "only messages of the type webhook are signed"))
-	}
-	for name, ref := range map[string]*SecretKeyRef{"urlSecretRef": w.URLSecretRef, "integrationKeySecretRef": w.IntegrationKeySecretRef, "signingSecretRef": w.SigningSecretRef} {
-		errs = append(errs, validateSecret(path.Child(name), ref)...)
-	}
-	if len(w.On) > maxAlertTopics {
-		return append(errs, field.TooMany(path.Child("on"), len(w.On), maxAlertTopics))
-	}
-	for i, word := range w.On {
-		switch at := path.Child("on").Index(i); {
-		case w.Type == AlertPagerDuty && slices.Contains(alertNews, word):
-			errs = append(errs, field.Invalid(at, word, "it happens once and has no end: an incident cannot be about it"))
-		case !slices.Contains(AlertTopics(), word):
-			errs = append(errs, field.NotSupported(at, AlertTopic(shown(string(word))), AlertTopics()))
-		case slices.Contains(w.On[:i], word):
-			errs = append(errs, field.Duplicate(at, word))
-		}
-	}
-	return errs
-}

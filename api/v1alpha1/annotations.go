@@ -146,3 +146,5 @@ func ProposesFor(value, gateway string) bool {
 	name, _, _ := strings.Cut(value, " ")
 	return name != "" && name == gateway
 }
+
+func isControl(r rune) bool { return r < ' ' || r == 0x7f }

@@ -14,7 +14,7 @@ const AnnotationApproved = "stoker.io/approved"
 const WindowApproval = "window"
 
 const (
-	keptApprovals = maxStages + 1 // of all stages of a rollout, and of the windows
+	keptApprovals = MaxStages + 1 // of all stages of a rollout, and of the windows
 	// maxApproved bounds the annotation stoker.io/approved, in bytes. 17 of the longest approvals and spaces between them fit.
 	maxApproved = 2048
 )
@@ -28,7 +28,7 @@ func (gs *GatewaySync) Approved(stage, commit string) bool {
 
 // WindowApproved reports whether a user approved to deliver a commit although no maintenance window allows it.
 func (gs *GatewaySync) WindowApproved(commit string) bool {
-	return len(gs.windows()) > 0 && gs.Approved(WindowApproval, commit)
+	return len(gs.MaintenanceWindows()) > 0 && gs.Approved(WindowApproval, commit)
 }
 
 // Approve returns a value of the annotation stoker.io/approved that also approves a stage of the rollout of a commit. It drops the oldest

@@ -1,11 +1,9 @@
 package v1alpha1
 
 import (
-	"slices"
+	"cmp"
 	"strings"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // AutoRollbackSpec says when a gateway goes back by itself after a sync that its gateway cannot load.
@@ -53,52 +51,17 @@ const (
 	AutoRollbackRollout AutoRollbackScope = "rollout"
 )
 
-func autoRollbackTriggers() []AutoRollbackTrigger {
+// AutoRollbackTriggers returns all triggers.
+func AutoRollbackTriggers() []AutoRollbackTrigger {
 	return []AutoRollbackTrigger{TriggerScanFailure, TriggerProjectLoadError, TriggerConfigError}
 }
 
 // AutoRollbackScope returns who goes back after a sync that a gateway cannot load, or "" if no gateway does.
 func (gs *GatewaySync) AutoRollbackScope() AutoRollbackScope {
 	if a := gs.Spec.AutoRollback; a != nil && a.Enabled {
-		return or(a.Scope, AutoRollbackGateway)
+		return cmp.Or(a.Scope, AutoRollbackGateway)
 	}
 	return ""
-}
-
-// autoRollback returns what makes a gateway go back by itself; none if its agent does not decide that.
-func (gs *GatewaySync) autoRollback() []AutoRollbackTrigger {
-	if gs.AutoRollbackScope() != AutoRollbackGateway || gs.snapshots() == nil {
-		return nil
-	}
-	if a := gs.Spec.AutoRollback; len(a.Triggers) > 0 {
-		return slices.Clone(a.Triggers)
-	}
-	return autoRollbackTriggers()
-}
-
-func validateAutoRollback(path *field.Path, gs *GatewaySync) field.ErrorList {
-	a := gs.Spec.AutoRollback
-	if a == nil {
-		return nil
-	}
-	var errs field.ErrorList
-	for i, t := range a.Triggers {
-		errs = append(errs, oneOf(path.Child("triggers").Index(i), t, autoRollbackTriggers()...)...)
-		if slices.Contains(a.Triggers[:i], t) {
-			errs = append(errs, field.Duplicate(path.Child("triggers").Index(i), t))
-		}
-	}
-	errs = append(errs, oneOf(path.Child("scope"), a.Scope, "", AutoRollbackGateway, AutoRollbackRollout)...)
-	if gs.AutoRollbackScope() == AutoRollbackGateway && gs.snapshots() == nil {
-		errs = append(errs, field.Invalid(path.Child("enabled"), true, "needs snapshots: set spec.snapshots.enabled to true"))
-	}
-	if a.Scope == AutoRollbackRollout && len(a.Triggers) > 0 {
-		errs = append(errs, field.Forbidden(path.Child("triggers"), "are of scope gateway: whatever aborts a rollout brings its gateways back"))
-	}
-	if gs.AutoRollbackScope() == AutoRollbackRollout && !gs.InSteps() {
-		errs = append(errs, field.Invalid(path.Child("scope"), a.Scope, "needs a rollout: set spec.deployment.stages, spec.deployment.syncOrder or spec.validation.dryRunBefore"))
-	}
-	return errs
 }
 
 // maxRetry bounds the annotation stoker.io/retry, in bytes.

@@ -105,12 +105,3 @@ func TestProposeAnnotation(t *testing.T) {
 		})
 	}
 }
-
-// C7: the URL of the API may contain a password.
-func TestNoMessageShowsTheAPIOfTheForge(t *testing.T) {
-	gs := smallest()
-	gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{APIBaseURL: "ftp://user:S3CR3T@host"}
-	err := v1alpha1.Validate(gs).ToAggregate()
-	require.ErrorContains(t, err, "spec.bidirectional.apiBaseURL")
-	assert.NotContains(t, err.Error(), "S3CR3T")
-}

@@ -1,6 +1,9 @@
 package v1alpha1
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // BidirectionalSpec says which changes that users save on a gateway the agent sends back to git, as pull requests.
 //
@@ -232,6 +235,7 @@ const (
 const (
 	DefaultTargetBranch  = "gateway-changes/{{.Namespace}}"
 	DefaultDebounce      = "30s"
+	MaxDebounce          = 10 * time.Minute
 	DefaultMaxFileSize   = "10Mi"
 	DefaultMaxTotalSize  = "32Mi"
 	DefaultMaxFilesPerPR = int32(100)
@@ -263,28 +267,53 @@ func Providers() []string {
 // DebounceDuration returns how long nothing may change before a change is proposed. The error names the field.
 func (b *BidirectionalSpec) DebounceDuration() (time.Duration, error) {
 	const name = "spec.bidirectional.debounce"
-	value := or(b.Debounce, DefaultDebounce)
-	d, problem := parseDebounce(value)
+	value := cmp.Or(b.Debounce, DefaultDebounce)
+	d, problem := ParseDuration(value, MinDuration, MaxDebounce)
 	if problem != "" {
-		return 0, newError(ReasonProfilesInvalid, "%s: %.40q %s", name, value, problem)
+		return 0, NewError(ReasonProfilesInvalid, "%s: %.40q %s", name, value, problem)
 	}
 	return d, nil
 }
 
 // MaxFileBytes returns the maximum size of a file in bytes. The error names the field.
 func (g *ProposalGuardrails) MaxFileBytes() (int64, error) {
-	return size("spec.bidirectional.guardrails.maxFileSize", or(g.MaxFileSize, DefaultMaxFileSize))
+	return size("spec.bidirectional.guardrails.maxFileSize", cmp.Or(g.MaxFileSize, DefaultMaxFileSize))
 }
 
 // MaxTotalBytes returns the maximum size of all files together in bytes. The error names the field.
 func (g *ProposalGuardrails) MaxTotalBytes() (int64, error) {
-	return size("spec.bidirectional.guardrails.maxTotalSize", or(g.MaxTotalSize, DefaultMaxTotalSize))
+	return size("spec.bidirectional.guardrails.maxTotalSize", cmp.Or(g.MaxTotalSize, DefaultMaxTotalSize))
 }
 
 func size(field, value string) (int64, error) {
-	n, problem := parseSize(value)
+	n, problem := ParseSize(value)
 	if problem != "" {
-		return 0, newError(ReasonProfilesInvalid, "%s: %.40q %s", field, value, problem)
+		return 0, NewError(ReasonProfilesInvalid, "%s: %.40q %s", field, value, problem)
 	}
 	return n, nil
+}
+
+// Proposes reports whether changes on a gateway are proposed for any profile, or in service-path mode.
+func (gs *GatewaySync) Proposes() bool {
+	b, profiles := gs.Spec.Bidirectional, gs.Spec.Sync.Profiles
+	if b == nil || len(profiles) == 0 {
+		return b != nil && b.Enabled
+	}
+	for _, p := range profiles {
+		if b.EnabledFor(&p) {
+			return true
+		}
+	}
+	return false
+}
+
+// EnabledFor reports whether changes on the gateways of a profile are proposed. b may be nil.
+func (b *BidirectionalSpec) EnabledFor(p *SyncProfile) bool {
+	switch {
+	case b == nil:
+		return false
+	case p.Bidirectional != nil:
+		return *p.Bidirectional
+	}
+	return b.Enabled
 }

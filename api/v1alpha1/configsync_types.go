@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"cmp"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // KindConfigSync is the kind that brings objects of Kubernetes from git to a cluster.
 const KindConfigSync = "ConfigSync"
@@ -138,7 +142,7 @@ const (
 )
 
 // On returns the kind of the dependency, with its default.
-func (d *ConfigDependency) On() ConfigDependencyKind { return or(d.Kind, DependsOnConfigSync) }
+func (d *ConfigDependency) On() ConfigDependencyKind { return cmp.Or(d.Kind, DependsOnConfigSync) }
 
 // ConfigSource is either a repository, or the commit that the gateways of a GatewaySync run.
 //

@@ -10,12 +10,16 @@ import (
 const (
 	DefaultPollingInterval  = time.Minute
 	DefaultProgressDeadline = 10 * time.Minute
+	MinDuration             = time.Second    // of intervals and deadlines
+	MaxDuration             = 24 * time.Hour // of intervals and deadlines
 	DefaultRefreshInterval  = 10 * time.Minute
 	DefaultConfigAccount    = "stoker-config"
 	DefaultGatewayPort      = 8088
 	DefaultAPISecretKey     = "apiKey"
 	DefaultTokenUsername    = "git"
 	DefaultSyncPeriod       = 30 * time.Second
+	MinSyncPeriod           = 5    // seconds
+	MaxSyncPeriod           = 3600 // seconds
 	DefaultProfile          = "default"
 	DefaultTagProvider      = "default"
 )
@@ -83,19 +87,9 @@ func duration(field, value string, otherwise time.Duration) (time.Duration, erro
 	if value == "" {
 		return otherwise, nil
 	}
-	d, problem := parseDuration(value)
+	d, problem := ParseDuration(value, MinDuration, MaxDuration)
 	if problem != "" {
-		return 0, newError(ReasonProfilesInvalid, "%s: %.40q %s", field, value, problem)
+		return 0, NewError(ReasonProfilesInvalid, "%s: %.40q %s", field, value, problem)
 	}
 	return d, nil
-}
-
-func or[T comparable](values ...T) T {
-	var zero T
-	for _, v := range values {
-		if v != zero {
-			return v
-		}
-	}
-	return zero
 }

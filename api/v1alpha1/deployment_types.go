@@ -1,5 +1,11 @@
 package v1alpha1
 
+import (
+	"cmp"
+	"strings"
+	"time"
+)
+
 // DeploymentSpec says in which order and when gateways may be changed.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.strategy) || self.strategy != 'canary' || has(self.stages) && size(self.stages) > 0",message="strategy canary needs stages: name the gateways that change first"
@@ -188,4 +194,72 @@ type MaintenanceWindow struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[-.*A-Za-z0-9_]+$`
 	Gateways []string `json:"gateways,omitempty"`
+}
+
+// Defaults and bounds of spec.deployment.
+const (
+	DefaultWeight              = 100
+	DefaultExpectedStatus      = 200
+	DefaultHealthCheckTimeout  = 10 * time.Second
+	DefaultHealthCheckFailures = 3
+	MaxStages                  = 16
+	MaxSoak                    = 24 * time.Hour
+	MaxHealthCheckTimeout      = time.Minute
+)
+
+// Soak returns how long the gateways of the stage have to run the commit before the next stage begins.
+func (s *Stage) Soak() time.Duration {
+	d, err := time.ParseDuration(s.PostSyncWait)
+	if err != nil { // Validate refuses it
+		return 0
+	}
+	return min(max(d, 0), MaxSoak)
+}
+
+// Check returns the health check of the stage with the defaults, or nil if there is none.
+func (s *Stage) Check() *HealthCheck {
+	c := HealthCheck{URL: strings.TrimPrefix(s.HealthCheckURL, "GET ")}
+	if s.HealthCheck != nil {
+		c = *s.HealthCheck
+	}
+	if c.URL == "" {
+		return nil
+	}
+	c.ExpectedStatus, c.FailureThreshold = cmp.Or(c.ExpectedStatus, DefaultExpectedStatus), cmp.Or(c.FailureThreshold, DefaultHealthCheckFailures)
+	return &c
+}
+
+// Patience returns how long an answer may take.
+func (c *HealthCheck) Patience() time.Duration {
+	d, err := time.ParseDuration(c.Timeout)
+	if err != nil || d < time.Second { // Validate refuses it
+		return DefaultHealthCheckTimeout
+	}
+	return min(d, MaxHealthCheckTimeout)
+}
+
+// InSteps reports whether gateways do not all follow a new commit at once.
+func (gs *GatewaySync) InSteps() bool {
+	return gs.DryRunBefore() || len(gs.ActiveStages()) > 0 || gs.Spec.Deployment != nil && len(gs.Spec.Deployment.SyncOrder) > 0
+}
+
+// DryRunBefore reports whether every gateway makes a dry run before the first one changes.
+func (gs *GatewaySync) DryRunBefore() bool {
+	return gs.Spec.Validation != nil && gs.Spec.Validation.DryRunBefore
+}
+
+// ActiveStages returns the stages of a rollout: none if the strategy ignores them.
+func (gs *GatewaySync) ActiveStages() []Stage {
+	if d := gs.Spec.Deployment; d != nil && d.Strategy != StrategyAllAtOnce {
+		return d.Stages
+	}
+	return nil
+}
+
+// MaintenanceWindows returns spec.deployment.windows.
+func (gs *GatewaySync) MaintenanceWindows() []MaintenanceWindow {
+	if gs.Spec.Deployment == nil {
+		return nil
+	}
+	return gs.Spec.Deployment.Windows
 }

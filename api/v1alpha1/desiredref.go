@@ -36,7 +36,7 @@ func (d Desired) CheckCommit(commit string) error {
 	if d.Commit == "" || d.Commit == commit {
 		return nil
 	}
-	return newError(ReasonRefMoved, "%s is at %.7s, but was requested at %.7s: it has moved since it was chosen; "+
+	return NewError(ReasonRefMoved, "%s is at %.7s, but was requested at %.7s: it has moved since it was chosen; "+
 		"request it again as it is now, or request commit %s", d.Ref, commit, d.Commit, d.Commit)
 }
 
@@ -130,7 +130,7 @@ func DesiredRef(o Requestable, specCommit string) (Desired, error) {
 // would move a fleet because of a typing error.
 func (q Requests) Desired(specCommit string) (Desired, error) {
 	if q.Key() == longRequest {
-		return Desired{}, newError(ReasonRefNotFound, "the annotations stoker.io/requested-… have more than %d bytes: set shorter ones, or remove them", maxRequest)
+		return Desired{}, NewError(ReasonRefNotFound, "the annotations stoker.io/requested-… have more than %d bytes: set shorter ones, or remove them", maxRequest)
 	}
 	spec := q.Spec
 	requested, asked := q.Annotations[AnnotationRequestedRef]
@@ -143,10 +143,10 @@ func (q Requests) Desired(specCommit string) (Desired, error) {
 		return d, nil
 	}
 	if q.Fixed != "" {
-		return Desired{}, newError(ReasonRefNotAllowed, "annotation %s: %s; remove the annotation", AnnotationRequestedRef, q.Fixed)
+		return Desired{}, NewError(ReasonRefNotAllowed, "annotation %s: %s; remove the annotation", AnnotationRequestedRef, q.Fixed)
 	}
-	if problem := refProblem(requested); problem != "" {
-		return Desired{}, newError(ReasonRefNotFound,
+	if problem := SpecRefProblem(requested); problem != "" {
+		return Desired{}, NewError(ReasonRefNotFound,
 			"annotation %s: %.80q is not a ref: %s; set another one, or remove the annotation", AnnotationRequestedRef, requested, problem)
 	}
 	d.Over = q.over(requested)
@@ -155,7 +155,7 @@ func (q Requests) Desired(specCommit string) (Desired, error) {
 	}
 	commit := q.Commit()
 	if commit != "" && !IsCommit(commit) {
-		return Desired{}, newError(ReasonRefNotFound, "annotation %s: %.80q is not a commit: write all its 40 hexadecimal digits, or remove the annotation",
+		return Desired{}, NewError(ReasonRefNotFound, "annotation %s: %.80q is not a commit: write all its 40 hexadecimal digits, or remove the annotation",
 			AnnotationRequestedCommit, commit)
 	}
 	unless := q.Unless()
@@ -262,9 +262,9 @@ func overSpec(over, requested string) string {
 
 // The bounds of refs and of what is composed of them, in characters, as the API server counts them. Tokens are ASCII.
 const (
-	maxRef   = 255
+	MaxRef   = 255
 	maxToken = 64
-	maxOver  = 2*maxRef + maxToken + 2
+	maxOver  = 2*MaxRef + maxToken + 2
 )
 
 // maxLine bounds the annotation stoker.io/requested-for, in bytes.
@@ -287,3 +287,6 @@ func token(value string) string {
 	}
 	return value
 }
+
+// AskedAt is the annotation stoker.io/requested-at; "" where it cannot be a request's.
+func (gs *GatewaySync) AskedAt() string { return token(gs.Annotations[AnnotationRequestedAt]) }

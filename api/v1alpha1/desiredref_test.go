@@ -364,3 +364,11 @@ func annotate(gs *v1alpha1.GatewaySync, name, value string) {
 	}
 	gs.Annotations[name] = value
 }
+
+func smallest() *v1alpha1.GatewaySync {
+	gs := &v1alpha1.GatewaySync{}
+	gs.Name = "plant"
+	gs.Spec.Git.Repo = "https://git.example.com/plant.git"
+	gs.Spec.Git.Ref = "main"
+	return gs
+}

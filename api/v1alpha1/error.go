@@ -14,6 +14,7 @@ func (e *Error) Error() string { return e.err.Error() }
 
 func (e *Error) Unwrap() error { return e.err }
 
-func newError(reason Reason, format string, args ...any) *Error {
+// NewError returns an Error. The arguments are those of fmt.Errorf.
+func NewError(reason Reason, format string, args ...any) *Error {
 	return &Error{Reason: reason, err: fmt.Errorf(format, args...)}
 }

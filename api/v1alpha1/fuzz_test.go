@@ -1,19 +1,16 @@
 package v1alpha1_test
 
 import (
-	"encoding/json"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/verdicts"
+	"stoker.io/stoker/api/v1alpha1/effective"
 )
 
 // C1: any writer of pods or GatewaySyncs controls the annotations, so reading them must never fail.
@@ -56,7 +53,7 @@ func FuzzAnnotations(f *testing.F) {
 			assert.NotContains(t, got, "/")
 		}
 
-		e, err := gs.Effective("", map[string]string{
+		e, err := effective.Of(gs, "", map[string]string{
 			v1alpha1.AnnotationServicePath: path, v1alpha1.AnnotationExcludePatterns: excludes, v1alpha1.AnnotationSyncPeriod: period,
 			v1alpha1.AnnotationProfile: requested, v1alpha1.AnnotationTagProvider: unless, v1alpha1.AnnotationDeploymentMode: over,
 			v1alpha1.AnnotationSystemName: name, v1alpha1.AnnotationSystemNameTemplate: lapsed,
@@ -71,68 +68,6 @@ func FuzzAnnotations(f *testing.F) {
 			assertLocal(t, m.Source)
 			assertLocal(t, m.Destination)
 		}
-	})
-}
-
-// F4: a path that passes validation stays below its root.
-func FuzzMappingPath(f *testing.F) {
-	for _, p := range []string{"", ".", "./a/", "a/b c", "..a/...", "../a", "a/../b", "/a", "a//b", `a\..\b`, "a\x00b", "{{.x}}/../a", "./../a", "./", ".//a"} {
-		f.Add(p)
-	}
-	f.Fuzz(func(t *testing.T, p string) {
-		gs := smallest()
-		gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{
-			Source: p, Destination: p, Patches: []v1alpha1.Patch{{File: p, Set: map[string]v1alpha1.PatchValue{"a": v1alpha1.PatchValue(p)}}}}}}}
-		var refused []string
-		for _, e := range v1alpha1.Validate(gs) {
-			refused = append(refused, e.Field)
-		}
-		mapping := field.NewPath("spec", "sync", "profiles").Key("default").Child("mappings").Index(0)
-		for _, name := range []string{"source", "destination"} {
-			if !slices.Contains(refused, mapping.Child(name).String()) {
-				assertLocal(t, p)
-			}
-		}
-		if p != "" && !slices.Contains(refused, mapping.Child("patches").Index(0).Child("file").String()) {
-			assertLocal(t, p)
-		}
-	})
-}
-
-// C2: a file is decoded or refused, without a panic. A decoded file survives a round trip unchanged.
-func FuzzDecode(f *testing.F) {
-	f.Add([]byte(small))
-	f.Add([]byte("---\n- a\n---\nkind: GatewaySync\n"))
-	f.Add([]byte("a: &a [*a]\n"))
-	for i, c := range verdicts.Table() {
-		if i%10 == 0 {
-			data, err := json.Marshal(c.Object())
-			require.NoError(f, err)
-			f.Add(data)
-		}
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		gs, err := v1alpha1.Decode(data)
-		if err != nil {
-			assert.Nil(t, gs)
-			return
-		}
-		errs := v1alpha1.Validate(gs)
-		v1alpha1.Warnings(gs)
-		for name := range gs.Spec.Sync.Profiles {
-			_, err := gs.Effective(name, nil)
-			assert.True(t, err == nil || len(errs) > 0, "an object that is valid has profiles that work: %v", err)
-		}
-		written, err := json.Marshal(gs)
-		require.NoError(t, err)
-		again, err := v1alpha1.Decode(written)
-		if strings.ContainsFunc(string(written), func(r rune) bool { return r == 0x7f || r == '\uFFFD' || r >= 0x80 && r < 0xa0 }) {
-			return // the YAML decoder, which also reads JSON, refuses these characters
-		}
-		require.NoError(t, err)
-		rewritten, err := json.Marshal(again)
-		require.NoError(t, err)
-		assert.JSONEq(t, string(written), string(rewritten))
 	})
 }
 

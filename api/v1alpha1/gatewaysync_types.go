@@ -1,8 +1,12 @@
 package v1alpha1
 
 import (
+	"bytes"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
 )
 
 // GatewaySync keeps the Ignition gateways that name it at the commit that git, Argo CD or Kargo asks for.
@@ -199,4 +203,24 @@ type SecretSource struct {
 	// The key of a Secret.
 	// +required
 	SecretRef SecretKeyRef `json:"secretRef"`
+}
+
+// UnmarshalJSON reads a status. Agents write it with the rights of gateways, so that it must not keep anybody from reading the
+// spec beside it: one that cannot be read, or not be written back, counts as empty and is kept in Unread. Its next writer
+// replaces all of it.
+func (s *GatewaySyncStatus) UnmarshalJSON(data []byte) error {
+	type plain GatewaySyncStatus
+	var is plain
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &is); err != nil || (*GatewaySyncStatus)(&is).lacksTime() {
+		is = plain{Unread: bytes.Clone(data)}
+	}
+	*s = GatewaySyncStatus(is)
+	return nil
+}
+
+// lacksTime reports whether a required time is zero: it would be written as null, which the API server refuses.
+func (s *GatewaySyncStatus) lacksTime() bool {
+	return s.LastGood != nil && s.LastGood.At.IsZero() ||
+		slices.ContainsFunc(s.History, func(r CommitRecord) bool { return r.At.IsZero() }) ||
+		slices.ContainsFunc(s.Conditions, func(c metav1.Condition) bool { return c.LastTransitionTime.IsZero() })
 }

@@ -24,7 +24,7 @@ func GatewayName(podName string, labels, annotations map[string]string) (string,
 	var name string
 	if value, ok := PodAnnotation(annotations, AnnotationGatewayName); ok && value != "" {
 		if !isGatewayName(value) {
-			return "", newError(ReasonInvalidAnnotation,
+			return "", NewError(ReasonInvalidAnnotation,
 				"annotation %s: %.80q is not a name of a gateway; use letters, digits, '.', '_' and '-', at most %d, a letter or digit first and last",
 				AnnotationGatewayName, value, maxGatewayName)
 		}

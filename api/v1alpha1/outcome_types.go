@@ -2,7 +2,6 @@ package v1alpha1
 
 import (
 	"strings"
-	"time"
 )
 
 // OutcomePhase is how far the gateways are with the desired ref.
@@ -101,11 +100,4 @@ func (q Requests) Key() string {
 func (gs *GatewaySync) Answered() bool {
 	st := &gs.Status
 	return st.Outcome != nil && st.ObservedGeneration == gs.Generation && st.ObservedRequest == gs.RequestKey()
-}
-
-// Confirmed reports whether the lead wrote lately that this status holds. If no agent runs, no one takes back what the status
-// says, so that a reader must not take it for the present. A time of the future confirms nothing: with the year 9999, one token
-// could otherwise declare a fleet done for good.
-func (s *GatewaySyncStatus) Confirmed(now time.Time) bool {
-	return s.ConfirmedAt != nil && now.Sub(s.ConfirmedAt.Time).Abs() <= ConfirmedFor
 }

@@ -15,7 +15,8 @@ func TestASchemeReadsAndWritesGatewaySyncs(t *testing.T) {
 	scheme := runtime.NewScheme()
 	require.NoError(t, v1alpha1.AddToScheme(scheme))
 	codec := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{})
-	gs := plant()
+	gs := smallest()
+	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"area": {Mappings: []v1alpha1.Mapping{{Source: ".", Destination: "./config", Type: v1alpha1.MappingDir}}}}
 	gs.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))
 	written, err := runtime.Encode(codec, gs)
 	require.NoError(t, err)

@@ -8,50 +8,23 @@ import (
 	"unicode/utf8"
 )
 
-// The patterns of the CRD, for objects that no API server has seen. They are the markers' text; a test compares both.
+// Patterns of the CRD. The markers of the types have the same text.
 const (
-	repoPattern       = `^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
-	refPattern        = `^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$`
-	badPathPattern    = `^/|//|/\.\.?(/|$)|^\.\.(/|$)|\\|[\x00-\x1f\x7f]`
-	filePattern       = `^(([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)$`
-	durationPattern   = `^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$`
-	secretNamePattern = `^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
-	secretKeyPattern  = `^[-._a-zA-Z0-9]+$`
-	usernamePattern   = `^[^:\x00-\x1f\x7f]+$`
-	apiURLPattern     = `^https?://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$`
-	hostPattern       = `^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`
-	imagePattern      = `^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?/)?[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)*$`
-	tagPattern        = `^[A-Za-z0-9_][A-Za-z0-9._-]*$`
-	digestPattern     = `^sha256:[a-f0-9]{64}$`
-	sizePattern       = `^[1-9][0-9]{0,8}(Ki|Mi)?$`
-	authorPattern     = `^[^<>\x00-\x1f\x7f]+ <[^<>\s\x00-\x1f\x7f]+@[^<>\s\x00-\x1f\x7f]+>$`
+	refPattern      = `^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$`
+	durationPattern = `^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$`
+	sizePattern     = `^[1-9][0-9]{0,8}(Ki|Mi)?$`
 )
 
 var (
-	repoRegexp     = regexp.MustCompile(repoPattern)
 	refRegexp      = regexp.MustCompile(refPattern)
-	badPathRegexp  = regexp.MustCompile(badPathPattern)
-	fileRegexp     = regexp.MustCompile(filePattern)
 	durationRegexp = regexp.MustCompile(durationPattern)
 	sizeRegexp     = regexp.MustCompile(sizePattern)
-	authorRegexp   = regexp.MustCompile(authorPattern)
 )
 
 const (
-	maxURL      = 2048
-	maxPath     = 1024
 	maxDuration = 32
 	maxSize     = 16
 )
-
-// imageRegexp is a repository with what follows it: nothing, a tag, a digest, or both.
-var imageRegexp = regexp.MustCompile(strings.TrimSuffix(imagePattern, "$") + `(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@[a-z0-9]+:[a-f0-9]{32,128})?$`)
-
-// IsImage reports whether a text is a reference that a container runtime reads. It does not ask whether there is such an
-// image.
-func IsImage(reference string) bool {
-	return len(reference) <= 512 && imageRegexp.MatchString(reference)
-}
 
 // RefProblem says which rule of git check-ref-format a name breaks, or "". Names of one level are allowed: main is short for
 // refs/heads/main or refs/tags/main.
@@ -79,9 +52,9 @@ func RefProblem(name string) string {
 	return ""
 }
 
-// refProblem says why a name cannot be a ref of the spec or of a request, or "".
-func refProblem(ref string) string {
-	if utf8.RuneCountInString(ref) > maxRef {
+// SpecRefProblem says why a name cannot be a ref of the spec or of a request, or "".
+func SpecRefProblem(ref string) string {
+	if utf8.RuneCountInString(ref) > MaxRef {
 		return "it is longer than 255 characters"
 	}
 	return RefProblem(ref)
@@ -93,47 +66,32 @@ func IsCommit(ref string) bool {
 	return len(ref) == 40 && strings.Trim(ref, "0123456789abcdefABCDEF") == ""
 }
 
-// pathProblem says why a path, or a template for one, could leave its root ("" if it could not).
-func pathProblem(p string) string {
-	switch {
-	case p == "":
-		return "is empty; write . for the root"
-	case utf8.RuneCountInString(p) > maxPath:
-		return "is longer than 1024 characters; shorten it"
-	case strings.HasPrefix(p, "/"):
-		return "is absolute; write it relative to the root"
-	case strings.Contains(p, `\`):
-		return `holds a backslash; separate folders with /`
-	case badPathRegexp.MatchString(p) || !utf8.ValidString(p):
-		return "is not a path below its root; leave out .. and . between slashes, empty parts, and control characters"
-	}
-	return ""
-}
-
-// parseDuration reads a duration from 1s to 24h.
-func parseDuration(s string) (d time.Duration, problem string) {
-	return parseDurationTo(s, 24*time.Hour, "24h")
-}
-
-// parseDebounce reads a duration from 1s to 10m.
-func parseDebounce(s string) (d time.Duration, problem string) {
-	return parseDurationTo(s, 10*time.Minute, "10m")
-}
-
-// parseDurationTo reads a duration from one second to most, which is shown as mostText.
-func parseDurationTo(s string, most time.Duration, mostText string) (d time.Duration, problem string) {
+// ParseDuration reads a duration from least to most. The problem says what is wrong with s; it is empty if s is valid.
+func ParseDuration(s string, least, most time.Duration) (d time.Duration, problem string) {
 	if len(s) > maxDuration || !durationRegexp.MatchString(s) {
 		return 0, "is not a duration; write a number and a unit, such as 30s, 5m or 1h30m"
 	}
 	d, err := time.ParseDuration(s)
-	if err != nil || d < time.Second || d > most {
-		return 0, "is out of range; use from 1s to " + mostText
+	if err != nil || d < least || d > most {
+		return 0, "is out of range; use from " + shortDuration(least) + " to " + shortDuration(most)
 	}
 	return d, ""
 }
 
-// parseSize reads a number of bytes, with the unit Ki or Mi or without one.
-func parseSize(s string) (bytes int64, problem string) {
+// shortDuration writes 1m0s as 1m, and 1h0m0s as 1h.
+func shortDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// ParseSize reads a number of bytes, with the unit Ki or Mi or without one. The problem says what is wrong with s; it is empty if s is valid.
+func ParseSize(s string) (bytes int64, problem string) {
 	const wrong = "is not a size; use a whole number of bytes, Ki or Mi, such as 10Mi"
 	if len(s) > maxSize || !sizeRegexp.MatchString(s) {
 		return 0, wrong

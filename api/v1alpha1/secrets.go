@@ -87,9 +87,9 @@ func (s *GatewaySyncSpec) Secrets() iter.Seq2[SecretField, SecretKeyRef] {
 			add(SecretGitKeys, v.KeysSecretRef)
 			add(ConfigMapGitKeys, v.KeysConfigMapRef)
 		}
-		if w := s.validationWebhook(); w != nil {
-			add(SecretValidation, w.SecretRef)
-			add(SecretValidationCA, w.CASecretRef)
+		if v := s.Validation; v != nil && v.Webhook != nil {
+			add(SecretValidation, v.Webhook.SecretRef)
+			add(SecretValidationCA, v.Webhook.CASecretRef)
 		}
 	}
 }
@@ -136,8 +136,8 @@ func (s *GatewaySyncSpec) StorageSecrets() iter.Seq2[SecretField, SecretKeyRef] 
 		if o == nil {
 			return
 		}
-		for _, b := range o.stores() {
-			if b.secretRef != nil && !yield(b.secretField, *b.secretRef) {
+		for _, b := range o.Stores() {
+			if b.SecretRef != nil && !yield(b.SecretField, *b.SecretRef) {
 				return
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 func TestRestoreRequest(t *testing.T) {
@@ -41,42 +40,11 @@ func TestRestoreRequest(t *testing.T) {
 	assert.Equal(t, long[:200]+"-20260212-102000", RestoresOn(long[:200]+"-20260212-102000", long))
 }
 
-func TestSnapshotSettings(t *testing.T) {
-	gs := &GatewaySync{}
-	assert.Nil(t, gs.snapshots())
-	gs.Spec.Snapshots = &SnapshotsSpec{RetentionCount: 3}
-	assert.Nil(t, gs.snapshots(), "not enabled")
-	gs.Spec.Snapshots.Enabled = true
-	assert.Equal(t, &SnapshotsSpec{Enabled: true, RetentionCount: 3, MaxSize: "1Gi", GatewayBackup: GatewayBackupNever}, gs.snapshots())
+func TestSnapshotSizes(t *testing.T) {
 	for size, want := range map[string]int64{"1": 1, "2Ki": 2048, "1Gi": 1 << 30, "0": 0, "-1": 0, "1Ti": 0, "1e9": 0, "": 0} {
 		t.Run("size "+size, func(t *testing.T) { assert.Equal(t, want, SnapshotSize(size)) })
 	}
 	for bytes, want := range map[int64]string{0: "0", 1023: "1023", 1024: "1Ki", 1500: "1.5Ki", 1 << 20: "1Mi", 5 << 40: "5120Gi"} {
 		t.Run("text of "+want, func(t *testing.T) { assert.Equal(t, want, SizeText(bytes)) })
-	}
-}
-
-func TestSnapshotsValidation(t *testing.T) {
-	for name, tt := range map[string]struct {
-		snapshots SnapshotsSpec
-		restore   string
-		says      string
-	}{
-		"valid":               {SnapshotsSpec{Enabled: true, RetentionCount: 100, MaxSize: "512Mi"}, "area-4-20260212-102000.tar.gz", ""},
-		"too many":            {SnapshotsSpec{RetentionCount: 101}, "", "spec.snapshots.retentionCount"},
-		"a size without unit": {SnapshotsSpec{MaxSize: "1TB"}, "", "spec.snapshots.maxSize"},
-		"not an id":           {SnapshotsSpec{}, "../../etc", "spec.rollback.toSnapshot"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			gs := &GatewaySync{Spec: GatewaySyncSpec{Git: GitSpec{Repo: "https://git.example.com/plant.git", Ref: "main"},
-				Snapshots: &tt.snapshots, Rollback: &RollbackSpec{ToSnapshot: tt.restore}}}
-			gs.Name, gs.Namespace = "plant", "line"
-			err := Validate(gs).ToAggregate()
-			if tt.says == "" {
-				require.NoError(t, err)
-				return
-			}
-			require.ErrorContains(t, err, tt.says)
-		})
 	}
 }

@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"math"
 	"regexp"
 	"strconv"
@@ -10,7 +11,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // SnapshotsSpec says whether the agent keeps what a sync replaces or deletes on a gateway.
@@ -230,8 +230,6 @@ const (
 	DefaultMaxSnapshotSize = "1Gi"
 )
 
-const maxRetentionCount = 100
-
 var (
 	snapshotID   = regexp.MustCompile(`^([a-zA-Z0-9][-a-zA-Z0-9._]{0,199})-[0-9]{8}-[0-9]{6}$`)
 	snapshotSize = regexp.MustCompile(`^[1-9][0-9]{0,8}(Ki|Mi|Gi)?$`)
@@ -256,40 +254,6 @@ func SnapshotSize(s string) int64 {
 		return 0
 	}
 	return q.Value()
-}
-
-// snapshots returns a copy of spec.snapshots with the defaults of the CRD, or nil if no snapshots are taken.
-func (gs *GatewaySync) snapshots() *SnapshotsSpec {
-	s := gs.Spec.Snapshots
-	if s == nil || !s.Enabled {
-		return nil
-	}
-	s = s.DeepCopy()
-	s.RetentionCount, s.MaxSize = or(s.RetentionCount, DefaultRetentionCount), or(s.MaxSize, DefaultMaxSnapshotSize)
-	s.GatewayBackup = or(s.GatewayBackup, GatewayBackupNever)
-	return s
-}
-
-func validateSnapshots(path *field.Path, gs *GatewaySync) field.ErrorList {
-	var errs field.ErrorList
-	if s := gs.Spec.Snapshots; s != nil {
-		if s.RetentionCount < 0 || s.RetentionCount > maxRetentionCount {
-			errs = append(errs, field.Invalid(path.Child("snapshots", "retentionCount"), s.RetentionCount, "must be between 1 and 100"))
-		}
-		if s.MaxSize != "" && SnapshotSize(s.MaxSize) == 0 {
-			errs = append(errs, invalid(path.Child("snapshots", "maxSize"), s.MaxSize, "must be a number of bytes with Ki, Mi or Gi, such as 1Gi"))
-		}
-		switch s.GatewayBackup {
-		case "", GatewayBackupNever, GatewayBackupBeforeSync:
-		default:
-			errs = append(errs, field.NotSupported(path.Child("snapshots", "gatewayBackup"), s.GatewayBackup, []GatewayBackup{GatewayBackupNever, GatewayBackupBeforeSync}))
-		}
-		errs = append(errs, validateStorage(path.Child("snapshots", "storage"), s.Storage)...)
-	}
-	if r := gs.Spec.Rollback; r != nil && r.ToSnapshot != "" && SnapshotID(r.ToSnapshot) == "" {
-		errs = append(errs, invalid(path.Child("rollback", "toSnapshot"), r.ToSnapshot, "must be the id of a snapshot, such as area-4-20260212-102000; stoker snapshots lists them"))
-	}
-	return errs
 }
 
 // maxRestore bounds the annotation stoker.io/restore, in bytes.
@@ -336,4 +300,52 @@ func SizeText(bytes int64) string {
 		unit, div = u, div*1024
 	}
 	return strconv.FormatFloat(math.Ceil(10*float64(bytes)/float64(div))/10, 'f', -1, 64) + unit
+}
+
+// TakesSnapshots reports whether the agents keep what a sync replaces or deletes.
+func (gs *GatewaySync) TakesSnapshots() bool {
+	return gs.Spec.Snapshots != nil && gs.Spec.Snapshots.Enabled
+}
+
+// ObjectStorage returns the object storage of the snapshots, or nil if they are on the data volume alone.
+func (s *SnapshotsSpec) ObjectStorage() *SnapshotStorage {
+	if s == nil || s.Storage == nil || cmp.Or(s.Storage.Type, StoragePVC) == StoragePVC {
+		return nil
+	}
+	return s.Storage
+}
+
+// ObjectStore has the fields that all kinds of object storage have.
+//
+// +kubebuilder:object:generate=false
+type ObjectStore struct {
+	Type                StorageType // also the name of its field
+	KeyPrefix, Endpoint string
+	SecretField         SecretField
+	SecretRef           *SecretKeyRef
+}
+
+// Stores returns the kinds of object storage that have a field. In a valid spec it is the one of the type.
+func (s *SnapshotStorage) Stores() []ObjectStore {
+	var stores []ObjectStore
+	if b := s.S3; b != nil {
+		stores = append(stores, ObjectStore{StorageS3, b.KeyPrefix, b.Endpoint, SecretStorageS3, b.SecretRef})
+	}
+	if b := s.GCS; b != nil {
+		stores = append(stores, ObjectStore{StorageGCS, b.KeyPrefix, b.Endpoint, SecretStorageGCS, b.SecretRef})
+	}
+	if b := s.Azure; b != nil {
+		stores = append(stores, ObjectStore{StorageAzure, b.KeyPrefix, b.Endpoint, SecretStorageAzure, b.SecretRef})
+	}
+	return stores
+}
+
+// KeyPrefix returns the prefix of all keys.
+func (s *SnapshotStorage) KeyPrefix() string {
+	for _, b := range s.Stores() {
+		if b.Type == s.Type {
+			return b.KeyPrefix
+		}
+	}
+	return ""
 }

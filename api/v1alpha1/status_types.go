@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -386,4 +387,16 @@ type DiscoveredGateway struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Proposal string `json:"proposal,omitempty"`
+}
+
+// RanEverywhere reports whether the whole fleet ran a commit, verified.
+func (s *GatewaySyncStatus) RanEverywhere(commit string) bool {
+	return s.LastGood != nil && s.LastGood.Commit == commit || slices.ContainsFunc(s.History, func(c CommitRecord) bool { return c.Commit == commit })
+}
+
+// Confirmed reports whether the lead wrote lately that this status holds. If no agent runs, no one takes back what the status
+// says, so that a reader must not take it for the present. A time of the future confirms nothing: with the year 9999, one token
+// could otherwise declare a fleet done for good.
+func (s *GatewaySyncStatus) Confirmed(now time.Time) bool {
+	return s.ConfirmedAt != nil && now.Sub(s.ConfirmedAt.Time).Abs() <= ConfirmedFor
 }

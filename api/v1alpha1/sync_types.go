@@ -1,5 +1,7 @@
 package v1alpha1
 
+import "strings"
+
 // SyncSpec says what is synced. Without any profile the agent works in service-path mode: the pod's annotation
 // stoker.io/service-path names a folder, whose projects, config and udts go to where Ignition has them.
 type SyncSpec struct {
@@ -285,3 +287,11 @@ const (
 	StartupUseExisting Startup = "useExisting"
 	StartupWait        Startup = "wait"
 )
+
+// NormalPath returns a path without "./" before it and without "/" after it. It does not change the inside of templates.
+func NormalPath(p string) string {
+	if rest, ok := strings.CutPrefix(p, "./"); ok && rest != "" {
+		p = rest
+	}
+	return strings.TrimSuffix(p, "/")
+}

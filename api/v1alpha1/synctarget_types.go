@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // KindSyncTarget is the kind of the one small object of a GatewaySync that all its agents watch.
 const KindSyncTarget = "SyncTarget"
@@ -223,4 +227,13 @@ type SyncTargetList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []SyncTarget `json:"items"`
+}
+
+// MaxLeadDuration is the most that a lock counts without a sign of life, whatever it says. Agents write 15 s; who else may
+// write a SyncTarget cannot keep everybody from leading with one word.
+const MaxLeadDuration = time.Minute
+
+// Lasts returns how long the lock counts without a sign of life; 0 where it does not say.
+func (l LeadRecord) Lasts() time.Duration {
+	return min(max(time.Duration(l.DurationSeconds)*time.Second, 0), MaxLeadDuration)
 }

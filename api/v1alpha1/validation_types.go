@@ -1,11 +1,7 @@
 package v1alpha1
 
 import (
-	"regexp"
 	"time"
-	"unicode/utf8"
-
-	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // ValidationWebhook is a service that allows or denies the plan of a gateway. The agent sends the commit and the names of the files that
@@ -50,53 +46,16 @@ const (
 	FailurePolicyIgnore FailurePolicy = "Ignore"
 )
 
-const defaultValidationTimeout = 10 * time.Second
-
-const webhookURLPattern = `^https://[^/?#@\s\x00-\x1f\x7f-][^#@\s\x00-\x1f\x7f]*$`
-
-var webhookURLRegexp = regexp.MustCompile(webhookURLPattern)
+// The default and the bound of spec.validation.webhook.timeout.
+const (
+	DefaultValidationTimeout = 10 * time.Second
+	MaxValidationTimeout     = time.Minute
+)
 
 // TimeoutDuration returns how long an answer may take.
 func (w *ValidationWebhook) TimeoutDuration() time.Duration {
-	if d, problem := parseValidationTimeout(w.Timeout); problem == "" {
+	if d, problem := ParseDuration(w.Timeout, MinDuration, MaxValidationTimeout); problem == "" {
 		return d
 	}
-	return defaultValidationTimeout
-}
-
-func parseValidationTimeout(s string) (time.Duration, string) {
-	return parseDurationTo(s, time.Minute, "60s")
-}
-
-// validationWebhook returns the webhook of a spec, nil if it has none.
-func (s *GatewaySyncSpec) validationWebhook() *ValidationWebhook {
-	if s.Validation == nil {
-		return nil
-	}
-	return s.Validation.Webhook
-}
-
-func validateValidation(path *field.Path, gs *GatewaySync) field.ErrorList {
-	w := gs.Spec.validationWebhook()
-	if w == nil {
-		return nil
-	}
-	path = path.Child("webhook")
-	var errs field.ErrorList
-	switch at := path.Child("url"); {
-	case w.URL == "":
-		errs = append(errs, field.Required(at, "give the address of the service"))
-	case utf8.RuneCountInString(w.URL) > maxURL:
-		errs = append(errs, field.TooLong(at, nil, maxURL))
-	case !webhookURLRegexp.MatchString(w.URL):
-		errs = append(errs, field.Invalid(at, field.OmitValueType{}, "use https://host/path, without credentials")) // the value may hold some
-	}
-	if w.Timeout != "" {
-		if _, problem := parseValidationTimeout(w.Timeout); problem != "" {
-			errs = append(errs, invalid(path.Child("timeout"), w.Timeout, problem))
-		}
-	}
-	errs = append(errs, validateSecret(path.Child("secretRef"), w.SecretRef)...)
-	errs = append(errs, validateSecret(path.Child("caSecretRef"), w.CASecretRef)...)
-	return append(errs, oneOf(path.Child("failurePolicy"), w.FailurePolicy, FailurePolicyFail, FailurePolicyIgnore)...)
+	return DefaultValidationTimeout
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 )
@@ -30,7 +31,7 @@ func (l Checker) namespace(ctx context.Context, d doors) []Finding {
 	}
 	for _, gs := range found {
 		list = append(list, l.sync(ctx, gs))
-		for _, w := range v1alpha1.Warnings(gs) {
+		for _, w := range validation.Warnings(gs) {
 			list = append(list, syncs.on(Warning, gs.Name+": "+w))
 		}
 	}

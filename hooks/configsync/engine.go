@@ -25,6 +25,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/configsync/manifest"
 	"stoker.io/stoker/hooks/configsync/render"
 	"stoker.io/stoker/hooks/configsync/source"
@@ -57,7 +58,7 @@ type Rendered struct {
 
 // Validate returns what is wrong with the spec.
 func Validate(cs *v1alpha1.ConfigSync) error {
-	if errs := v1alpha1.ValidateConfigSync(cs); len(errs) > 0 {
+	if errs := validation.ConfigSync(cs); len(errs) > 0 {
 		return failure.New(v1alpha1.ReasonManifestInvalid, "ConfigSync %s: %w", cs.Name, errs.ToAggregate())
 	}
 	return nil

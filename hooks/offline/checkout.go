@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -73,7 +74,7 @@ func (c *Checkout) Close() error {
 
 // Gateway describes the gateway that a tree is made for.
 type Gateway struct {
-	Profile v1alpha1.Effective
+	Profile effective.Settings
 	Facts   plan.Facts // without ref and commit
 	// Form is that of the signatures of resources.
 	Form resource.Form

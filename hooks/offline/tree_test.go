@@ -15,13 +15,14 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
 )
 
 func gateway() Gateway {
 	return Gateway{
-		Profile: v1alpha1.Effective{Profile: "default", Mappings: []v1alpha1.Mapping{
+		Profile: effective.Settings{Profile: "default", Mappings: []v1alpha1.Mapping{
 			{Source: "projects", Destination: "projects"}, {Source: "names", Destination: "config/names", Template: true},
 		}},
 		Facts: plan.Facts{GatewayName: "line-1", PodName: "line-1", Namespace: "plant", CRName: "plant"}, Form: resource.Form83,

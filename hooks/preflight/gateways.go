@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/agent/plan/render"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/internal/failure"
 )
@@ -67,7 +68,7 @@ func (l *look) targets(sound bool) []Gateway {
 	}
 	for _, profile := range l.Profiles {
 		if _, there := profiles[profile]; !there {
-			_, err := l.GatewaySync.Effective(profile, nil)
+			_, err := effective.Of(l.GatewaySync, profile, nil)
 			l.fail(orMissing(err, profile), v1alpha1.ReasonProfileNotFound, "")
 		}
 	}
@@ -87,7 +88,7 @@ func (l *look) narrowed(profile string) bool {
 
 // plan plans the commit for one gateway and records the problems.
 func (l *look) plan(ctx context.Context, from *offline.Checkout, at repo.Resolution, g Gateway) {
-	effective, err := l.GatewaySync.Effective(g.Profile, g.Annotations)
+	effective, err := effective.Of(l.GatewaySync, g.Profile, g.Annotations)
 	if err != nil {
 		l.blame(g, err)
 		return
@@ -125,7 +126,7 @@ func profileName(g Gateway) string {
 	return g.Profile
 }
 
-func (l *look) target(g Gateway, effective v1alpha1.Effective) offline.Gateway {
+func (l *look) target(g Gateway, effective effective.Settings) offline.Gateway {
 	pod := g.Pod
 	if pod == "" {
 		pod = g.Name

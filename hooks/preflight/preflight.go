@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/request"
@@ -130,7 +131,7 @@ func (l *look) all(ctx context.Context) (err error) {
 // spec validates the spec. It reports whether spec.git is valid, and whether all of it is.
 func (l *look) spec() (git, sound bool) {
 	git, sound = true, true
-	for _, e := range v1alpha1.Validate(l.GatewaySync) {
+	for _, e := range validation.GatewaySync(l.GatewaySync) {
 		sound = false
 		git = git && !below(e, "spec.git")
 		l.fail(e, v1alpha1.ReasonProfilesInvalid, "")

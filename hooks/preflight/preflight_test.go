@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -54,7 +55,7 @@ func (w *world) mount(t *testing.T, name, content string) {
 // sync returns a GatewaySync for the repository with the given profiles in YAML.
 func (w *world) sync(t *testing.T, sync string) *v1alpha1.GatewaySync {
 	t.Helper()
-	gs, err := v1alpha1.Decode(fmt.Appendf(nil, `
+	gs, err := decode.GatewaySync(fmt.Appendf(nil, `
 apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
 metadata: {name: plant, namespace: plant}

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -71,7 +72,7 @@ func (s *Server) newRollout(f fleet, now moment, link func(stage string) string)
 
 // stages returns the stages of a rollout with their gateways; none if the spec has none, or if the rollout is about other ones.
 func stages(f fleet, o *v1alpha1.RolloutStatus, link func(stage string) string) (list []stage) {
-	order := f.spec.Order()
+	order := schedule.OrderOf(f.spec)
 	steps := order.Steps()
 	if len(steps) != int(o.Steps) || order.Stage(1) == nil {
 		return nil
@@ -150,7 +151,7 @@ func asks(s *v1alpha1.Stage) string {
 
 // stageOf returns the name of the stage of a gateway, or "" if it is in none.
 func stageOf(gs *v1alpha1.GatewaySync, gateway string) string {
-	if s := gs.StageOf(gateway); s != nil {
+	if s := schedule.StageOf(gs, gateway); s != nil {
 		return clean(s.Name, 63)
 	}
 	return ""

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
 // image returns the agent's image: that of the pod's annotation if it is allowed, otherwise that of the GatewaySync merged over
@@ -28,7 +29,7 @@ func (s *sidecar) image() string {
 		image.Tag, image.Digest = want.Tag, want.Digest
 	}
 	composed := reference(image)
-	if !v1alpha1.IsImage(composed) {
+	if !validation.IsImage(composed) {
 		s.warn("spec.agent.image of GatewaySync %s is ignored: %.200q is not a valid image; write the tag to tag and the digest to digest", s.gs.Name, composed)
 		return reference(s.defaults.Image)
 	}
@@ -49,7 +50,7 @@ func reference(image v1alpha1.AgentImage) string {
 // admits reports whether an image matches an allowed prefix at a boundary: acme.example/agent matches acme.example/agent:1 but
 // not acme.example/agent-of-another:1.
 func (s *sidecar) admits(image string) bool {
-	if !v1alpha1.IsImage(image) {
+	if !validation.IsImage(image) {
 		return false
 	}
 	for _, prefix := range s.defaults.AllowedImages {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 )
 
 // secretVolume is a Secret or ConfigMap that the GatewaySync references, with the referenced keys.
@@ -23,7 +24,7 @@ type secretVolume struct {
 // secrets returns the Secrets that an agent of this GatewaySync needs, sorted. Those for proposals are among them only if the
 // agent's profile proposes changes: they can write to the repository. The webhook secret is not among them, because only the
 // receiver needs it.
-func secrets(gs *v1alpha1.GatewaySync, effective v1alpha1.Effective) []secretVolume {
+func secrets(gs *v1alpha1.GatewaySync, effective effective.Settings) []secretVolume {
 	var list []secretVolume
 	add := func(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) {
 		if !mountable(ref) {

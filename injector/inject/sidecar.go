@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -24,7 +25,7 @@ type sidecar struct {
 
 	data      data
 	expansion []corev1.EnvVar // the variables of subPathExpr, renamed
-	effective v1alpha1.Effective
+	effective effective.Settings
 	gateway   string
 	secrets   []secretVolume
 	warnings  []string
@@ -39,7 +40,7 @@ func (s *sidecar) find() Decision {
 	if name != s.pod.Name {
 		s.gateway = name
 	}
-	if s.effective, err = s.gs.Effective("", s.pod.Annotations); err != nil {
+	if s.effective, err = effective.Of(s.gs, "", s.pod.Annotations); err != nil {
 		reason := failure.Reason(err, v1alpha1.ReasonProfilesInvalid)
 		if reason == v1alpha1.ReasonProfileNotFound || reason == v1alpha1.ReasonInvalidAnnotation {
 			return skip(reason, "%v", err)

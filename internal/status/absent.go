@@ -22,7 +22,7 @@ func (w *writer) absent() {
 		}
 	}
 	rows := gateways(&ends)
-	a := v1alpha1.Absent(w.GatewaySync, w.Ref.Desired.RequestedAt, w.Now)
+	a := Absent(w.GatewaySync, w.Ref.Desired.RequestedAt, w.Now)
 	if a.Gone(len(w.was.DiscoveredGateways), len(rows)) {
 		return
 	}

@@ -28,7 +28,7 @@ func (w *writer) verdict() verdict {
 	case w.away != nil:
 		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, w.gone(), ""}
 	case n == 0:
-		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, v1alpha1.NoGateways(gs.Name), ""}
+		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, NoGateways(gs.Name), ""}
 	case !w.resolved:
 		return verdict{metav1.ConditionFalse, v1alpha1.ReasonProgressing, "asking git for " + w.Ref.Desired.Ref, ""}
 	case w.rolling() && !gs.Paused():
@@ -279,7 +279,7 @@ func (w *writer) sinceTarget() (began time.Time, over bool) {
 	c := w.before(v1alpha1.ConditionStalled)
 	ready := w.before(v1alpha1.ConditionReady)
 	over = same && w.was.Target.RequestedAt == w.st.Target.RequestedAt && c != nil && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded) &&
-		ready != nil && (ready.Status == metav1.ConditionFalse || ready.Status == metav1.ConditionUnknown && !v1alpha1.Absent(w.GatewaySync, "", w.Now).Over)
+		ready != nil && (ready.Status == metav1.ConditionFalse || ready.Status == metav1.ConditionUnknown && !Absent(w.GatewaySync, "", w.Now).Over)
 	return w.now.Time, over
 }
 

@@ -134,7 +134,7 @@ type writer struct {
 	carried  bool // Ref.Err is from an earlier lead
 	moved    bool // without a lead: another ref is desired than the target
 	// away is not nil if gateways are known but none is live; leaving are their terminating pods.
-	away    *v1alpha1.Absence
+	away    *Absence
 	leaving []string
 }
 

@@ -230,7 +230,7 @@ func conclude(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now time.T
 	if v.Reason == v1alpha1.ReasonNoGateways {
 		if now.Sub(since) >= emptyAfter {
 			st.Phase = request.Failed
-			st.Message = "nothing runs " + st.Ref + ": " + v1alpha1.NoGateways(gs.Name)
+			st.Message = "nothing runs " + st.Ref + ": " + status.NoGateways(gs.Name)
 		}
 		return st
 	}

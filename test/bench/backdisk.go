@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/standalone"
 	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1/effective"
 )
 
 // pairs is how often compare compares all files with the feature and without.
@@ -31,7 +32,7 @@ func (x *backBench) compare(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	profile, err := gs.Effective("", nil)
+	profile, err := effective.Of(gs, "", nil)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,8 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 
-	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/decode"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/api/v1alpha1/verdicts"
 )
 
@@ -27,15 +28,15 @@ func TestConfigSyncMatchesGoValidation(t *testing.T) {
 			refused := server.create(object)
 			data, err := json.Marshal(object)
 			require.NoError(t, err)
-			cs, err := v1alpha1.DecodeConfigSync(data)
+			cs, err := decode.ConfigSync(data)
 			require.NoError(t, err)
 			if c.Refused == "" {
 				assert.Empty(t, refused)
-				assert.Empty(t, v1alpha1.ValidateConfigSync(cs))
+				assert.Empty(t, validation.ConfigSync(cs))
 				return
 			}
 			assert.NotEmpty(t, refused)
-			assert.NotEmpty(t, v1alpha1.ValidateConfigSync(cs))
+			assert.NotEmpty(t, validation.ConfigSync(cs))
 		})
 	}
 }
@@ -46,7 +47,7 @@ func TestConfigSyncDefaultsMatchCode(t *testing.T) {
 	inForce := func(object map[string]any) map[string]any {
 		data, err := json.Marshal(object)
 		require.NoError(t, err)
-		cs, err := v1alpha1.DecodeConfigSync(data)
+		cs, err := decode.ConfigSync(data)
 		require.NoError(t, err)
 		deadline, err := cs.Spec.Deadline()
 		require.NoError(t, err)

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	schemavalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -29,6 +29,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/decode"
+	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/api/v1alpha1/verdicts"
 )
 
@@ -48,7 +51,7 @@ func TestCRDMatchesGoValidation(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			object := plain(t, c.Object())
 			refused := server.create(object)
-			goRefused := !c.Undecodable && len(v1alpha1.Validate(decode(t, object))) > 0 || c.Undecodable
+			goRefused := !c.Undecodable && len(validation.GatewaySync(fromObject(t, object))) > 0 || c.Undecodable
 			switch {
 			case c.AgentOnly != "":
 				assert.Empty(t, refused, "the CRD refuses it now: drop AgentOnly from the table")
@@ -119,10 +122,10 @@ func TestCRDDefaultsMatchCode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := verdicts.Case{Spec: spec}
-			bare := decode(t, plain(t, c.Object()))
+			bare := fromObject(t, plain(t, c.Object()))
 			object := plain(t, c.Object())
 			require.Empty(t, server.create(object))
-			stored := decode(t, object)
+			stored := fromObject(t, object)
 			require.NotEqual(t, bare.Spec, stored.Spec, "the API server fills in defaults")
 			assert.Equal(t, inForce(t, bare), inForce(t, stored))
 		})
@@ -170,7 +173,7 @@ func inForce(t *testing.T, gs *v1alpha1.GatewaySync) map[string]any {
 	require.NoError(t, err)
 	deadline, err := s.Deadline()
 	require.NoError(t, err)
-	effective, err := gs.Effective("", map[string]string{v1alpha1.AnnotationServicePath: "services/a"})
+	effective, err := effective.Of(gs, "", map[string]string{v1alpha1.AnnotationServicePath: "services/a"})
 	require.NoError(t, err)
 	user := ""
 	if s.Git.Auth != nil {
@@ -186,7 +189,7 @@ func inForce(t *testing.T, gs *v1alpha1.GatewaySync) map[string]any {
 // server processes an object like the API server on creation.
 type server struct {
 	schema *schema.Structural
-	values validation.SchemaValidator
+	values schemavalidation.SchemaValidator
 	rules  *cel.Validator
 }
 
@@ -200,7 +203,7 @@ func newServerOf(t *testing.T, plural string) *server {
 	_, props := load(t, plural)
 	structural, err := schema.NewStructural(props)
 	require.NoError(t, err)
-	values, _, err := validation.NewSchemaValidator(props)
+	values, _, err := schemavalidation.NewSchemaValidator(props)
 	require.NoError(t, err)
 	return &server{structural, values, cel.NewValidator(structural, true, celconfig.PerCallLimit)}
 }
@@ -212,7 +215,7 @@ func (s *server) create(object map[string]any) field.ErrorList {
 	defaulting.Default(object, s.schema)
 	errs := apivalidation.ValidateObjectMetaAccessor(&unstructured.Unstructured{Object: object}, true,
 		apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
-	errs = append(errs, validation.ValidateCustomResource(nil, object, s.values)...)
+	errs = append(errs, schemavalidation.ValidateCustomResource(nil, object, s.values)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.schema, object)...)
 	broken, _ := s.rules.Validate(context.Background(), nil, s.schema, object, nil, celconfig.RuntimeCELCostBudget)
 	return append(errs, broken...)
@@ -244,9 +247,9 @@ func plain(t *testing.T, object verdicts.O) map[string]any {
 	return u.Object
 }
 
-func decode(t *testing.T, object map[string]any) *v1alpha1.GatewaySync {
+func fromObject(t *testing.T, object map[string]any) *v1alpha1.GatewaySync {
 	t.Helper()
-	gs, err := v1alpha1.FromUnstructured(object)
+	gs, err := decode.Unstructured(object)
 	require.NoError(t, err)
 	return gs
 }

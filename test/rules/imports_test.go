@@ -12,7 +12,10 @@ import (
 // floors are the rooms from bottom to top. A package may import only from floors below its own, so rooms
 // on one floor cannot import each other. A room that is missing here has no floor yet.
 var floors = [][]string{
-	{"api/v1alpha1", "docs"},
+	{"api/v1alpha1", "api/v1alpha1/internal/fielderr", "docs"},
+	{"api/v1alpha1/schedule", "api/v1alpha1/decode"},
+	{"api/v1alpha1/validation"},
+	{"api/v1alpha1/effective"},
 	{"internal/backoff"},
 	{"internal/failure", "internal/secret", "internal/kube", "internal/file", "internal/giturl", "internal/daemon", "internal/lease"},
 	{"internal/sender", "internal/outbound"},
@@ -60,6 +63,9 @@ type ban struct {
 	deep    bool     // also transitive imports
 	why     string
 }
+
+// apiLogic are the packages beside the types of the API.
+var apiLogic = []string{"api/v1alpha1/decode", "api/v1alpha1/effective", "api/v1alpha1/schedule", "api/v1alpha1/validation"}
 
 var bans = []ban{
 	{
@@ -135,8 +141,15 @@ var bans = []ban{
 	},
 	{
 		rooms:   []string{"api/v1alpha1"},
+		but:     apiLogic,
 		imports: []string{module},
 		why:     "the API imports no other package: others import it as a library",
+	},
+	{
+		rooms:   apiLogic,
+		imports: []string{module + "/agent", module + "/hooks", module + "/injector", module + "/internal", module + "/receiver"},
+		deep:    true,
+		why:     "what follows from a spec depends on the API alone: others import it as a library",
 	},
 	{
 		rooms:   []string{""},
@@ -271,6 +284,9 @@ func TestImportRulesCatchWhatTheyForbid(t *testing.T) {
 		{"agent/sync", own("injector")},
 		{"agent/unheard", "fmt"},
 		{"api/v1alpha1", own("internal/failure")},
+		{"api/v1alpha1", own("api/v1alpha1/validation")},
+		{"api/v1alpha1/validation", own("api/v1alpha1/effective")},
+		{"api/v1alpha1/validation", own("internal/failure")},
 		{"injector", "github.com/go-git/go-git/v5/plumbing"},
 		{"hooks", "os/exec"},
 		{"hooks", own("test/gateway")},

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/standalone"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
@@ -34,7 +35,7 @@ func TestEveryExampleIsAValidGatewaySync(t *testing.T) {
 		}
 		assert.Empty(t, warnings, path)
 		for name := range gs.Spec.Sync.Profiles {
-			_, err := gs.Effective(name, nil)
+			_, err := effective.Of(gs, name, nil)
 			assert.NoError(t, err, "%s: profile %s", path, name)
 		}
 		return nil

@@ -10,6 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/decode"
+	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
 const (
@@ -34,9 +37,9 @@ func TestReferenceIsWhatTheTypesSay(t *testing.T) {
 func TestConfigSyncExamplesAreValid(t *testing.T) {
 	for name, text := range map[string]string{"minimal": configMinimal, "full": configFull} {
 		t.Run(name, func(t *testing.T) {
-			cs, err := v1alpha1.DecodeConfigSync([]byte(text))
+			cs, err := decode.ConfigSync([]byte(text))
 			require.NoError(t, err)
-			assert.Empty(t, v1alpha1.ValidateConfigSync(cs))
+			assert.Empty(t, validation.ConfigSync(cs))
 		})
 	}
 }
@@ -44,12 +47,12 @@ func TestConfigSyncExamplesAreValid(t *testing.T) {
 func TestExamplesAreValidAsTheyStand(t *testing.T) {
 	for name, text := range map[string]string{"minimal": minimal, "full": full} {
 		t.Run(name, func(t *testing.T) {
-			gs, err := v1alpha1.Decode([]byte(text))
+			gs, err := decode.GatewaySync([]byte(text))
 			require.NoError(t, err)
-			assert.Empty(t, v1alpha1.Validate(gs))
-			assert.Empty(t, v1alpha1.Warnings(gs))
+			assert.Empty(t, validation.GatewaySync(gs))
+			assert.Empty(t, validation.Warnings(gs))
 			for profile := range gs.Spec.Sync.Profiles {
-				_, err := gs.Effective(profile, nil)
+				_, err := effective.Of(gs, profile, nil)
 				require.NoError(t, err)
 			}
 		})

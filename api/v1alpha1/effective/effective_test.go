@@ -1,4 +1,4 @@
-package v1alpha1_test
+package effective_test
 
 import (
 	"strings"
@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
 // plant returns a GatewaySync with defaults, a profile "area" that overrides most of them, and a profile "default".
@@ -46,7 +48,7 @@ func plant() *v1alpha1.GatewaySync {
 
 // Annotations override the profile, and the profile overrides the defaults. Patterns and variables are merged.
 func TestEffectivePrecedence(t *testing.T) {
-	got, err := plant().Effective("area", map[string]string{
+	got, err := effective.Of(plant(), "area", map[string]string{
 		"ignition-sync.io/sync-period":    "5",
 		"stoker.io/exclude-patterns":      "*.{log,tmp}, docs/ ,\n x",
 		"stoker.io/deployment-mode":       "prod",
@@ -58,7 +60,7 @@ func TestEffectivePrecedence(t *testing.T) {
 		"stoker.io/something-of-tomorrow": "\x00",
 	})
 	require.NoError(t, err)
-	want := v1alpha1.Effective{
+	want := effective.Settings{
 		Profile: "area",
 		Mappings: []v1alpha1.Mapping{
 			{Source: "services/area/projects", Destination: "projects", Required: true},
@@ -86,7 +88,7 @@ func TestEffectivePrecedence(t *testing.T) {
 }
 
 func TestEffectiveDefaultProfile(t *testing.T) {
-	got, err := plant().Effective("", nil)
+	got, err := effective.Of(plant(), "", nil)
 	require.NoError(t, err)
 	assert.Equal(t, "default", got.Profile)
 	assert.Equal(t, v1alpha1.ConflictHold, got.ConflictPolicy)
@@ -95,7 +97,7 @@ func TestEffectiveDefaultProfile(t *testing.T) {
 	assert.True(t, got.DryRun)
 	assert.False(t, got.Paused)
 
-	got, err = plant().Effective("", map[string]string{"stoker.io/profile": "area"})
+	got, err = effective.Of(plant(), "", map[string]string{"stoker.io/profile": "area"})
 	require.NoError(t, err)
 	assert.Equal(t, "area", got.Profile)
 	assert.False(t, got.DryRun, "false in the profile overrides true in the defaults")
@@ -103,8 +105,8 @@ func TestEffectiveDefaultProfile(t *testing.T) {
 
 func TestEffectivePausedByAnnotation(t *testing.T) {
 	gs := plant()
-	annotate(gs, v1alpha1.AnnotationPaused, "true")
-	got, err := gs.Effective("", nil)
+	gs.Annotations = map[string]string{v1alpha1.AnnotationPaused: "true"}
+	got, err := effective.Of(gs, "", nil)
 	require.NoError(t, err)
 	assert.True(t, got.Paused)
 }
@@ -113,13 +115,13 @@ func TestEffectivePausedByAnnotation(t *testing.T) {
 func TestEffectiveIsACopy(t *testing.T) {
 	gs := plant()
 	before := gs.DeepCopy()
-	got, err := gs.Effective("area", nil)
+	got, err := effective.Of(gs, "area", nil)
 	require.NoError(t, err)
 	got.Mappings[1].Patches[0].Set["a"] = "changed"
 	got.Vars["site"] = "changed"
 	got.ExcludePatterns[0] = "changed"
 	assert.Equal(t, before, gs)
-	again, err := gs.Effective("area", nil)
+	again, err := effective.Of(gs, "area", nil)
 	require.NoError(t, err)
 	assert.NotContains(t, again.ExcludePatterns, "changed")
 }
@@ -131,7 +133,7 @@ func TestServicePathMode(t *testing.T) {
 		".":              {"projects", "config", "udts"},
 	} {
 		t.Run(path, func(t *testing.T) {
-			got, err := smallest().Effective("", map[string]string{"stoker.io/service-path": path, "stoker.io/deployment-mode": "dev"})
+			got, err := effective.Of(smallest(), "", map[string]string{"stoker.io/service-path": path, "stoker.io/deployment-mode": "dev"})
 			require.NoError(t, err)
 			assert.Empty(t, got.Profile)
 			assert.Equal(t, "dev", got.DeploymentMode)
@@ -146,7 +148,7 @@ func TestServicePathMode(t *testing.T) {
 			assert.Equal(t, []string{"projects", "config", "config/resources/core/ignition/tag-type-definition/default"}, destinations)
 		})
 	}
-	got, err := smallest().Effective("", map[string]string{"stoker.io/service-path": "a", "stoker.io/tag-provider": "edge"})
+	got, err := effective.Of(smallest(), "", map[string]string{"stoker.io/service-path": "a", "stoker.io/tag-provider": "edge"})
 	require.NoError(t, err)
 	assert.Equal(t, "config/resources/core/ignition/tag-type-definition/edge", got.Mappings[2].Destination)
 }
@@ -203,7 +205,7 @@ func TestEffectiveErrors(t *testing.T) {
 			if c.change != nil {
 				c.change(gs)
 			}
-			got, err := gs.Effective(c.profile, c.annotations)
+			got, err := effective.Of(gs, c.profile, c.annotations)
 			var named *v1alpha1.Error
 			require.ErrorAs(t, err, &named)
 			assert.Equal(t, c.reason, named.Reason)
@@ -212,10 +214,10 @@ func TestEffectiveErrors(t *testing.T) {
 			}
 			assert.Less(t, len(err.Error()), 1200)
 			paused := c.profile == "area" // which is paused; Paused is set even if the profile is invalid
-			assert.Equal(t, v1alpha1.Effective{Paused: paused}, got)
+			assert.Equal(t, effective.Settings{Paused: paused}, got)
 
 			gs.Spec.Sync.Defaults.Paused = true
-			got, err = gs.Effective(c.profile, c.annotations)
+			got, err = effective.Of(gs, c.profile, c.annotations)
 			require.Error(t, err)
 			assert.True(t, got.Paused, "paused by the defaults, which the profile does not override")
 		})
@@ -229,9 +231,9 @@ func TestPausedWithInvalidAnnotation(t *testing.T) {
 			gs, no := plant(), false
 			gs.Spec.Sync.Profiles["running"] = v1alpha1.SyncProfile{Paused: &no}
 			gs.Spec.Sync.Defaults.Paused = profile != "area"
-			got, err := gs.Effective("", map[string]string{v1alpha1.AnnotationProfile: profile, v1alpha1.AnnotationSyncPeriod: "banana"})
+			got, err := effective.Of(gs, "", map[string]string{v1alpha1.AnnotationProfile: profile, v1alpha1.AnnotationSyncPeriod: "banana"})
 			require.Error(t, err)
-			assert.Equal(t, v1alpha1.Effective{Paused: want}, got)
+			assert.Equal(t, effective.Settings{Paused: want}, got)
 		})
 	}
 }
@@ -240,17 +242,26 @@ func TestPausedWithInvalidAnnotation(t *testing.T) {
 func TestErrorInOtherProfile(t *testing.T) {
 	gs := plant()
 	gs.Spec.Sync.Profiles["area"].Mappings[0].Destination = "/etc"
-	_, err := gs.Effective("default", nil)
+	_, err := effective.Of(gs, "default", nil)
 	require.NoError(t, err)
-	assert.NotEmpty(t, v1alpha1.Validate(gs))
+	assert.NotEmpty(t, validation.GatewaySync(gs))
 }
 
-func TestInvalidDurationNamesItsField(t *testing.T) {
-	gs := smallest()
-	gs.Spec.Polling.Interval = "banana"
-	gs.Spec.ProgressDeadline = "9999h"
-	_, err := gs.Spec.Polling.Period()
-	assert.ErrorContains(t, err, "spec.polling.interval")
-	_, err = gs.Spec.Deadline()
-	assert.ErrorContains(t, err, "spec.progressDeadline")
+func smallest() *v1alpha1.GatewaySync {
+	gs := &v1alpha1.GatewaySync{}
+	gs.Name = "plant"
+	gs.Spec.Git.Repo = "https://git.example.com/plant.git"
+	gs.Spec.Git.Ref = "main"
+	return gs
+}
+
+func TestInvalidWindows(t *testing.T) {
+	gs := plant()
+	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{{Name: "a", Schedule: "0 22 * * *", Duration: "8h"}}}
+	e, err := effective.Of(gs, "", nil)
+	require.NoError(t, err)
+	assert.Len(t, e.Windows, 1)
+	gs.Spec.Deployment.Windows[0].TimeZone = "Local"
+	_, err = effective.Of(gs, "", nil)
+	assert.ErrorContains(t, err, "spec.deployment.windows[0].timeZone")
 }

@@ -1,4 +1,4 @@
-package v1alpha1_test
+package schedule_test
 
 import (
 	"fmt"
@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/schedule"
+	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
 func deployed(d v1alpha1.DeploymentSpec) *v1alpha1.GatewaySync {
@@ -47,9 +49,9 @@ func TestSteps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			gs := deployed(c.spec)
-			assert.Empty(t, v1alpha1.Validate(gs))
+			assert.Empty(t, validation.GatewaySync(gs))
 			var shown []string
-			for _, s := range v1alpha1.Steps(gs) {
+			for _, s := range schedule.Steps(gs) {
 				stage := s.Stage
 				if stage == "" {
 					stage = "-"
@@ -58,7 +60,7 @@ func TestSteps(t *testing.T) {
 			}
 			assert.Equal(t, c.steps, strings.Join(shown, " "))
 			for gateway, step := range c.of {
-				assert.Equal(t, step, v1alpha1.StepOf(gs, gateway), gateway)
+				assert.Equal(t, step, schedule.StepOf(gs, gateway), gateway)
 			}
 		})
 	}
@@ -87,20 +89,20 @@ func TestStepsProperties(t *testing.T) {
 			d.SyncOrder = append(d.SyncOrder, entry(patterns[random.IntN(len(patterns))], int32(50*random.IntN(4)), pick(3)[1:]...))
 		}
 		gs := deployed(d)
-		steps := v1alpha1.Steps(gs) // of an invalid spec, too
+		steps := schedule.Steps(gs) // of an invalid spec, too
 		assert.NotEmpty(t, steps)
-		if len(v1alpha1.Validate(gs)) > 0 {
+		if len(validation.GatewaySync(gs)) > 0 {
 			continue
 		}
 		valid++
 		// sequence: one spec, all its gateways
 		for _, g := range names {
-			n := v1alpha1.StepOf(gs, g)
+			n := schedule.StepOf(gs, g)
 			if !assert.True(t, 1 <= n && n <= len(steps), "%s: %d of %d in %+v", g, n, len(steps), d) {
 				return
 			}
 			stage := ""
-			if s := gs.StageOf(g); s != nil {
+			if s := schedule.StageOf(gs, g); s != nil {
 				stage = s.Name
 			}
 			assert.Equal(t, stage, steps[n-1].Stage, "%s in %+v", g, d)
@@ -109,7 +111,7 @@ func TestStepsProperties(t *testing.T) {
 			// sequence: one gateway, all that it depends on
 			for _, on := range own.DependsOn {
 				if own.Name == g && !strings.Contains(on, "*") {
-					assert.Less(t, v1alpha1.StepOf(gs, on), n, "%s before %s in %+v", on, g, d)
+					assert.Less(t, schedule.StepOf(gs, on), n, "%s before %s in %+v", on, g, d)
 				}
 			}
 		}
@@ -129,6 +131,14 @@ func entryFor(order []v1alpha1.SyncOrderEntry, gateway string) v1alpha1.SyncOrde
 }
 
 func TestLoopIsNamed(t *testing.T) {
-	errs := v1alpha1.Validate(deployed(v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("x", 100, "b"), entry("a", 100, "b"), entry("b", 100, "a")}}))
+	errs := validation.GatewaySync(deployed(v1alpha1.DeploymentSpec{SyncOrder: []v1alpha1.SyncOrderEntry{entry("x", 100, "b"), entry("a", 100, "b"), entry("b", 100, "a")}}))
 	assert.Contains(t, errs.ToAggregate().Error(), "a → b → a")
+}
+
+func smallest() *v1alpha1.GatewaySync {
+	gs := &v1alpha1.GatewaySync{}
+	gs.Name = "plant"
+	gs.Spec.Git.Repo = "https://git.example.com/plant.git"
+	gs.Spec.Git.Ref = "main"
+	return gs
 }

@@ -1,4 +1,5 @@
-package v1alpha1
+// Package decode reads GatewaySyncs and ConfigSyncs from files, and GatewaySyncs from untyped clients.
+package decode
 
 import (
 	"bufio"
@@ -8,14 +9,13 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 const (
@@ -23,23 +23,20 @@ const (
 	maxDocuments = 100
 )
 
-// ErrNoGatewaySync means that a file holds no GatewaySync.
-var ErrNoGatewaySync = errors.New("no GatewaySync in it: write one with apiVersion stoker.io/v1alpha1 and kind GatewaySync")
-
-// Decode reads the one GatewaySync of a YAML or JSON file. It skips documents of other kinds. An unknown field is an
-// error, as for kubectl: if Decode ignored a mistyped field, a default that its author did not want would apply. Decode
-// neither validates nor fills in defaults: Validate and the accessors of the types do that.
-func Decode(data []byte) (*GatewaySync, error) {
-	gs, err := decodeOne[GatewaySync](data, Kind)
+// GatewaySync reads the one GatewaySync of a YAML or JSON file. It skips documents of other kinds. An unknown field is an
+// error, as for kubectl: if GatewaySync ignored a mistyped field, a default that its author did not want would apply. GatewaySync
+// neither validates nor fills in defaults: package validation and the accessors of the types do that.
+func GatewaySync(data []byte) (*v1alpha1.GatewaySync, error) {
+	gs, err := decodeOne[v1alpha1.GatewaySync](data, v1alpha1.Kind)
 	if err == nil && gs == nil {
-		err = ErrNoGatewaySync
+		err = errors.New("no GatewaySync in it: write one with apiVersion stoker.io/v1alpha1 and kind GatewaySync")
 	}
 	return gs, err
 }
 
-// DecodeConfigSync reads the one ConfigSync of a YAML or JSON file, as Decode does.
-func DecodeConfigSync(data []byte) (*ConfigSync, error) {
-	cs, err := decodeOne[ConfigSync](data, KindConfigSync)
+// ConfigSync reads the one ConfigSync of a YAML or JSON file, as GatewaySync does.
+func ConfigSync(data []byte) (*v1alpha1.ConfigSync, error) {
+	cs, err := decodeOne[v1alpha1.ConfigSync](data, v1alpha1.KindConfigSync)
 	if err == nil && cs == nil {
 		err = errors.New("no ConfigSync in it: write one with apiVersion stoker.io/v1alpha1 and kind ConfigSync")
 	}
@@ -76,38 +73,18 @@ func decodeOne[T any](data []byte, kind string) (one *T, err error) {
 	return one, nil
 }
 
-// FromUnstructured reads a GatewaySync of an untyped client. Watchers of GatewaySyncs read them one by one with it, so that a field
+// Unstructured reads a GatewaySync of an untyped client. Watchers of GatewaySyncs read them one by one with it, so that a field
 // of a wrong type breaks only its own object.
-func FromUnstructured(object map[string]any) (*GatewaySync, error) {
+func Unstructured(object map[string]any) (*v1alpha1.GatewaySync, error) {
 	data, err := json.Marshal(object)
 	if err != nil {
 		return nil, err
 	}
-	gs := &GatewaySync{}
+	gs := &v1alpha1.GatewaySync{}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, gs); err != nil {
-		return nil, readable[GatewaySync](err, data)
+		return nil, readable[v1alpha1.GatewaySync](err, data)
 	}
 	return gs, nil
-}
-
-// UnmarshalJSON reads a status. Agents write it with the rights of gateways, so that it must not keep anybody from reading the
-// spec beside it: one that cannot be read, or not be written back, counts as empty and is kept in Unread. Its next writer
-// replaces all of it.
-func (s *GatewaySyncStatus) UnmarshalJSON(data []byte) error {
-	type plain GatewaySyncStatus
-	var is plain
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &is); err != nil || (*GatewaySyncStatus)(&is).lacksTime() {
-		is = plain{Unread: bytes.Clone(data)}
-	}
-	*s = GatewaySyncStatus(is)
-	return nil
-}
-
-// lacksTime reports whether a required time is zero: it would be written as null, which the API server refuses.
-func (s *GatewaySyncStatus) lacksTime() bool {
-	return s.LastGood != nil && s.LastGood.At.IsZero() ||
-		slices.ContainsFunc(s.History, func(r CommitRecord) bool { return r.At.IsZero() }) ||
-		slices.ContainsFunc(s.Conditions, func(c metav1.Condition) bool { return c.LastTransitionTime.IsZero() })
 }
 
 // decodeDocument returns nil for a document that is empty or of another kind.
@@ -129,8 +106,8 @@ func decodeDocument[T any](document []byte, kind string) (*T, error) {
 	if head.Kind != kind {
 		return nil, nil
 	}
-	if head.APIVersion != GroupVersion.String() {
-		return nil, fmt.Errorf("apiVersion %.80q is not known: write %s", head.APIVersion, GroupVersion)
+	if head.APIVersion != v1alpha1.GroupVersion.String() {
+		return nil, fmt.Errorf("apiVersion %.80q is not known: write %s", head.APIVersion, v1alpha1.GroupVersion)
 	}
 	one := new(T)
 	unknown, err := kjson.UnmarshalStrict(data, one)

@@ -1,30 +1,33 @@
-package v1alpha1
+package validation
 
 import (
 	"slices"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
 )
 
-func validateGit(path *field.Path, git *GitSpec) field.ErrorList {
+func validateGit(path *field.Path, git *v1alpha1.GitSpec) field.ErrorList {
 	errs := validateRepo(path.Child("repo"), git.Repo)
 	if git.Ref == "" {
 		errs = append(errs, field.Required(path.Child("ref"), "name a branch, a tag, or a commit"))
-	} else if problem := refProblem(git.Ref); problem != "" {
-		errs = append(errs, invalid(path.Child("ref"), git.Ref, problem+"; name a branch, a tag, or a commit"))
+	} else if problem := v1alpha1.SpecRefProblem(git.Ref); problem != "" {
+		errs = append(errs, fielderr.Invalid(path.Child("ref"), git.Ref, problem+"; name a branch, a tag, or a commit"))
 	}
-	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, maxRef, patternProblem)...)
+	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, v1alpha1.MaxRef, patternProblem)...)
 	errs = append(errs, validateSecret(path.Child("caSecretRef"), git.CASecretRef)...)
 	errs = append(errs, validateVerify(path.Child("verify"), git.Verify)...)
 	return append(errs, validateAuth(path.Child("auth"), git.Auth)...)
 }
 
-func validateVerify(path *field.Path, v *GitVerify) field.ErrorList {
+func validateVerify(path *field.Path, v *v1alpha1.GitVerify) field.ErrorList {
 	if v == nil {
 		return nil
 	}
-	errs := oneOf(path.Child("mode"), v.Mode, VerifyHead, VerifyTag)
+	errs := fielderr.OneOf(path.Child("mode"), v.Mode, v1alpha1.VerifyHead, v1alpha1.VerifyTag)
 	if (v.KeysSecretRef == nil) == (v.KeysConfigMapRef == nil) {
 		errs = append(errs, field.Invalid(path, field.OmitValueType{}, "name the keys in one of keysSecretRef and keysConfigMapRef"))
 	}
@@ -36,9 +39,9 @@ func validateVerify(path *field.Path, v *GitVerify) field.ErrorList {
 	for i, f := range v.Formats {
 		at := path.Child("formats").Index(i)
 		if f == "" {
-			errs = append(errs, field.NotSupported(at, f, []SigningFormat{SigningSSH, SigningOpenPGP}))
+			errs = append(errs, field.NotSupported(at, f, []v1alpha1.SigningFormat{v1alpha1.SigningSSH, v1alpha1.SigningOpenPGP}))
 		}
-		errs = append(errs, oneOf(at, f, SigningSSH, SigningOpenPGP)...)
+		errs = append(errs, fielderr.OneOf(at, f, v1alpha1.SigningSSH, v1alpha1.SigningOpenPGP)...)
 		if slices.Contains(v.Formats[:i], f) {
 			errs = append(errs, field.Duplicate(at, f))
 		}
@@ -58,7 +61,7 @@ func validateRepo(path *field.Path, repo string) field.ErrorList {
 	return nil
 }
 
-func validateAuth(path *field.Path, auth *GitAuth) field.ErrorList {
+func validateAuth(path *field.Path, auth *v1alpha1.GitAuth) field.ErrorList {
 	if auth == nil {
 		return nil
 	}
@@ -82,7 +85,7 @@ func validateAuth(path *field.Path, auth *GitAuth) field.ErrorList {
 	return errs
 }
 
-func validateSSHKey(path *field.Path, k *SSHKeyAuth) field.ErrorList {
+func validateSSHKey(path *field.Path, k *v1alpha1.SSHKeyAuth) field.ErrorList {
 	errs := validateSecret(path.Child("secretRef"), &k.SecretRef)
 	if k.KnownHosts != nil {
 		errs = append(errs, validateSecret(path.Child("knownHosts", "secretRef"), &k.KnownHosts.SecretRef)...)
@@ -90,12 +93,12 @@ func validateSSHKey(path *field.Path, k *SSHKeyAuth) field.ErrorList {
 	return errs
 }
 
-func validateToken(path *field.Path, t *TokenAuth) field.ErrorList {
+func validateToken(path *field.Path, t *v1alpha1.TokenAuth) field.ErrorList {
 	errs := validateSecret(path.Child("secretRef"), &t.SecretRef)
 	return append(errs, matches(path.Child("username"), t.Username, usernamePattern, 255, false, "use a user name without ':'")...)
 }
 
-func validateApp(path *field.Path, app *GitHubAppAuth) field.ErrorList {
+func validateApp(path *field.Path, app *v1alpha1.GitHubAppAuth) field.ErrorList {
 	errs := validateSecret(path.Child("privateKeySecretRef"), &app.PrivateKeySecretRef)
 	if app.AppID < 1 {
 		errs = append(errs, field.Invalid(path.Child("appId"), app.AppID, "use the number that GitHub shows for the app"))

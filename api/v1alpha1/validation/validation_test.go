@@ -1,14 +1,21 @@
-package v1alpha1_test
+package validation_test
 
 import (
 	"encoding/json"
+	"path"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/decode"
+	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/api/v1alpha1/verdicts"
 )
 
@@ -16,13 +23,13 @@ import (
 func TestValidateFollowsTheTable(t *testing.T) {
 	for _, c := range verdicts.Table() {
 		t.Run(c.Name, func(t *testing.T) {
-			gs, err := v1alpha1.FromUnstructured(c.Object())
+			gs, err := decode.Unstructured(c.Object())
 			if c.Undecodable {
 				require.Error(t, err)
 				return
 			}
 			require.NoError(t, err)
-			errs := v1alpha1.Validate(gs)
+			errs := validation.GatewaySync(gs)
 			if c.Refused == "" {
 				assert.Empty(t, errs)
 				return
@@ -44,9 +51,9 @@ func TestValidateConfigSync(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			data, err := json.Marshal(c.Object())
 			require.NoError(t, err)
-			cs, err := v1alpha1.DecodeConfigSync(data)
+			cs, err := decode.ConfigSync(data)
 			require.NoError(t, err)
-			errs := v1alpha1.ValidateConfigSync(cs)
+			errs := validation.ConfigSync(cs)
 			if c.Refused == "" {
 				assert.Empty(t, errs)
 				return
@@ -65,13 +72,13 @@ func TestValidateConfigSync(t *testing.T) {
 func TestNoMessageShowsTheRepository(t *testing.T) {
 	gs := smallest()
 	gs.Spec.Git.Repo = "ftp://user:S3CR3T-1@host/a b"
-	assert.Contains(t, v1alpha1.Validate(gs).ToAggregate().Error(), "spec.git.repo")
-	assert.NotContains(t, v1alpha1.Validate(gs).ToAggregate().Error(), "S3CR3T")
+	assert.Contains(t, validation.GatewaySync(gs).ToAggregate().Error(), "spec.git.repo")
+	assert.NotContains(t, validation.GatewaySync(gs).ToAggregate().Error(), "S3CR3T")
 	gs.Spec.Git.Auth = &v1alpha1.GitAuth{GitHubApp: &v1alpha1.GitHubAppAuth{APIBaseURL: "ftp://user:S3CR3T-2@host"}}
-	assert.Contains(t, v1alpha1.Validate(gs).ToAggregate().Error(), "apiBaseURL")
-	assert.NotContains(t, v1alpha1.Validate(gs).ToAggregate().Error(), "S3CR3T")
+	assert.Contains(t, validation.GatewaySync(gs).ToAggregate().Error(), "apiBaseURL")
+	assert.NotContains(t, validation.GatewaySync(gs).ToAggregate().Error(), "S3CR3T")
 	gs.Spec.Git.Repo = "http://user:S3CR3T-1@host/a"
-	warnings := v1alpha1.Warnings(gs)
+	warnings := validation.Warnings(gs)
 	assert.Len(t, warnings, 3, "not encrypted, a password, no API token")
 	for _, w := range warnings {
 		assert.NotContains(t, w, "S3CR3T")
@@ -81,24 +88,16 @@ func TestNoMessageShowsTheRepository(t *testing.T) {
 func TestWarningsNameWhatIsNotChecked(t *testing.T) {
 	gs := smallest()
 	gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "a"}
-	assert.Empty(t, v1alpha1.Warnings(gs))
+	assert.Empty(t, validation.Warnings(gs))
 	gs.Spec.Git.Repo = "ssh://git@host/a"
 	gs.Spec.Git.Auth = &v1alpha1.GitAuth{SSHKey: &v1alpha1.SSHKeyAuth{InsecureIgnoreHostKey: true}}
 	gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Auth: &v1alpha1.ProposalAuth{SSHKey: &v1alpha1.SSHKeyAuth{InsecureIgnoreHostKey: true}}}
 	gs.Spec.Gateway.TLSConfig = &v1alpha1.GatewayTLSConfig{InsecureSkipVerify: true}
-	warnings := v1alpha1.Warnings(gs)
+	warnings := validation.Warnings(gs)
 	require.Len(t, warnings, 3)
 	assert.Contains(t, warnings[0], "spec.git.auth.sshKey.insecureIgnoreHostKey")
 	assert.Contains(t, warnings[1], "spec.bidirectional.auth.sshKey.insecureIgnoreHostKey")
 	assert.Contains(t, warnings[2], "insecureSkipVerify")
-}
-
-func smallest() *v1alpha1.GatewaySync {
-	gs := &v1alpha1.GatewaySync{}
-	gs.Name = "plant"
-	gs.Spec.Git.Repo = "https://git.example.com/plant.git"
-	gs.Spec.Git.Ref = "main"
-	return gs
 }
 
 // An object that no API server has validated may contain anything. Messages about it appear in a status and a log, so they must be
@@ -114,12 +113,12 @@ func TestMessagesAreShortWhateverTheObjectHolds(t *testing.T) {
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{long: {Mappings: []v1alpha1.Mapping{{
 		Source: long, Destination: long, Type: v1alpha1.MappingType(long),
 		Patches: []v1alpha1.Patch{{File: long, Set: map[string]v1alpha1.PatchValue{long: v1alpha1.PatchValue(long)}}}}}}}
-	errs := v1alpha1.Validate(gs)
+	errs := validation.GatewaySync(gs)
 	assert.Greater(t, len(errs), 10)
 	for _, e := range errs {
 		assert.Less(t, len(e.Error()), 700)
 	}
-	_, err := gs.Effective(long, nil)
+	_, err := effective.Of(gs, long, nil)
 	require.Error(t, err)
 	assert.Less(t, len(err.Error()), 1000)
 }
@@ -142,7 +141,7 @@ func TestIdentityOfThePodGoesToItsCloud(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			gs := smallest()
 			gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Storage: &c.storage}
-			errs := v1alpha1.Validate(gs)
+			errs := validation.GatewaySync(gs)
 			if c.want == "" {
 				assert.Empty(t, errs)
 				return
@@ -152,4 +151,54 @@ func TestIdentityOfThePodGoesToItsCloud(t *testing.T) {
 			assert.Contains(t, errs[0].Detail, "other servers do not get the identity of the pod")
 		})
 	}
+}
+
+func smallest() *v1alpha1.GatewaySync {
+	gs := &v1alpha1.GatewaySync{}
+	gs.Name = "plant"
+	gs.Spec.Git.Repo = "https://git.example.com/plant.git"
+	gs.Spec.Git.Ref = "main"
+	return gs
+}
+
+// C7: the URL of the API may contain a password.
+func TestNoMessageShowsTheAPIOfTheForge(t *testing.T) {
+	gs := smallest()
+	gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{APIBaseURL: "ftp://user:S3CR3T@host"}
+	err := validation.GatewaySync(gs).ToAggregate()
+	require.ErrorContains(t, err, "spec.bidirectional.apiBaseURL")
+	assert.NotContains(t, err.Error(), "S3CR3T")
+}
+
+// F4: a path that passes validation stays below its root.
+func FuzzMappingPath(f *testing.F) {
+	for _, p := range []string{"", ".", "./a/", "a/b c", "..a/...", "../a", "a/../b", "/a", "a//b", `a\..\b`, "a\x00b", "{{.x}}/../a", "./../a", "./", ".//a"} {
+		f.Add(p)
+	}
+	f.Fuzz(func(t *testing.T, p string) {
+		gs := smallest()
+		gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{
+			Source: p, Destination: p, Patches: []v1alpha1.Patch{{File: p, Set: map[string]v1alpha1.PatchValue{"a": v1alpha1.PatchValue(p)}}}}}}}
+		var refused []string
+		for _, e := range validation.GatewaySync(gs) {
+			refused = append(refused, e.Field)
+		}
+		mapping := field.NewPath("spec", "sync", "profiles").Key("default").Child("mappings").Index(0)
+		for _, name := range []string{"source", "destination"} {
+			if !slices.Contains(refused, mapping.Child(name).String()) {
+				assertLocal(t, p)
+			}
+		}
+		if p != "" && !slices.Contains(refused, mapping.Child("patches").Index(0).Child("file").String()) {
+			assertLocal(t, p)
+		}
+	})
+}
+
+func assertLocal(t *testing.T, p string) {
+	t.Helper()
+	assert.True(t, filepath.IsLocal(p), "%q", p)
+	root := "/data"
+	joined := path.Join(root, p)
+	assert.True(t, joined == root || strings.HasPrefix(joined, root+"/"), "%q", p)
 }

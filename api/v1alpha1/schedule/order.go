@@ -1,15 +1,17 @@
-package v1alpha1
+// Package schedule decides when a gateway may get a commit: its step of a rollout (stages and syncOrder of spec.deployment) and its
+// maintenance windows. It follows from the spec alone, so that the lead and the agents agree without a message.
+package schedule
 
 import (
 	"cmp"
 	"path"
 	"slices"
 	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 // Step is a group of gateways that a rollout reaches at the same time.
-//
-// +kubebuilder:object:generate=false
 type Step struct {
 	// Stage is the name of its stage; empty for gateways in no stage.
 	Stage string
@@ -23,11 +25,9 @@ type Step struct {
 
 // Order is the order in which a rollout reaches gateways. It follows from the spec alone, so that lead and agents agree on it without a
 // message, whichever gateways run.
-//
-// +kubebuilder:object:generate=false
 type Order struct {
 	steps   []Step
-	stages  []Stage
+	stages  []v1alpha1.Stage
 	entries []orderEntry
 }
 
@@ -46,24 +46,14 @@ type dependency struct {
 }
 
 // Steps returns the steps of a rollout in their order. There is at least one. A step may have no gateway.
-func Steps(gs *GatewaySync) []Step { return gs.Order().Steps() }
+func Steps(gs *v1alpha1.GatewaySync) []Step { return OrderOf(gs).Steps() }
 
 // StepOf returns the number of the step of a gateway, counted from 1.
-func StepOf(gs *GatewaySync, gateway string) int { return gs.Order().StepOf(gateway) }
+func StepOf(gs *v1alpha1.GatewaySync, gateway string) int { return OrderOf(gs).StepOf(gateway) }
 
-// InSteps reports whether gateways do not all follow a new commit at once.
-func (gs *GatewaySync) InSteps() bool {
-	return gs.DryRunBefore() || len(gs.stages()) > 0 || gs.Spec.Deployment != nil && len(gs.Spec.Deployment.SyncOrder) > 0
-}
-
-// DryRunBefore reports whether every gateway makes a dry run before the first one changes.
-func (gs *GatewaySync) DryRunBefore() bool {
-	return gs.Spec.Validation != nil && gs.Spec.Validation.DryRunBefore
-}
-
-// Order returns the order in which a rollout reaches gateways.
-func (gs *GatewaySync) Order() Order {
-	o := Order{stages: gs.stages()}
+// OrderOf returns the order in which a rollout reaches gateways.
+func OrderOf(gs *v1alpha1.GatewaySync) Order {
+	o := Order{stages: gs.ActiveStages()}
 	if gs.Spec.Deployment != nil {
 		o.entries = orderEntries(gs.Spec.Deployment.SyncOrder)
 	}
@@ -85,7 +75,7 @@ func (o Order) StepOf(gateway string) int {
 }
 
 // Stage returns the stage of a step, which is counted from 1; nil for gateways in no stage, and for a step that does not exist.
-func (o Order) Stage(step int) *Stage {
+func (o Order) Stage(step int) *v1alpha1.Stage {
 	if step < 1 || step > len(o.steps) || o.steps[step-1].stage == len(o.stages) {
 		return nil
 	}
@@ -102,31 +92,19 @@ func (o Order) Ends(step int) bool {
 	return step == len(o.steps) || o.steps[step-1].stage != o.steps[step].stage
 }
 
-// RanEverywhere reports whether the whole fleet ran a commit, verified.
-func (s *GatewaySyncStatus) RanEverywhere(commit string) bool {
-	return s.LastGood != nil && s.LastGood.Commit == commit || slices.ContainsFunc(s.History, func(c CommitRecord) bool { return c.Commit == commit })
-}
-
 // StageOf returns the stage of a gateway, or nil if it is in none.
-func (gs *GatewaySync) StageOf(gateway string) *Stage {
-	for i, s := range gs.stages() {
-		if s.covers(gateway) {
+func StageOf(gs *v1alpha1.GatewaySync, gateway string) *v1alpha1.Stage {
+	for i, s := range gs.ActiveStages() {
+		if matchesAny(s.Gateways, gateway) {
 			return &gs.Spec.Deployment.Stages[i]
 		}
 	}
 	return nil
 }
 
-// stages returns the stages that are in force.
-func (gs *GatewaySync) stages() []Stage {
-	if d := gs.Spec.Deployment; d != nil && d.Strategy != StrategyAllAtOnce {
-		return d.Stages
-	}
-	return nil
-}
-
-func (s *Stage) covers(gateway string) bool {
-	return slices.ContainsFunc(s.Gateways, func(pattern string) bool { return matchesGateway(pattern, gateway) })
+// matchesAny reports whether one of the patterns matches the name of a gateway.
+func matchesAny(patterns []string, gateway string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool { return matchesGateway(pattern, gateway) })
 }
 
 // matchesGateway reports whether a pattern with "*" matches a name. A pattern matches itself.
@@ -136,10 +114,10 @@ func matchesGateway(pattern, gateway string) bool {
 }
 
 // orderEntries reads spec.deployment.syncOrder. A name that only dependsOn mentions is an entry with the defaults.
-func orderEntries(list []SyncOrderEntry) []orderEntry {
+func orderEntries(list []v1alpha1.SyncOrderEntry) []orderEntry {
 	var all []orderEntry
 	for _, e := range list {
-		weight := int32(DefaultWeight)
+		weight := int32(v1alpha1.DefaultWeight)
 		if e.Weight != nil {
 			weight = *e.Weight
 		}
@@ -151,7 +129,7 @@ func orderEntries(list []SyncOrderEntry) []orderEntry {
 				return e.name == name || !isPattern(name) && matchesGateway(e.name, name)
 			})
 			if on < 0 {
-				on, all = len(all), append(all, orderEntry{name: name, weight: DefaultWeight})
+				on, all = len(all), append(all, orderEntry{name: name, weight: v1alpha1.DefaultWeight})
 			}
 			all[i].after = append(all[i].after, dependency{name, on})
 		}
@@ -184,7 +162,7 @@ func (o *Order) level() {
 func (o *Order) stepsOf(stage int) []Step {
 	var steps []Step
 	rest := stage == len(o.stages)
-	if rest && slices.ContainsFunc(o.stages, func(s Stage) bool { return slices.Contains(s.Gateways, "*") }) {
+	if rest && slices.ContainsFunc(o.stages, func(s v1alpha1.Stage) bool { return slices.Contains(s.Gateways, "*") }) {
 		return nil
 	}
 	names := []string{"*"} // a gateway in no stage may have any name
@@ -218,7 +196,7 @@ func (o *Order) stepsOf(stage int) []Step {
 
 // of returns the step of the gateways of an entry in a stage; -1 stands for gateways in no entry.
 func (o *Order) of(stage, entry int) Step {
-	s := Step{Weight: DefaultWeight, stage: stage}
+	s := Step{Weight: v1alpha1.DefaultWeight, stage: stage}
 	if entry >= 0 {
 		s.Weight, s.Level = o.entries[entry].weight, o.entries[entry].level
 	}
@@ -235,7 +213,7 @@ func compareSteps(a, b Step) int {
 // stageOf returns the index of the stage of a gateway.
 func (o *Order) stageOf(gateway string) int {
 	for i := range o.stages {
-		if o.stages[i].covers(gateway) {
+		if matchesAny(o.stages[i].Gateways, gateway) {
 			return i
 		}
 	}

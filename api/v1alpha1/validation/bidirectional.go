@@ -1,6 +1,7 @@
-package v1alpha1
+package validation
 
 import (
+	"cmp"
 	"maps"
 	"regexp"
 	"slices"
@@ -8,6 +9,9 @@ import (
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
 )
 
 const (
@@ -19,57 +23,57 @@ const (
 	maxAuthor      = 255
 	maxFilesPerPR  = 1000
 	branchAdvice   = "name a branch, such as main"
-	templateAdvice = "use text with {{.Namespace}}, {{.GatewayName}} and {{.Profile}}, such as " + DefaultTargetBranch
+	templateAdvice = "use text with {{.Namespace}}, {{.GatewayName}} and {{.Profile}}, such as " + v1alpha1.DefaultTargetBranch
 )
 
 // branchField is a field of the template of a branch.
 var branchField = regexp.MustCompile(`\{\{-?\s*\.(Namespace|GatewayName|Profile)\s*-?\}\}`)
 
-func validateBidirectional(path *field.Path, gs *GatewaySync) field.ErrorList {
+func validateBidirectional(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
 	b := gs.Spec.Bidirectional
 	if b == nil {
 		return nil
 	}
 	errs := validateBranches(path, gs)
 	errs = append(errs, validatePatterns(path.Child("watchPaths"), b.WatchPaths, maxWatchPaths, maxWatchPath, PathPatternProblem)...)
-	if _, problem := parseDebounce(b.Debounce); b.Debounce != "" && problem != "" {
-		errs = append(errs, invalid(path.Child("debounce"), b.Debounce, problem))
+	if _, problem := v1alpha1.ParseDuration(b.Debounce, v1alpha1.MinDuration, v1alpha1.MaxDebounce); b.Debounce != "" && problem != "" {
+		errs = append(errs, fielderr.Invalid(path.Child("debounce"), b.Debounce, problem))
 	}
 	errs = append(errs, validatePRLabels(path.Child("prLabels"), b.PRLabels)...)
-	errs = append(errs, oneOf(path.Child("conflictStrategy"), b.ConflictStrategy, StrategyGitWins, StrategyGatewayWins, StrategyManual)...)
+	errs = append(errs, fielderr.OneOf(path.Child("conflictStrategy"), b.ConflictStrategy, v1alpha1.StrategyGitWins, v1alpha1.StrategyGatewayWins, v1alpha1.StrategyManual)...)
 	errs = append(errs, validateGuardrails(path.Child("guardrails"), &b.Guardrails)...)
-	errs = append(errs, oneOf(path.Child("provider"), b.Provider, Providers()...)...)
+	errs = append(errs, fielderr.OneOf(path.Child("provider"), b.Provider, v1alpha1.Providers()...)...)
 	errs = append(errs, validateAPIURL(path.Child("apiBaseURL"), b.APIBaseURL)...)
 	errs = append(errs, validateProposalAuth(path.Child("auth"), b.Auth)...)
 	errs = append(errs, validateAuthors(path.Child("authors"), b.Authors)...)
 	if s := b.Signing; s != nil {
 		errs = append(errs, validateSigning(path.Child("signing"), s)...)
 	}
-	return append(errs, oneOf(path.Child("onClosed"), b.OnClosed, OnClosedKeep, OnClosedRevert)...)
+	return append(errs, fielderr.OneOf(path.Child("onClosed"), b.OnClosed, v1alpha1.OnClosedKeep, v1alpha1.OnClosedRevert)...)
 }
 
 // validateBranches checks the branches to push to and to merge into. Whether a plain git.ref is a branch or a tag is known only to the
 // agent.
-func validateBranches(path *field.Path, gs *GatewaySync) field.ErrorList {
+func validateBranches(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
 	var errs field.ErrorList
 	b, ref := gs.Spec.Bidirectional, gs.Spec.Git.Ref
 	base, target := path.Child("baseBranch"), path.Child("targetBranch")
-	fixed := IsCommit(ref) || strings.HasPrefix(ref, "refs/") && !strings.HasPrefix(ref, branchPrefix)
-	switch problem := refProblem(b.BaseBranch); {
+	fixed := v1alpha1.IsCommit(ref) || strings.HasPrefix(ref, "refs/") && !strings.HasPrefix(ref, branchPrefix)
+	switch problem := v1alpha1.SpecRefProblem(b.BaseBranch); {
 	case b.BaseBranch == "" && fixed && gs.Proposes():
 		errs = append(errs, field.Required(base, "git.ref is not a branch; "+branchAdvice))
 	case b.BaseBranch != "" && problem != "":
-		errs = append(errs, invalid(base, b.BaseBranch, problem+"; "+branchAdvice))
+		errs = append(errs, fielderr.Invalid(base, b.BaseBranch, problem+"; "+branchAdvice))
 	}
-	text := or(b.TargetBranch, DefaultTargetBranch)
+	text := cmp.Or(b.TargetBranch, v1alpha1.DefaultTargetBranch)
 	sample := branchField.ReplaceAllString(text, "x")
-	switch problem := RefProblem(sample); {
-	case utf8.RuneCountInString(text) > maxRef:
-		errs = append(errs, field.TooLong(target, nil, maxRef))
+	switch problem := v1alpha1.RefProblem(sample); {
+	case utf8.RuneCountInString(text) > v1alpha1.MaxRef:
+		errs = append(errs, field.TooLong(target, nil, v1alpha1.MaxRef))
 	case text == b.BaseBranch:
-		errs = append(errs, invalid(target, text, "must differ from baseBranch"))
+		errs = append(errs, fielderr.Invalid(target, text, "must differ from baseBranch"))
 	case problem != "" && !strings.Contains(sample, "{{"): // the agent renders other templates
-		errs = append(errs, invalid(target, text, problem+"; "+templateAdvice))
+		errs = append(errs, fielderr.Invalid(target, text, problem+"; "+templateAdvice))
 	}
 	return errs
 }
@@ -92,17 +96,23 @@ func validatePRLabels(path *field.Path, labels []string) field.ErrorList {
 	return errs
 }
 
-func validateGuardrails(path *field.Path, g *ProposalGuardrails) field.ErrorList {
-	const advice = "use a whole number of bytes, Ki or Mi, such as 10Mi"
-	errs := matches(path.Child("maxFileSize"), g.MaxFileSize, sizePattern, maxSize, false, advice)
-	errs = append(errs, matches(path.Child("maxTotalSize"), g.MaxTotalSize, sizePattern, maxSize, false, advice)...)
+func validateGuardrails(path *field.Path, g *v1alpha1.ProposalGuardrails) field.ErrorList {
+	errs := validateSize(path.Child("maxFileSize"), g.MaxFileSize)
+	errs = append(errs, validateSize(path.Child("maxTotalSize"), g.MaxTotalSize)...)
 	if g.MaxFilesPerPR < 0 || g.MaxFilesPerPR > maxFilesPerPR {
 		errs = append(errs, field.Invalid(path.Child("maxFilesPerPR"), g.MaxFilesPerPR, "use from 1 to 1000"))
 	}
 	return append(errs, validatePatterns(path.Child("excludePatterns"), g.ExcludePatterns, maxWatchPaths, maxWatchPath, PathPatternProblem)...)
 }
 
-func validateProposalAuth(path *field.Path, auth *ProposalAuth) field.ErrorList {
+func validateSize(path *field.Path, size string) field.ErrorList {
+	if _, problem := v1alpha1.ParseSize(size); size != "" && problem != "" {
+		return field.ErrorList{fielderr.Invalid(path, size, problem)}
+	}
+	return nil
+}
+
+func validateProposalAuth(path *field.Path, auth *v1alpha1.ProposalAuth) field.ErrorList {
 	if auth == nil {
 		return nil
 	}
@@ -122,15 +132,15 @@ func validateProposalAuth(path *field.Path, auth *ProposalAuth) field.ErrorList 
 	return errs
 }
 
-func validateSigning(path *field.Path, s *CommitSigning) field.ErrorList {
-	errs := oneOf(path.Child("format"), s.Format, SigningSSH, SigningOpenPGP)
+func validateSigning(path *field.Path, s *v1alpha1.CommitSigning) field.ErrorList {
+	errs := fielderr.OneOf(path.Child("format"), s.Format, v1alpha1.SigningSSH, v1alpha1.SigningOpenPGP)
 	if s.Format == "" {
 		errs = field.ErrorList{field.Required(path.Child("format"), "use ssh or openpgp")}
 	}
 	return append(errs, validateSecret(path.Child("keySecretRef"), &s.KeySecretRef)...)
 }
 
-func validateAuthors(path *field.Path, authors map[string]Author) field.ErrorList {
+func validateAuthors(path *field.Path, authors map[string]v1alpha1.Author) field.ErrorList {
 	if len(authors) > maxAuthors {
 		return field.ErrorList{field.TooMany(path, len(authors), maxAuthors)}
 	}
@@ -143,7 +153,7 @@ func validateAuthors(path *field.Path, authors map[string]Author) field.ErrorLis
 		case utf8.RuneCountInString(author) > maxAuthor:
 			errs = append(errs, field.TooLong(member(path, user), nil, maxAuthor))
 		case !authorRegexp.MatchString(author):
-			errs = append(errs, invalid(member(path, user), author, "use the form Name <mail@host>"))
+			errs = append(errs, fielderr.Invalid(member(path, user), author, "use the form Name <mail@host>"))
 		}
 	}
 	return errs

@@ -1,7 +1,7 @@
-package v1alpha1
+package schedule
 
 import (
-	"path"
+	"cmp"
 	"regexp"
 	"slices"
 	"time"
@@ -9,11 +9,12 @@ import (
 
 	"github.com/robfig/cron/v3"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
 )
 
 // Windows are maintenance windows that ParseWindows has read. The zero value delays nothing.
-//
-// +kubebuilder:object:generate=false
 type Windows []window
 
 // window is a parsed MaintenanceWindow.
@@ -32,14 +33,14 @@ const (
 )
 
 var (
-	windowName     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	nameRegexp     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 	windowSchedule = regexp.MustCompile(`^[-0-9A-Za-z*/,?]+( +[-0-9A-Za-z*/,?]+){4}$`)
 	windowZone     = regexp.MustCompile(`^[A-Za-z0-9][-+_/A-Za-z0-9]{0,63}$`)
 	gatewayPattern = regexp.MustCompile(`^[-.*A-Za-z0-9_]{1,253}$`)
 )
 
 // ParseWindows returns those of the windows that are for a gateway. The errors name the fields.
-func ParseWindows(windows []MaintenanceWindow, gateway string) (Windows, field.ErrorList) {
+func ParseWindows(windows []v1alpha1.MaintenanceWindow, gateway string) (Windows, field.ErrorList) {
 	at := field.NewPath("spec", "deployment", "windows")
 	if len(windows) > maxWindows {
 		return nil, field.ErrorList{field.TooMany(at, len(windows), maxWindows)}
@@ -47,49 +48,34 @@ func ParseWindows(windows []MaintenanceWindow, gateway string) (Windows, field.E
 	var all Windows
 	var errs field.ErrorList
 	for i, w := range windows {
-		parsed, bad := w.parse(at.Index(i))
+		parsed, bad := parseWindow(at.Index(i), &w)
 		errs = append(errs, bad...)
-		if slices.ContainsFunc(windows[:i], func(v MaintenanceWindow) bool { return v.Name == w.Name }) {
+		if slices.ContainsFunc(windows[:i], func(v v1alpha1.MaintenanceWindow) bool { return v.Name == w.Name }) {
 			errs = append(errs, field.Duplicate(at.Index(i).Child("name"), w.Name))
 		}
-		if len(bad) == 0 && w.covers(gateway) {
+		if len(bad) == 0 && (len(w.Gateways) == 0 || matchesAny(w.Gateways, gateway)) {
 			all = append(all, parsed)
 		}
 	}
 	return all, errs
 }
 
-func (gs *GatewaySync) windows() []MaintenanceWindow {
-	if gs.Spec.Deployment == nil {
-		return nil
-	}
-	return gs.Spec.Deployment.Windows
-}
-
-func (w *MaintenanceWindow) covers(gateway string) bool {
-	return len(w.Gateways) == 0 || slices.ContainsFunc(w.Gateways, func(pattern string) bool {
-		ok, err := path.Match(pattern, gateway)
-		return ok && err == nil
-	})
-}
-
-func (w *MaintenanceWindow) parse(at *field.Path) (window, field.ErrorList) {
+func parseWindow(at *field.Path, w *v1alpha1.MaintenanceWindow) (window, field.ErrorList) {
 	var errs field.ErrorList
-	bad := func(name, value, problem string) { errs = append(errs, invalid(at.Child(name), value, problem)) }
-	if !windowName.MatchString(w.Name) {
+	bad := func(name, value, problem string) {
+		errs = append(errs, fielderr.Invalid(at.Child(name), value, problem))
+	}
+	if !nameRegexp.MatchString(w.Name) {
 		bad("name", w.Name, "use at most 63 lower-case letters, digits and '-'")
 	}
-	errs = append(errs, oneOf(at.Child("kind"), w.Kind, WindowAllow, WindowDeny)...)
-	out := window{name: w.Name, allow: w.Kind != WindowDeny}
+	errs = append(errs, fielderr.OneOf(at.Child("kind"), w.Kind, v1alpha1.WindowAllow, v1alpha1.WindowDeny)...)
+	out := window{name: w.Name, allow: w.Kind != v1alpha1.WindowDeny}
 	var problem string
-	if out.lasts, problem = parseDurationTo(w.Duration, longestWindow, "168h"); problem == "" && out.lasts < time.Minute {
-		problem = "is shorter than 1m"
-	}
-	if problem != "" {
+	if out.lasts, problem = v1alpha1.ParseDuration(w.Duration, time.Minute, longestWindow); problem != "" {
 		bad("duration", w.Duration, problem)
 	}
 	var err error
-	if zone := or(w.TimeZone, "UTC"); !windowZone.MatchString(zone) || zone == "Local" {
+	if zone := cmp.Or(w.TimeZone, "UTC"); !windowZone.MatchString(zone) || zone == "Local" {
 		bad("timeZone", zone, "use a name such as Europe/Berlin or UTC")
 	} else if out.zone, err = time.LoadLocation(zone); err != nil {
 		bad("timeZone", zone, "is no known time zone; use a name such as Europe/Berlin or UTC")
@@ -107,7 +93,7 @@ func (w *MaintenanceWindow) parse(at *field.Path) (window, field.ErrorList) {
 	}
 	for i, pattern := range w.Gateways {
 		if !gatewayPattern.MatchString(pattern) {
-			errs = append(errs, invalid(at.Child("gateways").Index(i), pattern, "use the name of a gateway, or a pattern with '*'"))
+			errs = append(errs, fielderr.Invalid(at.Child("gateways").Index(i), pattern, "use the name of a gateway, or a pattern with '*'"))
 		}
 	}
 	return out, errs
@@ -157,7 +143,7 @@ func (all Windows) closed(t time.Time) (name string, next time.Time) {
 		}
 		switch {
 		case !w.allow && active:
-			denies = or(denies, w.name)
+			denies = cmp.Or(denies, w.name)
 		case w.allow && active:
 			open = true
 		case w.allow && (opens == "" || changes.Before(opensAt)):
@@ -167,5 +153,5 @@ func (all Windows) closed(t time.Time) (name string, next time.Time) {
 	if denies == "" && open {
 		return "", next
 	}
-	return or(denies, opens), next
+	return cmp.Or(denies, opens), next
 }

@@ -1,78 +1,39 @@
-package v1alpha1
+package schedule
 
 import (
 	"crypto/x509"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
 )
 
-// Defaults and bounds of spec.deployment.
 const (
-	DefaultWeight              = 100
-	DefaultExpectedStatus      = 200
-	DefaultHealthCheckTimeout  = 10 * time.Second
-	DefaultHealthCheckFailures = 3
-
-	maxStages        = 16
 	maxStageGateways = 256
 	maxSyncOrder     = 256
 	maxDependsOn     = 32
 	maxWeight        = 1000
-	maxBundle        = 16384
-	longestSoak      = 24 * time.Hour
-	longestCheck     = time.Minute
+	maxBundle        = 16384 // bytes of caBundle
+	maxURL           = 2048
 )
 
-const healthURLPattern = `^https?://[^/?#@\s\x00-\x1f\x7f-][^@\s\x00-\x1f\x7f]*$`
-
-var healthURLRegexp = regexp.MustCompile(healthURLPattern)
-
-// Soak returns how long the gateways of the stage have to run the commit before the next stage begins.
-func (s *Stage) Soak() time.Duration {
-	d, err := time.ParseDuration(s.PostSyncWait)
-	if err != nil { // Validate refuses it
-		return 0
-	}
-	return min(max(d, 0), longestSoak)
-}
-
-// Check returns the health check of the stage with the defaults, or nil if there is none.
-func (s *Stage) Check() *HealthCheck {
-	c := HealthCheck{URL: strings.TrimPrefix(s.HealthCheckURL, "GET ")}
-	if s.HealthCheck != nil {
-		c = *s.HealthCheck
-	}
-	if c.URL == "" {
-		return nil
-	}
-	c.ExpectedStatus, c.FailureThreshold = or(c.ExpectedStatus, DefaultExpectedStatus), or(c.FailureThreshold, DefaultHealthCheckFailures)
-	return &c
-}
-
-// Patience returns how long an answer may take.
-func (c *HealthCheck) Patience() time.Duration {
-	d, err := time.ParseDuration(c.Timeout)
-	if err != nil || d < time.Second { // Validate refuses it
-		return DefaultHealthCheckTimeout
-	}
-	return min(d, longestCheck)
-}
-
-func validateDeployment(at *field.Path, d *DeploymentSpec) field.ErrorList {
+// Validate checks spec.deployment. d may be nil.
+func Validate(at *field.Path, d *v1alpha1.DeploymentSpec) field.ErrorList {
 	if d == nil {
 		return nil
 	}
-	errs := oneOf(at.Child("strategy"), d.Strategy, StrategyAllAtOnce, StrategyCanary)
-	if d.Strategy == StrategyCanary && len(d.Stages) == 0 {
+	_, errs := ParseWindows(d.Windows, "")
+	errs = append(errs, fielderr.OneOf(at.Child("strategy"), d.Strategy, v1alpha1.StrategyAllAtOnce, v1alpha1.StrategyCanary)...)
+	if d.Strategy == v1alpha1.StrategyCanary && len(d.Stages) == 0 {
 		errs = append(errs, field.Required(at.Child("stages"), "strategy canary needs stages: name the gateways that change first"))
 	}
-	if len(d.Stages) > maxStages {
-		return append(errs, field.TooMany(at.Child("stages"), len(d.Stages), maxStages))
+	if len(d.Stages) > v1alpha1.MaxStages {
+		return append(errs, field.TooMany(at.Child("stages"), len(d.Stages), v1alpha1.MaxStages))
 	}
 	for i := range d.Stages {
 		errs = append(errs, validateStage(at.Child("stages").Index(i), d.Stages, i)...)
@@ -80,16 +41,16 @@ func validateDeployment(at *field.Path, d *DeploymentSpec) field.ErrorList {
 	return append(errs, validateSyncOrder(at.Child("syncOrder"), d)...)
 }
 
-func validateStage(at *field.Path, stages []Stage, i int) field.ErrorList {
+func validateStage(at *field.Path, stages []v1alpha1.Stage, i int) field.ErrorList {
 	var errs field.ErrorList
 	s := &stages[i]
-	if !windowName.MatchString(s.Name) {
-		errs = append(errs, invalid(at.Child("name"), s.Name, "use at most 63 lower-case letters, digits and '-'"))
+	if !nameRegexp.MatchString(s.Name) {
+		errs = append(errs, fielderr.Invalid(at.Child("name"), s.Name, "use at most 63 lower-case letters, digits and '-'"))
 	}
-	if s.Name == WindowApproval {
-		errs = append(errs, invalid(at.Child("name"), s.Name, "stands for the maintenance windows in approvals: use another name"))
+	if s.Name == v1alpha1.WindowApproval {
+		errs = append(errs, fielderr.Invalid(at.Child("name"), s.Name, "stands for the maintenance windows in approvals: use another name"))
 	}
-	if slices.ContainsFunc(stages[:i], func(other Stage) bool { return other.Name == s.Name }) {
+	if slices.ContainsFunc(stages[:i], func(other v1alpha1.Stage) bool { return other.Name == s.Name }) {
 		errs = append(errs, field.Duplicate(at.Child("name"), s.Name))
 	}
 	switch n := len(s.Gateways); {
@@ -99,20 +60,19 @@ func validateStage(at *field.Path, stages []Stage, i int) field.ErrorList {
 		errs = append(errs, field.TooMany(at.Child("gateways"), n, maxStageGateways))
 	}
 	for j, name := range s.Gateways {
-		errs = append(errs, gatewayNames(at.Child("gateways").Index(j), name)...)
+		errs = append(errs, validateGatewayPattern(at.Child("gateways").Index(j), name)...)
 		if isPattern(name) {
 			continue
 		}
 		for _, earlier := range stages[:i] {
-			if earlier.covers(name) {
-				errs = append(errs, invalid(at.Child("gateways").Index(j), name, "is in stage "+shown(earlier.Name)+" already: name it in one stage"))
+			if matchesAny(earlier.Gateways, name) {
+				errs = append(errs, fielderr.Invalid(at.Child("gateways").Index(j), name, "is in stage "+fielderr.Shown(earlier.Name)+" already: name it in one stage"))
 			}
 		}
 	}
 	if w := s.PostSyncWait; w != "" {
-		d, err := time.ParseDuration(w)
-		if len(w) > maxDuration || !durationRegexp.MatchString(w) || err != nil || d > longestSoak {
-			errs = append(errs, invalid(at.Child("postSyncWait"), w, "use a duration from 0s to 24h: a number and a unit, such as 30s or 2h"))
+		if _, problem := v1alpha1.ParseDuration(w, 0, v1alpha1.MaxSoak); problem != "" {
+			errs = append(errs, fielderr.Invalid(at.Child("postSyncWait"), w, problem))
 		}
 	}
 	if s.HealthCheckURL != "" && s.HealthCheck != nil {
@@ -121,7 +81,7 @@ func validateStage(at *field.Path, stages []Stage, i int) field.ErrorList {
 	if s.HealthCheckURL != "" {
 		errs = append(errs, healthURL(at.Child("healthCheckUrl"), strings.TrimPrefix(s.HealthCheckURL, "GET "), maxURL-len("GET "))...)
 	}
-	return append(errs, s.HealthCheck.validate(at.Child("healthCheck"))...)
+	return append(errs, validateHealthCheck(at.Child("healthCheck"), s.HealthCheck)...)
 }
 
 func healthURL(at *field.Path, url string, most int) field.ErrorList {
@@ -131,7 +91,7 @@ func healthURL(at *field.Path, url string, most int) field.ErrorList {
 	return nil
 }
 
-func (c *HealthCheck) validate(at *field.Path) field.ErrorList {
+func validateHealthCheck(at *field.Path, c *v1alpha1.HealthCheck) field.ErrorList {
 	if c == nil {
 		return nil
 	}
@@ -143,8 +103,8 @@ func (c *HealthCheck) validate(at *field.Path) field.ErrorList {
 		errs = append(errs, field.Invalid(at.Child("failureThreshold"), c.FailureThreshold, "use from 1 to 100"))
 	}
 	if c.Timeout != "" {
-		if _, problem := parseDurationTo(c.Timeout, longestCheck, "60s"); problem != "" {
-			errs = append(errs, invalid(at.Child("timeout"), c.Timeout, problem))
+		if _, problem := v1alpha1.ParseDuration(c.Timeout, v1alpha1.MinDuration, v1alpha1.MaxHealthCheckTimeout); problem != "" {
+			errs = append(errs, fielderr.Invalid(at.Child("timeout"), c.Timeout, problem))
 		}
 	}
 	switch {
@@ -156,14 +116,14 @@ func (c *HealthCheck) validate(at *field.Path) field.ErrorList {
 	return errs
 }
 
-func gatewayNames(at *field.Path, name string) field.ErrorList {
+func validateGatewayPattern(at *field.Path, name string) field.ErrorList {
 	if !gatewayPattern.MatchString(name) {
-		return field.ErrorList{invalid(at, name, "use the name of a gateway, or a pattern with '*'")}
+		return field.ErrorList{fielderr.Invalid(at, name, "use the name of a gateway, or a pattern with '*'")}
 	}
 	return nil
 }
 
-func validateSyncOrder(at *field.Path, d *DeploymentSpec) field.ErrorList {
+func validateSyncOrder(at *field.Path, d *v1alpha1.DeploymentSpec) field.ErrorList {
 	if len(d.SyncOrder) > maxSyncOrder {
 		return field.ErrorList{field.TooMany(at, len(d.SyncOrder), maxSyncOrder)}
 	}
@@ -171,9 +131,9 @@ func validateSyncOrder(at *field.Path, d *DeploymentSpec) field.ErrorList {
 	names := make(map[string]bool, len(d.SyncOrder))
 	for i, e := range d.SyncOrder {
 		entry := at.Index(i)
-		errs = append(errs, gatewayNames(entry.Child("name"), e.Name)...)
+		errs = append(errs, validateGatewayPattern(entry.Child("name"), e.Name)...)
 		if names[e.Name] {
-			errs = append(errs, field.Duplicate(entry.Child("name"), shown(e.Name)))
+			errs = append(errs, field.Duplicate(entry.Child("name"), fielderr.Shown(e.Name)))
 		}
 		names[e.Name] = true
 		if e.Weight != nil && (*e.Weight < 0 || *e.Weight > maxWeight) {
@@ -183,15 +143,15 @@ func validateSyncOrder(at *field.Path, d *DeploymentSpec) field.ErrorList {
 			errs = append(errs, field.TooMany(entry.Child("dependsOn"), len(e.DependsOn), maxDependsOn))
 		}
 		for j, on := range e.DependsOn {
-			errs = append(errs, gatewayNames(entry.Child("dependsOn").Index(j), on)...)
+			errs = append(errs, validateGatewayPattern(entry.Child("dependsOn").Index(j), on)...)
 		}
 	}
 	if len(errs) > 0 {
 		return errs
 	}
-	o := (&GatewaySync{Spec: GatewaySyncSpec{Deployment: d}}).Order()
+	o := OrderOf(&v1alpha1.GatewaySync{Spec: v1alpha1.GatewaySyncSpec{Deployment: d}})
 	if loop := o.loop(); loop != nil {
-		return field.ErrorList{field.Invalid(at.Index(loop[0]).Child("dependsOn"), shown(o.entries[loop[0]].name), "depends on itself: "+o.arrows(loop)+"; remove one of them")}
+		return field.ErrorList{field.Invalid(at.Index(loop[0]).Child("dependsOn"), fielderr.Shown(o.entries[loop[0]].name), "depends on itself: "+o.arrows(loop)+"; remove one of them")}
 	}
 	for i, e := range d.SyncOrder {
 		for j, on := range e.DependsOn {
@@ -205,12 +165,16 @@ func validateSyncOrder(at *field.Path, d *DeploymentSpec) field.ErrorList {
 				problem = "has a lower weight, so it changes later: raise its weight"
 			}
 			if problem != "" {
-				errs = append(errs, invalid(at.Index(i).Child("dependsOn").Index(j), on, problem))
+				errs = append(errs, fielderr.Invalid(at.Index(i).Child("dependsOn").Index(j), on, problem))
 			}
 		}
 	}
 	return errs
 }
+
+const healthURLPattern = `^https?://[^/?#@\s\x00-\x1f\x7f-][^@\s\x00-\x1f\x7f]*$`
+
+var healthURLRegexp = regexp.MustCompile(healthURLPattern)
 
 // loop returns entries that depend on each other in a circle, or nil. The first one has the lowest index.
 func (o *Order) loop() []int {
@@ -250,7 +214,7 @@ func (o *Order) arrows(loop []int) string {
 	const most = 3
 	var names []string
 	for _, i := range loop[:min(len(loop), most)] {
-		names = append(names, shown(o.entries[i].name))
+		names = append(names, fielderr.Shown(o.entries[i].name))
 	}
 	if len(loop) > most {
 		names = append(names, "…")

@@ -1,26 +1,31 @@
-package v1alpha1
+// Package validation checks GatewaySyncs and ConfigSyncs: the rules of the CRD, for objects that no API server has seen, and rules that a
+// CRD cannot express, such as the syntax of patterns.
+package validation
 
 import (
 	"regexp"
-	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
+	"stoker.io/stoker/api/v1alpha1/schedule"
 )
 
 const maxName = 48
 
-// Validate says what is wrong with a GatewaySync: the rules of the CRD, and some that a CRD cannot say (patterns, names of
-// profiles, paths of JSON values). Each error names the field, what is wrong and what to do. No error holds spec.git.repo,
+// GatewaySync returns what is wrong with a GatewaySync. Each error names the field, what is wrong and what to do. No error holds spec.git.repo,
 // which may carry a password.
-func Validate(gs *GatewaySync) field.ErrorList {
+func GatewaySync(gs *v1alpha1.GatewaySync) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := validateName(gs.Name)
 	errs = append(errs, validateGit(spec.Child("git"), &gs.Spec.Git)...)
-	errs = append(errs, validateDuration(spec.Child("polling", "interval"), gs.Spec.Polling.Interval)...)
-	errs = append(errs, validateDuration(spec.Child("progressDeadline"), gs.Spec.ProgressDeadline)...)
+	errs = append(errs, validateDuration(spec.Child("polling", "interval"), gs.Spec.Polling.Interval, v1alpha1.MinDuration)...)
+	errs = append(errs, validateDuration(spec.Child("progressDeadline"), gs.Spec.ProgressDeadline, v1alpha1.MinDuration)...)
 	errs = append(errs, validateWebhook(spec.Child("webhook"), &gs.Spec.Webhook)...)
 	errs = append(errs, validateGateway(spec.Child("gateway"), &gs.Spec.Gateway)...)
 	errs = append(errs, validateAgent(spec.Child("agent", "image"), &gs.Spec.Agent.Image)...)
@@ -29,14 +34,12 @@ func Validate(gs *GatewaySync) field.ErrorList {
 	errs = append(errs, validateAutoRollback(spec.Child("autoRollback"), gs)...)
 	errs = append(errs, validateValidation(spec.Child("validation"), gs)...)
 	errs = append(errs, validateAlerting(spec.Child("alerting"), gs.Spec.Alerting)...)
-	_, windows := ParseWindows(gs.windows(), "")
-	errs = append(errs, windows...)
-	errs = append(errs, validateDeployment(spec.Child("deployment"), gs.Spec.Deployment)...)
+	errs = append(errs, schedule.Validate(spec.Child("deployment"), gs.Spec.Deployment)...)
 	return append(errs, validateSync(spec.Child("sync"), &gs.Spec.Sync)...)
 }
 
 // Warnings says what is allowed and not wise. No warning holds a secret.
-func Warnings(gs *GatewaySync) []string {
+func Warnings(gs *v1alpha1.GatewaySync) []string {
 	var out []string
 	git, gateway := &gs.Spec.Git, &gs.Spec.Gateway
 	if strings.HasPrefix(git.Repo, "http://") {
@@ -80,27 +83,27 @@ func validateName(name string) field.ErrorList {
 	case len(name) > maxName:
 		return field.ErrorList{field.TooLong(path, name, maxName)}
 	case len(validation.IsDNS1123Subdomain(name)) > 0:
-		return field.ErrorList{invalid(path, name, "use lower-case letters, digits, '-' and '.', a letter or digit first and last")}
+		return field.ErrorList{fielderr.Invalid(path, name, "use lower-case letters, digits, '-' and '.', a letter or digit first and last")}
 	}
 	return nil
 }
 
-func validateDuration(path *field.Path, value string) field.ErrorList {
+func validateDuration(path *field.Path, value string, least time.Duration) field.ErrorList {
 	if value == "" {
 		return nil
 	}
-	if _, problem := parseDuration(value); problem != "" {
-		return field.ErrorList{invalid(path, value, problem)}
+	if _, problem := v1alpha1.ParseDuration(value, least, v1alpha1.MaxDuration); problem != "" {
+		return field.ErrorList{fielderr.Invalid(path, value, problem)}
 	}
 	return nil
 }
 
-func validateWebhook(path *field.Path, w *WebhookSpec) field.ErrorList {
-	errs := validatePatterns(path.Child("followTags"), w.FollowTags, 32, maxRef, patternProblem)
+func validateWebhook(path *field.Path, w *v1alpha1.WebhookSpec) field.ErrorList {
+	errs := validatePatterns(path.Child("followTags"), w.FollowTags, 32, v1alpha1.MaxRef, patternProblem)
 	return append(errs, validateSecret(path.Child("secretRef"), w.SecretRef)...)
 }
 
-func validateGateway(path *field.Path, g *GatewaySpec) field.ErrorList {
+func validateGateway(path *field.Path, g *v1alpha1.GatewaySpec) field.ErrorList {
 	var errs field.ErrorList
 	if g.Port != nil && (*g.Port < 1 || *g.Port > 65535) {
 		errs = append(errs, field.Invalid(path.Child("port"), *g.Port, "use from 1 to 65535; Ignition's own are 8088 and 8043"))
@@ -120,14 +123,14 @@ func validateGateway(path *field.Path, g *GatewaySpec) field.ErrorList {
 	return errs
 }
 
-func validateAgent(path *field.Path, image *AgentImage) field.ErrorList {
+func validateAgent(path *field.Path, image *v1alpha1.AgentImage) field.ErrorList {
 	errs := matches(path.Child("repository"), image.Repository, imagePattern, 255, false, "use registry and repository, such as registry.example.com/stoker/agent; a tag goes into tag, a digest into digest")
 	errs = append(errs, matches(path.Child("tag"), image.Tag, tagPattern, 128, false, "use a tag of the image")...)
 	errs = append(errs, matches(path.Child("digest"), image.Digest, digestPattern, 71, false, "use sha256: and 64 lower-case hex digits")...)
-	return append(errs, oneOf(path.Child("pullPolicy"), image.PullPolicy, "Always", "IfNotPresent", "Never")...)
+	return append(errs, fielderr.OneOf(path.Child("pullPolicy"), image.PullPolicy, "Always", "IfNotPresent", "Never")...)
 }
 
-func validateSecret(path *field.Path, ref *SecretKeyRef) field.ErrorList {
+func validateSecret(path *field.Path, ref *v1alpha1.SecretKeyRef) field.ErrorList {
 	if ref == nil {
 		return nil
 	}
@@ -145,33 +148,9 @@ func matches(path *field.Path, value, pattern string, maxLength int, required bo
 	case utf8.RuneCountInString(value) > maxLength:
 		return field.ErrorList{field.TooLong(path, value, maxLength)}
 	case !regexp.MustCompile(pattern).MatchString(value):
-		return field.ErrorList{invalid(path, value, advice)}
+		return field.ErrorList{fielderr.Invalid(path, value, advice)}
 	}
 	return nil
-}
-
-// invalid is field.Invalid with no more of the value than a person wants to read.
-func invalid(path *field.Path, value, advice string) *field.Error {
-	return field.Invalid(path, shown(value), advice)
-}
-
-// member is the path of a member of a map.
-func member(path *field.Path, name string) *field.Path { return path.Key(shown(name)) }
-
-func shown(value string) string {
-	const most = 80
-	if len(value) <= most {
-		return value
-	}
-	return strings.ToValidUTF8(value[:most], "") + "…"
-}
-
-// oneOf checks an enumerated string; empty means left out.
-func oneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
-	if value == "" || slices.Contains(allowed, value) {
-		return nil
-	}
-	return field.ErrorList{field.NotSupported(path, T(shown(string(value))), allowed)}
 }
 
 func validatePatterns(path *field.Path, patterns []string, maxItems, maxLength int, problemOf func(string) string) field.ErrorList {
@@ -186,8 +165,23 @@ func validatePatterns(path *field.Path, patterns []string, maxItems, maxLength i
 		case utf8.RuneCountInString(p) > maxLength:
 			errs = append(errs, field.TooLong(path.Index(i), p, maxLength))
 		case problem != "":
-			errs = append(errs, invalid(path.Index(i), p, problem))
+			errs = append(errs, fielderr.Invalid(path.Index(i), p, problem))
 		}
 	}
 	return errs
 }
+
+// ForGateway checks the parts of the spec that one gateway uses: the defaults, its profile p, and the maintenance windows. p is nil if
+// the GatewaySync has no profiles (service-path mode).
+func ForGateway(gs *v1alpha1.GatewaySync, name string, p *v1alpha1.SyncProfile) field.ErrorList {
+	path := field.NewPath("spec", "sync")
+	errs := validateDefaults(path.Child("defaults"), &gs.Spec.Sync.Defaults)
+	if p != nil {
+		errs = append(errs, validateProfile(member(path.Child("profiles"), name), name, p, gs.Spec.Sync.Defaults.Prune)...)
+	}
+	_, windows := schedule.ParseWindows(gs.MaintenanceWindows(), "")
+	return append(errs, windows...)
+}
+
+// member is the path of a member of a map.
+func member(path *field.Path, name string) *field.Path { return path.Key(fielderr.Shown(name)) }

@@ -1,16 +1,16 @@
-package v1alpha1
+package status
 
 import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 // Absence is the time for which no agent of a GatewaySync reports. The lead writes it while the last pods end, and the injector
 // while no agent leads. Both use this rule, so that one continues where the other stopped.
-//
-// +kubebuilder:object:generate=false
 type Absence struct {
 	// Since is when it began. Until is its deadline.
 	Since, Until time.Time
@@ -29,16 +29,16 @@ type Absence struct {
 //
 // The work and the absence have separate deadlines. Otherwise agents that come and go would move the deadline of work that they
 // never finish, and a fleet that only restarts would count as gone.
-func Absent(gs *GatewaySync, asked string, now time.Time) Absence {
+func Absent(gs *v1alpha1.GatewaySync, asked string, now time.Time) Absence {
 	limit, err := gs.Spec.Deadline()
 	if err != nil {
-		limit = DefaultProgressDeadline
+		limit = v1alpha1.DefaultProgressDeadline
 	}
 	a := Absence{Since: now.Truncate(time.Second), Work: now.Truncate(time.Second)}
 	st := &gs.Status
 	if st.ObservedGeneration == gs.Generation {
-		c := meta.FindStatusCondition(st.Conditions, ConditionStalled)
-		late := c != nil && c.Reason == string(ReasonProgressDeadlineExceeded)
+		c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionStalled)
+		late := c != nil && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded)
 		again := asked != "" && asked != st.LastHandledRequest && (st.Target == nil || asked != st.Target.RequestedAt)
 		if !late || !again {
 			a.Late = late
@@ -53,25 +53,25 @@ func Absent(gs *GatewaySync, asked string, now time.Time) Absence {
 
 // resume takes over what the conditions keep: the work is the time of Reconciling. The absence is that of Ready where it is
 // later, else the same one: Ready may have been Unknown before, when there were no gateways.
-func (a *Absence) resume(st *GatewaySyncStatus, now time.Time) {
-	was := func(kind string, status metav1.ConditionStatus) (Reason, time.Time) {
+func (a *Absence) resume(st *v1alpha1.GatewaySyncStatus, now time.Time) {
+	was := func(kind string, status metav1.ConditionStatus) (v1alpha1.Reason, time.Time) {
 		if c := meta.FindStatusCondition(st.Conditions, kind); c != nil && c.Status == status && !c.LastTransitionTime.After(now) {
-			return Reason(c.Reason), c.LastTransitionTime.Time
+			return v1alpha1.Reason(c.Reason), c.LastTransitionTime.Time
 		}
 		return "", time.Time{}
 	}
-	work, began := was(ConditionReconciling, metav1.ConditionTrue)
+	work, began := was(v1alpha1.ConditionReconciling, metav1.ConditionTrue)
 	if work != "" {
 		a.Work = began
 	}
-	if work == ReasonAgentsAway {
+	if work == v1alpha1.ReasonAgentsAway {
 		a.Since = began
 	}
-	switch ready, at := was(ConditionReady, metav1.ConditionUnknown); {
-	case ready == ReasonProgressDeadlineExceeded:
+	switch ready, at := was(v1alpha1.ConditionReady, metav1.ConditionUnknown); {
+	case ready == v1alpha1.ReasonProgressDeadlineExceeded:
 		a.Since = at
 		a.Work = at
-	case ready == ReasonAgentsAway && at.After(a.Work):
+	case ready == v1alpha1.ReasonAgentsAway && at.After(a.Work):
 		a.Since = at
 	}
 }
@@ -89,12 +89,9 @@ func (a Absence) Begun(same bool) (since time.Time, late bool) {
 // how many are there, with those that end. While there are pods it is never so: it would count as healthy.
 func (a Absence) Gone(known, pods int) bool { return pods == 0 && (known == 0 || a.Over) }
 
-// AskedAt is the annotation stoker.io/requested-at; "" where it cannot be a request's.
-func (gs *GatewaySync) AskedAt() string { return token(gs.Annotations[AnnotationRequestedAt]) }
-
 // NoGateways says what to do about the GatewaySync name, which has no gateways. A pod that a quota or a policy refuses never
 // existed: only its workload tells.
 func NoGateways(name string) string {
-	return "no pod asks for this GatewaySync: annotate one with " + AnnotationInject + `: "true" and ` + AnnotationCRName + ": " + name +
+	return "no pod asks for this v1alpha1.GatewaySync: annotate one with " + v1alpha1.AnnotationInject + `: "true" and ` + v1alpha1.AnnotationCRName + ": " + name +
 		"; if a workload has these annotations and no pods, its Events say why (kubectl describe)"
 }

@@ -1,0 +1,130 @@
+package effective
+
+import (
+	"cmp"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/validation"
+)
+
+// podSettings are the annotations of a pod that say what it gets.
+type podSettings struct {
+	profile            string
+	servicePath        string
+	deploymentMode     string
+	tagProvider        string
+	systemName         string
+	systemNameTemplate string
+	syncPeriod         time.Duration
+	excludePatterns    []string
+}
+
+var (
+	folderName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9 ._-]*[A-Za-z0-9._-])?$`)
+)
+
+const (
+	maxFolderName = 128
+	maxSystemName = 1024
+)
+
+// parsePod reads the annotations of a pod. Its error names the annotation and is an *Error with ReasonInvalidAnnotation; then
+// the profile alone is known.
+func parsePod(annotations map[string]string) (podSettings, error) {
+	var s podSettings
+	for _, a := range []struct {
+		name string
+		read func(value string) (problem string)
+	}{
+		{v1alpha1.AnnotationProfile, func(v string) string { s.profile = v; return validation.ProfileNameProblem(v) }},
+		{v1alpha1.AnnotationServicePath, func(v string) string { s.servicePath = v1alpha1.NormalPath(v); return validation.PathProblem(v) }},
+		{v1alpha1.AnnotationDeploymentMode, func(v string) string { s.deploymentMode = v; return folderNameProblem(v) }},
+		{v1alpha1.AnnotationTagProvider, func(v string) string { s.tagProvider = v; return folderNameProblem(v) }},
+		{v1alpha1.AnnotationSystemName, func(v string) string { s.systemName = v; return systemNameProblem(v) }},
+		{v1alpha1.AnnotationSystemNameTemplate, func(v string) string { s.systemNameTemplate = v; return systemNameProblem(v) }},
+		{v1alpha1.AnnotationSyncPeriod, s.readSyncPeriod},
+		{v1alpha1.AnnotationExcludePatterns, s.readExcludePatterns},
+	} {
+		value, ok := v1alpha1.PodAnnotation(annotations, a.name)
+		if !ok || value == "" {
+			continue
+		}
+		if problem := a.read(value); problem != "" {
+			return podSettings{profile: s.profile}, v1alpha1.NewError(v1alpha1.ReasonInvalidAnnotation, "annotation %s: %.80q %s", a.name, value, problem)
+		}
+	}
+	s.tagProvider = cmp.Or(s.tagProvider, v1alpha1.DefaultTagProvider)
+	return s, nil
+}
+
+func (s *podSettings) readSyncPeriod(value string) string {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < v1alpha1.MinSyncPeriod || n > v1alpha1.MaxSyncPeriod {
+		return "is no period; give whole seconds, from 5 to 3600"
+	}
+	s.syncPeriod = time.Duration(n) * time.Second
+	return ""
+}
+
+func (s *podSettings) readExcludePatterns(value string) string {
+	patterns := splitPatterns(value)
+	if len(patterns) > validation.MaxPatterns {
+		return "has more than 128 patterns; keep what is common to several gateways in the profile"
+	}
+	for _, p := range patterns {
+		if problem := validation.PathPatternProblem(p); problem != "" {
+			return problem
+		}
+	}
+	s.excludePatterns = patterns
+	return ""
+}
+
+// splitPatterns splits at commas and line ends, but not within braces: {a,b} is one pattern.
+func splitPatterns(value string) []string {
+	var out []string
+	depth, start := 0, 0
+	add := func(end int) {
+		if p := strings.TrimSpace(value[start:end]); p != "" {
+			out = append(out, p)
+		}
+		start = end + 1
+	}
+	for i := 0; i < len(value); i++ {
+		switch c := value[i]; {
+		case c == '\\':
+			i++
+		case c == '{':
+			depth++
+		case c == '}' && depth > 0:
+			depth--
+		case c == '\n', c == ',' && depth == 0:
+			add(i)
+		}
+	}
+	if start < len(value) {
+		add(len(value))
+	}
+	return out
+}
+
+func folderNameProblem(name string) string {
+	if len(name) > maxFolderName || !folderName.MatchString(name) {
+		return "is not a name of a folder; use letters, digits, spaces, '.', '_' and '-', at most 128"
+	}
+	return ""
+}
+
+func systemNameProblem(name string) string {
+	if utf8.RuneCountInString(name) > maxSystemName || strings.ContainsFunc(name, isControl) {
+		return "is too long or holds control characters; a system name is one line of at most 1024 characters"
+	}
+	return ""
+}
+
+func isControl(r rune) bool { return r < ' ' || r == 0x7f }

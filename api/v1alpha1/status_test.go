@@ -1,0 +1,43 @@
+package v1alpha1_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// C13: agents write the status with the permissions of gateways. An invalid status must not hide the spec.
+func TestUnreadableStatusCountsAsEmpty(t *testing.T) {
+	for name, status := range map[string]string{
+		"a time that Go cannot read": `{"gatewaysReady":"1/1","lastSyncTime":"2020-01-01t00:00:00z"}`,
+		"a number beyond 32 bits":    `{"profileCount":4294967296}`,
+		"a list for an object":       `{"target":[]}`,
+		"a text":                     `"status"`,
+		"a time that cannot be kept": `{"history":[{"commit":"a","at":"0001-01-01T00:00:00Z"}]}`,
+		"a condition without a time": `{"conditions":[{"type":"Ready","status":"True","reason":"Synced"}]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var gs v1alpha1.GatewaySync
+			require.NoError(t, json.Unmarshal([]byte(`{"spec":{"git":{"ref":"main"}},"status":`+status+`}`), &gs))
+			assert.Equal(t, "main", gs.Spec.Git.Ref)
+			assert.Equal(t, v1alpha1.GatewaySyncStatus{Unread: []byte(status)}, gs.Status)
+		})
+	}
+	var gs v1alpha1.GatewaySync
+	require.NoError(t, json.Unmarshal([]byte(`{"status":{"gatewaysReady":"1/1"}}`), &gs))
+	assert.Equal(t, v1alpha1.GatewaySyncStatus{GatewaysReady: "1/1"}, gs.Status)
+}
+
+func TestInvalidDurationNamesItsField(t *testing.T) {
+	gs := smallest()
+	gs.Spec.Polling.Interval = "banana"
+	gs.Spec.ProgressDeadline = "9999h"
+	_, err := gs.Spec.Polling.Period()
+	assert.ErrorContains(t, err, "spec.polling.interval")
+	_, err = gs.Spec.Deadline()
+	assert.ErrorContains(t, err, "spec.progressDeadline")
+}

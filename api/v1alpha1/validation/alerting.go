@@ -1,0 +1,66 @@
+package validation
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
+)
+
+const (
+	maxAlertWebhooks = 8
+	maxAlertTopics   = 16
+)
+
+func validateAlerting(path *field.Path, a *v1alpha1.AlertingSpec) field.ErrorList {
+	if a == nil {
+		return nil
+	}
+	path = path.Child("webhooks")
+	if len(a.Webhooks) > maxAlertWebhooks {
+		return field.ErrorList{field.TooMany(path, len(a.Webhooks), maxAlertWebhooks)}
+	}
+	var errs field.ErrorList
+	for i := range a.Webhooks {
+		errs = append(errs, validateAlertWebhook(path.Index(i), &a.Webhooks[i])...)
+	}
+	return errs
+}
+
+func validateAlertWebhook(path *field.Path, w *v1alpha1.AlertWebhook) field.ErrorList {
+	if w.Type == "" {
+		return field.ErrorList{field.Required(path.Child("type"), "use slack, pagerduty or webhook")}
+	}
+	errs := fielderr.OneOf(path.Child("type"), w.Type, v1alpha1.AlertSlack, v1alpha1.AlertPagerDuty, v1alpha1.AlertWebhookCE)
+	if w.Type != v1alpha1.AlertPagerDuty && w.URLSecretRef == nil {
+		errs = append(errs, field.Required(path.Child("urlSecretRef"), "name the Secret with the URL"))
+	}
+	switch {
+	case w.Type == v1alpha1.AlertPagerDuty && w.IntegrationKeySecretRef == nil:
+		errs = append(errs, field.Required(path.Child("integrationKeySecretRef"), "name the Secret with the integration key"))
+	case w.Type != v1alpha1.AlertPagerDuty && w.IntegrationKeySecretRef != nil:
+		errs = append(errs, field.Forbidden(path.Child("integrationKeySecretRef"), "only pagerduty uses it"))
+	}
+	if w.Type != v1alpha1.AlertWebhookCE && w.SigningSecretRef != nil {
+		errs = append(errs, field.Forbidden(path.Child("signingSecretRef"), "only messages of the type webhook are signed"))
+	}
+	for name, ref := range map[string]*v1alpha1.SecretKeyRef{"urlSecretRef": w.URLSecretRef, "integrationKeySecretRef": w.IntegrationKeySecretRef, "signingSecretRef": w.SigningSecretRef} {
+		errs = append(errs, validateSecret(path.Child(name), ref)...)
+	}
+	if len(w.On) > maxAlertTopics {
+		return append(errs, field.TooMany(path.Child("on"), len(w.On), maxAlertTopics))
+	}
+	for i, word := range w.On {
+		switch at := path.Child("on").Index(i); {
+		case w.Type == v1alpha1.AlertPagerDuty && word.HappensOnce():
+			errs = append(errs, field.Invalid(at, word, "it happens once and has no end: an incident cannot be about it"))
+		case !slices.Contains(v1alpha1.AlertTopics(), word):
+			errs = append(errs, field.NotSupported(at, v1alpha1.AlertTopic(fielderr.Shown(string(word))), v1alpha1.AlertTopics()))
+		case slices.Contains(w.On[:i], word):
+			errs = append(errs, field.Duplicate(at, word))
+		}
+	}
+	return errs
+}

@@ -1,0 +1,113 @@
+package validation
+
+import (
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/bmatcuk/doublestar/v4"
+)
+
+// Patterns of the CRD, for objects that no API server has seen. The markers of the types have the same text.
+const (
+	repoPattern       = `^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
+	badPathPattern    = `^/|//|/\.\.?(/|$)|^\.\.(/|$)|\\|[\x00-\x1f\x7f]`
+	filePattern       = `^(([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)$`
+	secretNamePattern = `^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	secretKeyPattern  = `^[-._a-zA-Z0-9]+$`
+	usernamePattern   = `^[^:\x00-\x1f\x7f]+$`
+	apiURLPattern     = `^https?://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$`
+	hostPattern       = `^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`
+	imagePattern      = `^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?/)?[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)*$`
+	tagPattern        = `^[A-Za-z0-9_][A-Za-z0-9._-]*$`
+	digestPattern     = `^sha256:[a-f0-9]{64}$`
+	authorPattern     = `^[^<>\x00-\x1f\x7f]+ <[^<>\s\x00-\x1f\x7f]+@[^<>\s\x00-\x1f\x7f]+>$`
+)
+
+var (
+	repoRegexp    = regexp.MustCompile(repoPattern)
+	badPathRegexp = regexp.MustCompile(badPathPattern)
+	fileRegexp    = regexp.MustCompile(filePattern)
+	authorRegexp  = regexp.MustCompile(authorPattern)
+)
+
+const (
+	maxURL         = 2048
+	maxPath        = 1024
+	maxProfileName = 63
+	maxPattern     = 512
+	MaxPatterns    = 128
+)
+
+var profileName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+
+// PathProblem says why a path, or a template for one, could leave its root, or "".
+func PathProblem(p string) string {
+	switch {
+	case p == "":
+		return "is empty; write . for the root"
+	case utf8.RuneCountInString(p) > maxPath:
+		return "is longer than 1024 characters; shorten it"
+	case strings.HasPrefix(p, "/"):
+		return "is absolute; write it relative to the root"
+	case strings.Contains(p, `\`):
+		return `holds a backslash; separate folders with /`
+	case badPathRegexp.MatchString(p) || !utf8.ValidString(p):
+		return "is not a path below its root; leave out .. and . between slashes, empty parts, and control characters"
+	}
+	return ""
+}
+
+// imageRegexp is a repository with what follows it: nothing, a tag, a digest, or both.
+var imageRegexp = regexp.MustCompile(strings.TrimSuffix(imagePattern, "$") + `(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@[a-z0-9]+:[a-f0-9]{32,128})?$`)
+
+// IsImage reports whether a text is a reference that a container runtime reads. It does not ask whether there is such an
+// image.
+func IsImage(reference string) bool {
+	return len(reference) <= 512 && imageRegexp.MatchString(reference)
+}
+
+// ProfileNameProblem says why a name cannot be one of a profile, or "".
+func ProfileNameProblem(name string) string {
+	if len(name) > maxProfileName || !profileName.MatchString(name) {
+		return "is not a name of a profile; use letters, digits, '.', '_' and '-', at most 63, a letter or digit first and last"
+	}
+	return ""
+}
+
+func patternProblem(pattern string) string {
+	if utf8.RuneCountInString(pattern) > maxPattern {
+		return "is longer than 512 characters; split the pattern"
+	}
+	if !doublestar.ValidatePattern(strings.TrimSuffix(pattern, "/")) {
+		return "is not a pattern; close every [ and {, and write a literal one as \\[ or \\{"
+	}
+	return ""
+}
+
+// maxAlternatives bounds the time of a match: alternatives multiply ({a,b}{a,b} is four patterns).
+const maxAlternatives = 64
+
+// PathPatternProblem says why a pattern of destination paths is not taken ("" if it is): one of excludePatterns, or of the
+// files of a patch. The annotation, the spec and the plan ask here, so that none takes what another refuses.
+func PathPatternProblem(pattern string) string {
+	switch {
+	case strings.Trim(pattern, "/") == "":
+		return "matches nothing; remove it"
+	case pattern[0] == '/':
+		return "begins with a slash; patterns are relative to the data directory"
+	}
+	if problem := patternProblem(pattern); problem != "" {
+		return problem
+	}
+	product := 1
+	for i := range len(pattern) {
+		if pattern[i] == '{' { // an upper bound: the commas of later braces count, too
+			product *= strings.Count(pattern[i:], ",") + 1
+		}
+		if product > maxAlternatives {
+			return "has too many alternatives in braces; write several patterns"
+		}
+	}
+	return ""
+}

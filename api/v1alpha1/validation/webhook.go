@@ -1,0 +1,40 @@
+package validation
+
+import (
+	"regexp"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
+)
+
+func validateValidation(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
+	if gs.Spec.Validation == nil || gs.Spec.Validation.Webhook == nil {
+		return nil
+	}
+	w := gs.Spec.Validation.Webhook
+	path = path.Child("webhook")
+	var errs field.ErrorList
+	switch at := path.Child("url"); {
+	case w.URL == "":
+		errs = append(errs, field.Required(at, "give the address of the service"))
+	case utf8.RuneCountInString(w.URL) > maxURL:
+		errs = append(errs, field.TooLong(at, nil, maxURL))
+	case !webhookURLRegexp.MatchString(w.URL):
+		errs = append(errs, field.Invalid(at, field.OmitValueType{}, "use https://host/path, without credentials")) // the value may hold some
+	}
+	if w.Timeout != "" {
+		if _, problem := v1alpha1.ParseDuration(w.Timeout, v1alpha1.MinDuration, v1alpha1.MaxValidationTimeout); problem != "" {
+			errs = append(errs, fielderr.Invalid(path.Child("timeout"), w.Timeout, problem))
+		}
+	}
+	errs = append(errs, validateSecret(path.Child("secretRef"), w.SecretRef)...)
+	errs = append(errs, validateSecret(path.Child("caSecretRef"), w.CASecretRef)...)
+	return append(errs, fielderr.OneOf(path.Child("failurePolicy"), w.FailurePolicy, v1alpha1.FailurePolicyFail, v1alpha1.FailurePolicyIgnore)...)
+}
+
+const webhookURLPattern = `^https://[^/?#@\s\x00-\x1f\x7f-][^#@\s\x00-\x1f\x7f]*$`
+
+var webhookURLRegexp = regexp.MustCompile(webhookURLPattern)
