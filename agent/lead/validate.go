@@ -7,7 +7,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// validate returns why a spec is invalid, or the profiles that are invalid only for the gateways that use them, by name.
+// validate checks a spec. The error invalid means that no gateway can use it. Otherwise flawed has the error of each invalid profile, by
+// name; gateways with other profiles continue.
 func validate(gs *v1alpha1.GatewaySync) (flawed map[string]error, invalid error) {
 	all := plan.Validate(gs)
 	if len(all) == 0 {
@@ -17,10 +18,10 @@ func validate(gs *v1alpha1.GatewaySync) (flawed map[string]error, invalid error)
 		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%w", errs.ToAggregate())
 	}
 	flawed = map[string]error{}
-	one := *gs
+	single := *gs // shallow: gs keeps its profiles
 	for name, p := range gs.Spec.Sync.Profiles {
-		one.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{name: p}
-		if errs := plan.Validate(&one); len(errs) > 0 {
+		single.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{name: p}
+		if errs := plan.Validate(&single); len(errs) > 0 {
 			flawed[name] = errs.ToAggregate()
 		}
 	}

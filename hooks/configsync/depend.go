@@ -18,9 +18,9 @@ import (
 // maxReached bounds the ConfigSyncs that are read to find a cycle.
 const maxReached = 64
 
-// ready returns an error unless every direct dependency of cs is ready and, if it comes from the same ref as cs, runs the same commit. It
+// checkDependencies returns an error unless every direct dependency of cs is ready and, if it comes from the same ref as cs, runs the same commit. It
 // reads the dependencies with the rights of the caller.
-func (e *Engine) ready(ctx context.Context, cs *v1alpha1.ConfigSync, rendered *Rendered) error {
+func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync, rendered *Rendered) error {
 	if len(cs.Spec.DependsOn) == 0 {
 		return nil
 	}
@@ -32,48 +32,50 @@ func (e *Engine) ready(ctx context.Context, cs *v1alpha1.ConfigSync, rendered *R
 	if err != nil {
 		return err
 	}
+	own := originOf(cs)
 	for _, d := range cs.Spec.DependsOn {
-		var at origin
-		var v request.Verdict
+		var source origin
+		var verdict request.Verdict
 		if d.On() == v1alpha1.DependsOnConfigSync {
 			on := syncs[d.Name]
-			at, v = originOf(on), request.ReadConfig(on, "")
+			source, verdict = originOf(on), request.ReadConfig(on, "")
 		} else {
 			on, err := kube.GatewaySyncs(clients.Dynamic, cs.Namespace).Get(ctx, d.Name)
 			if err != nil {
-				return dependency(err, d, cs.Namespace)
+				return unreadable(err, d, cs.Namespace)
 			}
-			at = origin{repo: on.Spec.Git.Repo, ref: on.Spec.Git.Ref, gatewaySync: on.Name}
-			if v, err = request.Look(ctx, clients, on, ""); err != nil {
-				return dependency(err, d, cs.Namespace)
+			source = origin{repo: on.Spec.Git.Repo, ref: on.Spec.Git.Ref, gatewaySync: on.Name}
+			if verdict, err = request.Look(ctx, clients, on, ""); err != nil {
+				return unreadable(err, d, cs.Namespace)
 			}
 		}
 		switch {
-		case v.Phase != request.Succeeded:
-			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: %s", d.On(), d.Name, v.Message)
-		case originOf(cs).same(at) && originOf(cs).follows(rendered.Ref) && v.Commit != rendered.Commit:
-			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: it runs %.7s and not %.7s", d.On(), d.Name, v.Commit, rendered.Commit)
+		case verdict.Phase != request.Succeeded:
+			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: %s", d.On(), d.Name, verdict.Message)
+		case own.same(source) && own.follows(rendered.Ref) && verdict.Commit != rendered.Commit:
+			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: it runs %.7s and not %.7s", d.On(), d.Name, verdict.Commit, rendered.Commit)
 		}
 	}
 	return nil
 }
 
-// reach returns the ConfigSyncs that cs depends on, directly or not, by name. It returns a DependencyCycle error if cs is one of them.
+// reach returns the ConfigSyncs that cs depends on, directly or not, by name. If cs is one of
+// them, the error is DependencyCycle. A cycle without cs is ignored: the status of its members reports it.
 func reach(ctx context.Context, clients kube.Clients, cs *v1alpha1.ConfigSync) (map[string]*v1alpha1.ConfigSync, error) {
 	found := map[string]*v1alpha1.ConfigSync{}
 	type path []*v1alpha1.ConfigSync
 	todo := []path{{cs}}
 	for len(todo) > 0 {
-		at := todo[0]
+		chain := todo[0]
 		todo = todo[1:]
-		for _, d := range at[len(at)-1].Spec.DependsOn {
+		for _, d := range chain[len(chain)-1].Spec.DependsOn {
 			if d.On() != v1alpha1.DependsOnConfigSync || found[d.Name] != nil {
 				continue
 			}
 			if d.Name == cs.Name {
 				var names []string
-				for _, one := range at {
-					names = append(names, one.Name)
+				for _, c := range chain {
+					names = append(names, c.Name)
 				}
 				return nil, failure.New(v1alpha1.ReasonDependencyCycle, "spec.dependsOn: %s depend on each other: remove one of these dependencies",
 					strings.Join(append(names, cs.Name), " → "))
@@ -85,17 +87,17 @@ func reach(ctx context.Context, clients kube.Clients, cs *v1alpha1.ConfigSync) (
 			switch {
 			case err == nil:
 				found[d.Name] = on
-				todo = append(todo, append(slices.Clone(at), on))
-			case len(at) == 1 || !apierrors.IsNotFound(err): // the status of the direct dependency says what it lacks
-				return nil, dependency(err, d, cs.Namespace)
+				todo = append(todo, append(slices.Clone(chain), on))
+			case len(chain) == 1 || !apierrors.IsNotFound(err): // the object that names a missing one reports it
+				return nil, unreadable(err, d, cs.Namespace)
 			}
 		}
 	}
 	return found, nil
 }
 
-// dependency explains why a dependency cannot be read. If the dependency does not exist yet, cs waits for it.
-func dependency(err error, d v1alpha1.ConfigDependency, namespace string) error {
+// unreadable explains why a dependency cannot be read. If the dependency does not exist yet, cs waits for it.
+func unreadable(err error, d v1alpha1.ConfigDependency, namespace string) error {
 	if apierrors.IsNotFound(err) {
 		return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s, which does not exist in namespace %s", d.On(), d.Name, namespace)
 	}
@@ -123,6 +125,6 @@ func (o origin) same(p origin) bool {
 	return o.repo != "" && o.ref == p.ref && giturl.Same(o.repo, p.repo)
 }
 
-// follows reports whether ref comes from the spec. A ref that was requested for this ConfigSync only says nothing about
-// what its dependencies should run.
+// follows reports whether ref comes from the spec. If the ref was requested for this ConfigSync, its
+// dependencies need not run the same commit.
 func (o origin) follows(ref string) bool { return o.gatewaySync != "" || o.ref == ref }

@@ -213,7 +213,7 @@ func (r *Run) look(ctx context.Context, x *object) error {
 		if err := r.refused(ctx, x, err); err != nil || x.fault.Reason != v1alpha1.ReasonImmutableField {
 			return err
 		}
-		return r.lookAtRecreation(ctx, x)
+		return r.planRecreation(ctx, x)
 	}
 	x.item = plan.Decide(x.want, x.live, dry, r.cs.Spec.Apply.AdoptPolicy)
 	return nil

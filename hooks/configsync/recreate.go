@@ -15,21 +15,23 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// maxGone bounds the wait for an object that is deleted, whose finalizers can keep it.
-const maxGone = time.Minute
+const (
+	// maxGone bounds the wait for an object that is deleted, whose finalizers can keep it.
+	maxGone = time.Minute
+	// maxConflicts is how often an object may change while it is being deleted.
+	maxConflicts = 3
+)
 
-// lookAtRecreation plans to delete and create an object that cannot be changed, if its manifest asks for it and the API server would
-// do it. Otherwise the fault stays.
-func (r *Run) lookAtRecreation(ctx context.Context, x *object) error {
+// planRecreation is for an object with a changed immutable field. If its manifest asks for it, and a dry run of the deletion succeeds,
+// it replaces the fault of x by an item that deletes and creates the object.
+func (r *Run) planRecreation(ctx context.Context, x *object) error {
 	if !plan.Recreates(x.want, r.entry(x.want.ID()), x.live) {
 		return nil
 	}
-	switch err := r.client.DryRunDelete(ctx, x.live); {
-	case err == nil:
-	case apply.IsRefusal(err):
+	if err := r.client.DryRunDelete(ctx, x.live); apply.IsRefusal(err) {
 		x.fault = undeletable(err)
 		return nil
-	default:
+	} else if err != nil {
 		return apply.Quiet(x.want, err)
 	}
 	x.item = plan.Item{ID: x.want.ID(), File: x.want.File, Action: plan.Recreate, Message: "a field of it cannot be changed, and annotation " + v1alpha1.AnnotationConfigRecreate + " is enabled"}
@@ -39,7 +41,7 @@ func (r *Run) lookAtRecreation(ctx context.Context, x *object) error {
 
 // entry returns the entry of the inventory for an object, or nil.
 func (r *Run) entry(id manifest.ID) *manifest.Entry {
-	if e, there := r.listed[id]; there {
+	if e, ok := r.listed[id]; ok {
 		return &e
 	}
 	return nil
@@ -53,16 +55,16 @@ func undeletable(err error) *failure.Error {
 	return failure.New(v1alpha1.ReasonImmutableField, "a field of it cannot be changed, and the API server refuses to delete it (%s): delete it yourself", apierrors.ReasonForError(err))
 }
 
-// clear deletes an object that is created again, and waits until it is gone. It deletes only the object that was planned: if that was
-// written in the meantime, as a controller writes a status, it is judged again.
-func (r *Run) clear(ctx context.Context, x *object) error {
+// deleteAndWait deletes an object that is created again, and waits until it is gone. It deletes only the object that was planned. If that
+// has changed in the meantime, for example because a controller wrote its status, deleteAndWait reads and checks it again.
+func (r *Run) deleteAndWait(ctx context.Context, x *object) error {
 	id, uid := x.want.ID(), x.live.GetUID()
-	for tries := 0; ; tries++ {
+	for conflicts := 0; ; conflicts++ {
 		err := r.client.Delete(ctx, x.live)
 		if err == nil {
 			break
 		}
-		if !apierrors.IsConflict(err) || tries > 2 {
+		if !apierrors.IsConflict(err) || conflicts == maxConflicts {
 			if !apply.IsRefusal(err) {
 				return apply.Quiet(x.want, err)
 			}
@@ -77,7 +79,7 @@ func (r *Run) clear(ctx context.Context, x *object) error {
 			break
 		}
 		if live.GetUID() != uid || !plan.Owned(live, r.cs.Owner()) {
-			return r.taken(x)
+			return r.replaced(x)
 		}
 		x.live = live
 	}
@@ -92,7 +94,7 @@ func (r *Run) clear(ctx context.Context, x *object) error {
 		case err == nil && live == nil:
 			return nil
 		case err == nil && live.GetUID() != uid:
-			return r.taken(x)
+			return r.replaced(x)
 		}
 		if !backoff.Wait(ctx, lookAgain/4) {
 			return fmt.Errorf("wait for the deletion: %w", context.Cause(ctx))
@@ -100,8 +102,8 @@ func (r *Run) clear(ctx context.Context, x *object) error {
 	}
 }
 
-// taken reports that an object is no longer the one that was planned.
-func (r *Run) taken(x *object) error {
+// replaced sets and returns the fault that an object is no longer the one that was planned.
+func (r *Run) replaced(x *object) error {
 	x.fault = failure.New(v1alpha1.ReasonNotOwned, "another object has its name now, or it is no longer marked as this ConfigSync's: run the command again")
 	return failure.New(x.fault.Reason, "%s: %w", x.want.ID(), x.fault)
 }

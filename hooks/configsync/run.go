@@ -64,7 +64,7 @@ func (e *Engine) Apply(ctx context.Context, cs *v1alpha1.ConfigSync, o Options) 
 		rendered, err = e.Render(ctx, cs)
 	}
 	if err == nil && !o.DryRun && !o.PruneOnly {
-		err = e.ready(ctx, cs, rendered)
+		err = e.checkDependencies(ctx, cs, rendered)
 	}
 	if err == nil {
 		r, err = e.Prepare(ctx, cs, rendered)
@@ -254,7 +254,7 @@ func (r *Run) apply(ctx context.Context, x *object) error {
 		return nil
 	}
 	if x.item.Action == plan.Recreate {
-		if err := r.clear(ctx, x); err != nil {
+		if err := r.deleteAndWait(ctx, x); err != nil {
 			x.state = v1alpha1.ConfigFailed
 			return err
 		}

@@ -17,12 +17,13 @@ const (
 type lock struct {
 	holder, renewed string
 	since           time.Time // when this state was first seen
-	next            time.Time // when to read again
-	away            bool      // no agent leads, and there are gateways
+	next            time.Time // when to read the SyncTarget again; zero to read it in every iteration
+	leadMissing     bool      // no agent leads, although there are gateways
 }
 
-// free reports whether no agent leads at the time now: there is no holder, or the holder has not renewed the lock within its
-// duration. A released lock counts as free only after lockFor, because another agent usually takes it at once.
+// free updates the lock by the SyncTarget t, sets next, and reports whether no agent leads at the time now: there is no holder, or
+// the holder has not renewed the lock within its duration. A released lock counts as free only after lockFor, because another agent
+// usually takes it at once.
 func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
 	if t == nil {
 		*l = lock{}
@@ -54,7 +55,7 @@ func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
 	return l.over(holds, now)
 }
 
-// over reports whether the state is older than d.
+// over reports whether the state is older than d, and sets next.
 func (l *lock) over(d time.Duration, now time.Time) bool {
 	if now.Sub(l.since) > d {
 		l.next = time.Time{}

@@ -63,7 +63,7 @@ func (u *Reconciler) record(n *namespace, replacements map[string]replacement) {
 	defer u.mu.Unlock()
 	n.away, n.stopped = 0, 0
 	for _, l := range n.locks {
-		if l.away {
+		if l.leadMissing {
 			n.away++
 		}
 	}

@@ -209,7 +209,7 @@ func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 		if t := replacements[gs.Name]; t.absent {
 			mine.awaited = t.wait
 		}
-		errs = append(errs, u.summarise(ctx, n, gs, mine, now))
+		errs = append(errs, u.writeStatus(ctx, n, gs, mine, now))
 	}
 	n.tidy(all, pods, now)
 	u.record(n, replacements)

@@ -21,30 +21,31 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// summarise writes the status of a GatewaySync without a live lead. The status has one writer at a time: the lead or, if there
+// writeStatus writes the status of a GatewaySync without a live lead. The status has one writer at a time: the lead or, if there
 // is none, the reconciler. The resourceVersion prevents the reconciler from overwriting a lead that starts at this moment.
-func (u *Reconciler) summarise(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, there podIndex, now time.Time) error {
-	l := n.locks[gs.Name]
-	defer func() { n.locks[gs.Name] = l }()
-	if gs.DeletionTimestamp != nil || now.Before(l.next) {
+func (u *Reconciler) writeStatus(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, pods podIndex, now time.Time) error {
+	lock := n.locks[gs.Name]
+	defer func() { n.locks[gs.Name] = lock }()
+	if gs.DeletionTimestamp != nil || now.Before(lock.next) {
 		return nil
 	}
 	target, err := kube.SyncTargets(u.Dynamic, gs.Namespace).Get(ctx, gs.Name)
-	switch undecodable := (*kube.UndecodableError)(nil); {
+	undecodable, ok := errors.AsType[*kube.UndecodableError](err)
+	switch {
 	case apierrors.IsNotFound(err):
 		target = nil
-	case errors.As(err, &undecodable):
+	case ok:
 		target = undecodable.Target()
 	case err != nil:
 		return fmt.Errorf("SyncTarget %s/%s: %w", gs.Namespace, gs.Name, err)
 	}
-	if !l.free(target, now) {
-		l.away = false
+	if !lock.free(target, now) {
+		lock.leadMissing = false
 		return nil
 	}
-	next := leaderless(gs, there, u.Now())
+	next := leaderless(gs, pods, u.Now())
 	ready := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady)
-	l.away = ready.Reason != string(v1alpha1.ReasonNoGateways)
+	lock.leadMissing = ready.Reason != string(v1alpha1.ReasonNoGateways)
 	if equality.Semantic.DeepEqual(next, &gs.Status) {
 		return nil
 	}
@@ -63,20 +64,20 @@ func (u *Reconciler) summarise(ctx context.Context, n *namespace, gs *v1alpha1.G
 	case err != nil:
 		return fmt.Errorf("status of GatewaySync %s/%s: %w", gs.Namespace, gs.Name, err)
 	}
-	u.Log.Info("a GatewaySync has no lead", "namespace", gs.Namespace, "gatewaysync", gs.Name, "reason", ready.Reason, "message", ready.Message)
+	u.Log.Info("status of GatewaySync without lead", "namespace", gs.Namespace, "gatewaysync", gs.Name, "reason", ready.Reason, "message", ready.Message)
 	return nil
 }
 
 // leaderless returns the status of a GatewaySync without a lead.
-func leaderless(gs *v1alpha1.GatewaySync, there podIndex, now time.Time) *v1alpha1.GatewaySyncStatus {
-	l := status.Leaderless{GatewaySync: gs, Awaited: there.awaited, Now: now}
+func leaderless(gs *v1alpha1.GatewaySync, pods podIndex, now time.Time) *v1alpha1.GatewaySyncStatus {
+	l := status.Leaderless{GatewaySync: gs, Awaited: pods.awaited, Now: now}
 	add := func(pods []*corev1.Pod, ending bool) {
 		for _, p := range pods {
 			l.Pods = append(l.Pods, status.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Agent: inject.Has(p), Ended: ending, Ending: ending, Stuck: p.Status.Message})
 		}
 	}
-	add(there.live, false)
-	add(there.ending, true)
+	add(pods.live, false)
+	add(pods.ending, true)
 	slices.SortFunc(l.Pods, func(a, b status.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return status.Without(l)
 }
@@ -88,7 +89,7 @@ type podIndex struct {
 	awaited string
 }
 
-// of returns those that are gateways of gs.
+// of returns those that are gateways of gs. It leaves awaited empty.
 func (t podIndex) of(gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) podIndex {
 	mine := func(pods []*corev1.Pod) (out []*corev1.Pod) {
 		for _, p := range pods {

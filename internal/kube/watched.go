@@ -44,20 +44,20 @@ func WatchConfigSyncs(client dynamic.Interface, namespaces []string, selector la
 
 func watchObjects[T any](of func(namespace string) *Objects[T], namespaces []string, selector labels.Selector, changed func(namespace, name string), failed func(error)) (*WatchedObjects[T], error) {
 	w := &WatchedObjects[T]{informers: map[string]*Informer[T]{}, refused: map[string]*atomic.Bool{}}
-	choose := func(o *metav1.ListOptions) {
+	tweak := func(o *metav1.ListOptions) {
 		if selector != nil {
 			o.LabelSelector = selector.String()
 		}
 	}
 	for _, namespace := range Namespaces(namespaces) {
-		in, err := of(namespace).Informer(choose, changed)
+		in, err := of(namespace).Informer(tweak, changed)
 		if err != nil {
 			return nil, err
 		}
 		refused := &atomic.Bool{}
 		if err := in.OnWatchError(func(err error) {
 			if failed != nil {
-				failed(err) // before Served counts it: what is not served is in the log by then
+				failed(err) // first, so that the log has the reason before Served stops waiting
 			}
 			if apierrors.IsForbidden(err) {
 				refused.Store(true)
@@ -108,21 +108,23 @@ func (w *WatchedObjects[T]) Served() bool {
 
 // Seen reports whether the first list of a namespace is complete.
 func (w *WatchedObjects[T]) Seen(namespace string) bool {
-	for _, watched := range []string{namespace, metav1.NamespaceAll} {
-		if in := w.informers[watched]; in != nil {
-			return in.HasSynced()
-		}
+	in := w.informer(namespace)
+	return in != nil && in.HasSynced()
+}
+
+// informer returns the informer that covers a namespace, or nil.
+func (w *WatchedObjects[T]) informer(namespace string) *Informer[T] {
+	if in := w.informers[namespace]; in != nil {
+		return in
 	}
-	return false
+	return w.informers[metav1.NamespaceAll]
 }
 
 // Get returns the last seen version of an object. Callers must not change it. The error is ErrNotSeen or an
 // *UndecodableError.
 func (w *WatchedObjects[T]) Get(namespace, name string) (*T, error) {
-	for _, watched := range []string{namespace, metav1.NamespaceAll} {
-		if in := w.informers[watched]; in != nil {
-			return in.Get(namespace, name)
-		}
+	if in := w.informer(namespace); in != nil {
+		return in.Get(namespace, name)
 	}
 	return nil, ErrNotSeen
 }

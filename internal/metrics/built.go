@@ -8,7 +8,7 @@ import (
 
 // built returns the metric that says which version runs.
 func built(version string) prometheus.Collector {
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "build_info", Help: "What is running; always 1."},
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "stoker", Name: "build_info", Help: "Version that is running; the value is always 1."},
 		[]string{"version", "goversion"})
 	build.WithLabelValues(version, runtime.Version()).Set(1)
 	return build

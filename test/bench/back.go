@@ -296,7 +296,7 @@ func (x *backBench) follow(ctx context.Context, a *agentBeside, commit string) (
 		return s, at, 0, err
 	}
 	stop := a.meter()
-	if err := a.tell(); err != nil {
+	if err := a.trigger(); err != nil {
 		return s, at, 0, err
 	}
 	at, err = a.wait(ctx, commit, since.started())

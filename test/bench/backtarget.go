@@ -90,7 +90,7 @@ func (x *backBench) arrive(ctx context.Context, a *agentBeside, commit, file str
 		return s, err
 	}
 	stop := a.meter()
-	if err := a.tell(); err != nil {
+	if err := a.trigger(); err != nil {
 		return s, err
 	}
 	for {

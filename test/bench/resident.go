@@ -81,11 +81,13 @@ func (a *agentResident) ready(ctx context.Context) error {
 	a.ended = make(chan error, 1)
 	go func(cmd *exec.Cmd, ended chan error) { ended <- cmd.Wait() }(a.cmd, a.ended)
 	want, err := a.remote.head(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = a.wait(ctx, want, time.Time{})
 	}
-	_, err = a.wait(ctx, want, time.Time{})
-	return err
+	if err != nil {
+		return errors.Join(err, a.close())
+	}
+	return nil
 }
 
 func (a *agentResident) sync(ctx context.Context) (sample, error) {
@@ -99,7 +101,8 @@ func (a *agentResident) sync(ctx context.Context) (sample, error) {
 		return sample{}, err
 	}
 	watch, cpu, began := watchMemory(pid), cpuTime(pid), time.Now()
-	if err := a.tell(); err != nil {
+	if err := a.trigger(); err != nil {
+		watch.stop()
 		return sample{}, err
 	}
 	done, err := a.wait(ctx, want, since.started())
@@ -113,8 +116,8 @@ func (a *agentResident) sync(ctx context.Context) (sample, error) {
 	return s, err
 }
 
-// tell makes the agent poll git by replacing its file with the same content.
-func (a *agentResident) tell() error {
+// trigger makes the agent poll git by replacing its file with the same content.
+func (a *agentResident) trigger() error {
 	content, err := os.ReadFile(a.file())
 	if err != nil {
 		return err
@@ -126,15 +129,16 @@ func (a *agentResident) tell() error {
 	return os.Rename(fresh, a.file())
 }
 
-// wait waits until the agent has synced the commit, in a sync that began after since. The polling takes some of the
-// agent's CPU time, which counts as its own.
+// wait waits until the agent has synced the commit, in a sync that began after since. The polling costs the agent
+// some CPU time, which the sample includes.
 func (a *agentResident) wait(ctx context.Context, want string, since time.Time) (state, error) {
 	tick := time.NewTicker(cmp.Or(a.tick, 5*time.Millisecond))
 	defer tick.Stop()
 	for {
 		s, err := a.state(ctx)
 		switch {
-		case err != nil && !errors.Is(err, errNoAddress) && !errors.Is(err, syscall.ECONNREFUSED) && !os.IsTimeout(err): // timeouts are of one poll
+		// The agent may not listen yet, and a single poll may time out.
+		case err != nil && !errors.Is(err, errNoAddress) && !errors.Is(err, syscall.ECONNREFUSED) && !os.IsTimeout(err):
 			return s, err
 		case err == nil && s.Phase == "Error" && s.Target == want:
 			return s, fmt.Errorf("the resident agent: %s: %s", s.Reason, s.Message)
@@ -167,7 +171,8 @@ func (a *agentResident) state(ctx context.Context) (state, error) {
 		return s, err
 	}
 	defer res.Body.Close()
-	return s, json.NewDecoder(res.Body).Decode(&s)
+	err = json.NewDecoder(res.Body).Decode(&s)
+	return s, err
 }
 
 // close terminates the agent, like a kubelet.

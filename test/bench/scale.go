@@ -103,7 +103,7 @@ func crowd(ctx context.Context, b *bench, _ contestant) (s sample, err error) {
 	began := time.Now()
 	ended := make([]time.Time, len(agents))
 	err = together(agents, func(i int, a *agentResident) error {
-		if err := a.tell(); err != nil {
+		if err := a.trigger(); err != nil {
 			return err
 		}
 		at, err := a.wait(ctx, want, began)

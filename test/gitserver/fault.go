@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Fault is a way to fail. It applies to every request unless narrowed by For, On and Times:
+// Fault is a failure that the server injects into its answers. It applies to every request unless narrowed by For, On and Times:
 //
 //	srv.Inject(gitserver.Status(503).For("site.git").On(gitserver.UploadPack).Times(2))
 type Fault struct {

@@ -66,13 +66,13 @@ type keys struct {
 	data map[string][]byte
 }
 
-// has returns the value of a key, or false if it is missing or empty.
+// has returns the value of a key without trailing white space, or false if it is missing or empty.
 func (k keys) has(key string) (secret.String, bool) {
 	v := strings.TrimRight(string(k.data[key]), " \t\r\n")
 	return secret.New(v), v != ""
 }
 
-// need returns the value of a key that must be there.
+// need returns a function that returns the value of a key, as repo.Auth takes it, or an error if the key is missing.
 func (k keys) need(key string) (func() (secret.String, error), error) {
 	v, ok := k.has(key)
 	if !ok {
@@ -81,12 +81,12 @@ func (k keys) need(key string) (func() (secret.String, error), error) {
 	return func() (secret.String, error) { return v, nil }, nil
 }
 
-// number returns a key that must be a number. The error does not repeat it.
+// number returns the value of a key that must be a positive number. The error does not quote it.
 func (k keys) number(key string) (int64, error) {
 	v, _ := k.has(key)
 	n, err := strconv.ParseInt(v.Reveal(), 10, 64)
 	if err != nil || n < 1 {
-		return 0, failure.New(v1alpha1.ReasonAuthFailed, "%s: key %s of Secret %s must be a number", authField, key, k.name)
+		return 0, failure.New(v1alpha1.ReasonAuthFailed, "%s: key %s of Secret %s must be there and be a positive number", authField, key, k.name)
 	}
 	return n, nil
 }

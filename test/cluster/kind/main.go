@@ -1,4 +1,4 @@
-// Command kind is kind's own command. Called with the word image alone, it prints the node image of its version.
+// Command kind is the kind CLI at the version in go.mod. The added command image prints the default node image of that version.
 package main
 
 import (

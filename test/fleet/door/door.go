@@ -2,13 +2,13 @@
 package door
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
@@ -67,16 +67,16 @@ func Open(t testing.TB, p *plant.Plant) *Door {
 	return Serve(t, p, p.Cluster.As(t, in, account, ""))
 }
 
-// Serve starts the receiver of a plant with the permissions of as, and waits until it has seen the GatewaySyncs. It
+// Serve starts the receiver of a plant with a client configuration, and waits until it has seen the GatewaySyncs. It
 // ends with the test.
-func Serve(t testing.TB, p *plant.Plant, as *rest.Config) *Door {
+func Serve(t testing.TB, p *plant.Plant, config *rest.Config) *Door {
 	t.Helper()
-	clients, err := kube.ConnectTo(as, "stoker-receiver/test")
+	clients, err := kube.ConnectTo(config, "stoker-receiver/test")
 	require.NoError(t, err)
 	srv, err := server.New(server.Config{Clients: clients, Namespace: p.Namespace, Watch: []string{p.Namespace},
 		Metrics: metrics.NewReceiver(prometheus.NewRegistry(), "test"), Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // it outlives the requests: see Cleanup
 	done := make(chan error, 1)
 	go func() { done <- srv.Run(ctx) }()
 	front := httptest.NewServer(srv.Routes())
@@ -96,20 +96,16 @@ type Answer struct {
 	Result, Phase, Ref, Message string
 }
 
-// Ask requests a ref, as a sender that knows the secret.
+// Ask requests a ref, as a sender that knows the secret. It asks again while the receiver answers 429 or 503.
 func (d *Door) Ask(ctx context.Context, source, id, ref string) (Answer, error) {
 	body, err := json.Marshal(map[string]string{"source": source, "id": id, "ref": ref})
 	if err != nil {
 		return Answer{}, err
 	}
-	return d.send(ctx, http.MethodPost, "/webhook/"+d.p.Namespace+"/"+d.p.Name, string(body))
-}
-
-func (d *Door) send(ctx context.Context, method, path, body string) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, plant.Liveness)
 	defer cancel()
 	for {
-		req, err := http.NewRequestWithContext(ctx, method, d.URL+path, strings.NewReader(body))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.URL+"/webhook/"+d.p.Namespace+"/"+d.p.Name, bytes.NewReader(body))
 		if err != nil {
 			return Answer{}, err
 		}
@@ -126,7 +122,8 @@ func (d *Door) send(ctx context.Context, method, path, body string) (Answer, err
 		case err != nil:
 			return a, err
 		case a.Code != http.StatusServiceUnavailable && a.Code != http.StatusTooManyRequests:
-			return a, json.Unmarshal(raw, &a)
+			err := json.Unmarshal(raw, &a)
+			return a, err
 		}
 		time.Sleep(100 * time.Millisecond) // the receiver asks for a retry
 	}
