@@ -26,7 +26,7 @@ func TestAnswerToTargetIsLost(t *testing.T) {
 		resolved := metav1.NewTime(noon)
 		p.held.Format, p.held.ResolvedAt = v1alpha1.TargetFormat, &resolved
 		p.held.Rollout = &v1alpha1.TargetRollout{Revision: 1, Rules: rulesOf(gs), Order: orderOf(gs), Steps: 2, Open: 2, Done: true}
-		p.answer = func(int) found { return found{desired: "main", name: "refs/heads/main", commit: commitB} }
+		p.answer = func(int) pollResult { return pollResult{desired: "main", name: "refs/heads/main", commit: commitB} }
 		return p
 	}
 	wait := func() {

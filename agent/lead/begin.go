@@ -15,16 +15,16 @@ import (
 // begin returns the published rollout if it is still about what is wanted. Otherwise it returns a new one, in which no step is open unless
 // there is nothing to try out: gateways that go back to what all of them ran do not wait.
 func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
-	was, rules, steps := r.is.Rollout, rulesOf(r.gs), int32(len(r.order.Steps()))
+	was, rules, steps := r.published.Rollout, rulesOf(r.gs), int32(len(r.order.Steps()))
 	next := &v1alpha1.TargetRollout{Rules: rules, Order: orderOf(r.gs), Steps: steps, From: r.lastGood()}
-	moved := r.want.Commit != r.is.Commit
+	moved := r.want.Commit != r.published.Commit
 	// An agent of another version hashes other fields. The spec of one generation is the same.
-	sameRules := was == nil || was.Rules == rules || r.is.Generation == r.gs.Generation
+	sameRules := was == nil || was.Rules == rules || r.published.Generation == r.gs.Generation
 	switch {
 	case moved && (r.rollback || sameRules) && r.gs.Status.RanEverywhere(r.want.Commit), was == nil && !moved, r.first():
 		next.Open, next.Done = steps, true
 		return next, true
-	case moved, !sameRules, was.Failed != "" && r.want.Retry != r.is.Retry && v1alpha1.Retries(r.want.Retry, r.want.Commit):
+	case moved, !sameRules, was.Failed != "" && r.want.Retry != r.published.Retry && v1alpha1.Retries(r.want.Retry, r.want.Commit):
 		return next, true
 	}
 	order := next.Order
@@ -42,7 +42,7 @@ func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 
 // first reports whether no gateway runs anything yet that a rollout could spare.
 func (r *rollout) first() bool {
-	return r.is.Commit == "" && r.gs.Status.LastGood == nil && !slices.ContainsFunc(r.gateways, func(g status.Standing) bool { return g.Commit != "" })
+	return r.published.Commit == "" && r.gs.Status.LastGood == nil && !slices.ContainsFunc(r.gateways, func(g status.Standing) bool { return g.Commit != "" })
 }
 
 // unreported returns the gateways without what they say about the published target, because another one is about to be published.
@@ -50,7 +50,7 @@ func unreported(gateways []status.Standing) []status.Standing {
 	out := slices.Clone(gateways)
 	for i := range out {
 		g := &out[i]
-		if g.Synced, g.Stale, g.Planned = false, false, ""; !rests(*g) {
+		if g.Synced, g.Stale, g.Planned = false, false, ""; !leftOut(*g) {
 			g.Phase, g.Reason, g.Message = v1alpha1.GatewayPending, v1alpha1.ReasonProgressing, ""
 		}
 	}
@@ -66,8 +66,8 @@ func (r *rollout) lastGood() *v1alpha1.TargetCommit {
 		return nil
 	}
 	from := &v1alpha1.TargetCommit{Ref: good.Ref, Commit: good.Commit}
-	if r.is.Commit == good.Commit && r.is.Ref == good.Ref {
-		from.RefName = r.is.RefName
+	if r.published.Commit == good.Commit && r.published.Ref == good.Ref {
+		from.RefName = r.published.RefName
 	}
 	return from
 }

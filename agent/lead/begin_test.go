@@ -18,7 +18,7 @@ func TestRolloutOfChange(t *testing.T) {
 	}{
 		"another commit":                   {func(l *line) { l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},
 		"another mapping":                  {func(l *line) { l.gs.Spec.Sync.Profiles["x"] = v1alpha1.SyncProfile{}; l.gs.Generation++ }, 6, v1alpha1.RolloutSoaking},
-		"an agent that knows other fields": {func(l *line) { l.is.Rollout.Rules = "of another version" }, 6, v1alpha1.RolloutDone},
+		"an agent that knows other fields": {func(l *line) { l.published.Rollout.Rules = "of another version" }, 6, v1alpha1.RolloutDone},
 		"another receiver of alerts":       {func(l *line) { l.gs.Spec.Alerting = &v1alpha1.AlertingSpec{} }, 6, v1alpha1.RolloutDone},
 		"another interval":                 {func(l *line) { l.gs.Spec.Polling.Interval, l.gs.Spec.Deployment.Stages[0].PostSyncWait = "1h", "2m" }, 6, v1alpha1.RolloutDone},
 		"a commit of the history":          {func(l *line) { l.gs.Status.History[0].Commit = commitB; l.want.Commit = commitB }, 6, v1alpha1.RolloutDone},
@@ -28,17 +28,17 @@ func TestRolloutOfChange(t *testing.T) {
 			l.gs.Spec.Sync.Profiles["x"] = v1alpha1.SyncProfile{}
 			l.gs.Generation++
 		}, 6, v1alpha1.RolloutDone},
-		"stages are new":                 {func(l *line) { l.is.Rollout = nil }, 6, v1alpha1.RolloutDone},
-		"stages are new, another commit": {func(l *line) { l.is.Rollout = nil; l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},
-		"the target was deleted":         {func(l *line) { l.is = v1alpha1.SyncTargetSpec{}; l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},
+		"stages are new":                 {func(l *line) { l.published.Rollout = nil }, 6, v1alpha1.RolloutDone},
+		"stages are new, another commit": {func(l *line) { l.published.Rollout = nil; l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},
+		"the target was deleted":         {func(l *line) { l.published = v1alpha1.SyncTargetSpec{}; l.want.Commit = commitB }, 2, v1alpha1.RolloutSoaking},
 		"a new fleet": {func(l *line) {
-			l.is, l.gs.Status.LastGood, l.want.Commit = v1alpha1.SyncTargetSpec{}, nil, commitB
+			l.published, l.gs.Status.LastGood, l.want.Commit = v1alpha1.SyncTargetSpec{}, nil, commitB
 			for name := range l.at {
 				l.at[name] = ""
 			}
 		}, 6, v1alpha1.RolloutDone},
 		"nothing is known of a fleet": {func(l *line) {
-			l.is, l.gs.Status, l.want.Commit = v1alpha1.SyncTargetSpec{}, v1alpha1.GatewaySyncStatus{}, commitB
+			l.published, l.gs.Status, l.want.Commit = v1alpha1.SyncTargetSpec{}, v1alpha1.GatewaySyncStatus{}, commitB
 		}, 2, v1alpha1.RolloutSoaking},
 		"all at once":                      {func(l *line) { l.gs.Spec.Deployment.Strategy = v1alpha1.StrategyAllAtOnce; l.want.Commit = commitB }, 6, ""},
 		"another stage while it is over":   {func(l *line) { l.gs.Spec.Deployment.Stages = l.gs.Spec.Deployment.Stages[:1] }, 6, v1alpha1.RolloutDone},
@@ -54,7 +54,7 @@ func TestRolloutOfChange(t *testing.T) {
 			p := l.settle()
 			if c.phase == "" {
 				assert.Nil(t, p.status)
-				assert.Nil(t, l.is.Rollout)
+				assert.Nil(t, l.published.Rollout)
 			} else {
 				assert.Equal(t, c.phase, p.status.Phase, "%s", p.status.Message)
 				assert.NotEmpty(t, p.status.Message)
@@ -71,12 +71,12 @@ func TestUpgradeKeepsTheRollout(t *testing.T) {
 	was := l.settle().status
 	// sequence: the leads take turns
 	for range 3 {
-		l.is.Rollout.Rules = "of another version"
+		l.published.Rollout.Rules = "of another version"
 		p := l.lead()
-		assert.EqualValues(t, 1, l.is.Rollout.Open)
+		assert.EqualValues(t, 1, l.published.Rollout.Open)
 		assert.Equal(t, was, p.status)
-		assert.EqualValues(t, 8, l.is.Revision, "the gateways are told nothing")
-		assert.Equal(t, rulesOf(l.gs), l.is.Rollout.Rules)
+		assert.EqualValues(t, 8, l.published.Revision, "the gateways are told nothing")
+		assert.Equal(t, rulesOf(l.gs), l.published.Rollout.Rules)
 	}
 	l.gs.Spec.Sync.Profiles["x"] = v1alpha1.SyncProfile{}
 	l.gs.Generation++
@@ -101,8 +101,8 @@ func TestStagesChangeMeanwhile(t *testing.T) {
 			l := newLine()
 			l.want.Commit = commitB
 			l.settle()
-			require.EqualValues(t, 1, l.is.Rollout.Open)
-			revision := l.is.Rollout.Revision
+			require.EqualValues(t, 1, l.published.Rollout.Open)
+			revision := l.published.Rollout.Revision
 			l.gs.Spec.Deployment = l.gs.Spec.Deployment.DeepCopy()
 			c.change(l.gs.Spec.Deployment)
 			l.gs.Generation++
@@ -110,7 +110,7 @@ func TestStagesChangeMeanwhile(t *testing.T) {
 			assert.Equal(t, c.open, next.Open)
 			assert.Equal(t, c.open == 0, fresh)
 			l.settle()
-			assert.Equal(t, c.open == 0, l.is.Rollout.Revision != revision)
+			assert.Equal(t, c.open == 0, l.published.Rollout.Revision != revision)
 		})
 	}
 }

@@ -40,7 +40,7 @@ func TestLeadStartsWithExistingObject(t *testing.T) {
 	}{
 		{name: "the watch is not behind", is: "5", asked: 1},
 		{name: "it is behind by two versions", is: "7", comes: []string{"6", "7"}, after: 1400 * time.Millisecond, asked: 2},
-		{name: "it brings nothing", is: "7", after: maxLate * time.Second, err: errDeaf, asked: maxLate},
+		{name: "it brings nothing", is: "7", after: maxReads * time.Second, err: errDeaf, asked: maxReads},
 		{name: "there is none any more", err: errGone, asked: 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestLeadStartsWithExistingObject(t *testing.T) {
 				require.True(t, in.HasSynced())
 
 				began := time.Now()
-				assert.ErrorIs(t, l.current(t.Context(), in), c.err)
+				assert.ErrorIs(t, l.awaitCurrent(t.Context(), in), c.err)
 				assert.InDelta(t, c.after, time.Since(began), float64(100*time.Millisecond))
 				assert.Equal(t, c.asked, asked)
 			})

@@ -19,7 +19,7 @@ func TestCandidatesAreSpread(t *testing.T) {
 			for range times {
 				turns := make([]time.Duration, n)
 				for i := range turns {
-					turns[i] = turnIn(random.Float64())
+					turns[i] = startDelay(random.Float64())
 				}
 				first := slices.Min(turns)
 				assert.LessOrEqual(t, first, spread)
@@ -37,10 +37,10 @@ func TestCandidatesAreSpread(t *testing.T) {
 func TestCandidateDelayBounds(t *testing.T) {
 	for _, x := range []float64{-1, 0, 1e-300, 0.5, 0.999, 0.9999999, 1, 2} {
 		t.Run(fmt.Sprint(x), func(t *testing.T) {
-			assert.GreaterOrEqual(t, turnIn(x), time.Duration(0))
-			assert.LessOrEqual(t, turnIn(x), spread)
+			assert.GreaterOrEqual(t, startDelay(x), time.Duration(0))
+			assert.LessOrEqual(t, startDelay(x), spread)
 		})
 	}
-	assert.Equal(t, spread, turnIn(0))
-	assert.Zero(t, turnIn(1))
+	assert.Equal(t, spread, startDelay(0))
+	assert.Zero(t, startDelay(1))
 }

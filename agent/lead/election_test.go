@@ -327,7 +327,7 @@ func (s *site) calm(agents map[string]*candidate, lead string) map[string]int {
 	require.Eventually(s.t, func() bool {
 		calm := true
 		for id, c := range agents {
-			waits := id == lead || c.sight.state().taken && c.wire.count("WATCH synctargets") > 0 && c.wire.total() == before[id]
+			waits := id == lead || c.lockWatch.state().heldByOther && c.wire.count("WATCH synctargets") > 0 && c.wire.total() == before[id]
 			calm, before[id] = calm && waits, c.wire.total()
 		}
 		last := statuses

@@ -26,35 +26,35 @@ type probe struct {
 
 // rolling is what a term remembers of a rollout. Another lead need not know it: it waits longer at most.
 type rolling struct {
-	now     progress // as written
-	was     v1alpha1.SyncTargetSpec
-	known   bool // this term has written now, with the target was
-	failing map[string]time.Time
-	stale   map[string]time.Time
-	due     time.Time // when the decision may change by itself; zero for never
+	decision  progress // the last decision whose target is written
+	decidedOn v1alpha1.SyncTargetSpec
+	decided   bool // this term has written a decision, with the target decidedOn
+	failing   map[string]time.Time
+	stale     map[string]time.Time
+	due       time.Time // when the decision may change by itself; zero for never
 
-	health  health
-	running bool
-	at      time.Time // when the next health check is due
-	results chan probe
+	health    health
+	probing   bool
+	nextProbe time.Time // when the next health check is due
+	results   chan probe
 }
 
-// wrote records a decision whose target is written.
-func (r *rolling) wrote(p progress, target v1alpha1.SyncTargetSpec) {
-	r.now, r.was, r.known = p, target, true
+// recordDecision records a decision whose target is written.
+func (r *rolling) recordDecision(p progress, target v1alpha1.SyncTargetSpec) {
+	r.decision, r.decidedOn, r.decided = p, target, true
 }
 
 // status returns how far the rollout of the published target is. Until this term has written a target, it is what the lead before it said.
 func (r *rolling) status(gs *v1alpha1.GatewaySync) *v1alpha1.RolloutStatus {
-	if !r.known {
+	if !r.decided {
 		return gs.Status.Rollout.DeepCopy()
 	}
-	return r.now.status
+	return r.decision.status
 }
 
-// probed records the result of a health check.
-func (r *rolling) probed(p probe, now time.Time) {
-	r.running, r.at = false, now.Add(probeEvery)
+// recordProbe records the result of a health check.
+func (r *rolling) recordProbe(p probe, now time.Time) {
+	r.probing, r.nextProbe = false, now.Add(probeEvery)
 	if p.of != r.health.of {
 		return
 	}
@@ -67,13 +67,13 @@ func (r *rolling) probed(p probe, now time.Time) {
 	r.health.problem = status.Cut(p.err.Error(), 200)
 }
 
-// failed records since when gateways report errors, or have not answered.
-func (r *rolling) failed(gateways []status.Standing, now time.Time) {
+// recordFailing records since when gateways report errors, or have not answered.
+func (r *rolling) recordFailing(gateways []status.Standing, now time.Time) {
 	r.failing = since(r.failing, gateways, now, func(g status.Standing) bool { return g.Phase == v1alpha1.GatewayError && !ofGit(g.Reason) })
 	r.stale = since(r.stale, gateways, now, func(g status.Standing) bool { return g.Stale })
 }
 
-// since returns since when gateways are in some state, by name.
+// since returns when each gateway entered the state in, by name. was is the last result.
 func since(was map[string]time.Time, gateways []status.Standing, now time.Time, in func(status.Standing) bool) map[string]time.Time {
 	is := map[string]time.Time{}
 	for _, g := range gateways {
@@ -100,18 +100,18 @@ func (t *term) roll(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error
 	case invalid != nil || !gs.InSteps():
 		want.Rollout = nil
 		return progress{}
-	case t.rolling.known: // another writer may have changed the target
-		is = t.rolling.was
+	case t.rolling.decided: // another writer may have changed the target
+		is = t.rolling.decidedOn
 	}
 	reports, unreadable := t.reports()
 	gateways := status.Standings(status.Seen{GatewaySync: gs, Target: is, Reports: reports, Unreadable: unreadable, Pods: t.pods(), Sole: t.sole(ctx)})
 	now := t.stamp()
-	t.rolling.failed(gateways, now)
+	t.rolling.recordFailing(gateways, now)
 	seen := *gs
-	if t.rolling.known { // the status may be a second behind, and say that another attempt soaked
-		seen.Status.Rollout = t.rolling.now.status
+	if t.rolling.decided { // the status may be a second behind, and say that another attempt soaked
+		seen.Status.Rollout = t.rolling.decision.status
 	}
-	p := advance(observed{gs: &seen, stale: t.rolling.stale, is: is, want: *want, rollback: ref.Desired.Override && gs.RequestedUnless() != "", gateways: gateways,
+	p := advance(observed{gs: &seen, stale: t.rolling.stale, published: is, want: *want, rollback: ref.Desired.Override && gs.RequestedUnless() != "", gateways: gateways,
 		failing: t.rolling.failing, health: t.rolling.health, now: now})
 	want.Rollout = p.target
 	if !p.again.IsZero() {
@@ -128,16 +128,16 @@ func (t *term) probe(ctx context.Context, p progress) {
 		return
 	}
 	if r.health.of != p.probe {
-		r.health, r.at = health{of: p.probe}, time.Time{}
+		r.health, r.nextProbe = health{of: p.probe}, time.Time{}
 	}
-	if r.running {
+	if r.probing {
 		return
 	}
-	if now := t.now(); now.Before(r.at) {
-		r.due = earlier(r.due, r.at)
+	if now := t.now(); now.Before(r.nextProbe) {
+		r.due = earlier(r.due, r.nextProbe)
 		return
 	}
-	r.running = true
+	r.probing = true
 	check, of, results := *p.check, p.probe, r.results
 	t.polling.Go(func() { results <- probe{of, send(ctx, check)} })
 }

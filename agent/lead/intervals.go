@@ -24,11 +24,11 @@ const (
 	crowd  = 1000
 )
 
-// turnIn returns how long a candidate waits before it takes a free lock, for a random x from 0 to 1. Each candidate reads the
+// startDelay returns how long a candidate waits before it takes a free lock, for a random x from 0 to 1. Each candidate reads the
 // GatewaySync and the reports, so only a few should start before they see that another one was first. Their number is unknown.
 // Therefore early times are exponentially rarer than late ones: the first candidate starts soon, and few start in the same
 // moment, both among few and among many.
-func turnIn(x float64) time.Duration {
+func startDelay(x float64) time.Duration {
 	early := math.Log(1-min(max(x, 0), 1)) / math.Log(crowd) // -1 for one of crowd candidates; -Inf for x = 1
 	return time.Duration(float64(spread) * max(1+early, 0))
 }
@@ -62,12 +62,12 @@ func (q question) same(other question) bool { return q.git == other.git && q.req
 
 // pollSchedule schedules the polls of git.
 type pollSchedule struct {
-	asked   question  // the question of the last poll
-	began   time.Time // start of the last poll, zero for none
-	due     time.Time // the next regular poll, zero for never
-	barred  time.Time // no polls before this time, by request of the server
-	failed  int       // number of failures in a row
-	running bool
+	lastQuestion question  // the question of the last poll
+	began        time.Time // start of the last poll, zero for none
+	due          time.Time // the next regular poll, zero for never
+	notBefore    time.Time // no polls before this time, by request of the server
+	failed       int       // number of failures in a row
+	running      bool
 }
 
 // next returns when to poll for q; zero for never.
@@ -76,7 +76,7 @@ func (s *pollSchedule) next(q question, now time.Time) time.Time {
 		return time.Time{}
 	}
 	at := s.due
-	if s.began.IsZero() || q != s.asked {
+	if s.began.IsZero() || q != s.lastQuestion {
 		at = now
 	}
 	if at.IsZero() {
@@ -85,8 +85,8 @@ func (s *pollSchedule) next(q question, now time.Time) time.Time {
 	if !s.began.IsZero() {
 		at = later(at, s.began.Add(minPoll))
 	}
-	if q.git == s.asked.git { // the request concerns this server only
-		at = later(at, s.barred)
+	if q.git == s.lastQuestion.git { // the request concerns this server only
+		at = later(at, s.notBefore)
 	}
 	return at
 }
@@ -98,8 +98,8 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// follow adopts another polling interval.
-func (s *pollSchedule) follow(interval time.Duration, polled bool, now time.Time) {
+// setInterval adopts another polling interval.
+func (s *pollSchedule) setInterval(interval time.Duration, polled bool, now time.Time) {
 	if s.failed > 0 || s.running || s.began.IsZero() {
 		return
 	}
@@ -113,15 +113,15 @@ func (s *pollSchedule) follow(interval time.Duration, polled bool, now time.Time
 
 // begin records the start of a poll for q.
 func (s *pollSchedule) begin(q question, now time.Time) {
-	if !q.same(s.asked) {
+	if !q.same(s.lastQuestion) {
 		s.failed = 0
 	}
-	s.asked, s.began, s.running = q, now, true
+	s.lastQuestion, s.began, s.running = q, now, true
 }
 
 // end records the outcome of a poll and schedules the next one.
 func (s *pollSchedule) end(reason v1alpha1.Reason, away, interval time.Duration, polled bool, now time.Time) {
-	s.running, s.due, s.barred = false, time.Time{}, time.Time{}
+	s.running, s.due, s.notBefore = false, time.Time{}, time.Time{}
 	if reason == v1alpha1.ReasonRefResolved {
 		s.failed = 0
 		if polled {
@@ -135,6 +135,6 @@ func (s *pollSchedule) end(reason v1alpha1.Reason, away, interval time.Duration,
 		s.due = now.Add(pause)
 	}
 	if away > 0 {
-		s.barred = now.Add(min(away, backoff.MaxRetryAfter))
+		s.notBefore = now.Add(min(away, backoff.MaxRetryAfter))
 	}
 }

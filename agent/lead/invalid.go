@@ -8,8 +8,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// bare decodes what it can of an invalid GatewaySync: its metadata and status, so that the problem can be reported there.
-func bare(u *unstructured.Unstructured) *v1alpha1.GatewaySync {
+// metadataAndStatus decodes what it can of an invalid GatewaySync: its metadata and status, so that the problem can be reported there.
+func metadataAndStatus(u *unstructured.Unstructured) *v1alpha1.GatewaySync {
 	gs := &v1alpha1.GatewaySync{}
 	if u == nil {
 		return gs

@@ -33,7 +33,7 @@ import (
 
 // Metrics are the metrics of a lead.
 type Metrics interface {
-	// Turn records an iteration; result is the class of its outcome.
+	// Iterated records an iteration; result is the class of its outcome.
 	Iterated(loop, result string, d time.Duration)
 	// Resolved records a poll of git; result is a reason.
 	Resolved(result string, d time.Duration)
@@ -72,16 +72,16 @@ type Config struct {
 // Lead campaigns for the lock of one GatewaySync, and leads while it holds it.
 type Lead struct {
 	Config
-	identity string
-	sight    *sight
-	lock     *lock
-	events   *events
-	reported string // why this agent does not campaign, as it was logged
-	// reluctant is since when this agent finds in its campaign that another one should lead; zero if it does not.
-	reluctant time.Time
+	identity     string
+	lockWatch    *lockWatch
+	lock         *lock
+	events       *events
+	loggedReason string // the last logged reason why this agent does not campaign
+	// asideSince is when this agent first found, in its campaign, that another one should lead; zero if it has not.
+	asideSince time.Time
 
-	rotated    atomic.Int64 // changes of SecretFiles while campaigning or leading
-	unreadable atomic.Bool  // the undecodable SyncTarget was logged
+	secretChanges atomic.Int64 // changes of SecretFiles while campaigning or leading
+	unreadable    atomic.Bool  // the undecodable SyncTarget was logged
 }
 
 // New returns a Lead. It sends nothing yet.
@@ -100,14 +100,14 @@ func New(c Config) (*Lead, error) {
 		return nil, err
 	}
 	l := &Lead{Config: c, identity: fmt.Sprintf("%s_%x", c.Pod, random)}
-	l.sight = newSight(l.identity, c.Now)
+	l.lockWatch = newLockWatch(l.identity, c.Now)
 	var err error
 	if l.events, err = newEvents(c.Clients.Config, c.Log); err != nil {
 		return nil, err
 	}
 	l.lock = &lock{
 		targets: kube.SyncTargets(c.Clients.Dynamic, c.Namespace), syncs: kube.GatewaySyncs(c.Clients.Dynamic, c.Namespace),
-		name: c.GatewaySync, identity: l.identity, sight: l.sight, log: c.Log,
+		name: c.GatewaySync, identity: l.identity, watch: l.lockWatch, log: c.Log,
 	}
 	return l, nil
 }
@@ -125,7 +125,7 @@ func (l *Lead) Saw(t *v1alpha1.SyncTarget, err error) {
 	if l.unreadable.Swap(unreadable) != unreadable && unreadable {
 		l.Log.Error("SyncTarget unreadable, to be replaced", "error", err, "after", v1alpha1.MaxLeadDuration.String())
 	}
-	l.sight.saw(t)
+	l.lockWatch.saw(t)
 }
 
 // Watch watches the SyncTarget and calls Saw until ctx is done, for callers without a watch of their own.
@@ -142,7 +142,7 @@ func (l *Lead) Watch(ctx context.Context) error {
 		return err
 	}
 	go func() {
-		if within(ctx, in.HasSynced) {
+		if waitUntil(ctx, in.HasSynced) {
 			if _, err := in.Get(l.Namespace, l.GatewaySync); errors.Is(err, kube.ErrNotSeen) {
 				l.Saw(nil, nil)
 			}
@@ -158,8 +158,8 @@ func named(name string) func(*metav1.ListOptions) {
 	}
 }
 
-// within waits until ready returns true. It returns false if ctx is done first.
-func within(ctx context.Context, ready func() bool) bool {
+// waitUntil waits until ready returns true. It returns false if ctx is done first.
+func waitUntil(ctx context.Context, ready func() bool) bool {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !ready() {
@@ -188,12 +188,12 @@ func (l *Lead) Run(ctx context.Context) error {
 	defer stop()
 	l.events.start(events)
 	for ctx.Err() == nil {
-		st := l.sight.state()
+		st := l.lockWatch.state()
 		if !st.free {
-			l.wait(ctx, st.in+time.Millisecond)
+			l.wait(ctx, st.expiresIn+time.Millisecond)
 			continue
 		}
-		if backoff.Wait(ctx, turnIn(mathrand.Float64())) && l.sight.state().free {
+		if backoff.Wait(ctx, startDelay(mathrand.Float64())) && l.lockWatch.state().free {
 			l.campaign(ctx)
 		}
 	}
@@ -207,7 +207,7 @@ func (l *Lead) wait(ctx context.Context, d time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-l.sight.changed:
+	case <-l.lockWatch.changed:
 	case <-timer.C:
 	}
 }
@@ -226,7 +226,7 @@ func (l *Lead) campaign(ctx context.Context) {
 	}
 	go syncs.Run(ctx)
 	go func() {
-		if within(ctx, syncs.HasSynced) {
+		if waitUntil(ctx, syncs.HasSynced) {
 			signal(changed)
 		}
 	}()
@@ -234,8 +234,8 @@ func (l *Lead) campaign(ctx context.Context) {
 	defer secrets.Close()
 	go l.rotate(ctx, secrets, changed)
 	failed := 0
-	l.reluctant = time.Time{}
-	for ctx.Err() == nil && l.sight.state().free {
+	l.asideSince = time.Time{}
+	for ctx.Err() == nil && l.lockWatch.state().free {
 		gs, err := l.candidate(ctx, syncs)
 		if gs != nil {
 			l.elect(ctx, gs, syncs, changed)
@@ -245,13 +245,13 @@ func (l *Lead) campaign(ctx context.Context) {
 		pause := backoff.Jitter(l.patience) + l.patience/5
 		if err != nil { // the other agents failed at the same time; without jitter they would all stand aside together
 			failed++
-			pause = backoff.Retry(failed, lockDuration) + turnIn(mathrand.Float64())
+			pause = backoff.Retry(failed, lockDuration) + startDelay(mathrand.Float64())
 		}
 		again := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 		case <-changed:
-		case <-l.sight.changed:
+		case <-l.lockWatch.changed:
 		case <-again.C:
 		}
 		again.Stop()
@@ -265,7 +265,7 @@ func (l *Lead) rotate(ctx context.Context, secrets *file.Watcher, changed chan s
 		case <-ctx.Done():
 			return
 		case <-secrets.Changed():
-			l.rotated.Add(1)
+			l.secretChanges.Add(1)
 			signal(changed)
 		}
 	}
@@ -287,12 +287,12 @@ func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.Gate
 	}
 	gs, err := syncs.Get(l.Namespace, l.GatewaySync)
 	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
-		return bare(bad.Object), nil // so that the lead reports it
+		return metadataAndStatus(bad.Object), nil // so that the lead reports it
 	}
 	if gs == nil || gs.DeletionTimestamp != nil {
 		return nil, nil
 	}
-	resort := !l.reluctant.IsZero() && l.Now().Sub(l.reluctant) >= l.patience
+	resort := !l.asideSince.IsZero() && l.Now().Sub(l.asideSince) >= l.patience
 	if err := l.Eligible(gs); err != nil && !resort {
 		l.standAside("this agent cannot lead", err)
 		return nil, nil
@@ -302,27 +302,27 @@ func (l *Lead) candidate(ctx context.Context, syncs *kube.Informer[v1alpha1.Gate
 		l.standAside("this agent does not campaign", err)
 		return nil, nil
 	case err != nil && !errors.Is(err, errNewer):
-		l.refuse("cannot check whether this agent may lead; retrying", err)
+		l.logReason("cannot check whether this agent may lead; retrying", err)
 		return nil, err
 	}
-	l.reported = ""
+	l.loggedReason = ""
 	return gs, nil
 }
 
 // standAside lets another agent lead. The patience is counted from the first time, which is always logged: how long the
 // GatewaySync took to be seen says nothing about other agents.
 func (l *Lead) standAside(what string, err error) {
-	if l.reluctant.IsZero() {
-		l.reluctant = l.Now()
+	if l.asideSince.IsZero() {
+		l.asideSince = l.Now()
 	}
-	l.refuse(what, err)
+	l.logReason(what, err)
 }
 
-func (l *Lead) refuse(what string, err error) {
-	if l.reported != err.Error() {
+func (l *Lead) logReason(what string, err error) {
+	if l.loggedReason != err.Error() {
 		l.Log.Info(what, "reason", err)
 	}
-	l.reported = err.Error()
+	l.loggedReason = err.Error()
 }
 
 // errNewer means that newer agents exist. This agent must not write objects that they read.
@@ -332,12 +332,12 @@ var errNewer = errors.New("this agent is too old")
 // that is unknown. A newer format is only a hint. Usually a newer agent takes the lock within a minute, but the version may
 // have been rolled back, or the report may be forged with a gateway's token. So the caller waits at most a minute.
 func (l *Lead) newer(ctx context.Context) error {
-	if t := l.sight.state().target; t != nil && t.Spec.Format > v1alpha1.TargetFormat {
+	if t := l.lockWatch.state().target; t != nil && t.Spec.Format > v1alpha1.TargetFormat {
 		return fmt.Errorf("%w: the SyncTarget has format %d, this agent knows %d; it waits whether a newer one leads", errNewer, t.Spec.Format, v1alpha1.TargetFormat)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	defer cancel()
-	reports, _, err := kube.SyncReports(l.Clients.Dynamic, l.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelled(l.GatewaySync), ResourceVersion: "0"})
+	reports, _, err := kube.SyncReports(l.Clients.Dynamic, l.Namespace).List(ctx, metav1.ListOptions{LabelSelector: reportSelector(l.GatewaySync), ResourceVersion: "0"})
 	if err != nil {
 		return err
 	}
@@ -345,7 +345,7 @@ func (l *Lead) newer(ctx context.Context) error {
 		if r.Status.Format <= v1alpha1.ReportFormat {
 			continue
 		}
-		lives, err := l.lives(ctx, r)
+		lives, err := l.podRuns(ctx, r)
 		if err != nil {
 			return err
 		}
@@ -356,9 +356,9 @@ func (l *Lead) newer(ctx context.Context) error {
 	return nil
 }
 
-// lives reports whether the pod of a report runs. A pod that was evicted, or whose Job is finished, keeps its report until it
+// podRuns reports whether the pod of a report runs. A pod that was evicted, or whose Job is finished, keeps its report until it
 // is deleted.
-func (l *Lead) lives(ctx context.Context, r *v1alpha1.SyncReport) (bool, error) {
+func (l *Lead) podRuns(ctx context.Context, r *v1alpha1.SyncReport) (bool, error) {
 	pod, err := l.Clients.Core.CoreV1().Pods(l.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -370,7 +370,7 @@ func (l *Lead) lives(ctx context.Context, r *v1alpha1.SyncReport) (bool, error) 
 	return !p.Ended && status.Owns(p, r), nil
 }
 
-func labelled(name string) string { return v1alpha1.LabelCRName + "=" + name }
+func reportSelector(name string) string { return v1alpha1.LabelCRName + "=" + name }
 
 // elect takes the lock, leads while it is held, and releases it.
 func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}) {
@@ -401,9 +401,9 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 		defer close(over)
 		elector.Run(holding)
 	}()
-	l.attend(ctx, syncs, began, ended, over)
+	l.awaitEnd(ctx, syncs, began, ended, over)
 	resign()
-	if !l.lock.led() {
+	if !l.lock.wasHeld() {
 		release()
 	}
 	select {
@@ -413,7 +413,7 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 	}
 	release()
 	<-over
-	if l.lock.led() {
+	if l.lock.wasHeld() {
 		<-ended
 	}
 	l.lock.end()
@@ -422,11 +422,11 @@ func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.
 // Leading reports whether this agent leads now.
 func (l *Lead) Leading() bool { return l.lock.leading() }
 
-// attend returns when the election, or the term that follows it, is over.
-func (l *Lead) attend(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], began, ended, over <-chan struct{}) {
+// awaitEnd returns when the election, or the term that follows it, is over.
+func (l *Lead) awaitEnd(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], began, ended, over <-chan struct{}) {
 	for {
 		if !closed(began) {
-			if _, err := syncs.Get(l.Namespace, l.GatewaySync); l.sight.state().taken || errors.Is(err, kube.ErrNotSeen) {
+			if _, err := syncs.Get(l.Namespace, l.GatewaySync); l.lockWatch.state().heldByOther || errors.Is(err, kube.ErrNotSeen) {
 				return
 			}
 		}
@@ -439,7 +439,7 @@ func (l *Lead) attend(ctx context.Context, syncs *kube.Informer[v1alpha1.Gateway
 			return
 		case <-l.lock.lost:
 			return
-		case <-l.sight.changed:
+		case <-l.lockWatch.changed:
 		}
 	}
 }

@@ -33,9 +33,9 @@ func (s *story) branch(name string) string {
 }
 
 // ask answers as git would.
-func (s *story) ask(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found {
+func (s *story) ask(ctx context.Context, gs *v1alpha1.GatewaySync, q question) pollResult {
 	_ = s.poll(ctx, gs, q) // takes time
-	f := found{of: q}
+	f := pollResult{question: q}
 	want, err := v1alpha1.DesiredRef(gs, "")
 	if err == nil && want.ResolveSpec {
 		f.specCommit = s.branch(gs.Spec.Git.Ref)

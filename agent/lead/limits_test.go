@@ -90,12 +90,12 @@ func TestTakeoverOfAnyAdmittedSyncTarget(t *testing.T) {
 		admitted++
 		l.Saw(s.targets().Get(t.Context(), "site"))
 		now = now.Add(v1alpha1.MaxLeadDuration + time.Second)
-		if !assert.True(t, l.sight.state().free, c.Name) {
+		if !assert.True(t, l.lockWatch.state().free, c.Name) {
 			continue
 		}
 		assert.NoError(t, takeOver(t, l, gs, func() error {
 			return l.lock.write(t.Context(), func(spec *v1alpha1.SyncTargetSpec) {
-				update(spec, v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1, Generation: 1, Ref: "main", Commit: commitB}, 0)
+				setTarget(spec, v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: 1, Generation: 1, Ref: "main", Commit: commitB}, 0)
 			})
 		}), c.Name)
 		is, err := s.targets().Get(t.Context(), "site")
@@ -243,9 +243,9 @@ func TestUnreadableSyncTargetIsReplaced(t *testing.T) {
 			require.NoError(t, err)
 			l.Saw(s.targets().Get(t.Context(), "site"))
 			assert.Contains(t, said.String(), "SyncTarget unreadable, to be replaced")
-			assert.False(t, l.sight.state().free, "it may be of a newer agent")
+			assert.False(t, l.lockWatch.state().free, "it may be of a newer agent")
 			now = now.Add(v1alpha1.MaxLeadDuration)
-			require.True(t, l.sight.state().free)
+			require.True(t, l.lockWatch.state().free)
 			require.NoError(t, takeOver(t, l, s.sync(), func() error { return nil }))
 			is, err := s.targets().Get(t.Context(), "site")
 			require.NoError(t, err)

@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,20 +50,20 @@ type lock struct {
 	syncs    *kube.Objects[v1alpha1.GatewaySync]
 	name     string
 	identity string
-	sight    *sight // what the watch of this agent shows of the lock
+	watch    *lockWatch // what the watch of this agent shows of the lock
 
-	mu      sync.Mutex
-	owner   metav1.OwnerReference // the GatewaySync of this term
-	base    *v1alpha1.SyncTarget  // the version that the next write is based on
-	held    bool
-	ever    bool          // held at some time in this campaign
-	term    int32         // the number of transitions when this agent took the lock
-	proven  time.Time     // when the request was sent whose answer was the latest proof that we hold the lock
-	lost    chan struct{} // closed when the lock is lost
-	lostFor error         // why; nil if it is not lost
-	altered func()        // called if another writer changed what the lead had written
-	log     *slog.Logger  // for rejected takeovers
-	refused string        // the error of the last rejected takeover, so that it is logged once
+	mu             sync.Mutex
+	owner          metav1.OwnerReference // the GatewaySync of this term
+	base           *v1alpha1.SyncTarget  // the version that the next write is based on
+	held           bool
+	everHeld       bool          // held at some time in this campaign
+	term           int32         // the number of transitions when this agent took the lock
+	confirmedAt    time.Time     // when the latest request was sent whose answer confirmed that we hold the lock
+	lost           chan struct{} // closed when the lock is lost
+	lostFor        error         // why; nil if it is not lost
+	onForeignWrite func()        // called if another writer changed what the lead had written
+	log            *slog.Logger  // for rejected takeovers
+	refused        string        // the error of the last rejected takeover, so that it is logged once
 }
 
 var _ resourcelock.Interface = (*lock)(nil)
@@ -72,7 +73,7 @@ func (l *lock) begin(gs *v1alpha1.GatewaySync, altered func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.owner = metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: gs.Name, UID: gs.UID}
-	l.base, l.held, l.ever, l.lost, l.lostFor, l.altered = nil, false, false, make(chan struct{}), nil, altered
+	l.base, l.held, l.everHeld, l.lost, l.lostFor, l.onForeignWrite = nil, false, false, make(chan struct{}), nil, altered
 }
 
 // lose ends the term because of err, which it returns. The lock cannot be taken again before the next campaign.
@@ -99,7 +100,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 		}
 		return record(l.base.Spec.Lead)
 	}
-	st := l.sight.state()
+	st := l.watch.state()
 	if st.target == nil {
 		return nil, nil, apierrors.NewNotFound(kube.SyncTarget.Resource().GroupResource(), l.name)
 	}
@@ -111,7 +112,8 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return record(lead)
 }
 
-// refresh reads the target from the API server, and fails if this agent does not hold the lock any more.
+// refresh reads the target from the API server. It fails if this agent does not hold the lock any more, and calls onForeignWrite if
+// another writer changed the target.
 func (l *lock) refresh(ctx context.Context) error {
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -121,13 +123,13 @@ func (l *lock) refresh(ctx context.Context) error {
 		return err // if it was deleted, the election creates it again
 	}
 	if lead := t.Spec.Lead; lead.Holder != l.identity || lead.Transitions != l.term {
-		return l.lose(fmt.Errorf("%w: %s leads", errLost, or(lead.Holder, "no agent")))
+		return l.lose(fmt.Errorf("%w: %s leads", errLost, cmp.Or(lead.Holder, "no agent")))
 	}
 	is := t.Spec.DeepCopy()
 	if is.Lead = l.base.Spec.Lead; !equality.Semantic.DeepEqual(*is, l.base.Spec) {
-		l.altered()
+		l.onForeignWrite()
 	}
-	l.base, l.proven = t, sent
+	l.base, l.confirmedAt = t, sent
 	return nil
 }
 
@@ -141,11 +143,9 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	defer cancel()
-	var gs *v1alpha1.GatewaySync
-	var bad *kube.UndecodableError
 	gs, err := l.syncs.Get(ctx, l.name)
-	if errors.As(err, &bad) {
-		gs, err = bare(bad.Object), nil
+	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
+		gs, err = metadataAndStatus(bad.Object), nil
 	}
 	switch {
 	case apierrors.IsNotFound(err), err == nil && (gs.UID != l.owner.UID || gs.DeletionTimestamp != nil):
@@ -161,14 +161,14 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	t.Spec.Lead = leadRecord(r)
 	made, err := l.targets.Create(ctx, t, metav1.CreateOptions{FieldManager: fieldManager})
 	if err != nil {
-		return l.refuse(err)
+		return l.logRefusal(err)
 	}
-	l.took(made, sent)
+	l.recordWrite(made, sent)
 	return nil
 }
 
-// refuse logs once why the API server rejects a takeover, unless another agent was faster.
-func (l *lock) refuse(err error) error {
+// logRefusal logs once why the API server rejects a takeover, unless another agent was faster.
+func (l *lock) logRefusal(err error) error {
 	if !l.held && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && l.refused != err.Error() {
 		l.log.Warn("takeover refused", "synctarget", l.name, "error", err)
 		l.refused = err.Error()
@@ -188,20 +188,20 @@ func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 	}
 	t := l.base.DeepCopy()
 	if !l.held {
-		l.adopt(t)
+		l.takeOver(t)
 	}
 	t.Spec.Lead = leadRecord(r)
-	made, sent, err := l.put(ctx, t)
+	made, sent, err := l.update(ctx, t)
 	if err != nil {
-		return l.refuse(err)
+		return l.logRefusal(err)
 	}
-	l.took(made, sent)
+	l.recordWrite(made, sent)
 	return nil
 }
 
-// adopt makes a target ours, in the format of this version. It discards the content if the target belongs to a deleted
+// takeOver makes this agent the lead of a target, in the format of this version. It discards the content if the target belongs to a deleted
 // GatewaySync with the same name. If this version cannot follow the target, it keeps only the revision.
-func (l *lock) adopt(t *v1alpha1.SyncTarget) {
+func (l *lock) takeOver(t *v1alpha1.SyncTarget) {
 	for _, o := range t.OwnerReferences {
 		if o.UID != l.owner.UID {
 			continue
@@ -216,7 +216,7 @@ func (l *lock) adopt(t *v1alpha1.SyncTarget) {
 	t.Spec = v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}
 }
 
-func (l *lock) put(ctx context.Context, t *v1alpha1.SyncTarget) (*v1alpha1.SyncTarget, time.Time, error) {
+func (l *lock) update(ctx context.Context, t *v1alpha1.SyncTarget) (*v1alpha1.SyncTarget, time.Time, error) {
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -224,11 +224,11 @@ func (l *lock) put(ctx context.Context, t *v1alpha1.SyncTarget) (*v1alpha1.SyncT
 	return made, sent, err
 }
 
-// took records what was written.
-func (l *lock) took(t *v1alpha1.SyncTarget, sent time.Time) {
-	l.base, l.proven, l.term = t, sent, t.Spec.Lead.Transitions
+// recordWrite records what was written.
+func (l *lock) recordWrite(t *v1alpha1.SyncTarget, sent time.Time) {
+	l.base, l.confirmedAt, l.term = t, sent, t.Spec.Lead.Transitions
 	l.held = t.Spec.Lead.Holder == l.identity
-	l.ever = l.ever || l.held
+	l.everHeld = l.everHeld || l.held
 	if l.held {
 		l.refused = ""
 	}
@@ -244,14 +244,14 @@ func (l *lock) end() {
 func (l *lock) leading() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.held && l.fresh() == nil
+	return l.held && l.checkConfirmed() == nil
 }
 
-// led reports whether the lock was held at any time in this campaign.
-func (l *lock) led() bool {
+// wasHeld reports whether the lock was held at any time in this campaign.
+func (l *lock) wasHeld() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ever
+	return l.everHeld
 }
 
 // spec returns the target as last written.
@@ -269,7 +269,7 @@ func (l *lock) write(ctx context.Context, change func(*v1alpha1.SyncTargetSpec))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for try := 0; ; try++ {
-		if err := l.fresh(); err != nil {
+		if err := l.checkConfirmed(); err != nil {
 			return err
 		}
 		t := l.base.DeepCopy()
@@ -279,9 +279,9 @@ func (l *lock) write(ctx context.Context, change func(*v1alpha1.SyncTargetSpec))
 		if equality.Semantic.DeepEqual(t.Spec, l.base.Spec) {
 			return nil
 		}
-		made, sent, err := l.put(ctx, t)
+		made, sent, err := l.update(ctx, t)
 		if err == nil {
-			l.took(made, sent)
+			l.recordWrite(made, sent)
 			return nil
 		}
 		if !apierrors.IsConflict(err) || try == 1 {
@@ -300,21 +300,21 @@ func (l *lock) write(ctx context.Context, change func(*v1alpha1.SyncTargetSpec))
 func (l *lock) read(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.fresh(); err != nil {
+	if err := l.checkConfirmed(); err != nil {
 		return err
 	}
 	return l.refresh(ctx)
 }
 
-// fresh fails if the lock was not confirmed within renewDeadline, for example because the process was suspended.
-func (l *lock) fresh() error {
+// checkConfirmed fails if the lock was not confirmed within renewDeadline, for example because the process was suspended.
+func (l *lock) checkConfirmed() error {
 	switch {
 	case l.lostFor != nil:
 		return l.lostFor
 	case !l.held:
 		return errLost
-	case time.Since(l.proven) >= renewDeadline:
-		return fmt.Errorf("%w: it was not renewed for %s", errLost, time.Since(l.proven).Round(time.Second))
+	case time.Since(l.confirmedAt) >= renewDeadline:
+		return fmt.Errorf("%w: it was not renewed for %s", errLost, time.Since(l.confirmedAt).Round(time.Second))
 	}
 	return nil
 }
@@ -324,16 +324,16 @@ func (l *lock) fresh() error {
 func (l *lock) confirm(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.fresh(); err != nil {
+	if err := l.checkConfirmed(); err != nil {
 		return nil, nil, err
 	}
 	if err := l.refresh(ctx); err != nil {
 		return nil, nil, err
 	}
-	if err := l.fresh(); err != nil {
+	if err := l.checkConfirmed(); err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithDeadline(ctx, l.proven.Add(renewDeadline))
+	ctx, cancel := context.WithDeadline(ctx, l.confirmedAt.Add(renewDeadline))
 	return ctx, cancel, nil
 }
 
@@ -381,11 +381,4 @@ func record(lead v1alpha1.LeadRecord) (*resourcelock.LeaderElectionRecord, []byt
 	}
 	raw, err := json.Marshal(r)
 	return r, raw, err
-}
-
-func or(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }

@@ -9,9 +9,9 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// sight is the state of the lock as this agent's watch shows it. Times are from its own clock, because those of other nodes may
+// lockWatch is the state of the lock as this agent's watch shows it. Times are from its own clock, because those of other nodes may
 // be wrong.
-type sight struct {
+type lockWatch struct {
 	identity string
 	now      func() time.Time
 
@@ -22,12 +22,12 @@ type sight struct {
 	changed chan struct{}
 }
 
-func newSight(identity string, now func() time.Time) *sight {
-	return &sight{identity: identity, now: now, since: now(), changed: make(chan struct{}, 1)}
+func newLockWatch(identity string, now func() time.Time) *lockWatch {
+	return &lockWatch{identity: identity, now: now, since: now(), changed: make(chan struct{}, 1)}
 }
 
 // saw records what the watch shows. Any change of the lock record counts as a renewal.
-func (s *sight) saw(t *v1alpha1.SyncTarget) {
+func (s *lockWatch) saw(t *v1alpha1.SyncTarget) {
 	s.mu.Lock()
 	if s.target == nil || t == nil || !equality.Semantic.DeepEqual(s.target.Spec.Lead, t.Spec.Lead) {
 		s.since = s.now()
@@ -40,20 +40,21 @@ func (s *sight) saw(t *v1alpha1.SyncTarget) {
 	}
 }
 
-// lockState is the state of the lock.
+// lockState is the state of the lock at one moment.
 type lockState struct {
 	target *v1alpha1.SyncTarget
 	free   bool
-	// taken means that another agent holds it.
-	taken bool
-	// in is when it expires unless it is renewed.
-	in time.Duration
+	// heldByOther means that another agent holds the lock.
+	heldByOther bool
+	// expiresIn is when the lock expires unless it is renewed.
+	expiresIn time.Duration
 }
 
-func (s *sight) state() lockState {
+// state returns the state of the lock now. Before the watch has shown anything, the lock is neither free nor held.
+func (s *lockWatch) state() lockState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := lockState{target: s.target, in: time.Hour}
+	st := lockState{target: s.target, expiresIn: time.Hour}
 	if !s.listed {
 		return st
 	}
@@ -62,8 +63,8 @@ func (s *sight) state() lockState {
 		return st
 	}
 	lasts := max(s.target.Spec.Lead.Lasts(), time.Second) // a record with 0 would be free for every agent
-	st.in = s.since.Add(lasts).Sub(s.now())
-	st.free = st.in <= 0
-	st.taken = !st.free && s.target.Spec.Lead.Holder != s.identity
+	st.expiresIn = s.since.Add(lasts).Sub(s.now())
+	st.free = st.expiresIn <= 0
+	st.heldByOther = !st.free && s.target.Spec.Lead.Holder != s.identity
 	return st
 }

@@ -18,11 +18,11 @@ func TestLockDurationIsCapped(t *testing.T) {
 	}{{15, 15 * time.Second}, {60, time.Minute}, {3600, time.Minute}, {1 << 30, time.Minute}, {0, time.Second}, {-1, time.Second}} {
 		t.Run(fmt.Sprintf("%d seconds", c.says), func(t *testing.T) {
 			now := time.Unix(1, 0)
-			s := newSight("gw-0_1", func() time.Time { return now })
+			s := newLockWatch("gw-0_1", func() time.Time { return now })
 			s.saw(&v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Lead: v1alpha1.LeadRecord{Holder: "gone", DurationSeconds: c.says}}})
 			st := s.state()
-			assert.True(t, st.taken)
-			assert.Equal(t, c.free, st.in)
+			assert.True(t, st.heldByOther)
+			assert.Equal(t, c.free, st.expiresIn)
 			now = now.Add(c.free - time.Millisecond)
 			assert.False(t, s.state().free)
 			now = now.Add(time.Millisecond)

@@ -78,7 +78,7 @@ func TestMalformedObjectsAreIsolated(t *testing.T) {
 				if err != nil {
 					return false
 				}
-				got := bare(u)
+				got := metadataAndStatus(u)
 				return condition(&got.Status, v1alpha1.ConditionStalled) == "True/ProfilesInvalid" && condition(&got.Status, v1alpha1.ConditionReady) == "False/ProfilesInvalid"
 			}, tenfold, tenfold/1000, name)
 		})
@@ -108,7 +108,7 @@ func TestMalformedObjectsAreIsolated(t *testing.T) {
 		if err != nil {
 			return false
 		}
-		gs = bare(u)
+		gs = metadataAndStatus(u)
 		return condition(&gs.Status, v1alpha1.ConditionStalled) == "True/ProfilesInvalid"
 	}, tenfold, tenfold/1000)
 	assert.Equal(t, second, s.target().Commit)

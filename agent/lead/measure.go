@@ -46,7 +46,7 @@ func (t *term) converged(was, is *v1alpha1.CommitRecord) {
 	if is == nil || was != nil && was.Commit == is.Commit && was.Ref == is.Ref {
 		return
 	}
-	since := t.begun
+	since := t.targetSince
 	if at := t.target().ResolvedAt; since.IsZero() && at != nil {
 		since = at.Time
 	}

@@ -52,8 +52,8 @@ func TestAnIdleFleetIsPolledAndConfirmed(t *testing.T) {
 func TestFailedPollBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 1)
-		p.answer = func(n int) found {
-			return found{desired: "main", err: failure.New(v1alpha1.ReasonGitUnreachable, "try %d", n)}
+		p.answer = func(n int) pollResult {
+			return pollResult{desired: "main", err: failure.New(v1alpha1.ReasonGitUnreachable, "try %d", n)}
 		}
 		p.lead(func() {
 			time.Sleep(40 * time.Minute)
@@ -78,8 +78,8 @@ func TestFailedPollBacksOff(t *testing.T) {
 func TestChangedSecretIsTriedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPaper(t, 1)
-		p.answer = func(int) found {
-			return found{desired: "main", err: failure.New(v1alpha1.ReasonAuthFailed, "refused")}
+		p.answer = func(int) pollResult {
+			return pollResult{desired: "main", err: failure.New(v1alpha1.ReasonAuthFailed, "refused")}
 		}
 		p.lead(func() {
 			time.Sleep(10 * time.Second)
@@ -256,9 +256,9 @@ func TestLooksKeepTheirDistanceWhateverIsAsked(t *testing.T) {
 		for range 200 {
 			q := question{git: "g", request: fmt.Sprint(r.IntN(2)), requestedAt: fmt.Sprint(r.IntN(3))}
 			interval := intervals[r.IntN(3)]
-			polls.follow(interval, r.IntN(2) == 0, now)
+			polls.setInterval(interval, r.IntN(2) == 0, now)
 			at := polls.next(q, now)
-			if q != polls.asked || polls.began.IsZero() {
+			if q != polls.lastQuestion || polls.began.IsZero() {
 				require.False(t, at.IsZero(), "what is asked is looked at")
 			}
 			if at.IsZero() || at.After(now) {

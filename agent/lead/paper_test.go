@@ -30,7 +30,7 @@ type paper struct {
 	wake    chan struct{}
 
 	polls        []time.Time
-	answer       func(n int) found // of the nth poll
+	answer       func(n int) pollResult // of the nth poll
 	targets      []time.Time
 	statuses     []time.Time
 	sent         []status.Event
@@ -45,7 +45,7 @@ type paper struct {
 func newPaper(t *testing.T, n int) *paper {
 	p := &paper{t: t, Seen: newFleet(n), wake: make(chan struct{}, 1), held: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}}
 	p.GatewaySync.Spec.Polling.Interval = "60s"
-	p.answer = func(int) found { return found{desired: "main", name: "refs/heads/main", commit: commitA} }
+	p.answer = func(int) pollResult { return pollResult{desired: "main", name: "refs/heads/main", commit: commitA} }
 	return p
 }
 
@@ -159,7 +159,7 @@ func merge(m, change map[string]any) {
 	}
 }
 
-func (p *paper) tell(_ *v1alpha1.GatewaySync, e []status.Event) {
+func (p *paper) sendEvents(_ *v1alpha1.GatewaySync, e []status.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sent = append(p.sent, e...)
@@ -177,21 +177,21 @@ func (p *paper) change(f func(*v1alpha1.GatewaySync)) {
 	signal(p.wake)
 }
 
-func (p *paper) poll(_ context.Context, _ *v1alpha1.GatewaySync, q question) found {
+func (p *paper) poll(_ context.Context, _ *v1alpha1.GatewaySync, q question) pollResult {
 	p.mu.Lock()
 	n := len(p.polls)
 	p.polls = append(p.polls, time.Now())
 	p.mu.Unlock()
 	time.Sleep(200 * time.Millisecond)
 	f := p.answer(n)
-	f.of = q
+	f.question = q
 	return f
 }
 
 // lead runs a term in virtual time while f runs.
 func (p *paper) lead(f func()) { p.leadWith(p.poll, f) }
 
-func (p *paper) leadWith(poll func(context.Context, *v1alpha1.GatewaySync, question) found, f func()) {
+func (p *paper) leadWith(poll func(context.Context, *v1alpha1.GatewaySync, question) pollResult, f func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() {

@@ -21,12 +21,12 @@ func TestPlainTargetHasNoNewFields(t *testing.T) {
 		resolved := metav1.NewTime(noon)
 		p.held = p.Target
 		p.held.Format, p.held.ResolvedAt = v1alpha1.TargetFormat, &resolved
-		p.answer = func(n int) found {
+		p.answer = func(n int) pollResult {
 			commit := commitA
 			if n > 0 {
 				commit = commitB
 			}
-			return found{desired: "main", name: "refs/heads/main", commit: commit}
+			return pollResult{desired: "main", name: "refs/heads/main", commit: commit}
 		}
 		p.lead(func() {
 			time.Sleep(30 * time.Second)

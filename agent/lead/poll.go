@@ -13,9 +13,9 @@ import (
 // maxLook is the time limit of one poll of git, including the proof that a commit belongs to an allowed ref.
 const maxLook = 5 * time.Minute
 
-// found is the result of a poll.
-type found struct {
-	of question
+// pollResult is the result of a poll.
+type pollResult struct {
+	question question
 	// specCommit is the commit of spec.git.ref, if the request depends on it.
 	specCommit string
 	desired    string // the ref that was resolved
@@ -32,18 +32,18 @@ type poller struct {
 	connect func(*v1alpha1.GatewaySync) (*repo.Remote, error)
 	store   *repo.Store
 
-	git    string // spec.git of the remote
-	remote *repo.Remote
-	proven map[string]bool // commits found in allowed refs
+	git            string // spec.git of the remote
+	remote         *repo.Remote
+	allowedCommits map[string]bool // commits found in allowed refs
 }
 
 // poll resolves the desired ref of gs for all gateways with one ref advertisement.
-func (p *poller) poll(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found {
+func (p *poller) poll(ctx context.Context, gs *v1alpha1.GatewaySync, q question) pollResult {
 	started := time.Now()
 	ctx, cancel := context.WithTimeoutCause(ctx, maxLook, failure.New(v1alpha1.ReasonGitTimeout, "git did not answer within %s; trying again", maxLook))
 	defer cancel()
-	f := found{of: q}
-	f.err = p.answer(ctx, gs, &f)
+	f := pollResult{question: q}
+	f.err = p.ask(ctx, gs, &f)
 	if f.err != nil && ctx.Err() != nil {
 		f.err = context.Cause(ctx)
 	}
@@ -51,7 +51,7 @@ func (p *poller) poll(ctx context.Context, gs *v1alpha1.GatewaySync, q question)
 	return f
 }
 
-func (p *poller) answer(ctx context.Context, gs *v1alpha1.GatewaySync, f *found) error {
+func (p *poller) ask(ctx context.Context, gs *v1alpha1.GatewaySync, f *pollResult) error {
 	want, err := v1alpha1.DesiredRef(gs, "")
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (p *poller) answer(ctx context.Context, gs *v1alpha1.GatewaySync, f *found)
 		f.desired = want.Ref
 		return want.CheckCommit(want.Stood)
 	}
-	if err := p.reach(gs); err != nil {
+	if err := p.connectTo(gs); err != nil {
 		return err
 	}
 	all, err := p.remote.Refs(ctx)
@@ -90,7 +90,7 @@ func (p *poller) answer(ctx context.Context, gs *v1alpha1.GatewaySync, f *found)
 	}
 	f.name, f.commit = at.Ref, at.Commit.String()
 	if want.Override {
-		return p.allowed(ctx, gs, all, at)
+		return p.checkAllowed(ctx, gs, all, at)
 	}
 	return nil
 }
@@ -103,8 +103,8 @@ func resolve(all *repo.Refs, name string) (repo.Resolution, error) {
 	return all.Resolve(ref)
 }
 
-// reach creates the remote, and replaces it if spec.git changed.
-func (p *poller) reach(gs *v1alpha1.GatewaySync) error {
+// connectTo creates the remote, and replaces it if spec.git changed.
+func (p *poller) connectTo(gs *v1alpha1.GatewaySync) error {
 	git := gitOf(gs)
 	if p.remote != nil && p.git == git {
 		return nil
@@ -114,7 +114,7 @@ func (p *poller) reach(gs *v1alpha1.GatewaySync) error {
 	if err != nil {
 		return err
 	}
-	p.git, p.remote, p.proven = git, remote, map[string]bool{}
+	p.git, p.remote, p.allowedCommits = git, remote, map[string]bool{}
 	return nil
 }
 
@@ -134,20 +134,20 @@ func gitOf(gs *v1alpha1.GatewaySync) string {
 	return string(b)
 }
 
-// allowed checks a request against spec.git.allowedRefs. It remembers the commits that it found in them.
-func (p *poller) allowed(ctx context.Context, gs *v1alpha1.GatewaySync, all *repo.Refs, at repo.Resolution) error {
+// checkAllowed checks a request against spec.git.allowedRefs. It remembers the commits that it found in them.
+func (p *poller) checkAllowed(ctx context.Context, gs *v1alpha1.GatewaySync, all *repo.Refs, at repo.Resolution) error {
 	commit := at.Commit.String()
-	if at.Ref == "" && p.proven[commit] {
+	if at.Ref == "" && p.allowedCommits[commit] {
 		return nil
 	}
 	if err := all.Allowed(ctx, p.store, p.remote, gs.Spec.Git.RequestableRefs(), at); err != nil {
 		return err
 	}
 	if at.Ref == "" {
-		if len(p.proven) > 1000 {
-			clear(p.proven)
+		if len(p.allowedCommits) > 1000 {
+			clear(p.allowedCommits)
 		}
-		p.proven[commit] = true
+		p.allowedCommits[commit] = true
 	}
 	return nil
 }

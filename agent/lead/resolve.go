@@ -21,13 +21,13 @@ type resolved struct {
 // resolve returns what is known of the desired ref, and starts a poll if one is due. The question is zero if no poll is needed.
 func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error) (status.Ref, question) {
 	if invalid != nil && gs.Spec.Git.Repo == "" {
-		return status.Ref{Looked: true, Answered: t.answered}, question{}
+		return status.Ref{Looked: true, Answered: t.answeredRequest}, question{}
 	}
-	if !t.known {
-		t.request, t.known = gs.Status.Request.DeepCopy(), true
-		t.answered = t.target().RequestedAt
+	if !t.requestRead {
+		t.request, t.requestRead = gs.Status.Request.DeepCopy(), true
+		t.answeredRequest = t.target().RequestedAt
 		if s := gs.Status.Target; s != nil && s.RequestedAt != "" {
-			t.answered = s.RequestedAt
+			t.answeredRequest = s.RequestedAt
 		}
 	}
 	seen := *gs
@@ -36,12 +36,12 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	q := question{git: gitOf(gs), request: strings.Join([]string{a[v1alpha1.AnnotationRequestedRef], a[v1alpha1.AnnotationRequestedOver],
 		a[v1alpha1.AnnotationRequestedUnless], a[v1alpha1.AnnotationRequestedCommit]}, "\n")}
 	specCommit := ""
-	if t.last.of.same(q) {
-		specCommit = t.last.specCommit
+	if t.lastPoll.question.same(q) {
+		specCommit = t.lastPoll.specCommit
 	}
 	want, err := v1alpha1.DesiredRef(&seen, specCommit)
 	if err != nil {
-		return status.Ref{Err: err, Looked: true, Answered: t.answered}, question{}
+		return status.Ref{Err: err, Looked: true, Answered: t.answeredRequest}, question{}
 	}
 	q.requestedAt, q.rotated = want.RequestedAt, t.rotated()
 	t.request = nil
@@ -57,24 +57,24 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	commit, fixed := parsed.Commit()
 	if fixed && !want.Override {
 		t.resolved = resolved{git: q.git, ref: want.Ref, commit: commit.String(), requestedAt: want.RequestedAt}
-		t.answered = want.RequestedAt
-		return status.Ref{Desired: want, Looked: true, Answered: t.answered}, question{}
+		t.answeredRequest = want.RequestedAt
+		return status.Ref{Desired: want, Looked: true, Answered: t.answeredRequest}, question{}
 	}
 	t.inherit(gs, q, want)
 	if err := t.eligible(gs); err != nil {
-		return status.Ref{Desired: want, Err: err, Looked: true, Answered: t.answered}, question{}
+		return status.Ref{Desired: want, Err: err, Looked: true, Answered: t.answeredRequest}, question{}
 	}
 	now := t.now()
 	polled := gs.Spec.Polling.IsEnabled() && (!fixed || want.ResolveSpec)
-	t.schedule.follow(interval(gs), polled, now)
+	t.schedule.setInterval(interval(gs), polled, now)
 	if at := t.schedule.next(q, now); !at.IsZero() && !now.Before(at) {
 		t.schedule.begin(q, now)
 		t.polling.Go(func() { t.polls <- t.poll(ctx, &seen, q) })
 	}
-	ref := status.Ref{Desired: want, Answered: t.answered, Asking: t.schedule.running}
-	if t.last.of.same(q) && t.last.of != (question{}) {
-		ref.Looked, ref.Err = true, t.last.err
-		ref.HostKey = t.last.err == nil && status.OverSSH(gs.Spec.Git.Repo)
+	ref := status.Ref{Desired: want, Answered: t.answeredRequest, Asking: t.schedule.running}
+	if t.lastPoll.question.same(q) && t.lastPoll.question != (question{}) {
+		ref.Looked, ref.Err = true, t.lastPoll.err
+		ref.HostKey = t.lastPoll.err == nil && status.OverSSH(gs.Spec.Git.Repo)
 	}
 	return ref, q
 }
@@ -98,8 +98,8 @@ func interval(gs *v1alpha1.GatewaySync) time.Duration {
 	return d
 }
 
-// took records the result of a poll.
-func (t *term) took(f found) {
+// recordPoll records the result of a poll.
+func (t *term) recordPoll(f pollResult) {
 	gs, err := t.view()
 	if errors.Is(err, errGone) {
 		return
@@ -111,23 +111,23 @@ func (t *term) took(f found) {
 		away, _ = repo.RetryAfter(f.err)
 	}
 	t.metrics.Resolved(string(reason), f.took)
-	before := t.last
-	t.last = f
+	before := t.lastPoll
+	t.lastPoll = f
 	if f.err == nil {
-		t.resolved = resolved{git: f.of.git, ref: f.desired, name: f.name, commit: f.commit, requestedAt: f.of.requestedAt}
+		t.resolved = resolved{git: f.question.git, ref: f.desired, name: f.name, commit: f.commit, requestedAt: f.question.requestedAt}
 	}
 	// If the ref has moved away from the requested commit, the gateways keep what they run.
 	if f.refused != "" && t.request != nil && (t.resolved.ref != f.desired || t.resolved.commit != f.wanted) {
 		t.request.Refused = f.refused
 	}
-	if f.of.requestedAt != "" {
-		t.answered = f.of.requestedAt
+	if f.question.requestedAt != "" {
+		t.answeredRequest = f.question.requestedAt
 	}
 	switch {
 	case f.err != nil && (before.err == nil || failure.Reason(before.err, v1alpha1.ReasonGitUnreachable) != reason):
 		t.log.Warn("the desired ref is not resolved; the gateways stay as they are", "reason", reason, "error", f.err)
 	case f.err == nil && (before.err != nil || before.commit != f.commit || before.desired != f.desired):
-		t.log.Info("resolved", "ref", f.desired, "commit", f.commit, "duration", f.took.Round(time.Millisecond).String(), "requestedAt", f.of.requestedAt)
+		t.log.Info("resolved", "ref", f.desired, "commit", f.commit, "duration", f.took.Round(time.Millisecond).String(), "requestedAt", f.question.requestedAt)
 	}
 	ref, err := repo.ParseRef(f.desired)
 	_, fixed := ref.Commit()

@@ -17,7 +17,7 @@ import (
 type observed struct {
 	gs *v1alpha1.GatewaySync
 	// The published target, and the one to publish without its rollout.
-	is, want v1alpha1.SyncTargetSpec
+	published, want v1alpha1.SyncTargetSpec
 	// rollback means that the desired ref is a rollback that an operator requested.
 	rollback bool
 	// gateways are the live gateways, as to the published target.
@@ -56,8 +56,8 @@ const patience = 30 * time.Second
 type rollout struct {
 	observed
 	progress
-	order schedule.Order
-	named map[string]int // the step of each live gateway
+	order  schedule.Order
+	stepOf map[string]int // the step of each live gateway
 }
 
 // advance returns how far the gateways may follow the target. It opens a step when all gateways of the steps before it run the target,
@@ -68,9 +68,9 @@ func advance(o observed) progress {
 	if !o.gs.InSteps() || o.want.Commit == "" {
 		return progress{}
 	}
-	r := &rollout{observed: o, order: schedule.OrderOf(o.gs), named: map[string]int{}}
+	r := &rollout{observed: o, order: schedule.OrderOf(o.gs), stepOf: map[string]int{}}
 	for _, g := range o.gateways {
-		r.named[g.Name] = r.order.StepOf(g.Name)
+		r.stepOf[g.Name] = r.order.StepOf(g.Name)
 	}
 	var fresh bool
 	if r.target, fresh = r.begin(); fresh {
@@ -82,14 +82,14 @@ func advance(o observed) progress {
 	}
 	r.run()
 	r.status.Step = r.target.Open
-	r.since()
+	r.keepSince()
 	return r.progress
 }
 
 func (r *rollout) run() {
 	switch {
 	case r.target.Failed != "":
-		r.aborted()
+		r.describeAbort()
 		return
 	case r.target.Done:
 		r.phase(v1alpha1.RolloutDone, "all steps are open")
@@ -98,11 +98,11 @@ func (r *rollout) run() {
 		r.phase(v1alpha1.RolloutProgressing, "syncing is paused")
 		return
 	}
-	if !r.planned() {
+	if !r.dryRunsDone() {
 		return
 	}
 	// sequence: the end of one step opens the next
-	for r.goesOn() {
+	for r.mayOpenNext() {
 		r.target.Open++
 	}
 }
@@ -111,8 +111,8 @@ func (r *rollout) phase(p v1alpha1.RolloutPhase, format string, args ...any) {
 	r.status.Phase, r.status.Message = p, status.Cut(fmt.Sprintf(format, args...), 1000)
 }
 
-// since keeps the time of a phase that goes on. A step that opened begins a phase.
-func (r *rollout) since() {
+// keepSince keeps the time of a phase that goes on. A step that opened begins a phase.
+func (r *rollout) keepSince() {
 	at := metav1.NewTime(r.now.Truncate(time.Second))
 	r.status.Since = &at
 	if was := r.gs.Status.Rollout; was != nil && was.Since != nil && was.Commit == r.status.Commit && was.Phase == r.status.Phase &&
@@ -121,15 +121,15 @@ func (r *rollout) since() {
 	}
 }
 
-// planned reports whether every gateway has made its dry run, if they make one. Only the content of the commit aborts.
-func (r *rollout) planned() bool {
+// dryRunsDone reports whether every gateway has made its dry run, if they make one. Only the content of the commit aborts.
+func (r *rollout) dryRunsDone() bool {
 	if r.target.Open > 0 || !r.gs.DryRunBefore() {
 		return true
 	}
 	done, rest := 0, []string(nil)
 	for _, g := range r.gateways {
 		switch {
-		case g.Planned == r.want.Commit, g.Synced, rests(g):
+		case g.Planned == r.want.Commit, g.Synced, leftOut(g):
 			done++
 		case r.faulty(g, false):
 			r.abort("dry run", g)
@@ -141,12 +141,12 @@ func (r *rollout) planned() bool {
 	if len(rest) == 0 && len(r.gateways) > 0 {
 		return true
 	}
-	r.phase(v1alpha1.RolloutPlanning, "%d of %d gateways made a dry run of %s%s", done, len(r.gateways), short(r.want.Commit), some("; waits for ", rest))
+	r.phase(v1alpha1.RolloutPlanning, "%d of %d gateways made a dry run of %s%s", done, len(r.gateways), short(r.want.Commit), listed("; waits for ", rest))
 	return false
 }
 
-// goesOn reports whether the next step can be opened now. If not, it says what the rollout waits for.
-func (r *rollout) goesOn() bool {
+// mayOpenNext reports whether the next step can be opened now. If not, it says what the rollout waits for.
+func (r *rollout) mayOpenNext() bool {
 	open := int(r.target.Open)
 	if open > 0 && (!r.synced(open) || !r.soaked(open)) {
 		return false
@@ -181,7 +181,7 @@ func (r *rollout) goesOn() bool {
 func (r *rollout) members(stage *v1alpha1.Stage) int {
 	n := 0
 	for _, g := range r.gateways {
-		if s := r.order.Stage(r.named[g.Name]); s != nil && s.Name == stage.Name && !rests(g) {
+		if s := r.order.Stage(r.stepOf[g.Name]); s != nil && s.Name == stage.Name && !leftOut(g) {
 			n++
 		}
 	}
@@ -191,23 +191,23 @@ func (r *rollout) members(stage *v1alpha1.Stage) int {
 // synced reports whether all gateways of the open steps run the target. One that did and fails now aborts the rollout, as one that the
 // commit breaks does.
 func (r *rollout) synced(open int) bool {
-	r.stage(open)
-	before, _ := r.before(open)
+	r.setStage(open)
+	before, _ := r.lastPhase(open)
 	ran := before == v1alpha1.RolloutSoaking || before == v1alpha1.RolloutWaiting
 	var rest, out []string
 	n, recovering, stale := 0, 0, 0
 	for _, g := range r.gateways {
-		step := r.named[g.Name]
+		step := r.stepOf[g.Name]
 		if step > open {
 			continue
 		}
 		n++
 		switch {
 		case g.Synced:
-		case rests(g):
+		case leftOut(g):
 			out = append(out, g.Label)
 		case r.faulty(g, ran || step < open):
-			r.abort(r.where(step), g)
+			r.abort(r.nameOf(step), g)
 			return false
 		default:
 			rest = append(rest, waitsFor(g))
@@ -220,11 +220,11 @@ func (r *rollout) synced(open int) bool {
 		}
 	}
 	switch {
-	case len(rest) == 0 && r.proven(open):
+	case len(rest) == 0 && r.stageProven(open):
 		return true
 	case len(rest) == 0: // they are gone, or a user paused them
 		r.phase(v1alpha1.RolloutProgressing, "no gateway of stage %s runs %s, so it proves nothing%s; waits for one, or for the approval %s@%s",
-			r.status.Stage, short(r.want.Commit), some(": left out: ", out), r.status.Stage, r.want.Commit)
+			r.status.Stage, short(r.want.Commit), listed(": left out: ", out), r.status.Stage, r.want.Commit)
 		return false
 	case stale == len(rest) && before == v1alpha1.RolloutWaiting:
 		was := r.gs.Status.Rollout
@@ -232,23 +232,23 @@ func (r *rollout) synced(open int) bool {
 		r.phase(was.Phase, "%s", was.Message)
 		return false
 	case recovering+stale == len(rest): // what they ran before still counts
-		r.phase(v1alpha1.RolloutSoaking, "step %d of %d%s ran %s%s", open, r.target.Steps, in(r.status.Stage), short(r.want.Commit), some(" and waits for ", rest))
+		r.phase(v1alpha1.RolloutSoaking, "step %d of %d%s ran %s%s", open, r.target.Steps, inStage(r.status.Stage), short(r.want.Commit), listed(" and waits for ", rest))
 		return false
 	}
-	r.phase(v1alpha1.RolloutProgressing, "step %d of %d%s: %d of %d gateways run %s%s%s%s", open, r.target.Steps, in(r.status.Stage), n-len(rest)-len(out), n,
-		short(r.want.Commit), some("; waits for ", rest), some("; left out: ", out), some("; does not exist: ", r.absent()))
+	r.phase(v1alpha1.RolloutProgressing, "step %d of %d%s: %d of %d gateways run %s%s%s%s", open, r.target.Steps, inStage(r.status.Stage), n-len(rest)-len(out), n,
+		short(r.want.Commit), listed("; waits for ", rest), listed("; left out: ", out), listed("; does not exist: ", r.absent()))
 	return false
 }
 
-// proven reports whether a gateway of the stage that a step ends runs the target, or a user approved the stage. All of
+// stageProven reports whether a gateway of the stage that a step ends runs the target, or a user approved the stage. All of
 // them may be left out or gone since the stage began.
-func (r *rollout) proven(open int) bool {
+func (r *rollout) stageProven(open int) bool {
 	stage := r.order.Stage(open)
 	if stage == nil || !r.order.Ends(open) || r.gs.Approved(stage.Name, r.want.Commit) {
 		return true
 	}
 	return slices.ContainsFunc(r.gateways, func(g status.Standing) bool {
-		s := r.order.Stage(r.named[g.Name])
+		s := r.order.Stage(r.stepOf[g.Name])
 		return g.Synced && s != nil && s.Name == stage.Name
 	})
 }
@@ -300,8 +300,8 @@ func (r *rollout) wake(at time.Time) {
 	}
 }
 
-// before returns the phase of the last status if it is about this step, and since when.
-func (r *rollout) before(open int) (v1alpha1.RolloutPhase, time.Time) {
+// lastPhase returns the phase of the last status if it is about this step, and since when.
+func (r *rollout) lastPhase(open int) (v1alpha1.RolloutPhase, time.Time) {
 	was := r.gs.Status.Rollout
 	if was == nil || was.Commit != r.want.Commit || int(was.Step) != open || was.Since == nil || was.Since.After(r.now) {
 		return "", time.Time{}
@@ -316,7 +316,7 @@ func (r *rollout) soaked(open int) bool {
 		return true
 	}
 	began := r.now
-	switch phase, since := r.before(open); phase {
+	switch phase, since := r.lastPhase(open); phase {
 	case v1alpha1.RolloutWaiting: // it has soaked
 		return true
 	case v1alpha1.RolloutSoaking:
@@ -331,7 +331,7 @@ func (r *rollout) soaked(open int) bool {
 		}
 		switch {
 		case h.failures >= int(c.FailureThreshold):
-			r.fail(fmt.Sprintf("%s: the health check failed %d times: %s", r.where(open), h.failures, h.problem))
+			r.fail(fmt.Sprintf("%s: the health check failed %d times: %s", r.nameOf(open), h.failures, h.problem))
 			return false
 		case h.problem != "":
 			healthy = "its health check succeeds (now: " + h.problem + ")"
@@ -355,15 +355,15 @@ func (r *rollout) soaked(open int) bool {
 	return false
 }
 
-func (r *rollout) stage(step int) {
+func (r *rollout) setStage(step int) {
 	r.status.Stage = ""
 	if s := r.order.Stage(step); s != nil {
 		r.status.Stage = s.Name
 	}
 }
 
-// where names a step in messages.
-func (r *rollout) where(step int) string {
+// nameOf names a step in messages.
+func (r *rollout) nameOf(step int) string {
 	if s := r.order.Stage(step); s != nil {
 		return "stage " + s.Name
 	}
@@ -385,14 +385,14 @@ func (r *rollout) fail(text string) {
 	t.Failed = status.Cut(text, 500)
 	t.Back = r.gs.AutoRollbackScope() == v1alpha1.AutoRollbackRollout && t.Open > 0 && t.From != nil && t.From.Commit != r.want.Commit
 	r.check = nil
-	r.aborted()
+	r.describeAbort()
 }
 
-// aborted says which gateways the rollout had reached.
-func (r *rollout) aborted() {
+// describeAbort says which gateways the rollout had reached.
+func (r *rollout) describeAbort() {
 	t, back, reached, got := r.target, 0, 0, 0
 	for _, g := range r.gateways {
-		if r.named[g.Name] > int(t.Open) {
+		if r.stepOf[g.Name] > int(t.Open) {
 			continue
 		}
 		reached++
@@ -403,7 +403,7 @@ func (r *rollout) aborted() {
 			back++
 		}
 	}
-	r.stage(int(t.Open))
+	r.setStage(int(t.Open))
 	all := len(r.gateways)
 	switch {
 	case t.Back:
@@ -424,7 +424,7 @@ func (r *rollout) absent() []string {
 	var names []string
 	for _, e := range d.SyncOrder {
 		for _, on := range e.DependsOn {
-			if _, live := r.named[on]; !live && !strings.Contains(on, "*") && !slices.Contains(names, on) {
+			if _, live := r.stepOf[on]; !live && !strings.Contains(on, "*") && !slices.Contains(names, on) {
 				names = append(names, on)
 			}
 		}
@@ -432,8 +432,8 @@ func (r *rollout) absent() []string {
 	return names
 }
 
-// rests reports whether a gateway is not synced on purpose, so that the rollout leaves it out.
-func rests(g status.Standing) bool {
+// leftOut reports whether a gateway is not synced on purpose, so that the rollout leaves it out.
+func leftOut(g status.Standing) bool {
 	return g.Reason == v1alpha1.ReasonPaused || g.Reason == v1alpha1.ReasonDryRun && g.Planned == ""
 }
 
@@ -445,8 +445,8 @@ func waitsFor(g status.Standing) string {
 	return text
 }
 
-// some joins the first names of a list after a text, or returns "" if there are none.
-func some(text string, names []string) string {
+// listed joins the first names of a list after a text, or returns "" if there are none.
+func listed(text string, names []string) string {
 	const most = 3
 	if len(names) == 0 {
 		return ""
@@ -458,7 +458,7 @@ func some(text string, names []string) string {
 	return text
 }
 
-func in(stage string) string {
+func inStage(stage string) string {
 	if stage == "" {
 		return ""
 	}

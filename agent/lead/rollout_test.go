@@ -38,22 +38,22 @@ func newLine() *line {
 	for _, name := range []string{"dev-1", "dev-2", "pilot-1", "pilot-2", "line-1", "line-2"} {
 		l.at[name] = commitA
 	}
-	l.is = v1alpha1.SyncTargetSpec{Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA, Revision: 7}
-	l.is.Rollout = &v1alpha1.TargetRollout{Revision: 5, Rules: rulesOf(gs), Steps: 3, Open: 3, Done: true}
-	l.want = l.is
+	l.published = v1alpha1.SyncTargetSpec{Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA, Revision: 7}
+	l.published.Rollout = &v1alpha1.TargetRollout{Revision: 5, Rules: rulesOf(gs), Steps: 3, Open: 3, Done: true}
+	l.want = l.published
 	return l
 }
 
 // sync is what the agents do: those of open steps sync.
 func (l *line) sync() {
 	for name := range l.at {
-		switch r := l.is.Rollout; {
+		switch r := l.published.Rollout; {
 		case l.as[name].Phase != "":
 		case r != nil && r.Back && schedule.StepOf(l.gs, name) <= int(r.Open):
 			l.at[name] = r.From.Commit
 		case r != nil && r.Failed != "": // it goes no further
 		case r == nil || schedule.StepOf(l.gs, name) <= int(r.Open):
-			l.at[name] = l.is.Commit
+			l.at[name] = l.published.Commit
 		}
 	}
 }
@@ -66,20 +66,20 @@ func (l *line) lead() progress {
 		switch as, told := l.as[name]; {
 		case told:
 			g.Phase, g.Reason, g.Message, g.Planned, g.Stale = as.Phase, as.Reason, as.Message, as.Planned, as.Stale
-		case at == l.is.Commit && (l.is.Rollout == nil || schedule.StepOf(l.gs, name) <= int(l.is.Rollout.Open)):
+		case at == l.published.Commit && (l.published.Rollout == nil || schedule.StepOf(l.gs, name) <= int(l.published.Rollout.Open)):
 			g.Phase, g.Reason, g.Synced = v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, true
 		}
 		l.gateways = append(l.gateways, g)
 	}
 	slices.SortFunc(l.gateways, func(a, b status.Standing) int { return len(a.Name) - len(b.Name) })
 	remember := rolling{failing: l.failing, stale: l.stale}
-	remember.failed(l.gateways, l.now)
+	remember.recordFailing(l.gateways, l.now)
 	l.failing, l.stale = remember.failing, remember.stale
 	p := advance(l.observed)
 	l.want.Generation, l.want.Rollout = l.gs.Generation, p.target
-	next := l.is
-	update(&next, l.want, 0)
-	l.is, l.want = next, next
+	next := l.published
+	setTarget(&next, l.want, 0)
+	l.published, l.want = next, next
 	l.gs.Status.Rollout = p.status
 	return p
 }
@@ -123,10 +123,10 @@ func TestRolloutRunsThroughItsStages(t *testing.T) {
 	assert.Equal(t, []string{"dev-1", "dev-2"}, l.having(commitB))
 	assert.Equal(t, "stage dev runs bbbbbbb and waits until it is 2026-01-02T12:01:00Z", p.status.Message)
 	assert.Equal(t, noon.Add(time.Minute), p.again)
-	assert.Equal(t, v1alpha1.FormatRollout, leastFormat(l.is.Rollout))
-	assert.Equal(t, &v1alpha1.TargetCommit{Ref: "main", RefName: "refs/heads/main", Commit: commitA}, l.is.Rollout.From)
-	assert.EqualValues(t, 8, l.is.Revision, "opening a step is no new revision")
-	assert.EqualValues(t, 8, l.is.Rollout.Revision)
+	assert.Equal(t, v1alpha1.FormatRollout, leastFormat(l.published.Rollout))
+	assert.Equal(t, &v1alpha1.TargetCommit{Ref: "main", RefName: "refs/heads/main", Commit: commitA}, l.published.Rollout.From)
+	assert.EqualValues(t, 8, l.published.Revision, "opening a step is no new revision")
+	assert.EqualValues(t, 8, l.published.Rollout.Revision)
 
 	l.now = l.now.Add(time.Minute)
 	p = l.settle()
@@ -138,9 +138,9 @@ func TestRolloutRunsThroughItsStages(t *testing.T) {
 	p = l.settle()
 	assert.Equal(t, v1alpha1.RolloutDone, p.status.Phase)
 	assert.Len(t, l.having(commitB), 6)
-	assert.True(t, l.is.Rollout.Done)
-	assert.Equal(t, minFormat, leastFormat(l.is.Rollout))
-	assert.EqualValues(t, 8, l.is.Revision)
+	assert.True(t, l.published.Rollout.Done)
+	assert.Equal(t, minFormat, leastFormat(l.published.Rollout))
+	assert.EqualValues(t, 8, l.published.Revision)
 }
 
 func (l *line) pauses(name string) {
@@ -184,7 +184,7 @@ func TestRolloutFails(t *testing.T) {
 			for _, name := range l.having(commitB) {
 				assert.Contains(t, []string{"dev-1", "dev-2"}, name)
 			}
-			assert.Equal(t, c.phase == v1alpha1.RolloutAborted, l.is.Rollout.Failed != "")
+			assert.Equal(t, c.phase == v1alpha1.RolloutAborted, l.published.Rollout.Failed != "")
 		})
 	}
 }
@@ -210,7 +210,7 @@ func TestAbortedRollout(t *testing.T) {
 		l.fails("dev-1", v1alpha1.ReasonTemplateFailed)
 		l.settle()
 		delete(l.as, "dev-1")
-		require.NotEmpty(t, l.is.Rollout.Failed)
+		require.NotEmpty(t, l.published.Rollout.Failed)
 		return l
 	}
 	t.Run("canaries stay", func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestAbortedRollout(t *testing.T) {
 		p := l.settle()
 		assert.Equal(t, []string{"dev-1", "dev-2"}, l.having(commitB))
 		assert.Equal(t, "stage dev: dev-1 TemplateFailed: so; 2 of 6 got bbbbbbb and stay for inspection, 4 never got it", p.status.Message)
-		assert.EqualValues(t, 8, l.is.Revision, "nothing else is asked for")
+		assert.EqualValues(t, 8, l.published.Revision, "nothing else is asked for")
 	})
 	t.Run("a canary that had not got it", func(t *testing.T) {
 		l := newLine()
@@ -237,8 +237,8 @@ func TestAbortedRollout(t *testing.T) {
 		p := l.settle()
 		assert.Empty(t, l.having(commitB))
 		assert.Equal(t, "stage dev: dev-1 TemplateFailed: so; 2 of 6 went back to aaaaaaa, 4 never left it", p.status.Message)
-		assert.EqualValues(t, 9, l.is.Revision)
-		assert.Equal(t, v1alpha1.FormatRollout, leastFormat(l.is.Rollout))
+		assert.EqualValues(t, 9, l.published.Revision)
+		assert.Equal(t, v1alpha1.FormatRollout, leastFormat(l.published.Rollout))
 	})
 	t.Run("another commit", func(t *testing.T) {
 		l := failed(true)
@@ -271,7 +271,7 @@ func TestAbortedRollout(t *testing.T) {
 func TestDryRunBeforeRollout(t *testing.T) {
 	l := newLine()
 	l.gs.Spec.Deployment, l.gs.Spec.Validation = nil, &v1alpha1.ValidationSpec{DryRunBefore: true}
-	l.is.Rollout.Steps, l.is.Rollout.Open, l.want.Commit = 1, 1, commitB
+	l.published.Rollout.Steps, l.published.Rollout.Open, l.want.Commit = 1, 1, commitB
 	plans := func(names ...string) {
 		for _, name := range names {
 			l.as[name] = status.Standing{Phase: v1alpha1.GatewayPending, Reason: v1alpha1.ReasonDryRun, Planned: commitB}
@@ -281,11 +281,11 @@ func TestDryRunBeforeRollout(t *testing.T) {
 	p := l.settle()
 	assert.Equal(t, v1alpha1.RolloutPlanning, p.status.Phase)
 	assert.Equal(t, "5 of 6 gateways made a dry run of bbbbbbb; waits for line-2 (GateClosed)", p.status.Message)
-	assert.Zero(t, l.is.Rollout.Open)
+	assert.Zero(t, l.published.Rollout.Open)
 	t.Run("one fails", func(t *testing.T) {
 		broken := *l
 		broken.as = map[string]status.Standing{}
-		broken.is.Rollout, broken.gs = l.is.Rollout.DeepCopy(), l.gs.DeepCopy()
+		broken.published.Rollout, broken.gs = l.published.Rollout.DeepCopy(), l.gs.DeepCopy()
 		broken.fails("line-2", v1alpha1.ReasonPatchFailed)
 		p := broken.settle()
 		assert.Equal(t, v1alpha1.RolloutAborted, p.status.Phase)
@@ -340,13 +340,13 @@ func TestRolloutModel(t *testing.T) {
 			default:
 				l.sync()
 			}
-			was := l.is
+			was := l.published
 			want := l.want.Commit
 			p := l.lead()
 			require.NotNil(t, p.status, "seed %d", seed)
 			require.NotEmpty(t, p.status.Message, "seed %d", seed)
 			require.NotEmpty(t, p.status.Phase, "seed %d", seed)
-			if l.is.Rollout.Done && (was.Rollout.Done && was.Commit == want || l.gs.Status.RanEverywhere(want)) {
+			if l.published.Rollout.Done && (was.Rollout.Done && was.Commit == want || l.gs.Status.RanEverywhere(want)) {
 				continue
 			}
 			from := 0
@@ -354,11 +354,11 @@ func TestRolloutModel(t *testing.T) {
 				from = int(was.Rollout.Open)
 			}
 			// sequence: the steps that opened
-			for step := from; step < int(l.is.Rollout.Open); step++ {
+			for step := from; step < int(l.published.Rollout.Open); step++ {
 				// sequence: the gateways of one rollout
 				for _, g := range l.gateways {
 					if schedule.StepOf(l.gs, g.Name) <= step {
-						require.True(t, l.at[g.Name] == want || rests(g), "seed %d: step %d opened, %s is %s/%s", seed, step+1, g.Name, g.Phase, g.Reason)
+						require.True(t, l.at[g.Name] == want || leftOut(g), "seed %d: step %d opened, %s is %s/%s", seed, step+1, g.Name, g.Phase, g.Reason)
 					}
 				}
 				require.True(t, step != 1 || seed%2 == 0 || l.gs.Approved("pilot", want), "seed %d: stage pilot opened without an approval", seed)
@@ -376,7 +376,7 @@ func TestRolloutModel(t *testing.T) {
 		phase := l.lead().status.Phase
 		require.Contains(t, []v1alpha1.RolloutPhase{v1alpha1.RolloutDone, v1alpha1.RolloutAborted}, phase, "seed %d", seed)
 		if phase == v1alpha1.RolloutDone {
-			require.Len(t, l.having(l.is.Commit), 6)
+			require.Len(t, l.having(l.published.Commit), 6)
 		}
 	}
 }

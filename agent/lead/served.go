@@ -23,42 +23,42 @@ import (
 func (l *Lead) serve(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := l.current(ctx, syncs); err != nil {
+	if err := l.awaitCurrent(ctx, syncs); err != nil {
 		return err
 	}
 	s := &served{Lead: l, uid: gs.UID, syncs: syncs, wake: changed}
 	var err error
-	s.reported, err = kube.SyncReports(l.Clients.Dynamic, l.Namespace).Informer(func(o *metav1.ListOptions) {
-		o.LabelSelector = labelled(l.GatewaySync)
+	s.reportInformer, err = kube.SyncReports(l.Clients.Dynamic, l.Namespace).Informer(func(o *metav1.ListOptions) {
+		o.LabelSelector = reportSelector(l.GatewaySync)
 	}, func(string, string) { signal(changed) })
 	if err != nil {
 		return err
 	}
-	s.running, err = watchPods(l.Clients.Core, l.Namespace, func() { signal(changed) })
+	s.podInformer, err = watchPods(l.Clients.Core, l.Namespace, func() { signal(changed) })
 	if err != nil {
 		return err
 	}
-	go s.reported.Run(ctx)
-	go s.running.RunWithContext(ctx)
+	go s.reportInformer.Run(ctx)
+	go s.podInformer.RunWithContext(ctx)
 	waiting, over := context.WithTimeout(ctx, maxList)
 	defer over()
-	if !within(waiting, func() bool { return s.reported.HasSynced() && s.running.HasSynced() }) {
+	if !waitUntil(waiting, func() bool { return s.reportInformer.HasSynced() && s.podInformer.HasSynced() }) {
 		return fmt.Errorf("SyncReports and pods cannot be listed: may the pods' ServiceAccount do so? (waited %s)", maxList)
 	}
 	poll := &poller{connect: l.Connect, store: l.Store}
 	defer poll.close()
 	t := newTerm(s, poll.poll, l.Metrics, log, l.Now)
-	t.eligible, t.rotated, t.stamp = l.Eligible, l.rotated.Load, l.Clients.Now
+	t.eligible, t.rotated, t.stamp = l.Eligible, l.secretChanges.Load, l.Clients.Now
 	return t.run(ctx)
 }
 
-// maxLate is how often a lead reads the GatewaySync, once per second, until the watch shows the same version.
-const maxLate = 10
+// maxReads is how often a lead reads the GatewaySync, once per second, until the watch shows the same version.
+const maxReads = 10
 
-// current waits until the watch shows the current GatewaySync. The first list of an informer may come from the cache of an API
+// awaitCurrent waits until the watch shows the current GatewaySync. The first list of an informer may come from the cache of an API
 // server that lags behind. A lead that used it could revert a request that its predecessor has published.
-func (l *Lead) current(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync]) error {
-	for range maxLate {
+func (l *Lead) awaitCurrent(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync]) error {
+	for range maxReads {
 		asking, cancel := context.WithTimeout(ctx, requestTimeout)
 		is, err := versionOf(l.lock.syncs.Get(asking, l.GatewaySync))
 		cancel()
@@ -68,7 +68,7 @@ func (l *Lead) current(ctx context.Context, syncs *kube.Informer[v1alpha1.Gatewa
 			return err
 		}
 		waiting, over := context.WithTimeout(ctx, time.Second)
-		same := within(waiting, func() bool {
+		same := waitUntil(waiting, func() bool {
 			seen, err := versionOf(syncs.Get(l.Namespace, l.GatewaySync))
 			return err == nil && seen == is
 		})
@@ -126,14 +126,14 @@ func watchPods(client kubernetes.Interface, namespace string, changed func()) (c
 // served implements fleet for an API server.
 type served struct {
 	*Lead
-	uid      types.UID
-	syncs    *kube.Informer[v1alpha1.GatewaySync]
-	reported *kube.Informer[v1alpha1.SyncReport]
-	running  cache.SharedIndexInformer
-	wake     chan struct{}
+	uid            types.UID
+	syncs          *kube.Informer[v1alpha1.GatewaySync]
+	reportInformer *kube.Informer[v1alpha1.SyncReport]
+	podInformer    cache.SharedIndexInformer
+	wake           chan struct{}
 
-	alone   bool
-	aloneAt time.Time
+	isSole      bool
+	soleChecked time.Time
 }
 
 var _ fleet = (*served)(nil)
@@ -143,7 +143,7 @@ func (s *served) changed() <-chan struct{} { return s.wake }
 func (s *served) sync() (*v1alpha1.GatewaySync, error) {
 	gs, err := s.syncs.Get(s.Namespace, s.GatewaySync)
 	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
-		gs = bare(bad.Object)
+		gs = metadataAndStatus(bad.Object)
 	}
 	if gs == nil || gs.UID != s.uid || gs.DeletionTimestamp != nil {
 		return nil, errGone
@@ -153,15 +153,15 @@ func (s *served) sync() (*v1alpha1.GatewaySync, error) {
 
 func (s *served) reports() ([]*v1alpha1.SyncReport, map[string]error) {
 	unreadable := map[string]error{}
-	for _, bad := range s.reported.Undecodable() {
+	for _, bad := range s.reportInformer.Undecodable() {
 		unreadable[bad.Name] = bad
 	}
-	return s.reported.List(), unreadable
+	return s.reportInformer.List(), unreadable
 }
 
 func (s *served) pods() []status.Pod {
 	var list []status.Pod
-	for _, obj := range s.running.GetStore().List() {
+	for _, obj := range s.podInformer.GetStore().List() {
 		p, ok := obj.(*corev1.Pod)
 		if !ok || len(p.Labels)+len(p.Annotations) == 0 {
 			continue
@@ -171,8 +171,8 @@ func (s *served) pods() []status.Pod {
 	return list
 }
 
-// aloneFor is how long the result of sole is cached.
-const aloneFor = 5 * time.Minute
+// soleCached is how long the result of sole is cached.
+const soleCached = 5 * time.Minute
 
 // sole queries the API server, rarely, and only if a pod does not name its GatewaySync.
 func (s *served) sole(ctx context.Context) bool {
@@ -183,13 +183,13 @@ func (s *served) sole(ctx context.Context) bool {
 	if !nameless {
 		return false
 	}
-	if now := s.Now(); now.Sub(s.aloneAt) >= aloneFor {
+	if now := s.Now(); now.Sub(s.soleChecked) >= soleCached {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 		list, undecodable, err := s.lock.syncs.List(ctx, metav1.ListOptions{Limit: 2})
-		s.alone, s.aloneAt = err == nil && len(list)+len(undecodable) == 1, now
+		s.isSole, s.soleChecked = err == nil && len(list)+len(undecodable) == 1, now
 	}
-	return s.alone
+	return s.isSole
 }
 
 func (s *served) target() v1alpha1.SyncTargetSpec { return s.lock.spec() }
@@ -213,4 +213,6 @@ func (s *served) writeStatus(ctx context.Context, gs *v1alpha1.GatewaySync, chan
 	return s.lock.syncs.Patch(ctx, gs.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: statusManager}, "status")
 }
 
-func (s *served) tell(gs *v1alpha1.GatewaySync, events []status.Event) { s.events.send(gs, events...) }
+func (s *served) sendEvents(gs *v1alpha1.GatewaySync, events []status.Event) {
+	s.events.send(gs, events...)
+}

@@ -25,7 +25,7 @@ func TestStageLosesItsGateways(t *testing.T) {
 			l.gs.Spec.Deployment.Stages[0].PostSyncWait, l.gs.Spec.Deployment.Stages[1].RequireApproval = "0s", false
 			l.want.Commit = commitB
 			l.lead()
-			require.EqualValues(t, 1, l.is.Rollout.Open)
+			require.EqualValues(t, 1, l.published.Rollout.Open)
 			lose(l, "dev-1")
 			lose(l, "dev-2")
 			p := l.settle()

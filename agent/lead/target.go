@@ -11,9 +11,9 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// unresolved sets why the desired ref has no commit. If the target never had a commit, it also sets generation and ref, so that
+// setProblem sets why the desired ref has no commit. If the target never had a commit, it also sets generation and ref, so that
 // the agents know how long a gateway's start may wait. An existing commit keeps its own generation.
-func unresolved(want *v1alpha1.SyncTargetSpec, gs *v1alpha1.GatewaySync, invalid error, ref status.Ref) {
+func setProblem(want *v1alpha1.SyncTargetSpec, gs *v1alpha1.GatewaySync, invalid error, ref status.Ref) {
 	err, reason := ref.Err, failure.Reason(ref.Err, v1alpha1.ReasonGitUnreachable)
 	if invalid != nil {
 		err, reason = invalid, failure.Reason(invalid, v1alpha1.ReasonProfilesInvalid)
@@ -44,9 +44,9 @@ type unsure struct {
 	written func() // records that it was carried out
 }
 
-// settle finds out whether the last write was carried out if its answer was lost. Before that, nothing is decided: a decision from what was
+// resolveLostWrite finds out whether the last write was carried out if its answer was lost. Before that, nothing is decided: a decision from what was
 // published before could differ by now, and would begin a rollout a second time or continue an aborted one.
-func (t *term) settle(ctx context.Context) error {
+func (t *term) resolveLostWrite(ctx context.Context) error {
 	last := t.unsure
 	if last == nil {
 		return nil
@@ -65,9 +65,9 @@ func (t *term) settle(ctx context.Context) error {
 // maxRevision is far above any real revision, and far below an overflow.
 const maxRevision = 1 << 53
 
-// update sets s to want except for the lock. A change that syncs depend on gets a new revision. A change of the problem or of propose
+// setTarget sets s to want except for the lock. A change that syncs depend on gets a new revision. A change of the problem or of propose
 // alone gets none, so that all reports stay current. Nor does an opened step of a rollout, or an approval: only the gateways that wait act.
-func update(s *v1alpha1.SyncTargetSpec, want v1alpha1.SyncTargetSpec, least int64) {
+func setTarget(s *v1alpha1.SyncTargetSpec, want v1alpha1.SyncTargetSpec, least int64) {
 	was := *s
 	*s = want
 	s.Lead, s.Revision = was.Lead, was.Revision
@@ -88,9 +88,9 @@ func update(s *v1alpha1.SyncTargetSpec, want v1alpha1.SyncTargetSpec, least int6
 	}
 }
 
-// reported returns the highest revision in the reports. A target that is created again continues from it, so that reports about
+// highestRevision returns the highest revision in the reports. A target that is created again continues from it, so that reports about
 // the old one are not taken for reports about the new one.
-func reported(reports []*v1alpha1.SyncReport) int64 {
+func highestRevision(reports []*v1alpha1.SyncReport) int64 {
 	var most int64
 	for _, r := range reports {
 		if n := r.Status.Revision; n < maxRevision {

@@ -22,7 +22,7 @@ func TestRevisionCounts(t *testing.T) {
 		want := *s.DeepCopy()
 		want.Lead = v1alpha1.LeadRecord{Holder: "as it was a while ago"}
 		change(&want)
-		update(&s, want, 0)
+		setTarget(&s, want, 0)
 		return s.Revision
 	}
 	// sequence: each change raises the revision of the one before
@@ -84,11 +84,11 @@ func TestTargetCarriesWindowApproval(t *testing.T) {
 func TestRecreatedTargetContinuesRevision(t *testing.T) {
 	s := newFleet(3)
 	s.Reports[0].Status.Revision, s.Reports[1].Status.Revision, s.Reports[2].Status.Revision = 7, math.MaxInt64, -3
-	assert.EqualValues(t, 7, reported(s.Reports))
+	assert.EqualValues(t, 7, highestRevision(s.Reports))
 	var made v1alpha1.SyncTargetSpec
-	update(&made, s.Target, reported(s.Reports))
+	setTarget(&made, s.Target, highestRevision(s.Reports))
 	assert.EqualValues(t, 8, made.Revision)
-	assert.Zero(t, reported(nil))
+	assert.Zero(t, highestRevision(nil))
 }
 
 func TestTransientErrorsAreNotReported(t *testing.T) {
@@ -100,7 +100,7 @@ func TestTransientErrorsAreNotReported(t *testing.T) {
 	gs := newFleet(0).GatewaySync
 	gs.Generation = 4
 	of := func(was v1alpha1.SyncTargetSpec, invalid error, ref status.Ref) v1alpha1.SyncTargetSpec {
-		unresolved(&was, gs, invalid, ref)
+		setProblem(&was, gs, invalid, ref)
 		return was
 	}
 	var none v1alpha1.SyncTargetSpec

@@ -38,7 +38,7 @@ type fleet interface {
 	readTarget(ctx context.Context) error
 	// writeStatus changes the status of gs, if it was not written since it was seen and we still lead.
 	writeStatus(ctx context.Context, gs *v1alpha1.GatewaySync, change map[string]any) (*v1alpha1.GatewaySync, error)
-	tell(gs *v1alpha1.GatewaySync, events []status.Event)
+	sendEvents(gs *v1alpha1.GatewaySync, events []status.Event)
 	// changed receives when any of this may have changed.
 	changed() <-chan struct{}
 }
@@ -48,7 +48,7 @@ type term struct {
 	fleet
 	log     *slog.Logger
 	metrics Metrics
-	poll    func(ctx context.Context, gs *v1alpha1.GatewaySync, q question) found
+	poll    func(ctx context.Context, gs *v1alpha1.GatewaySync, q question) pollResult
 	now     func() time.Time
 	// stamp returns the time for fields that others read. It does not depend on the clock of this node.
 	stamp func() time.Time
@@ -57,35 +57,35 @@ type term struct {
 	// rotated returns how often a secret has changed.
 	rotated func() int64
 
-	schedule pollSchedule
-	polls    chan found
-	polling  sync.WaitGroup
-	last     found    // the last poll
-	resolved resolved // the last successful one
-	answered string
-	request  *v1alpha1.RequestStatus
-	known    bool // request is initialized
+	schedule        pollSchedule
+	polls           chan pollResult
+	polling         sync.WaitGroup
+	lastPoll        pollResult // the last poll
+	resolved        resolved   // the last successful one
+	answeredRequest string
+	request         *v1alpha1.RequestStatus
+	requestRead     bool // request is initialized
 
-	written  *v1alpha1.GatewaySync // as we wrote it, until the watch shows it
-	replaced []string              // versions that written replaces
-	statusAt time.Time             // when the next summary may be made
-	owed     bool                  // something may have changed since the last summary
-	again    time.Time             // when the summary changes by itself
-	retry    time.Time             // when to write the target again
-	unsure   *unsure               // the last write of the target, if its answer was lost; else nil
-	failed   int                   // failed status writes in a row
-	refused  string                // the version whose write caused a conflict
-	refusals int                   // how often it did
-	said     string                // the last problem that was logged
-	begun    time.Time             // when the target was set or requested; zero if an earlier lead set it
-	rolling  rolling               // how far the rollout of the target is
+	written         *v1alpha1.GatewaySync // as we wrote it, until the watch shows it
+	replaced        []string              // versions that written replaces
+	nextStatus      time.Time             // when the next summary may be made
+	statusPending   bool                  // something may have changed since the last summary
+	nextSummary     time.Time             // when the summary changes by itself
+	nextTargetWrite time.Time             // when to write the target again
+	unsure          *unsure               // the last write of the target, if its answer was lost; else nil
+	statusFailures  int                   // failed status writes in a row
+	conflictVersion string                // the version whose write caused a conflict
+	conflicts       int                   // how often it did
+	lastProblem     string                // the last problem that was logged
+	targetSince     time.Time             // when the target was set or requested; zero if an earlier lead set it
+	rolling         rolling               // how far the rollout of the target is
 
 	// peers are the pods that existed when this agent first lacked a credential.
-	peers map[types.UID]bool
+	earlierPods map[types.UID]bool
 }
 
-func newTerm(f fleet, poll func(context.Context, *v1alpha1.GatewaySync, question) found, m Metrics, log *slog.Logger, now func() time.Time) *term {
-	return &term{fleet: f, poll: poll, metrics: m, log: log, now: now, stamp: now, polls: make(chan found, 1),
+func newTerm(f fleet, poll func(context.Context, *v1alpha1.GatewaySync, question) pollResult, m Metrics, log *slog.Logger, now func() time.Time) *term {
+	return &term{fleet: f, poll: poll, metrics: m, log: log, now: now, stamp: now, polls: make(chan pollResult, 1),
 		eligible: func(*v1alpha1.GatewaySync) error { return nil }, rotated: func() int64 { return 0 }}
 }
 
@@ -111,9 +111,9 @@ func (t *term) run(ctx context.Context) error {
 			return nil
 		case <-t.changed():
 		case f := <-t.polls:
-			t.took(f)
+			t.recordPoll(f)
 		case p := <-t.rolling.results:
-			t.rolling.probed(p, t.now())
+			t.rolling.recordProbe(p, t.now())
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -126,7 +126,7 @@ func (t *term) iterate(ctx context.Context) (time.Duration, error) {
 	if errors.Is(invalid, errGone) {
 		return 0, errGone
 	}
-	if invalid == nil && t.succeeded(gs) {
+	if invalid == nil && t.hasSuccessor(gs) {
 		return 0, errUnfit
 	}
 	ref, q := t.resolve(ctx, gs, invalid)
@@ -142,24 +142,24 @@ func (t *term) iterate(ctx context.Context) (time.Duration, error) {
 // errUnfit means that another agent has a credential that this one lacks.
 var errUnfit = errors.New("this pod lacks a credential that the spec names, and another one has started since")
 
-// succeeded reports whether this agent lacks a credential and a newer pod, which should have it, has reported. Otherwise this
+// hasSuccessor reports whether this agent lacks a credential and a newer pod, which should have it, has reported. Otherwise this
 // agent continues, because some agent must report what is missing.
-func (t *term) succeeded(gs *v1alpha1.GatewaySync) bool {
+func (t *term) hasSuccessor(gs *v1alpha1.GatewaySync) bool {
 	if t.eligible(gs) == nil {
-		t.peers = nil
+		t.earlierPods = nil
 		return false
 	}
 	pods := t.pods()
-	if t.peers == nil {
-		t.peers = map[types.UID]bool{}
+	if t.earlierPods == nil {
+		t.earlierPods = map[types.UID]bool{}
 		for _, p := range pods {
-			t.peers[p.UID] = true
+			t.earlierPods[p.UID] = true
 		}
 		return false
 	}
 	reports, _ := t.reports()
 	for _, p := range pods {
-		if !p.Ended && !t.peers[p.UID] && slices.ContainsFunc(reports, func(r *v1alpha1.SyncReport) bool { return r.Name == p.Name && status.Owns(p, r) }) {
+		if !p.Ended && !t.earlierPods[p.UID] && slices.ContainsFunc(reports, func(r *v1alpha1.SyncReport) bool { return r.Name == p.Name && status.Owns(p, r) }) {
 			return true
 		}
 	}
@@ -172,7 +172,7 @@ const idle = time.Hour
 func (t *term) pause(q question) time.Duration {
 	now := t.now()
 	pause := idle
-	due := []time.Time{t.again, t.retry, t.rolling.due}
+	due := []time.Time{t.nextSummary, t.nextTargetWrite, t.rolling.due}
 	if q != (question{}) {
 		due = append(due, t.schedule.next(q, now))
 	}
@@ -181,8 +181,8 @@ func (t *term) pause(q question) time.Duration {
 			pause = min(pause, at.Sub(now))
 		}
 	}
-	if t.owed {
-		pause = min(pause, t.statusAt.Sub(now))
+	if t.statusPending {
+		pause = min(pause, t.nextStatus.Sub(now))
 	}
 	return max(pause, time.Millisecond)
 }
@@ -202,8 +202,8 @@ func (t *term) view() (*v1alpha1.GatewaySync, error) {
 
 // publish writes the target if it changed.
 func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref status.Ref) error {
-	t.retry = time.Time{}
-	if err := t.settle(ctx); err != nil {
+	t.nextTargetWrite = time.Time{}
+	if err := t.resolveLostWrite(ctx); err != nil {
 		return t.writeLater(ctx, err)
 	}
 	is := t.target()
@@ -226,35 +226,35 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 			want.ResolvedAt = &at
 		}
 	} else {
-		unresolved(&want, gs, invalid, ref)
+		setProblem(&want, gs, invalid, ref)
 	}
 	roll := t.roll(ctx, gs, invalid, ref, is, &want)
 	want.MinFormat, want.WindowApproved = leastFormat(want.Rollout), gs.WindowApproved(want.Commit)
 	if equality.Semantic.DeepEqual(is, want) {
-		t.rolling.wrote(roll, is)
+		t.rolling.recordDecision(roll, is)
 		return nil
 	}
 	if is.Revision == 0 {
 		reports, _ := t.reports()
-		is.Revision = reported(reports)
+		is.Revision = highestRevision(reports)
 	}
 	written := func() {
 		if want.Commit != is.Commit && ref.Desired.Override && gs.RequestedUnless() != "" {
 			t.metrics.RolledBack("request")
 		}
 		if want.Commit != is.Commit || want.Ref != is.Ref {
-			t.begun = begun(is, want)
+			t.targetSince = begun(is, want)
 		}
 		if r := want.Rollout; r != nil && r.Back && (is.Rollout == nil || !is.Rollout.Back) {
 			t.metrics.RolledBack("rollout")
 		}
-		t.rolling.wrote(roll, t.target())
+		t.rolling.recordDecision(roll, t.target())
 		t.log.Info("the target is written", "ref", want.Ref, "commit", want.Commit, "generation", want.Generation, "paused", want.Paused,
 			"requestedAt", want.RequestedAt, "restore", want.Restore, "retry", want.Retry, "forceSync", want.ForceSync)
 	}
 	var sent v1alpha1.SyncTargetSpec
 	err := t.writeTarget(ctx, func(s *v1alpha1.SyncTargetSpec) {
-		update(s, want, is.Revision)
+		setTarget(s, want, is.Revision)
 		sent = *s.DeepCopy()
 	})
 	if err != nil {
@@ -270,19 +270,19 @@ func (t *term) writeLater(ctx context.Context, err error) error {
 	if errors.Is(err, errLost) || ctx.Err() != nil {
 		return err
 	}
-	t.complain("the target cannot be written; trying again", err)
-	t.retry = t.now().Add(backoff.Jitter(firstRetry))
+	t.logProblem("the target cannot be written; trying again", err)
+	t.nextTargetWrite = t.now().Add(backoff.Jitter(firstRetry))
 	return nil
 }
 
 // report writes the status if it changed and a write is due, and sends its events.
 func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid error, ref status.Ref) error {
 	now := t.now()
-	t.owed = true
-	if t.refusals > 1 && t.refused != gs.ResourceVersion {
-		t.refusals, t.statusAt = 0, now // the watch has caught up
+	t.statusPending = true
+	if t.conflicts > 1 && t.conflictVersion != gs.ResourceVersion {
+		t.conflicts, t.nextStatus = 0, now // the watch has caught up
 	}
-	if now.Before(t.statusAt) {
+	if now.Before(t.nextStatus) {
 		return nil
 	}
 	var flawed map[string]error
@@ -297,33 +297,33 @@ func (t *term) report(ctx context.Context, gs *v1alpha1.GatewaySync, invalid err
 	if !sum.Again.IsZero() && sum.Again.Before(again) {
 		again = sum.Again
 	}
-	t.again, t.statusAt = now.Add(again.Sub(stamp)), now.Add(minSummary)
+	t.nextSummary, t.nextStatus = now.Add(again.Sub(stamp)), now.Add(minSummary)
 	t.metrics.Set(fleetState(sum, t.target()))
 	ready := meta.FindStatusCondition(sum.Status.Conditions, v1alpha1.ConditionReady)
 	t.metrics.Iterated("lead", string(v1alpha1.Reason(ready.Reason).Class()), t.now().Sub(now))
 	change, err := kube.StatusDifference(&gs.Status, &sum.Status)
 	if err != nil || change == nil {
-		t.owed = false
+		t.statusPending = false
 		return err
 	}
 	is, err := t.writeStatus(ctx, gs, change)
 	switch {
 	case err == nil:
-		t.owed = false
-		t.wrote(gs, is, ready)
+		t.statusPending = false
+		t.keepWritten(gs, is, ready)
 		t.converged(gs.Status.LastGood, is.Status.LastGood)
-		t.tell(is, sum.Events)
-		t.statusAt, t.failed, t.said = t.now().Add(minStatus), 0, ""
+		t.sendEvents(is, sum.Events)
+		t.nextStatus, t.statusFailures, t.lastProblem = t.now().Add(minStatus), 0, ""
 		return nil
 	case errors.Is(err, errLost), ctx.Err() != nil:
 		return err
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		t.written, t.replaced = nil, nil
-		return t.outdated(gs.ResourceVersion, now)
+		return t.afterConflict(gs.ResourceVersion, now)
 	}
-	t.complain("the status cannot be written; trying again", err)
-	t.failed++
-	t.statusAt = now.Add(backoff.Jitter(min(minStatus<<min(t.failed-1, 10), time.Minute)))
+	t.logProblem("the status cannot be written; trying again", err)
+	t.statusFailures++
+	t.nextStatus = now.Add(backoff.Jitter(min(minStatus<<min(t.statusFailures-1, 10), time.Minute)))
 	return nil
 }
 
@@ -342,20 +342,20 @@ var errDeaf = errors.New("the watch of the GatewaySync does not bring what the A
 // mostRefused is how often a write may cause a conflict for the same version: half a minute with doubling pauses.
 const mostRefused = 7
 
-// outdated waits until the watch shows a newer version than the one whose write caused a conflict.
-func (t *term) outdated(version string, now time.Time) error {
-	if t.refused != version {
-		t.refused, t.refusals = version, 0
+// afterConflict waits until the watch shows a newer version than the one whose write caused a conflict.
+func (t *term) afterConflict(version string, now time.Time) error {
+	if t.conflictVersion != version {
+		t.conflictVersion, t.conflicts = version, 0
 	}
-	if t.refusals++; t.refusals > mostRefused {
+	if t.conflicts++; t.conflicts > mostRefused {
 		return errDeaf
 	}
-	t.statusAt = now.Add(minStatus / 4 << (t.refusals - 1))
+	t.nextStatus = now.Add(minStatus / 4 << (t.conflicts - 1))
 	return nil
 }
 
-// wrote keeps the written object until the watch shows it.
-func (t *term) wrote(was, is *v1alpha1.GatewaySync, ready *metav1.Condition) {
+// keepWritten keeps the written object until the watch shows it.
+func (t *term) keepWritten(was, is *v1alpha1.GatewaySync, ready *metav1.Condition) {
 	t.written, t.replaced = is, append(t.replaced, was.ResourceVersion)
 	if n := len(t.replaced); n > 16 {
 		t.replaced = t.replaced[n-16:]
@@ -365,10 +365,10 @@ func (t *term) wrote(was, is *v1alpha1.GatewaySync, ready *metav1.Condition) {
 	}
 }
 
-// complain logs a problem once.
-func (t *term) complain(what string, err error) {
-	if t.said != what {
+// logProblem logs a problem once.
+func (t *term) logProblem(what string, err error) {
+	if t.lastProblem != what {
 		t.log.Warn(what, "error", err)
 	}
-	t.said = what
+	t.lastProblem = what
 }
