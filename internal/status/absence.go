@@ -92,6 +92,6 @@ func (a Absence) Gone(known, pods int) bool { return pods == 0 && (known == 0 ||
 // NoGateways says what to do about the GatewaySync name, which has no gateways. A pod that a quota or a policy refuses never
 // existed: only its workload tells.
 func NoGateways(name string) string {
-	return "no pod asks for this v1alpha1.GatewaySync: annotate one with " + v1alpha1.AnnotationInject + `: "true" and ` + v1alpha1.AnnotationCRName + ": " + name +
+	return "no pod asks for this GatewaySync: annotate one with " + v1alpha1.AnnotationInject + `: "true" and ` + v1alpha1.AnnotationCRName + ": " + name +
 		"; if a workload has these annotations and no pods, its Events say why (kubectl describe)"
 }

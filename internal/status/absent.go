@@ -7,9 +7,9 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// absent keeps the known gateways while none of them is live: they may restart or be gone for good. Without these rows, waiting
+// keepAbsent keeps the known gateways while none of them is live: they may restart or be gone for good. Without these rows, waiting
 // clients would conclude that there is nothing to wait for.
-func (w *writer) absent() {
+func (w *writer) keepAbsent() {
 	if len(w.rows) > 0 {
 		return
 	}
@@ -23,10 +23,10 @@ func (w *writer) absent() {
 	}
 	rows := gateways(&ends)
 	a := Absent(w.GatewaySync, w.Ref.Desired.RequestedAt, w.Now)
-	if a.Gone(len(w.was.DiscoveredGateways), len(rows)) {
+	if a.Gone(len(w.last.DiscoveredGateways), len(rows)) {
 		return
 	}
-	w.away = &a
+	w.absence = &a
 	there := make(map[string]bool, len(rows))
 	for i := range rows {
 		g := &rows[i]
@@ -34,8 +34,8 @@ func (w *writer) absent() {
 		g.Message, there[g.Name] = "its pod ends", true
 		w.leaving = append(w.leaving, g.PodName)
 	}
-	for i := range w.was.DiscoveredGateways {
-		if g := *w.was.DiscoveredGateways[i].DeepCopy(); !there[g.Name] {
+	for i := range w.last.DiscoveredGateways {
+		if g := *w.last.DiscoveredGateways[i].DeepCopy(); !there[g.Name] {
 			there[g.Name] = true
 			g.Message = "its pod is gone"
 			rows = append(rows, gateway{DiscoveredGateway: g})
@@ -48,21 +48,21 @@ func (w *writer) absent() {
 	w.rows = rows
 }
 
-// gone describes the absent gateways.
-func (w *writer) gone() string {
+// describeAbsent describes the absent gateways.
+func (w *writer) describeAbsent() string {
 	if len(w.leaving) == 0 {
 		return "no gateway runs; the pods that were there are gone"
 	}
 	return "no gateway runs; terminating pods: " + list(w.leaving)
 }
 
-// remember keeps the reason of the last failure while a gateway retries, so that only another outcome causes an Event.
-func (w *writer) remember() {
-	a, b := w.was.Target, w.st.Target
-	if a == nil || b == nil || a.Ref != b.Ref || a.Commit != b.Commit || w.was.ObservedGeneration != w.GatewaySync.Generation {
+// keepFailureReason keeps the reason of the last failure while a gateway retries, so that only another outcome causes an Event.
+func (w *writer) keepFailureReason() {
+	a, b := w.last.Target, w.next.Target
+	if a == nil || b == nil || a.Ref != b.Ref || a.Commit != b.Commit || w.last.ObservedGeneration != w.GatewaySync.Generation {
 		return // it tries something else now
 	}
-	known := w.known()
+	known := w.lastRows()
 	for i := range w.rows {
 		g := &w.rows[i]
 		was := known[g.Name]
@@ -86,11 +86,11 @@ func failed(g *v1alpha1.DiscoveredGateway) bool {
 	return false
 }
 
-// known returns the rows of the last status by name.
-func (w *writer) known() map[string]*v1alpha1.DiscoveredGateway {
-	known := make(map[string]*v1alpha1.DiscoveredGateway, len(w.was.DiscoveredGateways))
-	for i := range w.was.DiscoveredGateways {
-		known[w.was.DiscoveredGateways[i].Name] = &w.was.DiscoveredGateways[i]
+// lastRows returns the rows of the last status by name.
+func (w *writer) lastRows() map[string]*v1alpha1.DiscoveredGateway {
+	known := make(map[string]*v1alpha1.DiscoveredGateway, len(w.last.DiscoveredGateways))
+	for i := range w.last.DiscoveredGateways {
+		known[w.last.DiscoveredGateways[i].Name] = &w.last.DiscoveredGateways[i]
 	}
 	return known
 }

@@ -55,7 +55,7 @@ func gateways(s *Seen) []gateway {
 		}
 		g := s.gateway(p, report, known)
 		if i, ok := index[g.Name]; ok {
-			out[i].join(g)
+			out[i].merge(g)
 			continue
 		}
 		index[g.Name] = len(out)
@@ -123,23 +123,23 @@ func (g *gateway) keep(was *v1alpha1.DiscoveredGateway) {
 	}
 }
 
-// past copies a reported history, if the API server takes it.
-func (g *gateway) past(list []v1alpha1.SyncRecord) {
+// setHistory copies a reported history, if the API server takes it.
+func (g *gateway) setHistory(list []v1alpha1.SyncRecord) {
 	g.SyncHistory = nil
-	for _, r := range list[:min(len(list), maxPast)] {
+	for _, r := range list[:min(len(list), maxGatewayHistory)] {
 		if r.Valid() {
 			g.SyncHistory = append(g.SyncHistory, r)
 		}
 	}
 }
 
-const maxPast = 10
+const maxGatewayHistory = 10
 
-// pastOf returns how many syncs the row of each gateway shows.
-func pastOf(gateways int) int {
+// historyLength returns how many syncs the row of each gateway shows.
+func historyLength(gateways int) int {
 	switch {
 	case gateways <= 32:
-		return maxPast
+		return maxGatewayHistory
 	case gateways <= 100:
 		return 3
 	}
@@ -165,7 +165,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	g.propose(r.Proposal)
 	g.snapshot(r.LastSnapshot)
 	g.AutoRollback = Cut(r.AutoRollback, 40)
-	g.past(r.SyncHistory)
+	g.setHistory(r.SyncHistory)
 	g.FilesChanged, g.FilesSaved = changed(r.Files), max(0, r.Files.Saved)
 	g.Notes = nil
 	for _, note := range r.Notes[:min(len(r.Notes), maxNotes)] {
@@ -202,7 +202,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	switch {
 	case g.synced:
 	case current && !g.delivered:
-		if paused && goesOn(g.Reason) { // nothing waits for a paused gateway: neither a deadline nor a request
+		if paused && continues(g.Reason) { // nothing waits for a paused gateway: neither a deadline nor a request
 			g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayHeld, v1alpha1.ReasonPaused, Cut("paused; "+says, maxMessage)
 			g.handled = true
 		}
@@ -214,8 +214,8 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	}
 }
 
-// goesOn reports whether an agent retries by itself.
-func goesOn(r v1alpha1.Reason) bool {
+// continues reports whether an agent retries by itself.
+func continues(r v1alpha1.Reason) bool {
 	return r.Class() == v1alpha1.ClassWorking || r.Class() == v1alpha1.ClassRetry
 }
 
@@ -228,8 +228,8 @@ func changed(f v1alpha1.FileCounts) int32 {
 	return int32(max(0, min(sum, 1<<31-1)))
 }
 
-// join adds another live pod with the same gateway name to the row. It is unknown which of them is the gateway.
-func (g *gateway) join(other gateway) {
+// merge adds another live pod with the same gateway name to the row. It is unknown which of them is the gateway.
+func (g *gateway) merge(other gateway) {
 	g.pods = append(g.pods, other.pods...)
 	names := make([]string, len(g.pods))
 	for i, p := range g.pods {
@@ -251,9 +251,9 @@ const (
 	rowBytes = 400 << 10
 )
 
-// fitted returns the rows that fit into the object. With many gateways it reduces the detail, and with too many it omits rows,
+// fitRows returns the rows that fit into the object. With many gateways it reduces the detail, and with too many it omits rows,
 // synced gateways first.
-func fitted(all []gateway) []v1alpha1.DiscoveredGateway {
+func fitRows(all []gateway) []v1alpha1.DiscoveredGateway {
 	rows := slices.Clone(all)
 	if len(rows) > maxRows {
 		slices.SortStableFunc(rows, func(a, b gateway) int {
@@ -272,7 +272,7 @@ func fitted(all []gateway) []v1alpha1.DiscoveredGateway {
 		out := make([]v1alpha1.DiscoveredGateway, len(rows))
 		for i := range rows {
 			out[i] = rows[i].DiscoveredGateway
-			if most := pastOf(len(rows)); len(out[i].SyncHistory) > most {
+			if most := historyLength(len(rows)); len(out[i].SyncHistory) > most {
 				out[i].SyncHistory = out[i].SyncHistory[:most]
 			}
 			much(&out[i])

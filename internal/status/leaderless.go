@@ -31,14 +31,14 @@ func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 	gs := l.GatewaySync
 	w := newWriter(Seen{GatewaySync: gs, Now: l.Now, Pods: l.Pods})
 	w.observe()
-	st := &w.st
+	st := &w.next
 	st.ProfileCount = int32(min(len(gs.Spec.Sync.Profiles), 1<<20))
 	w.Ref.Desired, w.Ref.Err = v1alpha1.DesiredRef(gs, "")
 	if t := st.Target; t != nil {
 		w.Ref.Answered = t.RequestedAt
 		w.Target = v1alpha1.SyncTargetSpec{Ref: t.Ref, Commit: t.Commit, RequestedAt: t.RequestedAt}
 		w.moved = w.Ref.Err == nil && t.Ref != w.Ref.Desired.Ref
-		w.resolved = t.Commit != "" && w.Ref.Err == nil && !w.moved && w.was.ObservedGeneration == gs.Generation && w.Ref.Desired.CheckCommit(t.Commit) == nil
+		w.resolved = t.Commit != "" && w.Ref.Err == nil && !w.moved && w.last.ObservedGeneration == gs.Generation && w.Ref.Desired.CheckCommit(t.Commit) == nil
 	}
 	for i := range st.DiscoveredGateways {
 		row := &st.DiscoveredGateways[i]
@@ -46,7 +46,7 @@ func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 		w.rows = append(w.rows, gateway{DiscoveredGateway: *row})
 	}
 	total := len(w.rows)
-	if _, all, _ := strings.Cut(w.was.GatewaysReady, "/"); total > 0 { // a very large fleet has more gateways than rows
+	if _, all, _ := strings.Cut(w.last.GatewaysReady, "/"); total > 0 { // a very large fleet has more gateways than rows
 		if n, err := strconv.Atoi(all); err == nil {
 			total = max(total, n)
 		}
@@ -56,8 +56,8 @@ func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 		pods++
 	}
 	away := Absent(gs, gs.AskedAt(), l.Now)
-	w.away = &away
-	v := verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, "no agent leads; " + l.pods(), ""}
+	w.absence = &away
+	v := verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, "no agent leads; " + l.describePods(), ""}
 	if away.Gone(total, pods) {
 		st.DiscoveredGateways, w.rows, total = nil, nil, 0
 		v = verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, NoGateways(gs.Name), ""}
@@ -71,34 +71,34 @@ func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 			without = append(without, p.label())
 		}
 	}
-	w.sidecars(without, l.Awaited)
+	w.setSidecars(without, l.Awaited)
 	w.set(v1alpha1.ConditionAllGatewaysSynced, v.status, v.reason, v.message)
-	w.ready(v)
-	w.last()
-	w.outcome()
+	w.setReady(v)
+	w.keepLastFailure()
+	w.setOutcome()
 	st.Outcome.Total = int32(total)
-	w.rollback()
-	w.retry()
+	w.setRollback()
+	w.setRetry()
 	st.GatewaysReady = fmt.Sprintf("0/%d", total)
 	return st
 }
 
-// last keeps what the last lead found wrong with the current spec or request: waiting for agents does not help.
-func (w *writer) last() {
-	c := meta.FindStatusCondition(w.was.Conditions, v1alpha1.ConditionProfilesValid)
-	if c != nil && c.Status == metav1.ConditionFalse && c.ObservedGeneration == w.st.ObservedGeneration {
+// keepLastFailure keeps what the last lead found wrong with the current spec or request: waiting for agents does not help.
+func (w *writer) keepLastFailure() {
+	c := meta.FindStatusCondition(w.last.Conditions, v1alpha1.ConditionProfilesValid)
+	if c != nil && c.Status == metav1.ConditionFalse && c.ObservedGeneration == w.next.ObservedGeneration {
 		w.Invalid = failure.New(v1alpha1.Reason(c.Reason), "%s", c.Message)
 		return
 	}
-	o := w.was.Outcome
+	o := w.last.Outcome
 	if o != nil && o.Phase == v1alpha1.OutcomeFailed && o.Failed == 0 && o.Reason != v1alpha1.ReasonProgressDeadlineExceeded &&
-		w.was.ObservedGeneration == w.st.ObservedGeneration && w.was.ObservedRequest == w.st.ObservedRequest {
+		w.last.ObservedGeneration == w.next.ObservedGeneration && w.last.ObservedRequest == w.next.ObservedRequest {
 		w.Invalid = failure.New(o.Reason, "%s", o.Message)
 	}
 }
 
-// pods lists the pods, each with what is wrong with it.
-func (l Leaderless) pods() string {
+// describePods lists the pods, each with what is wrong with it.
+func (l Leaderless) describePods() string {
 	var live, ending []string
 	for _, p := range l.Pods {
 		if p.Ending {

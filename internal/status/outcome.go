@@ -12,12 +12,12 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// outcome sets status.outcome, the answer for all readers, from the condition Ready and the rows. Ready says whether the
+// setOutcome sets status.outcome, the answer for all readers, from the condition Ready and the rows. Ready says whether the
 // gateways run the commit. The outcome says more: whether they have handled the request, and whether waiting helps.
-func (w *writer) outcome() {
-	d, ready := w.Ref.Desired, meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionReady)
+func (w *writer) setOutcome() {
+	d, ready := w.Ref.Desired, meta.FindStatusCondition(w.next.Conditions, v1alpha1.ConditionReady)
 	polled := d.RequestedAt == "" || w.Ref.Answered == d.RequestedAt
-	handled := d.RequestedAt == "" || w.st.LastHandledRequest == d.RequestedAt
+	handled := d.RequestedAt == "" || w.next.LastHandledRequest == d.RequestedAt
 	o := &v1alpha1.Outcome{Phase: v1alpha1.OutcomeProgressing, Ref: d.Ref, Total: int32(len(w.rows)),
 		Reason: v1alpha1.Reason(ready.Reason), Message: ready.Message}
 	say := func(phase v1alpha1.OutcomePhase, reason v1alpha1.Reason, message string) {
@@ -41,8 +41,8 @@ func (w *writer) outcome() {
 			say(o.Phase, v1alpha1.ReasonRolledBack, off+strings.TrimPrefix(o.Message, off))
 		}
 	case o.Reason == v1alpha1.ReasonAgentsAway, o.Reason == v1alpha1.ReasonNoGateways:
-	case w.rolling() && w.st.Rollout.Phase == v1alpha1.RolloutAborted && polled:
-		say(v1alpha1.OutcomeFailed, v1alpha1.ReasonCanaryStageFailed, w.st.Rollout.Message)
+	case w.rolling() && w.next.Rollout.Phase == v1alpha1.RolloutAborted && polled:
+		say(v1alpha1.OutcomeFailed, v1alpha1.ReasonCanaryStageFailed, w.next.Rollout.Message)
 	case s.broken != nil:
 		say(v1alpha1.OutcomeFailed, s.broken.Reason, v1alpha1.GatewayLabel(s.broken.Name, s.broken.PodName)+": "+s.broken.Message)
 	case deadline && (polled || handled):
@@ -55,7 +55,7 @@ func (w *writer) outcome() {
 		say(o.Phase, v1alpha1.ReasonProgressing, o.Message+"; not every gateway has handled the request")
 	case !w.resolved, s.behind == 0:
 	case w.rolling():
-		if w.st.Rollout.Phase == v1alpha1.RolloutWaiting {
+		if w.next.Rollout.Phase == v1alpha1.RolloutWaiting {
 			o.Phase = v1alpha1.OutcomeHeld
 		}
 	case s.rest == s.behind && handled:
@@ -63,12 +63,12 @@ func (w *writer) outcome() {
 	case s.user > 0 && s.user+s.peer+s.rest == s.behind:
 		o.Phase = v1alpha1.OutcomeHeld
 	}
-	w.st.Outcome = o
+	w.next.Outcome = o
 }
 
 // refMessage returns why the desired ref is refused, with what the gateways do meanwhile if the lead says so.
 func (w *writer) refMessage() string {
-	if c := meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved); w.Ref.Looked && c != nil {
+	if c := meta.FindStatusCondition(w.next.Conditions, v1alpha1.ConditionRefResolved); w.Ref.Looked && c != nil {
 		return c.Message
 	}
 	return w.Ref.Err.Error()
@@ -113,21 +113,21 @@ func (w *writer) count(polled, handled bool) counts {
 
 // observe sets what the outcome is about: a reader compares it with the object.
 func (w *writer) observe() {
-	w.st.ObservedGeneration, w.st.ObservedRequest = w.GatewaySync.Generation, w.GatewaySync.RequestKey()
+	w.next.ObservedGeneration, w.next.ObservedRequest = w.GatewaySync.Generation, w.GatewaySync.RequestKey()
 }
 
 // observeRetry keeps what the last outcome was about until the target has the request to retry. The rows still show the failure before it.
 func (w *writer) observeRetry() {
 	if w.Target.Retry != w.GatewaySync.Retry() {
-		w.st.ObservedRequest = w.was.ObservedRequest
+		w.next.ObservedRequest = w.last.ObservedRequest
 	}
 }
 
-// rollback sets status.rollback, what a rollback would request now. A rollback lapses when spec.git.ref moves on from the commit
+// setRollback sets status.rollback, what a rollback would request now. A rollback lapses when spec.git.ref moves on from the commit
 // that is rolled back. If a request led there, a rollback replaces it and keeps the condition of an earlier rollback.
-func (w *writer) rollback() {
-	w.st.Rollback = nil
-	good, d, spec := w.st.LastGood, w.Ref.Desired, w.GatewaySync.Spec.Git.Ref
+func (w *writer) setRollback() {
+	w.next.Rollback = nil
+	good, d, spec := w.next.LastGood, w.Ref.Desired, w.GatewaySync.Spec.Git.Ref
 	if good == nil || !v1alpha1.IsCommit(good.Commit) {
 		return
 	}
@@ -150,18 +150,18 @@ func (w *writer) rollback() {
 	if runs {
 		r.Commit = ""
 	}
-	w.st.Rollback = r
+	w.next.Rollback = r
 }
 
-// retry sets status.retry, what a retry would request now.
-func (w *writer) retry() {
-	w.st.Retry = ""
-	rollout := w.st.Rollout
+// setRetry sets status.retry, what a retry would request now.
+func (w *writer) setRetry() {
+	w.next.Retry = ""
+	rollout := w.next.Rollout
 	if w.resolved && (rollout != nil && rollout.Phase == v1alpha1.RolloutAborted && rollout.Commit == w.Target.Commit ||
 		slices.ContainsFunc(w.rows, func(g gateway) bool {
 			return g.Reason == v1alpha1.ReasonRolledBack || g.AutoRollback == w.Target.Commit
 		})) {
-		w.st.Retry = w.Target.Commit
+		w.next.Retry = w.Target.Commit
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// used makes the spec invalid if a gateway uses a flawed profile. A flawed profile that no gateway uses may be work in progress,
+// rejectUsedProfiles makes the spec invalid if a gateway uses a flawed profile. A flawed profile that no gateway uses may be work in progress,
 // so it does not make the spec invalid.
-func (w *writer) used() {
+func (w *writer) rejectUsedProfiles() {
 	used := map[string]bool{}
 	for i := range w.rows {
 		used[w.rows[i].profile()] = true
@@ -43,9 +43,9 @@ func (g *gateway) profile() string {
 	return v1alpha1.DefaultProfile
 }
 
-// profiles sets the condition ProfilesValid. A flawed profile that no gateway uses appears in its message. In
+// setProfiles sets the condition ProfilesValid. A flawed profile that no gateway uses appears in its message. In
 // service-path mode, the spec has no profiles: an annotation of each pod names its folder.
-func (w *writer) profiles() {
+func (w *writer) setProfiles() {
 	if w.Invalid != nil {
 		w.set(v1alpha1.ConditionProfilesValid, metav1.ConditionFalse,
 			failure.Reason(w.Invalid, v1alpha1.ReasonProfilesInvalid), w.Invalid.Error())

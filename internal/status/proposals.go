@@ -114,17 +114,17 @@ func proposalReason(p *v1alpha1.Proposal) v1alpha1.Reason {
 	return ""
 }
 
-// proposals sets BidirectionalReady, or removes it if no profile proposes changes. It stays as it is while the spec is invalid or no
+// setProposals sets BidirectionalReady, or removes it if no profile proposes changes. It stays as it is while the spec is invalid or no
 // gateway runs.
-func (w *writer) proposals() {
+func (w *writer) setProposals() {
 	const condition = v1alpha1.ConditionBidirectionalReady
 	switch {
 	case w.Invalid != nil:
 		return
 	case !w.GatewaySync.Proposes():
-		meta.RemoveStatusCondition(&w.st.Conditions, condition)
+		meta.RemoveStatusCondition(&w.next.Conditions, condition)
 		return
-	case w.away != nil && w.before(condition) != nil:
+	case w.absence != nil && w.lastCondition(condition) != nil:
 		return
 	}
 	var worst *gateway
@@ -142,7 +142,7 @@ func (w *writer) proposals() {
 		}
 	}
 	if worst == nil {
-		w.set(condition, metav1.ConditionTrue, v1alpha1.ReasonProposalsReady, w.proposed())
+		w.set(condition, metav1.ConditionTrue, v1alpha1.ReasonProposalsReady, w.describeProposals())
 		return
 	}
 	reason := proposalReason(worst.proposal)
@@ -157,15 +157,15 @@ func (w *writer) proposals() {
 		message += fmt.Sprintf("; %d more", others)
 	}
 	// The text of a network error differs between attempts. Only another reason or gateway is a change.
-	if c := w.before(condition); c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(reason) && reason.Class() == v1alpha1.ClassRetry &&
+	if c := w.lastCondition(condition); c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(reason) && reason.Class() == v1alpha1.ClassRetry &&
 		strings.HasPrefix(c.Message, label+": ") && c.ObservedGeneration == w.GatewaySync.Generation {
 		message = c.Message
 	}
 	w.set(condition, metav1.ConditionFalse, reason, message)
 }
 
-// proposed counts the proposals of the fleet.
-func (w *writer) proposed() string {
+// describeProposals counts the proposals of the fleet.
+func (w *writer) describeProposals() string {
 	states := map[v1alpha1.ProposalState]int{}
 	for i := range w.rows {
 		states[w.rows[i].ProposalState]++

@@ -24,9 +24,9 @@ func (w *writer) verdict() verdict {
 	case w.Invalid != nil:
 		return verdict{metav1.ConditionFalse, failure.Reason(w.Invalid, v1alpha1.ReasonProfilesInvalid), w.Invalid.Error(), ""}
 	case w.Ref.Err != nil && (!w.resolved || ref.Class() == v1alpha1.ClassStalled):
-		return verdict{metav1.ConditionFalse, ref, meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved).Message, ""}
-	case w.away != nil:
-		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, w.gone(), ""}
+		return verdict{metav1.ConditionFalse, ref, meta.FindStatusCondition(w.next.Conditions, v1alpha1.ConditionRefResolved).Message, ""}
+	case w.absence != nil:
+		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, w.describeAbsent(), ""}
 	case n == 0:
 		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, NoGateways(gs.Name), ""}
 	case !w.resolved:
@@ -36,11 +36,11 @@ func (w *writer) verdict() verdict {
 	case w.synced == n && gs.Paused():
 		return verdict{metav1.ConditionTrue, v1alpha1.ReasonPaused, w.allRun() + "; paused", ""}
 	case w.synced == n && w.unanswered():
-		return verdict{metav1.ConditionFalse, ref, meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionRefResolved).Message, ""}
+		return verdict{metav1.ConditionFalse, ref, meta.FindStatusCondition(w.next.Conditions, v1alpha1.ConditionRefResolved).Message, ""}
 	case w.synced == n:
 		return verdict{metav1.ConditionTrue, v1alpha1.ReasonSynced, w.heldOff() + w.allRun(), w.heldBack()}
 	case gs.Paused():
-		return verdict{metav1.ConditionFalse, v1alpha1.ReasonPaused, fmt.Sprintf("paused; %d of %d gateways run %s", w.synced, n, w.wanted()), ""}
+		return verdict{metav1.ConditionFalse, v1alpha1.ReasonPaused, fmt.Sprintf("paused; %d of %d gateways run %s", w.synced, n, w.describeDesired()), ""}
 	}
 	return w.behind()
 }
@@ -56,12 +56,12 @@ func (w *writer) heldBack() string {
 // unanswered reports whether a poll was requested and failed. It counts as work in progress, and waiting clients get the result
 // at the deadline. A new request does not change that before one has succeeded.
 func (w *writer) unanswered() bool {
-	at, ready := w.Ref.Desired.RequestedAt, w.before(v1alpha1.ConditionReady)
+	at, ready := w.Ref.Desired.RequestedAt, w.lastCondition(v1alpha1.ConditionReady)
 	asked := w.Ref.Answered == at || ready != nil && ready.Status == metav1.ConditionFalse
 	return w.Ref.Err != nil && at != "" && asked && w.Target.RequestedAt != at
 }
 
-func (w *writer) wanted() string {
+func (w *writer) describeDesired() string {
 	if strings.HasPrefix(w.Target.Commit, w.Target.Ref) {
 		return short(w.Target.Commit)
 	}
@@ -70,9 +70,9 @@ func (w *writer) wanted() string {
 
 func (w *writer) allRun() string {
 	if len(w.rows) == 1 {
-		return v1alpha1.GatewayLabel(w.rows[0].Name, w.rows[0].PodName) + " runs " + w.wanted()
+		return v1alpha1.GatewayLabel(w.rows[0].Name, w.rows[0].PodName) + " runs " + w.describeDesired()
 	}
-	return fmt.Sprintf("all %d gateways run %s", len(w.rows), w.wanted())
+	return fmt.Sprintf("all %d gateways run %s", len(w.rows), w.describeDesired())
 }
 
 // rests reports whether a gateway is behind on purpose.
@@ -130,7 +130,7 @@ func (w *writer) behind() verdict {
 			others++
 		}
 	}
-	message := fmt.Sprintf("%d of %d gateways run %s; %s", w.synced, len(w.rows), w.wanted(), v1alpha1.GatewayLabel(worst.Name, worst.PodName))
+	message := fmt.Sprintf("%d of %d gateways run %s; %s", w.synced, len(w.rows), w.describeDesired(), v1alpha1.GatewayLabel(worst.Name, worst.PodName))
 	if worst.Message != "" {
 		message += ": " + Cut(worst.Message, maxMessage/2)
 	}
@@ -141,14 +141,14 @@ func (w *writer) behind() verdict {
 	if reason == "" || worst.Reason.Class() == v1alpha1.ClassDone && !rests(reason) {
 		reason = v1alpha1.ReasonProgressing
 	}
-	return verdict{metav1.ConditionFalse, reason, message, named(worst.Name, reason, others)}
+	return verdict{metav1.ConditionFalse, reason, message, nameWithReason(worst.Name, reason, others)}
 }
 
 // maxSummary is how long status.summary is: a line of kubectl get has 120 columns with it, unless the names are long.
 const maxSummary = 44
 
-// named returns the summary for a gateway or a stage and a reason. A long name is cut, and neither the reason nor the number of others.
-func named(name string, reason v1alpha1.Reason, others int) string {
+// nameWithReason returns the summary for a gateway or a stage and a reason. A long name is cut, and neither the reason nor the number of others.
+func nameWithReason(name string, reason v1alpha1.Reason, others int) string {
 	rest := ": " + string(reason)
 	if others > 0 {
 		rest += fmt.Sprintf("; %d more", others)
@@ -156,8 +156,8 @@ func named(name string, reason v1alpha1.Reason, others int) string {
 	return Cut(name, max(maxSummary-len(rest), 8)) + rest
 }
 
-// summary sets status.summary.
-func (w *writer) summary(v verdict, overdue bool) {
+// setSummary sets status.summary.
+func (w *writer) setSummary(v verdict, overdue bool) {
 	s := v.short
 	if s == "" {
 		s = string(v.reason)
@@ -176,15 +176,15 @@ func (w *writer) summary(v verdict, overdue bool) {
 	case v.status == metav1.ConditionTrue && changed > 0:
 		s += fmt.Sprintf("; drift on %d", changed)
 	}
-	w.st.Summary = Cut(s, 64)
+	w.next.Summary = Cut(s, 64)
 }
 
-// allSynced sets AllGatewaysSynced, which describes the gateways alone: an unreachable git server does not change what they
+// setAllSynced sets AllGatewaysSynced, which describes the gateways alone: an unreachable git server does not change what they
 // run.
-func (w *writer) allSynced(v verdict) {
+func (w *writer) setAllSynced(v verdict) {
 	switch n := len(w.rows); {
-	case w.away != nil:
-		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, w.gone())
+	case w.absence != nil:
+		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, w.describeAbsent())
 	case n == 0:
 		w.set(v1alpha1.ConditionAllGatewaysSynced, metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, "no gateway was discovered")
 	case w.resolved && w.synced == n && !w.rolling():
@@ -199,14 +199,14 @@ func (w *writer) allSynced(v verdict) {
 	}
 }
 
-// ready sets Ready, and Reconciling or Stalled while they are true. It returns when the progress deadline ends.
-func (w *writer) ready(v verdict) time.Time {
+// setReady sets Ready, and Reconciling or Stalled while they are true. It returns when the progress deadline ends.
+func (w *writer) setReady(v verdict) time.Time {
 	class := v.reason.Class()
 	// A fleet that is paused or has no gateways waits for nothing.
 	stalled := v.status != metav1.ConditionTrue && class == v1alpha1.ClassStalled
 	working := v.status != metav1.ConditionTrue && class != v1alpha1.ClassStalled && class != v1alpha1.ClassDone
 	again := time.Time{}
-	w.summary(v, false)
+	w.setSummary(v, false)
 	if working && Planned(v.reason) {
 		w.set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v.reason, v.message)
 	} else if working {
@@ -217,17 +217,17 @@ func (w *writer) ready(v verdict) time.Time {
 		}
 		away := v.status == metav1.ConditionUnknown
 		if away {
-			since, over = w.away.Begun(w.same())
+			since, over = w.absence.Begun(w.same())
 		}
 		end := since.Add(limit)
 		if over || !w.Now.Before(end) {
 			stalled, working = true, false
-			w.summary(v, true)
+			w.setSummary(v, true)
 			if away && w.Ref.Desired.RequestedAt != "" {
-				w.st.LastHandledRequest = w.Ref.Desired.RequestedAt // given up: clients that wait get the deadline as result
+				w.next.LastHandledRequest = w.Ref.Desired.RequestedAt // given up: clients that wait get the deadline as result
 			}
-			if away && !w.away.Over {
-				again = w.away.Until // then they may be gone for good
+			if away && !w.absence.Over {
+				again = w.absence.Until // then they may be gone for good
 			}
 			goes := ", work goes on"
 			if away {
@@ -237,16 +237,16 @@ func (w *writer) ready(v verdict) time.Time {
 		} else {
 			again = end
 			w.set(v1alpha1.ConditionReconciling, metav1.ConditionTrue, v.reason, v.message)
-			meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime = metav1.NewTime(since)
+			meta.FindStatusCondition(w.next.Conditions, v1alpha1.ConditionReconciling).LastTransitionTime = metav1.NewTime(since)
 		}
 	}
 	if !working {
-		meta.RemoveStatusCondition(&w.st.Conditions, v1alpha1.ConditionReconciling)
+		meta.RemoveStatusCondition(&w.next.Conditions, v1alpha1.ConditionReconciling)
 	}
 	if stalled {
 		w.set(v1alpha1.ConditionStalled, metav1.ConditionTrue, v.reason, v.message)
 	} else {
-		meta.RemoveStatusCondition(&w.st.Conditions, v1alpha1.ConditionStalled)
+		meta.RemoveStatusCondition(&w.next.Conditions, v1alpha1.ConditionStalled)
 	}
 	w.set(v1alpha1.ConditionReady, v.status, v.reason, v.message)
 	return again
@@ -255,11 +255,11 @@ func (w *writer) ready(v verdict) time.Time {
 // since returns when the current work began, see sinceTarget. Each step of a rollout has the whole time.
 func (w *writer) since() (began time.Time, over bool) {
 	began, over = w.sinceTarget()
-	r := w.st.Rollout
+	r := w.next.Rollout
 	if !w.rolling() || r.Phase != v1alpha1.RolloutProgressing || r.Since == nil {
 		return began, over
 	}
-	if stalled := w.before(v1alpha1.ConditionStalled); over && stalled != nil && !r.Since.After(stalled.LastTransitionTime.Time) || !r.Since.After(began) && !over {
+	if stalled := w.lastCondition(v1alpha1.ConditionStalled); over && stalled != nil && !r.Since.After(stalled.LastTransitionTime.Time) || !r.Since.After(began) && !over {
 		return began, over
 	}
 	return r.Since.Time, false
@@ -270,31 +270,31 @@ func (w *writer) since() (began time.Time, over bool) {
 // new request. A short absence of the agents changes neither. After an absence beyond the deadline, the time starts again.
 func (w *writer) sinceTarget() (began time.Time, over bool) {
 	same := w.same()
-	if c := w.before(v1alpha1.ConditionReconciling); same && c != nil && c.Status == metav1.ConditionTrue && !c.LastTransitionTime.After(w.now.Time) {
+	if c := w.lastCondition(v1alpha1.ConditionReconciling); same && c != nil && c.Status == metav1.ConditionTrue && !c.LastTransitionTime.After(w.now.Time) {
 		if Planned(v1alpha1.Reason(c.Reason)) { // the work begins now
 			return w.now.Time, false
 		}
 		return c.LastTransitionTime.Time, false
 	}
-	c := w.before(v1alpha1.ConditionStalled)
-	ready := w.before(v1alpha1.ConditionReady)
-	over = same && w.was.Target.RequestedAt == w.st.Target.RequestedAt && c != nil && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded) &&
+	c := w.lastCondition(v1alpha1.ConditionStalled)
+	ready := w.lastCondition(v1alpha1.ConditionReady)
+	over = same && w.last.Target.RequestedAt == w.next.Target.RequestedAt && c != nil && c.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded) &&
 		ready != nil && (ready.Status == metav1.ConditionFalse || ready.Status == metav1.ConditionUnknown && !Absent(w.GatewaySync, "", w.Now).Over)
 	return w.now.Time, over
 }
 
 // same reports whether the target is that of the last status.
 func (w *writer) same() bool {
-	a, b := w.was.Target, w.st.Target
-	return !w.moved && w.was.ObservedGeneration == w.GatewaySync.Generation && a != nil && b != nil && a.Ref == b.Ref && a.Commit == b.Commit
+	a, b := w.last.Target, w.next.Target
+	return !w.moved && w.last.ObservedGeneration == w.GatewaySync.Generation && a != nil && b != nil && a.Ref == b.Ref && a.Commit == b.Commit
 }
 
 const maxHistory = 10
 
-// records updates the last sync, the last good commit, the history, and the last handled request.
-func (w *writer) records() {
-	st := &w.st
-	w.lastSync()
+// setRecords updates the last sync, the last good commit, the history, and the last handled request.
+func (w *writer) setRecords() {
+	st := &w.next
+	w.setLastSync()
 	if at := w.Target.RequestedAt; at != "" && at == w.Ref.Desired.RequestedAt && w.resolved &&
 		!slices.ContainsFunc(w.rows, func(g gateway) bool { return !g.handled }) {
 		st.LastHandledRequest = at
@@ -312,9 +312,9 @@ func (w *writer) records() {
 // early is how far the clock of a gateway's node may be ahead.
 const early = time.Minute
 
-// lastSync sets the last delivered sync. The times are from the gateways' nodes. A time in the future has the lowest priority
+// setLastSync sets the last delivered sync. The times are from the gateways' nodes. A time in the future has the lowest priority
 // and is replaced by any other, because otherwise a clock that was wrong once would determine it for years.
-func (w *writer) lastSync() {
+func (w *writer) setLastSync() {
 	future := func(at *metav1.Time) bool { return at.After(w.Now.Add(early)) }
 	later := func(a, b *metav1.Time) bool {
 		if future(a) != future(b) {
@@ -328,7 +328,7 @@ func (w *writer) lastSync() {
 			last = g
 		}
 	}
-	st := &w.st
+	st := &w.next
 	switch was := st.LastSyncTime; {
 	case last == nil, was != nil && was.Equal(last.LastSyncTime):
 		return
@@ -342,18 +342,18 @@ func (w *writer) lastSync() {
 	}
 }
 
-// unhandle resets a request that was only given up because there were no agents, and now there are. While the deadline is over
+// reopenRequest resets a request that was only given up because there were no agents, and now there are. While the deadline is over
 // and git was not polled, it stays given up, because agents that come and go would restart the wait each time.
-func (w *writer) unhandle() {
-	at, ready := w.Ref.Desired.RequestedAt, w.before(v1alpha1.ConditionReady)
-	if at == "" || w.st.LastHandledRequest != at || w.away != nil || len(w.rows) == 0 {
+func (w *writer) reopenRequest() {
+	at, ready := w.Ref.Desired.RequestedAt, w.lastCondition(v1alpha1.ConditionReady)
+	if at == "" || w.next.LastHandledRequest != at || w.absence != nil || len(w.rows) == 0 {
 		return
 	}
-	stalled := meta.FindStatusCondition(w.st.Conditions, v1alpha1.ConditionStalled)
+	stalled := meta.FindStatusCondition(w.next.Conditions, v1alpha1.ConditionStalled)
 	over := stalled != nil && stalled.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded)
-	givenUp := ready != nil && ready.Status == metav1.ConditionUnknown || w.was.Target != nil && w.was.Target.RequestedAt != at
+	givenUp := ready != nil && ready.Status == metav1.ConditionUnknown || w.last.Target != nil && w.last.Target.RequestedAt != at
 	unhandled := slices.ContainsFunc(w.rows, func(g gateway) bool { return !g.handled })
 	if asked := w.Target.RequestedAt == at; asked && givenUp && unhandled || !asked && !over {
-		w.st.LastHandledRequest = ""
+		w.next.LastHandledRequest = ""
 	}
 }

@@ -40,20 +40,20 @@ func Standings(s Seen) []Standing {
 
 // rolling reports whether a rollout of the target is not done.
 func (w *writer) rolling() bool {
-	return w.resolved && w.st.Rollout != nil && w.st.Rollout.Phase != v1alpha1.RolloutDone
+	return w.resolved && w.next.Rollout != nil && w.next.Rollout.Phase != v1alpha1.RolloutDone
 }
 
 // rolloutVerdict returns the state of a fleet during a rollout.
 func (w *writer) rolloutVerdict() verdict {
-	r := w.st.Rollout
+	r := w.next.Rollout
 	stage := func(reason v1alpha1.Reason) string {
 		if r.Stage == "" {
 			return ""
 		}
-		return named("stage "+r.Stage, reason, 0)
+		return nameWithReason("stage "+r.Stage, reason, 0)
 	}
 	says := func(reason v1alpha1.Reason) verdict {
-		return verdict{metav1.ConditionFalse, reason, fmt.Sprintf("%d of %d gateways run %s; %s", w.synced, len(w.rows), w.wanted(), r.Message), stage(reason)}
+		return verdict{metav1.ConditionFalse, reason, fmt.Sprintf("%d of %d gateways run %s; %s", w.synced, len(w.rows), w.describeDesired(), r.Message), stage(reason)}
 	}
 	switch r.Phase {
 	case v1alpha1.RolloutAborted:
@@ -75,9 +75,9 @@ func (w *writer) rolloutVerdict() verdict {
 	return v
 }
 
-// ofRollout tells which stage began or failed.
-func (w *writer) ofRollout(tell teller) {
-	was, is := w.was.Rollout, w.st.Rollout
+// rolloutEvents tells which stage began or failed.
+func (w *writer) rolloutEvents(emit eventFunc) {
+	was, is := w.last.Rollout, w.next.Rollout
 	if is == nil || was != nil && was.Commit == is.Commit && was.Phase == is.Phase && was.Stage == is.Stage {
 		return
 	}
@@ -91,12 +91,12 @@ func (w *writer) ofRollout(tell teller) {
 			if w.GatewaySync.Approved(is.Stage, is.Commit) {
 				approved = "; approved as " + is.Stage + "@" + is.Commit
 			}
-			tell(false, v1alpha1.EventStageOpened, "stage %s: its gateways may follow %s%s", is.Stage, short(is.Commit), approved)
+			emit(false, v1alpha1.EventStageOpened, "stage %s: its gateways may follow %s%s", is.Stage, short(is.Commit), approved)
 		}
 	case v1alpha1.RolloutWaiting:
-		tell(true, v1alpha1.EventSyncHeld, "%s: %s", v1alpha1.ReasonApprovalNeeded, is.Message)
+		emit(true, v1alpha1.EventSyncHeld, "%s: %s", v1alpha1.ReasonApprovalNeeded, is.Message)
 	case v1alpha1.RolloutAborted:
-		tell(true, v1alpha1.EventCanaryStageFailed, "%s", is.Message)
+		emit(true, v1alpha1.EventCanaryStageFailed, "%s", is.Message)
 	case v1alpha1.RolloutPlanning, v1alpha1.RolloutDone:
 	}
 }

@@ -70,11 +70,11 @@ type Summary struct {
 func Summarise(s Seen) Summary {
 	gs := s.GatewaySync
 	w := newWriter(s)
-	w.st.Rollout = s.Rollout
+	w.next.Rollout = s.Rollout
 	w.rows = gateways(&s)
-	w.absent()
-	w.used()
-	st := &w.st
+	w.keepAbsent()
+	w.rejectUsedProfiles()
+	st := &w.next
 	w.observe()
 	w.observeRetry()
 	if s.Invalid == nil {
@@ -92,25 +92,25 @@ func Summarise(s Seen) Summary {
 		run = w.synced
 	}
 	st.GatewaysReady = fmt.Sprintf("%d/%d", run, len(w.rows))
-	w.target()
-	w.remember()
-	w.inherit()
+	w.setTarget()
+	w.keepFailureReason()
+	w.inheritRefError()
 	for _, c := range Conditions {
 		if c.set != nil {
 			c.set(w)
 		}
 	}
 	verdict := w.verdict()
-	w.allSynced(verdict)
-	w.records()
-	again := w.ready(verdict)
-	w.unhandle()
-	w.outcome()
-	w.rollback()
-	w.retry()
-	st.DiscoveredGateways = fitted(w.rows)
+	w.setAllSynced(verdict)
+	w.setRecords()
+	again := w.setReady(verdict)
+	w.reopenRequest()
+	w.setOutcome()
+	w.setRollback()
+	w.setRetry()
+	st.DiscoveredGateways = fitRows(w.rows)
 	return Summary{
-		Status: w.st, Events: w.transitions(), Again: again, Discovered: len(w.rows), Synced: run, States: w.states(),
+		Status: w.next, Events: w.transitions(), Again: again, Discovered: len(w.rows), Synced: run, States: w.states(),
 	}
 }
 
@@ -125,21 +125,21 @@ func (w *writer) states() map[v1alpha1.GatewaySyncState]int {
 // writer is the state of a summary.
 type writer struct {
 	Seen
-	was      *v1alpha1.GatewaySyncStatus
-	st       v1alpha1.GatewaySyncStatus
-	now      metav1.Time
-	rows     []gateway
-	synced   int
-	resolved bool // the target is the desired ref
-	carried  bool // Ref.Err is from an earlier lead
-	moved    bool // without a lead: another ref is desired than the target
-	// away is not nil if gateways are known but none is live; leaving are their terminating pods.
-	away    *Absence
+	last      *v1alpha1.GatewaySyncStatus
+	next      v1alpha1.GatewaySyncStatus
+	now       metav1.Time
+	rows      []gateway
+	synced    int
+	resolved  bool // the target is the desired ref
+	inherited bool // Ref.Err is from an earlier lead
+	moved     bool // without a lead: another ref is desired than the target
+	// absence is not nil if gateways are known but none is live; leaving are their terminating pods.
+	absence *Absence
 	leaving []string
 }
 
 func newWriter(s Seen) *writer {
-	return &writer{Seen: s, was: &s.GatewaySync.Status, st: *s.GatewaySync.Status.DeepCopy(), now: metav1.NewTime(s.Now.Truncate(time.Second))}
+	return &writer{Seen: s, last: &s.GatewaySync.Status, next: *s.GatewaySync.Status.DeepCopy(), now: metav1.NewTime(s.Now.Truncate(time.Second))}
 }
 
 // verdict is the state of the fleet for the condition Ready.
@@ -151,14 +151,14 @@ type verdict struct {
 }
 
 func (w *writer) set(condition string, status metav1.ConditionStatus, reason v1alpha1.Reason, message string) {
-	meta.SetStatusCondition(&w.st.Conditions, metav1.Condition{
+	meta.SetStatusCondition(&w.next.Conditions, metav1.Condition{
 		Type: condition, Status: status, Reason: string(reason), Message: Cut(message, maxMessage),
 		ObservedGeneration: w.GatewaySync.Generation, LastTransitionTime: w.now,
 	})
 }
 
-// target sets the target and the request.
-func (w *writer) target() {
+// setTarget sets the target and the request.
+func (w *writer) setTarget() {
 	d := w.Ref.Desired
 	if d.Ref == "" {
 		return // the request or the spec is invalid: keep the last target
@@ -170,68 +170,68 @@ func (w *writer) target() {
 	if w.resolved {
 		t.Commit, t.CommitShort = w.Target.Commit, short(w.Target.Commit)
 	}
-	w.st.Target = t
-	w.st.Request = nil
+	w.next.Target = t
+	w.next.Request = nil
 	if d.Over != "" || d.Lapsed != "" {
-		w.st.Request = &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed, Refused: d.Refused}
+		w.next.Request = &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed, Refused: d.Refused}
 	}
 }
 
-// inherit adopts the error of an earlier lead about the same ref, so that it causes no new Event.
-func (w *writer) inherit() {
-	c := w.before(v1alpha1.ConditionRefResolved)
+// inheritRefError adopts the error of an earlier lead about the same ref, so that it causes no new Event.
+func (w *writer) inheritRefError() {
+	c := w.lastCondition(v1alpha1.ConditionRefResolved)
 	if w.Ref.Looked || w.Ref.Err != nil || c == nil || c.Status != metav1.ConditionFalse ||
 		c.ObservedGeneration != w.GatewaySync.Generation || !w.sameRef() {
 		return
 	}
-	w.Ref.Err, w.carried = failure.New(v1alpha1.Reason(c.Reason), "%s", c.Message), true
+	w.Ref.Err, w.inherited = failure.New(v1alpha1.Reason(c.Reason), "%s", c.Message), true
 }
 
-func (w *writer) refResolved() {
+func (w *writer) setRefResolved() {
 	switch err := w.Ref.Err; {
 	case err != nil:
-		w.st.RefResolutionStatus = v1alpha1.RefResolutionError
+		w.next.RefResolutionStatus = v1alpha1.RefResolutionError
 		reason, message := failure.Reason(err, v1alpha1.ReasonGitUnreachable), err.Error()
-		if w.resolved && !w.carried {
+		if w.resolved && !w.inherited {
 			message = fmt.Sprintf("%s; the gateways stay at %s", Cut(message, maxMessage-80), short(w.Target.Commit))
 		}
 		// The text of a network error differs between attempts, for example in a port. Only another reason is a change.
-		if c := w.before(v1alpha1.ConditionRefResolved); c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(reason) &&
+		if c := w.lastCondition(v1alpha1.ConditionRefResolved); c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(reason) &&
 			reason.Class() == v1alpha1.ClassRetry && w.sameRef() && c.ObservedGeneration == w.GatewaySync.Generation {
 			message = c.Message
 		}
 		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionFalse, reason, message)
 	case w.resolved:
-		w.st.RefResolutionStatus = v1alpha1.RefResolved
+		w.next.RefResolutionStatus = v1alpha1.RefResolved
 		message := fmt.Sprintf("%s is at %s", w.Target.Ref, short(w.Target.Commit))
 		if w.Target.Ref == w.Target.Commit {
 			message = "the repository has commit " + short(w.Target.Commit)
 		}
 		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionTrue, v1alpha1.ReasonRefResolved, message)
 	case w.Ref.Asking:
-		w.st.RefResolutionStatus = v1alpha1.RefResolving
+		w.next.RefResolutionStatus = v1alpha1.RefResolving
 		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "asking git for "+w.Ref.Desired.Ref)
 	default:
-		w.st.RefResolutionStatus = v1alpha1.RefNotResolved
+		w.next.RefResolutionStatus = v1alpha1.RefNotResolved
 		w.set(v1alpha1.ConditionRefResolved, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "git was not asked yet")
 	}
 }
 
 // sameRef reports whether the last status is about the same ref.
 func (w *writer) sameRef() bool {
-	return w.was.Target != nil && w.st.Target != nil && w.was.Target.Ref == w.st.Target.Ref
+	return w.last.Target != nil && w.next.Target != nil && w.last.Target.Ref == w.next.Target.Ref
 }
 
-func (w *writer) before(condition string) *metav1.Condition {
-	return meta.FindStatusCondition(w.was.Conditions, condition)
+func (w *writer) lastCondition(condition string) *metav1.Condition {
+	return meta.FindStatusCondition(w.last.Conditions, condition)
 }
 
-// hostKey sets SSHHostKeyVerification for repositories over ssh, and removes it for others.
-func (w *writer) hostKey() {
+// setHostKey sets SSHHostKeyVerification for repositories over ssh, and removes it for others.
+func (w *writer) setHostKey() {
 	const condition = v1alpha1.ConditionSSHHostKeyVerification
 	git := w.GatewaySync.Spec.Git
 	if w.Invalid == nil && !OverSSH(git.Repo) {
-		meta.RemoveStatusCondition(&w.st.Conditions, condition)
+		meta.RemoveStatusCondition(&w.next.Conditions, condition)
 		return
 	}
 	if w.Invalid != nil {
@@ -255,7 +255,7 @@ func (w *writer) hostKey() {
 			return
 		}
 	}
-	known := w.before(condition)
+	known := w.lastCondition(condition)
 	if w.Ref.HostKey || w.synced > 0 || known != nil && known.Status == metav1.ConditionTrue && w.sameRef() {
 		w.set(condition, metav1.ConditionTrue, v1alpha1.ReasonHostKeyVerified, "the git host showed a key that is trusted")
 		return
@@ -263,8 +263,8 @@ func (w *writer) hostKey() {
 	w.set(condition, metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "the git host was not reached yet")
 }
 
-// sidecars sets SidecarInjected from the pods without an agent, and why an evicted pod has no successor.
-func (w *writer) sidecars(without []string, awaited string) {
+// setSidecars sets SidecarInjected from the pods without an agent, and why an evicted pod has no successor.
+func (w *writer) setSidecars(without []string, awaited string) {
 	var problems []string
 	if len(without) > 0 {
 		problems = append(problems, fmt.Sprintf("%s without an agent: %s. Events of the pod say why it was not injected; delete the pod to try again",
@@ -280,8 +280,8 @@ func (w *writer) sidecars(without []string, awaited string) {
 	w.set(v1alpha1.ConditionSidecarInjected, metav1.ConditionFalse, v1alpha1.ReasonMissingSidecar, strings.Join(problems, "; "))
 }
 
-// missing returns the pods whose rows say that they have no agent.
-func (w *writer) missing() []string {
+// podsWithoutAgent returns the pods whose rows say that they have no agent.
+func (w *writer) podsWithoutAgent() []string {
 	var without []string
 	for _, g := range w.rows {
 		if g.SyncStatus == v1alpha1.GatewayMissingSidecar {

@@ -476,7 +476,7 @@ func TestAHugeFleetFitsIntoTheObject(t *testing.T) {
 
 	s = newScene(t, 1990)
 	s.write()
-	assert.Len(t, s.events, maxEvents-few+1)
+	assert.Len(t, s.events, maxEvents-reservedEvents+1)
 	assert.Equal(t, "SyncCompleted", s.told()[len(s.events)-1], "what is about all of them is not left out")
 }
 
