@@ -13,14 +13,14 @@ import (
 // there is nothing to approve.
 func (s *Setter) Approve(ctx context.Context, namespace, name, stage, commit string) (Answer, error) {
 	return s.approve(ctx, namespace, name, commit, func(gs *v1alpha1.GatewaySync, commit string) (string, string, error) {
-		return approvable(gs, stage, commit)
+		return stageToApprove(gs, stage, commit)
 	})
 }
 
 // ApproveWindow approves that the gateways follow the target commit although no maintenance window allows it. If commit is not "", it is the
 // target commit, or its first digits. The error is an *InvalidError if there is nothing to approve.
 func (s *Setter) ApproveWindow(ctx context.Context, namespace, name, commit string) (Answer, error) {
-	return s.approve(ctx, namespace, name, commit, passable)
+	return s.approve(ctx, namespace, name, commit, windowToApprove)
 }
 
 // approve approves the stage for the commit that find returns.
@@ -46,13 +46,13 @@ func (s *Setter) approve(ctx context.Context, namespace, name, commit string, fi
 	})
 }
 
-// approvable returns the stage and the commit that an approval is for.
-func approvable(gs *v1alpha1.GatewaySync, stage, commit string) (string, string, error) {
+// stageToApprove returns the stage and the commit that an approval is for.
+func stageToApprove(gs *v1alpha1.GatewaySync, stage, commit string) (string, string, error) {
 	r := gs.Status.Rollout
 	switch {
 	case r == nil:
 		return "", "", invalid("nothing waits for an approval: %s rolls out all gateways at once; spec.deployment.stages has stages with requireApproval", gs.Name)
-	case !v1alpha1.IsCommit(r.Commit) || r.Phase == v1alpha1.RolloutDone && !needed(gs):
+	case !v1alpha1.IsCommit(r.Commit) || r.Phase == v1alpha1.RolloutDone && !waitsForApproval(gs):
 		return "", "", invalid("nothing waits for an approval: the rollout of %s is done", Short(r.Commit))
 	case r.Phase == v1alpha1.RolloutAborted:
 		return "", "", invalid("the rollout of %s was aborted, and an approval does not continue it: roll out another commit, or try this one again: stoker retry %s", Short(r.Commit), gs.Name)
@@ -75,8 +75,8 @@ func approvable(gs *v1alpha1.GatewaySync, stage, commit string) (string, string,
 	return stage, r.Commit, nil
 }
 
-// passable returns what stands for the maintenance windows in an approval, and the target commit.
-func passable(gs *v1alpha1.GatewaySync, commit string) (string, string, error) {
+// windowToApprove returns what stands for the maintenance windows in an approval, and the target commit.
+func windowToApprove(gs *v1alpha1.GatewaySync, commit string) (string, string, error) {
 	t, rows := gs.Status.Target, gs.Status.DiscoveredGateways
 	switch {
 	case gs.Spec.Deployment == nil || len(gs.Spec.Deployment.Windows) == 0:
@@ -93,7 +93,7 @@ func passable(gs *v1alpha1.GatewaySync, commit string) (string, string, error) {
 	return v1alpha1.WindowApproval, t.Commit, nil
 }
 
-// needed reports whether a gateway waits for an approval although the rollout is over: its stage got requireApproval when it was behind.
-func needed(gs *v1alpha1.GatewaySync) bool {
+// waitsForApproval reports whether a gateway waits for an approval although the rollout is over: its stage got requireApproval when it was behind.
+func waitsForApproval(gs *v1alpha1.GatewaySync) bool {
 	return slices.ContainsFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return g.Reason == v1alpha1.ReasonApprovalNeeded })
 }

@@ -42,7 +42,7 @@ func TestApprove(t *testing.T) {
 			gs := plant("main")
 			gs.Status.Rollout = tt.rollout
 			gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev"}, {Name: "prod", RequireApproval: true}}}
-			stage, commit, err := approvable(gs, tt.stage, tt.commit)
+			stage, commit, err := stageToApprove(gs, tt.stage, tt.commit)
 			if tt.says != "" {
 				require.ErrorContains(t, err, tt.says)
 				assert.ErrorAs(t, err, new(*InvalidError))
@@ -80,7 +80,7 @@ func TestApproveWindow(t *testing.T) {
 			gs := plant("main")
 			gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: tt.windows}
 			gs.Status.Target, gs.Status.DiscoveredGateways = tt.target, tt.rows
-			what, commit, err := passable(gs, tt.commit)
+			what, commit, err := windowToApprove(gs, tt.commit)
 			if tt.says != "" {
 				require.ErrorContains(t, err, tt.says)
 				assert.ErrorAs(t, err, new(*InvalidError))
@@ -98,10 +98,10 @@ func TestApproveAfterTheRollout(t *testing.T) {
 	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "prod", RequireApproval: true}}}
 	gs.Status.Rollout = &v1alpha1.RolloutStatus{Commit: commitA, Step: 2, Steps: 2, Phase: v1alpha1.RolloutDone}
 	gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "line", SyncStatus: v1alpha1.GatewayHeld, Reason: v1alpha1.ReasonApprovalNeeded}}
-	stage, commit, err := approvable(gs, "prod", "")
+	stage, commit, err := stageToApprove(gs, "prod", "")
 	require.NoError(t, err)
 	assert.Equal(t, "prod@"+commitA, stage+"@"+commit)
-	_, _, err = approvable(gs, "", "")
+	_, _, err = stageToApprove(gs, "", "")
 	assert.ErrorContains(t, err, "name a stage")
 }
 

@@ -21,11 +21,11 @@ const (
 	// keptIDs is the number of ids per sender, keptTags the number of tags, and keptChars the limit of either list in bytes.
 	keptIDs, keptTags, keptChars = 8, 16, 1024
 	// ahead is how far the clock of Kargo may be ahead. Ids from further in the future say nothing about the order of others.
-	ahead = 5 * time.Minute
+	maxClockSkew = 5 * time.Minute
 )
 
-// remember appends one to the list, which always keeps it, and drops the oldest entries.
-func remember(list []string, one string, most int) []string {
+// appendBounded appends one to the list, which always keeps it, and drops the oldest entries.
+func appendBounded(list []string, one string, most int) []string {
 	list = append(slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == one }), one)
 	list = list[max(0, len(list)-most):]
 	for len(list) > 1 && len(strings.Join(list, " ")) > keptChars {
@@ -34,7 +34,7 @@ func remember(list []string, one string, most int) []string {
 	return list
 }
 
-func words(text string) []string {
+func fields(text string) []string {
 	return slices.DeleteFunc(strings.Split(text, " "), func(s string) bool { return s == "" })
 }
 
@@ -47,7 +47,7 @@ func readIDs(text string) map[string][]string {
 	}
 	ids := make(map[string][]string, len(have))
 	for sender, list := range have {
-		ids[sender] = words(list)
+		ids[sender] = fields(list)
 	}
 	return ids
 }
@@ -59,7 +59,7 @@ func writeIDs(ids map[string][]string) (string, error) {
 		var kept []string
 		for _, id := range ids[by] {
 			if len(id) <= maxID {
-				kept = remember(kept, id, keptIDs)
+				kept = appendBounded(kept, id, keptIDs)
 			}
 		}
 		if len(kept) > 0 {
@@ -75,12 +75,12 @@ func writeIDs(ids map[string][]string) (string, error) {
 	return strings.TrimSpace(b.String()), nil
 }
 
-// before returns the outcome of a request that was made before or is older than the last one, or "" if the request is new.
-func before(ids map[string][]string, by, id string, now time.Time) (Outcome, string) {
+// knownOutcome returns the outcome of a request that was made before or is older than the last one, or "" if the request is new.
+func knownOutcome(ids map[string][]string, by, id string, now time.Time) (Outcome, string) {
 	if id == "" {
 		return "", ""
 	}
-	if last := newest(ids, by); older(by, id, last) && stamped(last).Before(now.Add(ahead)) {
+	if last := newest(ids, by); older(by, id, last) && createdAt(last).Before(now.Add(maxClockSkew)) {
 		return Superseded, fmt.Sprintf("promotion %s is older than %s, which was asked for already", id, last)
 	}
 	if slices.Contains(ids[by], id) {
@@ -114,7 +114,7 @@ func Followed(o v1alpha1.Requestable) []string {
 	if len(text) > maxIDs {
 		return nil
 	}
-	tags := words(text)
+	tags := fields(text)
 	return tags[max(0, len(tags)-keptTags):]
 }
 
@@ -141,8 +141,8 @@ func ulid(id string) string {
 	return ""
 }
 
-// stamped returns when a promotion was created, by the clock of Kargo.
-func stamped(id string) time.Time {
+// createdAt returns when a promotion was created, by the clock of Kargo.
+func createdAt(id string) time.Time {
 	var ms int64
 	for _, c := range ulid(id)[:min(10, len(ulid(id)))] {
 		ms = ms<<5 | int64(strings.IndexRune(digits, c))

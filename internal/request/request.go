@@ -133,7 +133,7 @@ func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string
 		return nil, Answer{}, invalid("%s", q.Fixed)
 	}
 	ids := readIDs(have[v1alpha1.AnnotationRequestedIDs])
-	if outcome, message := before(ids, r.By, r.ID, now); outcome != "" {
+	if outcome, message := knownOutcome(ids, r.By, r.ID, now); outcome != "" {
 		answer.Outcome, answer.Message = outcome, message
 		return nil, answer, nil
 	}
@@ -166,7 +166,7 @@ func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string
 		delete(write, v1alpha1.AnnotationRequestedBy) // it belongs to the requested ref
 	}
 	if r.Follows && r.Ref != "" {
-		tags := strings.Join(remember(Followed(o), r.Ref, keptTags), " ")
+		tags := strings.Join(appendBounded(Followed(o), r.Ref, keptTags), " ")
 		write[v1alpha1.AnnotationRequestedTags] = &tags
 	}
 	if r.Force {
@@ -176,7 +176,7 @@ func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string
 		write[v1alpha1.AnnotationConfirmDeletion] = &r.ConfirmDeletion
 	}
 	if r.ID != "" {
-		ids[r.By] = remember(ids[r.By], r.ID, keptIDs)
+		ids[r.By] = appendBounded(ids[r.By], r.ID, keptIDs)
 		text, err := writeIDs(ids)
 		if err != nil {
 			return nil, Answer{}, err

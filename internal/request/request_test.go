@@ -169,7 +169,7 @@ func TestFuturePromotionTime(t *testing.T) {
 			stamp, ms = digits[ms&31:ms&31+1]+stamp, ms>>5
 		}
 		id := fmt.Sprintf("test.%s%016d.abcdef0", stamp, n)
-		require.WithinDuration(t, noon.Add(d), stamped(id), time.Millisecond)
+		require.WithinDuration(t, noon.Add(d), createdAt(id), time.Millisecond)
 		return id
 	}
 	gs := plant("main")

@@ -43,7 +43,7 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 		if err != nil || answer.Outcome != "" {
 			return nil, answer, err
 		}
-		if still, err := fails(o, failed); !still || err != nil {
+		if still, err := desiresFailed(o, failed); !still || err != nil {
 			answer = Answer{Outcome: Unchanged, At: o.GetAnnotations()[v1alpha1.AnnotationRequestedAt], Message: "nothing was changed: another commit than the one that failed is desired by now"}
 			return nil, answer, err
 		}
@@ -61,22 +61,22 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 	})
 }
 
-// fails reports whether the desired ref resolves to the failed commit; "" means any commit.
-func fails(o v1alpha1.Requestable, failed string) (bool, error) {
+// desiresFailed reports whether the desired ref resolves to the failed commit; "" means any commit.
+func desiresFailed(o v1alpha1.Requestable, failed string) (bool, error) {
 	switch is := o.Standing(); {
 	case failed == "":
 		return true, nil
 	case is.Answered && is.Ref == "": // the request is not valid
 		return false, nil
 	case !is.Answered, is.Commit == "":
-		return false, tooEarly(o)
+		return false, errTooEarly(o)
 	default:
 		return is.Commit == failed, nil
 	}
 }
 
-// tooEarly returns why the commit of the desired ref is not known.
-func tooEarly(o v1alpha1.Requestable) error {
+// errTooEarly returns why the commit of the desired ref is not known.
+func errTooEarly(o v1alpha1.Requestable) error {
 	return fmt.Errorf("%w: %s", ErrTooEarly, verdict(o).Message)
 }
 
@@ -97,7 +97,7 @@ func rollback(o v1alpha1.Requestable, to string) (Request, Answer, error) {
 	if q.Fixed != "" {
 		return Request{}, Answer{}, invalid("%s", q.Fixed)
 	}
-	commit, err := goal(is, to)
+	commit, err := commitToRestore(is, to)
 	if _, ok := o.(*v1alpha1.ConfigSync); ok && errors.Is(err, ErrNothingGood) {
 		err = invalid("no commit was applied with all objects healthy yet: there is nothing to go back to")
 	}
@@ -106,7 +106,7 @@ func rollback(o v1alpha1.Requestable, to string) (Request, Answer, error) {
 	}
 	r := is.Rollback
 	if !is.Answered || r == nil {
-		return Request{}, Answer{}, tooEarly(o)
+		return Request{}, Answer{}, errTooEarly(o)
 	}
 	spec := is.Ref == q.Spec
 	if to == "" && r.Commit == "" || commit == is.Commit || strings.EqualFold(commit, is.Ref) || spec && commit == r.Unless {
@@ -124,8 +124,8 @@ func CheckTo(to string) error {
 	return nil
 }
 
-// goal returns the commit to go back to.
-func goal(is v1alpha1.Standing, to string) (string, error) {
+// commitToRestore returns the commit to go back to.
+func commitToRestore(is v1alpha1.Standing, to string) (string, error) {
 	to = strings.ToLower(to)
 	if to == "" {
 		if g := is.LastGood; g != nil && v1alpha1.IsCommit(g.Commit) {
@@ -137,7 +137,7 @@ func goal(is v1alpha1.Standing, to string) (string, error) {
 		return "", err
 	}
 	found := ""
-	for _, r := range known(is) {
+	for _, r := range history(is) {
 		if !strings.HasPrefix(r.Commit, to) || r.Commit == found || !v1alpha1.IsCommit(r.Commit) {
 			continue
 		}
@@ -152,8 +152,8 @@ func goal(is v1alpha1.Standing, to string) (string, error) {
 	return found, nil
 }
 
-// known returns the commits of the history.
-func known(is v1alpha1.Standing) []v1alpha1.CommitRecord {
+// history returns the commits of the history.
+func history(is v1alpha1.Standing) []v1alpha1.CommitRecord {
 	list := is.History
 	if g := is.LastGood; g != nil {
 		list = append([]v1alpha1.CommitRecord{*g}, list...)

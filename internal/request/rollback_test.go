@@ -153,10 +153,10 @@ func TestRollbackWaitsForVerdict(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			gs := rolled()
 			c.change(gs)
-			still, err := fails(gs, commitB)
+			still, err := desiresFailed(gs, commitB)
 			assert.Equal(t, c.still, still)
 			assert.Equal(t, c.early, errors.Is(err, ErrTooEarly), "%v", err)
-			still, err = fails(gs, "")
+			still, err = desiresFailed(gs, "")
 			assert.NoError(t, err)
 			assert.True(t, still)
 		})
