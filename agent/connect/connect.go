@@ -30,7 +30,7 @@ func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o r
 	}
 	cfg := ignition.Config{URL: gatewayURL, Log: log}
 	if ref := spec.Gateway.APIKey(); ref != nil {
-		p.Token = true
+		p.HasAPIToken = true
 		cfg.Key = func() (secret.String, error) {
 			v, err := secrets.Read(v1alpha1.SecretGatewayAPI, *ref)
 			if err != nil {
@@ -41,7 +41,7 @@ func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o r
 	}
 	if t := spec.Gateway.TLSConfig; t != nil {
 		cfg.TLS.ServerName, cfg.TLS.InsecureSkipVerify = t.ServerName, t.InsecureSkipVerify
-		cfg.TLS.CA = public(v1alpha1.SecretGatewayCA, t.CASecretRef, secrets)
+		cfg.TLS.CA = plainReader(v1alpha1.SecretGatewayCA, t.CASecretRef, secrets)
 	}
 	client, err := ignition.New(cfg)
 	if err != nil {
@@ -60,7 +60,7 @@ func Verifier(v *v1alpha1.GitVerify, secrets Secrets) *repo.Verifier {
 	if ref == nil {
 		field, ref = v1alpha1.ConfigMapGitKeys, v.KeysConfigMapRef
 	}
-	keys := public(field, ref, secrets)
+	keys := plainReader(field, ref, secrets)
 	if keys == nil { // never valid, but a missing field must not admit every commit
 		keys = func() ([]byte, error) { return nil, errors.New("neither keysSecretRef nor keysConfigMapRef is set") }
 	}
@@ -73,11 +73,11 @@ func validation(v *v1alpha1.ValidationSpec, secrets Secrets) *sync.Webhook {
 		return nil
 	}
 	w := &sync.Webhook{
-		URL: v.Webhook.URL, Client: outbound.Client{Timeout: v.Webhook.TimeoutDuration()}, Ignore: v.Webhook.FailurePolicy == v1alpha1.FailurePolicyIgnore,
-		CA: public(v1alpha1.SecretValidationCA, v.Webhook.CASecretRef, secrets),
+		URL: v.Webhook.URL, Client: outbound.Client{Timeout: v.Webhook.TimeoutDuration()}, IgnoreFailure: v.Webhook.FailurePolicy == v1alpha1.FailurePolicyIgnore,
+		CA: plainReader(v1alpha1.SecretValidationCA, v.Webhook.CASecretRef, secrets),
 	}
 	if ref := v.Webhook.SecretRef; ref != nil {
-		w.Key = credential(v1alpha1.SecretValidation, *ref, secrets)
+		w.Key = secretReader(v1alpha1.SecretValidation, *ref, secrets)
 	}
 	return w
 }
@@ -89,7 +89,7 @@ func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Rem
 		return nil, err
 	}
 	auth := gitCredentials(git.Auth).auth(secrets)
-	auth.CA = public(v1alpha1.SecretGitCA, git.CASecretRef, secrets)
+	auth.CA = plainReader(v1alpha1.SecretGitCA, git.CASecretRef, secrets)
 	return repo.NewRemote(u, auth, o)
 }
 
@@ -134,13 +134,13 @@ func RepoName(git v1alpha1.GitSpec) string {
 }
 
 // credential reads a secret on each use, so that a rotated secret takes effect immediately.
-func credential(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef, secrets Secrets) func() (secret.String, error) {
+func secretReader(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef, secrets Secrets) func() (secret.String, error) {
 	return func() (secret.String, error) { return secrets.Read(field, ref) }
 }
 
 // public reads a value that is not secret itself, such as a CA bundle or known hosts, on each use. It returns nil if
 // spec has none.
-func public(field v1alpha1.SecretField, ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
+func plainReader(field v1alpha1.SecretField, ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
 	if ref == nil {
 		return nil
 	}

@@ -35,11 +35,11 @@ func Proposals(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSpec, secr
 	if err := errors.Join(reachable(needs.Secrets(), secrets), reachable(needs.ProposalSecrets(), secrets)); err != nil {
 		return nil, nil, err
 	}
-	if err := c.fit(u); err != nil {
+	if err := c.checkPush(u); err != nil {
 		return nil, nil, err
 	}
 	auth := c.auth(secrets)
-	auth.CA = public(v1alpha1.SecretGitCA, gs.Git.CASecretRef, secrets)
+	auth.CA = plainReader(v1alpha1.SecretGitCA, gs.Git.CASecretRef, secrets)
 	if auth.App != nil {
 		auth.App.Permissions = proposalPermissions()
 	}

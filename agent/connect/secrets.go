@@ -101,7 +101,7 @@ func (m Mounted) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (se
 	}
 	v, err := read(name)
 	if os.IsNotExist(err) {
-		return v, fmt.Errorf("%s: the pod has no key %s of %s %s: %s", field, ref.Key, field.Kind(), ref.Name, m.missing())
+		return v, fmt.Errorf("%s: the pod has no key %s of %s %s: %s", field, ref.Key, field.Kind(), ref.Name, m.adviceIfMissing())
 	}
 	if err != nil {
 		return v, fmt.Errorf("%s: %s %s, key %s: %w", field, field.Kind(), ref.Name, ref.Key, err)
@@ -138,7 +138,7 @@ func watchable(files []string) []string {
 }
 
 // missing returns the advice for a missing key.
-func (m Mounted) missing() string {
+func (m Mounted) adviceIfMissing() string {
 	switch {
 	case m.Dir == "":
 		return "create the file; the variable of the pod must contain a path, not the value"

@@ -21,23 +21,23 @@ import (
 )
 
 // Proposing keeps the Settings of a gateway until something that they depend on changes.
-type Proposing struct {
-	of   []any
-	made *propose.Settings
+type SettingsCache struct {
+	inputs   []any
+	settings *propose.Settings
 }
 
 // Settings returns those of the function Settings.
-func (p *Proposing) Settings(gs *v1alpha1.GatewaySync, e v1alpha1.Effective, f plan.Facts, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) *propose.Settings {
+func (p *SettingsCache) Settings(gs *v1alpha1.GatewaySync, e v1alpha1.Effective, f plan.Facts, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) *propose.Settings {
 	f.Ref, f.Commit = "", ""
 	of := []any{gs.Name, gs.Spec.Git, e.Bidirectional, e.Vars, e.DeploymentMode, e.TagProvider, f}
-	if (p.made == nil || p.made.Problem == nil) && reflect.DeepEqual(of, p.of) {
-		return p.made
+	if (p.settings == nil || p.settings.Problem == nil) && reflect.DeepEqual(of, p.inputs) {
+		return p.settings
 	}
-	if p.made != nil && p.made.Remote != nil {
-		_ = p.made.Remote.Close() // only closes connections
+	if p.settings != nil && p.settings.Remote != nil {
+		_ = p.settings.Remote.Close() // only closes connections
 	}
-	p.of, p.made = of, Settings(gs, e, f, secrets, o, log)
-	return p.made
+	p.inputs, p.settings = of, Settings(gs, e, f, secrets, o, log)
+	return p.settings
 }
 
 // Settings returns how a gateway sends changes back to git, nil if it does not. What keeps it from doing so is in their Problem:
@@ -59,9 +59,9 @@ func Settings(gs *v1alpha1.GatewaySync, e v1alpha1.Effective, f plan.Facts, secr
 	}
 	if c := b.Signing; c != nil {
 		s.Sign = repo.NewSigner(c.Format, fmt.Sprintf("spec.bidirectional.signing: key %s of Secret %s", c.KeySecretRef.Key, c.KeySecretRef.Name),
-			credential(v1alpha1.SecretProposalSigning, c.KeySecretRef, secrets))
+			secretReader(v1alpha1.SecretProposalSigning, c.KeySecretRef, secrets))
 	}
-	if err := attach(s, gs, b, secrets, o, log); err != nil {
+	if err := connectForge(s, gs, b, secrets, o, log); err != nil {
 		s.Problem = err
 	}
 	return s
@@ -161,7 +161,7 @@ func targetBranch(b *v1alpha1.BidirectionalSpec, f plan.Facts) (string, error) {
 }
 
 // attach creates the remote for pushes and the client of the forge.
-func attach(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) error {
+func connectForge(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) error {
 	remote, token, err := Proposals(&gs.Spec, b, secrets, o)
 	if err != nil {
 		return err

@@ -43,12 +43,12 @@ type Identity struct {
 // Loop follows a GatewaySync in a file. One goroutine drives it; State may be called from others.
 type Loop struct {
 	Config
-	loop    *loop.Loop
-	spec    spec
-	target  target
-	order   *loop.Order
-	back    connect.Proposing
-	watcher *file.Watcher // nil for Once
+	loop      *loop.Loop
+	spec      spec
+	target    target
+	order     *loop.Order
+	proposals connect.SettingsCache
+	watcher   *file.Watcher // nil for Once
 }
 
 // New returns a Loop.
@@ -88,16 +88,16 @@ func (l *Loop) Decide(ctx context.Context, changed bool) loop.Decision {
 	if l.spec.gs == nil {
 		return loop.Decision{Problems: l.problems()}
 	}
-	l.rotated()
+	l.checkSecrets()
 	l.resolve(ctx)
-	return loop.Decision{Order: l.ordered(), Problems: l.problems(), Due: l.target.due}
+	return loop.Decision{Order: l.currentOrder(), Problems: l.problems(), Due: l.target.due}
 }
 
 // ordered returns the order for the current file and commit: a new one only if either has changed. While the desired
 // ref does not resolve, the last order stays in force, as in a pod: its commit does not belong to the new ref, and a
 // new spec may name another repository. Only a pause, a force-sync request, a confirmed deletion, and a request to propose
 // again, to restore a snapshot or to retry take effect at once.
-func (l *Loop) ordered() *loop.Order {
+func (l *Loop) currentOrder() *loop.Order {
 	gs, t, o := l.spec.gs, l.target, l.order
 	switch {
 	case o != nil && !o.Commit.IsZero() && t.err != nil:
@@ -117,7 +117,7 @@ func (l *Loop) ordered() *loop.Order {
 				Profile: l.spec.effective, Facts: l.facts(),
 			},
 			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: l.spec.connections,
-			Proposals: l.back.Settings(gs, l.spec.effective, l.facts(), l.Secrets, l.Remote, l.Log),
+			ProposalSettings: l.proposals.Settings(gs, l.spec.effective, l.facts(), l.Secrets, l.Remote, l.Log),
 		}
 		l.spec.fresh = false
 	}

@@ -28,7 +28,7 @@ func (l *Loop) resolve(ctx context.Context) {
 		return
 	}
 	started := l.Now()
-	t, err := l.ask(ctx)
+	t, err := l.resolveDesired(ctx)
 	d := l.Now().Sub(started)
 	if ctx.Err() != nil {
 		return
@@ -55,7 +55,7 @@ func (l *Loop) resolve(ctx context.Context) {
 		l.Log.Info("resolved", "ref", t.ref, "commit", t.commit.String(), "override", t.override)
 	}
 	l.target = t
-	if polled(l.spec.gs, t.ref) {
+	if isPolled(l.spec.gs, t.ref) {
 		l.target.due = l.Now().Add(backoff.Jitter(l.interval()))
 	} else {
 		l.target.due = l.Now().Add(never)
@@ -67,7 +67,7 @@ const never = 10 * 365 * 24 * time.Hour
 
 // ask resolves the desired ref. If a request is in force only while spec.git.ref points to a certain commit, it
 // resolves that ref, too.
-func (l *Loop) ask(ctx context.Context) (target, error) {
+func (l *Loop) resolveDesired(ctx context.Context) (target, error) {
 	lookup := func(name string) (repo.Resolution, error) {
 		ref, err := repo.ParseRef(name)
 		if err != nil {
@@ -105,7 +105,7 @@ func (l *Loop) interval() time.Duration {
 }
 
 // polled reports whether the ref can move, and polling is enabled. A commit cannot move.
-func polled(gs *v1alpha1.GatewaySync, name string) bool {
+func isPolled(gs *v1alpha1.GatewaySync, name string) bool {
 	ref, err := repo.ParseRef(name)
 	_, fixed := ref.Commit()
 	return gs.Spec.Polling.IsEnabled() && err == nil && !fixed

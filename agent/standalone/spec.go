@@ -73,7 +73,7 @@ func (l *Loop) reload() {
 	if err != nil {
 		l.spec.err = failure.New(v1alpha1.ReasonProfilesInvalid, "read the GatewaySync: %w", err)
 	} else {
-		l.spec.err = l.take(raw)
+		l.spec.err = l.apply(raw)
 	}
 	if l.spec.err != nil && (before == nil || before.Error() != l.spec.err.Error()) {
 		what := "the GatewaySync cannot be used; the last good one stays in force"
@@ -85,7 +85,7 @@ func (l *Loop) reload() {
 }
 
 // take makes a file's content the spec in force, or returns why it cannot.
-func (l *Loop) take(raw []byte) error {
+func (l *Loop) apply(raw []byte) error {
 	l.spec.raw = raw
 	gs, warnings, err := decode(l.File, raw)
 	for _, w := range warnings {
@@ -120,7 +120,7 @@ func (l *Loop) take(raw []byte) error {
 }
 
 // rotated retries at once after a secret has changed, because it may have caused the last failure.
-func (l *Loop) rotated() {
+func (l *Loop) checkSecrets() {
 	spec := &l.spec.gs.Spec
 	if l.watcher != nil {
 		l.watcher.Add(l.Secrets.Changing(spec)...)

@@ -80,7 +80,7 @@ func (b *bench) connect(c ignition.Config) {
 	c.PollInterval, c.LockWait = 5*time.Millisecond, time.Second
 	client, err := ignition.New(c)
 	require.NoError(b.t, err)
-	b.conn.Gateway, b.conn.Token = client, true
+	b.conn.Gateway, b.conn.HasAPIToken = client, true
 }
 
 // push creates a commit and makes it the target.

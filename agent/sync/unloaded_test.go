@@ -88,7 +88,7 @@ func TestPendingScansAccumulate(t *testing.T) {
 	// None of it is on disk except project a, which came back.
 	require.NoError(t, os.MkdirAll(filepath.Join(data, "projects/a"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(data, "projects/a/project.json"), []byte("{}"), 0o644))
-	require.NoError(t, o.drop(d))
+	require.NoError(t, o.dropUntrue(d))
 	assert.Empty(t, o.Projects)
 	assert.Empty(t, o.Gone)
 	assert.Empty(t, o.Resources)

@@ -12,24 +12,25 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// unloaded is what the gateway has not yet loaded of the files on the disk. It is saved before the first file moves, and
-// dropped when the gateway has confirmed the files. So a crash, a restart or a stopped gateway never makes a
-// half-delivered commit look delivered.
+// unloaded is what the gateway has not yet loaded of the files on the disk. The sync saves it as a note before the first file
+// moves, and deletes the note when the gateway has confirmed the files. So a crash, a restart or a stopped gateway never
+// makes a half-delivered commit look delivered.
 type unloaded struct {
 	Commit plan.ID `json:"commit"`
 	// ScanProjects and ScanConfig report which trees changed since the gateway last read them.
 	ScanProjects bool `json:"scanProjects,omitempty"`
 	ScanConfig   bool `json:"scanConfig,omitempty"`
-	// Projects and Resources are what the gateway has to show afterwards.
+	// Projects and Resources are those that the gateway has to show, Gone the projects that it must not show.
 	Projects  []string   `json:"projects,omitempty"`
-	Gone      []string   `json:"gone,omitempty"` // projects that it must not show
+	Gone      []string   `json:"gone,omitempty"`
 	Resources []configID `json:"resources,omitempty"`
-	// Fresh reports that the gateway did not run when the files were written, so that its next start may be its first.
-	Fresh bool `json:"fresh,omitempty"`
-	// Refused is when such a gateway first refused our token. PutBack reports that its permissions were restored since.
-	Refused time.Time `json:"refused,omitzero"`
-	PutBack bool      `json:"putBack,omitempty"`
-	// Baseline is what the gateway had before; nil if it does not go back by itself.
+	// FirstStart reports that the gateway did not run when the files were written, so its next start may be its first.
+	FirstStart bool `json:"fresh,omitempty"`
+	// FirstRefused is when such a gateway first refused the agent's API token. PermissionsRestored reports that the agent
+	// has restored its permissions since.
+	FirstRefused        time.Time `json:"refused,omitzero"`
+	PermissionsRestored bool      `json:"putBack,omitempty"`
+	// Baseline is nil if the gateway does not roll back automatically.
 	Baseline *baseline `json:"baseline,omitempty"`
 }
 
@@ -48,7 +49,7 @@ func (r configID) file() string {
 
 const unloadedNote = "unloaded"
 
-// maxUnloaded bounds the lists. Verifying the first entries of a longer list proves as well that the scan worked.
+// maxUnloaded bounds each list. The first entries of a longer list also prove that the scan worked.
 const maxUnloaded = 1000
 
 // maxUnloadedBytes bounds the encoded lists, because names can be long.
@@ -63,7 +64,7 @@ func loadUnloaded(d *disk.Dir) (unloaded, error) {
 		return o, err
 	}
 	if json.Unmarshal(b, &o) != nil {
-		// The file is ours and written by rename; a broken one still means that something is not loaded.
+		// The agent writes the note by rename. A damaged note still means that something is not loaded.
 		o = unloaded{ScanProjects: true, ScanConfig: true}
 	}
 	return o, nil
@@ -85,27 +86,27 @@ func (o unloaded) save(d *disk.Dir) error {
 		if len(b) <= maxUnloadedBytes {
 			return d.SetNote(unloadedNote, b)
 		}
-		o.Baseline = nil // without its names, the sync could be blamed for what was wrong before
+		o.Baseline = nil // without all names, earlier mismatches could count against the sync
 		o.Projects, o.Gone, o.Resources = half(o.Projects), half(o.Gone), half(o.Resources)
 	}
 }
 
-// add merges the changes of a plan. projects are those that the gateway has to show after it, gone those that it must
-// not show.
-func (o unloaded) add(changes *plan.Changes, projects, gone []string) unloaded {
-	p, c := changes.Touches()
+// add returns o with the changes of a plan. The gateway has to show the projects in present afterwards, and must not show
+// those in deleted.
+func (o unloaded) add(changes *plan.Changes, present, deleted []string) unloaded {
+	projects, config := changes.Touches()
 	o.Commit = changes.To
-	o.ScanProjects = o.ScanProjects || p
-	o.ScanConfig = o.ScanConfig || c
-	if p {
-		o.Projects = union(without(o.Projects, gone), projects)
-		o.Gone = union(without(o.Gone, projects), gone)
+	o.ScanProjects = o.ScanProjects || projects
+	o.ScanConfig = o.ScanConfig || config
+	if projects {
+		o.Projects = union(without(o.Projects, deleted), present)
+		o.Gone = union(without(o.Gone, present), deleted)
 	}
 	for _, r := range changes.ConfigResources() {
 		id := configID{Collection: r.Collection, Module: r.Module, Type: r.Type, Name: r.Name}
 		o.Resources = slices.DeleteFunc(o.Resources, func(x configID) bool { return x == id })
-		// A singleton has no name, and how the API names resources in folders is not known; for these a finished scan
-		// must do.
+		// A singleton has no name, and how the API names resources in folders is not known. For these, a finished scan is
+		// the only proof.
 		if r.Deleted || r.Name == "" || strings.Contains(r.Name, "/") || len(o.Resources) >= maxUnloaded {
 			continue
 		}
@@ -115,8 +116,8 @@ func (o unloaded) add(changes *plan.Changes, projects, gone []string) unloaded {
 }
 
 // projects returns the projects that the gateway has to show after the changes, and those that it must not show. It has
-// to show the ones that have a project.json, from git or its own.
-func (f *files) projects(changes *plan.Changes) (there, gone []string, err error) {
+// to show those with a project.json, from git or its own.
+func (f *files) projects(changes *plan.Changes) (present, deleted []string, err error) {
 	var names []string
 	if f.desired != nil { // otherwise the files are those of a snapshot
 		if names, err = f.desired.Dirs("projects"); err != nil {
@@ -125,7 +126,10 @@ func (f *files) projects(changes *plan.Changes) (there, gone []string, err error
 	}
 	for _, name := range union(names, changes.Projects()) {
 		file := projectFile(name)
-		wanted := slices.ContainsFunc(changes.List, func(c plan.Change) bool { return c.Path == file && (c.Op == plan.Create || c.Op == plan.Update) })
+		changed := func(ops ...plan.Op) bool {
+			return slices.ContainsFunc(changes.List, func(c plan.Change) bool { return c.Path == file && slices.Contains(ops, c.Op) })
+		}
+		wanted := changed(plan.Create, plan.Update)
 		if f.desired != nil {
 			if _, wanted, err = f.desired.Lookup(file); err != nil {
 				return nil, nil, err
@@ -135,36 +139,36 @@ func (f *files) projects(changes *plan.Changes) (there, gone []string, err error
 		if err != nil {
 			return nil, nil, err
 		}
-		deleted := slices.ContainsFunc(changes.List, func(c plan.Change) bool { return c.Op == plan.Delete && c.Path == file })
-		switch {
-		case wanted || st.Kind == plan.File && !deleted:
-			there = append(there, name)
-		case deleted:
-			gone = append(gone, name)
+		switch isDeleted := changed(plan.Delete); {
+		case wanted || st.Kind == plan.File && !isDeleted:
+			present = append(present, name)
+		case isDeleted:
+			deleted = append(deleted, name)
 		}
 	}
-	return there, gone, nil
+	return present, deleted, nil
 }
 
-// drop removes what the disk does not have, such as the promises of a sync that was rolled back after a crash.
-func (o *unloaded) drop(d *disk.Dir) error {
+func projectFile(name string) string { return "projects/" + name + "/project.json" }
+
+// dropUntrue removes the entries that the disk contradicts, such as those of a sync that was rolled back after a crash.
+func (o *unloaded) dropUntrue(d *disk.Dir) error {
 	var failed error
-	there := func(path string) bool {
+	exists := func(path string) bool {
 		st, err := d.Stat(path)
 		if err != nil {
 			failed = err
 		}
 		return st.Kind == plan.File
 	}
-	project := func(name string) bool { return there(projectFile(name)) }
-	o.Projects = slices.DeleteFunc(o.Projects, func(name string) bool { return !project(name) })
-	o.Gone = slices.DeleteFunc(o.Gone, project)
-	o.Resources = slices.DeleteFunc(o.Resources, func(r configID) bool {
-		return !there(r.file())
-	})
+	projectExists := func(name string) bool { return exists(projectFile(name)) }
+	o.Projects = slices.DeleteFunc(o.Projects, func(name string) bool { return !projectExists(name) })
+	o.Gone = slices.DeleteFunc(o.Gone, projectExists)
+	o.Resources = slices.DeleteFunc(o.Resources, func(r configID) bool { return !exists(r.file()) })
 	return failed
 }
 
+// union returns the elements of a and b, sorted and without duplicates, but at most maxUnloaded.
 func union(a, b []string) []string {
 	out := slices.Concat(a, b)
 	slices.Sort(out)
@@ -172,6 +176,7 @@ func union(a, b []string) []string {
 	return out[:min(len(out), maxUnloaded)]
 }
 
+// without returns a without the elements of b.
 func without(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return slices.Contains(b, s) })
 }
