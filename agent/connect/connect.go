@@ -1,5 +1,5 @@
-// Package connect creates the git remote and the gateway client of a sync from a GatewaySync and its secret files. It
-// does not connect.
+// Package connect creates the git remotes and the clients of a GatewaySync from its spec and its secret files. It opens no
+// connection.
 package connect
 
 import (
@@ -18,19 +18,19 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// New creates both connections. An empty gatewayURL means no gateway, only files.
+// New creates the connections of a sync. An empty gatewayURL means no gateway, only files. The caller must close the Remote.
 func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) (sync.Connections, error) {
 	remote, err := Git(spec.Git, secrets, o)
 	if err != nil {
 		return sync.Connections{}, err
 	}
-	p := sync.Connections{Remote: remote, Webhook: validation(spec.Validation, secrets), Verifier: Verifier(spec.Git.Verify, secrets)}
+	c := sync.Connections{Remote: remote, Webhook: validation(spec.Validation, secrets), Verifier: Verifier(spec.Git.Verify, secrets)}
 	if gatewayURL == "" {
-		return p, nil
+		return c, nil
 	}
 	cfg := ignition.Config{URL: gatewayURL, Log: log}
 	if ref := spec.Gateway.APIKey(); ref != nil {
-		p.HasAPIToken = true
+		c.HasAPIToken = true
 		cfg.Key = func() (secret.String, error) {
 			v, err := secrets.Read(v1alpha1.SecretGatewayAPI, *ref)
 			if err != nil {
@@ -47,11 +47,11 @@ func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o r
 	if err != nil {
 		return sync.Connections{}, errors.Join(err, remote.Close())
 	}
-	p.Gateway = client
-	return p, nil
+	c.Gateway = client
+	return c, nil
 }
 
-// Verifier returns what verifies the signatures of commits, or nil if none are needed.
+// Verifier returns the verifier of commit signatures, or nil if v is nil.
 func Verifier(v *v1alpha1.GitVerify, secrets Secrets) *repo.Verifier {
 	if v == nil {
 		return nil
@@ -61,13 +61,13 @@ func Verifier(v *v1alpha1.GitVerify, secrets Secrets) *repo.Verifier {
 		field, ref = v1alpha1.ConfigMapGitKeys, v.KeysConfigMapRef
 	}
 	keys := plainReader(field, ref, secrets)
-	if keys == nil { // never valid, but a missing field must not admit every commit
+	if keys == nil { // validation rejects such a spec, but it must not admit every commit
 		keys = func() ([]byte, error) { return nil, errors.New("neither keysSecretRef nor keysConfigMapRef is set") }
 	}
 	return repo.NewVerifier(*v, string(field), keys)
 }
 
-// validation returns the validation webhook, or nil if there is none.
+// validation returns the validation webhook, or nil if the spec names none.
 func validation(v *v1alpha1.ValidationSpec, secrets Secrets) *sync.Webhook {
 	if v == nil || v.Webhook == nil {
 		return nil
@@ -93,7 +93,7 @@ func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Rem
 	return repo.NewRemote(u, auth, o)
 }
 
-// Reachable returns PodRestartNeeded with the reasons why secrets that a sync needs can never be read here, or nil. An
+// Reachable returns an error with the reason PodRestartNeeded if this process can never read a secret that a sync needs. An
 // agent that cannot read them neither syncs nor leads. The secrets of proposals and of storage do not count.
 func Reachable(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) error {
 	return reachable(spec.Secrets(), secrets)
@@ -107,7 +107,8 @@ func reachable(named iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef], sec
 	return errors.Join(errs...)
 }
 
-// Fingerprint changes when a secret that spec names changes, or fails with another error. The secrets of proposals and of storage count.
+// Fingerprint returns a hash that changes when a secret that spec names changes, or its read fails with another error. The
+// secrets of proposals and of storage count.
 func Fingerprint(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) [sha256.Size]byte {
 	h := sha256.New()
 	for _, named := range allSecrets(spec) {
@@ -124,7 +125,7 @@ func allSecrets(spec *v1alpha1.GatewaySyncSpec) []iter.Seq2[v1alpha1.SecretField
 	return []iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef]{spec.Secrets(), spec.ProposalSecrets(), spec.StorageSecrets()}
 }
 
-// RepoName returns the repository's URL without credentials.
+// RepoName returns the repository's URL without credentials, or "(invalid)".
 func RepoName(git v1alpha1.GitSpec) string {
 	u, err := repo.ParseURL(git.Repo)
 	if err != nil {
@@ -133,13 +134,13 @@ func RepoName(git v1alpha1.GitSpec) string {
 	return u.String()
 }
 
-// credential reads a secret on each use, so that a rotated secret takes effect immediately.
+// secretReader returns a function that reads a secret on each call, so that a rotated secret takes effect immediately.
 func secretReader(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef, secrets Secrets) func() (secret.String, error) {
 	return func() (secret.String, error) { return secrets.Read(field, ref) }
 }
 
-// public reads a value that is not secret itself, such as a CA bundle or known hosts, on each use. It returns nil if
-// spec has none.
+// plainReader returns a function that reads a value that is not secret itself, such as a CA bundle or known hosts, on each
+// call. It returns nil if ref is nil.
 func plainReader(field v1alpha1.SecretField, ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
 	if ref == nil {
 		return nil

@@ -9,7 +9,7 @@ import (
 // proposalAuth is the field of the credentials for proposals.
 const proposalAuth = "spec.bidirectional.auth"
 
-// credentials are those of one field of the spec, with the fields of their secrets.
+// credentials are the credentials of one field of the spec, with the fields of their secrets.
 type credentials struct {
 	v1alpha1.ProposalAuth
 	field                       string // for errors
@@ -60,7 +60,7 @@ func (c credentials) auth(secrets Secrets) repo.Auth {
 	return auth
 }
 
-// fit returns an error if the credentials cannot push to this kind of address.
+// checkPush returns an error if the credentials cannot push to this kind of address.
 func (c credentials) checkPush(u repo.URL) error {
 	switch {
 	case u.Local():

@@ -20,28 +20,28 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Proposing keeps the Settings of a gateway until something that they depend on changes.
+// SettingsCache keeps the Settings of a gateway until something that they depend on changes. The zero value is empty.
 type SettingsCache struct {
 	inputs   []any
 	settings *propose.Settings
 }
 
-// Settings returns those of the function Settings.
-func (p *SettingsCache) Settings(gs *v1alpha1.GatewaySync, e v1alpha1.Effective, f plan.Facts, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) *propose.Settings {
+// Settings returns what the function Settings returns. The cache closes the Remote of settings that it replaces.
+func (c *SettingsCache) Settings(gs *v1alpha1.GatewaySync, e v1alpha1.Effective, f plan.Facts, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) *propose.Settings {
 	f.Ref, f.Commit = "", ""
-	of := []any{gs.Name, gs.Spec.Git, e.Bidirectional, e.Vars, e.DeploymentMode, e.TagProvider, f}
-	if (p.settings == nil || p.settings.Problem == nil) && reflect.DeepEqual(of, p.inputs) {
-		return p.settings
+	inputs := []any{gs.Name, gs.Spec.Git, e.Bidirectional, e.Vars, e.DeploymentMode, e.TagProvider, f}
+	if (c.settings == nil || c.settings.Problem == nil) && reflect.DeepEqual(inputs, c.inputs) {
+		return c.settings
 	}
-	if p.settings != nil && p.settings.Remote != nil {
-		_ = p.settings.Remote.Close() // only closes connections
+	if c.settings != nil && c.settings.Remote != nil {
+		_ = c.settings.Remote.Close() // only closes connections
 	}
-	p.inputs, p.settings = of, Settings(gs, e, f, secrets, o, log)
-	return p.settings
+	c.inputs, c.settings = inputs, Settings(gs, e, f, secrets, o, log)
+	return c.settings
 }
 
-// Settings returns how a gateway sends changes back to git, nil if it does not. What keeps it from doing so is in their Problem:
-// no sync fails for it. The caller closes their Remote.
+// Settings returns how a gateway proposes its changes to git, or nil if it does not. If it cannot, the Problem of the
+// settings says why, and syncs go on. The caller must close their Remote if it is not nil.
 func Settings(gs *v1alpha1.GatewaySync, e v1alpha1.Effective, f plan.Facts, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) *propose.Settings {
 	b := e.Bidirectional
 	if b == nil {
@@ -50,23 +50,21 @@ func Settings(gs *v1alpha1.GatewaySync, e v1alpha1.Effective, f plan.Facts, secr
 	s := &propose.Settings{
 		Identity: propose.Identity{Namespace: f.Namespace, Gateway: f.GatewayName},
 		Labels:   b.PRLabels, Authors: authors(b), Revert: b.OnClosed == v1alpha1.OnClosedRevert, Watches: watches(b),
-		Guard: propose.Guard{Path: paths(b), Content: guard.Content},
+		Guard: propose.Guard{Path: guardPath(b), Content: guard.Content},
 	}
 	f.Vars = e.Vars
-	if err := fill(s, gs, b, f); err != nil {
-		s.Problem = err
+	if s.Problem = setFromSpec(s, gs, b, f); s.Problem != nil {
 		return s
 	}
 	if c := b.Signing; c != nil {
 		s.Sign = repo.NewSigner(c.Format, fmt.Sprintf("spec.bidirectional.signing: key %s of Secret %s", c.KeySecretRef.Key, c.KeySecretRef.Name),
 			secretReader(v1alpha1.SecretProposalSigning, c.KeySecretRef, secrets))
 	}
-	if err := connectForge(s, gs, b, secrets, o, log); err != nil {
-		s.Problem = err
-	}
+	s.Problem = connectForge(s, gs, b, secrets, o, log)
 	return s
 }
 
+// authors returns the git author of each gateway user.
 func authors(b *v1alpha1.BidirectionalSpec) map[string]string {
 	m := make(map[string]string, len(b.Authors))
 	for actor, a := range b.Authors {
@@ -75,14 +73,14 @@ func authors(b *v1alpha1.BidirectionalSpec) map[string]string {
 	return m
 }
 
-// watches returns the predicate of watchPaths without excludePatterns.
+// watches returns a function that reports whether watchPaths match a path and excludePatterns do not.
 func watches(b *v1alpha1.BidirectionalSpec) func(string) bool {
 	return func(p string) bool { return matches(b.WatchPaths, p) && !matches(b.Guardrails.ExcludePatterns, p) }
 }
 
-// paths returns the guard's rules for paths. excludePatterns are among them, because a resource is proposed with all of its files, watched
-// or not.
-func paths(b *v1alpha1.BidirectionalSpec) func(dest string, source plan.Path) (string, bool) {
+// guardPath returns the guard's rule for paths. It includes excludePatterns, because a proposal has all files of a resource,
+// watched or not.
+func guardPath(b *v1alpha1.BidirectionalSpec) func(dest string, source plan.Path) (string, bool) {
 	return func(dest string, source plan.Path) (string, bool) {
 		if rule, denied := guard.Path(dest, string(source)); denied {
 			return rule, true
@@ -95,8 +93,8 @@ func matches(patterns []string, p string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool { return doublestar.MatchUnvalidated(pattern, p) })
 }
 
-// fill sets what follows from the spec alone.
-func fill(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec, f plan.Facts) error {
+// setFromSpec sets what follows from the spec and the facts alone.
+func setFromSpec(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec, f plan.Facts) error {
 	var err error
 	if s.Debounce, err = b.DebounceDuration(); err != nil {
 		return err
@@ -129,7 +127,7 @@ func invalid(format string, args ...any) error {
 	return failure.New(v1alpha1.ReasonProfilesInvalid, "spec.bidirectional: "+format, args...)
 }
 
-// baseBranch returns the branch to merge into: the one of the spec, or git.ref if that is a branch.
+// baseBranch returns the branch to merge into: the baseBranch of the spec, or git.ref if that is a branch.
 func baseBranch(gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec) (string, error) {
 	if b.BaseBranch != "" {
 		return strings.TrimPrefix(b.BaseBranch, "refs/heads/"), nil
@@ -145,7 +143,8 @@ func baseBranch(gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec) (string
 	return name, nil
 }
 
-// targetBranch renders the name of the branch. A branch belongs to one gateway.
+// targetBranch renders the name of the branch to push. If the template lacks .GatewayName, the gateway's name is appended,
+// because each gateway pushes its own branch.
 func targetBranch(b *v1alpha1.BidirectionalSpec, f plan.Facts) (string, error) {
 	name, _, err := render.Text("spec.bidirectional.targetBranch", b.TargetBranch, &f)
 	if err != nil {
@@ -160,7 +159,7 @@ func targetBranch(b *v1alpha1.BidirectionalSpec, f plan.Facts) (string, error) {
 	return name, nil
 }
 
-// attach creates the remote for pushes and the client of the forge.
+// connectForge creates the remote for pushes and the client of the forge.
 func connectForge(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) error {
 	remote, token, err := Proposals(&gs.Spec, b, secrets, o)
 	if err != nil {
