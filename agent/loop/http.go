@@ -58,26 +58,26 @@ func (h handlers) readyz(w http.ResponseWriter, _ *http.Request) {
 // serveAudit serves the audit record as it is on the data volume.
 func (h handlers) serveAudit(w http.ResponseWriter, _ *http.Request) {
 	b, err := disk.ReadAudit(h.loop.Engine.DataDir)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	w.Header().Set("Content-Type", "application/jsonl")
-	_, _ = w.Write(b) // the client may be gone
+	serveRecord(w, "application/jsonl", b, err)
 }
 
 // serveDiff serves the report of what a sync changed, as it is on the data volume.
 func (h handlers) serveDiff(w http.ResponseWriter, r *http.Request) {
 	b, err := disk.ReadDiff(h.loop.Engine.DataDir, r.PathValue("id"))
-	switch {
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-	case b == nil:
+	if err == nil && b == nil {
 		http.NotFound(w, r)
-	default:
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(b) // the client may be gone
+		return
 	}
+	serveRecord(w, "application/json", b, err)
+}
+
+func serveRecord(w http.ResponseWriter, contentType string, b []byte, err error) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", contentType)
+	_, _ = w.Write(b) // the client may be gone
 }
 
 func (h handlers) serveState(w http.ResponseWriter, _ *http.Request) {

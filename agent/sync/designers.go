@@ -56,7 +56,7 @@ func (f *files) checkDesigners(ctx context.Context, changes *plan.Changes) error
 
 var errNoSessionList = errors.New("it does not list Designer sessions")
 
-// openSessions describes the open Designers: all, or those that show a touched project.
+// openSessions describes the open Designers, sorted: all, or those that show a touched project.
 func (g *gateway) openSessions(ctx context.Context, touched []string, all bool) ([]string, error) {
 	switch {
 	case g.legacy():
@@ -68,14 +68,20 @@ func (g *gateway) openSessions(ctx context.Context, touched []string, all bool) 
 	if err != nil {
 		return nil, err
 	}
-	if all {
-		return describe(list, func(ignition.Designer) (string, bool) { return "", true }), nil
+	var parents map[string]string
+	if !all {
+		if parents, err = g.parents(ctx, list, touched); err != nil {
+			return nil, err
+		}
 	}
-	parents, err := g.parents(ctx, list, touched)
-	if err != nil {
-		return nil, err
+	var sessions []string
+	for _, d := range list {
+		if changed, affected := changedAncestor(d.Project, touched, parents); all || affected {
+			sessions = append(sessions, describeSession(d, changed))
+		}
 	}
-	return describe(list, func(d ignition.Designer) (string, bool) { return changedAncestor(d.Project, touched, parents) }), nil
+	slices.Sort(sessions)
+	return slices.Compact(sessions), nil
 }
 
 // parents maps each project of the gateway to its parent. It queries the gateway only if a session is open on a project
@@ -106,31 +112,20 @@ func changedAncestor(project string, touched []string, parents map[string]string
 	return "", false
 }
 
-// describe returns the user and the project of each session that affected accepts, sorted, without addresses. affected also
-// returns the changed project that the session shows, or "".
-func describe(list []ignition.Designer, affected func(ignition.Designer) (changed string, ok bool)) []string {
-	var out []string
-	for _, d := range list {
-		changed, ok := affected(d)
-		if !ok {
-			continue
-		}
-		session := d.User
-		if session == "" {
-			session = "an unnamed user"
-		}
-		switch {
-		case d.Project == "":
-			session += " on no project"
-		case changed != "" && changed != d.Project:
-			session += fmt.Sprintf(" on project %s, which inherits from %s", d.Project, changed)
-		default:
-			session += " on project " + d.Project
-		}
-		out = append(out, session)
+// describeSession returns the user and the project of a session, without addresses. changed is the changed project that the
+// session shows, or "".
+func describeSession(d ignition.Designer, changed string) string {
+	user := d.User
+	if user == "" {
+		user = "an unnamed user"
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	switch {
+	case d.Project == "":
+		return user + " on no project"
+	case changed != "" && changed != d.Project:
+		return fmt.Sprintf("%s on project %s, which inherits from %s", user, d.Project, changed)
+	}
+	return user + " on project " + d.Project
 }
 
 // unknownSessions returns the error for the policies wait and fail if the open sessions are unknown. It returns nil only for

@@ -79,7 +79,7 @@ func (e *Engine) fetchLostTrees(ctx context.Context) {
 	}
 	// The store also uses this context for later fetches, so it is canceled only after a failure or a timeout.
 	fetchCtx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(e.LookWait, func() { cancel(context.DeadlineExceeded) })
+	timer := time.AfterFunc(e.DriftFetchTimeout, func() { cancel(context.DeadlineExceeded) })
 	err := e.fetchTrees(fetchCtx, lost)
 	timedOut := !timer.Stop()
 	if timedOut && err == nil {

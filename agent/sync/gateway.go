@@ -23,7 +23,6 @@ type gateway struct {
 	readOnly    bool // write no notes
 	start       string
 	beforeStart bool
-	seenStart   *string // the start whose gateway was seen running
 
 	platform            ignition.Platform
 	info                ignition.Info
@@ -62,30 +61,25 @@ func (g *gateway) state(ctx context.Context) (gatewayState, error) {
 	}
 }
 
-// runningNote has the start whose gateway was seen running, so that a restarted agent does not check again.
+// runningNote has the last start since which the gateway was seen running, so that later syncs do not check again.
 const runningNote = "gateway-ran"
 
 // seenRunning reports whether the gateway was seen running since its start.
 func (g *gateway) seenRunning() bool {
-	if g.start == "" || *g.seenStart == g.start {
+	if g.start == "" {
 		return true
 	}
 	note, err := g.dir.Note(runningNote)
 	if err != nil {
 		g.log.Debug("last gateway start unreadable", "error", err)
 	}
-	if string(note) != g.start {
-		return false
-	}
-	*g.seenStart = g.start
-	return true
+	return string(note) == g.start
 }
 
 func (g *gateway) recordRunning() {
 	if g.beforeStart || g.seenRunning() {
 		return
 	}
-	*g.seenStart = g.start
 	if err := g.dir.SetNote(runningNote, []byte(g.start)); err != nil {
 		g.log.Debug("gateway start not recorded", "error", err)
 	}

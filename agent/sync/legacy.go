@@ -10,7 +10,7 @@ import (
 
 // loadLegacy makes a gateway before 8.3 load its projects through the project-scan module, if it has one. Such a
 // gateway cannot show what it has loaded, so nothing is verified.
-func (l *loader) loadLegacy(ctx context.Context) error {
+func (l loader) loadLegacy(ctx context.Context) error {
 	defer l.step("scan")()
 	if l.unloaded.ScanConfig {
 		l.note("Ignition %s keeps its configuration in a database and ignores files below config/", l.gateway.platform.Version)
@@ -23,7 +23,7 @@ func (l *loader) loadLegacy(ctx context.Context) error {
 	return l.recordLoaded()
 }
 
-func (l *loader) scanByModule(ctx context.Context) error {
+func (l loader) scanByModule(ctx context.Context) error {
 	started := l.Now()
 	result, err := l.gateway.ScanByModule(ctx)
 	if errors.Is(err, ignition.ErrNoScanModule) {
@@ -44,7 +44,7 @@ func (l *loader) scanByModule(ctx context.Context) error {
 }
 
 // loadWithoutAPIToken ends a sync without an API token. Only a gateway before 8.3 scans without one.
-func (l *loader) loadWithoutAPIToken(ctx context.Context) error {
+func (l loader) loadWithoutAPIToken(ctx context.Context) error {
 	if !l.unloaded.empty() && !l.t.BeforeStart {
 		if state, _ := l.gateway.state(ctx); state == running {
 			if err := l.gateway.readPlatform(ctx); err != nil {

@@ -11,12 +11,10 @@ import (
 )
 
 // loader makes the gateway load the files on the disk, and verifies that it did.
-type loader struct {
-	*job
-}
+type loader struct{ *job }
 
 // load makes the gateway load what it has not loaded yet.
-func (l *loader) load(ctx context.Context) error {
+func (l loader) load(ctx context.Context) error {
 	if l.force {
 		l.unloaded.Commit = l.t.Commit
 		l.requireScans()
@@ -67,11 +65,11 @@ func (l *loader) load(ctx context.Context) error {
 
 // requireScans makes the gateway scan everything. A standby node does not scan projects, which the pair copies. It scans
 // configuration, which includes what the pair does not copy.
-func (l *loader) requireScans() {
+func (l loader) requireScans() {
 	l.unloaded.ScanProjects, l.unloaded.ScanConfig = !l.node.Standby(), true
 }
 
-func (l *loader) scanAndVerify(ctx context.Context) error {
+func (l loader) scanAndVerify(ctx context.Context) error {
 	if err := l.scan(ctx); err != nil {
 		return err
 	}
@@ -79,7 +77,7 @@ func (l *loader) scanAndVerify(ctx context.Context) error {
 }
 
 // recordLoaded records that the gateway has loaded everything.
-func (l *loader) recordLoaded() error {
+func (l loader) recordLoaded() error {
 	l.r.Projects = l.unloaded.Projects
 	l.unloaded = unloaded{}
 	return l.unloaded.save(l.dir)
@@ -92,7 +90,7 @@ func (j *job) reportNotStarted() error {
 }
 
 // unconfirmedOutcome returns the outcome of a delivery that the gateway did not confirm.
-func (l *loader) unconfirmedOutcome(ctx context.Context, err error) error {
+func (l loader) unconfirmedOutcome(ctx context.Context, err error) error {
 	if l.node.Standby() && failure.Is(err, v1alpha1.ReasonGatewayForbidden) {
 		// It is not known whether a node without config access scans. Its files matter when it becomes active, and then it
 		// scans.
@@ -106,12 +104,12 @@ func (l *loader) unconfirmedOutcome(ctx context.Context, err error) error {
 }
 
 // notLoadedError wraps err, because of which the gateway did not load the files on the disk.
-func (l *loader) notLoadedError(err error) error {
+func (l loader) notLoadedError(err error) error {
 	return fmt.Errorf("the files of %s are on the disk, but the gateway has not loaded them: %w", l.t.Commit.Short(), err)
 }
 
 // scan scans what changed. Configuration comes first, because views use its tag providers and connections.
-func (l *loader) scan(ctx context.Context) error {
+func (l loader) scan(ctx context.Context) error {
 	defer l.step("scan")()
 	for _, k := range []struct {
 		kind   ignition.Kind
@@ -138,7 +136,7 @@ func (l *loader) scan(ctx context.Context) error {
 }
 
 // recordScan records the outcome of a scan. err is nil if it succeeded.
-func (l *loader) recordScan(kind ignition.Kind, duration time.Duration, err error) {
+func (l loader) recordScan(kind ignition.Kind, duration time.Duration, err error) {
 	out := ScanOutcome{Kind: string(kind), Duration: duration}
 	if err != nil {
 		out.Reason = string(failure.Reason(err, v1alpha1.ReasonScanFailed))
@@ -166,7 +164,7 @@ const maxNotes = 10
 
 // noteErrors adds the errors in the gateway's log since then as notes. They do not affect the outcome, because a busy
 // gateway always logs errors.
-func (l *loader) noteErrors(ctx context.Context, since time.Time) {
+func (l loader) noteErrors(ctx context.Context, since time.Time) {
 	lines, err := l.gateway.ErrorsSince(ctx, since)
 	if err != nil {
 		l.Log.Debug("gateway log unreadable", "error", err)
@@ -183,7 +181,7 @@ func (l *loader) noteErrors(ctx context.Context, since time.Time) {
 
 // noteProblems notes problems of a gateway that did load its files: another mode or name than the profile says, an
 // expired trial, or a pending restart.
-func (l *loader) noteProblems(ctx context.Context) {
+func (l loader) noteProblems(ctx context.Context) {
 	if info, ok := l.gateway.identity(ctx); ok {
 		if want := l.t.Profile.DeploymentMode; want != "" && info.DeploymentMode != want {
 			mode := "no deployment mode"

@@ -22,7 +22,7 @@ const firstBootGrace = 5 * time.Minute
 
 // handleRefusal handles the error of a gateway that refuses the API token, and returns the error of the sync. At a first
 // boot it restores the permissions once, and the sync waits. It returns other errors unchanged.
-func (l *loader) handleRefusal(ctx context.Context, err error) error {
+func (l loader) handleRefusal(ctx context.Context, err error) error {
 	status, ok := errors.AsType[*ignition.StatusError](err)
 	if !ok || status.Status != http.StatusForbidden && status.Status != http.StatusUnauthorized {
 		return err
@@ -55,7 +55,7 @@ func (l *loader) handleRefusal(ctx context.Context, err error) error {
 
 // restorePermissions restores, once, git's version of the permissions that the first boot rewrote. The gateway reads them
 // at its next start, or when a user starts a scan.
-func (l *loader) restorePermissions(ctx context.Context) error {
+func (l loader) restorePermissions(ctx context.Context) error {
 	if l.unloaded.PermissionsRestored || !l.Store.Has(l.t.Commit) {
 		return nil
 	}

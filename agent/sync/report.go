@@ -163,8 +163,8 @@ func short(d time.Duration) time.Duration {
 	}
 }
 
-// settle records err as the outcome. No other function turns an error into phase and reason.
-func (r *Report) settle(err error) {
+// setOutcome records err as the outcome. No other function turns an error into phase and reason.
+func (r *Report) setOutcome(err error) {
 	if err == nil {
 		return
 	}
@@ -172,13 +172,10 @@ func (r *Report) settle(err error) {
 	r.Reason = failure.Reason(err, v1alpha1.ReasonWriteFailed)
 	r.Message = err.Error()
 	switch r.Reason.Class() {
-	case v1alpha1.ClassHeld:
-		r.Phase = Held
-		if r.failHeld {
+	case v1alpha1.ClassHeld, v1alpha1.ClassDone: // ClassDone: paused
+		if r.Phase = Held; r.failHeld {
 			r.Phase = Error
 		}
-	case v1alpha1.ClassDone: // paused
-		r.Phase = Held
 	case v1alpha1.ClassWorking:
 		if r.Phase != Applied {
 			r.Phase = Pending

@@ -176,7 +176,7 @@ func (j restorer) restore(ctx context.Context, n restoreNote) error {
 		j.r.AutoRollback = &AutoRollback{Commit: n.Commit, Trigger: n.Trigger, Snapshot: n.Snapshot}
 	}
 	if !n.Done {
-		j.startWork()
+		j.t.Working()
 		if err := j.restoreFiles(ctx, n.Snapshot); err != nil {
 			return fmt.Errorf("%srestore the snapshot %s: %w", n.messagePrefix(), n.Snapshot, err)
 		}
@@ -200,7 +200,7 @@ func (j *job) loadCurrent(ctx context.Context) error {
 	defer func() { j.t.Target = target }()
 	ctx, cancel := outlive(ctx, j.Grace)
 	defer cancel()
-	return (&loader{job: j}).load(ctx)
+	return loader{j}.load(ctx)
 }
 
 // restoreFiles returns the files to what they were before the sync of a snapshot.

@@ -43,6 +43,9 @@ type job struct {
 func (j *job) report(ctx context.Context) *Report {
 	r := &Report{Phase: Synced, Reason: v1alpha1.ReasonSynced, Ref: j.t.Ref, Target: j.t.Commit, Started: j.Now(), Steps: map[string]time.Duration{}}
 	j.r = r
+	if j.t.Working == nil {
+		j.t.Working = func() {}
+	}
 	err := j.run(ctx)
 	if j.dir != nil {
 		h := j.dir.Manifest().Header()
@@ -58,7 +61,7 @@ func (j *job) report(ctx context.Context) *Report {
 		r.Snapshots = j.snapshots(err != nil)
 	}
 	r.Duration = j.Now().Sub(r.Started)
-	r.settle(err)
+	r.setOutcome(err)
 	if j.dir != nil && !j.readOnly && !j.t.Profile.DryRun {
 		a := auditor{j}
 		a.record()
@@ -106,7 +109,7 @@ func (j *job) run(ctx context.Context) error {
 		if err := j.checkWindows(ctx); err != nil {
 			return err
 		}
-		j.startWork()
+		j.t.Working()
 		if err := (&files{job: j}).deliver(ctx); err != nil {
 			return err
 		}
@@ -116,7 +119,7 @@ func (j *job) run(ctx context.Context) error {
 	}
 	loadCtx, cancel := outlive(ctx, j.Grace)
 	defer cancel()
-	if err := (&loader{job: j}).load(loadCtx); err != nil {
+	if err := (loader{j}).load(loadCtx); err != nil {
 		return autoRollback{j}.run(ctx, err)
 	}
 	j.failures = loadFailures{}
@@ -126,21 +129,11 @@ func (j *job) run(ctx context.Context) error {
 	return j.recordForced()
 }
 
-// startWork tells the caller that there is something to do.
-func (j *job) startWork() {
-	if j.t.Working != nil {
-		j.t.Working()
-	}
-}
-
 // outlive returns a context that outlives ctx by grace, for the scan that makes the gateway load its files and releases
 // its scan lock.
 func outlive(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		t := time.AfterFunc(grace, cancel)
-		context.AfterFunc(longer, func() { t.Stop() })
-	})
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
 	return longer, func() { stop(); cancel() }
 }
 
@@ -186,7 +179,7 @@ func (j *job) openDir() error {
 	j.from = j.dir.Manifest().Header().Commit
 	j.gateway = &gateway{
 		Gateway: j.conn.Gateway, hasAPIToken: j.conn.HasAPIToken, log: j.Log, dir: j.dir, readOnly: j.t.Profile.DryRun,
-		start: j.t.Start, beforeStart: j.t.BeforeStart, seenStart: &j.seenStart,
+		start: j.t.Start, beforeStart: j.t.BeforeStart,
 	}
 	return nil
 }

@@ -127,8 +127,8 @@ type Config struct {
 	// Grace is how long a sync that has written files may go on after it is asked to stop, and how long unlocking may
 	// take after a failed apply. Default 20 s.
 	Grace time.Duration
-	// LookWait bounds how long drift detection waits for git if the store has lost objects. Default 10 s.
-	LookWait time.Duration
+	// DriftFetchTimeout bounds how long drift detection waits for git if the store has lost objects. Default 10 s.
+	DriftFetchTimeout time.Duration
 	// Progress is called during long steps; done and total count files, and are 0 if there is nothing to count.
 	Progress func(step string, done, total int)
 }
@@ -146,7 +146,6 @@ type Engine struct {
 	lastReview    reviewResult
 	lastFailure   auditedFailure
 	failures      loadFailures
-	seenStart     string            // the last start after which the gateway was seen running
 	download      downloadedArchive // kept until it is restored
 	pairMemory    redundancy.Memory
 
@@ -172,8 +171,8 @@ func New(c Config) *Engine {
 	if c.Grace <= 0 {
 		c.Grace = 20 * time.Second
 	}
-	if c.LookWait <= 0 {
-		c.LookWait = 10 * time.Second
+	if c.DriftFetchTimeout <= 0 {
+		c.DriftFetchTimeout = 10 * time.Second
 	}
 	if c.Progress == nil {
 		c.Progress = func(string, int, int) {}
@@ -233,7 +232,7 @@ func (e *Engine) diskOptions() disk.Options {
 // Drift compares the owned files with the disk; full hashes every file.
 //
 // The comparison reads git's version of files that look different. If the store has lost the first of them, Drift fetches
-// the lost trees. From then on, the store may fetch blobs until LookWait is over.
+// the lost trees. From then on, the store may fetch blobs until DriftFetchTimeout is over.
 func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 	dir, err := e.Open()
 	if err != nil {
@@ -245,7 +244,7 @@ func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 	defer e.limitPlanning(ctx)()
 	e.onMissing = func() {
 		e.onMissing = nil // once per comparison
-		time.AfterFunc(e.LookWait, func() { cancel(context.DeadlineExceeded) })
+		time.AfterFunc(e.DriftFetchTimeout, func() { cancel(context.DeadlineExceeded) })
 		e.fetchLostTrees(ctx)
 	}
 	defer func() { e.onMissing = nil }()

@@ -60,7 +60,7 @@ func newBench(t *testing.T, o simulator.Options) *bench {
 	store, err := repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{})
 	require.NoError(t, err)
 	log := slog.New(slog.DiscardHandler)
-	b.engine = sync.New(sync.Config{DataDir: b.data, Store: store, Log: log, Disk: disk.Options{Log: log}, MaxBlob: 1 << 20, LookWait: time.Minute})
+	b.engine = sync.New(sync.Config{DataDir: b.data, Store: store, Log: log, Disk: disk.Options{Log: log}, MaxBlob: 1 << 20, DriftFetchTimeout: time.Minute})
 	t.Cleanup(func() {
 		assert.NoError(t, b.engine.Close())
 		assert.NoError(t, store.Close())

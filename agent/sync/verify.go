@@ -19,7 +19,7 @@ type mismatches struct {
 
 // verify checks that the gateway shows what was delivered. A finished scan does not prove that: a gateway skips a
 // resource that it cannot read without an error.
-func (l *loader) verify(ctx context.Context) error {
+func (l loader) verify(ctx context.Context) error {
 	defer l.step("verify")()
 	projects, err := l.gateway.compareProjects(ctx, l.unloaded.Projects, l.unloaded.Gone)
 	if err != nil {
