@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
@@ -167,9 +166,5 @@ func lastEntries(raw []byte, gateway string) []Audit {
 // line returns at most n bytes of a text as one line.
 func line(text string, n int) string {
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "�"), func(r rune) bool { return r < ' ' || r == 0x7f }), " ")
-	for len(text) > n {
-		_, size := utf8.DecodeLastRuneInString(text)
-		text = text[:len(text)-size]
-	}
-	return text
+	return strings.ToValidUTF8(text[:min(len(text), n)], "") // not half a rune
 }

@@ -9,13 +9,13 @@ import (
 	"stoker.io/stoker/agent/repo"
 )
 
-// desiredTree returns the tree of a commit as the rules want it on the disk.
-func (e *Engine) desiredTree(commit plan.ID, rules plan.Rules) (*plan.Desired, error) {
+// desiredTree returns the tree of a commit as the rules want it on the disk. It reads objects from store.
+func (e *Engine) desiredTree(store plan.Objects, commit plan.ID, rules plan.Rules) (*plan.Desired, error) {
 	root, err := e.Store.RootTree(commit)
 	if err != nil {
 		return nil, err
 	}
-	return e.cache.Desire(cancelableObjects{e.Store, e}, root, rules)
+	return e.cache.Desire(cancelableObjects{store, e}, root, rules)
 }
 
 // previousTree returns the tree that the manifest was written for.
@@ -25,11 +25,7 @@ func (f *files) previousTree(h plan.Header) (*plan.Desired, error) {
 		return nil, err
 	}
 	rules.Form = f.rules.Form
-	root, err := f.Store.RootTree(h.Commit)
-	if err != nil {
-		return nil, err
-	}
-	return f.cache.Desire(cancelableObjects{optionalStore{f.Store}, f.Engine}, root, rules)
+	return f.desiredTree(optionalStore{f.Store}, h.Commit, rules)
 }
 
 // cancelableObjects reads trees and blobs until the context of limitPlanning is done. Package plan takes no context, and a
@@ -119,7 +115,7 @@ func (e *Engine) writeWanted(w io.Writer, id plan.ID) (int64, error) {
 	}
 	if e.delivered.desired == nil {
 		var err error
-		if e.delivered.desired, err = e.desiredTree(e.delivered.commit, e.delivered.rules); err != nil {
+		if e.delivered.desired, err = e.desiredTree(e.Store, e.delivered.commit, e.delivered.rules); err != nil {
 			return 0, err
 		}
 	}

@@ -106,23 +106,17 @@ func (f *files) plan(ctx context.Context) (*plan.Changes, error) {
 	}
 	defer f.step("plan")()
 	defer f.limitPlanning(ctx)()
-	f.rules.Form = f.form(ctx)
-	if f.desired, err = f.desiredTree(f.t.Commit, f.rules); err != nil {
+	if f.rules.Renders() {
+		v := f.gateway.version(ctx)
+		f.rules.Form = resource.FormOf(v.Major, v.Minor) // in which the gateway signs
+	}
+	if f.desired, err = f.desiredTree(f.Store, f.t.Commit, f.rules); err != nil {
 		return nil, err
 	}
 	if err := f.fetchBlobs(ctx); err != nil {
 		return nil, err
 	}
 	return f.compute(ctx)
-}
-
-// form returns the form in which the gateway signs. It matters only if something is rendered.
-func (f *files) form(ctx context.Context) resource.Form {
-	if !f.rules.Renders() {
-		return resource.Form83
-	}
-	v := f.gateway.version(ctx)
-	return resource.FormOf(v.Major, v.Minor)
 }
 
 // compute compares the target with the manifest and the disk.

@@ -66,22 +66,27 @@ const runningNote = "gateway-ran"
 
 // seenRunning reports whether the gateway was seen running since its start.
 func (g *gateway) seenRunning() bool {
-	if g.start == "" {
-		return true
-	}
-	note, err := g.dir.Note(runningNote)
-	if err != nil {
-		g.log.Debug("last gateway start unreadable", "error", err)
-	}
-	return string(note) == g.start
+	return g.start == "" || g.note(runningNote) == g.start
 }
 
 func (g *gateway) recordRunning() {
-	if g.beforeStart || g.seenRunning() {
-		return
+	if !g.beforeStart && !g.seenRunning() {
+		g.setNote(runningNote, g.start)
 	}
-	if err := g.dir.SetNote(runningNote, []byte(g.start)); err != nil {
-		g.log.Debug("gateway start not recorded", "error", err)
+}
+
+// note returns the text of a note, or "" if there is none. The sync can do without it.
+func (g *gateway) note(name string) string {
+	b, err := g.dir.Note(name)
+	if err != nil {
+		g.log.Debug("gateway note unreadable", "note", name, "error", err)
+	}
+	return string(b)
+}
+
+func (g *gateway) setNote(name, text string) {
+	if err := g.dir.SetNote(name, []byte(text)); err != nil {
+		g.log.Debug("gateway note not written", "note", name, "error", err)
 	}
 }
 
@@ -110,11 +115,7 @@ const versionNote = "gateway-version"
 
 // version returns the gateway's version, or the last known one if it does not answer.
 func (g *gateway) version(ctx context.Context) ignition.Version {
-	note, err := g.dir.Note(versionNote)
-	if err != nil {
-		g.log.Debug("last gateway version unreadable", "error", err)
-	}
-	last := ignition.ParseVersion(string(note))
+	last := ignition.ParseVersion(g.note(versionNote))
 	if g.Gateway == nil || g.beforeStart {
 		return last
 	}
@@ -123,9 +124,7 @@ func (g *gateway) version(ctx context.Context) ignition.Version {
 		return last
 	}
 	if p.Version != last && !g.readOnly {
-		if err := g.dir.SetNote(versionNote, []byte(p.Version.String())); err != nil {
-			g.log.Debug("gateway version not recorded", "error", err)
-		}
+		g.setNote(versionNote, p.Version.String())
 	}
 	return p.Version
 }

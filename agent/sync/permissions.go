@@ -61,7 +61,7 @@ func (l loader) restorePermissions(ctx context.Context) error {
 	}
 	defer l.limitPlanning(ctx)()
 	var err error
-	if l.desired, err = l.desiredTree(l.t.Commit, l.rules); err != nil {
+	if l.desired, err = l.desiredTree(l.Store, l.t.Commit, l.rules); err != nil {
 		return err
 	}
 	h := l.dir.Manifest().Header()

@@ -75,7 +75,7 @@ func (e *Engine) Base(ctx context.Context, remote *repo.Remote, t Task) (propose
 	if err != nil {
 		return propose.Base{}, err
 	}
-	desired, err := e.desiredTree(h.Commit, rules)
+	desired, err := e.desiredTree(e.Store, h.Commit, rules)
 	if err != nil {
 		return propose.Base{}, err
 	}

@@ -102,6 +102,7 @@ func (o unloaded) add(changes *plan.Changes, present, deleted []string) unloaded
 		o.Projects = union(without(o.Projects, deleted), present)
 		o.Gone = union(without(o.Gone, present), deleted)
 	}
+	o.Resources = slices.Clone(o.Resources) // the caller may return to the old ones
 	for _, r := range changes.ConfigResources() {
 		id := configID{Collection: r.Collection, Module: r.Module, Type: r.Type, Name: r.Name}
 		o.Resources = slices.DeleteFunc(o.Resources, func(x configID) bool { return x == id })

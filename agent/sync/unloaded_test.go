@@ -95,6 +95,22 @@ func TestPendingScansAccumulate(t *testing.T) {
 	assert.True(t, o.ScanProjects, "a scan too many does no harm")
 }
 
+// If a sync fails before the first file moves, the record from before it is in force again.
+func TestPendingScansOfFailedSync(t *testing.T) {
+	d, data := openDir(t)
+	const dir = "config/resources/core/ignition/database-connection/"
+	a, b := configID{"core", "ignition", "database-connection", "a"}, configID{"core", "ignition", "database-connection", "b"}
+	for _, r := range []configID{a, b} {
+		require.NoError(t, os.MkdirAll(filepath.Join(data, dir+r.Name), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(data, r.file()), []byte("{}"), 0o644))
+	}
+	before := unloaded{ScanConfig: true, Resources: []configID{a, b}}
+	before.add(&plan.Changes{List: []plan.Change{{Op: plan.Delete, Path: a.file()}}}, nil, nil)
+	assert.Equal(t, []configID{a, b}, before.Resources)
+	require.NoError(t, before.dropUntrue(d))
+	assert.Equal(t, []configID{a, b}, before.Resources)
+}
+
 func TestDebtsAreBounded(t *testing.T) {
 	changes := &plan.Changes{}
 	for i := range maxUnloaded + 50 {
