@@ -1,5 +1,4 @@
-// Package connect creates the git remotes and the clients of a GatewaySync from its spec and its secret files. It opens no
-// connection.
+// Package connect creates the git remotes and the clients of a GatewaySync from its spec and its secret files.
 package connect
 
 import (
@@ -139,17 +138,13 @@ func secretReader(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef, secrets
 	return func() (secret.String, error) { return secrets.Read(field, ref) }
 }
 
-// plainReader returns a function that reads a value that is not secret itself, such as a CA bundle or known hosts, on each
-// call. It returns nil if ref is nil.
+// plainReader is secretReader for a value that is not secret, such as a CA bundle. It returns nil if ref is nil.
 func plainReader(field v1alpha1.SecretField, ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
 	if ref == nil {
 		return nil
 	}
 	return func() ([]byte, error) {
 		v, err := secrets.Read(field, *ref)
-		if err != nil {
-			return nil, err
-		}
-		return []byte(v.Reveal()), nil
+		return []byte(v.Reveal()), err
 	}
 }

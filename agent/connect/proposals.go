@@ -81,8 +81,7 @@ func watches(b *v1alpha1.BidirectionalSpec) func(string) bool {
 	return func(p string) bool { return matches(b.WatchPaths, p) && !matches(b.Guardrails.ExcludePatterns, p) }
 }
 
-// guardPath returns the guard's rule for paths. It includes excludePatterns, because a proposal has all files of a resource,
-// watched or not.
+// guardPath returns the guard's rule for paths. It includes excludePatterns, because a proposal has whole resources.
 func guardPath(b *v1alpha1.BidirectionalSpec) func(dest string, source plan.Path) (string, bool) {
 	return func(dest string, source plan.Path) (string, bool) {
 		if rule, denied := guard.Path(dest, string(source)); denied {

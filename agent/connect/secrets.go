@@ -109,8 +109,7 @@ func (m Mounted) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (se
 	return v, nil
 }
 
-// FilesToWatch returns the files that change when a secret changes. For a mounted volume this is the link ..data, which the
-// kubelet replaces at each update.
+// FilesToWatch returns the files that change when a secret changes. The kubelet replaces the link ..data of a volume.
 func (m Mounted) FilesToWatch() []string {
 	if m.Dir == "" {
 		return slices.DeleteFunc(watchable(slices.Sorted(maps.Values(m.Files))), func(name string) bool { return !filepath.IsAbs(name) })

@@ -23,8 +23,7 @@ type attempt struct {
 	// repair reports that the attempt was an unfinished repair of drift. The retry is a repair again; an ordinary sync
 	// would hide its outcome.
 	repair bool
-	// working reports whether the running sync has found something to do. interrupted is the report of such a sync that
-	// stopped because the agent stops.
+	// working reports whether the sync has found something to do, interrupted is its report if the agent stopped it.
 	working     bool
 	interrupted *sync.Report
 }

@@ -54,8 +54,7 @@ func (l *Loop) checkDrift(ctx context.Context) {
 	}
 }
 
-// checkDriftOnce compares the files with the manifest, repairs them if the policy says so, and compares again, so that the
-// state describes the current files.
+// checkDriftOnce is checkDrift for Once. It compares again after a repair, so that the state describes the current files.
 func (l *Loop) checkDriftOnce(ctx context.Context) {
 	for !l.compare(ctx) && ctx.Err() == nil && l.drift.failures < maxFailedComparisons {
 	}

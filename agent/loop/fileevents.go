@@ -24,8 +24,7 @@ type fileEvents struct {
 	limitLogged bool
 }
 
-// maxWatched bounds the watched directories. The kernel's limits are per user, and all gateways of a node may share a
-// user.
+// maxWatched bounds the watched directories. All gateways of a node may share the kernel's limits, which are per user.
 const maxWatched = 4096
 
 // ownFolder is the folder that the agent writes to.
@@ -103,8 +102,7 @@ func (f *fileEvents) watch(owned iter.Seq2[plan.Owned, error]) {
 	}
 }
 
-// unwatchAll removes all watches: the paths may belong to other directories now, whose events the old watches do not
-// report.
+// unwatchAll removes all watches: the paths may belong to new directories, whose events the old watches do not report.
 func (f *fileEvents) unwatchAll() {
 	for dir := range f.dirs {
 		f.unwatch(dir)

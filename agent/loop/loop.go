@@ -37,15 +37,15 @@ type Decision struct {
 	Due time.Time
 }
 
-// Order is the task of a gateway, with its connections. It is immutable. The Loop sets Repair and Working of the task.
+// Order is the task of a gateway, with its connections. It is immutable. The Loop sets Repair, Working and Proposals in a copy.
 type Order struct {
 	sync.Task
 	GatewaySync string // name of the GatewaySync
 	Repo        string // without credentials
 	Connections sync.Connections
-	// Proposals says how changes on the gateway are proposed to git; nil if they are not.
+	// ProposalSettings says how changes on the gateway are proposed to git; nil if they are not.
 	ProposalSettings *propose.Settings
-	// Until is when a sync stops that has not begun to move files. Zero means no deadline.
+	// Until is when a sync stops if it has not begun to move files. Zero means no deadline.
 	Until time.Time
 }
 
@@ -55,8 +55,7 @@ type Config struct {
 	Gateway string
 	Version string // of the agent
 	DryRun  bool
-	// Once reports that the caller stops after the first iteration that finishes an order. So that iteration also checks
-	// drift.
+	// Once reports that the caller stops after the iteration that finishes an order. That iteration also checks drift.
 	Once bool
 	// Period is the sync period while no order sets one. Default v1alpha1.DefaultSyncPeriod.
 	Period  time.Duration
@@ -64,8 +63,7 @@ type Config struct {
 	Log     *slog.Logger
 	Metrics *metrics.Agent
 	Now     func() time.Time
-	// Tell is called when the state may have changed, Working when a sync has found something to do. They must not block.
-	// nil means no call.
+	// Tell is called when the state may have changed, Working when a sync begins to work. They must not block; nil is valid.
 	Tell, Working func(State)
 }
 
@@ -106,7 +104,7 @@ func New(c Config) *Loop {
 	l := &Loop{Config: c, proposals: newProposals(&c)}
 	l.uploads = archive.NewUploader(c.Log)
 	l.uploads.Counted, l.uploads.Pending = c.Metrics.Uploaded, c.Metrics.NotUploaded
-	l.state.current = State{Version: c.Version, GatewayName: c.Gateway, Phase: sync.Pending, Reason: v1alpha1.ReasonProgressing, Message: "starting"}
+	l.state.current = l.nextState(State{})
 	return l
 }
 

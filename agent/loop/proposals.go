@@ -120,8 +120,7 @@ func countFiles(p *v1alpha1.Proposal) (proposed, refused int) {
 	return int(p.Files), int(p.Refused)
 }
 
-// findAdded walks the mapped directories for files that were added on the gateway, if a walk is due after the comparison
-// that ended at the given time.
+// findAdded looks for files that were added on the gateway, if that is due after the comparison that ended at that time.
 func (p *proposals) findAdded(ctx context.Context, e *sync.Engine, ended time.Time, base func() (propose.Base, error)) error {
 	if p.handledComparison.Equal(ended) {
 		return nil

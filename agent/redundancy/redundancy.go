@@ -112,8 +112,7 @@ func (n *Node) Standby() bool { return n.state.standby }
 // WasStandby reports whether the node had no config access when its files were last compared.
 func (n *Node) WasStandby() bool { return n.recorded.standby() }
 
-// Copied reports whether the pair may have copied files to this node. Then the manifest may not match the disk, and a plan
-// must compare the replicated files.
+// Copied reports whether the pair may have copied files to this node, so that a plan must compare the replicated files.
 func (n *Node) Copied() bool { return n.copied }
 
 // AccessChanged reports whether the node has gained or lost config access since its files were last compared.
@@ -162,8 +161,8 @@ func (n *Node) DetermineAccess(ctx context.Context, src Source) error {
 	return nil
 }
 
-// AccessUnchanged reports whether the node has config access if and only if it had it when its files were last compared. It
-// does not record the current access, so that the next sync notices a change and compares the files.
+// AccessUnchanged reports whether the node's config access is the same as when its files were last compared. It does not
+// record the current access, so that the next sync notices a change.
 func (n *Node) AccessUnchanged(ctx context.Context, src Source) (bool, error) {
 	if n.recorded == "" {
 		return true, nil
@@ -254,8 +253,7 @@ func (n *Node) Header(changes *plan.Changes) plan.Header {
 	return h
 }
 
-// Outcome returns the message of a successful sync about the pair, or an error if a standby node still waits for the other
-// node.
+// Outcome returns the message of a successful sync about the pair, or an error if this node waits for the other one.
 func (n *Node) Outcome() (message string, err error) {
 	if n.state.standby && n.missing.files > 0 {
 		waits := fmt.Sprintf("%d replicated files do not match %s yet (%s first); the other node of the pair has to write them",

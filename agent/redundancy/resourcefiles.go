@@ -63,8 +63,7 @@ func (m *resourceFiles) copies(c plan.Change) (bool, error) {
 	return m.git.has(name), err
 }
 
-// read reads the file lists of a directory, unless f has them. If a resource.json is invalid, every file counts as part of
-// the resource.
+// read reads the file lists of a directory, unless f has them. If a resource.json is invalid, it lists every file.
 func (f *listing) read(dir string, read func(file string) ([]byte, error)) error {
 	if f.dir == dir {
 		return nil

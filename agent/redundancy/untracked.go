@@ -15,8 +15,7 @@ import (
 // names them while they exist.
 
 const (
-	// knownNote lists the resources that git did not have when the node was complete. Its first line is the fingerprint
-	// of the rules.
+	// knownNote has the fingerprint of the rules, and the resources that git did not have when the node was complete.
 	knownNote = "pair-known"
 	// untrackedNote lists those that came later.
 	untrackedNote = "pair-brought"

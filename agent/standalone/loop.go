@@ -62,8 +62,7 @@ func New(c Config) *Loop {
 	})}
 }
 
-// Run follows the file until ctx is done. Before it returns, it finishes or rolls back the running sync. The error is always
-// nil.
+// Run follows the file until ctx is done, and then finishes or rolls back the running sync. It returns nil.
 func (l *Loop) Run(ctx context.Context) error {
 	l.watcher = file.Watch(l.Log, l.File)
 	defer l.watcher.Close()

@@ -119,8 +119,7 @@ func (l *Loop) apply(raw []byte) error {
 	return nil
 }
 
-// checkSecrets makes the next sync and resolution start at once if a secret has changed, because the old one may have caused
-// the last failure.
+// checkSecrets makes a new order and resolves the ref at once if a secret has changed, which may end the last failure.
 func (l *Loop) checkSecrets() {
 	spec := &l.spec.gs.Spec
 	if l.watcher != nil {

@@ -17,8 +17,7 @@ import (
 // the lock far shorter, because it only renames files meanwhile.
 const lockHold = 60 * time.Second
 
-// apply makes the staged files live, under the gateway's scan lock if possible. It first records what the gateway then
-// has to load.
+// apply records what the gateway will have to load, and makes the staged files live, under its scan lock if possible.
 func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (err error) {
 	snapshot, backup, err := f.snapshot(ctx, staged)
 	if err != nil {

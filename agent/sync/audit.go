@@ -12,8 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// AuditSchema is the version of the fields of Audit. It increases when a field is removed or changes its meaning, but not
-// when a field is added.
+// AuditSchema is the version of the fields of Audit. It increases when a field is removed or changes its meaning.
 const AuditSchema = 1
 
 // Audit is the record of a sync that changed a gateway, or failed. docs/how-to/audit.md describes it.
@@ -30,8 +29,7 @@ type Audit struct {
 	Ref    string  `json:"ref"`
 	// Request is who requested the ref.
 	Request
-	// Restore and Retry are the values of the annotations that requested to restore a snapshot or to retry the target; ""
-	// if none did.
+	// Restore and Retry are the values of the annotations that requested the sync, or "".
 	Restore string `json:"restore,omitempty"`
 	Retry   string `json:"retry,omitempty"`
 	// Author is the author of the target, as git has it.
@@ -134,8 +132,7 @@ func (j auditor) record() {
 // maxHistory is the number of syncs in a report's history.
 const maxHistory = 10
 
-// history returns the last syncs that changed the gateway or failed, oldest first. They come from the audit record, so
-// they outlive the pod.
+// history returns the last syncs of the audit record, oldest first. They outlive the pod.
 func (j auditor) history() []Audit {
 	if !j.records.historyRead {
 		raw, err := disk.ReadAudit(j.DataDir)
@@ -147,8 +144,7 @@ func (j auditor) history() []Audit {
 	return j.records.history
 }
 
-// lastEntries returns the last entries of a gateway in an audit record, oldest first. The gateway can write to the
-// record, so a line may contain anything.
+// lastEntries returns the last entries of a gateway, oldest first. The gateway can write anything to the record.
 func lastEntries(raw []byte, gateway string) []Audit {
 	var list []Audit
 	for len(raw) > 0 && len(list) < maxHistory {

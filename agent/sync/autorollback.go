@@ -24,8 +24,7 @@ const (
 	failurePause = 9 * time.Second
 )
 
-// loadFailures are the consecutive failures to load one commit. A restart of the agent forgets them, which only delays the
-// rollback.
+// loadFailures are the consecutive failures to load one commit. A restart of the agent resets them.
 type loadFailures struct {
 	commit plan.ID
 	since  time.Time
@@ -184,8 +183,7 @@ func (f *files) recordBaseline(ctx context.Context, snapshot string, before unlo
 	return &b
 }
 
-// mismatchesBefore compares the gateway with the disk before files change: all that the sync will verify, except what the
-// baseline of an earlier sync covers.
+// mismatchesBefore compares what the sync will verify before files change, except what an earlier baseline covers.
 func (f *files) mismatchesBefore(ctx context.Context, covered unloaded) (found mismatches, err error) {
 	var present, deleted []string
 	for _, name := range union(f.unloaded.Projects, f.unloaded.Gone) {

@@ -84,8 +84,7 @@ func (g *gateway) openSessions(ctx context.Context, touched []string, all bool) 
 	return slices.Compact(sessions), nil
 }
 
-// parents maps each project of the gateway to its parent. It queries the gateway only if a session is open on a project
-// that does not change itself.
+// parents maps each project of the gateway to its parent; nil if every session is open on a changed project.
 func (g *gateway) parents(ctx context.Context, list []ignition.Designer, touched []string) (map[string]string, error) {
 	if !slices.ContainsFunc(list, func(d ignition.Designer) bool { return d.Project != "" && !slices.Contains(touched, d.Project) }) {
 		return nil, nil
@@ -112,8 +111,7 @@ func changedAncestor(project string, touched []string, parents map[string]string
 	return "", false
 }
 
-// describeSession returns the user and the project of a session, without addresses. changed is the changed project that the
-// session shows, or "".
+// describeSession names the user and the project of a session. changed is the changed project that it shows, or "".
 func describeSession(d ignition.Designer, changed string) string {
 	user := d.User
 	if user == "" {

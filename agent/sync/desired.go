@@ -28,8 +28,7 @@ func (f *files) previousTree(h plan.Header) (*plan.Desired, error) {
 	return f.desiredTree(optionalStore{f.Store}, h.Commit, rules)
 }
 
-// cancelableObjects reads trees and blobs until the context of limitPlanning is done. Package plan takes no context, and a
-// large commit has many trees.
+// cancelableObjects reads trees and blobs until the context of limitPlanning is done, because package plan takes none.
 type cancelableObjects struct {
 	plan.Objects
 	e *Engine
@@ -58,8 +57,7 @@ func (s cancelableWriter) Write(b []byte) (int, error) {
 	return s.Writer.Write(b)
 }
 
-// limitPlanning makes plans and comparisons fail when ctx is done, until off is called. Reads after files were written
-// must not fail.
+// limitPlanning makes plans and comparisons fail when ctx is done. off ends that: reads after a write must not fail.
 func (e *Engine) limitPlanning(ctx context.Context) (off func()) {
 	e.planContext = ctx
 	return func() { e.planContext = nil }
@@ -104,8 +102,7 @@ func (j *job) rememberDelivered(h plan.Header) {
 	}
 }
 
-// writeWanted writes the bytes that git wanted at the last sync, for comparing the disk by meaning. After a restart it
-// renders that tree again.
+// writeWanted writes a blob of the last sync, for comparing the disk by meaning. After a restart it renders it again.
 func (e *Engine) writeWanted(w io.Writer, id plan.ID) (int64, error) {
 	if e.onMissing != nil && !e.Store.Has(id) {
 		e.onMissing()

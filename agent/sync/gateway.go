@@ -150,8 +150,7 @@ func (g *gateway) trialExpired(ctx context.Context) bool {
 	return expired
 }
 
-// clock returns the gateway's time, for reading its log. The agent's clock may differ; fallback is its time, for a gateway
-// that does not answer.
+// clock returns the gateway's time, for reading its log, or fallback if the gateway does not answer.
 func (g *gateway) clock(ctx context.Context, fallback time.Time) time.Time {
 	if p, err := g.Ping(ctx); err == nil && !p.Date.IsZero() {
 		return p.Date
@@ -159,8 +158,7 @@ func (g *gateway) clock(ctx context.Context, fallback time.Time) time.Time {
 	return fallback
 }
 
-// pairSource returns the source of the node's state in a redundant pair. Only the REST API of 8.3 reports it, with an API
-// token.
+// pairSource returns the source of the node's state in a pair. Only the REST API of 8.3 reports it, with an API token.
 func (g *gateway) pairSource(state gatewayState) redundancy.Source {
 	source := redundancy.Source{Running: state == running, Role: g.platform.Role}
 	if g.Gateway != nil && g.hasAPIToken && !g.legacy() {

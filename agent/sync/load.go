@@ -92,8 +92,7 @@ func (j *job) reportNotStarted() error {
 // unconfirmedOutcome returns the outcome of a delivery that the gateway did not confirm.
 func (l loader) unconfirmedOutcome(ctx context.Context, err error) error {
 	if l.node.Standby() && failure.Is(err, v1alpha1.ReasonGatewayForbidden) {
-		// It is not known whether a node without config access scans. Its files matter when it becomes active, and then it
-		// scans.
+		// Whether a node without config access scans is not known. It scans when it becomes active.
 		l.note("the standby node did not scan: %v", err)
 		return nil
 	}
@@ -162,8 +161,7 @@ func (j *job) checkStarted(ctx context.Context) error {
 // maxNotes bounds the lines of the gateway's log in a report.
 const maxNotes = 10
 
-// noteErrors adds the errors in the gateway's log since then as notes. They do not affect the outcome, because a busy
-// gateway always logs errors.
+// noteErrors notes the errors in the gateway's log. They do not affect the outcome: a busy gateway always logs some.
 func (l loader) noteErrors(ctx context.Context, since time.Time) {
 	lines, err := l.gateway.ErrorsSince(ctx, since)
 	if err != nil {
@@ -179,8 +177,7 @@ func (l loader) noteErrors(ctx context.Context, since time.Time) {
 	}
 }
 
-// noteProblems notes problems of a gateway that did load its files: another mode or name than the profile says, an
-// expired trial, or a pending restart.
+// noteProblems notes another mode or name than the profile says, an expired trial, and a pending restart.
 func (l loader) noteProblems(ctx context.Context) {
 	if info, ok := l.gateway.identity(ctx); ok {
 		if want := l.t.Profile.DeploymentMode; want != "" && info.DeploymentMode != want {

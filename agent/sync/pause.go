@@ -8,8 +8,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// A dry run and a pause send nothing to the gateway. If the target's files are already on the disk, they report what is known
-// about them.
+// A dry run and a pause send nothing to the gateway. About files that are on the disk, they report what is known.
 
 // endDryRun ends a dry run.
 func (j *job) endDryRun(ctx context.Context) error {
@@ -32,18 +31,14 @@ func (j *job) paused(ctx context.Context) error {
 	if j.openDir() != nil || j.open() != nil || !j.filesDone() { // openDir first: invalid rules must not hide the commit
 		return held
 	}
-	confirmed, err := j.confirmed(ctx)
+	upToDate, err := j.confirmed(ctx)
+	if upToDate {
+		upToDate, err = j.accessUnchanged(ctx)
+	}
 	if err != nil {
 		return err
 	}
-	if !confirmed {
-		return held
-	}
-	unchanged, err := j.accessUnchanged(ctx)
-	if err != nil {
-		return err
-	}
-	if !unchanged {
+	if !upToDate {
 		return held
 	}
 	j.r.Phase, j.r.Reason = Synced, v1alpha1.ReasonPaused
@@ -54,8 +49,7 @@ func (j *job) paused(ctx context.Context) error {
 	return nil
 }
 
-// accessUnchanged reports whether the node of a pair has config access if and only if it had it when its files were last
-// compared.
+// accessUnchanged reports whether the node's config access is the same as when its files were last compared.
 func (j *job) accessUnchanged(ctx context.Context) (bool, error) {
 	if !j.node.Paired() {
 		return true, nil
@@ -65,8 +59,8 @@ func (j *job) accessUnchanged(ctx context.Context) (bool, error) {
 	return j.node.AccessUnchanged(ctx, j.gateway.pairSource(state))
 }
 
-// confirmed reports whether the gateway has loaded the files on the disk. Files only count as loaded. It returns an error
-// if the gateway was not seen running since its start.
+// confirmed reports whether the gateway has loaded the files on the disk, or true if there is no gateway or no API token. It
+// returns an error if the gateway was not seen running since its start.
 func (j *job) confirmed(ctx context.Context) (bool, error) {
 	if j.conn.Gateway == nil || !j.conn.HasAPIToken {
 		return true, nil

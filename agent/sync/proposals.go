@@ -18,8 +18,7 @@ type Proposals struct {
 	Watches func(path string) bool
 	// Pending reports whether the change at a path may still be on its way to git. No repair undoes such a change.
 	Pending func(path string) bool
-	// Replace is called before files are staged, with the paths of the changes that the sync would replace. An error
-	// holds the sync.
+	// Replace is called with the paths of the changes that the sync would replace. An error holds the sync.
 	Replace func(paths []string) error
 }
 
@@ -31,8 +30,7 @@ func (e *Engine) isWatched(path string) bool { return e.watched != nil && e.watc
 // Notes returns the open data directory, which stores notes, or nil if it is not open.
 func (e *Engine) Notes() *disk.Dir { return e.dir }
 
-// Added returns the watched files that were created on the gateway: those in mapped directories that git does not have. It
-// walks these directories.
+// Added walks the mapped directories and returns the watched files that git does not have.
 func (e *Engine) Added(ctx context.Context, b propose.Base) ([]string, error) {
 	defer e.limitPlanning(ctx)()
 	var list []string

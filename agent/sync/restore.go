@@ -85,8 +85,7 @@ func (j restorer) newNote(snapshot string) restoreNote {
 	return restoreNote{Request: j.t.Restore, Snapshot: snapshot, Commit: j.t.Commit, Force: j.t.ForceID, Retry: j.t.Retry}
 }
 
-// run carries out a request to restore a snapshot. It reports whether a snapshot replaces the target, now or from an earlier
-// sync on.
+// run carries out a request to restore a snapshot. It reports whether a snapshot replaces the target.
 func (j restorer) run(ctx context.Context) (bool, error) {
 	if j.t.Profile.DryRun || j.resumes {
 		return false, nil
@@ -141,8 +140,7 @@ func (j restorer) requestOutdated() bool {
 	return err == nil && j.from.IsZero() && j.Now().Sub(t) > maxRequestAge
 }
 
-// Restores reports whether a snapshot replaces the target of t, so that a sync restores it, or has restored it, and does not
-// deliver the target.
+// Restores reports whether a snapshot replaces the target of t: a sync restores it, or has restored it.
 func (e *Engine) Restores(t Task) bool {
 	d, err := e.Open()
 	if err != nil {

@@ -63,8 +63,7 @@ type ReviewAnswer struct {
 const (
 	maxReview       = 1 << 20 // bytes of a request
 	maxReviewAnswer = 64 << 10
-	// After a denial, the agent asks again at a random time in this range, so that the gateways of a fleet do not all ask
-	// at once.
+	// The pause after a denial is random, so that the gateways of a fleet do not all ask at once.
 	minReviewPause, maxReviewPause = time.Minute, 5 * time.Minute
 )
 

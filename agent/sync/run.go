@@ -129,8 +129,7 @@ func (j *job) run(ctx context.Context) error {
 	return j.recordForced()
 }
 
-// outlive returns a context that outlives ctx by grace, for the scan that makes the gateway load its files and releases
-// its scan lock.
+// outlive returns a context that outlives ctx by grace, for the scan that loads the files and releases the scan lock.
 func outlive(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
@@ -184,8 +183,7 @@ func (j *job) openDir() error {
 	return nil
 }
 
-// rulesAt returns the rules for a ref and a commit, which the profile's templates may use. They include the gateway's
-// mounts.
+// rulesAt returns the rules for a ref and a commit, which the profile's templates may use, with the gateway's mounts.
 func (j *job) rulesAt(ref string, commit plan.ID) (plan.Rules, error) {
 	f := j.t.Facts
 	f.Ref, f.Commit = ref, commit.String()
@@ -221,8 +219,7 @@ func (j *job) recordForced() error {
 	return j.dir.SetNote(forceNote, []byte(j.t.ForceID))
 }
 
-// filesDone reports, by the manifest alone, whether the target's files are on the disk already. If so, the sync fetches
-// and reads no files.
+// filesDone reports whether, by the manifest alone, the target's files are on the disk already.
 func (j *job) filesDone() bool {
 	h := j.dir.Manifest().Header()
 	sameRef := h.Ref == j.t.Ref || !j.rules.AsksForRef()
@@ -249,8 +246,7 @@ func (j *job) refreshAccess(ctx context.Context) error {
 	return j.determineAccess(ctx, state)
 }
 
-// reportStandby ends a successful sync. On a standby node the outcome is Standby, or an error while the sync waits for
-// the other node.
+// reportStandby makes Standby the outcome of a successful sync of a standby node. It fails while the other node must write.
 func (j *job) reportStandby() error {
 	message, err := j.node.Outcome()
 	if err != nil {

@@ -33,8 +33,8 @@ func snapshotLimits(t *Task) disk.Snapshots {
 	return disk.Snapshots{Gateway: t.Facts.GatewayName, Keep: int(s.RetentionCount), MaxBytes: v1alpha1.SnapshotSize(s.MaxSize)}
 }
 
-// backUp saves a backup of the whole gateway before its files change, and returns its id. It makes no backup, and returns "",
-// if the gateway does not run, if this node of a pair has no config access, or if a snapshot is restored.
+// backUp saves a backup of the whole gateway before its files change, and returns its id. It returns "" without a backup if
+// the gateway does not run, if this node of a pair has no config access, or if a snapshot is restored.
 func (f *files) backUp(ctx context.Context, staged *disk.Staged) (id string, err error) {
 	if f.t.Profile.Snapshots.GatewayBackup != v1alpha1.GatewayBackupBeforeSync || f.before == noGateway || f.node.Standby() || f.header != nil || !staged.Moves() {
 		return "", nil
@@ -63,8 +63,7 @@ func (f *files) saveBackup(ctx context.Context, id string) error {
 	return f.dir.SaveBackup(id, snapshotLimits(&f.t).MaxBytes, func(w io.Writer) error { return f.gateway.Backup(ctx, w) })
 }
 
-// snapshots returns the snapshots on the data volume, oldest first. It reads them again only after a sync that wrote
-// something or failed.
+// snapshots returns the snapshots on the data volume, oldest first. It reads them again after a write or a failure.
 func (j *job) snapshots(failed bool) []disk.Snapshot {
 	if j.t.Profile.Snapshots == nil {
 		j.records.snapshots, j.records.snapshotsRead = nil, false

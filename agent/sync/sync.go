@@ -162,8 +162,7 @@ type dirRecords struct {
 	historyRead   bool
 }
 
-// New returns an Engine. The first sync opens the data directory, because the Engine must not touch it before the gateway
-// has seeded it.
+// New returns an Engine. It does not open the data directory, which the gateway may not have seeded yet.
 func New(c Config) *Engine {
 	if c.Now == nil {
 		c.Now = time.Now

@@ -91,8 +91,7 @@ func (o unloaded) save(d *disk.Dir) error {
 	}
 }
 
-// add returns o with the changes of a plan. The gateway has to show the projects in present afterwards, and must not show
-// those in deleted.
+// add returns o with the changes of a plan, after which the gateway must show present, and must not show deleted.
 func (o unloaded) add(changes *plan.Changes, present, deleted []string) unloaded {
 	projects, config := changes.Touches()
 	o.Commit = changes.To
@@ -106,8 +105,7 @@ func (o unloaded) add(changes *plan.Changes, present, deleted []string) unloaded
 	for _, r := range changes.ConfigResources() {
 		id := configID{Collection: r.Collection, Module: r.Module, Type: r.Type, Name: r.Name}
 		o.Resources = slices.DeleteFunc(o.Resources, func(x configID) bool { return x == id })
-		// A singleton has no name, and how the API names resources in folders is not known. For these, a finished scan is
-		// the only proof.
+		// A singleton has no name, and how the API names resources in folders is not known: a finished scan must suffice.
 		if r.Deleted || r.Name == "" || strings.Contains(r.Name, "/") || len(o.Resources) >= maxUnloaded {
 			continue
 		}

@@ -74,8 +74,7 @@ func (m projectMismatches) errs() []error {
 	return errs
 }
 
-// compareProjects compares the projects that the gateway shows with those that it has to show, and those that it must not
-// show.
+// compareProjects asks the gateway for projects that it has to show, and for deleted ones.
 func (g *gateway) compareProjects(ctx context.Context, present, deleted []string) (projectMismatches, error) {
 	var m projectMismatches
 	if len(present)+len(deleted) == 0 {
