@@ -93,7 +93,7 @@ const (
 	withAccess = "active"
 )
 
-func (p recordedAccess) standby() bool { return p != "" && p != withAccess }
+func (r recordedAccess) standby() bool { return r != "" && r != withAccess }
 
 // New returns the node with the access that the last sync recorded.
 func New(c Config) (*Node, error) {
@@ -140,18 +140,18 @@ func (n *Node) DetermineAccess(ctx context.Context, src Source) error {
 	if err := n.readState(ctx, src); err != nil {
 		return err
 	}
-	was, known := n.recorded, n.state.answered || src.Gateway == nil
-	if was == withAccess && src.Running && !known { // a single failed answer is not a failover
+	last, known := n.recorded, n.state.answered || src.Gateway == nil
+	if last == withAccess && src.Running && !known { // a single failed answer is not a failover
 		n.state.standby, n.state.paired = false, true
 	}
-	n.copied = n.state.standby || was.standby()
-	n.tookOver = was.standby() && !n.state.standby && known
-	n.steppedDown = n.steppedDown || n.state.standby && !was.standby()
-	n.paired = n.state.paired || was != ""
+	n.copied = n.state.standby || last.standby()
+	n.tookOver = last.standby() && !n.state.standby && known
+	n.steppedDown = n.steppedDown || n.state.standby && !last.standby()
+	n.paired = n.state.paired || last != ""
 	switch {
 	case n.state.standby:
 		return n.recordAccess(recordedAccess(n.state.role))
-	case was.standby(): // RecordCompared changes the note
+	case last.standby(): // RecordCompared changes the note
 		return nil
 	case n.state.paired:
 		return n.recordAccess(withAccess)

@@ -83,19 +83,19 @@ func (n *Node) stillHeld(held *plan.Held, list []plan.Change) *plan.Held {
 	return nil
 }
 
-// class is what a change to a replicated file means on a standby node.
-type class int
+// changeClass is what a change to a replicated file means on a standby node.
+type changeClass int
 
 const (
-	behind     class = iota // the other node has to write it
-	edited                  // it restores what git wanted before, or replaces what the other node may have kept
-	unrecorded              // it replaces a file of which this node has no record
-	extra                   // it deletes a file that is in no commit that this node saw; nothing is missing
-	equal                   // a resource.json as the gateway signed it; the plan has it only because of a file beside it
+	behind     changeClass = iota // the other node has to write it
+	edited                        // it restores what git wanted before, or replaces what the other node may have kept
+	unrecorded                    // it replaces a file of which this node has no record
+	extra                         // it deletes a file that is in no commit that this node saw; nothing is missing
+	equal                         // a resource.json as the gateway signed it; the plan has it only because of a file beside it
 )
 
 // classify returns what a change to a replicated file means.
-func (n *Node) classify(changes *plan.Changes, c plan.Change) (class, error) {
+func (n *Node) classify(changes *plan.Changes, c plan.Change) (changeClass, error) {
 	rec, owned, err := n.Dir.Manifest().Get(c.Path)
 	switch {
 	case err != nil:

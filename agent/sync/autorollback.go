@@ -186,8 +186,8 @@ func (f *files) recordBaseline(ctx context.Context, snapshot string, before unlo
 // mismatchesBefore compares what the sync will verify before files change, except what an earlier baseline covers.
 func (f *files) mismatchesBefore(ctx context.Context, covered unloaded) (found mismatches, err error) {
 	var present, deleted []string
-	for _, name := range union(f.unloaded.Projects, f.unloaded.Gone) {
-		if slices.Contains(covered.Projects, name) || slices.Contains(covered.Gone, name) {
+	for _, name := range union(f.unloaded.Projects, f.unloaded.Deleted) {
+		if slices.Contains(covered.Projects, name) || slices.Contains(covered.Deleted, name) {
 			continue
 		}
 		st, err := f.dir.Stat(projectFile(name))

@@ -243,7 +243,7 @@ func (j *job) source(changes *plan.Changes) disk.Source {
 	total, n := counts.Added+counts.Modified, 0
 	return func(w io.Writer, c plan.Change) error {
 		check := resource.NewChecker(c.Path)
-		out := &limitedWriter{w: io.MultiWriter(w, check), left: j.MaxBlob, path: c.Path, limit: j.MaxBlob}
+		out := &limitedWriter{w: io.MultiWriter(w, check), remaining: j.MaxBlob, path: c.Path, limit: j.MaxBlob}
 		if _, err := j.desired.WriteBlob(out, c.ID); err != nil {
 			return err
 		}
@@ -255,14 +255,14 @@ func (j *job) source(changes *plan.Changes) disk.Source {
 
 // limitedWriter fails at the size limit of a file, before the file fills the disk. A limit of 0 means no limit.
 type limitedWriter struct {
-	w           io.Writer
-	left, limit int64
-	path        string
+	w                io.Writer
+	remaining, limit int64
+	path             string
 }
 
 func (l *limitedWriter) Write(p []byte) (int, error) {
 	if l.limit > 0 {
-		if l.left -= int64(len(p)); l.left < 0 {
+		if l.remaining -= int64(len(p)); l.remaining < 0 {
 			return 0, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than --max-blob, %d bytes", l.path, l.limit)
 		}
 	}
@@ -281,7 +281,7 @@ func (f *files) validateAdopted(ctx context.Context, changes *plan.Changes) erro
 			return err
 		}
 		check := resource.NewChecker(c.Path)
-		err := f.dir.CopyTo(ctx, &limitedWriter{w: check, left: f.MaxBlob, path: c.Path, limit: f.MaxBlob}, c.Path)
+		err := f.dir.CopyTo(ctx, &limitedWriter{w: check, remaining: f.MaxBlob, path: c.Path, limit: f.MaxBlob}, c.Path)
 		if errors.Is(err, fs.ErrNotExist) { // removed since the plan: the next comparison reports it as drift
 			continue
 		}

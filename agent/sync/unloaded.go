@@ -20,9 +20,9 @@ type unloaded struct {
 	// ScanProjects and ScanConfig report which trees changed since the gateway last read them.
 	ScanProjects bool `json:"scanProjects,omitempty"`
 	ScanConfig   bool `json:"scanConfig,omitempty"`
-	// Projects and Resources are those that the gateway has to show, Gone the projects that it must not show.
+	// Projects and Resources are those that the gateway has to show, Deleted the projects that it must not show.
 	Projects  []string   `json:"projects,omitempty"`
-	Gone      []string   `json:"gone,omitempty"`
+	Deleted   []string   `json:"gone,omitempty"`
 	Resources []configID `json:"resources,omitempty"`
 	// FirstStart reports that the gateway did not run when the files were written, so its next start may be its first.
 	FirstStart bool `json:"fresh,omitempty"`
@@ -71,7 +71,7 @@ func loadUnloaded(d *disk.Dir) (unloaded, error) {
 }
 
 func (o unloaded) empty() bool {
-	return !o.ScanProjects && !o.ScanConfig && len(o.Projects)+len(o.Gone)+len(o.Resources) == 0
+	return !o.ScanProjects && !o.ScanConfig && len(o.Projects)+len(o.Deleted)+len(o.Resources) == 0
 }
 
 func (o unloaded) save(d *disk.Dir) error {
@@ -87,7 +87,7 @@ func (o unloaded) save(d *disk.Dir) error {
 			return d.SetNote(unloadedNote, b)
 		}
 		o.Baseline = nil // without all names, earlier mismatches could count against the sync
-		o.Projects, o.Gone, o.Resources = half(o.Projects), half(o.Gone), half(o.Resources)
+		o.Projects, o.Deleted, o.Resources = half(o.Projects), half(o.Deleted), half(o.Resources)
 	}
 }
 
@@ -99,7 +99,7 @@ func (o unloaded) add(changes *plan.Changes, present, deleted []string) unloaded
 	o.ScanConfig = o.ScanConfig || config
 	if projects {
 		o.Projects = union(without(o.Projects, deleted), present)
-		o.Gone = union(without(o.Gone, present), deleted)
+		o.Deleted = union(without(o.Deleted, present), deleted)
 	}
 	o.Resources = slices.Clone(o.Resources) // the caller may return to the old ones
 	for _, r := range changes.ConfigResources() {
@@ -162,7 +162,7 @@ func (o *unloaded) dropUntrue(d *disk.Dir) error {
 	}
 	projectExists := func(name string) bool { return exists(projectFile(name)) }
 	o.Projects = slices.DeleteFunc(o.Projects, func(name string) bool { return !projectExists(name) })
-	o.Gone = slices.DeleteFunc(o.Gone, projectExists)
+	o.Deleted = slices.DeleteFunc(o.Deleted, projectExists)
 	o.Resources = slices.DeleteFunc(o.Resources, func(r configID) bool { return !exists(r.file()) })
 	return failed
 }

@@ -21,7 +21,7 @@ type mismatches struct {
 // resource that it cannot read without an error.
 func (l loader) verify(ctx context.Context) error {
 	defer l.step("verify")()
-	projects, err := l.gateway.compareProjects(ctx, l.unloaded.Projects, l.unloaded.Gone)
+	projects, err := l.gateway.compareProjects(ctx, l.unloaded.Projects, l.unloaded.Deleted)
 	if err != nil {
 		return err
 	}
