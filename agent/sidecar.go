@@ -69,7 +69,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	secrets := connect.Mounted{Dir: env.SecretsDir, Keys: env.Secrets, Files: env.Files}
 	leading, err := lead.New(lead.Config{
 		Namespace: env.PodNamespace, GatewaySync: env.GatewaySync, Pod: env.PodName, Clients: clients, Store: store, Log: log,
-		SecretFiles: secrets.Changing(),
+		SecretFiles: secrets.FilesToWatch(),
 		Metrics:     fleetMetrics{measured, metrics.NewFleet(reg, env.PodNamespace, env.GatewaySync)},
 		Connect: func(gs *v1alpha1.GatewaySync) (*repo.Remote, error) {
 			return connect.Git(gs.Spec.Git, secrets, remoteOptions(s, log))
@@ -86,7 +86,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		},
 		Version: version, PodInfo: env.PodInfoDir, Port: env.Port, TLS: env.TLS, Period: env.Period,
 		StartupFile: filepath.Join(env.RepoPath, "startup.json"),
-		API:         clients.Dynamic, Secrets: secrets, SecretFiles: secrets.Changing(), Remote: remoteOptions(s, log), Engine: engine,
+		API:         clients.Dynamic, Secrets: secrets, SecretFiles: secrets.FilesToWatch(), Remote: remoteOptions(s, log), Engine: engine,
 		Log: log, Metrics: measured, Seen: leading.Saw, Tell: screen.state,
 	})
 	if err != nil {

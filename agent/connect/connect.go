@@ -1,5 +1,4 @@
-// Package connect creates the git remote and the gateway client of a sync from a GatewaySync and its secret files. It
-// does not connect.
+// Package connect creates the git remotes and the clients of a GatewaySync from its spec and its secret files.
 package connect
 
 import (
@@ -18,19 +17,19 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// New creates both connections. An empty gatewayURL means no gateway, only files.
+// New creates the connections of a sync. An empty gatewayURL means no gateway, only files. The caller must close the Remote.
 func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) (sync.Connections, error) {
 	remote, err := Git(spec.Git, secrets, o)
 	if err != nil {
 		return sync.Connections{}, err
 	}
-	p := sync.Connections{Remote: remote, Webhook: validation(spec.Validation, secrets), Verifier: Verifier(spec.Git.Verify, secrets)}
+	c := sync.Connections{Remote: remote, Webhook: validation(spec.Validation, secrets), Verifier: Verifier(spec.Git.Verify, secrets)}
 	if gatewayURL == "" {
-		return p, nil
+		return c, nil
 	}
 	cfg := ignition.Config{URL: gatewayURL, Log: log}
 	if ref := spec.Gateway.APIKey(); ref != nil {
-		p.Token = true
+		c.HasAPIToken = true
 		cfg.Key = func() (secret.String, error) {
 			v, err := secrets.Read(v1alpha1.SecretGatewayAPI, *ref)
 			if err != nil {
@@ -41,17 +40,17 @@ func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o r
 	}
 	if t := spec.Gateway.TLSConfig; t != nil {
 		cfg.TLS.ServerName, cfg.TLS.InsecureSkipVerify = t.ServerName, t.InsecureSkipVerify
-		cfg.TLS.CA = public(v1alpha1.SecretGatewayCA, t.CASecretRef, secrets)
+		cfg.TLS.CA = plainReader(v1alpha1.SecretGatewayCA, t.CASecretRef, secrets)
 	}
 	client, err := ignition.New(cfg)
 	if err != nil {
 		return sync.Connections{}, errors.Join(err, remote.Close())
 	}
-	p.Gateway = client
-	return p, nil
+	c.Gateway = client
+	return c, nil
 }
 
-// Verifier returns what verifies the signatures of commits, or nil if none are needed.
+// Verifier returns the verifier of commit signatures, or nil if v is nil.
 func Verifier(v *v1alpha1.GitVerify, secrets Secrets) *repo.Verifier {
 	if v == nil {
 		return nil
@@ -60,24 +59,24 @@ func Verifier(v *v1alpha1.GitVerify, secrets Secrets) *repo.Verifier {
 	if ref == nil {
 		field, ref = v1alpha1.ConfigMapGitKeys, v.KeysConfigMapRef
 	}
-	keys := public(field, ref, secrets)
-	if keys == nil { // never valid, but a missing field must not admit every commit
+	keys := plainReader(field, ref, secrets)
+	if keys == nil { // validation rejects such a spec, but it must not admit every commit
 		keys = func() ([]byte, error) { return nil, errors.New("neither keysSecretRef nor keysConfigMapRef is set") }
 	}
 	return repo.NewVerifier(*v, string(field), keys)
 }
 
-// validation returns the validation webhook, or nil if there is none.
+// validation returns the validation webhook, or nil if the spec names none.
 func validation(v *v1alpha1.ValidationSpec, secrets Secrets) *sync.Webhook {
 	if v == nil || v.Webhook == nil {
 		return nil
 	}
 	w := &sync.Webhook{
-		URL: v.Webhook.URL, Client: outbound.Client{Timeout: v.Webhook.TimeoutDuration()}, Ignore: v.Webhook.FailurePolicy == v1alpha1.FailurePolicyIgnore,
-		CA: public(v1alpha1.SecretValidationCA, v.Webhook.CASecretRef, secrets),
+		URL: v.Webhook.URL, Client: outbound.Client{Timeout: v.Webhook.TimeoutDuration()}, IgnoreFailure: v.Webhook.FailurePolicy == v1alpha1.FailurePolicyIgnore,
+		CA: plainReader(v1alpha1.SecretValidationCA, v.Webhook.CASecretRef, secrets),
 	}
 	if ref := v.Webhook.SecretRef; ref != nil {
-		w.Key = credential(v1alpha1.SecretValidation, *ref, secrets)
+		w.Key = secretReader(v1alpha1.SecretValidation, *ref, secrets)
 	}
 	return w
 }
@@ -89,11 +88,11 @@ func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Rem
 		return nil, err
 	}
 	auth := gitCredentials(git.Auth).auth(secrets)
-	auth.CA = public(v1alpha1.SecretGitCA, git.CASecretRef, secrets)
+	auth.CA = plainReader(v1alpha1.SecretGitCA, git.CASecretRef, secrets)
 	return repo.NewRemote(u, auth, o)
 }
 
-// Reachable returns PodRestartNeeded with the reasons why secrets that a sync needs can never be read here, or nil. An
+// Reachable returns an error with the reason PodRestartNeeded if this process can never read a secret that a sync needs. An
 // agent that cannot read them neither syncs nor leads. The secrets of proposals and of storage do not count.
 func Reachable(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) error {
 	return reachable(spec.Secrets(), secrets)
@@ -107,7 +106,8 @@ func reachable(named iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef], sec
 	return errors.Join(errs...)
 }
 
-// Fingerprint changes when a secret that spec names changes, or fails with another error. The secrets of proposals and of storage count.
+// Fingerprint returns a hash that changes when a secret that spec names changes, or its read fails with another error. The
+// secrets of proposals and of storage count.
 func Fingerprint(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) [sha256.Size]byte {
 	h := sha256.New()
 	for _, named := range allSecrets(spec) {
@@ -124,7 +124,7 @@ func allSecrets(spec *v1alpha1.GatewaySyncSpec) []iter.Seq2[v1alpha1.SecretField
 	return []iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef]{spec.Secrets(), spec.ProposalSecrets(), spec.StorageSecrets()}
 }
 
-// RepoName returns the repository's URL without credentials.
+// RepoName returns the repository's URL without credentials, or "(invalid)".
 func RepoName(git v1alpha1.GitSpec) string {
 	u, err := repo.ParseURL(git.Repo)
 	if err != nil {
@@ -133,22 +133,18 @@ func RepoName(git v1alpha1.GitSpec) string {
 	return u.String()
 }
 
-// credential reads a secret on each use, so that a rotated secret takes effect immediately.
-func credential(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef, secrets Secrets) func() (secret.String, error) {
+// secretReader returns a function that reads a secret on each call, so that a rotated secret takes effect immediately.
+func secretReader(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef, secrets Secrets) func() (secret.String, error) {
 	return func() (secret.String, error) { return secrets.Read(field, ref) }
 }
 
-// public reads a value that is not secret itself, such as a CA bundle or known hosts, on each use. It returns nil if
-// spec has none.
-func public(field v1alpha1.SecretField, ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
+// plainReader is secretReader for a value that is not secret, such as a CA bundle. It returns nil if ref is nil.
+func plainReader(field v1alpha1.SecretField, ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
 	if ref == nil {
 		return nil
 	}
 	return func() ([]byte, error) {
 		v, err := secrets.Read(field, *ref)
-		if err != nil {
-			return nil, err
-		}
-		return []byte(v.Reveal()), nil
+		return []byte(v.Reveal()), err
 	}
 }

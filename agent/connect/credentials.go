@@ -9,7 +9,7 @@ import (
 // proposalAuth is the field of the credentials for proposals.
 const proposalAuth = "spec.bidirectional.auth"
 
-// credentials are those of one field of the spec, with the fields of their secrets.
+// credentials are the credentials of one field of the spec, with the fields of their secrets.
 type credentials struct {
 	v1alpha1.ProposalAuth
 	field                       string // for errors
@@ -42,26 +42,26 @@ func (c credentials) auth(secrets Secrets) repo.Auth {
 	auth := repo.Auth{Field: c.field}
 	if t := c.Token; t != nil {
 		auth.Username = t.User()
-		auth.Token = credential(c.token, t.SecretRef, secrets)
+		auth.Token = secretReader(c.token, t.SecretRef, secrets)
 	}
 	if k := c.SSHKey; k != nil {
-		auth.Key = credential(c.key, k.SecretRef, secrets)
+		auth.Key = secretReader(c.key, k.SecretRef, secrets)
 		auth.InsecureIgnoreHostKey = k.InsecureIgnoreHostKey
 		if k.KnownHosts != nil {
-			auth.KnownHosts = public(c.knownHosts, &k.KnownHosts.SecretRef, secrets)
+			auth.KnownHosts = plainReader(c.knownHosts, &k.KnownHosts.SecretRef, secrets)
 		}
 	}
 	if a := c.GitHubApp; a != nil {
 		auth.App = &repo.GitHubApp{
 			AppID: a.AppID, InstallationID: a.InstallationID, APIBaseURL: a.APIBaseURL,
-			Key: credential(c.app, a.PrivateKeySecretRef, secrets),
+			Key: secretReader(c.app, a.PrivateKeySecretRef, secrets),
 		}
 	}
 	return auth
 }
 
-// fit returns an error if the credentials cannot push to this kind of address.
-func (c credentials) fit(u repo.URL) error {
+// checkPush returns an error if the credentials cannot push to this kind of address.
+func (c credentials) checkPush(u repo.URL) error {
 	switch {
 	case u.Local():
 		return nil // the remote refuses pushes

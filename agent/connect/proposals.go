@@ -3,43 +3,218 @@ package connect
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
 
+	"github.com/bmatcuk/doublestar/v4"
+
+	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/render"
+	"stoker.io/stoker/agent/propose"
+	"stoker.io/stoker/agent/propose/guard"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
 )
 
-// proposalPermissions are what a GitHub App needs to push a branch and to open a pull request.
+// SettingsCache keeps the Settings of a gateway until something that they depend on changes. The zero value is empty.
+type SettingsCache struct {
+	inputs   []any
+	settings *propose.Settings
+}
+
+// Settings returns what the function Settings returns. The cache closes the Remote of settings that it replaces.
+func (c *SettingsCache) Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) *propose.Settings {
+	f.Ref, f.Commit = "", ""
+	inputs := []any{gs.Name, gs.Spec.Git, e.Bidirectional, e.Vars, e.DeploymentMode, e.TagProvider, f}
+	if (c.settings == nil || c.settings.Problem == nil) && reflect.DeepEqual(inputs, c.inputs) {
+		return c.settings
+	}
+	if c.settings != nil && c.settings.Remote != nil {
+		_ = c.settings.Remote.Close() // only closes connections
+	}
+	c.inputs, c.settings = inputs, Settings(gs, e, f, secrets, o, log)
+	return c.settings
+}
+
+// Settings returns how a gateway proposes its changes to git, or nil if it does not. If it cannot, the Problem of the
+// settings says why, and syncs go on. The caller must close their Remote if it is not nil.
+func Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) *propose.Settings {
+	b := e.Bidirectional
+	if b == nil {
+		return nil
+	}
+	s := &propose.Settings{
+		Identity: propose.Identity{Namespace: f.Namespace, Gateway: f.GatewayName},
+		Labels:   b.PRLabels, Authors: authors(b), Revert: b.OnClosed == v1alpha1.OnClosedRevert, Watches: watches(b),
+		Guard: propose.Guard{Path: guardPath(b), Content: guard.Content},
+	}
+	f.Vars = e.Vars
+	if s.Problem = setFromSpec(s, gs, b, f); s.Problem != nil {
+		return s
+	}
+	if c := b.Signing; c != nil {
+		s.Sign = repo.NewSigner(c.Format, fmt.Sprintf("spec.bidirectional.signing: key %s of Secret %s", c.KeySecretRef.Key, c.KeySecretRef.Name),
+			secretReader(v1alpha1.SecretProposalSigning, c.KeySecretRef, secrets))
+	}
+	s.Problem = connectForge(s, gs, b, secrets, o, log)
+	return s
+}
+
+// authors returns the git author of each gateway user.
+func authors(b *v1alpha1.BidirectionalSpec) map[string]string {
+	m := make(map[string]string, len(b.Authors))
+	for actor, a := range b.Authors {
+		m[actor] = string(a)
+	}
+	return m
+}
+
+// watches returns a function that reports whether watchPaths match a path and excludePatterns do not.
+func watches(b *v1alpha1.BidirectionalSpec) func(string) bool {
+	return func(p string) bool { return matches(b.WatchPaths, p) && !matches(b.Guardrails.ExcludePatterns, p) }
+}
+
+// guardPath returns the guard's rule for paths. It includes excludePatterns, because a proposal has whole resources.
+func guardPath(b *v1alpha1.BidirectionalSpec) func(dest string, source plan.Path) (string, bool) {
+	return func(dest string, source plan.Path) (string, bool) {
+		if rule, denied := guard.Path(dest, string(source)); denied {
+			return rule, true
+		}
+		return "guardrails.excludePatterns", matches(b.Guardrails.ExcludePatterns, dest)
+	}
+}
+
+func matches(patterns []string, p string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool { return doublestar.MatchUnvalidated(pattern, p) })
+}
+
+// setFromSpec sets what follows from the spec and the facts alone.
+func setFromSpec(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec, f plan.Facts) error {
+	var err error
+	if s.Debounce, err = b.DebounceDuration(); err != nil {
+		return err
+	}
+	if s.Limits.FileBytes, err = b.Guardrails.MaxFileBytes(); err != nil {
+		return err
+	}
+	if s.Limits.TotalBytes, err = b.Guardrails.MaxTotalBytes(); err != nil {
+		return err
+	}
+	s.Limits.Files = int(b.Guardrails.MaxFilesPerPR)
+	for _, list := range [][]string{b.WatchPaths, b.Guardrails.ExcludePatterns} {
+		for _, p := range list {
+			if !doublestar.ValidatePattern(p) {
+				return invalid("a pattern is malformed: %s", failure.Quote(p))
+			}
+		}
+	}
+	if s.BaseBranch, err = baseBranch(gs, b); err != nil {
+		return err
+	}
+	s.Branch, err = targetBranch(b, f)
+	if err == nil && s.Branch == s.BaseBranch {
+		err = invalid("targetBranch is the base branch %s: name another one", failure.Quote(s.Branch))
+	}
+	return err
+}
+
+func invalid(format string, args ...any) error {
+	return failure.New(v1alpha1.ReasonProfilesInvalid, "spec.bidirectional: "+format, args...)
+}
+
+// baseBranch returns the branch to merge into: the baseBranch of the spec, or git.ref if that is a branch.
+func baseBranch(gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec) (string, error) {
+	if b.BaseBranch != "" {
+		return strings.TrimPrefix(b.BaseBranch, "refs/heads/"), nil
+	}
+	ref, err := repo.ParseRef(gs.Spec.Git.Ref)
+	if err != nil {
+		return "", err
+	}
+	name := strings.TrimPrefix(ref.String(), "refs/heads/")
+	if _, commit := ref.Commit(); commit || strings.HasPrefix(name, "refs/") || name == "HEAD" {
+		return "", invalid("git.ref is no branch: set baseBranch")
+	}
+	return name, nil
+}
+
+// targetBranch renders the name of the branch to push. If the template lacks .GatewayName, the gateway's name is appended,
+// because each gateway pushes its own branch.
+func targetBranch(b *v1alpha1.BidirectionalSpec, f plan.Facts) (string, error) {
+	name, _, err := render.Text("spec.bidirectional.targetBranch", b.TargetBranch, &f)
+	if err != nil {
+		return "", err
+	}
+	if !strings.Contains(b.TargetBranch, ".GatewayName") {
+		name = path.Join(name, f.GatewayName)
+	}
+	if strings.HasPrefix(name, "refs/") || v1alpha1.RefProblem("refs/heads/"+name) != "" || v1alpha1.RefProblem(name) != "" {
+		return "", invalid("targetBranch gives %s, which is no name of a branch", failure.Quote(name))
+	}
+	return name, nil
+}
+
+// connectForge creates the remote for pushes and the client of the forge.
+func connectForge(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) error {
+	remote, token, err := Proposals(&gs.Spec, b, secrets, o)
+	if err != nil {
+		return err
+	}
+	s.Remote, s.Provider = remote, "none"
+	if !b.CreatesPR() || b.Provider == "none" {
+		return nil
+	}
+	if s.Provider = b.Provider; s.Provider == "" {
+		s.Provider = forge.ProviderOf(gs.Spec.Git.Repo)
+	}
+	if s.Provider == "" {
+		return invalid("the host of git.repo does not tell the kind of the forge: set provider, or createPR: false")
+	}
+	s.Forge, err = forge.New(s.Provider, forge.Config{
+		Repository: gs.Spec.Git.Repo, APIBaseURL: b.APIBaseURL, Token: token, Transport: remote.APITransport(), Log: log,
+	})
+	return err
+}
+
+// proposalPermissions are the permissions that a GitHub App needs to push a branch and to open a pull request.
 func proposalPermissions() map[string]string {
 	return map[string]string{"contents": "write", "pull_requests": "write"}
 }
 
-// Proposals creates the git remote for pushes, and returns the function for the token of the forge's API. Both use the credentials
-// of b, or those of git if b has none. The caller must Close the remote.
+// Proposals creates the git remote for pushes, and returns a function that returns the token for the forge's API. Both use the
+// credentials of b, or those of git if b has none. The caller must Close the remote.
 //
-// It fails with PodRestartNeeded if the pod does not mount the secrets, and with AuthFailed if the credentials cannot push to this
-// kind of address. The secrets are read on each use: if one cannot be read, that use fails with AuthFailed and names the field.
+// It fails with PodRestartNeeded if the pod does not mount the secrets, and with AuthFailed if the credentials cannot push to
+// this kind of address. Remote and function read the secrets on each use. If one cannot be read, that use fails with
+// AuthFailed and names the field.
 func Proposals(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Remote, func(context.Context) (secret.String, error), error) {
 	u, err := repo.ParseURL(gs.Git.Repo)
 	if err != nil {
 		return nil, nil, err
 	}
-	needs, c := &v1alpha1.GatewaySyncSpec{Git: gs.Git, Bidirectional: b}, gitCredentials(gs.Git.Auth)
+	used, c := &v1alpha1.GatewaySyncSpec{Git: gs.Git, Bidirectional: b}, gitCredentials(gs.Git.Auth)
 	switch {
 	case b.Auth != nil:
-		needs.Git.Auth, c = nil, proposalCredentials(b.Auth)
+		used.Git.Auth, c = nil, proposalCredentials(b.Auth)
 	case gs.Git.Auth == nil:
 		c.field = proposalAuth // a repository that anyone may read
 	}
-	if err := errors.Join(reachable(needs.Secrets(), secrets), reachable(needs.ProposalSecrets(), secrets)); err != nil {
+	if err := errors.Join(reachable(used.Secrets(), secrets), reachable(used.ProposalSecrets(), secrets)); err != nil {
 		return nil, nil, err
 	}
-	if err := c.fit(u); err != nil {
+	if err := c.checkPush(u); err != nil {
 		return nil, nil, err
 	}
 	auth := c.auth(secrets)
-	auth.CA = public(v1alpha1.SecretGitCA, gs.Git.CASecretRef, secrets)
+	auth.CA = plainReader(v1alpha1.SecretGitCA, gs.Git.CASecretRef, secrets)
 	if auth.App != nil {
 		auth.App.Permissions = proposalPermissions()
 	}
@@ -53,7 +228,7 @@ func Proposals(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSpec, secr
 	return remote, remote.APIToken, nil
 }
 
-// noAPIToken is the token function for credentials without a token.
+// noAPIToken is the token function of credentials without a token.
 func noAPIToken(context.Context) (secret.String, error) {
 	return secret.String{}, failure.New(v1alpha1.ReasonAuthFailed,
 		"the API of the forge needs a token, which an ssh key does not replace: set spec.bidirectional.auth.token (beside spec.bidirectional.auth.sshKey if git.repo is an ssh address), or spec.bidirectional.createPR: false")

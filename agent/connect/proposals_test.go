@@ -263,7 +263,7 @@ func TestSigningKey(t *testing.T) {
 		first := Fingerprint(spec, b)
 		write(t, file, key.Private)
 		assert.NotEqual(t, first, Fingerprint(spec, b))
-		assert.Equal(t, []string{file}, b.Changing(spec))
+		assert.Equal(t, []string{file}, b.FilesToWatch(spec))
 	})
 }
 
@@ -274,7 +274,7 @@ func TestFingerprintOfProposalSecret(t *testing.T) {
 	file := write(t, filepath.Join(b.Dir, "push", "token"), "S3CR3T-1")
 	first := Fingerprint(spec, b)
 	assert.NotEqual(t, missing, first)
-	assert.Equal(t, []string{file}, b.Changing(spec))
+	assert.Equal(t, []string{file}, b.FilesToWatch(spec))
 	write(t, file, "S3CR3T-2")
 	assert.NotEqual(t, first, Fingerprint(spec, b))
 }

@@ -40,7 +40,7 @@ func (l LocalSecrets) Read(_ v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (s
 	if err != nil {
 		return secret.String{}, err
 	}
-	v, err := read(name)
+	v, err := readSecretFile(name)
 	if _, given := l.Files[id]; given && err != nil {
 		return v, fmt.Errorf("secret %s: cannot read the file that --secret %s=FILE names: %w; FILE must be a path, not the value", id, id, err)
 	} else if err != nil {
@@ -57,8 +57,8 @@ func (l LocalSecrets) file(ref v1alpha1.SecretKeyRef) (string, error) {
 	return filepath.Join(l.Dir, ref.Name, ref.Key), checkNames(ref)
 }
 
-// Changing returns the files to watch for changes of the secrets that spec names. It omits files whose directory does not exist.
-func (l LocalSecrets) Changing(spec *v1alpha1.GatewaySyncSpec) []string {
+// FilesToWatch returns the files of the secrets that spec names. It omits files whose directory does not exist.
+func (l LocalSecrets) FilesToWatch(spec *v1alpha1.GatewaySyncSpec) []string {
 	var files []string
 	for _, named := range allSecrets(spec) {
 		for _, ref := range named {
@@ -99,9 +99,9 @@ func (m Mounted) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (se
 	if !ok {
 		return secret.String{}, fmt.Errorf("%s: the pod has no file for this secret", field)
 	}
-	v, err := read(name)
+	v, err := readSecretFile(name)
 	if os.IsNotExist(err) {
-		return v, fmt.Errorf("%s: the pod has no key %s of %s %s: %s", field, ref.Key, field.Kind(), ref.Name, m.missing())
+		return v, fmt.Errorf("%s: the pod has no key %s of %s %s: %s", field, ref.Key, field.Kind(), ref.Name, m.missingAdvice())
 	}
 	if err != nil {
 		return v, fmt.Errorf("%s: %s %s, key %s: %w", field, field.Kind(), ref.Name, ref.Key, err)
@@ -109,9 +109,8 @@ func (m Mounted) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (se
 	return v, nil
 }
 
-// Changing returns the files to watch for changes of the secrets. For a mounted volume this is the link ..data, which the kubelet replaces
-// at each update.
-func (m Mounted) Changing() []string {
+// FilesToWatch returns the files that change when a secret changes. The kubelet replaces the link ..data of a volume.
+func (m Mounted) FilesToWatch() []string {
 	if m.Dir == "" {
 		return slices.DeleteFunc(watchable(slices.Sorted(maps.Values(m.Files))), func(name string) bool { return !filepath.IsAbs(name) })
 	}
@@ -119,13 +118,13 @@ func (m Mounted) Changing() []string {
 	if err != nil {
 		return nil // the pod mounts no Secrets
 	}
-	var changing []string
+	var files []string
 	for _, e := range entries {
 		if e.IsDir() {
-			changing = append(changing, filepath.Join(m.Dir, e.Name(), "..data"))
+			files = append(files, filepath.Join(m.Dir, e.Name(), "..data"))
 		}
 	}
-	return changing
+	return files
 }
 
 // watchable removes the files whose directory does not exist. The watcher logs file names, and a name that is not a path may be
@@ -137,8 +136,8 @@ func watchable(files []string) []string {
 	})
 }
 
-// missing returns the advice for a missing key.
-func (m Mounted) missing() string {
+// missingAdvice returns what to do about a missing key.
+func (m Mounted) missingAdvice() string {
 	switch {
 	case m.Dir == "":
 		return "create the file; the variable of the pod must contain a path, not the value"
@@ -183,12 +182,12 @@ func checkNames(ref v1alpha1.SecretKeyRef) error {
 // maxSecret is the maximum size of a secret file in bytes. Kubernetes has the same limit for a Secret.
 const maxSecret = 1 << 20
 
-// read returns the content of a file without trailing white space. If the file cannot be read, the error omits the name, because
-// a user may have passed the secret itself instead of a path.
-func read(name string) (secret.String, error) {
+// readSecretFile returns the content of a file without trailing white space. If it cannot read the file, the error omits the
+// name, because a user may have passed the secret itself instead of a path.
+func readSecretFile(name string) (secret.String, error) {
 	b, err := file.Read(name, maxSecret)
-	if unread, ok := errors.AsType[*os.PathError](err); ok {
-		return secret.String{}, unread.Err
+	if pathErr, ok := errors.AsType[*os.PathError](err); ok {
+		return secret.String{}, pathErr.Err
 	}
 	if err != nil {
 		return secret.String{}, err

@@ -54,9 +54,9 @@ func TestUnmountedSecretNeedsRestart(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-1", v.Reveal())
 
-	assert.Equal(t, []string{filepath.Join(dir, "git", "..data")}, m.Changing())
-	assert.Equal(t, []string{"/a", "/b"}, Mounted{Files: map[v1alpha1.SecretField]string{v1alpha1.SecretGitCA: "/b", v1alpha1.SecretGitToken: "/a", v1alpha1.SecretGitSSHKey: "/none/c"}}.Changing())
-	assert.Empty(t, Mounted{Dir: filepath.Join(dir, "none")}.Changing())
+	assert.Equal(t, []string{filepath.Join(dir, "git", "..data")}, m.FilesToWatch())
+	assert.Equal(t, []string{"/a", "/b"}, Mounted{Files: map[v1alpha1.SecretField]string{v1alpha1.SecretGitCA: "/b", v1alpha1.SecretGitToken: "/a", v1alpha1.SecretGitSSHKey: "/none/c"}}.FilesToWatch())
+	assert.Empty(t, Mounted{Dir: filepath.Join(dir, "none")}.FilesToWatch())
 
 	_, err = m.Read(v1alpha1.SecretGitToken, ref("git", "password"))
 	require.ErrorContains(t, err, "no key password of Secret git")
@@ -132,7 +132,7 @@ func TestSecretValueInsteadOfPath(t *testing.T) {
 			_, err := m.Read(v1alpha1.SecretGitSSHKey, ref("git", "key"))
 			require.ErrorContains(t, err, "spec.git.auth.sshKey: ")
 			assert.NotContains(t, err.Error(), "S3CR3T")
-			assert.Empty(t, m.Changing(), "the watcher would log the value")
+			assert.Empty(t, m.FilesToWatch(), "the watcher would log the value")
 			_, err = LocalSecrets{Dir: t.TempDir(), Files: map[string]string{"git/token": value}}.Read(v1alpha1.SecretGitToken, ref("git", "token"))
 			require.ErrorContains(t, err, "FILE must be a path, not the value")
 			assert.NotContains(t, err.Error(), "S3CR3T")

@@ -20,15 +20,15 @@ import (
 
 // inputs are what an order is made of. If they have not changed, the order stays the same.
 type inputs struct {
-	in          instruction
-	generation  int64
-	profile     effective.Settings
-	facts       plan.Facts
-	beforeStart bool
-	rotated     int64 // how often a secret file has changed; a sync that failed with the old one is retried
-	rollback    bool
-	goesBack    bool         // the rollout went back to the commit
-	request     sync.Request // who requested the ref
+	in              instruction
+	generation      int64
+	profile         effective.Settings
+	facts           plan.Facts
+	beforeStart     bool
+	rotated         int64 // how often a secret file has changed; a sync that failed with the old one is retried
+	rollback        bool
+	rolloutRollback bool         // the rollout went back to the commit
+	request         sync.Request // who requested the ref
 }
 
 // Decide implements loop.Source.
@@ -130,7 +130,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	}
 	in = gate.in
 	m, err := f.prepare(ctx, gs, in)
-	m.profile.DryRun, m.rollback, m.goesBack = m.profile.DryRun || gate.dry, m.rollback || gate.back, gate.back
+	m.profile.DryRun, m.rollback, m.rolloutRollback = m.profile.DryRun || gate.dry, m.rollback || gate.rollback, gate.rollback
 	if err != nil {
 		in.paused = m.profile.Paused
 		f.pause(&in, in.paused)
@@ -152,7 +152,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		}
 		return stay(waiting("no commit is known yet for the ref %q", in.Ref))
 	}
-	if gate.back {
+	if gate.rollback {
 		p, failed := f.returned(wanted.Commit)
 		if p != nil || failed { // otherwise the report would attribute the outcome to the earlier target
 			f.judged = &wanted
@@ -249,10 +249,10 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 	f.order = &loop.Order{
 		Task: sync.Task{
 			Target: m.in.Target, Profile: m.profile, Facts: m.facts, Admit: f.admitted.admit, BeforeStart: m.beforeStart, Start: f.start(),
-			Rollback: m.rollback, GoesBack: m.goesBack, Request: m.request,
+			RequestedRollback: m.rollback, RolloutRollback: m.rolloutRollback, Request: m.request,
 		},
 		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: f.spec.connections, Until: f.startup.until(m.beforeStart),
-		Proposals: f.back.Settings(gs, m.profile, m.facts, f.Secrets, f.Remote, f.Log),
+		ProposalSettings: f.proposals.Settings(gs, m.profile, m.facts, f.Secrets, f.Remote, f.Log),
 	}
 	f.order.Generation = m.generation
 }

@@ -85,9 +85,9 @@ type Follower struct {
 	startup *startup
 	report  *reporter
 
-	back   connect.Proposing
-	order  *loop.Order
-	inputs inputs
+	proposals connect.SettingsCache
+	order     *loop.Order
+	inputs    inputs
 
 	admitted  *admission   // of the order's commit
 	judged    *instruction // the target whose spec is invalid
@@ -295,7 +295,7 @@ func (f *Follower) reports(s loop.State) {
 // tell is called after every iteration.
 func (f *Follower) tell(s loop.State) {
 	f.startup.after(s, f.order)
-	if f.inputs.in.gates.back && len(s.Problems) == 0 && s.Of == f.order && s.Report != nil && s.Report.Err == nil {
+	if f.inputs.in.gates.rollback && len(s.Problems) == 0 && s.Of == f.order && s.Report != nil && s.Report.Err == nil {
 		f.wake() // the gateway went back
 	}
 	if f.listed { // before that, nothing worth a write is known

@@ -34,9 +34,9 @@ import (
 
 // gates is the rollout of a SyncTarget, parsed.
 type gates struct {
-	on, done, back, failed bool
-	steps, open            int
-	from                   origin
+	on, done, rollback, failed bool
+	steps, open                int
+	from                       origin
 }
 
 // origin is what last ran everywhere, as the SyncTarget says.
@@ -53,7 +53,7 @@ func readGates(r *v1alpha1.TargetRollout) (gates, error) {
 	if r.Open < 0 || r.Steps < 1 || r.Open > r.Steps {
 		return gates{}, fmt.Errorf("%d of %d steps cannot be open", r.Open, r.Steps)
 	}
-	g := gates{on: true, done: r.Done, back: r.Back, failed: r.Failed != "", steps: int(r.Steps), open: int(r.Open)}
+	g := gates{on: true, done: r.Done, rollback: r.Back, failed: r.Failed != "", steps: int(r.Steps), open: int(r.Open)}
 	f := r.From
 	if f == nil {
 		return g, nil
@@ -74,10 +74,10 @@ func readGates(r *v1alpha1.TargetRollout) (gates, error) {
 
 // passage is what a gate leaves of an instruction.
 type passage struct {
-	in   instruction
-	dry  bool          // only a dry run
-	back bool          // in goes back to what ran before
-	held *loop.Problem // why the gateway stays as it is; nil if it follows in
+	in       instruction
+	dry      bool          // only a dry run
+	rollback bool          // in goes back to what ran before
+	held     *loop.Problem // why the gateway stays as it is; nil if it follows in
 }
 
 // gate decides whether this gateway may follow a target now.
@@ -100,8 +100,8 @@ func (f *Follower) gate(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 		if (!open || g.failed) && f.bearsOut(ctx, g.from) {
 			p.in.goTo(g.from)
 		}
-	case open && g.back:
-		if p.back = f.bearsOut(ctx, g.from); p.back {
+	case open && g.rollback:
+		if p.rollback = f.bearsOut(ctx, g.from); p.rollback {
 			p.in.goTo(g.from)
 			break
 		}
@@ -141,7 +141,7 @@ func (f *Follower) onDisk() plan.ID {
 // operator or the rollout takes back goes on, with a commit or with a snapshot, and so does a first start.
 func (f *Follower) lapses() bool {
 	o := f.order
-	return o != nil && !o.Commit.IsZero() && !o.Rollback && !f.unsynced() && f.onDisk() != o.Commit && !f.Engine.Restores(o.Task)
+	return o != nil && !o.Commit.IsZero() && !o.RequestedRollback && !f.unsynced() && f.onDisk() != o.Commit && !f.Engine.Restores(o.Task)
 }
 
 // keep puts in force what a closed gate leaves to the gateway: the commit on the disk, which is loaded and repaired, a restore, and a forced
@@ -176,7 +176,7 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 // takeKept makes an order of the commit on the disk, because the order that brought it was lost with the agent's process. If the spec has
 // changed since, takeKept makes no order, because the gateway keeps its settings, too; only a restore needs no settings.
 func (f *Follower) takeKept(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) {
-	kept, err := f.Engine.Kept()
+	kept, err := f.Engine.TargetOnDisk()
 	if err != nil {
 		return
 	}

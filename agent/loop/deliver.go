@@ -10,23 +10,26 @@ import (
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/internal/metrics"
 )
 
 // attempt is the last sync that was tried.
 type attempt struct {
-	of       *Order
-	report   *sync.Report
-	plan     []string // for display; nil if there was no plan
-	due      time.Time
-	failures int
+	order    *Order
+	report   *sync.Report // nil before the first sync
+	plan     []string     // the lines of the plan's text; nil if there was no plan
+	due      time.Time    // when to try again; zero means not again
+	failures int          // in a row, of one class
 	// repair reports that the attempt was an unfinished repair of drift. The retry is a repair again; an ordinary sync
 	// would hide its outcome.
 	repair bool
-	// working reports whether the running sync has found something to do. stopped is the report of such a sync that was
-	// interrupted by the end of the process.
-	working bool
-	stopped *sync.Report
+	// working reports whether the sync has found something to do, interrupted is its report if the agent stopped it.
+	working     bool
+	interrupted *sync.Report
 }
+
+// notDue reports whether there is nothing to try again now.
+func (a *attempt) notDue(now time.Time) bool { return a.due.IsZero() || now.Before(a.due) }
 
 // deliver syncs to a new order, or retries the last attempt if it is unfinished and due.
 func (l *Loop) deliver(ctx context.Context) {
@@ -38,10 +41,10 @@ func (l *Loop) deliver(ctx context.Context) {
 		l.resume(ctx, o)
 		return
 	}
-	if o == l.sync.of && (l.sync.due.IsZero() || l.Now().Before(l.sync.due)) {
+	if o == l.attempt.order && l.attempt.notDue(l.Now()) {
 		return
 	}
-	if o == l.sync.of && l.sync.repair {
+	if o == l.attempt.order && l.attempt.repair {
 		l.repair(ctx, o)
 		return
 	}
@@ -49,99 +52,100 @@ func (l *Loop) deliver(ctx context.Context) {
 	l.run(ctx, o, l.Once && o.Profile.DryRun && o.Profile.DriftPolicy == v1alpha1.DriftRepair)
 }
 
-// resume does what is possible before the desired commit is known.
+// resume makes the gateway load the commit on the disk while the desired commit is not known yet.
 func (l *Loop) resume(ctx context.Context, o *Order) {
-	if !l.settled || l.sync.report != nil && (l.sync.due.IsZero() || l.Now().Before(l.sync.due)) {
+	if !l.dirOpen || l.attempt.report != nil && l.attempt.notDue(l.Now()) {
 		return
 	}
 	r := l.Engine.Resume(ctx, o.Connections, sync.Task{
 		Profile: o.Profile, Facts: o.Facts, Start: o.Start, Working: func() { l.working(o) },
 	})
 	if r != nil && (ctx.Err() == nil || r.Err == nil) {
-		l.note(o, r)
+		l.recordOutcome(o, r)
 	}
 }
 
 // run does one sync and records its outcome.
 func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
-	l.sync.working = false
-	within := ctx
+	l.attempt.working = false
+	syncCtx := ctx
 	if !o.Until.IsZero() {
 		var cancel context.CancelFunc
-		within, cancel = context.WithDeadline(ctx, o.Until)
+		syncCtx, cancel = context.WithDeadline(ctx, o.Until)
 		defer cancel()
 	}
 	task := o.Task
-	task.Repair, task.Working, task.Back = repair, func() { l.working(o) }, l.back.rules(l, o)
-	r := l.Engine.Sync(within, o.Connections, task)
+	task.Repair, task.Working, task.Proposals = repair, func() { l.working(o) }, l.syncProposals(o)
+	r := l.Engine.Sync(syncCtx, o.Connections, task)
 	if ctx.Err() != nil && r.Err != nil { // the agent is stopping, which is not an outcome
-		if l.sync.working {
-			l.sync.stopped = r
+		if l.attempt.working {
+			l.attempt.interrupted = r
 		}
 		return
 	}
-	l.note(o, r)
-	l.sync.repair = repair && r.Class() != v1alpha1.ClassDone
+	l.recordOutcome(o, r)
+	l.attempt.repair = repair && r.Class() != v1alpha1.ClassDone
 	if r.Class() == v1alpha1.ClassDone && r.Wrote() && l.drift.last != nil && l.drift.last.Files > 0 {
 		l.compare(ctx) // the sync may have removed drift, which would otherwise be reported for another period
 	}
 }
 
-// note records the outcome of a sync.
-func (l *Loop) note(o *Order, r *sync.Report) {
-	l.record(r)
-	l.taken = l.Engine.Taken()
+// recordOutcome records the outcome of a sync, and when to try again.
+func (l *Loop) recordOutcome(o *Order, r *sync.Report) {
+	measureSync(l.Metrics, r, l.Now())
+	l.dirGeneration = l.Engine.DirGeneration()
 	if r.Wrote() {
-		l.back.wrote = l.Now()
+		l.proposals.lastWrite = l.Now()
 	}
-	previous, class := l.sync.report, r.Class()
-	asked := o == l.sync.of && previous != nil && previous.Class() == v1alpha1.ClassDone && !r.Wrote() // nothing changed since the last success
-	if o != l.sync.of || previous != nil && previous.Class() != class {
-		l.sync.failures = 0 // failures count per class: many polls of a starting gateway do not delay the retry of a later error
+	a, previous, class := &l.attempt, l.attempt.report, r.Class()
+	// confirmed reports that nothing has changed since the last success. Such syncs do not delay the next comparison.
+	confirmed := o == a.order && previous != nil && previous.Class() == v1alpha1.ClassDone && !r.Wrote()
+	if o != a.order || previous != nil && previous.Class() != class {
+		a.failures = 0 // failures count per class: many polls of a starting gateway do not delay the retry of a later error
 	}
-	l.sync.of, l.sync.report = o, r
-	l.keepText(r)
+	a.order, a.report = o, r
+	a.keepPlanText(r)
 	if class == v1alpha1.ClassDone {
-		l.sync.failures, l.sync.due = 0, time.Time{}
-		if !asked || l.drift.due.IsZero() {
+		a.failures, a.due = 0, time.Time{}
+		if !confirmed || l.drift.due.IsZero() {
 			l.drift.due = l.Now().Add(l.period())
 		}
-		if l.hints != nil && (r.Wrote() || len(l.hints.dirs) == 0) {
-			l.Engine.Owned(l.hints.follow)
+		if l.events != nil && (r.Wrote() || len(l.events.dirs) == 0) {
+			l.events.watch(l.Engine.Owned())
 		}
 		if r.Paired { // the active node of a pair may change at any time
-			l.sync.due = l.Now().Add(l.period())
+			a.due = l.Now().Add(l.period())
 		}
 	} else {
-		l.sync.failures++
-		l.sync.due = l.Now().Add(backoff.After(class, l.sync.failures, l.period()))
-		if at := r.Again; !at.IsZero() && at.Before(l.sync.due) {
-			l.sync.due = at
+		a.failures++
+		a.due = l.Now().Add(backoff.After(class, a.failures, l.period()))
+		if retryAt := r.RetryAt; !retryAt.IsZero() && retryAt.Before(a.due) {
+			a.due = retryAt
 		}
 	}
-	l.announce(previous, r)
+	l.logOutcome(previous, r)
 }
 
-// large is the number of changes from which the memory of a plan is returned at once. A first sync has a hundred
-// thousand changes, and the gateway beside the agent can use the memory.
-const large = 5000
+// largePlan is the number of changes from which the memory of a plan is returned to the system at once. A first sync has a
+// hundred thousand changes, and the gateway beside the agent can use the memory.
+const largePlan = 5000
 
-// keepText keeps the text of a plan and drops the plan.
-func (l *Loop) keepText(r *sync.Report) {
-	l.sync.plan = nil
+// keepPlanText keeps the text of a report's plan and drops the plan.
+func (a *attempt) keepPlanText(r *sync.Report) {
+	a.plan = nil
 	if r.Changes == nil {
 		return
 	}
-	l.sync.plan = strings.Split(strings.TrimSuffix(r.Changes.String(), "\n"), "\n")
+	a.plan = strings.Split(strings.TrimSuffix(r.Changes.String(), "\n"), "\n")
 	n := len(r.Changes.List)
 	r.Changes = nil
-	if n >= large {
+	if n >= largePlan {
 		debug.FreeOSMemory()
 	}
 }
 
-// announce logs an outcome if it differs from the previous one or files were written.
-func (l *Loop) announce(previous, r *sync.Report) {
+// logOutcome logs an outcome if it differs from the previous one or files were written.
+func (l *Loop) logOutcome(previous, r *sync.Report) {
 	if previous != nil && previous.Phase == r.Phase && previous.Reason == r.Reason && previous.Message == r.Message && !r.Wrote() {
 		return
 	}
@@ -154,32 +158,32 @@ func (l *Loop) announce(previous, r *sync.Report) {
 	l.Log.Log(context.Background(), level, "sync", "phase", r.Phase, "reason", r.Reason, "message", r.Message, "ref", r.Ref,
 		"commit", r.Commit.String(), "target", r.Target.String(), "duration", r.Duration.String(),
 		"added", r.Files.Added, "modified", r.Files.Modified, "deleted", r.Files.Deleted, "saved", r.Files.Saved,
-		"requestedAt", l.sync.of.RequestedAt, "restore", l.sync.of.Restore, "retry", l.sync.of.Retry)
+		"requestedAt", l.attempt.order.RequestedAt, "restore", l.attempt.order.Restore, "retry", l.attempt.order.Retry)
 	for _, n := range r.Notes {
 		l.Log.Warn("sync note", "note", n)
 	}
 }
 
-func (l *Loop) record(r *sync.Report) {
-	l.Metrics.Synced(string(r.Reason), r.Duration, r.Phase == sync.Synced || r.Phase == sync.Standby, l.Now())
+func measureSync(m *metrics.Agent, r *sync.Report, now time.Time) {
+	m.Synced(string(r.Reason), r.Duration, r.Phase == sync.Synced || r.Phase == sync.Standby, now)
 	switch {
 	case !r.Wrote():
 	case r.AutoRollback != nil:
-		l.Metrics.RolledBack("auto")
+		m.RolledBack("auto")
 	case r.Reason == v1alpha1.ReasonRolledBack:
-		l.Metrics.RolledBack("snapshot")
+		m.RolledBack("snapshot")
 	}
 	if r.Fetch.Kind != "" {
-		l.Metrics.Fetched(r.Fetch.Kind, r.Steps["fetch"])
+		m.Fetched(r.Fetch.Kind, r.Steps["fetch"])
 	}
 	for kind, n := range map[string]int{"added": r.Files.Added, "modified": r.Files.Modified, "deleted": r.Files.Deleted, "kept": r.Files.Kept} {
-		l.Metrics.Changed(kind, n)
+		m.Changed(kind, n)
 	}
 	for _, s := range r.Scans {
 		result := s.Reason
 		if result == "" {
 			result = "ok"
 		}
-		l.Metrics.Scanned(s.Kind, result, s.Duration)
+		m.Scanned(s.Kind, result, s.Duration)
 	}
 }

@@ -13,33 +13,33 @@ import (
 
 // driftCheck is the state of the agent's comparisons of the owned files.
 type driftCheck struct {
-	last    *disk.Drift
-	due     time.Time
-	ended   time.Time     // of the last comparison
-	took    time.Duration // by the last comparison
-	repairs int           // in a row; each doubles the pause, so that two writers do not fight at full speed
-	// failed is the error of the last comparison, failures the number of errors in a row.
-	failed   error
+	last     *disk.Drift // of the last comparison that succeeded; nil before
+	due      time.Time
+	ended    time.Time     // when the last comparison ended
+	duration time.Duration // of the last comparison
+	repairs  int           // in a row; each doubles the pause, so that two writers do not fight at full speed
+	// err is the error of the last comparison, failures the number of errors in a row.
+	err      error
 	failures int
 }
 
-// unseen is the number of failed comparisons in a row after which the state no longer claims that the files are
-// unchanged. A single failure can be a directory that was removed during the comparison.
-const unseen = 2
+// maxFailedComparisons is the number of failed comparisons in a row after which the state no longer claims that the files
+// are unchanged. A single failure can be a directory that was removed during the comparison.
+const maxFailedComparisons = 2
 
 // maxRepairPause bounds the pause between repairs that are undone repeatedly.
 const maxRepairPause = 10 * time.Minute
 
 // checkDrift compares the files with the manifest when due, and repairs them if the policy says so.
 //
-// A dry run owns no files, and a comparison would take the lock of the data directory and recover from a crash.
+// It does nothing in a dry run, which owns no files: a comparison would lock the data directory and recover from a crash.
 func (l *Loop) checkDrift(ctx context.Context) {
 	if l.DryRun {
 		l.drift.due = time.Time{}
 		return
 	}
-	if l.Once && l.settled && l.sync.report != nil && l.sync.report.Class() == v1alpha1.ClassDone {
-		l.inspect(ctx)
+	if l.Once && l.dirOpen && l.attempt.report != nil && l.attempt.report.Class() == v1alpha1.ClassDone {
+		l.checkDriftOnce(ctx)
 		return
 	}
 	if l.drift.due.IsZero() || l.Now().Before(l.drift.due) || !l.compare(ctx) {
@@ -49,18 +49,17 @@ func (l *Loop) checkDrift(ctx context.Context) {
 		l.drift.repairs = 0
 		return
 	}
-	if o := l.decision.Order; l.repairs(o) && (o != l.sync.of || !l.sync.repair) { // an unfinished repair is retried by deliver
+	if o := l.decision.Order; l.needsRepair(o) && (o != l.attempt.order || !l.attempt.repair) { // deliver retries an unfinished repair
 		l.repair(ctx, o)
 	}
 }
 
-// inspect compares the files with the manifest, repairs them if the policy says so, and compares again, so that the
-// state describes the current files.
-func (l *Loop) inspect(ctx context.Context) {
-	for !l.compare(ctx) && ctx.Err() == nil && l.drift.failures < unseen {
+// checkDriftOnce is checkDrift for Once. It compares again after a repair, so that the state describes the current files.
+func (l *Loop) checkDriftOnce(ctx context.Context) {
+	for !l.compare(ctx) && ctx.Err() == nil && l.drift.failures < maxFailedComparisons {
 	}
-	if o := l.decision.Order; l.drift.failed == nil && l.repairs(o) {
-		if l.repair(ctx, o); !l.sync.repair {
+	if o := l.decision.Order; l.drift.err == nil && l.needsRepair(o) {
+		if l.repair(ctx, o); !l.attempt.repair {
 			l.compare(ctx)
 		}
 	}
@@ -71,15 +70,14 @@ func (l *Loop) compare(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	began := l.Now()
+	started := l.Now()
 	d, err := l.Engine.Drift(ctx, false)
 	l.drift.ended = l.Now()
-	l.drift.took = l.drift.ended.Sub(began)
+	l.drift.duration = l.drift.ended.Sub(started)
 	if err != nil && ctx.Err() != nil { // the agent is stopping, which says nothing about the files
 		return false
 	}
-	l.looked(err)
-	if err != nil {
+	if l.recordComparison(err); err != nil {
 		return false
 	}
 	l.Metrics.Drift(d.Files)
@@ -97,25 +95,25 @@ func (l *Loop) compare(ctx context.Context) bool {
 	return true
 }
 
-// repairs reports whether the next sync repairs drift.
-func (l *Loop) repairs(o *Order) bool {
+// needsRepair reports whether a sync should repair drift now.
+func (l *Loop) needsRepair(o *Order) bool {
 	return l.drift.last != nil && l.drift.last.Files > 0 && o != nil && !l.decision.HandsOff && !o.Commit.IsZero() &&
-		(o.Profile.DriftPolicy == v1alpha1.DriftRepair || o.Proposals != nil && l.back.proposer.Reverts()) && !o.Profile.Paused && !o.Profile.DryRun
+		(o.Profile.DriftPolicy == v1alpha1.DriftRepair || o.ProposalSettings != nil && l.proposals.proposer.Reverts()) && !o.Profile.Paused && !o.Profile.DryRun
 }
 
-// repair writes drifted files again. If it is held or fails, deliver retries it like any sync.
+// repair writes drifted files again. If the sync is held or fails, deliver retries it like any sync.
 func (l *Loop) repair(ctx context.Context, o *Order) {
 	l.run(ctx, o, true)
-	if l.sync.repair {
+	if l.attempt.repair {
 		return
 	}
 	l.drift.repairs++
 	l.drift.due = l.Now().Add(min(l.period()<<min(l.drift.repairs-1, 10), max(maxRepairPause, l.period())))
 }
 
-// looked records whether a comparison succeeded. A failed one is retried soon.
-func (l *Loop) looked(err error) {
-	if l.drift.failed = err; err == nil {
+// recordComparison records whether a comparison succeeded. The next one follows soon after a failure.
+func (l *Loop) recordComparison(err error) {
+	if l.drift.err = err; err == nil {
 		l.drift.failures, l.drift.due = 0, l.Now().Add(l.period())
 		return
 	}

@@ -10,9 +10,9 @@ import (
 	"stoker.io/stoker/agent/sync"
 )
 
-// stuck is how long an iteration may take before /healthz reports that the process hangs. It is far above the longest
-// sync that the agent's limits allow on slow storage, because a restart during a sync only makes it take longer.
-const stuck = time.Hour
+// maxIteration is how long an iteration may take before /healthz reports that the process hangs. The longest sync that the
+// agent's limits allow on slow storage is far shorter: a restart during a sync would only make it take longer.
+const maxIteration = time.Hour
 
 // Route is a handler for one method and path.
 type Route struct {
@@ -20,13 +20,14 @@ type Route struct {
 	Serve   http.HandlerFunc
 }
 
-// Routes returns /healthz, /readyz and /state. They only read the Loop's state: they contact neither git nor the
-// gateway, and reveal no file contents or secrets.
+// Routes returns the routes of the agent's HTTP server. Their handlers read only the Loop's state and the audit record. They
+// contact neither git nor the gateway, and reveal no file contents or secrets.
 func (l *Loop) Routes() []Route {
-	return []Route{{"GET /healthz", l.healthz}, {"GET /readyz", l.readyz}, {"GET /state", l.serveState}, {"GET /state/audit", l.serveAudit}, {"GET /state/diffs/{id}", l.serveDiff}}
+	h := handlers{l}
+	return []Route{{"GET /healthz", h.healthz}, {"GET /readyz", h.readyz}, {"GET /state", h.serveState}, {"GET /state/audit", h.serveAudit}, {"GET /state/diffs/{id}", h.serveDiff}}
 }
 
-// Handler serves routes.
+// Handler returns a handler that serves routes.
 func Handler(routes []Route) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range routes {
@@ -35,16 +36,19 @@ func Handler(routes []Route) http.Handler {
 	return mux
 }
 
-func (l *Loop) healthz(w http.ResponseWriter, _ *http.Request) {
-	if busy := l.state.busy(l.Now()); busy > stuck {
+// handlers are the HTTP handlers of a Loop.
+type handlers struct{ loop *Loop }
+
+func (h handlers) healthz(w http.ResponseWriter, _ *http.Request) {
+	if busy := h.loop.state.busy(h.loop.Now()); busy > maxIteration {
 		http.Error(w, fmt.Sprintf("the loop has been busy for %s", busy.Round(time.Second)), http.StatusServiceUnavailable)
 		return
 	}
 	fmt.Fprintln(w, "ok")
 }
 
-func (l *Loop) readyz(w http.ResponseWriter, _ *http.Request) {
-	s := l.State()
+func (h handlers) readyz(w http.ResponseWriter, _ *http.Request) {
+	s := h.loop.State()
 	if s.Phase != sync.Synced && s.Phase != sync.Standby {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
@@ -52,33 +56,33 @@ func (l *Loop) readyz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // serveAudit serves the audit record as it is on the data volume.
-func (l *Loop) serveAudit(w http.ResponseWriter, _ *http.Request) {
-	b, err := disk.ReadAudit(l.Engine.DataDir)
+func (h handlers) serveAudit(w http.ResponseWriter, _ *http.Request) {
+	b, err := disk.ReadAudit(h.loop.Engine.DataDir)
+	serveRecord(w, "application/jsonl", b, err)
+}
+
+// serveDiff serves the report of what a sync changed, as it is on the data volume.
+func (h handlers) serveDiff(w http.ResponseWriter, r *http.Request) {
+	b, err := disk.ReadDiff(h.loop.Engine.DataDir, r.PathValue("id"))
+	if err == nil && b == nil {
+		http.NotFound(w, r)
+		return
+	}
+	serveRecord(w, "application/json", b, err)
+}
+
+func serveRecord(w http.ResponseWriter, contentType string, b []byte, err error) {
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	w.Header().Set("Content-Type", "application/jsonl")
+	w.Header().Set("Content-Type", contentType)
 	_, _ = w.Write(b) // the client may be gone
 }
 
-// serveDiff serves the report of what a sync changed, as it is on the data volume.
-func (l *Loop) serveDiff(w http.ResponseWriter, r *http.Request) {
-	b, err := disk.ReadDiff(l.Engine.DataDir, r.PathValue("id"))
-	switch {
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-	case b == nil:
-		http.NotFound(w, r)
-	default:
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(b) // the client may be gone
-	}
-}
-
-func (l *Loop) serveState(w http.ResponseWriter, _ *http.Request) {
+func (h handlers) serveState(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(l.State()) // the client may be gone
+	_ = enc.Encode(h.loop.State()) // the client may be gone
 }

@@ -1,5 +1,5 @@
-// Package loop runs syncs during an agent's life: it delivers what a Source decides, retries failures, looks for drift,
-// and publishes the state. A Source decides by a file or by a SyncTarget.
+// Package loop runs the syncs of an agent: it delivers what a Source decides, retries failures, checks drift, and publishes
+// the state. A Source decides by a file (agent/standalone) or by a SyncTarget (agent/follow).
 package loop
 
 import (
@@ -33,19 +33,19 @@ type Decision struct {
 	HandsOff bool
 	// Problems are the errors of the source, the most severe last. Order stays in force.
 	Problems []Problem
-	// Due is when to call Decide again. Zero means after a period, which is the longest pause in any case.
+	// Due is when to call Decide again. Zero means no deadline. The Loop calls Decide at least once per period anyway.
 	Due time.Time
 }
 
-// Order is the task of a gateway, with its connections. It is immutable. The Loop sets Repair and Working of the task.
+// Order is the task of a gateway, with its connections. It is immutable. The Loop sets Repair, Working and Proposals in a copy.
 type Order struct {
 	sync.Task
 	GatewaySync string // name of the GatewaySync
 	Repo        string // without credentials
 	Connections sync.Connections
-	// Proposals says how changes on the gateway are sent back to git; nil if they are not.
-	Proposals *propose.Settings
-	// Until is the deadline for a sync to start moving files: if it has not moved any by then, it stops. Zero means no deadline.
+	// ProposalSettings says how changes on the gateway are proposed to git; nil if they are not.
+	ProposalSettings *propose.Settings
+	// Until is when a sync stops if it has not begun to move files. Zero means no deadline.
 	Until time.Time
 }
 
@@ -55,37 +55,36 @@ type Config struct {
 	Gateway string
 	Version string // of the agent
 	DryRun  bool
-	// Once reports that there is no next period: the iteration that finishes also compares the files with the manifest.
+	// Once reports that the caller stops after the iteration that finishes an order. That iteration also checks drift.
 	Once bool
-	// Period is the interval of comparisons while no order sets one; default 30 s.
+	// Period is the sync period while no order sets one. Default v1alpha1.DefaultSyncPeriod.
 	Period  time.Duration
 	Engine  *sync.Engine
 	Log     *slog.Logger
 	Metrics *metrics.Agent
 	Now     func() time.Time
-	// Tell is called when the state may have changed, Working when a sync has found something to do. They must not
-	// block, and may be nil.
+	// Tell is called when the state may have changed, Working when a sync begins to work. They must not block; nil is valid.
 	Tell, Working func(State)
 }
 
-// Loop drives one gateway. One goroutine runs it; State and the routes may be called from others.
+// Loop drives one gateway. One goroutine calls Run or Iterate. State and the handlers of Routes may be called from others.
 type Loop struct {
 	Config
-	state board
+	state publishedState
 
-	decision Decision
-	sync     attempt
-	drift    driftCheck
-	back     back
-	// uploads copies snapshots to object storage.
-	uploads  *archive.Uploader
-	uploaded *sync.Report // the last one that the uploader heard of
-	// settled reports whether the data directory is open. onDisk is its commit at that time. taken is the Engine's
-	// number of the directory that sync and drift describe.
-	settled bool
-	onDisk  plan.ID
-	taken   int
-	hints   *hints // nil outside Run
+	decision  Decision
+	attempt   attempt
+	drift     driftCheck
+	proposals proposals
+	// uploads copies snapshots to object storage. lastUploaded is the last report that it was told of.
+	uploads      *archive.Uploader
+	lastUploaded *sync.Report
+	// dirOpen reports whether the data directory is open. onDisk is the commit that it had when it was opened. attempt,
+	// drift and proposals describe the directory of dirGeneration (see sync.Engine).
+	dirOpen       bool
+	onDisk        plan.ID
+	dirGeneration int
+	events        *fileEvents // nil outside Run
 }
 
 // New returns a Loop.
@@ -96,48 +95,54 @@ func New(c Config) *Loop {
 	if c.Period <= 0 {
 		c.Period = v1alpha1.DefaultSyncPeriod
 	}
-	for _, f := range []*func(State){&c.Tell, &c.Working} {
-		if *f == nil {
-			*f = func(State) {}
-		}
+	if c.Tell == nil {
+		c.Tell = func(State) {}
 	}
-	l := &Loop{Config: c}
-	l.back.init(l)
+	if c.Working == nil {
+		c.Working = func(State) {}
+	}
+	l := &Loop{Config: c, proposals: newProposals(&c)}
 	l.uploads = archive.NewUploader(c.Log)
 	l.uploads.Counted, l.uploads.Pending = c.Metrics.Uploaded, c.Metrics.NotUploaded
-	l.state.now = State{Version: c.Version, GatewayName: c.Gateway, Phase: sync.Pending, Reason: v1alpha1.ReasonProgressing, Message: "starting"}
+	l.state.current = l.nextState(State{})
 	return l
 }
 
-// Run delivers what src wants until ctx is done. It finishes or rolls back a running sync first.
+// Run delivers what src decides until ctx is done. Before it returns, it finishes or rolls back the running sync.
 func (l *Loop) Run(ctx context.Context, src Source) {
-	l.hints = newHints(l.Engine.DataDir, l.Log)
-	defer l.hints.Close()
-	defer l.back.proposer.Close()
+	l.events = newFileEvents(l.Engine.DataDir, l.Log)
+	defer l.events.Close()
+	defer l.proposals.proposer.Close()
 	defer l.uploads.Close()
 	changed := false
 	for {
 		pause := l.Iterate(ctx, src, changed)
-		changed = false
-		for wait := true; wait; {
-			timer := time.NewTimer(pause)
-			select {
-			case <-ctx.Done():
-				timer.Stop()
-				return
-			case <-src.Changed():
-				changed, wait = true, false
-			case <-l.back.proposer.Done():
-				wait = false
-			case <-l.uploads.Done():
-				wait = false
-			case <-l.hints.moved:
-				l.hinted()
-				pause = l.next()
-			case <-timer.C:
-				wait = false
-			}
-			timer.Stop()
+		if changed = l.wait(ctx, src, pause); ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// wait returns when something is due: after the pause, which file events can shorten, or after an event of src, the
+// proposer or the uploader, or when ctx is done. changed reports an event of src.
+func (l *Loop) wait(ctx context.Context, src Source, pause time.Duration) (changed bool) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-src.Changed():
+			return true
+		case <-l.proposals.proposer.Done():
+			return false
+		case <-l.uploads.Done():
+			return false
+		case <-l.events.changed:
+			l.onFileEvent()
+			timer.Reset(l.next())
+		case <-timer.C:
+			return false
 		}
 	}
 }
@@ -145,32 +150,32 @@ func (l *Loop) Run(ctx context.Context, src Source) {
 // Iterate does everything that is due, and returns the time until something is due again.
 func (l *Loop) Iterate(ctx context.Context, src Source, changed bool) time.Duration {
 	started := l.Now()
-	l.state.iterating(started)
-	defer l.state.iterating(time.Time{})
-	l.settle()
+	l.state.setIterationStart(started)
+	defer l.state.setIterationStart(time.Time{})
+	l.openDir()
 	l.decision = src.Decide(ctx, changed)
 	l.watch()
 	l.deliver(ctx)
-	if !l.sync.due.IsZero() && !l.Now().Before(l.sync.due) {
-		l.sync.due = l.Now().Add(l.period()) // it was due but must not run now; avoid a busy loop
+	if !l.attempt.due.IsZero() && !l.Now().Before(l.attempt.due) {
+		l.attempt.due = l.Now().Add(l.period()) // deliver did nothing (HandsOff), or stopped at a deadline: avoid a busy loop
 	}
 	l.checkDrift(ctx)
 	l.propose(ctx)
 	l.upload(ctx)
 	l.publish()
-	l.measure(started)
+	l.measureIteration(started)
 	return l.next()
 }
 
-func (l *Loop) measure(started time.Time) {
+func (l *Loop) measureIteration(started time.Time) {
 	s := l.State()
 	l.Metrics.Iterated(l.Name, string(s.Reason.Class()), l.Now().Sub(started))
 	l.Metrics.Profile(s.Profile)
+	var held v1alpha1.Reason
 	if s.Phase == sync.Held {
-		l.Metrics.Held(s.Reason)
-	} else {
-		l.Metrics.Held("")
+		held = s.Reason
 	}
+	l.Metrics.Held(held)
 }
 
 const minPause = 10 * time.Millisecond
@@ -178,7 +183,7 @@ const minPause = 10 * time.Millisecond
 // next returns the time until something is due.
 func (l *Loop) next() time.Duration {
 	var due time.Time
-	for _, t := range []time.Time{l.decision.Due, l.sync.due, l.drift.due, l.back.due} {
+	for _, t := range []time.Time{l.decision.Due, l.attempt.due, l.drift.due, l.proposals.due} {
 		if !t.IsZero() && (due.IsZero() || t.Before(due)) {
 			due = t
 		}
@@ -187,7 +192,7 @@ func (l *Loop) next() time.Duration {
 	if due.IsZero() {
 		return period
 	}
-	// Poll the source once a period even without events: some file systems send none.
+	// Call Decide once a period even without events: some file systems send none.
 	return min(max(due.Sub(l.Now()), minPause), period)
 }
 
@@ -199,25 +204,25 @@ func (l *Loop) period() time.Duration {
 	return l.Period
 }
 
-// settle opens the data directory, and finishes or rolls back what a crash left, even if git or the source fails: the
-// gateway may be reading the files.
+// openDir opens the data directory, and finishes or rolls back what a crash left. It does so even if git or the source
+// fails, because the gateway may be reading the files.
 //
-// If the directory differs from that of the last iteration, because a backup was restored or .stoker was removed, the
-// state of the old one is dropped.
-func (l *Loop) settle() {
+// If the directory differs from that of the last iteration, because a backup was restored or .stoker was removed, openDir
+// drops the state of the old one.
+func (l *Loop) openDir() {
 	if l.DryRun {
 		return
 	}
 	d, err := l.Engine.Open()
-	l.settled = err == nil // the sync reports the error
-	if l.taken == l.Engine.Taken() {
+	l.dirOpen = err == nil // the sync reports the error
+	if l.dirGeneration == l.Engine.DirGeneration() {
 		return
 	}
-	l.taken, l.onDisk = l.Engine.Taken(), plan.ID{}
-	l.sync, l.drift = attempt{}, driftCheck{}
-	l.back.reset()
-	if l.hints != nil {
-		l.hints.forget()
+	l.dirGeneration, l.onDisk = l.Engine.DirGeneration(), plan.ID{}
+	l.attempt, l.drift = attempt{}, driftCheck{}
+	l.proposals.reset()
+	if l.events != nil {
+		l.events.unwatchAll()
 	}
 	if err == nil {
 		l.onDisk = d.Manifest().Header().Commit

@@ -68,8 +68,8 @@ func TestNewFailureResetsBackoff(t *testing.T) {
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: sync.New(sync.Config{DataDir: t.TempDir(), Log: log})})
 	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
 	pause := func(reason v1alpha1.Reason) time.Duration {
-		l.note(o, &sync.Report{Phase: sync.Error, Reason: reason})
-		return l.sync.due.Sub(now)
+		l.recordOutcome(o, &sync.Report{Phase: sync.Error, Reason: reason})
+		return l.attempt.due.Sub(now)
 	}
 	for range 20 {
 		assert.Less(t, pause(v1alpha1.ReasonWaitingForGateway), 20*time.Second)
@@ -91,7 +91,7 @@ func TestContinuousDryRunWritesNothing(t *testing.T) {
 	l := New(Config{Name: "standalone", Gateway: "g", DryRun: true, Log: log, Now: func() time.Time { return now },
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: engine})
 	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
-	l.note(o, &sync.Report{Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun, DryRun: true})
+	l.recordOutcome(o, &sync.Report{Phase: sync.Pending, Reason: v1alpha1.ReasonDryRun, DryRun: true})
 	for range 3 {
 		now = now.Add(time.Hour)
 		assert.GreaterOrEqual(t, l.Iterate(t.Context(), &wants{decision: Decision{Order: o}}, false), time.Second)
@@ -110,12 +110,12 @@ func TestPairNodeIsPolled(t *testing.T) {
 		Metrics: metrics.NewAgent(prometheus.NewRegistry(), "v", "n", "s", "g"), Engine: sync.New(sync.Config{DataDir: t.TempDir(), Log: log})})
 	o := &Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{1}}}}
 	for _, phase := range []sync.Phase{sync.Synced, sync.Standby, sync.Standby} {
-		l.note(o, &sync.Report{Phase: phase, Reason: v1alpha1.ReasonSynced, Paired: true})
-		assert.Equal(t, now.Add(time.Minute), l.sync.due)
+		l.recordOutcome(o, &sync.Report{Phase: phase, Reason: v1alpha1.ReasonSynced, Paired: true})
+		assert.Equal(t, now.Add(time.Minute), l.attempt.due)
 		assert.Equal(t, time.Date(2026, 1, 1, 0, 1, 0, 0, time.UTC), l.drift.due)
 		now = now.Add(time.Minute)
 	}
-	l.note(&Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}}}}, &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced})
-	assert.True(t, l.sync.due.IsZero(), "a gateway that is alone keeps its place")
+	l.recordOutcome(&Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}}}}, &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced})
+	assert.True(t, l.attempt.due.IsZero(), "a gateway that is alone keeps its place")
 	assert.Equal(t, now.Add(time.Minute), l.drift.due)
 }

@@ -163,7 +163,7 @@ func TestUnreadableFilesAreNotSynced(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	d.loop.Period = time.Hour
 	look := func(err error) State {
-		d.loop.looked(err)
+		d.loop.recordComparison(err)
 		d.loop.publish()
 		return d.loop.State()
 	}

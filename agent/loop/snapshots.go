@@ -10,21 +10,21 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Snapshot is a snapshot of the gateway, and where it is.
+// Snapshot is a snapshot of the gateway, and where it is stored.
 type Snapshot struct {
 	disk.Snapshot
 	// Stored is empty if there is no object storage.
 	Stored v1alpha1.SnapshotStored `json:"stored,omitempty"`
 }
 
-// onceUploads is how long a single run waits for its snapshots to be uploaded.
-const onceUploads = 10 * time.Minute
+// onceUploadTime is how long a run with Once waits until its snapshots are uploaded.
+const onceUploadTime = 10 * time.Minute
 
-// upload makes the uploader copy the snapshots of this gateway.
+// upload makes the uploader copy the snapshots of this gateway to object storage.
 func (l *Loop) upload(ctx context.Context) {
-	job := l.uploading()
-	wrote := l.sync.report != nil && l.sync.report != l.uploaded && l.sync.report.Wrote()
-	l.uploaded = l.sync.report
+	job := l.uploadJob()
+	wrote := l.attempt.report != nil && l.attempt.report != l.lastUploaded && l.attempt.report.Wrote()
+	l.lastUploaded = l.attempt.report
 	if !l.Once {
 		l.uploads.Follow(job)
 		if wrote {
@@ -35,15 +35,15 @@ func (l *Loop) upload(ctx context.Context) {
 	if job == nil || !wrote {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, onceUploads)
+	ctx, cancel := context.WithTimeout(ctx, onceUploadTime)
 	defer cancel()
-	_ = l.uploads.Pass(ctx, job) // it is logged
+	_ = l.uploads.Pass(ctx, job) // which logs the error
 }
 
-// uploading returns what to upload, or nil if there is nothing.
-func (l *Loop) uploading() *archive.Job {
+// uploadJob returns what to upload, or nil if there is nothing.
+func (l *Loop) uploadJob() *archive.Job {
 	o := l.decision.Order
-	if o == nil || l.DryRun || o.Profile.DryRun || !l.settled || l.decision.HandsOff { // another agent may have the gateway
+	if o == nil || l.DryRun || o.Profile.DryRun || !l.dirOpen || l.decision.HandsOff {
 		return nil
 	}
 	return l.Engine.Uploads(o.Connections, &o.Task)
@@ -51,12 +51,12 @@ func (l *Loop) uploading() *archive.Job {
 
 // snapshots returns the snapshots on the data volume and in object storage, oldest first.
 func (l *Loop) snapshots() []Snapshot {
-	if l.sync.report == nil {
+	if l.attempt.report == nil {
 		return nil
 	}
-	job := l.uploading()
+	job := l.uploadJob()
 	var list []Snapshot
-	for _, s := range l.sync.report.Snapshots {
+	for _, s := range l.attempt.report.Snapshots {
 		n := Snapshot{Snapshot: s}
 		if job != nil {
 			n.Stored = v1alpha1.StoredLocal

@@ -26,18 +26,18 @@ type State struct {
 	Ref    string  `json:"ref,omitempty"`
 	Target plan.ID `json:"target"`
 	Commit plan.ID `json:"commit"`
-	// Problems are errors that keep the agent from following, such as an unreadable file or a ref that does not
-	// resolve. The last good spec and commit stay in force.
+	// Problems are errors that prevent a new order, such as an unreadable file or a ref that does not resolve. The last
+	// good spec and commit stay in force.
 	Problems []Problem    `json:"problems,omitempty"`
 	Report   *sync.Report `json:"report,omitempty"`
 	// Plan has the lines of the last plan's text.
 	Plan  []string    `json:"plan,omitempty"`
 	Drift *disk.Drift `json:"drift,omitempty"`
-	// Proposal is where the proposal of the gateway's changes stands; nil if there is none.
+	// Proposal is the state of the proposal of the gateway's changes; nil if there is none.
 	Proposal *v1alpha1.Proposal `json:"proposal,omitempty"`
 	// Snapshots are those on the data volume and in object storage, oldest first.
-	Snapshots []Snapshot `json:"snapshots,omitempty"`
-	History   []Past     `json:"history,omitempty"` // newest first
+	Snapshots []Snapshot     `json:"snapshots,omitempty"`
+	History   []HistoryEntry `json:"history,omitempty"` // newest first
 	// Of is the order of Report, or nil before the first sync.
 	Of *Order `json:"-"`
 }
@@ -53,8 +53,8 @@ func NewProblem(err error, fallback v1alpha1.Reason) Problem {
 	return Problem{failure.Reason(err, fallback), err.Error()}
 }
 
-// Past is a sync that did something or failed.
-type Past struct {
+// HistoryEntry is a sync that did something or failed.
+type HistoryEntry struct {
 	At       time.Time       `json:"at"`
 	Ref      string          `json:"ref"`
 	Commit   plan.ID         `json:"commit"`
@@ -67,84 +67,82 @@ type Past struct {
 
 const maxHistory = 20
 
-// board passes the state from the loop to other goroutines.
-type board struct {
-	mu    gosync.Mutex
-	now   State
-	since time.Time // start of the running iteration; zero between iterations
+// publishedState passes the state from the loop to other goroutines.
+type publishedState struct {
+	mu             gosync.Mutex
+	current        State
+	iterationStart time.Time // of the running iteration; zero between iterations
 }
 
-// iterating records that an iteration began at t, or with a zero t that it ended.
-func (b *board) iterating(t time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.since = t
+// setIterationStart records that an iteration began at t or, if t is zero, that it ended.
+func (s *publishedState) setIterationStart(t time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.iterationStart = t
 }
 
-// busy returns how long the running iteration has taken.
-func (b *board) busy(now time.Time) time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.since.IsZero() {
+// busy returns how long the running iteration has taken, or zero between iterations.
+func (s *publishedState) busy(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.iterationStart.IsZero() {
 		return 0
 	}
-	return now.Sub(b.since)
+	return now.Sub(s.iterationStart)
 }
 
 // State returns the current state.
 func (l *Loop) State() State {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
-	s := l.state.now
+	s := l.state.current
 	s.History = slices.Clone(s.History)
 	return s
 }
 
-// publish publishes the loop's state.
+// publish publishes the state after an iteration.
 func (l *Loop) publish() {
 	l.state.mu.Lock()
-	previous := l.state.now
-	s := l.compose(previous)
-	l.state.now = s
+	s := l.nextState(l.state.current)
+	l.state.current = s
 	l.state.mu.Unlock()
 	l.Tell(s)
 }
 
 // working publishes that a sync is running, because the last outcome is no longer valid while files move.
 func (l *Loop) working(o *Order) {
-	l.sync.working = true
+	l.attempt.working = true
 	l.state.mu.Lock()
-	s := &l.state.now
+	s := &l.state.current
 	s.Phase, s.Reason, s.Message = sync.Syncing, v1alpha1.ReasonProgressing, "syncing to "+o.Commit.Short()
 	s.Ref, s.Target = o.Ref, o.Commit
-	now := *s
-	now.History = slices.Clone(now.History)
 	l.state.mu.Unlock()
-	l.Working(now)
+	l.Working(l.State())
 }
 
-func (l *Loop) compose(previous State) State {
+// nextState returns the state after an iteration. previous is the state before it.
+func (l *Loop) nextState(previous State) State {
 	s := State{Version: l.Version, GatewayName: l.Gateway, History: previous.History, Drift: l.drift.last,
 		Phase: sync.Pending, Reason: v1alpha1.ReasonProgressing, Message: "starting"}
 	if o := l.decision.Order; o != nil {
 		s.GatewaySync, s.Profile, s.Repo = o.GatewaySync, o.Profile.Profile, o.Repo
 		s.Ref, s.Target = o.Ref, o.Commit
 	}
-	s.Commit, s.Proposal, s.Snapshots = l.onDisk, l.back.shown, l.snapshots()
-	if r := l.sync.report; r != nil {
-		s.Phase, s.Reason, s.Message, s.Commit, s.Report, s.Of = r.Phase, r.Reason, r.Message, r.Commit, r, l.sync.of
-		s.Plan = l.sync.plan
+	s.Commit, s.Proposal, s.Snapshots = l.onDisk, l.proposals.status, l.snapshots()
+	if r := l.attempt.report; r != nil {
+		s.Phase, s.Reason, s.Message, s.Commit, s.Report, s.Of = r.Phase, r.Reason, r.Message, r.Commit, r, l.attempt.order
+		s.Plan = l.attempt.plan
 		if previous.Report != r && (s.Plan != nil || r.Err != nil) {
-			s.History = remember(s.History, r)
+			s.History = addHistory(s.History, r)
 		}
 	}
-	if r := l.sync.stopped; r != nil {
+	if r := l.attempt.interrupted; r != nil {
 		s.Phase, s.Reason, s.Commit = sync.Pending, v1alpha1.ReasonProgressing, r.Commit
 		s.Message = "stopped during the sync to " + r.Target.Short() + "; the next start goes on with it"
 	}
-	if l.drift.failures >= unseen && s.Reason.Class() == v1alpha1.ClassDone && (s.Phase == sync.Synced || s.Phase == sync.Standby) {
-		s.Phase, s.Reason = sync.Error, failure.Reason(l.drift.failed, v1alpha1.ReasonWriteFailed)
-		s.Message = "the files of " + s.Commit.Short() + " were written, but the agent cannot check whether they have changed since: " + l.drift.failed.Error()
+	if l.drift.failures >= maxFailedComparisons && s.Reason.Class() == v1alpha1.ClassDone && (s.Phase == sync.Synced || s.Phase == sync.Standby) {
+		s.Phase, s.Reason = sync.Error, failure.Reason(l.drift.err, v1alpha1.ReasonWriteFailed)
+		s.Message = "the files of " + s.Commit.Short() + " were written, but the agent cannot check whether they have changed since: " + l.drift.err.Error()
 	}
 	s.Problems = l.decision.Problems
 	for _, p := range s.Problems {
@@ -160,14 +158,14 @@ func (l *Loop) compose(previous State) State {
 	return s
 }
 
-// remember prepends r, unless it repeats the latest outcome.
-func remember(h []Past, r *sync.Report) []Past {
-	p := Past{At: r.Started.UTC(), Ref: r.Ref, Commit: r.Target, Phase: r.Phase, Reason: r.Reason, Message: r.Message,
+// addHistory returns h with r as its first entry, unless r repeats the latest outcome.
+func addHistory(h []HistoryEntry, r *sync.Report) []HistoryEntry {
+	e := HistoryEntry{At: r.Started.UTC(), Ref: r.Ref, Commit: r.Target, Phase: r.Phase, Reason: r.Reason, Message: r.Message,
 		Duration: r.Duration.Round(time.Millisecond).String(), Files: r.Files}
-	if len(h) > 0 && h[0].Commit == p.Commit && h[0].Reason == p.Reason && h[0].Message == p.Message && !r.Wrote() {
+	if len(h) > 0 && h[0].Commit == e.Commit && h[0].Reason == e.Reason && h[0].Message == e.Message && !r.Wrote() {
 		return h
 	}
-	h = append([]Past{p}, h...)
+	h = append([]HistoryEntry{e}, h...)
 	return h[:min(len(h), maxHistory)]
 }
 
@@ -192,7 +190,7 @@ func (s State) Line() string {
 	return line
 }
 
-// DryRun reports whether the state is that of a successful dry run.
+// DryRun reports whether the last sync was a successful dry run.
 func (s State) DryRun() bool {
 	return s.Report != nil && s.Report.DryRun && s.Report.Err == nil && len(s.Problems) == 0
 }

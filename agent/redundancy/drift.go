@@ -3,39 +3,41 @@ package redundancy
 import (
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"time"
 
 	"stoker.io/stoker/agent/plan"
 )
 
-// On a standby node, a replicated file that is neither git's nor what was there before has one of two causes: it came
-// from a commit that the other node had meanwhile, and will soon be replaced; or a user changed it there, which is
-// drift that the pair copied. Only time distinguishes the two. So the sync first waits for such a file, and reports it
-// as drift if it stays unchanged.
+// On a standby node, a replicated file that equals neither git nor the last sync has one of two causes. It came from a
+// commit that the other node had meanwhile, and will soon be replaced. Or a user changed it on the other node, which is
+// drift that the pair copied. Only time distinguishes the two. So the sync first waits for such a file, and reports it as
+// drift if it stays unchanged.
 //
 // For a file without a record, this node does not know what git had before: it may be of an older commit that the other
 // node still has. Its time counts only while everything else is complete and the gateway reports nothing left to copy,
 // and starts again when any of these files changes.
 
-// patience is how long a file must stay unchanged to count as drift.
-const patience = 5 * time.Minute
+// driftAge is how long a file must stay unchanged to count as drift.
+const driftAge = 5 * time.Minute
 
 // maxRemembered bounds the remembered files.
 const maxRemembered = 10_000
 
-// Memory has what a standby node remembers from sync to sync: the files that it waits for, and those that count as
-// drift. The zero value is ready for use.
+// Memory is the memory of a standby node between syncs: the files that it waits for, and those that count as drift. The
+// zero value is ready for use.
 type Memory struct {
-	waitingFor target // the sync that found files with a record
-	since      time.Time
-	drifted    map[string]content
-	// described is the sync whose drift suffix describes in its message.
+	// waitingFor is the target that waits for files with a record, waitingSince when it began to wait.
+	waitingFor   target
+	waitingSince time.Time
+	// unknown is the fingerprint of the files without a record. unchangedSince is when it last changed or something was
+	// left to copy.
+	unknown        [sha256.Size]byte
+	unchangedSince time.Time
+	drifted        map[string]content
+	// suffix is the end of the message about the drift of the target described.
 	described target
 	suffix    string
-	// unknown identifies the files without a record, and unchanged is when they last changed or something was left to
-	// copy.
-	unknown   [sha256.Size]byte
-	unchanged time.Time
 }
 
 type target struct {
@@ -46,12 +48,12 @@ type target struct {
 // content is the content of a file that counts as drift, and what git wanted.
 type content struct{ found, want plan.ID }
 
-// driftOf returns the files that count as drift, and waits for the others. At a commit that this node had completely on
-// standby, all are drift, because nothing is left to copy.
+// driftOf returns the files that count as drift, and counts the others as missing. If this node has had the complete commit
+// on standby, all are drift, because nothing is left to copy.
 func (n *Node) driftOf(changes *plan.Changes, recorded, unrecorded []plan.Change) []plan.Change {
 	m, h := n.Memory, n.Dir.Manifest().Header()
 	m.described, m.suffix = n.target(), ""
-	complete := !n.steps && h.Complete && h.Commit == n.Commit && h.Rules == n.Rules.Fingerprint()
+	complete := !n.steppedDown && h.Complete && h.Commit == n.Commit && h.Rules == n.Rules.Fingerprint()
 	var drifted []plan.Change
 	add := func(list []plan.Change, drift bool) {
 		if drift {
@@ -63,7 +65,7 @@ func (n *Node) driftOf(changes *plan.Changes, recorded, unrecorded []plan.Change
 		}
 	}
 	settled := n.unrecordedSettled(changes, recorded, unrecorded)
-	add(recorded, complete || m.has(changes, recorded) || n.overdue(changes, recorded))
+	add(recorded, complete || m.allDrifted(changes, recorded) || n.overdue(changes, recorded))
 	add(unrecorded, complete || settled)
 	if len(drifted) > 0 {
 		m.suffix = fmt.Sprintf(", except %d that were changed on the gateway (%s first)", len(drifted), drifted[0].Path)
@@ -72,16 +74,19 @@ func (n *Node) driftOf(changes *plan.Changes, recorded, unrecorded []plan.Change
 	return drifted
 }
 
-// overdue reports whether files with a record have been waited for long enough.
+// overdue reports whether the node has waited long enough for files with a record.
 func (n *Node) overdue(changes *plan.Changes, list []plan.Change) bool {
-	m, at := n.Memory, n.target()
-	if len(list) > 0 && m.waitingFor != at {
-		m.waitingFor, m.since = at, n.Now()
-	}
-	if len(list) == 0 || n.Now().Sub(m.since) < patience {
+	m, now := n.Memory, n.Now()
+	if len(list) == 0 {
 		return false
 	}
-	m.add(changes, list)
+	if m.waitingFor != n.target() {
+		m.waitingFor, m.waitingSince = n.target(), now
+	}
+	if now.Sub(m.waitingSince) < driftAge {
+		return false
+	}
+	m.addDrifted(changes, list)
 	return true
 }
 
@@ -89,28 +94,28 @@ func (n *Node) overdue(changes *plan.Changes, list []plan.Change) bool {
 // copy except possible drift. If the other node replaces some of that, it is still working.
 func (n *Node) unrecordedSettled(changes *plan.Changes, recorded, list []plan.Change) bool {
 	m := n.Memory
-	quiet := n.place.asked && n.place.connected && !n.place.pending && n.missing.files == 0
+	quiet := n.state.answered && n.state.connected && !n.state.pending && n.missing.files == 0
 	if len(list) == 0 || !quiet {
-		m.unchanged = time.Time{}
+		m.unchangedSince = time.Time{}
 		return false
 	}
-	if m.has(changes, list) {
+	if m.allDrifted(changes, list) {
 		return true
 	}
-	if is := n.fingerprint(changes, recorded, list); m.unchanged.IsZero() || m.unknown != is {
-		m.unknown, m.unchanged = is, n.Now()
+	if sum := n.fingerprint(changes, recorded, list); m.unchangedSince.IsZero() || m.unknown != sum {
+		m.unknown, m.unchangedSince = sum, n.Now()
 	}
-	if n.Now().Sub(m.unchanged) < patience {
+	if n.Now().Sub(m.unchangedSince) < driftAge {
 		return false
 	}
-	m.add(changes, list)
+	m.addDrifted(changes, list)
 	return true
 }
 
 // fingerprint identifies the target, the paths of the files with a record, and the content of those without one.
 func (n *Node) fingerprint(changes *plan.Changes, recorded, list []plan.Change) (sum [sha256.Size]byte) {
 	h := sha256.New()
-	line := func(what ...any) { _, _ = fmt.Fprintf(h, "%q\n", what) } // a hash never fails
+	line := func(parts ...any) { _, _ = fmt.Fprintf(h, "%q\n", parts) } // a hash never fails
 	line(n.Commit, n.Rules.Fingerprint())
 	for _, c := range recorded {
 		line(c.Path)
@@ -128,27 +133,25 @@ func (n *Node) fingerprint(changes *plan.Changes, recorded, list []plan.Change) 
 
 func (n *Node) target() target { return target{n.Commit, n.Rules.Fingerprint()} }
 
-// exceptions returns the suffix about drift if the last plan was for the same target.
-func (n *Node) exceptions() string {
+// driftSuffix returns the end of the message about drift if the last plan was for the same target.
+func (n *Node) driftSuffix() string {
 	if n.Memory.described != n.target() {
 		return ""
 	}
 	return n.Memory.suffix
 }
 
-// has reports whether all files already count as drift in their current state. A file without a record must also have
-// the same wanted blob, because the other node has to write what git changed since.
-func (m *Memory) has(changes *plan.Changes, list []plan.Change) bool {
-	for _, c := range list {
-		was, ok := m.drifted[c.Path]
-		if !ok || was.found != c.FoundID && !signed(c.Path) || !c.Owned && was.want != wantOf(changes, c) {
-			return false
-		}
-	}
-	return true
+// allDrifted reports whether all files already count as drift in their current state. For a file without a record, git must
+// also want the same blob, because the other node has to write what git changed since.
+func (m *Memory) allDrifted(changes *plan.Changes, list []plan.Change) bool {
+	return !slices.ContainsFunc(list, func(c plan.Change) bool {
+		known, ok := m.drifted[c.Path]
+		return !ok || known.found != c.FoundID && !signed(c.Path) || !c.Owned && known.want != wantOf(changes, c)
+	})
 }
 
-func (m *Memory) add(changes *plan.Changes, list []plan.Change) {
+// addDrifted makes files count as drift.
+func (m *Memory) addDrifted(changes *plan.Changes, list []plan.Change) {
 	if m.drifted == nil || len(m.drifted)+len(list) > maxRemembered {
 		m.drifted = make(map[string]content)
 	}

@@ -1,14 +1,14 @@
 // Package redundancy decides what the agent of one node of a redundant pair writes.
 //
 // The gateways of a pair copy core, the deployment modes and the projects from the node with config access to the other
-// one, which is on standby. The agent of the standby node writes only what the pair does not copy, and compares the
-// content of the rest. It adopts copied files that equal git into the manifest, so that the manifest is right after a
+// one, which is on standby. These are the replicated files. The agent of the standby node writes only other files, and
+// compares the replicated ones. It adopts those that equal git into the manifest, so that the manifest is right after a
 // failover. docs/how-to/redundancy.md has the details.
 //
-// The manifest of a node that takes over does not tell what is on its disk: the pair has copied files, perhaps of a
-// commit that this agent never saw. So a note records the node's place. The first plan with config access compares
-// every file that the pair may have copied, and replaces differences with git's version, after saving them to lost+found.
-// Only then is the node synced.
+// The manifest of a node that takes over may not match its disk: the pair has copied files, perhaps of a commit that this
+// agent never saw. So a note records whether the node had config access. The first plan with config access compares every
+// replicated file, and replaces differences with git's version, after saving them to lost+found. Only then is the node
+// synced.
 package redundancy
 
 import (
@@ -27,12 +27,12 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Gateway is the part of the gateway's REST API that tells a node's place.
+// Gateway is the part of the gateway's REST API that reports a node's state in its pair.
 type Gateway interface {
 	Redundancy(ctx context.Context) (ignition.Redundancy, error)
 }
 
-// Config is what a Node needs to know of a sync.
+// Config configures a Node for one sync.
 type Config struct {
 	Dir    *disk.Dir
 	Memory *Memory
@@ -49,26 +49,27 @@ type Config struct {
 	BeforeStart bool
 }
 
-// Node is this gateway during one sync. An independent gateway is a Node with every right.
+// Node is this gateway during one sync. An independent gateway is a Node that may write everything.
 type Node struct {
 	Config
-	place   place
-	last    lastPlace // the recorded place
-	paired  bool
-	copied  bool
-	takes   bool
-	steps   bool
-	missing missing
+	state       pairState
+	recorded    recordedAccess
+	paired      bool // see Paired
+	copied      bool // see Copied
+	tookOver    bool // it has config access, and had none when its files were last compared
+	steppedDown bool // it has no config access, and had it when its files were last compared
+	missing     missing
 }
 
-// place is what is known of the node's place in its pair. standby means that it has no config access.
-type place struct {
-	standby, paired bool
-	role            string
-	// connected reports whether the other node is connected, asked whether the gateway itself answered, pending whether
-	// it says that the pair has something to copy.
-	connected, asked, pending bool
-	activity                  string
+// pairState is what is known of the node's state in its pair.
+type pairState struct {
+	standby   bool // it has no config access
+	paired    bool
+	role      string
+	answered  bool // the gateway itself has reported the state
+	connected bool // the other node is connected
+	pending   bool // the pair still has something to copy
+	activity  string
 }
 
 // missing counts the replicated files that the other node has to write.
@@ -83,43 +84,42 @@ func (m *missing) add(c plan.Change) {
 	}
 }
 
-// lastPlace is the content of placeNote: the node's role if it was on standby, or withAccess if it had config access
-// and its files have been compared since. An independent gateway has no such note.
-type lastPlace string
+// recordedAccess is the content of accessNote. It is the node's role if the node was on standby, or withAccess if the node had
+// config access and its files have been compared since. It is empty, and there is no note, for an independent gateway.
+type recordedAccess string
 
 const (
-	placeNote  = "standby"
+	accessNote = "standby"
 	withAccess = "active"
 )
 
-func (p lastPlace) standby() bool { return p != "" && p != withAccess }
+func (r recordedAccess) standby() bool { return r != "" && r != withAccess }
 
-// New returns the node with its last known place.
+// New returns the node with the access that the last sync recorded.
 func New(c Config) (*Node, error) {
-	note, err := c.Dir.Note(placeNote)
-	n := &Node{Config: c, last: lastPlace(note)}
-	n.paired, n.copied = n.last != "", n.last.standby()
+	note, err := c.Dir.Note(accessNote)
+	n := &Node{Config: c, recorded: recordedAccess(note)}
+	n.paired, n.copied = n.recorded != "", n.recorded.standby()
 	return n, err
 }
 
-// Paired reports whether the gateway is one of a pair, so that its place may change at any time.
+// Paired reports whether the gateway is one of a pair, so that it may gain or lose config access at any time.
 func (n *Node) Paired() bool { return n.paired }
 
 // Standby reports whether the node has no config access.
-func (n *Node) Standby() bool { return n.place.standby }
+func (n *Node) Standby() bool { return n.state.standby }
 
 // WasStandby reports whether the node had no config access when its files were last compared.
-func (n *Node) WasStandby() bool { return n.last.standby() }
+func (n *Node) WasStandby() bool { return n.recorded.standby() }
 
-// Copied reports whether the pair may have copied the replicated files, so that the manifest does not tell what is on
-// the disk, and a plan must compare them.
+// Copied reports whether the pair may have copied files to this node, so that a plan must compare the replicated files.
 func (n *Node) Copied() bool { return n.copied }
 
-// Moved reports whether the node has taken over, or stepped back, since its files were compared.
-func (n *Node) Moved() bool { return n.takes || n.steps }
+// AccessChanged reports whether the node has gained or lost config access since its files were last compared.
+func (n *Node) AccessChanged() bool { return n.tookOver || n.steppedDown }
 
-// Replicated reports whether the gateways of a pair copy a path to each other [IA]. If that is not certain, as for the
-// config of modules, both agents write the same bytes.
+// Replicated reports whether the gateways of a pair copy a path to each other [IA]. It returns false for paths of which this
+// is not certain, such as the config of modules: there, both agents write the same bytes.
 func Replicated(path string) bool {
 	if strings.HasPrefix(path, "projects/") {
 		return true
@@ -128,58 +128,58 @@ func Replicated(path string) bool {
 	return ok && !strings.HasPrefix(rest, "external/") && !strings.HasPrefix(rest, "local/")
 }
 
-// Source is where the node's place is read from.
+// Source is where a Node reads its state from.
 type Source struct {
-	Gateway Gateway // nil if the gateway can never tell its place
+	Gateway Gateway // nil if the gateway can never report the state
 	Running bool
 	Role    string // as the running gateway reports it without a token; "" if unknown
 }
 
-// Locate determines whether this node has config access, and records it.
-func (n *Node) Locate(ctx context.Context, from Source) error {
-	if err := n.ask(ctx, from); err != nil {
+// DetermineAccess determines whether this node has config access, and records it.
+func (n *Node) DetermineAccess(ctx context.Context, src Source) error {
+	if err := n.readState(ctx, src); err != nil {
 		return err
 	}
-	was, known := n.last, n.place.asked || from.Gateway == nil
-	if was == withAccess && from.Running && !known { // a single failed answer is not a failover
-		n.place.standby, n.place.paired = false, true
+	last, known := n.recorded, n.state.answered || src.Gateway == nil
+	if last == withAccess && src.Running && !known { // a single failed answer is not a failover
+		n.state.standby, n.state.paired = false, true
 	}
-	n.copied = n.place.standby || was.standby()
-	n.takes = was.standby() && !n.place.standby && known
-	n.steps = n.steps || n.place.standby && !was.standby()
-	n.paired = n.place.paired || was != ""
+	n.copied = n.state.standby || last.standby()
+	n.tookOver = last.standby() && !n.state.standby && known
+	n.steppedDown = n.steppedDown || n.state.standby && !last.standby()
+	n.paired = n.state.paired || last != ""
 	switch {
-	case n.place.standby:
-		return n.record(lastPlace(n.place.role))
-	case was.standby(): // keep it until the files are compared
+	case n.state.standby:
+		return n.recordAccess(recordedAccess(n.state.role))
+	case last.standby(): // RecordCompared changes the note
 		return nil
-	case n.place.paired:
-		return n.record(withAccess)
-	case known: // otherwise its role stands in for its place, and its next answer may differ
-		return n.record("")
+	case n.state.paired:
+		return n.recordAccess(withAccess)
+	case known: // otherwise the state follows from the role on the disk, and the gateway's next answer may differ
+		return n.recordAccess("")
 	}
 	return nil
 }
 
-// Stays reports whether the node has the place that it had when its files were last compared. It does not record the
-// current place, so that the next sync notices a change and compares the files.
-func (n *Node) Stays(ctx context.Context, from Source) (bool, error) {
-	if n.last == "" {
+// AccessUnchanged reports whether the node's config access is the same as when its files were last compared. It does not
+// record the current access, so that the next sync notices a change.
+func (n *Node) AccessUnchanged(ctx context.Context, src Source) (bool, error) {
+	if n.recorded == "" {
 		return true, nil
 	}
-	err := n.ask(ctx, from)
-	return n.place.standby == n.last.standby(), err
+	err := n.readState(ctx, src)
+	return n.state.standby == n.recorded.standby(), err
 }
 
-// ask determines the node's place from the gateway, or from redundancy.xml if the gateway does not answer.
-func (n *Node) ask(ctx context.Context, from Source) error {
-	n.place, n.missing = place{}, missing{}
-	if from.Running && from.Gateway != nil {
-		red, err := from.Gateway.Redundancy(ctx)
+// readState reads the node's state from the gateway, or from redundancy.xml if the gateway does not answer.
+func (n *Node) readState(ctx context.Context, src Source) error {
+	n.state, n.missing = pairState{}, missing{}
+	if src.Running && src.Gateway != nil {
+		red, err := src.Gateway.Redundancy(ctx)
 		if err == nil {
-			n.place = place{
+			n.state = pairState{
 				standby: red.Paired() && !red.HasConfigAccess, paired: red.Paired(), role: red.Role, connected: red.PeerConnected,
-				asked: true, pending: red.SyncPending, activity: red.ActivityLevel,
+				answered: true, pending: red.SyncPending, activity: red.ActivityLevel,
 			}
 			return nil
 		}
@@ -188,14 +188,14 @@ func (n *Node) ask(ctx context.Context, from Source) error {
 		}
 		n.Log.Debug("gateway did not report its redundancy", "error", err)
 	}
-	role := from.Role
+	role := src.Role
 	if role == "" {
 		var err error
 		if role, err = n.roleOnDisk(); err != nil {
 			return err
 		}
 	}
-	n.place = place{standby: role == ignition.RoleBackup, paired: ignition.Redundancy{Role: role}.Paired(), role: role}
+	n.state = pairState{standby: role == ignition.RoleBackup, paired: ignition.Redundancy{Role: role}.Paired(), role: role}
 	return nil
 }
 
@@ -216,30 +216,30 @@ func (n *Node) roleOnDisk() (string, error) {
 	return role, nil
 }
 
-func (n *Node) record(now lastPlace) error {
-	if now == n.last {
+func (n *Node) recordAccess(access recordedAccess) error {
+	if access == n.recorded {
 		return nil
 	}
-	note := []byte(now)
-	if now == "" {
+	note := []byte(access)
+	if access == "" {
 		note = nil
 	}
-	if err := n.Dir.SetNote(placeNote, note); err != nil {
+	if err := n.Dir.SetNote(accessNote, note); err != nil {
 		return err
 	}
-	n.last = now
+	n.recorded = access
 	return nil
 }
 
-// Compared records that the replicated files have been compared with desired and are the commit's.
-func (n *Node) Compared(desired *plan.Desired) error {
-	if err := n.recordExtra(desired); err != nil || !n.takes {
+// RecordCompared records that a sync has compared the replicated files with desired, and delivered what differed.
+func (n *Node) RecordCompared(desired *plan.Desired) error {
+	if err := n.recordUntracked(desired); err != nil || !n.tookOver {
 		return err
 	}
-	if n.place.paired {
-		return n.record(withAccess)
+	if n.state.paired {
+		return n.recordAccess(withAccess)
 	}
-	return n.record("")
+	return n.recordAccess("")
 }
 
 // Header returns the header of the new manifest. While replicated files are missing it keeps the old commit and is
@@ -247,34 +247,34 @@ func (n *Node) Compared(desired *plan.Desired) error {
 func (n *Node) Header(changes *plan.Changes) plan.Header {
 	h := plan.Header{Ref: n.Ref, Commit: n.Commit, Rules: n.Rules.Fingerprint(), Mappings: changes.Mappings, Complete: true}
 	if n.missing.files > 0 {
-		was := n.Dir.Manifest().Header()
-		h.Ref, h.Commit, h.Complete = was.Ref, was.Commit, false
+		old := n.Dir.Manifest().Header()
+		h.Ref, h.Commit, h.Complete = old.Ref, old.Commit, false
 	}
 	return h
 }
 
-// Outcome returns what a successful sync reports of the pair, or why a standby node still waits for the other node.
+// Outcome returns the message of a successful sync about the pair, or an error if this node waits for the other one.
 func (n *Node) Outcome() (message string, err error) {
-	if n.place.standby && n.missing.files > 0 {
+	if n.state.standby && n.missing.files > 0 {
 		waits := fmt.Sprintf("%d replicated files do not match %s yet (%s first); the other node of the pair has to write them",
 			n.missing.files, n.Commit.Short(), n.missing.first)
-		if n.place.asked && !n.place.connected {
-			return "", failure.New(v1alpha1.ReasonNoConfigAccess, "%s has no config access, and its peer is not connected: %s", n.place, waits)
+		if n.state.answered && !n.state.connected {
+			return "", failure.New(v1alpha1.ReasonNoConfigAccess, "%s has no config access, and its peer is not connected: %s", n.state, waits)
 		}
-		return "", failure.New(v1alpha1.ReasonProgressing, "%s: %s", n.place, waits)
+		return "", failure.New(v1alpha1.ReasonProgressing, "%s: %s", n.state, waits)
 	}
 	var parts []string
-	if n.place.standby {
-		parts = append(parts, fmt.Sprintf("%s without config access: its replicated files match %s%s", n.place, n.Commit.Short(), n.exceptions()))
+	if n.state.standby {
+		parts = append(parts, fmt.Sprintf("%s without config access: its replicated files match %s%s", n.state, n.Commit.Short(), n.driftSuffix()))
 	}
-	extra, err := n.describeExtra()
-	if extra != "" {
-		parts = append(parts, extra)
+	untracked, err := n.describeUntracked()
+	if untracked != "" {
+		parts = append(parts, untracked)
 	}
 	return strings.Join(parts, "; "), err
 }
 
-func (p place) String() string {
+func (p pairState) String() string {
 	if p.activity == "" {
 		return "the " + strings.ToLower(p.role) + " of a redundant pair"
 	}

@@ -16,14 +16,14 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// resourceFiles distinguishes the files of a resource from files that only lie beside it, such as a README. A pair copies resources. A gateway
-// does not know other files, and whether a pair copies them is not documented, so both nodes write those.
+// resourceFiles distinguishes the files of a resource from files that only lie beside it, such as a README. A pair copies
+// resources. Whether it copies other files is not documented, so both nodes write those.
 type resourceFiles struct {
 	dir     *disk.Dir
 	desired *plan.Desired
-	list    []plan.Change // the whole plan
-	// wanted and live are the listings of the directory that was read last. Changes are sorted by path, so most of them are in it.
-	wanted, live listing
+	list    []plan.Change // the whole plan, sorted by path
+	// git and live are the listings of the directory that was read last: most changes follow one in the same directory.
+	git, live listing
 }
 
 // listing is what the resource.json of a directory lists.
@@ -42,26 +42,28 @@ func descriptors() []string {
 
 const unaryFile = "unary-resource.json"
 
-// maxListing bounds a resource.json that is read for its file list.
+// maxListing bounds a resource.json in bytes that is read for its file list.
 const maxListing = 1 << 20
 
-// has reports whether the file of a change belongs to a resource, according to git's resource.json, or for a deleted
-// file the one on the disk.
-func (m *resourceFiles) has(c plan.Change) (bool, error) {
+// copies reports whether a pair copies the file that a change writes or deletes: whether it belongs to a replicated resource
+// according to git's resource.json or, if the change deletes the file, the resource.json on the disk.
+func (m *resourceFiles) copies(c plan.Change) (bool, error) {
 	dir, name := path.Split(c.Path)
 	dir = path.Clean(dir)
 	switch {
+	case !c.Writes() || !Replicated(c.Path):
+		return false, nil
 	case slices.Contains(descriptors(), name):
 		return true, nil
 	case c.Op == plan.Delete:
 		err := m.live.read(dir, m.onDisk)
 		return m.live.has(name), err
 	}
-	err := m.wanted.read(dir, m.inGit)
-	return m.wanted.has(name), err
+	err := m.git.read(dir, m.inGit)
+	return m.git.has(name), err
 }
 
-// read reads the file lists of a directory. If a resource.json is invalid, every file counts as part of the resource.
+// read reads the file lists of a directory, unless f has them. If a resource.json is invalid, it lists every file.
 func (f *listing) read(dir string, read func(file string) ([]byte, error)) error {
 	if f.dir == dir {
 		return nil
@@ -87,11 +89,11 @@ func (f *listing) read(dir string, read func(file string) ([]byte, error)) error
 
 func (m *resourceFiles) onDisk(file string) ([]byte, error) { return m.dir.Read(file, maxListing) }
 
-// inGit reads git's version of a file. A file that the plan does not change is as at the last sync.
+// inGit reads git's version of a file. For a file that the plan does not change, this is the version of the last sync.
 func (m *resourceFiles) inGit(file string) ([]byte, error) {
 	var id plan.ID
-	i, named := slices.BinarySearchFunc(m.list, file, func(c plan.Change, file string) int { return strings.Compare(c.Path, file) })
-	if named {
+	i, planned := slices.BinarySearchFunc(m.list, file, func(c plan.Change, file string) int { return strings.Compare(c.Path, file) })
+	if planned {
 		id = m.list[i].ID // zero if deleted
 	} else {
 		rec, owned, err := m.dir.Manifest().Get(file)

@@ -9,62 +9,58 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Restrict removes from a plan what a standby node must not write, and counts it. Adoptions stay: a file that equals
-// git is owned, whichever side wrote it. desired is the tree that the plan was made for.
+// Restrict returns the plan without the changes that a standby node must not make, and counts those. Adoptions stay: a file
+// that equals git is owned, whichever node wrote it. desired is the tree that the plan was made for.
 func (n *Node) Restrict(changes *plan.Changes, desired *plan.Desired) (*plan.Changes, error) {
-	if !n.place.standby {
+	if !n.state.standby {
 		return changes, nil
 	}
 	n.missing = missing{}
 	own := *changes
 	own.List = make([]plan.Change, 0, len(changes.List))
-	known := resourceFiles{dir: n.Dir, desired: desired, list: changes.List}
-	var changed, strange []plan.Change
+	resources := resourceFiles{dir: n.Dir, desired: desired, list: changes.List}
+	var edits, unknown []plan.Change
 	for _, c := range changes.List {
-		copied := c.Writes() && Replicated(c.Path)
-		if copied {
-			var err error
-			if copied, err = known.has(c); err != nil {
-				return nil, err
-			}
+		copied, err := resources.copies(c)
+		if err != nil {
+			return nil, err
 		}
 		if !copied {
-			keep, err := n.mayRestore(changes, c)
+			allowed, err := n.mayWrite(changes, c)
 			if err != nil {
 				return nil, err
 			}
-			if keep {
+			if allowed {
 				own.List = append(own.List, c)
 			} else {
 				own.Drifted++
 			}
 			continue
 		}
-		what, err := n.classify(changes, c)
+		class, err := n.classify(changes, c)
 		if err != nil {
 			return nil, err
 		}
-		switch what {
+		switch class {
 		case equal:
 		case edited:
-			changed = append(changed, c)
+			edits = append(edits, c)
 		case unrecorded:
-			strange = append(strange, c)
+			unknown = append(unknown, c)
 		case extra:
 			own.Drifted++
 		default:
 			n.missing.add(c)
 		}
 	}
-	own.Drifted += len(n.driftOf(changes, changed, strange))
+	own.Drifted += len(n.driftOf(changes, edits, unknown))
 	own.Held = n.stillHeld(changes.Held, own.List)
 	return &own, nil
 }
 
-// mayRestore reports whether the policies allow a change that this node would make itself. The plan of a standby node
-// restores everything that the pair may have copied, but a user may have changed a file that no pair copies, such as a
-// README.
-func (n *Node) mayRestore(changes *plan.Changes, c plan.Change) (bool, error) {
+// mayWrite reports whether the policies allow a change that the pair does not copy. The plan of a standby node restores all
+// that the pair may have copied. But a user may have changed a file that no pair copies, such as a README.
+func (n *Node) mayWrite(changes *plan.Changes, c plan.Change) (bool, error) {
 	if n.Repair || !Replicated(c.Path) || !c.Writes() {
 		return true, nil
 	}
@@ -72,9 +68,9 @@ func (n *Node) mayRestore(changes *plan.Changes, c plan.Change) (bool, error) {
 	return !owned || !asBefore(changes, c, rec), err
 }
 
-// stillHeld returns the reason to hold the plan after Restrict. Conflicts are only of files that the pair does not copy,
-// and always hold. A mass deletion still holds if this node deletes any file itself: the active node is held for the
-// same reason.
+// stillHeld returns the reason to hold the restricted plan; list has its changes. A conflict always holds it, because it is
+// about a file that the pair does not copy. A mass deletion holds it if this node deletes any file itself. Otherwise only
+// the active node is held.
 func (n *Node) stillHeld(held *plan.Held, list []plan.Change) *plan.Held {
 	if held == nil || held.Reason == v1alpha1.ReasonConflictDetected {
 		return held
@@ -87,18 +83,19 @@ func (n *Node) stillHeld(held *plan.Held, list []plan.Change) *plan.Held {
 	return nil
 }
 
-// class is what a change to a replicated file means on a standby node.
-type class int
+// changeClass is what a change to a replicated file means on a standby node.
+type changeClass int
 
 const (
-	behind     class = iota // the other node has to write it
-	edited                  // restores what git wanted before, or replaces what the other node may have kept
-	unrecorded              // replaces a file of which this node has no record
-	extra                   // deletes a file of no commit that this node saw; nothing is missing
-	equal                   // a resource.json as the gateway signed it, written only because of a file beside it
+	behind     changeClass = iota // the other node has to write it
+	edited                        // it restores what git wanted before, or replaces what the other node may have kept
+	unrecorded                    // it replaces a file of which this node has no record
+	extra                         // it deletes a file that is in no commit that this node saw; nothing is missing
+	equal                         // a resource.json as the gateway signed it; the plan has it only because of a file beside it
 )
 
-func (n *Node) classify(changes *plan.Changes, c plan.Change) (class, error) {
+// classify returns what a change to a replicated file means.
+func (n *Node) classify(changes *plan.Changes, c plan.Change) (changeClass, error) {
 	rec, owned, err := n.Dir.Manifest().Get(c.Path)
 	switch {
 	case err != nil:
@@ -120,7 +117,7 @@ func (n *Node) classify(changes *plan.Changes, c plan.Change) (class, error) {
 	return behind, nil
 }
 
-// signed reports whether the gateway rewrites a file when others of its resource change.
+// signed reports whether the gateway rewrites a file when another file of the resource changes.
 func signed(file string) bool {
 	return path.Base(file) == resource.File || path.Base(file) == resource.Thumbnail
 }
@@ -130,7 +127,7 @@ func asBefore(changes *plan.Changes, c plan.Change, rec plan.Owned) bool {
 	return c.Op != plan.Delete && rec.Want == wantOf(changes, c) && rec.Exec == c.Exec
 }
 
-// wantOf returns git's blob for a change.
+// wantOf returns git's blob for a change, also if the plan writes a signed version of it.
 func wantOf(changes *plan.Changes, c plan.Change) plan.ID {
 	if id, ok := changes.Signed[c.Path]; ok {
 		return id

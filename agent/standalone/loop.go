@@ -32,7 +32,7 @@ type Config struct {
 	Tell func(loop.State)
 }
 
-// Identity is what a pod's metadata would say about its gateway.
+// Identity describes the gateway, as the metadata of its pod does in a cluster.
 type Identity struct {
 	Name        string
 	Profile     string
@@ -43,12 +43,12 @@ type Identity struct {
 // Loop follows a GatewaySync in a file. One goroutine drives it; State may be called from others.
 type Loop struct {
 	Config
-	loop    *loop.Loop
-	spec    spec
-	target  target
-	order   *loop.Order
-	back    connect.Proposing
-	watcher *file.Watcher // nil for Once
+	loop      *loop.Loop
+	spec      spec
+	target    target
+	order     *loop.Order
+	proposals connect.SettingsCache
+	watcher   *file.Watcher // nil in Once
 }
 
 // New returns a Loop.
@@ -62,7 +62,7 @@ func New(c Config) *Loop {
 	})}
 }
 
-// Run follows the file until ctx is done. It finishes or rolls back a running sync first.
+// Run follows the file until ctx is done, and then finishes or rolls back the running sync. It returns nil.
 func (l *Loop) Run(ctx context.Context) error {
 	l.watcher = file.Watch(l.Log, l.File)
 	defer l.watcher.Close()
@@ -88,58 +88,49 @@ func (l *Loop) Decide(ctx context.Context, changed bool) loop.Decision {
 	if l.spec.gs == nil {
 		return loop.Decision{Problems: l.problems()}
 	}
-	l.rotated()
+	l.checkSecrets()
 	l.resolve(ctx)
-	return loop.Decision{Order: l.ordered(), Problems: l.problems(), Due: l.target.due}
+	return loop.Decision{Order: l.currentOrder(), Problems: l.problems(), Due: l.target.due}
 }
 
-// ordered returns the order for the current file and commit: a new one only if either has changed. While the desired
-// ref does not resolve, the last order stays in force, as in a pod: its commit does not belong to the new ref, and a
-// new spec may name another repository. Only a pause, a force-sync request, a confirmed deletion, and a request to propose
-// again, to restore a snapshot or to retry take effect at once.
-func (l *Loop) ordered() *loop.Order {
+// currentOrder returns the order for the current file and commit: a new one only if either has changed. While the desired
+// ref does not resolve, the last order stays in force, as in a pod: its commit does not belong to the new ref, and a new spec
+// may name another repository. Only a pause, a force-sync request, a confirmed deletion, and a request to propose again, to
+// restore a snapshot or to retry take effect at once.
+func (l *Loop) currentOrder() *loop.Order {
 	gs, t, o := l.spec.gs, l.target, l.order
 	switch {
 	case o != nil && !o.Commit.IsZero() && t.err != nil:
 		next := *o
-		next.Profile.Paused, next.ForceID, next.ConfirmDeletion, next.Propose = l.spec.effective.Paused, gs.ForceSync(), gs.ConfirmedDeletion(), l.propose()
-		next.Restore, next.Retry = l.restore(), gs.Retry()
+		next.Profile.Paused, next.Target = l.spec.effective.Paused, l.requests()
+		next.Ref, next.Name, next.Commit, next.WindowApproved = o.Ref, o.Name, o.Commit, o.WindowApproved
 		if o.Profile.Paused != next.Profile.Paused || o.Target != next.Target {
 			l.order = &next
 		}
 	case o == nil || l.spec.fresh || o.Commit != t.commit || o.Ref != t.ref:
+		target := l.requests()
+		target.Ref, target.Name, target.Commit, target.WindowApproved = t.ref, t.name, t.commit, gs.WindowApproved(t.commit.String())
 		l.order = &loop.Order{
-			Task: sync.Task{
-				Target: sync.Target{
-					Ref: t.ref, Name: t.name, Commit: t.commit, ForceID: gs.ForceSync(), ConfirmDeletion: gs.ConfirmedDeletion(),
-					Propose: l.propose(), Restore: l.restore(), Retry: gs.Retry(), WindowApproved: gs.WindowApproved(t.commit.String()),
-				},
-				Profile: l.spec.effective, Facts: l.facts(),
-			},
+			Task:        sync.Task{Target: target, Profile: l.spec.effective, Facts: l.facts()},
 			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: l.spec.connections,
-			Proposals: l.back.Settings(gs, l.spec.effective, l.facts(), l.Secrets, l.Remote, l.Log),
+			ProposalSettings: l.proposals.Settings(gs, l.spec.effective, l.facts(), l.Secrets, l.Remote, l.Log),
 		}
 		l.spec.fresh = false
 	}
 	return l.order
 }
 
-// propose returns the value of the annotation stoker.io/propose if it is about this gateway.
-func (l *Loop) propose() string {
-	value := l.spec.gs.Propose()
-	if !v1alpha1.ProposesFor(value, l.facts().GatewayName) {
-		return ""
+// requests returns a target that has only the requests of the file's annotations that concern this gateway.
+func (l *Loop) requests() sync.Target {
+	gs := l.spec.gs
+	t := sync.Target{ForceID: gs.ForceSync(), ConfirmDeletion: gs.ConfirmedDeletion(), Retry: gs.Retry()}
+	if value := gs.Propose(); v1alpha1.ProposesFor(value, l.Gateway.Name) {
+		t.Propose = value
 	}
-	return value
-}
-
-// restore returns the request to restore a snapshot if it is about this gateway.
-func (l *Loop) restore() string {
-	value := l.spec.gs.Restore()
-	if v1alpha1.RestoresOn(value, l.facts().GatewayName) == "" {
-		return ""
+	if value := gs.Restore(); v1alpha1.RestoresOn(value, l.Gateway.Name) != "" {
+		t.Restore = value
 	}
-	return value
+	return t
 }
 
 func (l *Loop) problems() []loop.Problem {
@@ -153,21 +144,21 @@ func (l *Loop) problems() []loop.Problem {
 	return list
 }
 
-// Once runs iterations until the gateway is synced, compared and, if the policy says so, repaired, or until waiting
-// cannot help. It returns the last state. It waits at most spec.progressDeadline for conditions that resolve
-// themselves, such as a starting gateway; after that, timedOut is true.
+// Once runs iterations until the gateway is synced, compared and, if the policy says so, repaired, or until waiting cannot
+// help. It returns the last state. It waits at most spec.progressDeadline for conditions that resolve themselves, such as a
+// starting gateway; then timedOut is true.
 func (l *Loop) Once(ctx context.Context) (s loop.State, timedOut bool) {
 	l.loop.Once = true
 	deadline := time.Time{}
 	for {
 		pause := l.loop.Iterate(ctx, l, false)
 		s := l.State()
-		// Without a gateway nothing will start or seed the directory meanwhile.
+		// Without a gateway, waiting cannot help: no gateway starts, or seeds the directory.
 		if ctx.Err() != nil || s.Reason.Class() != v1alpha1.ClassWorking || l.GatewayURL == "" {
 			return s, false
 		}
 		if deadline.IsZero() {
-			deadline = l.Now().Add(l.deadline())
+			deadline = l.Now().Add(l.waitLimit())
 		}
 		if l.Now().Add(pause).After(deadline) {
 			return s, true
@@ -176,14 +167,12 @@ func (l *Loop) Once(ctx context.Context) (s loop.State, timedOut bool) {
 	}
 }
 
-// deadline returns how long Once waits for conditions that resolve themselves.
-func (l *Loop) deadline() time.Duration {
-	if l.spec.gs == nil {
-		return v1alpha1.DefaultProgressDeadline
+// waitLimit returns how long Once waits for conditions that resolve themselves.
+func (l *Loop) waitLimit() time.Duration {
+	if l.spec.gs != nil {
+		if d, err := l.spec.gs.Spec.Deadline(); err == nil {
+			return d
+		}
 	}
-	d, err := l.spec.gs.Spec.Deadline()
-	if err != nil {
-		return v1alpha1.DefaultProgressDeadline
-	}
-	return d
+	return v1alpha1.DefaultProgressDeadline
 }

@@ -13,13 +13,13 @@ import (
 
 // target is the result of the last resolution.
 type target struct {
-	ref      string
-	override bool
-	commit   plan.ID
-	name     string
+	ref      string  // the desired ref
+	override bool    // a request is in force
+	commit   plan.ID // of the last success
+	name     string  // the full name of the ref that commit is the tip of
 	err      error
-	due      time.Time
-	failures int
+	due      time.Time // when to resolve again
+	failures int       // in a row
 }
 
 // resolve resolves the desired ref when due.
@@ -28,7 +28,7 @@ func (l *Loop) resolve(ctx context.Context) {
 		return
 	}
 	started := l.Now()
-	t, err := l.ask(ctx)
+	t, err := l.resolveDesired(ctx)
 	d := l.Now().Sub(started)
 	if ctx.Err() != nil {
 		return
@@ -36,18 +36,7 @@ func (l *Loop) resolve(ctx context.Context) {
 	if err != nil {
 		reason := failure.Reason(err, v1alpha1.ReasonGitUnreachable)
 		l.Metrics.Resolved(string(reason), d)
-		if l.target.err == nil || l.target.err.Error() != err.Error() {
-			l.Log.Warn("the desired ref is not resolved; what is on the disk stays", "ref", t.ref, "reason", reason, "error", err)
-		}
-		l.target.ref, l.target.err = t.ref, err
-		l.target.failures++
-		asked, _ := repo.RetryAfter(err)
-		pause := backoff.After(reason.Class(), l.target.failures, l.interval())
-		if reason == v1alpha1.ReasonRefNotFound || reason == v1alpha1.ReasonAmbiguousRef || reason == v1alpha1.ReasonRefMoved {
-			// Git answers, and the missing ref may be pushed soon: retry at least as often as a branch is polled.
-			pause = backoff.Retry(l.target.failures, l.interval())
-		}
-		l.target.due = l.Now().Add(max(pause, min(asked, backoff.MaxRetryAfter)))
+		l.recordFailure(t.ref, reason, err)
 		return
 	}
 	l.Metrics.Resolved(string(v1alpha1.ReasonRefResolved), d)
@@ -55,19 +44,36 @@ func (l *Loop) resolve(ctx context.Context) {
 		l.Log.Info("resolved", "ref", t.ref, "commit", t.commit.String(), "override", t.override)
 	}
 	l.target = t
-	if polled(l.spec.gs, t.ref) {
+	if isPolled(l.spec.gs, t.ref) {
 		l.target.due = l.Now().Add(backoff.Jitter(l.interval()))
 	} else {
 		l.target.due = l.Now().Add(never)
 	}
 }
 
-// never is the due time of something that only an event can trigger.
+// never is the pause before something that only an event can trigger.
 const never = 10 * 365 * 24 * time.Hour
 
-// ask resolves the desired ref. If a request is in force only while spec.git.ref points to a certain commit, it
-// resolves that ref, too.
-func (l *Loop) ask(ctx context.Context) (target, error) {
+// recordFailure keeps the last commit, and determines when to resolve again.
+func (l *Loop) recordFailure(ref string, reason v1alpha1.Reason, err error) {
+	t := &l.target
+	if t.err == nil || t.err.Error() != err.Error() {
+		l.Log.Warn("the desired ref is not resolved; what is on the disk stays", "ref", ref, "reason", reason, "error", err)
+	}
+	t.ref, t.err = ref, err
+	t.failures++
+	pause := backoff.After(reason.Class(), t.failures, l.interval())
+	if reason == v1alpha1.ReasonRefNotFound || reason == v1alpha1.ReasonAmbiguousRef || reason == v1alpha1.ReasonRefMoved {
+		// Git answers, and the missing ref may be pushed soon: retry at least as often as a branch is polled.
+		pause = backoff.Retry(t.failures, l.interval())
+	}
+	retryAfter, _ := repo.RetryAfter(err)
+	t.due = l.Now().Add(max(pause, min(retryAfter, backoff.MaxRetryAfter)))
+}
+
+// resolveDesired resolves the desired ref. If a request is in force only while spec.git.ref points to a certain commit, it
+// resolves spec.git.ref, too.
+func (l *Loop) resolveDesired(ctx context.Context) (target, error) {
 	lookup := func(name string) (repo.Resolution, error) {
 		ref, err := repo.ParseRef(name)
 		if err != nil {
@@ -78,11 +84,11 @@ func (l *Loop) ask(ctx context.Context) (target, error) {
 	gs := l.spec.gs
 	want, err := v1alpha1.DesiredRef(gs, "")
 	if err == nil && want.ResolveSpec {
-		at, lookupErr := lookup(gs.Spec.Git.Ref)
+		spec, lookupErr := lookup(gs.Spec.Git.Ref)
 		if lookupErr != nil {
 			return target{ref: gs.Spec.Git.Ref}, lookupErr
 		}
-		want, err = v1alpha1.DesiredRef(gs, at.Commit.String())
+		want, err = v1alpha1.DesiredRef(gs, spec.Commit.String())
 	}
 	if err != nil {
 		return target{ref: gs.Annotations[v1alpha1.AnnotationRequestedRef]}, err
@@ -104,8 +110,8 @@ func (l *Loop) interval() time.Duration {
 	return d
 }
 
-// polled reports whether the ref can move, and polling is enabled. A commit cannot move.
-func polled(gs *v1alpha1.GatewaySync, name string) bool {
+// isPolled reports whether the ref can move, and polling is enabled. A commit cannot move.
+func isPolled(gs *v1alpha1.GatewaySync, name string) bool {
 	ref, err := repo.ParseRef(name)
 	_, fixed := ref.Commit()
 	return gs.Spec.Polling.IsEnabled() && err == nil && !fixed

@@ -33,8 +33,8 @@ type spec struct {
 	connections sync.Connections
 	warnings    []string
 	secrets     [sha256.Size]byte // connect.Fingerprint of its secrets
-	err         error
-	fresh       bool // no order has been made from it yet
+	err         error             // why the current content is not in force; nil if it is
+	fresh       bool              // no order has been made from it yet
 }
 
 // Load reads the only GatewaySync of a YAML file, which may contain other documents. It also returns warnings about
@@ -64,8 +64,8 @@ func parse(file string, raw []byte) (*v1alpha1.GatewaySync, []string, error) {
 	return gs, validation.Warnings(gs), nil
 }
 
-// reload reads the file again. An invalid file is reported, and the last good one stays in force. After an error, the
-// same content is evaluated again.
+// reload reads the file again. If it is invalid, reload logs that, and the last good content stays in force. After an error,
+// reload evaluates the same content again.
 func (l *Loop) reload() {
 	raw, err := file.Read(l.File, maxFile)
 	if err == nil && l.spec.err == nil && l.spec.raw != nil && string(raw) == string(l.spec.raw) {
@@ -76,19 +76,19 @@ func (l *Loop) reload() {
 	if err != nil {
 		l.spec.err = failure.New(v1alpha1.ReasonProfilesInvalid, "read the GatewaySync: %w", err)
 	} else {
-		l.spec.err = l.take(raw)
+		l.spec.err = l.apply(raw)
 	}
 	if l.spec.err != nil && (before == nil || before.Error() != l.spec.err.Error()) {
-		what := "the GatewaySync cannot be used; the last good one stays in force"
+		message := "the GatewaySync cannot be used; the last good one stays in force"
 		if l.spec.gs == nil {
-			what = "the GatewaySync cannot be used; nothing is synced until it can"
+			message = "the GatewaySync cannot be used; nothing is synced until it can"
 		}
-		l.Log.Error(what, "reason", failure.Reason(l.spec.err, v1alpha1.ReasonProfilesInvalid), "error", l.spec.err)
+		l.Log.Error(message, "reason", failure.Reason(l.spec.err, v1alpha1.ReasonProfilesInvalid), "error", l.spec.err)
 	}
 }
 
-// take makes a file's content the spec in force, or returns why it cannot.
-func (l *Loop) take(raw []byte) error {
+// apply makes a file's content the spec in force, or returns why it cannot.
+func (l *Loop) apply(raw []byte) error {
 	l.spec.raw = raw
 	gs, warnings, err := parse(l.File, raw)
 	for _, w := range warnings {
@@ -105,37 +105,37 @@ func (l *Loop) take(raw []byte) error {
 		return err
 	}
 	eff.DryRun = eff.DryRun || l.DryRun
-	made, err := connect.New(&gs.Spec, l.GatewayURL, l.Secrets, l.Remote, l.Log)
+	connections, err := connect.New(&gs.Spec, l.GatewayURL, l.Secrets, l.Remote, l.Log)
 	if err != nil {
 		return err
 	}
-	if made.Storage, err = storage.New(&gs.Spec, l.Secrets); err != nil {
-		return errors.Join(err, made.Remote.Close())
+	if connections.Storage, err = storage.New(&gs.Spec, l.Secrets); err != nil {
+		return errors.Join(err, connections.Remote.Close())
 	}
 	if old := l.spec.gs; old != nil {
 		gs.Status.Request = old.Status.Request // DesiredRef needs the history of requests
 		_ = l.spec.connections.Remote.Close()  // only closes connections
 	}
-	l.spec.gs, l.spec.effective, l.spec.connections, l.spec.fresh = gs, eff, made, true
+	l.spec.gs, l.spec.effective, l.spec.connections, l.spec.fresh = gs, eff, connections, true
 	l.target.due, l.target.failures = time.Time{}, 0
 	l.Log.Info("following", "gatewaysync", gs.Name, "gateway", l.Gateway.Name, "profile", eff.Profile, "repo", connect.RepoName(gs.Spec.Git))
 	return nil
 }
 
-// rotated retries at once after a secret has changed, because it may have caused the last failure.
-func (l *Loop) rotated() {
+// checkSecrets makes a new order and resolves the ref at once if a secret has changed, which may end the last failure.
+func (l *Loop) checkSecrets() {
 	spec := &l.spec.gs.Spec
 	if l.watcher != nil {
-		l.watcher.Add(l.Secrets.Changing(spec)...)
+		l.watcher.Add(l.Secrets.FilesToWatch(spec)...)
 	}
-	is := connect.Fingerprint(spec, l.Secrets)
-	if is == l.spec.secrets {
+	fingerprint := connect.Fingerprint(spec, l.Secrets)
+	if fingerprint == l.spec.secrets {
 		return
 	}
 	if !l.spec.fresh {
 		l.Log.Info("secrets changed", "gatewaysync", l.spec.gs.Name)
 	}
-	l.spec.secrets, l.spec.fresh = is, true
+	l.spec.secrets, l.spec.fresh = fingerprint, true
 	l.target.due, l.target.failures = time.Time{}, 0
 }
 

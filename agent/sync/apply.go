@@ -13,12 +13,11 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// lockHold is how long the gateway keeps the scan lock if the scan that releases it never comes. Only renames happen
-// under the lock, so it is normally held far shorter.
+// lockHold is how long the gateway keeps the scan lock if the scan that releases it never comes. Normally the agent holds
+// the lock far shorter, because it only renames files meanwhile.
 const lockHold = 60 * time.Second
 
-// apply makes the staged files live, under the gateway's scan lock if possible. It first records what the gateway then
-// has to load.
+// apply records what the gateway will have to load, and makes the staged files live, under its scan lock if possible.
 func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (err error) {
 	snapshot, backup, err := f.snapshot(ctx, staged)
 	if err != nil {
@@ -35,10 +34,10 @@ func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.S
 		return errors.Join(err, staged.Discard())
 	}
 	before := f.unloaded
-	there, gone, err := f.projects(changes)
+	present, deleted, err := f.projects(changes)
 	if err == nil {
-		f.unloaded = before.add(changes, there, gone)
-		f.unloaded.Fresh = f.unloaded.Fresh || f.before == away
+		f.unloaded = before.add(changes, present, deleted)
+		f.unloaded.FirstStart = f.unloaded.FirstStart || f.before == stopped
 		f.unloaded.Baseline = f.recordBaseline(ctx, snapshot, before)
 		err = f.unloaded.save(f.dir)
 	}
@@ -63,9 +62,9 @@ func (f *files) apply(ctx context.Context, changes *plan.Changes, staged *disk.S
 	return nil
 }
 
-// rename checks the Designers once more and renames the files. It runs under the lock.
+// rename checks the open Designers again and renames the files. It runs under the lock.
 func (f *files) rename(ctx context.Context, changes *plan.Changes, staged *disk.Staged) (applied bool, err error) {
-	if f.designersBlock() { // the other policies only need the note that already exists
+	if f.designersBlock() { // otherwise the first check has noted the open Designers
 		if err := f.checkDesigners(ctx, changes); err != nil {
 			return false, errors.Join(err, staged.Discard())
 		}
@@ -84,7 +83,7 @@ func (f *files) rename(ctx context.Context, changes *plan.Changes, staged *disk.
 	if err != nil {
 		return res.Applied, err
 	}
-	f.held = hold{}
+	f.lastHold = hold{}
 	c := changes.Counts()
 	f.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: res.Saved}
 	f.r.Message = changes.Summary()
@@ -94,10 +93,10 @@ func (f *files) rename(ctx context.Context, changes *plan.Changes, staged *disk.
 	return true, nil
 }
 
-// lock takes the scan lock of each tree that changes. If that fails, the sync continues and notes it: the lock only
-// separates the gateway's writes from ours, and the disk package detects writes that slip through.
+// lock takes the scan lock of each tree that changes. If that fails, the sync notes it and continues: the lock only
+// separates the gateway's writes from the agent's, and package disk detects writes that slip through.
 func (f *files) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind {
-	if f.before != running || !f.gateway.token || f.gateway.legacy() {
+	if f.before != running || !f.gateway.hasAPIToken || f.gateway.legacy() {
 		return nil
 	}
 	var locked []ignition.Kind
@@ -118,8 +117,8 @@ func (f *files) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind
 	return locked
 }
 
-// unlock releases locks after a failed apply. Only a scan can release a lock; it finds nothing new, because the files
-// were rolled back. unlock waits at most Grace; the locks also expire by themselves.
+// unlock releases locks after a failed apply. Only a scan can release a lock. The scan finds nothing new, because the files
+// were rolled back. unlock waits at most Grace, because the locks also expire by themselves.
 func (f *files) unlock(ctx context.Context, locked []ignition.Kind) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.Grace)
 	defer cancel()

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
-	"time"
 
 	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/disk"
@@ -16,7 +14,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// bucket returns the place of the gateway's snapshots in object storage, or nil if there is none.
+// bucket returns the gateway's snapshots in object storage, or nil if the spec names no object storage.
 func bucket(c Connections, t *Task) *archive.Bucket {
 	s := t.Profile.Snapshots
 	if c.Storage == nil || s.ObjectStorage() == nil {
@@ -31,11 +29,11 @@ func (e *Engine) Uploads(c Connections, t *Task) *archive.Job {
 	if b == nil {
 		return nil
 	}
-	return &archive.Job{Bucket: *b, DataDir: e.DataDir, Disk: disk.Options{MaxFiles: e.Limits.Files, MaxBlob: e.MaxBlob, Wanted: spare{e.Store}.WriteBlob}, Blobs: e.Store}
+	return &archive.Job{Bucket: *b, DataDir: e.DataDir, Disk: disk.Options{MaxFiles: e.Limits.Files, MaxBlob: e.MaxBlob, Wanted: optionalStore{e.Store}.WriteBlob}, Blobs: e.Store}
 }
 
-// restoration is how the files of a snapshot come back.
-type restoration struct {
+// restorePlan is a plan that restores the files of a snapshot.
+type restorePlan struct {
 	changes *plan.Changes
 	header  plan.Header
 	source  disk.Source
@@ -43,84 +41,73 @@ type restoration struct {
 	done    bool           // it was restored before the process died
 }
 
-// planRestore plans with the snapshot on the data volume, or else with its archive.
-func (f *files) planRestore(ctx context.Context, id string) (restoration, error) {
-	b, err := f.dir.PlanTakeBack(ctx, id, f.Store)
-	if err == nil && b.Done {
-		return restoration{done: true}, nil
+// plan plans with the snapshot on the data volume or, if the volume does not have it, with its archive.
+func (j restorer) plan(ctx context.Context, id string) (restorePlan, error) {
+	local, err := j.dir.PlanTakeBack(ctx, id, j.Store)
+	if err == nil && local.Done {
+		return restorePlan{done: true}, nil
 	}
 	if err == nil {
-		if len(b.Edited) > 0 {
-			f.note("%s: neither a snapshot nor git has the version from before a user changed it; the user's version is back", some(b.Edited))
+		if len(local.Edited) > 0 {
+			j.note("%s: neither a snapshot nor git has the version from before a user changed it; the user's version is back", firstNames(local.Edited))
 		}
-		return restoration{changes: b.Changes, header: b.Header, source: b.Source, local: b}, nil
+		return restorePlan{changes: local.Changes, header: local.Header, source: local.Source, local: local}, nil
 	}
-	from := bucket(f.conn, &f.t)
-	if from == nil || !failure.Is(err, v1alpha1.ReasonSnapshotFailed) {
-		return restoration{}, err
+	b := bucket(j.conn, &j.t)
+	if b == nil || !failure.Is(err, v1alpha1.ReasonSnapshotFailed) {
+		return restorePlan{}, err
 	}
-	a, aerr := f.bring(ctx, from, id)
-	if errors.Is(aerr, fs.ErrNotExist) {
-		return restoration{}, fmt.Errorf("%w; object storage does not have it either", err)
+	a, downloadErr := j.downloadArchive(ctx, b, id)
+	if errors.Is(downloadErr, fs.ErrNotExist) {
+		return restorePlan{}, fmt.Errorf("%w; object storage does not have it either", err)
 	}
-	if aerr != nil {
-		return restoration{}, failure.New(failure.Reason(aerr, v1alpha1.ReasonSnapshotFailed), "the data volume does not have it, and object storage: %w", aerr)
+	if downloadErr != nil {
+		return restorePlan{}, failure.New(failure.Reason(downloadErr, v1alpha1.ReasonSnapshotFailed), "the data volume does not have it, and object storage: %w", downloadErr)
 	}
-	changes, err := f.dir.PlanReplace(ctx, a.Header, a.Files)
+	changes, err := j.dir.PlanReplace(ctx, a.Header, a.Files)
 	if err != nil {
-		return restoration{}, err
+		return restorePlan{}, err
 	}
-	f.note("the snapshot %s came from object storage", id)
-	return restoration{changes: changes, header: a.Header, source: a.Source}, a.Restart()
+	j.note("the snapshot %s came from object storage", id)
+	return restorePlan{changes: changes, header: a.Header, source: a.Source}, a.Restart()
 }
 
-// brought is an archive that was downloaded and is not restored yet: a sync that waits for a Designer is tried again and again.
-type brought struct {
+// downloadedArchive is an archive that was downloaded and is not restored yet. The Engine keeps it, because a restore that
+// waits for a Designer is tried many times.
+type downloadedArchive struct {
 	id      string
 	archive *archive.Archive
 	file    *os.File
 }
 
 // Close drops the archive.
-func (b *brought) Close() error {
-	f := b.file
-	if *b = (brought{}); f == nil {
+func (d *downloadedArchive) Close() error {
+	f := d.file
+	if *d = (downloadedArchive{}); f == nil {
 		return nil
 	}
 	return f.Close()
 }
 
-// bring downloads an archive.
-func (f *files) bring(ctx context.Context, from *archive.Bucket, id string) (*archive.Archive, error) {
-	if f.brought.id == id && f.brought.file != nil {
-		return f.brought.archive, nil
+func (j restorer) downloadArchive(ctx context.Context, b *archive.Bucket, id string) (*archive.Archive, error) {
+	if j.download.id == id && j.download.file != nil {
+		return j.download.archive, nil
 	}
-	if err := f.brought.Close(); err != nil {
+	if err := j.download.Close(); err != nil {
 		return nil, err
 	}
-	file, err := f.dir.Scratch()
+	file, err := j.dir.Scratch()
 	if err != nil {
 		return nil, err
 	}
-	limits := archive.Limits{Files: f.Limits.Files, FileBytes: f.MaxBlob}
+	limits := archive.Limits{Files: j.Limits.Files, FileBytes: j.MaxBlob}
 	if limits.Files == 0 {
 		limits.Files = plan.DefaultLimits.Files
 	}
-	a, err := from.Download(ctx, id, file, limits)
+	a, err := b.Download(ctx, id, file, limits)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	f.brought = brought{id, a, file}
+	j.download = downloadedArchive{id, a, file}
 	return a, nil
-}
-
-// staleAfter is the age from which a new data volume ignores a request to restore a snapshot.
-const staleAfter = 24 * time.Hour
-
-// stale reports whether the request to restore a snapshot was made to a data volume before this one, whose note says that it was carried
-// out. A request without a time is part of the spec, and counts.
-func (j *job) stale() bool {
-	_, at, _ := strings.Cut(j.t.Restore, " ")
-	t, err := time.Parse(time.RFC3339, at)
-	return err == nil && j.from.IsZero() && j.Now().Sub(t) > staleAfter
 }

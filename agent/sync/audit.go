@@ -1,16 +1,18 @@
 package sync
 
 import (
+	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
+	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// AuditSchema is the version of the fields of Audit. It goes up if a field changes its meaning or goes; fields may be added.
+// AuditSchema is the version of the fields of Audit. It increases when a field is removed or changes its meaning.
 const AuditSchema = 1
 
 // Audit is the record of a sync that changed a gateway, or failed. docs/how-to/audit.md describes it.
@@ -27,7 +29,7 @@ type Audit struct {
 	Ref    string  `json:"ref"`
 	// Request is who requested the ref.
 	Request
-	// Restore and Retry are the values of the annotations that asked for a restored snapshot, or to take the target again; "" if none did.
+	// Restore and Retry are the values of the annotations that requested the sync, or "".
 	Restore string `json:"restore,omitempty"`
 	Retry   string `json:"retry,omitempty"`
 	// Author is the author of the target, as git has it.
@@ -35,7 +37,7 @@ type Audit struct {
 	Files  AuditFiles      `json:"files"`
 	Result Phase           `json:"result"`
 	Reason v1alpha1.Reason `json:"reason"`
-	// AutoRollback says what the gateway went back from by itself; nil if it did not.
+	// AutoRollback describes the automatic rollback; nil if there was none.
 	AutoRollback *AutoRollback `json:"autoRollback,omitempty"`
 	// Diff is the id of the report of what the sync changed; "" if there is none.
 	Diff string `json:"diff,omitempty"`
@@ -63,29 +65,32 @@ type Request struct {
 	At  string `json:"requestedAt,omitempty"`
 }
 
-// audited identifies the last failure in the audit record. Its repetitions are not recorded.
-type audited struct {
+// auditedFailure identifies the last failure in the audit record. Its repetitions are not recorded.
+type auditedFailure struct {
 	target plan.ID
 	reason v1alpha1.Reason
 }
 
-// audit records a sync that wrote files, or failed in another way than the one before it.
-func (j *job) audit(from plan.ID) {
+// auditor keeps the audit record of an open data directory.
+type auditor struct{ *job }
+
+// record records a sync that wrote files, or failed in another way than the one before it.
+func (j auditor) record() {
 	r := j.r
 	class := r.Class()
 	failed := r.Err != nil && (class == v1alpha1.ClassStalled || class == v1alpha1.ClassRetry)
-	is := audited{r.Target, r.Reason}
-	if !r.Wrote() && (!failed || j.audits == is) {
+	failure := auditedFailure{r.Target, r.Reason}
+	if !r.Wrote() && (!failed || j.lastFailure == failure) {
 		return
 	}
-	j.audits = audited{}
+	j.lastFailure = auditedFailure{}
 	if failed {
-		j.audits = is
+		j.lastFailure = failure
 	}
 	a := Audit{
 		Schema: AuditSchema, Time: r.Started.UTC().Truncate(time.Second),
 		Namespace: j.t.Facts.Namespace, GatewaySync: j.t.Facts.CRName, Gateway: line(j.t.Facts.GatewayName, 253),
-		From: from, To: r.Commit, Target: r.Target, Ref: line(r.Ref, 255),
+		From: j.from, To: r.Commit, Target: r.Target, Ref: line(r.Ref, 255),
 		Request:  Request{By: line(j.t.Request.By, 64), For: line(j.t.Request.For, 512), At: line(j.t.Request.At, 64)},
 		Files:    AuditFiles{Added: r.Files.Added, Modified: r.Files.Modified, Deleted: r.Files.Deleted, Saved: r.Files.Saved},
 		Projects: len(r.Projects), Result: r.Phase, Reason: r.Reason, AutoRollback: r.AutoRollback,
@@ -97,7 +102,7 @@ func (j *job) audit(from plan.ID) {
 	if v1alpha1.Retries(j.t.Retry, r.Target.String()) {
 		a.Retry = line(j.t.Retry, 128)
 	}
-	if author, err := j.Store.Author(r.Target); err == nil { // a restore needs no commit
+	if author, err := j.Store.Author(r.Target); err == nil { // after a restore, the store may lack the target
 		a.Author = line(author, 255)
 	}
 	if r.Reason != v1alpha1.ReasonSynced {
@@ -108,12 +113,12 @@ func (j *job) audit(from plan.ID) {
 	}
 	if r.Wrote() && r.Changes != nil && a.Gateway != "" {
 		var err error
-		if a.Diff, err = j.keepDiff(from, r.Changes); err != nil {
+		if a.Diff, err = j.saveDiff(r.Changes); err != nil {
 			j.note("there is no report of what this sync changed: %v", err)
 		}
 	}
-	j.history() // of the record without this sync
-	j.past.add(a)
+	earlier := j.history() // read before the record has this sync
+	j.records.history = slices.Concat(earlier[max(0, len(earlier)-maxHistory+1):], []Audit{a})
 	b, err := json.Marshal(a)
 	if err == nil {
 		j.Log.Info("audit", "record", string(b))
@@ -124,12 +129,38 @@ func (j *job) audit(from plan.ID) {
 	}
 }
 
+// maxHistory is the number of syncs in a report's history.
+const maxHistory = 10
+
+// history returns the last syncs of the audit record, oldest first. They outlive the pod.
+func (j auditor) history() []Audit {
+	if !j.records.historyRead {
+		raw, err := disk.ReadAudit(j.DataDir)
+		if err != nil {
+			j.Log.Warn("audit record unreadable", "error", err)
+		}
+		j.records.history, j.records.historyRead = lastEntries(raw, j.t.Facts.GatewayName), true
+	}
+	return j.records.history
+}
+
+// lastEntries returns the last entries of a gateway, oldest first. The gateway can write anything to the record.
+func lastEntries(raw []byte, gateway string) []Audit {
+	var list []Audit
+	for len(raw) > 0 && len(list) < maxHistory {
+		lastLine := bytes.LastIndexByte(bytes.TrimSuffix(raw, []byte("\n")), '\n') + 1
+		var a Audit
+		if json.Unmarshal(raw[lastLine:], &a) == nil && a.Schema >= 1 && a.Gateway == gateway {
+			list = append(list, a)
+		}
+		raw = raw[:lastLine]
+	}
+	slices.Reverse(list)
+	return list
+}
+
 // line returns at most n bytes of a text as one line.
 func line(text string, n int) string {
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "�"), func(r rune) bool { return r < ' ' || r == 0x7f }), " ")
-	for len(text) > n {
-		_, size := utf8.DecodeLastRuneInString(text)
-		text = text[:len(text)-size]
-	}
-	return text
+	return strings.ToValidUTF8(text[:min(len(text), n)], "") // not half a rune
 }

@@ -245,7 +245,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		j := newJudged(t, simulator.Options{})
 		j.push(gitserver.Write(view, `{"one": 2}`))
 		j.synced()
-		j.target.Commit, j.target.Rollback = j.good, true
+		j.target.Commit, j.target.RequestedRollback = j.good, true
 		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
 		lasts(j)
 		assert.Equal(t, `{"one": 1}`, j.read(view))

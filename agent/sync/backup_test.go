@@ -102,7 +102,7 @@ func TestGatewayBackup(t *testing.T) {
 		"forbidden":       {func(b *bench) { fault(b, simulator.Fault{Route: backupRoute, Status: 403}) }, "403"},
 		"cut":             {func(b *bench) { fault(b, simulator.Fault{Route: backupRoute, Reset: true}) }, "back up the gateway"},
 		"not a backup":    {func(b *bench) { fault(b, simulator.Fault{Route: backupRoute, Status: 200, Body: "<html>"}) }, "did not answer with a backup"},
-		"without a token": {func(b *bench) { b.conn.Token = false }, "API token"},
+		"without a token": {func(b *bench) { b.conn.HasAPIToken = false }, "API token"},
 	}
 	for name, c := range refused {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestGatewayBackup(t *testing.T) {
 			assert.Equal(t, `{"one": 1}`, b.read(view))
 			assert.Equal(t, before, backups(b))
 			b.gw.ClearFaults()
-			b.conn.Token = true
+			b.conn.HasAPIToken = true
 			b.synced()
 		})
 	}

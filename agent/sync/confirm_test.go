@@ -32,7 +32,7 @@ func withProject(name string) gitserver.Edit {
 func TestMassDeletionApproval(t *testing.T) {
 	for name, approve := range map[string]func(b *bench, good, bad plan.ID){
 		"full commit":   func(b *bench, _, bad plan.ID) { b.target.ConfirmDeletion = bad.String() },
-		"rollout back":  func(b *bench, _, _ plan.ID) { b.target.GoesBack = true },
+		"rollout back":  func(b *bench, _, _ plan.ID) { b.target.RolloutRollback = true },
 		"short commit":  func(b *bench, _, bad plan.ID) { b.target.ConfirmDeletion = bad.Short() },
 		"agent restart": func(b *bench, _, bad plan.ID) { b.target.ConfirmDeletion = bad.String(); b.again() },
 		"other commit meanwhile": func(b *bench, good, bad plan.ID) {

@@ -14,10 +14,10 @@ import (
 )
 
 // A Designer works on a copy of a project that it loaded when it was opened. If files change meanwhile, nothing is
-// lost, but the user gets a conflict at the next save and may restore the old files. So a profile can make the sync
+// lost, but the user gets a conflict at the next save and may overwrite the new files. So a profile can make the sync
 // check the open sessions before files move.
 
-// designersBlock reports whether an open Designer keeps files from moving.
+// designersBlock reports whether the profile lets an open Designer stop the sync.
 func (f *files) designersBlock() bool {
 	p := f.t.Profile.DesignerSessionPolicy
 	return p == v1alpha1.DesignerWait || p == v1alpha1.DesignerFail
@@ -28,11 +28,11 @@ func (f *files) designersBlock() bool {
 func (f *files) checkDesigners(ctx context.Context, changes *plan.Changes) error {
 	touched := changes.Projects()
 	all := f.t.Profile.DesignerSessionScope == v1alpha1.DesignerScopeGateway
-	if f.before != running || len(touched) == 0 && (!all || !slices.ContainsFunc(changes.List, func(c plan.Change) bool { return c.Writes() })) {
+	if f.before != running || len(touched) == 0 && (!all || !changes.Writes()) {
 		return nil
 	}
 	strict := f.designersBlock()
-	open, err := f.openSessions(ctx, touched, all)
+	open, err := f.gateway.openSessions(ctx, touched, all)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return ctx.Err()
@@ -44,47 +44,52 @@ func (f *files) checkDesigners(ctx context.Context, changes *plan.Changes) error
 	case len(open) == 0:
 		return nil
 	case !strict:
-		f.note("written under an open Designer (%s): it shows the change after File > Update Project", some(open))
+		f.note("written under an open Designer (%s): it shows the change after File > Update Project", firstNames(open))
 		return nil
 	}
-	f.held = f.holdOf("")
+	f.lastHold = f.holdFor("")
 	// A repair waits instead of failing, because the saves of a Designer are what it repairs.
-	f.r.refused = f.t.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail && !f.t.Repair
+	f.r.failHeld = f.t.Profile.DesignerSessionPolicy == v1alpha1.DesignerFail && !f.t.Repair
 	return failure.New(v1alpha1.ReasonDesignerSessionActive,
-		"a Designer is open on what would change (%s): close it, or set designerSessionPolicy: proceed; nothing was written", some(open))
+		"a Designer is open on what would change (%s): close it, or set designerSessionPolicy: proceed; nothing was written", firstNames(open))
 }
 
 var errNoSessionList = errors.New("it does not list Designer sessions")
 
-// openSessions describes the sessions that count.
-func (f *files) openSessions(ctx context.Context, touched []string, all bool) ([]string, error) {
+// openSessions describes the open Designers, sorted: all, or those that show a touched project.
+func (g *gateway) openSessions(ctx context.Context, touched []string, all bool) ([]string, error) {
 	switch {
-	case f.gateway.legacy():
-		return nil, fmt.Errorf("the gateway is Ignition %s: %w", f.gateway.platform.Version, errNoSessionList)
-	case !f.gateway.token:
+	case g.legacy():
+		return nil, fmt.Errorf("the gateway is Ignition %s: %w", g.platform.Version, errNoSessionList)
+	case !g.hasAPIToken:
 		return nil, fmt.Errorf("spec.gateway.api has no API token: %w", errNoSessionList)
 	}
-	list, err := f.gateway.Designers(ctx)
+	list, err := g.Designers(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if all {
-		return describe(list, func(ignition.Designer) (string, bool) { return "", true }), nil
+	var parents map[string]string
+	if !all {
+		if parents, err = g.parents(ctx, list, touched); err != nil {
+			return nil, err
+		}
 	}
-	parents, err := f.parents(ctx, list, touched)
-	if err != nil {
-		return nil, err
+	var sessions []string
+	for _, d := range list {
+		if changed, affected := changedAncestor(d.Project, touched, parents); all || affected {
+			sessions = append(sessions, describeSession(d, changed))
+		}
 	}
-	return describe(list, func(d ignition.Designer) (string, bool) { return inherited(d.Project, touched, parents) }), nil
+	slices.Sort(sessions)
+	return slices.Compact(sessions), nil
 }
 
-// parents maps each project of the gateway to its parent. It queries the gateway only if a session is open on a project
-// that does not change itself.
-func (f *files) parents(ctx context.Context, list []ignition.Designer, touched []string) (map[string]string, error) {
+// parents maps each project of the gateway to its parent; nil if every session is open on a changed project.
+func (g *gateway) parents(ctx context.Context, list []ignition.Designer, touched []string) (map[string]string, error) {
 	if !slices.ContainsFunc(list, func(d ignition.Designer) bool { return d.Project != "" && !slices.Contains(touched, d.Project) }) {
 		return nil, nil
 	}
-	projects, err := f.gateway.Projects(ctx)
+	projects, err := g.Projects(ctx)
 	parents := make(map[string]string, len(projects))
 	for _, p := range projects {
 		parents[p.Name] = p.Parent
@@ -92,49 +97,37 @@ func (f *files) parents(ctx context.Context, list []ignition.Designer, touched [
 	return parents, err
 }
 
-// inherited returns the first changed project among a project and its ancestors. A Designer shows the resources of all
-// ancestors, and copies one into its own project for an override, so a change of an ancestor affects it. A parent does
+// changedAncestor returns the first changed project among a project and its ancestors. A Designer shows the resources of
+// all ancestors, and copies one into its own project for an override, so a change of an ancestor affects it. A parent does
 // not see changes of its children.
-func inherited(project string, touched []string, parents map[string]string) (string, bool) {
-	met := map[string]bool{}
-	for at := project; at != "" && !met[at]; at = parents[at] {
-		if slices.Contains(touched, at) {
-			return at, true
+func changedAncestor(project string, touched []string, parents map[string]string) (string, bool) {
+	visited := map[string]bool{}
+	for name := project; name != "" && !visited[name]; name = parents[name] {
+		if slices.Contains(touched, name) {
+			return name, true
 		}
-		met[at] = true
+		visited[name] = true
 	}
 	return "", false
 }
 
-// describe lists users and projects, without addresses.
-func describe(list []ignition.Designer, counts func(ignition.Designer) (from string, ok bool)) []string {
-	var out []string
-	for _, d := range list {
-		from, ok := counts(d)
-		if !ok {
-			continue
-		}
-		who := d.User
-		if who == "" {
-			who = "an unnamed user"
-		}
-		switch {
-		case d.Project == "":
-			who += " on no project"
-		case from != "" && from != d.Project:
-			who += fmt.Sprintf(" on project %s, which inherits from %s", d.Project, from)
-		default:
-			who += " on project " + d.Project
-		}
-		out = append(out, who)
+// describeSession names the user and the project of a session. changed is the changed project that it shows, or "".
+func describeSession(d ignition.Designer, changed string) string {
+	user := d.User
+	if user == "" {
+		user = "an unnamed user"
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	switch {
+	case d.Project == "":
+		return user + " on no project"
+	case changed != "" && changed != d.Project:
+		return fmt.Sprintf("%s on project %s, which inherits from %s", user, d.Project, changed)
+	}
+	return user + " on project " + d.Project
 }
 
-// unknownSessions decides for wait and fail if the open sessions are unknown: it does not assume that there are none.
-// The exception is a commit that brings the token or the permissions that the query lacks; without it, nothing would
-// ever be written.
+// unknownSessions returns the error for the policies wait and fail if the open sessions are unknown. It returns nil only for
+// a commit that brings the token or the permissions that the query lacks: otherwise the agent could never write them.
 func (f *files) unknownSessions(changes *plan.Changes, err error) error {
 	policy := f.t.Profile.DesignerSessionPolicy
 	switch {
@@ -158,7 +151,8 @@ func bringsAccess(changes *plan.Changes) bool {
 // maxNamed bounds the names in one message.
 const maxNamed = 5
 
-func some(names []string) string {
+// firstNames joins names for a message.
+func firstNames(names []string) string {
 	if len(names) <= maxNamed {
 		return strings.Join(names, "; ")
 	}

@@ -2,8 +2,7 @@ package sync
 
 import (
 	"encoding/json"
-	"slices"
-	"strings"
+
 	"time"
 
 	"stoker.io/stoker/agent/disk"
@@ -22,7 +21,7 @@ type Diff struct {
 	FilesDeleted  int          `json:"filesDeleted"`
 	Projects      []string     `json:"projectsAffected"`
 	Changes       []DiffChange `json:"changes"`
-	// Truncated reports that the report has not all changes, because it would be too large.
+	// Truncated reports that Changes lacks some changes, because the report would be too large.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
@@ -39,12 +38,17 @@ type Checksum struct {
 	After  string `json:"after,omitempty"`
 }
 
-// keepDiff keeps the report of what the sync changed, and returns its id.
-func (j *job) keepDiff(from plan.ID, changes *plan.Changes) (string, error) {
+// maxDiffProjects bounds the projects in a Diff.
+const maxDiffProjects = 100
+
+// saveDiff saves the report of what the sync changed on the data volume, and returns its id.
+func (j auditor) saveDiff(changes *plan.Changes) (string, error) {
 	r := j.r
+	projects := changes.Projects()
 	d := Diff{
-		Schema: AuditSchema, Gateway: j.t.Facts.GatewayName, Timestamp: r.Started.UTC().Truncate(time.Second), FromCommit: from, ToCommit: r.Commit,
-		FilesAdded: r.Files.Added, FilesModified: r.Files.Modified, FilesDeleted: r.Files.Deleted, Projects: []string{}, Changes: []DiffChange{},
+		Schema: AuditSchema, Gateway: j.t.Facts.GatewayName, Timestamp: r.Started.UTC().Truncate(time.Second), FromCommit: j.from, ToCommit: r.Commit,
+		FilesAdded: r.Files.Added, FilesModified: r.Files.Modified, FilesDeleted: r.Files.Deleted,
+		Projects: append([]string{}, projects[:min(len(projects), maxDiffProjects)]...), Changes: []DiffChange{}, // not null as JSON
 	}
 	room := disk.MaxDiff - 8<<10
 	for _, c := range changes.List {
@@ -56,13 +60,7 @@ func (j *job) keepDiff(from plan.ID, changes *plan.Changes) (string, error) {
 		if c.Op == plan.Delete {
 			sum.After = ""
 		}
-		if rest, ok := strings.CutPrefix(c.Path, "projects/"); ok {
-			name, _, in := strings.Cut(rest, "/")
-			if in && !slices.Contains(d.Projects, name) && len(d.Projects) < 100 {
-				d.Projects = append(d.Projects, name)
-			}
-		}
-		// In JSON, a character of a path takes at most six bytes.
+		// In JSON, a byte of a path takes at most six bytes.
 		if room -= 6*len(c.Path) + 200; room < 0 {
 			d.Truncated = true
 			continue
@@ -76,7 +74,7 @@ func (j *job) keepDiff(from plan.ID, changes *plan.Changes) (string, error) {
 	return j.dir.AddDiff(d.Gateway, d.Timestamp, b)
 }
 
-// actionOf returns what an operation does to a file, "" if it leaves the file as it is.
+// actionOf returns what an operation does to a file, or "" if it does not change the file.
 func actionOf(op plan.Op) string {
 	switch op {
 	case plan.Create:

@@ -23,95 +23,95 @@ func (f *files) fetch(ctx context.Context) (repo.FetchStats, error) {
 		}
 		f.t.Name = name
 	}
-	lost := h.Complete && h.Files > 0 && (f.Store.Partial() || !f.Store.Has(h.Commit))
-	if !lost || f.force {
+	storeLost := h.Complete && h.Files > 0 && (f.Store.Partial() || !f.Store.Has(h.Commit))
+	if !storeLost || f.force {
 		return f.Store.Fetch(ctx, f.conn.Remote, f.t.Commit, f.t.Name)
 	}
 	return f.Store.FetchTrees(ctx, f.conn.Remote, f.t.Commit, f.t.Name)
 }
 
-// remind tells an incomplete store, after a restart, from which remote to fetch the missing objects, because drift
-// detection reads what git wanted. It does not fetch them; a store that still cannot get them fails at the read.
-func (j *job) remind(ctx context.Context) {
-	of := j.lost
-	if of == nil || of.commit != j.t.Commit {
-		of = &lost{commit: j.t.Commit}
+// attachRemote tells an incomplete store, after a restart, from which remote it can fetch missing objects, because drift
+// detection reads what git wanted. It fetches no files. If the store cannot fetch a file later, that read fails.
+func (j *job) attachRemote(ctx context.Context) {
+	lost := j.lostTrees
+	if lost == nil || lost.commit != j.t.Commit {
+		lost = &lostTrees{commit: j.t.Commit}
 	}
-	of.from(j.conn.Remote)
-	of.name = j.t.Name
-	j.lost = nil
+	lost.setRemote(j.conn.Remote)
+	lost.name = j.t.Name
+	j.lostTrees = nil
 	switch {
 	case !j.Store.Has(j.t.Commit):
-		j.lost = of
-	case j.Store.Partial() && !j.Store.Promises(of.remote, of.commit):
-		if err := j.trees(ctx, of); err != nil {
-			j.Log.Debug("store cannot fetch missing files", "commit", of.commit.String(), "error", err)
+		j.lostTrees = lost
+	case j.Store.Partial() && !j.Store.Promises(lost.remote, lost.commit):
+		if err := j.fetchTrees(ctx, lost); err != nil {
+			j.Log.Debug("store cannot fetch missing files", "commit", lost.commit.String(), "error", err)
 		}
 	}
 }
 
-// lost is the commit on the disk if the store, as in a recreated pod, has nothing of it. Its trees are fetched when
-// drift detection needs the first file, which is rare.
-type lost struct {
+// lostTrees is the commit on the disk if the store has nothing of it, as in a recreated pod. The Engine fetches its trees
+// when drift detection needs the first file, which is rare.
+type lostTrees struct {
 	remote *repo.Remote
 	commit plan.ID
 	name   string
 
 	failures int       // in a row
-	late     int       // how many of the failures were timeouts
-	until    time.Time // time of the next try
+	timeouts int       // number of timeouts among the failures
+	retryAt  time.Time // time of the next try
 }
 
-// from sets the remote. Failures of another remote do not count.
-func (l *lost) from(remote *repo.Remote) {
+// setRemote sets the remote. Failures of another remote do not count.
+func (l *lostTrees) setRemote(remote *repo.Remote) {
 	if l != nil && l.remote != remote {
-		l.remote, l.failures, l.late, l.until = remote, 0, 0, time.Time{}
+		l.remote, l.failures, l.timeouts, l.retryAt = remote, 0, 0, time.Time{}
 	}
 }
 
-// find fetches the lost trees for drift detection. Drift detection runs often, on every agent, and blocks the loop, so
-// find has a short timeout and backs off after failures, longer after timeouts. The next commit brings what never
-// arrives in time.
-func (e *Engine) find(ctx context.Context) {
-	of := e.lost
-	if of == nil || e.Now().Before(of.until) {
+// fetchLostTrees fetches the lost trees for drift detection. Drift detection runs often, on every agent, and blocks the
+// loop. So fetchLostTrees has a short timeout, and pauses after failures, longer after timeouts. Trees that never arrive in
+// time come with the next commit.
+func (e *Engine) fetchLostTrees(ctx context.Context) {
+	lost := e.lostTrees
+	if lost == nil || e.Now().Before(lost.retryAt) {
 		return
 	}
-	// The store also uses this context for later fetches, so it is canceled only by a timeout.
-	asking, end := context.WithCancelCause(ctx)
-	late := time.AfterFunc(e.LookWait, func() { end(context.DeadlineExceeded) })
-	err := e.trees(asking, of)
-	slow := !late.Stop()
-	if slow && err == nil {
+	// The store also uses this context for later fetches, so it is canceled only after a failure or a timeout.
+	fetchCtx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(e.DriftFetchTimeout, func() { cancel(context.DeadlineExceeded) })
+	err := e.fetchTrees(fetchCtx, lost)
+	timedOut := !timer.Stop()
+	if timedOut && err == nil {
 		err = context.DeadlineExceeded
 	}
 	if err == nil {
-		if e.lost = nil; of.failures > 0 {
-			e.Log.Info("comparing files by meaning again", "commit", of.commit.String())
+		if e.lostTrees = nil; lost.failures > 0 {
+			e.Log.Info("comparing files by meaning again", "commit", lost.commit.String())
 		}
 		return
 	}
-	end(err)
+	cancel(err)
 	if ctx.Err() != nil { // the agent is stopping, which says nothing about git
 		return
 	}
-	of.failures++
-	asked, _ := repo.RetryAfter(err)
-	pause := max(backoff.Retry(of.failures, backoff.MaxRetry), min(asked, backoff.MaxRetryAfter))
-	if slow {
-		of.late++
-		pause = backoff.AfterTimeout(of.late)
+	lost.failures++
+	retryAfter, _ := repo.RetryAfter(err)
+	pause := max(backoff.Retry(lost.failures, backoff.MaxRetry), min(retryAfter, backoff.MaxRetryAfter))
+	if timedOut {
+		lost.timeouts++
+		pause = backoff.AfterTimeout(lost.timeouts)
 	}
-	of.until = e.Now().Add(pause)
+	lost.retryAt = e.Now().Add(pause)
 	level := slog.LevelDebug
-	if of.failures == 1 {
+	if lost.failures == 1 {
 		level = slog.LevelWarn
 	}
-	e.Log.Log(ctx, level, "git unreachable, rewritten file counts as drift", "commit", of.commit.String(), "error", err)
+	e.Log.Log(ctx, level, "git unreachable, rewritten file counts as drift", "commit", lost.commit.String(), "error", err)
 }
 
-func (e *Engine) trees(ctx context.Context, of *lost) error {
-	_, err := e.Store.FetchTrees(ctx, of.remote, of.commit, of.name)
+func (e *Engine) fetchTrees(ctx context.Context, lost *lostTrees) error {
+	_, err := e.Store.FetchTrees(ctx, lost.remote, lost.commit, lost.name)
 	return err
 }
 

@@ -16,19 +16,18 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// files brings the target's files to the disk.
+// files writes the target's files to the disk.
 type files struct {
 	*job
 	before gatewayState // before the first file moved
-	header *plan.Header // header of the manifest to restore, when a snapshot is restored; nil when a commit is synced
+	header *plan.Header // the manifest header of the snapshot that is restored; nil when a commit is synced
 }
 
-// deliver brings the files to the disk, and tries again once for each of two reasons: git objects turn out to be
-// damaged and are fetched again; or git wins, and the gateway saved a resource after the plan, so that the whole
-// resource must be replaced.
+// deliver writes the files to the disk. It tries again once for each of two reasons. If git objects turn out to be damaged,
+// it fetches them again. If git wins and the gateway saved a resource after the plan, it replaces the whole resource.
 func (f *files) deliver(ctx context.Context) error {
-	first := slices.Clone(f.r.Notes)
-	var earlier []string
+	initialNotes := slices.Clone(f.r.Notes)
+	var notes []string // of all attempts that were not discarded
 	refetched, replanned := false, false
 	for {
 		err := f.attempt(ctx)
@@ -36,25 +35,26 @@ func (f *files) deliver(ctx context.Context) error {
 		switch {
 		case repo.IsDamaged(err) && !refetched:
 			f.Log.Warn("fetching damaged git objects again", "reason", err)
-			refetched, f.r.Notes = true, slices.Clone(first)
+			refetched, f.r.Notes = true, slices.Clone(initialNotes)
 			continue
 		case wroteMeanwhile && f.rules.Conflict == plan.GitWins && !replanned:
 			f.Log.Info("planning again", "reason", foreign)
-			replanned, earlier, f.r.Notes = true, f.r.Notes, nil
+			replanned, notes, f.r.Notes = true, f.r.Notes, nil
 			continue
 		}
 		for _, n := range f.r.Notes {
-			if !slices.Contains(earlier, n) {
-				earlier = append(earlier, n)
+			if !slices.Contains(notes, n) {
+				notes = append(notes, n)
 			}
 		}
-		if f.r.Notes = earlier; err != nil || f.t.Profile.DryRun {
+		if f.r.Notes = notes; err != nil || f.t.Profile.DryRun {
 			return err
 		}
-		return f.node.Compared(f.desired)
+		return f.node.RecordCompared(f.desired)
 	}
 }
 
+// attempt plans, stages and applies the target once.
 func (f *files) attempt(ctx context.Context) error {
 	f.embedded = resource.EmbeddedSecrets{Refuse: f.t.Profile.EmbeddedSecretPolicy == v1alpha1.EmbeddedSecretRefuse}
 	defer func() {
@@ -62,7 +62,7 @@ func (f *files) attempt(ctx context.Context) error {
 			f.note("%s", w)
 		}
 	}()
-	f.lost.from(f.conn.Remote) // drift detection fetches files of the commit on the disk, if the store has lost them
+	f.lostTrees.setRemote(f.conn.Remote) // for drift detection, if this attempt fails
 	changes, err := f.plan(ctx)
 	if err != nil {
 		return err
@@ -105,9 +105,12 @@ func (f *files) plan(ctx context.Context) (*plan.Changes, error) {
 		}
 	}
 	defer f.step("plan")()
-	defer f.during(ctx)()
-	f.rules.Form = f.form(ctx)
-	if f.desired, err = f.desire(f.t.Commit, f.rules); err != nil {
+	defer f.limitPlanning(ctx)()
+	if f.rules.Renders() {
+		v := f.gateway.version(ctx)
+		f.rules.Form = resource.FormOf(v.Major, v.Minor) // in which the gateway signs
+	}
+	if f.desired, err = f.desiredTree(f.Store, f.t.Commit, f.rules); err != nil {
 		return nil, err
 	}
 	if err := f.fetchBlobs(ctx); err != nil {
@@ -116,18 +119,9 @@ func (f *files) plan(ctx context.Context) (*plan.Changes, error) {
 	return f.compute(ctx)
 }
 
-// form returns the form in which the gateway signs. It matters only if something is rendered.
-func (f *files) form(ctx context.Context) resource.Form {
-	if !f.rules.Renders() {
-		return resource.Form83
-	}
-	v := f.gateway.version(ctx)
-	return resource.FormOf(v.Major, v.Minor)
-}
-
 // compute compares the target with the manifest and the disk.
 func (f *files) compute(ctx context.Context) (*plan.Changes, error) {
-	defer f.during(ctx)()
+	defer f.limitPlanning(ctx)()
 	h := f.dir.Manifest().Header()
 	in := plan.Input{
 		Desired: f.desired, From: h.Commit, To: f.t.Commit, Manifest: f.dir.Manifest(), State: f.dir.Within(ctx),
@@ -139,34 +133,34 @@ func (f *files) compute(ctx context.Context) (*plan.Changes, error) {
 	}
 	if h.Complete && h.Rules == f.rules.Fingerprint() && !in.Repair && !copied && f.Store.Has(h.Commit) {
 		// Without the old commit the plan is a full one, which is only slower.
-		if previous, err := f.previous(h); err == nil {
+		if previous, err := f.previousTree(h); err == nil {
 			in.Previous = previous
 		} else {
 			f.Log.Debug("previous commit unreadable, comparing every file", "commit", h.Commit.String(), "error", err)
 		}
 	}
-	if back := f.t.Back; back != nil {
-		in.GitWins, in.Proposed = back.Watches, back.Proposed
-		if f.force { // the operator asks for git's version
+	if p := f.t.Proposals; p != nil {
+		in.GitWins, in.Proposed = p.Watches, p.Pending
+		if f.force { // the operator requests git's version
 			in.Proposed = nil
 		}
 	}
-	in.AllowMassDeletion = f.t.GoesBack || v1alpha1.ConfirmsDeletion(f.t.ConfirmDeletion, f.t.Commit.String())
+	in.AllowMassDeletion = f.t.RolloutRollback || v1alpha1.ConfirmsDeletion(f.t.ConfirmDeletion, f.t.Commit.String())
 	var err error
 	f.r.Changes, err = plan.Compute(in)
 	return f.r.Changes, err
 }
 
-// ready returns the gateway's state, or why files must not be written now. A stopped gateway reads its files at its
-// next start, so they may be written. They must not be written while the gateway starts, because it is reading them,
-// nor while it is unreachable, because it may be running and the agent could not make it scan. What may be written also
-// depends on the node's place in a redundant pair.
+// ready returns the gateway's state, or an error if files must not be written now. The sync may write while the gateway is
+// stopped, because the next start reads the files. It must not write while the gateway starts, because the gateway is
+// reading them, nor while it is unreachable, because it may be running and the agent could not make it scan. ready also
+// determines whether the node of a redundant pair has config access.
 func (f *files) ready(ctx context.Context) (gatewayState, error) {
-	state := away
+	state := stopped
 	if !f.t.BeforeStart {
 		var err error
 		state, err = f.gateway.state(ctx)
-		if state == busy {
+		if state == unavailable {
 			return state, err
 		}
 		if state == running {
@@ -175,21 +169,21 @@ func (f *files) ready(ctx context.Context) (gatewayState, error) {
 			}
 		}
 	}
-	return state, f.locate(ctx, state)
+	return state, f.determineAccess(ctx, state)
 }
 
-// stage validates the files and writes them to the staging directory. It returns an error, which holds the sync,
-// because of an open Designer, the validation webhook, a conflict or a mass deletion.
+// stage validates the files and writes them to the staging directory. An open Designer, the validation webhook, a conflict
+// or a mass deletion holds the sync; the error says which.
 func (f *files) stage(ctx context.Context, changes *plan.Changes) (*disk.Staged, error) {
-	if err := f.checkBack(changes); err != nil {
+	if err := f.checkProposals(changes); err != nil {
 		return nil, err
 	}
-	if f.held == f.holdOf("") {
+	if f.lastHold == f.holdFor("") { // the plan was staged before, so check the Designers first
 		if err := f.checkDesigners(ctx, changes); err != nil {
 			return nil, err
 		}
 	}
-	if h := changes.Held; h != nil && f.held == f.holdOf(h.Message) {
+	if h := changes.Held; h != nil && f.lastHold == f.holdFor(h.Message) {
 		return nil, failure.New(h.Reason, "%s", h.Message)
 	}
 	if err := f.review(ctx, changes, false); err != nil {
@@ -208,47 +202,48 @@ func (f *files) stage(ctx context.Context, changes *plan.Changes) (*disk.Staged,
 		return nil, errors.Join(err, staged.Discard())
 	}
 	if h := changes.Held; h != nil {
-		f.held = f.holdOf(h.Message)
+		f.lastHold = f.holdFor(h.Message)
 		return nil, errors.Join(failure.New(h.Reason, "%s", h.Message), staged.Discard())
 	}
 	return staged, nil
 }
 
-// checkBack asks whether the plan may replace changes that were made on the gateway and are being proposed to git. A forced sync replaces them.
-func (f *files) checkBack(changes *plan.Changes) error {
-	back := f.t.Back
-	if back == nil || f.force {
+// checkProposals returns an error if the plan would replace changes that were made on the gateway and are still being
+// proposed to git. A forced sync replaces them.
+func (f *files) checkProposals(changes *plan.Changes) error {
+	p := f.t.Proposals
+	if p == nil || f.force {
 		return nil
 	}
 	var paths []string
 	for _, c := range changes.List {
-		if c.Conflict && back.Watches(c.Path) {
+		if c.Conflict && p.Watches(c.Path) {
 			paths = append(paths, c.Path)
 		}
 	}
 	if len(paths) == 0 {
 		return nil
 	}
-	return back.Replace(paths)
+	return p.Replace(paths)
 }
 
-// hold identifies a plan that was staged and checked and then held: by its commit, its rules and Held.Message, or "" if
-// an open Designer holds it. While the same plan is held, its files are not staged again.
+// hold identifies a plan that was staged and checked and then held. Its reason is the Held.Message of the plan, or "" if an
+// open Designer holds it. While the same plan is held, its files are not staged again.
 type hold struct {
 	commit plan.ID
 	rules  string
 	reason string
 }
 
-func (j *job) holdOf(reason string) hold { return hold{j.t.Commit, j.rules.Fingerprint(), reason} }
+func (j *job) holdFor(reason string) hold { return hold{j.t.Commit, j.rules.Fingerprint(), reason} }
 
-// source returns a disk.Source that writes wanted files, and checks that the gateway can use them.
+// source returns a disk.Source that writes git's files, and checks that the gateway can use them.
 func (j *job) source(changes *plan.Changes) disk.Source {
 	counts := changes.Counts()
 	total, n := counts.Added+counts.Modified, 0
 	return func(w io.Writer, c plan.Change) error {
 		check := resource.NewChecker(c.Path)
-		out := &limitedWriter{w: io.MultiWriter(w, check), left: j.MaxBlob, path: c.Path, limit: j.MaxBlob}
+		out := &limitedWriter{w: io.MultiWriter(w, check), remaining: j.MaxBlob, path: c.Path, limit: j.MaxBlob}
 		if _, err := j.desired.WriteBlob(out, c.ID); err != nil {
 			return err
 		}
@@ -260,14 +255,14 @@ func (j *job) source(changes *plan.Changes) disk.Source {
 
 // limitedWriter fails at the size limit of a file, before the file fills the disk. A limit of 0 means no limit.
 type limitedWriter struct {
-	w           io.Writer
-	left, limit int64
-	path        string
+	w                io.Writer
+	remaining, limit int64
+	path             string
 }
 
 func (l *limitedWriter) Write(p []byte) (int, error) {
 	if l.limit > 0 {
-		if l.left -= int64(len(p)); l.left < 0 {
+		if l.remaining -= int64(len(p)); l.remaining < 0 {
 			return 0, failure.New(v1alpha1.ReasonLimitExceeded, "%s is larger than --max-blob, %d bytes", l.path, l.limit)
 		}
 	}
@@ -275,7 +270,7 @@ func (l *limitedWriter) Write(p []byte) (int, error) {
 }
 
 // validateAdopted checks the files that the sync is about to adopt unchanged. They must pass the same check as written
-// files: otherwise a commit that other gateways refuse would count as good on a gateway that already had its files.
+// files. Otherwise a commit that other gateways refuse would count as good on a gateway that already had its files.
 func (f *files) validateAdopted(ctx context.Context, changes *plan.Changes) error {
 	defer f.step("validate")()
 	for _, c := range changes.List {
@@ -286,7 +281,7 @@ func (f *files) validateAdopted(ctx context.Context, changes *plan.Changes) erro
 			return err
 		}
 		check := resource.NewChecker(c.Path)
-		err := f.dir.CopyTo(ctx, &limitedWriter{w: check, left: f.MaxBlob, path: c.Path, limit: f.MaxBlob}, c.Path)
+		err := f.dir.CopyTo(ctx, &limitedWriter{w: check, remaining: f.MaxBlob, path: c.Path, limit: f.MaxBlob}, c.Path)
 		if errors.Is(err, fs.ErrNotExist) { // removed since the plan: the next comparison reports it as drift
 			continue
 		}

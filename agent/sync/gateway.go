@@ -9,20 +9,20 @@ import (
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
 
-// gateway is the gateway during one sync, with what is known of it.
+// gateway is the gateway during one sync. It embeds the REST client, and keeps what it has read.
 type gateway struct {
 	Gateway     // nil: none is configured
-	token       bool
+	hasAPIToken bool
 	log         *slog.Logger
 	dir         *disk.Dir
 	readOnly    bool // write no notes
 	start       string
 	beforeStart bool
-	seen        *string // the start whose gateway was seen running
 
 	platform            ignition.Platform
 	info                ignition.Info
@@ -33,9 +33,9 @@ type gateway struct {
 type gatewayState int
 
 const (
-	noGateway gatewayState = iota // none is configured
-	away                          // the port refuses connections: stopped, or just starting
-	busy                          // starting, waiting for commissioning, or unreachable
+	noGateway   gatewayState = iota // none is configured
+	stopped                         // the port refuses connections: stopped, or just starting
+	unavailable                     // starting, waiting for commissioning, or unreachable
 	running
 )
 
@@ -50,43 +50,43 @@ func (g *gateway) state(ctx context.Context) (gatewayState, error) {
 		g.recordRunning()
 		return running, nil
 	case err == nil && ping.Commissioning():
-		return busy, failure.New(v1alpha1.ReasonWaitingForCommissioning, "the gateway waits for its commissioning: open it in a browser and finish the first steps")
+		return unavailable, failure.New(v1alpha1.ReasonWaitingForCommissioning, "the gateway waits for its commissioning: open it in a browser and finish the first steps")
 	case err == nil:
-		return busy, failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway is in state %s", ping)
+		return unavailable, failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway is in state %s", ping)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return away, failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway is not running: %w", err)
+		return stopped, failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway is not running: %w", err)
 	default:
-		// An untrusted certificate or a lost packet does not tell the gateway's state: it may be running.
-		return busy, err
+		// An untrusted certificate or a lost packet says nothing about the gateway: it may be running.
+		return unavailable, err
 	}
 }
 
-// runningNote has the start whose gateway was seen running, so that a restarted agent does not check again.
+// runningNote has the last start since which the gateway was seen running, so that later syncs do not check again.
 const runningNote = "gateway-ran"
 
 // seenRunning reports whether the gateway was seen running since its start.
 func (g *gateway) seenRunning() bool {
-	if g.start == "" || *g.seen == g.start {
-		return true
-	}
-	note, err := g.dir.Note(runningNote)
-	if err != nil {
-		g.log.Debug("last gateway start unreadable", "error", err)
-	}
-	if string(note) != g.start {
-		return false
-	}
-	*g.seen = g.start
-	return true
+	return g.start == "" || g.note(runningNote) == g.start
 }
 
 func (g *gateway) recordRunning() {
-	if g.beforeStart || g.seenRunning() {
-		return
+	if !g.beforeStart && !g.seenRunning() {
+		g.setNote(runningNote, g.start)
 	}
-	*g.seen = g.start
-	if err := g.dir.SetNote(runningNote, []byte(g.start)); err != nil {
-		g.log.Debug("gateway start not recorded", "error", err)
+}
+
+// note returns the text of a note, or "" if there is none. The sync can do without it.
+func (g *gateway) note(name string) string {
+	b, err := g.dir.Note(name)
+	if err != nil {
+		g.log.Debug("gateway note unreadable", "note", name, "error", err)
+	}
+	return string(b)
+}
+
+func (g *gateway) setNote(name, text string) {
+	if err := g.dir.SetNote(name, []byte(text)); err != nil {
+		g.log.Debug("gateway note not written", "note", name, "error", err)
 	}
 }
 
@@ -115,11 +115,7 @@ const versionNote = "gateway-version"
 
 // version returns the gateway's version, or the last known one if it does not answer.
 func (g *gateway) version(ctx context.Context) ignition.Version {
-	note, err := g.dir.Note(versionNote)
-	if err != nil {
-		g.log.Debug("last gateway version unreadable", "error", err)
-	}
-	last := ignition.ParseVersion(string(note))
+	last := ignition.ParseVersion(g.note(versionNote))
 	if g.Gateway == nil || g.beforeStart {
 		return last
 	}
@@ -128,9 +124,7 @@ func (g *gateway) version(ctx context.Context) ignition.Version {
 		return last
 	}
 	if p.Version != last && !g.readOnly {
-		if err := g.dir.SetNote(versionNote, []byte(p.Version.String())); err != nil {
-			g.log.Debug("gateway version not recorded", "error", err)
-		}
+		g.setNote(versionNote, p.Version.String())
 	}
 	return p.Version
 }
@@ -156,10 +150,19 @@ func (g *gateway) trialExpired(ctx context.Context) bool {
 	return expired
 }
 
-// clock returns the gateway's time, for reading its log; our clock, which gives fallback, may differ.
+// clock returns the gateway's time, for reading its log, or fallback if the gateway does not answer.
 func (g *gateway) clock(ctx context.Context, fallback time.Time) time.Time {
 	if p, err := g.Ping(ctx); err == nil && !p.Date.IsZero() {
 		return p.Date
 	}
 	return fallback
+}
+
+// pairSource returns the source of the node's state in a pair. Only the REST API of 8.3 reports it, with an API token.
+func (g *gateway) pairSource(state gatewayState) redundancy.Source {
+	source := redundancy.Source{Running: state == running, Role: g.platform.Role}
+	if g.Gateway != nil && g.hasAPIToken && !g.legacy() {
+		source.Gateway = g.Gateway
+	}
+	return source
 }

@@ -17,7 +17,7 @@ func TestAGatewayBefore83IsScannedByTheModule(t *testing.T) {
 	for name, token := range map[string]bool{"with a token": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
-			b.conn.Token = token
+			b.conn.HasAPIToken = token
 			b.designer("maria", "line")
 			b.push(first()...)
 			r := b.synced()

@@ -16,7 +16,7 @@ func TestInheritanceIsFollowedUpwardsAndThroughACircle(t *testing.T) {
 		{"lost", "a", "", false}, {"lost", "nowhere", "nowhere", true}, {"", "a", "", false},
 	} {
 		t.Run(c.open, func(t *testing.T) {
-			from, counts := inherited(c.open, []string{c.touched}, parents)
+			from, counts := changedAncestor(c.open, []string{c.touched}, parents)
 			assert.Equal(t, c.counts, counts, c)
 			assert.Equal(t, c.from, from, c)
 		})

@@ -6,43 +6,36 @@ import (
 	"fmt"
 
 	"stoker.io/stoker/agent/ignition"
-	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/failure"
 )
 
 // loadLegacy makes a gateway before 8.3 load its projects through the project-scan module, if it has one. Such a
 // gateway cannot show what it has loaded, so nothing is verified.
-func (l *loader) loadLegacy(ctx context.Context) error {
+func (l loader) loadLegacy(ctx context.Context) error {
 	defer l.step("scan")()
 	if l.unloaded.ScanConfig {
 		l.note("Ignition %s keeps its configuration in a database and ignores files below config/", l.gateway.platform.Version)
 	}
 	if l.unloaded.ScanProjects {
 		if err := l.scanByModule(ctx); err != nil {
-			return l.undelivered(err)
+			return l.notLoadedError(err)
 		}
 	}
-	return l.loaded()
+	return l.recordLoaded()
 }
 
-func (l *loader) scanByModule(ctx context.Context) error {
+func (l loader) scanByModule(ctx context.Context) error {
 	started := l.Now()
-	did, err := l.gateway.ScanByModule(ctx)
+	result, err := l.gateway.ScanByModule(ctx)
 	if errors.Is(err, ignition.ErrNoScanModule) {
 		l.r.Message = join(l.r.Message, fmt.Sprintf(
 			"files only: Ignition %s has no scan API, and the project-scan module is not installed; the gateway reads its projects by itself every few minutes", l.gateway.platform.Version))
 		return nil
 	}
-	out := ScanOutcome{Kind: string(ignition.Projects), Duration: l.Now().Sub(started)}
-	if err != nil {
-		out.Reason = string(failure.Reason(err, v1alpha1.ReasonScanFailed))
-	}
-	l.r.Scans = append(l.r.Scans, out)
-	if err != nil {
+	if l.recordScan(ignition.Projects, l.Now().Sub(started), err); err != nil {
 		return err
 	}
 	notified := ""
-	if did.DesignersTold {
+	if result.DesignersTold {
 		notified = " and notified the open Designers"
 	}
 	l.r.Message = join(l.r.Message, fmt.Sprintf(
@@ -50,8 +43,8 @@ func (l *loader) scanByModule(ctx context.Context) error {
 	return nil
 }
 
-// withoutToken ends a sync without an API token. Only a gateway before 8.3 scans without one.
-func (l *loader) withoutToken(ctx context.Context) error {
+// loadWithoutAPIToken ends a sync without an API token. Only a gateway before 8.3 scans without one.
+func (l loader) loadWithoutAPIToken(ctx context.Context) error {
 	if !l.unloaded.empty() && !l.t.BeforeStart {
 		if state, _ := l.gateway.state(ctx); state == running {
 			if err := l.gateway.readPlatform(ctx); err != nil {

@@ -11,30 +11,29 @@ import (
 )
 
 // loader makes the gateway load the files on the disk, and verifies that it did.
-type loader struct {
-	*job
-}
+type loader struct{ *job }
 
 // load makes the gateway load what it has not loaded yet.
-func (l *loader) load(ctx context.Context) error {
+func (l loader) load(ctx context.Context) error {
 	if l.force {
-		l.unloaded.Commit, l.unloaded.ScanProjects, l.unloaded.ScanConfig = l.t.Commit, !l.node.Standby(), true
+		l.unloaded.Commit = l.t.Commit
+		l.requireScans()
 	}
-	if err := l.unloaded.drop(l.dir); err != nil {
+	if err := l.unloaded.dropUntrue(l.dir); err != nil {
 		return err
 	}
 	switch {
 	case l.gateway.Gateway == nil:
 		l.r.Message = join(l.r.Message, "files only, no gateway is configured: nothing was scanned or verified")
 		return nil
-	case !l.gateway.token:
-		return l.withoutToken(ctx)
+	case !l.gateway.hasAPIToken:
+		return l.loadWithoutAPIToken(ctx)
 	case l.t.BeforeStart:
-		return l.notStarted()
+		return l.reportNotStarted()
 	case l.unloaded.empty() && l.gateway.seenRunning():
 		return nil
 	case l.unloaded.empty():
-		return l.awaitStart(ctx)
+		return l.checkStarted(ctx)
 	}
 	if state, err := l.gateway.state(ctx); state != running {
 		l.r.Phase = Applied
@@ -47,61 +46,69 @@ func (l *loader) load(ctx context.Context) error {
 		return l.loadLegacy(ctx)
 	}
 	since := l.gateway.clock(ctx, l.Now())
-	err := l.scan(ctx)
-	if err == nil {
-		err = l.verify(ctx)
-	}
+	err := l.scanAndVerify(ctx)
 	if failure.Is(err, v1alpha1.ReasonVerificationFailed) && len(l.r.Scans) == 0 {
-		// A start should have read all files, but may have begun before the last file was written.
-		l.unloaded.ScanProjects, l.unloaded.ScanConfig = !l.node.Standby(), true
-		if err = l.scan(ctx); err == nil {
-			err = l.verify(ctx)
-		}
+		// The gateway started after the files were applied, so nothing was scanned. But the start may have begun before the
+		// last file was written: scan everything once.
+		l.requireScans()
+		err = l.scanAndVerify(ctx)
 	}
 	if err == nil {
 		l.noteProblems(ctx)
 	}
 	l.noteErrors(ctx, since) // last, because they are many and a report has room for a few
 	if err != nil {
-		return l.unconfirmed(ctx, err)
+		return l.unconfirmedOutcome(ctx, err)
 	}
-	return l.loaded()
+	return l.recordLoaded()
 }
 
-// loaded records that the gateway has loaded everything.
-func (l *loader) loaded() error {
+// requireScans makes the gateway scan everything. A standby node does not scan projects, which the pair copies. It scans
+// configuration, which includes what the pair does not copy.
+func (l loader) requireScans() {
+	l.unloaded.ScanProjects, l.unloaded.ScanConfig = !l.node.Standby(), true
+}
+
+func (l loader) scanAndVerify(ctx context.Context) error {
+	if err := l.scan(ctx); err != nil {
+		return err
+	}
+	return l.verify(ctx)
+}
+
+// recordLoaded records that the gateway has loaded everything.
+func (l loader) recordLoaded() error {
 	l.r.Projects = l.unloaded.Projects
 	l.unloaded = unloaded{}
 	return l.unloaded.save(l.dir)
 }
 
-// notStarted is the outcome if the files are written before the gateway starts.
-func (j *job) notStarted() error {
+// reportNotStarted ends a sync that wrote the files before the gateway starts.
+func (j *job) reportNotStarted() error {
 	j.r.Phase = Applied
 	return failure.New(v1alpha1.ReasonWaitingForGateway, "the files of %s are on the disk; the gateway has not started yet", j.t.Commit.Short())
 }
 
-// unconfirmed returns the outcome of a delivery that the gateway did not confirm.
-func (l *loader) unconfirmed(ctx context.Context, err error) error {
+// unconfirmedOutcome returns the outcome of a delivery that the gateway did not confirm.
+func (l loader) unconfirmedOutcome(ctx context.Context, err error) error {
 	if l.node.Standby() && failure.Is(err, v1alpha1.ReasonGatewayForbidden) {
-		// It is not known whether a node without config access scans. Its files matter when it becomes active, and it
-		// is scanned then.
+		// Whether a node without config access scans is not known. It scans when it becomes active.
 		l.note("the standby node did not scan: %v", err)
 		return nil
 	}
-	if err = l.refused(ctx, err); failure.Is(err, v1alpha1.ReasonWaitingForCommissioning) {
+	if err = l.handleRefusal(ctx, err); failure.Is(err, v1alpha1.ReasonWaitingForCommissioning) {
 		l.r.Phase = Applied
 	}
-	return l.undelivered(err)
+	return l.notLoadedError(err)
 }
 
-// undelivered wraps an error for files that are on the disk and that the gateway did not load.
-func (l *loader) undelivered(err error) error {
+// notLoadedError wraps err, because of which the gateway did not load the files on the disk.
+func (l loader) notLoadedError(err error) error {
 	return fmt.Errorf("the files of %s are on the disk, but the gateway has not loaded them: %w", l.t.Commit.Short(), err)
 }
 
 // scan scans what changed. Configuration comes first, because views use its tag providers and connections.
-func (l *loader) scan(ctx context.Context) error {
+func (l loader) scan(ctx context.Context) error {
 	defer l.step("scan")()
 	for _, k := range []struct {
 		kind   ignition.Kind
@@ -112,13 +119,11 @@ func (l *loader) scan(ctx context.Context) error {
 		}
 		started := l.Now()
 		res, err := l.gateway.Scan(ctx, k.kind)
-		out := ScanOutcome{Kind: string(k.kind), Duration: res.Status.Duration}
+		duration := res.Status.Duration
 		if err != nil {
-			out.Reason = string(failure.Reason(err, v1alpha1.ReasonScanFailed))
-			out.Duration = l.Now().Sub(started)
+			duration = l.Now().Sub(started)
 		}
-		l.r.Scans = append(l.r.Scans, out)
-		if err != nil {
+		if l.recordScan(k.kind, duration, err); err != nil {
 			return err
 		}
 		*k.needed = false
@@ -129,12 +134,20 @@ func (l *loader) scan(ctx context.Context) error {
 	return nil
 }
 
-// awaitStart ends a sync without changes for a gateway that has not been seen running since its start.
+// recordScan records the outcome of a scan. err is nil if it succeeded.
+func (l loader) recordScan(kind ignition.Kind, duration time.Duration, err error) {
+	out := ScanOutcome{Kind: string(kind), Duration: duration}
+	if err != nil {
+		out.Reason = string(failure.Reason(err, v1alpha1.ReasonScanFailed))
+	}
+	l.r.Scans = append(l.r.Scans, out)
+}
+
+// checkStarted lets a sync without changes end as Synced only if the gateway runs.
 //
 // A recreated pod starts its gateway again. If the volume already has the target, that gateway has nothing to load, but
-// it may never come up. So the sync reports Synced only after it has seen the gateway running once. After that, the
-// gateway's own probes are responsible.
-func (j *job) awaitStart(ctx context.Context) error {
+// it may never come up. After the agent has seen it running once, the gateway's own probes are responsible.
+func (j *job) checkStarted(ctx context.Context) error {
 	if state, err := j.gateway.state(ctx); state != running {
 		if failure.Is(err, v1alpha1.ReasonGatewayUnreachable) && !ignition.Untrusted(err) { // a web server that is coming up can fail in many ways
 			err = failure.New(v1alpha1.ReasonWaitingForGateway, "%w", err)
@@ -148,9 +161,8 @@ func (j *job) awaitStart(ctx context.Context) error {
 // maxNotes bounds the lines of the gateway's log in a report.
 const maxNotes = 10
 
-// noteErrors adds the gateway's log errors since then as notes. They do not affect the outcome, because a busy
-// gateway always logs.
-func (l *loader) noteErrors(ctx context.Context, since time.Time) {
+// noteErrors notes the errors in the gateway's log. They do not affect the outcome: a busy gateway always logs some.
+func (l loader) noteErrors(ctx context.Context, since time.Time) {
 	lines, err := l.gateway.ErrorsSince(ctx, since)
 	if err != nil {
 		l.Log.Debug("gateway log unreadable", "error", err)
@@ -165,24 +177,23 @@ func (l *loader) noteErrors(ctx context.Context, since time.Time) {
 	}
 }
 
-// noteProblems notes problems of a gateway that did load its files: another mode or name than the profile says, an
-// expired trial, or a pending restart.
-func (l *loader) noteProblems(ctx context.Context) {
+// noteProblems notes another mode or name than the profile says, an expired trial, and a pending restart.
+func (l loader) noteProblems(ctx context.Context) {
 	if info, ok := l.gateway.identity(ctx); ok {
 		if want := l.t.Profile.DeploymentMode; want != "" && info.DeploymentMode != want {
-			is := "no deployment mode"
+			mode := "no deployment mode"
 			if info.DeploymentMode != "" {
-				is = "deployment mode " + info.DeploymentMode
+				mode = "deployment mode " + info.DeploymentMode
 			}
 			l.note("the gateway runs with %s instead of %q from its annotation, so config/resources/%s is not in effect "+
-				"(start the gateway with -Dignition.config.mode=%s)", is, want, want, want)
+				"(start the gateway with -Dignition.config.mode=%s)", mode, want, want, want)
 		}
 		if want := l.rules.SystemName.Value; want != "" && info.Name != want {
 			l.note("the gateway is named %q instead of %q from its annotation system-name: check the name that it is started with", info.Name, want)
 		}
 	}
 	if l.gateway.trialExpired(ctx) {
-		l.note("the gateway's trial has expired, so the synced resources do not run (%s)", newTrial)
+		l.note("the gateway's trial has expired, so the synced resources do not run (%s)", trialAdvice)
 	}
 	pending, err := l.gateway.PendingRestarts(ctx)
 	if err != nil {
@@ -190,9 +201,9 @@ func (l *loader) noteProblems(ctx context.Context) {
 		return
 	}
 	if len(pending) > 0 {
-		l.note("the gateway must be restarted for changes to take effect: %s", some(pending))
+		l.note("the gateway must be restarted for changes to take effect: %s", firstNames(pending))
 	}
 }
 
-// newTrial is what helps a gateway without a license.
-const newTrial = "reset the trial on the gateway's home page, or activate a license"
+// trialAdvice says what to do about an expired trial.
+const trialAdvice = "reset the trial on the gateway's home page, or activate a license"

@@ -38,7 +38,7 @@ func (b *bench) restart(dir string) {
 	require.NoError(b.t, b.engine.Store.Close())
 	store, err := repo.Open(dir, repo.StoreOptions{})
 	require.NoError(b.t, err)
-	b.engine = sync.New(sync.Config{DataDir: b.data, Store: store, Log: slog.New(slog.DiscardHandler), Disk: disk.Options{}, MaxBlob: 1 << 20, LookWait: time.Minute})
+	b.engine = sync.New(sync.Config{DataDir: b.data, Store: store, Log: slog.New(slog.DiscardHandler), Disk: disk.Options{}, MaxBlob: 1 << 20, DriftFetchTimeout: time.Minute})
 	b.t.Cleanup(func() {
 		assert.NoError(b.t, b.engine.Close())
 		assert.NoError(b.t, store.Close())
@@ -266,13 +266,13 @@ func TestDriftCheckUsesNewRemote(t *testing.T) {
 func TestDriftCheckWithSilentGitServer(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	srv, look := b.unlike()
-	b.engine.LookWait = 50 * time.Millisecond
+	b.engine.DriftFetchTimeout = 50 * time.Millisecond
 	srv.Inject(gitserver.Stall(0))
 	began := time.Now()
 	assert.Equal(t, 1, look())
 	assert.Less(t, time.Since(began), 30*time.Second, "a connection counts as dead after a minute")
 	srv.Heal()
-	b.engine.LookWait = time.Minute
+	b.engine.DriftFetchTimeout = time.Minute
 	b.later(time.Minute)
 	assert.Equal(t, 1, look(), "what came may have been thrown away for want of time: that is not tried again soon")
 	b.later(10 * time.Minute)
@@ -288,7 +288,7 @@ func TestDriftCheckBlobTimeout(t *testing.T) {
 	require.True(t, b.engine.Store.Partial())
 	const keep = "projects/keep/project.json"
 	require.NoError(t, os.WriteFile(filepath.Join(b.data, keep), []byte(strings.Replace(b.read(keep), ":", " :", 1)), 0o644))
-	b.engine.LookWait = time.Second // for everything except the end of the exchange with git
+	b.engine.DriftFetchTimeout = time.Second // for everything except the end of the exchange with git
 	defer srv.Inject(gitserver.Stall(0))()
 	srv.Forget()
 	requests := func() int {
@@ -306,7 +306,7 @@ func TestDriftCheckBlobTimeout(t *testing.T) {
 	}
 	assert.Equal(t, asked, requests(), "not again soon")
 	srv.Heal()
-	b.engine.LookWait = time.Minute
+	b.engine.DriftFetchTimeout = time.Minute
 	b.push(gitserver.Write("README.md", "the next sync asks again"))
 	b.synced()
 	assert.Zero(t, look())

@@ -8,11 +8,11 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// A dry run and a pause send nothing to the gateway. About files that are already there they report only what is known.
+// A dry run and a pause send nothing to the gateway. About files that are on the disk, they report what is known.
 
 // endDryRun ends a dry run.
 func (j *job) endDryRun(ctx context.Context) error {
-	if j.r.DryRun { // the plan is the answer
+	if j.r.DryRun { // files.dryRun has reported the plan
 		return nil
 	}
 	confirmed, err := j.confirmed(ctx)
@@ -28,24 +28,17 @@ func (j *job) endDryRun(ctx context.Context) error {
 func (j *job) paused(ctx context.Context) error {
 	held := failure.New(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
 	j.r.Phase = Held
-	if j.openDir() != nil {
+	if j.openDir() != nil || j.open() != nil || !j.filesDone() { // openDir first: invalid rules must not hide the commit
 		return held
 	}
-	if j.open() != nil || !j.filesDone() {
-		return held
+	upToDate, err := j.confirmed(ctx)
+	if upToDate {
+		upToDate, err = j.accessUnchanged(ctx)
 	}
-	confirmed, err := j.confirmed(ctx)
 	if err != nil {
 		return err
 	}
-	if !confirmed {
-		return held
-	}
-	stays, err := j.placeStays(ctx)
-	if err != nil {
-		return err
-	}
-	if !stays {
+	if !upToDate {
 		return held
 	}
 	j.r.Phase, j.r.Reason = Synced, v1alpha1.ReasonPaused
@@ -56,30 +49,30 @@ func (j *job) paused(ctx context.Context) error {
 	return nil
 }
 
-// placeStays reports whether the node of a pair has the same place as when its files were last compared.
-func (j *job) placeStays(ctx context.Context) (bool, error) {
+// accessUnchanged reports whether the node's config access is the same as when its files were last compared.
+func (j *job) accessUnchanged(ctx context.Context) (bool, error) {
 	if !j.node.Paired() {
 		return true, nil
 	}
 	j.r.Paired = true
 	state, _ := j.gateway.state(ctx)
-	return j.node.Stays(ctx, j.gateway.place(state))
+	return j.node.AccessUnchanged(ctx, j.gateway.pairSource(state))
 }
 
-// confirmed reports whether the gateway has loaded the files on the disk, as far as that is ever checked. It returns an
-// error if the gateway was not seen running.
+// confirmed reports whether the gateway has loaded the files on the disk, or true if there is no gateway or no API token. It
+// returns an error if the gateway was not seen running since its start.
 func (j *job) confirmed(ctx context.Context) (bool, error) {
-	if j.conn.Gateway == nil || !j.conn.Token {
+	if j.conn.Gateway == nil || !j.conn.HasAPIToken {
 		return true, nil
 	}
-	if err := j.unloaded.drop(j.dir); err != nil {
+	if err := j.unloaded.dropUntrue(j.dir); err != nil {
 		return false, err
 	}
 	if j.t.BeforeStart {
-		return false, j.notStarted()
+		return false, j.reportNotStarted()
 	}
 	if !j.gateway.seenRunning() {
-		if err := j.awaitStart(ctx); err != nil {
+		if err := j.checkStarted(ctx); err != nil {
 			return false, err
 		}
 	}

@@ -16,36 +16,36 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// firstBoot is how long a refused token is tolerated after a gateway's first start with our files. Commissioning
-// rewrites ignition/security-properties and drops what it granted [LIVE].
-const firstBoot = 5 * time.Minute
+// firstBootGrace is how long a gateway may refuse the API token after its first start with the agent's files.
+// Commissioning rewrites ignition/security-properties and drops what the file granted [LIVE].
+const firstBootGrace = 5 * time.Minute
 
-// refused handles a gateway that refuses our token. At a first boot it restores the permissions once and waits. It
-// returns other errors unchanged.
-func (l *loader) refused(ctx context.Context, err error) error {
+// handleRefusal handles the error of a gateway that refuses the API token, and returns the error of the sync. At a first
+// boot it restores the permissions once, and the sync waits. It returns other errors unchanged.
+func (l loader) handleRefusal(ctx context.Context, err error) error {
 	status, ok := errors.AsType[*ignition.StatusError](err)
 	if !ok || status.Status != http.StatusForbidden && status.Status != http.StatusUnauthorized {
 		return err
 	}
 	if status.Status == http.StatusForbidden && l.gateway.trialExpired(ctx) { // it is not known whether that stops scans
-		return fmt.Errorf("the gateway's trial has expired, which may be the cause (%s): %w", newTrial, err)
+		return fmt.Errorf("the gateway's trial has expired, which may be the cause (%s): %w", trialAdvice, err)
 	}
 	if slices.ContainsFunc(l.unloaded.Resources, func(r configID) bool { return r.Type == "api-token" }) {
 		l.note("the commit has an API token, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
 	}
-	if !l.unloaded.Fresh || status.Status != http.StatusForbidden {
+	if !l.unloaded.FirstStart || status.Status != http.StatusForbidden {
 		return err
 	}
-	if now := l.Now(); l.unloaded.Refused.IsZero() || l.unloaded.Refused.After(now) { // or recorded while the clock was ahead
-		l.unloaded.Refused = now
+	if now := l.Now(); l.unloaded.FirstRefused.IsZero() || l.unloaded.FirstRefused.After(now) { // or recorded while the clock was ahead
+		l.unloaded.FirstRefused = now
 		if saveErr := l.unloaded.save(l.dir); saveErr != nil {
 			return errors.Join(err, saveErr)
 		}
 	}
-	if putErr := l.restorePermissions(ctx); putErr != nil {
-		l.note("ignition/security-properties could not be restored: %v", putErr)
+	if restoreErr := l.restorePermissions(ctx); restoreErr != nil {
+		l.note("ignition/security-properties could not be restored: %v", restoreErr)
 	}
-	until := l.unloaded.Refused.Add(firstBoot)
+	until := l.unloaded.FirstRefused.Add(firstBootGrace)
 	if l.Now().After(until) {
 		return err
 	}
@@ -53,15 +53,15 @@ func (l *loader) refused(ctx context.Context, err error) error {
 		"the gateway rewrites its permissions at its first boot; the agent retries until %s: %w", until.UTC().Format(time.RFC3339), err)
 }
 
-// restorePermissions restores, once, the permissions of git that the first boot rewrote. The gateway reads them at its
-// next start, or when a user starts a scan.
-func (l *loader) restorePermissions(ctx context.Context) error {
-	if l.unloaded.PutBack || !l.Store.Has(l.t.Commit) {
+// restorePermissions restores, once, git's version of the permissions that the first boot rewrote. The gateway reads them
+// at its next start, or when a user starts a scan.
+func (l loader) restorePermissions(ctx context.Context) error {
+	if l.unloaded.PermissionsRestored || !l.Store.Has(l.t.Commit) {
 		return nil
 	}
-	defer l.during(ctx)()
+	defer l.limitPlanning(ctx)()
 	var err error
-	if l.desired, err = l.desire(l.t.Commit, l.rules); err != nil {
+	if l.desired, err = l.desiredTree(l.Store, l.t.Commit, l.rules); err != nil {
 		return err
 	}
 	h := l.dir.Manifest().Header()
@@ -74,7 +74,7 @@ func (l *loader) restorePermissions(ctx context.Context) error {
 	changes.List = slices.DeleteFunc(changes.List, func(c plan.Change) bool {
 		return c.Op != plan.Create && c.Op != plan.Update || !isPermission(c.Path)
 	})
-	l.unloaded.PutBack = true
+	l.unloaded.PermissionsRestored = true
 	if len(changes.List) == 0 {
 		return l.unloaded.save(l.dir)
 	}

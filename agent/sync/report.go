@@ -2,8 +2,7 @@ package sync
 
 import (
 	"encoding/json"
-	"fmt"
-	"strings"
+
 	"time"
 
 	"stoker.io/stoker/agent/disk"
@@ -24,11 +23,11 @@ const (
 	Syncing = v1alpha1.GatewaySyncing
 	// Applied means that the files are on the disk, and the gateway has not confirmed them.
 	Applied = v1alpha1.GatewayApplied
-	// Synced means that the files are on the disk and the gateway has loaded them; without an API token, only the
-	// former.
+	// Synced means that the files are on the disk and the gateway has loaded them. Without a gateway or an API token, it
+	// means only that the files are on the disk.
 	Synced = v1alpha1.GatewaySynced
-	// Standby means that the node of a redundant pair without config access has the files: it wrote what it may, and
-	// the pair copied the rest. It counts as synced.
+	// Standby means that a node without config access has the files: the agent wrote what it may, and the redundant pair
+	// copied the rest. It counts as synced.
 	Standby = v1alpha1.GatewayStandby
 	// Held means waiting for a user, a policy or a Designer. The last good commit is live.
 	Held = v1alpha1.GatewayHeld
@@ -41,7 +40,7 @@ type Counts struct {
 	Added    int `json:"added"`
 	Modified int `json:"modified"`
 	Deleted  int `json:"deleted"`
-	// Kept counts files whose gateway version stayed in spite of git.
+	// Kept counts files for which conflictPolicy kept the gateway's version.
 	Kept int `json:"kept"`
 	// Saved counts files whose gateway version went to lost+found.
 	Saved int `json:"saved,omitempty"`
@@ -51,7 +50,7 @@ type Counts struct {
 
 // Fetch describes what was fetched from git.
 type Fetch struct {
-	Kind    string `json:"kind"` // none, first, incremental, or what the server made necessary
+	Kind    string `json:"kind"` // see repo.FetchKind
 	Objects int    `json:"objects"`
 	Bytes   int64  `json:"bytes"`
 }
@@ -63,9 +62,9 @@ type ScanOutcome struct {
 	Reason   string        `json:"reason,omitempty"`
 }
 
-// AutoRollback describes that a gateway went back by itself.
+// AutoRollback describes an automatic rollback of a gateway.
 type AutoRollback struct {
-	// Commit is the one that it went back from, and that is held off.
+	// Commit is the commit that failed and is held off.
 	Commit   plan.ID                      `json:"commit"`
 	Trigger  v1alpha1.AutoRollbackTrigger `json:"trigger"`
 	Snapshot string                       `json:"snapshot"`
@@ -90,25 +89,23 @@ type Report struct {
 	Scans    []ScanOutcome            `json:"scans,omitempty"`
 	// Notes are messages for users: what was skipped, what the gateway logged, why there was no scan lock.
 	Notes []string `json:"notes,omitempty"`
-	// Snapshots are those on the data volume, oldest first, if the profile takes any. The state has them.
+	// Snapshots are those on the data volume, oldest first, if the profile has snapshots. loop.State serves them.
 	Snapshots []disk.Snapshot `json:"-"`
-	// History are the last syncs that changed the gateway or failed, oldest first. nil if they are unknown.
+	// History are the last syncs that changed the gateway or failed, oldest first; nil if they are unknown.
 	History []Audit `json:"-"`
-	// AutoRollback is why the gateway went back by itself; nil unless a commit is held off for that.
+	// AutoRollback is nil unless a commit is held off because of an automatic rollback.
 	AutoRollback *AutoRollback `json:"autoRollback,omitempty"`
-	// Drift is the last comparison of the owned files.
-	Drift *disk.Drift `json:"drift,omitempty"`
-	// Changes is the plan. It is served and printed, but not part of the report.
+	// Changes is the plan. loop.State serves its text.
 	Changes *plan.Changes `json:"-"`
-	// refused makes a held outcome a failure: designerSessionPolicy fail.
-	refused bool
-	// Paired reports whether the gateway is one of a redundant pair, so that its place may change at any time.
+	// failHeld makes a held outcome an error (designerSessionPolicy fail).
+	failHeld bool
+	// Paired reports whether the gateway is one of a redundant pair, which may gain or lose config access at any time.
 	Paired bool `json:"-"`
-	// Again is when to try again, if the sync knows; zero otherwise.
-	Again time.Time `json:"-"`
-	// Err is the error behind Reason, or nil if the sync succeeded.
+	// RetryAt is when to try again; zero if the sync does not know.
+	RetryAt time.Time `json:"-"`
+	// Err is the error with Reason; nil if the sync succeeded.
 	Err error `json:"-"`
-	// DryRun reports that the plan was only made and validated. Planned counts what it would change.
+	// DryRun reports that the sync only planned and validated. Planned counts what it would change.
 	DryRun  bool        `json:"dryRun,omitempty"`
 	Planned plan.Counts `json:"-"`
 }
@@ -121,15 +118,14 @@ func (r *Report) Wrote() bool { return r.Files.Added+r.Files.Modified+r.Files.De
 
 // String returns one line for a terminal or a log.
 func (r *Report) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s", r.Phase)
-	if string(r.Reason) != string(r.Phase) {
-		fmt.Fprintf(&b, "/%s", r.Reason)
+	text := string(r.Phase)
+	if string(r.Reason) != text {
+		text += "/" + string(r.Reason)
 	}
 	if r.Message != "" {
-		fmt.Fprintf(&b, ": %s", r.Message)
+		text += ": " + r.Message
 	}
-	return b.String()
+	return text
 }
 
 // MarshalJSON writes durations as text ("1.2s").
@@ -167,8 +163,8 @@ func short(d time.Duration) time.Duration {
 	}
 }
 
-// settle records the outcome of err. It is the only place that turns an error into phase and reason.
-func (r *Report) settle(err error) {
+// setOutcome records err as the outcome. No other function turns an error into phase and reason.
+func (r *Report) setOutcome(err error) {
 	if err == nil {
 		return
 	}
@@ -176,13 +172,10 @@ func (r *Report) settle(err error) {
 	r.Reason = failure.Reason(err, v1alpha1.ReasonWriteFailed)
 	r.Message = err.Error()
 	switch r.Reason.Class() {
-	case v1alpha1.ClassHeld:
-		r.Phase = Held
-		if r.refused {
+	case v1alpha1.ClassHeld, v1alpha1.ClassDone: // ClassDone: paused
+		if r.Phase = Held; r.failHeld {
 			r.Phase = Error
 		}
-	case v1alpha1.ClassDone: // paused
-		r.Phase = Held
 	case v1alpha1.ClassWorking:
 		if r.Phase != Applied {
 			r.Phase = Pending

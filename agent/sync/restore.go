@@ -3,8 +3,9 @@ package sync
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
@@ -12,71 +13,84 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// A restore brings the gateway back to a snapshot. It is a sync whose files come from the data volume, so it needs neither
-// git nor the target's commit. The commit that was the target at its request is held off afterwards, also after a restart,
-// until another commit is the target, or a user requests a retry or forces a sync. A new profile alone does not end it: what
-// made the commit wrong for the plant may be in any file.
+// A restore returns the gateway to a snapshot. It is a sync whose files come from the data volume, so it needs neither git nor
+// the target's commit. From then on, the commit that was the target is held off, also after a restart, until another commit
+// is the target, or a user requests a retry or forces a sync. A new profile alone does not end this: what made the commit
+// wrong for the plant may be in any file.
 //
-// A gateway that goes back by itself (baseline.go) restores a snapshot in the same way, with a note of its own accord.
+// An automatic rollback (autorollback.go) restores a snapshot in the same way.
 
-// restored is the note about the last restore.
-type restored struct {
+// restoreNote is the note about the last restore.
+type restoreNote struct {
 	Request  string  `json:"request"`            // as in Target.Restore
 	Snapshot string  `json:"snapshot,omitempty"` // "" if the restore has lapsed
 	Commit   plan.ID `json:"commit,omitzero"`    // the target that is held off
 	Force    string  `json:"force,omitempty"`    // the force-sync request at that time
 	Retry    string  `json:"retry,omitempty"`    // the request to retry at that time
 	Done     bool    `json:"done,omitempty"`
-	// Trigger is what made the gateway go back by itself, and Why the error; "" for a request.
+	// Trigger and Cause say why the gateway rolled back automatically; "" for a requested restore.
 	Trigger v1alpha1.AutoRollbackTrigger `json:"trigger,omitempty"`
-	Why     string                       `json:"why,omitempty"`
-	// Tried is the last commit that the gateway went back from by itself.
-	Tried plan.ID `json:"tried,omitzero"`
+	Cause   string                       `json:"why,omitempty"`
+	// RolledBackFrom is the commit of the last automatic rollback.
+	RolledBackFrom plan.ID `json:"tried,omitzero"`
 }
 
-const restoredNote = "restored"
-
-func (j *job) loadRestored() (restored, error) {
-	b, err := j.dir.Note(restoredNote)
-	if err != nil || b == nil {
-		return restored{}, err
-	}
-	var n restored
-	if json.Unmarshal(b, &n) == nil {
-		return n, nil
-	}
-	// It may have held off the target. A target whose files are on the disk was not.
-	if h := j.dir.Manifest().Header(); h.Commit == j.t.Commit {
-		return restored{Request: j.t.Restore}, nil
-	}
-	n = j.restoreNow("unknown", true)
-	return n, n.save(j.dir)
-}
-
-// restoreNow returns the note for a restore in place of the present target.
-func (j *job) restoreNow(snapshot string, done bool) restored {
-	return restored{Request: j.t.Restore, Snapshot: snapshot, Commit: j.t.Commit, Force: j.t.ForceID, Retry: j.t.Retry, Done: done}
-}
+const restoreNoteName = "restored"
 
 // lapsed reports whether the target is no longer held off.
-func (n restored) lapsed(t Target) bool {
+func (n restoreNote) lapsed(t Target) bool {
 	return n.Commit != t.Commit || n.Force != t.ForceID || n.Retry != t.Retry && v1alpha1.Retries(t.Retry, t.Commit.String())
 }
 
-func (n restored) save(d *disk.Dir) error {
+func (n restoreNote) save(d *disk.Dir) error {
 	b, err := json.Marshal(n)
 	if err != nil {
 		return fmt.Errorf("encode the note about a restore: %w", err)
 	}
-	return d.SetNote(restoredNote, b)
+	return d.SetNote(restoreNoteName, b)
 }
 
-// restore carries out a request to restore a snapshot, and reports whether one stands in for the target.
-func (j *job) restore(ctx context.Context) (bool, error) {
+// messagePrefix returns the beginning of a message: why the gateway rolled back automatically, or "".
+func (n restoreNote) messagePrefix() string {
+	if n.Trigger == "" {
+		return ""
+	}
+	return fmt.Sprintf("went back by itself (%s: %s); ", n.Trigger, n.Cause)
+}
+
+// restorer restores snapshots.
+type restorer struct{ *job }
+
+// loadNote returns the note about the last restore. If it is damaged, it may have held off the target, so the target is
+// held off unless its files are on the disk.
+func (j restorer) loadNote() (restoreNote, error) {
+	b, err := j.dir.Note(restoreNoteName)
+	if err != nil || b == nil {
+		return restoreNote{}, err
+	}
+	var n restoreNote
+	if json.Unmarshal(b, &n) == nil {
+		return n, nil
+	}
+	if h := j.dir.Manifest().Header(); h.Commit == j.t.Commit {
+		return restoreNote{Request: j.t.Restore}, nil
+	}
+	n = j.newNote("unknown")
+	n.Done = true
+	return n, n.save(j.dir)
+}
+
+// newNote returns the note for a restore instead of the current target.
+func (j restorer) newNote(snapshot string) restoreNote {
+	return restoreNote{Request: j.t.Restore, Snapshot: snapshot, Commit: j.t.Commit, Force: j.t.ForceID, Retry: j.t.Retry}
+}
+
+// run carries out a request to restore a snapshot. It reports whether a snapshot replaces the target.
+func (j restorer) run(ctx context.Context) (bool, error) {
 	if j.t.Profile.DryRun || j.resumes {
 		return false, nil
 	}
-	n, changed, err := j.standIn()
+	n, changed, err := j.currentNote()
 	if err != nil {
 		return false, err
 	}
@@ -88,25 +102,25 @@ func (j *job) restore(ctx context.Context) (bool, error) {
 	if n.Snapshot == "" {
 		return false, nil
 	}
-	return true, j.takeBack(ctx, n)
+	return true, j.restore(ctx, n)
 }
 
-// standIn returns the note about the restore that stands in for the target, and whether it differs from the one on the disk. Without a
-// snapshot nothing stands in for the target.
-func (j *job) standIn() (n restored, changed bool, err error) {
-	if n, err = j.loadRestored(); err != nil {
+// currentNote returns the note about the restore that replaces the target, and whether it differs from the note on the disk.
+// If its Snapshot is empty, none replaces the target.
+func (j restorer) currentNote() (n restoreNote, changed bool, err error) {
+	if n, err = j.loadNote(); err != nil {
 		return n, false, err
 	}
 	if j.t.Restore != "" && j.t.Restore != n.Request {
-		tried := n.Tried
-		n, changed = j.restoreNow(v1alpha1.RestoresOn(j.t.Restore, j.t.Facts.GatewayName), false), true
-		n.Tried = tried
+		rolledBackFrom := n.RolledBackFrom
+		n, changed = j.newNote(v1alpha1.RestoresOn(j.t.Restore, j.t.Facts.GatewayName)), true
+		n.RolledBackFrom = rolledBackFrom
 	}
 	switch {
 	case n.Snapshot == "":
 		return n, changed, nil
 	case n.lapsed(j.t.Target):
-	case !n.Done && j.stale():
+	case !n.Done && j.requestOutdated():
 		j.note("the request to restore %s is older than this data volume; ask again to restore it", n.Snapshot)
 	default:
 		return n, changed, nil
@@ -115,81 +129,66 @@ func (j *job) standIn() (n restored, changed bool, err error) {
 	return n, true, nil
 }
 
-// Restores reports whether a snapshot stands in for the target of t, so that a sync restores it, or has restored it, and does not bring the
-// target.
+// maxRequestAge is the age from which a new data volume ignores a request to restore a snapshot.
+const maxRequestAge = 24 * time.Hour
+
+// requestOutdated reports whether the request to restore a snapshot was probably carried out on an earlier data volume,
+// because this one is new and the request is not. A request without a time is part of the spec, and never outdated.
+func (j restorer) requestOutdated() bool {
+	_, requestedAt, _ := strings.Cut(j.t.Restore, " ")
+	t, err := time.Parse(time.RFC3339, requestedAt)
+	return err == nil && j.from.IsZero() && j.Now().Sub(t) > maxRequestAge
+}
+
+// Restores reports whether a snapshot replaces the target of t: a sync restores it, or has restored it.
 func (e *Engine) Restores(t Task) bool {
 	d, err := e.Open()
 	if err != nil {
 		return false
 	}
 	j := &job{Engine: e, t: t, r: &Report{}, dir: d, from: d.Manifest().Header().Commit}
-	n, _, err := j.standIn()
+	n, _, err := restorer{j}.currentNote()
 	return err == nil && n.Snapshot != ""
 }
 
-// Has reports whether the files of t are on the disk, as its rules want them.
-func (e *Engine) Has(t Task) bool {
-	d, err := e.Open()
-	if err != nil {
-		return false
-	}
-	j := &job{Engine: e, t: t, r: &Report{}, dir: d}
-	j.rules, err = j.rulesAt(t.Ref, t.Commit)
-	return err == nil && j.filesDone()
-}
-
-// Kept returns the target that the files on the disk stand for: their commit or, if they are those of a snapshot, the one that is held off.
-func (e *Engine) Kept() (Target, error) {
+// TargetOnDisk returns the target that the files on the disk belong to: their commit or, if they are those of a snapshot, the
+// target that is held off.
+func (e *Engine) TargetOnDisk() (Target, error) {
 	d, err := e.Open()
 	if err != nil {
 		return Target{}, err
 	}
 	h := d.Manifest().Header()
 	j := &job{Engine: e, t: Task{Target: Target{Ref: h.Ref, Commit: h.Commit}}, dir: d}
-	n, err := j.loadRestored()
+	n, err := restorer{j}.loadNote()
 	if err != nil || n.Snapshot == "" {
 		return j.t.Target, err
 	}
 	return Target{Ref: h.Ref, Commit: n.Commit, ForceID: n.Force, Restore: n.Request, Retry: n.Retry}, nil
 }
 
-// takeBack restores the snapshot of a note, unless that is done, and makes the gateway load it. It always returns an error, because the
-// gateway does not run the target.
-func (j *job) takeBack(ctx context.Context, n restored) error {
+// restore restores the snapshot of a note, unless that is done, and makes the gateway load it. It always returns an error,
+// because the gateway does not run the target.
+func (j restorer) restore(ctx context.Context, n restoreNote) error {
 	if n.Trigger != "" {
 		j.r.AutoRollback = &AutoRollback{Commit: n.Commit, Trigger: n.Trigger, Snapshot: n.Snapshot}
 	}
 	if !n.Done {
-		if j.t.Working != nil {
-			j.t.Working()
-		}
-		if err := (&files{job: j}).takeBack(ctx, n.Snapshot); err != nil {
-			return fmt.Errorf("%srestore the snapshot %s: %w", n.because(), n.Snapshot, err)
+		j.t.Working()
+		if err := j.restoreFiles(ctx, n.Snapshot); err != nil {
+			return fmt.Errorf("%srestore the snapshot %s: %w", n.messagePrefix(), n.Snapshot, err)
 		}
 		n.Done = true
 		if err := n.save(j.dir); err != nil {
 			return err
 		}
 	}
-	return j.loadRestoredFiles(ctx, n)
-}
-
-// because returns the beginning of a message: why the gateway went back by itself.
-func (n restored) because() string {
-	if n.Trigger == "" {
-		return ""
-	}
-	return fmt.Sprintf("went back by itself (%s: %s); ", n.Trigger, n.Why)
-}
-
-// loadRestoredFiles makes the gateway load what it has not loaded yet of a snapshot.
-func (j *job) loadRestoredFiles(ctx context.Context, n restored) error {
 	if err := j.loadCurrent(ctx); err != nil {
-		return fmt.Errorf("%srestored the snapshot %s: %w", n.because(), n.Snapshot, err)
+		return fmt.Errorf("%srestored the snapshot %s: %w", n.messagePrefix(), n.Snapshot, err)
 	}
 	return failure.New(v1alpha1.ReasonRolledBack,
 		"%sthe gateway is back at the snapshot %s, commit %s; %s is held off until another commit is requested, or until it is retried (stoker retry NAME)",
-		n.because(), n.Snapshot, j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short())
+		n.messagePrefix(), n.Snapshot, j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short())
 }
 
 // loadCurrent makes the gateway load the commit on the disk instead of the target.
@@ -199,11 +198,12 @@ func (j *job) loadCurrent(ctx context.Context) error {
 	defer func() { j.t.Target = target }()
 	ctx, cancel := outlive(ctx, j.Grace)
 	defer cancel()
-	return (&loader{job: j}).load(ctx)
+	return loader{j}.load(ctx)
 }
 
-// takeBack brings the files back to what they were before the sync of a snapshot.
-func (f *files) takeBack(ctx context.Context, id string) error {
+// restoreFiles returns the files to what they were before the sync of a snapshot.
+func (j restorer) restoreFiles(ctx context.Context, id string) error {
+	f := &files{job: j.job}
 	var err error
 	if f.before, err = f.ready(ctx); err != nil {
 		return err
@@ -212,79 +212,30 @@ func (f *files) takeBack(ctx context.Context, id string) error {
 		return failure.New(v1alpha1.ReasonNoConfigAccess, "this node of a redundant pair has no config access: restore a snapshot of the active node, whose files the pair copies")
 	}
 	done := f.step("plan")
-	b, err := f.planRestore(ctx, id)
+	p, err := j.plan(ctx, id)
 	done()
-	if err != nil {
+	if err != nil || p.done {
 		return err
 	}
-	if b.done {
-		return nil
+	if p.local != nil {
+		defer p.local.Close()
 	}
-	if b.local != nil {
-		defer b.local.Close()
-	}
-	f.r.Changes = b.changes
-	if err := f.checkDesigners(ctx, b.changes); err != nil {
+	f.r.Changes = p.changes
+	if err := f.checkDesigners(ctx, p.changes); err != nil {
 		return err
 	}
 	done = f.step("stage")
-	staged, err := f.dir.Stage(ctx, b.changes, nil, b.source)
+	staged, err := f.dir.Stage(ctx, p.changes, nil, p.source)
 	done()
 	if err != nil {
 		return err
 	}
-	if b.local != nil {
-		staged.TakeBack(b.local)
+	if p.local != nil {
+		staged.TakeBack(p.local)
 	}
-	f.header = &b.header
-	if err := f.apply(ctx, b.changes, staged); err != nil {
+	f.header = &p.header
+	if err := f.apply(ctx, p.changes, staged); err != nil {
 		return err
 	}
-	return f.brought.Close()
-}
-
-// snapshot makes the sync keep what it displaces, and backs up the gateway, if the spec asks for that. It returns the ids of the snapshot
-// and of the backup; "" if there is none.
-func (f *files) snapshot(ctx context.Context, staged *disk.Staged) (id, backup string, err error) {
-	switch {
-	case f.t.Profile.Snapshots == nil && staged.Moves():
-		err = f.dir.DropBackups()
-	case f.t.Profile.Snapshots != nil:
-		if err = staged.Snapshot(snapshotLimits(&f.t)); err == nil {
-			backup, err = f.backUp(ctx, staged)
-		}
-	}
-	if err != nil {
-		return "", "", errors.Join(err, staged.Discard())
-	}
-	return staged.SnapshotID(), backup, nil
-}
-
-func snapshotLimits(t *Task) disk.Snapshots {
-	s := t.Profile.Snapshots
-	return disk.Snapshots{Gateway: t.Facts.GatewayName, Keep: int(s.RetentionCount), MaxBytes: v1alpha1.SnapshotSize(s.MaxSize)}
-}
-
-// snapshots returns the snapshots, oldest first. It looks for new ones only after a sync that wrote something or failed.
-func (j *job) snapshots() []disk.Snapshot {
-	if j.t.Profile.Snapshots == nil {
-		j.kept = kept{}
-		return nil
-	}
-	if !j.kept.known || j.kept.taken != j.taken || j.r.Wrote() || j.r.Err != nil {
-		list, err := j.dir.ListSnapshots()
-		if err != nil {
-			j.Log.Warn("snapshots unreadable", "error", err)
-			return nil
-		}
-		j.kept = kept{known: true, taken: j.taken, list: list}
-	}
-	return j.kept.list
-}
-
-// kept are the snapshots of an open data directory.
-type kept struct {
-	known bool
-	taken int // see Engine.Taken
-	list  []disk.Snapshot
+	return j.download.Close()
 }

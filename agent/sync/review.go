@@ -21,19 +21,19 @@ import (
 // Webhook is the service that spec.validation.webhook names. It allows or denies the plan of a gateway.
 type Webhook struct {
 	URL string
-	// Client sends the requests. Its CA is set from CA for each request.
+	// Client sends the requests, with the certificates of CA instead of its own.
 	Client outbound.Client
-	// CA returns certificates, as PEM; nil for those of the system alone.
+	// CA returns certificates as PEM; nil means only those of the system.
 	CA func() ([]byte, error)
-	// Key returns the key that requests are signed with; nil for no signature.
+	// Key returns the key that signs requests; nil for no signature.
 	Key func() (secret.String, error)
-	// Ignore makes a change go on if the service cannot be asked.
-	Ignore bool
+	// IgnoreFailure lets a change through if the service does not answer.
+	IgnoreFailure bool
 }
 
-// ReviewRequest is what a Webhook is asked. docs/how-to/validation.md describes it.
+// ReviewRequest is the body of a request to a Webhook. docs/how-to/validation.md describes it.
 type ReviewRequest struct {
-	// UID identifies the plan: the same plan has the same one when it is asked for again.
+	// UID identifies the plan. Repeated requests about the same plan have the same UID.
 	UID         string       `json:"uid"`
 	Namespace   string       `json:"namespace"`
 	GatewaySync string       `json:"gatewaySync"`
@@ -43,7 +43,7 @@ type ReviewRequest struct {
 	Commit      string       `json:"commit"`
 	FromCommit  string       `json:"fromCommit"`
 	Files       []ReviewFile `json:"files"`
-	// Truncated reports that Files has not all files, because the request would be too large.
+	// Truncated reports that Files lacks some files, because the request would be too large.
 	Truncated bool `json:"truncated"`
 }
 
@@ -53,7 +53,7 @@ type ReviewFile struct {
 	Action string `json:"action"` // added, modified or deleted
 }
 
-// ReviewAnswer is what a Webhook answers.
+// ReviewAnswer is the body of a Webhook's answer.
 type ReviewAnswer struct {
 	UID     string `json:"uid"`
 	Allowed *bool  `json:"allowed"`
@@ -63,77 +63,78 @@ type ReviewAnswer struct {
 const (
 	maxReview       = 1 << 20 // bytes of a request
 	maxReviewAnswer = 64 << 10
-	// A denied plan is asked for again within this range, so that the gateways of a fleet do not ask at the same time.
+	// The pause after a denial is random, so that the gateways of a fleet do not all ask at once.
 	minReviewPause, maxReviewPause = time.Minute, 5 * time.Minute
 )
 
-// reviewed is the last question to a Webhook. The answer to it holds for the same plan of the same rules.
-type reviewed struct {
-	by    string // the URL
-	uid   string
-	err   error     // ValidationDenied or ValidationUnavailable; nil if the plan is allowed
-	again time.Time // until then a denied plan is not asked for again
+// reviewResult is the result of the last request to a Webhook. It holds for the same plan of the same rules.
+type reviewResult struct {
+	url     string
+	uid     string
+	err     error     // ValidationDenied or ValidationUnavailable; nil if the plan is allowed
+	retryAt time.Time // of a denied plan
 }
 
-// review asks the Webhook whether the plan may be applied. staged says whether its files were staged, and so validated: the first
-// question about a plan comes after that, and later ones before, so that no file is written again while the sync waits.
+// review asks the Webhook whether the plan may be applied. staged says whether the plan's files were staged, and so
+// validated. The first request about a plan follows the staging. Later requests precede it, so that the sync writes no file
+// again while it waits.
 //
-// It does not ask about the first sync of a gateway, nor about what brings back what was delivered, or an operator wants back.
+// The first sync of a gateway, a repair and a requested rollback need no review.
 func (f *files) review(ctx context.Context, changes *plan.Changes, staged bool) error {
 	w, h := f.conn.Webhook, f.dir.Manifest().Header()
-	if w == nil || f.t.Rollback || h.Commit.IsZero() || h.Commit == f.t.Commit && h.Rules == f.rules.Fingerprint() {
+	if w == nil || f.t.RequestedRollback || h.Commit.IsZero() || h.Commit == f.t.Commit && h.Rules == f.rules.Fingerprint() {
 		return nil
 	}
-	q := f.question(changes, h.Commit)
-	if len(q.Files) == 0 {
+	req := f.reviewRequest(changes, h.Commit)
+	if len(req.Files) == 0 {
 		return nil
 	}
-	last := &f.verdict
-	same := last.uid == q.UID && last.by == w.URL
+	last := &f.lastReview
+	same := last.uid == req.UID && last.url == w.URL
 	if !same && !staged {
 		return nil
 	}
 	switch {
 	case same && last.err == nil:
 		return nil
-	case same && f.Now().Before(last.again):
-		f.r.Again = last.again
+	case same && f.Now().Before(last.retryAt):
+		f.r.RetryAt = last.retryAt
 		return last.err
 	}
-	*last = reviewed{by: w.URL, uid: q.UID}
+	*last = reviewResult{url: w.URL, uid: req.UID}
 	defer f.step("review")()
-	answer, err := w.ask(ctx, q)
+	answer, err := w.send(ctx, req)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		*last = reviewed{}
+		*last = reviewResult{}
 		return ctx.Err()
-	case err != nil && w.Ignore:
+	case err != nil && w.IgnoreFailure:
 		f.note("changed without the consent of the validation webhook (failurePolicy Ignore): %v", err)
 	case err != nil:
 		last.err = failure.New(v1alpha1.ReasonValidationUnavailable, "the validation webhook was not asked, and nothing was written: %w", err)
 	case !*answer.Allowed:
-		last.again = f.Now().Add(minReviewPause + rand.N(maxReviewPause-minReviewPause))
-		f.r.Again = last.again
-		last.err = failure.New(v1alpha1.ReasonValidationDenied, "the validation webhook denies %s: %s", f.t.Commit.Short(), reasonOf(answer))
+		last.retryAt = f.Now().Add(minReviewPause + rand.N(maxReviewPause-minReviewPause))
+		f.r.RetryAt = last.retryAt
+		last.err = failure.New(v1alpha1.ReasonValidationDenied, "the validation webhook denies %s: %s", f.t.Commit.Short(), denialReason(answer))
 	}
 	return last.err
 }
 
-func reasonOf(a ReviewAnswer) string {
+func denialReason(a ReviewAnswer) string {
 	if a.Message == "" {
 		return "it gives no reason"
 	}
 	return failure.Quote(a.Message)
 }
 
-// question describes a plan. The UID covers the content of all files, also of those that are not listed.
-func (f *files) question(changes *plan.Changes, from plan.ID) ReviewRequest {
-	q := ReviewRequest{
+// reviewRequest describes a plan. The UID covers the content of all files, also of those that are not listed.
+func (f *files) reviewRequest(changes *plan.Changes, from plan.ID) ReviewRequest {
+	req := ReviewRequest{
 		Namespace: f.t.Facts.Namespace, GatewaySync: f.t.Facts.CRName, Gateway: f.t.Facts.GatewayName, Profile: f.t.Profile.Profile,
 		Ref: f.t.Ref, Commit: f.t.Commit.String(), FromCommit: from.String(), Files: []ReviewFile{},
 	}
 	sum := sha256.New()
-	_ = json.NewEncoder(sum).Encode(q) // neither fails
+	_ = json.NewEncoder(sum).Encode(req) // neither fails
 	fmt.Fprintln(sum, f.rules.Fingerprint())
 	room := maxReview - 8<<10
 	for _, c := range changes.List {
@@ -142,24 +143,24 @@ func (f *files) question(changes *plan.Changes, from plan.ID) ReviewRequest {
 			continue
 		}
 		fmt.Fprintf(sum, "%q %s %s\n", c.Path, action, c.ID)
-		if q.Truncated {
+		if req.Truncated {
 			continue
 		}
 		file := ReviewFile{c.Path, action}
 		b, _ := json.Marshal(file)
 		if room -= len(b) + 1; room < 0 {
-			q.Truncated = true
+			req.Truncated = true
 			continue
 		}
-		q.Files = append(q.Files, file)
+		req.Files = append(req.Files, file)
 	}
-	q.UID = hex.EncodeToString(sum.Sum(nil)[:16])
-	return q
+	req.UID = hex.EncodeToString(sum.Sum(nil)[:16])
+	return req
 }
 
-// ask sends a question and returns the answer to it, with Allowed set. The error never holds the path or the query of the URL.
-func (w *Webhook) ask(ctx context.Context, q ReviewRequest) (answer ReviewAnswer, err error) {
-	body, err := json.Marshal(q)
+// send sends a request and returns its answer, with Allowed set. The error never contains the path or the query of the URL.
+func (w *Webhook) send(ctx context.Context, req ReviewRequest) (answer ReviewAnswer, err error) {
+	body, err := json.Marshal(req)
 	if err != nil {
 		return answer, err
 	}
@@ -186,7 +187,7 @@ func (w *Webhook) ask(ctx context.Context, q ReviewRequest) (answer ReviewAnswer
 		return answer, fmt.Errorf("it answers HTTP %d instead of 200", res.Status)
 	case json.Unmarshal(res.Body, &answer) != nil || answer.Allowed == nil:
 		return answer, errors.New(`its answer is not {"uid": …, "allowed": …} as JSON`)
-	case answer.UID != q.UID:
+	case answer.UID != req.UID:
 		return answer, errors.New("its answer has the uid of another request")
 	}
 	return answer, nil

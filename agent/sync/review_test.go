@@ -112,12 +112,12 @@ func TestValidationWebhook(t *testing.T) {
 		v.answer = answers(false, "change board: \x1b[31mnot approved")
 		r := b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
 		assert.Contains(t, r.Message, `change board: \x1b[31mnot approved`)
-		assert.WithinRange(t, r.Again, now.Add(time.Minute), now.Add(5*time.Minute))
+		assert.WithinRange(t, r.RetryAt, now.Add(time.Minute), now.Add(5*time.Minute))
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 
 		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
 		assert.Len(t, v.asked, 1, "it is not asked again at once")
-		now = r.Again
+		now = r.RetryAt
 		b.ended(sync.Held, v1alpha1.ReasonValidationDenied)
 		require.Len(t, v.asked, 2)
 		assert.Equal(t, v.asked[0], v.asked[1], "the same plan has the same uid")
@@ -157,7 +157,7 @@ func TestValidationWebhook(t *testing.T) {
 func TestWhatTheWebhookIsNotAskedAbout(t *testing.T) {
 	t.Run("a requested rollback", func(t *testing.T) {
 		b, v := reviewed(t)
-		b.target.Rollback = true
+		b.target.RequestedRollback = true
 		b.synced()
 		assert.Empty(t, v.asked)
 	})
@@ -262,7 +262,7 @@ func TestWebhookFaults(t *testing.T) {
 			assert.Equal(t, v1alpha1.ClassRetry, r.Class())
 
 			ignoring := *b.conn.Webhook
-			ignoring.Ignore = true
+			ignoring.IgnoreFailure = true
 			b.conn.Webhook = &ignoring
 			r = b.synced()
 			require.Len(t, r.Notes, 1)

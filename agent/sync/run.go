@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/disk"
-	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/redundancy"
@@ -34,26 +33,57 @@ type job struct {
 	gateway  *gateway
 	node     *redundancy.Node
 
-	desired  *plan.Desired // the tree of the target, if it was needed
-	embedded resource.EmbeddedSecrets
-	unloaded unloaded // what the gateway has not loaded yet
-	wrong    wrong    // what the gateway did not show as delivered
+	desired    *plan.Desired // the tree of the target, if it was needed
+	embedded   resource.EmbeddedSecrets
+	unloaded   unloaded // what the gateway has not loaded yet
+	mismatches mismatches
 }
 
-// run is the sequence of a sync: the files are brought to the disk, then the gateway loads them.
+// report runs the sync and returns its report.
+func (j *job) report(ctx context.Context) *Report {
+	r := &Report{Phase: Synced, Reason: v1alpha1.ReasonSynced, Ref: j.t.Ref, Target: j.t.Commit, Started: j.Now(), Steps: map[string]time.Duration{}}
+	j.r = r
+	if j.t.Working == nil {
+		j.t.Working = func() {}
+	}
+	err := j.run(ctx)
+	if j.dir != nil {
+		h := j.dir.Manifest().Header()
+		r.Commit, r.Files.Total = h.Commit, h.Files
+		j.rememberDelivered(h)
+		if j.lostTrees != nil && j.lostTrees.commit != h.Commit {
+			j.lostTrees = nil
+		}
+	}
+	if j.readOnly {
+		err = errors.Join(err, j.dir.Close())
+	} else if j.dir != nil {
+		r.Snapshots = j.snapshots(err != nil)
+	}
+	r.Duration = j.Now().Sub(r.Started)
+	r.setOutcome(err)
+	if j.dir != nil && !j.readOnly && !j.t.Profile.DryRun {
+		a := auditor{j}
+		a.record()
+		r.History = a.history()
+	}
+	return r
+}
+
+// run is the sequence of a sync: it writes the files to the disk, and then makes the gateway load them.
 //
 //	open the data directory                run.go
-//	if a snapshot stands in for the target:
+//	if a snapshot replaces the target:
 //	  restore it, load it, and end         restore.go
 //	if the disk lacks the target:          files.go
 //	  wait for a maintenance window        windows.go
 //	  fetch, verify the signature          fetch.go
-//	  render, plan, guard                  render.go
+//	  render, plan, guard                  desired.go
 //	  wait for Designers and approvals     designers.go
 //	  stage, ask the validation webhook    review.go
 //	  lock, apply                          apply.go
 //	scan, verify                           load.go, verify.go
-//	if the gateway cannot load the target: baseline.go
+//	if the gateway cannot load the target: autorollback.go
 //	  restore the snapshot from before it  restore.go
 //	report
 func (j *job) run(ctx context.Context) error {
@@ -63,24 +93,23 @@ func (j *job) run(ctx context.Context) error {
 	if err := j.open(); err != nil {
 		return err
 	}
-	if back, err := j.restore(ctx); back || err != nil {
+	if replaced, err := (restorer{j}).run(ctx); replaced || err != nil {
 		return err
 	}
 	done := j.filesDone()
 	if done {
-		j.remind(ctx)
-		if err := j.locateAgain(ctx); err != nil {
+		j.r.Message = fmt.Sprintf("%s is on the disk already: nothing to do", j.t.Commit.Short())
+		j.attachRemote(ctx)
+		if err := j.refreshAccess(ctx); err != nil {
 			return err
 		}
-		done = !j.node.Moved()
+		done = !j.node.AccessChanged()
 	}
 	if !done {
 		if err := j.checkWindows(ctx); err != nil {
 			return err
 		}
-		if j.t.Working != nil {
-			j.t.Working()
-		}
+		j.t.Working()
 		if err := (&files{job: j}).deliver(ctx); err != nil {
 			return err
 		}
@@ -88,26 +117,22 @@ func (j *job) run(ctx context.Context) error {
 	if j.t.Profile.DryRun {
 		return j.endDryRun(ctx)
 	}
-	loading, cancel := outlive(ctx, j.Grace)
+	loadCtx, cancel := outlive(ctx, j.Grace)
 	defer cancel()
-	if err := (&loader{job: j}).load(loading); err != nil {
-		return j.goBack(ctx, err)
+	if err := (loader{j}).load(loadCtx); err != nil {
+		return autoRollback{j}.run(ctx, err)
 	}
-	j.failing = failing{}
-	if err := j.reportPair(); err != nil {
+	j.failures = loadFailures{}
+	if err := j.reportStandby(); err != nil {
 		return err
 	}
-	return j.handled()
+	return j.recordForced()
 }
 
-// outlive returns a context that outlives ctx by grace, for the scan that makes the gateway load its files and releases
-// its scan lock.
+// outlive returns a context that outlives ctx by grace, for the scan that loads the files and releases the scan lock.
 func outlive(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		t := time.AfterFunc(grace, cancel)
-		context.AfterFunc(longer, func() { t.Stop() })
-	})
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
 	return longer, func() { stop(); cancel() }
 }
 
@@ -125,11 +150,11 @@ func (j *job) open() error {
 	if j.unloaded, err = loadUnloaded(j.dir); err != nil {
 		return err
 	}
-	if j.force, err = j.forced(); err != nil {
+	if j.force, err = j.forceRequested(); err != nil {
 		return err
 	}
 	j.node, err = redundancy.New(redundancy.Config{
-		Dir: j.dir, Memory: &j.pair, Log: j.Log, Now: j.Now, Note: j.note,
+		Dir: j.dir, Memory: &j.pairMemory, Log: j.Log, Now: j.Now, Note: j.note,
 		Ref: j.t.Ref, Commit: j.t.Commit, Rules: j.rules, Repair: j.force || j.t.Repair, BeforeStart: j.t.BeforeStart,
 	})
 	return err
@@ -141,7 +166,7 @@ func (j *job) openDir() error {
 	if !j.t.Profile.DryRun || j.Engine.dir != nil {
 		j.dir, err = j.Open()
 	} else {
-		o := j.disk()
+		o := j.diskOptions()
 		o.ReadOnly, o.AllowUnseeded = true, true
 		j.dir, err = disk.Open(j.DataDir, o)
 		j.readOnly = err == nil
@@ -152,14 +177,13 @@ func (j *job) openDir() error {
 	}
 	j.from = j.dir.Manifest().Header().Commit
 	j.gateway = &gateway{
-		Gateway: j.conn.Gateway, token: j.conn.Token, log: j.Log, dir: j.dir, readOnly: j.t.Profile.DryRun,
-		start: j.t.Start, beforeStart: j.t.BeforeStart, seen: &j.seen,
+		Gateway: j.conn.Gateway, hasAPIToken: j.conn.HasAPIToken, log: j.Log, dir: j.dir, readOnly: j.t.Profile.DryRun,
+		start: j.t.Start, beforeStart: j.t.BeforeStart,
 	}
 	return nil
 }
 
-// rulesAt returns the rules for a ref and a commit, which the profile's templates may use. They include the gateway's
-// mounts.
+// rulesAt returns the rules for a ref and a commit, which the profile's templates may use, with the gateway's mounts.
 func (j *job) rulesAt(ref string, commit plan.ID) (plan.Rules, error) {
 	f := j.t.Facts
 	f.Ref, f.Commit = ref, commit.String()
@@ -167,67 +191,63 @@ func (j *job) rulesAt(ref string, commit plan.ID) (plan.Rules, error) {
 	if err != nil {
 		return r, err
 	}
-	seen, err := disk.Mounts(j.DataDir)
+	found, err := disk.Mounts(j.DataDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // opening a missing directory reports it
 		return r, err
 	}
-	r.Mounts = plan.NewMounts(append(seen, j.Mounts...))
+	r.Mounts = plan.NewMounts(append(found, j.Mounts...))
 	return r, nil
 }
 
-// forcedNote has the last handled force-sync request, so that a restart does not repeat it.
-const forcedNote = "force-sync"
+// forceNote has the last force-sync request that was carried out, so that a restart does not repeat it.
+const forceNote = "force-sync"
 
-// forced reports whether the force-sync request is new.
-func (j *job) forced() (bool, error) {
+// forceRequested reports whether the force-sync request is new.
+func (j *job) forceRequested() (bool, error) {
 	if j.t.ForceID == "" {
 		return false, nil
 	}
-	done, err := j.dir.Note(forcedNote)
+	done, err := j.dir.Note(forceNote)
 	return string(done) != j.t.ForceID, err
 }
 
-// handled records the force-sync request as handled.
-func (j *job) handled() error {
+// recordForced records that the force-sync request was carried out.
+func (j *job) recordForced() error {
 	if !j.force {
 		return nil
 	}
-	return j.dir.SetNote(forcedNote, []byte(j.t.ForceID))
+	return j.dir.SetNote(forceNote, []byte(j.t.ForceID))
 }
 
-// filesDone reports, by the manifest alone, whether the target's files are on the disk already. Then nothing is fetched
-// or read.
+// filesDone reports whether, by the manifest alone, the target's files are on the disk already.
 func (j *job) filesDone() bool {
 	h := j.dir.Manifest().Header()
-	if h.Commit != j.t.Commit || h.Ref != j.t.Ref && j.rules.AsksForRef() || h.Rules != j.rules.Fingerprint() || !h.Complete || j.force || j.t.Repair {
-		return false
-	}
-	j.r.Message = fmt.Sprintf("%s is on the disk already: nothing to do", j.t.Commit.Short())
-	return true
+	sameRef := h.Ref == j.t.Ref || !j.rules.AsksForRef()
+	return h.Commit == j.t.Commit && sameRef && h.Rules == j.rules.Fingerprint() && h.Complete && !j.force && !j.t.Repair
 }
 
-// locate determines the node's place in a redundant pair.
-func (j *job) locate(ctx context.Context, state gatewayState) error {
-	err := j.node.Locate(ctx, j.gateway.place(state))
+// determineAccess determines whether the node of a redundant pair has config access.
+func (j *job) determineAccess(ctx context.Context, state gatewayState) error {
+	err := j.node.DetermineAccess(ctx, j.gateway.pairSource(state))
 	j.r.Paired = j.node.Paired()
 	return err
 }
 
-// locateAgain determines the place of a node of a pair for a sync that had nothing to do.
-func (j *job) locateAgain(ctx context.Context) error {
+// refreshAccess calls determineAccess for a sync that has no files to write.
+func (j *job) refreshAccess(ctx context.Context) error {
 	if !j.node.Paired() || j.t.BeforeStart || j.t.Profile.DryRun {
 		return nil
 	}
 	j.r.Paired = true
 	state, _ := j.gateway.state(ctx)
 	if state != running && !j.node.WasStandby() {
-		return nil // the sync after its start does this
+		return nil // the first sync after the gateway's start does this
 	}
-	return j.locate(ctx, state)
+	return j.determineAccess(ctx, state)
 }
 
-// reportPair ends a successful sync. On a standby node the outcome is Standby, or waiting for the other node.
-func (j *job) reportPair() error {
+// reportStandby makes Standby the outcome of a successful sync of a standby node. It fails while the other node must write.
+func (j *job) reportStandby() error {
 	message, err := j.node.Outcome()
 	if err != nil {
 		return err
@@ -242,10 +262,11 @@ func (j *job) reportPair() error {
 // step starts a step for Report.Steps and the progress display. The returned function ends it.
 func (j *job) step(name string) func() {
 	j.Progress(name, 0, 0)
-	t := j.Now()
-	return func() { j.r.Steps[name] += j.Now().Sub(t) }
+	started := j.Now()
+	return func() { j.r.Steps[name] += j.Now().Sub(started) }
 }
 
+// note adds a note to the report.
 func (j *job) note(format string, args ...any) {
 	j.r.Notes = append(j.r.Notes, fmt.Sprintf(format, args...))
 }
@@ -257,15 +278,3 @@ func join(message, more string) string {
 	}
 	return message + "; " + more
 }
-
-// place returns where to read the node's place in a redundant pair from. Only the REST API of 8.3 tells it, with a
-// token.
-func (g *gateway) place(state gatewayState) redundancy.Source {
-	from := redundancy.Source{Running: state == running, Role: g.platform.Role}
-	if g.Gateway != nil && g.token && !g.legacy() {
-		from.Gateway = g.Gateway
-	}
-	return from
-}
-
-var _ redundancy.Gateway = (*ignition.Client)(nil)

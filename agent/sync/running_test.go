@@ -61,7 +61,7 @@ func TestSyncedByFilesWithoutGateway(t *testing.T) {
 	b.synced()
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.Start = "two"
-	b.conn.Token = false
+	b.conn.HasAPIToken = false
 	b.synced()
 	b.conn.Gateway = nil
 	b.synced()

@@ -213,7 +213,7 @@ func TestWhoIsThereCannotBeAskedFor(t *testing.T) {
 		{"wait does not, if the gateway does not answer", v1alpha1.DesignerWait, refuse(500), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonGatewayUnreachable},
 		{"wait cannot, where there is no list", v1alpha1.DesignerWait, refuse(404), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
 		{"fail cannot either", v1alpha1.DesignerFail, refuse(404), gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
-		{"wait cannot without a token", v1alpha1.DesignerWait, func(b *bench) { b.conn.Token = false }, gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
+		{"wait cannot without a token", v1alpha1.DesignerWait, func(b *bench) { b.conn.HasAPIToken = false }, gitserver.Write(theme, `{}`), sync.Error, v1alpha1.ReasonProfilesInvalid},
 		{"a change of the configuration does not ask for Designers", v1alpha1.DesignerWait, refuse(403), gitserver.Write(db+"/config.json", `{"url":"x"}`), sync.Synced, v1alpha1.ReasonSynced},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -56,7 +56,7 @@ func TestOnlySignedCommitsAreDelivered(t *testing.T) {
 		assert.Contains(t, r.Message, "commit "+unsigned.Short()+" is not signed")
 
 		for name, change := range map[string]func(*sync.Task){
-			"forced": func(t *sync.Task) { t.ForceID = "now" }, "a rollback": func(t *sync.Task) { t.Rollback = true },
+			"forced": func(t *sync.Task) { t.ForceID = "now" }, "a rollback": func(t *sync.Task) { t.RequestedRollback = true },
 			"a dry run": func(t *sync.Task) { t.Profile.DryRun = true }, "before its start": func(t *sync.Task) { t.BeforeStart = true },
 		} {
 			t.Run(name, func(t *testing.T) {

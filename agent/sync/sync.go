@@ -1,6 +1,6 @@
 // Package sync runs one sync from a target commit to a report: fetch, plan, validate, hold, apply, scan, verify. It
-// knows git, the data directory and the gateway, but not Kubernetes. The loops that drive it (standalone, follow)
-// decide when it runs and what happens to its report.
+// uses git, the data directory and the gateway, but not Kubernetes. Its callers (agent/loop) decide when a sync runs and
+// what happens to its report.
 package sync
 
 import (
@@ -17,7 +17,6 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
-	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
 )
 
@@ -43,8 +42,8 @@ type Gateway interface {
 // Target identifies what to deliver. The lead writes it into the SyncTarget, the follower reads it, and reports repeat it. The
 // standalone agent makes it from a file.
 type Target struct {
-	// Ref is the ref as requested. Name is the full name of the ref that Commit is the tip of, or "" for a bare commit;
-	// some git servers do not serve a commit by its id.
+	// Ref is the ref as requested. Name is the full name of the ref that Commit is the tip of, or "" for a bare commit.
+	// The agent fetches Name if the git server refuses to serve Commit by its id.
 	Ref, Name string
 	Commit    plan.ID // zero if not known yet
 	// ForceID is the value of the annotation stoker.io/force-sync. A new value forces the sync: every file is verified
@@ -52,15 +51,16 @@ type Target struct {
 	ForceID string
 	// ConfirmDeletion is the commit whose mass deletion an operator has approved, or its first digits.
 	ConfirmDeletion string
-	// Propose is the value of the annotation stoker.io/propose if it is about this gateway. A new value requests that the
-	// gateway's changes are proposed again, from today's base. No sync depends on it.
+	// Propose is the value of the annotation stoker.io/propose if it names this gateway. A new value makes the agent
+	// propose the gateway's changes again, from the current base. It does not affect syncs.
 	Propose string
-	// Restore asks to bring the gateway back to a snapshot: its id, and what tells the request from an earlier one. It is empty
-	// if there is no request about this gateway.
+	// Restore requests to restore a snapshot of this gateway: the snapshot's id, a space, and the time of the request. The
+	// time is missing if the spec has the request. Restore is empty if there is no request for this gateway.
 	Restore string
-	// Retry is the value of the annotation stoker.io/retry. A new value about Commit asks to take it again after the gateway went back from it.
+	// Retry is the value of the annotation stoker.io/retry. A new value that names Commit makes the agent deliver Commit
+	// again after a rollback from it.
 	Retry string
-	// WindowApproved reports that a user approved to deliver Commit although no maintenance window allows it.
+	// WindowApproved reports that a user approved the delivery of Commit outside the maintenance windows.
 	WindowApproved bool
 	// Revision, Generation, RequestedAt and Term are those of the SyncTarget.
 	Revision    int64
@@ -81,44 +81,35 @@ type Task struct {
 	// BeforeStart reports that the gateway starts only after this sync. The sync does not contact it, and need not scan
 	// what it reads at its start. The report is Applied, and the next sync verifies.
 	BeforeStart bool
-	// Start identifies the last known start of the gateway, that of its pod, or is "". The sync reports Synced only
-	// after it has seen the gateway running since.
+	// Start identifies the last known start of the gateway or, if that is unknown, of its pod. The sync reports Synced
+	// only if the gateway was seen running since. "" makes no such demand.
 	Start string
 	// Working is called once if there is something to do. It may be nil.
 	Working func()
 	// Request is who requested the ref; it goes to the audit record.
 	Request Request
-	// Rollback reports that an operator requested to go back to this commit. No maintenance window delays that.
-	Rollback bool
-	// GoesBack reports that a rollout went back to this commit, which ran on every gateway: it may delete what the rollout brought.
-	GoesBack bool
+	// RequestedRollback reports that an operator requested a rollback to Commit. No maintenance window delays it.
+	RequestedRollback bool
+	// RolloutRollback reports that a failed rollout returned to Commit, which ran on every gateway. The sync may delete all
+	// that the rollout added.
+	RolloutRollback bool
 	// Repair restores files that were changed on the gateway (driftPolicy repair).
 	Repair bool
-	// Back says how the sync treats changes that are sent back to git; nil if none are.
-	Back *Back
-}
-
-// Back is how a sync treats changes that were made on the gateway and are sent back to git.
-type Back struct {
-	// Watches reports whether changes at a path are sent back.
-	Watches func(path string) bool
-	// Proposed reports whether the change at a path is not settled yet: no repair undoes it.
-	Proposed func(path string) bool
-	// Replace is called before files are staged with the paths of changes that the sync would replace. An error holds the sync.
-	Replace func(paths []string) error
+	// Proposals says how the sync treats changes that are proposed to git; nil if none are.
+	Proposals *Proposals
 }
 
 // Connections are the git remote and the gateway. They follow the spec and may differ from sync to sync.
 type Connections struct {
 	Remote  *repo.Remote
 	Gateway Gateway // nil: files only
-	// Token reports whether there is an API token. Without one, nothing is scanned or verified.
-	Token bool
+	// HasAPIToken reports whether Gateway authenticates. If not, nothing is scanned or verified.
+	HasAPIToken bool
 	// Verifier verifies the signature of a commit before it is planned; nil if spec.git.verify demands none.
 	Verifier *repo.Verifier
-	// Webhook is asked before a change; nil if spec.validation names none.
+	// Webhook allows or denies each change; nil if spec.validation names none.
 	Webhook *Webhook
-	// Storage is where copies of snapshots are kept; nil for the data volume alone.
+	// Storage has copies of snapshots; nil if snapshots stay on the data volume alone.
 	Storage archive.Store
 }
 
@@ -136,9 +127,8 @@ type Config struct {
 	// Grace is how long a sync that has written files may go on after it is asked to stop, and how long unlocking may
 	// take after a failed apply. Default 20 s.
 	Grace time.Duration
-	// LookWait bounds how long drift detection waits for git if the store has lost objects: once for the trees, and
-	// then once for all blobs. Default 10 s.
-	LookWait time.Duration
+	// DriftFetchTimeout bounds how long drift detection waits for git if the store has lost objects. Default 10 s.
+	DriftFetchTimeout time.Duration
 	// Progress is called during long steps; done and total count files, and are 0 if there is nothing to count.
 	Progress func(step string, done, total int)
 }
@@ -146,29 +136,33 @@ type Config struct {
 // Engine syncs one data directory. Its methods must not be called concurrently.
 type Engine struct {
 	Config
-	dir     *disk.Dir
-	taken   int // changes whenever dir is opened or closed
-	cache   *plan.Cache
-	last    delivered // what is on the disk
-	held    hold      // the last held sync
-	verdict reviewed  // the last question to the validation webhook
-	seen    string    // the start whose gateway was seen running
-	kept    kept      // the snapshots
-	failing failing
-	brought brought // the archive that is restored
-	audits  audited
-	past    history // the last syncs
-	pair    redundancy.Memory
-	// watch reports whether changes at a path are sent back to git; nil for none.
-	watch func(path string) bool
-	lost  *lost  // the commit on the disk if the store lost it, otherwise nil
-	asked func() // called when drift detection needs a file that the store lacks
+	dir           *disk.Dir  // nil until it is opened
+	dirGeneration int        // changes whenever dir is opened or closed
+	records       dirRecords // read from dir
+	cache         *plan.Cache
+	delivered     deliveredTree // what is on the disk
+	lostTrees     *lostTrees    // nil unless the store lost the commit on the disk
+	lastHold      hold
+	lastReview    reviewResult
+	lastFailure   auditedFailure
+	failures      loadFailures
+	download      downloadedArchive // kept until it is restored
+	pairMemory    redundancy.Memory
 
-	planning context.Context //nolint:containedctx // of the plan that is made, see during; nil for none
+	watched     func(path string) bool // see Watch
+	onMissing   func()                 // called when drift detection needs a file that the store lacks; may be nil
+	planContext context.Context        //nolint:containedctx // see limitPlanning; nil for none
 }
 
-// New returns an Engine. The first sync opens the data directory, because it must not be touched before the gateway has
-// seeded it.
+// dirRecords are what the Engine has read from the open data directory.
+type dirRecords struct {
+	snapshots     []disk.Snapshot
+	snapshotsRead bool
+	history       []Audit
+	historyRead   bool
+}
+
+// New returns an Engine. It does not open the data directory, which the gateway may not have seeded yet.
 func New(c Config) *Engine {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -176,8 +170,8 @@ func New(c Config) *Engine {
 	if c.Grace <= 0 {
 		c.Grace = 20 * time.Second
 	}
-	if c.LookWait <= 0 {
-		c.LookWait = 10 * time.Second
+	if c.DriftFetchTimeout <= 0 {
+		c.DriftFetchTimeout = 10 * time.Second
 	}
 	if c.Progress == nil {
 		c.Progress = func(string, int, int) {}
@@ -187,19 +181,19 @@ func New(c Config) *Engine {
 
 // Close closes the data directory.
 func (e *Engine) Close() error {
-	err := e.brought.Close()
+	err := e.download.Close()
 	if e.dir == nil {
 		return err
 	}
 	err = errors.Join(err, e.dir.Close())
 	e.dir = nil
-	e.taken++
+	e.dirGeneration++
 	return err
 }
 
-// Taken returns a number that changes whenever the data directory is opened or closed: results from before apply to
-// another directory.
-func (e *Engine) Taken() int { return e.taken }
+// DirGeneration returns a number that changes whenever the data directory is opened or closed. Results of another
+// generation are stale: they may describe another directory.
+func (e *Engine) DirGeneration() int { return e.dirGeneration }
 
 // Open opens the data directory and recovers from a crash, if that is not done yet.
 //
@@ -216,98 +210,67 @@ func (e *Engine) Open() (*disk.Dir, error) {
 			return nil, err
 		}
 	}
-	o := e.disk()
-	d, err := disk.Open(e.DataDir, o)
+	d, err := disk.Open(e.DataDir, e.diskOptions())
 	if err != nil {
 		return nil, err
 	}
-	e.dir = d
-	e.taken++
+	e.dir, e.records = d, dirRecords{}
+	e.dirGeneration++
 	if r := d.Recovered(); r != nil {
 		e.Log.Warn("a sync that did not end was settled", "commit", r.Commit.String(), "finished", r.Forward, "files", len(r.Paths), "saved", len(r.Saved))
 	}
 	return d, nil
 }
 
-// disk returns the options of the data directory.
-func (e *Engine) disk() disk.Options {
+func (e *Engine) diskOptions() disk.Options {
 	o := e.Disk
-	o.Wanted, o.MaxFiles, o.MaxBlob, o.Watch = e.wanted, e.Limits.Files, e.MaxBlob, e.watches
+	o.Wanted, o.MaxFiles, o.MaxBlob, o.Watch = e.writeWanted, e.Limits.Files, e.MaxBlob, e.isWatched
 	return o
 }
 
 // Drift compares the owned files with the disk; full hashes every file.
+//
+// The comparison reads git's version of files that look different. If the store has lost the first of them, Drift fetches
+// the lost trees. From then on, the store may fetch blobs until DriftFetchTimeout is over.
 func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 	dir, err := e.Open()
 	if err != nil {
 		return disk.Drift{}, err
 	}
-	waiting, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	var late *time.Timer
-	e.asked = func() {
-		e.asked = nil // once per comparison
-		late = time.AfterFunc(e.LookWait, func() { end(context.DeadlineExceeded) })
-		e.find(ctx)
+	fetchCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer e.Store.Hasten(fetchCtx)()
+	defer e.limitPlanning(ctx)()
+	e.onMissing = func() {
+		e.onMissing = nil // once per comparison
+		time.AfterFunc(e.DriftFetchTimeout, func() { cancel(context.DeadlineExceeded) })
+		e.fetchLostTrees(ctx)
 	}
-	defer e.Store.Hasten(waiting)()
-	defer e.during(ctx)()
-	defer func() {
-		if e.asked = nil; late != nil {
-			late.Stop()
-		}
-	}()
+	defer func() { e.onMissing = nil }()
 	return dir.Drift(ctx, full)
 }
 
-// Owned calls to with the owned files, sorted by path, if the data directory is open.
-func (e *Engine) Owned(to func(iter.Seq2[plan.Owned, error])) {
-	if e.dir != nil {
-		to(e.dir.Manifest().All(""))
+// Owned returns the owned files, sorted by path, or nil if the data directory is not open.
+func (e *Engine) Owned() iter.Seq2[plan.Owned, error] {
+	if e.dir == nil {
+		return nil
 	}
+	return e.dir.Manifest().All("")
 }
 
 // LostAndFound returns the number of bytes in lost+found and their limit, or zeros if the data directory is not open.
-func (e *Engine) LostAndFound() (is, limit int64, err error) {
+func (e *Engine) LostAndFound() (used, limit int64, err error) {
 	if e.dir == nil {
 		return 0, 0, nil
 	}
-	is, err = e.dir.LostAndFoundBytes()
-	return is, e.dir.LostAndFoundMax(), err
+	used, err = e.dir.LostAndFoundBytes()
+	return used, e.dir.LostAndFoundMax(), err
 }
 
 // Sync delivers t and reports. Canceling ctx stops it before the first file of the gateway changes, but not between two
 // files. Sync leaves nothing running.
 func (e *Engine) Sync(ctx context.Context, c Connections, t Task) *Report {
-	return e.sync(ctx, &job{Engine: e, conn: c, t: t})
-}
-
-func (e *Engine) sync(ctx context.Context, j *job) *Report {
-	r := &Report{Phase: Synced, Reason: v1alpha1.ReasonSynced, Ref: j.t.Ref, Target: j.t.Commit, Started: e.Now(), Steps: map[string]time.Duration{}}
-	j.r = r
-	err := j.run(ctx)
-	if j.dir != nil {
-		h := j.dir.Manifest().Header()
-		r.Commit, r.Files.Total = h.Commit, h.Files
-		j.remember(h)
-		if e.lost != nil && e.lost.commit != h.Commit {
-			e.lost = nil
-		}
-	}
-	if j.dir != nil && !j.readOnly {
-		r.Err = err
-		r.Snapshots = j.snapshots()
-	}
-	if j.readOnly {
-		err = errors.Join(err, j.dir.Close())
-	}
-	r.Duration = e.Now().Sub(r.Started)
-	r.settle(err)
-	if j.dir != nil && !j.readOnly && !j.t.Profile.DryRun {
-		j.audit(j.from)
-		r.History = j.history()
-	}
-	return r
+	return (&job{Engine: e, conn: c, t: t}).report(ctx)
 }
 
 // Resume makes the gateway load what it has not loaded yet of the commit on the disk, which works without git. It
@@ -319,9 +282,19 @@ func (e *Engine) Resume(ctx context.Context, c Connections, t Task) *Report {
 	}
 	h := d.Manifest().Header()
 	t.Ref, t.Name, t.Commit, t.ForceID = h.Ref, "", h.Commit, ""
-	j := &job{Engine: e, conn: c, t: t, r: &Report{}, dir: d}
-	if j.rules, err = j.rulesAt(t.Ref, t.Commit); err != nil || h.Commit.IsZero() || !j.filesDone() {
+	if h.Commit.IsZero() || !e.Has(t) {
 		return nil
 	}
-	return e.sync(ctx, &job{Engine: e, conn: c, t: t, resumes: true})
+	return (&job{Engine: e, conn: c, t: t, resumes: true}).report(ctx)
+}
+
+// Has reports whether the files of t are on the disk, as its rules want them.
+func (e *Engine) Has(t Task) bool {
+	d, err := e.Open()
+	if err != nil {
+		return false
+	}
+	j := &job{Engine: e, t: t, r: &Report{}, dir: d}
+	j.rules, err = j.rulesAt(t.Ref, t.Commit)
+	return err == nil && j.filesDone()
 }

@@ -61,7 +61,7 @@ func newBench(t *testing.T, o simulator.Options) *bench {
 	store, err := repo.Open(filepath.Join(dir, "objects"), repo.StoreOptions{})
 	require.NoError(t, err)
 	log := slog.New(slog.DiscardHandler)
-	b.engine = sync.New(sync.Config{DataDir: b.data, Store: store, Log: log, Disk: disk.Options{Log: log}, MaxBlob: 1 << 20, LookWait: time.Minute})
+	b.engine = sync.New(sync.Config{DataDir: b.data, Store: store, Log: log, Disk: disk.Options{Log: log}, MaxBlob: 1 << 20, DriftFetchTimeout: time.Minute})
 	t.Cleanup(func() {
 		assert.NoError(t, b.engine.Close())
 		assert.NoError(t, store.Close())
@@ -81,7 +81,7 @@ func (b *bench) connect(c ignition.Config) {
 	c.PollInterval, c.LockWait = 5*time.Millisecond, time.Second
 	client, err := ignition.New(c)
 	require.NoError(b.t, err)
-	b.conn.Gateway, b.conn.Token = client, true
+	b.conn.Gateway, b.conn.HasAPIToken = client, true
 }
 
 // push creates a commit and makes it the target.

@@ -29,7 +29,7 @@ func TestPendingScanRecord(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, o.empty())
 
-	o = unloaded{Commit: plan.ID{1, 2}, ScanProjects: true, Projects: []string{"a"}, Gone: []string{"b"},
+	o = unloaded{Commit: plan.ID{1, 2}, ScanProjects: true, Projects: []string{"a"}, Deleted: []string{"b"},
 		Resources: []configID{{"core", "ignition", "database-connection", "db"}}}
 	require.NoError(t, o.save(d))
 	back, err := loadUnloaded(d)
@@ -83,16 +83,32 @@ func TestPendingScansAccumulate(t *testing.T) {
 	second := &plan.Changes{To: plan.ID{2}, List: []plan.Change{{Op: plan.Delete, Path: "projects/a/project.json"}, {Op: plan.Create, Path: "projects/b/project.json"}}}
 	o = o.add(second, []string{"b"}, []string{"a"})
 	assert.Equal(t, []string{"b"}, o.Projects)
-	assert.Equal(t, []string{"a"}, o.Gone)
+	assert.Equal(t, []string{"a"}, o.Deleted)
 
 	// None of it is on disk except project a, which came back.
 	require.NoError(t, os.MkdirAll(filepath.Join(data, "projects/a"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(data, "projects/a/project.json"), []byte("{}"), 0o644))
-	require.NoError(t, o.drop(d))
+	require.NoError(t, o.dropUntrue(d))
 	assert.Empty(t, o.Projects)
-	assert.Empty(t, o.Gone)
+	assert.Empty(t, o.Deleted)
 	assert.Empty(t, o.Resources)
 	assert.True(t, o.ScanProjects, "a scan too many does no harm")
+}
+
+// If a sync fails before the first file moves, the record from before it is in force again.
+func TestPendingScansOfFailedSync(t *testing.T) {
+	d, data := openDir(t)
+	const dir = "config/resources/core/ignition/database-connection/"
+	a, b := configID{"core", "ignition", "database-connection", "a"}, configID{"core", "ignition", "database-connection", "b"}
+	for _, r := range []configID{a, b} {
+		require.NoError(t, os.MkdirAll(filepath.Join(data, dir+r.Name), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(data, r.file()), []byte("{}"), 0o644))
+	}
+	before := unloaded{ScanConfig: true, Resources: []configID{a, b}}
+	before.add(&plan.Changes{List: []plan.Change{{Op: plan.Delete, Path: a.file()}}}, nil, nil)
+	assert.Equal(t, []configID{a, b}, before.Resources)
+	require.NoError(t, before.dropUntrue(d))
+	assert.Equal(t, []configID{a, b}, before.Resources)
 }
 
 func TestDebtsAreBounded(t *testing.T) {

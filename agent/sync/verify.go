@@ -11,25 +11,25 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// wrong is what the gateway does not show as it was delivered.
-type wrong struct {
+// mismatches are the projects and resources that the gateway does not show as they were delivered.
+type mismatches struct {
 	projects  []string
 	resources []configID
 }
 
 // verify checks that the gateway shows what was delivered. A finished scan does not prove that: a gateway skips a
 // resource that it cannot read without an error.
-func (l *loader) verify(ctx context.Context) error {
+func (l loader) verify(ctx context.Context) error {
 	defer l.step("verify")()
-	projects, err := l.compareProjects(ctx, l.unloaded.Projects, l.unloaded.Gone)
+	projects, err := l.gateway.compareProjects(ctx, l.unloaded.Projects, l.unloaded.Deleted)
 	if err != nil {
 		return err
 	}
-	resources, err := l.unlisted(ctx, l.unloaded.Resources)
+	resources, err := l.gateway.unlistedResources(ctx, l.unloaded.Resources)
 	if err != nil {
 		return err
 	}
-	l.wrong = wrong{projects.names(), resources}
+	l.mismatches = mismatches{projects.names(), resources}
 	errs := projects.errs()
 	if len(resources) > 0 {
 		var names []string
@@ -42,86 +42,85 @@ func (l *loader) verify(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// shownProjects are projects that the gateway does not show as they are on the disk.
-type shownProjects struct {
-	missing []string
-	orphans []ignition.Project // without a valid parent
-	left    []string           // shown, although they are deleted
+// projectMismatches are projects that the gateway does not show as they are on the disk.
+type projectMismatches struct {
+	missing   []string
+	orphans   []ignition.Project // without a valid parent
+	undeleted []string           // shown, although they are deleted
 }
 
-func (s shownProjects) names() []string {
-	names := slices.Concat(s.missing, s.left)
-	for _, p := range s.orphans {
+func (m projectMismatches) names() []string {
+	names := slices.Concat(m.missing, m.undeleted)
+	for _, p := range m.orphans {
 		names = append(names, p.Name)
 	}
 	return names
 }
 
-func (s shownProjects) errs() []error {
+func (m projectMismatches) errs() []error {
 	var errs []error
-	if len(s.missing) > 0 {
-		errs = append(errs, failure.New(v1alpha1.ReasonVerificationFailed, "the gateway does not show the project %s: see its log for the reason", strings.Join(s.missing, ", ")))
-	}
-	if len(s.orphans) > 0 {
-		var names []string
-		for _, p := range s.orphans {
-			names = append(names, p.Name+" (parent "+p.Parent+")")
+	add := func(format string, names []string) {
+		if len(names) > 0 {
+			errs = append(errs, failure.New(v1alpha1.ReasonVerificationFailed, format, strings.Join(names, ", ")))
 		}
-		errs = append(errs, failure.New(v1alpha1.ReasonVerificationFailed, "the gateway finds no valid parent for the project %s: is the parent synced and inheritable?", strings.Join(names, ", ")))
 	}
-	if len(s.left) > 0 {
-		errs = append(errs, failure.New(v1alpha1.ReasonVerificationFailed, "the gateway still shows the deleted project %s", strings.Join(s.left, ", ")))
+	var orphans []string
+	for _, p := range m.orphans {
+		orphans = append(orphans, p.Name+" (parent "+p.Parent+")")
 	}
+	add("the gateway does not show the project %s: see its log for the reason", m.missing)
+	add("the gateway finds no valid parent for the project %s: is the parent synced and inheritable?", orphans)
+	add("the gateway still shows the deleted project %s", m.undeleted)
 	return errs
 }
 
-// compareProjects asks the gateway for projects that it has to show, and those that it must not show.
-func (j *job) compareProjects(ctx context.Context, there, gone []string) (shownProjects, error) {
-	var s shownProjects
-	if len(there)+len(gone) == 0 {
-		return s, nil
+// compareProjects asks the gateway for projects that it has to show, and for deleted ones.
+func (g *gateway) compareProjects(ctx context.Context, present, deleted []string) (projectMismatches, error) {
+	var m projectMismatches
+	if len(present)+len(deleted) == 0 {
+		return m, nil
 	}
-	list, err := j.gateway.Projects(ctx)
+	list, err := g.Projects(ctx)
 	if err != nil {
-		return s, err
+		return m, err
 	}
 	loaded := make(map[string]ignition.Project, len(list))
 	for _, p := range list {
 		loaded[p.Name] = p
 	}
-	for _, name := range there {
+	for _, name := range present {
 		p, ok := loaded[name]
 		if !ok { // the list may omit projects that cannot run: disabled ones, templates
-			if p, err = j.gateway.Project(ctx, name); err == nil {
+			if p, err = g.Project(ctx, name); err == nil {
 				ok = true
 			} else if !errors.Is(err, ignition.ErrNotFound) {
-				return s, err
+				return m, err
 			}
 		}
 		switch {
 		case !ok:
-			s.missing = append(s.missing, name)
+			m.missing = append(m.missing, name)
 		case p.InvalidParent:
 			p.Name = name
-			s.orphans = append(s.orphans, p)
+			m.orphans = append(m.orphans, p)
 		}
 	}
-	for _, name := range gone {
+	for _, name := range deleted {
 		if _, ok := loaded[name]; ok {
-			s.left = append(s.left, name)
+			m.undeleted = append(m.undeleted, name)
 		}
 	}
-	return s, nil
+	return m, nil
 }
 
-// unlisted looks up config resources by name, and returns those that the gateway does not list. It omits those that the gateway cannot tell:
-// of collections that are not effective in its mode, and of types that it does not list by name.
-func (j *job) unlisted(ctx context.Context, all []configID) ([]configID, error) {
+// unlistedResources returns the config resources that the gateway does not list. It omits those that the gateway cannot
+// show: resources of collections that its deployment mode does not use, and of types that it does not list by name.
+func (g *gateway) unlistedResources(ctx context.Context, all []configID) ([]configID, error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
 	effective := []string{"external", "core"}
-	if info, ok := j.gateway.identity(ctx); ok && info.DeploymentMode != "" {
+	if info, ok := g.identity(ctx); ok && info.DeploymentMode != "" {
 		effective = append(effective, info.DeploymentMode)
 	}
 	type kind struct{ module, typ string }
@@ -132,8 +131,8 @@ func (j *job) unlisted(ctx context.Context, all []configID) ([]configID, error) 
 			continue
 		}
 		k := kind{r.Module, r.Type}
-		if _, asked := names[k]; !asked {
-			list, err := j.gateway.ResourceNames(ctx, k.module, k.typ)
+		if _, read := names[k]; !read {
+			list, err := g.ResourceNames(ctx, k.module, k.typ)
 			if err != nil && !errors.Is(err, ignition.ErrNotFound) {
 				return nil, err
 			}
@@ -141,7 +140,7 @@ func (j *job) unlisted(ctx context.Context, all []configID) ([]configID, error) 
 				names[k] = make(map[string]bool, len(list))
 			} else {
 				names[k] = nil
-				j.Log.Debug("gateway does not list type", "module", k.module, "type", k.typ)
+				g.log.Debug("gateway does not list type", "module", k.module, "type", k.typ)
 			}
 			for _, n := range list {
 				names[k][n.Name] = true

@@ -10,22 +10,21 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// checkWindows returns an error if the maintenance windows do not allow this sync to change the gateway now. They delay only what makes a
-// gateway that has been synced different: not a repair, which brings back what was delivered, and not what an operator requests because
-// the plant needs it now.
+// checkWindows returns an error if the maintenance windows do not allow this sync to change the gateway now. They do not
+// delay a gateway's first sync, a repair, which restores what was delivered, and what an operator requests because the plant
+// needs it now.
 //
-// The gateway still loads what was delivered before: a sync that has begun ends.
+// While the sync waits, the gateway still loads what an earlier sync delivered.
 func (j *job) checkWindows(ctx context.Context) error {
-	if len(j.t.Profile.Windows) == 0 || j.t.BeforeStart || j.t.Profile.DryRun || j.t.Repair || j.t.Rollback || j.t.WindowApproved || j.force ||
-		j.node.Moved() || j.dir.Manifest().Header().Commit.IsZero() {
+	if len(j.t.Profile.Windows) == 0 || j.t.BeforeStart || j.t.Profile.DryRun || j.t.Repair || j.t.RequestedRollback || j.t.WindowApproved || j.force ||
+		j.node.AccessChanged() || j.dir.Manifest().Header().Commit.IsZero() {
 		return nil
 	}
-	all, errs := schedule.ParseWindows(j.t.Profile.Windows, j.t.Facts.GatewayName)
+	windows, errs := schedule.ParseWindows(j.t.Profile.Windows, j.t.Facts.GatewayName)
 	if len(errs) > 0 {
 		return failure.New(v1alpha1.ReasonProfilesInvalid, "%w", errs.ToAggregate())
 	}
-	now := j.Now()
-	window, until := all.Closed(now)
+	window, until := windows.Closed(j.Now())
 	if window == "" {
 		return nil
 	}
@@ -36,7 +35,7 @@ func (j *job) checkWindows(ctx context.Context) error {
 	}
 	opens := "no time is known at which syncs are allowed"
 	if !until.IsZero() {
-		j.r.Again = until
+		j.r.RetryAt = until
 		opens = fmt.Sprintf("syncs are allowed at %s", until.UTC().Format(time.RFC3339))
 	}
 	return failure.New(v1alpha1.ReasonMaintenanceWindow, "%s waits: %s (maintenance window %s); to deliver it now: stoker approve NAME --window",

@@ -35,7 +35,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		b.target.Working = func() { worked = true }
 		r := b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
 		assert.Contains(t, r.Message, "syncs are allowed at 2026-11-24T22:00:00Z (maintenance window nights); to deliver it now: stoker approve NAME --window")
-		assert.Equal(t, time.Date(2026, 11, 24, 22, 0, 0, 0, time.UTC), r.Again.UTC())
+		assert.Equal(t, time.Date(2026, 11, 24, 22, 0, 0, 0, time.UTC), r.RetryAt.UTC())
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		assert.Empty(t, b.gw.Requests())
 		assert.Empty(t, r.Fetch.Kind, "git is not asked")
@@ -70,7 +70,7 @@ func TestMaintenanceWindows(t *testing.T) {
 	})
 	for name, change := range map[string]func(*sync.Task){
 		"a forced sync":        func(t *sync.Task) { t.ForceID = "now" },
-		"a requested rollback": func(t *sync.Task) { t.Rollback = true },
+		"a requested rollback": func(t *sync.Task) { t.RequestedRollback = true },
 		"an approved commit":   func(t *sync.Task) { t.WindowApproved = true },
 	} {
 		t.Run(name+" does not wait", func(t *testing.T) {

@@ -12,30 +12,40 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Watch sets the paths whose changes are sent back to git: the next comparisons list them. nil means none.
-func (e *Engine) Watch(watch func(path string) bool) { e.watch = watch }
+// Proposals says how a sync treats changes that were made on the gateway and are proposed to git (spec.bidirectional).
+type Proposals struct {
+	// Watches reports whether changes at a path are proposed.
+	Watches func(path string) bool
+	// Pending reports whether the change at a path may still be on its way to git. No repair undoes such a change.
+	Pending func(path string) bool
+	// Replace is called with the paths of the changes that the sync would replace. An error holds the sync.
+	Replace func(paths []string) error
+}
 
-func (e *Engine) watches(path string) bool { return e.watch != nil && e.watch(path) }
+// Watch sets the paths whose changes the next calls of Drift list and Added returns. nil means none.
+func (e *Engine) Watch(watched func(path string) bool) { e.watched = watched }
 
-// Notes returns the open data directory, which keeps notes, or nil.
+func (e *Engine) isWatched(path string) bool { return e.watched != nil && e.watched(path) }
+
+// Notes returns the open data directory, which stores notes, or nil if it is not open.
 func (e *Engine) Notes() *disk.Dir { return e.dir }
 
-// Added returns the watched files that the gateway added: those in mapped directories that git does not have. It walks these directories.
+// Added walks the mapped directories and returns the watched files that git does not have.
 func (e *Engine) Added(ctx context.Context, b propose.Base) ([]string, error) {
-	defer e.during(ctx)()
+	defer e.limitPlanning(ctx)()
 	var list []string
 	for f, err := range b.Desired.Unwanted(b.Manifest, b.State) {
 		if err != nil {
 			return nil, fmt.Errorf("look for new files: %w", err)
 		}
-		if e.watches(f.Path) {
+		if e.isWatched(f.Path) {
 			list = append(list, f.Path)
 		}
 	}
 	return list, nil
 }
 
-// Base returns the commit on the disk for a proposal. t has the profile and the facts that are in force.
+// Base returns the commit on the disk as the base of a proposal. t has the profile and the facts that are in force.
 func (e *Engine) Base(ctx context.Context, remote *repo.Remote, t Task) (propose.Base, error) {
 	dir, err := e.Open()
 	if err != nil {
@@ -58,12 +68,12 @@ func (e *Engine) Base(ctx context.Context, remote *repo.Remote, t Task) (propose
 			return propose.Base{}, err
 		}
 	}
-	defer e.during(ctx)()
+	defer e.limitPlanning(ctx)()
 	root, err := e.Store.RootTree(h.Commit)
 	if err != nil {
 		return propose.Base{}, err
 	}
-	desired, err := e.desire(h.Commit, rules)
+	desired, err := e.desiredTree(e.Store, h.Commit, rules)
 	if err != nil {
 		return propose.Base{}, err
 	}

@@ -35,27 +35,27 @@ func TestFileEventsAreHints(t *testing.T) {
 			require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 		})
 	}
-	h := newHints(root, slog.New(slog.DiscardHandler))
+	h := newFileEvents(root, slog.New(slog.DiscardHandler))
 	defer h.Close()
-	h.follow(owned("config.json", "projects/p/project.json"))
+	h.watch(owned("config.json", "projects/p/project.json"))
 
 	require.NoError(t, os.WriteFile(filepath.Join(root, "db/journal"), nil, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(root, ".stoker/manifest"), nil, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(root, "projects/p/project.json"), nil, 0o600))
 	select {
-	case <-h.moved:
+	case <-h.changed:
 	case <-time.After(20 * time.Second):
 		t.Fatal("no hint")
 	}
 
-	h.follow(owned("config.json"))
+	h.watch(owned("config.json"))
 	assert.Equal(t, map[string]bool{".": true}, h.dirs, "what is no longer ours is no longer watched")
 }
 
 func TestWatchLimitIsLoggedOnce(t *testing.T) {
 	root := t.TempDir()
 	var said bytes.Buffer
-	h := newHints(root, slog.New(slog.NewTextHandler(&said, nil)))
+	h := newFileEvents(root, slog.New(slog.NewTextHandler(&said, nil)))
 	defer h.Close()
 	var paths []string
 	for i := range maxWatched + 10 {
@@ -63,11 +63,11 @@ func TestWatchLimitIsLoggedOnce(t *testing.T) {
 		require.NoError(t, os.Mkdir(filepath.Join(root, dir), 0o755))
 		paths = append(paths, dir+"/file")
 	}
-	h.follow(owned(paths...))
-	h.follow(owned(paths...))
+	h.watch(owned(paths...))
+	h.watch(owned(paths...))
 	assert.LessOrEqual(t, len(h.dirs), maxWatched)
 	assert.Equal(t, 1, bytes.Count(said.Bytes(), []byte("not all directories are watched")))
-	h.follow(owned("gone/away"))
+	h.watch(owned("gone/away"))
 	assert.Empty(t, h.dirs)
 }
 
@@ -75,15 +75,15 @@ func TestWatchLimitIsLoggedOnce(t *testing.T) {
 func TestHintsAreRateLimited(t *testing.T) {
 	now := time.Now()
 	l := &Loop{Config: Config{Now: func() time.Time { return now }}}
-	l.hinted()
+	l.onFileEvent()
 	assert.True(t, l.drift.due.IsZero(), "before the first sync there is nothing to look for")
 	l.drift.due = now.Add(time.Hour)
-	l.hinted()
-	assert.Equal(t, now.Add(quiet), l.drift.due)
-	l.drift = driftCheck{due: now.Add(time.Hour), ended: now, took: time.Minute}
-	l.hinted()
-	assert.Equal(t, now.Add(share*time.Minute), l.drift.due)
-	l.drift = driftCheck{due: now.Add(time.Second), ended: now, took: time.Minute}
-	l.hinted()
+	l.onFileEvent()
+	assert.Equal(t, now.Add(eventDelay), l.drift.due)
+	l.drift = driftCheck{due: now.Add(time.Hour), ended: now, duration: time.Minute}
+	l.onFileEvent()
+	assert.Equal(t, now.Add(eventShare*time.Minute), l.drift.due)
+	l.drift = driftCheck{due: now.Add(time.Second), ended: now, duration: time.Minute}
+	l.onFileEvent()
 	assert.Equal(t, now.Add(time.Second), l.drift.due, "a hint never postpones")
 }

@@ -1,0 +1,219 @@
+package sync
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/ignition"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+const (
+	// loadGrace is how long a commit must keep failing before the gateway rolls back.
+	loadGrace = 30 * time.Second
+	// requiredScanFailures is the number of scans that must fail within scanWindow.
+	requiredScanFailures = 3
+	scanWindow           = 2 * time.Minute
+	// failurePause is the pause between the attempts meanwhile.
+	failurePause = 9 * time.Second
+)
+
+// loadFailures are the consecutive failures to load one commit. A restart of the agent resets them.
+type loadFailures struct {
+	commit plan.ID
+	since  time.Time
+	scans  []time.Time // the last requiredScanFailures
+}
+
+// suffice reports whether the failures are enough for a rollback.
+func (f *loadFailures) suffice(trigger v1alpha1.AutoRollbackTrigger, now time.Time) bool {
+	if now.Sub(f.since) < loadGrace {
+		return false
+	}
+	return trigger != v1alpha1.TriggerScanFailure || len(f.scans) == requiredScanFailures && now.Sub(f.scans[0]) <= scanWindow
+}
+
+// autoRollback rolls back a gateway that cannot load the target, if spec.autoRollback says so.
+type autoRollback struct{ *job }
+
+// run rolls back if the target is the cause of err, the failure to load it. Otherwise it returns err. It rolls back once
+// from each commit: the note about that stays when the commit is no longer held off, and no request removes it.
+func (j autoRollback) run(ctx context.Context, err error) error {
+	trigger := j.confirmTrigger(ctx, err)
+	if trigger == "" {
+		return err
+	}
+	restore := restorer{j.job}
+	n, noteErr := restore.loadNote()
+	if noteErr != nil {
+		return noteErr
+	}
+	if n.RolledBackFrom == j.t.Commit {
+		j.note("the gateway went back from %s by itself before and does so only once; stoker snapshots lists what it can be brought back to", j.t.Commit.Short())
+		return err
+	}
+	snapshot := j.unloaded.Baseline.Snapshot
+	if !j.hasSnapshot(snapshot) {
+		j.note("the gateway cannot go back by itself: its snapshot %s is gone; keep more with spec.snapshots", snapshot)
+		return err
+	}
+	j.Log.Warn("automatic rollback", "trigger", trigger, "commit", j.t.Commit.String(), "snapshot", snapshot, "error", err)
+	n = restore.newNote(snapshot)
+	n.Trigger, n.Cause, n.RolledBackFrom = trigger, line(strings.TrimSpace(err.Error()), maxCause), j.t.Commit
+	if err := n.save(j.dir); err != nil {
+		return err
+	}
+	j.failures = loadFailures{}
+	return restore.restore(ctx, n)
+}
+
+// maxCause bounds the cause of an automatic rollback in the note, in bytes.
+const maxCause = 300
+
+// confirmTrigger records a failure to load the target, and returns its trigger once the failures suffice. It returns "" if
+// the target is not the cause, or if that is not certain yet.
+func (j autoRollback) confirmTrigger(ctx context.Context, err error) v1alpha1.AutoRollbackTrigger {
+	trigger := j.trigger(err)
+	if trigger != "" {
+		if state, _ := j.gateway.state(ctx); state != running { // it stops or starts, which may be the cause
+			trigger = ""
+		}
+	}
+	if trigger == "" {
+		j.failures = loadFailures{}
+		return ""
+	}
+	now := j.Now()
+	if j.failures.commit != j.t.Commit || now.Before(j.failures.since) {
+		j.failures = loadFailures{commit: j.t.Commit, since: now}
+	}
+	if trigger == v1alpha1.TriggerScanFailure {
+		j.failures.scans = append(j.failures.scans, now)
+		j.failures.scans = j.failures.scans[max(0, len(j.failures.scans)-requiredScanFailures):]
+	}
+	if !j.failures.suffice(trigger, now) {
+		j.r.RetryAt = now.Add(failurePause)
+		return ""
+	}
+	return trigger
+}
+
+// trigger returns the trigger of spec.autoRollback.triggers that a failure to load the target matches, or "". An
+// unreachable gateway, a refused token and a lock of another client are no triggers, nor is what failed before the sync. A
+// rollback that an operator requested is not undone.
+func (j autoRollback) trigger(err error) v1alpha1.AutoRollbackTrigger {
+	b := j.unloaded.Baseline
+	if b == nil || j.resumes || j.t.RequestedRollback || j.node.Standby() {
+		return ""
+	}
+	var found []v1alpha1.AutoRollbackTrigger
+	switch {
+	case failure.Is(err, v1alpha1.ReasonScanFailed) && !ignition.Refused(err):
+		found = append(found, v1alpha1.TriggerScanFailure)
+	case failure.Is(err, v1alpha1.ReasonVerificationFailed) && b.Known:
+		if slices.ContainsFunc(j.mismatches.projects, func(name string) bool { return !slices.Contains(b.Projects, name) && projectEnabled(j.dir, name) }) {
+			found = append(found, v1alpha1.TriggerProjectLoadError)
+		}
+		if slices.ContainsFunc(j.mismatches.resources, func(r configID) bool { return !slices.Contains(b.Resources, r) }) {
+			found = append(found, v1alpha1.TriggerConfigError)
+		}
+	}
+	for _, t := range found {
+		if slices.Contains(j.t.Profile.AutoRollback, t) {
+			return t
+		}
+	}
+	return ""
+}
+
+// maxProjectFile bounds a project.json in bytes. It has a few lines.
+const maxProjectFile = 64 << 10
+
+// projectEnabled reports whether a project is not disabled by its own project.json.
+func projectEnabled(d *disk.Dir, name string) bool {
+	var doc struct {
+		Enabled *bool `json:"enabled"`
+	}
+	raw, err := d.Read(projectFile(name), maxProjectFile)
+	return err != nil || json.Unmarshal(raw, &doc) != nil || doc.Enabled == nil || *doc.Enabled
+}
+
+// baseline is the state of a gateway with spec.autoRollback before its files changed: before the first change since it last
+// loaded all files. It is part of the note about what is not loaded, so it is as durable.
+type baseline struct {
+	// Snapshot is the one that a rollback restores.
+	Snapshot string `json:"snapshot"`
+	// Known reports whether the gateway answered. If not, only failed scans count against the sync.
+	Known bool `json:"known,omitempty"`
+	// Projects and Resources did not match the disk before the sync, so they do not count against it.
+	Projects  []string   `json:"projects,omitempty"`
+	Resources []configID `json:"resources,omitempty"`
+}
+
+// recordBaseline returns the baseline of this sync with its snapshot; nil without spec.autoRollback. If the gateway has not
+// loaded the files of an earlier sync, that sync's baseline stays and is extended: both commits are compared with what ran
+// before the first.
+func (f *files) recordBaseline(ctx context.Context, snapshot string, before unloaded) *baseline {
+	h := f.dir.Manifest().Header()
+	if len(f.t.Profile.AutoRollback) == 0 || snapshot == "" || h.Commit == f.t.Commit && h.Rules == f.rules.Fingerprint() {
+		return before.Baseline
+	}
+	b := baseline{Snapshot: snapshot, Known: true}
+	if earlier := before.Baseline; earlier != nil && f.hasSnapshot(earlier.Snapshot) {
+		b = *earlier
+	} else {
+		before = unloaded{}
+	}
+	if !b.Known || f.before != running || !f.gateway.hasAPIToken || f.gateway.legacy() {
+		b.Known = false
+		return &b
+	}
+	found, err := f.mismatchesBefore(ctx, before)
+	if err != nil {
+		f.Log.Warn("baseline unknown", "error", err)
+		b.Known = false
+	}
+	b.Projects, b.Resources = union(b.Projects, found.projects), append(slices.Clone(b.Resources), found.resources...)
+	return &b
+}
+
+// mismatchesBefore compares what the sync will verify before files change, except what an earlier baseline covers.
+func (f *files) mismatchesBefore(ctx context.Context, covered unloaded) (found mismatches, err error) {
+	var present, deleted []string
+	for _, name := range union(f.unloaded.Projects, f.unloaded.Deleted) {
+		if slices.Contains(covered.Projects, name) || slices.Contains(covered.Deleted, name) {
+			continue
+		}
+		st, err := f.dir.Stat(projectFile(name))
+		switch {
+		case err != nil:
+			return found, err
+		case st.Kind == plan.File:
+			present = append(present, name)
+		default:
+			deleted = append(deleted, name)
+		}
+	}
+	projects, err := f.gateway.compareProjects(ctx, present, deleted)
+	if err != nil {
+		return found, err
+	}
+	var resources []configID
+	for _, r := range f.unloaded.Resources {
+		st, err := f.dir.Stat(r.file())
+		if err != nil {
+			return found, err
+		}
+		if st.Kind == plan.File && !slices.Contains(covered.Resources, r) {
+			resources = append(resources, r)
+		}
+	}
+	missing, err := f.gateway.unlistedResources(ctx, resources)
+	return mismatches{projects.names(), missing}, err
+}
