@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Goals of safe changes.
+// Goals of safe changes: what a snapshot adds to a sync, how long a restore takes, and how much room snapshots need.
 const (
-	snapshotOfOne     = 3 * time.Millisecond
-	snapshotOfHundred = 0.05
-	restoreOfFew      = 500 * time.Millisecond
-	restorePerFile    = 600 * time.Microsecond // 6 s for 10,000 files
-	restoreOfAll      = 30 * time.Second       // for 100,000
-	snapshotBytes     = 40 << 20
-	snapshotNotes     = 16 << 10 // of a snapshot, beside the manifest and the files
+	maxSnapshotTime  = 3 * time.Millisecond // more than the apply step of one file takes without snapshots
+	maxSnapshotCPU   = 0.05                 // more than the CPU time of a sync of a hundred files without snapshots
+	maxRestore       = 500 * time.Millisecond
+	maxRestoreByFile = 600 * time.Microsecond // of a restore of all files: 6 s for 10,000
+	maxRestoreOfAll  = 30 * time.Second       // for 100,000 files and more
+	maxSnapshotBytes = 40 << 20
+	snapshotNotes    = 16 << 10 // of one snapshot, beside the manifest and the files
 )
 
 // writeSafe prints a table per size, and the goals.
@@ -49,7 +49,7 @@ func writeSafe(out io.Writer, s settings, all results, figures map[string]*safeF
 	return err
 }
 
-// least returns the smallest of a figure: of short syncs, the one that the machine disturbed least.
+// least returns the minimum of a figure. For short syncs it is less noisy than the median.
 func least[T cmp.Ordered](r results, k key, figure func(sample) T) (m T) {
 	for i, s := range r[k] {
 		if v := figure(s); i == 0 || v < m {
@@ -59,34 +59,46 @@ func least[T cmp.Ordered](r results, k key, figure func(sample) T) (m T) {
 	return m
 }
 
-// safeGoals compares the figures with the goals.
+// safeGoals compares the figures with the goals. A figure that was not measured misses its goal.
 func safeGoals(s settings, all results, figures map[string]*safeFigures) []goal {
 	var found []goal
 	for _, size := range s.sizes {
 		g, f := judge{all, size, nil}, figures[size.name]
-		at := func(c string, figure func(sample) time.Duration) time.Duration {
-			d, _ := median(g.r, g.key(c, withSnapshots), figure)
+		middle := func(c, contestant string, figure func(sample) time.Duration) time.Duration {
+			d, _ := median(g.r, g.key(c, contestant), figure)
 			return d
 		}
-		applying := func(s sample) time.Duration { return s.apply }
-		one, _ := median(g.r, g.key("one", withSnapshots), applying)
-		without, _ := median(g.r, g.key("one", withoutSnapshots), applying)
-		g.add(one > 0 && one-without <= snapshotOfOne, "one file changed: applying it takes at most 3 ms more than without snapshots",
-			fmt.Sprintf("%+.1f ms; %.1f without", milliseconds(one-without), milliseconds(without)))
-		hundred, without := least(g.r, g.key("hundred", withSnapshots), cpu), least(g.r, g.key("hundred", withoutSnapshots), cpu)
-		g.add(float64(hundred) <= (1+snapshotOfHundred)*float64(without), "hundred files changed: at most 5 % more CPU time than without snapshots, the least of each",
-			fmt.Sprintf("%+.1f %%; %.0f ms without", 100*(float64(hundred)/float64(max(without, 1))-1), milliseconds(without)))
-		few := at("few", wall)
-		g.add(few <= restoreOfFew, "restore of hundred files: at most 0.5 s", fmt.Sprintf("%.3f s; CPU %.3f", few.Seconds(), at("few", cpu).Seconds()))
-		whole, limit := at("all", wall), max(restoreOfFew, min(time.Duration(size.files)*restorePerFile, restoreOfAll))
-		g.add(whole <= limit, fmt.Sprintf("restore of all files: at most %.2g s", limit.Seconds()), fmt.Sprintf("%.3f s; CPU %.3f", whole.Seconds(), at("all", cpu).Seconds()))
+		within := func(measured, most time.Duration) bool { return measured > 0 && measured <= most }
+		apply := func(s sample) time.Duration { return s.apply }
+
+		applyWith, applyWithout := middle("one", withSnapshots, apply), middle("one", withoutSnapshots, apply)
+		g.add(applyWithout > 0 && within(applyWith, applyWithout+maxSnapshotTime),
+			fmt.Sprintf("one file changed: applying it takes at most %.0f ms more than without snapshots", milliseconds(maxSnapshotTime)),
+			fmt.Sprintf("%+.1f ms; %.1f without", milliseconds(applyWith-applyWithout), milliseconds(applyWithout)))
+
+		cpuWith, cpuWithout := least(g.r, g.key("hundred", withSnapshots), cpu), least(g.r, g.key("hundred", withoutSnapshots), cpu)
+		g.add(within(cpuWith, time.Duration((1+maxSnapshotCPU)*float64(cpuWithout))),
+			fmt.Sprintf("hundred files changed: at most %.0f %% more CPU time than without snapshots, the least of each", 100*maxSnapshotCPU),
+			fmt.Sprintf("%+.1f %%; %.0f ms without", 100*(float64(cpuWith)/float64(max(cpuWithout, 1))-1), milliseconds(cpuWithout)))
+
+		few := middle("few", withSnapshots, wall)
+		g.add(within(few, maxRestore), fmt.Sprintf("restore of hundred files: at most %.2g s", maxRestore.Seconds()),
+			fmt.Sprintf("%.3f s; CPU %.3f", few.Seconds(), middle("few", withSnapshots, cpu).Seconds()))
+
+		whole, limit := middle("all", withSnapshots, wall), max(maxRestore, min(time.Duration(size.files)*maxRestoreByFile, maxRestoreOfAll))
+		g.add(within(whole, limit), fmt.Sprintf("restore of all files: at most %.2g s", limit.Seconds()),
+			fmt.Sprintf("%.3f s; CPU %.3f", whole.Seconds(), middle("all", withSnapshots, cpu).Seconds()))
 		g.add(f.requests == 0, "restores: no request for a pack", fmt.Sprintf("%d requests", f.requests))
-		most := min(keptSnapshots*(f.manifest+snapshotNotes)+f.changed, snapshotBytes)
-		g.add(f.snapshots <= most, fmt.Sprintf("%d snapshots of one file: at most as many manifests and the changed files; at most 40 MiB", keptSnapshots),
+
+		most := min(keptSnapshots*(f.manifest+snapshotNotes)+f.changed, maxSnapshotBytes)
+		g.add(f.snapshots > 0 && f.snapshots <= most,
+			fmt.Sprintf("%d snapshots of one file: at most a manifest and 16 kB each, and the changed files; at most 40 MiB", keptSnapshots),
 			fmt.Sprintf("%.2f MB; %.2f allowed", float64(f.snapshots)/1e6, float64(most)/1e6))
+
 		first, _ := median(g.r, g.key("first", withSnapshots), anon)
 		restored, _ := median(g.r, g.key("all", withSnapshots), anon)
-		g.add(restored <= first, "restore of all files: at most the anonymous memory of a first sync", fmt.Sprintf("%s MiB against %s", mebibytes(restored), mebibytes(first)))
+		g.add(restored > 0 && restored <= first, "restore of all files: at most the anonymous memory of a first sync",
+			fmt.Sprintf("%s MiB against %s", mebibytes(restored), mebibytes(first)))
 		g.add(len(f.left) == 0, "nothing enabled: nothing of a snapshot on the disk", fmt.Sprintf("%d names", len(f.left)))
 		g.add(f.binary <= maxAgent, "the agent: at most 59 MiB", fmt.Sprintf("%.1f MiB", float64(f.binary)/(1<<20)))
 		found = append(found, g.found...)
