@@ -3,6 +3,7 @@ package sync
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -63,11 +64,21 @@ func loadUnloaded(d *disk.Dir) (unloaded, error) {
 	if err != nil || b == nil {
 		return o, err
 	}
-	if json.Unmarshal(b, &o) != nil {
-		// The agent writes the note by rename. A damaged note still means that something is not loaded.
+	if json.Unmarshal(b, &o) != nil || !o.valid() {
+		// The agent writes the note by rename, but the gateway can write it, too. A damaged note still means that something is not
+		// loaded.
 		o = unloaded{ScanProjects: true, ScanConfig: true}
 	}
 	return o, nil
+}
+
+// valid reports whether each entry has a path in the data directory.
+func (o unloaded) valid() bool {
+	paths := func(list []string) bool {
+		return !slices.ContainsFunc(list, func(name string) bool { return !fs.ValidPath(projectFile(name)) })
+	}
+	return paths(o.Projects) && paths(o.Deleted) &&
+		!slices.ContainsFunc(o.Resources, func(r configID) bool { return !fs.ValidPath(r.file()) })
 }
 
 func (o unloaded) empty() bool {

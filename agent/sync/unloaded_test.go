@@ -45,8 +45,12 @@ func TestPendingScanRecord(t *testing.T) {
 // F17: an unreadable note must not count as a missing one.
 func TestADamagedNoteStillOwesBothScans(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
-		"torn":        func(path string) error { return os.WriteFile(path, []byte("{torn"), 0o600) },
-		"a directory": func(path string) error { return os.MkdirAll(path+"/x", 0o700) },
+		"torn": func(path string) error { return os.WriteFile(path, []byte("{torn"), 0o600) },
+		"a resource without a name": func(path string) error {
+			return os.WriteFile(path, []byte(`{"resources":[{"collection":"core","module":"ignition","type":"x","name":""}]}`), 0o600)
+		},
+		"a project outside": func(path string) error { return os.WriteFile(path, []byte(`{"gone":["../../x"]}`), 0o600) },
+		"a directory":       func(path string) error { return os.MkdirAll(path+"/x", 0o700) },
 		"oversized": func(path string) error {
 			if err := os.WriteFile(path, nil, 0o600); err != nil {
 				return err
