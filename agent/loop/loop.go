@@ -104,7 +104,7 @@ func New(c Config) *Loop {
 	l := &Loop{Config: c}
 	l.back.init(l)
 	l.uploads = archive.NewUploader(c.Log)
-	l.uploads.Counted, l.uploads.Pending = c.Metrics.Uploaded, c.Metrics.NotUploaded
+	l.uploads.OnUpload, l.uploads.OnPending = c.Metrics.Uploaded, c.Metrics.NotUploaded
 	l.state.now = State{Version: c.Version, GatewayName: c.Gateway, Phase: sync.Pending, Reason: v1alpha1.ReasonProgressing, Message: "starting"}
 	return l
 }
