@@ -87,7 +87,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		Version: version, PodInfo: env.PodInfoDir, Port: env.Port, TLS: env.TLS, Period: env.Period,
 		StartupFile: filepath.Join(env.RepoPath, "startup.json"),
 		API:         clients.Dynamic, Secrets: secrets, SecretFiles: secrets.Changing(), Remote: remoteOptions(s, log), Engine: engine,
-		Log: log, Metrics: measured, Seen: leading.Saw, Tell: screen.state,
+		Log: log, Metrics: measured, OnSyncTarget: leading.Saw, Tell: screen.state,
 	})
 	if err != nil {
 		return exitFailed, err

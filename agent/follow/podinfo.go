@@ -16,10 +16,10 @@ type podInfo struct {
 	dir                 string
 	labels, annotations map[string]string
 	watcher             *file.Watcher
-	err                 string // the last logged error
+	err                 string // the error of the last reload, which was logged
 }
 
-// maxPodInfo bounds a file: annotations have at most 256 KiB, which quoting can make four times as long.
+// maxPodInfo bounds a file in bytes. Annotations have at most 256 KiB, which quoting can make four times as long.
 const maxPodInfo = 2 << 20
 
 func (p *podInfo) watch(dir string, log *slog.Logger) {
@@ -42,7 +42,7 @@ func (p *podInfo) changed() <-chan struct{} {
 	return p.watcher.Changed()
 }
 
-// reload reads labels and annotations. If a file cannot be read, its last values stay, and the error is logged once.
+// reload reads the labels and annotations. If it cannot read a file, it keeps the last values and logs the error once.
 func (p *podInfo) reload(log *slog.Logger) {
 	if p.dir == "" {
 		return
