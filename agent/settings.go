@@ -19,10 +19,9 @@ import (
 	"stoker.io/stoker/internal/tuning"
 )
 
-// settings is the configuration of the agent. docs/reference/agent.md lists the flags; a test compares.
+// settings is the configuration of the agent. A test compares the flags with docs/reference/agent.md.
 type settings struct {
-	// Sidecar reports whether the agent runs in a gateway's pod, and Env is its environment. Kubeconfig, if set, replaces the
-	// pod's service account.
+	// Sidecar is set if the agent runs in a gateway's pod. Env is its environment. Kubeconfig, if set, replaces the pod's service account.
 	Sidecar    bool
 	Env        environment
 	Kubeconfig string
@@ -90,17 +89,18 @@ func parse(args, env []string, out io.Writer) (settings, error) {
 	if err := daemon.Parse(f, args); err != nil || s.Version {
 		return s, err
 	}
-	errs := append(s.Problems(f), s.validate()...)
-	if s.Sidecar = s.File == "" && inPod(env); s.Sidecar {
-		errs = append(errs, s.inPod(f, env)...)
+	errs := append(s.Problems(f), s.checkSecrets()...)
+	if s.Sidecar = s.File == "" && isSidecar(env); s.Sidecar {
+		errs = append(errs, s.readPod(f, env)...)
 	} else {
-		errs = append(errs, s.standalone()...)
+		errs = append(errs, s.checkStandalone()...)
 	}
 	err := daemon.Explain(f, errs...)
 	return s, err
 }
 
-func (s *settings) validate() []error {
+// checkSecrets checks the names of --secret.
+func (s *settings) checkSecrets() []error {
 	var errs []error
 	for _, k := range slices.Sorted(maps.Keys(s.Secrets)) {
 		if name, key, ok := strings.Cut(k, "/"); !ok || name == "" || key == "" || strings.Contains(key, "/") {
@@ -110,8 +110,8 @@ func (s *settings) validate() []error {
 	return errs
 }
 
-// standalone checks the settings of an agent outside a pod.
-func (s *settings) standalone() []error {
+// checkStandalone checks the settings of an agent outside a pod.
+func (s *settings) checkStandalone() []error {
 	var errs []error
 	for _, r := range []struct{ name, value string }{{"file", s.File}, {"data-dir", s.DataDir}, {"gateway-name", s.GatewayName}} {
 		if r.value == "" {
@@ -129,16 +129,16 @@ func (s *settings) standalone() []error {
 	return errs
 }
 
-// outside are the flags that the environment replaces in a pod.
-var outside = []string{"data-dir", "gateway-name", "profile", "label", "annotation", "gateway-url", "repo-dir", "secret", "once", "dry-run"}
+// standaloneFlags are the flags that an agent in a pod rejects, because its environment and the GatewaySync replace them.
+var standaloneFlags = []string{"data-dir", "gateway-name", "profile", "label", "annotation", "gateway-url", "repo-dir", "secret", "once", "dry-run"}
 
-// inPod reads the environment of a pod. The default listeners bind to all addresses, because probes and scrapers come
-// from outside the pod.
-func (s *settings) inPod(f *flag.FlagSet, env []string) []error {
+// readPod reads the environment of a pod. By default the servers listen on all addresses, because the kubelet and Prometheus connect from
+// outside the pod.
+func (s *settings) readPod(f *flag.FlagSet, env []string) []error {
 	errs := []error{s.Env.read(env)}
 	given := map[string]bool{}
 	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	for _, name := range outside {
+	for _, name := range standaloneFlags {
 		if given[name] {
 			errs = append(errs, fmt.Errorf("--%s: in a pod its environment and the GatewaySync say this", name))
 		}
