@@ -152,10 +152,8 @@ func (e *environment) read(env []string) error {
 
 // isSidecar reports whether env is that of a sidecar.
 func isSidecar(env []string) bool {
-	for _, line := range env {
-		if v, ok := strings.CutPrefix(line, "POD_NAME="); ok && v != "" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(env, func(line string) bool {
+		value, ok := strings.CutPrefix(line, "POD_NAME=")
+		return ok && value != ""
+	})
 }

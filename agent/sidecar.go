@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -24,7 +25,8 @@ import (
 )
 
 const (
-	// bootTimeout bounds everything before the loops run. No step waits for the API server, because a gateway starts without it.
+	// bootTimeout bounds the steps before the loops. None waits for the API server, because a gateway starts without it. If a step hangs, for
+	// example on unresponsive storage, the agent exits with its name, so that the orchestrator restarts the agent and users see the reason.
 	bootTimeout = 2 * time.Minute
 	// sidecarGrace is how long a sync that has written files may go on after SIGTERM. Together with the last report and the shutdown of the
 	// servers, it must be less than 30 s, the default grace period of a pod.
@@ -44,11 +46,11 @@ func (s *settings) grace() time.Duration {
 func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	log, env := screen.log, s.Env
 	klog.SetSlogLogger(log) // client-go has no other way to set a logger
-	boot, endBoot := newBoot(ctx, bootTimeout)
+	boot, endBoot := context.WithTimeoutCause(ctx, bootTimeout, fmt.Errorf("it is not done after %s", bootTimeout))
 	defer endBoot()
 
 	var clients kube.Clients
-	err := boot.step("find the API server", func() (err error) {
+	err := bootStep(boot, "find the API server", func() (err error) {
 		clients, err = kube.Connect(s.Kubeconfig, "stoker-agent/"+version)
 		return err
 	})
@@ -93,7 +95,7 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	}
 	loops := []func(context.Context) error{follower.Run, leading.Run}
 	var servers []*serve.Server
-	err = boot.step("listen", func() error {
+	err = bootStep(boot, "listen", func() error {
 		if s.HealthAddr != "" {
 			srv, err := listenFor(ctx, "health", s.HealthAddr, loop.Handler(follower.Routes()), log)
 			if err != nil {
@@ -118,6 +120,21 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	}
 	endBoot()
 	return exitDone, serveAndRun(ctx, servers, loops...)
+}
+
+// bootStep runs do until ctx ends. It then abandons the goroutine of do, because the process exits.
+func bootStep(ctx context.Context, name string, do func() error) (err error) {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
 }
 
 // objectStore returns the cache of git objects. The first sync that needs the cache opens it, because a gateway whose volume is complete starts

@@ -148,7 +148,7 @@ const flushTimeout = 3 * time.Second
 // Run follows the SyncTarget until ctx is done. It then finishes or rolls back a running sync, and reports its outcome before it returns.
 func (f *Follower) Run(ctx context.Context) error {
 	f.pod.watch(f.PodInfo, f.Log)
-	defer f.pod.close()
+	defer f.pod.watcher.Close()
 	f.secrets = file.Watch(f.Log, f.SecretFiles...)
 	defer f.secrets.Close()
 	f.startup.checkVolume()
@@ -184,7 +184,7 @@ func (f *Follower) forwardChanges(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.pod.changed():
+		case <-f.pod.watcher.Changed():
 			f.wake()
 		case <-f.secrets.Changed():
 			f.rotated.Add(1)

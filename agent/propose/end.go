@@ -26,32 +26,30 @@ func (p *Proposer) poll(ctx context.Context, s *Settings) (time.Time, error) {
 		if rec.Shared {
 			branch = rec.Head
 		}
-		list, err := s.Forge.ByHead(ctx, branch, s.BaseBranch)
-		if err != nil {
+		pr, err := s.find(ctx, branch, func(pr *forge.PullRequest) bool { return pr.Number == rec.Number })
+		if err != nil || pr == nil {
 			return outcome{err: err}
 		}
-		i := slices.IndexFunc(list, func(pr forge.PullRequest) bool { return pr.Number == rec.Number && !pr.Fork })
 		return outcome{apply: func(r *record) {
 			switch {
-			case i < 0:
-			case rec.Shared && digestOf(list[i].Body) != r.Digest: // its gateway no longer has this change
+			case rec.Shared && digestOf(pr.Body) != r.Digest: // its gateway no longer has this change
 				p.Log.Info("pull request no longer shared", "url", r.URL)
 				r.end("")
-			case list[i].State == forge.Closed:
+			case pr.State == forge.Closed:
 				p.Log.Info("pull request closed", "url", r.URL)
 				r.close(r.Digest)
 				if p.built != nil && r.covers(p.built) { // without the files that a sync has overwritten
 					r.close(p.built.Digest)
 				}
 				r.end(string(v1alpha1.ProposalClosed))
-			case list[i].State == forge.Merged:
+			case pr.State == forge.Merged:
 				p.Log.Info("pull request merged", "url", r.URL)
 				r.Merged = true
-			case !rec.Shared && list[i].Commit != "" && list[i].Commit != r.Tip.String():
+			case !rec.Shared && pr.Commit != "" && pr.Commit != r.Tip.String():
 				r.Foreign = true
 			}
-			if i >= 0 && r.active() {
-				r.URL = oneLine(list[i].URL, 512)
+			if r.active() {
+				r.URL = oneLine(pr.URL, 512)
 			}
 		}}
 	})
@@ -123,19 +121,24 @@ func (s *Settings) owns(ctx context.Context, base Base, rec record, tip plan.ID)
 	return err == nil && readTrailers(text).gateway == s.trailer(), err
 }
 
-// pullRequest returns the pull request with a number if it is one of this gateway's branch, otherwise nil. The number comes from the
-// record, which programs on the gateway can change.
-func (s *Settings) pullRequest(ctx context.Context, number int64) (*forge.PullRequest, error) {
-	list, err := s.Forge.ByHead(ctx, s.Branch, s.BaseBranch)
+// find returns the first pull request from a branch into the base branch that match accepts, or nil. It skips pull requests of forks.
+func (s *Settings) find(ctx context.Context, branch string, match func(pr *forge.PullRequest) bool) (*forge.PullRequest, error) {
+	list, err := s.Forge.ByHead(ctx, branch, s.BaseBranch)
 	if err != nil {
 		return nil, err
 	}
 	for i := range list {
-		if pr := &list[i]; pr.Number == number && pr.Branch == s.Branch && !pr.Fork {
+		if pr := &list[i]; !pr.Fork && match(pr) {
 			return pr, nil
 		}
 	}
 	return nil, nil
+}
+
+// pullRequest returns the pull request with a number if it is one of this gateway's branch, otherwise nil. The number comes from the
+// record, which programs on the gateway can change.
+func (s *Settings) pullRequest(ctx context.Context, number int64) (*forge.PullRequest, error) {
+	return s.find(ctx, s.Branch, func(pr *forge.PullRequest) bool { return pr.Number == number && pr.Branch == s.Branch })
 }
 
 // retract closes a pull request of this gateway. It removes the digest from the text first: other gateways with the same change then see

@@ -1,7 +1,6 @@
 package propose
 
 import (
-	"bufio"
 	"fmt"
 	"maps"
 	"path"
@@ -277,9 +276,8 @@ func oneLine(s string, limit int) string {
 
 // digestOf returns the digest in the body of a pull request, or "".
 func digestOf(text string) string {
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for lines.Scan() {
-		if v, ok := strings.CutPrefix(strings.TrimSpace(lines.Text()), trailerChange+":"); ok {
+	for line := range strings.Lines(text) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), trailerChange+":"); ok {
 			v = strings.Trim(strings.TrimSpace(v), "`")
 			if len(v) == 64 && strings.Trim(v, "0123456789abcdef") == "" {
 				return v

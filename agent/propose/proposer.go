@@ -157,13 +157,7 @@ func (p *Proposer) Reset() {
 
 // Settled reports whether a drift repair may undo the changes: they were refused, or their pull request was closed and onClosed is revert.
 func (p *Proposer) Settled() bool {
-	switch p.status.State {
-	case v1alpha1.ProposalRefused:
-		return true
-	case v1alpha1.ProposalClosed:
-		return p.revert
-	}
-	return false
+	return p.status.State == v1alpha1.ProposalRefused || p.Reverts()
 }
 
 // Reverts reports whether git's version replaces the changes because their pull request was closed.

@@ -293,15 +293,7 @@ func (w *push) yield(ctx context.Context, rec record, pr *forge.PullRequest) (bo
 
 // openPullRequest returns the open pull request of the branch, or nil.
 func (w *push) openPullRequest(ctx context.Context) (*forge.PullRequest, error) {
-	list, err := w.s.Forge.ByHead(ctx, w.s.Branch, w.s.BaseBranch)
-	if err != nil {
-		return nil, err
-	}
-	i := slices.IndexFunc(list, func(pr forge.PullRequest) bool { return pr.State == forge.Open && !pr.Fork })
-	if i < 0 {
-		return nil, nil
-	}
-	return &list[i], nil
+	return w.s.find(ctx, w.s.Branch, func(pr *forge.PullRequest) bool { return pr.State == forge.Open })
 }
 
 // sameChange returns the oldest open pull request of another branch with the same change, or nil. It skips the one with the number but.
