@@ -63,14 +63,94 @@ func (f *Follower) logProblems(problems []loop.Problem) {
 	f.Log.Log(context.Background(), level, "the gateway stays as it is", "reason", p.Reason, "message", p.Message)
 }
 
+// stay keeps the current order in force.
+func (f *Follower) stay(p loop.Problem) loop.Decision {
+	return loop.Decision{Order: f.order, Problems: []loop.Problem{p}}
+}
+
+// handsOff keeps the current order, and leaves the gateway alone.
+func (f *Follower) handsOff(p loop.Problem) loop.Decision {
+	return loop.Decision{Order: f.order, HandsOff: true, Problems: []loop.Problem{p}}
+}
+
 // decide returns what SyncTarget and GatewaySync ask for together. If one of them cannot be read or they do not match, the
 // current order stays in force.
 func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
-	stay := func(p loop.Problem) loop.Decision { return loop.Decision{Order: f.order, Problems: []loop.Problem{p}} }
-	handsOff := func(p loop.Problem) loop.Decision {
-		return loop.Decision{Order: f.order, HandsOff: true, Problems: []loop.Problem{p}}
-	}
 	f.reportTarget, f.spec.due = nil, time.Time{}
+	in, d := f.readTarget()
+	if d != nil {
+		return *d
+	}
+	gs, err := f.fetch(ctx, in, changed)
+	if err != nil && in.paused {
+		f.pause(&in, true)
+	}
+	switch {
+	case errors.Is(err, errGone):
+		return f.handsOff(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
+	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.unconfirmedTooLong(f.Now()):
+		return loop.Decision{Order: f.order} // probably short: keep reporting the last state
+	case err != nil:
+		return f.stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
+	}
+	wanted, gate := in, f.gate(ctx, gs, in)
+	f.setDryRun(gate.dry && gate.held == nil)
+	if gate.held != nil {
+		eff, bad := f.effective(gs)
+		if bad == nil {
+			f.startup.setPolicy(eff.Startup, gs)
+		}
+		in.paused = in.paused || eff.Paused
+		f.pause(&in, in.paused)
+		f.reportTarget = &in
+		if in.paused {
+			gate.hold(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
+		}
+		if f.keep(ctx, gs, wanted, gate.held); f.lapses() {
+			return f.handsOff(*gate.held)
+		}
+		return f.stay(*gate.held)
+	}
+	in = gate.in
+	m, err := f.prepare(ctx, gs, in)
+	m.profile.DryRun, m.rollback, m.goesBack = m.profile.DryRun || gate.dry, m.rollback || gate.back, gate.back
+	if err != nil {
+		in.paused = m.profile.Paused
+		f.pause(&in, in.paused)
+		f.reportTarget = &in
+		return f.stay(loop.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
+	}
+	f.startup.setPolicy(m.profile.Startup, gs)
+	if !in.Commit.IsZero() || f.order == nil || f.order.Commit.IsZero() {
+		f.take(gs, m)
+	} else {
+		f.pause(&in, m.profile.Paused)
+	}
+	if in.Commit.IsZero() {
+		if m.profile.Paused {
+			f.startup.allow("it waits for a person: syncing is paused")
+		}
+		if p, ok := in.unresolved(gs.Generation); ok {
+			return f.stay(p)
+		}
+		return f.stay(waiting("no commit is known yet for the ref %q", in.Ref))
+	}
+	if gate.back {
+		p, failed := f.returned(wanted.Commit)
+		if p != nil || failed { // otherwise the report would attribute the outcome to the earlier target
+			f.reportTarget = &wanted
+		}
+		if p != nil {
+			return f.stay(*p)
+		}
+	}
+	return loop.Decision{Order: f.order}
+}
+
+// readTarget returns the parsed SyncTarget, or a decision if there is none that can be followed.
+func (f *Follower) readTarget() (instruction, *loop.Decision) {
+	stay := func(p loop.Problem) (instruction, *loop.Decision) { d := f.stay(p); return instruction{}, &d }
+	handsOff := func(p loop.Problem) (instruction, *loop.Decision) { d := f.handsOff(p); return instruction{}, &d }
 	f.listed = f.targets.HasSynced()
 	target, err := f.targets.Get(f.Namespace, f.GatewaySync)
 	switch {
@@ -91,75 +171,13 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	if err != nil && in.paused {
 		f.pause(&in, true)
 	}
-	if failure.Is(err, v1alpha1.ReasonPodRestartNeeded) {
+	switch {
+	case failure.Is(err, v1alpha1.ReasonPodRestartNeeded):
 		return handsOff(loop.NewProblem(err, v1alpha1.ReasonPodRestartNeeded))
-	} else if err != nil {
+	case err != nil:
 		return stay(loop.NewProblem(err, v1alpha1.ReasonWaitingForLead))
 	}
-	gs, err := f.fetch(ctx, in, changed)
-	if err != nil && in.paused {
-		f.pause(&in, true)
-	}
-	switch {
-	case errors.Is(err, errGone):
-		return handsOff(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
-	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.unconfirmedTooLong(f.Now()):
-		return loop.Decision{Order: f.order} // probably short: keep reporting the last state
-	case err != nil:
-		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
-	}
-	wanted, gate := in, f.gate(ctx, gs, in)
-	f.setDryRun(gate.dry && gate.held == nil)
-	if gate.held != nil {
-		eff, bad := f.effective(gs)
-		if bad == nil {
-			f.startup.setPolicy(eff.Startup, gs)
-		}
-		in.paused = in.paused || eff.Paused
-		f.pause(&in, in.paused)
-		f.reportTarget = &in
-		if in.paused {
-			gate.hold(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
-		}
-		if f.keep(ctx, gs, wanted, gate.held); f.lapses() {
-			return handsOff(*gate.held)
-		}
-		return stay(*gate.held)
-	}
-	in = gate.in
-	m, err := f.prepare(ctx, gs, in)
-	m.profile.DryRun, m.rollback, m.goesBack = m.profile.DryRun || gate.dry, m.rollback || gate.back, gate.back
-	if err != nil {
-		in.paused = m.profile.Paused
-		f.pause(&in, in.paused)
-		f.reportTarget = &in
-		return stay(loop.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
-	}
-	f.startup.setPolicy(m.profile.Startup, gs)
-	if !in.Commit.IsZero() || f.order == nil || f.order.Commit.IsZero() {
-		f.take(gs, m)
-	} else {
-		f.pause(&in, m.profile.Paused)
-	}
-	if in.Commit.IsZero() {
-		if m.profile.Paused {
-			f.startup.allow("it waits for a person: syncing is paused")
-		}
-		if p, ok := in.unresolved(gs.Generation); ok {
-			return stay(p)
-		}
-		return stay(waiting("no commit is known yet for the ref %q", in.Ref))
-	}
-	if gate.back {
-		p, failed := f.returned(wanted.Commit)
-		if p != nil || failed { // otherwise the report would attribute the outcome to the earlier target
-			f.reportTarget = &wanted
-		}
-		if p != nil {
-			return stay(*p)
-		}
-	}
-	return loop.Decision{Order: f.order}
+	return in, nil
 }
 
 // effective returns the spec as it applies to this gateway.

@@ -62,9 +62,12 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 		if own {
 			own, err = w.s.owns(ctx, w.base, rec, tip)
 		}
-		if err != nil || !own {
-			rec.Foreign = !own
+		if err != nil {
 			return rec, err
+		}
+		if !own {
+			rec.Foreign = true
+			return rec, nil
 		}
 		rec.own = tip
 	}

@@ -115,6 +115,22 @@ func TestLongGatewayName(t *testing.T) {
 	assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
 }
 
+// TestUnreadableTip: a failure to read the tip of the branch does not make it that of another author.
+func TestUnreadableTip(t *testing.T) {
+	pl := newPlant(t)
+	g := pl.gateway("a")
+	g.save(`{"v":2}`)
+	g.settle(minute)
+	require.Equal(t, v1alpha1.ProposalOpen, g.state())
+	g.restart()
+	g.textErr = failure.New(v1alpha1.ReasonGitUnreachable, "connection reset")
+	g.save(`{"v":3}`)
+	g.settle(time.Hour)
+	assert.Nil(t, g.textErr)
+	assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+	assert.Equal(t, "2", pl.repo.Git("rev-list", "--count", "main..gateway-changes/plants/a"))
+}
+
 // TestOtherBranch: the record of a proposal ends when the spec names another branch, so that "agent proposal show" does not list it.
 func TestOtherBranch(t *testing.T) {
 	g := newPlant(t).gateway("a")
