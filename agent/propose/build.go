@@ -8,6 +8,7 @@ package propose
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,21 +155,16 @@ type unit struct {
 
 // units returns the units of the candidates, sorted and without duplicates.
 func (x *builder) units(candidates []string) []unit {
-	seen := map[unit]bool{}
 	var list []unit
 	for _, p := range candidates {
-		dir := parent(p)
-		u := unit{dir, p}
-		if x.isResource(dir) {
+		u := unit{parent(p), p}
+		if x.isResource(u.dir) {
 			u.file = ""
 		}
-		if !seen[u] {
-			seen[u] = true
-			list = append(list, u)
-		}
+		list = append(list, u)
 	}
-	slices.SortFunc(list, func(a, b unit) int { return strings.Compare(a.dir+"\x00"+a.file, b.dir+"\x00"+b.file) })
-	return list
+	slices.SortFunc(list, func(a, b unit) int { return cmp.Or(strings.Compare(a.dir, b.dir), strings.Compare(a.file, b.file)) })
+	return slices.Compact(list)
 }
 
 // isResource reports whether a directory has a resource.json, in git or on the disk.

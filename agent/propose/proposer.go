@@ -74,12 +74,11 @@ type Proposer struct {
 	rec    record
 	status v1alpha1.Proposal
 
-	// fingerprint is that of the changed files, and stable is since when it is the same. firstSeen is when the first change was seen
-	// after the last build.
-	fingerprint       string
-	firstSeen, stable time.Time
-	built             *Changes // without content between two calls of Step
-	builtOf           string   // the fingerprint and the commit that built was made of
+	fingerprint string    // of the changed files
+	stableSince time.Time // when fingerprint last changed
+	firstSeen   time.Time // when the first change after the last build was seen
+	built       *Changes  // without content between two calls of Step
+	builtOf     string    // the fingerprint and the commit that built was made of
 
 	job         *job
 	done        chan struct{}
@@ -324,9 +323,9 @@ func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, time.Tim
 		return nil, time.Time{}, err
 	}
 	if current != p.fingerprint {
-		p.fingerprint, p.stable = current, now
+		p.fingerprint, p.stableSince = current, now
 		if !in.Saved.IsZero() && in.Saved.Before(now) { // the comparison noticed the change only later
-			p.stable = in.Saved
+			p.stableSince = in.Saved
 		}
 		if p.firstSeen.IsZero() {
 			p.firstSeen = now
@@ -336,7 +335,7 @@ func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, time.Tim
 	if p.builtOf == of {
 		return p.withOverwritten(s, base, p.built), time.Time{}, nil
 	}
-	ready := p.stable.Add(s.Debounce)
+	ready := p.stableSince.Add(s.Debounce)
 	if last := p.firstSeen.Add(maxWait); last.Before(ready) {
 		ready = last
 	}
@@ -359,7 +358,7 @@ func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, time.Tim
 
 // forgetChanges forgets changes that are gone.
 func (p *Proposer) forgetChanges() {
-	p.fingerprint, p.firstSeen, p.stable, p.built, p.builtOf = "", time.Time{}, time.Time{}, nil, ""
+	p.fingerprint, p.firstSeen, p.stableSince, p.built, p.builtOf = "", time.Time{}, time.Time{}, nil, ""
 }
 
 // begin starts a push of changes, or continues one that was interrupted.
