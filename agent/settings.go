@@ -30,11 +30,11 @@ type settings struct {
 	DataDir     string
 	GatewayName string
 	Profile     string
-	Labels      pairs
-	Annotations pairs
+	Labels      map[string]string
+	Annotations map[string]string
 	GatewayURL  string
 	RepoDir     string
-	Secrets     pairs
+	Secrets     map[string]string // files by NAME/KEY
 
 	Once          bool
 	DryRun        bool
@@ -65,11 +65,11 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	f.StringVar(&s.DataDir, "data-dir", "", "Ignition's data `directory`")
 	f.StringVar(&s.GatewayName, "gateway-name", "", "the `name` of this gateway")
 	f.StringVar(&s.Profile, "profile", "", "the profile of the GatewaySync; else \"default\"")
-	f.Var(&s.Labels, "label", "a label of this gateway, as a pod would carry it: `key=value` (repeatable)")
-	f.Var(&s.Annotations, "annotation", "an annotation of this gateway, as a pod would carry it, for example stoker.io/service-path=services/line-1: `key=value` (repeatable)")
+	f.Func("label", "a label of this gateway, as a pod would carry it: `key=value` (repeatable)", addTo(&s.Labels))
+	f.Func("annotation", "an annotation of this gateway, as a pod would carry it, for example stoker.io/service-path=services/line-1: `key=value` (repeatable)", addTo(&s.Annotations))
 	f.StringVar(&s.GatewayURL, "gateway-url", "", "where the gateway's web server listens, `http://host:8088`; without it files are synced, and nothing is scanned or verified")
 	f.StringVar(&s.RepoDir, "repo-dir", "", "where git objects are cached; else a `directory` in the user's cache, one per data directory")
-	f.Var(&s.Secrets, "secret", "the file that holds a key of a secret which the GatewaySync names: `NAME/KEY=FILE` (repeatable); else secrets/NAME/KEY beside the GatewaySync's file")
+	f.Func("secret", "the file that holds a key of a secret which the GatewaySync names: `NAME/KEY=FILE` (repeatable); else secrets/NAME/KEY beside the GatewaySync's file", addTo(&s.Secrets))
 
 	f.BoolVar(&s.Once, "once", false, "sync once and exit")
 	f.BoolVar(&s.DryRun, "dry-run", false, "print what would be done, and change nothing")
@@ -169,19 +169,17 @@ func (s *settings) repoDir() (string, error) {
 	return filepath.Join(cache, "stoker", fmt.Sprintf("%x", sha256.Sum256([]byte(abs)))[:16]), nil
 }
 
-// pairs is a repeatable key=value flag.
-type pairs map[string]string
-
-func (p *pairs) String() string { return "" }
-
-func (p *pairs) Set(v string) error {
-	key, value, ok := strings.Cut(v, "=")
-	if !ok || key == "" {
-		return fmt.Errorf("%q is not key=value", v)
+// addTo returns the function of a repeatable key=value flag.
+func addTo(pairs *map[string]string) func(string) error {
+	return func(v string) error {
+		key, value, ok := strings.Cut(v, "=")
+		if !ok || key == "" {
+			return fmt.Errorf("%q is not key=value", v)
+		}
+		if *pairs == nil {
+			*pairs = map[string]string{}
+		}
+		(*pairs)[key] = value
+		return nil
 	}
-	if *p == nil {
-		*p = pairs{}
-	}
-	(*p)[key] = value
-	return nil
 }

@@ -63,23 +63,20 @@ func (f *Follower) logProblems(problems []loop.Problem) {
 	f.Log.Log(context.Background(), level, "the gateway stays as it is", "reason", p.Reason, "message", p.Message)
 }
 
-// stay keeps the current order in force.
-func (f *Follower) stay(p loop.Problem) loop.Decision {
-	return loop.Decision{Order: f.order, Problems: []loop.Problem{p}}
-}
-
-// handsOff keeps the current order, and leaves the gateway alone.
-func (f *Follower) handsOff(p loop.Problem) loop.Decision {
-	return loop.Decision{Order: f.order, HandsOff: true, Problems: []loop.Problem{p}}
-}
-
 // decide returns what SyncTarget and GatewaySync ask for together. If one of them cannot be read or they do not match, the
 // current order stays in force.
 func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	f.reportTarget, f.spec.due = nil, time.Time{}
-	in, d := f.readTarget()
-	if d != nil {
-		return *d
+	stay := func(p loop.Problem) loop.Decision { return loop.Decision{Order: f.order, Problems: []loop.Problem{p}} }
+	handsOff := func(p loop.Problem) loop.Decision {
+		return loop.Decision{Order: f.order, HandsOff: true, Problems: []loop.Problem{p}}
+	}
+	in, p, leave := f.readTarget()
+	switch {
+	case p != nil && leave:
+		return handsOff(*p)
+	case p != nil:
+		return stay(*p)
 	}
 	gs, err := f.fetch(ctx, in, changed)
 	if err != nil && in.paused {
@@ -87,11 +84,11 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	}
 	switch {
 	case errors.Is(err, errGone):
-		return f.handsOff(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
+		return handsOff(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
 	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.unconfirmedTooLong(f.Now()):
 		return loop.Decision{Order: f.order} // probably short: keep reporting the last state
 	case err != nil:
-		return f.stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
+		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
 	}
 	wanted, gate := in, f.gate(ctx, gs, in)
 	f.setDryRun(gate.dry && gate.held == nil)
@@ -107,9 +104,9 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 			gate.hold(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
 		}
 		if f.keep(ctx, gs, wanted, gate.held); f.lapses() {
-			return f.handsOff(*gate.held)
+			return handsOff(*gate.held)
 		}
-		return f.stay(*gate.held)
+		return stay(*gate.held)
 	}
 	in = gate.in
 	m, err := f.prepare(ctx, gs, in)
@@ -118,7 +115,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		in.paused = m.profile.Paused
 		f.pause(&in, in.paused)
 		f.reportTarget = &in
-		return f.stay(loop.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
+		return stay(loop.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
 	}
 	f.startup.setPolicy(m.profile.Startup, gs)
 	if !in.Commit.IsZero() || f.order == nil || f.order.Commit.IsZero() {
@@ -131,9 +128,9 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 			f.startup.allow("it waits for a person: syncing is paused")
 		}
 		if p, ok := in.unresolved(gs.Generation); ok {
-			return f.stay(p)
+			return stay(p)
 		}
-		return f.stay(waiting("no commit is known yet for the ref %q", in.Ref))
+		return stay(waiting("no commit is known yet for the ref %q", in.Ref))
 	}
 	if gate.back {
 		p, failed := f.returned(wanted.Commit)
@@ -141,43 +138,41 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 			f.reportTarget = &wanted
 		}
 		if p != nil {
-			return f.stay(*p)
+			return stay(*p)
 		}
 	}
 	return loop.Decision{Order: f.order}
 }
 
-// readTarget returns the parsed SyncTarget, or a decision if there is none that can be followed.
-func (f *Follower) readTarget() (instruction, *loop.Decision) {
-	stay := func(p loop.Problem) (instruction, *loop.Decision) { d := f.stay(p); return instruction{}, &d }
-	handsOff := func(p loop.Problem) (instruction, *loop.Decision) { d := f.handsOff(p); return instruction{}, &d }
+// readTarget returns the parsed SyncTarget, or why there is none that can be followed. leave is set if the gateway must then be left alone.
+func (f *Follower) readTarget() (in instruction, p *loop.Problem, leave bool) {
 	f.listed = f.targets.HasSynced()
 	target, err := f.targets.Get(f.Namespace, f.GatewaySync)
+	var why loop.Problem
 	switch {
-	case errors.Is(err, kube.ErrNotSeen) && !f.listed:
-		p, person := f.unanswered()
-		if person {
-			f.startup.allow("it waits for a person: " + p.Message)
+	case err == nil:
+		if in, err = parse(target); err == nil {
+			return in, nil, false
 		}
-		return stay(p)
+		if in.paused {
+			f.pause(&in, true)
+		}
+		leave = failure.Is(err, v1alpha1.ReasonPodRestartNeeded)
+		why = loop.NewProblem(err, v1alpha1.ReasonWaitingForLead)
+	case errors.Is(err, kube.ErrNotSeen) && !f.listed:
+		var person bool
+		if why, person = f.unanswered(); person {
+			f.startup.allow("it waits for a person: " + why.Message)
+		}
 	case errors.Is(err, kube.ErrNotSeen) && f.order != nil:
-		return handsOff(waiting("SyncTarget %s is gone: the gateway stays as it is until there is one again", f.GatewaySync))
+		leave = true
+		why = waiting("SyncTarget %s is gone: the gateway stays as it is until there is one again", f.GatewaySync)
 	case errors.Is(err, kube.ErrNotSeen):
-		return stay(waiting("no lead has written SyncTarget %s yet", f.GatewaySync))
-	case err != nil:
-		return stay(waiting("%v; the lead must write it again", err))
+		why = waiting("no lead has written SyncTarget %s yet", f.GatewaySync)
+	default:
+		why = waiting("%v; the lead must write it again", err)
 	}
-	in, err := parse(target)
-	if err != nil && in.paused {
-		f.pause(&in, true)
-	}
-	switch {
-	case failure.Is(err, v1alpha1.ReasonPodRestartNeeded):
-		return handsOff(loop.NewProblem(err, v1alpha1.ReasonPodRestartNeeded))
-	case err != nil:
-		return stay(loop.NewProblem(err, v1alpha1.ReasonWaitingForLead))
-	}
-	return in, nil
+	return in, &why, leave
 }
 
 // effective returns the spec as it applies to this gateway.
