@@ -31,7 +31,7 @@ import (
 // So a SyncTarget that another pod forged opens no stage that needs an approval, and no maintenance window. A closed gate does not hold a
 // restore, and a forced sync verifies the commit on the disk.
 
-// gates is the rollout of a SyncTarget, parsed.
+// gates is the parsed rollout of a SyncTarget: whether there is one, how it goes, how many of its steps are open, and what ran before.
 type gates struct {
 	on, done, back, failed bool
 	steps, open            int
