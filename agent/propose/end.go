@@ -114,7 +114,7 @@ func remove(ctx context.Context, s *Settings, base Base, rec record) error {
 // owns reports whether a tip of the gateway's branch is a commit of its agent. The record can be forged, so the commit on the server decides.
 // It is enough to look at the tip, because the agent puts its commits only on its own ones and on the commit that the branch began with.
 func (s *Settings) owns(ctx context.Context, base Base, rec record, tip plan.ID) (bool, error) {
-	if tip == rec.own {
+	if tip == rec.verifiedTip {
 		return true, nil
 	}
 	text, err := base.CommitText(ctx, tip)

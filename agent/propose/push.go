@@ -69,7 +69,7 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 			rec.Foreign = true
 			return rec, nil
 		}
-		rec.own = tip
+		rec.verifiedTip = tip
 	}
 	if tip == rec.Tip && !tip.IsZero() && rec.Pending.IsZero() && rec.Digest == w.c.Digest {
 		return rec, nil
@@ -110,7 +110,7 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	if err != nil {
 		return rec, err
 	}
-	rec.Tip, rec.Pending, rec.own = commit, plan.ID{}, commit
+	rec.Tip, rec.Pending, rec.verifiedTip = commit, plan.ID{}, commit
 	w.log.Info("changes pushed", "branch", w.s.Branch, "commit", commit.String(), "files", len(w.c.Files))
 	return rec, rec.save(w.notes)
 }
@@ -125,7 +125,7 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 	if err != nil {
 		return rec, tip, err
 	}
-	ended := tip == rec.Left
+	ended := tip == rec.LastTip
 	t := readTrailers(text)
 	switch {
 	case t.gateway == "":
@@ -134,7 +134,7 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 		return branchTaken("its tip " + tip.Short() + " is a commit of the gateway " + oneLine(t.gateway, 200))
 	case !ended && t.change == w.c.Digest:
 		rec.Branch, rec.Base, rec.Tip, rec.Digest, rec.Files = w.s.Branch, t.base, tip, t.change, filesOf(w.c)
-		rec.own = tip
+		rec.verifiedTip = tip
 		w.log.Info("branch adopted", "branch", w.s.Branch, "commit", tip.String())
 		return rec, tip, rec.save(w.notes)
 	case !ended && w.s.Forge != nil:
@@ -195,7 +195,7 @@ func packOf(d *repo.Draft) ([]byte, error) {
 // update updates the text of the pull request. If the pull request has ended, update forgets its number, because the commits pushed since
 // need another one.
 func (w *push) update(ctx context.Context, rec record) (record, error) {
-	if rec.Shared || rec.Listed == rec.Digest {
+	if rec.Shared || rec.TextDigest == rec.Digest {
 		return rec, nil
 	}
 	pr, err := w.s.pullRequest(ctx, rec.Number)
@@ -216,7 +216,7 @@ func (w *push) update(ctx context.Context, rec record) (record, error) {
 			return rec, err
 		}
 	}
-	rec.Listed = rec.Digest
+	rec.TextDigest = rec.Digest
 	return rec, rec.save(w.notes)
 }
 
@@ -248,7 +248,7 @@ func (w *push) open(ctx context.Context, rec record) (record, error) {
 		return rec, err
 	}
 	if result == "created" {
-		rec.Listed = rec.Digest
+		rec.TextDigest = rec.Digest
 	}
 	return w.update(ctx, rec)
 }

@@ -41,8 +41,8 @@ type record struct {
 	Shared bool `json:"shared,omitempty"`
 	// Head is the branch of a shared pull request.
 	Head string `json:"head,omitempty"`
-	// Listed is the digest in the text of the pull request.
-	Listed string `json:"listed,omitempty"`
+	// TextDigest is the Digest in the text of the pull request.
+	TextDigest string `json:"listed,omitempty"`
 	// Merged is set if the forge has merged the pull request. The commit on the disk may be older.
 	Merged bool `json:"merged,omitempty"`
 	// Foreign is set if the tip of the branch is a commit of another author.
@@ -52,8 +52,8 @@ type record struct {
 	Comment string `json:"comment,omitempty"`
 	// Ended is the last state of a proposal that has ended, shown until the next one begins.
 	Ended string `json:"ended,omitempty"`
-	// Left is the tip of the last proposal's branch, which may still exist.
-	Left plan.ID `json:"left"`
+	// LastTip is the tip of the last proposal's branch, which may still exist.
+	LastTip plan.ID `json:"left"`
 	// Closed are the digests of pull requests that were closed without a merge, newest last.
 	Closed []string `json:"closed,omitempty"`
 	// Renewed is the last request to propose again that was handled.
@@ -61,7 +61,7 @@ type record struct {
 	// Pushes are the times of the last pushes.
 	Pushes []time.Time `json:"pushes,omitempty"`
 
-	own plan.ID // a tip that this process has pushed or checked; not stored, because the file can be forged
+	verifiedTip plan.ID // a tip that this process has pushed or checked; not stored, because the file can be forged
 }
 
 // proposed is a file of a proposal.
@@ -84,16 +84,16 @@ func (r *record) active() bool { return r.Digest != "" }
 
 // end ends the proposal with a state; "" shows none.
 func (r *record) end(how string) {
-	left := r.Tip
-	if left.IsZero() {
-		left = r.Left
+	tip := r.Tip
+	if tip.IsZero() {
+		tip = r.LastTip
 	}
-	*r = record{Ended: how, Left: left, Closed: r.Closed, Pushes: r.Pushes, URL: r.URL, Number: r.Number, Branch: r.Branch, Renewed: r.Renewed}
+	*r = record{Ended: how, LastTip: tip, Closed: r.Closed, Pushes: r.Pushes, URL: r.URL, Number: r.Number, Branch: r.Branch, Renewed: r.Renewed}
 }
 
 // listed reports whether the pull request is open and shows the changes.
 func (r *record) listed() bool {
-	return r.Number > 0 && (r.Shared || r.Foreign || r.Listed == r.Digest)
+	return r.Number > 0 && (r.Shared || r.Foreign || r.TextDigest == r.Digest)
 }
 
 // close remembers the digest of a pull request that was closed.
