@@ -14,8 +14,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// environment is the configuration of a sidecar, written by the injector. docs/reference/agent.md lists the variables; a test
-// compares.
+// environment is the configuration of a sidecar, written by the injector. A test compares the variables with docs/reference/agent.md.
 type environment struct {
 	PodName, PodNamespace, PodUID string
 	GatewaySync, Gateway, Profile string
@@ -25,7 +24,7 @@ type environment struct {
 	Period                        time.Duration
 	SecretsDir, PodInfoDir        string
 	Mounts                        []string
-	Secrets                       map[string]bool
+	Secrets                       map[string]bool // by NAME/KEY
 	Files                         map[v1alpha1.SecretField]string
 }
 
@@ -33,16 +32,16 @@ type environment struct {
 type variable struct {
 	name     string
 	required bool
-	take     func(value string) error
+	parse    func(value string) error // sets the field of the environment
 }
 
 func (e *environment) variables() []variable {
 	text := func(into *string) func(string) error {
 		return func(v string) error { *into = v; return nil }
 	}
-	named := func(into *string, most int) func(string) error {
+	object := func(into *string, maxBytes int) func(string) error {
 		return func(v string) error {
-			if len(v) > most || !objectName.MatchString(v) {
+			if len(v) > maxBytes || !objectName.MatchString(v) {
 				return errors.New("is not a name of an object in Kubernetes")
 			}
 			*into = v
@@ -59,10 +58,10 @@ func (e *environment) variables() []variable {
 		}
 	}
 	all := []variable{
-		{"POD_NAME", true, named(&e.PodName, 253)},
-		{"POD_NAMESPACE", true, named(&e.PodNamespace, 63)},
+		{"POD_NAME", true, object(&e.PodName, 253)},
+		{"POD_NAMESPACE", true, object(&e.PodNamespace, 63)},
 		{"POD_UID", true, text(&e.PodUID)},
-		{"CR_NAME", true, named(&e.GatewaySync, 48)},
+		{"CR_NAME", true, object(&e.GatewaySync, 48)},
 		{"GATEWAY_NAME", true, func(v string) error {
 			if len(v) > 253 {
 				return errors.New("is longer than 253 characters")
@@ -120,7 +119,7 @@ func (e *environment) variables() []variable {
 	return all
 }
 
-// secretKey matches NAME/KEY, a key of a Secret, or of a ConfigMap (v1alpha1.SecretField.Folder).
+// secretKey matches NAME/KEY: a key of a Secret, or of a ConfigMap as v1alpha1.SecretField.Folder names it.
 var secretKey = regexp.MustCompile(`^(configmap_)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[-._a-zA-Z0-9]+$`)
 
 var objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
@@ -143,7 +142,7 @@ func (e *environment) read(env []string) error {
 		case value == "" && v.required:
 			errs = append(errs, fmt.Errorf("%s is required", v.name))
 		case value != "":
-			if err := v.take(value); err != nil {
+			if err := v.parse(value); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %.80q %w", v.name, value, err))
 			}
 		}
@@ -151,12 +150,10 @@ func (e *environment) read(env []string) error {
 	return errors.Join(errs...)
 }
 
-// inPod reports whether env is that of a sidecar.
-func inPod(env []string) bool {
-	for _, line := range env {
-		if v, ok := strings.CutPrefix(line, "POD_NAME="); ok && v != "" {
-			return true
-		}
-	}
-	return false
+// isSidecar reports whether env is that of a sidecar.
+func isSidecar(env []string) bool {
+	return slices.ContainsFunc(env, func(line string) bool {
+		value, ok := strings.CutPrefix(line, "POD_NAME=")
+		return ok && value != ""
+	})
 }

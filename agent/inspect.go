@@ -1,10 +1,12 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 
 	"stoker.io/stoker/agent/disk"
 )
@@ -13,50 +15,51 @@ import (
 type inspection struct {
 	name, usage string
 	verbs       []verb
-	run         func(d *disk.Dir, in inspected) error
+	run         func(d *disk.Dir, in invocation) error
 }
 
-// verb is a verb of an inspection, with the least and the most number of its arguments.
+// verb is a verb of an inspection, with the number of arguments that it takes.
 type verb struct {
-	name        string
-	least, most int
+	name             string
+	minArgs, maxArgs int
 }
 
-// inspected is the command line of an inspection.
-type inspected struct {
+// invocation is the command line of an inspection.
+type invocation struct {
 	verb   string
-	args   []string
-	format string // table or json
+	args   []string // of the verb
+	format string   // table or json
 	stdout io.Writer
 }
 
-// main parses a command line, runs it and returns the exit code. Flags may stand before and after the arguments of the verb.
-func (i inspection) main(args []string, stdout, stderr io.Writer) int {
+// execute parses a command line, runs it and returns the exit code. Flags may stand before and after the verb and its arguments.
+func (i inspection) execute(args []string, stdout, stderr io.Writer) int {
 	f := flag.NewFlagSet(i.name, flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.Usage = func() { fmt.Fprint(stderr, i.usage) }
 	dataDir := f.String("data-dir", "", "Ignition's data directory")
-	in := inspected{stdout: stdout}
+	in := invocation{stdout: stdout}
 	f.StringVar(&in.format, "o", "table", "table or json")
-	if len(args) > 0 {
-		in.verb, args = args[0], args[1:]
-	}
-	if in.verb == "-h" || in.verb == "--help" || in.verb == "help" {
-		f.Usage()
-		return exitDone
-	}
 	for {
 		if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 			return exitDone
 		} else if err != nil {
 			return exitUsage
 		}
-		if args = f.Args(); len(args) == 0 {
+		if f.NArg() == 0 {
 			break
 		}
-		in.args, args = append(in.args, args[0]), args[1:]
+		in.args, args = append(in.args, f.Arg(0)), f.Args()[1:] // Parse stops at each argument
 	}
-	if !i.takes(in) || *dataDir == "" || in.format != "table" && in.format != "json" {
+	if len(in.args) > 0 {
+		in.verb, in.args = in.args[0], in.args[1:]
+	}
+	if in.verb == "help" {
+		f.Usage()
+		return exitDone
+	}
+	if problem := i.problem(in, *dataDir); problem != "" {
+		fmt.Fprintf(stderr, "agent: %s\n\n", problem)
 		f.Usage()
 		return exitUsage
 	}
@@ -71,12 +74,25 @@ func (i inspection) main(args []string, stdout, stderr io.Writer) int {
 	return exitDone
 }
 
-// takes reports whether the verb exists and takes so many arguments.
-func (i inspection) takes(in inspected) bool {
-	for _, v := range i.verbs {
-		if v.name == in.verb {
-			return len(in.args) >= v.least && len(in.args) <= v.most
-		}
+// problem returns what is wrong with a command line, or "".
+func (i inspection) problem(in invocation, dataDir string) string {
+	at := slices.IndexFunc(i.verbs, func(v verb) bool { return v.name == in.verb })
+	switch {
+	case at < 0:
+		return fmt.Sprintf("%s has no verb %q", i.name, in.verb)
+	case len(in.args) < i.verbs[at].minArgs || len(in.args) > i.verbs[at].maxArgs:
+		return fmt.Sprintf("%s %s does not take %d arguments", i.name, in.verb, len(in.args))
+	case dataDir == "":
+		return "--data-dir is required"
+	case in.format != "table" && in.format != "json":
+		return "-o must be table or json"
 	}
-	return false
+	return ""
+}
+
+// printJSON writes v to standard output.
+func (in invocation) printJSON(v any) error {
+	e := json.NewEncoder(in.stdout)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }

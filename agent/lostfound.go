@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -27,7 +26,7 @@ func lostAndFound() inspection {
 	return inspection{"lost-and-found", lostUsage, []verb{{"list", 0, 0}, {"show", 1, 1}, {"restore", 1, math.MaxInt}}, runLost}
 }
 
-func runLost(d *disk.Dir, in inspected) error {
+func runLost(d *disk.Dir, in invocation) error {
 	list, err := d.LostAndFound()
 	if err != nil {
 		return err
@@ -40,20 +39,26 @@ func runLost(d *disk.Dir, in inspected) error {
 		if err != nil {
 			return err
 		}
+		do := showLost
 		if in.verb == "restore" {
-			if err := d.Restore(l); errors.Is(err, disk.ErrUnsaved) {
-				return fmt.Errorf("%w: keep it (copy it elsewhere, or bring it to git), remove it, and try again", err)
-			} else if err != nil {
-				return err
-			}
-			fmt.Fprintf(in.stdout, "restored %s\n", l.Path)
-			continue
+			do = restoreLost
 		}
-		if err := showLost(d, l, in.stdout); err != nil {
+		if err := do(d, l, in.stdout); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func restoreLost(d *disk.Dir, l disk.Lost, stdout io.Writer) error {
+	err := d.Restore(l)
+	switch {
+	case errors.Is(err, disk.ErrUnsaved):
+		return fmt.Errorf("%w: keep it (copy it elsewhere, or bring it to git), remove it, and try again", err)
+	case err == nil:
+		fmt.Fprintf(stdout, "restored %s\n", l.Path)
+	}
+	return err
 }
 
 func showLost(d *disk.Dir, l disk.Lost, stdout io.Writer) error {
@@ -65,6 +70,7 @@ func showLost(d *disk.Dir, l disk.Lost, stdout io.Writer) error {
 	return errors.Join(err, r.Close())
 }
 
+// findLost returns the entry with a number in the list, or with a name of a file.
 func findLost(list []disk.Lost, name string) (disk.Lost, error) {
 	if n, err := strconv.Atoi(name); err == nil {
 		if n < 1 || n > len(list) {
@@ -80,11 +86,9 @@ func findLost(list []disk.Lost, name string) (disk.Lost, error) {
 	return disk.Lost{}, fmt.Errorf("lost+found has no entry %q: see agent lost-and-found list", name)
 }
 
-func printLost(list []disk.Lost, in inspected) error {
+func printLost(list []disk.Lost, in invocation) error {
 	if in.format == "json" {
-		enc := json.NewEncoder(in.stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(append([]disk.Lost{}, list...))
+		return in.printJSON(append([]disk.Lost{}, list...)) // [] and not null for an empty list
 	}
 	if len(list) == 0 {
 		fmt.Fprintln(in.stdout, "lost+found is empty")

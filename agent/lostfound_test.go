@@ -132,19 +132,34 @@ func TestRestoreStaysInDirectory(t *testing.T) {
 
 func TestLostAndFoundExplainsWhatItCannotDo(t *testing.T) {
 	data, _ := lostSite(t)
-	for name, args := range map[string][]string{
-		"no arguments":   nil,
-		"no directory":   {"list"},
-		"no entry":       {"show", "--data-dir", data},
-		"unknown verb":   {"burn", "1", "--data-dir", data},
-		"unknown format": {"list", "-o", "xml", "--data-dir", data},
+	for problem, args := range map[string][]string{
+		`no verb ""`:            nil,
+		"--data-dir":            {"list"},
+		"not take 0 arguments":  {"show", "--data-dir", data},
+		"not take 2 arguments":  {"show", "1", "2", "--data-dir", data},
+		`no verb "burn"`:        {"burn", "1", "--data-dir", data},
+		"-o must be":            {"list", "-o", "xml", "--data-dir", data},
+		"flag provided but not": {"list", "--nonsense"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(problem, func(t *testing.T) {
 			code, _, talk := lost(t, args...)
 			assert.Equal(t, exitUsage, code)
+			assert.Contains(t, talk, problem)
 			assert.Contains(t, talk, "agent lost-and-found restore")
 		})
 	}
+	for _, help := range []string{"help", "-h", "-help", "--help"} {
+		t.Run(help, func(t *testing.T) {
+			code, _, talk := lost(t, help)
+			assert.Equal(t, exitDone, code)
+			assert.Contains(t, talk, "agent lost-and-found restore")
+		})
+	}
+	t.Run("flags before the verb", func(t *testing.T) {
+		code, out, _ := lost(t, "-o", "json", "--data-dir", data, "list")
+		assert.Equal(t, exitDone, code)
+		assert.Contains(t, out, `"path"`)
+	})
 	for _, entry := range []string{"0", "99", "no-such-file"} {
 		t.Run(entry, func(t *testing.T) {
 			code, _, talk := lost(t, "show", entry, "--data-dir", data)

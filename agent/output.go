@@ -17,24 +17,24 @@ import (
 	"stoker.io/stoker/internal/daemon"
 )
 
-// screen is the agent's output: readable plans and progress on a terminal, otherwise JSON logs. With --once, plan and
-// outcome always go to stdout, because they are what the user asked for.
+// screen is the agent's output: readable plans and progress on a terminal, otherwise JSON logs. With --once, plan and outcome always go to
+// stdout, because they are the result. It is safe for concurrent use.
 type screen struct {
-	out, talk io.Writer
-	log       *slog.Logger
-	plans     bool // print plans and outcomes
-	live      bool // talk is a terminal, so progress can be redrawn
+	stdout, stderr io.Writer
+	log            *slog.Logger // writes to the screen
+	plans          bool         // print plans and outcomes
+	live           bool         // stderr is a terminal, so progress can be redrawn
 
-	mu    gosync.Mutex
-	drawn time.Time
-	dirty bool // a line of progress is on the screen
-	last  *sync.Report
-	said  string
+	mu            gosync.Mutex
+	drawn         time.Time // when the progress was last drawn
+	progressShown bool      // a line of progress is on the terminal
+	lastReport    *sync.Report
+	lastLine      string // of a state
 }
 
 func newScreen(stdout, stderr io.Writer, s settings, isTerminal func(io.Writer) bool) *screen {
 	onTerminal := isTerminal(stdout) && isTerminal(stderr)
-	c := &screen{out: stdout, talk: stderr, plans: onTerminal || s.Once, live: isTerminal(stderr)}
+	c := &screen{stdout: stdout, stderr: stderr, plans: onTerminal || s.Once, live: isTerminal(stderr)}
 	format, level := s.LogFormat, s.LogLevel
 	if format == "auto" && c.live {
 		format = "text"
@@ -56,10 +56,11 @@ func (c *screen) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clear()
-	return c.talk.Write(p)
+	return c.stderr.Write(p)
 }
 
-const redraw = 100 * time.Millisecond
+// redrawInterval limits how often the progress is drawn.
+const redrawInterval = 100 * time.Millisecond
 
 // progress draws the progress of long steps.
 func (c *screen) progress(step string, done, total int) {
@@ -68,24 +69,25 @@ func (c *screen) progress(step string, done, total int) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now := time.Now(); now.Sub(c.drawn) >= redraw {
-		c.drawn, c.dirty = now, true
+	if now := time.Now(); now.Sub(c.drawn) >= redrawInterval {
+		c.drawn, c.progressShown = now, true
 		if total > 0 {
-			fmt.Fprintf(c.talk, "\r\x1b[K%s %d/%d", step, done, total)
+			fmt.Fprintf(c.stderr, "\r\x1b[K%s %d/%d", step, done, total)
 		} else {
-			fmt.Fprintf(c.talk, "\r\x1b[K%s …", step)
+			fmt.Fprintf(c.stderr, "\r\x1b[K%s …", step)
 		}
 	}
 }
 
+// clear removes the line of progress. The caller holds mu.
 func (c *screen) clear() {
-	if c.dirty {
-		fmt.Fprint(c.talk, "\r\x1b[K")
-		c.dirty = false
+	if c.progressShown {
+		fmt.Fprint(c.stderr, "\r\x1b[K")
+		c.progressShown = false
 	}
 }
 
-// state prints what changed: a plan that was applied or refused, an outcome, drift.
+// state prints what has changed since the last call: a plan that was applied or refused, an outcome, drift.
 func (c *screen) state(s loop.State) {
 	if !c.plans {
 		return
@@ -93,20 +95,20 @@ func (c *screen) state(s loop.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clear()
-	if s.Report != nil && s.Report != c.last {
-		c.last = s.Report
+	if s.Report != nil && s.Report != c.lastReport {
+		c.lastReport = s.Report
 		if len(s.Plan) > 1 { // more than the summary
-			fmt.Fprintln(c.out, strings.Join(s.Plan, "\n"))
+			fmt.Fprintln(c.stdout, strings.Join(s.Plan, "\n"))
 		}
 		for _, n := range s.Report.Notes {
 			if !slices.Contains(s.Plan, "warning: "+n) { // not printed with the plan
-				fmt.Fprintln(c.out, "note:", n)
+				fmt.Fprintln(c.stdout, "note:", n)
 			}
 		}
 	}
 	line := fmt.Sprintf("%s: %s", s.GatewayName, s.Line())
-	if line != c.said {
-		c.said = line
-		fmt.Fprintln(c.out, line)
+	if line != c.lastLine {
+		c.lastLine = line
+		fmt.Fprintln(c.stdout, line)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"text/tabwriter"
@@ -22,23 +21,21 @@ func proposal() inspection {
 	return inspection{"proposal", proposalUsage, []verb{{"show", 0, 0}}, showProposal}
 }
 
-// plain returns text as it is if a terminal can show it, and quoted if not.
-func plain(s string) string {
+// printable returns s, quoted if it has characters that a terminal may interpret.
+func printable(s string) string {
 	if q := strconv.Quote(s); q != `"`+s+`"` {
 		return q
 	}
 	return s
 }
 
-func showProposal(d *disk.Dir, in inspected) error {
+func showProposal(d *disk.Dir, in invocation) error {
 	r, err := propose.Recorded(d)
 	if err != nil {
 		return err
 	}
 	if in.format == "json" {
-		e := json.NewEncoder(in.stdout)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return in.printJSON(r)
 	}
 	if r.State == "" {
 		fmt.Fprintln(in.stdout, "Nothing has been proposed.")
@@ -48,14 +45,14 @@ func showProposal(d *disk.Dir, in inspected) error {
 	fmt.Fprintf(t, "STATE\t%s\n", r.State)
 	for _, line := range [][2]string{{"BRANCH", r.Branch}, {"COMMIT", r.Commit}, {"PULL REQUEST", r.URL}, {"MESSAGE", r.Message}} {
 		if line[1] != "" {
-			fmt.Fprintf(t, "%s\t%s\n", line[0], plain(line[1]))
+			fmt.Fprintf(t, "%s\t%s\n", line[0], printable(line[1]))
 		}
 	}
 	if len(r.Changes) > 0 {
 		fmt.Fprint(t, "\nWHAT\tFILE\tIN GIT\n")
 	}
 	for _, c := range r.Changes {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", plain(string(c.Op)), plain(c.Path), plain(string(c.Source)))
+		fmt.Fprintf(t, "%s\t%s\t%s\n", printable(string(c.Op)), printable(c.Path), printable(string(c.Source)))
 	}
 	return t.Flush()
 }

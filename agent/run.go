@@ -41,7 +41,7 @@ const (
 func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
 	for _, i := range []inspection{lostAndFound(), proposal(), snapshots(ctx)} {
 		if len(args) > 0 && args[0] == i.name {
-			return i.main(args[1:], stdout, stderr)
+			return i.execute(args[1:], stdout, stderr)
 		}
 	}
 	s, err := parse(args, env, stderr)
@@ -68,12 +68,12 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	return code
 }
 
-// standAlone follows a file until ctx is done, or syncs once.
+// standAlone follows the GatewaySync in a file until ctx is done, or syncs once.
 func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 	log := screen.log
-	name, namespace := identify(s)
+	name, namespace := gatewaySyncName(s)
 	reg := daemon.Registry()
-	if err := present(s); err != nil {
+	if err := checkPaths(s); err != nil {
 		return exitUsage, err
 	}
 	store, closeStore, err := openStore(s, log)
@@ -84,7 +84,7 @@ func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 	engine, closeEngine := newEngine(s, store, screen)
 	defer closeEngine()
 	if !s.DryRun {
-		// A data directory has one agent: a second one exits at once. Other problems with the directory may pass.
+		// If another agent has the data directory, this one exits. Other problems with the directory may pass.
 		if _, err := engine.Open(); errors.Is(err, disk.ErrLocked) {
 			return exitFailed, err
 		}
@@ -100,7 +100,7 @@ func standAlone(ctx context.Context, s settings, screen *screen) (int, error) {
 		Metrics: metrics.NewAgent(reg, version, namespace, name, s.GatewayName),
 	})
 	if s.Once {
-		return outcome(runner.Once(ctx)), nil
+		return exitCode(runner.Once(ctx)), nil
 	}
 	servers, err := listen(ctx, s, loop.Handler(runner.Routes()), reg, log)
 	if err != nil {
@@ -128,8 +128,8 @@ func newEngine(s settings, store *repo.Store, screen *screen) (*sync.Engine, fun
 	}
 }
 
-// present reports missing paths at startup, because a mistyped path never appears.
-func present(s settings) error {
+// checkPaths returns an error for a missing path, because a mistyped path never appears.
+func checkPaths(s settings) error {
 	if _, err := os.Stat(s.File); err != nil {
 		return fmt.Errorf("--file: %w", err)
 	}
@@ -143,12 +143,11 @@ func present(s settings) error {
 	return nil
 }
 
-// openStore opens the cache of git objects. A dry run uses a temporary one, because another agent may need the cache of
-// the data directory meanwhile.
+// openStore opens the cache of git objects. A dry run uses a temporary one, because another agent may use the cache of the data directory.
 func openStore(s settings, log *slog.Logger) (store *repo.Store, closeStore func(), err error) {
 	o := storeOptions(s, log)
 	if s.DryRun {
-		return passingStore(o)
+		return temporaryStore(o)
 	}
 	dir, err := s.repoDir()
 	if err != nil {
@@ -158,14 +157,14 @@ func openStore(s settings, log *slog.Logger) (store *repo.Store, closeStore func
 	if err == nil {
 		return store, func() { _ = store.Close() }, nil // a cache may lose writes
 	}
-	if held := heldBy(s); held != nil {
-		return nil, nil, held
+	if locked := checkLock(s); locked != nil {
+		return nil, nil, locked
 	}
 	return nil, nil, fmt.Errorf("the cache of git objects: %w", err)
 }
 
-// passingStore returns a store in a temporary directory.
-func passingStore(o repo.StoreOptions) (*repo.Store, func(), error) {
+// temporaryStore returns a store in a temporary directory, and a function that closes and removes it.
+func temporaryStore(o repo.StoreOptions) (*repo.Store, func(), error) {
 	tmp, err := os.MkdirTemp("", "stoker-dry-run-")
 	if err != nil {
 		return nil, nil, fmt.Errorf("a cache of git objects for the dry run: %w", err)
@@ -184,9 +183,8 @@ func storeOptions(s settings, log *slog.Logger) repo.StoreOptions {
 	return repo.StoreOptions{Log: log, Limits: repo.Limits{PackBytes: int64(s.MaxRepository), DeltaBytes: max(512<<20, int64(s.MaxBlob))}}
 }
 
-// heldBy returns disk.ErrLocked if another agent holds the data directory, which is the best explanation for a cache in
-// use.
-func heldBy(s settings) error {
+// checkLock returns disk.ErrLocked if another agent has the data directory. Its cache is then in use, too.
+func checkLock(s settings) error {
 	d, err := disk.Open(s.DataDir, disk.Options{AllowUnseeded: s.AllowUnseeded})
 	if err == nil {
 		err = d.Close()
@@ -228,8 +226,8 @@ func listenFor(ctx context.Context, name, addr string, h http.Handler, log *slog
 	return srv, nil
 }
 
-// serveAndRun runs loops beside the HTTP servers. The loops end first, so that the state is still served while the last
-// sync is finished or rolled back.
+// serveAndRun runs loops and HTTP servers until ctx is done or one of them fails. The servers end after the loops, so that they still serve
+// the state while a loop finishes or rolls back the last sync.
 func serveAndRun(ctx context.Context, servers []*serve.Server, loops ...func(context.Context) error) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -249,8 +247,8 @@ func serveAndRun(ctx context.Context, servers []*serve.Server, loops ...func(con
 	return errors.Join(err, group.Wait())
 }
 
-// identify returns the GatewaySync's name for metrics, or nothing if the file cannot be read yet.
-func identify(s settings) (name, namespace string) {
+// gatewaySyncName returns the name and the namespace for metrics; both are empty if the file cannot be read.
+func gatewaySyncName(s settings) (name, namespace string) {
 	gs, _, err := standalone.Load(s.File)
 	if err != nil {
 		return "", ""
@@ -258,8 +256,8 @@ func identify(s settings) (name, namespace string) {
 	return gs.Name, gs.Namespace
 }
 
-// outcome returns the exit code of a state.
-func outcome(s loop.State, timedOut bool) int {
+// exitCode returns the exit code for a state.
+func exitCode(s loop.State, timedOut bool) int {
 	switch {
 	case timedOut:
 		return exitTimeout

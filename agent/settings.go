@@ -19,10 +19,9 @@ import (
 	"stoker.io/stoker/internal/tuning"
 )
 
-// settings is the configuration of the agent. docs/reference/agent.md lists the flags; a test compares.
+// settings is the configuration of the agent. A test compares the flags with docs/reference/agent.md.
 type settings struct {
-	// Sidecar reports whether the agent runs in a gateway's pod, and Env is its environment. Kubeconfig, if set, replaces the
-	// pod's service account.
+	// Sidecar is set if the agent runs in a gateway's pod. Env is its environment. Kubeconfig, if set, replaces the pod's service account.
 	Sidecar    bool
 	Env        environment
 	Kubeconfig string
@@ -31,11 +30,11 @@ type settings struct {
 	DataDir     string
 	GatewayName string
 	Profile     string
-	Labels      pairs
-	Annotations pairs
+	Labels      map[string]string
+	Annotations map[string]string
 	GatewayURL  string
 	RepoDir     string
-	Secrets     pairs
+	Secrets     map[string]string // files by NAME/KEY
 
 	Once          bool
 	DryRun        bool
@@ -66,11 +65,11 @@ func (s *settings) flags(out io.Writer) *flag.FlagSet {
 	f.StringVar(&s.DataDir, "data-dir", "", "Ignition's data `directory`")
 	f.StringVar(&s.GatewayName, "gateway-name", "", "the `name` of this gateway")
 	f.StringVar(&s.Profile, "profile", "", "the profile of the GatewaySync; else \"default\"")
-	f.Var(&s.Labels, "label", "a label of this gateway, as a pod would carry it: `key=value` (repeatable)")
-	f.Var(&s.Annotations, "annotation", "an annotation of this gateway, as a pod would carry it, for example stoker.io/service-path=services/line-1: `key=value` (repeatable)")
+	f.Func("label", "a label of this gateway, as a pod would carry it: `key=value` (repeatable)", addTo(&s.Labels))
+	f.Func("annotation", "an annotation of this gateway, as a pod would carry it, for example stoker.io/service-path=services/line-1: `key=value` (repeatable)", addTo(&s.Annotations))
 	f.StringVar(&s.GatewayURL, "gateway-url", "", "where the gateway's web server listens, `http://host:8088`; without it files are synced, and nothing is scanned or verified")
 	f.StringVar(&s.RepoDir, "repo-dir", "", "where git objects are cached; else a `directory` in the user's cache, one per data directory")
-	f.Var(&s.Secrets, "secret", "the file that holds a key of a secret which the GatewaySync names: `NAME/KEY=FILE` (repeatable); else secrets/NAME/KEY beside the GatewaySync's file")
+	f.Func("secret", "the file that holds a key of a secret which the GatewaySync names: `NAME/KEY=FILE` (repeatable); else secrets/NAME/KEY beside the GatewaySync's file", addTo(&s.Secrets))
 
 	f.BoolVar(&s.Once, "once", false, "sync once and exit")
 	f.BoolVar(&s.DryRun, "dry-run", false, "print what would be done, and change nothing")
@@ -90,17 +89,18 @@ func parse(args, env []string, out io.Writer) (settings, error) {
 	if err := daemon.Parse(f, args); err != nil || s.Version {
 		return s, err
 	}
-	errs := append(s.Problems(f), s.validate()...)
-	if s.Sidecar = s.File == "" && inPod(env); s.Sidecar {
-		errs = append(errs, s.inPod(f, env)...)
+	errs := append(s.Problems(f), s.checkSecrets()...)
+	if s.Sidecar = s.File == "" && isSidecar(env); s.Sidecar {
+		errs = append(errs, s.readPod(f, env)...)
 	} else {
-		errs = append(errs, s.standalone()...)
+		errs = append(errs, s.checkStandalone()...)
 	}
 	err := daemon.Explain(f, errs...)
 	return s, err
 }
 
-func (s *settings) validate() []error {
+// checkSecrets checks the names of --secret.
+func (s *settings) checkSecrets() []error {
 	var errs []error
 	for _, k := range slices.Sorted(maps.Keys(s.Secrets)) {
 		if name, key, ok := strings.Cut(k, "/"); !ok || name == "" || key == "" || strings.Contains(key, "/") {
@@ -110,8 +110,8 @@ func (s *settings) validate() []error {
 	return errs
 }
 
-// standalone checks the settings of an agent outside a pod.
-func (s *settings) standalone() []error {
+// checkStandalone checks the settings of an agent outside a pod.
+func (s *settings) checkStandalone() []error {
 	var errs []error
 	for _, r := range []struct{ name, value string }{{"file", s.File}, {"data-dir", s.DataDir}, {"gateway-name", s.GatewayName}} {
 		if r.value == "" {
@@ -129,16 +129,16 @@ func (s *settings) standalone() []error {
 	return errs
 }
 
-// outside are the flags that the environment replaces in a pod.
-var outside = []string{"data-dir", "gateway-name", "profile", "label", "annotation", "gateway-url", "repo-dir", "secret", "once", "dry-run"}
+// standaloneFlags are the flags that an agent in a pod rejects, because its environment and the GatewaySync replace them.
+var standaloneFlags = []string{"data-dir", "gateway-name", "profile", "label", "annotation", "gateway-url", "repo-dir", "secret", "once", "dry-run"}
 
-// inPod reads the environment of a pod. The default listeners bind to all addresses, because probes and scrapers come
-// from outside the pod.
-func (s *settings) inPod(f *flag.FlagSet, env []string) []error {
+// readPod reads the environment of a pod. By default the servers listen on all addresses, because the kubelet and Prometheus connect from
+// outside the pod.
+func (s *settings) readPod(f *flag.FlagSet, env []string) []error {
 	errs := []error{s.Env.read(env)}
 	given := map[string]bool{}
 	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	for _, name := range outside {
+	for _, name := range standaloneFlags {
 		if given[name] {
 			errs = append(errs, fmt.Errorf("--%s: in a pod its environment and the GatewaySync say this", name))
 		}
@@ -169,19 +169,17 @@ func (s *settings) repoDir() (string, error) {
 	return filepath.Join(cache, "stoker", fmt.Sprintf("%x", sha256.Sum256([]byte(abs)))[:16]), nil
 }
 
-// pairs is a repeatable key=value flag.
-type pairs map[string]string
-
-func (p *pairs) String() string { return "" }
-
-func (p *pairs) Set(v string) error {
-	key, value, ok := strings.Cut(v, "=")
-	if !ok || key == "" {
-		return fmt.Errorf("%q is not key=value", v)
+// addTo returns the function of a repeatable key=value flag.
+func addTo(pairs *map[string]string) func(string) error {
+	return func(v string) error {
+		key, value, ok := strings.Cut(v, "=")
+		if !ok || key == "" {
+			return fmt.Errorf("%q is not key=value", v)
+		}
+		if *pairs == nil {
+			*pairs = map[string]string{}
+		}
+		(*pairs)[key] = value
+		return nil
 	}
-	if *p == nil {
-		*p = pairs{}
-	}
-	(*p)[key] = value
-	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"io"
@@ -90,13 +91,13 @@ func TestPodEnvironment(t *testing.T) {
 
 func TestABootThatHangsNamesItsStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, end := newBoot(t.Context(), time.Minute)
-		defer end()
-		require.NoError(t, b.step("one", func() error { return nil }))
-		require.EqualError(t, b.step("fails", func() error { return errors.New("no") }), "fails: no")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("it hangs"))
+		defer cancel()
+		require.NoError(t, bootStep(ctx, "one", func() error { return nil }))
+		require.EqualError(t, bootStep(ctx, "fails", func() error { return errors.New("no") }), "fails: no")
 		release := make(chan struct{})
-		err := b.step("open the cache", func() error { <-release; return nil })
-		require.EqualError(t, err, "open the cache: it is not done after 1m0s")
+		err := bootStep(ctx, "open the cache", func() error { <-release; return nil })
+		require.EqualError(t, err, "open the cache: it hangs")
 		close(release)
 		synctest.Wait()
 	})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -24,11 +25,11 @@ import (
 )
 
 const (
-	// bootWithin bounds everything before the loops run. It does not include the API server: a gateway starts without
-	// it.
-	bootWithin = 2 * time.Minute
-	// sidecarGrace is how long a sync that has written files may go on after SIGTERM. Together with the last report and
-	// the shutdown of the servers it stays below a pod's default of 30 s.
+	// bootTimeout bounds the steps before the loops. None waits for the API server, because a gateway starts without it. If a step hangs, for
+	// example on unresponsive storage, the agent exits with its name, so that the orchestrator restarts the agent and users see the reason.
+	bootTimeout = 2 * time.Minute
+	// sidecarGrace is how long a sync that has written files may go on after SIGTERM. Together with the last report and the shutdown of the
+	// servers, it must be less than 30 s, the default grace period of a pod.
 	sidecarGrace = 15 * time.Second
 )
 
@@ -45,18 +46,18 @@ func (s *settings) grace() time.Duration {
 func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	log, env := screen.log, s.Env
 	klog.SetSlogLogger(log) // client-go has no other way to set a logger
-	boot, booted := newBoot(ctx, bootWithin)
-	defer booted()
+	boot, endBoot := context.WithTimeoutCause(ctx, bootTimeout, fmt.Errorf("it is not done after %s", bootTimeout))
+	defer endBoot()
 
 	var clients kube.Clients
-	err := boot.step("find the API server", func() (err error) {
+	err := bootStep(boot, "find the API server", func() (err error) {
 		clients, err = kube.Connect(s.Kubeconfig, "stoker-agent/"+version)
 		return err
 	})
 	if err != nil {
 		return exitFailed, err
 	}
-	store, err := cache(s, log)
+	store, err := objectStore(s, log)
 	if err != nil {
 		return exitFailed, err
 	}
@@ -65,12 +66,12 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 	defer closeEngine()
 
 	reg := daemon.Registry()
-	measured := metrics.NewAgent(reg, version, env.PodNamespace, env.GatewaySync, env.Gateway)
+	agentMetrics := metrics.NewAgent(reg, version, env.PodNamespace, env.GatewaySync, env.Gateway)
 	secrets := connect.Mounted{Dir: env.SecretsDir, Keys: env.Secrets, Files: env.Files}
 	leading, err := lead.New(lead.Config{
 		Namespace: env.PodNamespace, GatewaySync: env.GatewaySync, Pod: env.PodName, Clients: clients, Store: store, Log: log,
 		SecretFiles: secrets.FilesToWatch(),
-		Metrics:     fleetMetrics{measured, metrics.NewFleet(reg, env.PodNamespace, env.GatewaySync)},
+		Metrics:     fleetMetrics{agentMetrics, metrics.NewFleet(reg, env.PodNamespace, env.GatewaySync)},
 		Connect: func(gs *v1alpha1.GatewaySync) (*repo.Remote, error) {
 			return connect.Git(gs.Spec.Git, secrets, remoteOptions(s, log))
 		},
@@ -87,42 +88,58 @@ func sidecar(ctx context.Context, s settings, screen *screen) (int, error) {
 		Version: version, PodInfo: env.PodInfoDir, Port: env.Port, TLS: env.TLS, Period: env.Period,
 		StartupFile: filepath.Join(env.RepoPath, "startup.json"),
 		API:         clients.Dynamic, Secrets: secrets, SecretFiles: secrets.FilesToWatch(), Remote: remoteOptions(s, log), Engine: engine,
-		Log: log, Metrics: measured, Seen: leading.Saw, Tell: screen.state,
+		Log: log, Metrics: agentMetrics, OnSyncTarget: leading.Saw, Tell: screen.state,
 	})
 	if err != nil {
 		return exitFailed, err
 	}
 	loops := []func(context.Context) error{follower.Run, leading.Run}
 	var servers []*serve.Server
-	err = boot.step("listen", func() error {
+	err = bootStep(boot, "listen", func() error {
 		if s.HealthAddr != "" {
 			srv, err := listenFor(ctx, "health", s.HealthAddr, loop.Handler(follower.Routes()), log)
 			if err != nil {
-				return err // without it the kubelet could not probe whether the gateway may start
+				return err // without this server, the kubelet cannot probe whether the gateway may start
 			}
 			servers = append(servers, srv)
 		}
 		if s.MetricsAddr == "" {
 			return nil
 		}
-		srv, missed := listenFor(ctx, "metrics", s.MetricsAddr, daemon.Metrics(reg), log)
-		if missed == nil {
+		srv, err := listenFor(ctx, "metrics", s.MetricsAddr, daemon.Metrics(reg), log)
+		if err == nil {
 			servers = append(servers, srv)
-		} else {
-			loops = append(loops, func(ctx context.Context) error { return measureLater(ctx, s.MetricsAddr, reg, log, missed) })
+			return nil
 		}
+		log.Error("metrics are not served; it is tried again", "error", err)
+		loops = append(loops, func(ctx context.Context) error { return serveMetricsLater(ctx, s.MetricsAddr, reg, log) })
 		return nil
 	})
 	if err != nil {
 		return exitFailed, err
 	}
-	booted()
+	endBoot()
 	return exitDone, serveAndRun(ctx, servers, loops...)
 }
 
-// cache returns the store of git objects. The first sync that needs it opens it: a gateway whose volume is complete
-// starts without git, and without a place for its objects.
-func cache(s settings, log *slog.Logger) (*repo.Store, error) {
+// bootStep runs do until ctx ends. It then abandons the goroutine of do, because the process exits.
+func bootStep(ctx context.Context, name string, do func() error) (err error) {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// objectStore returns the cache of git objects. The first sync that needs the cache opens it, because a gateway whose volume is complete starts
+// without it.
+func objectStore(s settings, log *slog.Logger) (*repo.Store, error) {
 	dir, err := s.repoDir()
 	if err != nil {
 		return nil, err
@@ -133,13 +150,12 @@ func cache(s settings, log *slog.Logger) (*repo.Store, error) {
 	return repo.New(dir, storeOptions(s, log)), nil
 }
 
-// measureEvery is the interval at which a metrics port in use is tried again.
-const measureEvery = 15 * time.Second
+// metricsRetry is the interval at which the agent tries to listen on a metrics port that is in use.
+const metricsRetry = 15 * time.Second
 
-// measureLater serves metrics as soon as their port is free, because the gateway does not depend on them.
-func measureLater(ctx context.Context, addr string, reg *prometheus.Registry, log *slog.Logger, why error) error {
-	log.Error("metrics are not served; it is tried again", "error", why)
-	for backoff.Wait(ctx, measureEvery) {
+// serveMetricsLater serves metrics once their port is free. A port in use is no reason to exit, because the gateway does not need metrics.
+func serveMetricsLater(ctx context.Context, addr string, reg *prometheus.Registry, log *slog.Logger) error {
+	for backoff.Wait(ctx, metricsRetry) {
 		if srv, err := listenFor(ctx, "metrics", addr, daemon.Metrics(reg), log); err == nil {
 			return srv.Run(ctx)
 		}

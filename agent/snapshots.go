@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,9 +26,9 @@ snapshot. To restore a whole snapshot, set spec.rollback.toSnapshot or the annot
 "stoker snapshots NAME --restore ID".
 `
 
-// snapshots is the subcommand. Canceling ctx ends an export.
+// snapshots returns the subcommand. Canceling ctx ends an export.
 func snapshots(ctx context.Context) inspection {
-	return inspection{"snapshots", snapshotsUsage, []verb{{"list", 0, 0}, {"export", 1, 1}}, func(d *disk.Dir, in inspected) error {
+	return inspection{"snapshots", snapshotsUsage, []verb{{"list", 0, 0}, {"export", 1, 1}}, func(d *disk.Dir, in invocation) error {
 		if in.verb == "export" {
 			return exportSnapshot(ctx, d, in)
 		}
@@ -37,7 +36,7 @@ func snapshots(ctx context.Context) inspection {
 	}}
 }
 
-func exportSnapshot(ctx context.Context, d *disk.Dir, in inspected) error {
+func exportSnapshot(ctx context.Context, d *disk.Dir, in invocation) error {
 	c, err := d.Contents(in.args[0], nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("there is no snapshot %q: see agent snapshots list", in.args[0])
@@ -52,29 +51,26 @@ func exportSnapshot(ctx context.Context, d *disk.Dir, in inspected) error {
 	return errors.Join(err, c.Close())
 }
 
-func listSnapshots(d *disk.Dir, in inspected) error {
+func listSnapshots(d *disk.Dir, in invocation) error {
 	list, err := d.ListSnapshots()
 	if err != nil {
 		return err
 	}
 	if in.format == "json" {
-		e := json.NewEncoder(in.stdout)
-		e.SetIndent("", "  ")
-		return e.Encode(append([]disk.Snapshot{}, list...))
+		return in.printJSON(append([]disk.Snapshot{}, list...)) // [] and not null for an empty list
 	}
 	if len(list) == 0 {
 		fmt.Fprintln(in.stdout, "There are no snapshots.")
 		return nil
 	}
 	t := tabwriter.NewWriter(in.stdout, 0, 0, 2, ' ', 0)
-	backups := slices.ContainsFunc(list, func(s disk.Snapshot) bool { return s.Backup })
-	head, end := "SNAPSHOT\tCOMMIT\tSYNCED\tFILES\tSIZE", map[bool]string{}
-	if backups {
-		head, end = head+"\tBACKUP", map[bool]string{true: "\tyes", false: "\t-"}
+	head, backup := "SNAPSHOT\tCOMMIT\tSYNCED\tFILES\tSIZE", map[bool]string{}
+	if slices.ContainsFunc(list, func(s disk.Snapshot) bool { return s.Backup }) {
+		head, backup = head+"\tBACKUP", map[bool]string{true: "\tyes", false: "\t-"}
 	}
 	fmt.Fprintln(t, head)
 	for _, s := range list {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s%s\n", s.ID, s.Commit.Short(), s.To.Short(), s.Files, v1alpha1.SizeText(s.Bytes), end[s.Backup])
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s%s\n", s.ID, s.Commit.Short(), s.To.Short(), s.Files, v1alpha1.SizeText(s.Bytes), backup[s.Backup])
 	}
 	return t.Flush()
 }

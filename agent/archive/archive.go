@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"iter"
 	"os"
 	"slices"
 	"strconv"
@@ -46,7 +47,7 @@ const (
 	maxHead       = 1 << 20 // bytes of snapshot.json
 	// maxRecord is the maximum size of a line in files.jsonl: a path of 1 KiB in JSON, and two ids.
 	maxRecord = 8 << 10
-	// maxUnpacked is the maximum total size of the files, because a small archive can unpack to more than any disk can store.
+	// maxUnpacked is the maximum total size of the files in bytes. Without it, a small archive could unpack to more than the disk can store.
 	maxUnpacked = 64 << 30
 )
 
@@ -68,8 +69,8 @@ type record struct {
 	Origin uint16   `json:"origin,omitempty"`
 }
 
-// Write writes an archive. It streams the files, so that no whole file is in memory. If a file changes in the meantime, the error is
-// disk.ErrChanged.
+// Write writes an archive. It streams the files, so that no whole file is in memory. If a file changes meanwhile, the error is
+// disk.ErrChanged, and what was written is not a whole archive.
 func Write(ctx context.Context, to io.Writer, c *disk.Contents) error {
 	zip, err := gzip.NewWriterLevel(to, gzip.BestSpeed)
 	if err != nil {
@@ -164,8 +165,8 @@ type Archive struct {
 	Files  []disk.Content
 
 	file *os.File
-	zip  *gzip.Reader
-	next *tar.Reader // of zip
+	zip  *gzip.Reader // of file
+	tar  *tar.Reader  // of zip
 }
 
 // Open reads a whole archive. It checks that the bytes of every file match its record, and that the archive is within the limits. It does
@@ -182,7 +183,7 @@ func Open(ctx context.Context, f *os.File, l Limits) (*Archive, error) {
 	return a, nil
 }
 
-// rewind continues with the first entry of the archive.
+// rewind moves tar to the first entry of the archive.
 func (a *Archive) rewind() error {
 	if _, err := a.file.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -191,72 +192,22 @@ func (a *Archive) rewind() error {
 	if a.zip, err = gzip.NewReader(a.file); err != nil {
 		return err
 	}
-	a.next = tar.NewReader(a.zip)
+	a.tar = tar.NewReader(a.zip)
 	return nil
 }
 
-// read reads all entries, and sets everything but the files' bytes.
+// read reads all entries. It sets everything but the bytes of the files.
 func (a *Archive) read(ctx context.Context, l Limits) error {
 	if err := a.rewind(); err != nil {
 		return err
 	}
-	h, err := a.next.Next()
-	if err != nil {
+	if err := a.readHead(); err != nil {
 		return err
 	}
-	if h.Name != headName || h.Typeflag != tar.TypeReg || h.Size > maxHead {
-		return fmt.Errorf("it does not begin with %s", headName)
-	}
-	b, err := io.ReadAll(io.LimitReader(a.next, maxHead))
-	if err != nil {
+	if err := a.readFiles(ctx, l); err != nil {
 		return err
 	}
-	var first head
-	if err := json.Unmarshal(b, &first); err != nil {
-		return fmt.Errorf("read %s: %w", headName, err)
-	}
-	if first.Format != formatVersion {
-		return fmt.Errorf("it has format %d, but this agent reads only format %d: update the agent", first.Format, formatVersion)
-	}
-	a.Snapshot = first.Snapshot
-	a.Header = plan.Header{Ref: first.Ref, Commit: first.Commit, Rules: first.Rules, Mappings: first.Mappings, Complete: first.Complete}
-	left := int64(maxUnpacked)
-	buf := make([]byte, 64<<10)
-	for {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		h, err := a.next.Next()
-		if err != nil {
-			return fmt.Errorf("it is truncated: %w", err)
-		}
-		if h.Typeflag != tar.TypeReg {
-			return fmt.Errorf("%s is not a file", failure.Quote(h.Name))
-		}
-		if h.Name == recordName {
-			if err := a.records(a.next); err != nil {
-				return err
-			}
-			break
-		}
-		path, ok := strings.CutPrefix(h.Name, filesDir)
-		switch left -= h.Size; {
-		case !ok:
-			return fmt.Errorf("it contains %s, which is not part of a snapshot", failure.Quote(h.Name))
-		case l.Files > 0 && len(a.Files) >= l.Files:
-			return fmt.Errorf("it has more than %d files (--max-files)", l.Files)
-		case l.FileBytes > 0 && h.Size > l.FileBytes:
-			return fmt.Errorf("%s has %d bytes, more than %d (--max-blob)", failure.Quote(path), h.Size, l.FileBytes)
-		case left < 0:
-			return fmt.Errorf("its files have more than %d bytes", int64(maxUnpacked))
-		}
-		sum := newBlob(h.Size)
-		if _, err := io.CopyBuffer(struct{ io.Writer }{sum}, struct{ io.Reader }{a.next}, buf); err != nil {
-			return fmt.Errorf("read %s: %w", failure.Quote(path), err)
-		}
-		a.Files = append(a.Files, disk.Content{Path: path, ID: plan.ID(sum.Sum(nil)), Exec: h.Mode&0o111 != 0})
-	}
-	if _, err := a.next.Next(); !errors.Is(err, io.EOF) {
+	if _, err := a.tar.Next(); !errors.Is(err, io.EOF) {
 		return errors.Join(fmt.Errorf("it continues after %s", recordName), err)
 	}
 	if n, err := io.Copy(io.Discard, io.LimitReader(a.zip, maxHead)); err != nil || n == maxHead { // the checksum is at the end
@@ -270,9 +221,71 @@ func (a *Archive) read(ctx context.Context, l Limits) error {
 	return nil
 }
 
-// records reads files.jsonl. It has one line for each file, in the order of the files.
-func (a *Archive) records(r io.Reader) error {
-	lines := json.NewDecoder(io.LimitReader(r, int64(len(a.Files)+1)*maxRecord))
+// readHead reads snapshot.json.
+func (a *Archive) readHead() error {
+	h, err := a.tar.Next()
+	if err != nil {
+		return err
+	}
+	if h.Name != headName || h.Typeflag != tar.TypeReg || h.Size > maxHead {
+		return fmt.Errorf("it does not begin with %s", headName)
+	}
+	b, err := io.ReadAll(a.tar)
+	if err != nil {
+		return err
+	}
+	var first head
+	if err := json.Unmarshal(b, &first); err != nil {
+		return fmt.Errorf("read %s: %w", headName, err)
+	}
+	if first.Format != formatVersion {
+		return fmt.Errorf("it has format %d, but this agent reads only format %d: update the agent", first.Format, formatVersion)
+	}
+	a.Snapshot = first.Snapshot
+	a.Header = plan.Header{Ref: first.Ref, Commit: first.Commit, Rules: first.Rules, Mappings: first.Mappings, Complete: first.Complete}
+	return nil
+}
+
+// readFiles reads the files and files.jsonl.
+func (a *Archive) readFiles(ctx context.Context, l Limits) error {
+	remaining := int64(maxUnpacked)
+	buf := make([]byte, 64<<10)
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		h, err := a.tar.Next()
+		if err != nil {
+			return fmt.Errorf("it is truncated: %w", err)
+		}
+		if h.Typeflag != tar.TypeReg {
+			return fmt.Errorf("%s is not a file", failure.Quote(h.Name))
+		}
+		if h.Name == recordName {
+			return a.readRecords()
+		}
+		path, ok := strings.CutPrefix(h.Name, filesDir)
+		switch remaining -= h.Size; {
+		case !ok:
+			return fmt.Errorf("it contains %s, which is not part of a snapshot", failure.Quote(h.Name))
+		case l.Files > 0 && len(a.Files) >= l.Files:
+			return fmt.Errorf("it has more than %d files (--max-files)", l.Files)
+		case l.FileBytes > 0 && h.Size > l.FileBytes:
+			return fmt.Errorf("%s has %d bytes, more than %d (--max-blob)", failure.Quote(path), h.Size, l.FileBytes)
+		case remaining < 0:
+			return fmt.Errorf("its files have more than %d bytes", int64(maxUnpacked))
+		}
+		sum := newBlob(h.Size)
+		if _, err := io.CopyBuffer(struct{ io.Writer }{sum}, struct{ io.Reader }{a.tar}, buf); err != nil {
+			return fmt.Errorf("read %s: %w", failure.Quote(path), err)
+		}
+		a.Files = append(a.Files, disk.Content{Path: path, ID: plan.ID(sum.Sum(nil)), Exec: h.Mode&0o111 != 0})
+	}
+}
+
+// readRecords reads files.jsonl. It has one line for each file, in the order of the files.
+func (a *Archive) readRecords() error {
+	lines := json.NewDecoder(io.LimitReader(a.tar, int64(len(a.Files)+1)*maxRecord))
 	for i := range a.Files {
 		var rec record
 		if err := lines.Decode(&rec); err != nil {
@@ -296,14 +309,14 @@ func (a *Archive) records(r io.Reader) error {
 // in the order of their paths.
 func (a *Archive) Source(w io.Writer, c plan.Change) error {
 	for {
-		h, err := a.next.Next()
+		h, err := a.tar.Next()
 		if err != nil {
 			return fmt.Errorf("read the archive: %w", err)
 		}
 		if h.Name != filesDir+c.Path {
 			continue
 		}
-		if _, err := io.Copy(w, a.next); err != nil {
+		if _, err := io.Copy(w, a.tar); err != nil {
 			return fmt.Errorf("read the archive: %w", err)
 		}
 		return nil
@@ -313,21 +326,19 @@ func (a *Archive) Source(w io.Writer, c plan.Change) error {
 // Restart makes Source start again at the first file.
 func (a *Archive) Restart() error { return a.rewind() }
 
-// newest returns a copy of the snapshot ids, sorted from the newest to the oldest.
-func newest(ids []string) []string {
-	list := slices.Clone(ids)
-	slices.SortFunc(list, func(a, b string) int { return strings.Compare(stamp(b), stamp(a)) })
-	return list
+// newestFirst returns snapshot ids, sorted from the newest to the oldest.
+func newestFirst(ids iter.Seq[string]) []string {
+	return slices.SortedFunc(ids, func(a, b string) int { return strings.Compare(timestamp(b), timestamp(a)) })
 }
 
-// stamp returns the time in a snapshot id. Its alphabetical order is the order in time.
-func stamp(id string) string { return id[max(0, len(id)-len(timeFormat)):] }
+// timestamp returns the time in a snapshot id as text, which sorts by time.
+func timestamp(id string) string { return id[max(0, len(id)-len(timeFormat)):] }
 
 const timeFormat = "20060102-150405"
 
 // timeOf returns the time in a snapshot id, or the zero time if the id has none.
 func timeOf(id string) time.Time {
-	t, err := time.Parse(timeFormat, stamp(id))
+	t, err := time.Parse(timeFormat, timestamp(id))
 	if err != nil {
 		return time.Time{}
 	}

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -20,14 +21,14 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Store is object storage. Implementations are safe for concurrent use, end when ctx is done, and hold no more than a few megabytes of an
-// object in memory. Their errors name no credentials. archivetest.Run is the contract.
+// Store is object storage. Implementations are safe for concurrent use, return when ctx is done, and hold at most a few megabytes of an
+// object in memory. Their errors show no credentials. archivetest.Run tests an implementation.
 type Store interface {
-	// Put writes an object of unknown size, in place of an older one. After an error the object is as it was before, or is not there.
+	// Put writes an object of unknown size, and replaces an older one. After an error, the object is unchanged or does not exist.
 	Put(ctx context.Context, key string, r io.Reader) error
 	// Get reads an object. The error is fs.ErrNotExist if there is none.
 	Get(ctx context.Context, key string) (io.ReadCloser, error)
-	// List returns the keys with a prefix, and LimitExceeded if there are more than MaxList.
+	// List returns the keys with a prefix. The error has the reason LimitExceeded if there are more than MaxList.
 	List(ctx context.Context, prefix string) ([]string, error)
 	// Delete removes an object, if there is one.
 	Delete(ctx context.Context, key string) error
@@ -47,8 +48,8 @@ const (
 	maxLabel = 64 << 10
 	// maxPacked bounds the object of an archive.
 	maxPacked = 16 << 30
-	// stall is how long object storage may take to accept or deliver the next bytes.
-	stall = 2 * time.Minute
+	// stallTimeout is how long object storage may take to accept or deliver the next bytes.
+	stallTimeout = 2 * time.Minute
 )
 
 // Bucket is the place of one gateway in object storage.
@@ -61,7 +62,7 @@ type Bucket struct {
 	Keep int
 }
 
-// NewBucket returns the place of a gateway below the prefix of the spec.
+// NewBucket returns the place of a gateway below keyPrefix, which the spec sets.
 func NewBucket(s Store, keyPrefix, namespace, gatewaySync, gateway string, keep int) *Bucket {
 	return &Bucket{Store: s, Prefix: keyPrefix + namespace + "/" + gatewaySync + "/" + gateway + "/", Gateway: gateway, Keep: keep}
 }
@@ -78,14 +79,14 @@ type label struct {
 func (b *Bucket) Upload(ctx context.Context, c *disk.Contents) error {
 	l := label{Format: formatVersion, Snapshot: c.Snapshot}
 	sum := sha256.New()
-	packed, pack := io.Pipe()
+	r, w := io.Pipe()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		pack.CloseWithError(Write(ctx, io.MultiWriter(pack, sum, counter{&l.ArchiveBytes}), c))
+		w.CloseWithError(Write(ctx, io.MultiWriter(w, sum, counter{&l.ArchiveBytes}), c))
 	}()
-	err := b.put(ctx, c.ID+archiveSuffix, packed)
-	_ = packed.Close() // ends Write if the store gave up
+	err := b.put(ctx, c.ID+archiveSuffix, r)
+	_ = r.Close() // ends Write if the store gave up
 	<-done
 	if err != nil {
 		return err
@@ -95,89 +96,77 @@ func (b *Bucket) Upload(ctx context.Context, c *disk.Contents) error {
 	if err != nil {
 		return fmt.Errorf("encode the label: %w", err)
 	}
-	return b.put(ctx, c.ID+labelSuffix, strings.NewReader(string(text)))
+	return b.put(ctx, c.ID+labelSuffix, bytes.NewReader(text))
 }
 
-// UploadBackup writes a backup of the whole gateway. The object is complete or not there, so it needs no label.
+// UploadBackup writes a backup of the whole gateway. The object is complete or does not exist, so it needs no label.
 func (b *Bucket) UploadBackup(ctx context.Context, id string, r io.Reader) error {
 	return b.put(ctx, id+backupSuffix, r)
 }
 
-// put writes an object, and gives up if the store stalls.
+// put writes an object.
 func (b *Bucket) put(ctx context.Context, name string, r io.Reader) error {
-	ctx, w := watch(ctx)
-	defer w.stop()
-	if err := b.Put(ctx, b.Prefix+name, w.reader(r)); err != nil {
-		return fmt.Errorf("write %s: %w", name, w.cause(ctx, err))
-	}
-	return nil
+	return transfer(ctx, "write "+name, func(ctx context.Context, stall *time.Timer) error {
+		return b.Put(ctx, b.Prefix+name, watchedReader{r, stall})
+	})
 }
 
-// get reads an object of at most limit bytes into w.
-func (b *Bucket) get(ctx context.Context, name string, limit int64, to io.Writer) error {
-	ctx, w := watch(ctx)
-	defer w.stop()
-	r, err := b.Get(ctx, b.Prefix+name)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", name, w.cause(ctx, err))
-	}
-	n, err := io.Copy(to, io.LimitReader(w.reader(r), limit+1))
-	err = errors.Join(err, r.Close())
-	if err != nil {
-		return fmt.Errorf("read %s: %w", name, w.cause(ctx, err))
-	}
-	if n > limit {
-		return fmt.Errorf("read %s: it has more than %d bytes", name, limit)
-	}
-	return nil
+// get copies an object of at most limit bytes to w.
+func (b *Bucket) get(ctx context.Context, name string, limit int64, w io.Writer) error {
+	return transfer(ctx, "read "+name, func(ctx context.Context, stall *time.Timer) error {
+		r, err := b.Get(ctx, b.Prefix+name)
+		if err != nil {
+			return err
+		}
+		n, err := io.Copy(w, io.LimitReader(watchedReader{r, stall}, limit+1))
+		if err == nil && n > limit {
+			err = fmt.Errorf("it has more than %d bytes", limit)
+		}
+		return errors.Join(err, r.Close())
+	})
 }
 
-// watcher cancels a transfer that stalls.
-type watcher struct {
-	timer  *time.Timer
-	cancel context.CancelCauseFunc
-}
+var errStalled = fmt.Errorf("no bytes moved for %s", stallTimeout)
 
-var errStalled = fmt.Errorf("no bytes moved for %s", stall)
-
-func watch(ctx context.Context) (context.Context, watcher) {
+// transfer runs f, and cancels its context with errStalled when the timer stall fires. Each read of a watchedReader restarts the timer. what
+// begins the error.
+func transfer(ctx context.Context, what string, f func(ctx context.Context, stall *time.Timer) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	return ctx, watcher{time.AfterFunc(stall, func() { cancel(errStalled) }), cancel}
-}
-
-func (w watcher) stop() {
-	w.timer.Stop()
-	w.cancel(nil)
-}
-
-func (w watcher) reader(r io.Reader) io.Reader { return watchedReader{w, r} }
-
-// cause returns why a transfer failed.
-func (w watcher) cause(ctx context.Context, err error) error {
-	if errors.Is(context.Cause(ctx), errStalled) {
-		return errStalled
+	defer cancel(nil)
+	stall := time.AfterFunc(stallTimeout, func() { cancel(errStalled) })
+	defer stall.Stop()
+	err := f(ctx, stall)
+	if err == nil {
+		return nil
 	}
-	return err
+	if errors.Is(context.Cause(ctx), errStalled) {
+		err = errStalled
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
+// watchedReader restarts the timer of a transfer after each read.
 type watchedReader struct {
-	w watcher
-	r io.Reader
+	io.Reader
+	stall *time.Timer
 }
 
 func (r watchedReader) Read(p []byte) (int, error) {
-	n, err := r.r.Read(p)
-	r.w.timer.Reset(stall)
+	n, err := r.Reader.Read(p)
+	r.stall.Reset(stallTimeout)
 	return n, err
 }
 
-// objects returns the objects of this gateway by snapshot. Anything else below the prefix is left out, so nothing deletes it.
+// objects returns the suffixes of the objects of this gateway, by the id of the snapshot. It leaves out anything else below the prefix, so
+// that Prune does not delete it.
 func (b *Bucket) objects(ctx context.Context) (map[string][]string, error) {
-	ctx, w := watch(ctx)
-	defer w.stop()
-	keys, err := b.List(ctx, b.Prefix)
+	var keys []string
+	err := transfer(ctx, "list the snapshots", func(ctx context.Context, _ *time.Timer) (err error) {
+		keys, err = b.List(ctx, b.Prefix)
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("list the snapshots: %w", w.cause(ctx, err))
+		return nil, err
 	}
 	found := map[string][]string{}
 	for _, key := range keys {
@@ -209,7 +198,7 @@ func (b *Bucket) complete(ctx context.Context, found map[string][]string, known 
 		}
 	}
 	var list []disk.Snapshot
-	for _, id := range slices.Backward(newest(ids)) {
+	for _, id := range slices.Backward(newestFirst(slices.Values(ids))) {
 		backup := slices.Contains(found[id], backupSuffix)
 		if i := slices.IndexFunc(known, func(s disk.Snapshot) bool { return s.ID == id }); i >= 0 {
 			list = append(list, known[i])
@@ -218,7 +207,7 @@ func (b *Bucket) complete(ctx context.Context, found map[string][]string, known 
 		}
 		l, err := b.label(ctx, id)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errDamaged) {
-			continue // removed since, or not one of ours
+			continue // removed since, or not written by an agent
 		}
 		if err != nil {
 			return nil, err
@@ -231,13 +220,14 @@ func (b *Bucket) complete(ctx context.Context, found map[string][]string, known 
 
 var errDamaged = errors.New("the label is damaged")
 
+// label reads the label of a snapshot. It corrects or clears fields that an agent would not have written.
 func (b *Bucket) label(ctx context.Context, id string) (label, error) {
-	var text strings.Builder
+	var text bytes.Buffer
 	if err := b.get(ctx, id+labelSuffix, maxLabel, &text); err != nil {
 		return label{}, err
 	}
 	var l label
-	if err := json.Unmarshal([]byte(text.String()), &l); err != nil || l.ID != id || l.ArchiveBytes < 0 {
+	if err := json.Unmarshal(text.Bytes(), &l); err != nil || l.ID != id || l.ArchiveBytes < 0 {
 		return label{}, fmt.Errorf("read %s: %w", id+labelSuffix, errDamaged)
 	}
 	l.Time, l.Files, l.Bytes = timeOf(id), max(l.Files, 0), max(l.Bytes, 0)
@@ -267,43 +257,35 @@ func (b *Bucket) Download(ctx context.Context, id string, f *os.File, limits Lim
 	return a, err
 }
 
-// Prune removes all but the newest snapshots and backups, and what older uploads left. The label goes first, so that no part of a snapshot
-// counts as a whole one.
+// Prune deletes all but the newest Keep snapshots and backups, and what older uploads left. It deletes the label first, so that an
+// incomplete snapshot does not count as a complete one.
 func (b *Bucket) Prune(ctx context.Context) error {
 	found, err := b.objects(ctx)
 	if err != nil {
 		return err
 	}
 	kept, backups, oldest := 0, 0, ""
-	for _, id := range newest(slices.Collect(maps.Keys(found))) {
-		var gone []string
+	for _, id := range newestFirst(maps.Keys(found)) {
+		var obsolete []string
 		if slices.Contains(found[id], labelSuffix) && kept < b.Keep {
 			kept, oldest = kept+1, id
-		} else if kept >= b.Keep && stamp(id) < stamp(oldest) { // otherwise it is an upload that has not ended
-			gone = []string{labelSuffix, archiveSuffix}
+		} else if kept >= b.Keep && timestamp(id) < timestamp(oldest) { // otherwise its upload may still run
+			obsolete = []string{labelSuffix, archiveSuffix}
 		}
 		if slices.Contains(found[id], backupSuffix) {
 			if backups++; backups > b.Keep {
-				gone = append(gone, backupSuffix)
+				obsolete = append(obsolete, backupSuffix)
 			}
 		}
-		for _, suffix := range gone {
+		for _, suffix := range obsolete {
 			if !slices.Contains(found[id], suffix) {
 				continue
 			}
-			if err := b.remove(ctx, id+suffix); err != nil {
+			err := transfer(ctx, "delete "+id+suffix, func(ctx context.Context, _ *time.Timer) error { return b.Delete(ctx, b.Prefix+id+suffix) })
+			if err != nil {
 				return err
 			}
 		}
-	}
-	return nil
-}
-
-func (b *Bucket) remove(ctx context.Context, name string) error {
-	ctx, w := watch(ctx)
-	defer w.stop()
-	if err := b.Delete(ctx, b.Prefix+name); err != nil {
-		return fmt.Errorf("delete %s: %w", name, w.cause(ctx, err))
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 // maxPause is the longest pause between two attempts to upload.
 const maxPause = 10 * time.Minute
 
-// Job is what an Uploader copies where.
+// Job says which snapshots an Uploader copies, and to which bucket.
 type Job struct {
 	Bucket
 	DataDir string
@@ -27,63 +27,59 @@ type Job struct {
 	Blobs plan.Objects
 }
 
-// Uploader copies the snapshots of a data directory to a bucket, in the background and beside syncs. It has no queue. Each pass compares
-// the snapshots on the volume with the bucket and uploads those that the bucket does not have, newest first. So it goes on after a restart,
-// and a snapshot that is removed from the volume while the bucket cannot be reached is not uploaded. No sync waits for it, and none fails
-// because of it.
+// Uploader copies the snapshots and backups of a data directory to a bucket, in the background and beside syncs. It has no queue. Each pass
+// compares the volume with the bucket and uploads what the bucket does not have, newest first. So a restart loses nothing, and the Uploader
+// does not upload a snapshot that is removed from the volume while the bucket cannot be reached. No sync waits for it or fails because of it.
 type Uploader struct {
-	// Counted is called with the result of each upload, and with the error if the bucket cannot be listed. Pending is called with the
+	// OnUpload is called with the result of each upload, and with the error if the bucket cannot be listed. OnPending is called with the
 	// number of snapshots and backups that the bucket is known not to have; 0 without a job. They must not block.
-	Counted func(err error)
-	Pending func(n int)
+	OnUpload  func(err error)
+	OnPending func(n int)
 
 	log  *slog.Logger
 	wake chan struct{}
 	done chan struct{} // receives when the list has changed
 
-	mu      sync.Mutex
-	job     *Job
-	stop    context.CancelFunc // of the running pass
-	end     context.CancelFunc // of the goroutine; nil before the first job
-	ended   chan struct{}
-	remote  []disk.Snapshot
-	of      string // the prefix that remote is about; "" if it is not known
-	problem string // the last error that was logged
+	mu           sync.Mutex
+	job          *Job
+	cancelPass   context.CancelFunc
+	cancelRun    context.CancelFunc // nil before the first job
+	ended        chan struct{}      // closed when run has returned
+	remote       []disk.Snapshot
+	remotePrefix string // of the bucket that remote lists; "" if none was listed
+	problem      string // the last error that was logged
 }
 
 // NewUploader returns an Uploader without a job.
 func NewUploader(log *slog.Logger) *Uploader {
 	return &Uploader{
-		Counted: func(error) {}, Pending: func(int) {},
-		log: log, wake: make(chan struct{}, 1), done: make(chan struct{}, 1), stop: func() {},
+		OnUpload: func(error) {}, OnPending: func(int) {},
+		log: log, wake: make(chan struct{}, 1), done: make(chan struct{}, 1), cancelPass: func() {},
 	}
 }
 
-// Follow sets the job; nil stops the running upload. A job for another bucket or data directory is started at once, or
-// after the pass that is running.
+// Follow sets the job; nil stops the running upload. A job for another bucket or data directory starts at once, or after the running pass.
 func (u *Uploader) Follow(j *Job) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	was := u.job
+	previous := u.job
 	u.job = j
 	switch {
 	case j == nil:
-		u.stop()
-	case was != nil && was.Bucket == j.Bucket && was.DataDir == j.DataDir:
+		u.cancelPass()
+	case previous != nil && previous.Bucket == j.Bucket && previous.DataDir == j.DataDir:
 		return
-	case u.end == nil:
+	case u.cancelRun == nil:
 		var ctx context.Context
-		ctx, u.end = context.WithCancel(context.Background())
+		ctx, u.cancelRun = context.WithCancel(context.Background())
 		u.ended = make(chan struct{})
 		go u.run(ctx)
 	}
-	u.signal()
+	u.Wake()
 }
 
 // Wake makes the Uploader look for new snapshots.
-func (u *Uploader) Wake() { u.signal() }
-
-func (u *Uploader) signal() {
+func (u *Uploader) Wake() {
 	select {
 	case u.wake <- struct{}{}:
 	default:
@@ -97,55 +93,59 @@ func (u *Uploader) Done() <-chan struct{} { return u.done }
 func (u *Uploader) Remote(j *Job) ([]disk.Snapshot, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.remote, u.of == j.Prefix
+	if u.remotePrefix != j.Prefix {
+		return nil, false
+	}
+	return u.remote, true
 }
 
 // Close stops the running upload and waits for its end.
 func (u *Uploader) Close() {
 	u.mu.Lock()
-	end, ended := u.end, u.ended
-	u.job, u.end = nil, nil
+	cancel, ended := u.cancelRun, u.ended
+	u.job, u.cancelRun = nil, nil
 	u.mu.Unlock()
-	if end != nil {
-		end()
+	if cancel != nil {
+		cancel()
 		<-ended
 	}
 }
 
+// run makes a pass whenever Wake is called, and again after a failed one, until ctx is done.
 func (u *Uploader) run(ctx context.Context) {
 	defer close(u.ended)
 	failures := 0
-	var again <-chan time.Time
+	var retry <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-u.wake:
-		case <-again:
+		case <-retry:
 		}
-		again = nil
+		retry = nil
 		u.mu.Lock()
 		j := u.job
 		u.mu.Unlock()
 		if j == nil {
-			u.Pending(0)
+			u.OnPending(0)
 			continue
 		}
 		if err := u.Pass(ctx, j); err == nil {
 			failures = 0
 		} else if ctx.Err() == nil {
 			failures++
-			again = time.After(backoff.Retry(failures, maxPause))
+			retry = time.After(backoff.Retry(failures, maxPause))
 		}
 	}
 }
 
-// Pass uploads what the bucket lacks, and removes what is beyond the retention. It is for a caller that does not Follow the job.
+// Pass uploads what the bucket lacks, and prunes the bucket. It is for a caller that does not Follow the job.
 func (u *Uploader) Pass(ctx context.Context, j *Job) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	u.mu.Lock()
-	u.stop = cancel
+	u.cancelPass = cancel
 	u.mu.Unlock()
 	err := u.pass(ctx, j)
 	if ctx.Err() != nil { // canceled: by Follow(nil), Close or the caller
@@ -162,14 +162,28 @@ func (u *Uploader) Pass(ctx context.Context, j *Job) error {
 	return err
 }
 
-// lacking returns the ids of those of the newest Keep local snapshots that the bucket does not have, oldest first.
-func (j *Job) lacking(local, remote []disk.Snapshot) (ids []string) {
-	for _, s := range local[max(0, len(local)-j.Keep):] {
+// missing returns the ids of those of the newest Keep local snapshots that the bucket does not have, newest first.
+func (j *Job) missing(local, remote []disk.Snapshot) (ids []string) {
+	for _, s := range slices.Backward(local[max(0, len(local)-j.Keep):]) {
 		if !slices.ContainsFunc(remote, func(r disk.Snapshot) bool { return r.ID == s.ID }) {
 			ids = append(ids, s.ID)
 		}
 	}
 	return ids
+}
+
+// pass is one comparison of the volume with the bucket.
+type pass struct {
+	job     *Job
+	dir     *disk.Dir
+	objects map[string][]string // in the bucket: see Bucket.objects
+	remote  []disk.Snapshot     // the complete snapshots in the bucket, oldest first
+}
+
+// upload is a snapshot or a backup that the bucket does not have.
+type upload struct {
+	kind, id string
+	send     func(ctx context.Context, id string) error
 }
 
 func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
@@ -184,120 +198,108 @@ func (u *Uploader) pass(ctx context.Context, j *Job) (err error) {
 	if err != nil {
 		return err
 	}
-	u.mu.Lock()
-	var known []disk.Snapshot
-	if u.of == j.Prefix {
-		known = u.remote
-	}
-	u.mu.Unlock()
-	var remote []disk.Snapshot
-	found, err := j.objects(ctx)
+	known, _ := u.Remote(j)
+	p := &pass{job: j, dir: d}
+	p.objects, err = j.objects(ctx)
 	if err == nil {
-		remote, err = j.complete(ctx, found, known)
+		p.remote, err = j.complete(ctx, p.objects, known)
 	}
 	if err != nil {
-		u.Pending(len(j.lacking(local, known)))
-		u.Counted(err)
+		u.OnPending(len(j.missing(local, known)))
+		u.OnUpload(err)
 		return err
 	}
-	u.publish(j, remote)
-	backups, err := missingBackups(d, j.Keep, found)
+	u.publish(j, p.remote)
+	missing, err := p.missing(local)
 	if err != nil {
 		return err
 	}
-	missing := j.lacking(local, remote)
 	var failed []error
-	for i, id := range slices.Backward(missing) {
-		u.Pending(i + 1 + len(backups))
-		s, err := u.upload(ctx, j, d, id)
+	for i, m := range missing {
+		u.OnPending(len(missing) - i + len(failed))
+		err := m.send(ctx, m.id)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+		case errors.Is(err, fs.ErrNotExist): // removed from the volume meanwhile
 			continue
-		case err != nil:
-			u.Counted(err)
+		}
+		u.OnUpload(err)
+		if err != nil {
 			failed = append(failed, err)
 			continue
 		}
-		u.Counted(nil)
-		u.log.Info("snapshot uploaded", "snapshot", id)
-		remote = append(remote, s)
-		slices.SortFunc(remote, func(a, b disk.Snapshot) int { return a.Time.Compare(b.Time) })
-		u.publish(j, remote)
+		u.log.Info(m.kind+" uploaded", m.kind, m.id)
+		u.publish(j, p.remote)
 	}
-	for i, id := range slices.Backward(backups) {
-		u.Pending(i + 1 + len(failed))
-		err := uploadBackup(ctx, j, d, id)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
-			continue
-		case err != nil:
-			u.Counted(err)
-			failed = append(failed, err)
-			continue
-		}
-		u.Counted(nil)
-		u.log.Info("backup uploaded", "backup", id)
-		found[id] = append(found[id], backupSuffix)
-		if i := slices.IndexFunc(remote, func(s disk.Snapshot) bool { return s.ID == id }); i >= 0 {
-			remote = slices.Clone(remote)
-			remote[i].Backup = true
-			u.publish(j, remote)
-		}
-	}
-	u.Pending(len(failed))
-	kept := 0
-	for _, suffixes := range found {
+	u.OnPending(len(failed))
+	backups := 0
+	for _, suffixes := range p.objects {
 		if slices.Contains(suffixes, backupSuffix) {
-			kept++
+			backups++
 		}
 	}
-	if max(len(remote), kept) > j.Keep {
+	if max(len(p.remote), backups) > j.Keep {
 		if err := j.Prune(ctx); err != nil {
 			return errors.Join(append(failed, err)...)
 		}
-		u.publish(j, remote[max(0, len(remote)-j.Keep):])
+		u.publish(j, p.remote[max(0, len(p.remote)-j.Keep):])
 	}
 	return errors.Join(failed...)
 }
 
-// missingBackups returns the backups that are not among the objects found, the oldest first.
-func missingBackups(d *disk.Dir, keep int, found map[string][]string) ([]string, error) {
-	local, err := d.Backups()
+// missing returns what to upload: snapshots first, and the newest of each kind first.
+func (p *pass) missing(local []disk.Snapshot) ([]upload, error) {
+	var list []upload
+	for _, id := range p.job.missing(local, p.remote) {
+		list = append(list, upload{"snapshot", id, p.sendSnapshot})
+	}
+	backups, err := p.dir.Backups()
 	if err != nil {
 		return nil, err
 	}
-	ids := newest(slices.Collect(maps.Keys(local)))
-	ids = slices.DeleteFunc(ids[:min(len(ids), keep)], func(id string) bool { return slices.Contains(found[id], backupSuffix) })
-	slices.Reverse(ids)
-	return ids, nil
+	ids := newestFirst(maps.Keys(backups))
+	for _, id := range ids[:min(len(ids), p.job.Keep)] {
+		if !slices.Contains(p.objects[id], backupSuffix) {
+			list = append(list, upload{"backup", id, p.sendBackup})
+		}
+	}
+	return list, nil
 }
 
-func uploadBackup(ctx context.Context, j *Job, d *disk.Dir, id string) error {
-	f, err := d.OpenBackup(id)
+func (p *pass) sendSnapshot(ctx context.Context, id string) error {
+	c, err := p.dir.Contents(id, p.job.Blobs)
 	if err != nil {
 		return err
 	}
-	return errors.Join(j.UploadBackup(ctx, id, f), f.Close())
+	if err := errors.Join(p.job.Upload(ctx, c), c.Close()); err != nil {
+		return err
+	}
+	p.remote = append(p.remote, c.Snapshot)
+	slices.SortFunc(p.remote, func(a, b disk.Snapshot) int { return a.Time.Compare(b.Time) })
+	return nil
 }
 
-func (u *Uploader) upload(ctx context.Context, j *Job, d *disk.Dir, id string) (s disk.Snapshot, err error) {
-	c, err := d.Contents(id, j.Blobs)
+func (p *pass) sendBackup(ctx context.Context, id string) error {
+	f, err := p.dir.OpenBackup(id)
 	if err != nil {
-		return s, err
+		return err
 	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	return c.Snapshot, j.Upload(ctx, c)
+	if err := errors.Join(p.job.UploadBackup(ctx, id, f), f.Close()); err != nil {
+		return err
+	}
+	p.objects[id] = append(p.objects[id], backupSuffix)
+	if i := slices.IndexFunc(p.remote, func(s disk.Snapshot) bool { return s.ID == id }); i >= 0 {
+		p.remote[i].Backup = true
+	}
+	return nil
 }
 
 // publish sets what Remote returns.
 func (u *Uploader) publish(j *Job, list []disk.Snapshot) {
 	u.mu.Lock()
-	changed := u.of != j.Prefix || !slices.Equal(u.remote, list)
-	u.remote, u.of = slices.Clone(list), j.Prefix
+	changed := u.remotePrefix != j.Prefix || !slices.Equal(u.remote, list)
+	u.remote, u.remotePrefix = slices.Clone(list), j.Prefix
 	u.mu.Unlock()
 	if changed {
 		select {

@@ -168,7 +168,7 @@ func TestUploadFaults(t *testing.T) {
 	u := archive.NewUploader(slog.New(slog.NewTextHandler(&logged, nil)))
 	var results []bool
 	pending := -1
-	u.Counted, u.Pending = func(err error) { results = append(results, err == nil) }, func(n int) { pending = n }
+	u.OnUpload, u.OnPending = func(err error) { results = append(results, err == nil) }, func(n int) { pending = n }
 	j := s.job(m, 5)
 	s.sync(first)
 	s.sync(second)
@@ -286,7 +286,7 @@ func TestPendingUploads(t *testing.T) {
 	u := archive.NewUploader(slog.New(slog.DiscardHandler))
 	defer u.Close()
 	var pending atomic.Int64
-	u.Pending = func(n int) { pending.Store(int64(n)) }
+	u.OnPending = func(n int) { pending.Store(int64(n)) }
 	reaches := func(want int64) {
 		t.Helper()
 		require.Eventually(t, func() bool { return pending.Load() == want }, 20*time.Second, 10*time.Millisecond)
@@ -309,12 +309,12 @@ func TestUploadOfBackups(t *testing.T) {
 	s, m := newSite(t), &archivetest.Memory{}
 	u, j := archive.NewUploader(slog.New(slog.DiscardHandler)), s.job(m, 2)
 	var failed, pending int
-	u.Counted = func(err error) {
+	u.OnUpload = func(err error) {
 		if err != nil {
 			failed++
 		}
 	}
-	u.Pending = func(n int) { pending = n }
+	u.OnPending = func(n int) { pending = n }
 	save := func(id, text string) {
 		require.NoError(t, s.dir.SaveBackup(id, 1<<20, func(w io.Writer) error {
 			_, err := io.WriteString(w, text)

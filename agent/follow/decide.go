@@ -34,30 +34,29 @@ type inputs struct {
 // Decide implements loop.Source.
 func (f *Follower) Decide(ctx context.Context, changed bool) loop.Decision {
 	f.pod.reload(f.Log)
-	f.startup.look()
-	w := f.decide(ctx, changed)
-	w.Order = f.started(w.Order)
-	w = f.startup.hold(ctx, w)
-	f.logProblems(w.Problems)
-	w.Due = earliest(w.Due, f.spec.due, f.startup.due())
-	return w
+	f.startup.checkVolume()
+	d := f.decide(ctx, changed)
+	d.Order = f.started(d.Order)
+	d = f.startup.holdFirstStart(ctx, d)
+	f.logProblems(d.Problems)
+	d.Due = earliest(d.Due, f.spec.due, f.startup.due())
+	return d
 }
 
 // logProblems logs once why the gateway stays as it is.
 func (f *Follower) logProblems(problems []loop.Problem) {
-	was := f.logged
 	if len(problems) == 0 {
-		f.logged = ""
-		if was != "" {
+		if f.logged != "" {
 			f.Log.Info("following the SyncTarget again")
 		}
+		f.logged = ""
 		return
 	}
 	p := problems[len(problems)-1]
-	f.logged = p.Message
-	if f.logged == was {
+	if p.Message == f.logged {
 		return
 	}
+	f.logged = p.Message
 	level := slog.LevelWarn
 	if p.Reason.Class() == v1alpha1.ClassWorking {
 		level = slog.LevelInfo
@@ -68,35 +67,17 @@ func (f *Follower) logProblems(problems []loop.Problem) {
 // decide returns what SyncTarget and GatewaySync ask for together. If one of them cannot be read or they do not match, the
 // current order stays in force.
 func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
+	f.reportTarget, f.spec.due = nil, time.Time{}
 	stay := func(p loop.Problem) loop.Decision { return loop.Decision{Order: f.order, Problems: []loop.Problem{p}} }
 	handsOff := func(p loop.Problem) loop.Decision {
 		return loop.Decision{Order: f.order, HandsOff: true, Problems: []loop.Problem{p}}
 	}
-	f.judged, f.spec.due = nil, time.Time{}
-	f.listed = f.targets.HasSynced()
-	target, err := f.targets.Get(f.Namespace, f.GatewaySync)
+	in, p, leave := f.readTarget()
 	switch {
-	case errors.Is(err, kube.ErrNotSeen) && !f.listed:
-		p, person := f.unanswered()
-		if person {
-			f.startup.pass("it waits for a person: " + p.Message)
-		}
-		return stay(p)
-	case errors.Is(err, kube.ErrNotSeen) && f.order != nil:
-		return handsOff(waiting("SyncTarget %s is gone: the gateway stays as it is until there is one again", f.GatewaySync))
-	case errors.Is(err, kube.ErrNotSeen):
-		return stay(waiting("no lead has written SyncTarget %s yet", f.GatewaySync))
-	case err != nil:
-		return stay(waiting("%v; the lead must write it again", err))
-	}
-	in, err := read(target)
-	if err != nil && in.paused {
-		f.pause(&in, true)
-	}
-	if failure.Is(err, v1alpha1.ReasonPodRestartNeeded) {
-		return handsOff(loop.NewProblem(err, v1alpha1.ReasonPodRestartNeeded))
-	} else if err != nil {
-		return stay(loop.NewProblem(err, v1alpha1.ReasonWaitingForLead))
+	case p != nil && leave:
+		return handsOff(*p)
+	case p != nil:
+		return stay(*p)
 	}
 	gs, err := f.fetch(ctx, in, changed)
 	if err != nil && in.paused {
@@ -105,21 +86,21 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	switch {
 	case errors.Is(err, errGone):
 		return handsOff(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
-	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.lasts(f.Now()):
-		return loop.Decision{Order: f.order} // probably a short outage: keep reporting the last state
+	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.unconfirmedTooLong(f.Now()):
+		return loop.Decision{Order: f.order} // probably short: keep reporting the last state
 	case err != nil:
 		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
 	}
 	wanted, gate := in, f.gate(ctx, gs, in)
-	f.rehearse(gate.dry && gate.held == nil)
+	f.setDryRun(gate.dry && gate.held == nil)
 	if gate.held != nil {
 		eff, bad := f.effective(gs)
 		if bad == nil {
-			f.startup.policy(eff.Startup, gs)
+			f.startup.setPolicy(eff.Startup, gs)
 		}
 		in.paused = in.paused || eff.Paused
 		f.pause(&in, in.paused)
-		f.judged = &in
+		f.reportTarget = &in
 		if in.paused {
 			gate.hold(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
 		}
@@ -134,10 +115,10 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	if err != nil {
 		in.paused = m.profile.Paused
 		f.pause(&in, in.paused)
-		f.judged = &in
+		f.reportTarget = &in
 		return stay(loop.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
 	}
-	f.startup.policy(m.profile.Startup, gs)
+	f.startup.setPolicy(m.profile.Startup, gs)
 	if !in.Commit.IsZero() || f.order == nil || f.order.Commit.IsZero() {
 		f.take(gs, m)
 	} else {
@@ -145,7 +126,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	}
 	if in.Commit.IsZero() {
 		if m.profile.Paused {
-			f.startup.pass("it waits for a person: syncing is paused")
+			f.startup.allow("it waits for a person: syncing is paused")
 		}
 		if p, ok := in.unresolved(gs.Generation); ok {
 			return stay(p)
@@ -155,13 +136,44 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	if gate.rollback {
 		p, failed := f.returned(wanted.Commit)
 		if p != nil || failed { // otherwise the report would attribute the outcome to the earlier target
-			f.judged = &wanted
+			f.reportTarget = &wanted
 		}
 		if p != nil {
 			return stay(*p)
 		}
 	}
 	return loop.Decision{Order: f.order}
+}
+
+// readTarget returns the parsed SyncTarget, or why there is none that can be followed. leave is set if the gateway must then be left alone.
+func (f *Follower) readTarget() (in instruction, p *loop.Problem, leave bool) {
+	f.listed = f.targets.HasSynced()
+	target, err := f.targets.Get(f.Namespace, f.GatewaySync)
+	var why loop.Problem
+	switch {
+	case err == nil:
+		if in, err = parse(target); err == nil {
+			return in, nil, false
+		}
+		if in.paused {
+			f.pause(&in, true)
+		}
+		leave = failure.Is(err, v1alpha1.ReasonPodRestartNeeded)
+		why = loop.NewProblem(err, v1alpha1.ReasonWaitingForLead)
+	case errors.Is(err, kube.ErrNotSeen) && !f.listed:
+		var person bool
+		if why, person = f.unanswered(); person {
+			f.startup.allow("it waits for a person: " + why.Message)
+		}
+	case errors.Is(err, kube.ErrNotSeen) && f.order != nil:
+		leave = true
+		why = waiting("SyncTarget %s is gone: the gateway stays as it is until there is one again", f.GatewaySync)
+	case errors.Is(err, kube.ErrNotSeen):
+		why = waiting("no lead has written SyncTarget %s yet", f.GatewaySync)
+	default:
+		why = waiting("%v; the lead must write it again", err)
+	}
+	return in, &why, leave
 }
 
 // effective returns the spec as it applies to this gateway.
@@ -173,22 +185,22 @@ func (f *Follower) effective(gs *v1alpha1.GatewaySync) (effective.Settings, erro
 	return effective.Of(gs, profile, f.pod.annotations)
 }
 
-// prepare returns the inputs for this gateway. Even with an error, profile.Paused is set.
+// prepare returns the inputs of an order for this gateway. Even with an error, profile.Paused is set.
 func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) (inputs, error) {
 	eff, bad := f.effective(gs)
 	eff.Paused = eff.Paused || in.paused
-	known := inputs{profile: eff}
-	if err := connect.Reachable(&gs.Spec, f.Secrets); err != nil {
-		return known, err
+	err := connect.Reachable(&gs.Spec, f.Secrets)
+	if err == nil {
+		err = bad
 	}
-	if bad != nil {
-		return known, bad
+	if err == nil {
+		err = f.spec.connect(f, gs)
 	}
-	if err := f.spec.connect(f, gs); err != nil {
-		return known, err
+	if err != nil {
+		return inputs{profile: eff}, err
 	}
 	ordinal, _ := v1alpha1.PodOrdinal(f.Pod, f.pod.labels)
-	if !v1alpha1.ProposesFor(in.Propose, f.Gateway) { // meant for another gateway: it must not change this gateway's order
+	if !v1alpha1.ProposesFor(in.Propose, f.Gateway) { // a request to another gateway must not change this gateway's order
 		in.Propose = ""
 	}
 	if v1alpha1.RestoresOn(in.Restore, f.Gateway) == "" {
@@ -257,9 +269,9 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 	f.order.Generation = m.generation
 }
 
-// started converts an order from before the gateway's start to one for a gateway that may run.
+// started converts an order from before the gateway's start to one for a gateway that may run, once startup allows that.
 func (f *Follower) started(o *loop.Order) *loop.Order {
-	if o == nil || !o.BeforeStart || !f.startup.passed() {
+	if o == nil || !o.BeforeStart || !f.startup.allowed() {
 		return o
 	}
 	after := *o
@@ -268,10 +280,12 @@ func (f *Follower) started(o *loop.Order) *loop.Order {
 	return f.order
 }
 
+// waiting returns a problem that the lead solves.
 func waiting(format string, a ...any) loop.Problem {
 	return loop.Problem{Reason: v1alpha1.ReasonWaitingForLead, Message: fmt.Sprintf(format, a...)}
 }
 
+// earliest returns the earliest of times that is not zero; zero if all are.
 func earliest(times ...time.Time) time.Time {
 	var first time.Time
 	for _, t := range times {

@@ -1,8 +1,8 @@
-// Package follow keeps one gateway at what the SyncTarget of its GatewaySync says. It watches the SyncTarget, reads the spec
+// Package follow keeps one gateway at the commit that the SyncTarget of its GatewaySync names. It watches the SyncTarget, reads the spec
 // from the GatewaySync, runs the syncs with package loop, and reports the state of its gateway in a SyncReport.
 //
-// The SyncTarget is not trusted: it only selects a commit and a generation of the spec. It can never lead to another repository
-// or path.
+// The SyncTarget is not trusted: it only selects a commit and a generation of the spec, and cannot select another repository or path. See
+// admit.go and gate.go.
 package follow
 
 import (
@@ -15,10 +15,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
 
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/loop"
@@ -34,13 +36,13 @@ import (
 type Identity struct {
 	Namespace, Pod string
 	PodUID         string // owner of the report; "" for none
-	GatewaySync    string // its name
-	Gateway        string
+	GatewaySync    string // name of the GatewaySync
+	Gateway        string // name of the gateway
 	// Profile applies if the pod has no annotation stoker.io/profile.
 	Profile string
 }
 
-// start identifies the pod among others with its name, and so the start of its gateway.
+// start identifies the start of the gateway. It differs for a later pod of the same name.
 func (i Identity) start() string { return i.PodUID + "/" + i.Pod }
 
 // Config configures a Follower.
@@ -54,7 +56,7 @@ type Config struct {
 	TLS  bool
 	// Period is the interval of file checks until the spec is known.
 	Period time.Duration
-	// StartupFile stores, for the life of the pod, what was decided about the start of its gateway.
+	// StartupFile stores for the life of the pod whether its gateway may start: see startupState.
 	StartupFile string
 	API         dynamic.Interface
 	Secrets     connect.Secrets
@@ -64,11 +66,11 @@ type Config struct {
 	Log         *slog.Logger
 	Metrics     *metrics.Agent
 	Now         func() time.Time
-	// Seen, if not nil, receives every version of the SyncTarget: nil if there is none, initially too, and an error if it
-	// cannot be decoded. It must not change the object, and not block. The lead election uses it, so that an agent has only one
-	// watch.
-	Seen func(*v1alpha1.SyncTarget, error)
-	// Tell, if not nil, receives every state. It must not block.
+	// OnSyncTarget, if not nil, receives every version of the SyncTarget: nil if there is none, and an error if it cannot be decoded. The
+	// first call reports the initial state. It must not change the object or block. The lead election uses it, so that an agent has only
+	// one watch.
+	OnSyncTarget func(*v1alpha1.SyncTarget, error)
+	// Tell, if not nil, receives the state after every iteration. It must not block.
 	Tell func(loop.State)
 }
 
@@ -89,23 +91,23 @@ type Follower struct {
 	order     *loop.Order
 	inputs    inputs
 
-	admitted  *admission   // of the order's commit
-	judged    *instruction // the target whose spec is invalid
-	paused    *instruction // the last target that paused the order although it could not be followed
-	consulted consulted
-	window    consulted // about maintenance windows
-	rehearsal rehearsal
-	listed    bool   // the API server had answered in the last iteration
-	logged    string // the logged reason why the gateway stays as it is
+	admitted     *admission   // of the order's commit
+	reportTarget *instruction // what the report is about, if not the order's target
+	paused       *instruction // the last target that paused the order although it could not be followed
+	rollout      confirmation // of what a gate last asked the GatewaySync
+	window       confirmation // of an approval for maintenance windows
+	dryRun       dryRun
+	listed       bool   // the API server had answered in the last iteration
+	logged       string // the last logged reason why the gateway stays as it is
 
-	seeing gosync.Mutex // orders the calls of Seen
-	mu     gosync.Mutex
-	heard  *v1alpha1.SyncTargetSpec // what the loop was last woken for
-	lost   int                      // failures of the watch in a row
-	loss   error                    // the last of them
-	denied time.Time                // when watching began to be forbidden; zero if it is allowed
-	broken bool                     // the watch was interrupted since
-	epoch  int                      // see suspect
+	calls          gosync.Mutex // serializes the calls of OnSyncTarget
+	mu             gosync.Mutex
+	lastTarget     *v1alpha1.SyncTargetSpec // for which the loop was woken
+	watchFailures  int                      // in a row
+	watchError     error                    // of the last failure
+	forbiddenSince time.Time                // when watching began to be forbidden; zero if it is allowed
+	interrupted    bool                     // the watch ended after the last event
+	epoch          int                      // see currentEpoch
 }
 
 // New returns a Follower. It sends nothing yet.
@@ -113,8 +115,8 @@ func New(c Config) (*Follower, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.Seen == nil {
-		c.Seen = func(*v1alpha1.SyncTarget, error) {}
+	if c.OnSyncTarget == nil {
+		c.OnSyncTarget = func(*v1alpha1.SyncTarget, error) {}
 	}
 	if c.Tell == nil {
 		c.Tell = func(loop.State) {}
@@ -124,12 +126,12 @@ func New(c Config) (*Follower, error) {
 	f.startup = newStartup(c.StartupFile, c.start(), c.Engine, c.Log, c.Now)
 	f.loop = loop.New(loop.Config{
 		Name: "follow", Gateway: c.Gateway, Version: c.Version, Period: c.Period,
-		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, Tell: f.tell, Working: f.reports,
+		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, Tell: f.tell, Working: f.updateReport,
 	})
 	var err error
 	f.targets, err = kube.SyncTargets(c.API, c.Namespace).Informer(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", c.GatewaySync).String()
-	}, func(_, name string) { f.saw(name) })
+	}, func(_, name string) { f.targetChanged(name) })
 	if err != nil {
 		return nil, fmt.Errorf("watch the SyncTarget: %w", err)
 	}
@@ -140,56 +142,49 @@ func New(c Config) (*Follower, error) {
 // State returns the current state.
 func (f *Follower) State() loop.State { return f.loop.State() }
 
-// last is the time limit of the last report when the agent stops.
-const last = 3 * time.Second
+// flushTimeout is the time limit of the last report when the agent stops.
+const flushTimeout = 3 * time.Second
 
-// Run follows until ctx is done. It then finishes or rolls back a running sync and reports its outcome before it returns.
+// Run follows the SyncTarget until ctx is done. It then finishes or rolls back a running sync, and reports its outcome before it returns.
 func (f *Follower) Run(ctx context.Context) error {
 	f.pod.watch(f.PodInfo, f.Log)
-	defer f.pod.close()
+	defer f.pod.watcher.Close()
 	f.secrets = file.Watch(f.Log, f.SecretFiles...)
 	defer f.secrets.Close()
-	f.startup.look()
+	f.startup.checkVolume()
 
 	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
 	var running gosync.WaitGroup
 	running.Go(func() { f.targets.Run(watching) })
-	running.Go(func() { f.await(watching) })
+	running.Go(func() { f.awaitList(watching) })
 	running.Go(func() { f.report.run(reporting) })
-	running.Go(func() { f.forward(watching) })
+	running.Go(func() { f.forwardChanges(watching) })
 	f.loop.Run(ctx, f)
 	unwatch()
 	stop()
 	running.Wait()
-	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), last)
+	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	f.report.flush(final)
 	return nil
 }
 
-// await wakes the loop when the first list, which may be empty, is complete.
-func (f *Follower) await(ctx context.Context) {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for !f.targets.HasSynced() {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+// awaitList waits for the first list, which may be empty, and wakes the loop.
+func (f *Follower) awaitList(ctx context.Context) {
+	if cache.WaitForCacheSync(ctx.Done(), f.targets.HasSynced) {
+		f.targetChanged(f.GatewaySync)
+		f.wake()
 	}
-	f.saw(f.GatewaySync)
-	f.wake()
 }
 
-// forward wakes the loop when the pod's metadata or a secret changed.
-func (f *Follower) forward(ctx context.Context) {
+// forwardChanges wakes the loop when the pod's metadata or a secret changed.
+func (f *Follower) forwardChanges(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.pod.changed():
+		case <-f.pod.watcher.Changed():
 			f.wake()
 		case <-f.secrets.Changed():
 			f.rotated.Add(1)
@@ -208,37 +203,38 @@ func (f *Follower) wake() {
 	}
 }
 
-// saw is called by the informer. A mere renewal of the lock does not wake the loop.
-func (f *Follower) saw(name string) {
-	f.seeing.Lock()
+// targetChanged is called by the informer. It wakes the loop, unless only the lock was renewed.
+func (f *Follower) targetChanged(name string) {
+	f.calls.Lock()
 	t, err := f.targets.Get(f.Namespace, name)
 	if errors.Is(err, kube.ErrNotSeen) {
-		f.Seen(nil, nil)
+		f.OnSyncTarget(nil, nil)
 	} else {
-		f.Seen(t, err)
+		f.OnSyncTarget(t, err)
 	}
-	f.seeing.Unlock()
-	var now *v1alpha1.SyncTargetSpec
+	f.calls.Unlock()
+	var target *v1alpha1.SyncTargetSpec
 	if err == nil {
-		now = t.Spec.DeepCopy()
-		now.Lead = v1alpha1.LeadRecord{Transitions: t.Spec.Lead.Transitions}
+		target = t.Spec.DeepCopy()
+		target.Lead = v1alpha1.LeadRecord{Transitions: t.Spec.Lead.Transitions}
 	}
 	f.mu.Lock()
-	same := now != nil && f.heard != nil && equal(now, f.heard)
-	if f.broken || now != nil && f.heard != nil && now.Revision < f.heard.Revision {
+	known := target != nil && f.lastTarget != nil
+	same := known && equality.Semantic.DeepEqual(target, f.lastTarget)
+	if f.interrupted || known && target.Revision < f.lastTarget.Revision {
 		f.epoch++
 		f.report.scheduleRead()
 	}
-	f.heard, f.lost, f.loss, f.broken, f.denied = now, 0, nil, false, time.Time{}
+	f.lastTarget, f.watchFailures, f.watchError, f.interrupted, f.forbiddenSince = target, 0, nil, false, time.Time{}
 	f.mu.Unlock()
 	if !same {
 		f.wake()
 	}
 }
 
-// suspect returns a number that changes when the API server may have been restored from a backup. Generations may then be
-// reused, so what was read before is not valid any more.
-func (f *Follower) suspect() int {
+// currentEpoch returns a number that changes when the API server may have been restored from a backup. Generations may then be reused, so
+// what was read in an earlier epoch is not valid any more.
+func (f *Follower) currentEpoch() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.epoch
@@ -246,49 +242,49 @@ func (f *Follower) suspect() int {
 
 // watchFailed is called by the informer, which retries by itself. An orderly end of the watch is not a failure.
 func (f *Follower) watchFailed(err error) {
+	orderly := errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 	f.mu.Lock()
-	f.broken = true
-	f.mu.Unlock()
-	if errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+	f.interrupted = true
+	if orderly {
+		f.mu.Unlock()
 		return
 	}
-	f.mu.Lock()
-	f.lost++
-	f.loss = err
-	n := f.lost
+	f.watchFailures++
+	f.watchError = err
+	n := f.watchFailures
 	if !apierrors.IsForbidden(err) {
-		f.denied = time.Time{}
-	} else if f.denied.IsZero() {
-		f.denied = f.Now()
+		f.forbiddenSince = time.Time{}
+	} else if f.forbiddenSince.IsZero() {
+		f.forbiddenSince = f.Now()
 	}
 	f.mu.Unlock()
 	if n == 1 {
-		f.wake() // the reason is known now
+		f.wake() // to report the error
 	}
 	if n == 1 || n%20 == 0 {
 		f.Log.Warn("the SyncTarget cannot be watched; the gateway stays as it is", "error", err, "failures", n)
 	}
 }
 
-// bindWithin is how long an agent waits for its rights, which the injector grants when it sees the pod.
-const bindWithin = 2 * time.Minute
+// bindTimeout is how long an agent waits for its rights, which the injector grants when it sees the pod.
+const bindTimeout = 2 * time.Minute
 
-// unanswered returns why the API server has not answered, if known. person means that a person must act.
+// unanswered returns why the API server has not answered, if known, and whether a person must act.
 func (f *Follower) unanswered() (p loop.Problem, person bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case f.loss == nil:
+	case f.watchError == nil:
 		return waiting("the API server has not answered yet; the gateway stays as it is"), false
-	case !f.denied.IsZero():
-		return waiting("the agent may not read its SyncTarget, the gateway stays as it is: bind the ClusterRole stoker-agent to the pod's ServiceAccount: %v", f.loss),
-			f.Now().Sub(f.denied) >= bindWithin
+	case !f.forbiddenSince.IsZero():
+		return waiting("the agent may not read its SyncTarget, the gateway stays as it is: bind the ClusterRole stoker-agent to the pod's ServiceAccount: %v", f.watchError),
+			f.Now().Sub(f.forbiddenSince) >= bindTimeout
 	}
-	return waiting("the SyncTarget cannot be read, the gateway stays as it is: %v", f.loss), false
+	return waiting("the SyncTarget cannot be read, the gateway stays as it is: %v", f.watchError), false
 }
 
-// reports puts a state into the report: at the end of an iteration, and when a sync has found something to do.
-func (f *Follower) reports(s loop.State) {
+// updateReport puts a state into the report: at the end of an iteration, and when a sync has found something to do.
+func (f *Follower) updateReport(s loop.State) {
 	f.report.update(func(was v1alpha1.SyncReportStatus) v1alpha1.SyncReportStatus { return f.compose(was, s) })
 }
 
@@ -298,8 +294,8 @@ func (f *Follower) tell(s loop.State) {
 	if f.inputs.in.gates.rollback && len(s.Problems) == 0 && s.Of == f.order && s.Report != nil && s.Report.Err == nil {
 		f.wake() // the gateway went back
 	}
-	if f.listed { // before that, nothing worth a write is known
-		f.reports(s)
+	if f.listed { // before, the report would only say that the API server has not answered
+		f.updateReport(s)
 	}
 	f.Tell(s)
 }

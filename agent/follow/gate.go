@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// A rollout reaches the gateways in steps. The SyncTarget says how many are open; each agent finds its own step in the spec:
+// A rollout reaches the gateways in steps. The SyncTarget says how many steps are open. Each agent finds its own step in the spec, and then:
 //
 //	its step is open                      sync the target
 //	its step is closed                    leave: the order in force stays, with its commit and its spec
@@ -29,10 +29,10 @@ import (
 //	was aborted                           leave, unless the target is on the disk already
 //	its stage needs an approval           sync the target only if the GatewaySync itself has the approval, whatever the SyncTarget says
 //
-// So a SyncTarget that another pod forged opens no stage that needs an approval, and no maintenance window. No gate holds a restore, and a forced sync verifies what the
-// gateway keeps.
+// So a SyncTarget that another pod forged opens no stage that needs an approval, and no maintenance window. A closed gate does not hold a
+// restore, and a forced sync verifies the commit on the disk.
 
-// gates is the rollout of a SyncTarget, parsed.
+// gates is the parsed rollout of a SyncTarget: whether there is one, how it goes, how many of its steps are open, and what ran before.
 type gates struct {
 	on, done, rollback, failed bool
 	steps, open                int
@@ -45,8 +45,8 @@ type origin struct {
 	commit    plan.ID
 }
 
-// readGates parses the rollout of a SyncTarget.
-func readGates(r *v1alpha1.TargetRollout) (gates, error) {
+// parseGates parses and validates the rollout of a SyncTarget.
+func parseGates(r *v1alpha1.TargetRollout) (gates, error) {
 	if r == nil {
 		return gates{}, nil
 	}
@@ -72,7 +72,7 @@ func readGates(r *v1alpha1.TargetRollout) (gates, error) {
 	return g, nil
 }
 
-// passage is what a gate leaves of an instruction.
+// passage is the result of a gate: the instruction that this gateway may follow, if any.
 type passage struct {
 	in       instruction
 	dry      bool          // only a dry run
@@ -108,7 +108,7 @@ func (f *Follower) gate(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 		p.hold(v1alpha1.ReasonWaitingForLead, "the rollout went back to a commit that the status does not know: the gateway stays as it is")
 	case open && g.failed && !g.done && f.onDisk() != in.Commit:
 		p.hold(v1alpha1.ReasonGateClosed, "the rollout of %s was aborted before this gateway got it", in.Commit.Short())
-	case open && approval && !f.released(ctx, stage.Name, in.Commit):
+	case open && approval && !f.approved(ctx, stage.Name, in.Commit):
 		p.hold(v1alpha1.ReasonApprovalNeeded, "%s waits for an approval of stage %s: stoker.io/approved has no %s@%s", in.Commit.Short(), stage.Name, stage.Name, in.Commit)
 	case open:
 	case g.open == 0 && gs.DryRunBefore():
@@ -121,11 +121,12 @@ func (f *Follower) gate(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 	return p
 }
 
+// hold sets why the gateway stays as it is.
 func (p *passage) hold(reason v1alpha1.Reason, format string, args ...any) {
 	p.held = &loop.Problem{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// goTo replaces the commit of an instruction.
+// goTo replaces the ref and the commit of an instruction.
 func (in *instruction) goTo(o origin) { in.Ref, in.Name, in.Commit = o.ref, o.name, o.commit }
 
 // onDisk returns the commit on the disk; zero if there is none.
@@ -137,15 +138,15 @@ func (f *Follower) onDisk() plan.ID {
 	return d.Manifest().Header().Commit
 }
 
-// lapses reports whether the order in force waits to bring a commit that the gateway does not have, which a closed gate stops. What an
-// operator or the rollout takes back goes on, with a commit or with a snapshot, and so does a first start.
+// lapses reports whether a closed gate stops the order in force, because the order would bring a commit that the gateway does not have. A
+// rollback, a restore and a first start go on.
 func (f *Follower) lapses() bool {
 	o := f.order
 	return o != nil && !o.Commit.IsZero() && !o.RequestedRollback && !f.unsynced() && f.onDisk() != o.Commit && !f.Engine.Restores(o.Task)
 }
 
-// keep puts in force what a closed gate leaves to the gateway: the commit on the disk, which is loaded and repaired, a restore, and a forced
-// sync of that commit. held is why the gateway stays as it is; it gets the outcome of a restore.
+// keep puts in force what a closed gate allows: to load and repair the commit on the disk, a restore, and a forced sync of that commit. held
+// is why the gateway stays as it is; keep adds the error of a restore to its message.
 func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction, held *loop.Problem) {
 	if f.unsynced() {
 		return
@@ -173,8 +174,8 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 	}
 }
 
-// takeKept makes an order of the commit on the disk, because the order that brought it was lost with the agent's process. If the spec has
-// changed since, takeKept makes no order, because the gateway keeps its settings, too; only a restore needs no settings.
+// takeKept puts the commit on the disk in force after a restart of the agent. It does not if the spec has changed since that commit was
+// synced, because the gateway keeps its settings, too. Only a restore does not depend on them.
 func (f *Follower) takeKept(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) {
 	kept, err := f.Engine.TargetOnDisk()
 	if err != nil {
@@ -189,11 +190,11 @@ func (f *Follower) takeKept(ctx context.Context, gs *v1alpha1.GatewaySync, in in
 	}
 	m.rollback, m.request = false, sync.Request{}
 	task := sync.Task{Target: m.in.Target, Profile: m.profile, Facts: m.facts}
-	asked := task
+	withRestore := task
 	if v1alpha1.RestoresOn(restore, f.Gateway) != "" {
-		asked.Restore = restore
+		withRestore.Restore = restore
 	}
-	if f.Engine.Has(task) || f.Engine.Restores(asked) {
+	if f.Engine.Has(task) || f.Engine.Restores(withRestore) {
 		f.take(gs, m)
 	}
 }
@@ -207,48 +208,49 @@ func (f *Follower) unsynced() bool {
 	return d.Manifest().Header().Commit.IsZero()
 }
 
-// released reports whether a stage that needs approvals may take a commit: it was approved, or it is not new.
-func (f *Follower) released(ctx context.Context, stage string, commit plan.ID) bool {
-	return f.holds(commit) || f.consult(ctx, &f.consulted, stage+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
+// approved reports whether a stage that needs approvals may get a commit: the commit was approved, ran everywhere before, or is on the disk.
+func (f *Follower) approved(ctx context.Context, stage string, commit plan.ID) bool {
+	return f.holds(commit) || f.confirm(ctx, &f.rollout, stage+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
 		return gs.Approved(stage, commit.String()) || gs.Status.RanEverywhere(commit.String())
 	})
 }
 
-// bearsOut reports whether the status says, as the SyncTarget does, that a commit ran everywhere.
+// bearsOut reports whether the status of the GatewaySync confirms that a commit ran everywhere.
 func (f *Follower) bearsOut(ctx context.Context, o origin) bool {
 	if o.commit.IsZero() {
 		return false
 	}
-	return f.consult(ctx, &f.consulted, o.ref+"@"+o.commit.String(), func(gs *v1alpha1.GatewaySync) bool {
-		is := func(c v1alpha1.CommitRecord) bool { return c.Ref == o.ref && c.Commit == o.commit.String() }
-		return gs.Status.LastGood != nil && is(*gs.Status.LastGood) || slices.ContainsFunc(gs.Status.History, is)
+	return f.confirm(ctx, &f.rollout, o.ref+"@"+o.commit.String(), func(gs *v1alpha1.GatewaySync) bool {
+		equal := func(c v1alpha1.CommitRecord) bool { return c.Ref == o.ref && c.Commit == o.commit.String() }
+		return gs.Status.LastGood != nil && equal(*gs.Status.LastGood) || slices.ContainsFunc(gs.Status.History, equal)
 	})
 }
 
-// passesWindow reports whether a commit was approved to be delivered although no maintenance window allows it. A gateway without windows of
-// its own asks nothing, and needs no new order.
+// passesWindow reports whether a commit was approved for delivery outside the maintenance windows. For a gateway without windows it returns
+// false, so that an approval does not change its order.
 func (f *Follower) passesWindow(ctx context.Context, commit plan.ID, windows []v1alpha1.MaintenanceWindow) bool {
 	own, _ := schedule.ParseWindows(windows, f.Gateway) // the sync reports windows that are not valid
-	return len(own) > 0 && f.consult(ctx, &f.window, v1alpha1.WindowApproval+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
+	return len(own) > 0 && f.confirm(ctx, &f.window, v1alpha1.WindowApproval+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
 		return gs.WindowApproved(commit.String())
 	})
 }
 
-// consulted is what the GatewaySync was last asked, and the answer.
-type consulted struct {
+// confirmation is what the GatewaySync was last asked to confirm, and the answer.
+type confirmation struct {
 	what     string
 	yes      bool
 	failures int
 	retry    time.Time
 }
 
-// consult asks the GatewaySync, and reads it again if the last one that was read says no. c remembers the answer.
-func (f *Follower) consult(ctx context.Context, c *consulted, what string, yes func(*v1alpha1.GatewaySync) bool) bool {
+// confirm reports whether the GatewaySync says yes. If the copy that was read last says no, confirm reads the GatewaySync again, with pauses.
+// c remembers the answer, and what identifies the question.
+func (f *Follower) confirm(ctx context.Context, c *confirmation, what string, yes func(*v1alpha1.GatewaySync) bool) bool {
 	if yes(f.spec.gs) {
 		return true
 	}
 	if c.what != what {
-		*c = consulted{what: what}
+		*c = confirmation{what: what}
 	}
 	if c.yes {
 		return true
@@ -273,26 +275,26 @@ func (f *Follower) consult(ctx context.Context, c *consulted, what string, yes f
 	return false
 }
 
-// rehearsal is a dry run before a rollout, and the order that it interrupts.
-type rehearsal struct {
+// dryRun is a dry run before a rollout, and the order that it interrupts.
+type dryRun struct {
 	on     bool
 	order  *loop.Order
 	inputs inputs
 }
 
-// rehearse begins or ends a dry run. At its end the order from before it is in force again.
-func (f *Follower) rehearse(on bool) {
-	switch r := &f.rehearsal; {
+// setDryRun begins or ends a dry run. When it ends, the order from before it is in force again.
+func (f *Follower) setDryRun(on bool) {
+	switch r := &f.dryRun; {
 	case on && !r.on:
-		*r = rehearsal{true, f.order, f.inputs}
+		*r = dryRun{true, f.order, f.inputs}
 	case !on && r.on:
 		f.order, f.inputs = r.order, r.inputs
-		*r = rehearsal{}
+		*r = dryRun{}
 	}
 }
 
-// returned reports that the rollout went back and that this gateway runs what ran before; nil if it does not yet. failed means that the sync
-// back did not succeed so far.
+// returned returns the problem to report when this gateway runs again what ran before a rollout that went back; nil until then. failed is set
+// if the last sync to that commit failed.
 func (f *Follower) returned(aborted plan.ID) (p *loop.Problem, failed bool) {
 	s := f.loop.State()
 	if f.order == nil || s.Of != f.order || s.Report == nil || s.Report.Err != nil || s.Report.Commit != f.order.Commit {

@@ -81,10 +81,10 @@ func TestGenerationOfRecreatedGatewaySync(t *testing.T) {
 				}
 			}
 
-			heard := a.follower.suspect()
+			heard := a.follower.currentEpoch()
 			was := a.follower.State().Of.Connections.Remote
 			happens(w, a.follower)
-			eventually(t, "the agent has heard of it", func() bool { return a.follower.suspect() > heard })
+			eventually(t, "the agent has heard of it", func() bool { return a.follower.currentEpoch() > heard })
 			looks()
 			assert.Equal(t, 2, api.count(), "once for each time that this may be so")
 			assert.Same(t, was, a.follower.State().Of.Connections.Remote, "the same spec is the same connection")

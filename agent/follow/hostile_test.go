@@ -28,13 +28,13 @@ const commit = "0123456789abcdef0123456789abcdef01234567"
 func TestReadTarget(t *testing.T) {
 	good := v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Generation: 3, Ref: "main", RefName: "refs/heads/main", Commit: commit, RequestedAt: "1", ForceSync: "2",
 		Lead: v1alpha1.LeadRecord{Transitions: 5}}
-	in, err := read(&v1alpha1.SyncTarget{Spec: good})
+	in, err := parse(&v1alpha1.SyncTarget{Spec: good})
 	require.NoError(t, err)
 	assert.Equal(t, commit, in.Commit.String())
 	assert.EqualValues(t, 5, in.Term)
 	none := good
 	none.Commit, none.Ref, none.RefName = "", "", ""
-	in, err = read(&v1alpha1.SyncTarget{Spec: none})
+	in, err = parse(&v1alpha1.SyncTarget{Spec: none})
 	require.NoError(t, err)
 	assert.True(t, in.Commit.IsZero())
 	paused := instruction{Target: sync.Target{Generation: 3}, paused: true, owner: "u"}
@@ -53,7 +53,7 @@ func TestReadTarget(t *testing.T) {
 		t.Run(field, func(t *testing.T) {
 			bad := good
 			change(&bad)
-			in, err := read(&v1alpha1.SyncTarget{ObjectMeta: owned, Spec: bad})
+			in, err := parse(&v1alpha1.SyncTarget{ObjectMeta: owned, Spec: bad})
 			assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForLead), "%s: %v", field, err)
 			assert.ErrorContains(t, err, "spec."+field)
 			assert.Equal(t, paused, in, "a pause counts")
@@ -61,7 +61,7 @@ func TestReadTarget(t *testing.T) {
 	}
 	newer := good
 	newer.MinFormat = v1alpha1.TargetFormat + 1
-	in, err = read(&v1alpha1.SyncTarget{ObjectMeta: owned, Spec: newer})
+	in, err = parse(&v1alpha1.SyncTarget{ObjectMeta: owned, Spec: newer})
 	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
 	assert.Equal(t, paused, in)
 }
@@ -118,7 +118,7 @@ func FuzzSyncTarget(f *testing.F) {
 		if json.Unmarshal(raw, &target) != nil {
 			return
 		}
-		in, err := read(&target)
+		in, err := parse(&target)
 		if err != nil {
 			r := failure.Reason(err, "")
 			require.Contains(t, []v1alpha1.Reason{v1alpha1.ReasonWaitingForLead, v1alpha1.ReasonPodRestartNeeded}, r)
@@ -131,9 +131,9 @@ func FuzzSyncTarget(f *testing.F) {
 				require.NoError(t, err)
 			}
 		}
-		fol := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}, judged: &in}
+		fol := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}, reportTarget: &in}
 		s := fol.composed(loop.State{Phase: v1alpha1.GatewayError, Problems: []loop.Problem{{Reason: v1alpha1.ReasonProfilesInvalid}}})
-		require.LessOrEqual(t, size(&s), maxStatus)
+		require.LessOrEqual(t, encodedSize(&s), maxStatus)
 		require.Equal(t, in.Generation, s.Generation)
 		require.Equal(t, in.Revision, s.Revision)
 		require.GreaterOrEqual(t, s.Revision, int64(0), "the API takes no other")
@@ -152,9 +152,9 @@ func FuzzReport(f *testing.F) {
 	f.Add("\xff\xfe", "…", strings.Repeat("…", 100), 3)
 	f.Fuzz(func(t *testing.T, message, path, ref string, n int) {
 		s := worst(message, path, ref, min(max(n, 0), 1000))
-		bound(&s)
-		require.LessOrEqual(t, size(&s), maxStatus)
-		require.LessOrEqual(t, encoded(s.Proposal), maxProposal)
+		boundReport(&s)
+		require.LessOrEqual(t, encodedSize(&s), maxStatus)
+		require.LessOrEqual(t, encodedSize(s.Proposal), maxProposal)
 		for _, text := range append([]string{s.Message, s.Ref, s.Scan, s.Gateway, s.Proposal.Branch, s.Proposal.URL, s.Proposal.Message}, append(s.Projects, s.Drift.Paths...)...) {
 			require.True(t, utf8.ValidString(text))
 		}
@@ -169,7 +169,7 @@ func worst(message, path, ref string, n int) v1alpha1.SyncReportStatus {
 		Files: v1alpha1.FileCounts{Added: 1 << 30, Modified: 1 << 30, Deleted: 1 << 30, Kept: 1 << 30, Saved: 1 << 30}, Notes: slices.Repeat([]string{path}, n), Generation: 1 << 60, Term: 1 << 30,
 		Proposal: &v1alpha1.Proposal{State: v1alpha1.ProposalOpen, Branch: ref, Commit: plan.ID{3}.String(), Number: 1 << 60, URL: path, Files: 1 << 30, Refused: 1 << 30,
 			Reason: v1alpha1.Reason(message), Message: message},
-		SyncHistory: past(slices.Repeat([]sync.Audit{{Time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Target: plan.ID{4}, Ref: ref, Duration: message,
+		SyncHistory: syncHistory(slices.Repeat([]sync.Audit{{Time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Target: plan.ID{4}, Ref: ref, Duration: message,
 			Files: sync.AuditFiles{Added: 1 << 30, Deleted: 1 << 40}, Projects: n, Reason: v1alpha1.Reason(message), Snapshot: path}}, n)),
 	}
 }
@@ -182,7 +182,7 @@ func TestTruncatedMessageIsMarked(t *testing.T) {
 	assert.Equal(t, "�", clip("\xff", 3))
 	s := worst("short", "projects/a", "main", 3)
 	before := *s.DeepCopy()
-	bound(&s)
+	boundReport(&s)
 	assert.Equal(t, before, s, "what fits stays as it is")
 }
 

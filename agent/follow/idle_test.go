@@ -109,14 +109,14 @@ func TestReportWritesOverHours(t *testing.T) {
 
 		status.Phase = v1alpha1.GatewaySyncing
 		r.set(status)
-		time.Sleep(brief / 2)
+		time.Sleep(minSyncing / 2)
 		status.Phase, status.Message = v1alpha1.GatewaySynced, "brief"
 		r.set(status)
 		time.Sleep(minorPause)
 		take()
 		status.Phase = v1alpha1.GatewaySyncing
 		r.set(status)
-		time.Sleep(2 * brief)
+		time.Sleep(2 * minSyncing)
 		assert.Equal(t, v1alpha1.GatewaySyncing, stored().Phase, "a long sync is told")
 		assert.Equal(t, 1, take()["update"])
 		status.Phase, status.Message = v1alpha1.GatewaySynced, "the end"

@@ -3,7 +3,6 @@ package follow
 import (
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/agent/loop"
@@ -14,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// instruction is a parsed and verified SyncTarget.
+// instruction is a parsed and validated SyncTarget.
 type instruction struct {
 	sync.Target
 	paused  bool
@@ -23,22 +22,22 @@ type instruction struct {
 	gates   gates
 }
 
-// problem is why the lead has no commit for a generation of the spec, if an operator must act. The zero value means unknown.
+// problem is why the lead has no commit for a generation of the spec. It is zero unless an operator must act.
 type problem struct {
 	generation int64
 	loop.Problem
 }
 
-// unresolved returns why there is no commit for a generation of the spec.
+// unresolved returns the problem of a generation of the spec, and whether there is one.
 func (in *instruction) unresolved(generation int64) (loop.Problem, bool) {
 	return in.problem.Problem, in.problem.Reason != "" && in.problem.generation == generation
 }
 
-// read parses and verifies a SyncTarget. The API server has verified it, too, unless its validation rules were removed.
+// parse parses and validates a SyncTarget. The API server validates it, too, unless its validation rules were removed.
 //
-// The error is WaitingForLead if the lead must write the target again, and PodRestartNeeded if only a newer agent can follow
-// it. The fields generation, paused and owner are set even with an error.
-func read(t *v1alpha1.SyncTarget) (instruction, error) {
+// The reason of the error is WaitingForLead if the lead must write the target again, and PodRestartNeeded if only a newer agent can follow
+// it. Generation, paused and owner are set even with an error.
+func parse(t *v1alpha1.SyncTarget) (instruction, error) {
 	s := &t.Spec
 	known := instruction{Target: sync.Target{Generation: s.Generation}, paused: s.Paused}
 	for _, o := range t.OwnerReferences {
@@ -83,15 +82,13 @@ func read(t *v1alpha1.SyncTarget) (instruction, error) {
 		}
 	}
 	var err error
-	if in.gates, err = readGates(s.Rollout); err != nil {
+	if in.gates, err = parseGates(s.Rollout); err != nil {
 		return bad("rollout", err)
 	}
-	if p := s.Problem; p != nil { // other reasons pass by themselves
-		if c := p.Reason.Class(); c == v1alpha1.ClassStalled || c == v1alpha1.ClassHeld {
+	if p := s.Problem; p != nil {
+		if c := p.Reason.Class(); c == v1alpha1.ClassStalled || c == v1alpha1.ClassHeld { // problems of other classes pass without an operator
 			in.problem = problem{p.Generation, loop.Problem{Reason: p.Reason, Message: clip(p.Message, maxMessage)}}
 		}
 	}
 	return in, nil
 }
-
-func equal(a, b *v1alpha1.SyncTargetSpec) bool { return equality.Semantic.DeepEqual(a, b) }

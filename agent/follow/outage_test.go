@@ -78,8 +78,8 @@ func TestUnreadableGatewaySyncIsReported(t *testing.T) {
 	w.lead(at(second), generation(gs.Generation))
 	const logged = "SyncTarget not followed"
 	eventually(t, "it is logged", func() bool { return strings.Contains(a.log.String(), logged) })
-	assert.Equal(t, v1alpha1.GatewaySynced, a.follower.State().Phase, "it may be but a moment")
-	clock.put(a, moment)
+	assert.Equal(t, v1alpha1.GatewaySynced, a.follower.State().Phase, "the outage may be short")
+	clock.put(a, unconfirmedGrace)
 	s := p.await("it is reported", func(s v1alpha1.SyncReportStatus) bool { return strings.Contains(s.Message, "is forbidden") })
 	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
 	assert.Equal(t, v1alpha1.ReasonProgressing, s.Reason)
@@ -89,7 +89,7 @@ func TestUnreadableGatewaySyncIsReported(t *testing.T) {
 	assert.Equal(t, http.StatusServiceUnavailable, code, said)
 
 	a.traffic.deny("")
-	clock.put(a, moment+2*maxGet)
+	clock.put(a, unconfirmedGrace+2*maxGet)
 	p.synced(second, "two")
 	assert.Equal(t, 1, strings.Count(a.log.String(), logged))
 }

@@ -13,36 +13,26 @@ import (
 
 // podInfo holds the current labels and annotations of the pod. The downward API updates its volume when they change.
 type podInfo struct {
-	dir                 string
+	dir                 string // of the downward API; "" for none
 	labels, annotations map[string]string
 	watcher             *file.Watcher
-	err                 string // the last logged error
+	err                 string // the error of the last reload, which was logged
 }
 
-// maxPodInfo bounds a file: annotations have at most 256 KiB, which quoting can make four times as long.
+// maxPodInfo bounds a file in bytes. Annotations have at most 256 KiB, which quoting can make four times as long.
 const maxPodInfo = 2 << 20
 
+// watch starts watcher for dir; "" watches nothing.
 func (p *podInfo) watch(dir string, log *slog.Logger) {
-	if p.dir = dir; dir != "" {
-		p.watcher = file.Watch(log, filepath.Join(dir, "annotations"))
+	p.dir = dir
+	var names []string
+	if dir != "" {
+		names = []string{filepath.Join(dir, "annotations")}
 	}
+	p.watcher = file.Watch(log, names...)
 }
 
-func (p *podInfo) close() {
-	if p.watcher != nil {
-		p.watcher.Close()
-	}
-}
-
-// changed returns a channel that receives after a change; nil if nothing is watched.
-func (p *podInfo) changed() <-chan struct{} {
-	if p.watcher == nil {
-		return nil
-	}
-	return p.watcher.Changed()
-}
-
-// reload reads labels and annotations. If a file cannot be read, its last values stay, and the error is logged once.
+// reload reads the labels and annotations. If it cannot read a file, it keeps the last values and logs the error once.
 func (p *podInfo) reload(log *slog.Logger) {
 	if p.dir == "" {
 		return

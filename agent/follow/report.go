@@ -18,32 +18,32 @@ import (
 
 // Bounds of a report in bytes. The API allows a little more. With its metadata a report has at most 4 KiB.
 const (
-	maxStatus   = 3 << 10
-	maxMessage  = 640
-	maxRef      = 255
-	maxName     = 253
-	maxRequest  = 64
-	maxForce    = 256
-	maxPropose  = 320
-	maxRestore  = 288
-	maxRetry    = 80
-	maxWord     = 63
-	maxProjects = 32
-	maxProject  = 128
-	maxPaths    = 10
-	maxPath     = 256
-	maxScan     = 200
-	maxNotes    = 8
-	maxNote     = 256
-	maxPast     = 10
-	maxPastRef  = 64
-	maxList     = 1 << 10 // of all items of a list
-	maxURL      = 512
-	maxProposal = 600 // of the encoded proposal
+	maxStatus     = 3 << 10
+	maxMessage    = 640
+	maxRef        = 255
+	maxName       = 253
+	maxRequest    = 64
+	maxForce      = 256
+	maxPropose    = 320
+	maxRestore    = 288
+	maxRetry      = 80
+	maxWord       = 63
+	maxProjects   = 32
+	maxProject    = 128
+	maxPaths      = 10
+	maxPath       = 256
+	maxScan       = 200
+	maxNotes      = 8
+	maxNote       = 256
+	maxHistory    = 10
+	maxHistoryRef = 64
+	maxList       = 1 << 10 // of all items of a list
+	maxURL        = 512
+	maxProposal   = 600 // of the encoded proposal
 )
 
-// compose returns the report for a state. Fields about the last sync that did something are kept from the previous report until
-// another one does something.
+// compose returns the report for a state. was is the previous report: fields about the last sync that did something come from it until
+// another sync does something.
 func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1.SyncReportStatus {
 	r := v1alpha1.SyncReportStatus{
 		Format: v1alpha1.ReportFormat, Gateway: f.Gateway, AgentVersion: f.Version,
@@ -60,7 +60,7 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 			r.Target = o.Commit.String()
 		}
 	}
-	if in := f.judged; in != nil { // the request cannot be carried out, which is the answer to it
+	if in := f.reportTarget; in != nil { // the problem is the answer to its request
 		r.Ref, r.Revision, r.Generation, r.Term, r.HandledRequest = in.Ref, in.Revision, in.Generation, in.Term, in.RequestedAt
 		r.Paused = r.Paused || f.order == nil && in.paused // otherwise the order in force decides
 		r.Target = ""
@@ -69,16 +69,16 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 		}
 	}
 	if s.Phase != sync.Syncing && s.Report != nil && s.Of != nil {
-		outcome(&r, was, s)
+		addOutcome(&r, was, s)
 		if f.order != nil && s.Of != f.order && len(s.Problems) == 0 && s.Phase != sync.Pending {
 			// The agent was stopped before the sync began. The outcome of an earlier order does not apply to this one.
 			r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "the sync of the current target has not begun"
 		}
 	}
-	if f.judged != nil && len(s.Problems) == 0 && (r.Phase == sync.Synced || r.Phase == sync.Standby) { // it went back, which the next look reports
+	if f.reportTarget != nil && len(s.Problems) == 0 && (r.Phase == sync.Synced || r.Phase == sync.Standby) { // the next iteration reports that the gateway has gone back
 		r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "the gateway goes back to "+s.Commit.Short()
 	}
-	if s.Report != nil && f.rehearsal.on && s.Of == f.order && s.DryRun() {
+	if s.Report != nil && f.dryRun.on && s.Of == f.order && s.DryRun() {
 		n := s.Report.Planned
 		r.Planned = &v1alpha1.PlannedChanges{Commit: f.order.Commit.String(), Added: count(n.Added), Modified: count(n.Modified), Deleted: count(n.Deleted)}
 	}
@@ -99,7 +99,7 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 	if s.Report == nil || s.Report.History == nil {
 		r.SyncHistory = was.SyncHistory
 	} else {
-		r.SyncHistory = past(s.Report.History)
+		r.SyncHistory = syncHistory(s.Report.History)
 	}
 	switch {
 	case s.Report == nil:
@@ -109,22 +109,22 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 	}
 	r.Proposal = s.Proposal
 	if s.Report == nil && s.Proposal == nil {
-		r.Proposal = was.Proposal // this agent has not looked yet; an agent of this pod before it had
+		r.Proposal = was.Proposal // from an earlier agent of this pod, until this one has compared the files
 	}
-	bound(&r)
+	boundReport(&r)
 	return r
 }
 
-// outcome adds what a sync did and which requests it handled.
-func outcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s loop.State) {
+// addOutcome adds what a sync did and which requests it handled.
+func addOutcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s loop.State) {
 	rep := s.Report
-	failed := rep.Err != nil && rep.Class() != v1alpha1.ClassWorking // waiting for a gateway that starts counts as doing nothing
+	failed := rep.Err != nil && rep.Class() != v1alpha1.ClassWorking // to wait for a starting gateway is no failure
 	if rep.Wrote() || failed || len(rep.Scans) > 0 {
 		started := metav1.NewTime(rep.Started.UTC().Truncate(time.Second))
 		r.Started, r.Duration = &started, rep.Duration.Round(time.Millisecond).String()
 		r.Files = v1alpha1.FileCounts{Added: count(rep.Files.Added), Modified: count(rep.Files.Modified),
 			Deleted: count(rep.Files.Deleted), Kept: count(rep.Files.Kept), Saved: count(rep.Files.Saved)}
-		r.Scan, r.Notes = scanned(rep), rep.Notes
+		r.Scan, r.Notes = scanText(rep), rep.Notes
 		if len(rep.Projects) > 0 {
 			r.Projects = rep.Projects
 		}
@@ -144,27 +144,28 @@ func outcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s loop
 	}
 }
 
-// past returns the history for the report, newest first. The audit record that it comes from is on the gateway's volume, so it may say
-// anything.
-func past(list []sync.Audit) []v1alpha1.SyncRecord {
+// syncHistory returns the history for the report, newest first. Programs on the gateway can change the audit record, so syncHistory bounds
+// every field and drops records that are not valid.
+func syncHistory(list []sync.Audit) []v1alpha1.SyncRecord {
 	var out []v1alpha1.SyncRecord
 	for _, a := range slices.Backward(list) {
 		r := v1alpha1.SyncRecord{
-			Timestamp: metav1.NewTime(a.Time.UTC().Truncate(time.Second)), Ref: clip(a.Ref, maxPastRef), Result: v1alpha1.Reason(clip(string(a.Reason), maxWord)),
+			Timestamp: metav1.NewTime(a.Time.UTC().Truncate(time.Second)), Ref: clip(a.Ref, maxHistoryRef), Result: v1alpha1.Reason(clip(string(a.Reason), maxWord)),
 			FilesChanged: count(a.Files.Added + a.Files.Modified + a.Files.Deleted), ProjectsSynced: count(a.Projects), Duration: clip(a.Duration, 32),
 			SnapshotID: a.Snapshot,
 		}
 		if !a.Target.IsZero() {
 			r.Commit = a.Target.String()
 		}
-		if r.Valid() && len(out) < maxPast {
+		if r.Valid() && len(out) < maxHistory {
 			out = append(out, r)
 		}
 	}
 	return out
 }
 
-func scanned(rep *sync.Report) string {
+// scanText returns how long each scan took, or why it did not run.
+func scanText(rep *sync.Report) string {
 	var parts []string
 	for _, s := range rep.Scans {
 		if s.Reason == "" {
@@ -176,10 +177,11 @@ func scanned(rep *sync.Report) string {
 	return strings.Join(parts, ", ")
 }
 
+// count returns n, limited to what a report can hold.
 func count(n int) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
 
-// bound enforces the bounds of a report.
-func bound(r *v1alpha1.SyncReportStatus) {
+// boundReport enforces the bounds of a report: it truncates texts and lists, and then drops what matters least until the report fits.
+func boundReport(r *v1alpha1.SyncReportStatus) {
 	for _, f := range []struct {
 		text *string
 		most int
@@ -188,11 +190,11 @@ func bound(r *v1alpha1.SyncReportStatus) {
 		*f.text = clip(*f.text, f.most)
 	}
 	r.Reason = v1alpha1.Reason(clip(string(r.Reason), maxWord))
-	r.Projects = list(r.Projects, maxProjects, maxProject)
-	r.Drift.Paths = list(r.Drift.Paths, maxPaths, maxPath)
-	r.Notes = list(r.Notes, maxNotes, maxNote)
-	r.Proposal = bounded(r.Proposal)
-	for size(r) > maxStatus {
+	r.Projects = boundList(r.Projects, maxProjects, maxProject)
+	r.Drift.Paths = boundList(r.Drift.Paths, maxPaths, maxPath)
+	r.Notes = boundList(r.Notes, maxNotes, maxNote)
+	r.Proposal = boundProposal(r.Proposal)
+	for encodedSize(r) > maxStatus {
 		switch p, d, h, n := len(r.Projects), len(r.Drift.Paths), len(r.SyncHistory), len(r.Notes); {
 		case h > 0:
 			r.SyncHistory = r.SyncHistory[:h-1]
@@ -211,16 +213,16 @@ func bound(r *v1alpha1.SyncReportStatus) {
 		case r.LastSnapshot != nil:
 			r.LastSnapshot = nil
 		default:
-			// The rest is too large only with characters that JSON encodes in six bytes each.
+			// The rest is too large only if it has characters that JSON encodes in six bytes each.
 			r.Ref, r.HandledForceSync, r.Profile = clip(r.Ref, 32), "", ""
 			return
 		}
 	}
 }
 
-// bounded returns a copy of a proposal of at most maxProposal bytes, without what the API server would refuse. A part of an address or of
-// a branch is of no use, so one that is too long is left out.
-func bounded(p *v1alpha1.Proposal) *v1alpha1.Proposal {
+// boundProposal returns a copy of a proposal of at most maxProposal bytes, without what the API server would refuse. It drops an address or a
+// branch that is too long, because a part of it is of no use.
+func boundProposal(p *v1alpha1.Proposal) *v1alpha1.Proposal {
 	if p == nil {
 		return nil
 	}
@@ -236,7 +238,7 @@ func bounded(p *v1alpha1.Proposal) *v1alpha1.Proposal {
 	if len(b.URL) > maxURL || !utf8.ValidString(b.URL) {
 		b.URL = ""
 	}
-	for encoded(b) > maxProposal {
+	for encodedSize(b) > maxProposal {
 		switch {
 		case b.Message != "":
 			b.Message = clip(b.Message, len(b.Message)/2)
@@ -250,8 +252,8 @@ func bounded(p *v1alpha1.Proposal) *v1alpha1.Proposal {
 	return &b
 }
 
-// list bounds a list and each of its items.
-func list(items []string, most, each int) []string {
+// boundList returns at most the first most items, each of at most the given bytes, and together at most maxList bytes.
+func boundList(items []string, most, each int) []string {
 	var out []string
 	total := 0
 	for _, s := range items[:min(len(items), most)] {
@@ -264,27 +266,25 @@ func list(items []string, most, each int) []string {
 	return out
 }
 
-// clip truncates text to n bytes at a whole character, and marks that with an ellipsis.
+// clip truncates text to n bytes, with an ellipsis at the end if it has room. It does not split a character.
 func clip(text string, n int) string {
 	text = strings.ToValidUTF8(text, "�")
 	if len(text) <= n {
 		return text
 	}
-	const more = "…"
-	cut := max(n-len(more), 0)
-	for cut > 0 && !utf8.RuneStart(text[cut]) {
-		cut--
+	const ellipsis = "…"
+	if n < len(ellipsis) {
+		return ""
 	}
-	if n < len(more) {
-		return text[:cut]
+	end := n - len(ellipsis)
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
 	}
-	return text[:cut] + more
+	return text[:end] + ellipsis
 }
 
-// size returns the encoded size of a report.
-func size(r *v1alpha1.SyncReportStatus) int { return encoded(r) }
-
-func encoded(v any) int {
+// encodedSize returns the size of v in JSON.
+func encodedSize(v any) int {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic(fmt.Sprintf("a report cannot be encoded: %v", err)) // impossible: the report holds only text and numbers

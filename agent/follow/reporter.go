@@ -19,28 +19,28 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// reporter writes the SyncReport when it differs from the stored one other than in its timestamps. It writes only the newest report, and
+// reporter writes the SyncReport when it differs from the stored one in more than its timestamps. It writes only the newest report, and
 // retries until it succeeds.
 type reporter struct {
 	objects *kube.Objects[v1alpha1.SyncReport]
-	who     Identity
+	id      Identity
 	log     *slog.Logger
 	now     func() time.Time
 	woken   chan struct{}
 
 	mu     gosync.Mutex
-	want   *v1alpha1.SyncReportStatus
-	since  time.Time // when want last changed other than in its timestamps
-	readAt time.Time // when to read the report because it may have been reverted; zero for never
+	want   *v1alpha1.SyncReportStatus // the newest report; nil before the first
+	since  time.Time                  // when want last changed in more than its timestamps
+	readAt time.Time                  // when to read the report because it may have been reverted; zero for never
 
-	// Used by run only.
+	// Used by run only, and by flush after it.
 	stored   *v1alpha1.SyncReport // the stored report; nil if unknown or absent
 	loaded   bool
 	corrupt  bool // the stored report cannot be decoded
 	wrote    time.Time
 	check    time.Time // when to check that the report still exists
-	failures int
-	retry    time.Time
+	failures int       // in a row
+	retry    time.Time // after the last failure
 }
 
 const (
@@ -49,19 +49,19 @@ const (
 	// minPause is the shortest pause between two writes, minorPause the one before a minor difference is written.
 	minPause   = time.Second
 	minorPause = 10 * time.Second
-	// brief is how long a sync must run to be reported; a shorter one is reported by its outcome.
-	brief = time.Second
+	// minSyncing is how long a sync must run until the phase Syncing is reported. Of a shorter one, only the outcome is reported.
+	minSyncing = time.Second
 	// maxReport is the longest pause between two attempts.
 	maxReport = 30 * time.Second
-	// checkEvery is how often to check that the report exists. A user may delete it, and so may the garbage collector if it was adopted
-	// from an earlier pod with this name. The lead waits longer than this for a report. checkAdopted is the time until the check after
-	// an adoption.
+	// checkEvery is how often to check that the report exists. A user may delete it, and so may the garbage collector if the report was
+	// adopted from an earlier pod of this name. The lead waits longer than this for a report. checkAdopted is the time from an adoption to
+	// the next check.
 	checkEvery   = 8 * time.Minute
 	checkAdopted = 30 * time.Second
 )
 
-func newReporter(objects *kube.Objects[v1alpha1.SyncReport], who Identity, log *slog.Logger, now func() time.Time) *reporter {
-	return &reporter{objects: objects, who: who, log: log, now: now, woken: make(chan struct{}, 1)}
+func newReporter(objects *kube.Objects[v1alpha1.SyncReport], id Identity, log *slog.Logger, now func() time.Time) *reporter {
+	return &reporter{objects: objects, id: id, log: log, now: now, woken: make(chan struct{}, 1)}
 }
 
 // update replaces the report to write with derive(was), where was is the previous one, possibly inherited from an earlier agent of this
@@ -78,6 +78,10 @@ func (r *reporter) update(derive func(was v1alpha1.SyncReportStatus) v1alpha1.Sy
 	}
 	r.want = &status
 	r.mu.Unlock()
+	r.wake()
+}
+
+func (r *reporter) wake() {
 	select {
 	case r.woken <- struct{}{}:
 	default: // it is awake
@@ -92,17 +96,14 @@ func (r *reporter) scheduleRead() {
 		r.readAt = r.now().Add(rand.N(minorPause))
 	}
 	r.mu.Unlock()
-	select {
-	case r.woken <- struct{}{}:
-	default: // it is awake
-	}
+	r.wake()
 }
 
 // difference is how much two reports differ.
 type difference int
 
 const (
-	onlyTimes difference = iota // at most in timestamps and in the history
+	onlyTimes difference = iota // none, or only in timestamps and in the history
 	minor                       // in the messages, the drift, the counts of a proposal, or the result of a scan
 	major
 )
@@ -110,7 +111,7 @@ const (
 func compare(a, b *v1alpha1.SyncReportStatus) difference {
 	x, y := *a, *b
 	x.Started, y.Started, x.Duration, y.Duration = nil, nil, "", ""
-	x.SyncHistory, y.SyncHistory = nil, nil // it is written with what happened last
+	x.SyncHistory, y.SyncHistory = nil, nil // a new entry comes with another difference
 	if equality.Semantic.DeepEqual(x, y) {
 		return onlyTimes
 	}
@@ -132,6 +133,7 @@ func withoutCounts(p *v1alpha1.Proposal) *v1alpha1.Proposal {
 	return &w
 }
 
+// run writes reports until ctx is done.
 func (r *reporter) run(ctx context.Context) {
 	for {
 		timer := time.NewTimer(max(r.next().Sub(r.now()), 0))
@@ -152,7 +154,7 @@ func (r *reporter) run(ctx context.Context) {
 // next returns when the next step is due: a write, a retry, or a check of the report.
 func (r *reporter) next() time.Time {
 	r.mu.Lock()
-	want, since, look := r.want, r.since, earliest(r.check, r.readAt)
+	want, since, readAt := r.want, r.since, earliest(r.check, r.readAt)
 	r.mu.Unlock()
 	if want == nil {
 		return r.now().Add(checkEvery)
@@ -170,11 +172,11 @@ func (r *reporter) next() time.Time {
 	due := r.wrote.Add(minPause)
 	switch {
 	case d == onlyTimes:
-		return look
+		return readAt
 	case d == minor:
 		due = r.wrote.Add(minorPause)
-	case want.Phase == v1alpha1.GatewaySyncing && since.Add(brief).After(due):
-		due = since.Add(brief)
+	case want.Phase == v1alpha1.GatewaySyncing && since.Add(minSyncing).After(due):
+		due = since.Add(minSyncing)
 	}
 	return due
 }
@@ -204,16 +206,17 @@ func (r *reporter) iterate(ctx context.Context) {
 // step reads the report if it is unknown or due for a check, and writes it otherwise.
 func (r *reporter) step(ctx context.Context) error {
 	r.mu.Lock()
-	look := earliest(r.check, r.readAt)
+	readAt := earliest(r.check, r.readAt)
 	r.mu.Unlock()
-	if !r.loaded || !r.now().Before(look) {
+	if !r.loaded || !r.now().Before(readAt) {
 		return r.read(ctx)
 	}
 	return r.write(ctx)
 }
 
+// read reads the stored report. The first time, the report to write inherits from it.
 func (r *reporter) read(ctx context.Context) error {
-	stored, err := r.objects.Get(ctx, r.who.Pod)
+	stored, err := r.objects.Get(ctx, r.id.Pod)
 	undecodable, corrupt := errors.AsType[*kube.UndecodableError](err)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -263,23 +266,24 @@ func (r *reporter) inherit(stored *v1alpha1.SyncReport) {
 
 // owns reports whether the report belongs to this pod.
 func (r *reporter) owns(stored *v1alpha1.SyncReport) bool {
-	if r.who.PodUID == "" {
+	if r.id.PodUID == "" {
 		return true
 	}
 	for _, o := range stored.OwnerReferences {
-		if o.UID == types.UID(r.who.PodUID) {
+		if o.UID == types.UID(r.id.PodUID) {
 			return true
 		}
 	}
 	return false
 }
 
+// write creates or replaces the stored report.
 func (r *reporter) write(ctx context.Context) error {
 	r.mu.Lock()
 	want := *r.want.DeepCopy()
 	r.mu.Unlock()
 	report := &v1alpha1.SyncReport{ObjectMeta: r.meta(), Status: want}
-	taken := r.stored != nil && !r.owns(r.stored)
+	adopts := r.stored != nil && !r.owns(r.stored)
 	var err error
 	switch {
 	case r.corrupt:
@@ -296,13 +300,13 @@ func (r *reporter) write(ctx context.Context) error {
 		return err
 	}
 	r.wrote, r.corrupt = r.now(), false
-	if taken {
+	if adopts {
 		r.check = r.wrote.Add(checkAdopted)
 	}
 	return nil
 }
 
-// replace overwrites a report that cannot be decoded.
+// replace overwrites a stored report that cannot be decoded.
 func (r *reporter) replace(ctx context.Context, report *v1alpha1.SyncReport) (*v1alpha1.SyncReport, error) {
 	patch := []map[string]any{
 		{"op": "replace", "path": "/status", "value": report.Status},
@@ -317,9 +321,9 @@ func (r *reporter) replace(ctx context.Context, report *v1alpha1.SyncReport) (*v
 }
 
 func (r *reporter) meta() metav1.ObjectMeta {
-	m := metav1.ObjectMeta{Name: r.who.Pod, Namespace: r.who.Namespace, Labels: map[string]string{v1alpha1.LabelCRName: r.who.GatewaySync}}
-	if r.who.PodUID != "" {
-		m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: r.who.Pod, UID: types.UID(r.who.PodUID)}}
+	m := metav1.ObjectMeta{Name: r.id.Pod, Namespace: r.id.Namespace, Labels: map[string]string{v1alpha1.LabelCRName: r.id.GatewaySync}}
+	if r.id.PodUID != "" {
+		m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: r.id.Pod, UID: types.UID(r.id.PodUID)}}
 	}
 	return m
 }

@@ -21,10 +21,10 @@ func TestLargestReport(t *testing.T) {
 	w := shared(t)
 	long := strings.Repeat("x", 5000)
 	s := worst(long, long, long, 1000)
-	bound(&s)
+	boundReport(&s)
 	s.Duration = "1s"
 	all := kube.SyncReports(w.clients.Dynamic, w.ns)
-	made, err := all.Create(t.Context(), &v1alpha1.SyncReport{ObjectMeta: (&reporter{who: Identity{
+	made, err := all.Create(t.Context(), &v1alpha1.SyncReport{ObjectMeta: (&reporter{id: Identity{
 		Namespace: w.ns, Pod: strings.Repeat("p", 63), PodUID: strings.Repeat("u", 36), GatewaySync: strings.Repeat("g", 48)}}).meta(), Status: s}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	made.ManagedFields = nil
@@ -135,7 +135,7 @@ func TestWhatIsWrittenWhen(t *testing.T) {
 	r.check = now.Add(checkEvery)
 	status.Phase = v1alpha1.GatewaySyncing
 	r.set(status)
-	assert.Equal(t, now.Add(brief), r.next(), "a sync that is over soon is told by its outcome")
+	assert.Equal(t, now.Add(minSyncing), r.next(), "a sync that is over soon is told by its outcome")
 	r.retry = now.Add(7 * time.Second)
 	assert.Equal(t, r.retry, r.next(), "after a failure nothing is sent before its time")
 }
@@ -238,6 +238,6 @@ func TestReportedProposal(t *testing.T) {
 		{"branch and address together", v1alpha1.Proposal{State: "Open", Branch: strings.Repeat("b", 255), URL: "https://" + strings.Repeat("a", 500), Number: 1},
 			v1alpha1.Proposal{State: "Open", Branch: strings.Repeat("b", 255), Number: 1}},
 	} {
-		t.Run(c.name, func(t *testing.T) { assert.Equal(t, &c.want, bounded(&c.in)) })
+		t.Run(c.name, func(t *testing.T) { assert.Equal(t, &c.want, boundProposal(&c.in)) })
 	}
 }

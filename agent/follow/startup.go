@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
@@ -20,171 +21,171 @@ import (
 	"stoker.io/stoker/internal/file"
 )
 
-// startup decides when the gateway's container may start. From then on, /startupz answers 200 for good.
+// startup decides when the gateway's container may start. From then on, /startupz always answers 200.
 //
-// It opens at once in three cases: the volume holds a complete commit with a settled journal (startup: useExisting), Ignition
-// has not seeded the volume yet (then it is not touched before the gateway runs), or only the agent's container was restarted.
-// Otherwise the first sync comes first. If that waits for a person, a gate or the gateway itself, startup opens. If it waits
-// for something that may pass (a lead, git, space), startup waits at most for the progress deadline.
+// It allows the start at once in three cases: the volume holds a complete commit with a settled journal (startup: useExisting), Ignition has
+// not seeded the volume yet (then the agent does not touch it before the gateway runs), or only the agent's container was restarted.
+// Otherwise the first sync comes first. If that waits for a person, a gate or the gateway itself, startup allows the start. If it waits for
+// something that may pass (a lead, git, space), startup waits at most for the progress deadline.
 //
-// It opens only between two syncs, so that no sync that relies on a stopped gateway writes while it starts.
+// It allows the start only between two syncs, so that no sync that relies on a stopped gateway writes while the gateway starts.
 type startup struct {
 	engine *sync.Engine
 	log    *slog.Logger
 	now    func() time.Time
-	name   string // of the file that stores memory
-	memory memory
+	file   string // for state; "" for none
+	state  startupState
 
-	wait     bool // wait for the target's commit even if the volume holds another one
-	deadline time.Duration
-	loaded   bool // wait and deadline were read from the volume
-	ping     time.Time
+	policy   startPolicy
+	loaded   bool      // policy was read from the volume
+	nextPing time.Time // during the first start; zero for never
 
 	mu   gosync.Mutex
-	open bool
-	why  string
+	open bool   // the gateway may start
+	why  string // the answer of /startupz
 }
 
-// memory survives restarts of the agent's container, but not of the pod.
-type memory struct {
-	Pod   string    `json:"pod"`
-	Began time.Time `json:"began"`
-	// Opened means that the gateway may have started, Unseeded that nothing is written before it runs.
+// startupState survives restarts of the agent's container, but not of the pod.
+type startupState struct {
+	Pod   string    `json:"pod"`   // Identity.start
+	Began time.Time `json:"began"` // when the first agent of the pod began to wait
+	// Opened is set if the gateway may have started, and Unseeded if the agent must not write before the gateway runs.
 	Opened   bool `json:"opened,omitempty"`
 	Unseeded bool `json:"unseeded,omitempty"`
 }
 
-// policyNote stores on the volume what the spec says about the start, for a start without the API server.
+// policyNote is the note on the volume that stores the startPolicy, for a start without the API server.
 const policyNote = "startup"
 
-type policy struct {
+// startPolicy is what the spec says about the start: whether to wait for the target's commit even if the volume holds another one, and how
+// long.
+type startPolicy struct {
 	Wait     bool          `json:"wait"`
 	Deadline time.Duration `json:"deadline"`
 }
 
-const maxMemory = 4 << 10
+var defaultPolicy = startPolicy{Deadline: v1alpha1.DefaultProgressDeadline}
+
+const maxState = 4 << 10 // bytes
 
 func newStartup(name, pod string, engine *sync.Engine, log *slog.Logger, now func() time.Time) *startup {
-	s := &startup{engine: engine, log: log, now: now, name: name, deadline: v1alpha1.DefaultProgressDeadline, why: "the agent has not checked the volume yet"}
-	if raw, err := file.Read(name, maxMemory); err == nil {
-		_ = json.Unmarshal(raw, &s.memory) // a damaged file counts as missing
+	s := &startup{engine: engine, log: log, now: now, file: name, policy: defaultPolicy, why: "the agent has not checked the volume yet"}
+	if raw, err := file.Read(name, maxState); err == nil {
+		_ = json.Unmarshal(raw, &s.state) // a damaged file counts as missing
 	}
-	if s.memory.Pod != pod || s.memory.Began.After(now()) {
-		s.memory = memory{Pod: pod, Began: now()}
-		s.keep()
+	if s.state.Pod != pod || s.state.Began.After(now()) {
+		s.state = startupState{Pod: pod, Began: now()}
+		s.save()
 	}
-	if s.memory.Opened {
-		s.pass("the gateway was let start before")
+	if s.state.Opened {
+		s.allow("the gateway was let start before")
 	}
 	return s
 }
 
-func (s *startup) keep() {
-	raw, err := json.Marshal(s.memory)
-	if err == nil && s.name != "" {
-		err = os.WriteFile(s.name, raw, 0o600)
+// save writes the state to the file.
+func (s *startup) save() {
+	raw, err := json.Marshal(s.state)
+	if err == nil && s.file != "" {
+		err = os.WriteFile(s.file, raw, 0o600)
 	}
 	if err != nil {
-		s.log.Warn("what was decided about the start of the gateway is not kept", "file", s.name, "error", err)
+		s.log.Warn("what was decided about the start of the gateway is not kept", "file", s.file, "error", err)
 	}
 }
 
-func (s *startup) pass(why string) {
+// allow lets the gateway start, now and after a restart of the agent.
+func (s *startup) allow(why string) {
 	s.mu.Lock()
-	was := s.open
+	already := s.open
 	s.open, s.why = true, why
 	s.mu.Unlock()
-	if was {
+	if already {
 		return
 	}
 	s.log.Info("the gateway may start", "why", why)
-	if !s.memory.Opened {
-		s.memory.Opened = true
-		s.keep()
+	if !s.state.Opened {
+		s.state.Opened = true
+		s.save()
 	}
 }
 
-func (s *startup) passed() bool {
+// allowed reports whether the gateway may start.
+func (s *startup) allowed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open
 }
 
-func (s *startup) because(format string, a ...any) {
+// wait sets why the gateway may not start yet.
+func (s *startup) wait(format string, a ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.why = fmt.Sprintf(format, a...)
 }
 
-// look opens if the volume alone allows it, or if the deadline is over.
-func (s *startup) look() {
-	if s.passed() {
+// checkVolume allows the start if the content of the volume is enough for it, or if the deadline is over.
+func (s *startup) checkVolume() {
+	if s.allowed() {
 		return
 	}
 	d, err := s.engine.Open()
 	switch {
 	case failure.Is(err, v1alpha1.ReasonWaitingForGateway):
-		s.memory.Unseeded = true
-		s.pass("Ignition has to seed the volume first")
+		s.state.Unseeded = true
+		s.allow("Ignition has to seed the volume first")
 		return
 	case err != nil:
-		s.because("the data directory cannot be used: %v", err)
+		s.wait("the data directory cannot be used: %v", err)
 	default:
-		if !s.loaded {
-			s.loaded = true
-			s.recall()
-		}
+		s.loadPolicy(d)
 		if h := d.Manifest().Header(); h.Complete && !h.Commit.IsZero() {
-			if !s.wait {
-				s.pass("the volume holds " + h.Commit.Short())
+			if !s.policy.Wait {
+				s.allow("the volume holds " + h.Commit.Short())
 				return
 			}
-			s.because("the volume holds %s; startup: wait waits for the commit of the target", h.Commit.Short())
+			s.wait("the volume holds %s; startup: wait waits for the commit of the target", h.Commit.Short())
 		} else {
-			s.because("the volume holds no whole commit yet")
+			s.wait("the volume holds no whole commit yet")
 		}
 	}
 	if !s.now().Before(s.due()) {
-		s.pass(fmt.Sprintf("it has waited for %s", s.deadline))
+		s.allow(fmt.Sprintf("it has waited for %s", s.policy.Deadline))
 	}
 }
 
-// recall reads the last known policy from the volume.
-func (s *startup) recall() {
-	d, err := s.engine.Open()
-	if err != nil {
+// loadPolicy reads the last known policy from the volume, once. A missing or damaged one leaves the policy unchanged.
+func (s *startup) loadPolicy(d *disk.Dir) {
+	if s.loaded {
 		return
 	}
+	s.loaded = true
 	raw, err := d.Note(policyNote)
-	var p policy
-	if err != nil || raw == nil || json.Unmarshal(raw, &p) != nil || p.Deadline <= 0 {
-		return // use the defaults
+	var p startPolicy
+	if err == nil && raw != nil && json.Unmarshal(raw, &p) == nil && p.Deadline > 0 {
+		s.policy = p
 	}
-	s.wait, s.deadline = p.Wait, p.Deadline
 }
 
-// policy adopts what the spec says about the start.
-func (s *startup) policy(says v1alpha1.Startup, gs *v1alpha1.GatewaySync) {
+// setPolicy adopts what the spec says about the start, and stores it on the volume.
+func (s *startup) setPolicy(start v1alpha1.Startup, gs *v1alpha1.GatewaySync) {
 	deadline, err := gs.Spec.Deadline()
 	if err != nil {
 		deadline = v1alpha1.DefaultProgressDeadline
 	}
-	p := policy{says == v1alpha1.StartupWait, deadline}
+	p := startPolicy{start == v1alpha1.StartupWait, deadline}
 	d, err := s.engine.Open()
 	if err != nil {
-		s.wait, s.deadline = p.Wait, p.Deadline
+		s.policy = p
 		return
 	}
-	if !s.loaded {
-		s.loaded = true
-		s.recall()
-	}
-	if p == (policy{s.wait, s.deadline}) {
+	s.loadPolicy(d)
+	if p == s.policy {
 		return
 	}
-	s.wait, s.deadline = p.Wait, p.Deadline
+	s.policy = p
 	var raw []byte
-	if p != (policy{false, v1alpha1.DefaultProgressDeadline}) {
+	if p != defaultPolicy {
 		raw, _ = json.Marshal(p) // two plain fields
 	}
 	if err := d.SetNote(policyNote, raw); err != nil {
@@ -192,23 +193,23 @@ func (s *startup) policy(says v1alpha1.Startup, gs *v1alpha1.GatewaySync) {
 	}
 }
 
-// due returns when the wait ends, or, once open, when the next ping is due; zero for never.
+// due returns when the wait ends. Once the gateway may start, due returns when the next ping is due; zero for never.
 func (s *startup) due() time.Time {
-	if s.passed() {
-		return s.ping
+	if s.allowed() {
+		return s.nextPing
 	}
-	return s.memory.Began.Add(s.deadline)
+	return s.state.Began.Add(s.policy.Deadline)
 }
 
-// beforeStart reports whether the gateway has not started yet. Only a refused connection proves that: in a pod that does not
-// wait for /startupz, a gateway that runs may also be slow to answer.
+// beforeStart reports whether the gateway has not started yet. Only a refused connection proves this: in a pod that does not wait for
+// /startupz, a running gateway may also be slow to answer.
 func (s *startup) beforeStart(ctx context.Context, gateway sync.Gateway) bool {
-	if s.passed() {
+	if s.allowed() {
 		return false
 	}
 	_, err := gateway.Ping(ctx)
 	if err == nil {
-		s.pass("the gateway runs already")
+		s.allow("the gateway runs already")
 	}
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
@@ -221,44 +222,44 @@ func (s *startup) until(before bool) time.Time {
 	return s.due()
 }
 
-// hold blocks all syncs while the gateway seeds its volume, until the gateway runs.
-func (s *startup) hold(ctx context.Context, w loop.Decision) loop.Decision {
-	s.ping = time.Time{}
-	if !s.memory.Unseeded || w.Order == nil || w.HandsOff {
-		return w
+// pingEvery is how often the agent pings a gateway during its first start.
+const pingEvery = 2 * time.Second
+
+// holdFirstStart blocks all syncs while the gateway seeds its volume, until the gateway runs.
+func (s *startup) holdFirstStart(ctx context.Context, d loop.Decision) loop.Decision {
+	s.nextPing = time.Time{}
+	if !s.state.Unseeded || d.Order == nil || d.HandsOff {
+		return d
 	}
-	p, err := w.Order.Connections.Gateway.Ping(ctx)
+	p, err := d.Order.Connections.Gateway.Ping(ctx)
 	switch {
 	case err == nil && p.Running():
-		s.memory.Unseeded = false
-		s.keep()
-		return w
+		s.state.Unseeded = false
+		s.save()
+		return d
 	case !errors.Is(err, syscall.ECONNREFUSED):
-		return w // the sync waits for the gateway and reports why
+		return d // the sync waits for the gateway and reports why
 	}
-	s.ping = s.now().Add(backoff.Jitter(firstRun))
-	w.HandsOff = true
-	w.Problems = append([]loop.Problem{{
+	s.nextPing = s.now().Add(backoff.Jitter(pingEvery))
+	d.HandsOff = true
+	d.Problems = append([]loop.Problem{{
 		Reason: v1alpha1.ReasonWaitingForGateway, Message: fmt.Sprintf("the gateway starts with an empty volume; it is synced when it runs, and it does not answer yet: %v", err),
-	}}, w.Problems...)
-	return w
+	}}, d.Problems...)
+	return d
 }
 
-// firstRun is how often a gateway is pinged during its first start.
-const firstRun = 2 * time.Second
-
-// after opens if the outcome of an iteration leaves nothing to wait for.
+// after allows the start if the outcome of an iteration leaves nothing to wait for.
 func (s *startup) after(state loop.State, order *loop.Order) {
-	if s.passed() {
+	if s.allowed() {
 		return
 	}
 	if n := len(state.Problems); n > 0 {
 		p := state.Problems[n-1]
 		if p.Reason.Class() == v1alpha1.ClassWorking {
-			s.because("%s", p.Message)
+			s.wait("%s", p.Message)
 			return
 		}
-		s.pass("it waits for a person: " + p.Message)
+		s.allow("it waits for a person: " + p.Message)
 		return
 	}
 	r := state.Report
@@ -268,9 +269,9 @@ func (s *startup) after(state loop.State, order *loop.Order) {
 	switch r.Reason {
 	case v1alpha1.ReasonGitUnreachable, v1alpha1.ReasonGitTimeout, v1alpha1.ReasonGitThrottled, v1alpha1.ReasonNoSpace, v1alpha1.ReasonWriteFailed,
 		v1alpha1.ReasonWaitingForLead:
-		s.because("%s: %s", r.Reason, r.Message)
+		s.wait("%s: %s", r.Reason, r.Message)
 	default:
-		s.pass(fmt.Sprintf("%s: %s", r.Phase, r.Message))
+		s.allow(fmt.Sprintf("%s: %s", r.Phase, r.Message))
 	}
 }
 

@@ -246,7 +246,7 @@ func TestStartupWithoutRights(t *testing.T) {
 	a := p.start(clock.set, func(c *Config) { c.API = clients.Dynamic })
 	why := a.staysClosed("it says what is wrong", func() bool { return strings.Contains(a.follower.State().Message, "forbidden") })
 	assert.Contains(t, why, "bind the ClusterRole stoker-agent")
-	clock.put(a, bindWithin)
+	clock.put(a, bindTimeout)
 	assert.Contains(t, a.opens(), "waits for a person: the agent may not read its SyncTarget")
 }
 

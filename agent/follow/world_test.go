@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -169,7 +170,7 @@ func (w *world) lead(change ...func(*v1alpha1.SyncTargetSpec)) *v1alpha1.SyncTar
 	for _, c := range change {
 		c(&t.Spec)
 	}
-	if after := told(); create || !equal(&before, &after) {
+	if after := told(); create || !equality.Semantic.DeepEqual(before, after) {
 		t.Spec.Revision++
 	}
 	if create {

@@ -103,7 +103,7 @@ func New(c Config) *Loop {
 	}
 	l := &Loop{Config: c, proposals: newProposals(&c)}
 	l.uploads = archive.NewUploader(c.Log)
-	l.uploads.Counted, l.uploads.Pending = c.Metrics.Uploaded, c.Metrics.NotUploaded
+	l.uploads.OnUpload, l.uploads.OnPending = c.Metrics.Uploaded, c.Metrics.NotUploaded
 	l.state.current = l.nextState(State{})
 	return l
 }

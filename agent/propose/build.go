@@ -8,6 +8,7 @@ package propose
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,15 +27,15 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Base is the commit on the disk, and the disk.
+// Base is what a proposal starts from: the commit that the gateway runs, and the state of the data directory.
 type Base struct {
 	Commit   plan.ID
-	Root     plan.ID // its tree
+	Root     plan.ID // the root tree of Commit
 	Objects  repo.Trees
 	Desired  *plan.Desired // what the commit and the rules ask for
 	Manifest plan.Manifest
 	State    plan.State
-	// RootOf returns the tree of an earlier commit, or an error if it is not at hand.
+	// RootOf returns the root tree of an earlier commit, or an error if the object cache does not have it.
 	RootOf func(commit plan.ID) (plan.ID, error)
 	// CommitText fetches the bytes of the commit at the tip of a ref.
 	CommitText func(ctx context.Context, commit plan.ID) ([]byte, error)
@@ -46,11 +47,11 @@ type Limits struct {
 	Files                 int
 }
 
-// Guard decides what must not leave the gateway. The rules that it returns are names, never text of a file.
+// Guard decides what must not leave the gateway. It returns names of rules, never text of a file.
 type Guard struct {
-	// Path judges a path in the data directory and the path in git that it would get.
+	// Path checks a path in the data directory and the path that the file would get in git.
 	Path func(path string, source plan.Path) (rule string, denied bool)
-	// Content judges the bytes that would get into git.
+	// Content checks the bytes that git would get.
 	Content func(path string, content []byte) (rule string, found bool)
 }
 
@@ -61,10 +62,10 @@ type File struct {
 	Op     Op
 	Exec   bool
 	ID     plan.ID // of the new content in git; zero if the file is deleted
-	// Modification is who changed the resource and when, as its resource.json says.
+	// Actor and At say who changed the resource and when, according to its resource.json.
 	Actor, At string
-	// kept reports that an earlier push of this proposal brought the file, and that a sync has overwritten it on the gateway since.
-	kept bool
+	// overwritten is set if an earlier push of this proposal has the file, and a sync has overwritten it on the gateway since.
+	overwritten bool
 }
 
 // Op is what a proposal does to a file.
@@ -88,38 +89,35 @@ type Refusal struct {
 type Changes struct {
 	Files   []File // sorted by Path
 	Refused []Refusal
-	// Digest identifies the changes, whatever the commit they are based on, and whenever and by whom they were saved.
+	// Digest identifies the changes. It does not depend on the base commit, nor on who saved them when.
 	Digest string
-	// Draft is the tree with the changes; nil if something is refused or nothing has changed.
+	// Draft is the tree with the changes; nil if a file was refused or nothing has changed.
 	Draft *repo.Draft
 	edits []repo.Edit
-	// bare reports that Draft and edits were dropped.
+	// bare is set if withoutContent dropped Draft and edits to save memory.
 	bare bool
 }
 
-// withoutContent returns c without what only a push needs.
+// withoutContent returns a copy of c without the content that only a push needs.
 func (c *Changes) withoutContent() *Changes {
 	return &Changes{Files: c.Files, Refused: c.Refused, Digest: c.Digest, bare: true}
 }
 
-// maxJSON bounds the files that are compared by meaning.
-const maxJSON = 4 << 20 // bytes
+// maxCompared is the size in bytes of the largest JSON file that is compared by meaning. Larger files are compared by hash.
+const maxCompared = 4 << 20
 
-// Build makes a proposal of the resources that the candidates, paths in the data directory, belong to.
+// Build collects the changes of the resources that contain the candidates, which are paths in the data directory. If files change
+// meanwhile, the error is errChanging.
 func Build(b Base, candidates []string, limits Limits, guard Guard) (*Changes, error) {
-	x := &builder{Base: b, limits: limits, guard: guard, out: &Changes{}, content: map[string][]byte{}, edits: map[plan.Path]repo.Edit{},
-		attributes: attributes{b.Objects, b.Root, map[string][]gitattributes.MatchAttribute{}}}
-	for _, unit := range x.units(candidates) {
-		if err := x.unit(unit); err != nil {
+	x := newBuilder(b, limits, guard)
+	for _, u := range x.units(candidates) {
+		if err := x.addUnit(u); err != nil {
 			return nil, err
 		}
 	}
-	if x.failed != nil {
-		return nil, x.failed
-	}
 	slices.SortFunc(x.out.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
-	x.checkAll()
-	if err := x.draft(); err != nil {
+	x.checkLimits()
+	if err := x.makeDraft(); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(x.out.Refused, func(a, b Refusal) int { return strings.Compare(a.Path, b.Path) })
@@ -132,49 +130,50 @@ func Build(b Base, candidates []string, limits Limits, guard Guard) (*Changes, e
 
 type builder struct {
 	Base
-	limits  Limits
-	guard   Guard
-	out     *Changes
-	content map[string][]byte // by Path: the new content in git
-	edits   map[plan.Path]repo.Edit
-	total   int64
-
+	limits     Limits
+	guard      Guard
 	attributes attributes
-	failed     error // what keeps the builder from an answer
+
+	out     *Changes
+	content map[string][]byte // new content in git, by File.Path
+	edits   map[plan.Path]repo.Edit
+	total   int64 // bytes of the new content
 }
 
-// unit is a resource directory, or a single file beside no resource.json.
+func newBuilder(b Base, limits Limits, guard Guard) *builder {
+	return &builder{
+		Base: b, limits: limits, guard: guard, out: &Changes{}, content: map[string][]byte{}, edits: map[plan.Path]repo.Edit{},
+		attributes: attributes{b.Objects, b.Root, map[string][]gitattributes.MatchAttribute{}},
+	}
+}
+
+// unit is a resource directory, or a single file in a directory without a resource.json.
 type unit struct {
 	dir  string
 	file string // "" for the whole directory
 }
 
-// units returns what the candidates belong to, each once.
+// units returns the units of the candidates, sorted and without duplicates.
 func (x *builder) units(candidates []string) []unit {
-	seen := map[unit]bool{}
 	var list []unit
 	for _, p := range candidates {
-		dir := parent(p)
-		u := unit{dir, p}
-		if x.isResource(dir) {
+		u := unit{parent(p), p}
+		if x.isResource(u.dir) {
 			u.file = ""
 		}
-		if !seen[u] {
-			seen[u] = true
-			list = append(list, u)
-		}
+		list = append(list, u)
 	}
-	slices.SortFunc(list, func(a, b unit) int { return strings.Compare(a.dir+"\x00"+a.file, b.dir+"\x00"+b.file) })
-	return list
+	slices.SortFunc(list, func(a, b unit) int { return cmp.Or(strings.Compare(a.dir, b.dir), strings.Compare(a.file, b.file)) })
+	return slices.Compact(list)
 }
 
-// isResource reports whether a directory is that of a resource, in git or on the disk.
+// isResource reports whether a directory has a resource.json, in git or on the disk.
 func (x *builder) isResource(dir string) bool {
-	at := path.Join(dir, resource.File)
-	if st, err := x.State.Stat(at); err == nil && st.Kind == plan.File {
+	p := path.Join(dir, resource.File)
+	if st, err := x.State.Stat(p); err == nil && st.Kind == plan.File {
 		return true
 	}
-	_, found, err := x.Desired.Lookup(at)
+	_, found, err := x.Desired.Lookup(p)
 	return err == nil && found
 }
 
@@ -185,17 +184,19 @@ type change struct {
 	wanted bool
 	stat   plan.Stat
 	id     plan.ID // on the disk
-	noise  bool    // it differs, and means the same
+	noise  bool    // the bytes differ, but the meaning does not
 }
 
-// unit adds the changed files of a unit. A thumbnail, and files that only mean the same, are part of it if another file has changed.
-func (x *builder) unit(u unit) error {
+func (c *change) deleted() bool { return c.stat.Kind == plan.Missing }
+
+// addUnit adds the changed files of a unit. It adds none if only the thumbnail, or only files of the same meaning, differ.
+func (x *builder) addUnit(u unit) error {
 	paths, err := x.paths(u)
 	if err != nil {
 		return err
 	}
 	var changed []change
-	meant := false
+	significant := false
 	for _, p := range paths {
 		c, differs, err := x.compare(p)
 		if err != nil {
@@ -203,28 +204,24 @@ func (x *builder) unit(u unit) error {
 		}
 		if differs {
 			changed = append(changed, c)
-			meant = meant || !c.noise && base(c.path) != resource.Thumbnail
+			significant = significant || !c.noise && path.Base(c.path) != resource.Thumbnail
 		}
 	}
-	if !meant {
+	if !significant {
 		return nil
 	}
-	now := func(w io.Writer, name string) error { return x.now(w, path.Join(u.dir, name)) }
-	for _, c := range changed {
-		if base(c.path) != resource.File {
+	for _, signed := range []bool{false, true} { // the signature covers the other files as git will have them, so they come first
+		for _, c := range changed {
+			if (path.Base(c.path) == resource.File) != signed {
+				continue
+			}
 			if err := x.add(c); err != nil {
 				return err
 			}
 		}
 	}
-	for _, c := range changed { // the signature is over the other files as git has them
-		if base(c.path) == resource.File {
-			if err := x.addSigned(c, u.dir, now); err != nil {
-				return err
-			}
-		}
-	}
-	return x.attribute(u)
+	x.setActor(u)
+	return nil
 }
 
 // paths returns the paths of a unit, in git and on the disk.
@@ -278,53 +275,54 @@ func (x *builder) compare(p string) (change, bool, error) {
 		}
 		return c, false, fmt.Errorf("hash %s: %w", p, err)
 	}
-	exec := c.stat.Exec != c.want.Exec && !c.stat.NoModes
-	if c.wanted && c.id == c.want.ID && !exec {
+	modeDiffers := c.stat.Exec != c.want.Exec && !c.stat.NoModes
+	if c.wanted && c.id == c.want.ID && !modeDiffers {
 		return c, false, nil
 	}
-	if c.wanted && !exec {
+	if c.wanted && !modeDiffers {
 		c.noise = x.sameMeaning(c)
 	}
 	return c, true, nil
 }
 
-// errChanging means that the files change while they are read. The next attempt reads them again.
+// errChanging reports that files changed while they were read. The next attempt reads them again.
 var errChanging = errors.New("the files are changing")
 
-// sameMeaning reports whether a changed file only means the same: a resource.json that was signed again, JSON of the same meaning.
+// sameMeaning reports whether a changed JSON file means the same as git's. In a resource.json, the modification and its signature do not
+// count.
 func (x *builder) sameMeaning(c change) bool {
-	name := base(c.path)
-	if !strings.HasSuffix(name, ".json") || c.stat.Size > maxJSON {
+	name := path.Base(c.path)
+	if !strings.HasSuffix(name, ".json") || c.stat.Size > maxCompared {
 		return false
 	}
-	now, err := x.State.Read(c.path, maxJSON)
+	current, err := x.State.Read(c.path, maxCompared)
 	if err != nil {
 		return false
 	}
-	var git bytes.Buffer
-	if _, err := x.Desired.WriteBlob(&git, c.want.ID); err != nil {
+	git := &limitedBuffer{left: maxCompared}
+	if _, err := x.Desired.WriteBlob(git, c.want.ID); err != nil {
 		return false
 	}
 	same := resource.SameJSON
 	if name == resource.File {
 		same = resource.SameButModification
 	}
-	ok, err := same(now, git.Bytes())
+	ok, err := same(current, git.Bytes())
 	return err == nil && ok
 }
 
-// add adds one changed file.
+// add adds one changed file, or refuses it.
 func (x *builder) add(c change) error {
-	src, ok := x.source(c)
-	if !ok {
-		return nil
+	src, ok, err := x.source(c)
+	if err != nil || !ok {
+		return err
 	}
-	if c.stat.Kind == plan.Missing {
+	if c.deleted() {
 		x.put(c, src, nil)
 		return nil
 	}
-	content, err := x.read(c)
-	if err != nil || content == nil {
+	content, ok, err := x.read(c)
+	if err != nil || !ok {
 		return err
 	}
 	git, err := x.Desired.Invert(c.path, src, content)
@@ -332,116 +330,104 @@ func (x *builder) add(c change) error {
 		x.refuse(c.path, failure.Reason(err, v1alpha1.ReasonChangesRefused), err.Error())
 		return nil
 	}
+	if path.Base(c.path) == resource.File {
+		git = x.resign(parent(c.path), git)
+	}
 	x.put(c, src, git)
 	return nil
 }
 
-// addSigned adds a resource.json. If git has other bytes beside it than the gateway, it is signed for those.
-func (x *builder) addSigned(c change, dir string, now func(io.Writer, string) error) error {
-	if c.stat.Kind == plan.Missing {
-		return x.add(c)
-	}
-	src, ok := x.source(c)
-	if !ok {
-		return nil
-	}
-	content, err := x.read(c)
-	if err != nil || content == nil {
-		return err
-	}
-	git, err := x.Desired.Invert(c.path, src, content)
-	if err != nil {
-		x.refuse(c.path, failure.Reason(err, v1alpha1.ReasonChangesRefused), err.Error())
-		return nil
-	}
-	git = plan.Resign(git, now, func(w io.Writer, name string) error { return x.inGit(w, path.Join(dir, name)) })
-	x.put(c, src, git)
-	return nil
+// resign returns a resource.json with a signature over the other files of dir as git will have them. They differ from those on the disk if
+// git patches them. If the gateway's signature does not match the files on the disk, resign returns raw.
+func (x *builder) resign(dir string, raw []byte) []byte {
+	return plan.Resign(raw,
+		func(w io.Writer, name string) error { return x.writeCurrent(w, path.Join(dir, name)) },
+		func(w io.Writer, name string) error { return x.writeProposed(w, path.Join(dir, name)) })
 }
 
-// source returns where a change goes, and checks the guard's rules for paths.
-func (x *builder) source(c change) (plan.Source, bool) {
+// source returns where git has a changed file, or would have a new one. It returns false if it refuses the path.
+func (x *builder) source(c change) (plan.Source, bool, error) {
 	src, ok, err := x.Desired.Source(c.path)
 	switch {
 	case err != nil:
 		x.refuse(c.path, failure.Reason(err, v1alpha1.ReasonChangesRefused), err.Error())
-		return src, false
+		return src, false, nil
 	case !ok:
 		x.refuse(c.path, v1alpha1.ReasonChangesRefused, "no mapping brings files there")
-		return src, false
+		return src, false, nil
 	}
 	if rule, denied := x.guard.Path(c.path, src.Path); denied {
 		x.refuse(c.path, v1alpha1.ReasonChangesRefused, "must not leave the gateway ("+rule+")")
-		return src, false
+		return src, false, nil
 	}
-	tracked, err := x.attributes.lfs(src.Path)
-	switch {
-	case err != nil:
-		x.failed = errors.Join(x.failed, err)
-		return src, false
-	case tracked:
+	inLFS, err := x.attributes.lfs(src.Path)
+	if inLFS {
 		x.refuse(c.path, v1alpha1.ReasonChangesRefused, "git keeps it in LFS: change it in git")
-		return src, false
 	}
-	return src, true
+	return src, err == nil && !inLFS, err
 }
 
-// read reads a file as the comparison saw it. It returns nil if a limit refuses the file.
-func (x *builder) read(c change) ([]byte, error) {
+// read reads a file, which must still have the bytes that compare saw. It returns false if it refuses the file for its size.
+func (x *builder) read(c change) ([]byte, bool, error) {
 	if c.stat.Size > x.limits.FileBytes {
 		x.refuse(c.path, v1alpha1.ReasonLimitExceeded, fmt.Sprintf("has %d bytes, more than guardrails.maxFileSize", c.stat.Size))
-		return nil, nil
+		return nil, false, nil
 	}
 	content, err := x.State.Read(c.path, x.limits.FileBytes)
-	if err != nil {
-		return nil, errors.Join(errChanging, err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || failure.Is(err, v1alpha1.ReasonLimitExceeded): // removed, or grown
+		return nil, false, errChanging
+	case err != nil:
+		return nil, false, fmt.Errorf("read %s: %w", c.path, err)
+	case blobID(content) != c.id:
+		return nil, false, errChanging
 	}
-	if blobID(content) != c.id {
-		return nil, errChanging
-	}
-	if content == nil {
-		content = []byte{}
-	}
-	return content, nil
+	return content, true, nil
 }
 
-// put adds a change with its content in git; nil deletes.
+// put adds a change. git is the content that git must get; it is ignored if the file was deleted.
 func (x *builder) put(c change, src plan.Source, git []byte) {
 	f := File{Path: c.path, Source: src.Path, Op: Modified, Exec: c.stat.Exec}
 	if c.stat.NoModes {
 		f.Exec = src.Exec
 	}
 	switch {
-	case git == nil && src.ID.IsZero():
-		return // neither has it
-	case git == nil:
+	case c.deleted() && src.ID.IsZero():
+		return // neither the gateway nor git has the file
+	case c.deleted():
 		f.Op, f.Exec = Deleted, false
 	case src.ID.IsZero():
 		f.Op = Added
 	}
-	if git != nil {
+	if !c.deleted() {
 		if rule, found := x.guard.Content(c.path, git); found {
 			x.refuse(c.path, v1alpha1.ReasonChangesRefused, "holds what looks like a secret ("+rule+")")
 			return
 		}
 		f.ID = blobID(git)
 		x.total += int64(len(git))
-		x.content[c.path] = git
 	}
-	if other, twice := x.edits[f.Source]; twice && (other.Delete != (git == nil) || !bytes.Equal(other.Content, git)) {
-		x.refuse(c.path, v1alpha1.ReasonChangesRefused, fmt.Sprintf("git has one file for it and for another one (%s), and they were changed differently", f.Source))
+	edit := repo.Edit{Path: string(f.Source), Delete: c.deleted(), Content: git, Exec: f.Exec}
+	if other, ok := x.edits[f.Source]; ok && (other.Delete != edit.Delete || other.Exec != edit.Exec || !bytes.Equal(other.Content, git)) {
+		x.refuse(c.path, v1alpha1.ReasonChangesRefused, fmt.Sprintf("has the same source in git as another file (%s), and the two were changed differently", f.Source))
 		return
 	}
-	x.edits[f.Source] = repo.Edit{Path: string(f.Source), Delete: git == nil, Content: git, Exec: f.Exec}
 	x.out.Files = append(x.out.Files, f)
+	if x.total > x.limits.TotalBytes || len(x.out.Files) > x.limits.Files {
+		return // checkLimits refuses the proposal, so do not hold more content in memory
+	}
+	x.edits[f.Source] = edit
+	if !c.deleted() {
+		x.content[c.path] = git
+	}
 }
 
 func (x *builder) refuse(p string, reason v1alpha1.Reason, why string) {
 	x.out.Refused = append(x.out.Refused, Refusal{p, reason, why})
 }
 
-// now writes a file as it is on the disk.
-func (x *builder) now(w io.Writer, p string) error {
+// writeCurrent writes a file as it is on the disk.
+func (x *builder) writeCurrent(w io.Writer, p string) error {
 	b, err := x.State.Read(p, x.limits.FileBytes)
 	if err != nil {
 		return err
@@ -450,8 +436,8 @@ func (x *builder) now(w io.Writer, p string) error {
 	return err
 }
 
-// inGit writes a file as git will have it.
-func (x *builder) inGit(w io.Writer, p string) error {
+// writeProposed writes a file as git will have it. It must not be called for a file that the proposal deletes.
+func (x *builder) writeProposed(w io.Writer, p string) error {
 	if b, ok := x.content[p]; ok {
 		_, err := w.Write(b)
 		return err

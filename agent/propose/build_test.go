@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -458,7 +459,7 @@ func FuzzInvert(f *testing.F) {
 				text := fmt.Sprintf(`{"v":%d,"w":{"x":"%d"}}`, r.IntN(9), r.IntN(9))
 				s.disk.Write(p, text)
 				if r.IntN(2) == 0 {
-					s.disk.Write(parent(p)+"/resource.json", signed(t, "maria", map[string]string{base(p): text}))
+					s.disk.Write(parent(p)+"/resource.json", signed(t, "maria", map[string]string{path.Base(p): text}))
 				}
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -21,8 +22,8 @@ const (
 	maxDeleted      = 20
 )
 
-// checkAll checks the limits that concern all changes together.
-func (x *builder) checkAll() {
+// checkLimits refuses the proposal if all changes together exceed a limit.
+func (x *builder) checkLimits() {
 	deleted := 0
 	for _, f := range x.out.Files {
 		if f.Op != Deleted {
@@ -45,15 +46,12 @@ func (x *builder) checkAll() {
 	}
 }
 
-// draft makes the tree and checks that it renders to what is on the disk: a plan for it must not write anything.
-func (x *builder) draft() error {
+// makeDraft makes the tree with the changes, and checks that a plan for it writes nothing: it must render to what is on the disk.
+func (x *builder) makeDraft() error {
 	if len(x.out.Refused) > 0 || len(x.out.Files) == 0 {
 		return nil
 	}
-	edits := make([]repo.Edit, 0, len(x.edits))
-	for _, e := range x.edits {
-		edits = append(edits, e)
-	}
+	edits := slices.Collect(maps.Values(x.edits))
 	d, err := repo.NewDraft(x.Objects, x.Root, edits)
 	if err != nil {
 		if r := failure.Reason(err, ""); r == v1alpha1.ReasonPathCollision || r == v1alpha1.ReasonUnsafePath || r == v1alpha1.ReasonLimitExceeded {
@@ -66,8 +64,7 @@ func (x *builder) draft() error {
 		x.out.Files = nil
 		return nil
 	}
-	rules := x.Desired.Rules()
-	desired, err := plan.Desire(d.Objects(), d.Root, rules)
+	desired, err := plan.Desire(d.Objects(), d.Root, x.Desired.Rules())
 	if err != nil {
 		return x.unrendered(err)
 	}
@@ -78,7 +75,7 @@ func (x *builder) draft() error {
 		return x.unrendered(err)
 	}
 	for _, c := range changes.List {
-		mirrored := c.Op == plan.Delete && !c.Owned && !x.proposes(c.Path) // any sync would delete it
+		mirrored := c.Op == plan.Delete && !c.Owned && !x.proposes(c.Path) // any sync deletes the file, because of prune: mirror
 		if c.Writes() && !mirrored {
 			x.refuse(c.Path, v1alpha1.ReasonChangesRefused, "would be changed again by the merge, because git has it in several places or renders it differently: change it in git")
 		}
@@ -87,11 +84,12 @@ func (x *builder) draft() error {
 	return nil
 }
 
+// proposes reports whether the proposal has a path of the data directory.
 func (x *builder) proposes(p string) bool {
 	return slices.ContainsFunc(x.out.Files, func(f File) bool { return f.Path == p })
 }
 
-// unrendered refuses a proposal whose tree the agent itself would reject.
+// unrendered refuses a proposal whose tree the agent itself would reject. It returns errors that a retry may solve.
 func (x *builder) unrendered(err error) error {
 	r := failure.Reason(err, "")
 	if r == "" || r.Class() == v1alpha1.ClassRetry {
@@ -101,14 +99,14 @@ func (x *builder) unrendered(err error) error {
 	return nil
 }
 
-// attribute reads who changed the resource, from its resource.json.
-func (x *builder) attribute(u unit) error {
+// setActor sets who changed the files of a resource, from its resource.json on the disk. A deleted resource has none.
+func (x *builder) setActor(u unit) {
 	if u.file != "" {
-		return nil
+		return
 	}
-	b, err := x.State.Read(path.Join(u.dir, resource.File), maxJSON)
+	b, err := x.State.Read(path.Join(u.dir, resource.File), maxCompared)
 	if err != nil {
-		return nil //nolint:nilerr // a deleted resource has none
+		return
 	}
 	actor, at := modification(b)
 	for i := range x.out.Files {
@@ -116,11 +114,10 @@ func (x *builder) attribute(u unit) error {
 			f.Actor, f.At = actor, at
 		}
 	}
-	return nil
 }
 
-// digest identifies the changes by their sources and contents. The modification in a resource.json does not count: the same edit on two
-// gateways is the same change.
+// digest returns Changes.Digest, a hash over the sources and their new content. The modification in a resource.json does not count, so
+// that the same edit on two gateways has the same digest.
 func (x *builder) digest() string {
 	if len(x.out.Files) == 0 && len(x.out.Refused) == 0 {
 		return ""
@@ -128,7 +125,7 @@ func (x *builder) digest() string {
 	h := sha256.New()
 	for _, f := range slices.SortedFunc(slices.Values(x.out.Files), func(a, b File) int { return strings.Compare(string(a.Source), string(b.Source)) }) {
 		id := f.ID
-		switch base(f.Path) {
+		switch path.Base(f.Path) {
 		case resource.Thumbnail:
 			continue
 		case resource.File:

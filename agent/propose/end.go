@@ -12,13 +12,13 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// poll asks the forge about an open pull request, if that is due.
+// poll asks the forge for the state of the open pull request if that is due, and otherwise returns when it is.
 func (p *Proposer) poll(ctx context.Context, s *Settings) (time.Time, error) {
 	if s.Forge == nil || !p.rec.active() || p.rec.Number == 0 || p.rec.Merged {
 		return time.Time{}, nil
 	}
-	if at := later(p.polls, p.due); p.Now().Before(at) {
-		return at, nil
+	if due := slices.MaxFunc([]time.Time{p.nextPoll, p.nextAttempt}, time.Time.Compare); p.Now().Before(due) {
+		return due, nil
 	}
 	rec := p.rec.clone()
 	p.start(ctx, func(ctx context.Context) outcome {
@@ -26,45 +26,43 @@ func (p *Proposer) poll(ctx context.Context, s *Settings) (time.Time, error) {
 		if rec.Shared {
 			branch = rec.Head
 		}
-		list, err := s.Forge.ByHead(ctx, branch, s.BaseBranch)
-		if err != nil {
+		pr, err := s.find(ctx, branch, func(pr *forge.PullRequest) bool { return pr.Number == rec.Number })
+		if err != nil || pr == nil {
 			return outcome{err: err}
 		}
-		i := slices.IndexFunc(list, func(pr forge.PullRequest) bool { return pr.Number == rec.Number && !pr.Fork })
 		return outcome{apply: func(r *record) {
 			switch {
-			case i < 0:
-			case rec.Shared && digestOf(list[i].Body) != r.Digest: // its gateway has undone the change, or has made another one
+			case rec.Shared && digestOf(pr.Body) != r.Digest: // its gateway no longer has this change
 				p.Log.Info("pull request no longer shared", "url", r.URL)
 				r.end("")
-			case list[i].State == forge.Closed:
+			case pr.State == forge.Closed:
 				p.Log.Info("pull request closed", "url", r.URL)
 				r.close(r.Digest)
 				if p.built != nil && r.covers(p.built) { // without the files that a sync has overwritten
 					r.close(p.built.Digest)
 				}
 				r.end(string(v1alpha1.ProposalClosed))
-			case list[i].State == forge.Merged:
+			case pr.State == forge.Merged:
 				p.Log.Info("pull request merged", "url", r.URL)
 				r.Merged = true
-			case !rec.Shared && list[i].Commit != "" && list[i].Commit != r.Tip.String():
+			case !rec.Shared && pr.Commit != "" && pr.Commit != r.Tip.String():
 				r.Foreign = true
 			}
-			if i >= 0 && r.active() {
-				r.URL = oneLine(list[i].URL, 512)
+			if r.active() {
+				r.URL = oneLine(pr.URL, 512)
 			}
 		}}
 	})
 	return time.Time{}, nil
 }
 
-// finish ends the proposal. What others can see of it is removed first, and again until that succeeds.
+// finish ends the proposal. It first closes the pull request and deletes the branch, and tries that until it succeeds.
 func (p *Proposer) finish(ctx context.Context, s *Settings, base Base, notes Notes, how v1alpha1.ProposalState, comment string) (time.Time, error) {
 	p.rec.Ending, p.rec.Comment = string(how), comment
 	if err := p.rec.save(notes); err != nil {
-		return p.due, err
+		return time.Time{}, err
 	}
-	p.settled()
+	p.forgetChanges()
 	p.show()
 	rec := p.rec.clone()
 	p.start(ctx, func(ctx context.Context) outcome {
@@ -95,7 +93,7 @@ func remove(ctx context.Context, s *Settings, base Base, rec record) error {
 		}
 	}
 	if s.Forge != nil && rec.Number > 0 && rec.Ending != string(v1alpha1.ProposalMerged) {
-		pr, err := s.own(ctx, rec.Number)
+		pr, err := s.pullRequest(ctx, rec.Number)
 		if err == nil && pr != nil && pr.State == forge.Open {
 			err = s.retract(ctx, pr, rec.Comment)
 		}
@@ -107,39 +105,44 @@ func remove(ctx context.Context, s *Settings, base Base, rec record) error {
 		return nil
 	}
 	err = s.Remote.Push(ctx, branchRef(rec.Branch), tip, plan.ID{}, nil)
-	if repo.IsStale(err) || failure.Reason(err, "") == v1alpha1.ReasonPushRejected { // it is not ours anymore, or must stay
+	if repo.IsStale(err) || failure.Reason(err, "") == v1alpha1.ReasonPushRejected { // another author pushed, or the server keeps the branch
 		return nil
 	}
 	return err
 }
 
-// owns reports whether a tip of the gateway's branch is a commit of its agent, which puts its commits only on its own and on the commit that
-// the branch began with. The record can be forged, so the commit on the server decides.
+// owns reports whether a tip of the gateway's branch is a commit of its agent. The record can be forged, so the commit on the server decides.
+// It is enough to look at the tip, because the agent puts its commits only on its own ones and on the commit that the branch began with.
 func (s *Settings) owns(ctx context.Context, base Base, rec record, tip plan.ID) (bool, error) {
-	if tip == rec.own {
+	if tip == rec.verifiedTip {
 		return true, nil
 	}
 	text, err := base.CommitText(ctx, tip)
-	return err == nil && readTrailers(text).gateway == s.String(), err
+	return err == nil && readTrailers(text).gateway == s.trailer(), err
 }
 
-// own returns the pull request of this gateway's branch with a number, or nil. The number comes from the record, which programs of the
-// gateway can change, so it alone says nothing.
-func (s *Settings) own(ctx context.Context, number int64) (*forge.PullRequest, error) {
-	list, err := s.Forge.ByHead(ctx, s.Branch, s.BaseBranch)
+// find returns the first pull request from a branch into the base branch that match accepts, or nil. It skips pull requests of forks.
+func (s *Settings) find(ctx context.Context, branch string, match func(pr *forge.PullRequest) bool) (*forge.PullRequest, error) {
+	list, err := s.Forge.ByHead(ctx, branch, s.BaseBranch)
 	if err != nil {
 		return nil, err
 	}
 	for i := range list {
-		if pr := &list[i]; pr.Number == number && pr.Branch == s.Branch && !pr.Fork {
+		if pr := &list[i]; !pr.Fork && match(pr) {
 			return pr, nil
 		}
 	}
 	return nil, nil
 }
 
-// retract closes a pull request of this gateway. Other gateways that made the same change may follow it. Because its text loses the digest,
-// they see that no reviewer closed it, and propose the change themselves.
+// pullRequest returns the pull request with a number if it is one of this gateway's branch, otherwise nil. The number comes from the
+// record, which programs on the gateway can change.
+func (s *Settings) pullRequest(ctx context.Context, number int64) (*forge.PullRequest, error) {
+	return s.find(ctx, s.Branch, func(pr *forge.PullRequest) bool { return pr.Number == number && pr.Branch == s.Branch })
+}
+
+// retract closes a pull request of this gateway. It removes the digest from the text first: other gateways with the same change then see
+// that no reviewer closed the pull request, and propose the change themselves.
 func (s *Settings) retract(ctx context.Context, pr *forge.PullRequest, why string) error {
 	if err := s.Forge.Update(ctx, pr.Number, pr.Title, why); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
 
@@ -21,10 +22,10 @@ const (
 type attributes struct {
 	objects plan.Objects
 	root    plan.ID
-	read    map[string][]gitattributes.MatchAttribute // by the directory in git
+	read    map[string][]gitattributes.MatchAttribute // by the path of the file
 }
 
-// lfs reports whether git keeps a path in LFS: a commit with the content itself would not be what the repository asks for.
+// lfs reports whether git keeps a path in LFS. A commit must then have a pointer there, and not the content.
 func (a *attributes) lfs(source plan.Path) (bool, error) {
 	parts := strings.Split(string(source), "/")
 	var rules []gitattributes.MatchAttribute
@@ -52,8 +53,8 @@ func (a *attributes) lfs(source plan.Path) (bool, error) {
 
 // rules returns the rules of the .gitattributes in one directory.
 func (a *attributes) rules(dir []string, entries []plan.Entry) ([]gitattributes.MatchAttribute, error) {
-	at := strings.Join(dir, "/")
-	if list, ok := a.read[at]; ok {
+	file := path.Join(path.Join(dir...), attributesFile)
+	if list, ok := a.read[file]; ok {
 		return list, nil
 	}
 	var list []gitattributes.MatchAttribute
@@ -61,30 +62,29 @@ func (a *attributes) rules(dir []string, entries []plan.Entry) ([]gitattributes.
 		return e.Name == attributesFile && (e.Mode == plan.Regular || e.Mode == plan.Executable)
 	})
 	if i >= 0 {
-		b := &bounded{left: maxAttributes}
+		b := &limitedBuffer{left: maxAttributes}
 		if _, err := a.objects.WriteBlob(b, entries[i].ID); err != nil {
-			return nil, fmt.Errorf("read %s: %w", strings.TrimPrefix(at+"/"+attributesFile, "/"), err)
+			return nil, fmt.Errorf("read %s: %w", file, err)
 		}
 		var err error
 		if list, err = gitattributes.ReadAttributes(&b.Buffer, slices.Clone(dir), len(dir) == 0); err != nil {
-			return nil, fmt.Errorf("read %s: %w", strings.TrimPrefix(at+"/"+attributesFile, "/"), err)
+			return nil, fmt.Errorf("read %s: %w", file, err)
 		}
 	}
-	a.read[at] = list
+	a.read[file] = list
 	return list, nil
 }
 
-// bounded is a buffer that keeps the first bytes.
-type bounded struct {
+// limitedBuffer is a buffer for at most left more bytes. Writing more of them is an error.
+type limitedBuffer struct {
 	bytes.Buffer
 	left int
 }
 
-func (b *bounded) Write(p []byte) (int, error) {
-	n := min(len(p), b.left)
-	b.left -= n
-	if n < len(p) {
-		return n, io.ErrShortWrite
+func (b *limitedBuffer) Write(p []byte) (int, error) {
+	if len(p) > b.left {
+		return 0, io.ErrShortWrite
 	}
+	b.left -= len(p)
 	return b.Buffer.Write(p)
 }

@@ -1,13 +1,14 @@
 package propose
 
 import (
-	"bufio"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
@@ -36,15 +37,18 @@ func (i Identity) String() string {
 	return i.Namespace + "/" + i.Gateway
 }
 
-// resources groups files by the resource that they belong to.
+// trailer returns the identity as commits and pull requests name it.
+func (i Identity) trailer() string { return oneLine(i.String(), 400) }
+
+// resources groups files by their resource.
 func resources(files []File) map[string][]File {
 	groups := map[string][]File{}
 	for _, f := range files {
-		at := parent(f.Path)
-		if strings.Contains(base(f.Path), "project.json") {
-			at = f.Path
+		name := parent(f.Path)
+		if strings.Contains(path.Base(f.Path), "project.json") {
+			name = f.Path
 		}
-		groups[at] = append(groups[at], f)
+		groups[name] = append(groups[name], f)
 	}
 	return groups
 }
@@ -66,7 +70,7 @@ func subject(id Identity, c *Changes) string {
 	return oneLine(s, 72)
 }
 
-// project returns the project of the files if they all belong to one.
+// project returns the project of the files if they all belong to one, otherwise "".
 func project(files []File) string {
 	name := ""
 	for _, f := range files {
@@ -80,7 +84,7 @@ func project(files []File) string {
 	return name
 }
 
-// machines are actors that Ignition writes by itself. None of them is an author.
+// machines are the actors that Ignition records for its own changes. None of them is an author.
 var machines = map[string]bool{
 	"": true, "external": true, "8.3-migration": true, "theme-manager": true, "initialization": true, "default": true, "unknown": true,
 }
@@ -101,7 +105,8 @@ func actors(files []File) []string {
 	})
 }
 
-// person returns the author of an actor: the configured one, or a name that says that it is only what the gateway claims.
+// person returns the person for an actor: the one of authors ("Name <mail>"), or else one whose mail address ends in .invalid, because only
+// the gateway vouches for the name.
 func person(actor string, id Identity, authors map[string]string, at time.Time) repo.Person {
 	if known, ok := authors[actor]; ok {
 		if name, mail, ok := strings.Cut(known, " <"); ok {
@@ -115,7 +120,7 @@ func person(actor string, id Identity, authors map[string]string, at time.Time) 
 	return repo.Person{Name: actor + " (Ignition)", Mail: mailbox(actor) + "@" + mailbox(host) + ".invalid", When: at}
 }
 
-// mailbox makes text fit for a mail address.
+// mailbox returns s with every character that a mail address may not have replaced by a dash.
 func mailbox(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < 0x80 && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("._+-", r)) {
@@ -125,7 +130,7 @@ func mailbox(s string) string {
 	}, s)
 }
 
-// stoker is the committer.
+// stoker returns the committer of all commits.
 func stoker(at time.Time) repo.Person {
 	return repo.Person{Name: "Stoker", Mail: "stoker@stoker.invalid", When: at}
 }
@@ -148,7 +153,7 @@ func author(id Identity, c *Changes, authors map[string]string, now time.Time) r
 	return person(all[0], id, authors, at)
 }
 
-// message returns the commit message. from is the commit below the first one of the branch.
+// message returns the commit message. from is the parent of the first commit of the branch.
 func message(id Identity, c *Changes, authors map[string]string, from plan.ID) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", subject(id, c))
@@ -159,7 +164,7 @@ func message(id Identity, c *Changes, authors map[string]string, from plan.ID) s
 		}
 		fmt.Fprintf(&b, "%s %s\n", f.Op, oneLine(f.Path, 200))
 	}
-	fmt.Fprintf(&b, "\n%s: %s\n%s: %s\n%s: %s\n", trailerGateway, oneLine(id.String(), 200), trailerBase, from, trailerChange, c.Digest)
+	fmt.Fprintf(&b, "\n%s: %s\n%s: %s\n%s: %s\n", trailerGateway, id.trailer(), trailerBase, from, trailerChange, c.Digest)
 	if all := actors(c.Files); len(all) > 1 {
 		for _, a := range all[1:min(len(all), 10)] {
 			p := person(a, id, authors, time.Time{})
@@ -198,7 +203,7 @@ func readTrailers(commit []byte) trailers {
 	return t
 }
 
-// body returns the text of the pull request. All text from the gateway stands in code spans, so that no name of a resource plants a
+// body returns the text of the pull request. All text from the gateway is in code spans, so that the name of a resource cannot become a
 // mention, a link or an image.
 func body(id Identity, c *Changes, deployed plan.ID) string {
 	end := fmt.Sprintf("\n%s: `%s`\n%s: `%s`\n", trailerGateway, span(id.String(), 200), trailerBase, deployed)
@@ -209,7 +214,7 @@ func body(id Identity, c *Changes, deployed plan.ID) string {
 	b.WriteString("| resource | what | user | time |\n|---|---|---|---|\n")
 	groups := resources(c.Files)
 	for i, at := range slices.Sorted(maps.Keys(groups)) {
-		row := fmt.Sprintf("| `%s` | %s | `%s` | `%s` |\n", span(at, 200), what(groups[at]), span(groups[at][0].Actor, 60), span(groups[at][0].At, 30))
+		row := fmt.Sprintf("| `%s` | %s | `%s` | `%s` |\n", span(at, 200), counts(groups[at]), span(groups[at][0].Actor, 60), span(groups[at][0].At, 30))
 		if b.Len()+len(row)+len(end)+200 > maxBody {
 			fmt.Fprintf(&b, "\nand %d more resources\n", len(groups)-i)
 			break
@@ -223,11 +228,12 @@ func body(id Identity, c *Changes, deployed plan.ID) string {
 	return b.String()
 }
 
-// what says what happened to the files of a resource.
-func what(files []File) string {
+// counts returns how many files of a resource were added, modified and deleted, as text. The resource.json and the thumbnail count only if
+// they are alone.
+func counts(files []File) string {
 	ops := map[Op]int{}
 	for _, f := range files {
-		if n := base(f.Path); n != resource.File && n != resource.Thumbnail || len(files) == 1 {
+		if n := path.Base(f.Path); n != resource.File && n != resource.Thumbnail || len(files) == 1 {
 			ops[f.Op]++
 		}
 	}
@@ -240,7 +246,7 @@ func what(files []File) string {
 	return strings.Join(parts, ", ")
 }
 
-// span makes text fit for a code span in a table.
+// span returns text that is safe in a code span in a table.
 func span(s string, limit int) string {
 	return strings.Map(func(r rune) rune {
 		if r == '`' || r == '|' {
@@ -250,7 +256,7 @@ func span(s string, limit int) string {
 	}, oneLine(s, limit))
 }
 
-// oneLine makes text fit for one line of at most limit bytes.
+// oneLine returns s without control and other unprintable characters. It cuts s to limit bytes, with an ellipsis at the end.
 func oneLine(s string, limit int) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || !unicode.IsPrint(r) && r != ' ' {
@@ -258,21 +264,20 @@ func oneLine(s string, limit int) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, ""))
-	for len(s) > limit {
-		r := []rune(s)
-		s = string(r[:len(r)-1])
-		if len(s)+len("…") <= limit {
-			return s + "…"
-		}
+	if len(s) <= limit {
+		return s
 	}
-	return s
+	end := limit - len("…")
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "…"
 }
 
 // digestOf returns the digest in the body of a pull request, or "".
 func digestOf(text string) string {
-	lines := bufio.NewScanner(strings.NewReader(text))
-	for lines.Scan() {
-		if v, ok := strings.CutPrefix(strings.TrimSpace(lines.Text()), trailerChange+":"); ok {
+	for line := range strings.Lines(text) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), trailerChange+":"); ok {
 			v = strings.Trim(strings.TrimSpace(v), "`")
 			if len(v) == 64 && strings.Trim(v, "0123456789abcdef") == "" {
 				return v

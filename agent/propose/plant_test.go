@@ -160,6 +160,7 @@ type gateway struct {
 	synced   bool
 	standby  bool
 	saved    time.Time
+	textErr  error // of the next read of a commit on the server
 }
 
 func (pl *plant) gateway(name string) *gateway {
@@ -251,6 +252,10 @@ func (g *gateway) step() time.Time {
 		Base: func() (Base, error) {
 			return Base{Commit: g.commit, Root: g.root, Objects: g.store, Desired: g.desired, Manifest: g.manifest, State: g.disk, RootOf: g.store.RootTree,
 				CommitText: func(ctx context.Context, id plan.ID) ([]byte, error) {
+					if err := g.textErr; err != nil {
+						g.textErr = nil
+						return nil, err
+					}
 					return g.store.CommitText(ctx, g.settings.Remote, id)
 				}}, nil
 		},

@@ -1,7 +1,6 @@
 package propose
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,9 +26,9 @@ type Settings struct {
 	Sign               repo.Signer // nil if commits are not signed
 	Provider           string      // label of metrics and log lines
 	Remote             *repo.Remote
-	// Forge opens the pull requests; nil if the branch is enough.
+	// Forge opens the pull requests; nil if the agent only pushes the branch.
 	Forge forge.Forge
-	// Problem keeps the agent from proposing, such as a credential that the pod does not mount.
+	// Problem is why the agent cannot propose, such as a credential that the pod does not mount; nil if it can.
 	Problem error
 	// Watches reports whether changes at a path in the data directory are proposed.
 	Watches func(path string) bool
@@ -42,27 +41,27 @@ type Input struct {
 	Notes Notes
 	// Changed are the watched paths that differ from git, sorted.
 	Changed []string
-	// Saved is when the file system reported a change last, if that was after the comparison before; zero if it did not.
+	// Saved is the time of the last file-system event since the previous comparison; zero if there was none.
 	Saved time.Time
-	// Base returns the commit on the disk. It is called only if something has changed or a proposal is under way.
+	// Base returns what a proposal starts from. Step calls it only if files have changed or a proposal is active.
 	Base func() (Base, error)
 	// Overwrote reports that a sync has written files since the last iteration.
 	Overwrote bool
-	// Standby reports that the other node of a redundant pair has the files. An open proposal is followed to its end, and nothing else is
-	// proposed. That the files are git's again withdraws nothing: the pair has copied them.
+	// Standby reports that the other node of a redundant pair has the files. Step then follows an open proposal to its end, and proposes
+	// nothing else. It does not withdraw a proposal when the files equal git again, because the pair may have copied git's version.
 	Standby bool
-	// Renew asks to close the pull request and to propose again from today's commit, once for each value.
+	// Renew asks to close the pull request and to propose again from the commit that the gateway runs now, once for each value.
 	Renew string
 }
 
 // maxWait is how long after the first save a change is proposed even if saving goes on.
 const maxWait = 10 * time.Minute
 
-// pollEvery is how often an open pull request is asked for its state.
+// pollEvery is the interval at which the forge is asked for the state of an open pull request.
 const pollEvery = 5 * time.Minute
 
-// Proposer follows the proposal of one gateway. One goroutine calls Step. What needs the network runs beside it; Done receives when it
-// has ended.
+// Proposer follows the proposal of one gateway. Its methods are not safe for concurrent use. What needs the network runs in a goroutine of
+// its own, a job; Done receives when the job has ended.
 type Proposer struct {
 	Log *slog.Logger
 	Now func() time.Time
@@ -75,29 +74,29 @@ type Proposer struct {
 	rec    record
 	status v1alpha1.Proposal
 
-	// seen is the fingerprint of the changed files while they settle.
-	seen         string
-	first, since time.Time
-	built        *Changes // without content between two calls of Step
-	builtOf      string   // fingerprint and commit that built is of
+	fingerprint string    // of the changed files
+	stableSince time.Time // when fingerprint last changed
+	firstSeen   time.Time // when the first change after the last build was seen
+	built       *Changes  // without content between two calls of Step
+	builtOf     string    // the fingerprint and the commit that built was made of
 
-	job      *job
-	done     chan struct{}
-	failures int
-	failed   v1alpha1.Proposal // reason and message of the last failure
-	due      time.Time         // of the next attempt after a failure
-	declined string            // builtOf of changes whose push the server has declined; others are pushed before due
-	polls    time.Time         // when the pull request is asked about next
-	revert   bool              // onClosed
+	job         *job
+	done        chan struct{}
+	failures    int               // in a row
+	lastFailure v1alpha1.Proposal // with its reason and message
+	nextAttempt time.Time         // after a failure
+	declinedOf  string            // builtOf of the changes that the server declined; other changes do not wait for nextAttempt
+	nextPoll    time.Time
+	revert      bool // the spec says onClosed: revert
 }
 
-// job is work beside the loop.
+// job is work that runs beside the loop.
 type job struct {
 	cancel context.CancelFunc
 	result chan outcome
 }
 
-// outcome changes the record, and may have failed on the way.
+// outcome is the result of a job: a change of the record, and an error. Both may be set.
 type outcome struct {
 	apply func(r *record)
 	err   error
@@ -108,27 +107,39 @@ func New(log *slog.Logger, now func() time.Time) *Proposer {
 	return &Proposer{Log: log, Now: now, Wait: pause, done: make(chan struct{}, 1)}
 }
 
-// Done receives when work beside the loop has ended, so that Step has something to do.
+// Done receives when a job has ended, so that Step has something to do.
 func (p *Proposer) Done() <-chan struct{} { return p.done }
 
-// Recall returns the state that the record tells, for the time until the files have been compared.
+// Recall returns the recorded state, for the time until the files have been compared; nil if there is none.
 func (p *Proposer) Recall(n Notes) *v1alpha1.Proposal {
 	if !p.loaded {
-		rec, err := loadRecord(n)
-		if err != nil {
+		if err := p.load(n); err != nil {
 			return nil
 		}
-		p.rec, p.loaded = rec, true
 		p.show()
 	}
+	return p.shown()
+}
+
+// load reads the record.
+func (p *Proposer) load(n Notes) error {
+	rec, err := loadRecord(n)
+	if err == nil {
+		p.rec, p.loaded = rec, true
+	}
+	return err
+}
+
+// shown returns a copy of the status, or nil if there is nothing to show.
+func (p *Proposer) shown() *v1alpha1.Proposal {
 	if p.status.State == "" {
 		return nil
 	}
-	out := p.status
-	return &out
+	status := p.status
+	return &status
 }
 
-// Close ends what runs beside the loop. The next Step, also of another Proposer, continues from the record.
+// Close stops the running job and drops its result. The next Step, also of another Proposer, continues from what the job had recorded.
 func (p *Proposer) Close() {
 	if p.job != nil {
 		p.job.cancel()
@@ -143,16 +154,9 @@ func (p *Proposer) Reset() {
 	*p = Proposer{Log: p.Log, Now: p.Now, Opened: p.Opened, Wait: p.Wait, done: p.done}
 }
 
-// Settled reports whether a repair may undo the changes: they were refused, or their pull request was closed and onClosed asks
-// for git's version.
+// Settled reports whether a drift repair may undo the changes: they were refused, or their pull request was closed and onClosed is revert.
 func (p *Proposer) Settled() bool {
-	switch p.status.State {
-	case v1alpha1.ProposalRefused:
-		return true
-	case v1alpha1.ProposalClosed:
-		return p.revert
-	}
-	return false
+	return p.status.State == v1alpha1.ProposalRefused || p.Reverts()
 }
 
 // Reverts reports whether git's version replaces the changes because their pull request was closed.
@@ -163,7 +167,7 @@ func (p *Proposer) Ended() bool {
 	return p.status.State == v1alpha1.ProposalClosed || p.status.State == v1alpha1.ProposalMerged
 }
 
-// Safe reports whether git has the changes, or will never get them.
+// Safe reports whether a sync may overwrite the changes without waiting for their push: git has them, or the agent will not push them.
 func (p *Proposer) Safe() bool {
 	switch p.status.State {
 	case v1alpha1.ProposalOpen, v1alpha1.ProposalPushed, v1alpha1.ProposalRefused, v1alpha1.ProposalClosed, v1alpha1.ProposalForeign, v1alpha1.ProposalMerged:
@@ -172,72 +176,65 @@ func (p *Proposer) Safe() bool {
 	return false
 }
 
-// Step does what is due and returns the state, nil if there is nothing to show, and when to call it again; zero means at the next
-// comparison of the files.
+// Step does what is due. It returns the state, nil if there is nothing to show, and when to call it again; zero means after the next
+// comparison of the files, or when Done receives.
 func (p *Proposer) Step(ctx context.Context, s *Settings, in Input) (*v1alpha1.Proposal, time.Time) {
-	due, err := p.step(ctx, s, in)
-	if p.built != nil { // an open proposal takes no memory; a push that runs has its own
+	next, err := p.step(ctx, s, in)
+	if p.built != nil { // an open proposal holds no content in memory; a running push has its own copy
 		p.built = p.built.withoutContent()
 	}
 	if err != nil {
 		p.fail(err)
-		due = p.due
+		next = p.nextAttempt
 	}
-	if p.status.State == "" {
-		return nil, due
-	}
-	out := p.status
-	return &out, due
+	return p.shown(), next
 }
 
+// step is Step without the handling of errors. With an error, the returned time is not used.
 func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, error) {
-	now := p.Now()
 	if !p.loaded {
-		var err error
-		if p.rec, err = loadRecord(in.Notes); err != nil {
-			return now.Add(time.Minute), err
+		if err := p.load(in.Notes); err != nil {
+			return time.Time{}, err
 		}
-		p.loaded = true
 	}
-	if err := p.collect(in.Notes); err != nil {
-		return p.due, err
+	if err := p.collect(in.Notes); err != nil || p.job != nil { // while a job runs, Done wakes the loop
+		return time.Time{}, err
 	}
-	if p.job != nil {
-		return time.Time{}, nil // Done wakes the loop
-	}
-	if (in.Overwrote || in.Standby) && p.rec.overwritten(in.Changed) {
+	if (in.Overwrote || in.Standby) && p.rec.markOverwritten(in.Changed) {
 		if err := p.rec.save(in.Notes); err != nil {
-			return p.due, err
+			return time.Time{}, err
 		}
 	}
 	if (len(in.Changed) == 0 || in.Standby) && !p.rec.active() {
-		p.settled()
+		p.forgetChanges()
 		p.show()
 		return time.Time{}, nil
 	}
 	p.revert = s.Revert
 	if s.Problem != nil {
-		return p.due, s.Problem
+		return time.Time{}, s.Problem
 	}
-	if p.rec.active() && p.rec.Branch != s.Branch { // the spec names another branch: the old one is left alone
+	if p.rec.active() && p.rec.Branch != s.Branch { // the spec names another branch: the agent leaves the old one alone
 		p.rec.end("")
+		if err := p.rec.save(in.Notes); err != nil {
+			return time.Time{}, err
+		}
 	}
 	base, err := in.Base()
 	if err != nil {
-		return p.due, err
+		return time.Time{}, err
 	}
 	if p.rec.Ending != "" {
-		if now.Before(p.due) {
-			return p.due, nil
+		if p.Now().Before(p.nextAttempt) {
+			return p.nextAttempt, nil
 		}
 		return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalState(p.rec.Ending), p.rec.Comment)
 	}
-	if merged, err := p.merged(base); err != nil || merged {
-		if merged {
-			p.Log.Info("pull request merged", "url", p.rec.URL, "branch", p.rec.Branch)
-			return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalMerged, "")
-		}
-		return p.due, err
+	if merged, err := p.merged(base); err != nil {
+		return time.Time{}, err
+	} else if merged {
+		p.Log.Info("pull request merged", "url", p.rec.URL, "branch", p.rec.Branch)
+		return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalMerged, "")
 	}
 	if in.Standby {
 		p.show()
@@ -246,7 +243,7 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	if in.Renew != "" && in.Renew != p.rec.Renewed {
 		p.rec.Renewed, p.rec.Closed = in.Renew, nil
 		if err := p.rec.save(in.Notes); err != nil {
-			return p.due, err
+			return time.Time{}, err
 		}
 		if p.rec.active() {
 			return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalWithdrawn, "It is proposed again from the commit that the gateway runs now.")
@@ -255,45 +252,48 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	return p.follow(ctx, s, in, base)
 }
 
-// follow brings the proposal to what is on the disk.
+// follow moves the proposal to what is on the disk: it pushes the changes, withdraws the proposal, or polls the forge.
 func (p *Proposer) follow(ctx context.Context, s *Settings, in Input, base Base) (time.Time, error) {
 	now := p.Now()
 	c, wait, err := p.changes(s, in, base)
 	if err != nil || !wait.IsZero() {
 		return wait, err
 	}
+	active := p.rec.active()
 	switch {
-	case p.rec.active() && p.rec.Merged && (len(c.Files) == 0 || !p.rec.covers(c)): // a reviewer may have changed the files
-		return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalMerged, "")
-	case p.rec.active() && p.rec.Merged: // the commit on the disk is older
-		p.show()
+	case active && p.rec.Merged:
+		if len(c.Files) == 0 || !p.rec.covers(c) { // the gateway has the merge; a reviewer may have changed the files before
+			return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalMerged, "")
+		}
+		p.show() // the commit on the disk is older than the merge
 		return time.Time{}, nil
 	case len(c.Refused) > 0:
 		p.refused(c)
 		return p.poll(ctx, s)
-	case len(c.Files) == 0 && p.rec.active() && !p.rec.keeps() && !p.rec.Foreign:
+	case len(c.Files) == 0 && active && !p.rec.hasOverwritten() && !p.rec.Foreign:
 		return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalWithdrawn, "The change was undone on the gateway.")
-	case len(c.Files) == 0 || p.rec.active() && c.Digest == p.rec.Digest && p.rec.Pending.IsZero() && (s.Forge == nil || p.rec.listed()):
+	case len(c.Files) == 0 || p.upToDate(s, c):
 		p.show()
 		return p.poll(ctx, s)
 	case slices.Contains(p.rec.Closed, c.Digest):
-		p.status = v1alpha1.Proposal{State: v1alpha1.ProposalClosed, Branch: s.Branch, URL: p.rec.URL, Number: p.rec.Number, Files: int32(len(c.Files)),
-			Message: "the pull request with these changes was closed; another change, or --renew, is proposed again"}
+		p.set(s, v1alpha1.ProposalClosed, len(c.Files), "the pull request with these changes was closed; another change, or --renew, is proposed again")
 		return time.Time{}, nil
 	case p.rec.Foreign:
 		p.show()
 		return p.poll(ctx, s)
-	case now.Before(p.due) && (p.declined == "" || p.declined == p.builtOf):
+	case now.Before(p.nextAttempt) && (p.declinedOf == "" || p.declinedOf == p.builtOf):
 		if p.status.State == v1alpha1.ProposalSettling {
-			p.status.State, p.status.Message = v1alpha1.ProposalPushing, "the last attempt failed; the next one is at "+p.due.UTC().Format(time.TimeOnly)
+			p.status.State = v1alpha1.ProposalPushing
+			p.status.Message = "the last attempt failed; the next one is at " + p.nextAttempt.UTC().Format(time.TimeOnly)
 		}
-		return p.due, nil
+		return p.nextAttempt, nil
 	}
-	if at := p.rec.next(now); !at.IsZero() && c.Digest != p.rec.Digest {
-		p.status.State, p.status.Message = v1alpha1.ProposalSettling, fmt.Sprintf("%d pushes within an hour: the next one is at %s", maxPushes, at.UTC().Format("15:04"))
+	if at := p.rec.nextPush(now); !at.IsZero() && c.Digest != p.rec.Digest {
+		p.status.State = v1alpha1.ProposalSettling
+		p.status.Message = fmt.Sprintf("%d pushes within an hour: the next one is at %s", maxPushes, at.UTC().Format("15:04"))
 		return at, nil
 	}
-	if c.bare {
+	if c.bare { // an earlier Step dropped the content: build the same changes again
 		p.builtOf = ""
 		return p.follow(ctx, s, in, base)
 	}
@@ -301,69 +301,79 @@ func (p *Proposer) follow(ctx context.Context, s *Settings, in Input, base Base)
 	return time.Time{}, nil
 }
 
-// changes returns the changes on the disk, or when to look again if they are not settled yet.
+// upToDate reports whether the branch, and the pull request if there is a forge, show the changes.
+func (p *Proposer) upToDate(s *Settings, c *Changes) bool {
+	return p.rec.active() && c.Digest == p.rec.Digest && p.rec.Pending.IsZero() && (s.Forge == nil || p.rec.listed())
+}
+
+// set sets the status to a state of the changes on the disk.
+func (p *Proposer) set(s *Settings, state v1alpha1.ProposalState, files int, message string) {
+	p.status = v1alpha1.Proposal{State: state, Branch: s.Branch, URL: p.rec.URL, Number: p.rec.Number, Files: int32(files), Message: message}
+}
+
+// changes returns the changes on the disk. If they have not been stable for Debounce yet, it returns when to call it again instead.
 func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, time.Time, error) {
 	now := p.Now()
 	if len(in.Changed) == 0 {
-		p.settled()
+		p.forgetChanges()
 		return &Changes{}, time.Time{}, nil
 	}
-	seen, err := fingerprint(base.State, in.Changed)
+	current, err := fingerprint(base.State, in.Changed)
 	if err != nil {
-		return nil, now.Add(time.Second), err
+		return nil, time.Time{}, err
 	}
-	if seen != p.seen {
-		p.seen, p.since = seen, now
-		if !in.Saved.IsZero() && in.Saved.Before(now) {
-			p.since = in.Saved // the comparison came later
+	if current != p.fingerprint {
+		p.fingerprint, p.stableSince = current, now
+		if !in.Saved.IsZero() && in.Saved.Before(now) { // the comparison noticed the change only later
+			p.stableSince = in.Saved
 		}
-		if p.first.IsZero() {
-			p.first = now
+		if p.firstSeen.IsZero() {
+			p.firstSeen = now
 		}
 	}
-	of := seen + base.Commit.String()
+	of := current + base.Commit.String()
 	if p.builtOf == of {
-		return p.keep(s, base, p.built), time.Time{}, nil
+		return p.withOverwritten(s, base, p.built), time.Time{}, nil
 	}
-	ready := p.since.Add(s.Debounce)
-	if last := p.first.Add(maxWait); last.Before(ready) {
+	ready := p.stableSince.Add(s.Debounce)
+	if last := p.firstSeen.Add(maxWait); last.Before(ready) {
 		ready = last
 	}
 	if now.Before(ready) {
-		p.status = v1alpha1.Proposal{State: v1alpha1.ProposalSettling, Branch: s.Branch, URL: p.rec.URL, Number: p.rec.Number, Files: int32(len(in.Changed)),
-			Message: fmt.Sprintf("%d changed files; waiting until nothing changes for %s", len(in.Changed), s.Debounce)}
+		n := len(in.Changed)
+		p.set(s, v1alpha1.ProposalSettling, n, fmt.Sprintf("%d changed files; waiting until nothing changes for %s", n, s.Debounce))
 		return nil, ready, nil
 	}
 	c, err := Build(base, in.Changed, s.Limits, s.Guard)
 	if errors.Is(err, errChanging) {
-		p.seen = ""
+		p.fingerprint = ""
 		return nil, now.Add(s.Debounce), nil
 	}
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	p.built, p.builtOf, p.first = c, of, time.Time{}
-	return p.keep(s, base, c), time.Time{}, nil
+	p.built, p.builtOf, p.firstSeen = c, of, time.Time{}
+	return p.withOverwritten(s, base, c), time.Time{}, nil
 }
 
-// settled forgets changes that are gone.
-func (p *Proposer) settled() {
-	p.seen, p.first, p.since, p.built, p.builtOf = "", time.Time{}, time.Time{}, nil, ""
+// forgetChanges forgets changes that are gone.
+func (p *Proposer) forgetChanges() {
+	p.fingerprint, p.firstSeen, p.stableSince, p.built, p.builtOf = "", time.Time{}, time.Time{}, nil, ""
 }
 
 // begin starts a push of changes, or continues one that was interrupted.
 func (p *Proposer) begin(ctx context.Context, s *Settings, c *Changes, base Base, notes Notes) {
-	p.status = v1alpha1.Proposal{State: v1alpha1.ProposalPushing, Branch: s.Branch, URL: p.rec.URL, Number: p.rec.Number, Files: int32(len(c.Files)), Message: "pushing"}
+	p.set(s, v1alpha1.ProposalPushing, len(c.Files), "pushing")
 	rec := p.rec.clone()
 	w := &push{s: s, c: c, built: p.built, base: base, notes: notes, log: p.Log, now: p.Now, opened: p.Opened, wait: p.Wait}
 	p.start(ctx, func(ctx context.Context) outcome { return w.run(ctx, rec) })
 }
 
-// start runs f beside the loop.
+// start runs f as the job.
 func (p *Proposer) start(ctx context.Context, f func(ctx context.Context) outcome) {
 	ctx, cancel := context.WithCancel(ctx)
-	p.job = &job{cancel: cancel, result: make(chan outcome, 1)}
-	j := p.job
+	j := &job{cancel: cancel, result: make(chan outcome, 1)}
+	p.job = j
 	go func() {
 		j.result <- f(ctx)
 		select {
@@ -373,7 +383,7 @@ func (p *Proposer) start(ctx context.Context, f func(ctx context.Context) outcom
 	}()
 }
 
-// collect takes over the result of a job that has ended.
+// collect takes the outcome of the job if it has ended.
 func (p *Proposer) collect(notes Notes) error {
 	if p.job == nil {
 		return nil
@@ -395,31 +405,14 @@ func (p *Proposer) collect(notes Notes) error {
 	if o.err != nil {
 		return o.err
 	}
-	p.failures, p.due, p.declined, p.polls = 0, time.Time{}, "", p.Now().Add(jitter(pollEvery, p.rec.Branch))
+	p.failures, p.nextAttempt, p.declinedOf, p.nextPoll = 0, time.Time{}, "", p.Now().Add(jitter(pollEvery, p.rec.Branch))
 	p.show()
 	return nil
 }
 
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
-}
-
-func branchRef(name string) string { return "refs/heads/" + name }
-
-// jitter spreads what many gateways do by up to a fifth, the same for each name.
+// jitter returns d plus up to a fifth of it, always the same for a name, so that many gateways do not send requests at the same time.
 func jitter(d time.Duration, name string) time.Duration {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name))
 	return d + d/5*time.Duration(h.Sum32()%100)/100
-}
-
-// packOf returns the pack of a draft, and releases the draft.
-func packOf(d *repo.Draft) ([]byte, error) {
-	var b bytes.Buffer
-	b.Grow(int(d.PackBound())) // what is not written takes no memory
-	err := d.WritePack(&b)
-	return b.Bytes(), err
 }

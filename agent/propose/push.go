@@ -1,6 +1,7 @@
 package propose
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -11,15 +12,16 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 )
 
-// push brings changes to the git server and opens the pull request. It runs beside the loop. The record is durable before each step that
-// others can see, so after a crash at any point the next attempt finds out how far the last one came, and repeats nothing.
+// push pushes changes to the git server and opens the pull request. It runs as a job. The record is durable before each step that others
+// can see, so after a crash at any point the next attempt finds out how far the last one came, and repeats nothing.
 type push struct {
 	s      *Settings
 	c      *Changes
-	built  *Changes // c without the files that are kept
+	built  *Changes // c without the overwritten files
 	base   Base
 	notes  Notes
 	log    *slog.Logger
@@ -30,12 +32,11 @@ type push struct {
 
 func (w *push) run(ctx context.Context, rec record) outcome {
 	rec, err := w.branch(ctx, rec)
-	switch {
-	case err != nil || w.s.Forge == nil || rec.Foreign:
-	case rec.Number > 0:
-		rec, err = w.update(ctx, rec)
+	proposes := err == nil && w.s.Forge != nil && !rec.Foreign
+	if proposes && rec.Number > 0 {
+		rec, err = w.update(ctx, rec) // forgets the number if the pull request has ended
 	}
-	if err == nil && w.s.Forge != nil && !rec.Foreign && rec.Number == 0 {
+	if proposes && err == nil && rec.Number == 0 {
 		rec, err = w.open(ctx, rec)
 	}
 	return outcome{apply: func(r *record) { *r = rec }, err: err}
@@ -61,11 +62,14 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 		if own {
 			own, err = w.s.owns(ctx, w.base, rec, tip)
 		}
-		if err != nil || !own {
-			rec.Foreign = !own
+		if err != nil {
 			return rec, err
 		}
-		rec.own = tip
+		if !own {
+			rec.Foreign = true
+			return rec, nil
+		}
+		rec.verifiedTip = tip
 	}
 	if tip == rec.Tip && !tip.IsZero() && rec.Pending.IsZero() && rec.Digest == w.c.Digest {
 		return rec, nil
@@ -106,31 +110,31 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	if err != nil {
 		return rec, err
 	}
-	rec.Tip, rec.Pending, rec.own = commit, plan.ID{}, commit
+	rec.Tip, rec.Pending, rec.verifiedTip = commit, plan.ID{}, commit
 	w.log.Info("changes pushed", "branch", w.s.Branch, "commit", commit.String(), "files", len(w.c.Files))
 	return rec, rec.save(w.notes)
 }
 
-// recover finds out whose commit the tip of a branch is that the record does not name: a proposal that has ended may have left it, and a
-// lost record does not name what was pushed. It returns the tip that the branch has afterwards.
+// recover finds out whose commit the tip of the branch is if the record does not name it: the record was lost, or a proposal that has
+// ended left the branch. It adopts or deletes a branch of this agent, and returns the tip that the branch has then.
 func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, plan.ID, error) {
-	taken := func(why string) (record, plan.ID, error) {
+	branchTaken := func(why string) (record, plan.ID, error) {
 		return rec, tip, failure.New(v1alpha1.ReasonBranchTaken, "the branch %s exists, and %s: merge or delete it, or set another targetBranch", w.s.Branch, why)
 	}
 	text, err := w.base.CommitText(ctx, tip)
 	if err != nil {
 		return rec, tip, err
 	}
-	ended := tip == rec.Left
+	ended := tip == rec.LastTip
 	t := readTrailers(text)
 	switch {
 	case t.gateway == "":
-		return taken("its tip " + tip.Short() + " is not a commit of an agent")
-	case t.gateway != w.s.String():
-		return taken("its tip " + tip.Short() + " is a commit of the gateway " + oneLine(t.gateway, 200))
+		return branchTaken("its tip " + tip.Short() + " is not a commit of an agent")
+	case t.gateway != w.s.trailer():
+		return branchTaken("its tip " + tip.Short() + " is a commit of the gateway " + oneLine(t.gateway, 200))
 	case !ended && t.change == w.c.Digest:
 		rec.Branch, rec.Base, rec.Tip, rec.Digest, rec.Files = w.s.Branch, t.base, tip, t.change, filesOf(w.c)
-		rec.own = tip
+		rec.verifiedTip = tip
 		w.log.Info("branch adopted", "branch", w.s.Branch, "commit", tip.String())
 		return rec, tip, rec.save(w.notes)
 	case !ended && w.s.Forge != nil:
@@ -142,7 +146,7 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 		ended = len(own) > 0 && !slices.ContainsFunc(own, func(pr forge.PullRequest) bool { return pr.State == forge.Open })
 	}
 	if !ended {
-		return taken("it has changes of this gateway that the agent no longer knows")
+		return branchTaken("it has changes of this gateway that the agent no longer knows")
 	}
 	if err := w.s.Remote.Push(ctx, branchRef(w.s.Branch), tip, plan.ID{}, nil); err != nil {
 		return rec, tip, err
@@ -150,7 +154,10 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 	return rec, plan.ID{}, nil
 }
 
-// tipOf returns the commit of a ref as the server tells a client that pushes; zero if it does not exist.
+// branchRef returns the full name of a branch.
+func branchRef(name string) string { return "refs/heads/" + name }
+
+// tipOf returns the commit of a ref as the server reports it to a client that pushes; zero if the ref does not exist.
 func tipOf(ctx context.Context, r *repo.Remote, ref string) (plan.ID, error) {
 	refs, err := r.PushRefs(ctx)
 	if err != nil {
@@ -164,8 +171,8 @@ func tipOf(ctx context.Context, r *repo.Remote, ref string) (plan.ID, error) {
 	return plan.ID{}, nil
 }
 
-// draft returns the tree to push. A branch stays based on the commit that it began with, even if the gateway has got newer ones since: so
-// the pull request shows nothing but the changes of the gateway. Without that commit, the tree is based on the one on the disk.
+// draft returns the tree to push. A branch stays based on the commit that it began with, even if the gateway runs a newer one, so that the
+// pull request shows only the changes of the gateway. If the object cache lacks that commit, the tree is based on the one on the disk.
 func (w *push) draft(began plan.ID) (*repo.Draft, error) {
 	if began == w.base.Commit && w.c.Draft != nil {
 		return w.c.Draft, nil
@@ -177,13 +184,21 @@ func (w *push) draft(began plan.ID) (*repo.Draft, error) {
 	return repo.NewDraft(w.base.Objects, root, w.c.edits)
 }
 
-// update brings the text of the pull request up to date. If the pull request has ended, it forgets the number, because what was pushed
-// since needs another one.
+// packOf returns the pack of a draft.
+func packOf(d *repo.Draft) ([]byte, error) {
+	var b bytes.Buffer
+	b.Grow(int(d.PackBound())) // an upper bound: the buffer is never copied
+	err := d.WritePack(&b)
+	return b.Bytes(), err
+}
+
+// update updates the text of the pull request. If the pull request has ended, update forgets its number, because the commits pushed since
+// need another one.
 func (w *push) update(ctx context.Context, rec record) (record, error) {
-	if rec.Shared || rec.Listed == rec.Digest {
+	if rec.Shared || rec.TextDigest == rec.Digest {
 		return rec, nil
 	}
-	pr, err := w.s.own(ctx, rec.Number)
+	pr, err := w.s.pullRequest(ctx, rec.Number)
 	switch {
 	case err != nil:
 		return rec, err
@@ -201,26 +216,23 @@ func (w *push) update(ctx context.Context, rec record) (record, error) {
 			return rec, err
 		}
 	}
-	rec.Listed = rec.Digest
+	rec.TextDigest = rec.Digest
 	return rec, rec.save(w.notes)
 }
 
-// open opens the pull request, or adopts one that is open: of this branch, or of another gateway that made the same change. The record has
-// no number before the last check, so an attempt that ends between creation and check is repeated.
+// open opens the pull request, or adopts one that is open: of this branch, or of another gateway with the same change. It records the
+// number only after the last check, so an attempt that ends between creation and check is repeated.
 func (w *push) open(ctx context.Context, rec record) (record, error) {
-	if rec.Foreign {
-		return rec, nil
-	}
-	pr, err := w.mine(ctx)
+	pr, err := w.openPullRequest(ctx)
 	if err != nil {
 		return rec, err
 	}
 	result := "adopted"
 	if pr == nil {
-		if err := w.wait(ctx, jitterOf(w.s.String())); err != nil {
+		if err := w.wait(ctx, openDelay(w.s.String())); err != nil {
 			return rec, err
 		}
-		if other, err := w.same(ctx, 0); err != nil {
+		if other, err := w.sameChange(ctx, 0); err != nil {
 			return rec, err
 		} else if other != nil {
 			return w.join(ctx, rec, other)
@@ -236,20 +248,20 @@ func (w *push) open(ctx context.Context, rec record) (record, error) {
 		return rec, err
 	}
 	if result == "created" {
-		rec.Listed = rec.Digest
+		rec.TextDigest = rec.Digest
 	}
 	return w.update(ctx, rec)
 }
 
-// create opens a pull request. If the branch has one meanwhile, it returns that.
+// create opens a pull request and returns it with the result "created". If the branch already has one, it returns that and "adopted".
 func (w *push) create(ctx context.Context) (*forge.PullRequest, string, error) {
 	pr, err := w.s.Forge.Create(ctx, forge.Draft{
 		Branch: w.s.Branch, Base: w.s.BaseBranch, Labels: w.s.Labels, Title: subject(w.s.Identity, w.c), Body: body(w.s.Identity, w.c, w.base.Commit),
 	})
 	if errors.Is(err, forge.ErrExists) {
-		mine, err := w.mine(ctx)
-		if err == nil && mine != nil {
-			return mine, "adopted", nil
+		existing, err := w.openPullRequest(ctx)
+		if err == nil && existing != nil {
+			return existing, "adopted", nil
 		}
 		return nil, "", errors.Join(forge.ErrExists, err)
 	}
@@ -271,7 +283,7 @@ func (w *push) create(ctx context.Context) (*forge.PullRequest, string, error) {
 
 // yield closes the pull request of this gateway if another gateway has an older one with the same change, and reports whether it did.
 func (w *push) yield(ctx context.Context, rec record, pr *forge.PullRequest) (bool, record, error) {
-	other, err := w.same(ctx, pr.Number)
+	other, err := w.sameChange(ctx, pr.Number)
 	if err != nil || other == nil || other.Number > pr.Number {
 		return false, rec, err
 	}
@@ -282,21 +294,13 @@ func (w *push) yield(ctx context.Context, rec record, pr *forge.PullRequest) (bo
 	return true, rec, err
 }
 
-// mine returns the open pull request of the branch, or nil.
-func (w *push) mine(ctx context.Context) (*forge.PullRequest, error) {
-	list, err := w.s.Forge.ByHead(ctx, w.s.Branch, w.s.BaseBranch)
-	if err != nil {
-		return nil, err
-	}
-	i := slices.IndexFunc(list, func(pr forge.PullRequest) bool { return pr.State == forge.Open && !pr.Fork })
-	if i < 0 {
-		return nil, nil
-	}
-	return &list[i], nil
+// openPullRequest returns the open pull request of the branch, or nil.
+func (w *push) openPullRequest(ctx context.Context) (*forge.PullRequest, error) {
+	return w.s.find(ctx, w.s.Branch, func(pr *forge.PullRequest) bool { return pr.State == forge.Open })
 }
 
-// same returns the oldest open pull request of another branch with the same change, or nil.
-func (w *push) same(ctx context.Context, but int64) (*forge.PullRequest, error) {
+// sameChange returns the oldest open pull request of another branch with the same change, or nil. It skips the one with the number but.
+func (w *push) sameChange(ctx context.Context, but int64) (*forge.PullRequest, error) {
 	list, err := w.s.Forge.Open(ctx, w.s.BaseBranch)
 	if err != nil {
 		return nil, err
@@ -311,6 +315,7 @@ func (w *push) same(ctx context.Context, but int64) (*forge.PullRequest, error) 
 	return oldest, nil
 }
 
+// adopt records a pull request as that of this proposal.
 func (w *push) adopt(rec record, pr *forge.PullRequest, result string) (record, error) {
 	rec.Number, rec.URL = pr.Number, oneLine(pr.URL, 512)
 	w.log.Info("pull request "+result, "number", pr.Number, "url", pr.URL)
@@ -331,19 +336,16 @@ func (w *push) join(ctx context.Context, rec record, other *forge.PullRequest) (
 	return rec, nil
 }
 
-// maxJitter is how long gateways wait for others that made the same change, each for a time of its own.
-const maxJitter = 15 * time.Second
+// maxOpenDelay is the longest delay before a gateway opens a pull request, so that another gateway with the same change can be first.
+const maxOpenDelay = 15 * time.Second
 
-func jitterOf(name string) time.Duration { return (jitter(5*maxJitter, name) - 5*maxJitter) }
+// openDelay returns the delay of a gateway, which is always the same.
+func openDelay(name string) time.Duration { return jitter(5*maxOpenDelay, name) - 5*maxOpenDelay }
 
-// pause waits, until ctx ends.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
+	if !backoff.Wait(ctx, d) {
 		return context.Cause(ctx)
-	case <-t.C:
-		return nil
 	}
+	return nil
 }

@@ -23,37 +23,37 @@ type Notes interface {
 // recordNote is the name of the note.
 const recordNote = "proposal"
 
-// record is what the agent knows about its proposal, written before each push. Programs of the gateway can change it, so nothing in it
-// says where to push to: branch and base come from the spec, and a branch whose tip is not Tip is not touched.
+// record is what the agent knows about its proposal, written before each push. Programs on the gateway can change it, so it does not say
+// where to push: branch and base come from the spec, and the agent does not touch a branch whose tip is not Tip.
 type record struct {
 	Branch string  `json:"branch"`
-	Base   plan.ID `json:"base"` // the commit below the first one of the branch
-	// Tip is the last commit that was pushed. Pending is one that is being pushed: the server has it or not.
+	Base   plan.ID `json:"base"` // the parent of the first commit of the branch
+	// Tip is the last commit that was pushed. Pending is a commit whose push has begun: the server may have it.
 	Tip     plan.ID `json:"tip"`
 	Pending plan.ID `json:"pending"`
-	// Digest identifies the changes of Pending, or else of Tip; Files are these changes, by their sources.
+	// Digest and Files are the changes of Pending, or else of Tip. Files is by source. Digest is "" if no proposal is active.
 	Digest string                 `json:"digest"`
 	Files  map[plan.Path]proposed `json:"files,omitempty"`
 	// Number and URL are those of the pull request; 0 before it is open.
 	Number int64  `json:"number,omitempty"`
 	URL    string `json:"url,omitempty"`
-	// Shared reports that the pull request is that of another gateway, which made the same change.
+	// Shared is set if the pull request is that of another gateway with the same change.
 	Shared bool `json:"shared,omitempty"`
 	// Head is the branch of a shared pull request.
 	Head string `json:"head,omitempty"`
-	// Listed is the digest in the text of the pull request.
-	Listed string `json:"listed,omitempty"`
-	// Merged reports that the forge has merged the pull request. The commit on the disk may be older.
+	// TextDigest is the Digest in the text of the pull request.
+	TextDigest string `json:"listed,omitempty"`
+	// Merged is set if the forge has merged the pull request. The commit on the disk may be older.
 	Merged bool `json:"merged,omitempty"`
-	// Foreign reports that the tip of the branch was not ours.
+	// Foreign is set if the tip of the branch is a commit of another author.
 	Foreign bool `json:"foreign,omitempty"`
-	// Ending is how the proposal ends, while its pull request is still to be closed and its branch to be deleted. Comment tells why.
+	// Ending is the last state of a proposal whose pull request is still to be closed and its branch to be deleted. Comment is why.
 	Ending  string `json:"ending,omitempty"`
 	Comment string `json:"comment,omitempty"`
-	// Ended is how the last proposal ended, shown until the next one.
+	// Ended is the last state of a proposal that has ended, shown until the next one begins.
 	Ended string `json:"ended,omitempty"`
-	// Left is the tip of the last proposal's branch, which may still exist.
-	Left plan.ID `json:"left"`
+	// LastTip is the tip of the last proposal's branch, which may still exist.
+	LastTip plan.ID `json:"left"`
 	// Closed are the digests of pull requests that were closed without a merge, newest last.
 	Closed []string `json:"closed,omitempty"`
 	// Renewed is the last request to propose again that was handled.
@@ -61,7 +61,7 @@ type record struct {
 	// Pushes are the times of the last pushes.
 	Pushes []time.Time `json:"pushes,omitempty"`
 
-	own plan.ID // a tip that this process has pushed or examined; the file can be forged, so it is not read from there
+	verifiedTip plan.ID // a tip that this process has pushed or checked; not stored, because the file can be forged
 }
 
 // proposed is a file of a proposal.
@@ -70,7 +70,7 @@ type proposed struct {
 	Op   Op      `json:"op"`
 	Exec bool    `json:"exec,omitempty"`
 	ID   plan.ID `json:"id"` // its blob; zero if the file is deleted
-	// Overwritten reports that a sync replaced the gateway's version. The file stays in the proposal, because no user undid its change.
+	// Overwritten is set if a sync replaced the gateway's version. The file stays in the proposal, because no user undid its change.
 	Overwritten bool `json:"overwritten,omitempty"`
 }
 
@@ -82,21 +82,21 @@ const (
 // active reports whether there is a proposal that has not ended.
 func (r *record) active() bool { return r.Digest != "" }
 
-// end ends the proposal.
+// end ends the proposal with a state; "" shows none.
 func (r *record) end(how string) {
-	left := r.Tip
-	if left.IsZero() {
-		left = r.Left
+	tip := r.Tip
+	if tip.IsZero() {
+		tip = r.LastTip
 	}
-	*r = record{Ended: how, Left: left, Closed: r.Closed, Pushes: r.Pushes, URL: r.URL, Number: r.Number, Branch: r.Branch, Renewed: r.Renewed}
+	*r = record{Ended: how, LastTip: tip, Closed: r.Closed, Pushes: r.Pushes, URL: r.URL, Number: r.Number, Branch: r.Branch, Renewed: r.Renewed}
 }
 
 // listed reports whether the pull request is open and shows the changes.
 func (r *record) listed() bool {
-	return r.Number > 0 && (r.Shared || r.Foreign || r.Listed == r.Digest)
+	return r.Number > 0 && (r.Shared || r.Foreign || r.TextDigest == r.Digest)
 }
 
-// close remembers a digest that was closed.
+// close remembers the digest of a pull request that was closed.
 func (r *record) close(digest string) {
 	if digest != "" && !slices.Contains(r.Closed, digest) {
 		r.Closed = append(r.Closed, digest)
@@ -104,8 +104,8 @@ func (r *record) close(digest string) {
 	}
 }
 
-// next returns when the next push is allowed; the zero time means now.
-func (r *record) next(now time.Time) time.Time {
+// nextPush returns when the next push is allowed; the zero time means now.
+func (r *record) nextPush(now time.Time) time.Time {
 	r.Pushes = slices.DeleteFunc(r.Pushes, func(t time.Time) bool { return now.Sub(t) >= time.Hour || t.After(now) })
 	if len(r.Pushes) < maxPushes {
 		return time.Time{}
@@ -113,7 +113,7 @@ func (r *record) next(now time.Time) time.Time {
 	return r.Pushes[len(r.Pushes)-maxPushes].Add(time.Hour)
 }
 
-// loadRecord reads the record. A damaged one counts as none: the branch on the server then decides.
+// loadRecord reads the record. A damaged one counts as none: the agent then goes by the branch on the server.
 func loadRecord(n Notes) (record, error) {
 	b, err := n.Note(recordNote)
 	if err != nil || b == nil {
@@ -126,6 +126,7 @@ func loadRecord(n Notes) (record, error) {
 	return r, nil
 }
 
+// save writes the record durably.
 func (r *record) save(n Notes) error {
 	b, err := json.Marshal(r)
 	if err == nil {
@@ -141,26 +142,26 @@ func (r *record) save(n Notes) error {
 func filesOf(c *Changes) map[plan.Path]proposed {
 	m := make(map[plan.Path]proposed, len(c.Files))
 	for _, f := range c.Files {
-		m[f.Source] = proposed{Path: f.Path, Op: f.Op, Exec: f.Exec, ID: f.ID, Overwritten: f.kept}
+		m[f.Source] = proposed{Path: f.Path, Op: f.Op, Exec: f.Exec, ID: f.ID, Overwritten: f.overwritten}
 	}
 	return m
 }
 
-// overwritten notes that a sync has written files, after which the paths changed still differ from git. It reports whether that replaced
-// proposed files.
-func (r *record) overwritten(changed []string) bool {
-	replaced := false
+// markOverwritten marks the proposed files that equal git after a sync. changed are the paths that still differ from git. It reports
+// whether it marked one.
+func (r *record) markOverwritten(changed []string) bool {
+	marked := false
 	for source, f := range r.Files {
 		if _, still := slices.BinarySearch(changed, f.Path); !still && !f.Overwritten {
 			f.Overwritten = true
-			r.Files[source], replaced = f, true
+			r.Files[source], marked = f, true
 		}
 	}
-	return replaced
+	return marked
 }
 
-// keeps reports whether the proposal has files that a sync has overwritten.
-func (r *record) keeps() bool {
+// hasOverwritten reports whether the proposal has files that a sync has overwritten.
+func (r *record) hasOverwritten() bool {
 	for _, f := range r.Files {
 		if f.Overwritten {
 			return true
@@ -169,7 +170,7 @@ func (r *record) keeps() bool {
 	return false
 }
 
-// covers reports whether the proposal has all of these changes.
+// covers reports whether the proposal has all changes of c.
 func (r *record) covers(c *Changes) bool {
 	for _, f := range c.Files {
 		if had, ok := r.Files[f.Source]; !ok || had.ID != f.ID || had.Exec != f.Exec {
@@ -179,15 +180,16 @@ func (r *record) covers(c *Changes) bool {
 	return len(c.Refused) == 0
 }
 
+// clone returns a copy for a job.
 func (r record) clone() record {
 	r.Files, r.Closed, r.Pushes = maps.Clone(r.Files), slices.Clone(r.Closed), slices.Clone(r.Pushes)
 	return r
 }
 
-// keep adds the files of the proposal that a sync has overwritten: the next commit must not take them back. Their content is on the server
-// and not here. The record can be forged, so each file has to pass the rules for paths again.
-func (p *Proposer) keep(s *Settings, base Base, c *Changes) *Changes {
-	if len(c.Files) == 0 || len(c.Refused) > 0 || p.rec.Merged || p.rec.Tip.IsZero() || !p.rec.keeps() {
+// withOverwritten adds to c the files of the proposal that a sync has overwritten, because the next commit must not undo them. Their content
+// is on the server only. The record can be forged, so each file must pass the rules for paths again.
+func (p *Proposer) withOverwritten(s *Settings, base Base, c *Changes) *Changes {
+	if len(c.Files) == 0 || len(c.Refused) > 0 || p.rec.Merged || p.rec.Tip.IsZero() || !p.rec.hasOverwritten() {
 		return c
 	}
 	out := &Changes{Files: slices.Clone(c.Files), Digest: c.Digest, edits: slices.Clone(c.edits), bare: c.bare}
@@ -204,7 +206,7 @@ func (p *Proposer) keep(s *Settings, base Base, c *Changes) *Changes {
 		if _, denied := s.Guard.Path(f.Path, source); denied {
 			continue
 		}
-		out.Files = append(out.Files, File{Path: f.Path, Source: source, Op: f.Op, Exec: f.Exec, ID: f.ID, kept: true})
+		out.Files = append(out.Files, File{Path: f.Path, Source: source, Op: f.Op, Exec: f.Exec, ID: f.ID, overwritten: true})
 		out.edits = append(out.edits, repo.Edit{Path: string(source), Delete: f.ID.IsZero(), Known: f.ID, Exec: f.Exec})
 		fmt.Fprintf(h, "%q %s %t %s\n", source, f.Op, f.Exec, f.ID)
 	}

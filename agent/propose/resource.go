@@ -43,11 +43,10 @@ func blobID(content []byte) plan.ID {
 	return plan.ID(h.Sum(nil))
 }
 
+// parent returns the directory of a path, "" for one without a slash.
 func parent(p string) string {
 	if dir := path.Dir(p); dir != "." {
 		return dir
 	}
 	return ""
 }
-
-func base(p string) string { return path.Base(p) }

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// fail shows a failure and plans the next attempt.
+// fail shows a failure and sets when the next attempt is due.
 func (p *Proposer) fail(err error) {
 	reason := failure.Reason(err, v1alpha1.ReasonGitUnreachable)
 	p.failures++
@@ -26,9 +26,9 @@ func (p *Proposer) fail(err error) {
 			wait = max(wait, min(asked, backoff.MaxRetryAfter))
 		}
 	}
-	p.due = p.Now().Add(wait)
+	p.nextAttempt = p.Now().Add(wait)
 	if reason == v1alpha1.ReasonPushRejected {
-		p.declined = p.builtOf
+		p.declinedOf = p.builtOf
 	}
 	message := oneLine(err.Error(), 500)
 	if p.status.Reason != reason || p.status.Message != message {
@@ -42,7 +42,7 @@ func (p *Proposer) fail(err error) {
 		state = v1alpha1.ProposalForeign
 	}
 	p.status.State, p.status.Reason, p.status.Message = state, reason, message
-	p.failed = p.status
+	p.lastFailure = p.status
 }
 
 // refused shows why changes are not proposed.
@@ -83,13 +83,13 @@ func (p *Proposer) show() {
 	default:
 		st.State = v1alpha1.ProposalPushed
 	}
-	if p.failures > 0 && st.Reason == "" { // of the last attempt, until one succeeds
-		st.Reason, st.Message = p.failed.Reason, p.failed.Message
+	if p.failures > 0 && st.Reason == "" {
+		st.Reason, st.Message = p.lastFailure.Reason, p.lastFailure.Message
 	}
 	p.status = st
 }
 
-// Recording is what the record tells about a proposal.
+// Recording is a recorded proposal as "agent proposal show" prints it.
 type Recording struct {
 	v1alpha1.Proposal
 	Changes []Change `json:"changes,omitempty"`
@@ -104,7 +104,7 @@ type Change struct {
 	Overwritten bool `json:"overwritten,omitempty"`
 }
 
-// Recorded reads the record. Programs of the gateway can change it, so its text is not fit for a terminal.
+// Recorded reads the record. Programs on the gateway can change it, so its text may hold control characters.
 func Recorded(n Notes) (Recording, error) {
 	rec, err := loadRecord(n)
 	if err != nil {
@@ -120,15 +120,15 @@ func Recorded(n Notes) (Recording, error) {
 	return r, nil
 }
 
-// fingerprint identifies the state of files by what stat tells.
+// fingerprint returns a hash over the Stat of files. It changes when one of them is written.
 func fingerprint(state plan.State, paths []string) (string, error) {
 	h := fnv.New128a()
-	for _, path := range paths {
-		st, err := state.Stat(path)
+	for _, p := range paths {
+		st, err := state.Stat(p)
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(h, "%q %+v\n", path, st)
+		fmt.Fprintf(h, "%q %+v\n", p, st)
 	}
 	return string(h.Sum(nil)), nil
 }
@@ -139,26 +139,30 @@ func (p *Proposer) merged(b Base) (bool, error) {
 		return false, nil
 	}
 	for source, want := range p.rec.Files {
-		at := plan.Entry{Mode: plan.Directory, ID: b.Root}
-		for name := range strings.SplitSeq(string(source), "/") {
-			if at.Mode != plan.Directory {
-				at = plan.Entry{}
-				break
-			}
-			entries, err := b.Objects.Tree(at.ID)
-			if err != nil {
-				return false, err
-			}
-			i := slices.IndexFunc(entries, func(e plan.Entry) bool { return e.Name == name })
-			if i < 0 {
-				at = plan.Entry{}
-				break
-			}
-			at = entries[i]
-		}
-		if at.ID != want.ID {
-			return false, nil
+		id, err := lookup(b.Objects, b.Root, source)
+		if err != nil || id != want.ID {
+			return false, err
 		}
 	}
 	return true, nil
+}
+
+// lookup returns the id of the entry at a path of a tree; zero if there is none.
+func lookup(objects plan.Objects, root plan.ID, source plan.Path) (plan.ID, error) {
+	e := plan.Entry{Mode: plan.Directory, ID: root}
+	for name := range strings.SplitSeq(string(source), "/") {
+		if e.Mode != plan.Directory {
+			return plan.ID{}, nil
+		}
+		entries, err := objects.Tree(e.ID)
+		if err != nil {
+			return plan.ID{}, err
+		}
+		i := slices.IndexFunc(entries, func(e plan.Entry) bool { return e.Name == name })
+		if i < 0 {
+			return plan.ID{}, nil
+		}
+		e = entries[i]
+	}
+	return e.ID, nil
 }

@@ -19,7 +19,7 @@ import (
 	"stoker.io/stoker/agent/archive"
 )
 
-// Run holds a store to the contract of archive.Store. The store must be empty.
+// Run tests that a store implements archive.Store. The store must be empty.
 func Run(t *testing.T, s archive.Store) {
 	t.Helper()
 	read := func(t *testing.T, key string) []byte {

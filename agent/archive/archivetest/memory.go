@@ -23,14 +23,14 @@ type Memory struct {
 
 var _ archive.Store = (*Memory)(nil)
 
-// Fail makes calls ask fault first; nil ends that. op is put, get, list or delete.
+// Fail makes each call return the error of fault, if it is not nil. A nil fault ends this. op is put, get, list or delete.
 func (m *Memory) Fail(fault func(ctx context.Context, op, key string) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fault = fault
 }
 
-// Calls returns the calls so far, as "op key", and forgets them.
+// Calls returns the calls since the last time, as "op key".
 func (m *Memory) Calls() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

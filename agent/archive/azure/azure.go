@@ -10,10 +10,8 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/xml"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/url"
 	"strings"
@@ -21,7 +19,6 @@ import (
 	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/archive/rest"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -47,10 +44,11 @@ func New(spec *v1alpha1.AzureStorage, secrets func() (secret.String, error)) (ar
 	container := rest.Server(cmp.Or(spec.Endpoint, spec.Account+".blob.core.windows.net"))
 	container.Path = "/" + spec.Container
 	if !strings.HasPrefix(container.Host, spec.Account+".") {
-		container.Path = "/" + spec.Account + container.Path // as emulators and Azure Stack have it
+		container.Path = "/" + spec.Account + container.Path // path style, as Azurite uses it: the account is not in the host
 	}
 	c := rest.NewClient()
-	c.Field, c.Kind, c.Name, c.Secret, c.Code = field, "container", spec.Container, secrets != nil, code
+	c.Field, c.Kind, c.Name, c.HasSecret = field, "container", spec.Container, secrets != nil
+	c.Code, c.NotFound = errorCode, "BlobNotFound"
 	if secrets != nil {
 		c.Authorize = fromSecret(spec.Account, secrets)
 	} else {
@@ -60,10 +58,10 @@ func New(spec *v1alpha1.AzureStorage, secrets func() (secret.String, error)) (ar
 	return store{c, container}, nil
 }
 
-// code returns what the service says of an error.
-func code(header http.Header, body []byte) (code, message string) {
+// errorCode returns the error code and the message of an error response. Both are empty if another server answered, such as a proxy.
+func errorCode(header http.Header, body []byte) (code, message string) {
 	var e struct{ Code, Message string }
-	_ = xml.Unmarshal(body, &e) // another server, such as a proxy, answers without this XML: both then stay empty
+	_ = xml.Unmarshal(body, &e)
 	return cmp.Or(header.Get("X-Ms-Error-Code"), e.Code), e.Message
 }
 
@@ -82,7 +80,7 @@ func (s store) request(method, key string, query url.Values, body []byte) rest.R
 	return r
 }
 
-// write sends a request that creates something.
+// write sends a request that creates a blob or a block.
 func (s store) write(ctx context.Context, r rest.Request) error {
 	r.Want = []int{http.StatusCreated}
 	_, _, err := s.client.Page(ctx, r)
@@ -106,7 +104,7 @@ func (s store) Put(ctx context.Context, key string, r io.Reader) error {
 		return s.write(ctx, s.request(http.MethodPut, key, url.Values{"comp": {"block"}, "blockid": {id}}, block))
 	})
 	if err != nil || n == 0 {
-		return err // the one request wrote the blob, or the service drops the blocks, because no list names them
+		return err // without a block list, Azure deletes uncommitted blocks after a week
 	}
 	list.WriteString("</BlockList>")
 	commit := s.request(http.MethodPut, key, url.Values{"comp": {"blocklist"}}, list.Bytes())
@@ -115,20 +113,18 @@ func (s store) Put(ctx context.Context, key string, r io.Reader) error {
 }
 
 func (s store) Get(ctx context.Context, key string) (io.ReadCloser, error) {
-	res, err := s.client.Do(ctx, s.request(http.MethodGet, key, nil, nil))
-	if err != nil {
-		return nil, missing(err)
-	}
-	return res.Body, nil
+	return s.client.Get(ctx, s.request(http.MethodGet, key, nil, nil))
 }
 
 func (s store) List(ctx context.Context, prefix string) ([]string, error) {
-	var keys []string
 	query := url.Values{"restype": {"container"}, "comp": {"list"}, "prefix": {prefix}, "maxresults": {"1000"}}
-	for range archive.MaxList {
+	return rest.List(prefix, func(marker string) (keys []string, next string, err error) {
+		if marker != "" {
+			query.Set("marker", marker)
+		}
 		body, _, err := s.client.Page(ctx, s.request(http.MethodGet, "", query, nil))
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		var page struct {
 			XMLName xml.Name `xml:"EnumerationResults"`
@@ -138,41 +134,17 @@ func (s store) List(ctx context.Context, prefix string) ([]string, error) {
 			NextMarker string
 		}
 		if err := xml.Unmarshal(body, &page); err != nil {
-			return nil, fmt.Errorf("%s: the container %s did not answer with a list of blobs", field, s.client.Name)
+			return nil, "", fmt.Errorf("%s: the container %s did not answer with a list of blobs", field, s.client.Name)
 		}
 		for _, b := range page.Blobs {
-			if strings.HasPrefix(b.Name, prefix) {
-				keys = append(keys, b.Name)
-			}
+			keys = append(keys, b.Name)
 		}
-		if len(keys) > archive.MaxList {
-			break
-		}
-		if page.NextMarker == "" {
-			return keys, nil
-		}
-		query.Set("marker", page.NextMarker)
-	}
-	return nil, failure.New(v1alpha1.ReasonLimitExceeded, "there are more than %d objects below %s", archive.MaxList, prefix)
+		return keys, page.NextMarker, nil
+	})
 }
 
 func (s store) Delete(ctx context.Context, key string) error {
 	r := s.request(http.MethodDelete, key, nil, nil)
 	r.Want = []int{http.StatusAccepted}
-	res, err := s.client.Do(ctx, r)
-	if err == nil {
-		return res.Body.Close()
-	}
-	if err = missing(err); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// missing tells a missing blob from other errors, such as a missing container.
-func missing(err error) error {
-	if s, ok := errors.AsType[*rest.StatusError](err); ok && s.Status == http.StatusNotFound && s.Code == "BlobNotFound" {
-		return fs.ErrNotExist
-	}
-	return err
+	return s.client.Delete(ctx, r)
 }

@@ -23,7 +23,7 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// fromSecret authorizes requests with what a Secret has: a shared access signature or a key of the account.
+// fromSecret returns a function that authorizes requests with the content of a Secret: a shared access signature or a key of the account.
 func fromSecret(account string, secrets func() (secret.String, error)) func(context.Context, *http.Request) error {
 	return func(_ context.Context, req *http.Request) error {
 		text, err := secrets()
@@ -47,7 +47,7 @@ func fromSecret(account string, secrets func() (secret.String, error)) func(cont
 	}
 }
 
-// stringToSign returns what the scheme Shared Key signs of a request.
+// stringToSign returns the text of a request that the scheme Shared Key signs.
 func stringToSign(account string, req *http.Request) string {
 	length := ""
 	if req.ContentLength > 0 {
@@ -59,8 +59,8 @@ func stringToSign(account string, req *http.Request) string {
 		h.Get("If-Modified-Since"), h.Get("If-Match"), h.Get("If-None-Match"), h.Get("If-Unmodified-Since"), h.Get("Range"),
 	}
 	for _, name := range slices.Sorted(maps.Keys(h)) {
-		if low := strings.ToLower(name); strings.HasPrefix(low, "x-ms-") {
-			lines = append(lines, low+":"+h.Get(name))
+		if lower := strings.ToLower(name); strings.HasPrefix(lower, "x-ms-") {
+			lines = append(lines, lower+":"+h.Get(name))
 		}
 	}
 	lines = append(lines, "/"+account+req.URL.EscapedPath())
@@ -73,9 +73,9 @@ func stringToSign(account string, req *http.Request) string {
 
 const (
 	scope = "https://storage.azure.com/.default"
-	// authority serves the tokens, unless AZURE_AUTHORITY_HOST names another.
+	// authority serves the tokens if AZURE_AUTHORITY_HOST is not set.
 	authority = "https://login.microsoftonline.com/"
-	maxProof  = 64 << 10
+	maxProof  = 64 << 10 // bytes of the file AZURE_FEDERATED_TOKEN_FILE
 )
 
 // identity returns the access tokens of the pod's identity. Microsoft Entra Workload ID gives its pods the variables AZURE_CLIENT_ID,
@@ -83,7 +83,6 @@ const (
 func identity() *rest.Tokens {
 	client := rest.TokenHTTP(false)
 	return &rest.Tokens{
-		Secret: func() (secret.String, error) { return secret.String{}, nil },
 		Fetch: func(ctx context.Context, _ secret.String) (*rest.Token, error) {
 			t, err := exchange(ctx, client)
 			if err != nil {
@@ -94,7 +93,7 @@ func identity() *rest.Tokens {
 	}
 }
 
-// exchange exchanges the token that Kubernetes gives to the pod.
+// exchange exchanges the token that Kubernetes gives to the pod for an access token of Azure.
 func exchange(ctx context.Context, client *http.Client) (*rest.Token, error) {
 	id, tenant, name := os.Getenv("AZURE_CLIENT_ID"), os.Getenv("AZURE_TENANT_ID"), os.Getenv("AZURE_FEDERATED_TOKEN_FILE")
 	if id == "" || tenant == "" || name == "" {
@@ -108,8 +107,8 @@ func exchange(ctx context.Context, client *http.Client) (*rest.Token, error) {
 		"grant_type": {"client_credentials"}, "client_id": {id}, "scope": {scope},
 		"client_assertion_type": {"urn:ietf:params:oauth:client-assertion-type:jwt-bearer"}, "client_assertion": {strings.TrimSpace(string(proof))},
 	}
-	at := strings.TrimSuffix(cmp.Or(os.Getenv("AZURE_AUTHORITY_HOST"), authority), "/") + "/" + url.PathEscape(tenant) + "/oauth2/v2.0/token"
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at, strings.NewReader(form.Encode()))
+	address := strings.TrimSuffix(cmp.Or(os.Getenv("AZURE_AUTHORITY_HOST"), authority), "/") + "/" + url.PathEscape(tenant) + "/oauth2/v2.0/token"
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(form.Encode()))
 	if err != nil {
 		return nil, fmt.Errorf("AZURE_AUTHORITY_HOST is not an address: %w", err)
 	}

@@ -1,5 +1,5 @@
-// Package gcs keeps archives in Google Cloud Storage, through its JSON API. Google's own library for it is not used: the four requests
-// here are less code than its setup, and it brings gRPC and tens of megabytes to each gateway.
+// Package gcs keeps archives in Google Cloud Storage, through its JSON API. It does not use Google's own library, which would add gRPC and
+// tens of megabytes to the agent, and whose setup is more code than the four requests here.
 package gcs
 
 import (
@@ -9,10 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -27,7 +25,7 @@ const (
 	host = "storage.googleapis.com"
 	// chunkSize is the buffer of an upload. All chunks but the last must be a multiple of 256 KiB.
 	chunkSize = 4 << 20
-	// maxStalls is how many requests in a row may store nothing before an upload fails.
+	// maxStalls is the number of requests in a row that store nothing after which an upload fails.
 	maxStalls = 3
 )
 
@@ -38,43 +36,43 @@ type store struct {
 	bucket string
 }
 
-// New returns a bucket. It does not connect. secrets reads the key of the service account on each use, so that a rotated one takes effect
-// immediately; nil stands for the identity of the pod.
+// New returns a Store that keeps its objects in the bucket that spec names. It does not connect. secrets reads the key of the service account
+// on each use, so that a rotated one takes effect immediately; nil stands for the identity of the pod.
 func New(spec *v1alpha1.GCSStorage, secrets func() (secret.String, error)) (archive.Store, error) {
 	server := rest.Server(cmp.Or(spec.Endpoint, host))
 	t := tokens(secrets)
 	c := rest.NewClient()
-	c.Field, c.Kind, c.Name, c.Secret = field, "bucket", spec.Bucket, secrets != nil
-	c.Authorize, c.Renew, c.Code = t.Authorize, t.Renew, code
+	c.Field, c.Kind, c.Name, c.HasSecret = field, "bucket", spec.Bucket, secrets != nil
+	c.Authorize, c.Renew, c.Code = t.Authorize, t.Renew, errorCode
 	return store{c, server, spec.Bucket}, nil
 }
 
-// field is the one of the spec.
+// field is the path of this storage in the spec of a GatewaySync; error messages name it.
 const field = "spec.snapshots.storage.gcs"
 
-// code returns what the JSON API says of an error.
-func code(_ http.Header, body []byte) (code, message string) {
+// errorCode returns the error code and the message of an error response. Both are empty if another server answered, such as a proxy.
+func errorCode(_ http.Header, body []byte) (code, message string) {
 	var e struct {
 		Error struct {
 			Message string
 			Errors  []struct{ Reason string }
 		}
 	}
-	_ = json.Unmarshal(body, &e) // an answer of another server has none
+	_ = json.Unmarshal(body, &e)
 	if len(e.Error.Errors) > 0 {
 		code = e.Error.Errors[0].Reason
 	}
 	return code, e.Error.Message
 }
 
-// url returns the address of the bucket's objects, or of one of them.
+// url returns the address of the bucket's objects, or of the one with a key. service is "", or /upload for uploads.
 func (s store) url(service, key string, query url.Values) url.URL {
 	u := s.server
 	path := service + "/storage/v1/b/" + url.PathEscape(s.bucket) + "/o"
 	if key != "" {
 		path += "/" + url.PathEscape(key)
 	}
-	u.Path, _ = url.PathUnescape(path) // of what was escaped above
+	u.Path, _ = url.PathUnescape(path) // cannot fail: path was escaped above
 	u.RawPath, u.RawQuery = path, query.Encode()
 	return u
 }
@@ -102,7 +100,7 @@ func (s store) Put(ctx context.Context, key string, r io.Reader) error {
 	})
 }
 
-// begin starts a resumable upload and returns its address. The object is not there before the last chunk is, and the server drops what is
+// begin starts a resumable upload and returns its address. The object exists only after the last chunk; the server drops an upload that is
 // never finished.
 func (s store) begin(ctx context.Context, key string) (*url.URL, error) {
 	_, header, err := s.client.Page(ctx, rest.Request{
@@ -112,28 +110,29 @@ func (s store) begin(ctx context.Context, key string) (*url.URL, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, err := url.Parse(header.Get("Location"))
-	if err != nil || at.RawQuery == "" {
+	location, err := url.Parse(header.Get("Location"))
+	if err != nil || location.RawQuery == "" {
 		return nil, fmt.Errorf("%s.endpoint: the server does not say how to go on with an upload", field)
 	}
 	// The chunks go to the server of the spec, whatever host the answer names.
 	u := s.server
-	u.Path, u.RawPath, u.RawQuery = at.Path, at.RawPath, at.RawQuery
+	u.Path, u.RawPath, u.RawQuery = location.Path, location.RawPath, location.RawQuery
 	return &u, nil
 }
 
-// send uploads a chunk. The server may store less of it than it was sent, or all of it and then fail to answer.
+// send uploads a chunk that begins at offset. The server may store only a part of it, or store it and fail to answer: send then asks how much
+// was stored, and continues from there.
 func (s store) send(ctx context.Context, session url.URL, chunk []byte, offset int64, last bool) error {
 	end, total := offset+int64(len(chunk)), "*"
 	if last {
 		total = strconv.FormatInt(end, 10)
 	}
-	for at, stalls := offset, 0; at < end || last; {
-		content := fmt.Sprintf("bytes %d-%d/%s", at, end-1, total)
-		if at == end {
-			content = "bytes */" + total // only the end is missing
+	for next, stalls := offset, 0; next < end || last; { // next is the first byte that the server does not have
+		content := fmt.Sprintf("bytes %d-%d/%s", next, end-1, total)
+		if next == end {
+			content = "bytes */" + total // the server has all bytes, and does not know yet that these are all
 		}
-		stored, err := s.put(ctx, rest.Request{URL: session, Header: http.Header{"Content-Range": {content}}, Body: chunk[at-offset:], Once: true})
+		stored, err := s.put(ctx, rest.Request{URL: session, Header: http.Header{"Content-Range": {content}}, Body: chunk[next-offset:], Once: true})
 		if err != nil && rest.Transient(err) && ctx.Err() == nil {
 			var status error
 			if stored, status = s.put(ctx, rest.Request{URL: session, Header: http.Header{"Content-Range": {"bytes */" + total}}}); status != nil {
@@ -147,7 +146,7 @@ func (s store) send(ctx context.Context, session url.URL, chunk []byte, offset i
 			return nil
 		case stored < offset || stored > end: // also complete, too early
 			return fmt.Errorf("%s.endpoint: the server has stored %d bytes of an upload, which was sent from %d to %d", field, stored, offset, end)
-		case stored > at && (!last || stored < end):
+		case stored > next && (!last || stored < end):
 			stalls = 0
 		default:
 			if stalls++; stalls == maxStalls {
@@ -157,19 +156,19 @@ func (s store) send(ctx context.Context, session url.URL, chunk []byte, offset i
 				return fmt.Errorf("%s: the bucket %s stores nothing of an upload: %w", field, s.bucket, err)
 			}
 		}
-		at = stored
+		next = stored
 	}
 	return nil
 }
 
-// complete stands for an object that is whole.
+// complete is what put returns if the server has the whole object.
 const complete = -1
 
-// put sends a part of an upload and returns how many bytes of all the server has.
+// put sends a part of an upload. It returns how many bytes of the object the server has.
 func (s store) put(ctx context.Context, r rest.Request) (int64, error) {
 	r.Method, r.Want = http.MethodPut, []int{http.StatusOK, http.StatusCreated, http.StatusPermanentRedirect}
 	res, err := s.client.Do(ctx, r)
-	if errors.Is(missing(err), fs.ErrNotExist) {
+	if refused, ok := errors.AsType[*rest.StatusError](err); ok && refused.Status == http.StatusNotFound {
 		return 0, fmt.Errorf("%s: the bucket %s no longer knows an upload that was begun", field, s.bucket)
 	}
 	if err != nil {
@@ -190,57 +189,35 @@ func (s store) put(ctx context.Context, r rest.Request) (int64, error) {
 }
 
 func (s store) Get(ctx context.Context, key string) (io.ReadCloser, error) {
-	res, err := s.client.Do(ctx, rest.Request{Method: http.MethodGet, URL: s.url("", key, url.Values{"alt": {"media"}})})
-	if err != nil {
-		return nil, missing(err)
-	}
-	return res.Body, nil
+	return s.client.Get(ctx, rest.Request{Method: http.MethodGet, URL: s.url("", key, url.Values{"alt": {"media"}})})
 }
 
 func (s store) List(ctx context.Context, prefix string) ([]string, error) {
-	var keys []string
 	query := url.Values{"prefix": {prefix}, "maxResults": {"1000"}, "fields": {"items(name),nextPageToken"}}
-	for range archive.MaxList {
+	return rest.List(prefix, func(token string) (keys []string, next string, err error) {
+		if token != "" {
+			query.Set("pageToken", token)
+		}
 		body, _, err := s.client.Page(ctx, rest.Request{Method: http.MethodGet, URL: s.url("", "", query)})
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		var page struct {
 			Items         []struct{ Name string }
 			NextPageToken string
 		}
 		if err := json.Unmarshal(body, &page); err != nil {
-			return nil, fmt.Errorf("%s: the bucket %s answers no list of objects", field, s.bucket)
+			return nil, "", fmt.Errorf("%s: the bucket %s answers no list of objects", field, s.bucket)
 		}
 		for _, o := range page.Items {
 			keys = append(keys, o.Name)
 		}
-		if len(keys) > archive.MaxList {
-			break
-		}
-		if page.NextPageToken == "" {
-			return slices.DeleteFunc(keys, func(k string) bool { return !strings.HasPrefix(k, prefix) }), nil
-		}
-		query.Set("pageToken", page.NextPageToken)
-	}
-	return nil, failure.New(v1alpha1.ReasonLimitExceeded, "there are more than %d objects below %s", archive.MaxList, prefix)
+		return keys, page.NextPageToken, nil
+	})
 }
 
 func (s store) Delete(ctx context.Context, key string) error {
-	res, err := s.client.Do(ctx, rest.Request{Method: http.MethodDelete, URL: s.url("", key, nil), Want: []int{http.StatusOK, http.StatusNoContent}})
-	if err == nil {
-		return res.Body.Close()
-	}
-	if err = missing(err); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// missing tells a missing object from other errors.
-func missing(err error) error {
-	if s, ok := errors.AsType[*rest.StatusError](err); ok && s.Status == http.StatusNotFound {
-		return fs.ErrNotExist
-	}
-	return err
+	return s.client.Delete(ctx, rest.Request{
+		Method: http.MethodDelete, URL: s.url("", key, nil), Want: []int{http.StatusOK, http.StatusNoContent},
+	})
 }

@@ -30,10 +30,7 @@ const (
 func tokens(secrets func() (secret.String, error)) *rest.Tokens {
 	if secrets == nil {
 		client := rest.TokenHTTP(true)
-		return &rest.Tokens{
-			Secret: func() (secret.String, error) { return secret.String{}, nil },
-			Fetch:  func(ctx context.Context, _ secret.String) (*rest.Token, error) { return fromMetadata(ctx, client) },
-		}
+		return &rest.Tokens{Fetch: func(ctx context.Context, _ secret.String) (*rest.Token, error) { return fromMetadata(ctx, client) }}
 	}
 	client := rest.TokenHTTP(false)
 	return &rest.Tokens{
@@ -42,7 +39,7 @@ func tokens(secrets func() (secret.String, error)) *rest.Tokens {
 	}
 }
 
-// fromKey exchanges a signed statement for a token. key is the file that Google makes for a service account.
+// fromKey exchanges a signed JSON Web Token for an access token. key is the JSON file that Google creates for a service account.
 func fromKey(ctx context.Context, client *http.Client, key secret.String) (*rest.Token, error) {
 	var k struct {
 		Type        string `json:"type"`
@@ -57,10 +54,9 @@ func fromKey(ctx context.Context, client *http.Client, key secret.String) (*rest
 	conf := jwt.Config{
 		Email: k.ClientEmail, PrivateKey: []byte(k.PrivateKey), PrivateKeyID: k.KeyID, Scopes: []string{scope}, TokenURL: cmp.Or(k.TokenURI, tokenURL),
 	}
-	// jwt sends its request without a context.
-	with := *client
-	with.Transport = bound{ctx, client.Transport}
-	t, err := conf.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &with)).Token()
+	bound := *client
+	bound.Transport = withContext{ctx, client.Transport}
+	t, err := conf.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &bound)).Token()
 	if err == nil && t.AccessToken == "" {
 		err = errors.New("the answer has no access token")
 	}
@@ -71,22 +67,22 @@ func fromKey(ctx context.Context, client *http.Client, key secret.String) (*rest
 		}
 		return &rest.Token{AccessToken: t.AccessToken, ExpiresIn: life}, nil
 	}
-	if refused, ok := errors.AsType[*oauth2.RetrieveError](err); ok { // its text has the whole answer
+	if refused, ok := errors.AsType[*oauth2.RetrieveError](err); ok { // the text of err has the whole answer
 		err = fmt.Errorf("the answer is %d (%s)", refused.Response.StatusCode, rest.OAuthError(refused.Body))
 	} else {
-		err = rest.Shown(ctx, err)
+		err = rest.HideAddress(ctx, err)
 	}
 	return nil, fmt.Errorf("%s.secretRef: there is no token for the service account %s: %w", field, failure.Quote(k.ClientEmail), err)
 }
 
-// bound sends requests with a context.
-type bound struct {
+// withContext sends requests with a context, because package jwt sends them without one.
+type withContext struct {
 	ctx  context.Context
 	next http.RoundTripper
 }
 
-func (b bound) RoundTrip(req *http.Request) (*http.Response, error) {
-	return b.next.RoundTrip(req.WithContext(b.ctx))
+func (w withContext) RoundTrip(req *http.Request) (*http.Response, error) {
+	return w.next.RoundTrip(req.WithContext(w.ctx))
 }
 
 // fromMetadata returns the token that Google Cloud gives to the pod. Like Google's libraries, it looks for the server at GCE_METADATA_HOST.

@@ -1,5 +1,5 @@
-// Package rest sends the requests of object storage that has a REST API. The server may be hostile, and its address is what a user wrote:
-// the client follows no redirect, bounds what it reads of an answer that is not an object, and shows no credentials in an error.
+// Package rest sends requests to object storage that has a REST API. A user chooses the address of the server, and the server may be hostile:
+// the client follows no redirect, bounds every answer but the bytes of an object, and shows no credentials in an error.
 package rest
 
 import (
@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -15,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/agent/archive"
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 )
@@ -25,22 +28,25 @@ const (
 	maxPage    = 8 << 20
 	maxRefusal = 64 << 10
 	maxHeaders = 64 << 10
+	// maxPages bounds a listing whose pages are empty.
+	maxPages = 10_000
 )
 
 // Client talks to one bucket. Set its exported fields before use.
 type Client struct {
-	// Field is the one of the spec with the storage, and Kind the field below it that names the bucket, such as bucket.
-	Field, Kind string
-	// Name is that of the bucket.
-	Name string
-	// Secret reports whether the credentials come from a Secret, and not from the identity of the pod.
-	Secret bool
-	// Authorize signs a request. It is called again for each attempt.
+	// Field is the path of the storage in the spec, and Kind the name of the field below it that names the bucket: bucket or container.
+	// Name is the name of the bucket. Error messages have all three.
+	Field, Kind, Name string
+	// HasSecret is set if the credentials are in a Secret, otherwise they are those of the pod's identity.
+	HasSecret bool
+	// Authorize adds the credentials to a request. It is called again for each attempt.
 	Authorize func(ctx context.Context, req *http.Request) error
 	// Renew drops credentials that the server did not accept. It returns false if there are no others.
 	Renew func() bool
-	// Code returns the code and the message of an answer that refuses a request.
+	// Code returns the code and the message of an error response.
 	Code func(header http.Header, body []byte) (code, message string)
+	// NotFound is the code of the error response for a missing object; "" if status 404 is enough.
+	NotFound string
 
 	http  *http.Client
 	pause func(ctx context.Context, n int)
@@ -66,7 +72,7 @@ func newHTTP(proxy func(*http.Request) (*url.URL, error)) *http.Client {
 	}
 }
 
-// Server returns the address of an endpoint of the spec, which may lack the scheme.
+// Server returns the address for an endpoint of the spec. Without a scheme, it is https.
 func Server(endpoint string) url.URL {
 	if plain, ok := strings.CutPrefix(endpoint, "http://"); ok {
 		return url.URL{Scheme: "http", Host: plain}
@@ -80,14 +86,14 @@ type Request struct {
 	URL    url.URL
 	Header http.Header
 	Body   []byte
-	// Want are the statuses that are no error. Default 200.
+	// Want lists the statuses of success. Default: 200.
 	Want []int
-	// Once makes the first failure an error, because the same request a second time would mean something else.
+	// Once disables retries, for a request that means something else the second time.
 	Once bool
 }
 
-// Do sends a request, up to three times if the server does not answer or is busy. The caller closes the body. The error is a
-// *StatusError if there is an answer, with another status than wanted.
+// Do sends a request, up to three times if the server does not answer or is busy. The caller closes the body. If the answer has another
+// status than wanted, the error is a *StatusError.
 func (c *Client) Do(ctx context.Context, r Request) (*http.Response, error) {
 	renewed := false
 	for n := 1; ; n++ {
@@ -121,7 +127,7 @@ func (c *Client) try(ctx context.Context, r Request) (*http.Response, error) {
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return nil, &connectError{fmt.Sprintf("%s: %s: ", c.Field, failure.Quote(r.URL.Host)), Shown(ctx, err)}
+		return nil, &connectError{fmt.Errorf("%s: %s: %w", c.Field, failure.Quote(r.URL.Host), HideAddress(ctx, err))}
 	}
 	want := r.Want
 	if len(want) == 0 {
@@ -133,7 +139,7 @@ func (c *Client) try(ctx context.Context, r Request) (*http.Response, error) {
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal)) // what arrives is enough for a message
 	_ = res.Body.Close()
 	code, message := c.Code(res.Header, body)
-	hide := secrets(req)
+	hide := hider(req)
 	return nil, &StatusError{Status: res.StatusCode, Code: hide.Replace(code), Message: hide.Replace(message), client: c}
 }
 
@@ -147,15 +153,65 @@ func (c *Client) Page(ctx context.Context, r Request) ([]byte, http.Header, erro
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxPage+1))
 	switch {
 	case err != nil:
-		return nil, nil, fmt.Errorf("%s: read the answer of %s: %w", c.Field, failure.Quote(r.URL.Host), Shown(ctx, err))
+		return nil, nil, fmt.Errorf("%s: read the answer of %s: %w", c.Field, failure.Quote(r.URL.Host), HideAddress(ctx, err))
 	case len(body) > maxPage:
 		return nil, nil, fmt.Errorf("%s: the answer of %s has more than %d bytes", c.Field, failure.Quote(r.URL.Host), maxPage)
 	}
 	return body, res.Header, nil
 }
 
-// secrets returns what hides the credentials of a request, which a server may repeat.
-func secrets(req *http.Request) *strings.Replacer {
+// List returns the keys with a prefix from all pages of a listing. page returns the keys of one page, and the token of the next one; "" is
+// that of the first page, and means that there is no next one. The error has the reason LimitExceeded for more than archive.MaxList keys.
+func List(prefix string, page func(token string) (keys []string, next string, err error)) ([]string, error) {
+	var all []string
+	token := ""
+	for range maxPages {
+		keys, next, err := page(token)
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, keys...); len(all) > archive.MaxList {
+			break
+		}
+		if next == "" {
+			return slices.DeleteFunc(all, func(k string) bool { return !strings.HasPrefix(k, prefix) }), nil
+		}
+		token = next
+	}
+	return nil, failure.New(v1alpha1.ReasonLimitExceeded, "there are more than %d objects below %s", archive.MaxList, prefix)
+}
+
+// Get sends the request for an object. The error is fs.ErrNotExist if there is none. The caller closes the body.
+func (c *Client) Get(ctx context.Context, r Request) (io.ReadCloser, error) {
+	res, err := c.Do(ctx, r)
+	if err != nil {
+		return nil, c.notExist(err)
+	}
+	return res.Body, nil
+}
+
+// Delete sends the request that deletes an object. It returns nil if there is none.
+func (c *Client) Delete(ctx context.Context, r Request) error {
+	body, err := c.Get(ctx, r)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return body.Close()
+}
+
+// notExist returns fs.ErrNotExist for a missing object. It returns other errors, such as that of a missing bucket, unchanged.
+func (c *Client) notExist(err error) error {
+	if s, ok := errors.AsType[*StatusError](err); ok && s.Status == http.StatusNotFound && (c.NotFound == "" || c.NotFound == s.Code) {
+		return fs.ErrNotExist
+	}
+	return err
+}
+
+// hider returns a replacer that hides the credentials of a request in an answer, because the server may repeat them.
+func hider(req *http.Request) *strings.Replacer {
 	var hide []string
 	add := func(s string) {
 		if len(s) > 7 {
@@ -174,7 +230,7 @@ func secrets(req *http.Request) *strings.Replacer {
 	return strings.NewReplacer(hide...)
 }
 
-// StatusError is an answer that refuses a request.
+// StatusError is an answer with another status than wanted.
 type StatusError struct {
 	Status        int
 	Code, Message string
@@ -184,7 +240,7 @@ type StatusError struct {
 func (e *StatusError) Error() string {
 	c := e.client
 	credentials, its, check := c.Field+".secretRef", "the credentials", "they are right, have not expired and have"
-	if !c.Secret {
+	if !c.HasSecret {
 		credentials, its, check = c.Field, "the identity of the pod", "it has"
 	}
 	switch {
@@ -201,15 +257,10 @@ func (e *StatusError) Error() string {
 
 func (e *StatusError) code() string { return failure.Quote(e.Code) }
 
-// connectError is a request without an answer.
-type connectError struct {
-	to  string
-	err error
-}
+// connectError is the error of a request without an answer.
+type connectError struct{ error }
 
-func (e *connectError) Error() string { return e.to + e.err.Error() }
-
-func (e *connectError) Unwrap() error { return e.err }
+func (e *connectError) Unwrap() error { return e.error }
 
 // Transient reports whether the same request can succeed a moment later.
 func Transient(err error) bool {
@@ -220,8 +271,8 @@ func Transient(err error) bool {
 	return ok
 }
 
-// Shown returns an error of net/http without the address, which may have credentials, or the reason that ctx has ended.
-func Shown(ctx context.Context, err error) error {
+// HideAddress returns an error of net/http without the address, which may have credentials. If ctx has ended, it returns the cause.
+func HideAddress(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
@@ -231,10 +282,10 @@ func Shown(ctx context.Context, err error) error {
 	return errors.New(failure.Quote(err.Error()))
 }
 
-// Blocks calls send with the next at most size bytes of r; the last call has the end. An empty r is one empty block. If r fails, the bytes
-// before are not sent as the end.
+// Blocks calls send for each block of size bytes of r, and for the last block, which may be shorter. An empty r is one empty block. If r
+// fails, Blocks returns the error and does not send the rest, so that no upload is completed with a part of r.
 func Blocks(r io.Reader, size int, send func(block []byte, last bool) error) error {
-	block := make([]byte, size+1) // the byte more tells that a full block is not the last
+	block := make([]byte, size+1) // the additional byte shows that a full block is not the last one
 	n, end, err := fill(r, block)
 	for err == nil && !end {
 		if err := send(block[:size], false); err != nil {
@@ -250,12 +301,12 @@ func Blocks(r io.Reader, size int, send func(block []byte, last bool) error) err
 	return send(block[:n], true)
 }
 
-// fill reads until b is full or r ends before. Unlike io.ReadFull, it does not take io.ErrUnexpectedEOF of r for its end.
+// fill reads until b is full or r ends. Unlike io.ReadFull, it does not take io.ErrUnexpectedEOF of r for the end of r.
 func fill(r io.Reader, b []byte) (n int, end bool, err error) {
 	for n < len(b) {
 		m, err := r.Read(b[n:])
 		n += m
-		if err == io.EOF { // only this value is the end, as for io.ReadAll
+		if err == io.EOF { // not errors.Is: only this value is the end, as for io.ReadAll
 			return n, n < len(b), nil
 		}
 		if err != nil {

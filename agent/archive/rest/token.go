@@ -18,32 +18,33 @@ import (
 const (
 	tokenTimeout = 10 * time.Second
 	maxToken     = 64 << 10
-	// early is how long before its end a token is no longer used.
-	early = time.Minute
-	// maxLife bounds how long a token is used, whatever the server says.
+	// expiryMargin is how long before its expiry a token is no longer used.
+	expiryMargin = time.Minute
+	// maxLife bounds how long a token is used, even if the server allows more.
 	maxLife = time.Hour
 )
 
-// Tokens keeps an access token for as long as it lives, and the secret from which it was made is the same.
+// Tokens caches an access token until it expires or the credentials change. It is safe for concurrent use.
 type Tokens struct {
-	// Secret returns the credentials on each use, so that rotated ones take effect immediately.
+	// Secret returns the credentials. It is called on each use, so that rotated ones take effect immediately. If it is nil, Fetch gets
+	// empty credentials.
 	Secret func() (secret.String, error)
-	// Fetch asks for a token. Its context ends soon.
+	// Fetch asks a server for a token. Its context ends after ten seconds.
 	Fetch func(ctx context.Context, credentials secret.String) (*Token, error)
 
-	mu    sync.Mutex
-	of    secret.String
-	token *Token
-	until time.Time
+	mu          sync.Mutex
+	credentials secret.String // that token was made with
+	token       *Token        // nil if there is none
+	until       time.Time     // when to fetch the next one
 }
 
-// Token is an access token as servers of OAuth 2.0 answer it.
+// Token is an access token in the form of OAuth 2.0.
 type Token struct {
 	AccessToken string `json:"access_token"`
-	ExpiresIn   Number `json:"expires_in"`
+	ExpiresIn   Number `json:"expires_in"` // seconds
 }
 
-// Number is a number that some servers write as a text.
+// Number is a number that some servers send as a string.
 type Number int64
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -62,13 +63,16 @@ func (t *Tokens) Authorize(ctx context.Context, req *http.Request) error {
 }
 
 func (t *Tokens) get(ctx context.Context) (string, error) {
-	credentials, err := t.Secret()
-	if err != nil {
-		return "", err
+	var credentials secret.String
+	if t.Secret != nil {
+		var err error
+		if credentials, err = t.Secret(); err != nil {
+			return "", err
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.token != nil && credentials.Reveal() == t.of.Reveal() && time.Now().Before(t.until) {
+	if t.token != nil && credentials.Reveal() == t.credentials.Reveal() && time.Now().Before(t.until) {
 		return t.token.AccessToken, nil
 	}
 	t.token = nil
@@ -79,7 +83,7 @@ func (t *Tokens) get(ctx context.Context) (string, error) {
 		return "", err
 	}
 	life := min(max(time.Duration(token.ExpiresIn)*time.Second, 0), maxLife)
-	t.token, t.of, t.until = token, credentials, time.Now().Add(life-min(early, life/2))
+	t.token, t.credentials, t.until = token, credentials, time.Now().Add(life-min(expiryMargin, life/2))
 	return token.AccessToken, nil
 }
 
@@ -87,13 +91,13 @@ func (t *Tokens) get(ctx context.Context) (string, error) {
 func (t *Tokens) Renew() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	had := t.token != nil
+	renewable := t.token != nil
 	t.token = nil
-	return had
+	return renewable
 }
 
-// TokenHTTP returns a client for requests for tokens. It connects through the proxy of the environment, unless the server is local: that
-// of the metadata of a cloud.
+// TokenHTTP returns a client for FetchToken. It connects through the proxy of the environment, unless local is set: the metadata server of a
+// cloud is on the node.
 func TokenHTTP(local bool) *http.Client {
 	if local {
 		return newHTTP(nil)
@@ -101,17 +105,17 @@ func TokenHTTP(local bool) *http.Client {
 	return newHTTP(http.ProxyFromEnvironment)
 }
 
-// FetchToken sends a request for a token. The error shows of the answer only its status, and what OAuth 2.0 calls error: the description
-// may repeat the credentials.
+// FetchToken sends a request for a token. The error shows only the status of the answer and its OAuth 2.0 error code, because the
+// description may repeat the credentials.
 func FetchToken(client *http.Client, req *http.Request) (*Token, http.Header, error) {
 	res, err := client.Do(req)
 	if err != nil {
-		return nil, nil, Shown(req.Context(), err)
+		return nil, nil, HideAddress(req.Context(), err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxToken))
 	if err != nil {
-		return nil, nil, Shown(req.Context(), err)
+		return nil, nil, HideAddress(req.Context(), err)
 	}
 	if res.StatusCode != http.StatusOK {
 		return nil, nil, fmt.Errorf("the answer is %d (%s)", res.StatusCode, OAuthError(body))
@@ -123,11 +127,11 @@ func FetchToken(client *http.Client, req *http.Request) (*Token, http.Header, er
 	return &t, res.Header, nil
 }
 
-// OAuthError returns the error code in an answer of a server of tokens, quoted.
+// OAuthError returns the quoted OAuth 2.0 error code of an answer.
 func OAuthError(body []byte) string {
 	var e struct {
 		Error string `json:"error"`
 	}
-	_ = json.Unmarshal(body, &e) // an answer of another kind has none
+	_ = json.Unmarshal(body, &e) // if the answer is no JSON, there is no code
 	return failure.Quote(e.Error)
 }

@@ -30,8 +30,8 @@ type store struct {
 	bucket string
 }
 
-// New returns a bucket. It does not connect. secrets reads the credentials on each use, so that rotated ones take effect immediately; nil
-// stands for the identity of the pod or of its node.
+// New returns a Store that keeps its objects in the bucket that spec names. It does not connect. secrets reads the credentials on each use,
+// so that rotated ones take effect immediately; nil stands for the identity of the pod or of its node.
 func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archive.Store, error) {
 	host, secure := strings.TrimPrefix(spec.Endpoint, "https://"), true
 	if plain, ok := strings.CutPrefix(host, "http://"); ok {
@@ -44,7 +44,7 @@ func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archi
 	case host == "":
 		host = "s3." + region + ".amazonaws.com"
 	case region == "":
-		region = "us-east-1" // what other servers call theirs
+		region = "us-east-1" // the default of other servers
 	}
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second,
@@ -66,7 +66,7 @@ func New(spec *v1alpha1.S3Storage, secrets func() (secret.String, error)) (archi
 	return store{client, spec.Bucket}, nil
 }
 
-// fromSecret reads credentials from a Secret.
+// fromSecret implements credentials.Provider. It reads a Secret with lines as in ~/.aws/credentials.
 type fromSecret func() (secret.String, error)
 
 func (f fromSecret) IsExpired() bool { return true }
@@ -105,7 +105,7 @@ func (s store) Put(ctx context.Context, key string, r io.Reader) error {
 }
 
 func (s store) Get(ctx context.Context, key string) (io.ReadCloser, error) {
-	// Core.GetObject asks once. An Object would ask again after an error, also in the middle of another version.
+	// Core.GetObject sends one request. A minio.Object would send another one after an error, and could continue with a newer version.
 	r, _, _, err := minio.Core{Client: s.client}.GetObject(ctx, s.bucket, key, minio.GetObjectOptions{})
 	if err != nil {
 		return nil, s.explain(err)
@@ -137,7 +137,7 @@ func (s store) Delete(ctx context.Context, key string) error {
 	return err
 }
 
-// explain bounds what a server says, and tells a missing object from other errors.
+// explain returns fs.ErrNotExist for a missing object. It bounds the text of the server in other errors.
 func (s store) explain(err error) error {
 	if err == nil {
 		return nil

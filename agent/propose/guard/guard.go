@@ -37,14 +37,14 @@ var executed = map[string]bool{
 	"codemagic.yaml": true, "wercker.yml": true,
 }
 
-// Path checks dest, the path of a file in the data directory, and source, the path of this file in git. It returns the name of the rule
-// that denies the file.
+// Path checks dest, the path of a file in the data directory, and source, its path in git. It returns the name of the rule that denies the
+// file.
 func Path(dest, source string) (rule string, denied bool) {
 	if resource.NeverTouch(dest) {
 		return "belongs to the gateway", true
 	}
 	for _, p := range []string{dest, source} {
-		if rule, denied := onePath(p); denied {
+		if rule, denied := checkPath(p); denied {
 			return rule, true
 		}
 	}
@@ -62,8 +62,8 @@ func Path(dest, source string) (rule string, denied bool) {
 	return "", false
 }
 
-// onePath applies the rules that are the same for both paths.
-func onePath(p string) (string, bool) {
+// checkPath applies the rules that are the same for both paths.
+func checkPath(p string) (string, bool) {
 	if !utf8.ValidString(p) || strings.ContainsFunc(p, unicode.IsControl) {
 		return "name that is not plain text", true
 	}
@@ -102,8 +102,8 @@ type rule struct {
 	name     string
 	keywords []string // lower case
 	pattern  string   // must match from the keyword on
-	back     int      // number of bytes before the keyword at which the match begins instead
-	inside   bool     // whether the keyword also counts in the middle of a word
+	before   int      // how many bytes before the keyword the match begins instead
+	inWord   bool     // whether the keyword also counts in the middle of a word
 	entropy  float64  // minimum for the last group of the pattern, in bits per byte; 0 for no minimum
 
 	once sync.Once
@@ -112,14 +112,14 @@ type rule struct {
 
 // rules are ordered from the most specific to the most general. Each expression is compiled at its first use.
 var rules = []*rule{
-	{name: "private key", keywords: []string{"-----begin "}, inside: true, pattern: `-----BEGIN [A-Z ]{0,40}PRIVATE KEY( BLOCK)?-----`},
+	{name: "private key", keywords: []string{"-----begin "}, inWord: true, pattern: `-----BEGIN [A-Z ]{0,40}PRIVATE KEY( BLOCK)?-----`},
 	{name: "AWS access key", keywords: []string{"akia", "asia", "abia", "acca"}, pattern: `((?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16})\b`, entropy: 3},
 	{name: "GitHub token", keywords: []string{"ghp_", "gho_", "ghu_", "ghs_", "ghr_"}, pattern: `gh[pousr]_[0-9A-Za-z]{36}\b`},
 	{name: "GitHub fine-grained token", keywords: []string{"github_pat_"}, pattern: `github_pat_[0-9A-Za-z_]{60,}`},
 	{name: "GitLab token", keywords: []string{"glpat-", "gldt-", "glptt-", "glrt-"}, pattern: `gl(?:pat|dt|ptt|rt)-[0-9A-Za-z_-]{20,}`},
 	{name: "Slack token", keywords: []string{"xox"}, pattern: `xox[abposre]-[0-9A-Za-z-]{10,}`},
-	{name: "Slack webhook", keywords: []string{"hooks.slack.com"}, inside: true, pattern: `hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9+/]{40,}`},
-	{name: "Teams webhook", keywords: []string{"webhook.office.com"}, inside: true, pattern: `webhook\.office\.com/webhookb2/[0-9a-f-]{36}@`},
+	{name: "Slack webhook", keywords: []string{"hooks.slack.com"}, inWord: true, pattern: `hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9+/]{40,}`},
+	{name: "Teams webhook", keywords: []string{"webhook.office.com"}, inWord: true, pattern: `webhook\.office\.com/webhookb2/[0-9a-f-]{36}@`},
 	{name: "Google API key", keywords: []string{"aiza"}, pattern: `(AIza[0-9A-Za-z_-]{35})\b`, entropy: 3},
 	{name: "Google OAuth secret", keywords: []string{"gocspx-"}, pattern: `GOCSPX-[0-9A-Za-z_-]{28}`},
 	{name: "Stripe key", keywords: []string{"sk_live_", "rk_live_", "sk_test_", "rk_test_"}, pattern: `[sr]k_(?:live|test)_[0-9A-Za-z]{16,}`},
@@ -141,11 +141,11 @@ var rules = []*rule{
 	{name: "age secret key", keywords: []string{"age-secret-key-1"}, pattern: `AGE-SECRET-KEY-1[0-9A-Z]{58}`},
 	{name: "Azure storage key", keywords: []string{"accountkey"}, pattern: `(?i)AccountKey=[0-9A-Za-z+/]{60,}={0,2}`},
 	{name: "Azure shared access key", keywords: []string{"sharedaccesskey"}, pattern: `(?i)SharedAccessKey=[0-9A-Za-z+/]{40,}={0,2}`},
-	{name: "Azure client secret", keywords: []string{"q~"}, back: 4, pattern: `[0-9A-Za-z_~.-]{3}[78]Q~[0-9A-Za-z_~.-]{31,34}\b`},
+	{name: "Azure client secret", keywords: []string{"q~"}, before: 4, pattern: `[0-9A-Za-z_~.-]{3}[78]Q~[0-9A-Za-z_~.-]{31,34}\b`},
 	{name: "JSON web token", keywords: []string{"eyj"}, pattern: `eyJ[0-9A-Za-z_-]{15,}\.eyJ[0-9A-Za-z_-]{15,}\.[0-9A-Za-z_-]{20,}`},
-	{name: "password in a URL", keywords: []string{"://"}, inside: true, pattern: `://[^\s"'/@:<>{}$]{1,80}:([^\s"'/@<>{}$*]{6,80})@[a-zA-Z0-9]`, entropy: 2.3},
+	{name: "password in a URL", keywords: []string{"://"}, inWord: true, pattern: `://[^\s"'/@:<>{}$]{1,80}:([^\s"'/@<>{}$*]{6,80})@[a-zA-Z0-9]`, entropy: 2.3},
 	{name: "password of a JDBC connection", keywords: []string{"jdbc:"}, pattern: `(?i)jdbc:[^\s"']{5,300}[;?&](?:password|pwd)=([^;&\s"'{}$]{4,100})`, entropy: 1.9},
-	{name: "assigned secret", keywords: []string{"password", "passwd", "secret", "apikey", "api_key", "access_key", "accesskey", "auth_token", "authtoken"}, inside: true,
+	{name: "assigned secret", keywords: []string{"password", "passwd", "secret", "apikey", "api_key", "access_key", "accesskey", "auth_token", "authtoken"}, inWord: true,
 		pattern: `(?i)[a-z_]{4,12}["']?\s{0,5}[:=]\s{0,5}["']([0-9A-Za-z+/=_~!@#%^*.-]{12,150})["']`, entropy: 3.5},
 }
 
@@ -164,7 +164,7 @@ func Content(_ string, content []byte) (rule string, found bool) {
 	// Searching a large file in pieces keeps the copies small that the search makes.
 	embedded := &resource.EmbeddedFinder{}
 	for {
-		if rule, found = piece(content[:min(len(content), pieceSize)], embedded); found || len(content) <= pieceSize {
+		if rule, found = searchPiece(content[:min(len(content), pieceSize)], embedded); found || len(content) <= pieceSize {
 			return rule, found
 		}
 		content = content[pieceSize-overlap:]
@@ -177,10 +177,10 @@ const (
 	overlap   = 16 << 10
 )
 
-// piece checks a piece of a file, first as it is and then with its JSON strings decoded.
-func piece(content []byte, embedded *resource.EmbeddedFinder) (rule string, found bool) {
+// searchPiece searches a piece of a file, first as it is and then with its JSON strings decoded.
+func searchPiece(content []byte, embedded *resource.EmbeddedFinder) (rule string, found bool) {
 	for range maxNested {
-		if rule, found = text(content, embedded); found {
+		if rule, found = search(content, embedded); found {
 			return rule, true
 		}
 		inside := unescaped(content)
@@ -192,7 +192,8 @@ func piece(content []byte, embedded *resource.EmbeddedFinder) (rule string, foun
 	return "", false
 }
 
-// maxNested is how often piece checks a text, unescaping it in between. A script in a view is escaped once, and JSON in this script twice.
+// maxNested is how often searchPiece searches a text, unescaping it in between. A script in a view is escaped once, and JSON in this script
+// twice.
 const maxNested = 3
 
 // maxInside is the maximum size of a decompressed file in bytes.
@@ -250,8 +251,8 @@ const (
 	escaped = "\"\\/\b\f\n\r\t"
 )
 
-// text checks content as it is.
-func text(content []byte, embedded *resource.EmbeddedFinder) (rule string, found bool) {
+// search searches content as it is.
+func search(content []byte, embedded *resource.EmbeddedFinder) (rule string, found bool) {
 	lower := asciiLower(content) // unlike bytes.ToLower, keeps every offset
 	if embedded.Add(lower); embedded.Found() {
 		return "embedded secret of Ignition", true
@@ -270,7 +271,7 @@ func text(content []byte, embedded *resource.EmbeddedFinder) (rule string, found
 // window is the maximum distance in bytes from the start of a keyword to the end of its secret.
 const window = 512
 
-// finds reports whether content has a secret of this kind. lower is content in lower case.
+// finds reports whether content has a secret of this kind. lower is content with its ASCII letters in lower case.
 func (r *rule) finds(content, lower []byte) bool {
 	for _, k := range r.keywords {
 		for from := 0; ; {
@@ -280,8 +281,8 @@ func (r *rule) finds(content, lower []byte) bool {
 			}
 			i += from
 			from = i + len(k)
-			if r.inside || i == 0 || !isWord(lower[i-1]) || r.back > 0 {
-				if r.at(content[max(0, i-r.back):min(len(content), i+window)]) {
+			if r.inWord || i == 0 || !isWord(lower[i-1]) || r.before > 0 {
+				if r.matches(content[max(0, i-r.before):min(len(content), i+window)]) {
 					return true
 				}
 			}
@@ -293,8 +294,8 @@ func (r *rule) finds(content, lower []byte) bool {
 // isWord reports whether c can be part of a word.
 func isWord(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' }
 
-// at reports whether text begins with a secret of this kind.
-func (r *rule) at(text []byte) bool {
+// matches reports whether text begins with a secret of this kind.
+func (r *rule) matches(text []byte) bool {
 	r.once.Do(func() { r.re = regexp.MustCompile(`\A(?:` + r.pattern + `)`) })
 	m := r.re.FindSubmatch(text)
 	if m == nil {

@@ -127,7 +127,7 @@ func (a *agent) wire(ctx context.Context, log *slog.Logger) error {
 	a.follower, err = follow.New(follow.Config{
 		Identity: follow.Identity{Namespace: ns, Pod: a.name, PodUID: string(a.pod.UID), GatewaySync: crName, Gateway: a.name},
 		Version:  version, StartupFile: filepath.Join(a.dir, "repo", "startup.json"),
-		API: clients.Dynamic, Secrets: secrets, Remote: remote, Engine: a.engine, Log: log, Metrics: measured, Seen: a.leading.Saw,
+		API: clients.Dynamic, Secrets: secrets, Remote: remote, Engine: a.engine, Log: log, Metrics: measured, OnSyncTarget: a.leading.Saw,
 	})
 	return err
 }

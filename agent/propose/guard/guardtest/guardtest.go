@@ -1,4 +1,4 @@
-// Package guardtest has secrets and paths that must never leave a gateway.
+// Package guardtest has samples of secrets and paths that package guard must find.
 package guardtest
 
 import "strings"

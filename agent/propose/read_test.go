@@ -1,0 +1,163 @@
+package propose
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// unreadable is a disk whose files can be hashed, and not read.
+type unreadable struct {
+	plan.State
+	err error
+}
+
+func (u unreadable) Read(string, int64) ([]byte, error) { return nil, u.err }
+
+func TestBuildReadErrors(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err      error
+		changing bool
+	}{
+		"removed":     {fs.ErrNotExist, true},
+		"grown":       {failure.New(v1alpha1.ReasonLimitExceeded, "too large"), true},
+		"not allowed": {fs.ErrPermission, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, withView(t, `{"v":1}`))
+			s.save(`{"v":2}`)
+			b := s.base()
+			b.State = unreadable{s.disk, tc.err}
+			_, err := Build(b, []string{view + "view.json"}, generous, noGuard)
+			require.Error(t, err)
+			assert.Equal(t, tc.changing, errors.Is(err, errChanging), "%v", err)
+		})
+	}
+	t.Run("a change while the files are read", func(t *testing.T) {
+		s := newScene(t, withView(t, `{"v":1}`))
+		s.save(`{"v":2}`)
+		b := s.base()
+		b.State = stale{s.disk}
+		_, err := Build(b, []string{view + "view.json"}, generous, noGuard)
+		assert.ErrorIs(t, err, errChanging)
+	})
+}
+
+// stale is a disk whose files change after they were hashed.
+type stale struct{ plan.State }
+
+func (s stale) Read(path string, limit int64) ([]byte, error) {
+	b, err := s.State.Read(path, limit)
+	return append(b, ' '), err
+}
+
+// TestBuildMemory: a proposal that exceeds its limits holds no more content than they allow.
+func TestBuildMemory(t *testing.T) {
+	for name, limits := range map[string]Limits{
+		"bytes": {FileBytes: 1 << 20, TotalBytes: 5000, Files: 100},
+		"files": {FileBytes: 1 << 20, TotalBytes: 1 << 20, Files: 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, withView(t, `{"v":1}`))
+			var added []string
+			for i := range 50 {
+				p := "projects/line/scripts/" + string(rune('A'+i)) + ".py"
+				s.disk.Write(p, strings.Repeat("x", 1000))
+				added = append(added, p)
+			}
+			x := newBuilder(s.base(), limits, noGuard)
+			for _, u := range x.units(added) {
+				require.NoError(t, x.addUnit(u))
+			}
+			assert.Len(t, x.out.Files, 50)
+			assert.Len(t, x.content, 5)
+			assert.Len(t, x.edits, 5)
+			x.checkLimits()
+			require.Len(t, x.out.Refused, 1)
+			assert.Equal(t, v1alpha1.ReasonLimitExceeded, x.out.Refused[0].Reason)
+		})
+	}
+}
+
+// TestCompareLargeJSON: git's version of a small file is not read into memory if it is large.
+func TestCompareLargeJSON(t *testing.T) {
+	files := withView(t, `{"v":1}`)
+	const page = "com.inductiveautomation.perspective/page-config/config.json"
+	files["site/projects/line/"+page] = `{"pages":{}` + strings.Repeat(" ", maxCompared) + "}"
+	s := newScene(t, files)
+	s.disk.Write("projects/line/"+page, `{"pages":{}}`)
+	x := newBuilder(s.base(), generous, noGuard)
+	c, differs, err := x.compare("projects/line/" + page)
+	require.NoError(t, err)
+	assert.True(t, differs)
+	assert.False(t, c.noise, "compared by meaning")
+}
+
+// TestLongGatewayName: an agent recognizes its own commits after a restart.
+func TestLongGatewayName(t *testing.T) {
+	g := newPlant(t).gateway("a")
+	g.settings.Gateway = strings.Repeat("g", 230)
+	g.save(`{"v":2}`)
+	g.settle(minute)
+	require.Equal(t, v1alpha1.ProposalOpen, g.state())
+	g.restart()
+	g.save(`{"v":3}`)
+	g.settle(2 * minute)
+	assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+}
+
+// TestUnreadableTip: a failure to read the tip of the branch does not make it that of another author.
+func TestUnreadableTip(t *testing.T) {
+	pl := newPlant(t)
+	g := pl.gateway("a")
+	g.save(`{"v":2}`)
+	g.settle(minute)
+	require.Equal(t, v1alpha1.ProposalOpen, g.state())
+	g.restart()
+	g.textErr = failure.New(v1alpha1.ReasonGitUnreachable, "connection reset")
+	g.save(`{"v":3}`)
+	g.settle(time.Hour)
+	assert.Nil(t, g.textErr)
+	assert.Equal(t, v1alpha1.ProposalOpen, g.state(), "%+v", g.last)
+	assert.Equal(t, "2", pl.repo.Git("rev-list", "--count", "main..gateway-changes/plants/a"))
+}
+
+// TestOtherBranch: the record of a proposal ends when the spec names another branch, so that "agent proposal show" does not list it.
+func TestOtherBranch(t *testing.T) {
+	g := newPlant(t).gateway("a")
+	before := g.disk.Files()
+	g.save(`{"v":2}`)
+	g.settle(minute)
+	require.Equal(t, v1alpha1.ProposalOpen, g.state())
+	g.settings.Branch = "gateway-changes/other"
+	for _, name := range []string{"view.json", "resource.json", "thumbnail.png"} {
+		g.disk.Write(view+name, before[view+name])
+	}
+	g.settle(time.Hour)
+	require.Empty(t, g.state())
+	recorded, err := Recorded(g.notes)
+	require.NoError(t, err)
+	assert.Empty(t, recorded.State)
+	assert.Empty(t, recorded.Changes)
+}
+
+func TestOneLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"short":           "short",
+		"twelve bytes":    "twelve bytes",
+		"thirteen bytes":  "thirteen …",
+		"zwölf Übergänge": "zwölf Ü…",
+		"a\nb\x1b[31mc":   "ab[31mc",
+	} {
+		t.Run(want, func(t *testing.T) { assert.Equal(t, want, oneLine(text, 12)) })
+	}
+}
