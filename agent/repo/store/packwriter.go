@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bufio"
 	"io"
 	"os"
 
@@ -9,68 +10,56 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// packWriter appends whole objects, no deltas, to a pack file. They are in the file only after finish.
+// packWriter appends whole objects, never deltas, to a pack file. It buffers: call finish before you read the file.
 type packWriter struct {
-	out  offsetWriter
-	zw   *zlib.Writer
-	name *namer
+	start  int64 // offset in the file
+	buf    *bufio.Writer
+	out    countingWriter // counts the bytes written to buf
+	zw     *zlib.Writer
+	hasher *objectHasher
 }
 
-func newPackWriter(f *os.File, end int64) *packWriter {
+// newPackWriter returns a packWriter that appends to f from the offset start on.
+func newPackWriter(f *os.File, start int64) *packWriter {
 	zw, err := zlib.NewWriterLevel(nil, zlib.BestSpeed)
 	if err != nil { // a constant level is valid
 		panic(err)
 	}
-	return &packWriter{out: offsetWriter{file: f, off: end}, zw: zw, name: newNamer()}
+	buf := bufio.NewWriterSize(diskWriter{io.NewOffsetWriter(f, start)}, 64<<10)
+	return &packWriter{start, buf, countingWriter{w: buf}, zw, newObjectHasher()}
 }
 
-// add appends an object. If its content has another id, add fails.
+// position returns the offset after the last entry.
+func (p *packWriter) position() int64 { return p.start + p.out.n }
+
+// add appends an object whose content write writes: exactly size bytes. If the content does not hash to id, add fails, and the
+// caller must discard the pack.
 func (p *packWriter) add(id plan.ID, k kind, size int64, write func(io.Writer) error) (record, error) {
-	rec := record{id: id, off: p.out.position(), kind: k, as: k}
-	if _, err := p.out.Write(entryHead(k, size)); err != nil {
+	rec := record{id: id, off: p.position(), kind: k, entryKind: k}
+	if _, err := p.out.Write(EntryHeader(k, size)); err != nil {
 		return rec, err
 	}
 	p.zw.Reset(&p.out)
-	sum := p.name.start(k, size)
-	if err := write(io.MultiWriter(p.zw, sum)); err != nil {
+	if err := write(io.MultiWriter(p.zw, p.hasher.start(k, size))); err != nil {
 		return rec, err
 	}
 	if err := p.zw.Close(); err != nil {
 		return rec, err
 	}
-	got, err := p.name.id()
+	got, err := p.hasher.id()
 	if err == nil && got != id {
 		err = corrupt("object %s has the content of %s", id, got)
 	}
 	return rec, err
 }
 
-// finish writes the buffer and returns the end of the entries.
-func (p *packWriter) finish() (int64, error) {
-	err := p.out.flush()
-	return p.out.off, err
-}
+// finish flushes the buffer and returns the offset after the last entry.
+func (p *packWriter) finish() (int64, error) { return p.position(), p.buf.Flush() }
 
-// offsetWriter writes to a file from an offset on. It buffers.
-type offsetWriter struct {
-	file *os.File
-	off  int64
-	buf  []byte
-}
+// diskWriter marks the errors of a file with asDiskError.
+type diskWriter struct{ io.Writer }
 
-func (o *offsetWriter) position() int64 { return o.off + int64(len(o.buf)) }
-
-func (o *offsetWriter) Write(p []byte) (int, error) {
-	o.buf = append(o.buf, p...)
-	if len(o.buf) < 64<<10 {
-		return len(p), nil
-	}
-	return len(p), o.flush()
-}
-
-func (o *offsetWriter) flush() error {
-	n, err := o.file.WriteAt(o.buf, o.off)
-	o.off += int64(n)
-	o.buf = o.buf[:0]
-	return onDisk(err)
+func (d diskWriter) Write(p []byte) (int, error) {
+	n, err := d.Writer.Write(p)
+	return n, asDiskError(err)
 }

@@ -2,21 +2,20 @@ package store
 
 import (
 	"crypto/sha1"
-	"encoding/binary"
 	"hash"
 	"hash/crc32"
 	"io"
 	"os"
 )
 
-// finishPack reads a pack from front to back and sets the checksum of each record. If entries were appended, it writes a new
-// header and trailer too. recs are in pack order; end is the end of the entries. It returns the trailer.
+// finishPack reads a pack from front to back, sets the CRC-32 of each record, and returns the trailer. If entries were appended, it
+// also writes a new header and trailer. recs are in pack order; end is the offset after the last entry.
 func finishPack(f *os.File, recs []record, end int64, appended bool) ([packTrailerSize]byte, error) {
 	var trailer [packTrailerSize]byte
 	var sum hash.Hash
 	if appended {
 		sum = sha1.New()
-		_, _ = sum.Write(packHeader(len(recs)))
+		_, _ = sum.Write(PackHeader(len(recs)))
 	}
 	buf := make([]byte, 128<<10)
 	for i := range recs {
@@ -34,16 +33,16 @@ func finishPack(f *os.File, recs []record, end int64, appended bool) ([packTrail
 		return trailerOf(f, end+packTrailerSize)
 	}
 	copy(trailer[:], sum.Sum(nil))
-	if _, err := f.WriteAt(binary.BigEndian.AppendUint32(nil, uint32(len(recs))), packHeaderSize-4); err != nil {
-		return trailer, onDisk(err)
+	if _, err := f.WriteAt(PackHeader(len(recs)), 0); err != nil {
+		return trailer, asDiskError(err)
 	}
 	if _, err := f.WriteAt(trailer[:], end); err != nil {
-		return trailer, onDisk(err)
+		return trailer, asDiskError(err)
 	}
-	return trailer, onDisk(f.Truncate(end + packTrailerSize))
+	return trailer, asDiskError(f.Truncate(end + packTrailerSize))
 }
 
-// checksum reads r to its end and returns its CRC-32. Unless sum is nil, it writes the bytes there too.
+// checksum reads r to its end and returns its CRC-32. It also writes the bytes to sum, unless sum is nil.
 func checksum(r *sectionReader, sum hash.Hash, buf []byte) (uint32, error) {
 	crc := uint32(0)
 	for r.off < r.end {
@@ -53,7 +52,7 @@ func checksum(r *sectionReader, sum hash.Hash, buf []byte) (uint32, error) {
 			_, _ = sum.Write(buf[:n])
 		}
 		if err != nil {
-			return 0, onDisk(err)
+			return 0, asDiskError(err)
 		}
 	}
 	return crc, nil
@@ -63,13 +62,13 @@ func checksum(r *sectionReader, sum hash.Hash, buf []byte) (uint32, error) {
 func trailerOf(f io.ReaderAt, size int64) ([packTrailerSize]byte, error) {
 	var t [packTrailerSize]byte
 	_, err := f.ReadAt(t[:], size-packTrailerSize)
-	return t, onDisk(err)
+	return t, asDiskError(err)
 }
 
-// trailerHasher hashes everything that is written except the last 20 bytes, which are the checksum of a pack.
+// trailerHasher hashes the bytes that are written, except the last 20: the trailer of a pack.
 type trailerHasher struct {
 	sum  hash.Hash
-	tail []byte
+	tail []byte // the last bytes, not hashed yet
 }
 
 func (h *trailerHasher) Write(p []byte) (int, error) {
