@@ -41,7 +41,7 @@ func (s *Store) FetchTrees(ctx context.Context, r *Remote, commit plan.ID, ref s
 	}
 	f.TreesOnly = true
 	err = f.run(ctx)
-	if wire.Refused(err) {
+	if wire.IsRefused(err) {
 		s.log.Debug("the git server does not leave out blobs; everything is fetched", "error", err)
 		stats, err := s.fetchAll(ctx, r, commit, ref)
 		stats.Bytes += f.Bytes
@@ -91,7 +91,7 @@ func (s *Store) FetchBlobs(ctx context.Context, ids []plan.ID) (FetchStats, erro
 		return s.fetchAll(ctx, p.remote, p.commit, p.ref)
 	}
 	stats, err := s.fetchBlobs(ctx, p, missing)
-	if err != nil && (wire.Refused(err) || store.IsNotFound(err)) {
+	if err != nil && (wire.IsRefused(err) || store.IsNotFound(err)) {
 		s.log.Debug("the git server does not give blobs by their ids; everything is fetched", "error", err)
 		all, err := s.fetchAll(ctx, p.remote, p.commit, p.ref)
 		all.Bytes += stats.Bytes

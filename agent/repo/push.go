@@ -13,7 +13,7 @@ import (
 )
 
 // IsStale reports whether a Push failed because the branch no longer had the old value. The caller reads the refs again.
-func IsStale(err error) bool { return wire.Stale(err) }
+func IsStale(err error) bool { return wire.IsStale(err) }
 
 // PushRefs asks for all refs as the server shows them to a client that pushes. It fails with AuthFailed if the credentials may not
 // push and the server says so before a push.

@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// delta is the stream of a delta: instructions that copy ranges of a base and insert new bytes. Only the base must be available as a
-// whole. gitformat-pack(5) describes the format.
+// delta is the stream of a delta: instructions that copy ranges of a base and insert new bytes. Only the base must be available
+// as a whole. gitformat-pack(5) describes the format.
 type delta struct {
 	r         *bufio.Reader
 	remaining int64 // bytes that have not been read
@@ -65,8 +65,8 @@ func (d *delta) apply(w io.Writer, base *scratchObject, buf []byte) error {
 	return nil
 }
 
-// copy copies a range of the base. The bits of op say which bytes of the offset and the length follow. room is how many bytes the result
-// can still take.
+// copy copies a range of the base. The bits of op say which bytes of the offset and the length follow. room is how many bytes the
+// result can still take.
 func (d *delta) copy(w io.Writer, base *scratchObject, op byte, room int64, buf []byte) (int64, error) {
 	var off, n int64
 	for i := range 7 {

@@ -97,8 +97,8 @@ func readDistance(br *bufio.Reader) (int64, error) {
 	return n, err
 }
 
-// EntryHeader encodes the header of an entry that is not a delta: the low four bits of the size beside the kind, then seven bits a
-// byte.
+// EntryHeader encodes the header of an entry that is not a delta: the low four bits of the size beside the kind, then seven bits
+// a byte.
 func EntryHeader(k kind, size int64) []byte {
 	var buf []byte
 	b := byte(k)<<4 | byte(size&15)

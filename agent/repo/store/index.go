@@ -15,8 +15,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// The index of a pack in git's format, version 2: fan-out, object ids, CRC-32s, 4-byte offsets, 8-byte offsets, the checksum of the
-// pack, the checksum of the index.
+// The index of a pack in git's format, version 2: fan-out, object ids, CRC-32s, 4-byte offsets, 8-byte offsets, the checksum of
+// the pack, the checksum of the index.
 const (
 	indexMagic    = "\xfftOc"
 	indexHeader   = 8
@@ -29,7 +29,8 @@ const (
 	indexPerEntry = idSize + crcSize + offsetSize
 )
 
-// index finds the objects of one pack. The file is memory-mapped, so that it counts as page cache and not as memory of the process.
+// index finds the objects of one pack. The file is memory-mapped, so that it counts as page cache and not as memory of the
+// process.
 type index struct {
 	data  []byte
 	count int
@@ -137,8 +138,8 @@ func (x *index) offset(i int) (int64, error) {
 	return int64(min(n, math.MaxInt64)), nil // the pack refuses an offset beyond its end
 }
 
-// guard calls f, which reads the mapped file, and turns a memory fault into an error. A fault occurs if another process truncates the
-// file, and would end this process.
+// guard calls f, which reads the mapped file, and turns a memory fault into an error. A fault occurs if another process truncates
+// the file, and would end this process.
 func (x *index) guard(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // sets it now, and restores it at the end
 	defer func() {

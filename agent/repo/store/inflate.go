@@ -87,7 +87,8 @@ func (f *inflater) openLoose(r io.Reader) (kind, int64, error) {
 
 const maxLooseHead = 32 // bytes
 
-// copyRest inflates the rest of the stream that start or openLoose opened. A length other than size, or a wrong checksum, is an error.
+// copyRest inflates the rest of the stream that start or openLoose opened. A length other than size, or a wrong checksum, is an
+// error.
 func (f *inflater) copyRest(w io.Writer, size int64) error {
 	// The struct hides the method ReadFrom of w, which would allocate a buffer.
 	n, err := io.CopyBuffer(struct{ io.Writer }{w}, &f.limited, f.buf)

@@ -15,8 +15,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// A store is a bare git repository in the subdirectory bareDir of the directory that the user gave. The store touches no other files
-// there, except lockName and asideDir.
+// A store is a bare git repository in the subdirectory bareDir of the directory that the user gave. The store touches no other
+// files there, except lockName and asideDir.
 const (
 	bareDir    = "stoker.git"
 	packDir    = "objects/pack"
@@ -54,8 +54,8 @@ func lockStore(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// openRoot opens the repository of the store, and creates what is missing. Call it again for each operation, because another process
-// may have removed or replaced the directory.
+// openRoot opens the repository of the store, and creates what is missing. Call it again for each operation, because another
+// process may have removed or replaced the directory.
 func (s *Store) openRoot() (*os.Root, error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, asDiskError(err)
@@ -168,8 +168,8 @@ func (s *Store) setAside() error {
 	return nil
 }
 
-// listPacks returns the packs, oldest first. It removes what a crash left behind: a pack without an index, an index without a pack,
-// and, if no transfer is running, temporary files.
+// listPacks returns the packs, oldest first. It removes what a crash left behind: a pack without an index, an index without a
+// pack, and, if no transfer is running, temporary files.
 func listPacks(root *os.Root, transferring bool) ([]string, error) {
 	d, err := root.Open(packDir)
 	if err != nil {
@@ -236,8 +236,8 @@ func writeTip(root *os.Root, id plan.ID) error {
 	return asDiskError(root.Rename(temp, tipFile))
 }
 
-// removeUnknownPacks removes packs that are not part of the store because they could not be opened. It keeps temporary files, which
-// another transfer may be using.
+// removeUnknownPacks removes packs that are not part of the store because they could not be opened. It keeps temporary files,
+// which another transfer may be using.
 func (s *Store) removeUnknownPacks(root *os.Root) error {
 	names, err := listPacks(root, true)
 	if err != nil {

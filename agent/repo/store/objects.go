@@ -16,8 +16,8 @@ import (
 	"stoker.io/stoker/internal/file"
 )
 
-// Objects reads the objects of a git repository on this machine: packs and loose objects, also those of its alternates. Its memory
-// is bounded like that of a Store. One goroutine at a time may use it.
+// Objects reads the objects of a git repository on this machine: packs and loose objects, also those of its alternates. Its
+// memory is bounded like that of a Store. One goroutine at a time may use it.
 type Objects struct {
 	limits  Limits
 	dirs    []*objectDir
@@ -39,8 +39,8 @@ const (
 	maxAlternatesFile = 64 << 10 // bytes
 )
 
-// OpenObjects opens a directory of objects, such as .git/objects. After ctx has ended, reads may fail. Large bases of deltas go to a
-// file that scratch creates. If scratch is nil, reads of objects that need such a file fail.
+// OpenObjects opens a directory of objects, such as .git/objects. After ctx has ended, reads may fail. Large bases of deltas go
+// to a file that scratch creates. If scratch is nil, reads of objects that need such a file fail.
 func OpenObjects(ctx context.Context, dir string, limits Limits, scratch func() (*os.File, error)) (*Objects, error) {
 	if scratch == nil {
 		scratch = func() (*os.File, error) { return nil, OverLimit("an object is too large to look into") }

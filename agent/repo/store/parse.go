@@ -39,8 +39,8 @@ func badTree(id plan.ID, what string) error {
 		"tree %s of the repository is malformed: %s; see what git fsck says of the repository", id, what)
 }
 
-// ParseMode reads the octal mode of an entry. It ignores all permissions except the executable bit of the owner, because old versions
-// of git wrote others.
+// ParseMode reads the octal mode of an entry. It ignores all permissions except the executable bit of the owner, because old
+// versions of git wrote others.
 func ParseMode(b []byte) (plan.Mode, bool) {
 	if len(b) == 0 || len(b) > 6 {
 		return 0, false
@@ -68,8 +68,8 @@ func ParseMode(b []byte) (plan.Mode, bool) {
 	return 0, false
 }
 
-// sortsBefore reports whether a comes before b in git's order: by name, as if the name of a directory ended with a slash. It returns
-// false if the names are equal.
+// sortsBefore reports whether a comes before b in git's order: by name, as if the name of a directory ended with a slash. It
+// returns false if the names are equal.
 func sortsBefore(a, b plan.Entry) bool {
 	if a.Name == b.Name {
 		return false

@@ -22,8 +22,8 @@ func (s *Store) Has(id plan.ID) bool {
 	return err == nil
 }
 
-// SortKey orders objects by their position on disk: a caller that reads objects in the order of their keys reads each pack from front
-// to back. An object that is not in the store has the key -1.
+// SortKey orders objects by their position on disk: a caller that reads objects in the order of their keys reads each pack from
+// front to back. An object that is not in the store has the key -1.
 func (s *Store) SortKey(id plan.ID) int64 {
 	packs := s.acquire()
 	defer releaseAll(packs)
@@ -69,8 +69,8 @@ func (s *Store) CommitText(commit plan.ID) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Complete reports whether the store has a commit and its root tree. Then it also has everything below the tree, except blobs if the
-// store is Partial, because only complete packs are published.
+// Complete reports whether the store has a commit and its root tree. Then it also has everything below the tree, except blobs if
+// the store is Partial, because only complete packs are published.
 func (s *Store) Complete(commit plan.ID) bool {
 	tree, err := s.RootTree(commit)
 	return err == nil && s.Has(tree)
@@ -85,7 +85,8 @@ func (s *Store) Tree(id plan.ID) ([]plan.Entry, error) {
 	return parseTree(id, b.Bytes())
 }
 
-// RawTree returns the bytes of a tree, which Tree can parse. They have the exact modes, such as 100664, which Tree does not return.
+// RawTree returns the bytes of a tree, which Tree can parse. They have the exact modes, such as 100664, which Tree does not
+// return.
 func (s *Store) RawTree(id plan.ID) ([]byte, error) {
 	var b bytes.Buffer
 	if _, _, err := s.read(&b, id, kindTree); err != nil {
@@ -97,8 +98,8 @@ func (s *Store) RawTree(id plan.ID) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// ReadBlob writes a blob to w and returns the number of bytes. If it fails, what it wrote may be wrong. A caller that knows that the
-// store must have the blob passes the error to NoteDamage.
+// ReadBlob writes a blob to w and returns the number of bytes. If it fails, what it wrote may be wrong. A caller that knows that
+// the store must have the blob passes the error to NoteDamage.
 func (s *Store) ReadBlob(w io.Writer, id plan.ID) (int64, error) {
 	_, n, err := s.read(w, id, kindBlob)
 	return n, err
@@ -193,8 +194,8 @@ func (s *Store) scratchFile() (*os.File, error) {
 	return createUnnamed(root, packDir)
 }
 
-// read writes the content of an object to w. Unless want is zero, an object of another kind is an error, and read writes nothing. If
-// read fails, what it wrote may be wrong: the id is verified last.
+// read writes the content of an object to w. Unless want is zero, an object of another kind is an error, and read writes nothing.
+// If read fails, what it wrote may be wrong: the id is verified last.
 func (s *Store) read(w io.Writer, id plan.ID, want kind) (kind, int64, error) {
 	packs := s.acquire()
 	defer releaseAll(packs)

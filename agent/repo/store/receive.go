@@ -12,8 +12,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// receiver turns the stream of a pack into a pack on disk and the records of its index, as git index-pack does. It reads the stream
-// once. In memory it holds a record for each object, and two objects of a chain of deltas.
+// receiver turns the stream of a pack into a pack on disk and the records of its index, as git index-pack does. It reads the
+// stream once. In memory it holds a record for each object, and two objects of a chain of deltas.
 type receiver struct {
 	limits Limits
 	// external returns an object that a thin pack may build on. If there is none, IsNotFound holds for the error.
@@ -32,7 +32,8 @@ type receiver struct {
 	thinBases []plan.ID // bases that came from external
 }
 
-// savingReader writes what is read through it to a file, and hashes it. It keeps the first error, which parsers above it wrap or hide.
+// savingReader writes what is read through it to a file, and hashes it. It keeps the first error, which parsers above it wrap or
+// hide.
 type savingReader struct {
 	r   io.Reader
 	w   io.Writer

@@ -12,7 +12,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// record describes an object of a pack that is being written. Only the records, of 48 bytes each, take memory in proportion to the pack.
+// record describes an object of a pack that is being written. Only the records, of 48 bytes each, take memory in proportion to
+// the pack.
 type record struct {
 	id        plan.ID
 	crc       uint32 // of the packed bytes

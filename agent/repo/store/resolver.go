@@ -9,8 +9,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// resolver computes the ids of the deltas of a pack, depth first. It frees a base as soon as its last child is computed, so that a
-// plain chain needs two objects at a time.
+// resolver computes the ids of the deltas of a pack, depth first. It frees a base as soon as its last child is computed, so that
+// a plain chain needs two objects at a time.
 type resolver struct {
 	*receiver
 	// The deltas that build on a record are a linked list. Both slices have 1-based indexes of records; 0 ends a list.
@@ -134,8 +134,8 @@ func (v *resolver) resolveOwnBases(ctx context.Context) error {
 	return nil
 }
 
-// resolveThinBases resolves the deltas whose bases external has. Another delta may still make a base that external lacks, so a base
-// is missing only if no other delta can be resolved.
+// resolveThinBases resolves the deltas whose bases external has. Another delta may still make a base that external lacks, so a
+// base is missing only if no other delta can be resolved.
 func (v *resolver) resolveThinBases(ctx context.Context) error {
 	for len(v.unresolved) > 0 {
 		ids := slices.Collect(maps.Keys(v.unresolved))
@@ -193,7 +193,8 @@ func (v *resolver) walk(ctx context.Context) error {
 	return nil
 }
 
-// resolveDelta applies the delta of record i to base and sets its kind and its id. If the result has children, it goes on the stack.
+// resolveDelta applies the delta of record i to base and sets its kind and its id. If the result has children, it goes on the
+// stack.
 func (v *resolver) resolveDelta(i int32, base frame) error {
 	rec := &v.recs[i]
 	if base.depth == v.limits.DeltaDepth {

@@ -20,8 +20,8 @@ type Options struct {
 	MaxPacks int
 }
 
-// Store is a bare repository of packs. Several goroutines may use it, also while a Transfer runs. Only one Transfer may publish at a
-// time.
+// Store is a bare repository of packs. Several goroutines may use it, also while a Transfer runs. Only one Transfer may publish
+// at a time.
 type Store struct {
 	dir      string
 	log      *slog.Logger
@@ -41,8 +41,8 @@ type Store struct {
 	closed  bool
 }
 
-// New returns a store in a directory that nothing else uses. The first use opens it; after a failure, the next use tries again. Until
-// then the store is empty, and Begin returns the error. So work that needs no git goes on without a usable directory.
+// New returns a store in a directory that nothing else uses. The first use opens it; after a failure, the next use tries again.
+// Until then the store is empty, and Begin returns the error. So work that needs no git goes on without a usable directory.
 func New(dir string, o Options) *Store {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -55,8 +55,8 @@ func New(dir string, o Options) *Store {
 	return s
 }
 
-// Open opens the directory of the store. It creates the repository if there is none, and removes what a crash left behind. It fails if
-// another process has the store open.
+// Open opens the directory of the store. It creates the repository if there is none, and removes what a crash left behind. It
+// fails if another process has the store open.
 func (s *Store) Open() error {
 	if s.opened.Load() {
 		return nil
@@ -99,8 +99,8 @@ func unusable(err error) error {
 	return failure.New(v1alpha1.ReasonWriteFailed, "the cache of git objects cannot be opened: %w", err)
 }
 
-// Close closes the files and releases the lock. A read that is under way keeps its packs until it ends. The caller must close every
-// Transfer first.
+// Close closes the files and releases the lock. A read that is under way keeps its packs until it ends. The caller must close
+// every Transfer first.
 func (s *Store) Close() error {
 	s.opening.Lock()
 	defer s.opening.Unlock()
@@ -145,8 +145,8 @@ func (s *Store) Damaged() bool {
 	return s.damaged
 }
 
-// NoteDamage marks the store as damaged if err reports damage or a missing object; IsDamaged then holds for the result. Other errors
-// stay as they are. It is for reads of objects that the store must have: those of a fetched commit.
+// NoteDamage marks the store as damaged if err reports damage or a missing object; IsDamaged then holds for the result. Other
+// errors stay as they are. It is for reads of objects that the store must have: those of a fetched commit.
 func (s *Store) NoteDamage(err error) error {
 	if err == nil || (!s.noteFileDamage(err) && !IsNotFound(err)) {
 		return err
@@ -162,7 +162,8 @@ var errDamaged = errors.New("the cache of git objects is damaged, and the next f
 // IsDamaged reports whether an error says that the store is damaged. After another fetch, the read may succeed.
 func IsDamaged(err error) bool { return errors.Is(err, errDamaged) }
 
-// noteFileDamage marks the store as damaged if err says that its files cannot be read or have wrong content. It reports whether err does.
+// noteFileDamage marks the store as damaged if err says that its files cannot be read or have wrong content. It reports whether
+// err does.
 func (s *Store) noteFileDamage(err error) bool {
 	_, unreadable := errors.AsType[*DiskError](err)
 	if !unreadable && !errors.Is(err, ErrCorrupt) {

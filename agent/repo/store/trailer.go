@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// finishPack reads a pack from front to back, sets the CRC-32 of each record, and returns the trailer. If entries were appended, it
-// also writes a new header and trailer. recs are in pack order; end is the offset after the last entry.
+// finishPack reads a pack from front to back, sets the CRC-32 of each record, and returns the trailer. If entries were appended,
+// it also writes a new header and trailer. recs are in pack order; end is the offset after the last entry.
 func finishPack(f *os.File, recs []record, end int64, appended bool) ([packTrailerSize]byte, error) {
 	var trailer [packTrailerSize]byte
 	var sum hash.Hash

@@ -23,8 +23,8 @@ const (
 	Damaged                  // everything, because a part of the store cannot be read
 )
 
-// Transfer is a fetch under way. It receives packs beside those of the store, and publishes at most one of them. One goroutine at a
-// time may use it.
+// Transfer is a fetch under way. It receives packs beside those of the store, and publishes at most one of them. One goroutine at
+// a time may use it.
 type Transfer struct {
 	Commit plan.ID // the object to fetch, usually a commit
 	// Base is a commit of the store that a received pack may build on; zero if there is none.
@@ -285,8 +285,8 @@ func (t *Transfer) HasCommit(in *Received) (bool, error) {
 	return !t.Base.IsZero() && t.store.Has(tree), nil
 }
 
-// Publish makes a received pack part of the store, and Commit the tip. If replace is true, the pack replaces all others. If Publish
-// fails, the pack may be part of the store.
+// Publish makes a received pack part of the store, and Commit the tip. If replace is true, the pack replaces all others. If
+// Publish fails, the pack may be part of the store.
 func (t *Transfer) Publish(in *Received, replace bool) error {
 	if err := t.rename(in); err != nil {
 		return err

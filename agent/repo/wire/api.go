@@ -4,20 +4,19 @@ import (
 	"net/http"
 )
 
-// APITransport returns a transport for requests to the API of the git host. It has the proxy and the certificates of the client, and adds
-// no credentials.
+// APITransport returns a transport for requests to the API of the git host. It uses the proxy and the certificates of the client,
+// and adds no credentials.
 func (c *Client) APITransport() http.RoundTripper { return apiTransport{c} }
 
-type apiTransport struct{ c *Client }
+type apiTransport struct{ client *Client }
 
 // RoundTrip implements http.RoundTripper.
 func (a apiTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	t, ok := a.c.transport.(*httpTransport)
-	if !ok { // the repository is reached over ssh; only the certificates and the proxy count
-		s, _ := a.c.transport.(*sshTransport)
-		t = a.c.sshAPI(s)
+	t, ok := a.client.transport.(*httpTransport)
+	if !ok {
+		t = a.client.sshAPI()
 	}
-	rt, err := t.client()
+	rt, err := t.sharedTransport()
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +24,7 @@ func (a apiTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // sshAPI returns the transport for the API of a host whose repository is reached over ssh.
-func (c *Client) sshAPI(s *sshTransport) *httpTransport {
-	c.apiOnce.Do(func() { c.api = newHTTPTransport(c.url, Auth{CA: s.auth.CA}, c.opts) })
+func (c *Client) sshAPI() *httpTransport {
+	c.apiOnce.Do(func() { c.api = newHTTPTransport(c.url, Auth{CA: c.auth.CA}, c.opts) })
 	return c.api
 }

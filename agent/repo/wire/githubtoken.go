@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	proofLife = 9 * time.Minute // GitHub accepts at most ten
+	jwtLife   = 9 * time.Minute // GitHub accepts at most ten minutes
 	clockSkew = time.Minute     // how far our clock may be ahead
 	maxToken  = 4 << 10         // bytes
 )
 
-// proof returns the JSON web token (RS256) with which the app authenticates itself.
-func (a *appTokens) proof(now time.Time) (string, error) {
+// signJWT returns the JSON web token (RS256) that authenticates the app.
+func (a *appTokens) signJWT(now time.Time) (string, error) {
 	if a.app.Key == nil {
 		return "", failure.New(v1alpha1.ReasonAuthFailed, "the GitHub App for %s has no private key", a.url)
 	}
@@ -39,7 +39,7 @@ func (a *appTokens) proof(now time.Time) (string, error) {
 	}
 	claims, err := json.Marshal(map[string]any{
 		"iat": now.Add(-clockSkew).Unix(),
-		"exp": now.Add(proofLife).Unix(),
+		"exp": now.Add(jwtLife).Unix(),
 		"iss": strconv.FormatInt(a.app.AppID, 10),
 	})
 	if err != nil {
@@ -55,7 +55,8 @@ func (a *appTokens) proof(now time.Time) (string, error) {
 	return signed + "." + encode(signature), nil
 }
 
-// parseAppKey reads an RSA key in the form of GitHub (PKCS #1) or of other tools (PKCS #8). An error never repeats any of it.
+// parseAppKey reads an RSA key in the form of GitHub (PKCS #1) or of other tools (PKCS #8). An error never contains a part of the
+// key.
 func parseAppKey(text []byte) (*rsa.PrivateKey, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
@@ -74,7 +75,8 @@ func parseAppKey(text []byte) (*rsa.PrivateKey, error) {
 	return nil, errors.New("it is no RSA key, which a GitHub App has")
 }
 
-// readAppToken reads the answer of the API. It refuses a token for another repository, and one without the permissions of app.
+// readAppToken reads the answer of the API. It refuses a token for another repository, and a token without the permissions of
+// app.
 func readAppToken(body []byte, app GitHubApp, repository string, now time.Time) (token string, expires time.Time, err error) {
 	var answer struct {
 		Token        string            `json:"token"`
@@ -94,7 +96,7 @@ func readAppToken(body []byte, app GitHubApp, repository string, now time.Time) 
 	case !answer.ExpiresAt.After(now):
 		return "", expires, errors.New("the token has ended already: is the clock right?")
 	}
-	if lacking := app.lacks(answer.Permissions); len(answer.Permissions) > 0 && lacking != "" {
+	if lacking := app.missingPermission(answer.Permissions); len(answer.Permissions) > 0 && lacking != "" {
 		return "", expires, failure.New(v1alpha1.ReasonAuthFailed,
 			"the GitHub App lacks the permission %s: give it to the app, and accept it for the installation", lacking)
 	}
@@ -105,8 +107,8 @@ func readAppToken(body []byte, app GitHubApp, repository string, now time.Time) 
 		}
 	}
 	expires = answer.ExpiresAt
-	if last := now.Add(tokenLife); expires.After(last) {
-		expires = last
+	if latest := now.Add(tokenLife); expires.After(latest) {
+		expires = latest
 	}
 	return answer.Token, expires, nil
 }

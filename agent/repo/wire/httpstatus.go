@@ -10,18 +10,18 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-const maxWait = 24 * time.Hour // of a Retry-After header
+const maxWait = 24 * time.Hour // longest wait of a Retry-After header
 
-// status returns the error for an HTTP status. It never shows the body, which is text of the server.
-func (g *roundTripper) status(res *http.Response, s service) error {
+// statusError returns the error for the HTTP status of an answer of s. It never shows the body, which is text of the server.
+func (g *roundTripper) statusError(res *http.Response, s service) error {
 	after, asked := retryAfter(res.Header.Get("Retry-After"), time.Now())
 	wait := &throttledError{fmt.Sprintf("HTTP %d", res.StatusCode), after}
 	field := g.auth.field()
 	switch code := res.StatusCode; {
-	case code == http.StatusUnauthorized && !g.credentials() && g.auth.Key != nil:
+	case code == http.StatusUnauthorized && !g.hasCredentials() && g.auth.Key != nil:
 		return failure.New(v1alpha1.ReasonAuthFailed,
 			"%s asks for credentials (HTTP 401), and %s.sshKey works with the ssh:// address only: write that into git.repo, or set %s.token", g.url, field, field)
-	case code == http.StatusUnauthorized && !g.credentials():
+	case code == http.StatusUnauthorized && !g.hasCredentials():
 		return failure.New(v1alpha1.ReasonAuthFailed, "%s asks for credentials (HTTP 401), and there are none: set %s", g.url, field)
 	case code == http.StatusUnauthorized && g.app != nil:
 		g.app.forget()
@@ -52,11 +52,11 @@ func (g *roundTripper) status(res *http.Response, s service) error {
 	}
 }
 
-func (g *roundTripper) credentials() bool {
+func (g *roundTripper) hasCredentials() bool {
 	return g.auth.Token != nil || g.app != nil || g.url.login != nil
 }
 
-// retryAfter reads a Retry-After header, which has seconds or a date.
+// retryAfter reads a Retry-After header: seconds, or a date.
 func retryAfter(h string, now time.Time) (time.Duration, bool) {
 	if s, err := strconv.ParseInt(h, 10, 64); err == nil && s >= 0 {
 		return time.Duration(min(s, int64(maxWait/time.Second))) * time.Second, true

@@ -158,7 +158,7 @@ func TestDeclinedPush(t *testing.T) {
 				err := tt.push(p)
 				repotest.RequireReason(t, v1alpha1.ReasonPushRejected, err)
 				require.ErrorContains(t, err, tt.says)
-				assert.False(t, Stale(err))
+				assert.False(t, IsStale(err))
 				assert.Equal(t, before, p.tip())
 			})
 		})
@@ -181,7 +181,7 @@ func TestStalePush(t *testing.T) {
 			before := p.tip()
 			err := p.client.Push(t.Context(), branch, old, p.third, pack)
 			repotest.RequireReason(t, v1alpha1.ReasonPushRejected, err)
-			assert.True(t, Stale(err), "%v", err)
+			assert.True(t, IsStale(err), "%v", err)
 			assert.Equal(t, before, p.tip())
 		}
 		stale(plan.ID{})
@@ -191,7 +191,7 @@ func TestStalePush(t *testing.T) {
 		p.hook("pre-receive", "env -u GIT_QUARANTINE_PATH git update-ref "+branch+" "+p.first.String())
 		err := p.client.Push(t.Context(), branch, p.second, p.third, pack)
 		repotest.RequireReason(t, v1alpha1.ReasonPushRejected, err)
-		assert.True(t, Stale(err), "the branch changed after the advertisement: %v", err)
+		assert.True(t, IsStale(err), "the branch changed after the advertisement: %v", err)
 		assert.Equal(t, p.first.String(), p.tip())
 
 		require.NoError(t, os.Remove(filepath.Join(p.Dir, "hooks", "pre-receive")))
@@ -376,8 +376,8 @@ func TestSlowPushIsNoStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, dog, stop := watch(t.Context(), time.Hour, 10, time.Minute)
 		defer stop()
-		defer dog.wait()()
-		in := &sent{io.NopCloser(slowBody{}), dog}
+		defer dog.startWait()()
+		in := &sentBody{io.NopCloser(slowBody{}), dog}
 		for range 30 {
 			_, err := in.Read(make([]byte, 100))
 			require.NoError(t, err)

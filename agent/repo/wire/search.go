@@ -15,38 +15,39 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// deeper are the depths in which refs are searched for a commit that the server does not serve by its id.
-var deeper = [...]int{64, 1024, 16384}
+// searchDepths are the depths, in commits, to which a search for a commit requests the history of refs.
+var searchDepths = [...]int{64, 1024, 16384}
 
-// maxTips is the number of branches and tags in whose history a commit is searched for.
+// maxTips is the number of branches and tags whose history is searched for a commit.
 const maxTips = 1000
 
-// place is a part of the history in which a commit may be found.
-type place struct {
-	tips []plan.ID // as advertised: for an annotated tag, the tag object; servers refuse its target
-	name string
-	here bool // the only tip is an annotated tag of the commit itself
+// searchScope is a part of the history in which a commit may be found.
+type searchScope struct {
+	tips  []plan.ID // as advertised, because servers refuse the target of an annotated tag
+	name  string
+	isTag bool // the only tip is an annotated tag of the commit
 }
 
-// search looks for the commit of t in what the server does serve: first in ref, then in all branches and tags, each with growing
-// depth. Options.SearchBytes bounds the sum of all packs.
-func (c *Client) search(ctx context.Context, dog *watchdog, a *advertisement, t *store.Transfer, ref string, refusal error) (*store.Received, error) {
-	places := a.refs.places(ref, t.Commit)
-	if len(places) > 0 && places[0].tips[0] == t.Commit {
-		return nil, failure.New(v1alpha1.ReasonGitUnreachable, "%s advertises commit %s and refuses to send it: %w", c.url, t.Commit, refusal)
+// search looks for a commit that the server does not serve by its id: first in ref, then in all branches and tags, each with
+// growing depth. Options.SearchBytes bounds the sum of all packs.
+func (f *fetch) search(ctx context.Context, ref string, refusal error) (*store.Received, error) {
+	t, url, limit := f.t, f.client.url, f.client.opts.SearchBytes
+	scopes := f.ad.refs.searchScopes(ref, t.Commit)
+	if len(scopes) > 0 && scopes[0].tips[0] == t.Commit {
+		return nil, failure.New(v1alpha1.ReasonGitUnreachable, "%s advertises commit %s and refuses to send it: %w", url, t.Commit, refusal)
 	}
-	t.Base, t.MaxBytes = plan.ID{}, t.Bytes+c.opts.SearchBytes
-	var looked []string
-	for _, p := range places {
-		looked = append(looked, p.name)
-		for _, depth := range a.depths(p) {
-			in, whole, err := c.attempt(ctx, dog, a, t, step{want: p.tips[0], more: p.tips[1:], depth: depth})
+	t.MaxBytes = t.Bytes + limit
+	var searched []string
+	for _, scope := range scopes {
+		searched = append(searched, scope.name)
+		for _, depth := range f.ad.depths(scope) {
+			in, whole, err := f.attempt(ctx, step{wants: scope.tips, depth: depth})
 			if t.Bytes >= t.MaxBytes {
 				return nil, failure.New(v1alpha1.ReasonLimitExceeded,
 					"%s does not give commit %s by its id, and to look for it takes more than %d bytes: ask for a branch or a tag, or allow the server to serve commits by id",
-					c.url, t.Commit, c.opts.SearchBytes)
+					url, t.Commit, limit)
 			}
-			if in != nil || (err != nil && !Refused(err)) {
+			if in != nil || (err != nil && !IsRefused(err)) {
 				return in, err
 			}
 			if whole || err != nil {
@@ -54,34 +55,34 @@ func (c *Client) search(ctx context.Context, dog *watchdog, a *advertisement, t 
 			}
 		}
 	}
-	if len(looked) == 0 {
-		looked = []string{"nothing, as there is no branch and no tag"}
+	if len(searched) == 0 {
+		searched = []string{"nothing, as there is no branch and no tag"}
 	}
 	return nil, failure.New(v1alpha1.ReasonRefNotFound, "%s does not have commit %s, or does not give it (%w); it was looked for in %s",
-		c.url, t.Commit, refusal, strings.Join(looked, ", then in "))
+		url, t.Commit, refusal, strings.Join(searched, ", then in "))
 }
 
 // depths lists the depths to search, in order.
-func (a *advertisement) depths(p place) []int {
+func (a *advertisement) depths(scope searchScope) []int {
 	switch {
 	case !a.caps.Supports(capability.Shallow):
 		return []int{0}
-	case p.here:
-		return append([]int{1}, deeper[:]...)
+	case scope.isTag:
+		return append([]int{1}, searchDepths[:]...)
 	}
-	return deeper[:]
+	return searchDepths[:]
 }
 
-// places lists where to search for a commit that was found in ref, the most likely place first. A commit without a ref is most
-// likely in the main branch.
-func (a *Refs) places(ref string, commit plan.ID) []place {
+// searchScopes lists where to search for a commit that was found in ref, the most likely scope first. A commit without a ref is
+// most likely in the branch of HEAD.
+func (a *Refs) searchScopes(ref string, commit plan.ID) []searchScope {
 	if ref == "" {
 		ref = HeadName
 	}
-	var out []place
-	if name, target, ok := a.named(ref); ok {
+	var out []searchScope
+	if name, target, ok := a.lookupShort(ref); ok {
 		tip := a.ByName[name]
-		out = append(out, place{[]plan.ID{tip}, "the history of " + failure.Quote(ref), target == commit && tip != commit})
+		out = append(out, searchScope{[]plan.ID{tip}, "the history of " + failure.Quote(ref), target == commit && tip != commit})
 	}
 	tips := map[plan.ID]bool{}
 	for name, id := range a.ByName {
@@ -93,7 +94,7 @@ func (a *Refs) places(ref string, commit plan.ID) []place {
 	if len(all) == 0 || len(out) == 1 && len(all) == 1 && all[0] == out[0].tips[0] {
 		return out
 	}
-	return append(out, place{tips: all[:min(len(all), maxTips)], name: "that of all branches and tags"})
+	return append(out, searchScope{tips: all[:min(len(all), maxTips)], name: "that of all branches and tags"})
 }
 
 func compareIDs(a, b plan.ID) int { return bytes.Compare(a[:], b[:]) }
