@@ -43,7 +43,7 @@ func (j *job) remind(ctx context.Context) {
 	switch {
 	case !j.Store.Has(j.t.Commit):
 		j.lost = of
-	case j.Store.Partial() && !j.Store.Promises(of.remote, of.commit):
+	case j.Store.Partial() && !j.Store.CanFetchBlobs(of.remote, of.commit):
 		if err := j.trees(ctx, of); err != nil {
 			j.Log.Debug("store cannot fetch missing files", "commit", of.commit.String(), "error", err)
 		}

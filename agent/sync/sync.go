@@ -249,7 +249,7 @@ func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 		late = time.AfterFunc(e.LookWait, func() { end(context.DeadlineExceeded) })
 		e.find(ctx)
 	}
-	defer e.Store.Hasten(waiting)()
+	defer e.Store.LimitFetches(waiting)()
 	defer e.during(ctx)()
 	defer func() {
 		if e.asked = nil; late != nil {

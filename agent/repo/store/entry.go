@@ -99,7 +99,7 @@ func readDistance(br *bufio.Reader) (int64, error) {
 
 // EntryHeader encodes the header of an entry that is not a delta: the low four bits of the size beside the kind, then seven bits
 // a byte.
-func EntryHeader(k kind, size int64) []byte {
+func EntryHeader[K ~int8 | ~uint8](k K, size int64) []byte {
 	var buf []byte
 	b := byte(k)<<4 | byte(size&15)
 	for size >>= 4; size > 0; size >>= 7 {
