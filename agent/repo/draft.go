@@ -59,9 +59,6 @@ type Trees interface {
 	TreeBytes(id plan.ID) ([]byte, error)
 }
 
-// TreeBytes implements Trees.
-func (s *Store) TreeBytes(id plan.ID) ([]byte, error) { return s.packs.RawTree(id) }
-
 // NewDraft applies edits to the tree root of base. Entries that no edit names keep their exact modes. Two edits must not have the
 // same path. The caller must not change the content of the edits afterwards.
 func NewDraft(base Trees, root plan.ID, edits []Edit) (*Draft, error) {

@@ -26,9 +26,6 @@ import (
 // maxWanted is the maximum number of blobs in one request. If more are missing, FetchBlobs fetches everything.
 const maxWanted = 10_000
 
-// Partial reports whether the store has trees but lacks some of their blobs.
-func (s *Store) Partial() bool { return s.packs.Partial() }
-
 // FetchTrees makes sure that the store has a commit with all its trees. Until ctx ends, FetchBlobs fetches many of its blobs at
 // once, and WriteBlob fetches a missing one. If the store has all blobs already, or the server cannot leave out blobs, FetchTrees
 // is Fetch.

@@ -18,6 +18,7 @@ type (
 	StoreOptions = store.Options
 	// Limits bounds the cost of a repository.
 	Limits = store.Limits
+	packs  = store.Store
 )
 
 // IsDamaged reports whether an error says that the store is damaged. After another Fetch, the read may succeed.
@@ -26,9 +27,9 @@ func IsDamaged(err error) bool { return store.IsDamaged(err) }
 // Store fetches commits and keeps them on disk. It is a cache: if it is damaged or has grown too much, the next Fetch fetches
 // everything into a new pack, which replaces the old ones. Several goroutines may use it, also while a Fetch runs.
 type Store struct {
-	packs *store.Store
-	log   *slog.Logger
-	now   func() time.Time
+	*packs // with the methods that read objects
+	log    *slog.Logger
+	now    func() time.Time
 
 	fetching  mutex // one Fetch at a time
 	searching mutex // one Reaches, CommitText or Verify at a time
@@ -63,28 +64,6 @@ func (s *Store) Close() error {
 	}
 	return s.packs.Close()
 }
-
-// Dir returns the directory of the bare repository, as git --git-dir takes it.
-func (s *Store) Dir() string { return s.packs.Dir() }
-
-// Damaged reports whether a read or a fetch of this Store found damage. Another Store of the same directory does not know.
-func (s *Store) Damaged() bool { return s.packs.Damaged() }
-
-// Has reports whether an object is in the store.
-func (s *Store) Has(id plan.ID) bool { return s.packs.Has(id) }
-
-// SortKey orders objects by their position on disk: a caller that reads objects in the order of their keys reads each pack from
-// front to back. An object that is not in the store has the key -1.
-func (s *Store) SortKey(id plan.ID) int64 { return s.packs.SortKey(id) }
-
-// RootTree returns the root tree of a commit.
-func (s *Store) RootTree(commit plan.ID) (plan.ID, error) { return s.packs.RootTree(commit) }
-
-// Author returns the author of a commit as "name <mail>".
-func (s *Store) Author(commit plan.ID) (string, error) { return s.packs.Author(commit) }
-
-// Tree implements plan.Objects.
-func (s *Store) Tree(id plan.ID) ([]plan.Entry, error) { return s.packs.Tree(id) }
 
 // WriteBlob implements plan.Objects. After FetchTrees, it fetches a missing blob.
 func (s *Store) WriteBlob(w io.Writer, id plan.ID) (int64, error) {

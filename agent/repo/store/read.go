@@ -85,9 +85,9 @@ func (s *Store) Tree(id plan.ID) ([]plan.Entry, error) {
 	return parseTree(id, b.Bytes())
 }
 
-// RawTree returns the bytes of a tree, which Tree can parse. They have the exact modes, such as 100664, which Tree does not
+// TreeBytes returns the bytes of a well-formed tree. They have the exact modes, such as 100664, which Tree does not
 // return.
-func (s *Store) RawTree(id plan.ID) ([]byte, error) {
+func (s *Store) TreeBytes(id plan.ID) ([]byte, error) {
 	var b bytes.Buffer
 	if _, _, err := s.read(&b, id, kindTree); err != nil {
 		return nil, s.NoteDamage(err)

@@ -1,7 +1,11 @@
 package wire
 
 import (
+	"bytes"
 	"context"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 
@@ -94,3 +98,87 @@ func (c *Client) fetchObject(ctx context.Context, t *store.Transfer, s step, rea
 	defer t.Drop(in)
 	return read(in)
 }
+
+// searchDepths are the depths, in commits, to which a search for a commit requests the history of refs.
+var searchDepths = [...]int{64, 1024, 16384}
+
+// maxTips is the number of branches and tags whose history is searched for a commit.
+const maxTips = 1000
+
+// searchScope is a part of the history in which a commit may be found.
+type searchScope struct {
+	tips  []plan.ID // as advertised, because servers refuse the target of an annotated tag
+	name  string
+	isTag bool // the only tip is an annotated tag of the commit
+}
+
+// search looks for a commit that the server does not serve by its id: first in ref, then in all branches and tags, each with
+// growing depth. Options.SearchBytes bounds the sum of all packs.
+func (f *fetch) search(ctx context.Context, ref string, refusal error) (*store.Received, error) {
+	t, url, limit := f.t, f.client.url, f.client.opts.SearchBytes
+	scopes := f.ad.refs.searchScopes(ref, t.Commit)
+	if len(scopes) > 0 && scopes[0].tips[0] == t.Commit {
+		return nil, failure.New(v1alpha1.ReasonGitUnreachable, "%s advertises commit %s and refuses to send it: %w", url, t.Commit, refusal)
+	}
+	t.MaxBytes = t.Bytes + limit
+	var searched []string
+	for _, scope := range scopes {
+		searched = append(searched, scope.name)
+		for _, depth := range f.ad.depths(scope) {
+			in, whole, err := f.attempt(ctx, step{wants: scope.tips, depth: depth})
+			if t.Bytes >= t.MaxBytes {
+				return nil, failure.New(v1alpha1.ReasonLimitExceeded,
+					"%s does not give commit %s by its id, and to look for it takes more than %d bytes: ask for a branch or a tag, or allow the server to serve commits by id",
+					url, t.Commit, limit)
+			}
+			if in != nil || (err != nil && !IsRefused(err)) {
+				return in, err
+			}
+			if whole || err != nil {
+				break
+			}
+		}
+	}
+	if len(searched) == 0 {
+		searched = []string{"nothing, as there is no branch and no tag"}
+	}
+	return nil, failure.New(v1alpha1.ReasonRefNotFound, "%s does not have commit %s, or does not give it (%w); it was looked for in %s",
+		url, t.Commit, refusal, strings.Join(searched, ", then in "))
+}
+
+// depths lists the depths to search, in order.
+func (a *advertisement) depths(scope searchScope) []int {
+	switch {
+	case !a.caps.Supports(capability.Shallow):
+		return []int{0}
+	case scope.isTag:
+		return append([]int{1}, searchDepths[:]...)
+	}
+	return searchDepths[:]
+}
+
+// searchScopes lists where to search for a commit that was found in ref, the most likely scope first. A commit without a ref is
+// most likely in the branch of HEAD.
+func (a *Refs) searchScopes(ref string, commit plan.ID) []searchScope {
+	if ref == "" {
+		ref = HeadName
+	}
+	var out []searchScope
+	if name, target, ok := a.lookupShort(ref); ok {
+		tip := a.ByName[name]
+		out = append(out, searchScope{[]plan.ID{tip}, "the history of " + failure.Quote(ref), target == commit && tip != commit})
+	}
+	tips := map[plan.ID]bool{}
+	for name, id := range a.ByName {
+		if strings.HasPrefix(name, BranchPrefix) || strings.HasPrefix(name, TagPrefix) {
+			tips[id] = true
+		}
+	}
+	all := slices.SortedFunc(maps.Keys(tips), compareIDs)
+	if len(all) == 0 || len(out) == 1 && len(all) == 1 && all[0] == out[0].tips[0] {
+		return out
+	}
+	return append(out, searchScope{tips: all[:min(len(all), maxTips)], name: "that of all branches and tags"})
+}
+
+func compareIDs(a, b plan.ID) int { return bytes.Compare(a[:], b[:]) }
