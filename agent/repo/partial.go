@@ -146,7 +146,7 @@ type promise struct {
 	fetchedSingly int       // blobs that were fetched one by one
 	lastErr       error     // the error of the last fetch of a missing blob, nil if it succeeded
 	failures      int       // in a row
-	timeouts      int       // of them, those in which the time of the reader was not enough
+	timeouts      int       // failures in a row because the limit ended
 	retryAt       time.Time // no fetch before this time after a failure
 }
 

@@ -292,7 +292,7 @@ func TestRetryAfterOfBlobs(t *testing.T) {
 	}
 }
 
-func TestHastenedFetchPauses(t *testing.T) {
+func TestLimitedFetchPauses(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(3))
 	s := openStore(t, t.TempDir())

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -125,17 +126,12 @@ func (s *Store) isClosed() bool {
 	return s.closed
 }
 
-// Partial reports whether the store holds trees whose blobs are not all there.
+// Partial reports whether the store has trees but lacks some of their blobs.
 func (s *Store) Partial() bool {
 	_ = s.Open()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, p := range s.packs {
-		if p.partial {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.packs, func(p *pack) bool { return p.partial })
 }
 
 // Damaged reports whether a read or a transfer found the store damaged. The next transfer must fetch everything.

@@ -80,11 +80,10 @@ func (s *Store) condition(root *os.Root) Condition {
 	defer s.mu.Unlock()
 	total, largest := int64(0), int64(0)
 	for _, p := range s.packs {
-		if _, err := root.Stat(p.name + packExt); err != nil {
-			s.damaged = true
-		}
-		if _, err := root.Stat(p.name + indexExt); err != nil {
-			s.damaged = true
+		for _, ext := range []string{packExt, indexExt} {
+			if _, err := root.Stat(p.name + ext); err != nil {
+				s.damaged = true
+			}
 		}
 		total, largest = total+p.size, max(largest, p.size)
 	}
