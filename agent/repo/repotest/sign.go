@@ -35,7 +35,8 @@ type SigningKey struct {
 	Private, Public string
 }
 
-// NewSSHKey makes a key for ssh signatures. kind is ed25519, ecdsa, rsa, or weak. An empty passphrase means that the key has none.
+// NewSSHKey makes a key for ssh signatures. kind is ed25519, ecdsa, rsa, or weak. An empty passphrase means that the key has
+// none.
 func NewSSHKey(t testing.TB, kind, passphrase string) SigningKey {
 	t.Helper()
 	var key crypto.Signer
@@ -179,7 +180,8 @@ func (k SigningKey) checkSSH(unsigned, signature string) error {
 	return public.Verify(sshSignedData("git", []byte(unsigned)), &inner)
 }
 
-// Verify lets git verify-commit check the signature of a commit in a repository. It skips the test if a tool that git needs is missing.
+// Verify lets git verify-commit check the signature of a commit in a repository. It skips the test if a tool that git needs is
+// missing.
 func (k SigningKey) Verify(t testing.TB, dir, commit string) error {
 	t.Helper()
 	home := t.TempDir()
