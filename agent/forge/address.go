@@ -1,6 +1,7 @@
 package forge
 
 import (
+	"cmp"
 	"net/url"
 	"strings"
 
@@ -8,29 +9,29 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// address is where a forge has a repository.
+// address locates a repository on a forge.
 type address struct {
 	api         *url.URL // base of the API
 	owner, name string   // of the repository; GitLab's owner may have slashes
 	project     string   // of Azure DevOps
 }
 
-// hosts are the public forges.
-var hosts = map[string]string{
+// hostProviders has the providers of the public hosts.
+var hostProviders = map[string]string{
 	"github.com": GitHub, "gitlab.com": GitLab, "bitbucket.org": Bitbucket, "codeberg.org": Gitea, "gitea.com": Gitea,
 	"dev.azure.com": AzureDevOps, "ssh.dev.azure.com": AzureDevOps,
 }
 
-// ProviderOf returns the provider of a repository by its host, or "" if the host does not tell.
+// ProviderOf returns the provider of the host of a repository, or "" if the host is not a known one.
 func ProviderOf(repository string) string {
-	u, err := parse(repository)
+	u, err := parseRepository(repository)
 	if err != nil {
 		return ""
 	}
 	host := strings.ToLower(u.Hostname())
 	switch {
-	case hosts[host] != "":
-		return hosts[host]
+	case hostProviders[host] != "":
+		return hostProviders[host]
 	case strings.HasSuffix(host, ".ghe.com"):
 		return GitHub
 	case strings.HasSuffix(host, ".visualstudio.com"):
@@ -39,13 +40,9 @@ func ProviderOf(repository string) string {
 	return ""
 }
 
-// parse reads the address of a repository: a URL, or the form user@host:path.
-func parse(repository string) (*url.URL, error) {
-	if !strings.Contains(repository, "://") {
-		host, path, ok := strings.Cut(repository, ":")
-		if !ok || strings.Contains(host, "/") {
-			return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "the repository is on no forge: give an https:// or ssh:// address")
-		}
+// parseRepository reads the address of a repository: a URL, or the form user@host:path.
+func parseRepository(repository string) (*url.URL, error) {
+	if host, path, ok := strings.Cut(repository, ":"); ok && !strings.Contains(host, "/") && !strings.HasPrefix(path, "//") {
 		repository = "ssh://" + host + "/" + strings.TrimPrefix(path, "/")
 	}
 	u, err := url.Parse(repository)
@@ -55,32 +52,29 @@ func parse(repository string) (*url.URL, error) {
 	return u, nil
 }
 
-// locate finds the repository and the API.
+// locate returns the address of a repository. base is the address of the API, "" for the one that the provider uses for the host.
 func locate(provider, repository, base string) (address, error) {
-	u, err := parse(repository)
+	u, err := parseRepository(repository)
 	if err != nil {
 		return address{}, err
 	}
-	at := address{}
 	parts := strings.Split(strings.TrimSuffix(strings.Trim(u.Path, "/"), ".git"), "/")
 	web := &url.URL{Scheme: "https", Host: u.Hostname()}
 	if u.Scheme == "https" || u.Scheme == "http" {
 		web.Scheme, web.Host = u.Scheme, u.Host
 	}
 	if provider == AzureDevOps {
-		return azureAddress(at, u, parts, base)
+		return azureAddress(u, parts, base)
 	}
 	if len(parts) < 2 || provider != GitLab && len(parts) != 2 {
-		return at, failure.New(v1alpha1.ReasonUnsupportedRepository, "the path of the repository is not owner/name, as %s has it", provider)
+		return address{}, failure.New(v1alpha1.ReasonUnsupportedRepository, "the path of the repository is not owner/name, as %s has it", provider)
 	}
-	at.owner, at.name = strings.Join(parts[:len(parts)-1], "/"), parts[len(parts)-1]
-	if base == "" {
-		base = defaultAPI(provider, web)
-	}
-	at.api, err = parseBase(base, web.Scheme)
-	return at, err
+	last := len(parts) - 1
+	api, err := parseBase(cmp.Or(base, defaultAPI(provider, web)), web.Scheme)
+	return address{api: api, owner: strings.Join(parts[:last], "/"), name: parts[last]}, err
 }
 
+// defaultAPI returns the address of the API that a provider uses for its web address.
 func defaultAPI(provider string, web *url.URL) string {
 	switch host := strings.ToLower(web.Hostname()); {
 	case provider == GitHub && (host == "github.com" || host == "www.github.com"):
@@ -99,28 +93,25 @@ func defaultAPI(provider string, web *url.URL) string {
 
 // azureAddress reads https://dev.azure.com/org/project/_git/name, https://org.visualstudio.com/project/_git/name and
 // git@ssh.dev.azure.com:v3/org/project/name.
-func azureAddress(at address, u *url.URL, parts []string, base string) (address, error) {
+func azureAddress(u *url.URL, parts []string, base string) (repo address, err error) {
 	host := strings.ToLower(u.Hostname())
 	org, vs := strings.CutSuffix(host, ".visualstudio.com")
 	switch {
 	case vs && len(parts) == 3 && parts[1] == "_git":
-		at.owner, at.project, at.name = org, parts[0], parts[2]
+		repo.owner, repo.project, repo.name = org, parts[0], parts[2]
 	case len(parts) == 4 && parts[2] == "_git":
-		at.owner, at.project, at.name = parts[0], parts[1], parts[3]
+		repo.owner, repo.project, repo.name = parts[0], parts[1], parts[3]
 	case len(parts) == 4 && parts[0] == "v3":
-		at.owner, at.project, at.name = parts[1], parts[2], parts[3]
+		repo.owner, repo.project, repo.name = parts[1], parts[2], parts[3]
 	default:
-		return at, failure.New(v1alpha1.ReasonUnsupportedRepository, "the path of the repository is not organization/project/_git/name, as azuredevops has it")
+		return repo, failure.New(v1alpha1.ReasonUnsupportedRepository, "the path of the repository is not organization/project/_git/name, as azuredevops has it")
 	}
-	if base == "" {
-		base = "https://dev.azure.com/" + url.PathEscape(at.owner)
-	}
-	var err error
-	at.api, err = parseBase(base, u.Scheme)
-	return at, err
+	repo.api, err = parseBase(cmp.Or(base, "https://dev.azure.com/"+url.PathEscape(repo.owner)), u.Scheme)
+	return repo, err
 }
 
-// parseBase reads the base of an API. A token is sent in the clear only if the repository's address is http://, too.
+// parseBase reads the address of an API. It accepts http:// only if the scheme of the repository is http, too, because the token
+// is sent in the clear.
 func parseBase(base, scheme string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimRight(base, "/"))
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -132,7 +123,7 @@ func parseBase(base, scheme string) (*url.URL, error) {
 	return u, nil
 }
 
-// shownURL returns the address of a pull request if it is one that can be shown, or "".
+// shownURL returns the address of a pull request if it is safe to show, else "".
 func shownURL(s string) string {
 	u, err := url.Parse(s)
 	if err != nil || len(s) > 512 || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http" || strings.ContainsAny(s, "<>\"'` ()") {

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// azure is Azure DevOps, API version 7.1.
-type azure struct {
-	rest
-	at address
-}
+// azure is Azure DevOps.
+type azure struct{ restClient }
 
-// maxAzureBody is the maximum length of a description, in characters.
-const maxAzureBody = 4000
+const (
+	azureVersion = "7.1"
+	maxAzureBody = 4000 // characters of a description
+	branchPrefix = "refs/heads/"
+)
 
 type azurePullRequest struct {
 	ID          int64  `json:"pullRequestId"`
@@ -32,38 +32,31 @@ type azurePullRequest struct {
 	} `json:"forkSource"`
 }
 
-func (a *azure) path(more ...string) string {
-	p := "/" + url.PathEscape(a.at.project) + "/_apis/git/repositories/" + url.PathEscape(a.at.name) + "/pullrequests"
-	for _, m := range more {
-		p += "/" + m
-	}
-	return p
+// path returns the path of the pull requests, or of an element.
+func (a *azure) path(elements ...any) string {
+	return join("/"+url.PathEscape(a.repo.project)+"/_apis/git/repositories/"+url.PathEscape(a.repo.name)+"/pullrequests", elements...)
 }
 
-func version(q url.Values) url.Values {
-	q.Set("api-version", "7.1")
-	return q
+// send is do without a query, except the version of the API.
+func (a *azure) send(ctx context.Context, method, path string, in, out any) error {
+	return a.do(ctx, method, path, query("api-version", azureVersion), in, out)
 }
 
 func (a *azure) list(ctx context.Context, status, branch, base string) ([]PullRequest, error) {
-	q := url.Values{"searchCriteria.status": {status}, "$top": {fmt.Sprint(MaxListed)}}
+	q := query("api-version", azureVersion, "searchCriteria.status", status, "$top", fmt.Sprint(MaxListed))
 	if branch != "" {
-		q.Set("searchCriteria.sourceRefName", "refs/heads/"+branch)
+		q.Set("searchCriteria.sourceRefName", branchPrefix+branch)
 	}
 	if base != "" {
-		q.Set("searchCriteria.targetRefName", "refs/heads/"+base)
+		q.Set("searchCriteria.targetRefName", branchPrefix+base)
 	}
 	var page struct {
 		Value []azurePullRequest `json:"value"`
 	}
-	if err := a.do(ctx, http.MethodGet, a.path(), version(q), nil, &page); err != nil {
+	if err := a.do(ctx, http.MethodGet, a.path(), q, nil, &page); err != nil {
 		return nil, err
 	}
-	var out []PullRequest
-	for i := range page.Value {
-		out = append(out, a.convert(&page.Value[i]))
-	}
-	return out, nil
+	return convertAll(page.Value, a.convert), nil
 }
 
 func (a *azure) convert(p *azurePullRequest) PullRequest {
@@ -72,12 +65,11 @@ func (a *azure) convert(p *azurePullRequest) PullRequest {
 		state = Closed
 	}
 	out := PullRequest{
-		Number: p.ID, State: state, Branch: strings.TrimPrefix(p.Source, "refs/heads/"), Base: strings.TrimPrefix(p.Target, "refs/heads/"),
+		Number: p.ID, State: state, Branch: strings.TrimPrefix(p.Source, branchPrefix), Base: strings.TrimPrefix(p.Target, branchPrefix),
 		Title: p.Title, Body: p.Description, Fork: p.Fork != nil,
 	}
 	// The API returns its own URL of the pull request. Users need the URL of the web page.
-	web := *a.at.api
-	out.URL = shownURL(web.JoinPath(a.at.project, "_git", a.at.name, "pullrequest", fmt.Sprint(p.ID)).String())
+	out.URL = shownURL(a.repo.api.JoinPath(a.repo.project, "_git", a.repo.name, "pullrequest", fmt.Sprint(p.ID)).String())
 	if p.Last != nil {
 		out.Commit = fullID(p.Last.ID)
 	}
@@ -93,7 +85,9 @@ func (a *azure) Open(ctx context.Context, base string) ([]PullRequest, error) {
 }
 
 func (a *azure) Create(ctx context.Context, d Draft) (PullRequest, error) {
-	in := map[string]any{"sourceRefName": "refs/heads/" + d.Branch, "targetRefName": "refs/heads/" + d.Base, "title": d.Title, "description": bounded(d.Body)}
+	in := map[string]any{
+		"sourceRefName": branchPrefix + d.Branch, "targetRefName": branchPrefix + d.Base, "title": d.Title, "description": truncateBody(d.Body),
+	}
 	if len(d.Labels) > 0 {
 		labels := make([]map[string]string, 0, len(d.Labels))
 		for _, l := range d.Labels {
@@ -101,14 +95,15 @@ func (a *azure) Create(ctx context.Context, d Draft) (PullRequest, error) {
 		}
 		in["labels"] = labels
 	}
-	var made azurePullRequest
-	if err := a.do(ctx, http.MethodPost, a.path(), version(url.Values{}), in, &made); err != nil {
+	var created azurePullRequest
+	if err := a.send(ctx, http.MethodPost, a.path(), in, &created); err != nil {
 		return PullRequest{}, err
 	}
-	return a.convert(&made), nil
+	return a.convert(&created), nil
 }
 
-func bounded(body string) string {
+// truncateBody returns body, or the first part of it that Azure DevOps accepts.
+func truncateBody(body string) string {
 	if r := []rune(body); len(r) > maxAzureBody {
 		return string(r[:maxAzureBody])
 	}
@@ -116,19 +111,19 @@ func bounded(body string) string {
 }
 
 func (a *azure) Update(ctx context.Context, number int64, title, body string) error {
-	return a.do(ctx, http.MethodPatch, a.path(fmt.Sprint(number)), version(url.Values{}), map[string]string{"title": title, "description": bounded(body)}, nil)
+	return a.send(ctx, http.MethodPatch, a.path(number), map[string]string{"title": title, "description": truncateBody(body)}, nil)
 }
 
 func (a *azure) Close(ctx context.Context, number int64, comment string) error {
 	if comment != "" {
 		in := map[string]any{"comments": []map[string]any{{"parentCommentId": 0, "content": comment, "commentType": "text"}}, "status": "active"}
-		if err := a.do(ctx, http.MethodPost, a.path(fmt.Sprint(number), "threads"), version(url.Values{}), in, nil); err != nil {
+		if err := a.send(ctx, http.MethodPost, a.path(number, "threads"), in, nil); err != nil {
 			return err
 		}
 	}
-	var now azurePullRequest
-	if err := a.do(ctx, http.MethodGet, a.path(fmt.Sprint(number)), version(url.Values{}), nil, &now); err != nil || now.Status != "active" {
+	var current azurePullRequest
+	if err := a.send(ctx, http.MethodGet, a.path(number), nil, &current); err != nil || current.Status != "active" {
 		return err
 	}
-	return a.do(ctx, http.MethodPatch, a.path(fmt.Sprint(number)), version(url.Values{}), map[string]string{"status": "abandoned"}, nil)
+	return a.send(ctx, http.MethodPatch, a.path(number), map[string]string{"status": "abandoned"}, nil)
 }

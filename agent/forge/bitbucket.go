@@ -2,65 +2,58 @@ package forge
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 )
 
 // bitbucket is Bitbucket Cloud. It has no labels.
-type bitbucket struct {
-	rest
-	at address
-}
+type bitbucket struct{ restClient }
 
 type bitbucketPullRequest struct {
-	ID          int64  `json:"id"`
-	Title       string `json:"title"`
-	Description string `json:"description"`
-	State       string `json:"state"`
-	Source      struct {
-		Branch     struct{ Name string }
-		Commit     struct{ Hash string }
-		Repository struct {
-			FullName string `json:"full_name"`
-		}
-	} `json:"source"`
-	Destination struct {
-		Branch     struct{ Name string }
-		Repository struct {
-			FullName string `json:"full_name"`
-		}
-	} `json:"destination"`
-	Links struct {
+	ID          int64         `json:"id"`
+	Title       string        `json:"title"`
+	Description string        `json:"description"`
+	State       string        `json:"state"`
+	Source      bitbucketSide `json:"source"`
+	Destination bitbucketSide `json:"destination"`
+	Links       struct {
 		HTML struct{ Href string }
 	} `json:"links"`
 }
 
-func (b *bitbucket) path(more ...string) string {
-	p := "/repositories/" + url.PathEscape(b.at.owner) + "/" + url.PathEscape(b.at.name) + "/pullrequests"
-	for _, m := range more {
-		p += "/" + m
+// bitbucketSide is the source or the destination of a pull request.
+type bitbucketSide struct {
+	Branch     struct{ Name string }
+	Commit     struct{ Hash string }
+	Repository struct {
+		FullName string `json:"full_name"`
 	}
-	return p
 }
 
-func (b *bitbucket) list(ctx context.Context, terms []string, states ...string) ([]PullRequest, error) {
-	q := url.Values{"state": states, "sort": {"-created_on"}, "pagelen": {"50"}}
-	if len(terms) > 0 {
-		q.Set("q", strings.Join(terms, " AND "))
+// path returns the path of the pull requests, or of an element.
+func (b *bitbucket) path(elements ...any) string {
+	return join("/repositories/"+url.PathEscape(b.repo.owner)+"/"+url.PathEscape(b.repo.name)+"/pullrequests", elements...)
+}
+
+func (b *bitbucket) list(ctx context.Context, branch, base string, states ...string) ([]PullRequest, error) {
+	var conditions []string
+	if branch != "" {
+		conditions = append(conditions, equals("source.branch.name", branch))
 	}
+	if base != "" {
+		conditions = append(conditions, equals("destination.branch.name", base))
+	}
+	q := query("q", strings.Join(conditions, " AND "), "sort", "-created_on", "pagelen", "50")
+	q["state"] = states
 	var page struct {
 		Values []bitbucketPullRequest `json:"values"`
 	}
 	if err := b.do(ctx, http.MethodGet, b.path(), q, nil, &page); err != nil {
 		return nil, err
 	}
-	var out []PullRequest
-	for i := range page.Values {
-		out = append(out, page.Values[i].convert())
-	}
-	return out, nil
+	return convertAll(page.Values, (*bitbucketPullRequest).convert), nil
 }
 
 func (p *bitbucketPullRequest) convert() PullRequest {
@@ -74,7 +67,7 @@ func (p *bitbucketPullRequest) convert() PullRequest {
 	}
 }
 
-// fullID returns s if it is a full commit id, and "" otherwise: Bitbucket returns only the first digits.
+// fullID returns s if it is a full commit id, else "": Bitbucket returns only the first digits.
 func fullID(s string) string {
 	if len(s) != 40 {
 		return ""
@@ -82,58 +75,37 @@ func fullID(s string) string {
 	return s
 }
 
-// term is a condition of Bitbucket's query language.
-func term(field, value string) string {
+// equals returns a condition of Bitbucket's query language.
+func equals(field, value string) string {
 	return field + ` = "` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(value) + `"`
 }
 
 func (b *bitbucket) ByHead(ctx context.Context, branch, base string) ([]PullRequest, error) {
-	terms := []string{term("source.branch.name", branch)}
-	if base != "" {
-		terms = append(terms, term("destination.branch.name", base))
-	}
-	return b.list(ctx, terms, "OPEN", "MERGED", "DECLINED", "SUPERSEDED")
+	return b.list(ctx, branch, base, "OPEN", "MERGED", "DECLINED", "SUPERSEDED")
 }
 
 func (b *bitbucket) Open(ctx context.Context, base string) ([]PullRequest, error) {
-	var terms []string
-	if base != "" {
-		terms = append(terms, term("destination.branch.name", base))
-	}
-	return b.list(ctx, terms, "OPEN")
-}
-
-type bitbucketBranch struct {
-	Branch struct {
-		Name string `json:"name"`
-	} `json:"branch"`
-}
-
-func branchNamed(name string) (b bitbucketBranch) {
-	b.Branch.Name = name
-	return b
+	return b.list(ctx, "", base, "OPEN")
 }
 
 func (b *bitbucket) Create(ctx context.Context, d Draft) (PullRequest, error) {
-	// Bitbucket does not refuse a second pull request from the same branch: it changes the first one instead. So look for an
-	// open one first.
-	open, err := b.ByHead(ctx, d.Branch, d.Base)
+	// Bitbucket does not refuse a second pull request from the same branch: it changes the first one. So look for an open one.
+	list, err := b.ByHead(ctx, d.Branch, d.Base)
 	if err != nil {
 		return PullRequest{}, err
 	}
-	for _, pr := range open {
-		if pr.State == Open {
-			return PullRequest{}, ErrExists
-		}
+	if slices.ContainsFunc(list, func(p PullRequest) bool { return p.State == Open }) {
+		return PullRequest{}, ErrExists
 	}
-	var made bitbucketPullRequest
+	branch := func(name string) any { return map[string]any{"branch": map[string]string{"name": name}} }
+	var created bitbucketPullRequest
 	err = b.do(ctx, http.MethodPost, b.path(), nil, map[string]any{
-		"title": d.Title, "description": d.Body, "source": branchNamed(d.Branch), "destination": branchNamed(d.Base),
-	}, &made)
+		"title": d.Title, "description": d.Body, "source": branch(d.Branch), "destination": branch(d.Base),
+	}, &created)
 	if err != nil {
 		return PullRequest{}, err
 	}
-	out := made.convert()
+	out := created.convert()
 	if len(d.Labels) > 0 {
 		out.Notes = []string{"Bitbucket has no labels"}
 	}
@@ -141,19 +113,19 @@ func (b *bitbucket) Create(ctx context.Context, d Draft) (PullRequest, error) {
 }
 
 func (b *bitbucket) Update(ctx context.Context, number int64, title, body string) error {
-	return b.do(ctx, http.MethodPut, b.path(fmt.Sprint(number)), nil, map[string]string{"title": title, "description": body}, nil)
+	return b.do(ctx, http.MethodPut, b.path(number), nil, map[string]string{"title": title, "description": body}, nil)
 }
 
 func (b *bitbucket) Close(ctx context.Context, number int64, comment string) error {
 	if comment != "" {
 		in := map[string]any{"content": map[string]string{"raw": comment}}
-		if err := b.do(ctx, http.MethodPost, b.path(fmt.Sprint(number), "comments"), nil, in, nil); err != nil {
+		if err := b.do(ctx, http.MethodPost, b.path(number, "comments"), nil, in, nil); err != nil {
 			return err
 		}
 	}
-	var now bitbucketPullRequest
-	if err := b.do(ctx, http.MethodGet, b.path(fmt.Sprint(number)), nil, nil, &now); err != nil || now.State != "OPEN" {
+	var current bitbucketPullRequest
+	if err := b.do(ctx, http.MethodGet, b.path(number), nil, nil, &current); err != nil || current.State != "OPEN" {
 		return err
 	}
-	return b.do(ctx, http.MethodPost, b.path(fmt.Sprint(number), "decline"), nil, nil, nil)
+	return b.do(ctx, http.MethodPost, b.path(number, "decline"), nil, nil, nil)
 }

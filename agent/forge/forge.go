@@ -1,9 +1,8 @@
-// Package forge opens and follows pull requests on the forge that hosts a repository. It speaks to GitHub, GitLab, Gitea (and
-// Forgejo), Bitbucket Cloud and Azure DevOps through one small interface. Commits travel through git, never through a forge's
-// API. The package knows nothing of Kubernetes, of gateways, or of who asks.
+// Package forge opens and follows pull requests on the forge that hosts a repository: GitHub, GitLab, Gitea (and Forgejo),
+// Bitbucket Cloud or Azure DevOps. Commits travel through git, never through the API of a forge.
 //
-// Everything that a forge answers is untrusted: bodies, lists and waits are bounded, texts of the server are quoted, and no error
-// repeats a credential.
+// A forge is not trusted: the package limits bodies, lists and waits, and quotes texts of the server. No error contains a
+// credential.
 package forge
 
 import (
@@ -18,23 +17,24 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Forge is the pull requests of one repository. Its methods may be called from several goroutines.
+// Forge accesses the pull requests of one repository. Several goroutines may use it.
 //
 // An error has a reason of v1alpha1: AuthFailed if the token is invalid or lacks a right (the text names the right),
 // GitThrottled if the forge asks to wait (RetryAfter returns how long), GitUnreachable if it does not answer or answers what
 // cannot be used, UnsupportedRepository if the forge has no such repository or the provider is the wrong one.
 type Forge interface {
-	// ByHead returns the pull requests from branch, newest first, at most MaxListed of them. base may be "" for all.
+	// ByHead returns the pull requests from branch to base, newest first, at most MaxListed of them. An empty base matches all.
 	ByHead(ctx context.Context, branch, base string) ([]PullRequest, error)
 	// Open returns the open pull requests to base, newest first, at most MaxListed of them.
 	Open(ctx context.Context, base string) ([]PullRequest, error)
-	// Create opens a pull request. If one from the same branch to the same base is open, the error is ErrExists: list and adopt
-	// it. Gitea does not create labels: those that it lacks are left out and named in the result's Notes. GitHub and GitLab create them.
+	// Create opens a pull request. If one from the same branch to the same base is open, the error is ErrExists. Create leaves
+	// out labels that the forge cannot set, and names them in Notes: Gitea does not create missing labels, as GitHub and GitLab
+	// do.
 	Create(ctx context.Context, d Draft) (PullRequest, error)
 	// Update replaces title and body.
 	Update(ctx context.Context, number int64, title, body string) error
-	// Close closes a pull request without merging it, after it has added comment ("" for none). Closing a pull request that is
-	// closed or merged is no error.
+	// Close adds comment, if it is not empty, and closes a pull request without merging it. If the pull request is closed or
+	// merged already, Close only adds the comment.
 	Close(ctx context.Context, number int64, comment string) error
 }
 
@@ -77,9 +77,9 @@ type Config struct {
 	Repository string
 	// APIBaseURL is the address of the API; "" for the one that the provider uses for the host.
 	APIBaseURL string
-	// Token returns the token for every request, so that a rotated one counts at once. ctx bounds how long that takes.
+	// Token returns the token. It is called for every request, so that a rotated token takes effect at once.
 	Token func(ctx context.Context) (secret.String, error)
-	// Transport sends the requests. It carries the proxy and the trusted certificates.
+	// Transport sends the requests, by the proxy and with the certificates of the agent; default http.DefaultTransport.
 	Transport http.RoundTripper
 	Timeout   time.Duration // for one request; default 30s
 	Log       *slog.Logger  // default: discard
@@ -94,25 +94,26 @@ const (
 	AzureDevOps = "azuredevops"
 )
 
-// New returns the Forge of a repository. Nothing is sent yet.
+// New returns the Forge of a repository. It sends nothing yet.
 func New(provider string, c Config) (Forge, error) {
 	c = c.withDefaults()
-	at, err := locate(provider, c.Repository, c.APIBaseURL)
+	repo, err := locate(provider, c.Repository, c.APIBaseURL)
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: newTransport(provider, at.api, c), CheckRedirect: sameOrigin, Timeout: c.Timeout}
+	client := &http.Client{Transport: newTransport(provider, repo.api, c), CheckRedirect: sameOrigin, Timeout: c.Timeout}
+	rest := restClient{client, repo}
 	switch provider {
 	case GitHub:
-		return &gitHub{rest{client, at.api}, at}, nil
+		return &gitHub{rest}, nil
 	case GitLab:
-		return &gitLab{rest{client, at.api}, at}, nil
+		return &gitLab{rest}, nil
 	case Gitea:
-		return &gitea{client, at}, nil
+		return &gitea{client, repo}, nil
 	case Bitbucket:
-		return &bitbucket{rest{client, at.api}, at}, nil
+		return &bitbucket{rest}, nil
 	case AzureDevOps:
-		return &azure{rest{client, at.api}, at}, nil
+		return &azure{rest}, nil
 	}
 	return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "%q is not a provider: use github, gitlab, gitea, bitbucket or azuredevops", provider)
 }
@@ -133,12 +134,12 @@ func (c Config) withDefaults() Config {
 // ErrExists means that an open pull request from the same branch to the same base exists.
 var ErrExists = failure.New(v1alpha1.ReasonGitUnreachable, "an open pull request of this branch exists")
 
-// throttledError carries the wait that a forge asked for.
+// throttledError has the wait that a forge asked for.
 type throttledError struct{ after time.Duration }
 
 func (e *throttledError) Error() string { return "come back after " + e.after.String() }
 
-// RetryAfter returns how long the forge asked to wait, if err is such an answer.
+// RetryAfter returns how long the forge asked the client to wait, and whether it did.
 func RetryAfter(err error) (time.Duration, bool) {
 	t, ok := errors.AsType[*throttledError](err)
 	if !ok {

@@ -39,6 +39,7 @@ func TestRefusals(t *testing.T) {
 		"throttled":       {http.StatusTooManyRequests, [2]string{"Retry-After", "90"}, `{}`, v1alpha1.ReasonGitThrottled},
 		"limit reached":   {http.StatusForbidden, [2]string{"X-RateLimit-Remaining", "0"}, `{}`, v1alpha1.ReasonGitThrottled},
 		"broken":          {http.StatusBadGateway, [2]string{}, `<html>`, v1alpha1.ReasonGitUnreachable},
+		"a sign-in page":  {http.StatusNonAuthoritativeInfo, [2]string{"Content-Type", "text/html"}, `<html>`, v1alpha1.ReasonAuthFailed}, // from Azure DevOps
 		"a page":          {http.StatusOK, [2]string{"Content-Type", "text/html"}, `<html>`, v1alpha1.ReasonUnsupportedRepository},
 		"no JSON":         {http.StatusOK, [2]string{"Content-Type", "application/json"}, `{"value`, v1alpha1.ReasonGitUnreachable},
 		"an endless list": {http.StatusOK, [2]string{"Content-Type", "application/json"}, "[" + strings.Repeat(`{"title":"x"},`, 8<<20/10), v1alpha1.ReasonLimitExceeded},

@@ -15,19 +15,20 @@ import (
 // gitea is Gitea and Forgejo.
 type gitea struct {
 	http *http.Client
-	at   address
+	repo address
 }
 
-// client returns the client for one call, because its context is that of the client. Without a version it asks the server for none.
+// client returns the client for one call, because the context belongs to the client. With an empty version, it does not request
+// the version of the server.
 func (g *gitea) client(ctx context.Context) (*sdk.Client, error) {
-	c, err := sdk.NewClient(g.at.api.String(), sdk.SetHTTPClient(g.http), sdk.SetContext(ctx), sdk.SetGiteaVersion(""))
+	c, err := sdk.NewClient(g.repo.api.String(), sdk.SetHTTPClient(g.http), sdk.SetContext(ctx), sdk.SetGiteaVersion(""))
 	if err != nil {
-		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "the API at %s: %w", g.at.api.Host, err)
+		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "the API at %s: %w", g.repo.api.Host, err)
 	}
 	return c, nil
 }
 
-// list returns the pull requests for which keep is true. Gitea cannot filter by branch.
+// list returns the pull requests for which keep returns true, because Gitea cannot filter by branch.
 func (g *gitea) list(ctx context.Context, state sdk.StateType, keep func(PullRequest) bool) ([]PullRequest, error) {
 	c, err := g.client(ctx)
 	if err != nil {
@@ -36,9 +37,9 @@ func (g *gitea) list(ctx context.Context, state sdk.StateType, keep func(PullReq
 	var out []PullRequest
 	const page, pages = 50, 4
 	for n := range pages {
-		list, _, err := c.ListRepoPullRequests(g.at.owner, g.at.name, sdk.ListPullRequestsOptions{State: state, Sort: "recentupdate", ListOptions: sdk.ListOptions{Page: n + 1, PageSize: page}})
+		list, _, err := c.ListRepoPullRequests(g.repo.owner, g.repo.name, sdk.ListPullRequestsOptions{State: state, Sort: "recentupdate", ListOptions: sdk.ListOptions{Page: n + 1, PageSize: page}})
 		if err != nil {
-			return nil, cleaned(err, g.at.api.Host)
+			return nil, clientError(err, g.repo.api.Host)
 		}
 		for _, p := range list {
 			if pr := g.convert(p); keep(pr) && len(out) < MaxListed {
@@ -98,17 +99,17 @@ func (g *gitea) Create(ctx context.Context, d Draft) (PullRequest, error) {
 	return out, nil
 }
 
-// Gitea takes note of a pushed branch a moment after the push, and answers 404 before.
+// Gitea answers 404 until it has processed the push of the branch, which takes a moment.
 const (
 	branchTries = 10
 	branchPause = 500 * time.Millisecond
 )
 
-// create opens a pull request of a branch that was pushed just now.
+// create opens a pull request of a branch that may have been pushed just now.
 func (g *gitea) create(ctx context.Context, c *sdk.Client, o sdk.CreatePullRequestOption) (*sdk.PullRequest, error) {
-	for n := 1; ; n++ {
-		p, _, err := c.CreatePullRequest(g.at.owner, g.at.name, o)
-		if err = cleaned(err, g.at.api.Host); n == branchTries || !failure.Is(err, v1alpha1.ReasonUnsupportedRepository) {
+	for try := 1; ; try++ {
+		p, _, err := c.CreatePullRequest(g.repo.owner, g.repo.name, o)
+		if err = clientError(err, g.repo.api.Host); try == branchTries || !failure.Is(err, v1alpha1.ReasonUnsupportedRepository) {
 			return p, err
 		}
 		select {
@@ -124,9 +125,9 @@ func (g *gitea) labels(c *sdk.Client, names []string) (ids []int64, notes []stri
 	if len(names) == 0 {
 		return nil, nil
 	}
-	list, _, err := c.ListRepoLabels(g.at.owner, g.at.name, sdk.ListLabelsOptions{ListOptions: sdk.ListOptions{PageSize: 50}})
+	list, _, err := c.ListRepoLabels(g.repo.owner, g.repo.name, sdk.ListLabelsOptions{ListOptions: sdk.ListOptions{PageSize: 50}})
 	if err != nil {
-		return nil, []string{"labels not set: " + cleaned(err, g.at.api.Host).Error()}
+		return nil, []string{"labels not set: " + clientError(err, g.repo.api.Host).Error()}
 	}
 	for _, name := range names {
 		i := slices.IndexFunc(list, func(l *sdk.Label) bool { return l.Name == name })
@@ -144,8 +145,8 @@ func (g *gitea) Update(ctx context.Context, number int64, title, body string) er
 	if err != nil {
 		return err
 	}
-	_, _, err = c.EditPullRequest(g.at.owner, g.at.name, number, sdk.EditPullRequestOption{Title: title, Body: &body})
-	return cleaned(err, g.at.api.Host)
+	_, _, err = c.EditPullRequest(g.repo.owner, g.repo.name, number, sdk.EditPullRequestOption{Title: title, Body: &body})
+	return clientError(err, g.repo.api.Host)
 }
 
 func (g *gitea) Close(ctx context.Context, number int64, comment string) error {
@@ -154,15 +155,15 @@ func (g *gitea) Close(ctx context.Context, number int64, comment string) error {
 		return err
 	}
 	if comment != "" {
-		if _, _, err := c.CreateIssueComment(g.at.owner, g.at.name, number, sdk.CreateIssueCommentOption{Body: comment}); err != nil {
-			return cleaned(err, g.at.api.Host)
+		if _, _, err := c.CreateIssueComment(g.repo.owner, g.repo.name, number, sdk.CreateIssueCommentOption{Body: comment}); err != nil {
+			return clientError(err, g.repo.api.Host)
 		}
 	}
-	p, _, err := c.GetPullRequest(g.at.owner, g.at.name, number)
+	p, _, err := c.GetPullRequest(g.repo.owner, g.repo.name, number)
 	if err != nil || p.State != sdk.StateOpen {
-		return cleaned(err, g.at.api.Host)
+		return clientError(err, g.repo.api.Host)
 	}
 	state := sdk.StateClosed
-	_, _, err = c.EditPullRequest(g.at.owner, g.at.name, number, sdk.EditPullRequestOption{State: &state})
-	return cleaned(err, g.at.api.Host)
+	_, _, err = c.EditPullRequest(g.repo.owner, g.repo.name, number, sdk.EditPullRequestOption{State: &state})
+	return clientError(err, g.repo.api.Host)
 }

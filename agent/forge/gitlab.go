@@ -8,46 +8,38 @@ import (
 	"strings"
 )
 
-// gitLab is GitLab, API version 4. Its own client is not used, for the same reason as that of GitHub.
-type gitLab struct {
-	rest
-	at address
+// gitLab is GitLab, API version 4. It does not use GitLab's own client, for the same reason as gitHub.
+type gitLab struct{ restClient }
+
+type gitLabMergeRequest struct {
+	IID           int64  `json:"iid"`
+	URL           string `json:"web_url"`
+	State         string `json:"state"`
+	Title         string `json:"title"`
+	Description   string `json:"description"`
+	SourceBranch  string `json:"source_branch"`
+	TargetBranch  string `json:"target_branch"`
+	SHA           string `json:"sha"`
+	SourceProject int64  `json:"source_project_id"`
+	TargetProject int64  `json:"target_project_id"`
 }
 
-type gitLabRequest struct {
-	IID         int64  `json:"iid"`
-	URL         string `json:"web_url"`
-	State       string `json:"state"`
-	Title       string `json:"title"`
-	Description string `json:"description"`
-	Source      string `json:"source_branch"`
-	Target      string `json:"target_branch"`
-	SHA         string `json:"sha"`
-	From        int64  `json:"source_project_id"`
-	To          int64  `json:"target_project_id"`
+// path returns the path of the merge requests, or of an element.
+func (g *gitLab) path(elements ...any) string {
+	return join("/projects/"+url.PathEscape(g.repo.owner+"/"+g.repo.name)+"/merge_requests", elements...)
 }
 
-func (g *gitLab) path(more ...string) string {
-	p := "/projects/" + url.PathEscape(g.at.owner+"/"+g.at.name) + "/merge_requests"
-	return strings.Join(append([]string{p}, more...), "/")
-}
-
-func (g *gitLab) list(ctx context.Context, q url.Values) ([]PullRequest, error) {
-	q.Set("order_by", "created_at")
-	q.Set("sort", "desc")
-	q.Set("per_page", fmt.Sprint(MaxListed))
-	var list []gitLabRequest
+func (g *gitLab) list(ctx context.Context, state, branch, base string) ([]PullRequest, error) {
+	q := query("state", state, "source_branch", branch, "target_branch", base,
+		"order_by", "created_at", "sort", "desc", "per_page", fmt.Sprint(MaxListed))
+	var list []gitLabMergeRequest
 	if err := g.do(ctx, http.MethodGet, g.path(), q, nil, &list); err != nil {
 		return nil, err
 	}
-	out := make([]PullRequest, 0, len(list))
-	for i := range list {
-		out = append(out, list[i].convert())
-	}
-	return out, nil
+	return convertAll(list, (*gitLabMergeRequest).convert), nil
 }
 
-func (m *gitLabRequest) convert() PullRequest {
+func (m *gitLabMergeRequest) convert() PullRequest {
 	state := Closed
 	switch m.State {
 	case "opened", "locked":
@@ -56,25 +48,17 @@ func (m *gitLabRequest) convert() PullRequest {
 		state = Merged
 	}
 	return PullRequest{
-		Number: m.IID, URL: shownURL(m.URL), State: state, Branch: m.Source, Commit: fullID(m.SHA), Base: m.Target, Title: m.Title, Body: m.Description,
-		Fork: m.From != m.To,
+		Number: m.IID, URL: shownURL(m.URL), State: state, Branch: m.SourceBranch, Commit: fullID(m.SHA), Base: m.TargetBranch, Title: m.Title,
+		Body: m.Description, Fork: m.SourceProject != m.TargetProject,
 	}
 }
 
 func (g *gitLab) ByHead(ctx context.Context, branch, base string) ([]PullRequest, error) {
-	q := url.Values{"state": {"all"}, "source_branch": {branch}}
-	if base != "" {
-		q.Set("target_branch", base)
-	}
-	return g.list(ctx, q)
+	return g.list(ctx, "all", branch, base)
 }
 
 func (g *gitLab) Open(ctx context.Context, base string) ([]PullRequest, error) {
-	q := url.Values{"state": {"opened"}}
-	if base != "" {
-		q.Set("target_branch", base)
-	}
-	return g.list(ctx, q)
+	return g.list(ctx, "opened", "", base)
 }
 
 func (g *gitLab) Create(ctx context.Context, d Draft) (PullRequest, error) {
@@ -82,26 +66,26 @@ func (g *gitLab) Create(ctx context.Context, d Draft) (PullRequest, error) {
 	if len(d.Labels) > 0 {
 		in["labels"] = strings.Join(d.Labels, ",")
 	}
-	var made gitLabRequest
-	if err := g.do(ctx, http.MethodPost, g.path(), nil, in, &made); err != nil {
+	var created gitLabMergeRequest
+	if err := g.do(ctx, http.MethodPost, g.path(), nil, in, &created); err != nil {
 		return PullRequest{}, err
 	}
-	return made.convert(), nil
+	return created.convert(), nil
 }
 
 func (g *gitLab) Update(ctx context.Context, number int64, title, body string) error {
-	return g.do(ctx, http.MethodPut, g.path(fmt.Sprint(number)), nil, map[string]string{"title": title, "description": body}, nil)
+	return g.do(ctx, http.MethodPut, g.path(number), nil, map[string]string{"title": title, "description": body}, nil)
 }
 
 func (g *gitLab) Close(ctx context.Context, number int64, comment string) error {
 	if comment != "" {
-		if err := g.do(ctx, http.MethodPost, g.path(fmt.Sprint(number), "notes"), nil, map[string]string{"body": comment}, nil); err != nil {
+		if err := g.do(ctx, http.MethodPost, g.path(number, "notes"), nil, map[string]string{"body": comment}, nil); err != nil {
 			return err
 		}
 	}
-	var now gitLabRequest
-	if err := g.do(ctx, http.MethodGet, g.path(fmt.Sprint(number)), nil, nil, &now); err != nil || now.State != "opened" {
+	var current gitLabMergeRequest
+	if err := g.do(ctx, http.MethodGet, g.path(number), nil, nil, &current); err != nil || current.State != "opened" {
 		return err
 	}
-	return g.do(ctx, http.MethodPut, g.path(fmt.Sprint(number)), nil, map[string]string{"state_event": "close"}, nil)
+	return g.do(ctx, http.MethodPut, g.path(number), nil, map[string]string{"state_event": "close"}, nil)
 }

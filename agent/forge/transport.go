@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,36 +21,35 @@ import (
 )
 
 const (
-	maxAnswer  = 8 << 20 // bytes of a list of a hundred pull requests
-	maxRemain  = 24 * time.Hour
-	maxCached  = 16      // answers
-	maxCaching = 1 << 20 // bytes of all of them
+	maxAnswer     = 8 << 20 // bytes of an answer; a list of MaxListed pull requests has less
+	maxWait       = 24 * time.Hour
+	maxAnswers    = 16      // in the cache
+	maxCacheBytes = 1 << 20 // bytes of all answers in the cache
 )
 
-// transport sends every request of the clients: it adds the credential, refuses every other origin, bounds what arrives, asks for a list
-// again only if it has changed, and turns refusals into errors with a reason. The body of a refusal is text of the server and is shown
-// nowhere.
+// transport is the http.RoundTripper of all requests. It adds the credential, refuses every other origin, limits the size of
+// answers, keeps lists that have not changed, and turns refusals into errors with a reason.
 type transport struct {
 	provider string
 	api      *url.URL
-	c        Config
+	config   Config
 
-	mu    sync.Mutex
-	cache map[string]cached // answers of GET requests by URL
-	order []string          // of the cache, oldest first
-	size  int
+	mu      sync.Mutex
+	answers map[string]cachedAnswer // answers of GET requests by URL
+	order   []string                // of the cache, oldest first
+	size    int
 }
 
-type cached struct {
+type cachedAnswer struct {
 	etag string
 	body []byte
 }
 
 func newTransport(provider string, api *url.URL, c Config) *transport {
-	return &transport{provider: provider, api: api, c: c, cache: map[string]cached{}}
+	return &transport{provider: provider, api: api, config: c, answers: map[string]cachedAnswer{}}
 }
 
-// sameOrigin refuses redirects to another host.
+// sameOrigin implements http.Client.CheckRedirect: it refuses redirects to another host.
 func sameOrigin(req *http.Request, via []*http.Request) error {
 	if len(via) > 3 || req.URL.Host != via[0].URL.Host || req.URL.Scheme != via[0].URL.Scheme {
 		return failure.New(v1alpha1.ReasonRedirectRefused, "the API at %s redirects to another place, which gets no token: set spec.bidirectional.apiBaseURL", via[0].URL.Host)
@@ -67,18 +67,18 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	key := req.URL.String()
-	had, ok := t.lookup(req.Method, key)
-	if ok {
-		req.Header.Set("If-None-Match", had.etag)
+	cached, hasCached := t.lookup(req.Method, key)
+	if hasCached {
+		req.Header.Set("If-None-Match", cached.etag)
 	}
-	res, err := t.c.Transport.RoundTrip(req)
+	res, err := t.config.Transport.RoundTrip(req)
 	if err != nil {
 		return nil, t.unreachable(req.Context(), err)
 	}
-	if ok && res.StatusCode == http.StatusNotModified {
+	if hasCached && res.StatusCode == http.StatusNotModified {
 		_ = res.Body.Close()
 		res.StatusCode, res.Status = http.StatusOK, "200 OK"
-		res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(had.body)), int64(len(had.body))
+		res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(cached.body)), int64(len(cached.body))
 		return res, nil
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
@@ -89,11 +89,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	case len(body) > maxAnswer:
 		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the API at %s answers with more than %d MiB", t.api.Host, maxAnswer>>20)
 	}
-	if err := t.refusal(req, res, body); err != nil {
+	if err := t.statusError(req, res, body); err != nil {
 		return nil, err
 	}
 	if res.StatusCode == http.StatusOK && req.Method == http.MethodGet {
-		t.keep(key, res.Header.Get("Etag"), body)
+		t.cacheAnswer(key, res.Header.Get("Etag"), body)
 	}
 	res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	return res, nil
@@ -105,10 +105,10 @@ func (t *transport) authorize(req *http.Request) error {
 		req.Header.Del(h)
 	}
 	req.Header.Set("User-Agent", "stoker")
-	if t.c.Token == nil {
+	if t.config.Token == nil {
 		return failure.New(v1alpha1.ReasonAuthFailed, "there is no token for the API at %s: set spec.bidirectional.auth.token", t.api.Host)
 	}
-	token, err := t.c.Token(req.Context())
+	token, err := t.config.Token(req.Context())
 	if err != nil {
 		return err
 	}
@@ -127,41 +127,34 @@ func (t *transport) authorize(req *http.Request) error {
 	return nil
 }
 
-func (t *transport) lookup(method, key string) (cached, bool) {
+func (t *transport) lookup(method, key string) (cachedAnswer, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c, ok := t.cache[key]
+	c, ok := t.answers[key]
 	return c, ok && method == http.MethodGet
 }
 
-// keep keeps an answer for the next question, within the bounds.
-func (t *transport) keep(key, etag string, body []byte) {
+// cacheAnswer keeps an answer. If the limits are exceeded, it drops the oldest ones.
+func (t *transport) cacheAnswer(key, etag string, body []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if old, ok := t.cache[key]; ok {
-		t.drop(key, old)
-	}
-	if etag == "" || len(body) > maxCaching/4 {
+	t.dropAnswer(key)
+	if etag == "" || len(body) > maxCacheBytes/4 {
 		return
 	}
-	t.cache[key], t.order, t.size = cached{etag, body}, append(t.order, key), t.size+len(body)
-	for len(t.order) > maxCached || t.size > maxCaching {
-		t.drop(t.order[0], t.cache[t.order[0]])
+	t.answers[key], t.order, t.size = cachedAnswer{etag, body}, append(t.order, key), t.size+len(body)
+	for len(t.order) > maxAnswers || t.size > maxCacheBytes {
+		t.dropAnswer(t.order[0])
 	}
 }
 
-func (t *transport) drop(key string, c cached) {
-	delete(t.cache, key)
-	t.size -= len(c.body)
-	for i, k := range t.order {
-		if k == key {
-			t.order = append(t.order[:i:i], t.order[i+1:]...)
-			return
-		}
-	}
+func (t *transport) dropAnswer(key string) {
+	t.size -= len(t.answers[key].body)
+	delete(t.answers, key)
+	t.order = slices.DeleteFunc(t.order, func(k string) bool { return k == key })
 }
 
-// unreachable returns the error for an exchange that failed. Its text has no address with a query.
+// unreachable returns the error for a failed exchange. Its text has no URL.
 func (t *transport) unreachable(ctx context.Context, err error) error {
 	if _, ok := errors.AsType[*failure.Error](err); ok {
 		return err
@@ -175,41 +168,50 @@ func (t *transport) unreachable(ctx context.Context, err error) error {
 	return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s cannot be reached: %s", t.api.Host, failure.Quote(err.Error()))
 }
 
-// refusal returns the error for a status, nil for one that the caller handles.
-func (t *transport) refusal(req *http.Request, res *http.Response, body []byte) error {
+// statusError returns the error for an answer, nil for one that the caller handles.
+func (t *transport) statusError(req *http.Request, res *http.Response, body []byte) error {
 	host, code := t.api.Host, res.StatusCode
-	after, asked := wait(res.Header, time.Now())
+	after, throttled := retryAfter(res.Header, time.Now())
 	switch {
 	case code < 300:
-		if kind := res.Header.Get("Content-Type"); len(body) > 0 && !strings.Contains(kind, "json") {
+		kind := res.Header.Get("Content-Type")
+		if len(body) == 0 || strings.Contains(kind, "json") {
+			return nil
+		}
+		if code != http.StatusNonAuthoritativeInfo { // with which Azure DevOps sends its sign-in page
 			return failure.New(v1alpha1.ReasonUnsupportedRepository, "the API at %s answers %s instead of JSON: are spec.bidirectional.provider and apiBaseURL right?", host, failure.Quote(kind))
 		}
-		return nil
+		return t.tokenRefused(code)
 	case code < 400:
 		return nil // CheckRedirect decides
-	case code == http.StatusTooManyRequests, asked && code == http.StatusForbidden:
+	case code == http.StatusTooManyRequests, throttled && code == http.StatusForbidden:
 		return failure.New(v1alpha1.ReasonGitThrottled, "the API at %s asks us to slow down: %w", host, &throttledError{after})
-	case t.exists(req, code, body):
+	case t.alreadyExists(req, code, body):
 		return ErrExists
-	case code == http.StatusUnauthorized, code == http.StatusNonAuthoritativeInfo:
-		return failure.New(v1alpha1.ReasonAuthFailed, "the API at %s does not take the token (HTTP 401): is it right and not expired?", host)
+	case code == http.StatusUnauthorized:
+		return t.tokenRefused(code)
 	case code == http.StatusForbidden:
-		return failure.New(v1alpha1.ReasonAuthFailed, "the API at %s forbids %s (HTTP 403): give the token the right %s", host, what(req), right[t.provider])
+		return failure.New(v1alpha1.ReasonAuthFailed, "the API at %s forbids %s (HTTP 403): give the token the right %s", host, action(req), requiredPermission[t.provider])
 	case code == http.StatusNotFound, code == http.StatusGone:
 		return failure.New(v1alpha1.ReasonUnsupportedRepository, "the API at %s has no such repository (HTTP %d), or the token may not see it: check git.repo, spec.bidirectional.provider and apiBaseURL", host, code)
 	case code >= 500:
 		return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers HTTP %d; trying again", host, code)
 	}
-	return failure.New(v1alpha1.ReasonPushRejected, "the API at %s rejects %s (HTTP %d): %s", host, what(req), code, failure.Quote(reasonText(body)))
+	return failure.New(v1alpha1.ReasonPushRejected, "the API at %s rejects %s (HTTP %d): %s", host, action(req), code, failure.Quote(serverMessage(body)))
 }
 
-// right names what a token must be allowed to do.
-var right = map[string]string{
+func (t *transport) tokenRefused(code int) error {
+	return failure.New(v1alpha1.ReasonAuthFailed, "the API at %s does not take the token (HTTP %d): is it right and not expired?", t.api.Host, code)
+}
+
+// requiredPermission is the permission that a token needs, as each provider names it.
+var requiredPermission = map[string]string{
 	GitHub: "Pull requests: Read and write", GitLab: "api (or the role Developer)", Gitea: "write:repository and write:issue",
 	Bitbucket: "pullrequest:write", AzureDevOps: "Code: Read & write, and Pull Request Threads: Read & write",
 }
 
-func what(req *http.Request) string {
+// action describes a request in a message.
+func action(req *http.Request) string {
 	switch req.Method {
 	case http.MethodGet:
 		return "reading pull requests"
@@ -219,8 +221,8 @@ func what(req *http.Request) string {
 	return "changing a pull request"
 }
 
-// exists reports whether the answer to a creation says that a pull request of the branch is open.
-func (t *transport) exists(req *http.Request, code int, body []byte) bool {
+// alreadyExists reports whether the answer to Create says that a pull request of the branch is open.
+func (t *transport) alreadyExists(req *http.Request, code int, body []byte) bool {
 	if req.Method != http.MethodPost {
 		return false
 	}
@@ -237,8 +239,8 @@ func (t *transport) exists(req *http.Request, code int, body []byte) bool {
 	return false
 }
 
-// reasonText returns the message of a refusal, bounded by its caller.
-func reasonText(body []byte) string {
+// serverMessage returns the message in the body of a refusal. The caller must quote it.
+func serverMessage(body []byte) string {
 	var m struct {
 		Message json.RawMessage `json:"message"`
 		Error   json.RawMessage `json:"error"`
@@ -249,34 +251,61 @@ func reasonText(body []byte) string {
 	return "no reason"
 }
 
-// wait returns how long the forge asks to wait: by Retry-After, or until its limit is reset.
-func wait(h http.Header, now time.Time) (time.Duration, bool) {
+// retryAfter returns how long the forge asks to wait: by Retry-After, or until it resets its rate limit.
+func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 	if s, err := strconv.ParseInt(h.Get("Retry-After"), 10, 32); err == nil && s >= 0 {
-		return min(time.Duration(s)*time.Second, maxRemain), true
+		return min(time.Duration(s)*time.Second, maxWait), true
 	}
 	if at, err := http.ParseTime(h.Get("Retry-After")); err == nil {
-		return min(max(at.Sub(now), 0), maxRemain), true
+		return min(max(at.Sub(now), 0), maxWait), true
 	}
-	for _, p := range []string{"X-Ratelimit-", "Ratelimit-"} {
-		if h.Get(p+"Remaining") != "0" {
+	for _, prefix := range []string{"X-Ratelimit-", "Ratelimit-"} {
+		if h.Get(prefix+"Remaining") != "0" {
 			continue
 		}
-		if s, err := strconv.ParseInt(h.Get(p+"Reset"), 10, 64); err == nil {
-			return min(max(time.Unix(s, 0).Sub(now), 0), maxRemain), true
+		if s, err := strconv.ParseInt(h.Get(prefix+"Reset"), 10, 64); err == nil {
+			return min(max(time.Unix(s, 0).Sub(now), 0), maxWait), true
 		}
 		return time.Minute, true
 	}
 	return 0, false
 }
 
-// rest sends JSON to a forge without a maintained client.
-type rest struct {
-	client *http.Client
-	api    *url.URL
+// restClient sends JSON requests about one repository.
+type restClient struct {
+	http *http.Client
+	repo address
 }
 
-// do sends a request to a path, which is already escaped, and decodes the answer into out, unless that is nil.
-func (r rest) do(ctx context.Context, method, path string, query url.Values, in, out any) error {
+// join appends elements to an escaped path.
+func join(path string, elements ...any) string {
+	for _, e := range elements {
+		path += "/" + fmt.Sprint(e)
+	}
+	return path
+}
+
+// query returns a query of keys and values. It leaves out empty values.
+func query(keysAndValues ...string) url.Values {
+	q := url.Values{}
+	for pair := range slices.Chunk(keysAndValues, 2) {
+		if pair[1] != "" {
+			q.Set(pair[0], pair[1])
+		}
+	}
+	return q
+}
+
+func convertAll[T any](list []T, convert func(*T) PullRequest) []PullRequest {
+	out := make([]PullRequest, 0, len(list))
+	for i := range list {
+		out = append(out, convert(&list[i]))
+	}
+	return out
+}
+
+// do sends in to an escaped path below the API, and decodes the answer into out. in and out may be nil.
+func (r restClient) do(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
@@ -285,11 +314,11 @@ func (r rest) do(ctx context.Context, method, path string, query url.Values, in,
 		}
 		body = bytes.NewReader(b)
 	}
-	at := r.api.String() + path
+	target := r.repo.api.String() + path
 	if len(query) > 0 {
-		at += "?" + query.Encode()
+		target += "?" + query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, method, at, body)
+	req, err := http.NewRequestWithContext(ctx, method, target, body)
 	if err != nil {
 		return err
 	}
@@ -297,22 +326,22 @@ func (r rest) do(ctx context.Context, method, path string, query url.Values, in,
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	res, err := r.client.Do(req)
+	res, err := r.http.Do(req)
 	if err != nil {
-		return cleaned(err, r.api.Host)
+		return clientError(err, r.repo.api.Host)
 	}
 	defer func() { _ = res.Body.Close() }()
 	if out == nil {
 		return nil
 	}
 	if err := json.NewDecoder(res.Body).Decode(out); err != nil {
-		return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers what is not the expected JSON", r.api.Host)
+		return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers what is not the expected JSON", r.repo.api.Host)
 	}
 	return nil
 }
 
-// cleaned returns the error of a client with its reason, without the address of the request.
-func cleaned(err error, host string) error {
+// clientError adds a reason to the error of an http.Client, and removes the URL of the request. It returns nil for nil.
+func clientError(err error, host string) error {
 	if err == nil {
 		return nil
 	}

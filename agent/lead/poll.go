@@ -140,7 +140,7 @@ func (p *poller) checkAllowed(ctx context.Context, gs *v1alpha1.GatewaySync, all
 	if at.Ref == "" && p.allowedCommits[commit] {
 		return nil
 	}
-	if err := all.Allowed(ctx, p.store, p.remote, gs.Spec.Git.RequestableRefs(), at); err != nil {
+	if err := all.CheckAllowed(ctx, p.store, p.remote, gs.Spec.Git.RequestableRefs(), at); err != nil {
 		return err
 	}
 	if at.Ref == "" {

@@ -88,7 +88,7 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	if err != nil {
 		return rec, err
 	}
-	commit, err := draft.Seal(parent, who, stoker(now), message(w.s.Identity, w.c, w.s.Authors, rec.Base), w.s.Sign)
+	commit, err := draft.MakeCommit(parent, who, stoker(now), message(w.s.Identity, w.c, w.s.Authors, rec.Base), w.s.Sign)
 	if err != nil {
 		return rec, err
 	}

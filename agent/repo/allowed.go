@@ -3,50 +3,89 @@ package repo
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
 
-	"stoker.io/stoker/agent/repo/wire"
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
 
-// Allowed checks the ref of a request against the patterns of the refs that a request may name (spec.git.allowedRefs): a ref by
-// its full name, a commit by the refs whose history has it. Without a store, a commit that is not a tip is refused. The error is
-// RefNotAllowed, or says why the history could not be searched.
-func (a *Refs) Allowed(ctx context.Context, s *Store, r *Remote, patterns []string, at Resolution) error {
-	if at.Ref != "" {
-		if admits(patterns, at.Ref) {
+// Admit checks the ref name and the commit of a SyncTarget, because any gateway of the namespace can write it, and git hosts also
+// serve the commits of forks by their id. The commit must be the tip of the ref or in its history. If name is not spec.git.ref, a
+// request must be allowed to name it. Admit returns the full name of the ref, or "" if spec.git.ref is a commit id.
+func (s *Store) Admit(ctx context.Context, r *Remote, git *v1alpha1.GitSpec, name string, commit plan.ID) (string, error) {
+	ref, err := ParseRef(name)
+	if err != nil {
+		return "", err
+	}
+	requested := name != git.Ref
+	id, isCommit := ref.Commit()
+	if isCommit && id != commit {
+		return "", failure.New(v1alpha1.ReasonRefNotAllowed, "the SyncTarget says commit %s for %s", commit, id)
+	}
+	if isCommit && !requested {
+		return "", nil
+	}
+	all, err := r.Refs(ctx)
+	if err != nil {
+		return "", err
+	}
+	resolved, err := all.Resolve(ref)
+	if err != nil {
+		return "", err
+	}
+	if requested {
+		if err := all.CheckAllowed(ctx, s, r, git.RequestableRefs(), resolved); err != nil {
+			return "", err
+		}
+	}
+	if resolved.Commit == commit {
+		return resolved.Ref, nil
+	}
+	reached, err := s.Reaches(ctx, r, all, []string{resolved.Ref}, commit)
+	if err == nil && !reached {
+		err = failure.New(v1alpha1.ReasonRefNotAllowed, "commit %s of the SyncTarget is not in the history of %s", commit, resolved.Ref)
+	}
+	return resolved.Ref, err
+}
+
+// CheckAllowed returns nil if a request may name a resolved ref. patterns are those of spec.git.allowedRefs: a ref must match one
+// by its full name, and a commit must be in the history of a matching ref. If s is nil, a commit must be the tip of one. The
+// error is RefNotAllowed, or says why the history could not be searched.
+func (a *Refs) CheckAllowed(ctx context.Context, s *Store, r *Remote, patterns []string, resolved Resolution) error {
+	if resolved.Ref != "" {
+		if matchesAny(patterns, resolved.Ref) {
 			return nil
 		}
-		return failure.New(v1alpha1.ReasonRefNotAllowed, "a request may not name %s: allowedRefs of the spec admits %s", at.Ref, shown(patterns))
+		return failure.New(v1alpha1.ReasonRefNotAllowed, "a request may not name %s: allowedRefs of the spec admits %s", resolved.Ref, listPatterns(patterns))
 	}
 	var names []string
 	for name, id := range a.All() {
-		if admits(patterns, name) {
-			if id == at.Commit {
+		if matchesAny(patterns, name) {
+			if id == resolved.Commit {
 				return nil
 			}
 			names = append(names, name)
 		}
 	}
 	if s != nil && len(names) > 0 {
-		ok, err := s.Reaches(ctx, r, a, names, at.Commit)
+		ok, err := s.Reaches(ctx, r, a, names, resolved.Commit)
 		if err != nil || ok {
 			return err
 		}
 	}
-	return failure.New(v1alpha1.ReasonRefNotAllowed, "commit %s is not part of a ref that a request may name: allowedRefs of the spec admits %s", at.Commit, shown(patterns))
+	return failure.New(v1alpha1.ReasonRefNotAllowed, "commit %s is not part of a ref that a request may name: allowedRefs of the spec admits %s", resolved.Commit, listPatterns(patterns))
 }
 
-// admits matches a full name against patterns. A pattern that starts with refs/ matches full names, others match branches and tags.
-func admits(patterns []string, full string) bool {
-	short, ok := strings.CutPrefix(full, wire.BranchPrefix)
-	if !ok {
-		if short, ok = strings.CutPrefix(full, wire.TagPrefix); !ok {
-			short = ""
-		}
+// matchesAny reports whether a pattern matches the ref with this full name. A pattern that starts with refs/ matches full names;
+// others match the short names of branches and tags.
+func matchesAny(patterns []string, full string) bool {
+	short := shortName(full)
+	if short == full { // neither a branch nor a tag
+		short = ""
 	}
 	for _, p := range patterns {
 		name := short
@@ -61,12 +100,12 @@ func admits(patterns []string, full string) bool {
 }
 
 const (
-	maxPatterns = 8
-	maxPattern  = 80
+	maxPatterns = 8  // in a message
+	maxPattern  = 80 // bytes of a pattern in a message
 )
 
-// shown lists the first patterns for a message.
-func shown(patterns []string) string {
+// listPatterns lists the first patterns for a message.
+func listPatterns(patterns []string) string {
 	var list []string
 	for _, p := range patterns[:min(len(patterns), maxPatterns)] {
 		list = append(list, fmt.Sprintf("%.*s", maxPattern, p))
@@ -75,4 +114,53 @@ func shown(patterns []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(list, ", "), more)
 	}
 	return strings.Join(list, ", ")
+}
+
+// maxReachTips is the maximum number of refs whose history Reaches searches.
+const maxReachTips = 5000
+
+// Reaches reports whether one of the named refs points to commit or to a descendant of it. A successful fetch of the commit does
+// not prove that: hosts also serve commits of forks by their id. Reaches requests commits only, without trees. A server that
+// cannot leave out trees sends the history with its files, which Reaches searches less deep. During the search, the history is in
+// the store's directory. If the history is too long or too large, the error is RefNotAllowed.
+func (s *Store) Reaches(ctx context.Context, r *Remote, a *Refs, names []string, commit plan.ID) (bool, error) {
+	var tips []plan.ID
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		if found, ok := a.lookup(name); ok && found.Commit == commit {
+			return true, nil
+		}
+		// Use the advertised id, because servers refuse requests for the target of an annotated tag.
+		if id, ok := a.advertised.ByName[name]; ok && !slices.Contains(tips, id) && len(tips) < maxReachTips {
+			tips = append(tips, id)
+		}
+	}
+	if len(tips) == 0 {
+		return false, nil
+	}
+	if err := s.searching.lock(ctx); err != nil {
+		return false, err
+	}
+	defer s.searching.unlock()
+	if last := &s.lastMiss; last.remote == r && last.commit == commit && slices.Equal(last.tips, tips) {
+		return false, last.err
+	}
+	t, err := s.packs.Begin(commit)
+	if err != nil {
+		return false, err
+	}
+	defer t.Close()
+	found, err := r.source.Reaches(ctx, t, tips)
+	if !found && (err == nil || failure.Is(err, v1alpha1.ReasonRefNotAllowed)) {
+		s.lastMiss = failedSearch{r, commit, tips, err}
+	}
+	return found, err
+}
+
+// failedSearch is the result of a Reaches that did not find its commit. It is kept, because it costs the most and holds until a
+// ref moves.
+type failedSearch struct {
+	remote *Remote
+	commit plan.ID
+	tips   []plan.ID
+	err    error
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/zlib"
 	"crypto/sha1"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"runtime/debug"
@@ -15,6 +14,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -24,10 +24,9 @@ type Edit struct {
 	Path    string // slash-separated, as in git
 	Delete  bool
 	Content []byte
-	// Known is the blob of the new content if the server has it already; Content is not used then.
+	// Known is the blob of the new content if the server has it already; then Content is not used.
 	Known plan.ID
-	// Exec sets the executable bit. A file that has it as it should keeps its exact mode.
-	Exec bool
+	Exec  bool // executable
 }
 
 // Person is the author or the committer of a commit.
@@ -36,16 +35,16 @@ type Person struct {
 	When       time.Time
 }
 
-// Draft is a commit that is not in the repository yet: a few new objects above those of its base. Its tree
-// can be rendered like that of any commit (Objects). All of the new objects are in memory.
+// Draft is a commit that is not in the repository yet: a few new objects, which are all in memory, above those of its base. One
+// goroutine at a time may use it.
 type Draft struct {
-	Commit plan.ID // zero before Seal
-	Root   plan.ID // the tree
+	Commit plan.ID // zero before MakeCommit
+	Root   plan.ID // the root tree
 
 	base    Trees
 	objects map[plan.ID]object
-	order   []plan.ID
-	trees   map[plan.ID][]plan.Entry // of new trees
+	order   []plan.ID                // of the objects in the pack
+	trees   map[plan.ID][]plan.Entry // entries of new trees
 }
 
 type object struct {
@@ -53,18 +52,15 @@ type object struct {
 	content []byte
 }
 
-// Trees are objects with the exact bytes of trees. *Store implements it.
+// Trees reads objects and the exact bytes of trees. *Store implements it.
 type Trees interface {
 	plan.Objects
-	// TreeBytes returns the bytes of a tree as git has them, in a form that Tree can read.
+	// TreeBytes returns the bytes of a well-formed tree.
 	TreeBytes(id plan.ID) ([]byte, error)
 }
 
-// TreeBytes implements Trees.
-func (s *Store) TreeBytes(id plan.ID) ([]byte, error) { return s.packs.RawTree(id) }
-
-// NewDraft applies edits to the tree root of base. Trees are spliced as raw bytes along the changed paths, so nothing else in them
-// changes. Two edits must not have the same path. The draft keeps the content of the edits, which must not change afterwards.
+// NewDraft applies edits to the tree root of base. Entries that no edit names keep their exact modes. Two edits must not have the
+// same path. The caller must not change the content of the edits afterwards.
 func NewDraft(base Trees, root plan.ID, edits []Edit) (*Draft, error) {
 	d := &Draft{base: base, objects: map[plan.ID]object{}, trees: map[plan.ID][]plan.Entry{}}
 	edits = slices.Clone(edits)
@@ -74,7 +70,7 @@ func NewDraft(base Trees, root plan.ID, edits []Edit) (*Draft, error) {
 		}
 	}
 	slices.SortFunc(edits, func(a, b Edit) int { return strings.Compare(a.Path, b.Path) })
-	tree, err := d.splice(root, edits, 0)
+	tree, err := d.editTree(root, edits, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +82,7 @@ func NewDraft(base Trees, root plan.ID, edits []Edit) (*Draft, error) {
 	return d, nil
 }
 
-// checkEdit rejects paths that git, or a checkout of git, would not take.
+// checkEdit rejects paths that git, or a checkout of git, does not accept.
 func checkEdit(path string) error {
 	for name := range strings.SplitSeq(path, "/") {
 		if name == "" || name == "." || name == ".." || strings.EqualFold(name, ".git") || strings.ContainsRune(name, 0) {
@@ -96,12 +92,12 @@ func checkEdit(path string) error {
 	return nil
 }
 
-// maxDraftDepth bounds the depth of a path.
+// maxDraftDepth is the maximum number of directories in a path.
 const maxDraftDepth = 64
 
-// splice returns the tree with edits applied; zero if it is empty. A zero id stands for a tree that does not exist. The paths of edits
-// are relative to it, and sorted.
-func (d *Draft) splice(id plan.ID, edits []Edit, depth int) (plan.ID, error) {
+// editTree applies edits to a tree, which does not exist if id is zero. It returns the new tree, or zero if that is empty. The
+// paths of edits are relative to the tree, and sorted.
+func (d *Draft) editTree(id plan.ID, edits []Edit, depth int) (plan.ID, error) {
 	if depth > maxDraftDepth {
 		return plan.ID{}, failure.New(v1alpha1.ReasonLimitExceeded, "a path has more than %d directories", maxDraftDepth)
 	}
@@ -111,16 +107,16 @@ func (d *Draft) splice(id plan.ID, edits []Edit, depth int) (plan.ID, error) {
 		if err != nil {
 			return plan.ID{}, fmt.Errorf("read tree %s: %w", id.Short(), err)
 		}
-		entries = parseRaw(raw)
+		entries = parseRawTree(raw)
 	}
 	for len(edits) > 0 {
-		name, _, nested := strings.Cut(edits[0].Path, "/")
+		name, _, _ := strings.Cut(edits[0].Path, "/")
 		n := 1
 		for n < len(edits) && (edits[n].Path == name || strings.HasPrefix(edits[n].Path, name+"/")) {
 			n++
 		}
 		var err error
-		if entries, err = d.edit(entries, name, edits[:n], nested, depth); err != nil {
+		if entries, err = d.editEntry(entries, name, edits[:n], depth); err != nil {
 			return plan.ID{}, err
 		}
 		edits = edits[n:]
@@ -129,35 +125,35 @@ func (d *Draft) splice(id plan.ID, edits []Edit, depth int) (plan.ID, error) {
 		return plan.ID{}, nil
 	}
 	slices.SortFunc(entries, func(a, b rawEntry) int { return strings.Compare(a.key(), b.key()) })
-	return d.addTree(entries)
+	return d.addTree(entries), nil
 }
 
-// edit applies the edits of one name to the entries of a tree.
-func (d *Draft) edit(entries []rawEntry, name string, edits []Edit, nested bool, depth int) ([]rawEntry, error) {
-	i := slices.IndexFunc(entries, func(e rawEntry) bool { return e.name == name })
+// editEntry applies the edits of one name to the entries of a tree.
+func (d *Draft) editEntry(entries []rawEntry, name string, edits []Edit, depth int) ([]rawEntry, error) {
+	i := slices.IndexFunc(entries, func(e rawEntry) bool { return e.Name == name })
 	var old *rawEntry
 	if i >= 0 {
 		old = &entries[i]
 		entries = slices.Concat(entries[:i], entries[i+1:])
 	}
-	if !nested {
+	if edits[0].Path == name {
 		if len(edits) > 1 {
 			return nil, failure.New(v1alpha1.ReasonPathCollision, "%s is a file and a directory", failure.Quote(edits[0].Path))
 		}
 		return d.editFile(entries, old, name, edits[0])
 	}
-	var below plan.ID
+	var subtree plan.ID
 	if old != nil {
-		if !old.dir() {
+		if old.Mode != plan.Directory {
 			return nil, failure.New(v1alpha1.ReasonPathCollision, "%s is a file in git, and a directory on the gateway", failure.Quote(name))
 		}
-		below = old.id
+		subtree = old.ID
 	}
 	inner := slices.Clone(edits)
 	for k := range inner {
 		inner[k].Path = strings.TrimPrefix(inner[k].Path, name+"/")
 	}
-	tree, err := d.splice(below, inner, depth+1)
+	tree, err := d.editTree(subtree, inner, depth+1)
 	if err != nil || tree.IsZero() {
 		return entries, err
 	}
@@ -165,11 +161,12 @@ func (d *Draft) edit(entries []rawEntry, name string, edits []Edit, nested bool,
 	if old != nil {
 		mode = old.mode
 	}
-	return append(entries, rawEntry{mode: mode, name: name, id: tree}), nil
+	return append(entries, newRawEntry(mode, name, tree)), nil
 }
 
+// editFile applies an edit to a file. old is its entry, nil if there is none; entries do not contain it.
 func (d *Draft) editFile(entries []rawEntry, old *rawEntry, name string, e Edit) ([]rawEntry, error) {
-	if old != nil && (old.dir() || !old.file()) {
+	if old != nil && old.Mode != plan.Regular && old.Mode != plan.Executable {
 		return nil, failure.New(v1alpha1.ReasonPathCollision, "%s is not a regular file in git", failure.Quote(name))
 	}
 	if e.Delete {
@@ -177,8 +174,8 @@ func (d *Draft) editFile(entries []rawEntry, old *rawEntry, name string, e Edit)
 	}
 	mode := modeFile
 	switch {
-	case old != nil && old.exec() == e.Exec:
-		mode = old.mode
+	case old != nil && (old.Mode == plan.Executable) == e.Exec:
+		mode = old.mode // which may have other permissions
 	case e.Exec:
 		mode = modeExec
 	}
@@ -186,7 +183,7 @@ func (d *Draft) editFile(entries []rawEntry, old *rawEntry, name string, e Edit)
 	if id.IsZero() {
 		id = d.add(plumbing.BlobObject, e.Content)
 	}
-	return append(entries, rawEntry{mode: mode, name: name, id: id}), nil
+	return append(entries, newRawEntry(mode, name, id)), nil
 }
 
 // add adds an object and returns its id.
@@ -199,23 +196,23 @@ func (d *Draft) add(kind plumbing.ObjectType, content []byte) plan.ID {
 	return id
 }
 
-func (d *Draft) addTree(entries []rawEntry) (plan.ID, error) {
+func (d *Draft) addTree(entries []rawEntry) plan.ID {
 	var b bytes.Buffer
 	list := make([]plan.Entry, 0, len(entries))
 	for _, e := range entries {
-		fmt.Fprintf(&b, "%s %s\x00", e.mode, e.name)
-		b.Write(e.id[:])
-		list = append(list, plan.Entry{Name: e.name, Mode: e.kind(), ID: e.id})
+		fmt.Fprintf(&b, "%s %s\x00%s", e.mode, e.Name, e.ID[:])
+		list = append(list, e.Entry)
 	}
 	id := d.add(plumbing.TreeObject, b.Bytes())
 	d.trees[id] = list
-	return id, nil
+	return id
 }
 
-// Seal makes the commit, signed unless sign is nil. message ends with a newline. It fails only if sign does.
-func (d *Draft) Seal(parent plan.ID, author, committer Person, message string, sign Signer) (plan.ID, error) {
+// MakeCommit adds the commit object and returns its id. message must end with a newline. If sign is not nil, it signs the commit;
+// MakeCommit fails only if sign fails.
+func (d *Draft) MakeCommit(parent plan.ID, author, committer Person, message string, sign Signer) (plan.ID, error) {
 	head := fmt.Sprintf("tree %s\nparent %s\nauthor %s\ncommitter %s\n", d.Root, parent, author, committer)
-	commit, err := signed(head, message, sign)
+	commit, err := appendSignature(head, message, sign)
 	if err != nil {
 		return plan.ID{}, err
 	}
@@ -223,7 +220,7 @@ func (d *Draft) Seal(parent plan.ID, author, committer Person, message string, s
 	return d.Commit, nil
 }
 
-// String returns the person as git writes one. Characters that git's form cannot have are left out.
+// String returns the person in the form of a commit. It leaves out characters that this form cannot have.
 func (p Person) String() string {
 	clean := func(s string) string {
 		return strings.TrimSpace(strings.Map(func(r rune) rune {
@@ -236,7 +233,7 @@ func (p Person) String() string {
 	return fmt.Sprintf("%s <%s> %d +0000", clean(p.Name), clean(p.Mail), p.When.Unix())
 }
 
-// Size returns the number of bytes of all new objects, before they are compressed.
+// Size returns the number of bytes of all new objects before compression.
 func (d *Draft) Size() int64 {
 	var n int64
 	for _, o := range d.objects {
@@ -245,26 +242,25 @@ func (d *Draft) Size() int64 {
 	return n
 }
 
-// PackBound returns a size that the pack of WritePack does not exceed.
+// PackBound returns an upper bound of the size of the pack that WritePack writes.
 func (d *Draft) PackBound() int64 {
-	const head, object = 64, 64 // of the pack, and of an object: its header, and the frame of its compressed bytes
+	const header, object = 64, 64 // more than the header and the trailer of the pack; and the header of an object and of its zlib stream
 	n := d.Size()
-	return head + n + n/1024 + object*int64(len(d.order)) // what does not compress is stored, with five bytes per block
+	return header + n + n/1024 + object*int64(len(d.order)) // zlib adds five bytes to a block that does not compress
 }
 
-// WritePack writes a pack with the new objects, without deltas. It releases the content of each object that it has written, so that a large
-// draft and its pack do not take memory at the same time. It can be called once.
+// WritePack writes a pack with the new objects, without deltas. Call it once and last: it releases the content of each object
+// after it has written it, so that a large draft and its pack do not take memory at the same time.
 func (d *Draft) WritePack(w io.Writer) error {
 	sum := sha1.New()
 	out := io.MultiWriter(w, sum)
-	head := binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(len(d.order)))
-	if _, err := out.Write(head); err != nil {
+	if _, err := out.Write(store.PackHeader(len(d.order))); err != nil {
 		return err
 	}
 	deflate := zlib.NewWriter(nil)
 	for _, id := range d.order {
 		o := d.objects[id]
-		if _, err := out.Write(packHeader(o)); err != nil {
+		if _, err := out.Write(store.EntryHeader(o.kind, int64(len(o.content)))); err != nil {
 			return err
 		}
 		deflate.Reset(out)
@@ -277,42 +273,31 @@ func (d *Draft) WritePack(w io.Writer) error {
 		large := len(o.content) >= 1<<20
 		delete(d.objects, id)
 		if large {
-			debug.FreeOSMemory() // the pack itself causes no garbage collection
+			debug.FreeOSMemory() // writing the pack allocates too little to start a garbage collection
 		}
 	}
 	_, err := w.Write(sum.Sum(nil))
 	return err
 }
 
-// packHeader returns the type and the size of an object in a pack: the size's low four bits beside the type, then seven bits a byte.
-func packHeader(o object) []byte {
-	size := uint64(len(o.content))
-	b := []byte{byte(o.kind)<<4 | byte(size&0xf)}
-	for size >>= 4; size > 0; size >>= 7 {
-		b[len(b)-1] |= 0x80
-		b = append(b, byte(size&0x7f))
-	}
-	return b
-}
+// Objects returns the objects of the draft and of its base.
+func (d *Draft) Objects() plan.Objects { return draftObjects{d} }
 
-// Objects returns the objects of the draft, and below them those of its base.
-func (d *Draft) Objects() plan.Objects { return drafted{d} }
+type draftObjects struct{ d *Draft }
 
-type drafted struct{ d *Draft }
-
-func (o drafted) Tree(id plan.ID) ([]plan.Entry, error) {
+func (o draftObjects) Tree(id plan.ID) ([]plan.Entry, error) {
 	if list, ok := o.d.trees[id]; ok {
 		return list, nil
 	}
 	return o.d.base.Tree(id)
 }
 
-func (o drafted) Has(id plan.ID) bool {
+func (o draftObjects) Has(id plan.ID) bool {
 	_, ok := o.d.objects[id]
 	return ok || o.d.base.Has(id)
 }
 
-func (o drafted) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
+func (o draftObjects) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
 	if b, ok := o.d.objects[id]; ok && b.kind == plumbing.BlobObject {
 		n, err := w.Write(b.content)
 		return int64(n), err
@@ -326,45 +311,33 @@ const (
 	modeDir  = "40000"
 )
 
-// rawEntry is an entry of a tree with its mode as git has it.
+// rawEntry is an entry of a tree with its exact mode.
 type rawEntry struct {
-	mode, name string
-	id         plan.ID
+	plan.Entry
+	mode string // octal
 }
 
-// parseRaw reads a tree that the store has checked.
-func parseRaw(b []byte) []rawEntry {
+// newRawEntry returns an entry with a mode that git accepts.
+func newRawEntry(mode, name string, id plan.ID) rawEntry {
+	m, _ := store.ParseMode([]byte(mode))
+	return rawEntry{plan.Entry{Name: name, Mode: m, ID: id}, mode}
+}
+
+// parseRawTree reads a well-formed tree.
+func parseRawTree(b []byte) []rawEntry {
 	var entries []rawEntry
 	for len(b) > 0 {
 		space, nul := bytes.IndexByte(b, ' '), bytes.IndexByte(b, 0)
-		entries = append(entries, rawEntry{mode: string(b[:space]), name: string(b[space+1 : nul]), id: plan.ID(b[nul+1 : nul+21])})
+		entries = append(entries, newRawEntry(string(b[:space]), string(b[space+1:nul]), plan.ID(b[nul+1:nul+21])))
 		b = b[nul+21:]
 	}
 	return entries
 }
 
-func (e rawEntry) dir() bool  { return strings.TrimLeft(e.mode, "0") == modeDir }
-func (e rawEntry) file() bool { return strings.HasPrefix(e.mode, "100") }
-func (e rawEntry) exec() bool { return e.file() && len(e.mode) == 6 && (e.mode[3]-'0')&1 != 0 }
-
-func (e rawEntry) kind() plan.Mode {
-	switch {
-	case e.dir():
-		return plan.Directory
-	case e.exec():
-		return plan.Executable
-	case e.file():
-		return plan.Regular
-	case strings.HasPrefix(e.mode, "120"):
-		return plan.Symlink
-	}
-	return plan.Submodule
-}
-
-// key orders entries as git does.
+// key returns the key by which git sorts entries.
 func (e rawEntry) key() string {
-	if e.dir() {
-		return e.name + "/"
+	if e.Mode == plan.Directory {
+		return e.Name + "/"
 	}
-	return e.name
+	return e.Name
 }

@@ -45,7 +45,7 @@ func TestPackOfDraft(t *testing.T) {
 			d, err := NewDraft(store, root, []Edit{{Path: "new", Content: content}})
 			require.NoError(t, err)
 			who := Person{Name: "a", Mail: "a@example.com", When: time.Unix(1700000000, 0)}
-			commit, err := d.Seal(res.Commit, who, who, "m\n", nil)
+			commit, err := d.MakeCommit(res.Commit, who, who, "m\n", nil)
 			require.NoError(t, err)
 			index(t, s, d)
 			assert.Equal(t, string(content), string(repotest.RunGit(t, s.Dir, nil, "cat-file", "blob", commit.String()+":new")))
@@ -86,7 +86,7 @@ func TestDraft(t *testing.T) {
 			d, err := NewDraft(store, root, tc.edits)
 			require.NoError(t, err)
 			author := Person{Name: "Ada <x>\n", Mail: "ada@example.com", When: time.Unix(1700000000, 0)}
-			commit, err := d.Seal(res.Commit, author, Person{Name: "Stoker", Mail: "stoker@example.com", When: time.Unix(1700000001, 0)}, "Change\n\nBody\n", nil)
+			commit, err := d.MakeCommit(res.Commit, author, Person{Name: "Stoker", Mail: "stoker@example.com", When: time.Unix(1700000001, 0)}, "Change\n\nBody\n", nil)
 			require.NoError(t, err)
 			index(t, s, d)
 			s.Git("fsck", "--strict", "--no-dangling", commit.String())

@@ -12,29 +12,28 @@ type FetchKind string
 
 // The kinds of a Fetch.
 const (
-	FetchNone        FetchKind = "none"        // the commit was there
+	FetchNone        FetchKind = "none"        // nothing: the store had the commit
 	FetchFirst       FetchKind = "first"       // everything, into an empty store
 	FetchIncremental FetchKind = "incremental" // what changed since the last commit
 	FetchRenewed     FetchKind = "renewed"     // everything, because the store had grown
 	FetchRepaired    FetchKind = "repaired"    // everything, because the store was damaged
-	FetchedTrees     FetchKind = "trees"       // only the trees; blobs follow on demand
+	FetchTreesOnly   FetchKind = "trees"       // only the trees; blobs follow on demand
 )
 
 var kinds = map[store.Condition]FetchKind{
 	store.Ready: FetchIncremental, store.Empty: FetchFirst, store.Grown: FetchRenewed, store.Damaged: FetchRepaired,
 }
 
-// FetchStats says what a Fetch cost.
+// FetchStats has the cost of a Fetch.
 type FetchStats struct {
 	Kind    FetchKind
-	Bytes   int64 // of all received packs, including those that did not have the commit
-	Objects int   // that were stored
+	Bytes   int64 // size of all received packs, including those without the commit
+	Objects int   // number of stored objects
 }
 
 // Fetch makes sure that the store has a commit with all its trees and blobs. ref is the name by which the commit was found, "" if
-// the caller asked for its id. If a server does not serve the commit by its id, Fetch searches the history of ref first.
-//
-// After FetchRenewed and FetchRepaired, older commits are no longer in the store.
+// there is none. If the server does not serve the commit by its id, Fetch first searches the history of ref. After FetchRenewed
+// and FetchRepaired, older commits are no longer in the store.
 func (s *Store) Fetch(ctx context.Context, r *Remote, commit plan.ID, ref string) (FetchStats, error) {
 	if err := s.fetching.lock(ctx); err != nil {
 		return FetchStats{}, err
@@ -43,7 +42,7 @@ func (s *Store) Fetch(ctx context.Context, r *Remote, commit plan.ID, ref string
 	return s.fetchAll(ctx, r, commit, ref)
 }
 
-// fetchAll is Fetch for a caller that holds the lock.
+// fetchAll is Fetch for a caller that holds the lock fetching.
 func (s *Store) fetchAll(ctx context.Context, r *Remote, commit plan.ID, ref string) (FetchStats, error) {
 	f, err := s.begin(r, commit, ref)
 	if err != nil {
@@ -51,7 +50,7 @@ func (s *Store) fetchAll(ctx context.Context, r *Remote, commit plan.ID, ref str
 	}
 	defer f.Close()
 	if f.kind == FetchIncremental && s.packs.Partial() {
-		f.kind = FetchRenewed // an increment would build on blobs that are missing
+		f.kind = FetchRenewed // an increment would lack the missing blobs
 	}
 	if err := f.run(ctx); err != nil {
 		return f.stats(), err
@@ -72,6 +71,7 @@ type fetch struct {
 	objects int
 }
 
+// begin starts a fetch. The caller must close it.
 func (s *Store) begin(r *Remote, commit plan.ID, ref string) (*fetch, error) {
 	t, err := s.packs.Begin(commit)
 	if err != nil {
@@ -84,7 +84,7 @@ func (f *fetch) stats() FetchStats {
 	return FetchStats{Kind: f.kind, Bytes: f.Bytes, Objects: f.objects}
 }
 
-// run receives what is missing and publishes it.
+// run receives the missing objects and publishes them.
 func (f *fetch) run(ctx context.Context) error {
 	packs := f.store.packs
 	if f.kind == FetchIncremental && packs.Complete(f.Commit) {
@@ -102,7 +102,7 @@ func (f *fetch) run(ctx context.Context) error {
 	if f.kind == FetchIncremental && f.Base.IsZero() {
 		f.kind = FetchRenewed // the server sent no increment
 		if packs.Damaged() {
-			f.kind = FetchRepaired // it could not, because the base cannot be read
+			f.kind = FetchRepaired // it did not help, because the base cannot be read
 		}
 	}
 	if err := f.Publish(in, f.kind != FetchIncremental); err != nil {

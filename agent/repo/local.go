@@ -21,8 +21,8 @@ import (
 	"stoker.io/stoker/internal/file"
 )
 
-// local is a repository in a directory of this machine: bare, with a work tree, or a linked work tree. It reads refs with go-git's
-// storage and objects with store.Objects. It writes nothing there and starts no program.
+// local is a repository in a directory of this machine: bare, with a work tree, or a linked work tree. It reads refs with
+// go-git's storage and objects with store.Objects. It does not write there, and starts no program.
 type local struct {
 	url  URL
 	opts wire.Options
@@ -33,13 +33,13 @@ const maxPointer = 4 << 10 // bytes of a .git or commondir file
 // Close implements source.
 func (l *local) Close() error { return nil }
 
-// open finds the repository and its common directory, which has the objects.
-func (l *local) open() (common string, st *filesystem.Storage, err error) {
+// openRepository opens the repository, and returns its common directory, which has the objects. The caller must close st.
+func (l *local) openRepository() (common string, st *filesystem.Storage, err error) {
 	dir, err := gitDir(l.url.Path())
 	if err != nil {
 		return "", nil, l.unusable(err)
 	}
-	common, err = pointer(filepath.Join(dir, "commondir"), "", dir)
+	common, err = readPointer(filepath.Join(dir, "commondir"), "", dir)
 	if errors.Is(err, os.ErrNotExist) {
 		common, err = dir, nil
 	}
@@ -57,24 +57,24 @@ func (l *local) open() (common string, st *filesystem.Storage, err error) {
 	return common, st, nil
 }
 
-// unusable adds a reason to the error of a directory that is not a repository. Its class allows a retry if the cause may go away:
-// a volume that is not mounted (no directory, or an empty one), a permission.
+// unusable adds a reason to the error of a directory that is not a repository. GitUnreachable allows a retry if the cause may go
+// away, such as a volume that is not mounted (no directory, or an empty one) or a permission.
 func (l *local) unusable(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return failure.New(v1alpha1.ReasonGitUnreachable, "there is no repository at %s: check git.repo, and that the volume is mounted: %w", l.url, err)
-	case errors.Is(err, fs.ErrPermission), isSystem(err):
+	case errors.Is(err, fs.ErrPermission), isErrno(err):
 		return failure.New(v1alpha1.ReasonGitUnreachable, "%s cannot be read: %w", l.url, err)
 	}
 	return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s cannot be read as a git repository: %w", l.url, err)
 }
 
-func isSystem(err error) bool {
+func isErrno(err error) bool {
 	_, ok := errors.AsType[syscall.Errno](err)
 	return ok
 }
 
-// supported refuses what go-git cannot read.
+// supported returns an error for a repository that go-git cannot read.
 func (l *local) supported(st *filesystem.Storage) error {
 	conf, err := st.Config()
 	if err != nil {
@@ -92,7 +92,7 @@ func (l *local) supported(st *filesystem.Storage) error {
 	return nil
 }
 
-// gitDir returns the directory with HEAD: path itself, path/.git, or the target of a .git file.
+// gitDir returns the directory that has HEAD: path, path/.git, or the target of the file path/.git.
 func gitDir(path string) (string, error) {
 	dot := filepath.Join(path, ".git")
 	st, err := os.Stat(dot)
@@ -105,25 +105,26 @@ func gitDir(path string) (string, error) {
 	case st.IsDir():
 		return dot, nil
 	}
-	return pointer(dot, "gitdir: ", path)
+	return readPointer(dot, "gitdir: ", path)
 }
 
-// pointer reads a file of one line that names a directory, relative to base.
-func pointer(name, prefix, base string) (string, error) {
+// readPointer reads a file with one line: prefix, and a directory. A relative directory starts at base.
+func readPointer(name, prefix, base string) (string, error) {
 	b, err := file.ReadRegular(name, maxPointer)
 	if err != nil {
 		return "", err
 	}
-	to, ok := strings.CutPrefix(strings.TrimRight(string(b), "\r\n"), prefix)
-	if !ok || to == "" || strings.ContainsAny(to, "\x00\n") {
+	dir, ok := strings.CutPrefix(strings.TrimRight(string(b), "\r\n"), prefix)
+	if !ok || dir == "" || strings.ContainsAny(dir, "\x00\n") {
 		return "", errors.New("the file " + name + " names no directory")
 	}
-	if !filepath.IsAbs(to) {
-		to = filepath.Join(base, to)
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(base, dir)
 	}
-	return filepath.Clean(to), nil
+	return filepath.Clean(dir), nil
 }
 
+// isRepository returns an error if dir has no objects or no refs.
 func isRepository(dir string) error {
 	for _, name := range []string{"objects", "refs"} {
 		st, err := os.Stat(filepath.Join(dir, name))
@@ -137,7 +138,7 @@ func isRepository(dir string) error {
 	return nil
 }
 
-// unreadable adds a reason to the error of objects that cannot be opened.
+// unreadable adds a reason to the error of store.OpenObjects.
 func (l *local) unreadable(err error) error {
 	if f, ok := errors.AsType[*failure.Error](err); ok {
 		return failure.New(f.Reason, "%s cannot be read: %w", l.url, err)
@@ -145,8 +146,8 @@ func (l *local) unreadable(err error) error {
 	return failure.New(v1alpha1.ReasonGitUnreachable, "%s cannot be read: %w; see what git fsck says of it", l.url, err)
 }
 
-// explain adds a reason to an error of reading objects. Its class allows a retry: the repository may be damaged, or another process
-// may be repacking it.
+// explain adds a reason to the error of a read. GitUnreachable allows a retry, because another process may be repacking the
+// repository.
 func (l *local) explain(ctx context.Context, err error) error {
 	if f, ok := errors.AsType[*failure.Error](err); ok {
 		return f

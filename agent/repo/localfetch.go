@@ -15,16 +15,17 @@ import (
 	"stoker.io/stoker/agent/repo/wire"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
 )
 
-// Refs returns all refs. It reads the repository again at each call.
+// Refs implements source.
 func (l *local) Refs(ctx context.Context) (*wire.Refs, error) {
-	common, st, err := l.open()
+	common, st, err := l.openRepository()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = st.Close() }()
-	all, err := l.read(ctx, st)
+	all, err := l.readRefs(ctx, st)
 	if err == nil {
 		err = l.peel(ctx, common, all)
 	}
@@ -34,8 +35,8 @@ func (l *local) Refs(ctx context.Context) (*wire.Refs, error) {
 	return all, nil
 }
 
-// read lists the refs. Symbolic refs other than HEAD are left out.
-func (l *local) read(ctx context.Context, st *filesystem.Storage) (*wire.Refs, error) {
+// readRefs reads the refs, without symbolic refs other than HEAD.
+func (l *local) readRefs(ctx context.Context, st *filesystem.Storage) (*wire.Refs, error) {
 	all := &wire.Refs{ByName: map[string]plan.ID{}, Peeled: map[string]plan.ID{}}
 	iter, err := st.IterReferences()
 	if err != nil {
@@ -68,7 +69,7 @@ func (l *local) read(ctx context.Context, st *filesystem.Storage) (*wire.Refs, e
 	return all, nil
 }
 
-// peel fills in the objects that annotated tags point to. A tag that cannot be followed is left out.
+// peel sets Peeled. It leaves out tags that it cannot follow.
 func (l *local) peel(ctx context.Context, common string, all *wire.Refs) error {
 	var o *store.Objects
 	for name, id := range all.ByName {
@@ -85,17 +86,17 @@ func (l *local) peel(ctx context.Context, common string, all *wire.Refs) error {
 			}
 			defer o.Close()
 		}
-		to, err := o.Peel(id)
+		target, err := o.Peel(id)
 		if err != nil {
 			l.opts.Log.Debug("tag cannot be followed", "tag", name, "error", err)
-		} else if to != id {
-			all.Peeled[name] = to
+		} else if target != id {
+			all.Peeled[name] = target
 		}
 	}
 	return nil
 }
 
-// Fetch copies the commit, its trees and its blobs into a new pack. It leaves out what the store already has.
+// Fetch implements source. The pack leaves out what the store already has.
 func (l *local) Fetch(ctx context.Context, t *store.Transfer, _ string) (*store.Received, error) {
 	return l.Blobs(ctx, t, nil)
 }
@@ -104,7 +105,7 @@ func (l *local) Fetch(ctx context.Context, t *store.Transfer, _ string) (*store.
 func (l *local) Blobs(ctx context.Context, t *store.Transfer, ids []plan.ID) (*store.Received, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.Total)
 	defer cancel()
-	from, err := l.objects(ctx, t.Limits(), t.Scratch)
+	from, err := l.openObjects(ctx, t.Limits(), t.Scratch)
 	if err != nil {
 		return nil, err
 	}
@@ -122,17 +123,17 @@ func (l *local) Blobs(ctx context.Context, t *store.Transfer, ids []plan.ID) (*s
 	return in, nil
 }
 
-// Reaches reports whether the commit of t is one of tips or of their ancestors. It walks the history as far as the repository
-// has it: a shallow clone ends it early. A search that visits too many commits fails with RefNotAllowed.
+// Reaches implements source. It walks the history as far as the repository has it: that of a shallow clone ends early. If it
+// visits too many commits, it fails with RefNotAllowed.
 func (l *local) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) (bool, error) {
-	from, err := l.objects(ctx, t.Limits(), nil)
+	objects, err := l.openObjects(ctx, t.Limits(), nil)
 	if err != nil {
 		return false, err
 	}
-	defer from.Close()
+	defer objects.Close()
 	seen := map[plan.ID]bool{}
-	open := slices.Clone(tips)
-	for n := 0; len(open) > 0; n++ {
+	pending := slices.Clone(tips)
+	for n := 0; len(pending) > 0; n++ {
 		if ctx.Err() != nil {
 			return false, wire.Explain(ctx, l.url, ctx.Err(), nil)
 		}
@@ -140,34 +141,34 @@ func (l *local) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) 
 			return false, failure.New(v1alpha1.ReasonRefNotAllowed,
 				"commit %s is not among %d commits of the allowed refs of %s: ask for a branch or a tag", t.Commit, n, l.url)
 		}
-		id := open[0]
-		open = open[1:]
-		if id, err = from.Peel(id); err == nil && id == t.Commit {
+		id := pending[0]
+		pending = pending[1:]
+		if id, err = objects.Peel(id); err == nil && id == t.Commit {
 			return true, nil
 		}
-		var up []plan.ID
+		var parents []plan.ID
 		if err == nil {
-			up, err = from.Parents(id)
+			parents, err = objects.Parents(id)
 		}
 		if store.IsNotFound(err) && !failure.Is(err, v1alpha1.ReasonGitUnreachable) {
-			continue // the end of a shallow clone; GitUnreachable means that an alternate is missing
+			continue // the end of a shallow clone; GitUnreachable would mean that an alternate is missing
 		}
 		if err != nil {
 			return false, l.explain(ctx, err)
 		}
-		for _, p := range up {
+		for _, p := range parents {
 			if !seen[p] {
 				seen[p] = true
-				open = append(open, p)
+				pending = append(pending, p)
 			}
 		}
 	}
 	return false, nil
 }
 
-// TagText returns the bytes of the annotated tag whose id is t.Commit. It does not need the commit that the tag points to.
+// TagText implements source. It does not need the commit that the tag points to.
 func (l *local) TagText(ctx context.Context, t *store.Transfer, _ plan.ID) ([]byte, error) {
-	from, err := l.objects(ctx, t.Limits(), nil)
+	from, err := l.openObjects(ctx, t.Limits(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -179,9 +180,9 @@ func (l *local) TagText(ctx context.Context, t *store.Transfer, _ plan.ID) ([]by
 	return text, nil
 }
 
-// objects opens the objects of the repository.
-func (l *local) objects(ctx context.Context, limits Limits, scratch func() (*os.File, error)) (*store.Objects, error) {
-	common, st, err := l.open()
+// openObjects opens the objects of the repository. The caller must close them.
+func (l *local) openObjects(ctx context.Context, limits Limits, scratch func() (*os.File, error)) (*store.Objects, error) {
+	common, st, err := l.openRepository()
 	if err != nil {
 		return nil, err
 	}
@@ -191,4 +192,26 @@ func (l *local) objects(ctx context.Context, limits Limits, scratch func() (*os.
 		return nil, l.unreadable(err)
 	}
 	return o, nil
+}
+
+// CommitText implements source.
+func (l *local) CommitText(context.Context, *store.Transfer) ([]byte, error) {
+	return nil, l.readOnly()
+}
+
+// PushRefs implements source.
+func (l *local) PushRefs(context.Context) (*wire.Refs, error) { return nil, l.readOnly() }
+
+// Push implements source.
+func (l *local) Push(context.Context, string, plan.ID, plan.ID, []byte) error { return l.readOnly() }
+
+// APIToken implements source.
+func (l *local) APIToken(context.Context) (secret.String, error) {
+	return secret.String{}, l.readOnly()
+}
+
+// readOnly is the error of requests that a directory does not support.
+func (l *local) readOnly() error {
+	return failure.New(v1alpha1.ReasonUnsupportedRepository,
+		"%s is a directory, and a repository in a directory receives no proposals: use an https:// or ssh:// address in git.repo", l.url)
 }

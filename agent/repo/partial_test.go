@@ -43,7 +43,7 @@ func TestLostStoreFetchesRequestedBlobs(t *testing.T) {
 		second := g.Push("second", repotest.EditView(3, 1), repotest.EditView(5, 1))
 		s := openStore(t, t.TempDir())
 		stats := fetchTrees(t, s, r, second)
-		assert.Equal(t, FetchedTrees, stats.Kind)
+		assert.Equal(t, FetchTreesOnly, stats.Kind)
 		assert.Less(t, stats.Bytes, int64(801*80), "at most 80 bytes a file")
 		assert.True(t, s.Partial())
 		root, err := s.RootTree(second)
@@ -66,7 +66,7 @@ func TestLostStoreFetchesRequestedBlobs(t *testing.T) {
 		t.Run("the next commit is an increment of trees", func(t *testing.T) {
 			third := g.Push("third", repotest.EditView(7, 1))
 			stats := fetchTrees(t, s, r, third)
-			assert.Equal(t, FetchedTrees, stats.Kind)
+			assert.Equal(t, FetchTreesOnly, stats.Kind)
 			assert.Less(t, stats.Objects, 20)
 			text, err := read(t, s, g.blobOf(third, repotest.ViewPath(7)))
 			require.NoError(t, err, "read without having asked: it comes alone")
@@ -194,7 +194,7 @@ func TestServerWithoutFilterSendsEverything(t *testing.T) {
 		lean := repotest.NewShellSite(t, gitserver.SSHOptions{Config: [][2]string{{"uploadpack.allowFilter", "true"}, {"uploadpack.allowAnySHA1InWant", "true"}}})
 		commit = lean.Push("first", repotest.Views(30))
 		s = openStore(t, t.TempDir())
-		assert.Equal(t, FetchedTrees, fetchTrees(t, s, shellRemote(t, lean), commit).Kind)
+		assert.Equal(t, FetchTreesOnly, fetchTrees(t, s, shellRemote(t, lean), commit).Kind)
 		_, err := s.FetchBlobs(t.Context(), []plan.ID{blobOf(t, lean, commit, repotest.ViewPath(1))})
 		require.NoError(t, err)
 		assert.True(t, s.Partial())
@@ -292,17 +292,17 @@ func TestRetryAfterOfBlobs(t *testing.T) {
 	}
 }
 
-func TestHastenedFetchPauses(t *testing.T) {
+func TestLimitedFetchPauses(t *testing.T) {
 	g := newSite(t)
 	commit := g.Push("first", repotest.Views(3))
 	s := openStore(t, t.TempDir())
 	now := time.Now()
 	s.now = func() time.Time { return now }
 	r := g.remote()
-	assert.False(t, s.Promises(r, commit))
+	assert.False(t, s.CanFetchBlobs(r, commit))
 	fetchTrees(t, s, r, commit)
-	assert.True(t, s.Promises(r, commit))
-	assert.False(t, s.Promises(g.remote(), commit), "another one")
+	assert.True(t, s.CanFetchBlobs(r, commit))
+	assert.False(t, s.CanFetchBlobs(g.remote(), commit), "another one")
 
 	one, two := g.blobOf(commit, repotest.ViewPath(1)), g.blobOf(commit, repotest.ViewPath(2))
 	g.Server.Inject(gitserver.Stall(0))
@@ -315,7 +315,7 @@ func TestHastenedFetchPauses(t *testing.T) {
 		}
 		end(context.DeadlineExceeded)
 	}()
-	off := s.Hasten(ctx)
+	off := s.LimitFetches(ctx)
 	_, err := read(t, s, one)
 	repotest.RequireReason(t, v1alpha1.ReasonGitTimeout, err)
 	<-asks

@@ -133,7 +133,7 @@ func TestWaitForFetchIsCanceled(t *testing.T) {
 	fetchTrees(t, s, r, commit)
 	missing := g.blobOf(commit, repotest.ViewPath(1))
 	require.NoError(t, s.fetching.lock(t.Context()))
-	require.NoError(t, s.looking.lock(t.Context()))
+	require.NoError(t, s.searching.lock(t.Context()))
 	var ctx context.Context
 	var cancel func()
 	for name, do := range map[string]func() error{
@@ -154,7 +154,7 @@ func TestWaitForFetchIsCanceled(t *testing.T) {
 		})
 	}
 	s.fetching.unlock()
-	s.looking.unlock()
+	s.searching.unlock()
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	_, err := s.Fetch(late, r, commit, "")

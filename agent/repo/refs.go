@@ -11,13 +11,64 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Refs are the refs of a repository at one moment: one advertisement, which answers any number of questions.
-type Refs struct {
-	url URL
-	all *wire.Refs
+const maxRefName = 1024 // bytes
+
+// Ref names a commit: by a branch, a tag, a full name (refs/…), HEAD, or a full commit id.
+type Ref struct {
+	name   string // "" for a commit
+	commit plan.ID
 }
 
-// Refs asks for all refs.
+// ParseRef reads a ref by the rules of git check-ref-format. 40 hex digits are always a commit id.
+func ParseRef(s string) (Ref, error) {
+	if id, err := plan.ParseID(s); err == nil {
+		if id.IsZero() {
+			return Ref{}, failure.New(v1alpha1.ReasonRefNotFound, "git.ref: the null id names no commit")
+		}
+		return Ref{commit: id}, nil
+	}
+	if problem := refProblem(s); problem != "" {
+		return Ref{}, failure.New(v1alpha1.ReasonRefNotFound,
+			"git.ref %s is not a valid ref: %s; give a branch, a tag, refs/… or a full commit id", failure.Quote(s), problem)
+	}
+	return Ref{name: s}, nil
+}
+
+// Commit returns the commit id, and whether the ref is one.
+func (r Ref) Commit() (plan.ID, bool) { return r.commit, !r.commit.IsZero() }
+
+// IsZero reports whether r is the zero Ref.
+func (r Ref) IsZero() bool { return r == Ref{} }
+
+// full reports whether the ref is HEAD or a full name.
+func (r Ref) full() bool { return r.name == wire.HeadName || strings.HasPrefix(r.name, "refs/") }
+
+// String returns the text of the ref. A commit id is in lower case.
+func (r Ref) String() string {
+	if id, ok := r.Commit(); ok {
+		return id.String()
+	}
+	return r.name
+}
+
+// refProblem returns why a name cannot be a ref of a server, or "" if it can.
+func refProblem(name string) string {
+	switch {
+	case len(name) > maxRefName:
+		return "it is too long"
+	case name == "refs", strings.HasPrefix(name, "refs/") && strings.Count(name, "/") < 2:
+		return "a full name has at least three parts, as in refs/heads/main"
+	}
+	return v1alpha1.RefProblem(name)
+}
+
+// Refs are the refs of a repository at one moment.
+type Refs struct {
+	url        URL
+	advertised *wire.Refs
+}
+
+// Refs requests all refs.
 func (r *Remote) Refs(ctx context.Context) (*Refs, error) {
 	all, err := r.source.Refs(ctx)
 	if err != nil {
@@ -26,12 +77,12 @@ func (r *Remote) Refs(ctx context.Context) (*Refs, error) {
 	return &Refs{r.url, all}, nil
 }
 
-// All returns the full names of all refs except HEAD with their commits, in no order.
+// All returns the full names and the commits of all refs except HEAD, in random order.
 func (a *Refs) All() iter.Seq2[string, plan.ID] {
 	return func(yield func(string, plan.ID) bool) {
-		for name, id := range a.all.ByName {
-			if to, ok := a.all.Peeled[name]; ok {
-				id = to
+		for name, id := range a.advertised.ByName {
+			if target, ok := a.advertised.Peeled[name]; ok {
+				id = target
 			}
 			if name != wire.HeadName && !yield(name, id) {
 				return
@@ -40,13 +91,13 @@ func (a *Refs) All() iter.Seq2[string, plan.ID] {
 	}
 }
 
-// Resolve finds the commit of a ref. The id of a commit stands for itself, whether or not the repository has the commit. A short
-// name must be a branch or a tag, and not both.
+// Resolve finds the commit of a ref. A short name must be a branch or a tag, and not both. For a commit id, Resolve returns the
+// id without checking that the repository has the commit.
 func (a *Refs) Resolve(ref Ref) (Resolution, error) {
 	if res, ok, err := resolveCommit(ref); ok || err != nil {
 		return res, err
 	}
-	if len(a.all.ByName) == 0 {
+	if len(a.advertised.ByName) == 0 {
 		return Resolution{}, failure.New(v1alpha1.ReasonRefNotFound,
 			"the repository %s is empty: push a first commit to %s", a.url, failure.Quote(ref.name))
 	}
@@ -71,7 +122,7 @@ func (a *Refs) Resolve(ref Ref) (Resolution, error) {
 }
 
 func (a *Refs) lookup(name string) (Resolution, bool) {
-	full, commit, ok := a.all.Lookup(name)
+	full, commit, ok := a.advertised.Lookup(name)
 	return Resolution{full, commit}, ok
 }
 
@@ -80,7 +131,7 @@ func (a *Refs) notFound(ref Ref) error {
 	if ref.full() {
 		what = "ref"
 	}
-	near := suggestions(ref.name, a.all.ByName)
+	near := suggestions(ref.name, a.advertised.ByName)
 	if len(near) == 0 {
 		return failure.New(v1alpha1.ReasonRefNotFound, "%s has no %s %s", a.url, what, failure.Quote(ref.name))
 	}

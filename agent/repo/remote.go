@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	"stoker.io/stoker/agent/plan"
@@ -24,20 +25,20 @@ type (
 	RemoteOptions = wire.Options
 )
 
-// ParseURL reads the address of a repository. An error never repeats the text, which may hold a password.
+// ParseURL reads the address of a repository. An error never contains the address, which may have a password.
 func ParseURL(s string) (URL, error) { return wire.ParseURL(s) }
 
-// RetryAfter returns how long the git server asked the client to wait, if it did.
+// RetryAfter returns how long the git server asked the client to wait, and whether it did.
 func RetryAfter(err error) (time.Duration, bool) { return wire.RetryAfter(err) }
 
-// Remote is a repository on a git server or in a directory of this machine. Its methods may be called from several goroutines.
+// Remote is a repository on a git server or in a directory of this machine. Several goroutines may use it.
 type Remote struct {
 	url    URL
 	opts   RemoteOptions
 	source source
 }
 
-// source is the access to a repository: a wire.Client or a directory.
+// source is the access to a repository: a wire.Client, or local.
 type source interface {
 	// Refs returns all refs. An empty repository has none.
 	Refs(ctx context.Context) (*wire.Refs, error)
@@ -54,15 +55,15 @@ type source interface {
 	TagText(ctx context.Context, t *store.Transfer, commit plan.ID) ([]byte, error)
 	// PushRefs returns all refs of the service that accepts pushes.
 	PushRefs(ctx context.Context) (*wire.Refs, error)
-	// Push moves a ref from old to new, with the objects in pack.
-	Push(ctx context.Context, ref string, from, to plan.ID, pack []byte) error
+	// Push moves a ref from oldID to newID, with the objects in pack.
+	Push(ctx context.Context, ref string, oldID, newID plan.ID, pack []byte) error
 	// APIToken returns the token for the API of the forge.
 	APIToken(ctx context.Context) (secret.String, error)
-	// Close releases what is kept between two uses.
+	// Close closes idle connections.
 	Close() error
 }
 
-// NewRemote returns the Remote of u. Nothing is sent yet. Credentials in the URL are used if auth has none.
+// NewRemote returns the Remote of u. It sends nothing yet. If auth has no credentials, the Remote uses those of the URL.
 func NewRemote(u URL, auth Auth, o RemoteOptions) (*Remote, error) {
 	if u.IsZero() {
 		return nil, errors.New("no repository was given")
@@ -76,7 +77,7 @@ func NewRemote(u URL, auth Auth, o RemoteOptions) (*Remote, error) {
 	return r, nil
 }
 
-// URL returns the address.
+// URL returns the address of the repository.
 func (r *Remote) URL() URL { return r.url }
 
 // Close closes idle connections. The Remote can still be used.
@@ -84,12 +85,12 @@ func (r *Remote) Close() error { return r.source.Close() }
 
 // Resolution is the commit of a ref at one moment.
 type Resolution struct {
-	Ref    string // full name; "" if the caller asked for the id of a commit
+	Ref    string // full name; "" if the caller resolved a commit id
 	Commit plan.ID
 }
 
-// Resolve finds the commit of a ref. It costs one ref advertisement. The id of a commit costs nothing: Fetch finds out whether the
-// repository has the commit.
+// Resolve finds the commit of a ref with one ref advertisement. For a commit id, it returns the id and sends nothing: Fetch finds
+// out whether the repository has the commit.
 func (r *Remote) Resolve(ctx context.Context, ref Ref) (Resolution, error) {
 	if res, ok, err := resolveCommit(ref); ok || err != nil {
 		return res, err
@@ -101,7 +102,7 @@ func (r *Remote) Resolve(ctx context.Context, ref Ref) (Resolution, error) {
 	return all.Resolve(ref)
 }
 
-// resolveCommit resolves a ref that is the id of a commit.
+// resolveCommit resolves a ref that is a commit id. It reports whether it is one, and fails for a zero Ref.
 func resolveCommit(ref Ref) (Resolution, bool, error) {
 	if id, ok := ref.Commit(); ok {
 		return Resolution{Commit: id}, true, nil
@@ -110,4 +111,53 @@ func resolveCommit(ref Ref) (Resolution, bool, error) {
 		return Resolution{}, false, failure.New(v1alpha1.ReasonRefNotFound, "git.ref is empty: give a branch, a tag or a commit id")
 	}
 	return Resolution{}, false, nil
+}
+
+// IsStale reports whether a Push failed because the branch no longer had the old value.
+func IsStale(err error) bool { return wire.IsStale(err) }
+
+// PushRefs requests all refs as the server shows them to a client that pushes. It fails with AuthFailed if the server already
+// refuses the credentials here.
+func (r *Remote) PushRefs(ctx context.Context) (*Refs, error) {
+	all, err := r.source.PushRefs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &Refs{r.url, all}, nil
+}
+
+// Push moves a branch, by its full name, from oldID to newID. A zero oldID creates the branch, and a zero newID deletes it. pack
+// has the objects that the server lacks; it may be empty. If the branch is newID already, Push does nothing.
+//
+// The server changes the branch only if it is still oldID. Otherwise IsStale holds for the error. An error with the reason
+// PushRejected has the text of the server. After any other error the outcome may be unknown, and the caller can push again.
+func (r *Remote) Push(ctx context.Context, branch string, oldID, newID plan.ID, pack []byte) error {
+	return r.source.Push(ctx, branch, oldID, newID, pack)
+}
+
+// CommitText returns the bytes of a commit that is the tip of a ref. It does not add the commit to the store.
+func (s *Store) CommitText(ctx context.Context, r *Remote, commit plan.ID) ([]byte, error) {
+	if err := s.searching.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer s.searching.unlock()
+	t, err := s.packs.Begin(commit)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close()
+	return r.source.CommitText(ctx, t)
+}
+
+// APIToken returns the token for the API of the forge: the token of the GitHub App, or Auth.Token if there is no app. It fails
+// with AuthFailed if there is only an ssh key.
+func (r *Remote) APIToken(ctx context.Context) (secret.String, error) { return r.source.APIToken(ctx) }
+
+// APITransport returns a transport for requests to the API of the forge. It uses the proxy and the certificates of the Remote,
+// and adds no credentials.
+func (r *Remote) APITransport() http.RoundTripper {
+	if c, ok := r.source.(*wire.Client); ok {
+		return c.APITransport()
+	}
+	return http.DefaultTransport
 }

@@ -17,11 +17,11 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Signer signs commits. Its input is the bytes of a commit, its output the armored signature for the header gpgsig.
+// Signer returns the armored signature of the bytes of a commit, for the header gpgsig.
 type Signer func(commit []byte) (string, error)
 
-// NewSigner returns a Signer for keys of a format. It reads the key for each commit, so that a rotated key takes effect immediately. All
-// errors are AuthFailed. They begin with name, which says where the key is from, and never repeat any of the key.
+// NewSigner returns a Signer for keys of a format. It calls key for each commit, so that a rotated key takes effect at once. All
+// errors are AuthFailed. They begin with name, which says where the key is from, and never contain a part of the key.
 func NewSigner(format v1alpha1.SigningFormat, name string, key func() (secret.String, error)) Signer {
 	sign, advice := signSSH, "put an ssh private key without a passphrase there, as ssh-keygen -t ed25519 -N '' makes one"
 	if format == v1alpha1.SigningOpenPGP {
@@ -46,7 +46,7 @@ var (
 	errPublic = errors.New("is the public half of a key")
 )
 
-// SSHSIG of OpenSSH (PROTOCOL.sshsig), as git uses it.
+// The values of an ssh signature that git uses; see PROTOCOL.sshsig of OpenSSH.
 const (
 	sshMagic     = "SSHSIG"
 	sshNamespace = "git"
@@ -70,7 +70,7 @@ func signSSH(key, commit []byte) (string, error) {
 	if name == ssh.KeyAlgoRSA {
 		name = ssh.KeyAlgoRSASHA512 // SSHSIG has no signatures with SHA-1
 	}
-	signature, err := algorithm.SignWithAlgorithm(rand.Reader, sshSigned(sshHash, sum[:]), name)
+	signature, err := algorithm.SignWithAlgorithm(rand.Reader, sshSignedData(sshHash, sum[:]), name)
 	if err != nil {
 		return "", errors.New("does not sign")
 	}
@@ -104,8 +104,9 @@ func signOpenPGP(key, commit []byte) (string, error) {
 	return b.String(), nil
 }
 
-// signed returns a commit with its signature in the header gpgsig, the last one. Later lines of a header begin with a space.
-func signed(head, message string, sign Signer) (string, error) {
+// appendSignature returns a commit with header and message. Unless sign is nil, the last line of the header is gpgsig with the
+// signature.
+func appendSignature(head, message string, sign Signer) (string, error) {
 	if sign == nil {
 		return head + "\n" + message, nil
 	}

@@ -47,7 +47,7 @@ func TestSignedCommit(t *testing.T) {
 			require.NoError(t, err)
 			person := Person{Name: "Stoker", Mail: "stoker@stoker.invalid", When: time.Now()}
 			trimmed := repotest.Token(strings.TrimSpace(key.Private)) // as it is read from a Secret
-			commit, err := d.Seal(res.Commit, person, person, "Change\n\nBody\n\nName: value\n", NewSigner(key.Format, signingName, trimmed))
+			commit, err := d.MakeCommit(res.Commit, person, person, "Change\n\nBody\n\nName: value\n", NewSigner(key.Format, signingName, trimmed))
 			require.NoError(t, err)
 			index(t, s, d)
 			s.Git("fsck", "--strict", "--no-dangling", commit.String())
@@ -67,7 +67,7 @@ func TestSignedCommit(t *testing.T) {
 		d, err := NewDraft(store, root, []Edit{{Path: "a", Content: []byte("b")}})
 		require.NoError(t, err)
 		person := Person{Name: "Stoker", Mail: "stoker@stoker.invalid", When: time.Now()}
-		commit, err := d.Seal(res.Commit, person, person, "Change\n", NewSigner("ssh", signingName, repotest.Token(keys["ssh rsa"].Private)))
+		commit, err := d.MakeCommit(res.Commit, person, person, "Change\n", NewSigner("ssh", signingName, repotest.Token(keys["ssh rsa"].Private)))
 		require.NoError(t, err)
 		index(t, s, d)
 		require.Error(t, keys["ssh ed25519"].Verify(t, s.Dir, commit.String()))
@@ -86,7 +86,7 @@ func TestDocumentedSigningKey(t *testing.T) {
 	}
 	private, err := os.ReadFile(filepath.Join(shell.Dir, "signing"))
 	require.NoError(t, err)
-	commit, err := signed(fmt.Sprintf("tree %s\nauthor A <a@b> 1 +0000\ncommitter A <a@b> 1 +0000\n", s.RawTree()), "Change\n",
+	commit, err := appendSignature(fmt.Sprintf("tree %s\nauthor A <a@b> 1 +0000\ncommitter A <a@b> 1 +0000\n", s.RawTree()), "Change\n",
 		NewSigner(v1alpha1.SigningSSH, signingName, repotest.Token(string(private))))
 	require.NoError(t, err)
 	id := repotest.RunGit(t, s.Dir, []byte(commit), "hash-object", "-t", "commit", "-w", "--stdin")

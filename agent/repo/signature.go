@@ -25,31 +25,31 @@ import (
 )
 
 const (
-	maxSignature = 64 << 10
+	maxSignature = 64 << 10 // bytes
 	minRSABits   = 2048
 )
 
 var errUnsigned = errors.New("is not signed")
 
-// splitCommit returns what the signature of a commit covers, which is the commit without the header gpgsig, byte for byte, and the signature.
-// git leaves out the headers of other signatures, too, and takes several for one. Such a commit is refused.
+// splitCommit returns the signature of a commit and the bytes that it covers: the commit without the header gpgsig. It refuses a
+// commit with several signatures. git ignores some of them, and could verify another one.
 func splitCommit(commit []byte) (payload, signature []byte, err error) {
-	rest, within := commit, false
+	rest, inSignature := commit, false
 	for len(rest) > 0 && rest[0] != '\n' {
 		line, after := cutLine(rest)
 		rest = after
 		text, begins := bytes.CutPrefix(line, []byte("gpgsig "))
 		switch {
-		case within && line[0] == ' ':
+		case inSignature && line[0] == ' ':
 			signature = append(signature, line[1:]...)
 			continue
 		case begins && signature == nil:
-			signature, within = append([]byte{}, text...), true
+			signature, inSignature = append([]byte{}, text...), true
 			continue
 		case bytes.HasPrefix(line, []byte("gpgsig")):
 			return nil, nil, errors.New("has more than one signature")
 		}
-		payload, within = append(payload, line...), false
+		payload, inSignature = append(payload, line...), false
 	}
 	if signature == nil {
 		return nil, nil, errUnsigned
@@ -57,6 +57,7 @@ func splitCommit(commit []byte) (payload, signature []byte, err error) {
 	return append(payload, rest...), signature, nil
 }
 
+// cutLine returns the first line of b with its newline, and what follows.
 func cutLine(b []byte) (line, rest []byte) {
 	if i := bytes.IndexByte(b, '\n'); i >= 0 {
 		return b[:i+1], b[i+1:]
@@ -64,40 +65,40 @@ func cutLine(b []byte) (line, rest []byte) {
 	return b, nil
 }
 
-// splitTag returns what the signature of an annotated tag covers, and the signature, which is at the end of its message. As in git, it begins
-// at the last line that begins one.
+// splitTag returns the signature at the end of an annotated tag, and the bytes that it covers. As in git, the signature starts at
+// the last line that can start one.
 func splitTag(tag []byte) (payload, signature []byte, err error) {
-	at := -1
+	start := -1
 	for i := 0; i < len(tag); {
 		line, _ := cutLine(tag[i:])
 		if formatOf(line) != "" {
-			at = i
+			start = i
 		}
 		i += len(line)
 	}
-	if at < 0 {
+	if start < 0 {
 		return nil, nil, errUnsigned
 	}
-	return tag[:at], tag[at:], nil
+	return tag[:start], tag[start:], nil
 }
 
-// tagHead returns what an annotated tag says that it is. Only a tag of a commit has a head here.
-func tagHead(tag []byte) (commit, name string, ok bool) {
+// parseTagHeader returns the target and the name in an annotated tag; ok is false if the target is not a commit.
+func parseTagHeader(tag []byte) (commit, name string, ok bool) {
 	for _, field := range []struct {
-		key string
-		to  *string
+		key   string
+		value *string
 	}{{"object ", &commit}, {"type commit\n", new(string)}, {"tag ", &name}} {
 		line, rest := cutLine(tag)
-		value, is := bytes.CutPrefix(line, []byte(field.key))
-		if !is {
+		value, ok := bytes.CutPrefix(line, []byte(field.key))
+		if !ok {
 			return "", "", false
 		}
-		*field.to, tag = strings.TrimSuffix(string(value), "\n"), rest
+		*field.value, tag = strings.TrimSuffix(string(value), "\n"), rest
 	}
 	return commit, name, true
 }
 
-// formatOf returns the format of the signature that begins with a line, "" if none does, or the name of one that is not supported.
+// formatOf returns the format of the signature that starts with a line, "" if none does. "x509" is not supported.
 func formatOf(signature []byte) v1alpha1.SigningFormat {
 	for begin, format := range map[string]v1alpha1.SigningFormat{
 		"-----BEGIN SSH SIGNATURE-----": v1alpha1.SigningSSH, "-----BEGIN PGP SIGNATURE-----": v1alpha1.SigningOpenPGP,
@@ -110,7 +111,7 @@ func formatOf(signature []byte) v1alpha1.SigningFormat {
 	return ""
 }
 
-// keyring are the public keys that may sign.
+// keyring has the public keys that may sign.
 type keyring struct {
 	ssh []sshKey
 	pgp openpgp.EntityList
@@ -119,11 +120,11 @@ type keyring struct {
 // sshKey is a line of authorized_keys or allowed_signers.
 type sshKey struct {
 	blob          []byte
-	after, before time.Time // zero for no limit
+	after, before time.Time // when the key is valid; zero for no limit
 }
 
-// parseKeys reads public keys: lines of OpenSSH, as in authorized_keys or allowed_signers, and armored OpenPGP keys, in any order. Errors
-// name the line and repeat nothing of it: it may hold a private key.
+// parseKeys reads public keys in any order: lines of OpenSSH, as in authorized_keys or allowed_signers, and armored OpenPGP keys.
+// Errors name the number of a line, but contain no part of it, which may be a private key.
 func parseKeys(text []byte) (keyring, error) {
 	var k keyring
 	var block []byte
@@ -166,8 +167,8 @@ func parseKeys(text []byte) (keyring, error) {
 	return k, nil
 }
 
-// parseSSHKey reads a line of authorized_keys, or of allowed_signers, which has principals before it. It reports whether the key may sign
-// for git at all.
+// parseSSHKey reads a line of authorized_keys, or of allowed_signers, which starts with principals. used is false if the options
+// do not admit the namespace git.
 func parseSSHKey(line []byte) (key sshKey, used bool, err error) {
 	public, _, options, _, err := ssh.ParseAuthorizedKey(line)
 	if err != nil { // principals and options
@@ -203,7 +204,8 @@ func parseSSHKey(line []byte) (key sshKey, used bool, err error) {
 	return key, used, nil
 }
 
-// parseSSHTime reads a time as OpenSSH writes it. The agent knows no time zone of its user, so that a time without a Z is one of UTC.
+// parseSSHTime reads a time in the form of OpenSSH. A time without a Z is in UTC, too, because the agent does not know the user's
+// time zone.
 func parseSSHTime(s string) (t time.Time, err error) {
 	s = strings.TrimSuffix(strings.ToUpper(s), "Z")
 	for _, layout := range []string{"20060102", "200601021504", "20060102150405"} {
@@ -214,8 +216,8 @@ func parseSSHTime(s string) (t time.Time, err error) {
 	return t, err
 }
 
-// verify returns nil if one of the keys made the signature of the payload. Keys must be valid now: the date of a commit is what its
-// author says.
+// verify returns nil if one of the keys made the signature of the payload. The key must be valid now, because the author chooses
+// the date of a commit. An empty formats admits all. Errors are the predicate of a sentence about the commit or the tag.
 func (k keyring) verify(payload, signature []byte, formats []v1alpha1.SigningFormat, now time.Time) error {
 	format := formatOf(signature)
 	known := format == v1alpha1.SigningSSH || format == v1alpha1.SigningOpenPGP
@@ -254,9 +256,9 @@ func (k keyring) verifySSH(payload, signature []byte, now time.Time) error {
 	if _, certificate := public.(*ssh.Certificate); certificate {
 		return errors.New("is signed with an ssh certificate, which is not supported: sign with a key")
 	}
-	mark := ssh.FingerprintSHA256(public)
-	if weak(public, inner.Format) {
-		return fmt.Errorf("is signed with the weak ssh key %s: use Ed25519, ECDSA, or RSA with at least %d bits", mark, minRSABits)
+	fingerprint := ssh.FingerprintSHA256(public)
+	if isWeak(public, inner.Format) {
+		return fmt.Errorf("is signed with the weak ssh key %s: use Ed25519, ECDSA, or RSA with at least %d bits", fingerprint, minRSABits)
 	}
 	var sum []byte
 	switch outer.Hash {
@@ -277,18 +279,18 @@ func (k keyring) verifySSH(payload, signature []byte, now time.Time) error {
 		if listed = true; now.Before(key.after) || !key.before.IsZero() && !now.Before(key.before) {
 			continue
 		}
-		if public.Verify(sshSigned(outer.Hash, sum), &inner) != nil {
+		if public.Verify(sshSignedData(outer.Hash, sum), &inner) != nil {
 			return errors.New("has an ssh signature of something else")
 		}
 		return nil
 	}
 	if listed {
-		return fmt.Errorf("is signed with the ssh key %s, which is not valid now", mark)
+		return fmt.Errorf("is signed with the ssh key %s, which is not valid now", fingerprint)
 	}
-	return fmt.Errorf("is signed with the ssh key %s, which is not one of the keys", mark)
+	return fmt.Errorf("is signed with the ssh key %s, which is not one of the keys", fingerprint)
 }
 
-// sshsig is a signature of OpenSSH, without its magic.
+// sshsig is a signature of OpenSSH after its magic.
 type sshsig struct {
 	Version                   uint32
 	PublicKey                 []byte
@@ -296,16 +298,16 @@ type sshsig struct {
 	Signature                 []byte
 }
 
-// sshSigned returns the bytes that an ssh key signs for git: the hash of the payload with its context.
-func sshSigned(hash string, sum []byte) []byte {
+// sshSignedData returns the bytes that an ssh key signs: the hash sum of the payload, with its context.
+func sshSignedData(hash string, sum []byte) []byte {
 	return append([]byte(sshMagic), ssh.Marshal(struct {
 		Namespace, Reserved, Hash string
 		Sum                       []byte
 	}{sshNamespace, "", hash, sum})...)
 }
 
-// weak reports whether a key or its signature no longer proves anything.
-func weak(public ssh.PublicKey, format string) bool {
+// isWeak reports whether an attacker may be able to forge a signature of this format by this key.
+func isWeak(public ssh.PublicKey, format string) bool {
 	if format == ssh.KeyAlgoRSA || public.Type() == "ssh-dss" { // SHA-1
 		return true
 	}
@@ -317,7 +319,7 @@ func weak(public ssh.PublicKey, format string) bool {
 	return false
 }
 
-// strongHashes are the hashes of OpenPGP signatures that count.
+// strongHashes are the accepted hashes of OpenPGP signatures.
 var strongHashes = []crypto.Hash{crypto.SHA256, crypto.SHA384, crypto.SHA512, crypto.SHA3_256, crypto.SHA3_512}
 
 func (k keyring) verifyOpenPGP(payload, signature []byte, now time.Time) error {

@@ -18,36 +18,36 @@ type (
 	StoreOptions = store.Options
 	// Limits bounds the cost of a repository.
 	Limits = store.Limits
+	packs  = store.Store
 )
 
-// IsDamaged reports whether an error says that the store is damaged: after another Fetch the read may succeed.
+// IsDamaged reports whether an error says that the store is damaged. After another Fetch, the read may succeed.
 func IsDamaged(err error) bool { return store.IsDamaged(err) }
 
-// Store fetches commits and keeps them on disk. It is a cache: if it is damaged or has grown too much, the next Fetch brings
-// everything in a new pack, which replaces the old ones. All methods may be called from several goroutines; a Fetch does not
-// disturb readers.
+// Store fetches commits and keeps them on disk. It is a cache: if it is damaged or has grown too much, the next Fetch fetches
+// everything into a new pack, which replaces the old ones. Several goroutines may use it, also while a Fetch runs.
 type Store struct {
-	packs *store.Store
-	log   *slog.Logger
-	now   func() time.Time
+	*packs // with the methods that read objects
+	log    *slog.Logger
+	now    func() time.Time
 
-	fetching mutex // one Fetch at a time
-	looking  mutex // one Reaches at a time
+	fetching  mutex // one Fetch at a time
+	searching mutex // one Reaches, CommitText or Verify at a time
 
-	unreached unreached // guarded by looking
-	promisor  promisor
+	lastMiss failedSearch // guarded by searching
+	promisor promisor
 }
 
-// New returns a store in a directory of its own, which is opened on first use. Until it can be opened, the store is empty; Fetch
-// returns the reason, and tries again.
+// New returns a store in a directory that nothing else uses. The first use opens it. Until that succeeds, the store is empty, and
+// each Fetch tries again and returns the error.
 func New(dir string, o StoreOptions) *Store {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Store{packs: store.New(dir, o), log: o.Log, now: time.Now, fetching: make(mutex, 1), looking: make(mutex, 1)}
+	return &Store{packs: store.New(dir, o), log: o.Log, now: time.Now, fetching: make(mutex, 1), searching: make(mutex, 1)}
 }
 
-// Open opens the store in a directory of its own, and creates it if there is none. It removes what a crash left behind.
+// Open is New, but opens the store at once and returns the error.
 func Open(dir string, o StoreOptions) (*Store, error) {
 	s := New(dir, o)
 	if err := s.packs.Open(); err != nil {
@@ -56,38 +56,16 @@ func Open(dir string, o StoreOptions) (*Store, error) {
 	return s, nil
 }
 
-// Close waits for a Fetch that is under way, and releases files and memory.
+// Close waits for the end of a Fetch, and closes the files.
 func (s *Store) Close() error {
-	for _, m := range []mutex{s.fetching, s.looking} {
+	for _, m := range []mutex{s.fetching, s.searching} {
 		m <- struct{}{}
 		defer m.unlock()
 	}
 	return s.packs.Close()
 }
 
-// Dir returns the directory of the bare repository, as git --git-dir takes it.
-func (s *Store) Dir() string { return s.packs.Dir() }
-
-// Damaged reports whether a read or a fetch found the store damaged. Only this Store knows; one that opens the directory again does not.
-func (s *Store) Damaged() bool { return s.packs.Damaged() }
-
-// Has reports whether an object is in the store.
-func (s *Store) Has(id plan.ID) bool { return s.packs.Has(id) }
-
-// SortKey orders objects by their place on disk: reading many objects in the order of their keys reads each pack from front to
-// back. An object that is not in the store has the key -1.
-func (s *Store) SortKey(id plan.ID) int64 { return s.packs.SortKey(id) }
-
-// RootTree returns the tree of a commit.
-func (s *Store) RootTree(commit plan.ID) (plan.ID, error) { return s.packs.RootTree(commit) }
-
-// Author returns the author of a commit, as name and mail.
-func (s *Store) Author(commit plan.ID) (string, error) { return s.packs.Author(commit) }
-
-// Tree implements plan.Objects.
-func (s *Store) Tree(id plan.ID) ([]plan.Entry, error) { return s.packs.Tree(id) }
-
-// WriteBlob implements plan.Objects. After FetchTrees it fetches a blob that is missing.
+// WriteBlob implements plan.Objects. After FetchTrees, it fetches a missing blob.
 func (s *Store) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
 	n, err := s.packs.ReadBlob(w, id)
 	if !store.IsNotFound(err) || !s.packs.Partial() {
@@ -101,7 +79,7 @@ func (s *Store) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
 
 var _ plan.Objects = (*Store)(nil)
 
-// mutex is a mutex whose lock can be canceled by a context. Its capacity is one.
+// mutex is a mutex whose lock a context can cancel. Its capacity is one.
 type mutex chan struct{}
 
 func (m mutex) lock(ctx context.Context) error {

@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -11,12 +12,12 @@ import (
 
 const (
 	maxSuggestions = 3
-	maxSearch      = 5_000 // refs that are compared
+	maxSearch      = 5_000 // refs to compare
 )
 
-// suggestions returns the names that the user may have meant: equal except for case, for everything before the last part, or for two
-// letters.
-func suggestions(name string, all map[string]plan.ID) []string {
+// suggestions returns names of refs that the user may have meant. They differ from name in case, in at most two bytes, or in
+// everything before the last part.
+func suggestions(name string, refs map[string]plan.ID) []string {
 	want := shortName(name)
 	type candidate struct {
 		name     string
@@ -24,7 +25,7 @@ func suggestions(name string, all map[string]plan.ID) []string {
 	}
 	var found []candidate
 	searched := 0
-	for full := range all {
+	for full := range refs {
 		if searched++; searched > maxSearch {
 			break
 		}
@@ -42,10 +43,7 @@ func suggestions(name string, all map[string]plan.ID) []string {
 		}
 	}
 	slices.SortFunc(found, func(a, b candidate) int {
-		if a.distance != b.distance {
-			return a.distance - b.distance
-		}
-		return strings.Compare(a.name, b.name)
+		return cmp.Or(a.distance-b.distance, strings.Compare(a.name, b.name))
 	})
 	names := make([]string, 0, maxSuggestions)
 	for _, c := range found[:min(len(found), maxSuggestions)] {
@@ -63,7 +61,7 @@ func shortName(full string) string {
 
 func lastPart(s string) string { return s[strings.LastIndexByte(s, '/')+1:] }
 
-// distance returns the number of letters to change, add or remove (Levenshtein); more than limit is limit+1.
+// distance returns the Levenshtein distance in bytes, or limit+1 if it is larger than limit.
 func distance(a, b string, limit int) int {
 	if len(a)-len(b) > limit || len(b)-len(a) > limit || len(a) > 255 {
 		return limit + 1

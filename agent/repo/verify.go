@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Verifier decides by its signature whether a commit may be delivered (spec.git.verify). One goroutine uses it.
+// Verifier decides by the signature whether a commit may be delivered (spec.git.verify). One goroutine at a time may use it.
 type Verifier struct {
 	mode    v1alpha1.VerifyMode
 	formats []v1alpha1.SigningFormat
@@ -23,21 +23,21 @@ type Verifier struct {
 	tag signedTag
 }
 
-// signedTag is the last tag that was fetched. Its signature is verified each time, so that a key that is removed no longer counts.
+// signedTag is the last fetched tag. Verify verifies its signature each time, because the keys may change.
 type signedTag struct {
 	ref    string
 	commit plan.ID
 	text   []byte
 }
 
-// NewVerifier returns a Verifier. keys returns the public keys, and is called for each commit, so that rotated keys take effect immediately;
-// name says in errors where they are from.
+// NewVerifier returns a Verifier. It calls keys for each commit, so that rotated keys take effect at once. name says in errors
+// where the keys are from.
 func NewVerifier(v v1alpha1.GitVerify, name string, keys func() ([]byte, error)) *Verifier {
 	return &Verifier{mode: v.Mode, formats: v.Formats, name: name, keys: keys, now: time.Now}
 }
 
-// Verify returns nil if a commit of the store may be delivered. ref is the ref that was asked for. The error is SignatureInvalid, or says why
-// the tag could not be fetched.
+// Verify returns nil if a commit of the store may be delivered. ref is the requested ref. The error is SignatureInvalid, or says
+// why the tag could not be fetched.
 func (s *Store) Verify(ctx context.Context, v *Verifier, r *Remote, commit plan.ID, ref string) error {
 	text, err := v.keys()
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Store) Verify(ctx context.Context, v *Verifier, r *Remote, commit plan.
 	return nil
 }
 
-// signedTag returns the annotated tag that ref names, if it is one of that commit and has that name.
+// signedTag returns the bytes of the annotated tag that ref names. It fails if the tag has another commit or another name.
 func (s *Store) signedTag(ctx context.Context, v *Verifier, r *Remote, commit plan.ID, ref string) ([]byte, error) {
 	invalid := func(format string, args ...any) error {
 		return failure.New(v1alpha1.ReasonSignatureInvalid, "spec.git.verify.mode is Tag: "+format, args...)
@@ -79,24 +79,24 @@ func (s *Store) signedTag(ctx context.Context, v *Verifier, r *Remote, commit pl
 	if err != nil {
 		return nil, err
 	}
-	if _, is := parsed.Commit(); is {
+	if _, isCommit := parsed.Commit(); isCommit {
 		return nil, invalid("ask for an annotated tag instead of a commit")
 	}
 	all, err := r.Refs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	at, err := all.Resolve(parsed)
+	resolved, err := all.Resolve(parsed)
 	if err != nil {
 		return nil, err
 	}
-	name, is := strings.CutPrefix(at.Ref, wire.TagPrefix)
-	id := all.all.ByName[at.Ref]
+	name, isTag := strings.CutPrefix(resolved.Ref, wire.TagPrefix)
+	id := all.advertised.ByName[resolved.Ref]
 	switch {
-	case !is:
+	case !isTag:
 		return nil, invalid("%s is no tag: ask for an annotated tag", failure.Quote(ref))
-	case at.Commit != commit:
-		return nil, failure.New(v1alpha1.ReasonRefMoved, "the tag %s points to %s now, and not to %s", failure.Quote(name), at.Commit.Short(), commit.Short())
+	case resolved.Commit != commit:
+		return nil, failure.New(v1alpha1.ReasonRefMoved, "the tag %s points to %s now, and not to %s", failure.Quote(name), resolved.Commit.Short(), commit.Short())
 	case id == commit:
 		return nil, invalid("%s is a lightweight tag, which has no signature: make an annotated one with git tag -s", failure.Quote(name))
 	}
@@ -104,24 +104,24 @@ func (s *Store) signedTag(ctx context.Context, v *Verifier, r *Remote, commit pl
 	if err != nil {
 		return nil, err
 	}
-	switch of, called, ok := tagHead(text); {
+	switch target, signedName, ok := parseTagHeader(text); {
 	case !ok:
 		return nil, invalid("%s is not the tag of a commit", failure.Quote(name))
-	case of != commit.String():
+	case target != commit.String():
 		return nil, invalid("the tag %s is one of another commit", failure.Quote(name))
-	case called != name: // a signed tag under another name, such as an old version under a new one
-		return nil, invalid("the tag %s is signed as %s", failure.Quote(name), failure.Quote(called))
+	case signedName != name: // a signed tag under another name, such as an old version under a new one
+		return nil, invalid("the tag %s is signed as %s", failure.Quote(name), failure.Quote(signedName))
 	}
 	v.tag = signedTag{ref, commit, text}
 	return text, nil
 }
 
-// tagText fetches an annotated tag of a commit that the store has. The tag does not get into the store.
+// tagText fetches an annotated tag of a commit in the store. It does not add the tag to the store.
 func (s *Store) tagText(ctx context.Context, r *Remote, tag, commit plan.ID) ([]byte, error) {
-	if err := s.looking.lock(ctx); err != nil {
+	if err := s.searching.lock(ctx); err != nil {
 		return nil, err
 	}
-	defer s.looking.unlock()
+	defer s.searching.unlock()
 	t, err := s.packs.Begin(tag)
 	if err != nil {
 		return nil, err

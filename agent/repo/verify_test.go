@@ -282,7 +282,7 @@ const commitText = "tree 4b825dc642cb6eb9a060e54bf8d69288fbee4904\nauthor A <a@b
 // signedBy returns the parts of a commit that the key signs.
 func signedBy(t *testing.T, key repotest.SigningKey) (payload, signature []byte) {
 	t.Helper()
-	text, err := signed(commitText, "Change\n", NewSigner(key.Format, "", repotest.Token(key.Private)))
+	text, err := appendSignature(commitText, "Change\n", NewSigner(key.Format, "", repotest.Token(key.Private)))
 	require.NoError(t, err)
 	payload, signature, err = splitCommit([]byte(text))
 	require.NoError(t, err)
@@ -458,7 +458,7 @@ func FuzzSignature(f *testing.F) {
 	keys, err := parseKeys([]byte(key.Public + pgp.Public))
 	require.NoError(f, err)
 	for _, k := range []repotest.SigningKey{key, pgp} { // setup: seeds
-		text, err := signed(commitText, "Change\n", NewSigner(k.Format, "", repotest.Token(k.Private)))
+		text, err := appendSignature(commitText, "Change\n", NewSigner(k.Format, "", repotest.Token(k.Private)))
 		require.NoError(f, err)
 		f.Add([]byte(text), []byte(k.Public))
 	}
@@ -477,6 +477,6 @@ func FuzzSignature(f *testing.F) {
 				_ = other.verify(payload, signature, nil, time.Now())
 			}
 		}
-		_, _, _ = tagHead(text)
+		_, _, _ = parseTagHeader(text)
 	})
 }

@@ -43,7 +43,7 @@ func (j *job) attachRemote(ctx context.Context) {
 	switch {
 	case !j.Store.Has(j.t.Commit):
 		j.lostTrees = lost
-	case j.Store.Partial() && !j.Store.Promises(lost.remote, lost.commit):
+	case j.Store.Partial() && !j.Store.CanFetchBlobs(lost.remote, lost.commit):
 		if err := j.fetchTrees(ctx, lost); err != nil {
 			j.Log.Debug("store cannot fetch missing files", "commit", lost.commit.String(), "error", err)
 		}

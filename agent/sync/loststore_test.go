@@ -61,14 +61,14 @@ func TestLostStoreFetchesTreesAndChanges(t *testing.T) {
 	b.loseStore()
 	b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Write(db+"/config.json", `{"url": "other"}`))
 	r := b.synced()
-	assert.Equal(t, string(repo.FetchedTrees), r.Fetch.Kind)
+	assert.Equal(t, string(repo.FetchTreesOnly), r.Fetch.Kind)
 	assert.Less(t, r.Fetch.Objects, 20, "one commit, its trees and two blobs")
 	assert.JSONEq(t, `{"one": 2}`, b.read(view))
 
 	t.Run("the next commit too", func(t *testing.T) {
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		r := b.synced()
-		assert.Equal(t, string(repo.FetchedTrees), r.Fetch.Kind)
+		assert.Equal(t, string(repo.FetchTreesOnly), r.Fetch.Kind)
 		assert.JSONEq(t, `{"one": 3}`, b.read(view))
 	})
 	t.Run("after a restart drift is still judged by what git has, without a fetch", func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestLostStoreFetchesTreesAndChanges(t *testing.T) {
 		b.loseStore()
 		b.push(gitserver.Write(dir+"/7.bin", "edited by hand"))
 		r := b.synced()
-		assert.Equal(t, string(repo.FetchedTrees), r.Fetch.Kind)
+		assert.Equal(t, string(repo.FetchTreesOnly), r.Fetch.Kind)
 		assert.Less(t, r.Fetch.Objects, 20, "the commit, its trees and one blob")
 		assert.Equal(t, 2, r.Files.Modified, "it and its resource.json")
 		assert.NotContains(t, b.read(dir+"/resource.json"), "00ff")

@@ -239,7 +239,7 @@ func (e *Engine) Drift(ctx context.Context, full bool) (disk.Drift, error) {
 	}
 	fetchCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer e.Store.Hasten(fetchCtx)()
+	defer e.Store.LimitFetches(fetchCtx)()
 	defer e.limitPlanning(ctx)()
 	e.onMissing = func() {
 		e.onMissing = nil // once per comparison

@@ -85,7 +85,7 @@ func (c *Checkout) Refs(ctx context.Context) (*repo.Refs, error) { return c.remo
 
 // Allowed returns an error if at is not covered by the patterns of refs that a request may name.
 func (c *Checkout) Allowed(ctx context.Context, all *repo.Refs, patterns []string, at repo.Resolution) error {
-	return all.Allowed(ctx, c.store, c.remote, patterns, at)
+	return all.CheckAllowed(ctx, c.store, c.remote, patterns, at)
 }
 
 // Fetch fetches a commit. Tree does so, too; a caller that makes many trees of one commit gets the errors that concern all of

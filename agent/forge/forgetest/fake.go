@@ -1,5 +1,5 @@
-// Package forgetest has small fakes of forges, and a suite that each forge has to pass. The fakes answer with all fields that the published
-// descriptions of the APIs require: test/forge compares them.
+// Package forgetest has small fakes of forges, and a suite that each forge must pass. The answers of a fake have all fields that
+// the published description of the API requires; test/forge compares them.
 package forgetest
 
 import (
@@ -28,10 +28,10 @@ const Token = "t0ken-0f-tests"
 // Commit is the tip of every branch.
 var Commit = strings.Repeat("ab", 20)
 
-// Providers are the providers with a fake.
-var Providers = slices.Sorted(maps.Keys(kinds))
+// Providers lists the providers that have a fake.
+var Providers = slices.Sorted(maps.Keys(fakes))
 
-var kinds = map[string]struct {
+var fakes = map[string]struct {
 	routes     func(*Fake) http.Handler
 	accepts    func(*http.Request) bool
 	repository string // below the address of the fake
@@ -43,15 +43,15 @@ var kinds = map[string]struct {
 	forge.AzureDevOps: {azureRoutes, basic, "/plants/line/_git/site", "/plants"},
 }
 
-// templates are pull requests with the fields that a fake does not change.
+// templates has a pull request of each provider, with the fields that a fake does not change.
 //
 //go:embed *.json
 var templates embed.FS
 
-// Fake is a small forge with one repository: pull requests in memory, in the JSON of one provider.
+// Fake is a small forge with one repository. It keeps pull requests in memory, and answers in the JSON of one provider.
 type Fake struct {
 	*httptest.Server
-	// Answer handles a request instead of the fake if it returns true.
+	// Answer may handle a request. If it returns true, the fake does not handle the request.
 	Answer func(w http.ResponseWriter, r *http.Request) bool
 
 	provider string
@@ -61,10 +61,10 @@ type Fake struct {
 	requests []string
 }
 
-// Start starts a fake of a provider. wrap may be nil; it sees each exchange.
+// Start starts a fake of a provider. wrap wraps the handler of all requests; it may be nil.
 func Start(t testing.TB, provider string, wrap func(http.Handler) http.Handler) *Fake {
 	t.Helper()
-	k, ok := kinds[provider]
+	k, ok := fakes[provider]
 	require.True(t, ok, "no fake of %q", provider)
 	f := &Fake{provider: provider}
 	raw, err := templates.ReadFile(provider + ".json")
@@ -80,7 +80,7 @@ func Start(t testing.TB, provider string, wrap func(http.Handler) http.Handler) 
 		case k.accepts(r):
 			routes.ServeHTTP(w, r)
 		default:
-			f.refuse(w, http.StatusUnauthorized, "Bad credentials")
+			f.replyError(w, http.StatusUnauthorized, "Bad credentials")
 		}
 	})
 	if wrap != nil {
@@ -94,7 +94,7 @@ func Start(t testing.TB, provider string, wrap func(http.Handler) http.Handler) 
 // Forge returns a client of the fake's repository.
 func (f *Fake) Forge(t testing.TB, token string) forge.Forge {
 	t.Helper()
-	k, base := kinds[f.provider], ""
+	k, base := fakes[f.provider], ""
 	if k.api != "" {
 		base = f.URL + k.api
 	}
@@ -125,8 +125,8 @@ func basic(r *http.Request) bool {
 	return r.Header.Get("Authorization") == "Basic "+base64.StdEncoding.EncodeToString([]byte(":"+Token))
 }
 
-// refuse answers with an error as the provider does.
-func (f *Fake) refuse(w http.ResponseWriter, code int, message string) {
+// replyError answers with an error as the provider does.
+func (f *Fake) replyError(w http.ResponseWriter, code int, message string) {
 	switch f.provider {
 	case forge.Bitbucket:
 		reply(w, code, object{"type": "error", "error": object{"message": message}})
@@ -141,8 +141,8 @@ func (f *Fake) refuse(w http.ResponseWriter, code int, message string) {
 	}
 }
 
-// whole returns a pull request of the template with the fields in o.
-func (f *Fake) whole(o object) object {
+// complete returns the template with the fields of o.
+func (f *Fake) complete(o object) object {
 	out := maps.Clone(f.template)
 	maps.Copy(out, o)
 	return out
@@ -165,7 +165,7 @@ func read(r *http.Request, v any) {
 	}
 }
 
-// create adds a pull request; ok is false if one of the branch is open.
+// create adds a pull request. It returns false if one of the branch is open.
 func (f *Fake) create(branch, base, title, body string) (*forge.PullRequest, bool) {
 	if slices.ContainsFunc(f.list, func(p forge.PullRequest) bool { return p.Branch == branch && p.Base == base && p.State == forge.Open }) {
 		return nil, false
@@ -177,25 +177,25 @@ func (f *Fake) create(branch, base, title, body string) (*forge.PullRequest, boo
 	return &f.list[n-1], true
 }
 
-// filtered returns the pull requests that match, newest first; "" matches all.
-func (f *Fake) filtered(branch, base string, keep func(forge.State) bool) []*forge.PullRequest {
+// filter returns the pull requests that match, newest first. An empty branch or base matches all.
+func (f *Fake) filter(branch, base string, onlyOpen bool) []*forge.PullRequest {
 	var out []*forge.PullRequest
 	for i := range slices.Backward(f.list) {
 		p := &f.list[i]
-		if (branch == "" || p.Branch == branch) && (base == "" || p.Base == base) && keep(p.State) {
+		if (branch == "" || p.Branch == branch) && (base == "" || p.Base == base) && (!onlyOpen || p.State == forge.Open) {
 			out = append(out, p)
 		}
 	}
 	return out
 }
 
-func (f *Fake) at(r *http.Request) *forge.PullRequest {
+func (f *Fake) pullRequest(r *http.Request) *forge.PullRequest {
 	var n int
 	_, _ = fmt.Sscan(r.PathValue("n"), &n)
 	return &f.list[n-1]
 }
 
-func all[T any](list []*forge.PullRequest, convert func(*forge.PullRequest) T) []T {
+func convertAll[T any](list []*forge.PullRequest, convert func(*forge.PullRequest) T) []T {
 	out := make([]T, 0, len(list))
 	for _, p := range list {
 		out = append(out, convert(p))
@@ -205,7 +205,7 @@ func all[T any](list []*forge.PullRequest, convert func(*forge.PullRequest) T) [
 
 type object = map[string]any
 
-// created is the time of everything in a fake.
+// created is the only time in a fake.
 const created = "2026-01-02T03:04:05Z"
 
 func githubRoutes(f *Fake) http.Handler {
@@ -215,7 +215,7 @@ func githubRoutes(f *Fake) http.Handler {
 				"id": 42, "node_id": "R_42", "name": "site", "full_name": "plants/site", "private": true, "url": p.URL, "html_url": p.URL,
 			}}
 		}
-		o := f.whole(object{
+		o := f.complete(object{
 			"number": p.Number, "html_url": p.URL, "state": "open", "title": p.Title, "body": p.Body, "head": side(p.Branch), "base": side(p.Base),
 		})
 		if p.State != forge.Open {
@@ -229,8 +229,7 @@ func githubRoutes(f *Fake) http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /api/v3/repos/plants/site/pulls", func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
-		state := q.Get("state")
-		reply(w, http.StatusOK, all(f.filtered(strings.TrimPrefix(q.Get("head"), "plants:"), q.Get("base"), func(s forge.State) bool { return state == "all" || s == forge.Open }), show))
+		reply(w, http.StatusOK, convertAll(f.filter(strings.TrimPrefix(q.Get("head"), "plants:"), q.Get("base"), q.Get("state") != "all"), show))
 	})
 	m.HandleFunc("POST /api/v3/repos/plants/site/pulls", func(w http.ResponseWriter, r *http.Request) {
 		var in struct{ Title, Head, Base, Body string }
@@ -244,24 +243,24 @@ func githubRoutes(f *Fake) http.Handler {
 		}
 		reply(w, http.StatusCreated, show(p))
 	})
-	m.HandleFunc("GET /api/v3/repos/plants/site/pulls/{n}", func(w http.ResponseWriter, r *http.Request) { reply(w, http.StatusOK, show(f.at(r))) })
+	m.HandleFunc("GET /api/v3/repos/plants/site/pulls/{n}", func(w http.ResponseWriter, r *http.Request) { reply(w, http.StatusOK, show(f.pullRequest(r))) })
 	m.HandleFunc("PATCH /api/v3/repos/plants/site/pulls/{n}", func(w http.ResponseWriter, r *http.Request) {
 		var in struct{ Title, Body, State *string }
 		read(r, &in)
-		edit(f.at(r), in.Title, in.Body, in.State != nil && *in.State == "closed")
-		reply(w, http.StatusOK, show(f.at(r)))
+		edit(f.pullRequest(r), in.Title, in.Body, in.State != nil && *in.State == "closed")
+		reply(w, http.StatusOK, show(f.pullRequest(r)))
 	})
 	m.HandleFunc("POST /api/v3/repos/plants/site/issues/{n}/labels", func(w http.ResponseWriter, r *http.Request) {
 		var in struct{ Labels []string }
 		read(r, &in)
 		var labels []object
-		for _, l := range in.Labels { // unknown ones are created
+		for _, l := range in.Labels { // GitHub creates unknown labels
 			labels = append(labels, object{"id": 1, "node_id": "LA_1", "url": "https://forge.example.com/l", "name": l, "description": nil, "color": "ededed", "default": false})
 		}
 		reply(w, http.StatusOK, labels)
 	})
 	m.HandleFunc("POST /api/v3/repos/plants/site/issues/{n}/comments", func(w http.ResponseWriter, r *http.Request) {
-		p := f.at(r)
+		p := f.pullRequest(r)
 		reply(w, http.StatusCreated, object{
 			"id": 1, "node_id": "IC_1", "url": p.URL, "html_url": p.URL, "issue_url": p.URL, "body": "", "user": f.template["user"],
 			"created_at": created, "updated_at": created, "author_association": "MEMBER",
@@ -270,6 +269,7 @@ func githubRoutes(f *Fake) http.Handler {
 	return m
 }
 
+// edit changes a pull request. nil means no change.
 func edit(p *forge.PullRequest, title, body *string, closes bool) {
 	if title != nil {
 		p.Title = *title
@@ -284,7 +284,7 @@ func edit(p *forge.PullRequest, title, body *string, closes bool) {
 
 func gitlabRoutes(f *Fake) http.Handler {
 	show := func(p *forge.PullRequest) object {
-		return f.whole(object{
+		return f.complete(object{
 			"iid": p.Number, "web_url": p.URL, "state": map[forge.State]string{forge.Open: "opened", forge.Merged: "merged", forge.Closed: "closed"}[p.State],
 			"title": p.Title, "description": p.Body, "source_branch": p.Branch, "target_branch": p.Base, "sha": p.Commit,
 		})
@@ -293,7 +293,7 @@ func gitlabRoutes(f *Fake) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rest, ok := strings.CutPrefix(r.URL.EscapedPath(), base)
 		if !ok {
-			f.refuse(w, http.StatusNotFound, "404 Project Not Found")
+			f.replyError(w, http.StatusNotFound, "404 Project Not Found")
 			return
 		}
 		number, notes, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
@@ -301,7 +301,7 @@ func gitlabRoutes(f *Fake) http.Handler {
 		switch {
 		case rest == "" && r.Method == http.MethodGet:
 			q := r.URL.Query()
-			reply(w, http.StatusOK, all(f.filtered(q.Get("source_branch"), q.Get("target_branch"), func(s forge.State) bool { return q.Get("state") == "all" || s == forge.Open }), show))
+			reply(w, http.StatusOK, convertAll(f.filter(q.Get("source_branch"), q.Get("target_branch"), q.Get("state") != "all"), show))
 		case rest == "" && r.Method == http.MethodPost:
 			var in struct {
 				Title, Description, Labels string
@@ -318,18 +318,18 @@ func gitlabRoutes(f *Fake) http.Handler {
 		case notes == "notes":
 			reply(w, http.StatusCreated, object{
 				"id": 1, "body": "", "author": f.template["author"], "created_at": created, "updated_at": created, "system": false, "noteable_id": 1001, //nolint:misspell // GitLab's word
-				"noteable_type": "MergeRequest", "noteable_iid": f.at(r).Number, //nolint:misspell // GitLab's word
+				"noteable_type": "MergeRequest", "noteable_iid": f.pullRequest(r).Number, //nolint:misspell // GitLab's word
 			})
 		case r.Method == http.MethodGet:
-			reply(w, http.StatusOK, show(f.at(r)))
+			reply(w, http.StatusOK, show(f.pullRequest(r)))
 		default:
 			var in struct {
 				Title, Description *string
 				Event              string `json:"state_event"`
 			}
 			read(r, &in)
-			edit(f.at(r), in.Title, in.Description, in.Event == "close")
-			reply(w, http.StatusOK, show(f.at(r)))
+			edit(f.pullRequest(r), in.Title, in.Description, in.Event == "close")
+			reply(w, http.StatusOK, show(f.pullRequest(r)))
 		}
 	})
 }
@@ -337,7 +337,7 @@ func gitlabRoutes(f *Fake) http.Handler {
 func bitbucketRoutes(f *Fake) http.Handler {
 	show := func(p *forge.PullRequest) object {
 		repository := object{"type": "repository", "full_name": "plants/site"}
-		return f.whole(object{
+		return f.complete(object{
 			"id": p.Number, "title": p.Title, "description": p.Body, "state": map[forge.State]string{forge.Open: "OPEN", forge.Merged: "MERGED", forge.Closed: "DECLINED"}[p.State],
 			"source":      object{"branch": object{"name": p.Branch}, "commit": object{"type": "commit", "hash": p.Commit[:12]}, "repository": repository},
 			"destination": object{"branch": object{"name": p.Base}, "repository": repository}, "links": object{"html": object{"href": p.URL}},
@@ -351,9 +351,8 @@ func bitbucketRoutes(f *Fake) http.Handler {
 			v, _, _ := strings.Cut(rest, `"`)
 			return v
 		}
-		states := q["state"]
-		list := f.filtered(value("source.branch.name"), value("destination.branch.name"), func(s forge.State) bool { return s == forge.Open || len(states) > 1 })
-		reply(w, http.StatusOK, object{"values": all(list, show)})
+		list := f.filter(value("source.branch.name"), value("destination.branch.name"), len(q["state"]) == 1)
+		reply(w, http.StatusOK, object{"values": convertAll(list, show)})
 	})
 	m.HandleFunc("POST /2.0/repositories/plants/site/pullrequests", func(w http.ResponseWriter, r *http.Request) {
 		var in struct {
@@ -364,16 +363,16 @@ func bitbucketRoutes(f *Fake) http.Handler {
 		p, _ := f.create(in.Source.Branch.Name, in.Destination.Branch.Name, in.Title, in.Description)
 		reply(w, http.StatusCreated, show(p))
 	})
-	m.HandleFunc("GET /2.0/repositories/plants/site/pullrequests/{n}", func(w http.ResponseWriter, r *http.Request) { reply(w, http.StatusOK, show(f.at(r))) })
+	m.HandleFunc("GET /2.0/repositories/plants/site/pullrequests/{n}", func(w http.ResponseWriter, r *http.Request) { reply(w, http.StatusOK, show(f.pullRequest(r))) })
 	m.HandleFunc("PUT /2.0/repositories/plants/site/pullrequests/{n}", func(w http.ResponseWriter, r *http.Request) {
 		var in struct{ Title, Description *string }
 		read(r, &in)
-		edit(f.at(r), in.Title, in.Description, false)
-		reply(w, http.StatusOK, show(f.at(r)))
+		edit(f.pullRequest(r), in.Title, in.Description, false)
+		reply(w, http.StatusOK, show(f.pullRequest(r)))
 	})
 	m.HandleFunc("POST /2.0/repositories/plants/site/pullrequests/{n}/decline", func(w http.ResponseWriter, r *http.Request) {
-		edit(f.at(r), nil, nil, true)
-		reply(w, http.StatusOK, show(f.at(r)))
+		edit(f.pullRequest(r), nil, nil, true)
+		reply(w, http.StatusOK, show(f.pullRequest(r)))
 	})
 	m.HandleFunc("POST /2.0/repositories/plants/site/pullrequests/{n}/comments", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusCreated, object{"type": "pullrequest_comment", "id": 1, "created_on": created})
@@ -383,7 +382,7 @@ func bitbucketRoutes(f *Fake) http.Handler {
 
 func azureRoutes(f *Fake) http.Handler {
 	show := func(p *forge.PullRequest) object {
-		return f.whole(object{
+		return f.complete(object{
 			"pullRequestId": p.Number, "status": map[forge.State]string{forge.Open: "active", forge.Merged: "completed", forge.Closed: "abandoned"}[p.State], "title": p.Title, "description": p.Body,
 			"sourceRefName": "refs/heads/" + p.Branch, "targetRefName": "refs/heads/" + p.Base, "lastMergeSourceCommit": object{"commitId": p.Commit},
 		})
@@ -393,7 +392,7 @@ func azureRoutes(f *Fake) http.Handler {
 	m.HandleFunc("GET "+base, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		short := func(k string) string { return strings.TrimPrefix(q.Get("searchCriteria."+k), "refs/heads/") }
-		list := all(f.filtered(short("sourceRefName"), short("targetRefName"), func(s forge.State) bool { return s == forge.Open || short("status") == "all" }), func(p *forge.PullRequest) object {
+		list := convertAll(f.filter(short("sourceRefName"), short("targetRefName"), short("status") != "all"), func(p *forge.PullRequest) object {
 			shorter := *p
 			shorter.Body = p.Body[:min(len(p.Body), 400)] // as documented for lists
 			return show(&shorter)
@@ -405,17 +404,17 @@ func azureRoutes(f *Fake) http.Handler {
 		read(r, &in)
 		p, ok := f.create(strings.TrimPrefix(in.SourceRefName, "refs/heads/"), strings.TrimPrefix(in.TargetRefName, "refs/heads/"), in.Title, in.Description)
 		if !ok {
-			f.refuse(w, http.StatusConflict, "TF401179: An active pull request for the source and target branch already exists.")
+			f.replyError(w, http.StatusConflict, "TF401179: An active pull request for the source and target branch already exists.")
 			return
 		}
 		reply(w, http.StatusCreated, show(p))
 	})
-	m.HandleFunc("GET "+base+"/{n}", func(w http.ResponseWriter, r *http.Request) { reply(w, http.StatusOK, show(f.at(r))) })
+	m.HandleFunc("GET "+base+"/{n}", func(w http.ResponseWriter, r *http.Request) { reply(w, http.StatusOK, show(f.pullRequest(r))) })
 	m.HandleFunc("PATCH "+base+"/{n}", func(w http.ResponseWriter, r *http.Request) {
 		var in struct{ Title, Description, Status *string }
 		read(r, &in)
-		edit(f.at(r), in.Title, in.Description, in.Status != nil && *in.Status == "abandoned")
-		reply(w, http.StatusOK, show(f.at(r)))
+		edit(f.pullRequest(r), in.Title, in.Description, in.Status != nil && *in.Status == "abandoned")
+		reply(w, http.StatusOK, show(f.pullRequest(r)))
 	})
 	m.HandleFunc("POST "+base+"/{n}/threads", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, object{"id": 1, "status": "active", "comments": []object{{"id": 1, "content": "", "commentType": "text"}}})

@@ -12,7 +12,7 @@ import (
 // Env is a repository on a forge, with the branch main.
 type Env struct {
 	Forge forge.Forge
-	// Push creates a branch with a commit of its own, and returns the commit.
+	// Push creates a branch with a new commit, and returns the commit.
 	Push  func(branch string) string
 	Merge func(number int64)
 }
@@ -22,7 +22,7 @@ func (f *Fake) Env(t testing.TB) Env {
 	return Env{Forge: f.Forge(t, Token), Push: func(string) string { return Commit }, Merge: f.Merge}
 }
 
-// Suite follows pull requests from their creation to their end.
+// Suite tests a forge.Forge: it follows pull requests from their creation to their end.
 func Suite(t *testing.T, e Env) {
 	open := func(t *testing.T, branch string) forge.PullRequest {
 		t.Helper()
@@ -33,7 +33,7 @@ func Suite(t *testing.T, e Env) {
 		assert.Positive(t, made.Number)
 		list := find(t, e.Forge, branch)
 		require.Len(t, list, 1)
-		if list[0].Commit != "" { // Bitbucket shortens it
+		if list[0].Commit != "" { // Bitbucket returns only the first digits
 			assert.Equal(t, commit, list[0].Commit)
 		}
 		want := forge.PullRequest{

@@ -30,7 +30,7 @@ type Git interface {
 	Git(args ...string) string
 }
 
-// RequireSame compares every object of a commit with what git says about it, and lets git verify the packs.
+// RequireSame compares every object of a commit with the same object in g, and lets git verify the packs.
 func RequireSame(t testing.TB, g Git, s Objects, commit plan.ID) {
 	t.Helper()
 	root, err := s.RootTree(commit)
@@ -43,7 +43,7 @@ func RequireSame(t testing.TB, g Git, s Objects, commit plan.ID) {
 	RequireVerified(t, s)
 }
 
-// WalkTree lists "id path" of everything below a tree, as git ls-tree -r -t does.
+// WalkTree returns "id path" of everything below a tree, in the order of git ls-tree -r -t.
 func WalkTree(t testing.TB, s Objects, id plan.ID, prefix string) []string {
 	t.Helper()
 	entries, err := s.Tree(id)
@@ -62,7 +62,7 @@ func WalkTree(t testing.TB, s Objects, id plan.ID, prefix string) []string {
 	return lines
 }
 
-// requireContent compares what WriteBlob writes with what git itself reads from the store.
+// requireContent compares what WriteBlob writes with what git reads from the store.
 func requireContent(t testing.TB, s Objects, lines []string) {
 	t.Helper()
 	var in bytes.Buffer
@@ -99,7 +99,7 @@ func RequireVerified(t testing.TB, s Objects) {
 	RunGit(t, s.Dir(), nil, append([]string{"verify-pack"}, packs...)...)
 }
 
-// PackFiles lists the files of the pack directory with an extension.
+// PackFiles returns the files of the pack directory with an extension.
 func PackFiles(t testing.TB, s interface{ Dir() string }, ext string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(s.Dir(), "objects/pack", "*"+ext))

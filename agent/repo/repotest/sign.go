@@ -29,13 +29,14 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// SigningKey is a key for commits, in the form of files.
+// SigningKey is a key for signatures of commits, in the form of files.
 type SigningKey struct {
 	Format          v1alpha1.SigningFormat
 	Private, Public string
 }
 
-// NewSSHKey makes a key for ssh signatures: ed25519, ecdsa, rsa, or weak. An empty passphrase leaves it open.
+// NewSSHKey makes a key for ssh signatures. kind is ed25519, ecdsa, rsa, or weak. An empty passphrase means that the key has
+// none.
 func NewSSHKey(t testing.TB, kind, passphrase string) SigningKey {
 	t.Helper()
 	var key crypto.Signer
@@ -61,13 +62,13 @@ func NewSSHKey(t testing.TB, kind, passphrase string) SigningKey {
 	return SigningKey{v1alpha1.SigningSSH, string(pem.EncodeToMemory(block)), string(ssh.MarshalAuthorizedKey(public))}
 }
 
-// NewOpenPGPKey makes a key for OpenPGP signatures. An empty passphrase leaves it open.
+// NewOpenPGPKey makes a key for OpenPGP signatures. An empty passphrase means that the key has none.
 func NewOpenPGPKey(t testing.TB, passphrase string, c *packet.Config) SigningKey {
 	t.Helper()
 	return NewOpenPGPKeyFor(t, "plant@example.com", passphrase, c)
 }
 
-// NewOpenPGPKeyFor is NewOpenPGPKey for a mail address, by which gpg finds the key.
+// NewOpenPGPKeyFor is NewOpenPGPKey for a mail address.
 func NewOpenPGPKeyFor(t testing.TB, mail, passphrase string, c *packet.Config) SigningKey {
 	t.Helper()
 	e, err := openpgp.NewEntity("Plant", "", mail, c)
@@ -97,32 +98,46 @@ func armored(t testing.TB, kind string, write func(io.Writer) error) string {
 	return text.String() + "\n"
 }
 
-// SSHSignature signs like ssh-keygen -Y sign, for a namespace. change alters the public key that the signature shows, if it is not nil.
+// The values of an ssh signature that git uses; see PROTOCOL.sshsig of OpenSSH. The tests do not share them with the product.
+const (
+	sshMagic = "SSHSIG"
+	sshBlock = "SSH SIGNATURE"
+	sshHash  = "sha512"
+)
+
+type sshSignature struct {
+	Version                   uint32
+	PublicKey                 []byte
+	Namespace, Reserved, Hash string
+	Signature                 []byte
+}
+
+// sshSignedData returns the bytes that an ssh key signs.
+func sshSignedData(namespace string, payload []byte) []byte {
+	sum := sha512.Sum512(payload)
+	return append([]byte(sshMagic), ssh.Marshal(struct {
+		Namespace, Reserved, Hash string
+		Sum                       []byte
+	}{namespace, "", sshHash, sum[:]})...)
+}
+
+// SSHSignature signs like ssh-keygen -Y sign, for a namespace. If change is not nil, it alters the public key in the signature.
 func (k SigningKey) SSHSignature(t testing.TB, namespace string, payload []byte, change func(ssh.PublicKey) ssh.PublicKey) []byte {
 	t.Helper()
 	signer, err := ssh.ParsePrivateKey([]byte(k.Private))
 	require.NoError(t, err)
-	sum := sha512.Sum512(payload)
 	name := signer.PublicKey().Type()
 	if name == ssh.KeyAlgoRSA {
 		name = ssh.KeyAlgoRSASHA512
 	}
-	signature, err := signer.(ssh.AlgorithmSigner).SignWithAlgorithm(rand.Reader, append([]byte("SSHSIG"), ssh.Marshal(struct {
-		Namespace, Reserved, Hash string
-		Sum                       []byte
-	}{namespace, "", "sha512", sum[:]})...), name)
+	signature, err := signer.(ssh.AlgorithmSigner).SignWithAlgorithm(rand.Reader, sshSignedData(namespace, payload), name)
 	require.NoError(t, err)
 	public := signer.PublicKey()
 	if change != nil {
 		public = change(public)
 	}
-	blob := ssh.Marshal(struct {
-		Version                   uint32
-		PublicKey                 []byte
-		Namespace, Reserved, Hash string
-		Signature                 []byte
-	}{1, public.Marshal(), namespace, "", "sha512", ssh.Marshal(signature)})
-	return pem.EncodeToMemory(&pem.Block{Type: "SSH SIGNATURE", Bytes: append([]byte("SSHSIG"), blob...)})
+	blob := ssh.Marshal(sshSignature{1, public.Marshal(), namespace, "", sshHash, ssh.Marshal(signature)})
+	return pem.EncodeToMemory(&pem.Block{Type: sshBlock, Bytes: append([]byte(sshMagic), blob...)})
 }
 
 // Check checks the signature of a commit without git.
@@ -151,30 +166,22 @@ func (k SigningKey) checkSSH(unsigned, signature string) error {
 		return err
 	}
 	block, rest := pem.Decode([]byte(signature))
-	if block == nil || block.Type != "SSH SIGNATURE" || len(rest) > 0 || !bytes.HasPrefix(block.Bytes, []byte("SSHSIG")) {
+	if block == nil || block.Type != sshBlock || len(rest) > 0 || !bytes.HasPrefix(block.Bytes, []byte(sshMagic)) {
 		return errors.New("not an ssh signature")
 	}
-	var outer struct {
-		Version                   uint32
-		PublicKey                 []byte
-		Namespace, Reserved, Hash string
-		Signature                 []byte
-	}
+	var outer sshSignature
 	var inner ssh.Signature
-	if err := errors.Join(ssh.Unmarshal(block.Bytes[6:], &outer), ssh.Unmarshal(outer.Signature, &inner)); err != nil {
+	if err := errors.Join(ssh.Unmarshal(block.Bytes[len(sshMagic):], &outer), ssh.Unmarshal(outer.Signature, &inner)); err != nil {
 		return err
 	}
-	if outer.Version != 1 || outer.Namespace != "git" || outer.Hash != "sha512" || !bytes.Equal(outer.PublicKey, public.Marshal()) {
+	if outer.Version != 1 || outer.Namespace != "git" || outer.Hash != sshHash || !bytes.Equal(outer.PublicKey, public.Marshal()) {
 		return fmt.Errorf("signature of another kind or key: %d %q %q", outer.Version, outer.Namespace, outer.Hash)
 	}
-	sum := sha512.Sum512([]byte(unsigned))
-	return public.Verify(append([]byte("SSHSIG"), ssh.Marshal(struct {
-		Namespace, Reserved, Hash string
-		Sum                       []byte
-	}{"git", "", "sha512", sum[:]})...), &inner)
+	return public.Verify(sshSignedData("git", []byte(unsigned)), &inner)
 }
 
-// Verify lets git verify-commit check the signature of a commit in a repository. It skips the test if a tool of git is missing.
+// Verify lets git verify-commit check the signature of a commit in a repository. It skips the test if a tool that git needs is
+// missing.
 func (k SigningKey) Verify(t testing.TB, dir, commit string) error {
 	t.Helper()
 	home := t.TempDir()

@@ -1,4 +1,4 @@
-// Package repotest has the repositories and the checks that the tests of package repo and of the packages below it share.
+// Package repotest has repositories and checks for the tests of package repo and of the packages below it.
 package repotest
 
 import (
@@ -25,11 +25,39 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// Site is a repository behind a real git server, which can be told to fail.
-type Site struct {
+// Repo is a repository with methods for tests.
+type Repo struct {
 	*gitserver.Repo
+	t testing.TB
+}
+
+// Push adds a commit to the current branch.
+func (r Repo) Push(message string, edits ...gitserver.Edit) plan.ID {
+	r.t.Helper()
+	return ParseID(r.t, r.Commit(message, edits...))
+}
+
+// History adds n commits to main. Each rewrites one file with the result of content. It returns the last commit.
+func (r Repo) History(n int, path func(int) string, content func(int) string) plan.ID {
+	r.t.Helper()
+	var b bytes.Buffer
+	head := r.Git("rev-parse", "refs/heads/main")
+	for i := range n {
+		fmt.Fprintf(&b, "commit refs/heads/main\ncommitter Test <test@example.com> %d +0000\ndata 1\nx\n", 1800000000+i)
+		if i == 0 {
+			fmt.Fprintf(&b, "from %s\n", head)
+		}
+		text := content(i)
+		fmt.Fprintf(&b, "M 100644 inline %s\ndata %d\n%s\n", path(i), len(text), text)
+	}
+	RunGit(r.t, r.Dir, b.Bytes(), "fast-import", "--quiet")
+	return ParseID(r.t, r.Git("rev-parse", "refs/heads/main"))
+}
+
+// Site is a repository behind a real git server, which can fail on demand.
+type Site struct {
+	Repo
 	Server *gitserver.Server
-	t      testing.TB
 }
 
 // NewSite starts a server with an empty repository.
@@ -40,54 +68,25 @@ func NewSite(t testing.TB, o gitserver.Options, initArgs ...string) *Site {
 	srv, err := gitserver.Start(root, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, srv.Close()) })
-	return &Site{repo, srv, t}
+	return &Site{Repo{repo, t}, srv}
 }
 
 // Address returns the URL of the repository.
 func (s *Site) Address() string { return s.Server.URL("site.git") }
 
-// Push adds a commit to the current branch.
-func (s *Site) Push(message string, edits ...gitserver.Edit) plan.ID {
-	s.t.Helper()
-	return ParseID(s.t, s.Commit(message, edits...))
-}
-
-// Served sums up what the server did since the last Forget, once it has finished every request.
+// Served waits until the server has finished every request, and returns what it did since the last Forget.
 func (s *Site) Served() gitserver.Stats {
 	s.t.Helper()
 	require.Eventually(s.t, func() bool { return s.Server.InFlight() == 0 }, time.Minute, time.Millisecond)
 	return s.Server.Stats()
 }
 
-// History adds n commits to main at once; each rewrites one file with what content returns.
-func (s *Site) History(n int, path func(int) string, content func(int) string) plan.ID {
-	s.t.Helper()
-	return history(s.t, s.Repo, n, path, content)
-}
-
-func history(t testing.TB, g *gitserver.Repo, n int, path func(int) string, content func(int) string) plan.ID {
-	t.Helper()
-	var b bytes.Buffer
-	head := g.Git("rev-parse", "refs/heads/main")
-	for i := range n {
-		fmt.Fprintf(&b, "commit refs/heads/main\ncommitter Test <test@example.com> %d +0000\ndata 1\nx\n", 1800000000+i)
-		if i == 0 {
-			fmt.Fprintf(&b, "from %s\n", head)
-		}
-		text := content(i)
-		fmt.Fprintf(&b, "M 100644 inline %s\ndata %d\n%s\n", path(i), len(text), text)
-	}
-	RunGit(t, g.Dir, b.Bytes(), "fast-import", "--quiet")
-	return ParseID(t, g.Git("rev-parse", "refs/heads/main"))
-}
-
 // ShellSite is a repository behind a real ssh server.
 type ShellSite struct {
-	*gitserver.Repo
+	Repo
 	Server *gitserver.SSHServer
-	Key    string // of the user git, in PEM
+	Key    string // private key of the user git, in PEM
 	Public ssh.PublicKey
-	t      testing.TB
 }
 
 // NewShellSite starts an ssh server with an empty repository.
@@ -103,7 +102,7 @@ func NewShellSite(t testing.TB, o gitserver.SSHOptions, initArgs ...string) *She
 	srv, err := gitserver.StartSSH(root, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, srv.Close()) })
-	return &ShellSite{repo, srv, text, signer.PublicKey(), t}
+	return &ShellSite{Repo{repo, t}, srv, text, signer.PublicKey()}
 }
 
 // Address returns the URL of the repository.
@@ -112,19 +111,7 @@ func (s *ShellSite) Address() string { return s.Server.URL("git", "site.git") }
 // KnownHosts returns the lines of known_hosts for the server.
 func (s *ShellSite) KnownHosts() ([]byte, error) { return []byte(s.Server.KnownHosts()), nil }
 
-// Push adds a commit to the current branch.
-func (s *ShellSite) Push(message string, edits ...gitserver.Edit) plan.ID {
-	s.t.Helper()
-	return ParseID(s.t, s.Commit(message, edits...))
-}
-
-// History adds n commits to main at once; each rewrites one file with what content returns.
-func (s *ShellSite) History(n int, path func(int) string, content func(int) string) plan.ID {
-	s.t.Helper()
-	return history(s.t, s.Repo, n, path, content)
-}
-
-// Views returns n files that look like those of a project.
+// Views returns an edit that writes n views with their resource.json, in several projects, and a README.md.
 func Views(n int) gitserver.Edit {
 	files := map[string]string{"README.md": "site\n"}
 	for i := range n {
@@ -134,10 +121,10 @@ func Views(n int) gitserver.Edit {
 	return gitserver.Files(files)
 }
 
-// ViewPath returns the path of a view of Views.
+// ViewPath returns the path of view i of Views.
 func ViewPath(i int) string { return fmt.Sprintf("projects/p%d/views/v%04d/view.json", i%7, i) }
 
-// View returns the content of a view.
+// View returns the content of view i. rev changes one line of it.
 func View(i, rev int) string {
 	var b strings.Builder
 	for k := range 30 {
@@ -147,20 +134,20 @@ func View(i, rev int) string {
 	return b.String()
 }
 
-// EditView changes one view.
+// EditView returns an edit that writes revision rev of view i.
 func EditView(i, rev int) gitserver.Edit { return gitserver.Write(ViewPath(i), View(i, rev)) }
 
-// Token returns a credential as a function.
+// Token returns a function that returns a credential.
 func Token(value string) func() (secret.String, error) {
 	return func() (secret.String, error) { return secret.New(value), nil }
 }
 
-// ReverseProxy forwards every request to a server.
+// ReverseProxy returns a handler that forwards every request to a server.
 func ReverseProxy(to *url.URL) http.Handler {
 	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
 }
 
-// ProxyEnvironment sets the variables of proxies, and unsets those that vars does not have.
+// ProxyEnvironment sets the environment variables for proxies. Those that vars lacks become empty.
 func ProxyEnvironment(t *testing.T, vars map[string]string) {
 	t.Helper()
 	for _, k := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "REQUEST_METHOD"} {
@@ -168,7 +155,7 @@ func ProxyEnvironment(t *testing.T, vars map[string]string) {
 	}
 }
 
-// Main runs the tests of a package without a name server: a name that this machine does not know by itself is unknown at once.
+// Main runs the tests of a package without a name server, so that look-ups of unknown names fail at once.
 func Main(m *testing.M) {
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("tests have no name server")

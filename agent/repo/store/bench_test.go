@@ -35,13 +35,13 @@ func BenchmarkReceive(b *testing.B) {
 	}
 }
 
-// BenchmarkNamer measures the cost of detecting SHA-1 collisions.
-func BenchmarkNamer(b *testing.B) {
+// BenchmarkObjectHasher measures the cost of detecting SHA-1 collisions.
+func BenchmarkObjectHasher(b *testing.B) {
 	for _, size := range []int{1 << 10, 1 << 20} {
 		content := bytes.Repeat([]byte{7}, size)
 		b.Run(fmt.Sprintf("%d bytes", size), func(b *testing.B) {
 			b.SetBytes(int64(size))
-			n := newNamer()
+			n := newObjectHasher()
 			for b.Loop() {
 				_, _ = n.start(kindBlob, int64(size)).Write(content)
 				_, err := n.id()

@@ -6,18 +6,18 @@ import (
 	"io"
 )
 
-// delta is the recipe of an object: copy ranges of a base, insert new bytes. It is read as a stream; only the base must be
-// available as a whole. The format is described in gitformat-pack(5).
+// delta is the stream of a delta: instructions that copy ranges of a base and insert new bytes. Only the base must be available
+// as a whole. gitformat-pack(5) describes the format.
 type delta struct {
-	r        *bufio.Reader
-	left     int64 // bytes of the recipe that have not been read
-	baseSize int64
-	size     int64 // of the result
+	r         *bufio.Reader
+	remaining int64 // bytes that have not been read
+	baseSize  int64
+	size      int64 // of the result
 }
 
-// openDelta starts to read the delta of e. br must stand at the content of e.
+// openDelta reads the sizes of the delta e. br must be at the content of e.
 func (f *inflater) openDelta(br *bufio.Reader, e entry) (*delta, error) {
-	in, err := f.content(br, e.size)
+	in, err := f.start(br, e.size)
 	if err != nil {
 		return nil, err
 	}
@@ -26,22 +26,22 @@ func (f *inflater) openDelta(br *bufio.Reader, e entry) (*delta, error) {
 	} else {
 		f.delta.Reset(in)
 	}
-	d := &delta{r: f.delta, left: e.size}
-	if d.baseSize, err = d.varint(); err != nil {
+	d := &delta{r: f.delta, remaining: e.size}
+	if d.baseSize, err = d.readSize(); err != nil {
 		return nil, err
 	}
-	d.size, err = d.varint()
+	d.size, err = d.readSize()
 	return d, err
 }
 
-// apply writes the result to w.
-func (d *delta) apply(w io.Writer, base *content, buf []byte) error {
+// apply writes the result of the delta to w. buf is a buffer for copying.
+func (d *delta) apply(w io.Writer, base *scratchObject, buf []byte) error {
 	if d.baseSize != base.size {
 		return corrupt("a delta is for a base of %d bytes, and its base has %d", d.baseSize, base.size)
 	}
 	out := int64(0)
-	for d.left > 0 {
-		c, err := d.byte()
+	for d.remaining > 0 {
+		c, err := d.readByte()
 		if err != nil {
 			return err
 		}
@@ -65,14 +65,15 @@ func (d *delta) apply(w io.Writer, base *content, buf []byte) error {
 	return nil
 }
 
-// copy copies a range of the base. The bits of op say which bytes of offset and length follow.
-func (d *delta) copy(w io.Writer, base *content, op byte, room int64, buf []byte) (int64, error) {
+// copy copies a range of the base. The bits of op say which bytes of the offset and the length follow. room is how many bytes the
+// result can still take.
+func (d *delta) copy(w io.Writer, base *scratchObject, op byte, room int64, buf []byte) (int64, error) {
 	var off, n int64
 	for i := range 7 {
 		if op&(1<<i) == 0 {
 			continue
 		}
-		b, err := d.byte()
+		b, err := d.readByte()
 		if err != nil {
 			return 0, err
 		}
@@ -92,30 +93,30 @@ func (d *delta) copy(w io.Writer, base *content, op byte, room int64, buf []byte
 }
 
 func (d *delta) insert(w io.Writer, n, room int64, buf []byte) (int64, error) {
-	if n == 0 || n > d.left || n > room {
+	if n == 0 || n > d.remaining || n > room {
 		return 0, corrupt("a delta inserts beyond its end")
 	}
 	if _, err := io.ReadFull(d.r, buf[:n]); err != nil {
-		return 0, short(err)
+		return 0, asTruncated(err)
 	}
-	d.left -= n
+	d.remaining -= n
 	_, err := w.Write(buf[:n])
 	return n, err
 }
 
-func (d *delta) byte() (byte, error) {
-	if d.left == 0 {
+func (d *delta) readByte() (byte, error) {
+	if d.remaining == 0 {
 		return 0, corrupt("a delta ends early")
 	}
 	b, err := d.r.ReadByte()
-	d.left--
-	return b, short(err)
+	d.remaining--
+	return b, asTruncated(err)
 }
 
-func (d *delta) varint() (int64, error) {
+func (d *delta) readSize() (int64, error) {
 	var n int64
 	for shift := 0; shift < 63; shift += 7 {
-		b, err := d.byte()
+		b, err := d.readByte()
 		if err != nil {
 			return 0, err
 		}
@@ -127,7 +128,7 @@ func (d *delta) varint() (int64, error) {
 	return 0, corrupt("a size in a delta does not fit 63 bits")
 }
 
-func short(err error) error {
+func asTruncated(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return corrupt("a delta ends early")
 	}

@@ -10,8 +10,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// onDisk adds a reason to an error of the store's own directory.
-func onDisk(err error) error {
+// asDiskError marks an error of the store's own directory: NoSpace if nothing can be written, else a DiskError.
+func asDiskError(err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -22,38 +22,38 @@ func onDisk(err error) error {
 	return &DiskError{err}
 }
 
-// DiskError is an error of the store's own directory, as opposed to one of what was received.
+// DiskError is an error of the store's own directory. Received data did not cause it.
 type DiskError struct{ err error }
 
 func (e *DiskError) Error() string { return "the repository's store: " + e.err.Error() }
 func (e *DiskError) Unwrap() error { return e.err }
 
-// temporary creates a file with a new name in dir. If a crash leaves it behind, the next Open removes it.
-func temporary(root *os.Root, dir, suffix string) (*os.File, string, error) {
+// createTemp creates a file with a random name in dir. If a crash leaves the file behind, the next Open removes it.
+func createTemp(root *os.Root, dir, suffix string) (*os.File, string, error) {
 	name := dir + "/" + tempPrefix + rand.Text() + suffix
 	f, err := root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	return f, name, onDisk(err)
+	return f, name, asDiskError(err)
 }
 
-// anonymous creates a temporary file without a name.
-func anonymous(root *os.Root, dir string) (*os.File, error) {
-	f, name, err := temporary(root, dir, ".scratch")
+// createUnnamed creates a temporary file and removes its name, so that closing the file frees its space.
+func createUnnamed(root *os.Root, dir string) (*os.File, error) {
+	f, name, err := createTemp(root, dir, ".scratch")
 	if err != nil {
 		return nil, err
 	}
 	if err := root.Remove(name); err != nil {
 		_ = f.Close()
-		return nil, onDisk(err)
+		return nil, asDiskError(err)
 	}
 	return f, nil
 }
 
-// syncDir makes the names in a directory durable.
+// syncDir makes created, renamed and removed names of a directory durable.
 func syncDir(root *os.Root, dir string) error {
 	d, err := root.Open(dir)
 	if err != nil {
-		return onDisk(err)
+		return asDiskError(err)
 	}
 	defer func() { _ = d.Close() }()
-	return onDisk(d.Sync())
+	return asDiskError(d.Sync())
 }

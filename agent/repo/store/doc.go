@@ -1,8 +1,8 @@
-// Package store keeps git objects on disk as a bare repository of packs with version 2 indexes, which git itself can read.
+// Package store keeps git objects on disk in a bare repository of packs with version 2 indexes, which git itself can read.
 //
-// A Store reads objects. A Transfer adds them: it turns the stream of a pack, or the objects of another directory, into a new
-// pack beside the others, in one pass and in bounded memory, and publishes the pack when it is complete.
+// A Store reads objects. A Transfer adds them. It writes the stream of a pack, or the objects of another directory, into a new
+// pack beside the others, in one pass and in bounded memory. It publishes the pack when the pack is complete.
 //
-// The bytes of a repository are foreign data: they are read, never executed, and every size that they claim is checked
-// against Limits before memory or disk is spent on it. A Store is a cache: if it is damaged, its owner fetches it again.
+// The bytes of a repository are not trusted. The package checks every size that they claim against Limits before it spends memory
+// or disk on them. A Store is a cache: if it is damaged, its owner fetches everything again.
 package store

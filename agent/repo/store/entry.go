@@ -8,7 +8,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// kind is the type of an entry of a pack.
+// kind is the type of an entry of a pack. The numbers are those of the pack format.
 type kind uint8
 
 const (
@@ -16,8 +16,8 @@ const (
 	kindTree   kind = 2
 	kindBlob   kind = 3
 	kindTag    kind = 4
-	kindOffset kind = 6 // a delta whose base is an earlier entry of the pack (git: OFS_DELTA)
-	kindRef    kind = 7 // a delta whose base is named by its id (git: REF_DELTA)
+	kindOffset kind = 6 // OFS_DELTA: the base is an earlier entry of the pack
+	kindRef    kind = 7 // REF_DELTA: the entry has the id of the base
 )
 
 func (k kind) String() string {
@@ -40,20 +40,20 @@ func (k kind) valid() bool { return (k >= kindCommit && k <= kindTag) || k.delta
 
 const (
 	packHeaderSize  = 12
-	packTrailerSize = 20
+	packTrailerSize = 20 // the SHA-1 of all bytes before it
 	packMagic       = "PACK"
 	packVersion     = 2
 )
 
-// entry is the head of an object in a pack.
+// entry is the header of an object in a pack.
 type entry struct {
-	kind   kind
-	size   int64   // inflated bytes: of the object, or of the delta
-	back   int64   // kindOffset: distance to the base, in bytes
-	baseID plan.ID // kindRef
+	kind     kind
+	size     int64   // inflated bytes of the object or of the delta
+	distance int64   // of a kindOffset: how many bytes before the entry its base starts
+	baseID   plan.ID // of a kindRef
 }
 
-// readEntry reads the head of an entry and leaves br at the first byte of the zlib stream.
+// readEntry reads the header of an entry and leaves br at the first byte of the zlib stream.
 func readEntry(br *bufio.Reader) (entry, error) {
 	var e entry
 	b, err := br.ReadByte()
@@ -72,7 +72,7 @@ func readEntry(br *bufio.Reader) (entry, error) {
 	}
 	switch e.kind {
 	case kindOffset:
-		e.back, err = readBack(br)
+		e.distance, err = readDistance(br)
 	case kindRef:
 		_, err = io.ReadFull(br, e.baseID[:])
 	default:
@@ -83,8 +83,8 @@ func readEntry(br *bufio.Reader) (entry, error) {
 	return e, err
 }
 
-// readBack reads the distance of a kindOffset entry: big endian, with an implied one for each further byte.
-func readBack(br *bufio.Reader) (int64, error) {
+// readDistance reads the distance of a kindOffset entry: big endian, seven bits a byte, plus one for each byte after the first.
+func readDistance(br *bufio.Reader) (int64, error) {
 	b, err := br.ReadByte()
 	n := int64(b & 0x7f)
 	for i := 0; err == nil && b&0x80 != 0; i++ {
@@ -97,8 +97,9 @@ func readBack(br *bufio.Reader) (int64, error) {
 	return n, err
 }
 
-// entryHead encodes the head of an entry that is not a delta.
-func entryHead(k kind, size int64) []byte {
+// EntryHeader encodes the header of an entry that is not a delta: the low four bits of the size beside the kind, then seven bits
+// a byte.
+func EntryHeader[K ~int8 | ~uint8](k K, size int64) []byte {
 	var buf []byte
 	b := byte(k)<<4 | byte(size&15)
 	for size >>= 4; size > 0; size >>= 7 {
@@ -108,8 +109,8 @@ func entryHead(k kind, size int64) []byte {
 	return append(buf, b)
 }
 
-// packHeader returns the header of a pack of so many objects.
-func packHeader(objects int) []byte {
+// PackHeader returns the header of a pack with this number of objects.
+func PackHeader(objects int) []byte {
 	buf := []byte(packMagic)
 	buf = binary.BigEndian.AppendUint32(buf, packVersion)
 	return binary.BigEndian.AppendUint32(buf, uint32(objects))

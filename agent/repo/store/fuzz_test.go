@@ -27,9 +27,9 @@ func receiveOnly(t testing.TB, root *os.Root, l Limits, stream []byte, have map[
 	file, err := root.OpenFile("x"+packExt, os.O_RDWR|os.O_CREATE, 0o600)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, file.Close()) }()
-	sc := newScratch(func() (*os.File, error) { return anonymous(root, ".") }, scratchSizes{large: 4096, budget: 8192})
+	sc := newScratch(func() (*os.File, error) { return createUnnamed(root, ".") }, scratchSizes{maxInMemory: 4096, memoryBudget: 8192})
 	defer sc.close()
-	r := &receiver{limits: l, scratch: sc, external: func(id plan.ID) (kind, *content, error) {
+	r := &receiver{limits: l, scratch: sc, external: func(id plan.ID) (kind, *scratchObject, error) {
 		text, ok := have[id]
 		if !ok {
 			return 0, nil, NotFound(id)
@@ -41,8 +41,8 @@ func receiveOnly(t testing.TB, root *os.Root, l Limits, stream []byte, have map[
 		return kindBlob, c, err
 	}}
 	order, trailer, err := r.run(context.Background(), bytes.NewReader(stream), file)
-	require.Zero(t, sc.held, "every object is given back")
-	require.Empty(t, sc.live)
+	require.Zero(t, sc.memoryUsed, "every object is given back")
+	require.Empty(t, sc.regions)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -77,7 +77,7 @@ func FuzzReceive(f *testing.F) {
 			return
 		}
 		defer p.release()
-		r := &reader{newInflater(), newScratch(func() (*os.File, error) { return anonymous(root, ".") }, scratchSizes{large: 1024, budget: 2048}), sha1.New()}
+		r := &reader{newInflater(), newScratch(func() (*os.File, error) { return createUnnamed(root, ".") }, scratchSizes{maxInMemory: 1024, memoryBudget: 2048}), sha1.New()}
 		defer r.scratch.close()
 		for _, rec := range recs {
 			off, ok, err := p.find(rec.id)
@@ -88,7 +88,7 @@ func FuzzReceive(f *testing.F) {
 			require.Equal(t, rec.kind, o.kind)
 			size, err := o.resultSize(r.inflate)
 			require.NoError(t, err)
-			n := newNamer()
+			n := newObjectHasher()
 			require.NoError(t, o.writeTo(n.start(o.kind, size), r.inflate, r.scratch, &limits))
 			id, err := n.id()
 			require.NoError(t, err)
@@ -99,7 +99,7 @@ func FuzzReceive(f *testing.F) {
 				_, _ = parseTree(id, b.Bytes()) // foreign data may cause any result but a panic
 			}
 		}
-		require.Zero(t, r.scratch.held)
+		require.Zero(t, r.scratch.memoryUsed)
 	})
 }
 
@@ -207,7 +207,7 @@ func FuzzLooseObject(f *testing.F) {
 			err = found.write(&b)
 		}
 		if err == nil {
-			require.Equal(t, string(appendHead(nil, found.kind, found.size))+b.String(), string(raw))
+			require.Equal(t, string(appendObjectHeader(nil, found.kind, found.size))+b.String(), string(raw))
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime/debug"
 	"sort"
@@ -14,39 +15,44 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// The index of a pack, version 2 of git's format: fan-out, names, checksums, offsets, wide offsets, two trailers.
+// The index of a pack in git's format, version 2: fan-out, object ids, CRC-32s, 4-byte offsets, 8-byte offsets, the checksum of
+// the pack, the checksum of the index.
 const (
 	indexMagic    = "\xfftOc"
 	indexHeader   = 8
-	indexFan      = 256 * 4
-	indexNames    = indexHeader + indexFan
-	wideOffset    = 1 << 31
-	indexPerEntry = 20 + 4 + 4
+	fanOutSize    = 256 * 4
+	indexIDs      = indexHeader + fanOutSize
+	wideOffset    = 1 << 31 // from here on, an offset is in the table of 8-byte offsets
+	idSize        = 20
+	crcSize       = 4
+	offsetSize    = 4
+	indexPerEntry = idSize + crcSize + offsetSize
 )
 
-// index finds the objects of one pack. Its bytes are mapped, so that they count as page cache and not as memory.
+// index finds the objects of one pack. The file is memory-mapped, so that it counts as page cache and not as memory of the
+// process.
 type index struct {
 	data  []byte
 	count int
-	wide  int // number of offsets of 8 bytes
+	wide  int // number of 8-byte offsets
 	unmap func() error
 }
 
-// errIndexVersion is in the chain of the error for an index of another version than 2, which git has written since 2008.
+// errIndexVersion means that an index is not of version 2, which git has written since 2008.
 var errIndexVersion = fmt.Errorf("%w: the index of a pack is not of version 2", ErrCorrupt)
 
-// openIndex maps an index and checks its shape, its own checksum, and that it belongs to the pack with that trailer.
+// openIndex maps an index. It checks the structure and the checksum, and that the index belongs to the pack with this trailer.
 func openIndex(f *os.File, trailer [20]byte) (*index, error) {
 	st, err := f.Stat()
 	if err != nil {
-		return nil, onDisk(err)
+		return nil, asDiskError(err)
 	}
-	if st.Size() < indexNames+2*packTrailerSize {
+	if st.Size() < indexIDs+2*packTrailerSize {
 		return nil, corrupt("an index has only %d bytes", st.Size())
 	}
 	data, unmap, err := mapFile(f, st.Size())
 	if err != nil {
-		return nil, onDisk(err)
+		return nil, asDiskError(err)
 	}
 	x := &index{data: data, unmap: unmap}
 	if err := x.guard(func() error { return x.check(trailer) }); err != nil {
@@ -78,7 +84,7 @@ func (x *index) check(trailer [20]byte) error {
 		}
 		last = n
 	}
-	rest := int64(len(d)) - indexNames - int64(last)*indexPerEntry - 2*packTrailerSize
+	rest := int64(len(d)) - indexIDs - int64(last)*indexPerEntry - 2*packTrailerSize
 	if rest < 0 || rest%8 != 0 || rest/8 > int64(last) {
 		return corrupt("an index has %d bytes for %d objects", len(d), last)
 	}
@@ -95,32 +101,32 @@ func (x *index) check(trailer [20]byte) error {
 
 // find returns where in the pack an object starts.
 func (x *index) find(id plan.ID) (off int64, found bool, err error) {
-	err = x.guard(func() error {
-		lo, hi := 0, int(x.fan(id[0]))
+	err = x.guard(func() (err error) {
+		lo, hi := 0, int(x.fanOut(id[0]))
 		if id[0] > 0 {
-			lo = int(x.fan(id[0] - 1))
+			lo = int(x.fanOut(id[0] - 1))
 		}
 		if lo > hi || hi > x.count {
 			return corrupt("the fan-out of an index goes backwards")
 		}
-		i := lo + sort.Search(hi-lo, func(i int) bool { return bytes.Compare(x.name(lo+i), id[:]) >= 0 })
-		if i == hi || !bytes.Equal(x.name(i), id[:]) {
+		i := lo + sort.Search(hi-lo, func(i int) bool { return bytes.Compare(x.id(lo+i), id[:]) >= 0 })
+		if i == hi || !bytes.Equal(x.id(i), id[:]) {
 			return nil
 		}
-		found = true
 		off, err = x.offset(i)
+		found = err == nil
 		return err
 	})
-	return off, found && err == nil, err
+	return off, found, err
 }
 
-func (x *index) fan(b byte) uint32 { return binary.BigEndian.Uint32(x.data[indexHeader+4*int(b):]) }
+func (x *index) fanOut(b byte) uint32 { return binary.BigEndian.Uint32(x.data[indexHeader+4*int(b):]) }
 
-func (x *index) name(i int) []byte { return x.data[indexNames+20*i : indexNames+20*i+20] }
+func (x *index) id(i int) []byte { return x.data[indexIDs+idSize*i:][:idSize] }
 
 func (x *index) offset(i int) (int64, error) {
-	table := indexNames + 24*x.count
-	off := binary.BigEndian.Uint32(x.data[table+4*i:])
+	table := indexIDs + (idSize+crcSize)*x.count
+	off := binary.BigEndian.Uint32(x.data[table+offsetSize*i:])
 	if off < wideOffset {
 		return int64(off), nil
 	}
@@ -128,13 +134,14 @@ func (x *index) offset(i int) (int64, error) {
 	if w >= x.wide {
 		return 0, corrupt("an index points behind its wide offsets")
 	}
-	return int64(binary.BigEndian.Uint64(x.data[table+4*x.count+8*w:]) &^ (1 << 63)), nil
+	n := binary.BigEndian.Uint64(x.data[table+offsetSize*x.count+8*w:])
+	return int64(min(n, math.MaxInt64)), nil // the pack refuses an offset beyond its end
 }
 
-// guard calls f and turns the fault of a mapped file that another process truncated into an error. Without it, the fault
-// would end the process.
+// guard calls f, which reads the mapped file, and turns a memory fault into an error. A fault occurs if another process truncates
+// the file, and would end this process.
 func (x *index) guard(f func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // sets it now, and restores it at the end
 	defer func() {
 		if r := recover(); r != nil {
 			fault, ok := r.(interface{ Addr() uintptr })
@@ -147,7 +154,7 @@ func (x *index) guard(f func() error) (err error) {
 	return f()
 }
 
-// writeIndex writes the index of a pack. recs are in pack order, order sorts them by name.
+// writeIndex writes the index of a pack. recs are in pack order; order has their positions sorted by object id.
 func writeIndex(w io.Writer, recs []record, order []int32, trailer [20]byte) error {
 	sum := sha1.New()
 	bw := bufio.NewWriterSize(io.MultiWriter(w, sum), 32<<10)
@@ -184,8 +191,8 @@ func writeIndex(w io.Writer, recs []record, order []int32, trailer [20]byte) err
 	}
 	_, _ = bw.Write(trailer[:])
 	if err := bw.Flush(); err != nil { // bufio keeps the first error
-		return onDisk(err)
+		return asDiskError(err)
 	}
 	_, err := w.Write(sum.Sum(nil))
-	return onDisk(err)
+	return asDiskError(err)
 }

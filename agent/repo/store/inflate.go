@@ -13,13 +13,13 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// inflater reads entries of a pack. It is reused, because a zlib reader costs 40 kB.
+// inflater reads entries of packs, and loose objects. Callers reuse it, because a zlib reader takes 40 kB.
 type inflater struct {
 	section sectionReader
 	br      *bufio.Reader
 	zr      io.ReadCloser
-	limited io.LimitedReader
-	buf     []byte // for copying
+	limited io.LimitedReader // the inflated bytes
+	buf     []byte           // for copying
 	delta   *bufio.Reader
 }
 
@@ -27,8 +27,8 @@ func newInflater() *inflater {
 	return &inflater{br: bufio.NewReaderSize(nil, 16<<10), buf: make([]byte, 32<<10)}
 }
 
-// at reads the head of the entry at off and positions the inflater before its content.
-func (f *inflater) at(r io.ReaderAt, off, end int64) (entry, error) {
+// openEntry reads the header of the entry at off and leaves br at its content. The entries of r end at end.
+func (f *inflater) openEntry(r io.ReaderAt, off, end int64) (entry, error) {
 	f.section = sectionReader{r, off, end}
 	f.br.Reset(&f.section)
 	e, err := readEntry(f.br)
@@ -38,36 +38,36 @@ func (f *inflater) at(r io.ReaderAt, off, end int64) (entry, error) {
 	return e, err
 }
 
-// content starts to inflate what follows in br. It yields at most one byte more than size.
-func (f *inflater) content(br *bufio.Reader, size int64) (io.Reader, error) {
+// start returns a reader that inflates the stream at br. It reads at most one byte more than size, which reveals a wrong size.
+func (f *inflater) start(br *bufio.Reader, size int64) (io.Reader, error) {
 	var err error
 	if f.zr == nil {
 		f.zr, err = zlib.NewReader(br)
 	} else {
 		err = f.zr.(zlib.Resetter).Reset(br, nil)
 	}
-	f.limited = io.LimitedReader{R: inflated{f.zr}, N: size + 1}
-	return &f.limited, damage(err)
+	f.limited = io.LimitedReader{R: zlibReader{f.zr}, N: size + 1}
+	return &f.limited, asCorrupt(err)
 }
 
-// copyContent inflates what follows in br to w. Another length than size, or a wrong checksum, is an error.
+// copyContent inflates the stream at br to w. A length other than size, or a wrong checksum, is an error.
 func (f *inflater) copyContent(w io.Writer, br *bufio.Reader, size int64) error {
-	if _, err := f.content(br, size); err != nil {
+	if _, err := f.start(br, size); err != nil {
 		return err
 	}
 	return f.copyRest(w, size)
 }
 
-// loose reads the head of a loose object, which is in the zlib stream itself. copyRest then reads the content.
-func (f *inflater) loose(r io.Reader) (kind, int64, error) {
+// openLoose reads the header of a loose object, which is a part of the zlib stream. Then copyRest reads the content.
+func (f *inflater) openLoose(r io.Reader) (kind, int64, error) {
 	f.br.Reset(r)
-	if _, err := f.content(f.br, maxLooseHead-1); err != nil {
+	if _, err := f.start(f.br, maxLooseHead-1); err != nil {
 		return 0, 0, err
 	}
 	var head []byte
 	for one := f.buf[:1]; ; {
 		if _, err := io.ReadFull(&f.limited, one); err != nil {
-			return 0, 0, damage(err)
+			return 0, 0, asCorrupt(err)
 		}
 		if one[0] == 0 {
 			break
@@ -87,9 +87,10 @@ func (f *inflater) loose(r io.Reader) (kind, int64, error) {
 
 const maxLooseHead = 32 // bytes
 
-// copyRest inflates the rest of what content or loose started. Another length than size, or a wrong checksum, is an error.
+// copyRest inflates the rest of the stream that start or openLoose opened. A length other than size, or a wrong checksum, is an
+// error.
 func (f *inflater) copyRest(w io.Writer, size int64) error {
-	// The struct hides ReadFrom of files and hashes, which would use a buffer of their own.
+	// The struct hides the method ReadFrom of w, which would allocate a buffer.
 	n, err := io.CopyBuffer(struct{ io.Writer }{w}, &f.limited, f.buf)
 	if err != nil {
 		return err
@@ -100,19 +101,19 @@ func (f *inflater) copyRest(w io.Writer, size int64) error {
 	return nil
 }
 
-// inflated marks the errors of a zlib stream as damage.
-type inflated struct{ io.Reader }
+// zlibReader marks the errors of a zlib stream with asCorrupt.
+type zlibReader struct{ io.Reader }
 
-func (i inflated) Read(p []byte) (int, error) {
+func (i zlibReader) Read(p []byte) (int, error) {
 	n, err := i.Reader.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = damage(err)
+		err = asCorrupt(err)
 	}
 	return n, err
 }
 
-// damage marks an error of a decoder as damage of the data, unless it comes from the file below.
-func damage(err error) error {
+// asCorrupt wraps an error of a decoder in ErrCorrupt, unless it is an error of the disk.
+func asCorrupt(err error) error {
 	if _, ours := errors.AsType[*DiskError](err); ours || err == nil || errors.Is(err, ErrCorrupt) {
 		return err
 	}
@@ -122,7 +123,7 @@ func damage(err error) error {
 	return fmt.Errorf("%w: %w", ErrCorrupt, err)
 }
 
-// sectionReader is io.SectionReader as a value.
+// sectionReader is an io.SectionReader that an inflater can hold by value. Its errors are those of asDiskError.
 type sectionReader struct {
 	r        io.ReaderAt
 	off, end int64
@@ -143,5 +144,5 @@ func (s *sectionReader) Read(p []byte) (int, error) {
 		}
 		return n, err
 	}
-	return n, onDisk(err)
+	return n, asDiskError(err)
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -14,8 +15,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// The layout of a store is that of a bare git repository, in a subdirectory with our own name: other files in the directory
-// that the user gave are never touched.
+// A store is a bare git repository in the subdirectory bareDir of the directory that the user gave. The store touches no other
+// files there, except lockName and asideDir.
 const (
 	bareDir    = "stoker.git"
 	packDir    = "objects/pack"
@@ -24,27 +25,27 @@ const (
 	packPrefix = packDir + "/pack-"
 	packExt    = ".pack"
 	indexExt   = ".idx"
-	partialExt = ".promisor" // git's own mark of a pack whose trees name blobs that are not there
+	partialExt = ".promisor" // marks a pack that lacks blobs of its trees, as in git
 	tempPrefix = "tmp-"
-	maxNames   = 10_000 // entries of the pack directory that are read
+	maxNames   = 10_000 // files of a pack directory that are read
 )
 
 // Dir returns the directory of the bare repository, as git --git-dir takes it.
 func (s *Store) Dir() string { return filepath.Join(s.dir, bareDir) }
 
-// lockStore creates the directory and takes its lock.
+// lockStore creates the directory and locks it.
 func lockStore(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, onDisk(err)
+		return nil, asDiskError(err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, onDisk(err)
+		return nil, asDiskError(err)
 	}
 	defer func() { _ = root.Close() }()
 	f, err := root.OpenFile(lockName, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, onDisk(err)
+		return nil, asDiskError(err)
 	}
 	if err := lockFile(f); err != nil {
 		_ = f.Close()
@@ -53,17 +54,15 @@ func lockStore(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// openRoot opens the store's directory and creates what a bare repository needs. It is called for each piece of work, because
-// another process may have removed or replaced the directory.
+// openRoot opens the repository of the store, and creates what is missing. Call it again for each operation, because another
+// process may have removed or replaced the directory.
 func (s *Store) openRoot() (*os.Root, error) {
-	outer, err := os.OpenRoot(s.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = os.MkdirAll(s.dir, 0o700); err == nil {
-			outer, err = os.OpenRoot(s.dir)
-		}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, asDiskError(err)
 	}
+	outer, err := os.OpenRoot(s.dir)
 	if err != nil {
-		return nil, onDisk(err)
+		return nil, asDiskError(err)
 	}
 	defer func() { _ = outer.Close() }()
 	if err := makeDir(outer, bareDir); err != nil {
@@ -71,7 +70,7 @@ func (s *Store) openRoot() (*os.Root, error) {
 	}
 	root, err := outer.OpenRoot(bareDir)
 	if err != nil {
-		return nil, onDisk(err)
+		return nil, asDiskError(err)
 	}
 	if err := fillBare(root); err != nil {
 		_ = root.Close()
@@ -80,6 +79,7 @@ func (s *Store) openRoot() (*os.Root, error) {
 	return root, nil
 }
 
+// fillBare creates the files and directories of a bare repository that are missing.
 func fillBare(root *os.Root) error {
 	for _, dir := range []string{"objects", packDir, "refs", "refs/stoker"} {
 		if err := makeDir(root, dir); err != nil {
@@ -94,38 +94,38 @@ func fillBare(root *os.Root) error {
 			continue
 		}
 		if err := root.RemoveAll(name); err != nil {
-			return onDisk(err)
+			return asDiskError(err)
 		}
 		if err := root.WriteFile(name, []byte(text), 0o600); err != nil {
-			return onDisk(err)
+			return asDiskError(err)
 		}
 	}
 	return nil
 }
 
-// makeDir creates a directory. If something else has its name, that is removed.
+// makeDir creates a directory. It removes a file with this name.
 func makeDir(root *os.Root, name string) error {
 	st, err := root.Lstat(name)
 	if err == nil && !st.IsDir() {
 		err = root.Remove(name)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return onDisk(err)
+		return asDiskError(err)
 	}
 	if err := root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return onDisk(err)
+		return asDiskError(err)
 	}
 	return nil
 }
 
-// load opens the packs. If one is damaged, the next transfer must bring everything.
+// load opens the packs. If one cannot be opened, the store is damaged.
 func (s *Store) load() error {
 	root, err := s.openRoot()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	names, err := listPacks(root, true)
+	names, err := listPacks(root, false)
 	if err != nil {
 		return err
 	}
@@ -148,79 +148,69 @@ func (s *Store) load() error {
 	return nil
 }
 
-// asideDir holds a repository that could not be read. There is at most one.
+// asideDir is the name of a repository that could not be read, until it can be removed.
 const asideDir = bareDir + ".unreadable"
 
-// setAside makes room for a new repository. The old one is a cache; its content is fetched again.
+// setAside renames a repository that cannot be read, and tries to remove it.
 func (s *Store) setAside() error {
 	outer, err := os.OpenRoot(s.dir)
 	if err != nil {
-		return onDisk(err)
+		return asDiskError(err)
 	}
 	defer func() { _ = outer.Close() }()
 	if err := remove(outer, asideDir); err != nil {
 		return err
 	}
 	if err := outer.Rename(bareDir, asideDir); err != nil {
-		return onDisk(err)
+		return asDiskError(err)
 	}
 	_ = outer.RemoveAll(asideDir) // fails if it is unreadable
 	return nil
 }
 
-// listPacks returns the packs, oldest first, and removes what a crash left behind: halves of a pair, and at the start, when no
-// transfer uses them, temporary files.
-func listPacks(root *os.Root, start bool) ([]string, error) {
+// listPacks returns the packs, oldest first. It removes what a crash left behind: a pack without an index, an index without a
+// pack, and, if no transfer is running, temporary files.
+func listPacks(root *os.Root, transferring bool) ([]string, error) {
 	d, err := root.Open(packDir)
 	if err != nil {
-		return nil, onDisk(err)
+		return nil, asDiskError(err)
 	}
 	defer func() { _ = d.Close() }()
 	files, err := d.ReadDir(maxNames)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, onDisk(err)
+		return nil, asDiskError(err)
 	}
 	have := map[string]fs.DirEntry{}
 	for _, f := range files {
 		have[packDir+"/"+f.Name()] = f
 	}
-	age := map[string]time.Time{}
+	modified := map[string]time.Time{}
 	var names []string
 	for path, f := range have {
-		base, ext := strings.TrimSuffix(path, filepath.Ext(path)), filepath.Ext(path)
+		ext := filepath.Ext(path)
+		base := strings.TrimSuffix(path, ext)
+		complete := have[base+packExt] != nil && have[base+indexExt] != nil
+		temporary := strings.HasPrefix(f.Name(), tempPrefix)
+		ours := strings.HasPrefix(path, packPrefix) && slices.Contains([]string{packExt, indexExt, partialExt}, ext)
 		switch {
-		case strings.HasPrefix(f.Name(), tempPrefix):
-			if !start {
-				continue
+		case temporary && !transferring, ours && !complete:
+			if err := remove(root, path); err != nil {
+				return nil, err
 			}
-		case strings.HasPrefix(path, packPrefix) && ext == partialExt:
-			if have[base+packExt] != nil && have[base+indexExt] != nil {
-				continue
+		case ours && ext == packExt:
+			if st, err := f.Info(); err == nil {
+				modified[base] = st.ModTime()
 			}
-		case !strings.HasPrefix(path, packPrefix) || (ext != packExt && ext != indexExt):
-			continue // not ours
-		case have[base+packExt] != nil && have[base+indexExt] != nil:
-			if ext == packExt {
-				if st, err := f.Info(); err == nil {
-					age[base] = st.ModTime()
-				}
-				names = append(names, base)
-			}
-			continue
-		}
-		if err := root.RemoveAll(path); err != nil {
-			return nil, onDisk(err)
+			names = append(names, base)
 		}
 	}
 	slices.SortFunc(names, func(a, b string) int {
-		if c := age[a].Compare(age[b]); c != 0 {
-			return c
-		}
-		return strings.Compare(a, b)
+		return cmp.Or(modified[a].Compare(modified[b]), strings.Compare(a, b))
 	})
 	return names, nil
 }
 
+// readTip returns the commit in tipFile, or zero if there is none.
 func readTip(root *os.Root) plan.ID {
 	b, err := root.ReadFile(tipFile)
 	if err != nil {
@@ -241,15 +231,15 @@ func writeTip(root *os.Root, id plan.ID) error {
 		}
 	}
 	if err := root.WriteFile(temp, []byte(id.String()+"\n"), 0o600); err != nil {
-		return onDisk(err)
+		return asDiskError(err)
 	}
-	return onDisk(root.Rename(temp, tipFile))
+	return asDiskError(root.Rename(temp, tipFile))
 }
 
-// sweep removes the packs that could not be opened and so are not part of the store. It keeps temporary files, which another
-// transfer may be using.
-func (s *Store) sweep(root *os.Root) error {
-	names, err := listPacks(root, false)
+// removeUnknownPacks removes packs that are not part of the store because they could not be opened. It keeps temporary files,
+// which another transfer may be using.
+func (s *Store) removeUnknownPacks(root *os.Root) error {
+	names, err := listPacks(root, true)
 	if err != nil {
 		return err
 	}
@@ -266,10 +256,10 @@ func (s *Store) sweep(root *os.Root) error {
 	return nil
 }
 
-// removePack removes a pack: its index first, its mark last.
+// removePack removes a pack: the index first, and partialExt last.
 func removePack(root *os.Root, name string) error {
 	return errors.Join(remove(root, name+indexExt), remove(root, name+packExt), remove(root, name+partialExt))
 }
 
-// remove removes a file or directory. It is not an error if there is none.
-func remove(root *os.Root, name string) error { return onDisk(root.RemoveAll(name)) }
+// remove removes a file or a directory if it exists.
+func remove(root *os.Root, name string) error { return asDiskError(root.RemoveAll(name)) }

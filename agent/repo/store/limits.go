@@ -8,15 +8,15 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Limits bounds the cost of a repository. Zero fields take the default.
+// Limits bounds what a repository may cost. A zero field means the default.
 type Limits struct {
 	// Objects is the number of objects in one pack; default 4,000,000.
 	Objects int
-	// DeltaBytes is the inflated size of a delta, and of a blob that is the base or the result of a delta, which needs space
-	// beside the packs; default 512 MiB, because git makes no deltas of larger files (core.bigFileThreshold). Other blobs are
-	// bounded only by the sums below: the sync decides whether a file is too large for a gateway.
+	// DeltaBytes is the inflated size of a delta, and of a blob that is its base or its result, because these need space beside
+	// the packs. The default is 512 MiB: git makes no deltas of larger files (core.bigFileThreshold). Only PackBytes and
+	// InflatedBytes bound other blobs: the sync decides whether a file is too large for a gateway.
 	DeltaBytes int64
-	// TreeBytes is the inflated size of a tree, a commit or a tag, which are read into memory; default 32 MiB.
+	// TreeBytes is the inflated size of a tree, a commit or a tag. These are read into memory. Default 32 MiB.
 	TreeBytes int64
 	// PackBytes is the size of one pack on disk; default 8 GiB.
 	PackBytes int64
@@ -27,45 +27,41 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	set := func(v *int64, d int64) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	setInt := func(v *int, d int) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	setInt(&l.Objects, 4_000_000)
-	set(&l.DeltaBytes, 512<<20)
-	set(&l.TreeBytes, 32<<20)
-	set(&l.PackBytes, 8<<30)
-	set(&l.InflatedBytes, 64<<30)
-	setInt(&l.DeltaDepth, 4095)
+	setDefault(&l.Objects, 4_000_000)
+	setDefault(&l.DeltaBytes, 512<<20)
+	setDefault(&l.TreeBytes, 32<<20)
+	setDefault(&l.PackBytes, 8<<30)
+	setDefault(&l.InflatedBytes, 64<<30)
+	setDefault(&l.DeltaDepth, 4095)
 	return l
 }
 
-// size checks the inflated size that an entry of a pack claims.
-func (l *Limits) size(k kind, n int64) error {
+func setDefault[T int | int64](v *T, d T) {
+	if *v <= 0 {
+		*v = d
+	}
+}
+
+// checkSize checks the inflated size that an entry of a pack claims.
+func (l *Limits) checkSize(k kind, n int64) error {
 	switch {
 	case k.delta():
-		return l.scratch(k, n)
+		return l.checkDeltaSize(k, n)
 	case k != kindBlob && n > l.TreeBytes:
 		return OverLimit("a %s is %d bytes, more than %d", k, n, l.TreeBytes)
 	}
 	return nil
 }
 
-// scratch is size for an object that is a delta, or the base or the result of one.
-func (l *Limits) scratch(k kind, n int64) error {
+// checkDeltaSize is checkSize for a delta, and for the base or the result of a delta.
+func (l *Limits) checkDeltaSize(k kind, n int64) error {
 	if n > l.DeltaBytes {
 		return OverLimit("an object is packed as a delta and has %d bytes, more than the %d for such objects", n, l.DeltaBytes)
 	}
 	if k.delta() {
 		return nil
 	}
-	return l.size(k, n)
+	return l.checkSize(k, n)
 }
 
 // OverLimit returns the error for a repository that exceeds a limit.
@@ -73,12 +69,12 @@ func OverLimit(format string, args ...any) error {
 	return failure.New(v1alpha1.ReasonLimitExceeded, "the repository is over a limit: "+format, args...)
 }
 
-// ErrCorrupt is in the chain of every error that reports malformed git data.
+// ErrCorrupt is wrapped by every error that reports malformed git data.
 var ErrCorrupt = errors.New("damaged git data")
 
 func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrCorrupt}, args...)...)
 }
 
-// maxTreeDepth is how many directories may be nested.
+// maxTreeDepth is the maximum depth of nested directories.
 const maxTreeDepth = 1 << 10

@@ -16,15 +16,15 @@ import (
 	"stoker.io/stoker/internal/file"
 )
 
-// Objects reads the objects of any git repository on this machine: its packs, its loose objects, and those of its alternates.
-// Memory is bounded as it is for a Store. An Objects is for one piece of work in one goroutine.
+// Objects reads the objects of a git repository on this machine: packs and loose objects, also those of its alternates. Its
+// memory is bounded like that of a Store. One goroutine at a time may use it.
 type Objects struct {
 	limits  Limits
 	dirs    []*objectDir
 	missing []string // alternates that do not exist
 	inflate *inflater
 	scratch *scratch
-	sum     *namer
+	hasher  *objectHasher
 	file    *os.File // of the last loose object that was found
 }
 
@@ -35,43 +35,43 @@ type objectDir struct {
 }
 
 const (
-	maxAlternates     = 64       // directories that one repository reads its objects from
+	maxAlternates     = 64       // directories of objects of one repository
 	maxAlternatesFile = 64 << 10 // bytes
 )
 
-// OpenObjects opens a directory of objects (.git/objects) for as long as ctx lasts. Large bases of deltas go to a file that
-// scratch creates; if scratch is nil, objects that need one cannot be read.
+// OpenObjects opens a directory of objects, such as .git/objects. After ctx has ended, reads may fail. Large bases of deltas go
+// to a file that scratch creates. If scratch is nil, reads of objects that need such a file fail.
 func OpenObjects(ctx context.Context, dir string, limits Limits, scratch func() (*os.File, error)) (*Objects, error) {
 	if scratch == nil {
 		scratch = func() (*os.File, error) { return nil, OverLimit("an object is too large to look into") }
 	}
-	o := &Objects{limits: limits.withDefaults(), inflate: newInflater(), scratch: newScratch(scratch, defaultScratch()), sum: newNamer()}
+	o := &Objects{limits: limits.withDefaults(), inflate: newInflater(), scratch: newScratch(scratch, defaultScratch()), hasher: newObjectHasher()}
 	o.scratch.stop = ctx.Err // a chain of deltas may be long, and its results large
 	seen := map[string]bool{}
-	for todo := []string{dir}; len(todo) > 0; todo = todo[1:] {
-		at := filepath.Clean(todo[0])
-		if seen[at] {
+	for pending := []string{dir}; len(pending) > 0; pending = pending[1:] {
+		next := filepath.Clean(pending[0])
+		if seen[next] {
 			continue
 		}
-		if seen[at] = true; len(seen) > maxAlternates {
+		if seen[next] = true; len(seen) > maxAlternates {
 			o.Close()
 			return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "it has more than %d alternates", maxAlternates)
 		}
-		more, err := o.add(at)
-		if errors.Is(err, fs.ErrNotExist) && at != filepath.Clean(dir) {
-			o.missing = append(o.missing, at) // git ignores it too
+		alternates, err := o.openDir(next)
+		if errors.Is(err, fs.ErrNotExist) && next != filepath.Clean(dir) {
+			o.missing = append(o.missing, next) // git ignores it, too
 			continue
 		}
 		if err != nil {
 			o.Close()
 			return nil, err
 		}
-		todo = append(todo, more...)
+		pending = append(pending, alternates...)
 	}
 	return o, nil
 }
 
-// Close releases the files.
+// Close closes all files.
 func (o *Objects) Close() {
 	o.closeFile()
 	o.scratch.close()
@@ -88,8 +88,8 @@ func (o *Objects) closeFile() {
 	}
 }
 
-// add opens one directory and returns its alternates.
-func (o *Objects) add(dir string) (alternates []string, err error) {
+// openDir opens one directory and returns its alternates.
+func (o *Objects) openDir(dir string) (alternates []string, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
@@ -119,8 +119,8 @@ func (d *objectDir) openPacks(dir string) error {
 		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s has more than %d files: run git repack -a -d", dir, maxNames)
 	}
 	for _, f := range list {
-		name, is := strings.CutSuffix(f.Name(), indexExt)
-		if !is || !f.Type().IsRegular() && f.Type() != fs.ModeSymlink {
+		name, isIndex := strings.CutSuffix(f.Name(), indexExt)
+		if !isIndex || !f.Type().IsRegular() && f.Type() != fs.ModeSymlink {
 			continue
 		}
 		p, err := openPack(root, name)
@@ -139,7 +139,7 @@ func (d *objectDir) openPacks(dir string) error {
 	return nil
 }
 
-// readAlternates returns the other directories that have objects of a repository. Relative paths start at dir.
+// readAlternates returns the directories in info/alternates. Relative paths start at dir.
 func readAlternates(dir string) ([]string, error) {
 	b, err := file.ReadRegular(filepath.Join(dir, "info", "alternates"), maxAlternatesFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -162,11 +162,11 @@ func readAlternates(dir string) ([]string, error) {
 	return list, nil
 }
 
-// openedObject is an object that was found. It must be written before the next find.
-type openedObject struct {
+// foundObject is the result of Objects.find. The next call of find invalidates it.
+type foundObject struct {
 	kind  kind
 	size  int64
-	write func(io.Writer) error // exactly size bytes, or an error
+	write func(io.Writer) error // writes exactly size bytes, or fails
 }
 
 // Has returns nil if the repository has an object. If it does not, IsNotFound holds for the error.
@@ -175,64 +175,64 @@ func (o *Objects) Has(id plan.ID) error {
 	return err
 }
 
-// find looks for an object. Its id is not verified.
-func (o *Objects) find(id plan.ID) (openedObject, error) {
+// find looks for an object. It does not verify that the content has this id.
+func (o *Objects) find(id plan.ID) (foundObject, error) {
 	for _, d := range o.dirs {
 		p, off, err := find(d.packs, id)
-		switch {
-		case errors.Is(err, errNotFound):
+		if IsNotFound(err) {
 			continue
-		case err != nil:
-			return openedObject{}, err
 		}
-		return o.packed(p, off)
+		if err != nil {
+			return foundObject{}, err
+		}
+		return o.openPacked(p, off)
 	}
 	for _, d := range o.dirs {
-		s, err := o.loose(d, id)
+		found, err := o.openLoose(d, id)
 		if !errors.Is(err, fs.ErrNotExist) {
-			return s, err
+			return found, err
 		}
 	}
 	if len(o.missing) > 0 {
-		return openedObject{}, failure.New(v1alpha1.ReasonGitUnreachable, "%w: its alternate %s is not there", NotFound(id), failure.Quote(o.missing[0]))
+		return foundObject{}, failure.New(v1alpha1.ReasonGitUnreachable, "%w: its alternate %s is not there", NotFound(id), failure.Quote(o.missing[0]))
 	}
-	return openedObject{}, NotFound(id)
+	return foundObject{}, NotFound(id)
 }
 
-func (o *Objects) packed(p *pack, off int64) (openedObject, error) {
+func (o *Objects) openPacked(p *pack, off int64) (foundObject, error) {
 	at, err := p.locate(o.inflate, off, &o.limits)
 	if err != nil {
-		return openedObject{}, err
+		return foundObject{}, err
 	}
 	size, err := at.resultSize(o.inflate)
 	if err == nil && len(at.deltas) > 0 {
-		err = o.limits.scratch(at.kind, size)
+		err = o.limits.checkDeltaSize(at.kind, size)
 	}
-	return openedObject{at.kind, size, func(w io.Writer) error { return at.writeTo(w, o.inflate, o.scratch, &o.limits) }}, err
+	return foundObject{at.kind, size, func(w io.Writer) error { return at.writeTo(w, o.inflate, o.scratch, &o.limits) }}, err
 }
 
-func (o *Objects) loose(d *objectDir, id plan.ID) (openedObject, error) {
+func (o *Objects) openLoose(d *objectDir, id plan.ID) (foundObject, error) {
 	o.closeFile()
 	name := id.String()
 	name = name[:2] + "/" + name[2:]
 	if st, err := d.root.Stat(name); err != nil {
-		return openedObject{}, err
+		return foundObject{}, err
 	} else if !st.Mode().IsRegular() {
-		return openedObject{}, corrupt("the loose object %s is no file", id)
+		return foundObject{}, corrupt("the loose object %s is no file", id)
 	}
 	f, err := d.root.Open(name)
 	if err != nil {
-		return openedObject{}, err
+		return foundObject{}, err
 	}
 	o.file = f
-	k, size, err := o.inflate.loose(f)
+	k, size, err := o.inflate.openLoose(f)
 	if err == nil {
-		err = o.limits.size(k, size)
+		err = o.limits.checkSize(k, size)
 	}
-	return openedObject{k, size, func(w io.Writer) error { return o.inflate.copyRest(w, size) }}, err
+	return foundObject{k, size, func(w io.Writer) error { return o.inflate.copyRest(w, size) }}, err
 }
 
-// read returns the content of an object of that kind, and verifies its id.
+// read returns the content of an object of the kind want, and verifies its id.
 func (o *Objects) read(id plan.ID, want kind) ([]byte, error) {
 	s, err := o.find(id)
 	if err != nil {
@@ -242,18 +242,18 @@ func (o *Objects) read(id plan.ID, want kind) ([]byte, error) {
 		return nil, corrupt("object %s is a %s, where a %s belongs", id, s.kind, want)
 	}
 	var b bytes.Buffer
-	if err := s.write(io.MultiWriter(&b, o.sum.start(s.kind, s.size))); err != nil {
+	if err := s.write(io.MultiWriter(&b, o.hasher.start(s.kind, s.size))); err != nil {
 		return nil, err
 	}
-	if got, err := o.sum.id(); err != nil || got != id {
+	if got, err := o.hasher.id(); err != nil || got != id {
 		return nil, errors.Join(err, corrupt("object %s has the content of %s", id, got))
 	}
 	return b.Bytes(), nil
 }
 
-const maxTagChain = 64 // tags of tags
+const maxTagChain = 64 // tags that point to tags
 
-// Peel follows an annotated tag to the object that it finally points to. Other objects stand for themselves.
+// Peel returns the object that an annotated tag finally points to. For other objects it returns id.
 func (o *Objects) Peel(id plan.ID) (plan.ID, error) {
 	for range maxTagChain {
 		s, err := o.find(id)

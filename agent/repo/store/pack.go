@@ -12,15 +12,15 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// pack is an open pack with its index. It has the base of each of its deltas.
+// pack is an open pack with its index. The base of each of its deltas is in the same pack.
 type pack struct {
 	name string // without extension
 	file *os.File
 	size int64 // bytes, with the trailer
 	idx  *index
-	seq  int64 // later packs have higher numbers
+	seq  int64 // position in the store: later packs have higher numbers
 	refs atomic.Int32
-	// partial says that the pack's trees name blobs that are missing.
+	// partial means that blobs of the pack's trees are missing.
 	partial bool
 }
 
@@ -28,10 +28,10 @@ type pack struct {
 func openPack(root *os.Root, name string) (*pack, error) {
 	f, err := root.Open(name + packExt)
 	if err != nil {
-		return nil, onDisk(err)
+		return nil, asDiskError(err)
 	}
 	p := &pack{name: name, file: f}
-	if err := p.open(root); err != nil {
+	if err := p.check(root); err != nil {
 		_ = p.close()
 		return nil, err
 	}
@@ -41,10 +41,10 @@ func openPack(root *os.Root, name string) (*pack, error) {
 	return p, nil
 }
 
-func (p *pack) open(root *os.Root) error {
+func (p *pack) check(root *os.Root) error {
 	st, err := p.file.Stat()
 	if err != nil {
-		return onDisk(err)
+		return asDiskError(err)
 	}
 	if !st.Mode().IsRegular() || st.Size() < packHeaderSize+packTrailerSize {
 		return corrupt("a pack has only %d bytes or is no file", st.Size())
@@ -52,7 +52,7 @@ func (p *pack) open(root *os.Root) error {
 	p.size = st.Size()
 	var head [packHeaderSize]byte
 	if _, err := p.file.ReadAt(head[:], 0); err != nil {
-		return onDisk(err)
+		return asDiskError(err)
 	}
 	trailer, err := trailerOf(p.file, p.size)
 	if err != nil {
@@ -60,19 +60,19 @@ func (p *pack) open(root *os.Root) error {
 	}
 	idx, err := root.Open(p.name + indexExt)
 	if err != nil {
-		return onDisk(err)
+		return asDiskError(err)
 	}
 	defer func() { _ = idx.Close() }() // a mapping outlives its file
 	if p.idx, err = openIndex(idx, trailer); err != nil {
 		return err
 	}
-	if !bytes.Equal(head[:], packHeader(p.idx.count)) {
+	if !bytes.Equal(head[:], PackHeader(p.idx.count)) {
 		return corrupt("the header of a pack does not fit its index")
 	}
 	return nil
 }
 
-// retain and release count the users of the pack; the last release closes it.
+// retain adds a user of the pack. The last release closes it.
 func (p *pack) retain() { p.refs.Add(1) }
 
 func (p *pack) release() {
@@ -89,6 +89,7 @@ func (p *pack) close() error {
 	return errors.Join(err, p.file.Close())
 }
 
+// find returns the offset of an object.
 func (p *pack) find(id plan.ID) (int64, bool, error) {
 	off, ok, err := p.idx.find(id)
 	if ok && (off < packHeaderSize || off >= p.size-packTrailerSize) {
@@ -97,30 +98,30 @@ func (p *pack) find(id plan.ID) (int64, bool, error) {
 	return off, ok, err
 }
 
-// object is an object that was found in a pack: the entry with the content, and the deltas to apply to it, the last one first.
-type object struct {
+// packedObject locates an object in a pack: a whole entry, and the deltas to apply to it.
+type packedObject struct {
 	pack   *pack
 	kind   kind
-	off    int64   // of the entry that is not a delta
-	deltas []int64 // offsets
+	off    int64   // of the whole entry
+	deltas []int64 // offsets of the deltas; the one to apply first is the last
 	size   int64   // of the content at off
 }
 
-// locate follows the chain of deltas to an entry that is not a delta.
-func (p *pack) locate(f *inflater, off int64, l *Limits) (object, error) {
-	o := object{pack: p}
+// locate follows the chain of deltas that starts at off.
+func (p *pack) locate(f *inflater, off int64, l *Limits) (packedObject, error) {
+	o := packedObject{pack: p}
 	for {
-		e, err := f.at(p.file, off, p.size-packTrailerSize)
+		e, err := f.openEntry(p.file, off, p.size-packTrailerSize)
 		if err != nil {
 			return o, err
 		}
-		if err := l.size(e.kind, e.size); err != nil {
+		if err := l.checkSize(e.kind, e.size); err != nil {
 			return o, err
 		}
-		next := off - e.back
+		next := off - e.distance
 		switch e.kind {
 		case kindOffset:
-			if e.back <= 0 || next < packHeaderSize {
+			if e.distance <= 0 || next < packHeaderSize {
 				return o, corrupt("the base of a delta lies outside its pack")
 			}
 		case kindRef:
@@ -133,7 +134,7 @@ func (p *pack) locate(f *inflater, off int64, l *Limits) (object, error) {
 		default:
 			o.kind, o.off, o.size = e.kind, off, e.size
 			if len(o.deltas) > 0 {
-				return o, l.scratch(o.kind, o.size)
+				return o, l.checkDeltaSize(o.kind, o.size)
 			}
 			return o, nil
 		}
@@ -144,11 +145,10 @@ func (p *pack) locate(f *inflater, off int64, l *Limits) (object, error) {
 	}
 }
 
-// writeTo writes the content of o to w. An object that is not a delta is streamed; of a chain of deltas, two objects at a time
-// are in the scratch.
-func (o *object) writeTo(w io.Writer, f *inflater, s *scratch, l *Limits) error {
+// writeTo writes the content of o to w. It streams a whole entry. To apply deltas, it holds two objects at a time in the scratch.
+func (o *packedObject) writeTo(w io.Writer, f *inflater, s *scratch, l *Limits) error {
 	end := o.pack.size - packTrailerSize
-	if _, err := f.at(o.pack.file, o.off, end); err != nil {
+	if _, err := f.openEntry(o.pack.file, o.off, end); err != nil {
 		return err
 	}
 	if len(o.deltas) == 0 {
@@ -163,7 +163,7 @@ func (o *object) writeTo(w io.Writer, f *inflater, s *scratch, l *Limits) error 
 		return err
 	}
 	for i := len(o.deltas) - 1; i >= 0; i-- {
-		e, err := f.at(o.pack.file, o.deltas[i], end)
+		e, err := f.openEntry(o.pack.file, o.deltas[i], end)
 		if err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ func (o *object) writeTo(w io.Writer, f *inflater, s *scratch, l *Limits) error 
 		if err != nil {
 			return err
 		}
-		if err := l.scratch(o.kind, d.size); err != nil {
+		if err := l.checkDeltaSize(o.kind, d.size); err != nil {
 			return err
 		}
 		if i == 0 {
@@ -192,11 +192,11 @@ func (o *object) writeTo(w io.Writer, f *inflater, s *scratch, l *Limits) error 
 }
 
 // resultSize returns the length of the content that writeTo writes.
-func (o *object) resultSize(f *inflater) (int64, error) {
+func (o *packedObject) resultSize(f *inflater) (int64, error) {
 	if len(o.deltas) == 0 {
 		return o.size, nil
 	}
-	e, err := f.at(o.pack.file, o.deltas[0], o.pack.size-packTrailerSize)
+	e, err := f.openEntry(o.pack.file, o.deltas[0], o.pack.size-packTrailerSize)
 	if err != nil {
 		return 0, err
 	}
@@ -207,8 +207,8 @@ func (o *object) resultSize(f *inflater) (int64, error) {
 	return d.size, nil
 }
 
-// packObjects checks the header of a pack and returns the number of objects that it announces.
-func packObjects(head []byte) (int64, error) {
+// parsePackHeader returns the number of objects that the header of a pack announces.
+func parsePackHeader(head []byte) (int64, error) {
 	if string(head[:4]) != packMagic {
 		return 0, corrupt("what came is no pack: it starts with %s", failure.Quote(string(head)))
 	}

@@ -23,7 +23,7 @@ type rawPack struct {
 // entry adds an entry that claims a type and a size, and returns its offset.
 func (p *rawPack) entry(k kind, claimed int64, base []byte, content []byte) int64 {
 	off := int64(packHeaderSize + p.buf.Len())
-	p.buf.Write(entryHead(k, claimed))
+	p.buf.Write(EntryHeader(k, claimed))
 	p.buf.Write(base)
 	zw := zlib.NewWriter(&p.buf)
 	_, _ = zw.Write(content)
@@ -58,7 +58,7 @@ func backward(n int64) []byte {
 func (p *rawPack) bytes() []byte { return p.claiming(p.count) }
 
 func (p *rawPack) claiming(objects uint32) []byte {
-	b := append(packHeader(int(objects)), p.buf.Bytes()...)
+	b := append(PackHeader(int(objects)), p.buf.Bytes()...)
 	sum := sha1.Sum(b)
 	return append(b, sum[:]...)
 }

@@ -2,14 +2,13 @@ package store
 
 import (
 	"bytes"
-	"strings"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
 
-// parseTree reads a tree: entries of mode, space, name, NUL and 20 bytes of id, in git's order.
+// parseTree reads a tree: entries of mode, space, name, NUL and 20 bytes of id, in git's order. Errors name the tree by its id.
 func parseTree(id plan.ID, b []byte) ([]plan.Entry, error) {
 	entries := make([]plan.Entry, 0, len(b)/40+1)
 	for len(b) > 0 {
@@ -18,7 +17,7 @@ func parseTree(id plan.ID, b []byte) ([]plan.Entry, error) {
 		if space < 0 || nul < space || len(b) < nul+21 {
 			return nil, badTree(id, "it is cut short")
 		}
-		mode, ok := parseMode(b[:space])
+		mode, ok := ParseMode(b[:space])
 		if !ok {
 			return nil, badTree(id, "it has an entry of mode "+failure.Quote(string(b[:space])))
 		}
@@ -26,7 +25,7 @@ func parseTree(id plan.ID, b []byte) ([]plan.Entry, error) {
 		if e.Name == "" || bytes.IndexByte(b[space+1:nul], '/') >= 0 {
 			return nil, badTree(id, "it has an entry with no name, or with a slash in its name")
 		}
-		if n := len(entries); n > 0 && !before(entries[n-1], e) {
+		if n := len(entries); n > 0 && !sortsBefore(entries[n-1], e) {
 			return nil, badTree(id, "its entries are not sorted")
 		}
 		entries = append(entries, e)
@@ -40,9 +39,9 @@ func badTree(id plan.ID, what string) error {
 		"tree %s of the repository is malformed: %s; see what git fsck says of the repository", id, what)
 }
 
-// parseMode reads an octal mode. Old versions of git wrote permissions that are not canonical; only the type and the
-// executable bit count.
-func parseMode(b []byte) (plan.Mode, bool) {
+// ParseMode reads the octal mode of an entry. It ignores all permissions except the executable bit of the owner, because old
+// versions of git wrote others.
+func ParseMode(b []byte) (plan.Mode, bool) {
 	if len(b) == 0 || len(b) > 6 {
 		return 0, false
 	}
@@ -69,9 +68,9 @@ func parseMode(b []byte) (plan.Mode, bool) {
 	return 0, false
 }
 
-// before reports whether a comes before b in git's order: by name, as if the name of a directory ended with a slash. Equal
-// names are not in order.
-func before(a, b plan.Entry) bool {
+// sortsBefore reports whether a comes before b in git's order: by name, as if the name of a directory ended with a slash. It
+// returns false if the names are equal.
+func sortsBefore(a, b plan.Entry) bool {
 	if a.Name == b.Name {
 		return false
 	}
@@ -79,10 +78,11 @@ func before(a, b plan.Entry) bool {
 	if a.Name[:n] != b.Name[:n] {
 		return a.Name[:n] < b.Name[:n]
 	}
-	return next(a, n) < next(b, n)
+	return byteAt(a, n) < byteAt(b, n)
 }
 
-func next(e plan.Entry, n int) byte {
+// byteAt returns the byte of an entry's name that counts for the order.
+func byteAt(e plan.Entry, n int) byte {
 	switch {
 	case n < len(e.Name):
 		return e.Name[n]
@@ -92,43 +92,41 @@ func next(e plan.Entry, n int) byte {
 	return 0
 }
 
-// rootTree returns the tree of a commit, which its first line names.
+// rootTree returns the root tree of a commit.
 func rootTree(id plan.ID, k kind, b []byte) (plan.ID, error) {
 	if k != kindCommit {
 		return plan.ID{}, failure.New(v1alpha1.ReasonRefNotFound,
 			"%s is a %s and no commit; ask for a branch, a tag of a commit, or a commit id", id, k)
 	}
-	const prefix = "tree "
-	if len(b) > len(prefix)+40 && string(b[:len(prefix)]) == prefix && b[len(prefix)+40] == '\n' {
-		if tree, err := plan.ParseID(string(b[len(prefix) : len(prefix)+40])); err == nil {
-			return tree, nil
-		}
+	if tree, _, ok := cutHeader(b, "tree"); ok {
+		return tree, nil
 	}
 	return plan.ID{}, failure.New(v1alpha1.ReasonUnsupportedRepository,
 		"commit %s of the repository is malformed: it names no tree; see what git fsck says of the repository", id)
 }
 
-// commitParents returns the parents of a commit, which are named right behind its tree.
-func commitParents(commit plan.ID, b []byte) ([]plan.ID, error) {
-	var ids []plan.ID
-	for line := range strings.Lines(string(b)) {
-		parent, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "parent ")
-		if !ok {
-			if strings.HasPrefix(line, "tree ") {
-				continue
-			}
-			break
-		}
-		id, err := plan.ParseID(parent)
-		if err != nil {
-			return nil, corrupt("a parent of commit %s is no id", commit)
-		}
-		ids = append(ids, id)
-	}
-	return ids, nil
+// cutHeader reads the line "name id" at the start of a commit or a tag, and returns what follows.
+func cutHeader(b []byte, name string) (id plan.ID, rest []byte, ok bool) {
+	line, rest, _ := bytes.Cut(b, []byte("\n"))
+	value, ok := bytes.CutPrefix(line, []byte(name+" "))
+	id, err := plan.ParseID(string(value))
+	return id, rest, ok && err == nil
 }
 
-// commitAuthor returns name and mail of the author of a commit, or "" if its header has none.
+// commitParents returns the parents of a commit. Their lines follow the line of the tree.
+func commitParents(commit plan.ID, b []byte) (parents []plan.ID, err error) {
+	_, b, _ = bytes.Cut(b, []byte("\n"))
+	for bytes.HasPrefix(b, []byte("parent ")) {
+		id, rest, ok := cutHeader(b, "parent")
+		if !ok {
+			return nil, corrupt("a parent of commit %s is no id", commit)
+		}
+		parents, b = append(parents, id), rest
+	}
+	return parents, nil
+}
+
+// commitAuthor returns the author of a commit as "name <mail>", or "" if its header has none.
 func commitAuthor(b []byte) string {
 	for line := range bytes.Lines(b) {
 		if author, ok := bytes.CutPrefix(line, []byte("author ")); ok {
@@ -147,12 +145,8 @@ func commitAuthor(b []byte) string {
 
 // tagTarget returns the object that an annotated tag points to.
 func tagTarget(tag plan.ID, b []byte) (plan.ID, error) {
-	const prefix = "object "
-	if len(b) < len(prefix)+40 || string(b[:len(prefix)]) != prefix {
-		return tag, corrupt("tag %s names no object", tag)
-	}
-	id, err := plan.ParseID(string(b[len(prefix) : len(prefix)+40]))
-	if err != nil {
+	id, _, ok := cutHeader(b, "object")
+	if !ok {
 		return tag, corrupt("tag %s names no object", tag)
 	}
 	return id, nil

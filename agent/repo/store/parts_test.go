@@ -28,7 +28,7 @@ func TestIndexOffsetsBeyond2GiB(t *testing.T) {
 		{id: plan.ID{1}, off: 12}, {id: plan.ID{0xff, 1}, off: wideOffset - 1}, {id: plan.ID{7}, off: wideOffset},
 		{id: plan.ID{7, 1}, off: 5 << 32}, {id: plan.ID{0}, off: 6 << 32},
 	}
-	order, err := byName(recs)
+	order, err := sortByID(recs)
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "x.idx")
 	var b bytes.Buffer
@@ -60,11 +60,11 @@ func TestIndexOffsetsBeyond2GiB(t *testing.T) {
 func TestScratchKeepsContent(t *testing.T) {
 	root, err := os.OpenRoot(t.TempDir())
 	require.NoError(t, err)
-	s := newScratch(func() (*os.File, error) { return anonymous(root, ".") }, scratchSizes{large: 300, budget: 1000})
+	s := newScratch(func() (*os.File, error) { return createUnnamed(root, ".") }, scratchSizes{maxInMemory: 300, memoryBudget: 1000})
 	defer s.close()
 	rng := rand.New(rand.NewPCG(1, 2))
 	type object struct {
-		c    *content
+		c    *scratchObject
 		want []byte
 	}
 	var live []object
@@ -92,14 +92,14 @@ func TestScratchKeepsContent(t *testing.T) {
 		}
 		_, err = c.Write([]byte("x"))
 		require.ErrorIs(t, err, ErrCorrupt, "a write beyond the size of the object")
-		require.LessOrEqual(t, s.held, int64(1000))
+		require.LessOrEqual(t, s.memoryUsed, int64(1000))
 		live = append(live, object{c, want})
 	}
 	for _, o := range live {
 		o.c.free()
 	}
-	assert.Zero(t, s.held)
-	assert.Empty(t, s.live)
+	assert.Zero(t, s.memoryUsed)
+	assert.Empty(t, s.regions)
 	names, err := os.ReadDir(root.Name())
 	require.NoError(t, err)
 	assert.Empty(t, names, "the scratch file was unlinked when it was created")
@@ -123,8 +123,8 @@ func TestEntryHeadsRoundTrip(t *testing.T) {
 		for _, k := range []kind{kindCommit, kindTree, kindBlob, kindTag} {
 			t.Run(fmt.Sprintf("kind %d of %d bytes", k, size), func(t *testing.T) {
 				f := newInflater()
-				head := entryHead(k, size)
-				e, err := f.at(bytes.NewReader(head), 0, int64(len(head)))
+				head := EntryHeader(k, size)
+				e, err := f.openEntry(bytes.NewReader(head), 0, int64(len(head)))
 				require.NoError(t, err)
 				assert.Equal(t, entry{kind: k, size: size}, e)
 			})
@@ -132,14 +132,14 @@ func TestEntryHeadsRoundTrip(t *testing.T) {
 	}
 	for _, back := range []int64{1, 127, 128, 129, 16511, 16512, 1 << 35} {
 		t.Run(fmt.Sprintf("%d bytes back", back), func(t *testing.T) {
-			head := append(entryHead(kindOffset, 3), backward(back)...)
-			e, err := newInflater().at(bytes.NewReader(head), 0, int64(len(head)))
+			head := append(EntryHeader(kindOffset, 3), backward(back)...)
+			e, err := newInflater().openEntry(bytes.NewReader(head), 0, int64(len(head)))
 			require.NoError(t, err)
-			assert.Equal(t, back, e.back)
+			assert.Equal(t, back, e.distance)
 		})
 	}
-	for _, endless := range [][]byte{bytes.Repeat([]byte{0xff}, 30), append(entryHead(kindOffset, 3), bytes.Repeat([]byte{0xff}, 30)...)} {
-		_, err := newInflater().at(bytes.NewReader(endless), 0, int64(len(endless)))
+	for _, endless := range [][]byte{bytes.Repeat([]byte{0xff}, 30), append(EntryHeader(kindOffset, 3), bytes.Repeat([]byte{0xff}, 30)...)} {
+		_, err := newInflater().openEntry(bytes.NewReader(endless), 0, int64(len(endless)))
 		require.ErrorIs(t, err, ErrCorrupt)
 	}
 }
@@ -176,12 +176,12 @@ func TestMalformedTrees(t *testing.T) {
 
 func TestDiskErrors(t *testing.T) {
 	for _, errno := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS} {
-		err := onDisk(fmt.Errorf("write: %w", errno))
+		err := asDiskError(fmt.Errorf("write: %w", errno))
 		repotest.RequireReason(t, v1alpha1.ReasonNoSpace, err)
 	}
-	err := onDisk(io.ErrClosedPipe)
+	err := asDiskError(io.ErrClosedPipe)
 	assert.Equal(t, v1alpha1.Reason("none"), failure.Reason(err, "none"))
 	assert.ErrorIs(t, err, io.ErrClosedPipe)
-	assert.NoError(t, onDisk(nil))
-	assert.True(t, errors.Is(damage(err), io.ErrClosedPipe) && !errors.Is(damage(err), ErrCorrupt), "an error of the file does not mean that its data is corrupt")
+	assert.NoError(t, asDiskError(nil))
+	assert.True(t, errors.Is(asCorrupt(err), io.ErrClosedPipe) && !errors.Is(asCorrupt(err), ErrCorrupt), "an error of the file does not mean that its data is corrupt")
 }

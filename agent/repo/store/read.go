@@ -18,12 +18,12 @@ func (s *Store) Has(id plan.ID) bool {
 	packs := s.acquire()
 	defer releaseAll(packs)
 	_, _, err := find(packs, id)
-	s.suspect(err)
+	s.noteFileDamage(err)
 	return err == nil
 }
 
-// SortKey orders objects by their place on disk: reading many objects in the order of their keys reads each pack from front
-// to back. An object that is not in the store has the key -1.
+// SortKey orders objects by their position on disk: a caller that reads objects in the order of their keys reads each pack from
+// front to back. An object that is not in the store has the key -1.
 func (s *Store) SortKey(id plan.ID) int64 {
 	packs := s.acquire()
 	defer releaseAll(packs)
@@ -34,8 +34,7 @@ func (s *Store) SortKey(id plan.ID) int64 {
 	return p.seq<<40 | off
 }
 
-// RootTree returns the tree of a commit. If the store does not have the commit, or no longer has it, IsNotFound holds for the
-// error.
+// RootTree returns the root tree of a commit. If the store does not have the commit, IsNotFound holds for the error.
 func (s *Store) RootTree(commit plan.ID) (plan.ID, error) {
 	var b bytes.Buffer
 	k, _, err := s.read(&b, commit, 0)
@@ -48,7 +47,7 @@ func (s *Store) RootTree(commit plan.ID) (plan.ID, error) {
 	return rootTree(commit, k, b.Bytes())
 }
 
-// Author returns the author of a commit, as name and mail. It is what the commit says: git does not verify it.
+// Author returns the author of a commit as "name <mail>". The committer chooses this text, and git does not verify it.
 func (s *Store) Author(commit plan.ID) (string, error) {
 	var b bytes.Buffer
 	k, _, err := s.read(&b, commit, 0)
@@ -70,8 +69,8 @@ func (s *Store) CommitText(commit plan.ID) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Complete reports whether the store has a commit and its tree. Everything below the tree is there too, except the blobs if
-// the store is Partial: packs are published whole.
+// Complete reports whether the store has a commit and its root tree. Then it also has everything below the tree, except blobs if
+// the store is Partial, because only complete packs are published.
 func (s *Store) Complete(commit plan.ID) bool {
 	tree, err := s.RootTree(commit)
 	return err == nil && s.Has(tree)
@@ -86,14 +85,27 @@ func (s *Store) Tree(id plan.ID) ([]plan.Entry, error) {
 	return parseTree(id, b.Bytes())
 }
 
-// ReadBlob writes a blob to w. What it wrote is the blob only if there is no error. A caller for whom the blob must be there
-// passes the error to NoteDamage.
+// TreeBytes returns the bytes of a well-formed tree. They have the exact modes, such as 100664, which Tree does not
+// return.
+func (s *Store) TreeBytes(id plan.ID) ([]byte, error) {
+	var b bytes.Buffer
+	if _, _, err := s.read(&b, id, kindTree); err != nil {
+		return nil, s.NoteDamage(err)
+	}
+	if _, err := parseTree(id, b.Bytes()); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// ReadBlob writes a blob to w and returns the number of bytes. If it fails, what it wrote may be wrong. A caller that knows that
+// the store must have the blob passes the error to NoteDamage.
 func (s *Store) ReadBlob(w io.Writer, id plan.ID) (int64, error) {
 	_, n, err := s.read(w, id, kindBlob)
 	return n, err
 }
 
-// WalkBlobs calls visit for each blob that the trees of a commit name.
+// WalkBlobs calls visit for each file in the trees of a commit. Files with the same content have the same blob.
 func (s *Store) WalkBlobs(commit plan.ID, visit func(plan.ID)) error {
 	root, err := s.RootTree(commit)
 	if err != nil {
@@ -134,20 +146,18 @@ func (s *Store) WalkBlobs(commit plan.ID, visit func(plan.ID)) error {
 	return walk(root, 0)
 }
 
-// errNotFound says that an object is not in the store.
-var errNotFound = errors.New("object is not in the store")
-
 // IsNotFound reports whether an error says that an object is not in the store.
-func IsNotFound(err error) bool { return errors.Is(err, errNotFound) }
+func IsNotFound(err error) bool {
+	_, ok := errors.AsType[*notFoundError](err)
+	return ok
+}
 
 // NotFound returns an error that names an object and for which IsNotFound holds.
-func NotFound(id plan.ID) error { return &missingError{id} }
+func NotFound(id plan.ID) error { return &notFoundError{id} }
 
-// missingError names an object that is not there.
-type missingError struct{ id plan.ID }
+type notFoundError struct{ id plan.ID }
 
-func (e *missingError) Error() string        { return "object " + e.id.String() + " is not in the store" }
-func (e *missingError) Is(target error) bool { return target == errNotFound }
+func (e *notFoundError) Error() string { return "object " + e.id.String() + " is not in the store" }
 
 // find looks for an object, in the newest pack first.
 func find(packs []*pack, id plan.ID) (*pack, int64, error) {
@@ -163,7 +173,7 @@ func find(packs []*pack, id plan.ID) (*pack, int64, error) {
 	return nil, 0, NotFound(id)
 }
 
-// reader is what one read of an object needs. Readers are reused.
+// reader has the buffers for one read of an object. Store.readers keeps readers for reuse.
 type reader struct {
 	inflate *inflater
 	scratch *scratch
@@ -174,18 +184,18 @@ func (s *Store) newReader() *reader {
 	return &reader{newInflater(), newScratch(s.scratchFile, s.scratch), sha1.New()}
 }
 
-// scratchFile creates a file for objects that are too large for memory.
+// scratchFile creates the file of a scratch.
 func (s *Store) scratchFile() (*os.File, error) {
 	root, err := s.openRoot()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = root.Close() }()
-	return anonymous(root, packDir)
+	return createUnnamed(root, packDir)
 }
 
-// read writes the content of an object to w. Unless want is zero, an object of another kind is an error. What it wrote is the
-// object only if there is no error: disks flip bits, and not every flipped bit breaks a checksum of zlib.
+// read writes the content of an object to w. Unless want is zero, an object of another kind is an error, and read writes nothing.
+// If read fails, what it wrote may be wrong: the id is verified last.
 func (s *Store) read(w io.Writer, id plan.ID, want kind) (kind, int64, error) {
 	packs := s.acquire()
 	defer releaseAll(packs)
@@ -199,22 +209,21 @@ func (s *Store) read(w io.Writer, id plan.ID, want kind) (kind, int64, error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	strange := want != 0 && o.kind != want
-	if strange {
+	wrongKind := want != 0 && o.kind != want
+	if wrongKind {
 		w = io.Discard
 	}
-	count := &counter{w: w}
-	err = r.verified(&o, id, &s.limits, count)
-	if err == nil && strange {
+	count := &countingWriter{w: w}
+	err = r.writeVerified(&o, id, &s.limits, count)
+	if err == nil && wrongKind {
 		err = failure.New(v1alpha1.ReasonUnsupportedRepository,
 			"object %s of the repository is a %s, where a %s belongs; see what git fsck says of the repository", id, o.kind, want)
 	}
 	return o.kind, count.n, err
 }
 
-// locate finds an object in one of the store's packs. A size over the limits is damage: the pack was within them when it was
-// received.
-func (s *Store) locate(p *pack, r *reader, off int64) (object, error) {
+// locate is pack.locate for a pack of the store. A size over the limits means damage, because the received pack was within them.
+func (s *Store) locate(p *pack, r *reader, off int64) (packedObject, error) {
 	o, err := p.locate(r.inflate, off, &s.limits)
 	if failure.Is(err, v1alpha1.ReasonLimitExceeded) {
 		err = corrupt("an entry of a pack claims another size than it had: %v", err)
@@ -222,14 +231,14 @@ func (s *Store) locate(p *pack, r *reader, off int64) (object, error) {
 	return o, err
 }
 
-// verified writes an object to w and checks its id.
-func (r *reader) verified(o *object, id plan.ID, l *Limits, w io.Writer) error {
+// writeVerified writes an object to w and checks its id.
+func (r *reader) writeVerified(o *packedObject, id plan.ID, l *Limits, w io.Writer) error {
 	size, err := o.resultSize(r.inflate)
 	if err != nil {
 		return err
 	}
 	r.sum.Reset()
-	_, _ = r.sum.Write(appendHead(nil, o.kind, size))
+	_, _ = r.sum.Write(appendObjectHeader(nil, o.kind, size))
 	if err := o.writeTo(io.MultiWriter(w, r.sum), r.inflate, r.scratch, l); err != nil {
 		return err
 	}
@@ -239,14 +248,14 @@ func (r *reader) verified(o *object, id plan.ID, l *Limits, w io.Writer) error {
 	return nil
 }
 
-// putReader keeps a reader for the next read, but not the disk space that it used.
+// putReader returns a reader to the pool. It frees the disk space that the reader used.
 func (s *Store) putReader(r *reader) {
 	r.scratch.close()
 	s.readers.Put(r)
 }
 
-// object reads an object into a scratch.
-func (s *Store) object(id plan.ID, to *scratch) (kind, *content, error) {
+// readIntoScratch reads an object into a scratch. The caller frees it.
+func (s *Store) readIntoScratch(id plan.ID, to *scratch) (kind, *scratchObject, error) {
 	packs := s.acquire()
 	defer releaseAll(packs)
 	p, off, err := find(packs, id)
@@ -263,27 +272,27 @@ func (s *Store) object(id plan.ID, to *scratch) (kind, *content, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := s.limits.scratch(o.kind, size); err != nil {
+	if err := s.limits.checkDeltaSize(o.kind, size); err != nil {
 		return 0, nil, err
 	}
 	c, err := to.alloc(size)
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := r.verified(&o, id, &s.limits, c); err != nil {
+	if err := r.writeVerified(&o, id, &s.limits, c); err != nil {
 		c.free()
 		return 0, nil, err
 	}
 	return o.kind, c, nil
 }
 
-// counter counts the bytes that are written through it.
-type counter struct {
+// countingWriter counts the bytes that are written to w.
+type countingWriter struct {
 	w io.Writer
 	n int64
 }
 
-func (c *counter) Write(p []byte) (int, error) {
+func (c *countingWriter) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
 	c.n += int64(n)
 	return n, err

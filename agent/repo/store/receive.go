@@ -12,37 +12,38 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// receiver turns the stream of a pack into a pack on disk and the records of its index, as git index-pack does: in one pass and
-// in bounded memory, which is a record for each object and two objects of a chain of deltas.
+// receiver turns the stream of a pack into a pack on disk and the records of its index, as git index-pack does. It reads the
+// stream once. In memory it holds a record for each object, and two objects of a chain of deltas.
 type receiver struct {
 	limits Limits
-	// external returns an object that a thin pack leaves out because the store has it, or errNotFound.
-	external func(plan.ID) (kind, *content, error)
+	// external returns an object that a thin pack may build on. If there is none, IsNotFound holds for the error.
+	external func(plan.ID) (kind, *scratchObject, error)
 	scratch  *scratch
 
-	file     *os.File
-	in       *stored
-	br       *bufio.Reader
-	inflate  *inflater
-	name     *namer
-	recs     []record
-	bases    []plan.ID // of kindRef entries
-	end      int64     // of the entries, where the trailer starts
-	inflated int64
-	thin     []plan.ID // bases that came from external
+	file      *os.File
+	stream    *savingReader
+	br        *bufio.Reader
+	inflate   *inflater
+	hasher    *objectHasher
+	recs      []record
+	baseIDs   []plan.ID // of kindRef entries
+	end       int64     // offset after the last entry
+	inflated  int64     // bytes so far
+	thinBases []plan.ID // bases that came from external
 }
 
-// stored writes everything that is read through it to a file. It keeps errors of the network and errors of the disk apart.
-type stored struct {
+// savingReader writes what is read through it to a file, and hashes it. It keeps the first error, which parsers above it wrap or
+// hide.
+type savingReader struct {
 	r   io.Reader
 	w   io.Writer
 	sum trailerHasher
-	n   int64
-	max int64
-	err error // first error of either side
+	n   int64 // bytes so far
+	max int64 // limit of n
+	err error // first error of r or w
 }
 
-func (s *stored) Read(p []byte) (int, error) {
+func (s *savingReader) Read(p []byte) (int, error) {
 	if s.err != nil {
 		return 0, s.err
 	}
@@ -54,7 +55,7 @@ func (s *stored) Read(p []byte) (int, error) {
 			return 0, s.err
 		}
 		if _, e := s.w.Write(p[:n]); e != nil {
-			s.err = onDisk(e)
+			s.err = asDiskError(e)
 			return 0, s.err
 		}
 		_, _ = s.sum.Write(p[:n])
@@ -65,26 +66,26 @@ func (s *stored) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// run receives the pack that stream holds into file, which then is a complete pack. It returns the order of its records by id.
+// run writes the pack in stream to file and makes it complete. It returns the order of the records by id.
 func (r *receiver) run(ctx context.Context, stream io.Reader, file *os.File) (order []int32, trailer [20]byte, err error) {
-	r.file, r.inflate, r.name = file, newInflater(), newNamer()
-	r.in = &stored{r: stream, w: file, sum: trailerHasher{sum: sha1.New()}, max: r.limits.PackBytes}
-	r.br = bufio.NewReaderSize(r.in, 64<<10)
+	r.file, r.inflate, r.hasher = file, newInflater(), newObjectHasher()
+	r.stream = &savingReader{r: stream, w: file, sum: trailerHasher{sum: sha1.New()}, max: r.limits.PackBytes}
+	r.br = bufio.NewReaderSize(r.stream, 64<<10)
 	if err := r.scan(ctx); err != nil {
-		return nil, trailer, r.cause(err)
+		return nil, trailer, r.streamError(err)
 	}
 	if err := r.resolve(ctx); err != nil {
 		return nil, trailer, err
 	}
-	if order, err = byName(r.recs); err != nil {
+	if order, err = sortByID(r.recs); err != nil {
 		return nil, trailer, err
 	}
 	before := len(r.recs)
-	if err := r.complete(order); err != nil {
+	if err := r.appendThinBases(order); err != nil {
 		return nil, trailer, err
 	}
 	if len(r.recs) > before {
-		if order, err = byName(r.recs); err != nil {
+		if order, err = sortByID(r.recs); err != nil {
 			return nil, trailer, err
 		}
 	}
@@ -92,31 +93,31 @@ func (r *receiver) run(ctx context.Context, stream io.Reader, file *os.File) (or
 	return order, trailer, err
 }
 
-// cause returns the error of the connection or the disk in place of the error that the parser made of it.
-func (r *receiver) cause(err error) error {
-	if r.in.err != nil {
-		return r.in.err
+// streamError returns the error of the connection or the disk that made scan fail with err, if there is one.
+func (r *receiver) streamError(err error) error {
+	if r.stream.err != nil {
+		return r.stream.err
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return corrupt("the pack ended early, after %d bytes", r.in.n)
+		return corrupt("the pack ended early, after %d bytes", r.stream.n)
 	}
 	return err
 }
 
-// scan reads the stream to its end, makes a record of each entry, and computes the ids of those that are not deltas.
+// scan reads the stream to its end, makes a record of each entry, and computes the ids of whole objects.
 func (r *receiver) scan(ctx context.Context) error {
 	var head [packHeaderSize]byte
 	if _, err := io.ReadFull(r.br, head[:]); err != nil {
 		return err
 	}
-	n, err := packObjects(head[:])
+	n, err := parsePackHeader(head[:])
 	if err != nil {
 		return err
 	}
 	if n > int64(r.limits.Objects) {
 		return OverLimit("the pack has %d objects, more than %d", n, r.limits.Objects)
 	}
-	// The header may lie: beyond a quarter of a million records, memory grows with what arrives, not with what is announced.
+	// The header may lie: above this number of records, memory grows with what arrives, not with what is announced.
 	r.recs = make([]record, 0, min(n, 1<<18))
 	for i := range n {
 		if i%1024 == 0 && ctx.Err() != nil {
@@ -137,13 +138,14 @@ func (r *receiver) scan(ctx context.Context) error {
 		}
 		return err
 	}
-	if !bytes.Equal(r.in.sum.sum.Sum(nil), trailer[:]) {
+	if !bytes.Equal(r.stream.sum.sum.Sum(nil), trailer[:]) {
 		return corrupt("the checksum of the pack is wrong")
 	}
 	return nil
 }
 
-func (r *receiver) position() int64 { return r.in.n - int64(r.br.Buffered()) }
+// position returns the offset of the next entry.
+func (r *receiver) position() int64 { return r.stream.n - int64(r.br.Buffered()) }
 
 func (r *receiver) scanEntry() error {
 	rec := record{off: r.position()}
@@ -151,31 +153,31 @@ func (r *receiver) scanEntry() error {
 	if err != nil {
 		return err
 	}
-	if err := r.limits.size(e.kind, e.size); err != nil {
+	if err := r.limits.checkSize(e.kind, e.size); err != nil {
 		return err
 	}
-	if err := r.spend(e.size); err != nil {
+	if err := r.countInflated(e.size); err != nil {
 		return err
 	}
-	rec.as = e.kind
+	rec.entryKind = e.kind
 	w := io.Discard
 	switch e.kind {
 	case kindOffset:
-		if rec.base = rec.off - e.back; e.back <= 0 || rec.base < packHeaderSize {
+		if rec.base = rec.off - e.distance; e.distance <= 0 || rec.base < packHeaderSize {
 			return corrupt("the base of a delta lies outside its pack")
 		}
 	case kindRef:
-		rec.base = int64(len(r.bases))
-		r.bases = append(r.bases, e.baseID)
+		rec.base = int64(len(r.baseIDs))
+		r.baseIDs = append(r.baseIDs, e.baseID)
 	default:
 		rec.kind = e.kind
-		w = r.name.start(e.kind, e.size)
+		w = r.hasher.start(e.kind, e.size)
 	}
 	if err := r.inflate.copyContent(w, r.br, e.size); err != nil {
 		return err
 	}
 	if !e.kind.delta() {
-		if rec.id, err = r.name.id(); err != nil {
+		if rec.id, err = r.hasher.id(); err != nil {
 			return err
 		}
 	}
@@ -183,8 +185,8 @@ func (r *receiver) scanEntry() error {
 	return nil
 }
 
-// spend adds inflated bytes and checks their limit.
-func (r *receiver) spend(n int64) error {
+// countInflated adds to the number of inflated bytes, and checks it.
+func (r *receiver) countInflated(n int64) error {
 	r.inflated += n
 	if r.inflated > r.limits.InflatedBytes {
 		return OverLimit("the pack inflates to more than %d bytes", r.limits.InflatedBytes)
@@ -192,12 +194,15 @@ func (r *receiver) spend(n int64) error {
 	return nil
 }
 
-// complete appends the bases that a thin pack left out, so that the pack is self-contained and git can read it.
-func (r *receiver) complete(order []int32) error {
+// appendThinBases appends the bases that a thin pack leaves out, so that git can read the pack.
+func (r *receiver) appendThinBases(order []int32) error {
+	if len(r.thinBases) == 0 {
+		return nil
+	}
 	out := newPackWriter(r.file, r.end)
-	for _, id := range r.thin {
-		if i, ok := findName(r.recs[:len(order)], order, id); ok {
-			// The pack has the base after all, possibly as a delta of an object that builds on it.
+	for _, id := range r.thinBases {
+		if i, ok := findByID(r.recs[:len(order)], order, id); ok {
+			// A later delta of the pack makes the base. The chain of that delta may lead back to this base.
 			if err := r.checkChain(order, i); err != nil {
 				return err
 			}
@@ -219,16 +224,16 @@ func (r *receiver) complete(order []int32) error {
 	return err
 }
 
-// checkChain follows the deltas from record i down and fails if they do not end.
+// checkChain follows the bases of record i. It fails if they form a circle.
 func (r *receiver) checkChain(order []int32, i int32) error {
 	for range r.limits.DeltaDepth + 1 {
 		rec := &r.recs[i]
 		var ok bool
-		switch rec.as {
+		switch rec.entryKind {
 		case kindOffset:
-			i, ok = findOffset(r.recs, rec.base)
+			i, ok = findByOffset(r.recs, rec.base)
 		case kindRef:
-			if i, ok = findName(r.recs[:len(order)], order, r.bases[rec.base]); !ok {
+			if i, ok = findByID(r.recs[:len(order)], order, r.baseIDs[rec.base]); !ok {
 				return nil // the base is appended as a whole object
 			}
 		default:

@@ -35,9 +35,9 @@ func TestReceiveResolvesDeltasOfEveryKind(t *testing.T) {
 				s := openStore(t, t.TempDir())
 				switch memory {
 				case "disk":
-					s.scratch = scratchSizes{large: 0, budget: 0}
+					s.scratch = scratchSizes{maxInMemory: 0, memoryBudget: 0}
 				case "both":
-					s.scratch = scratchSizes{large: 60_000, budget: 100_000}
+					s.scratch = scratchSizes{maxInMemory: 60_000, memoryBudget: 100_000}
 				}
 				_, err := receive(t, s, pack, false)
 				require.NoError(t, err)

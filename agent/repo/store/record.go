@@ -12,48 +12,52 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// record describes an object while its pack is received. Its 48 bytes are the only memory that grows with a pack.
+// record describes an object of a pack that is being written. Only the records, of 48 bytes each, take memory in proportion to
+// the pack.
 type record struct {
-	id   plan.ID
-	crc  uint32 // of the packed bytes
-	off  int64
-	base int64 // kindOffset: offset of the base; kindRef: index in the list of base names
-	kind kind  // of the object; zero while a delta is not resolved
-	as   kind  // of the entry
+	id        plan.ID
+	crc       uint32 // of the packed bytes
+	off       int64
+	base      int64 // of a kindOffset: offset of the base; of a kindRef: index in receiver.baseIDs
+	kind      kind  // of the object; zero while a delta is not resolved
+	entryKind kind  // of the entry
 }
 
-// namer computes object ids, and detects attempts at a SHA-1 collision.
-type namer struct {
+// objectHasher computes object ids, and detects SHA-1 collision attacks.
+type objectHasher struct {
 	sum sha1cd.CollisionResistantHash
 	buf []byte
 }
 
-func newNamer() *namer { return &namer{sum: sha1cd.New().(sha1cd.CollisionResistantHash)} }
-
-// start begins a new object. The caller writes its content to the returned hash.
-func (n *namer) start(k kind, size int64) hash.Hash {
-	n.sum.Reset()
-	n.buf = appendHead(n.buf[:0], k, size)
-	_, _ = n.sum.Write(n.buf)
-	return n.sum
+func newObjectHasher() *objectHasher {
+	return &objectHasher{sum: sha1cd.New().(sha1cd.CollisionResistantHash)}
 }
 
-// appendHead appends the head that precedes the content of an object when its id is computed.
-func appendHead(b []byte, k kind, size int64) []byte {
+// start begins a new object. The caller writes its content to the returned hash.
+func (h *objectHasher) start(k kind, size int64) hash.Hash {
+	h.sum.Reset()
+	h.buf = appendObjectHeader(h.buf[:0], k, size)
+	_, _ = h.sum.Write(h.buf)
+	return h.sum
+}
+
+// appendObjectHeader appends the header that is hashed before the content of an object.
+func appendObjectHeader(b []byte, k kind, size int64) []byte {
 	b = append(append(b, k.String()...), ' ')
 	return append(strconv.AppendInt(b, size, 10), 0)
 }
 
-func (n *namer) id() (plan.ID, error) {
-	sum, collision := n.sum.CollisionResistantSum(n.buf[:0])
+// id returns the id of the object, or an error if the content is a collision attack.
+func (h *objectHasher) id() (plan.ID, error) {
+	sum, collision := h.sum.CollisionResistantSum(h.buf[:0])
 	if collision {
 		return plan.ID{}, corrupt("an object is part of a SHA-1 collision attack")
 	}
 	return plan.ID(sum[:20]), nil
 }
 
-// byName returns the order of recs by id. An object that occurs twice is an error.
-func byName(recs []record) ([]int32, error) {
+// sortByID returns the positions in recs, sorted by object id. An id that occurs twice is an error.
+func sortByID(recs []record) ([]int32, error) {
 	order := make([]int32, len(recs))
 	for i := range order {
 		order[i] = int32(i)
@@ -67,8 +71,8 @@ func byName(recs []record) ([]int32, error) {
 	return order, nil
 }
 
-// findName returns the index of the record with that id.
-func findName(recs []record, order []int32, id plan.ID) (int32, bool) {
+// findByID returns the position in recs of an id. order is the result of sortByID.
+func findByID(recs []record, order []int32, id plan.ID) (int32, bool) {
 	i, ok := slices.BinarySearchFunc(order, id, func(i int32, id plan.ID) int { return bytes.Compare(recs[i].id[:], id[:]) })
 	if !ok {
 		return 0, false
@@ -76,8 +80,8 @@ func findName(recs []record, order []int32, id plan.ID) (int32, bool) {
 	return order[i], true
 }
 
-// findOffset returns the index of the record that starts at off.
-func findOffset(recs []record, off int64) (int32, bool) {
+// findByOffset returns the position in recs of the entry that starts at off.
+func findByOffset(recs []record, off int64) (int32, bool) {
 	i := sort.Search(len(recs), func(i int) bool { return recs[i].off >= off })
 	return int32(i), i < len(recs) && recs[i].off == off
 }

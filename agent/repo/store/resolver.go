@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"io"
 	"maps"
 	"slices"
@@ -10,16 +9,17 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// resolver computes the ids of the deltas of a pack. It goes depth first and frees a base before it follows the last child, so
-// that a plain chain keeps two objects at a time.
+// resolver computes the ids of the deltas of a pack, depth first. It frees a base as soon as its last child is computed, so that
+// a plain chain needs two objects at a time.
 type resolver struct {
 	*receiver
-	first, next []int32 // children of a record: head and links, 1-based, 0 ends
-	byRef       map[plan.ID]int32
-	stack       []frame
+	// The deltas that build on a record are a linked list. Both slices have 1-based indexes of records; 0 ends a list.
+	firstChild, nextSibling []int32
+	unresolved              map[plan.ID]int32
+	stack                   []frame
 }
 
-// MissingBaseError says that a thin pack builds on an object that the store does not have.
+// MissingBaseError is the error of a thin pack that builds on an object that the store does not have.
 type MissingBaseError struct{ err error }
 
 func (e *MissingBaseError) Error() string {
@@ -27,45 +27,38 @@ func (e *MissingBaseError) Error() string {
 }
 func (e *MissingBaseError) Unwrap() error { return e.err }
 
-// frame is an object with children (deltas that build on it) that are not resolved yet.
+// frame is an object with children that are not resolved yet.
 type frame struct {
-	data  *content
-	child int32
+	data  *scratchObject
+	child int32 // the next one to resolve, 1-based
 	depth int
 	kind  kind
 }
 
+// resolve sets the kinds and the ids of all deltas.
 func (r *receiver) resolve(ctx context.Context) error {
-	deltas := 0
-	for i := range r.recs {
-		if r.recs[i].as.delta() {
-			deltas++
-		}
-	}
-	if deltas == 0 {
+	if !slices.ContainsFunc(r.recs, func(rec record) bool { return rec.entryKind.delta() }) {
 		return nil
 	}
-	v := &resolver{receiver: r, byRef: map[plan.ID]int32{}}
-	defer v.drop()
+	v := &resolver{receiver: r, unresolved: map[plan.ID]int32{}}
+	defer v.freeStack()
 	if err := v.link(); err != nil {
 		return err
 	}
-	if err := v.fromPack(ctx); err != nil {
+	if err := v.resolveOwnBases(ctx); err != nil {
 		return err
 	}
-	if err := v.fromOutside(ctx); err != nil {
+	if err := v.resolveThinBases(ctx); err != nil {
 		return err
 	}
-	for i := range r.recs {
-		if r.recs[i].kind == 0 {
-			return corrupt("a delta has no base")
-		}
+	if slices.ContainsFunc(r.recs, func(rec record) bool { return rec.kind == 0 }) {
+		return corrupt("a delta has no base")
 	}
 	return nil
 }
 
-// drop frees what an error left on the stack.
-func (v *resolver) drop() {
+// freeStack frees the objects that an error left on the stack.
+func (v *resolver) freeStack() {
 	for _, f := range v.stack {
 		f.data.free()
 	}
@@ -74,56 +67,56 @@ func (v *resolver) drop() {
 
 // link builds the lists of children.
 func (v *resolver) link() error {
-	v.first = make([]int32, len(v.recs))
-	v.next = make([]int32, len(v.recs))
+	v.firstChild = make([]int32, len(v.recs))
+	v.nextSibling = make([]int32, len(v.recs))
 	for i := range v.recs {
-		switch rec := &v.recs[i]; rec.as {
+		switch rec := &v.recs[i]; rec.entryKind {
 		case kindOffset:
-			j, ok := findOffset(v.recs, rec.base)
+			j, ok := findByOffset(v.recs, rec.base)
 			if !ok {
 				return corrupt("the base of a delta is not the start of an entry")
 			}
-			v.next[i], v.first[j] = v.first[j], int32(i+1)
+			v.nextSibling[i], v.firstChild[j] = v.firstChild[j], int32(i+1)
 		case kindRef:
-			id := v.bases[rec.base]
-			v.next[i], v.byRef[id] = v.byRef[id], int32(i+1)
+			id := v.baseIDs[rec.base]
+			v.nextSibling[i], v.unresolved[id] = v.unresolved[id], int32(i+1)
 		}
 	}
 	return nil
 }
 
-// children takes the list of children of a record whose id is known: those that name it by offset or by id.
+// children returns the first child of record i, whose id is known. It moves the deltas that name this id out of unresolved.
 func (v *resolver) children(i int32) int32 {
-	list := v.first[i]
-	named, ok := v.byRef[v.recs[i].id]
+	list := v.firstChild[i]
+	named, ok := v.unresolved[v.recs[i].id]
 	if !ok {
 		return list
 	}
-	delete(v.byRef, v.recs[i].id)
+	delete(v.unresolved, v.recs[i].id)
 	last := named
-	for v.next[last-1] != 0 {
-		last = v.next[last-1]
+	for v.nextSibling[last-1] != 0 {
+		last = v.nextSibling[last-1]
 	}
-	v.next[last-1] = list
+	v.nextSibling[last-1] = list
 	return named
 }
 
-// fromPack follows the deltas that start at whole objects of the pack.
-func (v *resolver) fromPack(ctx context.Context) error {
+// resolveOwnBases resolves the deltas whose chains start at whole objects of the pack.
+func (v *resolver) resolveOwnBases(ctx context.Context) error {
 	for i := range v.recs {
 		rec := &v.recs[i]
-		if rec.as.delta() {
+		if rec.entryKind.delta() {
 			continue
 		}
 		list := v.children(int32(i))
 		if list == 0 {
 			continue
 		}
-		e, err := v.inflate.at(v.file, rec.off, v.end)
+		e, err := v.inflate.openEntry(v.file, rec.off, v.end)
 		if err != nil {
 			return err
 		}
-		if err := v.limits.scratch(rec.kind, e.size); err != nil {
+		if err := v.limits.checkDeltaSize(rec.kind, e.size); err != nil {
 			return err
 		}
 		c, err := v.scratch.alloc(e.size)
@@ -141,29 +134,29 @@ func (v *resolver) fromPack(ctx context.Context) error {
 	return nil
 }
 
-// fromOutside follows the deltas of a thin pack, whose bases we have. What we do not have may come out of the deltas
-// that are still to be made, so it is missing only when nothing else is left.
-func (v *resolver) fromOutside(ctx context.Context) error {
-	for len(v.byRef) > 0 {
-		ids := slices.Collect(maps.Keys(v.byRef))
+// resolveThinBases resolves the deltas whose bases external has. Another delta may still make a base that external lacks, so a
+// base is missing only if no other delta can be resolved.
+func (v *resolver) resolveThinBases(ctx context.Context) error {
+	for len(v.unresolved) > 0 {
+		ids := slices.Collect(maps.Keys(v.unresolved))
 		var missing error
 		progress := false
 		for _, id := range ids {
-			list, ok := v.byRef[id]
+			list, ok := v.unresolved[id]
 			if !ok {
 				continue // another walk has resolved it
 			}
 			k, c, err := v.external(id)
-			if errors.Is(err, errNotFound) {
+			if IsNotFound(err) {
 				missing = err
 				continue
 			}
 			if err != nil {
 				return err
 			}
-			delete(v.byRef, id)
+			delete(v.unresolved, id)
 			progress = true
-			v.thin = append(v.thin, id)
+			v.thinBases = append(v.thinBases, id)
 			v.stack = append(v.stack, frame{data: c, child: list, kind: k})
 			if err := v.walk(ctx); err != nil {
 				return err
@@ -176,7 +169,7 @@ func (v *resolver) fromOutside(ctx context.Context) error {
 	return nil
 }
 
-// walk resolves all descendants of the one object on the stack.
+// walk resolves all descendants of the object on the stack.
 func (v *resolver) walk(ctx context.Context) error {
 	for n := 0; len(v.stack) > 0; n++ {
 		if n%256 == 0 && ctx.Err() != nil {
@@ -184,12 +177,12 @@ func (v *resolver) walk(ctx context.Context) error {
 		}
 		top := &v.stack[len(v.stack)-1]
 		i := top.child - 1
-		top.child = v.next[i]
+		top.child = v.nextSibling[i]
 		parent, last := *top, top.child == 0
 		if last {
 			v.stack = v.stack[:len(v.stack)-1]
 		}
-		err := v.make(i, parent)
+		err := v.resolveDelta(i, parent)
 		if last {
 			parent.data.free()
 		}
@@ -200,13 +193,14 @@ func (v *resolver) walk(ctx context.Context) error {
 	return nil
 }
 
-// make applies the delta of record i to its base, computes the id of the result, and pushes it if it has children.
-func (v *resolver) make(i int32, base frame) error {
+// resolveDelta applies the delta of record i to base and sets its kind and its id. If the result has children, it goes on the
+// stack.
+func (v *resolver) resolveDelta(i int32, base frame) error {
 	rec := &v.recs[i]
 	if base.depth == v.limits.DeltaDepth {
 		return OverLimit("a chain of deltas is longer than %d", v.limits.DeltaDepth)
 	}
-	e, err := v.inflate.at(v.file, rec.off, v.end)
+	e, err := v.inflate.openEntry(v.file, rec.off, v.end)
 	if err != nil {
 		return err
 	}
@@ -214,26 +208,26 @@ func (v *resolver) make(i int32, base frame) error {
 	if err != nil {
 		return err
 	}
-	if err := v.limits.scratch(base.kind, d.size); err != nil {
+	if err := v.limits.checkDeltaSize(base.kind, d.size); err != nil {
 		return err
 	}
-	if err := v.spend(d.size); err != nil {
+	if err := v.countInflated(d.size); err != nil {
 		return err
 	}
 	rec.kind = base.kind
-	w := io.Writer(v.name.start(base.kind, d.size))
-	// Children by id are known only when the id is. So the object is kept while any such delta is unresolved.
-	var kept *content
-	if v.first[i] != 0 || len(v.byRef) > 0 {
-		if kept, err = v.scratch.alloc(d.size); err != nil {
+	w := io.Writer(v.hasher.start(base.kind, d.size))
+	// Only the id shows which deltas name the result, so it is kept while any such delta is unresolved.
+	var result *scratchObject
+	if v.firstChild[i] != 0 || len(v.unresolved) > 0 {
+		if result, err = v.scratch.alloc(d.size); err != nil {
 			return err
 		}
-		w = io.MultiWriter(w, kept)
+		w = io.MultiWriter(w, result)
 	}
 	if err = d.apply(w, base.data, v.inflate.buf); err == nil {
-		rec.id, err = v.name.id()
+		rec.id, err = v.hasher.id()
 	}
-	if kept == nil {
+	if result == nil {
 		return err
 	}
 	list := int32(0)
@@ -241,9 +235,9 @@ func (v *resolver) make(i int32, base frame) error {
 		list = v.children(i)
 	}
 	if list == 0 {
-		kept.free()
+		result.free()
 		return err
 	}
-	v.stack = append(v.stack, frame{data: kept, child: list, depth: base.depth + 1, kind: base.kind})
+	v.stack = append(v.stack, frame{data: result, child: list, depth: base.depth + 1, kind: base.kind})
 	return nil
 }

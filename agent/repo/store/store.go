@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -20,30 +21,29 @@ type Options struct {
 	MaxPacks int
 }
 
-// Store is a bare repository of packs. Its methods may be called from several goroutines; a Transfer does not disturb
-// readers. Only one Transfer may publish at a time.
+// Store is a bare repository of packs. Several goroutines may use it, also while a Transfer runs. Only one Transfer may publish
+// at a time.
 type Store struct {
 	dir      string
 	log      *slog.Logger
 	limits   Limits
 	maxPacks int
 	scratch  scratchSizes
-	readers  sync.Pool // *reader
+	readers  sync.Pool // of *reader
 
 	opening sync.Mutex // guards lock
 	lock    *os.File
-	opened  atomic.Bool // the store has its lock and knows its packs
+	opened  atomic.Bool // the store has its lock and its packs
 
 	mu      sync.RWMutex // guards the fields below
 	packs   []*pack      // oldest first; the slice is never changed in place
-	tip     plan.ID      // the commit of the last transfer, zero if it is not known
-	damaged bool         // the next transfer must bring everything
+	tip     plan.ID      // the commit of the last transfer; zero if it is not known
+	damaged bool         // the next transfer must fetch everything
 	closed  bool
 }
 
-// New returns a store in a directory of its own. The directory is opened on first use, and again after a failure, so that
-// work that needs no git goes on without a place for the cache. Until the directory can be opened, the store is empty, and
-// Begin returns the reason.
+// New returns a store in a directory that nothing else uses. The first use opens it; after a failure, the next use tries again.
+// Until then the store is empty, and Begin returns the error. So work that needs no git goes on without a usable directory.
 func New(dir string, o Options) *Store {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -56,8 +56,8 @@ func New(dir string, o Options) *Store {
 	return s
 }
 
-// Open opens the directory of the store, creates the repository if there is none, and removes what a crash left behind.
-// Only one process can have a store open.
+// Open opens the directory of the store. It creates the repository if there is none, and removes what a crash left behind. It
+// fails if another process has the store open.
 func (s *Store) Open() error {
 	if s.opened.Load() {
 		return nil
@@ -75,10 +75,10 @@ func (s *Store) Open() error {
 		return unusable(err)
 	}
 	err = s.load()
-	if _, bad := errors.AsType[*DiskError](err); bad {
+	if _, unreadable := errors.AsType[*DiskError](err); unreadable {
 		s.log.Warn("the repository's store cannot be read; it is set aside, and fetched again", "dir", s.dir, "error", err)
-		if aside := s.setAside(); aside != nil {
-			err = errors.Join(err, aside)
+		if moveErr := s.setAside(); moveErr != nil {
+			err = errors.Join(err, moveErr)
 		} else {
 			err = s.load()
 		}
@@ -100,8 +100,8 @@ func unusable(err error) error {
 	return failure.New(v1alpha1.ReasonWriteFailed, "the cache of git objects cannot be opened: %w", err)
 }
 
-// Close releases files and memory. A read that is under way keeps its packs until it ends. The caller must have closed
-// every Transfer.
+// Close closes the files and releases the lock. A read that is under way keeps its packs until it ends. The caller must close
+// every Transfer first.
 func (s *Store) Close() error {
 	s.opening.Lock()
 	defer s.opening.Unlock()
@@ -111,6 +111,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
+	s.opened.Store(false)
 	releaseAll(s.packs)
 	s.packs = nil
 	if s.lock == nil {
@@ -125,30 +126,25 @@ func (s *Store) isClosed() bool {
 	return s.closed
 }
 
-// Partial reports whether the store holds trees whose blobs are not all there.
+// Partial reports whether the store has trees but lacks some of their blobs.
 func (s *Store) Partial() bool {
 	_ = s.Open()
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for _, p := range s.packs {
-		if p.partial {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.packs, func(p *pack) bool { return p.partial })
 }
 
-// Damaged reports whether a read or a transfer found the store damaged. The next transfer must bring everything.
+// Damaged reports whether a read or a transfer found the store damaged. The next transfer must fetch everything.
 func (s *Store) Damaged() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.damaged
 }
 
-// NoteDamage remembers the damage that err reports, and marks err so that IsDamaged holds for it. It is for reads of objects
-// that must be there and readable: the trees and blobs of a fetched commit.
+// NoteDamage marks the store as damaged if err reports damage or a missing object; IsDamaged then holds for the result. Other
+// errors stay as they are. It is for reads of objects that the store must have: those of a fetched commit.
 func (s *Store) NoteDamage(err error) error {
-	if err == nil || (!s.suspect(err) && !errors.Is(err, errNotFound)) {
+	if err == nil || (!s.noteFileDamage(err) && !IsNotFound(err)) {
 		return err
 	}
 	s.mu.Lock()
@@ -157,16 +153,16 @@ func (s *Store) NoteDamage(err error) error {
 	return failure.New(v1alpha1.ReasonGitUnreachable, "%w: %w", errDamaged, err)
 }
 
-// errDamaged is in the chain of an error of a read that found the store damaged.
 var errDamaged = errors.New("the cache of git objects is damaged, and the next fetch replaces it")
 
-// IsDamaged reports whether an error says that the store is damaged: after another fetch the read may succeed.
+// IsDamaged reports whether an error says that the store is damaged. After another fetch, the read may succeed.
 func IsDamaged(err error) bool { return errors.Is(err, errDamaged) }
 
-// suspect reports whether an error says that the store's files are not what they were, and remembers the damage.
-func (s *Store) suspect(err error) bool {
-	_, ours := errors.AsType[*DiskError](err)
-	if !ours && !errors.Is(err, ErrCorrupt) {
+// noteFileDamage marks the store as damaged if err says that its files cannot be read or have wrong content. It reports whether
+// err does.
+func (s *Store) noteFileDamage(err error) bool {
+	_, unreadable := errors.AsType[*DiskError](err)
+	if !unreadable && !errors.Is(err, ErrCorrupt) {
 		return false
 	}
 	s.mu.Lock()
@@ -179,7 +175,7 @@ func (s *Store) suspect(err error) bool {
 	return true
 }
 
-// acquire returns the current packs. They stay open until releaseAll.
+// acquire returns the current packs. They stay open until the caller calls releaseAll.
 func (s *Store) acquire() []*pack {
 	_ = s.Open() // a store that cannot be opened is empty; Begin returns the reason
 	s.mu.RLock()

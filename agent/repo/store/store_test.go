@@ -118,7 +118,7 @@ func TestLargeObjectsAreCopiedThroughTheScratch(t *testing.T) {
 			g.Repack()
 		}
 		s := openStore(t, t.TempDir())
-		s.scratch = scratchSizes{large: 1 << 10, budget: 2 << 10}
+		s.scratch = scratchSizes{maxInMemory: 1 << 10, memoryBudget: 2 << 10}
 		s.pull(g, commit)
 		repotest.RequireSame(t, g, s, commit)
 	}
@@ -146,7 +146,7 @@ func TestPublishKeepsTemporaryFiles(t *testing.T) {
 	s := openStore(t, dir)
 	root, err := s.openRoot()
 	require.NoError(t, err)
-	f, name, err := temporary(root, packDir, packExt)
+	f, name, err := createTemp(root, packDir, packExt)
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 	s.pull(g, commit)

@@ -7,29 +7,31 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 
 	"stoker.io/stoker/agent/plan"
 )
 
-// Condition says what the next transfer has to bring.
+// Condition says what the next transfer must fetch.
 type Condition int
 
 // The conditions of a store.
 const (
-	Ready   Condition = iota // what changed since Store.Base
-	Empty                    // everything, because nothing is there
+	Ready   Condition = iota // what changed since Store.Tip
+	Empty                    // everything, because the store has no pack
 	Grown                    // everything, because the store has grown too much
 	Damaged                  // everything, because a part of the store cannot be read
 )
 
-// Transfer is one fetch under way: it receives packs beside those of the store, and publishes one of them.
+// Transfer is a fetch under way. It receives packs beside those of the store, and publishes at most one of them. One goroutine at
+// a time may use it.
 type Transfer struct {
-	Commit plan.ID // the commit to bring
+	Commit plan.ID // the object to fetch, usually a commit
 	// Base is a commit of the store that a received pack may build on; zero if there is none.
 	Base plan.ID
-	// TreesOnly leaves out the blobs. A published pack makes the store Partial.
+	// TreesOnly means that received packs lack the blobs. Publishing one makes the store Partial.
 	TreesOnly bool
-	// Bytes is the size of all packs that were received so far; MaxBytes is its limit, 0 for none.
+	// Bytes is the size of all packs received so far. MaxBytes is its limit; zero means no limit.
 	Bytes, MaxBytes int64
 
 	store     *Store
@@ -37,19 +39,16 @@ type Transfer struct {
 	condition Condition
 }
 
-// Received is a pack that is complete on disk and not yet part of the store.
+// Received is a pack that is complete on disk, but not yet part of the store.
 type Received struct {
 	Objects int
 
-	temp string // its name without extension
-	name string // its name once it is published
+	temp string // name without extension
+	name string // name after Publish, without extension
 }
 
-// Begin starts a transfer that brings a commit. The caller closes it.
+// Begin starts a transfer of a commit. The caller must close it.
 func (s *Store) Begin(commit plan.ID) (*Transfer, error) {
-	if s.isClosed() {
-		return nil, errors.New("the repository's store is closed")
-	}
 	if err := s.Open(); err != nil {
 		return nil, err
 	}
@@ -60,7 +59,7 @@ func (s *Store) Begin(commit plan.ID) (*Transfer, error) {
 	return &Transfer{Commit: commit, store: s, root: root, condition: s.condition(root)}, nil
 }
 
-// Close releases what Begin opened. Packs that were received stay until Drop or the next Open.
+// Close closes the transfer. Received packs stay on disk until Drop or the next Open of the store.
 func (t *Transfer) Close() { _ = t.root.Close() }
 
 // Condition returns the condition of the store at the start of the transfer.
@@ -70,21 +69,21 @@ func (t *Transfer) Condition() Condition { return t.condition }
 func (t *Transfer) Limits() Limits { return t.store.limits }
 
 // Scratch creates a temporary file without a name in the store's directory.
-func (t *Transfer) Scratch() (*os.File, error) { return anonymous(t.root, packDir) }
+func (t *Transfer) Scratch() (*os.File, error) { return createUnnamed(t.root, packDir) }
 
-// smallStore is the size in bytes up to which a store never counts as grown because of its size.
+// smallStore is a size in bytes. The packs of a Grown store have this size and twice that of the largest pack.
 const smallStore = 4 << 20
 
+// condition checks that the files of the packs exist, and returns the condition of the store.
 func (s *Store) condition(root *os.Root) Condition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	total, largest := int64(0), int64(0)
 	for _, p := range s.packs {
-		if _, err := root.Stat(p.name + packExt); err != nil {
-			s.damaged = true
-		}
-		if _, err := root.Stat(p.name + indexExt); err != nil {
-			s.damaged = true
+		for _, ext := range []string{packExt, indexExt} {
+			if _, err := root.Stat(p.name + ext); err != nil {
+				s.damaged = true
+			}
 		}
 		total, largest = total+p.size, max(largest, p.size)
 	}
@@ -99,7 +98,7 @@ func (s *Store) condition(root *os.Root) Condition {
 	return Ready
 }
 
-// Tip returns the commit of the last transfer if an increment can start from it, and zero if not.
+// Tip returns the commit of the last transfer, or zero if the store does not have all of it.
 func (s *Store) Tip() plan.ID {
 	s.mu.RLock()
 	tip := s.tip
@@ -110,7 +109,7 @@ func (s *Store) Tip() plan.ID {
 	return tip
 }
 
-// SetTip makes Commit the tip of the store, from which the next increment starts.
+// SetTip makes Commit the tip of the store.
 func (t *Transfer) SetTip() error {
 	s := t.store
 	s.mu.Lock()
@@ -123,44 +122,44 @@ func (t *Transfer) SetTip() error {
 	return writeTip(t.root, t.Commit)
 }
 
-// Receive stores the pack that stream holds.
+// Receive writes the pack in stream to disk. If Base is set, the pack may be thin.
 func (t *Transfer) Receive(ctx context.Context, stream io.Reader) (*Received, error) {
-	return t.newPack(func(file *os.File, sc *scratch) (packed, error) {
+	return t.newPack(func(file *os.File, sc *scratch) (packContents, error) {
 		limits := t.store.limits
 		if t.MaxBytes > 0 {
 			limits.PackBytes = min(limits.PackBytes, t.MaxBytes-t.Bytes)
 		}
-		r := &receiver{limits: limits, scratch: sc, external: func(id plan.ID) (kind, *content, error) {
+		r := &receiver{limits: limits, scratch: sc, external: func(id plan.ID) (kind, *scratchObject, error) {
 			if t.Base.IsZero() {
 				return 0, nil, NotFound(id)
 			}
-			k, c, err := t.store.object(id, sc)
-			if t.store.suspect(err) {
+			k, c, err := t.store.readIntoScratch(id, sc)
+			if t.store.noteFileDamage(err) {
 				err = NotFound(id)
 			}
 			return k, c, err
 		}}
 		order, trailer, err := r.run(ctx, stream, file)
-		t.Bytes += r.in.n
-		return packed{r.recs, order, trailer}, err
+		t.Bytes += r.stream.n
+		return packContents{r.recs, order, trailer}, err
 	})
 }
 
-// packed is the content of a new pack, ready for its index.
-type packed struct {
+// packContents describes a new pack, for its index.
+type packContents struct {
 	recs    []record
 	order   []int32
 	trailer [packTrailerSize]byte
 }
 
-// newPack creates a pack file, lets fill write it, writes its index, and makes both durable.
-func (t *Transfer) newPack(fill func(*os.File, *scratch) (packed, error)) (*Received, error) {
-	file, name, err := temporary(t.root, packDir, packExt)
+// newPack creates a pack file, calls write to fill it, writes its index, and makes both durable.
+func (t *Transfer) newPack(write func(*os.File, *scratch) (packContents, error)) (*Received, error) {
+	file, name, err := createTemp(t.root, packDir, packExt)
 	if err != nil {
 		return nil, err
 	}
 	in := &Received{temp: name[:len(name)-len(packExt)]}
-	err = t.fill(in, file, fill)
+	err = t.writePack(in, file, write)
 	if err = errors.Join(err, file.Close()); err != nil {
 		t.Drop(in)
 		return nil, err
@@ -168,29 +167,29 @@ func (t *Transfer) newPack(fill func(*os.File, *scratch) (packed, error)) (*Rece
 	return in, nil
 }
 
-func (t *Transfer) fill(in *Received, file *os.File, fill func(*os.File, *scratch) (packed, error)) error {
+func (t *Transfer) writePack(in *Received, file *os.File, write func(*os.File, *scratch) (packContents, error)) error {
 	sc := newScratch(t.Scratch, t.store.scratch)
 	defer sc.close()
-	p, err := fill(file, sc)
+	p, err := write(file, sc)
 	if err != nil {
 		return err
 	}
 	in.name, in.Objects = packPrefix+hex.EncodeToString(p.trailer[:]), len(p.recs)
 	if err := file.Sync(); err != nil {
-		return onDisk(err)
+		return asDiskError(err)
 	}
 	idx, err := t.root.OpenFile(in.temp+indexExt, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return onDisk(err)
+		return asDiskError(err)
 	}
 	err = writeIndex(idx, p.recs, p.order, p.trailer)
 	if err == nil {
-		err = onDisk(idx.Sync())
+		err = asDiskError(idx.Sync())
 	}
 	return errors.Join(err, idx.Close())
 }
 
-// Drop removes a pack that was received.
+// Drop removes a received pack.
 func (t *Transfer) Drop(in *Received) {
 	for _, ext := range []string{packExt, indexExt} {
 		_ = t.root.Remove(in.temp + ext)
@@ -216,41 +215,33 @@ func (t *Transfer) Contains(in *Received, ids ...plan.ID) error {
 
 // CommitText returns the bytes of Commit in a received pack. If the pack lacks it, IsNotFound holds for the error.
 func (t *Transfer) CommitText(in *Received) ([]byte, error) {
-	p, err := openPack(t.root, in.temp)
-	if err != nil {
-		return nil, err
+	k, text, err := t.readReceived(in)
+	if err == nil {
+		_, err = rootTree(t.Commit, k, text)
 	}
-	defer p.release()
-	text, _, err := t.commit(p)
 	return text, err
 }
 
-// TagText returns the bytes of an annotated tag, whose id is Commit, in a received pack. If the pack lacks it, IsNotFound holds for the error.
+// TagText is CommitText for a transfer whose Commit is the id of an annotated tag.
 func (t *Transfer) TagText(in *Received) ([]byte, error) {
-	p, err := openPack(t.root, in.temp)
-	if err != nil {
-		return nil, err
-	}
-	defer p.release()
-	k, text, err := t.text(p)
+	k, text, err := t.readReceived(in)
 	if err == nil && k != kindTag {
 		err = corrupt("object %s is a %s, where a %s belongs", t.Commit, k, kindTag)
 	}
 	return text, err
 }
 
-// commit returns the bytes of Commit in a pack, and its tree.
-func (t *Transfer) commit(p *pack) (text []byte, tree plan.ID, err error) {
-	k, text, err := t.text(p)
+func (t *Transfer) readReceived(in *Received) (kind, []byte, error) {
+	p, err := openPack(t.root, in.temp)
 	if err != nil {
-		return nil, plan.ID{}, err
+		return 0, nil, err
 	}
-	tree, err = rootTree(t.Commit, k, text)
-	return text, tree, err
+	defer p.release()
+	return t.readFrom(p)
 }
 
-// text returns the bytes of the object with the id Commit in a pack.
-func (t *Transfer) text(p *pack) (kind, []byte, error) {
+// readFrom returns the kind and the bytes of Commit in a pack.
+func (t *Transfer) readFrom(p *pack) (kind, []byte, error) {
 	off, found, err := p.find(t.Commit)
 	if err != nil {
 		return 0, nil, err
@@ -269,17 +260,21 @@ func (t *Transfer) text(p *pack) (kind, []byte, error) {
 	return o.kind, b.Bytes(), err
 }
 
-// HasCommit reports whether a received pack has Commit, and the pack or the store has its tree.
+// HasCommit reports whether a received pack has Commit, and the pack or the store has the root tree.
 func (t *Transfer) HasCommit(in *Received) (bool, error) {
 	p, err := openPack(t.root, in.temp)
 	if err != nil {
 		return false, err
 	}
 	defer p.release()
-	_, tree, err := t.commit(p)
+	k, text, err := t.readFrom(p)
 	if IsNotFound(err) {
 		return false, nil
 	}
+	if err != nil {
+		return false, err
+	}
+	tree, err := rootTree(t.Commit, k, text)
 	if err != nil {
 		return false, err
 	}
@@ -289,7 +284,8 @@ func (t *Transfer) HasCommit(in *Received) (bool, error) {
 	return !t.Base.IsZero() && t.store.Has(tree), nil
 }
 
-// Publish makes a received pack part of the store, and Commit the tip. With replace, the pack replaces all others.
+// Publish makes a received pack part of the store, and Commit the tip. If replace is true, the pack replaces all others. If
+// Publish fails, the pack may be part of the store.
 func (t *Transfer) Publish(in *Received, replace bool) error {
 	if err := t.rename(in); err != nil {
 		return err
@@ -301,16 +297,13 @@ func (t *Transfer) Publish(in *Received, replace bool) error {
 	s := t.store
 	s.mu.Lock()
 	old := s.packs
-	var keep []*pack
-	if !replace {
-		keep, old = old, nil
+	if n := len(old); n > 0 {
+		p.seq = old[n-1].seq + 1
 	}
-	if n := len(s.packs); n > 0 {
-		p.seq = s.packs[n-1].seq + 1
-	}
-	s.packs = append(keep[:len(keep):len(keep)], p)
 	if replace {
-		s.damaged = false
+		s.packs, s.damaged = []*pack{p}, false
+	} else {
+		s.packs, old = append(slices.Clip(old), p), nil
 	}
 	s.mu.Unlock()
 
@@ -322,23 +315,23 @@ func (t *Transfer) Publish(in *Received, replace bool) error {
 		q.release()
 	}
 	if replace {
-		errs = append(errs, s.sweep(t.root))
+		errs = append(errs, s.removeUnknownPacks(t.root))
 	}
 	return errors.Join(append(errs, t.SetTip())...)
 }
 
-// rename moves a received pack into place, the index last.
+// rename gives a received pack its final name, the index last.
 func (t *Transfer) rename(in *Received) error {
 	if t.TreesOnly {
-		if err := onDisk(t.root.WriteFile(in.name+partialExt, nil, 0o600)); err != nil {
+		if err := asDiskError(t.root.WriteFile(in.name+partialExt, nil, 0o600)); err != nil {
 			return err
 		}
-		if err := syncDir(t.root, packDir); err != nil { // a pack without its mark would count as whole
+		if err := syncDir(t.root, packDir); err != nil { // after a crash, a pack without this file would count as complete
 			return err
 		}
 	}
 	for _, ext := range []string{packExt, indexExt} {
-		if err := onDisk(t.root.Rename(in.temp+ext, in.name+ext)); err != nil {
+		if err := asDiskError(t.root.Rename(in.temp+ext, in.name+ext)); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -24,20 +25,19 @@ type Client struct {
 	auth      Auth
 	opts      Options
 	transport transport
-	last      cache
+	cache     advertisementCache // of git-upload-pack
 	apiOnce   sync.Once
 	api       *httpTransport // for the API of a host that is reached over ssh
 }
 
-// transport carries git's protocol to a server. An error that it notes in the exchange counts more than the error that it
-// returns.
+// transport carries git's protocol to a server. exchange.outcome has the errors that the caller must prefer to the returned ones.
 type transport interface {
-	// advertise asks the service of x for all refs. An empty repository has none.
+	// advertise requests the advertisement of the service of x. An empty repository has no refs.
 	advertise(ctx context.Context, x *exchange) (*advertisement, error)
-	// push sends what request returns for the advertisement of the server, and returns the answer. If request fails, nothing is
-	// sent.
+	// push calls request with the advertisement of the server, sends the result, and returns the answer. If request fails, push
+	// sends nothing.
 	push(ctx context.Context, x *exchange, request func(*advertisement) (*updateRequest, error)) (io.ReadCloser, error)
-	// upload sends one request and returns the answer, positioned at the start of the pack.
+	// upload sends a request and returns the answer, which the caller reads from the start of the pack.
 	upload(ctx context.Context, x *exchange, a *advertisement, req *packp.UploadPackRequest) (*packp.UploadPackResponse, error)
 	// close releases idle connections.
 	close() error
@@ -59,69 +59,64 @@ func NewClient(u URL, auth Auth, o Options) *Client {
 // Close closes idle connections. The Client can still be used.
 func (c *Client) Close() error { return c.transport.close() }
 
-// advertisement is what a server says before a request.
+// advertisement is the list of refs and capabilities that a server sends before it accepts a request.
 type advertisement struct {
 	caps *capability.List
 	refs *Refs
-	// session is that of http, which remembers the target of a redirect.
+	// session is the session of an httpTransport, which remembers the target of a redirect; nil for ssh and for git-receive-pack.
 	session gittransport.UploadPackSession
 }
 
-// Refs asks for all refs. The Fetch that follows uses the same advertisement.
+// Refs requests all refs. A Fetch that follows soon uses the same advertisement.
 func (c *Client) Refs(ctx context.Context) (*Refs, error) {
-	ctx, dog, stop := watch(ctx, c.opts.Advertise, c.opts.StallBytes, c.opts.StallWindow)
+	ctx, dog, stop := c.watch(ctx, c.opts.Advertise)
 	defer stop()
 	a, err := c.advertise(ctx, dog, uploadPack)
 	if err != nil {
 		return nil, err
 	}
-	c.last.put(a)
+	c.cache.put(a)
 	return a.refs, nil
 }
 
-// advertised returns the last advertisement if it is recent, or asks for a new one.
-func (c *Client) advertised(ctx context.Context, dog *watchdog) (*advertisement, error) {
-	if a := c.last.take(); a != nil {
-		return a, nil
-	}
-	return c.advertise(ctx, dog, uploadPack)
+// watch starts a watchdog for total. The caller must call stop.
+func (c *Client) watch(ctx context.Context, total time.Duration) (_ context.Context, dog *watchdog, stop func()) {
+	return watch(ctx, total, c.opts.StallBytes, c.opts.StallWindow)
 }
 
+// advertise requests the advertisement of a service.
 func (c *Client) advertise(ctx context.Context, dog *watchdog, s service) (*advertisement, error) {
 	x := &exchange{dog: dog, service: s}
 	a, err := c.transport.advertise(ctx, x)
-	secrets, known := x.outcome()
-	if known != nil {
-		err = known
-	}
+	secrets, err := x.outcome(err)
 	if err != nil {
 		if refused, ok := errors.AsType[*refusedError](err); ok {
 			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "%s: %w", c.url, Foreign(refused, secrets))
 		}
 		return nil, Explain(ctx, c.url, err, secrets)
 	}
-	if err := c.bounded(a); err != nil {
+	if err := c.checkRefCount(a); err != nil {
 		return nil, err
 	}
 	return a, nil
 }
 
-// bounded returns an error if a repository has too many refs.
-func (c *Client) bounded(a *advertisement) error {
+// checkRefCount returns an error if a repository has too many refs.
+func (c *Client) checkRefCount(a *advertisement) error {
 	if n := len(a.refs.ByName) + len(a.refs.Peeled); n > c.opts.MaxRefs {
 		return store.OverLimit("%s has %d refs, more than %d", c.url, n, c.opts.MaxRefs)
 	}
 	return nil
 }
 
-// APIToken returns the token for the API of the forge: that of the GitHub App, or else Auth.Token.
+// APIToken returns the token for the API of the forge: the token of the GitHub App, or Auth.Token if there is no app.
 func (c *Client) APIToken(ctx context.Context) (secret.String, error) {
 	if t, ok := c.transport.(*httpTransport); ok && t.app != nil {
-		rt, err := t.client()
+		rt, err := t.sharedTransport()
 		if err != nil {
 			return secret.String{}, err
 		}
-		return t.app.get(ctx, rt)
+		return t.app.validToken(ctx, rt)
 	}
 	if c.auth.Token == nil {
 		return secret.String{}, failure.New(v1alpha1.ReasonAuthFailed,
@@ -138,30 +133,55 @@ func (c *Client) APIToken(ctx context.Context) (secret.String, error) {
 	return secret.New(text), nil
 }
 
-// fresh is how long an advertisement is used for the requests that follow it.
-const fresh = time.Minute
+// advertisementLifetime is how long requests may use an advertisement.
+const advertisementLifetime = time.Minute
 
-// cache keeps the last advertisement for the request that follows.
-type cache struct {
-	mu   sync.Mutex
-	last *advertisement
-	at   time.Time
+// advertisementCache keeps the last advertisement for the next request.
+type advertisementCache struct {
+	mu       sync.Mutex
+	last     *advertisement
+	received time.Time
 }
 
-func (c *cache) put(a *advertisement) {
+func (c *advertisementCache) put(a *advertisement) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.last, c.at = a, time.Now()
+	c.last, c.received = a, time.Now()
 }
 
-// take returns the last advertisement once, if it is recent. Otherwise it returns nil.
-func (c *cache) take() *advertisement {
+// take removes the last advertisement, and returns it if it is recent. Otherwise it returns nil.
+func (c *advertisementCache) take() *advertisement {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a := c.last
 	c.last = nil
-	if time.Since(c.at) >= fresh {
+	if time.Since(c.received) >= advertisementLifetime {
 		return nil
 	}
 	return a
+}
+
+// APITransport returns a transport for requests to the API of the git host. It uses the proxy and the certificates of the client,
+// and adds no credentials.
+func (c *Client) APITransport() http.RoundTripper { return apiTransport{c} }
+
+type apiTransport struct{ client *Client }
+
+// RoundTrip implements http.RoundTripper.
+func (a apiTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	t, ok := a.client.transport.(*httpTransport)
+	if !ok {
+		t = a.client.sshAPI()
+	}
+	rt, err := t.sharedTransport()
+	if err != nil {
+		return nil, err
+	}
+	return rt.RoundTrip(req)
+}
+
+// sshAPI returns the transport for the API of a host whose repository is reached over ssh.
+func (c *Client) sshAPI() *httpTransport {
+	c.apiOnce.Do(func() { c.api = newHTTPTransport(c.url, Auth{CA: c.auth.CA}, c.opts) })
+	return c.api
 }

@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// RetryAfter returns how long the git server asked the client to wait, if it did.
+// RetryAfter returns how long the git server asked the client to wait, and whether it did.
 func RetryAfter(err error) (time.Duration, bool) {
 	t, ok := errors.AsType[*throttledError](err)
 	if !ok {
@@ -29,7 +29,7 @@ func RetryAfter(err error) (time.Duration, bool) {
 	return t.after, true
 }
 
-// throttledError carries the wait of a Retry-After header.
+// throttledError has the wait of a Retry-After header.
 type throttledError struct {
 	status string
 	after  time.Duration
@@ -37,23 +37,22 @@ type throttledError struct {
 
 func (e *throttledError) Error() string { return e.status + ", come back after " + e.after.String() }
 
-// refusedError is the answer of a server that refuses a request. Another request may succeed.
-type refusedError struct{ words string }
+// refusedError means that a server refused a request. A different request may succeed.
+type refusedError struct{ text string }
 
-func (e *refusedError) Error() string { return "the git server answers " + e.words }
+func (e *refusedError) Error() string { return "the git server answers " + e.text }
 
-// gaveUpError is the message of a server that aborts a pack.
-type gaveUpError struct{ words string }
+// abortError is the message of a server that stops in the middle of an answer.
+type abortError struct{ text string }
 
-func (e *gaveUpError) Error() string { return e.words }
+func (e *abortError) Error() string { return e.text }
 
-// foreignError is an error whose text may contain text of the server. It is bounded, escaped, and free of secrets. It does not
-// unwrap, so that no caller can print what it hides.
+// foreignError is the result of Foreign. It has no Unwrap, so that no caller can print what it hides.
 type foreignError struct{ text string }
 
 func (e *foreignError) Error() string { return e.text }
 
-// Foreign hides an error whose text may contain text of a server: the result prints it bounded, escaped, and with the secrets
+// Foreign returns an error with the text of err, which may contain text of a server: bounded, escaped, and with the secrets
 // replaced.
 func Foreign(err error, secrets []string) error {
 	text := scrub(err.Error(), secrets)
@@ -74,36 +73,36 @@ func scrub(text string, secrets []string) string {
 	return text
 }
 
-// unwrapped removes the layers of net/http and go-git, which print addresses or hide their cause.
-func unwrapped(err error) error {
+// unwrap removes the errors of net/http and go-git that print addresses or hide their cause.
+func unwrap(err error) error {
 	for {
-		if u, ok := errors.AsType[*url.Error](err); ok && u.Err != nil {
-			err = u.Err
-			continue
+		var cause error
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			cause = u.Err
+		} else if u, ok := errors.AsType[*plumbing.UnexpectedError](err); ok {
+			cause = u.Err
+		} else if u, ok := errors.AsType[*plumbing.PermanentError](err); ok {
+			cause = u.Err
 		}
-		if u, ok := errors.AsType[*plumbing.UnexpectedError](err); ok && u.Err != nil {
-			err = u.Err
-			continue
+		if cause == nil {
+			return err
 		}
-		if u, ok := errors.AsType[*plumbing.PermanentError](err); ok && u.Err != nil {
-			err = u.Err
-			continue
-		}
-		return err
+		err = cause
 	}
 }
 
-// Refused reports whether a server refused a request, or sent a pack that builds on an object that the store does not have.
-// Another request may succeed.
-func Refused(err error) bool {
+// IsRefused reports whether a server refused a request, or sent a pack that builds on an object that the store does not have. A
+// different request may succeed.
+func IsRefused(err error) bool {
 	_, refusal := errors.AsType[*refusedError](err)
 	_, base := errors.AsType[*store.MissingBaseError](err)
 	return refusal || base
 }
 
-// Explain adds a reason to an error of an exchange with u. ctx is that of the exchange.
+// Explain adds a reason to the error of an exchange with u, and removes the secrets. ctx is the context of the exchange. A
+// refusal keeps its type and gets no reason.
 func Explain(ctx context.Context, u URL, err error, secrets []string) error {
-	err = unwrapped(err)
+	err = unwrap(err)
 	if f, ok := errors.AsType[*failure.Error](err); ok {
 		return f
 	}
@@ -119,33 +118,33 @@ func Explain(ctx context.Context, u URL, err error, secrets []string) error {
 		return cause
 	}
 	if refused, ok := errors.AsType[*refusedError](err); ok {
-		return &refusedError{scrub(refused.words, secrets)}
+		return &refusedError{scrub(refused.text, secrets)}
 	}
 	if missing, ok := errors.AsType[*store.MissingBaseError](err); ok {
 		return missing
 	}
-	said := Foreign(err, secrets)
+	serverText := Foreign(err, secrets)
 	if n, ok := errors.AsType[net.Error](err); ok && n.Timeout() {
-		return failure.New(v1alpha1.ReasonGitTimeout, "%s did not answer in time: %w", u, said)
+		return failure.New(v1alpha1.ReasonGitTimeout, "%s did not answer in time: %w", u, serverText)
 	}
-	return failure.New(v1alpha1.ReasonGitUnreachable, "%s%s: %w", u, advice(err), said)
+	return failure.New(v1alpha1.ReasonGitUnreachable, "%s%s: %w", u, describe(err), serverText)
 }
 
-// advice says what is wrong, by the type of the error.
-func advice(err error) string {
+// describe returns the part of a message after the URL that explains err by its type.
+func describe(err error) string {
 	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
 	_, invalid := errors.AsType[x509.CertificateInvalidError](err)
 	_, host := errors.AsType[x509.HostnameError](err)
 	_, verify := errors.AsType[*tls.CertificateVerificationError](err)
 	_, record := errors.AsType[tls.RecordHeaderError](err)
 	_, dns := errors.AsType[*net.DNSError](err)
-	_, away := errors.AsType[*net.OpError](err)
-	_, gaveUp := errors.AsType[*gaveUpError](err)
-	_, refuses := errors.AsType[*pktline.ErrorLine](err)
+	_, unreachable := errors.AsType[*net.OpError](err)
+	_, aborted := errors.AsType[*abortError](err)
+	_, refused := errors.AsType[*pktline.ErrorLine](err)
 	switch {
-	case refuses:
+	case refused:
 		return " shows no refs and answers"
-	case gaveUp:
+	case aborted:
 		return " gave up in the middle"
 	case unknown:
 		return " shows a certificate of an unknown authority (git.caSecretRef names a private one)"
@@ -159,7 +158,7 @@ func advice(err error) string {
 		return " sent something that cannot be used"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return " ended the connection early"
-	case away:
+	case unreachable:
 		return " cannot be reached"
 	}
 	return " does not answer as a git server"

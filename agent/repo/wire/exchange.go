@@ -10,18 +10,18 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 )
 
-// exchange is what a transport learns in one conversation with a server. For http it travels in the context of the requests,
-// because go-git keeps neither the types of errors nor all capabilities.
+// exchange collects what a transport learns in one conversation with a server. go-git keeps neither the types of errors nor all
+// capabilities, so httpTransport passes the exchange to its roundTripper in the context of the requests.
 type exchange struct {
 	dog     *watchdog
 	service service
 
-	mu        sync.Mutex
-	err       error
-	caps      *capability.List
-	secrets   []string
-	redirects int
-	base      *url.URL // http: the address of the advertisement, after redirects
+	mu               sync.Mutex
+	err              error // the first that the transport noted
+	caps             *capability.List
+	secrets          []string // that were sent
+	redirects        int
+	advertisementURL *url.URL // http: the address of the advertisement, after redirects
 }
 
 type exchangeKey struct{}
@@ -30,7 +30,7 @@ func withExchange(ctx context.Context, x *exchange) context.Context {
 	return context.WithValue(ctx, exchangeKey{}, x)
 }
 
-// fail remembers err if it is the first error, and returns it.
+// fail notes err if it is the first error, and returns it.
 func (x *exchange) fail(err error) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -40,29 +40,33 @@ func (x *exchange) fail(err error) error {
 	return err
 }
 
-// capabilities returns what the server advertised, nil if that is not known.
+// capabilities returns the capabilities that the server advertised, or nil if they are not known.
 func (x *exchange) capabilities() *capability.List {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.caps
 }
 
-// outcome returns the secrets that were sent and the first error.
-func (x *exchange) outcome() (secrets []string, err error) {
+// outcome returns the secrets that were sent, and the error of the exchange: the one that the transport noted, or else err, in
+// which go-git may have lost the cause.
+func (x *exchange) outcome(err error) (secrets []string, _ error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.secrets, x.err
+	if x.err != nil {
+		err = x.err
+	}
+	return x.secrets, err
 }
 
-// program returns the address of the service's program: beside the advertisement, so that the redirect of a renamed repository
-// counts for the request too.
-func (x *exchange) program() (*url.URL, error) {
+// programURL returns the address for requests to the service. It is based on the address of the advertisement, which the server
+// may have redirected.
+func (x *exchange) programURL() (*url.URL, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.base == nil {
+	if x.advertisementURL == nil {
 		return nil, errors.New("the server advertised nothing")
 	}
-	at := *x.base
+	at := *x.advertisementURL
 	repository, ok := strings.CutSuffix(at.EscapedPath(), "/info/refs")
 	if !ok {
 		return nil, errors.New("the server advertised its refs at another path than /info/refs")

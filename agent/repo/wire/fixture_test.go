@@ -59,7 +59,7 @@ func (c *testClient) Resolve(ctx context.Context, name string) (resolution, erro
 	if err != nil {
 		return resolution{}, err
 	}
-	full, commit, ok := refs.named(name)
+	full, commit, ok := refs.lookupShort(name)
 	if !ok {
 		return resolution{}, fmt.Errorf("there is no %s", name)
 	}

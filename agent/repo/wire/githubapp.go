@@ -3,7 +3,14 @@ package wire
 import (
 	"bytes"
 	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +18,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -20,16 +28,17 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// GitHubApp is an installation of a GitHub App. The Client requests tokens that have its Permissions for its repository and nothing
-// else, and renews them before they expire.
+// GitHubApp is an installation of a GitHub App. The Client requests tokens that have only its Permissions, and only for the
+// repository. It renews them before they expire.
 type GitHubApp struct {
 	AppID          int64
 	InstallationID int64
-	// Key returns the private key of the app as PEM. It is called for every token, so that a rotated key counts at once.
+	// Key returns the private key of the app as PEM. The client calls it for every token, so that a rotated key takes effect at
+	// once.
 	Key func() (secret.String, error)
 	// APIBaseURL is the address of the API; "" for that of the repository's host.
 	APIBaseURL string
-	// Permissions are what a token may do, by the names of GitHub's API; default contents: read.
+	// Permissions are the permissions of a token, by their names in GitHub's API; default contents: read.
 	Permissions map[string]string
 }
 
@@ -41,8 +50,8 @@ func (a GitHubApp) permissions() map[string]string {
 	return map[string]string{"contents": "read"}
 }
 
-// needs lists the permissions as GitHub's settings show them: Contents: Write and Pull requests: Write.
-func (a GitHubApp) needs() string {
+// permissionList lists the permissions as GitHub's settings show them, such as Contents: Write and Pull requests: Write.
+func (a GitHubApp) permissionList() string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(a.permissions())) {
 		list = append(list, permissionName(name, a.permissions()[name]))
@@ -56,8 +65,8 @@ func permissionName(name, level string) string {
 	return title(strings.ReplaceAll(name, "_", " ")) + ": " + title(level)
 }
 
-// lacks returns the first permission that granted does not have, as GitHub's settings show it, or "".
-func (a GitHubApp) lacks(granted map[string]string) string {
+// missingPermission returns the first permission that granted lacks, as GitHub's settings show it, or "" if granted has all.
+func (a GitHubApp) missingPermission(granted map[string]string) string {
 	level := func(s string) int {
 		switch s {
 		case "", "none":
@@ -85,28 +94,29 @@ const (
 	maxAPIAnswer = 1 << 20         // bytes
 )
 
-// appTokens keeps the token of one installation for one repository.
+// appTokens requests and keeps the token of one installation for one repository.
 type appTokens struct {
-	app    GitHubApp
-	field  string // of the spec, for errors
-	url    URL
-	opts   Options
-	asking chan struct{} // a lock of capacity one, held while a token is requested
+	app        GitHubApp
+	field      string // of the spec, for errors
+	url        URL
+	opts       Options
+	requesting chan struct{} // a mutex: has one element while a token is requested
 
 	mu      sync.Mutex
 	token   secret.String
 	expires time.Time
 }
 
-func newAppTokens(app GitHubApp, u URL, o Options) *appTokens {
-	return &appTokens{app: app, field: "git.auth.githubApp", url: u, opts: o, asking: make(chan struct{}, 1)}
+func newAppTokens(app GitHubApp, field string, u URL, o Options) *appTokens {
+	return &appTokens{app: app, field: field, url: u, opts: o, requesting: make(chan struct{}, 1)}
 }
 
-// get returns a token that is valid for a while. If the API gives none, the last token is used until it expires.
-func (a *appTokens) get(ctx context.Context, rt *http.Transport) (secret.String, error) {
+// validToken returns a token that has not expired. If it expires soon, validToken requests a new one; if that fails, it returns
+// the last token.
+func (a *appTokens) validToken(ctx context.Context, rt *http.Transport) (secret.String, error) {
 	select {
-	case a.asking <- struct{}{}:
-		defer func() { <-a.asking }()
+	case a.requesting <- struct{}{}:
+		defer func() { <-a.requesting }()
 	case <-ctx.Done():
 		return secret.String{}, context.Cause(ctx)
 	}
@@ -115,7 +125,7 @@ func (a *appTokens) get(ctx context.Context, rt *http.Transport) (secret.String,
 	if now.Before(expires.Add(-renewBefore)) {
 		return token, nil
 	}
-	fresh, until, err := a.ask(ctx, rt, now)
+	fresh, until, err := a.requestToken(ctx, rt, now)
 	if err != nil {
 		if now.Before(expires) && ctx.Err() == nil {
 			a.opts.Log.Warn("the GitHub App's token is not renewed yet; the last one is used until it ends", "repo", a.url, "expires", expires, "error", err)
@@ -135,53 +145,56 @@ func (a *appTokens) current() (secret.String, time.Time) {
 	return a.token, a.expires
 }
 
-// forget drops a token that the git server refused, so that the next attempt requests a new one.
+// forget drops the token, because the git server refused it. The next call of validToken requests a new one.
 func (a *appTokens) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.token, a.expires = secret.String{}, time.Time{}
 }
 
-// ask requests a new token. The proof goes to the API only, and redirects are not followed.
-func (a *appTokens) ask(ctx context.Context, rt *http.Transport, now time.Time) (secret.String, time.Time, error) {
+// requestToken requests a new token from the API. It follows no redirects.
+func (a *appTokens) requestToken(ctx context.Context, rt *http.Transport, now time.Time) (secret.String, time.Time, error) {
 	none := secret.String{}
 	owner, name, ok := a.repository()
 	if !ok {
 		return none, time.Time{}, failure.New(v1alpha1.ReasonUnsupportedRepository,
 			"%s is no repository of GitHub, so a GitHub App has no token for it: the path is /owner/name", a.url)
 	}
-	base, err := a.base()
+	base, err := a.apiBase()
 	if err != nil {
 		return none, time.Time{}, err
 	}
-	proof, err := a.proof(now)
+	jwt, err := a.signJWT(now)
 	if err != nil {
 		return none, time.Time{}, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, a.opts.Advertise, errDeadline)
 	defer cancel()
-	req, err := a.request(ctx, base, name, proof)
+	req, err := a.newRequest(ctx, base, name, jwt)
 	if err != nil {
 		return none, time.Time{}, err
+	}
+	explain := func(err error) error {
+		return Explain(ctx, URL{scheme: base.Scheme, host: base.Host, path: base.Path}, err, []string{jwt})
 	}
 	res, err := rt.RoundTrip(req)
 	if err != nil {
 		if proxy, _ := rt.Proxy(req); proxy != nil {
 			err = &proxyError{proxy.Host, err}
 		}
-		return none, time.Time{}, Explain(ctx, URL{scheme: base.Scheme, host: base.Host, path: base.Path}, err, []string{proof})
+		return none, time.Time{}, explain(err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusCreated {
-		return none, time.Time{}, a.refusal(base, res, owner+"/"+name)
+		return none, time.Time{}, a.statusError(base, res, owner+"/"+name)
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAPIAnswer+1))
 	if err != nil {
-		return none, time.Time{}, Explain(ctx, URL{scheme: base.Scheme, host: base.Host, path: base.Path}, err, []string{proof})
+		return none, time.Time{}, explain(err)
 	}
 	token, expires, err := readAppToken(body, a.app, owner+"/"+name, now)
 	if err != nil {
-		if _, reason := errors.AsType[*failure.Error](err); !reason {
+		if _, hasReason := errors.AsType[*failure.Error](err); !hasReason {
 			err = failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers what is no token: %w", base.Host, err)
 		}
 		return none, time.Time{}, err
@@ -189,36 +202,36 @@ func (a *appTokens) ask(ctx context.Context, rt *http.Transport, now time.Time) 
 	return secret.New(token), expires, nil
 }
 
-func (a *appTokens) request(ctx context.Context, base *url.URL, name, proof string) (*http.Request, error) {
+func (a *appTokens) newRequest(ctx context.Context, base *url.URL, repository, jwt string) (*http.Request, error) {
 	body, err := json.Marshal(map[string]any{
-		"repositories": []string{name},
+		"repositories": []string{repository},
 		"permissions":  a.app.permissions(),
 	})
 	if err != nil {
 		return nil, err
 	}
-	at := base.JoinPath("app", "installations", fmt.Sprint(a.app.InstallationID), "access_tokens")
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(body))
+	tokens := base.JoinPath("app", "installations", fmt.Sprint(a.app.InstallationID), "access_tokens")
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, tokens.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Accept", "application/vnd.github+json")
-	req.Header.Set("Authorization", "Bearer "+proof)
+	req.Header.Set("Authorization", "Bearer "+jwt)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "stoker")
 	req.Header.Set("X-GitHub-Api-Version", "2022-11-28")
 	return req, nil
 }
 
-// repository splits the address into owner and name.
+// repository returns the owner and the name in the address; ok is false if the address is not that of a repository of GitHub.
 func (a *appTokens) repository() (owner, name string, ok bool) {
 	owner, name, ok = strings.Cut(strings.TrimPrefix(a.url.path, "/"), "/")
 	name = strings.TrimSuffix(name, ".git")
 	return owner, name, ok && owner != "" && name != "" && !strings.Contains(name, "/")
 }
 
-// base returns the address of the API: the configured one, or the one that GitHub uses for the host.
-func (a *appTokens) base() (*url.URL, error) {
+// apiBase returns the address of the API: APIBaseURL, or the one that GitHub uses for the host.
+func (a *appTokens) apiBase() (*url.URL, error) {
 	text := a.app.APIBaseURL
 	switch host := a.url.host; {
 	case text != "":
@@ -239,8 +252,8 @@ func (a *appTokens) base() (*url.URL, error) {
 	return u, nil
 }
 
-// refusal returns the error for a status of the API. It never shows the body, which is text of the server.
-func (a *appTokens) refusal(base *url.URL, res *http.Response, repository string) error {
+// statusError returns the error for an HTTP status of the API. It never shows the body, which is text of the server.
+func (a *appTokens) statusError(base *url.URL, res *http.Response, repository string) error {
 	after, asked := retryAfter(res.Header.Get("Retry-After"), time.Now())
 	failed := func(format string, args ...any) error {
 		return failure.New(v1alpha1.ReasonAuthFailed, format, args...)
@@ -257,10 +270,105 @@ func (a *appTokens) refusal(base *url.URL, res *http.Response, repository string
 			a.app.AppID, a.app.InstallationID, code, repository)
 	case code == http.StatusUnprocessableEntity:
 		return failed("the installation %d does not include %s, or lacks a permission (HTTP 422): add the repository to the installation, and the permission %s to the app, and accept it for the installation",
-			a.app.InstallationID, repository, a.app.needs())
+			a.app.InstallationID, repository, a.app.permissionList())
 	case code >= 300 && code < 400:
 		return failure.New(v1alpha1.ReasonRedirectRefused, "the API at %s redirects; write the final address into %s.apiBaseURL", base.Host, a.field)
 	default:
 		return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers HTTP %d; trying again", base.Host, code)
 	}
+}
+
+const (
+	jwtLife   = 9 * time.Minute // GitHub accepts at most ten minutes
+	clockSkew = time.Minute     // how far our clock may be ahead
+	maxToken  = 4 << 10         // bytes
+)
+
+// signJWT returns the JSON web token (RS256) that authenticates the app.
+func (a *appTokens) signJWT(now time.Time) (string, error) {
+	if a.app.Key == nil {
+		return "", failure.New(v1alpha1.ReasonAuthFailed, "the GitHub App for %s has no private key", a.url)
+	}
+	text, err := a.app.Key()
+	if err != nil {
+		return "", failure.New(v1alpha1.ReasonAuthFailed, "the GitHub App's private key for %s cannot be read: %w", a.url, err)
+	}
+	key, err := parseAppKey([]byte(text.Reveal()))
+	if err != nil {
+		return "", failure.New(v1alpha1.ReasonAuthFailed, "the GitHub App's private key for %s: %w", a.url, err)
+	}
+	claims, err := json.Marshal(map[string]any{
+		"iat": now.Add(-clockSkew).Unix(),
+		"exp": now.Add(jwtLife).Unix(),
+		"iss": strconv.FormatInt(a.app.AppID, 10),
+	})
+	if err != nil {
+		return "", err
+	}
+	encode := base64.RawURLEncoding.EncodeToString
+	signed := encode([]byte(`{"alg":"RS256","typ":"JWT"}`)) + "." + encode(claims)
+	sum := sha256.Sum256([]byte(signed))
+	signature, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
+	if err != nil {
+		return "", failure.New(v1alpha1.ReasonAuthFailed, "the GitHub App's private key for %s does not sign: is it an RSA key of 2048 bits?", a.url)
+	}
+	return signed + "." + encode(signature), nil
+}
+
+// parseAppKey reads an RSA key in the form of GitHub (PKCS #1) or of other tools (PKCS #8). An error never contains a part of the
+// key.
+func parseAppKey(text []byte) (*rsa.PrivateKey, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errors.New("it is no PEM: give the whole file that GitHub made, with its BEGIN and END lines")
+	}
+	if key, err := x509.ParsePKCS1PrivateKey(block.Bytes); err == nil {
+		return key, nil
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, errors.New("it is no private key, or is protected by a passphrase")
+	}
+	if k, ok := key.(*rsa.PrivateKey); ok {
+		return k, nil
+	}
+	return nil, errors.New("it is no RSA key, which a GitHub App has")
+}
+
+// readAppToken reads the answer of the API. It refuses a token for another repository, and a token without the permissions of
+// app.
+func readAppToken(body []byte, app GitHubApp, repository string, now time.Time) (token string, expires time.Time, err error) {
+	var answer struct {
+		Token        string            `json:"token"`
+		ExpiresAt    time.Time         `json:"expires_at"`
+		Permissions  map[string]string `json:"permissions"`
+		Repositories []struct {
+			FullName string `json:"full_name"`
+		} `json:"repositories"`
+	}
+	switch err := json.Unmarshal(body, &answer); {
+	case len(body) > maxAPIAnswer:
+		return "", expires, errors.New("it is too long")
+	case err != nil:
+		return "", expires, errors.New("it is no JSON of the right shape") // the text could contain a part of a token
+	case answer.Token == "" || len(answer.Token) > maxToken || strings.ContainsFunc(answer.Token, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return "", expires, errors.New("the token is empty, too long, or holds characters that no token has")
+	case !answer.ExpiresAt.After(now):
+		return "", expires, errors.New("the token has ended already: is the clock right?")
+	}
+	if lacking := app.missingPermission(answer.Permissions); len(answer.Permissions) > 0 && lacking != "" {
+		return "", expires, failure.New(v1alpha1.ReasonAuthFailed,
+			"the GitHub App lacks the permission %s: give it to the app, and accept it for the installation", lacking)
+	}
+	for _, r := range answer.Repositories {
+		if !strings.EqualFold(r.FullName, repository) {
+			return "", expires, failure.New(v1alpha1.ReasonAuthFailed,
+				"the installation's repository of that name is %s, and git.repo is %s: give the installation of the right owner", failure.Quote(r.FullName), failure.Quote(repository))
+		}
+	}
+	expires = answer.ExpiresAt
+	if latest := now.Add(tokenLife); expires.After(latest) {
+		expires = latest
+	}
+	return answer.Token, expires, nil
 }

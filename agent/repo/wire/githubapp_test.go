@@ -284,12 +284,12 @@ func TestGitHubAppTokenHost(t *testing.T) {
 		"https://git.example.com:8443/plant/site": "https://git.example.com:8443/api/v3",
 	} {
 		t.Run(repo, func(t *testing.T) {
-			base, err := newAppTokens(GitHubApp{}, parseURL(t, repo), Options{}).base()
+			base, err := newAppTokens(GitHubApp{}, "git.auth.githubApp", parseURL(t, repo), Options{}).apiBase()
 			require.NoError(t, err)
 			assert.Equal(t, want, base.String())
 		})
 	}
-	_, err := newAppTokens(GitHubApp{APIBaseURL: "http://api.example.com"}, parseURL(t, "https://git.example.com/a/b"), Options{}).base()
+	_, err := newAppTokens(GitHubApp{APIBaseURL: "http://api.example.com"}, "git.auth.githubApp", parseURL(t, "https://git.example.com/a/b"), Options{}).apiBase()
 	repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 	for _, path := range []string{"/a", "/a/b/c", "/", ""} {
 		err := newClientError(t, "https://git.example.com"+path, g.auth())

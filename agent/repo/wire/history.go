@@ -1,9 +1,12 @@
 package wire
 
 import (
+	"bytes"
 	"context"
+	"maps"
+	"slices"
+	"strings"
 
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 
 	"stoker.io/stoker/agent/plan"
@@ -12,30 +15,29 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// HistoryDepths are the numbers of commits behind the tips of refs in which a commit is searched for, one after the other.
+// HistoryDepths are the depths, in commits, to which Reaches requests the history of refs, one after the other.
 var HistoryDepths = [...]int{1024, 65536}
 
-// Reaches reports whether the commit of t is one of tips or one of their ancestors. It asks for commits only, without trees. A
-// server that cannot leave out trees sends the history with its files, which is searched less deep. The packs are removed
-// afterwards.
+// Reaches reports whether the commit of t is one of tips or one of their ancestors. It requests commits only, without trees. A
+// server that cannot leave out trees sends the history with its files, which Reaches searches less deep. The packs are removed
+// afterwards. If the history is too long or too large, the error is RefNotAllowed.
 func (c *Client) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) (bool, error) {
-	ctx, dog, stop := watch(ctx, c.opts.Total, c.opts.StallBytes, c.opts.StallWindow)
-	defer stop()
 	t.MaxBytes = c.opts.SearchBytes
-	a, err := c.advertised(ctx, dog)
+	ctx, f, stop, err := c.startFetch(ctx, t)
 	if err != nil {
 		return false, err
 	}
-	defer c.last.put(a)
+	defer stop()
+	defer c.cache.put(f.ad)
 	depths := HistoryDepths[:]
-	if !a.caps.Supports(capability.Filter) {
-		depths = deeper[:]
+	if !f.ad.caps.Supports(capability.Filter) {
+		depths = searchDepths[:]
 	}
-	if !a.caps.Supports(capability.Shallow) {
+	if !f.ad.caps.Supports(capability.Shallow) {
 		depths = []int{0}
 	}
 	for _, depth := range depths {
-		found, whole, err := c.behind(ctx, dog, a, t, step{want: tips[0], more: tips[1:], depth: depth})
+		found, whole, err := f.searchStep(ctx, step{wants: tips, depth: depth, commitsOnly: true})
 		if t.Bytes >= t.MaxBytes {
 			return false, failure.New(v1alpha1.ReasonRefNotAllowed,
 				"whether commit %s belongs to an allowed ref of %s cannot be told within %d bytes of history: ask for a branch or a tag, or set uploadpack.allowFilter on the server",
@@ -49,63 +51,134 @@ func (c *Client) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID)
 		"commit %s is not among the last %d commits of the allowed refs of %s: ask for a branch or a tag", t.Commit, depths[len(depths)-1], c.url)
 }
 
-// CommitText returns the bytes of the commit of t, which must be the tip of a ref. It asks for the commit without its tree.
+// searchStep reports whether the commit of the transfer is among the commits that a step brings.
+func (f *fetch) searchStep(ctx context.Context, s step) (found, whole bool, err error) {
+	in, whole, err := f.receive(ctx, s)
+	if IsRefused(err) {
+		err = failure.New(v1alpha1.ReasonGitUnreachable, "%s does not send its history: %w", f.client.url, Foreign(err, nil))
+	}
+	if err != nil {
+		return false, false, err
+	}
+	defer f.t.Drop(in)
+	err = f.t.Contains(in, f.t.Commit)
+	if store.IsNotFound(err) {
+		return false, whole, nil
+	}
+	return err == nil, whole, err
+}
+
+// CommitText returns the bytes of the commit of t, which must be the tip of a ref. It requests the commit without its tree.
 func (c *Client) CommitText(ctx context.Context, t *store.Transfer) ([]byte, error) {
-	return c.object(ctx, t, step{want: t.Commit, depth: 1}, t.CommitText)
+	return c.fetchObject(ctx, t, step{wants: []plan.ID{t.Commit}, depth: 1, commitsOnly: true}, t.CommitText)
 }
 
-// TagText returns the bytes of an annotated tag, the id of t, which must be advertised. A server that is told that the store has the commit
-// of the tag sends the tag alone.
+// TagText returns the bytes of an annotated tag, the id of t, which must be advertised. commit is the target of the tag and must
+// be in the store, so that the server sends the tag alone.
 func (c *Client) TagText(ctx context.Context, t *store.Transfer, commit plan.ID) ([]byte, error) {
-	return c.object(ctx, t, step{want: t.Commit, base: commit}, t.TagText)
+	return c.fetchObject(ctx, t, step{wants: []plan.ID{t.Commit}, base: commit, commitsOnly: true}, t.TagText)
 }
 
-// object receives an object, without trees if the server can leave them out.
-func (c *Client) object(ctx context.Context, t *store.Transfer, s step, text func(*store.Received) ([]byte, error)) ([]byte, error) {
-	ctx, dog, stop := watch(ctx, c.opts.Total, c.opts.StallBytes, c.opts.StallWindow)
-	defer stop()
+// fetchObject receives the pack of a step, and returns what read reads from it.
+func (c *Client) fetchObject(ctx context.Context, t *store.Transfer, s step, read func(*store.Received) ([]byte, error)) ([]byte, error) {
 	t.MaxBytes = c.opts.SearchBytes
-	a, err := c.advertised(ctx, dog)
+	ctx, f, stop, err := c.startFetch(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	defer c.last.put(a)
-	req := a.request(s)
-	if a.caps.Supports(capability.Filter) {
-		_ = req.Capabilities.Set(capability.Filter) // fails for arguments only
-		req.Filter = packp.FilterTreeDepth(0)
-	}
-	in, _, err := c.receive(ctx, dog, a, t, req)
-	if Refused(err) {
+	defer stop()
+	defer c.cache.put(f.ad)
+	in, _, err := f.receive(ctx, s)
+	if IsRefused(err) {
 		err = failure.New(v1alpha1.ReasonGitUnreachable, "%s does not send %s: %w", c.url, t.Commit.Short(), Foreign(err, nil))
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer t.Drop(in)
-	return text(in)
+	return read(in)
 }
 
-// behind looks for the commit of t among the commits that a step brings.
-func (c *Client) behind(ctx context.Context, dog *watchdog, a *advertisement, t *store.Transfer, s step) (found, whole bool, err error) {
-	req := a.request(s)
-	if a.caps.Supports(capability.Filter) {
-		_ = req.Capabilities.Set(capability.Filter) // fails for arguments only
-		req.Filter = packp.FilterTreeDepth(0)
-	}
-	in, whole, err := c.receive(ctx, dog, a, t, req)
-	if Refused(err) {
-		err = failure.New(v1alpha1.ReasonGitUnreachable, "%s does not send its history: %w", c.url, Foreign(err, nil))
-	}
-	if err != nil {
-		return false, false, err
-	}
-	defer t.Drop(in)
-	if err := t.Contains(in, t.Commit); err != nil {
-		if store.IsNotFound(err) {
-			err = nil
-		}
-		return false, whole, err
-	}
-	return true, whole, nil
+// searchDepths are the depths, in commits, to which a search for a commit requests the history of refs.
+var searchDepths = [...]int{64, 1024, 16384}
+
+// maxTips is the number of branches and tags whose history is searched for a commit.
+const maxTips = 1000
+
+// searchScope is a part of the history in which a commit may be found.
+type searchScope struct {
+	tips  []plan.ID // as advertised, because servers refuse the target of an annotated tag
+	name  string
+	isTag bool // the only tip is an annotated tag of the commit
 }
+
+// search looks for a commit that the server does not serve by its id: first in ref, then in all branches and tags, each with
+// growing depth. Options.SearchBytes bounds the sum of all packs.
+func (f *fetch) search(ctx context.Context, ref string, refusal error) (*store.Received, error) {
+	t, url, limit := f.t, f.client.url, f.client.opts.SearchBytes
+	scopes := f.ad.refs.searchScopes(ref, t.Commit)
+	if len(scopes) > 0 && scopes[0].tips[0] == t.Commit {
+		return nil, failure.New(v1alpha1.ReasonGitUnreachable, "%s advertises commit %s and refuses to send it: %w", url, t.Commit, refusal)
+	}
+	t.MaxBytes = t.Bytes + limit
+	var searched []string
+	for _, scope := range scopes {
+		searched = append(searched, scope.name)
+		for _, depth := range f.ad.depths(scope) {
+			in, whole, err := f.attempt(ctx, step{wants: scope.tips, depth: depth})
+			if t.Bytes >= t.MaxBytes {
+				return nil, failure.New(v1alpha1.ReasonLimitExceeded,
+					"%s does not give commit %s by its id, and to look for it takes more than %d bytes: ask for a branch or a tag, or allow the server to serve commits by id",
+					url, t.Commit, limit)
+			}
+			if in != nil || (err != nil && !IsRefused(err)) {
+				return in, err
+			}
+			if whole || err != nil {
+				break
+			}
+		}
+	}
+	if len(searched) == 0 {
+		searched = []string{"nothing, as there is no branch and no tag"}
+	}
+	return nil, failure.New(v1alpha1.ReasonRefNotFound, "%s does not have commit %s, or does not give it (%w); it was looked for in %s",
+		url, t.Commit, refusal, strings.Join(searched, ", then in "))
+}
+
+// depths lists the depths to search, in order.
+func (a *advertisement) depths(scope searchScope) []int {
+	switch {
+	case !a.caps.Supports(capability.Shallow):
+		return []int{0}
+	case scope.isTag:
+		return append([]int{1}, searchDepths[:]...)
+	}
+	return searchDepths[:]
+}
+
+// searchScopes lists where to search for a commit that was found in ref, the most likely scope first. A commit without a ref is
+// most likely in the branch of HEAD.
+func (a *Refs) searchScopes(ref string, commit plan.ID) []searchScope {
+	if ref == "" {
+		ref = HeadName
+	}
+	var out []searchScope
+	if name, target, ok := a.lookupShort(ref); ok {
+		tip := a.ByName[name]
+		out = append(out, searchScope{[]plan.ID{tip}, "the history of " + failure.Quote(ref), target == commit && tip != commit})
+	}
+	tips := map[plan.ID]bool{}
+	for name, id := range a.ByName {
+		if strings.HasPrefix(name, BranchPrefix) || strings.HasPrefix(name, TagPrefix) {
+			tips[id] = true
+		}
+	}
+	all := slices.SortedFunc(maps.Keys(tips), compareIDs)
+	if len(all) == 0 || len(out) == 1 && len(all) == 1 && all[0] == out[0].tips[0] {
+		return out
+	}
+	return append(out, searchScope{tips: all[:min(len(all), maxTips)], name: "that of all branches and tags"})
+}
+
+func compareIDs(a, b plan.ID) int { return bytes.Compare(a[:], b[:]) }

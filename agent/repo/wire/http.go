@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
@@ -23,23 +22,22 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// httpTransport is the transport over https or http: go-git's client above a roundTripper.
+// httpTransport is the transport over https or http. It uses go-git's client with a roundTripper.
 type httpTransport struct {
 	url  URL
 	auth Auth
 	opts Options
 	app  *appTokens // nil if there is no GitHub App
 
-	mu        sync.Mutex
-	transport *http.Transport
-	ca        []byte // the CA bundle of transport
+	mu     sync.Mutex
+	shared *http.Transport
+	ca     []byte // the CA bundle of shared
 }
 
 func newHTTPTransport(u URL, auth Auth, o Options) *httpTransport {
 	t := &httpTransport{url: u, auth: auth, opts: o}
 	if auth.App != nil {
-		t.app = newAppTokens(*auth.App, u, o)
-		t.app.field = auth.field() + ".githubApp"
+		t.app = newAppTokens(*auth.App, auth.field()+".githubApp", u, o)
 	}
 	return t
 }
@@ -47,36 +45,37 @@ func newHTTPTransport(u URL, auth Auth, o Options) *httpTransport {
 func (t *httpTransport) close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.transport != nil {
-		t.transport.CloseIdleConnections()
+	if t.shared != nil {
+		t.shared.CloseIdleConnections()
 	}
 	return nil
 }
 
 func (t *httpTransport) advertise(ctx context.Context, x *exchange) (*advertisement, error) {
-	rt, err := t.client()
+	rt, err := t.sharedTransport()
 	if err != nil {
 		return nil, err
 	}
 	client := githttp.NewClientWithOptions(
-		&http.Client{Transport: &roundTripper{t.url, t.auth, t.opts, t.app, rt}},
+		&http.Client{Transport: &roundTripper{t, rt}},
 		&githttp.ClientOptions{RedirectPolicy: githttp.FollowInitialRedirects})
 	if x.service == receivePack {
 		session, err := client.NewReceivePackSession(t.endpoint(), nil)
 		if err != nil {
 			return nil, err
 		}
-		return t.refs(ctx, x, session, nil)
+		return t.readAdvertisement(ctx, x, session, nil)
 	}
 	session, err := client.NewUploadPackSession(t.endpoint(), nil)
 	if err != nil {
 		return nil, err
 	}
-	return t.refs(ctx, x, session, session)
+	return t.readAdvertisement(ctx, x, session, session)
 }
 
-// refs reads the advertisement of a session. upload is the session for requests that follow; nil if there are none.
-func (t *httpTransport) refs(ctx context.Context, x *exchange, session gittransport.Session, upload gittransport.UploadPackSession) (*advertisement, error) {
+// readAdvertisement reads the advertisement of a session. upload is the session for the requests that follow, nil if there are
+// none.
+func (t *httpTransport) readAdvertisement(ctx context.Context, x *exchange, session gittransport.Session, upload gittransport.UploadPackSession) (*advertisement, error) {
 	got, err := session.AdvertisedReferencesContext(withExchange(ctx, x))
 	if errors.Is(err, gittransport.ErrEmptyRemoteRepository) {
 		return &advertisement{session: upload, caps: capability.NewList(), refs: &Refs{}}, nil
@@ -95,7 +94,7 @@ func (t *httpTransport) upload(ctx context.Context, x *exchange, a *advertisemen
 	return a.session.UploadPack(withExchange(ctx, x), req)
 }
 
-// push sends the request without go-git, which would copy the pack and drop what the hooks of the server say.
+// push sends the request without go-git, which would copy the pack and drop the output of hooks.
 func (t *httpTransport) push(ctx context.Context, x *exchange, request func(*advertisement) (*updateRequest, error)) (io.ReadCloser, error) {
 	a, err := t.advertise(ctx, x)
 	if err != nil {
@@ -105,48 +104,42 @@ func (t *httpTransport) push(ctx context.Context, x *exchange, request func(*adv
 	if err != nil {
 		return nil, err
 	}
-	rt, err := t.client()
+	rt, err := t.sharedTransport()
 	if err != nil {
 		return nil, err
 	}
-	at, err := x.program()
+	target, err := x.programURL()
 	if err != nil {
 		return nil, err
 	}
 	body := func() io.ReadCloser {
 		return io.NopCloser(io.MultiReader(bytes.NewReader(u.head), bytes.NewReader(u.pack)))
 	}
-	req, err := http.NewRequestWithContext(withExchange(ctx, x), http.MethodPost, at.String(), body())
+	req, err := http.NewRequestWithContext(withExchange(ctx, x), http.MethodPost, target.String(), body())
 	if err != nil {
 		return nil, err
 	}
-	req.GetBody = func() (io.ReadCloser, error) { return body(), nil } // for a connection that the server closed while it was idle
+	req.GetBody = func() (io.ReadCloser, error) { return body(), nil } // for a retry if the server has closed an idle connection
 	req.ContentLength = int64(len(u.head) + len(u.pack))
 	req.Header.Set("User-Agent", capability.DefaultAgent())
 	req.Header.Set("Content-Type", receivePack.requestType())
 	req.Header.Set("Accept", receivePack.resultType())
-	res, err := (&roundTripper{t.url, t.auth, t.opts, t.app, rt}).RoundTrip(req) // follows no redirect
+	res, err := (&roundTripper{t, rt}).RoundTrip(req) // follows no redirect
 	if err != nil {
 		return nil, err
 	}
 	return res.Body, nil
 }
 
-// endpoint returns the address in go-git's form, without credentials: the roundTripper adds them.
+// endpoint returns the address in go-git's form, without the credentials, which the roundTripper adds.
 func (t *httpTransport) endpoint() *gittransport.Endpoint {
 	u := &url.URL{Scheme: t.url.scheme, Host: t.url.host, Path: t.url.path}
-	host, port := u.Hostname(), 0
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	if p := u.Port(); p != "" {
-		port, _ = strconv.Atoi(p) // ParseURL has read it
-	}
-	return &gittransport.Endpoint{Protocol: t.url.scheme, Host: host, Port: port, Path: u.EscapedPath()}
+	port, _ := strconv.Atoi(u.Port()) // ParseURL has checked it; 0 if there is none
+	return &gittransport.Endpoint{Protocol: t.url.scheme, Host: bracketIPv6(u.Hostname()), Port: port, Path: u.EscapedPath()}
 }
 
-// client returns the http.Transport. If the CA bundle has changed, it creates a new one.
-func (t *httpTransport) client() (*http.Transport, error) {
+// sharedTransport returns the http.Transport of all requests. If the CA bundle has changed, it creates a new one.
+func (t *httpTransport) sharedTransport() (*http.Transport, error) {
 	var ca []byte
 	if t.auth.CA != nil {
 		var err error
@@ -156,8 +149,8 @@ func (t *httpTransport) client() (*http.Transport, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.transport != nil && bytes.Equal(ca, t.ca) {
-		return t.transport, nil
+	if t.shared != nil && bytes.Equal(ca, t.ca) {
+		return t.shared, nil
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(ca) > 0 {
@@ -170,21 +163,21 @@ func (t *httpTransport) client() (*http.Transport, error) {
 		}
 		conf.RootCAs = pool
 	}
-	if t.transport != nil {
-		t.transport.CloseIdleConnections()
+	if t.shared != nil {
+		t.shared.CloseIdleConnections()
 	}
 	t.ca = ca
 	proxy := proxyFromEnvironment()
-	t.transport = &http.Transport{
+	t.shared = &http.Transport{
 		Proxy:                  func(r *http.Request) (*url.URL, error) { return proxy(r.URL) },
-		OnProxyConnectResponse: refusedByProxy,
+		OnProxyConnectResponse: checkProxyResponse,
 		DialContext:            (&net.Dialer{Timeout: t.opts.Connect}).DialContext,
 		TLSHandshakeTimeout:    t.opts.Handshake,
 		TLSClientConfig:        conf,
 		ForceAttemptHTTP2:      true,
 		MaxIdleConns:           2,
-		IdleConnTimeout:        fresh,
+		IdleConnTimeout:        advertisementLifetime,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
-	return t.transport, nil
+	return t.shared, nil
 }

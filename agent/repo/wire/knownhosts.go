@@ -19,28 +19,28 @@ import (
 )
 
 const (
-	maxKnownHosts = 1 << 20 // bytes, as a Secret
+	maxKnownHosts = 1 << 20 // bytes: the maximum size of a Secret
 	maxShownKey   = 4 << 10 // bytes of a known_hosts line in a message
 )
 
-// knownHosts is what a known_hosts file says about one host.
+// knownHosts has the keys of a known_hosts file that matter for one host.
 //
-// It is not the parser of x/crypto/ssh/knownhosts, because that reads named files only, refuses the whole file for one line that it
-// cannot read, does not match patterns of ports, accepts the key of an authority as a plain host key, does not tell which
-// algorithms to offer, and takes exponential time for some patterns.
+// The parser of x/crypto/ssh/knownhosts is not usable here: it reads only named files, refuses the whole file for one unreadable
+// line, does not match patterns of ports, accepts the key of an authority as a plain host key, does not return the algorithms to
+// offer, and takes exponential time for some patterns.
 type knownHosts struct {
 	url         URL
 	field       string // of the spec, for errors
 	name        string // of the host in known_hosts: host, or [host]:port
-	builtIn     bool
+	builtIn     bool   // the keys are those of publicHosts
 	trusted     []ssh.PublicKey
 	authorities []ssh.PublicKey
-	revoked     []ssh.PublicKey // for any host: the owner of a revoked key has lost it
+	revoked     []ssh.PublicKey // by the lines of all hosts, because another machine may have such a key
 	skipped     []int           // numbers of lines that cannot be read
 }
 
-// parseKnownHosts reads the lines for one host. As in OpenSSH, a line that cannot be read is skipped. A line with a marker is an
-// error instead, because to skip the revocation of a key is to trust the key.
+// parseKnownHosts reads the lines for the host of u. Like OpenSSH, it skips a line that it cannot read. If the line has a marker,
+// it fails, because it must not skip the revocation of a key. auth is the field of the spec that errors name.
 func parseKnownHosts(text []byte, u URL, auth string) (*knownHosts, error) {
 	field := auth + ".sshKey.knownHosts"
 	if len(text) > maxKnownHosts {
@@ -73,13 +73,13 @@ func parseKnownHosts(text []byte, u URL, auth string) (*knownHosts, error) {
 	return k, lines.Err()
 }
 
-// unknown reports whether there is no line for this host at all.
-func (k *knownHosts) unknown() bool { return len(k.trusted)+len(k.authorities) == 0 }
+// hasNoKeys reports whether the file trusts no key for the host.
+func (k *knownHosts) hasNoKeys() bool { return len(k.trusted)+len(k.authorities) == 0 }
 
-// algorithms lists the algorithms of the known keys of this host. With others, a server that has several keys could show one that
-// is not known. RSA keys sign with SHA-2 only.
+// algorithms lists the algorithms of the trusted keys. If the client offered others, a server with several keys could show an
+// unknown one. RSA keys must sign with SHA-2.
 func (k *knownHosts) algorithms() []string {
-	if k.unknown() { // every key is refused; with all plain algorithms, its fingerprint can be shown
+	if k.hasNoKeys() { // the key of the server is refused, but the error shows its fingerprint
 		return slices.DeleteFunc(slices.Clone(ssh.SupportedAlgorithms().HostKeys), isCertificate)
 	}
 	var out []string
@@ -105,36 +105,36 @@ func (k *knownHosts) algorithms() []string {
 
 func isCertificate(algorithm string) bool { return strings.Contains(algorithm, "-cert-") }
 
-// callback is the ssh.HostKeyCallback.
+// callback is the ssh.HostKeyCallback. Its errors have a reason.
 func (k *knownHosts) callback(address string, remote net.Addr, key ssh.PublicKey) error {
 	c := ssh.CertChecker{
-		IsHostAuthority: func(authority ssh.PublicKey, _ string) bool { return contains(k.authorities, authority) },
+		IsHostAuthority: func(authority ssh.PublicKey, _ string) bool { return containsKey(k.authorities, authority) },
 		IsRevoked: func(cert *ssh.Certificate) bool {
-			return contains(k.revoked, cert.Key) || contains(k.revoked, cert.SignatureKey)
+			return containsKey(k.revoked, cert.Key) || containsKey(k.revoked, cert.SignatureKey)
 		},
 		HostKeyFallback: func(_ string, _ net.Addr, key ssh.PublicKey) error { return k.check(key) },
 	}
 	err := c.CheckHostKey(address, remote, key)
-	if _, ours := err.(*failure.Error); err == nil || ours { //nolint:errorlint // what check returned, unwrapped
+	if _, ours := err.(*failure.Error); err == nil || ours { //nolint:errorlint // CheckHostKey returns the error of check unwrapped
 		return err
 	}
 	return failure.New(v1alpha1.ReasonHostKeyMismatch,
 		"%s shows a host certificate that does not hold (%s); nothing was sent to it", k.url, failure.Quote(err.Error()))
 }
 
-// check judges a key that is not a certificate.
+// check returns nil if a key that is not a certificate is trusted.
 func (k *knownHosts) check(key ssh.PublicKey) error {
 	shown := ssh.FingerprintSHA256(key) + " (" + key.Type() + ")"
 	switch {
-	case contains(k.revoked, key):
+	case containsKey(k.revoked, key):
 		return failure.New(v1alpha1.ReasonHostKeyMismatch,
 			"%s shows the host key %s, which %s revokes; nothing was sent to it", k.url, shown, k.field)
-	case contains(k.trusted, key):
+	case containsKey(k.trusted, key):
 		return nil
-	case k.unknown():
+	case k.hasNoKeys():
 		return failure.New(v1alpha1.ReasonHostKeyUnknown,
 			"the ssh host key of %s is not known: it shows %s%s. Compare that with what the host's owner publishes; if it is right, add this line to %s: %s",
-			k.url, shown, k.hint(), k.field, k.line(key))
+			k.url, shown, k.hint(), k.field, k.knownHostsLine(key))
 	}
 	return failure.New(v1alpha1.ReasonHostKeyMismatch,
 		"%s shows the host key %s, and known are %s: either its owner has changed the key, or another machine answers in its place; nothing was sent to it%s",
@@ -164,8 +164,8 @@ func (k *knownHosts) remedy() string {
 	return ". Where the owner has published the new key, put it into " + k.field
 }
 
-// line returns the line to add to known_hosts.
-func (k *knownHosts) line(key ssh.PublicKey) string {
+// knownHostsLine returns the line that a user can add to known_hosts.
+func (k *knownHosts) knownHostsLine(key ssh.PublicKey) string {
 	s := knownhosts.Line([]string{k.name}, key)
 	if len(s) > maxShownKey {
 		return "(the key is too long to be shown here)"
@@ -189,12 +189,12 @@ func (k *knownHosts) fingerprints() string {
 	return strings.Join(out, ", ")
 }
 
-func contains(keys []ssh.PublicKey, key ssh.PublicKey) bool {
+func containsKey(keys []ssh.PublicKey, key ssh.PublicKey) bool {
 	return slices.ContainsFunc(keys, func(k ssh.PublicKey) bool { return bytes.Equal(k.Marshal(), key.Marshal()) })
 }
 
-// matchesHost reports whether the host list of a line matches name. A host is a pattern with * and ?, or the salted hash of a
-// name; a matching pattern with ! excludes name.
+// matchesHost reports whether the patterns of a line match name. A pattern has * and ?, or is the salted hash of a name. A
+// matching pattern with ! excludes name.
 func matchesHost(patterns []string, name string) bool {
 	found := false
 	for _, p := range patterns {
@@ -233,7 +233,8 @@ func matchesHash(pattern, name string) bool {
 	return hmac.Equal(mac.Sum(nil), want)
 }
 
-// matchesPattern matches * and ?. Its time is at most the product of both lengths.
+// matchesPattern reports whether a pattern with * and ? matches s. The time is at most proportional to the product of both
+// lengths.
 func matchesPattern(pattern, s string) bool {
 	star, mark := -1, 0
 	i, j := 0, 0
@@ -255,8 +256,8 @@ func matchesPattern(pattern, s string) bool {
 	return strings.Trim(pattern[i:], "*") == ""
 }
 
-// publicHosts are the ssh host keys of the public git hosts, in the form of known_hosts. They are trusted if a GatewaySync has no
-// known hosts of its own. TestBuiltInHostKeys compares them with the fingerprints that the owners publish:
+// publicHosts has the ssh host keys of the public git hosts, in the form of known_hosts. The client trusts them if
+// Auth.KnownHosts is nil. TestBuiltInHostKeys compares them with the fingerprints that the owners publish:
 //
 //   - github.com: docs.github.com, "GitHub's SSH key fingerprints"; also at port 443 of ssh.github.com
 //   - gitlab.com: docs.gitlab.com, "GitLab.com settings"; also at port 443 of altssh.gitlab.com

@@ -19,8 +19,8 @@ const (
 	refusalPeek = 4 << 10 // bytes: how much of a refusal is read
 )
 
-// peekCapabilities reads the capabilities of an advertisement ahead, because go-git drops those that it does not use. If it
-// finds none, it returns nil, and go-git reports what is wrong.
+// peekCapabilities returns the capabilities of an advertisement without consuming it: go-git drops those that it does not use. It
+// returns nil if it finds none; go-git then reports the error.
 func peekCapabilities(br *bufio.Reader, u URL) (*capability.List, error) {
 	head, err := peekLine(br)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -33,7 +33,7 @@ func peekCapabilities(br *bufio.Reader, u URL) (*capability.List, error) {
 	}
 	caps := capability.NewList()
 	if err := caps.Decode(line); err != nil {
-		return nil, nil //nolint:nilerr // see above
+		return nil, nil //nolint:nilerr // go-git reports it
 	}
 	for _, format := range caps.Get("object-format") {
 		if format != "sha1" {
@@ -44,8 +44,8 @@ func peekCapabilities(br *bufio.Reader, u URL) (*capability.List, error) {
 	return caps, nil
 }
 
-// peekLine returns what has arrived up to the end of the line with the capabilities. It waits for no more than that, because over
-// ssh nothing follows until the client sends something.
+// peekLine returns what has arrived, at least to the end of the line with the capabilities. It does not wait for more: over ssh,
+// nothing follows until the client sends a request.
 func peekLine(br *bufio.Reader) ([]byte, error) {
 	for n := 1; ; {
 		if _, err := br.Peek(n); err != nil {
@@ -63,9 +63,9 @@ func peekLine(br *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// peekRefusal looks for an ERR line, with which a server refuses a request.
+// peekRefusal returns a refusedError if the answer starts with an ERR line.
 func peekRefusal(br *bufio.Reader) error {
-	head, _ := br.Peek(8) // an error occurs again when the answer is read
+	head, _ := br.Peek(8) // the reader of the answer gets the error again
 	if len(head) < 8 || string(head[4:]) != "ERR " {
 		return nil
 	}
@@ -74,12 +74,12 @@ func peekRefusal(br *bufio.Reader) error {
 	return &refusedError{failure.Quote(string(line[min(8, len(line)):]))}
 }
 
-// sideband reads the pack out of a sideband stream. Unlike go-git's demultiplexer it returns bytes as soon as they arrive, and
-// it has a type for a message on the error channel.
+// sideband reads the data channel of a sideband stream. Unlike go-git's demultiplexer, it returns bytes as soon as they arrive,
+// and it returns messages on the error channel as an abortError.
 type sideband struct {
 	lines    *pktline.Scanner
 	rest     []byte
-	progress io.Writer // gets the messages to the user; nil to drop them
+	progress io.Writer // receives the messages for the user; nil drops them
 }
 
 const (
@@ -88,7 +88,9 @@ const (
 	sidebandError    = 3
 )
 
-func newSideband(r io.Reader) *sideband { return &sideband{lines: pktline.NewScanner(r)} }
+func newSideband(r io.Reader, progress io.Writer) *sideband {
+	return &sideband{lines: pktline.NewScanner(r), progress: progress}
+}
 
 func (b *sideband) Read(p []byte) (int, error) {
 	for len(b.rest) == 0 {
@@ -110,7 +112,7 @@ func (b *sideband) Read(p []byte) (int, error) {
 				_, _ = b.progress.Write(line[1:]) // a buffer in memory
 			}
 		case sidebandError:
-			return 0, &gaveUpError{failure.Quote(string(line[1:]))}
+			return 0, &abortError{failure.Quote(string(line[1:]))}
 		}
 	}
 	n := copy(p, b.rest)

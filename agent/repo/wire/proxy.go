@@ -11,26 +11,26 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// proxyFromEnvironment reads HTTP_PROXY, HTTPS_PROXY and NO_PROXY, as every HTTP client does. Requests to loopback addresses never
-// use a proxy.
+// proxyFromEnvironment returns the proxy of a URL by HTTP_PROXY, HTTPS_PROXY and NO_PROXY, nil for none. Requests to loopback
+// addresses never use a proxy.
 func proxyFromEnvironment() func(*url.URL) (*url.URL, error) {
 	proxy := httpproxy.FromEnvironment().ProxyFunc()
 	return func(u *url.URL) (*url.URL, error) {
 		p, err := proxy(u)
-		if err != nil { // its text has the address, which may contain a password
+		if err != nil { // its text may contain a password
 			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "HTTPS_PROXY or HTTP_PROXY of the agent's environment is no address of a proxy")
 		}
 		return p, nil
 	}
 }
 
-// refusedByProxy returns the error for a proxy that refuses a connection.
-func refusedByProxy(_ context.Context, proxy *url.URL, _ *http.Request, res *http.Response) error {
-	return proxyStatus(proxy, res.StatusCode)
+// checkProxyResponse implements http.Transport.OnProxyConnectResponse.
+func checkProxyResponse(_ context.Context, proxy *url.URL, _ *http.Request, res *http.Response) error {
+	return proxyStatusError(proxy, res.StatusCode)
 }
 
-// proxyStatus returns the error for the answer of a proxy, nil for 200.
-func proxyStatus(proxy *url.URL, code int) error {
+// proxyStatusError returns the error for the HTTP status of a proxy, nil for 200.
+func proxyStatusError(proxy *url.URL, code int) error {
 	switch code {
 	case http.StatusOK:
 		return nil
@@ -43,7 +43,7 @@ func proxyStatus(proxy *url.URL, code int) error {
 	return failure.New(v1alpha1.ReasonGitUnreachable, "the proxy %s answers HTTP %d; trying again", proxy.Host, code)
 }
 
-// proxyError says that an exchange went through a proxy, which may be the cause.
+// proxyError is an error of an exchange through a proxy, which may be the cause.
 type proxyError struct {
 	host string
 	err  error

@@ -43,7 +43,7 @@ func pushers(t *testing.T, test func(t *testing.T, p *pusher)) {
 	t.Run("http", func(t *testing.T) { test(t, newPusher(t)) })
 	t.Run("ssh", func(t *testing.T) {
 		g := newShellSite(t, gitserver.SSHOptions{Pushes: true})
-		test(t, fillPusher(t, &pusher{Repo: g.Repo, client: g.client()}))
+		test(t, fillPusher(t, &pusher{Repo: g.Repo.Repo, client: g.client()}))
 	})
 }
 
@@ -51,7 +51,7 @@ func newPusher(t testing.TB) *pusher {
 	t.Helper()
 	g := newSiteWith(t, gitserver.Options{Pushes: true, Auth: gitserver.Token(tripwire)})
 	c := newClient(t, g.url(), Auth{Token: repotest.Token(tripwire)}, Options{})
-	return fillPusher(t, &pusher{Repo: g.Repo, client: c, web: g.Server})
+	return fillPusher(t, &pusher{Repo: g.Repo.Repo, client: c, web: g.Server})
 }
 
 func fillPusher(t testing.TB, p *pusher) *pusher {
@@ -158,7 +158,7 @@ func TestDeclinedPush(t *testing.T) {
 				err := tt.push(p)
 				repotest.RequireReason(t, v1alpha1.ReasonPushRejected, err)
 				require.ErrorContains(t, err, tt.says)
-				assert.False(t, Stale(err))
+				assert.False(t, IsStale(err))
 				assert.Equal(t, before, p.tip())
 			})
 		})
@@ -181,7 +181,7 @@ func TestStalePush(t *testing.T) {
 			before := p.tip()
 			err := p.client.Push(t.Context(), branch, old, p.third, pack)
 			repotest.RequireReason(t, v1alpha1.ReasonPushRejected, err)
-			assert.True(t, Stale(err), "%v", err)
+			assert.True(t, IsStale(err), "%v", err)
 			assert.Equal(t, before, p.tip())
 		}
 		stale(plan.ID{})
@@ -191,7 +191,7 @@ func TestStalePush(t *testing.T) {
 		p.hook("pre-receive", "env -u GIT_QUARANTINE_PATH git update-ref "+branch+" "+p.first.String())
 		err := p.client.Push(t.Context(), branch, p.second, p.third, pack)
 		repotest.RequireReason(t, v1alpha1.ReasonPushRejected, err)
-		assert.True(t, Stale(err), "the branch changed after the advertisement: %v", err)
+		assert.True(t, IsStale(err), "the branch changed after the advertisement: %v", err)
 		assert.Equal(t, p.first.String(), p.tip())
 
 		require.NoError(t, os.Remove(filepath.Join(p.Dir, "hooks", "pre-receive")))
@@ -218,7 +218,7 @@ func TestPushCredentials(t *testing.T) {
 	})
 	t.Run("token that may only read", func(t *testing.T) {
 		g := newSite(t)
-		p := fillPusher(t, &pusher{Repo: g.Repo, client: newClient(t, g.url(), Auth{Token: repotest.Token(tripwire)}, Options{})})
+		p := fillPusher(t, &pusher{Repo: g.Repo.Repo, client: newClient(t, g.url(), Auth{Token: repotest.Token(tripwire)}, Options{})})
 		for _, err := range []error{p.create(), func() error { _, err := p.client.PushRefs(t.Context()); return err }()} {
 			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 			assert.ErrorContains(t, err, "may not push")
@@ -227,7 +227,7 @@ func TestPushCredentials(t *testing.T) {
 	})
 	t.Run("ssh key that may only read", func(t *testing.T) {
 		g := newShellSite(t, gitserver.SSHOptions{})
-		err := fillPusher(t, &pusher{Repo: g.Repo, client: g.client()}).create()
+		err := fillPusher(t, &pusher{Repo: g.Repo.Repo, client: g.client()}).create()
 		repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 		assert.ErrorContains(t, err, "git.auth.sshKey")
 		assert.ErrorContains(t, err, "marked as read only")
@@ -352,7 +352,7 @@ func TestPushToSilentSSHServer(t *testing.T) {
 	for _, name := range []string{"before the refs", "before the report"} {
 		t.Run(name, func(t *testing.T) {
 			g := newShellSite(t, gitserver.SSHOptions{})
-			p := fillPusher(t, &pusher{Repo: g.Repo})
+			p := fillPusher(t, &pusher{Repo: g.Repo.Repo})
 			after := int64(1)
 			if name == "before the report" {
 				after = int64(len(repotest.RunGit(t, g.Dir, nil, "receive-pack", "--advertise-refs", "."))) + 5
@@ -376,8 +376,8 @@ func TestSlowPushIsNoStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, dog, stop := watch(t.Context(), time.Hour, 10, time.Minute)
 		defer stop()
-		defer dog.wait()()
-		in := &sent{io.NopCloser(slowBody{}), dog}
+		defer dog.startWait()()
+		in := &sentBody{io.NopCloser(slowBody{}), dog}
 		for range 30 {
 			_, err := in.Read(make([]byte, 100))
 			require.NoError(t, err)

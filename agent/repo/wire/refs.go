@@ -16,18 +16,18 @@ const (
 	TagPrefix    = "refs/tags/"
 )
 
-// alternateName stands for objects that git-receive-pack has from another repository. It is not a ref.
-const alternateName = ".have"
+// alternatesRef is how git-receive-pack advertises objects of another repository. It is not a ref.
+const alternatesRef = ".have"
 
 // Refs is what a repository advertises.
 type Refs struct {
 	ByName map[string]plan.ID // full names, and HEAD
-	Peeled map[string]plan.ID // the targets of annotated tags
-	Head   string             // the branch of HEAD, "" if it is not known
+	Peeled map[string]plan.ID // by the full names of annotated tags: their targets
+	Head   string             // full name of the branch of HEAD; "" if it is not known
 }
 
-// Lookup finds a ref by its full name, or HEAD. It returns the name of the branch for HEAD if that is known, and the target of
-// an annotated tag.
+// Lookup returns the full name and the commit of a ref, by its full name or HEAD. For HEAD, it returns the name of the branch if
+// that is known. For an annotated tag, it returns the target.
 func (r *Refs) Lookup(name string) (full string, commit plan.ID, ok bool) {
 	if name == HeadName && r.Head != "" {
 		if _, ok := r.ByName[r.Head]; ok {
@@ -41,8 +41,8 @@ func (r *Refs) Lookup(name string) (full string, commit plan.ID, ok bool) {
 	return name, id, ok
 }
 
-// named looks a ref up by its full or short name.
-func (r *Refs) named(ref string) (full string, commit plan.ID, ok bool) {
+// lookupShort is Lookup by a full or a short name.
+func (r *Refs) lookupShort(ref string) (full string, commit plan.ID, ok bool) {
 	for _, name := range []string{ref, BranchPrefix + ref, TagPrefix + ref} {
 		if full, commit, ok := r.Lookup(name); ok {
 			return full, commit, true
@@ -51,11 +51,11 @@ func (r *Refs) named(ref string) (full string, commit plan.ID, ok bool) {
 	return "", plan.ID{}, false
 }
 
-// readRefs converts go-git's maps.
+// readRefs converts an advertisement of go-git.
 func readRefs(a *packp.AdvRefs) *Refs {
 	r := &Refs{ByName: make(map[string]plan.ID, len(a.References)+1), Peeled: make(map[string]plan.ID, len(a.Peeled))}
 	for name, id := range a.References {
-		if name != alternateName {
+		if name != alternatesRef {
 			r.ByName[name] = plan.ID(id)
 		}
 	}

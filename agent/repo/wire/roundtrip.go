@@ -2,13 +2,17 @@ package wire
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
+	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -19,14 +23,10 @@ const (
 	maxRedirects = 5
 )
 
-// roundTripper is the http.RoundTripper below go-git. It sees every request, including those that follow a redirect: it adds
-// the credentials, refuses every other origin, and turns answers of the server into typed errors before go-git turns them into
-// text.
+// roundTripper is the http.RoundTripper below go-git. It sees every request, including those after a redirect. It adds the
+// credentials, refuses every other origin, and turns answers into typed errors before go-git turns them into text.
 type roundTripper struct {
-	url       URL
-	auth      Auth
-	opts      Options
-	app       *appTokens // nil if there is no GitHub App
+	*httpTransport
 	transport *http.Transport
 }
 
@@ -37,22 +37,22 @@ func (g *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, errors.New("a request that belongs to no exchange")
 	}
 	if origin := originOf(req.URL); origin != g.url.origin() {
-		return nil, x.fail(g.elsewhere(origin))
+		return nil, x.fail(g.otherOriginError(origin))
 	}
 	req = req.Clone(req.Context())
 	if err := g.authorize(req, x); err != nil {
 		return nil, x.fail(err)
 	}
 	if req.Body != nil && req.Body != http.NoBody {
-		req.Body = &sent{req.Body, x.dog}
+		req.Body = &sentBody{req.Body, x.dog}
 	}
 	proxy, err := g.proxy(req, x)
 	if err != nil {
 		return nil, x.fail(err)
 	}
-	wait := x.dog.wait()
+	endWait := x.dog.startWait()
 	res, err := g.transport.RoundTrip(req)
-	wait()
+	endWait()
 	if err != nil && proxy != nil {
 		err = &proxyError{proxy.Host, err}
 	}
@@ -61,10 +61,10 @@ func (g *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if proxy != nil && res.StatusCode == http.StatusProxyAuthRequired {
 		_ = res.Body.Close()
-		return nil, x.fail(proxyStatus(proxy, res.StatusCode))
+		return nil, x.fail(proxyStatusError(proxy, res.StatusCode))
 	}
-	x.dog.arrived.Add(1)
-	if err := g.check(req, res, x); err != nil {
+	x.dog.progress.Add(1)
+	if err := g.checkResponse(req, res, x); err != nil {
 		_ = res.Body.Close()
 		return nil, x.fail(err)
 	}
@@ -92,7 +92,7 @@ func (g *roundTripper) authorize(req *http.Request, x *exchange) error {
 	return nil
 }
 
-// proxy returns the proxy of a request, nil if there is none. The password of the proxy is a secret too.
+// proxy returns the proxy of a request, nil if there is none. It adds the password of the proxy to the secrets.
 func (g *roundTripper) proxy(req *http.Request, x *exchange) (*url.URL, error) {
 	if g.transport.Proxy == nil {
 		return nil, nil
@@ -113,9 +113,9 @@ func (g *roundTripper) proxy(req *http.Request, x *exchange) (*url.URL, error) {
 func (g *roundTripper) login(ctx context.Context, x *exchange) (user, password string, err error) {
 	switch {
 	case g.app != nil:
-		defer x.dog.wait()()
-		token, err := g.app.get(ctx, g.transport)
-		x.dog.arrived.Add(g.opts.StallBytes) // the server that is watched is another one
+		defer x.dog.startWait()()
+		token, err := g.app.validToken(ctx, g.transport)
+		x.dog.progress.Add(g.opts.StallBytes) // the API is another server than the one that is watched
 		return appUser, token.Reveal(), err
 	case g.auth.Token == nil:
 		user, password = g.url.credentials()
@@ -129,13 +129,11 @@ func (g *roundTripper) login(ctx context.Context, x *exchange) (user, password s
 	if password == "" {
 		return "", "", failure.New(v1alpha1.ReasonAuthFailed, "the token for %s is empty", g.url)
 	}
-	if user == "" {
-		user = "git"
-	}
-	return user, password, nil
+	return cmp.Or(user, "git"), password, nil
 }
 
-func (g *roundTripper) check(req *http.Request, res *http.Response, x *exchange) error {
+// checkResponse limits the body of an answer, and returns an error for an answer that is not the expected one.
+func (g *roundTripper) checkResponse(req *http.Request, res *http.Response, x *exchange) error {
 	limit := g.opts.MaxBytes
 	switch {
 	case req.Method == http.MethodGet:
@@ -143,20 +141,20 @@ func (g *roundTripper) check(req *http.Request, res *http.Response, x *exchange)
 	case x.service == receivePack:
 		limit = min(limit, maxReport)
 	}
-	res.Body = &body{ReadCloser: res.Body, dog: x.dog, left: limit, limit: limit}
+	res.Body = &receivedBody{ReadCloser: res.Body, dog: x.dog, remaining: limit, limit: limit}
 	switch {
 	case res.StatusCode >= 300 && res.StatusCode < 400:
-		return g.redirect(req, res, x)
+		return g.checkRedirect(req, res, x)
 	case res.StatusCode != http.StatusOK:
-		return g.status(res, x.service)
+		return g.statusError(res, x.service)
 	case req.Method == http.MethodGet:
-		return g.advertisement(req, res, x)
+		return g.checkAdvertisement(req, res, x)
 	}
-	return g.result(res, x.service)
+	return g.checkResult(res, x.service)
 }
 
-// redirect accepts the redirect of an advertisement within its origin, which is how hosts handle a renamed repository.
-func (g *roundTripper) redirect(req *http.Request, res *http.Response, x *exchange) error {
+// checkRedirect accepts the redirect of an advertisement within its origin: hosts send one for a renamed repository.
+func (g *roundTripper) checkRedirect(req *http.Request, res *http.Response, x *exchange) error {
 	x.mu.Lock()
 	x.redirects++
 	n := x.redirects
@@ -169,7 +167,7 @@ func (g *roundTripper) redirect(req *http.Request, res *http.Response, x *exchan
 		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects to nowhere (HTTP %d)", g.url, res.StatusCode)
 	}
 	if origin := originOf(to); origin != g.url.origin() {
-		return g.elsewhere(origin)
+		return g.otherOriginError(origin)
 	}
 	if req.Method != http.MethodGet {
 		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects a %s; write the final address into git.repo", g.url, x.service.request())
@@ -177,38 +175,38 @@ func (g *roundTripper) redirect(req *http.Request, res *http.Response, x *exchan
 	return nil
 }
 
-func (g *roundTripper) elsewhere(origin string) error {
+func (g *roundTripper) otherOriginError(origin string) error {
 	return failure.New(v1alpha1.ReasonRedirectRefused,
 		"%s redirected to another host (%s), which gets neither credentials nor trust; if that is right, write that address into git.repo",
 		g.url, failure.Quote(origin))
 }
 
-// advertisement checks that the server speaks the smart protocol, and reads the capabilities from the first line.
-func (g *roundTripper) advertisement(req *http.Request, res *http.Response, x *exchange) error {
+// checkAdvertisement checks that the server speaks the smart protocol. It notes the address and the capabilities in x.
+func (g *roundTripper) checkAdvertisement(req *http.Request, res *http.Response, x *exchange) error {
 	if got := mediaType(res); got != x.service.advertisementType() {
 		return failure.New(v1alpha1.ReasonUnsupportedRepository,
 			"%s answers with %s and not with git's smart HTTP protocol: check the path in git.repo, and whether it wants credentials",
 			g.url, failure.Quote(got))
 	}
 	br := bufio.NewReaderSize(res.Body, capsPeek)
-	res.Body = peeked{br, res.Body}
+	res.Body = peekedBody{br, res.Body}
 	caps, err := peekCapabilities(br, g.url)
 	if err != nil {
 		return err
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.caps, x.base = caps, req.URL
+	x.caps, x.advertisementURL = caps, req.URL
 	return nil
 }
 
-// result looks for an ERR line, with which a server refuses a request.
-func (g *roundTripper) result(res *http.Response, s service) error {
+// checkResult checks the answer to a request. It returns a refusedError if the server refuses.
+func (g *roundTripper) checkResult(res *http.Response, s service) error {
 	if got := mediaType(res); got != s.resultType() {
 		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers a %s with %s; is something between us and the server?", g.url, s.request(), failure.Quote(got))
 	}
 	br := bufio.NewReaderSize(res.Body, refusalPeek)
-	res.Body = peeked{br, res.Body}
+	res.Body = peekedBody{br, res.Body}
 	return peekRefusal(br)
 }
 
@@ -217,8 +215,65 @@ func mediaType(res *http.Response) string {
 	return strings.ToLower(strings.TrimSpace(t))
 }
 
-// peeked is a body that was read ahead.
-type peeked struct {
+// peekedBody is a body of which a bufio.Reader has read a part.
+type peekedBody struct {
 	io.Reader
 	io.Closer
+}
+
+const maxWait = 24 * time.Hour // longest wait of a Retry-After header
+
+// statusError returns the error for the HTTP status of an answer of s. It never shows the body, which is text of the server.
+func (g *roundTripper) statusError(res *http.Response, s service) error {
+	after, asked := retryAfter(res.Header.Get("Retry-After"), time.Now())
+	wait := &throttledError{fmt.Sprintf("HTTP %d", res.StatusCode), after}
+	field := g.auth.field()
+	switch code := res.StatusCode; {
+	case code == http.StatusUnauthorized && !g.hasCredentials() && g.auth.Key != nil:
+		return failure.New(v1alpha1.ReasonAuthFailed,
+			"%s asks for credentials (HTTP 401), and %s.sshKey works with the ssh:// address only: write that into git.repo, or set %s.token", g.url, field, field)
+	case code == http.StatusUnauthorized && !g.hasCredentials():
+		return failure.New(v1alpha1.ReasonAuthFailed, "%s asks for credentials (HTTP 401), and there are none: set %s", g.url, field)
+	case code == http.StatusUnauthorized && g.app != nil:
+		g.app.forget()
+		return failure.New(v1alpha1.ReasonAuthFailed, "%s refused the GitHub App's token (HTTP 401); the next attempt asks for a new one", g.url)
+	case code == http.StatusUnauthorized && s == receivePack:
+		return failure.New(v1alpha1.ReasonAuthFailed, "%s refused the credentials for a push (HTTP 401): is the token of %s right and not expired, and has it write access?", g.url, field)
+	case code == http.StatusForbidden && s == receivePack:
+		return failure.New(v1alpha1.ReasonAuthFailed, "the token may not push to %s (HTTP 403): it needs write access to this repository (%s)", g.url, field)
+	case code == http.StatusUnauthorized:
+		return failure.New(v1alpha1.ReasonAuthFailed, "%s refused the credentials (HTTP 401): is the token right and not expired?", g.url)
+	case code == http.StatusForbidden:
+		return failure.New(v1alpha1.ReasonAuthFailed, "%s forbids reading (HTTP 403): may the token read this repository?", g.url)
+	case code == http.StatusNotFound, code == http.StatusGone:
+		return failure.New(v1alpha1.ReasonRefNotFound,
+			"there is no repository at %s (HTTP %d), or the credentials may not see it: check git.repo and %s", g.url, code, field)
+	case code == http.StatusTooManyRequests && asked:
+		return failure.New(v1alpha1.ReasonGitThrottled, "%s asks us to slow down: %w", g.url, wait)
+	case code == http.StatusTooManyRequests:
+		return failure.New(v1alpha1.ReasonGitThrottled, "%s asks us to slow down (HTTP 429)", g.url)
+	case code == http.StatusRequestTimeout, code == http.StatusGatewayTimeout:
+		return failure.New(v1alpha1.ReasonGitTimeout, "%s did not answer in time (HTTP %d)", g.url, code)
+	case code == http.StatusServiceUnavailable && asked:
+		return failure.New(v1alpha1.ReasonGitUnreachable, "%s is not available: %w", g.url, wait)
+	case code == http.StatusBadRequest, code == http.StatusUnprocessableEntity, code == http.StatusRequestEntityTooLarge:
+		return &refusedError{fmt.Sprintf("HTTP %d", code)}
+	default:
+		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers HTTP %d; trying again", g.url, code)
+	}
+}
+
+func (g *roundTripper) hasCredentials() bool {
+	return g.auth.Token != nil || g.app != nil || g.url.login != nil
+}
+
+// retryAfter reads a Retry-After header: seconds, or a date.
+func retryAfter(h string, now time.Time) (time.Duration, bool) {
+	if s, err := strconv.ParseInt(h, 10, 64); err == nil && s >= 0 {
+		return time.Duration(min(s, int64(maxWait/time.Second))) * time.Second, true
+	}
+	if at, err := http.ParseTime(h); err == nil {
+		return min(max(at.Sub(now), 0), maxWait), true
+	}
+	return 0, false
 }

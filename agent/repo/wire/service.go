@@ -1,6 +1,6 @@
 package wire
 
-// service is a program of a git server.
+// service is a program on a git server.
 type service int
 
 const (
@@ -16,7 +16,7 @@ func (s service) String() string {
 	return "git-upload-pack"
 }
 
-// request is how messages name a request to the service.
+// request returns the word for a request to the service in messages.
 func (s service) request() string {
 	if s == receivePack {
 		return "push"
@@ -24,11 +24,11 @@ func (s service) request() string {
 	return "fetch"
 }
 
-// advertisementType is the media type of the list of refs.
+// advertisementType returns the media type of the advertisement.
 func (s service) advertisementType() string { return "application/x-" + s.String() + "-advertisement" }
 
-// requestType is the media type of a request.
+// requestType returns the media type of a request.
 func (s service) requestType() string { return "application/x-" + s.String() + "-request" }
 
-// resultType is the media type of the answer to a request.
+// resultType returns the media type of the answer to a request.
 func (s service) resultType() string { return "application/x-" + s.String() + "-result" }

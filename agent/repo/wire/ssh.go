@@ -22,8 +22,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// sshTransport is the transport over ssh. It uses nothing but its Auth: no ssh agent, no ~/.ssh, no environment. Each request has
-// a connection of its own, because a program of git serves one request and ends.
+// sshTransport is the transport over ssh. It uses only its Auth: no ssh agent, no ~/.ssh, no environment. Each request uses a new
+// connection, because git's programs end after one request.
 type sshTransport struct {
 	url  URL
 	auth Auth
@@ -42,7 +42,7 @@ func (s *sshTransport) advertise(ctx context.Context, x *exchange) (*advertiseme
 	if err != nil {
 		return nil, err
 	}
-	_, _ = t.in.Write(pktline.FlushPkt) // ends the session without a request
+	_, _ = t.in.Write(pktline.FlushPkt) // ends the program without a request
 	return a, nil
 }
 
@@ -71,10 +71,10 @@ func (s *sshTransport) push(ctx context.Context, x *exchange, request func(*adve
 	return t, nil
 }
 
-// connect connects and starts the program of x's service on the server. Dialing, the handshake and the session have a deadline each. When ctx
-// ends, the connection is closed.
+// connect connects and starts the program of x's service. Options.Connect limits dialing; Options.Handshake limits the rest. When
+// ctx ends, the connection is closed.
 func (s *sshTransport) connect(ctx context.Context, x *exchange) (*sshSession, error) {
-	config, hand, err := s.config()
+	config, hostKey, err := s.config()
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (s *sshTransport) connect(ctx context.Context, x *exchange) (*sshSession, e
 	if err != nil {
 		return nil, err
 	}
-	t := &sshSession{url: s.url, auth: s.auth, service: x.service, stop: context.AfterFunc(ctx, func() { _ = conn.Close() }), conn: conn, opts: s.opts}
+	t := &sshSession{sshTransport: s, service: x.service, conn: conn, stop: context.AfterFunc(ctx, func() { _ = conn.Close() })}
 	if err := conn.SetDeadline(time.Now().Add(s.opts.Handshake)); err != nil {
 		t.close()
 		return nil, err
@@ -91,7 +91,7 @@ func (s *sshTransport) connect(ctx context.Context, x *exchange) (*sshSession, e
 	c, channels, requests, err := ssh.NewClientConn(conn, address, config)
 	if err != nil {
 		t.close()
-		return nil, s.explainHandshake(errors.Join(err, hand.refused), hand.known, hand.accepted)
+		return nil, s.explainHandshake(errors.Join(err, hostKey.refused), hostKey.knownHosts, hostKey.accepted)
 	}
 	t.client = ssh.NewClient(c, channels, requests)
 	err = t.start(x)
@@ -105,23 +105,24 @@ func (s *sshTransport) connect(ctx context.Context, x *exchange) (*sshSession, e
 	return t, nil
 }
 
-// handshake notes the judgment of the host key.
-type handshake struct {
-	known    *knownHosts // nil if every key is accepted
-	accepted bool
-	refused  error
+// hostKeyResult is the result of the check of a host key.
+type hostKeyResult struct {
+	knownHosts *knownHosts // nil if every key is accepted
+	accepted   bool
+	refused    error
 }
 
-func (s *sshTransport) config() (*ssh.ClientConfig, *handshake, error) {
+// config returns the configuration of a connection. The handshake sets the hostKeyResult.
+func (s *sshTransport) config() (*ssh.ClientConfig, *hostKeyResult, error) {
 	signer, err := s.signer()
 	if err != nil {
 		return nil, nil, err
 	}
-	algorithms, check, known, err := s.trust()
+	algorithms, check, known, err := s.hostKeyCheck()
 	if err != nil {
 		return nil, nil, err
 	}
-	h := &handshake{known: known}
+	h := &hostKeyResult{knownHosts: known}
 	return &ssh.ClientConfig{
 		User:              s.url.sshLogin(),
 		Auth:              []ssh.AuthMethod{ssh.PublicKeys(signer)},
@@ -138,18 +139,16 @@ func (s *sshTransport) config() (*ssh.ClientConfig, *handshake, error) {
 
 // sshSession is one run of a service's program on the server.
 type sshSession struct {
-	url     URL
-	auth    Auth
+	*sshTransport
 	service service
-	opts    Options
 	conn    net.Conn
-	stop    func() bool
+	stop    func() bool // no longer close conn when the context ends
 	client  *ssh.Client // nil before the end of the handshake
 
 	session *ssh.Session
-	in      io.WriteCloser
-	limit   *body
-	out     *bufio.Reader
+	in      io.WriteCloser // standard input of the program
+	limit   *receivedBody  // below out
+	out     *bufio.Reader  // standard output
 	stderr  textBuffer
 }
 
@@ -167,10 +166,10 @@ func (t *sshSession) start(x *exchange) error {
 	}
 	t.session.Stderr = &t.stderr
 	limit := min(t.opts.MaxBytes, int64(t.opts.MaxRefs)*refBytes)
-	t.limit = &body{ReadCloser: io.NopCloser(out), dog: x.dog, left: limit, limit: limit}
+	t.limit = &receivedBody{ReadCloser: io.NopCloser(out), dog: x.dog, remaining: limit, limit: limit}
 	t.out = bufio.NewReaderSize(t.limit, capsPeek)
 	if err := t.session.Start(t.url.command(t.service)); err != nil {
-		if broken(err) {
+		if isConnectionError(err) {
 			return err
 		}
 		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s let us in and does not run %s: is it a git host?", t.url, t.service)
@@ -178,7 +177,7 @@ func (t *sshSession) start(x *exchange) error {
 	return nil
 }
 
-// close closes the connection. It may be called again.
+// close closes the connection. Further calls do nothing.
 func (t *sshSession) close() {
 	t.stop()
 	if t.client != nil {
@@ -187,6 +186,7 @@ func (t *sshSession) close() {
 	_ = t.conn.Close()
 }
 
+// advertisement reads the advertisement with which the program starts.
 func (t *sshSession) advertisement() (*advertisement, error) {
 	caps, err := peekCapabilities(t.out, t.url)
 	if err != nil {
@@ -196,7 +196,7 @@ func (t *sshSession) advertisement() (*advertisement, error) {
 	err = got.Decode(t.out)
 	switch {
 	case errors.Is(err, packp.ErrEmptyInput):
-		return nil, t.nothing()
+		return nil, t.noOutputError()
 	case errors.Is(err, packp.ErrEmptyAdvRefs), err == nil && got.IsEmpty():
 		if caps == nil {
 			caps = capability.NewList()
@@ -211,9 +211,9 @@ func (t *sshSession) advertisement() (*advertisement, error) {
 	return &advertisement{caps: caps, refs: readRefs(got)}, nil
 }
 
-// nothing returns the error for a program that ended without output.
-func (t *sshSession) nothing() error {
-	if !t.failed() {
+// noOutputError returns the error for a program that ended without an advertisement.
+func (t *sshSession) noOutputError() error {
+	if !t.exitedWithError() {
 		return io.ErrUnexpectedEOF
 	}
 	if t.service == receivePack {
@@ -224,29 +224,29 @@ func (t *sshSession) nothing() error {
 		"there is no repository at %s, or the ssh key may not see it: check git.repo and %s; the server says %s", t.url, t.auth.field(), t.stderr.quoted())
 }
 
-// failed waits for the end of the program and reports whether it exited with an error.
-func (t *sshSession) failed() bool {
-	defer t.limit.dog.wait()()
+// exitedWithError waits for the end of the program and reports whether its exit code is an error.
+func (t *sshSession) exitedWithError() bool {
+	defer t.limit.dog.startWait()()
 	_, failed := errors.AsType[*ssh.ExitError](t.session.Wait())
 	return failed
 }
 
-// request asks for a pack. This run of the program sends its advertisement first, too.
+// request requests a pack.
 func (t *sshSession) request(req *packp.UploadPackRequest) (*packp.UploadPackResponse, error) {
 	if _, err := t.advertisement(); err != nil {
 		return nil, err
 	}
-	t.limit.left, t.limit.limit = t.opts.MaxBytes, t.opts.MaxBytes
-	asked, err := encoded(req)
+	t.limit.remaining, t.limit.limit = t.opts.MaxBytes, t.opts.MaxBytes
+	encoded, err := encodeRequest(req)
 	if err != nil {
 		return nil, err
 	}
-	unsent := t.send(asked) // a server that refuses closes the connection during the write: its answer counts more
+	sendErr := t.send(encoded) // a server may refuse and close the connection before it has read all: prefer its answer
 	if err := peekRefusal(t.out); err != nil {
 		return nil, err
 	}
 	if _, err := t.out.Peek(1); err != nil {
-		return nil, t.unanswered(cmp.Or(unsent, err))
+		return nil, t.noAnswerError(cmp.Or(sendErr, err))
 	}
 	res := packp.NewUploadPackResponse(req)
 	if err := res.Decode(t); err != nil {
@@ -265,35 +265,35 @@ func (t *sshSession) update(request func(*advertisement) (*updateRequest, error)
 	if err != nil {
 		return err
 	}
-	t.limit.left, t.limit.limit = maxReport, maxReport
-	unsent := t.send(u.head, u.pack) // as in request
+	t.limit.remaining, t.limit.limit = maxReport, maxReport
+	sendErr := t.send(u.head, u.pack) // a server may refuse before it has read all: prefer its answer
 	if err := peekRefusal(t.out); err != nil {
 		return err
 	}
 	if _, err := t.out.Peek(1); err != nil {
-		err = t.unanswered(cmp.Or(unsent, err))
+		err = t.noAnswerError(cmp.Or(sendErr, err))
 		if refused, ok := errors.AsType[*refusedError](err); ok {
-			return &gaveUpError{refused.words} // such as a full disk: nothing was declined
+			return &abortError{refused.text} // such as a full disk: the server did not decline the update
 		}
 		return err
 	}
 	return nil
 }
 
-// unanswered returns the error for a program that ended without an answer. Older versions of git report on their standard error.
-func (t *sshSession) unanswered(err error) error {
+// noAnswerError returns the error for a program that ended without an answer, or for the failure err of the connection. Older
+// versions of git write a refusal to their standard error.
+func (t *sshSession) noAnswerError(err error) error {
 	if !errors.Is(err, io.EOF) {
 		return err
 	}
-	if t.failed() {
+	if t.exitedWithError() {
 		return &refusedError{t.stderr.quoted()}
 	}
 	return io.ErrUnexpectedEOF
 }
 
-// encoded returns the bytes of a request: wants, haves and "done". They are encoded before they are sent, so that an error of the
-// connection keeps its type.
-func encoded(req *packp.UploadPackRequest) ([]byte, error) {
+// encodeRequest returns the bytes of a request: wants, haves and "done".
+func encodeRequest(req *packp.UploadPackRequest) ([]byte, error) {
 	var b bytes.Buffer
 	if err := req.Validate(); err != nil {
 		return nil, err
@@ -308,12 +308,13 @@ func encoded(req *packp.UploadPackRequest) ([]byte, error) {
 	return b.Bytes(), err
 }
 
+// send writes a request and closes the standard input of the program.
 func (t *sshSession) send(request ...[]byte) error {
-	defer t.limit.dog.wait()() // a server that does not read stalls
+	defer t.limit.dog.startWait()() // a server that does not read has stalled
 	for _, part := range request {
 		for chunk := range slices.Chunk(part, sshChunk) {
 			n, err := t.in.Write(chunk)
-			t.limit.dog.arrived.Add(int64(n))
+			t.limit.dog.progress.Add(int64(n))
 			if err != nil {
 				return err
 			}
@@ -334,17 +335,17 @@ func (t *sshSession) Close() error {
 	return nil
 }
 
-// textBuffer keeps the first bytes of what a server says to the user.
+// textBuffer keeps the first bytes of a text of the server. Several goroutines may use it.
 type textBuffer struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-// Write implements io.Writer. It accepts everything and keeps little.
+// Write implements io.Writer. It never fails.
 func (s *textBuffer) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.text = append(s.text, p[:min(len(p), failure.MaxQuoted+1-min(len(s.text), failure.MaxQuoted+1))]...)
+	s.text = append(s.text, p[:min(len(p), failure.MaxQuoted+1-len(s.text))]...)
 	return len(p), nil
 }
 
@@ -355,6 +356,7 @@ func (s *textBuffer) String() string {
 	return strings.TrimSpace(string(s.text))
 }
 
+// quoted returns the text in a form that is safe to print, without quotes if it is empty.
 func (s *textBuffer) quoted() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

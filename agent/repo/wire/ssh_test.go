@@ -123,9 +123,9 @@ func TestServerMessageBeforeDisconnect(t *testing.T) {
 			require.NoError(t, err)
 			defer run.close()
 			run.in = &lateWriter{run.in, t, run.session}
-			_, err = run.request((&advertisement{caps: capability.NewList()}).request(step{want: commit}))
+			_, err = run.request((&advertisement{caps: capability.NewList()}).request(step{wants: []plan.ID{commit}}))
 			require.ErrorContains(t, err, words)
-			assert.True(t, Refused(err), "another way to ask may have more luck")
+			assert.True(t, IsRefused(err), "another way to ask may have more luck")
 
 			_, err = openStore(t, store.Options{}).Fetch(t.Context(), g.client(), repotest.ParseID(t, strings.Repeat("1", 40)), "main")
 			repotest.RequireReason(t, v1alpha1.ReasonRefNotFound, err)

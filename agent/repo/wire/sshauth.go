@@ -12,10 +12,10 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// hostKeyNegotiation is AlgorithmNegotiationError.What if the two sides have no host key algorithm in common.
+// hostKeyNegotiation is the value of ssh.AlgorithmNegotiationError.What for host key algorithms.
 const hostKeyNegotiation = "host key"
 
-// signer reads the private key. An error never repeats any of it.
+// signer returns the private key. An error never contains a part of the key.
 func (s *sshTransport) signer() (ssh.Signer, error) {
 	if s.auth.Key == nil {
 		return nil, failure.New(v1alpha1.ReasonAuthFailed,
@@ -40,8 +40,9 @@ func (s *sshTransport) signer() (ssh.Signer, error) {
 	return nil, failure.New(v1alpha1.ReasonAuthFailed, "the ssh key for %s %s", s.url, what)
 }
 
-// trust returns which host keys are accepted.
-func (s *sshTransport) trust() (algorithms []string, check ssh.HostKeyCallback, known *knownHosts, err error) {
+// hostKeyCheck returns the acceptable algorithms of host keys, nil for the default, and the callback that checks a key. known is
+// nil if every key is accepted.
+func (s *sshTransport) hostKeyCheck() (algorithms []string, check ssh.HostKeyCallback, known *knownHosts, err error) {
 	if s.auth.InsecureIgnoreHostKey {
 		return nil, func(string, net.Addr, ssh.PublicKey) error { return nil }, nil, nil
 	}
@@ -60,35 +61,35 @@ func (s *sshTransport) trust() (algorithms []string, check ssh.HostKeyCallback, 
 	return known.algorithms(), known.callback, known, nil
 }
 
-// explainHandshake adds a reason to the error of a handshake. x/crypto has types for few of them. If the host key was accepted and
-// the connection did not break, the host has refused the key of the client.
+// explainHandshake adds a reason to the error of a handshake. x/crypto has types for few errors. If the host key was accepted and
+// the connection did not break, it assumes that the host has refused the key of the client.
 func (s *sshTransport) explainHandshake(err error, known *knownHosts, accepted bool) error {
 	if f, ok := errors.AsType[*failure.Error](err); ok {
 		return f
 	}
 	if n, ok := errors.AsType[*ssh.AlgorithmNegotiationError](err); ok {
-		if n.What == hostKeyNegotiation && known != nil && !known.unknown() {
+		if n.What == hostKeyNegotiation && known != nil && !known.hasNoKeys() {
 			return known.mismatch()
 		}
 		return failure.New(v1alpha1.ReasonUnsupportedRepository,
 			"%s and we have no ssh algorithm in common: %s; its ssh server is too old or too strict", s.url, failure.Quote(n.Error()))
 	}
-	if accepted && !broken(err) {
+	if accepted && !isConnectionError(err) {
 		return failure.New(v1alpha1.ReasonAuthFailed,
 			"%s does not take the ssh key for %s: is its public half a deploy key of this repository (or a key of an account that may read it)?",
-			s.url, s.user())
+			s.url, s.userDescription())
 	}
 	return fmt.Errorf("the ssh handshake failed: %w", err)
 }
 
-// broken reports whether the connection broke, which says nothing about the key.
-func broken(err error) bool {
+// isConnectionError reports whether err means that the connection broke.
+func isConnectionError(err error) bool {
 	_, network := errors.AsType[net.Error](err)
 	return network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
 
-// user describes the user of the login. The user of the address is not repeated: it may be a token in the wrong place.
-func (s *sshTransport) user() string {
+// userDescription describes the user of the login. It does not repeat the user of the address, which may be a misplaced token.
+func (s *sshTransport) userDescription() string {
 	if s.url.sshLogin() == sshUser {
 		return "the user git"
 	}

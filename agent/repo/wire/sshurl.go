@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"net"
 	"net/url"
 	"slices"
@@ -35,13 +36,13 @@ func parseSSH(s string) (URL, error) {
 	return u.withUser(p.User.Username())
 }
 
-// parseBare reads user@host:path. For other text without a scheme it returns an error that says what is wrong.
-func parseBare(s string) (URL, error) {
+// parseSCP reads the form user@host:path. For other text without a scheme, it returns an error that says what is wrong.
+func parseSCP(s string) (URL, error) {
 	if strings.Contains(s, "::") && !strings.Contains(s, "[") {
 		return URL{}, badURL("remote helpers (name::address) are never run: use https:// or an absolute directory")
 	}
-	user, rest, named := strings.Cut(s, "@")
-	if !named {
+	user, rest, hasUser := strings.Cut(s, "@")
+	if !hasUser {
 		user, rest = "", s
 	}
 	host, path, ok := strings.Cut(rest, ":")
@@ -57,27 +58,20 @@ func parseBare(s string) (URL, error) {
 		return URL{}, badURL("its host is no host name")
 	case path == "" || strings.HasPrefix(path, "-") || strings.HasPrefix(path, ":") || strings.Trim(path, "/") == "":
 		return URL{}, badURL("what follows the colon is not the path of a repository")
-	case strings.Contains(path, "@"): // without the user, a reader could not see which of two @ ends it
+	case strings.Contains(path, "@"): // a user could not see which @ ends the user name
 		return URL{}, badURL("its path has an @: write it as ssh://user@host/path")
 	}
-	u := URL{scheme: "ssh", host: canonicalHost("ssh", &url.URL{Host: joinHost(host)}), path: strings.TrimRight(path, "/")}
+	u := URL{scheme: "ssh", host: bracketIPv6(strings.ToLower(host)), path: strings.TrimRight(path, "/")}
 	if strings.HasPrefix(u.path, "/~") {
 		u.path = u.path[1:]
 	}
-	if !named {
+	if !hasUser {
 		return u, nil
 	}
 	return u.withUser(user)
 }
 
-func joinHost(host string) string {
-	if strings.Contains(host, ":") {
-		return "[" + host + "]"
-	}
-	return host
-}
-
-// withUser sets the user. It refuses names that a shell or an option parser could misread.
+// withUser returns u with a user. It refuses names that a shell or an option parser could misread.
 func (u URL) withUser(name string) (URL, error) {
 	ok := name != "" && len(name) <= maxSSHUser && name[0] != '-' && name[0] != '.'
 	for _, c := range []byte(name) {
@@ -94,7 +88,7 @@ func (u URL) withUser(name string) (URL, error) {
 	return u, nil
 }
 
-// sshLogin returns the user of an ssh address.
+// sshLogin returns the user of an ssh address, or sshUser if there is none.
 func (u URL) sshLogin() string {
 	if name, _ := u.credentials(); name != "" {
 		return name
@@ -102,17 +96,14 @@ func (u URL) sshLogin() string {
 	return sshUser
 }
 
-// dialAddress is host and port of an ssh address.
+// dialAddress returns the host and the port of an ssh address.
 func (u URL) dialAddress() string {
 	h := url.URL{Host: u.host}
-	if h.Port() == "" {
-		return net.JoinHostPort(h.Hostname(), sshPort)
-	}
-	return net.JoinHostPort(h.Hostname(), h.Port())
+	return net.JoinHostPort(h.Hostname(), cmp.Or(h.Port(), sshPort))
 }
 
-// command returns the command for the server. Its shell sees the path in single quotes, in which only the quote itself is
-// special; csh expands ! there too.
+// command returns the command line that starts a service. It quotes the path for a shell: within single quotes, only the quote is
+// special, and ! for csh.
 func (u URL) command(s service) string {
 	return s.String() + " '" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(u.path) + "'"
 }

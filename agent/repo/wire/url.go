@@ -17,8 +17,8 @@ import (
 
 const maxURL = 2048 // bytes
 
-// URL is the address of a repository: https, http or ssh, or a directory of this machine. It keeps the credentials of the text, if
-// there are any, and never prints them.
+// URL is the address of a repository: https, http or ssh, or a directory of this machine. It keeps credentials of the address,
+// and never prints them.
 type URL struct {
 	scheme string // https, http, ssh or file
 	host   string // lower case, with the port if it is not the default of the scheme; empty for file
@@ -27,11 +27,11 @@ type URL struct {
 	login **login
 }
 
-// login is the part before the @ of an address.
+// login is the user and the password of an address.
 type login struct{ username, password secret.String }
 
 // ParseURL reads the address of a repository: https://, http://, ssh://, user@host:path, file:// or the absolute path of a
-// directory. An error never repeats the text, which may hold a password.
+// directory. An error never contains the address, which may have a password.
 func ParseURL(s string) (URL, error) {
 	switch {
 	case s == "":
@@ -49,7 +49,7 @@ func ParseURL(s string) (URL, error) {
 	}
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
-		return parseBare(s)
+		return parseSCP(s)
 	}
 	switch strings.ToLower(scheme) {
 	case "https", "http":
@@ -68,16 +68,16 @@ func (u URL) Plaintext() bool { return u.scheme == "http" }
 // Local reports whether the repository is a directory of this machine.
 func (u URL) Local() bool { return u.scheme == "file" }
 
-// Path returns the path: for a Local URL, that of the directory.
+// Path returns the path of the address, or the directory of a Local URL.
 func (u URL) Path() string { return u.path }
 
 // SSH reports whether the repository is reached over ssh.
 func (u URL) SSH() bool { return u.scheme == "ssh" }
 
-// IsZero reports whether u is the zero URL, which is no address.
+// IsZero reports whether u is the zero URL.
 func (u URL) IsZero() bool { return u.scheme == "" }
 
-// String returns the address without any credentials.
+// String returns the address without credentials.
 func (u URL) String() string {
 	switch {
 	case u.Local():
@@ -90,7 +90,7 @@ func (u URL) String() string {
 	return (&url.URL{Scheme: u.scheme, Host: u.host, Path: u.path}).String()
 }
 
-// GoString makes %#v safe.
+// GoString implements fmt.GoStringer, without credentials.
 func (u URL) GoString() string { return strconv.Quote(u.String()) }
 
 // LogValue implements slog.LogValuer.
@@ -107,7 +107,7 @@ func (u URL) credentials() (username, password string) {
 	return (*u.login).username.Reveal(), (*u.login).password.Reveal()
 }
 
-// origin is the scheme, host and port to which credentials are bound.
+// origin returns the scheme, host and port to which the client may send credentials.
 func (u URL) origin() string { return u.scheme + "://" + u.host }
 
 func originOf(u *url.URL) string {
@@ -134,7 +134,7 @@ func (u *URL) setLogin(username, password string) {
 	u.login = &l
 }
 
-// parseAddress reads and checks the parts that https and ssh addresses have in common.
+// parseAddress reads an address, and checks the parts that https and ssh addresses have in common.
 func parseAddress(s string) (*url.URL, error) {
 	p, err := url.Parse(s)
 	if err != nil {
@@ -175,7 +175,7 @@ func badURL(format string, args ...any) error {
 	return failure.New(v1alpha1.ReasonUnsupportedRepository, "git.repo is not valid: "+format, args...)
 }
 
-// validHost accepts DNS names and IP addresses, but nothing that a command line could take for an option.
+// validHost reports whether h is a DNS name or an IP address. It refuses names that a program could read as an option.
 func validHost(h string) bool {
 	if net.ParseIP(h) != nil {
 		return true
@@ -210,6 +210,10 @@ func canonicalHost(scheme string, u *url.URL) string {
 	if port != "" {
 		return net.JoinHostPort(host, port)
 	}
+	return bracketIPv6(host)
+}
+
+func bracketIPv6(host string) string {
 	if strings.Contains(host, ":") {
 		return "[" + host + "]"
 	}

@@ -15,14 +15,14 @@ var (
 	errStalled  = errors.New("the server stopped sending")
 )
 
-// watchdog cancels an exchange that takes too long, or in which too few bytes arrive. Time in which the client itself is busy
-// does not count as a stall.
+// watchdog cancels an exchange that takes too long, or in which too few bytes arrive while the client waits for the network.
 type watchdog struct {
-	arrived atomic.Int64 // bytes, and those that the server took
-	waiting atomic.Int32 // reads under way
+	progress atomic.Int64 // bytes that the server sent or accepted
+	waiting  atomic.Int32 // reads under way
 }
 
-// watch starts a watchdog. The caller must call the returned stop function, which waits until the watchdog has ended.
+// watch starts a watchdog. It cancels the returned context after total, or if fewer than bytes bytes arrive in a window. The
+// caller must call the returned function, which stops the watchdog and waits for its end.
 func watch(ctx context.Context, total time.Duration, bytes int64, window time.Duration) (context.Context, *watchdog, func()) {
 	ctx, expire := context.WithTimeoutCause(ctx, total, errDeadline)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -41,53 +41,53 @@ func watch(ctx context.Context, total time.Duration, bytes int64, window time.Du
 func (w *watchdog) run(ctx context.Context, cancel context.CancelCauseFunc, bytes int64, window time.Duration) {
 	tick := time.NewTicker(window)
 	defer tick.Stop()
-	last, waited := int64(0), true
+	last, wasWaiting := int64(0), true
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		now, waits := w.arrived.Load(), w.waiting.Load() > 0
-		if now-last < bytes && waits && waited {
+		now, isWaiting := w.progress.Load(), w.waiting.Load() > 0
+		if now-last < bytes && isWaiting && wasWaiting {
 			cancel(errStalled)
 			return
 		}
-		last, waited = now, waits
+		last, wasWaiting = now, isWaiting
 	}
 }
 
-// wait marks that the client waits for the network, until the returned function is called.
-func (w *watchdog) wait() func() {
+// startWait notes that the client waits for the network. The returned function ends the wait.
+func (w *watchdog) startWait() func() {
 	w.waiting.Add(1)
 	return func() { w.waiting.Add(-1) }
 }
 
-// sent counts the bytes of a request's body, because a server that still reads has not stalled.
-type sent struct {
+// sentBody counts the bytes of a request's body as progress: a server that reads them has not stalled.
+type sentBody struct {
 	io.ReadCloser
 	dog *watchdog
 }
 
-func (s *sent) Read(p []byte) (int, error) {
+func (s *sentBody) Read(p []byte) (int, error) {
 	n, err := s.ReadCloser.Read(p)
-	s.dog.arrived.Add(int64(n))
+	s.dog.progress.Add(int64(n))
 	return n, err
 }
 
-// body counts the bytes that arrive, for the watchdog and for a limit.
-type body struct {
+// receivedBody counts the bytes of an answer as progress, and limits them.
+type receivedBody struct {
 	io.ReadCloser
-	dog   *watchdog
-	left  int64
-	limit int64
+	dog       *watchdog
+	remaining int64
+	limit     int64
 }
 
-func (b *body) Read(p []byte) (int, error) {
-	defer b.dog.wait()()
+func (b *receivedBody) Read(p []byte) (int, error) {
+	defer b.dog.startWait()()
 	n, err := b.ReadCloser.Read(p)
-	b.dog.arrived.Add(int64(n))
-	if b.left -= int64(n); b.left < 0 {
+	b.dog.progress.Add(int64(n))
+	if b.remaining -= int64(n); b.remaining < 0 {
 		return 0, store.OverLimit("what the server sends is more than %d bytes", b.limit)
 	}
 	return n, err

@@ -27,7 +27,7 @@ func TestWatchdog(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, dog, stop := start(t.Context())
 			defer stop()
-			dog.wait()
+			dog.startWait()
 			<-ctx.Done()
 			assert.ErrorIs(t, context.Cause(ctx), errStalled)
 		})
@@ -37,7 +37,7 @@ func TestWatchdog(t *testing.T) {
 			ctx, dog, stop := start(t.Context())
 			defer stop()
 			began := time.Now()
-			trickles := &body{ReadCloser: io.NopCloser(trickle{}), dog: dog, left: 1 << 20, limit: 1 << 20}
+			trickles := &receivedBody{ReadCloser: io.NopCloser(trickle{}), dog: dog, remaining: 1 << 20, limit: 1 << 20}
 			for ctx.Err() == nil {
 				_, err := trickles.Read(make([]byte, 100))
 				require.NoError(t, err)
@@ -50,7 +50,7 @@ func TestWatchdog(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, dog, stop := start(t.Context())
 			defer stop()
-			dog.wait()()
+			dog.startWait()()
 			time.Sleep(50 * time.Minute)
 			assert.NoError(t, ctx.Err())
 		})

@@ -108,7 +108,7 @@ func (c *Commit) resolve(ctx context.Context, w Wanted) (err error) {
 		if err != nil {
 			return err
 		}
-		if err := all.Allowed(ctx, c.store, c.remote, w.Allowed, at); err != nil {
+		if err := all.CheckAllowed(ctx, c.store, c.remote, w.Allowed, at); err != nil {
 			return err
 		}
 	}
