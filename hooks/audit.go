@@ -43,12 +43,12 @@ func (c *cli) listAudit(ctx context.Context, name, only, form string) error {
 		list = append(list, of...)
 	}
 	if only != "" && !found {
-		return outcome(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, only, name)
+		return exitErrorf(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, only, name)
 	}
 	slices.SortStableFunc(list, func(a, b sync.Audit) int { return b.Time.Compare(a.Time) })
 	if len(list) == 0 && form == asTable {
 		if len(failed) == 0 {
-			fmt.Fprintln(c.talk, "No sync has changed a gateway yet.")
+			fmt.Fprintln(c.stderr, "No sync has changed a gateway yet.")
 		}
 		return errors.Join(failed...)
 	}
@@ -75,11 +75,11 @@ func (p target) audit(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]sync
 		return nil, err
 	}
 	list, err := agent.Audit(ctx)
-	return list, withHelp(err)
+	return list, withReason(err)
 }
 
-// listPast prints the last syncs of a gateway, newest first, as its agent reports them.
-func (c *cli) listPast(ctx context.Context, name, gateway, form string) error {
+// listSyncs prints the last syncs of a gateway, newest first, as its agent reports them.
+func (c *cli) listSyncs(ctx context.Context, name, gateway, form string) error {
 	p, err := c.connect()
 	if err != nil {
 		return err
@@ -90,18 +90,18 @@ func (c *cli) listPast(ctx context.Context, name, gateway, form string) error {
 	}
 	i := slices.IndexFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return g.Name == gateway })
 	if i < 0 {
-		return outcome(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, gateway, name)
+		return exitErrorf(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, gateway, name)
 	}
 	report, err := kube.SyncReports(p.Dynamic, p.namespace).Get(ctx, gs.Status.DiscoveredGateways[i].PodName)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && report.Status.Gateway != gateway:
-		return outcome(exitFailed, "the agent of gateway %s has not reported yet: see 'stoker status %s'", gateway, name)
+		return exitErrorf(exitFailed, "the agent of gateway %s has not reported yet: see 'stoker status %s'", gateway, name)
 	case err != nil:
 		return p.explain(name, err)
 	}
 	list := report.Status.SyncHistory
 	if len(list) == 0 && form == asTable {
-		fmt.Fprintln(c.talk, "No sync has changed the gateway yet.")
+		fmt.Fprintln(c.stderr, "No sync has changed the gateway yet.")
 		return nil
 	}
 	r := result{data: append([]v1alpha1.SyncRecord{}, list...)}
@@ -129,7 +129,7 @@ func (c *cli) listDiff(ctx context.Context, name, gateway, id, form string) erro
 	}
 	i := slices.IndexFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return g.Name == gateway })
 	if i < 0 {
-		return outcome(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, gateway, name)
+		return exitErrorf(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, gateway, name)
 	}
 	agent, err := agents.Of(ctx, p.Core, p.namespace, gs.Status.DiscoveredGateways[i])
 	if err != nil {
@@ -137,24 +137,24 @@ func (c *cli) listDiff(ctx context.Context, name, gateway, id, form string) erro
 	}
 	d, err := agent.Diff(ctx, id)
 	if apierrors.IsNotFound(err) {
-		return outcome(exitFailed, "gateway %s has no report %.300q: the field diff of 'stoker history %s --audit --gateway %s -o json' lists them, and the last ten are kept",
+		return exitErrorf(exitFailed, "gateway %s has no report %.300q: the field diff of 'stoker history %s --audit --gateway %s -o json' lists them, and the last ten are kept",
 			gateway, id, name, gateway)
 	}
 	if err != nil {
-		return withHelp(err)
+		return withReason(err)
 	}
 	r := result{data: d}
 	var lines [][]string
 	for _, f := range d.Changes {
 		r.names = append(r.names, f.Path)
-		lines = append(lines, []string{f.Action, f.Path, blob(f.Checksum.Before), blob(f.Checksum.After)})
+		lines = append(lines, []string{f.Action, f.Path, shortChecksum(f.Checksum.Before), shortChecksum(f.Checksum.After)})
 	}
 	r.table = func(w io.Writer) { rows(w, []string{"ACTION", "FILE", "BEFORE", "AFTER"}, lines) }
 	if d.Truncated && form == asTable {
-		fmt.Fprintln(c.talk, "The sync changed more files than the report can hold.")
+		fmt.Fprintln(c.stderr, "The sync changed more files than the report can hold.")
 	}
 	return c.print(form, r)
 }
 
-// blob shortens a checksum.
-func blob(sum string) string { return request.Short(strings.TrimPrefix(sum, "git:")) }
+// shortChecksum shortens a checksum.
+func shortChecksum(sum string) string { return request.Short(strings.TrimPrefix(sum, "git:")) }

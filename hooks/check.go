@@ -30,7 +30,7 @@ A check is unknown if you may not read what it needs. The exit code is 1 if a ch
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(command.Context(), within)
+		ctx, cancel := context.WithTimeout(command.Context(), queryTimeout)
 		defer cancel()
 		list, err := check.Checker{Clients: p.Clients, Namespace: p.namespace, Now: time.Now}.Check(ctx)
 		if err != nil {
@@ -41,7 +41,7 @@ A check is unknown if you may not read what it needs. The exit code is 1 if a ch
 		failed := 0
 		for i := range list {
 			f := &list[i]
-			f.ReadOn = manual(f.ReadOn)
+			f.ReadOn = documentationURL(f.ReadOn)
 			message := f.Message
 			if f.State != check.OK {
 				message += "; see " + f.ReadOn
@@ -61,6 +61,6 @@ A check is unknown if you may not read what it needs. The exit code is 1 if a ch
 		}
 		return nil
 	}
-	form = outputs(command)
+	form = addOutputFlag(command)
 	return command
 }

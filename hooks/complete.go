@@ -17,8 +17,8 @@ import (
 	"stoker.io/stoker/internal/sender"
 )
 
-// patience is how long completion waits for the API server.
-const patience = 3 * time.Second
+// completionTimeout is how long completion waits for the API server.
+const completionTimeout = 3 * time.Second
 
 // completions registers completion functions for names, refs and other values from the cluster.
 func (c *cli) completions(root *cobra.Command) error {
@@ -35,7 +35,7 @@ func (c *cli) completions(root *cobra.Command) error {
 		for flag, refs := range map[string]func(*v1alpha1.GatewaySync) []string{"to": commits, "ref": refs, "renew": proposers} {
 			if command.Flags().Lookup(flag) != nil {
 				errs = append(errs, command.RegisterFlagCompletionFunc(flag, func(command *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-					return c.of(command, args, refs), cobra.ShellCompDirectiveNoFileComp
+					return c.completeFrom(command, args, refs), cobra.ShellCompDirectiveNoFileComp
 				}))
 			}
 		}
@@ -48,10 +48,10 @@ func (c *cli) completions(root *cobra.Command) error {
 func (c *cli) completeArgs(command *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	const none = cobra.ShellCompDirectiveNoFileComp
 	if len(args) == 1 && strings.Contains(command.Use, "REF") {
-		return c.of(command, args, refs), none
+		return c.completeFrom(command, args, refs), none
 	}
 	if len(args) == 1 && strings.Contains(command.Use, "STAGE") {
-		return c.of(command, args, stages), none
+		return c.completeFrom(command, args, stages), none
 	}
 	if len(args) > 0 {
 		return nil, none
@@ -60,7 +60,7 @@ func (c *cli) completeArgs(command *cobra.Command, args []string, _ string) ([]s
 	if err != nil {
 		return nil, none
 	}
-	ctx, cancel := context.WithTimeout(command.Context(), patience)
+	ctx, cancel := context.WithTimeout(command.Context(), completionTimeout)
 	defer cancel()
 	list, err := c.list(ctx, p)
 	if err != nil {
@@ -68,13 +68,13 @@ func (c *cli) completeArgs(command *cobra.Command, args []string, _ string) ([]s
 	}
 	var names []string
 	for _, gs := range list {
-		names = append(names, described(gs.Name, gs.Spec.Git.Ref+" "+gs.Status.GatewaysReady))
+		names = append(names, completion(gs.Name, gs.Spec.Git.Ref+" "+gs.Status.GatewaysReady))
 	}
 	return names, none
 }
 
-// of completes from the GatewaySync that the first argument names.
-func (c *cli) of(command *cobra.Command, args []string, from func(*v1alpha1.GatewaySync) []string) []string {
+// completeFrom completes from the GatewaySync that the first argument names.
+func (c *cli) completeFrom(command *cobra.Command, args []string, from func(*v1alpha1.GatewaySync) []string) []string {
 	if len(args) == 0 {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (c *cli) of(command *cobra.Command, args []string, from func(*v1alpha1.Gate
 	if err != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(command.Context(), patience)
+	ctx, cancel := context.WithTimeout(command.Context(), completionTimeout)
 	defer cancel()
 	gs, err := p.load(ctx, args[0])
 	if err != nil {
@@ -93,10 +93,10 @@ func (c *cli) of(command *cobra.Command, args []string, from func(*v1alpha1.Gate
 
 // refs returns the ref of the spec and those of the history.
 func refs(gs *v1alpha1.GatewaySync) []string {
-	list := []string{described(gs.Spec.Git.Ref, "spec.git.ref")}
+	list := []string{completion(gs.Spec.Git.Ref, "spec.git.ref")}
 	for _, h := range gs.Status.History {
 		if h.Ref != gs.Spec.Git.Ref {
-			list = append(list, described(h.Ref, "ran "+age(h.At.Time)+" ago"))
+			list = append(list, completion(h.Ref, "ran "+age(h.At.Time)+" ago"))
 		}
 	}
 	return slices.Compact(list)
@@ -111,7 +111,7 @@ func stages(gs *v1alpha1.GatewaySync) []string {
 			if s.RequireApproval {
 				what = "needs an approval"
 			}
-			list = append(list, described(s.Name, what))
+			list = append(list, completion(s.Name, what))
 		}
 	}
 	return list
@@ -121,7 +121,7 @@ func stages(gs *v1alpha1.GatewaySync) []string {
 func commits(gs *v1alpha1.GatewaySync) []string {
 	var list []string
 	for _, h := range gs.Status.History {
-		list = append(list, described(request.Short(h.Commit), h.Ref+", "+age(h.At.Time)+" ago"))
+		list = append(list, completion(request.Short(h.Commit), h.Ref+", "+age(h.At.Time)+" ago"))
 	}
 	return list
 }
@@ -131,14 +131,14 @@ func proposers(gs *v1alpha1.GatewaySync) []string {
 	var list []string
 	for _, g := range gs.Status.DiscoveredGateways {
 		if g.ProposalState != "" {
-			list = append(list, described(g.Name, string(g.ProposalState)+" "+g.Proposal))
+			list = append(list, completion(g.Name, string(g.ProposalState)+" "+g.Proposal))
 		}
 	}
 	return list
 }
 
-// described returns a completion with the description that shells show beside it.
-func described(word, what string) string { return oneLine(word) + "\t" + oneLine(what) }
+// completion returns a completion with the description that shells show beside it.
+func completion(word, what string) string { return oneLine(word) + "\t" + oneLine(what) }
 
 func (c *cli) completeContexts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	config, err := c.flags.ToRawKubeConfigLoader().RawConfig()
@@ -160,7 +160,7 @@ func (c *cli) completeNamespaces(command *cobra.Command, _ []string, _ string) (
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	p.namespace = ""
-	ctx, cancel := context.WithTimeout(command.Context(), patience)
+	ctx, cancel := context.WithTimeout(command.Context(), completionTimeout)
 	defer cancel()
 	list, err := c.list(ctx, p)
 	if err != nil {
@@ -183,13 +183,13 @@ func (c *cli) version() *cobra.Command {
 	}
 	var form *string
 	command.RunE = func(*cobra.Command, []string) error {
-		return c.print(*form, versioned())
+		return c.print(*form, versionResult())
 	}
-	form = outputs(command)
+	form = addOutputFlag(command)
 	return command
 }
 
-func versioned() result {
+func versionResult() result {
 	return result{
 		table: func(w io.Writer) { fmt.Fprintln(w, version) },
 		data:  map[string]string{"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH},

@@ -39,7 +39,7 @@ rights of their caller: in a shell, a CI job, a CronJob or a hook of Argo CD. On
 		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
 	for _, verb := range []*cobra.Command{c.configRender(), c.configDiff(), c.configApply(), c.configPrune(), c.configStatus(), c.configRun()} {
-		verb.Args = counts(verb.Args)
+		verb.Args = explainArgs(verb.Args)
 		command.AddCommand(verb)
 	}
 	return command
@@ -51,7 +51,7 @@ type configFlags struct {
 	file, ref   string
 	showSecrets bool
 	timeout     time.Duration
-	form        *string
+	output      *string
 
 	once   sync.Once
 	target target
@@ -71,8 +71,8 @@ func (x *configFlags) engine(dir string) *configsync.Engine {
 	}}
 }
 
-// reads adds the flags that choose what is read.
-func (x *configFlags) reads(command *cobra.Command) {
+// addSourceFlags adds the flags that choose what is read.
+func (x *configFlags) addSourceFlags(command *cobra.Command) {
 	f := command.Flags()
 	f.StringVarP(&x.file, "filename", "f", "", "file with the ConfigSync; - is stdin (default: the ConfigSync of the cluster)")
 	f.StringVar(&x.ref, "ref", "", "branch, tag or commit instead of the one of the spec")
@@ -83,34 +83,34 @@ func (x *configFlags) run(command *cobra.Command, do func(ctx context.Context, a
 	command.Flags().DurationVar(&x.timeout, "timeout", 15*time.Minute, "maximum duration of the whole run")
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if x.timeout <= 0 {
-			return outcome(exitUsage, "--timeout must be positive")
+			return exitErrorf(exitUsage, "--timeout must be positive")
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), x.timeout)
 		defer cancel()
-		return coded(withHelp(do(ctx, args)))
+		return withExitCode(withReason(do(ctx, args)))
 	}
-	x.form = outputs(command)
+	x.output = addOutputFlag(command)
 }
 
-// coded gives an error with a reason its exit code.
-func coded(err error) error {
+// withExitCode gives an error with a reason its exit code.
+func withExitCode(err error) error {
 	reason := failure.Reason(err, "")
-	_, has := errors.AsType[*outcomeError](err)
+	_, has := errors.AsType[*exitError](err)
 	switch {
 	case err == nil, has:
 		return err
 	case errors.Is(err, configsync.ErrMeanwhile):
-		return &outcomeError{exitAgain, err}
+		return &exitError{exitRetry, err}
 	case reason == "":
 		return err
 	case reason == v1alpha1.ReasonApplyForbidden, reason == v1alpha1.ReasonRefNotAllowed:
-		return &outcomeError{exitForbidden, err}
+		return &exitError{exitForbidden, err}
 	case reason == v1alpha1.ReasonProgressDeadlineExceeded:
-		return &outcomeError{exitTimeout, err}
+		return &exitError{exitTimeout, err}
 	case reason == v1alpha1.ReasonPaused, reason.Class() == v1alpha1.ClassHeld:
-		return &outcomeError{exitHeld, err}
+		return &exitError{exitHeld, err}
 	case reason != v1alpha1.ReasonUnhealthy && (reason.Class() == v1alpha1.ClassRetry || reason.Class() == v1alpha1.ClassWorking):
-		return &outcomeError{exitAgain, err}
+		return &exitError{exitRetry, err}
 	}
 	return err
 }
@@ -118,8 +118,8 @@ func coded(err error) error {
 // isDir reports whether an argument is a directory and not the name of a ConfigSync, which has no slash.
 func isDir(arg string) bool { return arg == "." || arg == ".." || strings.Contains(arg, "/") }
 
-// named splits the arguments of render and diff.
-func (x *configFlags) named(args []string) (name, dir string, err error) {
+// splitArgs splits the arguments of render and diff.
+func (x *configFlags) splitArgs(args []string) (name, dir string, err error) {
 	for _, arg := range args {
 		switch {
 		case isDir(arg) && dir == "":
@@ -127,12 +127,12 @@ func (x *configFlags) named(args []string) (name, dir string, err error) {
 		case !isDir(arg) && name == "":
 			name = arg
 		default:
-			return "", "", outcome(exitUsage, "give one name and one directory at most; a directory has a slash, as in ./kubernetes")
+			return "", "", exitErrorf(exitUsage, "give one name and one directory at most; a directory has a slash, as in ./kubernetes")
 		}
 	}
 	if dir != "" {
 		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
-			return "", "", outcome(exitUsage, "%s is not a directory of a local clone", dir)
+			return "", "", exitErrorf(exitUsage, "%s is not a directory of a local clone", dir)
 		}
 	}
 	return name, dir, nil
@@ -143,7 +143,7 @@ func (x *configFlags) load(ctx context.Context, name, dir string) (*v1alpha1.Con
 	if x.file != "" {
 		cs, err := x.decodeConfigSync(x.file)
 		if err == nil && name != "" && cs.Name != name {
-			err = outcome(exitUsage, "%s contains ConfigSync %s, not %s", x.file, cs.Name, name)
+			err = exitErrorf(exitUsage, "%s contains ConfigSync %s, not %s", x.file, cs.Name, name)
 		}
 		if err == nil && cs.Namespace == "" {
 			cs.Namespace = x.namespaceOf()
@@ -154,7 +154,7 @@ func (x *configFlags) load(ctx context.Context, name, dir string) (*v1alpha1.Con
 		return &v1alpha1.ConfigSync{ObjectMeta: metav1.ObjectMeta{Namespace: x.namespaceOf()}}, nil
 	}
 	if name == "" {
-		return nil, outcome(exitUsage, "missing the name of a ConfigSync, a file with -f FILE, or a directory such as ./kubernetes")
+		return nil, exitErrorf(exitUsage, "missing the name of a ConfigSync, a file with -f FILE, or a directory such as ./kubernetes")
 	}
 	p, err := x.connected()
 	if err != nil {
@@ -177,7 +177,7 @@ func (c *cli) decodeConfigSync(name string) (*v1alpha1.ConfigSync, error) {
 	var raw []byte
 	var err error
 	if name == "-" {
-		raw, err = io.ReadAll(io.LimitReader(c.in, maxManifest+1))
+		raw, err = io.ReadAll(io.LimitReader(c.stdin, maxManifest+1))
 	} else {
 		raw, err = file.Read(name, maxManifest)
 	}
@@ -220,21 +220,21 @@ Values of Secrets are not shown, nor objects whose templates can use values of S
 		Args: cobra.MaximumNArgs(2),
 	}
 	x := &configFlags{cli: c}
-	x.reads(command)
+	x.addSourceFlags(command)
 	command.Flags().BoolVar(&x.showSecrets, "show-secrets", false, "show the values of Secrets, and objects that may hold some")
 	x.run(command, func(ctx context.Context, args []string) error {
-		_, rendered, err := x.renders(ctx, args)
+		_, rendered, err := x.renderObjects(ctx, args)
 		if err != nil {
 			return err
 		}
-		return x.print(*x.form, x.shown(rendered.Objects))
+		return x.print(*x.output, x.objectList(rendered.Objects))
 	})
 	return command
 }
 
-// renders returns the ConfigSync of the arguments and its objects.
-func (x *configFlags) renders(ctx context.Context, args []string) (*v1alpha1.ConfigSync, *configsync.Rendered, error) {
-	name, dir, err := x.named(args)
+// renderObjects returns the ConfigSync of the arguments and its objects.
+func (x *configFlags) renderObjects(ctx context.Context, args []string) (*v1alpha1.ConfigSync, *configsync.Rendered, error) {
+	name, dir, err := x.splitArgs(args)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -246,12 +246,12 @@ func (x *configFlags) renders(ctx context.Context, args []string) (*v1alpha1.Con
 	if err != nil {
 		return nil, nil, err
 	}
-	fmt.Fprintf(x.talk, "%s of %s at %.7s\n", counted(len(rendered.Objects), "object"), oneLine(rendered.Ref), rendered.Commit)
+	fmt.Fprintf(x.stderr, "%s of %s at %.7s\n", counted(len(rendered.Objects), "object"), oneLine(rendered.Ref), rendered.Commit)
 	return cs, rendered, nil
 }
 
-// shown returns objects for printing.
-func (x *configFlags) shown(list []manifest.Object) result {
+// objectList returns objects for printing.
+func (x *configFlags) objectList(list []manifest.Object) result {
 	items := []any{}
 	r := result{}
 	var lines [][]string
@@ -265,7 +265,7 @@ func (x *configFlags) shown(list []manifest.Object) result {
 		case id.IsSecret() && !o.Tainted:
 			items = append(items, redacted(o))
 		default:
-			fmt.Fprintf(x.talk, "warning: %s is not shown, because it may hold values of Secrets; use --show-secrets\n", clean(id.String()))
+			fmt.Fprintf(x.stderr, "warning: %s is not shown, because it may hold values of Secrets; use --show-secrets\n", clean(id.String()))
 		}
 	}
 	r.data = map[string]any{"apiVersion": "v1", "kind": "List", "items": items}
@@ -307,14 +307,14 @@ servers check them in dry runs. The exit code is 6 if a run would be held, and 1
 		Args: cobra.MaximumNArgs(2),
 	}
 	x := &configFlags{cli: c}
-	x.reads(command)
+	x.addSourceFlags(command)
 	x.run(command, func(ctx context.Context, args []string) error {
-		cs, rendered, err := x.renders(ctx, args)
+		cs, rendered, err := x.renderObjects(ctx, args)
 		if err != nil {
 			return err
 		}
 		if cs.Name == "" {
-			return outcome(exitUsage, "missing the name of a ConfigSync, or a file with -f FILE: a diff needs to know what it owns")
+			return exitErrorf(exitUsage, "missing the name of a ConfigSync, or a file with -f FILE: a diff needs to know what it owns")
 		}
 		if cs.UID == "" { // from a file: what the cluster has of it counts
 			p, err := x.connected()
@@ -332,7 +332,7 @@ servers check them in dry runs. The exit code is 6 if a run would be held, and 1
 		if err != nil {
 			return err
 		}
-		if err := x.print(*x.form, planned(r.Plan)); err != nil {
+		if err := x.print(*x.output, planResult(r.Plan)); err != nil {
 			return err
 		}
 		return r.Plan.Problem(cs.ConfirmsDeletion(rendered.Commit))
@@ -352,8 +352,8 @@ type plannedObject struct {
 	Message   string          `json:"message,omitempty"`
 }
 
-// planned returns a plan for printing.
-func planned(p *plan.Plan) result {
+// planResult returns a plan for printing.
+func planResult(p *plan.Plan) result {
 	list := []plannedObject{}
 	r := result{table: func(w io.Writer) { fmt.Fprint(w, clean(p.String())) }}
 	for _, items := range [][]plan.Item{p.Items, p.Removals} {

@@ -18,8 +18,8 @@ import (
 // configLease is the Lease that elects the replica that applies.
 const configLease = "stoker-configsync"
 
-// maxKept is how many bytes of git objects are kept between runs. The chart gives the program 1 GiB for them and for what runs fetch.
-const maxKept = 256 << 20
+// cacheSize is how many bytes of git objects are kept between runs. The chart gives the program 1 GiB for them and for what runs fetch.
+const cacheSize = 256 << 20
 
 func (c *cli) configRun() *cobra.Command {
 	command := &cobra.Command{
@@ -47,7 +47,7 @@ configsyncs, get, list and watch for gatewaysyncs, update for configsyncs/status
 		if err != nil {
 			return err
 		}
-		return runConfigSyncs(command.Context(), p, s, daemon.Log(c.talk, s.LogFormat, s.LogLevel))
+		return runConfigSyncs(command.Context(), p, s, daemon.Log(c.stderr, s.LogFormat, s.LogLevel))
 	}
 	return command
 }
@@ -68,7 +68,7 @@ func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, log *slog.
 	if err != nil {
 		return err
 	}
-	kept, err := source.NewCache(maxKept)
+	kept, err := source.NewCache(cacheSize)
 	if err != nil {
 		return fmt.Errorf("create the cache of git objects: %w", err)
 	}

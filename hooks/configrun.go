@@ -36,7 +36,7 @@ configsyncs, and update for configsyncs/status. The right to create Events is of
 	x := &configFlags{cli: c}
 	var o configsync.Options
 	command.Flags().BoolVar(&o.DryRun, "dry-run", false, "print the plan, and change nothing")
-	x.changes(command, &o)
+	x.runApply(command, &o)
 	return command
 }
 
@@ -57,16 +57,16 @@ an object with the annotation stoker.io/prune: disabled.`,
 	}
 	x := &configFlags{cli: c}
 	o := configsync.Options{PruneOnly: true}
-	x.changes(command, &o)
+	x.runApply(command, &o)
 	return command
 }
 
-// changes sets up apply and prune.
-func (x *configFlags) changes(command *cobra.Command, o *configsync.Options) {
+// runApply sets up apply and prune.
+func (x *configFlags) runApply(command *cobra.Command, o *configsync.Options) {
 	command.Flags().StringVar(&o.Confirm, "confirm-deletion", "", "confirm a mass deletion of this `commit`, as the annotation stoker.io/confirm-deletion does")
 	x.run(command, func(ctx context.Context, args []string) error {
 		if o.Confirm != "" && !v1alpha1.IsCommitPrefix(o.Confirm) {
-			return outcome(exitUsage, "invalid --confirm-deletion %.40q: use a commit, or its first 7 digits or more", o.Confirm)
+			return exitErrorf(exitUsage, "invalid --confirm-deletion %.40q: use a commit, or its first 7 digits or more", o.Confirm)
 		}
 		p, err := x.connected()
 		if err != nil {
@@ -78,12 +78,12 @@ func (x *configFlags) changes(command *cobra.Command, o *configsync.Options) {
 		}
 		r, err := x.engine("").Apply(ctx, cs, *o)
 		if r != nil && r.Plan != nil {
-			if failed := x.print(*x.form, planned(r.Plan)); failed != nil {
+			if failed := x.print(*x.output, planResult(r.Plan)); failed != nil {
 				return failed
 			}
 		}
 		if err == nil && !o.DryRun {
-			fmt.Fprintf(x.talk, "ConfigSync %s: %s\n", args[0], clean(r.Said()))
+			fmt.Fprintf(x.stderr, "ConfigSync %s: %s\n", args[0], clean(r.Said()))
 		}
 		return err
 	})
@@ -112,7 +112,7 @@ cluster without the status. No run deletes those: delete them yourself, or add t
 		}
 		if len(args) == 0 {
 			if *orphans {
-				return outcome(exitUsage, "--orphans needs the name of a ConfigSync")
+				return exitErrorf(exitUsage, "--orphans needs the name of a ConfigSync")
 			}
 			return x.listConfigSyncs(ctx, p)
 		}
@@ -123,13 +123,13 @@ cluster without the status. No run deletes those: delete them yourself, or add t
 		if *orphans {
 			return x.orphans(ctx, cs)
 		}
-		return x.print(*x.form, configStatus(cs))
+		return x.print(*x.output, configStatus(cs))
 	})
 	return command
 }
 
-// ready returns the status and the message of the condition Ready.
-func ready(cs *v1alpha1.ConfigSync) (is, message string) {
+// readyState returns the status and the message of the condition Ready.
+func readyState(cs *v1alpha1.ConfigSync) (is, message string) {
 	c := meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionReady)
 	switch {
 	case c == nil:
@@ -149,7 +149,7 @@ func (x *configFlags) listConfigSyncs(ctx context.Context, p target) error {
 	items := []any{}
 	var lines [][]string
 	for _, cs := range list {
-		is, message := ready(cs)
+		is, message := readyState(cs)
 		lines = append(lines, []string{cs.Name, cs.Status.SourceRevisionShort, cs.Status.TargetsReady, is, cut(message)})
 		r.names = append(r.names, "configsync.stoker.io/"+cs.Name)
 		cs.ManagedFields = nil
@@ -157,7 +157,7 @@ func (x *configFlags) listConfigSyncs(ctx context.Context, p target) error {
 	}
 	r.data = map[string]any{"apiVersion": "v1", "kind": "List", "items": items}
 	r.table = func(w io.Writer) { rows(w, []string{"NAME", "REVISION", "TARGETS", "READY", "STATUS"}, lines) }
-	return x.print(*x.form, r)
+	return x.print(*x.output, r)
 }
 
 // configStatus returns the status of a ConfigSync for printing.
@@ -177,7 +177,7 @@ func configStatus(cs *v1alpha1.ConfigSync) result {
 		r.names = append(r.names, t.Type+"/"+t.Name)
 	}
 	r.table = func(w io.Writer) {
-		is, message := ready(cs)
+		is, message := readyState(cs)
 		fmt.Fprintf(w, "%s at %s, %s ready, Ready is %s: %s\n", oneLine(at(cs.Status.SourceRef, cs.Status.SourceRevision)), oneLine(cs.Status.SourcePath),
 			oneLine(cs.Status.TargetsReady), is, oneLine(message))
 		rows(w, []string{"TYPE", "NAMESPACE", "NAME", "STATE", "HEALTHY", "WHY"}, lines)
@@ -191,7 +191,7 @@ func (x *configFlags) orphans(ctx context.Context, cs *v1alpha1.ConfigSync) erro
 		return err
 	}
 	if len(unseen) > 0 {
-		fmt.Fprintf(x.talk, "warning: not listed, for want of rights or of an answer: %s\n", clean(strings.Join(unseen, ", ")))
+		fmt.Fprintf(x.stderr, "warning: not listed, for want of rights or of an answer: %s\n", clean(strings.Join(unseen, ", ")))
 	}
 	r := result{}
 	list := []plannedObject{}
@@ -203,5 +203,5 @@ func (x *configFlags) orphans(ctx context.Context, cs *v1alpha1.ConfigSync) erro
 	}
 	r.data = list
 	r.table = func(w io.Writer) { rows(w, []string{"TYPE", "NAMESPACE", "NAME"}, lines) }
-	return x.print(*x.form, r)
+	return x.print(*x.output, r)
 }

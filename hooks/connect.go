@@ -16,8 +16,8 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// within is the time limit of a command that queries the API server and does not wait for gateways.
-const within = 30 * time.Second
+// queryTimeout is the time limit of a command that queries the API server and does not wait for gateways.
+const queryTimeout = 30 * time.Second
 
 // target is a cluster, a namespace in it, and the object that a command names, if it can be of two kinds.
 type target struct {
@@ -26,7 +26,7 @@ type target struct {
 	kind      kube.Kind
 	name      string
 	role      string // ClusterRole that grants the rights of the command
-	patient   bool   // retry while the API server does not answer, because no terminal is attached
+	retries   bool   // retry while the API server does not answer, because no terminal is attached
 }
 
 // connect finds the cluster and the namespace as kubectl does.
@@ -45,13 +45,13 @@ func (c *cli) connect() (target, error) {
 	if err != nil {
 		return target{}, err
 	}
-	return target{Clients: clients, namespace: namespace, kind: kube.GatewaySync, role: "stoker-setter", patient: !c.live}, nil
+	return target{Clients: clients, namespace: namespace, kind: kube.GatewaySync, role: "stoker-setter", retries: !c.interactive}, nil
 }
 
 func (p target) setter() *request.Setter { return request.NewSetter(p.Dynamic, p.Now).Of(p.kind) }
 
-// prefixes are what may precede the name of an object, with a slash between them, as kubectl accepts it.
-var prefixes = map[string]kube.Kind{
+// kindsByPrefix are what may precede the name of an object, with a slash between them, as kubectl accepts it.
+var kindsByPrefix = map[string]kube.Kind{
 	"gatewaysync": kube.GatewaySync, "gatewaysyncs": kube.GatewaySync, "gs": kube.GatewaySync, "gatewaysync.stoker.io": kube.GatewaySync,
 	"configsync": kube.ConfigSync, "configsyncs": kube.ConfigSync, "csync": kube.ConfigSync, "configsync.stoker.io": kube.ConfigSync,
 }
@@ -63,9 +63,9 @@ func (p target) of(arg string) (target, error) {
 		p.name = arg
 		return p, nil
 	}
-	kind, known := prefixes[strings.ToLower(prefix)]
+	kind, known := kindsByPrefix[strings.ToLower(prefix)]
 	if !known || name == "" {
-		return p, outcome(exitUsage, "%.80q names no object: write NAME for a GatewaySync, or configsync/NAME", arg)
+		return p, exitErrorf(exitUsage, "%.80q names no object: write NAME for a GatewaySync, or configsync/NAME", arg)
 	}
 	p.kind, p.name = kind, name
 	return p, nil
@@ -92,18 +92,18 @@ func (p target) object(ctx context.Context) (o v1alpha1.Requestable, err error) 
 // the network may not be ready, and a restarting API server refuses connections for a few seconds. On a terminal it does not
 // retry: the user sees the error and decides.
 func (p target) retry(ctx context.Context, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	for n := 0; ; n++ {
 		err := ask(ctx)
-		if err == nil || !p.patient || !unanswered(err) || !backoff.Wait(ctx, interval(n)) {
+		if err == nil || !p.retries || !unavailable(err) || !backoff.Wait(ctx, pollInterval(n)) {
 			return err
 		}
 	}
 }
 
-// unanswered reports whether the API server did not answer or was unable to, so that a retry may help.
-func unanswered(err error) bool {
+// unavailable reports whether the API server did not answer or was unable to, so that a retry may help.
+func unavailable(err error) bool {
 	_, cut := errors.AsType[*url.Error](err)
 	status := apierrors.APIStatus(nil)
 	return cut || errors.As(err, &status) && kube.Passing(err)
@@ -140,16 +140,16 @@ func (p target) explain(name string, err error) error {
 		return fmt.Errorf("the API server rejected the credentials: log in again, or choose another context with --context: %w", err)
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("interrupted: %w", err)
-	case unanswered(err):
+	case unavailable(err):
 		return fmt.Errorf("the API server does not answer: check the server of the kubeconfig and the network, then try again: %w", err)
 	}
 	return err
 }
 
-// explainAsked is explain for the error of a write.
-func (p target) explainAsked(name string, err error) error {
+// explainWrite is explain for the error of a write.
+func (p target) explainWrite(name string, err error) error {
 	explained := p.explain(name, err)
-	if unanswered(err) {
+	if unavailable(err) {
 		return fmt.Errorf("%w\nThe API server may have accepted the request", explained)
 	}
 	return explained

@@ -33,7 +33,7 @@ the right to get pods and pods/proxy.`,
 		Args: cobra.ExactArgs(1),
 	}
 	var d renderFlags
-	d.source(command)
+	d.addSourceFlags(command)
 	gateway := command.Flags().String("gateway", "", "name of one gateway (default: all gateways)")
 	var form *string
 	command.RunE = func(command *cobra.Command, args []string) error {
@@ -41,11 +41,11 @@ the right to get pods and pods/proxy.`,
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(command.Context(), maxOffline)
+		ctx, cancel := context.WithTimeout(command.Context(), offlineTimeout)
 		defer cancel()
-		return withHelp(c.compare(ctx, p, args[0], *gateway, &d, *form))
+		return withReason(c.compare(ctx, p, args[0], *gateway, &d, *form))
 	}
-	form = outputs(command)
+	form = addOutputFlag(command)
 	return command
 }
 
@@ -68,7 +68,7 @@ type change struct {
 }
 
 func (c *cli) compare(ctx context.Context, p target, name, only string, d *renderFlags, form string) (err error) {
-	sign, err := d.form()
+	sign, err := d.signatureForm()
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (c *cli) compare(ctx context.Context, p target, name, only string, d *rende
 		if only != "" && g.Name != only {
 			continue
 		}
-		one, err := p.compare(ctx, gs, g, from, to, d.seenAs(gs), sign)
+		one, err := p.compare(ctx, gs, g, from, to, d.templateRef(gs), sign)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", g.Name, err))
 			continue
@@ -100,9 +100,9 @@ func (c *cli) compare(ctx context.Context, p target, name, only string, d *rende
 	}
 	if len(list)+len(failed) == 0 {
 		if only != "" {
-			return outcome(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, only, name)
+			return exitErrorf(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, only, name)
 		}
-		return outcome(exitFailed, "GatewaySync %s has no gateways yet%s", name, help(v1alpha1.ReasonNoGateways))
+		return exitErrorf(exitFailed, "GatewaySync %s has no gateways yet%s", name, troubleshootingLink(v1alpha1.ReasonNoGateways))
 	}
 	r := result{data: list, table: func(w io.Writer) {
 		for i, one := range list {
@@ -156,11 +156,11 @@ func (p target) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alp
 	if _, err := wanted.Check(changes); err != nil {
 		return difference{}, err
 	}
-	return differ(row, live, changes), nil
+	return newDifference(row, live, changes), nil
 }
 
-// differ converts a plan to a difference.
-func differ(row v1alpha1.DiscoveredGateway, live agents.State, changes *plan.Changes) difference {
+// newDifference converts a plan to a difference.
+func newDifference(row v1alpha1.DiscoveredGateway, live agents.State, changes *plan.Changes) difference {
 	d := difference{Gateway: row.Name, Pod: row.PodName, To: changes.To.String(), Summary: changes.Summary(), Changes: []change{}}
 	if !live.Commit.IsZero() {
 		d.From = live.Commit.String()
@@ -169,7 +169,7 @@ func differ(row v1alpha1.DiscoveredGateway, live agents.State, changes *plan.Cha
 		d.Held = string(changes.Held.Reason) + ": " + changes.Held.Message
 	}
 	for _, ch := range changes.List {
-		if op := word(ch.Op); op != "" {
+		if op := opName(ch.Op); op != "" {
 			d.Changes = append(d.Changes, change{op, ch.Path})
 		}
 	}
@@ -184,7 +184,7 @@ func differ(row v1alpha1.DiscoveredGateway, live agents.State, changes *plan.Cha
 	return d
 }
 
-func word(op plan.Op) string {
+func opName(op plan.Op) string {
 	switch op {
 	case plan.Create:
 		return "create"

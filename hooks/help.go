@@ -10,9 +10,9 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// brief removes kubectl's global flags from the help of each command, where they would bury its own flags, and refers to the
+// shortUsage removes kubectl's global flags from the help of each command, where they would bury its own flags, and refers to the
 // command `options`.
-var brief = strings.NewReplacer(
+var shortUsage = strings.NewReplacer(
 	"{{if .HasAvailableLocalFlags}}", "{{if and .HasParent .HasAvailableLocalFlags}}",
 	"Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}", `Use "{{.Root.DisplayName}} options" for the flags of all commands.`,
 )
@@ -24,14 +24,14 @@ func (c *cli) options() *cobra.Command {
 		Example: `  stoker options`,
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			_, err := fmt.Fprint(c.out, command.Root().PersistentFlags().FlagUsages())
+			_, err := fmt.Fprint(c.stdout, command.Root().PersistentFlags().FlagUsages())
 			return err
 		},
 	}
 }
 
-// counts wraps inner with messages that show the form of the command.
-func counts(inner cobra.PositionalArgs) cobra.PositionalArgs {
+// explainArgs wraps inner with messages that show the form of the command.
+func explainArgs(inner cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		err := inner(command, args)
 		switch {
@@ -44,24 +44,24 @@ func counts(inner cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// project is the address of the documentation, for users without a checkout.
-const project = "https://github.com/stoker-io/stoker/blob/"
+// documentationBase is the address of the documentation, for users without a checkout.
+const documentationBase = "https://github.com/stoker-io/stoker/blob/"
 
-var released = regexp.MustCompile(`^v?(\d+\.\d+\.\d+)$`)
+var releaseVersion = regexp.MustCompile(`^v?(\d+\.\d+\.\d+)$`)
 
-// manual returns the address of a document, such as docs/how-to/troubleshooting.md#paused, in the version of this binary.
-func manual(document string) string {
-	if m := released.FindStringSubmatch(version); m != nil {
-		return project + "v" + m[1] + "/" + document
+// documentationURL returns the address of a document, such as docs/how-to/troubleshooting.md#paused, in the version of this binary.
+func documentationURL(document string) string {
+	if m := releaseVersion.FindStringSubmatch(version); m != nil {
+		return documentationBase + "v" + m[1] + "/" + document
 	}
-	return project + "main/" + document
+	return documentationBase + "main/" + document
 }
 
-// help returns a line with the address of the documentation of a reason.
-func help(reason v1alpha1.Reason) string {
+// troubleshootingLink returns a line with the address of the documentation of a reason.
+func troubleshootingLink(reason v1alpha1.Reason) string {
 	for _, r := range v1alpha1.Reasons {
 		if r.Reason == reason {
-			return "\nWhat to do: " + manual("docs/how-to/troubleshooting.md#"+strings.ToLower(string(reason)))
+			return "\nWhat to do: " + documentationURL("docs/how-to/troubleshooting.md#"+strings.ToLower(string(reason)))
 		}
 	}
 	return ""

@@ -21,8 +21,8 @@ import (
 
 // lookEvery is how often --watch reads the status, and redrawEvery how often it redraws an unchanged one, because ages grow.
 const (
-	lookEvery   = time.Second
-	redrawEvery = 5 * time.Second
+	statusInterval = time.Second
+	redrawEvery    = 5 * time.Second
 )
 
 // live shows the status of a GatewaySync until ctx is done: as a table that is drawn again on a terminal, otherwise as a line for each
@@ -41,13 +41,13 @@ type live struct {
 }
 
 func (c *cli) watchStatus(ctx context.Context, p target, name string) error {
-	l := &live{cli: c, from: p, name: name, screen: terminal(c.out), said: map[string]string{}}
+	l := &live{cli: c, from: p, name: name, screen: isTerminal(c.stdout), said: map[string]string{}}
 	l.colors = l.screen && c.colors()
 	for {
 		if err := l.look(ctx); err != nil {
 			return err
 		}
-		if !backoff.Wait(ctx, lookEvery) {
+		if !backoff.Wait(ctx, statusInterval) {
 			return nil // the user has seen enough
 		}
 	}
@@ -58,7 +58,7 @@ func (c *cli) colors() bool { return c.env("NO_COLOR") == "" && c.env("TERM") !=
 
 // look reads the status and shows what changed. It fails only for errors that do not pass.
 func (l *live) look(ctx context.Context) error {
-	ask, cancel := context.WithTimeout(ctx, maxLook)
+	ask, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	gs, err := l.from.get(ask, l.name)
 	var v request.Verdict
@@ -68,10 +68,10 @@ func (l *live) look(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return nil
-	case gs == nil && !unanswered(err) && !errors.Is(err, context.DeadlineExceeded), apierrors.IsNotFound(err):
+	case gs == nil && !unavailable(err) && !errors.Is(err, context.DeadlineExceeded), apierrors.IsNotFound(err):
 		return l.from.explain(l.name, err)
 	case err != nil && l.err == "":
-		fmt.Fprintln(l.talk, clean(err.Error())+"; trying again")
+		fmt.Fprintln(l.stderr, clean(err.Error())+"; trying again")
 	}
 	if l.err = ""; err != nil {
 		l.err = err.Error()
@@ -98,12 +98,12 @@ func (l *live) draw(gs *v1alpha1.GatewaySync, v request.Verdict) {
 	l.last, l.drawn = text, time.Now()
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	width, height := 80, 24
-	if f, ok := l.out.(*os.File); ok {
+	if f, ok := l.stdout.(*os.File); ok {
 		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 0 && h > 2 {
 			width, height = w, h
 		}
 	}
-	_, _ = io.WriteString(l.out, "\x1b[H\x1b[J"+strings.Join(l.fit(lines, width, height-1), "\n")+"\n") // a closed terminal ends the command
+	_, _ = io.WriteString(l.stdout, "\x1b[H\x1b[J"+strings.Join(l.fit(lines, width, height-1), "\n")+"\n") // a closed terminal ends the command
 }
 
 // fit cuts lines to a screen and colors them.
@@ -175,7 +175,7 @@ func (l *live) tell(gs *v1alpha1.GatewaySync, v request.Verdict) {
 	}
 	if fleet != l.last {
 		l.last = fleet
-		fmt.Fprintln(l.out, stamp, oneLine(fleet))
+		fmt.Fprintln(l.stdout, stamp, oneLine(fleet))
 	}
 	for _, g := range gs.Status.DiscoveredGateways {
 		line := request.Behind{Name: g.Name, Pod: g.PodName, Status: g.SyncStatus, Reason: g.Reason, Message: g.Message}.String()
@@ -184,7 +184,7 @@ func (l *live) tell(gs *v1alpha1.GatewaySync, v request.Verdict) {
 		}
 		if l.said[g.Name] != line {
 			l.said[g.Name] = line
-			fmt.Fprintln(l.out, stamp, oneLine(line))
+			fmt.Fprintln(l.stdout, stamp, oneLine(line))
 		}
 	}
 }

@@ -42,7 +42,7 @@ configurations, to get StatefulSets and ReplicaSets, to create evictions, and to
 		if *all {
 			p.namespace = ""
 		}
-		ctx, cancel := context.WithTimeout(command.Context(), within)
+		ctx, cancel := context.WithTimeout(command.Context(), queryTimeout)
 		defer cancel()
 		plan, errPlan := migrate.Finder{Clients: p.Clients, Namespace: p.namespace, Release: *release, ReleaseNamespace: *releaseNamespace}.Plan(ctx)
 		if plan == nil {
@@ -71,10 +71,10 @@ configurations, to get StatefulSets and ReplicaSets, to create evictions, and to
 		}
 		switch {
 		case len(plan) == 0:
-			fmt.Fprintln(c.talk, "Nothing to do: there are no objects of an earlier product.")
+			fmt.Fprintln(c.stderr, "Nothing to do: there are no objects of an earlier product.")
 			return nil
 		case !*yes:
-			fmt.Fprintf(c.talk, "Nothing was changed. With --yes, %d of %d actions are carried out.\n", len(plan)-byHand, len(plan))
+			fmt.Fprintf(c.stderr, "Nothing was changed. With --yes, %d of %d actions are carried out.\n", len(plan)-byHand, len(plan))
 			return nil
 		}
 		var errs []error
@@ -84,9 +84,9 @@ configurations, to get StatefulSets and ReplicaSets, to create evictions, and to
 		if err := errors.Join(errs...); err != nil {
 			return err
 		}
-		fmt.Fprintf(c.talk, "%d of %d actions done; %d left to do by hand.\n", len(plan)-byHand, len(plan), byHand)
+		fmt.Fprintf(c.stderr, "%d of %d actions done; %d left to do by hand.\n", len(plan)-byHand, len(plan), byHand)
 		return nil
 	}
-	form = outputs(command)
+	form = addOutputFlag(command)
 	return command
 }

@@ -25,8 +25,8 @@ const (
 	notifyLease = "stoker-notifier"
 	// annotationSent of that Lease has the record of what was sent.
 	annotationSent = "stoker.io/sent"
-	// restart is the pause after the notifier failed.
-	restart = 5 * time.Second
+	// restartPause is the pause after the notifier failed.
+	restartPause = 5 * time.Second
 )
 
 func (c *cli) notify() *cobra.Command {
@@ -51,7 +51,7 @@ so that nothing is sent twice. Messages go through the proxy that HTTPS_PROXY na
 			return err
 		}
 		if *settle < 0 {
-			return outcome(exitUsage, "--settle must not be negative")
+			return exitErrorf(exitUsage, "--settle must not be negative")
 		}
 		p, err := c.connect()
 		if err != nil {
@@ -59,9 +59,9 @@ so that nothing is sent twice. Messages go through the proxy that HTTPS_PROXY na
 		}
 		proxy, err := outbound.ProxyFromEnvironment()
 		if err != nil {
-			return outcome(exitUsage, "%w", err)
+			return exitErrorf(exitUsage, "%w", err)
 		}
-		return runNotifier(command.Context(), p, outbound.Client{Proxy: proxy}, s, *settle, daemon.Log(c.talk, s.LogFormat, s.LogLevel))
+		return runNotifier(command.Context(), p, outbound.Client{Proxy: proxy}, s, *settle, daemon.Log(c.stderr, s.LogFormat, s.LogLevel))
 	}
 	return command
 }
@@ -80,7 +80,7 @@ func daemonFlags(command *cobra.Command, kind string) func() (daemon.Settings, e
 	return func() (daemon.Settings, error) {
 		s.WatchNamespace = watch
 		if err := errors.Join(s.Problems()...); err != nil {
-			return s, outcome(exitUsage, "%w", err)
+			return s, exitErrorf(exitUsage, "%w", err)
 		}
 		return s, nil
 	}
@@ -122,7 +122,7 @@ func sendNotices(ctx context.Context, one func() *notify.Notifier, log *slog.Log
 	for ctx.Err() == nil {
 		if err := one().Run(ctx); err != nil && ctx.Err() == nil {
 			log.Error("notifier failed; starting again", "error", err)
-			backoff.Wait(ctx, restart)
+			backoff.Wait(ctx, restartPause)
 		}
 	}
 }

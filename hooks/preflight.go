@@ -21,14 +21,14 @@ import (
 // preflightFlags holds the flags of preflight.
 type preflightFlags struct {
 	*cli
-	from *syncing
+	application *applicationFlags
 
-	file, ref, secrets, ignition string
-	files, labels                map[string]string
-	profiles, gateways           []string
-	ifExists                     bool
-	timeout                      time.Duration
-	form                         *string
+	file, ref, secretsDir, ignition string
+	secretFiles, labels             map[string]string
+	profiles, gateways              []string
+	ifExists                        bool
+	timeout                         time.Duration
+	output                          *string
 }
 
 func (c *cli) preflight() *cobra.Command {
@@ -63,17 +63,17 @@ help, and 1 for all other problems.`,
 	f := command.Flags()
 	f.StringVarP(&x.file, "filename", "f", "", "file with the spec; - is stdin (default: the spec of the GatewaySync)")
 	f.StringVar(&x.ref, "ref", "", "check this ref as if it were requested; with --filename, as its spec.git.ref (default: the desired ref)")
-	f.StringVar(&x.secrets, "secrets", "/secrets", "directory of mounted Secrets: a directory for each Secret, with a file for each key")
-	f.StringToStringVar(&x.files, "secret", nil, "file with one key of a Secret, NAME/KEY=FILE (repeatable)")
+	f.StringVar(&x.secretsDir, "secrets", "/secrets", "directory of mounted Secrets: a directory for each Secret, with a file for each key")
+	f.StringToStringVar(&x.secretFiles, "secret", nil, "file with one key of a Secret, NAME/KEY=FILE (repeatable)")
 	f.StringSliceVar(&x.profiles, "profile", nil, "check this profile only (repeatable)")
 	f.StringArrayVar(&x.gateways, "gateway", nil, "gateway that does not exist yet: NAME, or NAME=PROFILE (repeatable)")
 	f.StringToStringVar(&x.labels, "label", nil, "label of the pods of these gateways, KEY=VALUE (repeatable)")
 	f.StringVar(&x.ignition, "ignition", "8.3", "version of Ignition, which determines how resources are signed")
 	f.BoolVar(&x.ifExists, "if-exists", false, "exit with 0 if the GatewaySync does not exist yet")
 	f.DurationVar(&x.timeout, "timeout", 5*time.Minute, "maximum duration of the whole run")
-	x.from = c.syncs(command)
+	x.application = c.addApplicationFlags(command)
 	command.RunE = func(command *cobra.Command, args []string) error { return x.run(command.Context(), args) }
-	x.form = outputs(command)
+	x.output = addOutputFlag(command)
 	return command
 }
 
@@ -81,24 +81,24 @@ func (x *preflightFlags) run(ctx context.Context, args []string) error {
 	name := strings.Join(args, "")
 	switch {
 	case name == "" && x.file == "":
-		return outcome(exitUsage, "missing the name of a GatewaySync, or a file with -f FILE")
-	case x.from.on() && (name == "" || x.ref != ""):
-		return outcome(exitUsage, "--application needs the name of a GatewaySync and excludes --ref")
+		return exitErrorf(exitUsage, "missing the name of a GatewaySync, or a file with -f FILE")
+	case x.application.used() && (name == "" || x.ref != ""):
+		return exitErrorf(exitUsage, "--application needs the name of a GatewaySync and excludes --ref")
 	case x.timeout <= 0:
-		return outcome(exitUsage, "--timeout must be positive")
+		return exitErrorf(exitUsage, "--timeout must be positive")
 	}
-	for id := range x.files {
+	for id := range x.secretFiles {
 		if secret, key, ok := strings.Cut(id, "/"); !ok || secret == "" || key == "" || strings.Contains(key, "/") {
-			return outcome(exitUsage, "invalid --secret %.80q: use NAME/KEY=FILE", id)
+			return exitErrorf(exitUsage, "invalid --secret %.80q: use NAME/KEY=FILE", id)
 		}
 	}
-	sign, err := (&renderFlags{ignition: x.ignition}).form()
+	sign, err := (&renderFlags{ignition: x.ignition}).signatureForm()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, x.timeout)
 	defer cancel()
-	asked := preflight.Asked{Ref: x.ref, Profiles: x.profiles, Secrets: preflight.Mounts{Files: x.files, Dir: x.secrets}, Form: sign}
+	asked := preflight.Asked{Ref: x.ref, Profiles: x.profiles, Secrets: preflight.Mounts{Files: x.secretFiles, Dir: x.secretsDir}, Form: sign}
 	if err := x.addFlags(&asked); err != nil {
 		return err
 	}
@@ -120,16 +120,16 @@ func (x *preflightFlags) addFlags(asked *preflight.Asked) error {
 	for _, g := range x.gateways {
 		name, profile, _ := strings.Cut(g, "=")
 		if name == "" {
-			return outcome(exitUsage, "invalid --gateway %.80q: use NAME or NAME=PROFILE", g)
+			return exitErrorf(exitUsage, "invalid --gateway %.80q: use NAME or NAME=PROFILE", g)
 		}
 		asked.Gateways = append(asked.Gateways, preflight.Gateway{Name: name, Profile: profile, Labels: x.labels})
 	}
 	if x.file == "" {
 		return nil
 	}
-	gs, err := x.decode(x.file)
+	gs, err := x.decodeGatewaySync(x.file)
 	if err != nil {
-		return withHelp(err)
+		return withReason(err)
 	}
 	x.warn(v1alpha1.Warnings(gs))
 	if x.ref != "" { // the ref of the file is replaced, for example by the revision that Argo CD passes
@@ -141,7 +141,7 @@ func (x *preflightFlags) addFlags(asked *preflight.Asked) error {
 
 func (x *preflightFlags) warn(list []string) {
 	for _, w := range list {
-		fmt.Fprintln(x.talk, "warning: "+oneLine(w))
+		fmt.Fprintln(x.stderr, "warning: "+oneLine(w))
 	}
 }
 
@@ -157,7 +157,7 @@ func (x *preflightFlags) addCluster(ctx context.Context, name string, asked *pre
 	case apierrors.IsNotFound(err) && given != nil:
 		gs = &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: p.namespace}}
 	case apierrors.IsNotFound(err) && x.ifExists:
-		fmt.Fprintf(x.talk, "%s: nothing was checked: %s\n", name, clean(p.explain(name, err).Error()))
+		fmt.Fprintf(x.stderr, "%s: nothing was checked: %s\n", name, clean(p.explain(name, err).Error()))
 		return false, nil
 	case apierrors.IsNotFound(err):
 		return false, fmt.Errorf("%w\nIf it does not exist yet, name its manifest with -f FILE, or pass --if-exists", p.explain(name, err))
@@ -166,14 +166,14 @@ func (x *preflightFlags) addCluster(ctx context.Context, name string, asked *pre
 	}
 	if given != nil {
 		if given.Name != name {
-			return false, outcome(exitUsage, "%s contains GatewaySync %s, not %s", x.file, given.Name, name)
+			return false, exitErrorf(exitUsage, "%s contains GatewaySync %s, not %s", x.file, given.Name, name)
 		}
 		gs.Spec = given.Spec
-		gs.Annotations = merged(gs.Annotations, given.Annotations)
+		gs.Annotations = mergedAnnotations(gs.Annotations, given.Annotations)
 	}
 	asked.GatewaySync = gs
-	if x.from.on() {
-		found, _, err := x.from.lookUp(ctx, p, gs.Requests())
+	if x.application.used() {
+		found, _, err := x.application.findSync(ctx, p, gs.Requests())
 		if err != nil {
 			return false, err
 		}
@@ -183,8 +183,8 @@ func (x *preflightFlags) addCluster(ctx context.Context, name string, asked *pre
 	return true, nil
 }
 
-// merged returns the annotations after a manifest is applied.
-func merged(live, given map[string]string) map[string]string {
+// mergedAnnotations returns the annotations after a manifest is applied.
+func mergedAnnotations(live, given map[string]string) map[string]string {
 	all := maps.Clone(live)
 	if all == nil {
 		all = map[string]string{}
@@ -201,7 +201,7 @@ func (x *preflightFlags) addGateways(ctx context.Context, p target, gs *v1alpha1
 	if len(gs.Status.DiscoveredGateways) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	type metadata struct{ labels, annotations map[string]string }
 	pods := map[string]metadata{}
@@ -238,19 +238,19 @@ func (x *preflightFlags) report(found preflight.Result) error {
 	}
 	r.table = func(w io.Writer) {
 		if len(found.Problems) == 0 {
-			fmt.Fprintln(w, clean(passed(found)))
+			fmt.Fprintln(w, clean(summary(found)))
 		}
 	}
-	if err := x.print(*x.form, r); err != nil {
+	if err := x.print(*x.output, r); err != nil {
 		return err
 	}
 	if len(found.Problems) == 0 {
 		return nil
 	}
-	return &outcomeError{exitCode(found.Problems), errors.New(problems(found.Problems))}
+	return &exitError{preflightExitCode(found.Problems), errors.New(problemText(found.Problems))}
 }
 
-func passed(found preflight.Result) string {
+func summary(found preflight.Result) string {
 	gateways, profiles, files := 0, map[string]bool{}, 0
 	for _, ch := range found.Checked {
 		if ch.Gateway != "" {
@@ -263,8 +263,8 @@ func passed(found preflight.Result) string {
 		counted(len(profiles), "profile"), counted(gateways, "gateway"), counted(files, "file"))
 }
 
-// exitCode returns the exit code for problems.
-func exitCode(list []preflight.Problem) int {
+// preflightExitCode returns the exit code for problems.
+func preflightExitCode(list []preflight.Problem) int {
 	all := func(is func(v1alpha1.Reason) bool) bool {
 		return !slices.ContainsFunc(list, func(p preflight.Problem) bool { return !is(p.Reason) })
 	}
@@ -277,8 +277,8 @@ func exitCode(list []preflight.Problem) int {
 	return exitFailed
 }
 
-// problems lists the problems, followed by the documentation of each reason.
-func problems(list []preflight.Problem) string {
+// problemText lists the problems, followed by the documentation of each reason.
+func problemText(list []preflight.Problem) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d problems", len(list))
 	if len(list) == 1 {
@@ -289,14 +289,14 @@ func problems(list []preflight.Problem) string {
 	for _, p := range list {
 		fmt.Fprintf(&b, "\n  %s: %s", p.Reason, oneLine(p.Message))
 		if n := len(p.Gateways); n > 0 {
-			shown := p.Gateways[:min(n, maxOthers)]
+			shown := p.Gateways[:min(n, maxListed)]
 			fmt.Fprintf(&b, " (%s", strings.Join(shown, ", "))
 			if n > len(shown) {
 				fmt.Fprintf(&b, " and %d more", n-len(shown))
 			}
 			b.WriteString(")")
 		}
-		if anchor := help(p.Reason); anchor != "" && !slices.Contains(read, anchor) {
+		if anchor := troubleshootingLink(p.Reason); anchor != "" && !slices.Contains(read, anchor) {
 			read = append(read, anchor)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-func terminal(w io.Writer) bool {
+func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
@@ -32,8 +32,8 @@ const (
 	asName  = "name"
 )
 
-// outputs adds the flag for the output format to a command. The format is checked before the command runs.
-func outputs(command *cobra.Command) *string {
+// addOutputFlag adds the flag for the output format to a command. The format is checked before the command runs.
+func addOutputFlag(command *cobra.Command) *string {
 	form := command.Flags().StringP("output", "o", asTable, "output format: table, json, yaml or name")
 	inner := command.RunE
 	command.RunE = func(command *cobra.Command, args []string) error {
@@ -41,7 +41,7 @@ func outputs(command *cobra.Command) *string {
 		case asTable, asJSON, asYAML, asName:
 			return inner(command, args)
 		}
-		return outcome(exitUsage, "unknown --output %.40q: use table, json, yaml or name", *form)
+		return exitErrorf(exitUsage, "unknown --output %.40q: use table, json, yaml or name", *form)
 	}
 	return form
 }
@@ -60,24 +60,24 @@ func (c *cli) print(form string, r result) error {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(c.out, "%s\n", b)
+		_, err = fmt.Fprintf(c.stdout, "%s\n", b)
 		return err
 	case asYAML:
 		b, err := yaml.Marshal(r.data)
 		if err != nil {
 			return err
 		}
-		_, err = c.out.Write(b)
+		_, err = c.stdout.Write(b)
 		return err
 	case asName:
 		for _, name := range r.names {
-			if _, err := fmt.Fprintln(c.out, clean(name)); err != nil {
+			if _, err := fmt.Fprintln(c.stdout, clean(name)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	r.table(c.out)
+	r.table(c.stdout)
 	return nil
 }
 

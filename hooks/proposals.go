@@ -37,9 +37,9 @@ pull request conflicts with its base branch. The command writes an annotation, w
 		Args: cobra.ExactArgs(1),
 	}
 	renew := command.Flags().String("renew", "", "propose the changes of this `gateway` again, from today's base")
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+	c.requests(command, func(ctx context.Context, got *requester, args []string) error {
 		if command.Flags().Changed("renew") {
-			return got.ask(ctx, args[0], "changes of "+*renew+" are proposed again", func(ctx context.Context, p target) (request.Answer, error) {
+			return got.send(ctx, args[0], "changes of "+*renew+" are proposed again", func(ctx context.Context, p target) (request.Answer, error) {
 				return p.setter().Propose(ctx, p.namespace, p.name, *renew)
 			})
 		}
@@ -69,7 +69,7 @@ func (c *cli) listProposals(ctx context.Context, name, form string) error {
 		lines = append(lines, []string{g.Name, string(g.ProposalState), g.Proposal})
 	}
 	if len(list) == 0 && form == asTable {
-		fmt.Fprintln(c.talk, "No gateway has changes to propose.")
+		fmt.Fprintln(c.stderr, "No gateway has changes to propose.")
 		return nil
 	}
 	r.data = list

@@ -25,8 +25,8 @@ import (
 const (
 	// maxManifest is the largest file with a GatewaySync; an object in Kubernetes has at most 1.5 MiB.
 	maxManifest = 1536 << 10
-	// maxOffline is the time limit for work on a local repository.
-	maxOffline = 10 * time.Minute
+	// offlineTimeout is the time limit for work on a local repository.
+	offlineTimeout = 10 * time.Minute
 )
 
 // renderFlags holds the flags of render. The command diff shares those that choose the commit.
@@ -55,7 +55,7 @@ templates, patches, excludes and checks run the agent's own code: what fails her
 	var d renderFlags
 	f := command.Flags()
 	f.StringVarP(&d.file, "filename", "f", "", "file with the GatewaySync; - is stdin")
-	d.source(command)
+	d.addSourceFlags(command)
 	f.StringVar(&d.profile, "profile", "", "profile of the gateway (default: the one of --annotation, or default)")
 	f.StringVar(&d.gateway, "gateway", "gateway", "name of the gateway and of its pod")
 	f.StringToStringVar(&d.labels, "label", nil, "label of the pod, KEY=VALUE (repeatable)")
@@ -65,43 +65,43 @@ templates, patches, excludes and checks run the agent's own code: what fails her
 	var form *string
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		if d.file == "" {
-			return outcome(exitUsage, "-f is required: name the file with the GatewaySync")
+			return exitErrorf(exitUsage, "-f is required: name the file with the GatewaySync")
 		}
-		ctx, cancel := context.WithTimeout(command.Context(), maxOffline)
+		ctx, cancel := context.WithTimeout(command.Context(), offlineTimeout)
 		defer cancel()
-		return withHelp(c.renderFiles(ctx, &d, *form))
+		return withReason(c.renderFiles(ctx, &d, *form))
 	}
-	form = outputs(command)
+	form = addOutputFlag(command)
 	return command
 }
 
-// source adds the flags that choose the commit.
-func (d *renderFlags) source(command *cobra.Command) {
+// addSourceFlags adds the flags that choose the commit.
+func (d *renderFlags) addSourceFlags(command *cobra.Command) {
 	f := command.Flags()
 	f.StringVar(&d.repo, "repo", ".", "local clone")
 	f.StringVar(&d.ref, "ref", "HEAD", "branch, tag or commit of the clone")
 	f.StringVar(&d.ignition, "ignition", "8.3", "version of Ignition, which determines how resources are signed")
 }
 
-// withHelp adds the reason of a failure and the address of its documentation.
-func withHelp(err error) error {
+// withReason adds the reason of a failure and the address of its documentation.
+func withReason(err error) error {
 	if reason := failure.Reason(err, ""); reason != "" {
-		return fmt.Errorf("%s: %w%s", reason, err, help(reason))
+		return fmt.Errorf("%s: %w%s", reason, err, troubleshootingLink(reason))
 	}
 	return err
 }
 
-// form returns the form of signatures for the version of Ignition.
-func (d *renderFlags) form() (resource.Form, error) {
+// signatureForm returns the form of signatures for the version of Ignition.
+func (d *renderFlags) signatureForm() (resource.Form, error) {
 	var major, minor int
 	if n, err := fmt.Sscanf(d.ignition, "%d.%d", &major, &minor); n != 2 {
-		return 0, errors.Join(outcome(exitUsage, "invalid --ignition %.20q: use a version such as 8.3", d.ignition), err)
+		return 0, errors.Join(exitErrorf(exitUsage, "invalid --ignition %.20q: use a version such as 8.3", d.ignition), err)
 	}
 	return resource.FormOf(major, minor), nil
 }
 
-// seenAs returns the ref that templates see: the requested one, or that of the spec for HEAD.
-func (d *renderFlags) seenAs(gs *v1alpha1.GatewaySync) string {
+// templateRef returns the ref that templates see: the requested one, or that of the spec for HEAD.
+func (d *renderFlags) templateRef(gs *v1alpha1.GatewaySync) string {
 	if d.ref == "HEAD" {
 		return gs.Spec.Git.Ref
 	}
@@ -109,7 +109,7 @@ func (d *renderFlags) seenAs(gs *v1alpha1.GatewaySync) string {
 }
 
 func (c *cli) renderFiles(ctx context.Context, d *renderFlags, form string) (err error) {
-	gs, err := c.read(d.file)
+	gs, err := c.readGatewaySync(d.file)
 	if err != nil {
 		return err
 	}
@@ -126,12 +126,12 @@ func (c *cli) renderFiles(ctx context.Context, d *renderFlags, form string) (err
 	if err != nil {
 		return err
 	}
-	tree, err := from.Tree(ctx, g, at, d.seenAs(gs))
+	tree, err := from.Tree(ctx, g, at, d.templateRef(gs))
 	if err != nil {
 		return err
 	}
 	if d.show != "" {
-		there, err := tree.Write(c.out, d.show)
+		there, err := tree.Write(c.stdout, d.show)
 		if err == nil && !there {
 			err = fmt.Errorf("there is no file %s; omit --show to list the files", d.show)
 		}
@@ -146,25 +146,25 @@ func (c *cli) renderFiles(ctx context.Context, d *renderFlags, form string) (err
 		return err
 	}
 	for _, w := range changes.Warnings {
-		fmt.Fprintln(c.talk, "warning: "+oneLine(w))
+		fmt.Fprintln(c.stderr, "warning: "+oneLine(w))
 	}
-	fmt.Fprintf(c.talk, "%s for %s, profile %s, at %s\n", counted(len(changes.List), "file"), g.Facts.GatewayName, named(g.Profile.Profile), at.Commit.Short())
+	fmt.Fprintf(c.stderr, "%s for %s, profile %s, at %s\n", counted(len(changes.List), "file"), g.Facts.GatewayName, profileLabel(g.Profile.Profile), at.Commit.Short())
 	if d.into != "" {
-		return write(d.into, tree, changes)
+		return writeFiles(d.into, tree, changes)
 	}
-	return c.print(form, files(changes, sizes))
+	return c.print(form, fileResult(changes, sizes))
 }
 
-func named(profile string) string {
+func profileLabel(profile string) string {
 	if profile == "" {
 		return "none (service path)"
 	}
 	return profile
 }
 
-// read reads and validates a GatewaySync from a file, and prints its warnings.
-func (c *cli) read(name string) (*v1alpha1.GatewaySync, error) {
-	gs, err := c.decode(name)
+// readGatewaySync reads and validates a GatewaySync from a file, and prints its warnings.
+func (c *cli) readGatewaySync(name string) (*v1alpha1.GatewaySync, error) {
+	gs, err := c.decodeGatewaySync(name)
 	if err != nil {
 		return nil, err
 	}
@@ -172,17 +172,17 @@ func (c *cli) read(name string) (*v1alpha1.GatewaySync, error) {
 		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, errs.ToAggregate())
 	}
 	for _, w := range v1alpha1.Warnings(gs) {
-		fmt.Fprintln(c.talk, "warning: "+oneLine(w))
+		fmt.Fprintln(c.stderr, "warning: "+oneLine(w))
 	}
 	return gs, nil
 }
 
-// decode reads a GatewaySync from a file, or from stdin if name is "-". It does not validate.
-func (c *cli) decode(name string) (*v1alpha1.GatewaySync, error) {
+// decodeGatewaySync reads a GatewaySync from a file, or from stdin if name is "-". It does not validate.
+func (c *cli) decodeGatewaySync(name string) (*v1alpha1.GatewaySync, error) {
 	var raw []byte
 	var err error
 	if name == "-" {
-		if raw, err = io.ReadAll(io.LimitReader(c.in, maxManifest+1)); err == nil && len(raw) > maxManifest {
+		if raw, err = io.ReadAll(io.LimitReader(c.stdin, maxManifest+1)); err == nil && len(raw) > maxManifest {
 			err = fmt.Errorf("stdin has more than %d bytes", maxManifest)
 		}
 	} else {
@@ -203,7 +203,7 @@ func (c *cli) decode(name string) (*v1alpha1.GatewaySync, error) {
 
 // target returns the gateway that the flags describe.
 func (d *renderFlags) target(gs *v1alpha1.GatewaySync) (offline.Gateway, error) {
-	form, err := d.form()
+	form, err := d.signatureForm()
 	if err != nil {
 		return offline.Gateway{}, err
 	}
@@ -230,7 +230,7 @@ type renderedFile struct {
 	Executable bool   `json:"executable,omitempty"`
 }
 
-func files(changes *plan.Changes, sizes map[string]int64) result {
+func fileResult(changes *plan.Changes, sizes map[string]int64) result {
 	list := []renderedFile{}
 	r := result{}
 	var lines [][]string
@@ -248,8 +248,8 @@ func files(changes *plan.Changes, sizes map[string]int64) result {
 	return r
 }
 
-// write writes all files to a directory that is new or empty.
-func write(dir string, tree *offline.Tree, changes *plan.Changes) error {
+// writeFiles writes all files to a directory that is new or empty.
+func writeFiles(dir string, tree *offline.Tree, changes *plan.Changes) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

@@ -48,22 +48,22 @@ prints the reason, and exits with 0.`,
 	ifNeeded := f.Bool("if-needed", false, "roll back only if the desired commit fails; otherwise exit with 0")
 	verdict := f.Duration("verdict-timeout", time.Minute, "with --if-needed: maximum time to wait for the result of the commit")
 	to := f.String("to", "", "commit of the history, seven digits or more (default: the last good commit)")
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+	c.requests(command, func(ctx context.Context, got *requester, args []string) error {
 		failed := ""
 		if err := request.CheckTo(*to); err != nil { // before anything else happens
 			return err
 		}
 		if *ifNeeded {
 			if *verdict <= 0 {
-				return outcome(exitUsage, "--verdict-timeout must be positive")
+				return exitErrorf(exitUsage, "--verdict-timeout must be positive")
 			}
-			needed, commit, err := got.needed(ctx, args[0], *verdict)
+			needed, commit, err := got.needsRollback(ctx, args[0], *verdict)
 			if err != nil || !needed {
 				return err
 			}
 			failed = commit
 		}
-		return got.ask(ctx, args[0], rollbackRequested, func(ctx context.Context, p target) (request.Answer, error) {
+		return got.send(ctx, args[0], rollbackRequested, func(ctx context.Context, p target) (request.Answer, error) {
 			for { // the lead may be about to resolve the branch
 				answer, err := p.setter().RollbackFrom(ctx, p.namespace, p.name, failed, *to, got.by, got.id)
 				if !errors.Is(err, request.ErrTooEarly) || !backoff.Wait(ctx, time.Second) {
@@ -71,12 +71,12 @@ prints the reason, and exits with 0.`,
 				}
 			}
 		})
-	}).sends(command)
+	}).addSenderFlags(command)
 	return command
 }
 
-// needed finds out whether the desired commit itself fails, and returns it. If not, it prints why.
-func (a *asking) needed(ctx context.Context, name string, within time.Duration) (needed bool, failed string, err error) {
+// needsRollback finds out whether the desired commit itself fails, and returns it. If not, it prints why.
+func (a *requester) needsRollback(ctx context.Context, name string, within time.Duration) (needed bool, failed string, err error) {
 	if err := (request.Request{By: a.by, ID: a.id}).Check(); err != nil {
 		return false, "", err
 	}
@@ -88,11 +88,11 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 		return false, "", err
 	}
 	if p.kind == kube.ConfigSync {
-		return false, "", outcome(exitUsage, "--if-needed is for GatewaySyncs: set spec.rollbackOnFailure of the ConfigSync to LastGood")
+		return false, "", exitErrorf(exitUsage, "--if-needed is for GatewaySyncs: set spec.rollbackOnFailure of the ConfigSync to LastGood")
 	}
 	name = p.name
 	not := func(format string, args ...any) (bool, string, error) {
-		fmt.Fprintf(a.talk, "%s: nothing was rolled back: %s\n", name, clean(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(a.stderr, "%s: nothing was rolled back: %s\n", name, clean(fmt.Sprintf(format, args...)))
 		return false, "", nil
 	}
 	gs, err := p.get(ctx, name)
@@ -120,7 +120,7 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 		}
 		return false, "", p.explain(name, err)
 	}
-	v, err := a.verdict(ctx, p, before, within)
+	v, err := a.waitForVerdict(ctx, p, before, within)
 	switch {
 	case ctx.Err() != nil:
 		return false, "", fmt.Errorf("interrupted, nothing was rolled back: %s", v.Message)
@@ -130,20 +130,20 @@ func (a *asking) needed(ctx context.Context, name string, within time.Duration) 
 		return not("%s", v.Message)
 	case v.Phase != request.Failed:
 		return not("no verdict within %s: %s", within, v.Message)
-	case !ofCommit(v):
+	case !blamesCommit(v):
 		return not("it is not the commit that fails: %s: %s", v.Reason, v.Message)
 	}
 	return true, v.Commit, nil
 }
 
-// verdict waits up to within until the outcome is known. It returns the last verdict.
+// waitForVerdict waits up to within until the outcome is known. It returns the last verdict.
 //
 // A poll of git restarts an expired progress deadline. Therefore the verdict from before the poll stays valid if the commit is
 // still the same and a gateway blames it.
-func (a *asking) verdict(ctx context.Context, p target, before request.Verdict, within time.Duration) (request.Verdict, error) {
+func (a *requester) waitForVerdict(ctx context.Context, p target, before request.Verdict, within time.Duration) (request.Verdict, error) {
 	waiting, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	w := &watcher{cli: a.cli, target: p}
+	w := &waiter{cli: a.cli, target: p}
 	last := request.Verdict{Message: "the API server does not answer"}
 	for n := 0; ; n++ {
 		looking := waiting
@@ -151,44 +151,44 @@ func (a *asking) verdict(ctx context.Context, p target, before request.Verdict, 
 			looking = ctx
 		}
 		w.ref = "" // any desired ref
-		v, err := w.look(looking)
+		v, err := w.poll(looking)
 		switch {
 		case err == nil:
 			last = v
 		case ctx.Err() == nil && !kube.Passing(err):
 			return last, err
 		}
-		if late(before) && ofCommit(before) && v.Phase == request.Progressing && v.Commit != "" && v.Commit == before.Commit && slices.ContainsFunc(v.Behind, brought) {
+		if deadlineExpired(before) && blamesCommit(before) && v.Phase == request.Progressing && v.Commit != "" && v.Commit == before.Commit && slices.ContainsFunc(v.Behind, rejectsCommit) {
 			return before, nil
 		}
-		if v.Phase == request.Succeeded || v.Phase == request.Paused || v.Phase == request.Failed && !undecided(v) {
+		if v.Phase == request.Succeeded || v.Phase == request.Paused || v.Phase == request.Failed && !mayChange(v) {
 			return v, nil
 		}
-		if !backoff.Wait(waiting, interval(n)) {
+		if !backoff.Wait(waiting, pollInterval(n)) {
 			break
 		}
 	}
 	if last.Phase == "" {
-		return last, outcome(exitAgain, "nothing was rolled back: %s", last.Message)
+		return last, exitErrorf(exitRetry, "nothing was rolled back: %s", last.Message)
 	}
 	return last, nil
 }
 
-// late reports whether the failure is an expired progress deadline.
-func late(v request.Verdict) bool {
+// deadlineExpired reports whether the failure is an expired progress deadline.
+func deadlineExpired(v request.Verdict) bool {
 	return v.Phase == request.Failed && v.Reason == v1alpha1.ReasonProgressDeadlineExceeded
 }
 
-// undecided reports whether a gateway fails for another reason than the commit, while other gateways have no result yet.
-func undecided(v request.Verdict) bool {
-	return !ofCommit(v) && v.Gateways.Failed > 0 && v.Gateways.Failed < len(v.Behind)
+// mayChange reports whether a gateway fails for another reason than the commit, while other gateways have no result yet.
+func mayChange(v request.Verdict) bool {
+	return !blamesCommit(v) && v.Gateways.Failed > 0 && v.Gateways.Failed < len(v.Behind)
 }
 
-// ofCommit reports whether the content of the commit causes the failure, so that another commit helps. Only gateways can tell.
+// blamesCommit reports whether the content of the commit causes the failure, so that another commit helps. Only gateways can tell.
 // Failures before they have the commit (the ref, the git server, the spec) are not caused by it.
-func ofCommit(v request.Verdict) bool {
+func blamesCommit(v request.Verdict) bool {
 	if v.Reason == v1alpha1.ReasonProgressDeadlineExceeded {
-		return slices.ContainsFunc(v.Behind, brought)
+		return slices.ContainsFunc(v.Behind, rejectsCommit)
 	}
 	failed := slices.DeleteFunc(slices.Clone(v.Behind), func(b request.Behind) bool { return !b.Fails() })
 	i := slices.IndexFunc(failed, func(b request.Behind) bool { return b.Reason == v.Reason })
@@ -196,10 +196,10 @@ func ofCommit(v request.Verdict) bool {
 	case i < 0 || v.Gateways.Failed == 0:
 		return false
 	case len(failed) > v.Gateways.Failed: // some describe an earlier commit
-		return brought(failed[i])
+		return rejectsCommit(failed[i])
 	}
-	return slices.ContainsFunc(failed, brought)
+	return slices.ContainsFunc(failed, rejectsCommit)
 }
 
-// brought reports whether a gateway rejects the content of the commit.
-func brought(b request.Behind) bool { return b.Reason.OfCommit() }
+// rejectsCommit reports whether a gateway rejects the content of the commit.
+func rejectsCommit(b request.Behind) bool { return b.Reason.OfCommit() }

@@ -15,32 +15,32 @@ import (
 	"stoker.io/stoker/internal/sender"
 )
 
-// asking holds what the commands that write requests share.
-type asking struct {
+// requester holds what the commands that write requests share.
+type requester struct {
 	*cli
-	output *string
-	by, id string
-	commit string // commit that the ref must resolve to
-	role   string // ClusterRole that grants the right to write the request; "" for stoker-setter
-	wait   bool
-	limits *limits
+	output    *string
+	by, id    string
+	commit    string // commit that the ref must resolve to
+	role      string // ClusterRole that grants the right to write the request; "" for stoker-setter
+	wait      bool
+	waitFlags *waitFlags
 }
 
-// asks makes command one that writes a request by run.
-func (c *cli) asks(command *cobra.Command, run func(context.Context, *asking, []string) error) *asking {
-	a := &asking{cli: c}
+// requests makes command one that writes a request by run.
+func (c *cli) requests(command *cobra.Command, run func(context.Context, *requester, []string) error) *requester {
+	a := &requester{cli: c}
 	command.RunE = func(command *cobra.Command, args []string) error { return run(command.Context(), a, args) }
-	a.output = outputs(command)
+	a.output = addOutputFlag(command)
 	return a
 }
 
-// sends adds the flags of a request with a sender.
-func (a *asking) sends(command *cobra.Command) {
+// addSenderFlags adds the flags of a request with a sender.
+func (a *requester) addSenderFlags(command *cobra.Command) {
 	f := command.Flags()
 	f.StringVar(&a.by, "by", "cli", "sender of the request: "+strings.Join(sender.Names(), ", "))
 	f.StringVar(&a.id, "id", "", "id that distinguishes a repeated request from a new one, such as the name of a Job or promotion")
 	f.BoolVar(&a.wait, "wait", false, "wait until the gateways run the ref, as the command wait does")
-	a.limits = waitFlags(command)
+	a.waitFlags = addWaitFlags(command)
 }
 
 func (c *cli) setRef() *cobra.Command {
@@ -75,35 +75,35 @@ so a repeated Job requests only once. If the sync is already over, the command r
   stoker set-ref line main`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	var from *syncing
-	a := c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+	var from *applicationFlags
+	a := c.requests(command, func(ctx context.Context, got *requester, args []string) error {
 		ref := ""
 		if len(args) == 2 {
 			ref = args[1]
 		}
 		switch {
-		case from.on() && len(args) == 2:
-			return outcome(exitUsage, "REF and --application exclude each other")
-		case from.on():
+		case from.used() && len(args) == 2:
+			return exitErrorf(exitUsage, "REF and --application exclude each other")
+		case from.used():
 			var err error
-			if ref, err = got.syncing(ctx, command, args[0], from); err != nil {
+			if ref, err = got.syncedCommit(ctx, command, args[0], from); err != nil {
 				return err
 			}
 		case ref == "":
-			return outcome(exitUsage, "the ref is empty: name a branch, a tag or a commit")
+			return exitErrorf(exitUsage, "the ref is empty: name a branch, a tag or a commit")
 		}
-		return got.ask(ctx, args[0], "desired ref set to "+ref, func(ctx context.Context, p target) (request.Answer, error) {
+		return got.send(ctx, args[0], "desired ref set to "+ref, func(ctx context.Context, p target) (request.Answer, error) {
 			return p.setter().Ask(ctx, p.namespace, p.name, request.Request{Ref: ref, Commit: got.commit, By: got.by, ID: got.id})
 		})
 	})
-	a.sends(command)
+	a.addSenderFlags(command)
 	command.Flags().StringVar(&a.commit, "commit", "", "commit that the ref must resolve to, all 40 digits")
-	from = c.syncs(command)
+	from = c.addApplicationFlags(command)
 	return command
 }
 
-// syncing returns the commit of an Argo CD sync. It also sets sender and id if the flags do not.
-func (a *asking) syncing(ctx context.Context, command *cobra.Command, name string, from *syncing) (string, error) {
+// syncedCommit returns the commit of an Argo CD sync. It also sets sender and id if the flags do not.
+func (a *requester) syncedCommit(ctx context.Context, command *cobra.Command, name string, from *applicationFlags) (string, error) {
 	p, err := a.connect()
 	if err != nil {
 		return "", err
@@ -115,7 +115,7 @@ func (a *asking) syncing(ctx context.Context, command *cobra.Command, name strin
 	if err != nil {
 		return "", err
 	}
-	found, job, err := from.lookUp(ctx, p, o.Requests())
+	found, job, err := from.findSync(ctx, p, o.Requests())
 	if err != nil {
 		return "", err
 	}
@@ -123,15 +123,15 @@ func (a *asking) syncing(ctx context.Context, command *cobra.Command, name strin
 		a.by = "argocd"
 	}
 	if a.id == "" {
-		a.id = idOf(job, found)
+		a.id = requestID(job, found)
 	}
 	return found.Commit, nil
 }
 
-// idOf returns the id of a Job's request. A retried sync keeps its start time but may bring another commit, so the id needs
+// requestID returns the id of a Job's request. A retried sync keeps its start time but may bring another commit, so the id needs
 // both. The Job name that Argo CD generates holds both, except for a sync of several sources, for which it holds only the start
 // time.
-func idOf(job application.Job, found application.Sync) string {
+func requestID(job application.Job, found application.Sync) string {
 	id := job.Name
 	made, named := application.ParseMade(job.Name)
 	if !named {
@@ -168,11 +168,11 @@ It approves no other commit.`,
 	}
 	force := command.Flags().Bool("force", false, "compare the content of every managed file, and repair drift")
 	confirm := command.Flags().String("confirm-deletion", "", "approve the mass deletion of this `commit` (7 to 40 hexadecimal digits)")
-	a := c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+	a := c.requests(command, func(ctx context.Context, got *requester, args []string) error {
 		if *confirm != "" && !v1alpha1.IsCommitPrefix(*confirm) {
 			return fmt.Errorf("--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)
 		}
-		return got.ask(ctx, args[0], "sync requested", func(ctx context.Context, p target) (request.Answer, error) {
+		return got.send(ctx, args[0], "sync requested", func(ctx context.Context, p target) (request.Answer, error) {
 			answer, err := p.setter().Ask(ctx, p.namespace, p.name, request.Request{By: got.by, ID: got.id, Force: *force, ConfirmDeletion: *confirm})
 			if err == nil && answer.Object.Requests().Unless() != "" {
 				answer.Ref = "" // the ref is that of a rollback, which may lapse after the requested poll
@@ -180,8 +180,8 @@ It approves no other commit.`,
 			return answer, err
 		})
 	})
-	a.sends(command)
-	a.limits.holds(command)
+	a.addSenderFlags(command)
+	a.waitFlags.addNoRollback(command)
 	return command
 }
 
@@ -197,8 +197,8 @@ The command writes an annotation, which Argo CD does not revert.`,
   stoker resume line`,
 		Args: cobra.ExactArgs(1),
 	}
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
-		return got.ask(ctx, args[0], "is paused", func(ctx context.Context, p target) (request.Answer, error) {
+	c.requests(command, func(ctx context.Context, got *requester, args []string) error {
+		return got.send(ctx, args[0], "is paused", func(ctx context.Context, p target) (request.Answer, error) {
 			return p.setter().Pause(ctx, p.namespace, p.name, true)
 		})
 	})
@@ -212,8 +212,8 @@ func (c *cli) resume() *cobra.Command {
 		Example: `  stoker resume line`,
 		Args:    cobra.ExactArgs(1),
 	}
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
-		return got.ask(ctx, args[0], "is not paused", func(ctx context.Context, p target) (request.Answer, error) {
+	c.requests(command, func(ctx context.Context, got *requester, args []string) error {
+		return got.send(ctx, args[0], "is not paused", func(ctx context.Context, p target) (request.Answer, error) {
 			answer, err := p.setter().Pause(ctx, p.namespace, p.name, false)
 			if err == nil && paused(answer.Object) {
 				return answer, errors.New("spec.paused is true: set it to false where the manifest is kept; these commands never write the spec")
@@ -235,8 +235,8 @@ func paused(o v1alpha1.Requestable) bool {
 	return false
 }
 
-// ask carries out a request, prints the answer, and waits if the flags say so.
-func (a *asking) ask(ctx context.Context, arg, done string, ask func(context.Context, target) (request.Answer, error)) error {
+// send carries out a request, prints the answer, and waits if the flags say so.
+func (a *requester) send(ctx context.Context, arg, done string, ask func(context.Context, target) (request.Answer, error)) error {
 	p, err := a.connect()
 	if err != nil {
 		return err
@@ -252,17 +252,17 @@ func (a *asking) ask(ctx context.Context, arg, done string, ask func(context.Con
 		answer, err = ask(ctx, p)
 		return err
 	}); err != nil {
-		return p.explainAsked(p.name, err)
+		return p.explainWrite(p.name, err)
 	}
 	if answer.Outcome == request.Superseded {
-		return outcome(exitSuperseded, "%s", answer.Message)
+		return exitErrorf(exitSuperseded, "%s", answer.Message)
 	}
 	d, err := v1alpha1.DesiredRef(answer.Object, "")
 	if err != nil && answer.Ref != "" {
 		return err
 	}
 	if answer.Ref != "" && d.Ref != answer.Ref {
-		return outcome(exitSuperseded, "superseded: %s; the desired ref is %s by now", answer.Message, d.Ref)
+		return exitErrorf(exitSuperseded, "superseded: %s; the desired ref is %s by now", answer.Message, d.Ref)
 	}
 	full := resourceName(answer.Object)
 	if err := a.print(*a.output, result{
@@ -282,9 +282,9 @@ func (a *asking) ask(ctx context.Context, arg, done string, ask func(context.Con
 	}); err != nil || !a.wait {
 		return err
 	}
-	v, err := a.await(ctx, p, answer.Ref, a.commit, a.limits)
+	v, err := a.await(ctx, p, answer.Ref, a.commit, a.waitFlags)
 	if err == nil && *a.output == asTable { // the other formats print one object only
-		fmt.Fprintln(a.out, clean(v.Message))
+		fmt.Fprintln(a.stdout, clean(v.Message))
 	}
 	return err
 }

@@ -55,7 +55,7 @@ func (c *cli) get() *cobra.Command {
 	var form *string
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if *all && len(args) > 0 {
-			return outcome(exitUsage, "NAME and --all-namespaces exclude each other")
+			return exitErrorf(exitUsage, "NAME and --all-namespaces exclude each other")
 		}
 		p, err := c.connect()
 		if err != nil {
@@ -66,7 +66,7 @@ func (c *cli) get() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.print(*form, listed([]*v1alpha1.GatewaySync{gs}, c.leads(command.Context(), p), false, bareObject(gs)))
+			return c.print(*form, listResult([]*v1alpha1.GatewaySync{gs}, c.leads(command.Context(), p), false, bareObject(gs)))
 		}
 		if *all {
 			p.namespace = ""
@@ -80,29 +80,29 @@ func (c *cli) get() *cobra.Command {
 			if *all {
 				where = "any namespace"
 			}
-			fmt.Fprintf(c.talk, "No GatewaySync in %s.\n", where)
+			fmt.Fprintf(c.stderr, "No GatewaySync in %s.\n", where)
 			return nil
 		}
 		items := make([]any, len(list))
 		for i, gs := range list {
 			items[i] = bareObject(gs)
 		}
-		return c.print(*form, listed(list, c.leads(command.Context(), p), *all, map[string]any{"apiVersion": "v1", "kind": "List", "items": items}))
+		return c.print(*form, listResult(list, c.leads(command.Context(), p), *all, map[string]any{"apiVersion": "v1", "kind": "List", "items": items}))
 	}
-	form = outputs(command)
+	form = addOutputFlag(command)
 	return command
 }
 
 // list returns all GatewaySyncs of a namespace and prints an error for each that cannot be decoded.
 func (c *cli) list(ctx context.Context, p target) ([]*v1alpha1.GatewaySync, error) {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	list, undecodable, err := kube.GatewaySyncs(p.Dynamic, p.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, p.explain("", err)
 	}
 	for _, u := range undecodable {
-		fmt.Fprintln(c.talk, clean(u.Error()))
+		fmt.Fprintln(c.stderr, clean(u.Error()))
 	}
 	return list, nil
 }
@@ -115,12 +115,12 @@ type leads struct {
 }
 
 func (c *cli) leads(ctx context.Context, p target) leads {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	list, undecodable, err := kube.SyncTargets(p.Dynamic, p.namespace).List(ctx, metav1.ListOptions{})
 	l := leads{p.Now(), err == nil, map[types.NamespacedName]*v1alpha1.SyncTarget{}}
 	if err != nil {
-		fmt.Fprintln(c.talk, clean(fmt.Sprintf("SyncTargets cannot be read, so it takes up to %s to notice that no agent leads any more: %v", v1alpha1.ConfirmedFor, err)))
+		fmt.Fprintln(c.stderr, clean(fmt.Sprintf("SyncTargets cannot be read, so it takes up to %s to notice that no agent leads any more: %v", v1alpha1.ConfirmedFor, err)))
 	}
 	for _, t := range list {
 		l.targets[types.NamespacedName{Namespace: t.Namespace, Name: t.Name}] = t
@@ -140,7 +140,7 @@ func (l leads) of(gs *v1alpha1.GatewaySync) *v1alpha1.SyncTarget {
 	return t
 }
 
-func listed(list []*v1alpha1.GatewaySync, seen leads, namespaces bool, data any) result {
+func listResult(list []*v1alpha1.GatewaySync, seen leads, namespaces bool, data any) result {
 	r := result{data: data}
 	head := []string{"NAME", "REF", "COMMIT", "GATEWAYS", "READY", "CONFIRMED", "AGE", "STATUS"}
 	if namespaces {
@@ -199,7 +199,7 @@ terminal, it prints a line for each change instead. Set NO_COLOR for a table wit
 	var form *string
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if *watch && *form != asTable {
-			return outcome(exitUsage, "--watch shows a table: leave out --output")
+			return exitErrorf(exitUsage, "--watch shows a table: leave out --output")
 		}
 		p, err := c.connect()
 		if err != nil {
@@ -212,15 +212,15 @@ terminal, it prints a line for each change instead. Set NO_COLOR for a table wit
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(command.Context(), maxLook)
+		ctx, cancel := context.WithTimeout(command.Context(), pollTimeout)
 		defer cancel()
 		v, err := request.Look(ctx, p.Clients, gs, "")
 		if err != nil {
-			fmt.Fprintln(c.talk, clean(err.Error()))
+			fmt.Fprintln(c.stderr, clean(err.Error()))
 		}
 		return c.print(*form, result{data: v, names: []string{resourceName(gs)}, table: func(w io.Writer) { describe(w, gs, v) }})
 	}
-	form = outputs(command)
+	form = addOutputFlag(command)
 	return command
 }
 
@@ -233,13 +233,13 @@ func describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict) {
 	}
 	line("Name", gs.Namespace+"/"+gs.Name)
 	line("Repository", gs.Spec.Git.Repo)
-	line("Ref", at(v.Ref, v.Commit)+origin(gs, v.Ref))
+	line("Ref", at(v.Ref, v.Commit)+refOrigin(gs, v.Ref))
 	line("Gateways", fmt.Sprintf("%d of %d run it", v.Gateways.Synced, v.Gateways.Total))
 	if gs.Paused() {
 		line("Paused", "yes")
 	}
 	line("Phase", string(v.Phase))
-	line("Rollout", rollout(gs))
+	line("Rollout", rolloutLine(gs))
 	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil && v.Reason == v1alpha1.ReasonAgentsAway && c.Status == metav1.ConditionTrue {
 		line("Ready", fmt.Sprintf("Unknown, %s: %s", v.Reason, v.Message))
 	} else if c != nil {
@@ -292,8 +292,8 @@ func notes(w io.Writer, gateways []v1alpha1.DiscoveredGateway) {
 	}
 }
 
-// rollout returns how far the rollout of gs is, in one line; "" if all gateways change at once.
-func rollout(gs *v1alpha1.GatewaySync) string {
+// rolloutLine returns how far the rollout of gs is, in one line; "" if all gateways change at once.
+func rolloutLine(gs *v1alpha1.GatewaySync) string {
 	r := gs.Status.Rollout
 	if r == nil {
 		return ""
@@ -314,8 +314,8 @@ func rollout(gs *v1alpha1.GatewaySync) string {
 	return s
 }
 
-// origin returns who requested the ref, or "" if it comes from the spec.
-func origin(gs *v1alpha1.GatewaySync, ref string) string {
+// refOrigin returns who requested the ref, or "" if it comes from the spec.
+func refOrigin(gs *v1alpha1.GatewaySync, ref string) string {
 	from, commit := request.Origin(gs, ref), gs.RequestedCommit()
 	if from == "spec.git.ref" {
 		return ""
@@ -361,7 +361,7 @@ agent through the API server, so it needs the right to get pods and pods/proxy. 
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if *diff != "" {
 			if *audit || *gateway == "" {
-				return outcome(exitUsage, "--diff requires --gateway and excludes --audit")
+				return exitErrorf(exitUsage, "--diff requires --gateway and excludes --audit")
 			}
 			return c.listDiff(command.Context(), args[0], *gateway, *diff, *form)
 		}
@@ -369,7 +369,7 @@ agent through the API server, so it needs the right to get pods and pods/proxy. 
 			return c.listAudit(command.Context(), args[0], *gateway, *form)
 		}
 		if *gateway != "" {
-			return c.listPast(command.Context(), args[0], *gateway, *form)
+			return c.listSyncs(command.Context(), args[0], *gateway, *form)
 		}
 		p, err := c.connect()
 		if err != nil {
@@ -384,7 +384,7 @@ agent through the API server, so it needs the right to get pods and pods/proxy. 
 			list = []v1alpha1.CommitRecord{}
 		}
 		if len(list) == 0 && *form == asTable {
-			fmt.Fprintln(c.talk, "No commit has run on all gateways yet.")
+			fmt.Fprintln(c.stderr, "No commit has run on all gateways yet.")
 			return nil
 		}
 		r := result{data: list}
@@ -400,6 +400,6 @@ agent through the API server, so it needs the right to get pods and pods/proxy. 
 		r.table = func(w io.Writer) { rows(w, []string{"SINCE", "REF", "COMMIT", "AGE"}, lines) }
 		return c.print(*form, r)
 	}
-	form = outputs(command)
+	form = addOutputFlag(command)
 	return command
 }

@@ -37,12 +37,12 @@ The command writes an annotation, which Argo CD does not revert.`,
 	}
 	restore := command.Flags().String("restore", "", "id of the `snapshot` to restore")
 	gateway := command.Flags().String("gateway", "", "name of one gateway (default: all gateways)")
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+	c.requests(command, func(ctx context.Context, got *requester, args []string) error {
 		if command.Flags().Changed("restore") {
 			if *gateway != "" {
-				return outcome(exitUsage, "--restore excludes --gateway: the id names the gateway")
+				return exitErrorf(exitUsage, "--restore excludes --gateway: the id names the gateway")
 			}
-			return got.ask(ctx, args[0], "snapshot "+*restore+" is restored", func(ctx context.Context, p target) (request.Answer, error) {
+			return got.send(ctx, args[0], "snapshot "+*restore+" is restored", func(ctx context.Context, p target) (request.Answer, error) {
 				return p.setter().Restore(ctx, p.namespace, p.name, *restore)
 			})
 		}
@@ -75,12 +75,12 @@ func (c *cli) listSnapshots(ctx context.Context, name, only, form string) error 
 	}
 	switch {
 	case only != "" && !found:
-		return outcome(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, only, name)
+		return exitErrorf(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, only, name)
 	case len(list) == 0 && form == asTable:
 		if gs.Spec.Snapshots == nil || !gs.Spec.Snapshots.Enabled {
-			fmt.Fprintln(c.talk, "No snapshots are taken: set spec.snapshots.enabled to true.")
+			fmt.Fprintln(c.stderr, "No snapshots are taken: set spec.snapshots.enabled to true.")
 		} else if len(failed) == 0 {
-			fmt.Fprintln(c.talk, "No gateway has a snapshot yet. The next sync that changes files takes one.")
+			fmt.Fprintln(c.stderr, "No gateway has a snapshot yet. The next sync that changes files takes one.")
 		}
 		return errors.Join(failed...)
 	}
@@ -124,7 +124,7 @@ func (p target) snapshots(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]
 	}
 	live, err := agent.State(ctx)
 	if err != nil {
-		return nil, withHelp(err)
+		return nil, withReason(err)
 	}
 	return agent.Snapshots(live), nil
 }

@@ -12,8 +12,8 @@ import (
 	"stoker.io/stoker/hooks/application"
 )
 
-// syncing holds the flags of a Job in an Argo CD sync.
-type syncing struct {
+// applicationFlags holds the flags of a Job in an Argo CD sync.
+type applicationFlags struct {
 	*cli
 	application, source    string
 	instanceLabel, podInfo string
@@ -23,9 +23,9 @@ type syncing struct {
 // autoApplication is the value of --application that makes the command find the Application of its Job.
 const autoApplication = "auto"
 
-// syncs adds the flags of a command that can take its ref from a sync.
-func (c *cli) syncs(command *cobra.Command) *syncing {
-	s := &syncing{cli: c}
+// addApplicationFlags adds the flags of a command that can take its ref from a sync.
+func (c *cli) addApplicationFlags(command *cobra.Command) *applicationFlags {
+	s := &applicationFlags{cli: c}
 	f := command.Flags()
 	f.StringVar(&s.application, "application", "", "use the commit that this Argo CD Application is syncing: NAMESPACE/NAME, NAME in the namespace argocd, or auto to detect it")
 	f.StringVar(&s.source, "source", "", "source of an Application with several: its position from 1, or its address (default: the source that is spec.git.repo)")
@@ -35,11 +35,11 @@ func (c *cli) syncs(command *cobra.Command) *syncing {
 	return s
 }
 
-// on reports whether the ref comes from a sync.
-func (s *syncing) on() bool { return s.application != "" }
+// used reports whether the ref comes from a sync.
+func (s *applicationFlags) used() bool { return s.application != "" }
 
 // job returns the Job that this process runs in.
-func (s *syncing) job(p target) application.Job {
+func (s *applicationFlags) job(p target) application.Job {
 	j := application.Job{Namespace: s.env("POD_NAMESPACE"), Name: s.env("JOB_NAME")}
 	if j.Namespace == "" {
 		j.Namespace = p.namespace
@@ -50,19 +50,19 @@ func (s *syncing) job(p target) application.Job {
 	return j
 }
 
-// lookUp returns the commit that is being synced. It fails if the commit is not from the repository of the object.
-func (s *syncing) lookUp(ctx context.Context, p target, q v1alpha1.Requests) (application.Sync, application.Job, error) {
+// findSync returns the commit that is being synced. It fails if the commit is not from the repository of the object.
+func (s *applicationFlags) findSync(ctx context.Context, p target, q v1alpha1.Requests) (application.Sync, application.Job, error) {
 	job := s.job(p)
 	if job.Name == "" {
-		return application.Sync{}, job, outcome(exitUsage, "--application needs the name of the Job: set the environment variable JOB_NAME from the pod's label batch.kubernetes.io/job-name")
+		return application.Sync{}, job, exitErrorf(exitUsage, "--application needs the name of the Job: set the environment variable JOB_NAME from the pod's label batch.kubernetes.io/job-name")
 	}
 	if q.Fixed != "" {
-		return application.Sync{}, job, outcome(exitUsage, "%s", q.Fixed)
+		return application.Sync{}, job, exitErrorf(exitUsage, "%s", q.Fixed)
 	}
 	if s.within <= 0 {
-		return application.Sync{}, job, outcome(exitUsage, "--application-timeout must be positive")
+		return application.Sync{}, job, exitErrorf(exitUsage, "--application-timeout must be positive")
 	}
-	name, err := s.name(ctx, p, job)
+	name, err := s.applicationName(ctx, p, job)
 	if err != nil {
 		return application.Sync{}, job, err
 	}
@@ -71,26 +71,26 @@ func (s *syncing) lookUp(ctx context.Context, p target, q v1alpha1.Requests) (ap
 	})
 	switch {
 	case errors.Is(err, application.ErrOvertaken):
-		err = &outcomeError{exitSuperseded, err}
+		err = &exitError{exitSuperseded, err}
 	case errors.Is(err, application.ErrStale):
-		err = &outcomeError{exitTimeout, err}
+		err = &exitError{exitTimeout, err}
 	case errors.Is(err, application.ErrOtherRepository):
-		err = &outcomeError{exitUsage, err}
+		err = &exitError{exitUsage, err}
 	case err == nil:
-		fmt.Fprintf(s.talk, "Application %s is syncing %s\n", found.Application, found.Commit)
+		fmt.Fprintf(s.stderr, "Application %s is syncing %s\n", found.Application, found.Commit)
 	}
 	return found, job, err
 }
 
-func (s *syncing) name(ctx context.Context, p target, job application.Job) (application.Name, error) {
+func (s *applicationFlags) applicationName(ctx context.Context, p target, job application.Job) (application.Name, error) {
 	if s.application != autoApplication {
 		name, err := application.ParseName(s.application)
 		if err != nil {
-			return name, &outcomeError{exitUsage, err}
+			return name, &exitError{exitUsage, err}
 		}
 		return name, nil
 	}
-	asking, cancel := context.WithTimeout(ctx, within)
+	asking, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	return application.Self{Job: job, PodInfo: s.podInfo, InstanceLabel: s.instanceLabel, Client: p.Core}.Application(asking)
 }
