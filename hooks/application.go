@@ -12,18 +12,17 @@ import (
 	"stoker.io/stoker/hooks/application"
 )
 
-// applicationFlags holds the flags of a Job in an Argo CD sync.
+// applicationFlags are the flags by which a hook Job of Argo CD takes its commit from the sync that created it.
 type applicationFlags struct {
 	*cli
 	application, source    string
 	instanceLabel, podInfo string
-	within                 time.Duration
+	timeout                time.Duration
 }
 
 // autoApplication is the value of --application that makes the command find the Application of its Job.
 const autoApplication = "auto"
 
-// addApplicationFlags adds the flags of a command that can take its ref from a sync.
 func (c *cli) addApplicationFlags(command *cobra.Command) *applicationFlags {
 	s := &applicationFlags{cli: c}
 	f := command.Flags()
@@ -31,7 +30,7 @@ func (c *cli) addApplicationFlags(command *cobra.Command) *applicationFlags {
 	f.StringVar(&s.source, "source", "", "source of an Application with several: its position from 1, or its address (default: the source that is spec.git.repo)")
 	f.StringVar(&s.instanceLabel, "instance-label", application.InstanceLabel, "with --application auto: label that Argo CD sets on its objects")
 	f.StringVar(&s.podInfo, "pod-info", "/etc/podinfo", "with --application auto: directory where the pod's annotations and labels are mounted")
-	f.DurationVar(&s.within, "application-timeout", 2*time.Minute, "maximum time to wait until the Application reports what it is syncing")
+	f.DurationVar(&s.timeout, "application-timeout", 2*time.Minute, "maximum time to wait until the Application reports what it is syncing")
 	return s
 }
 
@@ -45,12 +44,12 @@ func (s *applicationFlags) job(p target) application.Job {
 		j.Namespace = p.namespace
 	}
 	if j.Name == "" {
-		j.Name = application.OfPod(s.env("POD_NAME"))
+		j.Name = application.JobOfPod(s.env("POD_NAME"))
 	}
 	return j
 }
 
-// findSync returns the commit that is being synced. It fails if the commit is not from the repository of the object.
+// findSync returns the running sync and the Job of this process. It fails if the commit of the sync is not from the repository of the object.
 func (s *applicationFlags) findSync(ctx context.Context, p target, q v1alpha1.Requests) (application.Sync, application.Job, error) {
 	job := s.job(p)
 	if job.Name == "" {
@@ -59,15 +58,15 @@ func (s *applicationFlags) findSync(ctx context.Context, p target, q v1alpha1.Re
 	if q.Fixed != "" {
 		return application.Sync{}, job, exitErrorf(exitUsage, "%s", q.Fixed)
 	}
-	if s.within <= 0 {
+	if s.timeout <= 0 {
 		return application.Sync{}, job, exitErrorf(exitUsage, "--application-timeout must be positive")
 	}
 	name, err := s.applicationName(ctx, p, job)
 	if err != nil {
 		return application.Sync{}, job, err
 	}
-	found, err := application.WaitForSync(ctx, p.Dynamic, application.SyncQuery{
-		Application: name, Job: job, Repo: q.Repo, Source: s.source, Within: s.within,
+	sync, err := application.WaitForSync(ctx, p.Dynamic, application.SyncQuery{
+		Application: name, Job: job, Repo: q.Repo, Source: s.source, Timeout: s.timeout,
 	})
 	switch {
 	case errors.Is(err, application.ErrOvertaken):
@@ -77,11 +76,12 @@ func (s *applicationFlags) findSync(ctx context.Context, p target, q v1alpha1.Re
 	case errors.Is(err, application.ErrOtherRepository):
 		err = &exitError{exitUsage, err}
 	case err == nil:
-		fmt.Fprintf(s.stderr, "Application %s is syncing %s\n", found.Application, found.Commit)
+		fmt.Fprintf(s.stderr, "Application %s is syncing %s\n", sync.Application, sync.Commit)
 	}
-	return found, job, err
+	return sync, job, err
 }
 
+// applicationName returns the Application of the flags, or the one that created the Job.
 func (s *applicationFlags) applicationName(ctx context.Context, p target, job application.Job) (application.Name, error) {
 	if s.application != autoApplication {
 		name, err := application.ParseName(s.application)
@@ -90,7 +90,7 @@ func (s *applicationFlags) applicationName(ctx context.Context, p target, job ap
 		}
 		return name, nil
 	}
-	asking, cancel := context.WithTimeout(ctx, queryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	return application.Self{Job: job, PodInfo: s.podInfo, InstanceLabel: s.instanceLabel, Client: p.Core}.Application(asking)
+	return application.Detector{Job: job, PodInfo: s.podInfo, InstanceLabel: s.instanceLabel, Client: p.Core}.Application(ctx)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -13,11 +14,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/sender"
 )
 
-// completionTimeout is how long completion waits for the API server.
+// completionTimeout bounds how long completion waits for the API server.
 const completionTimeout = 3 * time.Second
 
 // completions registers completion functions for names, refs and other values from the cluster.
@@ -27,15 +29,15 @@ func (c *cli) completions(root *cobra.Command) error {
 		if strings.Contains(command.Use, "NAME") {
 			command.ValidArgsFunction = c.completeArgs
 		}
-		for flag, values := range map[string][]string{"output": {asTable, asJSON, asYAML, asName}, "by": sender.Names()} {
+		for flag, values := range map[string][]string{"output": {output.Table, output.JSON, output.YAML, output.Name}, "by": sender.Names()} {
 			if command.Flags().Lookup(flag) != nil {
 				errs = append(errs, command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 			}
 		}
-		for flag, refs := range map[string]func(*v1alpha1.GatewaySync) []string{"to": commits, "ref": refs, "renew": proposers} {
+		for flag, complete := range map[string]func(*v1alpha1.GatewaySync) []string{"to": commits, "ref": refs, "renew": proposers} {
 			if command.Flags().Lookup(flag) != nil {
 				errs = append(errs, command.RegisterFlagCompletionFunc(flag, func(command *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-					return c.completeFrom(command, args, refs), cobra.ShellCompDirectiveNoFileComp
+					return c.completeFrom(command, args, complete), cobra.ShellCompDirectiveNoFileComp
 				}))
 			}
 		}
@@ -44,37 +46,42 @@ func (c *cli) completions(root *cobra.Command) error {
 	return errors.Join(errs...)
 }
 
-// completeArgs completes the name of a GatewaySync, and a ref after it.
+// completeArgs completes the name of a GatewaySync, and after it a ref or a stage if the command takes one.
 func (c *cli) completeArgs(command *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	const none = cobra.ShellCompDirectiveNoFileComp
-	if len(args) == 1 && strings.Contains(command.Use, "REF") {
-		return c.completeFrom(command, args, refs), none
+	var list []string
+	switch {
+	case len(args) == 0:
+		for _, gs := range c.listForCompletion(command.Context(), false) {
+			list = append(list, completion(gs.Name, gs.Spec.Git.Ref+" "+gs.Status.GatewaysReady))
+		}
+	case len(args) == 1 && strings.Contains(command.Use, "REF"):
+		list = c.completeFrom(command, args, refs)
+	case len(args) == 1 && strings.Contains(command.Use, "STAGE"):
+		list = c.completeFrom(command, args, stages)
 	}
-	if len(args) == 1 && strings.Contains(command.Use, "STAGE") {
-		return c.completeFrom(command, args, stages), none
-	}
-	if len(args) > 0 {
-		return nil, none
-	}
+	return list, cobra.ShellCompDirectiveNoFileComp
+}
+
+// listForCompletion returns the GatewaySyncs of the namespace or of all namespaces, and none if they cannot be listed.
+func (c *cli) listForCompletion(ctx context.Context, allNamespaces bool) []*v1alpha1.GatewaySync {
 	p, err := c.connect()
 	if err != nil {
-		return nil, none
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(command.Context(), completionTimeout)
+	if allNamespaces {
+		p.namespace = ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	list, err := c.list(ctx, p)
 	if err != nil {
-		return nil, none
+		return nil
 	}
-	var names []string
-	for _, gs := range list {
-		names = append(names, completion(gs.Name, gs.Spec.Git.Ref+" "+gs.Status.GatewaysReady))
-	}
-	return names, none
+	return list
 }
 
-// completeFrom completes from the GatewaySync that the first argument names.
-func (c *cli) completeFrom(command *cobra.Command, args []string, from func(*v1alpha1.GatewaySync) []string) []string {
+// completeFrom returns the completions that complete takes from the GatewaySync of the first argument, and none if it cannot be read.
+func (c *cli) completeFrom(command *cobra.Command, args []string, complete func(*v1alpha1.GatewaySync) []string) []string {
 	if len(args) == 0 {
 		return nil
 	}
@@ -88,7 +95,7 @@ func (c *cli) completeFrom(command *cobra.Command, args []string, from func(*v1a
 	if err != nil {
 		return nil
 	}
-	return from(gs)
+	return complete(gs)
 }
 
 // refs returns the ref of the spec and those of the history.
@@ -96,7 +103,7 @@ func refs(gs *v1alpha1.GatewaySync) []string {
 	list := []string{completion(gs.Spec.Git.Ref, "spec.git.ref")}
 	for _, h := range gs.Status.History {
 		if h.Ref != gs.Spec.Git.Ref {
-			list = append(list, completion(h.Ref, "ran "+age(h.At.Time)+" ago"))
+			list = append(list, completion(h.Ref, "ran "+output.Age(h.At.Time)+" ago"))
 		}
 	}
 	return slices.Compact(list)
@@ -107,11 +114,11 @@ func stages(gs *v1alpha1.GatewaySync) []string {
 	var list []string
 	if d := gs.Spec.Deployment; d != nil {
 		for _, s := range d.Stages {
-			what := "needs no approval"
+			description := "needs no approval"
 			if s.RequireApproval {
-				what = "needs an approval"
+				description = "needs an approval"
 			}
-			list = append(list, completion(s.Name, what))
+			list = append(list, completion(s.Name, description))
 		}
 	}
 	return list
@@ -121,7 +128,7 @@ func stages(gs *v1alpha1.GatewaySync) []string {
 func commits(gs *v1alpha1.GatewaySync) []string {
 	var list []string
 	for _, h := range gs.Status.History {
-		list = append(list, completion(request.Short(h.Commit), h.Ref+", "+age(h.At.Time)+" ago"))
+		list = append(list, completion(request.Short(h.Commit), h.Ref+", "+output.Age(h.At.Time)+" ago"))
 	}
 	return list
 }
@@ -138,36 +145,22 @@ func proposers(gs *v1alpha1.GatewaySync) []string {
 }
 
 // completion returns a completion with the description that shells show beside it.
-func completion(word, what string) string { return oneLine(word) + "\t" + oneLine(what) }
+func completion(word, description string) string {
+	return output.OneLine(word) + "\t" + output.OneLine(description)
+}
 
 func (c *cli) completeContexts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	config, err := c.flags.ToRawKubeConfigLoader().RawConfig()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	var names []string
-	for name := range config.Contexts {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return slices.Sorted(maps.Keys(config.Contexts)), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeNamespaces completes namespaces that have a GatewaySync.
 func (c *cli) completeNamespaces(command *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	p, err := c.connect()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	p.namespace = ""
-	ctx, cancel := context.WithTimeout(command.Context(), completionTimeout)
-	defer cancel()
-	list, err := c.list(ctx, p)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	var names []string
-	for _, gs := range list {
+	for _, gs := range c.listForCompletion(command.Context(), true) {
 		names = append(names, gs.Namespace)
 	}
 	slices.Sort(names)
@@ -181,18 +174,13 @@ func (c *cli) version() *cobra.Command {
 		Example: `  stoker version -o json`,
 		Args:    cobra.NoArgs,
 	}
-	var form *string
+	format := addOutputFlag(command)
 	command.RunE = func(*cobra.Command, []string) error {
-		return c.print(*form, versionResult())
+		r := output.Result{
+			Data:  map[string]string{"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH},
+			Names: []string{version}, Text: func(w io.Writer) { fmt.Fprintln(w, version) },
+		}
+		return r.Print(c.stdout, *format)
 	}
-	form = addOutputFlag(command)
 	return command
-}
-
-func versionResult() result {
-	return result{
-		table: func(w io.Writer) { fmt.Fprintln(w, version) },
-		data:  map[string]string{"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH},
-		names: []string{version},
-	}
 }

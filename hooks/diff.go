@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/offline"
+	"stoker.io/stoker/hooks/output"
 )
 
 func (c *cli) diff() *cobra.Command {
@@ -35,7 +36,7 @@ the right to get pods and pods/proxy.`,
 	var d renderFlags
 	d.addSourceFlags(command)
 	gateway := command.Flags().String("gateway", "", "name of one gateway (default: all gateways)")
-	var form *string
+	format := addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, args []string) error {
 		p, err := c.connect()
 		if err != nil {
@@ -43,9 +44,8 @@ the right to get pods and pods/proxy.`,
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), offlineTimeout)
 		defer cancel()
-		return withReason(c.compare(ctx, p, args[0], *gateway, &d, *form))
+		return withReason(c.compare(ctx, p, args[0], *gateway, &d, *format))
 	}
-	form = addOutputFlag(command)
 	return command
 }
 
@@ -59,7 +59,7 @@ type difference struct {
 	Held    string   `json:"held,omitempty"`
 	Changes []change `json:"changes"`
 	Drift   []string `json:"drift,omitempty"`
-	text    string
+	text    string   // for the table format
 }
 
 type change struct {
@@ -67,8 +67,9 @@ type change struct {
 	Path string `json:"path"`
 }
 
-func (c *cli) compare(ctx context.Context, p target, name, only string, d *renderFlags, form string) (err error) {
-	sign, err := d.signatureForm()
+// compare prints what the commit of the flags would change on the gateways of a GatewaySync, or only on one if gateway is not "".
+func (c *cli) compare(ctx context.Context, p target, name, gateway string, d *renderFlags, format string) (err error) {
+	form, err := d.signatureForm()
 	if err != nil {
 		return err
 	}
@@ -76,57 +77,56 @@ func (c *cli) compare(ctx context.Context, p target, name, only string, d *rende
 	if err != nil {
 		return err
 	}
-	from, err := offline.Open(d.repo)
+	repository, err := offline.Open(d.repo)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, from.Close()) }()
-	to, err := from.Resolve(ctx, d.ref)
+	defer func() { err = errors.Join(err, repository.Close()) }()
+	to, err := repository.Resolve(ctx, d.ref)
 	if err != nil {
 		return err
+	}
+	gateways, err := gatewaysOf(gs, gateway)
+	if err != nil {
+		return err
+	}
+	if len(gateways) == 0 {
+		return exitErrorf(exitFailed, "GatewaySync %s has no gateways yet%s", name, troubleshootingLink(v1alpha1.ReasonNoGateways))
 	}
 	list := []difference{}
 	var failed []error
-	for _, g := range gs.Status.DiscoveredGateways {
-		if only != "" && g.Name != only {
-			continue
-		}
-		one, err := p.compare(ctx, gs, g, from, to, d.templateRef(gs), sign)
+	for _, g := range gateways {
+		one, err := p.compare(ctx, gs, g, repository, to, d.templateRef(gs), form)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", g.Name, err))
 			continue
 		}
 		list = append(list, one)
 	}
-	if len(list)+len(failed) == 0 {
-		if only != "" {
-			return exitErrorf(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, only, name)
-		}
-		return exitErrorf(exitFailed, "GatewaySync %s has no gateways yet%s", name, troubleshootingLink(v1alpha1.ReasonNoGateways))
-	}
-	r := result{data: list, table: func(w io.Writer) {
+	r := output.Result{Data: list, Text: func(w io.Writer) {
 		for i, one := range list {
 			if i > 0 {
 				fmt.Fprintln(w)
 			}
-			fmt.Fprint(w, clean(one.text))
+			fmt.Fprint(w, output.Clean(one.text))
 		}
 	}}
 	for _, one := range list {
 		for _, ch := range one.Changes {
-			r.names = append(r.names, one.Gateway+"/"+ch.Path)
+			r.Names = append(r.Names, one.Gateway+"/"+ch.Path)
 		}
 	}
-	return errors.Join(append([]error{c.print(form, r)}, failed...)...)
+	return errors.Join(append([]error{r.Print(c.stdout, format)}, failed...)...)
 }
 
-// compare plans the change of one gateway.
-func (p target) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alpha1.DiscoveredGateway, from *offline.Checkout, to repo.Resolution, ref string, sign resource.Form) (difference, error) {
+// compare plans the change of one gateway, from the commit that its agent reports to the commit to. ref is the ref that templates see.
+func (p target) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alpha1.DiscoveredGateway, repository *offline.Checkout,
+	to repo.Resolution, ref string, form resource.Form) (difference, error) {
 	agent, err := agents.Of(ctx, p.Core, p.namespace, row)
 	if err != nil {
 		return difference{}, err
 	}
-	live, err := agent.State(ctx)
+	state, err := agent.State(ctx)
 	if err != nil {
 		return difference{}, err
 	}
@@ -136,34 +136,34 @@ func (p target) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alp
 		return difference{}, err
 	}
 	ordinal, _ := v1alpha1.PodOrdinal(pod.Name, pod.Labels)
-	g := offline.Gateway{Profile: profile, Form: sign, Facts: plan.Facts{
+	g := offline.Gateway{Profile: profile, Form: form, Facts: plan.Facts{
 		GatewayName: row.Name, PodName: pod.Name, PodOrdinal: ordinal, Namespace: pod.Namespace, CRName: gs.Name, Labels: pod.Labels,
 	}}
-	wanted, err := from.Tree(ctx, g, to, ref)
+	wanted, err := repository.Tree(ctx, g, to, ref)
 	if err != nil {
 		return difference{}, err
 	}
-	before := &offline.Tree{}
-	if !live.Commit.IsZero() {
-		if before, err = from.Tree(ctx, g, repo.Resolution{Commit: live.Commit}, live.Ref); err != nil {
-			return difference{}, fmt.Errorf("commit %s of the gateway: %w; fetch it into the clone", live.Commit.Short(), err)
+	current := &offline.Tree{}
+	if !state.Commit.IsZero() {
+		if current, err = repository.Tree(ctx, g, repo.Resolution{Commit: state.Commit}, state.Ref); err != nil {
+			return difference{}, fmt.Errorf("commit %s of the gateway: %w; fetch it into the clone", state.Commit.Short(), err)
 		}
 	}
-	changes, err := wanted.From(before)
+	changes, err := wanted.From(current)
 	if err != nil {
 		return difference{}, err
 	}
 	if _, err := wanted.Check(changes); err != nil {
 		return difference{}, err
 	}
-	return newDifference(row, live, changes), nil
+	return newDifference(row, state, changes), nil
 }
 
 // newDifference converts a plan to a difference.
-func newDifference(row v1alpha1.DiscoveredGateway, live agents.State, changes *plan.Changes) difference {
+func newDifference(row v1alpha1.DiscoveredGateway, state agents.State, changes *plan.Changes) difference {
 	d := difference{Gateway: row.Name, Pod: row.PodName, To: changes.To.String(), Summary: changes.Summary(), Changes: []change{}}
-	if !live.Commit.IsZero() {
-		d.From = live.Commit.String()
+	if !state.Commit.IsZero() {
+		d.From = state.Commit.String()
 	}
 	if changes.Held != nil {
 		d.Held = string(changes.Held.Reason) + ": " + changes.Held.Message
@@ -174,16 +174,17 @@ func newDifference(row v1alpha1.DiscoveredGateway, live agents.State, changes *p
 		}
 	}
 	d.text = "# " + row.Name + ": " + changes.String()
-	if live.Drift != nil && live.Drift.Files > 0 {
-		d.text += fmt.Sprintf("changed on the gateway itself: %d\n", live.Drift.Files)
-		for _, f := range live.Drift.Paths {
+	if state.Drift != nil && state.Drift.Files > 0 {
+		d.text += fmt.Sprintf("changed on the gateway itself: %d\n", state.Drift.Files)
+		for _, f := range state.Drift.Paths {
 			d.Drift = append(d.Drift, f.Path)
-			d.text += "! " + oneLine(f.Path) + " (" + oneLine(f.What) + ")\n"
+			d.text += "! " + output.OneLine(f.Path) + " (" + output.OneLine(f.What) + ")\n"
 		}
 	}
 	return d
 }
 
+// opName returns the name of an operation in the output, or "" for one that changes nothing.
 func opName(op plan.Op) string {
 	switch op {
 	case plan.Create:

@@ -11,17 +11,19 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/preflight"
 )
 
 // preflightFlags holds the flags of preflight.
 type preflightFlags struct {
 	*cli
-	application *applicationFlags
+	fromSync *applicationFlags
 
 	file, ref, secretsDir, ignition string
 	secretFiles, labels             map[string]string
@@ -71,9 +73,9 @@ help, and 1 for all other problems.`,
 	f.StringVar(&x.ignition, "ignition", "8.3", "version of Ignition, which determines how resources are signed")
 	f.BoolVar(&x.ifExists, "if-exists", false, "exit with 0 if the GatewaySync does not exist yet")
 	f.DurationVar(&x.timeout, "timeout", 5*time.Minute, "maximum duration of the whole run")
-	x.application = c.addApplicationFlags(command)
-	command.RunE = func(command *cobra.Command, args []string) error { return x.run(command.Context(), args) }
+	x.fromSync = c.addApplicationFlags(command)
 	x.output = addOutputFlag(command)
+	command.RunE = func(command *cobra.Command, args []string) error { return x.run(command.Context(), args) }
 	return command
 }
 
@@ -82,7 +84,7 @@ func (x *preflightFlags) run(ctx context.Context, args []string) error {
 	switch {
 	case name == "" && x.file == "":
 		return exitErrorf(exitUsage, "missing the name of a GatewaySync, or a file with -f FILE")
-	case x.application.used() && (name == "" || x.ref != ""):
+	case x.fromSync.used() && (name == "" || x.ref != ""):
 		return exitErrorf(exitUsage, "--application needs the name of a GatewaySync and excludes --ref")
 	case x.timeout <= 0:
 		return exitErrorf(exitUsage, "--timeout must be positive")
@@ -92,37 +94,37 @@ func (x *preflightFlags) run(ctx context.Context, args []string) error {
 			return exitErrorf(exitUsage, "invalid --secret %.80q: use NAME/KEY=FILE", id)
 		}
 	}
-	sign, err := (&renderFlags{ignition: x.ignition}).signatureForm()
+	form, err := (&renderFlags{ignition: x.ignition}).signatureForm()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, x.timeout)
 	defer cancel()
-	asked := preflight.Asked{Ref: x.ref, Profiles: x.profiles, Secrets: preflight.Mounts{Files: x.secretFiles, Dir: x.secretsDir}, Form: sign}
-	if err := x.addFlags(&asked); err != nil {
+	in := preflight.Input{Ref: x.ref, Profiles: x.profiles, Secrets: preflight.Mounts{Files: x.secretFiles, Dir: x.secretsDir}, Form: form}
+	if err := x.addFlags(&in); err != nil {
 		return err
 	}
 	if name != "" {
-		there, err := x.addCluster(ctx, name, &asked)
-		if err != nil || !there {
+		ok, err := x.addCluster(ctx, name, &in)
+		if err != nil || !ok {
 			return err
 		}
 	}
-	found, err := preflight.Look(ctx, asked)
+	result, err := preflight.Run(ctx, in)
 	if err != nil {
 		return err
 	}
-	return x.report(found)
+	return x.report(result)
 }
 
-// addFlags adds the gateways of the flags and the GatewaySync of the file to asked.
-func (x *preflightFlags) addFlags(asked *preflight.Asked) error {
+// addFlags adds the gateways of the flags and the GatewaySync of the file.
+func (x *preflightFlags) addFlags(in *preflight.Input) error {
 	for _, g := range x.gateways {
 		name, profile, _ := strings.Cut(g, "=")
 		if name == "" {
 			return exitErrorf(exitUsage, "invalid --gateway %.80q: use NAME or NAME=PROFILE", g)
 		}
-		asked.Gateways = append(asked.Gateways, preflight.Gateway{Name: name, Profile: profile, Labels: x.labels})
+		in.Gateways = append(in.Gateways, preflight.Gateway{Name: name, Profile: profile, Labels: x.labels})
 	}
 	if x.file == "" {
 		return nil
@@ -131,136 +133,125 @@ func (x *preflightFlags) addFlags(asked *preflight.Asked) error {
 	if err != nil {
 		return withReason(err)
 	}
-	x.warn(v1alpha1.Warnings(gs))
-	if x.ref != "" { // the ref of the file is replaced, for example by the revision that Argo CD passes
-		gs.Spec.Git.Ref, asked.Ref = x.ref, ""
+	x.printWarnings(v1alpha1.Warnings(gs))
+	if x.ref != "" { // it replaces the ref of the file, for example by the revision that Argo CD passes
+		gs.Spec.Git.Ref, in.Ref = x.ref, ""
 	}
-	asked.GatewaySync, asked.Coming = gs, true
+	in.GatewaySync, in.Unapplied = gs, true
 	return nil
 }
 
-func (x *preflightFlags) warn(list []string) {
-	for _, w := range list {
-		fmt.Fprintln(x.stderr, "warning: "+oneLine(w))
-	}
-}
-
-// addCluster adds the GatewaySync and the gateways of the cluster. It returns false if there is nothing to check.
-func (x *preflightFlags) addCluster(ctx context.Context, name string, asked *preflight.Asked) (bool, error) {
+// addCluster adds the GatewaySync and the gateways of the cluster. It returns false if there is no GatewaySync to check.
+func (x *preflightFlags) addCluster(ctx context.Context, name string, in *preflight.Input) (bool, error) {
 	p, err := x.connect()
 	if err != nil {
 		return false, err
 	}
 	gs, err := p.get(ctx, name)
-	given := asked.GatewaySync
+	manifest := in.GatewaySync
 	switch {
-	case apierrors.IsNotFound(err) && given != nil:
+	case apierrors.IsNotFound(err) && manifest != nil:
 		gs = &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: p.namespace}}
 	case apierrors.IsNotFound(err) && x.ifExists:
-		fmt.Fprintf(x.stderr, "%s: nothing was checked: %s\n", name, clean(p.explain(name, err).Error()))
+		fmt.Fprintf(x.stderr, "%s: nothing was checked: %s\n", name, output.Clean(p.explain(name, err).Error()))
 		return false, nil
 	case apierrors.IsNotFound(err):
 		return false, fmt.Errorf("%w\nIf it does not exist yet, name its manifest with -f FILE, or pass --if-exists", p.explain(name, err))
 	case err != nil:
 		return false, p.explain(name, err)
 	}
-	if given != nil {
-		if given.Name != name {
-			return false, exitErrorf(exitUsage, "%s contains GatewaySync %s, not %s", x.file, given.Name, name)
+	if manifest != nil {
+		if manifest.Name != name {
+			return false, exitErrorf(exitUsage, "%s contains GatewaySync %s, not %s", x.file, manifest.Name, name)
 		}
-		gs.Spec = given.Spec
-		gs.Annotations = mergedAnnotations(gs.Annotations, given.Annotations)
+		gs.Spec = manifest.Spec
+		gs.Annotations = mergedAnnotations(gs.Annotations, manifest.Annotations)
 	}
-	asked.GatewaySync = gs
-	if x.application.used() {
-		found, _, err := x.application.findSync(ctx, p, gs.Requests())
+	in.GatewaySync = gs
+	if x.fromSync.used() {
+		sync, _, err := x.fromSync.findSync(ctx, p, gs.Requests())
 		if err != nil {
 			return false, err
 		}
-		asked.Ref = found.Commit
+		in.Ref = sync.Commit
 	}
-	x.addGateways(ctx, p, gs, asked)
+	addGateways(ctx, p, in)
 	return true, nil
 }
 
-// mergedAnnotations returns the annotations after a manifest is applied.
-func mergedAnnotations(live, given map[string]string) map[string]string {
-	all := maps.Clone(live)
-	if all == nil {
-		all = map[string]string{}
-	}
-	maps.Copy(all, given)
-	return all
+// mergedAnnotations returns the annotations of a live object after a manifest is applied.
+func mergedAnnotations(live, manifest map[string]string) map[string]string {
+	merged := map[string]string{}
+	maps.Copy(merged, live)
+	maps.Copy(merged, manifest)
+	return merged
 }
 
 // maxPods bounds the list of pods.
 const maxPods = 500
 
-// addGateways adds the gateways of the status, with the labels and annotations of their pods if they can be read.
-func (x *preflightFlags) addGateways(ctx context.Context, p target, gs *v1alpha1.GatewaySync, asked *preflight.Asked) {
+// addGateways adds the gateways of the status, with the labels and annotations of their pods if those can be read.
+func addGateways(ctx context.Context, p target, in *preflight.Input) {
+	gs := in.GatewaySync
 	if len(gs.Status.DiscoveredGateways) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	type metadata struct{ labels, annotations map[string]string }
-	pods := map[string]metadata{}
+	pods := map[string]*corev1.Pod{}
 	unread := "its pod does not exist"
 	list, err := p.Core.CoreV1().Pods(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelCRName + "=" + gs.Name, Limit: maxPods})
-	if err != nil {
+	switch {
+	case apierrors.IsForbidden(err):
 		unread = "pods cannot be listed"
-		if !apierrors.IsForbidden(err) {
-			unread += ": " + oneLine(err.Error())
-		}
-	} else {
+	case err != nil:
+		unread = "pods cannot be listed: " + output.OneLine(err.Error())
+	default:
 		for i := range list.Items {
-			pods[list.Items[i].Name] = metadata{list.Items[i].Labels, list.Items[i].Annotations}
+			pods[list.Items[i].Name] = &list.Items[i]
 		}
 	}
 	for _, row := range gs.Status.DiscoveredGateways {
-		if slices.ContainsFunc(asked.Gateways, func(g preflight.Gateway) bool { return g.Name == row.Name }) {
+		if slices.ContainsFunc(in.Gateways, func(g preflight.Gateway) bool { return g.Name == row.Name }) {
 			continue
 		}
-		g := preflight.Gateway{Name: row.Name, Pod: row.PodName, Profile: row.Profile, Unread: unread}
-		if pod, there := pods[row.PodName]; there {
-			g.Labels, g.Annotations, g.Unread = pod.labels, pod.annotations, ""
+		g := preflight.Gateway{Name: row.Name, Pod: row.PodName, Profile: row.Profile, UnreadReason: unread}
+		if pod := pods[row.PodName]; pod != nil {
+			g.Labels, g.Annotations, g.UnreadReason = pod.Labels, pod.Annotations, ""
 		}
-		asked.Gateways = append(asked.Gateways, g)
+		in.Gateways = append(in.Gateways, g)
 	}
 }
 
 // report prints the result. The error lists the problems.
-func (x *preflightFlags) report(found preflight.Result) error {
-	x.warn(found.Warnings)
-	r := result{data: found}
-	for _, ch := range found.Checked {
-		r.names = append(r.names, strings.Trim(ch.Profile+"/"+ch.Gateway, "/"))
-	}
-	r.table = func(w io.Writer) {
-		if len(found.Problems) == 0 {
-			fmt.Fprintln(w, clean(summary(found)))
+func (x *preflightFlags) report(result preflight.Result) error {
+	x.printWarnings(result.Warnings)
+	r := output.Result{Data: result, Text: func(w io.Writer) {
+		if len(result.Problems) == 0 {
+			fmt.Fprintln(w, output.Clean(summary(result)))
 		}
+	}}
+	for _, ch := range result.Checked {
+		r.Names = append(r.Names, strings.Trim(ch.Profile+"/"+ch.Gateway, "/"))
 	}
-	if err := x.print(*x.output, r); err != nil {
+	if err := r.Print(x.stdout, *x.output); err != nil || len(result.Problems) == 0 {
 		return err
 	}
-	if len(found.Problems) == 0 {
-		return nil
-	}
-	return &exitError{preflightExitCode(found.Problems), errors.New(problemText(found.Problems))}
+	return &exitError{preflightExitCode(result.Problems), errors.New(problemText(result.Problems))}
 }
 
-func summary(found preflight.Result) string {
+// summary returns what was checked without a problem.
+func summary(result preflight.Result) string {
 	gateways, profiles, files := 0, map[string]bool{}, 0
-	for _, ch := range found.Checked {
+	for _, ch := range result.Checked {
 		if ch.Gateway != "" {
 			gateways++
 		}
 		profiles[ch.Profile] = true
 		files = max(files, ch.Files)
 	}
-	return fmt.Sprintf("%s can run: checked %s and %s with up to %s each", at(found.Ref, found.Commit),
-		counted(len(profiles), "profile"), counted(gateways, "gateway"), counted(files, "file"))
+	return fmt.Sprintf("%s can run: checked %s and %s with up to %s each", output.RefAt(result.Ref, result.Commit),
+		output.Count(len(profiles), "profile"), output.Count(gateways, "gateway"), output.Count(files, "file"))
 }
 
 // preflightExitCode returns the exit code for problems.
@@ -277,17 +268,13 @@ func preflightExitCode(list []preflight.Problem) int {
 	return exitFailed
 }
 
-// problemText lists the problems, followed by the documentation of each reason.
+// problemText lists the problems, and then the documentation of each reason once.
 func problemText(list []preflight.Problem) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d problems", len(list))
-	if len(list) == 1 {
-		b.Reset()
-		b.WriteString("1 problem")
-	}
-	var read []string
+	b.WriteString(output.Count(len(list), "problem"))
+	var links []string
 	for _, p := range list {
-		fmt.Fprintf(&b, "\n  %s: %s", p.Reason, oneLine(p.Message))
+		fmt.Fprintf(&b, "\n  %s: %s", p.Reason, output.OneLine(p.Message))
 		if n := len(p.Gateways); n > 0 {
 			shown := p.Gateways[:min(n, maxListed)]
 			fmt.Fprintf(&b, " (%s", strings.Join(shown, ", "))
@@ -296,10 +283,9 @@ func problemText(list []preflight.Problem) string {
 			}
 			b.WriteString(")")
 		}
-		if anchor := troubleshootingLink(p.Reason); anchor != "" && !slices.Contains(read, anchor) {
-			read = append(read, anchor)
+		if link := troubleshootingLink(p.Reason); !slices.Contains(links, link) {
+			links = append(links, link)
 		}
 	}
-	b.WriteString(strings.Join(read, ""))
-	return b.String()
+	return b.String() + strings.Join(links, "")
 }

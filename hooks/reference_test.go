@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -245,13 +243,4 @@ func TestUsageErrors(t *testing.T) {
 			assert.Equal(t, "stoker: "+want, said.String())
 		})
 	}
-}
-
-func TestTableEscapesTerminalControls(t *testing.T) {
-	var b bytes.Buffer
-	rows(&b, []string{"A", "B"}, [][]string{{"x\x1b[2J\u202ey", ""}, {"a\tb\nc", "d"}})
-	for _, r := range []rune{0x1b, 0x202e} {
-		assert.False(t, slices.Contains([]rune(b.String()), r))
-	}
-	assert.Equal(t, "A         B\nx?[2J?y   -\na b c     d\n", b.String())
 }

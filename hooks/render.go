@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -17,19 +18,20 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/offline"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/request"
 )
 
 const (
-	// maxManifest is the largest file with a GatewaySync; an object in Kubernetes has at most 1.5 MiB.
+	// maxManifest bounds a file with one object, in bytes. etcd stores objects of at most 1.5 MiB.
 	maxManifest = 1536 << 10
-	// offlineTimeout is the time limit for work on a local repository.
+	// offlineTimeout bounds the work on a local repository.
 	offlineTimeout = 10 * time.Minute
 )
 
-// renderFlags holds the flags of render. The command diff shares those that choose the commit.
+// renderFlags holds the flags of render. The command diff has only those of addSourceFlags.
 type renderFlags struct {
 	file, repo, ref, profile, gateway, ignition string
 	into, show                                  string
@@ -62,20 +64,19 @@ templates, patches, excludes and checks run the agent's own code: what fails her
 	f.StringToStringVar(&d.annotations, "annotation", nil, "annotation of the pod, KEY=VALUE (repeatable)")
 	f.StringVar(&d.show, "show", "", "print one file, by its path on the gateway, instead of the list")
 	f.StringVar(&d.into, "into", "", "write all files to this directory, which must be new or empty")
-	var form *string
+	format := addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		if d.file == "" {
 			return exitErrorf(exitUsage, "-f is required: name the file with the GatewaySync")
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), offlineTimeout)
 		defer cancel()
-		return withReason(c.renderFiles(ctx, &d, *form))
+		return withReason(c.renderFiles(ctx, &d, *format))
 	}
-	form = addOutputFlag(command)
 	return command
 }
 
-// addSourceFlags adds the flags that choose the commit.
+// addSourceFlags adds the flags that choose the commit and the version of Ignition.
 func (d *renderFlags) addSourceFlags(command *cobra.Command) {
 	f := command.Flags()
 	f.StringVar(&d.repo, "repo", ".", "local clone")
@@ -83,7 +84,7 @@ func (d *renderFlags) addSourceFlags(command *cobra.Command) {
 	f.StringVar(&d.ignition, "ignition", "8.3", "version of Ignition, which determines how resources are signed")
 }
 
-// withReason adds the reason of a failure and the address of its documentation.
+// withReason adds to an error its reason and the URL of the documentation of the reason, if it has one.
 func withReason(err error) error {
 	if reason := failure.Reason(err, ""); reason != "" {
 		return fmt.Errorf("%s: %w%s", reason, err, troubleshootingLink(reason))
@@ -91,7 +92,7 @@ func withReason(err error) error {
 	return err
 }
 
-// signatureForm returns the form of signatures for the version of Ignition.
+// signatureForm returns the form in which the version of Ignition signs resources.
 func (d *renderFlags) signatureForm() (resource.Form, error) {
 	var major, minor int
 	if n, err := fmt.Sscanf(d.ignition, "%d.%d", &major, &minor); n != 2 {
@@ -100,7 +101,7 @@ func (d *renderFlags) signatureForm() (resource.Form, error) {
 	return resource.FormOf(major, minor), nil
 }
 
-// templateRef returns the ref that templates see: the requested one, or that of the spec for HEAD.
+// templateRef returns the ref that templates see: the one of the flags, or that of the spec for HEAD.
 func (d *renderFlags) templateRef(gs *v1alpha1.GatewaySync) string {
 	if d.ref == "HEAD" {
 		return gs.Spec.Git.Ref
@@ -108,7 +109,7 @@ func (d *renderFlags) templateRef(gs *v1alpha1.GatewaySync) string {
 	return d.ref
 }
 
-func (c *cli) renderFiles(ctx context.Context, d *renderFlags, form string) (err error) {
+func (c *cli) renderFiles(ctx context.Context, d *renderFlags, format string) (err error) {
 	gs, err := c.readGatewaySync(d.file)
 	if err != nil {
 		return err
@@ -117,22 +118,22 @@ func (c *cli) renderFiles(ctx context.Context, d *renderFlags, form string) (err
 	if err != nil {
 		return err
 	}
-	from, err := offline.Open(d.repo)
+	repository, err := offline.Open(d.repo)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, from.Close()) }()
-	at, err := from.Resolve(ctx, d.ref)
+	defer func() { err = errors.Join(err, repository.Close()) }()
+	at, err := repository.Resolve(ctx, d.ref)
 	if err != nil {
 		return err
 	}
-	tree, err := from.Tree(ctx, g, at, d.templateRef(gs))
+	tree, err := repository.Tree(ctx, g, at, d.templateRef(gs))
 	if err != nil {
 		return err
 	}
 	if d.show != "" {
-		there, err := tree.Write(c.stdout, d.show)
-		if err == nil && !there {
+		err := tree.WriteFile(c.stdout, d.show)
+		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("there is no file %s; omit --show to list the files", d.show)
 		}
 		return err
@@ -145,21 +146,19 @@ func (c *cli) renderFiles(ctx context.Context, d *renderFlags, form string) (err
 	if err != nil {
 		return err
 	}
-	for _, w := range changes.Warnings {
-		fmt.Fprintln(c.stderr, "warning: "+oneLine(w))
-	}
-	fmt.Fprintf(c.stderr, "%s for %s, profile %s, at %s\n", counted(len(changes.List), "file"), g.Facts.GatewayName, profileLabel(g.Profile.Profile), at.Commit.Short())
+	c.printWarnings(changes.Warnings)
+	fmt.Fprintf(c.stderr, "%s for %s, profile %s, at %s\n", output.Count(len(changes.List), "file"), g.Facts.GatewayName,
+		offline.ProfileLabel(g.Profile.Profile), at.Commit.Short())
 	if d.into != "" {
 		return writeFiles(d.into, tree, changes)
 	}
-	return c.print(form, fileResult(changes, sizes))
+	return fileList(changes, sizes).Print(c.stdout, format)
 }
 
-func profileLabel(profile string) string {
-	if profile == "" {
-		return "none (service path)"
+func (c *cli) printWarnings(warnings []string) {
+	for _, w := range warnings {
+		fmt.Fprintln(c.stderr, "warning: "+output.OneLine(w))
 	}
-	return profile
 }
 
 // readGatewaySync reads and validates a GatewaySync from a file, and prints its warnings.
@@ -171,23 +170,13 @@ func (c *cli) readGatewaySync(name string) (*v1alpha1.GatewaySync, error) {
 	if errs := v1alpha1.Validate(gs); len(errs) > 0 {
 		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, errs.ToAggregate())
 	}
-	for _, w := range v1alpha1.Warnings(gs) {
-		fmt.Fprintln(c.stderr, "warning: "+oneLine(w))
-	}
+	c.printWarnings(v1alpha1.Warnings(gs))
 	return gs, nil
 }
 
 // decodeGatewaySync reads a GatewaySync from a file, or from stdin if name is "-". It does not validate.
 func (c *cli) decodeGatewaySync(name string) (*v1alpha1.GatewaySync, error) {
-	var raw []byte
-	var err error
-	if name == "-" {
-		if raw, err = io.ReadAll(io.LimitReader(c.stdin, maxManifest+1)); err == nil && len(raw) > maxManifest {
-			err = fmt.Errorf("stdin has more than %d bytes", maxManifest)
-		}
-	} else {
-		raw, err = file.Read(name, maxManifest)
-	}
+	raw, err := c.readManifest(name)
 	if err != nil {
 		return nil, err
 	}
@@ -199,6 +188,18 @@ func (c *cli) decodeGatewaySync(name string) (*v1alpha1.GatewaySync, error) {
 		gs.Name = strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
 	}
 	return gs, nil
+}
+
+// readManifest returns the content of a file, or of stdin if name is "-". It fails if there are more than maxManifest bytes.
+func (c *cli) readManifest(name string) ([]byte, error) {
+	if name != "-" {
+		return file.Read(name, maxManifest)
+	}
+	raw, err := io.ReadAll(io.LimitReader(c.stdin, maxManifest+1))
+	if err == nil && len(raw) > maxManifest {
+		err = fmt.Errorf("stdin has more than %d bytes", maxManifest)
+	}
+	return raw, err
 }
 
 // target returns the gateway that the flags describe.
@@ -230,21 +231,19 @@ type renderedFile struct {
 	Executable bool   `json:"executable,omitempty"`
 }
 
-func fileResult(changes *plan.Changes, sizes map[string]int64) result {
+// fileList returns the files of a plan for printing. sizes maps paths to sizes in bytes.
+func fileList(changes *plan.Changes, sizes map[string]int64) *output.Result {
 	list := []renderedFile{}
-	r := result{}
-	var lines [][]string
+	r := &output.Result{Head: []string{"PATH", "BYTES", "BLOB", "SOURCE"}}
 	for _, f := range changes.List {
 		var source string
 		if int(f.Origin) < len(changes.Mappings) {
 			source = changes.Mappings[f.Origin].Source
 		}
 		list = append(list, renderedFile{f.Path, source, f.ID.String(), sizes[f.Path], f.Exec})
-		lines = append(lines, []string{f.Path, fmt.Sprint(sizes[f.Path]), request.Short(f.ID.String()), source})
-		r.names = append(r.names, f.Path)
+		r.Add(f.Path, f.Path, fmt.Sprint(sizes[f.Path]), request.Short(f.ID.String()), source)
 	}
-	r.data = list
-	r.table = func(w io.Writer) { rows(w, []string{"PATH", "BYTES", "BLOB", "SOURCE"}, lines) }
+	r.Data = list
 	return r
 }
 
@@ -258,11 +257,11 @@ func writeFiles(dir string, tree *offline.Tree, changes *plan.Changes) error {
 		return err
 	}
 	defer func() { _ = root.Close() }() // only a directory handle
-	there, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
-	if len(there) > 0 {
+	if len(entries) > 0 {
 		return fmt.Errorf("%s is not empty: use a new directory", dir)
 	}
 	for _, f := range changes.List {
@@ -285,8 +284,5 @@ func writeFile(root *os.Root, tree *offline.Tree, f plan.Change) error {
 	if err != nil {
 		return err
 	}
-	if _, err := tree.Write(out, f.Path); err != nil {
-		return errors.Join(err, out.Close())
-	}
-	return out.Close()
+	return errors.Join(tree.WriteFile(out, f.Path), out.Close())
 }

@@ -23,8 +23,8 @@ The command writes an annotation, which Argo CD does not revert.`,
   stoker wait line`,
 		Args: cobra.ExactArgs(1),
 	}
-	c.requests(command, func(ctx context.Context, got *requester, args []string) error {
-		return got.send(ctx, args[0], "is retried", func(ctx context.Context, p target) (request.Answer, error) {
+	c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
+		return r.send(ctx, args[0], "is retried", func(ctx context.Context, p target) (request.Answer, error) {
 			return p.setter().Retry(ctx, p.namespace, p.name)
 		})
 	})

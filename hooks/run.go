@@ -13,10 +13,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
 )
 
-// Exit codes. Those that the agent has too mean the same there.
+// Exit codes. A code that the agent has, too, has the same meaning there.
 const (
 	exitDone       = 0
 	exitFailed     = 1
@@ -25,10 +26,10 @@ const (
 	exitSuperseded = 4
 	exitForbidden  = 5
 	exitHeld       = 6
-	exitRetry      = 7 // a retry may help
+	exitRetry      = 7 // interrupted, or a retry may help
 )
 
-// exitError is an error with its own exit code.
+// exitError is an error with the exit code of the program.
 type exitError struct {
 	code int
 	err  error
@@ -38,6 +39,7 @@ func (e *exitError) Error() string { return e.err.Error() }
 
 func (e *exitError) Unwrap() error { return e.err }
 
+// exitErrorf returns an exitError with the message that fmt.Errorf makes.
 func exitErrorf(code int, format string, args ...any) error {
 	return &exitError{code, fmt.Errorf(format, args...)}
 }
@@ -54,25 +56,25 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func (c *cli) run(ctx context.Context, name string, args []string) int {
 	root := c.root(name)
 	root.SetArgs(args)
-	ran, err := root.ExecuteContextC(ctx)
+	command, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitDone
 	}
 	var code int
-	if !c.argsValid { // cobra rejected arguments or flags before a command ran
+	if !c.argsValid { // cobra rejected the arguments or flags, so the command did not run
 		code = exitUsage
-		err = fmt.Errorf("%w\nSee '%s --help'", err, ran.CommandPath())
+		err = fmt.Errorf("%w\nSee '%s --help'", err, command.CommandPath())
 	} else {
 		code = exitCodeOf(ctx, err)
 	}
-	fmt.Fprintf(c.stderr, "%s: %s\n", name, clean(err.Error()))
+	fmt.Fprintf(c.stderr, "%s: %s\n", name, output.Clean(err.Error()))
 	return code
 }
 
-// exitCodeOf returns the exit code of an error.
+// exitCodeOf returns the exit code for the error of a command.
 func exitCodeOf(ctx context.Context, err error) int {
-	if own, ok := errors.AsType[*exitError](err); ok {
-		return own.code
+	if e, ok := errors.AsType[*exitError](err); ok {
+		return e.code
 	}
 	_, invalid := errors.AsType[*request.InvalidError](err)
 	switch {
@@ -91,21 +93,21 @@ func exitCodeOf(ctx context.Context, err error) int {
 
 // cli holds what all commands share.
 type cli struct {
-	stdout, stderr io.Writer
-	interactive    bool // talk is a terminal
 	stdin          io.Reader
-	env            func(string) string
+	stdout, stderr io.Writer
+	interactive    bool                // stderr is a terminal
+	env            func(string) string // returns an environment variable
 	flags          *genericclioptions.ConfigFlags
-	argsValid      bool // the command line was valid and a command runs
+	argsValid      bool // cobra accepted the arguments, and a command runs
 }
 
 func newCLI(stdout, stderr io.Writer) *cli {
 	f := genericclioptions.NewConfigFlags(true)
 	f.CacheDir, f.DisableCompression, f.Username, f.Password = nil, nil, nil, nil
-	return &cli{stdout: stdout, stderr: stderr, interactive: isTerminal(stderr), stdin: os.Stdin, env: os.Getenv, flags: f}
+	return &cli{stdin: os.Stdin, stdout: stdout, stderr: stderr, interactive: output.IsTerminal(stderr), env: os.Getenv, flags: f}
 }
 
-// root returns the root command with all others.
+// root returns the root command with all commands below it. name is the name of the program in help texts.
 func (c *cli) root(name string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stoker",
@@ -118,8 +120,11 @@ the state of each gateway. Data goes to stdout; messages go to stderr.
 Exit codes: 0 success, 1 failed, 2 usage, 3 timeout, 4 superseded, 5 forbidden, 6 held, 7 interrupted or API server
 unavailable (try again).`,
 		SilenceErrors: true, SilenceUsage: true,
-		Annotations:                map[string]string{cobra.CommandDisplayNameAnnotation: name},
-		PersistentPreRunE:          func(*cobra.Command, []string) error { c.argsValid = true; return nil },
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: name},
+		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
+			c.argsValid = true
+			return checkOutputFlag(command)
+		},
 		SuggestionsMinimumDistance: 2,
 		Args: func(command *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -155,7 +160,7 @@ unavailable (try again).`,
 	}
 	root.AddCommand(c.version(), c.options())
 	root.SetUsageTemplate(shortUsage.Replace(root.UsageTemplate()))
-	if err := c.completions(root); err != nil { // a flag does not exist: a defect that the completion test catches
+	if err := c.completions(root); err != nil { // a defect that the completion test catches: a flag does not exist
 		fmt.Fprintf(c.stderr, "completion: %v\n", err)
 	}
 	return root

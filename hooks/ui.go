@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/hooks/browser"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/ui"
 	"stoker.io/stoker/internal/serve"
 )
@@ -80,7 +81,7 @@ func (c *cli) serveUI(ctx context.Context, name string, f uiFlags) error {
 	fmt.Fprintln(c.stdout, page.URL(server.Addr(), path))
 	if f.open {
 		if err := browser.Open(page.OpenURL(server.Addr(), path)); err != nil {
-			fmt.Fprintln(c.stderr, clean(fmt.Sprintf("The browser could not be opened: %v", err)))
+			fmt.Fprintln(c.stderr, output.Clean(fmt.Sprintf("The browser could not be opened: %v", err)))
 		}
 	}
 	ctx, stop := context.WithCancel(ctx)

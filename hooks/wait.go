@@ -12,27 +12,27 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 )
 
-// waitFlags holds the flags of a wait.
+// waitFlags are the flags of a wait.
 type waitFlags struct {
 	timeout, emptyTimeout time.Duration
-	noRollback            bool // fail if the gateways run what a rollback went back to
+	noRollback            bool // fail if the gateways run the commit of a rollback
 }
 
 func addWaitFlags(command *cobra.Command) *waitFlags {
-	l := &waitFlags{}
-	command.Flags().DurationVar(&l.timeout, "timeout", 15*time.Minute, "maximum time to wait; longer than spec.progressDeadline, to report its result")
-	command.Flags().DurationVar(&l.emptyTimeout, "timeout-empty", time.Minute, "maximum time to wait for a first gateway after the status reported none")
-	return l
+	f := &waitFlags{}
+	command.Flags().DurationVar(&f.timeout, "timeout", 15*time.Minute, "maximum time to wait; longer than spec.progressDeadline, to report its result")
+	command.Flags().DurationVar(&f.emptyTimeout, "timeout-empty", time.Minute, "maximum time to wait for a first gateway after the status reported none")
+	return f
 }
 
-// addNoRollback adds the flag --no-rollback.
-func (l *waitFlags) addNoRollback(command *cobra.Command) {
-	command.Flags().BoolVar(&l.noRollback, "no-rollback", false, "exit with 1 while a rollback holds back spec.git.ref")
+func (f *waitFlags) addNoRollback(command *cobra.Command) {
+	command.Flags().BoolVar(&f.noRollback, "no-rollback", false, "exit with 1 while a rollback holds back spec.git.ref")
 }
 
 func (c *cli) wait() *cobra.Command {
@@ -58,22 +58,19 @@ command prints its progress. It reads the status at least once, however short --
 	}
 	ref := command.Flags().String("ref", "", "ref to wait for (default: the desired ref when the wait begins)")
 	commit := command.Flags().String("commit", "", "commit to wait for, all 40 digits; the exit code is 4 if another commit is desired")
-	l := addWaitFlags(command)
-	l.addNoRollback(command)
-	from := c.addApplicationFlags(command)
-	var form *string
+	flags := addWaitFlags(command)
+	flags.addNoRollback(command)
+	fromSync := c.addApplicationFlags(command)
+	format := addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if *commit != "" && !v1alpha1.IsCommit(*commit) {
 			return exitErrorf(exitUsage, "--commit %.80q is not a commit: write all its 40 hexadecimal digits", *commit)
 		}
-		p, err := c.connect()
+		p, err := c.connectTo(args[0])
 		if err != nil {
 			return err
 		}
-		if p, err = p.of(args[0]); err != nil {
-			return err
-		}
-		if from.used() {
+		if fromSync.used() {
 			if *ref != "" {
 				return exitErrorf(exitUsage, "--ref and --application: name one of them")
 			}
@@ -81,46 +78,43 @@ command prints its progress. It reads the status at least once, however short --
 			if err != nil {
 				return err
 			}
-			found, _, err := from.findSync(command.Context(), p, o.Requests())
+			sync, _, err := fromSync.findSync(command.Context(), p, o.Requests())
 			if err != nil {
 				return err
 			}
-			*ref = found.Commit
+			*ref = sync.Commit
 		}
-		v, err := c.await(command.Context(), p, *ref, *commit, l)
+		v, err := c.await(command.Context(), p, *ref, *commit, flags)
 		if v.Phase == "" {
 			return err
 		}
-		return errors.Join(c.print(*form, result{
-			table: func(w io.Writer) {
-				if err == nil {
-					fmt.Fprintln(w, clean(v.Message))
-				}
-			},
-			data: v, names: []string{p.kind.Name + "/" + p.name},
-		}), err)
+		r := output.Result{Data: v, Names: []string{p.kind.Name + "/" + p.name}, Text: func(w io.Writer) {
+			if err == nil {
+				fmt.Fprintln(w, output.Clean(v.Message))
+			}
+		}}
+		return errors.Join(r.Print(c.stdout, *format), err)
 	}
-	form = addOutputFlag(command)
 	return command
 }
 
-// waiter waits for the object of its target.
+// waiter polls the status of the object of its target.
 type waiter struct {
 	*cli
 	target
-	ref             string // "" until it is known
-	commit          string // "" for any
-	uid             types.UID
-	noGatewaysSince time.Time // when the lack of gateways was first seen
-	lastProgress    string
-	warned          bool // the error about unreadable reports was printed
+	ref    string // "" until the first poll, if the wait is for the desired ref
+	commit string // "" for any
+	uid    types.UID
+	// heldOff is the ref of the spec while a rollback is in force. rollbackOf is the ref of the spec if ref is that of a rollback.
+	heldOff, rollbackOf string
 
-	heldOff    string // the ref of the spec while a rollback is in force
-	rollbackOf string // the ref of the spec if ref is that of a rollback
+	noGatewaysSince time.Time // zero while there are gateways
+	lastProgress    string
+	warned          bool // a warning about unreadable reports was printed
 }
 
-// heldOff returns the ref of the spec while a rollback is in force, and "" otherwise.
-func heldOff(o v1alpha1.Requestable, v request.Verdict) string {
+// heldOffRef returns the ref of the spec while a rollback is in force, and "" otherwise.
+func heldOffRef(o v1alpha1.Requestable, v request.Verdict) string {
 	q := o.Requests()
 	if q.Unless() == "" || v.Ref == q.Spec || v.Ref != q.Annotations[v1alpha1.AnnotationRequestedRef] {
 		return ""
@@ -128,52 +122,53 @@ func heldOff(o v1alpha1.Requestable, v request.Verdict) string {
 	return q.Spec
 }
 
-// await waits until the gateways run ref, or the desired ref of the first look if ref is "", at commit unless it is "". It
-// returns the last verdict. The error says how the wait ended unless the gateways got there.
-func (c *cli) await(ctx context.Context, p target, ref, commit string, l *waitFlags) (request.Verdict, error) {
-	if l.timeout <= 0 || l.emptyTimeout < 0 {
+// await waits until the gateways run ref, or the desired ref of the first poll if ref is "", at commit unless it is "". It returns the last
+// verdict, and an error if the wait ended in another way.
+func (c *cli) await(ctx context.Context, p target, ref, commit string, flags *waitFlags) (request.Verdict, error) {
+	if flags.timeout <= 0 || flags.emptyTimeout < 0 {
 		return request.Verdict{}, exitErrorf(exitUsage, "--timeout must be positive, and --timeout-empty not negative")
 	}
 	w := &waiter{cli: c, target: p, ref: ref, commit: commit}
-	waiting, cancel := context.WithTimeout(ctx, l.timeout)
+	limited, cancel := context.WithTimeout(ctx, flags.timeout)
 	defer cancel()
 	last := request.Verdict{Message: "the status of " + p.kind.Name + " " + p.name + " was not read yet"}
 	for n := 0; ; n++ {
-		looking := waiting
-		if n == 0 { // even the shortest wait reports where the gateways stand
-			looking = ctx
+		pollCtx := limited
+		if n == 0 { // even the shortest wait reports the status
+			pollCtx = ctx
 		}
-		v, err := w.poll(looking)
+		v, err := w.poll(pollCtx)
 		switch {
 		case err == nil:
 			last = v
 			w.printProgress(v.Message)
-			if ended, err := w.finished(v, l); ended {
+			if finished, err := w.finished(v, flags); finished {
 				return v, err
 			}
-		case looking.Err() == nil && !kube.Passing(err):
+		case pollCtx.Err() == nil && !kube.Passing(err):
 			return last, p.explain(p.name, err)
-		case looking.Err() == nil:
+		case pollCtx.Err() == nil:
 			w.printProgress("the API server does not answer, trying again: " + err.Error())
 		}
-		if !backoff.Wait(waiting, pollInterval(n)) {
+		if !backoff.Wait(limited, pollInterval(n)) {
 			break
 		}
 	}
 	if ctx.Err() != nil {
 		return last, fmt.Errorf("interrupted: %s", last.Message)
 	}
-	return last, w.timedOut(last, l)
+	return last, w.timedOut(last, flags)
 }
 
-// pollInterval returns the pause after look n: short at first, when most of the changes happen.
+// pollInterval returns the pause after poll n. It is short at first, when most changes happen.
 func pollInterval(n int) time.Duration {
 	return min(250*time.Millisecond+time.Duration(n)*50*time.Millisecond, 2*time.Second)
 }
 
+// pollTimeout bounds one poll.
 const pollTimeout = 10 * time.Second
 
-// poll returns the current verdict.
+// poll reads the object and returns the current verdict.
 func (w *waiter) poll(ctx context.Context) (request.Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
@@ -186,23 +181,23 @@ func (w *waiter) poll(ctx context.Context) (request.Verdict, error) {
 	}
 	w.uid = o.GetUID()
 	v, err := w.verdict(ctx, o)
-	if w.rollbackOf != "" && v.Phase == request.Overtaken && v.Ref == w.rollbackOf { // the spec's ref has moved on, which ended the rollback
+	if w.rollbackOf != "" && v.Phase == request.Overtaken && v.Ref == w.rollbackOf { // the ref of the spec moved on, which ended the rollback
 		w.ref, w.rollbackOf = v.Ref, ""
 		v, err = w.verdict(ctx, o)
 	}
 	v = request.At(o, v, w.commit)
 	if err != nil && !w.warned && ctx.Err() == nil {
-		fmt.Fprintln(w.stderr, clean(err.Error()))
+		fmt.Fprintln(w.stderr, output.Clean(err.Error()))
 		w.warned = true
 	}
-	w.heldOff = heldOff(o, v)
+	w.heldOff = heldOffRef(o, v)
 	if w.ref == "" {
 		w.ref, w.rollbackOf = v.Ref, w.heldOff
 	}
 	return v, nil
 }
 
-// verdict reads how far an object is with the ref that is waited for. Of a ConfigSync, that is its status alone.
+// verdict returns the verdict on an object for w.ref. The verdict is valid even with an error.
 func (w *waiter) verdict(ctx context.Context, o v1alpha1.Requestable) (request.Verdict, error) {
 	switch o := o.(type) {
 	case *v1alpha1.GatewaySync:
@@ -213,8 +208,8 @@ func (w *waiter) verdict(ctx context.Context, o v1alpha1.Requestable) (request.V
 	return request.Verdict{}, nil
 }
 
-// finished reports whether a verdict ends the wait, and with which error.
-func (w *waiter) finished(v request.Verdict, l *waitFlags) (bool, error) {
+// finished reports whether a verdict ends the wait. The error is nil if the wait succeeded.
+func (w *waiter) finished(v request.Verdict, flags *waitFlags) (bool, error) {
 	if v.Reason != v1alpha1.ReasonNoGateways || v.Phase != request.Progressing {
 		w.noGatewaysSince = time.Time{}
 	} else if w.noGatewaysSince.IsZero() {
@@ -222,7 +217,7 @@ func (w *waiter) finished(v request.Verdict, l *waitFlags) (bool, error) {
 	}
 	switch v.Phase {
 	case request.Succeeded:
-		if l.noRollback && w.heldOff != "" {
+		if flags.noRollback && w.heldOff != "" {
 			return true, exitErrorf(exitFailed, "failed: %s: %s is held off by a rollback to %s, until it moves on; to have it all the same: stoker set-ref %s %s%s",
 				v1alpha1.ReasonRolledBack, w.heldOff, request.Short(v.Ref), w.argument(), w.heldOff, troubleshootingLink(v1alpha1.ReasonRolledBack))
 		}
@@ -230,7 +225,10 @@ func (w *waiter) finished(v request.Verdict, l *waitFlags) (bool, error) {
 	case request.Overtaken:
 		return true, exitErrorf(exitSuperseded, "superseded: %s", v.Message)
 	case request.Paused:
-		return true, exitErrorf(exitHeld, "%s", pausedMessage(v))
+		if v.Reason == v1alpha1.ReasonPaused {
+			return true, exitErrorf(exitHeld, "%s; to go on: stoker resume, or set paused to false where the manifest is kept", v.Message)
+		}
+		return true, exitErrorf(exitHeld, "held: %s: %s", v.Reason, v.Message)
 	case request.Failed:
 		code := exitFailed
 		if v.Reason == v1alpha1.ReasonRefNotAllowed {
@@ -238,60 +236,51 @@ func (w *waiter) finished(v request.Verdict, l *waitFlags) (bool, error) {
 		}
 		return true, exitErrorf(code, "failed: %s: %s%s%s", v.Reason, v.Message, listBehind(v), troubleshootingLink(v.Reason))
 	}
-	if !w.noGatewaysSince.IsZero() && time.Since(w.noGatewaysSince) >= l.emptyTimeout {
-		return true, w.noGateways(l.emptyTimeout)
+	if !w.noGatewaysSince.IsZero() && time.Since(w.noGatewaysSince) >= flags.emptyTimeout {
+		return true, w.noGateways(flags.emptyTimeout)
 	}
 	return false, nil
 }
 
-// pausedMessage says what is paused, and what to do.
-func pausedMessage(v request.Verdict) string {
-	switch v.Reason {
-	case v1alpha1.ReasonPaused:
-		return fmt.Sprintf("%s; to go on: stoker resume, or set paused to false where the manifest is kept", v.Message)
-	default:
-		return fmt.Sprintf("held: %s: %s", v.Reason, v.Message)
-	}
+// noGateways returns the error of a wait that ended after d because there is no gateway.
+func (w *waiter) noGateways(d time.Duration) error {
+	return exitErrorf(exitFailed, "no gateway after %s in namespace %s: %s%s", d, w.namespace, v1alpha1.NoGateways(w.name), troubleshootingLink(v1alpha1.ReasonNoGateways))
 }
 
-func (w *waiter) noGateways(after time.Duration) error {
-	return exitErrorf(exitFailed, "no gateway after %s in namespace %s: %s%s", after, w.namespace, v1alpha1.NoGateways(w.name), troubleshootingLink(v1alpha1.ReasonNoGateways))
-}
-
-// timedOut returns the error of a wait that timed out.
-func (w *waiter) timedOut(v request.Verdict, l *waitFlags) error {
+// timedOut returns the error of a wait that timed out with the verdict v.
+func (w *waiter) timedOut(v request.Verdict, flags *waitFlags) error {
 	switch {
 	case v.Phase == "":
-		return exitErrorf(exitTimeout, "the status of %s %s could not be read within %s", w.kind.Name, w.name, l.timeout)
+		return exitErrorf(exitTimeout, "the status of %s %s could not be read within %s", w.kind.Name, w.name, flags.timeout)
 	case v.Reason == v1alpha1.ReasonNoGateways:
-		return w.noGateways(l.timeout)
+		return w.noGateways(flags.timeout)
 	case v.Phase == request.Held:
-		return exitErrorf(exitHeld, "held after %s: %s%s%s", l.timeout, v.Message, listBehind(v), troubleshootingLink(v.Reason))
+		return exitErrorf(exitHeld, "held after %s: %s%s%s", flags.timeout, v.Message, listBehind(v), troubleshootingLink(v.Reason))
 	}
-	return exitErrorf(exitTimeout, "not done after %s: %s%s%s", l.timeout, v.Message, listBehind(v), troubleshootingLink(v.Reason))
+	return exitErrorf(exitTimeout, "not done after %s: %s%s%s", flags.timeout, v.Message, listBehind(v), troubleshootingLink(v.Reason))
 }
 
+// maxListed bounds the gateways that a message lists.
 const maxListed = 20
 
-// listBehind lists the gateways that are behind, one per line, if there are several.
+// listBehind lists the gateways that are behind, one per line. It returns "" if there is at most one, which the message of v names.
 func listBehind(v request.Verdict) string {
 	if len(v.Behind) < 2 {
 		return ""
 	}
 	var b strings.Builder
-	for i, g := range v.Behind {
-		if i == maxListed {
-			fmt.Fprintf(&b, "\n  and %d more", len(v.Behind)-maxListed)
-			break
-		}
-		b.WriteString("\n  " + cut(g.String()))
+	for _, g := range v.Behind[:min(len(v.Behind), maxListed)] {
+		b.WriteString("\n  " + output.Shorten(g.String()))
+	}
+	if more := len(v.Behind) - maxListed; more > 0 {
+		fmt.Fprintf(&b, "\n  and %d more", more)
 	}
 	return b.String()
 }
 
-// printProgress prints the progress on a terminal when it changes.
+// printProgress prints a line on a terminal, unless it is the same as the last one.
 func (w *waiter) printProgress(line string) {
-	if line = oneLine(line); w.interactive && line != w.lastProgress {
+	if line = output.OneLine(line); w.interactive && line != w.lastProgress {
 		fmt.Fprintf(w.stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), line)
 		w.lastProgress = line
 	}

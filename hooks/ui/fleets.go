@@ -14,12 +14,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 )
 
 // notices says what of the cluster cannot be read.
-func (s *Server) notices(l leads) (list []notice) {
+func (s *Server) notices(l leads.Leads) (list []notice) {
 	if since, err := s.watcher.failure(); err != nil {
 		text := "The page shows what was seen last, " + (moment{since, s.Clients.Now()}).Ago() + "."
 		if !s.watcher.fleets.HasSynced() {
@@ -27,8 +28,8 @@ func (s *Server) notices(l leads) (list []notice) {
 		}
 		list = append(list, s.lack(err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", text))
 	}
-	if l.err != nil && !errors.Is(l.err, context.Canceled) {
-		list = append(list, s.lack(l.err, "SyncTargets", "list synctargets.stoker.io",
+	if l.Err != nil && !errors.Is(l.Err, context.Canceled) {
+		list = append(list, s.lack(l.Err, "SyncTargets", "list synctargets.stoker.io",
 			"So it takes up to "+v1alpha1.ConfirmedFor.String()+" until the page shows that no agent leads."))
 	}
 	return list
@@ -53,11 +54,11 @@ func (s *Server) lack(err error, what, right, text string) notice {
 }
 
 // all returns the fleets of the cluster, those that need attention first.
-func (s *Server) all(l leads) []fleet {
+func (s *Server) all(l leads.Leads) []fleet {
 	now := s.Clients.Now()
 	var list []fleet
 	for _, gs := range s.watcher.fleets.List() {
-		list = append(list, s.read(gs, l.of(gs), now))
+		list = append(list, s.read(gs, l.Target(gs), now))
 	}
 	for _, u := range s.watcher.fleets.Undecodable() {
 		list = append(list, fleet{Namespace: u.Namespace, Name: u.Name, Path: pathOf(u.Namespace, u.Name), State: chip{fail, "Unreadable"},
@@ -126,7 +127,7 @@ func causes(list []fleet) (all []cause) {
 }
 
 func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
-	l := s.watcher.locks(r.Context())
+	l := s.watcher.readLeads(r.Context())
 	p := fleetsPage{frame: s.frame("Fleets"), Search: clean(r.URL.Query().Get("q"), 100)}
 	p.Notices = s.notices(l)
 	p.Live = "/live"
@@ -155,14 +156,14 @@ func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
 }
 
 // find returns the fleet of a request. If there is none, it writes the answer.
-func (s *Server) find(w http.ResponseWriter, r *http.Request) (fleet, leads, bool) {
+func (s *Server) find(w http.ResponseWriter, r *http.Request) (fleet, leads.Leads, bool) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("name")
-	l := s.watcher.locks(r.Context())
+	l := s.watcher.readLeads(r.Context())
 	gs, err := s.watcher.fleets.Get(namespace, name)
 	_, undecodable := errors.AsType[*kube.UndecodableError](err)
 	switch {
 	case err == nil:
-		return s.read(gs, l.of(gs), s.Clients.Now()), l, true
+		return s.read(gs, l.Target(gs), s.Clients.Now()), l, true
 	case undecodable:
 		s.problem(w, http.StatusOK, "This fleet cannot be read", clean(err.Error(), maxMessage))
 	case !s.watcher.fleets.HasSynced():

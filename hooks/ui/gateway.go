@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents"
+	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
@@ -100,7 +101,7 @@ type record struct {
 }
 
 // findGateway returns the row of a request. If there is none, it writes the answer.
-func (s *Server) findGateway(w http.ResponseWriter, r *http.Request) (fleet, gateway, leads, bool) {
+func (s *Server) findGateway(w http.ResponseWriter, r *http.Request) (fleet, gateway, leads.Leads, bool) {
 	f, l, ok := s.find(w, r)
 	if !ok {
 		return f, gateway{}, l, false
@@ -123,7 +124,7 @@ func (s *Server) serveGateway(w http.ResponseWriter, r *http.Request) {
 	p.Notices = s.notices(l)
 	p.Live = "/live?" + url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode()
 	p.Command = "stoker history " + f.Name + " --namespace " + f.Namespace + " --audit --gateway " + g.Name
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
 	p.Stage, p.Keeps, p.Last = stageOf(f.spec, g.row.Name), keeps(f.spec.Spec.Snapshots), p.last(g.row.LastSnapshot)
 	if err := s.ask(ctx, &p); err != nil {
@@ -348,7 +349,7 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id := r.URL.Query().Get("id")
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
 	a, err := agents.Of(ctx, s.Clients.Core, f.Namespace, g.row)
 	var d sync.Diff

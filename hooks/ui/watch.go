@@ -7,9 +7,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -18,8 +18,8 @@ const (
 	probeEvery = 3 * time.Second
 	// leadsFor is how long a list of SyncTargets counts. A lead renews its lock every few seconds, so a watch would send more.
 	leadsFor = 3 * time.Second
-	// patience is how long a page waits for the API server or an agent.
-	patience = 5 * time.Second
+	// queryTimeout is how long a page waits for the API server or an agent.
+	queryTimeout = 5 * time.Second
 )
 
 // watcher holds the GatewaySyncs of the cluster, and tells subscribers what changed.
@@ -33,15 +33,9 @@ type watcher struct {
 	since       time.Time
 	subscribers map[chan struct{}]string // to the fleet it follows; "" for all
 
-	leadsMu sync.Mutex
-	leads   leads
-}
-
-// leads are the SyncTargets, whose locks show which fleets have a lead. If they cannot be read, the age of the status decides.
-type leads struct {
-	at      time.Time
-	err     error
-	targets map[types.NamespacedName]*v1alpha1.SyncTarget
+	leadsMu   sync.Mutex
+	leads     leads.Leads
+	leadsRead time.Time
 }
 
 func newWatcher(clients kube.Clients, namespace string) (*watcher, error) {
@@ -96,7 +90,7 @@ func (w *watcher) probe(ctx context.Context) {
 		if _, err := w.failure(); err == nil {
 			continue
 		}
-		asking, cancel := context.WithTimeout(ctx, patience)
+		asking, cancel := context.WithTimeout(ctx, queryTimeout)
 		_, _, err := kube.GatewaySyncs(w.clients.Dynamic, w.namespace).List(asking, metav1.ListOptions{Limit: 1})
 		cancel()
 		if err == nil {
@@ -140,34 +134,18 @@ func (w *watcher) subscribe(fleet string) (<-chan struct{}, func()) {
 	}
 }
 
-// locks returns the SyncTargets. One request at a time lists them, and a list counts for leadsFor.
-func (w *watcher) locks(ctx context.Context) leads {
+// readLeads returns which fleets have a lead. One request at a time reads it, and the answer counts for leadsFor.
+func (w *watcher) readLeads(ctx context.Context) leads.Leads {
 	w.leadsMu.Lock()
 	defer w.leadsMu.Unlock()
-	if time.Since(w.leads.at) < leadsFor {
+	if time.Since(w.leadsRead) < leadsFor {
 		return w.leads
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	list, undecodable, err := kube.SyncTargets(w.clients.Dynamic, w.namespace).List(ctx, metav1.ListOptions{})
-	if ctx.Err() != nil && err != nil { // the client of the page may be gone: the next one asks again
-		return leads{err: err}
+	l := leads.Read(ctx, w.clients.Dynamic, w.namespace)
+	if l.Err == nil || ctx.Err() == nil { // otherwise the client of the page may be gone, and the next request reads again
+		w.leads, w.leadsRead = l, time.Now()
 	}
-	w.leads = leads{at: time.Now(), err: err, targets: map[types.NamespacedName]*v1alpha1.SyncTarget{}}
-	for _, t := range list {
-		w.leads.targets[types.NamespacedName{Namespace: t.Namespace, Name: t.Name}] = t
-	}
-	for _, u := range undecodable { // of another version: the age of the status decides
-		w.leads.targets[types.NamespacedName{Namespace: u.Namespace, Name: u.Name}] = nil
-	}
-	return w.leads
-}
-
-// of returns the SyncTarget of a fleet: an empty one if there is none, nil if it is unknown.
-func (l leads) of(gs *v1alpha1.GatewaySync) *v1alpha1.SyncTarget {
-	t, ok := l.targets[types.NamespacedName{Namespace: gs.Namespace, Name: gs.Name}]
-	if l.err == nil && !ok {
-		return &v1alpha1.SyncTarget{}
-	}
-	return t
+	return l
 }
