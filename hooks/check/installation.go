@@ -57,7 +57,7 @@ func (l Checker) leftovers(ctx context.Context) []Finding {
 	plan, err := migrate.Finder{Clients: l.Clients, Namespace: l.Namespace, Release: "stoker", ReleaseNamespace: "stoker-system"}.Plan(ctx)
 	var list []Finding
 	for _, a := range plan {
-		if !a.OfPod() {
+		if !a.Pod {
 			list = append(list, leftovers.on(Warning, a.Object+": "+a.Why+"; see 'stoker migrate'"))
 		}
 	}
