@@ -26,70 +26,70 @@ func (s *Server) notices(l leads.Leads) (list []notice) {
 		if !s.watcher.fleets.HasSynced() {
 			text = "So the page shows no fleet."
 		}
-		list = append(list, s.lack(err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", text))
+		list = append(list, s.readNotice(err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", text))
 	}
 	if l.Err != nil && !errors.Is(l.Err, context.Canceled) {
-		list = append(list, s.lack(l.Err, "SyncTargets", "list synctargets.stoker.io",
+		list = append(list, s.readNotice(l.Err, "SyncTargets", "list synctargets.stoker.io",
 			"So it takes up to "+v1alpha1.ConfirmedFor.String()+" until the page shows that no agent leads."))
 	}
 	return list
 }
 
-// lack returns a notice about something that could not be read: which right is missing, or why the API server does not answer.
-func (s *Server) lack(err error, what, right, text string) notice {
+// readNotice returns a notice about something that could not be read: which right is missing, or why the API server does not answer.
+func (s *Server) readNotice(err error, what, right, text string) notice {
 	switch {
 	case apierrors.IsForbidden(err):
 		where := "in namespace " + s.Namespace
 		if s.Namespace == "" {
 			where = "in all namespaces (or choose one with --namespace)"
 		}
-		return notice{hold, "You may not read " + what, text + " Your user lacks the right to " + right + " " + where +
+		return notice{toneHeld, "You may not read " + what, text + " Your user lacks the right to " + right + " " + where +
 			". The ClusterRole stoker-view grants what this page reads of Stoker; pods and pods/proxy need a role of your own."}
 	case apierrors.IsUnauthorized(err):
-		return notice{fail, "The API server rejects your credentials", text + " Log in again, then restart stoker ui."}
+		return notice{toneFail, "The API server rejects your credentials", text + " Log in again, then restart stoker ui."}
 	case apierrors.IsNotFound(err):
-		return notice{fail, "The cluster does not serve " + what, text + " Install the chart, or its custom resource definitions."}
+		return notice{toneFail, "The cluster does not serve " + what, text + " Install the chart, or its custom resource definitions."}
 	}
-	return notice{fail, what + " cannot be read", text + " " + clean(err.Error(), 400)}
+	return notice{toneFail, what + " cannot be read", text + " " + clean(err.Error(), 400)}
 }
 
-// all returns the fleets of the cluster, those that need attention first.
-func (s *Server) all(l leads.Leads) []fleet {
+// fleets returns the fleets of the cluster, those that need attention first.
+func (s *Server) fleets(l leads.Leads) []fleet {
 	now := s.Clients.Now()
 	var list []fleet
 	for _, gs := range s.watcher.fleets.List() {
-		list = append(list, s.read(gs, l.Target(gs), now))
+		list = append(list, s.newFleet(gs, l.Target(gs), now))
 	}
 	for _, u := range s.watcher.fleets.Undecodable() {
-		list = append(list, fleet{Namespace: u.Namespace, Name: u.Name, Path: pathOf(u.Namespace, u.Name), State: chip{fail, "Unreadable"},
+		list = append(list, fleet{Namespace: u.Namespace, Name: u.Name, Path: fleetPath(u.Namespace, u.Name), State: chip{toneFail, "Unreadable"},
 			Unreadable: clean(u.Error(), maxMessage)})
 	}
 	slices.SortFunc(list, func(a, b fleet) int {
-		return cmp.Or(slices.Index(tones, a.State.Tone)-slices.Index(tones, b.State.Tone), natural(a.Namespace, b.Namespace), natural(a.Name, b.Name))
+		return cmp.Or(slices.Index(tones, a.State.Tone)-slices.Index(tones, b.State.Tone), compareNatural(a.Namespace, b.Namespace), compareNatural(a.Name, b.Name))
 	})
 	return list
 }
 
 type fleetsPage struct {
 	frame
-	Loading                bool
-	Fleets                 []fleet
-	More                   int
-	Total, Behind, Trouble int
-	Since                  moment
-	Groups                 []cause
-	Search                 string
+	Loading                      bool
+	Fleets                       []fleet
+	More                         int
+	Total, Behind, NeedAttention int
+	Since                        moment
+	Groups                       []cause
+	Search                       string
 }
 
 // cause is a reason for which gateways of some fleets are behind.
 type cause struct {
 	group
-	Fleets []share
+	Fleets []fleetShare
 	More   int // fleets that are not listed
 }
 
-// share is how many gateways of a fleet are behind for a reason.
-type share struct {
+// fleetShare is how many gateways of a fleet are behind for a reason.
+type fleetShare struct {
 	Name, Path string
 	N          int
 }
@@ -100,8 +100,8 @@ const (
 	maxShares = 5
 )
 
-// causes joins the groups of fleets by reason, the most urgent first.
-func causes(list []fleet) (all []cause) {
+// newCauses joins the groups of fleets by reason, the most urgent first.
+func newCauses(list []fleet) (all []cause) {
 	for _, f := range list {
 		for _, g := range f.Groups {
 			i := slices.IndexFunc(all, func(c cause) bool { return c.Advice.Reason == g.Advice.Reason && c.Tone == g.Tone })
@@ -111,12 +111,12 @@ func causes(list []fleet) (all []cause) {
 			}
 			c := &all[i]
 			c.N += g.N
-			c.Fleets = append(c.Fleets, share{f.Name, g.Path, g.N})
+			c.Fleets = append(c.Fleets, fleetShare{f.Name, g.Path, g.N})
 		}
 	}
 	for i := range all {
 		c := &all[i]
-		slices.SortStableFunc(c.Fleets, func(a, b share) int { return b.N - a.N })
+		slices.SortStableFunc(c.Fleets, func(a, b fleetShare) int { return b.N - a.N })
 		c.More = max(len(c.Fleets)-maxShares, 0)
 		c.Fleets = c.Fleets[:min(len(c.Fleets), maxShares)]
 	}
@@ -128,17 +128,17 @@ func causes(list []fleet) (all []cause) {
 
 func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
 	l := s.watcher.readLeads(r.Context())
-	p := fleetsPage{frame: s.frame("Fleets"), Search: clean(r.URL.Query().Get("q"), 100)}
+	p := fleetsPage{frame: s.newFrame("Fleets"), Search: clean(r.URL.Query().Get("q"), 100)}
 	p.Notices = s.notices(l)
 	p.Live = "/live"
 	p.Loading = !s.watcher.fleets.HasSynced() && len(p.Notices) == 0
-	all := s.all(l)
-	p.Groups = causes(all)
+	all := s.fleets(l)
+	p.Groups = newCauses(all)
 	for _, f := range all {
 		p.Total += f.Total
 		p.Behind += f.Behind
-		if f.Behind > 0 || f.State.Tone == fail {
-			p.Trouble++
+		if f.Behind > 0 || f.State.Tone == toneFail {
+			p.NeedAttention++
 		}
 		if f.Since.Known() && (!p.Since.Known() || f.Since.at.Before(p.Since.at)) {
 			p.Since = f.Since
@@ -152,29 +152,29 @@ func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
 		}
 		p.Fleets = append(p.Fleets, f)
 	}
-	s.show(w, http.StatusOK, "fleets", p)
+	s.writePage(w, http.StatusOK, "fleets", p)
 }
 
-// find returns the fleet of a request. If there is none, it writes the answer.
-func (s *Server) find(w http.ResponseWriter, r *http.Request) (fleet, leads.Leads, bool) {
+// requestedFleet returns the fleet of a request. If there is none, it writes the answer.
+func (s *Server) requestedFleet(w http.ResponseWriter, r *http.Request) (fleet, leads.Leads, bool) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("name")
 	l := s.watcher.readLeads(r.Context())
 	gs, err := s.watcher.fleets.Get(namespace, name)
 	_, undecodable := errors.AsType[*kube.UndecodableError](err)
 	switch {
 	case err == nil:
-		return s.read(gs, l.Target(gs), s.Clients.Now()), l, true
+		return s.newFleet(gs, l.Target(gs), s.Clients.Now()), l, true
 	case undecodable:
-		s.problem(w, http.StatusOK, "This fleet cannot be read", clean(err.Error(), maxMessage))
+		s.writeProblem(w, http.StatusOK, "This fleet cannot be read", clean(err.Error(), maxMessage))
 	case !s.watcher.fleets.HasSynced():
 		text := "The list of fleets is not complete yet. Load this page again."
 		if _, err := s.watcher.failure(); err != nil {
-			n := s.lack(err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", "")
+			n := s.readNotice(err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", "")
 			text = n.Title + "." + n.Text
 		}
-		s.problem(w, http.StatusServiceUnavailable, "Not there yet", text)
+		s.writeProblem(w, http.StatusServiceUnavailable, "Not there yet", text)
 	default:
-		s.problem(w, http.StatusNotFound, "There is no such fleet",
+		s.writeProblem(w, http.StatusNotFound, "There is no such fleet",
 			"No GatewaySync "+clean(name, maxWord)+" was found in namespace "+clean(namespace, maxWord)+". It may have been deleted.")
 	}
 	return fleet{}, l, false
@@ -193,7 +193,7 @@ type fleetPage struct {
 	State      string
 	Reason     string
 	Stage      string
-	History    []past
+	History    []pastCommit
 	Conditions []condition
 	Rollout    *rollout
 	Command    string
@@ -207,8 +207,8 @@ type filter struct {
 	On         bool
 }
 
-// pageRows is how many gateways a page has. A list of a thousand keeps browsers and screen readers busy for seconds.
-const pageRows = 100
+// rowsPerPage is how many gateways a page has. A list of a thousand keeps browsers and screen readers busy for seconds.
+const rowsPerPage = 100
 
 // pageLink leads to a page of the list of gateways.
 type pageLink struct {
@@ -222,8 +222,8 @@ type column struct {
 	Sort              string // ascending, descending or none
 }
 
-// past is a commit that ran on every gateway.
-type past struct {
+// pastCommit is a commit that ran on every gateway.
+type pastCommit struct {
 	Ref, Commit string
 	At          moment
 }
@@ -236,35 +236,35 @@ type condition struct {
 }
 
 func (s *Server) serveFleet(w http.ResponseWriter, r *http.Request) {
-	f, l, ok := s.find(w, r)
+	f, l, ok := s.requestedFleet(w, r)
 	if !ok {
 		return
 	}
 	query := r.URL.Query()
-	p := fleetPage{frame: s.frame(f.Name, crumb{"Fleets", "/"}), Fleet: f, Search: clean(query.Get("q"), 100), Sort: clean(query.Get("sort"), 10),
+	p := fleetPage{frame: s.newFrame(f.Name, crumb{"Fleets", "/"}), Fleet: f, Search: clean(query.Get("q"), 100), Sort: clean(query.Get("sort"), 10),
 		Dir: clean(query.Get("dir"), 4), State: clean(query.Get("state"), 20), Reason: clean(query.Get("reason"), 64), Stage: clean(query.Get("stage"), 63)}
 	p.Notices = s.notices(l)
 	p.Live = "/live?" + url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode()
 	p.Command = "stoker status " + f.Name + " --namespace " + f.Namespace
-	p.filters()
-	p.columns()
+	p.addFilters()
+	p.addColumns()
 	for _, g := range f.Gateways {
-		if p.admits(g) {
+		if p.matches(g) {
 			p.Rows = append(p.Rows, g)
 		}
 	}
-	sorted(p.Rows, p.Sort, p.Dir == "desc")
-	p.turn(query.Get("page"))
+	sortGateways(p.Rows, p.Sort, p.Dir == "desc")
+	p.paginate(query.Get("page"))
 	for _, h := range f.spec.Status.History {
 		ref := clean(h.Ref, maxWord)
 		if v1alpha1.IsCommit(h.Ref) {
 			ref = request.Short(h.Ref)
 		}
-		p.History = append(p.History, past{ref, clean(request.Short(h.Commit), 7), moment{h.At.Time, p.Now.now}})
+		p.History = append(p.History, pastCommit{ref, clean(request.Short(h.Commit), 7), moment{h.At.Time, p.Now.now}})
 	}
 	p.Conditions = s.conditions(f, p.Now)
 	p.Rollout = s.newRollout(f, p.Now, func(stage string) string { return p.link(map[string]string{"stage": stage, "state": "", "reason": ""}) })
-	s.show(w, http.StatusOK, "fleet", p)
+	s.writePage(w, http.StatusOK, "fleet", p)
 }
 
 // conditions returns those that are not as they should be. Ready and AllGatewaysSynced say what the summary says.
@@ -279,15 +279,15 @@ func (s *Server) conditions(f fleet, now moment) (list []condition) {
 			continue
 		}
 		if bad && (c.Type != v1alpha1.ConditionStalled || f.Advice.Reason != c.Reason) {
-			list = append(list, condition{clean(c.Type, 64), clean(c.Message, maxMessage), s.advisor.of(v1alpha1.Reason(c.Reason)), moment{c.LastTransitionTime.Time, now.now}})
+			list = append(list, condition{clean(c.Type, 64), clean(c.Message, maxMessage), s.advisor.advice(v1alpha1.Reason(c.Reason)), moment{c.LastTransitionTime.Time, now.now}})
 		}
 	}
 	return list
 }
 
-// turn leaves the rows of one page, counted from 1. A page that does not exist, as if gateways went, is the nearest one.
-func (p *fleetPage) turn(wanted string) {
-	n := (len(p.Rows) + pageRows - 1) / pageRows
+// paginate leaves the rows of one page, counted from 1. A page that does not exist, as if gateways went, is the nearest one.
+func (p *fleetPage) paginate(wanted string) {
+	n := (len(p.Rows) + rowsPerPage - 1) / rowsPerPage
 	if n < 2 {
 		return
 	}
@@ -299,7 +299,7 @@ func (p *fleetPage) turn(wanted string) {
 	for i := range n {
 		p.Pages = append(p.Pages, pageLink{number(i + 1), p.link(map[string]string{"page": strconv.Itoa(i + 1)}), i+1 == at})
 	}
-	first, last := (at-1)*pageRows, min(at*pageRows, len(p.Rows))
+	first, last := (at-1)*rowsPerPage, min(at*rowsPerPage, len(p.Rows))
 	p.Range = number(first+1) + " to " + number(last) + " of " + number(len(p.Rows))
 	p.Rows = p.Rows[first:last]
 }
@@ -321,7 +321,7 @@ func (p *fleetPage) link(set map[string]string) string {
 	return p.Fleet.Path + "?" + values.Encode() + "#gateways"
 }
 
-func (p *fleetPage) filters() {
+func (p *fleetPage) addFilters() {
 	count := map[chip]int{}
 	behind, drift, proposals := 0, 0, 0
 	for _, g := range p.Fleet.Gateways {
@@ -365,8 +365,8 @@ func (p *fleetPage) filters() {
 	}
 }
 
-// admits reports whether a gateway passes the filters of the query.
-func (p *fleetPage) admits(g gateway) bool {
+// matches reports whether a gateway passes the filters of the query.
+func (p *fleetPage) matches(g gateway) bool {
 	switch p.State {
 	case "", g.State.Word:
 	case "behind":
@@ -393,7 +393,7 @@ func (p *fleetPage) admits(g gateway) bool {
 	return p.Search == "" || strings.Contains(strings.ToLower(g.Name+" "+g.Pod), strings.ToLower(p.Search))
 }
 
-func (p *fleetPage) columns() {
+func (p *fleetPage) addColumns() {
 	for _, c := range []struct{ text, sort, class string }{
 		{"Gateway", "name", ""}, {"State", "state", ""}, {"Why", "reason", ""}, {"Commit", "commit", "wide"}, {"Profile", "profile", "wide"}, {"Last sync", "synced", "wide"},
 	} {

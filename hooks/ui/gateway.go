@@ -32,29 +32,29 @@ const (
 
 type gatewayPage struct {
 	frame
-	Fleet    fleet
-	Gateway  gateway
-	Advice   Advice
-	Away     notice // why the agent's part is missing
-	Known    bool   // the agent has answered
-	Problems []problem
-	Plan     []planLine
-	PlanMore int
-	Drift    []drifted
-	Drifted  int
-	Notes    []string
-	Files    sync.Counts
-	Proposal *proposal
+	Fleet         fleet
+	Gateway       gateway
+	Advice        Advice
+	AgentNotice   notice // why the agent's part is missing
+	AgentAnswered bool   // the agent has answered
+	Problems      []problem
+	Plan          []planLine
+	PlanMore      int
+	Drift         []drifted
+	Drifted       int
+	Notes         []string
+	Files         sync.Counts
+	Proposal      *proposal
 
-	Stage     string
-	Last      *snapshot // of the status, which is there without the agent
-	Keeps     string    // what the spec keeps
-	Snapshots []snapshot
-	Places    bool // some of them say where they are
-	Backups   bool // some of them have a backup of the whole gateway
-	Records   []record
-	Odd       string // the audit record has lines that are no entries
-	Command   string
+	Stage          string
+	Last           *snapshot // of the status, which is there without the agent
+	SnapshotPolicy string    // what the spec keeps
+	Snapshots      []snapshot
+	HasStored      bool // some of them say where they are
+	HasBackups     bool // some of them have a backup of the whole gateway
+	Records        []record
+	AuditError     string // the audit record has lines that are no entries
+	Command        string
 }
 
 type problem struct {
@@ -83,8 +83,8 @@ type snapshot struct {
 	Restore              string
 }
 
-// places says where a snapshot is, in words.
-var places = map[v1alpha1.SnapshotStored]string{v1alpha1.StoredLocal: "data volume", v1alpha1.StoredRemote: "object storage", v1alpha1.StoredBoth: "data volume, object storage"}
+// storedText says where a snapshot is, in words.
+var storedText = map[v1alpha1.SnapshotStored]string{v1alpha1.StoredLocal: "data volume", v1alpha1.StoredRemote: "object storage", v1alpha1.StoredBoth: "data volume, object storage"}
 
 // record is a sync of the past.
 type record struct {
@@ -95,61 +95,61 @@ type record struct {
 	Advice                      Advice
 	Added, Modified, Deleted    int
 	Path                        string // of the diff
-	Short                       bool   // only the number of files is known, and not who requested it
+	Summary                     bool   // only the number of files is known, and not who requested it
 	Changed                     int
 	Duration                    string
 }
 
-// findGateway returns the row of a request. If there is none, it writes the answer.
-func (s *Server) findGateway(w http.ResponseWriter, r *http.Request) (fleet, gateway, leads.Leads, bool) {
-	f, l, ok := s.find(w, r)
+// requestedGateway returns the row of a request. If there is none, it writes the answer.
+func (s *Server) requestedGateway(w http.ResponseWriter, r *http.Request) (fleet, gateway, leads.Leads, bool) {
+	f, l, ok := s.requestedFleet(w, r)
 	if !ok {
 		return f, gateway{}, l, false
 	}
 	name := r.URL.Query().Get("name")
 	i := slices.IndexFunc(f.Gateways, func(g gateway) bool { return g.row.Name == name })
 	if i < 0 {
-		s.problem(w, http.StatusNotFound, "There is no such gateway", "The fleet "+f.Name+" has no gateway "+clean(name, maxWord)+". Its pod may have been deleted.")
+		s.writeProblem(w, http.StatusNotFound, "There is no such gateway", "The fleet "+f.Name+" has no gateway "+clean(name, maxWord)+". Its pod may have been deleted.")
 		return f, gateway{}, l, false
 	}
 	return f, f.Gateways[i], l, true
 }
 
 func (s *Server) serveGateway(w http.ResponseWriter, r *http.Request) {
-	f, g, l, ok := s.findGateway(w, r)
+	f, g, l, ok := s.requestedGateway(w, r)
 	if !ok {
 		return
 	}
-	p := gatewayPage{frame: s.frame(g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Advice: s.advisor.of(g.Reason)}
+	p := gatewayPage{frame: s.newFrame(g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Advice: s.advisor.advice(g.Reason)}
 	p.Notices = s.notices(l)
 	p.Live = "/live?" + url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode()
 	p.Command = "stoker history " + f.Name + " --namespace " + f.Namespace + " --audit --gateway " + g.Name
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	p.Stage, p.Keeps, p.Last = stageOf(f.spec, g.row.Name), keeps(f.spec.Spec.Snapshots), p.last(g.row.LastSnapshot)
-	if err := s.ask(ctx, &p); err != nil {
-		p.Away = s.silent(err, f.Namespace)
-		s.reported(ctx, &p)
+	p.Stage, p.SnapshotPolicy, p.Last = stageOf(f.spec, g.row.Name), snapshotPolicy(f.spec.Spec.Snapshots), p.newLastSnapshot(g.row.LastSnapshot)
+	if err := s.addAgentAnswer(ctx, &p); err != nil {
+		p.AgentNotice = s.agentNotice(err, f.Namespace)
+		s.addReport(ctx, &p)
 	}
-	s.show(w, http.StatusOK, "gateway", p)
+	s.writePage(w, http.StatusOK, "gateway", p)
 }
 
-// silent returns a notice about an agent that could not be asked.
-func (s *Server) silent(err error, namespace string) notice {
+// agentNotice returns a notice about an agent that could not be asked.
+func (s *Server) agentNotice(err error, namespace string) notice {
 	const text = "The plan, the changed files and the list of snapshots are not shown: they come from the agent."
 	switch {
 	case apierrors.IsForbidden(err):
-		return notice{hold, "You may not ask the agent", text + " Your user lacks the right to get pods and pods/proxy in namespace " + clean(namespace, maxWord) + "."}
+		return notice{toneHeld, "You may not ask the agent", text + " Your user lacks the right to get pods and pods/proxy in namespace " + clean(namespace, maxWord) + "."}
 	case failure.Is(err, v1alpha1.ReasonMissingSidecar):
-		return notice{fail, "The pod has no agent", text}
+		return notice{toneFail, "The pod has no agent", text}
 	case apierrors.IsNotFound(err):
-		return notice{unknown, "The pod is gone", text}
+		return notice{toneUnknown, "The pod is gone", text}
 	}
-	return notice{unknown, "The agent does not answer", text + " " + clean(err.Error(), 400)}
+	return notice{toneUnknown, "The agent does not answer", text + " " + clean(err.Error(), 400)}
 }
 
-// keeps says what spec.snapshots keeps, or "" if no snapshots are taken.
-func keeps(o *v1alpha1.SnapshotsSpec) string {
+// snapshotPolicy says what spec.snapshots keeps, or "" if no snapshots are taken.
+func snapshotPolicy(o *v1alpha1.SnapshotsSpec) string {
 	if o == nil || !o.Enabled {
 		return ""
 	}
@@ -165,36 +165,36 @@ func keeps(o *v1alpha1.SnapshotsSpec) string {
 	return text
 }
 
-// last returns the newest snapshot as the status names it, or nil.
-func (p *gatewayPage) last(of *v1alpha1.GatewaySnapshot) *snapshot {
+// newLastSnapshot returns the newest snapshot as the status names it, or nil.
+func (p *gatewayPage) newLastSnapshot(of *v1alpha1.GatewaySnapshot) *snapshot {
 	if of == nil {
 		return nil
 	}
-	sn := &snapshot{ID: clean(of.ID, maxWord), Size: clean(of.Size, 32), Stored: places[of.Stored]}
+	sn := &snapshot{ID: clean(of.ID, maxWord), Size: clean(of.Size, 32), Stored: storedText[of.Stored]}
 	if of.Timestamp != nil {
 		sn.At = moment{of.Timestamp.Time, p.Now.now}
 	}
 	if v1alpha1.RestoresOn(of.ID, p.Gateway.row.Name) == of.ID {
-		sn.Restore = p.restore(of.ID)
+		sn.Restore = p.restoreCommand(of.ID)
 	}
 	return sn
 }
 
-// restore returns the command that brings the gateway back to a snapshot.
-func (p *gatewayPage) restore(id string) string {
+// restoreCommand returns the command that brings the gateway back to a snapshot.
+func (p *gatewayPage) restoreCommand(id string) string {
 	return "stoker snapshots " + p.Fleet.Name + " --namespace " + p.Fleet.Namespace + " --restore " + id
 }
 
-func (p *gatewayPage) notes(list []string) {
+func (p *gatewayPage) addNotes(list []string) {
 	for _, n := range list[:min(len(list), maxNotes)] {
 		p.Notes = append(p.Notes, clean(n, maxMessage))
 	}
 }
 
-// reported adds the past syncs and the notes without the agent: as its last report has them, or as far as the status has them.
-func (s *Server) reported(ctx context.Context, p *gatewayPage) {
+// addReport adds the past syncs and the notes without the agent: as its last report has them, or as far as the status has them.
+func (s *Server) addReport(ctx context.Context, p *gatewayPage) {
 	list := p.Gateway.row.SyncHistory
-	p.notes(p.Gateway.row.Notes)
+	p.addNotes(p.Gateway.row.Notes)
 	report, err := kube.SyncReports(s.Clients.Dynamic, p.Fleet.Namespace).Get(ctx, p.Gateway.row.PodName)
 	if err == nil && report.Status.Gateway == p.Gateway.row.Name {
 		list = report.Status.SyncHistory
@@ -207,14 +207,14 @@ func (s *Server) reported(ctx context.Context, p *gatewayPage) {
 		case v1alpha1.ClassHeld:
 			is = v1alpha1.GatewayHeld
 		}
-		r := s.record(p, sync.Audit{Time: h.Timestamp.Time, Ref: h.Ref, Result: is, Reason: h.Result, Duration: h.Duration})
-		r.Short, r.To, r.Changed = true, clean(request.Short(h.Commit), 7), int(h.FilesChanged)
+		r := s.newRecord(p, sync.Audit{Time: h.Timestamp.Time, Ref: h.Ref, Result: is, Reason: h.Result, Duration: h.Duration})
+		r.Summary, r.To, r.Changed = true, clean(request.Short(h.Commit), 7), int(h.FilesChanged)
 		p.Records = append(p.Records, r)
 	}
 }
 
-// ask adds what the agent answers.
-func (s *Server) ask(ctx context.Context, p *gatewayPage) error {
+// addAgentAnswer adds what the agent answers.
+func (s *Server) addAgentAnswer(ctx context.Context, p *gatewayPage) error {
 	a, err := agents.Of(ctx, s.Clients.Core, p.Fleet.Namespace, p.Gateway.row)
 	if err != nil {
 		return err
@@ -232,21 +232,21 @@ func (s *Server) ask(ctx context.Context, p *gatewayPage) error {
 	if err != nil {
 		return err
 	}
-	p.Known = true
+	p.AgentAnswered = true
 	s.addState(p, a, state)
 	past := <-audit
 	for _, e := range slices.Backward(past.list) {
 		if len(p.Records) == maxRecords {
 			break
 		}
-		p.Records = append(p.Records, s.record(p, e))
+		p.Records = append(p.Records, s.newRecord(p, e))
 	}
 	if past.err != nil && len(past.list) > 0 {
-		p.Odd = clean(past.err.Error(), maxCell)
+		p.AuditError = clean(past.err.Error(), maxCell)
 	}
 	if past.list == nil { // an agent without an audit record, or one that cannot be read
 		for _, h := range state.History[:min(len(state.History), maxRecords)] {
-			p.Records = append(p.Records, s.record(p, sync.Audit{Time: h.At, Ref: h.Ref, To: h.Commit, Result: h.Phase, Reason: h.Reason, Message: h.Message,
+			p.Records = append(p.Records, s.newRecord(p, sync.Audit{Time: h.At, Ref: h.Ref, To: h.Commit, Result: h.Phase, Reason: h.Reason, Message: h.Message,
 				Duration: h.Duration, Files: sync.AuditFiles{Added: h.Files.Added, Modified: h.Files.Modified, Deleted: h.Files.Deleted}}))
 		}
 	}
@@ -255,7 +255,7 @@ func (s *Server) ask(ctx context.Context, p *gatewayPage) error {
 
 func (s *Server) addState(p *gatewayPage, a agents.Agent, state agents.State) {
 	for _, e := range state.Problems[:min(len(state.Problems), maxNotes)] {
-		p.Problems = append(p.Problems, problem{s.advisor.of(e.Reason), clean(e.Message, maxMessage)})
+		p.Problems = append(p.Problems, problem{s.advisor.advice(e.Reason), clean(e.Message, maxMessage)})
 	}
 	for _, line := range state.Plan[:min(len(state.Plan), maxPlan)] {
 		p.Plan = append(p.Plan, newPlanLine(line))
@@ -267,12 +267,12 @@ func (s *Server) addState(p *gatewayPage, a agents.Agent, state agents.State) {
 			p.Drift = append(p.Drift, drifted{clean(f.Path, 1024), clean(f.What, 20)})
 		}
 	}
-	p.notes(state.Report.Notes)
+	p.addNotes(state.Report.Notes)
 	p.Files = state.Report.Files
 	if o := state.Proposal; o != nil {
 		p.Proposal = &proposal{clean(string(o.State), 16), clean(o.Branch, maxWord), clean(o.Message, maxMessage), newLink(o.URL), int(o.Files), int(o.Refused), Advice{}}
 		if o.Reason != "" {
-			p.Proposal.Advice = s.advisor.of(o.Reason)
+			p.Proposal.Advice = s.advisor.advice(o.Reason)
 		}
 	}
 	for _, sn := range slices.Backward(a.Snapshots(state)) {
@@ -280,8 +280,8 @@ func (s *Server) addState(p *gatewayPage, a agents.Agent, state agents.State) {
 			break
 		}
 		p.Snapshots = append(p.Snapshots, snapshot{sn.ID, sn.Commit.Short(), sn.To.Short(), v1alpha1.SizeText(sn.Bytes), moment{sn.Time, p.Now.now}, sn.Files,
-			places[sn.Stored], sn.Backup, p.restore(sn.ID)})
-		p.Places, p.Backups = p.Places || sn.Stored != "", p.Backups || sn.Backup
+			storedText[sn.Stored], sn.Backup, p.restoreCommand(sn.ID)})
+		p.HasStored, p.HasBackups = p.HasStored || sn.Stored != "", p.HasBackups || sn.Backup
 	}
 }
 
@@ -297,12 +297,12 @@ func newPlanLine(line string) planLine {
 	return planLine{op, line}
 }
 
-func (s *Server) record(p *gatewayPage, e sync.Audit) record {
+func (s *Server) newRecord(p *gatewayPage, e sync.Audit) record {
 	r := record{
-		At: moment{e.Time, p.Now.now}, Ref: clean(e.Ref, maxWord), From: short(e.From), To: short(e.To), Author: clean(e.Author, 120),
-		By: clean(e.By, 64), Result: clean(string(e.Result), 32), Message: clean(e.Message, maxCell), Advice: s.advisor.of(e.Reason),
+		At: moment{e.Time, p.Now.now}, Ref: clean(e.Ref, maxWord), From: shortID(e.From), To: shortID(e.To), Author: clean(e.Author, 120),
+		By: clean(e.By, 64), Result: clean(string(e.Result), 32), Message: clean(e.Message, maxCell), Advice: s.advisor.advice(e.Reason),
 		Added: e.Files.Added, Modified: e.Files.Modified, Deleted: e.Files.Deleted, Duration: clean(e.Duration, 32),
-		Tone: stand(v1alpha1.DiscoveredGateway{SyncStatus: e.Result, Reason: e.Reason}, false, false).Tone,
+		Tone: gatewayState(v1alpha1.DiscoveredGateway{SyncStatus: e.Result, Reason: e.Reason}, false, false).Tone,
 	}
 	if v1alpha1.IsCommit(e.Ref) {
 		r.Ref = request.Short(e.Ref)
@@ -316,8 +316,8 @@ func (s *Server) record(p *gatewayPage, e sync.Audit) record {
 	return r
 }
 
-// short returns the first digits of a commit, or "" if there is none.
-func short(id plan.ID) string {
+// shortID returns the first digits of a commit, or "" if there is none.
+func shortID(id plan.ID) string {
 	if id.IsZero() {
 		return ""
 	}
@@ -344,7 +344,7 @@ type fileChange struct {
 }
 
 func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
-	f, g, l, ok := s.findGateway(w, r)
+	f, g, l, ok := s.requestedGateway(w, r)
 	if !ok {
 		return
 	}
@@ -357,19 +357,19 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 		d, err = a.Diff(ctx, id)
 	}
 	if err != nil {
-		n := s.silent(err, f.Namespace)
+		n := s.agentNotice(err, f.Namespace)
 		if apierrors.IsNotFound(err) {
-			n = notice{unknown, "There is no report of this sync", "The agent keeps the reports of the last ten syncs that changed files."}
+			n = notice{toneUnknown, "There is no report of this sync", "The agent keeps the reports of the last ten syncs that changed files."}
 		}
 		status := http.StatusBadGateway
 		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || errors.Is(err, context.DeadlineExceeded) {
 			status = http.StatusNotFound
 		}
-		s.problem(w, status, n.Title, n.Text)
+		s.writeProblem(w, status, n.Title, n.Text)
 		return
 	}
-	p := syncPage{frame: s.frame("Changes of a sync", crumb{"Fleets", "/"}, crumb{f.Name, f.Path}, crumb{g.Name, g.Path}), Fleet: f, Gateway: g,
-		From: short(d.FromCommit), To: short(d.ToCommit), Added: d.FilesAdded, Modified: d.FilesModified, Deleted: d.FilesDeleted, Truncated: d.Truncated,
+	p := syncPage{frame: s.newFrame("Changes of a sync", crumb{"Fleets", "/"}, crumb{f.Name, f.Path}, crumb{g.Name, g.Path}), Fleet: f, Gateway: g,
+		From: shortID(d.FromCommit), To: shortID(d.ToCommit), Added: d.FilesAdded, Modified: d.FilesModified, Deleted: d.FilesDeleted, Truncated: d.Truncated,
 		Search: clean(r.URL.Query().Get("q"), 200), ID: id}
 	p.At = moment{d.Timestamp, p.Now.now}
 	p.Notices = s.notices(l)
@@ -384,23 +384,25 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 			p.More++
 			continue
 		}
-		p.Changes = append(p.Changes, fileChange{clean(c.Path, 1024), clean(c.Action, 10), blob(c.Checksum.Before), blob(c.Checksum.After)})
+		p.Changes = append(p.Changes, fileChange{clean(c.Path, 1024), clean(c.Action, 10), shortChecksum(c.Checksum.Before), shortChecksum(c.Checksum.After)})
 	}
-	s.show(w, http.StatusOK, "sync", p)
+	s.writePage(w, http.StatusOK, "sync", p)
 }
 
-// blob shortens git's id of the content of a file.
-func blob(sum string) string { return clean(request.Short(strings.TrimPrefix(sum, "git:")), 7) }
+// shortChecksum shortens git's id of the content of a file.
+func shortChecksum(sum string) string {
+	return clean(request.Short(strings.TrimPrefix(sum, "git:")), 7)
+}
 
 func (s *Server) serveReason(w http.ResponseWriter, r *http.Request) {
-	a, ok := s.advisor.by[v1alpha1.Reason(r.PathValue("reason"))]
+	a, ok := s.advisor.byReason[v1alpha1.Reason(r.PathValue("reason"))]
 	if !ok {
-		s.problem(w, http.StatusNotFound, "There is no such reason", "")
+		s.writeProblem(w, http.StatusNotFound, "There is no such reason", "")
 		return
 	}
-	s.show(w, http.StatusOK, "reason", struct {
+	s.writePage(w, http.StatusOK, "reason", struct {
 		frame
 		Advice Advice
 		Web    string
-	}{s.frame(a.Reason, crumb{"Fleets", "/"}), a, s.Manual(troubleshooting + "#" + strings.ToLower(a.Reason))})
+	}{s.newFrame(a.Reason, crumb{"Fleets", "/"}), a, s.Manual(troubleshooting + "#" + strings.ToLower(a.Reason))})
 }

@@ -19,15 +19,15 @@ type tone string
 
 // The tones, worst first.
 const (
-	fail    tone = "fail"
-	unknown tone = "unknown"
-	hold    tone = "hold"
-	work    tone = "work"
-	off     tone = "off"
-	good    tone = "good"
+	toneFail    tone = "fail"
+	toneUnknown tone = "unknown"
+	toneHeld    tone = "hold"
+	toneWorking tone = "work"
+	toneOff     tone = "off"
+	toneGood    tone = "good"
 )
 
-var tones = []tone{fail, unknown, hold, work, off, good}
+var tones = []tone{toneFail, toneUnknown, toneHeld, toneWorking, toneOff, toneGood}
 
 // chip is a state with its tone.
 type chip struct {
@@ -115,23 +115,23 @@ func address(s string) string {
 	return clean(s, maxWord)
 }
 
-func pathOf(namespace, name string) string {
+func fleetPath(namespace, name string) string {
 	return "/fleets/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
 }
 
-// read converts a GatewaySync.
-func (s *Server) read(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) fleet {
+// newFleet converts a GatewaySync.
+func (s *Server) newFleet(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) fleet {
 	v := request.Read(gs, "", target, now)
 	f := fleet{
-		Namespace: gs.Namespace, Name: gs.Name, Path: pathOf(gs.Namespace, gs.Name), Repo: address(gs.Spec.Git.Repo),
+		Namespace: gs.Namespace, Name: gs.Name, Path: fleetPath(gs.Namespace, gs.Name), Repo: address(gs.Spec.Git.Repo),
 		Ref: clean(v.Ref, maxWord), Commit: request.Short(v.Commit), Origin: clean(request.Origin(gs, v.Ref), maxWord),
-		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.of(v.Reason), spec: gs,
+		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.advice(v.Reason), spec: gs,
 	}
 	if v1alpha1.IsCommit(v.Ref) {
 		f.Ref = request.Short(v.Ref)
 	}
 	f.Behind = max(f.Total-f.Synced, 0)
-	f.State = phase(v)
+	f.State = fleetState(v)
 	if at := gs.Status.ConfirmedAt; at != nil {
 		f.Confirmed = moment{at.Time, now}
 	}
@@ -146,75 +146,75 @@ func (s *Server) read(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now
 		behind[b.Name] = true
 	}
 	for _, row := range gs.Status.DiscoveredGateways {
-		f.Gateways = append(f.Gateways, s.row(f, row, behind[row.Name], away, now))
+		f.Gateways = append(f.Gateways, s.newGateway(f, row, behind[row.Name], away, now))
 	}
-	f.Bar = bar(f.Gateways)
-	if f.State.Tone == work { // some gateways may go on while others do not
-		f.State = worst(f.Gateways, f.State)
+	f.Bar = newBar(f.Gateways)
+	if f.State.Tone == toneWorking { // some gateways may go on while others do not
+		f.State = worstState(f.Gateways, f.State)
 	}
-	f.Groups = s.groups(f, away)
+	f.Groups = s.newGroups(f, away)
 	return f
 }
 
-// phase returns the state of a fleet.
-func phase(v request.Verdict) chip {
+// fleetState returns the state of a fleet.
+func fleetState(v request.Verdict) chip {
 	switch {
 	case v.Reason == v1alpha1.ReasonAgentsAway:
-		return chip{unknown, "Not confirmed"}
+		return chip{toneUnknown, "Not confirmed"}
 	case v.Phase == request.Succeeded:
-		return chip{good, "Up to date"}
+		return chip{toneGood, "Up to date"}
 	case v.Phase == request.Failed:
-		return chip{fail, "Failed"}
+		return chip{toneFail, "Failed"}
 	case v.Phase == request.Held:
-		return chip{hold, "Held"}
+		return chip{toneHeld, "Held"}
 	case v.Phase == request.Paused:
-		return chip{off, "Paused"}
+		return chip{toneOff, "Paused"}
 	case v.Reason == v1alpha1.ReasonNoGateways:
-		return chip{off, "No gateways"}
+		return chip{toneOff, "No gateways"}
 	case v.Gateways.Failed > 0, v.Reason.Class() == v1alpha1.ClassRetry, v.Reason.Class() == v1alpha1.ClassStalled:
-		return chip{fail, "Error"}
+		return chip{toneFail, "Error"}
 	}
-	return chip{work, "Updating"}
+	return chip{toneWorking, "Updating"}
 }
 
-// worst returns the state of a fleet under way: Error or Held if one of its gateways is.
-func worst(gateways []gateway, otherwise chip) chip {
+// worstState returns the state of a fleet under way: Error or Held if one of its gateways is.
+func worstState(gateways []gateway, otherwise chip) chip {
 	for _, g := range gateways {
 		switch g.State.Tone {
-		case fail:
-			return chip{fail, "Error"}
-		case hold:
-			otherwise = chip{hold, "Held"}
+		case toneFail:
+			return chip{toneFail, "Error"}
+		case toneHeld:
+			otherwise = chip{toneHeld, "Held"}
 		}
 	}
 	return otherwise
 }
 
-// stand returns the state of a gateway. It is never good if the gateway does not run what it should, or if no agent confirms it.
-func stand(row v1alpha1.DiscoveredGateway, behind, away bool) chip {
+// gatewayState returns the state of a gateway. It is never good if the gateway does not run what it should, or if no agent confirms it.
+func gatewayState(row v1alpha1.DiscoveredGateway, behind, away bool) chip {
 	switch {
 	case away:
-		return chip{unknown, "Not confirmed"}
+		return chip{toneUnknown, "Not confirmed"}
 	case row.SyncStatus == v1alpha1.GatewayError:
-		return chip{fail, "Error"}
+		return chip{toneFail, "Error"}
 	case row.SyncStatus == v1alpha1.GatewayMissingSidecar:
-		return chip{fail, "No agent"}
+		return chip{toneFail, "No agent"}
 	case row.SyncStatus == v1alpha1.GatewayHeld && row.Reason == v1alpha1.ReasonPaused:
-		return chip{off, "Paused"}
+		return chip{toneOff, "Paused"}
 	case row.SyncStatus == v1alpha1.GatewayHeld:
-		return chip{hold, "Held"}
+		return chip{toneHeld, "Held"}
 	case behind && (row.SyncStatus == v1alpha1.GatewaySynced || row.SyncStatus == v1alpha1.GatewayStandby):
-		return chip{work, "Behind"}
+		return chip{toneWorking, "Behind"}
 	case row.SyncStatus == v1alpha1.GatewaySynced, row.SyncStatus == v1alpha1.GatewayStandby:
-		return chip{good, string(row.SyncStatus)}
+		return chip{toneGood, string(row.SyncStatus)}
 	}
-	return chip{work, cmp.Or(clean(string(row.SyncStatus), 32), string(v1alpha1.GatewayPending))}
+	return chip{toneWorking, cmp.Or(clean(string(row.SyncStatus), 32), string(v1alpha1.GatewayPending))}
 }
 
-func (s *Server) row(f fleet, row v1alpha1.DiscoveredGateway, behind, away bool, now time.Time) gateway {
+func (s *Server) newGateway(f fleet, row v1alpha1.DiscoveredGateway, behind, away bool, now time.Time) gateway {
 	g := gateway{
 		Name: clean(row.Name, maxWord), Path: f.Path + "/gateway?" + url.Values{"name": {row.Name}}.Encode(), Behind: behind || away,
-		State: stand(row, behind, away), Reason: row.Reason, Message: clean(row.Message, maxMessage), Commit: clean(request.Short(row.SyncedCommit), 7),
+		State: gatewayState(row, behind, away), Reason: row.Reason, Message: clean(row.Message, maxMessage), Commit: clean(request.Short(row.SyncedCommit), 7),
 		Ref: clean(row.SyncedRef, maxWord), Profile: clean(row.Profile, 63), Pod: clean(row.PodName, maxWord), Drift: int(row.Drift),
 		Proposal: clean(string(row.ProposalState), 16), Link: newLink(row.Proposal), Duration: clean(row.LastSyncDuration, 32),
 		FilesChanged: int(row.FilesChanged), Scan: clean(row.LastScanResult, 512), Agent: clean(row.AgentVersion, 64), row: row,
@@ -235,8 +235,8 @@ func (s *Server) row(f fleet, row v1alpha1.DiscoveredGateway, behind, away bool,
 	return g
 }
 
-// groups returns the reasons for which gateways are behind, the most urgent first.
-func (s *Server) groups(f fleet, away bool) []group {
+// newGroups returns the reasons for which gateways are behind, the most urgent first.
+func (s *Server) newGroups(f fleet, away bool) []group {
 	var list []group
 	for _, g := range f.Gateways {
 		if !g.Behind {
@@ -244,7 +244,7 @@ func (s *Server) groups(f fleet, away bool) []group {
 		}
 		i := slices.IndexFunc(list, func(o group) bool { return o.Advice.Reason == clean(string(g.Reason), 64) && o.Tone == g.State.Tone })
 		if i < 0 {
-			list = append(list, group{s.advisor.of(g.Reason), g.State.Tone, 0, f.Path + "?" + url.Values{"reason": {string(g.Reason)}}.Encode() + "#gateways", clean(g.Message, maxCell)})
+			list = append(list, group{s.advisor.advice(g.Reason), g.State.Tone, 0, f.Path + "?" + url.Values{"reason": {string(g.Reason)}}.Encode() + "#gateways", clean(g.Message, maxCell)})
 			i = len(list) - 1
 		}
 		list[i].N++
@@ -258,8 +258,8 @@ func (s *Server) groups(f fleet, away bool) []group {
 	return list
 }
 
-// bar returns how many gateways have which tone, the best first.
-func bar(gateways []gateway) []segment {
+// newBar returns how many gateways have which tone, the best first.
+func newBar(gateways []gateway) []segment {
 	count := map[tone]int{}
 	for _, g := range gateways {
 		count[g.State.Tone]++
@@ -276,8 +276,8 @@ func bar(gateways []gateway) []segment {
 	return list
 }
 
-// sorted sorts gateways by a column: the ones that need attention first, unless the query asks for another order.
-func sorted(list []gateway, by string, reverse bool) {
+// sortGateways sorts gateways by a column: the ones that need attention first, unless the query asks for another order.
+func sortGateways(list []gateway, by string, reverse bool) {
 	order := func(a, b gateway) int {
 		var c int
 		switch by {
@@ -285,7 +285,7 @@ func sorted(list []gateway, by string, reverse bool) {
 		case "commit":
 			c = strings.Compare(a.Commit, b.Commit)
 		case "profile":
-			c = natural(a.Profile, b.Profile)
+			c = compareNatural(a.Profile, b.Profile)
 		case "reason":
 			c = strings.Compare(string(a.Reason), string(b.Reason))
 		case "synced":
@@ -296,7 +296,7 @@ func sorted(list []gateway, by string, reverse bool) {
 		return c
 	}
 	slices.SortStableFunc(list, func(a, b gateway) int {
-		c := cmp.Or(order(a, b), natural(a.Name, b.Name))
+		c := cmp.Or(order(a, b), compareNatural(a.Name, b.Name))
 		if reverse {
 			return -c
 		}

@@ -27,7 +27,7 @@ type rollout struct {
 type stage struct {
 	Name, Path    string
 	State         chip
-	Asks          string // what the spec asks for before and after it
+	Conditions    string // what the spec asks for before and after it
 	Synced, Total int
 
 	first, last int // its steps
@@ -42,14 +42,14 @@ func (s *Server) newRollout(f fleet, now moment, link func(stage string) string)
 	if o == nil {
 		return nil
 	}
-	r := &rollout{State: chip{work, clean(string(o.Phase), 32)}, Message: clean(o.Message, maxMessage), Step: int(o.Step), Steps: int(o.Steps),
+	r := &rollout{State: chip{toneWorking, clean(string(o.Phase), 32)}, Message: clean(o.Message, maxMessage), Step: int(o.Step), Steps: int(o.Steps),
 		Commit: clean(request.Short(o.Commit), 7), From: clean(request.Short(o.From), 7)}
 	command := func(verb string) string { return "stoker " + verb + " " + gs.Name + " --namespace " + gs.Namespace }
 	switch o.Phase {
 	case v1alpha1.RolloutDone:
-		r.State.Tone = good
+		r.State.Tone = toneGood
 	case v1alpha1.RolloutAborted:
-		r.State.Tone, r.Advice = fail, s.advisor.of(v1alpha1.ReasonCanaryStageFailed)
+		r.State.Tone, r.Advice = toneFail, s.advisor.advice(v1alpha1.ReasonCanaryStageFailed)
 		if gs.Status.Retry != "" {
 			r.Todo = append(r.Todo, todo{"If the commit is not to blame, try it again:", command("retry")})
 		}
@@ -57,20 +57,20 @@ func (s *Server) newRollout(f fleet, now moment, link func(stage string) string)
 			r.Todo = append(r.Todo, todo{"To bring all gateways back to what they ran before:", command("rollback")})
 		}
 	case v1alpha1.RolloutSoaking:
-		r.Advice = s.advisor.of(v1alpha1.ReasonRolloutSoaking)
+		r.Advice = s.advisor.advice(v1alpha1.ReasonRolloutSoaking)
 	case v1alpha1.RolloutWaiting:
-		r.State.Tone, r.Advice = hold, s.advisor.of(v1alpha1.ReasonApprovalNeeded)
+		r.State.Tone, r.Advice = toneHeld, s.advisor.advice(v1alpha1.ReasonApprovalNeeded)
 		r.Todo = append(r.Todo, todo{"To approve the stage:", command("approve")})
 	}
 	if o.Since != nil {
 		r.Since = moment{o.Since.Time, now.now}
 	}
-	r.Stages = stages(f, o, link)
+	r.Stages = newStages(f, o, link)
 	return r
 }
 
-// stages returns the stages of a rollout with their gateways; none if the spec has none, or if the rollout is about other ones.
-func stages(f fleet, o *v1alpha1.RolloutStatus, link func(stage string) string) (list []stage) {
+// newStages returns the stages of a rollout with their gateways; none if the spec has none, or if the rollout is about other ones.
+func newStages(f fleet, o *v1alpha1.RolloutStatus, link func(stage string) string) (list []stage) {
 	order := f.spec.Order()
 	steps := order.Steps()
 	if len(steps) != int(o.Steps) || order.Stage(1) == nil {
@@ -80,7 +80,7 @@ func stages(f fleet, o *v1alpha1.RolloutStatus, link func(stage string) string) 
 		if order.Opens(i + 1) {
 			s := stage{Name: steps[i].Stage, Path: link(steps[i].Stage), first: i + 1}
 			if is := order.Stage(i + 1); is != nil {
-				s.Asks = asks(is)
+				s.Conditions = stageConditions(is)
 			}
 			list = append(list, s)
 		}
@@ -99,8 +99,8 @@ func stages(f fleet, o *v1alpha1.RolloutStatus, link func(stage string) string) 
 		}
 	}
 	for i := range list {
-		list[i].State = list[i].stand(o)
-		if f.State.Tone == unknown { // no agent confirms what the gateways run
+		list[i].State = list[i].state(o)
+		if f.State.Tone == toneUnknown { // no agent confirms what the gateways run
 			list[i].State = f.State
 		}
 	}
@@ -110,31 +110,31 @@ func stages(f fleet, o *v1alpha1.RolloutStatus, link func(stage string) string) 
 	return list
 }
 
-// stand returns how far a stage is. While a rollout waits for an approval, the stage that waits comes after the open steps.
-func (s *stage) stand(o *v1alpha1.RolloutStatus) chip {
+// state returns how far a stage is. While a rollout waits for an approval, the stage that waits comes after the open steps.
+func (s *stage) state(o *v1alpha1.RolloutStatus) chip {
 	open := int(o.Step)
 	switch {
 	case o.Phase == v1alpha1.RolloutWaiting && s.Name == o.Stage:
-		return chip{hold, "Waits for approval"}
+		return chip{toneHeld, "Waits for approval"}
 	case o.Phase == v1alpha1.RolloutDone, s.last < open, o.Phase == v1alpha1.RolloutWaiting && s.last <= open:
 		if s.Synced < s.Total {
-			return chip{work, "Open"}
+			return chip{toneWorking, "Open"}
 		}
-		return chip{good, "Done"}
+		return chip{toneGood, "Done"}
 	case o.Phase == v1alpha1.RolloutAborted && open < s.first:
-		return chip{off, "Not reached"}
+		return chip{toneOff, "Not reached"}
 	case open < s.first:
-		return chip{off, "Later"}
+		return chip{toneOff, "Later"}
 	case o.Phase == v1alpha1.RolloutAborted:
-		return chip{fail, "Failed"}
+		return chip{toneFail, "Failed"}
 	case o.Phase == v1alpha1.RolloutSoaking:
-		return chip{work, "Soaking"}
+		return chip{toneWorking, "Soaking"}
 	}
-	return chip{work, "Syncing"}
+	return chip{toneWorking, "Syncing"}
 }
 
-// asks returns what a stage asks for, in the order in which it comes.
-func asks(s *v1alpha1.Stage) string {
+// stageConditions returns what a stage asks for, in the order in which it comes.
+func stageConditions(s *v1alpha1.Stage) string {
 	var list []string
 	if s.RequireApproval {
 		list = append(list, "approval")

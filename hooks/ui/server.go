@@ -52,7 +52,7 @@ type Server struct {
 
 	token, cookie string
 	mu            sync.Mutex
-	once          string // a token that counts once
+	oneTimeToken  string // a token that counts once
 }
 
 // New returns a Server. Run starts it.
@@ -62,8 +62,8 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{Options: o, watcher: w, advisor: newAdvisor(docs.Troubleshooting, o.Manual), pages: map[string]*template.Template{},
-		done: make(chan struct{}), token: secret(), cookie: secret(), once: secret()}
-	base, err := template.New("base.html").Funcs(functions).ParseFS(files, "pages/base.html")
+		done: make(chan struct{}), token: newSecret(), cookie: newSecret(), oneTimeToken: newSecret()}
+	base, err := template.New("base.html").Funcs(templateFuncs).ParseFS(files, "pages/base.html")
 	if err != nil {
 		return nil, err
 	}
@@ -87,14 +87,14 @@ func New(o Options) (*Server, error) {
 		"GET /live":                              s.serveLive,
 		"GET /assets/{file}":                     http.StripPrefix("/assets/", http.FileServerFS(assets)).ServeHTTP,
 		"GET /": func(w http.ResponseWriter, _ *http.Request) {
-			s.problem(w, http.StatusNotFound, "There is no such page", "")
+			s.writeProblem(w, http.StatusNotFound, "There is no such page", "")
 		},
 	})
 	return s, nil
 }
 
-// secret returns 32 random bytes in hex.
-func secret() string {
+// newSecret returns 32 random bytes in hex.
+func newSecret() string {
 	b := make([]byte, 32)
 	_, _ = rand.Read(b) // it never fails
 	return hex.EncodeToString(b)
@@ -108,36 +108,36 @@ func (s *Server) Run(ctx context.Context) {
 }
 
 // URL returns the address that opens a page: path at the address that the server listens on, with the token.
-func (s *Server) URL(addr, path string) string { return entry(addr, path, s.token) }
+func (s *Server) URL(addr, path string) string { return pageURL(addr, path, s.token) }
 
 // OpenURL is URL with a token that counts once, for the arguments of a program, which other users of the machine can see.
 func (s *Server) OpenURL(addr, path string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return entry(addr, path, s.once)
+	return pageURL(addr, path, s.oneTimeToken)
 }
 
-func entry(addr, path, token string) string {
+func pageURL(addr, path, token string) string {
 	return (&url.URL{Scheme: "http", Host: addr, Path: path, RawQuery: url.Values{"token": {token}}.Encode()}).String()
 }
 
 // PathOf returns the path of the page of a GatewaySync.
-func PathOf(namespace, name string) string { return pathOf(namespace, name) }
+func PathOf(namespace, name string) string { return fleetPath(namespace, name) }
 
-// same compares secrets in constant time.
-func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+// equalSecrets compares secrets in constant time.
+func equalSecrets(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// admits reports whether a token is one of the server's.
-func (s *Server) admits(token string) bool {
-	if same(token, s.token) {
+// accepts reports whether a token is one of the server's.
+func (s *Server) accepts(token string) bool {
+	if equalSecrets(token, s.token) {
 		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.once == "" || !same(token, s.once) {
+	if s.oneTimeToken == "" || !equalSecrets(token, s.oneTimeToken) {
 		return false
 	}
-	s.once = ""
+	s.oneTimeToken = ""
 	return true
 }
 
@@ -157,7 +157,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(name, value)
 	}
 	switch {
-	case !local(r.Host):
+	case !isThisMachine(r.Host):
 		http.Error(w, "This page is served to 127.0.0.1 and localhost only.", http.StatusMisdirectedRequest)
 		return
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -169,7 +169,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := "stoker-ui-" + port(r.Host) // browsers share cookies between all ports of a host, so the name contains the port
-	if token := r.URL.Query().Get("token"); token != "" && s.admits(token) {
+	if token := r.URL.Query().Get("token"); token != "" && s.accepts(token) {
 		http.SetCookie(w, &http.Cookie{Name: name, Value: s.cookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
 		query := r.URL.Query()
 		query.Del("token")
@@ -177,15 +177,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, to.String(), http.StatusSeeOther)
 		return
 	}
-	if c, err := r.Cookie(name); err != nil || !same(c.Value, s.cookie) {
+	if c, err := r.Cookie(name); err != nil || !equalSecrets(c.Value, s.cookie) {
 		http.Error(w, "Open the address that 'stoker ui' has printed: it contains the token of this page.", http.StatusUnauthorized)
 		return
 	}
 	s.mux.ServeHTTP(w, r)
 }
 
-// local reports whether the Host of a request is this machine. The port may be that of a tunnel.
-func local(host string) bool {
+// isThisMachine reports whether the Host of a request is this machine. The port may be that of a tunnel.
+func isThisMachine(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
@@ -203,7 +203,7 @@ func port(host string) string {
 // frame is what all pages have in common.
 type frame struct {
 	Title     string
-	Where     string // the part of the cluster that is shown
+	Scope     string // the part of the cluster that is shown
 	Context   string
 	Version   string
 	Trail     []crumb
@@ -222,17 +222,17 @@ type notice struct {
 	Title, Text string
 }
 
-func (s *Server) frame(title string, trail ...crumb) frame {
+func (s *Server) newFrame(title string, trail ...crumb) frame {
 	where := "namespace " + s.Namespace
 	if s.Namespace == "" {
 		where = "all namespaces"
 	}
 	now := s.Clients.Now()
-	return frame{Title: title, Where: where, Context: clean(s.Context, 100), Version: s.Version, Trail: trail, Now: moment{now, now}, Namespace: s.Namespace}
+	return frame{Title: title, Scope: where, Context: clean(s.Context, 100), Version: s.Version, Trail: trail, Now: moment{now, now}, Namespace: s.Namespace}
 }
 
-// show writes a page.
-func (s *Server) show(w http.ResponseWriter, status int, page string, data any) {
+// writePage writes a page.
+func (s *Server) writePage(w http.ResponseWriter, status int, page string, data any) {
 	var b bytes.Buffer
 	if err := s.pages[page].ExecuteTemplate(&b, "base.html", data); err != nil {
 		http.Error(w, "The page cannot be shown: "+err.Error(), http.StatusInternalServerError)
@@ -243,15 +243,15 @@ func (s *Server) show(w http.ResponseWriter, status int, page string, data any) 
 	_, _ = w.Write(b.Bytes()) // the client may be gone
 }
 
-// problem writes an error page with a title and a text.
-func (s *Server) problem(w http.ResponseWriter, status int, title, text string) {
-	s.show(w, status, "problem", struct {
+// writeProblem writes an error page with a title and a text.
+func (s *Server) writeProblem(w http.ResponseWriter, status int, title, text string) {
+	s.writePage(w, status, "problem", struct {
 		frame
 		Text string
-	}{s.frame(title, crumb{"Fleets", "/"}), text})
+	}{s.newFrame(title, crumb{"Fleets", "/"}), text})
 }
 
-var functions = template.FuncMap{
+var templateFuncs = template.FuncMap{
 	"number": number, "sentence": sentence, "breakable": breakable, "counted": counted, "cell": func(s string) string { return clean(s, maxCell) },
 	"at":    func(t time.Time, now moment) moment { return moment{t, now.now} },
 	"clean": func(s string) string { return clean(s, maxMessage) },

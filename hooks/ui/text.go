@@ -102,10 +102,10 @@ func (m moment) Ago() string {
 	return duration.HumanDuration(d) + " ago"
 }
 
-// natural compares names so that line-2 is before line-10.
-func natural(a, b string) int {
+// compareNatural compares names so that line-2 is before line-10.
+func compareNatural(a, b string) int {
 	for a != "" && b != "" {
-		da, db := digits(a), digits(b)
+		da, db := leadingDigits(a), leadingDigits(b)
 		if da > 0 && db > 0 {
 			na, nb := strings.TrimLeft(a[:da], "0"), strings.TrimLeft(b[:db], "0")
 			if len(na) != len(nb) {
@@ -125,7 +125,7 @@ func natural(a, b string) int {
 	return len(a) - len(b)
 }
 
-func digits(s string) int {
+func leadingDigits(s string) int {
 	n := 0
 	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
 		n++

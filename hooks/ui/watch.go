@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// probeEvery is how often a failed watch is compared with a list, because the informer does not say that it works again.
-	probeEvery = 3 * time.Second
-	// leadsFor is how long a list of SyncTargets counts. A lead renews its lock every few seconds, so a watch would send more.
-	leadsFor = 3 * time.Second
+	// probeInterval is how often a failed watch is compared with a list, because the informer does not say that it works again.
+	probeInterval = 3 * time.Second
+	// leadsMaxAge is how long a list of SyncTargets counts. A lead renews its lock every few seconds, so a watch would send more.
+	leadsMaxAge = 3 * time.Second
 	// queryTimeout is how long a page waits for the API server or an agent.
 	queryTimeout = 5 * time.Second
 )
@@ -29,8 +29,8 @@ type watcher struct {
 	fleets    *kube.Informer[v1alpha1.GatewaySync]
 
 	mu          sync.Mutex
-	failed      error // of the watch
-	since       time.Time
+	failureErr  error // of the watch
+	failedSince time.Time
 	subscribers map[chan struct{}]string // to the fleet it follows; "" for all
 
 	leadsMu   sync.Mutex
@@ -41,10 +41,10 @@ type watcher struct {
 func newWatcher(clients kube.Clients, namespace string) (*watcher, error) {
 	w := &watcher{clients: clients, namespace: namespace, subscribers: map[chan struct{}]string{}}
 	var err error
-	if w.fleets, err = kube.GatewaySyncs(clients.Dynamic, namespace).Informer(nil, w.changed); err != nil {
+	if w.fleets, err = kube.GatewaySyncs(clients.Dynamic, namespace).Informer(nil, w.notify); err != nil {
 		return nil, err
 	}
-	return w, w.fleets.OnWatchError(w.fail)
+	return w, w.fleets.OnWatchError(w.setFailure)
 }
 
 // run watches until ctx is done.
@@ -55,18 +55,18 @@ func (w *watcher) run(ctx context.Context) {
 	all.Wait()
 }
 
-func (w *watcher) fail(err error) {
+func (w *watcher) setFailure(err error) {
 	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) { // the informer lists again
 		return
 	}
 	w.mu.Lock()
-	first := w.failed == nil
-	if w.failed = err; first {
-		w.since = w.clients.Now()
+	first := w.failureErr == nil
+	if w.failureErr = err; first {
+		w.failedSince = w.clients.Now()
 	}
 	w.mu.Unlock()
 	if first {
-		w.changed("", "")
+		w.notify("", "")
 	}
 }
 
@@ -74,12 +74,12 @@ func (w *watcher) fail(err error) {
 func (w *watcher) failure() (since time.Time, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.since, w.failed
+	return w.failedSince, w.failureErr
 }
 
 // probe removes the failure when the GatewaySyncs can be listed again.
 func (w *watcher) probe(ctx context.Context) {
-	ticker := time.NewTicker(probeEvery)
+	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -95,15 +95,15 @@ func (w *watcher) probe(ctx context.Context) {
 		cancel()
 		if err == nil {
 			w.mu.Lock()
-			w.failed = nil
+			w.failureErr = nil
 			w.mu.Unlock()
-			w.changed("", "")
+			w.notify("", "")
 		}
 	}
 }
 
-// changed tells the subscribers of a fleet, or all if the name is "".
-func (w *watcher) changed(namespace, name string) {
+// notify tells the subscribers of a fleet, or all if the name is "".
+func (w *watcher) notify(namespace, name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for tell, follows := range w.subscribers {
@@ -138,7 +138,7 @@ func (w *watcher) subscribe(fleet string) (<-chan struct{}, func()) {
 func (w *watcher) readLeads(ctx context.Context) leads.Leads {
 	w.leadsMu.Lock()
 	defer w.leadsMu.Unlock()
-	if time.Since(w.leadsRead) < leadsFor {
+	if time.Since(w.leadsRead) < leadsMaxAge {
 		return w.leads
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
