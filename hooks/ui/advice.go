@@ -10,7 +10,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// troubleshooting is the address of the page that advice comes from.
+// troubleshooting is the path of the document that advice comes from.
 const troubleshooting = "docs/how-to/troubleshooting.md"
 
 // Advice says what a reason means and what to do.
@@ -18,12 +18,11 @@ type Advice struct {
 	Reason  string
 	Meaning string
 	Next    string        // what happens next; all reasons of one class have the same text
-	Body    template.HTML // the section of the troubleshooting page
-	Path    string        // address of the page of the reason; "" if the reason is unknown
+	Body    template.HTML // section of the troubleshooting page
+	Path    string        // of the page of the reason; "" if the reason is unknown
 }
 
-// advisor has the advice for each reason. It takes it from the embedded documentation, so pages show it without a connection to
-// the Internet.
+// advisor has the advice for each reason. The advice is in the embedded documentation, so pages show it without a connection to the Internet.
 type advisor struct {
 	manual   func(string) string // returns the address on the web of a page of the documentation
 	byReason map[v1alpha1.Reason]Advice

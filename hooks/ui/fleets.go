@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -19,7 +20,7 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// notices says what of the cluster cannot be read.
+// notices returns a notice for each kind of object that cannot be read.
 func (s *Server) notices(l leads.Leads) (list []notice) {
 	if since, err := s.watcher.failure(); err != nil {
 		text := "The page shows what was seen last, " + (moment{since, s.Clients.Now()}).Ago() + "."
@@ -35,15 +36,16 @@ func (s *Server) notices(l leads.Leads) (list []notice) {
 	return list
 }
 
-// readNotice returns a notice about something that could not be read: which right is missing, or why the API server does not answer.
+// readNotice returns a notice about objects that could not be read: which right is missing, or why the API server does not answer. what names the
+// objects, and text is the consequence.
 func (s *Server) readNotice(err error, what, right, text string) notice {
 	switch {
 	case apierrors.IsForbidden(err):
-		where := "in namespace " + s.Namespace
+		scope := "in namespace " + s.Namespace
 		if s.Namespace == "" {
-			where = "in all namespaces (or choose one with --namespace)"
+			scope = "in all namespaces (or choose one with --namespace)"
 		}
-		return notice{toneHeld, "You may not read " + what, text + " Your user lacks the right to " + right + " " + where +
+		return notice{toneHeld, "You may not read " + what, text + " Your user lacks the right to " + right + " " + scope +
 			". The ClusterRole stoker-view grants what this page reads of Stoker; pods and pods/proxy need a role of your own."}
 	case apierrors.IsUnauthorized(err):
 		return notice{toneFail, "The API server rejects your credentials", text + " Log in again, then restart stoker ui."}
@@ -53,7 +55,7 @@ func (s *Server) readNotice(err error, what, right, text string) notice {
 	return notice{toneFail, what + " cannot be read", text + " " + clean(err.Error(), 400)}
 }
 
-// fleets returns the fleets of the cluster, those that need attention first.
+// fleets returns all fleets, those that need attention first.
 func (s *Server) fleets(l leads.Leads) []fleet {
 	now := s.Clients.Now()
 	var list []fleet
@@ -61,11 +63,11 @@ func (s *Server) fleets(l leads.Leads) []fleet {
 		list = append(list, s.newFleet(gs, l.Target(gs), now))
 	}
 	for _, u := range s.watcher.fleets.Undecodable() {
-		list = append(list, fleet{Namespace: u.Namespace, Name: u.Name, Path: fleetPath(u.Namespace, u.Name), State: chip{toneFail, "Unreadable"},
+		list = append(list, fleet{Namespace: u.Namespace, Name: u.Name, Path: PathOf(u.Namespace, u.Name), State: chip{toneFail, "Unreadable"},
 			Unreadable: clean(u.Error(), maxMessage)})
 	}
 	slices.SortFunc(list, func(a, b fleet) int {
-		return cmp.Or(slices.Index(tones, a.State.Tone)-slices.Index(tones, b.State.Tone), compareNatural(a.Namespace, b.Namespace), compareNatural(a.Name, b.Name))
+		return cmp.Or(compareTones(a.State.Tone, b.State.Tone), compareNatural(a.Namespace, b.Namespace), compareNatural(a.Name, b.Name))
 	})
 	return list
 }
@@ -74,21 +76,21 @@ type fleetsPage struct {
 	frame
 	Loading                      bool
 	Fleets                       []fleet
-	More                         int
+	More                         int // fleets that the page does not list
 	Total, Behind, NeedAttention int
 	Since                        moment
-	Groups                       []cause
+	Causes                       []cause
 	Search                       string
 }
 
-// cause is a reason for which gateways of some fleets are behind.
+// cause is a reason for which gateways are behind, with all their fleets.
 type cause struct {
 	group
 	Fleets []fleetShare
-	More   int // fleets that are not listed
+	More   int // fleets that the page does not list
 }
 
-// fleetShare is how many gateways of a fleet are behind for a reason.
+// fleetShare is the number of gateways of one fleet that are behind for a reason.
 type fleetShare struct {
 	Name, Path string
 	N          int
@@ -100,7 +102,7 @@ const (
 	maxShares = 5
 )
 
-// newCauses joins the groups of fleets by reason, the most urgent first.
+// newCauses merges the groups of all fleets by reason, the most urgent first.
 func newCauses(list []fleet) (all []cause) {
 	for _, f := range list {
 		for _, g := range f.Groups {
@@ -121,7 +123,7 @@ func newCauses(list []fleet) (all []cause) {
 		c.Fleets = c.Fleets[:min(len(c.Fleets), maxShares)]
 	}
 	slices.SortStableFunc(all, func(a, b cause) int {
-		return cmp.Or(slices.Index(tones, a.Tone)-slices.Index(tones, b.Tone), b.N-a.N)
+		return cmp.Or(compareTones(a.Tone, b.Tone), b.N-a.N)
 	})
 	return all[:min(len(all), maxCauses)]
 }
@@ -133,7 +135,7 @@ func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
 	p.Live = "/live"
 	p.Loading = !s.watcher.fleets.HasSynced() && len(p.Notices) == 0
 	all := s.fleets(l)
-	p.Groups = newCauses(all)
+	p.Causes = newCauses(all)
 	for _, f := range all {
 		p.Total += f.Total
 		p.Behind += f.Behind
@@ -155,7 +157,7 @@ func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
 	s.writePage(w, http.StatusOK, "fleets", p)
 }
 
-// requestedFleet returns the fleet of a request. If there is none, it writes the answer.
+// requestedFleet returns the fleet of a request. If there is none, it writes an error page and returns false.
 func (s *Server) requestedFleet(w http.ResponseWriter, r *http.Request) (fleet, leads.Leads, bool) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("name")
 	l := s.watcher.readLeads(r.Context())
@@ -184,7 +186,7 @@ type fleetPage struct {
 	frame
 	Fleet      fleet
 	Rows       []gateway
-	Range      string // which of the rows that pass the filters the page shows; "" for all
+	Range      string // the rows that this page shows, such as "1 to 100 of 250"; "" for all
 	Pages      []pageLink
 	Filters    []filter
 	Columns    []column
@@ -199,7 +201,7 @@ type fleetPage struct {
 	Command    string
 }
 
-// filter is a link that shows a part of the gateways.
+// filter is a link to the list of some of the gateways.
 type filter struct {
 	Text, Path string
 	Tone       tone
@@ -207,7 +209,7 @@ type filter struct {
 	On         bool
 }
 
-// rowsPerPage is how many gateways a page has. A list of a thousand keeps browsers and screen readers busy for seconds.
+// rowsPerPage bounds the gateways on a page. A list of a thousand keeps browsers and screen readers busy for seconds.
 const rowsPerPage = 100
 
 // pageLink leads to a page of the list of gateways.
@@ -216,7 +218,7 @@ type pageLink struct {
 	On         bool
 }
 
-// column is the head of a column, which sorts by it.
+// column is the head of a column. Its link sorts by the column.
 type column struct {
 	Text, Path, Class string
 	Sort              string // ascending, descending or none
@@ -228,7 +230,7 @@ type pastCommit struct {
 	At          moment
 }
 
-// condition is one that is not as it should be.
+// condition is a condition of a GatewaySync that reports a problem.
 type condition struct {
 	Type, Message string
 	Advice        Advice
@@ -255,7 +257,7 @@ func (s *Server) serveFleet(w http.ResponseWriter, r *http.Request) {
 	}
 	sortGateways(p.Rows, p.Sort, p.Dir == "desc")
 	p.paginate(query.Get("page"))
-	for _, h := range f.spec.Status.History {
+	for _, h := range f.gs.Status.History {
 		ref := clean(h.Ref, maxWord)
 		if v1alpha1.IsCommit(h.Ref) {
 			ref = request.Short(h.Ref)
@@ -267,9 +269,9 @@ func (s *Server) serveFleet(w http.ResponseWriter, r *http.Request) {
 	s.writePage(w, http.StatusOK, "fleet", p)
 }
 
-// conditions returns those that are not as they should be. Ready and AllGatewaysSynced say what the summary says.
+// conditions returns the conditions that report a problem, without those that say what the summary says.
 func (s *Server) conditions(f fleet, now moment) (list []condition) {
-	for _, c := range f.spec.Status.Conditions {
+	for _, c := range f.gs.Status.Conditions {
 		bad := c.Status != metav1.ConditionTrue
 		if c.Type == v1alpha1.ConditionStalled {
 			bad = c.Status == metav1.ConditionTrue
@@ -285,26 +287,26 @@ func (s *Server) conditions(f fleet, now moment) (list []condition) {
 	return list
 }
 
-// paginate leaves the rows of one page, counted from 1. A page that does not exist, as if gateways went, is the nearest one.
+// paginate reduces the rows to those of one page. wanted is its number, from 1. If there are not as many pages, it takes the nearest one.
 func (p *fleetPage) paginate(wanted string) {
 	n := (len(p.Rows) + rowsPerPage - 1) / rowsPerPage
 	if n < 2 {
 		return
 	}
-	at, err := strconv.Atoi(wanted)
+	page, err := strconv.Atoi(wanted)
 	if err != nil {
-		at = 1
+		page = 1
 	}
-	at = min(max(at, 1), n)
+	page = min(max(page, 1), n)
 	for i := range n {
-		p.Pages = append(p.Pages, pageLink{number(i + 1), p.link(map[string]string{"page": strconv.Itoa(i + 1)}), i+1 == at})
+		p.Pages = append(p.Pages, pageLink{number(i + 1), p.link(map[string]string{"page": strconv.Itoa(i + 1)}), i+1 == page})
 	}
-	first, last := (at-1)*rowsPerPage, min(at*rowsPerPage, len(p.Rows))
+	first, last := (page-1)*rowsPerPage, min(page*rowsPerPage, len(p.Rows))
 	p.Range = number(first+1) + " to " + number(last) + " of " + number(len(p.Rows))
 	p.Rows = p.Rows[first:last]
 }
 
-// link returns the address of the first page of the list with another value of its query.
+// link returns the address of the list with some values of the query replaced. It leads to the first page, unless "page" is set.
 func (p *fleetPage) link(set map[string]string) string {
 	values := url.Values{}
 	for name, value := range map[string]string{"state": p.State, "reason": p.Reason, "stage": p.Stage, "q": p.Search, "sort": p.Sort, "dir": p.Dir, "page": ""} {
@@ -343,14 +345,10 @@ func (p *fleetPage) addFilters() {
 	}
 	add("All", "", "", len(p.Fleet.Gateways))
 	add("Behind", "behind", "", behind)
-	chips := make([]chip, 0, len(count))
-	for c := range count {
-		chips = append(chips, c)
-	}
-	slices.SortFunc(chips, func(a, b chip) int {
-		return cmp.Or(slices.Index(tones, a.Tone)-slices.Index(tones, b.Tone), strings.Compare(a.Word, b.Word))
+	states := slices.SortedFunc(maps.Keys(count), func(a, b chip) int {
+		return cmp.Or(compareTones(a.Tone, b.Tone), strings.Compare(a.Word, b.Word))
 	})
-	for _, c := range chips {
+	for _, c := range states {
 		if c.Word != "Behind" {
 			add(c.Word, c.Word, c.Tone, count[c])
 		}
@@ -384,7 +382,7 @@ func (p *fleetPage) matches(g gateway) bool {
 	default:
 		return false
 	}
-	if p.Stage != "" && p.Stage != stageOf(p.Fleet.spec, g.row.Name) {
+	if p.Stage != "" && p.Stage != stageOf(p.Fleet.gs, g.row.Name) {
 		return false
 	}
 	if p.Reason != "" && (string(g.Reason) != p.Reason || !g.Behind) {
@@ -397,13 +395,13 @@ func (p *fleetPage) addColumns() {
 	for _, c := range []struct{ text, sort, class string }{
 		{"Gateway", "name", ""}, {"State", "state", ""}, {"Why", "reason", ""}, {"Commit", "commit", "wide"}, {"Profile", "profile", "wide"}, {"Last sync", "synced", "wide"},
 	} {
-		is, dir := "none", ""
+		order, dir := "none", ""
 		if cmp.Or(p.Sort, "state") == c.sort {
-			is, dir = "ascending", "desc"
+			order, dir = "ascending", "desc"
 			if p.Dir == "desc" {
-				is, dir = "descending", ""
+				order, dir = "descending", ""
 			}
 		}
-		p.Columns = append(p.Columns, column{c.text, p.link(map[string]string{"sort": c.sort, "dir": dir}), c.class, is})
+		p.Columns = append(p.Columns, column{c.text, p.link(map[string]string{"sort": c.sort, "dir": dir}), c.class, order})
 	}
 }

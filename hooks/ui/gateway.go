@@ -35,25 +35,25 @@ type gatewayPage struct {
 	Fleet         fleet
 	Gateway       gateway
 	Advice        Advice
-	AgentNotice   notice // why the agent's part is missing
-	AgentAnswered bool   // the agent has answered
+	AgentNotice   notice // why the agent did not answer
+	AgentAnswered bool
 	Problems      []problem
 	Plan          []planLine
 	PlanMore      int
-	Drift         []drifted
+	Drift         []driftedFile
 	Drifted       int
 	Notes         []string
 	Files         sync.Counts
 	Proposal      *proposal
 
 	Stage          string
-	Last           *snapshot // of the status, which is there without the agent
+	Last           *snapshot // from the status, if the agent did not answer
 	SnapshotPolicy string    // what the spec keeps
 	Snapshots      []snapshot
-	HasStored      bool // some of them say where they are
-	HasBackups     bool // some of them have a backup of the whole gateway
+	HasStored      bool // some snapshots say where they are
+	HasBackups     bool // some snapshots have a backup of the whole gateway
 	Records        []record
-	AuditError     string // the audit record has lines that are no entries
+	AuditError     string // the audit record has invalid lines
 	Command        string
 }
 
@@ -62,10 +62,10 @@ type problem struct {
 	Message string
 }
 
-// planLine is a line of the plan, with what happens to its file.
+// planLine is a line of the plan. Op says what happens to its file: added, modified, deleted or "".
 type planLine struct{ Op, Text string }
 
-type drifted struct{ Path, What string }
+type driftedFile struct{ Path, What string }
 
 type proposal struct {
 	State, Branch, Message string
@@ -78,15 +78,15 @@ type snapshot struct {
 	ID, Commit, To, Size string
 	At                   moment
 	Files                int
-	Stored               string // where it is
+	Stored               string // where it is, in words
 	Backup               bool
-	Restore              string
+	Restore              string // command
 }
 
-// storedText says where a snapshot is, in words.
+// storedText says in words where a snapshot is.
 var storedText = map[v1alpha1.SnapshotStored]string{v1alpha1.StoredLocal: "data volume", v1alpha1.StoredRemote: "object storage", v1alpha1.StoredBoth: "data volume, object storage"}
 
-// record is a sync of the past.
+// record is a past sync.
 type record struct {
 	At                          moment
 	Ref, From, To               string
@@ -94,13 +94,13 @@ type record struct {
 	Tone                        tone
 	Advice                      Advice
 	Added, Modified, Deleted    int
-	Path                        string // of the diff
-	Summary                     bool   // only the number of files is known, and not who requested it
-	Changed                     int
+	Path                        string // of the page with the changed files; "" if they are unknown
+	Summary                     bool   // only the number of changed files is known, and not who requested the sync
+	Changed                     int    // files, of a summary
 	Duration                    string
 }
 
-// requestedGateway returns the row of a request. If there is none, it writes the answer.
+// requestedGateway returns the gateway of a request and its fleet. If there is none, it writes an error page and returns false.
 func (s *Server) requestedGateway(w http.ResponseWriter, r *http.Request) (fleet, gateway, leads.Leads, bool) {
 	f, l, ok := s.requestedFleet(w, r)
 	if !ok {
@@ -126,7 +126,7 @@ func (s *Server) serveGateway(w http.ResponseWriter, r *http.Request) {
 	p.Command = "stoker history " + f.Name + " --namespace " + f.Namespace + " --audit --gateway " + g.Name
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	p.Stage, p.SnapshotPolicy, p.Last = stageOf(f.spec, g.row.Name), snapshotPolicy(f.spec.Spec.Snapshots), p.newLastSnapshot(g.row.LastSnapshot)
+	p.Stage, p.SnapshotPolicy, p.Last = stageOf(f.gs, g.row.Name), snapshotPolicy(f.gs.Spec.Snapshots), p.newLastSnapshot(g.row.LastSnapshot)
 	if err := s.addAgentAnswer(ctx, &p); err != nil {
 		p.AgentNotice = s.agentNotice(err, f.Namespace)
 		s.addReport(ctx, &p)
@@ -134,7 +134,7 @@ func (s *Server) serveGateway(w http.ResponseWriter, r *http.Request) {
 	s.writePage(w, http.StatusOK, "gateway", p)
 }
 
-// agentNotice returns a notice about an agent that could not be asked.
+// agentNotice returns a notice about an agent that did not answer.
 func (s *Server) agentNotice(err error, namespace string) notice {
 	const text = "The plan, the changed files and the list of snapshots are not shown: they come from the agent."
 	switch {
@@ -148,7 +148,7 @@ func (s *Server) agentNotice(err error, namespace string) notice {
 	return notice{toneUnknown, "The agent does not answer", text + " " + clean(err.Error(), 400)}
 }
 
-// snapshotPolicy says what spec.snapshots keeps, or "" if no snapshots are taken.
+// snapshotPolicy says in words what spec.snapshots keeps. It returns "" if no snapshots are taken.
 func snapshotPolicy(o *v1alpha1.SnapshotsSpec) string {
 	if o == nil || !o.Enabled {
 		return ""
@@ -165,22 +165,22 @@ func snapshotPolicy(o *v1alpha1.SnapshotsSpec) string {
 	return text
 }
 
-// newLastSnapshot returns the newest snapshot as the status names it, or nil.
-func (p *gatewayPage) newLastSnapshot(of *v1alpha1.GatewaySnapshot) *snapshot {
-	if of == nil {
+// newLastSnapshot returns the newest snapshot of the status, or nil.
+func (p *gatewayPage) newLastSnapshot(last *v1alpha1.GatewaySnapshot) *snapshot {
+	if last == nil {
 		return nil
 	}
-	sn := &snapshot{ID: clean(of.ID, maxWord), Size: clean(of.Size, 32), Stored: storedText[of.Stored]}
-	if of.Timestamp != nil {
-		sn.At = moment{of.Timestamp.Time, p.Now.now}
+	sn := &snapshot{ID: clean(last.ID, maxWord), Size: clean(last.Size, 32), Stored: storedText[last.Stored]}
+	if last.Timestamp != nil {
+		sn.At = moment{last.Timestamp.Time, p.Now.now}
 	}
-	if v1alpha1.RestoresOn(of.ID, p.Gateway.row.Name) == of.ID {
-		sn.Restore = p.restoreCommand(of.ID)
+	if v1alpha1.RestoresOn(last.ID, p.Gateway.row.Name) == last.ID {
+		sn.Restore = p.restoreCommand(last.ID)
 	}
 	return sn
 }
 
-// restoreCommand returns the command that brings the gateway back to a snapshot.
+// restoreCommand returns the command that restores a snapshot.
 func (p *gatewayPage) restoreCommand(id string) string {
 	return "stoker snapshots " + p.Fleet.Name + " --namespace " + p.Fleet.Namespace + " --restore " + id
 }
@@ -191,7 +191,7 @@ func (p *gatewayPage) addNotes(list []string) {
 	}
 }
 
-// addReport adds the past syncs and the notes without the agent: as its last report has them, or as far as the status has them.
+// addReport adds the past syncs and the notes of an agent that did not answer, from its last report or else from the status.
 func (s *Server) addReport(ctx context.Context, p *gatewayPage) {
 	list := p.Gateway.row.SyncHistory
 	p.addNotes(p.Gateway.row.Notes)
@@ -200,51 +200,50 @@ func (s *Server) addReport(ctx context.Context, p *gatewayPage) {
 		list = report.Status.SyncHistory
 	}
 	for _, h := range list[:min(len(list), maxRecords)] {
-		is := v1alpha1.GatewayError
+		state := v1alpha1.GatewayError
 		switch h.Result.Class() {
 		case v1alpha1.ClassDone:
-			is = v1alpha1.GatewaySynced
+			state = v1alpha1.GatewaySynced
 		case v1alpha1.ClassHeld:
-			is = v1alpha1.GatewayHeld
+			state = v1alpha1.GatewayHeld
 		}
-		r := s.newRecord(p, sync.Audit{Time: h.Timestamp.Time, Ref: h.Ref, Result: is, Reason: h.Result, Duration: h.Duration})
+		r := s.newRecord(p, sync.Audit{Time: h.Timestamp.Time, Ref: h.Ref, Result: state, Reason: h.Result, Duration: h.Duration})
 		r.Summary, r.To, r.Changed = true, clean(request.Short(h.Commit), 7), int(h.FilesChanged)
 		p.Records = append(p.Records, r)
 	}
 }
 
-// addAgentAnswer adds what the agent answers.
+// addAgentAnswer adds the state and the audit record of the gateway, which it requests from the agent. It fails if the agent does not return the
+// state.
 func (s *Server) addAgentAnswer(ctx context.Context, p *gatewayPage) error {
-	a, err := agents.Of(ctx, s.Clients.Core, p.Fleet.Namespace, p.Gateway.row)
+	agent, err := agents.Of(ctx, s.Clients.Core, p.Fleet.Namespace, p.Gateway.row)
 	if err != nil {
 		return err
 	}
-	type history struct {
-		list []sync.Audit
-		err  error
-	}
-	audit := make(chan history, 1)
+	var entries []sync.Audit
+	var errAudit error
+	audited := make(chan struct{})
 	go func() {
-		list, err := a.Audit(ctx)
-		audit <- history{list, err}
+		entries, errAudit = agent.Audit(ctx)
+		close(audited)
 	}()
-	state, err := a.State(ctx)
+	state, err := agent.State(ctx)
 	if err != nil {
 		return err
 	}
 	p.AgentAnswered = true
-	s.addState(p, a, state)
-	past := <-audit
-	for _, e := range slices.Backward(past.list) {
+	s.addState(p, agent, state)
+	<-audited
+	for _, e := range slices.Backward(entries) {
 		if len(p.Records) == maxRecords {
 			break
 		}
 		p.Records = append(p.Records, s.newRecord(p, e))
 	}
-	if past.err != nil && len(past.list) > 0 {
-		p.AuditError = clean(past.err.Error(), maxCell)
+	if errAudit != nil && len(entries) > 0 {
+		p.AuditError = clean(errAudit.Error(), maxCell)
 	}
-	if past.list == nil { // an agent without an audit record, or one that cannot be read
+	if entries == nil { // there is no audit record, or it cannot be read
 		for _, h := range state.History[:min(len(state.History), maxRecords)] {
 			p.Records = append(p.Records, s.newRecord(p, sync.Audit{Time: h.At, Ref: h.Ref, To: h.Commit, Result: h.Phase, Reason: h.Reason, Message: h.Message,
 				Duration: h.Duration, Files: sync.AuditFiles{Added: h.Files.Added, Modified: h.Files.Modified, Deleted: h.Files.Deleted}}))
@@ -264,7 +263,7 @@ func (s *Server) addState(p *gatewayPage, a agents.Agent, state agents.State) {
 	if d := state.Drift; d != nil {
 		p.Drifted = d.Files
 		for _, f := range d.Paths[:min(len(d.Paths), maxRecords)] {
-			p.Drift = append(p.Drift, drifted{clean(f.Path, 1024), clean(f.What, 20)})
+			p.Drift = append(p.Drift, driftedFile{clean(f.Path, 1024), clean(f.What, 20)})
 		}
 	}
 	p.addNotes(state.Report.Notes)
@@ -285,18 +284,14 @@ func (s *Server) addState(p *gatewayPage, a agents.Agent, state agents.State) {
 	}
 }
 
-// newPlanLine finds out what a line of a plan does by its first character, which the plan's own text begins each change with.
+// newPlanLine returns a line of a plan. The text of a plan begins each change with a mark.
 func newPlanLine(line string) planLine {
 	line = clean(line, 1024)
-	op := ""
-	for mark, is := range map[string]string{"+ ": "added", "~ ": "modified", "- ": "deleted"} {
-		if strings.HasPrefix(line, mark) {
-			op = is
-		}
-	}
-	return planLine{op, line}
+	mark, _, _ := strings.Cut(line, " ")
+	return planLine{map[string]string{"+": "added", "~": "modified", "-": "deleted"}[mark], line}
 }
 
+// newRecord returns an entry of the audit record as pages show it.
 func (s *Server) newRecord(p *gatewayPage, e sync.Audit) record {
 	r := record{
 		At: moment{e.Time, p.Now.now}, Ref: clean(e.Ref, maxWord), From: shortID(e.From), To: shortID(e.To), Author: clean(e.Author, 120),
@@ -389,7 +384,7 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 	s.writePage(w, http.StatusOK, "sync", p)
 }
 
-// shortChecksum shortens git's id of the content of a file.
+// shortChecksum shortens the git id of a file.
 func shortChecksum(sum string) string {
 	return clean(request.Short(strings.TrimPrefix(sum, "git:")), 7)
 }

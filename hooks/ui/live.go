@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// minEventInterval is the least time between two events, so that a fleet that changes all the time does not keep the browser busy.
+	// minEventInterval is the shortest time between two events, so that a fleet that always changes does not keep the browser busy.
 	minEventInterval = time.Second
-	// maxEventInterval is the most time between two events: relative times grow, and a lead that is gone changes no object.
+	// maxEventInterval is the longest time between two events: relative times grow, and an absent lead changes no object.
 	maxEventInterval = 30 * time.Second
 )
 
-// serveLive sends an event whenever the page has to be loaded again.
+// serveLive sends an event when the page must be loaded again.
 func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	changes, end := s.watcher.subscribe(r.URL.Query().Get("fleet"))
 	if changes == nil {
@@ -43,7 +43,7 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// wait waits for a change or a time. It returns false if the client or the server ends.
+// wait waits for a change, for at most d. It returns false if the client or the server ends.
 func (s *Server) wait(r *http.Request, d time.Duration, changes <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

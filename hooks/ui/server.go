@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"embed"
-	"encoding/hex"
 	"html/template"
 	"io/fs"
 	"net"
@@ -24,10 +23,9 @@ import (
 //go:embed pages assets
 var files embed.FS
 
-// Bounds of what a page shows and of what the server does at a time.
 const (
-	maxFleets  = 500
-	maxStreams = 32
+	maxFleets  = 500  // on one page
+	maxStreams = 32   // open pages that receive events
 	maxQuery   = 2048 // bytes
 )
 
@@ -35,24 +33,24 @@ const (
 type Options struct {
 	Clients   kube.Clients
 	Namespace string // "" for all
-	Context   string // name of the kubeconfig context, to be shown
+	Context   string // name of the kubeconfig context, for the title
 	Version   string
 	// Manual returns the web address of a page of the documentation, such as docs/how-to/troubleshooting.md#heading.
 	Manual func(document string) string
 }
 
-// Server serves the page.
+// Server serves the pages. It is an http.Handler.
 type Server struct {
 	Options
 	watcher *watcher
 	advisor *advisor
 	pages   map[string]*template.Template
 	mux     *serve.Mux
-	done    chan struct{}
+	done    chan struct{} // closed when Run ends
 
 	token, cookie string
 	mu            sync.Mutex
-	oneTimeToken  string // a token that counts once
+	oneTimeToken  string // "" after its use
 }
 
 // New returns a Server. Run starts it.
@@ -62,7 +60,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{Options: o, watcher: w, advisor: newAdvisor(docs.Troubleshooting, o.Manual), pages: map[string]*template.Template{},
-		done: make(chan struct{}), token: newSecret(), cookie: newSecret(), oneTimeToken: newSecret()}
+		done: make(chan struct{}), token: rand.Text(), cookie: rand.Text(), oneTimeToken: rand.Text()}
 	base, err := template.New("base.html").Funcs(templateFuncs).ParseFS(files, "pages/base.html")
 	if err != nil {
 		return nil, err
@@ -93,13 +91,6 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// newSecret returns 32 random bytes in hex.
-func newSecret() string {
-	b := make([]byte, 32)
-	_, _ = rand.Read(b) // it never fails
-	return hex.EncodeToString(b)
-}
-
 // Run watches the cluster until ctx is done.
 func (s *Server) Run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { close(s.done) })
@@ -107,10 +98,10 @@ func (s *Server) Run(ctx context.Context) {
 	s.watcher.run(ctx)
 }
 
-// URL returns the address that opens a page: path at the address that the server listens on, with the token.
+// URL returns the URL that opens a page, with the token. addr is the address that the server listens on.
 func (s *Server) URL(addr, path string) string { return pageURL(addr, path, s.token) }
 
-// OpenURL is URL with a token that counts once, for the arguments of a program, which other users of the machine can see.
+// OpenURL is URL with a token that can be used once: other users of the machine can see the arguments of the program that opens the URL.
 func (s *Server) OpenURL(addr, path string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,13 +112,10 @@ func pageURL(addr, path, token string) string {
 	return (&url.URL{Scheme: "http", Host: addr, Path: path, RawQuery: url.Values{"token": {token}}.Encode()}).String()
 }
 
-// PathOf returns the path of the page of a GatewaySync.
-func PathOf(namespace, name string) string { return fleetPath(namespace, name) }
-
-// equalSecrets compares secrets in constant time.
+// equalSecrets compares two secrets in constant time.
 func equalSecrets(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// accepts reports whether a token is one of the server's.
+// accepts reports whether a token is valid. It invalidates the one-time token.
 func (s *Server) accepts(token string) bool {
 	if equalSecrets(token, s.token) {
 		return true
@@ -141,14 +129,14 @@ func (s *Server) accepts(token string) bool {
 	return true
 }
 
-// policy lets the page load its own files and nothing else: no inline script or style, no frame around it, and no script may turn a string
-// into HTML (trusted types).
+// policy lets a page load files of the server and nothing else: no inline script or style, no frame around it, and no script may turn a string into
+// HTML (trusted types).
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
 	"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// ServeHTTP implements http.Handler. It serves only GET and HEAD requests that have the session cookie and whose Host header names this
-// machine. Checking Host prevents DNS rebinding: a web site whose name resolves to 127.0.0.1 gets nothing. A request with a valid token in
-// its query gets the cookie and is redirected to the same page without the token.
+// ServeHTTP implements http.Handler. It serves only GET and HEAD requests that have the session cookie and whose Host header names this machine. The
+// check of Host prevents DNS rebinding: a web site whose name resolves to 127.0.0.1 gets nothing. For a valid token in the query, it sets the cookie
+// and redirects to the same page without the token.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for name, value := range map[string]string{
 		"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
@@ -184,7 +172,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// isThisMachine reports whether the Host of a request is this machine. The port may be that of a tunnel.
+// isThisMachine reports whether the Host header of a request names this machine, with any port: it may be the port of a tunnel.
 func isThisMachine(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -203,35 +191,35 @@ func port(host string) string {
 // frame is what all pages have in common.
 type frame struct {
 	Title     string
-	Scope     string // the part of the cluster that is shown
+	Scope     string // the namespaces that the page is about
 	Context   string
 	Version   string
 	Trail     []crumb
-	Live      string // address of the events; "" if the page does not change
+	Live      string // address of the events; "" if the page never changes
 	Now       moment
 	Notices   []notice
 	Namespace string
 }
 
-// crumb is a link to a page above.
+// crumb is a link to a parent page.
 type crumb struct{ Text, Path string }
 
-// notice says that something is not shown, and what would show it.
+// notice says what the page cannot show, and what the user can do.
 type notice struct {
 	Tone        tone
 	Title, Text string
 }
 
 func (s *Server) newFrame(title string, trail ...crumb) frame {
-	where := "namespace " + s.Namespace
+	scope := "namespace " + s.Namespace
 	if s.Namespace == "" {
-		where = "all namespaces"
+		scope = "all namespaces"
 	}
 	now := s.Clients.Now()
-	return frame{Title: title, Scope: where, Context: clean(s.Context, 100), Version: s.Version, Trail: trail, Now: moment{now, now}, Namespace: s.Namespace}
+	return frame{Title: title, Scope: scope, Context: clean(s.Context, 100), Version: s.Version, Trail: trail, Now: moment{now, now}, Namespace: s.Namespace}
 }
 
-// writePage writes a page.
+// writePage executes the template of a page and writes the result.
 func (s *Server) writePage(w http.ResponseWriter, status int, page string, data any) {
 	var b bytes.Buffer
 	if err := s.pages[page].ExecuteTemplate(&b, "base.html", data); err != nil {

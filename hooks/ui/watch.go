@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// probeInterval is how often a failed watch is compared with a list, because the informer does not say that it works again.
+	// probeInterval is how often a list is read after a failed watch, because the informer does not report that it works again.
 	probeInterval = 3 * time.Second
-	// leadsMaxAge is how long a list of SyncTargets counts. A lead renews its lock every few seconds, so a watch would send more.
+	// leadsMaxAge is how long a list of SyncTargets is used. Leads renew their locks every few seconds, so a watch would transfer more.
 	leadsMaxAge = 3 * time.Second
-	// queryTimeout is how long a page waits for the API server or an agent.
+	// queryTimeout bounds how long a page waits for the API server or an agent.
 	queryTimeout = 5 * time.Second
 )
 
-// watcher holds the GatewaySyncs of the cluster, and tells subscribers what changed.
+// watcher holds the GatewaySyncs of the cluster, and notifies subscribers of changes.
 type watcher struct {
 	clients   kube.Clients
 	namespace string // "" for all
 	fleets    *kube.Informer[v1alpha1.GatewaySync]
 
 	mu          sync.Mutex
-	failureErr  error // of the watch
+	failureErr  error // of the watch; nil if it works
 	failedSince time.Time
-	subscribers map[chan struct{}]string // to the fleet it follows; "" for all
+	subscribers map[chan struct{}]string // values are fleets, as namespace/name; "" for all
 
 	leadsMu   sync.Mutex
 	leads     leads.Leads
@@ -55,6 +55,7 @@ func (w *watcher) run(ctx context.Context) {
 	all.Wait()
 }
 
+// setFailure records an error of the watch.
 func (w *watcher) setFailure(err error) {
 	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) { // the informer lists again
 		return
@@ -77,7 +78,7 @@ func (w *watcher) failure() (since time.Time, err error) {
 	return w.failedSince, w.failureErr
 }
 
-// probe removes the failure when the GatewaySyncs can be listed again.
+// probe removes the failure when the GatewaySyncs can be listed again. It returns when ctx is done.
 func (w *watcher) probe(ctx context.Context) {
 	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
@@ -90,8 +91,8 @@ func (w *watcher) probe(ctx context.Context) {
 		if _, err := w.failure(); err == nil {
 			continue
 		}
-		asking, cancel := context.WithTimeout(ctx, queryTimeout)
-		_, _, err := kube.GatewaySyncs(w.clients.Dynamic, w.namespace).List(asking, metav1.ListOptions{Limit: 1})
+		queryCtx, cancel := context.WithTimeout(ctx, queryTimeout)
+		_, _, err := kube.GatewaySyncs(w.clients.Dynamic, w.namespace).List(queryCtx, metav1.ListOptions{Limit: 1})
 		cancel()
 		if err == nil {
 			w.mu.Lock()
@@ -102,35 +103,35 @@ func (w *watcher) probe(ctx context.Context) {
 	}
 }
 
-// notify tells the subscribers of a fleet, or all if the name is "".
+// notify notifies the subscribers of a fleet, or all if the name is "".
 func (w *watcher) notify(namespace, name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for tell, follows := range w.subscribers {
+	for ch, follows := range w.subscribers {
 		if name != "" && follows != "" && follows != namespace+"/"+name {
 			continue
 		}
 		select {
-		case tell <- struct{}{}:
-		default: // it has not read the last one yet
+		case ch <- struct{}{}:
+		default: // it has not received the last one yet
 		}
 	}
 }
 
-// subscribe returns a channel that receives when a fleet changes ("namespace/name", or "" for all), and a function that ends it. It returns
-// nil if there are too many subscribers.
+// subscribe returns a channel that receives a value when a fleet changes, and a function that ends the subscription. The fleet is namespace/name,
+// or "" for all. It returns nil if there are too many subscribers.
 func (w *watcher) subscribe(fleet string) (<-chan struct{}, func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.subscribers) >= maxStreams {
 		return nil, nil
 	}
-	tell := make(chan struct{}, 1)
-	w.subscribers[tell] = fleet
-	return tell, func() {
+	ch := make(chan struct{}, 1)
+	w.subscribers[ch] = fleet
+	return ch, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		delete(w.subscribers, tell)
+		delete(w.subscribers, ch)
 	}
 }
 
