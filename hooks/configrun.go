@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/metrics"
 )
 
-// configLease is the Lease that elects the replica that applies.
+// configLease is the name of the Lease that elects the replica that applies.
 const configLease = "stoker-configsync"
 
 // cacheSize bounds the git objects that are kept between runs, in bytes. The chart gives the program 1 GiB for them and for what runs fetch.
@@ -52,42 +52,43 @@ configsyncs, get, list and watch for gatewaysyncs, update for configsyncs/status
 	return command
 }
 
+// runConfigSyncs applies ConfigSyncs while this replica holds the Lease, until ctx is done.
 func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, log *slog.Logger) error {
 	accounts, err := p.Accounts()
 	if err != nil {
 		return err
 	}
 	var r *reconcile.Reconciler
-	seen, err := kube.WatchConfigSyncs(p.Dynamic, s.WatchNamespace, s.Selector, func(namespace, name string) { r.Changed(namespace, name) },
+	configSyncs, err := kube.WatchConfigSyncs(p.Dynamic, s.WatchNamespace, s.Selector, func(namespace, name string) { r.Changed(namespace, name) },
 		kube.LogFailures(log, "watching ConfigSyncs failed"))
 	if err != nil {
 		return err
 	}
-	gateways, err := kube.Watch(p.Dynamic, s.WatchNamespace, nil, func(namespace, name string) { r.GatewaySyncChanged(namespace, name) },
+	gatewaySyncs, err := kube.Watch(p.Dynamic, s.WatchNamespace, nil, func(namespace, name string) { r.GatewaySyncChanged(namespace, name) },
 		kube.LogFailures(log, "watching GatewaySyncs failed"))
 	if err != nil {
 		return err
 	}
-	kept, err := source.NewCache(cacheSize)
+	cache, err := source.NewCache(cacheSize)
 	if err != nil {
 		return fmt.Errorf("create the cache of git objects: %w", err)
 	}
 	defer func() {
-		if err := kept.Close(); err != nil {
+		if err := cache.Close(); err != nil {
 			log.Warn("the cache of git objects cannot be removed", "error", err)
 		}
 	}()
 	reg := daemon.Registry()
-	measured := metrics.NewConfigSync(reg, version, seen.List)
+	counters := metrics.NewConfigSync(reg, version, configSyncs.List)
 	r = reconcile.New(reconcile.Config{
-		Own: p.Clients, Account: accounts, Seen: seen.Get, List: seen.List, GatewaySync: gateways.Get,
-		Ran: measured.Ran, Pruned: measured.Pruned, Cache: kept, Log: log,
+		Own: p.Clients, Account: accounts, Seen: configSyncs.Get, List: configSyncs.List, GatewaySync: gatewaySyncs.Get,
+		Ran: counters.Ran, Pruned: counters.Pruned, Cache: cache, Log: log,
 	})
-	own := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: configLease, Holder: lease.Identity(replica())}
+	configSyncLease := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: configLease, Holder: lease.Identity(replica())}
 	return daemon.Run(ctx, daemon.Config{
-		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: seen.Served, Waits: "waiting for the list of ConfigSyncs",
-		Loops: []func(context.Context) error{seen.Run, gateways.Run, func(ctx context.Context) error {
-			return own.Elect(ctx, func(ctx context.Context) {
+		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: configSyncs.Served, Waits: "waiting for the list of ConfigSyncs",
+		Loops: []func(context.Context) error{configSyncs.Run, gatewaySyncs.Run, func(ctx context.Context) error {
+			return configSyncLease.Elect(ctx, func(ctx context.Context) {
 				log.Info("this replica applies ConfigSyncs")
 				r.Run(ctx)
 			})

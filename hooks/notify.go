@@ -23,7 +23,7 @@ import (
 const (
 	// notifyLease is the Lease that elects the replica that sends.
 	notifyLease = "stoker-notifier"
-	// annotationSent of that Lease has the record of what was sent.
+	// annotationSent is the annotation of that Lease with the record of what was sent.
 	annotationSent = "stoker.io/sent"
 	// restartPause is the pause after the notifier failed.
 	restartPause = 5 * time.Second
@@ -66,7 +66,7 @@ so that nothing is sent twice. Messages go through the proxy that HTTPS_PROXY na
 	return command
 }
 
-// daemonFlags adds the flags of a command that runs until it is stopped, and watches a kind. The returned function gives their values.
+// daemonFlags adds the flags of a command that runs until it is stopped and watches a kind. The returned function validates and returns their values.
 func daemonFlags(command *cobra.Command, kind string) func() (daemon.Settings, error) {
 	var s daemon.Settings
 	var watch []string
@@ -86,11 +86,12 @@ func daemonFlags(command *cobra.Command, kind string) func() (daemon.Settings, e
 	}
 }
 
+// runNotifier sends notifications while this replica holds the Lease, until ctx is done.
 func runNotifier(ctx context.Context, p target, client outbound.Client, s daemon.Settings, settle time.Duration, log *slog.Logger) error {
 	reg := daemon.Registry()
-	measured := metrics.NewNotifier(reg, version)
+	counters := metrics.NewNotifier(reg, version)
 	changed := make(chan struct{}, 1)
-	seen, err := kube.Watch(p.Dynamic, s.WatchNamespace, s.Selector, func(string, string) {
+	watch, err := kube.Watch(p.Dynamic, s.WatchNamespace, s.Selector, func(string, string) {
 		select {
 		case changed <- struct{}{}:
 		default:
@@ -99,35 +100,37 @@ func runNotifier(ctx context.Context, p target, client outbound.Client, s daemon
 	if err != nil {
 		return err
 	}
-	own := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: notifyLease, Holder: lease.Identity(replica())}
-	one := func() *notify.Notifier {
+	notifierLease := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: notifyLease, Holder: lease.Identity(replica())}
+	newNotifier := func() *notify.Notifier {
 		return notify.New(notify.Config{
-			Core: p.Core, Client: client, Changed: changed, Settle: settle, Sent: measured.Sent, Log: log,
-			List: func() ([]*v1alpha1.GatewaySync, bool) { return seen.List(), seen.HasSynced() },
-			Load: func(ctx context.Context) (string, error) { return own.Read(ctx, annotationSent) },
-			Save: func(ctx context.Context, text string) error { return own.Write(ctx, annotationSent, text, notifyLease) },
+			Core: p.Core, Client: client, Changed: changed, Settle: settle, Sent: counters.Sent, Log: log,
+			List: func() ([]*v1alpha1.GatewaySync, bool) { return watch.List(), watch.HasSynced() },
+			Load: func(ctx context.Context) (string, error) { return notifierLease.Read(ctx, annotationSent) },
+			Save: func(ctx context.Context, text string) error {
+				return notifierLease.Write(ctx, annotationSent, text, notifyLease)
+			},
 		})
 	}
 	return daemon.Run(ctx, daemon.Config{
-		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: seen.Served, Waits: "waiting for the list of GatewaySyncs",
-		Loops: []func(context.Context) error{seen.Run, func(ctx context.Context) error {
-			return own.Elect(ctx, func(ctx context.Context) { sendNotices(ctx, one, log) })
+		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: watch.Served, Waits: "waiting for the list of GatewaySyncs",
+		Loops: []func(context.Context) error{watch.Run, func(ctx context.Context) error {
+			return notifierLease.Elect(ctx, func(ctx context.Context) { runUntilDone(ctx, newNotifier, log) })
 		}},
 	})
 }
 
-// sendNotices sends until ctx is done. After a failure it begins again with what the Lease records.
-func sendNotices(ctx context.Context, one func() *notify.Notifier, log *slog.Logger) {
+// runUntilDone runs notifiers until ctx is done. After a failure, a new notifier begins with the record of the Lease.
+func runUntilDone(ctx context.Context, newNotifier func() *notify.Notifier, log *slog.Logger) {
 	log.Info("this replica sends notifications")
 	for ctx.Err() == nil {
-		if err := one().Run(ctx); err != nil && ctx.Err() == nil {
+		if err := newNotifier().Run(ctx); err != nil && ctx.Err() == nil {
 			log.Error("notifier failed; starting again", "error", err)
 			backoff.Wait(ctx, restartPause)
 		}
 	}
 }
 
-// replica identifies this process for people who read the Lease.
+// replica returns a name of this process for people who read the Lease.
 func replica() string {
 	if host, err := os.Hostname(); err == nil {
 		return host

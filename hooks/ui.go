@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -85,11 +86,11 @@ func (c *cli) serveUI(ctx context.Context, name string, f uiFlags) error {
 		}
 	}
 	ctx, stop := context.WithCancel(ctx)
-	watched := make(chan struct{})
-	go func() { page.Run(ctx); close(watched) }()
+	var watch sync.WaitGroup
+	watch.Go(func() { page.Run(ctx) })
 	err = server.Run(ctx)
 	stop()
-	<-watched
+	watch.Wait()
 	return err
 }
 

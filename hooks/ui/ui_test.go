@@ -418,7 +418,7 @@ func TestPagesShowNoSecret(t *testing.T) {
 		assert.NotContains(t, page, r.page.token, path)
 		assert.NotContains(t, page, r.page.cookie, path)
 	}
-	for _, path := range s.Agents.Asked() {
+	for _, path := range s.Agents.RequestPaths() {
 		assert.NotContains(t, path, "/secrets")
 	}
 	assert.Equal(t, "https://git.example.com/plant.git", address("https://user:"+planted+"@git.example.com/plant.git"))

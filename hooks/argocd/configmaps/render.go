@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The actions of the kinds in Argo CD, in the order of their menus. Both use the scripts of GatewaySync/actions.
+// The actions of the kinds in Argo CD, in the order of their menus. Both kinds use the scripts of GatewaySync/actions.
 var (
 	gatewayActions = []string{"approve", "approve-window", "force-sync", "pause", "resume", "retry", "rollback"}
 	configActions  = []string{"force-sync", "pause", "resume", "rollback"}
@@ -22,11 +22,11 @@ func render(scripts fs.FS) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	gatewayMenu, err := menu(scripts, "GatewaySync", gatewayActions)
+	gatewayMenu, err := actionMenu(scripts, "GatewaySync", gatewayActions)
 	if err != nil {
 		return nil, err
 	}
-	configMenu, err := menu(scripts, "ConfigSync", configActions)
+	configMenu, err := actionMenu(scripts, "ConfigSync", configActions)
 	if err != nil {
 		return nil, err
 	}
@@ -42,22 +42,22 @@ func render(scripts fs.FS) (map[string]string, error) {
 		"argocd-notifications-cm.yaml": configMap("argocd-notifications-cm", "after a sync, the agents poll git at once, and users hear of gateways that fail or wait; docs/how-to/argocd.md says how to subscribe",
 			[2]string{"service.webhook.stoker", service},
 			[2]string{"template.stoker-health", healthTemplate},
-			[2]string{"template.stoker-sync", template},
-			[2]string{"trigger.on-stoker", trigger},
+			[2]string{"template.stoker-sync", syncTemplate},
+			[2]string{"trigger.on-stoker", syncTrigger},
 			[2]string{"trigger.on-stoker-degraded", healthTrigger("Gateways fail, or cannot run the commit", "Degraded")},
 			[2]string{"trigger.on-stoker-waiting", healthTrigger("Gateways wait for an approval or a Designer session, or are paused", "Suspended")},
 		),
 	}, nil
 }
 
-// menu returns the actions of a kind.
-func menu(scripts fs.FS, kind string, actions []string) (string, error) {
+// actionMenu returns the actions of a kind, in the form of Argo CD's ConfigMap.
+func actionMenu(scripts fs.FS, kind string, actions []string) (string, error) {
 	discovery, err := fs.ReadFile(scripts, kind+"/actions/discovery.lua")
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
-	entry(&b, "discovery.lua", string(discovery))
+	writeEntry(&b, "discovery.lua", string(discovery))
 	b.WriteString("definitions:\n")
 	for _, name := range actions {
 		action, err := fs.ReadFile(scripts, "GatewaySync/actions/"+name+"/action.lua")
@@ -65,13 +65,13 @@ func menu(scripts fs.FS, kind string, actions []string) (string, error) {
 			return "", err
 		}
 		var definition strings.Builder
-		entry(&definition, "action.lua", string(action))
-		fmt.Fprintf(&b, "- name: %s\n%s", name, indented(definition.String()))
+		writeEntry(&definition, "action.lua", string(action))
+		fmt.Fprintf(&b, "- name: %s\n%s", name, indent(definition.String()))
 	}
 	return b.String(), nil
 }
 
-// configMap returns a patch of a ConfigMap, for `kubectl patch configmap NAME -n argocd --type merge --patch-file FILE` or a
+// configMap returns a patch with keys and values of a ConfigMap, for `kubectl patch configmap NAME -n argocd --type merge --patch-file FILE` or a
 // strategic merge of kustomize.
 func configMap(name, what string, data ...[2]string) string {
 	var b strings.Builder
@@ -79,18 +79,18 @@ func configMap(name, what string, data ...[2]string) string {
 	fmt.Fprintf(&b, "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: %s\ndata:\n", name)
 	for _, d := range data {
 		var e strings.Builder
-		entry(&e, d[0], d[1])
-		b.WriteString(indented(e.String()))
+		writeEntry(&e, d[0], d[1])
+		b.WriteString(indent(e.String()))
 	}
 	return b.String()
 }
 
-// entry writes a key with a multi-line text.
-func entry(b *strings.Builder, key, text string) {
-	fmt.Fprintf(b, "%s: |\n%s", key, indented(text))
+// writeEntry writes a key with a multi-line text as YAML.
+func writeEntry(b *strings.Builder, key, text string) {
+	fmt.Fprintf(b, "%s: |\n%s", key, indent(text))
 }
 
-func indented(text string) string {
+func indent(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		if strings.TrimSpace(line) != "" {
@@ -101,7 +101,7 @@ func indented(text string) string {
 	return b.String()
 }
 
-// healthTrigger returns the trigger of a notification that is sent whenever the Application gets that health.
+// healthTrigger returns the trigger of a notification that is sent when the Application gets that health.
 func healthTrigger(description, health string) string {
 	return fmt.Sprintf("- description: %s\n  when: app.status.health?.status == '%s'\n  send: [stoker-health]\n", description, health)
 }
@@ -116,19 +116,19 @@ headers:
 - name: Content-Type
   value: application/json
 `
-	template = `webhook:
+	syncTemplate = `webhook:
   stoker:
     method: POST
     path: /webhook/{{.app.spec.destination.namespace}}/{{index .app.metadata.annotations "stoker.io/gatewaysync"}}
     body: |
       {"source": "argocd", "id": "{{.app.metadata.name}}/{{.app.status.operationState.startedAt}}"}
 `
-	trigger = `- description: An Application was synced
+	syncTrigger = `- description: An Application was synced
   when: app.status.operationState != nil and app.status.operationState.phase in ['Succeeded']
   oncePer: app.status.operationState?.startedAt
   send: [stoker-sync]
 `
-	// healthTemplate works with every service. Argo CD 3 keeps the health of resources out of Applications, unless it is configured to.
+	// healthTemplate works with every service. Argo CD 3 does not put the health of resources into Applications, unless it is configured to.
 	healthTemplate = `message: |
   Application {{.app.metadata.name}} is {{.app.status.health.status}}.
   {{- range .app.status.resources}}{{if eq .kind "GatewaySync"}}

@@ -45,7 +45,7 @@ type Scene struct {
 // New returns a Scene in a namespace of its own.
 func New(t testing.TB, cluster *kubetest.Cluster) *Scene {
 	t.Helper()
-	return &Scene{cluster, cluster.Namespace(t), agentstest.NewFor(t, cluster), t, nil}
+	return &Scene{cluster, cluster.Namespace(t), agentstest.New(t, cluster), t, nil}
 }
 
 // trouble is what a gateway that is behind reports.
