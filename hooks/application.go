@@ -49,7 +49,8 @@ func (s *applicationFlags) job(p target) application.Job {
 	return j
 }
 
-// findSync returns the running sync and the Job of this process. It fails if the commit of the sync is not from the repository of the object.
+// findSync returns the running sync and the Job of this process. It fails if the commit of the sync is not from the repository of
+// the object.
 func (s *applicationFlags) findSync(ctx context.Context, p target, q v1alpha1.Requests) (application.Sync, application.Job, error) {
 	job := s.job(p)
 	if job.Name == "" {

@@ -80,7 +80,8 @@ func (c *cli) listForCompletion(ctx context.Context, allNamespaces bool) []*v1al
 	return list
 }
 
-// completeFrom returns the completions that complete takes from the GatewaySync of the first argument, and none if it cannot be read.
+// completeFrom returns the completions that complete takes from the GatewaySync of the first argument, and none if it cannot be
+// read.
 func (c *cli) completeFrom(command *cobra.Command, args []string, complete func(*v1alpha1.GatewaySync) []string) []string {
 	if len(args) == 0 {
 		return nil

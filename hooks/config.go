@@ -79,7 +79,8 @@ func (x *configFlags) addSourceFlags(command *cobra.Command) {
 	f.StringVar(&x.ref, "ref", "", "branch, tag or commit instead of the one of the spec")
 }
 
-// setRun makes run the function of a command, and adds the flags --timeout and --output. An error of run gets the exit code of its reason.
+// setRun makes run the function of a command, and adds the flags --timeout and --output. An error of run gets the exit code of
+// its reason.
 func (x *configFlags) setRun(command *cobra.Command, run func(ctx context.Context, args []string) error) {
 	command.Flags().DurationVar(&x.timeout, "timeout", 15*time.Minute, "maximum duration of the whole run")
 	x.output = addOutputFlag(command)
@@ -119,7 +120,8 @@ func withExitCode(err error) error {
 // isDir reports whether an argument is a directory and not the name of a ConfigSync, which has no slash.
 func isDir(arg string) bool { return arg == "." || arg == ".." || strings.Contains(arg, "/") }
 
-// splitArgs returns the name and the directory among the arguments of render and diff, in any order; "" for one that is not there.
+// splitArgs returns the name and the directory among the arguments of render and diff, in any order; "" for one that is not
+// there.
 func splitArgs(args []string) (name, dir string, err error) {
 	for _, arg := range args {
 		switch {
@@ -245,7 +247,8 @@ func (x *configFlags) renderObjects(ctx context.Context, args []string) (*v1alph
 	return cs, rendered, nil
 }
 
-// objectList returns a list of objects for printing. It redacts or leaves out what may hold values of Secrets, unless the flags show them.
+// objectList returns a list of objects for printing. It redacts or leaves out what may hold values of Secrets, unless the flags
+// show them.
 func (x *configFlags) objectList(list []manifest.Object) *output.Result {
 	r := &output.Result{Head: []string{"TYPE", "NAMESPACE", "NAME", "FILE"}}
 	items := []any{}

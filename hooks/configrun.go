@@ -18,7 +18,8 @@ import (
 // configLease is the name of the Lease that elects the replica that applies.
 const configLease = "stoker-configsync"
 
-// cacheSize bounds the git objects that are kept between runs, in bytes. The chart gives the program 1 GiB for them and for what runs fetch.
+// cacheSize bounds the git objects that are kept between runs, in bytes. The chart gives the program 1 GiB for them and for what
+// runs fetch.
 const cacheSize = 256 << 20
 
 func (c *cli) configRun() *cobra.Command {

@@ -92,9 +92,9 @@ func (p target) object(ctx context.Context) (o v1alpha1.Requestable, err error) 
 	return o, p.explain(p.name, err)
 }
 
-// retry calls query until it succeeds, for at most queryTimeout. It retries only while the API server does not answer: in the first
-// second of a Job the network may not be ready, and a restarting API server refuses connections for a few seconds. On a terminal it does
-// not retry: the user sees the error and decides.
+// retry calls query until it succeeds, for at most queryTimeout. It retries only while the API server does not answer: in the
+// first second of a Job the network may not be ready, and a restarting API server refuses connections for a few seconds. On a
+// terminal it does not retry: the user sees the error and decides.
 func (p target) retry(ctx context.Context, query func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()

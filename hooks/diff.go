@@ -119,7 +119,8 @@ func (c *cli) compare(ctx context.Context, p target, name, gateway string, d *re
 	return errors.Join(append([]error{r.Print(c.stdout, format)}, failed...)...)
 }
 
-// compare plans the change of one gateway, from the commit that its agent reports to the commit to. ref is the ref that templates see.
+// compare plans the change of one gateway, from the commit that its agent reports to the commit to. ref is the ref that templates
+// see.
 func (p target) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alpha1.DiscoveredGateway, repository *offline.Checkout,
 	to repo.Resolution, ref string, form resource.Form) (difference, error) {
 	agent, err := agents.Of(ctx, p.Core, p.namespace, row)

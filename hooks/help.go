@@ -12,8 +12,8 @@ import (
 	"stoker.io/stoker/hooks/output"
 )
 
-// shortUsage replaces kubectl's global flags in the help of each command, which would bury its own flags, by a reference to the command
-// `options`.
+// shortUsage replaces kubectl's global flags in the help of each command, which would bury its own flags, by a reference to the
+// command `options`.
 var shortUsage = strings.NewReplacer(
 	"{{if .HasAvailableLocalFlags}}", "{{if and .HasParent .HasAvailableLocalFlags}}",
 	"Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}", `Use "{{.Root.DisplayName}} options" for the flags of all commands.`,
@@ -32,7 +32,8 @@ func (c *cli) options() *cobra.Command {
 	}
 }
 
-// explainArgs returns a check of the number of arguments that accepts what check accepts. Its errors show the form of the command.
+// explainArgs returns a check of the number of arguments that accepts what check accepts. Its errors show the form of the
+// command.
 func explainArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		switch err := check(command, args); {

@@ -66,7 +66,8 @@ so that nothing is sent twice. Messages go through the proxy that HTTPS_PROXY na
 	return command
 }
 
-// daemonFlags adds the flags of a command that runs until it is stopped and watches a kind. The returned function validates and returns their values.
+// daemonFlags adds the flags of a command that runs until it is stopped and watches a kind. The returned function validates and
+// returns their values.
 func daemonFlags(command *cobra.Command, kind string) func() (daemon.Settings, error) {
 	var s daemon.Settings
 	var watch []string

@@ -76,8 +76,8 @@ prints the reason, and exits with 0.`,
 	return command
 }
 
-// needsRollback reports whether the desired commit itself fails, and returns the commit. If not, it prints why. A repeated Job gets the answer
-// of the first one, without a commit.
+// needsRollback reports whether the desired commit itself fails, and returns the commit. If not, it prints why. A repeated Job
+// gets the answer of the first one, without a commit.
 func (r *requester) needsRollback(ctx context.Context, arg string, timeout time.Duration) (needed bool, commit string, err error) {
 	if err := (request.Request{By: r.by, ID: r.id}).Check(); err != nil {
 		return false, "", err
@@ -134,10 +134,11 @@ func (r *requester) needsRollback(ctx context.Context, arg string, timeout time.
 	return true, v.Commit, nil
 }
 
-// waitForVerdict waits until the outcome of the desired ref is known, for at most timeout. It returns the last verdict. before is the verdict
-// from before the requested poll.
+// waitForVerdict waits until the outcome of the desired ref is known, for at most timeout. It returns the last verdict. before is
+// the verdict from before the requested poll.
 //
-// A poll of git restarts an expired progress deadline. So before stays valid while the commit is the same and a gateway rejects it.
+// A poll of git restarts an expired progress deadline. So before stays valid while the commit is the same and a gateway rejects
+// it.
 func (r *requester) waitForVerdict(ctx context.Context, p target, before request.Verdict, timeout time.Duration) (request.Verdict, error) {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -183,8 +184,8 @@ func mayChange(v request.Verdict) bool {
 	return !blamesCommit(v) && v.Gateways.Failed > 0 && v.Gateways.Failed < len(v.Behind)
 }
 
-// blamesCommit reports whether the content of the commit causes the failure, so that another commit helps. Only gateways can tell: a failure
-// before they have the commit (the ref, the git server, the spec) has another cause.
+// blamesCommit reports whether the content of the commit causes the failure, so that another commit helps. Only gateways can
+// tell: a failure before they have the commit (the ref, the git server, the spec) has another cause.
 func blamesCommit(v request.Verdict) bool {
 	if v.Reason == v1alpha1.ReasonProgressDeadlineExceeded {
 		return slices.ContainsFunc(v.Behind, rejectsCommit)

@@ -102,7 +102,8 @@ so a repeated Job requests only once. If the sync is already over, the command r
 	return command
 }
 
-// syncedCommit returns the commit that an Argo CD sync brings. It also sets the sender and the id of the request, unless the flags do.
+// syncedCommit returns the commit that an Argo CD sync brings. It also sets the sender and the id of the request, unless the
+// flags do.
 func (r *requester) syncedCommit(ctx context.Context, command *cobra.Command, name string, flags *applicationFlags) (string, error) {
 	p, err := r.connectTo(name)
 	if err != nil {
@@ -125,8 +126,9 @@ func (r *requester) syncedCommit(ctx context.Context, command *cobra.Command, na
 	return sync.Commit, nil
 }
 
-// requestID returns the id of a Job's request: its name, the start of the sync and the commit, because a retried sync keeps its start but
-// may bring another commit. A Job name that Argo CD generates already holds both, but only the start for a sync of several sources.
+// requestID returns the id of a Job's request: its name, the start of the sync and the commit, because a retried sync keeps its
+// start but may bring another commit. A Job name that Argo CD generates already holds both, but only the start for a sync of
+// several sources.
 func requestID(job application.Job, sync application.Sync) string {
 	id := job.Name
 	hook, generated := application.ParseHookName(job.Name)
@@ -231,8 +233,8 @@ func specPaused(o v1alpha1.Requestable) bool {
 	return false
 }
 
-// send writes a request to the object that arg names, prints the answer with the text done, and waits if the flags say so. write writes the
-// request; the API server may get it more than once.
+// send writes a request to the object that arg names, prints the answer with the text done, and waits if the flags say so. write
+// writes the request; the API server may get it more than once.
 func (r *requester) send(ctx context.Context, arg, done string, write func(context.Context, target) (request.Answer, error)) error {
 	p, err := r.connectTo(arg)
 	if err != nil {

@@ -81,8 +81,8 @@ func (c *cli) listSnapshots(ctx context.Context, name, gateway, format string) e
 	return errors.Join(append([]error{r.Print(c.stdout, format)}, failed...)...)
 }
 
-// snapshotTable returns the table of snapshots. The column STORED is in it only with object storage, and BACKUP only if a snapshot has a
-// backup.
+// snapshotTable returns the table of snapshots. The column STORED is in it only with object storage, and BACKUP only if a
+// snapshot has a backup.
 func snapshotTable(list []agents.Snapshot, objectStorage bool) *output.Result {
 	r := &output.Result{Data: list, Head: []string{"GATEWAY", "SNAPSHOT", "COMMIT", "SYNCED", "FILES", "SIZE"}}
 	if objectStorage {

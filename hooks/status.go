@@ -64,8 +64,8 @@ terminal, it prints a line for each change instead. Set NO_COLOR for a table wit
 	return command
 }
 
-// watchStatus shows a GatewaySync until ctx is done. It fails only for errors that a retry does not fix, and prints each other error when
-// it begins.
+// watchStatus shows a GatewaySync until ctx is done. It fails only for errors that a retry does not fix, and prints each other
+// error when it begins.
 func (c *cli) watchStatus(ctx context.Context, p target, name string) error {
 	viewer := display.NewViewer(c.stdout, c.env)
 	failing := false
@@ -89,8 +89,8 @@ func (c *cli) watchStatus(ctx context.Context, p target, name string) error {
 	}
 }
 
-// loadVerdict reads a GatewaySync once, and the verdict on it. If only the reports of its agents cannot be read, it returns both with an
-// error.
+// loadVerdict reads a GatewaySync once, and the verdict on it. If only the reports of its agents cannot be read, it returns both
+// with an error.
 func (p target) loadVerdict(ctx context.Context, name string) (*v1alpha1.GatewaySync, request.Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()

@@ -122,8 +122,8 @@ func heldOffRef(o v1alpha1.Requestable, v request.Verdict) string {
 	return q.Spec
 }
 
-// await waits until the gateways run ref, or the desired ref of the first poll if ref is "", at commit unless it is "". It returns the last
-// verdict, and an error if the wait ended in another way.
+// await waits until the gateways run ref, or the desired ref of the first poll if ref is "", at commit unless it is "". It
+// returns the last verdict, and an error if the wait ended in another way.
 func (c *cli) await(ctx context.Context, p target, ref, commit string, flags *waitFlags) (request.Verdict, error) {
 	if flags.timeout <= 0 || flags.emptyTimeout < 0 {
 		return request.Verdict{}, exitErrorf(exitUsage, "--timeout must be positive, and --timeout-empty not negative")
@@ -263,7 +263,8 @@ func (w *waiter) timedOut(v request.Verdict, flags *waitFlags) error {
 // maxListed bounds the gateways that a message lists.
 const maxListed = 20
 
-// listBehind lists the gateways that are behind, one per line. It returns "" if there is at most one, which the message of v names.
+// listBehind lists the gateways that are behind, one per line. It returns "" if there is at most one, which the message of v
+// names.
 func listBehind(v request.Verdict) string {
 	if len(v.Behind) < 2 {
 		return ""

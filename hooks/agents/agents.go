@@ -1,5 +1,5 @@
-// Package agents reads the state of gateways from their agents, through the pod proxy of the API server. An answer comes from the pod of a gateway,
-// so it may be hostile: its size is bounded, and it is valid only if it names the gateway of the request.
+// Package agents reads the state of gateways from their agents, through the pod proxy of the API server. An answer comes from the
+// pod of a gateway, so it may be hostile: its size is bounded, and it is valid only if it names the gateway of the request.
 package agents
 
 import (
@@ -115,7 +115,8 @@ func Of(ctx context.Context, core kubernetes.Interface, namespace string, g v1al
 // Pod returns the pod of the gateway.
 func (a Agent) Pod() *corev1.Pod { return a.pod }
 
-// port returns the health port of the agent, or false if the pod has no agent. The injector picks another port if a container uses the default one.
+// port returns the health port of the agent, or false if the pod has no agent. The injector picks another port if a container
+// uses the default one.
 func (a Agent) port() (port string, ok bool) {
 	for _, c := range slices.Concat(a.pod.Spec.InitContainers, a.pod.Spec.Containers) {
 		if c.Name != v1alpha1.AgentContainer {
@@ -183,8 +184,8 @@ func (a Agent) Snapshots(state State) (list []Snapshot) {
 	return list
 }
 
-// Audit returns the audit record of the gateway, oldest first. It leaves out lines that are not entries of this gateway, which can write to its volume.
-// The error then says how many there are, and the other entries are valid.
+// Audit returns the audit record of the gateway, oldest first. It leaves out lines that are not entries of this gateway, which
+// can write to its volume. The error then says how many there are, and the other entries are valid.
 func (a Agent) Audit(ctx context.Context) ([]sync.Audit, error) {
 	raw, err := a.get(ctx, "state/audit")
 	if err != nil {

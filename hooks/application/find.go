@@ -27,8 +27,8 @@ type Detector struct {
 	Client kubernetes.Interface
 }
 
-// Application returns the Application whose sync created the Job. It reads the metadata of the pod, which needs no rights. If that does not
-// name the Application, it reads the Job, which needs the right to get it.
+// Application returns the Application whose sync created the Job. It reads the metadata of the pod, which needs no rights. If
+// that does not name the Application, it reads the Job, which needs the right to get it.
 func (d Detector) Application(ctx context.Context) (Name, error) {
 	for _, kind := range []string{"annotations", "labels"} {
 		pairs, err := podInfo(filepath.Join(d.PodInfo, kind))
@@ -56,7 +56,8 @@ func (d Detector) Application(ctx context.Context) (Name, error) {
 	return name, nil
 }
 
-// fromMetadata returns the Application that the metadata names. The annotation takes precedence, because other tools set the label, too.
+// fromMetadata returns the Application that the metadata names. The annotation takes precedence, because other tools set the
+// label, too.
 func (d Detector) fromMetadata(annotations, labels map[string]string) (Name, bool) {
 	if name, ok := FromTracking(annotations[TrackingAnnotation]); ok {
 		return name, true

@@ -35,8 +35,9 @@ func ParseName(s string) (Name, error) {
 
 func isName(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }
 
-// FromTracking parses the annotation argocd.argoproj.io/tracking-id, "app:group/Kind:namespace/name". For an Application outside of the
-// namespace of Argo CD, app is "namespace_app". The part after the first colon is ignored: it is incomplete for objects with a generated name.
+// FromTracking parses the annotation argocd.argoproj.io/tracking-id, "app:group/Kind:namespace/name". For an Application outside
+// of the namespace of Argo CD, app is "namespace_app". The part after the first colon is ignored: it is incomplete for objects
+// with a generated name.
 func FromTracking(id string) (Name, bool) {
 	app, _, ok := strings.Cut(id, ":")
 	if !ok {
@@ -74,8 +75,8 @@ var hookName = regexp.MustCompile(`^(.*)-(presync|sync|postsync|syncfail|postdel
 
 const revisionDigits = 7
 
-// ParseHookName parses the name of a hook Job, such as line-check-3f2a91c-presync-1718000000: generateName, the first seven characters of the
-// revision, the phase, and the start of the sync in seconds. It returns false for other names.
+// ParseHookName parses the name of a hook Job, such as line-check-3f2a91c-presync-1718000000: generateName, the first seven
+// characters of the revision, the phase, and the start of the sync in seconds. It returns false for other names.
 func ParseHookName(name string) (HookName, bool) {
 	m := hookName.FindStringSubmatch(name)
 	if m == nil {
@@ -100,8 +101,8 @@ var podName = regexp.MustCompile(`^(.+)-[a-z0-9]{5}$`)
 // maxPodBase is the length to which Kubernetes cuts a Job's name and the dash after it, before it appends five random characters.
 const maxPodBase = 58
 
-// JobOfPod returns the name of the Job that created a pod. It returns "" if the name has another form or may have been cut. The Job must not be
-// an indexed one, whose pods have the index in their names.
+// JobOfPod returns the name of the Job that created a pod. It returns "" if the name has another form or may have been cut. The
+// Job must not be an indexed one, whose pods have the index in their names.
 func JobOfPod(pod string) string {
 	m := podName.FindStringSubmatch(pod)
 	if m == nil || len(m[1])+1 >= maxPodBase {

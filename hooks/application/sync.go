@@ -33,8 +33,8 @@ type SyncQuery struct {
 	Job         Job
 	// Repo is the repository that the commit must be from.
 	Repo string
-	// Source selects one of several sources by its position from 1, as the argocd command line does, or by its URL. If it is "", the source
-	// is the one whose repository is Repo.
+	// Source selects one of several sources by its position from 1, as the argocd command line does, or by its URL. If it is "", the
+	// source is the one whose repository is Repo.
 	Source string
 	// Timeout bounds the wait until the Application reports the sync. The Application is read at least once.
 	Timeout time.Duration
@@ -55,8 +55,8 @@ const readTimeout = 10 * time.Second
 
 // WaitForSync reads the Application until it reports the sync that created the Job.
 //
-// Argo CD marks a new sync as running before it replaces the result of the last one. So WaitForSync accepts a result only if the Job is among
-// its running hooks, or if its revision begins with the digits in the Job's name.
+// Argo CD marks a new sync as running before it replaces the result of the last one. So WaitForSync accepts a result only if the
+// Job is among its running hooks, or if its revision begins with the digits in the Job's name.
 func WaitForSync(ctx context.Context, client dynamic.Interface, query SyncQuery) (Sync, error) {
 	limited, cancel := context.WithTimeout(ctx, query.Timeout)
 	defer cancel()
@@ -172,7 +172,8 @@ func (q SyncQuery) commit(app *Application, r *SyncResult) (string, error) {
 	return revisions[found], nil
 }
 
-// sourcesOf returns the sources of a sync and their revisions, in the same order. It prefers the result over the spec, which may have changed since.
+// sourcesOf returns the sources of a sync and their revisions, in the same order. It prefers the result over the spec, which may
+// have changed since.
 func sourcesOf(app *Application, r *SyncResult) ([]Source, []string) {
 	switch {
 	case len(r.Revisions) > 0 && len(r.Sources) > 0:

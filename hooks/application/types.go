@@ -1,5 +1,5 @@
-// Package application finds the Argo CD Application whose sync created a hook Job, and the commit of that sync. It reads a single Application
-// and nothing else of Argo CD.
+// Package application finds the Argo CD Application whose sync created a hook Job, and the commit of that sync. It reads a single
+// Application and nothing else of Argo CD.
 package application
 
 import (

@@ -1,4 +1,5 @@
-// Package check examines an installation and the gateways of a namespace. It reports problems and how to fix them, and changes nothing.
+// Package check examines an installation and the gateways of a namespace. It reports problems and how to fix them, and changes
+// nothing.
 package check
 
 import (

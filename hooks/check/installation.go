@@ -49,8 +49,8 @@ func (c Checker) kinds() Finding {
 	return kinds.finding(OK, "GatewaySync, SyncTarget, SyncReport and ConfigSync are served")
 }
 
-// leftovers returns what an earlier product with the same API group left in the cluster (see package migrate), except for pods, which the check
-// pods reports.
+// leftovers returns what an earlier product with the same API group left in the cluster (see package migrate), except for pods,
+// which the check pods reports.
 func (c Checker) leftovers(ctx context.Context) []Finding {
 	plan, err := migrate.Finder{Clients: c.Clients, Namespace: c.Namespace, Release: "stoker", ReleaseNamespace: "stoker-system"}.Plan(ctx)
 	var list []Finding

@@ -127,8 +127,8 @@ func hasForeignAgent(p *corev1.Pod) bool {
 	return slices.ContainsFunc(containers(p), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) })
 }
 
-// agentWaitReason returns why the container of the agent waits, in the words of the kubelet: for example, its image cannot be pulled, or it crashes
-// again and again. It returns "" if the container does not wait, or waits as in each start.
+// agentWaitReason returns why the container of the agent waits, in the words of the kubelet: for example, its image cannot be
+// pulled, or it crashes again and again. It returns "" if the container does not wait, or waits as in each start.
 func agentWaitReason(p *corev1.Pod) string {
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		w := c.State.Waiting

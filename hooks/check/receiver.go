@@ -68,8 +68,8 @@ func (c Checker) receiver(ctx context.Context) (Finding, receivers) {
 	return deployments(receiver, list.Items, "requests over HTTP fail"), found
 }
 
-// webhookSecrets checks the Secrets in which GatewaySyncs have the token of their callers: whether the receiver may read them, and whether they have a
-// value. If not, the receiver rejects every request with 401 and does not say why.
+// webhookSecrets checks the Secrets in which GatewaySyncs have the token of their callers: whether the receiver may read them,
+// and whether they have a value. If not, the receiver rejects every request with 401 and does not say why.
 func (c Checker) webhookSecrets(ctx context.Context, found []*v1alpha1.GatewaySync, r receivers) []Finding {
 	found = slices.DeleteFunc(slices.Clone(found), func(gs *v1alpha1.GatewaySync) bool {
 		off := gs.Spec.Webhook.Enabled != nil && !*gs.Spec.Webhook.Enabled
@@ -188,8 +188,8 @@ func (g *grants) report(found []*v1alpha1.GatewaySync) []Finding {
 	return list
 }
 
-// grantCommand returns the command that grants the right to read the named Secrets in addition to the existing rights. If the Role of the chart does
-// not exist, the command uses another name: a Helm upgrade cannot adopt a Role that Helm did not create.
+// grantCommand returns the command that grants the right to read the named Secrets in addition to the existing rights. If the
+// Role of the chart does not exist, the command uses another name: a Helm upgrade cannot adopt a Role that Helm did not create.
 func (g *grants) grantCommand(names []string) string {
 	to, roleName := g.example(), receiverSecrets
 	if g.roles[roleName] == nil {
@@ -255,7 +255,8 @@ func (c Checker) secrets(ctx context.Context, found []*v1alpha1.GatewaySync) []F
 	return list
 }
 
-// secretProblem returns why the receiver rejects every request with this Secret, and how to fix it. A Secret without a name does not exist.
+// secretProblem returns why the receiver rejects every request with this Secret, and how to fix it. A Secret without a name does
+// not exist.
 func secretProblem(s *corev1.Secret, namespace string, ref *v1alpha1.SecretKeyRef) string {
 	if s.Name == "" {
 		return fmt.Sprintf("there is no Secret %s, so the receiver rejects every request: run: kubectl create secret generic %s --namespace %s --from-literal=%s=$(openssl rand -hex 32)",

@@ -1,4 +1,5 @@
-// Package display shows GatewaySyncs to users of a terminal: a list of them, and the gateways of one, once or again after each change.
+// Package display shows GatewaySyncs to users of a terminal: a list of them, and the gateways of one, once or again after each
+// change.
 package display
 
 import (
@@ -43,7 +44,8 @@ func BareObject(o v1alpha1.Requestable) v1alpha1.Requestable {
 	return o
 }
 
-// List returns a table of GatewaySyncs, with a column for the namespace if namespaces is true. data is the result as JSON or YAML.
+// List returns a table of GatewaySyncs, with a column for the namespace if namespaces is true. data is the result as JSON or
+// YAML.
 func List(list []*v1alpha1.GatewaySync, l leads.Leads, now time.Time, namespaces bool, data any) *output.Result {
 	r := &output.Result{Data: data, Head: []string{"NAME", "REF", "COMMIT", "GATEWAYS", "READY", "CONFIRMED", "AGE", "STATUS"}}
 	if namespaces {

@@ -1,6 +1,7 @@
-// Package migrate prepares a cluster in which an earlier product with the same API group, stoker.io, was installed. It removes stale finalizers,
-// labels a custom resource definition for Helm, and evicts pods that have a foreign agent. A foreign agent is a container with the name of
-// Stoker's agent that belongs to another program. All other steps, such as the deletion of definitions and webhooks, are left to the operator.
+// Package migrate prepares a cluster in which an earlier product with the same API group, stoker.io, was installed. It removes
+// stale finalizers, labels a custom resource definition for Helm, and evicts pods that have a foreign agent. A foreign agent is a
+// container with the name of Stoker's agent that belongs to another program. All other steps, such as the deletion of definitions
+// and webhooks, are left to the operator.
 package migrate
 
 import (
@@ -27,8 +28,8 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// Finalizer is the finalizer of the earlier product. No controller removes it any more, so that objects with it, and their namespaces, cannot be
-// deleted.
+// Finalizer is the finalizer of the earlier product. No controller removes it any more, so that objects with it, and their
+// namespaces, cannot be deleted.
 const Finalizer = "stoker.io/finalizer"
 
 // The kinds of actions.
@@ -72,7 +73,8 @@ type Finder struct {
 	Release, ReleaseNamespace string
 }
 
-// Plan returns the actions in order. It changes nothing. The error says what could not be read; the returned actions are valid nevertheless.
+// Plan returns the actions in order. It changes nothing. The error says what could not be read; the returned actions are valid
+// nevertheless.
 func (f Finder) Plan(ctx context.Context) ([]Action, error) {
 	definitions, errDefinitions := f.definitions(ctx)
 	kinds, errKinds := f.kinds(ctx)
@@ -93,8 +95,8 @@ var definition = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Vers
 
 const managedBy = "app.kubernetes.io/managed-by"
 
-// definitions finds the earlier product's definition of GatewaySync, because Helm refuses to install if no release owns it. If SyncTargets are
-// defined, too, this product was installed before, and there is nothing to do.
+// definitions finds the earlier product's definition of GatewaySync, because Helm refuses to install if no release owns it. If
+// SyncTargets are defined, too, this product was installed before, and there is nothing to do.
 func (f Finder) definitions(ctx context.Context) ([]Action, error) {
 	crds := f.Dynamic.Resource(definition)
 	_, err := crds.Get(ctx, kube.SyncTarget.Resource().GroupResource().String(), metav1.GetOptions{})
@@ -170,7 +172,8 @@ func onlyOtherGroups(err error) bool {
 	return ok
 }
 
-// kind returns the actions for a kind: its deletion by hand, if this product does not have it, and the removal of the finalizer of its objects.
+// kind returns the actions for a kind: its deletion by hand, if this product does not have it, and the removal of the finalizer
+// of its objects.
 func (f Finder) kind(ctx context.Context, resource schema.GroupVersionResource, r *metav1.APIResource) (list []Action, err error) {
 	name := resource.GroupResource().String()
 	if !slices.Contains(ourKinds, r.Name) {
@@ -216,8 +219,8 @@ func object(kind, namespace, name string) string {
 	return namespace + " " + kind + "/" + name
 }
 
-// webhooks returns the actions for the webhook configurations that inject a foreign agent. noAgent says why new pods do not get the agent of
-// Stoker; "" if they do.
+// webhooks returns the actions for the webhook configurations that inject a foreign agent. noAgent says why new pods do not get
+// the agent of Stoker; "" if they do.
 func (f Finder) webhooks(ctx context.Context) (list []Action, noAgent string, err error) {
 	found, err := f.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{Limit: maxList})
 	if err == nil {
@@ -243,8 +246,9 @@ func (f Finder) webhooks(ctx context.Context) (list []Action, noAgent string, er
 	return list, noAgent, nil
 }
 
-// pods returns the actions for the pods with a foreign agent. It evicts one pod of a GatewaySync at a time, and only if all of its other pods are
-// ready and the replacement gets the agent of Stoker. noAgent says why no replacement does; "" if the webhook injects it.
+// pods returns the actions for the pods with a foreign agent. It evicts one pod of a GatewaySync at a time, and only if all of
+// its other pods are ready and the replacement gets the agent of Stoker. noAgent says why no replacement does; "" if the webhook
+// injects it.
 func (f Finder) pods(ctx context.Context, noAgent string) (list []Action, err error) {
 	found, err := f.Core.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
 	if err == nil {
@@ -290,7 +294,8 @@ func (f Finder) pods(ctx context.Context, noAgent string) (list []Action, err er
 	return list, nil
 }
 
-// otherPodDown returns the name of another pod of the same GatewaySync that is not ready or is being deleted, or "" if there is none.
+// otherPodDown returns the name of another pod of the same GatewaySync that is not ready or is being deleted, or "" if there is
+// none.
 func otherPodDown(p *corev1.Pod, pods []corev1.Pod) string {
 	for i := range pods {
 		other := &pods[i]

@@ -174,8 +174,8 @@ func cutEscaped(s string, n int) string {
 	return cut
 }
 
-// pagerDutyEvent returns an event of the Events API v2. Its dedup_key is that of the GatewaySync and the topic: the end of a state resolves the
-// incident that the beginning opened, and a repetition changes nothing.
+// pagerDutyEvent returns an event of the Events API v2. Its dedup_key is that of the GatewaySync and the topic: the end of a
+// state resolves the incident that the beginning opened, and a repetition changes nothing.
 func pagerDutyEvent(n notice, c change, key secret.String) map[string]any {
 	e := map[string]any{"routing_key": key.Reveal(), "dedup_key": "stoker/" + n.uid + "/" + string(c.Topic), "event_action": "resolve"}
 	if c.State == Firing {

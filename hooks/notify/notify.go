@@ -1,11 +1,13 @@
 // Package notify sends notifications about GatewaySyncs to Slack, PagerDuty and other receivers (spec.alerting).
 //
-// It is level-triggered: it compares each status with a record of what it has sent, and sends the difference. So it needs no queue. If a state
-// ends before the notifier reaches the receiver, it sends nothing about the state. The record is an annotation of the Lease that elects one
-// replica, so a restart repeats no notification. Only a crash between a message and its record repeats that message.
+// It is level-triggered: it compares each status with a record of what it has sent, and sends the difference. So it needs no
+// queue. If a state ends before the notifier reaches the receiver, it sends nothing about the state. The record is an annotation
+// of the Lease that elects one replica, so a restart repeats no notification. Only a crash between a message and its record
+// repeats that message.
 //
-// The notifier is part of the command line, and not of the receiver or the agents. The receiver accepts untrusted callers and connects only to
-// the API server, and gateway pods need no access to the Internet. The notifier runs from the image of the hook Jobs.
+// The notifier is part of the command line, and not of the receiver or the agents. The receiver accepts untrusted callers and
+// connects only to the API server, and gateway pods need no access to the Internet. The notifier runs from the image of the hook
+// Jobs.
 package notify
 
 import (
@@ -36,14 +38,15 @@ import (
 )
 
 const (
-	// minSendInterval is the least time between two messages to a receiver about a GatewaySync. Changes in between are sent together.
+	// minSendInterval is the least time between two messages to a receiver about a GatewaySync. Changes in between are sent
+	// together.
 	minSendInterval = time.Minute
 	// minRetryPause and maxRetryPause bound the pause after a failure.
 	minRetryPause, maxRetryPause = 5 * time.Second, 10 * time.Minute
 	// newsLifetime is how long the notifier tries to send an event. It tries to send a state for as long as the state lasts.
 	newsLifetime = time.Hour
-	// compareInterval is the longest time between two comparisons, because a status may lapse without a change, and minCompareInterval the
-	// shortest.
+	// compareInterval is the longest time between two comparisons, because a status may lapse without a change, and
+	// minCompareInterval the shortest.
 	compareInterval, minCompareInterval = 30 * time.Second, time.Second
 	// maxParallel bounds parallel messages.
 	maxParallel = 8
@@ -127,8 +130,8 @@ func (n *Notifier) pause(now time.Time) time.Duration {
 	return max(d, minCompareInterval)
 }
 
-// sendDue compares all GatewaySyncs with the record and sends what is due. previous is the record of the previous replica in the first call,
-// and nil later.
+// sendDue compares all GatewaySyncs with the record and sends what is due. previous is the record of the previous replica in the
+// first call, and nil later.
 func (n *Notifier) sendDue(ctx context.Context, list []*v1alpha1.GatewaySync, previous record, now time.Time) error {
 	before := n.encodeRecord()
 	n.configure(list, previous)
@@ -239,8 +242,8 @@ func topicsOf(w *v1alpha1.AlertWebhook) []v1alpha1.AlertTopic {
 	return w.On
 }
 
-// news returns the event of a topic that was not sent yet, or nil if there is none. The first event that it sees is not news: it may have
-// happened before alerting began.
+// news returns the event of a topic that was not sent yet, or nil if there is none. The first event that it sees is not news: it
+// may have happened before alerting began.
 func (ch *channel) news(t topic, in input) *change {
 	event := t.event(in)
 	if event == "" {
@@ -258,7 +261,8 @@ func (ch *channel) news(t topic, in input) *change {
 	return &change{Topic: t.name, State: News, Text: status.Cut(t.text(in), maxText), sent: digest}
 }
 
-// stateChange returns the beginning or the end of a state that was not sent yet, or nil. changedAt is when the state began or ended.
+// stateChange returns the beginning or the end of a state that was not sent yet, or nil. changedAt is when the state began or
+// ended.
 func (ch *channel) stateChange(t topic, in input, changedAt time.Time) *change {
 	cause := t.state(in)
 	began, firing := ch.sent[t.name]
@@ -362,8 +366,8 @@ type record map[string]map[v1alpha1.AlertTopic]string
 // maxRecord bounds the record in bytes, so that the annotation does not exceed the limit of Kubernetes.
 const maxRecord = 200 << 10
 
-// encodeRecord encodes the record. If it would be too large, it omits the channels with the greatest keys, whose states are then sent again after a
-// restart.
+// encodeRecord encodes the record. If it would be too large, it omits the channels with the greatest keys, whose states are then
+// sent again after a restart.
 func (n *Notifier) encodeRecord() string {
 	r := record{}
 	size := 2

@@ -1,5 +1,5 @@
-// Package offline computes what a sync would write, from a repository and without a gateway. It uses the agent's own code for plans,
-// templates and checks.
+// Package offline computes what a sync would write, from a repository and without a gateway. It uses the agent's own code for
+// plans, templates and checks.
 package offline
 
 import (
@@ -144,8 +144,8 @@ func (t *Tree) From(before *Tree) (*plan.Changes, error) {
 	})
 }
 
-// Check applies the agent's checks to every file that the plan writes, and stops at the first error. It returns the sizes of the files in
-// bytes, by path. It may add a warning to changes.
+// Check applies the agent's checks to every file that the plan writes, and stops at the first error. It returns the sizes of the
+// files in bytes, by path. It may add a warning to changes.
 func (t *Tree) Check(changes *plan.Changes) (map[string]int64, error) {
 	sizes, errs := t.checkFiles(changes, 1)
 	if len(errs) > 0 {

@@ -1,5 +1,5 @@
-// Package output prints the results of commands as a table, JSON, YAML or names. Texts come from the cluster and from git: tables and
-// names replace the characters that could control a terminal.
+// Package output prints the results of commands as a table, JSON, YAML or names. Texts come from the cluster and from git: tables
+// and names replace the characters that could control a terminal.
 package output
 
 import (

@@ -30,8 +30,8 @@ type Gateway struct {
 
 const placeholderName = "gateway"
 
-// targets returns the gateways to plan for: the known ones, and a placeholder for each profile without one. If the spec is not valid, there are
-// no placeholders, because validate has already reported what is wrong with their profiles.
+// targets returns the gateways to plan for: the known ones, and a placeholder for each profile without one. If the spec is not
+// valid, there are no placeholders, because validate has already reported what is wrong with their profiles.
 func (r *run) targets(valid bool) []Gateway {
 	profiles := r.GatewaySync.Spec.Sync.Profiles
 	var list []Gateway
@@ -124,8 +124,8 @@ func (r *run) target(g Gateway, effective v1alpha1.Effective) offline.Gateway {
 	}}
 }
 
-// addGatewayProblem adds a problem of a gateway. It adds only a warning if the problem depends on labels that cannot be read, or on the name or
-// labels of a gateway that does not exist yet: the sync that creates the gateway must not stop.
+// addGatewayProblem adds a problem of a gateway. It adds only a warning if the problem depends on labels that cannot be read, or
+// on the name or labels of a gateway that does not exist yet: the sync that creates the gateway must not stop.
 func (r *run) addGatewayProblem(g Gateway, err error) {
 	reason := failure.Reason(err, v1alpha1.ReasonProfilesInvalid)
 	switch {

@@ -1,5 +1,5 @@
-// Package preflight checks before a sync whether gateways can run its commit. It resolves the ref, fetches the commit, and plans it for every
-// profile with the agent's own code. It writes only to a temporary directory.
+// Package preflight checks before a sync whether gateways can run its commit. It resolves the ref, fetches the commit, and plans
+// it for every profile with the agent's own code. It writes only to a temporary directory.
 package preflight
 
 import (
@@ -67,8 +67,8 @@ const (
 	maxWarnings = 50
 )
 
-// Run runs the checks. Problems of one profile do not hide those of another. Run returns an error only if the checks could not be completed:
-// ctx ended, or the disk failed.
+// Run runs the checks. Problems of one profile do not hide those of another. Run returns an error only if the checks could not be
+// completed: ctx ended, or the disk failed.
 func Run(ctx context.Context, in Input) (Result, error) {
 	r := &run{Input: in, secrets: &cachedSecrets{Secrets: in.Secrets, cache: map[v1alpha1.SecretKeyRef]secret.String{}}, result: Result{Checked: []Checked{}, Problems: []Problem{}}}
 	err := r.check(ctx)
@@ -160,7 +160,8 @@ func unjoin(err error) []error {
 	return []error{err}
 }
 
-// resolve resolves the ref and checks, as the lead does, that requests may name it. It adds a problem and returns false if that fails.
+// resolve resolves the ref and checks, as the lead does, that requests may name it. It adds a problem and returns false if that
+// fails.
 func (r *run) resolve(ctx context.Context, repository *offline.Checkout) (repo.Resolution, bool) {
 	at, err := r.resolveAllowed(ctx, repository)
 	if err != nil {
@@ -206,8 +207,8 @@ func (r *run) chooseRef(refs *repo.Refs) (requested bool, err error) {
 	r.result.Ref = desired.Ref
 	switch rollback := desired.Override && desired.ResolveSpec; {
 	case rollback && r.Unapplied:
-		// The sync brings the ref that the rollback holds back. If the check were of the rollback's commit, it would pass a sync that brings
-		// the broken commit again.
+		// The sync brings the ref that the rollback holds back. If the check were of the rollback's commit, it would pass a sync that
+		// brings the broken commit again.
 		r.warn("a rollback to %s is in force; checked %s, which the rollback holds back", request.Short(desired.Ref), gs.Spec.Git.Ref)
 		r.result.Ref = gs.Spec.Git.Ref
 		return false, err
@@ -227,8 +228,8 @@ func resolveRef(refs *repo.Refs, name string) (repo.Resolution, error) {
 	return refs.Resolve(ref)
 }
 
-// addProblem records an error, once for all gateways that have it. fallback is the reason of an error without one. gateway is "" if the
-// problem is not of one gateway.
+// addProblem records an error, once for all gateways that have it. fallback is the reason of an error without one. gateway is ""
+// if the problem is not of one gateway.
 func (r *run) addProblem(err error, fallback v1alpha1.Reason, gateway string) {
 	p := Problem{Reason: failure.Reason(err, fallback), Message: err.Error()}
 	i := slices.IndexFunc(r.result.Problems, func(q Problem) bool { return q.Reason == p.Reason && q.Message == p.Message })

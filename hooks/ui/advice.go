@@ -22,7 +22,8 @@ type Advice struct {
 	Path    string        // of the page of the reason; "" if the reason is unknown
 }
 
-// advisor has the advice for each reason. The advice is in the embedded documentation, so pages show it without a connection to the Internet.
+// advisor has the advice for each reason. The advice is in the embedded documentation, so pages show it without a connection to
+// the Internet.
 type advisor struct {
 	manual   func(string) string // returns the address on the web of a page of the documentation
 	byReason map[v1alpha1.Reason]Advice
@@ -54,8 +55,8 @@ func newAdvisor(page string, manual func(string) string) *advisor {
 	return a
 }
 
-// advice returns the advice for a reason. For an unknown reason, which a newer agent or a forged report may have, the advice has only
-// the name.
+// advice returns the advice for a reason. For an unknown reason, which a newer agent or a forged report may have, the advice has
+// only the name.
 func (a *advisor) advice(r v1alpha1.Reason) Advice {
 	if found, ok := a.byReason[r]; ok {
 		return found
@@ -68,8 +69,8 @@ var (
 	listItem = regexp.MustCompile(`^- `)
 )
 
-// render converts a section of the documentation to HTML. It supports paragraphs, lists, code, emphasis and links. A test checks that
-// the sections of reasons use nothing else.
+// render converts a section of the documentation to HTML. It supports paragraphs, lists, code, emphasis and links. A test checks
+// that the sections of reasons use nothing else.
 func (a *advisor) render(section string) template.HTML {
 	var b strings.Builder
 	list := false

@@ -36,8 +36,8 @@ func (s *Server) notices(l leads.Leads) (list []notice) {
 	return list
 }
 
-// readNotice returns a notice about objects that could not be read: which right is missing, or why the API server does not answer. what names the
-// objects, and text is the consequence.
+// readNotice returns a notice about objects that could not be read: which right is missing, or why the API server does not
+// answer. what names the objects, and text is the consequence.
 func (s *Server) readNotice(err error, what, right, text string) notice {
 	switch {
 	case apierrors.IsForbidden(err):
@@ -287,7 +287,8 @@ func (s *Server) conditions(f fleet, now moment) (list []condition) {
 	return list
 }
 
-// paginate reduces the rows to those of one page. wanted is its number, from 1. If there are not as many pages, it takes the nearest one.
+// paginate reduces the rows to those of one page. wanted is its number, from 1. If there are not as many pages, it takes the
+// nearest one.
 func (p *fleetPage) paginate(wanted string) {
 	n := (len(p.Rows) + rowsPerPage - 1) / rowsPerPage
 	if n < 2 {

@@ -213,8 +213,8 @@ func (s *Server) addReport(ctx context.Context, p *gatewayPage) {
 	}
 }
 
-// addAgentAnswer adds the state and the audit record of the gateway, which it requests from the agent. It fails if the agent does not return the
-// state.
+// addAgentAnswer adds the state and the audit record of the gateway, which it requests from the agent. It fails if the agent does
+// not return the state.
 func (s *Server) addAgentAnswer(ctx context.Context, p *gatewayPage) error {
 	agent, err := agents.Of(ctx, s.Clients.Core, p.Fleet.Namespace, p.Gateway.row)
 	if err != nil {

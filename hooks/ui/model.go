@@ -194,7 +194,8 @@ func worstState(gateways []gateway, state chip) chip {
 	return state
 }
 
-// gatewayState returns the state of a gateway. Its tone is never good if the gateway is behind, or if no lead confirms what the gateway runs.
+// gatewayState returns the state of a gateway. Its tone is never good if the gateway is behind, or if no lead confirms what the
+// gateway runs.
 func gatewayState(row v1alpha1.DiscoveredGateway, behind, noLead bool) chip {
 	switch {
 	case noLead:

@@ -36,7 +36,8 @@ type stage struct {
 // todo is a command that the user can type.
 type todo struct{ Text, Type string }
 
-// newRollout returns the rollout of f, or nil if all gateways change at once. link returns the address of the list of gateways of a stage.
+// newRollout returns the rollout of f, or nil if all gateways change at once. link returns the address of the list of gateways of
+// a stage.
 func (s *Server) newRollout(f fleet, now moment, link func(stage string) string) *rollout {
 	gs := f.gs
 	status := gs.Status.Rollout

@@ -101,7 +101,8 @@ func (s *Server) Run(ctx context.Context) {
 // URL returns the URL that opens a page, with the token. addr is the address that the server listens on.
 func (s *Server) URL(addr, path string) string { return pageURL(addr, path, s.token) }
 
-// OpenURL is URL with a token that can be used once: other users of the machine can see the arguments of the program that opens the URL.
+// OpenURL is URL with a token that can be used once: other users of the machine can see the arguments of the program that opens
+// the URL.
 func (s *Server) OpenURL(addr, path string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,14 +130,14 @@ func (s *Server) accepts(token string) bool {
 	return true
 }
 
-// policy lets a page load files of the server and nothing else: no inline script or style, no frame around it, and no script may turn a string into
-// HTML (trusted types).
+// policy lets a page load files of the server and nothing else: no inline script or style, no frame around it, and no script may
+// turn a string into HTML (trusted types).
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
 	"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// ServeHTTP implements http.Handler. It serves only GET and HEAD requests that have the session cookie and whose Host header names this machine. The
-// check of Host prevents DNS rebinding: a web site whose name resolves to 127.0.0.1 gets nothing. For a valid token in the query, it sets the cookie
-// and redirects to the same page without the token.
+// ServeHTTP implements http.Handler. It serves only GET and HEAD requests that have the session cookie and whose Host header
+// names this machine. The check of Host prevents DNS rebinding: a web site whose name resolves to 127.0.0.1 gets nothing. For a
+// valid token in the query, it sets the cookie and redirects to the same page without the token.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for name, value := range map[string]string{
 		"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",

@@ -16,7 +16,8 @@ import (
 const (
 	// probeInterval is how often a list is read after a failed watch, because the informer does not report that it works again.
 	probeInterval = 3 * time.Second
-	// leadsMaxAge is how long a list of SyncTargets is used. Leads renew their locks every few seconds, so a watch would transfer more.
+	// leadsMaxAge is how long a list of SyncTargets is used. Leads renew their locks every few seconds, so a watch would transfer
+	// more.
 	leadsMaxAge = 3 * time.Second
 	// queryTimeout bounds how long a page waits for the API server or an agent.
 	queryTimeout = 5 * time.Second
@@ -118,8 +119,8 @@ func (w *watcher) notify(namespace, name string) {
 	}
 }
 
-// subscribe returns a channel that receives a value when a fleet changes, and a function that ends the subscription. The fleet is namespace/name,
-// or "" for all. It returns nil if there are too many subscribers.
+// subscribe returns a channel that receives a value when a fleet changes, and a function that ends the subscription. The fleet is
+// namespace/name, or "" for all. It returns nil if there are too many subscribers.
 func (w *watcher) subscribe(fleet string) (<-chan struct{}, func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

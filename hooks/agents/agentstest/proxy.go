@@ -1,5 +1,5 @@
-// Package agentstest simulates agents behind the pod proxy of a real API server. The test clusters have no nodes, so their pods have no
-// address and the real pod proxy cannot reach them.
+// Package agentstest simulates agents behind the pod proxy of a real API server. The test clusters have no nodes, so their pods
+// have no address and the real pod proxy cannot reach them.
 package agentstest
 
 import (
@@ -69,8 +69,8 @@ func New(t testing.TB, cluster *kubetest.Cluster) *Proxy {
 	return p
 }
 
-// Answer sets the body that the agent in a pod returns for /state. pod may be POD, POD:PORT, or POD:PORT/PATH for a path below /state. The
-// default port is 8082.
+// Answer sets the body that the agent in a pod returns for /state. pod may be POD, POD:PORT, or POD:PORT/PATH for a path below
+// /state. The default port is 8082.
 func (p *Proxy) Answer(namespace, pod, body string) {
 	if !strings.Contains(pod, ":") {
 		pod += ":8082"
