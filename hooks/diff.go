@@ -93,16 +93,9 @@ func (c *cli) compare(ctx context.Context, p target, name, gateway string, d *re
 	if len(gateways) == 0 {
 		return exitErrorf(exitFailed, "GatewaySync %s has no gateways yet%s", name, troubleshootingLink(v1alpha1.ReasonNoGateways))
 	}
-	list := []difference{}
-	var failed []error
-	for _, g := range gateways {
-		one, err := p.compare(ctx, gs, g, repository, to, d.templateRef(gs), form)
-		if err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", g.Name, err))
-			continue
-		}
-		list = append(list, one)
-	}
+	list, failed := collect(gateways, func(g v1alpha1.DiscoveredGateway) ([]difference, error) {
+		return p.compare(ctx, gs, g, repository, to, d.templateRef(gs), form)
+	})
 	r := output.Result{Data: list, Text: func(w io.Writer) {
 		for i, one := range list {
 			if i > 0 {
@@ -116,25 +109,25 @@ func (c *cli) compare(ctx context.Context, p target, name, gateway string, d *re
 			r.Names = append(r.Names, one.Gateway+"/"+ch.Path)
 		}
 	}
-	return errors.Join(append([]error{r.Print(c.stdout, format)}, failed...)...)
+	return errors.Join(r.Print(c.stdout, format), failed)
 }
 
 // compare plans the change of one gateway, from the commit that its agent reports to the commit to. ref is the ref that templates
 // see.
 func (p target) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alpha1.DiscoveredGateway, repository *offline.Checkout,
-	to repo.Resolution, ref string, form resource.Form) (difference, error) {
+	to repo.Resolution, ref string, form resource.Form) ([]difference, error) {
 	agent, err := agents.Of(ctx, p.Core, p.namespace, row)
 	if err != nil {
-		return difference{}, err
+		return nil, err
 	}
 	state, err := agent.State(ctx)
 	if err != nil {
-		return difference{}, err
+		return nil, err
 	}
 	pod := agent.Pod()
 	profile, err := gs.Effective(row.Profile, pod.Annotations)
 	if err != nil {
-		return difference{}, err
+		return nil, err
 	}
 	ordinal, _ := v1alpha1.PodOrdinal(pod.Name, pod.Labels)
 	g := offline.Gateway{Profile: profile, Form: form, Facts: plan.Facts{
@@ -142,22 +135,22 @@ func (p target) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alp
 	}}
 	wanted, err := repository.Tree(ctx, g, to, ref)
 	if err != nil {
-		return difference{}, err
+		return nil, err
 	}
 	current := &offline.Tree{}
 	if !state.Commit.IsZero() {
 		if current, err = repository.Tree(ctx, g, repo.Resolution{Commit: state.Commit}, state.Ref); err != nil {
-			return difference{}, fmt.Errorf("commit %s of the gateway: %w; fetch it into the clone", state.Commit.Short(), err)
+			return nil, fmt.Errorf("commit %s of the gateway: %w; fetch it into the clone", state.Commit.Short(), err)
 		}
 	}
 	changes, err := wanted.From(current)
 	if err != nil {
-		return difference{}, err
+		return nil, err
 	}
 	if _, err := wanted.Check(changes); err != nil {
-		return difference{}, err
+		return nil, err
 	}
-	return newDifference(row, state, changes), nil
+	return []difference{newDifference(row, state, changes)}, nil
 }
 
 // newDifference converts a plan to a difference.
@@ -170,7 +163,7 @@ func newDifference(row v1alpha1.DiscoveredGateway, state agents.State, changes *
 		d.Held = string(changes.Held.Reason) + ": " + changes.Held.Message
 	}
 	for _, ch := range changes.List {
-		if op := opName(ch.Op); op != "" {
+		if op := opNames[ch.Op]; op != "" {
 			d.Changes = append(d.Changes, change{op, ch.Path})
 		}
 	}
@@ -185,19 +178,7 @@ func newDifference(row v1alpha1.DiscoveredGateway, state agents.State, changes *
 	return d
 }
 
-// opName returns the name of an operation in the output, or "" for one that changes nothing.
-func opName(op plan.Op) string {
-	switch op {
-	case plan.Create:
-		return "create"
-	case plan.Update:
-		return "update"
-	case plan.Delete:
-		return "delete"
-	case plan.Release:
-		return "release"
-	case plan.Keep:
-		return "keep"
-	}
-	return ""
+// opNames are the names of operations in the output. Other operations change nothing.
+var opNames = map[plan.Op]string{
+	plan.Create: "create", plan.Update: "update", plan.Delete: "delete", plan.Release: "release", plan.Keep: "keep",
 }

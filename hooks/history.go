@@ -84,6 +84,20 @@ func gatewaysOf(gs *v1alpha1.GatewaySync, name string) ([]v1alpha1.DiscoveredGat
 	return all[i : i+1], nil
 }
 
+// collect returns what get returns for all gateways. The list is valid even with an error, which joins the errors of the gateways.
+func collect[T any](gateways []v1alpha1.DiscoveredGateway, get func(v1alpha1.DiscoveredGateway) ([]T, error)) ([]T, error) {
+	all := []T{}
+	var errs []error
+	for _, g := range gateways {
+		list, err := get(g)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", g.Name, err))
+		}
+		all = append(all, list...)
+	}
+	return all, errors.Join(errs...)
+}
+
 // listCommits prints the last commits that ran on every gateway.
 func (c *cli) listCommits(gs *v1alpha1.GatewaySync, format string) error {
 	list := gs.Status.History
@@ -104,21 +118,13 @@ func (c *cli) listCommits(gs *v1alpha1.GatewaySync, format string) error {
 
 // listAudit prints the audit records of gateways, newest first.
 func (c *cli) listAudit(ctx context.Context, p target, gateways []v1alpha1.DiscoveredGateway, format string) error {
-	list := []sync.Audit{}
-	var failed []error
-	for _, g := range gateways {
-		records, err := p.audit(ctx, g)
-		if err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", g.Name, err))
-		}
-		list = append(list, records...)
-	}
+	list, failed := collect(gateways, func(g v1alpha1.DiscoveredGateway) ([]sync.Audit, error) { return p.audit(ctx, g) })
 	slices.SortStableFunc(list, func(a, b sync.Audit) int { return b.Time.Compare(a.Time) })
 	if len(list) == 0 && format == output.Table {
-		if len(failed) == 0 {
+		if failed == nil {
 			fmt.Fprintln(c.stderr, "No sync has changed a gateway yet.")
 		}
-		return errors.Join(failed...)
+		return failed
 	}
 	r := output.Result{Data: list, Head: []string{"TIME", "GATEWAY", "FROM", "TO", "REF", "REQUESTED BY", "AUTHOR", "FILES", "RESULT"}}
 	for _, a := range list {
@@ -129,7 +135,7 @@ func (c *cli) listAudit(ctx context.Context, p target, gateways []v1alpha1.Disco
 		r.Add(a.To.String(), a.Time.UTC().Format(time.RFC3339), a.Gateway, a.From.Short(), a.To.Short(), a.Ref, by, a.Author,
 			strconv.Itoa(a.Files.Added+a.Files.Modified+a.Files.Deleted), string(a.Reason))
 	}
-	return errors.Join(append([]error{r.Print(c.stdout, format)}, failed...)...)
+	return errors.Join(r.Print(c.stdout, format), failed)
 }
 
 func (p target) audit(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]sync.Audit, error) {

@@ -165,7 +165,10 @@ func (x *preflightFlags) addCluster(ctx context.Context, name string, in *prefli
 			return false, exitErrorf(exitUsage, "%s contains GatewaySync %s, not %s", x.file, manifest.Name, name)
 		}
 		gs.Spec = manifest.Spec
-		gs.Annotations = mergedAnnotations(gs.Annotations, manifest.Annotations)
+		annotations := map[string]string{}
+		maps.Copy(annotations, gs.Annotations)
+		maps.Copy(annotations, manifest.Annotations)
+		gs.Annotations = annotations
 	}
 	in.GatewaySync = gs
 	if x.fromSync.used() {
@@ -177,14 +180,6 @@ func (x *preflightFlags) addCluster(ctx context.Context, name string, in *prefli
 	}
 	addGateways(ctx, p, in)
 	return true, nil
-}
-
-// mergedAnnotations returns the annotations of a live object after a manifest is applied.
-func mergedAnnotations(live, manifest map[string]string) map[string]string {
-	merged := map[string]string{}
-	maps.Copy(merged, live)
-	maps.Copy(merged, manifest)
-	return merged
 }
 
 // maxPods bounds the list of pods.

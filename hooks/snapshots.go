@@ -60,25 +60,17 @@ func (c *cli) listSnapshots(ctx context.Context, name, gateway, format string) e
 	if err != nil {
 		return err
 	}
-	list := []agents.Snapshot{}
-	var failed []error
-	for _, g := range gateways {
-		snapshots, err := p.snapshots(ctx, g)
-		if err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", g.Name, err))
-		}
-		list = append(list, snapshots...)
-	}
+	list, failed := collect(gateways, func(g v1alpha1.DiscoveredGateway) ([]agents.Snapshot, error) { return p.snapshots(ctx, g) })
 	if len(list) == 0 && format == output.Table {
 		if gs.Spec.Snapshots == nil || !gs.Spec.Snapshots.Enabled {
 			fmt.Fprintln(c.stderr, "No snapshots are taken: set spec.snapshots.enabled to true.")
-		} else if len(failed) == 0 {
+		} else if failed == nil {
 			fmt.Fprintln(c.stderr, "No gateway has a snapshot yet. The next sync that changes files takes one.")
 		}
-		return errors.Join(failed...)
+		return failed
 	}
 	r := snapshotTable(list, gs.Spec.Snapshots.ObjectStorage() != nil)
-	return errors.Join(append([]error{r.Print(c.stdout, format)}, failed...)...)
+	return errors.Join(r.Print(c.stdout, format), failed)
 }
 
 // snapshotTable returns the table of snapshots. The column STORED is in it only with object storage, and BACKUP only if a
