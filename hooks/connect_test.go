@@ -76,7 +76,7 @@ func TestRetryUntilAPIServerAnswers(t *testing.T) {
 	}
 }
 
-// An interrupted command must exit with exitAgain: its pod was evicted or deleted, and the Job creates another one.
+// An interrupted command must exit with exitRetry: its pod was evicted or deleted, and the Job creates another one.
 func TestInterruptedCommandExitCode(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -112,7 +112,7 @@ func TestUnansweredRequestWarning(t *testing.T) {
 	}
 }
 
-// Only errors that another attempt may fix exit with exitAgain, so that the Job creates another pod.
+// Only errors that another attempt may fix exit with exitRetry, so that the Job creates another pod.
 func TestExitCodeOfErrors(t *testing.T) {
 	t.Parallel()
 	kind := schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "gatewaysyncs"}

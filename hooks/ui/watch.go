@@ -136,7 +136,7 @@ func (w *watcher) subscribe(fleet string) (<-chan struct{}, func()) {
 	}
 }
 
-// readLeads returns which fleets have a lead. One request at a time reads it, and the answer counts for leadsFor.
+// readLeads returns which fleets have a lead. One request at a time reads it, and the answer counts for leadsMaxAge.
 func (w *watcher) readLeads(ctx context.Context) leads.Leads {
 	w.leadsMu.Lock()
 	defer w.leadsMu.Unlock()
