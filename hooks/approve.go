@@ -35,16 +35,16 @@ stoker-approver grants.`,
 	}
 	commit := command.Flags().String("commit", "", "approve only if this `commit` is rolled out (7 to 40 hexadecimal digits)")
 	window := command.Flags().Bool("window", false, "let the commit through a closed maintenance window")
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+	c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
 		stage := ""
 		if len(args) == 2 {
 			stage = args[1]
 		}
 		if *window && stage != "" {
-			return outcome(exitUsage, "--window and STAGE cannot be used together")
+			return exitErrorf(exitUsage, "--window and STAGE cannot be used together")
 		}
-		got.role = "stoker-approver"
-		return got.ask(ctx, args[0], "approved", func(ctx context.Context, p target) (request.Answer, error) {
+		r.role = "stoker-approver"
+		return r.send(ctx, args[0], "approved", func(ctx context.Context, p target) (request.Answer, error) {
 			if *window {
 				return p.setter().ApproveWindow(ctx, p.namespace, p.name, *commit)
 			}

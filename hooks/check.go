@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/hooks/check"
+	"stoker.io/stoker/hooks/output"
 )
 
 func (c *cli) check() *cobra.Command {
@@ -24,43 +24,38 @@ A check is unknown if you may not read what it needs. The exit code is 1 if a ch
   stoker check -n plant -o json`,
 		Args: cobra.NoArgs,
 	}
-	var form *string
+	format := addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		p, err := c.connect()
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(command.Context(), within)
+		ctx, cancel := context.WithTimeout(command.Context(), queryTimeout)
 		defer cancel()
 		list, err := check.Checker{Clients: p.Clients, Namespace: p.namespace, Now: time.Now}.Check(ctx)
 		if err != nil {
 			return err
 		}
-		r := result{data: list}
-		var lines [][]string
-		failed := 0
+		r := output.Result{Data: list, Head: []string{"STATE", "CHECK", "MESSAGE"}}
 		for i := range list {
 			f := &list[i]
-			f.ReadOn = manual(f.ReadOn)
+			f.ReadOn = documentationURL(f.ReadOn)
 			message := f.Message
 			if f.State != check.OK {
 				message += "; see " + f.ReadOn
 			}
-			lines = append(lines, []string{string(f.State), string(f.Check), message})
+			r.Rows = append(r.Rows, []string{string(f.State), string(f.Check), message})
 			if f.State == check.Failed {
-				failed++
-				r.names = append(r.names, string(f.Check))
+				r.Names = append(r.Names, string(f.Check))
 			}
 		}
-		r.table = func(w io.Writer) { rows(w, []string{"STATE", "CHECK", "MESSAGE"}, lines) }
-		if err := c.print(*form, r); err != nil {
+		if err := r.Print(c.stdout, *format); err != nil {
 			return err
 		}
-		if failed > 0 {
+		if failed := len(r.Names); failed > 0 {
 			return fmt.Errorf("%d of %d checks failed", failed, len(list))
 		}
 		return nil
 	}
-	form = outputs(command)
 	return command
 }

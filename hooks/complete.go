@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -13,12 +14,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/sender"
 )
 
-// patience is how long completion waits for the API server.
-const patience = 3 * time.Second
+// completionTimeout bounds how long completion waits for the API server.
+const completionTimeout = 3 * time.Second
 
 // completions registers completion functions for names, refs and other values from the cluster.
 func (c *cli) completions(root *cobra.Command) error {
@@ -27,15 +29,15 @@ func (c *cli) completions(root *cobra.Command) error {
 		if strings.Contains(command.Use, "NAME") {
 			command.ValidArgsFunction = c.completeArgs
 		}
-		for flag, values := range map[string][]string{"output": {asTable, asJSON, asYAML, asName}, "by": sender.Names()} {
+		for flag, values := range map[string][]string{"output": {output.Table, output.JSON, output.YAML, output.Name}, "by": sender.Names()} {
 			if command.Flags().Lookup(flag) != nil {
 				errs = append(errs, command.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
 			}
 		}
-		for flag, refs := range map[string]func(*v1alpha1.GatewaySync) []string{"to": commits, "ref": refs, "renew": proposers} {
+		for flag, complete := range map[string]func(*v1alpha1.GatewaySync) []string{"to": commits, "ref": refs, "renew": proposers} {
 			if command.Flags().Lookup(flag) != nil {
 				errs = append(errs, command.RegisterFlagCompletionFunc(flag, func(command *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-					return c.of(command, args, refs), cobra.ShellCompDirectiveNoFileComp
+					return c.completeFrom(command, args, complete), cobra.ShellCompDirectiveNoFileComp
 				}))
 			}
 		}
@@ -44,37 +46,43 @@ func (c *cli) completions(root *cobra.Command) error {
 	return errors.Join(errs...)
 }
 
-// completeArgs completes the name of a GatewaySync, and a ref after it.
+// completeArgs completes the name of a GatewaySync, and after it a ref or a stage if the command takes one.
 func (c *cli) completeArgs(command *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	const none = cobra.ShellCompDirectiveNoFileComp
-	if len(args) == 1 && strings.Contains(command.Use, "REF") {
-		return c.of(command, args, refs), none
+	var list []string
+	switch {
+	case len(args) == 0:
+		for _, gs := range c.listForCompletion(command.Context(), false) {
+			list = append(list, completion(gs.Name, gs.Spec.Git.Ref+" "+gs.Status.GatewaysReady))
+		}
+	case len(args) == 1 && strings.Contains(command.Use, "REF"):
+		list = c.completeFrom(command, args, refs)
+	case len(args) == 1 && strings.Contains(command.Use, "STAGE"):
+		list = c.completeFrom(command, args, stages)
 	}
-	if len(args) == 1 && strings.Contains(command.Use, "STAGE") {
-		return c.of(command, args, stages), none
-	}
-	if len(args) > 0 {
-		return nil, none
-	}
+	return list, cobra.ShellCompDirectiveNoFileComp
+}
+
+// listForCompletion returns the GatewaySyncs of the namespace or of all namespaces, and none if they cannot be listed.
+func (c *cli) listForCompletion(ctx context.Context, allNamespaces bool) []*v1alpha1.GatewaySync {
 	p, err := c.connect()
 	if err != nil {
-		return nil, none
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(command.Context(), patience)
+	if allNamespaces {
+		p.namespace = ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	list, err := c.list(ctx, p)
 	if err != nil {
-		return nil, none
+		return nil
 	}
-	var names []string
-	for _, gs := range list {
-		names = append(names, described(gs.Name, gs.Spec.Git.Ref+" "+gs.Status.GatewaysReady))
-	}
-	return names, none
+	return list
 }
 
-// of completes from the GatewaySync that the first argument names.
-func (c *cli) of(command *cobra.Command, args []string, from func(*v1alpha1.GatewaySync) []string) []string {
+// completeFrom returns the completions that complete takes from the GatewaySync of the first argument, and none if it cannot be
+// read.
+func (c *cli) completeFrom(command *cobra.Command, args []string, complete func(*v1alpha1.GatewaySync) []string) []string {
 	if len(args) == 0 {
 		return nil
 	}
@@ -82,21 +90,21 @@ func (c *cli) of(command *cobra.Command, args []string, from func(*v1alpha1.Gate
 	if err != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(command.Context(), patience)
+	ctx, cancel := context.WithTimeout(command.Context(), completionTimeout)
 	defer cancel()
 	gs, err := p.load(ctx, args[0])
 	if err != nil {
 		return nil
 	}
-	return from(gs)
+	return complete(gs)
 }
 
 // refs returns the ref of the spec and those of the history.
 func refs(gs *v1alpha1.GatewaySync) []string {
-	list := []string{described(gs.Spec.Git.Ref, "spec.git.ref")}
+	list := []string{completion(gs.Spec.Git.Ref, "spec.git.ref")}
 	for _, h := range gs.Status.History {
 		if h.Ref != gs.Spec.Git.Ref {
-			list = append(list, described(h.Ref, "ran "+age(h.At.Time)+" ago"))
+			list = append(list, completion(h.Ref, "ran "+output.Age(h.At.Time)+" ago"))
 		}
 	}
 	return slices.Compact(list)
@@ -107,11 +115,11 @@ func stages(gs *v1alpha1.GatewaySync) []string {
 	var list []string
 	if d := gs.Spec.Deployment; d != nil {
 		for _, s := range d.Stages {
-			what := "needs no approval"
+			description := "needs no approval"
 			if s.RequireApproval {
-				what = "needs an approval"
+				description = "needs an approval"
 			}
-			list = append(list, described(s.Name, what))
+			list = append(list, completion(s.Name, description))
 		}
 	}
 	return list
@@ -121,7 +129,7 @@ func stages(gs *v1alpha1.GatewaySync) []string {
 func commits(gs *v1alpha1.GatewaySync) []string {
 	var list []string
 	for _, h := range gs.Status.History {
-		list = append(list, described(request.Short(h.Commit), h.Ref+", "+age(h.At.Time)+" ago"))
+		list = append(list, completion(request.Short(h.Commit), h.Ref+", "+output.Age(h.At.Time)+" ago"))
 	}
 	return list
 }
@@ -131,43 +139,29 @@ func proposers(gs *v1alpha1.GatewaySync) []string {
 	var list []string
 	for _, g := range gs.Status.DiscoveredGateways {
 		if g.ProposalState != "" {
-			list = append(list, described(g.Name, string(g.ProposalState)+" "+g.Proposal))
+			list = append(list, completion(g.Name, string(g.ProposalState)+" "+g.Proposal))
 		}
 	}
 	return list
 }
 
-// described returns a completion with the description that shells show beside it.
-func described(word, what string) string { return oneLine(word) + "\t" + oneLine(what) }
+// completion returns a completion with the description that shells show beside it.
+func completion(word, description string) string {
+	return output.OneLine(word) + "\t" + output.OneLine(description)
+}
 
 func (c *cli) completeContexts(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	config, err := c.flags.ToRawKubeConfigLoader().RawConfig()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	var names []string
-	for name := range config.Contexts {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return slices.Sorted(maps.Keys(config.Contexts)), cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeNamespaces completes namespaces that have a GatewaySync.
 func (c *cli) completeNamespaces(command *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	p, err := c.connect()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	p.namespace = ""
-	ctx, cancel := context.WithTimeout(command.Context(), patience)
-	defer cancel()
-	list, err := c.list(ctx, p)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	var names []string
-	for _, gs := range list {
+	for _, gs := range c.listForCompletion(command.Context(), true) {
 		names = append(names, gs.Namespace)
 	}
 	slices.Sort(names)
@@ -181,18 +175,13 @@ func (c *cli) version() *cobra.Command {
 		Example: `  stoker version -o json`,
 		Args:    cobra.NoArgs,
 	}
-	var form *string
+	format := addOutputFlag(command)
 	command.RunE = func(*cobra.Command, []string) error {
-		return c.print(*form, versioned())
+		r := output.Result{
+			Data:  map[string]string{"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH},
+			Names: []string{version}, Text: func(w io.Writer) { fmt.Fprintln(w, version) },
+		}
+		return r.Print(c.stdout, *format)
 	}
-	form = outputs(command)
 	return command
-}
-
-func versioned() result {
-	return result{
-		table: func(w io.Writer) { fmt.Fprintln(w, version) },
-		data:  map[string]string{"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH},
-		names: []string{version},
-	}
 }

@@ -19,12 +19,12 @@ import (
 	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/hooks/configsync/manifest"
 	"stoker.io/stoker/hooks/configsync/plan"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/kube"
 )
 
-// config is the command with the verbs of ConfigSyncs.
+// config returns the command with the subcommands for ConfigSyncs.
 func (c *cli) config() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "config",
@@ -39,32 +39,33 @@ rights of their caller: in a shell, a CI job, a CronJob or a hook of Argo CD. On
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
-	for _, verb := range []*cobra.Command{c.configRender(), c.configDiff(), c.configApply(), c.configPrune(), c.configStatus(), c.configRun()} {
-		verb.Args = counts(verb.Args)
-		command.AddCommand(verb)
+	for _, sub := range []*cobra.Command{c.configRender(), c.configDiff(), c.configApply(), c.configPrune(), c.configStatus(), c.configRun()} {
+		sub.Args = explainArgs(sub.Args)
+		command.AddCommand(sub)
 	}
 	return command
 }
 
-// configFlags are those of the verbs that read a commit.
+// configFlags are the flags of the subcommands that run once, and the connection to the cluster.
 type configFlags struct {
 	*cli
 	file, ref   string
 	showSecrets bool
 	timeout     time.Duration
-	form        *string
+	output      *string
 
-	once   sync.Once
-	target target
-	err    error
+	connectOnce sync.Once
+	target      target
+	connectErr  error
 }
 
-// connected returns the cluster. It is found once, and only if it is needed.
+// connected returns the cluster. The first call connects, so that a command that needs no cluster works without one.
 func (x *configFlags) connected() (target, error) {
-	x.once.Do(func() { x.target, x.err = x.connect() })
-	return x.target, x.err
+	x.connectOnce.Do(func() { x.target, x.connectErr = x.connect() })
+	return x.target, x.connectErr
 }
 
+// engine returns the engine for ConfigSyncs. dir replaces the repository and the path of the spec, unless it is "".
 func (x *configFlags) engine(dir string) *configsync.Engine {
 	return &configsync.Engine{Dir: dir, Ref: x.ref, Connect: func() (kube.Clients, error) {
 		p, err := x.connected()
@@ -72,46 +73,47 @@ func (x *configFlags) engine(dir string) *configsync.Engine {
 	}}
 }
 
-// reads adds the flags that choose what is read.
-func (x *configFlags) reads(command *cobra.Command) {
+// addSourceFlags adds the flags that choose the ConfigSync and the commit.
+func (x *configFlags) addSourceFlags(command *cobra.Command) {
 	f := command.Flags()
 	f.StringVarP(&x.file, "filename", "f", "", "file with the ConfigSync; - is stdin (default: the ConfigSync of the cluster)")
 	f.StringVar(&x.ref, "ref", "", "branch, tag or commit instead of the one of the spec")
 }
 
-// run sets up a verb: its time limit, its output format, and the exit codes of its errors.
-func (x *configFlags) run(command *cobra.Command, do func(ctx context.Context, args []string) error) {
+// setRun makes run the function of a command, and adds the flags --timeout and --output. An error of run gets the exit code of
+// its reason.
+func (x *configFlags) setRun(command *cobra.Command, run func(ctx context.Context, args []string) error) {
 	command.Flags().DurationVar(&x.timeout, "timeout", 15*time.Minute, "maximum duration of the whole run")
+	x.output = addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if x.timeout <= 0 {
-			return outcome(exitUsage, "--timeout must be positive")
+			return exitErrorf(exitUsage, "--timeout must be positive")
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), x.timeout)
 		defer cancel()
-		return coded(withHelp(do(ctx, args)))
+		return withExitCode(withReason(run(ctx, args)))
 	}
-	x.form = outputs(command)
 }
 
-// coded gives an error with a reason its exit code.
-func coded(err error) error {
+// withExitCode returns err with the exit code of its reason, unless err has one already.
+func withExitCode(err error) error {
 	reason := failure.Reason(err, "")
-	_, has := errors.AsType[*outcomeError](err)
+	_, hasCode := errors.AsType[*exitError](err)
 	switch {
-	case err == nil, has:
+	case err == nil, hasCode:
 		return err
 	case errors.Is(err, configsync.ErrMeanwhile):
-		return &outcomeError{exitAgain, err}
+		return &exitError{exitRetry, err}
 	case reason == "":
 		return err
 	case reason == v1alpha1.ReasonApplyForbidden, reason == v1alpha1.ReasonRefNotAllowed:
-		return &outcomeError{exitForbidden, err}
+		return &exitError{exitForbidden, err}
 	case reason == v1alpha1.ReasonProgressDeadlineExceeded:
-		return &outcomeError{exitTimeout, err}
+		return &exitError{exitTimeout, err}
 	case reason == v1alpha1.ReasonPaused, reason.Class() == v1alpha1.ClassHeld:
-		return &outcomeError{exitHeld, err}
+		return &exitError{exitHeld, err}
 	case reason != v1alpha1.ReasonUnhealthy && (reason.Class() == v1alpha1.ClassRetry || reason.Class() == v1alpha1.ClassWorking):
-		return &outcomeError{exitAgain, err}
+		return &exitError{exitRetry, err}
 	}
 	return err
 }
@@ -119,8 +121,9 @@ func coded(err error) error {
 // isDir reports whether an argument is a directory and not the name of a ConfigSync, which has no slash.
 func isDir(arg string) bool { return arg == "." || arg == ".." || strings.Contains(arg, "/") }
 
-// named splits the arguments of render and diff.
-func (x *configFlags) named(args []string) (name, dir string, err error) {
+// splitArgs returns the name and the directory among the arguments of render and diff, in any order; "" for one that is not
+// there.
+func splitArgs(args []string) (name, dir string, err error) {
 	for _, arg := range args {
 		switch {
 		case isDir(arg) && dir == "":
@@ -128,34 +131,34 @@ func (x *configFlags) named(args []string) (name, dir string, err error) {
 		case !isDir(arg) && name == "":
 			name = arg
 		default:
-			return "", "", outcome(exitUsage, "give one name and one directory at most; a directory has a slash, as in ./kubernetes")
+			return "", "", exitErrorf(exitUsage, "give one name and one directory at most; a directory has a slash, as in ./kubernetes")
 		}
 	}
 	if dir != "" {
 		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
-			return "", "", outcome(exitUsage, "%s is not a directory of a local clone", dir)
+			return "", "", exitErrorf(exitUsage, "%s is not a directory of a local clone", dir)
 		}
 	}
 	return name, dir, nil
 }
 
-// load returns the ConfigSync of the file or of the cluster. With only a directory it is one with defaults.
+// load returns the ConfigSync of the file or of the cluster. With a directory alone, the ConfigSync has only a namespace.
 func (x *configFlags) load(ctx context.Context, name, dir string) (*v1alpha1.ConfigSync, error) {
 	if x.file != "" {
 		cs, err := x.decodeConfigSync(x.file)
 		if err == nil && name != "" && cs.Name != name {
-			err = outcome(exitUsage, "%s contains ConfigSync %s, not %s", x.file, cs.Name, name)
+			err = exitErrorf(exitUsage, "%s contains ConfigSync %s, not %s", x.file, cs.Name, name)
 		}
 		if err == nil && cs.Namespace == "" {
-			cs.Namespace = x.namespaceOf()
+			cs.Namespace = x.namespace()
 		}
 		return cs, err
 	}
 	if name == "" && dir != "" {
-		return &v1alpha1.ConfigSync{ObjectMeta: metav1.ObjectMeta{Namespace: x.namespaceOf()}}, nil
+		return &v1alpha1.ConfigSync{ObjectMeta: metav1.ObjectMeta{Namespace: x.namespace()}}, nil
 	}
 	if name == "" {
-		return nil, outcome(exitUsage, "missing the name of a ConfigSync, a file with -f FILE, or a directory such as ./kubernetes")
+		return nil, exitErrorf(exitUsage, "missing the name of a ConfigSync, a file with -f FILE, or a directory such as ./kubernetes")
 	}
 	p, err := x.connected()
 	if err != nil {
@@ -164,8 +167,8 @@ func (x *configFlags) load(ctx context.Context, name, dir string) (*v1alpha1.Con
 	return p.configSync(ctx, name)
 }
 
-// namespaceOf returns the namespace of the flags or of the kubeconfig, or default without one.
-func (x *configFlags) namespaceOf() string {
+// namespace returns the namespace of the flags or of the kubeconfig, or the default one if there is none.
+func (x *configFlags) namespace() string {
 	namespace, _, err := x.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil || namespace == "" {
 		return metav1.NamespaceDefault
@@ -175,13 +178,7 @@ func (x *configFlags) namespaceOf() string {
 
 // decodeConfigSync reads a ConfigSync from a file, or from stdin if name is "-".
 func (c *cli) decodeConfigSync(name string) (*v1alpha1.ConfigSync, error) {
-	var raw []byte
-	var err error
-	if name == "-" {
-		raw, err = io.ReadAll(io.LimitReader(c.in, maxManifest+1))
-	} else {
-		raw, err = file.Read(name, maxManifest)
-	}
+	raw, err := c.readManifest(name)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +189,7 @@ func (c *cli) decodeConfigSync(name string) (*v1alpha1.ConfigSync, error) {
 	return cs, nil
 }
 
-// configSync reads one ConfigSync.
+// configSync reads one ConfigSync from the cluster.
 func (p target) configSync(ctx context.Context, name string) (cs *v1alpha1.ConfigSync, err error) {
 	err = p.retry(ctx, func(ctx context.Context) (err error) {
 		cs, err = kube.ConfigSyncs(p.Dynamic, p.namespace).Get(ctx, name)
@@ -221,21 +218,21 @@ Values of Secrets are not shown, nor objects whose templates can use values of S
 		Args: cobra.MaximumNArgs(2),
 	}
 	x := &configFlags{cli: c}
-	x.reads(command)
+	x.addSourceFlags(command)
 	command.Flags().BoolVar(&x.showSecrets, "show-secrets", false, "show the values of Secrets, and objects that may hold some")
-	x.run(command, func(ctx context.Context, args []string) error {
-		_, rendered, err := x.renders(ctx, args)
+	x.setRun(command, func(ctx context.Context, args []string) error {
+		_, rendered, err := x.renderObjects(ctx, args)
 		if err != nil {
 			return err
 		}
-		return x.print(*x.form, x.shown(rendered.Objects))
+		return x.objectList(rendered.Objects).Print(x.stdout, *x.output)
 	})
 	return command
 }
 
-// renders returns the ConfigSync of the arguments and its objects.
-func (x *configFlags) renders(ctx context.Context, args []string) (*v1alpha1.ConfigSync, *configsync.Rendered, error) {
-	name, dir, err := x.named(args)
+// renderObjects returns the ConfigSync of the arguments, and its objects at the commit of the flags.
+func (x *configFlags) renderObjects(ctx context.Context, args []string) (*v1alpha1.ConfigSync, *configsync.Rendered, error) {
+	name, dir, err := splitArgs(args)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -247,39 +244,38 @@ func (x *configFlags) renders(ctx context.Context, args []string) (*v1alpha1.Con
 	if err != nil {
 		return nil, nil, err
 	}
-	fmt.Fprintf(x.talk, "%s of %s at %.7s\n", counted(len(rendered.Objects), "object"), oneLine(rendered.Ref), rendered.Commit)
+	fmt.Fprintf(x.stderr, "%s of %s at %.7s\n", output.Count(len(rendered.Objects), "object"), output.OneLine(rendered.Ref), rendered.Commit)
 	return cs, rendered, nil
 }
 
-// shown returns objects for printing.
-func (x *configFlags) shown(list []manifest.Object) result {
+// objectList returns a list of objects for printing. It redacts or leaves out what may hold values of Secrets, unless the flags
+// show them.
+func (x *configFlags) objectList(list []manifest.Object) *output.Result {
+	r := &output.Result{Head: []string{"TYPE", "NAMESPACE", "NAME", "FILE"}}
 	items := []any{}
-	r := result{}
-	var lines [][]string
 	for _, o := range list {
 		id := o.ID()
-		lines = append(lines, []string{id.Type(), id.Namespace, id.Name, o.File})
-		r.names = append(r.names, id.Type()+"/"+id.Name)
+		r.Add(id.Type()+"/"+id.Name, id.Type(), id.Namespace, id.Name, o.File)
 		switch {
 		case x.showSecrets || !o.Confidential():
 			items = append(items, o.Object)
 		case id.IsSecret() && !o.Tainted:
 			items = append(items, redacted(o))
 		default:
-			fmt.Fprintf(x.talk, "warning: %s is not shown, because it may hold values of Secrets; use --show-secrets\n", clean(id.String()))
+			fmt.Fprintf(x.stderr, "warning: %s is not shown, because it may hold values of Secrets; use --show-secrets\n", output.Clean(id.String()))
 		}
 	}
-	r.data = map[string]any{"apiVersion": "v1", "kind": "List", "items": items}
-	r.table = func(w io.Writer) { rows(w, []string{"TYPE", "NAMESPACE", "NAME", "FILE"}, lines) }
+	r.Data = listObject(items)
 	return r
 }
 
 // redacted returns a Secret without its values.
 func redacted(o manifest.Object) map[string]any {
-	shown := map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": o.GetName()}}
+	metadata := map[string]any{"name": o.GetName()}
 	if o.GetNamespace() != "" {
-		shown["metadata"].(map[string]any)["namespace"] = o.GetNamespace()
+		metadata["namespace"] = o.GetNamespace()
 	}
+	shown := map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
 	for _, field := range []string{"data", "stringData"} {
 		if data, ok := o.Object[field].(map[string]any); ok {
 			keys := map[string]any{}
@@ -308,16 +304,16 @@ servers check them in dry runs. The exit code is 6 if a run would be held, and 1
 		Args: cobra.MaximumNArgs(2),
 	}
 	x := &configFlags{cli: c}
-	x.reads(command)
-	x.run(command, func(ctx context.Context, args []string) error {
-		cs, rendered, err := x.renders(ctx, args)
+	x.addSourceFlags(command)
+	x.setRun(command, func(ctx context.Context, args []string) error {
+		cs, rendered, err := x.renderObjects(ctx, args)
 		if err != nil {
 			return err
 		}
 		if cs.Name == "" {
-			return outcome(exitUsage, "missing the name of a ConfigSync, or a file with -f FILE: a diff needs to know what it owns")
+			return exitErrorf(exitUsage, "missing the name of a ConfigSync, or a file with -f FILE: a diff needs to know what it owns")
 		}
-		if cs.UID == "" { // from a file: what the cluster has of it counts
+		if cs.UID == "" { // from a file: the status is in the cluster
 			p, err := x.connected()
 			if err != nil {
 				return err
@@ -333,7 +329,7 @@ servers check them in dry runs. The exit code is 6 if a run would be held, and 1
 		if err != nil {
 			return err
 		}
-		if err := x.print(*x.form, planned(r.Plan)); err != nil {
+		if err := planResult(r.Plan).Print(x.stdout, *x.output); err != nil {
 			return err
 		}
 		return r.Plan.Problem(cs.ConfirmsDeletion(rendered.Commit))
@@ -353,18 +349,18 @@ type plannedObject struct {
 	Message   string          `json:"message,omitempty"`
 }
 
-// planned returns a plan for printing.
-func planned(p *plan.Plan) result {
+// planResult returns a plan for printing.
+func planResult(p *plan.Plan) *output.Result {
 	list := []plannedObject{}
-	r := result{table: func(w io.Writer) { fmt.Fprint(w, clean(p.String())) }}
+	r := &output.Result{Text: func(w io.Writer) { fmt.Fprint(w, output.Clean(p.String())) }}
 	for _, items := range [][]plan.Item{p.Items, p.Removals} {
 		for _, i := range items {
 			list = append(list, plannedObject{i.Action, i.Type(), i.Namespace, i.Name, i.File, i.Fields, i.Reason, i.Message})
 			if i.Action != plan.Unchanged {
-				r.names = append(r.names, i.Type()+"/"+i.Name)
+				r.Names = append(r.Names, i.Type()+"/"+i.Name)
 			}
 		}
 	}
-	r.data = map[string]any{"ref": p.Ref, "commit": p.Commit, "summary": p.Summary(), "objects": list}
+	r.Data = map[string]any{"ref": p.Ref, "commit": p.Commit, "summary": p.Summary(), "objects": list}
 	return r
 }

@@ -16,17 +16,17 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// within is the time limit of a command that queries the API server and does not wait for gateways.
-const within = 30 * time.Second
+// queryTimeout bounds the queries of a command to the API server. It does not bound the wait for gateways.
+const queryTimeout = 30 * time.Second
 
-// target is a cluster, a namespace in it, and the object that a command names, if it can be of two kinds.
+// target is a cluster and a namespace in it. connectTo also sets the kind and the name of an object.
 type target struct {
 	kube.Clients
 	namespace string
 	kind      kube.Kind
 	name      string
 	role      string // ClusterRole that grants the rights of the command
-	patient   bool   // retry while the API server does not answer, because no terminal is attached
+	retries   bool   // retry while the API server does not answer, because no terminal is attached
 }
 
 // connect finds the cluster and the namespace as kubectl does.
@@ -45,33 +45,37 @@ func (c *cli) connect() (target, error) {
 	if err != nil {
 		return target{}, err
 	}
-	return target{Clients: clients, namespace: namespace, kind: kube.GatewaySync, role: "stoker-setter", patient: !c.live}, nil
+	return target{Clients: clients, namespace: namespace, kind: kube.GatewaySync, role: "stoker-setter", retries: !c.interactive}, nil
 }
 
 func (p target) setter() *request.Setter { return request.NewSetter(p.Dynamic, p.Now).Of(p.kind) }
 
-// prefixes are what may precede the name of an object, with a slash between them, as kubectl accepts it.
-var prefixes = map[string]kube.Kind{
+// kindsByPrefix maps what may precede the name of an object, before a slash, as in kubectl.
+var kindsByPrefix = map[string]kube.Kind{
 	"gatewaysync": kube.GatewaySync, "gatewaysyncs": kube.GatewaySync, "gs": kube.GatewaySync, "gatewaysync.stoker.io": kube.GatewaySync,
 	"configsync": kube.ConfigSync, "configsyncs": kube.ConfigSync, "csync": kube.ConfigSync, "configsync.stoker.io": kube.ConfigSync,
 }
 
-// of returns p for the object that an argument names: NAME is a GatewaySync, configsync/NAME a ConfigSync.
-func (p target) of(arg string) (target, error) {
+// connectTo returns the target for the object that an argument names: NAME is a GatewaySync, configsync/NAME a ConfigSync.
+func (c *cli) connectTo(arg string) (target, error) {
+	p, err := c.connect()
+	if err != nil {
+		return p, err
+	}
 	prefix, name, found := strings.Cut(arg, "/")
 	if !found {
 		p.name = arg
 		return p, nil
 	}
-	kind, known := prefixes[strings.ToLower(prefix)]
+	kind, known := kindsByPrefix[strings.ToLower(prefix)]
 	if !known || name == "" {
-		return p, outcome(exitUsage, "%.80q names no object: write NAME for a GatewaySync, or configsync/NAME", arg)
+		return p, exitErrorf(exitUsage, "%.80q names no object: write NAME for a GatewaySync, or configsync/NAME", arg)
 	}
 	p.kind, p.name = kind, name
 	return p, nil
 }
 
-// argument returns how a command names the object.
+// argument returns the argument of a command that names the object.
 func (p target) argument() string {
 	if p.kind == kube.ConfigSync {
 		return "configsync/" + p.name
@@ -79,7 +83,7 @@ func (p target) argument() string {
 	return p.name
 }
 
-// object reads the object that p is for.
+// object reads the object of p.
 func (p target) object(ctx context.Context) (o v1alpha1.Requestable, err error) {
 	err = p.retry(ctx, func(ctx context.Context) (err error) {
 		o, err = p.setter().Get(ctx, p.namespace, p.name)
@@ -88,28 +92,28 @@ func (p target) object(ctx context.Context) (o v1alpha1.Requestable, err error) 
 	return o, p.explain(p.name, err)
 }
 
-// retry retries ask, up to the time limit of a command, while the API server does not answer. In the first second of a Job
-// the network may not be ready, and a restarting API server refuses connections for a few seconds. On a terminal it does not
-// retry: the user sees the error and decides.
-func (p target) retry(ctx context.Context, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+// retry calls query until it succeeds, for at most queryTimeout. It retries only while the API server does not answer: in the
+// first second of a Job the network may not be ready, and a restarting API server refuses connections for a few seconds. On a
+// terminal it does not retry: the user sees the error and decides.
+func (p target) retry(ctx context.Context, query func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	for n := 0; ; n++ {
-		err := ask(ctx)
-		if err == nil || !p.patient || !unanswered(err) || !backoff.Wait(ctx, interval(n)) {
+		err := query(ctx)
+		if err == nil || !p.retries || !unavailable(err) || !backoff.Wait(ctx, pollInterval(n)) {
 			return err
 		}
 	}
 }
 
-// unanswered reports whether the API server did not answer or was unable to, so that a retry may help.
-func unanswered(err error) bool {
-	_, cut := errors.AsType[*url.Error](err)
+// unavailable reports whether the API server did not answer, or answered that it is not able to, so that a retry may help.
+func unavailable(err error) bool {
+	_, noAnswer := errors.AsType[*url.Error](err)
 	status := apierrors.APIStatus(nil)
-	return cut || errors.As(err, &status) && kube.Passing(err)
+	return noAnswer || errors.As(err, &status) && kube.Passing(err)
 }
 
-// get reads one GatewaySync.
+// get reads one GatewaySync. Its error is that of the API server; load explains it.
 func (p target) get(ctx context.Context, name string) (gs *v1alpha1.GatewaySync, err error) {
 	err = p.retry(ctx, func(ctx context.Context) (err error) {
 		gs, err = kube.GatewaySyncs(p.Dynamic, p.namespace).Get(ctx, name)
@@ -118,13 +122,29 @@ func (p target) get(ctx context.Context, name string) (gs *v1alpha1.GatewaySync,
 	return gs, err
 }
 
-// explain adds to an error of the API server what to do about it.
+// load reads one GatewaySync.
+func (p target) load(ctx context.Context, name string) (*v1alpha1.GatewaySync, error) {
+	gs, err := p.get(ctx, name)
+	return gs, p.explain(name, err)
+}
+
+// loadGatewaySync connects to the cluster and reads one GatewaySync.
+func (c *cli) loadGatewaySync(ctx context.Context, name string) (target, *v1alpha1.GatewaySync, error) {
+	p, err := c.connect()
+	if err != nil {
+		return p, nil, err
+	}
+	gs, err := p.load(ctx, name)
+	return p, gs, err
+}
+
+// explain adds to an error of the API server what the user can do about it. name is the object that was read or written.
 func (p target) explain(name string, err error) error {
-	gone, isGone := errors.AsType[*apierrors.StatusError](err)
+	answer, answered := errors.AsType[*apierrors.StatusError](err)
 	switch {
 	case err == nil:
 		return nil
-	case isGone && apierrors.IsNotFound(err) && (gone.ErrStatus.Details == nil || gone.ErrStatus.Details.Name == ""):
+	case answered && apierrors.IsNotFound(err) && (answer.ErrStatus.Details == nil || answer.ErrStatus.Details.Name == ""): // the kind is not served
 		return fmt.Errorf("the cluster does not serve %ss: install the chart or its custom resource definitions: %w", p.kind.Name, err)
 	case errors.Is(err, request.ErrReplaced):
 		return fmt.Errorf("%s %s in namespace %s: %w: run the command again", p.kind.Name, name, p.namespace, request.ErrReplaced)
@@ -140,23 +160,17 @@ func (p target) explain(name string, err error) error {
 		return fmt.Errorf("the API server rejected the credentials: log in again, or choose another context with --context: %w", err)
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("interrupted: %w", err)
-	case unanswered(err):
+	case unavailable(err):
 		return fmt.Errorf("the API server does not answer: check the server of the kubeconfig and the network, then try again: %w", err)
 	}
 	return err
 }
 
-// explainAsked is explain for the error of a write.
-func (p target) explainAsked(name string, err error) error {
+// explainWrite is explain for the error of a write, which may have succeeded.
+func (p target) explainWrite(name string, err error) error {
 	explained := p.explain(name, err)
-	if unanswered(err) {
+	if unavailable(err) {
 		return fmt.Errorf("%w\nThe API server may have accepted the request", explained)
 	}
 	return explained
-}
-
-// load is get with the error explained.
-func (p target) load(ctx context.Context, name string) (*v1alpha1.GatewaySync, error) {
-	gs, err := p.get(ctx, name)
-	return gs, p.explain(name, err)
 }

@@ -76,7 +76,7 @@ func TestRetryUntilAPIServerAnswers(t *testing.T) {
 	}
 }
 
-// An interrupted command must exit with exitAgain: its pod was evicted or deleted, and the Job creates another one.
+// An interrupted command must exit with exitRetry: its pod was evicted or deleted, and the Job creates another one.
 func TestInterruptedCommandExitCode(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -89,7 +89,7 @@ func TestInterruptedCommandExitCode(t *testing.T) {
 			cancel()
 			var said strings.Builder
 			code := run(ctx, append([]string{"stoker", "--kubeconfig", config}, args...), &said, &said)
-			assert.Equal(t, exitAgain, code, "%s", &said)
+			assert.Equal(t, exitRetry, code, "%s", &said)
 			assert.NotContains(t, said.String(), "nothing was rolled back: ")
 		})
 	}
@@ -104,15 +104,15 @@ func TestUnansweredRequestWarning(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			var said strings.Builder
 			c := newCLI(&said, &said)
-			c.live = true // disables the retries, which take half a minute
-			assert.Equal(t, exitAgain, c.run(t.Context(), "stoker", append([]string{"--kubeconfig", kubeconfigOf(t, server.URL)}, strings.Fields(line)...)))
+			c.interactive = true // disables the retries, which take half a minute
+			assert.Equal(t, exitRetry, c.run(t.Context(), "stoker", append([]string{"--kubeconfig", kubeconfigOf(t, server.URL)}, strings.Fields(line)...)))
 			assert.Contains(t, said.String(), "the API server does not answer")
 			assert.Equal(t, want, strings.Contains(said.String(), "may have accepted the request"))
 		})
 	}
 }
 
-// Only errors that another attempt may fix exit with exitAgain, so that the Job creates another pod.
+// Only errors that another attempt may fix exit with exitRetry, so that the Job creates another pod.
 func TestExitCodeOfErrors(t *testing.T) {
 	t.Parallel()
 	kind := schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "gatewaysyncs"}
@@ -120,15 +120,15 @@ func TestExitCodeOfErrors(t *testing.T) {
 		err  error
 		code int
 	}{
-		"conflict":          {apierrors.NewConflict(kind, "line", errors.New("it was changed")), exitAgain},
-		"too many requests": {apierrors.NewTooManyRequests("later", 1), exitAgain},
+		"conflict":          {apierrors.NewConflict(kind, "line", errors.New("it was changed")), exitRetry},
+		"too many requests": {apierrors.NewTooManyRequests("later", 1), exitRetry},
 		"forbidden":         {apierrors.NewForbidden(kind, "line", errors.New("no")), exitForbidden},
 		"not found":         {apierrors.NewNotFound(kind, "line"), exitFailed},
 		"invalid ref":       {request.Request{Ref: "a b"}.Check(), exitUsage},
 		"timeout":           {context.DeadlineExceeded, exitTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, c.code, codeOf(t.Context(), fmt.Errorf("line: %w", c.err)))
+			assert.Equal(t, c.code, exitCodeOf(t.Context(), fmt.Errorf("line: %w", c.err)))
 		})
 	}
 }
@@ -137,7 +137,7 @@ func TestExitCodeOfErrors(t *testing.T) {
 func TestTimeoutEmptyRestarts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := &watcher{target: target{name: "line", kind: kube.GatewaySync}}
+		w := &waiter{target: target{name: "line", kind: kube.GatewaySync}}
 		none := request.Verdict{Phase: request.Progressing, Reason: v1alpha1.ReasonNoGateways}
 		some := request.Verdict{Phase: request.Progressing, Reason: v1alpha1.ReasonProgressing}
 		// sequence: the limit counts from look to look
@@ -145,7 +145,7 @@ func TestTimeoutEmptyRestarts(t *testing.T) {
 			v     request.Verdict
 			ended bool
 		}{{none, false}, {some, false}, {none, false}, {none, false}, {none, true}} {
-			ended, err := w.ended(look.v, &limits{empty: time.Minute})
+			ended, err := w.finished(look.v, &waitFlags{emptyTimeout: time.Minute})
 			assert.Equal(t, look.ended, ended, i)
 			if look.ended {
 				assert.ErrorContains(t, err, "no gateway after 1m0s")
@@ -210,7 +210,7 @@ func TestHookJobBypassesProxy(t *testing.T) {
 		var dialled []string
 		var said strings.Builder
 		c := newCLI(&said, &said)
-		c.live = true // disables the retries, which take half a minute
+		c.interactive = true // disables the retries, which take half a minute
 		c.env = func(name string) string { return env[name] }
 		c.flags.WrapConfigFn = func(config *rest.Config) *rest.Config {
 			config.Dial = func(_ context.Context, _, address string) (net.Conn, error) {
@@ -221,7 +221,7 @@ func TestHookJobBypassesProxy(t *testing.T) {
 			}
 			return config
 		}
-		assert.Equal(t, exitAgain, c.run(t.Context(), "stoker", []string{"--kubeconfig", kubeconfigOf(t, "https://10.96.0.1:443"), "get", "line"}), &said)
+		assert.Equal(t, exitRetry, c.run(t.Context(), "stoker", []string{"--kubeconfig", kubeconfigOf(t, "https://10.96.0.1:443"), "get", "line"}), &said)
 		return dialled
 	}
 	pod := map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/offline"
+	"stoker.io/stoker/hooks/output"
 )
 
 func (c *cli) diff() *cobra.Command {
@@ -34,19 +35,18 @@ the right to get pods and pods/proxy.`,
 		Args: cobra.ExactArgs(1),
 	}
 	var d renderFlags
-	d.source(command)
+	d.addSourceFlags(command)
 	gateway := command.Flags().String("gateway", "", "name of one gateway (default: all gateways)")
-	var form *string
+	format := addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, args []string) error {
 		p, err := c.connect()
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(command.Context(), maxOffline)
+		ctx, cancel := context.WithTimeout(command.Context(), offlineTimeout)
 		defer cancel()
-		return withHelp(c.compare(ctx, p, args[0], *gateway, &d, *form))
+		return withReason(c.compare(ctx, p, args[0], *gateway, &d, *format))
 	}
-	form = outputs(command)
 	return command
 }
 
@@ -60,7 +60,7 @@ type difference struct {
 	Held    string   `json:"held,omitempty"`
 	Changes []change `json:"changes"`
 	Drift   []string `json:"drift,omitempty"`
-	text    string
+	text    string   // for the table format
 }
 
 type change struct {
@@ -68,8 +68,9 @@ type change struct {
 	Path string `json:"path"`
 }
 
-func (c *cli) compare(ctx context.Context, p target, name, only string, d *renderFlags, form string) (err error) {
-	sign, err := d.form()
+// compare prints what the commit of the flags would change on the gateways of a GatewaySync, or only on one if gateway is not "".
+func (c *cli) compare(ctx context.Context, p target, name, gateway string, d *renderFlags, format string) (err error) {
+	form, err := d.signatureForm()
 	if err != nil {
 		return err
 	}
@@ -77,126 +78,108 @@ func (c *cli) compare(ctx context.Context, p target, name, only string, d *rende
 	if err != nil {
 		return err
 	}
-	from, err := offline.Open(d.repo)
+	repository, err := offline.Open(d.repo)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, from.Close()) }()
-	to, err := from.Resolve(ctx, d.ref)
+	defer func() { err = errors.Join(err, repository.Close()) }()
+	to, err := repository.Resolve(ctx, d.ref)
 	if err != nil {
 		return err
 	}
-	list := []difference{}
-	var failed []error
-	for _, g := range gs.Status.DiscoveredGateways {
-		if only != "" && g.Name != only {
-			continue
-		}
-		one, err := p.compare(ctx, gs, g, from, to, d.seenAs(gs), sign)
-		if err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", g.Name, err))
-			continue
-		}
-		list = append(list, one)
+	gateways, err := gatewaysOf(gs, gateway)
+	if err != nil {
+		return err
 	}
-	if len(list)+len(failed) == 0 {
-		if only != "" {
-			return outcome(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, only, name)
-		}
-		return outcome(exitFailed, "GatewaySync %s has no gateways yet%s", name, help(v1alpha1.ReasonNoGateways))
+	if len(gateways) == 0 {
+		return exitErrorf(exitFailed, "GatewaySync %s has no gateways yet%s", name, troubleshootingLink(v1alpha1.ReasonNoGateways))
 	}
-	r := result{data: list, table: func(w io.Writer) {
+	list, failed := collect(gateways, func(g v1alpha1.DiscoveredGateway) ([]difference, error) {
+		return p.compare(ctx, gs, g, repository, to, d.templateRef(gs), form)
+	})
+	r := output.Result{Data: list, Text: func(w io.Writer) {
 		for i, one := range list {
 			if i > 0 {
 				fmt.Fprintln(w)
 			}
-			fmt.Fprint(w, clean(one.text))
+			fmt.Fprint(w, output.Clean(one.text))
 		}
 	}}
 	for _, one := range list {
 		for _, ch := range one.Changes {
-			r.names = append(r.names, one.Gateway+"/"+ch.Path)
+			r.Names = append(r.Names, one.Gateway+"/"+ch.Path)
 		}
 	}
-	return errors.Join(append([]error{c.print(form, r)}, failed...)...)
+	return errors.Join(r.Print(c.stdout, format), failed)
 }
 
-// compare plans the change of one gateway.
-func (p target) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alpha1.DiscoveredGateway, from *offline.Checkout, to repo.Resolution, ref string, sign resource.Form) (difference, error) {
+// compare plans the change of one gateway, from the commit that its agent reports to the commit to. ref is the ref that templates
+// see.
+func (p target) compare(ctx context.Context, gs *v1alpha1.GatewaySync, row v1alpha1.DiscoveredGateway, repository *offline.Checkout,
+	to repo.Resolution, ref string, form resource.Form) ([]difference, error) {
 	agent, err := agents.Of(ctx, p.Core, p.namespace, row)
 	if err != nil {
-		return difference{}, err
+		return nil, err
 	}
-	live, err := agent.State(ctx)
+	state, err := agent.State(ctx)
 	if err != nil {
-		return difference{}, err
+		return nil, err
 	}
 	pod := agent.Pod()
 	profile, err := effective.Of(gs, row.Profile, pod.Annotations)
 	if err != nil {
-		return difference{}, err
+		return nil, err
 	}
 	ordinal, _ := v1alpha1.PodOrdinal(pod.Name, pod.Labels)
-	g := offline.Gateway{Profile: profile, Form: sign, Facts: plan.Facts{
+	g := offline.Gateway{Profile: profile, Form: form, Facts: plan.Facts{
 		GatewayName: row.Name, PodName: pod.Name, PodOrdinal: ordinal, Namespace: pod.Namespace, CRName: gs.Name, Labels: pod.Labels,
 	}}
-	wanted, err := from.Tree(ctx, g, to, ref)
+	wanted, err := repository.Tree(ctx, g, to, ref)
 	if err != nil {
-		return difference{}, err
+		return nil, err
 	}
-	before := &offline.Tree{}
-	if !live.Commit.IsZero() {
-		if before, err = from.Tree(ctx, g, repo.Resolution{Commit: live.Commit}, live.Ref); err != nil {
-			return difference{}, fmt.Errorf("commit %s of the gateway: %w; fetch it into the clone", live.Commit.Short(), err)
+	current := &offline.Tree{}
+	if !state.Commit.IsZero() {
+		if current, err = repository.Tree(ctx, g, repo.Resolution{Commit: state.Commit}, state.Ref); err != nil {
+			return nil, fmt.Errorf("commit %s of the gateway: %w; fetch it into the clone", state.Commit.Short(), err)
 		}
 	}
-	changes, err := wanted.From(before)
+	changes, err := wanted.From(current)
 	if err != nil {
-		return difference{}, err
+		return nil, err
 	}
 	if _, err := wanted.Check(changes); err != nil {
-		return difference{}, err
+		return nil, err
 	}
-	return differ(row, live, changes), nil
+	return []difference{newDifference(row, state, changes)}, nil
 }
 
-// differ converts a plan to a difference.
-func differ(row v1alpha1.DiscoveredGateway, live agents.State, changes *plan.Changes) difference {
+// newDifference converts a plan to a difference.
+func newDifference(row v1alpha1.DiscoveredGateway, state agents.State, changes *plan.Changes) difference {
 	d := difference{Gateway: row.Name, Pod: row.PodName, To: changes.To.String(), Summary: changes.Summary(), Changes: []change{}}
-	if !live.Commit.IsZero() {
-		d.From = live.Commit.String()
+	if !state.Commit.IsZero() {
+		d.From = state.Commit.String()
 	}
 	if changes.Held != nil {
 		d.Held = string(changes.Held.Reason) + ": " + changes.Held.Message
 	}
 	for _, ch := range changes.List {
-		if op := word(ch.Op); op != "" {
+		if op := opNames[ch.Op]; op != "" {
 			d.Changes = append(d.Changes, change{op, ch.Path})
 		}
 	}
 	d.text = "# " + row.Name + ": " + changes.String()
-	if live.Drift != nil && live.Drift.Files > 0 {
-		d.text += fmt.Sprintf("changed on the gateway itself: %d\n", live.Drift.Files)
-		for _, f := range live.Drift.Paths {
+	if state.Drift != nil && state.Drift.Files > 0 {
+		d.text += fmt.Sprintf("changed on the gateway itself: %d\n", state.Drift.Files)
+		for _, f := range state.Drift.Paths {
 			d.Drift = append(d.Drift, f.Path)
-			d.text += "! " + oneLine(f.Path) + " (" + oneLine(f.What) + ")\n"
+			d.text += "! " + output.OneLine(f.Path) + " (" + output.OneLine(f.What) + ")\n"
 		}
 	}
 	return d
 }
 
-func word(op plan.Op) string {
-	switch op {
-	case plan.Create:
-		return "create"
-	case plan.Update:
-		return "update"
-	case plan.Delete:
-		return "delete"
-	case plan.Release:
-		return "release"
-	case plan.Keep:
-		return "keep"
-	}
-	return ""
+// opNames are the names of operations in the output. Other operations change nothing.
+var opNames = map[plan.Op]string{
+	plan.Create: "create", plan.Update: "update", plan.Delete: "delete", plan.Release: "release", plan.Keep: "keep",
 }

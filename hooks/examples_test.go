@@ -104,7 +104,7 @@ func TestExampleHookJobs(t *testing.T) {
 				assert.Equal(t, corev1.DisruptionTarget, rules[0].OnPodConditions[0].Type, name)
 				assert.Equal(t, batchv1.PodFailurePolicyActionFailJob, rules[1].Action, name)
 				assert.Equal(t, c.Name, *rules[1].OnExitCodes.ContainerName, name)
-				assert.NotContains(t, rules[1].OnExitCodes.Values, int32(exitAgain), "%s: a retry may help", name)
+				assert.NotContains(t, rules[1].OnExitCodes.Values, int32(exitRetry), "%s: a retry may help", name)
 				assert.Contains(t, rules[1].OnExitCodes.Values, int32(exitFailed), name)
 				assert.Equal(t, corev1.RestartPolicyNever, pod.RestartPolicy, name)
 				assert.Equal(t, "stoker-hooks", pod.ServiceAccountName, name)
@@ -155,7 +155,7 @@ func TestExampleSyncWaves(t *testing.T) {
 			}
 		})
 	}
-	gs, err := newCLI(io.Discard, io.Discard).decode(filepath.Join(waves, "plain/gatewaysync.yaml"))
+	gs, err := newCLI(io.Discard, io.Discard).decodeGatewaySync(filepath.Join(waves, "plain/gatewaysync.yaml"))
 	require.NoError(t, err)
 	assert.Equal(t, "0", gs.Annotations[waveOf])
 	assert.Empty(t, validation.GatewaySync(gs))

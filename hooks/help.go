@@ -3,16 +3,18 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/output"
 )
 
-// brief removes kubectl's global flags from the help of each command, where they would bury its own flags, and refers to the
+// shortUsage replaces kubectl's global flags in the help of each command, which would bury its own flags, by a reference to the
 // command `options`.
-var brief = strings.NewReplacer(
+var shortUsage = strings.NewReplacer(
 	"{{if .HasAvailableLocalFlags}}", "{{if and .HasParent .HasAvailableLocalFlags}}",
 	"Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}", `Use "{{.Root.DisplayName}} options" for the flags of all commands.`,
 )
@@ -24,17 +26,17 @@ func (c *cli) options() *cobra.Command {
 		Example: `  stoker options`,
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			_, err := fmt.Fprint(c.out, command.Root().PersistentFlags().FlagUsages())
+			_, err := fmt.Fprint(c.stdout, command.Root().PersistentFlags().FlagUsages())
 			return err
 		},
 	}
 }
 
-// counts wraps inner with messages that show the form of the command.
-func counts(inner cobra.PositionalArgs) cobra.PositionalArgs {
+// explainArgs returns a check of the number of arguments that accepts what check accepts. Its errors show the form of the
+// command.
+func explainArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
-		err := inner(command, args)
-		switch {
+		switch err := check(command, args); {
 		case err == nil:
 			return nil
 		case len(args) == 0:
@@ -44,25 +46,36 @@ func counts(inner cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// project is the address of the documentation, for users without a checkout.
-const project = "https://github.com/stoker-io/stoker/blob/"
-
-var released = regexp.MustCompile(`^v?(\d+\.\d+\.\d+)$`)
-
-// manual returns the address of a document, such as docs/how-to/troubleshooting.md#paused, in the version of this binary.
-func manual(document string) string {
-	if m := released.FindStringSubmatch(version); m != nil {
-		return project + "v" + m[1] + "/" + document
-	}
-	return project + "main/" + document
+// addOutputFlag adds the flag for the output format to a command. checkOutputFlag checks its value before the command runs.
+func addOutputFlag(command *cobra.Command) *string {
+	return command.Flags().StringP("output", "o", output.Table, "output format: table, json, yaml or name")
 }
 
-// help returns a line with the address of the documentation of a reason.
-func help(reason v1alpha1.Reason) string {
-	for _, r := range v1alpha1.Reasons {
-		if r.Reason == reason {
-			return "\nWhat to do: " + manual("docs/how-to/troubleshooting.md#"+strings.ToLower(string(reason)))
-		}
+func checkOutputFlag(command *cobra.Command) error {
+	flag := command.Flags().Lookup("output")
+	if flag == nil || slices.Contains([]string{output.Table, output.JSON, output.YAML, output.Name}, flag.Value.String()) {
+		return nil
 	}
-	return ""
+	return exitErrorf(exitUsage, "unknown --output %.40q: use table, json, yaml or name", flag.Value.String())
+}
+
+// documentationBase is the URL of the repository on the web, without a version.
+const documentationBase = "https://github.com/stoker-io/stoker/blob/"
+
+var releaseVersion = regexp.MustCompile(`^v?(\d+\.\d+\.\d+)$`)
+
+// documentationURL returns the URL of a document, such as docs/how-to/troubleshooting.md#paused, in the version of this program.
+func documentationURL(document string) string {
+	if m := releaseVersion.FindStringSubmatch(version); m != nil {
+		return documentationBase + "v" + m[1] + "/" + document
+	}
+	return documentationBase + "main/" + document
+}
+
+// troubleshootingLink returns a line break and the URL of the documentation of a reason, or "" if the reason has none.
+func troubleshootingLink(reason v1alpha1.Reason) string {
+	if !reason.Known() {
+		return ""
+	}
+	return "\nWhat to do: " + documentationURL("docs/how-to/troubleshooting.md#"+strings.ToLower(string(reason)))
 }

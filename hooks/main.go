@@ -1,8 +1,9 @@
 // Package main of the folder hooks is the command line interface stoker. It requests refs, waits until gateways run them, and
-// reports the state of gateways. Operators run it in a terminal; installed as kubectl-stoker, it is a kubectl plugin. Hook Jobs of
-// Argo CD run the same program, which gave the folder its name.
+// reports the state of gateways. Operators run it in a terminal; installed as kubectl-stoker, it is a kubectl plugin. Hook Jobs
+// of Argo CD run the same program, so the folder is named hooks.
 //
-// A test generates docs/reference/cli.md, the reference of the commands, from their definitions.
+// Each command has a constructor on the type cli, such as setRef, in the file of the command or of its group. A test generates
+// docs/reference/cli.md from the commands.
 package main
 
 import (

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/hooks/migrate"
+	"stoker.io/stoker/hooks/output"
 )
 
 func (c *cli) migrate() *cobra.Command {
@@ -33,7 +33,7 @@ configurations, to get StatefulSets and ReplicaSets, to create evictions, and to
 	yes := flags.BoolP("yes", "y", false, "carry out the listed actions")
 	release := flags.String("release", "stoker", "Helm release that will own the custom resource definitions")
 	releaseNamespace := flags.String("release-namespace", "stoker-system", "namespace of that release")
-	var form *string
+	format := addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		p, err := c.connect()
 		if err != nil {
@@ -42,39 +42,30 @@ configurations, to get StatefulSets and ReplicaSets, to create evictions, and to
 		if *all {
 			p.namespace = ""
 		}
-		ctx, cancel := context.WithTimeout(command.Context(), within)
+		ctx, cancel := context.WithTimeout(command.Context(), queryTimeout)
 		defer cancel()
 		plan, errPlan := migrate.Finder{Clients: p.Clients, Namespace: p.namespace, Release: *release, ReleaseNamespace: *releaseNamespace}.Plan(ctx)
-		if plan == nil {
-			plan = []migrate.Action{} // an empty list in JSON instead of null
-		}
-		r := result{data: plan}
-		var lines [][]string
+		r := output.Result{Data: append([]migrate.Action{}, plan...), Head: []string{"ACTION", "OBJECT", "REASON"}}
 		byHand := 0
 		for _, a := range plan {
-			lines = append(lines, []string{a.Do, a.Object, a.Why})
-			r.names = append(r.names, a.Object)
+			r.Add(a.Object, a.Do, a.Object, a.Why)
 			if a.Do == migrate.ByHand {
 				byHand++
 			}
 		}
-		r.table = func(w io.Writer) {
-			if len(lines) > 0 {
-				rows(w, []string{"ACTION", "OBJECT", "REASON"}, lines)
+		if len(plan) > 0 || *format != output.Table {
+			if err := r.Print(c.stdout, *format); err != nil {
+				return err
 			}
 		}
-		if err := c.print(*form, r); err != nil {
-			return err
-		}
-		if errPlan != nil {
-			return fmt.Errorf("the list is incomplete: %w", errPlan)
-		}
 		switch {
+		case errPlan != nil:
+			return fmt.Errorf("the list is incomplete: %w", errPlan)
 		case len(plan) == 0:
-			fmt.Fprintln(c.talk, "Nothing to do: there are no objects of an earlier product.")
+			fmt.Fprintln(c.stderr, "Nothing to do: there are no objects of an earlier product.")
 			return nil
 		case !*yes:
-			fmt.Fprintf(c.talk, "Nothing was changed. With --yes, %d of %d actions are carried out.\n", len(plan)-byHand, len(plan))
+			fmt.Fprintf(c.stderr, "Nothing was changed. With --yes, %d of %d actions are carried out.\n", len(plan)-byHand, len(plan))
 			return nil
 		}
 		var errs []error
@@ -84,9 +75,8 @@ configurations, to get StatefulSets and ReplicaSets, to create evictions, and to
 		if err := errors.Join(errs...); err != nil {
 			return err
 		}
-		fmt.Fprintf(c.talk, "%d of %d actions done; %d left to do by hand.\n", len(plan)-byHand, len(plan), byHand)
+		fmt.Fprintf(c.stderr, "%d of %d actions done; %d left to do by hand.\n", len(plan)-byHand, len(plan), byHand)
 		return nil
 	}
-	form = outputs(command)
 	return command
 }

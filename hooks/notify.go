@@ -23,10 +23,10 @@ import (
 const (
 	// notifyLease is the Lease that elects the replica that sends.
 	notifyLease = "stoker-notifier"
-	// annotationSent of that Lease has the record of what was sent.
+	// annotationSent is the annotation of that Lease with the record of what was sent.
 	annotationSent = "stoker.io/sent"
-	// restart is the pause after the notifier failed.
-	restart = 5 * time.Second
+	// restartPause is the pause after the notifier failed.
+	restartPause = 5 * time.Second
 )
 
 func (c *cli) notify() *cobra.Command {
@@ -51,7 +51,7 @@ so that nothing is sent twice. Messages go through the proxy that HTTPS_PROXY na
 			return err
 		}
 		if *settle < 0 {
-			return outcome(exitUsage, "--settle must not be negative")
+			return exitErrorf(exitUsage, "--settle must not be negative")
 		}
 		p, err := c.connect()
 		if err != nil {
@@ -59,14 +59,15 @@ so that nothing is sent twice. Messages go through the proxy that HTTPS_PROXY na
 		}
 		proxy, err := outbound.ProxyFromEnvironment()
 		if err != nil {
-			return outcome(exitUsage, "%w", err)
+			return exitErrorf(exitUsage, "%w", err)
 		}
-		return runNotifier(command.Context(), p, outbound.Client{Proxy: proxy}, s, *settle, daemon.Log(c.talk, s.LogFormat, s.LogLevel))
+		return runNotifier(command.Context(), p, outbound.Client{Proxy: proxy}, s, *settle, daemon.Log(c.stderr, s.LogFormat, s.LogLevel))
 	}
 	return command
 }
 
-// daemonFlags adds the flags of a command that runs until it is stopped, and watches a kind. The returned function gives their values.
+// daemonFlags adds the flags of a command that runs until it is stopped and watches a kind. The returned function validates and
+// returns their values.
 func daemonFlags(command *cobra.Command, kind string) func() (daemon.Settings, error) {
 	var s daemon.Settings
 	var watch []string
@@ -80,17 +81,18 @@ func daemonFlags(command *cobra.Command, kind string) func() (daemon.Settings, e
 	return func() (daemon.Settings, error) {
 		s.WatchNamespace = watch
 		if err := errors.Join(s.Problems()...); err != nil {
-			return s, outcome(exitUsage, "%w", err)
+			return s, exitErrorf(exitUsage, "%w", err)
 		}
 		return s, nil
 	}
 }
 
+// runNotifier sends notifications while this replica holds the Lease, until ctx is done.
 func runNotifier(ctx context.Context, p target, client outbound.Client, s daemon.Settings, settle time.Duration, log *slog.Logger) error {
 	reg := daemon.Registry()
-	measured := metrics.NewNotifier(reg, version)
+	counters := metrics.NewNotifier(reg, version)
 	changed := make(chan struct{}, 1)
-	seen, err := kube.Watch(p.Dynamic, s.WatchNamespace, s.Selector, func(string, string) {
+	watch, err := kube.Watch(p.Dynamic, s.WatchNamespace, s.Selector, func(string, string) {
 		select {
 		case changed <- struct{}{}:
 		default:
@@ -99,35 +101,37 @@ func runNotifier(ctx context.Context, p target, client outbound.Client, s daemon
 	if err != nil {
 		return err
 	}
-	own := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: notifyLease, Holder: lease.Identity(replica())}
-	one := func() *notify.Notifier {
+	notifierLease := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: notifyLease, Holder: lease.Identity(replica())}
+	newNotifier := func() *notify.Notifier {
 		return notify.New(notify.Config{
-			Core: p.Core, Client: client, Changed: changed, Settle: settle, Sent: measured.Sent, Log: log,
-			List: func() ([]*v1alpha1.GatewaySync, bool) { return seen.List(), seen.HasSynced() },
-			Load: func(ctx context.Context) (string, error) { return own.Read(ctx, annotationSent) },
-			Save: func(ctx context.Context, text string) error { return own.Write(ctx, annotationSent, text, notifyLease) },
+			Core: p.Core, Client: client, Changed: changed, Settle: settle, Sent: counters.Sent, Log: log,
+			List: func() ([]*v1alpha1.GatewaySync, bool) { return watch.List(), watch.HasSynced() },
+			Load: func(ctx context.Context) (string, error) { return notifierLease.Read(ctx, annotationSent) },
+			Save: func(ctx context.Context, text string) error {
+				return notifierLease.Write(ctx, annotationSent, text, notifyLease)
+			},
 		})
 	}
 	return daemon.Run(ctx, daemon.Config{
-		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: seen.Served, Waits: "waiting for the list of GatewaySyncs",
-		Loops: []func(context.Context) error{seen.Run, func(ctx context.Context) error {
-			return own.Elect(ctx, func(ctx context.Context) { sendNotices(ctx, one, log) })
+		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: watch.Served, Waits: "waiting for the list of GatewaySyncs",
+		Loops: []func(context.Context) error{watch.Run, func(ctx context.Context) error {
+			return notifierLease.Elect(ctx, func(ctx context.Context) { runUntilDone(ctx, newNotifier, log) })
 		}},
 	})
 }
 
-// sendNotices sends until ctx is done. After a failure it begins again with what the Lease records.
-func sendNotices(ctx context.Context, one func() *notify.Notifier, log *slog.Logger) {
+// runUntilDone runs notifiers until ctx is done. After a failure, a new notifier begins with the record of the Lease.
+func runUntilDone(ctx context.Context, newNotifier func() *notify.Notifier, log *slog.Logger) {
 	log.Info("this replica sends notifications")
 	for ctx.Err() == nil {
-		if err := one().Run(ctx); err != nil && ctx.Err() == nil {
+		if err := newNotifier().Run(ctx); err != nil && ctx.Err() == nil {
 			log.Error("notifier failed; starting again", "error", err)
-			backoff.Wait(ctx, restart)
+			backoff.Wait(ctx, restartPause)
 		}
 	}
 }
 
-// replica identifies this process for people who read the Lease.
+// replica returns a name of this process for people who read the Lease.
 func replica() string {
 	if host, err := os.Hostname(); err == nil {
 		return host

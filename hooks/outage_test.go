@@ -32,7 +32,7 @@ spec: {git: {repo: "https://git.example.com/plant.git", ref: main}}
 	require.NoError(t, lead(t.Context(), cluster, namespace, "plant", behind))
 	var out, talk program.Log
 	c := newCLI(&out, &talk)
-	c.live = true
+	c.interactive = true
 	code := make(chan int, 1)
 	go func() {
 		code <- c.run(t.Context(), "stoker", []string{"wait", "plant", "--kubeconfig", cluster.Kubeconfig(), "-n", namespace, "--timeout", "5m"})

@@ -11,25 +11,27 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/validation"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/preflight"
 )
 
 // preflightFlags holds the flags of preflight.
 type preflightFlags struct {
 	*cli
-	from *syncing
+	fromSync *applicationFlags
 
-	file, ref, secrets, ignition string
-	files, labels                map[string]string
-	profiles, gateways           []string
-	ifExists                     bool
-	timeout                      time.Duration
-	form                         *string
+	file, ref, secretsDir, ignition string
+	secretFiles, labels             map[string]string
+	profiles, gateways              []string
+	ifExists                        bool
+	timeout                         time.Duration
+	output                          *string
 }
 
 func (c *cli) preflight() *cobra.Command {
@@ -64,17 +66,17 @@ help, and 1 for all other problems.`,
 	f := command.Flags()
 	f.StringVarP(&x.file, "filename", "f", "", "file with the spec; - is stdin (default: the spec of the GatewaySync)")
 	f.StringVar(&x.ref, "ref", "", "check this ref as if it were requested; with --filename, as its spec.git.ref (default: the desired ref)")
-	f.StringVar(&x.secrets, "secrets", "/secrets", "directory of mounted Secrets: a directory for each Secret, with a file for each key")
-	f.StringToStringVar(&x.files, "secret", nil, "file with one key of a Secret, NAME/KEY=FILE (repeatable)")
+	f.StringVar(&x.secretsDir, "secrets", "/secrets", "directory of mounted Secrets: a directory for each Secret, with a file for each key")
+	f.StringToStringVar(&x.secretFiles, "secret", nil, "file with one key of a Secret, NAME/KEY=FILE (repeatable)")
 	f.StringSliceVar(&x.profiles, "profile", nil, "check this profile only (repeatable)")
 	f.StringArrayVar(&x.gateways, "gateway", nil, "gateway that does not exist yet: NAME, or NAME=PROFILE (repeatable)")
 	f.StringToStringVar(&x.labels, "label", nil, "label of the pods of these gateways, KEY=VALUE (repeatable)")
 	f.StringVar(&x.ignition, "ignition", "8.3", "version of Ignition, which determines how resources are signed")
 	f.BoolVar(&x.ifExists, "if-exists", false, "exit with 0 if the GatewaySync does not exist yet")
 	f.DurationVar(&x.timeout, "timeout", 5*time.Minute, "maximum duration of the whole run")
-	x.from = c.syncs(command)
+	x.fromSync = c.addApplicationFlags(command)
+	x.output = addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, args []string) error { return x.run(command.Context(), args) }
-	x.form = outputs(command)
 	return command
 }
 
@@ -82,190 +84,174 @@ func (x *preflightFlags) run(ctx context.Context, args []string) error {
 	name := strings.Join(args, "")
 	switch {
 	case name == "" && x.file == "":
-		return outcome(exitUsage, "missing the name of a GatewaySync, or a file with -f FILE")
-	case x.from.on() && (name == "" || x.ref != ""):
-		return outcome(exitUsage, "--application needs the name of a GatewaySync and excludes --ref")
+		return exitErrorf(exitUsage, "missing the name of a GatewaySync, or a file with -f FILE")
+	case x.fromSync.used() && (name == "" || x.ref != ""):
+		return exitErrorf(exitUsage, "--application needs the name of a GatewaySync and excludes --ref")
 	case x.timeout <= 0:
-		return outcome(exitUsage, "--timeout must be positive")
+		return exitErrorf(exitUsage, "--timeout must be positive")
 	}
-	for id := range x.files {
+	for id := range x.secretFiles {
 		if secret, key, ok := strings.Cut(id, "/"); !ok || secret == "" || key == "" || strings.Contains(key, "/") {
-			return outcome(exitUsage, "invalid --secret %.80q: use NAME/KEY=FILE", id)
+			return exitErrorf(exitUsage, "invalid --secret %.80q: use NAME/KEY=FILE", id)
 		}
 	}
-	sign, err := (&renderFlags{ignition: x.ignition}).form()
+	form, err := (&renderFlags{ignition: x.ignition}).signatureForm()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, x.timeout)
 	defer cancel()
-	asked := preflight.Asked{Ref: x.ref, Profiles: x.profiles, Secrets: preflight.Mounts{Files: x.files, Dir: x.secrets}, Form: sign}
-	if err := x.addFlags(&asked); err != nil {
+	in := preflight.Input{Ref: x.ref, Profiles: x.profiles, Secrets: preflight.Mounts{Files: x.secretFiles, Dir: x.secretsDir}, Form: form}
+	if err := x.addFlags(&in); err != nil {
 		return err
 	}
 	if name != "" {
-		there, err := x.addCluster(ctx, name, &asked)
-		if err != nil || !there {
+		ok, err := x.addCluster(ctx, name, &in)
+		if err != nil || !ok {
 			return err
 		}
 	}
-	found, err := preflight.Look(ctx, asked)
+	result, err := preflight.Run(ctx, in)
 	if err != nil {
 		return err
 	}
-	return x.report(found)
+	return x.report(result)
 }
 
-// addFlags adds the gateways of the flags and the GatewaySync of the file to asked.
-func (x *preflightFlags) addFlags(asked *preflight.Asked) error {
+// addFlags adds the gateways of the flags and the GatewaySync of the file.
+func (x *preflightFlags) addFlags(in *preflight.Input) error {
 	for _, g := range x.gateways {
 		name, profile, _ := strings.Cut(g, "=")
 		if name == "" {
-			return outcome(exitUsage, "invalid --gateway %.80q: use NAME or NAME=PROFILE", g)
+			return exitErrorf(exitUsage, "invalid --gateway %.80q: use NAME or NAME=PROFILE", g)
 		}
-		asked.Gateways = append(asked.Gateways, preflight.Gateway{Name: name, Profile: profile, Labels: x.labels})
+		in.Gateways = append(in.Gateways, preflight.Gateway{Name: name, Profile: profile, Labels: x.labels})
 	}
 	if x.file == "" {
 		return nil
 	}
-	gs, err := x.decode(x.file)
+	gs, err := x.decodeGatewaySync(x.file)
 	if err != nil {
-		return withHelp(err)
+		return withReason(err)
 	}
-	x.warn(validation.Warnings(gs))
-	if x.ref != "" { // the ref of the file is replaced, for example by the revision that Argo CD passes
-		gs.Spec.Git.Ref, asked.Ref = x.ref, ""
+	x.printWarnings(validation.Warnings(gs))
+	if x.ref != "" { // it replaces the ref of the file, for example by the revision that Argo CD passes
+		gs.Spec.Git.Ref, in.Ref = x.ref, ""
 	}
-	asked.GatewaySync, asked.Coming = gs, true
+	in.GatewaySync, in.Unapplied = gs, true
 	return nil
 }
 
-func (x *preflightFlags) warn(list []string) {
-	for _, w := range list {
-		fmt.Fprintln(x.talk, "warning: "+oneLine(w))
-	}
-}
-
-// addCluster adds the GatewaySync and the gateways of the cluster. It returns false if there is nothing to check.
-func (x *preflightFlags) addCluster(ctx context.Context, name string, asked *preflight.Asked) (bool, error) {
+// addCluster adds the GatewaySync and the gateways of the cluster. It returns false if there is no GatewaySync to check.
+func (x *preflightFlags) addCluster(ctx context.Context, name string, in *preflight.Input) (bool, error) {
 	p, err := x.connect()
 	if err != nil {
 		return false, err
 	}
 	gs, err := p.get(ctx, name)
-	given := asked.GatewaySync
+	manifest := in.GatewaySync
 	switch {
-	case apierrors.IsNotFound(err) && given != nil:
+	case apierrors.IsNotFound(err) && manifest != nil:
 		gs = &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: p.namespace}}
 	case apierrors.IsNotFound(err) && x.ifExists:
-		fmt.Fprintf(x.talk, "%s: nothing was checked: %s\n", name, clean(p.explain(name, err).Error()))
+		fmt.Fprintf(x.stderr, "%s: nothing was checked: %s\n", name, output.Clean(p.explain(name, err).Error()))
 		return false, nil
 	case apierrors.IsNotFound(err):
 		return false, fmt.Errorf("%w\nIf it does not exist yet, name its manifest with -f FILE, or pass --if-exists", p.explain(name, err))
 	case err != nil:
 		return false, p.explain(name, err)
 	}
-	if given != nil {
-		if given.Name != name {
-			return false, outcome(exitUsage, "%s contains GatewaySync %s, not %s", x.file, given.Name, name)
+	if manifest != nil {
+		if manifest.Name != name {
+			return false, exitErrorf(exitUsage, "%s contains GatewaySync %s, not %s", x.file, manifest.Name, name)
 		}
-		gs.Spec = given.Spec
-		gs.Annotations = merged(gs.Annotations, given.Annotations)
+		gs.Spec = manifest.Spec
+		annotations := map[string]string{}
+		maps.Copy(annotations, gs.Annotations)
+		maps.Copy(annotations, manifest.Annotations)
+		gs.Annotations = annotations
 	}
-	asked.GatewaySync = gs
-	if x.from.on() {
-		found, _, err := x.from.lookUp(ctx, p, gs.Requests())
+	in.GatewaySync = gs
+	if x.fromSync.used() {
+		sync, _, err := x.fromSync.findSync(ctx, p, gs.Requests())
 		if err != nil {
 			return false, err
 		}
-		asked.Ref = found.Commit
+		in.Ref = sync.Commit
 	}
-	x.addGateways(ctx, p, gs, asked)
+	addGateways(ctx, p, in)
 	return true, nil
-}
-
-// merged returns the annotations after a manifest is applied.
-func merged(live, given map[string]string) map[string]string {
-	all := maps.Clone(live)
-	if all == nil {
-		all = map[string]string{}
-	}
-	maps.Copy(all, given)
-	return all
 }
 
 // maxPods bounds the list of pods.
 const maxPods = 500
 
-// addGateways adds the gateways of the status, with the labels and annotations of their pods if they can be read.
-func (x *preflightFlags) addGateways(ctx context.Context, p target, gs *v1alpha1.GatewaySync, asked *preflight.Asked) {
+// addGateways adds the gateways of the status, with the labels and annotations of their pods if those can be read.
+func addGateways(ctx context.Context, p target, in *preflight.Input) {
+	gs := in.GatewaySync
 	if len(gs.Status.DiscoveredGateways) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	type metadata struct{ labels, annotations map[string]string }
-	pods := map[string]metadata{}
+	pods := map[string]*corev1.Pod{}
 	unread := "its pod does not exist"
 	list, err := p.Core.CoreV1().Pods(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelCRName + "=" + gs.Name, Limit: maxPods})
-	if err != nil {
+	switch {
+	case apierrors.IsForbidden(err):
 		unread = "pods cannot be listed"
-		if !apierrors.IsForbidden(err) {
-			unread += ": " + oneLine(err.Error())
-		}
-	} else {
+	case err != nil:
+		unread = "pods cannot be listed: " + output.OneLine(err.Error())
+	default:
 		for i := range list.Items {
-			pods[list.Items[i].Name] = metadata{list.Items[i].Labels, list.Items[i].Annotations}
+			pods[list.Items[i].Name] = &list.Items[i]
 		}
 	}
 	for _, row := range gs.Status.DiscoveredGateways {
-		if slices.ContainsFunc(asked.Gateways, func(g preflight.Gateway) bool { return g.Name == row.Name }) {
+		if slices.ContainsFunc(in.Gateways, func(g preflight.Gateway) bool { return g.Name == row.Name }) {
 			continue
 		}
-		g := preflight.Gateway{Name: row.Name, Pod: row.PodName, Profile: row.Profile, Unread: unread}
-		if pod, there := pods[row.PodName]; there {
-			g.Labels, g.Annotations, g.Unread = pod.labels, pod.annotations, ""
+		g := preflight.Gateway{Name: row.Name, Pod: row.PodName, Profile: row.Profile, UnreadReason: unread}
+		if pod := pods[row.PodName]; pod != nil {
+			g.Labels, g.Annotations, g.UnreadReason = pod.Labels, pod.Annotations, ""
 		}
-		asked.Gateways = append(asked.Gateways, g)
+		in.Gateways = append(in.Gateways, g)
 	}
 }
 
 // report prints the result. The error lists the problems.
-func (x *preflightFlags) report(found preflight.Result) error {
-	x.warn(found.Warnings)
-	r := result{data: found}
-	for _, ch := range found.Checked {
-		r.names = append(r.names, strings.Trim(ch.Profile+"/"+ch.Gateway, "/"))
-	}
-	r.table = func(w io.Writer) {
-		if len(found.Problems) == 0 {
-			fmt.Fprintln(w, clean(passed(found)))
+func (x *preflightFlags) report(result preflight.Result) error {
+	x.printWarnings(result.Warnings)
+	r := output.Result{Data: result, Text: func(w io.Writer) {
+		if len(result.Problems) == 0 {
+			fmt.Fprintln(w, output.Clean(summary(result)))
 		}
+	}}
+	for _, ch := range result.Checked {
+		r.Names = append(r.Names, strings.Trim(ch.Profile+"/"+ch.Gateway, "/"))
 	}
-	if err := x.print(*x.form, r); err != nil {
+	if err := r.Print(x.stdout, *x.output); err != nil || len(result.Problems) == 0 {
 		return err
 	}
-	if len(found.Problems) == 0 {
-		return nil
-	}
-	return &outcomeError{exitCode(found.Problems), errors.New(problems(found.Problems))}
+	return &exitError{preflightExitCode(result.Problems), errors.New(problemText(result.Problems))}
 }
 
-func passed(found preflight.Result) string {
+// summary returns what was checked without a problem.
+func summary(result preflight.Result) string {
 	gateways, profiles, files := 0, map[string]bool{}, 0
-	for _, ch := range found.Checked {
+	for _, ch := range result.Checked {
 		if ch.Gateway != "" {
 			gateways++
 		}
 		profiles[ch.Profile] = true
 		files = max(files, ch.Files)
 	}
-	return fmt.Sprintf("%s can run: checked %s and %s with up to %s each", at(found.Ref, found.Commit),
-		counted(len(profiles), "profile"), counted(gateways, "gateway"), counted(files, "file"))
+	return fmt.Sprintf("%s can run: checked %s and %s with up to %s each", output.RefAt(result.Ref, result.Commit),
+		output.Count(len(profiles), "profile"), output.Count(gateways, "gateway"), output.Count(files, "file"))
 }
 
-// exitCode returns the exit code for problems.
-func exitCode(list []preflight.Problem) int {
+// preflightExitCode returns the exit code for problems.
+func preflightExitCode(list []preflight.Problem) int {
 	all := func(is func(v1alpha1.Reason) bool) bool {
 		return !slices.ContainsFunc(list, func(p preflight.Problem) bool { return !is(p.Reason) })
 	}
@@ -278,29 +264,24 @@ func exitCode(list []preflight.Problem) int {
 	return exitFailed
 }
 
-// problems lists the problems, followed by the documentation of each reason.
-func problems(list []preflight.Problem) string {
+// problemText lists the problems, and then the documentation of each reason once.
+func problemText(list []preflight.Problem) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d problems", len(list))
-	if len(list) == 1 {
-		b.Reset()
-		b.WriteString("1 problem")
-	}
-	var read []string
+	b.WriteString(output.Count(len(list), "problem"))
+	var links []string
 	for _, p := range list {
-		fmt.Fprintf(&b, "\n  %s: %s", p.Reason, oneLine(p.Message))
+		fmt.Fprintf(&b, "\n  %s: %s", p.Reason, output.OneLine(p.Message))
 		if n := len(p.Gateways); n > 0 {
-			shown := p.Gateways[:min(n, maxOthers)]
+			shown := p.Gateways[:min(n, maxListed)]
 			fmt.Fprintf(&b, " (%s", strings.Join(shown, ", "))
 			if n > len(shown) {
 				fmt.Fprintf(&b, " and %d more", n-len(shown))
 			}
 			b.WriteString(")")
 		}
-		if anchor := help(p.Reason); anchor != "" && !slices.Contains(read, anchor) {
-			read = append(read, anchor)
+		if link := troubleshootingLink(p.Reason); !slices.Contains(links, link) {
+			links = append(links, link)
 		}
 	}
-	b.WriteString(strings.Join(read, ""))
-	return b.String()
+	return b.String() + strings.Join(links, "")
 }

@@ -3,19 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
 )
 
-// proposal is where the proposal of a gateway's changes stands, as JSON and YAML show it.
+// proposal is the state of the pull request with changes of a gateway, in JSON and YAML.
 type proposal struct {
 	Gateway string                 `json:"gateway"`
 	State   v1alpha1.ProposalState `json:"state"`
-	// PullRequest is the address of the pull request, or the branch if there is none.
+	// PullRequest is the URL of the pull request, or the branch if there is none.
 	PullRequest string `json:"pullRequest,omitempty"`
 }
 
@@ -37,42 +37,34 @@ pull request conflicts with its base branch. The command writes an annotation, w
 		Args: cobra.ExactArgs(1),
 	}
 	renew := command.Flags().String("renew", "", "propose the changes of this `gateway` again, from today's base")
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+	c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
 		if command.Flags().Changed("renew") {
-			return got.ask(ctx, args[0], "changes of "+*renew+" are proposed again", func(ctx context.Context, p target) (request.Answer, error) {
+			return r.send(ctx, args[0], "changes of "+*renew+" are proposed again", func(ctx context.Context, p target) (request.Answer, error) {
 				return p.setter().Propose(ctx, p.namespace, p.name, *renew)
 			})
 		}
-		return c.listProposals(ctx, args[0], *got.output)
+		return c.listProposals(ctx, args[0], *r.output)
 	})
 	return command
 }
 
-func (c *cli) listProposals(ctx context.Context, name, form string) error {
-	p, err := c.connect()
-	if err != nil {
-		return err
-	}
-	gs, err := p.load(ctx, name)
+func (c *cli) listProposals(ctx context.Context, name, format string) error {
+	_, gs, err := c.loadGatewaySync(ctx, name)
 	if err != nil {
 		return err
 	}
 	list := []proposal{}
-	r := result{}
-	var lines [][]string
+	r := output.Result{Head: []string{"GATEWAY", "STATE", "PULL REQUEST"}}
 	for _, g := range gs.Status.DiscoveredGateways {
-		if g.ProposalState == "" {
-			continue
+		if g.ProposalState != "" {
+			list = append(list, proposal{g.Name, g.ProposalState, g.Proposal})
+			r.Add(g.Name, g.Name, string(g.ProposalState), g.Proposal)
 		}
-		list = append(list, proposal{g.Name, g.ProposalState, g.Proposal})
-		r.names = append(r.names, g.Name)
-		lines = append(lines, []string{g.Name, string(g.ProposalState), g.Proposal})
 	}
-	if len(list) == 0 && form == asTable {
-		fmt.Fprintln(c.talk, "No gateway has changes to propose.")
+	if len(list) == 0 && format == output.Table {
+		fmt.Fprintln(c.stderr, "No gateway has changes to propose.")
 		return nil
 	}
-	r.data = list
-	r.table = func(w io.Writer) { rows(w, []string{"GATEWAY", "STATE", "PULL REQUEST"}, lines) }
-	return c.print(form, r)
+	r.Data = list
+	return r.Print(c.stdout, format)
 }

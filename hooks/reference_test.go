@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -195,9 +193,9 @@ func TestReasonsHaveTroubleshootingAnchors(t *testing.T) {
 	require.NoError(t, err)
 	for _, r := range v1alpha1.Reasons {
 		assert.Contains(t, string(doc), "\n### "+string(r.Reason)+"\n")
-		assert.Contains(t, help(r.Reason), "#"+strings.ToLower(string(r.Reason)))
+		assert.Contains(t, troubleshootingLink(r.Reason), "#"+strings.ToLower(string(r.Reason)))
 	}
-	assert.Empty(t, help("Unheard"))
+	assert.Empty(t, troubleshootingLink("Unheard"))
 }
 
 // The reader of a Job's log has no checkout, so links must name the version that runs.
@@ -207,7 +205,7 @@ func TestHelpLinksNameTheVersion(t *testing.T) {
 	for v, want := range map[string]string{"1.2.3": "v1.2.3", "v1.2.3": "v1.2.3", "dev": "main", "v1.2.3-4-gabcdef0": "main", "v1.2.3-dirty": "main", "1234567": "main"} {
 		t.Run(v, func(t *testing.T) {
 			version = v
-			assert.Equal(t, "\nWhat to do: https://github.com/stoker-io/stoker/blob/"+want+"/docs/how-to/troubleshooting.md#paused", help(v1alpha1.ReasonPaused))
+			assert.Equal(t, "\nWhat to do: https://github.com/stoker-io/stoker/blob/"+want+"/docs/how-to/troubleshooting.md#paused", troubleshootingLink(v1alpha1.ReasonPaused))
 		})
 	}
 }
@@ -245,13 +243,4 @@ func TestUsageErrors(t *testing.T) {
 			assert.Equal(t, "stoker: "+want, said.String())
 		})
 	}
-}
-
-func TestTableEscapesTerminalControls(t *testing.T) {
-	var b bytes.Buffer
-	rows(&b, []string{"A", "B"}, [][]string{{"x\x1b[2J\u202ey", ""}, {"a\tb\nc", "d"}})
-	for _, r := range []rune{0x1b, 0x202e} {
-		assert.False(t, slices.Contains([]rune(b.String()), r))
-	}
-	assert.Equal(t, "A         B\nx?[2J?y   -\na b c     d\n", b.String())
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -20,19 +21,20 @@ import (
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/offline"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/request"
 )
 
 const (
-	// maxManifest is the largest file with a GatewaySync; an object in Kubernetes has at most 1.5 MiB.
+	// maxManifest bounds a file with one object, in bytes. etcd stores objects of at most 1.5 MiB.
 	maxManifest = 1536 << 10
-	// maxOffline is the time limit for work on a local repository.
-	maxOffline = 10 * time.Minute
+	// offlineTimeout bounds the work on a local repository.
+	offlineTimeout = 10 * time.Minute
 )
 
-// renderFlags holds the flags of render. The command diff shares those that choose the commit.
+// renderFlags holds the flags of render. The command diff has only those of addSourceFlags.
 type renderFlags struct {
 	file, repo, ref, profile, gateway, ignition string
 	into, show                                  string
@@ -58,61 +60,60 @@ templates, patches, excludes and checks run the agent's own code: what fails her
 	var d renderFlags
 	f := command.Flags()
 	f.StringVarP(&d.file, "filename", "f", "", "file with the GatewaySync; - is stdin")
-	d.source(command)
+	d.addSourceFlags(command)
 	f.StringVar(&d.profile, "profile", "", "profile of the gateway (default: the one of --annotation, or default)")
 	f.StringVar(&d.gateway, "gateway", "gateway", "name of the gateway and of its pod")
 	f.StringToStringVar(&d.labels, "label", nil, "label of the pod, KEY=VALUE (repeatable)")
 	f.StringToStringVar(&d.annotations, "annotation", nil, "annotation of the pod, KEY=VALUE (repeatable)")
 	f.StringVar(&d.show, "show", "", "print one file, by its path on the gateway, instead of the list")
 	f.StringVar(&d.into, "into", "", "write all files to this directory, which must be new or empty")
-	var form *string
+	format := addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, _ []string) error {
 		if d.file == "" {
-			return outcome(exitUsage, "-f is required: name the file with the GatewaySync")
+			return exitErrorf(exitUsage, "-f is required: name the file with the GatewaySync")
 		}
-		ctx, cancel := context.WithTimeout(command.Context(), maxOffline)
+		ctx, cancel := context.WithTimeout(command.Context(), offlineTimeout)
 		defer cancel()
-		return withHelp(c.renderFiles(ctx, &d, *form))
+		return withReason(c.renderFiles(ctx, &d, *format))
 	}
-	form = outputs(command)
 	return command
 }
 
-// source adds the flags that choose the commit.
-func (d *renderFlags) source(command *cobra.Command) {
+// addSourceFlags adds the flags that choose the commit and the version of Ignition.
+func (d *renderFlags) addSourceFlags(command *cobra.Command) {
 	f := command.Flags()
 	f.StringVar(&d.repo, "repo", ".", "local clone")
 	f.StringVar(&d.ref, "ref", "HEAD", "branch, tag or commit of the clone")
 	f.StringVar(&d.ignition, "ignition", "8.3", "version of Ignition, which determines how resources are signed")
 }
 
-// withHelp adds the reason of a failure and the address of its documentation.
-func withHelp(err error) error {
+// withReason adds to an error its reason and the URL of the documentation of the reason, if it has one.
+func withReason(err error) error {
 	if reason := failure.Reason(err, ""); reason != "" {
-		return fmt.Errorf("%s: %w%s", reason, err, help(reason))
+		return fmt.Errorf("%s: %w%s", reason, err, troubleshootingLink(reason))
 	}
 	return err
 }
 
-// form returns the form of signatures for the version of Ignition.
-func (d *renderFlags) form() (resource.Form, error) {
+// signatureForm returns the form in which the version of Ignition signs resources.
+func (d *renderFlags) signatureForm() (resource.Form, error) {
 	var major, minor int
 	if n, err := fmt.Sscanf(d.ignition, "%d.%d", &major, &minor); n != 2 {
-		return 0, errors.Join(outcome(exitUsage, "invalid --ignition %.20q: use a version such as 8.3", d.ignition), err)
+		return 0, errors.Join(exitErrorf(exitUsage, "invalid --ignition %.20q: use a version such as 8.3", d.ignition), err)
 	}
 	return resource.FormOf(major, minor), nil
 }
 
-// seenAs returns the ref that templates see: the requested one, or that of the spec for HEAD.
-func (d *renderFlags) seenAs(gs *v1alpha1.GatewaySync) string {
+// templateRef returns the ref that templates see: the one of the flags, or that of the spec for HEAD.
+func (d *renderFlags) templateRef(gs *v1alpha1.GatewaySync) string {
 	if d.ref == "HEAD" {
 		return gs.Spec.Git.Ref
 	}
 	return d.ref
 }
 
-func (c *cli) renderFiles(ctx context.Context, d *renderFlags, form string) (err error) {
-	gs, err := c.read(d.file)
+func (c *cli) renderFiles(ctx context.Context, d *renderFlags, format string) (err error) {
+	gs, err := c.readGatewaySync(d.file)
 	if err != nil {
 		return err
 	}
@@ -120,22 +121,22 @@ func (c *cli) renderFiles(ctx context.Context, d *renderFlags, form string) (err
 	if err != nil {
 		return err
 	}
-	from, err := offline.Open(d.repo)
+	repository, err := offline.Open(d.repo)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, from.Close()) }()
-	at, err := from.Resolve(ctx, d.ref)
+	defer func() { err = errors.Join(err, repository.Close()) }()
+	at, err := repository.Resolve(ctx, d.ref)
 	if err != nil {
 		return err
 	}
-	tree, err := from.Tree(ctx, g, at, d.seenAs(gs))
+	tree, err := repository.Tree(ctx, g, at, d.templateRef(gs))
 	if err != nil {
 		return err
 	}
 	if d.show != "" {
-		there, err := tree.Write(c.out, d.show)
-		if err == nil && !there {
+		err := tree.WriteFile(c.stdout, d.show)
+		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("there is no file %s; omit --show to list the files", d.show)
 		}
 		return err
@@ -148,49 +149,37 @@ func (c *cli) renderFiles(ctx context.Context, d *renderFlags, form string) (err
 	if err != nil {
 		return err
 	}
-	for _, w := range changes.Warnings {
-		fmt.Fprintln(c.talk, "warning: "+oneLine(w))
-	}
-	fmt.Fprintf(c.talk, "%s for %s, profile %s, at %s\n", counted(len(changes.List), "file"), g.Facts.GatewayName, named(g.Profile.Profile), at.Commit.Short())
+	c.printWarnings(changes.Warnings)
+	fmt.Fprintf(c.stderr, "%s for %s, profile %s, at %s\n", output.Count(len(changes.List), "file"), g.Facts.GatewayName,
+		offline.ProfileLabel(g.Profile.Profile), at.Commit.Short())
 	if d.into != "" {
-		return write(d.into, tree, changes)
+		return writeFiles(d.into, tree, changes)
 	}
-	return c.print(form, files(changes, sizes))
+	return fileList(changes, sizes).Print(c.stdout, format)
 }
 
-func named(profile string) string {
-	if profile == "" {
-		return "none (service path)"
+func (c *cli) printWarnings(warnings []string) {
+	for _, w := range warnings {
+		fmt.Fprintln(c.stderr, "warning: "+output.OneLine(w))
 	}
-	return profile
 }
 
-// read reads and validates a GatewaySync from a file, and prints its warnings.
-func (c *cli) read(name string) (*v1alpha1.GatewaySync, error) {
-	gs, err := c.decode(name)
+// readGatewaySync reads and validates a GatewaySync from a file, and prints its warnings.
+func (c *cli) readGatewaySync(name string) (*v1alpha1.GatewaySync, error) {
+	gs, err := c.decodeGatewaySync(name)
 	if err != nil {
 		return nil, err
 	}
 	if errs := validation.GatewaySync(gs); len(errs) > 0 {
 		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, errs.ToAggregate())
 	}
-	for _, w := range validation.Warnings(gs) {
-		fmt.Fprintln(c.talk, "warning: "+oneLine(w))
-	}
+	c.printWarnings(validation.Warnings(gs))
 	return gs, nil
 }
 
-// decode reads a GatewaySync from a file, or from stdin if name is "-". It does not validate.
-func (c *cli) decode(name string) (*v1alpha1.GatewaySync, error) {
-	var raw []byte
-	var err error
-	if name == "-" {
-		if raw, err = io.ReadAll(io.LimitReader(c.in, maxManifest+1)); err == nil && len(raw) > maxManifest {
-			err = fmt.Errorf("stdin has more than %d bytes", maxManifest)
-		}
-	} else {
-		raw, err = file.Read(name, maxManifest)
-	}
+// decodeGatewaySync reads a GatewaySync from a file, or from stdin if name is "-". It does not validate.
+func (c *cli) decodeGatewaySync(name string) (*v1alpha1.GatewaySync, error) {
+	raw, err := c.readManifest(name)
 	if err != nil {
 		return nil, err
 	}
@@ -204,9 +193,21 @@ func (c *cli) decode(name string) (*v1alpha1.GatewaySync, error) {
 	return gs, nil
 }
 
+// readManifest returns the content of a file, or of stdin if name is "-". It fails if there are more than maxManifest bytes.
+func (c *cli) readManifest(name string) ([]byte, error) {
+	if name != "-" {
+		return file.Read(name, maxManifest)
+	}
+	raw, err := io.ReadAll(io.LimitReader(c.stdin, maxManifest+1))
+	if err == nil && len(raw) > maxManifest {
+		err = fmt.Errorf("stdin has more than %d bytes", maxManifest)
+	}
+	return raw, err
+}
+
 // target returns the gateway that the flags describe.
 func (d *renderFlags) target(gs *v1alpha1.GatewaySync) (offline.Gateway, error) {
-	form, err := d.form()
+	form, err := d.signatureForm()
 	if err != nil {
 		return offline.Gateway{}, err
 	}
@@ -233,26 +234,24 @@ type renderedFile struct {
 	Executable bool   `json:"executable,omitempty"`
 }
 
-func files(changes *plan.Changes, sizes map[string]int64) result {
+// fileList returns the files of a plan for printing. sizes maps paths to sizes in bytes.
+func fileList(changes *plan.Changes, sizes map[string]int64) *output.Result {
 	list := []renderedFile{}
-	r := result{}
-	var lines [][]string
+	r := &output.Result{Head: []string{"PATH", "BYTES", "BLOB", "SOURCE"}}
 	for _, f := range changes.List {
 		var source string
 		if int(f.Origin) < len(changes.Mappings) {
 			source = changes.Mappings[f.Origin].Source
 		}
 		list = append(list, renderedFile{f.Path, source, f.ID.String(), sizes[f.Path], f.Exec})
-		lines = append(lines, []string{f.Path, fmt.Sprint(sizes[f.Path]), request.Short(f.ID.String()), source})
-		r.names = append(r.names, f.Path)
+		r.Add(f.Path, f.Path, fmt.Sprint(sizes[f.Path]), request.Short(f.ID.String()), source)
 	}
-	r.data = list
-	r.table = func(w io.Writer) { rows(w, []string{"PATH", "BYTES", "BLOB", "SOURCE"}, lines) }
+	r.Data = list
 	return r
 }
 
-// write writes all files to a directory that is new or empty.
-func write(dir string, tree *offline.Tree, changes *plan.Changes) error {
+// writeFiles writes all files to a directory that is new or empty.
+func writeFiles(dir string, tree *offline.Tree, changes *plan.Changes) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -261,11 +260,11 @@ func write(dir string, tree *offline.Tree, changes *plan.Changes) error {
 		return err
 	}
 	defer func() { _ = root.Close() }() // only a directory handle
-	there, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
-	if len(there) > 0 {
+	if len(entries) > 0 {
 		return fmt.Errorf("%s is not empty: use a new directory", dir)
 	}
 	for _, f := range changes.List {
@@ -288,8 +287,5 @@ func writeFile(root *os.Root, tree *offline.Tree, f plan.Change) error {
 	if err != nil {
 		return err
 	}
-	if _, err := tree.Write(out, f.Path); err != nil {
-		return errors.Join(err, out.Close())
-	}
-	return out.Close()
+	return errors.Join(tree.WriteFile(out, f.Path), out.Close())
 }

@@ -11,20 +11,21 @@ import (
 func (c *cli) retry() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "retry NAME",
-		Short: "Take a commit again that gateways went back from",
-		Long: `Take a commit again that gateways went back from.
+		Short: "Retry a commit that was rolled back",
+		Long: `Retry a commit that was rolled back.
 
-After a restored snapshot, an automatic rollback or a failed rollout, the commit is held off until another one is requested. If the
-commit was not to blame, this command ends that. If it fails again, a gateway does not go back by itself a second time.
+After a restored snapshot, an automatic rollback or a failed rollout, the gateways do not take that commit again until another one is
+requested. Use this command if the commit was not the cause. Automatic rollback is off for the retry: if the commit fails again, a
+gateway keeps it.
 
 The command writes an annotation, which Argo CD does not revert.`,
-		Example: `  # take the commit again, and wait until the gateways run it
+		Example: `  # retry the commit, and wait until the gateways run it
   stoker retry line
   stoker wait line`,
 		Args: cobra.ExactArgs(1),
 	}
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
-		return got.ask(ctx, args[0], "is retried", func(ctx context.Context, p target) (request.Answer, error) {
+	c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
+		return r.send(ctx, args[0], "is retried", func(ctx context.Context, p target) (request.Answer, error) {
 			return p.setter().Retry(ctx, p.namespace, p.name)
 		})
 	})

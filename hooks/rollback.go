@@ -11,12 +11,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 )
 
-// rollbackRequested is printed for a rollback. A rollback that changes nothing prints its message instead.
+// rollbackRequested is printed for a rollback. If the rollback changes nothing, the message of the answer is printed instead.
 const rollbackRequested = "rollback requested"
 
 func (c *cli) rollback() *cobra.Command {
@@ -46,160 +47,159 @@ prints the reason, and exits with 0.`,
 	}
 	f := command.Flags()
 	ifNeeded := f.Bool("if-needed", false, "roll back only if the desired commit fails; otherwise exit with 0")
-	verdict := f.Duration("verdict-timeout", time.Minute, "with --if-needed: maximum time to wait for the result of the commit")
+	timeout := f.Duration("verdict-timeout", time.Minute, "with --if-needed: maximum time to wait for the result of the commit")
 	to := f.String("to", "", "commit of the history, seven digits or more (default: the last good commit)")
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
-		failed := ""
-		if err := request.CheckTo(*to); err != nil { // before anything else happens
+	c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
+		if err := request.CheckTo(*to); err != nil { // before the command requests a poll
 			return err
 		}
+		failed := ""
 		if *ifNeeded {
-			if *verdict <= 0 {
-				return outcome(exitUsage, "--verdict-timeout must be positive")
+			if *timeout <= 0 {
+				return exitErrorf(exitUsage, "--verdict-timeout must be positive")
 			}
-			needed, commit, err := got.needed(ctx, args[0], *verdict)
+			needed, commit, err := r.needsRollback(ctx, args[0], *timeout)
 			if err != nil || !needed {
 				return err
 			}
 			failed = commit
 		}
-		return got.ask(ctx, args[0], rollbackRequested, func(ctx context.Context, p target) (request.Answer, error) {
+		return r.send(ctx, args[0], rollbackRequested, func(ctx context.Context, p target) (request.Answer, error) {
 			for { // the lead may be about to resolve the branch
-				answer, err := p.setter().RollbackFrom(ctx, p.namespace, p.name, failed, *to, got.by, got.id)
+				answer, err := p.setter().RollbackFrom(ctx, p.namespace, p.name, failed, *to, r.by, r.id)
 				if !errors.Is(err, request.ErrTooEarly) || !backoff.Wait(ctx, time.Second) {
 					return answer, err
 				}
 			}
 		})
-	}).sends(command)
+	}).addSenderFlags(command)
 	return command
 }
 
-// needed finds out whether the desired commit itself fails, and returns it. If not, it prints why.
-func (a *asking) needed(ctx context.Context, name string, within time.Duration) (needed bool, failed string, err error) {
-	if err := (request.Request{By: a.by, ID: a.id}).Check(); err != nil {
+// needsRollback reports whether the desired commit itself fails, and returns the commit. If not, it prints why. A repeated Job
+// gets the answer of the first one, without a commit.
+func (r *requester) needsRollback(ctx context.Context, arg string, timeout time.Duration) (needed bool, commit string, err error) {
+	if err := (request.Request{By: r.by, ID: r.id}).Check(); err != nil {
 		return false, "", err
 	}
-	p, err := a.connect()
+	p, err := r.connectTo(arg)
 	if err != nil {
 		return false, "", err
 	}
-	if p, err = p.of(name); err != nil {
-		return false, "", err
-	}
 	if p.kind == kube.ConfigSync {
-		return false, "", outcome(exitUsage, "--if-needed is for GatewaySyncs: set spec.rollbackOnFailure of the ConfigSync to LastGood")
+		return false, "", exitErrorf(exitUsage, "--if-needed is for GatewaySyncs: set spec.rollbackOnFailure of the ConfigSync to LastGood")
 	}
-	name = p.name
-	not := func(format string, args ...any) (bool, string, error) {
-		fmt.Fprintf(a.talk, "%s: nothing was rolled back: %s\n", name, clean(fmt.Sprintf(format, args...)))
+	notNeeded := func(format string, args ...any) (bool, string, error) {
+		fmt.Fprintf(r.stderr, "%s: nothing was rolled back: %s\n", p.name, output.Clean(fmt.Sprintf(format, args...)))
 		return false, "", nil
 	}
-	gs, err := p.get(ctx, name)
+	gs, err := p.get(ctx, p.name)
 	switch {
 	case apierrors.IsNotFound(err):
-		return not("%s", p.explain(name, err))
+		return notNeeded("%s", p.explain(p.name, err))
 	case err != nil:
-		return false, "", p.explain(name, err)
-	case request.Taken(gs, a.by, a.id):
+		return false, "", p.explain(p.name, err)
+	case request.Taken(gs, r.by, r.id):
 		if v := request.Read(gs, "", nil, p.Now()); !v1alpha1.IsCommit(v.Ref) {
-			return not("request %s rolled back before, and another ref is desired by now", a.id)
+			return notNeeded("request %s rolled back before, and another ref is desired by now", r.id)
 		}
-		return true, "", nil // a repeated Job gets the same answer
+		return true, "", nil
 	case gs.Status.LastGood == nil:
-		return not("%s", request.ErrNothingGood)
+		return notNeeded("%s", request.ErrNothingGood)
 	}
-	// The failure may be fixed in git by now, or not be reported yet.
+	// Git may have a fix by now, and the failure may not be reported yet. So the command requests a poll.
 	before := request.Read(gs, "", nil, p.Now())
 	if err := p.retry(ctx, func(ctx context.Context) error {
-		_, err := p.setter().Ask(ctx, p.namespace, p.name, request.Request{By: a.by})
+		_, err := p.setter().Ask(ctx, p.namespace, p.name, request.Request{By: r.by})
 		return err
 	}); err != nil {
-		if bad, ok := errors.AsType[*request.InvalidError](err); ok { // the desired ref is not valid
-			return not("%s", bad)
+		if invalid, ok := errors.AsType[*request.InvalidError](err); ok { // the desired ref is not valid
+			return notNeeded("%s", invalid)
 		}
-		return false, "", p.explain(name, err)
+		return false, "", p.explain(p.name, err)
 	}
-	v, err := a.verdict(ctx, p, before, within)
+	v, err := r.waitForVerdict(ctx, p, before, timeout)
 	switch {
 	case ctx.Err() != nil:
 		return false, "", fmt.Errorf("interrupted, nothing was rolled back: %s", v.Message)
 	case err != nil:
-		return false, "", p.explain(name, err)
+		return false, "", p.explain(p.name, err)
 	case v.Phase == request.Succeeded:
-		return not("%s", v.Message)
+		return notNeeded("%s", v.Message)
 	case v.Phase != request.Failed:
-		return not("no verdict within %s: %s", within, v.Message)
-	case !ofCommit(v):
-		return not("it is not the commit that fails: %s: %s", v.Reason, v.Message)
+		return notNeeded("no verdict within %s: %s", timeout, v.Message)
+	case !blamesCommit(v):
+		return notNeeded("it is not the commit that fails: %s: %s", v.Reason, v.Message)
 	}
 	return true, v.Commit, nil
 }
 
-// verdict waits up to within until the outcome is known. It returns the last verdict.
+// waitForVerdict waits until the outcome of the desired ref is known, for at most timeout. It returns the last verdict. before is
+// the verdict from before the requested poll.
 //
-// A poll of git restarts an expired progress deadline. Therefore the verdict from before the poll stays valid if the commit is
-// still the same and a gateway blames it.
-func (a *asking) verdict(ctx context.Context, p target, before request.Verdict, within time.Duration) (request.Verdict, error) {
-	waiting, cancel := context.WithTimeout(ctx, within)
+// A poll of git restarts an expired progress deadline. So before stays valid while the commit is the same and a gateway rejects
+// it.
+func (r *requester) waitForVerdict(ctx context.Context, p target, before request.Verdict, timeout time.Duration) (request.Verdict, error) {
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	w := &watcher{cli: a.cli, target: p}
+	w := &waiter{cli: r.cli, target: p}
 	last := request.Verdict{Message: "the API server does not answer"}
 	for n := 0; ; n++ {
-		looking := waiting
+		pollCtx := limited
 		if n == 0 {
-			looking = ctx
+			pollCtx = ctx
 		}
 		w.ref = "" // any desired ref
-		v, err := w.look(looking)
+		v, err := w.poll(pollCtx)
 		switch {
 		case err == nil:
 			last = v
 		case ctx.Err() == nil && !kube.Passing(err):
 			return last, err
 		}
-		if late(before) && ofCommit(before) && v.Phase == request.Progressing && v.Commit != "" && v.Commit == before.Commit && slices.ContainsFunc(v.Behind, brought) {
+		if deadlineExpired(before) && blamesCommit(before) && v.Phase == request.Progressing && v.Commit != "" && v.Commit == before.Commit &&
+			slices.ContainsFunc(v.Behind, rejectsCommit) {
 			return before, nil
 		}
-		if v.Phase == request.Succeeded || v.Phase == request.Paused || v.Phase == request.Failed && !undecided(v) {
+		if v.Phase == request.Succeeded || v.Phase == request.Paused || v.Phase == request.Failed && !mayChange(v) {
 			return v, nil
 		}
-		if !backoff.Wait(waiting, interval(n)) {
+		if !backoff.Wait(limited, pollInterval(n)) {
 			break
 		}
 	}
 	if last.Phase == "" {
-		return last, outcome(exitAgain, "nothing was rolled back: %s", last.Message)
+		return last, exitErrorf(exitRetry, "nothing was rolled back: %s", last.Message)
 	}
 	return last, nil
 }
 
-// late reports whether the failure is an expired progress deadline.
-func late(v request.Verdict) bool {
+// deadlineExpired reports whether the failure is an expired progress deadline.
+func deadlineExpired(v request.Verdict) bool {
 	return v.Phase == request.Failed && v.Reason == v1alpha1.ReasonProgressDeadlineExceeded
 }
 
-// undecided reports whether a gateway fails for another reason than the commit, while other gateways have no result yet.
-func undecided(v request.Verdict) bool {
-	return !ofCommit(v) && v.Gateways.Failed > 0 && v.Gateways.Failed < len(v.Behind)
+// mayChange reports whether a gateway fails for another reason than the commit, while other gateways have no result yet.
+func mayChange(v request.Verdict) bool {
+	return !blamesCommit(v) && v.Gateways.Failed > 0 && v.Gateways.Failed < len(v.Behind)
 }
 
-// ofCommit reports whether the content of the commit causes the failure, so that another commit helps. Only gateways can tell.
-// Failures before they have the commit (the ref, the git server, the spec) are not caused by it.
-func ofCommit(v request.Verdict) bool {
+// blamesCommit reports whether the content of the commit causes the failure, so that another commit helps. Only gateways can
+// tell: a failure before they have the commit (the ref, the git server, the spec) has another cause.
+func blamesCommit(v request.Verdict) bool {
 	if v.Reason == v1alpha1.ReasonProgressDeadlineExceeded {
-		return slices.ContainsFunc(v.Behind, brought)
+		return slices.ContainsFunc(v.Behind, rejectsCommit)
 	}
 	failed := slices.DeleteFunc(slices.Clone(v.Behind), func(b request.Behind) bool { return !b.Fails() })
 	i := slices.IndexFunc(failed, func(b request.Behind) bool { return b.Reason == v.Reason })
 	switch {
 	case i < 0 || v.Gateways.Failed == 0:
 		return false
-	case len(failed) > v.Gateways.Failed: // some describe an earlier commit
-		return brought(failed[i])
+	case len(failed) > v.Gateways.Failed: // some reports are about an earlier commit
+		return rejectsCommit(failed[i])
 	}
-	return slices.ContainsFunc(failed, brought)
+	return slices.ContainsFunc(failed, rejectsCommit)
 }
 
-// brought reports whether a gateway rejects the content of the commit.
-func brought(b request.Behind) bool { return b.Reason.OfCommit() }
+// rejectsCommit reports whether a gateway rejects the content of the commit.
+func rejectsCommit(b request.Behind) bool { return b.Reason.OfCommit() }

@@ -57,8 +57,8 @@ func TestRollbackIfNeeded(t *testing.T) {
 		"too late, and no gateway is known to be behind": {v(late, 0), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, c.want, ofCommit(c.v))
-			assert.Equal(t, c.undecided, undecided(c.v))
+			assert.Equal(t, c.want, blamesCommit(c.v))
+			assert.Equal(t, c.undecided, mayChange(c.v))
 		})
 	}
 }
@@ -163,7 +163,7 @@ func TestRollbackIfNeededAfterDeadline(t *testing.T) {
 			code := run(t.Context(), []string{"stoker", "--kubeconfig", kubeconfigOf(t, server.URL), "rollback", "line", "--if-needed", "--by", "argocd", "--id", "job", "--verdict-timeout", "500ms"}, &said, &said)
 			want := exitDone
 			if c.after == nil {
-				want = exitAgain
+				want = exitRetry
 			}
 			assert.Equal(t, want, code)
 			assert.Contains(t, said.String(), c.said)

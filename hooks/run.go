@@ -13,10 +13,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
 )
 
-// Exit codes. Those that the agent has too mean the same there.
+// Exit codes. A code that the agent has, too, has the same meaning there.
 const (
 	exitDone       = 0
 	exitFailed     = 1
@@ -25,21 +26,22 @@ const (
 	exitSuperseded = 4
 	exitForbidden  = 5
 	exitHeld       = 6
-	exitAgain      = 7 // a retry may help
+	exitRetry      = 7 // interrupted, or a retry may help
 )
 
-// outcomeError is an error with its own exit code.
-type outcomeError struct {
+// exitError is an error with the exit code of the program.
+type exitError struct {
 	code int
 	err  error
 }
 
-func (e *outcomeError) Error() string { return e.err.Error() }
+func (e *exitError) Error() string { return e.err.Error() }
 
-func (e *outcomeError) Unwrap() error { return e.err }
+func (e *exitError) Unwrap() error { return e.err }
 
-func outcome(code int, format string, args ...any) error {
-	return &outcomeError{code, fmt.Errorf(format, args...)}
+// exitErrorf returns an exitError with the message that fmt.Errorf makes.
+func exitErrorf(code int, format string, args ...any) error {
+	return &exitError{code, fmt.Errorf(format, args...)}
 }
 
 // run is the whole program, for main and tests. args[0] is the name of the program.
@@ -54,31 +56,31 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func (c *cli) run(ctx context.Context, name string, args []string) int {
 	root := c.root(name)
 	root.SetArgs(args)
-	ran, err := root.ExecuteContextC(ctx)
+	command, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitDone
 	}
 	var code int
-	if !c.started { // cobra rejected arguments or flags before a command ran
+	if !c.argsValid { // cobra rejected the arguments or flags, so the command did not run
 		code = exitUsage
-		err = fmt.Errorf("%w\nSee '%s --help'", err, ran.CommandPath())
+		err = fmt.Errorf("%w\nSee '%s --help'", err, command.CommandPath())
 	} else {
-		code = codeOf(ctx, err)
+		code = exitCodeOf(ctx, err)
 	}
-	fmt.Fprintf(c.talk, "%s: %s\n", name, clean(err.Error()))
+	fmt.Fprintf(c.stderr, "%s: %s\n", name, output.Clean(err.Error()))
 	return code
 }
 
-// codeOf returns the exit code of an error.
-func codeOf(ctx context.Context, err error) int {
-	if own, ok := errors.AsType[*outcomeError](err); ok {
-		return own.code
+// exitCodeOf returns the exit code for the error of a command.
+func exitCodeOf(ctx context.Context, err error) int {
+	if e, ok := errors.AsType[*exitError](err); ok {
+		return e.code
 	}
 	_, invalid := errors.AsType[*request.InvalidError](err)
 	switch {
 	// Other clients wrote the object at each of many attempts, or it was deleted and created again.
-	case ctx.Err() != nil, unanswered(err), apierrors.IsConflict(err), errors.Is(err, request.ErrReplaced):
-		return exitAgain
+	case ctx.Err() != nil, unavailable(err), apierrors.IsConflict(err), errors.Is(err, request.ErrReplaced):
+		return exitRetry
 	case invalid:
 		return exitUsage
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
@@ -91,21 +93,21 @@ func codeOf(ctx context.Context, err error) int {
 
 // cli holds what all commands share.
 type cli struct {
-	out, talk io.Writer
-	live      bool // talk is a terminal
-	in        io.Reader
-	env       func(string) string
-	flags     *genericclioptions.ConfigFlags
-	started   bool // the command line was valid and a command runs
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	interactive    bool                // stderr is a terminal
+	env            func(string) string // returns an environment variable
+	flags          *genericclioptions.ConfigFlags
+	argsValid      bool // cobra accepted the arguments, and a command runs
 }
 
 func newCLI(stdout, stderr io.Writer) *cli {
 	f := genericclioptions.NewConfigFlags(true)
 	f.CacheDir, f.DisableCompression, f.Username, f.Password = nil, nil, nil, nil
-	return &cli{out: stdout, talk: stderr, live: terminal(stderr), in: os.Stdin, env: os.Getenv, flags: f}
+	return &cli{stdin: os.Stdin, stdout: stdout, stderr: stderr, interactive: output.IsTerminal(stderr), env: os.Getenv, flags: f}
 }
 
-// root returns the root command with all others.
+// root returns the root command with all commands below it. name is the name of the program in help texts.
 func (c *cli) root(name string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stoker",
@@ -118,8 +120,11 @@ the state of each gateway. Data goes to stdout; messages go to stderr.
 Exit codes: 0 success, 1 failed, 2 usage, 3 timeout, 4 superseded, 5 forbidden, 6 held, 7 interrupted or API server
 unavailable (try again).`,
 		SilenceErrors: true, SilenceUsage: true,
-		Annotations:                map[string]string{cobra.CommandDisplayNameAnnotation: name},
-		PersistentPreRunE:          func(*cobra.Command, []string) error { c.started = true; return nil },
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: name},
+		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
+			c.argsValid = true
+			return checkOutputFlag(command)
+		},
 		SuggestionsMinimumDistance: 2,
 		Args: func(command *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -132,8 +137,8 @@ unavailable (try again).`,
 		},
 		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
-	root.SetOut(c.out)
-	root.SetErr(c.talk)
+	root.SetOut(c.stdout)
+	root.SetErr(c.stderr)
 	c.flags.AddFlags(root.PersistentFlags())
 	root.AddGroup(
 		&cobra.Group{ID: "request", Title: "Request changes:"},
@@ -149,14 +154,14 @@ unavailable (try again).`,
 	} {
 		for _, command := range commands {
 			command.GroupID = group
-			command.Args = counts(command.Args)
+			command.Args = explainArgs(command.Args)
 			root.AddCommand(command)
 		}
 	}
 	root.AddCommand(c.version(), c.options())
-	root.SetUsageTemplate(brief.Replace(root.UsageTemplate()))
-	if err := c.completions(root); err != nil { // a flag does not exist: a defect that the completion test catches
-		fmt.Fprintf(c.talk, "completion: %v\n", err)
+	root.SetUsageTemplate(shortUsage.Replace(root.UsageTemplate()))
+	if err := c.completions(root); err != nil { // a defect that the completion test catches: a flag does not exist
+		fmt.Fprintf(c.stderr, "completion: %v\n", err)
 	}
 	return root
 }

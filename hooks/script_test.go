@@ -59,7 +59,7 @@ func TestCommands(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t)
 	cluster.Apply(t, "testdata/applications.yaml")
-	behind := agentstest.NewFor(t, cluster)
+	behind := agentstest.New(t, cluster)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,

@@ -11,36 +11,37 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/application"
+	"stoker.io/stoker/hooks/display"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/sender"
 )
 
-// asking holds what the commands that write requests share.
-type asking struct {
+// requester writes requests. It holds the flags that the commands for requests share.
+type requester struct {
 	*cli
-	output *string
-	by, id string
-	commit string // commit that the ref must resolve to
-	role   string // ClusterRole that grants the right to write the request; "" for stoker-setter
-	wait   bool
-	limits *limits
+	output    *string
+	by, id    string
+	commit    string // commit that the ref must resolve to
+	role      string // ClusterRole that grants the right to write the request; "" for stoker-setter
+	wait      bool
+	waitFlags *waitFlags
 }
 
-// asks makes command one that writes a request by run.
-func (c *cli) asks(command *cobra.Command, run func(context.Context, *asking, []string) error) *asking {
-	a := &asking{cli: c}
-	command.RunE = func(command *cobra.Command, args []string) error { return run(command.Context(), a, args) }
-	a.output = outputs(command)
-	return a
+// newRequester returns the requester of a command, and makes run the function of the command.
+func (c *cli) newRequester(command *cobra.Command, run func(context.Context, *requester, []string) error) *requester {
+	r := &requester{cli: c, output: addOutputFlag(command)}
+	command.RunE = func(command *cobra.Command, args []string) error { return run(command.Context(), r, args) }
+	return r
 }
 
-// sends adds the flags of a request with a sender.
-func (a *asking) sends(command *cobra.Command) {
+// addSenderFlags adds the flags of a request that names its sender, and on whose result the command can wait.
+func (r *requester) addSenderFlags(command *cobra.Command) {
 	f := command.Flags()
-	f.StringVar(&a.by, "by", "cli", "sender of the request: "+strings.Join(sender.Names(), ", "))
-	f.StringVar(&a.id, "id", "", "id that distinguishes a repeated request from a new one, such as the name of a Job or promotion")
-	f.BoolVar(&a.wait, "wait", false, "wait until the gateways run the ref, as the command wait does")
-	a.limits = waitFlags(command)
+	f.StringVar(&r.by, "by", "cli", "sender of the request: "+strings.Join(sender.Names(), ", "))
+	f.StringVar(&r.id, "id", "", "id that distinguishes a repeated request from a new one, such as the name of a Job or promotion")
+	f.BoolVar(&r.wait, "wait", false, "wait until the gateways run the ref, as the command wait does")
+	r.waitFlags = addWaitFlags(command)
 }
 
 func (c *cli) setRef() *cobra.Command {
@@ -75,70 +76,67 @@ so a repeated Job requests only once. If the sync is already over, the command r
   stoker set-ref line main`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	var from *syncing
-	a := c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+	fromSync := c.addApplicationFlags(command)
+	r := c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
 		ref := ""
 		if len(args) == 2 {
 			ref = args[1]
 		}
 		switch {
-		case from.on() && len(args) == 2:
-			return outcome(exitUsage, "REF and --application exclude each other")
-		case from.on():
+		case fromSync.used() && len(args) == 2:
+			return exitErrorf(exitUsage, "REF and --application exclude each other")
+		case fromSync.used():
 			var err error
-			if ref, err = got.syncing(ctx, command, args[0], from); err != nil {
+			if ref, err = r.syncedCommit(ctx, command, args[0], fromSync); err != nil {
 				return err
 			}
 		case ref == "":
-			return outcome(exitUsage, "the ref is empty: name a branch, a tag or a commit")
+			return exitErrorf(exitUsage, "the ref is empty: name a branch, a tag or a commit")
 		}
-		return got.ask(ctx, args[0], "desired ref set to "+ref, func(ctx context.Context, p target) (request.Answer, error) {
-			return p.setter().Ask(ctx, p.namespace, p.name, request.Request{Ref: ref, Commit: got.commit, By: got.by, ID: got.id})
+		return r.send(ctx, args[0], "desired ref set to "+ref, func(ctx context.Context, p target) (request.Answer, error) {
+			return p.setter().Ask(ctx, p.namespace, p.name, request.Request{Ref: ref, Commit: r.commit, By: r.by, ID: r.id})
 		})
 	})
-	a.sends(command)
-	command.Flags().StringVar(&a.commit, "commit", "", "commit that the ref must resolve to, all 40 digits")
-	from = c.syncs(command)
+	r.addSenderFlags(command)
+	command.Flags().StringVar(&r.commit, "commit", "", "commit that the ref must resolve to, all 40 digits")
 	return command
 }
 
-// syncing returns the commit of an Argo CD sync. It also sets sender and id if the flags do not.
-func (a *asking) syncing(ctx context.Context, command *cobra.Command, name string, from *syncing) (string, error) {
-	p, err := a.connect()
+// syncedCommit returns the commit that an Argo CD sync brings. It also sets the sender and the id of the request, unless the
+// flags do.
+func (r *requester) syncedCommit(ctx context.Context, command *cobra.Command, name string, flags *applicationFlags) (string, error) {
+	p, err := r.connectTo(name)
 	if err != nil {
-		return "", err
-	}
-	if p, err = p.of(name); err != nil {
 		return "", err
 	}
 	o, err := p.object(ctx)
 	if err != nil {
 		return "", err
 	}
-	found, job, err := from.lookUp(ctx, p, o.Requests())
+	sync, job, err := flags.findSync(ctx, p, o.Requests())
 	if err != nil {
 		return "", err
 	}
 	if !command.Flags().Changed("by") {
-		a.by = "argocd"
+		r.by = "argocd"
 	}
-	if a.id == "" {
-		a.id = idOf(job, found)
+	if r.id == "" {
+		r.id = requestID(job, sync)
 	}
-	return found.Commit, nil
+	return sync.Commit, nil
 }
 
-// idOf returns the id of a Job's request. A retried sync keeps its start time but may bring another commit, so the id needs
-// both. The Job name that Argo CD generates holds both, except for a sync of several sources, for which it holds only the start
-// time.
-func idOf(job application.Job, found application.Sync) string {
+// requestID returns the id of a Job's request: its name, the start of the sync and the commit, because a retried sync keeps its
+// start but may bring another commit. A Job name that Argo CD generates already holds both, but only the start for a sync of
+// several sources.
+func requestID(job application.Job, sync application.Sync) string {
 	id := job.Name
-	made, named := application.ParseMade(job.Name)
-	if !named {
-		id += fmt.Sprintf("/%d", found.Started.Unix())
+	hook, generated := application.ParseHookName(job.Name)
+	if !generated {
+		id += fmt.Sprintf("/%d", sync.Started.Unix())
 	}
-	if made.Revision == "" {
-		id += "/" + request.Short(found.Commit)
+	if hook.Revision == "" {
+		id += "/" + request.Short(sync.Commit)
 	}
 	return id
 }
@@ -168,20 +166,20 @@ It approves no other commit.`,
 	}
 	force := command.Flags().Bool("force", false, "compare the content of every managed file, and repair drift")
 	confirm := command.Flags().String("confirm-deletion", "", "approve the mass deletion of this `commit` (7 to 40 hexadecimal digits)")
-	a := c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+	r := c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
 		if *confirm != "" && !v1alpha1.IsCommitPrefix(*confirm) {
 			return fmt.Errorf("--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)
 		}
-		return got.ask(ctx, args[0], "sync requested", func(ctx context.Context, p target) (request.Answer, error) {
-			answer, err := p.setter().Ask(ctx, p.namespace, p.name, request.Request{By: got.by, ID: got.id, Force: *force, ConfirmDeletion: *confirm})
+		return r.send(ctx, args[0], "sync requested", func(ctx context.Context, p target) (request.Answer, error) {
+			answer, err := p.setter().Ask(ctx, p.namespace, p.name, request.Request{By: r.by, ID: r.id, Force: *force, ConfirmDeletion: *confirm})
 			if err == nil && answer.Object.Requests().Unless() != "" {
 				answer.Ref = "" // the ref is that of a rollback, which may lapse after the requested poll
 			}
 			return answer, err
 		})
 	})
-	a.sends(command)
-	a.limits.holds(command)
+	r.addSenderFlags(command)
+	r.waitFlags.addNoRollback(command)
 	return command
 }
 
@@ -197,8 +195,8 @@ The command writes an annotation, which Argo CD does not revert.`,
   stoker resume line`,
 		Args: cobra.ExactArgs(1),
 	}
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
-		return got.ask(ctx, args[0], "is paused", func(ctx context.Context, p target) (request.Answer, error) {
+	c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
+		return r.send(ctx, args[0], "is paused", func(ctx context.Context, p target) (request.Answer, error) {
 			return p.setter().Pause(ctx, p.namespace, p.name, true)
 		})
 	})
@@ -212,10 +210,10 @@ func (c *cli) resume() *cobra.Command {
 		Example: `  stoker resume line`,
 		Args:    cobra.ExactArgs(1),
 	}
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
-		return got.ask(ctx, args[0], "is not paused", func(ctx context.Context, p target) (request.Answer, error) {
+	c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
+		return r.send(ctx, args[0], "is not paused", func(ctx context.Context, p target) (request.Answer, error) {
 			answer, err := p.setter().Pause(ctx, p.namespace, p.name, false)
-			if err == nil && paused(answer.Object) {
+			if err == nil && specPaused(answer.Object) {
 				return answer, errors.New("spec.paused is true: set it to false where the manifest is kept; these commands never write the spec")
 			}
 			return answer, err
@@ -224,8 +222,8 @@ func (c *cli) resume() *cobra.Command {
 	return command
 }
 
-// paused reports whether the spec of an object says so.
-func paused(o v1alpha1.Requestable) bool {
+// specPaused reports whether the spec of an object pauses it.
+func specPaused(o v1alpha1.Requestable) bool {
 	switch o := o.(type) {
 	case *v1alpha1.GatewaySync:
 		return o.Spec.Paused
@@ -235,56 +233,58 @@ func paused(o v1alpha1.Requestable) bool {
 	return false
 }
 
-// ask carries out a request, prints the answer, and waits if the flags say so.
-func (a *asking) ask(ctx context.Context, arg, done string, ask func(context.Context, target) (request.Answer, error)) error {
-	p, err := a.connect()
+// send writes a request to the object that arg names, prints the answer with the text done, and waits if the flags say so. write
+// writes the request; the API server may get it more than once.
+func (r *requester) send(ctx context.Context, arg, done string, write func(context.Context, target) (request.Answer, error)) error {
+	p, err := r.connectTo(arg)
 	if err != nil {
 		return err
 	}
-	if p, err = p.of(arg); err != nil {
-		return err
-	}
-	if a.role != "" {
-		p.role = a.role
+	if r.role != "" {
+		p.role = r.role
 	}
 	var answer request.Answer
 	if err := p.retry(ctx, func(ctx context.Context) (err error) {
-		answer, err = ask(ctx, p)
+		answer, err = write(ctx, p)
 		return err
 	}); err != nil {
-		return p.explainAsked(p.name, err)
+		return p.explainWrite(p.name, err)
 	}
 	if answer.Outcome == request.Superseded {
-		return outcome(exitSuperseded, "%s", answer.Message)
+		return exitErrorf(exitSuperseded, "%s", answer.Message)
 	}
-	d, err := v1alpha1.DesiredRef(answer.Object, "")
-	if err != nil && answer.Ref != "" {
+	if answer.Ref != "" {
+		d, err := v1alpha1.DesiredRef(answer.Object, "")
+		if err != nil {
+			return err
+		}
+		if d.Ref != answer.Ref {
+			return exitErrorf(exitSuperseded, "superseded: %s; the desired ref is %s by now", answer.Message, d.Ref)
+		}
+	}
+	name := display.ResourceName(answer.Object)
+	result := output.Result{Data: display.BareObject(answer.Object), Names: []string{name}, Text: func(w io.Writer) {
+		fmt.Fprintln(w, output.Clean(name+" "+answerText(answer, done)))
+	}}
+	if err := result.Print(r.stdout, *r.output); err != nil || !r.wait {
 		return err
 	}
-	if answer.Ref != "" && d.Ref != answer.Ref {
-		return outcome(exitSuperseded, "superseded: %s; the desired ref is %s by now", answer.Message, d.Ref)
-	}
-	full := resourceName(answer.Object)
-	if err := a.print(*a.output, result{
-		table: func(w io.Writer) {
-			line := full + " " + done
-			if answer.Outcome == request.Unchanged && answer.Message != "" && done == rollbackRequested {
-				line = full + " unchanged (" + answer.Message + ")"
-			} else if answer.Message != "" {
-				line += " (" + answer.Message + ")"
-			} else if answer.Outcome == request.Unchanged {
-				line += " (no change)"
-			}
-			fmt.Fprintln(w, clean(line))
-		},
-		data:  bareObject(answer.Object),
-		names: []string{full},
-	}); err != nil || !a.wait {
-		return err
-	}
-	v, err := a.await(ctx, p, answer.Ref, a.commit, a.limits)
-	if err == nil && *a.output == asTable { // the other formats print one object only
-		fmt.Fprintln(a.out, clean(v.Message))
+	v, err := r.await(ctx, p, answer.Ref, r.commit, r.waitFlags)
+	if err == nil && *r.output == output.Table { // the other formats print one object only
+		fmt.Fprintln(r.stdout, output.Clean(v.Message))
 	}
 	return err
+}
+
+// answerText returns what a request did. done is the text for a request that changed something.
+func answerText(a request.Answer, done string) string {
+	switch {
+	case a.Outcome == request.Unchanged && a.Message != "" && done == rollbackRequested:
+		return "unchanged (" + a.Message + ")"
+	case a.Message != "":
+		return done + " (" + a.Message + ")"
+	case a.Outcome == request.Unchanged:
+		return done + " (no change)"
+	}
+	return done
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 
@@ -12,6 +11,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -37,84 +37,64 @@ The command writes an annotation, which Argo CD does not revert.`,
 	}
 	restore := command.Flags().String("restore", "", "id of the `snapshot` to restore")
 	gateway := command.Flags().String("gateway", "", "name of one gateway (default: all gateways)")
-	c.asks(command, func(ctx context.Context, got *asking, args []string) error {
+	c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
 		if command.Flags().Changed("restore") {
 			if *gateway != "" {
-				return outcome(exitUsage, "--restore excludes --gateway: the id names the gateway")
+				return exitErrorf(exitUsage, "--restore excludes --gateway: the id names the gateway")
 			}
-			return got.ask(ctx, args[0], "snapshot "+*restore+" is restored", func(ctx context.Context, p target) (request.Answer, error) {
+			return r.send(ctx, args[0], "snapshot "+*restore+" is restored", func(ctx context.Context, p target) (request.Answer, error) {
 				return p.setter().Restore(ctx, p.namespace, p.name, *restore)
 			})
 		}
-		return c.listSnapshots(ctx, args[0], *gateway, *got.output)
+		return c.listSnapshots(ctx, args[0], *gateway, *r.output)
 	})
 	return command
 }
 
-func (c *cli) listSnapshots(ctx context.Context, name, only, form string) error {
-	p, err := c.connect()
+func (c *cli) listSnapshots(ctx context.Context, name, gateway, format string) error {
+	p, gs, err := c.loadGatewaySync(ctx, name)
 	if err != nil {
 		return err
 	}
-	gs, err := p.load(ctx, name)
+	gateways, err := gatewaysOf(gs, gateway)
 	if err != nil {
 		return err
 	}
-	list, found := []agents.Snapshot{}, false
-	var failed []error
-	for _, g := range gs.Status.DiscoveredGateways {
-		if only != "" && g.Name != only {
-			continue
-		}
-		found = true
-		of, err := p.snapshots(ctx, g)
-		if err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", g.Name, err))
-		}
-		list = append(list, of...)
-	}
-	switch {
-	case only != "" && !found:
-		return outcome(exitFailed, "GatewaySync %s has no gateway %s: list its gateways with 'stoker status %s'", name, only, name)
-	case len(list) == 0 && form == asTable:
+	list, failed := collect(gateways, func(g v1alpha1.DiscoveredGateway) ([]agents.Snapshot, error) { return p.snapshots(ctx, g) })
+	if len(list) == 0 && format == output.Table {
 		if gs.Spec.Snapshots == nil || !gs.Spec.Snapshots.Enabled {
-			fmt.Fprintln(c.talk, "No snapshots are taken: set spec.snapshots.enabled to true.")
-		} else if len(failed) == 0 {
-			fmt.Fprintln(c.talk, "No gateway has a snapshot yet. The next sync that changes files takes one.")
+			fmt.Fprintln(c.stderr, "No snapshots are taken: set spec.snapshots.enabled to true.")
+		} else if failed == nil {
+			fmt.Fprintln(c.stderr, "No gateway has a snapshot yet. The next sync that changes files takes one.")
 		}
-		return errors.Join(failed...)
+		return failed
 	}
-	r := result{data: list}
-	for _, s := range list {
-		r.names = append(r.names, s.ID)
-	}
-	head, lines := snapshotRows(list, gs.Spec.Snapshots.ObjectStorage() != nil)
-	r.table = func(w io.Writer) { rows(w, head, lines) }
-	return errors.Join(append([]error{c.print(form, r)}, failed...)...)
+	r := snapshotTable(list, gs.Spec.Snapshots.ObjectStorage() != nil)
+	return errors.Join(r.Print(c.stdout, format), failed)
 }
 
-// snapshotRows returns the table of snapshots. It has a column for where they are if there is object storage, and one for backups if there
-// is one.
-func snapshotRows(list []agents.Snapshot, stored bool) (head []string, lines [][]string) {
-	head = []string{"GATEWAY", "SNAPSHOT", "COMMIT", "SYNCED", "FILES", "SIZE"}
-	if stored {
-		head = append(head, "STORED")
+// snapshotTable returns the table of snapshots. The column STORED is in it only with object storage, and BACKUP only if a
+// snapshot has a backup.
+func snapshotTable(list []agents.Snapshot, objectStorage bool) *output.Result {
+	r := &output.Result{Data: list, Head: []string{"GATEWAY", "SNAPSHOT", "COMMIT", "SYNCED", "FILES", "SIZE"}}
+	if objectStorage {
+		r.Head = append(r.Head, "STORED")
 	}
 	backups := slices.ContainsFunc(list, func(s agents.Snapshot) bool { return s.Backup })
 	if backups {
-		head = append(head, "BACKUP")
+		r.Head = append(r.Head, "BACKUP")
 	}
 	for _, s := range list {
-		line := []string{s.Gateway, s.ID, s.Commit.Short(), s.To.Short(), strconv.Itoa(s.Files), v1alpha1.SizeText(s.Bytes)}
-		if stored {
-			line = append(line, string(s.Stored))
+		cells := []string{s.Gateway, s.ID, s.Commit.Short(), s.To.Short(), strconv.Itoa(s.Files), v1alpha1.SizeText(s.Bytes)}
+		if objectStorage {
+			cells = append(cells, string(s.Stored))
 		}
 		if backups {
-			line = append(line, map[bool]string{true: "yes", false: "-"}[s.Backup])
+			cells = append(cells, map[bool]string{true: "yes", false: "-"}[s.Backup])
 		}
-		lines = append(lines, line)
+		r.Add(s.ID, cells...)
 	}
-	return head, lines
+	return r
 }
 
 func (p target) snapshots(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]agents.Snapshot, error) {
@@ -124,7 +104,7 @@ func (p target) snapshots(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]
 	}
 	live, err := agent.State(ctx)
 	if err != nil {
-		return nil, withHelp(err)
+		return nil, withReason(err)
 	}
 	return agent.Snapshots(live), nil
 }

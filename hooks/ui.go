@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync"
 
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/hooks/browser"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/ui"
 	"stoker.io/stoker/internal/serve"
 )
@@ -64,7 +66,7 @@ func (c *cli) serveUI(ctx context.Context, name string, f uiFlags) error {
 		}
 		path = ui.PathOf(p.namespace, name)
 	}
-	o := ui.Options{Clients: p.Clients, Namespace: p.namespace, Context: c.contextName(), Version: version, Manual: manual}
+	o := ui.Options{Clients: p.Clients, Namespace: p.namespace, Context: c.contextName(), Version: version, Manual: documentationURL}
 	if f.all {
 		o.Namespace = ""
 	}
@@ -76,19 +78,19 @@ func (c *cli) serveUI(ctx context.Context, name string, f uiFlags) error {
 	if err != nil {
 		return fmt.Errorf("%w; choose another port with --port", err)
 	}
-	fmt.Fprintln(c.talk, "Open this address in a browser on this machine. Ctrl-C ends the page.")
-	fmt.Fprintln(c.out, page.URL(server.Addr(), path))
+	fmt.Fprintln(c.stderr, "Open this address in a browser on this machine. Ctrl-C ends the page.")
+	fmt.Fprintln(c.stdout, page.URL(server.Addr(), path))
 	if f.open {
 		if err := browser.Open(page.OpenURL(server.Addr(), path)); err != nil {
-			fmt.Fprintln(c.talk, clean(fmt.Sprintf("The browser could not be opened: %v", err)))
+			fmt.Fprintln(c.stderr, output.Clean(fmt.Sprintf("The browser could not be opened: %v", err)))
 		}
 	}
 	ctx, stop := context.WithCancel(ctx)
-	watched := make(chan struct{})
-	go func() { page.Run(ctx); close(watched) }()
+	var watch sync.WaitGroup
+	watch.Go(func() { page.Run(ctx) })
 	err = server.Run(ctx)
 	stop()
-	<-watched
+	watch.Wait()
 	return err
 }
 

@@ -12,28 +12,28 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/status"
 )
 
-// limits holds the flags of a wait.
-type limits struct {
-	timeout, empty time.Duration
-	noRollback     bool // fail if the gateways run what a rollback went back to
+// waitFlags are the flags of a wait.
+type waitFlags struct {
+	timeout, emptyTimeout time.Duration
+	noRollback            bool // fail if the gateways run the commit of a rollback
 }
 
-func waitFlags(command *cobra.Command) *limits {
-	l := &limits{}
-	command.Flags().DurationVar(&l.timeout, "timeout", 15*time.Minute, "maximum time to wait; longer than spec.progressDeadline, to report its result")
-	command.Flags().DurationVar(&l.empty, "timeout-empty", time.Minute, "maximum time to wait for a first gateway after the status reported none")
-	return l
+func addWaitFlags(command *cobra.Command) *waitFlags {
+	f := &waitFlags{}
+	command.Flags().DurationVar(&f.timeout, "timeout", 15*time.Minute, "maximum time to wait; longer than spec.progressDeadline, to report its result")
+	command.Flags().DurationVar(&f.emptyTimeout, "timeout-empty", time.Minute, "maximum time to wait for a first gateway after the status reported none")
+	return f
 }
 
-// holds adds the flag --no-rollback.
-func (l *limits) holds(command *cobra.Command) {
-	command.Flags().BoolVar(&l.noRollback, "no-rollback", false, "exit with 1 while a rollback holds back spec.git.ref")
+func (f *waitFlags) addNoRollback(command *cobra.Command) {
+	command.Flags().BoolVar(&f.noRollback, "no-rollback", false, "exit with 1 while a rollback holds back spec.git.ref")
 }
 
 func (c *cli) wait() *cobra.Command {
@@ -59,69 +59,63 @@ command prints its progress. It reads the status at least once, however short --
 	}
 	ref := command.Flags().String("ref", "", "ref to wait for (default: the desired ref when the wait begins)")
 	commit := command.Flags().String("commit", "", "commit to wait for, all 40 digits; the exit code is 4 if another commit is desired")
-	l := waitFlags(command)
-	l.holds(command)
-	from := c.syncs(command)
-	var form *string
+	flags := addWaitFlags(command)
+	flags.addNoRollback(command)
+	fromSync := c.addApplicationFlags(command)
+	format := addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if *commit != "" && !v1alpha1.IsCommit(*commit) {
-			return outcome(exitUsage, "--commit %.80q is not a commit: write all its 40 hexadecimal digits", *commit)
+			return exitErrorf(exitUsage, "--commit %.80q is not a commit: write all its 40 hexadecimal digits", *commit)
 		}
-		p, err := c.connect()
+		p, err := c.connectTo(args[0])
 		if err != nil {
 			return err
 		}
-		if p, err = p.of(args[0]); err != nil {
-			return err
-		}
-		if from.on() {
+		if fromSync.used() {
 			if *ref != "" {
-				return outcome(exitUsage, "--ref and --application: name one of them")
+				return exitErrorf(exitUsage, "--ref and --application: name one of them")
 			}
 			o, err := p.object(command.Context())
 			if err != nil {
 				return err
 			}
-			found, _, err := from.lookUp(command.Context(), p, o.Requests())
+			sync, _, err := fromSync.findSync(command.Context(), p, o.Requests())
 			if err != nil {
 				return err
 			}
-			*ref = found.Commit
+			*ref = sync.Commit
 		}
-		v, err := c.await(command.Context(), p, *ref, *commit, l)
+		v, err := c.await(command.Context(), p, *ref, *commit, flags)
 		if v.Phase == "" {
 			return err
 		}
-		return errors.Join(c.print(*form, result{
-			table: func(w io.Writer) {
-				if err == nil {
-					fmt.Fprintln(w, clean(v.Message))
-				}
-			},
-			data: v, names: []string{p.kind.Name + "/" + p.name},
-		}), err)
+		r := output.Result{Data: v, Names: []string{p.kind.Name + "/" + p.name}, Text: func(w io.Writer) {
+			if err == nil {
+				fmt.Fprintln(w, output.Clean(v.Message))
+			}
+		}}
+		return errors.Join(r.Print(c.stdout, *format), err)
 	}
-	form = outputs(command)
 	return command
 }
 
-// watcher waits for the object of its target.
-type watcher struct {
+// waiter polls the status of the object of its target.
+type waiter struct {
 	*cli
 	target
-	ref    string // "" until it is known
+	ref    string // "" until the first poll, if the wait is for the desired ref
 	commit string // "" for any
 	uid    types.UID
-	empty  time.Time // when the lack of gateways was first seen
-	said   string
-	blind  bool // the error about unreadable reports was printed
+	// heldOff is the ref of the spec while a rollback is in force. rollbackOf is the ref of the spec if ref is that of a rollback.
+	heldOff, rollbackOf string
 
-	heldOff string // the ref of the spec while a rollback is in force
-	lapses  string // the ref of the spec if ref is that of a rollback
+	noGatewaysSince time.Time // zero while there are gateways
+	lastProgress    string
+	warned          bool // a warning about unreadable reports was printed
 }
 
-// heldOff returns the ref of the spec while a rollback is in force, and "" otherwise.
-func heldOff(o v1alpha1.Requestable, v request.Verdict) string {
+// heldOffRef returns the ref of the spec while a rollback is in force, and "" otherwise.
+func heldOffRef(o v1alpha1.Requestable, v request.Verdict) string {
 	q := o.Requests()
 	if q.Unless() == "" || v.Ref == q.Spec || v.Ref != q.Annotations[v1alpha1.AnnotationRequestedRef] {
 		return ""
@@ -129,82 +123,83 @@ func heldOff(o v1alpha1.Requestable, v request.Verdict) string {
 	return q.Spec
 }
 
-// await waits until the gateways run ref, or the desired ref of the first look if ref is "", at commit unless it is "". It
-// returns the last verdict. The error says how the wait ended unless the gateways got there.
-func (c *cli) await(ctx context.Context, p target, ref, commit string, l *limits) (request.Verdict, error) {
-	if l.timeout <= 0 || l.empty < 0 {
-		return request.Verdict{}, outcome(exitUsage, "--timeout must be positive, and --timeout-empty not negative")
+// await waits until the gateways run ref, or the desired ref of the first poll if ref is "", at commit unless it is "". It
+// returns the last verdict, and an error if the wait ended in another way.
+func (c *cli) await(ctx context.Context, p target, ref, commit string, flags *waitFlags) (request.Verdict, error) {
+	if flags.timeout <= 0 || flags.emptyTimeout < 0 {
+		return request.Verdict{}, exitErrorf(exitUsage, "--timeout must be positive, and --timeout-empty not negative")
 	}
-	w := &watcher{cli: c, target: p, ref: ref, commit: commit}
-	waiting, cancel := context.WithTimeout(ctx, l.timeout)
+	w := &waiter{cli: c, target: p, ref: ref, commit: commit}
+	limited, cancel := context.WithTimeout(ctx, flags.timeout)
 	defer cancel()
 	last := request.Verdict{Message: "the status of " + p.kind.Name + " " + p.name + " was not read yet"}
 	for n := 0; ; n++ {
-		looking := waiting
-		if n == 0 { // even the shortest wait reports where the gateways stand
-			looking = ctx
+		pollCtx := limited
+		if n == 0 { // even the shortest wait reports the status
+			pollCtx = ctx
 		}
-		v, err := w.look(looking)
+		v, err := w.poll(pollCtx)
 		switch {
 		case err == nil:
 			last = v
-			w.tell(v.Message)
-			if ended, err := w.ended(v, l); ended {
+			w.printProgress(v.Message)
+			if finished, err := w.finished(v, flags); finished {
 				return v, err
 			}
-		case looking.Err() == nil && !kube.Passing(err):
+		case pollCtx.Err() == nil && !kube.Passing(err):
 			return last, p.explain(p.name, err)
-		case looking.Err() == nil:
-			w.tell("the API server does not answer, trying again: " + err.Error())
+		case pollCtx.Err() == nil:
+			w.printProgress("the API server does not answer, trying again: " + err.Error())
 		}
-		if !backoff.Wait(waiting, interval(n)) {
+		if !backoff.Wait(limited, pollInterval(n)) {
 			break
 		}
 	}
 	if ctx.Err() != nil {
 		return last, fmt.Errorf("interrupted: %s", last.Message)
 	}
-	return last, w.late(last, l)
+	return last, w.timedOut(last, flags)
 }
 
-// interval returns the pause after look n: short at first, when most of the changes happen.
-func interval(n int) time.Duration {
+// pollInterval returns the pause after poll n. It is short at first, when most changes happen.
+func pollInterval(n int) time.Duration {
 	return min(250*time.Millisecond+time.Duration(n)*50*time.Millisecond, 2*time.Second)
 }
 
-const maxLook = 10 * time.Second
+// pollTimeout bounds one poll.
+const pollTimeout = 10 * time.Second
 
-// look returns the current verdict.
-func (w *watcher) look(ctx context.Context) (request.Verdict, error) {
-	ctx, cancel := context.WithTimeout(ctx, maxLook)
+// poll reads the object and returns the current verdict.
+func (w *waiter) poll(ctx context.Context) (request.Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	o, err := w.setter().Get(ctx, w.namespace, w.name)
 	if err != nil {
 		return request.Verdict{}, err
 	}
 	if w.uid != "" && o.GetUID() != w.uid {
-		return request.Verdict{}, outcome(exitFailed, "%s %s was deleted and recreated", w.kind.Name, w.name)
+		return request.Verdict{}, exitErrorf(exitFailed, "%s %s was deleted and recreated", w.kind.Name, w.name)
 	}
 	w.uid = o.GetUID()
-	v, err := w.read(ctx, o)
-	if w.lapses != "" && v.Phase == request.Overtaken && v.Ref == w.lapses { // the spec's ref has moved on, which ended the rollback
-		w.ref, w.lapses = v.Ref, ""
-		v, err = w.read(ctx, o)
+	v, err := w.verdict(ctx, o)
+	if w.rollbackOf != "" && v.Phase == request.Overtaken && v.Ref == w.rollbackOf { // the ref of the spec moved on, which ended the rollback
+		w.ref, w.rollbackOf = v.Ref, ""
+		v, err = w.verdict(ctx, o)
 	}
 	v = request.At(o, v, w.commit)
-	if err != nil && !w.blind && ctx.Err() == nil {
-		fmt.Fprintln(w.talk, clean(err.Error()))
-		w.blind = true
+	if err != nil && !w.warned && ctx.Err() == nil {
+		fmt.Fprintln(w.stderr, output.Clean(err.Error()))
+		w.warned = true
 	}
-	w.heldOff = heldOff(o, v)
+	w.heldOff = heldOffRef(o, v)
 	if w.ref == "" {
-		w.ref, w.lapses = v.Ref, w.heldOff
+		w.ref, w.rollbackOf = v.Ref, w.heldOff
 	}
 	return v, nil
 }
 
-// read reads how far an object is with the ref that is waited for. Of a ConfigSync, that is its status alone.
-func (w *watcher) read(ctx context.Context, o v1alpha1.Requestable) (request.Verdict, error) {
+// verdict returns the verdict on an object for w.ref. The verdict is valid even with an error.
+func (w *waiter) verdict(ctx context.Context, o v1alpha1.Requestable) (request.Verdict, error) {
 	switch o := o.(type) {
 	case *v1alpha1.GatewaySync:
 		return request.Look(ctx, w.Clients, o, w.ref)
@@ -214,86 +209,81 @@ func (w *watcher) read(ctx context.Context, o v1alpha1.Requestable) (request.Ver
 	return request.Verdict{}, nil
 }
 
-// ended reports whether a verdict ends the wait, and with which error.
-func (w *watcher) ended(v request.Verdict, l *limits) (bool, error) {
+// finished reports whether a verdict ends the wait. The error is nil if the wait succeeded.
+func (w *waiter) finished(v request.Verdict, flags *waitFlags) (bool, error) {
 	if v.Reason != v1alpha1.ReasonNoGateways || v.Phase != request.Progressing {
-		w.empty = time.Time{}
-	} else if w.empty.IsZero() {
-		w.empty = time.Now()
+		w.noGatewaysSince = time.Time{}
+	} else if w.noGatewaysSince.IsZero() {
+		w.noGatewaysSince = time.Now()
 	}
 	switch v.Phase {
 	case request.Succeeded:
-		if l.noRollback && w.heldOff != "" {
-			return true, outcome(exitFailed, "failed: %s: %s is held off by a rollback to %s, until it moves on; to have it all the same: stoker set-ref %s %s%s",
-				v1alpha1.ReasonRolledBack, w.heldOff, request.Short(v.Ref), w.argument(), w.heldOff, help(v1alpha1.ReasonRolledBack))
+		if flags.noRollback && w.heldOff != "" {
+			return true, exitErrorf(exitFailed, "failed: %s: %s is held off by a rollback to %s, until it moves on; to have it all the same: stoker set-ref %s %s%s",
+				v1alpha1.ReasonRolledBack, w.heldOff, request.Short(v.Ref), w.argument(), w.heldOff, troubleshootingLink(v1alpha1.ReasonRolledBack))
 		}
 		return true, nil
 	case request.Overtaken:
-		return true, outcome(exitSuperseded, "superseded: %s", v.Message)
+		return true, exitErrorf(exitSuperseded, "superseded: %s", v.Message)
 	case request.Paused:
-		return true, outcome(exitHeld, "%s", pausedMessage(v))
+		if v.Reason == v1alpha1.ReasonPaused {
+			return true, exitErrorf(exitHeld, "%s; to go on: stoker resume, or set paused to false where the manifest is kept", v.Message)
+		}
+		return true, exitErrorf(exitHeld, "held: %s: %s", v.Reason, v.Message)
 	case request.Failed:
 		code := exitFailed
 		if v.Reason == v1alpha1.ReasonRefNotAllowed {
 			code = exitForbidden
 		}
-		return true, outcome(code, "failed: %s: %s%s%s", v.Reason, v.Message, others(v), help(v.Reason))
+		return true, exitErrorf(code, "failed: %s: %s%s%s", v.Reason, v.Message, listBehind(v), troubleshootingLink(v.Reason))
 	}
-	if !w.empty.IsZero() && time.Since(w.empty) >= l.empty {
-		return true, w.none(l.empty)
+	if !w.noGatewaysSince.IsZero() && time.Since(w.noGatewaysSince) >= flags.emptyTimeout {
+		return true, w.noGateways(flags.emptyTimeout)
 	}
 	return false, nil
 }
 
-// pausedMessage says what is paused, and what to do.
-func pausedMessage(v request.Verdict) string {
-	switch v.Reason {
-	case v1alpha1.ReasonPaused:
-		return fmt.Sprintf("%s; to go on: stoker resume, or set paused to false where the manifest is kept", v.Message)
-	default:
-		return fmt.Sprintf("held: %s: %s", v.Reason, v.Message)
-	}
+// noGateways returns the error of a wait that ended after d because there is no gateway.
+func (w *waiter) noGateways(d time.Duration) error {
+	return exitErrorf(exitFailed, "no gateway after %s in namespace %s: %s%s", d, w.namespace, status.NoGateways(w.name), troubleshootingLink(v1alpha1.ReasonNoGateways))
 }
 
-func (w *watcher) none(after time.Duration) error {
-	return outcome(exitFailed, "no gateway after %s in namespace %s: %s%s", after, w.namespace, status.NoGateways(w.name), help(v1alpha1.ReasonNoGateways))
-}
-
-// late returns the error of a wait that timed out.
-func (w *watcher) late(v request.Verdict, l *limits) error {
+// timedOut returns the error of a wait that timed out with the verdict v.
+func (w *waiter) timedOut(v request.Verdict, flags *waitFlags) error {
 	switch {
 	case v.Phase == "":
-		return outcome(exitTimeout, "the status of %s %s could not be read within %s", w.kind.Name, w.name, l.timeout)
+		return exitErrorf(exitTimeout, "the status of %s %s could not be read within %s", w.kind.Name, w.name, flags.timeout)
 	case v.Reason == v1alpha1.ReasonNoGateways:
-		return w.none(l.timeout)
+		return w.noGateways(flags.timeout)
 	case v.Phase == request.Held:
-		return outcome(exitHeld, "held after %s: %s%s%s", l.timeout, v.Message, others(v), help(v.Reason))
+		return exitErrorf(exitHeld, "held after %s: %s%s%s", flags.timeout, v.Message, listBehind(v), troubleshootingLink(v.Reason))
 	}
-	return outcome(exitTimeout, "not done after %s: %s%s%s", l.timeout, v.Message, others(v), help(v.Reason))
+	return exitErrorf(exitTimeout, "not done after %s: %s%s%s", flags.timeout, v.Message, listBehind(v), troubleshootingLink(v.Reason))
 }
 
-const maxOthers = 20
+// maxListed bounds the gateways that a message lists.
+const maxListed = 20
 
-// others lists the gateways that are behind, one per line, if there are several.
-func others(v request.Verdict) string {
+// listBehind lists the gateways that are behind, one per line. It returns "" if there is at most one, which the message of v
+// names.
+func listBehind(v request.Verdict) string {
 	if len(v.Behind) < 2 {
 		return ""
 	}
 	var b strings.Builder
-	for i, g := range v.Behind {
-		if i == maxOthers {
-			fmt.Fprintf(&b, "\n  and %d more", len(v.Behind)-maxOthers)
-			break
-		}
-		b.WriteString("\n  " + cut(g.String()))
+	for _, g := range v.Behind[:min(len(v.Behind), maxListed)] {
+		b.WriteString("\n  " + output.Shorten(g.String()))
+	}
+	if more := len(v.Behind) - maxListed; more > 0 {
+		fmt.Fprintf(&b, "\n  and %d more", more)
 	}
 	return b.String()
 }
 
-// tell prints the progress on a terminal when it changes.
-func (w *watcher) tell(line string) {
-	if line = oneLine(line); w.live && line != w.said {
-		fmt.Fprintf(w.talk, "%s  %s\n", time.Now().Format(time.TimeOnly), line)
-		w.said = line
+// printProgress prints a line on a terminal, unless it is the same as the last one.
+func (w *waiter) printProgress(line string) {
+	if line = output.OneLine(line); w.interactive && line != w.lastProgress {
+		fmt.Fprintf(w.stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), line)
+		w.lastProgress = line
 	}
 }

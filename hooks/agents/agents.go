@@ -1,5 +1,5 @@
-// Package agents asks agents for the state of their gateways, through the API server's proxy of pods. What an agent answers comes from a
-// gateway's pod: it is bounded, and it counts only if it names the gateway that was asked for.
+// Package agents reads the state of gateways from their agents, through the pod proxy of the API server. An answer comes from the
+// pod of a gateway, so it may be hostile: its size is bounded, and it is valid only if it names the gateway of the request.
 package agents
 
 import (
@@ -36,18 +36,18 @@ type State struct {
 	Drift    *Drift             `json:"drift"`
 	Report   Report             `json:"report"`
 	Proposal *v1alpha1.Proposal `json:"proposal"`
-	History  []Past             `json:"history"`
+	History  []PastSync         `json:"history"`
 	// Snapshots are those on the data volume and in object storage, oldest first.
 	Snapshots []Snapshot `json:"snapshots"`
 }
 
-// Problem keeps an agent from following.
+// Problem is why an agent does not reach its target.
 type Problem struct {
 	Reason  v1alpha1.Reason `json:"reason"`
 	Message string          `json:"message"`
 }
 
-// Drift is what was changed on the gateway itself.
+// Drift lists files that were changed on the gateway itself. Files counts them all; Paths may be cut.
 type Drift struct {
 	Files int `json:"files"`
 	Paths []struct {
@@ -58,11 +58,8 @@ type Drift struct {
 
 // Report is the last sync.
 type Report struct {
-	Started  time.Time   `json:"started"`
-	Duration string      `json:"duration"`
-	Files    sync.Counts `json:"files"`
-	Projects []string    `json:"projects"`
-	Notes    []string    `json:"notes"`
+	Files sync.Counts `json:"files"`
+	Notes []string    `json:"notes"`
 }
 
 // Snapshot is a snapshot of a gateway.
@@ -77,12 +74,12 @@ type Snapshot struct {
 	Bytes   int64     `json:"bytes"`
 	// Stored is where the snapshot is, if there is object storage.
 	Stored v1alpha1.SnapshotStored `json:"stored,omitempty"`
-	// Backup reports whether a backup of the whole gateway with this id is there.
+	// Backup is true if there is a backup of the whole gateway with this id.
 	Backup bool `json:"backup,omitempty"`
 }
 
-// Past is a sync that did something or failed.
-type Past struct {
+// PastSync is a sync that changed something or failed.
+type PastSync struct {
 	At       time.Time                 `json:"at"`
 	Ref      string                    `json:"ref"`
 	Commit   plan.ID                   `json:"commit"`
@@ -94,9 +91,9 @@ type Past struct {
 }
 
 const (
-	healthPort = "8082"  // default port, for an agent that was added by hand and names no port
-	maxAnswer  = 8 << 20 // bytes
-	within     = 30 * time.Second
+	defaultPort    = "8082"  // of an agent that was added by hand and names no port
+	maxAnswer      = 8 << 20 // bytes
+	requestTimeout = 30 * time.Second
 )
 
 // Agent is the agent of one gateway.
@@ -106,7 +103,7 @@ type Agent struct {
 	gateway string
 }
 
-// Of returns the agent of a gateway, whose pod it reads.
+// Of returns the agent of a gateway. It reads the pod, but does not connect to the agent.
 func Of(ctx context.Context, core kubernetes.Interface, namespace string, g v1alpha1.DiscoveredGateway) (Agent, error) {
 	pod, err := core.CoreV1().Pods(namespace).Get(ctx, g.PodName, metav1.GetOptions{})
 	if err != nil {
@@ -118,7 +115,8 @@ func Of(ctx context.Context, core kubernetes.Interface, namespace string, g v1al
 // Pod returns the pod of the gateway.
 func (a Agent) Pod() *corev1.Pod { return a.pod }
 
-// port returns the health port of the agent. The injector picks another port if a container uses the default one.
+// port returns the health port of the agent, or false if the pod has no agent. The injector picks another port if a container
+// uses the default one.
 func (a Agent) port() (port string, ok bool) {
 	for _, c := range slices.Concat(a.pod.Spec.InitContainers, a.pod.Spec.Containers) {
 		if c.Name != v1alpha1.AgentContainer {
@@ -129,18 +127,18 @@ func (a Agent) port() (port string, ok bool) {
 				return strconv.Itoa(int(p.ContainerPort)), true
 			}
 		}
-		return healthPort, true
+		return defaultPort, true
 	}
 	return "", false
 }
 
-// ask returns what the agent serves at a path: at most maxAnswer bytes.
-func (a Agent) ask(ctx context.Context, path string) ([]byte, error) {
+// get returns what the agent serves at a path. More than maxAnswer bytes are an error.
+func (a Agent) get(ctx context.Context, path string) ([]byte, error) {
 	port, ok := a.port()
 	if !ok {
 		return nil, failure.New(v1alpha1.ReasonMissingSidecar, "pod %s has no agent", a.pod.Name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	body, err := a.core.CoreV1().Pods(a.pod.Namespace).ProxyGet("http", a.pod.Name, port, path, nil).Stream(ctx)
 	if err != nil {
@@ -157,9 +155,9 @@ func (a Agent) ask(ctx context.Context, path string) ([]byte, error) {
 	return raw, nil
 }
 
-// State returns what the gateway runs. It verifies the gateway's name, because another program may answer on that port.
+// State returns the state of the gateway. It verifies the name of the gateway, because another program may use the port.
 func (a Agent) State(ctx context.Context) (State, error) {
-	raw, err := a.ask(ctx, "state")
+	raw, err := a.get(ctx, "state")
 	if err != nil {
 		return State{}, err
 	}
@@ -175,9 +173,9 @@ func (a Agent) State(ctx context.Context) (State, error) {
 	return s, nil
 }
 
-// Snapshots returns the snapshots of the gateway. It leaves out what cannot be one of this gateway.
-func (a Agent) Snapshots(s State) (list []Snapshot) {
-	for _, s := range s.Snapshots {
+// Snapshots returns the snapshots in the state of the gateway, without those whose id is not one of this gateway.
+func (a Agent) Snapshots(state State) (list []Snapshot) {
+	for _, s := range state.Snapshots {
 		if v1alpha1.RestoresOn(s.ID, a.gateway) == s.ID {
 			s.Gateway = a.gateway
 			list = append(list, s)
@@ -186,32 +184,32 @@ func (a Agent) Snapshots(s State) (list []Snapshot) {
 	return list
 }
 
-// Audit returns the audit record of the gateway, oldest first. A line that is not an entry of this gateway is left out, because the gateway
-// can write to its volume; the error says how many there are.
+// Audit returns the audit record of the gateway, oldest first. It leaves out lines that are not entries of this gateway, which
+// can write to its volume. The error then says how many there are, and the other entries are valid.
 func (a Agent) Audit(ctx context.Context) ([]sync.Audit, error) {
-	raw, err := a.ask(ctx, "state/audit")
+	raw, err := a.get(ctx, "state/audit")
 	if err != nil {
 		return nil, err
 	}
 	var list []sync.Audit
-	other := 0
+	invalid := 0
 	for line := range bytes.Lines(raw) {
 		var e sync.Audit
 		if json.Unmarshal(line, &e) != nil || e.Schema < 1 || e.Gateway != a.gateway {
-			other++
+			invalid++
 			continue
 		}
 		list = append(list, e)
 	}
-	if other > 0 {
-		err = fmt.Errorf("%d lines of its audit record are not entries of this gateway", other)
+	if invalid > 0 {
+		err = fmt.Errorf("%d lines of its audit record are not entries of this gateway", invalid)
 	}
 	return list, err
 }
 
-// Diff returns the report of what a sync of the gateway changed.
+// Diff returns the report with this id of what a sync of the gateway changed.
 func (a Agent) Diff(ctx context.Context, id string) (sync.Diff, error) {
-	raw, err := a.ask(ctx, "state/diffs/"+url.PathEscape(id))
+	raw, err := a.get(ctx, "state/diffs/"+url.PathEscape(id))
 	if err != nil {
 		return sync.Diff{}, err
 	}

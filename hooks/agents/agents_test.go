@@ -40,9 +40,9 @@ func TestAgentStateRoundTrip(t *testing.T) {
 	want := State{
 		Gateway: "line", Ref: "main", Commit: commit, Target: commit, Problems: []Problem{{v1alpha1.ReasonGitTimeout, "no answer"}}, Plan: sent.Plan,
 		Drift: s.Drift, Proposal: sent.Proposal,
-		Report:    Report{Started: at, Duration: "1s", Files: counts, Projects: []string{"a"}, Notes: []string{"skipped"}},
+		Report:    Report{Files: counts, Notes: []string{"skipped"}},
 		Snapshots: []Snapshot{{ID: "line-20261124-120000", Time: at, Ref: "main", Commit: commit, To: commit, Files: 2, Bytes: 3, Stored: v1alpha1.StoredBoth, Backup: true}},
-		History:   []Past{{at, "main", commit, v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, "done", "1s", counts}},
+		History:   []PastSync{{at, "main", commit, v1alpha1.GatewaySynced, v1alpha1.ReasonSynced, "done", "1s", counts}},
 	}
 	assert.Equal(t, want, s)
 	require.NotNil(t, s.Drift)

@@ -16,53 +16,53 @@ import (
 	"stoker.io/stoker/internal/file"
 )
 
-// Self describes the Job that this process runs in, and how to inspect it.
-type Self struct {
+// Detector finds the Application of the Job that this process runs in.
+type Detector struct {
 	Job Job
 	// PodInfo is the directory of a downward API volume with the files annotations and labels of the pod.
 	PodInfo string
 	// InstanceLabel is the label that Argo CD sets on its objects.
 	InstanceLabel string
-	// Client reads the Job; nil if that is not allowed.
+	// Client reads the Job if the metadata of the pod does not name the Application. It may be nil.
 	Client kubernetes.Interface
 }
 
-// Application returns the Application whose sync created the Job. It reads the metadata of the pod, which needs no rights, and
-// otherwise the Job, which needs the right to get it.
-func (s Self) Application(ctx context.Context) (Name, error) {
+// Application returns the Application whose sync created the Job. It reads the metadata of the pod, which needs no rights. If
+// that does not name the Application, it reads the Job, which needs the right to get it.
+func (d Detector) Application(ctx context.Context) (Name, error) {
 	for _, kind := range []string{"annotations", "labels"} {
-		pairs, err := podInfo(filepath.Join(s.PodInfo, kind))
+		pairs, err := podInfo(filepath.Join(d.PodInfo, kind))
 		if err != nil {
 			return Name{}, err
 		}
-		if name, ok := s.marked(pairs, pairs); ok {
+		if name, ok := d.fromMetadata(pairs, pairs); ok {
 			return name, nil
 		}
 	}
-	if s.Job.Name == "" || s.Client == nil {
+	if d.Job.Name == "" || d.Client == nil {
 		return Name{}, errors.New("cannot detect the Application: set --application NAMESPACE/NAME, or set the environment variables JOB_NAME and POD_NAMESPACE and grant the right to get the Job")
 	}
-	job, err := s.Client.BatchV1().Jobs(s.Job.Namespace).Get(ctx, s.Job.Name, metav1.GetOptions{})
+	job, err := d.Client.BatchV1().Jobs(d.Job.Namespace).Get(ctx, d.Job.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
-		return Name{}, fmt.Errorf("cannot detect the Application from the Job %s: set --application NAMESPACE/NAME: %w", s.Job, err)
+		return Name{}, fmt.Errorf("cannot detect the Application from the Job %s: set --application NAMESPACE/NAME: %w", d.Job, err)
 	case err != nil:
 		return Name{}, err
 	}
-	name, ok := s.marked(job.Annotations, job.Labels)
+	name, ok := d.fromMetadata(job.Annotations, job.Labels)
 	if !ok {
-		return Name{}, fmt.Errorf("the Job %s has neither the annotation %s nor the label %s of Argo CD: set --application NAMESPACE/NAME", s.Job, TrackingAnnotation, s.InstanceLabel)
+		return Name{}, fmt.Errorf("the Job %s has neither the annotation %s nor the label %s of Argo CD: set --application NAMESPACE/NAME", d.Job, TrackingAnnotation, d.InstanceLabel)
 	}
 	return name, nil
 }
 
-// marked returns the Application that the metadata names. The annotation takes precedence over the label, which other tools
-// set, too.
-func (s Self) marked(annotations, labels map[string]string) (Name, bool) {
+// fromMetadata returns the Application that the metadata names. The annotation takes precedence, because other tools set the
+// label, too.
+func (d Detector) fromMetadata(annotations, labels map[string]string) (Name, bool) {
 	if name, ok := FromTracking(annotations[TrackingAnnotation]); ok {
 		return name, true
 	}
-	if value := labels[s.InstanceLabel]; value != "" {
+	if value := labels[d.InstanceLabel]; value != "" {
 		return FromInstance(value)
 	}
 	return Name{}, false
@@ -80,11 +80,11 @@ func podInfo(name string) (map[string]string, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read the metadata of the pod: %w", err)
 	}
-	return parsePairs(string(raw)), nil
+	return parsePodInfo(string(raw)), nil
 }
 
-// parsePairs ignores malformed lines.
-func parsePairs(text string) map[string]string {
+// parsePodInfo returns the pairs of a file, without malformed lines.
+func parsePodInfo(text string) map[string]string {
 	pairs := map[string]string{}
 	for line := range strings.Lines(text) {
 		name, quoted, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "=")

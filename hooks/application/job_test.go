@@ -55,7 +55,7 @@ func TestFromTracking(t *testing.T) {
 
 func TestParseMade(t *testing.T) {
 	start := time.Unix(1795150392, 0).UTC()
-	for name, want := range map[string]Made{
+	for name, want := range map[string]HookName{
 		"stoker-pre-d71ae04-presync-1795150392":            {"d71ae04", "presync", start},
 		"stoker-d71ae04-sync-1795150392":                   {"d71ae04", "sync", start},
 		"a-b-c-0000000-postsync-1795150392":                {"0000000", "postsync", start},
@@ -68,26 +68,26 @@ func TestParseMade(t *testing.T) {
 		"stoker-d71ae04-presync-1-d71ae05-sync-1795150392": {"d71ae05", "sync", start},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok := ParseMade(name)
+			got, ok := ParseHookName(name)
 			assert.True(t, ok)
 			assert.Equal(t, want, got)
 		})
 	}
 	for _, name := range []string{"", "stoker-wait", "stoker-d71ae04-presync-179515039", "stoker-d71ae04-presync-17951503921", "stoker-d71ae04-skip-1795150392", "presync-1795150392"} {
 		t.Run(name, func(t *testing.T) {
-			_, ok := ParseMade(name)
+			_, ok := ParseHookName(name)
 			assert.False(t, ok)
 		})
 	}
 }
 
 func TestOfPod(t *testing.T) {
-	assert.Equal(t, "stoker-pre-d71ae04-presync-1795150392", OfPod("stoker-pre-d71ae04-presync-1795150392-x7k2p"))
-	assert.Equal(t, "job", OfPod("job-abcde"))
-	assert.Empty(t, OfPod(strings.Repeat("a", 57)+"-abcde"), "the name may go on after a dash at which Kubernetes cut it")
-	assert.Equal(t, strings.Repeat("a", 56), OfPod(strings.Repeat("a", 56)+"-abcde"))
+	assert.Equal(t, "stoker-pre-d71ae04-presync-1795150392", JobOfPod("stoker-pre-d71ae04-presync-1795150392-x7k2p"))
+	assert.Equal(t, "job", JobOfPod("job-abcde"))
+	assert.Empty(t, JobOfPod(strings.Repeat("a", 57)+"-abcde"), "the name may go on after a dash at which Kubernetes cut it")
+	assert.Equal(t, strings.Repeat("a", 56), JobOfPod(strings.Repeat("a", 56)+"-abcde"))
 	for _, pod := range []string{"", "job", "job-abc", "job-ABCDE", "-abcde", strings.Repeat("a", 58) + "-abcde"} {
-		t.Run(pod, func(t *testing.T) { assert.Empty(t, OfPod(pod)) })
+		t.Run(pod, func(t *testing.T) { assert.Empty(t, JobOfPod(pod)) })
 	}
 }
 
@@ -96,7 +96,7 @@ func FuzzNames(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if made, ok := ParseMade(s); ok {
+		if made, ok := ParseHookName(s); ok {
 			assert.True(t, made.Revision == "" || len(made.Revision) == revisionDigits && strings.Contains(s, "-"+made.Revision+"-"+made.Phase+"-"))
 		}
 		for _, read := range []func(string) (Name, bool){FromTracking, FromInstance} {
@@ -107,8 +107,8 @@ func FuzzNames(f *testing.F) {
 				assert.True(t, strings.HasPrefix(s, name.Name) || strings.HasPrefix(s, name.Namespace+"_"+name.Name))
 			}
 		}
-		assert.True(t, OfPod(s) == "" || strings.HasPrefix(s, OfPod(s)+"-"))
-		_ = parsePairs(s)
+		assert.True(t, JobOfPod(s) == "" || strings.HasPrefix(s, JobOfPod(s)+"-"))
+		_ = parsePodInfo(s)
 	})
 }
 
@@ -122,33 +122,33 @@ func TestDetectApplication(t *testing.T) {
 	write := func(name, text string) {
 		require.NoError(t, os.WriteFile(filepath.Join(info, name), []byte(text), 0o600))
 	}
-	find := func(s Self) (Name, error) {
+	find := func(s Detector) (Name, error) {
 		s.Job, s.InstanceLabel = job, InstanceLabel
 		return s.Application(t.Context())
 	}
 
-	got, err := find(Self{PodInfo: info, Client: marked(tracked, map[string]string{InstanceLabel: "other"})})
+	got, err := find(Detector{PodInfo: info, Client: marked(tracked, map[string]string{InstanceLabel: "other"})})
 	require.NoError(t, err)
 	assert.Equal(t, Name{"apps", "site"}, got, "the annotation takes precedence over the label")
-	got, err = find(Self{PodInfo: info, Client: marked(nil, map[string]string{InstanceLabel: "line"})})
+	got, err = find(Detector{PodInfo: info, Client: marked(nil, map[string]string{InstanceLabel: "line"})})
 	require.NoError(t, err)
 	assert.Equal(t, Name{"argocd", "line"}, got)
-	_, err = find(Self{PodInfo: info, Client: marked(nil, nil)})
+	_, err = find(Detector{PodInfo: info, Client: marked(nil, nil)})
 	require.ErrorContains(t, err, "of Argo CD")
-	_, err = find(Self{PodInfo: info, Client: fake.NewClientset()})
+	_, err = find(Detector{PodInfo: info, Client: fake.NewClientset()})
 	require.ErrorContains(t, err, "cannot detect the Application from the Job plant/stoker: set --application")
-	_, err = find(Self{PodInfo: info})
+	_, err = find(Detector{PodInfo: info})
 	require.ErrorContains(t, err, "set --application")
 
 	write("labels", "batch.kubernetes.io/job-name=\"stoker\"\nno pair\n"+InstanceLabel+"=\"line-2\"")
-	got, err = find(Self{PodInfo: info})
+	got, err = find(Detector{PodInfo: info})
 	require.NoError(t, err)
 	assert.Equal(t, Name{"argocd", "line-2"}, got)
 	write("annotations", "x=\"\\\"\\n\"\n"+TrackingAnnotation+"=\"site:batch/Job:plant/\"\n")
-	got, err = find(Self{PodInfo: info})
+	got, err = find(Detector{PodInfo: info})
 	require.NoError(t, err)
 	assert.Equal(t, Name{"argocd", "site"}, got)
-	own := Self{Job: job, PodInfo: t.TempDir(), InstanceLabel: "example.com/app", Client: marked(nil, map[string]string{"example.com/app": "own-key"})}
+	own := Detector{Job: job, PodInfo: t.TempDir(), InstanceLabel: "example.com/app", Client: marked(nil, map[string]string{"example.com/app": "own-key"})}
 	got, err = own.Application(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, Name{"argocd", "own-key"}, got)

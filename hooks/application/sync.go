@@ -19,9 +19,9 @@ import (
 )
 
 var (
-	// ErrOvertaken means that the sync that created the Job is over: what the Job requests is obsolete.
+	// ErrOvertaken means that the sync that created the Job is over, so that the Job must not request its commit any more.
 	ErrOvertaken = errors.New("the sync that created this Job is over")
-	// ErrStale means that the Application does not show the sync of this Job yet.
+	// ErrStale means that the status of the Application does not show the sync of the Job yet.
 	ErrStale = errors.New("the Application does not report which revision it syncs")
 	// ErrOtherRepository means that the revision is not from the requested repository.
 	ErrOtherRepository = errors.New("the revision belongs to another repository")
@@ -31,13 +31,13 @@ var (
 type SyncQuery struct {
 	Application Name
 	Job         Job
-	// Repo is the repository of the commit.
+	// Repo is the repository that the commit must be from.
 	Repo string
-	// Source selects one of several sources by its position from 1, as the argocd command line does, or by its address. If it
-	// is "", the source is the one whose repository is Repo.
+	// Source selects one of several sources by its position from 1, as the argocd command line does, or by its URL. If it is "", the
+	// source is the one whose repository is Repo.
 	Source string
-	// Within limits the wait until the Application reports this sync.
-	Within time.Duration
+	// Timeout bounds the wait until the Application reports the sync. The Application is read at least once.
+	Timeout time.Duration
 }
 
 // Sync is a sync of an Application.
@@ -48,25 +48,25 @@ type Sync struct {
 	Started metav1.Time
 }
 
-// pause is the time between two reads. A sync reports its revision about two seconds after it created its first hooks.
-const pause = 500 * time.Millisecond
+// pollInterval is the time between two reads. A sync reports its revision about two seconds after it created its first hooks.
+const pollInterval = 500 * time.Millisecond
 
 const readTimeout = 10 * time.Second
 
 // WaitForSync reads the Application until it reports the sync that created the Job.
 //
-// Argo CD marks a new sync as running before it replaces the result of the last one. So WaitForSync accepts a result only if this Job is
-// among its running hooks, or if the revision of the result begins with the digits of the revision in the Job's name.
+// Argo CD marks a new sync as running before it replaces the result of the last one. So WaitForSync accepts a result only if the
+// Job is among its running hooks, or if its revision begins with the digits in the Job's name.
 func WaitForSync(ctx context.Context, client dynamic.Interface, query SyncQuery) (Sync, error) {
-	waiting, cancel := context.WithTimeout(ctx, query.Within)
+	limited, cancel := context.WithTimeout(ctx, query.Timeout)
 	defer cancel()
-	why := ErrStale
+	lastErr := ErrStale
 	for n := 0; ; n++ {
-		reading := waiting
-		if n == 0 { // read at least once, however short the time is
-			reading = ctx
+		readCtx := limited
+		if n == 0 {
+			readCtx = ctx
 		}
-		app, err := get(reading, client, query.Application)
+		app, err := getApplication(readCtx, client, query.Application)
 		switch {
 		case err == nil:
 			var s Sync
@@ -74,29 +74,29 @@ func WaitForSync(ctx context.Context, client dynamic.Interface, query SyncQuery)
 			if err == nil || !errors.Is(err, ErrStale) {
 				return s, err
 			}
-			why = err
-		case reading.Err() == nil && !passing(err):
+			lastErr = err
+		case readCtx.Err() == nil && !passing(err):
 			return Sync{}, err
-		case reading.Err() == nil && n == 0: // what the Application says is more useful than a later error
-			why = fmt.Errorf("%w: %w", ErrStale, err)
+		case readCtx.Err() == nil && n == 0: // what the Application says is more useful than a later error
+			lastErr = fmt.Errorf("%w: %w", ErrStale, err)
 		}
-		if !backoff.Wait(waiting, pause) {
+		if !backoff.Wait(limited, pollInterval) {
 			break
 		}
 	}
 	if ctx.Err() != nil {
 		return Sync{}, ctx.Err()
 	}
-	return Sync{}, fmt.Errorf("%w (waited %s)", why, query.Within)
+	return Sync{}, fmt.Errorf("%w (waited %s)", lastErr, query.Timeout)
 }
 
-func get(ctx context.Context, client dynamic.Interface, name Name) (*Application, error) {
+func getApplication(ctx context.Context, client dynamic.Interface, name Name) (*Application, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	u, err := client.Resource(Resource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		return read(u)
+		return decode(u)
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("%w\nThe Job needs the right to get Application %s in namespace %s: bind the Role stoker-hooks-applications, which the chart creates if hooks.applications is set", err, name.Name, name.Namespace)
 	case apierrors.IsNotFound(err):
@@ -112,15 +112,15 @@ func passing(err error) bool {
 }
 
 // evaluate returns the sync if app, one read of the Application, reports it. Otherwise it returns ErrOvertaken, ErrStale or
-// ErrOtherRepository. It only looks at app.
+// ErrOtherRepository. It reads only app.
 func (q SyncQuery) evaluate(app *Application) (Sync, error) {
 	o := app.Status.OperationState
 	if o == nil {
 		return Sync{}, fmt.Errorf("%w: %s has not synced yet", ErrStale, q.Application)
 	}
-	made, named := ParseMade(q.Job.Name)
-	if named && o.StartedAt.Unix() > made.Started.Unix() {
-		return Sync{}, fmt.Errorf("%w: it started at %s, and %s started another one at %s", ErrOvertaken, at(metav1.Time{Time: made.Started}), q.Application, at(o.StartedAt))
+	hook, generated := ParseHookName(q.Job.Name)
+	if generated && o.StartedAt.Unix() > hook.Started.Unix() {
+		return Sync{}, fmt.Errorf("%w: it started at %s, and %s started another one at %s", ErrOvertaken, timeText(metav1.Time{Time: hook.Started}), q.Application, timeText(o.StartedAt))
 	}
 	if o.over() {
 		return Sync{}, fmt.Errorf("%w: the sync of %s ended as %s", ErrOvertaken, q.Application, o.Phase)
@@ -129,12 +129,12 @@ func (q SyncQuery) evaluate(app *Application) (Sync, error) {
 	if r == nil {
 		return Sync{}, fmt.Errorf("%w: %s has no result yet", ErrStale, q.Application)
 	}
-	ours := r.running(q.Job)
-	byName := named && made.Revision != "" && strings.HasPrefix(r.Revision, made.Revision)
-	if !ours && !byName {
+	listed := r.isRunningHook(q.Job)
+	byName := generated && hook.Revision != "" && strings.HasPrefix(r.Revision, hook.Revision)
+	if !listed && !byName {
 		return Sync{}, fmt.Errorf("%w: the last result of %s has revision %s and does not list the Job %s as a running hook", ErrStale, q.Application, revision(r), q.Job)
 	}
-	commit, err := q.pick(app, r)
+	commit, err := q.commit(app, r)
 	return Sync{Application: q.Application, Commit: commit, Started: o.StartedAt}, err
 }
 
@@ -145,15 +145,15 @@ func revision(r *SyncResult) string {
 	return fmt.Sprintf("%.40q", r.Revision)
 }
 
-// pick returns the commit of the selected source.
-func (q SyncQuery) pick(app *Application, r *SyncResult) (string, error) {
-	sources, revisions := pairs(app, r)
+// commit returns the commit of the selected source. Sources that match must have the same revision.
+func (q SyncQuery) commit(app *Application, r *SyncResult) (string, error) {
+	sources, revisions := sourcesOf(app, r)
 	if len(sources) != len(revisions) {
 		return "", fmt.Errorf("%w: %s has %d sources, but its result has %d revisions", ErrStale, q.Application, len(sources), len(revisions))
 	}
 	found := -1
 	for i, s := range sources {
-		if !q.wants(i, s) {
+		if !q.selects(i, s) {
 			continue
 		}
 		if found >= 0 && revisions[i] != revisions[found] {
@@ -172,8 +172,9 @@ func (q SyncQuery) pick(app *Application, r *SyncResult) (string, error) {
 	return revisions[found], nil
 }
 
-// pairs returns the sources of a sync with their revisions. It prefers the result over the spec, which may have changed since.
-func pairs(app *Application, r *SyncResult) ([]Source, []string) {
+// sourcesOf returns the sources of a sync and their revisions, in the same order. It prefers the result over the spec, which may
+// have changed since.
+func sourcesOf(app *Application, r *SyncResult) ([]Source, []string) {
 	switch {
 	case len(r.Revisions) > 0 && len(r.Sources) > 0:
 		return r.Sources, r.Revisions
@@ -187,8 +188,8 @@ func pairs(app *Application, r *SyncResult) ([]Source, []string) {
 	return nil, nil
 }
 
-// wants reports whether the source at index i is the selected one.
-func (q SyncQuery) wants(i int, s Source) bool {
+// selects reports whether the source at index i is the selected one.
+func (q SyncQuery) selects(i int, s Source) bool {
 	switch n, err := strconv.Atoi(q.Source); {
 	case q.Source == "":
 		return giturl.Same(s.RepoURL, q.Repo)

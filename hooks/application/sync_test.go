@@ -55,13 +55,13 @@ func object(t *testing.T, text string) *unstructured.Unstructured {
 
 func application(t *testing.T, text string) *Application {
 	t.Helper()
-	a, err := read(object(t, text))
+	a, err := decode(object(t, text))
 	require.NoError(t, err)
 	return a
 }
 
 func query(job string) SyncQuery {
-	return SyncQuery{Application: Name{"argocd", "line"}, Job: Job{"plant", job}, Repo: repo, Within: time.Minute}
+	return SyncQuery{Application: Name{"argocd", "line"}, Job: Job{"plant", job}, Repo: repo, Timeout: time.Minute}
 }
 
 // Only a read that shows the sync of the Job, with a commit of the repository, gives a result.
@@ -144,7 +144,7 @@ func TestWaitForSyncSkipsPreviousResult(t *testing.T) {
 		assert.Equal(t, newer, got.Commit)
 		assert.Equal(t, Name{"argocd", "line"}, got.Application)
 		assert.Equal(t, 6, reads)
-		assert.Equal(t, 5*pause, time.Since(began))
+		assert.Equal(t, 5*pollInterval, time.Since(began))
 	})
 }
 
@@ -178,7 +178,7 @@ func TestWaitForSyncReadsOnce(t *testing.T) {
 	client, err := dynamic.NewForConfig(&rest.Config{Host: server.URL})
 	require.NoError(t, err)
 	q := query(made)
-	q.Within = time.Nanosecond
+	q.Timeout = time.Nanosecond
 	got, err := WaitForSync(t.Context(), client, q)
 	require.NoError(t, err)
 	assert.Equal(t, newer, got.Commit)
@@ -210,7 +210,7 @@ func FuzzApplication(f *testing.F) {
 		if yaml.Unmarshal([]byte(text), &u.Object) != nil {
 			return
 		}
-		a, err := read(u)
+		a, err := decode(u)
 		if err != nil {
 			return
 		}

@@ -1,5 +1,5 @@
-// Package application finds out which Argo CD Application a hook Job belongs to, and which revision its sync brings. It reads a
-// single Application and nothing else of Argo CD.
+// Package application finds the Argo CD Application whose sync created a hook Job, and the commit of that sync. It reads a single
+// Application and nothing else of Argo CD.
 package application
 
 import (
@@ -18,7 +18,7 @@ var Resource = schema.GroupVersionResource{Group: "argoproj.io", Version: "v1alp
 // DefaultNamespace is the default namespace of Applications.
 const DefaultNamespace = "argocd"
 
-// Application holds the fields of an Application that are read.
+// Application holds the fields of an Application that this package reads.
 type Application struct {
 	Metadata struct {
 		Name      string `json:"name"`
@@ -67,20 +67,20 @@ type ResourceResult struct {
 	HookPhase string `json:"hookPhase"`
 }
 
-// over reports whether the sync has ended or is terminating.
+// over reports whether the sync has ended or is being terminated.
 func (o *OperationState) over() bool {
 	return slices.Contains([]string{"Succeeded", "Failed", "Error", "Terminating"}, o.Phase)
 }
 
-// running reports whether job is a running hook of the sync.
-func (r *SyncResult) running(job Job) bool {
+// isRunningHook reports whether job is a running hook of the sync.
+func (r *SyncResult) isRunningHook(job Job) bool {
 	return job.Name != "" && slices.ContainsFunc(r.Resources, func(x ResourceResult) bool {
 		return x.Group == "batch" && x.Kind == "Job" && x.Namespace == job.Namespace && x.Name == job.Name && x.HookPhase == "Running"
 	})
 }
 
-// read decodes an Application.
-func read(u *unstructured.Unstructured) (*Application, error) {
+// decode returns an Application. Its error is an unreadableError if the object has another form.
+func decode(u *unstructured.Unstructured) (*Application, error) {
 	raw, err := json.Marshal(u.Object)
 	if err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func read(u *unstructured.Unstructured) (*Application, error) {
 	return a, nil
 }
 
-// unreadableError means that an Application has an unknown form, so that a retry does not help.
+// unreadableError means that an Application has an unknown form. A retry does not help.
 type unreadableError struct{ err error }
 
 func (e *unreadableError) Error() string {
@@ -101,8 +101,8 @@ func (e *unreadableError) Error() string {
 
 func (e *unreadableError) Unwrap() error { return e.err }
 
-// at formats a time for messages.
-func at(t metav1.Time) string {
+// timeText returns a time for messages.
+func timeText(t metav1.Time) string {
 	if t.IsZero() {
 		return "an unknown time"
 	}

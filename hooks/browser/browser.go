@@ -1,5 +1,5 @@
-// Package browser opens an address in the user's browser. It is the only package of the product that starts a program: the one that the
-// operating system has for this, with one argument, and only when the user asks for it (stoker ui --open).
+// Package browser opens an address in the user's browser. It is the only package of the product that starts a program: the one
+// that the operating system has for this, with one argument, and only when the user asks for it (stoker ui --open).
 package browser
 
 import (
@@ -9,24 +9,24 @@ import (
 	"runtime"
 )
 
-// openers are the programs, by operating system.
-var openers = map[string][]string{
+// commands are the programs that open a URL, with their arguments, by operating system.
+var commands = map[string][]string{
 	"linux":   {"xdg-open"},
 	"darwin":  {"open"},
 	"windows": {"rundll32", "url.dll,FileProtocolHandler"},
 }
 
-// Open opens an address. Programs on the machine can see it while the program runs.
-func Open(address string) error {
-	opener, ok := openers[runtime.GOOS]
+// Open opens a URL in the browser of the user. Other users of the machine can see the URL while the program runs.
+func Open(url string) error {
+	command, ok := commands[runtime.GOOS]
 	if !ok {
 		return fmt.Errorf("no program is known for %s", runtime.GOOS)
 	}
-	// The program may be the browser itself, so it is not ended together with this one.
-	command := exec.CommandContext(context.Background(), opener[0], append(opener[1:], address)...)
-	if err := command.Start(); err != nil {
+	// The program may be the browser itself, so it must not end together with this one.
+	process := exec.CommandContext(context.Background(), command[0], append(command[1:], url)...)
+	if err := process.Start(); err != nil {
 		return err
 	}
-	go func() { _ = command.Wait() }() // the user sees whether a page opens
+	go func() { _ = process.Wait() }() // the user sees whether a page opens
 	return nil
 }

@@ -1,10 +1,12 @@
-// Package check examines an installation and the gateways of a namespace, and reports problems and how to fix them. It only
-// reads.
+// Package check examines an installation and the gateways of a namespace. It reports problems and how to fix them, and changes
+// nothing.
 package check
 
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -45,46 +47,44 @@ const (
 	rights    Topic = "rights"
 )
 
-// Finding is one line of the output.
+// Finding is one result of a check. A check has one or more.
 type Finding struct {
 	State   State  `json:"state"`
 	Check   Topic  `json:"check"`
 	Message string `json:"message"`
-	// ReadOn is a heading of the documentation, relative to the root of the repository.
+	// ReadOn is a heading of the documentation, as PATH#ANCHOR from the root of the repository.
 	ReadOn string `json:"readOn"`
 }
 
-const page = "docs/how-to/troubleshooting.md#"
+const troubleshooting = "docs/how-to/troubleshooting.md#"
 
-// on returns a finding about the topic.
-func (t Topic) on(s State, message string) Finding {
-	return Finding{s, t, message, page + "check-" + string(t)}
+// finding returns a finding with the heading of the topic.
+func (t Topic) finding(s State, message string) Finding {
+	return Finding{s, t, message, troubleshooting + "check-" + string(t)}
 }
 
-// because returns a finding with a reason, which has a heading of its own.
-func (t Topic) because(s State, reason v1alpha1.Reason, message string) Finding {
-	f := t.on(s, message)
-	for _, r := range v1alpha1.Reasons {
-		if r.Reason == reason {
-			f.ReadOn = page + lower(string(reason))
-		}
+// findingWithReason returns a finding with the heading of a reason, if the reason is known.
+func (t Topic) findingWithReason(s State, reason v1alpha1.Reason, message string) Finding {
+	f := t.finding(s, message)
+	if reason.Known() {
+		f.ReadOn = troubleshooting + strings.ToLower(string(reason))
 	}
 	return f
 }
 
-// unseen returns the finding for an object that could not be read.
-func (t Topic) unseen(what string, err error) Finding {
+// unreadable returns the finding for objects that could not be read. It is Unknown if the user lacks the right.
+func (t Topic) unreadable(what string, err error) Finding {
 	state := Failed
 	if apierrors.IsForbidden(err) {
 		state = Unknown
 	}
-	return t.on(state, what+" cannot be read: "+err.Error())
+	return t.finding(state, what+" cannot be read: "+err.Error())
 }
 
 // Checker runs the checks.
 type Checker struct {
 	kube.Clients
-	Namespace string
+	Namespace string // of the gateways
 	Now       func() time.Time
 }
 
@@ -94,21 +94,16 @@ const maxList = 5000
 // ErrUnreachable means that no check ran because the API server does not answer.
 var ErrUnreachable = errors.New("the API server does not answer")
 
-// Check runs all checks. It fails if the API server does not answer.
-func (l Checker) Check(ctx context.Context) ([]Finding, error) {
-	if _, err := l.Core.Discovery().ServerVersion(); err != nil {
+// Check runs all checks. Its error is ErrUnreachable, or that of ctx; the findings are then incomplete.
+func (c Checker) Check(ctx context.Context) ([]Finding, error) {
+	if _, err := c.Core.Discovery().ServerVersion(); err != nil {
 		return nil, errors.Join(ErrUnreachable, err)
 	}
-	served := l.kinds()
-	list := append([]Finding{served}, l.leftovers(ctx)...)
-	list = append(list, l.roles(ctx)...)
-	list = append(list, l.policies(ctx)...)
-	list = append(list, l.webhook(ctx)...)
-	list = append(list, l.injector(ctx))
-	door, doors := l.receiver(ctx)
-	list = append(list, door)
-	if served.State != OK {
-		return list, ctx.Err() // all other checks read these kinds
+	served := c.kinds()
+	receiver, receivers := c.receiver(ctx)
+	list := slices.Concat([]Finding{served}, c.leftovers(ctx), c.roles(ctx), c.policies(ctx), c.webhook(ctx), []Finding{c.injector(ctx), receiver})
+	if served.State == OK { // the other checks read these kinds
+		list = append(list, c.namespace(ctx, receivers)...)
 	}
-	return append(list, l.namespace(ctx, doors)...), ctx.Err()
+	return list, ctx.Err()
 }

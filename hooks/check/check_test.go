@@ -53,7 +53,7 @@ func look(t *testing.T, l Checker) map[Topic]string {
 	headings := strings.ReplaceAll(strings.ToLower(string(doc)), "### check ", "### check-")
 	found := map[Topic]string{}
 	for _, f := range list {
-		anchor, ok := strings.CutPrefix(f.ReadOn, page)
+		anchor, ok := strings.CutPrefix(f.ReadOn, troubleshooting)
 		assert.True(t, ok, f.ReadOn)
 		assert.Contains(t, headings, "\n### "+anchor+"\n")
 		assert.Contains(t, Topics, f.Check)

@@ -187,8 +187,8 @@ func TestGrantsOfRules(t *testing.T) {
 		"another kind":    {rule("get", "", "configmaps", "one"), Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := &grants{namespace: "plant", named: map[string]bool{}}
-			g.add("Role r", []rbacv1.PolicyRule{c.rule})
+			g := &grants{namespace: "plant", secrets: map[string]bool{}}
+			g.addRules("Role r", []rbacv1.PolicyRule{c.rule})
 			list := g.report([]*v1alpha1.GatewaySync{gs})
 			require.Len(t, list, 1)
 			assert.Equal(t, c.want, list[0].State, list[0].Message)
@@ -197,16 +197,16 @@ func TestGrantsOfRules(t *testing.T) {
 }
 
 func TestReceiverAccountsOfRoleBindings(t *testing.T) {
-	d := doors{accounts: []account{{"stoker", "stoker-receiver"}}}
+	d := receivers{accounts: []account{{"stoker", "stoker-receiver"}}}
 	subject := func(kind, namespace, name string) []rbacv1.Subject {
 		return []rbacv1.Subject{{Kind: kind, Namespace: namespace, Name: name}}
 	}
-	assert.True(t, d.among(subject("ServiceAccount", "stoker", "stoker-receiver")))
-	assert.False(t, d.among(subject("ServiceAccount", "plant", "stoker-receiver")))
-	assert.False(t, d.among(subject("User", "stoker", "stoker-receiver")))
-	d = doors{hidden: true}
-	assert.True(t, d.among(subject("ServiceAccount", "plant", "stoker-receiver")))
-	assert.False(t, d.among(subject("ServiceAccount", "plant", "default")))
+	assert.True(t, d.includes(subject("ServiceAccount", "stoker", "stoker-receiver")))
+	assert.False(t, d.includes(subject("ServiceAccount", "plant", "stoker-receiver")))
+	assert.False(t, d.includes(subject("User", "stoker", "stoker-receiver")))
+	d = receivers{hidden: true}
+	assert.True(t, d.includes(subject("ServiceAccount", "plant", "stoker-receiver")))
+	assert.False(t, d.includes(subject("ServiceAccount", "plant", "default")))
 }
 
 func TestGrantCommand(t *testing.T) {
@@ -241,7 +241,7 @@ func TestGrantCommand(t *testing.T) {
 		"one's own, not here": {role(own, one, two), binding(own, own, "other"), "kubectl set subject rolebinding stoker-receiver-secrets-one" + set},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := &grants{doors: doors{accounts: []account{{"stoker", receiverName}}}, namespace: "plant", roles: map[string]*rbacv1.Role{}, bindings: map[string]*rbacv1.RoleBinding{}}
+			g := &grants{receivers: receivers{accounts: []account{{"stoker", receiverName}}}, namespace: "plant", roles: map[string]*rbacv1.Role{}, bindings: map[string]*rbacv1.RoleBinding{}}
 			if c.role != nil {
 				g.roles[c.role.Name] = c.role
 			}

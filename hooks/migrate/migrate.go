@@ -1,8 +1,11 @@
-// Package migrate finds and removes what an earlier product with the same API group, stoker.io, left in a cluster and what
-// keeps this one from working. It deletes no object; such steps are left to the operator.
+// Package migrate prepares a cluster in which an earlier product with the same API group, stoker.io, was installed. It removes
+// stale finalizers, labels a custom resource definition for Helm, and evicts pods that have a foreign agent. A foreign agent is a
+// container with the name of Stoker's agent that belongs to another program. All other steps, such as the deletion of definitions
+// and webhooks, are left to the operator.
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,14 +21,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 )
 
-// Finalizer is the finalizer of the earlier product. No controller removes it any more, so its objects and their namespaces
-// cannot be deleted.
+// Finalizer is the finalizer of the earlier product. No controller removes it any more, so that objects with it, and their
+// namespaces, cannot be deleted.
 const Finalizer = "stoker.io/finalizer"
 
 // The kinds of actions.
@@ -35,7 +40,7 @@ const (
 	ByHand          = "by hand"
 )
 
-// maxList bounds each list.
+// maxList bounds each list. A longer list is an error.
 const maxList = 5000
 
 // Action is one step of the migration.
@@ -43,15 +48,13 @@ type Action struct {
 	Do     string `json:"do"`
 	Object string `json:"object"`
 	Why    string `json:"why"`
+	// Pod is true if the object is a pod.
+	Pod bool `json:"-"`
 
-	pod   bool
-	apply func(context.Context) error
+	apply func(context.Context) error // nil if the step is left to the operator
 }
 
-// OfPod reports whether the action concerns a pod.
-func (a Action) OfPod() bool { return a.pod }
-
-// Apply carries out the action. It does nothing for an action that is left to the operator.
+// Apply carries out the action. It does nothing for an action by hand, or if the object no longer exists.
 func (a Action) Apply(ctx context.Context) error {
 	if a.apply == nil {
 		return nil
@@ -62,7 +65,7 @@ func (a Action) Apply(ctx context.Context) error {
 	return nil
 }
 
-// Finder looks for leftovers.
+// Finder looks for what the earlier product left.
 type Finder struct {
 	kube.Clients
 	Namespace string // "" for all
@@ -70,29 +73,34 @@ type Finder struct {
 	Release, ReleaseNamespace string
 }
 
-// Plan returns the actions in order. The error tells what could not be read; the returned actions are valid nevertheless.
+// Plan returns the actions in order. It changes nothing. The error says what could not be read; the returned actions are valid
+// nevertheless.
 func (f Finder) Plan(ctx context.Context) ([]Action, error) {
-	adopt, err := f.definitions(ctx)
+	definitions, errDefinitions := f.definitions(ctx)
 	kinds, errKinds := f.kinds(ctx)
-	hooks, ours, errHooks := f.webhooks(ctx)
-	var pods []Action
-	errPods := error(nil)
-	if errHooks == nil || apierrors.IsForbidden(errHooks) {
-		pods, errPods = f.pods(ctx, ours && len(hooks) == 0)
+	hooks, noAgent, errHooks := f.webhooks(ctx)
+	pods, errPods := f.pods(ctx, noAgent)
+	return slices.Concat(definitions, kinds, hooks, pods), errors.Join(errDefinitions, errKinds, errHooks, errPods)
+}
+
+// complete returns an error if a list is longer than maxList.
+func complete(list metav1.ListInterface, what string) error {
+	if list.GetContinue() != "" {
+		return fmt.Errorf("there are more than %d %s: choose one namespace with --namespace", maxList, what)
 	}
-	return slices.Concat(adopt, kinds, hooks, pods), errors.Join(err, errKinds, errHooks, errPods)
+	return nil
 }
 
 var definition = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
 const managedBy = "app.kubernetes.io/managed-by"
 
-// definitions finds the earlier product's definition of GatewaySync, because Helm refuses to install over one that no release
-// owns. If SyncTargets are defined, too, this product was installed before, and there is nothing to do.
+// definitions finds the earlier product's definition of GatewaySync, because Helm refuses to install if no release owns it. If
+// SyncTargets are defined, too, this product was installed before, and there is nothing to do.
 func (f Finder) definitions(ctx context.Context) ([]Action, error) {
 	crds := f.Dynamic.Resource(definition)
 	_, err := crds.Get(ctx, kube.SyncTarget.Resource().GroupResource().String(), metav1.GetOptions{})
-	if !apierrors.IsNotFound(err) {
+	if !apierrors.IsNotFound(err) { // SyncTargets are defined and err is nil, or the read failed
 		return nil, err
 	}
 	name := kube.GatewaySync.Resource().GroupResource().String()
@@ -105,17 +113,17 @@ func (f Finder) definitions(ctx context.Context) ([]Action, error) {
 	}
 	a := Action{Do: Adopt, Object: "customresourcedefinition/" + name,
 		Why: fmt.Sprintf("no Helm release owns it, so Helm refuses to install: assign it to release %s in namespace %s", f.Release, f.ReleaseNamespace)}
-	owner, at := crd.GetAnnotations()["meta.helm.sh/release-name"], crd.GetAnnotations()["meta.helm.sh/release-namespace"]
+	release, namespace := crd.GetAnnotations()["meta.helm.sh/release-name"], crd.GetAnnotations()["meta.helm.sh/release-namespace"]
 	manager := crd.GetLabels()[managedBy]
 	switch {
-	case manager == "Helm" && owner == f.Release && at == f.ReleaseNamespace:
+	case manager == "Helm" && release == f.Release && namespace == f.ReleaseNamespace:
 		return nil, nil
-	case manager != "" || owner != "":
-		a.Do, a.Why = ByHand, fmt.Sprintf("%s manages it (release %q, namespace %q): remove that installation, but keep the definition", orOther(manager), owner, at)
+	case manager != "" || release != "":
+		a.Do, a.Why = ByHand, fmt.Sprintf("%s manages it (release %q, namespace %q): remove that installation, but keep the definition", cmp.Or(manager, "another program"), release, namespace)
 		return []Action{a}, nil
 	}
 	patch := map[string]any{"metadata": map[string]any{
-		"uid":         crd.GetUID(),
+		"uid":         crd.GetUID(), // a precondition: the definition was not created again
 		"labels":      map[string]string{managedBy: "Helm"},
 		"annotations": map[string]string{"meta.helm.sh/release-name": f.Release, "meta.helm.sh/release-namespace": f.ReleaseNamespace},
 	}}
@@ -123,78 +131,85 @@ func (f Finder) definitions(ctx context.Context) ([]Action, error) {
 	return []Action{a}, nil
 }
 
-func orOther(manager string) string {
-	if manager == "" {
-		return "another program"
-	}
-	return manager
-}
-
-func merge(ctx context.Context, in dynamic.ResourceInterface, name string, patch any) error {
+// merge patches an object.
+func merge(ctx context.Context, client dynamic.ResourceInterface, name string, patch any) error {
 	body, err := json.Marshal(patch)
 	if err == nil {
-		_, err = in.Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{})
+		_, err = client.Patch(ctx, name, types.MergePatchType, body, metav1.PatchOptions{})
 	}
 	return err
 }
 
-// kinds looks for the finalizer on the objects of every kind of the group, and reports kinds that do not belong to this
-// product.
+// ourKinds are the kinds of this product.
+var ourKinds = []string{kube.GatewaySync.Plural, kube.ConfigSync.Plural, kube.SyncTarget.Plural, kube.SyncReport.Plural}
+
+// kinds returns the actions for the kinds of the group and for their objects.
 func (f Finder) kinds(ctx context.Context) (list []Action, err error) {
 	served, err := f.Core.Discovery().ServerPreferredResources()
-	if len(served) == 0 && err != nil {
-		return nil, err
+	var errs []error
+	if !onlyOtherGroups(err) {
+		errs = append(errs, err)
 	}
-	var errs []error // an unavailable API service must not hide the other kinds
 	for _, l := range served {
 		version, err := schema.ParseGroupVersion(l.GroupVersion)
 		if err != nil || version.Group != v1alpha1.GroupVersion.Group {
 			continue
 		}
 		for i := range l.APIResources {
-			r := &l.APIResources[i]
-			ours := slices.ContainsFunc([]kube.Kind{kube.GatewaySync, kube.ConfigSync, kube.SyncTarget, kube.SyncReport}, func(k kube.Kind) bool { return k.Plural == r.Name })
-			name := r.Name + "." + version.Group
-			if !ours {
-				list = append(list, Action{Do: ByHand, Object: "customresourcedefinition/" + name,
-					Why: "kind " + r.Kind + " belongs to an earlier product and has no reader: move its settings to a GatewaySync (docs/how-to/migration.md), then delete the definition and thereby its objects"})
-			}
-			if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "patch") {
-				continue
-			}
-			in := dynamic.ResourceInterface(f.Dynamic.Resource(version.WithResource(r.Name)))
-			if r.Namespaced {
-				in = f.Dynamic.Resource(version.WithResource(r.Name)).Namespace(f.Namespace)
-			}
-			found, err := in.List(ctx, metav1.ListOptions{Limit: maxList})
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			for j := range found.Items {
-				if a, ok := f.finalizer(version.WithResource(r.Name), &found.Items[j]); ok {
-					list = append(list, a)
-				}
-			}
+			actions, err := f.kind(ctx, version.WithResource(l.APIResources[i].Name), &l.APIResources[i])
+			list, errs = append(list, actions...), append(errs, err)
 		}
 	}
 	return list, errors.Join(errs...)
 }
 
-func (f Finder) finalizer(kind schema.GroupVersionResource, o *unstructured.Unstructured) (Action, bool) {
-	if !slices.Contains(o.GetFinalizers(), Finalizer) {
-		return Action{}, false
+// onlyOtherGroups reports whether a discovery failed only for groups other than stoker.io, whose API servers may be unavailable.
+func onlyOtherGroups(err error) bool {
+	failed, ok := discovery.GroupDiscoveryFailedErrorGroups(err)
+	for version := range failed {
+		ok = ok && version.Group != v1alpha1.GroupVersion.Group
 	}
-	a := Action{Do: RemoveFinalizer, Object: object(kind.GroupResource().String(), o.GetNamespace(), o.GetName()), Why: "no controller removes " + Finalizer + ", so the object and its namespace cannot be deleted"}
-	in := dynamic.ResourceInterface(f.Dynamic.Resource(kind))
+	return ok
+}
+
+// kind returns the actions for a kind: its deletion by hand, if this product does not have it, and the removal of the finalizer
+// of its objects.
+func (f Finder) kind(ctx context.Context, resource schema.GroupVersionResource, r *metav1.APIResource) (list []Action, err error) {
+	name := resource.GroupResource().String()
+	if !slices.Contains(ourKinds, r.Name) {
+		list = append(list, Action{Do: ByHand, Object: "customresourcedefinition/" + name,
+			Why: "kind " + r.Kind + " belongs to an earlier product and has no reader: move its settings to a GatewaySync (docs/how-to/migration.md), then delete the definition and thereby its objects"})
+	}
+	if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "patch") {
+		return list, nil
+	}
+	client := dynamic.ResourceInterface(f.Dynamic.Resource(resource))
+	if r.Namespaced {
+		client = f.Dynamic.Resource(resource).Namespace(f.Namespace)
+	}
+	objects, err := client.List(ctx, metav1.ListOptions{Limit: maxList})
+	if err != nil {
+		return list, err
+	}
+	for i := range objects.Items {
+		if slices.Contains(objects.Items[i].GetFinalizers(), Finalizer) {
+			list = append(list, f.removeFinalizer(resource, &objects.Items[i]))
+		}
+	}
+	return list, complete(objects, name)
+}
+
+func (f Finder) removeFinalizer(resource schema.GroupVersionResource, o *unstructured.Unstructured) Action {
+	client := dynamic.ResourceInterface(f.Dynamic.Resource(resource))
 	if o.GetNamespace() != "" {
-		in = f.Dynamic.Resource(kind).Namespace(o.GetNamespace())
+		client = f.Dynamic.Resource(resource).Namespace(o.GetNamespace())
 	}
-	left := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(s string) bool { return s == Finalizer })
+	others := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(s string) bool { return s == Finalizer })
 	// The resourceVersion is a precondition, so that finalizers added in the meantime are kept.
-	patch := map[string]any{"metadata": map[string]any{"resourceVersion": o.GetResourceVersion(), "finalizers": left}}
-	a.apply = func(ctx context.Context) error { return merge(ctx, in, o.GetName(), patch) }
-	return a, true
+	patch := map[string]any{"metadata": map[string]any{"resourceVersion": o.GetResourceVersion(), "finalizers": others}}
+	return Action{Do: RemoveFinalizer, Object: object(resource.GroupResource().String(), o.GetNamespace(), o.GetName()),
+		Why:   "no controller removes " + Finalizer + ", so the object and its namespace cannot be deleted",
+		apply: func(ctx context.Context) error { return merge(ctx, client, o.GetName(), patch) }}
 }
 
 func object(kind, namespace, name string) string {
@@ -204,77 +219,108 @@ func object(kind, namespace, name string) string {
 	return namespace + " " + kind + "/" + name
 }
 
-// webhooks finds webhook configurations that inject another program's agent, and reports whether ours is installed.
-func (f Finder) webhooks(ctx context.Context) (list []Action, ours bool, err error) {
+// webhooks returns the actions for the webhook configurations that inject a foreign agent. noAgent says why new pods do not get
+// the agent of Stoker; "" if they do.
+func (f Finder) webhooks(ctx context.Context) (list []Action, noAgent string, err error) {
 	found, err := f.Core.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{Limit: maxList})
-	if err != nil {
-		return nil, false, err
+	if err == nil {
+		err = complete(found, "webhook configurations")
 	}
+	if err != nil {
+		return nil, "it is unknown whether its replacement gets an agent: the webhook configurations cannot be read", err
+	}
+	installed := false
 	for i := range found.Items {
 		c := &found.Items[i]
-		if c.Name == "stoker-injector" {
-			ours = true
-			continue
-		}
-		for j := range c.Webhooks {
-			if strings.HasSuffix(c.Webhooks[j].Name, ".stoker.io") {
-				list = append(list, Action{Do: ByHand, Object: "mutatingwebhookconfiguration/" + c.Name,
-					Why: "it injects another program's agent into new pods, and Stoker skips such pods: delete it"})
-				break
-			}
+		switch {
+		case c.Name == "stoker-injector":
+			installed = true
+		case slices.ContainsFunc(c.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return strings.HasSuffix(w.Name, ".stoker.io") }):
+			list = append(list, Action{Do: ByHand, Object: "mutatingwebhookconfiguration/" + c.Name,
+				Why: "it injects another program's agent into new pods, and Stoker skips such pods: delete it"})
 		}
 	}
-	return list, ours, nil
+	if !installed || len(list) > 0 {
+		noAgent = "its replacement would get no agent: install Stoker and delete the other webhook first"
+	}
+	return list, noAgent, nil
 }
 
-// pods finds pods with another program's agent. It evicts one pod of a GatewaySync at a time, and only if all of its other pods
-// are ready and the next pod gets this agent.
-func (f Finder) pods(ctx context.Context, injected bool) (list []Action, err error) {
+// pods returns the actions for the pods with a foreign agent. It evicts one pod of a GatewaySync at a time, and only if all of
+// its other pods are ready and the replacement gets the agent of Stoker. noAgent says why no replacement does; "" if the webhook
+// injects it.
+func (f Finder) pods(ctx context.Context, noAgent string) (list []Action, err error) {
 	found, err := f.Core.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
+	if err == nil {
+		err = complete(found, "pods") // a pod that is not in the list may be down
+	}
 	if err != nil {
 		return nil, err
 	}
-	busy := map[string]string{} // by GatewaySync: why no pod of it is evicted now
-	of := func(p *corev1.Pod) string {
-		name, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
-		return p.Namespace + "/" + name
-	}
-	for i := range found.Items {
-		if p := &found.Items[i]; requestsAgent(p) && (p.DeletionTimestamp != nil || !ready(p)) {
-			busy[of(p)] = "pod " + p.Name + " is not ready"
-		}
-	}
-	for i := range found.Items {
-		p := &found.Items[i]
-		if !slices.ContainsFunc(slices.Concat(p.Spec.InitContainers, p.Spec.Containers), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) }) {
+	pods := slices.DeleteFunc(found.Items, func(p corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed // no gateway runs in it
+	})
+	evicted := map[string]string{} // the pod that is evicted, by GatewaySync
+	for i := range pods {
+		p := &pods[i]
+		if !slices.ContainsFunc(containers(&p.Spec), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) }) {
 			continue
 		}
-		a := Action{pod: true, Do: ByHand, Object: object("pod", p.Namespace, p.Name), Why: "its container " + v1alpha1.AgentContainer + " belongs to another program; "}
+		a := Action{Pod: true, Do: ByHand, Object: object("pod", p.Namespace, p.Name), Why: "its container " + v1alpha1.AgentContainer + " belongs to another program; "}
+		down := otherPodDown(p, pods)
 		switch {
 		case !requestsAgent(p):
 			a.Why += "it does not request an agent: remove the container, or add the annotation " + v1alpha1.AnnotationInject
-		case !injected:
-			a.Why += "its replacement would get no agent: install Stoker and delete the other webhook first"
-		case busy[of(p)] != "":
-			a.Why += "not evicted now: " + busy[of(p)] + "; run this command again later"
+		case noAgent != "":
+			a.Why += noAgent
+		case p.DeletionTimestamp != nil:
+			a.Why += "it is being deleted; run this command again later"
+		case down != "":
+			a.Why += "not evicted now: pod " + down + " is not ready; run this command again later"
+		case evicted[gatewaySync(p)] != "":
+			a.Why += "not evicted now: pod " + evicted[gatewaySync(p)] + " is evicted first; run this command again later"
 		default:
-			if why := f.replacement(ctx, p); why != "" {
+			if why := f.noReplacement(ctx, p); why != "" {
 				a.Why += why
 				break
 			}
 			a.Do = Evict
 			a.Why += "its replacement gets the agent of Stoker"
-			a.apply = func(ctx context.Context) error {
-				return f.Core.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
-					ObjectMeta:    metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
-					DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))},
-				})
-			}
-			busy[of(p)] = "pod " + p.Name + " is evicted first"
+			a.apply = func(ctx context.Context) error { return f.evict(ctx, p) }
+			evicted[gatewaySync(p)] = p.Name
 		}
 		list = append(list, a)
 	}
 	return list, nil
+}
+
+// otherPodDown returns the name of another pod of the same GatewaySync that is not ready or is being deleted, or "" if there is
+// none.
+func otherPodDown(p *corev1.Pod, pods []corev1.Pod) string {
+	for i := range pods {
+		other := &pods[i]
+		if (other.DeletionTimestamp != nil || !ready(other)) && requestsAgent(other) && other.Name != p.Name && gatewaySync(other) == gatewaySync(p) {
+			return other.Name
+		}
+	}
+	return ""
+}
+
+// gatewaySync returns the namespace of a pod and the GatewaySync that it names, which may be "".
+func gatewaySync(p *corev1.Pod) string {
+	name, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
+	return p.Namespace + "/" + name
+}
+
+func (f Finder) evict(ctx context.Context, p *corev1.Pod) error {
+	return f.Core.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))},
+	})
+}
+
+func containers(spec *corev1.PodSpec) []corev1.Container {
+	return slices.Concat(spec.InitContainers, spec.Containers)
 }
 
 func requestsAgent(p *corev1.Pod) bool {
@@ -288,31 +334,30 @@ func ready(p *corev1.Pod) bool {
 	})
 }
 
-// replacement returns why the next pod would not get this agent, or "" if it would.
-func (f Finder) replacement(ctx context.Context, p *corev1.Pod) string {
+// noReplacement returns why the pod that replaces p would not get the agent of Stoker, or "" if it would.
+func (f Finder) noReplacement(ctx context.Context, p *corev1.Pod) string {
 	owner := metav1.GetControllerOf(p)
 	if owner == nil {
 		return "no controller recreates the pod: recreate it without the container"
 	}
-	var template corev1.PodSpec
-	apps := f.Core.AppsV1()
+	var template corev1.PodTemplateSpec
 	switch owner.APIVersion + "/" + owner.Kind {
 	case "apps/v1/StatefulSet":
-		set, err := apps.StatefulSets(p.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+		set, err := f.Core.AppsV1().StatefulSets(p.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
-		template = set.Spec.Template.Spec
+		template = set.Spec.Template
 	case "apps/v1/ReplicaSet":
-		set, err := apps.ReplicaSets(p.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+		set, err := f.Core.AppsV1().ReplicaSets(p.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
-		template = set.Spec.Template.Spec
+		template = set.Spec.Template
 	default:
-		return owner.Kind + " " + owner.Name + " may not recreate it: delete the pod yourself"
+		return owner.Kind + " " + owner.Name + " might not recreate it: delete the pod yourself"
 	}
-	if slices.ContainsFunc(slices.Concat(template.InitContainers, template.Containers), func(c corev1.Container) bool { return c.Name == v1alpha1.AgentContainer }) {
+	if slices.ContainsFunc(containers(&template.Spec), func(c corev1.Container) bool { return c.Name == v1alpha1.AgentContainer }) {
 		return "remove the container from the pod template of " + owner.Kind + " " + owner.Name
 	}
 	return ""

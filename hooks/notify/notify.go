@@ -1,11 +1,13 @@
 // Package notify sends notifications about GatewaySyncs to Slack, PagerDuty and other receivers (spec.alerting).
 //
-// It is level-triggered: it compares each status with a record of what it has sent, and sends the difference. So it needs no queue. A state
-// that ends before its receiver can be reached is never sent. Each notification is sent once, even if the notifier restarts; only a crash
-// between a message and its record repeats that message. The record is an annotation of the Lease that elects one replica.
+// It is level-triggered: it compares each status with a record of what it has sent, and sends the difference. So it needs no
+// queue. If a state ends before the notifier reaches the receiver, it sends nothing about the state. The record is an annotation
+// of the Lease that elects one replica, so a restart repeats no notification. Only a crash between a message and its record
+// repeats that message.
 //
-// The notifier is part of the command line and not of the receiver or the agents. The receiver accepts untrusted callers and connects only
-// to the API server, and gateway pods need no access to the Internet. The notifier runs from the image of the hook Jobs.
+// The notifier is part of the command line, and not of the receiver or the agents. The receiver accepts untrusted callers and
+// connects only to the API server, and gateway pods need no access to the Internet. The notifier runs from the image of the hook
+// Jobs.
 package notify
 
 import (
@@ -36,27 +38,28 @@ import (
 )
 
 const (
-	// atMost is the least time between two messages to a receiver about a GatewaySync. Changes in between are sent
+	// minSendInterval is the least time between two messages to a receiver about a GatewaySync. Changes in between are sent
 	// together.
-	atMost = time.Minute
-	// maxRetry is the longest pause after a failure, and newsFor is how long the notifier tries to send news. It tries to send a state for
-	// as long as the state lasts.
-	maxRetry, newsFor = 10 * time.Minute, time.Hour
-	// every is how often all GatewaySyncs are compared, because a status may lapse without a change, and least the time between two
-	// comparisons.
-	every, least = 30 * time.Second, time.Second
-	// atOnce bounds parallel messages.
-	atOnce = 8
-	// readWithin bounds the read of a Secret, and saveWithin the write of the record.
-	readWithin, saveWithin = 10 * time.Second, 5 * time.Second
+	minSendInterval = time.Minute
+	// minRetryPause and maxRetryPause bound the pause after a failure.
+	minRetryPause, maxRetryPause = 5 * time.Second, 10 * time.Minute
+	// newsLifetime is how long the notifier tries to send an event. It tries to send a state for as long as the state lasts.
+	newsLifetime = time.Hour
+	// compareInterval is the longest time between two comparisons, because a status may lapse without a change, and
+	// minCompareInterval the shortest.
+	compareInterval, minCompareInterval = 30 * time.Second, time.Second
+	// maxParallel bounds parallel messages.
+	maxParallel = 8
+	// readTimeout bounds the read of a Secret, and saveTimeout the write of the record.
+	readTimeout, saveTimeout = 10 * time.Second, 5 * time.Second
 )
 
 // Config configures a Notifier.
 type Config struct {
 	Core kubernetes.Interface
-	// List returns the GatewaySyncs, or false while they are not known.
+	// List returns the GatewaySyncs, or false while they are unknown.
 	List func() ([]*v1alpha1.GatewaySync, bool)
-	// Changed receives when they may have changed.
+	// Changed receives a value when they may have changed.
 	Changed <-chan struct{}
 	Client  outbound.Client
 	// Settle is how long a state must last before it is sent as firing, and be over before it is sent as resolved.
@@ -64,7 +67,7 @@ type Config struct {
 	// Load and Save read and write the record of what was sent.
 	Load func(context.Context) (string, error)
 	Save func(context.Context, string) error
-	// Sent is called with the result of each message: sent or failed.
+	// Sent is called with the result of each message, sent or failed. It must be safe for concurrent use.
 	Sent func(kind v1alpha1.AlertType, result string)
 	Log  *slog.Logger
 }
@@ -75,16 +78,16 @@ type Notifier struct {
 	channels map[string]*channel // by key
 }
 
-// channel is one receiver of one GatewaySync's notifications.
+// channel is one receiver of the notifications about one GatewaySync.
 type channel struct {
-	gs   *v1alpha1.GatewaySync
-	hook *v1alpha1.AlertWebhook
-	// sent is the record: the time at which a state that was sent as firing began, or a digest of the last news.
+	gs      *v1alpha1.GatewaySync
+	webhook *v1alpha1.AlertWebhook
+	// sent is the record: the time at which a state that was sent as firing began, or a digest of the last event.
 	sent map[v1alpha1.AlertTopic]string
-	// since is the time at which a topic began to differ from sent.
-	since    map[v1alpha1.AlertTopic]time.Time
-	next     time.Time // no message before
-	failures int
+	// changedAt is the time at which a topic began to differ from sent.
+	changedAt map[v1alpha1.AlertTopic]time.Time
+	nextSend  time.Time // no message before
+	failures  int       // since the last message that was accepted
 }
 
 // New returns a Notifier.
@@ -96,15 +99,15 @@ func (n *Notifier) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the record of notifications: %w", err)
 	}
-	last := n.parse(text)
+	previous := n.decodeRecord(text)
 	for {
 		if list, known := n.List(); known {
-			if err := n.round(ctx, list, last, time.Now()); err != nil {
+			if err := n.sendDue(ctx, list, previous, time.Now()); err != nil {
 				return err
 			}
-			last = nil
+			previous = nil
 		}
-		if !backoff.Wait(ctx, least) {
+		if !backoff.Wait(ctx, minCompareInterval) {
 			return nil
 		}
 		select {
@@ -116,27 +119,27 @@ func (n *Notifier) Run(ctx context.Context) error {
 	}
 }
 
-// pause returns the time until a comparison without a change.
+// pause returns the time until the next comparison if no GatewaySync changes.
 func (n *Notifier) pause(now time.Time) time.Duration {
-	d := every
+	d := compareInterval
 	for _, ch := range n.channels {
-		for _, at := range ch.since {
-			d = min(d, max(at.Add(n.Settle).Sub(now), ch.next.Sub(now)))
+		for _, t := range ch.changedAt {
+			d = min(d, max(t.Add(n.Settle).Sub(now), ch.nextSend.Sub(now)))
 		}
 	}
-	return max(d, least)
+	return max(d, minCompareInterval)
 }
 
-// round compares all GatewaySyncs with the record and sends what is due. last is the record of the previous replica in the first round, and
-// nil later.
-func (n *Notifier) round(ctx context.Context, list []*v1alpha1.GatewaySync, last record, now time.Time) error {
-	before := n.text()
-	n.configure(list, last)
+// sendDue compares all GatewaySyncs with the record and sends what is due. previous is the record of the previous replica in the
+// first call, and nil later.
+func (n *Notifier) sendDue(ctx context.Context, list []*v1alpha1.GatewaySync, previous record, now time.Time) error {
+	before := n.encodeRecord()
+	n.configure(list, previous)
 	var group errgroup.Group
-	group.SetLimit(atOnce)
+	group.SetLimit(maxParallel)
 	for _, ch := range n.channels {
-		changes := ch.compare(now, n.Settle)
-		if len(changes) == 0 || now.Before(ch.next) {
+		changes := ch.due(now, n.Settle)
+		if len(changes) == 0 || now.Before(ch.nextSend) {
 			continue
 		}
 		group.Go(func() error { // no other goroutine has this channel
@@ -146,11 +149,11 @@ func (n *Notifier) round(ctx context.Context, list []*v1alpha1.GatewaySync, last
 		})
 	}
 	_ = group.Wait() // never fails
-	after := n.text()
-	if after == before && last == nil {
+	after := n.encodeRecord()
+	if after == before && previous == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveWithin) // what was sent must not be sent again
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout) // what was sent must not be sent again
 	defer cancel()
 	if err := n.Save(ctx, after); err != nil {
 		return fmt.Errorf("write the record of notifications: %w", err)
@@ -158,8 +161,8 @@ func (n *Notifier) round(ctx context.Context, list []*v1alpha1.GatewaySync, last
 	return nil
 }
 
-// configure sets the channels to those of the specs. It drops the records of GatewaySyncs that are deleted or have no alerting.
-func (n *Notifier) configure(list []*v1alpha1.GatewaySync, last record) {
+// configure sets the channels to those of the specs, and drops the others with their records.
+func (n *Notifier) configure(list []*v1alpha1.GatewaySync, previous record) {
 	channels := map[string]*channel{}
 	for _, gs := range list {
 		a := gs.Spec.Alerting
@@ -170,17 +173,17 @@ func (n *Notifier) configure(list []*v1alpha1.GatewaySync, last record) {
 			key := keyOf(gs, &a.Webhooks[i])
 			ch := n.channels[key]
 			if ch == nil {
-				ch = &channel{sent: map[v1alpha1.AlertTopic]string{}, since: map[v1alpha1.AlertTopic]time.Time{}}
-				maps.Copy(ch.sent, last[key])
+				ch = &channel{sent: map[v1alpha1.AlertTopic]string{}, changedAt: map[v1alpha1.AlertTopic]time.Time{}}
+				maps.Copy(ch.sent, previous[key])
 			}
-			ch.gs, ch.hook = gs, &a.Webhooks[i]
+			ch.gs, ch.webhook = gs, &a.Webhooks[i]
 			channels[key] = ch
 		}
 	}
 	n.channels = channels
 }
 
-// keyOf identifies a receiver of a GatewaySync regardless of its position in the list.
+// keyOf returns the key of the channel for w. It does not depend on the position of w in the list.
 func keyOf(gs *v1alpha1.GatewaySync, w *v1alpha1.AlertWebhook) string {
 	h := sha256.New()
 	fmt.Fprintln(h, gs.UID, w.Type)
@@ -192,76 +195,86 @@ func keyOf(gs *v1alpha1.GatewaySync, w *v1alpha1.AlertWebhook) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// compare returns the changes since the record that are due: news, and states that have lasted for settle.
-func (ch *channel) compare(now time.Time, settle time.Duration) []change {
-	s := look(ch.gs, now)
-	var out []change
+// due returns the changes since the record that are due: events, and states that have lasted for settle.
+func (ch *channel) due(now time.Time, settle time.Duration) []change {
+	in := newInput(ch.gs, now)
+	var changes []change
 	wanted := map[v1alpha1.AlertTopic]bool{}
-	for _, name := range on(ch.hook) {
-		w, ok := topicOf(name)
-		if !ok || wanted[w.name] {
+	for _, name := range topicsOf(ch.webhook) {
+		t, ok := topicOf(name)
+		if !ok || wanted[t.name] {
 			continue
 		}
-		wanted[w.name] = true
-		if c := ch.changed(w, w.is(s), s, now); c != nil {
-			if _, ok := ch.since[w.name]; !ok {
-				ch.since[w.name] = now
-			}
-			age := now.Sub(ch.since[w.name])
-			switch {
-			case c.State == News && age > newsFor:
-				ch.sent[w.name] = c.sent // not news any more
-			case c.State == News || age >= settle:
-				out = append(out, *c)
-				continue
-			default:
-				continue
+		wanted[t.name] = true
+		changedAt, differed := ch.changedAt[t.name]
+		if !differed {
+			changedAt = now
+		}
+		var c *change
+		if t.event != nil {
+			c = ch.news(t, in)
+		} else {
+			c = ch.stateChange(t, in, changedAt)
+		}
+		age := now.Sub(changedAt)
+		switch {
+		case c == nil:
+			delete(ch.changedAt, t.name)
+		case c.State == News && age > newsLifetime: // not news any more
+			ch.sent[t.name] = c.sent
+			delete(ch.changedAt, t.name)
+		default:
+			ch.changedAt[t.name] = changedAt
+			if c.State == News || age >= settle {
+				changes = append(changes, *c)
 			}
 		}
-		delete(ch.since, w.name)
 	}
 	maps.DeleteFunc(ch.sent, func(name v1alpha1.AlertTopic, _ string) bool { return !wanted[name] })
-	maps.DeleteFunc(ch.since, func(name v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[name] })
-	return out
+	maps.DeleteFunc(ch.changedAt, func(name v1alpha1.AlertTopic, _ time.Time) bool { return !wanted[name] })
+	return changes
 }
 
-func on(w *v1alpha1.AlertWebhook) []v1alpha1.AlertTopic {
+func topicsOf(w *v1alpha1.AlertWebhook) []v1alpha1.AlertTopic {
 	if len(w.On) == 0 {
 		return []v1alpha1.AlertTopic{"NotReady"}
 	}
 	return w.On
 }
 
-// changed returns the change of a topic whose value is is, or nil if it has not changed.
-func (ch *channel) changed(w topic, is string, s seen, now time.Time) *change {
-	was, sent := ch.sent[w.name]
-	at, ok := ch.since[w.name] // when it began to differ
-	if !ok {
-		at = now
-	}
-	switch {
-	case w.news && is == "":
+// news returns the event of a topic that was not sent yet, or nil if there is none. The first event that it sees is not news: it
+// may have happened before alerting began.
+func (ch *channel) news(t topic, in input) *change {
+	event := t.event(in)
+	if event == "" {
 		return nil
-	case w.news:
-		digest := sha256.Sum256([]byte(is))
-		value := hex.EncodeToString(digest[:4])
-		if !sent { // what happened before alerting began is not news
-			ch.sent[w.name] = value
-			return nil
+	}
+	sum := sha256.Sum256([]byte(event))
+	digest := hex.EncodeToString(sum[:4])
+	last, ok := ch.sent[t.name]
+	if !ok {
+		ch.sent[t.name] = digest
+	}
+	if !ok || digest == last {
+		return nil
+	}
+	return &change{Topic: t.name, State: News, Text: status.Cut(t.text(in), maxText), sent: digest}
+}
+
+// stateChange returns the beginning or the end of a state that was not sent yet, or nil. changedAt is when the state began or
+// ended.
+func (ch *channel) stateChange(t topic, in input, changedAt time.Time) *change {
+	cause := t.state(in)
+	began, firing := ch.sent[t.name]
+	switch {
+	case cause != "" && !firing:
+		return &change{Topic: t.name, State: Firing, Text: status.Cut(cause, maxText), Since: &changedAt, sent: changedAt.UTC().Format(time.RFC3339)}
+	case cause == "" && firing:
+		c := &change{Topic: t.name, State: Resolved, Text: "it has ended"}
+		if since, err := time.Parse(time.RFC3339, began); err == nil {
+			c.Since, c.Text = &since, "it has ended after "+changedAt.Sub(since).Round(time.Second).String()
 		}
-		if value == was {
-			return nil
-		}
-		return &change{Topic: w.name, State: News, Text: status.Cut(w.text(s), maxText), sent: value}
-	case is != "" && !sent:
-		since := at
-		return &change{Topic: w.name, State: Firing, Text: status.Cut(is, maxText), Since: &since, sent: since.UTC().Format(time.RFC3339)}
-	case is == "" && sent:
-		c := &change{Topic: w.name, State: Resolved, Text: "it has ended"}
-		if since, err := time.Parse(time.RFC3339, was); err == nil {
-			c.Since, c.Text = &since, "it has ended after "+at.Sub(since).Round(time.Second).String()
-		}
-		if text := s.verdict.Message; text != "" && len(ch.gs.Status.Conditions) > 0 {
+		if text := in.verdict.Message; text != "" && len(ch.gs.Status.Conditions) > 0 {
 			c.Text = status.Cut(c.Text+": "+text, maxText)
 		}
 		return c
@@ -272,52 +285,53 @@ func (ch *channel) changed(w topic, is string, s seen, now time.Time) *change {
 // record records the changes that the receiver accepted, and sets the time of the next message.
 func (ch *channel) record(changes []change, err error, now time.Time) {
 	for _, c := range changes {
-		delete(ch.since, c.Topic)
+		delete(ch.changedAt, c.Topic)
 		if ch.sent[c.Topic] = c.sent; c.State == Resolved {
 			delete(ch.sent, c.Topic)
 		}
 	}
 	if err == nil {
-		ch.failures, ch.next = 0, now.Add(atMost)
+		ch.failures, ch.nextSend = 0, now.Add(minSendInterval)
 		return
 	}
-	pause := backoff.Retry(ch.failures, maxRetry)
-	if busy, ok := errors.AsType[*busyError](err); ok {
-		pause = max(pause, busy.after)
+	pause := backoff.Retry(ch.failures, maxRetryPause)
+	if rejected, ok := errors.AsType[*statusError](err); ok {
+		pause = max(pause, rejected.retryAfter)
 	}
-	ch.failures, ch.next = ch.failures+1, now.Add(max(pause, 5*time.Second))
+	ch.failures, ch.nextSend = ch.failures+1, now.Add(max(pause, minRetryPause))
 }
 
 // deliver sends changes to the receiver of a channel. It returns those that the receiver accepted.
 func (n *Notifier) deliver(ctx context.Context, ch *channel, changes []change, now time.Time) ([]change, error) {
-	s := ch.gs
-	ctx = context.WithoutCancel(ctx) // an interrupted message may have arrived: it would be sent again. The client bounds its time
+	gs := ch.gs
+	ctx = context.WithoutCancel(ctx) // an interrupted message may have arrived, and would be sent again; the client bounds the time
 	c, err := n.credentials(ctx, ch)
 	var accepted []change
 	if err == nil {
-		v := look(s, now).verdict
-		accepted, err = send(ctx, n.Client, ch.hook.Type, c, notice{Namespace: s.Namespace, GatewaySync: s.Name, Ref: v.Ref, Commit: v.Commit, Changes: changes, uid: string(s.UID)}, now)
+		v := newInput(gs, now).verdict
+		accepted, err = send(ctx, n.Client, ch.webhook.Type, c, notice{Namespace: gs.Namespace, GatewaySync: gs.Name, Ref: v.Ref, Commit: v.Commit,
+			Changes: changes, uid: string(gs.UID)}, now)
 	}
-	log := n.Log.With("namespace", s.Namespace, "gatewaysync", s.Name, "type", string(ch.hook.Type))
+	log := n.Log.With("namespace", gs.Namespace, "gatewaysync", gs.Name, "type", string(ch.webhook.Type))
 	for _, c := range accepted {
-		n.Sent(ch.hook.Type, "sent")
+		n.Sent(ch.webhook.Type, "sent")
 		log.Info("notification sent", "on", string(c.Topic), "state", string(c.State))
 	}
 	if err != nil {
-		n.Sent(ch.hook.Type, "failed")
+		n.Sent(ch.webhook.Type, "failed")
 		log.Warn("notification failed; trying again", "error", err)
 	}
 	return accepted, err
 }
 
-// credentials reads the Secrets of a receiver. They are read for each message, so that a new value counts at once.
+// credentials reads the Secrets of a receiver. It is called for each message, so that a new value counts at once.
 func (n *Notifier) credentials(ctx context.Context, ch *channel) (c credentials, err error) {
-	ctx, cancel := context.WithTimeout(ctx, readWithin)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	for _, one := range []struct {
 		ref  *v1alpha1.SecretKeyRef
 		into *secret.String
-	}{{ch.hook.URLSecretRef, &c.url}, {ch.hook.IntegrationKeySecretRef, &c.integrationKey}, {ch.hook.SigningSecretRef, &c.signingKey}} {
+	}{{ch.webhook.URLSecretRef, &c.url}, {ch.webhook.IntegrationKeySecretRef, &c.integrationKey}, {ch.webhook.SigningSecretRef, &c.signingKey}} {
 		if one.ref == nil {
 			continue
 		}
@@ -328,33 +342,33 @@ func (n *Notifier) credentials(ctx context.Context, ch *channel) (c credentials,
 		case err != nil:
 			return c, fmt.Errorf("read the Secret %s: %w", one.ref.Name, err)
 		}
-		if *one.into, err = valueOf(s, one.ref.Key); err != nil {
+		if *one.into, err = secretValue(s, one.ref.Key); err != nil {
 			return c, err
 		}
 	}
 	return c, nil
 }
 
-// maxValue bounds a value of a Secret in bytes.
-const maxValue = 4096
+// maxSecretSize bounds a value of a Secret, in bytes.
+const maxSecretSize = 4096
 
-func valueOf(s *corev1.Secret, key string) (secret.String, error) {
+func secretValue(s *corev1.Secret, key string) (secret.String, error) {
 	value := strings.TrimRight(string(s.Data[key]), " \r\n")
-	if value == "" || len(value) > maxValue {
-		return secret.String{}, fmt.Errorf("the key %s of the Secret %s must have 1 to %d bytes", key, s.Name, maxValue)
+	if value == "" || len(value) > maxSecretSize {
+		return secret.String{}, fmt.Errorf("the key %s of the Secret %s must have 1 to %d bytes", key, s.Name, maxSecretSize)
 	}
 	return secret.New(value), nil
 }
 
-// record is what was sent, by channel and topic.
+// record is what was sent, by the key of the channel and the topic.
 type record map[string]map[v1alpha1.AlertTopic]string
 
-// maxRecord bounds the record, so that the annotation does not exceed the limit of an object.
+// maxRecord bounds the record in bytes, so that the annotation does not exceed the limit of Kubernetes.
 const maxRecord = 200 << 10
 
-// text encodes the record. If it would be too large, it omits the channels with the greatest keys, whose states are then sent again after a
-// restart.
-func (n *Notifier) text() string {
+// encodeRecord encodes the record. If it would be too large, it omits the channels with the greatest keys, whose states are then
+// sent again after a restart.
+func (n *Notifier) encodeRecord() string {
 	r := record{}
 	size := 2
 	for _, key := range slices.Sorted(maps.Keys(n.channels)) {
@@ -371,12 +385,13 @@ func (n *Notifier) text() string {
 	}
 	text, err := json.Marshal(r)
 	if err != nil {
-		return "" // strings always encode
+		return "" // it never fails: strings always encode
 	}
 	return string(text)
 }
 
-func (n *Notifier) parse(text string) record {
+// decodeRecord returns the record in a text, or an empty one if the text is empty or invalid.
+func (n *Notifier) decodeRecord(text string) record {
 	r := record{}
 	if err := json.Unmarshal([]byte(cmp.Or(text, "{}")), &r); err != nil {
 		n.Log.Error("dropping an invalid record of notifications", "error", err)

@@ -145,7 +145,7 @@ func (p *plant) restart() {
 	p.notifier = New(Config{Core: fake.NewClientset(p.objects[0]), Client: outbound.Client{CA: ca, Loopback: true, Timeout: 2 * time.Second},
 		Settle: time.Minute, Log: slog.New(slog.NewTextHandler(&p.log, nil)), Sent: func(v1alpha1.AlertType, string) {},
 		Save: func(_ context.Context, text string) error { p.record, p.saves = text, p.saves+1; return nil }})
-	p.first = p.notifier.parse(p.record)
+	p.first = p.notifier.decodeRecord(p.record)
 }
 
 // passes lets time pass, with a comparison every ten seconds, and returns what the receiver got.
@@ -154,7 +154,7 @@ func (p *plant) passes(d time.Duration) []string {
 	for end := p.now.Add(d); p.now.Before(end); {
 		p.now = p.now.Add(10 * time.Second)
 		p.gs.Status.ConfirmedAt = &metav1.Time{Time: p.now}
-		require.NoError(p.t, p.notifier.round(p.t.Context(), []*v1alpha1.GatewaySync{p.gs}, p.first, p.now))
+		require.NoError(p.t, p.notifier.sendDue(p.t.Context(), []*v1alpha1.GatewaySync{p.gs}, p.first, p.now))
 		p.first = nil
 	}
 	return p.receiver.got()
@@ -294,7 +294,7 @@ func TestDocumentedLimits(t *testing.T) {
 	}
 	t.Run("cut escape", func(t *testing.T) {
 		for n := range 12 {
-			cut := cutMarkdown("ab&lt;cd&gt;ef", n+3)
+			cut := cutEscaped("ab&lt;cd&gt;ef", n+3)
 			assert.LessOrEqual(t, len(cut), n+3)
 			assert.NotRegexp(t, `&[^;]*$`, cut)
 		}
@@ -402,7 +402,8 @@ func TestEveryWordIsInTheTable(t *testing.T) {
 		t.Run(string(name), func(t *testing.T) {
 			w, ok := topicOf(name)
 			require.True(t, ok)
-			assert.Equal(t, w.news, w.text != nil)
+			assert.NotEqual(t, w.state == nil, w.event == nil, "it is a state or an event")
+			assert.Equal(t, w.event == nil, w.text == nil)
 		})
 	}
 }
@@ -425,7 +426,7 @@ func TestStatesOfGateways(t *testing.T) {
 			require.True(t, ok)
 			gs := &v1alpha1.GatewaySync{}
 			gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{c.row}
-			assert.Equal(t, c.want, w.is(look(gs, at.Time)))
+			assert.Equal(t, c.want, w.state(newInput(gs, at.Time)))
 		})
 	}
 	gs := &v1alpha1.GatewaySync{}
@@ -433,7 +434,7 @@ func TestStatesOfGateways(t *testing.T) {
 		gs.Status.DiscoveredGateways = append(gs.Status.DiscoveredGateways, v1alpha1.DiscoveredGateway{Name: strconv.Itoa(i), SyncStatus: v1alpha1.GatewayError})
 	}
 	w, _ := topicOf("SyncFailed")
-	assert.True(t, strings.HasSuffix(w.is(look(gs, at.Time)), "and 990 more"))
+	assert.True(t, strings.HasSuffix(w.state(newInput(gs, at.Time)), "and 990 more"))
 }
 
 func TestRecordIsBounded(t *testing.T) {
@@ -441,8 +442,8 @@ func TestRecordIsBounded(t *testing.T) {
 	for i := range 10_000 {
 		n.channels[strconv.Itoa(i)] = &channel{sent: map[v1alpha1.AlertTopic]string{"NotReady": "2026-11-25T12:00:00Z"}}
 	}
-	text := n.text()
+	text := n.encodeRecord()
 	assert.Less(t, len(text), 256<<10)
-	assert.Greater(t, len(n.parse(text)), 3000)
-	assert.Empty(t, n.parse("{"), "an invalid record is dropped")
+	assert.Greater(t, len(n.decodeRecord(text)), 3000)
+	assert.Empty(t, n.decodeRecord("{"), "an invalid record is dropped")
 }

@@ -14,97 +14,95 @@ import (
 	"stoker.io/stoker/internal/status"
 )
 
-// seen is the input of the topics: a GatewaySync and what its status says.
-type seen struct {
+// input is what a topic is computed from: a GatewaySync, and what its status says.
+type input struct {
 	*v1alpha1.GatewaySync
 	verdict request.Verdict
 	ready   metav1.Condition
 }
 
-func look(gs *v1alpha1.GatewaySync, now time.Time) seen {
-	s := seen{GatewaySync: gs, verdict: request.Read(gs, "", nil, now)}
+func newInput(gs *v1alpha1.GatewaySync, now time.Time) input {
+	in := input{GatewaySync: gs, verdict: request.Read(gs, "", nil, now)}
 	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil {
-		s.ready = *c
+		in.ready = *c
 	}
-	return s
+	return in
 }
 
-// topic is a row of the table of topics that spec.alerting can name.
+// topic is a row of the table of topics that spec.alerting can name. It is a state, which begins and ends, or an event.
 type topic struct {
 	name v1alpha1.AlertTopic
-	// news is true for an event, and false for a state. For an event, is returns a value that differs from that of the previous event, or ""
-	// if there was none. For a state, is returns why the state is true, or "".
-	news bool
-	is   func(seen) string
-	// text returns the message of an event; nil for a state
-	text func(seen) string
+	// state returns why the state holds, or "" while it does not; nil for an event.
+	state func(input) string
+	// event returns the identity of the last event, or "" if there was none; nil for a state. text is the message of that event.
+	event, text func(input) string
 }
 
 // topics is the table, in the order of v1alpha1.AlertTopics.
 var topics = []topic{
-	{name: "NotReady", is: notReady},
-	{name: "AgentsAway", is: func(s seen) string {
-		if s.verdict.Reason == v1alpha1.ReasonAgentsAway {
-			return s.verdict.Message
+	{name: "NotReady", state: notReady},
+	{name: "AgentsAway", state: func(in input) string {
+		if in.verdict.Reason == v1alpha1.ReasonAgentsAway {
+			return in.verdict.Message
 		}
 		return ""
 	}},
-	{name: "SyncFailed", is: rows(func(g *v1alpha1.DiscoveredGateway) bool { return g.SyncStatus == v1alpha1.GatewayError })},
-	{name: "SyncHeld", is: rows(func(g *v1alpha1.DiscoveredGateway) bool {
+	{name: "SyncFailed", state: gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool { return g.SyncStatus == v1alpha1.GatewayError })},
+	{name: "SyncHeld", state: gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool {
 		return g.SyncStatus == v1alpha1.GatewayHeld && g.Reason != v1alpha1.ReasonPaused
 	})},
-	reason(v1alpha1.ReasonScanFailed),
-	{name: "RefResolutionFailed", is: func(s seen) string {
-		if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionRefResolved); c != nil && c.Status == metav1.ConditionFalse {
+	reasonTopic(v1alpha1.ReasonScanFailed),
+	{name: "RefResolutionFailed", state: func(in input) string {
+		if c := meta.FindStatusCondition(in.Status.Conditions, v1alpha1.ConditionRefResolved); c != nil && c.Status == metav1.ConditionFalse {
 			return c.Reason + ": " + c.Message
 		}
 		return ""
 	}},
-	reason(v1alpha1.ReasonConflictDetected),
-	reason(v1alpha1.ReasonDesignerSessionActive),
-	reason(v1alpha1.ReasonMassDeletion),
-	reason("ApprovalNeeded"),
-	reason("CanaryStageFailed"),
-	{name: "AutoRollbackPerformed", is: rows(func(g *v1alpha1.DiscoveredGateway) bool { return g.Reason == v1alpha1.ReasonRolledBack })},
-	{name: "GatewayFilesModified", is: rows(func(g *v1alpha1.DiscoveredGateway) bool { return g.Drift > 0 })},
-	reason(v1alpha1.ReasonChangesRefused),
-	{name: "Ready", news: true, text: message, is: func(s seen) string {
-		if s.ready.Status != metav1.ConditionTrue {
+	reasonTopic(v1alpha1.ReasonConflictDetected),
+	reasonTopic(v1alpha1.ReasonDesignerSessionActive),
+	reasonTopic(v1alpha1.ReasonMassDeletion),
+	reasonTopic("ApprovalNeeded"),
+	reasonTopic("CanaryStageFailed"),
+	{name: "AutoRollbackPerformed", state: gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool { return g.Reason == v1alpha1.ReasonRolledBack })},
+	{name: "GatewayFilesModified", state: gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool { return g.Drift > 0 })},
+	reasonTopic(v1alpha1.ReasonChangesRefused),
+	{name: "Ready", text: verdictMessage, event: func(in input) string {
+		if in.ready.Status != metav1.ConditionTrue {
 			return ""
 		}
-		return s.ready.LastTransitionTime.UTC().Format(time.RFC3339)
+		return in.ready.LastTransitionTime.UTC().Format(time.RFC3339)
 	}},
-	{name: "RefUpdated", news: true, is: func(s seen) string {
-		if t := s.Status.Target; t != nil {
+	{name: "RefUpdated", event: func(in input) string {
+		if t := in.Status.Target; t != nil {
 			return t.Commit
 		}
 		return ""
-	}, text: func(s seen) string {
-		return fmt.Sprintf("%s is at %s (%s)", s.Status.Target.Ref, request.Short(s.Status.Target.Commit), request.Origin(s.GatewaySync, s.Status.Target.Ref))
+	}, text: func(in input) string {
+		return fmt.Sprintf("%s is at %s (%s)", in.Status.Target.Ref, request.Short(in.Status.Target.Commit), request.Origin(in.GatewaySync, in.Status.Target.Ref))
 	}},
-	{name: "SyncCompleted", news: true, text: message, is: func(s seen) string {
-		if good := s.Status.LastGood; good != nil {
+	{name: "SyncCompleted", text: verdictMessage, event: func(in input) string {
+		if good := in.Status.LastGood; good != nil {
 			return good.Ref + " " + good.Commit
 		}
 		return ""
 	}},
-	{name: "RollbackCompleted", news: true, text: message, is: func(s seen) string {
-		if s.verdict.Phase == request.Succeeded && s.verdict.Reason == v1alpha1.ReasonRolledBack {
-			return s.verdict.Commit
+	{name: "RollbackCompleted", text: verdictMessage, event: func(in input) string {
+		if in.verdict.Phase == request.Succeeded && in.verdict.Reason == v1alpha1.ReasonRolledBack {
+			return in.verdict.Commit
 		}
 		return ""
 	}},
 }
 
-// topicOf returns the topic of a name in the spec, or false if there is none.
+// topicOf returns the topic of a name or an alias in the spec, or false if there is none.
 func topicOf(name v1alpha1.AlertTopic) (topic, bool) {
-	switch name { // aliases
+	switch name {
 	case "ScanFailure":
 		name = "ScanFailed"
 	case "AutoRollback":
 		name = "AutoRollbackPerformed"
 	}
-	i := slices.IndexFunc(topics, func(w topic) bool { return w.name == name })
+	i := slices.IndexFunc(topics, func(t topic) bool { return t.name == name })
 	if i < 0 {
 		return topic{}, false
 	}
@@ -112,59 +110,59 @@ func topicOf(name v1alpha1.AlertTopic) (topic, bool) {
 }
 
 // notReady returns why the gateways do not run the commit, if waiting alone is not expected to help. A pause is intended.
-func notReady(s seen) string {
-	switch class := v1alpha1.Reason(s.ready.Reason).Class(); {
-	case s.verdict.Phase == request.Paused, s.verdict.Phase == request.Succeeded:
+func notReady(in input) string {
+	switch class := v1alpha1.Reason(in.ready.Reason).Class(); {
+	case in.verdict.Phase == request.Paused, in.verdict.Phase == request.Succeeded:
 		return ""
-	case s.verdict.Phase == request.Failed, s.verdict.Phase == request.Held, s.verdict.Reason == v1alpha1.ReasonAgentsAway:
-	case s.ready.Status != metav1.ConditionFalse, class == v1alpha1.ClassWorking, class == v1alpha1.ClassDone:
+	case in.verdict.Phase == request.Failed, in.verdict.Phase == request.Held, in.verdict.Reason == v1alpha1.ReasonAgentsAway:
+	case in.ready.Status != metav1.ConditionFalse, class == v1alpha1.ClassWorking, class == v1alpha1.ClassDone:
 		return ""
 	}
-	if s.verdict.Reason == "" {
-		return s.verdict.Message
+	if in.verdict.Reason == "" {
+		return in.verdict.Message
 	}
-	return string(s.verdict.Reason) + ": " + s.verdict.Message
+	return string(in.verdict.Reason) + ": " + in.verdict.Message
 }
 
-func message(s seen) string { return s.verdict.Message }
+func verdictMessage(in input) string { return in.verdict.Message }
 
-// reason returns the topic of a state that holds while the GatewaySync or one of its gateways has the reason r.
-func reason(r v1alpha1.Reason) topic {
-	of := rows(func(g *v1alpha1.DiscoveredGateway) bool { return g.Reason == r })
-	return topic{name: v1alpha1.AlertTopic(r), is: func(s seen) string {
-		if text := of(s); text != "" || s.verdict.Reason != r {
+// reasonTopic returns the topic of a state that holds while the GatewaySync or one of its gateways has the reason r.
+func reasonTopic(r v1alpha1.Reason) topic {
+	list := gatewaysThat(func(g *v1alpha1.DiscoveredGateway) bool { return g.Reason == r })
+	return topic{name: v1alpha1.AlertTopic(r), state: func(in input) string {
+		if text := list(in); text != "" || in.verdict.Reason != r {
 			return text
 		}
-		return s.verdict.Message
+		return in.verdict.Message
 	}}
 }
 
-// maxNamed bounds the gateways that a message names.
-const maxNamed = 10
+// maxListed bounds the gateways that a message lists.
+const maxListed = 10
 
-// rows returns a function that names the gateways for which is returns true.
-func rows(is func(*v1alpha1.DiscoveredGateway) bool) func(seen) string {
-	return func(s seen) string {
-		var sent []string
+// gatewaysThat returns a function that lists the gateways for which match returns true.
+func gatewaysThat(match func(*v1alpha1.DiscoveredGateway) bool) func(input) string {
+	return func(in input) string {
+		var list []string
 		more := 0
-		for i := range s.Status.DiscoveredGateways {
-			g := &s.Status.DiscoveredGateways[i]
+		for i := range in.Status.DiscoveredGateways {
+			g := &in.Status.DiscoveredGateways[i]
 			switch {
-			case !is(g):
-			case len(sent) == maxNamed:
+			case !match(g):
+			case len(list) == maxListed:
 				more++
 			default:
-				sent = append(sent, row(g))
+				list = append(list, gatewayLine(g))
 			}
 		}
 		if more > 0 {
-			sent = append(sent, fmt.Sprintf("and %d more", more))
+			list = append(list, fmt.Sprintf("and %d more", more))
 		}
-		return strings.Join(sent, "; ")
+		return strings.Join(list, "; ")
 	}
 }
 
-func row(g *v1alpha1.DiscoveredGateway) string {
+func gatewayLine(g *v1alpha1.DiscoveredGateway) string {
 	text := v1alpha1.GatewayLabel(g.Name, g.PodName)
 	if g.Reason != "" {
 		text += " " + string(g.Reason)

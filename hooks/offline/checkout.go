@@ -1,12 +1,12 @@
-// Package offline computes what a sync would write, from a repository and without a gateway. It uses the agent's own plan,
-// templates and checks.
+// Package offline computes what a sync would write, from a repository and without a gateway. It uses the agent's own code for
+// plans, templates and checks.
 package offline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -21,7 +21,7 @@ import (
 // maxBlob is the agent's default limit of a single file.
 const maxBlob = 512 << 20
 
-// Checkout reads commits of a repository. Uncommitted changes of a local clone are not included.
+// Checkout reads commits of a repository, but no uncommitted changes of a local clone.
 type Checkout struct {
 	remote *repo.Remote
 	store  *repo.Store
@@ -29,7 +29,7 @@ type Checkout struct {
 }
 
 // Open opens a local repository.
-func Open(dir string) (_ *Checkout, err error) {
+func Open(dir string) (*Checkout, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -45,11 +45,11 @@ func Open(dir string) (_ *Checkout, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return From(remote)
+	return New(remote)
 }
 
-// From opens a local or remote repository. It does not connect yet. Close closes remote.
-func From(remote *repo.Remote) (_ *Checkout, err error) {
+// New returns a Checkout of a local or remote repository. It does not connect yet. Close closes remote, too.
+func New(remote *repo.Remote) (_ *Checkout, err error) {
 	c := &Checkout{remote: remote}
 	if c.dir, err = os.MkdirTemp("", "stoker-"); err == nil {
 		c.store, err = repo.Open(filepath.Join(c.dir, "objects"), repo.StoreOptions{})
@@ -60,7 +60,7 @@ func From(remote *repo.Remote) (_ *Checkout, err error) {
 	return c, nil
 }
 
-// Close releases all resources.
+// Close closes the remote and removes the fetched objects.
 func (c *Checkout) Close() error {
 	errs := []error{c.remote.Close()}
 	if c.store != nil {
@@ -72,13 +72,15 @@ func (c *Checkout) Close() error {
 	return errors.Join(errs...)
 }
 
-// Gateway describes the gateway that a tree is made for.
+// Gateway describes the gateway that a tree is computed for.
 type Gateway struct {
 	Profile effective.Settings
-	Facts   plan.Facts // without ref and commit
-	// Form is that of the signatures of resources.
-	Form resource.Form
+	Facts   plan.Facts    // Tree sets the ref and the commit
+	Form    resource.Form // of the signatures of resources
 }
+
+// ProfileLabel returns the name of a profile for messages. Without spec.sync.profiles, a gateway has none.
+func ProfileLabel(profile string) string { return cmp.Or(profile, "none (service path)") }
 
 // Refs lists the refs of the remote.
 func (c *Checkout) Refs(ctx context.Context) (*repo.Refs, error) { return c.remote.Refs(ctx) }
@@ -88,8 +90,7 @@ func (c *Checkout) Allowed(ctx context.Context, all *repo.Refs, patterns []strin
 	return all.CheckAllowed(ctx, c.store, c.remote, patterns, at)
 }
 
-// Fetch fetches a commit. Tree does so, too; a caller that makes many trees of one commit gets the errors that concern all of
-// them here.
+// Fetch fetches a commit. Tree fetches it, too, so a caller needs Fetch only to tell errors of git from those of one gateway.
 func (c *Checkout) Fetch(ctx context.Context, at repo.Resolution) error {
 	_, err := c.store.Fetch(ctx, c.remote, at.Commit, at.Ref)
 	return err
@@ -100,7 +101,7 @@ func (c *Checkout) Verify(ctx context.Context, v *repo.Verifier, at repo.Resolut
 	return c.store.Verify(ctx, v, c.remote, at.Commit, ref)
 }
 
-// Resolve returns the commit of a ref; HEAD is the one that is checked out.
+// Resolve returns the commit of a ref. HEAD is the commit that is checked out.
 func (c *Checkout) Resolve(ctx context.Context, name string) (repo.Resolution, error) {
 	ref, err := repo.ParseRef(name)
 	if err != nil {
@@ -111,7 +112,7 @@ func (c *Checkout) Resolve(ctx context.Context, name string) (repo.Resolution, e
 
 // Tree returns the files of a gateway at a commit. ref is the desired ref that templates see.
 func (c *Checkout) Tree(ctx context.Context, g Gateway, at repo.Resolution, ref string) (*Tree, error) {
-	if _, err := c.store.Fetch(ctx, c.remote, at.Commit, at.Ref); err != nil {
+	if err := c.Fetch(ctx, at); err != nil {
 		return nil, err
 	}
 	g.Facts.Ref, g.Facts.Commit = ref, at.Commit.String()
@@ -128,7 +129,7 @@ func (c *Checkout) Tree(ctx context.Context, g Gateway, at repo.Resolution, ref 
 	if err != nil {
 		return nil, err
 	}
-	t := &Tree{Commit: at.Commit, desired: desired, refuse: g.Profile.EmbeddedSecretPolicy == v1alpha1.EmbeddedSecretRefuse}
+	t := &Tree{Commit: at.Commit, desired: desired, refuseSecrets: g.Profile.EmbeddedSecretPolicy == v1alpha1.EmbeddedSecretRefuse}
 	changes, err := t.From(&Tree{})
 	if err != nil {
 		return nil, err
@@ -144,64 +145,53 @@ func (t *Tree) From(before *Tree) (*plan.Changes, error) {
 	})
 }
 
-// Check applies the agent's checks to every file that the plan writes. It returns the sizes of the files.
+// Check applies the agent's checks to every file that the plan writes, and stops at the first error. It returns the sizes of the
+// files in bytes, by path. It may add a warning to changes.
 func (t *Tree) Check(changes *plan.Changes) (map[string]int64, error) {
-	sizes, embedded := map[string]int64{}, resource.EmbeddedSecrets{Refuse: t.refuse}
-	for _, c := range changes.List {
-		if c.Op != plan.Create && c.Op != plan.Update {
-			continue
-		}
-		n, err := t.check(c, &embedded)
-		if err != nil {
-			return nil, err
-		}
-		sizes[c.Path] = n
+	sizes, errs := t.checkFiles(changes, 1)
+	if len(errs) > 0 {
+		return nil, errs[0]
 	}
-	warn(changes, &embedded)
 	return sizes, nil
 }
 
 // Faults returns the errors of Check for all files, at most limit.
 func (t *Tree) Faults(changes *plan.Changes, limit int) []error {
-	var errs []error
-	embedded := resource.EmbeddedSecrets{Refuse: t.refuse}
-	for _, c := range changes.List {
-		if c.Op != plan.Create && c.Op != plan.Update || len(errs) == limit {
-			continue
-		}
-		if _, err := t.check(c, &embedded); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	warn(changes, &embedded)
+	_, errs := t.checkFiles(changes, limit)
 	return errs
 }
 
-// warn adds a warning about embedded secrets to a plan.
-func warn(changes *plan.Changes, embedded *resource.EmbeddedSecrets) {
+// checkFiles checks the files that a plan writes until there are limit errors.
+func (t *Tree) checkFiles(changes *plan.Changes, limit int) (sizes map[string]int64, errs []error) {
+	sizes = map[string]int64{}
+	embedded := resource.EmbeddedSecrets{Refuse: t.refuseSecrets}
+	for _, c := range changes.List {
+		if c.Op != plan.Create && c.Op != plan.Update {
+			continue
+		}
+		size, err := t.check(c, &embedded)
+		if err == nil {
+			sizes[c.Path] = size
+			continue
+		}
+		if errs = append(errs, err); len(errs) == limit {
+			break
+		}
+	}
 	if w := embedded.Warning(); w != "" {
 		changes.Warnings = append(changes.Warnings, w)
 	}
+	return sizes, errs
 }
 
-func (t *Tree) check(c plan.Change, embedded *resource.EmbeddedSecrets) (int64, error) {
-	check := resource.NewChecker(c.Path)
-	n, err := t.desired.WriteBlob(check, c.ID)
-	if bad := embedded.Check(check); bad != nil {
-		return 0, bad
+func (t *Tree) check(c plan.Change, embedded *resource.EmbeddedSecrets) (size int64, err error) {
+	checker := resource.NewChecker(c.Path)
+	size, err = t.desired.WriteBlob(checker, c.ID)
+	if secret := embedded.Check(checker); secret != nil {
+		return 0, secret
 	}
-	if err == nil && n > maxBlob {
-		err = failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; the limit of an agent is %d", c.Path, n, int64(maxBlob))
+	if err == nil && size > maxBlob {
+		err = failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; the limit of an agent is %d", c.Path, size, int64(maxBlob))
 	}
-	return n, err
-}
-
-// Write writes the content of a file to w. It returns false if there is no such file.
-func (t *Tree) Write(w io.Writer, path string) (bool, error) {
-	f, ok := t.files[path]
-	if !ok {
-		return false, nil
-	}
-	_, err := t.desired.WriteBlob(w, f.Have)
-	return true, err
+	return size, err
 }

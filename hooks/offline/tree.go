@@ -2,7 +2,10 @@ package offline
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"iter"
 	"path"
 	"slices"
@@ -11,16 +14,16 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Tree is the content of a gateway after a sync of one commit, in the form of the agent's manifest and disk. Its zero value is
-// a gateway that was never synced.
+// Tree is the content of a gateway after a sync of one commit, as the manifest and the data directory would have it. The zero
+// Tree is a gateway that was never synced. Sizes and times of files are unknown and 0.
 type Tree struct {
-	Commit  plan.ID
-	desired *plan.Desired
-	head    plan.Header
-	files   map[string]plan.Owned
-	paths   []string // sorted
-	dirs    map[string]bool
-	refuse  bool // embedded secrets
+	Commit        plan.ID
+	desired       *plan.Desired
+	header        plan.Header
+	files         map[string]plan.Owned
+	paths         []string // sorted
+	dirs          map[string]bool
+	refuseSecrets bool // embedded secrets are an error
 }
 
 var (
@@ -30,10 +33,10 @@ var (
 
 // record stores the files that a sync writes to an empty gateway.
 func (t *Tree) record(changes *plan.Changes, ref string) {
-	t.files, t.dirs = make(map[string]plan.Owned, len(changes.List)), map[string]bool{}
+	t.files, t.paths, t.dirs = make(map[string]plan.Owned, len(changes.List)), nil, map[string]bool{}
 	for _, c := range changes.List {
 		want, signed := changes.Signed[c.Path]
-		if !signed {
+		if !signed { // the plan signs some files, which then differ from git
 			want = c.ID
 		}
 		t.files[c.Path] = plan.Owned{Path: c.Path, Want: want, Have: c.ID, Exec: c.Exec, Origin: c.Origin}
@@ -43,14 +46,14 @@ func (t *Tree) record(changes *plan.Changes, ref string) {
 		}
 	}
 	slices.Sort(t.paths)
-	t.head = plan.Header{
+	t.header = plan.Header{
 		Ref: ref, Commit: t.Commit, Rules: t.desired.Rules().Fingerprint(), Mappings: changes.Mappings,
 		Files: len(t.paths), Complete: true,
 	}
 }
 
 // Header implements plan.Manifest.
-func (t *Tree) Header() plan.Header { return t.head }
+func (t *Tree) Header() plan.Header { return t.header }
 
 // Get implements plan.Manifest.
 func (t *Tree) Get(name string) (plan.Owned, bool, error) {
@@ -73,7 +76,7 @@ func (t *Tree) All(prefix string) iter.Seq2[plan.Owned, error] {
 // Stat implements plan.State.
 func (t *Tree) Stat(name string) (plan.Stat, error) {
 	if f, ok := t.files[name]; ok {
-		return plan.Stat{Size: f.Size, Mtime: f.Mtime, Kind: plan.File, Exec: f.Exec}, nil
+		return plan.Stat{Kind: plan.File, Exec: f.Exec}, nil
 	}
 	if t.dirs[name] {
 		return plan.Stat{Kind: plan.Dir}, nil
@@ -81,10 +84,13 @@ func (t *Tree) Stat(name string) (plan.Stat, error) {
 	return plan.Stat{}, nil
 }
 
-// Blocked implements plan.State.
+// Blocked implements plan.State. It returns the file that stands in place of a directory above name.
 func (t *Tree) Blocked(name string) (string, plan.Kind, error) {
 	for i := range len(name) {
-		if _, ok := t.files[name[:i]]; ok && name[i] == '/' {
+		if name[i] != '/' {
+			continue
+		}
+		if _, ok := t.files[name[:i]]; ok {
 			return name[:i], plan.File, nil
 		}
 	}
@@ -95,7 +101,7 @@ func (t *Tree) Blocked(name string) (string, plan.Kind, error) {
 func (t *Tree) BlobID(name string) (plan.ID, error) {
 	f, ok := t.files[name]
 	if !ok {
-		return plan.ID{}, fmt.Errorf("there is no file %s", name)
+		return plan.ID{}, missing(name)
 	}
 	return f.Have, nil
 }
@@ -103,11 +109,22 @@ func (t *Tree) BlobID(name string) (plan.ID, error) {
 // Read implements plan.State.
 func (t *Tree) Read(name string, limit int64) ([]byte, error) {
 	var b bytes.Buffer
-	there, err := t.Write(&atMost{&b, limit}, name)
-	if err == nil && !there {
-		err = fmt.Errorf("there is no file %s", name)
-	}
+	err := t.WriteFile(&limitedWriter{&b, limit}, name)
 	return b.Bytes(), err
+}
+
+// WriteFile writes the content of a file to w. If there is no such file, the error wraps fs.ErrNotExist.
+func (t *Tree) WriteFile(w io.Writer, name string) error {
+	f, ok := t.files[name]
+	if !ok {
+		return missing(name)
+	}
+	_, err := t.desired.WriteBlob(w, f.Have)
+	return err
+}
+
+func missing(name string) error {
+	return fmt.Errorf("there is no file %s: %w", name, fs.ErrNotExist)
 }
 
 // Walk implements plan.State.
@@ -118,23 +135,22 @@ func (t *Tree) Walk(dir string) iter.Seq2[plan.Found, error] {
 	}
 	return func(yield func(plan.Found, error) bool) {
 		for f, err := range t.All(prefix) {
-			stat := plan.Stat{Size: f.Size, Mtime: f.Mtime, Kind: plan.File, Exec: f.Exec}
-			if !yield(plan.Found{Path: f.Path, Stat: stat}, err) {
+			if !yield(plan.Found{Path: f.Path, Stat: plan.Stat{Kind: plan.File, Exec: f.Exec}}, err) {
 				return
 			}
 		}
 	}
 }
 
-// atMost fails once more than left bytes are written.
-type atMost struct {
-	to   *bytes.Buffer
+// limitedWriter fails once more than left bytes are written.
+type limitedWriter struct {
+	w    io.Writer
 	left int64
 }
 
-func (a *atMost) Write(p []byte) (int, error) {
-	if a.left -= int64(len(p)); a.left < 0 {
-		return 0, fmt.Errorf("the file is larger than the limit")
+func (l *limitedWriter) Write(p []byte) (int, error) {
+	if l.left -= int64(len(p)); l.left < 0 {
+		return 0, errors.New("the file is larger than the limit")
 	}
-	return a.to.Write(p)
+	return l.w.Write(p)
 }

@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -18,28 +19,25 @@ import (
 
 // Gateway is an existing or expected gateway.
 type Gateway struct {
-	Name string
-	// Pod is the name of its pod; "" for that of the gateway.
-	Pod string
-	// Profile is that of the pod's annotation; "" for the default one.
-	Profile             string
+	Name                string
+	Pod                 string // name of its pod; "" if it is that of the gateway
+	Profile             string // of the pod's annotation; "" for the default one
 	Labels, Annotations map[string]string
-	// Unread is why the labels and annotations of the pod are unknown; "" if they are known.
-	Unread string
-	// madeUp marks a stand-in for the future gateways of a profile.
-	madeUp bool
+	// UnreadReason says why the labels and annotations of the pod are unknown; "" if they are known.
+	UnreadReason string
+	// placeholder is true if the gateway stands for the future gateways of a profile.
+	placeholder bool
 }
 
-// standIn is the name of stand-in gateways.
-const standIn = "gateway"
+const placeholderName = "gateway"
 
-// targets returns the gateways to plan for. If the spec is not sound, it adds no stand-ins, because Validate has already
-// reported what is wrong with their profiles.
-func (l *look) targets(sound bool) []Gateway {
-	profiles := l.GatewaySync.Spec.Sync.Profiles
+// targets returns the gateways to plan for: the known ones, and a placeholder for each profile without one. If the spec is not
+// valid, there are no placeholders, because validate has already reported what is wrong with their profiles.
+func (r *run) targets(valid bool) []Gateway {
+	profiles := r.GatewaySync.Spec.Sync.Profiles
 	var list []Gateway
 	seen := map[string]bool{}
-	for _, g := range l.Gateways {
+	for _, g := range r.Gateways {
 		profile := g.Profile
 		if profile == "" {
 			profile = g.Annotations[v1alpha1.AnnotationProfile]
@@ -47,120 +45,105 @@ func (l *look) targets(sound bool) []Gateway {
 		if profile == "" && len(profiles) > 0 {
 			profile = v1alpha1.DefaultProfile
 		}
-		if !l.narrowed(profile) {
+		if !r.selected(profile) {
 			continue
 		}
-		if len(profiles) == 0 && g.Unread != "" {
-			l.warn("%s: not checked, because the annotations of its pod name its folder: %s", g.Name, g.Unread)
+		if len(profiles) == 0 && g.UnreadReason != "" {
+			r.warn("%s: not checked, because the annotations of its pod name its folder: %s", g.Name, g.UnreadReason)
 			continue
 		}
 		g.Profile = profile
 		seen[profile] = true
 		list = append(list, g)
 	}
-	if len(profiles) == 0 && len(l.Gateways) == 0 {
-		l.warn("no files were checked: without spec.sync.profiles the annotations of a pod name its folder, and no gateway is known yet")
+	if len(profiles) == 0 && len(r.Gateways) == 0 {
+		r.warn("no files were checked: without spec.sync.profiles the annotations of a pod name its folder, and no gateway is known yet")
 	}
 	for _, profile := range slices.Sorted(maps.Keys(profiles)) {
-		if sound && !seen[profile] && l.narrowed(profile) {
-			list = append(list, Gateway{Name: standIn, Profile: profile, madeUp: true})
+		if valid && !seen[profile] && r.selected(profile) {
+			list = append(list, Gateway{Name: placeholderName, Profile: profile, placeholder: true})
 		}
 	}
-	for _, profile := range l.Profiles {
-		if _, there := profiles[profile]; !there {
-			_, err := effective.Of(l.GatewaySync, profile, nil)
-			l.fail(orMissing(err, profile), v1alpha1.ReasonProfileNotFound, "")
+	for _, profile := range r.Profiles {
+		if _, ok := profiles[profile]; !ok {
+			_, err := effective.Of(r.GatewaySync, profile, nil)
+			if err == nil {
+				err = failure.New(v1alpha1.ReasonProfileNotFound, "there is no profile %.80q", profile)
+			}
+			r.addProblem(err, v1alpha1.ReasonProfileNotFound, "")
 		}
 	}
 	return list
 }
 
-func orMissing(err error, profile string) error {
-	if err == nil {
-		return failure.New(v1alpha1.ReasonProfileNotFound, "there is no profile %.80q", profile)
-	}
-	return err
+// selected reports whether the input selects a profile.
+func (r *run) selected(profile string) bool {
+	return len(r.Profiles) == 0 || slices.Contains(r.Profiles, profile)
 }
 
-func (l *look) narrowed(profile string) bool {
-	return len(l.Profiles) == 0 || slices.Contains(l.Profiles, profile)
-}
-
-// plan plans the commit for one gateway and records the problems.
-func (l *look) plan(ctx context.Context, from *offline.Checkout, at repo.Resolution, g Gateway) {
-	effective, err := effective.Of(l.GatewaySync, g.Profile, g.Annotations)
+// plan plans the commit for one gateway, and adds the result or the problems.
+func (r *run) plan(ctx context.Context, repository *offline.Checkout, at repo.Resolution, g Gateway) {
+	effective, err := effective.Of(r.GatewaySync, g.Profile, g.Annotations)
 	if err != nil {
-		l.blame(g, err)
+		r.addGatewayProblem(g, err)
 		return
 	}
-	to := l.target(g, effective)
-	tree, err := from.Tree(ctx, to, at, l.r.Ref)
+	to := r.target(g, effective)
+	tree, err := repository.Tree(ctx, to, at, r.result.Ref)
 	if err != nil {
-		for _, e := range l.alone(ctx, from, at, to, err) {
-			l.blame(g, e)
+		for _, e := range r.planAlone(ctx, repository, at, to, err) {
+			r.addGatewayProblem(g, e)
 		}
 		return
 	}
 	changes, err := tree.From(&offline.Tree{})
 	if err != nil {
-		l.blame(g, err)
+		r.addGatewayProblem(g, err)
 		return
 	}
 	for _, e := range tree.Faults(changes, maxProblems) {
-		l.blame(g, e)
+		r.addGatewayProblem(g, e)
 	}
 	for _, w := range changes.Warnings {
-		l.warn("profile %s: %s", profileName(g), w)
+		r.warn("profile %s: %s", offline.ProfileLabel(g.Profile), w)
 	}
 	c := Checked{Profile: g.Profile, Files: len(changes.List)}
-	if !g.madeUp {
+	if !g.placeholder {
 		c.Gateway = g.Name
 	}
-	l.r.Checked = append(l.r.Checked, c)
+	r.result.Checked = append(r.result.Checked, c)
 }
 
-func profileName(g Gateway) string {
-	if g.Profile == "" {
-		return "none (service path)"
-	}
-	return g.Profile
-}
-
-func (l *look) target(g Gateway, effective effective.Settings) offline.Gateway {
-	pod := g.Pod
-	if pod == "" {
-		pod = g.Name
-	}
-	namespace := l.GatewaySync.Namespace
-	if namespace == "" {
-		namespace = "default"
-	}
+// target returns a gateway for package offline. effective is its profile.
+func (r *run) target(g Gateway, effective effective.Settings) offline.Gateway {
+	pod := cmp.Or(g.Pod, g.Name)
+	namespace := cmp.Or(r.GatewaySync.Namespace, "default")
 	ordinal, _ := v1alpha1.PodOrdinal(pod, g.Labels)
-	return offline.Gateway{Profile: effective, Form: l.Form, Facts: plan.Facts{
-		GatewayName: g.Name, PodName: pod, PodOrdinal: ordinal, Namespace: namespace, CRName: l.GatewaySync.Name, Labels: g.Labels,
-		Unlabelled: g.Unread != "",
+	return offline.Gateway{Profile: effective, Form: r.Form, Facts: plan.Facts{
+		GatewayName: g.Name, PodName: pod, PodOrdinal: ordinal, Namespace: namespace, CRName: r.GatewaySync.Name, Labels: g.Labels,
+		Unlabelled: g.UnreadReason != "",
 	}}
 }
 
-// blame records a problem of a gateway. It only warns if the problem depends on the name or labels of a gateway that does not
-// exist yet, because that must not stop the sync that creates it, or on labels that cannot be read.
-func (l *look) blame(g Gateway, err error) {
+// addGatewayProblem adds a problem of a gateway. It adds only a warning if the problem depends on labels that cannot be read, or
+// on the name or labels of a gateway that does not exist yet: the sync that creates the gateway must not stop.
+func (r *run) addGatewayProblem(g Gateway, err error) {
 	reason := failure.Reason(err, v1alpha1.ReasonProfilesInvalid)
 	switch {
-	case g.madeUp && (reason == v1alpha1.ReasonTemplateFailed || reason == v1alpha1.ReasonSourceMissing && l.templated(g.Profile)):
-		l.warn("profile %s: %s; the profile has no known gateway: if one is expected, name it with --gateway NAME=%s", g.Profile, err, g.Profile)
-	case g.madeUp:
-		l.fail(inProfile(g.Profile, err), reason, "")
+	case g.placeholder && (reason == v1alpha1.ReasonTemplateFailed || reason == v1alpha1.ReasonSourceMissing && r.templated(g.Profile)):
+		r.warn("profile %s: %s; the profile has no known gateway: if one is expected, name it with --gateway NAME=%s", g.Profile, err, g.Profile)
+	case g.placeholder:
+		r.addProblem(inProfile(g.Profile, err), reason, "")
 	case errors.Is(err, render.ErrUnread):
-		l.warn("%s: %s; not checked, because the labels of its pod are unknown: %s", g.Name, inProfile(g.Profile, err), g.Unread)
-	case g.Unread != "":
-		l.fail(failure.New(reason, "%w (the annotations of its pod, such as its excludes, are unknown: %s)", inProfile(g.Profile, err), g.Unread), reason, g.Name)
+		r.warn("%s: %s; not checked, because the labels of its pod are unknown: %s", g.Name, inProfile(g.Profile, err), g.UnreadReason)
+	case g.UnreadReason != "":
+		r.addProblem(failure.New(reason, "%w (the annotations of its pod, such as its excludes, are unknown: %s)", inProfile(g.Profile, err), g.UnreadReason), reason, g.Name)
 	default:
-		l.fail(inProfile(g.Profile, err), reason, g.Name)
+		r.addProblem(inProfile(g.Profile, err), reason, g.Name)
 	}
 }
 
-// inProfile adds the profile to an error.
+// inProfile adds the name of the profile to an error, and keeps its reason.
 func inProfile(profile string, err error) error {
 	if profile == "" {
 		return err
@@ -169,18 +152,18 @@ func inProfile(profile string, err error) error {
 }
 
 // templated reports whether the mappings of a profile depend on the gateway.
-func (l *look) templated(profile string) bool {
-	p := l.GatewaySync.Spec.Sync.Profiles[profile]
+func (r *run) templated(profile string) bool {
+	p := r.GatewaySync.Spec.Sync.Profiles[profile]
 	return slices.ContainsFunc(p.Mappings, func(m v1alpha1.Mapping) bool {
 		return strings.Contains(m.Source, "{{") || strings.Contains(m.Destination, "{{")
 	})
 }
 
-// nothing is a source path that no commit has.
-const nothing = ".stoker/preflight/nothing"
+// noSource is a source path that no commit has.
+const noSource = ".stoker/preflight/nothing"
 
-// alone plans each mapping on its own, to find all problems if planning them together stops at the first one.
-func (l *look) alone(ctx context.Context, from *offline.Checkout, at repo.Resolution, g offline.Gateway, first error) []error {
+// planAlone plans each mapping on its own, because a plan of all stops at the first error, which is first. It returns all errors.
+func (r *run) planAlone(ctx context.Context, repository *offline.Checkout, at repo.Resolution, g offline.Gateway, first error) []error {
 	all := g.Profile.Mappings
 	if len(all) < 2 || g.Profile.Profile == "" { // a single mapping of a service path may be missing
 		return []error{first}
@@ -192,12 +175,12 @@ func (l *look) alone(ctx context.Context, from *offline.Checkout, at repo.Resolu
 		one.Profile.Mappings = slices.Clone(all)
 		for j := range all {
 			if j != i { // keep the positions, so that the number in an error is that of the spec
-				one.Profile.Mappings[j] = v1alpha1.Mapping{Source: nothing, Destination: all[j].Destination, Type: v1alpha1.MappingDir}
+				one.Profile.Mappings[j] = v1alpha1.Mapping{Source: noSource, Destination: all[j].Destination, Type: v1alpha1.MappingDir}
 			}
 		}
-		tree, err := from.Tree(ctx, one, at, l.r.Ref)
+		tree, err := repository.Tree(ctx, one, at, r.result.Ref)
 		if err == nil {
-			faults = append(faults, faultsOf(tree)...)
+			faults = append(faults, fileFaults(tree)...)
 		} else if failure.Reason(err, "") != "" {
 			errs = append(errs, err)
 		}
@@ -208,8 +191,8 @@ func (l *look) alone(ctx context.Context, from *offline.Checkout, at repo.Resolu
 	return append(errs, faults...)
 }
 
-// faultsOf returns what is wrong with the files of a tree. Errors that prevent planning are reported by plan.
-func faultsOf(tree *offline.Tree) []error {
+// fileFaults returns what is wrong with the files of a tree. It returns nil if the tree cannot be planned, which plan reports.
+func fileFaults(tree *offline.Tree) []error {
 	changes, err := tree.From(&offline.Tree{})
 	if err != nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Mounts reads secrets from files that a Job mounts, so that it needs no right to read Secrets.
+// Mounts reads secrets from files. A Job mounts them, so that it needs no right to read Secrets.
 type Mounts struct {
 	// Files maps NAME/KEY to a file.
 	Files map[string]string
@@ -36,36 +36,33 @@ func (m Mounts) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (sec
 	return v, fmt.Errorf("%s: %w", field, err)
 }
 
-// Reachable implements connect.Secrets. It does not wait: mounts do not change during a run.
+// Reachable implements connect.Secrets. It does not wait, because mounts do not change during a run.
 func (m Mounts) Reachable(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) error {
 	_, err := m.Read(field, ref)
 	return err
 }
 
-// readOnce reads each secret once. A process substitution of a shell, <(command), is a pipe that is empty the second time.
-type readOnce struct {
+// cachedSecrets reads each secret once: a process substitution of a shell, <(command), is a pipe that is empty the second time.
+type cachedSecrets struct {
 	connect.Secrets
 	mu    sync.Mutex
-	known map[v1alpha1.SecretKeyRef]secret.String
+	cache map[v1alpha1.SecretKeyRef]secret.String
 }
 
-func (r *readOnce) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+func (r *cachedSecrets) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if v, ok := r.known[ref]; ok {
+	if v, ok := r.cache[ref]; ok {
 		return v, nil
 	}
 	v, err := r.Secrets.Read(field, ref)
 	if err == nil {
-		if r.known == nil {
-			r.known = map[v1alpha1.SecretKeyRef]secret.String{}
-		}
-		r.known[ref] = v
+		r.cache[ref] = v
 	}
 	return v, err
 }
 
-func (r *readOnce) Reachable(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) error {
+func (r *cachedSecrets) Reachable(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) error {
 	_, err := r.Read(field, ref)
 	return err
 }

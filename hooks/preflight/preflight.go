@@ -1,8 +1,9 @@
-// Package preflight checks before a sync whether gateways could run its commit. It polls git, fetches the commit, and plans it
-// for every profile with the agent's own code. It writes only to a temporary directory.
+// Package preflight checks before a sync whether gateways can run its commit. It resolves the ref, fetches the commit, and plans
+// it for every profile with the agent's own code. It writes only to a temporary directory.
 package preflight
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -18,24 +19,24 @@ import (
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/request"
+	"stoker.io/stoker/internal/secret"
 )
 
-// Asked describes what to check.
-type Asked struct {
-	// GatewaySync has the spec to check, and the current annotations and status.
+// Input describes what to check.
+type Input struct {
+	// GatewaySync has the spec to check, and the annotations and the status of the cluster.
 	GatewaySync *v1alpha1.GatewaySync
 	// Ref replaces the desired ref, as if it was requested; "" for the desired one.
 	Ref string
-	// Coming means that the spec is about to be applied and is not the one in the cluster.
-	Coming bool
-	// Gateways are the known gateways. A profile without any is checked for a stand-in.
+	// Unapplied means that the spec is about to be applied: the cluster has another one, or none.
+	Unapplied bool
+	// Gateways are the known gateways. A profile without any is checked for a placeholder.
 	Gateways []Gateway
-	// Profiles restricts the check; empty for all.
+	// Profiles restricts the check to these profiles; empty for all.
 	Profiles []string
 	Secrets  Mounts
-	// Form is that of the signatures of resources.
-	Form   resource.Form
-	Remote repo.RemoteOptions
+	Form     resource.Form // of the signatures of resources
+	Remote   repo.RemoteOptions
 }
 
 // Result is the outcome of a check.
@@ -49,206 +50,206 @@ type Result struct {
 
 // Checked is a gateway that was planned successfully.
 type Checked struct {
-	Gateway string `json:"gateway,omitempty"` // "" for a stand-in
+	Gateway string `json:"gateway,omitempty"` // "" for a placeholder
 	Profile string `json:"profile"`
 	Files   int    `json:"files"`
 }
 
 // Problem is why a sync would fail.
 type Problem struct {
-	Reason  v1alpha1.Reason `json:"reason"`
-	Message string          `json:"message"`
-	// Gateways lists the gateways that it concerns; empty if it concerns all.
-	Gateways []string `json:"gateways,omitempty"`
+	Reason   v1alpha1.Reason `json:"reason"`
+	Message  string          `json:"message"`
+	Gateways []string        `json:"gateways,omitempty"` // with this problem; empty if all have it
 }
 
+// Bounds of a Result.
 const (
-	// maxProblems bounds the output; fix some of them and run the check again.
 	maxProblems = 50
 	maxWarnings = 50
 )
 
-// Look runs the checks. Problems of one profile do not hide those of another. The error is not about the commit: ctx ended, or
-// the disk failed.
-func Look(ctx context.Context, asked Asked) (Result, error) {
-	l := &look{Asked: asked, secrets: &readOnce{Secrets: asked.Secrets}, r: Result{Checked: []Checked{}, Problems: []Problem{}}}
-	err := l.all(ctx)
+// Run runs the checks. Problems of one profile do not hide those of another. Run returns an error only if the checks could not be
+// completed: ctx ended, or the disk failed.
+func Run(ctx context.Context, in Input) (Result, error) {
+	r := &run{Input: in, secrets: &cachedSecrets{Secrets: in.Secrets, cache: map[v1alpha1.SecretKeyRef]secret.String{}}, result: Result{Checked: []Checked{}, Problems: []Problem{}}}
+	err := r.check(ctx)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return l.r, err
+	return r.result, err
 }
 
-type look struct {
-	Asked
+// run is the state of one call of Run.
+type run struct {
+	Input
 	secrets connect.Secrets
-	r       Result
-	want    v1alpha1.Desired // set if the desired ref is checked
+	result  Result
+	desired v1alpha1.Desired // zero unless the desired ref is checked
 }
 
-func (l *look) all(ctx context.Context) (err error) {
-	git, sound := l.spec()
-	if !git || !l.credentials() {
+func (r *run) check(ctx context.Context) (err error) {
+	gitValid, valid := r.validate()
+	if !gitValid || !r.checkCredentials() {
 		return nil
 	}
-	remote, err := connect.Git(l.GatewaySync.Spec.Git, l.secrets, l.Remote)
+	remote, err := connect.Git(r.GatewaySync.Spec.Git, r.secrets, r.Remote)
 	if err != nil {
-		l.fail(err, v1alpha1.ReasonProfilesInvalid, "")
+		r.addProblem(err, v1alpha1.ReasonProfilesInvalid, "")
 		return nil
 	}
-	from, err := offline.From(remote)
+	repository, err := offline.New(remote)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if bad := from.Close(); err == nil {
-			err = bad
-		}
-	}()
-	at, ok := l.resolve(ctx, from)
+	defer func() { err = cmp.Or(err, repository.Close()) }()
+	at, ok := r.resolve(ctx, repository)
 	if !ok {
 		return nil
 	}
-	if err := from.Fetch(ctx, at); err != nil {
-		l.fail(err, v1alpha1.ReasonGitUnreachable, "")
+	if err := repository.Fetch(ctx, at); err != nil {
+		r.addProblem(err, v1alpha1.ReasonGitUnreachable, "")
 		return nil
 	}
-	if v := connect.Verifier(l.GatewaySync.Spec.Git.Verify, l.secrets); v != nil {
-		if err := from.Verify(ctx, v, at, l.r.Ref); err != nil {
-			l.fail(err, v1alpha1.ReasonSignatureInvalid, "")
+	if v := connect.Verifier(r.GatewaySync.Spec.Git.Verify, r.secrets); v != nil {
+		if err := repository.Verify(ctx, v, at, r.result.Ref); err != nil {
+			r.addProblem(err, v1alpha1.ReasonSignatureInvalid, "")
 			return nil
 		}
 	}
-	for _, g := range l.targets(sound) {
+	for _, g := range r.targets(valid) {
 		if ctx.Err() != nil {
 			return nil
 		}
-		l.plan(ctx, from, at, g)
+		r.plan(ctx, repository, at, g)
 	}
 	return nil
 }
 
-// spec validates the spec. It reports whether spec.git is valid, and whether all of it is.
-func (l *look) spec() (git, sound bool) {
-	git, sound = true, true
-	for _, e := range validation.GatewaySync(l.GatewaySync) {
-		sound = false
-		git = git && !below(e, "spec.git")
-		l.fail(e, v1alpha1.ReasonProfilesInvalid, "")
+// validate validates the spec and adds the problems. It reports whether spec.git is valid, and whether the whole spec is.
+func (r *run) validate() (gitValid, valid bool) {
+	gitValid, valid = true, true
+	for _, e := range validation.GatewaySync(r.GatewaySync) {
+		valid = false
+		gitValid = gitValid && !isBelow(e, "spec.git")
+		r.addProblem(e, v1alpha1.ReasonProfilesInvalid, "")
 	}
-	return git, sound
+	return gitValid, valid
 }
 
-func below(e *field.Error, path string) bool {
+// isBelow reports whether an error is about the field at path or about a field in it.
+func isBelow(e *field.Error, path string) bool {
 	return e.Field == path || strings.HasPrefix(e.Field, path+".") || strings.HasPrefix(e.Field, path+"[")
 }
 
-// credentials checks that the credentials for git exist. Those of the gateways concern only their agents.
-func (l *look) credentials() bool {
-	err := connect.Reachable(&v1alpha1.GatewaySyncSpec{Git: l.GatewaySync.Spec.Git}, l.secrets)
+// checkCredentials checks that the credentials for git exist. It does not check those for gateways, which only agents use.
+func (r *run) checkCredentials() bool {
+	err := connect.Reachable(&v1alpha1.GatewaySyncSpec{Git: r.GatewaySync.Spec.Git}, r.secrets)
 	if err == nil {
 		return true
 	}
-	for _, e := range each(err) {
-		l.fail(e, v1alpha1.ReasonAuthFailed, "")
+	for _, e := range unjoin(err) {
+		r.addProblem(e, v1alpha1.ReasonAuthFailed, "")
 	}
 	return false
 }
 
-// each splits joined errors.
-func each(err error) []error {
+// unjoin returns the errors that errors.Join joined.
+func unjoin(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()
 	}
 	return []error{err}
 }
 
-// resolve resolves the ref and checks that it is allowed, as the lead does.
-func (l *look) resolve(ctx context.Context, from *offline.Checkout) (repo.Resolution, bool) {
-	refused := func(err error) (repo.Resolution, bool) {
-		l.fail(err, v1alpha1.ReasonGitUnreachable, "")
-		return repo.Resolution{}, false
-	}
-	all, err := from.Refs(ctx)
+// resolve resolves the ref and checks, as the lead does, that requests may name it. It adds a problem and returns false if that
+// fails.
+func (r *run) resolve(ctx context.Context, repository *offline.Checkout) (repo.Resolution, bool) {
+	at, err := r.resolveAllowed(ctx, repository)
 	if err != nil {
-		return refused(err)
+		r.addProblem(err, v1alpha1.ReasonGitUnreachable, "")
+		return at, false
 	}
-	asked, err := l.desire(all)
-	if err != nil {
-		return refused(err)
-	}
-	at, err := find(all, l.r.Ref)
-	if err != nil {
-		return refused(err)
-	}
-	if err := l.want.CheckCommit(at.Commit.String()); err != nil {
-		return refused(err)
-	}
-	if asked {
-		if err := from.Allowed(ctx, all, l.GatewaySync.Spec.Git.RequestableRefs(), at); err != nil {
-			return refused(err)
-		}
-	}
-	l.r.Commit = at.Commit.String()
+	r.result.Commit = at.Commit.String()
 	return at, true
 }
 
-// desire sets the ref to check, and reports whether it is requested.
-func (l *look) desire(all *repo.Refs) (requested bool, err error) {
-	gs := l.GatewaySync
-	want, err := v1alpha1.DesiredRef(gs, "")
-	if err == nil && want.ResolveSpec {
-		if at, missing := find(all, gs.Spec.Git.Ref); missing == nil {
-			want, err = v1alpha1.DesiredRef(gs, at.Commit.String())
-		}
+func (r *run) resolveAllowed(ctx context.Context, repository *offline.Checkout) (repo.Resolution, error) {
+	refs, err := repository.Refs(ctx)
+	if err != nil {
+		return repo.Resolution{}, err
 	}
-	if l.Ref != "" {
-		l.r.Ref = l.Ref
-		return l.Ref != gs.Spec.Git.Ref, nil
+	requested, err := r.chooseRef(refs)
+	if err != nil {
+		return repo.Resolution{}, err
 	}
-	l.r.Ref = want.Ref
-	switch held := want.Override && want.ResolveSpec; {
-	case held && l.Coming:
-		// The sync brings the ref that the rollback holds off. Checking the commit of the rollback would let a sync pass that
-		// brings the broken commit again.
-		l.warn("a rollback to %s is in force; checked %s, which the rollback holds back", request.Short(want.Ref), gs.Spec.Git.Ref)
-		l.r.Ref = gs.Spec.Git.Ref
-		return false, err
-	case held:
-		// It is unknown what the sync brings: the spec in the cluster may be the one that it is about to fix.
-		l.warn("checked the rollback to %s, which is in force; did not check %s, which it holds back", request.Short(want.Ref), gs.Spec.Git.Ref)
+	at, err := resolveRef(refs, r.result.Ref)
+	if err != nil {
+		return at, err
 	}
-	l.want = want
-	return want.Override, err
+	if err := r.desired.CheckCommit(at.Commit.String()); err != nil || !requested {
+		return at, err
+	}
+	return at, repository.Allowed(ctx, refs, r.GatewaySync.Spec.Git.RequestableRefs(), at)
 }
 
-func find(all *repo.Refs, name string) (repo.Resolution, error) {
+// chooseRef sets the ref to check, and reports whether it is requested.
+func (r *run) chooseRef(refs *repo.Refs) (requested bool, err error) {
+	gs := r.GatewaySync
+	desired, err := v1alpha1.DesiredRef(gs, "")
+	if err == nil && desired.ResolveSpec {
+		if at, missing := resolveRef(refs, gs.Spec.Git.Ref); missing == nil {
+			desired, err = v1alpha1.DesiredRef(gs, at.Commit.String())
+		}
+	}
+	if r.Ref != "" {
+		r.result.Ref = r.Ref
+		return r.Ref != gs.Spec.Git.Ref, nil
+	}
+	r.result.Ref = desired.Ref
+	switch rollback := desired.Override && desired.ResolveSpec; {
+	case rollback && r.Unapplied:
+		// The sync brings the ref that the rollback holds back. If the check were of the rollback's commit, it would pass a sync that
+		// brings the broken commit again.
+		r.warn("a rollback to %s is in force; checked %s, which the rollback holds back", request.Short(desired.Ref), gs.Spec.Git.Ref)
+		r.result.Ref = gs.Spec.Git.Ref
+		return false, err
+	case rollback:
+		// What the sync brings is unknown: it may be about to fix the spec in the cluster.
+		r.warn("checked the rollback to %s, which is in force; did not check %s, which it holds back", request.Short(desired.Ref), gs.Spec.Git.Ref)
+	}
+	r.desired = desired
+	return desired.Override, err
+}
+
+func resolveRef(refs *repo.Refs, name string) (repo.Resolution, error) {
 	ref, err := repo.ParseRef(name)
 	if err != nil {
 		return repo.Resolution{}, err
 	}
-	return all.Resolve(ref)
+	return refs.Resolve(ref)
 }
 
-// fail records a problem once, and adds the gateway to it.
-func (l *look) fail(err error, otherwise v1alpha1.Reason, gateway string) {
-	p := Problem{Reason: failure.Reason(err, otherwise), Message: err.Error()}
-	i := slices.IndexFunc(l.r.Problems, func(q Problem) bool { return q.Reason == p.Reason && q.Message == p.Message })
+// addProblem records an error, once for all gateways that have it. fallback is the reason of an error without one. gateway is ""
+// if the problem is not of one gateway.
+func (r *run) addProblem(err error, fallback v1alpha1.Reason, gateway string) {
+	p := Problem{Reason: failure.Reason(err, fallback), Message: err.Error()}
+	i := slices.IndexFunc(r.result.Problems, func(q Problem) bool { return q.Reason == p.Reason && q.Message == p.Message })
 	if i < 0 {
-		if len(l.r.Problems) == maxProblems {
-			l.warn("there are more than %d problems", maxProblems)
+		if len(r.result.Problems) == maxProblems {
+			r.warn("there are more than %d problems", maxProblems)
 			return
 		}
-		l.r.Problems = append(l.r.Problems, p)
-		i = len(l.r.Problems) - 1
+		i = len(r.result.Problems)
+		r.result.Problems = append(r.result.Problems, p)
 	}
-	if q := &l.r.Problems[i]; gateway != "" && !slices.Contains(q.Gateways, gateway) {
+	if q := &r.result.Problems[i]; gateway != "" && !slices.Contains(q.Gateways, gateway) {
 		q.Gateways = append(q.Gateways, gateway)
 	}
 }
 
-func (l *look) warn(format string, args ...any) {
-	if w := fmt.Sprintf(format, args...); len(l.r.Warnings) < maxWarnings && !slices.Contains(l.r.Warnings, w) {
-		l.r.Warnings = append(l.r.Warnings, w)
+// warn adds a warning, unless it is there already or there are too many.
+func (r *run) warn(format string, args ...any) {
+	if w := fmt.Sprintf(format, args...); len(r.result.Warnings) < maxWarnings && !slices.Contains(r.result.Warnings, w) {
+		r.result.Warnings = append(r.result.Warnings, w)
 	}
 }

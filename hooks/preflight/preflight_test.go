@@ -67,10 +67,10 @@ spec:
 	return gs
 }
 
-func (w *world) look(t *testing.T, asked Asked) Result {
+func (w *world) look(t *testing.T, asked Input) Result {
 	t.Helper()
 	asked.Secrets.Dir, asked.Form = w.dir, resource.Form83
-	found, err := Look(t.Context(), asked)
+	found, err := Run(t.Context(), asked)
 	require.NoError(t, err)
 	raw, err := json.Marshal(found)
 	require.NoError(t, err)
@@ -92,20 +92,20 @@ func TestMountedCredentials(t *testing.T) {
 	w := newWorld(t)
 	commit := w.repo.Commit("first", gitserver.Write("projects/a/x.json", "{}"))
 	gs := w.sync(t, oneProfile)
-	found := w.look(t, Asked{GatewaySync: gs})
+	found := w.look(t, Input{GatewaySync: gs})
 	assert.Empty(t, found.Problems)
 	assert.Equal(t, Result{Ref: "main", Commit: commit, Checked: []Checked{{Profile: "default", Files: 1}}, Problems: []Problem{}}, found)
 
 	t.Run("wrong token", func(t *testing.T) {
 		w.mount(t, "git/token", "S3CR3T-1-old")
 		defer w.mount(t, "git/token", token)
-		assert.Contains(t, says(w.look(t, Asked{GatewaySync: gs}).Problems), "AuthFailed: ")
+		assert.Contains(t, says(w.look(t, Input{GatewaySync: gs}).Problems), "AuthFailed: ")
 	})
 	t.Run("missing mounts", func(t *testing.T) {
 		other := gs.DeepCopy()
 		other.Spec.Git.Auth.Token.SecretRef.Key, other.Spec.Git.CASecretRef.Name = "password", "authority"
 		w.server.Forget()
-		said := says(w.look(t, Asked{GatewaySync: other}).Problems)
+		said := says(w.look(t, Input{GatewaySync: other}).Problems)
 		assert.Contains(t, said, "spec.git.auth.token references key password of Secret git, which is not mounted: mount the Secret at "+w.dir+"/git, or pass --secret git/password=FILE")
 		assert.Contains(t, said, "spec.git.caSecretRef references key ca.crt of Secret authority, which is not mounted")
 		assert.Empty(t, w.server.Requests())
@@ -113,7 +113,7 @@ func TestMountedCredentials(t *testing.T) {
 	t.Run("file instead of mount", func(t *testing.T) {
 		other := gs.DeepCopy()
 		other.Spec.Git.Auth.Token.SecretRef.Name = "elsewhere"
-		found := w.look(t, Asked{GatewaySync: other, Secrets: Mounts{Files: map[string]string{"elsewhere/token": filepath.Join(w.dir, "git/token")}}})
+		found := w.look(t, Input{GatewaySync: other, Secrets: Mounts{Files: map[string]string{"elsewhere/token": filepath.Join(w.dir, "git/token")}}})
 		assert.Empty(t, found.Problems)
 	})
 	t.Run("process substitution", func(t *testing.T) {
@@ -126,13 +126,13 @@ func TestMountedCredentials(t *testing.T) {
 				_ = os.Remove(pipe)
 			}
 		}()
-		found := w.look(t, Asked{GatewaySync: gs, Secrets: Mounts{Files: map[string]string{"git/token": pipe}}})
+		found := w.look(t, Input{GatewaySync: gs, Secrets: Mounts{Files: map[string]string{"git/token": pipe}}})
 		assert.Empty(t, found.Problems)
 	})
 	t.Run("empty secret", func(t *testing.T) {
 		w.mount(t, "git/token", "\n")
 		defer w.mount(t, "git/token", token)
-		assert.Contains(t, says(w.look(t, Asked{GatewaySync: gs}).Problems), "is empty")
+		assert.Contains(t, says(w.look(t, Input{GatewaySync: gs}).Problems), "is empty")
 	})
 }
 
@@ -157,7 +157,7 @@ func TestRequestableRefs(t *testing.T) {
 		"a..b":   "RefNotFound: ",
 	} {
 		t.Run(ref, func(t *testing.T) {
-			found := w.look(t, Asked{GatewaySync: gs, Ref: ref})
+			found := w.look(t, Input{GatewaySync: gs, Ref: ref})
 			if want == "" {
 				assert.Empty(t, found.Problems)
 			} else {
@@ -167,10 +167,10 @@ func TestRequestableRefs(t *testing.T) {
 		})
 	}
 	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v1"}
-	assert.Contains(t, says(w.look(t, Asked{GatewaySync: gs}).Problems), "RefNotAllowed", "allowedRefs applies to earlier requests, too")
+	assert.Contains(t, says(w.look(t, Input{GatewaySync: gs}).Problems), "RefNotAllowed", "allowedRefs applies to earlier requests, too")
 	gs.Spec.Git.AllowedRefs, gs.Spec.Git.Ref = nil, first
 	gs.Annotations = nil
-	assert.Equal(t, first, w.look(t, Asked{GatewaySync: gs}).Commit, "spec.git.ref may be any commit")
+	assert.Equal(t, first, w.look(t, Input{GatewaySync: gs}).Commit, "spec.git.ref may be any commit")
 }
 
 func TestPodMetadata(t *testing.T) {
@@ -180,8 +180,8 @@ func TestPodMetadata(t *testing.T) {
 	}))
 	gs := w.sync(t, `{profiles: {default: {mappings: [{source: "{{.Labels.area}}", destination: config/x, required: true, template: true}]}}}`)
 	north, south := map[string]string{"area": "north"}, map[string]string{"area": "south"}
-	found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{
-		{Name: "line-1", Labels: north}, {Name: "line-2", Labels: south}, {Name: "line-3", Labels: south}, {Name: "line-4", Unread: "pods cannot be listed"},
+	found := w.look(t, Input{GatewaySync: gs, Gateways: []Gateway{
+		{Name: "line-1", Labels: north}, {Name: "line-2", Labels: south}, {Name: "line-3", Labels: south}, {Name: "line-4", UnreadReason: "pods cannot be listed"},
 	}})
 	assert.Equal(t, []Checked{{Gateway: "line-1", Profile: "default", Files: 1}}, found.Checked)
 	said := says(found.Problems)
@@ -190,25 +190,25 @@ func TestPodMetadata(t *testing.T) {
 	assert.Contains(t, strings.Join(found.Warnings, "\n"), `line-4: profile default: mappings[0]`)
 	assert.Contains(t, strings.Join(found.Warnings, "\n"), "not checked, because the labels of its pod are unknown: pods cannot be listed")
 
-	found = w.look(t, Asked{GatewaySync: gs})
+	found = w.look(t, Input{GatewaySync: gs})
 	assert.Empty(t, found.Problems, "a future gateway only warns")
 	assert.Contains(t, strings.Join(found.Warnings, "\n"), "the profile has no known gateway: if one is expected, name it with --gateway NAME=default")
 
 	t.Run("service path without profiles", func(t *testing.T) {
 		gs := w.sync(t, "{}")
-		found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{
+		found := w.look(t, Input{GatewaySync: gs, Gateways: []Gateway{
 			{Name: "line-1", Annotations: map[string]string{v1alpha1.AnnotationServicePath: "services/line-1"}},
 			{Name: "line-2", Annotations: map[string]string{v1alpha1.AnnotationServicePath: "services/line-2"}},
-			{Name: "line-3", Unread: "pods cannot be listed"},
+			{Name: "line-3", UnreadReason: "pods cannot be listed"},
 		}})
 		assert.Equal(t, []Checked{{Gateway: "line-1", Files: 1}}, found.Checked)
 		assert.Contains(t, says(found.Problems), "SourceMissing: ")
 		assert.Len(t, found.Problems, 1)
 		assert.Contains(t, strings.Join(found.Warnings, "\n"), "line-3: not checked")
-		assert.Contains(t, strings.Join(w.look(t, Asked{GatewaySync: gs}).Warnings, "\n"), "no files were checked")
+		assert.Contains(t, strings.Join(w.look(t, Input{GatewaySync: gs}).Warnings, "\n"), "no files were checked")
 	})
 	t.Run("unknown profile", func(t *testing.T) {
-		found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1", Profile: "area"}}, Profiles: []string{"area"}})
+		found := w.look(t, Input{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1", Profile: "area"}}, Profiles: []string{"area"}})
 		assert.Contains(t, says(found.Problems), "ProfileNotFound: ")
 	})
 }
@@ -224,7 +224,7 @@ func TestUnreadablePods(t *testing.T) {
 	gs := w.sync(t, `{profiles: {default: {mappings: [
 {source: projects, destination: projects}, {source: names, destination: a, template: true}, {source: index, destination: b, template: true},
 {source: "sites/{{.Labels.area}}", destination: c, required: true}, {source: "services/{{.GatewayName}}", destination: d, required: true}]}}}`)
-	found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1", Unread: "pods cannot be listed"}}})
+	found := w.look(t, Input{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1", UnreadReason: "pods cannot be listed"}}})
 	said, warned := says(found.Problems), strings.Join(found.Warnings, "\n")
 	for _, want := range []string{"ConfigSyntaxError: profile default: projects/a/x.json", "TemplateFailed: profile default: ", "SourceMissing: profile default: mappings[4]: the commit has no services/line-1"} {
 		assert.Contains(t, said, want)
@@ -234,7 +234,7 @@ func TestUnreadablePods(t *testing.T) {
 	assert.Contains(t, warned, "b/i.txt")
 	assert.Contains(t, warned, "mappings[3]")
 
-	found = w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1", Labels: map[string]string{"area": "north"}}}})
+	found = w.look(t, Input{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1", Labels: map[string]string{"area": "north"}}}})
 	assert.Len(t, found.Problems, 3)
 	assert.Empty(t, found.Warnings, "the labels are known")
 }
@@ -246,9 +246,9 @@ func TestUnknownPathElementsOnlyWarn(t *testing.T) {
 	w.repo.Commit("first", gitserver.Files(map[string]string{"lines/a/x.json": "{}", "modes/x.json": "{}"}))
 	gs := w.sync(t, `{profiles: {default: {mappings: [
 {source: 'lines/{{index .Labels "line"}}', destination: projects}, {source: modes, destination: "config/resources/{{.DeploymentMode}}"}]}}}`)
-	for name, gateways := range map[string][]Gateway{"no gateway": nil, "unread gateway": {{Name: "line-1", Unread: "pods cannot be listed"}}} {
+	for name, gateways := range map[string][]Gateway{"no gateway": nil, "unread gateway": {{Name: "line-1", UnreadReason: "pods cannot be listed"}}} {
 		t.Run(name, func(t *testing.T) {
-			found := w.look(t, Asked{GatewaySync: gs, Gateways: gateways})
+			found := w.look(t, Input{GatewaySync: gs, Gateways: gateways})
 			assert.Empty(t, found.Problems)
 			warned := strings.Join(found.Warnings, "\n")
 			assert.Contains(t, warned, "mappings[0]")
@@ -256,12 +256,12 @@ func TestUnknownPathElementsOnlyWarn(t *testing.T) {
 		})
 	}
 	known := Gateway{Name: "line-1", Labels: map[string]string{"line": "a"}}
-	found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{known}})
+	found := w.look(t, Input{GatewaySync: gs, Gateways: []Gateway{known}})
 	require.Len(t, found.Problems, 1, "the labels are known")
 	assert.Equal(t, v1alpha1.ReasonTemplateFailed, found.Problems[0].Reason)
 	assert.Contains(t, found.Problems[0].Message, `gives "config/resources/", a path with an empty part`)
 	known.Annotations = map[string]string{v1alpha1.AnnotationDeploymentMode: "dev"}
-	assert.Empty(t, w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{known}}).Problems)
+	assert.Empty(t, w.look(t, Input{GatewaySync: gs, Gateways: []Gateway{known}}).Problems)
 }
 
 func TestAllMappingProblemsAreReported(t *testing.T) {
@@ -270,7 +270,7 @@ func TestAllMappingProblemsAreReported(t *testing.T) {
 	gs := w.sync(t, `{profiles: {default: {mappings: [
 {source: nowhere, destination: a, required: true}, {source: projects, destination: projects}, {source: names, destination: b, template: true},
 {source: lone, destination: c, type: dir}, {source: projects, destination: d, patches: [{file: "**/x.json", set: {a: "{{.Missing}}"}}]}]}}}`)
-	found := w.look(t, Asked{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1"}}})
+	found := w.look(t, Input{GatewaySync: gs, Gateways: []Gateway{{Name: "line-1"}}})
 	said := says(found.Problems)
 	for _, want := range []string{"SourceMissing: profile default: mappings[0]", "TemplateFailed: profile default: ", "SourceMissing: profile default: mappings[3]: type is dir", "TemplateFailed: profile default: mappings[4]: patches[0]"} {
 		assert.Contains(t, said, want)
@@ -285,7 +285,7 @@ func TestProblemsAreBounded(t *testing.T) {
 		files[fmt.Sprintf("projects/a/x%d.json", i)] = "{"
 	}
 	w.repo.Commit("first", gitserver.Files(files))
-	found := w.look(t, Asked{GatewaySync: w.sync(t, `{profiles: {a: {mappings: [{source: projects, destination: a}]}, b: {mappings: [{source: projects, destination: projects}]}}}`)})
+	found := w.look(t, Input{GatewaySync: w.sync(t, `{profiles: {a: {mappings: [{source: projects, destination: a}]}, b: {mappings: [{source: projects, destination: projects}]}}}`)})
 	assert.Len(t, found.Problems, maxProblems)
 	assert.Contains(t, found.Warnings, fmt.Sprintf("there are more than %d problems", maxProblems))
 }
@@ -301,7 +301,7 @@ func TestCanceledRun(t *testing.T) {
 		}
 		cancel()
 	}()
-	_, err := Look(ctx, Asked{GatewaySync: w.sync(t, oneProfile), Secrets: Mounts{Dir: w.dir}})
+	_, err := Run(ctx, Input{GatewaySync: w.sync(t, oneProfile), Secrets: Mounts{Dir: w.dir}})
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
@@ -316,12 +316,12 @@ func TestSignedCommit(t *testing.T) {
 	gs := w.sync(t, oneProfile)
 	gs.Spec.Git.Verify = &v1alpha1.GitVerify{KeysConfigMapRef: &v1alpha1.SecretKeyRef{Name: "authors", Key: "keys"}}
 	w.repo.Commit("unsigned", gitserver.Write("projects/a/x.json", "{}"))
-	assert.Contains(t, says(w.look(t, Asked{GatewaySync: gs}).Problems),
+	assert.Contains(t, says(w.look(t, Input{GatewaySync: gs}).Problems),
 		"spec.git.verify.keysConfigMapRef references key keys of ConfigMap authors, which is not mounted: mount the ConfigMap at "+w.dir+"/authors, or pass --secret authors/keys=FILE")
 	w.mount(t, "authors/keys", key.Public)
-	found := w.look(t, Asked{GatewaySync: gs})
+	found := w.look(t, Input{GatewaySync: gs})
 	assert.Contains(t, says(found.Problems), "SignatureInvalid: commit ")
 	assert.Empty(t, found.Checked, "nothing is planned")
 	w.repo.SignedCommit(file, "signed", gitserver.Write("projects/a/x.json", `{"a": 1}`))
-	assert.Empty(t, w.look(t, Asked{GatewaySync: gs}).Problems)
+	assert.Empty(t, w.look(t, Input{GatewaySync: gs}).Problems)
 }

@@ -10,7 +10,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// troubleshooting is the address of the page that advice comes from.
+// troubleshooting is the path of the document that advice comes from.
 const troubleshooting = "docs/how-to/troubleshooting.md"
 
 // Advice says what a reason means and what to do.
@@ -18,15 +18,15 @@ type Advice struct {
 	Reason  string
 	Meaning string
 	Next    string        // what happens next; all reasons of one class have the same text
-	Body    template.HTML // the section of the troubleshooting page
-	Path    string        // address of the page of the reason; "" if the reason is unknown
+	Body    template.HTML // section of the troubleshooting page
+	Path    string        // of the page of the reason; "" if the reason is unknown
 }
 
-// advisor has the advice for each reason. It takes it from the embedded documentation, so pages show it without a connection to
+// advisor has the advice for each reason. The advice is in the embedded documentation, so pages show it without a connection to
 // the Internet.
 type advisor struct {
-	manual func(string) string // returns the address on the web of a page of the documentation
-	by     map[v1alpha1.Reason]Advice
+	manual   func(string) string // returns the address on the web of a page of the documentation
+	byReason map[v1alpha1.Reason]Advice
 }
 
 // newAdvisor reads the troubleshooting page. A heading of level three begins the section of a reason. Of the tables outside the
@@ -45,32 +45,32 @@ func newAdvisor(page string, manual func(string) string) *advisor {
 			sections[name] += line
 		case strings.HasPrefix(line, "| "):
 			if cells := strings.Split(line, "|"); len(cells) == 4 {
-				next[v1alpha1.Class(strings.TrimSpace(cells[1]))] = a.plain(strings.TrimSpace(cells[2]))
+				next[v1alpha1.Class(strings.TrimSpace(cells[1]))] = a.plainText(strings.TrimSpace(cells[2]))
 			}
 		}
 	}
 	for _, r := range v1alpha1.Reasons {
-		a.by[r.Reason] = Advice{string(r.Reason), r.Meaning, next[r.Class], a.render(sections[string(r.Reason)]), "/reasons/" + string(r.Reason)}
+		a.byReason[r.Reason] = Advice{string(r.Reason), r.Meaning, next[r.Class], a.render(sections[string(r.Reason)]), "/reasons/" + string(r.Reason)}
 	}
 	return a
 }
 
-// of returns the advice for a reason. For an unknown reason, which a newer agent or a forged report may have, the advice has only
-// the name.
-func (a *advisor) of(r v1alpha1.Reason) Advice {
-	if found, ok := a.by[r]; ok {
+// advice returns the advice for a reason. For an unknown reason, which a newer agent or a forged report may have, the advice has
+// only the name.
+func (a *advisor) advice(r v1alpha1.Reason) Advice {
+	if found, ok := a.byReason[r]; ok {
 		return found
 	}
 	return Advice{Reason: clean(string(r), 64)}
 }
 
 var (
-	span = regexp.MustCompile("`([^`]+)`|\\*([^*]+)\\*|\\[([^\\]]+)\\]\\(([^)]+)\\)")
-	item = regexp.MustCompile(`^- `)
+	markup   = regexp.MustCompile("`([^`]+)`|\\*([^*]+)\\*|\\[([^\\]]+)\\]\\(([^)]+)\\)")
+	listItem = regexp.MustCompile(`^- `)
 )
 
-// render converts a section of the documentation to HTML. It supports paragraphs, lists, code, emphasis and links. A test checks that
-// the sections of reasons use nothing else.
+// render converts a section of the documentation to HTML. It supports paragraphs, lists, code, emphasis and links. A test checks
+// that the sections of reasons use nothing else.
 func (a *advisor) render(section string) template.HTML {
 	var b strings.Builder
 	list := false
@@ -78,19 +78,19 @@ func (a *advisor) render(section string) template.HTML {
 		var items []string
 		for line := range strings.Lines(block) {
 			line = strings.TrimRight(line, "\n")
-			if len(items) == 0 || item.MatchString(line) {
+			if len(items) == 0 || listItem.MatchString(line) {
 				items = append(items, line)
 			} else {
 				items[len(items)-1] += " " + strings.TrimSpace(line)
 			}
 		}
 		for _, text := range items {
-			if is := item.MatchString(text); is != list {
+			if is := listItem.MatchString(text); is != list {
 				list = is
 				b.WriteString(map[bool]string{true: "<ul>", false: "</ul>"}[is])
 			}
 			tag := map[bool]string{true: "li", false: "p"}[list]
-			b.WriteString("<" + tag + ">" + a.inline(item.ReplaceAllString(text, "")) + "</" + tag + ">")
+			b.WriteString("<" + tag + ">" + a.inline(listItem.ReplaceAllString(text, "")) + "</" + tag + ">")
 		}
 	}
 	if list {
@@ -103,7 +103,7 @@ func (a *advisor) render(section string) template.HTML {
 func (a *advisor) inline(text string) string {
 	var b strings.Builder
 	last := 0
-	for _, m := range span.FindAllStringSubmatchIndex(text, -1) {
+	for _, m := range markup.FindAllStringSubmatchIndex(text, -1) {
 		b.WriteString(html.EscapeString(text[last:m[0]]))
 		last = m[1]
 		switch {
@@ -138,7 +138,7 @@ func (a *advisor) link(text, to string) string {
 	return `<a href="` + html.EscapeString(to) + `" rel="noopener noreferrer">` + text + `</a>`
 }
 
-// plain returns a cell of a table without markup.
-func (a *advisor) plain(text string) string {
+// plainText returns a cell of a table without markup.
+func (a *advisor) plainText(text string) string {
 	return strings.NewReplacer("`", "", "*", "").Replace(text)
 }

@@ -1,9 +1,12 @@
-// Package ui serves a read-only page that shows which gateways are behind, why, and what to do about it. It runs on the user's own machine
-// with the rights of the user's kubeconfig: there is no login, no new component in the cluster, and nothing that it could change.
+// Package ui serves read-only pages that show which gateways are behind, why, and what to do about it. It runs on the user's own
+// machine with the rights of the user's kubeconfig: there is no login, and no new component in the cluster. Nothing that it
+// serves changes an object.
 //
-// Pages are complete without JavaScript. A small script keeps an open page current: a watch of the API server tells it that something
-// changed, it loads the same address again, and takes over the differences.
+// Pages are complete without JavaScript. A small script keeps an open page current: when the server sends an event, the script
+// loads the same address again and takes over the differences. The server watches the GatewaySyncs and sends an event after a
+// change.
 //
-// All content of objects and everything that an agent answers is hostile. html/template escapes it, clean removes control characters and
-// cuts it, and every list has a bound. The page reads GatewaySyncs, SyncTargets, pods and the state of agents, and never a Secret.
+// The content of objects and the answers of agents may be hostile. html/template escapes them, clean removes control characters
+// and cuts them, and every list has a bound. The pages show GatewaySyncs, SyncTargets, SyncReports, pods and the state of agents,
+// and never a Secret.
 package ui

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -14,81 +15,83 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 )
 
-// notices says what of the cluster cannot be read.
-func (s *Server) notices(l leads) (list []notice) {
+// notices returns a notice for each kind of object that cannot be read.
+func (s *Server) notices(l leads.Leads) (list []notice) {
 	if since, err := s.watcher.failure(); err != nil {
 		text := "The page shows what was seen last, " + (moment{since, s.Clients.Now()}).Ago() + "."
 		if !s.watcher.fleets.HasSynced() {
 			text = "So the page shows no fleet."
 		}
-		list = append(list, s.lack(err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", text))
+		list = append(list, s.readNotice(err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", text))
 	}
-	if l.err != nil && !errors.Is(l.err, context.Canceled) {
-		list = append(list, s.lack(l.err, "SyncTargets", "list synctargets.stoker.io",
+	if l.Err != nil && !errors.Is(l.Err, context.Canceled) {
+		list = append(list, s.readNotice(l.Err, "SyncTargets", "list synctargets.stoker.io",
 			"So it takes up to "+v1alpha1.ConfirmedFor.String()+" until the page shows that no agent leads."))
 	}
 	return list
 }
 
-// lack returns a notice about something that could not be read: which right is missing, or why the API server does not answer.
-func (s *Server) lack(err error, what, right, text string) notice {
+// readNotice returns a notice about objects that could not be read: which right is missing, or why the API server does not
+// answer. what names the objects, and text is the consequence.
+func (s *Server) readNotice(err error, what, right, text string) notice {
 	switch {
 	case apierrors.IsForbidden(err):
-		where := "in namespace " + s.Namespace
+		scope := "in namespace " + s.Namespace
 		if s.Namespace == "" {
-			where = "in all namespaces (or choose one with --namespace)"
+			scope = "in all namespaces (or choose one with --namespace)"
 		}
-		return notice{hold, "You may not read " + what, text + " Your user lacks the right to " + right + " " + where +
+		return notice{toneHeld, "You may not read " + what, text + " Your user lacks the right to " + right + " " + scope +
 			". The ClusterRole stoker-view grants what this page reads of Stoker; pods and pods/proxy need a role of your own."}
 	case apierrors.IsUnauthorized(err):
-		return notice{fail, "The API server rejects your credentials", text + " Log in again, then restart stoker ui."}
+		return notice{toneFail, "The API server rejects your credentials", text + " Log in again, then restart stoker ui."}
 	case apierrors.IsNotFound(err):
-		return notice{fail, "The cluster does not serve " + what, text + " Install the chart, or its custom resource definitions."}
+		return notice{toneFail, "The cluster does not serve " + what, text + " Install the chart, or its custom resource definitions."}
 	}
-	return notice{fail, what + " cannot be read", text + " " + clean(err.Error(), 400)}
+	return notice{toneFail, what + " cannot be read", text + " " + clean(err.Error(), 400)}
 }
 
-// all returns the fleets of the cluster, those that need attention first.
-func (s *Server) all(l leads) []fleet {
+// fleets returns all fleets, those that need attention first.
+func (s *Server) fleets(l leads.Leads) []fleet {
 	now := s.Clients.Now()
 	var list []fleet
 	for _, gs := range s.watcher.fleets.List() {
-		list = append(list, s.read(gs, l.of(gs), now))
+		list = append(list, s.newFleet(gs, l.Target(gs), now))
 	}
 	for _, u := range s.watcher.fleets.Undecodable() {
-		list = append(list, fleet{Namespace: u.Namespace, Name: u.Name, Path: pathOf(u.Namespace, u.Name), State: chip{fail, "Unreadable"},
+		list = append(list, fleet{Namespace: u.Namespace, Name: u.Name, Path: PathOf(u.Namespace, u.Name), State: chip{toneFail, "Unreadable"},
 			Unreadable: clean(u.Error(), maxMessage)})
 	}
 	slices.SortFunc(list, func(a, b fleet) int {
-		return cmp.Or(slices.Index(tones, a.State.Tone)-slices.Index(tones, b.State.Tone), natural(a.Namespace, b.Namespace), natural(a.Name, b.Name))
+		return cmp.Or(compareTones(a.State.Tone, b.State.Tone), compareNatural(a.Namespace, b.Namespace), compareNatural(a.Name, b.Name))
 	})
 	return list
 }
 
 type fleetsPage struct {
 	frame
-	Loading                bool
-	Fleets                 []fleet
-	More                   int
-	Total, Behind, Trouble int
-	Since                  moment
-	Groups                 []cause
-	Search                 string
+	Loading                      bool
+	Fleets                       []fleet
+	More                         int // fleets that the page does not list
+	Total, Behind, NeedAttention int
+	Since                        moment
+	Causes                       []cause
+	Search                       string
 }
 
-// cause is a reason for which gateways of some fleets are behind.
+// cause is a reason for which gateways are behind, with all their fleets.
 type cause struct {
 	group
-	Fleets []share
-	More   int // fleets that are not listed
+	Fleets []fleetShare
+	More   int // fleets that the page does not list
 }
 
-// share is how many gateways of a fleet are behind for a reason.
-type share struct {
+// fleetShare is the number of gateways of one fleet that are behind for a reason.
+type fleetShare struct {
 	Name, Path string
 	N          int
 }
@@ -99,8 +102,8 @@ const (
 	maxShares = 5
 )
 
-// causes joins the groups of fleets by reason, the most urgent first.
-func causes(list []fleet) (all []cause) {
+// newCauses merges the groups of all fleets by reason, the most urgent first.
+func newCauses(list []fleet) (all []cause) {
 	for _, f := range list {
 		for _, g := range f.Groups {
 			i := slices.IndexFunc(all, func(c cause) bool { return c.Advice.Reason == g.Advice.Reason && c.Tone == g.Tone })
@@ -110,34 +113,34 @@ func causes(list []fleet) (all []cause) {
 			}
 			c := &all[i]
 			c.N += g.N
-			c.Fleets = append(c.Fleets, share{f.Name, g.Path, g.N})
+			c.Fleets = append(c.Fleets, fleetShare{f.Name, g.Path, g.N})
 		}
 	}
 	for i := range all {
 		c := &all[i]
-		slices.SortStableFunc(c.Fleets, func(a, b share) int { return b.N - a.N })
+		slices.SortStableFunc(c.Fleets, func(a, b fleetShare) int { return b.N - a.N })
 		c.More = max(len(c.Fleets)-maxShares, 0)
 		c.Fleets = c.Fleets[:min(len(c.Fleets), maxShares)]
 	}
 	slices.SortStableFunc(all, func(a, b cause) int {
-		return cmp.Or(slices.Index(tones, a.Tone)-slices.Index(tones, b.Tone), b.N-a.N)
+		return cmp.Or(compareTones(a.Tone, b.Tone), b.N-a.N)
 	})
 	return all[:min(len(all), maxCauses)]
 }
 
 func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
-	l := s.watcher.locks(r.Context())
-	p := fleetsPage{frame: s.frame("Fleets"), Search: clean(r.URL.Query().Get("q"), 100)}
+	l := s.watcher.readLeads(r.Context())
+	p := fleetsPage{frame: s.newFrame("Fleets"), Search: clean(r.URL.Query().Get("q"), 100)}
 	p.Notices = s.notices(l)
 	p.Live = "/live"
 	p.Loading = !s.watcher.fleets.HasSynced() && len(p.Notices) == 0
-	all := s.all(l)
-	p.Groups = causes(all)
+	all := s.fleets(l)
+	p.Causes = newCauses(all)
 	for _, f := range all {
 		p.Total += f.Total
 		p.Behind += f.Behind
-		if f.Behind > 0 || f.State.Tone == fail {
-			p.Trouble++
+		if f.Behind > 0 || f.State.Tone == toneFail {
+			p.NeedAttention++
 		}
 		if f.Since.Known() && (!p.Since.Known() || f.Since.at.Before(p.Since.at)) {
 			p.Since = f.Since
@@ -151,29 +154,29 @@ func (s *Server) serveFleets(w http.ResponseWriter, r *http.Request) {
 		}
 		p.Fleets = append(p.Fleets, f)
 	}
-	s.show(w, http.StatusOK, "fleets", p)
+	s.writePage(w, http.StatusOK, "fleets", p)
 }
 
-// find returns the fleet of a request. If there is none, it writes the answer.
-func (s *Server) find(w http.ResponseWriter, r *http.Request) (fleet, leads, bool) {
+// requestedFleet returns the fleet of a request. If there is none, it writes an error page and returns false.
+func (s *Server) requestedFleet(w http.ResponseWriter, r *http.Request) (fleet, leads.Leads, bool) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("name")
-	l := s.watcher.locks(r.Context())
+	l := s.watcher.readLeads(r.Context())
 	gs, err := s.watcher.fleets.Get(namespace, name)
 	_, undecodable := errors.AsType[*kube.UndecodableError](err)
 	switch {
 	case err == nil:
-		return s.read(gs, l.of(gs), s.Clients.Now()), l, true
+		return s.newFleet(gs, l.Target(gs), s.Clients.Now()), l, true
 	case undecodable:
-		s.problem(w, http.StatusOK, "This fleet cannot be read", clean(err.Error(), maxMessage))
+		s.writeProblem(w, http.StatusOK, "This fleet cannot be read", clean(err.Error(), maxMessage))
 	case !s.watcher.fleets.HasSynced():
 		text := "The list of fleets is not complete yet. Load this page again."
 		if _, err := s.watcher.failure(); err != nil {
-			n := s.lack(err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", "")
+			n := s.readNotice(err, "GatewaySyncs", "get, list and watch gatewaysyncs.stoker.io", "")
 			text = n.Title + "." + n.Text
 		}
-		s.problem(w, http.StatusServiceUnavailable, "Not there yet", text)
+		s.writeProblem(w, http.StatusServiceUnavailable, "Not there yet", text)
 	default:
-		s.problem(w, http.StatusNotFound, "There is no such fleet",
+		s.writeProblem(w, http.StatusNotFound, "There is no such fleet",
 			"No GatewaySync "+clean(name, maxWord)+" was found in namespace "+clean(namespace, maxWord)+". It may have been deleted.")
 	}
 	return fleet{}, l, false
@@ -183,7 +186,7 @@ type fleetPage struct {
 	frame
 	Fleet      fleet
 	Rows       []gateway
-	Range      string // which of the rows that pass the filters the page shows; "" for all
+	Range      string // the rows that this page shows, such as "1 to 100 of 250"; "" for all
 	Pages      []pageLink
 	Filters    []filter
 	Columns    []column
@@ -192,13 +195,13 @@ type fleetPage struct {
 	State      string
 	Reason     string
 	Stage      string
-	History    []past
+	History    []pastCommit
 	Conditions []condition
 	Rollout    *rollout
 	Command    string
 }
 
-// filter is a link that shows a part of the gateways.
+// filter is a link to the list of some of the gateways.
 type filter struct {
 	Text, Path string
 	Tone       tone
@@ -206,8 +209,8 @@ type filter struct {
 	On         bool
 }
 
-// pageRows is how many gateways a page has. A list of a thousand keeps browsers and screen readers busy for seconds.
-const pageRows = 100
+// rowsPerPage bounds the gateways on a page. A list of a thousand keeps browsers and screen readers busy for seconds.
+const rowsPerPage = 100
 
 // pageLink leads to a page of the list of gateways.
 type pageLink struct {
@@ -215,19 +218,19 @@ type pageLink struct {
 	On         bool
 }
 
-// column is the head of a column, which sorts by it.
+// column is the head of a column. Its link sorts by the column.
 type column struct {
 	Text, Path, Class string
 	Sort              string // ascending, descending or none
 }
 
-// past is a commit that ran on every gateway.
-type past struct {
+// pastCommit is a commit that ran on every gateway.
+type pastCommit struct {
 	Ref, Commit string
 	At          moment
 }
 
-// condition is one that is not as it should be.
+// condition is a condition of a GatewaySync that reports a problem.
 type condition struct {
 	Type, Message string
 	Advice        Advice
@@ -235,40 +238,40 @@ type condition struct {
 }
 
 func (s *Server) serveFleet(w http.ResponseWriter, r *http.Request) {
-	f, l, ok := s.find(w, r)
+	f, l, ok := s.requestedFleet(w, r)
 	if !ok {
 		return
 	}
 	query := r.URL.Query()
-	p := fleetPage{frame: s.frame(f.Name, crumb{"Fleets", "/"}), Fleet: f, Search: clean(query.Get("q"), 100), Sort: clean(query.Get("sort"), 10),
+	p := fleetPage{frame: s.newFrame(f.Name, crumb{"Fleets", "/"}), Fleet: f, Search: clean(query.Get("q"), 100), Sort: clean(query.Get("sort"), 10),
 		Dir: clean(query.Get("dir"), 4), State: clean(query.Get("state"), 20), Reason: clean(query.Get("reason"), 64), Stage: clean(query.Get("stage"), 63)}
 	p.Notices = s.notices(l)
 	p.Live = "/live?" + url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode()
 	p.Command = "stoker status " + f.Name + " --namespace " + f.Namespace
-	p.filters()
-	p.columns()
+	p.addFilters()
+	p.addColumns()
 	for _, g := range f.Gateways {
-		if p.admits(g) {
+		if p.matches(g) {
 			p.Rows = append(p.Rows, g)
 		}
 	}
-	sorted(p.Rows, p.Sort, p.Dir == "desc")
-	p.turn(query.Get("page"))
-	for _, h := range f.spec.Status.History {
+	sortGateways(p.Rows, p.Sort, p.Dir == "desc")
+	p.paginate(query.Get("page"))
+	for _, h := range f.gs.Status.History {
 		ref := clean(h.Ref, maxWord)
 		if v1alpha1.IsCommit(h.Ref) {
 			ref = request.Short(h.Ref)
 		}
-		p.History = append(p.History, past{ref, clean(request.Short(h.Commit), 7), moment{h.At.Time, p.Now.now}})
+		p.History = append(p.History, pastCommit{ref, clean(request.Short(h.Commit), 7), moment{h.At.Time, p.Now.now}})
 	}
 	p.Conditions = s.conditions(f, p.Now)
 	p.Rollout = s.newRollout(f, p.Now, func(stage string) string { return p.link(map[string]string{"stage": stage, "state": "", "reason": ""}) })
-	s.show(w, http.StatusOK, "fleet", p)
+	s.writePage(w, http.StatusOK, "fleet", p)
 }
 
-// conditions returns those that are not as they should be. Ready and AllGatewaysSynced say what the summary says.
+// conditions returns the conditions that report a problem, without those that say what the summary says.
 func (s *Server) conditions(f fleet, now moment) (list []condition) {
-	for _, c := range f.spec.Status.Conditions {
+	for _, c := range f.gs.Status.Conditions {
 		bad := c.Status != metav1.ConditionTrue
 		if c.Type == v1alpha1.ConditionStalled {
 			bad = c.Status == metav1.ConditionTrue
@@ -278,32 +281,33 @@ func (s *Server) conditions(f fleet, now moment) (list []condition) {
 			continue
 		}
 		if bad && (c.Type != v1alpha1.ConditionStalled || f.Advice.Reason != c.Reason) {
-			list = append(list, condition{clean(c.Type, 64), clean(c.Message, maxMessage), s.advisor.of(v1alpha1.Reason(c.Reason)), moment{c.LastTransitionTime.Time, now.now}})
+			list = append(list, condition{clean(c.Type, 64), clean(c.Message, maxMessage), s.advisor.advice(v1alpha1.Reason(c.Reason)), moment{c.LastTransitionTime.Time, now.now}})
 		}
 	}
 	return list
 }
 
-// turn leaves the rows of one page, counted from 1. A page that does not exist, as if gateways went, is the nearest one.
-func (p *fleetPage) turn(wanted string) {
-	n := (len(p.Rows) + pageRows - 1) / pageRows
+// paginate reduces the rows to those of one page. wanted is its number, from 1. If there are not as many pages, it takes the
+// nearest one.
+func (p *fleetPage) paginate(wanted string) {
+	n := (len(p.Rows) + rowsPerPage - 1) / rowsPerPage
 	if n < 2 {
 		return
 	}
-	at, err := strconv.Atoi(wanted)
+	page, err := strconv.Atoi(wanted)
 	if err != nil {
-		at = 1
+		page = 1
 	}
-	at = min(max(at, 1), n)
+	page = min(max(page, 1), n)
 	for i := range n {
-		p.Pages = append(p.Pages, pageLink{number(i + 1), p.link(map[string]string{"page": strconv.Itoa(i + 1)}), i+1 == at})
+		p.Pages = append(p.Pages, pageLink{number(i + 1), p.link(map[string]string{"page": strconv.Itoa(i + 1)}), i+1 == page})
 	}
-	first, last := (at-1)*pageRows, min(at*pageRows, len(p.Rows))
+	first, last := (page-1)*rowsPerPage, min(page*rowsPerPage, len(p.Rows))
 	p.Range = number(first+1) + " to " + number(last) + " of " + number(len(p.Rows))
 	p.Rows = p.Rows[first:last]
 }
 
-// link returns the address of the first page of the list with another value of its query.
+// link returns the address of the list with some values of the query replaced. It leads to the first page, unless "page" is set.
 func (p *fleetPage) link(set map[string]string) string {
 	values := url.Values{}
 	for name, value := range map[string]string{"state": p.State, "reason": p.Reason, "stage": p.Stage, "q": p.Search, "sort": p.Sort, "dir": p.Dir, "page": ""} {
@@ -320,7 +324,7 @@ func (p *fleetPage) link(set map[string]string) string {
 	return p.Fleet.Path + "?" + values.Encode() + "#gateways"
 }
 
-func (p *fleetPage) filters() {
+func (p *fleetPage) addFilters() {
 	count := map[chip]int{}
 	behind, drift, proposals := 0, 0, 0
 	for _, g := range p.Fleet.Gateways {
@@ -342,14 +346,10 @@ func (p *fleetPage) filters() {
 	}
 	add("All", "", "", len(p.Fleet.Gateways))
 	add("Behind", "behind", "", behind)
-	chips := make([]chip, 0, len(count))
-	for c := range count {
-		chips = append(chips, c)
-	}
-	slices.SortFunc(chips, func(a, b chip) int {
-		return cmp.Or(slices.Index(tones, a.Tone)-slices.Index(tones, b.Tone), strings.Compare(a.Word, b.Word))
+	states := slices.SortedFunc(maps.Keys(count), func(a, b chip) int {
+		return cmp.Or(compareTones(a.Tone, b.Tone), strings.Compare(a.Word, b.Word))
 	})
-	for _, c := range chips {
+	for _, c := range states {
 		if c.Word != "Behind" {
 			add(c.Word, c.Word, c.Tone, count[c])
 		}
@@ -364,8 +364,8 @@ func (p *fleetPage) filters() {
 	}
 }
 
-// admits reports whether a gateway passes the filters of the query.
-func (p *fleetPage) admits(g gateway) bool {
+// matches reports whether a gateway passes the filters of the query.
+func (p *fleetPage) matches(g gateway) bool {
 	switch p.State {
 	case "", g.State.Word:
 	case "behind":
@@ -383,7 +383,7 @@ func (p *fleetPage) admits(g gateway) bool {
 	default:
 		return false
 	}
-	if p.Stage != "" && p.Stage != stageOf(p.Fleet.spec, g.row.Name) {
+	if p.Stage != "" && p.Stage != stageOf(p.Fleet.gs, g.row.Name) {
 		return false
 	}
 	if p.Reason != "" && (string(g.Reason) != p.Reason || !g.Behind) {
@@ -392,17 +392,17 @@ func (p *fleetPage) admits(g gateway) bool {
 	return p.Search == "" || strings.Contains(strings.ToLower(g.Name+" "+g.Pod), strings.ToLower(p.Search))
 }
 
-func (p *fleetPage) columns() {
+func (p *fleetPage) addColumns() {
 	for _, c := range []struct{ text, sort, class string }{
 		{"Gateway", "name", ""}, {"State", "state", ""}, {"Why", "reason", ""}, {"Commit", "commit", "wide"}, {"Profile", "profile", "wide"}, {"Last sync", "synced", "wide"},
 	} {
-		is, dir := "none", ""
+		order, dir := "none", ""
 		if cmp.Or(p.Sort, "state") == c.sort {
-			is, dir = "ascending", "desc"
+			order, dir = "ascending", "desc"
 			if p.Dir == "desc" {
-				is, dir = "descending", ""
+				order, dir = "descending", ""
 			}
 		}
-		p.Columns = append(p.Columns, column{c.text, p.link(map[string]string{"sort": c.sort, "dir": dir}), c.class, is})
+		p.Columns = append(p.Columns, column{c.text, p.link(map[string]string{"sort": c.sort, "dir": dir}), c.class, order})
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents"
+	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
@@ -31,29 +32,29 @@ const (
 
 type gatewayPage struct {
 	frame
-	Fleet    fleet
-	Gateway  gateway
-	Advice   Advice
-	Away     notice // why the agent's part is missing
-	Known    bool   // the agent has answered
-	Problems []problem
-	Plan     []planLine
-	PlanMore int
-	Drift    []drifted
-	Drifted  int
-	Notes    []string
-	Files    sync.Counts
-	Proposal *proposal
+	Fleet         fleet
+	Gateway       gateway
+	Advice        Advice
+	AgentNotice   notice // why the agent did not answer
+	AgentAnswered bool
+	Problems      []problem
+	Plan          []planLine
+	PlanMore      int
+	Drift         []driftedFile
+	Drifted       int
+	Notes         []string
+	Files         sync.Counts
+	Proposal      *proposal
 
-	Stage     string
-	Last      *snapshot // of the status, which is there without the agent
-	Keeps     string    // what the spec keeps
-	Snapshots []snapshot
-	Places    bool // some of them say where they are
-	Backups   bool // some of them have a backup of the whole gateway
-	Records   []record
-	Odd       string // the audit record has lines that are no entries
-	Command   string
+	Stage          string
+	Last           *snapshot // from the status, if the agent did not answer
+	SnapshotPolicy string    // what the spec keeps
+	Snapshots      []snapshot
+	HasStored      bool // some snapshots say where they are
+	HasBackups     bool // some snapshots have a backup of the whole gateway
+	Records        []record
+	AuditError     string // the audit record has invalid lines
+	Command        string
 }
 
 type problem struct {
@@ -61,10 +62,10 @@ type problem struct {
 	Message string
 }
 
-// planLine is a line of the plan, with what happens to its file.
+// planLine is a line of the plan. Op says what happens to its file: added, modified, deleted or "".
 type planLine struct{ Op, Text string }
 
-type drifted struct{ Path, What string }
+type driftedFile struct{ Path, What string }
 
 type proposal struct {
 	State, Branch, Message string
@@ -77,15 +78,15 @@ type snapshot struct {
 	ID, Commit, To, Size string
 	At                   moment
 	Files                int
-	Stored               string // where it is
+	Stored               string // where it is, in words
 	Backup               bool
-	Restore              string
+	Restore              string // command
 }
 
-// places says where a snapshot is, in words.
-var places = map[v1alpha1.SnapshotStored]string{v1alpha1.StoredLocal: "data volume", v1alpha1.StoredRemote: "object storage", v1alpha1.StoredBoth: "data volume, object storage"}
+// storedText says in words where a snapshot is.
+var storedText = map[v1alpha1.SnapshotStored]string{v1alpha1.StoredLocal: "data volume", v1alpha1.StoredRemote: "object storage", v1alpha1.StoredBoth: "data volume, object storage"}
 
-// record is a sync of the past.
+// record is a past sync.
 type record struct {
 	At                          moment
 	Ref, From, To               string
@@ -93,62 +94,62 @@ type record struct {
 	Tone                        tone
 	Advice                      Advice
 	Added, Modified, Deleted    int
-	Path                        string // of the diff
-	Short                       bool   // only the number of files is known, and not who requested it
-	Changed                     int
+	Path                        string // of the page with the changed files; "" if they are unknown
+	Summary                     bool   // only the number of changed files is known, and not who requested the sync
+	Changed                     int    // files, of a summary
 	Duration                    string
 }
 
-// findGateway returns the row of a request. If there is none, it writes the answer.
-func (s *Server) findGateway(w http.ResponseWriter, r *http.Request) (fleet, gateway, leads, bool) {
-	f, l, ok := s.find(w, r)
+// requestedGateway returns the gateway of a request and its fleet. If there is none, it writes an error page and returns false.
+func (s *Server) requestedGateway(w http.ResponseWriter, r *http.Request) (fleet, gateway, leads.Leads, bool) {
+	f, l, ok := s.requestedFleet(w, r)
 	if !ok {
 		return f, gateway{}, l, false
 	}
 	name := r.URL.Query().Get("name")
 	i := slices.IndexFunc(f.Gateways, func(g gateway) bool { return g.row.Name == name })
 	if i < 0 {
-		s.problem(w, http.StatusNotFound, "There is no such gateway", "The fleet "+f.Name+" has no gateway "+clean(name, maxWord)+". Its pod may have been deleted.")
+		s.writeProblem(w, http.StatusNotFound, "There is no such gateway", "The fleet "+f.Name+" has no gateway "+clean(name, maxWord)+". Its pod may have been deleted.")
 		return f, gateway{}, l, false
 	}
 	return f, f.Gateways[i], l, true
 }
 
 func (s *Server) serveGateway(w http.ResponseWriter, r *http.Request) {
-	f, g, l, ok := s.findGateway(w, r)
+	f, g, l, ok := s.requestedGateway(w, r)
 	if !ok {
 		return
 	}
-	p := gatewayPage{frame: s.frame(g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Advice: s.advisor.of(g.Reason)}
+	p := gatewayPage{frame: s.newFrame(g.Name, crumb{"Fleets", "/"}, crumb{f.Name, f.Path}), Fleet: f, Gateway: g, Advice: s.advisor.advice(g.Reason)}
 	p.Notices = s.notices(l)
 	p.Live = "/live?" + url.Values{"fleet": {f.Namespace + "/" + f.Name}}.Encode()
 	p.Command = "stoker history " + f.Name + " --namespace " + f.Namespace + " --audit --gateway " + g.Name
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
-	p.Stage, p.Keeps, p.Last = stageOf(f.spec, g.row.Name), keeps(f.spec.Spec.Snapshots), p.last(g.row.LastSnapshot)
-	if err := s.ask(ctx, &p); err != nil {
-		p.Away = s.silent(err, f.Namespace)
-		s.reported(ctx, &p)
+	p.Stage, p.SnapshotPolicy, p.Last = stageOf(f.gs, g.row.Name), snapshotPolicy(f.gs.Spec.Snapshots), p.newLastSnapshot(g.row.LastSnapshot)
+	if err := s.addAgentAnswer(ctx, &p); err != nil {
+		p.AgentNotice = s.agentNotice(err, f.Namespace)
+		s.addReport(ctx, &p)
 	}
-	s.show(w, http.StatusOK, "gateway", p)
+	s.writePage(w, http.StatusOK, "gateway", p)
 }
 
-// silent returns a notice about an agent that could not be asked.
-func (s *Server) silent(err error, namespace string) notice {
+// agentNotice returns a notice about an agent that did not answer.
+func (s *Server) agentNotice(err error, namespace string) notice {
 	const text = "The plan, the changed files and the list of snapshots are not shown: they come from the agent."
 	switch {
 	case apierrors.IsForbidden(err):
-		return notice{hold, "You may not ask the agent", text + " Your user lacks the right to get pods and pods/proxy in namespace " + clean(namespace, maxWord) + "."}
+		return notice{toneHeld, "You may not ask the agent", text + " Your user lacks the right to get pods and pods/proxy in namespace " + clean(namespace, maxWord) + "."}
 	case failure.Is(err, v1alpha1.ReasonMissingSidecar):
-		return notice{fail, "The pod has no agent", text}
+		return notice{toneFail, "The pod has no agent", text}
 	case apierrors.IsNotFound(err):
-		return notice{unknown, "The pod is gone", text}
+		return notice{toneUnknown, "The pod is gone", text}
 	}
-	return notice{unknown, "The agent does not answer", text + " " + clean(err.Error(), 400)}
+	return notice{toneUnknown, "The agent does not answer", text + " " + clean(err.Error(), 400)}
 }
 
-// keeps says what spec.snapshots keeps, or "" if no snapshots are taken.
-func keeps(o *v1alpha1.SnapshotsSpec) string {
+// snapshotPolicy says in words what spec.snapshots keeps. It returns "" if no snapshots are taken.
+func snapshotPolicy(o *v1alpha1.SnapshotsSpec) string {
 	if o == nil || !o.Enabled {
 		return ""
 	}
@@ -164,88 +165,87 @@ func keeps(o *v1alpha1.SnapshotsSpec) string {
 	return text
 }
 
-// last returns the newest snapshot as the status names it, or nil.
-func (p *gatewayPage) last(of *v1alpha1.GatewaySnapshot) *snapshot {
-	if of == nil {
+// newLastSnapshot returns the newest snapshot of the status, or nil.
+func (p *gatewayPage) newLastSnapshot(last *v1alpha1.GatewaySnapshot) *snapshot {
+	if last == nil {
 		return nil
 	}
-	sn := &snapshot{ID: clean(of.ID, maxWord), Size: clean(of.Size, 32), Stored: places[of.Stored]}
-	if of.Timestamp != nil {
-		sn.At = moment{of.Timestamp.Time, p.Now.now}
+	sn := &snapshot{ID: clean(last.ID, maxWord), Size: clean(last.Size, 32), Stored: storedText[last.Stored]}
+	if last.Timestamp != nil {
+		sn.At = moment{last.Timestamp.Time, p.Now.now}
 	}
-	if v1alpha1.RestoresOn(of.ID, p.Gateway.row.Name) == of.ID {
-		sn.Restore = p.restore(of.ID)
+	if v1alpha1.RestoresOn(last.ID, p.Gateway.row.Name) == last.ID {
+		sn.Restore = p.restoreCommand(last.ID)
 	}
 	return sn
 }
 
-// restore returns the command that brings the gateway back to a snapshot.
-func (p *gatewayPage) restore(id string) string {
+// restoreCommand returns the command that restores a snapshot.
+func (p *gatewayPage) restoreCommand(id string) string {
 	return "stoker snapshots " + p.Fleet.Name + " --namespace " + p.Fleet.Namespace + " --restore " + id
 }
 
-func (p *gatewayPage) notes(list []string) {
+func (p *gatewayPage) addNotes(list []string) {
 	for _, n := range list[:min(len(list), maxNotes)] {
 		p.Notes = append(p.Notes, clean(n, maxMessage))
 	}
 }
 
-// reported adds the past syncs and the notes without the agent: as its last report has them, or as far as the status has them.
-func (s *Server) reported(ctx context.Context, p *gatewayPage) {
+// addReport adds the past syncs and the notes of an agent that did not answer, from its last report or else from the status.
+func (s *Server) addReport(ctx context.Context, p *gatewayPage) {
 	list := p.Gateway.row.SyncHistory
-	p.notes(p.Gateway.row.Notes)
+	p.addNotes(p.Gateway.row.Notes)
 	report, err := kube.SyncReports(s.Clients.Dynamic, p.Fleet.Namespace).Get(ctx, p.Gateway.row.PodName)
 	if err == nil && report.Status.Gateway == p.Gateway.row.Name {
 		list = report.Status.SyncHistory
 	}
 	for _, h := range list[:min(len(list), maxRecords)] {
-		is := v1alpha1.GatewayError
+		state := v1alpha1.GatewayError
 		switch h.Result.Class() {
 		case v1alpha1.ClassDone:
-			is = v1alpha1.GatewaySynced
+			state = v1alpha1.GatewaySynced
 		case v1alpha1.ClassHeld:
-			is = v1alpha1.GatewayHeld
+			state = v1alpha1.GatewayHeld
 		}
-		r := s.record(p, sync.Audit{Time: h.Timestamp.Time, Ref: h.Ref, Result: is, Reason: h.Result, Duration: h.Duration})
-		r.Short, r.To, r.Changed = true, clean(request.Short(h.Commit), 7), int(h.FilesChanged)
+		r := s.newRecord(p, sync.Audit{Time: h.Timestamp.Time, Ref: h.Ref, Result: state, Reason: h.Result, Duration: h.Duration})
+		r.Summary, r.To, r.Changed = true, clean(request.Short(h.Commit), 7), int(h.FilesChanged)
 		p.Records = append(p.Records, r)
 	}
 }
 
-// ask adds what the agent answers.
-func (s *Server) ask(ctx context.Context, p *gatewayPage) error {
-	a, err := agents.Of(ctx, s.Clients.Core, p.Fleet.Namespace, p.Gateway.row)
+// addAgentAnswer adds the state and the audit record of the gateway, which it requests from the agent. It fails if the agent does
+// not return the state.
+func (s *Server) addAgentAnswer(ctx context.Context, p *gatewayPage) error {
+	agent, err := agents.Of(ctx, s.Clients.Core, p.Fleet.Namespace, p.Gateway.row)
 	if err != nil {
 		return err
 	}
-	type history struct {
-		list []sync.Audit
-		err  error
-	}
-	audit := make(chan history, 1)
+	var entries []sync.Audit
+	var errAudit error
+	audited := make(chan struct{})
 	go func() {
-		list, err := a.Audit(ctx)
-		audit <- history{list, err}
+		entries, errAudit = agent.Audit(ctx)
+		close(audited)
 	}()
-	state, err := a.State(ctx)
+	state, err := agent.State(ctx)
 	if err != nil {
 		return err
 	}
-	p.Known = true
-	s.addState(p, a, state)
-	past := <-audit
-	for _, e := range slices.Backward(past.list) {
+	p.AgentAnswered = true
+	s.addState(p, agent, state)
+	<-audited
+	for _, e := range slices.Backward(entries) {
 		if len(p.Records) == maxRecords {
 			break
 		}
-		p.Records = append(p.Records, s.record(p, e))
+		p.Records = append(p.Records, s.newRecord(p, e))
 	}
-	if past.err != nil && len(past.list) > 0 {
-		p.Odd = clean(past.err.Error(), maxCell)
+	if errAudit != nil && len(entries) > 0 {
+		p.AuditError = clean(errAudit.Error(), maxCell)
 	}
-	if past.list == nil { // an agent without an audit record, or one that cannot be read
+	if entries == nil { // there is no audit record, or it cannot be read
 		for _, h := range state.History[:min(len(state.History), maxRecords)] {
-			p.Records = append(p.Records, s.record(p, sync.Audit{Time: h.At, Ref: h.Ref, To: h.Commit, Result: h.Phase, Reason: h.Reason, Message: h.Message,
+			p.Records = append(p.Records, s.newRecord(p, sync.Audit{Time: h.At, Ref: h.Ref, To: h.Commit, Result: h.Phase, Reason: h.Reason, Message: h.Message,
 				Duration: h.Duration, Files: sync.AuditFiles{Added: h.Files.Added, Modified: h.Files.Modified, Deleted: h.Files.Deleted}}))
 		}
 	}
@@ -254,7 +254,7 @@ func (s *Server) ask(ctx context.Context, p *gatewayPage) error {
 
 func (s *Server) addState(p *gatewayPage, a agents.Agent, state agents.State) {
 	for _, e := range state.Problems[:min(len(state.Problems), maxNotes)] {
-		p.Problems = append(p.Problems, problem{s.advisor.of(e.Reason), clean(e.Message, maxMessage)})
+		p.Problems = append(p.Problems, problem{s.advisor.advice(e.Reason), clean(e.Message, maxMessage)})
 	}
 	for _, line := range state.Plan[:min(len(state.Plan), maxPlan)] {
 		p.Plan = append(p.Plan, newPlanLine(line))
@@ -263,15 +263,15 @@ func (s *Server) addState(p *gatewayPage, a agents.Agent, state agents.State) {
 	if d := state.Drift; d != nil {
 		p.Drifted = d.Files
 		for _, f := range d.Paths[:min(len(d.Paths), maxRecords)] {
-			p.Drift = append(p.Drift, drifted{clean(f.Path, 1024), clean(f.What, 20)})
+			p.Drift = append(p.Drift, driftedFile{clean(f.Path, 1024), clean(f.What, 20)})
 		}
 	}
-	p.notes(state.Report.Notes)
+	p.addNotes(state.Report.Notes)
 	p.Files = state.Report.Files
 	if o := state.Proposal; o != nil {
 		p.Proposal = &proposal{clean(string(o.State), 16), clean(o.Branch, maxWord), clean(o.Message, maxMessage), newLink(o.URL), int(o.Files), int(o.Refused), Advice{}}
 		if o.Reason != "" {
-			p.Proposal.Advice = s.advisor.of(o.Reason)
+			p.Proposal.Advice = s.advisor.advice(o.Reason)
 		}
 	}
 	for _, sn := range slices.Backward(a.Snapshots(state)) {
@@ -279,29 +279,25 @@ func (s *Server) addState(p *gatewayPage, a agents.Agent, state agents.State) {
 			break
 		}
 		p.Snapshots = append(p.Snapshots, snapshot{sn.ID, sn.Commit.Short(), sn.To.Short(), v1alpha1.SizeText(sn.Bytes), moment{sn.Time, p.Now.now}, sn.Files,
-			places[sn.Stored], sn.Backup, p.restore(sn.ID)})
-		p.Places, p.Backups = p.Places || sn.Stored != "", p.Backups || sn.Backup
+			storedText[sn.Stored], sn.Backup, p.restoreCommand(sn.ID)})
+		p.HasStored, p.HasBackups = p.HasStored || sn.Stored != "", p.HasBackups || sn.Backup
 	}
 }
 
-// newPlanLine finds out what a line of a plan does by its first character, which the plan's own text begins each change with.
+// newPlanLine returns a line of a plan. The text of a plan begins each change with a mark.
 func newPlanLine(line string) planLine {
 	line = clean(line, 1024)
-	op := ""
-	for mark, is := range map[string]string{"+ ": "added", "~ ": "modified", "- ": "deleted"} {
-		if strings.HasPrefix(line, mark) {
-			op = is
-		}
-	}
-	return planLine{op, line}
+	mark, _, _ := strings.Cut(line, " ")
+	return planLine{map[string]string{"+": "added", "~": "modified", "-": "deleted"}[mark], line}
 }
 
-func (s *Server) record(p *gatewayPage, e sync.Audit) record {
+// newRecord returns an entry of the audit record as pages show it.
+func (s *Server) newRecord(p *gatewayPage, e sync.Audit) record {
 	r := record{
-		At: moment{e.Time, p.Now.now}, Ref: clean(e.Ref, maxWord), From: short(e.From), To: short(e.To), Author: clean(e.Author, 120),
-		By: clean(e.By, 64), Result: clean(string(e.Result), 32), Message: clean(e.Message, maxCell), Advice: s.advisor.of(e.Reason),
+		At: moment{e.Time, p.Now.now}, Ref: clean(e.Ref, maxWord), From: shortID(e.From), To: shortID(e.To), Author: clean(e.Author, 120),
+		By: clean(e.By, 64), Result: clean(string(e.Result), 32), Message: clean(e.Message, maxCell), Advice: s.advisor.advice(e.Reason),
 		Added: e.Files.Added, Modified: e.Files.Modified, Deleted: e.Files.Deleted, Duration: clean(e.Duration, 32),
-		Tone: stand(v1alpha1.DiscoveredGateway{SyncStatus: e.Result, Reason: e.Reason}, false, false).Tone,
+		Tone: gatewayState(v1alpha1.DiscoveredGateway{SyncStatus: e.Result, Reason: e.Reason}, false, false).Tone,
 	}
 	if v1alpha1.IsCommit(e.Ref) {
 		r.Ref = request.Short(e.Ref)
@@ -315,8 +311,8 @@ func (s *Server) record(p *gatewayPage, e sync.Audit) record {
 	return r
 }
 
-// short returns the first digits of a commit, or "" if there is none.
-func short(id plan.ID) string {
+// shortID returns the first digits of a commit, or "" if there is none.
+func shortID(id plan.ID) string {
 	if id.IsZero() {
 		return ""
 	}
@@ -343,12 +339,12 @@ type fileChange struct {
 }
 
 func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
-	f, g, l, ok := s.findGateway(w, r)
+	f, g, l, ok := s.requestedGateway(w, r)
 	if !ok {
 		return
 	}
 	id := r.URL.Query().Get("id")
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
 	a, err := agents.Of(ctx, s.Clients.Core, f.Namespace, g.row)
 	var d sync.Diff
@@ -356,19 +352,19 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 		d, err = a.Diff(ctx, id)
 	}
 	if err != nil {
-		n := s.silent(err, f.Namespace)
+		n := s.agentNotice(err, f.Namespace)
 		if apierrors.IsNotFound(err) {
-			n = notice{unknown, "There is no report of this sync", "The agent keeps the reports of the last ten syncs that changed files."}
+			n = notice{toneUnknown, "There is no report of this sync", "The agent keeps the reports of the last ten syncs that changed files."}
 		}
 		status := http.StatusBadGateway
 		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || errors.Is(err, context.DeadlineExceeded) {
 			status = http.StatusNotFound
 		}
-		s.problem(w, status, n.Title, n.Text)
+		s.writeProblem(w, status, n.Title, n.Text)
 		return
 	}
-	p := syncPage{frame: s.frame("Changes of a sync", crumb{"Fleets", "/"}, crumb{f.Name, f.Path}, crumb{g.Name, g.Path}), Fleet: f, Gateway: g,
-		From: short(d.FromCommit), To: short(d.ToCommit), Added: d.FilesAdded, Modified: d.FilesModified, Deleted: d.FilesDeleted, Truncated: d.Truncated,
+	p := syncPage{frame: s.newFrame("Changes of a sync", crumb{"Fleets", "/"}, crumb{f.Name, f.Path}, crumb{g.Name, g.Path}), Fleet: f, Gateway: g,
+		From: shortID(d.FromCommit), To: shortID(d.ToCommit), Added: d.FilesAdded, Modified: d.FilesModified, Deleted: d.FilesDeleted, Truncated: d.Truncated,
 		Search: clean(r.URL.Query().Get("q"), 200), ID: id}
 	p.At = moment{d.Timestamp, p.Now.now}
 	p.Notices = s.notices(l)
@@ -383,23 +379,25 @@ func (s *Server) serveSync(w http.ResponseWriter, r *http.Request) {
 			p.More++
 			continue
 		}
-		p.Changes = append(p.Changes, fileChange{clean(c.Path, 1024), clean(c.Action, 10), blob(c.Checksum.Before), blob(c.Checksum.After)})
+		p.Changes = append(p.Changes, fileChange{clean(c.Path, 1024), clean(c.Action, 10), shortChecksum(c.Checksum.Before), shortChecksum(c.Checksum.After)})
 	}
-	s.show(w, http.StatusOK, "sync", p)
+	s.writePage(w, http.StatusOK, "sync", p)
 }
 
-// blob shortens git's id of the content of a file.
-func blob(sum string) string { return clean(request.Short(strings.TrimPrefix(sum, "git:")), 7) }
+// shortChecksum shortens the git id of a file.
+func shortChecksum(sum string) string {
+	return clean(request.Short(strings.TrimPrefix(sum, "git:")), 7)
+}
 
 func (s *Server) serveReason(w http.ResponseWriter, r *http.Request) {
-	a, ok := s.advisor.by[v1alpha1.Reason(r.PathValue("reason"))]
+	a, ok := s.advisor.byReason[v1alpha1.Reason(r.PathValue("reason"))]
 	if !ok {
-		s.problem(w, http.StatusNotFound, "There is no such reason", "")
+		s.writeProblem(w, http.StatusNotFound, "There is no such reason", "")
 		return
 	}
-	s.show(w, http.StatusOK, "reason", struct {
+	s.writePage(w, http.StatusOK, "reason", struct {
 		frame
 		Advice Advice
 		Web    string
-	}{s.frame(a.Reason, crumb{"Fleets", "/"}), a, s.Manual(troubleshooting + "#" + strings.ToLower(a.Reason))})
+	}{s.newFrame(a.Reason, crumb{"Fleets", "/"}), a, s.Manual(troubleshooting + "#" + strings.ToLower(a.Reason))})
 }

@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	// pause is the least time between two events, so that a fleet that changes all the time does not keep the browser busy.
-	pause = time.Second
-	// refresh is the most time between two events: relative times grow, and a lead that is gone changes no object.
-	refresh = 30 * time.Second
+	// minEventInterval is the shortest time between two events, so that a fleet that always changes does not keep the browser busy.
+	minEventInterval = time.Second
+	// maxEventInterval is the longest time between two events: relative times grow, and an absent lead changes no object.
+	maxEventInterval = 30 * time.Second
 )
 
-// serveLive sends an event whenever the page has to be loaded again.
+// serveLive sends an event when the page must be loaded again.
 func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	changes, end := s.watcher.subscribe(r.URL.Query().Get("fleet"))
 	if changes == nil {
@@ -27,7 +27,7 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "text/event-stream")
 	for n := 0; ; n++ {
-		if control.SetWriteDeadline(time.Now().Add(refresh)) != nil {
+		if control.SetWriteDeadline(time.Now().Add(maxEventInterval)) != nil {
 			return
 		}
 		event := "changed"
@@ -37,14 +37,14 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 		if _, err := fmt.Fprintf(w, "retry: 2000\nevent: %s\ndata: %d\n\n", event, n); err != nil || control.Flush() != nil {
 			return
 		}
-		if !s.sleep(r, pause, nil) || !s.sleep(r, refresh-pause, changes) {
+		if !s.wait(r, minEventInterval, nil) || !s.wait(r, maxEventInterval-minEventInterval, changes) {
 			return
 		}
 	}
 }
 
-// sleep waits for a change or a time. It returns false if the client or the server ends.
-func (s *Server) sleep(r *http.Request, d time.Duration, changes <-chan struct{}) bool {
+// wait waits for a change, for at most d. It returns false if the client or the server ends.
+func (s *Server) wait(r *http.Request, d time.Duration, changes <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -14,20 +14,23 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// tone is how a state looks: a color, an icon and an order. The word beside the icon says the same.
+// tone is how a state looks: a color and an icon. A word beside the icon says the same.
 type tone string
 
 // The tones, worst first.
 const (
-	fail    tone = "fail"
-	unknown tone = "unknown"
-	hold    tone = "hold"
-	work    tone = "work"
-	off     tone = "off"
-	good    tone = "good"
+	toneFail    tone = "fail"
+	toneUnknown tone = "unknown"
+	toneHeld    tone = "hold"
+	toneBusy    tone = "work"
+	toneOff     tone = "off"
+	toneGood    tone = "good"
 )
 
-var tones = []tone{fail, unknown, hold, work, off, good}
+// compareTones orders tones, the worst first.
+func compareTones(a, b tone) int { return slices.Index(tones, a) - slices.Index(tones, b) }
+
+var tones = []tone{toneFail, toneUnknown, toneHeld, toneBusy, toneOff, toneGood}
 
 // chip is a state with its tone.
 type chip struct {
@@ -45,29 +48,29 @@ type fleet struct {
 	Bar                   []segment
 	Advice                Advice
 	Message               string
-	Since                 moment // since when gateways are behind
+	Since                 moment // when gateways began to be behind
 	Confirmed             moment
 	Groups                []group
 	Gateways              []gateway
-	Unreadable            string
+	Unreadable            string // why the GatewaySync cannot be decoded; the other fields are then empty
 
-	spec *v1alpha1.GatewaySync
+	gs *v1alpha1.GatewaySync
 }
 
-// segment is a part of the bar of gateways.
+// segment is a part of the bar of gateways: N gateways with the same tone.
 type segment struct {
 	Tone tone
-	X, W float64 // of 100
+	X, W float64 // position and width, in percent
 	N    int
 }
 
-// group is the gateways that are behind for one reason.
+// group is the gateways of a fleet that are behind for one reason.
 type group struct {
 	Advice Advice
 	Tone   tone
 	N      int
 	Path   string
-	First  string // the message of the first of them
+	First  string // message of the first gateway
 }
 
 // gateway is a row of the status as pages show it.
@@ -76,15 +79,15 @@ type gateway struct {
 	State        chip
 	Behind       bool
 	Reason       v1alpha1.Reason
-	Word         string // the reason, to show
+	Word         string // Reason without unsafe characters
 	Message      string
 	Commit       string
 	Ref          string
 	Profile      string
 	Pod          string
 	Drift        int
-	Proposal     string // state
-	Link         link
+	Proposal     string // its state
+	Link         link   // to the proposal
 	LastSync     moment
 	Duration     string
 	FilesChanged int
@@ -95,7 +98,7 @@ type gateway struct {
 	row v1alpha1.DiscoveredGateway
 }
 
-// link is an address of the web, or a text if it is none that a browser may open.
+// link is a web address, or only a text if a browser must not open it.
 type link struct{ Text, URL string }
 
 func newLink(s string) link {
@@ -106,7 +109,7 @@ func newLink(s string) link {
 	return l
 }
 
-// address returns the address of a repository without credentials.
+// address returns the URL of a repository without credentials.
 func address(s string) string {
 	if u, err := url.Parse(s); err == nil && u.User != nil {
 		u.User = nil
@@ -115,28 +118,29 @@ func address(s string) string {
 	return clean(s, maxWord)
 }
 
-func pathOf(namespace, name string) string {
+// PathOf returns the path of the page of a GatewaySync.
+func PathOf(namespace, name string) string {
 	return "/fleets/" + url.PathEscape(namespace) + "/" + url.PathEscape(name)
 }
 
-// read converts a GatewaySync.
-func (s *Server) read(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) fleet {
+// newFleet returns a GatewaySync as pages show it. target is its SyncTarget, or nil if it is unknown.
+func (s *Server) newFleet(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) fleet {
 	v := request.Read(gs, "", target, now)
 	f := fleet{
-		Namespace: gs.Namespace, Name: gs.Name, Path: pathOf(gs.Namespace, gs.Name), Repo: address(gs.Spec.Git.Repo),
+		Namespace: gs.Namespace, Name: gs.Name, Path: PathOf(gs.Namespace, gs.Name), Repo: address(gs.Spec.Git.Repo),
 		Ref: clean(v.Ref, maxWord), Commit: request.Short(v.Commit), Origin: clean(request.Origin(gs, v.Ref), maxWord),
-		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.of(v.Reason), spec: gs,
+		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.advice(v.Reason), gs: gs,
 	}
 	if v1alpha1.IsCommit(v.Ref) {
 		f.Ref = request.Short(v.Ref)
 	}
 	f.Behind = max(f.Total-f.Synced, 0)
-	f.State = phase(v)
-	if at := gs.Status.ConfirmedAt; at != nil {
-		f.Confirmed = moment{at.Time, now}
+	f.State = fleetState(v)
+	if t := gs.Status.ConfirmedAt; t != nil {
+		f.Confirmed = moment{t.Time, now}
 	}
-	away := v.Reason == v1alpha1.ReasonAgentsAway
-	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionAllGatewaysSynced); away {
+	noLead := v.Reason == v1alpha1.ReasonAgentsAway
+	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionAllGatewaysSynced); noLead {
 		f.Since = moment{v.Since, now}
 	} else if f.Behind > 0 && c != nil && c.Status != metav1.ConditionTrue {
 		f.Since = moment{c.LastTransitionTime.Time, now}
@@ -146,75 +150,77 @@ func (s *Server) read(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now
 		behind[b.Name] = true
 	}
 	for _, row := range gs.Status.DiscoveredGateways {
-		f.Gateways = append(f.Gateways, s.row(f, row, behind[row.Name], away, now))
+		f.Gateways = append(f.Gateways, s.newGateway(f, row, behind[row.Name], noLead, now))
 	}
-	f.Bar = bar(f.Gateways)
-	if f.State.Tone == work { // some gateways may go on while others do not
-		f.State = worst(f.Gateways, f.State)
+	f.Bar = newBar(f.Gateways)
+	if f.State.Tone == toneBusy { // some gateways may progress while others do not
+		f.State = worstState(f.Gateways, f.State)
 	}
-	f.Groups = s.groups(f, away)
+	f.Groups = s.newGroups(f, noLead)
 	return f
 }
 
-// phase returns the state of a fleet.
-func phase(v request.Verdict) chip {
+// fleetState returns the state of a fleet.
+func fleetState(v request.Verdict) chip {
 	switch {
 	case v.Reason == v1alpha1.ReasonAgentsAway:
-		return chip{unknown, "Not confirmed"}
+		return chip{toneUnknown, "Not confirmed"}
 	case v.Phase == request.Succeeded:
-		return chip{good, "Up to date"}
+		return chip{toneGood, "Up to date"}
 	case v.Phase == request.Failed:
-		return chip{fail, "Failed"}
+		return chip{toneFail, "Failed"}
 	case v.Phase == request.Held:
-		return chip{hold, "Held"}
+		return chip{toneHeld, "Held"}
 	case v.Phase == request.Paused:
-		return chip{off, "Paused"}
+		return chip{toneOff, "Paused"}
 	case v.Reason == v1alpha1.ReasonNoGateways:
-		return chip{off, "No gateways"}
+		return chip{toneOff, "No gateways"}
 	case v.Gateways.Failed > 0, v.Reason.Class() == v1alpha1.ClassRetry, v.Reason.Class() == v1alpha1.ClassStalled:
-		return chip{fail, "Error"}
+		return chip{toneFail, "Error"}
 	}
-	return chip{work, "Updating"}
+	return chip{toneBusy, "Updating"}
 }
 
-// worst returns the state of a fleet under way: Error or Held if one of its gateways is.
-func worst(gateways []gateway, otherwise chip) chip {
+// worstState returns Error or Held if a gateway is in that state, and otherwise the given state.
+func worstState(gateways []gateway, state chip) chip {
 	for _, g := range gateways {
 		switch g.State.Tone {
-		case fail:
-			return chip{fail, "Error"}
-		case hold:
-			otherwise = chip{hold, "Held"}
+		case toneFail:
+			return chip{toneFail, "Error"}
+		case toneHeld:
+			state = chip{toneHeld, "Held"}
 		}
 	}
-	return otherwise
+	return state
 }
 
-// stand returns the state of a gateway. It is never good if the gateway does not run what it should, or if no agent confirms it.
-func stand(row v1alpha1.DiscoveredGateway, behind, away bool) chip {
+// gatewayState returns the state of a gateway. Its tone is never good if the gateway is behind, or if no lead confirms what the
+// gateway runs.
+func gatewayState(row v1alpha1.DiscoveredGateway, behind, noLead bool) chip {
 	switch {
-	case away:
-		return chip{unknown, "Not confirmed"}
+	case noLead:
+		return chip{toneUnknown, "Not confirmed"}
 	case row.SyncStatus == v1alpha1.GatewayError:
-		return chip{fail, "Error"}
+		return chip{toneFail, "Error"}
 	case row.SyncStatus == v1alpha1.GatewayMissingSidecar:
-		return chip{fail, "No agent"}
+		return chip{toneFail, "No agent"}
 	case row.SyncStatus == v1alpha1.GatewayHeld && row.Reason == v1alpha1.ReasonPaused:
-		return chip{off, "Paused"}
+		return chip{toneOff, "Paused"}
 	case row.SyncStatus == v1alpha1.GatewayHeld:
-		return chip{hold, "Held"}
+		return chip{toneHeld, "Held"}
 	case behind && (row.SyncStatus == v1alpha1.GatewaySynced || row.SyncStatus == v1alpha1.GatewayStandby):
-		return chip{work, "Behind"}
+		return chip{toneBusy, "Behind"}
 	case row.SyncStatus == v1alpha1.GatewaySynced, row.SyncStatus == v1alpha1.GatewayStandby:
-		return chip{good, string(row.SyncStatus)}
+		return chip{toneGood, string(row.SyncStatus)}
 	}
-	return chip{work, cmp.Or(clean(string(row.SyncStatus), 32), string(v1alpha1.GatewayPending))}
+	return chip{toneBusy, cmp.Or(clean(string(row.SyncStatus), 32), string(v1alpha1.GatewayPending))}
 }
 
-func (s *Server) row(f fleet, row v1alpha1.DiscoveredGateway, behind, away bool, now time.Time) gateway {
+// newGateway returns a row of the status as pages show it.
+func (s *Server) newGateway(f fleet, row v1alpha1.DiscoveredGateway, behind, noLead bool, now time.Time) gateway {
 	g := gateway{
-		Name: clean(row.Name, maxWord), Path: f.Path + "/gateway?" + url.Values{"name": {row.Name}}.Encode(), Behind: behind || away,
-		State: stand(row, behind, away), Reason: row.Reason, Message: clean(row.Message, maxMessage), Commit: clean(request.Short(row.SyncedCommit), 7),
+		Name: clean(row.Name, maxWord), Path: f.Path + "/gateway?" + url.Values{"name": {row.Name}}.Encode(), Behind: behind || noLead,
+		State: gatewayState(row, behind, noLead), Reason: row.Reason, Message: clean(row.Message, maxMessage), Commit: clean(request.Short(row.SyncedCommit), 7),
 		Ref: clean(row.SyncedRef, maxWord), Profile: clean(row.Profile, 63), Pod: clean(row.PodName, maxWord), Drift: int(row.Drift),
 		Proposal: clean(string(row.ProposalState), 16), Link: newLink(row.Proposal), Duration: clean(row.LastSyncDuration, 32),
 		FilesChanged: int(row.FilesChanged), Scan: clean(row.LastScanResult, 512), Agent: clean(row.AgentVersion, 64), row: row,
@@ -222,7 +228,7 @@ func (s *Server) row(f fleet, row v1alpha1.DiscoveredGateway, behind, away bool,
 	if g.Reason == "" || string(g.Reason) == string(row.SyncStatus) && behind {
 		g.Reason = v1alpha1.ReasonProgressing
 	}
-	if away {
+	if noLead {
 		g.Reason = v1alpha1.ReasonAgentsAway
 	}
 	g.Word = clean(string(g.Reason), 64)
@@ -235,31 +241,32 @@ func (s *Server) row(f fleet, row v1alpha1.DiscoveredGateway, behind, away bool,
 	return g
 }
 
-// groups returns the reasons for which gateways are behind, the most urgent first.
-func (s *Server) groups(f fleet, away bool) []group {
+// newGroups returns the reasons for which gateways are behind, the most urgent first.
+func (s *Server) newGroups(f fleet, noLead bool) []group {
 	var list []group
 	for _, g := range f.Gateways {
 		if !g.Behind {
 			continue
 		}
-		i := slices.IndexFunc(list, func(o group) bool { return o.Advice.Reason == clean(string(g.Reason), 64) && o.Tone == g.State.Tone })
+		i := slices.IndexFunc(list, func(o group) bool { return o.Advice.Reason == g.Word && o.Tone == g.State.Tone })
 		if i < 0 {
-			list = append(list, group{s.advisor.of(g.Reason), g.State.Tone, 0, f.Path + "?" + url.Values{"reason": {string(g.Reason)}}.Encode() + "#gateways", clean(g.Message, maxCell)})
-			i = len(list) - 1
+			i = len(list)
+			path := f.Path + "?" + url.Values{"reason": {string(g.Reason)}}.Encode() + "#gateways"
+			list = append(list, group{s.advisor.advice(g.Reason), g.State.Tone, 0, path, clean(g.Message, maxCell)})
 		}
 		list[i].N++
 	}
-	if away && len(list) == 1 {
+	if noLead && len(list) == 1 {
 		list[0].First = clean(f.Message, maxCell)
 	}
 	slices.SortStableFunc(list, func(a, b group) int {
-		return cmp.Or(slices.Index(tones, a.Tone)-slices.Index(tones, b.Tone), b.N-a.N)
+		return cmp.Or(compareTones(a.Tone, b.Tone), b.N-a.N)
 	})
 	return list
 }
 
-// bar returns how many gateways have which tone, the best first.
-func bar(gateways []gateway) []segment {
+// newBar returns the number of gateways of each tone, the best first.
+func newBar(gateways []gateway) []segment {
 	count := map[tone]int{}
 	for _, g := range gateways {
 		count[g.State.Tone]++
@@ -276,27 +283,25 @@ func bar(gateways []gateway) []segment {
 	return list
 }
 
-// sorted sorts gateways by a column: the ones that need attention first, unless the query asks for another order.
-func sorted(list []gateway, by string, reverse bool) {
-	order := func(a, b gateway) int {
-		var c int
-		switch by {
+// sortGateways sorts gateways by a column and then by name. Without a known column, those that need attention come first.
+func sortGateways(list []gateway, column string, reverse bool) {
+	compare := func(a, b gateway) int {
+		switch column {
 		case "name":
+			return 0
 		case "commit":
-			c = strings.Compare(a.Commit, b.Commit)
+			return strings.Compare(a.Commit, b.Commit)
 		case "profile":
-			c = natural(a.Profile, b.Profile)
+			return compareNatural(a.Profile, b.Profile)
 		case "reason":
-			c = strings.Compare(string(a.Reason), string(b.Reason))
+			return strings.Compare(string(a.Reason), string(b.Reason))
 		case "synced":
-			c = b.LastSync.at.Compare(a.LastSync.at)
-		default:
-			c = slices.Index(tones, a.State.Tone) - slices.Index(tones, b.State.Tone)
+			return b.LastSync.at.Compare(a.LastSync.at)
 		}
-		return c
+		return compareTones(a.State.Tone, b.State.Tone)
 	}
 	slices.SortStableFunc(list, func(a, b gateway) int {
-		c := cmp.Or(order(a, b), natural(a.Name, b.Name))
+		c := cmp.Or(compare(a, b), compareNatural(a.Name, b.Name))
 		if reverse {
 			return -c
 		}

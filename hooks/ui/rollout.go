@@ -11,46 +11,48 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// rollout is how far the rollout of a commit is.
+// rollout is the progress of the rollout of a commit.
 type rollout struct {
 	State        chip
-	Advice       Advice // why it does not go on; none while it does
+	Advice       Advice // why it does not progress; zero while it does
 	Message      string
 	Step, Steps  int
 	Since        moment
 	Commit, From string
 	Stages       []stage
-	// Todo is what the user can do; Type is the command.
+	// Todo lists what the user can do.
 	Todo []todo
 }
 
-// stage is a stage of a rollout, or the gateways in no stage.
+// stage is a stage of a rollout. Its name is "" for the gateways in no stage.
 type stage struct {
 	Name, Path    string
 	State         chip
-	Asks          string // what the spec asks for before and after it
+	Conditions    string // what must be fulfilled before and after it
 	Synced, Total int
 
-	first, last int // its steps
+	first, last int // steps, from 1
 }
 
+// todo is a command that the user can type.
 type todo struct{ Text, Type string }
 
-// newRollout returns nil if all gateways change at once.
+// newRollout returns the rollout of f, or nil if all gateways change at once. link returns the address of the list of gateways of
+// a stage.
 func (s *Server) newRollout(f fleet, now moment, link func(stage string) string) *rollout {
-	gs := f.spec
-	o := gs.Status.Rollout
-	if o == nil {
+	gs := f.gs
+	status := gs.Status.Rollout
+	if status == nil {
 		return nil
 	}
-	r := &rollout{State: chip{work, clean(string(o.Phase), 32)}, Message: clean(o.Message, maxMessage), Step: int(o.Step), Steps: int(o.Steps),
-		Commit: clean(request.Short(o.Commit), 7), From: clean(request.Short(o.From), 7)}
+	r := &rollout{State: chip{toneBusy, clean(string(status.Phase), 32)}, Message: clean(status.Message, maxMessage), Step: int(status.Step), Steps: int(status.Steps),
+		Commit: clean(request.Short(status.Commit), 7), From: clean(request.Short(status.From), 7)}
 	command := func(verb string) string { return "stoker " + verb + " " + gs.Name + " --namespace " + gs.Namespace }
-	switch o.Phase {
+	switch status.Phase {
 	case v1alpha1.RolloutDone:
-		r.State.Tone = good
+		r.State.Tone = toneGood
 	case v1alpha1.RolloutAborted:
-		r.State.Tone, r.Advice = fail, s.advisor.of(v1alpha1.ReasonCanaryStageFailed)
+		r.State.Tone, r.Advice = toneFail, s.advisor.advice(v1alpha1.ReasonCanaryStageFailed)
 		if gs.Status.Retry != "" {
 			r.Todo = append(r.Todo, todo{"If the commit is not to blame, try it again:", command("retry")})
 		}
@@ -58,30 +60,30 @@ func (s *Server) newRollout(f fleet, now moment, link func(stage string) string)
 			r.Todo = append(r.Todo, todo{"To bring all gateways back to what they ran before:", command("rollback")})
 		}
 	case v1alpha1.RolloutSoaking:
-		r.Advice = s.advisor.of(v1alpha1.ReasonRolloutSoaking)
+		r.Advice = s.advisor.advice(v1alpha1.ReasonRolloutSoaking)
 	case v1alpha1.RolloutWaiting:
-		r.State.Tone, r.Advice = hold, s.advisor.of(v1alpha1.ReasonApprovalNeeded)
+		r.State.Tone, r.Advice = toneHeld, s.advisor.advice(v1alpha1.ReasonApprovalNeeded)
 		r.Todo = append(r.Todo, todo{"To approve the stage:", command("approve")})
 	}
-	if o.Since != nil {
-		r.Since = moment{o.Since.Time, now.now}
+	if status.Since != nil {
+		r.Since = moment{status.Since.Time, now.now}
 	}
-	r.Stages = stages(f, o, link)
+	r.Stages = newStages(f, status, link)
 	return r
 }
 
-// stages returns the stages of a rollout with their gateways; none if the spec has none, or if the rollout is about other ones.
-func stages(f fleet, o *v1alpha1.RolloutStatus, link func(stage string) string) (list []stage) {
-	order := schedule.OrderOf(f.spec)
+// newStages returns the stages of a rollout. It returns none if the spec has none, or has changed since the rollout began.
+func newStages(f fleet, status *v1alpha1.RolloutStatus, link func(stage string) string) (list []stage) {
+	order := schedule.OrderOf(f.gs)
 	steps := order.Steps()
-	if len(steps) != int(o.Steps) || order.Stage(1) == nil {
+	if len(steps) != int(status.Steps) || order.Stage(1) == nil {
 		return nil
 	}
 	for i := range steps {
 		if order.Opens(i + 1) {
 			s := stage{Name: steps[i].Stage, Path: link(steps[i].Stage), first: i + 1}
-			if is := order.Stage(i + 1); is != nil {
-				s.Asks = asks(is)
+			if spec := order.Stage(i + 1); spec != nil {
+				s.Conditions = stageConditions(spec)
 			}
 			list = append(list, s)
 		}
@@ -100,42 +102,42 @@ func stages(f fleet, o *v1alpha1.RolloutStatus, link func(stage string) string) 
 		}
 	}
 	for i := range list {
-		list[i].State = list[i].stand(o)
-		if f.State.Tone == unknown { // no agent confirms what the gateways run
+		list[i].State = list[i].state(status)
+		if f.State.Tone == toneUnknown { // no agent confirms what the gateways run
 			list[i].State = f.State
 		}
 	}
-	if rest := &list[len(list)-1]; rest.Name == "" && rest.Total == 0 { // every gateway is in a stage
+	if last := &list[len(list)-1]; last.Name == "" && last.Total == 0 { // every gateway is in a stage
 		list = list[:len(list)-1]
 	}
 	return list
 }
 
-// stand returns how far a stage is. While a rollout waits for an approval, the stage that waits comes after the open steps.
-func (s *stage) stand(o *v1alpha1.RolloutStatus) chip {
-	open := int(o.Step)
+// state returns the state of a stage. While a rollout waits for an approval, status.Stage is the stage after the open steps.
+func (s *stage) state(status *v1alpha1.RolloutStatus) chip {
+	open := int(status.Step)
 	switch {
-	case o.Phase == v1alpha1.RolloutWaiting && s.Name == o.Stage:
-		return chip{hold, "Waits for approval"}
-	case o.Phase == v1alpha1.RolloutDone, s.last < open, o.Phase == v1alpha1.RolloutWaiting && s.last <= open:
+	case status.Phase == v1alpha1.RolloutWaiting && s.Name == status.Stage:
+		return chip{toneHeld, "Waits for approval"}
+	case status.Phase == v1alpha1.RolloutDone, s.last < open, status.Phase == v1alpha1.RolloutWaiting && s.last <= open:
 		if s.Synced < s.Total {
-			return chip{work, "Open"}
+			return chip{toneBusy, "Open"}
 		}
-		return chip{good, "Done"}
-	case o.Phase == v1alpha1.RolloutAborted && open < s.first:
-		return chip{off, "Not reached"}
+		return chip{toneGood, "Done"}
+	case status.Phase == v1alpha1.RolloutAborted && open < s.first:
+		return chip{toneOff, "Not reached"}
 	case open < s.first:
-		return chip{off, "Later"}
-	case o.Phase == v1alpha1.RolloutAborted:
-		return chip{fail, "Failed"}
-	case o.Phase == v1alpha1.RolloutSoaking:
-		return chip{work, "Soaking"}
+		return chip{toneOff, "Later"}
+	case status.Phase == v1alpha1.RolloutAborted:
+		return chip{toneFail, "Failed"}
+	case status.Phase == v1alpha1.RolloutSoaking:
+		return chip{toneBusy, "Soaking"}
 	}
-	return chip{work, "Syncing"}
+	return chip{toneBusy, "Syncing"}
 }
 
-// asks returns what a stage asks for, in the order in which it comes.
-func asks(s *v1alpha1.Stage) string {
+// stageConditions returns what must be fulfilled before and after a stage, in this order.
+func stageConditions(s *v1alpha1.Stage) string {
 	var list []string
 	if s.RequireApproval {
 		list = append(list, "approval")

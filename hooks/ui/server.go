@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"embed"
-	"encoding/hex"
 	"html/template"
 	"io/fs"
 	"net"
@@ -24,10 +23,9 @@ import (
 //go:embed pages assets
 var files embed.FS
 
-// Bounds of what a page shows and of what the server does at a time.
 const (
-	maxFleets  = 500
-	maxStreams = 32
+	maxFleets  = 500  // on one page
+	maxStreams = 32   // open pages that receive events
 	maxQuery   = 2048 // bytes
 )
 
@@ -35,24 +33,24 @@ const (
 type Options struct {
 	Clients   kube.Clients
 	Namespace string // "" for all
-	Context   string // name of the kubeconfig context, to be shown
+	Context   string // name of the kubeconfig context, for the title
 	Version   string
 	// Manual returns the web address of a page of the documentation, such as docs/how-to/troubleshooting.md#heading.
 	Manual func(document string) string
 }
 
-// Server serves the page.
+// Server serves the pages. It is an http.Handler.
 type Server struct {
 	Options
 	watcher *watcher
 	advisor *advisor
 	pages   map[string]*template.Template
 	mux     *serve.Mux
-	done    chan struct{}
+	done    chan struct{} // closed when Run ends
 
 	token, cookie string
 	mu            sync.Mutex
-	once          string // a token that counts once
+	oneTimeToken  string // "" after its use
 }
 
 // New returns a Server. Run starts it.
@@ -62,8 +60,8 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{Options: o, watcher: w, advisor: newAdvisor(docs.Troubleshooting, o.Manual), pages: map[string]*template.Template{},
-		done: make(chan struct{}), token: secret(), cookie: secret(), once: secret()}
-	base, err := template.New("base.html").Funcs(functions).ParseFS(files, "pages/base.html")
+		done: make(chan struct{}), token: rand.Text(), cookie: rand.Text(), oneTimeToken: rand.Text()}
+	base, err := template.New("base.html").Funcs(templateFuncs).ParseFS(files, "pages/base.html")
 	if err != nil {
 		return nil, err
 	}
@@ -87,17 +85,10 @@ func New(o Options) (*Server, error) {
 		"GET /live":                              s.serveLive,
 		"GET /assets/{file}":                     http.StripPrefix("/assets/", http.FileServerFS(assets)).ServeHTTP,
 		"GET /": func(w http.ResponseWriter, _ *http.Request) {
-			s.problem(w, http.StatusNotFound, "There is no such page", "")
+			s.writeProblem(w, http.StatusNotFound, "There is no such page", "")
 		},
 	})
 	return s, nil
-}
-
-// secret returns 32 random bytes in hex.
-func secret() string {
-	b := make([]byte, 32)
-	_, _ = rand.Read(b) // it never fails
-	return hex.EncodeToString(b)
 }
 
 // Run watches the cluster until ctx is done.
@@ -107,48 +98,46 @@ func (s *Server) Run(ctx context.Context) {
 	s.watcher.run(ctx)
 }
 
-// URL returns the address that opens a page: path at the address that the server listens on, with the token.
-func (s *Server) URL(addr, path string) string { return entry(addr, path, s.token) }
+// URL returns the URL that opens a page, with the token. addr is the address that the server listens on.
+func (s *Server) URL(addr, path string) string { return pageURL(addr, path, s.token) }
 
-// OpenURL is URL with a token that counts once, for the arguments of a program, which other users of the machine can see.
+// OpenURL is URL with a token that can be used once: other users of the machine can see the arguments of the program that opens
+// the URL.
 func (s *Server) OpenURL(addr, path string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return entry(addr, path, s.once)
+	return pageURL(addr, path, s.oneTimeToken)
 }
 
-func entry(addr, path, token string) string {
+func pageURL(addr, path, token string) string {
 	return (&url.URL{Scheme: "http", Host: addr, Path: path, RawQuery: url.Values{"token": {token}}.Encode()}).String()
 }
 
-// PathOf returns the path of the page of a GatewaySync.
-func PathOf(namespace, name string) string { return pathOf(namespace, name) }
+// equalSecrets compares two secrets in constant time.
+func equalSecrets(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// same compares secrets in constant time.
-func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
-
-// admits reports whether a token is one of the server's.
-func (s *Server) admits(token string) bool {
-	if same(token, s.token) {
+// accepts reports whether a token is valid. It invalidates the one-time token.
+func (s *Server) accepts(token string) bool {
+	if equalSecrets(token, s.token) {
 		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.once == "" || !same(token, s.once) {
+	if s.oneTimeToken == "" || !equalSecrets(token, s.oneTimeToken) {
 		return false
 	}
-	s.once = ""
+	s.oneTimeToken = ""
 	return true
 }
 
-// policy lets the page load its own files and nothing else: no inline script or style, no frame around it, and no script may turn a string
-// into HTML (trusted types).
+// policy lets a page load files of the server and nothing else: no inline script or style, no frame around it, and no script may
+// turn a string into HTML (trusted types).
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
 	"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// ServeHTTP implements http.Handler. It serves only GET and HEAD requests that have the session cookie and whose Host header names this
-// machine. Checking Host prevents DNS rebinding: a web site whose name resolves to 127.0.0.1 gets nothing. A request with a valid token in
-// its query gets the cookie and is redirected to the same page without the token.
+// ServeHTTP implements http.Handler. It serves only GET and HEAD requests that have the session cookie and whose Host header
+// names this machine. The check of Host prevents DNS rebinding: a web site whose name resolves to 127.0.0.1 gets nothing. For a
+// valid token in the query, it sets the cookie and redirects to the same page without the token.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for name, value := range map[string]string{
 		"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
@@ -157,7 +146,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(name, value)
 	}
 	switch {
-	case !local(r.Host):
+	case !isThisMachine(r.Host):
 		http.Error(w, "This page is served to 127.0.0.1 and localhost only.", http.StatusMisdirectedRequest)
 		return
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -169,7 +158,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := "stoker-ui-" + port(r.Host) // browsers share cookies between all ports of a host, so the name contains the port
-	if token := r.URL.Query().Get("token"); token != "" && s.admits(token) {
+	if token := r.URL.Query().Get("token"); token != "" && s.accepts(token) {
 		http.SetCookie(w, &http.Cookie{Name: name, Value: s.cookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
 		query := r.URL.Query()
 		query.Del("token")
@@ -177,15 +166,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, to.String(), http.StatusSeeOther)
 		return
 	}
-	if c, err := r.Cookie(name); err != nil || !same(c.Value, s.cookie) {
+	if c, err := r.Cookie(name); err != nil || !equalSecrets(c.Value, s.cookie) {
 		http.Error(w, "Open the address that 'stoker ui' has printed: it contains the token of this page.", http.StatusUnauthorized)
 		return
 	}
 	s.mux.ServeHTTP(w, r)
 }
 
-// local reports whether the Host of a request is this machine. The port may be that of a tunnel.
-func local(host string) bool {
+// isThisMachine reports whether the Host header of a request names this machine, with any port: it may be the port of a tunnel.
+func isThisMachine(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
@@ -203,36 +192,36 @@ func port(host string) string {
 // frame is what all pages have in common.
 type frame struct {
 	Title     string
-	Where     string // the part of the cluster that is shown
+	Scope     string // the namespaces that the page is about
 	Context   string
 	Version   string
 	Trail     []crumb
-	Live      string // address of the events; "" if the page does not change
+	Live      string // address of the events; "" if the page never changes
 	Now       moment
 	Notices   []notice
 	Namespace string
 }
 
-// crumb is a link to a page above.
+// crumb is a link to a parent page.
 type crumb struct{ Text, Path string }
 
-// notice says that something is not shown, and what would show it.
+// notice says what the page cannot show, and what the user can do.
 type notice struct {
 	Tone        tone
 	Title, Text string
 }
 
-func (s *Server) frame(title string, trail ...crumb) frame {
-	where := "namespace " + s.Namespace
+func (s *Server) newFrame(title string, trail ...crumb) frame {
+	scope := "namespace " + s.Namespace
 	if s.Namespace == "" {
-		where = "all namespaces"
+		scope = "all namespaces"
 	}
 	now := s.Clients.Now()
-	return frame{Title: title, Where: where, Context: clean(s.Context, 100), Version: s.Version, Trail: trail, Now: moment{now, now}, Namespace: s.Namespace}
+	return frame{Title: title, Scope: scope, Context: clean(s.Context, 100), Version: s.Version, Trail: trail, Now: moment{now, now}, Namespace: s.Namespace}
 }
 
-// show writes a page.
-func (s *Server) show(w http.ResponseWriter, status int, page string, data any) {
+// writePage executes the template of a page and writes the result.
+func (s *Server) writePage(w http.ResponseWriter, status int, page string, data any) {
 	var b bytes.Buffer
 	if err := s.pages[page].ExecuteTemplate(&b, "base.html", data); err != nil {
 		http.Error(w, "The page cannot be shown: "+err.Error(), http.StatusInternalServerError)
@@ -243,15 +232,15 @@ func (s *Server) show(w http.ResponseWriter, status int, page string, data any) 
 	_, _ = w.Write(b.Bytes()) // the client may be gone
 }
 
-// problem writes an error page with a title and a text.
-func (s *Server) problem(w http.ResponseWriter, status int, title, text string) {
-	s.show(w, status, "problem", struct {
+// writeProblem writes an error page with a title and a text.
+func (s *Server) writeProblem(w http.ResponseWriter, status int, title, text string) {
+	s.writePage(w, status, "problem", struct {
 		frame
 		Text string
-	}{s.frame(title, crumb{"Fleets", "/"}), text})
+	}{s.newFrame(title, crumb{"Fleets", "/"}), text})
 }
 
-var functions = template.FuncMap{
+var templateFuncs = template.FuncMap{
 	"number": number, "sentence": sentence, "breakable": breakable, "counted": counted, "cell": func(s string) string { return clean(s, maxCell) },
 	"at":    func(t time.Time, now moment) moment { return moment{t, now.now} },
 	"clean": func(s string) string { return clean(s, maxMessage) },

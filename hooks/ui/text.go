@@ -12,13 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
+// Bounds of texts in characters.
 const (
-	maxWord    = 253 // characters of a name
+	maxWord    = 253
 	maxMessage = 1200
 	maxCell    = 220
 )
 
-// clean returns at most n characters of a text without those that control a terminal or the direction of writing.
+// clean returns at most n characters of a text. It replaces control characters and those that change the direction of writing.
 func clean(s string, n int) string {
 	if len(s) > 4*n {
 		s = s[:4*n]
@@ -56,7 +57,7 @@ func sentence(s string) string {
 	return string(unicode.ToUpper(r)) + s[size:] + "."
 }
 
-// breakable returns a word such as DesignerSessionActive that a line may break before a capital letter.
+// breakable returns a word such as DesignerSessionActive as HTML that allows a line break before a capital letter.
 func breakable(s string) template.HTML {
 	var b strings.Builder
 	last := rune(0)
@@ -78,7 +79,7 @@ func counted(n int, what string) string {
 	return number(n) + " " + what
 }
 
-// moment is a time as a page shows it: how long ago it was, with the exact time in the title.
+// moment is a time that a page shows as how long ago it was, relative to now. The title has the exact time.
 type moment struct{ at, now time.Time }
 
 // Known reports whether there is a time.
@@ -102,10 +103,10 @@ func (m moment) Ago() string {
 	return duration.HumanDuration(d) + " ago"
 }
 
-// natural compares names so that line-2 is before line-10.
-func natural(a, b string) int {
+// compareNatural orders names so that line-2 comes before line-10.
+func compareNatural(a, b string) int {
 	for a != "" && b != "" {
-		da, db := digits(a), digits(b)
+		da, db := leadingDigits(a), leadingDigits(b)
 		if da > 0 && db > 0 {
 			na, nb := strings.TrimLeft(a[:da], "0"), strings.TrimLeft(b[:db], "0")
 			if len(na) != len(nb) {
@@ -125,7 +126,7 @@ func natural(a, b string) int {
 	return len(a) - len(b)
 }
 
-func digits(s string) int {
+func leadingDigits(s string) int {
 	n := 0
 	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
 		n++

@@ -26,7 +26,7 @@ func TestAdvice(t *testing.T) {
 	a := newAdvisor(docs.Troubleshooting, manual)
 	for _, r := range v1alpha1.Reasons {
 		t.Run(string(r.Reason), func(t *testing.T) {
-			found := a.of(r.Reason)
+			found := a.advice(r.Reason)
 			assert.NotEmpty(t, found.Meaning)
 			assert.NotEmpty(t, found.Next)
 			assert.NotEmpty(t, found.Body)
@@ -35,7 +35,7 @@ func TestAdvice(t *testing.T) {
 			assert.Equal(t, strings.Count(string(found.Body), "<ul>"), strings.Count(string(found.Body), "</ul>"))
 		})
 	}
-	assert.Equal(t, Advice{Reason: "Unheard"}, a.of("Unheard"))
+	assert.Equal(t, Advice{Reason: "Unheard"}, a.advice("Unheard"))
 	assert.Equal(t, `<p>a &lt;b&gt; <code>x &amp; y</code> <em>c</em> <a href="https://docs.example.com/docs/reference/cli.md" rel="noopener noreferrer">d</a></p><ul><li>e <a href="/reasons/Paused">f</a></li></ul>`,
 		string(a.render("a <b> `x & y` *c* [d](../reference/cli.md)\n\n- e\n  [f](#paused)")))
 }
@@ -48,10 +48,10 @@ func TestText(t *testing.T) {
 	assert.Equal(t, "999", number(999))
 	assert.Equal(t, "Designer<wbr>Session", string(breakable("DesignerSession")))
 	assert.Equal(t, "&lt;b&gt;", string(breakable("<b>")))
-	assert.Negative(t, natural("line-2", "line-10"))
-	assert.Positive(t, natural("line-b", "line-a"))
-	assert.Zero(t, natural("a1", "a1"))
-	assert.Negative(t, natural("a", "ab"))
+	assert.Negative(t, compareNatural("line-2", "line-10"))
+	assert.Positive(t, compareNatural("line-b", "line-a"))
+	assert.Zero(t, compareNatural("a1", "a1"))
+	assert.Negative(t, compareNatural("a", "ab"))
 	for text, want := range map[string]string{"https://a.example.com/1": "https://a.example.com/1", "javascript:alert(1)": "", "branch": "", "https://u:p@a.example.com": "", "https:///x": ""} {
 		t.Run(text, func(t *testing.T) { assert.Equal(t, want, newLink(text).URL) })
 	}
@@ -83,13 +83,13 @@ func thousand(t testing.TB) (*Server, *v1alpha1.GatewaySync, time.Time) {
 // render writes the page of the fleet.
 func render(t testing.TB, s *Server, gs *v1alpha1.GatewaySync, now time.Time) int {
 	t.Helper()
-	p := fleetPage{frame: s.frame("line"), Fleet: s.read(gs, nil, now)}
-	p.filters()
-	p.columns()
+	p := fleetPage{frame: s.newFrame("line"), Fleet: s.newFleet(gs, nil, now)}
+	p.addFilters()
+	p.addColumns()
 	p.Rows = p.Fleet.Gateways
-	sorted(p.Rows, "", false)
+	sortGateways(p.Rows, "", false)
 	w := httptest.NewRecorder()
-	s.show(w, http.StatusOK, "fleet", p)
+	s.writePage(w, http.StatusOK, "fleet", p)
 	require.Equal(t, http.StatusOK, w.Code)
 	return w.Body.Len()
 }

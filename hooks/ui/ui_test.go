@@ -198,7 +198,7 @@ func TestPagesOfAFleet(t *testing.T) {
 	assert.Contains(t, r.get("/?q=calm"), "3 of 3")
 	assert.NotContains(t, r.get("/?q=calm"), `">area</a></th>`)
 
-	fleet := pathOf(s.Namespace, "area")
+	fleet := PathOf(s.Namespace, "area")
 	page = r.get(fleet)
 	assert.Contains(t, page, "7 of 50 gateways are behind")
 	assert.Less(t, strings.Index(page, ">area-14<"), strings.Index(page, ">area-1<"), "what needs attention is first")
@@ -257,7 +257,7 @@ func TestRolloutOfAFleet(t *testing.T) {
 			[]string{"stoker retry aborted --namespace", "stoker rollback aborted --namespace", "stay for inspection", "CanaryStageFailed"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := pathOf(s.Namespace, name)
+			path := PathOf(s.Namespace, name)
 			page := r.get(path)
 			for _, want := range append(c.says, "Rollout of <code>8a9ef4f</code> after <code>3abea81</code>", "Step 2 of 3, <time") {
 				assert.Contains(t, page, want)
@@ -286,14 +286,14 @@ func TestListIsPaged(t *testing.T) {
 		"?page=99": {"201 to 250 of 250", "site-250", "site-200"}, "?page=x": {"1 to 100 of 250", "site-1", "site-101"}, "?q=site-1&page=2": {"101 to 114 of 114", "site-190", "site-2"},
 	} {
 		t.Run(query, func(t *testing.T) {
-			page := r.get(pathOf(s.Namespace, "site") + query)
+			page := r.get(PathOf(s.Namespace, "site") + query)
 			assert.Contains(t, page, want[0])
 			assert.Contains(t, page, ">"+want[1]+"</a></th>")
 			assert.NotContains(t, page, ">"+want[2]+"</a></th>")
 			assert.Equal(t, 1, strings.Count(page, `aria-current="page"><span class="hidden">Page`))
 		})
 	}
-	assert.NotContains(t, r.get(pathOf(s.Namespace, "site")+"?q=site-25"), "Pages of the list")
+	assert.NotContains(t, r.get(PathOf(s.Namespace, "site")+"?q=site-25"), "Pages of the list")
 }
 
 // A fleet that no agent confirms is never shown as up to date.
@@ -336,7 +336,7 @@ func TestHostileContent(t *testing.T) {
 	s.Agents.Answer(s.Namespace, "line-1", forged)
 	s.Agents.Answer(s.Namespace, "line-1:8082/audit", `{"schema": 1, "gateway": "..", "ref": "<script>alert(1)</script>", "author": "<script>", "requestedBy": "<script>", "diff": "../../<script>", "reason": "<script>", "result": "<script>"}`+"\n")
 	r := open(t, s.Agents.Config(), s.Namespace)
-	fleet := pathOf(s.Namespace, "line")
+	fleet := PathOf(s.Namespace, "line")
 	r.shows("/", "gateways are behind")
 	for name, path := range map[string]string{
 		"fleets": "/", "fleet": fleet, "gateway": fleet + "/gateway?" + url.Values{"name": {script}}.Encode(), "forged": fleet + "/gateway?name=..",
@@ -382,7 +382,7 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+s.Namespace+`}]
 	page := r.shows("/", "1 of 2 gateways is behind")
 	assert.Contains(t, page, "You may not read SyncTargets")
 	assert.Contains(t, page, "list synctargets.stoker.io in namespace "+s.Namespace)
-	page = r.get(pathOf(s.Namespace, "line") + "/gateway?name=line-2")
+	page = r.get(PathOf(s.Namespace, "line") + "/gateway?name=line-2")
 	assert.Contains(t, page, "You may not ask the agent")
 	assert.Contains(t, page, "get pods and pods/proxy in namespace "+s.Namespace)
 	assert.Contains(t, page, "A Designer session is open", "the rest is shown")
@@ -390,7 +390,7 @@ subjects: [{kind: ServiceAccount, name: default, namespace: `+s.Namespace+`}]
 	r = open(t, user, "")
 	page = r.shows("/", "You may not read GatewaySyncs")
 	assert.Contains(t, page, "gatewaysyncs.stoker.io in all namespaces")
-	assert.Contains(t, r.get(pathOf(s.Namespace, "line")), "You may not read GatewaySyncs")
+	assert.Contains(t, r.get(PathOf(s.Namespace, "line")), "You may not read GatewaySyncs")
 }
 
 // C7: the page reads no Secret and shows none: neither one of the cluster nor one in an address or in the environment of a pod.
@@ -410,7 +410,7 @@ func TestPagesShowNoSecret(t *testing.T) {
 	require.NoError(t, err)
 	r := open(t, s.Agents.Config(), s.Namespace)
 	r.shows("/", "1 of 1 gateway is behind")
-	fleet := pathOf(s.Namespace, "line")
+	fleet := PathOf(s.Namespace, "line")
 	// sequence: each page finds more
 	for _, path := range []string{"/", fleet, fleet + "/gateway?name=line-1"} {
 		page := r.get(path)
@@ -418,7 +418,7 @@ func TestPagesShowNoSecret(t *testing.T) {
 		assert.NotContains(t, page, r.page.token, path)
 		assert.NotContains(t, page, r.page.cookie, path)
 	}
-	for _, path := range s.Agents.Asked() {
+	for _, path := range s.Agents.RequestPaths() {
 		assert.NotContains(t, path, "/secrets")
 	}
 	assert.Equal(t, "https://git.example.com/plant.git", address("https://user:"+planted+"@git.example.com/plant.git"))
@@ -470,7 +470,7 @@ func TestEvents(t *testing.T) {
 	s.Write(gs, gs.Status)
 	began := time.Now()
 	assert.Equal(t, "changed", next(events))
-	if time.Since(began) < refresh/2 {
+	if time.Since(began) < maxEventInterval/2 {
 		assert.Empty(t, other, "another fleet has changed")
 	}
 

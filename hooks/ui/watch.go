@@ -7,50 +7,45 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/internal/kube"
 )
 
 const (
-	// probeEvery is how often a failed watch is compared with a list, because the informer does not say that it works again.
-	probeEvery = 3 * time.Second
-	// leadsFor is how long a list of SyncTargets counts. A lead renews its lock every few seconds, so a watch would send more.
-	leadsFor = 3 * time.Second
-	// patience is how long a page waits for the API server or an agent.
-	patience = 5 * time.Second
+	// probeInterval is how often a list is read after a failed watch, because the informer does not report that it works again.
+	probeInterval = 3 * time.Second
+	// leadsMaxAge is how long a list of SyncTargets is used. Leads renew their locks every few seconds, so a watch would transfer
+	// more.
+	leadsMaxAge = 3 * time.Second
+	// queryTimeout bounds how long a page waits for the API server or an agent.
+	queryTimeout = 5 * time.Second
 )
 
-// watcher holds the GatewaySyncs of the cluster, and tells subscribers what changed.
+// watcher holds the GatewaySyncs of the cluster, and notifies subscribers of changes.
 type watcher struct {
 	clients   kube.Clients
 	namespace string // "" for all
 	fleets    *kube.Informer[v1alpha1.GatewaySync]
 
 	mu          sync.Mutex
-	failed      error // of the watch
-	since       time.Time
-	subscribers map[chan struct{}]string // to the fleet it follows; "" for all
+	failureErr  error // of the watch; nil if it works
+	failedSince time.Time
+	subscribers map[chan struct{}]string // values are fleets, as namespace/name; "" for all
 
-	leadsMu sync.Mutex
-	leads   leads
-}
-
-// leads are the SyncTargets, whose locks show which fleets have a lead. If they cannot be read, the age of the status decides.
-type leads struct {
-	at      time.Time
-	err     error
-	targets map[types.NamespacedName]*v1alpha1.SyncTarget
+	leadsMu   sync.Mutex
+	leads     leads.Leads
+	leadsRead time.Time
 }
 
 func newWatcher(clients kube.Clients, namespace string) (*watcher, error) {
 	w := &watcher{clients: clients, namespace: namespace, subscribers: map[chan struct{}]string{}}
 	var err error
-	if w.fleets, err = kube.GatewaySyncs(clients.Dynamic, namespace).Informer(nil, w.changed); err != nil {
+	if w.fleets, err = kube.GatewaySyncs(clients.Dynamic, namespace).Informer(nil, w.notify); err != nil {
 		return nil, err
 	}
-	return w, w.fleets.OnWatchError(w.fail)
+	return w, w.fleets.OnWatchError(w.setFailure)
 }
 
 // run watches until ctx is done.
@@ -61,18 +56,19 @@ func (w *watcher) run(ctx context.Context) {
 	all.Wait()
 }
 
-func (w *watcher) fail(err error) {
+// setFailure records an error of the watch.
+func (w *watcher) setFailure(err error) {
 	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) { // the informer lists again
 		return
 	}
 	w.mu.Lock()
-	first := w.failed == nil
-	if w.failed = err; first {
-		w.since = w.clients.Now()
+	first := w.failureErr == nil
+	if w.failureErr = err; first {
+		w.failedSince = w.clients.Now()
 	}
 	w.mu.Unlock()
 	if first {
-		w.changed("", "")
+		w.notify("", "")
 	}
 }
 
@@ -80,12 +76,12 @@ func (w *watcher) fail(err error) {
 func (w *watcher) failure() (since time.Time, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.since, w.failed
+	return w.failedSince, w.failureErr
 }
 
-// probe removes the failure when the GatewaySyncs can be listed again.
+// probe removes the failure when the GatewaySyncs can be listed again. It returns when ctx is done.
 func (w *watcher) probe(ctx context.Context) {
-	ticker := time.NewTicker(probeEvery)
+	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -96,78 +92,62 @@ func (w *watcher) probe(ctx context.Context) {
 		if _, err := w.failure(); err == nil {
 			continue
 		}
-		asking, cancel := context.WithTimeout(ctx, patience)
-		_, _, err := kube.GatewaySyncs(w.clients.Dynamic, w.namespace).List(asking, metav1.ListOptions{Limit: 1})
+		queryCtx, cancel := context.WithTimeout(ctx, queryTimeout)
+		_, _, err := kube.GatewaySyncs(w.clients.Dynamic, w.namespace).List(queryCtx, metav1.ListOptions{Limit: 1})
 		cancel()
 		if err == nil {
 			w.mu.Lock()
-			w.failed = nil
+			w.failureErr = nil
 			w.mu.Unlock()
-			w.changed("", "")
+			w.notify("", "")
 		}
 	}
 }
 
-// changed tells the subscribers of a fleet, or all if the name is "".
-func (w *watcher) changed(namespace, name string) {
+// notify notifies the subscribers of a fleet, or all if the name is "".
+func (w *watcher) notify(namespace, name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for tell, follows := range w.subscribers {
+	for ch, follows := range w.subscribers {
 		if name != "" && follows != "" && follows != namespace+"/"+name {
 			continue
 		}
 		select {
-		case tell <- struct{}{}:
-		default: // it has not read the last one yet
+		case ch <- struct{}{}:
+		default: // it has not received the last one yet
 		}
 	}
 }
 
-// subscribe returns a channel that receives when a fleet changes ("namespace/name", or "" for all), and a function that ends it. It returns
-// nil if there are too many subscribers.
+// subscribe returns a channel that receives a value when a fleet changes, and a function that ends the subscription. The fleet is
+// namespace/name, or "" for all. It returns nil if there are too many subscribers.
 func (w *watcher) subscribe(fleet string) (<-chan struct{}, func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.subscribers) >= maxStreams {
 		return nil, nil
 	}
-	tell := make(chan struct{}, 1)
-	w.subscribers[tell] = fleet
-	return tell, func() {
+	ch := make(chan struct{}, 1)
+	w.subscribers[ch] = fleet
+	return ch, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		delete(w.subscribers, tell)
+		delete(w.subscribers, ch)
 	}
 }
 
-// locks returns the SyncTargets. One request at a time lists them, and a list counts for leadsFor.
-func (w *watcher) locks(ctx context.Context) leads {
+// readLeads returns which fleets have a lead. One request at a time reads it, and the answer counts for leadsMaxAge.
+func (w *watcher) readLeads(ctx context.Context) leads.Leads {
 	w.leadsMu.Lock()
 	defer w.leadsMu.Unlock()
-	if time.Since(w.leads.at) < leadsFor {
+	if time.Since(w.leadsRead) < leadsMaxAge {
 		return w.leads
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	list, undecodable, err := kube.SyncTargets(w.clients.Dynamic, w.namespace).List(ctx, metav1.ListOptions{})
-	if ctx.Err() != nil && err != nil { // the client of the page may be gone: the next one asks again
-		return leads{err: err}
+	l := leads.Read(ctx, w.clients.Dynamic, w.namespace)
+	if l.Err == nil || ctx.Err() == nil { // otherwise the client of the page may be gone, and the next request reads again
+		w.leads, w.leadsRead = l, time.Now()
 	}
-	w.leads = leads{at: time.Now(), err: err, targets: map[types.NamespacedName]*v1alpha1.SyncTarget{}}
-	for _, t := range list {
-		w.leads.targets[types.NamespacedName{Namespace: t.Namespace, Name: t.Name}] = t
-	}
-	for _, u := range undecodable { // of another version: the age of the status decides
-		w.leads.targets[types.NamespacedName{Namespace: u.Namespace, Name: u.Name}] = nil
-	}
-	return w.leads
-}
-
-// of returns the SyncTarget of a fleet: an empty one if there is none, nil if it is unknown.
-func (l leads) of(gs *v1alpha1.GatewaySync) *v1alpha1.SyncTarget {
-	t, ok := l.targets[types.NamespacedName{Namespace: gs.Namespace, Name: gs.Name}]
-	if l.err == nil && !ok {
-		return &v1alpha1.SyncTarget{}
-	}
-	return t
+	return l
 }

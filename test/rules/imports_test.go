@@ -48,8 +48,8 @@ var floors = [][]string{
 	{"hooks/configsync/apply", "hooks/configsync/source"},
 	{"hooks/configsync"},
 	{"hooks/configsync/reconcile"},
-	{"hooks/agents", "hooks/browser", "hooks/offline", "hooks/migrate"},
-	{"hooks/check", "hooks/notify", "hooks/application"},
+	{"hooks/agents", "hooks/browser", "hooks/leads", "hooks/offline", "hooks/output", "hooks/migrate"},
+	{"hooks/application", "hooks/check", "hooks/display", "hooks/notify"},
 	{"hooks/preflight", "hooks/ui"},
 	{"hooks"},
 }

@@ -1,5 +1,5 @@
-// Package agentstest simulates agents behind the pod proxy of a real API server. The test clusters have no nodes, so their pods have no
-// address and the real pod proxy cannot reach them.
+// Package agentstest simulates agents behind the pod proxy of a real API server. The test clusters have no nodes, so their pods
+// have no address and the real pod proxy cannot reach them.
 package agentstest
 
 import (
@@ -20,27 +20,28 @@ import (
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
-// Proxy is an HTTP server in front of an API server. It answers requests to /state of an agent itself, and forwards all others.
+// Proxy is an HTTP server in front of an API server. It answers requests for the state of agents, and forwards all others.
 type Proxy struct {
-	server    *httptest.Server
-	mu        sync.Mutex
-	answers   map[string]string // namespace/pod:port plus the path below /state → body
-	read      map[string]bool   // GatewaySyncs that a client has read, as namespace/name
-	requested []string          // paths of all requests
+	server       *httptest.Server
+	mu           sync.Mutex
+	bodies       map[string]string // by namespace/pod:port and the path below /state
+	read         map[string]bool   // GatewaySyncs that a client has read, as namespace/name
+	requestPaths []string          // paths of all requests
 }
 
-// New returns a Proxy that forwards with the permissions of config.
-func New(t testing.TB, config *rest.Config) *Proxy {
+// New returns a Proxy that forwards to a cluster with all permissions.
+func New(t testing.TB, cluster *kubetest.Cluster) *Proxy {
 	t.Helper()
+	config := cluster.RESTConfig()
 	transport, err := rest.TransportFor(config)
 	require.NoError(t, err)
 	target, err := url.Parse(config.Host)
 	require.NoError(t, err)
-	p := &Proxy{answers: map[string]string{}, read: map[string]bool{}}
+	p := &Proxy{bodies: map[string]string{}, read: map[string]bool{}}
 	forward := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
 	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.mu.Lock()
-		p.requested = append(p.requested, r.URL.Path)
+		p.requestPaths = append(p.requestPaths, r.URL.Path)
 		p.mu.Unlock()
 		parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // api/v1/namespaces/NS/pods/POD:8082/proxy/state
 		if len(parts) < 8 || parts[6] != "proxy" || parts[7] != "state" {
@@ -53,7 +54,7 @@ func New(t testing.TB, config *rest.Config) *Proxy {
 			return
 		}
 		p.mu.Lock()
-		body, ok := p.answers[strings.Join(append([]string{parts[3], strings.TrimPrefix(parts[5], "http:")}, parts[8:]...), "/")]
+		body, ok := p.bodies[strings.Join(append([]string{parts[3], strings.TrimPrefix(parts[5], "http:")}, parts[8:]...), "/")]
 		p.mu.Unlock()
 		if !ok {
 			http.Error(w, "no agent", http.StatusServiceUnavailable)
@@ -68,15 +69,15 @@ func New(t testing.TB, config *rest.Config) *Proxy {
 	return p
 }
 
-// Answer sets the body that the agent in a pod returns for /state. pod may be POD, POD:PORT, or POD:PORT/PATH for a path below /state. The
-// default port is 8082.
+// Answer sets the body that the agent in a pod returns for /state. pod may be POD, POD:PORT, or POD:PORT/PATH for a path below
+// /state. The default port is 8082.
 func (p *Proxy) Answer(namespace, pod, body string) {
 	if !strings.Contains(pod, ":") {
 		pod += ":8082"
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.answers[namespace+"/"+pod] = body
+	p.bodies[namespace+"/"+pod] = body
 }
 
 // IsRead reports whether a client has read a GatewaySync.
@@ -86,11 +87,11 @@ func (p *Proxy) IsRead(namespace, name string) bool {
 	return p.read[namespace+"/"+name]
 }
 
-// Asked returns the paths of all requests so far.
-func (p *Proxy) Asked() []string {
+// RequestPaths returns the paths of all requests so far.
+func (p *Proxy) RequestPaths() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return append([]string{}, p.requested...)
+	return append([]string{}, p.requestPaths...)
 }
 
 // Config returns a client configuration for the proxy.
@@ -106,10 +107,4 @@ func (p *Proxy) Kubeconfig(file, namespace string) error {
 	config.AuthInfos["proxied"] = &api.AuthInfo{}
 	config.Contexts["proxied"] = &api.Context{Cluster: "proxied", AuthInfo: "proxied", Namespace: namespace}
 	return clientcmd.WriteToFile(*config, file)
-}
-
-// NewFor returns a Proxy that forwards to a cluster with all permissions.
-func NewFor(t testing.TB, cluster *kubetest.Cluster) *Proxy {
-	t.Helper()
-	return New(t, cluster.RESTConfig())
 }

@@ -1,5 +1,5 @@
-// Command configmaps generates the patches of Argo CD's ConfigMaps for the kinds from the scripts in
-// resource_customizations: one file of each for the chart and one for kustomize. `go generate ./hooks/argocd/...` runs it.
+// Command configmaps generates patches of Argo CD's ConfigMaps from the scripts in resource_customizations, for the chart and for
+// kustomize. `go generate ./hooks/argocd/...` runs it.
 package main
 
 import (
@@ -17,8 +17,8 @@ func main() {
 	}
 }
 
-// run reads the scripts in the first folder. It writes the files of the chart to the second and those of kustomize to the
-// third.
+// run reads the scripts in the first folder. It writes the patches to the second folder, the chart's, and to the third, that of
+// kustomize.
 func run(args []string) error {
 	if len(args) != 3 {
 		return fmt.Errorf("want three folders: the scripts, the chart's and kustomize's; got %d", len(args))

@@ -48,7 +48,7 @@ func TestNotificationReachesReceiver(t *testing.T) {
 			Stoker struct{ Method, Path, Body string }
 		}
 	}
-	require.NoError(t, yaml.Unmarshal([]byte(template), &n))
+	require.NoError(t, yaml.Unmarshal([]byte(syncTemplate), &n))
 	app := application("Succeeded")
 	assert.Equal(t, http.MethodPost, n.Webhook.Stoker.Method)
 	assert.Equal(t, "/webhook/plant/site", filled(t, n.Webhook.Stoker.Path, app))
@@ -72,7 +72,7 @@ func TestNotificationOncePerSync(t *testing.T) {
 		When, OncePer string
 		Send          []string
 	}
-	require.NoError(t, yaml.Unmarshal([]byte(trigger), &conditions))
+	require.NoError(t, yaml.Unmarshal([]byte(syncTrigger), &conditions))
 	require.Len(t, conditions, 1)
 	assert.Equal(t, []string{"stoker-sync"}, conditions[0].Send)
 	for phase, want := range map[string]bool{"Succeeded": true, "Running": false, "Failed": false, "Error": false, "": false} {

@@ -1,5 +1,6 @@
-// Package uitest creates fleets for tests and screenshots of the page of "stoker ui": GatewaySyncs on a real API server, with a status like one
-// that a lead writes, and fake agents that answer the requests of the page. The gateways of a fleet are in many different states.
+// Package uitest creates fleets for tests and screenshots of the page of "stoker ui": GatewaySyncs on a real API server, with a
+// status like one that a lead writes, and fake agents that answer the requests of the page. The gateways of a fleet are in many
+// different states.
 package uitest
 
 import (
@@ -45,7 +46,7 @@ type Scene struct {
 // New returns a Scene in a namespace of its own.
 func New(t testing.TB, cluster *kubetest.Cluster) *Scene {
 	t.Helper()
-	return &Scene{cluster, cluster.Namespace(t), agentstest.NewFor(t, cluster), t, nil}
+	return &Scene{cluster, cluster.Namespace(t), agentstest.New(t, cluster), t, nil}
 }
 
 // trouble is what a gateway that is behind reports.
@@ -63,8 +64,8 @@ var troubles = []trouble{
 	{v1alpha1.GatewayPending, v1alpha1.ReasonWaitingForGateway, "the gateway at 127.0.0.1:8088 refuses connections"},
 }
 
-// Fleet writes a GatewaySync with n gateways. Every step-th gateway is behind, or none if step is 0. A few others have drift or an open
-// proposal.
+// Fleet writes a GatewaySync with n gateways. Every step-th gateway is behind, or none if step is 0. A few others have drift or
+// an open proposal.
 func (s *Scene) Fleet(name string, n, step int) *v1alpha1.GatewaySync {
 	s.t.Helper()
 	now := time.Now().UTC().Truncate(time.Second)
@@ -244,7 +245,8 @@ func (s *Scene) Pod(name string) {
 	require.NoError(s.t, err)
 }
 
-// Agent creates the pod of a gateway, and a fake agent that answers with a plan, drift, a snapshot, a proposal and three past syncs.
+// Agent creates the pod of a gateway, and a fake agent that answers with a plan, drift, a snapshot, a proposal and three past
+// syncs.
 func (s *Scene) Agent(gateway, pod string) {
 	s.t.Helper()
 	s.Pod(pod)

@@ -1,0 +1,200 @@
+// Package display shows GatewaySyncs to users of a terminal: a list of them, and the gateways of one, once or again after each
+// change.
+package display
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/leads"
+	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/internal/request"
+)
+
+// unread is the message for a GatewaySync without the condition Ready.
+const unread = "neither an agent nor the injector has read this GatewaySync yet"
+
+// ResourceName returns the name of an object in the form of kubectl.
+func ResourceName(o v1alpha1.Requestable) string {
+	kind := v1alpha1.Kind
+	if _, ok := o.(*v1alpha1.ConfigSync); ok {
+		kind = v1alpha1.KindConfigSync
+	}
+	return strings.ToLower(kind) + "." + v1alpha1.GroupVersion.Group + "/" + o.GetName()
+}
+
+// BareObject returns a copy without managed fields, with kind and version set.
+func BareObject(o v1alpha1.Requestable) v1alpha1.Requestable {
+	switch o := o.(type) {
+	case *v1alpha1.GatewaySync:
+		o = o.DeepCopy()
+		o.ManagedFields, o.APIVersion, o.Kind = nil, v1alpha1.GroupVersion.String(), v1alpha1.Kind
+		return o
+	case *v1alpha1.ConfigSync:
+		o = o.DeepCopy()
+		o.ManagedFields, o.APIVersion, o.Kind = nil, v1alpha1.GroupVersion.String(), v1alpha1.KindConfigSync
+		return o
+	}
+	return o
+}
+
+// List returns a table of GatewaySyncs, with a column for the namespace if namespaces is true. data is the result as JSON or
+// YAML.
+func List(list []*v1alpha1.GatewaySync, l leads.Leads, now time.Time, namespaces bool, data any) *output.Result {
+	r := &output.Result{Data: data, Head: []string{"NAME", "REF", "COMMIT", "GATEWAYS", "READY", "CONFIRMED", "AGE", "STATUS"}}
+	if namespaces {
+		r.Head = append([]string{"NAMESPACE"}, r.Head...)
+	}
+	for _, gs := range list {
+		cells := listCells(gs, l.Target(gs), now)
+		if namespaces {
+			cells = append([]string{gs.Namespace}, cells...)
+		}
+		r.Add(ResourceName(gs), cells...)
+	}
+	return r
+}
+
+// listCells returns the row of a GatewaySync. target is nil if its SyncTarget is unknown.
+func listCells(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) []string {
+	ready, message := "Unknown", unread
+	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); c != nil {
+		ready, message = string(c.Status), c.Message
+	}
+	gateways := gs.Status.GatewaysReady
+	if since, noLead := request.Left(gs, target, now); noLead && ready == string(metav1.ConditionTrue) {
+		_, total, _ := strings.Cut(gateways, "/")
+		ready, message, gateways = string(metav1.ConditionUnknown), request.Unconfirmed(since), "0/"+total
+	}
+	confirmed := ""
+	if t := gs.Status.ConfirmedAt; t != nil {
+		confirmed = output.Age(t.Time)
+	}
+	v := request.Read(gs, "", target, now)
+	ref, commit := v.Ref, v.Commit
+	if t := gs.Status.Target; commit == "" && t != nil && t.Ref == ref {
+		commit = t.Commit
+	}
+	if v1alpha1.IsCommit(ref) {
+		ref = request.Short(ref)
+	}
+	return []string{gs.Name, ref, request.Short(commit), gateways, ready, confirmed, output.Age(gs.CreationTimestamp.Time), output.Shorten(message)}
+}
+
+// Describe prints a GatewaySync, the verdict on it, and its gateways.
+func Describe(w io.Writer, gs *v1alpha1.GatewaySync, v request.Verdict) {
+	line := func(label, value string) {
+		if value != "" {
+			fmt.Fprintf(w, "%-12s %s\n", label+":", output.OneLine(value))
+		}
+	}
+	line("Name", gs.Namespace+"/"+gs.Name)
+	line("Repository", gs.Spec.Git.Repo)
+	line("Ref", output.RefAt(v.Ref, v.Commit)+refOrigin(gs, v.Ref))
+	line("Gateways", fmt.Sprintf("%d of %d run it", v.Gateways.Synced, v.Gateways.Total))
+	if gs.Paused() {
+		line("Paused", "yes")
+	}
+	line("Phase", string(v.Phase))
+	line("Rollout", rolloutLine(gs))
+	switch c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReady); {
+	case c == nil:
+		line("Ready", "Unknown: "+unread)
+	case v.Reason == v1alpha1.ReasonAgentsAway && c.Status == metav1.ConditionTrue:
+		line("Ready", fmt.Sprintf("Unknown, %s: %s", v.Reason, v.Message))
+	default:
+		line("Ready", fmt.Sprintf("%s, %s: %s", c.Status, c.Reason, c.Message))
+	}
+	if v.Phase == request.Failed {
+		line("Failed", v.Message)
+	}
+	if g := gs.Status.LastGood; g != nil {
+		line("Last good", output.RefAt(g.Ref, g.Commit)+", "+output.Age(g.At.Time)+" ago")
+	}
+	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionBidirectionalReady); c != nil && c.Status == metav1.ConditionTrue {
+		line("Proposals", c.Message)
+	} else if c != nil {
+		line("Proposals", c.Reason+": "+c.Message)
+	}
+	describeGateways(w, gs.Status.DiscoveredGateways)
+}
+
+// describeGateways prints a table of the gateways and one of the notes about their last syncs. An empty table is left out.
+func describeGateways(w io.Writer, gateways []v1alpha1.DiscoveredGateway) {
+	var rows, notes [][]string
+	for _, g := range gateways {
+		drift := ""
+		if g.Drift > 0 {
+			drift = fmt.Sprint(g.Drift)
+		}
+		reason := string(g.Reason)
+		if reason == string(g.SyncStatus) {
+			reason = ""
+		}
+		rows = append(rows, []string{g.Name, string(g.SyncStatus), reason, request.Short(g.SyncedCommit), g.Profile, drift, g.PodName, output.Shorten(g.Message)})
+		for _, note := range g.Notes {
+			notes = append(notes, []string{g.Name, note})
+		}
+	}
+	if len(rows) > 0 {
+		fmt.Fprintln(w)
+		output.WriteTable(w, []string{"GATEWAY", "STATUS", "REASON", "COMMIT", "PROFILE", "DRIFT", "POD", "MESSAGE"}, rows)
+	}
+	if len(notes) > 0 {
+		fmt.Fprintln(w)
+		output.WriteTable(w, []string{"GATEWAY", "NOTE"}, notes)
+	}
+}
+
+// rolloutLine returns how far the rollout of gs is, or "" if all gateways change at once.
+func rolloutLine(gs *v1alpha1.GatewaySync) string {
+	r := gs.Status.Rollout
+	if r == nil {
+		return ""
+	}
+	s := rolloutStep(r)
+	if r.Since != nil {
+		s += ", for " + output.Age(r.Since.Time)
+	}
+	if r.Message != "" {
+		s += ": " + r.Message
+	}
+	if r.Phase == v1alpha1.RolloutWaiting {
+		s += "; to approve: stoker approve " + gs.Name
+	}
+	return s
+}
+
+// rolloutStep returns the phase, the step and the stage of a rollout.
+func rolloutStep(r *v1alpha1.RolloutStatus) string {
+	s := fmt.Sprintf("%s, step %d of %d", r.Phase, r.Step, r.Steps)
+	if r.Stage != "" {
+		s += ", stage " + r.Stage
+	}
+	return s
+}
+
+// refOrigin returns who requested the ref, or "" if it comes from the spec.
+func refOrigin(gs *v1alpha1.GatewaySync, ref string) string {
+	from := request.Origin(gs, ref)
+	if from == "spec.git.ref" {
+		return ""
+	}
+	s := " (" + from
+	if commit := gs.RequestedCommit(); commit != "" {
+		s += ", at " + request.Short(commit) + " only"
+	}
+	if ref != gs.Spec.Git.Ref {
+		s += "; spec.git.ref is " + gs.Spec.Git.Ref
+	}
+	if unless := gs.RequestedUnless(); unless != "" {
+		s += fmt.Sprintf(", until it moves on from %s", request.Short(unless))
+	}
+	return s + ")"
+}
