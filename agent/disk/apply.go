@@ -51,7 +51,7 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	s.done = true
 	defer r.close()
 	r.Base = format.BaseOf(d.manifest())
-	written, err := d.own.write(journalFile, r.Encode)
+	written, err := d.own.Write(journalFile, r.Encode)
 	switch {
 	case err == nil:
 		return r.finish()
@@ -131,7 +131,7 @@ func (r *run) commit() (committed bool, err error) {
 	if committed, err = r.rewrite(h); err != nil {
 		return committed, err
 	}
-	return true, r.d.own.drop(journalFile)
+	return true, r.d.own.Drop(journalFile)
 }
 
 // rewrite writes the manifest that the run ends with.
@@ -149,7 +149,7 @@ func (r *run) rewrite(h plan.Header) (renamed bool, err error) {
 
 // rewrite applies edits to old: it writes a new manifest and renames it over the present one.
 func (d *Dir) rewrite(h plan.Header, old *format.Manifest, next format.Edits) (renamed bool, err error) {
-	renamed, err = d.own.write(manifestFile, func(w io.Writer) error { return format.Merge(w, h, old, next) })
+	renamed, err = d.own.Write(manifestFile, func(w io.Writer) error { return format.Merge(w, h, old, next) })
 	if !renamed {
 		return false, err
 	}

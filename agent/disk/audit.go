@@ -47,7 +47,7 @@ func (d *Dir) AddAudit(line []byte) error {
 	if err := d.checkMoved(); err != nil {
 		return err
 	}
-	all, err := d.own.read(auditFile, maxAudit)
+	all, err := d.own.Read(auditFile, maxAudit)
 	if errors.Is(err, safe.ErrDamaged) {
 		err = d.vol.SetAside(d.own.Folder, auditFile, err)
 	}
@@ -61,11 +61,7 @@ func (d *Dir) AddAudit(line []byte) error {
 	for len(all) > maxAudit {
 		all = all[bytes.IndexByte(all, '\n')+1:]
 	}
-	_, err = d.own.write(auditFile, func(w io.Writer) error {
-		_, err := w.Write(all)
-		return err
-	})
-	return err
+	return d.own.WriteBytes(auditFile, all)
 }
 
 var diffName = regexp.MustCompile(`^[a-zA-Z0-9][-a-zA-Z0-9._]{0,199}-diff-[0-9]{8}-[0-9]{6}\.json$`)
@@ -80,10 +76,7 @@ func (d *Dir) AddDiff(gateway string, at time.Time, b []byte) (id string, err er
 	if err := d.checkMoved(); err != nil {
 		return "", err
 	}
-	history, err := d.own.Open(historyDir)
-	if err != nil {
-		history, err = d.own.create(historyDir, err)
-	}
+	history, err := d.own.OpenOrMake(historyDir)
 	if err != nil {
 		return "", err
 	}

@@ -40,10 +40,7 @@ func (d *Dir) SaveBackup(id string, limit int64, write func(io.Writer) error) er
 	if err := d.checkMoved(); err != nil {
 		return err
 	}
-	n, err := d.own.Open(backupsDir)
-	if err != nil {
-		n, err = d.own.create(backupsDir, err)
-	}
+	n, err := d.own.OpenOrMake(backupsDir)
 	if err != nil {
 		return safe.WriteError(err, "save a backup")
 	}

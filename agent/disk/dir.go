@@ -81,7 +81,7 @@ type Dir struct {
 	path   string // as passed to Open
 	opened openedFiles
 	top    *os.Root
-	own    *agentFolder // .stoker; nil if it does not exist, which is possible only under ReadOnly
+	own    *safe.AgentFolder // .stoker; nil if it does not exist, which is possible only under ReadOnly
 	lock   lock
 	lost   *lostfound.Folder // nil like own
 	vol    *safe.Volume
@@ -140,7 +140,7 @@ func (d *Dir) open() error {
 	if err := d.lock.take(); err != nil {
 		return err
 	}
-	if err := d.own.probeModes(d.lock.f); err != nil {
+	if err := (modeProbe{d.own}).run(d.lock.f); err != nil {
 		return fmt.Errorf("check whether the data volume keeps modes: %w", err)
 	}
 	if err := recordOpened(d); err != nil {
@@ -157,8 +157,8 @@ func (d *Dir) open() error {
 }
 
 func (d *Dir) setOwn(n *safe.Folder) {
-	d.own = &agentFolder{Folder: n, vol: d.vol, log: d.log, readOnly: d.o.ReadOnly}
-	d.lost = lostfound.New(n, d.vol, d.log, d.o.LostFoundMax, d.o.LostFoundAge)
+	d.own = &safe.AgentFolder{Folder: n, Vol: d.vol, ReadOnly: d.o.ReadOnly}
+	d.lost = lostfound.New(d.own, d.o.LostFoundMax, d.o.LostFoundAge)
 }
 
 // look opens what exists of .stoker, without writing.
@@ -171,7 +171,7 @@ func (d *Dir) look() error {
 		return fmt.Errorf("open %s: %w", safe.OwnDir, err)
 	}
 	d.setOwn(own)
-	d.own.seeModes()
+	(modeProbe{d.own}).readOnly()
 	if err := recordOpened(d); err != nil {
 		return err
 	}

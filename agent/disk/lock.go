@@ -28,7 +28,7 @@ type holder struct {
 
 // lock is the locked file in .stoker.
 type lock struct {
-	own   *agentFolder
+	own   *safe.AgentFolder
 	f     *os.File // nil if not locked
 	flock func(*os.File) error
 }
@@ -47,11 +47,11 @@ func (l *lock) take() error {
 		if why == nil {
 			// A full disk must not prevent the start of the agent, which may free space.
 			if err := l.writeHolder(); err != nil {
-				l.own.log.Warn("cannot write the lock file", "error", err)
+				l.own.Vol.Log.Warn("cannot write the lock file", "error", err)
 			}
 			return nil
 		}
-		if err := errors.Join(l.own.vol.SetAside(l.own.Folder, lockFile, why), l.f.Close()); err != nil {
+		if err := errors.Join(l.own.Vol.SetAside(l.own.Folder, lockFile, why), l.f.Close()); err != nil {
 			return err
 		}
 		l.f = nil
@@ -98,7 +98,7 @@ func (l *lock) try() error {
 		err := fmt.Errorf("%w: %s; give each agent a data volume of its own", ErrLocked, readHolder(f))
 		return errors.Join(err, f.Close())
 	case errors.Is(err, errors.ErrUnsupported):
-		l.own.log.Warn("data volume without file locks")
+		l.own.Vol.Log.Warn("data volume without file locks")
 	case err != nil:
 		return errors.Join(fmt.Errorf("lock the data directory: %w", err), f.Close())
 	}
@@ -109,16 +109,16 @@ func (l *lock) try() error {
 // open opens the lock file for reading only, so that an idle agent does not prevent a read-only remount of its
 // volume.
 func (l *lock) open() (*os.File, error) {
-	f, _, err := l.own.openFile(lockFile)
+	f, _, err := l.own.OpenFile(lockFile)
 	if errors.Is(err, safe.ErrDamaged) {
-		if err = l.own.vol.SetAside(l.own.Folder, lockFile, err); err == nil {
+		if err = l.own.Vol.SetAside(l.own.Folder, lockFile, err); err == nil {
 			err = fs.ErrNotExist
 		}
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
-	if f, err = l.own.vol.Create(l.own.Folder, lockFile, 0o600); err == nil {
+	if f, err = l.own.Vol.Create(l.own.Folder, lockFile, 0o600); err == nil {
 		err = f.Close()
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) { // fs.ErrExist: another agent was faster
@@ -143,7 +143,7 @@ func (l *lock) reopen(f *os.File) (*os.File, error) {
 
 func (l *lock) writeHolder() error {
 	host, _ := os.Hostname() // informative only
-	b, err := json.Marshal(holder{os.Getpid(), host, l.own.vol.Now().UTC()})
+	b, err := json.Marshal(holder{os.Getpid(), host, l.own.Vol.Now().UTC()})
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (l *lock) writeHolder() error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	err = l.own.vol.Fill(l.own.Join(lockFile), func() error {
+	err = l.own.Vol.Fill(l.own.Join(lockFile), func() error {
 		if err := f.Truncate(0); err != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ func (d recovery) replay(j *format.Journal, forward bool) error {
 		if err := d.salvage(safe.Damaged("a staging folder of the journal is missing: %w", err)); err != nil {
 			return err
 		}
-		return d.own.drop(name)
+		return d.own.Drop(name)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot recover an interrupted sync: %w", err)
@@ -196,7 +196,7 @@ func (d recovery) distrust() error {
 // areas returns the directories that may have a staging folder.
 func (d recovery) areas() ([]string, error) {
 	areas := []string{""}
-	b, err := d.own.read(areasFile, format.MaxAreas*safe.MaxPath)
+	b, err := d.own.Read(areasFile, format.MaxAreas*safe.MaxPath)
 	if err != nil && !errors.Is(err, safe.ErrDamaged) {
 		return nil, err
 	}
@@ -267,7 +267,7 @@ func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 // readJournal reads a journal, or returns nil if there is none. If the file is not a journal, it returns ErrDamaged,
 // and detects that without holding it in memory.
 func (d recovery) readJournal(name string) (*format.Journal, error) {
-	f, fi, err := d.own.openFile(name)
+	f, fi, err := d.own.OpenFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

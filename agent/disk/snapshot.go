@@ -128,12 +128,12 @@ func (d *Dir) openSnapshots(create bool) (*safe.Folder, error) {
 	if d.own == nil {
 		return nil, nil
 	}
-	all, err := d.own.Open(snapshotsDir)
-	if !create && safe.NotThere(err) {
-		return nil, nil
+	if create {
+		return d.own.OpenOrMake(snapshotsDir)
 	}
-	if create && err != nil {
-		return d.own.create(snapshotsDir, err)
+	all, err := d.own.Open(snapshotsDir)
+	if safe.NotThere(err) {
+		return nil, nil
 	}
 	return all, err
 }

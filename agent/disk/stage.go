@@ -211,7 +211,7 @@ func (r stager) stageOne(i int, at fileAttrs, src Source, small []byte, durable 
 // recorded before anything is in them.
 func (r *run) openAreas(create bool) error {
 	if create && len(r.Areas) > 1 {
-		_, err := r.d.own.write(areasFile, func(w io.Writer) error {
+		_, err := r.d.own.Write(areasFile, func(w io.Writer) error {
 			_, err := io.WriteString(w, strings.Join(r.Areas[1:], "\n")+"\n")
 			return err
 		})

@@ -63,7 +63,7 @@ func (r rollback) undo() error {
 			return err
 		}
 	}
-	return d.own.drop(undoFile)
+	return d.own.Drop(undoFile)
 }
 
 // moveBack returns what a write replaced to its place. If the place no longer has the bytes of the change, they are the

@@ -66,7 +66,7 @@ func inJSON(name string) string { return string([]rune(name)) }
 
 // Folder is the folder lost+found in .stoker. A nil Folder is empty.
 type Folder struct {
-	own    *safe.Folder // .stoker
+	own    *safe.AgentFolder
 	vol    *safe.Volume
 	log    *slog.Logger
 	max    int64 // bytes
@@ -75,10 +75,10 @@ type Folder struct {
 	pruned time.Time // when prune ran last; zero makes PruneHourly run it at once
 }
 
-// New returns lost+found in own, the folder .stoker. If it has more than limit bytes, or something older than age, pruning
+// New returns lost+found in own. If it has more than limit bytes, or something older than age, pruning
 // removes its oldest folders.
-func New(own *safe.Folder, vol *safe.Volume, log *slog.Logger, limit int64, age time.Duration) *Folder {
-	return &Folder{own: own, vol: vol, log: log, max: limit, age: age}
+func New(own *safe.AgentFolder, limit int64, age time.Duration) *Folder {
+	return &Folder{own: own, vol: own.Vol, log: own.Vol.Log, max: limit, age: age}
 }
 
 // NewSaver returns a Saver for the folder of that name.

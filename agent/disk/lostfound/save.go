@@ -139,22 +139,18 @@ func (s *Saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as str
 
 // folder opens a folder of the run in lost+found, and makes missing ones.
 func (s *Saver) folder(dir string) (*safe.Folder, error) {
-	n := s.to.own
-	for name := range strings.SplitSeq(path.Join(DirName, s.name, dir), "/") {
+	n, err := s.to.own.OpenOrMake(DirName)
+	if err != nil {
+		return nil, err
+	}
+	for name := range strings.SplitSeq(path.Join(s.name, dir), "/") {
 		child, err := n.Open(name)
-		if _, blocked := errors.AsType[*safe.BlockedError](err); blocked && n == s.to.own {
-			if err = s.to.vol.SetAside(n, name, err); err == nil {
-				err = fs.ErrNotExist
-			}
-		}
 		if errors.Is(err, fs.ErrNotExist) {
 			if err = s.to.vol.Mkdir(n, name, 0o700); err == nil {
 				child, err = n.Open(name)
 			}
 		}
-		if n != s.to.own {
-			n.Close()
-		}
+		n.Close()
 		if err != nil {
 			return nil, err
 		}
@@ -196,8 +192,8 @@ func (s *Saver) Sync() error {
 	if err := s.writeIndex(); err != nil {
 		return err
 	}
-	if err := s.to.vol.SyncFS(s.to.own); err == nil || !errors.Is(err, errors.ErrUnsupported) {
+	if err := s.to.vol.SyncFS(s.to.own.Folder); err == nil || !errors.Is(err, errors.ErrUnsupported) {
 		return safe.WriteError(err, "sync lost+found to disk")
 	}
-	return safe.WriteError(s.to.vol.SyncDir(s.to.own), "sync lost+found to disk")
+	return safe.WriteError(s.to.vol.SyncDir(s.to.own.Folder), "sync lost+found to disk")
 }
