@@ -41,7 +41,7 @@ func runLost(d *disk.Dir, in inspected) error {
 			return err
 		}
 		if in.verb == "restore" {
-			if err := d.Restore(l); errors.Is(err, disk.ErrUnsaved) {
+			if err := d.RestoreLost(l); errors.Is(err, disk.ErrUnsaved) {
 				return fmt.Errorf("%w: keep it (copy it elsewhere, or bring it to git), remove it, and try again", err)
 			} else if err != nil {
 				return err

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 
 	"stoker.io/stoker/agent/disk/format"
@@ -83,8 +81,8 @@ func (r *run) finish() (Result, error) {
 		if err := (recovery{r.d}).recoverAndClean(); err != nil {
 			r.d.log.Warn("cannot clean up after the sync", "error", err)
 		}
-		if r.retain.Keep > 0 {
-			if err := r.d.pruneSnapshots(r.retain); err != nil {
+		if r.retain.Count > 0 {
+			if err := r.d.snapshots.Prune(r.retain); err != nil {
 				r.d.log.Warn("cannot prune snapshots", "error", err)
 			}
 		}
@@ -139,30 +137,12 @@ func (r *run) rewrite(h plan.Header) (renamed bool, err error) {
 	if r.From == "" {
 		return r.d.rewrite(h, r.d.manifest(), r.Edits())
 	}
-	then, err := r.d.manifestOf(r.From)
+	then, err := r.d.snapshots.Manifest(r.From)
 	if err != nil {
 		return false, err
 	}
 	renamed, err = r.d.rewrite(h, then, r.Edits())
 	return renamed, errors.Join(err, then.Close())
-}
-
-// rewrite applies edits to old: it writes a new manifest and renames it over the present one.
-func (d *Dir) rewrite(h plan.Header, old *format.Manifest, next format.Edits) (renamed bool, err error) {
-	renamed, err = d.own.Write(manifestFile, func(w io.Writer) error { return format.Merge(w, h, old, next) })
-	if !renamed {
-		return false, err
-	}
-	f, _, ferr := d.own.File(manifestFile, os.O_RDONLY)
-	if ferr != nil {
-		return true, errors.Join(err, fmt.Errorf("read the new manifest: %w", ferr))
-	}
-	m, ferr := format.OpenManifest(f, d.o.MaxFiles)
-	if ferr != nil {
-		return true, errors.Join(err, ferr, f.Close())
-	}
-	d.setManifest(m)
-	return true, err
 }
 
 // recordOnly writes the manifest of a run that moves no file, if anything in it changes.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 
+	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/safe"
 )
 
@@ -25,9 +26,9 @@ func recordOpened(d *Dir) error {
 			return fmt.Errorf("stat %s: %w", safe.OwnDir, err)
 		}
 	}
-	if d.lock.f != nil {
-		if d.opened.lock, err = d.lock.f.Stat(); err != nil {
-			return fmt.Errorf("stat %s/%s: %w", safe.OwnDir, lockFile, err)
+	if d.lock != nil {
+		if d.opened.lock, err = d.lock.File.Stat(); err != nil {
+			return fmt.Errorf("stat %s/%s: %w", safe.OwnDir, lock.FileName, err)
 		}
 	}
 	return nil
@@ -43,6 +44,19 @@ func (d *Dir) Current() error {
 	return checkManifest(d)
 }
 
+// exclusive calls do, which writes in .stoker, while no other method writes. Without calling do, it returns ErrReadOnly or ErrMoved.
+func (d *Dir) exclusive(do func() error) error {
+	d.work.Lock()
+	defer d.work.Unlock()
+	if d.o.ReadOnly {
+		return ErrReadOnly
+	}
+	if err := d.checkMoved(); err != nil {
+		return err
+	}
+	return do()
+}
+
 // checkMoved is Current without the check of the manifest.
 func (d *Dir) checkMoved() error {
 	fi, err := os.Stat(d.path)
@@ -56,8 +70,8 @@ func (d *Dir) checkMoved() error {
 		}
 	}
 	if d.opened.lock != nil {
-		fi, err := d.top.Lstat(safe.OwnDir + "/" + lockFile)
-		return checkSame(d.opened.lock, fi, err, "%s/%s was removed or replaced", safe.OwnDir, lockFile)
+		fi, err := d.top.Lstat(safe.OwnDir + "/" + lock.FileName)
+		return checkSame(d.opened.lock, fi, err, "%s/%s was removed or replaced", safe.OwnDir, lock.FileName)
 	}
 	return nil
 }

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -68,7 +70,7 @@ func (o Options) withDefaults() Options {
 		o.Now = time.Now
 	}
 	if o.flock == nil {
-		o.flock = flock
+		o.flock = lock.Flock
 	}
 	return o
 }
@@ -76,15 +78,16 @@ func (o Options) withDefaults() Options {
 // Dir is a gateway's data directory. It implements plan.State. Stage, Apply and Drift exclude each other; the methods
 // of plan.State, Manifest and the lists may be called concurrently.
 type Dir struct {
-	o      Options
-	log    *slog.Logger
-	path   string // as passed to Open
-	opened openedFiles
-	top    *os.Root
-	own    *safe.AgentFolder // .stoker; nil if it does not exist, which is possible only under ReadOnly
-	lock   lock
-	lost   *lostfound.Folder // nil like own
-	vol    *safe.Volume
+	o         Options
+	log       *slog.Logger
+	path      string // as passed to Open
+	opened    openedFiles
+	top       *os.Root
+	own       *safe.AgentFolder // .stoker; nil if it does not exist, which is possible only under ReadOnly
+	lock      *lock.Lock        // nil under ReadOnly
+	lost      *lostfound.Folder // nil like own
+	snapshots *snapshot.Store
+	vol       *safe.Volume
 
 	work          sync.Mutex // held while writing
 	needsRecovery bool       // there may be a journal or leftovers
@@ -97,7 +100,6 @@ type Dir struct {
 	cur       safe.Cursor
 	buf       []byte
 	recovered *Recovery
-	snapshots map[string]Snapshot // that this process took or read; they never change
 }
 
 // Open opens and locks the data directory at root, and finishes or rolls back what a crash left.
@@ -114,6 +116,7 @@ func Open(root string, o Options) (*Dir, error) {
 	d.cur.Top = top
 	d.vol = &safe.Volume{Top: top, Log: o.Log, Now: o.Now, Around: o.around}
 	d.vol.NoExchange.Store(o.plain)
+	d.snapshots = snapshot.New(nil, o.snapshotLimits())
 	if err := d.open(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -136,11 +139,10 @@ func (d *Dir) open() error {
 		return err
 	}
 	d.setOwn(own)
-	d.lock = lock{own: d.own, flock: d.o.flock}
-	if err := d.lock.take(); err != nil {
+	if d.lock, err = lock.Take(d.own, d.o.flock); err != nil {
 		return err
 	}
-	if err := (modeProbe{d.own}).run(d.lock.f); err != nil {
+	if err := (modeProbe{d.own}).run(d.lock.File); err != nil {
 		return fmt.Errorf("check whether the data volume keeps modes: %w", err)
 	}
 	if err := recordOpened(d); err != nil {
@@ -159,6 +161,7 @@ func (d *Dir) open() error {
 func (d *Dir) setOwn(n *safe.Folder) {
 	d.own = &safe.AgentFolder{Folder: n, Vol: d.vol, ReadOnly: d.o.ReadOnly}
 	d.lost = lostfound.New(d.own, d.o.LostFoundMax, d.o.LostFoundAge)
+	d.snapshots = snapshot.New(d.own, d.o.snapshotLimits())
 }
 
 // look opens what exists of .stoker, without writing.
@@ -191,10 +194,9 @@ func (d *Dir) Close() error {
 	defer d.mu.Unlock()
 	d.cur.Reset()
 	var errs []error
-	if d.lock.f != nil {
-		unlock(d.lock.f)
-		errs = append(errs, d.lock.f.Close())
-		d.lock.f = nil
+	if d.lock != nil {
+		errs = append(errs, d.lock.Release())
+		d.lock = nil
 	}
 	if d.own != nil {
 		d.own.Close()
@@ -203,15 +205,6 @@ func (d *Dir) Close() error {
 	errs = append(errs, d.man.Close(), d.top.Close())
 	d.man = format.NoManifest()
 	return errors.Join(errs...)
-}
-
-// Manifest returns the current manifest, which is empty if there is no file.
-func (d *Dir) Manifest() plan.Manifest { return d.manifest() }
-
-func (d *Dir) manifest() *format.Manifest {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.man
 }
 
 // Lost is an entry of lost+found.
@@ -237,3 +230,7 @@ func (d *Dir) Recovered() *Recovery {
 // suffices for a commit that moves every file that a gateway may have. A journal that claims more was not written by an
 // agent, and reading it would crash this one at every start.
 func (o *Options) maxRun() int64 { return int64(o.MaxFiles) * 640 }
+
+func (o *Options) snapshotLimits() snapshot.Limits {
+	return snapshot.Limits{Files: o.MaxFiles, JournalBytes: o.maxRun(), FileBytes: o.MaxBlob}
+}

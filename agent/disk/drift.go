@@ -348,6 +348,13 @@ func (c *driftCheck) thumbnails() {
 	c.adopt = append(merged, c.adopt[from:]...)
 }
 
+// rewritten reports whether the gateway itself rewrote a recorded file without changing its meaning: it signed a resource.json again, or made
+// a thumbnail. The file is called name in n, and now is its blob id.
+func (d *Dir) rewritten(n *safe.Folder, name string, rec plan.Owned, now plan.ID) bool {
+	rec.Have = now
+	return path.Base(rec.Path) == resource.Thumbnail || sameMeaning(d, n, name, rec)
+}
+
 // sameMeaning reports whether a JSON file means the same as the content from git, rec.Want. The file is called name in folder n,
 // belongs to rec.Path and has the content rec.Have. sameMeaning returns false if the content from git is not available.
 func sameMeaning(d *Dir, n *safe.Folder, name string, rec plan.Owned) bool {

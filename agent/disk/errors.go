@@ -2,10 +2,12 @@ package disk
 
 import (
 	"errors"
+
+	"stoker.io/stoker/agent/disk/lock"
 )
 
 // ErrLocked means that another agent writes this data directory.
-var ErrLocked = errors.New("another agent uses the data directory")
+var ErrLocked = lock.ErrHeld
 
 // ErrReadOnly means that the Dir was opened read-only.
 var ErrReadOnly = errors.New("the data directory is open read-only")

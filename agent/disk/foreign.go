@@ -143,12 +143,6 @@ func (r foreignCheck) savedSince(path string) (bool, error) {
 
 // noise reports whether the gateway only rewrote the file, so that Drift would adopt it.
 func (r foreignCheck) noise(at int, n *safe.Folder, name string, id plan.ID) bool {
-	p := r.Changes[at].Path
-	_, base := safe.Split(p)
-	rec, ok, err := r.d.manifest().Lookup(p)
-	if err != nil || !ok || rec.Dir {
-		return false
-	}
-	rec.Have = id
-	return base == resource.Thumbnail || sameMeaning(r.d, n, name, rec.Owned)
+	rec, owned, err := r.d.manifest().Get(r.Changes[at].Path)
+	return err == nil && owned && r.d.rewritten(n, name, rec, id)
 }

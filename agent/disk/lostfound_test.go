@@ -84,11 +84,11 @@ func TestLostAndFoundDropsTheOldest(t *testing.T) {
 	}
 	assert.Equal(t, []string{"2", "3"}, kept(), "25 bytes hold two")
 
-	before := snapshot(t, root)
+	before := readTree(t, root)
 	_, err := conflict(strings.Repeat("4", 26))
 	assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
 	delete(before, "projects/p/a")
-	after := snapshot(t, root)
+	after := readTree(t, root)
 	assert.Equal(t, "-rw-r--r-- "+strings.Repeat("4", 26), after["projects/p/a"], "refused before anything is touched")
 	assert.Equal(t, []string{"2", "3"}, kept())
 

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -53,7 +54,7 @@ func TestOwnFilesFitInMemory(t *testing.T) {
 		"sparse manifest": {manifestFile, sparse},
 		"sparse note":     {notePrefix + "x", sparse},
 		"sparse areas":    {areasFile, sparse},
-		"sparse lock":     {lockFile, sparse},
+		"sparse lock":     {lock.FileName, sparse},
 		"journal of more changes than there can be": {journalFile, func(t *testing.T, path string) {
 			writeJournal(t, path, 2_000_000, func(i int) string { return fmt.Sprintf("p%07d", i) })
 		}},

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 
+	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/safe"
 )
 
@@ -15,14 +16,14 @@ type modeProbe struct{ *safe.AgentFolder }
 
 // run checks that a chmod of the lock file has an effect. The chmod fails if the file belongs to another user, as all files of some shares
 // do, or because the pod ran as another user before. Then run creates a file and checks its mode.
-func (a modeProbe) run(lock *os.File) error {
-	was, err := lock.Stat()
+func (a modeProbe) run(locked *os.File) error {
+	was, err := locked.Stat()
 	if err != nil {
 		return err
 	}
-	path := a.Join(lockFile)
+	path := a.Join(lock.FileName)
 	chmod := func(perm fs.FileMode) error {
-		return a.Vol.Effect(safe.Effect{Op: "chmod", Path: path}, func() error { return lock.Chmod(perm) })
+		return a.Vol.Effect(safe.Effect{Op: "chmod", Path: path}, func() error { return locked.Chmod(perm) })
 	}
 	switch err := chmod(was.Mode().Perm() ^ 0o100); {
 	case err != nil && safe.StatOf(was).Exec && a.makesExecutable():
@@ -33,7 +34,7 @@ func (a modeProbe) run(lock *os.File) error {
 		a.Vol.Log.Debug("cannot change the mode of the lock file", "error", err)
 		return nil
 	}
-	is, err := lock.Stat()
+	is, err := locked.Stat()
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func (a modeProbe) sample() (fs.FileInfo, error) {
 // readOnly is run without writing. Because run clears the executable bits of the lock file, an executable one means that the volume keeps no
 // modes. But if the manifest is not executable, a user changed the mode of the lock file.
 func (a modeProbe) readOnly() {
-	fi, err := a.Root.Lstat(lockFile)
+	fi, err := a.Root.Lstat(lock.FileName)
 	if err != nil || !safe.StatOf(fi).Exec {
 		return
 	}

@@ -106,7 +106,7 @@ func (d recovery) salvage(cause error) error {
 	if err := d.rescue(areas, "left by a sync with a damaged journal"); err != nil {
 		return err
 	}
-	if err := d.dropSnapshots(); err != nil { // that of this sync is not whole
+	if err := d.snapshots.DropAll(); err != nil { // that of this sync is not whole
 		return err
 	}
 	return d.distrust()

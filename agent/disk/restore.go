@@ -43,7 +43,7 @@ const restoreName = "restore.new"
 //
 // Restore replaces an existing file only if git has it according to the manifest; otherwise it returns ErrUnsaved and
 // changes nothing. The entry stays in lost+found.
-func (d *Dir) Restore(l Lost) error {
+func (d *Dir) RestoreLost(l Lost) error {
 	if err := safe.CheckPath(l.Path); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}

@@ -3,6 +3,7 @@ package disk
 import (
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -41,11 +42,13 @@ func (r *run) keepDisplaced() error {
 			return safe.WriteError(err, "clear lost+found")
 		}
 	}
-	snapshot, err := r.openSnapshot()
+	snapshot, err := r.beginSnapshot()
 	if err != nil {
 		return err
 	}
-	defer snapshot.close()
+	if snapshot != nil {
+		defer snapshot.Close()
+	}
 	r.saver = r.d.lost.NewSaver(r.Name, r.Header.Commit)
 	for _, t := range r.Tasks {
 		if t.Kind != format.TaskWrite && t.Kind != format.TaskRemove {
@@ -56,8 +59,8 @@ func (r *run) keepDisplaced() error {
 			return err
 		}
 		id, err := r.save(t.At, name)
-		if err == nil {
-			err = snapshot.keep(t.At, name, id)
+		if err == nil && snapshot != nil && !id.IsZero() {
+			err = snapshot.Save(r.stagingOf(t.At), name, t.At, id)
 		}
 		if err != nil {
 			return err
@@ -66,7 +69,22 @@ func (r *run) keepDisplaced() error {
 	if err := r.saver.Sync(); err != nil {
 		return err
 	}
-	return snapshot.complete()
+	switch {
+	case snapshot == nil:
+		return nil
+	case r.doubtful: // as it turned out meanwhile
+		return r.d.snapshots.DropAll()
+	}
+	return snapshot.Complete(r.d.manifest().Header(), r.Header.Commit)
+}
+
+// beginSnapshot begins the snapshot of the run. If the run takes none, or does not know what it displaced, beginSnapshot removes all
+// snapshots and returns nil.
+func (r *run) beginSnapshot() (*snapshot.Saver, error) {
+	if r.Snapshot == "" || r.doubtful {
+		return nil, r.d.snapshots.DropAll()
+	}
+	return r.d.snapshots.NewSaver(r.Snapshot, r.redo)
 }
 
 // saveIfLost is save for callers that do not need the id.

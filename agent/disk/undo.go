@@ -31,8 +31,10 @@ func (r rollback) undo() error {
 	if err := d.lost.Drop(r.Name); err != nil {
 		return safe.WriteError(err, "clear lost+found")
 	}
-	if err := r.dropSnapshot(); err != nil {
-		return safe.WriteError(err, "remove the snapshot of the sync")
+	if r.Snapshot != "" {
+		if err := d.snapshots.Drop(r.Snapshot); err != nil {
+			return safe.WriteError(err, "remove the snapshot of the sync")
+		}
 	}
 	r.saver = d.lost.NewSaver(r.Name+lostfound.UndoSuffix, r.Header.Commit)
 	r.back = true

@@ -39,13 +39,13 @@ type restoration struct {
 	changes *plan.Changes
 	header  plan.Header
 	source  disk.Source
-	local   *disk.TakeBack // nil for an archive
-	done    bool           // it was restored before the process died
+	local   *disk.SnapshotRestore // nil for an archive
+	done    bool                  // it was restored before the process died
 }
 
 // planRestore plans with the snapshot on the data volume, or else with its archive.
 func (f *files) planRestore(ctx context.Context, id string) (restoration, error) {
-	b, err := f.dir.PlanTakeBack(ctx, id, f.Store)
+	b, err := f.dir.PlanRestore(ctx, id, f.Store)
 	if err == nil && b.Done {
 		return restoration{done: true}, nil
 	}

@@ -234,7 +234,7 @@ func (f *files) takeBack(ctx context.Context, id string) error {
 		return err
 	}
 	if b.local != nil {
-		staged.TakeBack(b.local)
+		staged.RestoreManifest(b.local)
 	}
 	f.header = &b.header
 	if err := f.apply(ctx, b.changes, staged); err != nil {

@@ -1,4 +1,4 @@
-package disk
+package snapshot
 
 import (
 	"context"
@@ -37,35 +37,42 @@ type Contents struct {
 	// Header is the header of the manifest of the snapshot.
 	Header plan.Header
 
-	takeBack *TakeBack
+	past     *past
+	live     Live
 	manifest *format.Manifest // of the snapshot
-	cursor   safe.Cursor
+	cursor   safe.Cursor      // over the live files
 	buf      []byte
 }
 
-// Contents opens the state before the sync that took the snapshot id. If a file in a snapshot is damaged, its bytes come from blobs. The
-// caller must close the result.
-func (d *Dir) Contents(id string, blobs plan.Objects) (*Contents, error) {
-	s, err := d.describeSnapshot(id)
+// Contents opens the state before the sync that took the snapshot id. If a file in a snapshot is damaged, its bytes come from blobs, which
+// may be nil. The error is fs.ErrNotExist if there is no such snapshot. The caller must close the result.
+func (s *Store) Contents(live Live, id string, blobs plan.Objects) (*Contents, error) {
+	x, err := s.read(id)
 	if err != nil {
 		return nil, err
 	}
-	takeBack, err := d.takeBackOf(id, blobs)
+	ids, err := s.ids()
 	if err != nil {
 		return nil, err
 	}
-	manifest, err := d.manifestOf(id)
+	p, err := s.past(id, ids, blobs)
 	if err != nil {
-		takeBack.Close()
 		return nil, err
 	}
-	return &Contents{Snapshot: s, Header: manifest.Header(), takeBack: takeBack, manifest: manifest, cursor: safe.Cursor{Top: d.top}, buf: make([]byte, 64<<10)}, nil
+	manifest, err := s.Manifest(id)
+	if err != nil {
+		p.close()
+		return nil, err
+	}
+	return &Contents{
+		Snapshot: x, Header: manifest.Header(), past: p, live: live, manifest: manifest, cursor: safe.Cursor{Top: live.Top}, buf: make([]byte, 64<<10),
+	}, nil
 }
 
 // Close closes the manifest, the snapshots and the open directories.
 func (c *Contents) Close() error {
 	c.cursor.Reset()
-	c.takeBack.Close()
+	c.past.close()
 	return c.manifest.Close()
 }
 
@@ -75,91 +82,85 @@ var ErrChanged = errors.New("a sync changed files while they were read")
 // Each calls each for every file, sorted by path. In the call, write writes the bytes of the file. If a sync changes files before Each
 // returns, the error is ErrChanged, and the caller must discard what it has read.
 func (c *Contents) Each(ctx context.Context, each func(f Content, size int64, write func(io.Writer) error) error) error {
-	newest, err := c.takeBack.d.newestAtRest()
+	before, err := c.past.store.newestAtRest()
 	if err != nil {
 		return err
 	}
-	next, stop := iter.Pull(c.takeBack.paths()) // touched by this sync or a later one
+	next, stop := iter.Pull(c.past.paths())
 	defer stop()
-	at, more := next()
-	path := func() string { return c.takeBack.touches[at].path }
-	unrecorded := func(until func(string) bool) error { // handles the touched paths that have no record
-		for ; more && until(path()); at, more = next() {
-			if err := c.file(ctx, path(), plan.Owned{}, false, each); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	for was, err := range c.manifest.All("") {
-		if err == nil {
-			err = unrecorded(func(path string) bool { return path < was.Path })
+	first, more := next()
+	path := func() string { return c.past.touches[first].path }
+	for rec, err := range c.manifest.All("") {
+		for ; err == nil && more && path() < rec.Path; first, more = next() {
+			err = c.file(ctx, path(), plan.Owned{}, false, each)
 		}
 		if err != nil {
 			return err
 		}
-		if more && path() == was.Path {
-			at, more = next()
+		if more && path() == rec.Path {
+			first, more = next()
 		}
-		if err := c.file(ctx, was.Path, was, true, each); err != nil {
+		if err := c.file(ctx, rec.Path, rec, true, each); err != nil {
 			return err
 		}
 	}
-	if err := unrecorded(func(string) bool { return true }); err != nil {
-		return err
+	for ; more; first, more = next() {
+		if err := c.file(ctx, path(), plan.Owned{}, false, each); err != nil {
+			return err
+		}
 	}
-	if now, err := c.takeBack.d.newestAtRest(); err != nil || now != newest {
+	if after, err := c.past.store.newestAtRest(); err != nil || after != before {
 		return errors.Join(ErrChanged, err)
 	}
 	return nil
 }
 
-// newestAtRest returns the name of the newest snapshot, or ErrChanged while a sync moves files. Every sync that moves files takes a snapshot
-// or removes all snapshots. So if two calls return the same name, no sync moved files in between.
-func (d *Dir) newestAtRest() (string, error) {
-	if d.own == nil || d.own.Has(journalFile) || d.own.Has(undoFile) {
+// newestAtRest returns the id of the newest snapshot, or ErrChanged while a sync moves files. Every sync that moves files takes a snapshot
+// or removes all snapshots. So if two calls return the same id, no sync moved files in between.
+func (s *Store) newestAtRest() (string, error) {
+	if s.own.Has(format.JournalFile) || s.own.Has(format.UndoFile) {
 		return "", ErrChanged
 	}
-	names, err := d.snapshotNames()
-	if err != nil || len(names) == 0 {
+	ids, err := s.ids()
+	if err != nil || len(ids) == 0 {
 		return "", errors.Join(ErrChanged, err)
 	}
-	return names[len(names)-1], nil
+	return ids[len(ids)-1], nil
 }
 
-// file calls each for one path, unless there was no file. was is the record of the path in the manifest, if recorded is true.
-func (c *Contents) file(ctx context.Context, path string, was plan.Owned, recorded bool, each func(Content, int64, func(io.Writer) error) error) error {
+// file calls each for one path, unless there was no file. rec is the record of the path in the manifest, if recorded is true.
+func (c *Contents) file(ctx context.Context, path string, rec plan.Owned, recorded bool, each func(Content, int64, func(io.Writer) error) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	f := Content{Path: path, Exec: was.Exec}
+	f := Content{Path: path, Exec: rec.Exec}
 	var in *os.File
 	var err error
-	at, touched := c.takeBack.find(path)
+	first, touched := c.past.find(path)
 	if touched {
-		e := c.takeBack.then(at, was, recorded)
-		if e.absent {
+		v := c.past.version(first, rec, recorded)
+		if v.absent {
 			return nil
 		}
-		f.ID, f.Exec = e.id, e.exec
-		in, err = c.takeBack.open(ctx, e)
-	} else if in, err = c.live(ctx, &f); in == nil && err == nil {
+		f.ID, f.Exec = v.id, v.exec
+		in, err = c.past.open(ctx, v)
+	} else if in, err = c.openLive(ctx, &f); in == nil && err == nil {
 		return nil // a user removed the file, or replaced it with a directory or link
 	}
 	if err != nil {
 		return fmt.Errorf("read %s of snapshot %s: %w", path, c.ID, err)
 	}
 	fromGit := in == nil
-	if recorded && (was.Have == f.ID || !fromGit && c.rewritten(was, f.ID)) {
-		f.Recorded, f.Want, f.Origin = true, was.Want, was.Origin
+	if recorded && (rec.Have == f.ID || !fromGit && c.rewritten(rec, f.ID)) {
+		f.Recorded, f.Want, f.Origin = true, rec.Want, rec.Origin
 	}
 	if fromGit {
-		size, err := c.takeBack.blobs.WriteBlob(io.Discard, f.ID)
+		size, err := c.past.blobs.WriteBlob(io.Discard, f.ID)
 		if err != nil {
 			return err
 		}
 		return each(f, size, func(w io.Writer) error {
-			_, err := c.takeBack.blobs.WriteBlob(w, f.ID)
+			_, err := c.past.blobs.WriteBlob(w, f.ID)
 			return err
 		})
 	}
@@ -174,8 +175,8 @@ func (c *Contents) file(ctx context.Context, path string, was plan.Owned, record
 	})
 }
 
-// live opens the live file at f.Path and sets f.ID. It returns nil if there is no regular file.
-func (c *Contents) live(ctx context.Context, f *Content) (*os.File, error) {
+// openLive opens the live file at f.Path and sets f.ID. It returns nil if there is no regular file.
+func (c *Contents) openLive(ctx context.Context, f *Content) (*os.File, error) {
 	dir, name := safe.Split(f.Path)
 	n, err := c.cursor.At(dir)
 	var in *os.File
@@ -194,12 +195,12 @@ func (c *Contents) live(ctx context.Context, f *Content) (*os.File, error) {
 	return in, nil
 }
 
-// rewritten reports whether the gateway itself rewrote the recorded file without changing its meaning. id is the blob id of the new bytes.
-func (c *Contents) rewritten(was plan.Owned, id plan.ID) bool {
-	at, touched := c.takeBack.find(was.Path)
+// rewritten reports whether the gateway itself rewrote the recorded file without changing its meaning. now is the blob id of the file.
+func (c *Contents) rewritten(rec plan.Owned, now plan.ID) bool {
+	first, touched := c.past.find(rec.Path)
 	if !touched {
-		return c.takeBack.d.rewritten(was, id)
+		return c.live.rewritten(rec, now)
 	}
-	e := c.takeBack.touches[at].earlier
-	return c.takeBack.d.rewrittenAt(c.takeBack.snapshots[e.snapshot].Folder, e.name(), was, id)
+	v := c.past.touches[first].version
+	return c.live.Rewritten(c.past.folders[v.folder].Folder, v.name(), rec, now)
 }

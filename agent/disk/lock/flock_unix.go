@@ -1,6 +1,6 @@
 //go:build unix
 
-package disk
+package lock
 
 import (
 	"errors"
@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var errLockHeld = errors.New("held by another process")
+var errLocked = errors.New("locked by another process")
 
-func flock(f *os.File) error {
+// Flock locks an open file, and does not wait.
+func Flock(f *os.File) error {
 	c, err := f.SyscallConn()
 	if err != nil {
 		return err
@@ -22,15 +23,13 @@ func flock(f *os.File) error {
 	}
 	switch {
 	case errors.Is(inner, unix.EWOULDBLOCK):
-		return errLockHeld
+		return errLocked
 	case errors.Is(inner, unix.ENOLCK), errors.Is(inner, unix.ENOSYS), errors.Is(inner, unix.EOPNOTSUPP):
 		return errors.ErrUnsupported
 	}
 	return os.NewSyscallError("flock", inner)
 }
 
-// unlock releases the lock at once. Closing the file alone would not, as long as a child process started meanwhile has
-// it open.
 func unlock(f *os.File) {
 	if c, err := f.SyscallConn(); err == nil {
 		_ = c.Control(func(fd uintptr) { _ = unix.Flock(int(fd), unix.LOCK_UN) })
