@@ -22,9 +22,9 @@ type Result struct {
 }
 
 // Apply makes the staged files live, removes deleted ones, and writes the manifest with header; Apply sets
-// header.Files. If there is nothing to do it writes nothing.
+// header.Files. If there is nothing to do, it writes nothing.
 //
-// If ctx is done before the first file moves, Apply discards the stage. After that it ignores ctx: it is short, and
+// If ctx is done before the first file moves, Apply discards the stage. After that, Apply ignores ctx: it is short, and
 // either finishes or, after an error, rolls back.
 func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) {
 	d, r := s.d, s.run
@@ -33,28 +33,27 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	if s.done {
 		return Result{}, errors.New("the staged changes were already applied or discarded")
 	}
-	if err := ctx.Err(); err != nil {
-		return Result{}, errors.Join(err, s.discard())
+	err := ctx.Err()
+	if err == nil {
+		err = d.Current()
 	}
-	if err := d.Current(); err != nil {
+	if err != nil {
 		return Result{}, errors.Join(err, s.discard())
-	}
-	r.Header = header
-	if len(r.Tasks) == 0 {
-		s.done = true
-		r.close()
-		err := r.recordOnly()
-		return r.result(err == nil), err
 	}
 	s.done = true
 	defer r.close()
+	r.Header = header
+	if !s.Moves() {
+		err := r.recordOnly()
+		return r.result(err == nil), err
+	}
 	r.Base = format.BaseOf(d.manifest())
 	written, err := d.own.Write(journalFile, r.Encode)
 	switch {
 	case err == nil:
 		return r.finish()
 	case written: // the journal may not be durable; nothing has moved, so rolling back only drops it
-		return r.takeBack(err)
+		return r.rollBack(err)
 	default:
 		return Result{}, errors.Join(err, (recovery{d}).recoverAndClean())
 	}
@@ -62,27 +61,14 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 
 // finish completes a run that has a journal, and rolls it back after an error.
 func (r *run) finish() (Result, error) {
-	err := mover{r}.move()
-	if err == nil {
-		err = foreignCheck{r}.check()
-	}
-	if err == nil {
-		err = r.keepDisplaced()
-	}
-	if err == nil {
-		err = r.syncNames()
-	}
-	committed := false
-	if err == nil {
-		committed, err = r.commit()
-	}
+	committed, err := r.moveAndCommit()
 	switch {
 	case err == nil:
 		if err := (recovery{r.d}).recoverAndClean(); err != nil {
 			r.d.log.Warn("cannot clean up after the sync", "error", err)
 		}
-		if r.retain.Count > 0 {
-			if err := r.d.snapshots.Prune(r.retain); err != nil {
+		if r.retention.Count > 0 {
+			if err := r.d.snapshots.Prune(r.retention); err != nil {
 				r.d.log.Warn("cannot prune snapshots", "error", err)
 			}
 		}
@@ -90,11 +76,31 @@ func (r *run) finish() (Result, error) {
 	case committed:
 		return r.result(true), fmt.Errorf("the new files are live, but the end of the sync could not be recorded; the agent retries: %w", err)
 	}
-	return r.takeBack(err)
+	return r.rollBack(err)
 }
 
-// takeBack rolls back a failed run.
-func (r *run) takeBack(cause error) (Result, error) {
+// moveAndCommit moves the files, and commits. committed reports whether the new manifest is in place.
+func (r *run) moveAndCommit() (committed bool, err error) {
+	for _, phase := range []func() error{mover{r}.move, foreignCheck{r}.check, r.keepDisplaced, r.syncNames} {
+		if err := phase(); err != nil {
+			return false, err
+		}
+	}
+	return r.commit()
+}
+
+// commit writes the manifest, which is the point of no return, and removes the journal.
+func (r *run) commit() (committed bool, err error) {
+	h := r.Header
+	h.Complete = h.Complete && !r.doubtful
+	if committed, err = r.writeManifest(h); err != nil {
+		return committed, err
+	}
+	return true, r.d.own.Drop(journalFile)
+}
+
+// rollBack rolls back a failed run.
+func (r *run) rollBack(cause error) (Result, error) {
 	if err := (rollback{r}).undo(); err != nil {
 		return Result{Applied: true}, fmt.Errorf("%w; the rollback failed and is retried: %w", cause, err)
 	}
@@ -102,7 +108,7 @@ func (r *run) takeBack(cause error) (Result, error) {
 }
 
 func (r *run) result(applied bool) Result {
-	res := Result{Applied: applied, Saved: len(r.saved()), Lost: r.saved()}
+	res := Result{Applied: applied, Saved: len(r.savedEntries()), Lost: r.savedEntries()}
 	for i := range r.Changes {
 		switch r.Changes[i].Op {
 		case plan.Create:
@@ -122,57 +128,48 @@ func (r *run) result(applied bool) Result {
 	return res
 }
 
-// commit writes the manifest, which is the point of no return, and removes the journal.
-func (r *run) commit() (committed bool, err error) {
-	h := r.Header
-	h.Complete = h.Complete && !r.doubtful
-	if committed, err = r.rewrite(h); err != nil {
-		return committed, err
-	}
-	return true, r.d.own.Drop(journalFile)
-}
-
-// rewrite writes the manifest that the run ends with.
-func (r *run) rewrite(h plan.Header) (renamed bool, err error) {
+// writeManifest writes the manifest that the run ends with.
+func (r *run) writeManifest(h plan.Header) (renamed bool, err error) {
 	if r.From == "" {
-		return r.d.rewrite(h, r.d.manifest(), r.Edits())
+		return r.d.writeManifest(h, r.d.manifest(), r.Edits())
 	}
-	then, err := r.d.snapshots.Manifest(r.From)
+	old, err := r.d.snapshots.Manifest(r.From)
 	if err != nil {
 		return false, err
 	}
-	renamed, err = r.d.rewrite(h, then, r.Edits())
-	return renamed, errors.Join(err, then.Close())
+	renamed, err = r.d.writeManifest(h, old, r.Edits())
+	return renamed, errors.Join(err, old.Close())
 }
 
 // recordOnly writes the manifest of a run that moves no file, if anything in it changes.
 func (r *run) recordOnly() error {
 	if r.From == "" {
-		if same, err := r.sameRecords(); err != nil || same {
+		if same, err := r.keepsManifest(); err != nil || same {
 			return err
 		}
 	}
-	_, err := r.rewrite(r.Header)
+	_, err := r.writeManifest(r.Header)
 	return err
 }
 
-func (r *run) sameRecords() (bool, error) {
-	h, old := r.Header, r.d.manifest()
-	h.Files = old.Header().Files
-	if old.Missing() || !sameHeader(h, old.Header()) {
+// keepsManifest reports whether the run would write the manifest that is in place.
+func (r *run) keepsManifest() (bool, error) {
+	h, m := r.Header, r.d.manifest()
+	h.Files = m.Header().Files
+	if m.Missing() || !sameHeader(h, m.Header()) {
 		return false, nil
 	}
 	next := r.Edits()
 	for e, ok := next(); ok; e, ok = next() {
-		rec, had, err := old.Lookup(e.Rec.Path)
+		old, had, err := m.Lookup(e.Rec.Path)
 		if err != nil {
 			return false, err
 		}
-		was := &rec
+		before := &old
 		if !had {
-			was = nil
+			before = nil
 		}
-		if now, has := e.Apply(was); has != had || has && now != rec {
+		if after, has := e.Apply(before); has != had || has && after != old {
 			return false, nil
 		}
 	}

@@ -20,14 +20,13 @@ import (
 // Options configure a Dir. The zero value is suitable for an agent.
 type Options struct {
 	Log *slog.Logger // nil: no log
-	// LostFoundMax is the size of lost+found in bytes above which its oldest folders are removed; default 256 MiB.
+	// LostFoundMax is the size of lost+found in bytes above which its oldest folders are removed. 0 means 256 MiB.
 	LostFoundMax int64
-	// LostFoundAge is how long a folder of lost+found is kept, and at most twice as long if clocks jump; default 30
-	// days.
+	// LostFoundAge is how long a folder of lost+found is kept, and at most twice as long if clocks jump. 0 means 30 days.
 	LostFoundAge time.Duration
 	// AllowUnseeded accepts a directory that Ignition has not seeded, for a directory without a gateway.
 	AllowUnseeded bool
-	// ReadOnly opens the directory without a lock and without recovery; nothing is written.
+	// ReadOnly opens the directory without a lock and without recovery. Nothing is written.
 	ReadOnly bool
 	// MaxFiles is the maximum number of owned files. The maximum size of files in .stoker follows from it. Values below
 	// 500,000 count as 500,000.
@@ -36,14 +35,14 @@ type Options struct {
 	// from git. 0 means no limit.
 	MaxBlob int64
 	// FsyncFiles is the number of changed files up to which each is synced by itself; more are synced by one syncfs.
-	// Default 64.
+	// 0 means 64.
 	FsyncFiles int
 	// Wanted writes the content of a blob that git wanted, like plan.Objects.WriteBlob. Drift needs it to distinguish a
-	// re-signed resource.json from a changed one; without it, both count as changed.
+	// re-signed resource.json from a changed one; if it is nil, both count as changed.
 	Wanted func(w io.Writer, id plan.ID) (int64, error)
 	// Watch reports whether Drift lists a file in its result's Watched; nil means that it lists none.
 	Watch func(path string) bool
-	// Now is the clock; default time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 
 	// For tests: a hook around each step, a file system without exchange, and another kernel's flock.
@@ -75,48 +74,54 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Dir is a gateway's data directory. It implements plan.State. Stage, Apply and Drift exclude each other; the methods
-// of plan.State, Manifest and the lists may be called concurrently.
+// maxRun is the maximum size in bytes of the journal of one apply, and so of the memory that recovery needs. It suffices for a commit that
+// moves every file that a gateway may have. No agent writes a larger journal, and reading one could crash the agent at every start.
+func (o *Options) maxRun() int64 { return int64(o.MaxFiles) * 640 }
+
+func (o *Options) snapshotLimits() snapshot.Limits {
+	return snapshot.Limits{Files: o.MaxFiles, JournalBytes: o.maxRun(), FileBytes: o.MaxBlob}
+}
+
+// Dir is a gateway's data directory. Stage, Apply, Drift and the other methods that write exclude each other. The methods of plan.State,
+// Manifest and the lists may be called concurrently with them.
 type Dir struct {
+	liveFiles
 	o         Options
 	log       *slog.Logger
 	path      string // as passed to Open
-	opened    openedFiles
-	top       *os.Root
-	own       *safe.AgentFolder // .stoker; nil if it does not exist, which is possible only under ReadOnly
+	opened    []openedFile
+	own       *safe.AgentFolder // nil if .stoker does not exist, which is possible only under ReadOnly
 	lock      *lock.Lock        // nil under ReadOnly
 	lost      *lostfound.Folder // nil like own
-	snapshots *snapshot.Store
-	vol       *safe.Volume
+	snapshots *snapshot.Store   // empty if own is nil
 
 	work          sync.Mutex // held while writing
 	needsRecovery bool       // there may be a journal or leftovers
 	staged        *Staged    // the last one
-	unadopted     bool       // the last Drift could not write the manifest
 	compared      comparison // by the last Drift
+	adoptFailed   bool       // the last Drift could not write the manifest
 
 	mu        sync.Mutex // guards the fields below
 	man       *format.Manifest
-	cur       safe.Cursor
-	buf       []byte
 	recovered *Recovery
 }
 
 // Open opens and locks the data directory at root, and finishes or rolls back what a crash left.
 //
-// A directory that Ignition has not seeded is not touched; the error is WaitingForGateway. If another agent has the
-// directory, the error is ErrLocked and names that agent.
+// A directory that Ignition has not seeded is not touched; the reason of the error is WaitingForGateway. If another agent has the directory,
+// the error is ErrLocked and names that agent.
 func Open(root string, o Options) (*Dir, error) {
 	top, err := os.OpenRoot(root)
 	if err != nil {
 		return nil, fmt.Errorf("open the data directory: %w", err)
 	}
 	o = o.withDefaults()
-	d := &Dir{o: o, log: o.Log, path: root, top: top, man: format.NoManifest(), buf: make([]byte, 64<<10)}
-	d.cur.Top = top
-	d.vol = &safe.Volume{Top: top, Log: o.Log, Now: o.Now, Around: o.around}
-	d.vol.NoExchange.Store(o.plain)
-	d.snapshots = snapshot.New(nil, o.snapshotLimits())
+	vol := &safe.Volume{Top: top, Log: o.Log, Now: o.Now, Around: o.around}
+	vol.NoExchange.Store(o.plain)
+	d := &Dir{
+		liveFiles: liveFiles{top: top, vol: vol, maxBlob: o.MaxBlob, cur: safe.Cursor{Top: top}, buf: make([]byte, 64<<10)},
+		o:         o, log: o.Log, path: root, snapshots: snapshot.New(nil, o.snapshotLimits()), man: format.NoManifest(),
+	}
 	if err := d.open(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -130,7 +135,7 @@ func (d *Dir) open() error {
 		}
 	}
 	if d.o.ReadOnly {
-		return d.look()
+		return d.openReadOnly()
 	}
 	top := &safe.Folder{Root: d.top}
 	defer top.CloseFile()
@@ -148,7 +153,8 @@ func (d *Dir) open() error {
 	if err := recordOpened(d); err != nil {
 		return err
 	}
-	if err := d.checkMoved(); err != nil { // if removed before the lock, another agent may have another lock
+	// If .stoker was removed before the lock was taken, another agent may hold another lock.
+	if err := d.checkMoved(); err != nil {
 		return err
 	}
 	if err := d.loadManifest(); err != nil {
@@ -158,32 +164,30 @@ func (d *Dir) open() error {
 	return (recovery{d}).recoverAndClean()
 }
 
+// openReadOnly opens what exists of .stoker, without writing.
+func (d *Dir) openReadOnly() error {
+	own, err := (&safe.Folder{Root: d.top}).Open(safe.OwnDir)
+	missing := safe.NotThere(err)
+	if err != nil && !missing {
+		return fmt.Errorf("open %s: %w", safe.OwnDir, err)
+	}
+	if !missing {
+		d.setOwn(own)
+		(modeProbe{d.own}).readOnly()
+	}
+	if err := recordOpened(d); err != nil || missing {
+		return err
+	}
+	if d.own.Has(journalFile) || d.own.Has(undoFile) {
+		d.log.Warn("interrupted sync; files may be of two commits")
+	}
+	return d.loadManifest()
+}
+
 func (d *Dir) setOwn(n *safe.Folder) {
 	d.own = &safe.AgentFolder{Folder: n, Vol: d.vol, ReadOnly: d.o.ReadOnly}
 	d.lost = lostfound.New(d.own, d.o.LostFoundMax, d.o.LostFoundAge)
 	d.snapshots = snapshot.New(d.own, d.o.snapshotLimits())
-}
-
-// look opens what exists of .stoker, without writing.
-func (d *Dir) look() error {
-	own, err := (&safe.Folder{Root: d.top}).Open(safe.OwnDir)
-	if safe.NotThere(err) {
-		return recordOpened(d)
-	}
-	if err != nil {
-		return fmt.Errorf("open %s: %w", safe.OwnDir, err)
-	}
-	d.setOwn(own)
-	(modeProbe{d.own}).readOnly()
-	if err := recordOpened(d); err != nil {
-		return err
-	}
-	for _, name := range []string{journalFile, undoFile} {
-		if _, err := own.Root.Lstat(name); err == nil {
-			d.log.Warn("interrupted sync; files may be of two commits")
-		}
-	}
-	return d.loadManifest()
 }
 
 // Close closes the directory. It waits for a running Apply.
@@ -192,6 +196,8 @@ func (d *Dir) Close() error {
 	defer d.work.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.reading.Lock()
+	defer d.reading.Unlock()
 	d.cur.Reset()
 	var errs []error
 	if d.lock != nil {
@@ -207,14 +213,11 @@ func (d *Dir) Close() error {
 	return errors.Join(errs...)
 }
 
-// Lost is an entry of lost+found.
-type Lost = lostfound.Entry
-
 // Recovery describes how Open, or the next Stage, recovered from an interrupted run.
 type Recovery struct {
 	Commit  plan.ID
 	Forward bool // finished; otherwise rolled back
-	// Paths are the sorted paths that the run wrote or deleted; the gateway may have seen either state.
+	// Paths are the sorted paths that the run wrote or deleted. The gateway may have seen either state.
 	Paths []string
 	Saved []Lost
 }
@@ -224,13 +227,4 @@ func (d *Dir) Recovered() *Recovery {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.recovered
-}
-
-// maxRun is the most bytes that the journal of one apply may have, and with it the memory that recovery needs. It
-// suffices for a commit that moves every file that a gateway may have. A journal that claims more was not written by an
-// agent, and reading it would crash this one at every start.
-func (o *Options) maxRun() int64 { return int64(o.MaxFiles) * 640 }
-
-func (o *Options) snapshotLimits() snapshot.Limits {
-	return snapshot.Limits{Files: o.MaxFiles, JournalBytes: o.maxRun(), FileBytes: o.MaxBlob}
 }

@@ -261,7 +261,7 @@ func TestDriftReadsBoundedBytes(t *testing.T) {
 		fi, err := os.Stat(filepath.Join(root, rec.Path))
 		require.NoError(t, err)
 		rec.Size, rec.Mtime = fi.Size(), fi.ModTime().UnixNano()
-		(&driftCheck{d: d, adopt: []plan.Owned{rec}}).record(d.Manifest().Header())
+		(&driftCheck{d: d, adopted: []plan.Owned{rec}}).record(d.Manifest().Header())
 	}
 	d.compared = comparison{m: d.manifest(), ctimes: make([]int64, len(want))}
 	for _, files := range []int{2, 4, 5, 5} {
@@ -295,7 +295,7 @@ func TestHashingStopsWithContext(t *testing.T) {
 	assert.Equal(t, []Drifted{{path, Modified}}, drift(t, d, true).Paths)
 	assert.Less(t, time.Since(began), 20*time.Second)
 
-	d.o.MaxBlob = 0
+	d.maxBlob = 0
 	ctx, cancel := context.WithCancel(t.Context())
 	state := d.Within(ctx)
 	done := make(chan error, 1)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
@@ -21,23 +20,25 @@ func (d *Dir) manifest() *format.Manifest {
 	return d.man
 }
 
+func (d *Dir) setManifest(m *format.Manifest) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.man = m // the old file closes with its last reader
+}
+
 // loadManifest reads the manifest. It sets a damaged one aside: the next plan compares every file and adopts the equal
 // ones.
 func (d *Dir) loadManifest() error {
-	f, _, err := d.own.OpenFile(manifestFile)
+	m, err := d.openManifest()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err == nil {
-		m, merr := format.OpenManifest(f, d.o.MaxFiles)
-		if merr == nil {
-			merr = m.Check()
-		}
-		if merr == nil {
+		if err = m.Check(); err == nil {
 			d.setManifest(m)
 			return nil
 		}
-		err = errors.Join(merr, f.Close())
+		err = errors.Join(err, m.Close())
 	}
 	if !errors.Is(err, safe.ErrDamaged) {
 		return fmt.Errorf("read the manifest: %w", err)
@@ -49,25 +50,28 @@ func (d *Dir) loadManifest() error {
 	return d.vol.SetAside(d.own.Folder, manifestFile, err)
 }
 
-func (d *Dir) setManifest(m *format.Manifest) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.man = m // the old file closes with its last reader
+func (d *Dir) openManifest() (*format.Manifest, error) {
+	f, _, err := d.own.OpenFile(manifestFile)
+	if err != nil {
+		return nil, err
+	}
+	m, err := format.OpenManifest(f, d.o.MaxFiles)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return m, nil
 }
 
-// rewrite applies edits to old: it writes a new manifest and renames it over the present one.
-func (d *Dir) rewrite(h plan.Header, old *format.Manifest, next format.Edits) (renamed bool, err error) {
-	renamed, err = d.own.Write(manifestFile, func(w io.Writer) error { return format.Merge(w, h, old, next) })
+// writeManifest replaces the manifest by old with edits. renamed reports whether the new one is in place; then an error means that it may not
+// be durable, or cannot be read.
+func (d *Dir) writeManifest(h plan.Header, old *format.Manifest, edits format.Edits) (renamed bool, err error) {
+	renamed, err = d.own.Write(manifestFile, func(w io.Writer) error { return format.Merge(w, h, old, edits) })
 	if !renamed {
 		return false, err
 	}
-	f, _, ferr := d.own.File(manifestFile, os.O_RDONLY)
-	if ferr != nil {
-		return true, errors.Join(err, fmt.Errorf("read the new manifest: %w", ferr))
-	}
-	m, ferr := format.OpenManifest(f, d.o.MaxFiles)
-	if ferr != nil {
-		return true, errors.Join(err, ferr, f.Close())
+	m, openErr := d.openManifest()
+	if openErr != nil {
+		return true, errors.Join(err, fmt.Errorf("read the new manifest: %w", openErr))
 	}
 	d.setManifest(m)
 	return true, err

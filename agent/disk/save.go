@@ -9,8 +9,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// fits refuses a run whose conflicts alone exceed lost+found, because pruning would remove what it just saved.
-func (r stager) fits() error {
+// checkLostFound refuses a run whose conflicts alone exceed lost+found, because pruning would remove what the run just saved.
+func (r stager) checkLostFound() error {
 	var sum int64
 	for i := range r.Changes {
 		c := &r.Changes[i]
@@ -34,33 +34,33 @@ func (r stager) fits() error {
 	return nil
 }
 
-// keepDisplaced gives files that the run displaced a second name in lost+found, unless git has them, and another one in the snapshot of the
-// run, if it takes one. They also stay in staging, so that the run can be rolled back.
+// keepDisplaced gives the files that the run displaced a second name in lost+found, unless git has them, and another one in the snapshot of
+// the run, if it takes one. They also stay in staging, so that the run can be rolled back.
 func (r *run) keepDisplaced() error {
 	if r.redo {
 		if err := r.d.lost.Drop(r.Name); err != nil {
 			return safe.WriteError(err, "clear lost+found")
 		}
 	}
-	snapshot, err := r.beginSnapshot()
+	shot, err := r.beginSnapshot()
 	if err != nil {
 		return err
 	}
-	if snapshot != nil {
-		defer snapshot.Close()
+	if shot != nil {
+		defer shot.Close()
 	}
 	r.saver = r.d.lost.NewSaver(r.Name, r.Header.Commit)
 	for _, t := range r.Tasks {
 		if t.Kind != format.TaskWrite && t.Kind != format.TaskRemove {
 			continue
 		}
-		name, err := r.displaced(t.At)
+		name, err := r.displacedName(t.Index)
 		if err != nil {
 			return err
 		}
-		id, err := r.save(t.At, name)
-		if err == nil && snapshot != nil && !id.IsZero() {
-			err = snapshot.Save(r.stagingOf(t.At), name, t.At, id)
+		id, err := r.save(t.Index, name)
+		if err == nil && shot != nil && !id.IsZero() {
+			err = shot.Save(r.stagingOf(t.Index), name, t.Index, id)
 		}
 		if err != nil {
 			return err
@@ -70,12 +70,12 @@ func (r *run) keepDisplaced() error {
 		return err
 	}
 	switch {
-	case snapshot == nil:
+	case shot == nil:
 		return nil
-	case r.doubtful: // as it turned out meanwhile
+	case r.doubtful: // it became so meanwhile
 		return r.d.snapshots.DropAll()
 	}
-	return snapshot.Complete(r.d.manifest().Header(), r.Header.Commit)
+	return shot.Complete(r.d.manifest().Header(), r.Header.Commit)
 }
 
 // beginSnapshot begins the snapshot of the run. If the run takes none, or does not know what it displaced, beginSnapshot removes all
@@ -88,28 +88,28 @@ func (r *run) beginSnapshot() (*snapshot.Saver, error) {
 }
 
 // saveIfLost is save for callers that do not need the id.
-func (r *run) saveIfLost(at int, name string) error {
-	_, err := r.save(at, name)
+func (r *run) saveIfLost(i int, name string) error {
+	_, err := r.save(i, name)
 	return err
 }
 
-// save gives a displaced file in staging a second name in lost+found if neither git nor the manifest has it. It returns the id of the
-// file; the null id if it is no file, or is unreadable.
-func (r *run) save(at int, name string) (plan.ID, error) {
+// save gives a displaced file in staging a second name in lost+found if neither git nor the manifest has it. It returns the blob id of the
+// file, or the null id if name is "", not a file, or unreadable.
+func (r *run) save(i int, name string) (plan.ID, error) {
 	if name == "" {
 		return plan.ID{}, nil
 	}
-	id, why, err := r.why(at, name)
-	if err != nil || why == "" {
+	id, reason, err := r.reasonToSave(i, name)
+	if err != nil || reason == "" {
 		return id, err
 	}
-	return id, r.saver.Save(r.stagingOf(at), name, r.Changes[at].Path, why)
+	return id, r.saver.Save(r.stagingOf(i), name, r.Changes[i].Path, reason)
 }
 
-// why returns the reason to keep something displaced, or "" if it has no bytes, or is what the plan saw and knew to be
-// in git. It also returns the id of a file.
-func (r *run) why(at int, name string) (id plan.ID, why string, err error) {
-	c, stg := &r.Changes[at], r.stagingOf(at)
+// reasonToSave returns why something displaced must be kept. The reason is "" if it has no bytes, or is what the plan saw and knew to be in git.
+// reasonToSave also returns the id of a file.
+func (r *run) reasonToSave(i int, name string) (id plan.ID, reason string, err error) {
+	c, stg := &r.Changes[i], r.stagingOf(i)
 	fi, err := stg.Root.Lstat(name)
 	if err != nil {
 		return id, "", err
@@ -127,7 +127,7 @@ func (r *run) why(at int, name string) (id plan.ID, why string, err error) {
 		}
 		return id, "directory on the gateway, file in git", nil
 	case plan.File:
-		id, err := r.id(stg, name)
+		id, err := r.hash(stg, name)
 		switch {
 		case err != nil:
 			return id, "", err

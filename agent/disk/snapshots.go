@@ -51,7 +51,7 @@ func (s *Staged) Snapshot(o Snapshots) error {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync replaces %d bytes, and spec.snapshots.maxSize allows a snapshot of %d; raise it, or sync in two commits", sum, o.MaxBytes)
 	}
 	id, err := d.snapshots.NextID(o.Gateway)
-	r.Snapshot, r.retain = id, snapshot.Retention{Count: o.Keep, MaxBytes: o.MaxBytes}
+	r.Snapshot, r.retention = id, snapshot.Retention{Count: o.Keep, MaxBytes: o.MaxBytes}
 	return err
 }
 

@@ -107,7 +107,7 @@ func (j *Journal) Encode(to io.Writer) error {
 	b = binary.AppendUvarint(b, uint64(len(j.Tasks)))
 	for _, t := range j.Tasks {
 		b = append(b, byte(t.Kind))
-		b = binary.AppendUvarint(b, uint64(t.At))
+		b = binary.AppendUvarint(b, uint64(t.Index))
 		flush()
 	}
 	if err := w.Flush(); err != nil {
@@ -165,8 +165,8 @@ type Slot struct {
 	Size  int64
 	Mtime int64
 	Area  uint16
-	// Took reports that this process started to move something from its place to the slot; unknown after a crash.
-	Took bool
+	// Displaced reports that this process may have moved something from its place to the slot. It is unknown after a crash.
+	Displaced bool
 }
 
 // Directory is one that the run makes, or one of ours that it removes if empty.
@@ -180,8 +180,8 @@ type Directory struct {
 
 // Task is one step of a run.
 type Task struct {
-	Kind TaskKind
-	At   int // index in changes or dirs
+	Kind  TaskKind
+	Index int // in Journal.Changes or Journal.Dirs
 }
 
 // TaskKind is the kind of a step.
@@ -198,9 +198,9 @@ const (
 // PathOf returns the path of a step.
 func (j *Journal) PathOf(t Task) string {
 	if t.Kind == TaskWrite || t.Kind == TaskRemove {
-		return j.Changes[t.At].Path
+		return j.Changes[t.Index].Path
 	}
-	return j.Dirs[t.At].Path
+	return j.Dirs[t.Index].Path
 }
 
 // Edits yields the run's changes to the manifest.
@@ -256,10 +256,10 @@ func (j *Journal) edit(i int) Edit {
 }
 
 // SlotName is the staging name of a change.
-func SlotName(at int) string { return strconv.Itoa(at) }
+func SlotName(change int) string { return strconv.Itoa(change) }
 
 // AsideName is the staging name of an old file on a file system that cannot exchange two names.
-func AsideName(at int) string { return strconv.Itoa(at) + ".old" }
+func AsideName(change int) string { return strconv.Itoa(change) + ".old" }
 
 // Writes reports whether an operation writes a file.
 func Writes(op plan.Op) bool { return op == plan.Create || op == plan.Update }

@@ -205,15 +205,15 @@ func readChange(d *decoder, areas int) (c journaled) {
 }
 
 func (j *Journal) readTask(d *decoder) Task {
-	t := Task{Kind: TaskKind(d.byte()), At: d.length(math.MaxInt32)}
+	t := Task{Kind: TaskKind(d.byte()), Index: d.length(math.MaxInt32)}
 	ok := false
 	switch t.Kind {
 	case TaskWrite:
-		ok = t.At < len(j.Changes) && Writes(j.Changes[t.At].Op)
+		ok = t.Index < len(j.Changes) && Writes(j.Changes[t.Index].Op)
 	case TaskRemove:
-		ok = t.At < len(j.Changes) && j.Changes[t.At].Op == plan.Delete
+		ok = t.Index < len(j.Changes) && j.Changes[t.Index].Op == plan.Delete
 	case TaskMkdir, TaskRmdir:
-		ok = t.At < len(j.Dirs) && j.Dirs[t.At].Made == (t.Kind == TaskMkdir)
+		ok = t.Index < len(j.Dirs) && j.Dirs[t.Index].Made == (t.Kind == TaskMkdir)
 	}
 	if !ok {
 		d.fail("the journal has an invalid step")
