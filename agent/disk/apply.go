@@ -130,10 +130,10 @@ func (r *run) result(applied bool) Result {
 
 // writeManifest writes the manifest that the run ends with.
 func (r *run) writeManifest(h plan.Header) (renamed bool, err error) {
-	if r.From == "" {
+	if r.Restores == "" {
 		return r.d.writeManifest(h, r.d.manifest(), r.Edits())
 	}
-	old, err := r.d.snapshots.Manifest(r.From)
+	old, err := r.d.snapshots.Manifest(r.Restores)
 	if err != nil {
 		return false, err
 	}
@@ -143,7 +143,7 @@ func (r *run) writeManifest(h plan.Header) (renamed bool, err error) {
 
 // recordOnly writes the manifest of a run that moves no file, if anything in it changes.
 func (r *run) recordOnly() error {
-	if r.From == "" {
+	if r.Restores == "" {
 		if same, err := r.keepsManifest(); err != nil || same {
 			return err
 		}

@@ -31,7 +31,7 @@ func (e *ForeignError) Error() string {
 func (s *Staged) RefuseForeign() {
 	s.d.work.Lock()
 	defer s.d.work.Unlock()
-	s.run.Refuse = true
+	s.run.RefuseForeign = true
 }
 
 // foreignCheck compares what a run displaced with what the plan saw.
@@ -56,7 +56,7 @@ func (r foreignCheck) check() error {
 			continue
 		}
 		foreign, err := r.torn(i, name)
-		if err == nil && !foreign && r.Refuse {
+		if err == nil && !foreign && r.RefuseForeign {
 			foreign, err = r.foreign(i, name)
 		}
 		if err != nil {

@@ -105,7 +105,7 @@ func TestOwnFilesFitInMemory(t *testing.T) {
 // writeJournal writes a journal with n files to create and a valid checksum.
 func writeJournal(t *testing.T, path string, n int, name func(int) string) {
 	t.Helper()
-	r := &format.Journal{Header: plan.Header{Ref: "main", Commit: plan.ID{1}}, Name: "20261120T063000.000Z-0123456", Areas: []string{""}}
+	r := &format.Journal{Header: plan.Header{Ref: "main", Commit: plan.ID{1}}, LostFolder: "20261120T063000.000Z-0123456", Areas: []string{""}}
 	for i := range n {
 		r.Changes = append(r.Changes, plan.Change{Op: plan.Create, Path: name(i)})
 		r.Slots = append(r.Slots, format.Slot{})

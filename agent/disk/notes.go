@@ -19,8 +19,8 @@ const (
 
 var noteName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// DamagedNote replaces a note that could not be read. Callers must not treat it as a missing note: the note that was
-// lost may have said that something is still to be done.
+// DamagedNote replaces a note that could not be read. Callers must not treat it as a missing note: the lost
+// note may have said that something is still to be done.
 const DamagedNote = "damaged"
 
 // Note returns the note of that name, or nil if there is none. A note is a small file in .stoker in which another

@@ -38,7 +38,7 @@ func (r stager) checkLostFound() error {
 // the run, if it takes one. They also stay in staging, so that the run can be rolled back.
 func (r *run) keepDisplaced() error {
 	if r.redo {
-		if err := r.d.lost.Drop(r.Name); err != nil {
+		if err := r.d.lost.Drop(r.LostFolder); err != nil {
 			return safe.WriteError(err, "clear lost+found")
 		}
 	}
@@ -49,7 +49,7 @@ func (r *run) keepDisplaced() error {
 	if shot != nil {
 		defer shot.Close()
 	}
-	r.saver = r.d.lost.NewSaver(r.Name, r.Header.Commit)
+	r.saver = r.d.lost.NewSaver(r.LostFolder, r.Header.Commit)
 	for _, t := range r.Tasks {
 		if t.Kind != format.TaskWrite && t.Kind != format.TaskRemove {
 			continue

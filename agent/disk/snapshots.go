@@ -74,7 +74,7 @@ func (s *Staged) BackupID(gateway string) (string, error) {
 func (s *Staged) RestoreManifest(of *SnapshotRestore) {
 	s.d.work.Lock()
 	defer s.d.work.Unlock()
-	s.run.From = of.Snapshot()
+	s.run.Restores = of.Snapshot()
 }
 
 // live returns the data directory as it is now, for package snapshot.

@@ -93,7 +93,7 @@ func newRun(d *Dir, changes *plan.Changes) (*run, error) {
 			return nil, fmt.Errorf("the plan is not sorted at %q", c.Path)
 		}
 	}
-	r.Name = d.lost.NewName(changes.To)
+	r.LostFolder = d.lost.NewName(changes.To)
 	return r, nil
 }
 

@@ -28,7 +28,7 @@ func (r rollback) undo() error {
 		}
 	}
 	// Files that went to lost+found are also in staging, from where they now return to their paths.
-	if err := d.lost.Drop(r.Name); err != nil {
+	if err := d.lost.Drop(r.LostFolder); err != nil {
 		return safe.WriteError(err, "clear lost+found")
 	}
 	if r.Snapshot != "" {
@@ -36,7 +36,7 @@ func (r rollback) undo() error {
 			return safe.WriteError(err, "remove the snapshot of the sync")
 		}
 	}
-	r.saver = d.lost.NewSaver(r.Name+lostfound.UndoSuffix, r.Header.Commit)
+	r.saver = d.lost.NewSaver(r.LostFolder+lostfound.UndoSuffix, r.Header.Commit)
 	r.rollingBack = true
 	for i := len(r.Tasks) - 1; i >= 0; i-- {
 		var err error

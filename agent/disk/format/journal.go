@@ -13,24 +13,22 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Journal has everything that another process needs to finish or undo a run. Its file has a magic, the parts in the
-// order of the fields, and a SHA-256 of all of it. It is renamed into place, so that it is complete or missing; anything
-// else was damaged later.
+// Journal has everything that another process needs to finish or undo a run. Its file has a magic, the fields, and a SHA-256 of all of it. The
+// file is renamed into place, so it is complete or missing; anything else was damaged later.
 type Journal struct {
-	Header  plan.Header
-	Name    string             // of its folder in lost+found
-	Areas   []string           // directories with .stoker/staging, "" first
-	Changes []plan.Change      // sorted by path
-	Signed  map[string]plan.ID // see plan.Changes.Signed
-	Slots   []Slot             // one per change
-	Dirs    []Directory        // that tasks make or remove
-	Tasks   []Task             // in order
-	Refuse  bool               // see RefuseForeign
-	Base    Base               // the manifest from before the run
-	// Snapshot is the snapshot that keeps what the run displaces, or "".
-	Snapshot string
-	// From is the snapshot whose manifest the edits apply to, because the run restores it; "" for the manifest from before the run.
-	From string
+	Header        plan.Header        // of the manifest that the run ends with
+	LostFolder    string             // the folder of the run in lost+found
+	Areas         []string           // directories with .stoker/staging, "" first
+	Changes       []plan.Change      // sorted by path
+	Signed        map[string]plan.ID // see plan.Changes.Signed
+	Slots         []Slot             // one per change
+	Dirs          []Directory        // that tasks make or remove
+	Tasks         []Task             // in order
+	RefuseForeign bool               // roll back if the run displaces what the plan did not see
+	Base          Base               // the manifest from before the run
+	Snapshot      string             // the snapshot that keeps what the run displaces, or ""
+	// Restores is the snapshot that the run restores, or "". Then the edits apply to its manifest, and not to the one from before the run.
+	Restores string
 }
 
 const journalMagic = "stokerj1"
@@ -54,15 +52,15 @@ const (
 	flagOwned
 	flagSigned // git's blob follows
 	flagUnrecorded
-	flagChangesKnown = flagChangeExec | flagFoundExec | flagConflict | flagOwned | flagSigned | flagUnrecorded
+	knownChangeFlags = flagChangeExec | flagFoundExec | flagConflict | flagOwned | flagSigned | flagUnrecorded
 )
 
 const (
 	flagBase = 1 << iota // there was a manifest
 	flagRefuse
 	flagSnapshot  // Snapshot follows
-	flagFrom      // From follows
-	flagRunsKnown = flagBase | flagRefuse | flagSnapshot | flagFrom
+	flagRestores  // Restores follows
+	knownRunFlags = flagBase | flagRefuse | flagSnapshot | flagRestores
 )
 
 // Encode writes the journal.
@@ -75,9 +73,9 @@ func (j *Journal) Encode(to io.Writer) error {
 	}
 	b := append([]byte(nil), journalMagic...)
 	b = appendString(b, string(head))
-	b = appendString(b, j.Name)
-	b = append(b, boolByte(j.Base.known)*flagBase|boolByte(j.Refuse)*flagRefuse|boolByte(j.Snapshot != "")*flagSnapshot|boolByte(j.From != "")*flagFrom)
-	for _, snapshot := range []string{j.Snapshot, j.From} {
+	b = appendString(b, j.LostFolder)
+	b = append(b, boolByte(j.Base.known)*flagBase|boolByte(j.RefuseForeign)*flagRefuse|boolByte(j.Snapshot != "")*flagSnapshot|boolByte(j.Restores != "")*flagRestores)
+	for _, snapshot := range []string{j.Snapshot, j.Restores} {
 		if snapshot != "" {
 			b = appendString(b, snapshot)
 		}
@@ -159,9 +157,10 @@ func (j *Journal) appendChange(b []byte, i int) []byte {
 	return binary.AppendVarint(b, s.Mtime)
 }
 
-// Slot is the place of a change in a staging folder: first of the wanted bytes, then of what they replaced.
+// Slot is the place of a change in a staging folder. First it has the file with the wanted bytes, then what this file replaced. Ino, Size and
+// Mtime are those of the file with the wanted bytes.
 type Slot struct {
-	Ino   uint64 // of the file with the wanted bytes
+	Ino   uint64
 	Size  int64
 	Mtime int64
 	Area  uint16
@@ -174,7 +173,7 @@ type Directory struct {
 	Path string
 	Made bool // to be made; otherwise to be removed
 	Perm uint32
-	// Kept reports that the directory to be made already existed, or that the one to be removed is not empty.
+	// Kept reports that the directory to make already existed, or that the one to remove is not empty.
 	Kept bool
 }
 
@@ -203,7 +202,7 @@ func (j *Journal) PathOf(t Task) string {
 	return j.Dirs[t.Index].Path
 }
 
-// Edits yields the run's changes to the manifest.
+// Edits returns the run's changes to the manifest.
 func (j *Journal) Edits() Edits {
 	dirs := j.editedDirs()
 	c, k := 0, 0
@@ -258,7 +257,7 @@ func (j *Journal) edit(i int) Edit {
 // SlotName is the staging name of a change.
 func SlotName(change int) string { return strconv.Itoa(change) }
 
-// AsideName is the staging name of an old file on a file system that cannot exchange two names.
+// AsideName is the staging name of what a change replaced on a file system that cannot exchange two names.
 func AsideName(change int) string { return strconv.Itoa(change) + ".old" }
 
 // Writes reports whether an operation writes a file.
@@ -297,7 +296,7 @@ func (x *Directory) edit() Edit {
 	return e
 }
 
-// Base identifies the manifest that a run starts from. The journal records it, so that a replay can check for it.
+// Base identifies the manifest that a run starts with, so that recovery can check for it.
 type Base struct {
 	known  bool // there was a manifest
 	commit plan.ID

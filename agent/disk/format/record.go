@@ -19,8 +19,8 @@ type Record struct {
 const (
 	flagDir = 1 << iota
 	flagExec
-	flagHave   // Have differs from Want and follows it
-	flagsKnown = flagDir | flagExec | flagHave
+	flagHave         // Have differs from Want and follows it
+	knownRecordFlags = flagDir | flagExec | flagHave
 )
 
 // appendRecord encodes r after a record of path prev: the length of the shared prefix, the rest of the path, and the
@@ -51,7 +51,7 @@ func appendRecord(b []byte, prev string, r *Record) []byte {
 	return binary.AppendUvarint(b, uint64(r.Origin))
 }
 
-// readRecord decodes what appendRecord wrote. path has the path of the previous record, and after the call that of this
+// readRecord decodes what appendRecord wrote. path has the path of the previous record, and after the call the path of this
 // one.
 func readRecord(d *decoder, path *[]byte) Record {
 	shared := d.length(len(*path))
@@ -59,7 +59,7 @@ func readRecord(d *decoder, path *[]byte) Record {
 	r := Record{}
 	r.Path = string(*path)
 	flags := d.byte()
-	if flags&^flagsKnown != 0 {
+	if flags&^knownRecordFlags != 0 {
 		d.fail("record %q has unknown flags %#x", r.Path, flags)
 	}
 	if flags&flagDir != 0 {
@@ -85,9 +85,9 @@ func appendString(b []byte, s string) []byte {
 // decoder decodes our own binary files, which may be damaged. It never reads past their end, and after the first error
 // every value is zero.
 type decoder struct {
-	b    []byte
+	b    []byte    // not decoded yet
 	more io.Reader // what follows b; nil if nothing does
-	buf  []byte
+	buf  []byte    // the memory of b
 	err  error
 }
 
@@ -111,7 +111,7 @@ func (d *decoder) need(n int) {
 	}
 }
 
-// end reports whether everything was read.
+// end reports whether everything was decoded.
 func (d *decoder) end() bool {
 	d.need(1)
 	return len(d.b) == 0

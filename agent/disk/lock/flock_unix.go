@@ -13,25 +13,14 @@ var errLocked = errors.New("locked by another process")
 
 // Flock locks an open file, and does not wait.
 func Flock(f *os.File) error {
-	c, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	if err := c.Control(func(fd uintptr) { inner = unix.Flock(int(fd), unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
-		return err
-	}
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	switch {
-	case errors.Is(inner, unix.EWOULDBLOCK):
+	case errors.Is(err, unix.EWOULDBLOCK):
 		return errLocked
-	case errors.Is(inner, unix.ENOLCK), errors.Is(inner, unix.ENOSYS), errors.Is(inner, unix.EOPNOTSUPP):
+	case errors.Is(err, unix.ENOLCK), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP):
 		return errors.ErrUnsupported
 	}
-	return os.NewSyscallError("flock", inner)
+	return os.NewSyscallError("flock", err)
 }
 
-func unlock(f *os.File) {
-	if c, err := f.SyscallConn(); err == nil {
-		_ = c.Control(func(fd uintptr) { _ = unix.Flock(int(fd), unix.LOCK_UN) })
-	}
-}
+func unlock(f *os.File) { _ = unix.Flock(int(f.Fd()), unix.LOCK_UN) }

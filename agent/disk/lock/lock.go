@@ -69,7 +69,7 @@ func (l *Lock) Release() error {
 	return l.File.Close()
 }
 
-// unexpected returns why no agent can have made the locked file, or nil if an agent may have made it.
+// unexpected returns why no agent can have made the file, or nil if an agent may have made it.
 func unexpected(f *os.File) error {
 	fi, err := f.Stat()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 type Cursor struct {
 	Top    *os.Root
 	Chain  []*Folder // from the root to the last directory
-	Opened time.Time // when Chain was opened from the root
+	Opened time.Time // the time when Chain was opened from the root
 }
 
 // At returns the directory at a path. The Folder is valid until the next call. A missing parent is fs.ErrNotExist; one

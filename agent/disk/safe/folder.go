@@ -211,7 +211,7 @@ func Split(p string) (dir, name string) {
 	return strings.TrimSuffix(dir, "/"), name
 }
 
-// KindOf returns the kind of what fi describes.
+// KindOf returns the kind of a file with mode m.
 func KindOf(m fs.FileMode) plan.Kind {
 	switch {
 	case m.IsRegular():
@@ -241,7 +241,7 @@ func NotThere(err error) bool {
 	return blocked || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// ReadFile returns the content of a file that is compared as JSON. If it has more than limit bytes, the reason of the error
+// ReadFile returns the content of a file, to compare it as JSON. If it has more than limit bytes, the reason of the error
 // is LimitExceeded.
 func (n *Folder) ReadFile(name string, limit int64) ([]byte, error) {
 	f, fi, err := n.File(name, os.O_RDONLY)

@@ -85,13 +85,7 @@ func (v *Volume) SyncDir(n *Folder) error {
 
 // SyncFS makes everything on the file system of a directory durable.
 func (v *Volume) SyncFS(n *Folder) error {
-	return v.Effect(Effect{Op: "syncfs", Path: n.Path}, func() error {
-		f, err := n.dirFile()
-		if err != nil {
-			return err
-		}
-		return syncfs(f)
-	})
+	return v.Effect(Effect{Op: "syncfs", Path: n.Path}, func() error { return syncfs(n) })
 }
 
 // Rename moves a name and replaces a file at the destination.
@@ -178,8 +172,8 @@ func (v *Volume) SetAttrs(f *os.File, path string, owner Attrs, perm fs.FileMode
 	if err != nil {
 		return nil, err
 	}
-	is, changed := AttrsOf(fi), false
-	if is.Known && owner.Known && (is.UID != owner.UID || is.GID != owner.GID) {
+	now, changed := AttrsOf(fi), false
+	if now.Known && owner.Known && (now.UID != owner.UID || now.GID != owner.GID) {
 		err := v.Effect(Effect{Op: "chmod", Path: path}, func() error { return f.Chown(int(owner.UID), int(owner.GID)) })
 		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, errors.ErrUnsupported) {
 			return nil, WriteError(err, "set the owner of %s", path)
@@ -231,9 +225,9 @@ func (v *Volume) WriteFile(n *Folder, name string, content func(io.Writer) error
 	return true, WriteError(v.SyncDir(n), "write %s", path)
 }
 
-// SetAside renames what lies at one of the agent's own names and is not the agent's, because it may be a user's only copy.
-// SetAside does not open it, so it may be of any kind.
-func (v *Volume) SetAside(n *Folder, name string, why error) error {
+// SetAside renames what has one of the agent's own names but is not the agent's, because it may be a user's only copy.
+// SetAside does not open it, so it may be of any kind. It logs the reason.
+func (v *Volume) SetAside(n *Folder, name string, reason error) error {
 	to := name + AsideSuffix
 	err := v.RenameNew(n, name, n, to)
 	for i := 0; errors.Is(err, fs.ErrExist) && i < 100; i++ {
@@ -246,7 +240,7 @@ func (v *Volume) SetAside(n *Folder, name string, why error) error {
 	if err != nil {
 		return WriteError(err, "rename %s", n.Join(name))
 	}
-	v.Log.Warn("renamed an unexpected file in .stoker", "path", n.Join(name), "as", n.Join(to), "error", why)
+	v.Log.Warn("renamed an unexpected file in .stoker", "path", n.Join(name), "as", n.Join(to), "error", reason)
 	return WriteError(v.SyncDir(n), "rename %s", n.Join(name))
 }
 
@@ -258,7 +252,7 @@ func (v *Volume) Vacate(n *Folder, name string) error {
 	return v.Remove(n, name)
 }
 
-// AsideSuffix is appended to the name of a file that is set aside.
+// AsideSuffix is what SetAside appends to a name.
 const AsideSuffix = ".damaged"
 
 // ClearTree removes one of the agent's own folders. If the agent may not remove all of it, ClearTree sets the folder aside.
@@ -322,7 +316,7 @@ func (v *Volume) LearnModes(fi fs.FileInfo, perm fs.FileMode) {
 	}
 }
 
-// Stat converts fi and says whether its volume keeps modes.
+// Stat converts fi, and marks files on volumes that keep no modes.
 func (v *Volume) Stat(fi fs.FileInfo) plan.Stat {
 	st := StatOf(fi)
 	_, st.NoModes = v.NoModes.Load(AttrsOf(fi).Dev)

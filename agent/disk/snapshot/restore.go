@@ -82,7 +82,7 @@ func (s *Store) restored(id string, ids []string) (bool, error) {
 	if err != nil {
 		return false, failure.New(v1alpha1.ReasonSnapshotFailed, "%w", err)
 	}
-	return j.From == id, nil
+	return j.Restores == id, nil
 }
 
 // Close closes the snapshots.
