@@ -19,8 +19,8 @@ const (
 	maxAuditLine = 8 << 10
 )
 
-// AddAudit adds a line to audit.jsonl, by rewriting the file durably. If the file then exceeds 1 MiB, AddAudit removes the oldest lines. It
-// sets a damaged file aside and starts a new one. Only users read the file: no sync depends on it.
+// AddAudit adds a line to audit.jsonl, by rewriting the file durably. If the file then exceeds 1 MiB, AddAudit removes the oldest
+// lines. It sets a damaged file aside and starts a new one. Only users read the file: no sync depends on it.
 func (d *Dir) AddAudit(line []byte) error {
 	if len(line) > maxAuditLine || bytes.ContainsRune(line, '\n') {
 		return fmt.Errorf("cannot record a line of %d bytes: it must have at most %d bytes and no line break", len(line), maxAuditLine)
@@ -44,8 +44,9 @@ func (d *Dir) AddAudit(line []byte) error {
 	})
 }
 
-// ReadAudit returns the content of audit.jsonl in a data directory, one line for each sync, oldest first, or nil if there is no such file.
-// It may run while an agent writes. The gateway can write to its data directory, so the caller must not trust the content.
+// ReadAudit returns the content of audit.jsonl in a data directory, one line for each sync, oldest first, or nil if there is no
+// such file. It may run while an agent writes. The gateway can write to its data directory, so the caller must not trust the
+// content.
 func ReadAudit(dataDir string) ([]byte, error) { return readOwn(dataDir, auditFile, maxAudit) }
 
 // readOwn reads at most limit bytes of a file in .stoker. It returns nil if there is no such file.

@@ -8,8 +8,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// cycle is the time in which Drift reads every file once. A day is not a multiple of it, so that an agent that is stopped at the same hour
-// each day does not skip the same files each time.
+// cycle is the time in which Drift reads every file once. A day is not a multiple of it, so that an agent that is stopped at the
+// same hour each day does not skip the same files each time.
 const cycle = 11 * time.Hour
 
 // comparison is what Drift remembers for the next call: the ctime of each file that matched the manifest. A file with the same

@@ -51,8 +51,8 @@ func (d *Dir) Current() error {
 	return d.checkManifest()
 }
 
-// exclusive calls do, which writes in .stoker, while no other method writes. If the Dir is read-only or moved, exclusive does not call do, and
-// returns ErrReadOnly or ErrMoved.
+// exclusive calls do, which writes in .stoker, while no other method writes. If the Dir is read-only or moved, exclusive does not
+// call do, and returns ErrReadOnly or ErrMoved.
 func (d *Dir) exclusive(do func() error) error {
 	d.work.Lock()
 	defer d.work.Unlock()
@@ -100,7 +100,8 @@ func (d *Dir) checkManifest() error {
 	return nil
 }
 
-// checkSame returns ErrMoved if the path of an opened file no longer leads to it. now and err are the result of a stat of the path.
+// checkSame returns ErrMoved if the path of an opened file no longer leads to it. now and err are the result of a stat of the
+// path.
 func checkSame(name string, opened, now fs.FileInfo, err error) error {
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):

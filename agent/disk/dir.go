@@ -1,12 +1,14 @@
 package disk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"stoker.io/stoker/agent/disk/format"
@@ -16,6 +18,15 @@ import (
 	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/agent/plan"
 )
+
+// ErrLocked means that another agent writes this data directory.
+var ErrLocked = lock.ErrHeld
+
+// ErrReadOnly means that the Dir was opened read-only.
+var ErrReadOnly = errors.New("the data directory is open read-only")
+
+// ErrMoved means that the path of the Dir, or of the agent's files in it, no longer leads to what is open; see Dir.Current.
+var ErrMoved = errors.New("the data directory was replaced while it was open")
 
 // Options configure a Dir. The zero value is suitable for an agent.
 type Options struct {
@@ -34,8 +45,7 @@ type Options struct {
 	// MaxBlob is the size in bytes above which a file is not hashed, because the agent accepts no blob of that size
 	// from git. 0 means no limit.
 	MaxBlob int64
-	// FsyncFiles is the number of changed files up to which each is synced by itself; more are synced by one syncfs.
-	// 0 means 64.
+	// FsyncFiles is the number of changed files up to which each is synced by itself; more are synced by one syncfs. 0 means 64.
 	FsyncFiles int
 	// Wanted writes the content of a blob that git wanted, like plan.Objects.WriteBlob. Drift needs it to distinguish a
 	// re-signed resource.json from a changed one; if it is nil, both count as changed.
@@ -52,19 +62,11 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.LostFoundMax == 0 {
-		o.LostFoundMax = 256 << 20
-	}
-	if o.LostFoundAge == 0 {
-		o.LostFoundAge = 30 * 24 * time.Hour
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.LostFoundMax = cmp.Or(o.LostFoundMax, 256<<20)
+	o.LostFoundAge = cmp.Or(o.LostFoundAge, 30*24*time.Hour)
 	o.MaxFiles = max(o.MaxFiles, 500_000)
-	if o.FsyncFiles == 0 {
-		o.FsyncFiles = 64
-	}
+	o.FsyncFiles = cmp.Or(o.FsyncFiles, 64)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -74,18 +76,22 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// maxRun is the maximum size in bytes of the journal of one apply, and so of the memory that recovery needs. It suffices for a commit that
-// moves every file that a gateway may have. No agent writes a larger journal, and reading one could crash the agent at every start.
+// maxRun is the maximum size in bytes of the journal of one apply, and so of the memory that recovery needs. It suffices for a
+// commit that moves every file that a gateway may have. No agent writes a larger journal, and reading one could crash the agent
+// at every start.
 func (o *Options) maxRun() int64 { return int64(o.MaxFiles) * 640 }
 
 func (o *Options) snapshotLimits() snapshot.Limits {
 	return snapshot.Limits{Files: o.MaxFiles, JournalBytes: o.maxRun(), FileBytes: o.MaxBlob}
 }
 
-// Dir is a gateway's data directory. Stage, Apply, Drift and the other methods that write exclude each other. The methods of plan.State,
-// Manifest and the lists may be called concurrently with them.
+// Dir is a gateway's data directory. Stage, Apply, Drift and the other methods that write exclude each other. The methods of
+// plan.State, Manifest and the lists may be called concurrently with them.
 type Dir struct {
-	liveFiles
+	liveFiles       // the gateway's files
+	manifestStore   // .stoker/manifest
+	rewriteDetector // for Drift, and for what a sync displaces
+
 	o         Options
 	log       *slog.Logger
 	path      string // as passed to Open
@@ -101,15 +107,13 @@ type Dir struct {
 	compared      comparison // by the last Drift
 	adoptFailed   bool       // the last Drift could not write the manifest
 
-	mu        sync.Mutex // guards the fields below
-	man       *format.Manifest
-	recovered *Recovery
+	recovered atomic.Pointer[Recovery]
 }
 
 // Open opens and locks the data directory at root, and finishes or rolls back what a crash left.
 //
-// A directory that Ignition has not seeded is not touched; the reason of the error is WaitingForGateway. If another agent has the directory,
-// the error is ErrLocked and names that agent.
+// A directory that Ignition has not seeded is not touched; the reason of the error is WaitingForGateway. If another agent has the
+// directory, the error is ErrLocked and names that agent.
 func Open(root string, o Options) (*Dir, error) {
 	top, err := os.OpenRoot(root)
 	if err != nil {
@@ -119,8 +123,10 @@ func Open(root string, o Options) (*Dir, error) {
 	vol := &safe.Volume{Top: top, Log: o.Log, Now: o.Now, Around: o.around}
 	vol.NoExchange.Store(o.plain)
 	d := &Dir{
-		liveFiles: liveFiles{top: top, vol: vol, maxBlob: o.MaxBlob, cur: safe.Cursor{Top: top}, buf: make([]byte, 64<<10)},
-		o:         o, log: o.Log, path: root, snapshots: snapshot.New(nil, o.snapshotLimits()), man: format.NoManifest(),
+		liveFiles:       liveFiles{top: top, vol: vol, maxBlob: o.MaxBlob, cur: safe.Cursor{Top: top}, buf: make([]byte, 64<<10)},
+		manifestStore:   manifestStore{maxFiles: o.MaxFiles, man: format.NoManifest()},
+		rewriteDetector: rewriteDetector{wanted: o.Wanted, log: o.Log},
+		o:               o, log: o.Log, path: root, snapshots: snapshot.New(nil, o.snapshotLimits()),
 	}
 	if err := d.open(); err != nil {
 		return nil, errors.Join(err, d.Close())
@@ -186,6 +192,7 @@ func (d *Dir) openReadOnly() error {
 
 func (d *Dir) setOwn(n *safe.Folder) {
 	d.own = &safe.AgentFolder{Folder: n, Vol: d.vol, ReadOnly: d.o.ReadOnly}
+	d.in = d.own
 	d.lost = lostfound.New(d.own, d.o.LostFoundMax, d.o.LostFoundAge)
 	d.snapshots = snapshot.New(d.own, d.o.snapshotLimits())
 }
@@ -194,8 +201,6 @@ func (d *Dir) setOwn(n *safe.Folder) {
 func (d *Dir) Close() error {
 	d.work.Lock()
 	defer d.work.Unlock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.reading.Lock()
 	defer d.reading.Unlock()
 	d.cur.Reset()
@@ -208,8 +213,8 @@ func (d *Dir) Close() error {
 		d.own.Close()
 		d.own = nil
 	}
-	errs = append(errs, d.man.Close(), d.top.Close())
-	d.man = format.NoManifest()
+	errs = append(errs, d.manifest().Close(), d.top.Close())
+	d.setManifest(format.NoManifest())
 	return errors.Join(errs...)
 }
 
@@ -223,8 +228,4 @@ type Recovery struct {
 }
 
 // Recovered returns the last recovery, or nil if there was none.
-func (d *Dir) Recovered() *Recovery {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.recovered
-}
+func (d *Dir) Recovered() *Recovery { return d.recovered.Load() }

@@ -1,11 +1,16 @@
 package disk
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"log/slog"
 	"math"
+	"os"
+	"path"
 	"slices"
 	"strings"
 
@@ -49,15 +54,14 @@ const (
 
 const (
 	driftPaths = 10 // in Drift.Paths
-	// maxSuspects bounds how many bytes one comparison reads only because the ctime of files changed. A kubelet may chown all files at once,
-	// which must not keep the disk busy.
+	// maxSuspects bounds how many bytes one comparison reads only because the ctime of files changed. A kubelet may chown all
+	// files at once, which must not keep the disk busy.
 	maxSuspects = 256 << 20
 )
 
-// Drift compares the owned files with the manifest: by type, executable bit, size and mtime and, if size or mtime
-// differs, by hash. If full is set, it hashes every file. Changes that the gateway makes by itself are adopted and
-// are not drift: a new mtime, a re-signed resource.json, JSON of the same meaning, a thumbnail.png if nothing else in
-// its folder changed.
+// Drift compares the owned files with the manifest: by type, executable bit, size and mtime and, if size or mtime differs, by
+// hash. If full is set, it hashes every file. Changes that the gateway makes by itself are adopted and are not drift: a new
+// mtime, a re-signed resource.json, JSON of the same meaning, a thumbnail.png if nothing else in its folder changed.
 //
 // A file may change without a new size or mtime. So Drift also hashes a file if its ctime is not that of the last comparison
 // or, before the first comparison, is later than the manifest. It hashes at most maxSuspects bytes for this reason; the next
@@ -134,9 +138,9 @@ func (c *driftCheck) adopt(rec plan.Owned) {
 	c.Adopted++
 }
 
-// compare compares one file with its record. If known is set, last is its ctime at the last comparison; otherwise last is a time at which the
-// file matched the manifest. compare reads the file if read is set, or if the size, mtime or ctime differs. It returns the ctime of a file that
-// matches, or 0 if the file differs or the next comparison has to read it.
+// compare compares one file with its record. If known is set, last is its ctime at the last comparison; otherwise last is a time
+// at which the file matched the manifest. compare reads the file if read is set, or if the size, mtime or ctime differs. It
+// returns the ctime of a file that matches, or 0 if the file differs or the next comparison has to read it.
 func (c *driftCheck) compare(ctx context.Context, rec plan.Owned, last int64, known, read bool) (ctime int64, err error) {
 	c.Checked++
 	fi, err := c.cur.Lstat(rec.Path)
@@ -254,4 +258,61 @@ func (c *driftCheck) record(h plan.Header) {
 		d.log.Warn("cannot record files that the gateway rewrote", "files", len(list), "error", err)
 	}
 	d.adoptFailed = err != nil
+}
+
+// maxCompared is the maximum size in bytes of a JSON file that is compared by meaning.
+const maxCompared = 4 << 20
+
+// rewriteDetector detects files that the gateway itself rewrote without changing their meaning.
+type rewriteDetector struct {
+	wanted func(w io.Writer, id plan.ID) (int64, error) // see Options.Wanted
+	log    *slog.Logger
+}
+
+// rewritten reports whether the gateway itself rewrote a recorded file without changing its meaning: it signed a resource.json
+// again, or made a thumbnail. The file is called name in n, and now is its blob id.
+func (d *rewriteDetector) rewritten(n *safe.Folder, name string, rec plan.Owned, now plan.ID) bool {
+	rec.Have = now
+	return path.Base(rec.Path) == resource.Thumbnail || d.sameMeaning(n, name, rec)
+}
+
+// sameMeaning reports whether a JSON file means the same as the content from git, rec.Want. The file is called name in n,
+// belongs to rec.Path and has the content rec.Have. sameMeaning returns false if the content from git is not available.
+func (d *rewriteDetector) sameMeaning(n *safe.Folder, name string, rec plan.Owned) bool {
+	compare := resource.SameJSON
+	switch {
+	case d.wanted == nil || path.Ext(rec.Path) != ".json":
+		return false
+	case path.Base(rec.Path) == resource.File:
+		compare = resource.SameButModification
+	}
+	f, fi, err := n.File(name, os.O_RDONLY)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }() // opened for reading
+	if fi.Size() > maxCompared {
+		return false
+	}
+	now, err := io.ReadAll(io.LimitReader(f, maxCompared))
+	if err != nil || safe.BlobID(now) != rec.Have {
+		return false
+	}
+	b := &limited{}
+	if _, err := d.wanted(b, rec.Want); err != nil {
+		d.log.Debug("cannot compare as JSON", "path", n.Join(name), "error", err)
+		return false
+	}
+	same, err := compare(now, b.Bytes())
+	return err == nil && same
+}
+
+// limited is a buffer of at most maxCompared bytes.
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.Len()+len(p) > maxCompared {
+		return 0, errors.New("the blob is too large to compare as JSON")
+	}
+	return l.Buffer.Write(p)
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"stoker.io/stoker/agent/disk/safe"
 )
 
 const (
@@ -33,18 +35,18 @@ func diffTime(name string) time.Time {
 	return t
 }
 
-// AddDiff saves the diff of a sync, durably, and returns the name of its file. Only users read it: no sync depends on it. AddDiff removes the
-// oldest diffs beyond keptDiffs. If only that fails, it returns the name and an error.
+// AddDiff saves the diff of a sync, durably, and returns the name of its file. Only users read it: no sync depends on it. AddDiff
+// removes the oldest diffs beyond keptDiffs. If only that fails, it returns the name and an error.
 func (d *Dir) AddDiff(gateway string, at time.Time, b []byte) (id string, err error) {
 	err = d.exclusive(func() error {
-		id, err = d.addDiff(gateway, at.UTC().Truncate(time.Second), b)
+		id, err = addDiff(d.own, gateway, at.UTC().Truncate(time.Second), b)
 		return err
 	})
 	return id, err
 }
 
-func (d *Dir) addDiff(gateway string, at time.Time, b []byte) (id string, err error) {
-	history, err := d.own.OpenOrMake(historyDir)
+func addDiff(own *safe.AgentFolder, gateway string, at time.Time, b []byte) (id string, err error) {
+	history, err := own.OpenOrMake(historyDir)
 	if err != nil {
 		return "", err
 	}
@@ -56,7 +58,7 @@ func (d *Dir) addDiff(gateway string, at time.Time, b []byte) (id string, err er
 	var names []string
 	for _, e := range list {
 		if strings.HasSuffix(e.Name(), ".json.new") { // an agent was killed while it wrote the file
-			if err := d.vol.Vacate(history, e.Name()); err != nil {
+			if err := own.Vol.Vacate(history, e.Name()); err != nil {
 				return "", err
 			}
 		}
@@ -71,7 +73,7 @@ func (d *Dir) addDiff(gateway string, at time.Time, b []byte) (id string, err er
 	if len(b) > MaxDiff || !diffName.MatchString(id) {
 		return "", fmt.Errorf("cannot save the diff %.300q of %d bytes", id, len(b))
 	}
-	if _, err := d.vol.WriteFile(history, id, func(w io.Writer) error {
+	if _, err := own.Vol.WriteFile(history, id, func(w io.Writer) error {
 		_, err := w.Write(b)
 		return err
 	}); err != nil {
@@ -79,13 +81,13 @@ func (d *Dir) addDiff(gateway string, at time.Time, b []byte) (id string, err er
 	}
 	slices.SortFunc(names, func(a, b string) int { return diffTime(a).Compare(diffTime(b)) })
 	for _, name := range names[:max(0, len(names)-keptDiffs+1)] {
-		err = errors.Join(err, d.vol.Vacate(history, name))
+		err = errors.Join(err, own.Vol.Vacate(history, name))
 	}
 	return id, err
 }
 
-// ReadDiff returns a diff that AddDiff saved in a data directory, or nil if there is none. Like ReadAudit, it may run while an agent
-// writes, and the caller must not trust the result.
+// ReadDiff returns a diff that AddDiff saved in a data directory, or nil if there is none. Like ReadAudit, it may run while an
+// agent writes, and the caller must not trust the result.
 func ReadDiff(dataDir, id string) ([]byte, error) {
 	if !diffName.MatchString(id) {
 		return nil, nil

@@ -24,7 +24,8 @@ type fileAttrs struct {
 	perm  fs.FileMode
 }
 
-// attributes has the fileAttrs of each write. It stores equal ones once: there are few, and a first sync has a hundred thousand changes.
+// attributes has the fileAttrs of each write. It stores equal ones once: there are few, and a first sync has a hundred thousand
+// changes.
 type attributes struct {
 	distinct []fileAttrs
 	indexes  map[fileAttrs]uint32 // in distinct
@@ -141,8 +142,8 @@ func (p *layout) enter(n *safe.Folder) error {
 	return nil
 }
 
-// areaOf returns the index of a directory's area, and adds a new area to r.Areas. An area is the top directory of a mount. n must be the
-// directory that r.cur opened last.
+// areaOf returns the index of a directory's area, and adds a new area to r.Areas. An area is the top directory of a mount. n must
+// be the directory that r.cur opened last.
 func (r *run) areaOf(n *safe.Folder) (int, error) {
 	here, err := safe.MountOf(n)
 	if err != nil {
@@ -209,8 +210,8 @@ func (p *layout) checkReadable(path string) error {
 	return f.Close()
 }
 
-// writeAttrs returns the owner and the mode for a write: those of the file that it replaces, or else the owner of the directory and mode 0644.
-// The executable bit is that of the change.
+// writeAttrs returns the owner and the mode for a write: those of the file that it replaces, or else the owner of the directory
+// and mode 0644. The executable bit is that of the change.
 func (p *layout) writeAttrs(i int) (fileAttrs, error) {
 	r, c := p.r, &p.r.Changes[i]
 	attrs := fileAttrs{owner: safe.AttrsOf(p.fi), perm: 0o644}
@@ -311,8 +312,8 @@ func (p *layout) mkdirs(path string) {
 	p.r.Tasks = append(p.r.Tasks, steps...)
 }
 
-// rmdirs adds the steps that remove our directories that may be empty after the early or the other deletes, innermost first. After the early
-// ones it keeps directories that a write needs, because no later step would make them again.
+// rmdirs adds the steps that remove our directories that may be empty after the early or the other deletes, innermost first.
+// After the early ones it keeps directories that a write needs, because no later step would make them again.
 func (p *layout) rmdirs(early bool) {
 	r := p.r
 	seen := map[string]bool{}

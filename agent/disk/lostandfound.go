@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/lostfound"
@@ -40,8 +39,9 @@ var ErrUnsaved = errors.New("the current file is not in git and would be lost")
 // restoreName is the name in .stoker of a restored file until it moves to its path.
 const restoreName = "restore.new"
 
-// RestoreLost puts an entry of lost+found back at its old path. To the agent this looks like a change by a user of the gateway: the next
-// comparison reports it. RestoreLost takes no lock, so it may run beside an agent, and it works on a Dir that was opened with ReadOnly.
+// RestoreLost puts an entry of lost+found back at its old path. To the agent this looks like a change by a user of the gateway:
+// the next comparison reports it. RestoreLost takes no lock, so it may run beside an agent, and it works on a Dir that was opened
+// with ReadOnly.
 //
 // RestoreLost replaces an existing file only if git has it according to the manifest; otherwise it returns ErrUnsaved and
 // changes nothing. The entry stays in lost+found.
@@ -83,8 +83,9 @@ func (d *Dir) RestoreLost(l Lost) error {
 	return d.vol.SyncDir(n)
 }
 
-// onMount opens a .stoker folder on the same mount as the directory n, because a rename cannot cross mounts. n must be the directory that
-// r.cur opened last. In an area other than the data directory, onMount creates a missing folder. done closes it, and removes it if it is empty.
+// onMount opens a .stoker folder on the same mount as the directory n, because a rename cannot cross mounts. n must be the
+// directory that r.cur opened last. In an area other than the data directory, onMount creates a missing folder. done closes it,
+// and removes it if it is empty.
 func (r *run) onMount(n *safe.Folder) (own *safe.Folder, done func(), err error) {
 	area, err := r.areaOf(n)
 	if err != nil {
@@ -105,38 +106,26 @@ func (r *run) onMount(n *safe.Folder) (own *safe.Folder, done func(), err error)
 
 // makeParents opens a directory. It makes the missing directories on its path, with the owner of the existing ones.
 func makeParents(vol *safe.Volume, cur *safe.Cursor, dir string) (*safe.Folder, error) {
-	n, err := cur.At("")
-	if dir == "" || err != nil {
+	n, err := cur.At(dir)
+	if dir == "" || !errors.Is(err, fs.ErrNotExist) {
 		return n, err
 	}
-	path := ""
-	for part := range strings.SplitSeq(dir, "/") {
-		path = strings.TrimPrefix(path+"/"+part, "/")
-		next, err := cur.At(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			above, _ := safe.Split(path)
-			if n = cur.Chain[len(cur.Chain)-1]; n.Path != above { // it was removed a moment ago
-				return nil, err
-			}
-			like, serr := n.Stat()
-			if serr != nil {
-				return nil, serr
-			}
-			if err := vol.Mkdir(n, part, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-				return nil, err
-			}
-			if next, err = cur.At(path); err == nil {
-				err = vol.SetDirAttrs(next, like, 0o755)
-			}
-			if err != nil {
-				return nil, err
-			}
-		} else if err != nil {
-			return nil, err
-		}
-		n = next
+	above, name := safe.Split(dir)
+	parent, err := makeParents(vol, cur, above)
+	if err != nil {
+		return nil, err
 	}
-	return n, nil
+	like, err := parent.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if err := vol.Mkdir(parent, name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	if n, err = cur.At(dir); err == nil {
+		err = vol.SetDirAttrs(n, like, 0o755)
+	}
+	return n, err
 }
 
 // writeRestored writes the saved bytes to restoreName in own, with the owner of the target directory n and the saved mode, so

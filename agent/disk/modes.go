@@ -9,13 +9,13 @@ import (
 	"stoker.io/stoker/agent/disk/safe"
 )
 
-// modeProbe detects whether the volume of .stoker keeps modes, like git's core.fileMode, and records the result in Volume.NoModes. On SMB
-// shares and some FUSE file systems, chmod does nothing, and each file has the mode of the mount. The executable bits of such a volume have
-// no meaning.
+// modeProbe detects whether the volume of .stoker keeps modes, like git's core.fileMode, and records the result in
+// Volume.NoModes. On SMB shares and some FUSE file systems, chmod does nothing, and each file has the mode of the mount. The
+// executable bits of such a volume have no meaning.
 type modeProbe struct{ *safe.AgentFolder }
 
-// run checks that a chmod of the lock file has an effect. The chmod fails if the file belongs to another user, as all files of some shares
-// do, or because the pod ran as another user before. Then run creates a file and checks its mode.
+// run checks that a chmod of the lock file has an effect. The chmod fails if the file belongs to another user, as all files of
+// some shares do, or because the pod ran as another user before. Then run creates a file and checks its mode.
 func (a modeProbe) run(locked *os.File) error {
 	was, err := locked.Stat()
 	if err != nil {
@@ -78,8 +78,8 @@ func (a modeProbe) sample() (fs.FileInfo, error) {
 	return fi, err
 }
 
-// readOnly is run without writing. Because run clears the executable bits of the lock file, an executable one means that the volume keeps no
-// modes. But if the manifest is not executable, a user changed the mode of the lock file.
+// readOnly is run without writing. Because run clears the executable bits of the lock file, an executable one means that the
+// volume keeps no modes. But if the manifest is not executable, a user changed the mode of the lock file.
 func (a modeProbe) readOnly() {
 	fi, err := a.Root.Lstat(lock.FileName)
 	if err != nil || !safe.StatOf(fi).Exec {

@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// Mounts returns the files of the data directory that are mount points in this process, relative to root and
-// slash-separated. No other file can replace them. Mounts of the gateway's container alone are not visible to this
-// process.
+// Mounts returns the files of the data directory that are mount points in this process, relative to root and slash-separated. No
+// other file can replace them. Mounts of the gateway's container alone are not visible to this process.
 func Mounts(root string) ([]string, error) {
 	files, err := mountedFiles(root)
 	if err != nil {

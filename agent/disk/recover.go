@@ -16,8 +16,8 @@ import (
 // recovery ends a sync that a crash or an error interrupted.
 type recovery struct{ *Dir }
 
-// recoverAndClean finishes the run of the journal, if there is one, or rolls back the run of the undo file. Then it clears staging. The caller
-// must hold d.work, and no run may be moving files.
+// recoverAndClean finishes the run of the journal, if there is one, or rolls back the run of the undo file. Then it clears
+// staging. The caller must hold d.work, and no run may be moving files.
 func (d recovery) recoverAndClean() error {
 	if !d.needsRecovery {
 		return nil
@@ -85,14 +85,12 @@ func (d recovery) replay(j *format.Journal, name string) error {
 	}
 	rec.Saved = r.savedEntries()
 	d.log.Info("recovered an interrupted sync", "commit", rec.Commit.String(), "forward", rec.Forward, "files", len(rec.Paths))
-	d.mu.Lock()
-	d.recovered = rec
-	d.mu.Unlock()
+	d.recovered.Store(rec)
 	return nil
 }
 
-// salvage saves what it can of a run whose journal cannot be used. Staging may have bytes of the gateway, and it is unknown which, so all of
-// it goes to lost+found.
+// salvage saves what it can of a run whose journal cannot be used. Staging may have bytes of the gateway, and it is unknown
+// which, so all of it goes to lost+found.
 func (d recovery) salvage(cause error) error {
 	d.log.Error("journal unusable; moving staged files to lost+found", "error", cause)
 	areas, err := d.areas()
@@ -148,8 +146,8 @@ func (r *run) rescueArea(area string, staging *safe.Folder, reason string) error
 	return err
 }
 
-// reclaim moves old files in the staging folders of areas to lost+found before new ones are staged. They are left if an interrupted sync was
-// recovered while their volume was not mounted.
+// reclaim moves old files in the staging folders of areas to lost+found before new ones are staged. They are left if an
+// interrupted sync was recovered while their volume was not mounted.
 func (d recovery) reclaim(c *safe.Cursor, areas []string) error {
 	for _, a := range areas {
 		at, err := c.At(a + "/" + safe.OwnDir + "/" + stagingDir)

@@ -22,7 +22,8 @@ const (
 	stagingDir   = "staging" // the folder of staged files, in the .stoker of each area
 )
 
-// run is one apply, from staging to its end. After a crash, it comes from its journal. Its methods identify a change by the index in Changes.
+// run is one apply, from staging to its end. After a crash, it comes from its journal. Its methods identify a change by the index
+// in Changes.
 type run struct {
 	format.Journal
 	d           *Dir
@@ -65,16 +66,16 @@ func (r *run) savedEntries() []Lost {
 	return r.saver.Entries
 }
 
-// recordTouched records that names in a directory changed. It records few more than FsyncFiles directories, because syncNames settles more by
-// one syncfs, and a first sync has tens of thousands.
+// recordTouched records that names in a directory changed. It records few more than FsyncFiles directories, because syncNames
+// settles more by one syncfs, and a first sync has tens of thousands.
 func (r *run) recordTouched(n *safe.Folder) {
 	if !safe.HaveSyncfs || len(r.touched) <= r.d.o.FsyncFiles {
 		r.touched[n.Path] = struct{}{}
 	}
 }
 
-// hash returns the blob id of a file. An unreadable or too large file has the null id, so that it counts as not in git. No context interrupts
-// hash, because it runs while files move.
+// hash returns the blob id of a file. An unreadable or too large file has the null id, so that it counts as not in git. No
+// context interrupts hash, because it runs while files move.
 func (r *run) hash(n *safe.Folder, name string) (plan.ID, error) {
 	id, err := n.Hash(context.Background(), name, r.buf, r.d.o.MaxBlob)
 	if errors.Is(err, fs.ErrPermission) {

@@ -34,8 +34,8 @@ func (r stager) checkLostFound() error {
 	return nil
 }
 
-// keepDisplaced gives the files that the run displaced a second name in lost+found, unless git has them, and another one in the snapshot of
-// the run, if it takes one. They also stay in staging, so that the run can be rolled back.
+// keepDisplaced gives the files that the run displaced a second name in lost+found, unless git has them, and another one in the
+// snapshot of the run, if it takes one. They also stay in staging, so that the run can be rolled back.
 func (r *run) keepDisplaced() error {
 	if r.redo {
 		if err := r.d.lost.Drop(r.LostFolder); err != nil {
@@ -78,8 +78,8 @@ func (r *run) keepDisplaced() error {
 	return shot.Complete(r.d.manifest().Header(), r.Header.Commit)
 }
 
-// beginSnapshot begins the snapshot of the run. If the run takes none, or does not know what it displaced, beginSnapshot removes all
-// snapshots and returns nil.
+// beginSnapshot begins the snapshot of the run. If the run takes none, or does not know what it displaced, beginSnapshot removes
+// all snapshots and returns nil.
 func (r *run) beginSnapshot() (*snapshot.Saver, error) {
 	if r.Snapshot == "" || r.doubtful {
 		return nil, r.d.snapshots.DropAll()
@@ -93,8 +93,8 @@ func (r *run) saveIfLost(i int, name string) error {
 	return err
 }
 
-// save gives a displaced file in staging a second name in lost+found if neither git nor the manifest has it. It returns the blob id of the
-// file, or the null id if name is "", not a file, or unreadable.
+// save gives a displaced file in staging a second name in lost+found if neither git nor the manifest has it. It returns the blob
+// id of the file, or the null id if name is "", not a file, or unreadable.
 func (r *run) save(i int, name string) (plan.ID, error) {
 	if name == "" {
 		return plan.ID{}, nil
@@ -106,8 +106,8 @@ func (r *run) save(i int, name string) (plan.ID, error) {
 	return id, r.saver.Save(r.stagingOf(i), name, r.Changes[i].Path, reason)
 }
 
-// reasonToSave returns why something displaced must be kept. The reason is "" if it has no bytes, or is what the plan saw and knew to be in git.
-// reasonToSave also returns the id of a file.
+// reasonToSave returns why something displaced must be kept. The reason is "" if it has no bytes, or is what the plan saw and
+// knew to be in git. reasonToSave also returns the id of a file.
 func (r *run) reasonToSave(i int, name string) (id plan.ID, reason string, err error) {
 	c, stg := &r.Changes[i], r.stagingOf(i)
 	fi, err := stg.Root.Lstat(name)

@@ -69,7 +69,8 @@ func (r *run) hasWantedBytes(i int, n *safe.Folder, name string, fi fs.FileInfo)
 	return id == c.ID, err
 }
 
-// doubt makes the run doubtful, because a staged file is missing. Without a crash, it does nothing: then the gateway replaced the file.
+// doubt makes the run doubtful, because a staged file is missing. Without a crash, it does nothing: then the gateway replaced the
+// file.
 func (r *run) doubt(i int) {
 	if !r.redo {
 		return

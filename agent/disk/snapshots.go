@@ -33,7 +33,7 @@ type Snapshots struct {
 }
 
 // Snapshot makes Apply keep what it displaces. It must be called before Apply. The first sync of a volume has no version
-// before it, and takes no snapshot. It fails with LimitExceeded if the sync alone displaces more than s.MaxBytes.
+// before it, and takes no snapshot. It fails with LimitExceeded if the sync alone displaces more than o.MaxBytes.
 func (s *Staged) Snapshot(o Snapshots) error {
 	d, r := s.d, s.run
 	d.work.Lock()
@@ -69,8 +69,8 @@ func (s *Staged) BackupID(gateway string) (string, error) {
 	return s.d.snapshots.NextID(gateway)
 }
 
-// RestoreManifest makes Apply write the manifest from before the sync of a snapshot, and not only the records of the changes. It must be
-// called before Apply, with the header of the plan.
+// RestoreManifest makes Apply write the manifest from before the sync of a snapshot, and not only the records of the changes. It
+// must be called before Apply, with the header of the plan.
 func (s *Staged) RestoreManifest(of *SnapshotRestore) {
 	s.d.work.Lock()
 	defer s.d.work.Unlock()

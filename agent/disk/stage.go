@@ -193,8 +193,8 @@ func (r stager) stageOne(i int, attrs fileAttrs, src Source, small []byte, sync 
 	return nil
 }
 
-// makeAreas makes and opens the staging folder of each area. It first records the areas other than the data directory, and clears what an
-// interrupted sync left in them.
+// makeAreas makes and opens the staging folder of each area. It first records the areas other than the data directory, and clears
+// what an interrupted sync left in them.
 func (r stager) makeAreas() error {
 	if others := r.Areas[1:]; len(others) > 0 {
 		if err := r.d.own.WriteBytes(areasFile, []byte(strings.Join(others, "\n")+"\n")); err != nil {
@@ -251,8 +251,8 @@ func (r *run) openArea(area string, create bool) (*safe.Folder, error) {
 	return staging, nil
 }
 
-// blobWriter writes a blob of unknown size. The id depends on the size, so blobWriter hashes a small blob in memory, and reads a large one
-// again.
+// blobWriter writes a blob of unknown size. The id depends on the size, so blobWriter hashes a small blob in memory, and reads a
+// large one again.
 type blobWriter struct {
 	f     *os.File
 	small []byte // not written yet; its capacity is the limit

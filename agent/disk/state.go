@@ -19,7 +19,8 @@ import (
 
 var _ plan.State = (*liveFiles)(nil)
 
-// liveFiles reads the files of the gateway, and follows no link. It implements plan.State. Its methods may be called concurrently.
+// liveFiles reads the files of the gateway, and follows no link. It implements plan.State. Its methods may be called
+// concurrently.
 type liveFiles struct {
 	top     *os.Root
 	vol     *safe.Volume
@@ -135,7 +136,8 @@ func (l *liveFiles) Walk(dir string) iter.Seq2[plan.Found, error] {
 	}
 }
 
-// Within returns a plan.State like l whose methods fail when ctx is done: a walk may be long, and a file may take minutes to read.
+// Within returns a plan.State like l whose methods fail when ctx is done: a walk may be long, and a file may take minutes to
+// read.
 func (l *liveFiles) Within(ctx context.Context) plan.State { return within{l, ctx} }
 
 type within struct {

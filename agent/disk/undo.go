@@ -68,8 +68,8 @@ func (r rollback) undo() error {
 	return d.own.Drop(undoFile)
 }
 
-// undoWrite returns what a write replaced to its place. If the gateway has written other bytes there meanwhile, these stay, and what was
-// replaced goes to lost+found unless git has it.
+// undoWrite returns what a write replaced to its place. If the gateway has written other bytes there meanwhile, these stay, and
+// what was replaced goes to lost+found unless git has it.
 func (r rollback) undoWrite(i int) error {
 	in, err := r.inStaging(i)
 	if err == nil && in {
@@ -187,7 +187,8 @@ func (r rollback) undoHalfWrite(i int) (in bool, err error) {
 	return true, r.putBack(i, old, n, name)
 }
 
-// putBack moves what was replaced to its free place. If something appears there meanwhile, putBack saves what was replaced instead.
+// putBack moves what was replaced to its free place. If something appears there meanwhile, putBack saves what was replaced
+// instead.
 func (r rollback) putBack(i int, old string, n *safe.Folder, name string) error {
 	err := r.d.vol.RenameNew(r.stagingOf(i), old, n, name)
 	if errors.Is(err, fs.ErrExist) {

@@ -13,8 +13,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Journal has everything that another process needs to finish or undo a run. Its file has a magic, the fields, and a SHA-256 of all of it. The
-// file is renamed into place, so it is complete or missing; anything else was damaged later.
+// Journal has everything that another process needs to finish or undo a run. Its file has a magic, the fields, and a SHA-256 of
+// all of it. The file is renamed into place, so it is complete or missing; anything else was damaged later.
 type Journal struct {
 	Header        plan.Header        // of the manifest that the run ends with
 	LostFolder    string             // the folder of the run in lost+found
@@ -27,7 +27,8 @@ type Journal struct {
 	RefuseForeign bool               // roll back if the run displaces what the plan did not see
 	Base          Base               // the manifest from before the run
 	Snapshot      string             // the snapshot that keeps what the run displaces, or ""
-	// Restores is the snapshot that the run restores, or "". Then the edits apply to its manifest, and not to the one from before the run.
+	// Restores is the snapshot that the run restores, or "". Then the edits apply to its manifest, and not to the one from before
+	// the run.
 	Restores string
 }
 
@@ -157,8 +158,8 @@ func (j *Journal) appendChange(b []byte, i int) []byte {
 	return binary.AppendVarint(b, s.Mtime)
 }
 
-// Slot is the place of a change in a staging folder. First it has the file with the wanted bytes, then what this file replaced. Ino, Size and
-// Mtime are those of the file with the wanted bytes.
+// Slot is the place of a change in a staging folder. First it has the file with the wanted bytes, then what this file replaced.
+// Ino, Size and Mtime are those of the file with the wanted bytes.
 type Slot struct {
 	Ino   uint64
 	Size  int64

@@ -59,8 +59,8 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 	return j, nil
 }
 
-// ReadJournal reads a journal without holding its changes in memory: it calls each for one after the other. The result has only what precedes
-// the areas. If each is nil, ReadJournal reads no more than that.
+// ReadJournal reads a journal without holding its changes in memory: it calls each for one after the other. The result has only
+// what precedes the areas. If each is nil, ReadJournal reads no more than that.
 func ReadJournal(f io.ReaderAt, size, limit int64, each func(at int, c plan.Change) error) (*Journal, error) {
 	d, err := openJournal(f, size, limit)
 	if err != nil {

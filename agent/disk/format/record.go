@@ -23,8 +23,7 @@ const (
 	knownRecordFlags = flagDir | flagExec | flagHave
 )
 
-// appendRecord encodes r after a record of path prev: the length of the shared prefix, the rest of the path, and the
-// fields.
+// appendRecord encodes r after a record of path prev: the length of the shared prefix, the rest of the path, and the fields.
 func appendRecord(b []byte, prev string, r *Record) []byte {
 	shared := 0
 	for shared < len(prev) && shared < len(r.Path) && prev[shared] == r.Path[shared] {
@@ -51,8 +50,7 @@ func appendRecord(b []byte, prev string, r *Record) []byte {
 	return binary.AppendUvarint(b, uint64(r.Origin))
 }
 
-// readRecord decodes what appendRecord wrote. path has the path of the previous record, and after the call the path of this
-// one.
+// readRecord decodes what appendRecord wrote. path has the path of the previous record, and after the call the path of this one.
 func readRecord(d *decoder, path *[]byte) Record {
 	shared := d.length(len(*path))
 	*path = append((*path)[:shared], d.bytes(safe.MaxPath)...)

@@ -1,4 +1,5 @@
-// Package lock makes an agent the only one that writes to a data directory. The kernel's lock on the file .stoker/lock ends with the process.
+// Package lock makes an agent the only one that writes to a data directory. The kernel's lock on the file .stoker/lock ends with
+// the process.
 package lock
 
 import (
@@ -36,11 +37,11 @@ type Lock struct {
 	File *os.File // the locked file
 }
 
-// Take takes the lock in own, by calling flock on the file. If another agent holds it, the error is ErrHeld and names that agent. On a volume
-// without locks, Take logs a warning and succeeds.
+// Take takes the lock in own, by calling flock on the file. If another agent holds it, the error is ErrHeld and names that agent.
+// On a volume without locks, Take logs a warning and succeeds.
 //
-// Take never writes to a file that no agent can have created: it may have another hard link outside .stoker, or a user may have moved it
-// here. Take sets such a file aside, but only after locking it, in case an agent does use it.
+// Take never writes to a file that no agent can have created: it may have another hard link outside .stoker, or a user may have
+// moved it here. Take sets such a file aside, but only after locking it, in case an agent does use it.
 func Take(own *safe.AgentFolder, flock func(*os.File) error) (*Lock, error) {
 	for range 10 {
 		f, err := lockFile(own, flock)
@@ -62,8 +63,8 @@ func Take(own *safe.AgentFolder, flock func(*os.File) error) (*Lock, error) {
 	return nil, fmt.Errorf("%w: another process keeps replacing %s/%s; find and stop it", safe.ErrDamaged, safe.OwnDir, FileName)
 }
 
-// Release releases the lock and closes the file. Closing the file alone would not release the lock as long as a child process, started
-// meanwhile, has it open.
+// Release releases the lock and closes the file. Closing the file alone would not release the lock as long as a child process,
+// started meanwhile, has it open.
 func (l *Lock) Release() error {
 	unlock(l.File)
 	return l.File.Close()
@@ -116,8 +117,7 @@ func lockFile(own *safe.AgentFolder, flock func(*os.File) error) (*os.File, erro
 	return f, nil
 }
 
-// open opens the lock file for reading only, so that an idle agent does not prevent a read-only remount of its
-// volume.
+// open opens the lock file for reading only, so that an idle agent does not prevent a read-only remount of its volume.
 func open(own *safe.AgentFolder) (*os.File, error) {
 	f, _, err := own.OpenFile(FileName)
 	if errors.Is(err, safe.ErrDamaged) {

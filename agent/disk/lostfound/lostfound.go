@@ -1,5 +1,5 @@
-// Package lostfound keeps what syncs displaced and git does not have, in the folder lost+found of .stoker. It removes the oldest beyond a total
-// size and an age.
+// Package lostfound keeps what syncs displaced and git does not have, in the folder lost+found of .stoker. It removes the oldest
+// beyond a total size and an age.
 package lostfound
 
 import (
@@ -27,8 +27,7 @@ const DirName = "lost+found"
 
 const indexSuffix = ".jsonl"
 
-// Bounds for reading lost+found: entries in total, bytes of an index, and bytes of one entry, which has its path three
-// times.
+// Bounds for reading lost+found: entries in total, bytes of an index, and bytes of one entry, which has its path three times.
 const (
 	maxLost       = 200_000
 	maxIndexBytes = 64 << 20
@@ -143,7 +142,8 @@ func readIndex(f io.Reader, all []Entry) ([]Entry, error) {
 	return all, lines.Err()
 }
 
-// open opens lost+found, and returns the names of the runs that saved something, oldest first. lost is nil if there is no lost+found.
+// open opens lost+found, and returns the names of the runs that saved something, oldest first. lost is nil if there is no
+// lost+found.
 func (f *Folder) open() (runs []string, lost *safe.Folder, err error) {
 	if f == nil {
 		return nil, nil, nil
@@ -169,8 +169,8 @@ func (f *Folder) open() (runs []string, lost *safe.Folder, err error) {
 	return runs, lost, nil
 }
 
-// PruneHourly removes runs that are too old or too large in total. It does so only if the last time was more than an hour ago, or a run was
-// saved since. It logs an error, because pruning only frees space.
+// PruneHourly removes runs that are too old or too large in total. It does so only if the last time was more than an hour ago, or
+// a run was saved since. It logs an error, because pruning only frees space.
 func (f *Folder) PruneHourly() {
 	now := f.vol.Now()
 	if !f.pruned.IsZero() && now.Sub(f.pruned) <= time.Hour {
@@ -182,8 +182,8 @@ func (f *Folder) PruneHourly() {
 	f.pruned = now
 }
 
-// prune removes runs that are too old, and the oldest ones while the total is too large. It keeps the newest run and the one that this process
-// saved last, whatever their size and age: a run that is too large by itself is refused before it starts.
+// prune removes runs that are too old, and the oldest ones while the total is too large. It keeps the newest run and the one that
+// this process saved last, whatever their size and age: a run that is too large by itself is refused before it starts.
 func (f *Folder) prune() error {
 	runs, lost, err := f.open()
 	if err != nil || lost == nil {
@@ -211,11 +211,10 @@ func (f *Folder) prune() error {
 // wrongClock is the limit for the difference of two timestamps of the same moment: beyond it, one of the clocks was wrong.
 const wrongClock = 24 * time.Hour
 
-// tooOld reports whether a run has expired, without trusting any one clock: the node may have started with a clock
-// that was weeks slow, and the clock may be ahead now. When the time in the name first says that the run is too old,
-// tooOld only starts a second countdown: it sets the mtime of the index (or of the folder, if there is no index) to
-// now and returns false. The run has expired when that mtime is too old as well. So a run is kept for at least its
-// full time, and for at most twice that.
+// tooOld reports whether a run has expired, without trusting any one clock: the node may have started with a clock that was weeks
+// slow, and the clock may be ahead now. When the time in the name first says that the run is too old, tooOld only starts a second
+// countdown: it sets the mtime of the index (or of the folder, if there is no index) to now and returns false. The run has
+// expired when that mtime is too old as well. So a run is kept for at least its full time, and for at most twice that.
 func (f *Folder) tooOld(lost *safe.Folder, name string, now time.Time) bool {
 	saved, err := runStart(name)
 	if err != nil {

@@ -21,8 +21,7 @@ import (
 // maxCopies bounds the files of one path in a folder of lost+found.
 const maxCopies = 100
 
-// Saver gives the files that one run displaced a second name in lost+found. Saving the same files again after a crash is
-// safe.
+// Saver gives the files that one run displaced a second name in lost+found. Saving the same files again after a crash is safe.
 type Saver struct {
 	to      *Folder
 	name    string // of the run
@@ -127,8 +126,7 @@ func (s *Saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as str
 		return err
 	})
 	if err == nil {
-		// Keep the mode like a link does, for a restore; only the bytes are essential, because some file systems have
-		// no modes.
+		// Keep the mode like a link does, for a restore; only the bytes are essential, because some file systems have no modes.
 		_, _ = s.to.vol.SetAttrs(out, to.Join(as), safe.Attrs{}, fi.Mode())
 	}
 	if err == nil {

@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// AgentFolder is the open folder .stoker, which has the agent's own files. Users and the gateway can write there, too, so the methods expect
-// anything at the names of the agent's files.
+// AgentFolder is the open folder .stoker, which has the agent's own files. Users and the gateway can write there, too, so the
+// methods expect anything at the names of the agent's files.
 type AgentFolder struct {
 	*Folder
 	Vol      *Volume
@@ -30,8 +30,8 @@ func (a *AgentFolder) WriteBytes(name string, content []byte) error {
 	return err
 }
 
-// OpenFile opens a file for reading. If it is not a regular file, the error is ErrDamaged. If its permission bits forbid reading, OpenFile
-// restores them.
+// OpenFile opens a file for reading. If it is not a regular file, the error is ErrDamaged. If its permission bits forbid reading,
+// OpenFile restores them.
 func (a *AgentFolder) OpenFile(name string) (*os.File, fs.FileInfo, error) {
 	f, fi, err := a.File(name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrPermission) && !a.ReadOnly {
@@ -46,8 +46,8 @@ func (a *AgentFolder) OpenFile(name string) (*os.File, fs.FileInfo, error) {
 	return f, fi, err
 }
 
-// Read returns the content of a file, or nil if it does not exist. A file of more than limit bytes is ErrDamaged. A nil AgentFolder has no
-// files.
+// Read returns the content of a file, or nil if it does not exist. A file of more than limit bytes is ErrDamaged. A nil
+// AgentFolder has no files.
 func (a *AgentFolder) Read(name string, limit int64) ([]byte, error) {
 	if a == nil {
 		return nil, nil

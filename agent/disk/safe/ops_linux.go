@@ -136,9 +136,9 @@ func IsNotEmpty(err error) bool {
 	return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
 }
 
-// eachEntry calls do for the entries of a directory, in no order, until it returns an error. ReadDir of a file that was opened through an
-// os.Root calls lstat for each entry, which costs more than the rest of a walk. With a copy of the descriptor, the types come from the file
-// system.
+// eachEntry calls do for the entries of a directory, in no order, until it returns an error. ReadDir of a file that was opened
+// through an os.Root calls lstat for each entry, which costs more than the rest of a walk. With a copy of the descriptor, the
+// types come from the file system.
 func eachEntry(f *os.File, do func(fs.DirEntry) error) error {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

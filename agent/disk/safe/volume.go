@@ -112,8 +112,7 @@ func (v *Volume) RenameNew(from *Folder, a string, to *Folder, b string) error {
 	} else if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// No rename flags and no hard links (which also applies to directories): check, then move. A name may appear in
-	// between.
+	// No rename flags and no hard links (which also applies to directories): check, then move. A name may appear in between.
 	if _, err := to.Root.Lstat(b); err == nil {
 		return &fs.PathError{Op: "rename", Path: to.Join(b), Err: fs.ErrExist}
 	}
@@ -148,11 +147,6 @@ func (v *Volume) Remove(n *Folder, name string) error {
 		return nil
 	}
 	return err
-}
-
-// removeTree removes a name and everything below it without following links. A missing name is not an error.
-func (v *Volume) removeTree(n *Folder, name string) error {
-	return v.Effect(Effect{Op: "remove", Path: n.Join(name)}, func() error { return n.Root.RemoveAll(name) })
 }
 
 // Rmdir removes an empty directory.
@@ -255,9 +249,10 @@ func (v *Volume) Vacate(n *Folder, name string) error {
 // AsideSuffix is what SetAside appends to a name.
 const AsideSuffix = ".damaged"
 
-// ClearTree removes one of the agent's own folders. If the agent may not remove all of it, ClearTree sets the folder aside.
+// ClearTree removes one of the agent's own folders with its content, and follows no link. A missing one is not an error. If the
+// agent may not remove all of it, ClearTree sets the folder aside.
 func (v *Volume) ClearTree(n *Folder, name string) error {
-	err := v.removeTree(n, name)
+	err := v.Effect(Effect{Op: "remove", Path: n.Join(name)}, func() error { return n.Root.RemoveAll(name) })
 	if !errors.Is(err, fs.ErrPermission) {
 		return err
 	}

@@ -19,15 +19,15 @@ const BackupsDir = "backups"
 
 const backupSuffix = ".gwbk"
 
-// Backups has the backups of a data directory. A backup is a copy of the whole gateway that the gateway itself made before a sync: the file
-// backups/<id>.gwbk in .stoker. It has the id of the sync's snapshot. Store.Prune removes old backups.
+// Backups has the backups of a data directory. A backup is a copy of the whole gateway that the gateway itself made before a
+// sync: the file backups/<id>.gwbk in .stoker. It has the id of the sync's snapshot. Store.Prune removes old backups.
 type Backups struct {
 	own *safe.AgentFolder // nil: there are none
 }
 
-// Save keeps a backup with the content that write writes. It removes no other backup, because that is for the end of the sync. If the backup
-// has more than limit bytes, the reason of the error is LimitExceeded. Save returns an error of write unchanged. After an error or a crash
-// there is no such backup.
+// Save keeps a backup with the content that write writes. It removes no other backup, because that is for the end of the sync. If
+// the backup has more than limit bytes, the reason of the error is LimitExceeded. Save returns an error of write unchanged. After
+// an error or a crash there is no such backup.
 func (b Backups) Save(id string, limit int64, write func(io.Writer) error) error {
 	n, err := b.own.OpenOrMake(BackupsDir)
 	if err != nil {

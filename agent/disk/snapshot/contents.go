@@ -19,15 +19,16 @@ type Content struct {
 	// ID is the blob id of the file's bytes.
 	ID   plan.ID
 	Exec bool
-	// Recorded reports whether the manifest of the snapshot has a record of the file with these bytes. Want and Origin are copied from
-	// this record.
+	// Recorded reports whether the manifest of the snapshot has a record of the file with these bytes. Want and Origin are copied
+	// from this record.
 	Recorded bool
 	Want     plan.ID
 	Origin   uint16
 }
 
-// Contents is the state of the data directory before the sync that took a snapshot. It has two kinds of files: those in the manifest of the
-// snapshot, which the agent owned at that time, and the other files that this sync or a later one replaced or deleted.
+// Contents is the state of the data directory before the sync that took a snapshot. It has two kinds of files: those in the
+// manifest of the snapshot, which the agent owned at that time, and the other files that this sync or a later one replaced or
+// deleted.
 //
 // The bytes come from the snapshots. If no sync has touched a file since, they come from the live file.
 //
@@ -44,8 +45,8 @@ type Contents struct {
 	buf      []byte
 }
 
-// Contents opens the state before the sync that took the snapshot id. If a file in a snapshot is damaged, its bytes come from blobs, which
-// may be nil. The error is fs.ErrNotExist if there is no such snapshot. The caller must close the result.
+// Contents opens the state before the sync that took the snapshot id. If a file in a snapshot is damaged, its bytes come from
+// blobs, which may be nil. The error is fs.ErrNotExist if there is no such snapshot. The caller must close the result.
 func (s *Store) Contents(live Live, id string, blobs plan.Objects) (*Contents, error) {
 	x, err := s.read(id)
 	if err != nil {
@@ -79,8 +80,8 @@ func (c *Contents) Close() error {
 // ErrChanged means that a sync changed files while the caller read Contents. The caller must read them again.
 var ErrChanged = errors.New("a sync changed files while they were read")
 
-// Each calls each for every file, sorted by path. In the call, write writes the bytes of the file. If a sync changes files before Each
-// returns, the error is ErrChanged, and the caller must discard what it has read.
+// Each calls each for every file, sorted by path. In the call, write writes the bytes of the file. If a sync changes files before
+// Each returns, the error is ErrChanged, and the caller must discard what it has read.
 func (c *Contents) Each(ctx context.Context, each func(f Content, size int64, write func(io.Writer) error) error) error {
 	before, err := c.past.store.newestAtRest()
 	if err != nil {
@@ -115,8 +116,8 @@ func (c *Contents) Each(ctx context.Context, each func(f Content, size int64, wr
 	return nil
 }
 
-// newestAtRest returns the id of the newest snapshot, or ErrChanged while a sync moves files. Every sync that moves files takes a snapshot
-// or removes all snapshots. So if two calls return the same id, no sync moved files in between.
+// newestAtRest returns the id of the newest snapshot, or ErrChanged while a sync moves files. Every sync that moves files takes a
+// snapshot or removes all snapshots. So if two calls return the same id, no sync moved files in between.
 func (s *Store) newestAtRest() (string, error) {
 	if s.own.Has(format.JournalFile) || s.own.Has(format.UndoFile) {
 		return "", ErrChanged
@@ -195,7 +196,8 @@ func (c *Contents) openLive(ctx context.Context, f *Content) (*os.File, error) {
 	return in, nil
 }
 
-// rewritten reports whether the gateway itself rewrote the recorded file without changing its meaning. now is the blob id of the file.
+// rewritten reports whether the gateway itself rewrote the recorded file without changing its meaning. now is the blob id of the
+// file.
 func (c *Contents) rewritten(rec plan.Owned, now plan.ID) bool {
 	first, touched := c.past.find(rec.Path)
 	if !touched {

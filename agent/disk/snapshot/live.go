@@ -14,8 +14,8 @@ type Live struct {
 	Top      *os.Root
 	State    plan.State
 	Manifest plan.Manifest
-	// Rewritten reports whether the gateway itself rewrote a recorded file without changing its meaning. The file is called name in n, and
-	// now is its blob id.
+	// Rewritten reports whether the gateway itself rewrote a recorded file without changing its meaning. The file is called name
+	// in n, and now is its blob id.
 	Rewritten func(n *safe.Folder, name string, rec plan.Owned, now plan.ID) bool
 }
 

@@ -44,8 +44,8 @@ type version struct {
 	git       bool // git has the bytes, and no snapshot
 }
 
-// past reads what the sync of the snapshot id and all later ones displaced. ids are those of all snapshots, oldest first. The caller must
-// close the result.
+// past reads what the sync of the snapshot id and all later ones displaced. ids are those of all snapshots, oldest first. The
+// caller must close the result.
 func (s *Store) past(id string, ids []string, blobs plan.Objects) (*past, error) {
 	first := slices.Index(ids, id)
 	if first < 0 {
@@ -130,11 +130,12 @@ func (p *past) find(path string) (first int, found bool) {
 	return slices.BinarySearchFunc(p.touches, path, func(t touch, path string) int { return strings.Compare(t.path, path) })
 }
 
-// version returns what was at a path before the sync of the snapshot. first is the path's first touch, and rec its record in the manifest of the
-// snapshot, if recorded is true.
+// version returns what was at a path before the sync of the snapshot. first is the path's first touch, and rec its record in the
+// manifest of the snapshot, if recorded is true.
 //
-// If only later syncs touched the path, the first of them may have displaced what a user wrote after the snapshot. Then version returns the
-// recorded file, if a snapshot or git has its bytes. Otherwise it returns the user's version and appends the path to p.edited.
+// If only later syncs touched the path, the first of them may have displaced what a user wrote after the snapshot. Then version
+// returns the recorded file, if a snapshot or git has its bytes. Otherwise it returns the user's version and appends the path to
+// p.edited.
 func (p *past) version(first int, rec plan.Owned, recorded bool) version {
 	t := p.touches[first]
 	if t.folder == 0 || t.absent || !recorded || rec.Have == t.id {
@@ -155,8 +156,8 @@ func (p *past) version(first int, rec plan.Owned, recorded bool) version {
 	return t.version
 }
 
-// open opens a version, after it has checked the bytes. It returns nil if the bytes come from git, and the reason SnapshotFailed if neither
-// git nor the snapshot has them.
+// open opens a version, after it has checked the bytes. It returns nil if the bytes come from git, and the reason SnapshotFailed
+// if neither git nor the snapshot has them.
 func (p *past) open(ctx context.Context, v version) (*os.File, error) {
 	if v.git {
 		return nil, nil

@@ -11,9 +11,9 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// PlanReplace plans to make the owned files those of list, which is sorted by path and comes from an archive of Contents with the header h.
-// It deletes the other owned files. PlanReplace checks the list, because others can write archives: no path leaves the data directory or
-// is one that the agent never writes. Staging checks the bytes.
+// PlanReplace plans to make the owned files those of list, which is sorted by path and comes from an archive of Contents with the
+// header h. It deletes the other owned files. PlanReplace checks the list, because others can write archives: no path leaves the
+// data directory or is one that the agent never writes. Staging checks the bytes.
 func PlanReplace(ctx context.Context, live Live, h plan.Header, list []Content) (*plan.Changes, error) {
 	if err := checkContents(h, list); err != nil {
 		return nil, err
@@ -84,7 +84,8 @@ type replacement struct {
 	changes *plan.Changes
 }
 
-// put adds the change that writes or adopts a file of the archive, if it needs one. rec is the record of its path, if owned is true.
+// put adds the change that writes or adopts a file of the archive, if it needs one. rec is the record of its path, if owned is
+// true.
 func (p *replacement) put(ctx context.Context, f Content, rec plan.Owned, owned bool) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -19,11 +19,11 @@ type Restore struct {
 	// Header is that of the manifest from before the snapshot's sync.
 	Header  plan.Header
 	Changes *plan.Changes
-	// Done reports that the last sync restored the snapshot already. Its own snapshot may have made this one surplus. Then the other fields
-	// are zero.
+	// Done reports that the last sync restored the snapshot already. Its own snapshot may have made this one surplus. Then the
+	// other fields are zero.
 	Done bool
-	// Edited are the paths that get the version that a user made after the snapshot, because neither the snapshots nor git have the one
-	// from before.
+	// Edited are the paths that get the version that a user made after the snapshot, because neither the snapshots nor git have
+	// the one from before.
 	Edited []string
 
 	past    *past // nil if Done
@@ -37,8 +37,9 @@ type source struct {
 	git            bool
 }
 
-// PlanRestore plans to bring the data directory back to what it was before the sync of a snapshot: it undoes what that sync and all later
-// ones did. A path that none of them touched stays as it is. What a user has changed at the other paths goes to lost+found, as in any sync.
+// PlanRestore plans to bring the data directory back to what it was before the sync of a snapshot: it undoes what that sync and
+// all later ones did. A path that none of them touched stays as it is. What a user has changed at the other paths goes to
+// lost+found, as in any sync.
 //
 // If a file of a snapshot is damaged, its bytes come from blobs. If blobs does not have them either, the reason of the error is
 // SnapshotFailed. The caller must close the result.

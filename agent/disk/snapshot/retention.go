@@ -22,8 +22,8 @@ type quota struct {
 	full bool // Prune removes all older ones
 }
 
-// Prune removes the oldest snapshots and backups beyond the limits, and what a crash left of a backup. It keeps the newest of each, whatever
-// its size, unless the newest snapshot is incomplete.
+// Prune removes the oldest snapshots and backups beyond the limits, and what a crash left of a backup. It keeps the newest of
+// each, whatever its size, unless the newest snapshot is incomplete.
 func (s *Store) Prune(r Retention) error {
 	if err := s.Backups.dropUnfinished(); err != nil {
 		return err
@@ -87,8 +87,8 @@ func (s *Store) size(id string) (bytes int64, complete bool, err error) {
 	return bytes, n.Has(format.ManifestFile), err
 }
 
-// Drop removes the snapshot of a sync that is rolled back. It does so durably: older snapshots stay, and if a crash brought the folder back,
-// it would count as incomplete and make them useless.
+// Drop removes the snapshot of a sync that is rolled back. It does so durably: older snapshots stay, and if a crash brought the
+// folder back, it would count as incomplete and make them useless.
 func (s *Store) Drop(id string) error {
 	all, err := s.open()
 	if err != nil || all == nil {
@@ -112,8 +112,9 @@ func (s *Store) DropAll() error {
 	return safe.WriteError(s.own.DropFolder(DirName), "remove the snapshots")
 }
 
-// drop removes snapshots, one after the other. It removes the manifest first, and durably, so that what a crash leaves of a snapshot does
-// not count as complete. The rest need not be durable if no older snapshot stays: Prune removes what a crash brings back.
+// drop removes snapshots, one after the other. It removes the manifest first, and durably, so that what a crash leaves of a
+// snapshot does not count as complete. The rest need not be durable if no older snapshot stays: Prune removes what a crash brings
+// back.
 func (s *Store) drop(ids ...string) error {
 	all, err := s.open()
 	if err != nil || all == nil {

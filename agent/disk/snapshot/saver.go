@@ -52,7 +52,8 @@ func (s *Saver) Close() {
 	s.all.Close()
 }
 
-// Save gives the file that a change displaced a second name in the snapshot. The file is called name in from, and has the blob id id.
+// Save gives the file that a change displaced a second name in the snapshot. The file is called name in from, and has the blob id
+// id.
 func (s *Saver) Save(from *safe.Folder, name string, change int, id plan.ID) error {
 	as := displaced{int32(change), id}.name()
 	err := s.secondName(from, name, as)
@@ -65,8 +66,8 @@ func (s *Saver) Save(from *safe.Folder, name string, change int, id plan.ID) err
 	return saveError(err)
 }
 
-// Complete gives the journal and the manifest in .stoker a second name, and makes the snapshot durable. The manifest comes last: without it,
-// the folder does not count. before is the header of the manifest, and to the commit of the sync.
+// Complete gives the journal and the manifest in .stoker a second name, and makes the snapshot durable. The manifest comes last:
+// without it, the folder does not count. before is the header of the manifest, and to the commit of the sync.
 func (s *Saver) Complete(before plan.Header, to plan.ID) error {
 	for _, name := range []string{format.JournalFile, format.ManifestFile} {
 		if err := s.secondName(s.store.own.Folder, name, name); err != nil {
@@ -86,8 +87,8 @@ func (s *Saver) Complete(before plan.Header, to plan.ID) error {
 	return saveError(err)
 }
 
-// secondName gives a file a second name in the snapshot. It copies the file if the volume has no hard links or is another one. An existing
-// name stays as it is.
+// secondName gives a file a second name in the snapshot. It copies the file if the volume has no hard links or is another one. An
+// existing name stays as it is.
 func (s *Saver) secondName(from *safe.Folder, name, as string) error {
 	vol := s.store.own.Vol
 	err := vol.Link(from, name, s.n, as)

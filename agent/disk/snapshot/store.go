@@ -6,9 +6,9 @@
 //	manifest    a second name of the manifest from before the sync
 //	<n>-<blob>  a second name of the file that change n of the journal displaced, with its blob id
 //
-// So a snapshot copies no file, and its cost depends on the sync and not on the size of the gateway. Restoring the newest snapshot undoes the
-// last sync, and restoring an older one undoes all syncs since. That is right only if each of these syncs has a snapshot. Therefore a sync
-// that takes none removes all of them.
+// So a snapshot copies no file, and its cost depends on the sync and not on the size of the gateway. Restoring the newest
+// snapshot undoes the last sync, and restoring an older one undoes all syncs since. That is right only if each of these syncs has
+// a snapshot. Therefore a sync that takes none removes all of them.
 package snapshot
 
 import (
@@ -48,8 +48,8 @@ type Snapshot struct {
 	Backup bool `json:"backup,omitempty"`
 }
 
-// Store has the snapshots and the backups of a data directory. The methods that write must not run at the same time; the others may be
-// called concurrently with each other and with those.
+// Store has the snapshots and the backups of a data directory. The methods that write must not run at the same time; the others
+// may be called concurrently with each other and with those.
 type Store struct {
 	Backups Backups
 	own     *safe.AgentFolder // nil: the store is empty
@@ -172,7 +172,8 @@ func (s *Store) describe(id string) (Snapshot, error) {
 	return x, err
 }
 
-// read returns the description of a snapshot, without Backup. The error is fs.ErrNotExist if the snapshot does not exist or is incomplete.
+// read returns the description of a snapshot, without Backup. The error is fs.ErrNotExist if the snapshot does not exist or is
+// incomplete.
 func (s *Store) read(id string) (Snapshot, error) {
 	n, err := s.openFolder(id)
 	if err != nil {
