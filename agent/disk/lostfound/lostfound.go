@@ -87,11 +87,8 @@ func (f *Folder) NewSaver(name string, commit plan.ID) *Saver {
 
 // Drop removes what a run saved, and its index.
 func (f *Folder) Drop(name string) error {
-	lost, err := f.own.Open(DirName)
-	if safe.NotThere(err) {
-		return nil
-	}
-	if err != nil {
+	lost, err := f.own.OpenExisting(DirName)
+	if err != nil || lost == nil {
 		return err
 	}
 	defer lost.Close()
@@ -148,12 +145,12 @@ func (f *Folder) open() (runs []string, lost *safe.Folder, err error) {
 	if f == nil {
 		return nil, nil, nil
 	}
-	lost, err = f.own.Open(DirName)
-	if safe.NotThere(err) {
-		return nil, nil, nil
-	}
+	lost, err = f.own.OpenExisting(DirName)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open lost+found: %w", err)
+	}
+	if lost == nil {
+		return nil, nil, nil
 	}
 	list, err := lost.Entries()
 	if err != nil {

@@ -70,6 +70,18 @@ func (a *AgentFolder) Read(name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
+// OpenExisting opens a folder, or returns nil if there is none. A nil AgentFolder has no folders.
+func (a *AgentFolder) OpenExisting(name string) (*Folder, error) {
+	if a == nil {
+		return nil, nil
+	}
+	n, err := a.Open(name)
+	if NotThere(err) {
+		return nil, nil
+	}
+	return n, err
+}
+
 // OpenOrMake opens a folder, and makes it if it is missing. If something else has its name, OpenOrMake sets that aside first.
 func (a *AgentFolder) OpenOrMake(name string) (*Folder, error) {
 	n, err := a.Open(name)

@@ -71,21 +71,9 @@ func (b *boundedWriter) Write(p []byte) (n int, err error) {
 	return n, b.err
 }
 
-// open opens the folder of the backups. It returns nil if there is none.
-func (b Backups) open() (*safe.Folder, error) {
-	if b.own == nil {
-		return nil, nil
-	}
-	n, err := b.own.Open(BackupsDir)
-	if safe.NotThere(err) { // Save sets aside what else has its name
-		return nil, nil
-	}
-	return n, err
-}
-
 // dropUnfinished removes what a crash left of a backup.
 func (b Backups) dropUnfinished() error {
-	n, err := b.open()
+	n, err := b.own.OpenExisting(BackupsDir)
 	if err != nil || n == nil {
 		return err
 	}
@@ -101,7 +89,7 @@ func (b Backups) dropUnfinished() error {
 
 // List returns the sizes of the backups in bytes, by id.
 func (b Backups) List() (map[string]int64, error) {
-	n, err := b.open()
+	n, err := b.own.OpenExisting(BackupsDir)
 	if err != nil || n == nil {
 		return nil, err
 	}
@@ -130,7 +118,7 @@ func (b Backups) List() (map[string]int64, error) {
 
 // Open opens a backup to read it. The error is fs.ErrNotExist if there is none.
 func (b Backups) Open(id string) (*os.File, error) {
-	n, err := b.open()
+	n, err := b.own.OpenExisting(BackupsDir)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +134,7 @@ func (b Backups) Open(id string) (*os.File, error) {
 func (b Backups) Drop(id string) error { return safe.WriteError(b.drop(id), "remove a backup") }
 
 func (b Backups) drop(id string) error {
-	n, err := b.open()
+	n, err := b.own.OpenExisting(BackupsDir)
 	if err != nil || n == nil {
 		return err
 	}

@@ -24,7 +24,7 @@ type folder struct {
 
 // openFolder opens the folder of a snapshot. The error is fs.ErrNotExist if there is none.
 func (s *Store) openFolder(id string) (*folder, error) {
-	all, err := s.open()
+	all, err := s.own.OpenExisting(DirName)
 	if err != nil {
 		return nil, err
 	}

@@ -90,7 +90,7 @@ func (s *Store) size(id string) (bytes int64, complete bool, err error) {
 // Drop removes the snapshot of a sync that is rolled back. It does so durably: older snapshots stay, and if a crash brought the
 // folder back, it would count as incomplete and make them useless.
 func (s *Store) Drop(id string) error {
-	all, err := s.open()
+	all, err := s.own.OpenExisting(DirName)
 	if err != nil || all == nil {
 		return err
 	}
@@ -116,14 +116,14 @@ func (s *Store) DropAll() error {
 // snapshot does not count as complete. The rest need not be durable if no older snapshot stays: Prune removes what a crash brings
 // back.
 func (s *Store) drop(ids ...string) error {
-	all, err := s.open()
+	all, err := s.own.OpenExisting(DirName)
 	if err != nil || all == nil {
 		return err
 	}
 	defer all.Close()
 	vol := s.own.Vol
 	for _, id := range ids {
-		s.forget(id)
+		s.known.Delete(id)
 		n, err := all.Open(id)
 		if safe.NotThere(err) {
 			continue

@@ -27,7 +27,7 @@ type Saver struct {
 
 // NewSaver begins a snapshot, which counts only after Complete. redo reports whether this may repeat what a crash interrupted.
 func (s *Store) NewSaver(id string, redo bool) (*Saver, error) {
-	all, err := s.open()
+	all, err := s.own.OpenExisting(DirName)
 	missing := all == nil
 	if err == nil && missing {
 		all, err = s.own.OpenOrMake(DirName)
@@ -80,7 +80,7 @@ func (s *Saver) Complete(before plan.Header, to plan.ID) error {
 		err = errors.Join(err, vol.SyncDir(s.store.own.Folder))
 	}
 	if err == nil && !s.redo { // after a crash, the manifest may be the new one already
-		s.store.remember(Snapshot{
+		s.store.known.Store(s.id, Snapshot{
 			ID: s.id, Time: format.TimeOfSnapshot(s.id), Ref: before.Ref, Commit: before.Commit, To: to, Files: s.files, Bytes: s.bytes,
 		})
 	}
@@ -107,7 +107,7 @@ func (s *Saver) secondName(from *safe.Folder, name, as string) error {
 		_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{in}, s.buf)
 		return err
 	})
-	if err == nil && fi.Mode()&0o111 != 0 { // for users who look at the file: the journal has its mode, too
+	if err == nil && fi.Mode()&0o111 != 0 { // as a link has it; restoring needs only the bytes, because the journal has the mode
 		err = vol.Effect(safe.Effect{Op: "chmod", Path: s.n.Join(as)}, func() error { return s.n.Root.Chmod(as, fi.Mode().Perm()) })
 	}
 	return err

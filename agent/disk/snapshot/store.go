@@ -54,9 +54,7 @@ type Store struct {
 	Backups Backups
 	own     *safe.AgentFolder // nil: the store is empty
 	limits  Limits
-
-	mu    sync.Mutex
-	known map[string]Snapshot // by id: what remember was called with
+	known   sync.Map // id → Snapshot that this process took or read; a snapshot never changes
 }
 
 // Limits bound what is read of a snapshot. Beyond them it counts as damaged.
@@ -68,7 +66,7 @@ type Limits struct {
 
 // New returns the store in own, which is nil if there is no .stoker.
 func New(own *safe.AgentFolder, limits Limits) *Store {
-	return &Store{Backups: Backups{own}, own: own, limits: limits, known: map[string]Snapshot{}}
+	return &Store{Backups: Backups{own}, own: own, limits: limits}
 }
 
 // NextID returns an id that sorts behind the ids of all snapshots and backups, whatever the clock says.
@@ -103,7 +101,7 @@ func SortByTime(ids []string) {
 
 // ids returns the ids of the snapshots, oldest first. Those of incomplete ones are among them.
 func (s *Store) ids() ([]string, error) {
-	all, err := s.open()
+	all, err := s.own.OpenExisting(DirName)
 	if err != nil || all == nil {
 		return nil, err
 	}
@@ -120,18 +118,6 @@ func (s *Store) ids() ([]string, error) {
 	}
 	SortByTime(ids)
 	return ids, nil
-}
-
-// open opens the folder of the snapshots. It returns nil if there is none.
-func (s *Store) open() (*safe.Folder, error) {
-	if s.own == nil {
-		return nil, nil
-	}
-	all, err := s.own.Open(DirName)
-	if safe.NotThere(err) {
-		return nil, nil
-	}
-	return all, err
 }
 
 // List returns the snapshots, oldest first. It leaves out and logs a snapshot that it cannot read.
@@ -167,7 +153,7 @@ func (s *Store) describe(id string) (Snapshot, error) {
 	}
 	x, err := s.read(id)
 	if err == nil {
-		s.remember(x)
+		s.known.Store(id, x)
 	}
 	return x, err
 }
@@ -197,24 +183,11 @@ func (s *Store) read(id string) (Snapshot, error) {
 	return Snapshot{ID: id, Time: format.TimeOfSnapshot(id), Ref: h.Ref, Commit: h.Commit, To: j.Header.Commit, Files: files, Bytes: bytes}, nil
 }
 
-func (s *Store) remember(x Snapshot) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.known[x.ID] = x
-}
-
 // lookUp returns a snapshot that this process took or read.
-func (s *Store) lookUp(id string) (Snapshot, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	x, ok := s.known[id]
+func (s *Store) lookUp(id string) (x Snapshot, ok bool) {
+	v, _ := s.known.Load(id)
+	x, ok = v.(Snapshot)
 	return x, ok
-}
-
-func (s *Store) forget(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.known, id)
 }
 
 // Manifest opens the manifest from before the sync of a snapshot, and checks all of it.
