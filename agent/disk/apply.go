@@ -159,8 +159,7 @@ func (r *run) keepsManifest() (bool, error) {
 	if m.Missing() || !sameHeader(h, m.Header()) {
 		return false, nil
 	}
-	next := r.Edits()
-	for e, ok := next(); ok; e, ok = next() {
+	for e := range r.Edits() {
 		old, had, err := m.Lookup(e.Rec.Path)
 		if err != nil {
 			return false, err

@@ -246,13 +246,12 @@ func (c *driftCheck) record(h plan.Header) {
 	if len(list) == 0 {
 		return
 	}
-	k := 0
-	_, err := d.writeManifest(h, d.manifest(), func() (format.Edit, bool) {
-		if k == len(list) {
-			return format.Edit{}, false
+	_, err := d.writeManifest(h, d.manifest(), func(yield func(format.Edit) bool) {
+		for _, rec := range list {
+			if !yield(format.Set(rec)) {
+				return
+			}
 		}
-		k++
-		return format.Set(list[k-1]), true
 	})
 	if err != nil && !d.adoptFailed {
 		d.log.Warn("cannot record files that the gateway rewrote", "files", len(list), "error", err)

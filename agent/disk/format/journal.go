@@ -203,32 +203,31 @@ func (j *Journal) PathOf(t Task) string {
 	return j.Dirs[t.Index].Path
 }
 
-// Edits returns the run's changes to the manifest.
+// Edits yields the run's changes to the manifest. A path may be both file and directory: a written file counts, and a directory
+// counts in place of a removed file.
 func (j *Journal) Edits() Edits {
-	dirs := j.editedDirs()
-	c, k := 0, 0
-	dir := func() *Directory { return &j.Dirs[dirs[k]] }
-	return func() (Edit, bool) {
-		for {
-			switch {
-			case c == len(j.Changes) && k == len(dirs):
-				return Edit{}, false
-			case c == len(j.Changes) || k < len(dirs) && dir().Path < j.Changes[c].Path:
-				k++
-				return j.Dirs[dirs[k-1]].edit(), true
-			case k < len(dirs) && dir().Path == j.Changes[c].Path:
-				// A path may be both file and directory: a written file counts, and a directory counts in place of a
-				// removed file.
-				if !Writes(j.Changes[c].Op) && dir().Made {
-					c++
-				} else {
-					k++
+	return func(yield func(Edit) bool) {
+		dirs := j.editedDirs()
+		for i := range j.Changes {
+			c := &j.Changes[i]
+			for ; len(dirs) > 0 && dirs[0].Path < c.Path; dirs = dirs[1:] {
+				if !yield(dirs[0].edit()) {
+					return
 				}
-			case j.Changes[c].Unrecorded:
-				c++
-			default:
-				c++
-				return j.edit(c - 1), true
+			}
+			for len(dirs) > 0 && dirs[0].Path == c.Path && (Writes(c.Op) || !dirs[0].Made) {
+				dirs = dirs[1:] // the file counts
+			}
+			if len(dirs) > 0 && dirs[0].Path == c.Path {
+				continue // the directory counts
+			}
+			if !c.Unrecorded && !yield(j.edit(i)) {
+				return
+			}
+		}
+		for _, x := range dirs {
+			if !yield(x.edit()) {
+				return
 			}
 		}
 	}
@@ -277,15 +276,15 @@ func (j *Journal) Find(path string) int {
 	return k
 }
 
-// editedDirs returns the indexes in j.Dirs of the directories whose records change, sorted by path.
-func (j *Journal) editedDirs() []int32 {
-	list := make([]int32, 0, len(j.Dirs))
+// editedDirs returns the directories whose records change, sorted by path.
+func (j *Journal) editedDirs() []*Directory {
+	list := make([]*Directory, 0, len(j.Dirs))
 	for i := range j.Dirs {
 		if !j.Dirs[i].Kept {
-			list = append(list, int32(i))
+			list = append(list, &j.Dirs[i])
 		}
 	}
-	slices.SortFunc(list, func(a, b int32) int { return strings.Compare(j.Dirs[a].Path, j.Dirs[b].Path) })
+	slices.SortFunc(list, func(a, b *Directory) int { return strings.Compare(a.Path, b.Path) })
 	return list
 }
 

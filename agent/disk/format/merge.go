@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"io"
+	"iter"
 
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
@@ -41,15 +42,17 @@ func (e *Edit) Apply(old *Record) (Record, bool) {
 	}
 }
 
-// Edits returns the next edit, sorted by path, at most one per path; false at the end.
-type Edits func() (Edit, bool)
+// Edits yields edits sorted by path, at most one for each path.
+type Edits = iter.Seq[Edit]
 
 // NoEdits yields no edit.
-func NoEdits() (Edit, bool) { return Edit{}, false }
+func NoEdits(func(Edit) bool) {}
 
 // Merge writes a new manifest to w: old with edits. It copies blocks without edits unchanged, so that a small change costs
 // no more than copying the file.
-func Merge(w io.Writer, h plan.Header, old *Manifest, next Edits) error {
+func Merge(w io.Writer, h plan.Header, old *Manifest, edits Edits) error {
+	next, stop := iter.Pull(edits)
+	defer stop()
 	mw := newManifestWriter(w)
 	var buf []byte
 	var list []Record
