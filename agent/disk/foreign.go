@@ -109,8 +109,8 @@ func (r foreignCheck) torn(i int, name string) (bool, error) {
 		return false, nil
 	}
 	dir, _ := safe.Split(c.Path)
-	signed, err := r.savedSince(dir + "/" + resource.File)
-	if err != nil || !signed {
+	saved, err := r.savedSince(dir + "/" + resource.File)
+	if err != nil || !saved {
 		return false, err
 	}
 	id, err := r.hash(stg, name)
@@ -119,19 +119,13 @@ func (r foreignCheck) torn(i int, name string) (bool, error) {
 
 // savedSince reports whether an owned file that the run does not move has other bytes than the plan knows.
 func (r foreignCheck) savedSince(path string) (bool, error) {
-	var seen plan.Owned
+	seen, known, err := r.d.manifest().Get(path)
 	if i := r.Find(path); i >= 0 {
 		c := &r.Changes[i]
-		if c.Op != plan.Adopt {
-			return false, nil
-		}
-		seen = plan.Owned{Have: c.FoundID, Size: c.Found.Size, Mtime: c.Found.Mtime}
-	} else {
-		rec, ok, err := r.d.manifest().Lookup(path)
-		if err != nil || !ok || rec.Dir {
-			return false, err
-		}
-		seen = rec.Owned
+		seen, known, err = plan.Owned{Have: c.FoundID, Size: c.Found.Size, Mtime: c.Found.Mtime}, c.Op == plan.Adopt, nil
+	}
+	if err != nil || !known {
+		return false, err
 	}
 	st, err := r.d.Stat(path)
 	if err != nil || st.Kind != plan.File || st.Size == seen.Size && st.Mtime == seen.Mtime {

@@ -17,37 +17,41 @@ type modeProbe struct{ *safe.AgentFolder }
 // run checks that a chmod of the lock file has an effect. The chmod fails if the file belongs to another user, as all files of
 // some shares do, or because the pod ran as another user before. Then run creates a file and checks its mode.
 func (a modeProbe) run(locked *os.File) error {
-	was, err := locked.Stat()
+	before, err := locked.Stat()
 	if err != nil {
 		return err
 	}
-	path := a.Join(lock.FileName)
+	perm, path := before.Mode().Perm(), a.Join(lock.FileName)
 	chmod := func(perm fs.FileMode) error {
 		return a.Vol.Effect(safe.Effect{Op: "chmod", Path: path}, func() error { return locked.Chmod(perm) })
 	}
-	switch err := chmod(was.Mode().Perm() ^ 0o100); {
-	case err != nil && safe.StatOf(was).Exec && a.makesExecutable():
-		a.Vol.Log.Info("data volume ignores modes; executable bits not compared", "error", err)
-		a.Vol.NoModes.Store(safe.AttrsOf(was).Dev, true)
-		return nil
-	case err != nil:
-		a.Vol.Log.Debug("cannot change the mode of the lock file", "error", err)
+	if err := chmod(perm ^ 0o100); err != nil {
+		if safe.StatOf(before).Exec && a.makesExecutable() {
+			a.foundNoModes(before)
+		} else {
+			a.Vol.Log.Debug("cannot change the mode of the lock file", "error", err)
+		}
 		return nil
 	}
-	is, err := locked.Stat()
+	after, err := locked.Stat()
 	if err != nil {
 		return err
 	}
-	if is.Mode() == was.Mode() {
-		a.Vol.Log.Info("data volume ignores modes; executable bits not compared")
-		a.Vol.NoModes.Store(safe.AttrsOf(is).Dev, true)
+	if after.Mode() == before.Mode() {
+		a.foundNoModes(after)
 		return nil
 	}
 	// A read-only Dir relies on these bits, so clear any left by a user or a crash.
-	if err := chmod(was.Mode().Perm() &^ 0o111); err != nil {
+	if err := chmod(perm &^ 0o111); err != nil {
 		a.Vol.Log.Debug("cannot restore the mode of the lock file", "error", err)
 	}
 	return nil
+}
+
+// foundNoModes records that the volume of a file keeps no modes.
+func (a modeProbe) foundNoModes(fi fs.FileInfo) {
+	a.Vol.Log.Info("data volume ignores modes; executable bits not compared")
+	a.Vol.NoModes.Store(safe.AttrsOf(fi).Dev, true)
 }
 
 // makesExecutable reports whether a file created without executable bits gets some. If no file can be created, because

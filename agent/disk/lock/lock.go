@@ -48,15 +48,15 @@ func Take(own *safe.AgentFolder, flock func(*os.File) error) (*Lock, error) {
 		if err != nil {
 			return nil, err
 		}
-		why := unexpected(f)
-		if why == nil {
+		reason := unexpected(f)
+		if reason == nil {
 			// A full disk must not prevent the start of the agent, which may free space.
 			if err := writeHolder(own, f); err != nil {
 				own.Vol.Log.Warn("cannot write the lock file", "error", err)
 			}
 			return &Lock{f}, nil
 		}
-		if err := errors.Join(own.Vol.SetAside(own.Folder, FileName, why), f.Close()); err != nil {
+		if err := errors.Join(own.Vol.SetAside(own.Folder, FileName, reason), f.Close()); err != nil {
 			return nil, err
 		}
 	}
@@ -131,7 +131,7 @@ func open(own *safe.AgentFolder) (*os.File, error) {
 	if f, err = own.Vol.Create(own.Folder, FileName, 0o600); err == nil {
 		err = f.Close()
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) { // fs.ErrExist: another agent was faster
+	if err != nil && !errors.Is(err, fs.ErrExist) { // fs.ErrExist: another agent created it
 		return nil, err
 	}
 	f, _, err = own.File(FileName, os.O_RDONLY)
@@ -151,6 +151,7 @@ func reopen(own *safe.AgentFolder, f *os.File) (*os.File, error) {
 	return f, err
 }
 
+// writeHolder writes this process into the locked file.
 func writeHolder(own *safe.AgentFolder, locked *os.File) error {
 	host, _ := os.Hostname() // informative only
 	b, err := json.Marshal(holder{os.Getpid(), host, own.Vol.Now().UTC()})
@@ -178,6 +179,7 @@ func writeHolder(own *safe.AgentFolder, locked *os.File) error {
 	return errors.Join(err, f.Close())
 }
 
+// readHolder returns, as text, the process that is written in the file.
 func readHolder(f *os.File) string {
 	b, err := io.ReadAll(io.NewSectionReader(f, 0, maxHolder))
 	var h holder

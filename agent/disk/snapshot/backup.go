@@ -39,7 +39,7 @@ func (b Backups) Save(id string, limit int64, write func(io.Writer) error) error
 	}
 	var writeErr error
 	renamed, err := b.own.Vol.WriteFile(n, id+backupSuffix, func(w io.Writer) error {
-		to := &boundedWriter{w: w, left: limit}
+		to := &boundedWriter{w: w, remaining: limit}
 		if err := write(to); to.err == nil {
 			writeErr = err
 			return err
@@ -55,15 +55,15 @@ func (b Backups) Save(id string, limit int64, write func(io.Writer) error) error
 	return safe.WriteError(err, "save a backup")
 }
 
-// boundedWriter fails before it writes more than left bytes, and keeps the error.
+// boundedWriter fails before it writes more than remaining bytes, and keeps the error.
 type boundedWriter struct {
-	w    io.Writer
-	left int64
-	err  error
+	w         io.Writer
+	remaining int64
+	err       error
 }
 
 func (b *boundedWriter) Write(p []byte) (n int, err error) {
-	if b.left -= int64(len(p)); b.left < 0 {
+	if b.remaining -= int64(len(p)); b.remaining < 0 {
 		b.err = failure.New(v1alpha1.ReasonLimitExceeded, "the backup of the gateway is larger than spec.snapshots.maxSize: raise it, or set spec.snapshots.gatewayBackup to never")
 		return 0, b.err
 	}

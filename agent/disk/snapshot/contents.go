@@ -38,7 +38,7 @@ type Contents struct {
 	// Header is the header of the manifest of the snapshot.
 	Header plan.Header
 
-	past     *past
+	prior    *priorState
 	live     Live
 	manifest *format.Manifest // of the snapshot
 	cursor   safe.Cursor      // over the live files
@@ -56,7 +56,7 @@ func (s *Store) Contents(live Live, id string, blobs plan.Objects) (*Contents, e
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.past(id, ids, blobs)
+	p, err := s.priorState(id, ids, blobs)
 	if err != nil {
 		return nil, err
 	}
@@ -66,14 +66,14 @@ func (s *Store) Contents(live Live, id string, blobs plan.Objects) (*Contents, e
 		return nil, err
 	}
 	return &Contents{
-		Snapshot: x, Header: manifest.Header(), past: p, live: live, manifest: manifest, cursor: safe.Cursor{Top: live.Top}, buf: make([]byte, 64<<10),
+		Snapshot: x, Header: manifest.Header(), prior: p, live: live, manifest: manifest, cursor: safe.Cursor{Top: live.Top}, buf: make([]byte, 64<<10),
 	}, nil
 }
 
 // Close closes the manifest, the snapshots and the open directories.
 func (c *Contents) Close() error {
 	c.cursor.Reset()
-	c.past.close()
+	c.prior.close()
 	return c.manifest.Close()
 }
 
@@ -83,14 +83,14 @@ var ErrChanged = errors.New("a sync changed files while they were read")
 // Each calls each for every file, sorted by path. In the call, write writes the bytes of the file. If a sync changes files before
 // Each returns, the error is ErrChanged, and the caller must discard what it has read.
 func (c *Contents) Each(ctx context.Context, each func(f Content, size int64, write func(io.Writer) error) error) error {
-	before, err := c.past.store.newestAtRest()
+	before, err := c.prior.store.newestAtRest()
 	if err != nil {
 		return err
 	}
-	next, stop := iter.Pull(c.past.paths())
+	next, stop := iter.Pull(c.prior.paths())
 	defer stop()
 	first, more := next()
-	path := func() string { return c.past.touches[first].path }
+	path := func() string { return c.prior.touches[first].path }
 	for rec, err := range c.manifest.All("") {
 		for ; err == nil && more && path() < rec.Path; first, more = next() {
 			err = c.file(ctx, path(), plan.Owned{}, false, each)
@@ -110,7 +110,7 @@ func (c *Contents) Each(ctx context.Context, each func(f Content, size int64, wr
 			return err
 		}
 	}
-	if after, err := c.past.store.newestAtRest(); err != nil || after != before {
+	if after, err := c.prior.store.newestAtRest(); err != nil || after != before {
 		return errors.Join(ErrChanged, err)
 	}
 	return nil
@@ -137,14 +137,14 @@ func (c *Contents) file(ctx context.Context, path string, rec plan.Owned, record
 	f := Content{Path: path, Exec: rec.Exec}
 	var in *os.File
 	var err error
-	first, touched := c.past.find(path)
+	first, touched := c.prior.find(path)
 	if touched {
-		v := c.past.version(first, rec, recorded)
+		v := c.prior.version(first, rec, recorded)
 		if v.absent {
 			return nil
 		}
 		f.ID, f.Exec = v.id, v.exec
-		in, err = c.past.open(ctx, v)
+		in, err = c.prior.open(ctx, v)
 	} else if in, err = c.openLive(ctx, &f); in == nil && err == nil {
 		return nil // a user removed the file, or replaced it with a directory or link
 	}
@@ -156,12 +156,12 @@ func (c *Contents) file(ctx context.Context, path string, rec plan.Owned, record
 		f.Recorded, f.Want, f.Origin = true, rec.Want, rec.Origin
 	}
 	if fromGit {
-		size, err := c.past.blobs.WriteBlob(io.Discard, f.ID)
+		size, err := c.prior.blobs.WriteBlob(io.Discard, f.ID)
 		if err != nil {
 			return err
 		}
 		return each(f, size, func(w io.Writer) error {
-			_, err := c.past.blobs.WriteBlob(w, f.ID)
+			_, err := c.prior.blobs.WriteBlob(w, f.ID)
 			return err
 		})
 	}
@@ -199,10 +199,10 @@ func (c *Contents) openLive(ctx context.Context, f *Content) (*os.File, error) {
 // rewritten reports whether the gateway itself rewrote the recorded file without changing its meaning. now is the blob id of the
 // file.
 func (c *Contents) rewritten(rec plan.Owned, now plan.ID) bool {
-	first, touched := c.past.find(rec.Path)
+	first, touched := c.prior.find(rec.Path)
 	if !touched {
 		return c.live.rewritten(rec, now)
 	}
-	v := c.past.touches[first].version
-	return c.live.Rewritten(c.past.folders[v.folder].Folder, v.name(), rec, now)
+	v := c.prior.touches[first].version
+	return c.live.Rewritten(c.prior.folders[v.folder].Folder, v.name(), rec, now)
 }

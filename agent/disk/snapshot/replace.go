@@ -48,8 +48,8 @@ func PlanReplace(ctx context.Context, live Live, h plan.Header, list []Content) 
 
 // checkContents checks the paths like those of a commit.
 func checkContents(h plan.Header, list []Content) error {
-	unsafe := func(path, why string) error {
-		return failure.New(v1alpha1.ReasonUnsafePath, "the archive has %s, which %s; nothing was changed", failure.Quote(path), why)
+	unsafe := func(path, problem string) error {
+		return failure.New(v1alpha1.ReasonUnsafePath, "the archive has %s, which %s; nothing was changed", failure.Quote(path), problem)
 	}
 	dirs := map[string]bool{}
 	for i, f := range list {

@@ -26,7 +26,7 @@ type Restore struct {
 	// the one from before.
 	Edited []string
 
-	past    *past // nil if Done
+	prior   *priorState // nil if Done
 	live    Live
 	sources []source // one for each of Changes.List
 }
@@ -57,11 +57,11 @@ func (s *Store) PlanRestore(ctx context.Context, live Live, id string, blobs pla
 			return &Restore{Done: true}, nil
 		}
 	}
-	p, err := s.past(id, ids, blobs)
+	p, err := s.priorState(id, ids, blobs)
 	if err != nil {
 		return nil, err
 	}
-	r := &Restore{past: p, live: live}
+	r := &Restore{prior: p, live: live}
 	if err := r.plan(ctx); err != nil {
 		r.Close()
 		return nil, err
@@ -88,16 +88,16 @@ func (s *Store) restored(id string, ids []string) (bool, error) {
 
 // Close closes the snapshots.
 func (r *Restore) Close() {
-	if r.past != nil {
-		r.past.close()
+	if r.prior != nil {
+		r.prior.close()
 	}
 }
 
 // Snapshot returns the id of the snapshot.
-func (r *Restore) Snapshot() string { return r.past.id }
+func (r *Restore) Snapshot() string { return r.prior.id }
 
 func (r *Restore) plan(ctx context.Context) error {
-	before, err := r.past.store.Manifest(r.past.id)
+	before, err := r.prior.store.Manifest(r.prior.id)
 	if err != nil {
 		return failure.New(v1alpha1.ReasonSnapshotFailed, "%w; nothing was changed", err)
 	}
@@ -107,8 +107,8 @@ func (r *Restore) plan(ctx context.Context) error {
 		From: r.live.Manifest.Header().Commit, To: r.Header.Commit, Mappings: r.Header.Mappings, Signed: map[string]plan.ID{}, Total: r.Header.Files,
 	}
 	// Allocate at once: a growing list would temporarily take twice the memory.
-	r.Changes.List, r.sources = make([]plan.Change, 0, len(r.past.touches)), make([]source, 0, len(r.past.touches))
-	for first := range r.past.paths() {
+	r.Changes.List, r.sources = make([]plan.Change, 0, len(r.prior.touches)), make([]source, 0, len(r.prior.touches))
+	for first := range r.prior.paths() {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -116,13 +116,13 @@ func (r *Restore) plan(ctx context.Context) error {
 			return err
 		}
 	}
-	r.Edited, r.past.touches = r.past.edited, nil
+	r.Edited, r.prior.touches = r.prior.edited, nil
 	return nil
 }
 
 // change adds the change of the path with the first touch first, if it needs one.
 func (r *Restore) change(ctx context.Context, first int, before plan.Manifest) error {
-	path := r.past.touches[first].path
+	path := r.prior.touches[first].path
 	now, owned, err := r.live.Manifest.Get(path)
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func (r *Restore) change(ctx context.Context, first int, before plan.Manifest) e
 	if err != nil {
 		return err
 	}
-	v := r.past.version(first, was, recorded)
+	v := r.prior.version(first, was, recorded)
 	c, err := r.live.find(path, now, owned)
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (r *Restore) change(ctx context.Context, first int, before plan.Manifest) e
 
 // source checks that the bytes of a version are there, and returns where.
 func (r *Restore) source(ctx context.Context, v version) (source, error) {
-	f, err := r.past.open(ctx, v)
+	f, err := r.prior.open(ctx, v)
 	if f == nil || err != nil {
 		return source{git: true}, err
 	}
@@ -180,13 +180,13 @@ func (r *Restore) Source(w io.Writer, c plan.Change) error {
 	}
 	from := r.sources[i]
 	if from.git {
-		_, err := r.past.blobs.WriteBlob(w, c.ID)
+		_, err := r.prior.blobs.WriteBlob(w, c.ID)
 		return err
 	}
-	f, _, err := r.past.folders[from.folder].File(displaced{from.change, c.ID}.name(), os.O_RDONLY)
+	f, _, err := r.prior.folders[from.folder].File(displaced{from.change, c.ID}.name(), os.O_RDONLY)
 	if err != nil {
 		return err
 	}
-	_, err = io.CopyBuffer(w, struct{ io.Reader }{f}, r.past.buf)
+	_, err = io.CopyBuffer(w, struct{ io.Reader }{f}, r.prior.buf)
 	return errors.Join(err, f.Close())
 }

@@ -17,8 +17,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// past is what the data directory had before the sync of a snapshot, at the paths that this sync or a later one changed.
-type past struct {
+// priorState is what the data directory had before the sync of a snapshot, at the paths that this sync or a later one changed.
+type priorState struct {
 	store   *Store
 	id      string
 	blobs   plan.Objects // git's; nil if there are none
@@ -37,21 +37,21 @@ type touch struct {
 // version is one version of a file.
 type version struct {
 	displaced       // without meaning if absent
-	folder    int32 // index in past.folders
+	folder    int32 // index in priorState.folders
 	absent    bool  // there was no regular file
 	exec      bool
 	missing   bool // the snapshot should have the file, but does not
 	git       bool // git has the bytes, and no snapshot
 }
 
-// past reads what the sync of the snapshot id and all later ones displaced. ids are those of all snapshots, oldest first. The
-// caller must close the result.
-func (s *Store) past(id string, ids []string, blobs plan.Objects) (*past, error) {
+// priorState reads what the sync of the snapshot id and all later ones displaced. ids are those of all snapshots, oldest first.
+// The caller must close the result.
+func (s *Store) priorState(id string, ids []string, blobs plan.Objects) (*priorState, error) {
 	first := slices.Index(ids, id)
 	if first < 0 {
 		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "there is no snapshot %s here; there are: %s", failure.Quote(id), newest(ids))
 	}
-	p := &past{store: s, id: id, blobs: blobs, buf: make([]byte, 64<<10)}
+	p := &priorState{store: s, id: id, blobs: blobs, buf: make([]byte, 64<<10)}
 	for _, id := range ids[first:] {
 		if err := p.add(id); err != nil {
 			p.close()
@@ -70,14 +70,14 @@ func newest(ids []string) string {
 	return strings.Join(ids[max(0, len(ids)-5):], ", ")
 }
 
-func (p *past) close() {
+func (p *priorState) close() {
 	for _, n := range p.folders {
 		n.Close()
 	}
 }
 
 // add adds what the sync of one snapshot found at the paths that it changed.
-func (p *past) add(id string) error {
+func (p *priorState) add(id string) error {
 	n, err := p.store.openFolder(id)
 	if err != nil {
 		return fmt.Errorf("open snapshot %s: %w", id, err)
@@ -115,7 +115,7 @@ func (p *past) add(id string) error {
 }
 
 // paths yields the index of the first touch of each path, sorted by path.
-func (p *past) paths() iter.Seq[int] {
+func (p *priorState) paths() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for i := range p.touches {
 			if (i == 0 || p.touches[i-1].path != p.touches[i].path) && !yield(i) {
@@ -126,7 +126,7 @@ func (p *past) paths() iter.Seq[int] {
 }
 
 // find returns the index of the first touch of a path.
-func (p *past) find(path string) (first int, found bool) {
+func (p *priorState) find(path string) (first int, found bool) {
 	return slices.BinarySearchFunc(p.touches, path, func(t touch, path string) int { return strings.Compare(t.path, path) })
 }
 
@@ -136,7 +136,7 @@ func (p *past) find(path string) (first int, found bool) {
 // If only later syncs touched the path, the first of them may have displaced what a user wrote after the snapshot. Then version
 // returns the recorded file, if a snapshot or git has its bytes. Otherwise it returns the user's version and appends the path to
 // p.edited.
-func (p *past) version(first int, rec plan.Owned, recorded bool) version {
+func (p *priorState) version(first int, rec plan.Owned, recorded bool) version {
 	t := p.touches[first]
 	if t.folder == 0 || t.absent || !recorded || rec.Have == t.id {
 		return t.version
@@ -158,7 +158,7 @@ func (p *past) version(first int, rec plan.Owned, recorded bool) version {
 
 // open opens a version, after it has checked the bytes. It returns nil if the bytes come from git, and the reason SnapshotFailed
 // if neither git nor the snapshot has them.
-func (p *past) open(ctx context.Context, v version) (*os.File, error) {
+func (p *priorState) open(ctx context.Context, v version) (*os.File, error) {
 	if v.git {
 		return nil, nil
 	}
@@ -176,7 +176,7 @@ func (p *past) open(ctx context.Context, v version) (*os.File, error) {
 	return nil, nil
 }
 
-func (p *past) openDisplaced(ctx context.Context, n *folder, v version) (*os.File, error) {
+func (p *priorState) openDisplaced(ctx context.Context, n *folder, v version) (*os.File, error) {
 	if v.missing {
 		return nil, errors.New("the file is missing")
 	}
