@@ -68,8 +68,8 @@ func shareToRead(n int, from, to time.Time) func(i int) bool {
 	if to.Sub(from) >= cycle {
 		return func(int) bool { return true }
 	}
-	at := func(t time.Time) int { return int(float64(n) * float64(t.UnixNano()%int64(cycle)) / float64(cycle)) }
-	first, end := at(from), at(to)
+	position := func(t time.Time) int { return int(float64(n) * float64(t.UnixNano()%int64(cycle)) / float64(cycle)) }
+	first, end := position(from), position(to)
 	return func(i int) bool {
 		if first > end {
 			return i >= first || i < end

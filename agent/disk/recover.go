@@ -150,14 +150,14 @@ func (r *run) rescueArea(area string, staging *safe.Folder, reason string) error
 // interrupted sync was recovered while their volume was not mounted.
 func (d recovery) reclaim(c *safe.Cursor, areas []string) error {
 	for _, a := range areas {
-		at, err := c.At(a + "/" + safe.OwnDir + "/" + stagingDir)
+		staging, err := c.At(a + "/" + safe.OwnDir + "/" + stagingDir)
 		if safe.NotThere(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		list, err := at.Entries()
+		list, err := staging.Entries()
 		if err != nil {
 			return err
 		}
@@ -233,14 +233,14 @@ func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 		}
 		return d.vol.ClearTree(d.own.Folder, stagingDir)
 	}
-	at, err := c.At(area)
+	top, err := c.At(area)
 	if err != nil {
 		if safe.NotThere(err) {
 			return nil
 		}
 		return err
 	}
-	own, err := at.Open(safe.OwnDir)
+	own, err := top.Open(safe.OwnDir)
 	if safe.NotThere(err) {
 		return nil
 	}
@@ -252,7 +252,7 @@ func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 	if err != nil {
 		return err
 	}
-	if err := d.vol.Rmdir(at, safe.OwnDir); err != nil && !safe.IsNotEmpty(err) && !errors.Is(err, fs.ErrNotExist) {
+	if err := d.vol.Rmdir(top, safe.OwnDir); err != nil && !safe.IsNotEmpty(err) && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil

@@ -222,13 +222,13 @@ func (r *run) openAreas(create bool) error {
 func (r *run) openArea(area string, create bool) (*safe.Folder, error) {
 	own := r.d.own.Folder
 	if area != "" {
-		at, err := r.cur.At(area)
+		top, err := r.cur.At(area)
 		if err != nil {
 			return nil, err
 		}
-		open := at.Open
+		open := top.Open
 		if create {
-			open = func(string) (*safe.Folder, error) { return r.d.vol.OwnFolder(at) }
+			open = func(string) (*safe.Folder, error) { return r.d.vol.OwnFolder(top) }
 		}
 		if own, err = open(safe.OwnDir); err != nil {
 			return nil, err

@@ -61,7 +61,7 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 
 // ReadJournal reads a journal without holding its changes in memory: it calls each for one after the other. The result has only
 // what precedes the areas. If each is nil, ReadJournal reads no more than that.
-func ReadJournal(f io.ReaderAt, size, limit int64, each func(at int, c plan.Change) error) (*Journal, error) {
+func ReadJournal(f io.ReaderAt, size, limit int64, each func(i int, c plan.Change) error) (*Journal, error) {
 	d, err := openJournal(f, size, limit)
 	if err != nil {
 		return nil, err
@@ -73,12 +73,12 @@ func ReadJournal(f io.ReaderAt, size, limit int64, each func(at int, c plan.Chan
 		for range areas {
 			d.path(true)
 		}
-		at := 0
+		i := 0
 		for c := range d.changes(d.count(minChange), areas) {
-			if err := each(at, c.Change); err != nil {
+			if err := each(i, c.Change); err != nil {
 				return nil, err
 			}
-			at++
+			i++
 		}
 	}
 	if d.err != nil {

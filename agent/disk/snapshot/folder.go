@@ -56,7 +56,7 @@ func (n *folder) manifest(maxFiles int) (*format.Manifest, error) {
 }
 
 // journal reads the journal of the snapshot's sync; see format.ReadJournal.
-func (n *folder) journal(limit int64, each func(at int, c plan.Change) error) (*format.Journal, error) {
+func (n *folder) journal(limit int64, each func(i int, c plan.Change) error) (*format.Journal, error) {
 	f, fi, err := n.File(format.JournalFile, os.O_RDONLY)
 	if err != nil {
 		return nil, err
@@ -88,9 +88,9 @@ func (n *folder) displaced() ([]displaced, error) {
 	var buf [64]byte
 	err := n.Each(func(e fs.DirEntry) error {
 		number, blob, _ := strings.Cut(e.Name(), "-")
-		at, nerr := strconv.ParseInt(number, 10, 32)
+		change, nerr := strconv.ParseInt(number, 10, 32)
 		id, ierr := plan.ParseID(blob)
-		if f := (displaced{int32(at), id}); nerr == nil && ierr == nil && string(f.appendName(buf[:0])) == e.Name() && e.Type().IsRegular() {
+		if f := (displaced{int32(change), id}); nerr == nil && ierr == nil && string(f.appendName(buf[:0])) == e.Name() && e.Type().IsRegular() {
 			files = append(files, f)
 		}
 		return nil
