@@ -58,8 +58,7 @@ func readOwn(dataDir, name string, limit int64) (_ []byte, err error) {
 	defer func() { err = errors.Join(err, root.Close()) }()
 	c := safe.Cursor{Top: root}
 	defer c.Reset()
-	dir, name := safe.Split(path.Join(safe.OwnDir, name))
-	n, err := c.At(dir)
+	n, name, err := c.Parent(path.Join(safe.OwnDir, name))
 	var f *os.File
 	if err == nil {
 		f, _, err = n.File(name, os.O_RDONLY)

@@ -184,8 +184,7 @@ func (c *driftCheck) compare(ctx context.Context, rec plan.Owned, last int64, kn
 // manifest, or will once the file is adopted. A file with another executable bit has drifted, but its content
 // matches. same is set if size and mtime are those of the record.
 func (c *driftCheck) compareContent(ctx context.Context, rec plan.Owned, st plan.Stat, same bool) (matches bool, err error) {
-	dir, name := safe.Split(rec.Path)
-	n, err := c.cur.At(dir)
+	n, name, err := c.cur.Parent(rec.Path)
 	var id plan.ID
 	if err == nil {
 		c.Hashed++

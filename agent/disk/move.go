@@ -43,8 +43,7 @@ func (r mover) move() error {
 
 // openParent opens the directory of a path to write, and returns the name of the path in it.
 func (r mover) openParent(path string) (n *safe.Folder, name string, err error) {
-	dir, name := safe.Split(path)
-	n, err = r.cur.At(dir)
+	n, name, err = r.cur.Parent(path)
 	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
 		err = blocked(path, b)
 	}
@@ -160,8 +159,7 @@ func (r mover) moveOut(i int) error {
 			return nil
 		}
 	}
-	dir, name := safe.Split(c.Path)
-	n, err := r.cur.At(dir)
+	n, name, err := r.cur.Parent(c.Path)
 	if safe.NotThere(err) {
 		return nil // the gateway removed it
 	}

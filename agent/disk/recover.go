@@ -226,6 +226,7 @@ func (d recovery) clean() error {
 	return nil
 }
 
+// cleanArea empties the staging folder of an area. In an area other than the data directory, it also removes .stoker, if it is empty.
 func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 	if area == "" {
 		if _, err := d.own.Root.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
@@ -233,29 +234,21 @@ func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 		}
 		return d.vol.ClearTree(d.own.Folder, stagingDir)
 	}
-	top, err := c.At(area)
-	if err != nil {
-		if safe.NotThere(err) {
-			return nil
-		}
-		return err
+	own, err := c.At(area + "/" + safe.OwnDir)
+	if err == nil {
+		err = d.vol.ClearTree(own, stagingDir)
 	}
-	own, err := top.Open(safe.OwnDir)
-	if safe.NotThere(err) {
+	var top *safe.Folder
+	if err == nil {
+		top, err = c.At(area)
+	}
+	if err == nil {
+		err = d.vol.Rmdir(top, safe.OwnDir)
+	}
+	if safe.NotThere(err) || safe.IsNotEmpty(err) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	err = d.vol.ClearTree(own, stagingDir)
-	own.Close()
-	if err != nil {
-		return err
-	}
-	if err := d.vol.Rmdir(top, safe.OwnDir); err != nil && !safe.IsNotEmpty(err) && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return err
 }
 
 // readJournal reads a journal, or returns nil if there is none. If the file is not a journal, it returns ErrDamaged,

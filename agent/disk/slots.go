@@ -23,8 +23,7 @@ func (r *run) inStaging(i int) (bool, error) {
 	if err == nil && r.isStagedFile(i, slot) {
 		return true, nil
 	}
-	dir, base := safe.Split(r.Changes[i].Path)
-	n, err := r.cur.At(dir)
+	n, base, err := r.cur.Parent(r.Changes[i].Path)
 	if err != nil && !safe.NotThere(err) {
 		return false, err
 	}

@@ -38,8 +38,7 @@ func (l *liveFiles) inFolder(path string, do func(n *safe.Folder, name string) e
 	}
 	l.reading.Lock()
 	defer l.reading.Unlock()
-	dir, name := safe.Split(path)
-	n, err := l.cur.At(dir)
+	n, name, err := l.cur.Parent(path)
 	if err != nil {
 		return fmt.Errorf("open the parents of %s: %w", path, err)
 	}

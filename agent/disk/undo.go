@@ -94,8 +94,7 @@ func (r rollback) undoWrite(i int) error {
 			return err
 		}
 	}
-	dir, name := safe.Split(c.Path)
-	n, err := r.cur.At(dir)
+	n, name, err := r.cur.Parent(c.Path)
 	if safe.NotThere(err) {
 		return r.saveIfLost(i, old)
 	}
@@ -165,8 +164,7 @@ func (r rollback) undoHalfWrite(i int) (in bool, err error) {
 	} else if err != nil {
 		return true, err
 	}
-	dir, name := safe.Split(r.Changes[i].Path)
-	n, err := r.cur.At(dir)
+	n, name, err := r.cur.Parent(r.Changes[i].Path)
 	if safe.NotThere(err) {
 		return true, r.saveIfLost(i, old)
 	}
@@ -232,8 +230,7 @@ func (r rollback) undoRemove(i int) error {
 	if err != nil || old == "" {
 		return err
 	}
-	dir, name := safe.Split(c.Path)
-	n, err := r.cur.At(dir)
+	n, name, err := r.cur.Parent(c.Path)
 	if err == nil {
 		r.recordTouched(n)
 		err = r.d.vol.RenameNew(stg, old, n, name)

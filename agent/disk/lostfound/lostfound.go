@@ -316,8 +316,7 @@ func (f *Folder) Open(l Entry) (*os.File, fs.FileInfo, error) {
 	}
 	c := safe.Cursor{Top: f.own.Root}
 	defer c.Reset()
-	dir, name := safe.Split(DirName + "/" + l.File)
-	n, err := c.At(dir)
+	n, name, err := c.Parent(DirName + "/" + l.File)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
 	}

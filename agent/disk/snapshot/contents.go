@@ -178,8 +178,7 @@ func (c *Contents) file(ctx context.Context, path string, rec plan.Owned, record
 
 // openLive opens the live file at f.Path and sets f.ID. It returns nil if there is no regular file.
 func (c *Contents) openLive(ctx context.Context, f *Content) (*os.File, error) {
-	dir, name := safe.Split(f.Path)
-	n, err := c.cursor.At(dir)
+	n, name, err := c.cursor.Parent(f.Path)
 	var in *os.File
 	if err == nil {
 		in, _, err = n.File(name, os.O_RDONLY)
