@@ -267,24 +267,15 @@ func (v *Volume) OwnFolder(in *Folder) (*Folder, error) {
 	if err == nil {
 		return own, nil
 	}
-	if _, blocked := errors.AsType[*BlockedError](err); blocked {
-		if err = v.SetAside(in, OwnDir, err); err != nil {
-			return nil, err
-		}
-		err = fs.ErrNotExist
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
+	if !NotThere(err) {
 		return nil, fmt.Errorf("open .stoker: %w", err)
 	}
 	parent, err := in.Stat()
 	if err != nil {
 		return nil, err
 	}
-	if err := v.Mkdir(in, OwnDir, 0o700); err != nil {
+	if own, err = (&AgentFolder{Folder: in, Vol: v}).OpenOrMake(OwnDir); err != nil {
 		return nil, WriteError(err, "make %s", path)
-	}
-	if own, err = in.Open(OwnDir); err != nil {
-		return nil, fmt.Errorf("open .stoker: %w", err)
 	}
 	if err := errors.Join(v.SetDirAttrs(own, parent, 0o700), v.SyncDir(in)); err != nil {
 		own.Close()
