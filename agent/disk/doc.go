@@ -19,14 +19,14 @@
 //	undo          the journal, under this name while its sync is rolled back
 //	staging/      slots, one per change: each holds the new file before the names move, and the replaced file afterwards
 //	areas         the directories with a .stoker/staging of their own, because they are separate mounts
-//	lost+found/   <UTC time>-<commit>/<path>, and the index <UTC time>-<commit>.jsonl with the reasons
-//	snapshots/    <gateway>-<UTC time>/: what one sync displaced, its journal, and the manifest from before it
+//	lost+found/   <UTC time>-<commit>/<path>, and the index <UTC time>-<commit>.jsonl with the reasons: see package lostfound
+//	snapshots/    <gateway>-<UTC time>/: what one sync displaced: see package snapshot
 //	audit.jsonl   the audit record
 //	history/      <gateway>-diff-<UTC time>.json: what the last syncs changed
 //	note-*        small records that the agent reads after a restart
 //	backups/      <gateway>-<UTC time>.gwbk: Ignition's own backups of the gateway
 //	scratch       the archive that is being restored; the name is removed as soon as the file is open
-//	lock          the agent that writes holds a lock on this file, and its name is in it
+//	lock          the agent that writes holds a lock on this file: see package lock
 //
 // # How a sync survives a crash
 //

@@ -73,7 +73,7 @@ func (d *Dir) RestoreLost(l Lost) error {
 	if err := d.vol.Vacate(own, restoreName); err != nil {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
-	defer func() { _ = d.vol.Remove(own, restoreName) }() // fails if it was moved into place
+	defer func() { _ = d.vol.Remove(own, restoreName) }() // does nothing if it was moved into place
 	if err := writeRestored(d.vol, own, n, from, saved.Mode()); err != nil {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
