@@ -12,10 +12,7 @@ import (
 
 // Result describes what an Apply did.
 type Result struct {
-	Created, Updated, Deleted, Adopted, Released, Kept int
-	// Saved counts the entries that went to lost+found; Lost describes them.
-	Saved int
-	Lost  []Lost
+	Lost []Lost // what went to lost+found
 	// Applied reports whether the new files are live. If Apply returns an error and Applied is true, some of them may be
 	// live: the next Open or Stage finishes or rolls back the sync.
 	Applied bool
@@ -45,7 +42,7 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	r.Header = header
 	if !s.Moves() {
 		err := r.recordOnly()
-		return r.result(err == nil), err
+		return Result{Applied: err == nil}, err
 	}
 	r.Base = format.BaseOf(d.manifest())
 	written, err := d.own.Write(journalFile, r.Encode)
@@ -72,9 +69,9 @@ func (r *run) finish() (Result, error) {
 				r.d.log.Warn("cannot prune snapshots", "error", err)
 			}
 		}
-		return r.result(true), nil
+		return Result{Applied: true, Lost: r.savedEntries()}, nil
 	case committed:
-		return r.result(true), fmt.Errorf("the new files are live, but the end of the sync could not be recorded; the agent retries: %w", err)
+		return Result{Applied: true, Lost: r.savedEntries()}, fmt.Errorf("the new files are live, but the end of the sync could not be recorded; the agent retries: %w", err)
 	}
 	return r.rollBack(err)
 }
@@ -105,27 +102,6 @@ func (r *run) rollBack(cause error) (Result, error) {
 		return Result{Applied: true}, fmt.Errorf("%w; the rollback failed and is retried: %w", cause, err)
 	}
 	return Result{}, errors.Join(cause, (recovery{r.d}).recoverAndClean())
-}
-
-func (r *run) result(applied bool) Result {
-	res := Result{Applied: applied, Saved: len(r.savedEntries()), Lost: r.savedEntries()}
-	for i := range r.Changes {
-		switch r.Changes[i].Op {
-		case plan.Create:
-			res.Created++
-		case plan.Update:
-			res.Updated++
-		case plan.Delete:
-			res.Deleted++
-		case plan.Adopt:
-			res.Adopted++
-		case plan.Release:
-			res.Released++
-		case plan.Keep:
-			res.Kept++
-		}
-	}
-	return res
 }
 
 // writeManifest writes the manifest that the run ends with.

@@ -26,7 +26,7 @@ func TestConflictIsRecordedInLostAndFound(t *testing.T) {
 	put(t, root, "projects/p/b.json", "gateway b")
 	two := text(map[string]string{"projects/p/a.json": "2"})
 	res := apply(t, d, two)
-	assert.Equal(t, 2, res.Saved)
+	assert.Len(t, res.Lost, 2)
 
 	lost, err := d.LostAndFound()
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestConflictIsRecordedInLostAndFound(t *testing.T) {
 	assert.Equal(t, int64(18), n)
 
 	put(t, root, "projects/p/a.json", "gateway c") // in the same millisecond
-	assert.Equal(t, 1, apply(t, d, text(map[string]string{"projects/p/a.json": "2"})).Saved)
+	assert.Len(t, apply(t, d, text(map[string]string{"projects/p/a.json": "2"})).Lost, 1)
 	lost, err = d.LostAndFound()
 	require.NoError(t, err)
 	require.Len(t, lost, 3)
