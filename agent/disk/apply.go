@@ -64,8 +64,8 @@ func (r *run) finish() (Result, error) {
 		if err := (recovery{r.d}).recoverAndClean(); err != nil {
 			r.d.log.Warn("cannot clean up after the sync", "error", err)
 		}
-		if r.retention.Count > 0 {
-			if err := r.d.snapshots.Prune(r.retention); err != nil {
+		if r.snapshots.Keep > 0 {
+			if err := r.d.snapshots.Prune(r.snapshots); err != nil {
 				r.d.log.Warn("cannot prune snapshots", "error", err)
 			}
 		}

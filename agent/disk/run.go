@@ -34,9 +34,9 @@ type run struct {
 	rollingBack bool
 	// doubtful reports that some files may not be what the new manifest says.
 	doubtful  bool
-	retention snapshot.Retention // zero after a crash, and for a run without a snapshot
-	saver     *lostfound.Saver   // nil until something may be saved
-	buf       []byte             // for hashing
+	snapshots snapshot.Options // zero after a crash, and for a run without a snapshot
+	saver     *lostfound.Saver // nil until something may be saved
+	buf       []byte           // for hashing
 }
 
 func (r *run) init() {

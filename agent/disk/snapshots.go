@@ -15,6 +15,7 @@ import (
 // Types of package snapshot that callers use.
 type (
 	Snapshot        = snapshot.Snapshot
+	Snapshots       = snapshot.Options
 	SnapshotRestore = snapshot.Restore
 	Contents        = snapshot.Contents
 	Content         = snapshot.Content
@@ -22,15 +23,6 @@ type (
 
 // ErrChanged is the error of Contents.Each if a sync changed files meanwhile. The caller must read them again.
 var ErrChanged = snapshot.ErrChanged
-
-// Snapshots configures the snapshot of a sync.
-type Snapshots struct {
-	// Gateway is the first part of the id.
-	Gateway string
-	// Keep is how many snapshots are kept, and MaxBytes the size that all of them may have. The newest is always kept.
-	Keep     int
-	MaxBytes int64
-}
 
 // Snapshot makes Apply keep what it displaces. It must be called before Apply. The first sync of a volume has no version
 // before it, and takes no snapshot. It fails with LimitExceeded if the sync alone displaces more than o.MaxBytes.
@@ -51,7 +43,7 @@ func (s *Staged) Snapshot(o Snapshots) error {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync replaces %d bytes, and spec.snapshots.maxSize allows a snapshot of %d; raise it, or sync in two commits", sum, o.MaxBytes)
 	}
 	id, err := d.snapshots.NextID(o.Gateway)
-	r.Snapshot, r.retention = id, snapshot.Retention{Count: o.Keep, MaxBytes: o.MaxBytes}
+	r.Snapshot, r.snapshots = id, o
 	return err
 }
 

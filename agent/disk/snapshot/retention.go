@@ -10,9 +10,11 @@ import (
 	"stoker.io/stoker/agent/disk/safe"
 )
 
-// Retention says what Prune keeps: Count snapshots and Count backups, and MaxBytes bytes of both together.
-type Retention struct {
-	Count    int
+// Options configure the snapshots of a gateway.
+type Options struct {
+	Gateway string // the first part of the ids
+	// Keep is the number of snapshots and of backups that Prune keeps, and MaxBytes the bytes of both together.
+	Keep     int
 	MaxBytes int64
 }
 
@@ -24,7 +26,7 @@ type quota struct {
 
 // Prune removes the oldest snapshots and backups beyond the limits, and what a crash left of a backup. It keeps the newest of
 // each, whatever its size, unless the newest snapshot is incomplete.
-func (s *Store) Prune(r Retention) error {
+func (s *Store) Prune(o Options) error {
 	if err := s.Backups.dropUnfinished(); err != nil {
 		return err
 	}
@@ -40,7 +42,7 @@ func (s *Store) Prune(r Retention) error {
 	SortByTime(ids)
 	var total int64
 	keep := func(q *quota, bytes int64) bool {
-		q.full = q.full || q.kept > 0 && (q.kept >= r.Count || total+bytes > r.MaxBytes)
+		q.full = q.full || q.kept > 0 && (q.kept >= o.Keep || total+bytes > o.MaxBytes)
 		if !q.full {
 			q.kept, total = q.kept+1, total+bytes
 		}
