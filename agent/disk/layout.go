@@ -18,30 +18,20 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// fileAttrs are the owner and the mode that a file gets.
+// fileAttrs are the owner and the mode that a file gets. They are small, because a first sync has a hundred thousand changes.
 type fileAttrs struct {
-	owner safe.Attrs
-	perm  fs.FileMode
+	uid, gid uint32
+	hasOwner bool // uid and gid are known
+	perm     fs.FileMode
 }
 
-// attributes has the fileAttrs of each write. It stores equal ones once: there are few, and a first sync has a hundred thousand
-// changes.
-type attributes struct {
-	distinct []fileAttrs
-	indexes  map[fileAttrs]uint32 // in distinct
-	byChange []uint32             // indexes in distinct
+func (a *fileAttrs) setOwner(of fs.FileInfo) {
+	owner := safe.AttrsOf(of)
+	a.uid, a.gid, a.hasOwner = owner.UID, owner.GID, owner.Known
 }
 
-func (a *attributes) get(i int) fileAttrs { return a.distinct[a.byChange[i]] }
-
-func (a *attributes) set(i int, x fileAttrs) {
-	x.owner = safe.Attrs{Known: x.owner.Known, UID: x.owner.UID, GID: x.owner.GID}
-	k, ok := a.indexes[x]
-	if !ok {
-		k = uint32(len(a.distinct))
-		a.distinct, a.indexes[x] = append(a.distinct, x), k
-	}
-	a.byChange[i] = k
+func (a *fileAttrs) owner() safe.Attrs {
+	return safe.Attrs{Known: a.hasOwner, UID: a.uid, GID: a.gid}
 }
 
 // layout determines where the changes of a run are staged, and the order of the steps.
@@ -62,9 +52,11 @@ type layout struct {
 //  2. Make directories and files. A gateway reads a folder by its resource.json or project.json, so these come last.
 //  3. Remove the other files. Here resource.json and project.json come first.
 //  4. Remove directories that are empty then.
-func (r stager) layOut() (*attributes, error) {
+//
+// It returns the attributes of the files to write, by the index of the change.
+func (r stager) layOut() ([]fileAttrs, error) {
 	p := &layout{r: r.run, early: map[int]bool{}, made: map[string]int{}, area: -1}
-	attrs := &attributes{indexes: map[fileAttrs]uint32{}, byChange: make([]uint32, len(r.Changes))}
+	attrs := make([]fileAttrs, len(r.Changes))
 	for i := range r.Changes {
 		c := &r.Changes[i]
 		if !format.Moves(c.Op) {
@@ -73,15 +65,15 @@ func (r stager) layOut() (*attributes, error) {
 		if err := p.parents(i); err != nil {
 			return nil, err
 		}
-		if err := p.checkReadable(c.Path); err != nil {
+		n, fi, err := p.lstat(c.Path)
+		if err == nil && fi != nil {
+			err = checkReadable(n, c.Path, fi)
+		}
+		if err != nil {
 			return nil, err
 		}
 		if format.Writes(c.Op) {
-			x, err := p.writeAttrs(i)
-			if err != nil {
-				return nil, err
-			}
-			attrs.set(i, x)
+			p.setAttrs(&attrs[i], c, fi)
 		}
 	}
 	p.order()
@@ -185,22 +177,28 @@ func (p *layout) addDirs(exists, dir string) {
 	}
 }
 
+// lstat describes what is at the path of a change, and opens its directory. fi is nil if nothing is there.
+func (p *layout) lstat(path string) (n *safe.Folder, fi fs.FileInfo, err error) {
+	dir, name := safe.Split(path)
+	if p.dir != dir { // it does not exist
+		return nil, nil, nil
+	}
+	if n, err = p.r.cur.At(dir); err == nil {
+		fi, err = n.Root.Lstat(name)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("stat %s: %w", path, err)
+	}
+	return n, fi, nil
+}
+
 // checkReadable refuses to replace or remove an unreadable file: it could not be compared after it has moved, and a new file
 // with its mode would be just as unreadable.
-func (p *layout) checkReadable(path string) error {
-	dir, name := safe.Split(path)
-	if p.dir != dir {
+func checkReadable(n *safe.Folder, path string, fi fs.FileInfo) error {
+	if !fi.Mode().IsRegular() || fi.Mode()&0o444 == 0o444 {
 		return nil
 	}
-	n, err := p.r.cur.At(dir)
-	if err != nil {
-		return fmt.Errorf("stat %s: %w", path, err)
-	}
-	fi, err := n.Root.Lstat(name)
-	if err != nil || !fi.Mode().IsRegular() || fi.Mode()&0o444 == 0o444 {
-		return nil //nolint:nilerr // a file that is not there need not be readable
-	}
-	f, _, err := n.File(name, os.O_RDONLY)
+	f, _, err := n.File(fi.Name(), os.O_RDONLY)
 	if errors.Is(err, fs.ErrPermission) {
 		return safe.WriteError(err, "read %s", path)
 	}
@@ -210,33 +208,24 @@ func (p *layout) checkReadable(path string) error {
 	return f.Close()
 }
 
-// writeAttrs returns the owner and the mode for a write: those of the file that it replaces, or else the owner of the directory
-// and mode 0644. The executable bit is that of the change.
-func (p *layout) writeAttrs(i int) (fileAttrs, error) {
-	r, c := p.r, &p.r.Changes[i]
-	attrs := fileAttrs{owner: safe.AttrsOf(p.fi), perm: 0o644}
-	dir, name := safe.Split(c.Path)
-	if p.dir == dir {
-		n, err := r.cur.At(dir)
-		if err != nil {
-			return attrs, fmt.Errorf("stat %s: %w", c.Path, err)
-		}
-		switch fi, err := n.Root.Lstat(name); {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return attrs, fmt.Errorf("stat %s: %w", c.Path, err)
-		case fi.IsDir():
-			p.removeEarly(c.Path)
-		case fi.Mode().IsRegular():
-			attrs.owner, attrs.perm = safe.AttrsOf(fi), fi.Mode().Perm()
-		}
+// setAttrs sets the owner and the mode for a write: those of the file fi that it replaces, or else the owner of the directory and
+// mode 0644. The executable bit is that of the change.
+func (p *layout) setAttrs(attrs *fileAttrs, c *plan.Change, fi fs.FileInfo) {
+	attrs.setOwner(p.fi)
+	attrs.perm = 0o644
+	switch {
+	case fi == nil:
+	case fi.IsDir():
+		p.removeEarly(c.Path)
+	case fi.Mode().IsRegular():
+		attrs.setOwner(fi)
+		attrs.perm = fi.Mode().Perm()
 	}
 	if c.Exec {
 		attrs.perm |= attrs.perm & 0o444 >> 2
 	} else {
 		attrs.perm &^= 0o111
 	}
-	return attrs, nil
 }
 
 // removeEarly makes the deletes in a directory that a file replaces come before the writes.

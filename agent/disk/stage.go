@@ -131,7 +131,7 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := r.stageOne(int(i), attrs.get(int(i)), src, small, syncEach); err != nil {
+		if err := r.stageOne(int(i), &attrs[i], src, small, syncEach); err != nil {
 			return err
 		}
 	}
@@ -148,7 +148,7 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 }
 
 // stageOne writes the bytes of one change to its slot. small is a buffer without content. sync makes the file durable.
-func (r stager) stageOne(i int, attrs fileAttrs, src Source, small []byte, sync bool) error {
+func (r stager) stageOne(i int, attrs *fileAttrs, src Source, small []byte, sync bool) error {
 	c, s := &r.Changes[i], &r.Slots[i]
 	stg := r.stagingOf(i)
 	path := stg.Join(format.SlotName(i))
@@ -178,7 +178,7 @@ func (r stager) stageOne(i int, attrs fileAttrs, src Source, small []byte, sync 
 	}
 	var fi fs.FileInfo
 	if err == nil {
-		fi, err = r.d.vol.SetAttrs(f, path, attrs.owner, attrs.perm)
+		fi, err = r.d.vol.SetAttrs(f, path, attrs.owner(), attrs.perm)
 	}
 	if err == nil {
 		r.d.vol.LearnModes(fi, attrs.perm)
