@@ -2,6 +2,7 @@ package format
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"math"
@@ -174,4 +175,32 @@ func (d *decoder) string(limit int) string { return string(d.bytes(limit)) }
 func (d *decoder) id() (id plan.ID) {
 	copy(id[:], d.raw(len(id)))
 	return id
+}
+
+// header is the encoding of plan.Header in our files.
+type header struct {
+	Ref      string        `json:"ref,omitempty"`
+	Commit   string        `json:"commit"`
+	Rules    string        `json:"rules,omitempty"`
+	Mappings []plan.Origin `json:"mappings,omitempty"`
+	Files    int           `json:"files"`
+	Complete bool          `json:"complete"`
+}
+
+func encodeHeader(h plan.Header) ([]byte, error) {
+	return json.Marshal(header{h.Ref, h.Commit.String(), h.Rules, h.Mappings, h.Files, h.Complete})
+}
+
+func decodeHeader(b []byte) (plan.Header, error) {
+	var h header
+	if err := json.Unmarshal(b, &h); err != nil {
+		return plan.Header{}, err
+	}
+	commit, err := plan.ParseID(h.Commit)
+	if err != nil {
+		return plan.Header{}, err
+	}
+	return plan.Header{
+		Ref: h.Ref, Commit: commit, Rules: h.Rules, Mappings: h.Mappings, Files: h.Files, Complete: h.Complete,
+	}, nil
 }
