@@ -93,7 +93,7 @@ func printLost(list []disk.Lost, in inspected) error {
 	w := tabwriter.NewWriter(in.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "N\tWHEN\tBYTES\tPATH\tWHY")
 	for i, l := range list {
-		fmt.Fprintf(w, "%d\t%s\t%d\t%q\t%s\n", i+1, l.When.UTC().Format("2006-01-02 15:04:05Z"), l.Size, l.Path, l.Why)
+		fmt.Fprintf(w, "%d\t%s\t%d\t%q\t%s\n", i+1, l.When.UTC().Format("2006-01-02 15:04:05Z"), l.Size, l.Path, l.Reason)
 	}
 	return w.Flush()
 }

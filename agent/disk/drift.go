@@ -37,19 +37,19 @@ type Drift struct {
 
 // Drifted is a file that drifted, and how.
 type Drifted struct {
-	Path string `json:"path"`
-	What What   `json:"what"`
+	Path string    `json:"path"`
+	What DriftKind `json:"what"`
 }
 
-// What is the way in which a file drifted.
-type What string
+// DriftKind is the way in which a file drifted.
+type DriftKind string
 
 // Ways in which a file drifts.
 const (
-	Modified What = "modified"
-	Gone     What = "missing"
-	Retyped  What = "type" // no longer a regular file
-	Chmodded What = "mode" // another executable bit, or unreadable
+	Modified DriftKind = "modified"
+	Gone     DriftKind = "missing"
+	Retyped  DriftKind = "type" // no longer a regular file
+	Chmodded DriftKind = "mode" // another executable bit, or unreadable
 )
 
 const (
@@ -121,7 +121,7 @@ type driftCheck struct {
 }
 
 // drifted adds a file to the result.
-func (c *driftCheck) drifted(path string, what What) {
+func (c *driftCheck) drifted(path string, kind DriftKind) {
 	dir, _ := safe.Split(path)
 	c.dirs[dir] = true
 	c.Files++
@@ -129,7 +129,7 @@ func (c *driftCheck) drifted(path string, what What) {
 		c.Watched = append(c.Watched, path)
 	}
 	if len(c.Paths) < driftPaths {
-		c.Paths = append(c.Paths, Drifted{path, what})
+		c.Paths = append(c.Paths, Drifted{path, kind})
 	}
 }
 

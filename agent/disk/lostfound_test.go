@@ -32,8 +32,8 @@ func TestConflictIsRecordedInLostAndFound(t *testing.T) {
 	require.NoError(t, err)
 	run := "20261120T063000.000Z-" + two.id().Short()
 	want := []Lost{
-		{When: testTime, Path: "projects/p/a.json", Size: 9, Why: "changed on the gateway and in git", Commit: two.id().String(), File: run + "/projects/p/a.json"},
-		{When: testTime, Path: "projects/p/b.json", Size: 9, Why: "not in git", Commit: two.id().String(), File: run + "/projects/p/b.json"},
+		{When: testTime, Path: "projects/p/a.json", Size: 9, Reason: "changed on the gateway and in git", Commit: two.id().String(), File: run + "/projects/p/a.json"},
+		{When: testTime, Path: "projects/p/b.json", Size: 9, Reason: "not in git", Commit: two.id().String(), File: run + "/projects/p/b.json"},
 	}
 	assert.Empty(t, cmp.Diff(want, lost))
 	assert.Equal(t, want, res.Lost)

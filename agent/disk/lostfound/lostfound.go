@@ -42,7 +42,7 @@ type Entry struct {
 	Path    string    `json:"path"`
 	RawPath []byte    `json:"rawPath,omitempty"` // the path's bytes if they are not UTF-8
 	Size    int64     `json:"size"`              // bytes
-	Why     string    `json:"why"`               // the reason for saving it
+	Reason  string    `json:"why"`               // for saving it
 	Commit  string    `json:"commit"`            // the commit that was synced
 	// File is the saved file, relative to .stoker/lost+found.
 	File string `json:"file"`

@@ -90,7 +90,7 @@ func (s *Saver) saveFile(from *safe.Folder, name, as, reason string, fi fs.FileI
 }
 
 func (s *Saver) record(as, file, reason string, size int64) {
-	l := Entry{When: s.to.vol.Now().UTC(), Path: as, Size: size, Why: reason, Commit: s.commit.String(), File: file}
+	l := Entry{When: s.to.vol.Now().UTC(), Path: as, Size: size, Reason: reason, Commit: s.commit.String(), File: file}
 	if !utf8.ValidString(as) {
 		l.RawPath = []byte(as)
 	}
