@@ -238,7 +238,7 @@ func (r *run) openArea(area string, create bool) (*safe.Folder, error) {
 	if !create {
 		return own.Open(stagingDir)
 	}
-	staging, err := (&safe.AgentFolder{Folder: own, Vol: r.d.vol}).OpenOrMake(stagingDir)
+	staging, err := r.d.vol.OpenOrMake(own, stagingDir)
 	if err != nil {
 		return nil, safe.WriteError(err, "make %s", own.Join(stagingDir))
 	}

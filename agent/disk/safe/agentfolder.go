@@ -82,21 +82,9 @@ func (a *AgentFolder) OpenExisting(name string) (*Folder, error) {
 	return n, err
 }
 
-// OpenOrMake opens a folder, and makes it if it is missing. If something else has its name, OpenOrMake sets that aside first.
+// OpenOrMake opens a folder, and makes it if it is missing; see Volume.OpenOrMake.
 func (a *AgentFolder) OpenOrMake(name string) (*Folder, error) {
-	n, err := a.Open(name)
-	if _, blocked := errors.AsType[*BlockedError](err); blocked {
-		if err = a.Vol.SetAside(a.Folder, name, err); err == nil {
-			err = fs.ErrNotExist
-		}
-	}
-	if !NotThere(err) {
-		return n, err
-	}
-	if err := a.Vol.Mkdir(a.Folder, name, 0o700); err != nil {
-		return nil, err
-	}
-	return a.Open(name)
+	return a.Vol.OpenOrMake(a.Folder, name)
 }
 
 // Drop removes a file, durably. If something else has its name, Drop sets that aside.

@@ -259,6 +259,24 @@ func (v *Volume) ClearTree(n *Folder, name string) error {
 	return v.SetAside(n, name, err)
 }
 
+// OpenOrMake opens one of the agent's own folders, and makes it if it is missing. If something else has its name, OpenOrMake sets
+// that aside first.
+func (v *Volume) OpenOrMake(in *Folder, name string) (*Folder, error) {
+	n, err := in.Open(name)
+	if _, blocked := errors.AsType[*BlockedError](err); blocked {
+		if err = v.SetAside(in, name, err); err == nil {
+			err = fs.ErrNotExist
+		}
+	}
+	if !NotThere(err) {
+		return n, err
+	}
+	if err := v.Mkdir(in, name, 0o700); err != nil {
+		return nil, err
+	}
+	return in.Open(name)
+}
+
 // OwnFolder opens .stoker in a directory, or creates it with the owner of that directory. If something else has that name,
 // OwnFolder sets it aside first.
 func (v *Volume) OwnFolder(in *Folder) (*Folder, error) {
@@ -274,7 +292,7 @@ func (v *Volume) OwnFolder(in *Folder) (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	if own, err = (&AgentFolder{Folder: in, Vol: v}).OpenOrMake(OwnDir); err != nil {
+	if own, err = v.OpenOrMake(in, OwnDir); err != nil {
 		return nil, WriteError(err, "make %s", path)
 	}
 	if err := errors.Join(v.SetDirAttrs(own, parent, 0o700), v.SyncDir(in)); err != nil {
