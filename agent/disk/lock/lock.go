@@ -100,7 +100,10 @@ func lockFile(own *safe.AgentFolder, flock func(*os.File) error) (*os.File, erro
 	}
 	err = flock(f)
 	if wantsWriter(err) {
-		if f, err = reopen(own, f); err != nil {
+		if err = f.Close(); err == nil {
+			f, _, err = own.File(FileName, os.O_RDWR)
+		}
+		if err != nil {
 			return nil, safe.WriteError(err, "open %s/%s for writing", safe.OwnDir, FileName)
 		}
 		err = flock(f)
@@ -141,15 +144,6 @@ func open(own *safe.AgentFolder) (*os.File, error) {
 // wantsWriter reports whether the kernel refused a lock because the file is not open for writing. NFS implements flock by
 // byte-range locks, which need that for exclusive locks: most clients return EBADF, some EIO.
 func wantsWriter(err error) bool { return errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.EIO) }
-
-// reopen reopens the lock file for writing.
-func reopen(own *safe.AgentFolder, f *os.File) (*os.File, error) {
-	if err := f.Close(); err != nil {
-		return nil, err
-	}
-	f, _, err := own.File(FileName, os.O_RDWR)
-	return f, err
-}
 
 // writeHolder writes this process into the locked file.
 func writeHolder(own *safe.AgentFolder, locked *os.File) error {
