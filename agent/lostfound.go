@@ -51,7 +51,7 @@ func runLost(d *disk.Dir, in invocation) error {
 }
 
 func restoreLost(d *disk.Dir, l disk.Lost, stdout io.Writer) error {
-	err := d.Restore(l)
+	err := d.RestoreLost(l)
 	switch {
 	case errors.Is(err, disk.ErrUnsaved):
 		return fmt.Errorf("%w: keep it (copy it elsewhere, or bring it to git), remove it, and try again", err)
@@ -97,7 +97,7 @@ func printLost(list []disk.Lost, in invocation) error {
 	w := tabwriter.NewWriter(in.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "N\tWHEN\tBYTES\tPATH\tWHY")
 	for i, l := range list {
-		fmt.Fprintf(w, "%d\t%s\t%d\t%q\t%s\n", i+1, l.When.UTC().Format("2006-01-02 15:04:05Z"), l.Size, l.Path, l.Why)
+		fmt.Fprintf(w, "%d\t%s\t%d\t%q\t%s\n", i+1, l.When.UTC().Format("2006-01-02 15:04:05Z"), l.Size, l.Path, l.Reason)
 	}
 	return w.Flush()
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 
 	"stoker.io/stoker/agent/disk/format"
@@ -14,19 +12,16 @@ import (
 
 // Result describes what an Apply did.
 type Result struct {
-	Created, Updated, Deleted, Adopted, Released, Kept int
-	// Saved counts the entries that went to lost+found; Lost describes them.
-	Saved int
-	Lost  []Lost
+	Lost []Lost // what went to lost+found
 	// Applied reports whether the new files are live. If Apply returns an error and Applied is true, some of them may be
 	// live: the next Open or Stage finishes or rolls back the sync.
 	Applied bool
 }
 
 // Apply makes the staged files live, removes deleted ones, and writes the manifest with header; Apply sets
-// header.Files. If there is nothing to do it writes nothing.
+// header.Files. If there is nothing to do, it writes nothing.
 //
-// If ctx is done before the first file moves, Apply discards the stage. After that it ignores ctx: it is short, and
+// If ctx is done before the first file moves, Apply discards the stage. After that, Apply ignores ctx: it is short, and
 // either finishes or, after an error, rolls back.
 func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) {
 	d, r := s.d, s.run
@@ -35,28 +30,27 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	if s.done {
 		return Result{}, errors.New("the staged changes were already applied or discarded")
 	}
-	if err := ctx.Err(); err != nil {
-		return Result{}, errors.Join(err, s.discard())
+	err := ctx.Err()
+	if err == nil {
+		err = d.Current()
 	}
-	if err := d.Current(); err != nil {
+	if err != nil {
 		return Result{}, errors.Join(err, s.discard())
-	}
-	r.Header = header
-	if len(r.Tasks) == 0 {
-		s.done = true
-		r.close()
-		err := r.recordOnly()
-		return r.result(err == nil), err
 	}
 	s.done = true
 	defer r.close()
+	r.Header = header
+	if !s.Moves() {
+		err := r.recordOnly()
+		return Result{Applied: err == nil}, err
+	}
 	r.Base = format.BaseOf(d.manifest())
-	written, err := d.own.write(journalFile, r.Encode)
+	written, err := d.own.Write(journalFile, r.Encode)
 	switch {
 	case err == nil:
 		return r.finish()
 	case written: // the journal may not be durable; nothing has moved, so rolling back only drops it
-		return r.takeBack(err)
+		return r.rollBack(err)
 	default:
 		return Result{}, errors.Join(err, (recovery{d}).recoverAndClean())
 	}
@@ -64,135 +58,93 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 
 // finish completes a run that has a journal, and rolls it back after an error.
 func (r *run) finish() (Result, error) {
-	err := mover{r}.move()
-	if err == nil {
-		err = foreignCheck{r}.check()
-	}
-	if err == nil {
-		err = r.keepDisplaced()
-	}
-	if err == nil {
-		err = r.syncNames()
-	}
-	committed := false
-	if err == nil {
-		committed, err = r.commit()
-	}
+	committed, err := r.moveAndCommit()
 	switch {
 	case err == nil:
 		if err := (recovery{r.d}).recoverAndClean(); err != nil {
 			r.d.log.Warn("cannot clean up after the sync", "error", err)
 		}
-		if r.retain.Keep > 0 {
-			if err := r.d.pruneSnapshots(r.retain); err != nil {
+		if r.snapshots.Keep > 0 {
+			if err := r.d.snapshots.Prune(r.snapshots); err != nil {
 				r.d.log.Warn("cannot prune snapshots", "error", err)
 			}
 		}
-		return r.result(true), nil
+		return Result{Applied: true, Lost: r.savedEntries()}, nil
 	case committed:
-		return r.result(true), fmt.Errorf("the new files are live, but the end of the sync could not be recorded; the agent retries: %w", err)
+		return Result{Applied: true, Lost: r.savedEntries()}, fmt.Errorf("the new files are live, but the end of the sync could not be recorded; the agent retries: %w", err)
 	}
-	return r.takeBack(err)
+	return r.rollBack(err)
 }
 
-// takeBack rolls back a failed run.
-func (r *run) takeBack(cause error) (Result, error) {
-	if err := (rollback{r}).undo(); err != nil {
-		return Result{Applied: true}, fmt.Errorf("%w; the rollback failed and is retried: %w", cause, err)
-	}
-	return Result{}, errors.Join(cause, (recovery{r.d}).recoverAndClean())
-}
-
-func (r *run) result(applied bool) Result {
-	res := Result{Applied: applied, Saved: len(r.saved()), Lost: r.saved()}
-	for i := range r.Changes {
-		switch r.Changes[i].Op {
-		case plan.Create:
-			res.Created++
-		case plan.Update:
-			res.Updated++
-		case plan.Delete:
-			res.Deleted++
-		case plan.Adopt:
-			res.Adopted++
-		case plan.Release:
-			res.Released++
-		case plan.Keep:
-			res.Kept++
+// moveAndCommit moves the files, and commits. committed reports whether the new manifest is in place.
+func (r *run) moveAndCommit() (committed bool, err error) {
+	for _, phase := range []func() error{mover{r}.move, foreignCheck{r}.check, r.keepDisplaced, r.syncNames} {
+		if err := phase(); err != nil {
+			return false, err
 		}
 	}
-	return res
+	return r.commit()
 }
 
 // commit writes the manifest, which is the point of no return, and removes the journal.
 func (r *run) commit() (committed bool, err error) {
 	h := r.Header
 	h.Complete = h.Complete && !r.doubtful
-	if committed, err = r.rewrite(h); err != nil {
+	if committed, err = r.writeManifest(h); err != nil {
 		return committed, err
 	}
-	return true, r.d.own.drop(journalFile)
+	return true, r.d.own.Drop(journalFile)
 }
 
-// rewrite writes the manifest that the run ends with.
-func (r *run) rewrite(h plan.Header) (renamed bool, err error) {
-	if r.From == "" {
-		return r.d.rewrite(h, r.d.manifest(), r.Edits())
+// rollBack rolls back a failed run.
+func (r *run) rollBack(cause error) (Result, error) {
+	if err := (rollback{r}).undo(); err != nil {
+		return Result{Applied: true}, fmt.Errorf("%w; the rollback failed and is retried: %w", cause, err)
 	}
-	then, err := r.d.manifestOf(r.From)
+	return Result{}, errors.Join(cause, (recovery{r.d}).recoverAndClean())
+}
+
+// writeManifest writes the manifest that the run ends with.
+func (r *run) writeManifest(h plan.Header) (renamed bool, err error) {
+	if r.Restores == "" {
+		return r.d.writeManifest(h, r.d.manifest(), r.Edits())
+	}
+	old, err := r.d.snapshots.Manifest(r.Restores)
 	if err != nil {
 		return false, err
 	}
-	renamed, err = r.d.rewrite(h, then, r.Edits())
-	return renamed, errors.Join(err, then.Close())
-}
-
-// rewrite applies edits to old: it writes a new manifest and renames it over the present one.
-func (d *Dir) rewrite(h plan.Header, old *format.Manifest, next format.Edits) (renamed bool, err error) {
-	renamed, err = d.own.write(manifestFile, func(w io.Writer) error { return format.Merge(w, h, old, next) })
-	if !renamed {
-		return false, err
-	}
-	f, _, ferr := d.own.File(manifestFile, os.O_RDONLY)
-	if ferr != nil {
-		return true, errors.Join(err, fmt.Errorf("read the new manifest: %w", ferr))
-	}
-	m, ferr := format.OpenManifest(f, d.o.MaxFiles)
-	if ferr != nil {
-		return true, errors.Join(err, ferr, f.Close())
-	}
-	d.setManifest(m)
-	return true, err
+	renamed, err = r.d.writeManifest(h, old, r.Edits())
+	return renamed, errors.Join(err, old.Close())
 }
 
 // recordOnly writes the manifest of a run that moves no file, if anything in it changes.
 func (r *run) recordOnly() error {
-	if r.From == "" {
-		if same, err := r.sameRecords(); err != nil || same {
+	if r.Restores == "" {
+		if same, err := r.keepsManifest(); err != nil || same {
 			return err
 		}
 	}
-	_, err := r.rewrite(r.Header)
+	_, err := r.writeManifest(r.Header)
 	return err
 }
 
-func (r *run) sameRecords() (bool, error) {
-	h, old := r.Header, r.d.manifest()
-	h.Files = old.Header().Files
-	if old.Missing() || !sameHeader(h, old.Header()) {
+// keepsManifest reports whether the run would write the manifest that is in place.
+func (r *run) keepsManifest() (bool, error) {
+	h, m := r.Header, r.d.manifest()
+	h.Files = m.Header().Files
+	if m.Missing() || !sameHeader(h, m.Header()) {
 		return false, nil
 	}
-	next := r.Edits()
-	for e, ok := next(); ok; e, ok = next() {
-		rec, had, err := old.Lookup(e.Rec.Path)
+	for e := range r.Edits() {
+		old, had, err := m.Lookup(e.Rec.Path)
 		if err != nil {
 			return false, err
 		}
-		was := &rec
+		before := &old
 		if !had {
-			was = nil
+			before = nil
 		}
-		if now, has := e.Apply(was); has != had || has && now != rec {
+		if after, has := e.Apply(before); has != had || has && after != old {
 			return false, nil
 		}
 	}

@@ -57,6 +57,16 @@ func TestDiffReports(t *testing.T) {
 			assert.Nil(t, b, id)
 		}
 	})
+	t.Run("a name with an impossible date", func(t *testing.T) {
+		root := seeded(t)
+		d := open(t, root, Options{})
+		put(t, root, ".stoker/history/x-diff-99999999-999999.json", "the gateway's")
+		one, err := d.AddDiff("a", noon, []byte("1"))
+		require.NoError(t, err)
+		two, err := d.AddDiff("a", noon, []byte("2"))
+		require.NoError(t, err)
+		assert.NotEqual(t, one, two)
+	})
 	t.Run("a link in the place of the folder", func(t *testing.T) {
 		root := seeded(t)
 		d := open(t, root, Options{})
@@ -111,6 +121,13 @@ func TestAudit(t *testing.T) {
 		put(t, root, ".stoker/audit.jsonl", `{"a":`)
 		require.NoError(t, d.AddAudit([]byte("b")))
 		assert.Equal(t, "{\"a\":\nb\n", read(t, root))
+	})
+	t.Run("a link in the place of .stoker", func(t *testing.T) {
+		root := seeded(t)
+		put(t, root, "elsewhere/audit.jsonl", "a user's")
+		require.NoError(t, os.Symlink("elsewhere", filepath.Join(root, ".stoker")))
+		_, err := ReadAudit(root)
+		assert.Error(t, err)
 	})
 	// F21: the gateway's programs write below the data directory.
 	for name, place := range map[string]func(t *testing.T, name string){

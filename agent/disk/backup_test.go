@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -36,7 +37,8 @@ func backedUp(t testing.TB, d *Dir) []string {
 	for id := range list {
 		names = append(names, id)
 	}
-	return byTime(names)
+	snapshot.SortByTime(names)
+	return names
 }
 
 func TestBackups(t *testing.T) {
@@ -47,7 +49,7 @@ func TestBackups(t *testing.T) {
 	}
 	// syncs carries out a sync with a backup of some bytes, and returns its id.
 	syncs := func(t *testing.T, d *Dir, want tree, bytes int, o Snapshots) string {
-		id, err := d.nextSnapshot(o.Gateway)
+		id, err := d.snapshots.NextID(o.Gateway)
 		require.NoError(t, err)
 		require.NoError(t, backUp(d, id, bytes, o.MaxBytes))
 		syncTo(t, d, want, o)
@@ -93,7 +95,7 @@ func TestBackups(t *testing.T) {
 		apply(t, d, content(1))
 		err := backUp(d, "site-20260101-000000", 101, 100)
 		require.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
-		left, err := os.ReadDir(filepath.Join(root, ".stoker", backupsDir))
+		left, err := os.ReadDir(filepath.Join(root, ".stoker", snapshot.BackupsDir))
 		require.NoError(t, err)
 		assert.Empty(t, left)
 		require.NoError(t, backUp(d, "site-20260101-000000", 100, 100))
@@ -107,14 +109,14 @@ func TestBackups(t *testing.T) {
 			return errors.Join(err, cut)
 		})
 		require.ErrorIs(t, err, cut)
-		left, err := os.ReadDir(filepath.Join(root, ".stoker", backupsDir))
+		left, err := os.ReadDir(filepath.Join(root, ".stoker", snapshot.BackupsDir))
 		require.NoError(t, err)
 		assert.Empty(t, left)
 	})
 	t.Run("what others put there", func(t *testing.T) {
 		d, root := begin(t)
 		apply(t, d, content(1))
-		folder := filepath.Join(root, ".stoker", backupsDir)
+		folder := filepath.Join(root, ".stoker", snapshot.BackupsDir)
 		outside := filepath.Join(t.TempDir(), "outside")
 		require.NoError(t, os.WriteFile(outside, []byte("a user's"), 0o600))
 		require.NoError(t, os.Symlink(filepath.Dir(outside), folder))
@@ -135,7 +137,7 @@ func TestBackups(t *testing.T) {
 		d, _ := begin(t)
 		apply(t, d, content(1))
 		require.NoError(t, backUp(d, "site-20990101-000000", 10, 1000))
-		id, err := d.nextSnapshot("site")
+		id, err := d.snapshots.NextID("site")
 		require.NoError(t, err)
 		assert.Equal(t, "site-20990101-000001", id)
 	})
@@ -149,7 +151,7 @@ func TestBackups(t *testing.T) {
 		require.NoError(t, d.DropBackup("site-20260101-000000"))
 		assert.Equal(t, []string{"site-20260101-000001"}, backedUp(t, d))
 		require.NoError(t, d.DropBackups())
-		assert.NoDirExists(t, filepath.Join(root, ".stoker", backupsDir))
+		assert.NoDirExists(t, filepath.Join(root, ".stoker", snapshot.BackupsDir))
 	})
 }
 
@@ -171,7 +173,7 @@ func TestCrashDuringBackup(t *testing.T) {
 			assert.Equal(t, int64(size), n)
 		}
 		require.NoError(t, backUp(d, "site-20260101-000001", size, 1000))
-		left, err := filepath.Glob(filepath.Join(root, ".stoker", backupsDir, "*.new"))
+		left, err := filepath.Glob(filepath.Join(root, ".stoker", snapshot.BackupsDir, "*.new"))
 		require.NoError(t, err)
 		assert.Empty(t, left)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -29,7 +30,7 @@ func TestReplacedDataDirectoryIsNotWritten(t *testing.T) {
 			require.NoError(t, os.Mkdir(filepath.Join(root, safe.OwnDir), 0o700))
 		},
 		"another lock": func(t *testing.T, root string) {
-			lock := filepath.Join(root, safe.OwnDir, lockFile)
+			lock := filepath.Join(root, safe.OwnDir, lock.FileName)
 			require.NoError(t, os.Remove(lock))
 			require.NoError(t, os.WriteFile(lock, nil, 0o600))
 		},

@@ -1,31 +1,45 @@
 package disk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
+
+// ErrLocked means that another agent writes this data directory.
+var ErrLocked = lock.ErrHeld
+
+// ErrReadOnly means that the Dir was opened read-only.
+var ErrReadOnly = errors.New("the data directory is open read-only")
+
+// ErrMoved means that the path of the Dir, or of the agent's files in it, no longer leads to what is open; see Dir.Current.
+var ErrMoved = errors.New("the data directory was replaced while it was open")
 
 // Options configure a Dir. The zero value is suitable for an agent.
 type Options struct {
 	Log *slog.Logger // nil: no log
-	// LostFoundMax is the size of lost+found in bytes above which its oldest folders are removed; default 256 MiB.
+	// LostFoundMax is the size of lost+found in bytes above which its oldest folders are removed. 0 means 256 MiB.
 	LostFoundMax int64
-	// LostFoundAge is how long a folder of lost+found is kept, and at most twice as long if clocks jump; default 30
-	// days.
+	// LostFoundAge is how long a folder of lost+found is kept, and at most twice as long if clocks jump. 0 means 30 days.
 	LostFoundAge time.Duration
 	// AllowUnseeded accepts a directory that Ignition has not seeded, for a directory without a gateway.
 	AllowUnseeded bool
-	// ReadOnly opens the directory without a lock and without recovery; nothing is written.
+	// ReadOnly opens the directory without a lock and without recovery. Nothing is written.
 	ReadOnly bool
 	// MaxFiles is the maximum number of owned files. The maximum size of files in .stoker follows from it. Values below
 	// 500,000 count as 500,000.
@@ -33,15 +47,14 @@ type Options struct {
 	// MaxBlob is the size in bytes above which a file is not hashed, because the agent accepts no blob of that size
 	// from git. 0 means no limit.
 	MaxBlob int64
-	// FsyncFiles is the number of changed files up to which each is synced by itself; more are synced by one syncfs.
-	// Default 64.
+	// FsyncFiles is the number of changed files up to which each is synced by itself; more are synced by one syncfs. 0 means 64.
 	FsyncFiles int
 	// Wanted writes the content of a blob that git wanted, like plan.Objects.WriteBlob. Drift needs it to distinguish a
-	// re-signed resource.json from a changed one; without it, both count as changed.
+	// re-signed resource.json from a changed one; if it is nil, both count as changed.
 	Wanted func(w io.Writer, id plan.ID) (int64, error)
 	// Watch reports whether Drift lists a file in its result's Watched; nil means that it lists none.
 	Watch func(path string) bool
-	// Now is the clock; default time.Now.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 
 	// For tests: a hook around each step, a file system without exchange, and another kernel's flock.
@@ -51,58 +64,57 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.LostFoundMax == 0 {
-		o.LostFoundMax = 256 << 20
-	}
-	if o.LostFoundAge == 0 {
-		o.LostFoundAge = 30 * 24 * time.Hour
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.LostFoundMax = cmp.Or(o.LostFoundMax, 256<<20)
+	o.LostFoundAge = cmp.Or(o.LostFoundAge, 30*24*time.Hour)
 	o.MaxFiles = max(o.MaxFiles, 500_000)
-	if o.FsyncFiles == 0 {
-		o.FsyncFiles = 64
-	}
+	o.FsyncFiles = cmp.Or(o.FsyncFiles, 64)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	if o.flock == nil {
-		o.flock = flock
+		o.flock = lock.Flock
 	}
 	return o
 }
 
-// Dir is a gateway's data directory. It implements plan.State. Stage, Apply and Drift exclude each other; the methods
-// of plan.State, Manifest and the lists may be called concurrently.
+// maxRun is the maximum size in bytes of the journal of one apply, and so of the memory that recovery needs. It suffices for a
+// commit that moves every file that a gateway may have. No agent writes a larger journal, and reading one could crash the agent
+// at every start.
+func (o *Options) maxRun() int64 { return int64(o.MaxFiles) * 640 }
+
+func (o *Options) snapshotLimits() snapshot.Limits {
+	return snapshot.Limits{Files: o.MaxFiles, JournalBytes: o.maxRun(), FileBytes: o.MaxBlob}
+}
+
+// Dir is a gateway's data directory. Stage, Apply, Drift and the other methods that write exclude each other. The methods of
+// plan.State, Manifest and the lists may be called concurrently with them.
 type Dir struct {
-	o      Options
-	log    *slog.Logger
-	path   string // as passed to Open
-	opened openedFiles
-	top    *os.Root
-	own    *agentFolder // .stoker; nil if it does not exist, which is possible only under ReadOnly
-	lock   lock
-	lost   *lostfound.Folder // nil like own
-	vol    *safe.Volume
+	liveFiles       // the gateway's files
+	manifestStore   // .stoker/manifest
+	rewriteDetector // for Drift, and for what a sync displaces
+
+	o         Options
+	log       *slog.Logger
+	path      string // as passed to Open
+	opened    []openedFile
+	own       *safe.AgentFolder // nil if .stoker does not exist, which is possible only under ReadOnly
+	lock      *lock.Lock        // nil under ReadOnly
+	lost      *lostfound.Folder // nil like own
+	snapshots *snapshot.Store   // empty if own is nil
 
 	work          sync.Mutex // held while writing
 	needsRecovery bool       // there may be a journal or leftovers
 	staged        *Staged    // the last one
-	unadopted     bool       // the last Drift could not write the manifest
 	compared      comparison // by the last Drift
+	adoptFailed   bool       // the last Drift could not write the manifest
 
-	mu        sync.Mutex // guards the fields below
-	man       *format.Manifest
-	cur       safe.Cursor
-	buf       []byte
-	recovered *Recovery
-	snapshots map[string]Snapshot // that this process took or read; they never change
+	recovered atomic.Pointer[Recovery]
 }
 
 // Open opens and locks the data directory at root, and finishes or rolls back what a crash left.
 //
-// A directory that Ignition has not seeded is not touched; the error is WaitingForGateway. If another agent has the
+// A directory that Ignition has not seeded is not touched; the reason of the error is WaitingForGateway. If another agent has the
 // directory, the error is ErrLocked and names that agent.
 func Open(root string, o Options) (*Dir, error) {
 	top, err := os.OpenRoot(root)
@@ -110,10 +122,14 @@ func Open(root string, o Options) (*Dir, error) {
 		return nil, fmt.Errorf("open the data directory: %w", err)
 	}
 	o = o.withDefaults()
-	d := &Dir{o: o, log: o.Log, path: root, top: top, man: format.NoManifest(), buf: make([]byte, 64<<10)}
-	d.cur.Top = top
-	d.vol = &safe.Volume{Top: top, Log: o.Log, Now: o.Now, Around: o.around}
-	d.vol.NoExchange.Store(o.plain)
+	vol := &safe.Volume{Top: top, Log: o.Log, Now: o.Now, Around: o.around}
+	vol.NoExchange.Store(o.plain)
+	d := &Dir{
+		liveFiles:       liveFiles{top: top, vol: vol, maxBlob: o.MaxBlob, cur: safe.Cursor{Top: top}, buf: make([]byte, 64<<10)},
+		manifestStore:   manifestStore{maxFiles: o.MaxFiles, man: format.NoManifest()},
+		rewriteDetector: rewriteDetector{wanted: o.Wanted, log: o.Log},
+		o:               o, log: o.Log, path: root, snapshots: snapshot.New(nil, o.snapshotLimits()),
+	}
 	if err := d.open(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -127,7 +143,7 @@ func (d *Dir) open() error {
 		}
 	}
 	if d.o.ReadOnly {
-		return d.look()
+		return d.openReadOnly()
 	}
 	top := &safe.Folder{Root: d.top}
 	defer top.CloseFile()
@@ -136,17 +152,17 @@ func (d *Dir) open() error {
 		return err
 	}
 	d.setOwn(own)
-	d.lock = lock{own: d.own, flock: d.o.flock}
-	if err := d.lock.take(); err != nil {
+	if d.lock, err = lock.Take(d.own, d.o.flock); err != nil {
 		return err
 	}
-	if err := d.own.probeModes(d.lock.f); err != nil {
+	if err := (modeProbe{d.own}).run(d.lock.File); err != nil {
 		return fmt.Errorf("check whether the data volume keeps modes: %w", err)
 	}
 	if err := recordOpened(d); err != nil {
 		return err
 	}
-	if err := d.checkMoved(); err != nil { // if removed before the lock, another agent may have another lock
+	// If .stoker was removed before the lock was taken, another agent may hold another lock.
+	if err := d.checkMoved(); err != nil {
 		return err
 	}
 	if err := d.loadManifest(); err != nil {
@@ -156,84 +172,84 @@ func (d *Dir) open() error {
 	return (recovery{d}).recoverAndClean()
 }
 
-func (d *Dir) setOwn(n *safe.Folder) {
-	d.own = &agentFolder{Folder: n, vol: d.vol, log: d.log, readOnly: d.o.ReadOnly}
-	d.lost = lostfound.New(n, d.vol, d.log, d.o.LostFoundMax, d.o.LostFoundAge)
-}
-
-// look opens what exists of .stoker, without writing.
-func (d *Dir) look() error {
+// openReadOnly opens what exists of .stoker, without writing.
+func (d *Dir) openReadOnly() error {
 	own, err := (&safe.Folder{Root: d.top}).Open(safe.OwnDir)
-	if safe.NotThere(err) {
-		return recordOpened(d)
-	}
-	if err != nil {
+	missing := safe.NotThere(err)
+	if err != nil && !missing {
 		return fmt.Errorf("open %s: %w", safe.OwnDir, err)
 	}
-	d.setOwn(own)
-	d.own.seeModes()
-	if err := recordOpened(d); err != nil {
+	if !missing {
+		d.setOwn(own)
+		(modeProbe{d.own}).readOnly()
+	}
+	if err := recordOpened(d); err != nil || missing {
 		return err
 	}
-	for _, name := range []string{journalFile, undoFile} {
-		if _, err := own.Root.Lstat(name); err == nil {
-			d.log.Warn("interrupted sync; files may be of two commits")
-		}
+	if d.own.Has(journalFile) || d.own.Has(undoFile) {
+		d.log.Warn("interrupted sync; files may be of two commits")
 	}
 	return d.loadManifest()
+}
+
+func (d *Dir) setOwn(n *safe.Folder) {
+	d.own = &safe.AgentFolder{Folder: n, Vol: d.vol, ReadOnly: d.o.ReadOnly}
+	d.in = d.own
+	d.lost = lostfound.New(d.own, d.o.LostFoundMax, d.o.LostFoundAge)
+	d.snapshots = snapshot.New(d.own, d.o.snapshotLimits())
 }
 
 // Close closes the directory. It waits for a running Apply.
 func (d *Dir) Close() error {
 	d.work.Lock()
 	defer d.work.Unlock()
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.reading.Lock()
+	defer d.reading.Unlock()
 	d.cur.Reset()
 	var errs []error
-	if d.lock.f != nil {
-		unlock(d.lock.f)
-		errs = append(errs, d.lock.f.Close())
-		d.lock.f = nil
+	if d.lock != nil {
+		errs = append(errs, d.lock.Release())
+		d.lock = nil
 	}
 	if d.own != nil {
 		d.own.Close()
 		d.own = nil
 	}
-	errs = append(errs, d.man.Close(), d.top.Close())
-	d.man = format.NoManifest()
+	errs = append(errs, d.manifest().Close(), d.top.Close())
+	d.setManifest(format.NoManifest())
 	return errors.Join(errs...)
 }
-
-// Manifest returns the current manifest, which is empty if there is no file.
-func (d *Dir) Manifest() plan.Manifest { return d.manifest() }
-
-func (d *Dir) manifest() *format.Manifest {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.man
-}
-
-// Lost is an entry of lost+found.
-type Lost = lostfound.Entry
 
 // Recovery describes how Open, or the next Stage, recovered from an interrupted run.
 type Recovery struct {
 	Commit  plan.ID
 	Forward bool // finished; otherwise rolled back
-	// Paths are the sorted paths that the run wrote or deleted; the gateway may have seen either state.
+	// Paths are the sorted paths that the run wrote or deleted. The gateway may have seen either state.
 	Paths []string
 	Saved []Lost
 }
 
 // Recovered returns the last recovery, or nil if there was none.
-func (d *Dir) Recovered() *Recovery {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.recovered
-}
+func (d *Dir) Recovered() *Recovery { return d.recovered.Load() }
 
-// maxRun is the most bytes that the journal of one apply may have, and with it the memory that recovery needs. It
-// suffices for a commit that moves every file that a gateway may have. A journal that claims more was not written by an
-// agent, and reading it would crash this one at every start.
-func (o *Options) maxRun() int64 { return int64(o.MaxFiles) * 640 }
+// Seeded returns an error for a directory that Ignition has not filled yet: its image seeds only an empty directory, so
+// even our lock file would leave the gateway without its data. A directory counts as seeded if it has one of
+//
+//   - .stoker/manifest: an agent was here before;
+//   - .ignition-seed-complete: the mark of the Helm chart's init container;
+//   - ignition.conf, gateway.xml or gateway.xml_clean: files at the root of every installation;
+//   - config/resources/core: the resource collection of 8.3;
+//   - db and projects: 8.1 with its other root files elsewhere.
+func (d *Dir) Seeded() error {
+	n := &safe.Folder{Root: d.top}
+	if n.Has(safe.OwnDir, "manifest") || n.Has("config", "resources", "core") || n.Has("db") && n.Has("projects") {
+		return nil
+	}
+	for _, name := range []string{".ignition-seed-complete", "ignition.conf", "gateway.xml", "gateway.xml_clean"} {
+		if fi, err := d.top.Lstat(name); err == nil && fi.Mode().IsRegular() {
+			return nil
+		}
+	}
+	return failure.New(v1alpha1.ReasonWaitingForGateway,
+		"the data directory is not seeded yet (no .ignition-seed-complete, ignition.conf, gateway.xml or config/resources/core); start the gateway once, or check that the volume is the gateway's data directory")
+}

@@ -15,8 +15,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/agent/plan"
 )
 
@@ -162,8 +164,8 @@ func tryApplyWith(t testing.TB, d *Dir, want tree, o Snapshots, mods ...func(*pl
 	return s.Apply(t.Context(), head(want))
 }
 
-// snapshot returns kind, mode and content by path, without .stoker.
-func snapshot(t testing.TB, root string) map[string]string {
+// readTree returns kind, mode and content by path, without .stoker.
+func readTree(t testing.TB, root string) map[string]string {
 	t.Helper()
 	m := map[string]string{}
 	require.NoError(t, filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
@@ -204,7 +206,7 @@ func snapshot(t testing.TB, root string) map[string]string {
 func contents(t testing.TB, root string) map[string]string {
 	t.Helper()
 	m := map[string]string{}
-	for p, v := range snapshot(t, root) {
+	for p, v := range readTree(t, root) {
 		if !strings.HasSuffix(p, "/") {
 			_, v, _ = strings.Cut(v, " ")
 			m[p] = v
@@ -222,8 +224,8 @@ func TestSyncDeliversTwoCommits(t *testing.T) {
 	})
 	one["projects/p/run.sh"] = file{"#!", true}
 	res := apply(t, d, one)
-	assert.Equal(t, Result{Created: 5, Applied: true}, res)
-	got := snapshot(t, root)
+	assert.Equal(t, Result{Applied: true}, res)
+	got := readTree(t, root)
 	assert.Equal(t, "-rw-r--r-- 1", got["projects/p/v/view.json"])
 	assert.Equal(t, "-rwxr-xr-x #!", got["projects/p/run.sh"])
 	assert.Equal(t, "-rwxr-xr-x", got["projects/p/v/"])
@@ -235,8 +237,8 @@ func TestSyncDeliversTwoCommits(t *testing.T) {
 	delete(two, "config/resources/core/x/config.json")
 	two["projects/q/project.json"] = file{content: "{}"}
 	res = apply(t, d, two)
-	assert.Equal(t, Result{Created: 1, Updated: 2, Deleted: 1, Applied: true}, res)
-	got = snapshot(t, root)
+	assert.Equal(t, Result{Applied: true}, res)
+	got = readTree(t, root)
 	assert.Equal(t, "-rw-r--r-- 22", got["projects/p/v/view.json"])
 	assert.Equal(t, "-rw-r--r-- #!", got["projects/p/run.sh"])
 	assert.NotContains(t, got, "config/resources/core/x/", "a directory that we made and that is empty goes")
@@ -253,7 +255,7 @@ func assertNoLeftovers(t testing.TB, root string) {
 	list, err := os.ReadDir(filepath.Join(root, safe.OwnDir))
 	require.NoError(t, err)
 	for _, e := range list {
-		assert.Contains(t, []string{lockFile, manifestFile, lostfound.DirName, snapshotsDir}, e.Name())
+		assert.Contains(t, []string{lock.FileName, manifestFile, lostfound.DirName, snapshot.DirName}, e.Name())
 	}
 }
 

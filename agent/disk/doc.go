@@ -19,14 +19,14 @@
 //	undo          the journal, under this name while its sync is rolled back
 //	staging/      slots, one per change: each holds the new file before the names move, and the replaced file afterwards
 //	areas         the directories with a .stoker/staging of their own, because they are separate mounts
-//	lost+found/   <UTC time>-<commit>/<path>, and the index <UTC time>-<commit>.jsonl with the reasons
-//	snapshots/    <gateway>-<UTC time>/: what one sync displaced, its journal, and the manifest from before it
+//	lost+found/   <UTC time>-<commit>/<path>, and the index <UTC time>-<commit>.jsonl with the reasons: see package lostfound
+//	snapshots/    <gateway>-<UTC time>/: what one sync displaced: see package snapshot
 //	audit.jsonl   the audit record
 //	history/      <gateway>-diff-<UTC time>.json: what the last syncs changed
 //	note-*        small records that the agent reads after a restart
 //	backups/      <gateway>-<UTC time>.gwbk: Ignition's own backups of the gateway
 //	scratch       the archive that is being restored; the name is removed as soon as the file is open
-//	lock          the agent that writes holds a lock on this file, and its name is in it
+//	lock          the agent that writes holds a lock on this file: see package lock
 //
 // # How a sync survives a crash
 //
@@ -57,12 +57,11 @@
 //
 // After a crash between 7 and 8, Open empties staging.
 //
-// Every replaced or removed file keeps a name until 8. So a sync that fails in 3 to 6, for example because the
-// disk is full, can be rolled back: the journal is renamed to undo, which needs no space, and from then on Open finishes the
-// rollback instead of the sync. The rollback undoes the steps in reverse order, each only if its slot shows that it was done.
-// Then it removes the undo file, and 8 follows. If the gateway has written to a new file meanwhile, or has replaced it, that
-// file stays. A sync is also rolled back if 4 finds a file that the plan did not see, and the caller wants to keep such files:
-// see RefuseForeign.
+// Every replaced or removed file keeps a name until 8. So a sync that fails in 3 to 6, for example because the disk is full, can
+// be rolled back: the journal is renamed to undo, which needs no space, and from then on Open finishes the rollback instead of
+// the sync. The rollback undoes the steps in reverse order, each only if its slot shows that it was done. Then it removes the
+// undo file, and 8 follows. If the gateway has written to a new file meanwhile, or has replaced it, that file stays. A sync is
+// also rolled back if 4 finds a file that the plan did not see, and the caller wants to keep such files: see RefuseForeign.
 //
 // A journal that cannot be read was damaged after it was written, and the content of staging is unknown. Open moves all of
 // staging to lost+found, and marks the manifest incomplete.

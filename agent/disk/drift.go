@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"iter"
+	"log/slog"
 	"math"
 	"os"
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
@@ -38,102 +37,31 @@ type Drift struct {
 
 // Drifted is a file that drifted, and how.
 type Drifted struct {
-	Path string `json:"path"`
-	What What   `json:"what"`
+	Path string    `json:"path"`
+	What DriftKind `json:"what"`
 }
 
-// What is the way in which a file drifted.
-type What string
+// DriftKind is the way in which a file drifted.
+type DriftKind string
 
 // Ways in which a file drifts.
 const (
-	Modified What = "modified"
-	Gone     What = "missing"
-	Retyped  What = "type" // no longer a regular file
-	Chmodded What = "mode" // another executable bit, or unreadable
+	Modified DriftKind = "modified"
+	Gone     DriftKind = "missing"
+	Retyped  DriftKind = "type" // no longer a regular file
+	Chmodded DriftKind = "mode" // another executable bit, or unreadable
 )
 
 const (
-	driftPaths  = 10
-	maxCompared = 4 << 20 // bytes of a JSON file compared by meaning
-	// maxSuspects bounds how much one comparison reads only because the ctime of files changed. A kubelet may chown all files
-	// at once, which must not keep the disk busy.
-	maxSuspects = 256 << 20 // bytes
-	// cycle is the time in which every file is read once. A day is not a multiple of it, so that an agent that is stopped at
-	// the same hour each day does not skip the same files each time.
-	cycle = 11 * time.Hour
+	driftPaths = 10 // in Drift.Paths
+	// maxSuspects bounds how many bytes one comparison reads only because the ctime of files changed. A kubelet may chown all
+	// files at once, which must not keep the disk busy.
+	maxSuspects = 256 << 20
 )
 
-// comparison is what Drift remembers for the next call: the ctime of each file that matched the manifest. A file with the same
-// ctime has not changed since.
-type comparison struct {
-	m      *format.Manifest
-	ctimes []int64 // one for each file of m, in its order; 0 if the next comparison has to read the file
-	at     time.Time
-}
-
-// reader returns a ctimeReader for the comparison.
-func (c comparison) reader() *ctimeReader {
-	r := &ctimeReader{ctimes: c.ctimes, stop: func() {}}
-	if c.m != nil {
-		r.next, r.stop = iter.Pull2(c.m.All(""))
-		r.advance()
-	}
-	return r
-}
-
-// ctimeReader looks up the ctimes of a comparison. Lookups must be in the order of paths.
-type ctimeReader struct {
-	next   func() (plan.Owned, error, bool)
-	stop   func()
-	ctimes []int64 // of rec and the records after it
-	rec    plan.Owned
-}
-
-func (r *ctimeReader) advance() {
-	rec, err, ok := r.next()
-	if r.rec = rec; !ok || err != nil {
-		r.ctimes = nil
-	}
-}
-
-// ctimeOf returns the ctime of a record's file. It returns false if the comparison has no such record, or had another one for
-// that path.
-func (r *ctimeReader) ctimeOf(rec plan.Owned) (int64, bool) {
-	for len(r.ctimes) > 0 && r.rec.Path < rec.Path {
-		r.ctimes = r.ctimes[1:]
-		r.advance()
-	}
-	if len(r.ctimes) == 0 || r.rec != rec {
-		return 0, false
-	}
-	return r.ctimes[0], true
-}
-
-// shareToRead selects the files that a comparison at time to has to read if the last one was at time from. The selected share of
-// the n files equals the share of the cycle that has elapsed. Which files these are depends only on the clock, so that a
-// restarted agent continues the cycle.
-func shareToRead(n int, from, to time.Time) func(i int) bool {
-	if from.IsZero() || !to.After(from) {
-		return func(int) bool { return false }
-	}
-	if to.Sub(from) >= cycle {
-		return func(int) bool { return true }
-	}
-	at := func(t time.Time) int { return int(float64(n) * float64(t.UnixNano()%int64(cycle)) / float64(cycle)) }
-	first, end := at(from), at(to)
-	return func(i int) bool {
-		if first > end {
-			return i >= first || i < end
-		}
-		return i >= first && i < end
-	}
-}
-
-// Drift compares the owned files with the manifest: by type, executable bit, size and mtime and, if size or mtime
-// differs, by hash. If full is set, it hashes every file. Changes that the gateway makes by itself are adopted and
-// are not drift: a new mtime, a re-signed resource.json, JSON of the same meaning, a thumbnail.png if nothing else in
-// its folder changed.
+// Drift compares the owned files with the manifest: by type, executable bit, size and mtime and, if size or mtime differs, by
+// hash. If full is set, it hashes every file. Changes that the gateway makes by itself are adopted and are not drift: a new
+// mtime, a re-signed resource.json, JSON of the same meaning, a thumbnail.png if nothing else in its folder changed.
 //
 // A file may change without a new size or mtime. So Drift also hashes a file if its ctime is not that of the last comparison
 // or, before the first comparison, is later than the manifest. It hashes at most maxSuspects bytes for this reason; the next
@@ -145,24 +73,24 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	if err := d.Current(); err != nil {
 		return Drift{}, err
 	}
-	c := &driftCheck{d: d, cur: safe.Cursor{Top: d.top}, dirs: map[string]bool{}, buf: make([]byte, 64<<10), suspects: maxSuspects}
+	c := &driftCheck{d: d, cur: safe.Cursor{Top: d.top}, dirs: map[string]bool{}, buf: make([]byte, 64<<10), suspectBytes: maxSuspects}
 	defer c.cur.Reset()
 	m := d.manifest()
 	before := d.compared.reader()
 	defer before.stop()
 	now := comparison{m: m, ctimes: make([]int64, 0, m.Header().Files), at: d.o.Now()}
-	share := shareToRead(m.Header().Files, d.compared.at, now.at)
+	inShare := shareToRead(m.Header().Files, d.compared.at, now.at)
 	for rec, err := range m.All("") {
 		if err == nil {
 			err = ctx.Err()
 		}
 		var ctime int64
 		if err == nil {
-			was, known := before.ctimeOf(rec)
+			last, known := before.ctimeOf(rec)
 			if !known && m.Info != nil {
-				was = m.Info.ModTime().UnixNano()
+				last = m.Info.ModTime().UnixNano()
 			}
-			ctime, err = c.file(ctx, rec, was, known, full || share(len(now.ctimes)))
+			ctime, err = c.compare(ctx, rec, last, known, full || inShare(len(now.ctimes)))
 		}
 		if err != nil {
 			return Drift{}, fmt.Errorf("check for drift: %w", err)
@@ -170,7 +98,7 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 		now.ctimes = append(now.ctimes, ctime)
 	}
 	d.compared = now
-	c.thumbnails()
+	c.finishThumbnails()
 	slices.Sort(c.Watched)
 	slices.SortFunc(c.Paths, func(a, b Drifted) int { return strings.Compare(a.Path, b.Path) })
 	if !d.o.ReadOnly {
@@ -179,46 +107,21 @@ func (d *Dir) Drift(ctx context.Context, full bool) (Drift, error) {
 	return c.Drift, nil
 }
 
-// record writes the adopted files to the manifest. An error is only logged, so that drift is detected on a full volume, too.
-func (c *driftCheck) record(h plan.Header) {
-	d, list := c.d, c.adopt
-	if len(list) == 0 {
-		return
-	}
-	k := 0
-	_, err := d.rewrite(h, d.manifest(), func() (format.Edit, bool) {
-		if k == len(list) {
-			return format.Edit{}, false
-		}
-		k++
-		return format.Set(list[k-1]), true
-	})
-	if err != nil && !d.unadopted {
-		d.log.Warn("cannot record files that the gateway rewrote", "files", len(list), "error", err)
-	}
-	d.unadopted = err != nil
-}
-
+// driftCheck is one call of Drift.
 type driftCheck struct {
 	Drift
-	d     *Dir
-	cur   safe.Cursor
-	dirs  map[string]bool // folders with drift
-	thumb []thumbnail
-	adopt []plan.Owned // sorted by path
-	buf   []byte
-	// suspects is how many more bytes may be hashed only because of the ctime.
-	suspects int64
-}
-
-// thumbnail is a changed thumbnail. It is drift if another file of its folder drifted, which is known only at the end.
-type thumbnail struct {
-	rec plan.Owned
-	at  int // the index in adopt before which rec belongs
+	d          *Dir
+	cur        safe.Cursor
+	dirs       map[string]bool // folders with drift
+	adopted    []plan.Owned    // new records, sorted by path
+	thumbnails []plan.Owned    // new records of changed thumbnails; see finishThumbnails
+	buf        []byte
+	// suspectBytes is how many more bytes may be read only because the ctime of files changed.
+	suspectBytes int64
 }
 
 // drifted adds a file to the result.
-func (c *driftCheck) drifted(path string, what What) {
+func (c *driftCheck) drifted(path string, kind DriftKind) {
 	dir, _ := safe.Split(path)
 	c.dirs[dir] = true
 	c.Files++
@@ -226,13 +129,19 @@ func (c *driftCheck) drifted(path string, what What) {
 		c.Watched = append(c.Watched, path)
 	}
 	if len(c.Paths) < driftPaths {
-		c.Paths = append(c.Paths, Drifted{path, what})
+		c.Paths = append(c.Paths, Drifted{path, kind})
 	}
 }
 
-// file compares one file. If known is set, was is its ctime at the last comparison; otherwise was is a time at which the file
-// matched the manifest. file returns the ctime of a file that matches, or 0 if it differs or still has to be read.
-func (c *driftCheck) file(ctx context.Context, rec plan.Owned, was int64, known, hash bool) (int64, error) {
+func (c *driftCheck) adopt(rec plan.Owned) {
+	c.adopted = append(c.adopted, rec)
+	c.Adopted++
+}
+
+// compare compares one file with its record. If known is set, last is its ctime at the last comparison; otherwise last is a time
+// at which the file matched the manifest. compare reads the file if read is set, or if the size, mtime or ctime differs. It
+// returns the ctime of a file that matches, or 0 if the file differs or the next comparison has to read it.
+func (c *driftCheck) compare(ctx context.Context, rec plan.Owned, last int64, known, read bool) (ctime int64, err error) {
 	c.Checked++
 	fi, err := c.cur.Lstat(rec.Path)
 	if safe.NotThere(err) {
@@ -251,41 +160,37 @@ func (c *driftCheck) file(ctx context.Context, rec plan.Owned, was int64, known,
 		return 0, nil
 	}
 	same := st.Size == rec.Size && st.Mtime == rec.Mtime
-	suspect := ctime > was || known && ctime != was
-	if same && suspect && !hash {
-		if c.suspects <= 0 {
+	suspect := ctime > last || known && ctime != last
+	if same && !read {
+		if !suspect || c.suspectBytes <= 0 {
 			if st.Exec != rec.Exec {
 				c.drifted(rec.Path, Chmodded)
 			}
-			return 0, nil
+			if suspect {
+				ctime = 0
+			}
+			return ctime, nil
 		}
-		c.suspects -= st.Size
+		c.suspectBytes -= st.Size
 	}
-	if same && !suspect && !hash {
-		if st.Exec != rec.Exec {
-			c.drifted(rec.Path, Chmodded)
-		}
-		return ctime, nil
-	}
-	matches, err := c.content(ctx, rec, st, same)
+	matches, err := c.compareContent(ctx, rec, st, same)
 	if !matches {
 		ctime = 0
 	}
 	return ctime, err
 }
 
-// content compares a file by its bytes or, if it is JSON, by its meaning. It reports whether the content matches the
+// compareContent compares a file by its bytes or, if it is JSON, by its meaning. It reports whether the content matches the
 // manifest, or will once the file is adopted. A file with another executable bit has drifted, but its content
 // matches. same is set if size and mtime are those of the record.
-func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, same bool) (bool, error) {
-	dir, name := safe.Split(rec.Path)
-	n, err := c.cur.At(dir)
+func (c *driftCheck) compareContent(ctx context.Context, rec plan.Owned, st plan.Stat, same bool) (matches bool, err error) {
+	n, name, err := c.cur.Parent(rec.Path)
 	var id plan.ID
 	if err == nil {
 		c.Hashed++
 		id, err = n.Hash(ctx, name, c.buf, c.d.o.MaxBlob)
 	}
-	if _, ok := errors.AsType[*safe.IrregularError](err); ok || safe.NotThere(err) {
+	if _, irregular := errors.AsType[*safe.IrregularError](err); irregular || safe.NotThere(err) {
 		c.drifted(rec.Path, Modified) // the file changed during the comparison
 		return false, nil
 	}
@@ -301,19 +206,18 @@ func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, 
 	switch {
 	case id == rec.Have && st.Exec != rec.Exec:
 		c.drifted(rec.Path, Chmodded)
-		return true, nil
-	case id == rec.Have && !same:
-		c.adoptAs(now)
+	case id == rec.Have && same:
 	case id == rec.Have:
+		c.adopt(now)
 	case name == resource.Thumbnail && st.Exec == rec.Exec && !id.IsZero():
-		c.thumb = append(c.thumb, thumbnail{now, len(c.adopt)})
-	case st.Exec == rec.Exec && sameMeaning(c.d, n, name, now):
-		c.adoptAs(now)
+		c.thumbnails = append(c.thumbnails, now)
+	case st.Exec == rec.Exec && c.d.sameMeaning(n, name, now):
+		c.adopt(now)
 	default:
 		c.drifted(rec.Path, Modified)
 		if same { // make later plans and comparisons read the file
 			rec.Mtime = unknownMtime
-			c.adopt = append(c.adopt, rec)
+			c.adopted = append(c.adopted, rec)
 		}
 		return false, nil
 	}
@@ -323,37 +227,59 @@ func (c *driftCheck) content(ctx context.Context, rec plan.Owned, st plan.Stat, 
 // unknownMtime is recorded for a file that changed without a new size or mtime. No file has this mtime.
 const unknownMtime = math.MinInt64
 
-func (c *driftCheck) adoptAs(rec plan.Owned) {
-	c.adopt = append(c.adopt, rec)
-	c.Adopted++
+// finishThumbnails adopts the changed thumbnails. But if another file of its folder drifted, a thumbnail is drift, too.
+func (c *driftCheck) finishThumbnails() {
+	for _, rec := range c.thumbnails {
+		if dir, _ := safe.Split(rec.Path); c.dirs[dir] {
+			c.drifted(rec.Path, Modified)
+		} else {
+			c.adopt(rec)
+		}
+	}
+	slices.SortFunc(c.adopted, func(a, b plan.Owned) int { return strings.Compare(a.Path, b.Path) })
 }
 
-// thumbnails adopts the changed thumbnails, or reports them as drift if their folder has other drift.
-func (c *driftCheck) thumbnails() {
-	if len(c.thumb) == 0 {
+// record writes the adopted records to the manifest. It only logs an error, so that drift is reported on a full volume, too.
+func (c *driftCheck) record(h plan.Header) {
+	d, list := c.d, c.adopted
+	if len(list) == 0 {
 		return
 	}
-	merged := make([]plan.Owned, 0, len(c.adopt)+len(c.thumb))
-	from := 0
-	for _, t := range c.thumb {
-		merged = append(merged, c.adopt[from:t.at]...)
-		from = t.at
-		if dir, _ := safe.Split(t.rec.Path); c.dirs[dir] {
-			c.drifted(t.rec.Path, Modified)
-			continue
+	_, err := d.writeManifest(h, d.manifest(), func(yield func(format.Edit) bool) {
+		for _, rec := range list {
+			if !yield(format.Set(rec)) {
+				return
+			}
 		}
-		merged = append(merged, t.rec)
-		c.Adopted++
+	})
+	if err != nil && !d.adoptFailed {
+		d.log.Warn("cannot record files that the gateway rewrote", "files", len(list), "error", err)
 	}
-	c.adopt = append(merged, c.adopt[from:]...)
+	d.adoptFailed = err != nil
 }
 
-// sameMeaning reports whether a JSON file means the same as the content from git, rec.Want. The file is called name in folder n,
+// maxCompared is the maximum size in bytes of a JSON file that is compared by meaning.
+const maxCompared = 4 << 20
+
+// rewriteDetector detects files that the gateway itself rewrote without changing their meaning.
+type rewriteDetector struct {
+	wanted func(w io.Writer, id plan.ID) (int64, error) // see Options.Wanted
+	log    *slog.Logger
+}
+
+// rewritten reports whether the gateway itself rewrote a recorded file without changing its meaning: it signed a resource.json
+// again, or made a thumbnail. The file is called name in n, and now is its blob id.
+func (d *rewriteDetector) rewritten(n *safe.Folder, name string, rec plan.Owned, now plan.ID) bool {
+	rec.Have = now
+	return path.Base(rec.Path) == resource.Thumbnail || d.sameMeaning(n, name, rec)
+}
+
+// sameMeaning reports whether a JSON file means the same as the content from git, rec.Want. The file is called name in n,
 // belongs to rec.Path and has the content rec.Have. sameMeaning returns false if the content from git is not available.
-func sameMeaning(d *Dir, n *safe.Folder, name string, rec plan.Owned) bool {
+func (d *rewriteDetector) sameMeaning(n *safe.Folder, name string, rec plan.Owned) bool {
 	compare := resource.SameJSON
 	switch {
-	case d.o.Wanted == nil || path.Ext(rec.Path) != ".json":
+	case d.wanted == nil || path.Ext(rec.Path) != ".json":
 		return false
 	case path.Base(rec.Path) == resource.File:
 		compare = resource.SameButModification
@@ -371,7 +297,7 @@ func sameMeaning(d *Dir, n *safe.Folder, name string, rec plan.Owned) bool {
 		return false
 	}
 	b := &limited{}
-	if _, err := d.o.Wanted(b, rec.Want); err != nil {
+	if _, err := d.wanted(b, rec.Want); err != nil {
 		d.log.Debug("cannot compare as JSON", "path", n.Join(name), "error", err)
 		return false
 	}

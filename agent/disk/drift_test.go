@@ -261,7 +261,7 @@ func TestDriftReadsBoundedBytes(t *testing.T) {
 		fi, err := os.Stat(filepath.Join(root, rec.Path))
 		require.NoError(t, err)
 		rec.Size, rec.Mtime = fi.Size(), fi.ModTime().UnixNano()
-		(&driftCheck{d: d, adopt: []plan.Owned{rec}}).record(d.Manifest().Header())
+		(&driftCheck{d: d, adopted: []plan.Owned{rec}}).record(d.Manifest().Header())
 	}
 	d.compared = comparison{m: d.manifest(), ctimes: make([]int64, len(want))}
 	for _, files := range []int{2, 4, 5, 5} {
@@ -295,7 +295,7 @@ func TestHashingStopsWithContext(t *testing.T) {
 	assert.Equal(t, []Drifted{{path, Modified}}, drift(t, d, true).Paths)
 	assert.Less(t, time.Since(began), 20*time.Second)
 
-	d.o.MaxBlob = 0
+	d.maxBlob = 0
 	ctx, cancel := context.WithCancel(t.Context())
 	state := d.Within(ctx)
 	done := make(chan error, 1)
@@ -321,7 +321,7 @@ func TestTooLargeFileGoesToLostFound(t *testing.T) {
 	large := strings.Repeat("x", 11)
 	put(t, root, path, large)
 	res := apply(t, d, text(map[string]string{path: "2"}), func(c *plan.Change) { c.Conflict = false })
-	assert.Equal(t, 1, res.Saved)
+	assert.Len(t, res.Lost, 1)
 	assert.Equal(t, "2", contents(t, root)[path])
 	assert.Contains(t, everything(t, root), large)
 }
@@ -331,8 +331,8 @@ func TestDriftCheckNeverChangesAFile(t *testing.T) {
 	root, d := syncedViews(t)
 	for i := range 50 {
 		put(t, root, "projects/p/a/view.json", fmt.Sprintf(`{"n":%d}`, i))
-		before := snapshot(t, root)
+		before := readTree(t, root)
 		assert.Equal(t, 1, drift(t, d, i%2 == 0).Files)
-		assert.Equal(t, before, snapshot(t, root))
+		assert.Equal(t, before, readTree(t, root))
 	}
 }

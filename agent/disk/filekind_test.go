@@ -31,7 +31,7 @@ func TestFileAndDirectorySwapPlaces(t *testing.T) {
 				}
 				return quick(e, do)
 			}})
-			start := snapshot(t, root)
+			start := readTree(t, root)
 			of := func(paths []string, content string) tree {
 				m := map[string]string{}
 				for _, p := range paths {
@@ -41,12 +41,12 @@ func TestFileAndDirectorySwapPlaces(t *testing.T) {
 			}
 			one, two := of(change.from, "1"), of(change.to, "2")
 			apply(t, d, one)
-			before := snapshot(t, root)
+			before := readTree(t, root)
 
 			fail = safe.OwnDir + "/" + manifestFile + ".new"
 			_, err := tryApply(t, d, two)
 			require.ErrorContains(t, err, "not now")
-			assert.Equal(t, before, snapshot(t, root), "taken back")
+			assert.Equal(t, before, readTree(t, root), "taken back")
 
 			fail = ""
 			apply(t, d, two)
@@ -57,7 +57,7 @@ func TestFileAndDirectorySwapPlaces(t *testing.T) {
 			assertManifest(t, d)
 			assertNoLeftovers(t, root)
 			apply(t, d, tree{})
-			assert.Equal(t, start, snapshot(t, root), "no directory of ours is left behind")
+			assert.Equal(t, start, readTree(t, root), "no directory of ours is left behind")
 		})
 	}
 }

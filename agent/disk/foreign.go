@@ -12,7 +12,7 @@ import (
 
 // ForeignError means that the gateway wrote files between the plan and their replacement. Either the caller does not
 // want such files replaced (see RefuseForeign), or they belong to a resource of which the run replaces only a part (see
-// torn). The next plan treats these files as conflicts.
+// foreignCheck.torn). The next plan treats these files as conflicts.
 type ForeignError struct {
 	Paths []string // sorted
 }
@@ -31,15 +31,15 @@ func (e *ForeignError) Error() string {
 func (s *Staged) RefuseForeign() {
 	s.d.work.Lock()
 	defer s.d.work.Unlock()
-	s.run.Refuse = true
+	s.run.RefuseForeign = true
 }
 
 // foreignCheck compares what a run displaced with what the plan saw.
 type foreignCheck struct{ *run }
 
-// check checks what the run displaced.
+// check returns a *ForeignError if it finds such files.
 func (r foreignCheck) check() error {
-	// If the new manifest is already in place, the check was done before the crash.
+	// If the new manifest is already in place, the run was checked before the crash.
 	if r.redo && format.BaseOf(r.d.manifest()) != r.Base {
 		return nil
 	}
@@ -48,7 +48,7 @@ func (r foreignCheck) check() error {
 		if !format.Moves(r.Changes[i].Op) {
 			continue
 		}
-		name, err := r.displaced(i)
+		name, err := r.displacedName(i)
 		if err != nil {
 			return err
 		}
@@ -56,7 +56,7 @@ func (r foreignCheck) check() error {
 			continue
 		}
 		foreign, err := r.torn(i, name)
-		if err == nil && !foreign && r.Refuse {
+		if err == nil && !foreign && r.RefuseForeign {
 			foreign, err = r.foreign(i, name)
 		}
 		if err != nil {
@@ -72,25 +72,25 @@ func (r foreignCheck) check() error {
 	return nil
 }
 
-// foreign reports whether a displaced file is neither what the plan saw, nor what git wants, nor noise.
-func (r foreignCheck) foreign(at int, name string) (bool, error) {
-	c, stg := &r.Changes[at], r.stagingOf(at)
+// foreign reports whether a displaced file is neither what the plan saw, nor what git wants, nor rewritten by the gateway itself.
+func (r foreignCheck) foreign(i int, name string) (bool, error) {
+	c, stg := &r.Changes[i], r.stagingOf(i)
 	fi, err := stg.Root.Lstat(name)
 	if err != nil {
 		return false, err
 	}
 	switch safe.KindOf(fi.Mode()) {
 	case plan.File:
-		id, err := r.id(stg, name)
+		id, err := r.hash(stg, name)
 		if err != nil || format.Writes(c.Op) && id == c.ID || c.Found.Kind == plan.File && id == c.FoundID && !id.IsZero() {
 			return false, err
 		}
-		return !r.noise(at, stg, name, id), nil
+		return !r.rewritten(i, stg, name, id), nil
 	case c.Found.Kind:
 		return false, nil
 	case plan.Dir:
-		_, why, err := r.why(at, name)
-		return why != "", err // an empty directory has nothing to keep
+		_, reason, err := r.reasonToSave(i, name)
+		return reason != "", err // an empty directory has nothing to keep
 	}
 	return true, nil
 }
@@ -99,8 +99,8 @@ func (r foreignCheck) foreign(at int, name string) (bool, error) {
 // resource.json the run leaves in place. A gateway that compares only the resource.json would keep its loaded version,
 // and a re-signed resource.json counts as git's, so that nothing would detect the difference. The next plan replaces it
 // with its resource.
-func (r foreignCheck) torn(at int, name string) (bool, error) {
-	c, stg := &r.Changes[at], r.stagingOf(at)
+func (r foreignCheck) torn(i int, name string) (bool, error) {
+	c, stg := &r.Changes[i], r.stagingOf(i)
 	fi, err := stg.Root.Lstat(name)
 	if err != nil || safe.KindOf(fi.Mode()) != plan.File {
 		return false, err
@@ -109,29 +109,23 @@ func (r foreignCheck) torn(at int, name string) (bool, error) {
 		return false, nil
 	}
 	dir, _ := safe.Split(c.Path)
-	signed, err := r.savedSince(dir + "/" + resource.File)
-	if err != nil || !signed {
+	saved, err := r.savedSince(dir + "/" + resource.File)
+	if err != nil || !saved {
 		return false, err
 	}
-	id, err := r.id(stg, name)
+	id, err := r.hash(stg, name)
 	return id.IsZero() || id != c.FoundID && id != c.ID, err
 }
 
 // savedSince reports whether an owned file that the run does not move has other bytes than the plan knows.
 func (r foreignCheck) savedSince(path string) (bool, error) {
-	var seen plan.Owned
+	seen, known, err := r.d.manifest().Get(path)
 	if i := r.Find(path); i >= 0 {
 		c := &r.Changes[i]
-		if c.Op != plan.Adopt {
-			return false, nil
-		}
-		seen = plan.Owned{Have: c.FoundID, Size: c.Found.Size, Mtime: c.Found.Mtime}
-	} else {
-		rec, ok, err := r.d.manifest().Lookup(path)
-		if err != nil || !ok || rec.Dir {
-			return false, err
-		}
-		seen = rec.Owned
+		seen, known, err = plan.Owned{Have: c.FoundID, Size: c.Found.Size, Mtime: c.Found.Mtime}, c.Op == plan.Adopt, nil
+	}
+	if err != nil || !known {
+		return false, err
 	}
 	st, err := r.d.Stat(path)
 	if err != nil || st.Kind != plan.File || st.Size == seen.Size && st.Mtime == seen.Mtime {
@@ -141,14 +135,8 @@ func (r foreignCheck) savedSince(path string) (bool, error) {
 	return id != seen.Have, err
 }
 
-// noise reports whether the gateway only rewrote the file, so that Drift would adopt it.
-func (r foreignCheck) noise(at int, n *safe.Folder, name string, id plan.ID) bool {
-	p := r.Changes[at].Path
-	_, base := safe.Split(p)
-	rec, ok, err := r.d.manifest().Lookup(p)
-	if err != nil || !ok || rec.Dir {
-		return false
-	}
-	rec.Have = id
-	return base == resource.Thumbnail || sameMeaning(r.d, n, name, rec.Owned)
+// rewritten reports whether the gateway only rewrote the file, so that Drift would adopt it.
+func (r foreignCheck) rewritten(i int, n *safe.Folder, name string, id plan.ID) bool {
+	rec, owned, err := r.d.manifest().Get(r.Changes[i].Path)
+	return err == nil && owned && r.d.rewritten(n, name, rec, id)
 }

@@ -78,14 +78,14 @@ func TestRefuseForeignRollsBack(t *testing.T) {
 			d, s := stageForeign(t, root, Options{plain: plain})
 			harmless(t, root)
 			foreign(t, root)
-			before := snapshot(t, root)
+			before := readTree(t, root)
 			res, err := s.Apply(t.Context(), head(foreignTwo))
 			var f *ForeignError
 			require.ErrorAs(t, err, &f)
 			assert.Equal(t, foreignPaths, f.Paths)
 			assert.Contains(t, err.Error(), "projects/p/link and 1 more")
 			assert.False(t, res.Applied)
-			assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+			assert.Empty(t, cmp.Diff(before, readTree(t, root)))
 			assert.Equal(t, foreignOne.id(), d.Manifest().Header().Commit)
 			assert.True(t, d.Manifest().Header().Complete)
 			lost, err := d.LostAndFound()
@@ -180,7 +180,7 @@ func TestSavedResourceIsNotPartlyReplaced(t *testing.T) {
 				put(t, root, p, "the gateway's "+p)
 			}
 			require.NoError(t, os.Chtimes(filepath.Join(root, meta), testTime, testTime))
-			before := snapshot(t, root)
+			before := readTree(t, root)
 			if c.dies {
 				d.vol.Around = func(e safe.Effect, do func() error) error {
 					if e.Op == "exchange" {
@@ -204,9 +204,9 @@ func TestSavedResourceIsNotPartlyReplaced(t *testing.T) {
 			if c.applied {
 				require.NoError(t, err)
 				assert.Equal(t, "2", contents(t, root)[view])
-				assert.Equal(t, len(c.wrote) == 1, res.Saved == 1)
+				assert.Equal(t, len(c.wrote) == 1, len(res.Lost) == 1)
 			} else {
-				assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+				assert.Empty(t, cmp.Diff(before, readTree(t, root)))
 				assert.Equal(t, one.id(), d.Manifest().Header().Commit)
 			}
 			assertNoLeftovers(t, root)

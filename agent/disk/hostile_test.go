@@ -28,7 +28,7 @@ func TestPlantedLinksAreNeverFollowed(t *testing.T) {
 	require.NoError(t, os.Symlink("../inside", filepath.Join(root, "projects/in")))
 	require.NoError(t, os.Symlink(filepath.Join(canary, "x.json"), filepath.Join(root, "projects/x.json")))
 	d := open(t, root, Options{})
-	before := snapshot(t, canary)
+	before := readTree(t, canary)
 
 	for _, link := range []string{"projects/out", "projects/in"} {
 		st, err := d.Stat(link + "/x.json")
@@ -52,9 +52,9 @@ func TestPlantedLinksAreNeverFollowed(t *testing.T) {
 		assert.NotContains(t, f.Path, "/out/")
 	}
 	res := apply(t, d, text(map[string]string{"projects/x.json": "git"}))
-	assert.Equal(t, 1, res.Saved, "the link itself is replaced and kept")
+	assert.Len(t, res.Lost, 1, "the link itself is replaced and kept")
 	assert.Equal(t, "git", contents(t, root)["projects/x.json"])
-	assert.Equal(t, before, snapshot(t, canary))
+	assert.Equal(t, before, readTree(t, canary))
 }
 
 // race shortens tests that wait for a race in short mode.
@@ -86,7 +86,7 @@ func TestNoPathLeavesTheDataDirectory(t *testing.T) {
 		})
 	}
 	d := open(t, root, Options{})
-	before := snapshot(t, canary)
+	before := readTree(t, canary)
 	for _, p := range []string{
 		"../x", "a/../../x", "/etc/passwd", "dirlink/x", "dirlink/new/deep/x", "filelink/x", "up/x", "chain1/x", "loop/x",
 		"a//b", "a/./b", "a/", "", ".", "..", "a\x00b", ".stoker/manifest", "projects/.stoker/staging/1", ".STOKER/lock",
@@ -101,7 +101,7 @@ func TestNoPathLeavesTheDataDirectory(t *testing.T) {
 			require.Error(t, err, "%q", p)
 		})
 	}
-	assert.Equal(t, before, snapshot(t, canary))
+	assert.Equal(t, before, readTree(t, canary))
 	assertNoLeftovers(t, root)
 }
 
@@ -113,10 +113,10 @@ func TestUnseededDirectoryIsNotTouched(t *testing.T) {
 			if path != "" {
 				put(t, root, path, "x")
 			}
-			before := snapshot(t, root)
+			before := readTree(t, root)
 			_, err := Open(root, Options{})
 			assert.True(t, failure.Is(err, v1alpha1.ReasonWaitingForGateway), "%v", err)
-			assert.Equal(t, before, snapshot(t, root))
+			assert.Equal(t, before, readTree(t, root))
 			assert.NoDirExists(t, filepath.Join(root, safe.OwnDir))
 			open(t, root, Options{AllowUnseeded: true})
 		})
@@ -153,11 +153,11 @@ func TestSecondAgentIsRefused(t *testing.T) {
 
 func TestReadOnlyLeavesNoTrace(t *testing.T) {
 	root := seeded(t)
-	before := snapshot(t, root)
+	before := readTree(t, root)
 	d := open(t, root, Options{ReadOnly: true})
 	assert.Empty(t, d.Manifest().Header())
 	assert.NoDirExists(t, filepath.Join(root, safe.OwnDir))
-	assert.Equal(t, before, snapshot(t, root))
+	assert.Equal(t, before, readTree(t, root))
 	_, err := d.Drift(t.Context(), true)
 	require.NoError(t, err)
 	require.ErrorIs(t, d.SetNote("x", nil), ErrReadOnly)
@@ -167,7 +167,7 @@ func TestReadOnlyLeavesNoTrace(t *testing.T) {
 func TestFailingSourceChangesNothing(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
-	before := snapshot(t, root)
+	before := readTree(t, root)
 	want := text(map[string]string{"projects/p/a.json": "1", "projects/p/b.json": "2"})
 	refused := failure.New(v1alpha1.ReasonConfigSyntaxError, "projects/p/b.json:1: no JSON")
 	_, err := d.Stage(t.Context(), planFor(t, d, want), nil, func(w io.Writer, c plan.Change) error {
@@ -177,7 +177,7 @@ func TestFailingSourceChangesNothing(t *testing.T) {
 		return want.source()(w, c)
 	})
 	require.ErrorIs(t, err, refused)
-	assert.Equal(t, before, snapshot(t, root))
+	assert.Equal(t, before, readTree(t, root))
 	assertNoLeftovers(t, root)
 
 	_, err = d.Stage(t.Context(), planFor(t, d, want), nil, func(w io.Writer, _ plan.Change) error {
@@ -185,7 +185,7 @@ func TestFailingSourceChangesNothing(t *testing.T) {
 		return err
 	})
 	require.ErrorContains(t, err, "expected blob")
-	assert.Equal(t, before, snapshot(t, root))
+	assert.Equal(t, before, readTree(t, root))
 	assertNoLeftovers(t, root)
 	apply(t, d, want)
 }

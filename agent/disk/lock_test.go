@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/safe"
 )
 
@@ -29,11 +30,11 @@ func TestLockOnNFS(t *testing.T) {
 				if access(t, f) == unix.O_RDONLY {
 					return os.NewSyscallError("flock", refusal)
 				}
-				return flock(f)
+				return lock.Flock(f)
 			}}
 			root := seeded(t)
 			d := open(t, root, o)
-			assert.Equal(t, unix.O_RDWR, access(t, d.lock.f))
+			assert.Equal(t, unix.O_RDWR, access(t, d.lock.File))
 			_, err := Open(root, o)
 			require.ErrorIs(t, err, ErrLocked)
 			assert.Contains(t, err.Error(), "process ")
@@ -53,21 +54,21 @@ func TestLockRefused(t *testing.T) {
 		})
 	}
 	for _, name := range openFiles(t) {
-		assert.NotEqual(t, filepath.Join(root, safe.OwnDir, lockFile), name)
+		assert.NotEqual(t, filepath.Join(root, safe.OwnDir, lock.FileName), name)
 	}
 }
 
 // A lock file open for writing would prevent a remount of the volume as read-only.
 func TestLockFileIsOpenForReading(t *testing.T) {
 	d := open(t, seeded(t), Options{})
-	assert.Equal(t, unix.O_RDONLY, access(t, d.lock.f))
+	assert.Equal(t, unix.O_RDONLY, access(t, d.lock.File))
 }
 
 // A child process holds the open files of its parent until exec. Close must release the lock anyway.
 func TestCloseReleasesLockOfChildProcesses(t *testing.T) {
 	root := seeded(t)
 	d := open(t, root, Options{})
-	child, err := unix.FcntlInt(d.lock.f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	child, err := unix.FcntlInt(d.lock.File.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, unix.Close(child)) }()
 	require.NoError(t, d.Close())

@@ -26,14 +26,14 @@ func TestConflictIsRecordedInLostAndFound(t *testing.T) {
 	put(t, root, "projects/p/b.json", "gateway b")
 	two := text(map[string]string{"projects/p/a.json": "2"})
 	res := apply(t, d, two)
-	assert.Equal(t, 2, res.Saved)
+	assert.Len(t, res.Lost, 2)
 
 	lost, err := d.LostAndFound()
 	require.NoError(t, err)
 	run := "20261120T063000.000Z-" + two.id().Short()
 	want := []Lost{
-		{When: testTime, Path: "projects/p/a.json", Size: 9, Why: "changed on the gateway and in git", Commit: two.id().String(), File: run + "/projects/p/a.json"},
-		{When: testTime, Path: "projects/p/b.json", Size: 9, Why: "not in git", Commit: two.id().String(), File: run + "/projects/p/b.json"},
+		{When: testTime, Path: "projects/p/a.json", Size: 9, Reason: "changed on the gateway and in git", Commit: two.id().String(), File: run + "/projects/p/a.json"},
+		{When: testTime, Path: "projects/p/b.json", Size: 9, Reason: "not in git", Commit: two.id().String(), File: run + "/projects/p/b.json"},
 	}
 	assert.Empty(t, cmp.Diff(want, lost))
 	assert.Equal(t, want, res.Lost)
@@ -45,7 +45,7 @@ func TestConflictIsRecordedInLostAndFound(t *testing.T) {
 	assert.Equal(t, int64(18), n)
 
 	put(t, root, "projects/p/a.json", "gateway c") // in the same millisecond
-	assert.Equal(t, 1, apply(t, d, text(map[string]string{"projects/p/a.json": "2"})).Saved)
+	assert.Len(t, apply(t, d, text(map[string]string{"projects/p/a.json": "2"})).Lost, 1)
 	lost, err = d.LostAndFound()
 	require.NoError(t, err)
 	require.Len(t, lost, 3)
@@ -84,11 +84,11 @@ func TestLostAndFoundDropsTheOldest(t *testing.T) {
 	}
 	assert.Equal(t, []string{"2", "3"}, kept(), "25 bytes hold two")
 
-	before := snapshot(t, root)
+	before := readTree(t, root)
 	_, err := conflict(strings.Repeat("4", 26))
 	assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
 	delete(before, "projects/p/a")
-	after := snapshot(t, root)
+	after := readTree(t, root)
 	assert.Equal(t, "-rw-r--r-- "+strings.Repeat("4", 26), after["projects/p/a"], "refused before anything is touched")
 	assert.Equal(t, []string{"2", "3"}, kept())
 

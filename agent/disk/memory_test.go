@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -53,7 +54,7 @@ func TestOwnFilesFitInMemory(t *testing.T) {
 		"sparse manifest": {manifestFile, sparse},
 		"sparse note":     {notePrefix + "x", sparse},
 		"sparse areas":    {areasFile, sparse},
-		"sparse lock":     {lockFile, sparse},
+		"sparse lock":     {lock.FileName, sparse},
 		"journal of more changes than there can be": {journalFile, func(t *testing.T, path string) {
 			writeJournal(t, path, 2_000_000, func(i int) string { return fmt.Sprintf("p%07d", i) })
 		}},
@@ -104,7 +105,7 @@ func TestOwnFilesFitInMemory(t *testing.T) {
 // writeJournal writes a journal with n files to create and a valid checksum.
 func writeJournal(t *testing.T, path string, n int, name func(int) string) {
 	t.Helper()
-	r := &format.Journal{Header: plan.Header{Ref: "main", Commit: plan.ID{1}}, Name: "20261120T063000.000Z-0123456", Areas: []string{""}}
+	r := &format.Journal{Header: plan.Header{Ref: "main", Commit: plan.ID{1}}, LostFolder: "20261120T063000.000Z-0123456", Areas: []string{""}}
 	for i := range n {
 		r.Changes = append(r.Changes, plan.Change{Op: plan.Create, Path: name(i)})
 		r.Slots = append(r.Slots, format.Slot{})

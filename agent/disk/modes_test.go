@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -86,9 +87,9 @@ func TestReadOnlyDetectsVolumeWithoutModes(t *testing.T) {
 // occur together if the pod ran as another user and an init container opens all modes.
 func TestVolumeWithModesIsDetected(t *testing.T) {
 	root := seeded(t)
-	lock := filepath.Join(root, safe.OwnDir, lockFile)
+	lockFile := filepath.Join(root, safe.OwnDir, lock.FileName)
 	refused := Options{around: func(e safe.Effect, do func() error) error {
-		if e.Op == "chmod" && e.Path == safe.OwnDir+"/"+lockFile {
+		if e.Op == "chmod" && e.Path == safe.OwnDir+"/"+lock.FileName {
 			return os.ErrPermission
 		}
 		return do()
@@ -115,7 +116,7 @@ func TestVolumeWithModesIsDetected(t *testing.T) {
 		}
 		require.NoError(t, d.Close())
 		assertNoLeftovers(t, root)
-		require.NoError(t, os.Chmod(lock, 0o777))
+		require.NoError(t, os.Chmod(lockFile, 0o777))
 	}
 }
 

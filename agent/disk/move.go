@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"syscall"
@@ -16,21 +17,21 @@ import (
 // mover does the steps of a run.
 type mover struct{ *run }
 
-// move does the steps. It skips steps that were done before a crash.
+// move does the steps, except those that were done before a crash.
 func (r mover) move() error {
 	for i, t := range r.Tasks {
 		var err error
 		switch t.Kind {
 		case format.TaskWrite:
-			err = r.moveIn(t.At)
+			err = r.moveIn(t.Index)
 		case format.TaskRemove:
-			err = r.moveOut(t.At)
+			err = r.moveOut(t.Index)
 		case format.TaskMkdir:
-			err = r.makeDir(&r.Dirs[t.At])
+			err = r.makeDir(&r.Dirs[t.Index])
 		case format.TaskRmdir:
-			err = r.removeDir(&r.Dirs[t.At])
+			err = r.removeDir(&r.Dirs[t.Index])
 		}
-		if errors.Is(err, syscall.EBUSY) { // the next plan sees a mount
+		if errors.Is(err, syscall.EBUSY) { // the next plan detects a mount
 			err = fmt.Errorf("%w: a volume was mounted there, or the file server has the file open", err)
 		}
 		if err != nil {
@@ -40,48 +41,41 @@ func (r mover) move() error {
 	return nil
 }
 
-// touch records that names in a directory changed.
-func (r *run) touch(n *safe.Folder) {
-	// More than FsyncFiles directories are settled by one syncfs and need not be remembered: a first sync has tens of
-	// thousands.
-	if safe.HaveSyncfs && len(r.touched) > r.d.o.FsyncFiles {
-		return
+// openParent opens the directory of a path to write, and returns the name of the path in it.
+func (r mover) openParent(path string) (n *safe.Folder, name string, err error) {
+	n, name, err = r.cur.Parent(path)
+	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
+		err = blocked(path, b)
 	}
-	r.touched[n.Path] = struct{}{}
+	return n, name, err
 }
 
-func (r *run) stagingOf(at int) *safe.Folder { return r.staging[r.Areas[r.Slots[at].Area]] }
+// maxAttempts bounds how often the gateway may create or delete a file during its write before the write fails.
+const maxAttempts = 100
 
-// swaps bounds how often the gateway may interfere with a write before it fails.
-const swaps = 100
-
-// moveIn moves the wanted bytes of a change into place. Whatever was there, even if it just appeared, is in staging
+// moveIn moves the wanted bytes of a change into place. What was in that place, even if it just appeared, is in staging
 // afterwards.
-func (r mover) moveIn(at int) error {
+func (r mover) moveIn(i int) error {
 	if r.redo {
-		if in, err := r.staged(at); err != nil || !in {
+		if in, err := r.inStaging(i); err != nil || !in {
 			return err
 		}
 	}
-	c, stg := &r.Changes[at], r.stagingOf(at)
-	dir, name := safe.Split(c.Path)
-	n, err := r.cur.At(dir)
-	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
-		return blocked(c.Path, b)
-	}
+	c, stg := &r.Changes[i], r.stagingOf(i)
+	n, name, err := r.openParent(c.Path)
 	if err != nil {
 		return err
 	}
-	r.touch(n)
+	r.recordTouched(n)
 	create := c.Found.Kind == plan.Missing
-	for range swaps {
+	for range maxAttempts {
 		if create {
-			err = r.d.vol.RenameNew(stg, format.SlotName(at), n, name)
+			err = r.d.vol.RenameNew(stg, format.SlotName(i), n, name)
 			if !errors.Is(err, fs.ErrExist) {
 				return err
 			}
 		} else {
-			err = r.replace(at, n, name)
+			err = r.replace(i, n, name)
 			if !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
@@ -92,53 +86,53 @@ func (r mover) moveIn(at int) error {
 }
 
 // replace exchanges the staged file with the file at the name, or returns fs.ErrNotExist if there is none.
-func (r mover) replace(at int, n *safe.Folder, name string) error {
-	c, stg := &r.Changes[at], r.stagingOf(at)
+func (r mover) replace(i int, n *safe.Folder, name string) error {
+	c, stg := &r.Changes[i], r.stagingOf(i)
 	fi, err := n.Root.Lstat(name)
 	if err != nil {
 		return err
 	}
 	if r.redo {
-		if slot, err := stg.Root.Lstat(format.SlotName(at)); err == nil && os.SameFile(fi, slot) { // linked before a crash
-			return r.d.vol.Remove(stg, format.SlotName(at))
+		if slot, err := stg.Root.Lstat(format.SlotName(i)); err == nil && os.SameFile(fi, slot) { // linked before a crash
+			return r.d.vol.Remove(stg, format.SlotName(i))
 		}
 	}
 	if fi.IsDir() {
-		if err := r.mayReplaceDir(c, n, name); err != nil {
+		if err := r.checkReplaceDir(c, n, name); err != nil {
 			return err
 		}
 	}
 	r.cur.Drop(c.Path)
-	r.Slots[at].Took = true
-	if err := r.d.vol.Exchange(stg, format.SlotName(at), n, name); !errors.Is(err, safe.ErrNoExchange) {
+	r.Slots[i].Displaced = true
+	if err := r.d.vol.Exchange(stg, format.SlotName(i), n, name); !errors.Is(err, safe.ErrNoExchange) {
 		return err
 	}
-	return r.replaceInTwo(at, n, name)
+	return r.replaceInTwo(i, n, name)
 }
 
 // replaceInTwo is replace for a file system that cannot exchange: it moves the file at the name aside, whatever it is
 // by then, and the staged file to the free name. The name is missing for a moment. A hard link to the old file followed
 // by a rename over it would avoid that, but lose what the gateway writes in between.
-func (r mover) replaceInTwo(at int, n *safe.Folder, name string) error {
-	c, stg := &r.Changes[at], r.stagingOf(at)
+func (r mover) replaceInTwo(i int, n *safe.Folder, name string) error {
+	c, stg := &r.Changes[i], r.stagingOf(i)
 	cameBack := fmt.Errorf("the gateway wrote %s during its replacement", c.Path)
-	if _, err := stg.Root.Lstat(format.AsideName(at)); err == nil {
+	if _, err := stg.Root.Lstat(format.AsideName(i)); err == nil {
 		return cameBack
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := r.d.vol.Rename(n, name, stg, format.AsideName(at)); err != nil {
+	if err := r.d.vol.Rename(n, name, stg, format.AsideName(i)); err != nil {
 		return err
 	}
-	err := r.d.vol.RenameNew(stg, format.SlotName(at), n, name)
+	err := r.d.vol.RenameNew(stg, format.SlotName(i), n, name)
 	if errors.Is(err, fs.ErrExist) {
 		return cameBack
 	}
 	return err
 }
 
-// mayReplaceDir refuses to replace a directory that still has files that the plan does not know.
-func (r mover) mayReplaceDir(c *plan.Change, n *safe.Folder, name string) error {
+// checkReplaceDir refuses to replace a directory that still has files that the plan does not know.
+func (r mover) checkReplaceDir(c *plan.Change, n *safe.Folder, name string) error {
 	if c.Conflict {
 		return nil
 	}
@@ -158,17 +152,16 @@ func (r mover) mayReplaceDir(c *plan.Change, n *safe.Folder, name string) error 
 }
 
 // moveOut moves a deleted file to staging.
-func (r mover) moveOut(at int) error {
-	c, stg := &r.Changes[at], r.stagingOf(at)
+func (r mover) moveOut(i int) error {
+	c, stg := &r.Changes[i], r.stagingOf(i)
 	if r.redo {
-		if _, err := stg.Root.Lstat(format.SlotName(at)); err == nil {
+		if _, err := stg.Root.Lstat(format.SlotName(i)); err == nil {
 			return nil
 		}
 	}
-	dir, name := safe.Split(c.Path)
-	n, err := r.cur.At(dir)
+	n, name, err := r.cur.Parent(c.Path)
 	if safe.NotThere(err) {
-		return nil // the gateway was faster
+		return nil // the gateway removed it
 	}
 	if err != nil {
 		return err
@@ -184,34 +177,31 @@ func (r mover) moveOut(at int) error {
 		r.d.log.Warn("kept a directory in place of a deleted file", "path", c.Path)
 		return nil
 	}
-	r.touch(n)
+	r.recordTouched(n)
 	r.cur.Drop(c.Path)
-	r.Slots[at].Took = true
-	if err := r.d.vol.Rename(n, name, stg, format.SlotName(at)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	r.Slots[i].Displaced = true
+	if err := r.d.vol.Rename(n, name, stg, format.SlotName(i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
+// makeDir makes a directory with the owner of its parent.
 func (r mover) makeDir(x *format.Directory) error {
-	parent, name := safe.Split(x.Path)
-	n, err := r.cur.At(parent)
-	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
-		return blocked(x.Path, b)
-	}
+	n, name, err := r.openParent(x.Path)
 	if err != nil {
 		return err
 	}
 	err = r.d.vol.Mkdir(n, name, fs.FileMode(x.Perm))
 	if errors.Is(err, fs.ErrExist) {
-		// Before a crash this run made it; otherwise the gateway did, and it is not ours.
+		// After a crash, this run may have made it before. Otherwise the gateway did, and it is not ours.
 		x.Kept = !r.redo
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	r.touch(n)
+	r.recordTouched(n)
 	like, err := n.Stat()
 	if err != nil {
 		return err
@@ -227,6 +217,7 @@ func (r mover) makeDir(x *format.Directory) error {
 	return r.d.vol.SetDirAttrs(child, like, fs.FileMode(x.Perm))
 }
 
+// removeDir removes a directory if it is empty.
 func (r mover) removeDir(x *format.Directory) error {
 	parent, name := safe.Split(x.Path)
 	r.cur.Drop(x.Path)
@@ -240,11 +231,11 @@ func (r mover) removeDir(x *format.Directory) error {
 	err = r.d.vol.Rmdir(n, name)
 	switch {
 	case err == nil:
-		r.touch(n)
+		r.recordTouched(n)
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	case safe.IsNotEmpty(err), errors.Is(err, syscall.EBUSY): // or a mount
+	case safe.IsNotEmpty(err), errors.Is(err, syscall.EBUSY): // EBUSY: a mount
 		x.Kept = true
 		return nil
 	}
@@ -264,12 +255,7 @@ func (r *run) syncNames() error {
 		}
 		return nil
 	}
-	dirs := make([]string, 0, len(r.touched))
-	for dir := range r.touched {
-		dirs = append(dirs, dir)
-	}
-	slices.Sort(dirs)
-	for _, dir := range dirs {
+	for _, dir := range slices.Sorted(maps.Keys(r.touched)) {
 		n, err := r.cur.At(dir)
 		if safe.NotThere(err) {
 			continue // removed since, which a sync of its parent makes durable

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
@@ -54,7 +55,7 @@ var wrong = map[string]func(path string) error{
 // F11, F17: whatever replaces a file in .stoker, the agent starts and syncs twice.
 func TestUnexpectedFilesInOwnFolder(t *testing.T) {
 	unprivileged(t)
-	names := []string{"", lockFile, manifestFile, journalFile, undoFile, areasFile, modesFile, stagingDir, lostfound.DirName, notePrefix + "x",
+	names := []string{"", lock.FileName, manifestFile, journalFile, undoFile, areasFile, modesFile, stagingDir, lostfound.DirName, notePrefix + "x",
 		manifestFile + ".new", journalFile + ".new", areasFile + ".new", notePrefix + "x.new", restoreName}
 	for _, name := range names {
 		for kind, plant := range wrong {
@@ -188,7 +189,7 @@ func TestLostManifestAdoptsFiles(t *testing.T) {
 	d = open(t, root, Options{})
 	assert.Equal(t, plan.Header{}, d.Manifest().Header())
 	delete(want, "projects/p/b.json")
-	assert.Equal(t, Result{Adopted: 1, Applied: true}, apply(t, d, want))
+	assert.Equal(t, Result{Applied: true}, apply(t, d, want))
 	assert.Equal(t, "2", contents(t, root)["projects/p/b.json"])
 	assert.FileExists(t, path+".damaged")
 }

@@ -143,10 +143,10 @@ func TestDirectoryInUseIsNotReplacedByAFile(t *testing.T) {
 	s, err := d.Stage(t.Context(), planFor(t, d, two), nil, two.source())
 	require.NoError(t, err)
 	put(t, root, "projects/p/b/theirs", "x")
-	before := snapshot(t, root)
+	before := readTree(t, root)
 	_, err = s.Apply(t.Context(), head(two))
 	require.ErrorContains(t, err, "projects/p/b/theirs")
-	assert.Equal(t, before, snapshot(t, root), "a is as it was")
+	assert.Equal(t, before, readTree(t, root), "a is as it was")
 	assertNoLeftovers(t, root)
 }
 
@@ -184,20 +184,20 @@ func TestCanceledContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	d := open(t, root, Options{})
 	want := text(map[string]string{"projects/p/a": "1", "projects/p/b": "1"})
-	before := snapshot(t, root)
+	before := readTree(t, root)
 	_, err := d.Stage(ctx, planFor(t, d, want), nil, func(w io.Writer, c plan.Change) error {
 		cancel()
 		return want.source()(w, c)
 	})
 	require.ErrorIs(t, err, ctx.Err())
-	assert.Equal(t, before, snapshot(t, root))
+	assert.Equal(t, before, readTree(t, root))
 	assertNoLeftovers(t, root)
 
 	s, err := d.Stage(t.Context(), planFor(t, d, want), nil, want.source())
 	require.NoError(t, err)
 	_, err = s.Apply(ctx, head(want))
 	require.ErrorIs(t, err, ctx.Err())
-	assert.Equal(t, before, snapshot(t, root))
+	assert.Equal(t, before, readTree(t, root))
 	assertNoLeftovers(t, root)
 
 	ctx, cancel = context.WithCancel(t.Context())

@@ -16,8 +16,8 @@ import (
 // recovery ends a sync that a crash or an error interrupted.
 type recovery struct{ *Dir }
 
-// recoverAndClean recovers from a crash or an error: it finishes the run of a journal, or rolls it back if marked so, and clears
-// staging. It must not run beside a run.
+// recoverAndClean finishes the run of the journal, if there is one, or rolls back the run of the undo file. Then it clears
+// staging. The caller must hold d.work, and no run may be moving files.
 func (d recovery) recoverAndClean() error {
 	if !d.needsRecovery {
 		return nil
@@ -31,7 +31,7 @@ func (d recovery) recoverAndClean() error {
 			}
 			err = d.vol.SetAside(d.own.Folder, name, err)
 		case err == nil && j != nil:
-			err = d.replay(j, name == journalFile)
+			err = d.replay(j, name)
 		}
 		if err != nil {
 			return err
@@ -44,8 +44,8 @@ func (d recovery) recoverAndClean() error {
 	return nil
 }
 
-// replay ends a run from its journal.
-func (d recovery) replay(j *format.Journal, forward bool) error {
+// replay ends a run from its journal, the file with that name.
+func (d recovery) replay(j *format.Journal, name string) error {
 	d.needsRecovery = false // the end of the run must not call recoverAndClean again
 	defer func() { d.needsRecovery = true }()
 	r := &run{Journal: *j, d: d.Dir, redo: true}
@@ -53,21 +53,17 @@ func (d recovery) replay(j *format.Journal, forward bool) error {
 	defer r.close()
 	err := r.openAreas(false)
 	if safe.NotThere(err) { // removed, or on a volume that is not mounted now; this start cannot recover its files
-		name := undoFile
-		if forward {
-			name = journalFile
-		}
 		if err := d.salvage(safe.Damaged("a staging folder of the journal is missing: %w", err)); err != nil {
 			return err
 		}
-		return d.own.drop(name)
+		return d.own.Drop(name)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot recover an interrupted sync: %w", err)
 	}
-	rec := &Recovery{Commit: r.Header.Commit, Forward: forward}
-	if forward {
-		if !r.rests(d.manifest()) {
+	rec := &Recovery{Commit: r.Header.Commit, Forward: name == journalFile}
+	if rec.Forward {
+		if !r.startsOrEndsWith(d.manifest()) {
 			d.log.Warn("manifest of interrupted sync lost; comparing every file", "commit", r.Header.Commit.String())
 			r.doubtful = true
 		}
@@ -87,16 +83,14 @@ func (d recovery) replay(j *format.Journal, forward bool) error {
 			rec.Paths = append(rec.Paths, r.Changes[i].Path)
 		}
 	}
-	rec.Saved = r.saved()
+	rec.Saved = r.savedEntries()
 	d.log.Info("recovered an interrupted sync", "commit", rec.Commit.String(), "forward", rec.Forward, "files", len(rec.Paths))
-	d.mu.Lock()
-	d.recovered = rec
-	d.mu.Unlock()
+	d.recovered.Store(rec)
 	return nil
 }
 
-// salvage handles a journal that cannot be read or followed. Staging may have bytes of the gateway, and it is unknown
-// which: all of it goes to lost+found.
+// salvage saves what it can of a run whose journal cannot be used. Staging may have bytes of the gateway, and it is unknown
+// which, so all of it goes to lost+found.
 func (d recovery) salvage(cause error) error {
 	d.log.Error("journal unusable; moving staged files to lost+found", "error", cause)
 	areas, err := d.areas()
@@ -106,14 +100,14 @@ func (d recovery) salvage(cause error) error {
 	if err := d.rescue(areas, "left by a sync with a damaged journal"); err != nil {
 		return err
 	}
-	if err := d.dropSnapshots(); err != nil { // that of this sync is not whole
+	if err := d.snapshots.DropAll(); err != nil { // the one of this sync is not complete
 		return err
 	}
 	return d.distrust()
 }
 
 // rescue moves everything in the staging folders of areas to lost+found.
-func (d recovery) rescue(areas []string, why string) error {
+func (d recovery) rescue(areas []string, reason string) error {
 	r := &run{d: d.Dir, redo: true, Journal: format.Journal{Areas: areas}}
 	r.init()
 	r.saver = d.lost.NewSaver(d.lost.NewName(plan.ID{}), plan.ID{})
@@ -127,21 +121,21 @@ func (d recovery) rescue(areas []string, why string) error {
 			return err
 		}
 		r.staging[a] = n
-		if err := r.rescueArea(a, n, why); err != nil {
+		if err := r.rescueArea(a, n, reason); err != nil {
 			return err
 		}
 	}
 	return r.saver.Sync()
 }
 
-func (r *run) rescueArea(area string, staging *safe.Folder, why string) error {
+func (r *run) rescueArea(area string, staging *safe.Folder, reason string) error {
 	list, err := staging.Entries()
 	for _, e := range list {
 		if err == nil {
-			err = r.saver.Save(staging, e.Name(), stagingDir+"/"+e.Name(), why)
+			err = r.saver.Save(staging, e.Name(), stagingDir+"/"+e.Name(), reason)
 		}
 	}
-	// Unreadable files, or trees beyond the bounds, are not ours: set the whole folder aside.
+	// Unreadable files, or trees beyond the bounds, are not the agent's: set the whole folder aside.
 	if errors.Is(err, fs.ErrPermission) || failure.Is(err, v1alpha1.ReasonLimitExceeded) {
 		own, oerr := r.cur.At(strings.TrimPrefix(area+"/"+safe.OwnDir, "/"))
 		if oerr != nil {
@@ -152,18 +146,18 @@ func (r *run) rescueArea(area string, staging *safe.Folder, why string) error {
 	return err
 }
 
-// reclaim moves old files in the staging folders of areas to lost+found before new ones are staged: an interrupted sync
-// may have been ended while their volume was away.
+// reclaim moves old files in the staging folders of areas to lost+found before new ones are staged. They are left if an
+// interrupted sync was recovered while their volume was not mounted.
 func (d recovery) reclaim(c *safe.Cursor, areas []string) error {
 	for _, a := range areas {
-		at, err := c.At(a + "/" + safe.OwnDir + "/" + stagingDir)
+		staging, err := c.At(a + "/" + safe.OwnDir + "/" + stagingDir)
 		if safe.NotThere(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		list, err := at.Entries()
+		list, err := staging.Entries()
 		if err != nil {
 			return err
 		}
@@ -181,7 +175,7 @@ func (d recovery) reclaim(c *safe.Cursor, areas []string) error {
 	return nil
 }
 
-// distrust marks the manifest as incomplete, because files may be of another commit than it says.
+// distrust marks the manifest as incomplete, because files may be of another commit than the manifest says.
 func (d recovery) distrust() error {
 	m := d.manifest()
 	if m.Missing() || !m.Header().Complete {
@@ -189,14 +183,14 @@ func (d recovery) distrust() error {
 	}
 	h := m.Header()
 	h.Complete = false
-	_, err := d.rewrite(h, m, format.NoEdits)
+	_, err := d.writeManifest(h, m, format.NoEdits)
 	return err
 }
 
 // areas returns the directories that may have a staging folder.
 func (d recovery) areas() ([]string, error) {
 	areas := []string{""}
-	b, err := d.own.read(areasFile, format.MaxAreas*safe.MaxPath)
+	b, err := d.own.Read(areasFile, format.MaxAreas*safe.MaxPath)
 	if err != nil && !errors.Is(err, safe.ErrDamaged) {
 		return nil, err
 	}
@@ -232,6 +226,7 @@ func (d recovery) clean() error {
 	return nil
 }
 
+// cleanArea empties the staging folder of an area. In an area other than the data directory, it also removes .stoker, if it is empty.
 func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 	if area == "" {
 		if _, err := d.own.Root.Lstat(stagingDir); errors.Is(err, fs.ErrNotExist) {
@@ -239,35 +234,27 @@ func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 		}
 		return d.vol.ClearTree(d.own.Folder, stagingDir)
 	}
-	at, err := c.At(area)
-	if err != nil {
-		if safe.NotThere(err) {
-			return nil
-		}
-		return err
+	own, err := c.At(area + "/" + safe.OwnDir)
+	if err == nil {
+		err = d.vol.ClearTree(own, stagingDir)
 	}
-	own, err := at.Open(safe.OwnDir)
-	if safe.NotThere(err) {
+	var top *safe.Folder
+	if err == nil {
+		top, err = c.At(area)
+	}
+	if err == nil {
+		err = d.vol.Rmdir(top, safe.OwnDir)
+	}
+	if safe.NotThere(err) || safe.IsNotEmpty(err) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	err = d.vol.ClearTree(own, stagingDir)
-	own.Close()
-	if err != nil {
-		return err
-	}
-	if err := d.vol.Rmdir(at, safe.OwnDir); err != nil && !safe.IsNotEmpty(err) && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return err
 }
 
 // readJournal reads a journal, or returns nil if there is none. If the file is not a journal, it returns ErrDamaged,
 // and detects that without holding it in memory.
 func (d recovery) readJournal(name string) (*format.Journal, error) {
-	f, fi, err := d.own.openFile(name)
+	f, fi, err := d.own.OpenFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -49,12 +49,12 @@ func TestRestoreToEachMount(t *testing.T) {
 			require.NoError(t, os.Chmod(filepath.Join(root, f), 0o640))
 		})
 	}
-	require.Equal(t, len(files), apply(t, d, two).Saved)
+	require.Len(t, apply(t, d, two).Lost, len(files))
 	require.NoError(t, os.RemoveAll(filepath.Join(root, "projects/p")))
 
 	entries := lost(t, d)
 	for _, l := range entries {
-		require.NoError(t, d.Restore(l))
+		require.NoError(t, d.RestoreLost(l))
 		fi, err := os.Stat(filepath.Join(root, l.Path))
 		require.NoError(t, err)
 		assert.Equal(t, os.FileMode(0o640), fi.Mode().Perm(), "a copy on another mount keeps it, too: %s", l.Path)
@@ -69,12 +69,12 @@ func TestRestoreToEachMount(t *testing.T) {
 		}
 		return do()
 	}
-	assert.Equal(t, len(files), apply(t, d, one).Saved, "the bytes are what counts")
+	assert.Len(t, apply(t, d, one).Lost, len(files), "the bytes are what counts")
 
 	// Restore must not remove the staging folder of an interrupted sync.
 	staging := filepath.Join(root, "projects", safe.OwnDir, stagingDir)
 	require.NoError(t, os.MkdirAll(staging, 0o700))
-	require.NoError(t, d.Restore(entries[2]))
+	require.NoError(t, d.RestoreLost(entries[2]))
 	assert.DirExists(t, staging)
 	assertNoLeftovers(t, root)
 }
@@ -88,8 +88,8 @@ func TestRestoreKeepsTheMode(t *testing.T) {
 			apply(t, d, text(map[string]string{"projects/p/a": "1"}))
 			put(t, root, "projects/p/a", "of the gateway")
 			require.NoError(t, os.Chmod(filepath.Join(root, "projects/p/a"), mode))
-			require.Equal(t, 1, apply(t, d, text(map[string]string{"projects/p/a": "2"})).Saved)
-			require.NoError(t, d.Restore(lost(t, d)[0]))
+			require.Len(t, apply(t, d, text(map[string]string{"projects/p/a": "2"})).Lost, 1)
+			require.NoError(t, d.RestoreLost(lost(t, d)[0]))
 			fi, err := os.Stat(filepath.Join(root, "projects/p/a"))
 			require.NoError(t, err)
 			assert.Equal(t, mode, fi.Mode().Perm())
@@ -128,7 +128,7 @@ func TestRestoreOfNonUTF8Names(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, f.Close())
 		assert.Equal(t, "the only copy of "+names[i], string(b))
-		require.NoError(t, d.Restore(l))
+		require.NoError(t, d.RestoreLost(l))
 		assert.Equal(t, string(b), contents(t, root)[names[i]])
 	}
 }

@@ -1,34 +1,90 @@
 package disk
 
 import (
+	"context"
+	"errors"
+	"io/fs"
+
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/disk/snapshot"
+	"stoker.io/stoker/agent/plan"
 )
 
-// run is one apply, from staging to its end, which may come from its journal after a crash.
+// Names in .stoker.
+const (
+	manifestFile = format.ManifestFile
+	journalFile  = format.JournalFile
+	undoFile     = format.UndoFile
+	areasFile    = "areas"   // lists the directories with staging folders of their own
+	modesFile    = "modes"   // created for a moment to check its mode bits
+	stagingDir   = "staging" // the folder of staged files, in the .stoker of each area
+)
+
+// run is one apply, from staging to its end. After a crash, it comes from its journal. Its methods identify a change by the index
+// in Changes.
 type run struct {
 	format.Journal
-	d       *Dir
-	cur     safe.Cursor
-	staging map[string]*safe.Folder // by area
-	touched map[string]struct{}     // directories with changed names that are not durable yet; see touch
-	redo    bool                    // after a crash
-	back    bool                    // rolling back
+	d           *Dir
+	cur         safe.Cursor
+	staging     map[string]*safe.Folder // by area
+	touched     map[string]struct{}     // directories with changed names that are not durable yet; see recordTouched
+	redo        bool                    // after a crash
+	rollingBack bool
 	// doubtful reports that some files may not be what the new manifest says.
-	doubtful bool
-	retain   Snapshots        // limits of the snapshots; zero after a crash
-	saver    *lostfound.Saver // nil until something may be saved
-	buf      []byte           // for copying and hashing
+	doubtful  bool
+	snapshots snapshot.Options // zero after a crash, and for a run without a snapshot
+	saver     *lostfound.Saver // nil until something may be saved
+	buf       []byte           // for hashing
 }
 
-// stagingDir is the folder of staged files in the .stoker of an area.
-const stagingDir = "staging"
+func (r *run) init() {
+	r.cur.Top = r.d.top
+	r.staging = map[string]*safe.Folder{}
+	r.touched = map[string]struct{}{}
+	r.buf = make([]byte, 64<<10)
+}
 
-// saved returns what went to lost+found.
-func (r *run) saved() []Lost {
+// close closes the open directories.
+func (r *run) close() {
+	r.cur.Reset()
+	for _, n := range r.staging {
+		n.Close()
+	}
+	clear(r.staging)
+}
+
+// stagingOf returns the staging folder that has the slot of a change.
+func (r *run) stagingOf(i int) *safe.Folder { return r.staging[r.Areas[r.Slots[i].Area]] }
+
+// savedEntries returns what went to lost+found.
+func (r *run) savedEntries() []Lost {
 	if r.saver == nil {
 		return nil
 	}
 	return r.saver.Entries
+}
+
+// recordTouched records that names in a directory changed. It records few more than FsyncFiles directories, because syncNames
+// settles more by one syncfs, and a first sync has tens of thousands.
+func (r *run) recordTouched(n *safe.Folder) {
+	if !safe.HaveSyncfs || len(r.touched) <= r.d.o.FsyncFiles {
+		r.touched[n.Path] = struct{}{}
+	}
+}
+
+// hash returns the blob id of a file. An unreadable or too large file has the null id, so that it counts as not in git. No
+// context interrupts hash, because it runs while files move.
+func (r *run) hash(n *safe.Folder, name string) (plan.ID, error) {
+	id, err := n.Hash(context.Background(), name, r.buf, r.d.o.MaxBlob)
+	if errors.Is(err, fs.ErrPermission) {
+		return plan.ID{}, nil
+	}
+	return id, err
+}
+
+// startsOrEndsWith reports whether the run starts with a manifest, or ends with it.
+func (r *run) startsOrEndsWith(m *format.Manifest) bool {
+	return format.BaseOf(m) == r.Base || !m.Missing() && m.Header().Commit == r.Header.Commit
 }

@@ -3,13 +3,14 @@ package disk
 import (
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
 
-// fits refuses a run whose conflicts alone exceed lost+found, because pruning would remove what it just saved.
-func (r stager) fits() error {
+// checkLostFound refuses a run whose conflicts alone exceed lost+found, because pruning would remove what the run just saved.
+func (r stager) checkLostFound() error {
 	var sum int64
 	for i := range r.Changes {
 		c := &r.Changes[i]
@@ -33,31 +34,33 @@ func (r stager) fits() error {
 	return nil
 }
 
-// keepDisplaced gives files that the run displaced a second name in lost+found, unless git has them, and another one in the snapshot of the
-// run, if it takes one. They also stay in staging, so that the run can be rolled back.
+// keepDisplaced gives the files that the run displaced a second name in lost+found, unless git has them, and another one in the
+// snapshot of the run, if it takes one. They also stay in staging, so that the run can be rolled back.
 func (r *run) keepDisplaced() error {
 	if r.redo {
-		if err := r.d.lost.Drop(r.Name); err != nil {
+		if err := r.d.lost.Drop(r.LostFolder); err != nil {
 			return safe.WriteError(err, "clear lost+found")
 		}
 	}
-	snapshot, err := r.openSnapshot()
+	shot, err := r.beginSnapshot()
 	if err != nil {
 		return err
 	}
-	defer snapshot.close()
-	r.saver = r.d.lost.NewSaver(r.Name, r.Header.Commit)
+	if shot != nil {
+		defer shot.Close()
+	}
+	r.saver = r.d.lost.NewSaver(r.LostFolder, r.Header.Commit)
 	for _, t := range r.Tasks {
 		if t.Kind != format.TaskWrite && t.Kind != format.TaskRemove {
 			continue
 		}
-		name, err := r.displaced(t.At)
+		name, err := r.displacedName(t.Index)
 		if err != nil {
 			return err
 		}
-		id, err := r.save(t.At, name)
-		if err == nil {
-			err = snapshot.keep(t.At, name, id)
+		id, err := r.save(t.Index, name)
+		if err == nil && shot != nil && !id.IsZero() {
+			err = shot.Save(r.stagingOf(t.Index), name, t.Index, id)
 		}
 		if err != nil {
 			return err
@@ -66,32 +69,47 @@ func (r *run) keepDisplaced() error {
 	if err := r.saver.Sync(); err != nil {
 		return err
 	}
-	return snapshot.complete()
+	switch {
+	case shot == nil:
+		return nil
+	case r.doubtful: // it became so meanwhile
+		return r.d.snapshots.DropAll()
+	}
+	return shot.Complete(r.d.manifest().Header(), r.Header.Commit)
+}
+
+// beginSnapshot begins the snapshot of the run. If the run takes none, or does not know what it displaced, beginSnapshot removes
+// all snapshots and returns nil.
+func (r *run) beginSnapshot() (*snapshot.Saver, error) {
+	if r.Snapshot == "" || r.doubtful {
+		return nil, r.d.snapshots.DropAll()
+	}
+	return r.d.snapshots.NewSaver(r.Snapshot, r.redo)
 }
 
 // saveIfLost is save for callers that do not need the id.
-func (r *run) saveIfLost(at int, name string) error {
-	_, err := r.save(at, name)
+func (r *run) saveIfLost(i int, name string) error {
+	_, err := r.save(i, name)
 	return err
 }
 
-// save gives a displaced file in staging a second name in lost+found if neither git nor the manifest has it. It returns the id of the
-// file; the null id if it is no file, or is unreadable.
-func (r *run) save(at int, name string) (plan.ID, error) {
+// save gives a displaced file in staging a second name in lost+found if neither git nor the manifest has it. It returns the blob
+// id of the file, or the null id if name is "", not a file, or unreadable.
+func (r *run) save(i int, name string) (plan.ID, error) {
 	if name == "" {
 		return plan.ID{}, nil
 	}
-	id, why, err := r.why(at, name)
-	if err != nil || why == "" {
+	id, reason, err := r.reasonToSave(i, name)
+	if err != nil || reason == "" {
 		return id, err
 	}
-	return id, r.saver.Save(r.stagingOf(at), name, r.Changes[at].Path, why)
+	return id, r.saver.Save(r.stagingOf(i), name, r.Changes[i].Path, reason)
 }
 
-// why returns the reason to keep something displaced, or "" if it has no bytes, or is what the plan saw and knew to be
-// in git. It also returns the id of a file.
-func (r *run) why(at int, name string) (id plan.ID, why string, err error) {
-	c, stg := &r.Changes[at], r.stagingOf(at)
+// reasonToSave returns why something displaced must be kept. The reason is "" if it has no bytes, or is what the plan saw and
+// knew to be in git. reasonToSave also returns the id of a file.
+func (r *run) reasonToSave(i int, name string) (id plan.ID, reason string, err error) {
+	c, stg := &r.Changes[i], r.stagingOf(i)
 	fi, err := stg.Root.Lstat(name)
 	if err != nil {
 		return id, "", err
@@ -109,7 +127,7 @@ func (r *run) why(at int, name string) (id plan.ID, why string, err error) {
 		}
 		return id, "directory on the gateway, file in git", nil
 	case plan.File:
-		id, err := r.id(stg, name)
+		id, err := r.hash(stg, name)
 		switch {
 		case err != nil:
 			return id, "", err

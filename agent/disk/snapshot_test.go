@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -35,7 +36,7 @@ func syncTo(t testing.TB, d *Dir, want tree, o Snapshots) {
 // takeBack takes back a snapshot, which itself takes one.
 func takeBack(t testing.TB, d *Dir, id string, blobs plan.Objects) (Result, error) {
 	t.Helper()
-	b, err := d.PlanTakeBack(t.Context(), id, blobs)
+	b, err := d.PlanRestore(t.Context(), id, blobs)
 	if err != nil {
 		return Result{}, err
 	}
@@ -45,7 +46,7 @@ func takeBack(t testing.TB, d *Dir, id string, blobs plan.Objects) (Result, erro
 		return Result{}, err
 	}
 	require.NoError(t, s.Snapshot(anySnapshots))
-	s.TakeBack(b)
+	s.RestoreManifest(b)
 	return s.Apply(t.Context(), b.Header)
 }
 
@@ -95,12 +96,12 @@ func TestSnapshots(t *testing.T) {
 	})
 	t.Run("takes back files and records", func(t *testing.T) {
 		root, d := begin(t)
-		before := snapshot(t, root)
+		before := readTree(t, root)
 		syncTo(t, d, two, anySnapshots)
-		after := snapshot(t, root)
+		after := readTree(t, root)
 		_, err := takeBack(t, d, "site-20261120-063000", nil)
 		require.NoError(t, err)
-		assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+		assert.Empty(t, cmp.Diff(before, readTree(t, root)))
 		assert.Equal(t, one.id(), d.Manifest().Header().Commit)
 		assert.Equal(t, len(one), d.Manifest().Header().Files)
 		assertManifest(t, d)
@@ -109,19 +110,19 @@ func TestSnapshots(t *testing.T) {
 		assert.Equal(t, []string{"site-20261120-063000", "site-20261120-063001"}, ids(t, d))
 		_, err = takeBack(t, d, "site-20261120-063001", nil)
 		require.NoError(t, err)
-		assert.Empty(t, cmp.Diff(after, snapshot(t, root)), "taking back is a sync, and can be taken back")
+		assert.Empty(t, cmp.Diff(after, readTree(t, root)), "taking back is a sync, and can be taken back")
 		assert.Empty(t, planFor(t, d, two).List)
 	})
 	t.Run("takes back several syncs at once", func(t *testing.T) {
 		root, d := begin(t)
-		before := snapshot(t, root)
+		before := readTree(t, root)
 		three := text(map[string]string{"projects/q/project.json": "q", "projects/p/a": "a3", "projects/p/b": "b3"})
 		syncTo(t, d, two, anySnapshots)
 		syncTo(t, d, three, anySnapshots)
 		syncTo(t, d, two, anySnapshots)
 		_, err := takeBack(t, d, ids(t, d)[0], nil)
 		require.NoError(t, err)
-		assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+		assert.Empty(t, cmp.Diff(before, readTree(t, root)))
 		assertManifest(t, d)
 	})
 	t.Run("the gateway's own versions return as they were", func(t *testing.T) {
@@ -141,7 +142,7 @@ func TestSnapshots(t *testing.T) {
 		require.NoError(t, err)
 		assert.False(t, owned)
 		res := apply(t, d, two)
-		assert.Equal(t, 2, res.Saved)
+		assert.Len(t, res.Lost, 2)
 	})
 	t.Run("an edit since goes to lost+found", func(t *testing.T) {
 		root, d := begin(t)
@@ -154,7 +155,7 @@ func TestSnapshots(t *testing.T) {
 		require.NoError(t, err)
 		before["projects/p/untouched"] = "new"
 		assert.Empty(t, cmp.Diff(before, contents(t, root)))
-		assert.Equal(t, 2, res.Saved)
+		assert.Len(t, res.Lost, 2)
 		all := everything(t, root)
 		assert.True(t, all["edited later"] && all["edited, too"])
 	})
@@ -206,10 +207,10 @@ func TestSnapshots(t *testing.T) {
 	})
 	t.Run("a sync that displaces more than fits is refused", func(t *testing.T) {
 		root, d := begin(t)
-		before := snapshot(t, root)
+		before := readTree(t, root)
 		_, err := tryApplyWith(t, d, two, Snapshots{Gateway: "site", Keep: 5, MaxBytes: 5})
 		assert.True(t, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
-		assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+		assert.Empty(t, cmp.Diff(before, readTree(t, root)))
 	})
 	t.Run("a clock that goes back", func(t *testing.T) {
 		now := testTime
@@ -233,21 +234,21 @@ func TestSnapshots(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				root, d := begin(t)
-				before := snapshot(t, root)
+				before := readTree(t, root)
 				syncTo(t, d, two, anySnapshots)
-				after := snapshot(t, root)
-				files, err := filepath.Glob(filepath.Join(root, safe.OwnDir, snapshotsDir, "*", "*-"+blob.String()))
+				after := readTree(t, root)
+				files, err := filepath.Glob(filepath.Join(root, safe.OwnDir, snapshot.DirName, "*", "*-"+blob.String()))
 				require.NoError(t, err)
 				require.Len(t, files, 1)
 				damage(t, files[0])
 				_, err = takeBack(t, d, ids(t, d)[0], blobMap{})
 				require.True(t, failure.Is(err, v1alpha1.ReasonSnapshotFailed), "%v", err)
 				assert.Contains(t, err.Error(), blob.String())
-				assert.Empty(t, cmp.Diff(after, snapshot(t, root)), "nothing half restored")
+				assert.Empty(t, cmp.Diff(after, readTree(t, root)), "nothing half restored")
 
 				_, err = takeBack(t, d, ids(t, d)[0], blobMap{blob: "a1"})
 				require.NoError(t, err)
-				assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+				assert.Empty(t, cmp.Diff(before, readTree(t, root)))
 			})
 		}
 	})
@@ -256,7 +257,7 @@ func TestSnapshots(t *testing.T) {
 		before := contents(t, root)
 		syncTo(t, d, two, anySnapshots)
 		stray := safe.BlobID([]byte("stray")).String()
-		list, err := os.ReadDir(filepath.Join(root, safe.OwnDir, snapshotsDir, ids(t, d)[0]))
+		list, err := os.ReadDir(filepath.Join(root, safe.OwnDir, snapshot.DirName, ids(t, d)[0]))
 		require.NoError(t, err)
 		for _, e := range list {
 			number, _, kept := strings.Cut(e.Name(), "-")
@@ -265,7 +266,7 @@ func TestSnapshots(t *testing.T) {
 				names = append(names, "00"+number+"-"+stray)
 			}
 			for _, name := range names {
-				put(t, root, filepath.Join(safe.OwnDir, snapshotsDir, ids(t, d)[0], name), "stray")
+				put(t, root, filepath.Join(safe.OwnDir, snapshot.DirName, ids(t, d)[0], name), "stray")
 			}
 		}
 		_, err = takeBack(t, d, ids(t, d)[0], nil)
@@ -284,7 +285,7 @@ func TestSnapshots(t *testing.T) {
 	t.Run("a volume without hard links copies", func(t *testing.T) {
 		root := seeded(t)
 		d := open(t, root, Options{Now: fixed, around: func(e safe.Effect, do func() error) error {
-			if e.Op == "link" && strings.Contains(e.Dest, snapshotsDir) {
+			if e.Op == "link" && strings.Contains(e.Dest, snapshot.DirName) {
 				return &os.LinkError{Op: "link", Err: os.ErrPermission}
 			}
 			return do()
@@ -292,11 +293,11 @@ func TestSnapshots(t *testing.T) {
 		one := maps.Clone(one)
 		one["projects/p/run.sh"] = file{"#!", true}
 		syncTo(t, d, one, anySnapshots)
-		before := snapshot(t, root)
+		before := readTree(t, root)
 		syncTo(t, d, two, anySnapshots)
 		_, err := takeBack(t, d, ids(t, d)[0], nil)
 		require.NoError(t, err)
-		assert.Empty(t, cmp.Diff(before, snapshot(t, root)))
+		assert.Empty(t, cmp.Diff(before, readTree(t, root)))
 	})
 }
 
@@ -396,7 +397,7 @@ func TestJournalOfASnapshot(t *testing.T) {
 	d := open(t, root, Options{Now: fixed})
 	syncTo(t, d, text(map[string]string{"projects/p/a": "1"}), anySnapshots)
 	syncTo(t, d, text(map[string]string{"projects/p/a": "2"}), anySnapshots)
-	file := filepath.Join(root, safe.OwnDir, snapshotsDir, ids(t, d)[0], journalFile)
+	file := filepath.Join(root, safe.OwnDir, snapshot.DirName, ids(t, d)[0], journalFile)
 	raw, err := os.ReadFile(file)
 	require.NoError(t, err)
 	for i := range raw {
@@ -406,7 +407,7 @@ func TestJournalOfASnapshot(t *testing.T) {
 		bad := bytes.Clone(raw)
 		bad[i] ^= 0x40
 		require.NoError(t, os.WriteFile(file, bad, 0o600))
-		_, err := d.PlanTakeBack(t.Context(), slices.Concat(ids(t, d), []string{"site-20261120-063000"})[0], nil)
+		_, err := d.PlanRestore(t.Context(), slices.Concat(ids(t, d), []string{"site-20261120-063000"})[0], nil)
 		require.True(t, failure.Is(err, v1alpha1.ReasonSnapshotFailed), "byte %d: %v", i, err)
 	}
 }

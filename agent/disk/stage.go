@@ -29,8 +29,8 @@ type Staged struct {
 }
 
 // Stage writes the bytes of all Create and Update changes beside the live files, on the same mounts, and makes them
-// durable. The gateway does not see them. It calls src in the order of order(c.ID), or of the paths if order is nil;
-// src must write content with the change's blob id. If ctx is done, or on any error, Stage discards what was written.
+// durable. The gateway does not see them. Stage calls src in the order of order(c.ID), or of the paths if order is nil.
+// src must write content with the change's blob id. After an error, or if ctx is done, Stage discards what it wrote.
 func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.ID) int64, src Source) (*Staged, error) {
 	d.work.Lock()
 	defer d.work.Unlock()
@@ -80,7 +80,9 @@ func (s *Staged) discard() error {
 
 // newRun checks the paths and the order of the changes.
 func newRun(d *Dir, changes *plan.Changes) (*run, error) {
-	r := &run{d: d, Journal: format.Journal{Areas: []string{""}, Changes: changes.List, Signed: changes.Signed, Slots: make([]format.Slot, len(changes.List))}}
+	r := &run{d: d, Journal: format.Journal{
+		Areas: []string{""}, Changes: changes.List, Signed: changes.Signed, Slots: make([]format.Slot, len(changes.List)),
+	}}
 	r.init()
 	for i := range r.Changes {
 		c := &r.Changes[i]
@@ -91,91 +93,75 @@ func newRun(d *Dir, changes *plan.Changes) (*run, error) {
 			return nil, fmt.Errorf("the plan is not sorted at %q", c.Path)
 		}
 	}
-	r.Name = d.lost.NewName(changes.To)
+	r.LostFolder = d.lost.NewName(changes.To)
 	return r, nil
-}
-
-func (r *run) init() {
-	r.cur.Top = r.d.top
-	r.staging = map[string]*safe.Folder{}
-	r.touched = map[string]struct{}{}
-	r.buf = make([]byte, 64<<10)
-}
-
-// close closes the open directories.
-func (r *run) close() {
-	r.cur.Reset()
-	for _, n := range r.staging {
-		n.Close()
-	}
-	clear(r.staging)
 }
 
 // stager prepares the steps of a run and writes the wanted bytes.
 type stager struct{ *run }
 
 func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source) error {
-	at, err := r.layOut()
+	attrs, err := r.layOut()
 	if err != nil {
 		return err
 	}
-	if err := r.fits(); err != nil {
+	if err := r.checkLostFound(); err != nil {
 		return err
 	}
 	if size, limit := r.Size(), r.d.o.maxRun(); size > limit {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "this sync needs %d bytes of memory, more than the %d that recovery may use; raise the limit max-files, or sync in two commits", size, limit)
 	}
-	if err := r.openAreas(true); err != nil {
+	if err := r.makeAreas(); err != nil {
 		return err
 	}
-	todo := make([]int32, 0, len(r.Changes))
+	var writes []int32
 	for i := range r.Changes {
 		if format.Writes(r.Changes[i].Op) {
-			todo = append(todo, int32(i))
+			writes = append(writes, int32(i))
 		}
 	}
 	if order != nil {
-		slices.SortStableFunc(todo, func(a, b int32) int {
+		slices.SortStableFunc(writes, func(a, b int32) int {
 			return cmp.Compare(order(r.Changes[a].ID), order(r.Changes[b].ID))
 		})
 	}
-	each := !safe.HaveSyncfs || len(todo) <= r.d.o.FsyncFiles
+	syncEach := !safe.HaveSyncfs || len(writes) <= r.d.o.FsyncFiles
 	small := make([]byte, 0, 64<<10)
-	for _, i := range todo {
+	for _, i := range writes {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := r.stageOne(int(i), at.at(int(i)), src, small, each); err != nil {
+		if err := r.stageOne(int(i), &attrs[i], src, small, syncEach); err != nil {
 			return err
 		}
 	}
+	syncArea := r.d.vol.SyncFS
+	if syncEach {
+		syncArea = r.d.vol.SyncDir
+	}
 	for _, a := range r.Areas {
-		sync := r.d.vol.SyncDir
-		if !each {
-			sync = r.d.vol.SyncFS
-		}
-		if err := sync(r.staging[a]); err != nil {
+		if err := syncArea(r.staging[a]); err != nil {
 			return safe.WriteError(err, "sync staged files to disk")
 		}
 	}
 	return nil
 }
 
-// stageOne writes the bytes of one change to its slot.
-func (r stager) stageOne(i int, at fileAttrs, src Source, small []byte, durable bool) error {
+// stageOne writes the bytes of one change to its slot. small is a buffer without content. sync makes the file durable.
+func (r stager) stageOne(i int, attrs *fileAttrs, src Source, small []byte, sync bool) error {
 	c, s := &r.Changes[i], &r.Slots[i]
-	stg := r.staging[r.Areas[s.Area]]
+	stg := r.stagingOf(i)
 	path := stg.Join(format.SlotName(i))
-	f, err := r.d.vol.Create(stg, format.SlotName(i), at.perm)
+	f, err := r.d.vol.Create(stg, format.SlotName(i), attrs.perm)
 	if err != nil {
 		return safe.WriteError(err, "stage %s", c.Path)
 	}
-	w := &blobWriter{f: f, small: small[:0]}
+	w := &blobWriter{f: f, small: small}
 	var id plan.ID
-	var refused error
+	var srcErr error
 	err = r.d.vol.Fill(path, func() error {
-		if refused = src(w, *c); refused != nil {
-			return refused
+		if srcErr = src(w, *c); srcErr != nil {
+			return srcErr
 		}
 		id, err = w.finish(r.buf)
 		return err
@@ -183,8 +169,8 @@ func (r stager) stageOne(i int, at fileAttrs, src Source, small []byte, durable 
 	switch {
 	case w.err != nil:
 		err = safe.WriteError(w.err, "stage %s", c.Path)
-	case refused != nil:
-		err = refused
+	case srcErr != nil:
+		err = srcErr
 	case err != nil:
 		err = safe.WriteError(err, "stage %s", c.Path)
 	case id != c.ID:
@@ -192,12 +178,12 @@ func (r stager) stageOne(i int, at fileAttrs, src Source, small []byte, durable 
 	}
 	var fi fs.FileInfo
 	if err == nil {
-		fi, err = r.d.vol.SetAttrs(f, path, at.owner, at.perm)
+		fi, err = r.d.vol.SetAttrs(f, path, attrs.owner(), attrs.perm)
 	}
 	if err == nil {
-		r.d.vol.LearnModes(fi, at.perm)
+		r.d.vol.LearnModes(fi, attrs.perm)
 	}
-	if err == nil && durable {
+	if err == nil && sync {
 		err = safe.WriteError(r.d.vol.Sync(f, path), "stage %s", c.Path)
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
@@ -207,21 +193,22 @@ func (r stager) stageOne(i int, at fileAttrs, src Source, small []byte, durable 
 	return nil
 }
 
-// openAreas opens the staging folder of each area, and makes it if create is set. Areas other than the first are
-// recorded before anything is in them.
-func (r *run) openAreas(create bool) error {
-	if create && len(r.Areas) > 1 {
-		_, err := r.d.own.write(areasFile, func(w io.Writer) error {
-			_, err := io.WriteString(w, strings.Join(r.Areas[1:], "\n")+"\n")
-			return err
-		})
-		if err != nil {
+// makeAreas makes and opens the staging folder of each area. It first records the areas other than the data directory, and clears
+// what an interrupted sync left in them.
+func (r stager) makeAreas() error {
+	if others := r.Areas[1:]; len(others) > 0 {
+		if err := r.d.own.WriteBytes(areasFile, []byte(strings.Join(others, "\n")+"\n")); err != nil {
 			return err
 		}
-		if err := (recovery{r.d}).reclaim(&r.cur, r.Areas[1:]); err != nil {
+		if err := (recovery{r.d}).reclaim(&r.cur, others); err != nil {
 			return safe.WriteError(err, "empty the staging folders of other volumes")
 		}
 	}
+	return r.openAreas(true)
+}
+
+// openAreas opens the staging folder of each area, and makes it if create is set.
+func (r *run) openAreas(create bool) error {
 	for _, a := range r.Areas {
 		n, err := r.openArea(a, create)
 		if err != nil {
@@ -235,44 +222,42 @@ func (r *run) openAreas(create bool) error {
 func (r *run) openArea(area string, create bool) (*safe.Folder, error) {
 	own := r.d.own.Folder
 	if area != "" {
-		at, err := r.cur.At(area)
+		top, err := r.cur.At(area)
 		if err != nil {
 			return nil, err
 		}
-		open := at.Open
+		open := top.Open
 		if create {
-			open = func(string) (*safe.Folder, error) { return r.d.vol.OwnFolder(at) }
+			open = func(string) (*safe.Folder, error) { return r.d.vol.OwnFolder(top) }
 		}
 		if own, err = open(safe.OwnDir); err != nil {
 			return nil, err
 		}
 		defer own.Close()
 	}
-	if create {
-		if fi, err := own.Root.Lstat(stagingDir); err == nil && !fi.IsDir() {
-			if err := r.d.vol.SetAside(own, stagingDir, &safe.BlockedError{Path: own.Join(stagingDir), Kind: safe.KindOf(fi.Mode())}); err != nil {
-				return nil, err
-			}
-		}
-		if err := r.d.vol.Mkdir(own, stagingDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, safe.WriteError(err, "make %s", own.Join(stagingDir))
-		}
-		if area != "" { // in .stoker itself, syncing the journal's name covers this one
-			if err := r.d.vol.SyncDir(own); err != nil {
-				return nil, err
-			}
+	if !create {
+		return own.Open(stagingDir)
+	}
+	staging, err := r.d.vol.OpenOrMake(own, stagingDir)
+	if err != nil {
+		return nil, safe.WriteError(err, "make %s", own.Join(stagingDir))
+	}
+	if area != "" { // in .stoker itself, syncing the journal's name covers this one
+		if err := r.d.vol.SyncDir(own); err != nil {
+			staging.Close()
+			return nil, err
 		}
 	}
-	return own.Open(stagingDir)
+	return staging, nil
 }
 
-// blobWriter writes a blob of unknown size. The id depends on the size, so a small blob is buffered and hashed in
-// memory, and a large one is read again.
+// blobWriter writes a blob of unknown size. The id depends on the size, so blobWriter hashes a small blob in memory, and reads a
+// large one again.
 type blobWriter struct {
 	f     *os.File
-	small []byte // its capacity is the limit
+	small []byte // not written yet; its capacity is the limit
 	large bool   // the blob exceeded small
-	err   error  // of the file, because a source may hide it
+	err   error  // of writing to f, because a source may hide it
 }
 
 func (w *blobWriter) Write(p []byte) (int, error) {
@@ -282,17 +267,17 @@ func (w *blobWriter) Write(p []byte) (int, error) {
 	}
 	if !w.large {
 		w.large = true
-		if err := w.put(w.small); err != nil {
+		if err := w.writeFile(w.small); err != nil {
 			return 0, err
 		}
 	}
-	if err := w.put(p); err != nil {
+	if err := w.writeFile(p); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-func (w *blobWriter) put(p []byte) error {
+func (w *blobWriter) writeFile(p []byte) error {
 	if w.err == nil {
 		_, w.err = w.f.Write(p)
 	}
@@ -304,18 +289,8 @@ func (w *blobWriter) finish(buf []byte) (plan.ID, error) {
 	if w.large {
 		return safe.HashFile(context.Background(), w.f, buf) // a file that was just written
 	}
-	if err := w.put(w.small); err != nil {
+	if err := w.writeFile(w.small); err != nil {
 		return plan.ID{}, err
 	}
 	return safe.BlobID(w.small), nil
-}
-
-// id hashes a file while files move, which no context interrupts. An unreadable file gets the null id, so that it
-// counts as not in git and is kept.
-func (r *run) id(n *safe.Folder, name string) (plan.ID, error) {
-	id, err := n.Hash(context.Background(), name, r.buf, r.d.o.MaxBlob)
-	if errors.Is(err, fs.ErrPermission) {
-		return plan.ID{}, nil
-	}
-	return id, err
 }

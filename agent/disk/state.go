@@ -9,6 +9,7 @@ import (
 	"iter"
 	"os"
 	"strings"
+	"sync"
 
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
@@ -16,128 +17,100 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-var _ plan.State = (*Dir)(nil)
+var _ plan.State = (*liveFiles)(nil)
 
-// Stat implements plan.State. It never follows a link.
-func (d *Dir) Stat(path string) (plan.Stat, error) {
-	if err := safe.CheckPath(path); err != nil {
-		return plan.Stat{}, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	fi, err := d.cur.Lstat(path)
-	if safe.NotThere(err) {
-		return plan.Stat{}, nil
-	}
-	if err != nil {
-		return plan.Stat{}, fmt.Errorf("stat %s: %w", path, err)
-	}
-	return d.vol.Stat(fi), nil
+// liveFiles reads the files of the gateway, and follows no link. It implements plan.State. Its methods may be called
+// concurrently.
+type liveFiles struct {
+	top     *os.Root
+	vol     *safe.Volume
+	maxBlob int64 // see Options.MaxBlob
+
+	reading sync.Mutex // guards the fields below
+	cur     safe.Cursor
+	buf     []byte
 }
 
-// Blocked implements plan.State.
-func (d *Dir) Blocked(path string) (string, plan.Kind, error) {
-	if err := safe.CheckPath(path); err != nil {
-		return "", plan.Missing, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	dir, _ := safe.Split(path)
-	_, err := d.cur.At(dir)
-	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
-		return b.Path, b.Kind, nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", plan.Missing, fmt.Errorf("open the parents of %s: %w", path, err)
-	}
-	return "", plan.Missing, nil
-}
-
-// Within returns a view of d whose reads fail when ctx is done: a walk may be long, and a file may take minutes to read.
-func (d *Dir) Within(ctx context.Context) plan.State { return within{d, ctx} }
-
-type within struct {
-	*Dir
-	ctx context.Context
-}
-
-func (w within) Stat(path string) (plan.Stat, error) {
-	if err := w.ctx.Err(); err != nil {
-		return plan.Stat{}, err
-	}
-	return w.Dir.Stat(path)
-}
-
-func (w within) Walk(dir string) iter.Seq2[plan.Found, error] {
-	return func(yield func(plan.Found, error) bool) {
-		for f, err := range w.Dir.Walk(dir) {
-			if err == nil {
-				err = w.ctx.Err()
-			}
-			if !yield(f, err) || err != nil {
-				return
-			}
-		}
-	}
-}
-
-// BlobID returns the git blob id of a file's content, or the null id for more than Options.MaxBlob bytes.
-func (d *Dir) BlobID(path string) (plan.ID, error) {
-	return within{d, context.Background()}.BlobID(path)
-}
-
-func (w within) BlobID(path string) (plan.ID, error) {
-	if err := safe.CheckPath(path); err != nil {
-		return plan.ID{}, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	dir, name := safe.Split(path)
-	n, err := w.cur.At(dir)
-	if err != nil {
-		return plan.ID{}, fmt.Errorf("read %s: %w", path, err)
-	}
-	return n.Hash(w.ctx, name, w.buf, w.o.MaxBlob)
-}
-
-// Read returns a file's content, or LimitExceeded for more than limit bytes.
-func (d *Dir) Read(path string, limit int64) ([]byte, error) {
-	if err := safe.CheckPath(path); err != nil {
-		return nil, failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	dir, name := safe.Split(path)
-	n, err := d.cur.At(dir)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	return n.ReadFile(name, limit)
-}
-
-// CopyTo writes a file's content to w, until ctx is done.
-func (d *Dir) CopyTo(ctx context.Context, w io.Writer, path string) error {
+// inFolder calls do with the directory of a path, and the name of the path in it.
+func (l *liveFiles) inFolder(path string, do func(n *safe.Folder, name string) error) error {
 	if err := safe.CheckPath(path); err != nil {
 		return failure.New(v1alpha1.ReasonUnsafePath, "%w", err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	dir, name := safe.Split(path)
-	n, err := d.cur.At(dir)
+	l.reading.Lock()
+	defer l.reading.Unlock()
+	n, name, err := l.cur.Parent(path)
+	if err != nil {
+		return fmt.Errorf("open the parents of %s: %w", path, err)
+	}
+	return do(n, name)
+}
+
+// Stat implements plan.State.
+func (l *liveFiles) Stat(path string) (st plan.Stat, err error) {
+	err = l.inFolder(path, func(n *safe.Folder, name string) error {
+		fi, err := n.Root.Lstat(name)
+		if err == nil {
+			st = l.vol.Stat(fi)
+		}
+		return err
+	})
+	if err != nil && !safe.NotThere(err) {
+		return plan.Stat{}, fmt.Errorf("stat %s: %w", path, err)
+	}
+	return st, nil
+}
+
+// Blocked implements plan.State.
+func (l *liveFiles) Blocked(path string) (string, plan.Kind, error) {
+	err := l.inFolder(path, func(*safe.Folder, string) error { return nil })
+	if b, ok := errors.AsType[*safe.BlockedError](err); ok {
+		return b.Path, b.Kind, nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return "", plan.Missing, err
+}
+
+// BlobID returns the git blob id of a file's content, or the null id for more than Options.MaxBlob bytes.
+func (l *liveFiles) BlobID(path string) (plan.ID, error) { return l.blobID(context.Background(), path) }
+
+func (l *liveFiles) blobID(ctx context.Context, path string) (id plan.ID, err error) {
+	err = l.inFolder(path, func(n *safe.Folder, name string) error {
+		id, err = n.Hash(ctx, name, l.buf, l.maxBlob)
+		return err
+	})
+	return id, err
+}
+
+// Read returns a file's content, or LimitExceeded for more than limit bytes.
+func (l *liveFiles) Read(path string, limit int64) (b []byte, err error) {
+	err = l.inFolder(path, func(n *safe.Folder, name string) error {
+		b, err = n.ReadFile(name, limit)
+		return err
+	})
+	return b, err
+}
+
+// CopyTo writes a file's content to w, until ctx is done.
+func (l *liveFiles) CopyTo(ctx context.Context, w io.Writer, path string) error {
+	err := l.inFolder(path, func(n *safe.Folder, name string) error {
+		f, _, err := n.File(name, os.O_RDONLY)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }() // opened for reading
+		_, err = io.CopyBuffer(struct{ io.Writer }{w}, safe.ContextReader(ctx, f), l.buf)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
-	f, _, err := n.File(name, os.O_RDONLY)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
-	}
-	defer func() { _ = f.Close() }() // opened for reading
-	_, err = io.CopyBuffer(struct{ io.Writer }{w}, safe.ContextReader(ctx, f), d.buf)
-	return err
+	return nil
 }
 
 // Walk implements plan.State. dir "" is the data directory. If dir is missing or not a directory, Walk yields nothing.
-func (d *Dir) Walk(dir string) iter.Seq2[plan.Found, error] {
+func (l *liveFiles) Walk(dir string) iter.Seq2[plan.Found, error] {
 	return func(yield func(plan.Found, error) bool) {
 		if dir == "." {
 			dir = ""
@@ -148,7 +121,7 @@ func (d *Dir) Walk(dir string) iter.Seq2[plan.Found, error] {
 				return
 			}
 		}
-		c := safe.Cursor{Top: d.top}
+		c := safe.Cursor{Top: l.top}
 		defer c.Reset()
 		n, err := c.At(dir)
 		if safe.NotThere(err) {
@@ -159,5 +132,36 @@ func (d *Dir) Walk(dir string) iter.Seq2[plan.Found, error] {
 			return
 		}
 		safe.Walk(n, strings.Count(dir, "/"), nil, yield)
+	}
+}
+
+// Within returns a plan.State like l whose methods fail when ctx is done: a walk may be long, and a file may take minutes to
+// read.
+func (l *liveFiles) Within(ctx context.Context) plan.State { return within{l, ctx} }
+
+type within struct {
+	*liveFiles
+	ctx context.Context
+}
+
+func (w within) Stat(path string) (plan.Stat, error) {
+	if err := w.ctx.Err(); err != nil {
+		return plan.Stat{}, err
+	}
+	return w.liveFiles.Stat(path)
+}
+
+func (w within) BlobID(path string) (plan.ID, error) { return w.blobID(w.ctx, path) }
+
+func (w within) Walk(dir string) iter.Seq2[plan.Found, error] {
+	return func(yield func(plan.Found, error) bool) {
+		for f, err := range w.liveFiles.Walk(dir) {
+			if err == nil {
+				err = w.ctx.Err()
+			}
+			if !yield(f, err) || err != nil {
+				return
+			}
+		}
 	}
 }

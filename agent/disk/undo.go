@@ -15,7 +15,7 @@ import (
 // rollback undoes the steps of a run in reverse order.
 type rollback struct{ *run }
 
-// undo rolls a run back. It first renames the journal, so that recovery after a crash also rolls back. It may be repeated,
+// undo rolls a run back. It first renames the journal, so that recovery after a crash also rolls back. undo can be repeated,
 // because it skips steps that were never done or are already undone.
 func (r rollback) undo() error {
 	d := r.d
@@ -28,25 +28,27 @@ func (r rollback) undo() error {
 		}
 	}
 	// Files that went to lost+found are also in staging, from where they now return to their paths.
-	if err := d.lost.Drop(r.Name); err != nil {
+	if err := d.lost.Drop(r.LostFolder); err != nil {
 		return safe.WriteError(err, "clear lost+found")
 	}
-	if err := r.dropSnapshot(); err != nil {
-		return safe.WriteError(err, "remove the snapshot of the sync")
+	if r.Snapshot != "" {
+		if err := d.snapshots.Drop(r.Snapshot); err != nil {
+			return safe.WriteError(err, "remove the snapshot of the sync")
+		}
 	}
-	r.saver = d.lost.NewSaver(r.Name+lostfound.UndoSuffix, r.Header.Commit)
-	r.back = true
+	r.saver = d.lost.NewSaver(r.LostFolder+lostfound.UndoSuffix, r.Header.Commit)
+	r.rollingBack = true
 	for i := len(r.Tasks) - 1; i >= 0; i-- {
 		var err error
 		switch t := r.Tasks[i]; t.Kind {
 		case format.TaskWrite:
-			err = r.moveBack(t.At)
+			err = r.undoWrite(t.Index)
 		case format.TaskRemove:
-			err = r.bringBack(t.At)
+			err = r.undoRemove(t.Index)
 		case format.TaskMkdir:
-			err = r.unmakeDir(&r.Dirs[t.At])
+			err = r.undoMkdir(&r.Dirs[t.Index])
 		case format.TaskRmdir:
-			err = r.restoreDir(&r.Dirs[t.At])
+			err = r.undoRmdir(&r.Dirs[t.Index])
 		}
 		if err != nil {
 			return safe.WriteError(err, "roll back step %d of %d, %s", i+1, len(r.Tasks), r.PathOf(r.Tasks[i]))
@@ -63,193 +65,192 @@ func (r rollback) undo() error {
 			return err
 		}
 	}
-	return d.own.drop(undoFile)
+	return d.own.Drop(undoFile)
 }
 
-// moveBack returns what a write replaced to its place. If the place no longer has the bytes of the change, they are the
-// gateway's and stay, and what was replaced is saved unless git has it.
-func (r rollback) moveBack(at int) error {
-	in, err := r.staged(at)
+// undoWrite returns what a write replaced to its place. If the gateway has written other bytes there meanwhile, these stay, and
+// what was replaced goes to lost+found unless git has it.
+func (r rollback) undoWrite(i int) error {
+	in, err := r.inStaging(i)
 	if err == nil && in {
-		in, err = r.halfMoved(at)
+		in, err = r.undoHalfWrite(i)
 	}
 	if err != nil {
 		return err
 	}
 	if in {
-		if r.redo { // may have been moved back before the crash without this check
-			return r.saveForeign(at)
+		if r.redo { // a rollback before the crash may have moved it here without this check
+			return r.saveForeign(i)
 		}
 		return nil
 	}
-	c, stg := &r.Changes[at], r.stagingOf(at)
-	old, err := r.displaced(at)
+	c, stg := &r.Changes[i], r.stagingOf(i)
+	old, err := r.displacedName(i)
 	if err != nil {
 		return err
 	}
-	if old == format.AsideName(at) { // the slot may have what a crash left of a rollback
-		if err := r.saveForeign(at); err != nil {
+	if old == format.AsideName(i) { // a rollback before a crash may have left something in the slot
+		if err := r.saveForeign(i); err != nil {
 			return err
 		}
 	}
-	dir, name := safe.Split(c.Path)
-	n, err := r.cur.At(dir)
+	n, name, err := r.cur.Parent(c.Path)
 	if safe.NotThere(err) {
-		return r.saveIfLost(at, old)
+		return r.saveIfLost(i, old)
 	}
 	if err != nil {
 		return err
 	}
-	r.touch(n)
-	id, err := r.id(n, name)
-	if err == nil && id.IsZero() { // now unreadable: identify it by its attributes
-		if fi, lerr := n.Root.Lstat(name); lerr == nil && r.itself(at, fi) {
+	r.recordTouched(n)
+	id, err := r.hash(n, name)
+	if err == nil && id.IsZero() { // unreadable: identify it by its attributes
+		if fi, lerr := n.Root.Lstat(name); lerr == nil && r.isStagedFile(i, fi) {
 			id = c.ID
 		}
 	}
 	switch _, irregular := errors.AsType[*safe.IrregularError](err); {
-	case errors.Is(err, fs.ErrNotExist) && old != "": // the gateway deleted our file: the old one may return
-		return r.comeBack(at, old, n, name)
+	case errors.Is(err, fs.ErrNotExist) && old != "": // the gateway deleted our file
+		return r.putBack(i, old, n, name)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case irregular, err == nil && id != c.ID:
-		return r.saveIfLost(at, old)
+		return r.saveIfLost(i, old)
 	case err != nil:
 		return err
-	case old == format.AsideName(at):
-		return r.swapBack(at, n, name)
+	case old == format.AsideName(i):
+		return r.undoReplaceInTwo(i, n, name)
 	case old == "":
 		fi, lerr := n.Root.Lstat(name)
 		if lerr != nil || r.redo && !r.d.vol.SameExec(fi, c.Exec) { // the old file with the same bytes, moved back before a crash
 			return lerr
 		}
-		err = r.d.vol.Rename(n, name, stg, format.SlotName(at))
+		err = r.d.vol.Rename(n, name, stg, format.SlotName(i))
 	default:
 		if r.redo && c.Found.Kind == plan.Missing {
 			// Two copies of a new file, because the directory was copied while the file had two names.
-			if twin, err := r.id(stg, old); err == nil && twin == c.ID {
-				r.doubt(at)
+			if twin, err := r.hash(stg, old); err == nil && twin == c.ID {
+				r.doubt(i)
 				return r.d.vol.Remove(n, name)
 			}
 		}
 		err = r.d.vol.Exchange(stg, old, n, name)
 		if errors.Is(err, safe.ErrNoExchange) { // the directory was copied from a file system that could exchange
-			if err := r.d.vol.Rename(stg, old, stg, format.AsideName(at)); err != nil {
+			if err := r.d.vol.Rename(stg, old, stg, format.AsideName(i)); err != nil {
 				return err
 			}
-			return r.swapBack(at, n, name)
+			return r.undoReplaceInTwo(i, n, name)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return r.saveForeign(at)
+	return r.saveForeign(i)
 }
 
-// halfMoved undoes a write that stopped between its steps on a file system that cannot exchange: the old file was moved
-// aside without a replacement, or the wanted bytes have two names. It reports whether the wanted bytes are only in
-// staging.
-func (r rollback) halfMoved(at int) (in bool, err error) {
+// undoHalfWrite undoes a write that stopped between its steps on a file system that cannot exchange: the old file was moved
+// aside without a replacement, or the wanted bytes have two names. It reports whether the wanted bytes are still in staging.
+func (r rollback) undoHalfWrite(i int) (in bool, err error) {
 	if !r.redo && !r.d.vol.NoExchange.Load() {
 		return true, nil
 	}
-	stg := r.stagingOf(at)
-	slot, err := stg.Root.Lstat(format.SlotName(at))
+	stg := r.stagingOf(i)
+	slot, err := stg.Root.Lstat(format.SlotName(i))
 	if err != nil {
 		return true, err
 	}
-	old := format.AsideName(at)
+	old := format.AsideName(i)
 	if _, err := stg.Root.Lstat(old); errors.Is(err, fs.ErrNotExist) {
 		old = ""
 	} else if err != nil {
 		return true, err
 	}
-	dir, name := safe.Split(r.Changes[at].Path)
-	n, err := r.cur.At(dir)
+	n, name, err := r.cur.Parent(r.Changes[i].Path)
 	if safe.NotThere(err) {
-		return true, r.saveIfLost(at, old)
+		return true, r.saveIfLost(i, old)
 	}
 	if err != nil {
 		return true, err
 	}
 	switch fi, err := n.Root.Lstat(name); {
 	case err == nil && os.SameFile(fi, slot):
-		return false, r.d.vol.Remove(stg, format.SlotName(at))
-	case err == nil: // the gateway was faster
-		return true, r.saveIfLost(at, old)
+		return false, r.d.vol.Remove(stg, format.SlotName(i))
+	case err == nil: // the gateway has written there
+		return true, r.saveIfLost(i, old)
 	case !errors.Is(err, fs.ErrNotExist):
 		return true, err
 	case old == "":
 		return true, nil
 	}
-	r.touch(n)
-	return true, r.comeBack(at, old, n, name)
+	r.recordTouched(n)
+	return true, r.putBack(i, old, n, name)
 }
 
-// comeBack moves what was replaced to its free place. If the place is taken by then, it saves it instead.
-func (r rollback) comeBack(at int, old string, n *safe.Folder, name string) error {
-	err := r.d.vol.RenameNew(r.stagingOf(at), old, n, name)
+// putBack moves what was replaced to its free place. If something appears there meanwhile, putBack saves what was replaced
+// instead.
+func (r rollback) putBack(i int, old string, n *safe.Folder, name string) error {
+	err := r.d.vol.RenameNew(r.stagingOf(i), old, n, name)
 	if errors.Is(err, fs.ErrExist) {
-		return r.saveIfLost(at, old)
+		return r.saveIfLost(i, old)
 	}
 	return err
 }
 
-// swapBack reverses replaceInTwo.
-func (r rollback) swapBack(at int, n *safe.Folder, name string) error {
-	err := r.d.vol.Rename(n, name, r.stagingOf(at), format.SlotName(at))
+// undoReplaceInTwo reverses replaceInTwo.
+func (r rollback) undoReplaceInTwo(i int, n *safe.Folder, name string) error {
+	err := r.d.vol.Rename(n, name, r.stagingOf(i), format.SlotName(i))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := r.comeBack(at, format.AsideName(at), n, name); err != nil {
+	if err := r.putBack(i, format.AsideName(i), n, name); err != nil {
 		return err
 	}
-	return r.saveForeign(at)
+	return r.saveForeign(i)
 }
 
-// saveForeign saves a file that came back from the place of a write, if the gateway wrote into it at the last moment.
-func (r rollback) saveForeign(at int) error {
-	stg := r.stagingOf(at)
-	id, err := r.id(stg, format.SlotName(at))
+// saveForeign saves the file in the slot of a write that was undone, if the gateway wrote into it at the last moment.
+func (r rollback) saveForeign(i int) error {
+	stg := r.stagingOf(i)
+	id, err := r.hash(stg, format.SlotName(i))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if _, irregular := errors.AsType[*safe.IrregularError](err); err != nil && !irregular {
 		return err
 	}
-	if err == nil && id == r.Changes[at].ID {
+	if err == nil && id == r.Changes[i].ID {
 		return nil
 	}
-	return r.saver.Save(stg, format.SlotName(at), r.Changes[at].Path, "written by the gateway during a rolled-back sync")
+	return r.saver.Save(stg, format.SlotName(i), r.Changes[i].Path, "written by the gateway during a rolled-back sync")
 }
 
-// bringBack puts a file back that the run moved away to delete it.
-func (r rollback) bringBack(at int) error {
-	c, stg := &r.Changes[at], r.stagingOf(at)
-	old, err := r.displaced(at)
+// undoRemove puts a file back that the run moved to staging to delete it.
+func (r rollback) undoRemove(i int) error {
+	c, stg := &r.Changes[i], r.stagingOf(i)
+	old, err := r.displacedName(i)
 	if err != nil || old == "" {
 		return err
 	}
-	dir, name := safe.Split(c.Path)
-	n, err := r.cur.At(dir)
+	n, name, err := r.cur.Parent(c.Path)
 	if err == nil {
-		r.touch(n)
+		r.recordTouched(n)
 		err = r.d.vol.RenameNew(stg, old, n, name)
 	}
 	if errors.Is(err, fs.ErrExist) || safe.NotThere(err) {
-		return r.saveIfLost(at, old)
+		return r.saveIfLost(i, old)
 	}
 	return err
 }
 
-func (r rollback) unmakeDir(x *format.Directory) error {
+// undoMkdir removes a directory that the run made, if it is empty.
+func (r rollback) undoMkdir(x *format.Directory) error {
 	if x.Kept {
 		return nil
 	}
 	return mover(r).removeDir(x)
 }
 
-func (r rollback) restoreDir(x *format.Directory) error {
+// undoRmdir makes a directory again that the run removed.
+func (r rollback) undoRmdir(x *format.Directory) error {
 	parent, _ := safe.Split(x.Path)
 	if _, err := r.cur.At(parent); safe.NotThere(err) {
 		return nil
@@ -259,37 +260,4 @@ func (r rollback) restoreDir(x *format.Directory) error {
 		return fmt.Errorf("recreate %s: %w", x.Path, err)
 	}
 	return nil
-}
-
-// displaced returns the staging name of what a change replaced or removed, or "".
-func (r *run) displaced(at int) (string, error) {
-	if !r.redo && !r.Slots[at].Took {
-		return "", nil
-	}
-	stg := r.stagingOf(at)
-	if _, err := stg.Root.Lstat(format.AsideName(at)); err == nil {
-		return format.AsideName(at), nil
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	fi, err := stg.Root.Lstat(format.SlotName(at))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	if r.Changes[at].Op == plan.Delete {
-		return format.SlotName(at), nil
-	}
-	if !r.redo {
-		if a := safe.AttrsOf(fi); a.Known && a.Ino == r.Slots[at].Ino {
-			return "", nil
-		}
-		return format.SlotName(at), nil
-	}
-	if in, err := r.staged(at); err != nil || in {
-		return "", err
-	}
-	return format.SlotName(at), nil
 }

@@ -37,13 +37,13 @@ type restorePlan struct {
 	changes *plan.Changes
 	header  plan.Header
 	source  disk.Source
-	local   *disk.TakeBack // nil for an archive
-	done    bool           // it was restored before the process died
+	local   *disk.SnapshotRestore // nil for an archive
+	done    bool                  // it was restored before the process died
 }
 
 // plan plans with the snapshot on the data volume or, if the volume does not have it, with its archive.
 func (j restorer) plan(ctx context.Context, id string) (restorePlan, error) {
-	local, err := j.dir.PlanTakeBack(ctx, id, j.Store)
+	local, err := j.dir.PlanRestore(ctx, id, j.Store)
 	if err == nil && local.Done {
 		return restorePlan{done: true}, nil
 	}

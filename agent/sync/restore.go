@@ -231,7 +231,7 @@ func (j restorer) restoreFiles(ctx context.Context, id string) error {
 		return err
 	}
 	if p.local != nil {
-		staged.TakeBack(p.local)
+		staged.RestoreManifest(p.local)
 	}
 	f.header = &p.header
 	if err := f.apply(ctx, p.changes, staged); err != nil {

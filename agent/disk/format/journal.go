@@ -15,24 +15,23 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// Journal has everything that another process needs to finish or undo a run. Its file has a magic, the parts in the
-// order of the fields, and a SHA-256 of all of it. It is renamed into place, so that it is complete or missing; anything
-// else was damaged later.
+// Journal has everything that another process needs to finish or undo a run. Its file has a magic, the fields, and a SHA-256 of
+// all of it. The file is renamed into place, so it is complete or missing; anything else was damaged later.
 type Journal struct {
-	Header  plan.Header
-	Name    string             // of its folder in lost+found
-	Areas   []string           // directories with .stoker/staging, "" first
-	Changes []plan.Change      // sorted by path
-	Signed  map[string]plan.ID // see plan.Changes.Signed
-	Slots   []Slot             // one per change
-	Dirs    []Directory        // that tasks make or remove
-	Tasks   []Task             // in order
-	Refuse  bool               // see RefuseForeign
-	Base    Base               // the manifest from before the run
-	// Snapshot is the snapshot that keeps what the run displaces, or "".
-	Snapshot string
-	// From is the snapshot whose manifest the edits apply to, because the run restores it; "" for the manifest from before the run.
-	From string
+	Header        plan.Header        // of the manifest that the run ends with
+	LostFolder    string             // the folder of the run in lost+found
+	Areas         []string           // directories with .stoker/staging, "" first
+	Changes       []plan.Change      // sorted by path
+	Signed        map[string]plan.ID // see plan.Changes.Signed
+	Slots         []Slot             // one per change
+	Dirs          []Directory        // that tasks make or remove
+	Tasks         []Task             // in order
+	RefuseForeign bool               // roll back if the run displaces what the plan did not see
+	Base          Base               // the manifest from before the run
+	Snapshot      string             // the snapshot that keeps what the run displaces, or ""
+	// Restores is the snapshot that the run restores, or "". Then the edits apply to its manifest, and not to the one from before
+	// the run.
+	Restores string
 }
 
 const journalMagic = "stokerj1"
@@ -56,15 +55,15 @@ const (
 	flagOwned
 	flagSigned // git's blob follows
 	flagUnrecorded
-	flagChangesKnown = flagChangeExec | flagFoundExec | flagConflict | flagOwned | flagSigned | flagUnrecorded
+	knownChangeFlags = flagChangeExec | flagFoundExec | flagConflict | flagOwned | flagSigned | flagUnrecorded
 )
 
 const (
 	flagBase = 1 << iota // there was a manifest
 	flagRefuse
 	flagSnapshot  // Snapshot follows
-	flagFrom      // From follows
-	flagRunsKnown = flagBase | flagRefuse | flagSnapshot | flagFrom
+	flagRestores  // Restores follows
+	knownRunFlags = flagBase | flagRefuse | flagSnapshot | flagRestores
 )
 
 // Encode writes the journal.
@@ -77,9 +76,9 @@ func (j *Journal) Encode(to io.Writer) error {
 	}
 	b := append([]byte(nil), journalMagic...)
 	b = appendString(b, string(head))
-	b = appendString(b, j.Name)
-	b = append(b, boolByte(j.Base.known)*flagBase|boolByte(j.Refuse)*flagRefuse|boolByte(j.Snapshot != "")*flagSnapshot|boolByte(j.From != "")*flagFrom)
-	for _, snapshot := range []string{j.Snapshot, j.From} {
+	b = appendString(b, j.LostFolder)
+	b = append(b, boolByte(j.Base.known)*flagBase|boolByte(j.RefuseForeign)*flagRefuse|boolByte(j.Snapshot != "")*flagSnapshot|boolByte(j.Restores != "")*flagRestores)
+	for _, snapshot := range []string{j.Snapshot, j.Restores} {
 		if snapshot != "" {
 			b = appendString(b, snapshot)
 		}
@@ -109,7 +108,7 @@ func (j *Journal) Encode(to io.Writer) error {
 	b = binary.AppendUvarint(b, uint64(len(j.Tasks)))
 	for _, t := range j.Tasks {
 		b = append(b, byte(t.Kind))
-		b = binary.AppendUvarint(b, uint64(t.At))
+		b = binary.AppendUvarint(b, uint64(t.Index))
 		flush()
 	}
 	if err := w.Flush(); err != nil {
@@ -161,14 +160,15 @@ func (j *Journal) appendChange(b []byte, i int) []byte {
 	return binary.AppendVarint(b, s.Mtime)
 }
 
-// Slot is the place of a change in a staging folder: first of the wanted bytes, then of what they replaced.
+// Slot is the place of a change in a staging folder. First it has the file with the wanted bytes, then what this file replaced.
+// Ino, Size and Mtime are those of the file with the wanted bytes.
 type Slot struct {
-	Ino   uint64 // of the file with the wanted bytes
+	Ino   uint64
 	Size  int64
 	Mtime int64
 	Area  uint16
-	// Took reports that this process started to move something from its place to the slot; unknown after a crash.
-	Took bool
+	// Displaced reports that this process may have moved something from its place to the slot. It is unknown after a crash.
+	Displaced bool
 }
 
 // Directory is one that the run makes, or one of ours that it removes if empty.
@@ -176,14 +176,14 @@ type Directory struct {
 	Path string
 	Made bool // to be made; otherwise to be removed
 	Perm uint32
-	// Kept reports that the directory to be made already existed, or that the one to be removed is not empty.
+	// Kept reports that the directory to make already existed, or that the one to remove is not empty.
 	Kept bool
 }
 
 // Task is one step of a run.
 type Task struct {
-	Kind TaskKind
-	At   int // index in changes or dirs
+	Kind  TaskKind
+	Index int // in Journal.Changes or Journal.Dirs
 }
 
 // TaskKind is the kind of a step.
@@ -200,37 +200,36 @@ const (
 // PathOf returns the path of a step.
 func (j *Journal) PathOf(t Task) string {
 	if t.Kind == TaskWrite || t.Kind == TaskRemove {
-		return j.Changes[t.At].Path
+		return j.Changes[t.Index].Path
 	}
-	return j.Dirs[t.At].Path
+	return j.Dirs[t.Index].Path
 }
 
-// Edits yields the run's changes to the manifest.
+// Edits yields the run's changes to the manifest. A path may be both file and directory: a written file counts, and a directory
+// counts in place of a removed file.
 func (j *Journal) Edits() Edits {
-	dirs := j.editedDirs()
-	c, k := 0, 0
-	dir := func() *Directory { return &j.Dirs[dirs[k]] }
-	return func() (Edit, bool) {
-		for {
-			switch {
-			case c == len(j.Changes) && k == len(dirs):
-				return Edit{}, false
-			case c == len(j.Changes) || k < len(dirs) && dir().Path < j.Changes[c].Path:
-				k++
-				return j.Dirs[dirs[k-1]].edit(), true
-			case k < len(dirs) && dir().Path == j.Changes[c].Path:
-				// A path may be both file and directory: a written file counts, and a directory counts in place of a
-				// removed file.
-				if !Writes(j.Changes[c].Op) && dir().Made {
-					c++
-				} else {
-					k++
+	return func(yield func(Edit) bool) {
+		dirs := j.editedDirs()
+		for i := range j.Changes {
+			c := &j.Changes[i]
+			for ; len(dirs) > 0 && dirs[0].Path < c.Path; dirs = dirs[1:] {
+				if !yield(dirs[0].edit()) {
+					return
 				}
-			case j.Changes[c].Unrecorded:
-				c++
-			default:
-				c++
-				return j.edit(c - 1), true
+			}
+			for len(dirs) > 0 && dirs[0].Path == c.Path && (Writes(c.Op) || !dirs[0].Made) {
+				dirs = dirs[1:] // the file counts
+			}
+			if len(dirs) > 0 && dirs[0].Path == c.Path {
+				continue // the directory counts
+			}
+			if !c.Unrecorded && !yield(j.edit(i)) {
+				return
+			}
+		}
+		for _, x := range dirs {
+			if !yield(x.edit()) {
+				return
 			}
 		}
 	}
@@ -258,10 +257,10 @@ func (j *Journal) edit(i int) Edit {
 }
 
 // SlotName is the staging name of a change.
-func SlotName(at int) string { return strconv.Itoa(at) }
+func SlotName(change int) string { return strconv.Itoa(change) }
 
-// AsideName is the staging name of an old file on a file system that cannot exchange two names.
-func AsideName(at int) string { return strconv.Itoa(at) + ".old" }
+// AsideName is the staging name of what a change replaced on a file system that cannot exchange two names.
+func AsideName(change int) string { return strconv.Itoa(change) + ".old" }
 
 // Writes reports whether an operation writes a file.
 func Writes(op plan.Op) bool { return op == plan.Create || op == plan.Update }
@@ -279,15 +278,15 @@ func (j *Journal) Find(path string) int {
 	return k
 }
 
-// editedDirs returns the indexes in j.Dirs of the directories whose records change, sorted by path.
-func (j *Journal) editedDirs() []int32 {
-	list := make([]int32, 0, len(j.Dirs))
+// editedDirs returns the directories whose records change, sorted by path.
+func (j *Journal) editedDirs() []*Directory {
+	list := make([]*Directory, 0, len(j.Dirs))
 	for i := range j.Dirs {
 		if !j.Dirs[i].Kept {
-			list = append(list, int32(i))
+			list = append(list, &j.Dirs[i])
 		}
 	}
-	slices.SortFunc(list, func(a, b int32) int { return strings.Compare(j.Dirs[a].Path, j.Dirs[b].Path) })
+	slices.SortFunc(list, func(a, b *Directory) int { return strings.Compare(a.Path, b.Path) })
 	return list
 }
 
@@ -299,7 +298,7 @@ func (x *Directory) edit() Edit {
 	return e
 }
 
-// Base identifies the manifest that a run starts from. The journal records it, so that a replay can check for it.
+// Base identifies the manifest that a run starts with, so that recovery can check for it.
 type Base struct {
 	known  bool // there was a manifest
 	commit plan.ID
@@ -313,6 +312,13 @@ func BaseOf(m *Manifest) Base {
 	}
 	return Base{known: true, commit: m.header.Commit, files: m.header.Files}
 }
+
+// Names of files in .stoker.
+const (
+	ManifestFile = "manifest"
+	JournalFile  = "journal"
+	UndoFile     = "undo" // the journal of a run that is rolled back
+)
 
 var folderName = regexp.MustCompile(`^\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{7}(-\d{1,4})?(-undo)?$`)
 

@@ -19,9 +19,9 @@ import (
 // testJournal returns a Journal in which every field is set.
 func testJournal() *Journal {
 	return &Journal{
-		Header: testHeader, Name: "20261120T063000.000Z-0123456", Areas: []string{"", "projects"},
-		Refuse: true, Base: Base{known: true, commit: plan.ID{9}, files: 12},
-		Snapshot: "area-4-20261120-063000", From: "area-4-20261119-063000",
+		Header: testHeader, LostFolder: "20261120T063000.000Z-0123456", Areas: []string{"", "projects"},
+		RefuseForeign: true, Base: Base{known: true, commit: plan.ID{9}, files: 12},
+		Snapshot: "area-4-20261120-063000", Restores: "area-4-20261119-063000",
 		Changes: []plan.Change{
 			{Op: plan.Create, Path: "a", ID: plan.ID{1}, Exec: true, Unrecorded: true},
 			{Op: plan.Delete, Path: "b/c", FoundID: plan.ID{2}, Found: plan.Stat{Kind: plan.File, Size: 3, Mtime: -4, Exec: true}, Conflict: true, Owned: true},
@@ -71,7 +71,7 @@ func TestReadJournal(t *testing.T) {
 		got, changes, err := readBytes(b)
 		require.NoError(t, err)
 		assert.Equal(t, want.Changes, changes)
-		assert.Equal(t, &Journal{Header: want.Header, Name: want.Name, Refuse: want.Refuse, Base: want.Base, Snapshot: want.Snapshot, From: want.From}, got)
+		assert.Equal(t, &Journal{Header: want.Header, LostFolder: want.LostFolder, RefuseForeign: want.RefuseForeign, Base: want.Base, Snapshot: want.Snapshot, Restores: want.Restores}, got)
 	})
 	t.Run("head only", func(t *testing.T) {
 		got, err := ReadJournal(bytes.NewReader(b), int64(len(b)), 1<<20, nil)

@@ -13,8 +13,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 )
 
-// DecodeJournal reads a journal of size bytes whose run may take limit bytes of memory. It checks paths like those of a
-// plan, because others can write where the journal lies.
+// DecodeJournal reads a journal of size bytes whose run may take limit bytes of memory. It checks the paths like those of a
+// plan, because other programs can write to .stoker.
 func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 	d, err := openJournal(f, size, limit)
 	if err != nil {
@@ -59,9 +59,9 @@ func DecodeJournal(f io.ReaderAt, size, limit int64) (*Journal, error) {
 	return j, nil
 }
 
-// ReadJournal reads a journal without holding its changes: it calls each for one after the other, unless each is nil. The result has only
-// the Header, the Name and the flags and names of snapshots.
-func ReadJournal(f io.ReaderAt, size, limit int64, each func(at int, c plan.Change) error) (*Journal, error) {
+// ReadJournal reads a journal without holding its changes in memory: it calls each for one after the other. The result has only
+// what precedes the areas. If each is nil, ReadJournal reads no more than that.
+func ReadJournal(f io.ReaderAt, size, limit int64, each func(i int, c plan.Change) error) (*Journal, error) {
 	d, err := openJournal(f, size, limit)
 	if err != nil {
 		return nil, err
@@ -73,12 +73,12 @@ func ReadJournal(f io.ReaderAt, size, limit int64, each func(at int, c plan.Chan
 		for range areas {
 			d.path(true)
 		}
-		at := 0
+		i := 0
 		for c := range d.changes(d.count(minChange), areas) {
-			if err := each(at, c.Change); err != nil {
+			if err := each(i, c.Change); err != nil {
 				return nil, err
 			}
-			at++
+			i++
 		}
 	}
 	if d.err != nil {
@@ -137,16 +137,16 @@ func (d *journalReader) count(size int) int {
 	return d.length(int(min(max(d.limit, 0)/changeBytes, d.body/int64(size))))
 }
 
-// journaled is a change as the journal has it.
-type journaled struct {
+// journalChange is a change in the journal.
+type journalChange struct {
 	plan.Change
 	slot Slot
 	git  plan.ID // git's blob, if the change writes another signature
 }
 
 // changes yields the changes of a journal, up to the first that is damaged.
-func (d *journalReader) changes(n, areas int) iter.Seq[journaled] {
-	return func(yield func(journaled) bool) {
+func (d *journalReader) changes(n, areas int) iter.Seq[journalChange] {
+	return func(yield func(journalChange) bool) {
 		last := ""
 		for i := range n {
 			c := readChange(d.decoder, areas)
@@ -167,28 +167,28 @@ func (j *Journal) readHead(d *decoder) {
 	if j.Header, err = decodeHeader(d.bytes(maxHeader)); err != nil && d.err == nil {
 		d.fail("the journal's header: %w", err)
 	}
-	if j.Name = d.string(255); d.err == nil && !ValidFolderName(j.Name) {
-		d.fail("the journal names an invalid folder %q", j.Name)
+	if j.LostFolder = d.string(255); d.err == nil && !ValidFolderName(j.LostFolder) {
+		d.fail("the journal names an invalid folder %q", j.LostFolder)
 	}
 	flags := d.byte()
-	if flags&^flagRunsKnown != 0 {
+	if flags&^knownRunFlags != 0 {
 		d.fail("the journal has unknown flags %#x", flags)
 	}
-	j.Refuse = flags&flagRefuse != 0
+	j.RefuseForeign = flags&flagRefuse != 0
 	if flags&flagSnapshot != 0 {
 		j.Snapshot = d.snapshot()
 	}
-	if flags&flagFrom != 0 {
-		j.From = d.snapshot()
+	if flags&flagRestores != 0 {
+		j.Restores = d.snapshot()
 	}
 	j.Base = Base{known: flags&flagBase != 0, commit: d.id(), files: d.length(math.MaxInt32)}
 }
 
-func readChange(d *decoder, areas int) (c journaled) {
+func readChange(d *decoder, areas int) (c journalChange) {
 	c.Op = plan.Op(d.byte())
 	flags := d.byte()
 	c.Found.Kind = plan.Kind(d.byte())
-	if c.Op < plan.Create || c.Op > plan.Keep || flags&^flagChangesKnown != 0 || c.Found.Kind > plan.Other {
+	if c.Op < plan.Create || c.Op > plan.Keep || flags&^knownChangeFlags != 0 || c.Found.Kind > plan.Other {
 		d.fail("the journal has an unknown change")
 	}
 	c.Exec, c.Found.Exec = flags&flagChangeExec != 0, flags&flagFoundExec != 0
@@ -205,15 +205,15 @@ func readChange(d *decoder, areas int) (c journaled) {
 }
 
 func (j *Journal) readTask(d *decoder) Task {
-	t := Task{Kind: TaskKind(d.byte()), At: d.length(math.MaxInt32)}
+	t := Task{Kind: TaskKind(d.byte()), Index: d.length(math.MaxInt32)}
 	ok := false
 	switch t.Kind {
 	case TaskWrite:
-		ok = t.At < len(j.Changes) && Writes(j.Changes[t.At].Op)
+		ok = t.Index < len(j.Changes) && Writes(j.Changes[t.Index].Op)
 	case TaskRemove:
-		ok = t.At < len(j.Changes) && j.Changes[t.At].Op == plan.Delete
+		ok = t.Index < len(j.Changes) && j.Changes[t.Index].Op == plan.Delete
 	case TaskMkdir, TaskRmdir:
-		ok = t.At < len(j.Dirs) && j.Dirs[t.At].Made == (t.Kind == TaskMkdir)
+		ok = t.Index < len(j.Dirs) && j.Dirs[t.Index].Made == (t.Kind == TaskMkdir)
 	}
 	if !ok {
 		d.fail("the journal has an invalid step")

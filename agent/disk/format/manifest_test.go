@@ -36,13 +36,12 @@ func some(n int) []Record {
 }
 
 func setAll(list []Record) Edits {
-	i := 0
-	return func() (Edit, bool) {
-		if i == len(list) {
-			return Edit{}, false
+	return func(yield func(Edit) bool) {
+		for _, rec := range list {
+			if !yield(Edit{editSet, rec}) {
+				return
+			}
 		}
-		i++
-		return Edit{editSet, list[i-1]}, true
 	}
 }
 
@@ -145,14 +144,7 @@ func TestMergeKeepsBlocksLarge(t *testing.T) {
 		for _, r := range list[i:min(i+8, len(list))] {
 			drop = append(drop, Edit{op: editDrop, Rec: r})
 		}
-		k := 0
-		m = decodeManifest(t, encode(t, testHeader, m, func() (Edit, bool) {
-			if k == len(drop) {
-				return Edit{}, false
-			}
-			k++
-			return drop[k-1], true
-		}))
+		m = decodeManifest(t, encode(t, testHeader, m, slices.Values(drop)))
 	}
 	assert.Len(t, everyRecord(t, m), 444)
 	assert.Less(t, len(m.blocks), 15)
@@ -194,14 +186,7 @@ func FuzzManifest(f *testing.F) {
 			}
 			slices.SortStableFunc(list, func(a, b Edit) int { return strings.Compare(a.Rec.Path, b.Rec.Path) })
 			list = slices.CompactFunc(list, func(a, b Edit) bool { return a.Rec.Path == b.Rec.Path })
-			k := 0
-			m = decodeManifest(t, encode(t, testHeader, m, func() (Edit, bool) {
-				if k == len(list) {
-					return Edit{}, false
-				}
-				k++
-				return list[k-1], true
-			}))
+			m = decodeManifest(t, encode(t, testHeader, m, slices.Values(list)))
 			for i := range list {
 				var old *Record
 				if r, ok := model[list[i].Rec.Path]; ok {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"io"
+	"iter"
 
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
@@ -13,7 +14,7 @@ import (
 // Edit is a change to one record of the manifest.
 type Edit struct {
 	op  editOp
-	Rec Record // editDrop uses only Path
+	Rec Record // with only the Path for editDrop
 }
 
 type editOp uint8
@@ -41,15 +42,17 @@ func (e *Edit) Apply(old *Record) (Record, bool) {
 	}
 }
 
-// Edits returns the next edit, sorted by path, at most one per path; false at the end.
-type Edits func() (Edit, bool)
+// Edits yields edits sorted by path, at most one for each path.
+type Edits = iter.Seq[Edit]
 
 // NoEdits yields no edit.
-func NoEdits() (Edit, bool) { return Edit{}, false }
+func NoEdits(func(Edit) bool) {}
 
-// Merge writes a new manifest: old with edits. It copies blocks without edits unchanged, so that a small change costs
+// Merge writes a new manifest to w: old with edits. It copies blocks without edits unchanged, so that a small change costs
 // no more than copying the file.
-func Merge(w io.Writer, h plan.Header, old *Manifest, next Edits) error {
+func Merge(w io.Writer, h plan.Header, old *Manifest, edits Edits) error {
+	next, stop := iter.Pull(edits)
+	defer stop()
 	mw := newManifestWriter(w)
 	var buf []byte
 	var list []Record
@@ -97,7 +100,7 @@ func Merge(w io.Writer, h plan.Header, old *Manifest, next Edits) error {
 	return mw.finish(h)
 }
 
-// manifestWriter writes the table front to back. The first error sticks.
+// manifestWriter writes a manifest front to back. It keeps its first error until finish.
 type manifestWriter struct {
 	w      *bufio.Writer
 	blocks []block
@@ -146,7 +149,7 @@ func (w *manifestWriter) put(r *Record) {
 	}
 }
 
-// flushable reports whether a block may end here; small blocks would accumulate.
+// flushable reports whether a block may end here. It prevents small blocks, which would accumulate.
 func (w *manifestWriter) flushable() bool { return len(w.b) == 0 || len(w.b) >= blockSize/4 }
 
 func (w *manifestWriter) flush() {
@@ -158,7 +161,7 @@ func (w *manifestWriter) flush() {
 	w.b = w.b[:0]
 }
 
-// copy adds a whole block.
+// copy adds a whole block with the bytes b.
 func (w *manifestWriter) copy(x *block, b []byte) {
 	n := *x
 	n.off, n.size = w.off, len(b)

@@ -2,6 +2,7 @@ package format
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"math"
@@ -19,12 +20,11 @@ type Record struct {
 const (
 	flagDir = 1 << iota
 	flagExec
-	flagHave   // Have differs from Want and follows it
-	flagsKnown = flagDir | flagExec | flagHave
+	flagHave         // Have differs from Want and follows it
+	knownRecordFlags = flagDir | flagExec | flagHave
 )
 
-// appendRecord encodes r after a record of path prev: the length of the shared prefix, the rest of the path, and the
-// fields.
+// appendRecord encodes r after a record of path prev: the length of the shared prefix, the rest of the path, and the fields.
 func appendRecord(b []byte, prev string, r *Record) []byte {
 	shared := 0
 	for shared < len(prev) && shared < len(r.Path) && prev[shared] == r.Path[shared] {
@@ -51,15 +51,14 @@ func appendRecord(b []byte, prev string, r *Record) []byte {
 	return binary.AppendUvarint(b, uint64(r.Origin))
 }
 
-// readRecord decodes what appendRecord wrote. path has the path of the previous record, and after the call that of this
-// one.
+// readRecord decodes what appendRecord wrote. path has the path of the previous record, and after the call the path of this one.
 func readRecord(d *decoder, path *[]byte) Record {
 	shared := d.length(len(*path))
 	*path = append((*path)[:shared], d.bytes(safe.MaxPath)...)
 	r := Record{}
 	r.Path = string(*path)
 	flags := d.byte()
-	if flags&^flagsKnown != 0 {
+	if flags&^knownRecordFlags != 0 {
 		d.fail("record %q has unknown flags %#x", r.Path, flags)
 	}
 	if flags&flagDir != 0 {
@@ -85,9 +84,9 @@ func appendString(b []byte, s string) []byte {
 // decoder decodes our own binary files, which may be damaged. It never reads past their end, and after the first error
 // every value is zero.
 type decoder struct {
-	b    []byte
+	b    []byte    // not decoded yet
 	more io.Reader // what follows b; nil if nothing does
-	buf  []byte
+	buf  []byte    // the memory of b
 	err  error
 }
 
@@ -111,7 +110,7 @@ func (d *decoder) need(n int) {
 	}
 }
 
-// end reports whether everything was read.
+// end reports whether everything was decoded.
 func (d *decoder) end() bool {
 	d.need(1)
 	return len(d.b) == 0
@@ -176,4 +175,32 @@ func (d *decoder) string(limit int) string { return string(d.bytes(limit)) }
 func (d *decoder) id() (id plan.ID) {
 	copy(id[:], d.raw(len(id)))
 	return id
+}
+
+// header is the encoding of plan.Header in our files.
+type header struct {
+	Ref      string        `json:"ref,omitempty"`
+	Commit   string        `json:"commit"`
+	Rules    string        `json:"rules,omitempty"`
+	Mappings []plan.Origin `json:"mappings,omitempty"`
+	Files    int           `json:"files"`
+	Complete bool          `json:"complete"`
+}
+
+func encodeHeader(h plan.Header) ([]byte, error) {
+	return json.Marshal(header{h.Ref, h.Commit.String(), h.Rules, h.Mappings, h.Files, h.Complete})
+}
+
+func decodeHeader(b []byte) (plan.Header, error) {
+	var h header
+	if err := json.Unmarshal(b, &h); err != nil {
+		return plan.Header{}, err
+	}
+	commit, err := plan.ParseID(h.Commit)
+	if err != nil {
+		return plan.Header{}, err
+	}
+	return plan.Header{
+		Ref: h.Ref, Commit: commit, Rules: h.Rules, Mappings: h.Mappings, Files: h.Files, Complete: h.Complete,
+	}, nil
 }

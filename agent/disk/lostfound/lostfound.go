@@ -1,5 +1,5 @@
-// Package lostfound keeps what a sync displaced and git does not have, in the folder lost+found of .stoker, within a size
-// and an age.
+// Package lostfound keeps what syncs displaced and git does not have, in the folder lost+found of .stoker. It removes the oldest
+// beyond a total size and an age.
 package lostfound
 
 import (
@@ -27,8 +27,7 @@ const DirName = "lost+found"
 
 const indexSuffix = ".jsonl"
 
-// Bounds for reading lost+found: entries in total, bytes of an index, and bytes of one entry, which has its path three
-// times.
+// Bounds for reading lost+found: entries in total, bytes of an index, and bytes of one entry, which has its path three times.
 const (
 	maxLost       = 200_000
 	maxIndexBytes = 64 << 20
@@ -43,8 +42,8 @@ type Entry struct {
 	Path    string    `json:"path"`
 	RawPath []byte    `json:"rawPath,omitempty"` // the path's bytes if they are not UTF-8
 	Size    int64     `json:"size"`              // bytes
-	Why     string    `json:"why"`
-	Commit  string    `json:"commit"` // the commit that was synced
+	Reason  string    `json:"why"`               // for saving it
+	Commit  string    `json:"commit"`            // the commit that was synced
 	// File is the saved file, relative to .stoker/lost+found.
 	File string `json:"file"`
 }
@@ -66,33 +65,30 @@ func inJSON(name string) string { return string([]rune(name)) }
 
 // Folder is the folder lost+found in .stoker. A nil Folder is empty.
 type Folder struct {
-	own    *safe.Folder // .stoker
+	own    *safe.AgentFolder
 	vol    *safe.Volume
 	log    *slog.Logger
-	max    int64 // bytes
-	age    time.Duration
-	newest string    // the last folder that this process wrote
-	pruned time.Time // when prune ran last; zero makes PruneHourly run it at once
+	max    int64         // bytes in total
+	age    time.Duration // of one run
+	newest string        // the last run that this process saved
+	pruned time.Time     // the time of the last prune; zero makes PruneHourly prune at once
 }
 
-// New returns lost+found in own, the folder .stoker. If it has more than limit bytes, or something older than age, pruning
+// New returns lost+found in own. If it has more than limit bytes, or something older than age, pruning
 // removes its oldest folders.
-func New(own *safe.Folder, vol *safe.Volume, log *slog.Logger, limit int64, age time.Duration) *Folder {
-	return &Folder{own: own, vol: vol, log: log, max: limit, age: age}
+func New(own *safe.AgentFolder, limit int64, age time.Duration) *Folder {
+	return &Folder{own: own, vol: own.Vol, log: own.Vol.Log, max: limit, age: age}
 }
 
-// NewSaver returns a Saver for the folder of that name.
+// NewSaver returns a Saver for the run of that name.
 func (f *Folder) NewSaver(name string, commit plan.ID) *Saver {
 	return &Saver{to: f, name: name, commit: commit, buf: make([]byte, 64<<10)}
 }
 
-// Drop removes a folder and its index.
+// Drop removes what a run saved, and its index.
 func (f *Folder) Drop(name string) error {
-	lost, err := f.own.Open(DirName)
-	if safe.NotThere(err) {
-		return nil
-	}
-	if err != nil {
+	lost, err := f.own.OpenExisting(DirName)
+	if err != nil || lost == nil {
 		return err
 	}
 	defer lost.Close()
@@ -104,7 +100,7 @@ func (f *Folder) Drop(name string) error {
 
 // List returns the entries, oldest first.
 func (f *Folder) List() ([]Entry, error) {
-	runs, lost, err := f.names()
+	runs, lost, err := f.open()
 	if err != nil || lost == nil {
 		return nil, err
 	}
@@ -143,24 +139,24 @@ func readIndex(f io.Reader, all []Entry) ([]Entry, error) {
 	return all, lines.Err()
 }
 
-// names lists the runs that saved something, oldest first.
-func (f *Folder) names() ([]string, *safe.Folder, error) {
+// open opens lost+found, and returns the names of the runs that saved something, oldest first. lost is nil if there is no
+// lost+found.
+func (f *Folder) open() (runs []string, lost *safe.Folder, err error) {
 	if f == nil {
 		return nil, nil, nil
 	}
-	lost, err := f.own.Open(DirName)
-	if safe.NotThere(err) {
-		return nil, nil, nil
-	}
+	lost, err = f.own.OpenExisting(DirName)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open lost+found: %w", err)
+	}
+	if lost == nil {
+		return nil, nil, nil
 	}
 	list, err := lost.Entries()
 	if err != nil {
 		lost.Close()
 		return nil, nil, fmt.Errorf("list lost+found: %w", err)
 	}
-	var runs []string
 	for _, e := range list {
 		if e.IsDir() && format.ValidFolderName(e.Name()) {
 			runs = append(runs, e.Name())
@@ -170,34 +166,30 @@ func (f *Folder) names() ([]string, *safe.Folder, error) {
 	return runs, lost, nil
 }
 
-// PruneHourly calls prune if the last call is more than an hour ago, or a run has been saved since (which resets
-// f.pruned).
+// PruneHourly removes runs that are too old or too large in total. It does so only if the last time was more than an hour ago, or
+// a run was saved since. It logs an error, because pruning only frees space.
 func (f *Folder) PruneHourly() {
 	now := f.vol.Now()
 	if !f.pruned.IsZero() && now.Sub(f.pruned) <= time.Hour {
 		return
 	}
-	if err := f.prune(); err != nil { // pruning only frees space
+	if err := f.prune(); err != nil {
 		f.log.Warn("cannot prune lost+found", "error", err)
 	}
 	f.pruned = now
 }
 
-// prune removes runs that are too old from lost+found, and the oldest ones while the total is too large. It keeps the
-// newest run and the one that this process wrote last, whatever their size and age: a run that is too large by itself
-// is refused before it starts.
+// prune removes runs that are too old, and the oldest ones while the total is too large. It keeps the newest run and the one that
+// this process saved last, whatever their size and age: a run that is too large by itself is refused before it starts.
 func (f *Folder) prune() error {
-	runs, lost, err := f.names()
+	runs, lost, err := f.open()
 	if err != nil || lost == nil {
 		return err
 	}
 	defer lost.Close()
-	sizes, total := make([]int64, len(runs)), int64(0)
-	for i, name := range runs {
-		if sizes[i], err = treeSize(lost, name); err != nil {
-			return fmt.Errorf("measure lost+found: %w", err)
-		}
-		total += sizes[i]
+	sizes, total, err := measure(lost, runs)
+	if err != nil {
+		return err
 	}
 	now := f.vol.Now()
 	for i, name := range runs {
@@ -216,11 +208,10 @@ func (f *Folder) prune() error {
 // wrongClock is the limit for the difference of two timestamps of the same moment: beyond it, one of the clocks was wrong.
 const wrongClock = 24 * time.Hour
 
-// tooOld reports whether a run has expired, without trusting any one clock: the node may have started with a clock
-// that was weeks slow, and the clock may be ahead now. When the time in the name first says that the run is too old,
-// tooOld only starts a second countdown: it sets the mtime of the index (or of the folder, if there is no index) to
-// now and returns false. The run has expired when that mtime is too old as well. So a run is kept for at least its
-// full time, and for at most twice that.
+// tooOld reports whether a run has expired, without trusting any one clock: the node may have started with a clock that was weeks
+// slow, and the clock may be ahead now. When the time in the name first says that the run is too old, tooOld only starts a second
+// countdown: it sets the mtime of the index (or of the folder, if there is no index) to now and returns false. The run has
+// expired when that mtime is too old as well. So a run is kept for at least its full time, and for at most twice that.
 func (f *Folder) tooOld(lost *safe.Folder, name string, now time.Time) bool {
 	saved, err := runStart(name)
 	if err != nil {
@@ -251,36 +242,35 @@ func (f *Folder) tooOld(lost *safe.Folder, name string, now time.Time) bool {
 
 // Bytes returns the size of lost+found.
 func (f *Folder) Bytes() (int64, error) {
-	runs, lost, err := f.names()
+	runs, lost, err := f.open()
 	if err != nil || lost == nil {
 		return 0, err
 	}
 	defer lost.Close()
-	var sum int64
-	for _, name := range runs {
-		n, err := treeSize(lost, name)
-		if err != nil {
-			return 0, err
-		}
-		sum += n
-	}
-	return sum, nil
+	_, total, err := measure(lost, runs)
+	return total, err
 }
 
-func treeSize(in *safe.Folder, name string) (int64, error) {
-	n, err := in.Open(name)
-	if err != nil {
-		return 0, err
+// measure returns the bytes of each run, and of all.
+func measure(lost *safe.Folder, runs []string) (sizes []int64, total int64, err error) {
+	sizes = make([]int64, len(runs))
+	for i, name := range runs {
+		n, err := lost.Open(name)
+		if err != nil {
+			return nil, 0, fmt.Errorf("measure lost+found: %w", err)
+		}
+		safe.Walk(n, 0, safe.StatOf, func(f plan.Found, walkErr error) bool {
+			sizes[i] += f.Stat.Size
+			err = walkErr
+			return err == nil
+		})
+		n.Close()
+		if err != nil {
+			return nil, 0, fmt.Errorf("measure lost+found: %w", err)
+		}
+		total += sizes[i]
 	}
-	defer n.Close()
-	var sum int64
-	var failed error
-	safe.Walk(n, 0, safe.StatOf, func(f plan.Found, err error) bool {
-		sum += f.Stat.Size
-		failed = errors.Join(failed, err)
-		return err == nil
-	})
-	return sum, failed
+	return sizes, total, nil
 }
 
 // NewName returns a name that no folder in lost+found has.
@@ -324,21 +314,13 @@ func (f *Folder) Open(l Entry) (*os.File, fs.FileInfo, error) {
 	if f == nil {
 		return nil, nil, fmt.Errorf("%s: %w", l.File, fs.ErrNotExist)
 	}
-	at, err := f.own.Open(DirName)
+	c := safe.Cursor{Top: f.own.Root}
+	defer c.Reset()
+	n, name, err := c.Parent(DirName + "/" + l.File)
 	if err != nil {
-		return nil, nil, fmt.Errorf("open lost+found: %w", err)
+		return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
 	}
-	defer func() { at.Close() }()
-	dir, name := safe.Split(l.File)
-	for part := range strings.SplitSeq(dir, "/") {
-		next, err := at.Open(part)
-		if err != nil {
-			return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
-		}
-		at.Close()
-		at = next
-	}
-	file, fi, err := at.File(name, os.O_RDONLY)
+	file, fi, err := n.File(name, os.O_RDONLY)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s in lost+found: %w", l.File, err)
 	}

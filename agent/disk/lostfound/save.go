@@ -21,19 +21,18 @@ import (
 // maxCopies bounds the files of one path in a folder of lost+found.
 const maxCopies = 100
 
-// Saver gives displaced files a second name in one folder of lost+found. Saving the same files again after a crash is
-// safe.
+// Saver gives the files that one run displaced a second name in lost+found. Saving the same files again after a crash is safe.
 type Saver struct {
 	to      *Folder
-	name    string // of the folder
+	name    string // of the run
 	commit  plan.ID
-	Entries []Entry
-	buf     []byte // for copying
+	Entries []Entry // what was saved
+	buf     []byte  // for copying
 }
 
 // Save gives a file, or all files below a directory, a second name in the run's folder, or copies them if it cannot
-// link.
-func (s *Saver) Save(from *safe.Folder, name, as, why string) error {
+// link. as is the path that the file had. reason says why it is saved. The entries are durable after Sync.
+func (s *Saver) Save(from *safe.Folder, name, as, reason string) error {
 	if strings.Count(as, "/") > safe.MaxDepth {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", as, safe.MaxDepth)
 	}
@@ -42,7 +41,7 @@ func (s *Saver) Save(from *safe.Folder, name, as, why string) error {
 		return err
 	}
 	if !fi.IsDir() {
-		return s.saveFile(from, name, as, why, fi)
+		return s.saveFile(from, name, as, reason, fi)
 	}
 	n, err := from.Open(name)
 	if err != nil {
@@ -54,16 +53,16 @@ func (s *Saver) Save(from *safe.Folder, name, as, why string) error {
 		return err
 	}
 	for _, e := range list {
-		if err := s.Save(n, e.Name(), as+"/"+e.Name(), why); err != nil {
+		if err := s.Save(n, e.Name(), as+"/"+e.Name(), reason); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Saver) saveFile(from *safe.Folder, name, as, why string, fi fs.FileInfo) error {
+func (s *Saver) saveFile(from *safe.Folder, name, as, reason string, fi fs.FileInfo) error {
 	dir, base := safe.Split(as)
-	n, err := s.folder(dir)
+	n, err := s.makeFolder(dir)
 	if err != nil {
 		return safe.WriteError(err, "save %s to lost+found", as)
 	}
@@ -77,7 +76,7 @@ func (s *Saver) saveFile(from *safe.Folder, name, as, why string, fi fs.FileInfo
 		if !errors.Is(err, fs.ErrExist) || i == maxCopies {
 			break
 		}
-		if there, lerr := n.Root.Lstat(to); lerr == nil && os.SameFile(there, fi) {
+		if existing, lerr := n.Root.Lstat(to); lerr == nil && os.SameFile(existing, fi) {
 			err = nil // saved before a crash
 			break
 		}
@@ -86,21 +85,21 @@ func (s *Saver) saveFile(from *safe.Folder, name, as, why string, fi fs.FileInfo
 	if err != nil {
 		return safe.WriteError(err, "save %s to lost+found", as)
 	}
-	s.record(as, path.Join(s.name, dir, to), why, fi.Size())
+	s.record(as, path.Join(s.name, dir, to), reason, fi.Size())
 	return nil
 }
 
-func (s *Saver) record(as, file, why string, size int64) {
-	l := Entry{When: s.to.vol.Now().UTC(), Path: as, Size: size, Why: why, Commit: s.commit.String(), File: file}
+func (s *Saver) record(as, file, reason string, size int64) {
+	l := Entry{When: s.to.vol.Now().UTC(), Path: as, Size: size, Reason: reason, Commit: s.commit.String(), File: file}
 	if !utf8.ValidString(as) {
 		l.RawPath = []byte(as)
 	}
 	s.Entries = append(s.Entries, l)
-	s.to.log.Warn("saved to lost+found", "path", as, "reason", why, "bytes", size)
+	s.to.log.Warn("saved to lost+found", "path", as, "reason", reason, "bytes", size)
 }
 
-// copyFile copies what cannot be linked: to another mount, or on a file system without hard links. Anything but files
-// and symbolic links has no bytes to keep.
+// copyFile copies what cannot be linked: to another mount, or on a file system without hard links. It skips anything but files
+// and symbolic links, which has no bytes to keep.
 func (s *Saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as string, fi fs.FileInfo) error {
 	switch safe.KindOf(fi.Mode()) {
 	case plan.File:
@@ -127,8 +126,7 @@ func (s *Saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as str
 		return err
 	})
 	if err == nil {
-		// Keep the mode like a link does, for a restore; only the bytes are essential, because some file systems have
-		// no modes.
+		// Keep the mode like a link does, for a restore; only the bytes are essential, because some file systems have no modes.
 		_, _ = s.to.vol.SetAttrs(out, to.Join(as), safe.Attrs{}, fi.Mode())
 	}
 	if err == nil {
@@ -137,24 +135,20 @@ func (s *Saver) copyFile(from *safe.Folder, name string, to *safe.Folder, as str
 	return errors.Join(err, out.Close())
 }
 
-// folder opens a folder of the run in lost+found, and makes missing ones.
-func (s *Saver) folder(dir string) (*safe.Folder, error) {
-	n := s.to.own
-	for name := range strings.SplitSeq(path.Join(DirName, s.name, dir), "/") {
+// makeFolder opens a folder of the run in lost+found, and makes missing ones.
+func (s *Saver) makeFolder(dir string) (*safe.Folder, error) {
+	n, err := s.to.own.OpenOrMake(DirName)
+	if err != nil {
+		return nil, err
+	}
+	for name := range strings.SplitSeq(path.Join(s.name, dir), "/") {
 		child, err := n.Open(name)
-		if _, blocked := errors.AsType[*safe.BlockedError](err); blocked && n == s.to.own {
-			if err = s.to.vol.SetAside(n, name, err); err == nil {
-				err = fs.ErrNotExist
-			}
-		}
 		if errors.Is(err, fs.ErrNotExist) {
 			if err = s.to.vol.Mkdir(n, name, 0o700); err == nil {
 				child, err = n.Open(name)
 			}
 		}
-		if n != s.to.own {
-			n.Close()
-		}
+		n.Close()
 		if err != nil {
 			return nil, err
 		}
@@ -163,17 +157,26 @@ func (s *Saver) folder(dir string) (*safe.Folder, error) {
 	return n, nil
 }
 
-// writeIndex writes the index of what was saved.
+// Sync writes the index and makes the saved files durable. It does nothing if nothing was saved.
+func (s *Saver) Sync() error {
+	if len(s.Entries) == 0 {
+		return nil
+	}
+	if err := s.writeIndex(); err != nil {
+		return err
+	}
+	err := s.to.vol.SyncFS(s.to.own.Folder)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = s.to.vol.SyncDir(s.to.own.Folder)
+	}
+	return safe.WriteError(err, "sync lost+found to disk")
+}
+
 func (s *Saver) writeIndex() error {
 	s.to.pruned, s.to.newest = time.Time{}, s.name // lost+found has grown: prune it again
-	n, err := s.folder("")
+	lost, err := s.to.own.OpenOrMake(DirName)
 	if err != nil {
 		return safe.WriteError(err, "open lost+found")
-	}
-	n.Close()
-	lost, err := s.to.own.Open(DirName)
-	if err != nil {
-		return fmt.Errorf("open lost+found: %w", err)
 	}
 	defer lost.Close()
 	_, err = s.to.vol.WriteFile(lost, s.name+indexSuffix, func(w io.Writer) error {
@@ -186,18 +189,4 @@ func (s *Saver) writeIndex() error {
 		return nil
 	})
 	return err
-}
-
-// Sync writes the index and makes the saved files durable.
-func (s *Saver) Sync() error {
-	if len(s.Entries) == 0 {
-		return nil
-	}
-	if err := s.writeIndex(); err != nil {
-		return err
-	}
-	if err := s.to.vol.SyncFS(s.to.own); err == nil || !errors.Is(err, errors.ErrUnsupported) {
-		return safe.WriteError(err, "sync lost+found to disk")
-	}
-	return safe.WriteError(s.to.vol.SyncDir(s.to.own), "sync lost+found to disk")
 }

@@ -13,7 +13,7 @@ import (
 type Cursor struct {
 	Top    *os.Root
 	Chain  []*Folder // from the root to the last directory
-	Opened time.Time // when Chain was opened from the root
+	Opened time.Time // the time when Chain was opened from the root
 }
 
 // At returns the directory at a path. The Folder is valid until the next call. A missing parent is fs.ErrNotExist; one
@@ -84,10 +84,16 @@ func (c *Cursor) Reset() {
 	c.Chain = c.Chain[:0]
 }
 
+// Parent opens the directory of a path like At, and returns the name of the path in it.
+func (c *Cursor) Parent(path string) (n *Folder, name string, err error) {
+	dir, name := Split(path)
+	n, err = c.At(dir)
+	return n, name, err
+}
+
 // Lstat describes what is at a path. It never follows a link.
 func (c *Cursor) Lstat(path string) (fs.FileInfo, error) {
-	dir, name := Split(path)
-	n, err := c.At(dir)
+	n, name, err := c.Parent(path)
 	if err != nil {
 		return nil, err
 	}

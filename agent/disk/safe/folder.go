@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -211,7 +212,7 @@ func Split(p string) (dir, name string) {
 	return strings.TrimSuffix(dir, "/"), name
 }
 
-// KindOf returns the kind of what fi describes.
+// KindOf returns the kind of a file with mode m.
 func KindOf(m fs.FileMode) plan.Kind {
 	switch {
 	case m.IsRegular():
@@ -241,7 +242,7 @@ func NotThere(err error) bool {
 	return blocked || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// ReadFile returns the content of a file that is compared as JSON. If it has more than limit bytes, the reason of the error
+// ReadFile returns the content of a file, to compare it as JSON. If it has more than limit bytes, the reason of the error
 // is LimitExceeded.
 func (n *Folder) ReadFile(name string, limit int64) ([]byte, error) {
 	f, fi, err := n.File(name, os.O_RDONLY)
@@ -276,4 +277,35 @@ func (n *Folder) Has(names ...string) bool {
 		n = child
 	}
 	return false
+}
+
+// OwnDir is the agent's own folder.
+const OwnDir = ".stoker"
+
+// MaxPath bounds a path in our own files, in bytes. The plan's limit is lower.
+const MaxPath = 64 << 10
+
+// CheckPath refuses a path that could leave the data directory, or that is our own. Plans check their paths much
+// earlier; this is the last check.
+func CheckPath(p string) error {
+	switch {
+	case p == "" || p == ".":
+		return fmt.Errorf("the path is empty")
+	case len(p) > MaxPath:
+		return fmt.Errorf("the path is too long: %d bytes", len(p))
+	case strings.ContainsRune(p, 0) || !filepath.IsLocal(filepath.FromSlash(p)):
+		return fmt.Errorf("%q leads out of the data directory", p)
+	}
+	depth := 0
+	for name := range strings.SplitSeq(p, "/") {
+		switch depth++; {
+		case name == "" || name == "." || name == "..":
+			return fmt.Errorf("%q is not a clean path", p)
+		case strings.EqualFold(name, OwnDir):
+			return fmt.Errorf("%q is in a folder that belongs to the agent", p)
+		case depth > MaxDepth:
+			return fmt.Errorf("%q is more than %d directories deep", p, MaxDepth)
+		}
+	}
+	return nil
 }

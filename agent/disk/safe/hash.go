@@ -54,8 +54,8 @@ func BlobID(b []byte) plan.ID {
 	return plan.ID(h.Sum(nil))
 }
 
-// Hash returns the git blob id of a file in the directory. It does not read a file of more than limit bytes (0: no limit),
-// and returns the zero id for it, which no blob has.
+// Hash returns the git blob id of a file in the folder. It does not read a file of more than limit bytes, and returns the null
+// id, which no blob has. A limit of 0 means no limit.
 func (n *Folder) Hash(ctx context.Context, name string, buf []byte, limit int64) (plan.ID, error) {
 	f, fi, err := n.File(name, os.O_RDONLY)
 	if err != nil {

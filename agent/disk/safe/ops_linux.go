@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"runtime"
 	"strconv"
 	"syscall"
 
@@ -13,39 +14,27 @@ import (
 // ErrNoExchange means that the file system or kernel does not support a flag of renameat2.
 var ErrNoExchange = errors.New("rename flag not supported")
 
-// fds calls do with the descriptors of two directories.
-func fds(from, to *Folder, do func(a, b int) error) error {
-	a, err := from.dirFile()
+// withFD calls do with the descriptor of a directory.
+func withFD(n *Folder, do func(fd int) error) error {
+	f, err := n.dirFile()
 	if err != nil {
 		return err
 	}
-	b, err := to.dirFile()
-	if err != nil {
-		return err
-	}
-	ca, err := a.SyscallConn()
-	if err != nil {
-		return err
-	}
-	cb, err := b.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner, errb error
-	erra := ca.Control(func(fa uintptr) {
-		errb = cb.Control(func(fb uintptr) {
-			for range 1000 { // signals can interrupt it on network file systems
-				if inner = do(int(fa), int(fb)); !errors.Is(inner, unix.EINTR) {
-					return
-				}
-			}
-		})
-	})
-	return errors.Join(erra, errb, inner)
+	defer runtime.KeepAlive(f)
+	return do(int(f.Fd()))
 }
 
+// at2 calls do, a system call about a name in each of two directories, with the descriptors of both.
 func at2(op string, from *Folder, a string, to *Folder, b string, do func(fa, fb int) error) error {
-	err := fds(from, to, do)
+	err := withFD(from, func(fa int) error {
+		return withFD(to, func(fb int) error {
+			err := do(fa, fb)
+			for try := 1; try < 1000 && errors.Is(err, unix.EINTR); try++ { // signals can interrupt it on network file systems
+				err = do(fa, fb)
+			}
+			return err
+		})
+	})
 	if err == nil {
 		return nil
 	}
@@ -68,6 +57,7 @@ func renameExchange(from *Folder, a string, to *Folder, b string) error {
 	})
 }
 
+// flagged returns ErrNoExchange for the errors of a renameat2 whose flag is not supported.
 func flagged(err error) error {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) {
 		return ErrNoExchange
@@ -85,30 +75,16 @@ func rmdirat(n *Folder, name string) error {
 
 // MayWrite returns an error if names in a directory cannot be changed.
 func MayWrite(n *Folder) error {
-	f, err := n.dirFile()
-	if err != nil {
-		return err
-	}
-	c, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	err = c.Control(func(fd uintptr) { inner = unix.Faccessat(int(fd), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS) })
-	return errors.Join(err, os.NewSyscallError("faccessat", inner))
+	return withFD(n, func(fd int) error {
+		return os.NewSyscallError("faccessat", unix.Faccessat(fd, ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS))
+	})
 }
 
 // HaveSyncfs reports whether one call can make a whole file system durable.
 const HaveSyncfs = true
 
-func syncfs(f *os.File) error {
-	c, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	err = c.Control(func(fd uintptr) { inner = unix.Syncfs(int(fd)) })
-	return errors.Join(err, os.NewSyscallError("syncfs", inner))
+func syncfs(n *Folder) error {
+	return withFD(n, func(fd int) error { return os.NewSyscallError("syncfs", unix.Syncfs(fd)) })
 }
 
 // Mount identifies a mount, which a rename cannot cross. It is finer than a device, because parts of a volume may be
@@ -116,26 +92,19 @@ func syncfs(f *os.File) error {
 type Mount struct{ dev, id uint64 }
 
 // MountOf returns the mount of a folder.
-func MountOf(n *Folder) (Mount, error) {
-	f, err := n.dirFile()
+func MountOf(n *Folder) (m Mount, err error) {
+	fi, err := n.Stat()
 	if err != nil {
 		return Mount{}, err
 	}
-	fi, err := f.Stat()
-	if err != nil {
-		return Mount{}, err
-	}
-	m := Mount{dev: AttrsOf(fi).Dev}
-	c, err := f.SyscallConn()
-	if err != nil {
-		return Mount{}, err
-	}
-	var st unix.Statx_t
-	var inner error
-	err = c.Control(func(fd uintptr) { inner = unix.Statx(int(fd), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st) })
-	if err == nil && inner == nil && st.Mask&unix.STATX_MNT_ID != 0 { // since Linux 5.8
-		m.id = st.Mnt_id
-	}
+	m.dev = AttrsOf(fi).Dev
+	err = withFD(n, func(fd int) error {
+		var st unix.Statx_t
+		if unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st) == nil && st.Mask&unix.STATX_MNT_ID != 0 { // since Linux 5.8
+			m.id = st.Mnt_id
+		}
+		return nil
+	})
 	return m, err
 }
 
@@ -167,15 +136,15 @@ func IsNotEmpty(err error) bool {
 	return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST)
 }
 
-// eachEntry calls do for the entries of a directory, in no order, until it returns an error. A file that was opened through an os.Root asks
-// for the state of each of them, which costs more than the rest of a walk; a copy of its descriptor takes the types that the file system
-// tells.
+// eachEntry calls do for the entries of a directory, in no order, until it returns an error. ReadDir of a file that was opened
+// through an os.Root calls lstat for each entry, which costs more than the rest of a walk. With a copy of the descriptor, the
+// types come from the file system.
 func eachEntry(f *os.File, do func(fs.DirEntry) error) error {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	// If the file system tells no types, ReadDir asks for the state by this name.
+	// If the file system returns no types, ReadDir calls lstat below this name.
 	d := os.NewFile(uintptr(fd), "/proc/self/fd/"+strconv.Itoa(fd))
 	return errors.Join(readEntries(d, do), d.Close())
 }

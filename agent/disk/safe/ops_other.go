@@ -43,7 +43,7 @@ func MayWrite(*Folder) error { return nil }
 
 const HaveSyncfs = false
 
-func syncfs(*os.File) error { return errors.ErrUnsupported }
+func syncfs(*Folder) error { return errors.ErrUnsupported }
 
 type Mount struct{}
 

@@ -85,13 +85,7 @@ func (v *Volume) SyncDir(n *Folder) error {
 
 // SyncFS makes everything on the file system of a directory durable.
 func (v *Volume) SyncFS(n *Folder) error {
-	return v.Effect(Effect{Op: "syncfs", Path: n.Path}, func() error {
-		f, err := n.dirFile()
-		if err != nil {
-			return err
-		}
-		return syncfs(f)
-	})
+	return v.Effect(Effect{Op: "syncfs", Path: n.Path}, func() error { return syncfs(n) })
 }
 
 // Rename moves a name and replaces a file at the destination.
@@ -118,8 +112,7 @@ func (v *Volume) RenameNew(from *Folder, a string, to *Folder, b string) error {
 	} else if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// No rename flags and no hard links (which also applies to directories): check, then move. A name may appear in
-	// between.
+	// No rename flags and no hard links (which also applies to directories): check, then move. A name may appear in between.
 	if _, err := to.Root.Lstat(b); err == nil {
 		return &fs.PathError{Op: "rename", Path: to.Join(b), Err: fs.ErrExist}
 	}
@@ -156,11 +149,6 @@ func (v *Volume) Remove(n *Folder, name string) error {
 	return err
 }
 
-// removeTree removes a name and everything below it without following links. A missing name is not an error.
-func (v *Volume) removeTree(n *Folder, name string) error {
-	return v.Effect(Effect{Op: "remove", Path: n.Join(name)}, func() error { return n.Root.RemoveAll(name) })
-}
-
 // Rmdir removes an empty directory.
 func (v *Volume) Rmdir(n *Folder, name string) error {
 	return v.Effect(Effect{Op: "rmdir", Path: n.Join(name)}, func() error { return rmdirat(n, name) })
@@ -178,8 +166,8 @@ func (v *Volume) SetAttrs(f *os.File, path string, owner Attrs, perm fs.FileMode
 	if err != nil {
 		return nil, err
 	}
-	is, changed := AttrsOf(fi), false
-	if is.Known && owner.Known && (is.UID != owner.UID || is.GID != owner.GID) {
+	now, changed := AttrsOf(fi), false
+	if now.Known && owner.Known && (now.UID != owner.UID || now.GID != owner.GID) {
 		err := v.Effect(Effect{Op: "chmod", Path: path}, func() error { return f.Chown(int(owner.UID), int(owner.GID)) })
 		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, errors.ErrUnsupported) {
 			return nil, WriteError(err, "set the owner of %s", path)
@@ -231,9 +219,9 @@ func (v *Volume) WriteFile(n *Folder, name string, content func(io.Writer) error
 	return true, WriteError(v.SyncDir(n), "write %s", path)
 }
 
-// SetAside renames what lies at one of the agent's own names and is not the agent's, because it may be a user's only copy.
-// SetAside does not open it, so it may be of any kind.
-func (v *Volume) SetAside(n *Folder, name string, why error) error {
+// SetAside renames what has one of the agent's own names but is not the agent's, because it may be a user's only copy.
+// SetAside does not open it, so it may be of any kind. It logs the reason.
+func (v *Volume) SetAside(n *Folder, name string, reason error) error {
 	to := name + AsideSuffix
 	err := v.RenameNew(n, name, n, to)
 	for i := 0; errors.Is(err, fs.ErrExist) && i < 100; i++ {
@@ -246,7 +234,7 @@ func (v *Volume) SetAside(n *Folder, name string, why error) error {
 	if err != nil {
 		return WriteError(err, "rename %s", n.Join(name))
 	}
-	v.Log.Warn("renamed an unexpected file in .stoker", "path", n.Join(name), "as", n.Join(to), "error", why)
+	v.Log.Warn("renamed an unexpected file in .stoker", "path", n.Join(name), "as", n.Join(to), "error", reason)
 	return WriteError(v.SyncDir(n), "rename %s", n.Join(name))
 }
 
@@ -258,16 +246,35 @@ func (v *Volume) Vacate(n *Folder, name string) error {
 	return v.Remove(n, name)
 }
 
-// AsideSuffix is appended to the name of a file that is set aside.
+// AsideSuffix is what SetAside appends to a name.
 const AsideSuffix = ".damaged"
 
-// ClearTree removes one of the agent's own folders. If the agent may not remove all of it, ClearTree sets the folder aside.
+// ClearTree removes one of the agent's own folders with its content, and follows no link. A missing one is not an error. If the
+// agent may not remove all of it, ClearTree sets the folder aside.
 func (v *Volume) ClearTree(n *Folder, name string) error {
-	err := v.removeTree(n, name)
+	err := v.Effect(Effect{Op: "remove", Path: n.Join(name)}, func() error { return n.Root.RemoveAll(name) })
 	if !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
 	return v.SetAside(n, name, err)
+}
+
+// OpenOrMake opens one of the agent's own folders, and makes it if it is missing. If something else has its name, OpenOrMake sets
+// that aside first.
+func (v *Volume) OpenOrMake(in *Folder, name string) (*Folder, error) {
+	n, err := in.Open(name)
+	if _, blocked := errors.AsType[*BlockedError](err); blocked {
+		if err = v.SetAside(in, name, err); err == nil {
+			err = fs.ErrNotExist
+		}
+	}
+	if !NotThere(err) {
+		return n, err
+	}
+	if err := v.Mkdir(in, name, 0o700); err != nil {
+		return nil, err
+	}
+	return in.Open(name)
 }
 
 // OwnFolder opens .stoker in a directory, or creates it with the owner of that directory. If something else has that name,
@@ -278,24 +285,15 @@ func (v *Volume) OwnFolder(in *Folder) (*Folder, error) {
 	if err == nil {
 		return own, nil
 	}
-	if _, blocked := errors.AsType[*BlockedError](err); blocked {
-		if err = v.SetAside(in, OwnDir, err); err != nil {
-			return nil, err
-		}
-		err = fs.ErrNotExist
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
+	if !NotThere(err) {
 		return nil, fmt.Errorf("open .stoker: %w", err)
 	}
 	parent, err := in.Stat()
 	if err != nil {
 		return nil, err
 	}
-	if err := v.Mkdir(in, OwnDir, 0o700); err != nil {
+	if own, err = v.OpenOrMake(in, OwnDir); err != nil {
 		return nil, WriteError(err, "make %s", path)
-	}
-	if own, err = in.Open(OwnDir); err != nil {
-		return nil, fmt.Errorf("open .stoker: %w", err)
 	}
 	if err := errors.Join(v.SetDirAttrs(own, parent, 0o700), v.SyncDir(in)); err != nil {
 		own.Close()
@@ -322,7 +320,7 @@ func (v *Volume) LearnModes(fi fs.FileInfo, perm fs.FileMode) {
 	}
 }
 
-// Stat converts fi and says whether its volume keeps modes.
+// Stat converts fi, and marks files on volumes that keep no modes.
 func (v *Volume) Stat(fi fs.FileInfo) plan.Stat {
 	st := StatOf(fi)
 	_, st.NoModes = v.NoModes.Load(AttrsOf(fi).Dev)

@@ -12,8 +12,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Walk walks a directory in the order of full paths. It returns false if yield did. If stat is nil, only the kinds of files are known: that
-// spares a system call for each.
+// Walk calls yield for each file below a directory, in the order of full paths. It stops and returns false when yield does. stat
+// converts the state of a file; if stat is nil, Walk sets only the kind, which spares a system call for each file.
 func Walk(n *Folder, depth int, stat func(fs.FileInfo) plan.Stat, yield func(plan.Found, error) bool) bool {
 	if depth > MaxDepth {
 		return yield(plan.Found{}, failure.New(v1alpha1.ReasonLimitExceeded, "%s is more than %d directories deep", n.Path, MaxDepth))

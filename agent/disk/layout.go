@@ -12,46 +12,38 @@ import (
 
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
 
-// fileAttrs are the owner and the mode that a file gets.
+// fileAttrs are the owner and the mode that a file gets. They are small, because a first sync has a hundred thousand changes.
 type fileAttrs struct {
-	owner safe.Attrs
-	perm  fs.FileMode
+	uid, gid uint32
+	hasOwner bool // uid and gid are known
+	perm     fs.FileMode
 }
 
-// attributes has the fileAttrs of each change. It stores equal ones once: there are few, and a first sync has a hundred thousand changes.
-type attributes struct {
-	kinds []fileAttrs
-	known map[fileAttrs]uint32 // → index in kinds
-	of    []uint32
+func (a *fileAttrs) setOwner(of fs.FileInfo) {
+	owner := safe.AttrsOf(of)
+	a.uid, a.gid, a.hasOwner = owner.UID, owner.GID, owner.Known
 }
 
-func (p *attributes) at(i int) fileAttrs { return p.kinds[p.of[i]] }
-
-func (p *attributes) put(i int, x fileAttrs) {
-	x.owner = safe.Attrs{Known: x.owner.Known, UID: x.owner.UID, GID: x.owner.GID}
-	k, ok := p.known[x]
-	if !ok {
-		k = uint32(len(p.kinds))
-		p.kinds, p.known[x] = append(p.kinds, x), k
-	}
-	p.of[i] = k
+func (a *fileAttrs) owner() safe.Attrs {
+	return safe.Attrs{Known: a.hasOwner, UID: a.uid, GID: a.gid}
 }
 
 // layout determines where the changes of a run are staged, and the order of the steps.
 type layout struct {
-	r      *run
-	inWay  map[int]bool   // removes that must come before the writes
-	byPath map[string]int // path → index in r.Dirs
-	// dir is the directory that enter was called with last. The rest describes it.
-	dir   string
-	fi    fs.FileInfo
-	area  int
-	known bool
+	r     *run
+	early map[int]bool   // deletes that must come before the writes
+	made  map[string]int // directories to make: path → index in r.Dirs
+	// dir is the directory that enter was called with last, if entered is true. fi and area belong to it.
+	dir     string
+	fi      fs.FileInfo
+	area    int
+	entered bool
 }
 
 // layOut determines where each change is staged, which directories to make or remove, and the order of the steps:
@@ -60,9 +52,11 @@ type layout struct {
 //  2. Make directories and files. A gateway reads a folder by its resource.json or project.json, so these come last.
 //  3. Remove the other files. Here resource.json and project.json come first.
 //  4. Remove directories that are empty then.
-func (r stager) layOut() (*attributes, error) {
-	p := &layout{r: r.run, inWay: map[int]bool{}, byPath: map[string]int{}, area: -1}
-	at := &attributes{known: map[fileAttrs]uint32{}, of: make([]uint32, len(r.Changes))}
+//
+// It returns the attributes of the files to write, by the index of the change.
+func (r stager) layOut() ([]fileAttrs, error) {
+	p := &layout{r: r.run, early: map[int]bool{}, made: map[string]int{}, area: -1}
+	attrs := make([]fileAttrs, len(r.Changes))
 	for i := range r.Changes {
 		c := &r.Changes[i]
 		if !format.Moves(c.Op) {
@@ -71,19 +65,19 @@ func (r stager) layOut() (*attributes, error) {
 		if err := p.parents(i); err != nil {
 			return nil, err
 		}
-		if err := p.readable(c.Path); err != nil {
+		n, fi, err := p.lstat(c.Path)
+		if err == nil && fi != nil {
+			err = checkReadable(n, c.Path, fi)
+		}
+		if err != nil {
 			return nil, err
 		}
 		if format.Writes(c.Op) {
-			x, err := p.target(i)
-			if err != nil {
-				return nil, err
-			}
-			at.put(i, x)
+			p.setAttrs(&attrs[i], c, fi)
 		}
 	}
 	p.order()
-	return at, nil
+	return attrs, nil
 }
 
 // parents determines the area of a change and the directories to make for it.
@@ -101,7 +95,7 @@ func (p *layout) parents(i int) error {
 		if k < 0 || r.Changes[k].Op != plan.Delete {
 			return blocked(c.Path, b)
 		}
-		p.inWay[k] = true
+		p.early[k] = true
 	}
 	if err := p.enter(n); err != nil {
 		return err
@@ -121,9 +115,9 @@ func blocked(path string, b *safe.BlockedError) error {
 	return failure.New(v1alpha1.ReasonPathCollision, "cannot write %s: %w; move that file away", path, b)
 }
 
-// enter makes n the directory whose owner and area the following files get.
+// enter makes n the directory whose owner and area the next change gets, and checks that the agent may write there.
 func (p *layout) enter(n *safe.Folder) error {
-	if p.known && p.dir == n.Path {
+	if p.entered && p.dir == n.Path {
 		return nil
 	}
 	fi, err := n.Stat()
@@ -136,11 +130,12 @@ func (p *layout) enter(n *safe.Folder) error {
 	if err := safe.MayWrite(n); err != nil {
 		return safe.WriteError(err, "write to directory %q", n.Path)
 	}
-	p.dir, p.fi, p.known = n.Path, fi, true
+	p.dir, p.fi, p.entered = n.Path, fi, true
 	return nil
 }
 
-// areaOf returns the area of a directory: the top of the mount it is in.
+// areaOf returns the index of a directory's area, and adds a new area to r.Areas. An area is the top directory of a mount. n must
+// be the directory that r.cur opened last.
 func (r *run) areaOf(n *safe.Folder) (int, error) {
 	here, err := safe.MountOf(n)
 	if err != nil {
@@ -173,31 +168,37 @@ func (r *run) areaOf(n *safe.Folder) (int, error) {
 // addDirs records the directories to make between an existing one and dir.
 func (p *layout) addDirs(exists, dir string) {
 	for len(dir) > len(exists) {
-		if _, ok := p.byPath[dir]; ok {
+		if _, ok := p.made[dir]; ok {
 			return
 		}
-		p.byPath[dir] = len(p.r.Dirs)
+		p.made[dir] = len(p.r.Dirs)
 		p.r.Dirs = append(p.r.Dirs, format.Directory{Path: dir, Made: true, Perm: 0o755})
 		dir, _ = safe.Split(dir)
 	}
 }
 
-// readable refuses to replace or remove an unreadable file: it could not be compared after it has moved, and a new file
-// with its mode would be just as unreadable.
-func (p *layout) readable(path string) error {
+// lstat describes what is at the path of a change, and opens its directory. fi is nil if nothing is there.
+func (p *layout) lstat(path string) (n *safe.Folder, fi fs.FileInfo, err error) {
 	dir, name := safe.Split(path)
-	if p.dir != dir {
+	if p.dir != dir { // it does not exist
+		return nil, nil, nil
+	}
+	if n, err = p.r.cur.At(dir); err == nil {
+		fi, err = n.Root.Lstat(name)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("stat %s: %w", path, err)
+	}
+	return n, fi, nil
+}
+
+// checkReadable refuses to replace or remove an unreadable file: it could not be compared after it has moved, and a new file
+// with its mode would be just as unreadable.
+func checkReadable(n *safe.Folder, path string, fi fs.FileInfo) error {
+	if !fi.Mode().IsRegular() || fi.Mode()&0o444 == 0o444 {
 		return nil
 	}
-	n, err := p.r.cur.At(dir)
-	if err != nil {
-		return fmt.Errorf("stat %s: %w", path, err)
-	}
-	fi, err := n.Root.Lstat(name)
-	if err != nil || !fi.Mode().IsRegular() || fi.Mode()&0o444 == 0o444 {
-		return nil //nolint:nilerr // a file that is not there need not be readable
-	}
-	f, _, err := n.File(name, os.O_RDONLY)
+	f, _, err := n.File(fi.Name(), os.O_RDONLY)
 	if errors.Is(err, fs.ErrPermission) {
 		return safe.WriteError(err, "read %s", path)
 	}
@@ -207,40 +208,32 @@ func (p *layout) readable(path string) error {
 	return f.Close()
 }
 
-// target determines owner and mode of a write from what it replaces.
-func (p *layout) target(i int) (fileAttrs, error) {
-	r, c := p.r, &p.r.Changes[i]
-	at := fileAttrs{owner: safe.AttrsOf(p.fi), perm: 0o644}
-	dir, name := safe.Split(c.Path)
-	if p.dir == dir {
-		n, err := r.cur.At(dir)
-		if err != nil {
-			return at, fmt.Errorf("stat %s: %w", c.Path, err)
-		}
-		switch fi, err := n.Root.Lstat(name); {
-		case errors.Is(err, fs.ErrNotExist):
-		case err != nil:
-			return at, fmt.Errorf("stat %s: %w", c.Path, err)
-		case fi.IsDir():
-			p.removeFirst(c.Path)
-		case fi.Mode().IsRegular():
-			at.owner, at.perm = safe.AttrsOf(fi), fi.Mode().Perm()
-		}
+// setAttrs sets the owner and the mode for a write: those of the file fi that it replaces, or else the owner of the directory and
+// mode 0644. The executable bit is that of the change.
+func (p *layout) setAttrs(attrs *fileAttrs, c *plan.Change, fi fs.FileInfo) {
+	attrs.setOwner(p.fi)
+	attrs.perm = 0o644
+	switch {
+	case fi == nil:
+	case fi.IsDir():
+		p.removeEarly(c.Path)
+	case fi.Mode().IsRegular():
+		attrs.setOwner(fi)
+		attrs.perm = fi.Mode().Perm()
 	}
 	if c.Exec {
-		at.perm |= at.perm & 0o444 >> 2
+		attrs.perm |= attrs.perm & 0o444 >> 2
 	} else {
-		at.perm &^= 0o111
+		attrs.perm &^= 0o111
 	}
-	return at, nil
 }
 
-// removeFirst marks the removes in a directory that a file replaces.
-func (p *layout) removeFirst(dir string) {
+// removeEarly makes the deletes in a directory that a file replaces come before the writes.
+func (p *layout) removeEarly(dir string) {
 	from, to := p.changesIn(dir)
 	for k := from; k < to; k++ {
 		if p.r.Changes[k].Op == plan.Delete {
-			p.inWay[k] = true
+			p.early[k] = true
 		}
 	}
 }
@@ -253,8 +246,8 @@ func (p *layout) changesIn(dir string) (from, to int) {
 	return from, to
 }
 
-// needed reports whether a file is written in a directory, at any depth.
-func (p *layout) needed(dir string) bool {
+// hasWrite reports whether a file is written in a directory, at any depth.
+func (p *layout) hasWrite(dir string) bool {
 	from, to := p.changesIn(dir)
 	return slices.ContainsFunc(p.r.Changes[from:to], func(c plan.Change) bool { return format.Writes(c.Op) })
 }
@@ -262,84 +255,76 @@ func (p *layout) needed(dir string) bool {
 // order creates the steps.
 func (p *layout) order() {
 	r := p.r
-	moving := 0
-	for i := range r.Changes {
-		if format.Moves(r.Changes[i].Op) {
-			moving++
-		}
-	}
-	r.Tasks = make([]format.Task, 0, moving+len(r.Dirs))
-	add := func(want func(i int) bool, kind format.TaskKind) {
-		for _, index := range []bool{kind == format.TaskRemove, kind != format.TaskRemove} {
-			for i := range r.Changes {
-				if want(i) && isIndexFile(r.Changes[i].Path) == index {
-					if kind == format.TaskWrite {
-						p.mkdirs(r.Changes[i].Path)
-					}
-					r.Tasks = append(r.Tasks, format.Task{Kind: kind, At: i})
-				}
+	r.Tasks = make([]format.Task, 0, len(r.Changes)+len(r.Dirs))
+	add := func(kind format.TaskKind, indexFiles bool, selects func(i int) bool) {
+		for i := range r.Changes {
+			if isIndexFile(r.Changes[i].Path) != indexFiles || !selects(i) {
+				continue
 			}
+			if kind == format.TaskWrite {
+				p.mkdirs(r.Changes[i].Path)
+			}
+			r.Tasks = append(r.Tasks, format.Task{Kind: kind, Index: i})
 		}
 	}
-	removes := func(inWay bool) func(int) bool {
-		return func(i int) bool { return r.Changes[i].Op == plan.Delete && p.inWay[i] == inWay }
+	remove := func(early bool) {
+		selects := func(i int) bool { return r.Changes[i].Op == plan.Delete && p.early[i] == early }
+		add(format.TaskRemove, true, selects)
+		add(format.TaskRemove, false, selects)
+		p.rmdirs(early)
 	}
-	add(removes(true), format.TaskRemove)
-	p.rmdirs(true)
-	add(func(i int) bool { return format.Writes(r.Changes[i].Op) }, format.TaskWrite)
-	add(removes(false), format.TaskRemove)
-	p.rmdirs(false)
+	writes := func(i int) bool { return format.Writes(r.Changes[i].Op) }
+	remove(true)
+	add(format.TaskWrite, false, writes)
+	add(format.TaskWrite, true, writes)
+	remove(false)
 }
 
 // isIndexFile reports whether a gateway reads a folder by this file.
 func isIndexFile(p string) bool {
-	switch path.Base(p) {
-	case "resource.json", "project.json":
-		return true
-	}
-	return false
+	base := path.Base(p)
+	return base == resource.File || base == "project.json"
 }
 
 // mkdirs adds the steps that make the missing parents of a path, outermost first.
 func (p *layout) mkdirs(path string) {
 	var steps []format.Task
 	for dir, _ := safe.Split(path); dir != ""; dir, _ = safe.Split(dir) {
-		i, ok := p.byPath[dir]
+		i, ok := p.made[dir]
 		if !ok {
 			break
 		}
-		delete(p.byPath, dir)
-		steps = append(steps, format.Task{Kind: format.TaskMkdir, At: i})
+		delete(p.made, dir)
+		steps = append(steps, format.Task{Kind: format.TaskMkdir, Index: i})
 	}
 	slices.Reverse(steps)
 	p.r.Tasks = append(p.r.Tasks, steps...)
 }
 
-// rmdirs adds the steps that remove our directories that may be empty after the removes, innermost first. Before the
-// writes it keeps directories that a write needs, because nothing would make them again.
-func (p *layout) rmdirs(inWay bool) {
+// rmdirs adds the steps that remove our directories that may be empty after the early or the other deletes, innermost first.
+// After the early ones it keeps directories that a write needs, because no later step would make them again.
+func (p *layout) rmdirs(early bool) {
 	r := p.r
 	seen := map[string]bool{}
 	var dirs []string
 	for i := range r.Changes {
-		if r.Changes[i].Op != plan.Delete || p.inWay[i] != inWay {
+		if r.Changes[i].Op != plan.Delete || p.early[i] != early {
 			continue
 		}
 		for dir, _ := safe.Split(r.Changes[i].Path); dir != "" && !seen[dir]; dir, _ = safe.Split(dir) {
 			seen[dir] = true
-			if inWay && p.needed(dir) {
-				break // so are all directories above it
+			if early && p.hasWrite(dir) {
+				break // the directories above it are needed, too
 			}
 			// An unreadable manifest fails when it is rewritten; then the moves are rolled back.
-			if rec, ok, err := r.d.man.Lookup(dir); err == nil && ok && rec.Dir {
+			if rec, ok, err := r.d.manifest().Lookup(dir); err == nil && ok && rec.Dir {
 				dirs = append(dirs, dir)
 			}
 		}
 	}
 	slices.Sort(dirs)
-	slices.Reverse(dirs)
-	for _, dir := range dirs {
-		r.Tasks = append(r.Tasks, format.Task{Kind: format.TaskRmdir, At: len(r.Dirs)})
+	for _, dir := range slices.Backward(dirs) {
+		r.Tasks = append(r.Tasks, format.Task{Kind: format.TaskRmdir, Index: len(r.Dirs)})
 		r.Dirs = append(r.Dirs, format.Directory{Path: dir, Perm: 0o755})
 	}
 }

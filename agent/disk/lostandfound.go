@@ -6,13 +6,17 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"slices"
-	"strings"
 
 	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/ignition/resource"
 )
+
+// Lost is an entry of lost+found.
+type Lost = lostfound.Entry
 
 // LostAndFound lists the entries, oldest first.
 func (d *Dir) LostAndFound() ([]Lost, error) { return d.lost.List() }
@@ -24,26 +28,24 @@ func (d *Dir) LostAndFoundBytes() (int64, error) { return d.lost.Bytes() }
 func (d *Dir) LostAndFoundMax() int64 { return d.o.LostFoundMax }
 
 // OpenLost opens the file of an entry. Only regular files can be read; a saved symbolic link is not followed.
-func (d *Dir) OpenLost(l Lost) (io.ReadCloser, error) {
+func (d *Dir) OpenLost(l Lost) (*os.File, error) {
 	f, _, err := d.lost.Open(l)
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
+	return f, err
 }
 
 // ErrUnsaved means that a restore would destroy a file that git does not have.
 var ErrUnsaved = errors.New("the current file is not in git and would be lost")
 
+// restoreName is the name in .stoker of a restored file until it moves to its path.
 const restoreName = "restore.new"
 
-// Restore puts an entry of lost+found back at its old path. To the agent this looks like a change made by a user of the
-// gateway: the next comparison reports the file as changed on the gateway. Restore takes no lock, so it may run beside
-// an agent, and it works on a Dir that was opened with ReadOnly.
+// RestoreLost puts an entry of lost+found back at its old path. To the agent this looks like a change by a user of the gateway:
+// the next comparison reports it. RestoreLost takes no lock, so it may run beside an agent, and it works on a Dir that was opened
+// with ReadOnly.
 //
-// Restore replaces an existing file only if git has it according to the manifest; otherwise it returns ErrUnsaved and
+// RestoreLost replaces an existing file only if git has it according to the manifest; otherwise it returns ErrUnsaved and
 // changes nothing. The entry stays in lost+found.
-func (d *Dir) Restore(l Lost) error {
+func (d *Dir) RestoreLost(l Lost) error {
 	if err := safe.CheckPath(l.Path); err != nil {
 		return fmt.Errorf("restore: %w", err)
 	}
@@ -71,8 +73,8 @@ func (d *Dir) Restore(l Lost) error {
 	if err := d.vol.Vacate(own, restoreName); err != nil {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
-	defer func() { _ = d.vol.Remove(own, restoreName) }() // fails if it was moved into place
-	if err := fillRestore(d.vol, own, n, from, saved.Mode()); err != nil {
+	defer func() { _ = d.vol.Remove(own, restoreName) }() // does nothing if it was moved into place
+	if err := writeRestored(d.vol, own, n, from, saved.Mode()); err != nil {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
 	if err := d.putBack(own, n, name, l.Path); err != nil {
@@ -81,17 +83,15 @@ func (d *Dir) Restore(l Lost) error {
 	return d.vol.SyncDir(n)
 }
 
-// onMount opens a .stoker folder on the same mount as the directory n. A restored file is written there and then renamed to
-// n, because a rename cannot cross mounts. n must be the directory that r.cur opened last.
-//
-// An area is the top directory of a mount. Area 0 is the data directory itself, whose .stoker is always open. In any other
-// area, onMount opens .stoker or creates it; done closes it, and removes it if it is empty.
+// onMount opens a .stoker folder on the same mount as the directory n, because a rename cannot cross mounts. n must be the
+// directory that r.cur opened last. In an area other than the data directory, onMount creates a missing folder. done closes it,
+// and removes it if it is empty.
 func (r *run) onMount(n *safe.Folder) (own *safe.Folder, done func(), err error) {
 	area, err := r.areaOf(n)
 	if err != nil {
 		return nil, nil, err
 	}
-	if area == 0 {
+	if area == 0 { // the data directory
 		return r.d.own.Folder, func() {}, nil
 	}
 	top := r.cur.Chain[slices.IndexFunc(r.cur.Chain, func(n *safe.Folder) bool { return n.Path == r.Areas[area] })]
@@ -104,45 +104,33 @@ func (r *run) onMount(n *safe.Folder) (own *safe.Folder, done func(), err error)
 	}, nil
 }
 
-// makeParents opens a directory and makes its missing parts, with the owner of the existing ones.
+// makeParents opens a directory. It makes the missing directories on its path, with the owner of the existing ones.
 func makeParents(vol *safe.Volume, cur *safe.Cursor, dir string) (*safe.Folder, error) {
-	n, err := cur.At("")
-	if dir == "" || err != nil {
+	n, err := cur.At(dir)
+	if dir == "" || !errors.Is(err, fs.ErrNotExist) {
 		return n, err
 	}
-	path := ""
-	for part := range strings.SplitSeq(dir, "/") {
-		path = strings.TrimPrefix(path+"/"+part, "/")
-		next, err := cur.At(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			above, _ := safe.Split(path)
-			if n = cur.Chain[len(cur.Chain)-1]; n.Path != above { // it was removed a moment ago
-				return nil, err
-			}
-			like, serr := n.Stat()
-			if serr != nil {
-				return nil, serr
-			}
-			if err := vol.Mkdir(n, part, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-				return nil, err
-			}
-			if next, err = cur.At(path); err == nil {
-				err = vol.SetDirAttrs(next, like, 0o755)
-			}
-			if err != nil {
-				return nil, err
-			}
-		} else if err != nil {
-			return nil, err
-		}
-		n = next
+	above, name := safe.Split(dir)
+	parent, err := makeParents(vol, cur, above)
+	if err != nil {
+		return nil, err
 	}
-	return n, nil
+	like, err := parent.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if err := vol.Mkdir(parent, name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	if n, err = cur.At(dir); err == nil {
+		err = vol.SetDirAttrs(n, like, 0o755)
+	}
+	return n, err
 }
 
-// fillRestore writes the saved bytes to our own folder, with the owner of the target directory and the saved mode, so
+// writeRestored writes the saved bytes to restoreName in own, with the owner of the target directory n and the saved mode, so
 // that private files stay private.
-func fillRestore(vol *safe.Volume, own, n *safe.Folder, from io.Reader, mode fs.FileMode) error {
+func writeRestored(vol *safe.Volume, own, n *safe.Folder, from io.Reader, mode fs.FileMode) error {
 	like, err := n.Stat()
 	if err != nil {
 		return err
@@ -177,18 +165,18 @@ func (d *Dir) putBack(own, n *safe.Folder, name, path string) error {
 	if err != nil {
 		return err
 	}
-	// known returns nil if the file at a name has the content that the manifest recorded for path.
-	known := func(at *safe.Folder, name string) error {
+	// checkSaved returns nil if the file at a name has the content that the manifest recorded for path.
+	checkSaved := func(in *safe.Folder, name string) error {
 		if !owned {
 			return ErrUnsaved
 		}
-		id, err := at.Hash(context.Background(), name, make([]byte, 64<<10), d.o.MaxBlob)
+		id, err := in.Hash(context.Background(), name, make([]byte, 64<<10), d.o.MaxBlob)
 		if err == nil && (id.IsZero() || id != rec.Have && id != rec.Want) {
 			err = ErrUnsaved
 		}
 		return err
 	}
-	if err := known(n, name); err != nil {
+	if err := checkSaved(n, name); err != nil {
 		return err
 	}
 	if err := d.vol.Exchange(own, restoreName, n, name); err != nil {
@@ -197,7 +185,7 @@ func (d *Dir) putBack(own, n *safe.Folder, name, path string) error {
 		}
 		return err
 	}
-	if err := known(own, restoreName); err != nil { // the gateway wrote between the first check and the exchange
+	if err := checkSaved(own, restoreName); err != nil { // the gateway wrote between the first check and the exchange
 		return errors.Join(err, d.vol.Exchange(own, restoreName, n, name))
 	}
 	return nil

@@ -1,0 +1,79 @@
+package disk
+
+import (
+	"iter"
+	"time"
+
+	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/plan"
+)
+
+// cycle is the time in which Drift reads every file once. A day is not a multiple of it, so that an agent that is stopped at the
+// same hour each day does not skip the same files each time.
+const cycle = 11 * time.Hour
+
+// comparison is what Drift remembers for the next call: the ctime of each file that matched the manifest. A file with the same
+// ctime has not changed since.
+type comparison struct {
+	m      *format.Manifest
+	ctimes []int64 // one for each file of m, in its order; 0 if the next comparison has to read the file
+	at     time.Time
+}
+
+// reader returns a ctimeReader for the comparison.
+func (c comparison) reader() *ctimeReader {
+	r := &ctimeReader{ctimes: c.ctimes, stop: func() {}}
+	if c.m != nil {
+		r.next, r.stop = iter.Pull2(c.m.All(""))
+		r.advance()
+	}
+	return r
+}
+
+// ctimeReader looks up the ctimes of a comparison. Lookups must be in the order of paths.
+type ctimeReader struct {
+	next   func() (plan.Owned, error, bool)
+	stop   func()
+	ctimes []int64 // of rec and the records after it
+	rec    plan.Owned
+}
+
+func (r *ctimeReader) advance() {
+	rec, err, ok := r.next()
+	if r.rec = rec; !ok || err != nil {
+		r.ctimes = nil
+	}
+}
+
+// ctimeOf returns the ctime of a record's file. It returns false if the comparison has no such record, or had another one for
+// that path.
+func (r *ctimeReader) ctimeOf(rec plan.Owned) (int64, bool) {
+	for len(r.ctimes) > 0 && r.rec.Path < rec.Path {
+		r.ctimes = r.ctimes[1:]
+		r.advance()
+	}
+	if len(r.ctimes) == 0 || r.rec != rec {
+		return 0, false
+	}
+	return r.ctimes[0], true
+}
+
+// shareToRead selects the files that a comparison at time to has to read if the last one was at time from. The selected share of
+// the n files equals the share of the cycle that has elapsed. Which files these are depends only on the clock, so that a
+// restarted agent continues the cycle.
+func shareToRead(n int, from, to time.Time) func(i int) bool {
+	if from.IsZero() || !to.After(from) {
+		return func(int) bool { return false }
+	}
+	if to.Sub(from) >= cycle {
+		return func(int) bool { return true }
+	}
+	position := func(t time.Time) int { return int(float64(n) * float64(t.UnixNano()%int64(cycle)) / float64(cycle)) }
+	first, end := position(from), position(to)
+	return func(i int) bool {
+		if first > end {
+			return i >= first || i < end
+		}
+		return i >= first && i < end
+	}
+}

@@ -1,0 +1,155 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// BackupsDir is the name of the folder of the backups in .stoker.
+const BackupsDir = "backups"
+
+const backupSuffix = ".gwbk"
+
+// Backups has the backups of a data directory. A backup is a copy of the whole gateway that the gateway itself made before a
+// sync: the file backups/<id>.gwbk in .stoker. It has the id of the sync's snapshot. Store.Prune removes old backups.
+type Backups struct {
+	own *safe.AgentFolder // nil: there are none
+}
+
+// Save keeps a backup with the content that write writes. It removes no other backup, because that is for the end of the sync. If
+// the backup has more than limit bytes, the reason of the error is LimitExceeded. Save returns an error of write unchanged. After
+// an error or a crash there is no such backup.
+func (b Backups) Save(id string, limit int64, write func(io.Writer) error) error {
+	n, err := b.own.OpenOrMake(BackupsDir)
+	if err != nil {
+		return safe.WriteError(err, "save a backup")
+	}
+	defer n.Close()
+	if err := b.dropUnfinished(); err != nil {
+		return safe.WriteError(err, "save a backup")
+	}
+	var writeErr error
+	renamed, err := b.own.Vol.WriteFile(n, id+backupSuffix, func(w io.Writer) error {
+		to := &boundedWriter{w: w, remaining: limit}
+		if err := write(to); to.err == nil {
+			writeErr = err
+			return err
+		}
+		return to.err
+	})
+	if writeErr != nil {
+		return writeErr
+	}
+	if err != nil && renamed { // the file may not be durable
+		err = errors.Join(err, b.own.Vol.Remove(n, id+backupSuffix))
+	}
+	return safe.WriteError(err, "save a backup")
+}
+
+// boundedWriter fails before it writes more than remaining bytes, and keeps the error.
+type boundedWriter struct {
+	w         io.Writer
+	remaining int64
+	err       error
+}
+
+func (b *boundedWriter) Write(p []byte) (n int, err error) {
+	if b.remaining -= int64(len(p)); b.remaining < 0 {
+		b.err = failure.New(v1alpha1.ReasonLimitExceeded, "the backup of the gateway is larger than spec.snapshots.maxSize: raise it, or set spec.snapshots.gatewayBackup to never")
+		return 0, b.err
+	}
+	n, b.err = b.w.Write(p)
+	return n, b.err
+}
+
+// dropUnfinished removes what a crash left of a backup.
+func (b Backups) dropUnfinished() error {
+	n, err := b.own.OpenExisting(BackupsDir)
+	if err != nil || n == nil {
+		return err
+	}
+	defer n.Close()
+	entries, err := n.Entries()
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), backupSuffix+".new"); ok && format.ValidSnapshot(id) && err == nil {
+			err = b.own.Vol.Vacate(n, e.Name())
+		}
+	}
+	return err
+}
+
+// List returns the sizes of the backups in bytes, by id.
+func (b Backups) List() (map[string]int64, error) {
+	n, err := b.own.OpenExisting(BackupsDir)
+	if err != nil || n == nil {
+		return nil, err
+	}
+	defer n.Close()
+	entries, err := n.Entries()
+	if err != nil {
+		return nil, fmt.Errorf("list the backups: %w", err)
+	}
+	list := map[string]int64{}
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), backupSuffix)
+		if !ok || !format.ValidSnapshot(id) || !e.Type().IsRegular() {
+			continue
+		}
+		fi, err := n.Root.Lstat(e.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list the backups: %w", err)
+		}
+		list[id] = fi.Size()
+	}
+	return list, nil
+}
+
+// Open opens a backup to read it. The error is fs.ErrNotExist if there is none.
+func (b Backups) Open(id string) (*os.File, error) {
+	n, err := b.own.OpenExisting(BackupsDir)
+	if err != nil {
+		return nil, err
+	}
+	if n == nil || !format.ValidSnapshot(id) {
+		return nil, fs.ErrNotExist
+	}
+	defer n.Close()
+	f, _, err := n.File(id+backupSuffix, os.O_RDONLY)
+	return f, err
+}
+
+// Drop removes a backup durably, if it exists.
+func (b Backups) Drop(id string) error { return safe.WriteError(b.drop(id), "remove a backup") }
+
+func (b Backups) drop(id string) error {
+	n, err := b.own.OpenExisting(BackupsDir)
+	if err != nil || n == nil {
+		return err
+	}
+	defer n.Close()
+	if err := b.own.Vol.Remove(n, id+backupSuffix); err != nil {
+		return err
+	}
+	return b.own.Vol.SyncDir(n)
+}
+
+// DropAll removes all backups, because the spec asks for none.
+func (b Backups) DropAll() error {
+	if _, err := b.own.Root.Lstat(BackupsDir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	b.own.Vol.Log.Warn("backups removed, because spec.snapshots.enabled is false")
+	return safe.WriteError(b.own.DropFolder(BackupsDir), "remove the backups")
+}

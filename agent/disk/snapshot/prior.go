@@ -1,0 +1,198 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// priorState is what the data directory had before the sync of a snapshot, at the paths that this sync or a later one changed.
+type priorState struct {
+	store   *Store
+	id      string
+	blobs   plan.Objects // git's; nil if there are none
+	folders []*folder    // of this snapshot and all later ones, oldest first
+	touches []touch      // sorted by path, and those of one path from the oldest snapshot to the newest
+	edited  []string     // see Restore.Edited
+	buf     []byte
+}
+
+// touch is what one sync found at a path that it changed.
+type touch struct {
+	path string
+	version
+}
+
+// version is one version of a file.
+type version struct {
+	displaced       // without meaning if absent
+	folder    int32 // index in priorState.folders
+	absent    bool  // there was no regular file
+	exec      bool
+	missing   bool // the snapshot should have the file, but does not
+	git       bool // git has the bytes, and no snapshot
+}
+
+// priorState reads what the sync of the snapshot id and all later ones displaced. ids are those of all snapshots, oldest first.
+// The caller must close the result.
+func (s *Store) priorState(id string, ids []string, blobs plan.Objects) (*priorState, error) {
+	first := slices.Index(ids, id)
+	if first < 0 {
+		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "there is no snapshot %s here; there are: %s", failure.Quote(id), newest(ids))
+	}
+	p := &priorState{store: s, id: id, blobs: blobs, buf: make([]byte, 64<<10)}
+	for _, id := range ids[first:] {
+		if err := p.add(id); err != nil {
+			p.close()
+			return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "%w; nothing was changed", err)
+		}
+	}
+	slices.SortStableFunc(p.touches, func(a, b touch) int { return strings.Compare(a.path, b.path) })
+	return p, nil
+}
+
+// newest returns the last five ids of a list, as text.
+func newest(ids []string) string {
+	if len(ids) == 0 {
+		return "none"
+	}
+	return strings.Join(ids[max(0, len(ids)-5):], ", ")
+}
+
+func (p *priorState) close() {
+	for _, n := range p.folders {
+		n.Close()
+	}
+}
+
+// add adds what the sync of one snapshot found at the paths that it changed.
+func (p *priorState) add(id string) error {
+	n, err := p.store.openFolder(id)
+	if err != nil {
+		return fmt.Errorf("open snapshot %s: %w", id, err)
+	}
+	at := int32(len(p.folders))
+	p.folders = append(p.folders, n)
+	files, err := n.displaced()
+	if err != nil {
+		return err
+	}
+	p.touches = slices.Grow(p.touches, len(files))
+	_, err = n.journal(p.store.limits.JournalBytes, func(i int, c plan.Change) error {
+		if !format.Moves(c.Op) {
+			return nil
+		}
+		if resource.NeverTouch(c.Path) {
+			return safe.Damaged("snapshot %s names %s, which the agent never writes", id, c.Path)
+		}
+		for len(files) > 0 && int(files[0].change) < i {
+			files = files[1:]
+		}
+		t := touch{c.Path, version{displaced: displaced{int32(i), c.FoundID}, folder: at, exec: c.Found.Exec}}
+		switch {
+		case len(files) > 0 && int(files[0].change) == i: // also for a new file: the gateway created one at the last moment
+			t.id = files[0].id
+		case c.Found.Kind != plan.File:
+			t.absent = true // lost+found has what was neither file nor nothing
+		default:
+			t.missing = true
+		}
+		p.touches = append(p.touches, t)
+		return nil
+	})
+	return err
+}
+
+// paths yields the index of the first touch of each path, sorted by path.
+func (p *priorState) paths() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i := range p.touches {
+			if (i == 0 || p.touches[i-1].path != p.touches[i].path) && !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+// find returns the index of the first touch of a path.
+func (p *priorState) find(path string) (first int, found bool) {
+	return slices.BinarySearchFunc(p.touches, path, func(t touch, path string) int { return strings.Compare(t.path, path) })
+}
+
+// version returns what was at a path before the sync of the snapshot. first is the path's first touch, and rec its record in the
+// manifest of the snapshot, if recorded is true.
+//
+// If only later syncs touched the path, the first of them may have displaced what a user wrote after the snapshot. Then version
+// returns the recorded file, if a snapshot or git has its bytes. Otherwise it returns the user's version and appends the path to
+// p.edited.
+func (p *priorState) version(first int, rec plan.Owned, recorded bool) version {
+	t := p.touches[first]
+	if t.folder == 0 || t.absent || !recorded || rec.Have == t.id {
+		return t.version
+	}
+	for _, later := range p.touches[first:] {
+		if later.path != t.path {
+			break
+		}
+		if later.id == rec.Have && !later.absent && !later.missing {
+			return later.version
+		}
+	}
+	if p.blobs != nil && p.blobs.Has(rec.Have) {
+		return version{displaced: displaced{t.change, rec.Have}, exec: rec.Exec, git: true}
+	}
+	p.edited = append(p.edited, t.path)
+	return t.version
+}
+
+// open opens a version, after it has checked the bytes. It returns nil if the bytes come from git, and the reason SnapshotFailed
+// if neither git nor the snapshot has them.
+func (p *priorState) open(ctx context.Context, v version) (*os.File, error) {
+	if v.git {
+		return nil, nil
+	}
+	n := p.folders[v.folder]
+	f, err := p.openDisplaced(ctx, n, v)
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return f, err
+	case p.blobs == nil:
+		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "%s in snapshot %s: %w", v.name(), n.id, err)
+	case v.id.IsZero() || !p.blobs.Has(v.id):
+		return nil, failure.New(v1alpha1.ReasonSnapshotFailed, "%s in snapshot %s: %w, and git does not have it; nothing was changed", v.name(), n.id, err)
+	}
+	p.store.own.Vol.Log.Warn("snapshot damaged; using the file from git", "snapshot", n.id, "file", v.name(), "error", err)
+	return nil, nil
+}
+
+func (p *priorState) openDisplaced(ctx context.Context, n *folder, v version) (*os.File, error) {
+	if v.missing {
+		return nil, errors.New("the file is missing")
+	}
+	f, fi, err := n.File(v.name(), os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	var id plan.ID
+	if limit := p.store.limits.FileBytes; limit == 0 || fi.Size() <= limit {
+		id, err = safe.HashFile(ctx, f, p.buf)
+	}
+	if err == nil && id != v.id {
+		err = errors.New("the file has changed")
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}

@@ -1,0 +1,236 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// Restore is the plan of a sync that restores a snapshot.
+type Restore struct {
+	// Header is that of the manifest from before the snapshot's sync.
+	Header  plan.Header
+	Changes *plan.Changes
+	// Done reports that the last sync restored the snapshot already. Its own snapshot may have made this one surplus. Then the
+	// other fields are zero.
+	Done bool
+	// Edited are the paths that get the version that a user made after the snapshot, because neither the snapshots nor git have
+	// the one from before.
+	Edited []string
+
+	prior   *priorState // nil if Done
+	live    Live
+	sources []source // one for each of Changes.List
+}
+
+// source says where the bytes of a change are.
+type source struct {
+	folder, change int32 // as in version
+	git            bool
+}
+
+// PlanRestore plans to bring the data directory back to what it was before the sync of a snapshot: it undoes what that sync and
+// all later ones did. A path that none of them touched stays as it is. What a user has changed at the other paths goes to
+// lost+found, as in any sync.
+//
+// If a file of a snapshot is damaged, its bytes come from blobs. If blobs does not have them either, the reason of the error is
+// SnapshotFailed. The caller must close the result.
+func (s *Store) PlanRestore(ctx context.Context, live Live, id string, blobs plan.Objects) (*Restore, error) {
+	ids, err := s.ids()
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(ids, id) {
+		done, err := s.restored(id, ids)
+		if err != nil {
+			return nil, err
+		}
+		if done {
+			return &Restore{Done: true}, nil
+		}
+	}
+	p, err := s.priorState(id, ids, blobs)
+	if err != nil {
+		return nil, err
+	}
+	r := &Restore{prior: p, live: live}
+	if err := r.plan(ctx); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// restored reports whether the last sync that took a snapshot restored the snapshot id.
+func (s *Store) restored(id string, ids []string) (bool, error) {
+	if len(ids) == 0 {
+		return false, nil
+	}
+	n, err := s.openFolder(ids[len(ids)-1])
+	if err != nil {
+		return false, err
+	}
+	defer n.Close()
+	j, err := n.journal(s.limits.JournalBytes, nil)
+	if err != nil {
+		return false, failure.New(v1alpha1.ReasonSnapshotFailed, "%w", err)
+	}
+	return j.Restores == id, nil
+}
+
+// Close closes the snapshots.
+func (r *Restore) Close() {
+	if r.prior != nil {
+		r.prior.close()
+	}
+}
+
+// Snapshot returns the id of the snapshot.
+func (r *Restore) Snapshot() string { return r.prior.id }
+
+func (r *Restore) plan(ctx context.Context) error {
+	before, err := r.prior.store.Manifest(r.prior.id)
+	if err != nil {
+		return failure.New(v1alpha1.ReasonSnapshotFailed, "%w; nothing was changed", err)
+	}
+	defer func() { _ = before.Close() }() // opened for reading
+	r.Header = before.Header()
+	r.Changes = &plan.Changes{
+		From: r.live.Manifest.Header().Commit, To: r.Header.Commit, Mappings: r.Header.Mappings, Signed: map[string]plan.ID{}, Total: r.Header.Files,
+	}
+	// Allocate at once: a growing list would temporarily take twice the memory.
+	r.Changes.List, r.sources = make([]plan.Change, 0, len(r.prior.touches)), make([]source, 0, len(r.prior.touches))
+	for first := range r.prior.paths() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := r.change(ctx, first, before); err != nil {
+			return err
+		}
+	}
+	r.Edited, r.prior.touches = r.prior.edited, nil
+	return nil
+}
+
+// change adds the change of the path with the first touch first, if it needs one.
+func (r *Restore) change(ctx context.Context, first int, before plan.Manifest) error {
+	path := r.prior.touches[first].path
+	now, owned, err := r.live.Manifest.Get(path)
+	if err != nil {
+		return err
+	}
+	was, recorded, err := before.Get(path)
+	if err != nil {
+		return err
+	}
+	v := r.prior.version(first, was, recorded)
+	c, err := r.live.find(path, now, owned)
+	if err != nil {
+		return err
+	}
+	recorded = recorded && was.Have == v.id
+	same := c.Found.Kind == plan.File && c.FoundID == v.id && (c.Found.NoModes || c.Found.Exec == v.exec)
+	var from source
+	switch {
+	case v.absent && (!owned || c.Found.Kind == plan.Missing || c.Found.Kind == plan.Dir), same && !recorded:
+		return nil
+	case v.absent:
+		c.Op, c.Unrecorded = plan.Delete, true // the manifest of the snapshot knows whether the file was missing
+	case same:
+		c.Op, c.ID, c.Exec, c.Origin, c.Conflict = plan.Adopt, was.Want, was.Exec, was.Origin, false
+	default:
+		// If a user had changed the file, its record stays as it is: the next sync finds the change, as it would have then.
+		c.Op, c.ID, c.Exec, c.Origin, c.Unrecorded = plan.Update, v.id, v.exec, was.Origin, !recorded
+		if c.Found.Kind == plan.Missing || c.Found.Kind == plan.Dir {
+			c.Op = plan.Create
+		}
+		if recorded && was.Want != was.Have {
+			r.Changes.Signed[path] = was.Want
+		}
+		if from, err = r.source(ctx, v); err != nil {
+			return err
+		}
+	}
+	r.Changes.List, r.sources = append(r.Changes.List, c), append(r.sources, from)
+	return nil
+}
+
+// source checks that the bytes of a version are there, and returns where.
+func (r *Restore) source(ctx context.Context, v version) (source, error) {
+	f, err := r.prior.open(ctx, v)
+	if f == nil || err != nil {
+		return source{git: true}, err
+	}
+	return source{folder: v.folder, change: v.change}, f.Close()
+}
+
+// Source writes the bytes of a change. It is the disk.Source for Stage.
+func (r *Restore) Source(w io.Writer, c plan.Change) error {
+	i, found := slices.BinarySearchFunc(r.Changes.List, c.Path, func(c plan.Change, path string) int { return strings.Compare(c.Path, path) })
+	if !found {
+		return fmt.Errorf("%s is not part of the snapshot", c.Path)
+	}
+	from := r.sources[i]
+	if from.git {
+		_, err := r.prior.blobs.WriteBlob(w, c.ID)
+		return err
+	}
+	f, _, err := r.prior.folders[from.folder].File(displaced{from.change, c.ID}.name(), os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyBuffer(w, struct{ io.Reader }{f}, r.prior.buf)
+	return errors.Join(err, f.Close())
+}
+
+// Live is the data directory as it is now.
+type Live struct {
+	Top      *os.Root
+	State    plan.State
+	Manifest plan.Manifest
+	// Rewritten reports whether the gateway itself rewrote a recorded file without changing its meaning. The file is called name
+	// in n, and now is its blob id.
+	Rewritten func(n *safe.Folder, name string, rec plan.Owned, now plan.ID) bool
+}
+
+// find returns a change without an operation, with what is at a path. rec is the record of the path, if owned is true.
+func (l Live) find(path string, rec plan.Owned, owned bool) (plan.Change, error) {
+	st, err := l.State.Stat(path)
+	if err != nil {
+		return plan.Change{}, err
+	}
+	c := plan.Change{Path: path, Found: st, Owned: owned}
+	switch {
+	case st.Kind != plan.File:
+	case owned && st.Size == rec.Size && st.Mtime == rec.Mtime:
+		c.FoundID = rec.Have
+	default:
+		c.FoundID, err = l.State.BlobID(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			c.Found = plan.Stat{} // removed meanwhile
+		} else if err != nil {
+			return plan.Change{}, err
+		}
+	}
+	c.Conflict = c.Found.Kind != plan.Missing && (!owned || c.Found.Kind != plan.File || c.FoundID != rec.Have && !l.rewritten(rec, c.FoundID))
+	return c, nil
+}
+
+// rewritten is Rewritten for the file at its recorded path.
+func (l Live) rewritten(rec plan.Owned, now plan.ID) bool {
+	dir, name := safe.Split(rec.Path)
+	c := safe.Cursor{Top: l.Top}
+	defer c.Reset()
+	n, err := c.At(dir)
+	return err == nil && l.Rewritten(n, name, rec, now)
+}

@@ -1,0 +1,208 @@
+// Package snapshot keeps what syncs displaced, and plans how to restore it without git. It also keeps the gateway's own backups.
+//
+// A snapshot is what one sync displaced. It is the folder snapshots/<id> in .stoker, with
+//
+//	journal     a second name of the sync's journal, which says what the sync did to each path
+//	manifest    a second name of the manifest from before the sync
+//	<n>-<blob>  a second name of the file that change n of the journal displaced, with its blob id
+//
+// So a snapshot copies no file, and its cost depends on the sync and not on the size of the gateway. Restoring the newest
+// snapshot undoes the last sync, and restoring an older one undoes all syncs since. That is right only if each of these syncs has
+// a snapshot. Therefore a sync that takes none removes all of them.
+package snapshot
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/safe"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// DirName is the name of the folder of the snapshots in .stoker.
+const DirName = "snapshots"
+
+// Snapshot describes a snapshot.
+type Snapshot struct {
+	// ID is the gateway's name, and the time of the sync as yyyymmdd-hhmmss in UTC.
+	ID   string    `json:"id"`
+	Time time.Time `json:"time"`
+	// Ref and Commit are those before the sync, and To is the commit that the sync delivered.
+	Ref    string  `json:"ref"`
+	Commit plan.ID `json:"commit"`
+	To     plan.ID `json:"to"`
+	// Files and Bytes count the displaced files.
+	Files int   `json:"files"`
+	Bytes int64 `json:"bytes"`
+	// Backup reports whether a backup of the whole gateway with this id is beside the snapshot.
+	Backup bool `json:"backup,omitempty"`
+}
+
+// Store has the snapshots and the backups of a data directory. The methods that write must not run at the same time; the others
+// may be called concurrently with each other and with those.
+type Store struct {
+	Backups Backups
+	own     *safe.AgentFolder // nil: the store is empty
+	limits  Limits
+	known   sync.Map // id → Snapshot that this process took or read; a snapshot never changes
+}
+
+// Limits bound what is read of a snapshot. Beyond them it counts as damaged.
+type Limits struct {
+	Files        int   // of a manifest: see format.OpenManifest
+	JournalBytes int64 // see format.ReadJournal
+	FileBytes    int64 // of a displaced file; 0 means no limit
+}
+
+// New returns the store in own, which is nil if there is no .stoker.
+func New(own *safe.AgentFolder, limits Limits) *Store {
+	return &Store{Backups: Backups{own}, own: own, limits: limits}
+}
+
+// NextID returns an id that sorts behind the ids of all snapshots and backups, whatever the clock says.
+func (s *Store) NextID(gateway string) (string, error) {
+	ids, err := s.ids()
+	if err != nil {
+		return "", err
+	}
+	backups, err := s.Backups.List()
+	if err != nil {
+		return "", err
+	}
+	at := s.own.Vol.Now().UTC().Truncate(time.Second)
+	for _, id := range slices.AppendSeq(ids, maps.Keys(backups)) {
+		if t := format.TimeOfSnapshot(id); !at.After(t) {
+			at = t.Add(time.Second)
+		}
+	}
+	id := format.SnapshotName(gateway, at)
+	if !format.ValidSnapshot(id) {
+		return "", failure.New(v1alpha1.ReasonSnapshotFailed, "%s cannot be part of the name of a snapshot", failure.Quote(gateway))
+	}
+	return id, nil
+}
+
+// SortByTime sorts ids of snapshots and backups in place, oldest first.
+func SortByTime(ids []string) {
+	slices.SortFunc(ids, func(a, b string) int {
+		return cmp.Or(format.TimeOfSnapshot(a).Compare(format.TimeOfSnapshot(b)), strings.Compare(a, b))
+	})
+}
+
+// ids returns the ids of the snapshots, oldest first. Those of incomplete ones are among them.
+func (s *Store) ids() ([]string, error) {
+	all, err := s.own.OpenExisting(DirName)
+	if err != nil || all == nil {
+		return nil, err
+	}
+	defer all.Close()
+	list, err := all.Entries()
+	if err != nil {
+		return nil, fmt.Errorf("list the snapshots: %w", err)
+	}
+	var ids []string
+	for _, e := range list {
+		if e.IsDir() && format.ValidSnapshot(e.Name()) {
+			ids = append(ids, e.Name())
+		}
+	}
+	SortByTime(ids)
+	return ids, nil
+}
+
+// List returns the snapshots, oldest first. It leaves out and logs a snapshot that it cannot read.
+func (s *Store) List() ([]Snapshot, error) {
+	ids, err := s.ids()
+	if err != nil || len(ids) == 0 {
+		return nil, err
+	}
+	backups, err := s.Backups.List()
+	if err != nil {
+		return nil, err
+	}
+	var list []Snapshot
+	for _, id := range ids {
+		x, err := s.describe(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a sync is taking it, or has removed it
+		}
+		if err != nil {
+			s.own.Vol.Log.Warn("snapshot unreadable", "snapshot", id, "error", err)
+			continue
+		}
+		_, x.Backup = backups[id]
+		list = append(list, x)
+	}
+	return list, nil
+}
+
+// describe is read for a snapshot that this process may have taken or read before.
+func (s *Store) describe(id string) (Snapshot, error) {
+	if x, ok := s.lookUp(id); ok {
+		return x, nil
+	}
+	x, err := s.read(id)
+	if err == nil {
+		s.known.Store(id, x)
+	}
+	return x, err
+}
+
+// read returns the description of a snapshot, without Backup. The error is fs.ErrNotExist if the snapshot does not exist or is
+// incomplete.
+func (s *Store) read(id string) (Snapshot, error) {
+	n, err := s.openFolder(id)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	defer n.Close()
+	files, bytes, err := n.size()
+	if err != nil {
+		return Snapshot{}, err
+	}
+	m, err := n.manifest(s.limits.Files) // without Manifest.Check: only the header counts here
+	if err != nil {
+		return Snapshot{}, err
+	}
+	defer func() { _ = m.Close() }() // opened for reading
+	j, err := n.journal(s.limits.JournalBytes, nil)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	h := m.Header()
+	return Snapshot{ID: id, Time: format.TimeOfSnapshot(id), Ref: h.Ref, Commit: h.Commit, To: j.Header.Commit, Files: files, Bytes: bytes}, nil
+}
+
+// lookUp returns a snapshot that this process took or read.
+func (s *Store) lookUp(id string) (x Snapshot, ok bool) {
+	v, _ := s.known.Load(id)
+	x, ok = v.(Snapshot)
+	return x, ok
+}
+
+// Manifest opens the manifest from before the sync of a snapshot, and checks all of it.
+func (s *Store) Manifest(id string) (*format.Manifest, error) {
+	n, err := s.openFolder(id)
+	if err != nil {
+		return nil, fmt.Errorf("open snapshot %s: %w", id, err)
+	}
+	defer n.Close()
+	m, err := n.manifest(s.limits.Files)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.Check(); err != nil {
+		return nil, errors.Join(fmt.Errorf("read the manifest of snapshot %s: %w", id, err), m.Close())
+	}
+	return m, nil
+}
