@@ -61,7 +61,7 @@ func (s *sight) state() lockState {
 		st.free = true
 		return st
 	}
-	lasts := max(s.target.Spec.Lead.Lasts(), time.Second) // a record with 0 would be free for every agent
+	lasts := max(s.target.Spec.Lead.ValidFor(), time.Second) // a record with 0 would be free for every agent
 	st.in = s.since.Add(lasts).Sub(s.now())
 	st.free = st.in <= 0
 	st.taken = !st.free && s.target.Spec.Lead.Holder != s.identity

@@ -33,8 +33,8 @@ func (s *ConfigSource) Paths() (path string, overlays []ConfigPath) {
 	return cmp.Or(path, "."), overlays
 }
 
-// Desired returns the ref to resolve: revision, else branch, else HEAD.
-func (g *ConfigGit) Desired() string { return cmp.Or(g.Revision, g.Branch, "HEAD") }
+// Ref returns the ref to resolve: revision, else branch, else HEAD.
+func (g *ConfigGit) Ref() string { return cmp.Or(g.Revision, g.Branch, "HEAD") }
 
 // Waits reports whether a run waits for healthy objects.
 func (a *ConfigApply) Waits() bool { return a.Wait == nil || *a.Wait }
@@ -49,7 +49,7 @@ func (cs *ConfigSync) Requests() Requests {
 	q := Requests{Annotations: cs.Annotations, Status: cs.Status.Request}
 	switch git, follow := cs.Spec.Source.Git, cs.Spec.Source.GatewaySync; {
 	case git != nil:
-		q.Repo, q.Spec, q.Field = git.RepoURL, git.Desired(), "the ref of spec.source.git"
+		q.Repo, q.Spec, q.Field = git.RepoURL, git.Ref(), "the ref of spec.source.git"
 	case follow != nil:
 		q.Fixed = "ConfigSync " + cs.Name + " applies the commit of GatewaySync " + follow.Name + ", so that it has no ref of its own: request the ref of the GatewaySync"
 	default:

@@ -209,7 +209,7 @@ func (l Checker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 		return []Finding{lead.because(Warning, v1alpha1.ReasonWaitingForLead, gs.Name+": there is no lead, so no agent polls git")}
 	case r.Renewed.After(l.Now().Add(grace)):
 		return []Finding{lead.because(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s renewed its lock at %s, which is in the future: check the clock of its node", gs.Name, pod, r.Renewed.UTC().Format(time.RFC3339)))}
-	case l.Now().After(r.Renewed.Add(r.Lasts() + grace)):
+	case l.Now().After(r.Renewed.Add(r.ValidFor() + grace)):
 		return []Finding{lead.because(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: the lead %s has not renewed its lock since %s", gs.Name, pod, r.Renewed.UTC().Format(time.RFC3339)))}
 	}
 	return []Finding{lead.on(OK, gs.Name+": "+pod+" is the lead")}

@@ -35,7 +35,7 @@ func (e *Engine) ready(ctx context.Context, cs *v1alpha1.ConfigSync, rendered *R
 	for _, d := range cs.Spec.DependsOn {
 		var at origin
 		var v request.Verdict
-		if d.On() == v1alpha1.DependsOnConfigSync {
+		if d.EffectiveKind() == v1alpha1.DependsOnConfigSync {
 			on := syncs[d.Name]
 			at, v = originOf(on), request.ReadConfig(on, "")
 		} else {
@@ -50,9 +50,9 @@ func (e *Engine) ready(ctx context.Context, cs *v1alpha1.ConfigSync, rendered *R
 		}
 		switch {
 		case v.Phase != request.Succeeded:
-			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: %s", d.On(), d.Name, v.Message)
+			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: %s", d.EffectiveKind(), d.Name, v.Message)
 		case originOf(cs).same(at) && originOf(cs).follows(rendered.Ref) && v.Commit != rendered.Commit:
-			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: it runs %.7s and not %.7s", d.On(), d.Name, v.Commit, rendered.Commit)
+			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: it runs %.7s and not %.7s", d.EffectiveKind(), d.Name, v.Commit, rendered.Commit)
 		}
 	}
 	return nil
@@ -67,7 +67,7 @@ func reach(ctx context.Context, clients kube.Clients, cs *v1alpha1.ConfigSync) (
 		at := todo[0]
 		todo = todo[1:]
 		for _, d := range at[len(at)-1].Spec.DependsOn {
-			if d.On() != v1alpha1.DependsOnConfigSync || found[d.Name] != nil {
+			if d.EffectiveKind() != v1alpha1.DependsOnConfigSync || found[d.Name] != nil {
 				continue
 			}
 			if d.Name == cs.Name {
@@ -97,9 +97,9 @@ func reach(ctx context.Context, clients kube.Clients, cs *v1alpha1.ConfigSync) (
 // dependency explains why a dependency cannot be read. If the dependency does not exist yet, cs waits for it.
 func dependency(err error, d v1alpha1.ConfigDependency, namespace string) error {
 	if apierrors.IsNotFound(err) {
-		return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s, which does not exist in namespace %s", d.On(), d.Name, namespace)
+		return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s, which does not exist in namespace %s", d.EffectiveKind(), d.Name, namespace)
 	}
-	return fmt.Errorf("spec.dependsOn: %w", readable(err, string(d.On()), namespace, d.Name))
+	return fmt.Errorf("spec.dependsOn: %w", readable(err, string(d.EffectiveKind()), namespace, d.Name))
 }
 
 // origin is where the commit of an object comes from: the ref of a repository, or a GatewaySync.
@@ -110,7 +110,7 @@ func originOf(cs *v1alpha1.ConfigSync) origin {
 		return origin{gatewaySync: follow.Name}
 	}
 	if git := cs.Spec.Source.Git; git != nil {
-		return origin{repo: git.RepoURL, ref: git.Desired()}
+		return origin{repo: git.RepoURL, ref: git.Ref()}
 	}
 	return origin{}
 }

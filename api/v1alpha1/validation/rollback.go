@@ -48,7 +48,7 @@ func validateAutoRollback(path *field.Path, gs *v1alpha1.GatewaySync) field.Erro
 		errs = append(errs, field.Invalid(path.Child("enabled"), true, "needs snapshots: set spec.snapshots.enabled to true"))
 	}
 	if a.Scope == v1alpha1.AutoRollbackRollout && len(a.Triggers) > 0 {
-		errs = append(errs, field.Forbidden(path.Child("triggers"), "are of scope gateway: whatever aborts a rollout brings its gateways back"))
+		errs = append(errs, field.Forbidden(path.Child("triggers"), "apply to scope gateway only: with scope rollout, every failure that aborts the rollout rolls its gateways back"))
 	}
 	if gs.AutoRollbackScope() == v1alpha1.AutoRollbackRollout && !gs.InSteps() {
 		errs = append(errs, field.Invalid(path.Child("scope"), a.Scope, "needs a rollout: set spec.deployment.stages, spec.deployment.syncOrder or spec.validation.dryRunBefore"))
