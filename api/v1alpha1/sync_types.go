@@ -179,9 +179,9 @@ type Patch struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^(([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)$`
 	File string `json:"file,omitempty"`
-	// Maps the path of a value to its new value. A path has members joined by dots; write a dot in a name as \.. The new value is a
-	// Go template, and gets the JSON type of the value that it replaces. A new member is a JSON literal if the text is one, otherwise a
-	// string.
+	// Maps the path of a value to its new value. A path has members joined by dots, and \. for a dot in a name. The new value
+	// is a Go template, and gets the JSON type of the value that it replaces. A new member is a JSON literal if the text is one, otherwise
+	// a string.
 	// +required
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=64
