@@ -64,7 +64,7 @@ func (gs *GatewaySync) AutoRollbackScope() AutoRollbackScope {
 	return ""
 }
 
-// maxRetry bounds the annotation stoker.io/retry, in bytes.
+// maxRetry limits the annotation stoker.io/retry, in bytes.
 const maxRetry = 80
 
 // Retry returns the value of the annotation stoker.io/retry, or "" if it is not a commit and a time.

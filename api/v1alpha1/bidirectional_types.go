@@ -267,11 +267,10 @@ func Providers() []string {
 
 // DebounceDuration returns how long the agent waits after the last save. The error names the field.
 func (b *BidirectionalSpec) DebounceDuration() (time.Duration, error) {
-	const name = "spec.bidirectional.debounce"
 	value := cmp.Or(b.Debounce, DefaultDebounce)
 	d, problem := ParseDuration(value, MinDuration, MaxDebounce)
 	if problem != "" {
-		return 0, NewError(ReasonProfilesInvalid, "%s: %.40q %s", name, value, problem)
+		return 0, NewError(ReasonProfilesInvalid, "spec.bidirectional.debounce: %.40q %s", value, problem)
 	}
 	return d, nil
 }
@@ -286,6 +285,7 @@ func (g *ProposalGuardrails) MaxTotalBytes() (int64, error) {
 	return size("spec.bidirectional.guardrails.maxTotalSize", cmp.Or(g.MaxTotalSize, DefaultMaxTotalSize))
 }
 
+// size parses the value of a field.
 func size(field, value string) (int64, error) {
 	n, problem := ParseSize(value)
 	if problem != "" {

@@ -261,7 +261,7 @@ const (
 	maxOver  = 2*MaxRef + maxToken + 2
 )
 
-// maxLine bounds the annotation stoker.io/requested-for, in bytes.
+// maxLine limits the annotation stoker.io/requested-for, in bytes.
 const maxLine = 512
 
 // Line returns text as a value of stoker.io/requested-for: one printable line of at most 512 bytes.

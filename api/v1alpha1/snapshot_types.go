@@ -258,7 +258,7 @@ func SnapshotSize(s string) int64 {
 	return q.Value()
 }
 
-// maxRestore bounds the annotation stoker.io/restore, in bytes.
+// maxRestore limits the annotation stoker.io/restore, in bytes.
 const maxRestore = 288
 
 // Restore returns the value of the annotation stoker.io/restore if it names a snapshot, otherwise spec.rollback.toSnapshot, which may be "".
