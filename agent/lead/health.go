@@ -144,7 +144,7 @@ func (t *term) probe(ctx context.Context, p progress) {
 
 // send sends a health check. The answer counts by its status alone.
 func send(ctx context.Context, c v1alpha1.HealthCheck) error {
-	client := outbound.Client{CA: []byte(c.CABundle), InsecureSkipVerify: c.InsecureSkipVerify, Timeout: c.Patience(), MaxAnswer: maxHealthAnswer}
+	client := outbound.Client{CA: []byte(c.CABundle), InsecureSkipVerify: c.InsecureSkipVerify, Timeout: c.TimeoutDuration(), MaxAnswer: maxHealthAnswer}
 	answer, err := client.Do(ctx, http.MethodGet, c.URL, nil, nil)
 	if err != nil {
 		return err

@@ -56,9 +56,9 @@ func (p *poller) ask(ctx context.Context, gs *v1alpha1.GatewaySync, f *pollResul
 	if err != nil {
 		return err
 	}
-	if want.Stood != "" && !want.ResolveSpec {
+	if want.RefusedCommit != "" && !want.ResolveSpec {
 		f.desired = want.Ref
-		return want.CheckCommit(want.Stood)
+		return want.CheckCommit(want.RefusedCommit)
 	}
 	if err := p.connectTo(gs); err != nil {
 		return err
@@ -77,8 +77,8 @@ func (p *poller) ask(ctx context.Context, gs *v1alpha1.GatewaySync, f *pollResul
 		}
 	}
 	f.desired, f.wanted = want.Ref, want.Commit
-	if want.Stood != "" {
-		return want.CheckCommit(want.Stood)
+	if want.RefusedCommit != "" {
+		return want.CheckCommit(want.RefusedCommit)
 	}
 	at, err := resolve(all, want.Ref)
 	if err != nil {

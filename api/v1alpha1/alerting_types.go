@@ -9,7 +9,7 @@ type AlertingSpec struct {
 	// If false, no message is sent.
 	// +optional
 	Enabled bool `json:"enabled,omitempty"`
-	// Where messages go.
+	// Receivers of the messages.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
@@ -28,13 +28,13 @@ const (
 	AlertWebhookCE AlertType = "webhook"
 )
 
-// AlertWebhook is one receiver of notifications. Addresses and keys are in Secrets of the GatewaySync's namespace, because the address
-// of a Slack webhook is a credential.
+// AlertWebhook is one receiver of notifications. URLs and keys are in Secrets of the GatewaySync's namespace, because the URL of a Slack
+// webhook is a credential.
 //
 // +kubebuilder:validation:XValidation:rule="self.type == 'pagerduty' || has(self.urlSecretRef)",message="urlSecretRef is required for slack and webhook"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'pagerduty') == has(self.integrationKeySecretRef)",message="integrationKeySecretRef is required for pagerduty, and only used there"
 // +kubebuilder:validation:XValidation:rule="self.type == 'webhook' || !has(self.signingSecretRef)",message="only messages of the type webhook are signed"
-// +kubebuilder:validation:XValidation:rule="self.type != 'pagerduty' || !has(self.on) || !self.on.exists(w, w in ['Ready', 'RefUpdated', 'SyncCompleted', 'RollbackCompleted'])",message="an incident of pagerduty cannot be about Ready, RefUpdated, SyncCompleted or RollbackCompleted: they happen once and have no end"
+// +kubebuilder:validation:XValidation:rule="self.type != 'pagerduty' || !has(self.on) || !self.on.exists(w, w in ['Ready', 'RefUpdated', 'SyncCompleted', 'RollbackCompleted'])",message="a pagerduty incident cannot be about Ready, RefUpdated, SyncCompleted or RollbackCompleted: they happen once and have no end"
 type AlertWebhook struct {
 	// slack: an incoming webhook of Slack, or of a service with the same format. pagerduty: the Events API v2. webhook: a CloudEvent as
 	// JSON.
@@ -49,7 +49,7 @@ type AlertWebhook struct {
 	// The key with which messages of the type webhook are signed: X-Hub-Signature-256 has the HMAC-SHA-256 of the body.
 	// +optional
 	SigningSecretRef *SecretKeyRef `json:"signingSecretRef,omitempty"`
-	// The topics to send. ScanFailure is read as ScanFailed, AutoRollback as AutoRollbackPerformed. Default: NotReady.
+	// The topics to send. ScanFailure means ScanFailed, and AutoRollback means AutoRollbackPerformed. Default: NotReady.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
@@ -61,7 +61,7 @@ type AlertWebhook struct {
 // +kubebuilder:validation:Enum=NotReady;AgentsAway;SyncFailed;SyncHeld;ScanFailed;ScanFailure;RefResolutionFailed;ConflictDetected;DesignerSessionActive;MassDeletion;ApprovalNeeded;CanaryStageFailed;AutoRollbackPerformed;AutoRollback;GatewayFilesModified;ChangesRefused;Ready;RefUpdated;SyncCompleted;RollbackCompleted
 type AlertTopic string
 
-// alertStates begin and end. alertNews happen once, so they cannot be the topic of a PagerDuty incident.
+// Topics in alertStates begin and end. Topics in alertNews happen once.
 var (
 	alertStates = []AlertTopic{"NotReady", "AgentsAway", "SyncFailed", "SyncHeld", "ScanFailed", "ScanFailure", "RefResolutionFailed", "ConflictDetected",
 		"DesignerSessionActive", "MassDeletion", "ApprovalNeeded", "CanaryStageFailed", "AutoRollbackPerformed", "AutoRollback", "GatewayFilesModified", "ChangesRefused"}

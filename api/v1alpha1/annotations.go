@@ -25,8 +25,7 @@ const (
 	// AnnotationRequestedFor is a text that describes the origin of the request, such as the Stage, Freight, actor and link of a Kargo
 	// promotion. It is only displayed.
 	AnnotationRequestedFor = "stoker.io/requested-for"
-	// AnnotationRequestedIDs is a JSON object that maps each sender to the ids of its last eight requests, separated by spaces, the newest
-	// last.
+	// AnnotationRequestedIDs is a JSON object with the ids of the last eight requests of each sender, separated by spaces, the newest last.
 	AnnotationRequestedIDs = "stoker.io/requested-ids"
 	// AnnotationRequestedTags lists the last tags that spec.webhook.followTags selected, separated by spaces, the newest last.
 	AnnotationRequestedTags = "stoker.io/requested-tags"
@@ -40,8 +39,8 @@ const (
 	// AnnotationRestore is the id of a snapshot, a space and a time in RFC 3339. The id begins with the name of a gateway. A new value makes
 	// the agent of this gateway restore the snapshot.
 	AnnotationRestore = "stoker.io/restore"
-	// AnnotationRetry is a commit, a space and a time in RFC 3339. A new value makes the gateways that hold off this commit after a
-	// rollback sync it again.
+	// AnnotationRetry is a commit, a space and a time in RFC 3339. A new value makes the gateways that rolled this commit back sync it
+	// again.
 	AnnotationRetry = "stoker.io/retry"
 	// AnnotationPaused pauses the GatewaySync if it is "true".
 	AnnotationPaused = "stoker.io/paused"
@@ -124,7 +123,7 @@ func (gs *GatewaySync) Paused() bool {
 // content, repair it, and request a scan.
 func (gs *GatewaySync) ForceSync() string { return gs.Annotations[AnnotationForceSync] }
 
-// maxPropose bounds the annotation stoker.io/propose, in bytes.
+// maxPropose limits the annotation stoker.io/propose, in bytes.
 const maxPropose = 320
 
 // Propose returns the value of the annotation stoker.io/propose, or "" if it is too long or not one line of text.

@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// AutoRollbackSpec says when a gateway goes back by itself after a sync that its gateway cannot load.
+// AutoRollbackSpec says when a gateway is rolled back automatically because it cannot load what was synced.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.scope) || self.scope != 'rollout' || !has(self.triggers) || size(self.triggers) == 0",message="are of scope gateway: whatever aborts a rollout brings its gateways back",fieldPath=".triggers"
+// +kubebuilder:validation:XValidation:rule="!has(self.scope) || self.scope != 'rollout' || !has(self.triggers) || size(self.triggers) == 0",message="apply to scope gateway only: with scope rollout, every failure that aborts the rollout rolls its gateways back",fieldPath=".triggers"
 type AutoRollbackSpec struct {
-	// If true, a gateway goes back to what it ran before a sync that it cannot load, but not twice in a row from the same commit. The
-	// commit is held off until another one is the target or until a user requests it again (stoker retry).
+	// If true, a gateway that cannot load a commit returns to what it ran before, but not twice in a row from the same commit. The commit
+	// is held off until another one is the target, or until a user requests it again (stoker retry).
 	// +optional
 	Enabled bool `json:"enabled,omitempty"`
-	// What makes a gateway go back. All three if there are none. Not with scope rollout: whatever aborts a rollout brings its gateways back.
+	// Failures that roll a gateway back. Default: all three. Not with scope rollout, where every failure that aborts the rollout does.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=3
 	Triggers []AutoRollbackTrigger `json:"triggers,omitempty"`
-	// Who goes back: the gateway that cannot load the commit, with its snapshot, or all gateways that an aborted rollout has reached, which needs
-	// stages, syncOrder or dryRunBefore. Default: gateway.
+	// What is rolled back. gateway: the gateway that cannot load the commit, with its snapshot. rollout: all gateways that an aborted
+	// rollout has reached, which needs stages, syncOrder or dryRunBefore. Default: gateway.
 	// +optional
 	Scope AutoRollbackScope `json:"scope,omitempty"`
 }
 
-// AutoRollbackTrigger is what makes a gateway go back: it does not finish its scans, it does not show a project as before, or it does not
-// list a config resource.
+// AutoRollbackTrigger is a failure that rolls a gateway back: it does not finish its scans, it does not show a project as before, or it
+// does not list a config resource.
 //
 // +kubebuilder:validation:Enum=scanFailure;projectLoadError;configError
 type AutoRollbackTrigger string
@@ -38,7 +38,7 @@ const (
 	TriggerConfigError      AutoRollbackTrigger = "configError"
 )
 
-// AutoRollbackScope says who goes back.
+// AutoRollbackScope says what is rolled back.
 //
 // +kubebuilder:validation:Enum=gateway;rollout
 type AutoRollbackScope string
@@ -56,7 +56,7 @@ func AutoRollbackTriggers() []AutoRollbackTrigger {
 	return []AutoRollbackTrigger{TriggerScanFailure, TriggerProjectLoadError, TriggerConfigError}
 }
 
-// AutoRollbackScope returns who goes back after a sync that a gateway cannot load, or "" if no gateway does.
+// AutoRollbackScope returns what is rolled back if a gateway cannot load a commit; "" if nothing is.
 func (gs *GatewaySync) AutoRollbackScope() AutoRollbackScope {
 	if a := gs.Spec.AutoRollback; a != nil && a.Enabled {
 		return cmp.Or(a.Scope, AutoRollbackGateway)
@@ -64,14 +64,14 @@ func (gs *GatewaySync) AutoRollbackScope() AutoRollbackScope {
 	return ""
 }
 
-// maxRetry bounds the annotation stoker.io/retry, in bytes.
+// maxRetry limits the annotation stoker.io/retry, in bytes.
 const maxRetry = 80
 
 // Retry returns the value of the annotation stoker.io/retry, or "" if it is not a commit and a time.
 func (gs *GatewaySync) Retry() string {
 	value := gs.Annotations[AnnotationRetry]
-	commit, at, _ := strings.Cut(value, " ")
-	if _, err := time.Parse(time.RFC3339, at); err != nil || len(value) > maxRetry || len(commit) != 40 || !IsCommitPrefix(commit) {
+	commit, requestedAt, _ := strings.Cut(value, " ")
+	if _, err := time.Parse(time.RFC3339, requestedAt); err != nil || len(value) > maxRetry || len(commit) != 40 || !IsCommitPrefix(commit) {
 		return ""
 	}
 	return value
@@ -82,8 +82,8 @@ func RetryValue(commit string, at time.Time) string {
 	return commit + " " + at.UTC().Format(time.RFC3339)
 }
 
-// Retries reports whether a value of Retry is about this commit.
+// Retries reports whether a value of Retry names this commit.
 func Retries(value, commit string) bool {
-	of, _, found := strings.Cut(value, " ")
-	return found && of == commit
+	retried, _, found := strings.Cut(value, " ")
+	return found && retried == commit
 }

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// BidirectionalSpec says which changes that users save on a gateway the agent sends back to git, as pull requests.
+// BidirectionalSpec says which changes that users save on a gateway the agent proposes to git, as pull requests.
 //
 // +kubebuilder:validation:XValidation:rule=`!has(self.baseBranch) || !has(self.targetBranch) || self.baseBranch != self.targetBranch`,message="must differ from baseBranch",fieldPath=".targetBranch"
 // +kubebuilder:validation:XValidation:rule=`!has(self.apiBaseURL) || self.apiBaseURL.matches(r'^https?://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$')`,message="use https://host/path of the API",fieldPath=".apiBaseURL"
 type BidirectionalSpec struct {
-	// If true, agents propose changes. A profile can decide otherwise (sync.profiles.*.bidirectional).
+	// If true, agents propose changes. A profile can override it (sync.profiles.*.bidirectional).
 	// +optional
 	Enabled bool `json:"enabled,omitempty"`
-	// Doublestar patterns of the paths in the data directory whose changes are proposed. Default: projects/** and the tags and tag types
-	// of config/resources/core.
+	// Patterns of the paths in the data directory whose changes are proposed. Default: projects/** and the tags and tag types of
+	// config/resources/core.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -28,12 +28,12 @@ type BidirectionalSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	TargetBranch string `json:"targetBranch,omitempty"`
-	// Branch to merge into. Default: git.ref, if that is a branch. Required for a tag or a commit.
+	// Branch to merge into. Default: git.ref if it is a branch. Required for a tag or a commit.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$') && self != '@' && !self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock') && !self.contains('.lock/')`,message="must be the name of a branch"
 	BaseBranch string `json:"baseBranch,omitempty"`
-	// How long nothing may change before a change is proposed. A change is proposed at most ten minutes after the first save. A
+	// How long the agent waits after the last save before it proposes the changes. It waits at most ten minutes after the first save. A
 	// duration from 1s to 10m.
 	// +optional
 	// +kubebuilder:default="30s"
@@ -44,44 +44,45 @@ type BidirectionalSpec struct {
 	// +optional
 	// +kubebuilder:default=true
 	CreatePR *bool `json:"createPR,omitempty"`
-	// Labels of the pull request. Gitea leaves out those that the repository lacks, other forges create them, and Bitbucket has none.
+	// Labels of the pull request. Gitea ignores labels that the repository does not have, other forges create them, and Bitbucket has no
+	// labels.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=50
 	PRLabels []string `json:"prLabels,omitempty"`
-	// What a sync does when git changes a watched file that was changed on the gateway, too. It replaces conflictPolicy for watched
-	// paths. gitWins: the sync waits until the change is pushed, then git's version replaces it. gatewayWins: the sync waits until the
-	// pull request is merged or closed. manual: the sync waits until stoker.io/force-sync is set or either side changes.
+	// What a sync does if both git and the gateway changed a watched file. It replaces conflictPolicy for watched paths. gitWins: the sync
+	// waits until the change is pushed, and then writes git's version. gatewayWins: the sync waits until the pull request is merged or
+	// closed. manual: the sync waits until stoker.io/force-sync is set or either side changes.
 	// +optional
 	// +kubebuilder:default=gitWins
 	// +kubebuilder:validation:Enum=gitWins;gatewayWins;manual
 	ConflictStrategy ConflictStrategy `json:"conflictStrategy,omitempty"`
-	// Limits. All or nothing: over a limit the agent pushes nothing.
+	// Limits of a proposal. If a proposal exceeds one, the agent pushes nothing.
 	// +optional
 	// +kubebuilder:default={}
 	Guardrails ProposalGuardrails `json:"guardrails,omitempty"`
-	// Kind of the forge. Default: by the host of git.repo. none pushes the branch only.
+	// Kind of the forge. Default: derived from the host of git.repo. none pushes the branch only.
 	// +optional
 	// +kubebuilder:validation:Enum=github;gitlab;gitea;bitbucket;azuredevops;none
 	Provider string `json:"provider,omitempty"`
-	// Base URL of the forge's API. Default: by provider and host.
+	// Base URL of the forge's API. Default: derived from the provider and the host.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	APIBaseURL string `json:"apiBaseURL,omitempty"`
 	// Credentials for the push and the API. Default: git.auth.
 	// +optional
 	Auth *ProposalAuth `json:"auth,omitempty"`
-	// Authors of commits by the name of the Ignition user, as "Name <mail>".
+	// Authors of commits, "Name <mail>", by the name of the Ignition user.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=256
 	Authors map[string]Author `json:"authors,omitempty"`
 	// Key with which the agent signs its commits. Default: they are not signed.
 	// +optional
 	Signing *CommitSigning `json:"signing,omitempty"`
-	// What happens on the gateway when the pull request is closed without a merge. keep: nothing, and the same change is not proposed
-	// again. revert: git's version replaces it; the gateway's goes to lost+found.
+	// What happens on the gateway if the pull request is closed without a merge. keep: nothing, and the same change is not proposed again.
+	// revert: the sync writes git's version, and the gateway's goes to lost+found.
 	// +optional
 	// +kubebuilder:default=keep
 	// +kubebuilder:validation:Enum=keep;revert
@@ -104,16 +105,16 @@ const (
 	StrategyManual      ConflictStrategy = "manual"
 )
 
-// OnClosed says what follows when a pull request is closed without a merge.
+// OnClosed says what happens if a pull request is closed without a merge.
 type OnClosed string
 
-// What follows when a pull request is closed.
+// The policies for closed pull requests.
 const (
 	OnClosedKeep   OnClosed = "keep"
 	OnClosedRevert OnClosed = "revert"
 )
 
-// ProposalGuardrails bound one proposal.
+// ProposalGuardrails are the limits of a proposal.
 type ProposalGuardrails struct {
 	// Maximum size of a file, a quantity such as 10Mi.
 	// +optional
@@ -133,7 +134,7 @@ type ProposalGuardrails struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	MaxFilesPerPR int32 `json:"maxFilesPerPR,omitempty"`
-	// Patterns of paths that are never proposed, in addition to those that are built in.
+	// Patterns of paths that are never proposed, in addition to the built-in ones.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -143,11 +144,11 @@ type ProposalGuardrails struct {
 	ExcludePatterns []string `json:"excludePatterns,omitempty"`
 }
 
-// ProposalAuth holds the credentials for pushing a branch and for the forge's API.
+// ProposalAuth has the credentials for pushing a branch and for the forge's API.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.githubApp) || !has(self.sshKey) && !has(self.token)",message="at most one of githubApp, and token with or without sshKey"
 type ProposalAuth struct {
-	// An ssh key for the push. The API needs a token beside it.
+	// An ssh key for the push. The API needs a token, too.
 	// +optional
 	SSHKey *SSHKeyAuth `json:"sshKey,omitempty"`
 	// A token for the push over https and for the API.
@@ -160,11 +161,11 @@ type ProposalAuth struct {
 
 // CommitSigning is a key that signs commits. A signature proves that an agent with this key made the commit, not which user made the change.
 type CommitSigning struct {
-	// Format of the key and of the signatures, as git's gpg.format.
+	// Format of the key and of the signatures, as in git's gpg.format.
 	// +required
 	// +kubebuilder:validation:Enum=ssh;openpgp
 	Format SigningFormat `json:"format"`
-	// The private key, without a passphrase: of ssh in PEM or OpenSSH form, of openpgp with armor.
+	// The private key, without a passphrase: in PEM or OpenSSH form for ssh, armored for openpgp.
 	// +required
 	KeySecretRef SecretKeyRef `json:"keySecretRef"`
 }
@@ -180,14 +181,14 @@ const (
 
 // Proposal is the branch and the pull request with which an agent sends changes of its gateway back to git.
 type Proposal struct {
-	// Where the proposal stands.
+	// State of the proposal.
 	// +required
 	State ProposalState `json:"state"`
 	// Branch that the agent pushes to.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Branch string `json:"branch,omitempty"`
-	// Tip of that branch.
+	// Tip of the branch.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
 	Commit string `json:"commit,omitempty"`
@@ -195,7 +196,7 @@ type Proposal struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Number int64 `json:"number,omitempty"`
-	// Address of the pull request.
+	// URL of the pull request.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	URL string `json:"url,omitempty"`
@@ -205,28 +206,28 @@ type Proposal struct {
 	// Number of changed files that are refused.
 	// +optional
 	Refused int32 `json:"refused,omitempty"`
-	// Why the changes are not proposed; empty if they are.
+	// Why the changes are not proposed. Empty if they are.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Reason Reason `json:"reason,omitempty"`
-	// The same for people.
+	// Explanation of the reason.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message,omitempty"`
 }
 
-// ProposalState is where a proposal stands.
+// ProposalState is the state of a proposal.
 type ProposalState string
 
 // The states of a proposal.
 const (
-	ProposalSettling  ProposalState = "Settling"  // the agent waits until nothing changes any more
-	ProposalRefused   ProposalState = "Refused"   // something must not leave the gateway, or cannot be expressed in git
-	ProposalPushing   ProposalState = "Pushing"   // the branch or the pull request is under way
-	ProposalPushed    ProposalState = "Pushed"    // the branch is pushed, and no pull request is wanted
+	ProposalSettling  ProposalState = "Settling"  // the agent waits for the end of debounce
+	ProposalRefused   ProposalState = "Refused"   // a change must not leave the gateway, or cannot be expressed in git
+	ProposalPushing   ProposalState = "Pushing"   // the agent pushes the branch or creates the pull request
+	ProposalPushed    ProposalState = "Pushed"    // the branch is pushed, and createPR is false
 	ProposalOpen      ProposalState = "Open"      // the pull request is open
-	ProposalForeign   ProposalState = "Foreign"   // another author committed to the branch: the agent pushes no more
-	ProposalMerged    ProposalState = "Merged"    // the forge merged it: git has the change
+	ProposalForeign   ProposalState = "Foreign"   // another author committed to the branch, so the agent stopped pushing
+	ProposalMerged    ProposalState = "Merged"    // the pull request was merged
 	ProposalClosed    ProposalState = "Closed"    // the pull request was closed without a merge
 	ProposalWithdrawn ProposalState = "Withdrawn" // a user undid the change on the gateway
 )
@@ -241,8 +242,8 @@ const (
 	DefaultMaxFilesPerPR = int32(100)
 )
 
-// DefaultWatchPaths returns the default of spec.bidirectional.watchPaths. Of the configuration it has only the tags: other resources may
-// hold secrets.
+// DefaultWatchPaths returns the default of spec.bidirectional.watchPaths. Of the configuration it has only tags, because other resources
+// may contain secrets.
 func DefaultWatchPaths() []string {
 	return []string{
 		"projects/**",
@@ -264,13 +265,12 @@ func Providers() []string {
 	return []string{"github", "gitlab", "gitea", "bitbucket", "azuredevops", "none"}
 }
 
-// DebounceDuration returns how long nothing may change before a change is proposed. The error names the field.
+// DebounceDuration returns how long the agent waits after the last save. The error names the field.
 func (b *BidirectionalSpec) DebounceDuration() (time.Duration, error) {
-	const name = "spec.bidirectional.debounce"
 	value := cmp.Or(b.Debounce, DefaultDebounce)
 	d, problem := ParseDuration(value, MinDuration, MaxDebounce)
 	if problem != "" {
-		return 0, NewError(ReasonProfilesInvalid, "%s: %.40q %s", name, value, problem)
+		return 0, NewError(ReasonProfilesInvalid, "spec.bidirectional.debounce: %.40q %s", value, problem)
 	}
 	return d, nil
 }
@@ -285,6 +285,7 @@ func (g *ProposalGuardrails) MaxTotalBytes() (int64, error) {
 	return size("spec.bidirectional.guardrails.maxTotalSize", cmp.Or(g.MaxTotalSize, DefaultMaxTotalSize))
 }
 
+// size parses the value of a field.
 func size(field, value string) (int64, error) {
 	n, problem := ParseSize(value)
 	if problem != "" {

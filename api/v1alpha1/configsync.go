@@ -17,12 +17,12 @@ func (s *ConfigSyncSpec) Refresh() (time.Duration, error) {
 // Account returns the name of the ServiceAccount with whose rights objects are applied.
 func (s *ConfigSyncSpec) Account() string { return cmp.Or(s.ServiceAccountName, DefaultConfigAccount) }
 
-// Deadline returns how long a run waits for healthy objects. The error names the field.
+// Deadline returns how long a run waits until the objects are healthy. The error names the field.
 func (s *ConfigSyncSpec) Deadline() (time.Duration, error) {
 	return duration("spec.progressDeadline", s.ProgressDeadline, DefaultProgressDeadline)
 }
 
-// Paths returns the path and the overlays of the source, as the spec has them.
+// Paths returns the path of the source, with its default, and the overlays.
 func (s *ConfigSource) Paths() (path string, overlays []ConfigPath) {
 	switch {
 	case s.Git != nil:
@@ -33,10 +33,10 @@ func (s *ConfigSource) Paths() (path string, overlays []ConfigPath) {
 	return cmp.Or(path, "."), overlays
 }
 
-// Desired returns the ref to resolve: revision, else branch, else HEAD.
-func (g *ConfigGit) Desired() string { return cmp.Or(g.Revision, g.Branch, "HEAD") }
+// Ref returns the ref to resolve: revision, else branch, else HEAD.
+func (g *ConfigGit) Ref() string { return cmp.Or(g.Revision, g.Branch, "HEAD") }
 
-// Waits reports whether a run waits for healthy objects.
+// Waits reports whether a run waits until the objects are healthy.
 func (a *ConfigApply) Waits() bool { return a.Wait == nil || *a.Wait }
 
 // Paused reports whether the ConfigSync is paused, by its spec or by the annotation.
@@ -49,7 +49,7 @@ func (cs *ConfigSync) Requests() Requests {
 	q := Requests{Annotations: cs.Annotations, Status: cs.Status.Request}
 	switch git, follow := cs.Spec.Source.Git, cs.Spec.Source.GatewaySync; {
 	case git != nil:
-		q.Repo, q.Spec, q.Field = git.RepoURL, git.Desired(), "the ref of spec.source.git"
+		q.Repo, q.Spec, q.Field = git.RepoURL, git.Ref(), "the ref of spec.source.git"
 	case follow != nil:
 		q.Fixed = "ConfigSync " + cs.Name + " applies the commit of GatewaySync " + follow.Name + ", so that it has no ref of its own: request the ref of the GatewaySync"
 	default:
@@ -86,28 +86,29 @@ func (cs *ConfigSync) Standing() Standing {
 	return s
 }
 
-// RollbackNow returns what a rollback would request now, for status.rollback; nil if unknown. It lapses when the ref of the spec moves on
-// from the commit that is rolled back. If a request led there, a rollback replaces it and keeps the condition of an earlier rollback.
+// RollbackNow returns what a rollback would request now, for status.rollback; nil if unknown. The rollback lapses when the ref of the spec
+// moves to another commit than Unless. If an earlier rollback is in force, the new one has the same Unless. Commit is "" if the last good
+// commit is the desired one.
 func (cs *ConfigSync) RollbackNow() *Rollback {
-	q, is := cs.Requests(), cs.Standing()
-	if q.Fixed != "" || is.LastGood == nil || !IsCommit(is.LastGood.Commit) {
+	q, standing := cs.Requests(), cs.Standing()
+	if q.Fixed != "" || standing.LastGood == nil || !IsCommit(standing.LastGood.Commit) {
 		return nil
 	}
-	r := &Rollback{Commit: is.LastGood.Commit}
+	r := &Rollback{Commit: standing.LastGood.Commit}
 	switch d, err := q.Desired(""); {
-	case err != nil: // a rollback replaces the request
+	case err != nil: // the request is invalid; a rollback replaces it without a condition
 	case d.Override:
 		if unless := q.Unless(); IsCommit(unless) {
 			r.Unless = unless
 		}
 	case IsCommit(q.Spec):
 		r.Unless = strings.ToLower(q.Spec)
-	case is.Commit != "":
-		r.Unless = is.Commit
+	case standing.Commit != "":
+		r.Unless = standing.Commit
 	default:
-		return nil // until git was polled
+		return nil // git was not polled yet
 	}
-	if strings.EqualFold(is.Ref, r.Commit) || is.Commit == r.Commit {
+	if strings.EqualFold(standing.Ref, r.Commit) || standing.Commit == r.Commit {
 		r.Commit = ""
 	}
 	return r
@@ -118,14 +119,14 @@ func (cs *ConfigSync) ConfirmsDeletion(commit string) bool {
 	return ConfirmsDeletion(cs.Annotations[AnnotationConfirmDeletion], commit)
 }
 
-// Owner is the value with which objects of this ConfigSync are marked.
+// Owner returns the value of the annotation stoker.io/configsync of the objects of this ConfigSync.
 func (cs *ConfigSync) Owner() string { return cs.Namespace + "/" + cs.Name }
 
-// TruncateMessage shortens a message to what a field of the status takes.
+// TruncateMessage shortens a message to the 1024 characters that a field of the status may have.
 func TruncateMessage(s string) string {
-	const most = 1024
-	if utf8.RuneCountInString(s) <= most {
+	const maxLength = 1024
+	if utf8.RuneCountInString(s) <= maxLength {
 		return s
 	}
-	return string([]rune(s)[:most-1]) + "…"
+	return string([]rune(s)[:maxLength-1]) + "…"
 }

@@ -4,10 +4,10 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // ConfigSyncStatus is what the last run did.
 type ConfigSyncStatus struct {
-	// Generation of the spec that the last run was about.
+	// Generation of the spec that the last run used.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// The annotations stoker.io/requested-… that the status is about, as one text.
+	// Annotations of the request that this status describes, as lines "name=value".
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	ObservedRequest string `json:"observedRequest,omitempty"`
@@ -15,11 +15,11 @@ type ConfigSyncStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	SourceRef string `json:"sourceRef,omitempty"`
-	// Commit that it was resolved to.
+	// Commit that the ref was resolved to.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	SourceRevision string `json:"sourceRevision,omitempty"`
-	// The same, first seven digits.
+	// First seven digits of the commit.
 	// +optional
 	// +kubebuilder:validation:MaxLength=7
 	SourceRevisionShort string `json:"sourceRevisionShort,omitempty"`
@@ -27,19 +27,19 @@ type ConfigSyncStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	SourcePath string `json:"sourcePath,omitempty"`
-	// When all objects of a commit were applied last.
+	// When all objects of a commit were last applied.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	LastSyncedTime *metav1.Time `json:"lastSyncedTime,omitempty"`
-	// Number of objects that are as git has them.
+	// Number of objects that are equal to git.
 	// +optional
 	AppliedTargets int32 `json:"appliedTargets,omitempty"`
-	// Ready of all objects, such as 3/3.
+	// Number of ready objects, of all, such as 3/3.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	TargetsReady string `json:"targetsReady,omitempty"`
-	// The objects, those that are not ready first; at most 500.
+	// At most 500 objects, those that are not ready first.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -47,20 +47,20 @@ type ConfigSyncStatus struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=500
 	Targets []ConfigTargetStatus `json:"targets,omitempty"`
-	// Every object that this ConfigSync owns or was about to create: group, kind, namespace, name and UID with _ between them.
-	// Only these are pruned.
+	// Every object that this ConfigSync owns or was about to create: group, kind, namespace, name and UID with _ between them. Only these
+	// objects are pruned.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2000
 	// +kubebuilder:validation:items:MaxLength=640
 	Inventory []string `json:"inventory,omitempty"`
-	// What is kept of the last request.
+	// Record of the last request.
 	// +optional
 	Request *RequestStatus `json:"request,omitempty"`
-	// The commit that was applied last with all objects healthy.
+	// The last commit that was applied with all objects healthy.
 	// +optional
 	LastGood *CommitRecord `json:"lastGood,omitempty"`
-	// What a rollback would request now. Absent if there is no last good commit, or before git was polled.
+	// What a rollback would request now. Absent if there is no last good commit, or if git was not polled yet.
 	// +optional
 	Rollback *Rollback `json:"rollback,omitempty"`
 	// The last commits that were applied, newest first.
@@ -76,7 +76,7 @@ type ConfigSyncStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ConfigTargetStatus is one object.
+// ConfigTargetStatus is the status of one object.
 type ConfigTargetStatus struct {
 	// Kind of the object, or Kind.group.
 	// +required
@@ -94,18 +94,18 @@ type ConfigTargetStatus struct {
 	// What the last run did with it.
 	// +optional
 	State ConfigTargetState `json:"state,omitempty"`
-	// Whether it is healthy. Absent if the run did not look.
+	// Whether the object is healthy. Absent if the run did not check.
 	// +optional
 	Healthy *bool `json:"healthy,omitempty"`
-	// Why it is not ready.
+	// Why the object is not ready.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Reason Reason `json:"reason,omitempty"`
-	// The same for people.
+	// Explanation of the reason.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
-	// File of the repository that it comes from.
+	// File of the repository that has the object.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	File string `json:"file,omitempty"`
@@ -118,19 +118,19 @@ type ConfigTargetState string
 
 // The states of an object.
 const (
-	// ConfigPending means that the run did not come to the object.
+	// ConfigPending means that the run did not reach the object.
 	ConfigPending ConfigTargetState = "Pending"
-	// ConfigUnchanged means that the object was as git has it.
+	// ConfigUnchanged means that the object was equal to git.
 	ConfigUnchanged ConfigTargetState = "Unchanged"
 	// ConfigCreated means that the run created the object.
 	ConfigCreated ConfigTargetState = "Created"
-	// ConfigConfigured means that git changed, and the object with it.
+	// ConfigConfigured means that the run applied a change of git.
 	ConfigConfigured ConfigTargetState = "Configured"
-	// ConfigRepaired means that the object was changed in the cluster, and is as git has it again.
+	// ConfigRepaired means that the object was changed in the cluster, and the run restored it.
 	ConfigRepaired ConfigTargetState = "Repaired"
-	// ConfigDrifted means that the object was changed in the cluster, and driftPolicy leaves it so.
+	// ConfigDrifted means that the object was changed in the cluster, and driftPolicy is report.
 	ConfigDrifted ConfigTargetState = "Drifted"
-	// ConfigHeld means that a user has to act first.
+	// ConfigHeld means that a user must act first.
 	ConfigHeld ConfigTargetState = "Held"
 	// ConfigFailed means that the API server refused the object, or its deletion.
 	ConfigFailed ConfigTargetState = "Failed"
@@ -142,6 +142,6 @@ const (
 const (
 	// ConditionAvailable is true if all objects are healthy.
 	ConditionAvailable = "Available"
-	// ConditionDegraded is true if a run ended with a part of the objects applied or healthy.
+	// ConditionDegraded is true if a run ended with only a part of the objects applied or healthy.
 	ConditionDegraded = "Degraded"
 )

@@ -6,22 +6,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KindConfigSync is the kind that brings objects of Kubernetes from git to a cluster.
+// KindConfigSync is the kind that applies Kubernetes objects from git.
 const KindConfigSync = "ConfigSync"
 
-// ConfigSync applies objects of Kubernetes from git: what lies outside the data directory of a gateway. The command
-// `stoker config` applies it with the rights of its caller, or `stoker config run` with those of a ServiceAccount.
+// ConfigSync applies Kubernetes objects from git: configuration that is not in the data directory of a gateway. `stoker config` applies
+// them with the rights of its caller, `stoker config run` with those of a ServiceAccount.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=configsyncs,singular=configsync,shortName=csync,scope=Namespaced,categories=stoker
 // +kubebuilder:printcolumn:name="Revision",type=string,JSONPath=`.status.sourceRevisionShort`,description="Commit of the last run"
-// +kubebuilder:printcolumn:name="Targets",type=string,JSONPath=`.status.targetsReady`,description="Ready of all objects"
+// +kubebuilder:printcolumn:name="Targets",type=string,JSONPath=`.status.targetsReady`,description="Number of ready objects, of all"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Ref",type=string,JSONPath=`.status.sourceRef`,priority=1
 // +kubebuilder:printcolumn:name="Path",type=string,JSONPath=`.status.sourcePath`,priority=1
-// +kubebuilder:printcolumn:name="Last Sync",type=date,JSONPath=`.status.lastSyncedTime`,priority=1,description="When a commit was applied last"
+// +kubebuilder:printcolumn:name="Last Sync",type=date,JSONPath=`.status.lastSyncedTime`,priority=1,description="Time of the last sync"
 // +kubebuilder:printcolumn:name="Account",type=string,JSONPath=`.spec.serviceAccountName`,priority=1
 // +kubebuilder:printcolumn:name="Repo",type=string,JSONPath=`.spec.source.git.repoURL`,priority=1
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
@@ -30,10 +30,10 @@ type ConfigSync struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// What is wanted.
+	// Desired state.
 	// +required
 	Spec ConfigSyncSpec `json:"spec"`
-	// What the last run did. Before the first run, observedGeneration is -1, so that no reader takes the object as ready.
+	// What the last run did. Before the first run, observedGeneration is -1, so that no reader considers the object ready.
 	// +optional
 	// +kubebuilder:default:={"observedGeneration":-1}
 	Status ConfigSyncStatus `json:"status,omitempty"`
@@ -48,20 +48,20 @@ type ConfigSyncList struct {
 	Items           []ConfigSync `json:"items"`
 }
 
-// ConfigSyncSpec says which objects of which commit are applied, and how.
+// ConfigSyncSpec says which objects are applied, and how.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.rollbackOnFailure) || self.rollbackOnFailure == 'None' || (has(self.source.git) && (!has(self.apply) || !has(self.apply.wait) || self.apply.wait))",message="LastGood needs source.git, and apply.wait",fieldPath=".rollbackOnFailure"
 type ConfigSyncSpec struct {
-	// Where the objects come from.
+	// Source of the objects.
 	// +required
 	Source ConfigSource `json:"source"`
-	// Which objects are applied. If omitted: every object below the path. A target that selects nothing is an error
-	// (SourceMissing), so that a mistyped name prunes nothing.
+	// Objects to apply. Default: every object below the path. A target that selects nothing is an error (SourceMissing), so that a mistyped
+	// name prunes nothing.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=500
 	Targets []ConfigTarget `json:"targets,omitempty"`
-	// How often stoker config run looks at git and at the objects. A duration from 5s to 24h, varied by a tenth.
+	// How often stoker config run polls git and checks the objects. A duration from 5s to 24h, with a jitter of a tenth.
 	// +optional
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:MaxLength=32
@@ -80,13 +80,13 @@ type ConfigSyncSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Apply ConfigApply `json:"apply,omitempty"`
-	// What is deleted: owned, objects that this ConfigSync applied and git no longer has; none, nothing.
+	// What is deleted. owned: objects that this ConfigSync applied and git no longer has. none: nothing.
 	// +optional
 	// +kubebuilder:default=owned
 	// +kubebuilder:validation:XValidation:rule="self != 'mirror'",message="use owned or none: a ConfigSync deletes only what it applied"
 	Prune Prune `json:"prune,omitempty"`
-	// What happens to the objects when the ConfigSync is deleted: Orphan keeps them; Delete lets stoker config run delete those that it
-	// may prune, and keeps the ConfigSync until then. It needs stoker config run.
+	// What happens to the objects when the ConfigSync is deleted. Orphan keeps them. Delete makes stoker config run delete those that it may
+	// prune, and keeps the ConfigSync until then; it needs stoker config run.
 	// +optional
 	// +kubebuilder:default=Orphan
 	DeletionPolicy ConfigDeletionPolicy `json:"deletionPolicy,omitempty"`
@@ -96,19 +96,18 @@ type ConfigSyncSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')`,message="must be a duration from 1s to 24h: numbers with units, such as 30s, 5m or 1h30m"
 	ProgressDeadline string `json:"progressDeadline,omitempty"`
-	// What happens if a commit is applied in part only, or does not become healthy until progressDeadline: None keeps it; LastGood
-	// requests the last commit that was applied with all objects healthy, as stoker rollback does. When the ref moves on, it is followed
-	// again.
+	// What happens if a commit is only partly applied, or does not become healthy before progressDeadline. None keeps it. LastGood requests
+	// the last commit that was applied with all objects healthy, as stoker rollback does, until the ref moves on.
 	// +optional
 	// +kubebuilder:default=None
 	RollbackOnFailure ConfigRollback `json:"rollbackOnFailure,omitempty"`
-	// Objects of this namespace that must be ready first, each at the commit of its own source. A dependency that follows the same ref of the
-	// same repository, or the same GatewaySync, must be ready at the commit that this ConfigSync is about to apply.
+	// Objects of this namespace that must be ready first, each at the commit of its own source. A dependency with the same repository and
+	// ref, or the same GatewaySync, must be ready at the commit that this ConfigSync is about to apply.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	DependsOn []ConfigDependency `json:"dependsOn,omitempty"`
-	// Who may make requests over HTTP: the receiver polls git at a push, and takes requests of refs.
+	// Which callers may make requests over HTTP: reports of a push, and requests for a ref.
 	// +optional
 	// +kubebuilder:default={}
 	Webhook WebhookSpec `json:"webhook,omitempty"`
@@ -141,8 +140,10 @@ const (
 	DependsOnGatewaySync ConfigDependencyKind = Kind
 )
 
-// On returns the kind of the dependency, with its default.
-func (d *ConfigDependency) On() ConfigDependencyKind { return cmp.Or(d.Kind, DependsOnConfigSync) }
+// EffectiveKind returns the kind of the dependency, with its default.
+func (d *ConfigDependency) EffectiveKind() ConfigDependencyKind {
+	return cmp.Or(d.Kind, DependsOnConfigSync)
+}
 
 // ConfigSource is either a repository, or the commit that the gateways of a GatewaySync run.
 //
@@ -151,8 +152,7 @@ type ConfigSource struct {
 	// A repository and a ref.
 	// +optional
 	Git *ConfigGit `json:"git,omitempty"`
-	// The repository, the credentials and the exact commit of a GatewaySync, so that objects and files of gateways come from
-	// one version.
+	// A GatewaySync whose repository, credentials and commit are used, so that objects and the files of gateways have one version.
 	// +optional
 	GatewaySync *ConfigFollow `json:"gatewaySync,omitempty"`
 }
@@ -163,8 +163,8 @@ type ConfigSource struct {
 // +kubebuilder:validation:XValidation:rule="(!has(self.authMethod) || self.authMethod == 'none') == !has(self.authSecretRef)",message="authMethod and authSecretRef go together: set both, or neither"
 // +kubebuilder:validation:XValidation:rule="!has(self.authMethod) || self.authMethod != 'ssh' || !self.repoURL.startsWith('http')",message="authMethod ssh needs an ssh address"
 type ConfigGit struct {
-	// URL of the repository: https://, ssh://, the form user@host:path, or http:// (not encrypted). No query: credentials are
-	// named in authSecretRef.
+	// URL of the repository: https://, ssh://, user@host:path, or http:// (not encrypted). It has no query; name credentials in
+	// authSecretRef.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
@@ -183,37 +183,37 @@ type ConfigGit struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Overlays []ConfigPath `json:"overlays,omitempty"`
-	// Branch to follow. With neither branch nor revision, HEAD of the repository counts.
+	// Branch to follow. Without branch and revision, it is HEAD of the repository.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$')`,message="must not start with - or /, nor hold a space, a control character, a backslash, or one of ~ ^ : ? * ["
 	// +kubebuilder:validation:XValidation:rule="self != '@' && !self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock') && !self.contains('.lock/')",message="must be a name that git allows for refs: no .. // /. @{ within, no . at the start, no / . or .lock at the end, and not @ alone"
 	Branch string `json:"branch,omitempty"`
-	// Commit, tag or branch. It wins over branch. If branch is set, too, a commit must be part of its history.
+	// Commit, tag or branch. It overrides branch. If both are set, a commit must be in the history of the branch.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$')`,message="must not start with - or /, nor hold a space, a control character, a backslash, or one of ~ ^ : ? * ["
 	// +kubebuilder:validation:XValidation:rule="self != '@' && !self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock') && !self.contains('.lock/')",message="must be a name that git allows for refs: no .. // /. @{ within, no . at the start, no / . or .lock at the end, and not @ alone"
 	Revision string `json:"revision,omitempty"`
-	// Patterns of refs that a request (annotation, command line, webhook) may name: with refs/ they match full names, else the names of
-	// branches and tags. A requested commit must be reachable from one of them. Default: all branches and tags.
+	// Patterns of the refs that a request (annotation, command line, webhook) may name. With refs/ they match full names, otherwise names
+	// of branches and tags. A requested commit must be reachable from one of these refs. Default: all branches and tags.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=255
 	AllowedRefs []string `json:"allowedRefs,omitempty"`
-	// How the git host knows the caller.
+	// How to authenticate to the git host.
 	// +optional
 	// +kubebuilder:default=none
 	AuthMethod ConfigAuthMethod `json:"authMethod,omitempty"`
-	// Secret with the credentials. Its keys are for ssh: ssh-privatekey and known_hosts; for https: password or token, and
-	// username; for githubApp: appId, installationId, privateKey and apiBaseURL. For all: ca.crt.
+	// Secret with the credentials. Keys for ssh: ssh-privatekey and known_hosts. For https: password or token, and username. For githubApp:
+	// appId, installationId, privateKey and apiBaseURL. For all: ca.crt.
 	// +optional
 	AuthSecretRef *ConfigObjectRef `json:"authSecretRef,omitempty"`
 }
 
-// ConfigFollow takes the commit of a GatewaySync of the same namespace.
+// ConfigFollow names a GatewaySync of the same namespace, whose commit is applied.
 type ConfigFollow struct {
 	// Name of the GatewaySync.
 	// +required
@@ -255,7 +255,7 @@ type ConfigObjectRef struct {
 	Name string `json:"name"`
 }
 
-// ConfigTarget selects objects, or makes one of files.
+// ConfigTarget selects objects, or makes one from files.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.fromFiles) || (self.type in ['ConfigMap', 'Secret'] && has(self.name))",message="fromFiles makes a ConfigMap or a Secret with a name"
 type ConfigTarget struct {
@@ -264,12 +264,12 @@ type ConfigTarget struct {
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:Pattern=`^[A-Z][A-Za-z0-9]{0,62}(\.[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$`
 	Type string `json:"type"`
-	// Namespace of the objects. If omitted: any; an object of fromFiles is made in the ConfigSync's own.
+	// Namespace of the objects. Default: any. With fromFiles: the namespace of the ConfigSync.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
 	Namespace string `json:"namespace,omitempty"`
-	// Name of the object. If omitted: all of the type.
+	// Name of the object. Default: all objects of the type.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9:._-]*[A-Za-z0-9])?$`
@@ -282,7 +282,7 @@ type ConfigTarget struct {
 	FromFiles []ConfigFile `json:"fromFiles,omitempty"`
 }
 
-// ConfigFile is one file that becomes one key.
+// ConfigFile is a file that becomes a key of an object.
 type ConfigFile struct {
 	// File of the repository, relative to its root.
 	// +required
@@ -306,13 +306,13 @@ type ConfigRender struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=128
 	Vars map[string]VarValue `json:"vars,omitempty"`
-	// ConfigMaps and Secrets whose keys are variables, too: what differs from cluster to cluster. A later one wins over an
-	// earlier one, and vars over all. Values of Secrets are available to manifests, not to paths.
+	// ConfigMaps and Secrets whose keys are variables, too, such as those that differ between clusters. A later object overrides an earlier
+	// one, and vars overrides all. Values of Secrets are available in manifests, but not in paths.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
 	VarsFrom []ConfigVars `json:"varsFrom,omitempty"`
-	// What happens to a folder with a kustomization: Auto builds it, Never refuses it.
+	// What happens to a folder with a kustomization. Auto builds it, Never refuses it.
 	// +optional
 	// +kubebuilder:default=Auto
 	Kustomize ConfigKustomize `json:"kustomize,omitempty"`
@@ -335,17 +335,16 @@ type ConfigVars struct {
 
 // ConfigApply says how objects are applied.
 type ConfigApply struct {
-	// What happens if another manager owns fields that git sets: gitWins takes them, hold changes nothing and waits for a user.
+	// What happens if another manager owns fields that git sets. gitWins takes them over, hold changes nothing and waits for a user.
 	// +optional
 	// +kubebuilder:default=gitWins
 	ConflictPolicy ConfigConflictPolicy `json:"conflictPolicy,omitempty"`
-	// What happens to an object that was changed in the cluster and not in git: repair makes it as git has it; report says which
-	// fields differ, and leaves it until git changes it. An object that was deleted is created again in both cases.
+	// What happens to an object that was changed in the cluster and not in git. repair restores it; report lists the fields that differ,
+	// and does not change the object until git does. An object that was deleted is created again in both cases.
 	// +optional
 	// +kubebuilder:default=repair
 	DriftPolicy ConfigDriftPolicy `json:"driftPolicy,omitempty"`
-	// Which objects that exist already become this ConfigSync's: equal, those that are as git has them; always, all that
-	// no other ConfigSync owns.
+	// Which existing objects this ConfigSync takes over. equal: those that are equal to git. always: all that no other ConfigSync owns.
 	// +optional
 	// +kubebuilder:default=equal
 	AdoptPolicy ConfigAdoptPolicy `json:"adoptPolicy,omitempty"`
@@ -369,7 +368,7 @@ const (
 	ConfigKustomizeNever ConfigKustomize = "Never"
 )
 
-// ConfigAuthMethod is how a git host knows its caller.
+// ConfigAuthMethod is a way to authenticate to a git host.
 //
 // +kubebuilder:validation:Enum=none;ssh;https;githubApp
 type ConfigAuthMethod string
@@ -382,7 +381,7 @@ const (
 	ConfigAuthGitHubApp ConfigAuthMethod = "githubApp"
 )
 
-// ConfigConflictPolicy is who wins if another manager owns a field that git sets.
+// ConfigConflictPolicy says what happens if another manager owns a field that git sets.
 //
 // +kubebuilder:validation:Enum=gitWins;hold
 type ConfigConflictPolicy string
@@ -393,7 +392,7 @@ const (
 	ConfigHold    ConfigConflictPolicy = "hold"
 )
 
-// ConfigDriftPolicy is what happens to an object that was changed in the cluster.
+// ConfigDriftPolicy says what happens to an object that was changed in the cluster.
 //
 // +kubebuilder:validation:Enum=repair;report
 type ConfigDriftPolicy string
@@ -404,7 +403,7 @@ const (
 	ConfigDriftReport ConfigDriftPolicy = "report"
 )
 
-// ConfigDeletionPolicy is what happens to the objects of a ConfigSync that is deleted.
+// ConfigDeletionPolicy says what happens to the objects of a ConfigSync that is deleted.
 //
 // +kubebuilder:validation:Enum=Orphan;Delete
 type ConfigDeletionPolicy string
@@ -415,7 +414,7 @@ const (
 	ConfigDelete ConfigDeletionPolicy = "Delete"
 )
 
-// ConfigAdoptPolicy is which existing objects become a ConfigSync's own.
+// ConfigAdoptPolicy says which existing objects a ConfigSync takes over.
 //
 // +kubebuilder:validation:Enum=equal;always
 type ConfigAdoptPolicy string
@@ -426,7 +425,7 @@ const (
 	ConfigAdoptAlways ConfigAdoptPolicy = "always"
 )
 
-// ConfigRollback is what happens if a commit cannot be applied or does not become healthy.
+// ConfigRollback says what happens if a commit cannot be applied or does not become healthy.
 //
 // +kubebuilder:validation:Enum=None;LastGood
 type ConfigRollback string

@@ -1,12 +1,13 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
 
-// The defaults are written twice: as markers of the types, which the API server applies, and here, for objects that no
-// API server has seen. A test in test/crd compares them.
+// The defaults are markers of the types, which the API server applies, and constants, for objects that no API server has seen. A test in
+// test/crd compares both.
 const (
 	DefaultPollingInterval  = time.Minute
 	DefaultProgressDeadline = 10 * time.Minute
@@ -24,7 +25,7 @@ const (
 	DefaultTagProvider      = "default"
 )
 
-// BuiltinExcludes returns the patterns that are excluded always.
+// BuiltinExcludes returns the patterns that are always excluded.
 func BuiltinExcludes() []string { return []string{"**/.git/", "**/.gitkeep", "**/.resources/**"} }
 
 // IsEnabled reports whether the lead polls git periodically.
@@ -35,7 +36,7 @@ func (p *PollingSpec) Period() (time.Duration, error) {
 	return duration("spec.polling.interval", p.Interval, DefaultPollingInterval)
 }
 
-// Deadline returns how long a sync may be under way before it counts as stalled. The error names the field.
+// Deadline returns how long a sync may take before it is reported as stalled. The error names the field.
 func (s *GatewaySyncSpec) Deadline() (time.Duration, error) {
 	return duration("spec.progressDeadline", s.ProgressDeadline, DefaultProgressDeadline)
 }
@@ -51,24 +52,16 @@ func (g *GatewaySpec) EffectivePort() int32 {
 	return *g.Port
 }
 
-// APIKey returns where the gateway's API token is, in whichever form it is written, or nil where there is none.
+// APIKey returns the reference to the gateway's API token, from api or apiKeySecretRef; nil if there is none.
 func (g *GatewaySpec) APIKey() *SecretKeyRef {
-	switch {
-	case g.API != nil && g.API.SecretKey == "":
-		return &SecretKeyRef{Name: g.API.SecretName, Key: DefaultAPISecretKey}
-	case g.API != nil:
-		return &SecretKeyRef{Name: g.API.SecretName, Key: g.API.SecretKey}
+	if g.API != nil {
+		return &SecretKeyRef{Name: g.API.SecretName, Key: cmp.Or(g.API.SecretKey, DefaultAPISecretKey)}
 	}
 	return g.APIKeySecretRef.DeepCopy()
 }
 
-// User returns the name that goes with the token.
-func (t *TokenAuth) User() string {
-	if t.Username == "" {
-		return DefaultTokenUsername
-	}
-	return t.Username
-}
+// User returns the user name for the token.
+func (t *TokenAuth) User() string { return cmp.Or(t.Username, DefaultTokenUsername) }
 
 // RequestableRefs returns the patterns of full ref names that a request may name.
 func (g *GitSpec) RequestableRefs() []string { return requestable(g.AllowedRefs) }
@@ -83,9 +76,10 @@ func requestable(allowed []string) []string {
 	return slices.Clone(allowed)
 }
 
-func duration(field, value string, otherwise time.Duration) (time.Duration, error) {
+// duration parses the value of a field, which is fallback if it is empty.
+func duration(field, value string, fallback time.Duration) (time.Duration, error) {
 	if value == "" {
-		return otherwise, nil
+		return fallback, nil
 	}
 	d, problem := ParseDuration(value, MinDuration, MaxDuration)
 	if problem != "" {

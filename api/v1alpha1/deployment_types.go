@@ -6,33 +6,31 @@ import (
 	"time"
 )
 
-// DeploymentSpec says in which order and when gateways may be changed.
+// DeploymentSpec says in which order and at which times gateways may change.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.strategy) || self.strategy != 'canary' || has(self.stages) && size(self.stages) > 0",message="strategy canary needs stages: name the gateways that change first"
 type DeploymentSpec struct {
 	// canary changes the gateways stage by stage. all-at-once ignores the stages. Default: canary if there are stages, otherwise all-at-once.
 	// +optional
 	Strategy DeploymentStrategy `json:"strategy,omitempty"`
-	// Stages of a rollout, in their order. A commit or another spec reaches a stage when all gateways of the stages before it run it,
-	// verified, and stayed healthy. A gateway belongs to the first stage that names it; gateways in no stage come last. A stage that has
-	// no gateway holds the rollout until the stage is approved. A commit of the history, which ran on every
-	// gateway, skips the stages.
+	// Stages of a rollout, in their order. A commit or a changed spec reaches a stage when all gateways of the earlier stages run it,
+	// verified, and stayed healthy. A gateway belongs to the first stage that names it; gateways in no stage come last. A stage without
+	// gateways holds the rollout until the stage is approved. A commit that already ran on every gateway (status.history) skips the stages.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	Stages []Stage `json:"stages,omitempty"`
-	// Order of the gateways within a stage, or of all gateways if there are no stages. A gateway belongs to the first entry that names it;
-	// the others have weight 100 and depend on nothing.
+	// Order of the gateways within a stage, or of all gateways if there are no stages. A gateway belongs to the first entry that names it.
+	// Gateways without an entry have weight 100 and no dependencies.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=256
 	SyncOrder []SyncOrderEntry `json:"syncOrder,omitempty"`
-	// When commits are delivered. Without a window that allows it for a gateway, they are delivered at any time; a window that denies wins.
-	// Drift of the delivered commit is repaired at any time, and a rollback, a restored snapshot, a forced sync and the first sync of a
-	// gateway are never delayed, nor a commit that "stoker approve --window" lets through. A sync that has begun ends, also if its window
-	// does not last.
+	// When commits are delivered. A gateway without a window of kind allow gets them at any time. A window of kind deny overrides those of
+	// kind allow. Windows never delay drift repair, a rollback, a restored snapshot, a forced sync, the first sync of a gateway, or a commit
+	// approved with "stoker approve --window". A sync that has begun is completed, even if its window ends.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -69,17 +67,17 @@ type Stage struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[-.*A-Za-z0-9_]+$`
 	Gateways []string `json:"gateways"`
-	// How long the gateways of this stage have to run the commit, healthy, before the next stage begins: a duration from 0s to 24h. Default: 0s.
+	// How long the gateways of this stage must run the commit, healthy, before the next stage begins: a duration from 0s to 24h. Default: 0s.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) <= duration('24h')`,message="must be a duration from 0s to 24h: numbers with units, such as 30s or 2h"
 	PostSyncWait string `json:"postSyncWait,omitempty"`
-	// Short for healthCheck with this URL and the defaults; a leading "GET " is ignored.
+	// Shorthand for healthCheck with this URL and the defaults. A leading "GET " is ignored.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:Pattern=`^(GET )?https?://[^/?#@\s\x00-\x1f\x7f-][^@\s\x00-\x1f\x7f]*$`
 	HealthCheckURL string `json:"healthCheckUrl,omitempty"`
-	// What has to answer before the next stage begins.
+	// Request that must succeed before the next stage begins.
 	// +optional
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 	// If true, the stage begins when a user has approved it for the commit, with "stoker approve".
@@ -87,8 +85,8 @@ type Stage struct {
 	RequireApproval bool `json:"requireApproval,omitempty"`
 }
 
-// HealthCheck is a GET request that the lead agent sends after the gateways of a stage have synced, and until the wait of the stage is
-// over. Redirects are not followed, and addresses of the agent's own host or link-local ones are refused.
+// HealthCheck is a GET request that the lead repeats from the time when the gateways of a stage have synced until postSyncWait is over.
+// The lead follows no redirects, and refuses loopback and link-local addresses.
 type HealthCheck struct {
 	// URL to request, such as http://dev-gateway:8088/StatusPing.
 	// +required
@@ -111,7 +109,7 @@ type HealthCheck struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
-	// PEM certificates that are trusted for this URL in addition to those of the system.
+	// PEM certificates to trust for this URL, in addition to those of the system.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16384
 	CABundle string `json:"caBundle,omitempty"`
@@ -120,19 +118,19 @@ type HealthCheck struct {
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 }
 
-// SyncOrderEntry says when some gateways change, compared with the others of their stage.
+// SyncOrderEntry says when gateways change, relative to the others of their stage.
 type SyncOrderEntry struct {
 	// Name of the gateway, or a pattern with "*".
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-.*A-Za-z0-9_]+$`
 	Name string `json:"name"`
-	// Gateways with a higher weight come first, those with the same weight at the same time. Default: 100.
+	// Gateways with a higher weight change first, those with the same weight at the same time. Default: 100.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Weight *int32 `json:"weight,omitempty"`
-	// What has to run the commit before: names of gateways, or of entries. One that does not exist does not block.
+	// Names of gateways or entries that must run the commit first. Gateways that do not exist do not block.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -146,7 +144,7 @@ type ValidationSpec struct {
 	// If true, every gateway plans, renders and validates a commit before the first one changes. If it fails on one of them, none changes.
 	// +optional
 	DryRunBefore bool `json:"dryRunBefore,omitempty"`
-	// A service that is asked whether a gateway may be changed as planned.
+	// A service that allows or denies the planned changes of a gateway.
 	// +optional
 	Webhook *ValidationWebhook `json:"webhook,omitempty"`
 }
@@ -162,7 +160,7 @@ const (
 	WindowDeny  WindowKind = "deny"
 )
 
-// MaintenanceWindow is a time that comes again, in which commits are delivered or are not.
+// MaintenanceWindow is a recurring time in which commits are delivered, or are not.
 type MaintenanceWindow struct {
 	// Name of the window, which messages show.
 	// +required
@@ -187,7 +185,7 @@ type MaintenanceWindow struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-+_/A-Za-z0-9]*$`
 	TimeZone string `json:"timeZone,omitempty"`
-	// Names of the gateways that the window is for, or patterns with "*". All gateways if there are none.
+	// Names of the gateways that the window is for, or patterns with "*". Default: all gateways.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
@@ -207,16 +205,16 @@ const (
 	MaxHealthCheckTimeout      = time.Minute
 )
 
-// Soak returns how long the gateways of the stage have to run the commit before the next stage begins.
+// Soak returns PostSyncWait, at most MaxSoak; 0 if it is unset.
 func (s *Stage) Soak() time.Duration {
 	d, err := time.ParseDuration(s.PostSyncWait)
-	if err != nil { // Validate refuses it
+	if err != nil { // empty or invalid
 		return 0
 	}
 	return min(max(d, 0), MaxSoak)
 }
 
-// Check returns the health check of the stage with the defaults, or nil if there is none.
+// Check returns the health check of the stage, with the defaults of ExpectedStatus and FailureThreshold; nil if there is none.
 func (s *Stage) Check() *HealthCheck {
 	c := HealthCheck{URL: strings.TrimPrefix(s.HealthCheckURL, "GET ")}
 	if s.HealthCheck != nil {
@@ -229,10 +227,10 @@ func (s *Stage) Check() *HealthCheck {
 	return &c
 }
 
-// Patience returns how long an answer may take.
-func (c *HealthCheck) Patience() time.Duration {
+// TimeoutDuration returns how long an answer may take: Timeout, at most MaxHealthCheckTimeout, or its default.
+func (c *HealthCheck) TimeoutDuration() time.Duration {
 	d, err := time.ParseDuration(c.Timeout)
-	if err != nil || d < time.Second { // Validate refuses it
+	if err != nil || d < time.Second { // empty or invalid
 		return DefaultHealthCheckTimeout
 	}
 	return min(d, MaxHealthCheckTimeout)

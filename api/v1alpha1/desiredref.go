@@ -16,19 +16,19 @@ type Desired struct {
 	Ref string
 	// Commit is the commit that Ref must resolve to, in lower case; "" if the request names none. CheckCommit compares it.
 	Commit string
-	// Override is true if Ref comes from a request and not from the spec.
+	// Override reports whether Ref comes from a request and not from the spec.
 	Override bool
 	// RequestedBy is the sender; empty if the request is not in force.
 	RequestedBy string
 	// RequestedAt is the time of the request. If it differs from the value that was handled last, git is polled at once, even if no
 	// request is in force.
 	RequestedAt string
-	// ResolveSpec tells the caller to resolve spec.git.ref, too, and to call again with its commit, because the request depends on it.
+	// ResolveSpec tells the caller to resolve the ref of the spec, too, and to call again with its commit, because the request depends on it.
 	ResolveSpec bool
 	// Over, Lapsed and Refused are the values for status.request. The next call reads them there.
 	Over, Lapsed, Refused string
-	// Stood is the commit that Ref resolved to when the request was refused; "" if it was not. A refused request is never carried out.
-	Stood string
+	// RefusedCommit is the commit that Ref resolved to when the request was refused; "" if it was not refused. A refused request is never carried out.
+	RefusedCommit string
 }
 
 // CheckCommit returns a RefMoved error if the request names a commit other than the given one, which Ref resolves to.
@@ -40,7 +40,7 @@ func (d Desired) CheckCommit(commit string) error {
 		"request it again as it is now, or request commit %s", d.Ref, commit, d.Commit, d.Commit)
 }
 
-// Refuse returns the value of status.request.refused for a request whose ref resolves to another commit, the given one.
+// Refuse returns the value of status.request.refused for a request whose ref resolves to the given commit, which it does not name.
 func (d Desired) Refuse(commit string) string { return d.refusal() + commit }
 
 func (d Desired) refusal() string { return d.Over + " at " + d.Commit + " not at " }
@@ -63,9 +63,9 @@ type Requestable interface {
 //
 // +kubebuilder:object:generate=false
 type Requests struct {
-	// Annotations are those of the object.
+	// Annotations of the object.
 	Annotations map[string]string
-	// Repo and Spec are the repository and the ref of the spec. Field is the field that has the ref.
+	// Repo and Spec are the repository and the ref of the spec. Field is the field that has the ref, for messages.
 	Repo, Spec, Field string
 	// Status is status.request.
 	Status *RequestStatus
@@ -105,91 +105,86 @@ func (gs *GatewaySync) Standing() Standing {
 // WebhookSpec implements Requestable.
 func (gs *GatewaySync) WebhookSpec() *WebhookSpec { return &gs.Spec.Webhook }
 
-// DesiredRef returns the desired ref of an object. specCommit is the commit that the ref of the spec resolves to now.
-// See Requests.Desired.
+// DesiredRef returns the desired ref of an object; see Requests.Desired.
 func DesiredRef(o Requestable, specCommit string) (Desired, error) {
 	return o.Requests().Desired(specCommit)
 }
 
-// Desired returns the desired ref. It is a pure function of the object and of specCommit, the
-// commit that the ref of the spec resolves to now ("" if unknown), which matters only if Desired.ResolveSpec is set.
+// Desired returns the desired ref. It is a pure function of q and specCommit, the commit that the ref of the spec resolves to now ("" if
+// unknown), which matters only if Desired.ResolveSpec is set.
 //
-// The ref of the spec counts, unless a request (the annotations stoker.io/requested-…) is in force. It is in force while
-//   - the spec has the ref that it had when the request was made. The annotation requested-over records that ref. If it does not
-//     belong to this request, the ref that was first seen beside the request counts (status.request.over);
-//   - the ref of the spec still resolves to requested-unless, if there is one of this request. While the commit is unknown, the request
-//     stays in force;
+// The desired ref is the ref of the spec, unless a request (the annotations stoker.io/requested-…) is in force. It is in force while
+//   - the spec has the ref that it had when the request was made. The annotation requested-over records that ref. If the annotation
+//     belongs to another request, it is the ref of the spec when the request was first seen (status.request.over);
+//   - the ref of the spec still resolves to requested-unless, if the request has one. While the commit is unknown, the request stays in
+//     force;
 //   - it has not lapsed (status.request.lapsed): a request that has lapsed never comes back.
 //
-// A request may also name the commit that its ref must resolve to (requested-commit). If the ref resolves to another one when the
-// request is first seen, the request is refused (status.request.refused). It stays in force, so that nothing else moves the gateways
-// either, but the ref is not followed, even if it returns to that commit.
+// A request may also name the commit that its ref must resolve to (requested-commit). If the ref resolves to another commit when the
+// request is first seen, the request is refused (status.request.refused). It stays in force, so that nothing else moves the gateways,
+// but the ref is not followed, even if it returns to that commit.
 //
-// So a later change of the spec always wins, and users never have to clear annotations. The error is an *Error: the request
-// does not name a valid ref. The caller must then sync and record nothing, because falling back to the spec
-// would move a fleet because of a typing error.
+// So a later change of the spec always wins, and users never have to remove annotations. The error is an *Error: the request is not
+// valid. The caller must then sync and record nothing, because returning to the spec would move a fleet because of a typing error.
 func (q Requests) Desired(specCommit string) (Desired, error) {
 	if q.Key() == longRequest {
 		return Desired{}, NewError(ReasonRefNotFound, "the annotations stoker.io/requested-… have more than %d bytes: set shorter ones, or remove them", maxRequest)
 	}
-	spec := q.Spec
-	requested, asked := q.Annotations[AnnotationRequestedRef]
 	d := Desired{
-		Ref:         spec,
+		Ref:         q.Spec,
 		RequestedAt: token(q.Annotations[AnnotationRequestedAt]),
 		RequestedBy: token(q.Annotations[AnnotationRequestedBy]),
 	}
-	if !asked || requested == "" {
+	requested := q.Annotations[AnnotationRequestedRef]
+	if requested == "" {
 		return d, nil
 	}
-	if q.Fixed != "" {
-		return Desired{}, NewError(ReasonRefNotAllowed, "annotation %s: %s; remove the annotation", AnnotationRequestedRef, q.Fixed)
-	}
-	if problem := SpecRefProblem(requested); problem != "" {
-		return Desired{}, NewError(ReasonRefNotFound,
-			"annotation %s: %.80q is not a ref: %s; set another one, or remove the annotation", AnnotationRequestedRef, requested, problem)
-	}
-	d.Over = q.over(requested)
-	if q.leftovers() {
-		d.RequestedBy = ""
-	}
 	commit := q.Commit()
-	if commit != "" && !IsCommit(commit) {
-		return Desired{}, NewError(ReasonRefNotFound, "annotation %s: %.80q is not a commit: write all its 40 hexadecimal digits, or remove the annotation",
-			AnnotationRequestedCommit, commit)
+	if err := q.check(requested, commit); err != nil {
+		return Desired{}, err
 	}
-	unless := q.Unless()
-	request := d.Over
+	d.RequestedBy = q.By()
+	d.Over = q.over(requested)
+	request, unless := d.Over, q.Unless()
 	if unless != "" {
 		request += " unless " + token(unless)
 	}
-	var lapsed string
-	if q.Status != nil {
-		lapsed = q.Status.Lapsed
-	}
-	same := overSpec(d.Over, requested) == spec
-	wanted := requested != spec
-	d.ResolveSpec = same && wanted && unless != "" && lapsed != request
-	moved := d.ResolveSpec && specCommit != "" && strings.ToLower(specCommit) != unless
-	switch {
-	case lapsed == request || !same || moved:
+	lapsed := q.Status != nil && q.Status.Lapsed == request
+	specChanged := overSpec(d.Over, requested) != q.Spec
+	d.ResolveSpec = requested != q.Spec && unless != "" && !lapsed && !specChanged
+	specMoved := d.ResolveSpec && specCommit != "" && strings.ToLower(specCommit) != unless
+	if lapsed || specChanged || specMoved {
 		d.Lapsed, d.RequestedBy, d.ResolveSpec = request, "", false
 		return d, nil
-	case wanted:
-		d.Ref, d.Override = requested, true
 	}
-	d.Commit = commit
+	d.Ref, d.Override, d.Commit = requested, requested != q.Spec, commit
 	if q.Status != nil && commit != "" {
-		if stood, refused := strings.CutPrefix(q.Status.Refused, d.refusal()); refused && IsCommit(stood) {
-			d.Refused, d.Stood = q.Status.Refused, stood
+		if resolved, refused := strings.CutPrefix(q.Status.Refused, d.refusal()); refused && IsCommit(resolved) {
+			d.Refused, d.RefusedCommit = q.Status.Refused, resolved
 		}
 	}
 	return d, nil
 }
 
+// check returns why the requested ref, or the commit that it must resolve to, is not valid.
+func (q Requests) check(requested, commit string) error {
+	if q.Fixed != "" {
+		return NewError(ReasonRefNotAllowed, "annotation %s: %s; remove the annotation", AnnotationRequestedRef, q.Fixed)
+	}
+	if problem := SpecRefProblem(requested); problem != "" {
+		return NewError(ReasonRefNotFound,
+			"annotation %s: %.80q is not a ref: %s; set another one, or remove the annotation", AnnotationRequestedRef, requested, problem)
+	}
+	if commit != "" && !IsCommit(commit) {
+		return NewError(ReasonRefNotFound, "annotation %s: %.80q is not a commit: write all its 40 hexadecimal digits, or remove the annotation",
+			AnnotationRequestedCommit, commit)
+	}
+	return nil
+}
+
 // Commit returns the commit that the requested ref must resolve to, in lower case; "" for none.
 func (q Requests) Commit() string {
-	if q.leftovers() {
+	if q.stale() {
 		return ""
 	}
 	return strings.ToLower(q.Annotations[AnnotationRequestedCommit])
@@ -197,7 +192,7 @@ func (q Requests) Commit() string {
 
 // By returns the sender of the request; "" if the annotation belongs to an earlier request.
 func (q Requests) By() string {
-	if q.leftovers() {
+	if q.stale() {
 		return ""
 	}
 	return token(q.Annotations[AnnotationRequestedBy])
@@ -205,7 +200,7 @@ func (q Requests) By() string {
 
 // Unless returns the commit that the ref of the spec must still resolve to for the request to be in force, in lower case; "" for none.
 func (q Requests) Unless() string {
-	if q.leftovers() {
+	if q.stale() {
 		return ""
 	}
 	return strings.ToLower(q.Annotations[AnnotationRequestedUnless])
@@ -220,9 +215,9 @@ func (gs *GatewaySync) RequestedBy() string { return gs.Requests().By() }
 // RequestedUnless returns the commit that spec.git.ref must still resolve to for the request to be in force, in lower case; "" for none.
 func (gs *GatewaySync) RequestedUnless() string { return gs.Requests().Unless() }
 
-// leftovers reports whether the annotations beside requested-ref belong to an earlier request, as requested-over shows. That happens
-// if a user writes requested-ref alone, for example after a rollback, whose condition is not part of the new request.
-func (q Requests) leftovers() bool {
+// stale reports whether the other annotations belong to an earlier request than requested-ref, as requested-over shows. They do if a user
+// sets only requested-ref, for example after a rollback, whose condition is not part of the new request.
+func (q Requests) stale() bool {
 	over := q.Annotations[AnnotationRequestedOver]
 	return over != "" && !fits(over, q.Annotations[AnnotationRequestedRef])
 }
@@ -248,13 +243,12 @@ func (q Requests) over(requested string) string {
 	return RequestOver(requested, q.Spec, "")
 }
 
-// fits reports whether over belongs to this request. A ref may contain an @, so over is compared with the known first half instead of
-// being split.
+// fits reports whether over belongs to this request. It does not split over, because a ref may contain an @.
 func fits(over, requested string) bool {
 	return utf8.RuneCountInString(over) <= maxOver && strings.HasPrefix(over, requested+"@")
 }
 
-// overSpec returns the ref of the spec in an over that fits. No ref contains a space.
+// overSpec returns the ref of the spec in a value of requested-over that fits. No ref contains a space.
 func overSpec(over, requested string) string {
 	spec, _, _ := strings.Cut(strings.TrimPrefix(over, requested+"@"), " ")
 	return spec
@@ -267,7 +261,7 @@ const (
 	maxOver  = 2*MaxRef + maxToken + 2
 )
 
-// maxLine bounds the annotation stoker.io/requested-for, in bytes.
+// maxLine limits the annotation stoker.io/requested-for, in bytes.
 const maxLine = 512
 
 // Line returns text as a value of stoker.io/requested-for: one printable line of at most 512 bytes.
@@ -288,5 +282,5 @@ func token(value string) string {
 	return value
 }
 
-// AskedAt is the annotation stoker.io/requested-at; "" where it cannot be a request's.
-func (gs *GatewaySync) AskedAt() string { return token(gs.Annotations[AnnotationRequestedAt]) }
+// RequestedAt returns the annotation stoker.io/requested-at, or "" if it is not valid.
+func (gs *GatewaySync) RequestedAt() string { return token(gs.Annotations[AnnotationRequestedAt]) }

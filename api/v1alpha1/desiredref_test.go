@@ -87,7 +87,7 @@ func TestDesiredRef(t *testing.T) {
 			want: v1alpha1.Desired{Ref: "main"}},
 		{name: "a request that was refused stays refused", requested: "v2", over: "v2@main t1", commit: commit1,
 			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},
-			want: v1alpha1.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t1", Stood: commit2,
+			want: v1alpha1.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t1", RefusedCommit: commit2,
 				Refused: "v2@main t1 at " + commit1 + " not at " + commit2}},
 		{name: "a request that is made again is not the one that was refused", requested: "v2", over: "v2@main t2", commit: commit1,
 			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},

@@ -2,7 +2,7 @@ package v1alpha1
 
 import "fmt"
 
-// Error is an outcome of this package that has a name. Its text says what is wrong and what to do.
+// Error is an error with a reason. Its text says what is wrong and what to do.
 //
 // +kubebuilder:object:generate=false
 type Error struct {

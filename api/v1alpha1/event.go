@@ -1,10 +1,10 @@
 package v1alpha1
 
-// Reasons of Events. Each is sent once per transition: on the GatewaySync, and on the pod where it is about one gateway.
+// Reasons of Events. An Event is sent once per transition, about the GatewaySync, and also about the pod if it concerns one gateway.
 const (
-	// EventRefResolved: the desired ref was resolved to a commit, after it was not, or is another ref.
+	// EventRefResolved: the desired ref was resolved to a commit, after it could not be resolved or after it changed.
 	EventRefResolved = "RefResolved"
-	// EventRefUpdated: the desired ref moved to another commit, and is the same ref.
+	// EventRefUpdated: the desired ref moved to another commit.
 	EventRefUpdated = "RefUpdated"
 	// EventRefResolutionFailed: the desired ref could not be resolved.
 	EventRefResolutionFailed = "RefResolutionFailed"
@@ -20,25 +20,25 @@ const (
 	EventGatewayFilesModified = "GatewayFilesModified"
 	// EventGatewayFilesReplaced: a sync replaced files that a user had changed; lost+found has the user's version.
 	EventGatewayFilesReplaced = "GatewayFilesReplaced"
-	// EventDesignerSessionActive: a Designer session holds a sync up.
+	// EventDesignerSessionActive: a sync waits for the end of a Designer session.
 	EventDesignerSessionActive = "DesignerSessionActive"
-	// EventLeadElected: another agent leads.
+	// EventLeadElected: another agent became the lead.
 	EventLeadElected = "LeadElected"
-	// EventRollbackCompleted: the commit that a rollback asked for runs on all gateways, or is applied.
+	// EventRollbackCompleted: the commit of a rollback runs on all gateways, or is applied.
 	EventRollbackCompleted = "RollbackCompleted"
 	// EventRollbackRequested: a commit of a ConfigSync failed, and the last good one is requested, as spec.rollbackOnFailure says.
 	EventRollbackRequested = "RollbackRequested"
-	// EventAutoRollbackPerformed: a gateway went back by itself, because it could not load the target commit.
+	// EventAutoRollbackPerformed: a gateway could not load the target commit, and was rolled back.
 	EventAutoRollbackPerformed = "AutoRollbackPerformed"
-	// EventStageOpened: the gateways of a stage may follow the target.
+	// EventStageOpened: a rollout reached a stage, whose gateways may now follow the target.
 	EventStageOpened = "StageOpened"
-	// EventCanaryStageFailed: a stage failed, and the rollout goes no further.
+	// EventCanaryStageFailed: a stage failed, and the rollout stopped.
 	EventCanaryStageFailed = "CanaryStageFailed"
 	// EventPRCreated: the pull request with a gateway's changes is open.
 	EventPRCreated = "PRCreated"
-	// EventPRUpdated: newer changes of the gateway are in its open pull request.
+	// EventPRUpdated: newer changes of the gateway were added to its open pull request.
 	EventPRUpdated = "PRUpdated"
-	// EventPRMerged: git has the changes of a gateway.
+	// EventPRMerged: the pull request with a gateway's changes was merged.
 	EventPRMerged = "PRMerged"
 	// EventPRClosed: the pull request with a gateway's changes was closed without a merge.
 	EventPRClosed = "PRClosed"
@@ -46,14 +46,14 @@ const (
 	EventChangesRefused = "ChangesRefused"
 	// EventNotInjected: a pod that asks for an agent has none.
 	EventNotInjected = "NotInjected"
-	// EventPodEvictedForRepair: a young pod without its agent was evicted, so that it starts again with one.
+	// EventPodEvictedForRepair: a new pod without its agent was evicted, so that it is created again with one.
 	EventPodEvictedForRepair = "PodEvictedForRepair"
-	// EventRepairStopped: the successor of a pod that was evicted does not come up, and no other pod of its GatewaySync is evicted.
+	// EventRepairStopped: the successor of an evicted pod does not start, so no other pod of its GatewaySync is evicted.
 	EventRepairStopped = "RepairStopped"
 	// EventPruned: objects of a ConfigSync that git no longer has were deleted.
 	EventPruned = "Pruned"
-	// EventReleased: a ConfigSync is deleted, and the message lists the objects that stay.
+	// EventReleased: a ConfigSync was deleted, and the objects in the message were kept.
 	EventReleased = "Released"
-	// EventDriftRepaired: objects of a ConfigSync that were changed in the cluster are as git has them again.
+	// EventDriftRepaired: objects of a ConfigSync that were changed in the cluster were restored.
 	EventDriftRepaired = "DriftRepaired"
 )

@@ -1,7 +1,7 @@
 package v1alpha1
 
-// GatewaySpec says how the agent reaches the gateway. With neither api nor apiKeySecretRef files are synced, but nothing
-// is scanned, and the status says so.
+// GatewaySpec says how the agent reaches the gateway. Without api and apiKeySecretRef, the agent writes files but cannot make the gateway
+// scan them, and the status says so.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.api) && has(self.apiKeySecretRef))",message="api and apiKeySecretRef say the same thing: keep one of them"
 type GatewaySpec struct {
@@ -14,10 +14,10 @@ type GatewaySpec struct {
 	// If true, the gateway's port uses https.
 	// +optional
 	TLS bool `json:"tls,omitempty"`
-	// How the gateway's certificate is checked. Unused without tls.
+	// How the gateway's certificate is checked. Ignored without tls.
 	// +optional
 	TLSConfig *GatewayTLSConfig `json:"tlsConfig,omitempty"`
-	// The gateway's API token. Its text is name:key, as Ignition shows it.
+	// The Secret with the gateway's API token, which is name:key, as Ignition shows it.
 	// +optional
 	API *GatewayAPI `json:"api,omitempty"`
 	// Reference to the API token by name and key; an alternative to api.
@@ -27,10 +27,10 @@ type GatewaySpec struct {
 
 // GatewayTLSConfig says how the gateway's certificate is checked.
 type GatewayTLSConfig struct {
-	// Certificates, as PEM, that the gateway's certificate is checked with, in place of those of the system.
+	// PEM certificates to trust for the gateway, instead of those of the system.
 	// +optional
 	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
-	// Name that the certificate must have. Default: the host of the gateway.
+	// Host name that the certificate must have. Default: the host of the gateway.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`

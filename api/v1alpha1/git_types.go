@@ -4,56 +4,55 @@ package v1alpha1
 //
 // +kubebuilder:validation:XValidation:rule=`!has(self.repo) || self.repo.matches(r'^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$')`,message="is not a URL that Stoker reads: use https://host/path, ssh://host/path, user@host:path, http://, file:///path or an absolute path, without ? and #",fieldPath=".repo"
 type GitSpec struct {
-	// URL of the repository: https://, ssh://, the form user@host:path, or http:// (not encrypted: warned about). For the
-	// standalone agent also file:// or the absolute path of a folder. No query: credentials are named in auth.
+	// URL of the repository: https://, ssh://, user@host:path, or http:// (not encrypted, with a warning). For the standalone agent also
+	// file:// or the absolute path of a folder. It has no query; name credentials in auth.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	Repo string `json:"repo"`
-	// What to sync: a branch, a tag, a full name (refs/…), or a full commit id. 40 hex digits are a commit, never a branch.
-	// A name that is both a branch and a tag is refused as AmbiguousRef: write refs/heads/… or refs/tags/….
+	// The ref to sync: a branch, a tag, a full name (refs/…), or a commit of 40 hex digits. A name that is both a branch and a tag is
+	// refused (AmbiguousRef): write refs/heads/… or refs/tags/….
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$')`,message="must not start with - or /, nor hold a space, a control character, a backslash, or one of ~ ^ : ? * ["
 	// +kubebuilder:validation:XValidation:rule="self != '@' && !self.contains('..') && !self.contains('//') && !self.contains('@{') && !self.contains('/.') && !self.startsWith('.') && !self.endsWith('/') && !self.endsWith('.') && !self.endsWith('.lock') && !self.contains('.lock/')",message="must be a name that git allows for refs: no .. // /. @{ within, no . at the start, no / . or .lock at the end, and not @ alone"
 	Ref string `json:"ref"`
-	// Credentials. At most one kind. Public repositories need none.
+	// Credentials, of one kind. Public repositories need none.
 	// +optional
 	Auth *GitAuth `json:"auth,omitempty"`
-	// Certificates, as PEM, that the git host's certificate is checked with, beside those of the system.
+	// PEM certificates to trust for the git host, in addition to those of the system.
 	// +optional
 	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
-	// Patterns of refs that a request (webhook, annotation, command line) may name: with refs/ they match full names, else
-	// the names of branches and tags. A requested commit must be reachable from one of them, because git hosts also serve
-	// commits of forks. Default: all branches and tags. Only in a cluster.
+	// Patterns of the refs that a request (webhook, annotation, command line) may name. With refs/ they match full names, otherwise names
+	// of branches and tags. A requested commit must be reachable from one of these refs, because git hosts also serve commits of forks.
+	// Default: all branches and tags. Only in a cluster.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=255
 	AllowedRefs []string `json:"allowedRefs,omitempty"`
-	// If set, only signed commits are delivered. What is on a gateway stays if the signature of the next commit does not verify.
+	// If set, only signed commits are delivered. If a signature does not verify, the gateways keep the commit that they run.
 	// +optional
 	Verify *GitVerify `json:"verify,omitempty"`
 }
 
-// GitVerify says which signatures a commit needs. It is for every commit that is delivered, also by a rollback.
+// GitVerify says which signatures a commit needs. It also applies to the commit of a rollback.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.keysSecretRef) != has(self.keysConfigMapRef)",message="name the keys in one of keysSecretRef and keysConfigMapRef"
 type GitVerify struct {
-	// Head: the commit itself is signed. Tag: git.ref, or the requested ref, names an annotated tag, which is signed.
+	// Head: the commit must be signed. Tag: git.ref, or the requested ref, must name an annotated tag that is signed.
 	// +optional
 	// +kubebuilder:default=Head
 	Mode VerifyMode `json:"mode,omitempty"`
-	// Public keys of which one must have made the signature: those of OpenSSH, one per line, as in authorized_keys or allowed_signers, and
-	// armored OpenPGP keys.
+	// Public keys that may sign: OpenSSH keys, one per line as in authorized_keys or allowed_signers, and armored OpenPGP keys.
 	// +optional
 	KeysSecretRef *SecretKeyRef `json:"keysSecretRef,omitempty"`
-	// The same, in a ConfigMap.
+	// The same keys, in a ConfigMap.
 	// +optional
 	KeysConfigMapRef *SecretKeyRef `json:"keysConfigMapRef,omitempty"`
-	// Formats of signatures that are accepted. Default: both.
+	// Accepted formats of signatures. Default: both.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=2
@@ -61,7 +60,7 @@ type GitVerify struct {
 	Formats []SigningFormat `json:"formats,omitempty"`
 }
 
-// VerifyMode says whose signature counts.
+// VerifyMode says what must be signed.
 //
 // +kubebuilder:validation:Enum=Head;Tag
 type VerifyMode string
@@ -92,8 +91,8 @@ type SSHKeyAuth struct {
 	// The private key, in PEM or OpenSSH form, without a passphrase.
 	// +required
 	SecretRef SecretKeyRef `json:"secretRef"`
-	// Host keys in the format of known_hosts. Default: the built-in keys of public git hosts. An unknown host is
-	// refused, with its fingerprint in the message.
+	// Host keys in the format of known_hosts. Default: the built-in keys of public git hosts. An unknown host is refused, and the
+	// message has its fingerprint.
 	// +optional
 	KnownHosts *SecretSource `json:"knownHosts,omitempty"`
 	// If true, any host key is accepted. A third party on the network can then read and change what is synced.
@@ -101,7 +100,7 @@ type SSHKeyAuth struct {
 	InsecureIgnoreHostKey bool `json:"insecureIgnoreHostKey,omitempty"`
 }
 
-// TokenAuth is sent as basic authentication, to the repository's own host only.
+// TokenAuth is a token for basic authentication. It is sent only to the host of the repository.
 type TokenAuth struct {
 	// The token or password.
 	// +required
@@ -114,22 +113,22 @@ type TokenAuth struct {
 	Username string `json:"username,omitempty"`
 }
 
-// GitHubAppAuth is an installation of a GitHub App. Its tokens are narrowed to this repository and renewed before they end.
+// GitHubAppAuth is an installation of a GitHub App. Its tokens are limited to this repository, and renewed before they expire.
 //
 // +kubebuilder:validation:XValidation:rule=`!has(self.apiBaseURL) || self.apiBaseURL.matches(r'^https?://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$')`,message="use https://host/path of the API",fieldPath=".apiBaseURL"
 type GitHubAppAuth struct {
-	// Number of the app.
+	// ID of the app.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	AppID int64 `json:"appId"`
-	// Number of the installation.
+	// ID of the installation.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	InstallationID int64 `json:"installationId"`
-	// Private key of the app, as PEM.
+	// PEM private key of the app.
 	// +required
 	PrivateKeySecretRef SecretKeyRef `json:"privateKeySecretRef"`
-	// Base URL of the API of GitHub Enterprise. Default: that of github.com.
+	// Base URL of the API of GitHub Enterprise. Default: the API of github.com.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	APIBaseURL string `json:"apiBaseURL,omitempty"`

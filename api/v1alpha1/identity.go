@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// genericName is what the official Helm chart writes into the label app.kubernetes.io/name of every gateway.
+// genericName is the label app.kubernetes.io/name of every gateway of the official Helm chart.
 const genericName = "ignition"
 
 var gatewayName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
@@ -15,11 +15,11 @@ const maxGatewayName = 200
 
 // GatewayName returns the identity of the gateway in a pod: the annotation stoker.io/gateway-name; else the label
 // app.kubernetes.io/name, unless that is the chart's generic "ignition"; else the label app.kubernetes.io/instance; else
-// the pod's name. On all but the last, the pod of a StatefulSet with an index n > 0 gets "-n" appended, so that replicas
-// of one template differ.
+// the pod's name. If the name does not come from the pod and the pod has an index n > 0 in a StatefulSet, "-n" is appended, so that
+// replicas of one template differ.
 //
-// The error is an *Error with ReasonInvalidAnnotation: an annotation that cannot be a name is not passed over, since the
-// next choice would silently be another gateway. Labels that cannot be a name are passed over.
+// The error is an *Error with ReasonInvalidAnnotation. An invalid annotation is not ignored, because the next choice would silently be
+// another gateway. Invalid labels are ignored.
 func GatewayName(podName string, labels, annotations map[string]string) (string, error) {
 	var name string
 	if value, ok := PodAnnotation(annotations, AnnotationGatewayName); ok && value != "" {
@@ -42,8 +42,8 @@ func GatewayName(podName string, labels, annotations map[string]string) (string,
 	return name, nil
 }
 
-// GatewayLabel names a gateway in messages for people, with its pod if that has another name. The pod line-0 is the gateway line:
-// a reader of "line, line-1, line-2" could not tell which pod each is.
+// GatewayLabel returns the name of a gateway for messages, with its pod if that has another name. For example, the pod line-0 is the
+// gateway line, which a reader of "line, line-1, line-2" could not guess.
 func GatewayLabel(name, pod string) string {
 	if pod == "" || pod == name {
 		return name
@@ -51,9 +51,9 @@ func GatewayLabel(name, pod string) string {
 	return name + " (pod " + pod + ")"
 }
 
-// PodOrdinal returns the index of a StatefulSet's pod: its label apps.kubernetes.io/pod-index, else the number at the end
-// of its name where the label statefulset.kubernetes.io/pod-name tells that it belongs to a StatefulSet. The name alone
-// does not tell: that of a Deployment's pod may end in digits, too.
+// PodOrdinal returns the index of a pod in its StatefulSet: the label apps.kubernetes.io/pod-index, else the number at the end of its
+// name if the pod has the label statefulset.kubernetes.io/pod-name. Without this label, the name may be that of a pod of a Deployment,
+// which may end with digits, too.
 func PodOrdinal(podName string, labels map[string]string) (n int, ok bool) {
 	if n, ok = ordinal(labels[labelPodIndex]); ok {
 		return n, true

@@ -15,16 +15,16 @@ const (
 	OutcomeProgressing OutcomePhase = "Progressing"
 	// OutcomeSucceeded means that every gateway runs the commit and has handled the request.
 	OutcomeSucceeded OutcomePhase = "Succeeded"
-	// OutcomeFailed means that trying again does not help: the spec, the request, the commit or a gateway needs a change.
+	// OutcomeFailed means that no retry succeeds until the spec, the request, the commit or a gateway changes.
 	OutcomeFailed OutcomePhase = "Failed"
-	// OutcomeHeld means that everything that is missing waits for a user, such as one who has to close a Designer.
+	// OutcomeHeld means that all gateways that do not run the commit wait for a user, for example to close a Designer.
 	OutcomeHeld OutcomePhase = "Held"
-	// OutcomePaused means that everything that is missing is paused, or synced by a dry run only.
+	// OutcomePaused means that all gateways that do not run the commit are paused or make dry runs only.
 	OutcomePaused OutcomePhase = "Paused"
 )
 
-// Outcome answers how far the gateways are with the desired ref. It holds for the spec and the request that the status
-// observed, while the status is confirmed.
+// Outcome says how far the gateways are with the desired ref. It is valid for the spec and the request that the status observed, while
+// the status is confirmed.
 type Outcome struct {
 	// How far the gateways are: Progressing, Succeeded, Failed, Held or Paused.
 	// +required
@@ -43,7 +43,7 @@ type Outcome struct {
 	// Number of gateways that run the commit.
 	// +optional
 	Synced int32 `json:"synced,omitempty"`
-	// Number of gateways that failed on the request, and that trying again does not help.
+	// Number of gateways that failed, and that a retry does not help.
 	// +optional
 	Failed int32 `json:"failed,omitempty"`
 	// Reason for the phase.
@@ -62,8 +62,8 @@ type Rollback struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Commit string `json:"commit,omitempty"`
-	// Commit of the spec's ref that a rollback holds off: the rollback lapses when the ref moves on from it. Empty if another
-	// request led to the desired commit.
+	// Commit that the ref of the spec resolves to now. The rollback lapses when the ref moves to another commit. Empty if a request led
+	// to the desired commit.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Unless string `json:"unless,omitempty"`
@@ -74,8 +74,8 @@ var requestAnnotations = []string{AnnotationRequestedRef, AnnotationRequestedOve
 	AnnotationRequestedAt, AnnotationPaused, AnnotationRetry}
 
 const (
-	maxRequest  = 4096 // bytes of the joined annotations
-	longRequest = "too long"
+	maxRequest  = 4096       // bytes of the joined annotations
+	longRequest = "too long" // the key of a request that exceeds maxRequest
 )
 
 // RequestKey returns the key of the requests of gs, for status.observedRequest.
@@ -96,7 +96,7 @@ func (q Requests) Key() string {
 	return b.String()
 }
 
-// Answered reports whether the status describes the current spec and request. Only then its outcome answers anything.
+// Answered reports whether the status describes the current spec and request. Otherwise its outcome means nothing.
 func (gs *GatewaySync) Answered() bool {
 	st := &gs.Status
 	return st.Outcome != nil && st.ObservedGeneration == gs.Generation && st.ObservedRequest == gs.RequestKey()

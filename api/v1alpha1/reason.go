@@ -1,20 +1,20 @@
 package v1alpha1
 
-// Reason is why something has the state it has, from a closed list. The same word is the reason of a condition and of an event, the label
-// of a metric, what the command line prints, and the anchor in docs/how-to/troubleshooting.md.
+// Reason is a word of a closed list that explains a state. The same word is the reason of a condition and of an Event, a label of metrics,
+// output of the command line, and an anchor in docs/how-to/troubleshooting.md.
 type Reason string
 
 // Class says what happens next.
 type Class string
 
 const (
-	// ClassDone means that nothing more has to happen.
+	// ClassDone means that there is nothing more to do.
 	ClassDone Class = "done"
-	// ClassWorking means that work is under way.
+	// ClassWorking means that work is in progress.
 	ClassWorking Class = "working"
 	// ClassRetry means that the agent tries again, with backoff and jitter.
 	ClassRetry Class = "retry"
-	// ClassHeld means that a user or a policy has to act first.
+	// ClassHeld means that the work waits for a user or a policy.
 	ClassHeld Class = "held"
 	// ClassStalled means that no retry succeeds until the spec, the commit or a Secret changes.
 	ClassStalled Class = "stalled"
@@ -232,7 +232,8 @@ func (r Reason) Known() bool {
 	return ok
 }
 
-// Class returns what happens next. A reason that is not in the list counts as retry: it must not stall a plant.
+// Class returns the class of a reason. It is ClassRetry for a reason that is not in the list, such as one of a newer agent, which must not
+// stall a plant.
 func (r Reason) Class() Class {
 	if c, ok := classes[r]; ok {
 		return c
@@ -240,8 +241,8 @@ func (r Reason) Class() Class {
 	return ClassRetry
 }
 
-// OfCommit reports whether the content of the commit causes the failure, so that another commit helps. Only gateways can tell.
-// UnsupportedRepository does not count, because the login page of a git server looks like it.
+// OfCommit reports whether the content of the commit causes the failure, so that another commit helps. UnsupportedRepository is not one,
+// because the login page of a git server can cause it, too.
 func (r Reason) OfCommit() bool {
 	switch r {
 	case ReasonTemplateFailed, ReasonPatchFailed, ReasonConfigSyntaxError, ReasonSourceMissing, ReasonUnsafePath, ReasonPathCollision,

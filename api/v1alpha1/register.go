@@ -1,10 +1,9 @@
 // +groupName=stoker.io
 // +kubebuilder:object:generate=true
 
-// Package v1alpha1 is the API of Stoker, group stoker.io: the GatewaySync and the ConfigSync that people write, the SyncTarget and the
-// SyncReports by which agents talk to each other, what follows from a GatewaySync without asking anybody (the desired ref,
-// the identity of a gateway, the effective settings of a profile, validation), and the closed list of reasons. It imports
-// no other package of Stoker and does no I/O.
+// Package v1alpha1 is the API of Stoker, group stoker.io: GatewaySync and ConfigSync, which users write; SyncTarget and SyncReport, by which
+// agents communicate; the annotations of objects and pods; and the closed list of reasons. It also has the defaults, and what follows
+// directly from one object, such as the desired ref and the name of a gateway. It imports no other package of Stoker and does no I/O.
 package v1alpha1
 
 import (
@@ -17,7 +16,7 @@ import (
 //go:generate go run ../internal/reference ../../docs/reference/gatewaysync.md
 //go:generate go run ../internal/reference ../../docs/reference/configsync.md
 
-// Kind is the kind of the one object that people write.
+// Kind is the kind of the object that says what gateways run.
 const Kind = "GatewaySync"
 
 // GroupVersion is the group and version of this package's kinds.
@@ -30,10 +29,10 @@ var schemeBuilder = runtime.NewSchemeBuilder(func(scheme *runtime.Scheme) error 
 	return nil
 })
 
-// AddToScheme makes the kinds of this package known to a scheme.
+// AddToScheme adds the kinds of this package to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error { return schemeBuilder.AddToScheme(scheme) }
 
-// Resource returns the group and resource for a plural name, as errors of the API server name it.
+// Resource returns the group and resource of a plural name, for errors of the API server.
 func Resource(plural string) schema.GroupResource {
 	return GroupVersion.WithResource(plural).GroupResource()
 }

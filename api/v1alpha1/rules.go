@@ -8,17 +8,11 @@ import (
 	"unicode/utf8"
 )
 
-// Patterns of the CRD. The markers of the types have the same text.
-const (
-	refPattern      = `^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$`
-	durationPattern = `^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$`
-	sizePattern     = `^[1-9][0-9]{0,8}(Ki|Mi)?$`
-)
-
+// The markers of the types have the same patterns and lengths.
 var (
-	refRegexp      = regexp.MustCompile(refPattern)
-	durationRegexp = regexp.MustCompile(durationPattern)
-	sizeRegexp     = regexp.MustCompile(sizePattern)
+	refRegexp      = regexp.MustCompile(`^[^-/\x00-\x20~^:?*\[\\\x7f][^\x00-\x20~^:?*\[\\\x7f]*$`)
+	durationRegexp = regexp.MustCompile(`^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$`)
+	sizeRegexp     = regexp.MustCompile(`^[1-9][0-9]{0,8}(Ki|Mi)?$`)
 )
 
 const (
@@ -26,7 +20,7 @@ const (
 	maxSize     = 16
 )
 
-// RefProblem says which rule of git check-ref-format a name breaks, or "". Names of one level are allowed: main is short for
+// RefProblem returns which rule of git check-ref-format a name breaks; "" if it is valid. Short names are valid: main stands for
 // refs/heads/main or refs/tags/main.
 func RefProblem(name string) string {
 	switch {
@@ -52,7 +46,7 @@ func RefProblem(name string) string {
 	return ""
 }
 
-// SpecRefProblem says why a name cannot be a ref of the spec or of a request, or "".
+// SpecRefProblem returns why a name cannot be a ref of the spec or of a request; "" if it can.
 func SpecRefProblem(ref string) string {
 	if utf8.RuneCountInString(ref) > MaxRef {
 		return "it is longer than 255 characters"
@@ -60,13 +54,12 @@ func SpecRefProblem(ref string) string {
 	return RefProblem(ref)
 }
 
-// IsCommit reports whether a ref is the full id of a commit: 40 hex digits are one, and never the name of a branch or a tag.
-// It does not ask whether there is such a commit.
+// IsCommit reports whether a ref has the form of a commit id: 40 hex digits. Such a ref is never a branch or a tag.
 func IsCommit(ref string) bool {
 	return len(ref) == 40 && strings.Trim(ref, "0123456789abcdefABCDEF") == ""
 }
 
-// ParseDuration reads a duration from least to most. The problem says what is wrong with s; it is empty if s is valid.
+// ParseDuration parses a duration from least to most. The problem says what is wrong with s; it is empty if s is valid.
 func ParseDuration(s string, least, most time.Duration) (d time.Duration, problem string) {
 	if len(s) > maxDuration || !durationRegexp.MatchString(s) {
 		return 0, "is not a duration; write a number and a unit, such as 30s, 5m or 1h30m"
@@ -90,19 +83,17 @@ func shortDuration(d time.Duration) string {
 	return s
 }
 
-// ParseSize reads a number of bytes, with the unit Ki or Mi or without one. The problem says what is wrong with s; it is empty if s is valid.
+// ParseSize parses a number of bytes, with an optional unit Ki or Mi. The problem says what is wrong with s; it is empty if s is valid.
 func ParseSize(s string) (bytes int64, problem string) {
 	const wrong = "is not a size; use a whole number of bytes, Ki or Mi, such as 10Mi"
 	if len(s) > maxSize || !sizeRegexp.MatchString(s) {
 		return 0, wrong
 	}
 	unit := int64(1)
-	digits, kibi := strings.CutSuffix(s, "Ki")
-	digits, mebi := strings.CutSuffix(digits, "Mi")
-	switch {
-	case kibi:
+	digits, ok := strings.CutSuffix(s, "Ki")
+	if ok {
 		unit = 1 << 10
-	case mebi:
+	} else if digits, ok = strings.CutSuffix(s, "Mi"); ok {
 		unit = 1 << 20
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)

@@ -2,7 +2,7 @@ package v1alpha1
 
 import "iter"
 
-// SecretField is a field of the spec by which an agent gets a secret.
+// SecretField is the path of a field of the spec that names a key of a Secret or ConfigMap.
 type SecretField string
 
 // The fields, in the order of Secrets.
@@ -39,8 +39,8 @@ func (f SecretField) Kind() string {
 	return "Secret"
 }
 
-// Folder returns the folder, among those of the Secrets of a pod, that has the keys of what the field names. No Secret has the name of
-// the folder of a ConfigMap.
+// Folder returns the name of the folder in which a pod mounts the keys of the object that the field names. The folder of a ConfigMap has
+// a name that no Secret can have.
 func (f SecretField) Folder(name string) string {
 	if f == ConfigMapGitKeys {
 		return "configmap_" + name
@@ -48,98 +48,88 @@ func (f SecretField) Folder(name string) string {
 	return name
 }
 
-// FileVariables are the environment variables that name the file of a secret, for a pod that mounts it elsewhere.
+// FileVariables are the environment variables with the file of a secret, for pods that do not mount it in its folder.
 var FileVariables = map[SecretField]string{
 	SecretGatewayAPI: "API_KEY_FILE", SecretGitSSHKey: "GIT_SSH_KEY_FILE", SecretGitKnownHosts: "GIT_KNOWN_HOSTS_FILE",
 	SecretGitToken: "GIT_TOKEN_FILE", SecretGitCA: "GIT_CA_FILE",
 }
 
-// Secrets yields the secrets that an agent needs, and a ConfigMap that it reads like one. The secret of the webhook is not among them: only
-// the receiver reads it.
+// Secrets yields the secrets that an agent needs, and a ConfigMap that it reads like one. The secret of spec.webhook is not among them,
+// because only the receiver reads it.
 func (s *GatewaySyncSpec) Secrets() iter.Seq2[SecretField, SecretKeyRef] {
-	return func(yield func(SecretField, SecretKeyRef) bool) {
-		more := true
-		add := func(field SecretField, ref *SecretKeyRef) {
-			if more && ref != nil {
-				more = yield(field, *ref)
-			}
-		}
-		add(SecretGatewayAPI, s.Gateway.APIKey())
-		if t := s.Gateway.TLSConfig; t != nil {
-			add(SecretGatewayCA, t.CASecretRef)
-		}
-		if a := s.Git.Auth; a != nil {
-			if a.GitHubApp != nil {
-				add(SecretGitHubApp, &a.GitHubApp.PrivateKeySecretRef)
-			}
-			if a.SSHKey != nil {
-				add(SecretGitSSHKey, &a.SSHKey.SecretRef)
-				if a.SSHKey.KnownHosts != nil {
-					add(SecretGitKnownHosts, &a.SSHKey.KnownHosts.SecretRef)
-				}
-			}
-			if a.Token != nil {
-				add(SecretGitToken, &a.Token.SecretRef)
-			}
-		}
-		add(SecretGitCA, s.Git.CASecretRef)
-		if v := s.Git.Verify; v != nil {
-			add(SecretGitKeys, v.KeysSecretRef)
-			add(ConfigMapGitKeys, v.KeysConfigMapRef)
-		}
-		if v := s.Validation; v != nil && v.Webhook != nil {
-			add(SecretValidation, v.Webhook.SecretRef)
-			add(SecretValidationCA, v.Webhook.CASecretRef)
-		}
+	uses := []secretUse{{SecretGatewayAPI, s.Gateway.APIKey()}}
+	if t := s.Gateway.TLSConfig; t != nil {
+		uses = append(uses, secretUse{SecretGatewayCA, t.CASecretRef})
 	}
+	if a := s.Git.Auth; a != nil {
+		uses = append(uses, credentials(a.GitHubApp, SecretGitHubApp, a.SSHKey, SecretGitSSHKey, SecretGitKnownHosts, a.Token, SecretGitToken)...)
+	}
+	uses = append(uses, secretUse{SecretGitCA, s.Git.CASecretRef})
+	if v := s.Git.Verify; v != nil {
+		uses = append(uses, secretUse{SecretGitKeys, v.KeysSecretRef}, secretUse{ConfigMapGitKeys, v.KeysConfigMapRef})
+	}
+	if v := s.Validation; v != nil && v.Webhook != nil {
+		uses = append(uses, secretUse{SecretValidation, v.Webhook.SecretRef}, secretUse{SecretValidationCA, v.Webhook.CASecretRef})
+	}
+	return present(uses)
 }
 
 // ProposalSecrets yields the secrets with which an agent sends changes back to git, in addition to those of Secrets. Only pods that
 // propose changes mount them, and no sync needs them.
 func (s *GatewaySyncSpec) ProposalSecrets() iter.Seq2[SecretField, SecretKeyRef] {
-	return func(yield func(SecretField, SecretKeyRef) bool) {
-		if s.Bidirectional == nil {
-			return
-		}
-		more := true
-		add := func(field SecretField, ref *SecretKeyRef) {
-			if more && ref != nil {
-				more = yield(field, *ref)
-			}
-		}
-		if sign := s.Bidirectional.Signing; sign != nil {
-			add(SecretProposalSigning, &sign.KeySecretRef)
-		}
-		a := s.Bidirectional.Auth
-		if a == nil {
-			return
-		}
-		if a.GitHubApp != nil {
-			add(SecretProposalApp, &a.GitHubApp.PrivateKeySecretRef)
-		}
-		if a.SSHKey != nil {
-			add(SecretProposalSSHKey, &a.SSHKey.SecretRef)
-			if a.SSHKey.KnownHosts != nil {
-				add(SecretProposalKnownHosts, &a.SSHKey.KnownHosts.SecretRef)
-			}
-		}
-		if a.Token != nil {
-			add(SecretProposalToken, &a.Token.SecretRef)
-		}
+	var uses []secretUse
+	if b := s.Bidirectional; b != nil && b.Signing != nil {
+		uses = append(uses, secretUse{SecretProposalSigning, &b.Signing.KeySecretRef})
 	}
+	if b := s.Bidirectional; b != nil && b.Auth != nil {
+		a := b.Auth
+		uses = append(uses, credentials(a.GitHubApp, SecretProposalApp, a.SSHKey, SecretProposalSSHKey, SecretProposalKnownHosts, a.Token, SecretProposalToken)...)
+	}
+	return present(uses)
 }
 
 // StorageSecrets yields the secrets of the object storage of snapshots. All agents mount them, and no sync needs them.
 func (s *GatewaySyncSpec) StorageSecrets() iter.Seq2[SecretField, SecretKeyRef] {
-	return func(yield func(SecretField, SecretKeyRef) bool) {
-		o := s.Snapshots.ObjectStorage()
-		if o == nil {
-			return
+	var uses []secretUse
+	if o := s.Snapshots.ObjectStorage(); o != nil {
+		for _, store := range o.Stores() {
+			uses = append(uses, secretUse{store.SecretField, store.SecretRef})
 		}
-		for _, b := range o.Stores() {
-			if b.SecretRef != nil && !yield(b.SecretField, *b.SecretRef) {
+	}
+	return present(uses)
+}
+
+// secretUse is a field of the spec and the key that it names; ref is nil if it names none.
+type secretUse struct {
+	field SecretField
+	ref   *SecretKeyRef
+}
+
+// present yields the uses that name a key.
+func present(uses []secretUse) iter.Seq2[SecretField, SecretKeyRef] {
+	return func(yield func(SecretField, SecretKeyRef) bool) {
+		for _, u := range uses {
+			if u.ref != nil && !yield(u.field, *u.ref) {
 				return
 			}
 		}
 	}
+}
+
+// credentials returns the uses of the credentials of a git host. Each of them may be nil, and is followed by its fields.
+func credentials(app *GitHubAppAuth, appField SecretField, key *SSHKeyAuth, keyField, knownHostsField SecretField, token *TokenAuth, tokenField SecretField) []secretUse {
+	var uses []secretUse
+	if app != nil {
+		uses = append(uses, secretUse{appField, &app.PrivateKeySecretRef})
+	}
+	if key != nil {
+		uses = append(uses, secretUse{keyField, &key.SecretRef})
+		if key.KnownHosts != nil {
+			uses = append(uses, secretUse{knownHostsField, &key.KnownHosts.SecretRef})
+		}
+	}
+	if token != nil {
+		uses = append(uses, secretUse{tokenField, &token.SecretRef})
+	}
+	return uses
 }

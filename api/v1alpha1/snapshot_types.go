@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SnapshotsSpec says whether the agent keeps what a sync replaces or deletes on a gateway.
+// SnapshotsSpec says whether the agent keeps the files that a sync replaces or deletes.
 type SnapshotsSpec struct {
-	// If true, every sync that changes files keeps the earlier ones on the data volume, so that the gateway can be brought back without
-	// git. If it becomes false, the next such sync removes all snapshots.
+	// If true, every sync that changes files keeps the replaced and deleted files on the data volume, so that the gateway can be rolled back
+	// without git. If it is changed to false, the next such sync removes all snapshots.
 	// +optional
 	Enabled bool `json:"enabled,omitempty"`
 	// How many snapshots a gateway keeps.
@@ -25,21 +25,21 @@ type SnapshotsSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	RetentionCount int32 `json:"retentionCount,omitempty"`
-	// Maximum size of all snapshots and backups of a gateway, a quantity such as 1Gi. The oldest go first; the newest of each stays. A sync
-	// that alone replaces or deletes more, or whose backup is larger, fails with LimitExceeded before it changes anything.
+	// Maximum size of all snapshots and backups of a gateway, a quantity such as 1Gi. The agent removes the oldest ones, but keeps the newest
+	// of each. A sync that alone replaces or deletes more, or whose backup is larger, fails with LimitExceeded before it changes anything.
 	// +optional
 	// +kubebuilder:default="1Gi"
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{0,8}(Ki|Mi|Gi)?$`
 	MaxSize string `json:"maxSize,omitempty"`
-	// beforeSync also saves a backup of the whole gateway (.gwbk), which the gateway makes, before each sync that changes files. Like
-	// snapshots, backups are kept on the data volume and copied to object storage. If the backup fails, the sync changes nothing, with reason
-	// SnapshotFailed. A gateway that does not run and the standby node of a pair make none, and a restore does not wait for one. No agent
-	// restores a backup. It takes an API token and Ignition 8.3.
+	// beforeSync makes the gateway save a backup of itself (.gwbk) before each sync that changes files. Backups are kept on the data volume
+	// and copied to object storage, as snapshots are. If the backup fails, the sync changes nothing (SnapshotFailed). There is no backup if
+	// the gateway does not run, on the standby node of a pair, and before a restore. Agents do not restore backups. It needs an API token
+	// and Ignition 8.3.
 	// +optional
 	// +kubebuilder:default=never
 	GatewayBackup GatewayBackup `json:"gatewayBackup,omitempty"`
-	// Where else the snapshots are kept, so that a gateway can be brought back after its data volume is lost.
+	// Second place for the snapshots, so that a gateway can be restored after its data volume is lost.
 	// +optional
 	Storage *SnapshotStorage `json:"storage,omitempty"`
 }
@@ -55,13 +55,13 @@ const (
 	GatewayBackupBeforeSync GatewayBackup = "beforeSync"
 )
 
-// SnapshotStorage is object storage with copies of the snapshots. They are uploaded after each sync, and no sync waits for that.
+// SnapshotStorage is object storage for copies of the snapshots. The agent uploads them after each sync; no sync waits for it.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 's3') == has(self.s3)",message="goes with type s3, and only with it",fieldPath=".s3"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'gcs') == has(self.gcs)",message="goes with type gcs, and only with it",fieldPath=".gcs"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'azure') == has(self.azure)",message="goes with type azure, and only with it",fieldPath=".azure"
 type SnapshotStorage struct {
-	// pvc keeps the snapshots on the data volume alone. The others also keep a complete archive of each in a bucket.
+	// pvc keeps the snapshots only on the data volume. The other types also keep a complete archive of each in a bucket.
 	// +optional
 	// +kubebuilder:default=pvc
 	Type StorageType `json:"type,omitempty"`
@@ -97,26 +97,26 @@ type S3Storage struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-z0-9.-]*[a-z0-9]$`
 	Bucket string `json:"bucket"`
-	// Begin of all keys, with a slash at its end, such as stoker/. Clusters that share a bucket need different ones.
+	// Prefix of all keys, with a trailing slash, such as stoker/. Clusters that share a bucket need different prefixes.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_=-][A-Za-z0-9_.=-]*/)*$`
 	KeyPrefix string `json:"keyPrefix,omitempty"`
-	// Host of the server, with a port if needed. It is reached over TLS, unless it begins with http://. Default: Amazon S3.
+	// Host of the server, with an optional port. The agent uses TLS, unless the endpoint begins with http://. Default: Amazon S3.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:Pattern=`^(https?://)?([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
 	Endpoint string `json:"endpoint,omitempty"`
-	// Region of the bucket. Default: what the server says.
+	// Region of the bucket. Default: as reported by the server.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9-]+$`
 	Region string `json:"region,omitempty"`
-	// If true, the bucket is in the path of the URL and not in the name of the host. Servers other than Amazon S3 get it there anyway.
+	// If true, URLs have the bucket in the path and not in the host name. For servers other than Amazon S3 they always do.
 	// +optional
 	PathStyle bool `json:"pathStyle,omitempty"`
-	// Credentials, in the format of the file that the AWS command line has: lines with aws_access_key_id, aws_secret_access_key and, if
-	// there is one, aws_session_token. Default: the identity of the pod (an IAM role for its service account, or that of its node).
+	// Credentials, in the format of the credentials file of the AWS command line: lines with aws_access_key_id, aws_secret_access_key and,
+	// optionally, aws_session_token. Default: the identity of the pod (an IAM role for its service account, or that of its node).
 	// +optional
 	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
 }
@@ -131,13 +131,13 @@ type GCSStorage struct {
 	// +kubebuilder:validation:MaxLength=222
 	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-z0-9._-]*[a-z0-9]$`
 	Bucket string `json:"bucket"`
-	// Begin of all keys, with a slash at its end, such as stoker/. Clusters that share a bucket need different ones.
+	// Prefix of all keys, with a trailing slash, such as stoker/. Clusters that share a bucket need different prefixes.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_=-][A-Za-z0-9_.=-]*/)*$`
 	KeyPrefix string `json:"keyPrefix,omitempty"`
-	// Host of the server, with a port if needed. It is reached over TLS, unless it begins with http://. Without secretRef it must be below
-	// googleapis.com. Default: storage.googleapis.com.
+	// Host of the server, with an optional port. The agent uses TLS, unless the endpoint begins with http://. Without secretRef it must be
+	// below googleapis.com. Default: storage.googleapis.com.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:Pattern=`^(https?://)?([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
@@ -164,13 +164,14 @@ type AzureStorage struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9](-?[a-z0-9])*$`
 	Container string `json:"container"`
-	// Begin of all keys, with a slash at its end, such as stoker/. Clusters that share a container need different ones.
+	// Prefix of all keys, with a trailing slash, such as stoker/. Clusters that share a container need different prefixes.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_=-][A-Za-z0-9_.=-]*/)*$`
 	KeyPrefix string `json:"keyPrefix,omitempty"`
-	// Host of the server, with a port if needed. It is reached over TLS, unless it begins with http://. If the host does not begin with the
-	// account, the account is in the path of the URL. Without secretRef it must be a host of Azure. Default: account.blob.core.windows.net.
+	// Host of the server, with an optional port. The agent uses TLS, unless the endpoint begins with http://. If the host does not begin
+	// with the account, URLs have the account in the path. Without secretRef it must be a host of Azure. Default:
+	// account.blob.core.windows.net.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:Pattern=`^(https?://)?([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
@@ -181,10 +182,10 @@ type AzureStorage struct {
 	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
 }
 
-// RollbackSpec brings a gateway back to a snapshot.
+// RollbackSpec restores a snapshot of a gateway.
 type RollbackSpec struct {
-	// Id of the snapshot, such as area-4-20260212-102000. It begins with the name of the gateway that it is for. The gateway goes back once, and
-	// stays there until another commit is the target or stoker.io/force-sync is set.
+	// ID of the snapshot, such as area-4-20260212-102000. It begins with the name of its gateway. The gateway restores it once, and keeps it
+	// until another commit is the target or stoker.io/force-sync is set.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][-a-zA-Z0-9._]{0,199}-[0-9]{8}-[0-9]{6}(\.tar\.gz)?$`
@@ -193,21 +194,22 @@ type RollbackSpec struct {
 
 // GatewaySnapshot is a snapshot of a gateway.
 type GatewaySnapshot struct {
-	// Its id, for spec.rollback.toSnapshot and stoker snapshots restore.
+	// ID of the snapshot, for spec.rollback.toSnapshot and stoker snapshots restore.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	ID string `json:"id"`
-	// Size of the files that it keeps, such as 12Ki.
+	// Size of the files in the snapshot, such as 12Ki.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Size string `json:"size,omitempty"`
-	// When it was taken.
+	// When the snapshot was taken.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	Timestamp *metav1.Time `json:"timestamp,omitempty"`
-	// Where it is, if spec.snapshots.storage names object storage: local (only on the data volume), remote (only in object storage) or both.
+	// Where the snapshot is, if spec.snapshots.storage names object storage: local (only on the data volume), remote (only in object
+	// storage) or both.
 	// +optional
 	Stored SnapshotStored `json:"stored,omitempty"`
 }
@@ -235,7 +237,7 @@ var (
 	snapshotSize = regexp.MustCompile(`^[1-9][0-9]{0,8}(Ki|Mi|Gi)?$`)
 )
 
-// SnapshotID returns an id of a snapshot without the suffix .tar.gz, or "" if it is none.
+// SnapshotID returns the ID of a snapshot without the suffix .tar.gz; "" if s is not an ID.
 func SnapshotID(s string) string {
 	s = strings.TrimSuffix(s, ".tar.gz")
 	if !snapshotID.MatchString(s) {
@@ -244,7 +246,7 @@ func SnapshotID(s string) string {
 	return s
 }
 
-// SnapshotSize returns a size as spec.snapshots.maxSize has it, in bytes; 0 if it is not valid.
+// SnapshotSize returns a value of spec.snapshots.maxSize in bytes; 0 if it is invalid.
 func SnapshotSize(s string) int64 {
 	if !snapshotSize.MatchString(s) {
 		return 0
@@ -256,10 +258,10 @@ func SnapshotSize(s string) int64 {
 	return q.Value()
 }
 
-// maxRestore bounds the annotation stoker.io/restore, in bytes.
+// maxRestore limits the annotation stoker.io/restore, in bytes.
 const maxRestore = 288
 
-// Restore returns what brings a gateway back to a snapshot: the value of the annotation stoker.io/restore, or spec.rollback.toSnapshot, or "".
+// Restore returns the value of the annotation stoker.io/restore if it names a snapshot, otherwise spec.rollback.toSnapshot, which may be "".
 func (gs *GatewaySync) Restore() string {
 	value := gs.Annotations[AnnotationRestore]
 	if len(value) <= maxRestore && utf8.ValidString(value) && !strings.ContainsFunc(value, isControl) && restoredSnapshot(value) != "" {
@@ -276,7 +278,7 @@ func RestoreValue(snapshot string, at time.Time) string {
 	return snapshot + " " + at.UTC().Format(time.RFC3339)
 }
 
-// RestoresOn returns the snapshot that a value of Restore names if it is one of this gateway, or "".
+// RestoresOn returns the snapshot that a value of Restore names; "" if it is not one of this gateway.
 func RestoresOn(value, gateway string) string {
 	id := restoredSnapshot(value)
 	if m := snapshotID.FindStringSubmatch(id); m != nil && m[1] == gateway[:min(len(gateway), 200)] {
@@ -292,14 +294,14 @@ func restoredSnapshot(value string) string {
 
 // SizeText returns a number of bytes as GatewaySnapshot.Size has it, rounded up to a tenth of a unit.
 func SizeText(bytes int64) string {
-	unit, div := "", int64(1)
-	for _, u := range []string{"Ki", "Mi", "Gi"} {
-		if bytes/div < 1024 {
+	unit, divisor := "", int64(1)
+	for _, larger := range []string{"Ki", "Mi", "Gi"} {
+		if bytes/divisor < 1024 {
 			break
 		}
-		unit, div = u, div*1024
+		unit, divisor = larger, divisor*1024
 	}
-	return strconv.FormatFloat(math.Ceil(10*float64(bytes)/float64(div))/10, 'f', -1, 64) + unit
+	return strconv.FormatFloat(math.Ceil(10*float64(bytes)/float64(divisor))/10, 'f', -1, 64) + unit
 }
 
 // TakesSnapshots reports whether the agents keep what a sync replaces or deletes.
@@ -307,7 +309,7 @@ func (gs *GatewaySync) TakesSnapshots() bool {
 	return gs.Spec.Snapshots != nil && gs.Spec.Snapshots.Enabled
 }
 
-// ObjectStorage returns the object storage of the snapshots, or nil if they are on the data volume alone.
+// ObjectStorage returns the object storage of the snapshots; nil if they are only on the data volume. s may be nil.
 func (s *SnapshotsSpec) ObjectStorage() *SnapshotStorage {
 	if s == nil || s.Storage == nil || cmp.Or(s.Storage.Type, StoragePVC) == StoragePVC {
 		return nil
@@ -340,7 +342,7 @@ func (s *SnapshotStorage) Stores() []ObjectStore {
 	return stores
 }
 
-// KeyPrefix returns the prefix of all keys.
+// KeyPrefix returns the prefix of all keys in the storage.
 func (s *SnapshotStorage) KeyPrefix() string {
 	for _, b := range s.Stores() {
 		if b.Type == s.Type {

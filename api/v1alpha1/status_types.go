@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Types of the conditions of a GatewaySync. Reconciling and Stalled are there only while they are true.
+// Types of the conditions of a GatewaySync. Reconciling and Stalled exist only while they are true.
 const (
 	ConditionReady                  = "Ready"
 	ConditionRefResolved            = "RefResolved"
@@ -21,45 +21,44 @@ const (
 )
 
 const (
-	// ConfirmEvery is how often the lead writes that a status still holds, although nothing else of it changed.
+	// ConfirmEvery is how often the lead confirms a status that has not changed.
 	ConfirmEvery = 2 * time.Minute
-	// ConfirmedFor is how long a status holds without that: one confirmation may be late or lost. It is also how far the clocks
-	// of a writer and a reader may be apart.
+	// ConfirmedFor is how long a status is valid after a confirmation: one confirmation may be late or lost. It is also the tolerated
+	// difference between the clocks of a writer and a reader.
 	ConfirmedFor = 5 * time.Minute
 )
 
-// GatewaySyncStatus is what Stoker last saw. It is written when it changes, and every two minutes to confirm that it holds.
+// GatewaySyncStatus is the observed state of the gateways. The lead writes it when it changes, and every two minutes to confirm it.
 type GatewaySyncStatus struct {
-	// Generation of the spec that this status is about.
+	// Generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Request annotations that this status describes, one "name=value" in each line. A reader whose annotations differ has to
-	// wait.
+	// Annotations of the request that this status describes, as lines "name=value". If they differ from the annotations of the object, the
+	// status does not describe the current request yet.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	ObservedRequest string `json:"observedRequest,omitempty"`
-	// How far the gateways are with the desired ref. It holds if observedGeneration and observedRequest are those of the object
-	// and confirmedAt is at most five minutes from now.
+	// How far the gateways are with the desired ref. It is valid if observedGeneration and observedRequest match the object, and
+	// confirmedAt is less than five minutes ago.
 	// +optional
 	Outcome *Outcome `json:"outcome,omitempty"`
-	// What a rollback would request now. Absent if no commit has run on every gateway yet, or before git was polled.
+	// What a rollback would request now. Absent if no commit has run on every gateway yet, or if git was not polled yet.
 	// +optional
 	Rollback *Rollback `json:"rollback,omitempty"`
-	// How far a rollout in steps is. Absent if all gateways change at once.
+	// Progress of a rollout in steps. Absent if all gateways change at once.
 	// +optional
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
-	// Commit that a retry would request again: the target, if a gateway went back from it or its rollout failed. Empty if there is nothing to
-	// retry.
+	// Commit that a retry would request again: the target, if a gateway went back from it or its rollout failed. Otherwise empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Retry string `json:"retry,omitempty"`
-	// When the lead last confirmed that this status holds. If that is more than five minutes ago, or ahead, no agent leads, and
-	// what the status says of gateways is the past.
+	// When the lead last confirmed this status. If this is more than five minutes ago, or in the future, no agent leads, and the status
+	// may be out of date.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	ConfirmedAt *metav1.Time `json:"confirmedAt,omitempty"`
-	// When a gateway was synced last.
+	// Time of the last sync of a gateway.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
@@ -72,17 +71,17 @@ type GatewaySyncStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	LastSyncCommit string `json:"lastSyncCommit,omitempty"`
-	// The same, first seven digits.
+	// First seven digits of lastSyncCommit.
 	// +optional
 	// +kubebuilder:validation:MaxLength=7
 	LastSyncCommitShort string `json:"lastSyncCommitShort,omitempty"`
-	// Whether the desired ref is resolved to a commit.
+	// Whether the desired ref was resolved to a commit.
 	// +optional
 	RefResolutionStatus RefResolutionStatus `json:"refResolutionStatus,omitempty"`
 	// Number of profiles of the spec.
 	// +optional
 	ProfileCount int32 `json:"profileCount,omitempty"`
-	// Synced of discovered gateways, such as 3/3.
+	// Number of synced gateways, of all, such as 3/3.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	GatewaysReady string `json:"gatewaysReady,omitempty"`
@@ -94,17 +93,17 @@ type GatewaySyncStatus struct {
 	// The desired ref and its commit.
 	// +optional
 	Target *TargetStatus `json:"target,omitempty"`
-	// What is known of the request in the annotations.
+	// Record of the request in the annotations.
 	// +optional
 	Request *RequestStatus `json:"request,omitempty"`
-	// The newest value of the annotation stoker.io/requested-at that every gateway has dealt with.
+	// The newest value of the annotation stoker.io/requested-at that every gateway has handled.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	LastHandledRequest string `json:"lastHandledRequest,omitempty"`
-	// What last ran on every gateway, verified.
+	// Commit that last ran on every gateway, verified.
 	// +optional
 	LastGood *CommitRecord `json:"lastGood,omitempty"`
-	// The last commits of the fleet, newest first.
+	// The last commits that ran on every gateway, newest first.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10
@@ -123,11 +122,11 @@ type GatewaySyncStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:XValidation:rule="self.all(c, c.lastTransitionTime > timestamp('1000-01-01T00:00:00Z'))",message="lastTransitionTime must be a time such as 2006-01-02T15:04:05Z"
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// Unread is what the API server holds, if it cannot be read or written back; all other fields are empty then.
+	// Unread is the status of the API server if it cannot be decoded or written back. Then all other fields are empty.
 	Unread []byte `json:"-"`
 }
 
-// RolloutPhase is what a rollout does.
+// RolloutPhase is the phase of a rollout.
 //
 // +kubebuilder:validation:Enum=Planning;Progressing;Soaking;Waiting;Aborted;Done
 type RolloutPhase string
@@ -138,17 +137,17 @@ const (
 	RolloutPlanning RolloutPhase = "Planning"
 	// RolloutProgressing means that the gateways of a step sync.
 	RolloutProgressing RolloutPhase = "Progressing"
-	// RolloutSoaking means that the gateways of a stage have synced, and that the time of postSyncWait or a health check runs.
+	// RolloutSoaking means that the gateways of a stage have synced, and that postSyncWait or a health check is not over.
 	RolloutSoaking RolloutPhase = "Soaking"
 	// RolloutWaiting means that the next stage waits for an approval.
 	RolloutWaiting RolloutPhase = "Waiting"
-	// RolloutAborted means that the rollout failed. Another commit or spec, or "stoker retry", begins the next one.
+	// RolloutAborted means that the rollout failed. Another commit or spec, or "stoker retry", starts the next rollout.
 	RolloutAborted RolloutPhase = "Aborted"
 	// RolloutDone means that all steps are open.
 	RolloutDone RolloutPhase = "Done"
 )
 
-// RolloutStatus is how far a rollout is.
+// RolloutStatus is the progress of a rollout.
 type RolloutStatus struct {
 	// Commit that is rolled out.
 	// +optional
@@ -158,7 +157,7 @@ type RolloutStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	From string `json:"from,omitempty"`
-	// Stage of the step. While the rollout waits, the stage that waits. Empty for gateways in no stage.
+	// Stage of the current step, or the stage that waits for an approval. Empty for gateways in no stage.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Stage string `json:"stage,omitempty"`
@@ -168,10 +167,10 @@ type RolloutStatus struct {
 	// Number of all steps.
 	// +optional
 	Steps int32 `json:"steps,omitempty"`
-	// What the rollout does: Planning, Progressing, Soaking, Waiting, Aborted or Done.
+	// Phase: Planning, Progressing, Soaking, Waiting, Aborted or Done.
 	// +required
 	Phase RolloutPhase `json:"phase"`
-	// Since when.
+	// When the phase began.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
@@ -182,12 +181,12 @@ type RolloutStatus struct {
 	Message string `json:"message,omitempty"`
 }
 
-// RefResolutionStatus is how far the desired ref is resolved.
+// RefResolutionStatus says whether the desired ref was resolved.
 //
 // +kubebuilder:validation:Enum=NotResolved;Resolving;Resolved;Error
 type RefResolutionStatus string
 
-// The steps of resolving a ref.
+// The states of a ref.
 const (
 	RefNotResolved     RefResolutionStatus = "NotResolved"
 	RefResolving       RefResolutionStatus = "Resolving"
@@ -201,48 +200,48 @@ type TargetStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Ref string `json:"ref,omitempty"`
-	// The same, of a commit the first seven digits.
+	// The ref; the first seven digits if it is a commit.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	RefShort string `json:"refShort,omitempty"`
-	// The commit it was resolved to.
+	// The commit that the ref was resolved to.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Commit string `json:"commit,omitempty"`
-	// The same, first seven digits.
+	// First seven digits of the commit.
 	// +optional
 	// +kubebuilder:validation:MaxLength=7
 	CommitShort string `json:"commitShort,omitempty"`
-	// Who asked, where the ref is a request.
+	// Sender of the request, if the ref comes from one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	RequestedBy string `json:"requestedBy,omitempty"`
-	// When it was asked for, RFC 3339 with nanoseconds.
+	// Time of the request: RFC 3339 with nanoseconds.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	RequestedAt string `json:"requestedAt,omitempty"`
 }
 
-// RequestStatus is what is kept of a request.
+// RequestStatus is the record of a request.
 type RequestStatus struct {
-	// The request and the ref of the spec that it was first seen beside: requested@spec, and its time where it says one.
+	// The request and the ref of the spec when the lead first saw it: requested@spec, and the time of the request if it has one.
 	// +optional
 	// +kubebuilder:validation:MaxLength=640
 	Over string `json:"over,omitempty"`
-	// The request that is dead, in the same form: it stays so even if the spec goes back.
+	// The request that has lapsed, in the same form. It stays lapsed even if the spec changes back.
 	// +optional
 	// +kubebuilder:validation:MaxLength=768
 	Lapsed string `json:"lapsed,omitempty"`
-	// The request that was refused because its ref stood at another commit than requested, and at which: it is not carried
-	// out even if the ref comes back.
+	// The request that was refused because its ref resolved to another commit than requested, and that other commit. It stays refused even
+	// if the ref moves back.
 	// +optional
 	// +kubebuilder:validation:MaxLength=768
 	Refused string `json:"refused,omitempty"`
 }
 
-// CommitRecord is a commit that the fleet ran.
+// CommitRecord is a commit that all gateways ran.
 type CommitRecord struct {
-	// Ref that it was resolved from.
+	// Ref that the commit was resolved from.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Ref string `json:"ref,omitempty"`
@@ -250,14 +249,14 @@ type CommitRecord struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=40
 	Commit string `json:"commit"`
-	// Since when.
+	// Since when the commit ran.
 	// +required
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	At metav1.Time `json:"at"`
 }
 
-// GatewaySyncState is where one gateway stands.
+// GatewaySyncState is the state of one gateway.
 //
 // +kubebuilder:validation:Enum=Pending;Applied;Syncing;Synced;Standby;Held;Error;MissingSidecar
 type GatewaySyncState string
@@ -266,9 +265,9 @@ type GatewaySyncState string
 const (
 	// GatewayPending means that no agent has reported yet.
 	GatewayPending GatewaySyncState = "Pending"
-	// GatewayApplied means that files were written before the gateway's start, and are not verified yet.
+	// GatewayApplied means that files were written before the gateway started, and are not verified yet.
 	GatewayApplied GatewaySyncState = "Applied"
-	// GatewaySyncing means that a sync is under way.
+	// GatewaySyncing means that a sync is in progress.
 	GatewaySyncing GatewaySyncState = "Syncing"
 	// GatewaySynced means that the gateway runs the target commit, verified.
 	GatewaySynced GatewaySyncState = "Synced"
@@ -286,7 +285,7 @@ const (
 var GatewayStates = []GatewaySyncState{GatewayPending, GatewayApplied, GatewaySyncing, GatewaySynced, GatewayStandby, GatewayHeld, GatewayError,
 	GatewayMissingSidecar}
 
-// DiscoveredGateway is one row of the status.
+// DiscoveredGateway is the status of one gateway.
 type DiscoveredGateway struct {
 	// Name of the gateway; see the annotation stoker.io/gateway-name.
 	// +required
@@ -305,31 +304,31 @@ type DiscoveredGateway struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
-	// Profile in force.
+	// Profile of the gateway.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Profile string `json:"profile,omitempty"`
-	// Where the gateway stands.
+	// State of the gateway.
 	// +optional
 	SyncStatus GatewaySyncState `json:"syncStatus,omitempty"`
-	// Why.
+	// Reason for the state.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Reason Reason `json:"reason,omitempty"`
-	// When it was synced last.
+	// Time of the last sync.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	LastSyncTime *metav1.Time `json:"lastSyncTime,omitempty"`
-	// How long that took, such as 1.2s.
+	// Duration of the last sync, such as 1.2s.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	LastSyncDuration string `json:"lastSyncDuration,omitempty"`
-	// Commit that is on the gateway.
+	// Commit of the files on the gateway.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	SyncedCommit string `json:"syncedCommit,omitempty"`
-	// Ref of that commit, as it was asked for.
+	// Ref of that commit, as it was requested.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	SyncedRef string `json:"syncedRef,omitempty"`
@@ -337,7 +336,7 @@ type DiscoveredGateway struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	AgentVersion string `json:"agentVersion,omitempty"`
-	// What the gateway's last scan said.
+	// Result of the gateway's last scan.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	LastScanResult string `json:"lastScanResult,omitempty"`
@@ -347,7 +346,7 @@ type DiscoveredGateway struct {
 	// Number of files that a user had changed and that the last sync replaced or removed. lost+found has the user's version.
 	// +optional
 	FilesSaved int32 `json:"filesSaved,omitempty"`
-	// What users should know of the last sync. Left out in large fleets; the SyncReport has it.
+	// What users should know about the last sync. Omitted in large fleets; the SyncReport has it.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
@@ -369,34 +368,33 @@ type DiscoveredGateway struct {
 	// The newest snapshot of the gateway. Absent if there is none.
 	// +optional
 	LastSnapshot *GatewaySnapshot `json:"lastSnapshot,omitempty"`
-	// Commit that the gateway went back from by itself, because it could not load it (spec.autoRollback). Absent unless it is held off.
+	// Commit that the gateway could not load and rolled back (spec.autoRollback). Absent if no commit is held off.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	AutoRollback string `json:"autoRollback,omitempty"`
-	// The last syncs that changed files of the gateway, or failed, newest first: ten of them if there are up to 32 gateways, three if there
-	// are up to 100. The SyncReport of the gateway has ten.
+	// The last syncs that changed files of the gateway, or failed, newest first: ten with up to 32 gateways, three with up to 100. The
+	// SyncReport of the gateway has ten.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10
 	SyncHistory []SyncRecord `json:"syncHistory,omitempty"`
-	// Where the proposal of this gateway's changes stands; empty if there is none.
+	// State of the proposal of this gateway's changes. Empty if there is none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	ProposalState ProposalState `json:"proposalState,omitempty"`
-	// Address of the pull request, or the branch if there is none.
+	// URL of the pull request, or the branch if there is no pull request.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Proposal string `json:"proposal,omitempty"`
 }
 
-// RanEverywhere reports whether the whole fleet ran a commit, verified.
+// RanEverywhere reports whether every gateway ran a commit, verified.
 func (s *GatewaySyncStatus) RanEverywhere(commit string) bool {
 	return s.LastGood != nil && s.LastGood.Commit == commit || slices.ContainsFunc(s.History, func(c CommitRecord) bool { return c.Commit == commit })
 }
 
-// Confirmed reports whether the lead wrote lately that this status holds. If no agent runs, no one takes back what the status
-// says, so that a reader must not take it for the present. A time of the future confirms nothing: with the year 9999, one token
-// could otherwise declare a fleet done for good.
+// Confirmed reports whether the lead confirmed this status recently. If no agent runs, no agent corrects the status, so readers must not
+// trust it. A time in the future does not count: with the year 9999, a stolen token could declare a fleet synced forever.
 func (s *GatewaySyncStatus) Confirmed(now time.Time) bool {
 	return s.ConfirmedAt != nil && now.Sub(s.ConfirmedAt.Time).Abs() <= ConfirmedFor
 }

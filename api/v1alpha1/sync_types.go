@@ -2,15 +2,15 @@ package v1alpha1
 
 import "strings"
 
-// SyncSpec says what is synced. Without any profile the agent works in service-path mode: the pod's annotation
-// stoker.io/service-path names a folder, whose projects, config and udts go to where Ignition has them.
+// SyncSpec says what is synced. Without profiles, the agent works in service-path mode: the pod's annotation stoker.io/service-path names
+// a folder with the folders projects, config and udts.
 type SyncSpec struct {
-	// Settings of all profiles and of service-path mode.
+	// Settings for all profiles and for service-path mode.
 	// +optional
 	// +kubebuilder:default={}
 	Defaults SyncDefaults `json:"defaults,omitempty"`
-	// Named sets of mappings. A pod picks one with the annotation stoker.io/profile; a pod that names none takes the one
-	// that is called default.
+	// Named sets of mappings. A pod selects one with the annotation stoker.io/profile. Pods without the annotation get the profile named
+	// default.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	Profiles map[string]SyncProfile `json:"profiles,omitempty"`
@@ -18,8 +18,8 @@ type SyncSpec struct {
 
 // SyncDefaults apply unless the pod or its profile overrides them.
 type SyncDefaults struct {
-	// Patterns of destination paths that are not synced; ** stands for any number of folders, a slash at the end for the
-	// folder and all below it. Those of profile and pod are added to these, and the three of the default always count.
+	// Patterns of destination paths that are not synced. ** stands for any number of folders, and a trailing slash for a folder and all
+	// below it. The patterns of profile and pod are added to these, and the three default patterns always apply.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:default={"**/.git/","**/.gitkeep","**/.resources/**"}
@@ -27,18 +27,18 @@ type SyncDefaults struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=512
 	ExcludePatterns []string `json:"excludePatterns,omitempty"`
-	// Variables for templates: {{.Vars.name}} or {{.name}}. Those of the profile win, name by name.
+	// Variables for templates: {{.Vars.name}} or {{.name}}. A variable of the profile overrides one of the same name.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=128
 	Vars map[string]VarValue `json:"vars,omitempty"`
-	// How often the agent checks for drift and checks its gateway, in seconds. It does not affect polling of git.
+	// How often the agent checks for drift and checks its gateway, in seconds. It does not affect the polling of git.
 	// +optional
 	// +kubebuilder:default=30
 	// +kubebuilder:validation:Minimum=5
 	// +kubebuilder:validation:Maximum=3600
 	SyncPeriod *int32 `json:"syncPeriod,omitempty"`
-	// What an open Designer session means: proceed syncs all the same, wait holds the sync until it is closed, fail ends
-	// the sync with an error.
+	// What a sync does while a Designer session is open: proceed ignores the session, wait holds the sync until it is closed, fail ends the
+	// sync with an error.
 	// +optional
 	// +kubebuilder:default=proceed
 	DesignerSessionPolicy DesignerSessionPolicy `json:"designerSessionPolicy,omitempty"`
@@ -46,26 +46,26 @@ type SyncDefaults struct {
 	// +optional
 	// +kubebuilder:default=project
 	DesignerSessionScope DesignerSessionScope `json:"designerSessionScope,omitempty"`
-	// What happens to a file that was changed on the gateway and that git wants otherwise: gitWins writes git's version
-	// and moves the gateway's to lost+found, hold waits for a user, gatewayWins keeps the gateway's.
+	// What happens to a file that both git and the gateway changed: gitWins writes git's version and moves the gateway's to lost+found,
+	// hold waits for a user, gatewayWins keeps the gateway's version.
 	// +optional
 	// +kubebuilder:default=gitWins
 	ConflictPolicy ConflictPolicy `json:"conflictPolicy,omitempty"`
-	// What happens to a file that was changed on the gateway and not in git: it is reported, or repaired.
+	// What happens to a file that was changed on the gateway and not in git: report reports it, repair restores git's version.
 	// +optional
 	// +kubebuilder:default=report
 	DriftPolicy DriftPolicy `json:"driftPolicy,omitempty"`
-	// What happens if a commit changes a file with an embedded secret, which every gateway with Ignition's default key can decrypt: the agent
-	// warns, or refuses the commit. Default: warn.
+	// What happens if a commit changes a file with an embedded secret, which every gateway with Ignition's default key can decrypt: warn
+	// reports it, refuse refuses the commit. Default: warn.
 	// +optional
 	EmbeddedSecretPolicy EmbeddedSecretPolicy `json:"embeddedSecretPolicy,omitempty"`
-	// What is deleted: owned, files that Stoker wrote and git has no longer; mirror, in mapped folders also files that git
-	// never had (to lost+found first); none, nothing.
+	// What a sync deletes. owned: files that Stoker wrote and git no longer has. mirror: also other files in mapped folders, which go to
+	// lost+found. none: nothing.
 	// +optional
 	// +kubebuilder:default=owned
 	Prune Prune `json:"prune,omitempty"`
-	// What a gateway does whose data directory holds a complete earlier sync: useExisting starts it at once, wait starts
-	// it when the target commit is there, at the latest after progressDeadline. Only in a cluster.
+	// When a gateway starts whose data directory has a complete earlier sync: useExisting starts it at once, wait when the target commit is
+	// written, or after progressDeadline. Only in a cluster.
 	// +optional
 	// +kubebuilder:default=useExisting
 	Startup Startup `json:"startup,omitempty"`
@@ -77,9 +77,9 @@ type SyncDefaults struct {
 	Paused bool `json:"paused,omitempty"`
 }
 
-// SyncProfile is what one kind of gateway gets. What it leaves out comes from sync.defaults.
+// SyncProfile has the mappings and settings of one kind of gateway. Unset fields come from sync.defaults.
 type SyncProfile struct {
-	// From the repository to the data directory, in this order: a later mapping overlays an earlier one.
+	// Mappings from the repository to the data directory. A later mapping overlays an earlier one.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -92,7 +92,7 @@ type SyncProfile struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=512
 	ExcludePatterns []string `json:"excludePatterns,omitempty"`
-	// Variables that are added to those of sync.defaults, and win over them.
+	// Variables that are added to those of sync.defaults and override them.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=128
 	Vars map[string]VarValue `json:"vars,omitempty"`
@@ -147,14 +147,14 @@ type Mapping struct {
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('/') && !self.contains('//') && !self.contains('/../') && !self.contains('/./') && !self.startsWith('../') && !self.endsWith('/..') && !self.endsWith('/.') && self != '..'",message="must be a path below its root: leave out a / at the start, .. and . between slashes, and empty parts"
 	// +kubebuilder:validation:XValidation:rule=`!self.matches(r'[\\\x00-\x1f\x7f]')`,message="must have folders separated by /, no backslashes and no control characters"
 	Source string `json:"source"`
-	// Where it goes, relative to the gateway's data directory. A Go template. With or without a slash at the end is the same.
+	// Destination, relative to the gateway's data directory. A Go template. A trailing slash makes no difference.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('/') && !self.contains('//') && !self.contains('/../') && !self.contains('/./') && !self.startsWith('../') && !self.endsWith('/..') && !self.endsWith('/.') && self != '..'",message="must be a path below its root: leave out a / at the start, .. and . between slashes, and empty parts"
 	// +kubebuilder:validation:XValidation:rule=`!self.matches(r'[\\\x00-\x1f\x7f]')`,message="must have folders separated by /, no backslashes and no control characters"
 	Destination string `json:"destination"`
-	// Whether source is a folder or a file. Default: what it is in the repository.
+	// Whether the source must be a folder or a file. Default: either.
 	// +optional
 	Type MappingType `json:"type,omitempty"`
 	// If true, a source that is not in the commit fails the sync (SourceMissing). Otherwise it is skipped.
@@ -163,24 +163,25 @@ type Mapping struct {
 	// If true, the content of text files is a Go template.
 	// +optional
 	Template bool `json:"template,omitempty"`
-	// Changes of single JSON values, after the template.
+	// Changes of single JSON values, made after the template is rendered.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Patches []Patch `json:"patches,omitempty"`
 }
 
-// Patch sets values of JSON files. Their order and layout stay as they are.
+// Patch sets values of JSON files. It keeps the order and the layout of a file.
 type Patch struct {
-	// Pattern of file paths, relative to the mapping's destination; ** stands for any number of folders. Left out for a
-	// file mapping. A pattern that matches nothing is an error (PatchFailed).
+	// Pattern of file paths, relative to the mapping's destination. ** stands for any number of folders. Unset for a file mapping. A
+	// pattern that matches nothing is an error (PatchFailed).
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^(([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)$`
 	File string `json:"file,omitempty"`
-	// From the path of a value (members joined by dots, a dot in a name written as \.) to the new value. The value is a Go
-	// template; it gets the JSON type of the value that it replaces. A new member takes a JSON literal where it is one.
+	// Maps the path of a value to its new value. A path has members joined by dots, and \. for a dot in a name. The new value
+	// is a Go template, and gets the JSON type of the value that it replaces. A new member is a JSON literal if the text is one, otherwise
+	// a string.
 	// +required
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=64
@@ -197,18 +198,18 @@ type VarValue string
 // +kubebuilder:validation:MaxLength=4096
 type PatchValue string
 
-// MappingType is what a mapping's source is.
+// MappingType is the type of a mapping's source.
 //
 // +kubebuilder:validation:Enum=dir;file
 type MappingType string
 
-// The kinds of a source; "" means that the repository tells.
+// The types of a source. If the type is empty, the source may be either.
 const (
 	MappingDir  MappingType = "dir"
 	MappingFile MappingType = "file"
 )
 
-// DesignerSessionPolicy is what an open Designer session means.
+// DesignerSessionPolicy says what a sync does while a Designer session is open.
 //
 // +kubebuilder:validation:Enum=proceed;wait;fail
 type DesignerSessionPolicy string
@@ -220,7 +221,7 @@ const (
 	DesignerFail    DesignerSessionPolicy = "fail"
 )
 
-// DesignerSessionScope is which Designer sessions count.
+// DesignerSessionScope says which Designer sessions count.
 //
 // +kubebuilder:validation:Enum=project;gateway
 type DesignerSessionScope string
@@ -231,7 +232,7 @@ const (
 	DesignerScopeGateway DesignerSessionScope = "gateway"
 )
 
-// ConflictPolicy is who wins where gateway and git changed one file.
+// ConflictPolicy says what happens to a file that both git and the gateway changed.
 //
 // +kubebuilder:validation:Enum=gitWins;hold;gatewayWins
 type ConflictPolicy string
@@ -243,7 +244,7 @@ const (
 	ConflictGatewayWins ConflictPolicy = "gatewayWins"
 )
 
-// DriftPolicy is what happens to a file that only the gateway changed.
+// DriftPolicy says what happens to a file that only the gateway changed.
 //
 // +kubebuilder:validation:Enum=report;repair
 type DriftPolicy string
@@ -254,7 +255,7 @@ const (
 	DriftRepair DriftPolicy = "repair"
 )
 
-// EmbeddedSecretPolicy is what happens to a commit with embedded secrets.
+// EmbeddedSecretPolicy says what happens to a commit with embedded secrets.
 //
 // +kubebuilder:validation:Enum=warn;refuse
 type EmbeddedSecretPolicy string
@@ -265,7 +266,7 @@ const (
 	EmbeddedSecretRefuse EmbeddedSecretPolicy = "refuse"
 )
 
-// Prune is what a sync may delete.
+// Prune says what a sync deletes.
 //
 // +kubebuilder:validation:Enum=owned;mirror;none
 type Prune string
@@ -277,7 +278,7 @@ const (
 	PruneNone   Prune = "none"
 )
 
-// Startup is what a gateway waits for when it starts.
+// Startup says when a gateway starts.
 //
 // +kubebuilder:validation:Enum=useExisting;wait
 type Startup string

@@ -6,12 +6,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KindSyncReport is the kind of the object in which one agent says where its gateway stands.
+// KindSyncReport is the kind of the object in which an agent reports the state of its gateway.
 const KindSyncReport = "SyncReport"
 
-// SyncReport is where one gateway stands. It has the name of the gateway's pod, is owned by it and carries the label
-// stoker.io/cr-name. Only that pod's agent writes it. At most 4 KiB: history and plans are kept by the agent, which serves
-// them read-only.
+// SyncReport is the state of one gateway. It has the name of the gateway's pod, which owns it, and the label stoker.io/cr-name. Only the
+// agent of this pod writes it. It has at most 4 KiB; the agent serves its history and plans over HTTP.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=gsr,categories=stoker
@@ -27,12 +26,12 @@ type SyncReport struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// What the agent last saw.
+	// Observed state.
 	// +required
 	Status SyncReportStatus `json:"status"`
 }
 
-// SyncReportStatus is what the agent last saw. It is written when it changes, not because time passes.
+// SyncReportStatus is what the agent observed. The agent writes it only when it changes.
 type SyncReportStatus struct {
 	// Format of this object.
 	// +required
@@ -44,26 +43,26 @@ type SyncReportStatus struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Gateway string `json:"gateway"`
-	// Profile in force; empty in service-path mode.
+	// Profile of the gateway. Empty in service-path mode.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Profile string `json:"profile,omitempty"`
-	// Where the gateway stands.
+	// State of the gateway.
 	// +required
 	Phase GatewaySyncState `json:"phase"`
-	// Why.
+	// Reason for the state.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Reason Reason `json:"reason,omitempty"`
-	// The same for people.
+	// Explanation of the state.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
-	// Ref of the target that this report is about.
+	// Ref of the target that this report describes.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Ref string `json:"ref,omitempty"`
-	// Commit that lies on the gateway's disk: never ahead of it.
+	// Commit of the files on the gateway's disk. It is never ahead of the disk.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
 	Commit string `json:"commit,omitempty"`
@@ -71,34 +70,34 @@ type SyncReportStatus struct {
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
 	Target string `json:"target,omitempty"`
-	// Revision of the target that this report is about.
+	// Revision of the target that this report describes.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Revision int64 `json:"revision,omitempty"`
-	// Generation of the GatewaySync's spec that was followed.
+	// Generation of the spec of the GatewaySync that the agent used.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
-	// The target's requestedAt that this gateway has dealt with.
+	// The requestedAt of the target that this gateway has handled.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	HandledRequest string `json:"handledRequest,omitempty"`
-	// The target's forceSync that this gateway has dealt with.
+	// The forceSync of the target that this gateway has handled.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	HandledForceSync string `json:"handledForceSync,omitempty"`
-	// Term of the lead whose target was followed.
+	// Term of the lead that wrote the target.
 	// +optional
 	Term int32 `json:"term,omitempty"`
-	// When the last sync that did something, or failed, started.
+	// Start of the last sync that changed something, or failed.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	Started *metav1.Time `json:"started,omitempty"`
-	// How long it took, such as 1.2s.
+	// Duration of that sync, such as 1.2s.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Duration string `json:"duration,omitempty"`
-	// What it did.
+	// Number of files that the sync changed.
 	// +optional
 	Files FileCounts `json:"files,omitempty"`
 	// Projects that are synced, at most 32 of them.
@@ -107,12 +106,12 @@ type SyncReportStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=128
 	Projects []string `json:"projects,omitempty"`
-	// What the gateway's last scan said.
+	// Result of the gateway's last scan.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Scan string `json:"scan,omitempty"`
-	// What users should know of that sync: another deployment mode than the pod asks for, an expired trial, a pending restart, a refused scan
-	// lock, errors that the gateway logged. The last are left out if there are too many.
+	// What users should know about that sync: another deployment mode than the pod asks for, an expired trial, a pending restart, a refused
+	// scan lock, errors that the gateway logged. If there are too many, the last ones are omitted.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=8
@@ -121,20 +120,20 @@ type SyncReportStatus struct {
 	// Files that were changed on the gateway and not in git.
 	// +optional
 	Drift DriftFiles `json:"drift,omitempty"`
-	// The pull request with this gateway's changes. Absent if there is none and nothing waits for one.
+	// The pull request with this gateway's changes. Absent if there is none, and no change waits for one.
 	// +optional
 	Proposal *Proposal `json:"proposal,omitempty"`
 	// The newest snapshot. Absent if there is none.
 	// +optional
 	LastSnapshot *GatewaySnapshot `json:"lastSnapshot,omitempty"`
-	// Commit that the agent went back from by itself, because the gateway could not load it. Absent unless it is held off.
+	// Commit that the gateway could not load and the agent rolled back. Absent if no commit is held off.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
 	AutoRollback string `json:"autoRollback,omitempty"`
 	// What a dry run before a rollout would change. Absent if none was made for the current target.
 	// +optional
 	Planned *PlannedChanges `json:"planned,omitempty"`
-	// The last syncs that changed files of the gateway, or failed, newest first. The oldest are left out if the report would be too large.
+	// The last syncs that changed files of the gateway, or failed, newest first. The oldest are omitted if the report would be too large.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10
@@ -154,7 +153,7 @@ type PlannedChanges struct {
 	// +required
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{40}$`
 	Commit string `json:"commit"`
-	// Files that are not there.
+	// New files.
 	// +optional
 	Added int32 `json:"added,omitempty"`
 	// Files that would be replaced.
@@ -176,31 +175,31 @@ type SyncRecord struct {
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
 	Commit string `json:"commit,omitempty"`
-	// Its ref, as it was asked for.
+	// Ref of the commit, as it was requested.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Ref string `json:"ref,omitempty"`
 	// Number of files that the sync changed.
 	// +optional
 	FilesChanged int32 `json:"filesChanged,omitempty"`
-	// Number of projects that the gateway loaded again.
+	// Number of projects that the gateway reloaded.
 	// +optional
 	ProjectsSynced int32 `json:"projectsSynced,omitempty"`
 	// How long the sync took, such as 1.2s.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Duration string `json:"duration,omitempty"`
-	// Synced, or the reason of another outcome.
+	// Synced, or the reason why not.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	Result Reason `json:"result"`
-	// Id of the snapshot of what the sync replaced or deleted.
+	// ID of the snapshot of what the sync replaced or deleted.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	SnapshotID string `json:"snapshotId,omitempty"`
 }
 
-// Valid reports whether the API server takes a record. One invalid record would make it reject the whole object.
+// Valid reports whether the API server accepts the record. One invalid record would make it reject the whole object.
 func (r *SyncRecord) Valid() bool {
 	year := r.Timestamp.UTC().Year()
 	return year >= 1000 && year <= 9999 && (r.Commit == "" || IsCommit(r.Commit) && r.Commit == strings.ToLower(r.Commit)) && len(r.Ref) <= 255 &&
@@ -209,7 +208,7 @@ func (r *SyncRecord) Valid() bool {
 
 // FileCounts are numbers of files.
 type FileCounts struct {
-	// Files that were not there.
+	// New files.
 	// +optional
 	Added int32 `json:"added,omitempty"`
 	// Files that were replaced.
@@ -218,7 +217,7 @@ type FileCounts struct {
 	// Files that were removed.
 	// +optional
 	Deleted int32 `json:"deleted,omitempty"`
-	// Files that differ from git and were left, by conflictPolicy.
+	// Files that differ from git and were not changed, because of conflictPolicy.
 	// +optional
 	Kept int32 `json:"kept,omitempty"`
 	// Files that were changed on the gateway and replaced or removed; lost+found has the gateway's version.
@@ -226,7 +225,7 @@ type FileCounts struct {
 	Saved int32 `json:"saved,omitempty"`
 }
 
-// DriftFiles is what was changed on the gateway since it was written.
+// DriftFiles are the files that were changed on the gateway since they were written.
 type DriftFiles struct {
 	// Number of files.
 	// +optional

@@ -6,22 +6,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KindSyncTarget is the kind of the one small object of a GatewaySync that all its agents watch.
+// KindSyncTarget is the kind of the object that all agents of a GatewaySync watch.
 const KindSyncTarget = "SyncTarget"
 
-// Formats of what agents tell each other. An agent that knows only an older format leaves the lock to newer ones for a minute,
-// and a follower whose format is below a target's minFormat leaves its gateway as it is and says so. If TargetFormat goes up,
-// ReportFormat goes up with it: the reports tell an older agent that a newer one is there.
+// Formats of the objects by which agents communicate. An agent with an older format leaves the lock to newer agents for a minute. A
+// follower whose format is below minFormat of the target does not change its gateway, and reports why. If TargetFormat increases,
+// ReportFormat must increase, too: an older agent learns from reports that a newer one runs.
 const (
 	TargetFormat int32 = 2
 	ReportFormat int32 = 2
 )
 
-// FormatRollout is the first format in which a target can have closed steps. An agent that does not know it would run ahead.
+// FormatRollout is the first format in which a target can have closed steps. An agent with an older format would ignore them.
 const FormatRollout int32 = 2
 
-// SyncTarget says which commit the gateways of a GatewaySync run, and which agent leads. It has the
-// name of its GatewaySync and is owned by it. Agents write it; people only read it.
+// SyncTarget says which commit the gateways of a GatewaySync must run, and which agent leads. It has the name of its GatewaySync, which
+// owns it. Only agents write it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=gst,categories=stoker
@@ -34,59 +34,59 @@ type SyncTarget struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
-	// What the lead decided.
+	// What the lead has decided.
 	// +required
 	Spec SyncTargetSpec `json:"spec"`
 }
 
-// SyncTargetSpec is what the lead decided. Lock and target are one object, so that the write of a lead that was replaced
-// fails by its resourceVersion.
+// SyncTargetSpec is what the lead has decided. The lock and the target are one object, so that a write by a replaced lead fails with a
+// conflict.
 type SyncTargetSpec struct {
 	// Format of this object.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	Format int32 `json:"format"`
-	// The oldest format that an agent has to know to follow it.
+	// The oldest format that an agent must know to follow this target.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	MinFormat int32 `json:"minFormat"`
-	// Who leads.
+	// The lock of the lead.
 	// +optional
 	Lead LeadRecord `json:"lead,omitempty"`
-	// Revision is incremented by every change of the target that can change what an agent does. A report belongs to this target only if it
-	// has the same revision. Otherwise a ref that returns to an earlier commit would be taken as synced by the reports of that time.
+	// Counter that the lead increments with every change of the target that can change what an agent does. A report belongs to this target
+	// only if it has the same revision. Otherwise old reports would count again when a ref returns to an earlier commit.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Revision int64 `json:"revision,omitempty"`
-	// Generation of the GatewaySync that this target follows from. An agent takes the spec from the GatewaySync itself, and
-	// only while its generation is this one: a target never leads to another repository or folder.
+	// Generation of the GatewaySync that this target was computed from. Agents read the spec from the GatewaySync, and follow the target
+	// only if this is its generation, so that a target cannot select another repository or folder.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
 	// The desired ref.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Ref string `json:"ref,omitempty"`
-	// Full name of the ref that the commit is the tip of, such as refs/heads/main; empty for a commit that was asked for by
-	// its id. Git servers that do not give a commit by its id are asked for this one.
+	// Full name of the ref whose tip the commit is, such as refs/heads/main. Empty if the ref is a commit. Agents fetch this ref from git
+	// servers that do not serve commits by id.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	RefName string `json:"refName,omitempty"`
-	// The commit to run. Empty: none was resolved yet, and gateways stay as they are.
+	// The commit to run. Empty if no ref was resolved yet; then gateways do not change.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{40})?$`
 	Commit string `json:"commit,omitempty"`
-	// When the ref was resolved to this commit first.
+	// When the ref was first resolved to this commit.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
 	ResolvedAt *metav1.Time `json:"resolvedAt,omitempty"`
-	// The annotation stoker.io/requested-at that this target answers.
+	// The annotation stoker.io/requested-at of the request that this target handles.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	RequestedAt string `json:"requestedAt,omitempty"`
-	// The annotation stoker.io/force-sync, where there is one.
+	// The annotation stoker.io/force-sync.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	ForceSync string `json:"forceSync,omitempty"`
@@ -98,41 +98,40 @@ type SyncTargetSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=320
 	Propose string `json:"propose,omitempty"`
-	// The annotation stoker.io/restore or spec.rollback.toSnapshot: the snapshot that a gateway is brought back to.
+	// The annotation stoker.io/restore or spec.rollback.toSnapshot: the snapshot that a gateway restores.
 	// +optional
 	// +kubebuilder:validation:MaxLength=288
 	Restore string `json:"restore,omitempty"`
-	// The annotation stoker.io/retry: the commit that gateways which went back from it take again, and when that was requested.
+	// The annotation stoker.io/retry: a commit that gateways sync again although they rolled it back, and when that was requested.
 	// +optional
 	// +kubebuilder:validation:MaxLength=80
 	Retry string `json:"retry,omitempty"`
-	// If true, a user has approved to deliver the commit although no maintenance window allows it. Each agent looks for the approval in the
-	// GatewaySync itself.
+	// If true, a user has approved the commit for delivery outside the maintenance windows. Each agent checks the approval in the
+	// GatewaySync.
 	// +optional
 	WindowApproved bool `json:"windowApproved,omitempty"`
 	// If true, nothing is synced.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
-	// Which gateways may follow. Absent: all of them.
+	// Which gateways may follow the target. Absent if all may.
 	// +optional
 	Rollout *TargetRollout `json:"rollout,omitempty"`
-	// Why the desired ref has no commit, if a user has to act. A gateway that has nothing yet starts without
-	// it instead of waiting.
+	// Why the desired ref has no commit, if a user must act. A gateway without files then starts instead of waiting.
 	// +optional
 	Problem *TargetProblem `json:"problem,omitempty"`
 }
 
-// TargetRollout says which gateways may follow the target. Each agent finds its own step in the spec of the GatewaySync.
+// TargetRollout says which gateways may follow the target. Each agent computes its own step from the spec of the GatewaySync.
 type TargetRollout struct {
-	// Revision of the target that the rollout began with.
+	// Revision of the target with which the rollout began.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Revision int64 `json:"revision,omitempty"`
-	// Hash of the part of the spec that decides what gateways run. A spec that differs only elsewhere begins no rollout.
+	// Hash of the part of the spec that decides what gateways run. A change of another part starts no rollout.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Rules string `json:"rules,omitempty"`
-	// Hash of the stages and of the order in them: which gateways belong to which step. A rollout begins again if it changes.
+	// Hash of the stages and the sync order, which decide the step of each gateway. If it changes, the rollout starts again.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Order string `json:"order,omitempty"`
@@ -141,22 +140,22 @@ type TargetRollout struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	Steps int32 `json:"steps,omitempty"`
-	// Number of open steps. A gateway of a step above it stays as it is. If it is 0, every gateway makes a dry run.
+	// Number of open steps. Gateways of later steps do not change. If it is 0, every gateway makes a dry run.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	Open int32 `json:"open,omitempty"`
-	// If true, all gateways may follow, and the rollout is over: none is judged any more.
+	// If true, the rollout is over: all gateways may follow, and failures no longer abort it.
 	// +optional
 	Done bool `json:"done,omitempty"`
 	// Why the rollout was aborted. Empty if it was not.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Failed string `json:"failed,omitempty"`
-	// If true, the gateways of open steps go back to from.
+	// If true, the gateways of open steps return to the commit in from.
 	// +optional
 	Back bool `json:"back,omitempty"`
-	// What last ran on every gateway. Absent if that is not known.
+	// The commit that last ran on every gateway. Absent if unknown.
 	// +optional
 	From *TargetCommit `json:"from,omitempty"`
 }
@@ -167,7 +166,7 @@ type TargetCommit struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Ref string `json:"ref,omitempty"`
-	// Full name of the ref, empty for a commit that was asked for by its id.
+	// Full name of the ref. Empty if the ref is a commit.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	RefName string `json:"refName,omitempty"`
@@ -177,17 +176,17 @@ type TargetCommit struct {
 	Commit string `json:"commit"`
 }
 
-// TargetProblem is why the desired ref is not resolved, and what has to change before it can be.
+// TargetProblem says why the desired ref is not resolved.
 type TargetProblem struct {
-	// Generation of the GatewaySync that could not be resolved.
+	// Generation of the GatewaySync whose ref could not be resolved.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
-	// Why.
+	// Reason of the problem.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	Reason Reason `json:"reason"`
-	// The same for people.
+	// Explanation, and what must change.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message,omitempty"`
@@ -195,26 +194,26 @@ type TargetProblem struct {
 
 // LeadRecord is the lock of the lead election.
 type LeadRecord struct {
-	// Pod and a random suffix of the lead; empty where it was released.
+	// Pod of the lead and a random suffix. Empty if the lead released the lock.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	Holder string `json:"holder,omitempty"`
-	// Since when it leads.
+	// When the lead acquired the lock.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z$`
 	Acquired *metav1.MicroTime `json:"acquired,omitempty"`
-	// When it last said so.
+	// When the lead last renewed the lock.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z$`
 	Renewed *metav1.MicroTime `json:"renewed,omitempty"`
-	// How long after that others may take over, in seconds.
+	// Seconds after the last renewal, after which another agent may take the lock.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=3600
 	DurationSeconds int32 `json:"durationSeconds,omitempty"`
-	// How often the lead changed: the term.
+	// Number of changes of the lead: the term.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Transitions int32 `json:"transitions,omitempty"`
@@ -229,11 +228,11 @@ type SyncTargetList struct {
 	Items           []SyncTarget `json:"items"`
 }
 
-// MaxLeadDuration is the most that a lock counts without a sign of life, whatever it says. Agents write 15 s; who else may
-// write a SyncTarget cannot keep everybody from leading with one word.
+// MaxLeadDuration limits how long a lock is valid after its last renewal. Agents write 15 s. The limit keeps other writers of the
+// SyncTarget from blocking the election with a large durationSeconds.
 const MaxLeadDuration = time.Minute
 
-// Lasts returns how long the lock counts without a sign of life; 0 where it does not say.
-func (l LeadRecord) Lasts() time.Duration {
+// ValidFor returns how long the lock is valid after its last renewal: DurationSeconds, at most MaxLeadDuration.
+func (l LeadRecord) ValidFor() time.Duration {
 	return min(max(time.Duration(l.DurationSeconds)*time.Second, 0), MaxLeadDuration)
 }

@@ -8,8 +8,7 @@ import (
 // would change, never their content. It does not ask before the first sync of a gateway, for a repair of the delivered commit, for a
 // rollback, or for a restored snapshot.
 type ValidationWebhook struct {
-	// Address that the agents POST to: https, without credentials. A redirect is not followed, and addresses of the pod itself (loopback,
-	// link-local) are refused.
+	// URL that the agents POST to: https, without credentials. Agents follow no redirects, and refuse loopback and link-local addresses.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
@@ -21,21 +20,21 @@ type ValidationWebhook struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([0-9]{1,8}ms|[0-9]{1,5}(\.[0-9]{1,6})?[smh])+$') && duration(self) >= duration('1s') && duration(self) <= duration('60s')`,message="must be a duration from 1s to 60s: a number with a unit, such as 10s"
 	Timeout string `json:"timeout,omitempty"`
-	// Secret with which every request is signed: the header X-Hub-Signature-256 has the HMAC-SHA-256 of the body. If the key has several
-	// lines, the first one signs.
+	// Secret that signs every request: the header X-Hub-Signature-256 has the HMAC-SHA-256 of the body. If the secret has several lines,
+	// the first one is used.
 	// +optional
 	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
-	// Certificates, as PEM, that the service's certificate is checked with, beside those of the system.
+	// PEM certificates to trust for the service, in addition to those of the system.
 	// +optional
 	CASecretRef *SecretKeyRef `json:"caSecretRef,omitempty"`
-	// What happens if the service cannot be asked or its answer is not valid. Fail: the gateway stays as it is, and the agent asks again.
-	// Ignore: the gateway is changed, with a note.
+	// What happens if the service does not answer, or its answer is invalid. Fail: the gateway does not change, and the agent asks again.
+	// Ignore: the gateway changes, and its status has a note.
 	// +optional
 	// +kubebuilder:default=Fail
 	FailurePolicy FailurePolicy `json:"failurePolicy,omitempty"`
 }
 
-// FailurePolicy says what happens if a service cannot be asked.
+// FailurePolicy says what happens if a service does not answer.
 //
 // +kubebuilder:validation:Enum=Fail;Ignore
 type FailurePolicy string

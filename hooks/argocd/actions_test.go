@@ -233,7 +233,7 @@ func TestTwoClicksInOneSecondAreTwoRequests(t *testing.T) {
 		script := action(t, name)
 		once, err := script.click(t, gs)
 		require.NoError(t, err)
-		assert.Equal(t, "2026-01-02T12:00:00.567890123Z", once.AskedAt())
+		assert.Equal(t, "2026-01-02T12:00:00.567890123Z", once.RequestedAt())
 		again, err := script.click(t, gs)
 		require.NoError(t, err)
 		assert.Equal(t, once, again, "one click that is sent twice is one request")
@@ -242,7 +242,7 @@ func TestTwoClicksInOneSecondAreTwoRequests(t *testing.T) {
 				gs.ResourceVersion = odd
 				after, err := script.click(t, gs)
 				require.NoError(t, err)
-				_, err = time.Parse(time.RFC3339Nano, after.AskedAt())
+				_, err = time.Parse(time.RFC3339Nano, after.RequestedAt())
 				assert.NoError(t, err, "version %q", odd)
 			})
 		}

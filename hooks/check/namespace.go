@@ -210,7 +210,7 @@ func (c Checker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 		return []Finding{lead.findingWithReason(Warning, v1alpha1.ReasonWaitingForLead, gs.Name+": there is no lead, so no agent polls git")}
 	case lock.Renewed.After(c.Now().Add(clockTolerance)):
 		return []Finding{lead.findingWithReason(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s renewed its lock at %s, which is in the future: check the clock of its node", gs.Name, pod, lock.Renewed.UTC().Format(time.RFC3339)))}
-	case c.Now().After(lock.Renewed.Add(lock.Lasts() + clockTolerance)):
+	case c.Now().After(lock.Renewed.Add(lock.ValidFor() + clockTolerance)):
 		return []Finding{lead.findingWithReason(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: the lead %s has not renewed its lock since %s", gs.Name, pod, lock.Renewed.UTC().Format(time.RFC3339)))}
 	}
 	return []Finding{lead.finding(OK, gs.Name+": "+pod+" is the lead")}

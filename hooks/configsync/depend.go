@@ -36,7 +36,7 @@ func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync,
 	for _, d := range cs.Spec.DependsOn {
 		var source origin
 		var verdict request.Verdict
-		if d.On() == v1alpha1.DependsOnConfigSync {
+		if d.EffectiveKind() == v1alpha1.DependsOnConfigSync {
 			on := syncs[d.Name]
 			source, verdict = originOf(on), request.ReadConfig(on, "")
 		} else {
@@ -51,9 +51,9 @@ func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync,
 		}
 		switch {
 		case verdict.Phase != request.Succeeded:
-			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: %s", d.On(), d.Name, verdict.Message)
+			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: %s", d.EffectiveKind(), d.Name, verdict.Message)
 		case own.same(source) && own.follows(rendered.Ref) && verdict.Commit != rendered.Commit:
-			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: it runs %.7s and not %.7s", d.On(), d.Name, verdict.Commit, rendered.Commit)
+			return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s: it runs %.7s and not %.7s", d.EffectiveKind(), d.Name, verdict.Commit, rendered.Commit)
 		}
 	}
 	return nil
@@ -69,7 +69,7 @@ func reach(ctx context.Context, clients kube.Clients, cs *v1alpha1.ConfigSync) (
 		chain := todo[0]
 		todo = todo[1:]
 		for _, d := range chain[len(chain)-1].Spec.DependsOn {
-			if d.On() != v1alpha1.DependsOnConfigSync || found[d.Name] != nil {
+			if d.EffectiveKind() != v1alpha1.DependsOnConfigSync || found[d.Name] != nil {
 				continue
 			}
 			if d.Name == cs.Name {
@@ -99,9 +99,9 @@ func reach(ctx context.Context, clients kube.Clients, cs *v1alpha1.ConfigSync) (
 // unreadable explains why a dependency cannot be read. If the dependency does not exist yet, cs waits for it.
 func unreadable(err error, d v1alpha1.ConfigDependency, namespace string) error {
 	if apierrors.IsNotFound(err) {
-		return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s, which does not exist in namespace %s", d.On(), d.Name, namespace)
+		return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s, which does not exist in namespace %s", d.EffectiveKind(), d.Name, namespace)
 	}
-	return fmt.Errorf("spec.dependsOn: %w", readable(err, string(d.On()), namespace, d.Name))
+	return fmt.Errorf("spec.dependsOn: %w", readable(err, string(d.EffectiveKind()), namespace, d.Name))
 }
 
 // origin is where the commit of an object comes from: the ref of a repository, or a GatewaySync.
@@ -112,7 +112,7 @@ func originOf(cs *v1alpha1.ConfigSync) origin {
 		return origin{gatewaySync: follow.Name}
 	}
 	if git := cs.Spec.Source.Git; git != nil {
-		return origin{repo: git.RepoURL, ref: git.Desired()}
+		return origin{repo: git.RepoURL, ref: git.Ref()}
 	}
 	return origin{}
 }

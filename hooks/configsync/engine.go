@@ -189,7 +189,7 @@ func desired(ctx context.Context, cs *v1alpha1.ConfigSync, remote *repo.Remote, 
 	git := cs.Spec.Source.Git
 	want, err := v1alpha1.DesiredRef(cs, "")
 	if err == nil && want.ResolveSpec {
-		ref, err := repo.ParseRef(git.Desired())
+		ref, err := repo.ParseRef(git.Ref())
 		if err != nil {
 			return err
 		}
@@ -209,8 +209,8 @@ func desired(ctx context.Context, cs *v1alpha1.ConfigSync, remote *repo.Remote, 
 	if want.Over != "" || want.Lapsed != "" {
 		cs.Status.Request = &v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed, Refused: want.Refused}
 	}
-	if want.Stood != "" {
-		return want.CheckCommit(want.Stood)
+	if want.RefusedCommit != "" {
+		return want.CheckCommit(want.RefusedCommit)
 	}
 	wanted.Ref = want.Ref
 	switch {

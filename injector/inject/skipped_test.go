@@ -67,7 +67,7 @@ func TestSkippedPods(t *testing.T) {
 		"invalid gateway name": {annotation(v1alpha1.AnnotationGatewayName, "../x"), v1alpha1.ReasonInvalidAnnotation,
 			`annotation stoker.io/gateway-name: "../x" is not a name of a gateway; use letters, digits, '.', '_' and '-', at most 200, a letter or digit first and last`},
 		"invalid sync period": {annotation(v1alpha1.AnnotationSyncPeriod, "soon"), v1alpha1.ReasonInvalidAnnotation,
-			`annotation stoker.io/sync-period: "soon" is no period; give whole seconds, from 5 to 3600`},
+			`annotation stoker.io/sync-period: "soon" is not a number of seconds; use a whole number from 5 to 3600`},
 		"no data volume": {func(s *scene) {
 			s.pod.Spec.Containers[0].VolumeMounts[0] = corev1.VolumeMount{Name: "files", MountPath: "/x"}
 			s.pod.Spec.Volumes[0].Name = "files"

@@ -40,7 +40,7 @@ func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
 	if lead.Renewed != nil {
 		renewed = lead.Renewed.UTC().Format(time.RFC3339Nano)
 	}
-	holds := lead.Lasts()
+	holds := lead.ValidFor()
 	if holds == 0 {
 		holds = lockFor
 	}

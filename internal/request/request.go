@@ -139,7 +139,7 @@ func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string
 	}
 	if r.Ref != "" && r.ID == "" && !r.Force {
 		d, err := q.Desired("")
-		same := err == nil && d.Ref == r.Ref && d.Stood == "" && strings.EqualFold(d.Commit, r.Commit)
+		same := err == nil && d.Ref == r.Ref && d.RefusedCommit == "" && strings.EqualFold(d.Commit, r.Commit)
 		if same && (!d.Override || strings.EqualFold(q.Unless(), r.Unless)) {
 			// The sender may know that the ref has moved: poll git, and leave what is in force as it is.
 			answer.Message = "the desired ref is " + r.Ref + " already; git is polled again"

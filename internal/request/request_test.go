@@ -335,9 +335,9 @@ func TestARequestForARefAtACommit(t *testing.T) {
 	t.Run("the same again is another request once it was refused", func(t *testing.T) {
 		gs := gs.DeepCopy()
 		gs.Status.Request = &v1alpha1.RequestStatus{Over: d.Over, Refused: d.Refuse(commitB)}
-		require.Equal(t, commitB, desired(t, gs).Stood)
+		require.Equal(t, commitB, desired(t, gs).RefusedCommit)
 		assert.Empty(t, ask(t, gs, r).Message)
-		assert.Empty(t, desired(t, gs).Stood)
+		assert.Empty(t, desired(t, gs).RefusedCommit)
 	})
 	t.Run("another commit is another request", func(t *testing.T) {
 		gs := gs.DeepCopy()

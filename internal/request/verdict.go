@@ -217,7 +217,7 @@ func Left(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) 
 	if at.After(since) && !at.After(now) {
 		since = at
 	}
-	holds := lead.Lasts()
+	holds := lead.ValidFor()
 	if holds == 0 {
 		holds = lockFor
 	}

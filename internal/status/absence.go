@@ -9,26 +9,25 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Absence is the time for which no agent of a GatewaySync reports. The lead writes it while the last pods end, and the injector
-// while no agent leads. Both use this rule, so that one continues where the other stopped.
+// Absence is a time in which no agent of a GatewaySync reports. The lead writes the status while its last pods end, and the injector while
+// no agent leads. Both use this type, so that one continues where the other stopped.
 type Absence struct {
-	// Since is when it began. Until is its deadline.
+	// Since is when the absence began, and Until its deadline.
 	Since, Until time.Time
-	// Over means that the deadline has passed.
+	// Over reports whether the deadline has passed.
 	Over bool
-	// Work is when the work on the desired ref began. If it was not done when the agents left, that is before Since. Late means
-	// that the deadline of this work has passed.
+	// Work is when the work on the desired ref began: before Since if it was not completed when the agents left. Late reports whether the
+	// deadline of this work has passed.
 	Work time.Time
 	Late bool
 }
 
-// Absent returns since when the agents of gs are away, which is now if they just left. The conditions keep it, because the next
-// writer has no other memory. asked is today's request: if the deadline was over, a new request starts a new one; before that, it
-// does not move the deadline. A new spec starts a new deadline. now is the API server's time, because the next writer has
-// another clock.
+// Absent returns the absence of the agents of gs, which begins now if they just left. It reads the begin from the conditions, the only
+// memory that writers share. asked is the request of now: if the deadline has passed, a new request starts a new one; before that, it
+// does not move the deadline. A new spec starts a new deadline. now is the time of the API server, because writers have different clocks.
 //
-// The work and the absence have separate deadlines. Otherwise agents that come and go would move the deadline of work that they
-// never finish, and a fleet that only restarts would count as gone.
+// The work and the absence have separate deadlines. Otherwise agents that come and go would move the deadline of work that they never
+// complete, and a fleet that only restarts would be reported as gone.
 func Absent(gs *v1alpha1.GatewaySync, asked string, now time.Time) Absence {
 	limit, err := gs.Spec.Deadline()
 	if err != nil {
@@ -51,8 +50,8 @@ func Absent(gs *v1alpha1.GatewaySync, asked string, now time.Time) Absence {
 	return a
 }
 
-// resume takes over what the conditions keep: the work is the time of Reconciling. The absence is that of Ready where it is
-// later, else the same one: Ready may have been Unknown before, when there were no gateways.
+// resume reads the begin of the work and of the absence from the conditions. The work began with the condition Reconciling. The absence
+// began with the condition Ready if this is later, else with the work: Ready may have been Unknown before, while there were no gateways.
 func (a *Absence) resume(st *v1alpha1.GatewaySyncStatus, now time.Time) {
 	was := func(kind string, status metav1.ConditionStatus) (v1alpha1.Reason, time.Time) {
 		if c := meta.FindStatusCondition(st.Conditions, kind); c != nil && c.Status == status && !c.LastTransitionTime.After(now) {
@@ -76,7 +75,7 @@ func (a *Absence) resume(st *v1alpha1.GatewaySyncStatus, now time.Time) {
 	}
 }
 
-// Begun returns when the wait began, and whether its deadline has passed. same means that the ref and the commit are those of the
+// Begun returns when the wait began, and whether its deadline has passed. same reports whether the ref and the commit are those of the
 // status; otherwise only the absence counts.
 func (a Absence) Begun(same bool) (since time.Time, late bool) {
 	if same {
@@ -85,12 +84,12 @@ func (a Absence) Begun(same bool) (since time.Time, late bool) {
 	return a.Since, a.Over
 }
 
-// Gone reports whether there is nothing to wait for, so that the GatewaySync has no gateways: known is how many it had, pods
-// how many are there, with those that end. While there are pods it is never so: it would count as healthy.
+// Gone reports whether the GatewaySync has no gateways any more. known is the number of gateways that it had, and pods the number of its
+// pods, including those that end. While there are pods it is false, because a GatewaySync without gateways is reported as healthy.
 func (a Absence) Gone(known, pods int) bool { return pods == 0 && (known == 0 || a.Over) }
 
-// NoGateways says what to do about the GatewaySync name, which has no gateways. A pod that a quota or a policy refuses never
-// existed: only its workload tells.
+// NoGateways returns what to do about the GatewaySync name, which has no gateways. If a quota or a policy refuses a pod, only the Events of
+// its workload say so.
 func NoGateways(name string) string {
 	return "no pod asks for this GatewaySync: annotate one with " + v1alpha1.AnnotationInject + `: "true" and ` + v1alpha1.AnnotationCRName + ": " + name +
 		"; if a workload has these annotations and no pods, its Events say why (kubectl describe)"

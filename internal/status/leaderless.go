@@ -55,13 +55,13 @@ func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 	if l.Awaited != "" {
 		pods++
 	}
-	away := Absent(gs, gs.AskedAt(), l.Now)
+	away := Absent(gs, gs.RequestedAt(), l.Now)
 	w.absence = &away
 	v := verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, "no agent leads; " + l.describePods(), ""}
 	if away.Gone(total, pods) {
 		st.DiscoveredGateways, w.rows, total = nil, nil, 0
 		v = verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, NoGateways(gs.Name), ""}
-		if asked := gs.AskedAt(); asked != "" {
+		if asked := gs.RequestedAt(); asked != "" {
 			st.LastHandledRequest = asked
 		}
 	}

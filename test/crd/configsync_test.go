@@ -54,7 +54,7 @@ func TestConfigSyncDefaultsMatchCode(t *testing.T) {
 		refresh, err := cs.Spec.Refresh()
 		require.NoError(t, err)
 		path, _ := cs.Spec.Source.Paths()
-		return map[string]any{"deadline": deadline, "refresh": refresh, "account": cs.Spec.Account(), "path": path, "waits": cs.Spec.Apply.Waits(), "ref": cs.Spec.Source.Git.Desired()}
+		return map[string]any{"deadline": deadline, "refresh": refresh, "account": cs.Spec.Account(), "path": path, "waits": cs.Spec.Apply.Waits(), "ref": cs.Spec.Source.Git.Ref()}
 	}
 	bare := inForce(plain(t, c.Object()))
 	object := plain(t, c.Object())

@@ -15,7 +15,7 @@ func main() {
 	}
 }
 
-// run reads the package in dir and writes the file that the one argument names. The name of the file says which kind it is about.
+// run reads the package in dir and writes the file that the one argument names. The name of the file selects the kind.
 func run(args []string, dir string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("want one argument, the file to write; got %d", len(args))
@@ -31,7 +31,7 @@ func run(args []string, dir string) error {
 	return os.WriteFile(args[0], page, 0o644)
 }
 
-// kindOf returns the kind that a file is about.
+// kindOf returns the kind that a file describes.
 func kindOf(file string) kind {
 	if filepath.Base(file) == "configsync.md" {
 		return configSync

@@ -9,7 +9,14 @@ import (
 	"strings"
 )
 
+// The texts of the pages, and their examples.
 var (
+	//go:embed gatewaysync-intro.txt
+	intro string
+	//go:embed configsync-intro.txt
+	configIntro string
+	//go:embed unknown-fields.txt
+	unknown string
 	//go:embed minimal.yaml
 	minimal string
 	//go:embed full.yaml
@@ -20,10 +27,10 @@ var (
 	configFull string
 )
 
-// kind is what a page is about.
+// kind describes the page of a kind.
 type kind struct {
 	name, intro, minimal, full, unknown string
-	// annotations starts the comments of the constants that the page lists.
+	// annotations is the beginning of the comments of the constants that the page lists.
 	annotations string
 }
 
@@ -32,60 +39,16 @@ var (
 	configSync  = kind{"ConfigSync", configIntro, configMinimal, configFull, "", "Annotations of objects "}
 )
 
-const configIntro = `<!-- Generated from api/v1alpha1. DO NOT EDIT: change the comments there, and run go generate ./api/... -->
-
-# ConfigSync
-
-A ConfigSync says which objects of Kubernetes, from which commit of git, ` + "[`stoker config`](../how-to/config.md)" + ` applies with the rights
-of its caller, or ` + "[`stoker config run`](../how-to/config.md#keep-it-at-git)" + ` with those of a ServiceAccount. Group ` + "`stoker.io`" + `,
-version ` + "`v1alpha1`" + `, short name ` + "`csync`" + `; write ` + "`configsyncs.stoker.io`" + ` if the cluster has a kind of that name from another vendor.
-` + "`kubectl explain configsync.spec`" + ` shows the same text.
-
-Durations are a number and a unit, such as ` + "`30s`, `5m` or `1h30m`" + `. A boolean without a default is false. Secrets and ConfigMaps are
-in the ConfigSync's own namespace. The annotations ` + "`stoker.io/paused: \"true\"`" + ` and ` + "`stoker.io/confirm-deletion: COMMIT`" + `, and
-those that [request a version](../how-to/config.md#request-a-version), mean the same as on a [GatewaySync](gatewaysync.md).
-
-`
-
-const intro = `<!-- Generated from api/v1alpha1. DO NOT EDIT: change the comments there, and run go generate ./api/... -->
-
-# GatewaySync
-
-A GatewaySync says from which git repository, at which ref, with which mappings a set of Ignition gateways is kept. In a
-cluster, pods name it with an annotation; the standalone agent reads the same YAML from a file. Group ` + "`stoker.io`" + `, version
-` + "`v1alpha1`" + `, short names ` + "`gs`" + ` and ` + "`gsync`" + `. ` + "`kubectl explain gatewaysync.spec`" + ` shows the same text.
-
-Durations are a number and a unit, such as ` + "`30s`" + `, ` + "`5m`" + ` or ` + "`1h30m`" + `. A
-boolean without a default is false. Secrets are in the GatewaySync's own namespace.
-
-`
-
-const unknown = `## Unknown fields
-
-Spell fields exactly as here. The API server drops a field that it does not know, such as ` + "`conflictpolicy: hold`" + `, unless the client
-asks for strict validation. Then the default counts, here ` + "`gitWins`" + `, and neither an agent nor the status can tell you.
-
-| tool | an unknown field is |
-|---|---|
-| ` + "`kubectl create` and `kubectl apply`" + `, and Argo CD, unless you turn validation off | refused, and named in the error |
-| server-side apply: Flux, Argo CD with ` + "`ServerSideApply=true`" + ` | refused, and named in the error |
-| Helm 3, and other clients that do not send ` + "`fieldValidation=Strict`" + ` | dropped, with a warning at most |
-| ` + "`agent --file`, `stoker render`, `stoker preflight`" + ` | refused, and named in the error; an agent that runs keeps the last good file |
-
-` + "`kubectl get gs plant -o yaml`" + ` shows the fields that the API server has kept.
-
-`
-
-// page collects the reference.
+// page is the text of a page while it is written.
 type page struct {
 	bytes.Buffer
 	api  *source
-	uses map[string][]string // struct type → the fields that have it
-	// shared are the types that several fields have. Their sections come last.
+	uses map[string][]string // from a struct type to the paths of the fields that have it
+	// shared are the types of more than one field. Their sections come last.
 	shared []string
 }
 
-// render makes the whole reference.
+// render returns the page of a kind.
 func render(api *source, k kind) ([]byte, error) {
 	p := &page{api: api, uses: map[string][]string{}}
 	p.WriteString(k.intro)
@@ -97,7 +60,7 @@ func render(api *source, k kind) ([]byte, error) {
 	}
 	for _, f := range root.fields {
 		if f.name != "metadata" {
-			p.count(typeName(f.typ), f.name)
+			p.countUses(typeName(f.typ), f.name)
 		}
 	}
 	for _, f := range root.fields {
@@ -110,8 +73,8 @@ func render(api *source, k kind) ([]byte, error) {
 	return append(bytes.TrimRight(p.Bytes(), "\n"), '\n'), nil
 }
 
-// count finds out where each struct type is used, so that one that is used in several places gets one section.
-func (p *page) count(name, path string) {
+// countUses records where each struct type is used, so that a type that is used more than once gets one section.
+func (p *page) countUses(name, path string) {
 	st, ok := p.api.structs[name]
 	if !ok {
 		return
@@ -121,11 +84,11 @@ func (p *page) count(name, path string) {
 		return
 	}
 	for _, f := range st.fields {
-		p.count(typeName(f.typ), path+"."+f.name+suffix(f.typ))
+		p.countUses(typeName(f.typ), path+"."+f.name+suffix(f.typ))
 	}
 }
 
-// section writes the table of a struct type, and then those of its fields.
+// section writes the section of a struct type, followed by those of its fields.
 func (p *page) section(name, path string) {
 	st, ok := p.api.structs[name]
 	switch {
@@ -144,7 +107,7 @@ func (p *page) section(name, path string) {
 	}
 }
 
-// sharedTypes writes the sections that were put off.
+// sharedTypes writes the sections of shared types.
 func (p *page) sharedTypes() {
 	for _, name := range p.shared {
 		st := p.api.structs[name]
@@ -183,22 +146,22 @@ func (p *page) annotations(start string) {
 	}
 }
 
-// typ describes a field's type and what bounds it.
+// typ describes the type of a field and its limits.
 func (p *page) typ(f structField) string {
 	out := p.expr(f.typ)
-	low, high := f.markers["kubebuilder:validation:Minimum"], f.markers["kubebuilder:validation:Maximum"]
+	minimum, maximum := f.markers["kubebuilder:validation:Minimum"], f.markers["kubebuilder:validation:Maximum"]
 	enum := f.markers["kubebuilder:validation:Enum"]
 	switch {
 	case enum != "":
 		out = "`" + strings.ReplaceAll(enum, ";", "`, `") + "`"
-	case low != "" && high != "":
-		out += ", " + low + " to " + high
-	case low != "":
-		out += ", at least " + low
+	case minimum != "" && maximum != "":
+		out += ", " + minimum + " to " + maximum
+	case minimum != "":
+		out += ", at least " + minimum
 	}
-	for _, bound := range [][2]string{{"MaxItems", "items"}, {"MaxProperties", "entries"}, {"MaxLength", "characters"}} {
-		if n := f.markers["kubebuilder:validation:"+bound[0]]; n != "" {
-			out += ", at most " + n + " " + bound[1]
+	for _, limit := range [][2]string{{"MaxItems", "items"}, {"MaxProperties", "entries"}, {"MaxLength", "characters"}} {
+		if n := f.markers["kubebuilder:validation:"+limit[0]]; n != "" {
+			out += ", at most " + n + " " + limit[1]
 		}
 	}
 	return out
@@ -220,7 +183,7 @@ func (p *page) expr(e ast.Expr) string {
 	return "object"
 }
 
-// external are the types of Kubernetes that fields have.
+// external describes the Kubernetes types of fields.
 var external = map[string]string{
 	"Time":                 "time",
 	"Condition":            "condition",

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// source is what the reference is made of.
+// source has the declarations from which the pages are generated.
 type source struct {
 	structs map[string]structType
 	enums   map[string][]string // values of a string type
@@ -32,7 +32,7 @@ type structField struct {
 	markers map[string]string
 }
 
-// group is a documented block of constants that are strings.
+// group is a block of string constants with a comment.
 type group struct {
 	doc    string
 	values []constant
@@ -40,7 +40,7 @@ type group struct {
 
 type constant struct{ value, doc string }
 
-// parse reads the Go files of a folder, but tests and what is generated.
+// parse reads the Go files of a folder, except tests and generated files.
 func parse(dir string) (*source, error) {
 	s := &source{structs: map[string]structType{}, enums: map[string][]string{}, strings: map[string]bool{}}
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -138,7 +138,7 @@ func (s *source) addConstants(decl *ast.GenDecl) {
 	}
 }
 
-// split separates a comment's text, as one line, from its markers.
+// split returns the text of a comment, as one line, and its markers.
 func split(comment *ast.CommentGroup) (text string, markers map[string]string) {
 	markers = map[string]string{}
 	if comment == nil {

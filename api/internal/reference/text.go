@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// initial is what counts for a field that is left out.
+// initial returns the default of a field, or "required".
 func initial(f structField) string {
 	if _, ok := f.markers["required"]; ok {
 		return "required"
@@ -22,7 +22,7 @@ func initial(f structField) string {
 	return "`" + strings.Trim(value, `"`) + "`"
 }
 
-// prose turns a type's comment into a sentence that does not begin with the type's name where that reads badly.
+// prose returns the comment of a type without the type's name at the beginning.
 func prose(doc, name string) string {
 	rest, ok := strings.CutPrefix(doc, name+" ")
 	if !ok {
@@ -31,21 +31,21 @@ func prose(doc, name string) string {
 	return sentence(cell(rest))
 }
 
-// sentence makes "is the…" and "names the…" begin with a capital.
+// sentence removes "is" or "are" at the beginning, and capitalizes the first word.
 func sentence(s string) string {
 	s = strings.TrimPrefix(strings.TrimPrefix(s, "is "), "are ")
 	r, n := utf8.DecodeRuneInString(s)
 	return string(unicode.ToUpper(r)) + s[n:]
 }
 
-// cell makes a text safe within a table. Templates, patterns and annotations are code.
+// cell returns a text for a cell of a table. It marks templates, patterns and annotations as code.
 func cell(s string) string {
 	words := strings.Split(s, " ")
 	for i, w := range words {
 		open := len(w) - len(strings.TrimLeft(w, "("))
 		end := len(strings.TrimRight(w, ".,;:)"))
 		if strings.HasPrefix(w, `\`) {
-			end = len(strings.TrimRight(w, ",;:)")) // the dot belongs to what is escaped
+			end = len(strings.TrimRight(w, ",;:)")) // the dot is what is escaped
 		}
 		if bare := w[open:max(open, end)]; isCode(bare) {
 			words[i] = w[:open] + "`" + bare + "`" + w[end:]
@@ -59,7 +59,7 @@ func isCode(word string) bool {
 		strings.Contains(word, ".io/")
 }
 
-// typeName is the name of the type that a field holds, in a list or map or not.
+// typeName returns the name of the type of a field, or of the elements of its list or map.
 func typeName(e ast.Expr) string {
 	switch t := e.(type) {
 	case *ast.StarExpr:
@@ -74,7 +74,7 @@ func typeName(e ast.Expr) string {
 	return ""
 }
 
-// suffix is how a path goes on into a list or a map.
+// suffix returns what follows the path of a list or map in the path of its elements.
 func suffix(e ast.Expr) string {
 	switch e.(type) {
 	case *ast.ArrayType:

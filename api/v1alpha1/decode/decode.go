@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	maxDocument  = 2 << 20 // bytes: more than the API server takes
+	maxDocument  = 2 << 20 // bytes: more than the API server accepts
 	maxDocuments = 100
 )
 
@@ -73,8 +73,8 @@ func decodeOne[T any](data []byte, kind string) (one *T, err error) {
 	return one, nil
 }
 
-// Unstructured reads a GatewaySync of an untyped client. Watchers of GatewaySyncs read them one by one with it, so that a field
-// of a wrong type breaks only its own object.
+// Unstructured reads a GatewaySync of an untyped client. Watchers read GatewaySyncs one by one with it, so that a field of a wrong type
+// breaks only its own object.
 func Unstructured(object map[string]any) (*v1alpha1.GatewaySync, error) {
 	data, err := json.Marshal(object)
 	if err != nil {
@@ -122,32 +122,32 @@ func decodeDocument[T any](document []byte, kind string) (*T, error) {
 		}
 	}
 	if len(unknown) > 0 {
-		return nil, fmt.Errorf("%w (names of fields are compared with their case)", errors.Join(unknown...))
+		return nil, fmt.Errorf("%w (names of fields are case-sensitive)", errors.Join(unknown...))
 	}
 	return one, nil
 }
 
-// readable puts the error of an object with a value of a wrong type into words for the one who wrote it.
+// readable explains an error about a value of a wrong type to the author of the object.
 func readable[T any](err error, data []byte) error {
 	var wrong *json.UnmarshalTypeError
-	if !errors.As(json.Unmarshal(data, new(T)), &wrong) || wrong.Field == "" { // the strict decoder's own type cannot be asked
+	if !errors.As(json.Unmarshal(data, new(T)), &wrong) || wrong.Field == "" { // the strict decoder hides the type of its error
 		return err
 	}
-	is, _, _ := strings.Cut(wrong.Value, " ")
-	is, ok := map[string]string{"string": "text", "number": "a number", "bool": "true or false", "array": "a list", "object": "fields"}[is]
+	value, _, _ := strings.Cut(wrong.Value, " ")
+	actual, ok := map[string]string{"string": "text", "number": "a number", "bool": "true or false", "array": "a list", "object": "fields"}[value]
 	if !ok {
 		return err
 	}
-	must := map[reflect.Kind]string{
+	expected := map[reflect.Kind]string{
 		reflect.String: "text", reflect.Bool: "true or false", reflect.Slice: "a list", reflect.Struct: "fields", reflect.Map: "fields",
 		reflect.Int32: "a whole number of at most 10 digits", reflect.Int64: "a whole number",
 	}[wrong.Type.Kind()]
-	if must == "" {
+	if expected == "" {
 		return err
 	}
 	hint := ""
-	if must == "text" && (is == "a number" || is == "true or false") {
+	if expected == "text" && (actual == "a number" || actual == "true or false") {
 		hint = ": put it in quotes"
 	}
-	return fmt.Errorf("%s must be %s, not %s%s", wrong.Field, must, is, hint)
+	return fmt.Errorf("%s must be %s, not %s%s", wrong.Field, expected, actual, hint)
 }

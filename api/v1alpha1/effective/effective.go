@@ -22,9 +22,9 @@ type Settings struct {
 	Profile string
 	// Mappings in their order. Paths have no trailing slash, and may still be templates.
 	Mappings []v1alpha1.Mapping
-	// ExcludePatterns are the built-in ones and those of the defaults, the profile and the pod, without duplicates.
+	// ExcludePatterns are the built-in patterns and those of the defaults, the profile and the pod, without duplicates.
 	ExcludePatterns []string
-	// Vars are those of the defaults and the profile, merged.
+	// Vars are the variables of the defaults and the profile.
 	Vars map[string]string
 
 	SyncPeriod            time.Duration
@@ -36,19 +36,19 @@ type Settings struct {
 	Prune                 v1alpha1.Prune
 	Startup               v1alpha1.Startup
 	DryRun                bool
-	// Paused is true if the GatewaySync or the profile is paused, or if sync.defaults pauses and the profile does not override it.
+	// Paused reports whether the GatewaySync or the profile is paused, or sync.defaults and the profile does not override it.
 	Paused bool
 
-	// Bidirectional is how changes on the gateway are proposed, with all defaults filled in; nil if they are not.
+	// Bidirectional is spec.bidirectional with all defaults; nil if changes on the gateway are not proposed.
 	Bidirectional *v1alpha1.BidirectionalSpec
 
-	// Snapshots is how snapshots are kept, with all defaults filled in; nil if none are taken.
+	// Snapshots is spec.snapshots with all defaults; nil if no snapshots are taken.
 	Snapshots *v1alpha1.SnapshotsSpec
 
-	// AutoRollback lists the failures after which the gateway goes back by itself; empty if its agent does not decide that.
+	// AutoRollback lists the failures after which the agent rolls the gateway back; empty if it never does.
 	AutoRollback []v1alpha1.AutoRollbackTrigger
 
-	// Windows are the maintenance windows of all gateways, valid; ParseWindows returns those of one.
+	// Windows are the valid maintenance windows of all gateways; schedule.ParseWindows returns those of one.
 	Windows []v1alpha1.MaintenanceWindow
 
 	// DeploymentMode is the gateway's deployment mode; "" if it has none.
@@ -58,8 +58,8 @@ type Settings struct {
 	// changed.
 	SystemName         string
 	SystemNameTemplate string
-	// ServicePath is the annotated folder. Only in service-path mode do mappings come from it; each of their sources may
-	// then be missing, but a commit without any of them means that the path is wrong.
+	// ServicePath is the annotation stoker.io/service-path. In service-path mode, the mappings come from this folder. Each of their sources
+	// may be missing, but not all of them.
 	ServicePath string
 }
 
@@ -68,24 +68,21 @@ type Settings struct {
 // service-path mode: the mappings come from the pod's annotation stoker.io/service-path.
 //
 // Of validates only what this gateway uses, so that a mistake in another profile does not affect it. The error is
-// an *Error with ReasonProfileNotFound, ReasonProfilesInvalid or ReasonInvalidAnnotation. Even then Paused is valid (from
-// the defaults alone if the profile does not exist), and all other fields are zero.
+// an *Error with ReasonProfileNotFound, ReasonProfilesInvalid or ReasonInvalidAnnotation. With an error, only Paused is set (from the
+// defaults alone if the profile does not exist).
 func Of(gs *v1alpha1.GatewaySync, profile string, podAnnotations map[string]string) (Settings, error) {
-	pod, bad := parsePod(podAnnotations)
+	pod, podErr := parsePod(podAnnotations)
 	name, p, err := findProfile(gs, cmp.Or(profile, pod.profile))
-	known := Settings{Paused: pauses(gs, p)}
-	if bad != nil {
-		return known, bad
-	}
-	if err != nil {
-		return known, err
+	incomplete := Settings{Paused: pauses(gs, p)}
+	if err := cmp.Or(podErr, err); err != nil {
+		return incomplete, err
 	}
 	if errs := validation.ForGateway(gs, name, p); len(errs) > 0 {
-		return known, invalidSpec(errs)
+		return incomplete, invalidSpec(errs)
 	}
 	if p == nil {
 		if pod.servicePath == "" {
-			return known, v1alpha1.NewError(v1alpha1.ReasonProfileNotFound,
+			return incomplete, v1alpha1.NewError(v1alpha1.ReasonProfileNotFound,
 				"spec.sync.profiles is empty and the pod has no annotation %s: add a profile, or annotate the folder of this gateway", v1alpha1.AnnotationServicePath)
 		}
 		p = &v1alpha1.SyncProfile{Mappings: servicePathMappings(pod.servicePath, pod.tagProvider)}
@@ -93,7 +90,7 @@ func Of(gs *v1alpha1.GatewaySync, profile string, podAnnotations map[string]stri
 	return merge(gs, name, p, pod), nil
 }
 
-// invalidSpec returns the first of the errors, and how many more there are.
+// invalidSpec returns an error with the first of errs and the number of the others.
 func invalidSpec(errs field.ErrorList) error {
 	more := ""
 	if len(errs) > 1 {
@@ -103,40 +100,40 @@ func invalidSpec(errs field.ErrorList) error {
 }
 
 // findProfile finds a profile by name. It returns nil and no error in service-path mode.
-func findProfile(gs *v1alpha1.GatewaySync, want string) (string, *v1alpha1.SyncProfile, error) {
+func findProfile(gs *v1alpha1.GatewaySync, requested string) (string, *v1alpha1.SyncProfile, error) {
 	profiles := gs.Spec.Sync.Profiles
-	name := cmp.Or(want, v1alpha1.DefaultProfile)
+	name := cmp.Or(requested, v1alpha1.DefaultProfile)
 	if p, ok := profiles[name]; ok {
 		return name, &p, nil
 	}
 	if len(profiles) == 0 && name == v1alpha1.DefaultProfile {
 		return "", nil, nil
 	}
-	known := "has no profiles"
+	existing := "has no profiles"
 	if len(profiles) > 0 {
-		known = "has " + strings.Join(slices.Sorted(maps.Keys(profiles)), ", ")
+		existing = "has " + strings.Join(slices.Sorted(maps.Keys(profiles)), ", ")
 	}
 	advice := "name one of them, or add it"
-	if want == "" {
-		advice = "name one with the annotation " + v1alpha1.AnnotationProfile + ", or add a profile with that name, which counts for pods that name none"
+	if requested == "" {
+		advice = "name one with the annotation " + v1alpha1.AnnotationProfile + ", or add a profile with that name, which is the default"
 	}
-	return "", nil, v1alpha1.NewError(v1alpha1.ReasonProfileNotFound, "profile %.80q does not exist: spec.sync.profiles %.400s; %s", name, known, advice)
+	return "", nil, v1alpha1.NewError(v1alpha1.ReasonProfileNotFound, "profile %.80q does not exist: spec.sync.profiles %.400s; %s", name, existing, advice)
 }
 
 // pauses reports whether a gateway with profile p is paused; p may be nil.
 func pauses(gs *v1alpha1.GatewaySync, p *v1alpha1.SyncProfile) bool {
-	var own *bool
+	paused := gs.Spec.Sync.Defaults.Paused
 	if p != nil {
-		own = p.Paused
+		paused = override(p.Paused, paused)
 	}
-	return gs.Paused() || override(own, gs.Spec.Sync.Defaults.Paused)
+	return gs.Paused() || paused
 }
 
 func merge(gs *v1alpha1.GatewaySync, name string, p *v1alpha1.SyncProfile, pod podSettings) Settings {
 	d := &gs.Spec.Sync.Defaults
 	e := Settings{
 		Profile:               name,
-		Mappings:              normalised(p.Mappings),
+		Mappings:              normalize(p.Mappings),
 		ExcludePatterns:       union(v1alpha1.BuiltinExcludes(), d.ExcludePatterns, p.ExcludePatterns, pod.excludePatterns),
 		Vars:                  make(map[string]string, len(d.Vars)+len(p.Vars)),
 		SyncPeriod:            cmp.Or(pod.syncPeriod, seconds(p.SyncPeriod), seconds(d.SyncPeriod), v1alpha1.DefaultSyncPeriod),
@@ -167,8 +164,8 @@ func merge(gs *v1alpha1.GatewaySync, name string, p *v1alpha1.SyncProfile, pod p
 	return e
 }
 
-// normalised copies mappings and writes "a/" and "./a" as "a". It does not change the inside of templates.
-func normalised(mappings []v1alpha1.Mapping) []v1alpha1.Mapping {
+// normalize returns a copy of mappings with the normal form of their paths.
+func normalize(mappings []v1alpha1.Mapping) []v1alpha1.Mapping {
 	out := make([]v1alpha1.Mapping, len(mappings))
 	for i := range mappings {
 		out[i] = *mappings[i].DeepCopy()
@@ -178,8 +175,8 @@ func normalised(mappings []v1alpha1.Mapping) []v1alpha1.Mapping {
 	return out
 }
 
-// servicePathMappings returns the mappings of a GatewaySync without profiles. Folders of deployment modes are below
-// config and are synced with it; the gateway itself overlays the active one.
+// servicePathMappings returns the mappings of a GatewaySync without profiles. Folders of deployment modes are below config and are synced
+// with it; the gateway overlays the folder of its mode.
 func servicePathMappings(servicePath, tagProvider string) []v1alpha1.Mapping {
 	from := func(name string) string {
 		if servicePath == "." {
@@ -194,18 +191,18 @@ func servicePathMappings(servicePath, tagProvider string) []v1alpha1.Mapping {
 	}
 }
 
+// union returns the elements of lists in their order, without duplicates.
 func union(lists ...[]string) []string {
 	var out []string
-	seen := map[string]bool{}
 	for _, s := range slices.Concat(lists...) {
-		if !seen[s] {
-			seen[s] = true
+		if !slices.Contains(out, s) {
 			out = append(out, s)
 		}
 	}
 	return out
 }
 
+// seconds returns 0 for nil.
 func seconds(s *int32) time.Duration {
 	if s == nil {
 		return 0
@@ -213,9 +210,10 @@ func seconds(s *int32) time.Duration {
 	return time.Duration(*s) * time.Second
 }
 
-func override(value *bool, otherwise bool) bool {
+// override returns value, or fallback if value is nil.
+func override(value *bool, fallback bool) bool {
 	if value == nil {
-		return otherwise
+		return fallback
 	}
 	return *value
 }
@@ -232,8 +230,7 @@ func bidirectional(gs *v1alpha1.GatewaySync, p *v1alpha1.SyncProfile) *v1alpha1.
 	b.Debounce = cmp.Or(b.Debounce, v1alpha1.DefaultDebounce)
 	b.ConflictStrategy = cmp.Or(b.ConflictStrategy, v1alpha1.StrategyGitWins)
 	b.OnClosed = cmp.Or(b.OnClosed, v1alpha1.OnClosedKeep)
-	creates := b.CreatesPR()
-	b.CreatePR = &creates
+	b.CreatePR = new(b.CreatesPR())
 	if len(b.WatchPaths) == 0 {
 		b.WatchPaths = v1alpha1.DefaultWatchPaths()
 	}
@@ -257,7 +254,7 @@ func snapshots(gs *v1alpha1.GatewaySync) *v1alpha1.SnapshotsSpec {
 	return s
 }
 
-// autoRollback returns what makes a gateway go back by itself; none if its agent does not decide that.
+// autoRollback returns the failures after which the agent rolls the gateway back.
 func autoRollback(gs *v1alpha1.GatewaySync) []v1alpha1.AutoRollbackTrigger {
 	if gs.AutoRollbackScope() != v1alpha1.AutoRollbackGateway || !gs.TakesSnapshots() {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
-// podSettings are the annotations of a pod that say what it gets.
+// podSettings are the settings of a gateway that come from annotations of its pod.
 type podSettings struct {
 	profile            string
 	servicePath        string
@@ -24,23 +24,22 @@ type podSettings struct {
 	excludePatterns    []string
 }
 
-var (
-	folderName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9 ._-]*[A-Za-z0-9._-])?$`)
-)
+var folderName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9 ._-]*[A-Za-z0-9._-])?$`)
 
 const (
 	maxFolderName = 128
 	maxSystemName = 1024
 )
 
-// parsePod reads the annotations of a pod. Its error names the annotation and is an *Error with ReasonInvalidAnnotation; then
-// the profile alone is known.
+// parsePod reads the annotations of a pod. The error is an *Error with ReasonInvalidAnnotation that names the annotation. With an error,
+// the settings have only the profile.
 func parsePod(annotations map[string]string) (podSettings, error) {
 	var s podSettings
 	for _, a := range []struct {
 		name string
 		read func(value string) (problem string)
 	}{
+		// The profile is the first one, because it is returned with an error about another annotation.
 		{v1alpha1.AnnotationProfile, func(v string) string { s.profile = v; return validation.ProfileNameProblem(v) }},
 		{v1alpha1.AnnotationServicePath, func(v string) string { s.servicePath = v1alpha1.NormalPath(v); return validation.PathProblem(v) }},
 		{v1alpha1.AnnotationDeploymentMode, func(v string) string { s.deploymentMode = v; return folderNameProblem(v) }},
@@ -65,7 +64,7 @@ func parsePod(annotations map[string]string) (podSettings, error) {
 func (s *podSettings) readSyncPeriod(value string) string {
 	n, err := strconv.Atoi(value)
 	if err != nil || n < v1alpha1.MinSyncPeriod || n > v1alpha1.MaxSyncPeriod {
-		return "is no period; give whole seconds, from 5 to 3600"
+		return "is not a number of seconds; use a whole number from 5 to 3600"
 	}
 	s.syncPeriod = time.Duration(n) * time.Second
 	return ""
@@ -85,10 +84,10 @@ func (s *podSettings) readExcludePatterns(value string) string {
 	return ""
 }
 
-// splitPatterns splits at commas and line ends, but not within braces: {a,b} is one pattern.
+// splitPatterns splits at line ends, and at commas outside braces. A backslash escapes the next byte.
 func splitPatterns(value string) []string {
 	var out []string
-	depth, start := 0, 0
+	depth, start := 0, 0 // of braces; of the current pattern
 	add := func(end int) {
 		if p := strings.TrimSpace(value[start:end]); p != "" {
 			out = append(out, p)
@@ -107,9 +106,7 @@ func splitPatterns(value string) []string {
 			add(i)
 		}
 	}
-	if start < len(value) {
-		add(len(value))
-	}
+	add(len(value))
 	return out
 }
 
@@ -122,7 +119,7 @@ func folderNameProblem(name string) string {
 
 func systemNameProblem(name string) string {
 	if utf8.RuneCountInString(name) > maxSystemName || strings.ContainsFunc(name, isControl) {
-		return "is too long or holds control characters; a system name is one line of at most 1024 characters"
+		return "is too long or contains control characters; a system name is one line of at most 1024 characters"
 	}
 	return ""
 }

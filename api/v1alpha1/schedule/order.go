@@ -13,33 +13,32 @@ import (
 
 // Step is a group of gateways that a rollout reaches at the same time.
 type Step struct {
-	// Stage is the name of its stage; empty for gateways in no stage.
+	// Stage is the name of the stage; empty for gateways in no stage.
 	Stage string
-	// Weight is that of spec.deployment.syncOrder.
+	// Weight is the weight in spec.deployment.syncOrder. Within a stage, higher weights come first.
 	Weight int32
-	// Level is how many steps of the same stage and weight come before it because of dependsOn.
+	// Level is the number of earlier steps of the same stage and weight, which exist because of dependsOn.
 	Level int
 
-	stage int // index of the stage; the number of stages for gateways in no stage
+	stage int // index of the stage, or the number of stages for gateways in no stage
 }
 
-// Order is the order in which a rollout reaches gateways. It follows from the spec alone, so that lead and agents agree on it without a
-// message, whichever gateways run.
+// Order is the order in which a rollout reaches gateways. It does not depend on which gateways run.
 type Order struct {
 	steps   []Step
 	stages  []v1alpha1.Stage
 	entries []orderEntry
 }
 
-// orderEntry is an entry of spec.deployment.syncOrder.
+// orderEntry is an entry of spec.deployment.syncOrder, or a gateway that only dependsOn names.
 type orderEntry struct {
 	name   string
 	weight int32
 	level  int
-	after  []dependency
+	after  []dependency // in the order of dependsOn
 }
 
-// dependency is an item of dependsOn, and the entry of the gateways that it names.
+// dependency is an item of dependsOn, and the index of the entry of the gateways that it names.
 type dependency struct {
 	name  string
 	entry int
@@ -57,7 +56,7 @@ func OrderOf(gs *v1alpha1.GatewaySync) Order {
 	if gs.Spec.Deployment != nil {
 		o.entries = orderEntries(gs.Spec.Deployment.SyncOrder)
 	}
-	o.level()
+	o.setLevels()
 	for stage := range len(o.stages) + 1 {
 		o.steps = append(o.steps, o.stepsOf(stage)...)
 	}
@@ -69,8 +68,8 @@ func (o Order) Steps() []Step { return o.steps }
 
 // StepOf returns the number of the step of a gateway, counted from 1.
 func (o Order) StepOf(gateway string) int {
-	at := o.of(o.stageOf(gateway), o.entryOf(gateway))
-	i, _ := slices.BinarySearchFunc(o.steps, at, compareSteps)
+	step := o.step(o.stageOf(gateway), o.entryOf(gateway))
+	i, _ := slices.BinarySearchFunc(o.steps, step, compareSteps)
 	return min(i, len(o.steps)-1) + 1
 }
 
@@ -107,13 +106,14 @@ func matchesAny(patterns []string, gateway string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool { return matchesGateway(pattern, gateway) })
 }
 
-// matchesGateway reports whether a pattern with "*" matches a name. A pattern matches itself.
+// matchesGateway reports whether a pattern with "*" matches a name. Every pattern matches itself.
 func matchesGateway(pattern, gateway string) bool {
 	ok, err := path.Match(pattern, gateway)
 	return ok && err == nil
 }
 
-// orderEntries reads spec.deployment.syncOrder. A name that only dependsOn mentions is an entry with the defaults.
+// orderEntries returns the entries of spec.deployment.syncOrder in their order, followed by entries with the defaults for names that only
+// dependsOn has.
 func orderEntries(list []v1alpha1.SyncOrderEntry) []orderEntry {
 	var all []orderEntry
 	for _, e := range list {
@@ -125,28 +125,28 @@ func orderEntries(list []v1alpha1.SyncOrderEntry) []orderEntry {
 	}
 	for i := range list {
 		for _, name := range list[i].DependsOn {
-			on := slices.IndexFunc(all, func(e orderEntry) bool {
+			index := slices.IndexFunc(all, func(e orderEntry) bool {
 				return e.name == name || !isPattern(name) && matchesGateway(e.name, name)
 			})
-			if on < 0 {
-				on, all = len(all), append(all, orderEntry{name: name, weight: v1alpha1.DefaultWeight})
+			if index < 0 {
+				index, all = len(all), append(all, orderEntry{name: name, weight: v1alpha1.DefaultWeight})
 			}
-			all[i].after = append(all[i].after, dependency{name, on})
+			all[i].after = append(all[i].after, dependency{name, index})
 		}
 	}
 	return all
 }
 
-// level computes the levels. Only entries of the same weight need one, and only if what they depend on is not in an earlier stage. A loop,
-// which Validate refuses, ends at the number of entries.
-func (o *Order) level() {
+// setLevels computes the levels. Only dependencies on entries of the same weight that are not in an earlier stage matter. In a cycle, which
+// Validate refuses, levels are bounded by the number of entries.
+func (o *Order) setLevels() {
 	for range o.entries {
 		changed := false
 		for i := range o.entries {
 			e := &o.entries[i]
 			for _, on := range e.after {
 				d := &o.entries[on.entry]
-				if d.weight != e.weight || o.last(on.name) < o.first(e.name) || d.level < e.level || e.level >= len(o.entries) {
+				if d.weight != e.weight || o.lastStage(on.name) < o.firstStage(e.name) || d.level < e.level || e.level >= len(o.entries) {
 					continue
 				}
 				e.level, changed = d.level+1, true
@@ -158,44 +158,45 @@ func (o *Order) level() {
 	}
 }
 
-// stepsOf returns the steps of a stage: those in which a gateway of it can be, and at least one.
+// stepsOf returns the steps in which a gateway of a stage can be, at least one. It returns nil for the gateways in no stage if a stage
+// covers all gateways.
 func (o *Order) stepsOf(stage int) []Step {
 	var steps []Step
-	rest := stage == len(o.stages)
-	if rest && slices.ContainsFunc(o.stages, func(s v1alpha1.Stage) bool { return slices.Contains(s.Gateways, "*") }) {
+	noStage := stage == len(o.stages)
+	if noStage && slices.ContainsFunc(o.stages, func(s v1alpha1.Stage) bool { return slices.Contains(s.Gateways, "*") }) {
 		return nil
 	}
 	names := []string{"*"} // a gateway in no stage may have any name
-	if !rest {
+	if !noStage {
 		names = o.stages[stage].Gateways
 	}
 	for _, name := range names {
 		if !isPattern(name) {
 			if o.stageOf(name) == stage {
-				steps = append(steps, o.of(stage, o.entryOf(name)))
+				steps = append(steps, o.step(stage, o.entryOf(name)))
 			}
 			continue
 		}
-		caught := false
+		covered := false
 		for i, e := range o.entries {
 			if patternsMeet(name, e.name) && (isPattern(e.name) || o.stageOf(e.name) == stage) {
-				steps = append(steps, o.of(stage, i))
+				steps = append(steps, o.step(stage, i))
 			}
-			caught = caught || e.name == "*" || e.name == name
+			covered = covered || e.name == "*" || e.name == name
 		}
-		if !caught {
-			steps = append(steps, o.of(stage, -1))
+		if !covered {
+			steps = append(steps, o.step(stage, -1))
 		}
 	}
 	if len(steps) == 0 {
-		steps = append(steps, o.of(stage, -1))
+		steps = append(steps, o.step(stage, -1))
 	}
 	slices.SortFunc(steps, compareSteps)
 	return slices.CompactFunc(steps, func(a, b Step) bool { return compareSteps(a, b) == 0 })
 }
 
-// of returns the step of the gateways of an entry in a stage; -1 stands for gateways in no entry.
-func (o *Order) of(stage, entry int) Step {
+// step returns the step of the gateways of an entry in a stage; the entry is -1 for gateways without one.
+func (o *Order) step(stage, entry int) Step {
 	s := Step{Weight: v1alpha1.DefaultWeight, stage: stage}
 	if entry >= 0 {
 		s.Weight, s.Level = o.entries[entry].weight, o.entries[entry].level
@@ -210,7 +211,7 @@ func compareSteps(a, b Step) int {
 	return cmp.Or(cmp.Compare(a.stage, b.stage), cmp.Compare(b.Weight, a.Weight), cmp.Compare(a.Level, b.Level))
 }
 
-// stageOf returns the index of the stage of a gateway.
+// stageOf returns the index of the stage of a gateway, or the number of stages.
 func (o *Order) stageOf(gateway string) int {
 	for i := range o.stages {
 		if matchesAny(o.stages[i].Gateways, gateway) {
@@ -225,8 +226,8 @@ func (o *Order) entryOf(gateway string) int {
 	return slices.IndexFunc(o.entries, func(e orderEntry) bool { return matchesGateway(e.name, gateway) })
 }
 
-// first and last return the index of the first and of the last stage in which a gateway that a name or a pattern matches can be.
-func (o *Order) first(name string) int {
+// firstStage returns the index of the first stage that can have a gateway with this name, or one that matches this pattern.
+func (o *Order) firstStage(name string) int {
 	if !isPattern(name) {
 		return o.stageOf(name)
 	}
@@ -238,7 +239,8 @@ func (o *Order) first(name string) int {
 	return len(o.stages)
 }
 
-func (o *Order) last(name string) int {
+// lastStage returns the index of the last such stage.
+func (o *Order) lastStage(name string) int {
 	if !isPattern(name) {
 		return o.stageOf(name)
 	}
@@ -249,23 +251,23 @@ func isPattern(name string) bool { return strings.Contains(name, "*") }
 
 // patternsMeet reports whether a name can match both patterns.
 func patternsMeet(a, b string) bool {
-	can := make([]bool, len(b)+1) // whether the rest of a and b[j:] meet
+	meet := make([]bool, len(b)+1) // meet[j] reports whether a[i:] and b[j:] meet
 	for i := len(a); i >= 0; i-- {
-		next := slices.Clone(can)
+		next := slices.Clone(meet) // for i+1
 		for j := len(b); j >= 0; j-- {
 			switch {
 			case i == len(a):
-				can[j] = strings.Trim(b[j:], "*") == ""
+				meet[j] = strings.Trim(b[j:], "*") == ""
 			case a[i] == '*':
-				can[j] = next[j] || j < len(b) && can[j+1]
+				meet[j] = next[j] || j < len(b) && meet[j+1]
 			case j == len(b):
-				can[j] = false
+				meet[j] = false
 			case b[j] == '*':
-				can[j] = can[j+1] || next[j]
+				meet[j] = meet[j+1] || next[j]
 			default:
-				can[j] = a[i] == b[j] && next[j+1]
+				meet[j] = a[i] == b[j] && next[j+1]
 			}
 		}
 	}
-	return can[0]
+	return meet[0]
 }

@@ -22,6 +22,8 @@ const (
 	maxURL           = 2048
 )
 
+var healthURLRegexp = regexp.MustCompile(`^https?://[^/?#@\s\x00-\x1f\x7f-][^@\s\x00-\x1f\x7f]*$`)
+
 // Validate checks spec.deployment. d may be nil.
 func Validate(at *field.Path, d *v1alpha1.DeploymentSpec) field.ErrorList {
 	if d == nil {
@@ -51,7 +53,7 @@ func validateStage(at *field.Path, stages []v1alpha1.Stage, i int) field.ErrorLi
 		errs = append(errs, fielderr.Invalid(at.Child("name"), s.Name, "stands for the maintenance windows in approvals: use another name"))
 	}
 	if slices.ContainsFunc(stages[:i], func(other v1alpha1.Stage) bool { return other.Name == s.Name }) {
-		errs = append(errs, field.Duplicate(at.Child("name"), s.Name))
+		errs = append(errs, field.Duplicate(at.Child("name"), fielderr.Shorten(s.Name)))
 	}
 	switch n := len(s.Gateways); {
 	case n == 0:
@@ -61,12 +63,12 @@ func validateStage(at *field.Path, stages []v1alpha1.Stage, i int) field.ErrorLi
 	}
 	for j, name := range s.Gateways {
 		errs = append(errs, validateGatewayPattern(at.Child("gateways").Index(j), name)...)
-		if isPattern(name) {
+		if isPattern(name) { // it may overlap earlier stages, which take precedence
 			continue
 		}
 		for _, earlier := range stages[:i] {
 			if matchesAny(earlier.Gateways, name) {
-				errs = append(errs, fielderr.Invalid(at.Child("gateways").Index(j), name, "is in stage "+fielderr.Shown(earlier.Name)+" already: name it in one stage"))
+				errs = append(errs, fielderr.Invalid(at.Child("gateways").Index(j), name, "is in stage "+fielderr.Shorten(earlier.Name)+" already: name it in one stage"))
 			}
 		}
 	}
@@ -76,16 +78,17 @@ func validateStage(at *field.Path, stages []v1alpha1.Stage, i int) field.ErrorLi
 		}
 	}
 	if s.HealthCheckURL != "" && s.HealthCheck != nil {
-		errs = append(errs, field.Forbidden(at.Child("healthCheckUrl"), "healthCheck says the same thing: keep one of them"))
+		errs = append(errs, field.Forbidden(at.Child("healthCheckUrl"), "healthCheck has the same purpose: keep one of them"))
 	}
 	if s.HealthCheckURL != "" {
-		errs = append(errs, healthURL(at.Child("healthCheckUrl"), strings.TrimPrefix(s.HealthCheckURL, "GET "), maxURL-len("GET "))...)
+		errs = append(errs, validateHealthURL(at.Child("healthCheckUrl"), strings.TrimPrefix(s.HealthCheckURL, "GET "), maxURL-len("GET "))...)
 	}
 	return append(errs, validateHealthCheck(at.Child("healthCheck"), s.HealthCheck)...)
 }
 
-func healthURL(at *field.Path, url string, most int) field.ErrorList {
-	if utf8.RuneCountInString(url) > most || !healthURLRegexp.MatchString(url) {
+// validateHealthURL checks the URL of a health check. The error does not contain it, because it may have a password.
+func validateHealthURL(at *field.Path, url string, maxLength int) field.ErrorList {
+	if utf8.RuneCountInString(url) > maxLength || !healthURLRegexp.MatchString(url) {
 		return field.ErrorList{field.Invalid(at, "", "use http:// or https:// and a host, without a user: such as http://dev-gateway:8088/StatusPing")}
 	}
 	return nil
@@ -95,7 +98,7 @@ func validateHealthCheck(at *field.Path, c *v1alpha1.HealthCheck) field.ErrorLis
 	if c == nil {
 		return nil
 	}
-	errs := healthURL(at.Child("url"), c.URL, maxURL)
+	errs := validateHealthURL(at.Child("url"), c.URL, maxURL)
 	if c.ExpectedStatus != 0 && (c.ExpectedStatus < 100 || c.ExpectedStatus > 599) {
 		errs = append(errs, field.Invalid(at.Child("expectedStatus"), c.ExpectedStatus, "use a status code from 100 to 599"))
 	}
@@ -111,7 +114,7 @@ func validateHealthCheck(at *field.Path, c *v1alpha1.HealthCheck) field.ErrorLis
 	case utf8.RuneCountInString(c.CABundle) > maxBundle:
 		errs = append(errs, field.TooLong(at.Child("caBundle"), "", maxBundle))
 	case c.CABundle != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(c.CABundle)):
-		errs = append(errs, field.Invalid(at.Child("caBundle"), "", "holds no certificate; write certificates as PEM"))
+		errs = append(errs, field.Invalid(at.Child("caBundle"), "", "contains no certificate; write certificates as PEM"))
 	}
 	return errs
 }
@@ -133,7 +136,7 @@ func validateSyncOrder(at *field.Path, d *v1alpha1.DeploymentSpec) field.ErrorLi
 		entry := at.Index(i)
 		errs = append(errs, validateGatewayPattern(entry.Child("name"), e.Name)...)
 		if names[e.Name] {
-			errs = append(errs, field.Duplicate(entry.Child("name"), fielderr.Shown(e.Name)))
+			errs = append(errs, field.Duplicate(entry.Child("name"), fielderr.Shorten(e.Name)))
 		}
 		names[e.Name] = true
 		if e.Weight != nil && (*e.Weight < 0 || *e.Weight > maxWeight) {
@@ -149,19 +152,26 @@ func validateSyncOrder(at *field.Path, d *v1alpha1.DeploymentSpec) field.ErrorLi
 	if len(errs) > 0 {
 		return errs
 	}
+	return validateDependencies(at, d, names)
+}
+
+// validateDependencies checks the dependencies of a sync order whose fields are valid. names are the names of its entries.
+func validateDependencies(at *field.Path, d *v1alpha1.DeploymentSpec, names map[string]bool) field.ErrorList {
 	o := OrderOf(&v1alpha1.GatewaySync{Spec: v1alpha1.GatewaySyncSpec{Deployment: d}})
-	if loop := o.loop(); loop != nil {
-		return field.ErrorList{field.Invalid(at.Index(loop[0]).Child("dependsOn"), fielderr.Shown(o.entries[loop[0]].name), "depends on itself: "+o.arrows(loop)+"; remove one of them")}
+	if cycle := o.cycle(); cycle != nil {
+		return field.ErrorList{field.Invalid(at.Index(cycle[0]).Child("dependsOn"), fielderr.Shorten(o.entries[cycle[0]].name), "depends on itself: "+o.arrows(cycle)+"; remove one of them")}
 	}
+	var errs field.ErrorList
 	for i, e := range d.SyncOrder {
+		entry := &o.entries[i]
 		for j, on := range e.DependsOn {
 			problem := ""
-			switch entry := &o.entries[i]; {
+			switch dependency := &o.entries[entry.after[j].entry]; {
 			case isPattern(on) && !names[on]:
 				problem = "is a pattern that is not the name of an entry: add it to syncOrder"
-			case o.first(on) > o.last(e.Name):
+			case o.firstStage(on) > o.lastStage(e.Name):
 				problem = "changes in a later stage: depend on gateways of the same stage or an earlier one"
-			case o.last(on) >= o.first(e.Name) && o.entries[entry.after[j].entry].weight < entry.weight:
+			case o.lastStage(on) >= o.firstStage(e.Name) && dependency.weight < entry.weight:
 				problem = "has a lower weight, so it changes later: raise its weight"
 			}
 			if problem != "" {
@@ -172,51 +182,44 @@ func validateSyncOrder(at *field.Path, d *v1alpha1.DeploymentSpec) field.ErrorLi
 	return errs
 }
 
-const healthURLPattern = `^https?://[^/?#@\s\x00-\x1f\x7f-][^@\s\x00-\x1f\x7f]*$`
-
-var healthURLRegexp = regexp.MustCompile(healthURLPattern)
-
-// loop returns entries that depend on each other in a circle, or nil. The first one has the lowest index.
-func (o *Order) loop() []int {
-	const (
-		entered = iota + 1
-		left
-	)
-	state := make([]int, len(o.entries))
-	var path, found []int
-	var visit func(int)
-	visit = func(i int) {
-		state[i], path = entered, append(path, i)
-		for _, on := range o.entries[i].after {
-			if found == nil && state[on.entry] == entered {
-				found = slices.Clone(path[slices.Index(path, on.entry):])
-			}
-			if found == nil && state[on.entry] == 0 {
-				visit(on.entry)
+// cycle returns the indexes of entries that depend on each other in a cycle, or nil. The first index is the lowest one.
+func (o *Order) cycle() []int {
+	done := make([]bool, len(o.entries))
+	var path []int
+	var visit func(i int) []int
+	visit = func(i int) []int {
+		if start := slices.Index(path, i); start >= 0 {
+			return path[start:]
+		}
+		if done[i] {
+			return nil
+		}
+		path = append(path, i)
+		for _, d := range o.entries[i].after {
+			if found := visit(d.entry); found != nil {
+				return found
 			}
 		}
-		state[i], path = left, path[:len(path)-1]
-	}
-	for i := range o.entries {
-		if state[i] == 0 && found == nil {
-			visit(i)
-		}
-	}
-	if found == nil {
+		path, done[i] = path[:len(path)-1], true
 		return nil
 	}
-	at := slices.Index(found, slices.Min(found))
-	return append(found[at:], found[:at]...)
+	for i := range o.entries {
+		if found := visit(i); found != nil {
+			lowest := slices.Index(found, slices.Min(found))
+			return slices.Concat(found[lowest:], found[:lowest])
+		}
+	}
+	return nil
 }
 
-// arrows shows a loop, or the first names of a long one.
-func (o *Order) arrows(loop []int) string {
-	const most = 3
+// arrows shows a cycle, or the first names of a long one.
+func (o *Order) arrows(cycle []int) string {
+	const maxNames = 3
 	var names []string
-	for _, i := range loop[:min(len(loop), most)] {
-		names = append(names, fielderr.Shown(o.entries[i].name))
+	for _, i := range cycle[:min(len(cycle), maxNames)] {
+		names = append(names, fielderr.Shorten(o.entries[i].name))
 	}
-	if len(loop) > most {
+	if len(cycle) > maxNames {
 		names = append(names, "…")
 	}
 	return strings.Join(append(names, names[0]), " → ")

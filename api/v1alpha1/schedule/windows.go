@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
 )
 
-// Windows are maintenance windows that ParseWindows has read. The zero value delays nothing.
+// Windows are the parsed maintenance windows of a gateway. The zero value allows syncs at any time.
 type Windows []window
 
 // window is a parsed MaintenanceWindow.
@@ -22,14 +22,14 @@ type window struct {
 	name     string
 	allow    bool
 	schedule cron.Schedule
-	lasts    time.Duration
+	duration time.Duration
 	zone     *time.Location
 }
 
 const (
 	maxWindows        = 16
 	maxWindowGateways = 256
-	longestWindow     = 168 * time.Hour
+	maxWindowDuration = 168 * time.Hour
 )
 
 var (
@@ -39,7 +39,7 @@ var (
 	gatewayPattern = regexp.MustCompile(`^[-.*A-Za-z0-9_]{1,253}$`)
 )
 
-// ParseWindows returns those of the windows that are for a gateway. The errors name the fields.
+// ParseWindows checks all windows, and returns those of a gateway. The errors name the fields.
 func ParseWindows(windows []v1alpha1.MaintenanceWindow, gateway string) (Windows, field.ErrorList) {
 	at := field.NewPath("spec", "deployment", "windows")
 	if len(windows) > maxWindows {
@@ -48,12 +48,12 @@ func ParseWindows(windows []v1alpha1.MaintenanceWindow, gateway string) (Windows
 	var all Windows
 	var errs field.ErrorList
 	for i, w := range windows {
-		parsed, bad := parseWindow(at.Index(i), &w)
-		errs = append(errs, bad...)
+		parsed, problems := parseWindow(at.Index(i), &w)
+		errs = append(errs, problems...)
 		if slices.ContainsFunc(windows[:i], func(v v1alpha1.MaintenanceWindow) bool { return v.Name == w.Name }) {
-			errs = append(errs, field.Duplicate(at.Index(i).Child("name"), w.Name))
+			errs = append(errs, field.Duplicate(at.Index(i).Child("name"), fielderr.Shorten(w.Name)))
 		}
-		if len(bad) == 0 && (len(w.Gateways) == 0 || matchesAny(w.Gateways, gateway)) {
+		if len(problems) == 0 && (len(w.Gateways) == 0 || matchesAny(w.Gateways, gateway)) {
 			all = append(all, parsed)
 		}
 	}
@@ -62,31 +62,31 @@ func ParseWindows(windows []v1alpha1.MaintenanceWindow, gateway string) (Windows
 
 func parseWindow(at *field.Path, w *v1alpha1.MaintenanceWindow) (window, field.ErrorList) {
 	var errs field.ErrorList
-	bad := func(name, value, problem string) {
+	invalid := func(name, value, problem string) {
 		errs = append(errs, fielderr.Invalid(at.Child(name), value, problem))
 	}
 	if !nameRegexp.MatchString(w.Name) {
-		bad("name", w.Name, "use at most 63 lower-case letters, digits and '-'")
+		invalid("name", w.Name, "use at most 63 lower-case letters, digits and '-'")
 	}
 	errs = append(errs, fielderr.OneOf(at.Child("kind"), w.Kind, v1alpha1.WindowAllow, v1alpha1.WindowDeny)...)
 	out := window{name: w.Name, allow: w.Kind != v1alpha1.WindowDeny}
 	var problem string
-	if out.lasts, problem = v1alpha1.ParseDuration(w.Duration, time.Minute, longestWindow); problem != "" {
-		bad("duration", w.Duration, problem)
+	if out.duration, problem = v1alpha1.ParseDuration(w.Duration, time.Minute, maxWindowDuration); problem != "" {
+		invalid("duration", w.Duration, problem)
 	}
 	var err error
 	if zone := cmp.Or(w.TimeZone, "UTC"); !windowZone.MatchString(zone) || zone == "Local" {
-		bad("timeZone", zone, "use a name such as Europe/Berlin or UTC")
+		invalid("timeZone", zone, "use a name such as Europe/Berlin or UTC")
 	} else if out.zone, err = time.LoadLocation(zone); err != nil {
-		bad("timeZone", zone, "is no known time zone; use a name such as Europe/Berlin or UTC")
+		invalid("timeZone", zone, "is not a known time zone; use a name such as Europe/Berlin or UTC")
 	}
-	const five = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow
+	const fields = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow
 	if len(w.Schedule) > 128 || !windowSchedule.MatchString(w.Schedule) {
-		bad("schedule", w.Schedule, "use the five fields of a crontab: minute, hour, day, month, day of the week")
-	} else if out.schedule, err = cron.NewParser(five).Parse(w.Schedule); err != nil {
-		bad("schedule", w.Schedule, err.Error())
+		invalid("schedule", w.Schedule, "use the five fields of a crontab: minute, hour, day, month, day of the week")
+	} else if out.schedule, err = cron.NewParser(fields).Parse(w.Schedule); err != nil {
+		invalid("schedule", w.Schedule, err.Error())
 	} else if out.schedule.Next(time.Unix(0, 0)).IsZero() {
-		bad("schedule", w.Schedule, "names no day that exists")
+		invalid("schedule", w.Schedule, "names no day that exists")
 	}
 	if len(w.Gateways) > maxWindowGateways {
 		errs = append(errs, field.TooMany(at.Child("gateways"), len(w.Gateways), maxWindowGateways))
@@ -99,28 +99,28 @@ func parseWindow(at *field.Path, w *v1alpha1.MaintenanceWindow) (window, field.E
 	return out, errs
 }
 
-// active reports whether t is in the window, and when that changes.
+// active reports whether t is in the window, and when the window next begins or ends. The time is zero if the window never begins again.
 func (w *window) active(t time.Time) (bool, time.Time) {
-	began := w.schedule.Next(t.Add(-w.lasts).In(w.zone))
+	began := w.schedule.Next(t.Add(-w.duration).In(w.zone))
 	if !began.IsZero() && !began.After(t) {
-		return true, began.Add(w.lasts)
+		return true, began.Add(w.duration)
 	}
 	return false, began
 }
 
-// maxChanges bounds how many times a window begins or ends before the next moment that allows syncs.
+// maxChanges limits how far Closed looks ahead, in begins and ends of windows.
 const maxChanges = 1000
 
-// Closed returns the name of the window that forbids syncs at t, and when syncs are allowed next; "" if they are allowed at t. The name
-// is that of the next window that allows them if none denies them. The time is zero if it is not known.
+// Closed returns the name of the window because of which syncs are not allowed at t, and the time when they are allowed again, which is
+// zero if unknown. It is the window that denies them, or else the next window that allows them. The name is "" if they are allowed at t.
 func (all Windows) Closed(t time.Time) (name string, until time.Time) {
 	for range maxChanges {
-		now, next := all.closed(t)
-		if now == "" {
+		window, next := all.closed(t)
+		if window == "" {
 			return name, t
 		}
 		if name == "" {
-			name = now
+			name = window
 		}
 		if next.IsZero() {
 			break
@@ -130,11 +130,11 @@ func (all Windows) Closed(t time.Time) (name string, until time.Time) {
 	return name, time.Time{}
 }
 
-// closed returns the name of the window that forbids syncs at t, and when a window begins or ends next.
+// closed returns the name of the window because of which syncs are not allowed at t, and when a window next begins or ends.
 func (all Windows) closed(t time.Time) (name string, next time.Time) {
-	denies, opens := "", ""
+	denying, opening := "", ""
 	open := !slices.ContainsFunc(all, func(w window) bool { return w.allow })
-	var opensAt time.Time
+	var opensAt time.Time // of the window opening
 	for i := range all {
 		w := &all[i]
 		active, changes := w.active(t)
@@ -143,15 +143,15 @@ func (all Windows) closed(t time.Time) (name string, next time.Time) {
 		}
 		switch {
 		case !w.allow && active:
-			denies = cmp.Or(denies, w.name)
+			denying = cmp.Or(denying, w.name)
 		case w.allow && active:
 			open = true
-		case w.allow && (opens == "" || changes.Before(opensAt)):
-			opens, opensAt = w.name, changes
+		case w.allow && (opening == "" || changes.Before(opensAt)):
+			opening, opensAt = w.name, changes
 		}
 	}
-	if denies == "" && open {
+	if denying == "" && open {
 		return "", next
 	}
-	return cmp.Or(denies, opens), next
+	return cmp.Or(denying, opening), next
 }

@@ -46,20 +46,20 @@ func validateAlertWebhook(path *field.Path, w *v1alpha1.AlertWebhook) field.Erro
 	if w.Type != v1alpha1.AlertWebhookCE && w.SigningSecretRef != nil {
 		errs = append(errs, field.Forbidden(path.Child("signingSecretRef"), "only messages of the type webhook are signed"))
 	}
-	for name, ref := range map[string]*v1alpha1.SecretKeyRef{"urlSecretRef": w.URLSecretRef, "integrationKeySecretRef": w.IntegrationKeySecretRef, "signingSecretRef": w.SigningSecretRef} {
-		errs = append(errs, validateSecret(path.Child(name), ref)...)
-	}
+	errs = append(errs, validateSecret(path.Child("urlSecretRef"), w.URLSecretRef)...)
+	errs = append(errs, validateSecret(path.Child("integrationKeySecretRef"), w.IntegrationKeySecretRef)...)
+	errs = append(errs, validateSecret(path.Child("signingSecretRef"), w.SigningSecretRef)...)
 	if len(w.On) > maxAlertTopics {
 		return append(errs, field.TooMany(path.Child("on"), len(w.On), maxAlertTopics))
 	}
-	for i, word := range w.On {
+	for i, topic := range w.On {
 		switch at := path.Child("on").Index(i); {
-		case w.Type == v1alpha1.AlertPagerDuty && word.HappensOnce():
-			errs = append(errs, field.Invalid(at, word, "it happens once and has no end: an incident cannot be about it"))
-		case !slices.Contains(v1alpha1.AlertTopics(), word):
-			errs = append(errs, field.NotSupported(at, v1alpha1.AlertTopic(fielderr.Shown(string(word))), v1alpha1.AlertTopics()))
-		case slices.Contains(w.On[:i], word):
-			errs = append(errs, field.Duplicate(at, word))
+		case w.Type == v1alpha1.AlertPagerDuty && topic.HappensOnce():
+			errs = append(errs, field.Invalid(at, topic, "it happens once and has no end: an incident cannot be about it"))
+		case !slices.Contains(v1alpha1.AlertTopics(), topic):
+			errs = append(errs, field.NotSupported(at, v1alpha1.AlertTopic(fielderr.Shorten(string(topic))), v1alpha1.AlertTopics()))
+		case slices.Contains(w.On[:i], topic):
+			errs = append(errs, field.Duplicate(at, topic))
 		}
 	}
 	return errs

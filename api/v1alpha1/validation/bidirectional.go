@@ -26,7 +26,7 @@ const (
 	templateAdvice = "use text with {{.Namespace}}, {{.GatewayName}} and {{.Profile}}, such as " + v1alpha1.DefaultTargetBranch
 )
 
-// branchField is a field of the template of a branch.
+// branchField matches a field in a template of a branch.
 var branchField = regexp.MustCompile(`\{\{-?\s*\.(Namespace|GatewayName|Profile)\s*-?\}\}`)
 
 func validateBidirectional(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
@@ -52,28 +52,27 @@ func validateBidirectional(path *field.Path, gs *v1alpha1.GatewaySync) field.Err
 	return append(errs, fielderr.OneOf(path.Child("onClosed"), b.OnClosed, v1alpha1.OnClosedKeep, v1alpha1.OnClosedRevert)...)
 }
 
-// validateBranches checks the branches to push to and to merge into. Whether a plain git.ref is a branch or a tag is known only to the
-// agent.
+// validateBranches checks the branches to push to and to merge into. Only the agent knows whether a short git.ref is a branch or a tag.
 func validateBranches(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
 	var errs field.ErrorList
 	b, ref := gs.Spec.Bidirectional, gs.Spec.Git.Ref
 	base, target := path.Child("baseBranch"), path.Child("targetBranch")
-	fixed := v1alpha1.IsCommit(ref) || strings.HasPrefix(ref, "refs/") && !strings.HasPrefix(ref, branchPrefix)
+	notBranch := v1alpha1.IsCommit(ref) || strings.HasPrefix(ref, "refs/") && !strings.HasPrefix(ref, branchPrefix)
 	switch problem := v1alpha1.SpecRefProblem(b.BaseBranch); {
-	case b.BaseBranch == "" && fixed && gs.Proposes():
+	case b.BaseBranch == "" && notBranch && gs.Proposes():
 		errs = append(errs, field.Required(base, "git.ref is not a branch; "+branchAdvice))
 	case b.BaseBranch != "" && problem != "":
 		errs = append(errs, fielderr.Invalid(base, b.BaseBranch, problem+"; "+branchAdvice))
 	}
-	text := cmp.Or(b.TargetBranch, v1alpha1.DefaultTargetBranch)
-	sample := branchField.ReplaceAllString(text, "x")
+	template := cmp.Or(b.TargetBranch, v1alpha1.DefaultTargetBranch)
+	sample := branchField.ReplaceAllString(template, "x")
 	switch problem := v1alpha1.RefProblem(sample); {
-	case utf8.RuneCountInString(text) > v1alpha1.MaxRef:
+	case utf8.RuneCountInString(template) > v1alpha1.MaxRef:
 		errs = append(errs, field.TooLong(target, nil, v1alpha1.MaxRef))
-	case text == b.BaseBranch:
-		errs = append(errs, fielderr.Invalid(target, text, "must differ from baseBranch"))
-	case problem != "" && !strings.Contains(sample, "{{"): // the agent renders other templates
-		errs = append(errs, fielderr.Invalid(target, text, problem+"; "+templateAdvice))
+	case template == b.BaseBranch:
+		errs = append(errs, fielderr.Invalid(target, template, "must differ from baseBranch"))
+	case problem != "" && !strings.Contains(sample, "{{"): // the agent checks templates with other fields
+		errs = append(errs, fielderr.Invalid(target, template, problem+"; "+templateAdvice))
 	}
 	return errs
 }
@@ -116,18 +115,9 @@ func validateProposalAuth(path *field.Path, auth *v1alpha1.ProposalAuth) field.E
 	if auth == nil {
 		return nil
 	}
-	var errs field.ErrorList
-	if auth.SSHKey != nil {
-		errs = append(errs, validateSSHKey(path.Child("sshKey"), auth.SSHKey)...)
-	}
-	if auth.Token != nil {
-		errs = append(errs, validateToken(path.Child("token"), auth.Token)...)
-	}
-	if auth.GitHubApp != nil {
-		errs = append(errs, validateApp(path.Child("githubApp"), auth.GitHubApp)...)
-		if auth.SSHKey != nil || auth.Token != nil {
-			errs = append(errs, field.Forbidden(path, "at most one of githubApp, and token with or without sshKey: remove the others"))
-		}
+	errs := validateCredentials(path, auth.SSHKey, auth.Token, auth.GitHubApp)
+	if auth.GitHubApp != nil && (auth.SSHKey != nil || auth.Token != nil) {
+		errs = append(errs, field.Forbidden(path, "at most one of githubApp, and token with or without sshKey: remove the others"))
 	}
 	return errs
 }

@@ -20,14 +20,14 @@ const (
 	minRefresh      = 5 * time.Second
 )
 
-// Patterns of the CRD for ConfigSyncs. They are the markers' text.
+// Patterns of the CRD of ConfigSyncs. The markers of the types have the same text.
 const (
 	configTypePattern = `^[A-Z][A-Za-z0-9]{0,62}(\.[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$`
 	configNamePattern = `^[A-Za-z0-9]([A-Za-z0-9:._-]*[A-Za-z0-9])?$`
 )
 
-// ConfigSync returns what is wrong with a ConfigSync, as GatewaySync does. No error holds spec.source.git.repoURL, which may
-// carry a password.
+// ConfigSync returns what is wrong with a ConfigSync, as GatewaySync does. No error contains spec.source.git.repoURL, which
+// may have a password.
 func ConfigSync(cs *v1alpha1.ConfigSync) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := validateName(cs.Name)
@@ -53,7 +53,7 @@ func ConfigSync(cs *v1alpha1.ConfigSync) field.ErrorList {
 	} else {
 		for i, d := range cs.Spec.DependsOn {
 			errs = append(errs, fielderr.OneOf(dependsOn.Index(i).Child("kind"), d.Kind, v1alpha1.DependsOnConfigSync, v1alpha1.DependsOnGatewaySync)...)
-			errs = append(errs, matches(dependsOn.Index(i).Child("name"), d.Name, secretNamePattern, maxName, true, "use the name of an object of this namespace")...)
+			errs = append(errs, required(dependsOn.Index(i).Child("name"), d.Name, objectNamePattern, maxName, "use the name of an object of this namespace")...)
 		}
 	}
 	rollback := spec.Child("rollbackOnFailure")
@@ -62,7 +62,7 @@ func ConfigSync(cs *v1alpha1.ConfigSync) field.ErrorList {
 		errs = append(errs, field.Forbidden(rollback, "LastGood needs source.git, and apply.wait"))
 	}
 	errs = append(errs, fielderr.OneOf(spec.Child("deletionPolicy"), cs.Spec.DeletionPolicy, v1alpha1.ConfigOrphan, v1alpha1.ConfigDelete)...)
-	errs = append(errs, matches(spec.Child("serviceAccountName"), cs.Spec.ServiceAccountName, secretNamePattern, 253, false, "use the name of a ServiceAccount of this namespace")...)
+	errs = append(errs, optional(spec.Child("serviceAccountName"), cs.Spec.ServiceAccountName, objectNamePattern, 253, "use the name of a ServiceAccount of this namespace")...)
 	errs = append(errs, validateDuration(spec.Child("progressDeadline"), cs.Spec.ProgressDeadline, v1alpha1.MinDuration)...)
 	return append(errs, validateDuration(spec.Child("refreshInterval"), cs.Spec.RefreshInterval, minRefresh)...)
 }
@@ -73,26 +73,29 @@ func validateConfigSource(path *field.Path, source *v1alpha1.ConfigSource) field
 	}
 	if f := source.GatewaySync; f != nil {
 		path = path.Child("gatewaySync")
-		errs := matches(path.Child("name"), f.Name, secretNamePattern, maxName, true, "use the name of a GatewaySync of this namespace")
+		errs := required(path.Child("name"), f.Name, objectNamePattern, maxName, "use the name of a GatewaySync of this namespace")
 		return append(errs, validateConfigPaths(path, f.Path, f.Overlays)...)
 	}
-	git := source.Git
-	path = path.Child("git")
+	return validateConfigGit(path.Child("git"), source.Git)
+}
+
+func validateConfigGit(path *field.Path, git *v1alpha1.ConfigGit) field.ErrorList {
 	errs := validateRepo(path.Child("repoURL"), git.RepoURL)
 	if strings.HasPrefix(git.RepoURL, "/") || strings.HasPrefix(git.RepoURL, "file:") {
 		errs = append(errs, field.Invalid(path.Child("repoURL"), field.OmitValueType{}, "is a directory; use https://host/path, ssh://host/path, user@host:path or http://host/path"))
 	}
 	errs = append(errs, validateConfigPaths(path, git.Path, git.Overlays)...)
-	for name, ref := range map[string]string{"branch": git.Branch, "revision": git.Revision} {
-		if problem := v1alpha1.SpecRefProblem(ref); ref != "" && problem != "" {
-			errs = append(errs, fielderr.Invalid(path.Child(name), ref, problem+"; name a branch, a tag, or a commit"))
+	for _, f := range []struct{ name, ref string }{{"branch", git.Branch}, {"revision", git.Revision}} {
+		if problem := v1alpha1.SpecRefProblem(f.ref); f.ref != "" && problem != "" {
+			errs = append(errs, fielderr.Invalid(path.Child(f.name), f.ref, problem+"; name a branch, a tag, or a commit"))
 		}
 	}
 	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, v1alpha1.MaxRef, patternProblem)...)
 	errs = append(errs, fielderr.OneOf(path.Child("authMethod"), git.AuthMethod, v1alpha1.ConfigAuthNone, v1alpha1.ConfigAuthSSH, v1alpha1.ConfigAuthHTTPS, v1alpha1.ConfigAuthGitHubApp)...)
 	errs = append(errs, validateConfigRef(path.Child("authSecretRef"), git.AuthSecretRef)...)
-	switch none := git.AuthMethod == "" || git.AuthMethod == v1alpha1.ConfigAuthNone; {
-	case none != (git.AuthSecretRef == nil):
+	needsSecret := git.AuthMethod != "" && git.AuthMethod != v1alpha1.ConfigAuthNone
+	switch {
+	case needsSecret != (git.AuthSecretRef != nil):
 		errs = append(errs, field.Forbidden(path.Child("authSecretRef"), "authMethod and authSecretRef go together: set both, or neither"))
 	case git.AuthMethod == v1alpha1.ConfigAuthSSH && strings.HasPrefix(git.RepoURL, "http"):
 		errs = append(errs, field.Forbidden(path.Child("authMethod"), "ssh needs an ssh address in repoURL"))
@@ -119,13 +122,13 @@ func validateConfigRef(path *field.Path, ref *v1alpha1.ConfigObjectRef) field.Er
 	if ref == nil {
 		return nil
 	}
-	return matches(path.Child("name"), ref.Name, secretNamePattern, 253, true, "use the name of an object of this namespace")
+	return required(path.Child("name"), ref.Name, objectNamePattern, 253, "use the name of an object of this namespace")
 }
 
 func validateConfigTarget(path *field.Path, t *v1alpha1.ConfigTarget) field.ErrorList {
-	errs := matches(path.Child("type"), t.Type, configTypePattern, 317, true, "use a kind such as ConfigMap, or kind and group such as StatefulSet.apps")
-	errs = append(errs, matches(path.Child("namespace"), t.Namespace, secretNamePattern, 63, false, "use the name of a namespace")...)
-	errs = append(errs, matches(path.Child("name"), t.Name, configNamePattern, 253, false, "use the name of an object")...)
+	errs := required(path.Child("type"), t.Type, configTypePattern, 317, "use a kind such as ConfigMap, or kind and group such as StatefulSet.apps")
+	errs = append(errs, optional(path.Child("namespace"), t.Namespace, objectNamePattern, 63, "use the name of a namespace")...)
+	errs = append(errs, optional(path.Child("name"), t.Name, configNamePattern, 253, "use the name of an object")...)
 	files := path.Child("fromFiles")
 	switch {
 	case t.FromFiles == nil:
@@ -138,8 +141,8 @@ func validateConfigTarget(path *field.Path, t *v1alpha1.ConfigTarget) field.Erro
 		errs = append(errs, field.Forbidden(path, "fromFiles makes a ConfigMap or a Secret with a name: set type and name"))
 	}
 	for i, f := range t.FromFiles {
-		errs = append(errs, matches(files.Index(i).Child("path"), f.Path, filePattern, maxPattern, true, "use the path of a file, relative to the root of the repository")...)
-		errs = append(errs, matches(files.Index(i).Child("key"), f.Key, secretKeyPattern, 253, false, "use a key of the object's data")...)
+		errs = append(errs, required(files.Index(i).Child("path"), f.Path, filePattern, maxPattern, "use the path of a file, relative to the root of the repository")...)
+		errs = append(errs, optional(files.Index(i).Child("key"), f.Key, keyPattern, 253, "use a key of the object's data")...)
 	}
 	return errs
 }

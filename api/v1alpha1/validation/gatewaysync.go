@@ -18,8 +18,8 @@ import (
 
 const maxName = 48
 
-// GatewaySync returns what is wrong with a GatewaySync. Each error names the field, what is wrong and what to do. No error holds spec.git.repo,
-// which may carry a password.
+// GatewaySync returns what is wrong with a GatewaySync. Each error names the field, what is wrong and what to do. No error
+// contains spec.git.repo, which may have a password.
 func GatewaySync(gs *v1alpha1.GatewaySync) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := validateName(gs.Name)
@@ -38,15 +38,15 @@ func GatewaySync(gs *v1alpha1.GatewaySync) field.ErrorList {
 	return append(errs, validateSync(spec.Child("sync"), &gs.Spec.Sync)...)
 }
 
-// Warnings says what is allowed and not wise. No warning holds a secret.
+// Warnings returns what is valid but unwise. No warning contains a secret.
 func Warnings(gs *v1alpha1.GatewaySync) []string {
 	var out []string
 	git, gateway := &gs.Spec.Git, &gs.Spec.Gateway
 	if strings.HasPrefix(git.Repo, "http://") {
-		out = append(out, "spec.git.repo: http:// is not encrypted; credentials and files can be read and changed on their way. Use https://")
+		out = append(out, "spec.git.repo: http:// is not encrypted: others can read and change credentials and files on the network. Use https://")
 	}
 	if hasPassword(git.Repo) {
-		out = append(out, "spec.git.repo: the URL holds a password that everybody can read who may read this object. Use spec.git.auth.token")
+		out = append(out, "spec.git.repo: the URL contains a password, which is visible to all readers of this object. Use spec.git.auth.token")
 	}
 	if git.Auth != nil && git.Auth.SSHKey != nil && git.Auth.SSHKey.InsecureIgnoreHostKey {
 		out = append(out, "spec.git.auth.sshKey.insecureIgnoreHostKey: the git host is not checked. Use knownHosts")
@@ -59,20 +59,20 @@ func Warnings(gs *v1alpha1.GatewaySync) []string {
 	}
 	out = append(out, storageWarnings(gs.Spec.Snapshots)...)
 	if gateway.APIKey() == nil {
-		out = append(out, "spec.gateway.api: without an API token files are synced, but the gateway is not asked to scan them")
+		out = append(out, "spec.gateway.api: without an API token, files are written but the gateway does not scan them")
 	}
 	return out
 }
 
-// hasPassword looks for user:password@ in a URL. A user name alone is no secret.
+// hasPassword reports whether a URL contains user:password@. A user name alone is not a secret.
 func hasPassword(repo string) bool {
 	_, rest, ok := strings.Cut(repo, "://")
 	if !ok {
 		return false
 	}
 	authority, _, _ := strings.Cut(rest, "/")
-	at := strings.LastIndexByte(authority, '@')
-	return at > 0 && strings.Contains(authority[:at], ":")
+	i := strings.LastIndexByte(authority, '@')
+	return i > 0 && strings.Contains(authority[:i], ":")
 }
 
 func validateName(name string) field.ErrorList {
@@ -106,27 +106,27 @@ func validateWebhook(path *field.Path, w *v1alpha1.WebhookSpec) field.ErrorList 
 func validateGateway(path *field.Path, g *v1alpha1.GatewaySpec) field.ErrorList {
 	var errs field.ErrorList
 	if g.Port != nil && (*g.Port < 1 || *g.Port > 65535) {
-		errs = append(errs, field.Invalid(path.Child("port"), *g.Port, "use from 1 to 65535; Ignition's own are 8088 and 8043"))
+		errs = append(errs, field.Invalid(path.Child("port"), *g.Port, "use from 1 to 65535; Ignition's defaults are 8088 and 8043"))
 	}
 	if g.API != nil && g.APIKeySecretRef != nil {
 		errs = append(errs, field.Forbidden(path.Child("apiKeySecretRef"), "api says the same thing: keep one of them"))
 	}
 	errs = append(errs, validateSecret(path.Child("apiKeySecretRef"), g.APIKeySecretRef)...)
 	if g.API != nil {
-		errs = append(errs, matches(path.Child("api", "secretName"), g.API.SecretName, secretNamePattern, 253, true, "use the name of a Secret")...)
-		errs = append(errs, matches(path.Child("api", "secretKey"), g.API.SecretKey, secretKeyPattern, 253, false, "use a key of that Secret")...)
+		errs = append(errs, required(path.Child("api", "secretName"), g.API.SecretName, objectNamePattern, 253, "use the name of a Secret")...)
+		errs = append(errs, optional(path.Child("api", "secretKey"), g.API.SecretKey, keyPattern, 253, "use a key of that Secret")...)
 	}
 	if t := g.TLSConfig; t != nil {
 		errs = append(errs, validateSecret(path.Child("tlsConfig", "caSecretRef"), t.CASecretRef)...)
-		errs = append(errs, matches(path.Child("tlsConfig", "serverName"), t.ServerName, hostPattern, 253, false, "use the host name of the certificate")...)
+		errs = append(errs, optional(path.Child("tlsConfig", "serverName"), t.ServerName, hostPattern, 253, "use the host name of the certificate")...)
 	}
 	return errs
 }
 
 func validateAgent(path *field.Path, image *v1alpha1.AgentImage) field.ErrorList {
-	errs := matches(path.Child("repository"), image.Repository, imagePattern, 255, false, "use registry and repository, such as registry.example.com/stoker/agent; a tag goes into tag, a digest into digest")
-	errs = append(errs, matches(path.Child("tag"), image.Tag, tagPattern, 128, false, "use a tag of the image")...)
-	errs = append(errs, matches(path.Child("digest"), image.Digest, digestPattern, 71, false, "use sha256: and 64 lower-case hex digits")...)
+	errs := optional(path.Child("repository"), image.Repository, imagePattern, 255, "use registry and repository, such as registry.example.com/stoker/agent; a tag goes into tag, a digest into digest")
+	errs = append(errs, optional(path.Child("tag"), image.Tag, tagPattern, 128, "use a tag of the image")...)
+	errs = append(errs, optional(path.Child("digest"), image.Digest, digestPattern, 71, "use sha256: and 64 lower-case hex digits")...)
 	return append(errs, fielderr.OneOf(path.Child("pullPolicy"), image.PullPolicy, "Always", "IfNotPresent", "Never")...)
 }
 
@@ -134,15 +134,21 @@ func validateSecret(path *field.Path, ref *v1alpha1.SecretKeyRef) field.ErrorLis
 	if ref == nil {
 		return nil
 	}
-	errs := matches(path.Child("name"), ref.Name, secretNamePattern, 253, true, "use the name of a Secret")
-	return append(errs, matches(path.Child("key"), ref.Key, secretKeyPattern, 253, true, "use a key of that Secret")...)
+	errs := required(path.Child("name"), ref.Name, objectNamePattern, 253, "use the name of a Secret")
+	return append(errs, required(path.Child("key"), ref.Key, keyPattern, 253, "use a key of that Secret")...)
 }
 
-// matches checks a string by the pattern and length of the CRD.
-func matches(path *field.Path, value, pattern string, maxLength int, required bool, advice string) field.ErrorList {
-	switch {
-	case value == "" && required:
+// required checks a string by the pattern and the maximum length of the CRD.
+func required(path *field.Path, value, pattern string, maxLength int, advice string) field.ErrorList {
+	if value == "" {
 		return field.ErrorList{field.Required(path, advice)}
+	}
+	return optional(path, value, pattern, maxLength, advice)
+}
+
+// optional is like required, but accepts an empty value.
+func optional(path *field.Path, value, pattern string, maxLength int, advice string) field.ErrorList {
+	switch {
 	case value == "":
 		return nil
 	case utf8.RuneCountInString(value) > maxLength:
@@ -153,6 +159,7 @@ func matches(path *field.Path, value, pattern string, maxLength int, required bo
 	return nil
 }
 
+// validatePatterns checks a list of patterns. problemOf returns what is wrong with one, or "".
 func validatePatterns(path *field.Path, patterns []string, maxItems, maxLength int, problemOf func(string) string) field.ErrorList {
 	if len(patterns) > maxItems {
 		return field.ErrorList{field.TooMany(path, len(patterns), maxItems)}
@@ -171,7 +178,7 @@ func validatePatterns(path *field.Path, patterns []string, maxItems, maxLength i
 	return errs
 }
 
-// ForGateway checks the parts of the spec that one gateway uses: the defaults, its profile p, and the maintenance windows. p is nil if
+// ForGateway returns what is wrong with the parts of the spec that one gateway uses: the defaults, its profile p, and the maintenance windows. p is nil if
 // the GatewaySync has no profiles (service-path mode).
 func ForGateway(gs *v1alpha1.GatewaySync, name string, p *v1alpha1.SyncProfile) field.ErrorList {
 	path := field.NewPath("spec", "sync")
@@ -184,4 +191,4 @@ func ForGateway(gs *v1alpha1.GatewaySync, name string, p *v1alpha1.SyncProfile) 
 }
 
 // member is the path of a member of a map.
-func member(path *field.Path, name string) *field.Path { return path.Key(fielderr.Shown(name)) }
+func member(path *field.Path, name string) *field.Path { return path.Key(fielderr.Shorten(name)) }

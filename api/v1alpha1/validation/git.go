@@ -52,7 +52,7 @@ func validateVerify(path *field.Path, v *v1alpha1.GitVerify) field.ErrorList {
 func validateRepo(path *field.Path, repo string) field.ErrorList {
 	switch {
 	case repo == "":
-		return field.ErrorList{field.Required(path, "give the URL of the repository")}
+		return field.ErrorList{field.Required(path, "name the URL of the repository")}
 	case utf8.RuneCountInString(repo) > maxURL:
 		return field.ErrorList{field.TooLong(path, nil, maxURL)}
 	case !repoRegexp.MatchString(repo):
@@ -65,37 +65,30 @@ func validateAuth(path *field.Path, auth *v1alpha1.GitAuth) field.ErrorList {
 	if auth == nil {
 		return nil
 	}
-	var errs field.ErrorList
-	kinds := 0
-	if k := auth.SSHKey; k != nil {
-		kinds++
-		errs = append(errs, validateSSHKey(path.Child("sshKey"), k)...)
-	}
-	if t := auth.Token; t != nil {
-		kinds++
-		errs = append(errs, validateToken(path.Child("token"), t)...)
-	}
-	if app := auth.GitHubApp; app != nil {
-		kinds++
-		errs = append(errs, validateApp(path.Child("githubApp"), app)...)
-	}
-	if kinds > 1 {
+	errs := validateCredentials(path, auth.SSHKey, auth.Token, auth.GitHubApp)
+	if auth.SSHKey != nil && auth.Token != nil || auth.GitHubApp != nil && (auth.SSHKey != nil || auth.Token != nil) {
 		errs = append(errs, field.Forbidden(path, "at most one of sshKey, token and githubApp: remove the others"))
 	}
 	return errs
 }
 
-func validateSSHKey(path *field.Path, k *v1alpha1.SSHKeyAuth) field.ErrorList {
-	errs := validateSecret(path.Child("secretRef"), &k.SecretRef)
-	if k.KnownHosts != nil {
-		errs = append(errs, validateSecret(path.Child("knownHosts", "secretRef"), &k.KnownHosts.SecretRef)...)
+// validateCredentials checks the credentials for a git host. Each may be nil.
+func validateCredentials(path *field.Path, key *v1alpha1.SSHKeyAuth, token *v1alpha1.TokenAuth, app *v1alpha1.GitHubAppAuth) field.ErrorList {
+	var errs field.ErrorList
+	if key != nil {
+		errs = append(errs, validateSecret(path.Child("sshKey", "secretRef"), &key.SecretRef)...)
+		if key.KnownHosts != nil {
+			errs = append(errs, validateSecret(path.Child("sshKey", "knownHosts", "secretRef"), &key.KnownHosts.SecretRef)...)
+		}
+	}
+	if token != nil {
+		errs = append(errs, validateSecret(path.Child("token", "secretRef"), &token.SecretRef)...)
+		errs = append(errs, optional(path.Child("token", "username"), token.Username, usernamePattern, 255, "use a user name without ':'")...)
+	}
+	if app != nil {
+		errs = append(errs, validateApp(path.Child("githubApp"), app)...)
 	}
 	return errs
-}
-
-func validateToken(path *field.Path, t *v1alpha1.TokenAuth) field.ErrorList {
-	errs := validateSecret(path.Child("secretRef"), &t.SecretRef)
-	return append(errs, matches(path.Child("username"), t.Username, usernamePattern, 255, false, "use a user name without ':'")...)
 }
 
 func validateApp(path *field.Path, app *v1alpha1.GitHubAppAuth) field.ErrorList {
@@ -109,9 +102,9 @@ func validateApp(path *field.Path, app *v1alpha1.GitHubAppAuth) field.ErrorList 
 	return append(errs, validateAPIURL(path.Child("apiBaseURL"), app.APIBaseURL)...)
 }
 
-// validateAPIURL checks the base URL of a forge's API. No error holds it, because it may contain a password.
+// validateAPIURL checks the base URL of a forge's API. No error contains the URL, because it may have a password.
 func validateAPIURL(path *field.Path, value string) field.ErrorList {
-	errs := matches(path, value, apiURLPattern, maxURL, false, "use https://host/path of the API")
+	errs := optional(path, value, apiURLPattern, maxURL, "use https://host/path of the API")
 	for _, e := range errs {
 		e.BadValue = field.OmitValueType{}
 	}

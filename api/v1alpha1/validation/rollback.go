@@ -18,15 +18,11 @@ func validateSnapshots(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorLi
 		if s.MaxSize != "" && v1alpha1.SnapshotSize(s.MaxSize) == 0 {
 			errs = append(errs, fielderr.Invalid(path.Child("snapshots", "maxSize"), s.MaxSize, "must be a number of bytes with Ki, Mi or Gi, such as 1Gi"))
 		}
-		switch s.GatewayBackup {
-		case "", v1alpha1.GatewayBackupNever, v1alpha1.GatewayBackupBeforeSync:
-		default:
-			errs = append(errs, field.NotSupported(path.Child("snapshots", "gatewayBackup"), s.GatewayBackup, []v1alpha1.GatewayBackup{v1alpha1.GatewayBackupNever, v1alpha1.GatewayBackupBeforeSync}))
-		}
+		errs = append(errs, fielderr.OneOf(path.Child("snapshots", "gatewayBackup"), s.GatewayBackup, v1alpha1.GatewayBackupNever, v1alpha1.GatewayBackupBeforeSync)...)
 		errs = append(errs, validateStorage(path.Child("snapshots", "storage"), s.Storage)...)
 	}
 	if r := gs.Spec.Rollback; r != nil && r.ToSnapshot != "" && v1alpha1.SnapshotID(r.ToSnapshot) == "" {
-		errs = append(errs, fielderr.Invalid(path.Child("rollback", "toSnapshot"), r.ToSnapshot, "must be the id of a snapshot, such as area-4-20260212-102000; stoker snapshots lists them"))
+		errs = append(errs, fielderr.Invalid(path.Child("rollback", "toSnapshot"), r.ToSnapshot, "must be the ID of a snapshot, such as area-4-20260212-102000; stoker snapshots lists them"))
 	}
 	return errs
 }
@@ -43,12 +39,12 @@ func validateAutoRollback(path *field.Path, gs *v1alpha1.GatewaySync) field.Erro
 			errs = append(errs, field.Duplicate(path.Child("triggers").Index(i), t))
 		}
 	}
-	errs = append(errs, fielderr.OneOf(path.Child("scope"), a.Scope, "", v1alpha1.AutoRollbackGateway, v1alpha1.AutoRollbackRollout)...)
+	errs = append(errs, fielderr.OneOf(path.Child("scope"), a.Scope, v1alpha1.AutoRollbackGateway, v1alpha1.AutoRollbackRollout)...)
 	if gs.AutoRollbackScope() == v1alpha1.AutoRollbackGateway && !gs.TakesSnapshots() {
 		errs = append(errs, field.Invalid(path.Child("enabled"), true, "needs snapshots: set spec.snapshots.enabled to true"))
 	}
 	if a.Scope == v1alpha1.AutoRollbackRollout && len(a.Triggers) > 0 {
-		errs = append(errs, field.Forbidden(path.Child("triggers"), "are of scope gateway: whatever aborts a rollout brings its gateways back"))
+		errs = append(errs, field.Forbidden(path.Child("triggers"), "apply to scope gateway only: with scope rollout, every failure that aborts the rollout rolls its gateways back"))
 	}
 	if gs.AutoRollbackScope() == v1alpha1.AutoRollbackRollout && !gs.InSteps() {
 		errs = append(errs, field.Invalid(path.Child("scope"), a.Scope, "needs a rollout: set spec.deployment.stages, spec.deployment.syncOrder or spec.validation.dryRunBefore"))

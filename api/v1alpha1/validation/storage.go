@@ -28,7 +28,7 @@ var (
 	storageRegion   = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
 )
 
-// identityHosts are the endpoints that get the identity of the pod, if the spec names no secret.
+// identityHosts are the endpoints that may get the identity of the pod if the spec names no secret.
 var identityHosts = map[v1alpha1.StorageType]struct {
 	pattern *regexp.Regexp
 	name    string
@@ -42,72 +42,66 @@ func validateStorage(path *field.Path, s *v1alpha1.SnapshotStorage) field.ErrorL
 	if s == nil {
 		return nil
 	}
-	var errs field.ErrorList
 	types := []v1alpha1.StorageType{v1alpha1.StoragePVC, v1alpha1.StorageS3, v1alpha1.StorageGCS, v1alpha1.StorageAzure}
-	if s.Type != "" && !slices.Contains(types, s.Type) {
-		errs = append(errs, field.NotSupported(path.Child("type"), s.Type, types))
-	}
-	given := s.Stores()
+	errs := fielderr.OneOf(path.Child("type"), s.Type, types...)
+	stores := s.Stores()
 	for _, typ := range types[1:] {
-		if (s.Type == typ) != slices.ContainsFunc(given, func(b v1alpha1.ObjectStore) bool { return b.Type == typ }) {
+		if (s.Type == typ) != slices.ContainsFunc(stores, func(o v1alpha1.ObjectStore) bool { return o.Type == typ }) {
 			errs = append(errs, fielderr.Invalid(path.Child(string(typ)), "", "goes with type "+string(typ)+", and only with it"))
 		}
 	}
-	for _, b := range given {
-		errs = append(errs, validateStore(path.Child(string(b.Type)), b)...)
+	for _, o := range stores {
+		errs = append(errs, validateStore(path.Child(string(o.Type)), o)...)
 	}
-	if b := s.S3; b != nil {
-		at := path.Child("s3")
-		if !storageBucket.MatchString(b.Bucket) {
-			errs = append(errs, fielderr.Invalid(at.Child("bucket"), b.Bucket, "must be the name of a bucket: 3 to 63 lower-case letters, digits, dots and hyphens"))
-		}
-		if b.Region != "" && !storageRegion.MatchString(b.Region) {
-			errs = append(errs, fielderr.Invalid(at.Child("region"), b.Region, "must be a region, such as eu-central-1"))
-		}
+	invalid := func(store v1alpha1.StorageType, name, value, advice string) {
+		errs = append(errs, fielderr.Invalid(path.Child(string(store), name), value, advice))
+	}
+	if b := s.S3; b != nil && !storageBucket.MatchString(b.Bucket) {
+		invalid(v1alpha1.StorageS3, "bucket", b.Bucket, "must be the name of a bucket: 3 to 63 lower-case letters, digits, dots and hyphens")
+	}
+	if b := s.S3; b != nil && b.Region != "" && !storageRegion.MatchString(b.Region) {
+		invalid(v1alpha1.StorageS3, "region", b.Region, "must be a region, such as eu-central-1")
 	}
 	if b := s.GCS; b != nil && !googleBucket.MatchString(b.Bucket) {
-		errs = append(errs, fielderr.Invalid(path.Child("gcs", "bucket"), b.Bucket, "must be the name of a bucket: lower-case letters, digits, dots, hyphens and underscores"))
+		invalid(v1alpha1.StorageGCS, "bucket", b.Bucket, "must be the name of a bucket: lower-case letters, digits, dots, hyphens and underscores")
 	}
-	if b := s.Azure; b != nil {
-		at := path.Child("azure")
-		if !azureAccount.MatchString(b.Account) {
-			errs = append(errs, fielderr.Invalid(at.Child("account"), b.Account, "must be the name of a storage account: 3 to 24 lower-case letters and digits"))
-		}
-		if len(b.Container) < 3 || len(b.Container) > 63 || !azureContainer.MatchString(b.Container) {
-			errs = append(errs, fielderr.Invalid(at.Child("container"), b.Container, "must be the name of a container: 3 to 63 lower-case letters, digits and single hyphens"))
-		}
+	if b := s.Azure; b != nil && !azureAccount.MatchString(b.Account) {
+		invalid(v1alpha1.StorageAzure, "account", b.Account, "must be the name of a storage account: 3 to 24 lower-case letters and digits")
+	}
+	if b := s.Azure; b != nil && (len(b.Container) < 3 || len(b.Container) > 63 || !azureContainer.MatchString(b.Container)) {
+		invalid(v1alpha1.StorageAzure, "container", b.Container, "must be the name of a container: 3 to 63 lower-case letters, digits and single hyphens")
 	}
 	return errs
 }
 
-// validateStore validates what all kinds of object storage have.
-func validateStore(path *field.Path, b v1alpha1.ObjectStore) field.ErrorList {
+// validateStore checks the fields that all kinds of object storage have.
+func validateStore(path *field.Path, o v1alpha1.ObjectStore) field.ErrorList {
 	var errs field.ErrorList
-	if len(b.KeyPrefix) > maxKeyPrefix || !storagePrefix.MatchString(b.KeyPrefix) {
-		errs = append(errs, fielderr.Invalid(path.Child("keyPrefix"), b.KeyPrefix, "must be folders with a slash at the end, such as stoker/"))
+	if len(o.KeyPrefix) > maxKeyPrefix || !storagePrefix.MatchString(o.KeyPrefix) {
+		errs = append(errs, fielderr.Invalid(path.Child("keyPrefix"), o.KeyPrefix, "must be folders with a slash at the end, such as stoker/"))
 	}
 	at := path.Child("endpoint")
 	switch {
-	case b.Endpoint == "":
-	case len(b.Endpoint) > maxEndpoint || !storageEndpoint.MatchString(b.Endpoint):
-		errs = append(errs, fielderr.Invalid(at, b.Endpoint, "must be a host with an optional port, such as minio.example.com:9000"))
-	case b.SecretRef == nil && !identityHosts[b.Type].pattern.MatchString(b.Endpoint):
-		errs = append(errs, fielderr.Invalid(at, b.Endpoint, "without secretRef, it must be "+identityHosts[b.Type].name+": other servers do not get the identity of the pod"))
+	case o.Endpoint == "":
+	case len(o.Endpoint) > maxEndpoint || !storageEndpoint.MatchString(o.Endpoint):
+		errs = append(errs, fielderr.Invalid(at, o.Endpoint, "must be a host with an optional port, such as minio.example.com:9000"))
+	case o.SecretRef == nil && !identityHosts[o.Type].pattern.MatchString(o.Endpoint):
+		errs = append(errs, fielderr.Invalid(at, o.Endpoint, "without secretRef, it must be "+identityHosts[o.Type].name+": other servers do not get the identity of the pod"))
 	}
-	return append(errs, validateSecret(path.Child("secretRef"), b.SecretRef)...)
+	return append(errs, validateSecret(path.Child("secretRef"), o.SecretRef)...)
 }
 
 // storageWarnings warns of storage that is reached without TLS.
 func storageWarnings(s *v1alpha1.SnapshotsSpec) []string {
-	o := s.ObjectStorage()
-	if o == nil {
+	storage := s.ObjectStorage()
+	if storage == nil {
 		return nil
 	}
 	var warnings []string
-	for _, b := range o.Stores() {
-		if strings.HasPrefix(b.Endpoint, "http://") {
-			warnings = append(warnings, "spec.snapshots.storage."+string(b.Type)+".endpoint: http:// is not encrypted; "+
-				"snapshots can be read and changed on their way. Use it only within the cluster")
+	for _, store := range storage.Stores() {
+		if strings.HasPrefix(store.Endpoint, "http://") {
+			warnings = append(warnings, "spec.snapshots.storage."+string(store.Type)+".endpoint: http:// is not encrypted; "+
+				"others can read and change snapshots on the network. Use it only within the cluster")
 		}
 	}
 	return warnings

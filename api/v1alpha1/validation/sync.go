@@ -25,8 +25,8 @@ const (
 	maxSetKey   = 512
 )
 
-// setKey matches the path of a value: members and indexes joined by dots. It allows no gjson modifiers or queries: a
-// literal . | # @ * ? or \ needs a \ before it.
+// setKey matches the path of a value: members and indexes joined by dots. It excludes the modifiers and queries of gjson: a literal
+// . | # @ * ? or \ must have a \ before it.
 var setKey = regexp.MustCompile(`^([^\\.|#@*?\x00-\x1f\x7f]|\\[^\x00-\x1f\x7f])+(\.([^\\.|#@*?\x00-\x1f\x7f]|\\[^\x00-\x1f\x7f])+)*$`)
 
 func validateSync(path *field.Path, sync *v1alpha1.SyncSpec) field.ErrorList {
@@ -43,13 +43,14 @@ func validateSync(path *field.Path, sync *v1alpha1.SyncSpec) field.ErrorList {
 }
 
 func validateDefaults(path *field.Path, d *v1alpha1.SyncDefaults) field.ErrorList {
-	errs := validatePatterns(path.Child("excludePatterns"), d.ExcludePatterns, MaxPatterns, maxPattern, PathPatternProblem)
-	errs = append(errs, validateVars(path.Child("vars"), d.Vars)...)
-	errs = append(errs, validatePeriod(path.Child("syncPeriod"), d.SyncPeriod)...)
-	return append(errs, validatePolicies(path, policies{
-		d.DesignerSessionPolicy, d.DesignerSessionScope, d.ConflictPolicy, d.DriftPolicy, d.EmbeddedSecretPolicy, d.Prune, d.Startup})...)
+	return validateSettings(path, &v1alpha1.SyncProfile{
+		ExcludePatterns: d.ExcludePatterns, Vars: d.Vars, SyncPeriod: d.SyncPeriod, DesignerSessionPolicy: d.DesignerSessionPolicy,
+		DesignerSessionScope: d.DesignerSessionScope, ConflictPolicy: d.ConflictPolicy, DriftPolicy: d.DriftPolicy,
+		EmbeddedSecretPolicy: d.EmbeddedSecretPolicy, Prune: d.Prune, Startup: d.Startup,
+	})
 }
 
+// validateProfile checks a profile. prune is that of the defaults.
 func validateProfile(path *field.Path, name string, p *v1alpha1.SyncProfile, prune v1alpha1.Prune) field.ErrorList {
 	var errs field.ErrorList
 	if problem := ProfileNameProblem(name); problem != "" {
@@ -64,31 +65,21 @@ func validateProfile(path *field.Path, name string, p *v1alpha1.SyncProfile, pru
 	for i := range p.Mappings {
 		errs = append(errs, validateMapping(path.Child("mappings").Index(i), &p.Mappings[i], cmp.Or(p.Prune, prune))...)
 	}
-	errs = append(errs, validatePatterns(path.Child("excludePatterns"), p.ExcludePatterns, MaxPatterns, maxPattern, PathPatternProblem)...)
+	return append(errs, validateSettings(path, p)...)
+}
+
+// validateSettings checks the settings that profiles and the defaults have in common.
+func validateSettings(path *field.Path, p *v1alpha1.SyncProfile) field.ErrorList {
+	errs := validatePatterns(path.Child("excludePatterns"), p.ExcludePatterns, MaxPatterns, maxPattern, PathPatternProblem)
 	errs = append(errs, validateVars(path.Child("vars"), p.Vars)...)
 	errs = append(errs, validatePeriod(path.Child("syncPeriod"), p.SyncPeriod)...)
-	return append(errs, validatePolicies(path, policies{
-		p.DesignerSessionPolicy, p.DesignerSessionScope, p.ConflictPolicy, p.DriftPolicy, p.EmbeddedSecretPolicy, p.Prune, p.Startup})...)
-}
-
-type policies struct {
-	designer v1alpha1.DesignerSessionPolicy
-	scope    v1alpha1.DesignerSessionScope
-	conflict v1alpha1.ConflictPolicy
-	drift    v1alpha1.DriftPolicy
-	embedded v1alpha1.EmbeddedSecretPolicy
-	prune    v1alpha1.Prune
-	startup  v1alpha1.Startup
-}
-
-func validatePolicies(path *field.Path, p policies) field.ErrorList {
-	errs := fielderr.OneOf(path.Child("designerSessionPolicy"), p.designer, v1alpha1.DesignerProceed, v1alpha1.DesignerWait, v1alpha1.DesignerFail)
-	errs = append(errs, fielderr.OneOf(path.Child("designerSessionScope"), p.scope, v1alpha1.DesignerScopeProject, v1alpha1.DesignerScopeGateway)...)
-	errs = append(errs, fielderr.OneOf(path.Child("conflictPolicy"), p.conflict, v1alpha1.ConflictGitWins, v1alpha1.ConflictHold, v1alpha1.ConflictGatewayWins)...)
-	errs = append(errs, fielderr.OneOf(path.Child("driftPolicy"), p.drift, v1alpha1.DriftReport, v1alpha1.DriftRepair)...)
-	errs = append(errs, fielderr.OneOf(path.Child("embeddedSecretPolicy"), p.embedded, v1alpha1.EmbeddedSecretWarn, v1alpha1.EmbeddedSecretRefuse)...)
-	errs = append(errs, fielderr.OneOf(path.Child("prune"), p.prune, v1alpha1.PruneOwned, v1alpha1.PruneMirror, v1alpha1.PruneNone)...)
-	return append(errs, fielderr.OneOf(path.Child("startup"), p.startup, v1alpha1.StartupUseExisting, v1alpha1.StartupWait)...)
+	errs = append(errs, fielderr.OneOf(path.Child("designerSessionPolicy"), p.DesignerSessionPolicy, v1alpha1.DesignerProceed, v1alpha1.DesignerWait, v1alpha1.DesignerFail)...)
+	errs = append(errs, fielderr.OneOf(path.Child("designerSessionScope"), p.DesignerSessionScope, v1alpha1.DesignerScopeProject, v1alpha1.DesignerScopeGateway)...)
+	errs = append(errs, fielderr.OneOf(path.Child("conflictPolicy"), p.ConflictPolicy, v1alpha1.ConflictGitWins, v1alpha1.ConflictHold, v1alpha1.ConflictGatewayWins)...)
+	errs = append(errs, fielderr.OneOf(path.Child("driftPolicy"), p.DriftPolicy, v1alpha1.DriftReport, v1alpha1.DriftRepair)...)
+	errs = append(errs, fielderr.OneOf(path.Child("embeddedSecretPolicy"), p.EmbeddedSecretPolicy, v1alpha1.EmbeddedSecretWarn, v1alpha1.EmbeddedSecretRefuse)...)
+	errs = append(errs, fielderr.OneOf(path.Child("prune"), p.Prune, v1alpha1.PruneOwned, v1alpha1.PruneMirror, v1alpha1.PruneNone)...)
+	return append(errs, fielderr.OneOf(path.Child("startup"), p.Startup, v1alpha1.StartupUseExisting, v1alpha1.StartupWait)...)
 }
 
 func validatePeriod(path *field.Path, period *int32) field.ErrorList {
@@ -119,7 +110,7 @@ func validateMapping(path *field.Path, m *v1alpha1.Mapping, prune v1alpha1.Prune
 	errs = append(errs, validatePath(path.Child("destination"), m.Destination)...)
 	destination := v1alpha1.NormalPath(m.Destination)
 	if destination == ".stoker" || strings.HasPrefix(destination, ".stoker/") {
-		errs = append(errs, fielderr.Invalid(path.Child("destination"), m.Destination, "lies in .stoker, the agent's own folder; choose another one"))
+		errs = append(errs, fielderr.Invalid(path.Child("destination"), m.Destination, "is in .stoker, the folder of the agent; choose another one"))
 	}
 	if m.Type == v1alpha1.MappingFile && destination == "." {
 		errs = append(errs, fielderr.Invalid(path.Child("destination"), m.Destination, "does not name the file; write its path"))
@@ -144,12 +135,12 @@ func validatePath(path *field.Path, p string) field.ErrorList {
 	return nil
 }
 
-func validatePatch(path *field.Path, kind v1alpha1.MappingType, p *v1alpha1.Patch) field.ErrorList {
-	errs := validatePatchFile(path.Child("file"), kind, p.File)
+func validatePatch(path *field.Path, mapping v1alpha1.MappingType, p *v1alpha1.Patch) field.ErrorList {
+	errs := validatePatchFile(path.Child("file"), mapping, p.File)
 	set := path.Child("set")
 	switch n := len(p.Set); {
 	case n == 0:
-		return append(errs, field.Required(set, "say which values to set, or remove the patch"))
+		return append(errs, field.Required(set, "name the values to set, or remove the patch"))
 	case n > maxSet:
 		return append(errs, field.TooMany(set, n, maxSet))
 	}
@@ -164,14 +155,14 @@ func validatePatch(path *field.Path, kind v1alpha1.MappingType, p *v1alpha1.Patc
 	return errs
 }
 
-func validatePatchFile(path *field.Path, kind v1alpha1.MappingType, file string) field.ErrorList {
+func validatePatchFile(path *field.Path, mapping v1alpha1.MappingType, file string) field.ErrorList {
 	switch {
-	case file == "" && kind == v1alpha1.MappingDir:
-		return field.ErrorList{field.Required(path, "say which files of the folder are patched")}
+	case file == "" && mapping == v1alpha1.MappingDir:
+		return field.ErrorList{field.Required(path, "name the files of the folder to patch")}
 	case file == "":
 		return nil
-	case kind == v1alpha1.MappingFile:
-		return field.ErrorList{field.Forbidden(path, "a patch of a file mapping names no file: it is the mapped one")}
+	case mapping == v1alpha1.MappingFile:
+		return field.ErrorList{field.Forbidden(path, "a patch of a file mapping must not name a file: it patches the mapped file")}
 	case utf8.RuneCountInString(file) > maxPattern:
 		return field.ErrorList{field.TooLong(path, nil, maxPattern)}
 	case !fileRegexp.MatchString(file) || !utf8.ValidString(file):

@@ -13,8 +13,8 @@ const (
 	repoPattern       = `^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|(file:///|/)[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$`
 	badPathPattern    = `^/|//|/\.\.?(/|$)|^\.\.(/|$)|\\|[\x00-\x1f\x7f]`
 	filePattern       = `^(([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)/)*([^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.[^./\\\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.\.[^/\\\x00-\x1f\x7f]+)$`
-	secretNamePattern = `^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
-	secretKeyPattern  = `^[-._a-zA-Z0-9]+$`
+	objectNamePattern = `^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	keyPattern        = `^[-._a-zA-Z0-9]+$`
 	usernamePattern   = `^[^:\x00-\x1f\x7f]+$`
 	apiURLPattern     = `^https?://[^/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*$`
 	hostPattern       = `^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`
@@ -41,7 +41,7 @@ const (
 
 var profileName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 
-// PathProblem says why a path, or a template for one, could leave its root, or "".
+// PathProblem returns why a path, or a template of one, is not a path below its root; "" if it is.
 func PathProblem(p string) string {
 	switch {
 	case p == "":
@@ -51,23 +51,22 @@ func PathProblem(p string) string {
 	case strings.HasPrefix(p, "/"):
 		return "is absolute; write it relative to the root"
 	case strings.Contains(p, `\`):
-		return `holds a backslash; separate folders with /`
+		return `contains a backslash; separate folders with /`
 	case badPathRegexp.MatchString(p) || !utf8.ValidString(p):
 		return "is not a path below its root; leave out .. and . between slashes, empty parts, and control characters"
 	}
 	return ""
 }
 
-// imageRegexp is a repository with what follows it: nothing, a tag, a digest, or both.
+// imageRegexp matches a repository, with an optional tag and an optional digest.
 var imageRegexp = regexp.MustCompile(strings.TrimSuffix(imagePattern, "$") + `(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@[a-z0-9]+:[a-f0-9]{32,128})?$`)
 
-// IsImage reports whether a text is a reference that a container runtime reads. It does not ask whether there is such an
-// image.
+// IsImage reports whether a text is a valid reference of an image. The image need not exist.
 func IsImage(reference string) bool {
 	return len(reference) <= 512 && imageRegexp.MatchString(reference)
 }
 
-// ProfileNameProblem says why a name cannot be one of a profile, or "".
+// ProfileNameProblem returns why a name cannot be the name of a profile; "" if it can.
 func ProfileNameProblem(name string) string {
 	if len(name) > maxProfileName || !profileName.MatchString(name) {
 		return "is not a name of a profile; use letters, digits, '.', '_' and '-', at most 63, a letter or digit first and last"
@@ -75,21 +74,22 @@ func ProfileNameProblem(name string) string {
 	return ""
 }
 
+// patternProblem returns why a pattern is not valid; "" if it is.
 func patternProblem(pattern string) string {
 	if utf8.RuneCountInString(pattern) > maxPattern {
 		return "is longer than 512 characters; split the pattern"
 	}
-	if !doublestar.ValidatePattern(strings.TrimSuffix(pattern, "/")) {
+	if !doublestar.ValidatePattern(strings.TrimSuffix(pattern, "/")) { // a trailing slash stands for a folder and all below it
 		return "is not a pattern; close every [ and {, and write a literal one as \\[ or \\{"
 	}
 	return ""
 }
 
-// maxAlternatives bounds the time of a match: alternatives multiply ({a,b}{a,b} is four patterns).
+// maxAlternatives limits the time of a match, because alternatives multiply: {a,b}{a,b} is four patterns.
 const maxAlternatives = 64
 
-// PathPatternProblem says why a pattern of destination paths is not taken ("" if it is): one of excludePatterns, or of the
-// files of a patch. The annotation, the spec and the plan ask here, so that none takes what another refuses.
+// PathPatternProblem returns why a pattern of destination paths is not valid; "" if it is. Annotations, the spec and the plan use it, so
+// that all accept the same patterns.
 func PathPatternProblem(pattern string) string {
 	switch {
 	case strings.Trim(pattern, "/") == "":

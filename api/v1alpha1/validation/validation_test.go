@@ -113,6 +113,11 @@ func TestMessagesAreShortWhateverTheObjectHolds(t *testing.T) {
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{long: {Mappings: []v1alpha1.Mapping{{
 		Source: long, Destination: long, Type: v1alpha1.MappingType(long),
 		Patches: []v1alpha1.Patch{{File: long, Set: map[string]v1alpha1.PatchValue{long: v1alpha1.PatchValue(long)}}}}}}}
+	gs.Spec.Deployment = &v1alpha1.DeploymentSpec{
+		Stages:    []v1alpha1.Stage{{Name: long, Gateways: []string{long}}, {Name: long, Gateways: []string{long}}},
+		SyncOrder: []v1alpha1.SyncOrderEntry{{Name: long}, {Name: long, DependsOn: []string{long}}},
+		Windows:   []v1alpha1.MaintenanceWindow{{Name: long, Schedule: long, Duration: long, TimeZone: long}, {Name: long}},
+	}
 	errs := validation.GatewaySync(gs)
 	assert.Greater(t, len(errs), 10)
 	for _, e := range errs {
@@ -201,4 +206,18 @@ func assertLocal(t *testing.T, p string) {
 	root := "/data"
 	joined := path.Join(root, p)
 	assert.True(t, joined == root || strings.HasPrefix(joined, root+"/"), "%q", p)
+}
+
+func TestErrorsHaveOneOrder(t *testing.T) {
+	gs := smallest()
+	gs.Spec.Alerting = &v1alpha1.AlertingSpec{Webhooks: []v1alpha1.AlertWebhook{{
+		Type: v1alpha1.AlertWebhookCE, URLSecretRef: &v1alpha1.SecretKeyRef{}, SigningSecretRef: &v1alpha1.SecretKeyRef{}}}}
+	cs := &v1alpha1.ConfigSync{}
+	cs.Name = "plant"
+	cs.Spec.Source.Git = &v1alpha1.ConfigGit{RepoURL: "https://git.example.com/plant.git", Branch: "-x", Revision: "-y"}
+	first, firstConfig := validation.GatewaySync(gs).ToAggregate().Error(), validation.ConfigSync(cs).ToAggregate().Error()
+	for range 30 { // sequence: the order of a map differs from call to call
+		require.Equal(t, first, validation.GatewaySync(gs).ToAggregate().Error())
+		require.Equal(t, firstConfig, validation.ConfigSync(cs).ToAggregate().Error())
+	}
 }

@@ -19,11 +19,11 @@ func validateValidation(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorL
 	var errs field.ErrorList
 	switch at := path.Child("url"); {
 	case w.URL == "":
-		errs = append(errs, field.Required(at, "give the address of the service"))
+		errs = append(errs, field.Required(at, "name the URL of the service"))
 	case utf8.RuneCountInString(w.URL) > maxURL:
 		errs = append(errs, field.TooLong(at, nil, maxURL))
 	case !webhookURLRegexp.MatchString(w.URL):
-		errs = append(errs, field.Invalid(at, field.OmitValueType{}, "use https://host/path, without credentials")) // the value may hold some
+		errs = append(errs, field.Invalid(at, field.OmitValueType{}, "use https://host/path, without credentials")) // the value may contain some
 	}
 	if w.Timeout != "" {
 		if _, problem := v1alpha1.ParseDuration(w.Timeout, v1alpha1.MinDuration, v1alpha1.MaxValidationTimeout); problem != "" {

@@ -2,8 +2,7 @@ package verdicts
 
 import "strings"
 
-// noTemplates is the reason of agentOnly cases with a branch template: the CRD accepts the template, although git
-// refuses the branch name that it renders to.
+// noTemplates is a reason for AgentOnly: git refuses the name of the branch to which a template renders.
 const noTemplates = "a schema cannot render a template"
 
 func bidirectional() []Case {
@@ -43,8 +42,8 @@ func bidirectional() []Case {
 		good("no exclude pattern of proposals", with("guardrails", O{"excludePatterns": L{}})),
 		good("a profile that proposes nothing", O{"bidirectional": O{"enabled": true}, "sync": O{"profiles": O{"site": O{
 			"bidirectional": false, "mappings": L{O{"source": "a", "destination": "b"}}}}}}),
-		wrong("a debounce that is a number", with("debounce", 30)),
-		wrong("a size that is a number", with("guardrails", O{"maxFileSize": 1024})),
+		wrongType("a debounce that is a number", with("debounce", 30)),
+		wrongType("a size that is a number", with("guardrails", O{"maxFileSize": 1024})),
 		bad("a list of 65 watched paths", field+"watchPaths", with("watchPaths", many(65))),
 		bad("an empty watched path", field+"watchPaths[0]", with("watchPaths", L{""})),
 		bad("a watched path of 256 characters", field+"watchPaths[0]", with("watchPaths", L{strings.Repeat("a", 256)})),

@@ -4,19 +4,19 @@ import "strings"
 
 func timing() []Case {
 	polling := func(v any) O { return O{"polling": O{"interval": v}} }
-	takes := each([]string{"60s", "1s", "1h30m", "1.5h", "24h", "500ms500ms", "90s", "86400s", "86400000ms", "0.000278h"},
+	accepted := each([]string{"60s", "1s", "1h30m", "1.5h", "24h", "500ms500ms", "90s", "86400s", "86400000ms", "0.000278h"},
 		"polling every", func(name, v string) Case { return good(name, polling(v)) })
-	refuses := each([]string{
+	refused := each([]string{
 		"banana", "60", "-5s", "1d", "0s", "999ms", "24h1s", "1h 30m", "99999h99999h99999h99999h99999h", "99999999999999999999h", "1e3s", "5µs", " 5s", ".5s",
-		strings.Repeat("1m", 17),
+		strings.Repeat("1m", 17), // more than 32 characters
 	}, "polling every", func(name, v string) Case { return bad(name, "spec.polling.interval", polling(v)) })
 	empty := good("polling every empty text", polling(""))
-	empty.CRDOnly = "empty is as good as left out where no API server fills in the default"
+	empty.CRDOnly = "the Go validation accepts an empty value, which means the default"
 	key := O{"name": "a", "key": "b"}
-	return append(append(takes, refuses...), empty,
-		wrong("polling every number", polling(60)),
+	return append(append(accepted, refused...), empty,
+		wrongType("polling every number", polling(60)),
 		good("no polling", O{"polling": O{"enabled": false}}),
-		wrong("polling that is enabled by text", O{"polling": O{"enabled": "yes"}}),
+		wrongType("polling that is enabled by text", O{"polling": O{"enabled": "yes"}}),
 		good("a progress deadline", O{"progressDeadline": "15m"}),
 		bad("a progress deadline of two days", "spec.progressDeadline", O{"progressDeadline": "48h"}),
 		bad("a progress deadline without a unit", "spec.progressDeadline", O{"progressDeadline": "600"}),
@@ -40,8 +40,8 @@ func gateways() []Case {
 		bad("an API key in both forms", "spec.gateway.apiKeySecretRef", gateway(O{"apiKeySecretRef": key, "api": O{"secretName": "a"}})),
 		bad("an API key without a secret", "spec.gateway.api.secretName", gateway(O{"api": O{}})),
 		bad("an API key with a slash in its key", "spec.gateway.api.secretKey", gateway(O{"api": O{"secretName": "a", "secretKey": "a/b"}})),
-		wrong("a port beyond 32 bits", gateway(O{"port": 99999999999})),
-		wrong("a port in quotes", gateway(O{"port": "8088"})),
+		wrongType("a port beyond 32 bits", gateway(O{"port": 99999999999})),
+		wrongType("a port in quotes", gateway(O{"port": "8088"})),
 		bad("a server name that is a URL", "spec.gateway.tlsConfig.serverName", gateway(O{"tlsConfig": O{"serverName": "https://gw"}})),
 	)
 }
@@ -49,17 +49,17 @@ func gateways() []Case {
 func agents() []Case {
 	image := func(i O) O { return O{"agent": O{"image": i}} }
 	repository := func(v string) O { return image(O{"repository": v}) }
-	takes := each([]string{"agent", "stoker/agent", "localhost:5000/agent", "Registry.example.com/a_b/c__d/e--f.g"}, "the image",
+	accepted := each([]string{"agent", "stoker/agent", "localhost:5000/agent", "Registry.example.com/a_b/c__d/e--f.g"}, "the image",
 		func(name, v string) Case { return good(name, repository(v)) })
-	refuses := each([]string{"registry/agent:1.0", "agent:1.0", "registry:5000/agent:1.0", "a@sha256:0", "a//b", "a/", "/a", "a/B", "a:b/c", "a b", "-a", "a-", strings.Repeat("a", 256)}, "the image",
+	refused := each([]string{"registry/agent:1.0", "agent:1.0", "registry:5000/agent:1.0", "a@sha256:0", "a//b", "a/", "/a", "a/B", "a:b/c", "a b", "-a", "a-", strings.Repeat("a", 256)}, "the image",
 		func(name, v string) Case { return bad(name, "spec.agent.image.repository", repository(v)) })
-	return append(append(takes, refuses...),
+	return append(append(accepted, refused...),
 		good("an image", image(O{"repository": "registry.example.com:5000/a/stoker-agent", "tag": "1.2.3",
 			"digest": "sha256:" + strings.Repeat("0a", 32), "pullPolicy": "IfNotPresent"})),
 		good("a set of resources", O{"agent": O{"resources": O{"requests": O{"cpu": "50m", "memory": "64Mi"}, "limits": O{"cpu": 1}}}}),
 		bad("an image whose tag has a slash", "spec.agent.image.tag", image(O{"tag": "a/b"})),
 		bad("an image with a short digest", "spec.agent.image.digest", image(O{"digest": "sha256:0a"})),
 		bad("an unknown pull policy", "spec.agent.image.pullPolicy", image(O{"pullPolicy": "Sometimes"})),
-		wrong("a resource that is no quantity", O{"agent": O{"resources": O{"limits": O{"cpu": "banana"}}}}),
+		wrongType("a resource that is no quantity", O{"agent": O{"resources": O{"limits": O{"cpu": "banana"}}}}),
 	)
 }

@@ -9,7 +9,7 @@ func names() []Case {
 	return []Case{
 		good("the smallest object", nil),
 		good("an unknown field", O{"colour": "green", "sync": O{"defaults": O{"colour": "red"}}}),
-		name("a name of 48 characters is taken", strings.Repeat("a", 48), ""),
+		name("a name of 48 characters is accepted", strings.Repeat("a", 48), ""),
 		name("a name of 49 characters is refused", strings.Repeat("a", 49), "metadata.name"),
 		name("a name in capitals is refused", "Plant", "metadata.name"),
 		name("a name with a slash is refused", "a/b", "metadata.name"),
@@ -18,37 +18,37 @@ func names() []Case {
 
 func repositories() []Case {
 	repo := func(v any) O { return O{"git": O{"repo": v}} }
-	takes := each([]string{
+	accepted := each([]string{
 		"https://git.example.com/a/b.git", "http://git.example.com/a", "https://[::1]:8443/a",
 		"https://user@git.example.com/a", "https://user:password@git.example.com/a",
 		"ssh://git@git.example.com:2222/a.git", "ssh://[::1]/a",
 		"git@git.example.com:a/b.git", "git@[::1]:a/b", "git.example.com:a/b", "git@git.example.com:/srv/a.git",
 		"file:///srv/git/a b.git", "/srv/git/a b.git",
 	}, "the repository", func(name, v string) Case { return good(name, repo(v)) })
-	refuses := each([]string{
+	refused := each([]string{
 		"", "-uhost", "--upload-pack=touch x", "ext::sh -c touch", "ext::sh", "/", "//host/a", "file:///", "../a", "host",
 		"file://host/a", "https://", "https:///a", "https://-x/a", "ssh://-oProxyCommand=x/a",
 		"git@-x:a", "git@host:-a", "git@host:/-a", "ftp://host/a", "git://host/a", "a://b:c",
 		"https://host/a?token=b", "https://host?b", "https://host/a#b", "ssh://git@host/a?b",
 		"https://host/a b", "https://host/a\nb", "https://host/\x01", "https://h/" + strings.Repeat("a", 2039),
 	}, "the repository", func(name, v string) Case { return bad(name, "spec.git.repo", repo(v)) })
-	return append(append(takes, refuses...), bad("a missing repository", "spec.git.repo", repo(nil)))
+	return append(append(accepted, refused...), bad("a missing repository", "spec.git.repo", repo(nil)))
 }
 
 func refs() []Case {
 	ref := func(v any) O { return O{"git": O{"ref": v}} }
-	takes := each([]string{
+	accepted := each([]string{
 		"main", "v1.2.3", "1.10", "release/2026", "refs/heads/main", "refs/tags/v1", "HEAD", "feature@x", "@x", "a.b",
 		"x.lockx", "ä", "0123456789abcdef0123456789abcdef01234567", strings.Repeat("ä", 255),
 	}, "the ref", func(name, v string) Case { return good(name, ref(v)) })
-	refuses := each([]string{
+	refused := each([]string{
 		"", "-x", "--upload-pack=x", "/main", "main/", "a b", "a..b", "..", "a//b", "a/.b", ".a", "a.", "a.lock", "a.lock/b", "@", "a@{1}",
 		"a~1", "a^", "a:b", "a?", "a*", "a[b", `a\b`, "a\tb", "a\nb", "a\x7f", "refs/heads/../../x", strings.Repeat("a", 256),
 	}, "the ref", func(name, v string) Case { return bad(name, "spec.git.ref", ref(v)) })
 	allowed := func(v any) O { return O{"git": O{"allowedRefs": v}} }
-	return append(append(takes, refuses...),
+	return append(append(accepted, refused...),
 		bad("a missing ref", "spec.git.ref", ref(nil)),
-		wrong("a ref that is a number", ref(1.10)),
+		wrongType("a ref that is a number", ref(1.10)),
 		good("a list of allowed refs", allowed(L{"main", "release/*", "refs/tags/v{1,2}.*"})),
 		bad("an empty allowed ref", "spec.git.allowedRefs[1]", allowed(L{"main", ""})),
 		bad("a list of 65 allowed refs", "spec.git.allowedRefs", allowed(times(65, func(int) any { return "a" }))),
@@ -88,7 +88,7 @@ func credentials() []Case {
 		bad("a GitHub App with the number 0", field+".githubApp.appId", auth(O{"githubApp": app(O{"appId": 0})})),
 		bad("a GitHub App with a negative installation", field+".githubApp.installationId", auth(O{"githubApp": app(O{"installationId": -1})})),
 		bad("a GitHub App whose API is no URL", field+".githubApp.apiBaseURL", auth(O{"githubApp": app(O{"apiBaseURL": "github.example.com"})})),
-		wrong("a GitHub App whose number is text", auth(O{"githubApp": app(O{"appId": "1"})})),
+		wrongType("a GitHub App whose number is text", auth(O{"githubApp": app(O{"appId": "1"})})),
 	}
 }
 

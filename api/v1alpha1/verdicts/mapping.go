@@ -17,7 +17,7 @@ func mapping(differs O) O {
 
 func mappings() []Case {
 	const source, destination = mappingField + "source", mappingField + "destination"
-	takes := each([]string{
+	accepted := each([]string{
 		".", "./", "a", "a/", "./a", "a/b c/d", "..a/b", "a..b/c", "a/...", "a/.b", ".git-x", "ä/b", "-x",
 		"{{.GatewayName}}/x", `{{ index .Labels "a.b/c" }}/x`,
 	}, "the path", func(name, v string) Case { return good(name, mapping(O{"source": v, "destination": v})) })
@@ -33,7 +33,7 @@ func mappings() []Case {
 		func(name, v string) Case { return bad(name, destination, mapping(O{"destination": v})) })
 	roots := each([]string{".", "./"}, "a file mapping to",
 		func(name, v string) Case { return bad(name, destination, mapping(O{"type": "file", "destination": v})) })
-	return append(slices.Concat(takes, sources, destinations, own, roots),
+	return append(slices.Concat(accepted, sources, destinations, own, roots),
 		good("a mapping with every field", mapping(O{"type": "dir", "required": true, "template": true,
 			"patches": L{O{"file": "**/config.json", "set": O{"systemName": "{{.Vars.site}}-{{.PodOrdinal}}"}}}})),
 		good("a destination that only begins like the agent's folder", mapping(O{"destination": ".stoker-x/a"})),
@@ -53,16 +53,16 @@ func patches() []Case {
 	}
 	of := func(v string) O { return patch(O{"file": v, "set": O{"a": "b"}}, nil) }
 	sets := func(values any) O { return patch(O{"file": "a", "set": values}, nil) }
-	takes := each([]string{"config.json", "**/config.json", "a/{b,c}/*.json", `a\[b.json`, "...x"}, "the patched files",
+	accepted := each([]string{"config.json", "**/config.json", "a/{b,c}/*.json", `a\[b.json`, "...x"}, "the patched files",
 		func(name, v string) Case { return good(name, of(v)) })
-	refuses := each([]string{"../a", "/a", "a/../b", "a//b", "a/", "./a", ".", "..", "a/./b", "a\x01", strings.Repeat("a", 513)},
+	refused := each([]string{"../a", "/a", "a/../b", "a//b", "a/", "./a", ".", "..", "a/./b", "a\x01", strings.Repeat("a", 513)},
 		"the patched files", func(name, v string) Case { return bad(name, file, of(v)) })
 	keys := each([]string{"a", "a.0.b", `a\.b`, `a\#`, "a b", "ä", "a:1"}, "the path of a value",
 		func(name, v string) Case { return good(name, sets(O{v: "x"})) })
 	badKeys := each([]string{"", "a..b", ".a", "a.", "a.#.b", "a|b", "@this", "a*", "a?b", `a\`}, "the path of a value",
 		func(name, v string) Case { return agentOnly(noKeys, name, set, sets(O{v: "x"})) })
 	one := O{"set": O{"a": "b"}}
-	return append(slices.Concat(takes, refuses, keys, badKeys),
+	return append(slices.Concat(accepted, refused, keys, badKeys),
 		agentOnly(noPatterns, "a broken pattern of patched files", file, of("a/[b")),
 		good("a patch of a file mapping", patch(one, O{"type": "file", "destination": "a.json"})),
 		good("a patch without files in a mapping of unknown type", patch(one, nil)),
@@ -72,7 +72,7 @@ func patches() []Case {
 		bad("a patch without set", set, patch(O{"file": "a"}, nil)),
 		bad("a patch of 65 values", set, sets(entries(65, ""))),
 		bad("a patched value of 4097 characters", set+"[a]", sets(O{"a": strings.Repeat("x", 4097)})),
-		wrong("a patched value that is a number", sets(O{"a": 1})),
+		wrongType("a patched value that is a number", sets(O{"a": 1})),
 		bad("a list of 33 patches", mappingField+"patches", mapping(O{"patches": times(33, func(i int) any {
 			return O{"file": fmt.Sprint(i), "set": O{"a": "b"}}
 		})})),

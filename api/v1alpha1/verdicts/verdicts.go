@@ -1,5 +1,5 @@
-// Package verdicts has one table of valid and invalid GatewaySyncs and ConfigSyncs. The tests of api/v1alpha1 run the Go validation on it, and
-// those of test/crd create the objects on an API server with the CRD: both must accept or reject the same objects. No product code imports it.
+// Package verdicts has tables of valid and invalid GatewaySyncs and ConfigSyncs. Tests of package validation check them with Go, and tests
+// of test/crd check them with the CRD: both must accept the same objects. No product code imports it.
 package verdicts
 
 import (
@@ -15,28 +15,28 @@ type L = []any
 
 // Case is one object and the expected verdict.
 type Case struct {
-	// Name states the outcome.
+	// Name of the case, which states the outcome.
 	Name string
 	// Kind of the object; empty for a GatewaySync.
 	Kind string
-	// ObjectName is metadata.name; empty stands for an ordinary one.
+	// ObjectName is metadata.name; empty for an ordinary name.
 	ObjectName string
-	// Spec is merged into the spec of the smallest good object; nil removes a field.
+	// Spec is merged into the spec of the smallest valid object; nil removes a field.
 	Spec O
-	// Refused is the field that the Go validation names; empty for a good object.
+	// Refused is the field that the Go validation names; empty for a valid object.
 	Refused string
-	// Undecodable is true where the object does not even fit the Go type.
+	// Undecodable reports whether the object cannot be decoded into the Go type.
 	Undecodable bool
-	// AgentOnly says why the CRD cannot refuse a bad object, where it does not.
+	// AgentOnly says why the CRD accepts an object that the Go validation refuses; empty if it refuses it, too.
 	AgentOnly string
-	// CRDOnly says why only the CRD refuses an object.
+	// CRDOnly says why the CRD refuses an object that the Go validation accepts.
 	CRDOnly string
 }
 
-// Reasons why a CRD takes what the agent refuses.
+// Reasons for AgentOnly.
 const (
 	noPatterns = "a schema cannot parse a pattern"
-	noKeys     = "a schema cannot look at the keys of a map"
+	noKeys     = "a schema cannot check the keys of a map"
 )
 
 // Table returns all cases.
@@ -97,15 +97,15 @@ func merge(into, from O) {
 }
 
 // good is the case of a valid spec.
-func good(name string, spec O) Case { return Case{Name: name + " is taken", Spec: spec} }
+func good(name string, spec O) Case { return Case{Name: name + " is accepted", Spec: spec} }
 
 // bad is the case of an invalid spec. The Go validation must name the field.
 func bad(name, field string, spec O) Case {
 	return Case{Name: name + " is refused", Refused: field, Spec: spec}
 }
 
-// wrong is the case of a spec with a value of a wrong JSON type.
-func wrong(name string, spec O) Case {
+// wrongType is the case of a spec with a value of a wrong JSON type.
+func wrongType(name string, spec O) Case {
 	return Case{Name: name + " is refused", Undecodable: true, Spec: spec}
 }
 
@@ -116,7 +116,7 @@ func agentOnly(why, name, field string, spec O) Case {
 	return c
 }
 
-// each returns one case for each value.
+// each returns a case for each value. Its name is followed by the value.
 func each[T any](values []T, name string, of func(name string, value T) Case) []Case {
 	cases := make([]Case, 0, len(values))
 	for _, v := range values {
@@ -134,7 +134,7 @@ func times(n int, value func(i int) any) L {
 	return list
 }
 
-// entries makes an object of n members.
+// entries returns an object with n members of the same value.
 func entries(n int, value any) O {
 	o := O{}
 	for i := range n {

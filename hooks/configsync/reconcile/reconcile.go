@@ -125,7 +125,7 @@ func (r *Reconciler) GatewaySyncChanged(namespace, name string) {
 func waitsFor(cs *v1alpha1.ConfigSync, kind v1alpha1.ConfigDependencyKind, name string) bool {
 	ready := meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionReady)
 	return ready != nil && ready.Reason == string(v1alpha1.ReasonDependencyNotReady) &&
-		slices.ContainsFunc(cs.Spec.DependsOn, func(d v1alpha1.ConfigDependency) bool { return d.On() == kind && d.Name == name })
+		slices.ContainsFunc(cs.Spec.DependsOn, func(d v1alpha1.ConfigDependency) bool { return d.EffectiveKind() == kind && d.Name == name })
 }
 
 // wake lets the ConfigSyncs of a namespace that match run before they are due.

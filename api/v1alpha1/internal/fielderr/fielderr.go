@@ -1,4 +1,4 @@
-// Package fielderr makes errors about fields of the spec. They are short, whatever the spec holds.
+// Package fielderr makes errors about fields of a spec. They are short even if the value of the field is not.
 package fielderr
 
 import (
@@ -8,24 +8,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Invalid is field.Invalid with no more of the value than a person wants to read.
+// Invalid is field.Invalid with a shortened value.
 func Invalid(path *field.Path, value, advice string) *field.Error {
-	return field.Invalid(path, Shown(value), advice)
+	return field.Invalid(path, Shorten(value), advice)
 }
 
-// Shown shortens a value for a message.
-func Shown(value string) string {
-	const most = 80
-	if len(value) <= most {
+// Shorten returns at most 80 bytes of a value, for a message.
+func Shorten(value string) string {
+	const maxLength = 80
+	if len(value) <= maxLength {
 		return value
 	}
-	return strings.ToValidUTF8(value[:most], "") + "…"
+	return strings.ToValidUTF8(value[:maxLength], "") + "…"
 }
 
-// OneOf checks an enumerated string; empty means left out.
+// OneOf checks a value of an enumeration. An empty value is valid.
 func OneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
 	if value == "" || slices.Contains(allowed, value) {
 		return nil
 	}
-	return field.ErrorList{field.NotSupported(path, T(Shown(string(value))), allowed)}
+	return field.ErrorList{field.NotSupported(path, T(Shorten(string(value))), allowed)}
 }
