@@ -3,10 +3,6 @@ package plan
 import (
 	"fmt"
 	"slices"
-	"strings"
-
-	"golang.org/x/text/cases"
-	"golang.org/x/text/unicode/norm"
 )
 
 // A volume may ignore case or Unicode normalization, so that one file answers to two names. A commit that only changes
@@ -54,48 +50,21 @@ func (p *planner) respelled(dir string, list []Found) ([]Found, error) {
 		names[fold(f.Path)] = f
 	}
 	same := make(map[string]bool)
-	for w, err := range p.Desired.gitBelow(dir) {
+	for path, err := range p.Desired.Paths(dir) {
 		if err != nil {
 			return nil, err
 		}
-		f, ok := names[fold(w.Path)]
+		f, ok := names[fold(path)]
 		if !ok {
 			continue
 		}
-		st, err := p.State.Stat(w.Path)
+		st, err := p.State.Stat(path)
 		if err != nil {
-			return nil, fmt.Errorf("stat %s: %w", w.Path, err)
+			return nil, fmt.Errorf("stat %s: %w", path, err)
 		}
 		if st == f.Stat {
 			same[f.Path] = true
 		}
 	}
 	return slices.DeleteFunc(list, func(f Found) bool { return same[f.Path] }), nil
-}
-
-// folder finds names of one directory that are the same name on file systems that ignore case or normalize Unicode. Two
-// paths collide only if their elements do, so comparing siblings finds every collision of a tree while holding only one
-// directory.
-type folder struct {
-	seen map[string]string // folded name → name
-}
-
-// add returns the sibling that collides with name, if any.
-func (f *folder) add(name string) (other string, collides bool) {
-	key := fold(name)
-	if other, collides = f.seen[key]; !collides {
-		f.seen[key] = name
-	}
-	return other, collides
-}
-
-// fold maps names that some file system considers equal to the same string. Lower-case ASCII, the usual case, does not
-// allocate.
-func fold(name string) string {
-	for i := range len(name) {
-		if name[i] >= 0x80 {
-			return norm.NFC.String(cases.Fold().String(norm.NFC.String(name)))
-		}
-	}
-	return strings.ToLower(name)
 }

@@ -74,17 +74,11 @@ func comparison(name string) func(a, b []byte) (bool, error) {
 // blob reads at most maxCompared bytes of a wanted blob.
 func (p *planner) blob(id ID) ([]byte, error) { return read(p.Desired.WriteBlob, id) }
 
-// errGone reports that the blob of a record is no longer available.
-var errGone = errors.New("the content of the last sync is no longer available")
-
 // before returns the content that git wanted for the file at the last sync (rec.Want): read from git, or rendered
 // again.
 func (p *planner) before(rec Owned) ([]byte, error) {
-	if p.Desired.recipes[rec.Want] != nil || p.Desired.objects.Has(rec.Want) {
+	if p.Desired.Has(rec.Want) {
 		return p.blob(rec.Want)
-	}
-	if content, ok := p.Desired.cache.content(rec.Want); ok {
-		return content, nil
 	}
 	if p.Previous == nil || !p.Previous.renders {
 		return nil, errGone

@@ -43,7 +43,7 @@ type Input struct {
 // the disk, so that memory grows with the changes and not with the files. Under prune mirror it always walks the mapped
 // directories, because no tree tells of files that the gateway added.
 func Compute(in Input) (*Changes, error) {
-	if err := in.Desired.checkRendering(); err != nil {
+	if err := in.Desired.CheckRendering(); err != nil {
 		return nil, err
 	}
 	if in.incremental() {
@@ -95,7 +95,7 @@ func compute(in Input) (*Changes, error) {
 		blocked:   make(map[string]string),
 		changes:   &Changes{From: header.Commit, To: in.To, Full: in.Previous == nil},
 	}
-	in.Desired.local = p.local
+	in.Desired.ReadLocally(p.local)
 	if p.rules.Prune == PruneMirror {
 		p.mirrors = in.Desired.mappedDirs()
 	}
@@ -246,12 +246,12 @@ func (p *planner) finish() error {
 			}
 		}
 	}
-	if limit := p.rules.Limits.Files; c.Total > limit {
-		return tooManyFiles(limit)
+	if err := p.rules.Limits.CheckFiles(c.Total); err != nil {
+		return err
 	}
-	if len(p.rules.Mappings) > 0 && len(p.Desired.missing) == len(p.rules.Mappings) && p.owned == 0 && p.header.Commit.IsZero() {
+	if len(p.rules.Mappings) > 0 && len(p.Desired.Missing()) == len(p.rules.Mappings) && p.owned == 0 && p.header.Commit.IsZero() {
 		return p.Desired.noSource()
 	}
-	c.Warnings, c.Mounted = p.Desired.Warnings(), slices.Sorted(slices.Values(p.Desired.mounted))
+	c.Warnings, c.Mounted = p.Desired.Warnings(), p.Desired.Mounted()
 	return p.nameMappings()
 }

@@ -360,3 +360,12 @@ func blockedBy(at, path string) error {
 	return failure.New(v1alpha1.ReasonPathCollision, "%s on the gateway is in the place of a directory that %s needs, and "+
 		"the agent does not own it: delete it, or change the mapping", at, path)
 }
+
+// checkMounts refuses a file at a path that has to stay a directory because of a mount below it.
+func (p *planner) checkMounts(path string) error {
+	if mount := p.rules.Mounts.under(path); mount != "" {
+		return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, which must be a directory because the gateway's "+
+			"container has a mount at %s: exclude the file, or remove it from git", path, mount)
+	}
+	return nil
+}

@@ -136,14 +136,31 @@ func (d *Desired) Warnings() []string {
 	return append(slices.Clip(d.warnings), "… and more")
 }
 
+// Missing returns the mappings whose sources are not in the commit.
+func (d *Desired) Missing() []Mapping { return d.missing }
+
+// Mounted returns the mounts of the gateway at which the commit has files, sorted.
+func (d *Desired) Mounted() []string { return slices.Sorted(slices.Values(d.mounted)) }
+
+// ReadLocally makes the tree read blobs that the store does not have with read, which returns false if it cannot read a blob either.
+func (d *Desired) ReadLocally(read func(path string, id ID) ([]byte, bool)) { d.local = read }
+
 // Walk yields all desired files, sorted bytewise by path. It ends after the first error.
 func (d *Desired) Walk() iter.Seq2[Want, error] { return d.Below("") }
 
 // Below yields the desired files below dir at any depth, sorted. "" is the root.
 func (d *Desired) Below(dir string) iter.Seq2[Want, error] { return d.walk(dir, d.list) }
 
-// gitBelow is Below without rendering: every Want has git's id. Use it if only the paths count.
-func (d *Desired) gitBelow(dir string) iter.Seq2[Want, error] { return d.walk(dir, d.listGit) }
+// Paths yields the paths of the desired files below dir, sorted. It renders nothing.
+func (d *Desired) Paths(dir string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for w, err := range d.walk(dir, d.listGit) {
+			if !yield(w.Path, err) {
+				return
+			}
+		}
+	}
+}
 
 // rendering yields the desired files of all directories in which a file may be rendered.
 func (d *Desired) rendering() iter.Seq2[Want, error] {
@@ -170,33 +187,63 @@ func (d *Desired) walk(dir string, list func(node) ([]child, error)) iter.Seq2[W
 }
 
 // Lookup returns the desired file at path, if any.
-func (d *Desired) Lookup(path string) (Want, bool, error) { return d.lookup(path, d.list) }
-
-func (d *Desired) lookup(path string, list func(node) ([]child, error)) (Want, bool, error) {
-	children, err := d.beside(path, list)
+func (d *Desired) Lookup(path string) (Want, bool, error) {
+	siblings, err := d.List(parent(path))
 	if err != nil {
 		return Want{}, false, err
 	}
-	w, ok := pick(children, path)
+	w, ok := siblings.File(base(path))
 	return w, ok, nil
 }
 
-// beside lists the directory of path. It returns nil if there is none.
-func (d *Desired) beside(path string, list func(node) ([]child, error)) ([]child, error) {
-	n, found, err := d.find(parent(path))
+// Listing has the children of one directory of the desired tree.
+type Listing struct {
+	d        *Desired
+	path     string
+	children []child
+}
+
+// List lists a directory. The Listing is empty if the tree does not have the directory.
+func (d *Desired) List(path string) (Listing, error) {
+	children, err := d.children(path, d.list)
+	return Listing{d: d, path: path, children: children}, err
+}
+
+// Files returns the files in the directory, without those below it.
+func (l *Listing) Files() []Want {
+	var list []Want
+	for i := range l.children {
+		if c := &l.children[i]; !c.isDir {
+			list = append(list, c.want(join(l.path, c.name)))
+		}
+	}
+	return list
+}
+
+// File returns the file of a name, if any.
+func (l *Listing) File(name string) (Want, bool) {
+	c := fileOf(l.children, name)
+	if c == nil {
+		return Want{}, false
+	}
+	return c.want(join(l.path, name)), true
+}
+
+// children lists a directory with list. It returns nil if the tree does not have the directory.
+func (d *Desired) children(dir string, list func(node) ([]child, error)) ([]child, error) {
+	n, found, err := d.find(dir)
 	if err != nil || !found {
 		return nil, err
 	}
 	return list(n)
 }
 
-func pick(children []child, path string) (Want, bool) {
-	for i := range children {
-		if c := &children[i]; !c.isDir && c.name == base(path) {
-			return c.want(path), true
-		}
+func fileOf(children []child, name string) *child {
+	i := slices.IndexFunc(children, func(c child) bool { return !c.isDir && c.name == name })
+	if i < 0 {
+		return nil
 	}
-	return Want{}, false
+	return &children[i]
 }
 
 // find descends to a directory.
@@ -379,11 +426,7 @@ func nextByte(s string, i int, dir bool) int {
 
 // Dirs returns the sorted names of the desired directories in dir. It reads only that directory.
 func (d *Desired) Dirs(dir string) ([]string, error) {
-	n, found, err := d.find(dir)
-	if err != nil || !found {
-		return nil, err
-	}
-	children, err := d.listGit(n)
+	children, err := d.children(dir, d.listGit)
 	if err != nil {
 		return nil, err
 	}
@@ -395,6 +438,9 @@ func (d *Desired) Dirs(dir string) ([]string, error) {
 	}
 	return names, nil
 }
+
+// shown is the number of paths in a message.
+const shown = 10
 
 // noSource returns the error for a first sync whose mappings match nothing in the commit. That is a typing error, and
 // must not look like a synced gateway. The message shows what the commit has instead.
@@ -408,7 +454,7 @@ func (d *Desired) noSource() error {
 		return err
 	}
 	return failure.New(v1alpha1.ReasonSourceMissing, "no mapping matches the commit: it does not have %s; it has %s: correct spec.sync.profiles",
-		some(want[:min(len(want), heldPaths)], len(want)), have)
+		Enumerate(want, shown), have)
 }
 
 // near lists the deepest directory of the commit on the way to p.
@@ -441,5 +487,5 @@ func (d *Desired) near(p Path) (string, error) {
 	if dir != "" {
 		where = "in " + dir + " "
 	}
-	return where + some(names[:min(len(names), heldPaths)], len(names)), nil
+	return where + Enumerate(names, shown), nil
 }

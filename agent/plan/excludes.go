@@ -93,5 +93,3 @@ func matchAny(patterns []string, path string) bool {
 	}
 	return false
 }
-
-func base(p string) string { return p[strings.LastIndexByte(p, '/')+1:] }

@@ -101,12 +101,11 @@ func (p *planner) heldConflicts() *Held {
 		return nil
 	}
 	paths := slices.Sorted(maps.Keys(p.conflicts))
-	paths = slices.Clone(paths[:min(len(paths), heldPaths)])
 	return &Held{
 		Reason: v1alpha1.ReasonConflictDetected,
 		Message: fmt.Sprintf("%s changed both on the gateway and in git (%s), and conflictPolicy is hold: "+
-			"choose one version, or set another conflictPolicy", files(len(p.conflicts)), some(paths, len(p.conflicts))),
-		Paths: paths,
+			"choose one version, or set another conflictPolicy", files(len(p.conflicts)), Enumerate(paths, heldPaths)),
+		Paths: slices.Clone(paths[:min(len(paths), heldPaths)]),
 	}
 }
 
@@ -146,15 +145,15 @@ func (p *planner) massDeletion() (*Held, error) {
 	}
 	details := ""
 	if len(lost) > 0 {
-		details = ", because the commit no longer has " + some(lost[:min(len(lost), heldPaths)], len(lost)) +
+		details = ", because the commit no longer has " + Enumerate(lost, heldPaths) +
 			" (if you renamed it, correct the mapping)"
 	}
 	if len(projects) > 0 {
 		details += ", including all of " + plural(len(projects), "project") + " " +
-			some(projects[:min(len(projects), heldPaths)], len(projects))
+			Enumerate(projects, heldPaths)
 	}
 	if len(withoutFile) > 0 {
-		details += ", including the project.json of " + some(withoutFile[:min(len(withoutFile), heldPaths)], len(withoutFile)) +
+		details += ", including the project.json of " + Enumerate(withoutFile, heldPaths) +
 			" (the gateway ignores a project without it)"
 	}
 	return &Held{
@@ -171,7 +170,7 @@ func (p *planner) countOrphan(rec Owned) {
 		return
 	}
 	from := p.header.Mappings[rec.Origin]
-	for _, m := range p.Desired.missing {
+	for _, m := range p.Desired.Missing() {
 		if string(m.Source) == from.Source && string(m.Destination) == from.Destination {
 			if p.orphans == nil {
 				p.orphans = map[string]int{}
@@ -206,7 +205,7 @@ func projectFile(path string) (string, bool) {
 
 // wanted reports whether git has any file for dir.
 func (p *planner) wanted(dir string) (bool, error) {
-	for _, err := range p.Desired.gitBelow(dir) {
+	for _, err := range p.Desired.Paths(dir) {
 		return err == nil, err
 	}
 	return false, nil

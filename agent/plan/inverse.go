@@ -26,15 +26,11 @@ func (s *Source) Rendered() bool { return s.recipe != nil }
 // Source returns where git has a desired file, or would have a new one: with its nearest sibling, or else by the mapping with the longest
 // destination. It returns false if no mapping brings files there.
 func (d *Desired) Source(path string) (Source, bool, error) {
-	children, err := d.beside(path, d.listGit)
+	children, err := d.children(parent(path), d.listGit)
 	if err != nil {
 		return Source{}, false, err
 	}
-	for i := range children {
-		c := &children[i]
-		if c.isDir || c.name != base(path) {
-			continue
-		}
+	if c := fileOf(children, base(path)); c != nil {
 		r, err := d.recipe(path, c)
 		at := int(c.origin)
 		return Source{Path: d.rules.Mappings[at].sourceOf(path), Mapping: at, ID: c.id, Exec: c.exec, recipe: r}, err == nil, err
@@ -44,25 +40,6 @@ func (d *Desired) Source(path string) (Source, bool, error) {
 		return Source{}, false, err
 	}
 	return Source{Path: d.rules.Mappings[at].sourceOf(path), Mapping: at}, true, nil
-}
-
-// Siblings returns the desired files in a directory, without those below it.
-func (d *Desired) Siblings(dir string) ([]Want, error) {
-	n, found, err := d.find(dir)
-	if err != nil || !found {
-		return nil, err
-	}
-	children, err := d.list(n)
-	if err != nil {
-		return nil, err
-	}
-	var list []Want
-	for i := range children {
-		if c := &children[i]; !c.isDir {
-			list = append(list, c.want(join(dir, c.name)))
-		}
-	}
-	return list, nil
 }
 
 // sourceOf returns the path in the commit for a path at or below the destination.
@@ -84,18 +61,12 @@ func (d *Desired) mappingFor(path string) (int, error) {
 		return !d.single[i] && m.Kind != FileSource && below(path, m.Destination.rel())
 	}
 	for dir, name := parent(path), base(path); ; dir, name = parent(dir), base(dir) {
-		n, found, err := d.find(dir)
+		children, err := d.children(dir, d.listGit)
 		if err != nil {
 			return -1, err
 		}
-		if found {
-			children, err := d.listGit(n)
-			if err != nil {
-				return -1, err
-			}
-			if at := nearest(children, name, covers); at >= 0 {
-				return at, nil
-			}
+		if at := nearest(children, name, covers); at >= 0 {
+			return at, nil
 		}
 		if dir == "" {
 			break

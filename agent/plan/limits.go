@@ -25,13 +25,6 @@ func (t *counter) dir(l *Limits) error {
 }
 
 func (t *counter) file(l *Limits) error {
-	if t.files++; t.files > l.Files {
-		return tooManyFiles(l.Files)
-	}
-	return nil
-}
-
-func tooManyFiles(limit int) error {
-	return failure.New(v1alpha1.ReasonLimitExceeded,
-		"the mappings bring more files than --max-files, %d: map or exclude less", limit)
+	t.files++
+	return l.CheckFiles(t.files)
 }

@@ -83,8 +83,8 @@ func (d *Desired) rendersIn(n node) bool {
 
 // listGit is list without rendering: all files have git's ids.
 func (d *Desired) listGit(n node) ([]child, error) {
-	if n.depth >= d.rules.Limits.Depth {
-		return nil, tooDeep(n.path, "--max-depth", d.rules.Limits.Depth)
+	if err := d.rules.Limits.CheckDepth(n.path, n.depth); err != nil {
+		return nil, err
 	}
 	l := lister{d: d, n: n}
 	for _, layer := range n.layers {
@@ -135,7 +135,7 @@ func (l *lister) addEntry(e Entry, mapping uint16) error {
 	} else if l.leftOut(path, false) {
 		return nil
 	}
-	if err := l.checkPath(path, e.Name); err != nil {
+	if err := l.d.rules.Limits.CheckPath(path, e.Name); err != nil {
 		return err
 	}
 	switch e.Mode {
@@ -173,19 +173,6 @@ func (l *lister) leftOut(path string, isDir bool) bool {
 		l.d.warn("an exclude pattern matches the directory %s but not its files; end the pattern with a slash", path)
 	}
 	return false
-}
-
-func (l *lister) checkPath(path, name string) error {
-	if err := checkName(path, name); err != nil {
-		return err
-	}
-	if l.n.path == "" && driveLetter(name) {
-		return failure.New(v1alpha1.ReasonUnsafePath, "path %q begins with a drive letter", path)
-	}
-	if limit := l.d.rules.Limits.PathBytes; len(path) > limit {
-		return tooLong(path, "--max-path", limit)
-	}
-	return nil
 }
 
 // merge decides between the candidates of each name: the last mapping wins, also between a file and a directory.
@@ -242,7 +229,7 @@ func (l *lister) addGrafts() error {
 		}
 		path := join(l.n.path, name)
 		if g.last >= l.n.floor && g.below != nil && !l.leftOut(path, true) {
-			if err := l.checkPath(path, name); err != nil {
+			if err := l.d.rules.Limits.CheckPath(path, name); err != nil {
 				return err
 			}
 			l.children = append(l.children, child{name: name, isDir: true, origin: uint16(g.last), graft: g})
@@ -343,4 +330,20 @@ func at(path string) string {
 		return "the root"
 	}
 	return path
+}
+
+// folder finds names of one directory that are the same name on file systems that ignore case or normalize Unicode. Two
+// paths collide only if their elements do, so comparing siblings finds every collision of a tree while holding only one
+// directory.
+type folder struct {
+	seen map[string]string // folded name → name
+}
+
+// add returns the sibling that collides with name, if any.
+func (f *folder) add(name string) (other string, collides bool) {
+	key := fold(name)
+	if other, collides = f.seen[key]; !collides {
+		f.seen[key] = name
+	}
+	return other, collides
 }

@@ -2,9 +2,6 @@ package plan
 
 import (
 	"slices"
-
-	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/failure"
 )
 
 // Mounts are the paths below the data directory at which the gateway's container has mounts of its own, such as a
@@ -54,43 +51,4 @@ func (m *Mounts) find(path string, is func(path, mount string) bool) string {
 		return ""
 	}
 	return m.paths[i]
-}
-
-// findMounts records the mounts at which the commit has content, so that a plan reports them even if it does not
-// compare their directories.
-func (d *Desired) findMounts() error {
-	for _, path := range d.rules.Mounts.paths {
-		if _, err := d.beside(path, d.listGit); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// leave records that the commit's content at a mount is not synced.
-func (d *Desired) leave(path string) {
-	if slices.Contains(d.mounted, path) {
-		return
-	}
-	d.mounted = append(d.mounted, path)
-	d.warn("%s is not synced: the gateway's container has a mount there, which hides the file from git; "+
-		"exclude the path, or remove it from git", path)
-}
-
-// checkMounts refuses a file at a path that has to stay a directory because of a mount below it.
-func (p *planner) checkMounts(path string) error {
-	if mount := p.rules.Mounts.under(path); mount != "" {
-		return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, which must be a directory because the gateway's "+
-			"container has a mount at %s: exclude the file, or remove it from git", path, mount)
-	}
-	return nil
-}
-
-// leftAlone describes the skipped mounts for Summary, or returns "".
-func (c *Changes) leftAlone() string {
-	if len(c.Mounted) == 0 {
-		return ""
-	}
-	const shown = 3
-	return "not synced because the gateway has mounts there: " + some(c.Mounted[:min(len(c.Mounted), shown)], len(c.Mounted))
 }

@@ -57,6 +57,10 @@ func ParseRules(e v1alpha1.Effective, f Facts, l Limits) (Rules, error) {
 	return NewRules(r)
 }
 
+// systemNameKey is the key of the gateway's name in its system properties. In public repositories no other file has
+// this key.
+const systemNameKey = "systemName"
+
 // nameSystem reads the two annotations for the gateway's system name.
 func (r *Rules) nameSystem(e v1alpha1.Effective) error {
 	if e.SystemName != "" {

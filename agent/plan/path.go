@@ -97,27 +97,3 @@ func tooDeep(p, limit string, names int) error {
 	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q is deeper than %s, %d",
 		strings.ToValidUTF8(p[:min(len(p), 160)], ""), limit, names)
 }
-
-// join appends a name to a directory; "" is the root.
-func join(dir, name string) string {
-	if dir == "" {
-		return name
-	}
-	return dir + "/" + name
-}
-
-// parent returns the directory of a path, or "" for the root.
-func parent(p string) string {
-	if i := strings.LastIndexByte(p, '/'); i >= 0 {
-		return p[:i]
-	}
-	return ""
-}
-
-// below reports whether p lies in dir at any depth, and is not dir itself; "" is the root.
-func below(p, dir string) bool {
-	if dir == "" {
-		return p != ""
-	}
-	return len(p) > len(dir)+1 && p[len(dir)] == '/' && p[:len(dir)] == dir
-}

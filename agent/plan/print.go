@@ -155,15 +155,23 @@ func plural(n int, word string) string {
 	return word + "s"
 }
 
-// some joins names and appends how many of the total are missing.
-func some(names []string, of int) string {
-	shown := make([]string, len(names))
-	for i, name := range names {
-		shown[i] = printable(name)
+// Enumerate joins at most limit names for a message, and says how many more there are.
+func Enumerate(names []string, limit int) string {
+	shown := make([]string, min(len(names), limit))
+	for i := range shown {
+		shown[i] = printable(names[i])
 	}
 	text := strings.Join(shown, ", ")
-	if of > len(names) {
-		text += fmt.Sprintf(" and %d more", of-len(names))
+	if more := len(names) - len(shown); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
+}
+
+// leftAlone describes the skipped mounts for Summary, or returns "".
+func (c *Changes) leftAlone() string {
+	if len(c.Mounted) == 0 {
+		return ""
+	}
+	return "not synced because the gateway has mounts there: " + Enumerate(c.Mounted, 3)
 }

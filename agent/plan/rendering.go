@@ -2,6 +2,7 @@ package plan
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -221,15 +222,25 @@ func (d *Desired) produce(r *recipe) ([]byte, error) {
 	return content, nil
 }
 
+// errGone reports that the blob of a record is no longer available.
+var errGone = errors.New("the content of the last sync is no longer available")
+
+// Has reports whether WriteBlob can write the content of an id.
+func (d *Desired) Has(id ID) bool {
+	_, cached := d.cache.content(id)
+	return cached || d.recipes[id] != nil || d.objects.Has(id)
+}
+
 // WriteBlob writes the content of a wanted id: rendered, or git's. It knows only what was rendered in the directories
 // walked so far.
 func (d *Desired) WriteBlob(w io.Writer, id ID) (int64, error) {
-	r, ok := d.recipes[id]
-	if !ok {
+	content, cached := d.cache.content(id)
+	r := d.recipes[id]
+	switch {
+	case cached:
+	case r == nil:
 		return d.objects.WriteBlob(w, id)
-	}
-	content, ok := d.cache.content(id)
-	if !ok {
+	default:
 		var err error
 		if content, err = d.produce(r); err != nil {
 			return 0, err
@@ -243,15 +254,11 @@ func (d *Desired) WriteBlob(w io.Writer, id ID) (int64, error) {
 // WriteWanted is WriteBlob for an id from a directory that may not have been walked yet. If git does not have the id,
 // it renders everything once.
 func (d *Desired) WriteWanted(w io.Writer, id ID) (int64, error) {
-	if d.recipes[id] == nil && !d.objects.Has(id) {
+	if !d.Has(id) {
 		if err := d.renderAll(); err != nil {
 			return 0, err
 		}
-		if content, ok := d.cache.content(id); ok && d.recipes[id] == nil {
-			n, err := w.Write(content)
-			return int64(n), err
-		}
-		if d.recipes[id] == nil {
+		if !d.Has(id) {
 			return 0, errGone
 		}
 	}

@@ -66,11 +66,11 @@ func (p *planner) writeCompanion(c *Change, conflict bool) error {
 		}
 		c.Conflict = c.Conflict || conflict
 	case c.Op == Adopt && base(c.Path) == resource.File:
-		directory, err := p.Desired.beside(c.Path, p.Desired.list)
+		siblings, err := p.Desired.List(parent(c.Path))
 		if err != nil {
 			return err
 		}
-		if err := p.sign(c, directory); err != nil {
+		if err := p.sign(c, siblings); err != nil {
 			return err
 		}
 		if c.ID != c.FoundID {
@@ -81,8 +81,8 @@ func (p *planner) writeCompanion(c *Change, conflict bool) error {
 }
 
 // sign makes c write a resource.json with a new signature, if git's signature does not match the files of the directory.
-func (p *planner) sign(c *Change, directory []child) error {
-	id, stale, err := p.Desired.signedID(c.Path, directory)
+func (p *planner) sign(c *Change, siblings Listing) error {
+	id, stale, err := siblings.SignedID()
 	if err != nil || !stale {
 		return err
 	}
@@ -114,11 +114,11 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 	if err != nil || found == rec.Want && base(path) != resource.File { // a thumbnail that is git's needs no change
 		return Change{}, false, err
 	}
-	directory, err := p.Desired.beside(path, p.Desired.list)
+	siblings, err := p.Desired.List(parent(path))
 	if err != nil {
 		return Change{}, false, err
 	}
-	w, desired := pick(directory, path)
+	w, desired := siblings.File(base(path))
 	if !desired {
 		return Change{}, false, nil
 	}
@@ -137,7 +137,7 @@ func (p *planner) companion(path string, conflict bool) (Change, bool, error) {
 		}
 	}
 	if base(path) == resource.File {
-		if err := p.sign(&c, directory); err != nil {
+		if err := p.sign(&c, siblings); err != nil {
 			return Change{}, false, err
 		}
 	}

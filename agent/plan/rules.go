@@ -136,6 +136,38 @@ func NewRules(r Rules) (Rules, error) {
 	return r, nil
 }
 
+// CheckFiles returns an error if a commit brings more than the allowed files.
+func (l *Limits) CheckFiles(files int) error {
+	if files <= l.Files {
+		return nil
+	}
+	return failure.New(v1alpha1.ReasonLimitExceeded,
+		"the mappings bring more files than --max-files, %d: map or exclude less", l.Files)
+}
+
+// CheckDepth returns an error if the entries of dir, which is depth elements deep, are deeper than allowed.
+func (l *Limits) CheckDepth(dir string, depth int) error {
+	if depth < l.Depth {
+		return nil
+	}
+	return tooDeep(dir, "--max-depth", l.Depth)
+}
+
+// CheckPath returns an error if path must not be written. It checks only the last element, name, and the length of the path:
+// a walk has checked the parents.
+func (l *Limits) CheckPath(path, name string) error {
+	if err := checkName(path, name); err != nil {
+		return err
+	}
+	if len(path) == len(name) && driveLetter(name) {
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q begins with a drive letter", path)
+	}
+	if len(path) > l.PathBytes {
+		return tooLong(path, "--max-path", l.PathBytes)
+	}
+	return nil
+}
+
 func (l Limits) orDefault() Limits {
 	if l.Files == 0 {
 		l.Files = DefaultLimits.Files

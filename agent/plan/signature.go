@@ -46,17 +46,17 @@ func (d *Desired) sign(r *recipe, git, content []byte) ([]byte, error) {
 	return after.WithSignature(sum), nil
 }
 
-// signedID returns the id of a resource.json signed for the files beside it, if git's signature does not match them, as
+// SignedID returns the id of the directory's resource.json signed for the files beside it, if git's signature does not match them, as
 // after an edit by hand. It returns false if the signature matches, if there is none, or if the file was rendered,
 // which already signed it. Git's bytes would be valid, too, but a gateway that already knows the resource.json may
 // treat the resource as unchanged and not look at its files.
-func (d *Desired) signedID(path string, directory []child) (ID, bool, error) {
-	own, beside := resourceOf(directory)
+func (l *Listing) SignedID() (ID, bool, error) {
+	own, beside := resourceOf(l.children)
 	if own == nil || own.recipe != nil {
 		return ID{}, false, nil
 	}
-	r := &recipe{path: path, blob: own.id, template: plain, beside: beside, stale: true}
-	if err := d.make(r); err != nil {
+	r := &recipe{path: join(l.path, own.name), blob: own.id, template: plain, beside: beside, stale: true}
+	if err := l.d.make(r); err != nil {
 		return ID{}, false, err
 	}
 	return r.id, r.id != r.blob, nil

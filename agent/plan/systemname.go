@@ -7,10 +7,6 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// systemNameKey is the key of the gateway's name in its system properties. In public repositories no other file has
-// this key.
-const systemNameKey = "systemName"
-
 // systemFile returns the path of a collection's system properties.
 func systemFile(collection string) string {
 	return "config/resources/" + collection + "/ignition/system-properties/config.json"
@@ -27,11 +23,11 @@ func (d *Desired) findSystem() error {
 			continue
 		}
 		path := systemFile(collection)
-		_, found, err := d.lookup(path, d.listGit)
+		children, err := d.children(parent(path), d.listGit)
 		if err != nil {
 			return fmt.Errorf("look for the system properties: %w", err)
 		}
-		if found {
+		if fileOf(children, base(path)) != nil {
 			d.system = path
 			return nil
 		}
@@ -39,9 +35,9 @@ func (d *Desired) findSystem() error {
 	return nil
 }
 
-// checkRendering returns an error if the name cannot be set because git has no system properties file, or if a patch
+// CheckRendering returns an error if the name cannot be set because git has no system properties file, or if a patch
 // matches no file.
-func (d *Desired) checkRendering() error {
+func (d *Desired) CheckRendering() error {
 	if d.rules.SystemName.Path != "" && d.system == "" {
 		return failure.New(v1alpha1.ReasonPatchFailed, "the commit has no %s (or that of the external collection or of the "+
 			"deployment mode), so the agent cannot set the name %q of the annotation: remove the annotation, or sync that file",

@@ -233,11 +233,11 @@ func (x *builder) paths(u unit) ([]string, error) {
 		return []string{u.file}, nil
 	}
 	var list []string
-	wanted, err := x.Desired.Siblings(u.dir)
+	siblings, err := x.Desired.List(u.dir)
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range wanted {
+	for _, w := range siblings.Files() {
 		list = append(list, w.Path)
 	}
 	for f, err := range x.State.Walk(u.dir) {

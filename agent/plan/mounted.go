@@ -1,0 +1,24 @@
+package plan
+
+import "slices"
+
+// findMounts records the mounts at which the commit has content, so that a plan reports them even if it does not
+// compare their directories.
+func (d *Desired) findMounts() error {
+	for _, path := range d.rules.Mounts.paths {
+		if _, err := d.children(parent(path), d.listGit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leave records that the commit's content at a mount is not synced.
+func (d *Desired) leave(path string) {
+	if slices.Contains(d.mounted, path) {
+		return
+	}
+	d.mounted = append(d.mounted, path)
+	d.warn("%s is not synced: the gateway's container has a mount there, which hides the file from git; "+
+		"exclude the path, or remove it from git", path)
+}
