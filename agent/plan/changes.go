@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/api/v1alpha1"
 )
 
@@ -52,6 +53,11 @@ type Change struct {
 	// Unrecorded reports that the change leaves the manifest's record of the path as it is: a restore brings back a version
 	// that was not git's.
 	Unrecorded bool
+}
+
+// Writes reports whether a change touches the file itself.
+func (c *Change) Writes() bool {
+	return c.Op == Create || c.Op == Update || c.Op == Delete
 }
 
 // Changes is a plan: what one sync does, sorted by path, at most one Change per path.
@@ -141,7 +147,7 @@ func (c *Changes) ConfigResources() []ConfigResource {
 		if !x.Writes() {
 			continue
 		}
-		dir := parent(x.Path)
+		dir := relpath.Parent(x.Path)
 		r, ok := configResource(dir)
 		if !ok {
 			continue
@@ -152,7 +158,7 @@ func (c *Changes) ConfigResources() []ConfigResource {
 			index[dir] = at
 			list = append(list, r)
 		}
-		if x.Op == Delete && base(x.Path) == resource.File {
+		if x.Op == Delete && relpath.Base(x.Path) == resource.File {
 			list[at].Deleted = true
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -68,21 +69,21 @@ func (x *Excludes) addDir(p string) {
 // Match reports whether the file at path is excluded, by itself or by a parent directory.
 func (x *Excludes) Match(path string) bool {
 	for i := range len(path) {
-		if path[i] == '/' && x.dir(path[:i]) {
+		if path[i] == '/' && x.MatchDir(path[:i]) {
 			return true
 		}
 	}
-	return x.file(path)
+	return x.MatchFile(path)
 }
 
-// file reports whether a pattern matches the file itself, without its parents.
-func (x *Excludes) file(path string) bool {
-	return x.names[base(path)] || matchAny(x.files, path)
+// MatchFile reports whether a pattern matches the file itself, without its parents.
+func (x *Excludes) MatchFile(path string) bool {
+	return x.names[relpath.Base(path)] || matchAny(x.files, path)
 }
 
-// dir reports whether a pattern matches the directory itself, without its parents.
-func (x *Excludes) dir(path string) bool {
-	return x.dirNames[base(path)] || matchAny(x.dirs, path)
+// MatchDir reports whether a pattern matches the directory itself, without its parents.
+func (x *Excludes) MatchDir(path string) bool {
+	return x.dirNames[relpath.Base(path)] || matchAny(x.dirs, path)
 }
 
 func matchAny(patterns []string, path string) bool {

@@ -2,6 +2,8 @@ package plan
 
 import (
 	"slices"
+
+	"stoker.io/stoker/agent/plan/relpath"
 )
 
 // Mounts are the paths below the data directory at which the gateway's container has mounts of its own, such as a
@@ -18,34 +20,37 @@ func NewMounts(paths []string) Mounts {
 	var list []string
 	for _, p := range paths {
 		if path, err := ParsePath(p); err == nil && path != Root {
-			list = append(list, path.rel())
+			list = append(list, path.Rel())
 		}
 	}
 	slices.Sort(list)
 	var m Mounts
 	for _, p := range list {
-		if m.at(p) == "" {
-			m.paths, m.folded = append(m.paths, p), append(m.folded, fold(p))
+		if m.At(p) == "" {
+			m.paths, m.folded = append(m.paths, p), append(m.folded, relpath.Fold(p))
 		}
 	}
 	return m
 }
 
-// at returns the mount at or above path, or "".
-func (m *Mounts) at(path string) string {
-	return m.find(path, func(path, mount string) bool { return path == mount || below(path, mount) })
+// Paths returns the mounts, sorted, without nested ones.
+func (m *Mounts) Paths() []string { return m.paths }
+
+// At returns the mount at or above path, or "".
+func (m *Mounts) At(path string) string {
+	return m.find(path, func(path, mount string) bool { return path == mount || relpath.Below(path, mount) })
 }
 
-// under returns a mount below path, or "".
-func (m *Mounts) under(path string) string {
-	return m.find(path, func(path, mount string) bool { return below(mount, path) })
+// Below returns a mount below path, or "".
+func (m *Mounts) Below(path string) string {
+	return m.find(path, func(path, mount string) bool { return relpath.Below(mount, path) })
 }
 
 func (m *Mounts) find(path string, is func(path, mount string) bool) string {
 	if len(m.paths) == 0 {
 		return ""
 	}
-	path = fold(path)
+	path = relpath.Fold(path)
 	i := slices.IndexFunc(m.folded, func(mount string) bool { return is(path, mount) })
 	if i < 0 {
 		return ""

@@ -50,8 +50,8 @@ func ParsePath(s string) (Path, error) {
 
 func (p Path) String() string { return string(p) }
 
-// rel returns the path for joining: "" for the root.
-func (p Path) rel() string {
+// Rel returns the path for joining: "" for the root.
+func (p Path) Rel() string {
 	if p == Root {
 		return ""
 	}

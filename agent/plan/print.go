@@ -146,15 +146,6 @@ func printable(path string) string {
 	return path
 }
 
-func files(n int) string { return strconv.Itoa(n) + " " + plural(n, "file") }
-
-func plural(n int, word string) string {
-	if n == 1 {
-		return word
-	}
-	return word + "s"
-}
-
 // Enumerate joins at most limit names for a message, and says how many more there are.
 func Enumerate(names []string, limit int) string {
 	shown := make([]string, min(len(names), limit))

@@ -5,8 +5,11 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"strings"
 
+	"github.com/bmatcuk/doublestar/v4"
 	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/agent/plan/render"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -61,8 +64,28 @@ type Setting struct {
 	Volatile string
 }
 
-// renders reports whether the mapping may change the bytes of a file.
-func (m *Mapping) renders() bool { return m.Template || len(m.Patches) > 0 }
+// Renders reports whether the mapping may change the bytes of a file.
+func (m *Mapping) Renders() bool { return m.Template || len(m.Patches) > 0 }
+
+// SourceOf returns the path in the commit for a path at or below the destination.
+func (m *Mapping) SourceOf(path string) Path {
+	if path == m.Destination.Rel() {
+		return m.Source
+	}
+	rest := path
+	if dir := m.Destination.Rel(); dir != "" {
+		rest = strings.TrimPrefix(path, dir+"/")
+	}
+	return Path(relpath.Join(m.Source.Rel(), rest))
+}
+
+// Matches reports whether a patch applies to a file in the mapping's destination.
+func (p *Patch) Matches(m *Mapping, path string) bool {
+	if dir := m.Destination.Rel(); dir != "" {
+		path = strings.TrimPrefix(path, dir+"/")
+	}
+	return p.Files != "" && doublestar.MatchUnvalidated(p.Files, path)
+}
 
 // SourceKind is what a mapping expects at its source.
 type SourceKind uint8
@@ -241,7 +264,7 @@ func (r Rules) AsksForRef() bool {
 		return true
 	}
 	for i := range r.Mappings {
-		if r.Mappings[i].Template || r.Mappings[i].volatile() != "" {
+		if r.Mappings[i].Template || r.Mappings[i].VolatileValues() != "" {
 			return true
 		}
 	}
@@ -254,15 +277,15 @@ func (r Rules) Renders() bool {
 		return true
 	}
 	for i := range r.Mappings {
-		if r.Mappings[i].renders() {
+		if r.Mappings[i].Renders() {
 			return true
 		}
 	}
 	return false
 }
 
-// volatile returns the values of the mapping's patches that depend on the ref or the commit, as one text.
-func (m *Mapping) volatile() string {
+// VolatileValues returns the values of the mapping's patches that depend on the ref or the commit, as one text.
+func (m *Mapping) VolatileValues() string {
 	var all string
 	for _, p := range m.Patches {
 		for _, s := range p.Set {
@@ -274,8 +297,8 @@ func (m *Mapping) volatile() string {
 	return all
 }
 
-// origins returns the mappings as the manifest names them.
-func (r Rules) origins() []Origin {
+// Origins returns the mappings as the manifest names them.
+func (r Rules) Origins() []Origin {
 	list := make([]Origin, len(r.Mappings))
 	for i, m := range r.Mappings {
 		list[i] = Origin{Source: string(m.Source), Destination: string(m.Destination)}
@@ -283,13 +306,13 @@ func (r Rules) origins() []Origin {
 	return list
 }
 
-// leave reports whether the agent leaves a path alone whatever git has there.
-func (r *Rules) leave(path string) bool {
-	return resource.NeverTouch(path) || r.Excludes.Match(path) || r.Mounts.at(path) != ""
+// LeavesAlone reports whether the agent leaves a path alone whatever git has there.
+func (r *Rules) LeavesAlone(path string) bool {
+	return resource.NeverTouch(path) || r.Excludes.Match(path) || r.Mounts.At(path) != ""
 }
 
-// has reports whether the rules have the mapping that a record names.
-func (r Rules) has(o Origin) bool {
+// HasMapping reports whether the rules have the mapping that a record names.
+func (r Rules) HasMapping(o Origin) bool {
 	for _, m := range r.Mappings {
 		if string(m.Source) == o.Source && string(m.Destination) == o.Destination {
 			return true

@@ -21,6 +21,7 @@ import (
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -31,7 +32,7 @@ type Base struct {
 	Commit   plan.ID
 	Root     plan.ID // its tree
 	Objects  repo.Trees
-	Desired  *plan.Desired // what the commit and the rules ask for
+	Desired  *desired.Tree // what the commit and the rules ask for
 	Manifest plan.Manifest
 	State    plan.State
 	// RootOf returns the tree of an earlier commit, or an error if it is not at hand.
@@ -181,7 +182,7 @@ func (x *builder) isResource(dir string) bool {
 // change is one path that may differ.
 type change struct {
 	path   string
-	want   plan.Want
+	want   desired.File
 	wanted bool
 	stat   plan.Stat
 	id     plan.ID // on the disk
@@ -354,13 +355,13 @@ func (x *builder) addSigned(c change, dir string, now func(io.Writer, string) er
 		x.refuse(c.path, failure.Reason(err, v1alpha1.ReasonChangesRefused), err.Error())
 		return nil
 	}
-	git = plan.Resign(git, now, func(w io.Writer, name string) error { return x.inGit(w, path.Join(dir, name)) })
+	git = desired.Resign(git, now, func(w io.Writer, name string) error { return x.inGit(w, path.Join(dir, name)) })
 	x.put(c, src, git)
 	return nil
 }
 
 // source returns where a change goes, and checks the guard's rules for paths.
-func (x *builder) source(c change) (plan.Source, bool) {
+func (x *builder) source(c change) (desired.Source, bool) {
 	src, ok, err := x.Desired.Source(c.path)
 	switch {
 	case err != nil:
@@ -406,7 +407,7 @@ func (x *builder) read(c change) ([]byte, error) {
 }
 
 // put adds a change with its content in git; nil deletes.
-func (x *builder) put(c change, src plan.Source, git []byte) {
+func (x *builder) put(c change, src desired.Source, git []byte) {
 	f := File{Path: c.path, Source: src.Path, Op: Modified, Exec: c.stat.Exec}
 	if c.stat.NoModes {
 		f.Exec = src.Exec

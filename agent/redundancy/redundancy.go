@@ -23,6 +23,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -231,9 +232,9 @@ func (n *Node) record(now lastPlace) error {
 	return nil
 }
 
-// Compared records that the replicated files have been compared with desired and are the commit's.
-func (n *Node) Compared(desired *plan.Desired) error {
-	if err := n.recordExtra(desired); err != nil || !n.takes {
+// Compared records that the replicated files have been compared with tree and are the commit's.
+func (n *Node) Compared(tree *desired.Tree) error {
+	if err := n.recordExtra(tree); err != nil || !n.takes {
 		return err
 	}
 	if n.place.paired {

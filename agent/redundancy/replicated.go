@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 )
 
 // A pair also copies resources that are in no commit that this node saw: an earlier commit brought them and a later one
@@ -29,12 +30,12 @@ const maxKnown = 512 << 10
 const maxExtra = 1000
 
 // recordExtra updates the notes after a sync of a node of a pair that has the commit completely.
-func (n *Node) recordExtra(desired *plan.Desired) error {
+func (n *Node) recordExtra(tree *desired.Tree) error {
 	if !n.paired || n.missing.files > 0 || n.BeforeStart || n.Rules.Prune == plan.PruneNone {
 		return nil
 	}
 	var there []string
-	for f, err := range desired.Unwanted(n.Dir.Manifest(), n.Dir) {
+	for f, err := range tree.Unwanted(n.Dir.Manifest(), n.Dir) {
 		if err != nil {
 			return fmt.Errorf("list files that git does not have: %w", err)
 		}

@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -20,7 +21,7 @@ import (
 // does not know other files, and whether a pair copies them is not documented, so both nodes write those.
 type resourceFiles struct {
 	dir     *disk.Dir
-	desired *plan.Desired
+	desired *desired.Tree
 	list    []plan.Change // the whole plan
 	// wanted and live are the listings of the directory that was read last. Changes are sorted by path, so most of them are in it.
 	wanted, live listing

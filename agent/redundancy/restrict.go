@@ -6,19 +6,20 @@ import (
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/api/v1alpha1"
 )
 
 // Restrict removes from a plan what a standby node must not write, and counts it. Adoptions stay: a file that equals
-// git is owned, whichever side wrote it. desired is the tree that the plan was made for.
-func (n *Node) Restrict(changes *plan.Changes, desired *plan.Desired) (*plan.Changes, error) {
+// git is owned, whichever side wrote it. tree is the tree that the plan was made for.
+func (n *Node) Restrict(changes *plan.Changes, tree *desired.Tree) (*plan.Changes, error) {
 	if !n.place.standby {
 		return changes, nil
 	}
 	n.missing = missing{}
 	own := *changes
 	own.List = make([]plan.Change, 0, len(changes.List))
-	known := resourceFiles{dir: n.Dir, desired: desired, list: changes.List}
+	known := resourceFiles{dir: n.Dir, desired: tree, list: changes.List}
 	var changed, strange []plan.Change
 	for _, c := range changes.List {
 		copied := c.Writes() && Replicated(c.Path)

@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/planner"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -129,7 +130,7 @@ func (f *files) form(ctx context.Context) resource.Form {
 func (f *files) compute(ctx context.Context) (*plan.Changes, error) {
 	defer f.during(ctx)()
 	h := f.dir.Manifest().Header()
-	in := plan.Input{
+	in := planner.Input{
 		Desired: f.desired, From: h.Commit, To: f.t.Commit, Manifest: f.dir.Manifest(), State: f.dir.Within(ctx),
 		Repair: f.force || f.t.Repair, Verify: f.force,
 	}
@@ -153,7 +154,7 @@ func (f *files) compute(ctx context.Context) (*plan.Changes, error) {
 	}
 	in.AllowMassDeletion = f.t.GoesBack || v1alpha1.ConfirmsDeletion(f.t.ConfirmDeletion, f.t.Commit.String())
 	var err error
-	f.r.Changes, err = plan.Compute(in)
+	f.r.Changes, err = planner.Compute(in)
 	return f.r.Changes, err
 }
 

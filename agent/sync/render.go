@@ -6,20 +6,21 @@ import (
 	"io"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/repo"
 )
 
 // desire returns the tree of a commit as the rules want it on the disk.
-func (e *Engine) desire(commit plan.ID, rules plan.Rules) (*plan.Desired, error) {
+func (e *Engine) desire(commit plan.ID, rules plan.Rules) (*desired.Tree, error) {
 	root, err := e.Store.RootTree(commit)
 	if err != nil {
 		return nil, err
 	}
-	return e.cache.Desire(objects{e.Store, e}, root, rules)
+	return e.cache.NewTree(objects{e.Store, e}, root, rules)
 }
 
 // previous returns the tree that the manifest was written for.
-func (j *job) previous(h plan.Header) (*plan.Desired, error) {
+func (j *job) previous(h plan.Header) (*desired.Tree, error) {
 	rules, err := j.rulesAt(h.Ref, h.Commit)
 	if err != nil {
 		return nil, err
@@ -29,7 +30,7 @@ func (j *job) previous(h plan.Header) (*plan.Desired, error) {
 	if err != nil {
 		return nil, err
 	}
-	return j.cache.Desire(objects{spare{j.Store}, j.Engine}, root, rules)
+	return j.cache.NewTree(objects{spare{j.Store}, j.Engine}, root, rules)
 }
 
 // objects reads trees and blobs until the context of Engine.during ends. plan takes no context, and a large commit has
@@ -89,7 +90,7 @@ var errGone = errors.New("the object is not in the store any more")
 
 // delivered is the tree on the disk, as far as it is known. No store has its rendered files.
 type delivered struct {
-	desired *plan.Desired // nil until needed
+	desired *desired.Tree // nil until needed
 	rules   plan.Rules
 	commit  plan.ID
 }

@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -34,7 +35,7 @@ type job struct {
 	gateway  *gateway
 	node     *redundancy.Node
 
-	desired  *plan.Desired // the tree of the target, if it was needed
+	desired  *desired.Tree // the tree of the target, if it was needed
 	embedded resource.EmbeddedSecrets
 	unloaded unloaded // what the gateway has not loaded yet
 	wrong    wrong    // what the gateway did not show as delivered

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -147,7 +148,7 @@ type Engine struct {
 	Config
 	dir     *disk.Dir
 	taken   int // changes whenever dir is opened or closed
-	cache   *plan.Cache
+	cache   *desired.Cache
 	last    delivered // what is on the disk
 	held    hold      // the last held sync
 	verdict reviewed  // the last question to the validation webhook
@@ -181,7 +182,7 @@ func New(c Config) *Engine {
 	if c.Progress == nil {
 		c.Progress = func(string, int, int) {}
 	}
-	return &Engine{Config: c, cache: plan.NewCache()}
+	return &Engine{Config: c, cache: desired.NewCache()}
 }
 
 // Close closes the data directory.

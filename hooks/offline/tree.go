@@ -9,13 +9,14 @@ import (
 	"strings"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 )
 
 // Tree is the content of a gateway after a sync of one commit, in the form of the agent's manifest and disk. Its zero value is
 // a gateway that was never synced.
 type Tree struct {
 	Commit  plan.ID
-	desired *plan.Desired
+	desired *desired.Tree
 	head    plan.Header
 	files   map[string]plan.Owned
 	paths   []string // sorted

@@ -1,0 +1,148 @@
+package desired
+
+import (
+	"bytes" //nolint:gosec // git's object ids are SHA-1; the id is a name, not a seal
+	"errors"
+	"fmt"
+	"io"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/render"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// kind classifies a blob as a template, or a tree by the templates in it.
+type kind uint8
+
+const (
+	plain    kind = iota + 1 // text without a template action; it renders to itself
+	binary                   // contains a NUL byte
+	stable                   // a template whose result does not depend on the commit; a tree without a volatile template
+	volatile                 // a template that uses the ref or the commit; a tree that has one
+	huge                     // a template larger than the limit for rendering
+)
+
+// probe is a writer that classifies a blob, and keeps its text if the text is small enough.
+type probe struct {
+	text  bytes.Buffer
+	limit int64
+	size  int64
+	last  byte
+	open  bool // {{ was seen
+	nul   bool
+}
+
+var errSeenEnough = errors.New("stop reading")
+
+func (p *probe) Write(b []byte) (int, error) {
+	if bytes.IndexByte(b, 0) >= 0 {
+		p.nul = true
+		return 0, errSeenEnough
+	}
+	if len(b) > 0 {
+		p.open = p.open || render.IsTemplate(b) || p.last == '{' && b[0] == '{'
+		p.last = b[len(b)-1]
+	}
+	if p.size += int64(len(b)); p.size > p.limit {
+		p.text = bytes.Buffer{}
+		return len(b), nil
+	}
+	return p.text.Write(b)
+}
+
+// kindOf classifies a blob.
+func (d *Tree) kindOf(id plan.ID) (kind, error) {
+	if k, ok := d.cache.kinds[id]; ok {
+		return k, nil
+	}
+	p := &probe{limit: d.rules.Limits.Rendered}
+	_, err := d.objects.WriteBlob(p, id)
+	var k kind
+	switch {
+	case p.nul:
+		k = binary
+	case err != nil:
+		return 0, err
+	case !p.open:
+		k = plain
+	case p.size > p.limit:
+		k = huge
+	default:
+		k = stable
+		// A template that does not parse counts as volatile, so that every plan renders it and reports its error.
+		if t, err := render.Parse("", p.text.String()); err != nil || t.Volatile() {
+			k = volatile
+		}
+	}
+	put(d.cache.kinds, id, k, maxKinds)
+	return k, nil
+}
+
+// volatileTree reports whether a tree has, at any depth, a template that uses the ref or the commit. It returns true
+// for a tree deeper than the depth limit: the walk decides what is excluded there. depth is the depth of the tree.
+func (d *Tree) volatileTree(id plan.ID, depth int, count *counter) (bool, error) {
+	if k, ok := d.cache.kinds[id]; ok {
+		return k == volatile, nil
+	}
+	if err := count.dir(&d.rules.Limits); err != nil {
+		return false, err
+	}
+	if depth >= d.rules.Limits.Depth {
+		return true, nil
+	}
+	entries, err := d.objects.Tree(id)
+	if err != nil {
+		return false, err
+	}
+	k := stable
+	for _, e := range entries {
+		var is bool
+		switch e.Mode {
+		case plan.Directory:
+			is, err = d.volatileTree(e.ID, depth+1, count)
+		case plan.Regular, plan.Executable:
+			var of kind
+			of, err = d.kindOf(e.ID)
+			is = of == volatile
+		default:
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		if is {
+			k = volatile
+			break
+		}
+	}
+	put(d.cache.kinds, id, k, maxKinds)
+	return k == volatile, nil
+}
+
+// git writes a blob of the commit. If the store lacks it, the bytes may still be on the disk.
+func (d *Tree) git(w io.Writer, path string, id plan.ID) error {
+	if d.local != nil && !d.objects.Has(id) {
+		if content, ok := d.local(path, id); ok {
+			_, err := w.Write(content)
+			return err
+		}
+	}
+	_, err := d.objects.WriteBlob(w, id)
+	return err
+}
+
+// read returns a blob that is going to be rendered.
+func (d *Tree) read(path string, id plan.ID) ([]byte, error) {
+	limit := d.rules.Limits.Rendered
+	b := &head{max: int(limit) + 1}
+	err := d.git(b, path, id)
+	if int64(b.Len()) > limit {
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is a template or patched, and larger than "+
+			"--max-rendered, %d bytes", path, limit)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s of the commit: %w", path, err)
+	}
+	return b.Bytes(), nil
+}

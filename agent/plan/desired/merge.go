@@ -1,0 +1,351 @@
+package desired
+
+import (
+	"fmt"
+	"slices"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/relpath"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// node is a directory of the merged tree: the git trees laid over each other there, and the destinations below it.
+// Under the same rules, two nodes of one path with the same layers and no graft hold the same files.
+type node struct {
+	path   string // "" for the root
+	depth  int
+	layers []layer // in the order of the mappings
+	graft  *graft  // nil if no destination lies below
+	floor  int     // a later file hides the mappings below this index
+}
+
+// layer is a tree of the commit that a mapping contributes.
+type layer struct {
+	mapping uint16
+	tree    plan.ID
+}
+
+// same reports, without reading them, whether two nodes are known to hold the same files.
+func (n node) same(o node) bool {
+	return n.graft == nil && o.graft == nil && slices.Equal(n.layers, o.layers)
+}
+
+// child is an entry of a merged directory.
+type child struct {
+	name   string
+	isDir  bool
+	exec   bool
+	origin uint16
+	id     plan.ID // of a file
+	recipe *recipe // of a file whose bytes are not git's
+	layers []layer
+	graft  *graft
+	floor  int
+}
+
+func (c *child) want(path string) File {
+	return File{Path: path, ID: c.id, Exec: c.exec, Origin: c.origin}
+}
+
+func (c *child) dir(of node) node {
+	return node{path: relpath.Join(of.path, c.name), depth: of.depth + 1, layers: c.layers, graft: c.graft, floor: c.floor}
+}
+
+func (d *Tree) top() node {
+	n := node{graft: d.graft}
+	for _, m := range d.graft.mounts {
+		n.layers = append(n.layers, layer{mapping: uint16(m.mapping), tree: m.entry.ID})
+	}
+	return n
+}
+
+// list returns the children of a merged directory in git's order, without excluded and never-touch paths. It refuses
+// unsafe paths, and renders the files that need it.
+func (d *Tree) list(n node) ([]child, error) {
+	children, err := d.listGit(n)
+	if err == nil && d.rendersIn(n) {
+		err = d.render(n, children)
+	}
+	return children, err
+}
+
+// rendersIn reports whether anything in a directory or below it may be rendered. A file of a rendering mapping lies in
+// one of the layers, or is a destination of its own.
+func (d *Tree) rendersIn(n node) bool {
+	if !d.renders {
+		return false
+	}
+	if n.graft != nil && n.graft.renders || relpath.Below(d.system, n.path) {
+		return true
+	}
+	return slices.ContainsFunc(n.layers, func(l layer) bool { return d.rules.Mappings[l.mapping].Renders() })
+}
+
+// listGit is list without rendering: all files have git's ids.
+func (d *Tree) listGit(n node) ([]child, error) {
+	if err := d.rules.Limits.CheckDepth(n.path, n.depth); err != nil {
+		return nil, err
+	}
+	l := lister{d: d, n: n}
+	for _, layer := range n.layers {
+		if err := l.addTree(layer); err != nil {
+			return nil, err
+		}
+	}
+	if len(n.layers) > 1 || n.graft != nil {
+		if err := l.merge(); err != nil {
+			return nil, err
+		}
+	}
+	return l.children, l.checkSiblings()
+}
+
+// lister collects the children of one node. A single layer yields them sorted. Otherwise they are candidates, possibly
+// several per name, until merge decides.
+type lister struct {
+	d        *Tree
+	n        node
+	children []child
+}
+
+func (l *lister) addTree(from layer) error {
+	entries, err := l.d.objects.Tree(from.tree)
+	if err != nil {
+		return fmt.Errorf("read %s of the commit: %w", at(l.n.path), err)
+	}
+	l.children = slices.Grow(l.children, len(entries))
+	for i, e := range entries {
+		if i > 0 && compareNames(entries[i-1].Name, entries[i-1].Mode == plan.Directory, e.Name, e.Mode == plan.Directory) >= 0 {
+			return failure.New(v1alpha1.ReasonUnsupportedRepository,
+				"tree %s of the commit is damaged: %q is out of order", from.tree.Short(), e.Name)
+		}
+		if err := l.addEntry(e, from.mapping); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *lister) addEntry(e plan.Entry, mapping uint16) error {
+	path := relpath.Join(l.n.path, e.Name)
+	if e.Mode == plan.Directory {
+		if l.leftOut(path, true) {
+			return nil
+		}
+	} else if l.leftOut(path, false) {
+		return nil
+	}
+	if err := l.d.rules.Limits.CheckPath(path, e.Name); err != nil {
+		return err
+	}
+	switch e.Mode {
+	case plan.Directory:
+		l.children = append(l.children, child{
+			name: e.Name, isDir: true, origin: mapping, layers: []layer{{mapping: mapping, tree: e.ID}},
+		})
+	case plan.Regular, plan.Executable:
+		l.children = append(l.children, child{name: e.Name, exec: e.Mode == plan.Executable, origin: mapping, id: e.ID})
+	case plan.Symlink:
+		return l.d.symlink(path, e.ID)
+	case plan.Submodule:
+		l.d.warn("submodule %s is skipped", path)
+	default:
+		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s has an unknown git file mode", path)
+	}
+	return nil
+}
+
+// leftOut reports whether a path is excluded, never touched, or a mount of the gateway. Such a directory is not
+// entered.
+func (l *lister) leftOut(path string, isDir bool) bool {
+	if resource.NeverTouch(path) {
+		return true
+	}
+	x := &l.d.rules.Excludes
+	if isDir && x.MatchDir(path) || !isDir && x.MatchFile(path) {
+		return true
+	}
+	if mount := l.d.rules.Mounts.At(path); mount != "" {
+		l.d.leave(mount)
+		return true
+	}
+	if isDir && x.MatchFile(path) {
+		l.d.warn("an exclude pattern matches the directory %s but not its files; end the pattern with a slash", path)
+	}
+	return false
+}
+
+// merge decides between the candidates of each name: the last mapping wins, also between a file and a directory.
+func (l *lister) merge() error {
+	if err := l.addGrafts(); err != nil {
+		return err
+	}
+	slices.SortStableFunc(l.children, func(a, b child) int {
+		if a.name != b.name {
+			return compareNames(a.name, false, b.name, false)
+		}
+		return int(a.origin) - int(b.origin)
+	})
+	merged := l.children[:0:0]
+	for rest := l.children; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].name == rest[0].name {
+			if rest[n].origin == rest[n-1].origin {
+				return l.collision(rest[n].name, rest[n-1].name)
+			}
+			n++
+		}
+		c, ok, err := l.decide(rest[:n])
+		if err != nil {
+			return err
+		}
+		if ok {
+			merged = append(merged, c)
+		}
+		rest = rest[n:]
+	}
+	slices.SortFunc(merged, func(a, b child) int { return compareNames(a.name, a.isDir, b.name, b.isDir) })
+	l.children = merged
+	return nil
+}
+
+// addGrafts adds a candidate for each destination in this directory, and a directory without layers for each name below
+// which other destinations lie.
+func (l *lister) addGrafts() error {
+	if l.n.graft == nil {
+		return nil
+	}
+	for _, name := range l.n.graft.names {
+		g := l.n.graft.below[name]
+		for _, m := range g.mounts {
+			if m.mapping < l.n.floor {
+				continue
+			}
+			e := m.entry
+			e.Name = name
+			if err := l.addEntry(e, uint16(m.mapping)); err != nil {
+				return err
+			}
+		}
+		path := relpath.Join(l.n.path, name)
+		if g.last >= l.n.floor && g.below != nil && !l.leftOut(path, true) {
+			if err := l.d.rules.Limits.CheckPath(path, name); err != nil {
+				return err
+			}
+			l.children = append(l.children, child{name: name, isDir: true, origin: uint16(g.last), graft: g})
+		}
+	}
+	return nil
+}
+
+// decide merges the candidates of one name, in the order of the mappings. A directory that is empty after the excludes
+// hides no file.
+func (l *lister) decide(candidates []child) (child, bool, error) {
+	var file *child
+	dir := child{name: candidates[0].name, isDir: true, floor: l.n.floor}
+	for i := range candidates {
+		if c := &candidates[i]; !c.isDir {
+			file, dir.floor = c, int(c.origin)+1
+		}
+	}
+	for i := range candidates {
+		c := &candidates[i]
+		if !c.isDir || int(c.origin) < dir.floor {
+			continue
+		}
+		dir.layers = append(dir.layers, c.layers...)
+		if c.graft != nil {
+			dir.graft = c.graft
+		}
+	}
+	isDir := len(dir.layers) > 0 || dir.graft != nil
+	if isDir && file != nil {
+		var err error
+		if isDir, err = l.d.hasFile(dir.dir(l.n)); err != nil {
+			return child{}, false, err
+		}
+	}
+	switch {
+	case isDir:
+		return dir, true, nil
+	case file != nil:
+		return *file, true, nil
+	}
+	return child{}, false, nil
+}
+
+// hasFile reports whether a directory has any file, at any depth. It remembers the answer, because every file of a
+// mapping may compete with a directory of another.
+func (d *Tree) hasFile(n node) (bool, error) {
+	if holds, ok := d.held[n.path]; ok {
+		return holds, nil
+	}
+	holds, err := d.findFile(n)
+	if err == nil {
+		d.held[n.path] = holds
+	}
+	return holds, err
+}
+
+func (d *Tree) findFile(n node) (bool, error) {
+	if err := d.holding.dir(&d.rules.Limits); err != nil {
+		return false, err
+	}
+	children, err := d.listGit(n)
+	if err != nil {
+		return false, err
+	}
+	for i := range children {
+		if !children[i].isDir {
+			return true, nil
+		}
+	}
+	for i := range children {
+		if holds, err := d.findFile(children[i].dir(n)); holds || err != nil {
+			return holds, err
+		}
+	}
+	return false, nil
+}
+
+// checkSiblings refuses names that are the same on some file systems.
+func (l *lister) checkSiblings() error {
+	f := folder{seen: make(map[string]string, len(l.children))}
+	for i := range l.children {
+		if other, collides := f.add(l.children[i].name); collides {
+			return l.collision(other, l.children[i].name)
+		}
+	}
+	return nil
+}
+
+func (l *lister) collision(a, b string) error {
+	return failure.New(v1alpha1.ReasonPathCollision, "%q and %q are the same path on a file system that ignores case or "+
+		"normalizes Unicode, or a file and a directory with the same name; rename one of them",
+		relpath.Join(l.n.path, a), relpath.Join(l.n.path, b))
+}
+
+func at(path string) string {
+	if path == "" {
+		return "the root"
+	}
+	return path
+}
+
+// folder finds names of one directory that are the same name on file systems that ignore case or normalize Unicode. Two
+// paths collide only if their elements do, so comparing siblings finds every collision of a tree while holding only one
+// directory.
+type folder struct {
+	seen map[string]string // folded name → name
+}
+
+// add returns the sibling that collides with name, if any.
+func (f *folder) add(name string) (other string, collides bool) {
+	key := relpath.Fold(name)
+	if other, collides = f.seen[key]; !collides {
+		f.seen[key] = name
+	}
+	return other, collides
+}
