@@ -1,7 +1,7 @@
 package desired
 
 import (
-	"bytes" //nolint:gosec // git's object ids are SHA-1; the id is a name, not a seal
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -52,12 +52,12 @@ func (p *probe) Write(b []byte) (int, error) {
 }
 
 // kindOf classifies a blob.
-func (d *Tree) kindOf(id plan.ID) (kind, error) {
-	if k, ok := d.cache.kinds[id]; ok {
+func (x *renderer) kindOf(id plan.ID) (kind, error) {
+	if k, ok := x.cache.kinds[id]; ok {
 		return k, nil
 	}
-	p := &probe{limit: d.rules.Limits.Rendered}
-	_, err := d.objects.WriteBlob(p, id)
+	p := &probe{limit: x.rules.Limits.Rendered}
+	_, err := x.objects.WriteBlob(p, id)
 	var k kind
 	switch {
 	case p.nul:
@@ -75,23 +75,23 @@ func (d *Tree) kindOf(id plan.ID) (kind, error) {
 			k = volatile
 		}
 	}
-	put(d.cache.kinds, id, k, maxKinds)
+	put(x.cache.kinds, id, k, maxKinds)
 	return k, nil
 }
 
 // volatileTree reports whether a tree has, at any depth, a template that uses the ref or the commit. It returns true
 // for a tree deeper than the depth limit: the walk decides what is excluded there. depth is the depth of the tree.
-func (d *Tree) volatileTree(id plan.ID, depth int, count *counter) (bool, error) {
-	if k, ok := d.cache.kinds[id]; ok {
+func (x *renderer) volatileTree(id plan.ID, depth int, count *counter) (bool, error) {
+	if k, ok := x.cache.kinds[id]; ok {
 		return k == volatile, nil
 	}
-	if err := count.dir(&d.rules.Limits); err != nil {
+	if err := count.dir(&x.rules.Limits); err != nil {
 		return false, err
 	}
-	if depth >= d.rules.Limits.Depth {
+	if depth >= x.rules.Limits.Depth {
 		return true, nil
 	}
-	entries, err := d.objects.Tree(id)
+	entries, err := x.objects.Tree(id)
 	if err != nil {
 		return false, err
 	}
@@ -100,10 +100,10 @@ func (d *Tree) volatileTree(id plan.ID, depth int, count *counter) (bool, error)
 		var is bool
 		switch e.Mode {
 		case plan.Directory:
-			is, err = d.volatileTree(e.ID, depth+1, count)
+			is, err = x.volatileTree(e.ID, depth+1, count)
 		case plan.Regular, plan.Executable:
 			var of kind
-			of, err = d.kindOf(e.ID)
+			of, err = x.kindOf(e.ID)
 			is = of == volatile
 		default:
 			continue
@@ -116,27 +116,27 @@ func (d *Tree) volatileTree(id plan.ID, depth int, count *counter) (bool, error)
 			break
 		}
 	}
-	put(d.cache.kinds, id, k, maxKinds)
+	put(x.cache.kinds, id, k, maxKinds)
 	return k == volatile, nil
 }
 
 // git writes a blob of the commit. If the store lacks it, the bytes may still be on the disk.
-func (d *Tree) git(w io.Writer, path string, id plan.ID) error {
-	if d.local != nil && !d.objects.Has(id) {
-		if content, ok := d.local(path, id); ok {
+func (x *renderer) git(w io.Writer, path string, id plan.ID) error {
+	if x.local != nil && !x.objects.Has(id) {
+		if content, ok := x.local(path, id); ok {
 			_, err := w.Write(content)
 			return err
 		}
 	}
-	_, err := d.objects.WriteBlob(w, id)
+	_, err := x.objects.WriteBlob(w, id)
 	return err
 }
 
 // read returns a blob that is going to be rendered.
-func (d *Tree) read(path string, id plan.ID) ([]byte, error) {
-	limit := d.rules.Limits.Rendered
+func (x *renderer) read(path string, id plan.ID) ([]byte, error) {
+	limit := x.rules.Limits.Rendered
 	b := &head{max: int(limit) + 1}
-	err := d.git(b, path, id)
+	err := x.git(b, path, id)
 	if int64(b.Len()) > limit {
 		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s is a template or patched, and larger than "+
 			"--max-rendered, %d bytes", path, limit)
@@ -145,4 +145,20 @@ func (d *Tree) read(path string, id plan.ID) ([]byte, error) {
 		return nil, fmt.Errorf("read %s of the commit: %w", path, err)
 	}
 	return b.Bytes(), nil
+}
+
+// head keeps the first max bytes that are written to it, and then fails.
+type head struct {
+	bytes.Buffer
+	max int
+}
+
+var errHeadFull = errors.New("stop reading")
+
+func (h *head) Write(p []byte) (int, error) {
+	if room := h.max - h.Len(); len(p) > room {
+		h.Buffer.Write(p[:room])
+		return room, errHeadFull
+	}
+	return h.Buffer.Write(p)
 }

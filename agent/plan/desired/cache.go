@@ -40,11 +40,6 @@ func NewCache() *Cache {
 	}
 }
 
-// Desire is like the function Desire, but reuses the results of earlier plans.
-func (c *Cache) NewTree(objects plan.Objects, root plan.ID, rules plan.Rules) (*Tree, error) {
-	return desire(objects, root, rules, c)
-}
-
 // put sets m[key], after emptying a map that has reached limit.
 func put[K comparable, V any](m map[K]V, key K, value V, limit int) {
 	if len(m) >= limit {

@@ -27,8 +27,8 @@ var ErrPrevious = errors.New("the previous tree cannot be read")
 func Diff(from, to *Tree) iter.Seq2[Delta, error] {
 	return func(yield func(Delta, error) bool) {
 		x := newDiffer(from, to, yield)
-		if from.root != to.root || to.renders {
-			before, after := from.top(), to.top()
+		if from.overlay.root != to.overlay.root || to.renders {
+			before, after := from.overlay.top(), to.overlay.top()
 			x.dirs(&before, &after)
 		}
 	}
@@ -45,14 +45,14 @@ type differ struct {
 }
 
 func newDiffer(from, to *Tree, yield func(Delta, error) bool) *differ {
-	a, b := &from.rules, &to.rules
+	a, b := from.overlay.rules, to.overlay.rules
 	x := &differ{from: from, to: to, yield: yield, stale: make([]bool, len(b.Mappings))}
 	x.commit = a.Facts.Ref != b.Facts.Ref || a.Facts.Commit != b.Facts.Commit
 	for i := range b.Mappings {
 		x.stale[i] = i >= len(a.Mappings) || a.Mappings[i].VolatileValues() != b.Mappings[i].VolatileValues()
 	}
-	if from.system != to.system || a.SystemName.Value != b.SystemName.Value {
-		for _, path := range []string{from.system, to.system} {
+	if from.renderer.system != to.renderer.system || a.SystemName.Value != b.SystemName.Value {
+		for _, path := range []string{from.renderer.system, to.renderer.system} {
 			if path != "" {
 				x.forced = append(x.forced, path, relpath.Join(relpath.Parent(path), resource.File))
 			}
@@ -70,10 +70,10 @@ func (x *differ) same(from, to *node) bool {
 		if x.stale[l.mapping] {
 			return true
 		}
-		if !x.commit || !x.to.rules.Mappings[l.mapping].Template {
+		if !x.commit || !x.to.overlay.rules.Mappings[l.mapping].Template {
 			return false
 		}
-		volatile, err := x.to.volatileTree(l.tree, to.depth, &x.volatile)
+		volatile, err := x.to.renderer.volatileTree(l.tree, to.depth, &x.volatile)
 		return volatile || err != nil // the walk reports the error
 	})
 }
@@ -89,7 +89,7 @@ func (x *differ) uncertain(path string, lists ...[]child) bool {
 	}
 	for _, list := range lists {
 		if slices.ContainsFunc(list, func(c child) bool {
-			return !c.isDir && (x.to.rules.Mappings[c.origin].Renders() || relpath.Join(path, c.name) == x.to.system)
+			return !c.isDir && (x.to.overlay.rules.Mappings[c.origin].Renders() || relpath.Join(path, c.name) == x.to.renderer.system)
 		}) {
 			return true
 		}
@@ -102,12 +102,12 @@ func (x *differ) dirs(from, to *node) bool {
 	if from != nil && to != nil && x.same(from, to) {
 		return true
 	}
-	before, err := listOf(from, x.from.listGit, &x.before, &x.from.rules.Limits)
+	before, err := listOf(from, x.from.overlay.list, &x.before, &x.from.overlay.rules.Limits)
 	if err != nil {
 		x.yield(Delta{}, errors.Join(ErrPrevious, err))
 		return false
 	}
-	after, err := listOf(to, x.to.list, &x.after, &x.to.rules.Limits)
+	after, err := listOf(to, x.to.list, &x.after, &x.to.overlay.rules.Limits)
 	if err != nil {
 		x.yield(Delta{}, err)
 		return false

@@ -27,30 +27,30 @@ func (s *Source) Rendered() bool { return s.recipe != nil }
 // Source returns where git has a desired file, or would have a new one: with its nearest sibling, or else by the mapping with the longest
 // destination. It returns false if no mapping brings files there.
 func (d *Tree) Source(path string) (Source, bool, error) {
-	children, err := d.children(relpath.Parent(path), d.listGit)
+	children, err := d.overlay.children(relpath.Parent(path), d.overlay.list)
 	if err != nil {
 		return Source{}, false, err
 	}
 	if c := fileOf(children, relpath.Base(path)); c != nil {
-		r, err := d.recipe(path, c)
+		r, err := d.renderer.recipe(path, c)
 		at := int(c.origin)
-		return Source{Path: d.rules.Mappings[at].SourceOf(path), Mapping: at, ID: c.id, Exec: c.exec, recipe: r}, err == nil, err
+		return Source{Path: d.overlay.rules.Mappings[at].SourceOf(path), Mapping: at, ID: c.id, Exec: c.exec, recipe: r}, err == nil, err
 	}
 	at, err := d.mappingFor(path)
 	if err != nil || at < 0 {
 		return Source{}, false, err
 	}
-	return Source{Path: d.rules.Mappings[at].SourceOf(path), Mapping: at}, true, nil
+	return Source{Path: d.overlay.rules.Mappings[at].SourceOf(path), Mapping: at}, true, nil
 }
 
 // mappingFor returns the mapping of a new file, or -1.
 func (d *Tree) mappingFor(path string) (int, error) {
 	covers := func(i int) bool {
-		m := &d.rules.Mappings[i]
-		return !d.single[i] && m.Kind != plan.FileSource && relpath.Below(path, m.Destination.Rel())
+		m := &d.overlay.rules.Mappings[i]
+		return !d.overlay.isFile[i] && m.Kind != plan.FileSource && relpath.Below(path, m.Destination.Rel())
 	}
 	for dir, name := relpath.Parent(path), relpath.Base(path); ; dir, name = relpath.Parent(dir), relpath.Base(dir) {
-		children, err := d.children(dir, d.listGit)
+		children, err := d.overlay.children(dir, d.overlay.list)
 		if err != nil {
 			return -1, err
 		}
@@ -62,8 +62,8 @@ func (d *Tree) mappingFor(path string) (int, error) {
 		}
 	}
 	best := -1
-	for i := range d.rules.Mappings {
-		if covers(i) && (best < 0 || len(d.rules.Mappings[i].Destination.Rel()) >= len(d.rules.Mappings[best].Destination.Rel())) {
+	for i := range d.overlay.rules.Mappings {
+		if covers(i) && (best < 0 || len(d.overlay.rules.Mappings[i].Destination.Rel()) >= len(d.overlay.rules.Mappings[best].Destination.Rel())) {
 			best = i
 		}
 	}
@@ -102,7 +102,7 @@ func (d *Tree) Invert(path string, s Source, now []byte) ([]byte, error) {
 	case r.template != plain:
 		return nil, failure.New(v1alpha1.ReasonChangesRefused, "%s is a template in git (%s), and the agent cannot tell which part of it to change: edit it in git", path, s.Path)
 	}
-	git, err := d.read(path, s.ID)
+	git, err := d.renderer.read(path, s.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,10 @@
 package desired
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
@@ -12,13 +14,13 @@ import (
 )
 
 // node is a directory of the merged tree: the git trees laid over each other there, and the destinations below it.
-// Under the same rules, two nodes of one path with the same layers and no graft hold the same files.
+// Under the same rules, two nodes of one path with the same layers and no destinations below hold the same files.
 type node struct {
 	path   string // "" for the root
 	depth  int
-	layers []layer // in the order of the mappings
-	graft  *graft  // nil if no destination lies below
-	floor  int     // a later file hides the mappings below this index
+	layers []layer      // in the order of the mappings
+	below  *destination // nil if no destination lies below
+	floor  int          // a later file hides the mappings below this index
 }
 
 // layer is a tree of the commit that a mapping contributes.
@@ -29,7 +31,7 @@ type layer struct {
 
 // same reports, without reading them, whether two nodes are known to hold the same files.
 func (n node) same(o node) bool {
-	return n.graft == nil && o.graft == nil && slices.Equal(n.layers, o.layers)
+	return n.below == nil && o.below == nil && slices.Equal(n.layers, o.layers)
 }
 
 // child is an entry of a merged directory.
@@ -41,7 +43,7 @@ type child struct {
 	id     plan.ID // of a file
 	recipe *recipe // of a file whose bytes are not git's
 	layers []layer
-	graft  *graft
+	below  *destination
 	floor  int
 }
 
@@ -50,51 +52,29 @@ func (c *child) want(path string) File {
 }
 
 func (c *child) dir(of node) node {
-	return node{path: relpath.Join(of.path, c.name), depth: of.depth + 1, layers: c.layers, graft: c.graft, floor: c.floor}
+	return node{path: relpath.Join(of.path, c.name), depth: of.depth + 1, layers: c.layers, below: c.below, floor: c.floor}
 }
 
-func (d *Tree) top() node {
-	n := node{graft: d.graft}
-	for _, m := range d.graft.mounts {
+func (o *overlay) top() node {
+	n := node{below: o.destinations}
+	for _, m := range o.destinations.sources {
 		n.layers = append(n.layers, layer{mapping: uint16(m.mapping), tree: m.entry.ID})
 	}
 	return n
 }
 
-// list returns the children of a merged directory in git's order, without excluded and never-touch paths. It refuses
-// unsafe paths, and renders the files that need it.
-func (d *Tree) list(n node) ([]child, error) {
-	children, err := d.listGit(n)
-	if err == nil && d.rendersIn(n) {
-		err = d.render(n, children)
-	}
-	return children, err
-}
-
-// rendersIn reports whether anything in a directory or below it may be rendered. A file of a rendering mapping lies in
-// one of the layers, or is a destination of its own.
-func (d *Tree) rendersIn(n node) bool {
-	if !d.renders {
-		return false
-	}
-	if n.graft != nil && n.graft.renders || relpath.Below(d.system, n.path) {
-		return true
-	}
-	return slices.ContainsFunc(n.layers, func(l layer) bool { return d.rules.Mappings[l.mapping].Renders() })
-}
-
-// listGit is list without rendering: all files have git's ids.
-func (d *Tree) listGit(n node) ([]child, error) {
-	if err := d.rules.Limits.CheckDepth(n.path, n.depth); err != nil {
+// list is list without rendering: all files have git's ids.
+func (o *overlay) list(n node) ([]child, error) {
+	if err := o.rules.Limits.CheckDepth(n.path, n.depth); err != nil {
 		return nil, err
 	}
-	l := lister{d: d, n: n}
+	l := lister{o: o, n: n}
 	for _, layer := range n.layers {
 		if err := l.addTree(layer); err != nil {
 			return nil, err
 		}
 	}
-	if len(n.layers) > 1 || n.graft != nil {
+	if len(n.layers) > 1 || n.below != nil {
 		if err := l.merge(); err != nil {
 			return nil, err
 		}
@@ -102,16 +82,45 @@ func (d *Tree) listGit(n node) ([]child, error) {
 	return l.children, l.checkSiblings()
 }
 
+// find descends to a directory.
+func (o *overlay) find(dir string) (node, bool, error) {
+	n := o.top()
+	if dir == "" {
+		return n, true, nil
+	}
+	for name := range strings.SplitSeq(dir, "/") {
+		children, err := o.list(n)
+		if err != nil {
+			return node{}, false, err
+		}
+		i := slices.IndexFunc(children, func(c child) bool { return c.isDir && c.name == name })
+		if i < 0 {
+			return node{}, false, nil
+		}
+		n = children[i].dir(n)
+	}
+	return n, true, nil
+}
+
+// children lists a directory with list. It returns nil if the tree does not have the directory.
+func (o *overlay) children(dir string, list func(node) ([]child, error)) ([]child, error) {
+	n, found, err := o.find(dir)
+	if err != nil || !found {
+		return nil, err
+	}
+	return list(n)
+}
+
 // lister collects the children of one node. A single layer yields them sorted. Otherwise they are candidates, possibly
 // several per name, until merge decides.
 type lister struct {
-	d        *Tree
+	o        *overlay
 	n        node
 	children []child
 }
 
 func (l *lister) addTree(from layer) error {
-	entries, err := l.d.objects.Tree(from.tree)
+	entries, err := l.o.objects.Tree(from.tree)
 	if err != nil {
 		return fmt.Errorf("read %s of the commit: %w", at(l.n.path), err)
 	}
@@ -137,7 +146,7 @@ func (l *lister) addEntry(e plan.Entry, mapping uint16) error {
 	} else if l.leftOut(path, false) {
 		return nil
 	}
-	if err := l.d.rules.Limits.CheckPath(path, e.Name); err != nil {
+	if err := l.o.rules.Limits.CheckPath(path, e.Name); err != nil {
 		return err
 	}
 	switch e.Mode {
@@ -148,9 +157,9 @@ func (l *lister) addEntry(e plan.Entry, mapping uint16) error {
 	case plan.Regular, plan.Executable:
 		l.children = append(l.children, child{name: e.Name, exec: e.Mode == plan.Executable, origin: mapping, id: e.ID})
 	case plan.Symlink:
-		return l.d.symlink(path, e.ID)
+		return l.o.symlink(path, e.ID)
 	case plan.Submodule:
-		l.d.warn("submodule %s is skipped", path)
+		l.o.warnings.add("submodule %s is skipped", path)
 	default:
 		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s has an unknown git file mode", path)
 	}
@@ -163,23 +172,23 @@ func (l *lister) leftOut(path string, isDir bool) bool {
 	if resource.NeverTouch(path) {
 		return true
 	}
-	x := &l.d.rules.Excludes
+	x := &l.o.rules.Excludes
 	if isDir && x.MatchDir(path) || !isDir && x.MatchFile(path) {
 		return true
 	}
-	if mount := l.d.rules.Mounts.At(path); mount != "" {
-		l.d.leave(mount)
+	if mount := l.o.rules.Mounts.At(path); mount != "" {
+		l.o.skipMount(mount)
 		return true
 	}
 	if isDir && x.MatchFile(path) {
-		l.d.warn("an exclude pattern matches the directory %s but not its files; end the pattern with a slash", path)
+		l.o.warnings.add("an exclude pattern matches the directory %s but not its files; end the pattern with a slash", path)
 	}
 	return false
 }
 
 // merge decides between the candidates of each name: the last mapping wins, also between a file and a directory.
 func (l *lister) merge() error {
-	if err := l.addGrafts(); err != nil {
+	if err := l.addDestinations(); err != nil {
 		return err
 	}
 	slices.SortStableFunc(l.children, func(a, b child) int {
@@ -211,15 +220,15 @@ func (l *lister) merge() error {
 	return nil
 }
 
-// addGrafts adds a candidate for each destination in this directory, and a directory without layers for each name below
+// addDestinations adds a candidate for each destination in this directory, and a directory without layers for each name below
 // which other destinations lie.
-func (l *lister) addGrafts() error {
-	if l.n.graft == nil {
+func (l *lister) addDestinations() error {
+	if l.n.below == nil {
 		return nil
 	}
-	for _, name := range l.n.graft.names {
-		g := l.n.graft.below[name]
-		for _, m := range g.mounts {
+	for _, name := range l.n.below.names {
+		g := l.n.below.below[name]
+		for _, m := range g.sources {
 			if m.mapping < l.n.floor {
 				continue
 			}
@@ -231,10 +240,10 @@ func (l *lister) addGrafts() error {
 		}
 		path := relpath.Join(l.n.path, name)
 		if g.last >= l.n.floor && g.below != nil && !l.leftOut(path, true) {
-			if err := l.d.rules.Limits.CheckPath(path, name); err != nil {
+			if err := l.o.rules.Limits.CheckPath(path, name); err != nil {
 				return err
 			}
-			l.children = append(l.children, child{name: name, isDir: true, origin: uint16(g.last), graft: g})
+			l.children = append(l.children, child{name: name, isDir: true, origin: uint16(g.last), below: g})
 		}
 	}
 	return nil
@@ -256,14 +265,14 @@ func (l *lister) decide(candidates []child) (child, bool, error) {
 			continue
 		}
 		dir.layers = append(dir.layers, c.layers...)
-		if c.graft != nil {
-			dir.graft = c.graft
+		if c.below != nil {
+			dir.below = c.below
 		}
 	}
-	isDir := len(dir.layers) > 0 || dir.graft != nil
+	isDir := len(dir.layers) > 0 || dir.below != nil
 	if isDir && file != nil {
 		var err error
-		if isDir, err = l.d.hasFile(dir.dir(l.n)); err != nil {
+		if isDir, err = l.o.hasFile(dir.dir(l.n)); err != nil {
 			return child{}, false, err
 		}
 	}
@@ -278,22 +287,22 @@ func (l *lister) decide(candidates []child) (child, bool, error) {
 
 // hasFile reports whether a directory has any file, at any depth. It remembers the answer, because every file of a
 // mapping may compete with a directory of another.
-func (d *Tree) hasFile(n node) (bool, error) {
-	if holds, ok := d.held[n.path]; ok {
+func (o *overlay) hasFile(n node) (bool, error) {
+	if holds, ok := o.hasFiles[n.path]; ok {
 		return holds, nil
 	}
-	holds, err := d.findFile(n)
+	holds, err := o.findFile(n)
 	if err == nil {
-		d.held[n.path] = holds
+		o.hasFiles[n.path] = holds
 	}
 	return holds, err
 }
 
-func (d *Tree) findFile(n node) (bool, error) {
-	if err := d.holding.dir(&d.rules.Limits); err != nil {
+func (o *overlay) findFile(n node) (bool, error) {
+	if err := o.filesSearched.dir(&o.rules.Limits); err != nil {
 		return false, err
 	}
-	children, err := d.listGit(n)
+	children, err := o.list(n)
 	if err != nil {
 		return false, err
 	}
@@ -303,7 +312,7 @@ func (d *Tree) findFile(n node) (bool, error) {
 		}
 	}
 	for i := range children {
-		if holds, err := d.findFile(children[i].dir(n)); holds || err != nil {
+		if holds, err := o.findFile(children[i].dir(n)); holds || err != nil {
 			return holds, err
 		}
 	}
@@ -348,4 +357,24 @@ func (f *folder) add(name string) (other string, collides bool) {
 		f.seen[key] = name
 	}
 	return other, collides
+}
+
+// compareNames orders the names of one directory so that a depth-first walk is sorted bytewise by path: a directory
+// sorts as if its name ended in a slash. This is git's order.
+func compareNames(a string, aDir bool, b string, bDir bool) int {
+	n := min(len(a), len(b))
+	if c := strings.Compare(a[:n], b[:n]); c != 0 {
+		return c
+	}
+	return cmp.Compare(nextByte(a, n, aDir), nextByte(b, n, bDir))
+}
+
+func nextByte(s string, i int, dir bool) int {
+	switch {
+	case i < len(s):
+		return int(s[i])
+	case dir:
+		return '/'
+	}
+	return -1
 }

@@ -2,7 +2,6 @@ package desired
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
@@ -16,8 +15,8 @@ import (
 // checkPatches returns an error for a patch that matches no file of its mapping: such a patch is a mistake. A mapping
 // whose source is missing is skipped with its patches.
 func (d *Tree) checkPatches() error {
-	for _, m := range d.mounts() {
-		rule := &d.rules.Mappings[m.mapping]
+	for _, m := range d.overlay.sources() {
+		rule := &d.overlay.rules.Mappings[m.mapping]
 		for j := range rule.Patches {
 			files := rule.Patches[j].Files
 			invalid := func(format string, args ...any) error {
@@ -43,32 +42,17 @@ func (d *Tree) checkPatches() error {
 	return nil
 }
 
-// mounts returns the mappings whose sources are in the commit, in order.
-func (d *Tree) mounts() []mount {
-	var list []mount
-	var visit func(g *graft)
-	visit = func(g *graft) {
-		list = append(list, g.mounts...)
-		for _, below := range g.below {
-			visit(below)
-		}
-	}
-	visit(d.graft)
-	slices.SortFunc(list, func(a, b mount) int { return a.mapping - b.mapping })
-	return list
-}
-
 // matchesAny reports whether a mapping brings a file that the pattern matches. It tries the file that matched last time
 // first, which usually costs one lookup, and then searches the mapping.
-func (d *Tree) matchesAny(m mount, pattern string) (bool, error) {
-	rule := &d.rules.Mappings[m.mapping]
-	s := search{d: d, pattern: pattern, base: rule.Destination.Rel()}
+func (d *Tree) matchesAny(m source, pattern string) (bool, error) {
+	rule := &d.overlay.rules.Mappings[m.mapping]
+	s := search{o: d.overlay, pattern: pattern, base: rule.Destination.Rel()}
 	top := node{path: s.base, layers: []layer{{mapping: uint16(m.mapping), tree: m.entry.ID}}}
 	if s.base != "" {
 		top.depth = strings.Count(s.base, "/") + 1
 	}
 	key := string(rule.Source) + "\x00" + s.base + "\x00" + pattern
-	if proof, ok := d.cache.proofs[key]; ok {
+	if proof, ok := d.renderer.cache.proofs[key]; ok {
 		s.only = proof
 		if s.in(top) {
 			return true, nil
@@ -77,7 +61,7 @@ func (d *Tree) matchesAny(m mount, pattern string) (bool, error) {
 	}
 	found := s.in(top)
 	if found {
-		put(d.cache.proofs, key, s.proof, maxProofs)
+		put(d.renderer.cache.proofs, key, s.proof, maxProofs)
 		return true, nil
 	}
 	return false, s.err
@@ -85,7 +69,7 @@ func (d *Tree) matchesAny(m mount, pattern string) (bool, error) {
 
 // search looks for a file that a pattern matches in the layers of one mapping.
 type search struct {
-	d             *Tree
+	o             *overlay
 	pattern, base string
 	only          string // if set, the only path to consider
 	proof         string
@@ -94,11 +78,11 @@ type search struct {
 }
 
 func (s *search) in(n node) bool {
-	if err := s.dir(&s.d.rules.Limits); err != nil {
+	if err := s.dir(&s.o.rules.Limits); err != nil {
 		s.err = err
 		return false
 	}
-	children, err := s.d.listGit(n)
+	children, err := s.o.list(n)
 	if err != nil {
 		s.err = err
 		return false

@@ -8,41 +8,40 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// systemFile returns the path of a collection's system properties.
-func systemFile(collection string) string {
+// systemProperties returns the path of a collection's system properties.
+func systemProperties(collection string) string {
 	return "config/resources/" + collection + "/ignition/system-properties/config.json"
 }
 
-// findSystem finds the system properties file that is in effect for the deployment mode, if the spec sets the
-// gateway's name. A later collection hides an earlier one: external, core, the mode's own.
-func (d *Tree) findSystem() error {
-	if d.rules.SystemName.Path == "" {
-		return nil
+// systemFile returns the system properties file that is in effect for the deployment mode, if the rules set the
+// gateway's name, and "" otherwise. A later collection hides an earlier one: external, core, the mode's own.
+func (o *overlay) systemFile() (string, error) {
+	if o.rules.SystemName.Path == "" {
+		return "", nil
 	}
-	for _, collection := range []string{d.rules.Facts.DeploymentMode, "core", "external"} {
+	for _, collection := range []string{o.rules.Facts.DeploymentMode, "core", "external"} {
 		if collection == "" {
 			continue
 		}
-		path := systemFile(collection)
-		children, err := d.children(relpath.Parent(path), d.listGit)
+		path := systemProperties(collection)
+		children, err := o.children(relpath.Parent(path), o.list)
 		if err != nil {
-			return fmt.Errorf("look for the system properties: %w", err)
+			return "", fmt.Errorf("look for the system properties: %w", err)
 		}
 		if fileOf(children, relpath.Base(path)) != nil {
-			d.system = path
-			return nil
+			return path, nil
 		}
 	}
-	return nil
+	return "", nil
 }
 
 // CheckRendering returns an error if the name cannot be set because git has no system properties file, or if a patch
 // matches no file.
 func (d *Tree) CheckRendering() error {
-	if d.rules.SystemName.Path != "" && d.system == "" {
+	if name := d.overlay.rules.SystemName; name.Path != "" && d.renderer.system == "" {
 		return failure.New(v1alpha1.ReasonPatchFailed, "the commit has no %s (or that of the external collection or of the "+
 			"deployment mode), so the agent cannot set the name %q of the annotation: remove the annotation, or sync that file",
-			systemFile("core"), d.rules.SystemName.Value)
+			systemProperties("core"), name.Value)
 	}
 	return d.checkPatches()
 }

@@ -10,15 +10,15 @@ import (
 	"stoker.io/stoker/agent/plan/relpath"
 )
 
-// MappedDirs returns the destinations of directory mappings, without nested ones.
-func (d *Tree) MappedDirs() []string {
+// mappedDirs returns the destinations of directory mappings, without nested ones.
+func (o *overlay) mappedDirs() []string {
 	var dirs []string
-	var visit func(path string, g *graft)
-	visit = func(path string, g *graft) {
+	var visit func(path string, g *destination)
+	visit = func(path string, g *destination) {
 		if path != "" && resource.NeverTouch(path) {
 			return
 		}
-		if slices.ContainsFunc(g.mounts, func(m mount) bool { return m.entry.Mode == plan.Directory }) {
+		if slices.ContainsFunc(g.sources, func(m source) bool { return m.entry.Mode == plan.Directory }) {
 			dirs = append(dirs, path)
 			return
 		}
@@ -26,9 +26,12 @@ func (d *Tree) MappedDirs() []string {
 			visit(relpath.Join(path, name), g.below[name])
 		}
 	}
-	visit("", d.graft)
+	visit("", o.destinations)
 	return dirs
 }
+
+// MappedDirs returns the destinations of directory mappings, without nested ones.
+func (d *Tree) MappedDirs() []string { return d.overlay.mappedDirs() }
 
 // cursor looks up paths in a sorted stream, in ascending order, without reading the stream into memory.
 type cursor[T any] struct {
@@ -95,7 +98,7 @@ func (d *Tree) UnwantedIn(dir string, ours plan.Manifest, state plan.State) iter
 				yield(f, fmt.Errorf("read the manifest: %w", err))
 				return
 			}
-			if isOwned || d.rules.LeavesAlone(f.Path) {
+			if isOwned || d.overlay.rules.LeavesAlone(f.Path) {
 				continue
 			}
 			wanted, err := desired.has(f.Path) // the most expensive check, because it reads git's trees up to the path

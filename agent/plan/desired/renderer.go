@@ -14,6 +14,29 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
+// renderer makes the files whose bytes are not git's: of templates, of patched files, and of each resource.json beside them, which needs a
+// new signature.
+type renderer struct {
+	rules    *plan.Rules
+	objects  plan.Objects
+	isFile   []bool // by mapping: its source is a file
+	warnings *warnings
+	system   string // path of the file that gets the gateway's name, or ""
+	cache    *Cache
+	factsID  string              // fingerprint of the facts
+	recipes  map[plan.ID]*recipe // by id of the result: what has been rendered so far
+	steps    int                 // template steps so far
+	// local finds the content of a blob of the commit on the disk. It may be nil.
+	local func(path string, id plan.ID) ([]byte, bool)
+}
+
+func newRenderer(o *overlay, system string, cache *Cache) *renderer {
+	return &renderer{
+		rules: o.rules, objects: o.objects, isFile: o.isFile, warnings: &o.warnings, system: system, cache: cache,
+		factsID: o.rules.Facts.Fingerprint(), recipes: make(map[plan.ID]*recipe),
+	}
+}
+
 // recipe describes how to make a file whose bytes are not git's: first the template, then the patches, then a new
 // signature.
 type recipe struct {
@@ -38,31 +61,31 @@ type part struct {
 }
 
 // recipe returns the recipe of a file, or nil if the file stays as git has it.
-func (d *Tree) recipe(path string, c *child) (*recipe, error) {
-	m := &d.rules.Mappings[c.origin]
+func (x *renderer) recipe(path string, c *child) (*recipe, error) {
+	m := &x.rules.Mappings[c.origin]
 	r := &recipe{path: path, blob: c.id, template: plain}
 	if m.Template {
-		k, err := d.kindOf(c.id)
+		k, err := x.kindOf(c.id)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("read %s of the commit: %w", path, err)
-		case k == binary && d.single[c.origin]:
+		case k == binary && x.isFile[c.origin]:
 			return nil, failure.New(v1alpha1.ReasonTemplateFailed, "mappings[%d]: %s is a binary file, not a template: remove template: true", c.origin, m.Source)
 		case k == huge:
-			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the template %s is larger than --max-rendered, %d bytes", path, d.rules.Limits.Rendered)
+			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the template %s is larger than --max-rendered, %d bytes", path, x.rules.Limits.Rendered)
 		case k == stable, k == volatile:
 			r.template = k
 		}
 	}
 	for i := range m.Patches {
-		if p := &m.Patches[i]; d.single[c.origin] || p.Matches(m, path) {
+		if p := &m.Patches[i]; x.isFile[c.origin] || p.Matches(m, path) {
 			for _, s := range p.Set {
 				r.edits = append(r.edits, render.Edit{Path: s.Path, Value: s.Value})
 			}
 		}
 	}
-	if path == d.system {
-		r.edits = append(r.edits, render.Edit{Path: d.rules.SystemName.Path, Value: d.rules.SystemName.Value, Text: true})
+	if path == x.system {
+		r.edits = append(r.edits, render.Edit{Path: x.rules.SystemName.Path, Value: x.rules.SystemName.Value, Text: true})
 	}
 	if r.template == plain && len(r.edits) == 0 {
 		return nil, nil
@@ -71,21 +94,21 @@ func (d *Tree) recipe(path string, c *child) (*recipe, error) {
 }
 
 // render replaces the ids of the files that are not as git has them.
-func (d *Tree) render(n node, children []child) error {
+func (x *renderer) render(n node, children []child) error {
 	changed := false
 	for i := range children {
 		c := &children[i]
 		if c.isDir {
 			continue
 		}
-		r, err := d.recipe(relpath.Join(n.path, c.name), c)
+		r, err := x.recipe(relpath.Join(n.path, c.name), c)
 		if err != nil {
 			return err
 		}
 		if r == nil {
 			continue
 		}
-		if err := d.make(r); err != nil {
+		if err := x.make(r); err != nil {
 			return err
 		}
 		if r.id != c.id {
@@ -95,11 +118,11 @@ func (d *Tree) render(n node, children []child) error {
 	if !changed {
 		return nil
 	}
-	return d.renderSignature(n, children)
+	return x.renderSignature(n, children)
 }
 
 // renderSignature signs the resource.json of a directory again if files beside it were rendered.
-func (d *Tree) renderSignature(n node, children []child) error {
+func (x *renderer) renderSignature(n node, children []child) error {
 	own, parts := resourceOf(children)
 	if own == nil {
 		return nil
@@ -109,7 +132,7 @@ func (d *Tree) renderSignature(n node, children []child) error {
 		*r = *own.recipe
 	}
 	r.beside = parts
-	if err := d.make(r); err != nil {
+	if err := x.make(r); err != nil {
 		return err
 	}
 	if own.id = r.id; r.id != r.blob {
@@ -138,38 +161,38 @@ func resourceOf(children []child) (own *child, beside []part) {
 }
 
 // make sets the id of a recipe's result, producing the result if the cache does not know it.
-func (d *Tree) make(r *recipe) error {
-	key := d.key(r)
-	id, known := d.cache.results[key]
+func (x *renderer) make(r *recipe) error {
+	key := x.key(r)
+	id, known := x.cache.results[key]
 	if !known {
-		content, err := d.produce(r)
+		content, err := x.produce(r)
 		if err != nil {
 			return err
 		}
 		id = plan.BlobID(content)
-		d.cache.keep(key, id, content)
+		x.cache.keep(key, id, content)
 	}
 	if r.id = id; id != r.blob {
-		d.recipes[id] = r
+		x.recipes[id] = r
 	}
 	return nil
 }
 
 // key identifies all inputs of a recipe. The path is not one of them: the same blob gives the same bytes anywhere.
-func (d *Tree) key(r *recipe) (key [sha256.Size]byte) {
+func (x *renderer) key(r *recipe) (key [sha256.Size]byte) {
 	h := sha256.New()
 	h.Write(r.blob[:])
 	if r.template != plain {
-		fmt.Fprintf(h, "template %s\n", d.factsID)
+		fmt.Fprintf(h, "template %s\n", x.factsID)
 	}
 	if r.template == volatile {
-		fmt.Fprintf(h, "%q %q\n", d.rules.Facts.Ref, d.rules.Facts.Commit)
+		fmt.Fprintf(h, "%q %q\n", x.rules.Facts.Ref, x.rules.Facts.Commit)
 	}
 	for _, e := range r.edits {
 		fmt.Fprintf(h, "%q %q %t\n", e.Path, e.Value, e.Text)
 	}
 	if r.beside != nil {
-		fmt.Fprintf(h, "seal %d %t\n", d.rules.Form, r.stale)
+		fmt.Fprintf(h, "seal %d %t\n", x.rules.Form, r.stale)
 	}
 	for _, p := range r.beside {
 		after := p.blob
@@ -183,8 +206,8 @@ func (d *Tree) key(r *recipe) (key [sha256.Size]byte) {
 }
 
 // produce makes the bytes of a recipe.
-func (d *Tree) produce(r *recipe) ([]byte, error) {
-	content, err := d.read(r.path, r.blob)
+func (x *renderer) produce(r *recipe) ([]byte, error) {
+	content, err := x.read(r.path, r.blob)
 	if err != nil {
 		return nil, err
 	}
@@ -194,8 +217,8 @@ func (d *Tree) produce(r *recipe) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		content, err = t.Execute(&d.rules.Facts, d.rules.Limits.Rendered)
-		if d.steps += t.Steps(); d.steps > maxTemplateSteps && err == nil {
+		content, err = t.Execute(&x.rules.Facts, x.rules.Limits.Rendered)
+		if x.steps += t.Steps(); x.steps > maxTemplateSteps && err == nil {
 			err = failure.New(v1alpha1.ReasonLimitExceeded, "%s: the templates of the commit take more than %d steps in total", r.path, maxTemplateSteps)
 		}
 		if err != nil {
@@ -208,7 +231,7 @@ func (d *Tree) produce(r *recipe) ([]byte, error) {
 		}
 	}
 	if r.beside != nil {
-		return d.sign(r, git, content)
+		return x.sign(r, git, content)
 	}
 	return content, nil
 }
@@ -216,55 +239,28 @@ func (d *Tree) produce(r *recipe) ([]byte, error) {
 // ErrGone reports that the blob of a record is no longer available.
 var ErrGone = errors.New("the content of the last sync is no longer available")
 
-// Has reports whether WriteBlob can write the content of an id.
-func (d *Tree) Has(id plan.ID) bool {
-	_, cached := d.cache.content(id)
-	return cached || d.recipes[id] != nil || d.objects.Has(id)
+// has reports whether writeBlob can write the content of an id.
+func (x *renderer) has(id plan.ID) bool {
+	_, cached := x.cache.content(id)
+	return cached || x.recipes[id] != nil || x.objects.Has(id)
 }
 
-// WriteBlob writes the content of a wanted id: rendered, or git's. It knows only what was rendered in the directories
+// writeBlob writes the content of a wanted id: rendered, or git's. It knows only what was rendered in the directories
 // walked so far.
-func (d *Tree) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
-	content, cached := d.cache.content(id)
-	r := d.recipes[id]
+func (x *renderer) writeBlob(w io.Writer, id plan.ID) (int64, error) {
+	content, cached := x.cache.content(id)
+	r := x.recipes[id]
 	switch {
 	case cached:
 	case r == nil:
-		return d.objects.WriteBlob(w, id)
+		return x.objects.WriteBlob(w, id)
 	default:
 		var err error
-		if content, err = d.produce(r); err != nil {
+		if content, err = x.produce(r); err != nil {
 			return 0, err
 		}
-		d.cache.keep(d.key(r), id, content)
+		x.cache.keep(x.key(r), id, content)
 	}
 	n, err := w.Write(content)
 	return int64(n), err
-}
-
-// WriteWanted is WriteBlob for an id from a directory that may not have been walked yet. If git does not have the id,
-// it renders everything once.
-func (d *Tree) WriteWanted(w io.Writer, id plan.ID) (int64, error) {
-	if !d.Has(id) {
-		if err := d.renderAll(); err != nil {
-			return 0, err
-		}
-		if !d.Has(id) {
-			return 0, ErrGone
-		}
-	}
-	return d.WriteBlob(w, id)
-}
-
-func (d *Tree) renderAll() error {
-	if d.walked || !d.renders {
-		return nil
-	}
-	for _, err := range d.rendering() {
-		if err != nil {
-			return err
-		}
-	}
-	d.walked = true
-	return nil
 }
