@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
@@ -297,11 +298,16 @@ func (m *Mapping) VolatileValues() string {
 	return all
 }
 
+// Origin returns the mapping as the manifest names it.
+func (m *Mapping) Origin() Origin {
+	return Origin{Source: string(m.Source), Destination: string(m.Destination)}
+}
+
 // Origins returns the mappings as the manifest names them.
-func (r Rules) Origins() []Origin {
+func (r *Rules) Origins() []Origin {
 	list := make([]Origin, len(r.Mappings))
-	for i, m := range r.Mappings {
-		list[i] = Origin{Source: string(m.Source), Destination: string(m.Destination)}
+	for i := range r.Mappings {
+		list[i] = r.Mappings[i].Origin()
 	}
 	return list
 }
@@ -312,13 +318,8 @@ func (r *Rules) LeavesAlone(path string) bool {
 }
 
 // HasMapping reports whether the rules have the mapping that a record names.
-func (r Rules) HasMapping(o Origin) bool {
-	for _, m := range r.Mappings {
-		if string(m.Source) == o.Source && string(m.Destination) == o.Destination {
-			return true
-		}
-	}
-	return false
+func (r *Rules) HasMapping(o Origin) bool {
+	return slices.ContainsFunc(r.Mappings, func(m Mapping) bool { return m.Origin() == o })
 }
 
 // String returns source and destination for messages.

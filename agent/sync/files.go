@@ -136,7 +136,7 @@ func (f *files) compute(ctx context.Context) (*plan.Changes, error) {
 	}
 	copied := f.node.Copied()
 	if copied {
-		in.Brought = redundancy.Replicated
+		in.Replicated = redundancy.Replicated
 	}
 	if h.Complete && h.Rules == f.rules.Fingerprint() && !in.Repair && !copied && f.Store.Has(h.Commit) {
 		// Without the old commit the plan is a full one, which is only slower.

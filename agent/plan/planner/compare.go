@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 
 	"stoker.io/stoker/agent/ignition/resource"
@@ -17,44 +16,61 @@ import (
 // repositories is a third of that size.
 const maxCompared = 4 << 20
 
-// errTooLarge is returned for a blob larger than maxCompared.
-var errTooLarge = errors.New("too large to compare as JSON")
+// comparer compares files of the disk with versions of git.
+type comparer struct {
+	state    plan.State
+	tree     *desired.Tree
+	previous *desired.Tree // nil for a full plan
+	verify   bool          // hash every file, even if stat agrees with the record
+}
+
+// foundID returns the blob id of a file: the record's if stat agrees with the record, otherwise the hash of the content.
+func (r *comparer) foundID(path string, st plan.Stat, rec plan.Owned, owned bool) (plan.ID, error) {
+	if owned && !r.verify && st.Size == rec.Size && st.Mtime == rec.Mtime {
+		return rec.Have, nil
+	}
+	id, err := r.state.BlobID(path)
+	if err != nil {
+		return plan.ID{}, fmt.Errorf("hash %s: %w", path, err)
+	}
+	return id, nil
+}
 
 // sameMeaning reports whether the file on the disk means the same as git's.
-func (p *planner) sameMeaning(c plan.Change) (bool, error) {
-	same := comparison(c.Path)
-	if same == nil || c.Found.Size > maxCompared {
+func (r *comparer) sameMeaning(c plan.Change) (bool, error) {
+	same := comparison(&c)
+	if same == nil {
 		return false, nil
 	}
-	want, err := p.blob(c.ID)
+	want, err := readBlob(r.tree, c.ID)
 	if errors.Is(err, errTooLarge) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("read %s of the commit: %w", c.Path, err)
 	}
-	return p.compare(c, want, same)
+	return r.compare(c.Path, want, same)
 }
 
 // sameAsBefore reports whether the file on the disk still means what git wanted at the last sync. It returns false if
 // those bytes are no longer available, because the store lost the blob or the rules that rendered it are unknown. Then
 // the file counts as changed on the gateway, so that its version is saved to lost+found before git's replaces it.
-func (p *planner) sameAsBefore(c plan.Change, rec plan.Owned) (bool, error) {
-	same := comparison(c.Path)
-	if same == nil || c.Found.Size > maxCompared {
+func (r *comparer) sameAsBefore(c plan.Change, rec plan.Owned) (bool, error) {
+	same := comparison(&c)
+	if same == nil {
 		return false, nil
 	}
-	before, err := p.before(rec)
+	before, err := r.contentBefore(rec)
 	if err != nil {
 		return false, nil //nolint:nilerr // see above
 	}
-	return p.compare(c, before, same)
+	return r.compare(c.Path, before, same)
 }
 
-func (p *planner) compare(c plan.Change, with []byte, same func(a, b []byte) (bool, error)) (bool, error) {
-	found, err := p.State.Read(c.Path, maxCompared)
+func (r *comparer) compare(path string, with []byte, same func(a, b []byte) (bool, error)) (bool, error) {
+	found, err := r.state.Read(path, maxCompared)
 	if err != nil {
-		return false, fmt.Errorf("read %s: %w", c.Path, err)
+		return false, fmt.Errorf("read %s: %w", path, err)
 	}
 	equal, err := same(found, with)
 	if err != nil {
@@ -63,55 +79,59 @@ func (p *planner) compare(c plan.Change, with []byte, same func(a, b []byte) (bo
 	return equal, nil
 }
 
-// comparison returns the function that compares files of this name by meaning, or nil if only bytes count.
-func comparison(name string) func(a, b []byte) (bool, error) {
+// comparison returns the function that compares the file of a change by meaning, or nil if only bytes count.
+func comparison(c *plan.Change) func(a, b []byte) (bool, error) {
 	switch {
-	case relpath.Base(name) == resource.File:
+	case c.Found.Size > maxCompared:
+		return nil
+	case relpath.Base(c.Path) == resource.File:
 		return resource.SameButModification
-	case path.Ext(name) == ".json":
+	case path.Ext(c.Path) == ".json":
 		return resource.SameJSON
 	}
 	return nil
 }
 
-// blob reads at most maxCompared bytes of a wanted blob.
-func (p *planner) blob(id plan.ID) ([]byte, error) { return read(p.Desired.WriteBlob, id) }
-
-// before returns the content that git wanted for the file at the last sync (rec.Want): read from git, or rendered
+// contentBefore returns the content that git wanted for the file at the last sync (rec.Want): read from git, or rendered
 // again.
-func (p *planner) before(rec plan.Owned) ([]byte, error) {
-	if p.Desired.Has(rec.Want) {
-		return p.blob(rec.Want)
+func (r *comparer) contentBefore(rec plan.Owned) ([]byte, error) {
+	if r.tree.Has(rec.Want) {
+		return readBlob(r.tree, rec.Want)
 	}
-	if p.Previous == nil || !p.Previous.Rules().Renders() {
+	if r.previous == nil || !r.previous.Rules().Renders() {
 		return nil, desired.ErrGone
 	}
-	w, ok, err := p.Previous.Lookup(rec.Path)
-	if err != nil || !ok || w.ID != rec.Want {
+	// Lookup renders the file, so that the tree can write its content.
+	f, ok, err := r.previous.Lookup(rec.Path)
+	if err != nil || !ok || f.ID != rec.Want {
 		return nil, errors.Join(desired.ErrGone, err)
 	}
-	return read(p.Previous.WriteBlob, rec.Want)
+	return readBlob(r.previous, rec.Want)
 }
 
-func read(write func(io.Writer, plan.ID) (int64, error), id plan.ID) ([]byte, error) {
-	var b limited
-	_, err := write(&b, id)
-	if b.over {
+// errTooLarge is returned for a blob larger than maxCompared.
+var errTooLarge = errors.New("too large to compare as JSON")
+
+// readBlob reads at most maxCompared bytes of a blob of a tree.
+func readBlob(tree *desired.Tree, id plan.ID) ([]byte, error) {
+	var b limitedBuffer
+	_, err := tree.WriteBlob(&b, id)
+	if b.overflowed {
 		return nil, errTooLarge
 	}
-	return b.buf.Bytes(), err
+	return b.Bytes(), err
 }
 
-// limited is a buffer of at most maxCompared bytes.
-type limited struct {
-	buf  bytes.Buffer
-	over bool
+// limitedBuffer is a buffer of at most maxCompared bytes.
+type limitedBuffer struct {
+	bytes.Buffer
+	overflowed bool
 }
 
-func (l *limited) Write(b []byte) (int, error) {
-	if l.buf.Len()+len(b) > maxCompared {
-		l.over = true
+func (l *limitedBuffer) Write(b []byte) (int, error) {
+	if l.Len()+len(b) > maxCompared {
+		l.overflowed = true
 		return 0, errTooLarge
 	}
-	return l.buf.Write(b)
+	return l.Buffer.Write(b)
 }

@@ -363,7 +363,7 @@ func (f failingManifest) All(string) iter.Seq2[plan.Owned, error] {
 func TestFileFromOtherNodeIsReplaced(t *testing.T) {
 	const changed, drifted, missing, gone, foreign, mine = "projects/p/a", "projects/p/b", "projects/p/c", "projects/p/d", "projects/p/e", "config/mine"
 	brought := func(in *planner.Input) {
-		in.Brought = func(path string) bool { return strings.HasPrefix(path, "projects/") }
+		in.Replicated = func(path string) bool { return strings.HasPrefix(path, "projects/") }
 	}
 	for name, policy := range map[string]plan.ConflictPolicy{"gitWins": plan.GitWins, "hold": plan.Hold, "gatewayWins": plan.GatewayWins} {
 		t.Run(name, func(t *testing.T) {

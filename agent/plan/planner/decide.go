@@ -11,112 +11,100 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// desired judges a path that git wants. It follows the table "What happens to a file" in the documentation.
-func (p *planner) desired(w desired.File, rec plan.Owned, owned bool) error {
-	if err := p.checkMounts(w.Path); err != nil {
-		return err
+// decideDesired decides about a file that git wants. It follows the table "What happens to a file" in the documentation.
+func (p *planner) decideDesired(f desired.File, rec plan.Owned, owned bool) error {
+	if mount := p.rules.Mounts.Below(f.Path); mount != "" {
+		return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, which must be a directory because the gateway's "+
+			"container has a mount at %s: exclude the file, or remove it from git", f.Path, mount)
 	}
-	st, err := p.State.Stat(w.Path)
+	st, err := p.State.Stat(f.Path)
 	if err != nil {
-		return fmt.Errorf("stat %s: %w", w.Path, err)
+		return fmt.Errorf("stat %s: %w", f.Path, err)
 	}
-	c := plan.Change{Path: w.Path, ID: w.ID, Exec: w.Exec, Origin: w.Origin, Found: st, Owned: owned}
+	c := plan.Change{Path: f.Path, ID: f.ID, Exec: f.Exec, Origin: f.Origin, Found: st, Owned: owned}
 	switch st.Kind {
 	case plan.Missing:
-		return p.missing(c, rec)
+		return p.decideMissing(c, rec)
 	case plan.File:
-		return p.file(c, rec)
+		return p.decideFile(c, rec)
 	}
-	return p.replaced(c, rec)
-}
-
-// missing judges a desired path that the disk does not have: the file is new, or was deleted on the gateway.
-func (p *planner) missing(c plan.Change, rec plan.Owned) error {
-	c.Op = plan.Create
-	switch same := sameWant(&c, rec); {
-	case !c.Owned:
-	case same && !p.repairs(rec):
-		p.changes.Drifted++
-		return nil
-	case !same && p.policy(c.Path) != plan.GitWins:
-		p.conflict(c)
-		return nil
-	}
-	if err := p.checkParents(c.Path); err != nil {
-		return err
-	}
-	p.add(c)
-	return nil
-}
-
-// replaced judges a desired path at which the disk has something other than a regular file.
-func (p *planner) replaced(c plan.Change, rec plan.Owned) error {
-	same := c.Owned && sameWant(&c, rec)
-	switch {
-	case same && !p.repairs(rec):
-		p.changes.Drifted++
-	case c.Found.Kind == plan.Dir:
-		// settleDirs decides whether the directory may go, when all deletions are known.
-		c.Op = plan.Create
-		p.add(c)
-		p.dirs = append(p.dirs, c.Path)
-	case same:
-		p.overwrite(c)
-	default:
-		c.Op = plan.Update
-		p.conflict(c)
-	}
+	p.decideOtherKind(c, rec)
 	return nil
 }
 
 // sameWant reports whether git wants the same as at the last sync.
 func sameWant(c *plan.Change, rec plan.Owned) bool { return c.ID == rec.Want && c.Exec == rec.Exec }
 
-// file judges a desired path at which the disk has a file.
-func (p *planner) file(c plan.Change, rec plan.Owned) error {
-	found, err := p.foundID(c.Path, c.Found, rec, c.Owned)
-	if err != nil {
+// decideMissing decides about a desired path that the disk does not have: the file is new, or was deleted on the gateway.
+func (p *planner) decideMissing(c plan.Change, rec plan.Owned) error {
+	c.Op = plan.Create
+	switch same := sameWant(&c, rec); {
+	case !c.Owned:
+	case same && !p.repairs(rec):
+		p.changes.Drifted++
+		return nil
+	case !same && p.conflictPolicy(c.Path) != plan.GitWins:
+		p.addConflict(c)
+		return nil
+	}
+	if err := p.parents.check(c.Path); err != nil {
 		return err
 	}
-	c.FoundID = found
-	if found == c.ID {
-		p.equal(c, rec)
+	p.add(c)
+	return nil
+}
+
+// decideOtherKind decides about a desired path at which the disk has something other than a regular file.
+func (p *planner) decideOtherKind(c plan.Change, rec plan.Owned) {
+	same := c.Owned && sameWant(&c, rec)
+	switch {
+	case same && !p.repairs(rec):
+		p.changes.Drifted++
+	case c.Found.Kind == plan.Dir:
+		// settleDirs decides whether the file can replace the directory, when all deletions are known.
+		c.Op = plan.Create
+		p.add(c)
+		p.dirs = append(p.dirs, c.Path)
+	case same:
+		p.addOverwrite(c)
+	default:
+		c.Op = plan.Update
+		p.addConflict(c)
+	}
+}
+
+// decideFile decides about a desired path at which the disk has a file.
+func (p *planner) decideFile(c plan.Change, rec plan.Owned) error {
+	var err error
+	if c.FoundID, err = p.foundID(c.Path, c.Found, rec, c.Owned); err != nil {
+		return err
+	}
+	if c.FoundID == c.ID {
+		p.decideEqual(c, rec)
 		return nil
 	}
 	if !c.Owned {
-		return p.foreign(c)
+		return p.decideUnowned(c)
 	}
-	touched, wanted := found != rec.Have, c.ID != rec.Want
+	onGateway, inGit := c.FoundID != rec.Have, c.ID != rec.Want
 	switch {
-	case !touched && !wanted:
-		return p.settled(c, rec)
-	case !touched:
-		return p.changedInGit(c, rec)
-	case !wanted:
-		return p.changedOnGateway(c, rec)
+	case !onGateway && !inGit:
+		return p.decideUnchanged(c, rec)
+	case !onGateway:
+		return p.decideChangedInGit(c, rec)
+	case !inGit:
+		return p.decideChangedOnGateway(c, rec)
 	}
-	return p.changedInBoth(c, rec)
+	return p.decideChangedInBoth(c, rec)
 }
 
-// foundID returns the blob id of a file: the record's if stat agrees with it, otherwise the hash of the content.
-func (p *planner) foundID(path string, st plan.Stat, rec plan.Owned, owned bool) (plan.ID, error) {
-	if owned && !p.Verify && st.Size == rec.Size && st.Mtime == rec.Mtime {
-		return rec.Have, nil
-	}
-	id, err := p.State.BlobID(path)
-	if err != nil {
-		return plan.ID{}, fmt.Errorf("hash %s: %w", path, err)
-	}
-	return id, nil
-}
-
-// equal judges a file whose content is git's.
-func (p *planner) equal(c plan.Change, rec plan.Owned) {
-	chmod := c.Found.Exec != c.Exec && !c.Found.NoModes
+// decideEqual decides about a file whose content is git's.
+func (p *planner) decideEqual(c plan.Change, rec plan.Owned) {
+	otherMode := c.Found.Exec != c.Exec && !c.Found.NoModes
 	switch {
-	case chmod && c.Owned && sameWant(&c, rec) && !p.Repair:
+	case otherMode && c.Owned && sameWant(&c, rec) && !p.Repair:
 		p.changes.Drifted++ // a chmod on the gateway
-	case chmod:
+	case otherMode:
 		c.Op = plan.Update
 		p.add(c)
 	case !c.Owned || !p.upToDate(c, rec):
@@ -130,28 +118,31 @@ func (p *planner) equal(c plan.Change, rec plan.Owned) {
 // upToDate reports whether the record needs no change.
 func (p *planner) upToDate(c plan.Change, rec plan.Owned) bool {
 	return rec.Want == c.ID && rec.Have == c.FoundID && rec.Exec == c.Exec && rec.Size == c.Found.Size &&
-		rec.Mtime == c.Found.Mtime && p.sameOrigin(rec, desired.File{Origin: c.Origin})
+		rec.Mtime == c.Found.Mtime && p.mappings.isOrigin(c.Origin, rec)
 }
 
-// foreign judges a file that is not owned and differs from git's.
-func (p *planner) foreign(c plan.Change) error {
+// isThumbnail reports whether a path is a thumbnail. Gateways write thumbnails by themselves, so no change of one is an edit.
+func isThumbnail(path string) bool { return relpath.Base(path) == resource.Thumbnail }
+
+// decideUnowned decides about a file that is not owned and differs from git's.
+func (p *planner) decideUnowned(c plan.Change) error {
 	same, err := p.sameMeaning(c)
 	if err != nil {
 		return err
 	}
-	if same || relpath.Base(c.Path) == resource.Thumbnail {
+	if same || isThumbnail(c.Path) {
 		p.adoptNoise(c)
 		return nil
 	}
 	c.Op = plan.Update
-	p.conflict(c)
+	p.addConflict(c)
 	return nil
 }
 
-// settled judges a file that differs from git because an earlier sync left it, and that has not changed since. Have
-// never differs from what git once wanted in more than noise, so Have may be replaced without a conflict.
-func (p *planner) settled(c plan.Change, rec plan.Owned) error {
-	same := relpath.Base(c.Path) == resource.Thumbnail
+// decideUnchanged decides about a file that differs from git because an earlier sync left it, and that neither side has changed
+// since. Have never differs from what git once wanted in more than noise, so git's version may replace it without a conflict.
+func (p *planner) decideUnchanged(c plan.Change, rec plan.Owned) error {
+	same := isThumbnail(c.Path)
 	if !same {
 		var err error
 		if same, err = p.sameMeaning(c); err != nil {
@@ -163,15 +154,15 @@ func (p *planner) settled(c plan.Change, rec plan.Owned) error {
 		p.changes.Unchanged++
 	case same:
 		p.adoptNoise(c)
-	default: // a change on the gateway kept git's version back, and is gone now
+	default: // git's version was held back by a change on the gateway, which is gone now
 		c.Op = plan.Update
 		p.add(c)
 	}
 	return nil
 }
 
-// changedInGit judges a file that is still as the last sync left it.
-func (p *planner) changedInGit(c plan.Change, rec plan.Owned) error {
+// decideChangedInGit decides about a file that is still as the last sync left it.
+func (p *planner) decideChangedInGit(c plan.Change, rec plan.Owned) error {
 	adopted := rec.Have != rec.Want
 	if relpath.Base(c.Path) == resource.File || adopted {
 		same, err := p.sameMeaning(c)
@@ -191,25 +182,25 @@ func (p *planner) changedInGit(c plan.Change, rec plan.Owned) error {
 	return nil
 }
 
-// changedOnGateway judges a file that only the gateway changed: noise is adopted, the rest is drift.
-func (p *planner) changedOnGateway(c plan.Change, rec plan.Owned) error {
+// decideChangedOnGateway decides about a file that only the gateway changed: it adopts noise, and the rest is drift.
+func (p *planner) decideChangedOnGateway(c plan.Change, rec plan.Owned) error {
 	same, err := p.sameMeaning(c)
 	if err != nil {
 		return err
 	}
 	switch {
-	case same || relpath.Base(c.Path) == resource.Thumbnail:
+	case same || isThumbnail(c.Path):
 		p.adoptNoise(c)
 	case p.repairs(rec):
-		p.overwrite(c)
+		p.addOverwrite(c)
 	default:
 		p.changes.Drifted++
 	}
 	return nil
 }
 
-// changedInBoth judges a file that both changed. Noise from the gateway is not a conflict.
-func (p *planner) changedInBoth(c plan.Change, rec plan.Owned) error {
+// decideChangedInBoth decides about a file that both changed. Noise from the gateway is not a conflict.
+func (p *planner) decideChangedInBoth(c plan.Change, rec plan.Owned) error {
 	same, err := p.sameMeaning(c)
 	if err != nil {
 		return err
@@ -218,11 +209,9 @@ func (p *planner) changedInBoth(c plan.Change, rec plan.Owned) error {
 		p.adoptNoise(c)
 		return nil
 	}
-	noise := relpath.Base(c.Path) == resource.Thumbnail
-	if !noise {
-		if noise, err = p.sameAsBefore(c, rec); err != nil {
-			return err
-		}
+	noise, err := p.isNoise(c, rec)
+	if err != nil {
+		return err
 	}
 	c.Op = plan.Update
 	if noise {
@@ -230,36 +219,43 @@ func (p *planner) changedInBoth(c plan.Change, rec plan.Owned) error {
 		p.add(c)
 		return nil
 	}
-	p.conflict(c)
+	p.addConflict(c)
 	return nil
 }
 
-// removedFromGit judges a record whose path git does not want.
-func (p *planner) removedFromGit(rec plan.Owned) error {
+// isNoise reports whether the gateway changed the bytes of a file, but not the meaning.
+func (p *planner) isNoise(c plan.Change, rec plan.Owned) (bool, error) {
+	if isThumbnail(c.Path) {
+		return true, nil
+	}
+	return p.sameAsBefore(c, rec)
+}
+
+// decideRemoved decides about a record whose path git does not want.
+func (p *planner) decideRemoved(rec plan.Owned) error {
 	c := plan.Change{Op: plan.Release, Path: rec.Path, Owned: true}
-	st, err := p.State.Stat(rec.Path)
-	if err != nil {
+	var err error
+	if c.Found, err = p.State.Stat(rec.Path); err != nil {
 		return fmt.Errorf("stat %s: %w", rec.Path, err)
 	}
-	c.Found = st
-	if st.Kind != plan.File || p.rules.Prune == plan.PruneNone || !p.leftCommit(rec) {
+	if c.Found.Kind != plan.File || p.rules.Prune == plan.PruneNone || !p.leftCommit(rec) {
 		p.add(c)
 		return nil
 	}
-	if c.FoundID, err = p.foundID(rec.Path, st, rec, true); err != nil {
+	if c.FoundID, err = p.foundID(rec.Path, c.Found, rec, true); err != nil {
 		return err
 	}
 	c.Op = plan.Delete
 	p.countOrphan(rec)
-	noise := c.FoundID == rec.Have || relpath.Base(c.Path) == resource.Thumbnail
-	if !noise {
-		if noise, err = p.sameAsBefore(c, rec); err != nil {
+	if c.FoundID != rec.Have {
+		noise, err := p.isNoise(c, rec)
+		if err != nil {
 			return err
 		}
-	}
-	if !noise {
-		p.conflict(c)
-		return nil
+		if !noise {
+			p.addConflict(c)
+			return nil
+		}
 	}
 	if c.FoundID != rec.Want {
 		p.noise[c.Path] = true
@@ -278,13 +274,27 @@ func (p *planner) leftCommit(rec plan.Owned) bool {
 	if p.sameRules || p.mirrored(rec.Path) {
 		return true
 	}
-	return int(rec.Origin) < len(p.header.Mappings) && p.rules.HasMapping(p.header.Mappings[rec.Origin])
+	o, ok := p.mappings.origin(rec)
+	return ok && p.rules.HasMapping(o)
 }
 
-// conflict adds a change to a file that the gateway changed, according to the policy. Under hold it adds what would
-// happen, and guard holds the plan.
-func (p *planner) conflict(c plan.Change) {
-	switch p.policy(c.Path) {
+// countOrphan counts an owned file if the commit no longer has the source of the mapping that it came from.
+func (p *planner) countOrphan(rec plan.Owned) {
+	o, ok := p.mappings.origin(rec)
+	if !ok {
+		return
+	}
+	for _, m := range p.Desired.Missing() {
+		if m.Origin() == o {
+			p.orphans[o.Source]++
+		}
+	}
+}
+
+// addConflict adds a change to a file that the gateway changed, according to the policy. Under hold it adds what would
+// happen, and holdForApproval holds the plan.
+func (p *planner) addConflict(c plan.Change) {
+	switch p.conflictPolicy(c.Path) {
 	case plan.GatewayWins:
 		switch {
 		case c.Op != plan.Delete:
@@ -297,78 +307,21 @@ func (p *planner) conflict(c plan.Change) {
 		p.add(c)
 		return
 	case plan.Hold:
-		p.hold(c.Path)
+		p.conflicts[c.Path] = true
 	}
 	c.Conflict = c.Found.Kind != plan.Missing
 	p.add(c)
 }
 
-// policy returns the conflict policy for a path.
-func (p *planner) policy(path string) plan.ConflictPolicy {
-	if p.brought(path) || p.GitWins != nil && p.GitWins(path) {
-		return plan.GitWins
-	}
-	return p.rules.Conflict
-}
-
-func (p *planner) proposed(path string) bool { return p.Proposed != nil && p.Proposed(path) }
-
-func (p *planner) brought(path string) bool { return p.Brought != nil && p.Brought(path) }
-
-// repairs reports whether git's version replaces a file that only the gateway changed. Under gatewayWins, a file that
-// was once kept against git stays.
-func (p *planner) repairs(rec plan.Owned) bool {
-	return p.brought(rec.Path) || p.Repair && !p.proposed(rec.Path) && (p.rules.Conflict != plan.GatewayWins || rec.Have == rec.Want)
-}
-
-// overwrite replaces the gateway's version by git's whatever the policy, because Repair or Brought asks for it.
-func (p *planner) overwrite(c plan.Change) {
+// addOverwrite replaces the gateway's version with git's whatever the policy, because Repair or Replicated asks for it.
+func (p *planner) addOverwrite(c plan.Change) {
 	c.Op, c.Conflict = plan.Update, true
 	p.add(c)
 }
 
+// adoptNoise adopts a file that means the same as git's.
 func (p *planner) adoptNoise(c plan.Change) {
 	c.Op = plan.Adopt
 	p.noise[c.Path] = true
 	p.add(c)
-}
-
-// checkParents refuses a path that cannot be written because a parent is not a directory. This plan may still delete a
-// parent that is an owned file; settleBlocked checks that later.
-func (p *planner) checkParents(path string) error {
-	dir := relpath.Parent(path)
-	if dir == "" || p.clear == dir {
-		return nil
-	}
-	at, kind, err := p.State.Blocked(path)
-	switch {
-	case err != nil:
-		return fmt.Errorf("open the parents of %s: %w", path, err)
-	case at == "":
-		p.clear = dir
-		return nil
-	case kind == plan.Link:
-		return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link on the gateway, and git has %s "+
-			"below it; the agent never follows links: replace the link with a directory", at, path)
-	case kind == plan.File:
-		if _, ok := p.blocked[at]; !ok {
-			p.blocked[at] = path
-		}
-		return nil
-	}
-	return blockedBy(at, path)
-}
-
-func blockedBy(at, path string) error {
-	return failure.New(v1alpha1.ReasonPathCollision, "%s on the gateway is in the place of a directory that %s needs, and "+
-		"the agent does not own it: delete it, or change the mapping", at, path)
-}
-
-// checkMounts refuses a file at a path that has to stay a directory because of a mount below it.
-func (p *planner) checkMounts(path string) error {
-	if mount := p.rules.Mounts.Below(path); mount != "" {
-		return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, which must be a directory because the gateway's "+
-			"container has a mount at %s: exclude the file, or remove it from git", path, mount)
-	}
-	return nil
 }

@@ -12,68 +12,74 @@ import (
 )
 
 // settleResources makes each changed resource directory consistent. The signature in resource.json covers the other
-// files, so it must be written together with them; otherwise the gateway may miss the change or sign the resource
+// files, so a sync must write it together with them; otherwise the gateway may miss the change or sign the resource
 // itself.
 //
 // Gateways rewrite resource.json and the thumbnail without changing their meaning (see planner.noise), and a plan normally
 // keeps what the gateway wrote. But if a plan writes or deletes another file of the resource, it also replaces these two
-// companions by git's. If a file of the resource goes to lost+found (Change.Conflict), so do the companions, so that
+// companions with git's. If a file of the resource goes to lost+found (Change.Conflict), so do the companions, so that
 // lost+found has the whole resource.
 func (p *planner) settleResources() error {
-	more := make(map[string]plan.Change) // changes of companions that the plan does not have yet, by path
+	s := companions{planner: p, more: make(map[string]plan.Change)}
 	last, lastConflict := "", false
-	for i := range p.changes.List {
-		c := &p.changes.List[i]
+	for i := range p.list {
+		c := &p.list[i]
 		dir := relpath.Parent(c.Path)
 		if !c.Writes() || dir == "" || dir == last && (lastConflict || !c.Conflict) {
 			continue
 		}
 		for _, name := range [...]string{resource.File, resource.Thumbnail} {
 			if path := relpath.Join(dir, name); path != c.Path {
-				if err := p.settleCompanion(path, c.Conflict, more); err != nil {
+				if err := s.settle(path, c.Conflict); err != nil {
 					return err
 				}
 			}
 		}
 		last, lastConflict = dir, c.Conflict
 	}
-	p.insert(slices.Collect(maps.Values(more)))
+	p.insert(slices.Collect(maps.Values(s.more)))
 	return nil
 }
 
-// settleCompanion makes the plan write the companion at path, in the plan itself or in more. conflict reports that a file of
+// companions makes a plan write the companions of changed files.
+type companions struct {
+	*planner
+	more map[string]plan.Change // by path: the changes of companions that the plan does not have yet
+}
+
+// settle makes the plan write the companion at path, in the plan itself or in more. conflict reports that a file of
 // the resource goes to lost+found.
-func (p *planner) settleCompanion(path string, conflict bool, more map[string]plan.Change) error {
-	if i, ok := p.find(path); ok {
-		return p.writeCompanion(&p.changes.List[i], conflict)
+func (s *companions) settle(path string, conflict bool) error {
+	if c := s.find(path); c != nil {
+		return s.write(c, conflict)
 	}
-	if c, ok := more[path]; ok {
+	if c, ok := s.more[path]; ok {
 		c.Conflict = c.Conflict || conflict
-		more[path] = c
+		s.more[path] = c
 		return nil
 	}
-	c, ok, err := p.companion(path, conflict)
+	c, ok, err := s.newChange(path, conflict)
 	if ok {
-		more[path] = c
+		s.more[path] = c
 	}
 	return err
 }
 
-// writeCompanion makes c, the change of a companion that the plan has already, write git's version. If the file on the disk is
+// write makes c, the change of a companion that the plan has already, write git's version. If the file on the disk is
 // git's resource.json, c writes it only if its signature does not match the files beside it.
-func (p *planner) writeCompanion(c *plan.Change, conflict bool) error {
+func (s *companions) write(c *plan.Change, conflict bool) error {
 	switch {
-	case p.noise[c.Path]:
+	case s.noise[c.Path]:
 		if c.Op == plan.Adopt {
 			c.Op = plan.Update
 		}
 		c.Conflict = c.Conflict || conflict
 	case c.Op == plan.Adopt && relpath.Base(c.Path) == resource.File:
-		siblings, err := p.Desired.List(relpath.Parent(c.Path))
+		siblings, err := s.Desired.List(relpath.Parent(c.Path))
 		if err != nil {
 			return err
 		}
-		if err := p.sign(c, siblings); err != nil {
+		if err := s.sign(c, siblings); err != nil {
 			return err
 		}
 		if c.ID != c.FoundID {
@@ -84,86 +90,93 @@ func (p *planner) writeCompanion(c *plan.Change, conflict bool) error {
 }
 
 // sign makes c write a resource.json with a new signature, if git's signature does not match the files of the directory.
-func (p *planner) sign(c *plan.Change, siblings desired.Listing) error {
+func (s *companions) sign(c *plan.Change, siblings desired.Listing) error {
 	id, stale, err := siblings.SignedID()
 	if err != nil || !stale {
 		return err
 	}
-	if p.changes.Signed == nil {
-		p.changes.Signed = make(map[string]plan.ID)
+	if s.changes.Signed == nil {
+		s.changes.Signed = make(map[string]plan.ID)
 	}
-	p.changes.Signed[c.Path], c.ID = c.ID, id
+	s.changes.Signed[c.Path], c.ID = c.ID, id
 	return nil
 }
 
-// companion returns the change that writes the companion at path, for which the plan has no change yet. It returns false if
-// there is nothing to write, for example because the agent does not own the file or it is right already.
-func (p *planner) companion(path string, conflict bool) (plan.Change, bool, error) {
-	rec, owned, err := p.Manifest.Get(path)
+// newChange returns the change that writes the companion at path, for which the plan has no change yet. It returns false if
+// there is nothing to write, for example because the agent does not own the file or the file is right already.
+func (s *companions) newChange(path string, conflict bool) (plan.Change, bool, error) {
+	rec, owned, err := s.Manifest.Get(path)
 	if err != nil {
 		return plan.Change{}, false, fmt.Errorf("read the manifest: %w", err)
 	}
 	if !owned {
 		return plan.Change{}, false, nil
 	}
-	st, err := p.State.Stat(path)
+	st, err := s.State.Stat(path)
 	if err != nil {
 		return plan.Change{}, false, fmt.Errorf("stat %s: %w", path, err)
 	}
 	if st.Kind != plan.File {
 		return plan.Change{}, false, nil // drift, which the plan does not repair here
 	}
-	found, err := p.foundID(path, st, rec, true)
-	if err != nil || found == rec.Want && relpath.Base(path) != resource.File { // a thumbnail that is git's needs no change
+	found, err := s.foundID(path, st, rec, true)
+	if err != nil || found == rec.Want && isThumbnail(path) { // a thumbnail that is git's needs no change
 		return plan.Change{}, false, err
 	}
-	siblings, err := p.Desired.List(relpath.Parent(path))
+	siblings, err := s.Desired.List(relpath.Parent(path))
 	if err != nil {
 		return plan.Change{}, false, err
 	}
-	w, wanted := siblings.File(relpath.Base(path))
+	f, wanted := siblings.File(relpath.Base(path))
 	if !wanted {
 		return plan.Change{}, false, nil
 	}
 	c := plan.Change{
-		Op: plan.Update, Path: path, ID: w.ID, Exec: w.Exec, Origin: w.Origin, Found: st, FoundID: found, Owned: true,
+		Op: plan.Update, Path: path, ID: f.ID, Exec: f.Exec, Origin: f.Origin, Found: st, FoundID: found, Owned: true,
 		Conflict: conflict,
 	}
-	if relpath.Base(path) == resource.File && found != rec.Have && found != rec.Want {
-		same, err := p.sameMeaning(c)
+	if isThumbnail(path) {
+		return s.countedUnchanged(c)
+	}
+	if found != rec.Have && found != rec.Want {
+		same, err := s.sameMeaning(c)
 		if err != nil {
 			return plan.Change{}, false, err
 		}
 		if !same { // it differs in more than the signature
-			c, ok := p.replaceDrifted(c)
+			c, ok := s.replaceDrifted(c)
 			return c, ok, nil
 		}
 	}
-	if relpath.Base(path) == resource.File {
-		if err := p.sign(&c, siblings); err != nil {
-			return plan.Change{}, false, err
-		}
+	if err := s.sign(&c, siblings); err != nil {
+		return plan.Change{}, false, err
 	}
-	if found == c.ID { // the file on the disk already has the right signature
-		delete(p.changes.Signed, path)
+	return s.countedUnchanged(c)
+}
+
+// countedUnchanged returns the change of a companion that a full plan has counted as unchanged. It returns false if the file on the
+// disk is right already.
+func (s *companions) countedUnchanged(c plan.Change) (plan.Change, bool, error) {
+	if c.FoundID == c.ID { // the file on the disk already has the right signature
+		delete(s.changes.Signed, c.Path)
 		return plan.Change{}, false, nil
 	}
-	if p.full {
-		p.changes.Unchanged--
+	if s.changes.Full {
+		s.changes.Unchanged--
 	}
 	return c, true, nil
 }
 
 // replaceDrifted returns the change that replaces a drifted resource.json, or false if the conflict policy keeps the gateway's.
-func (p *planner) replaceDrifted(c plan.Change) (plan.Change, bool) {
-	switch p.policy(c.Path) {
+func (s *companions) replaceDrifted(c plan.Change) (plan.Change, bool) {
+	switch s.conflictPolicy(c.Path) {
 	case plan.GatewayWins:
 		return plan.Change{}, false
 	case plan.Hold:
-		p.hold(c.Path)
+		s.conflicts[c.Path] = true
 	}
-	if p.full {
-		p.changes.Drifted--
+	if s.changes.Full {
+		s.changes.Drifted--
 	}
 	c.Conflict = true
 	return c, true
