@@ -25,23 +25,24 @@ const (
 
 // probe is a writer that classifies a blob, and keeps its text if the text is small enough.
 type probe struct {
-	text  bytes.Buffer
-	limit int64
-	size  int64
-	last  byte
-	open  bool // {{ was seen
-	nul   bool
+	text       bytes.Buffer // empty if the blob is larger than limit
+	limit      int64
+	size       int64
+	last       byte // the last byte written
+	isTemplate bool // {{ was seen
+	isBinary   bool // a NUL byte was seen
 }
 
-var errSeenEnough = errors.New("stop reading")
+// errStopReading ends a WriteBlob early.
+var errStopReading = errors.New("stop reading")
 
 func (p *probe) Write(b []byte) (int, error) {
 	if bytes.IndexByte(b, 0) >= 0 {
-		p.nul = true
-		return 0, errSeenEnough
+		p.isBinary = true
+		return 0, errStopReading
 	}
 	if len(b) > 0 {
-		p.open = p.open || render.IsTemplate(b) || p.last == '{' && b[0] == '{'
+		p.isTemplate = p.isTemplate || render.IsTemplate(b) || p.last == '{' && b[0] == '{'
 		p.last = b[len(b)-1]
 	}
 	if p.size += int64(len(b)); p.size > p.limit {
@@ -60,11 +61,11 @@ func (x *renderer) kindOf(id plan.ID) (kind, error) {
 	_, err := x.objects.WriteBlob(p, id)
 	var k kind
 	switch {
-	case p.nul:
+	case p.isBinary:
 		k = binary
 	case err != nil:
 		return 0, err
-	case !p.open:
+	case !p.isTemplate:
 		k = plain
 	case p.size > p.limit:
 		k = huge
@@ -85,7 +86,7 @@ func (x *renderer) volatileTree(id plan.ID, depth int, count *counter) (bool, er
 	if k, ok := x.cache.kinds[id]; ok {
 		return k == volatile, nil
 	}
-	if err := count.dir(&x.rules.Limits); err != nil {
+	if err := count.addDir(&x.rules.Limits); err != nil {
 		return false, err
 	}
 	if depth >= x.rules.Limits.Depth {
@@ -122,8 +123,8 @@ func (x *renderer) volatileTree(id plan.ID, depth int, count *counter) (bool, er
 
 // git writes a blob of the commit. If the store lacks it, the bytes may still be on the disk.
 func (x *renderer) git(w io.Writer, path string, id plan.ID) error {
-	if x.local != nil && !x.objects.Has(id) {
-		if content, ok := x.local(path, id); ok {
+	if x.readLocal != nil && !x.objects.Has(id) {
+		if content, ok := x.readLocal(path, id); ok {
 			_, err := w.Write(content)
 			return err
 		}
@@ -153,12 +154,10 @@ type head struct {
 	max int
 }
 
-var errHeadFull = errors.New("stop reading")
-
 func (h *head) Write(p []byte) (int, error) {
 	if room := h.max - h.Len(); len(p) > room {
 		h.Buffer.Write(p[:room])
-		return room, errHeadFull
+		return room, errStopReading
 	}
 	return h.Buffer.Write(p)
 }

@@ -11,7 +11,7 @@ import (
 const (
 	maxKinds   = 200_000
 	maxResults = 50_000
-	maxProofs  = 1024
+	maxMatches = 1024
 	maxBytes   = 8 << 20
 )
 
@@ -21,7 +21,7 @@ const (
 type Cache struct {
 	kinds   map[plan.ID]kind     // of blobs and trees; a tree is volatile if any blob in it is
 	results map[[32]byte]plan.ID // recipe key → id of its result
-	proofs  map[string]string    // pattern of a patch → a file that matched it
+	matches map[string]string    // pattern of a patch → a file that matched it
 	bytes   map[plan.ID]*list.Element
 	recent  *list.List // of rendered, most recently used first
 	size    int        // bytes in recent
@@ -35,7 +35,7 @@ type rendered struct {
 // NewCache returns an empty Cache.
 func NewCache() *Cache {
 	return &Cache{
-		kinds: make(map[plan.ID]kind), results: make(map[[32]byte]plan.ID), proofs: make(map[string]string),
+		kinds: make(map[plan.ID]kind), results: make(map[[32]byte]plan.ID), matches: make(map[string]string),
 		bytes: make(map[plan.ID]*list.Element), recent: list.New(),
 	}
 }

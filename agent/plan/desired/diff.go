@@ -151,7 +151,7 @@ func (x *differ) child(from *node, b *child, to *node, a *child, maybe bool) boo
 	if a == nil {
 		return x.yield(Delta{Path: relpath.Join(from.path, b.name)}, nil)
 	}
-	w := a.want(relpath.Join(to.path, a.name))
+	w := a.file(relpath.Join(to.path, a.name))
 	return x.yield(Delta{Path: w.Path, After: &w, Uncertain: maybe}, nil)
 }
 
@@ -160,13 +160,13 @@ func listOf(n *node, list func(node) ([]child, error), count *counter, limits *p
 	if n == nil {
 		return nil, nil
 	}
-	if err := count.dir(limits); err != nil {
+	if err := count.addDir(limits); err != nil {
 		return nil, err
 	}
 	children, err := list(*n)
 	for i := 0; err == nil && i < len(children); i++ {
 		if !children[i].isDir {
-			err = count.file(limits)
+			err = count.addFile(limits)
 		}
 	}
 	return children, err

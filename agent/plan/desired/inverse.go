@@ -26,31 +26,31 @@ func (s *Source) Rendered() bool { return s.recipe != nil }
 
 // Source returns where git has a desired file, or would have a new one: with its nearest sibling, or else by the mapping with the longest
 // destination. It returns false if no mapping brings files there.
-func (d *Tree) Source(path string) (Source, bool, error) {
-	children, err := d.overlay.children(relpath.Parent(path), d.overlay.list)
+func (t *Tree) Source(path string) (Source, bool, error) {
+	children, err := t.overlay.children(relpath.Parent(path), t.overlay.list)
 	if err != nil {
 		return Source{}, false, err
 	}
 	if c := fileOf(children, relpath.Base(path)); c != nil {
-		r, err := d.renderer.recipe(path, c)
+		r, err := t.renderer.newRecipe(path, c)
 		at := int(c.origin)
-		return Source{Path: d.overlay.rules.Mappings[at].SourceOf(path), Mapping: at, ID: c.id, Exec: c.exec, recipe: r}, err == nil, err
+		return Source{Path: t.overlay.rules.Mappings[at].SourceOf(path), Mapping: at, ID: c.id, Exec: c.exec, recipe: r}, err == nil, err
 	}
-	at, err := d.mappingFor(path)
+	at, err := t.mappingFor(path)
 	if err != nil || at < 0 {
 		return Source{}, false, err
 	}
-	return Source{Path: d.overlay.rules.Mappings[at].SourceOf(path), Mapping: at}, true, nil
+	return Source{Path: t.overlay.rules.Mappings[at].SourceOf(path), Mapping: at}, true, nil
 }
 
 // mappingFor returns the mapping of a new file, or -1.
-func (d *Tree) mappingFor(path string) (int, error) {
+func (t *Tree) mappingFor(path string) (int, error) {
 	covers := func(i int) bool {
-		m := &d.overlay.rules.Mappings[i]
-		return !d.overlay.isFile[i] && m.Kind != plan.FileSource && relpath.Below(path, m.Destination.Rel())
+		m := &t.overlay.rules.Mappings[i]
+		return !t.overlay.isFile[i] && m.Kind != plan.FileSource && relpath.Below(path, m.Destination.Rel())
 	}
 	for dir, name := relpath.Parent(path), relpath.Base(path); ; dir, name = relpath.Parent(dir), relpath.Base(dir) {
-		children, err := d.overlay.children(dir, d.overlay.list)
+		children, err := t.overlay.children(dir, t.overlay.list)
 		if err != nil {
 			return -1, err
 		}
@@ -62,8 +62,8 @@ func (d *Tree) mappingFor(path string) (int, error) {
 		}
 	}
 	best := -1
-	for i := range d.overlay.rules.Mappings {
-		if covers(i) && (best < 0 || len(d.overlay.rules.Mappings[i].Destination.Rel()) >= len(d.overlay.rules.Mappings[best].Destination.Rel())) {
+	for i := range t.overlay.rules.Mappings {
+		if covers(i) && (best < 0 || len(t.overlay.rules.Mappings[i].Destination.Rel()) >= len(t.overlay.rules.Mappings[best].Destination.Rel())) {
 			best = i
 		}
 	}
@@ -95,14 +95,14 @@ func nearest(children []child, name string, covers func(int) bool) int {
 
 // Invert returns what git must have at s so that the file at path gets the bytes now. Of a patched file, git keeps its own values at the
 // patched places. A template cannot be inverted. Whether the result renders to now again is for the caller to check.
-func (d *Tree) Invert(path string, s Source, now []byte) ([]byte, error) {
+func (t *Tree) Invert(path string, s Source, now []byte) ([]byte, error) {
 	switch r := s.recipe; {
 	case r == nil:
 		return now, nil
 	case r.template != plain:
 		return nil, failure.New(v1alpha1.ReasonChangesRefused, "%s is a template in git (%s), and the agent cannot tell which part of it to change: edit it in git", path, s.Path)
 	}
-	git, err := d.renderer.read(path, s.ID)
+	git, err := t.renderer.read(path, s.ID)
 	if err != nil {
 		return nil, err
 	}

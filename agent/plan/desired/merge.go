@@ -47,7 +47,7 @@ type child struct {
 	floor  int
 }
 
-func (c *child) want(path string) File {
+func (c *child) file(path string) File {
 	return File{Path: path, ID: c.id, Exec: c.exec, Origin: c.origin}
 }
 
@@ -63,12 +63,13 @@ func (o *overlay) top() node {
 	return n
 }
 
-// list is list without rendering: all files have git's ids.
+// list returns the children of a directory in git's order, without excluded and never-touch paths. All files have git's ids. It refuses
+// unsafe paths.
 func (o *overlay) list(n node) ([]child, error) {
 	if err := o.rules.Limits.CheckDepth(n.path, n.depth); err != nil {
 		return nil, err
 	}
-	l := lister{o: o, n: n}
+	l := lister{overlay: o, dir: n}
 	for _, layer := range n.layers {
 		if err := l.addTree(layer); err != nil {
 			return nil, err
@@ -82,7 +83,7 @@ func (o *overlay) list(n node) ([]child, error) {
 	return l.children, l.checkSiblings()
 }
 
-// find descends to a directory.
+// find returns a directory. It returns false if the tree does not have the directory.
 func (o *overlay) find(dir string) (node, bool, error) {
 	n := o.top()
 	if dir == "" {
@@ -111,18 +112,18 @@ func (o *overlay) children(dir string, list func(node) ([]child, error)) ([]chil
 	return list(n)
 }
 
-// lister collects the children of one node. A single layer yields them sorted. Otherwise they are candidates, possibly
+// lister collects the children of one directory. A single layer yields them sorted. Otherwise they are candidates, possibly
 // several per name, until merge decides.
 type lister struct {
-	o        *overlay
-	n        node
+	overlay  *overlay
+	dir      node
 	children []child
 }
 
 func (l *lister) addTree(from layer) error {
-	entries, err := l.o.objects.Tree(from.tree)
+	entries, err := l.overlay.objects.Tree(from.tree)
 	if err != nil {
-		return fmt.Errorf("read %s of the commit: %w", at(l.n.path), err)
+		return fmt.Errorf("read %s of the commit: %w", at(l.dir.path), err)
 	}
 	l.children = slices.Grow(l.children, len(entries))
 	for i, e := range entries {
@@ -138,15 +139,11 @@ func (l *lister) addTree(from layer) error {
 }
 
 func (l *lister) addEntry(e plan.Entry, mapping uint16) error {
-	path := relpath.Join(l.n.path, e.Name)
-	if e.Mode == plan.Directory {
-		if l.leftOut(path, true) {
-			return nil
-		}
-	} else if l.leftOut(path, false) {
+	path := relpath.Join(l.dir.path, e.Name)
+	if l.skips(path, e.Mode == plan.Directory) {
 		return nil
 	}
-	if err := l.o.rules.Limits.CheckPath(path, e.Name); err != nil {
+	if err := l.overlay.rules.Limits.CheckPath(path, e.Name); err != nil {
 		return err
 	}
 	switch e.Mode {
@@ -157,31 +154,31 @@ func (l *lister) addEntry(e plan.Entry, mapping uint16) error {
 	case plan.Regular, plan.Executable:
 		l.children = append(l.children, child{name: e.Name, exec: e.Mode == plan.Executable, origin: mapping, id: e.ID})
 	case plan.Symlink:
-		return l.o.symlink(path, e.ID)
+		return l.overlay.symlinkError(path, e.ID)
 	case plan.Submodule:
-		l.o.warnings.add("submodule %s is skipped", path)
+		l.overlay.warnings.add("submodule %s is skipped", path)
 	default:
 		return failure.New(v1alpha1.ReasonUnsupportedRepository, "%s has an unknown git file mode", path)
 	}
 	return nil
 }
 
-// leftOut reports whether a path is excluded, never touched, or a mount of the gateway. Such a directory is not
-// entered.
-func (l *lister) leftOut(path string, isDir bool) bool {
+// skips reports whether a path is excluded, never touched, or a mount of the gateway. The lister does not enter such a
+// directory.
+func (l *lister) skips(path string, isDir bool) bool {
 	if resource.NeverTouch(path) {
 		return true
 	}
-	x := &l.o.rules.Excludes
+	x := &l.overlay.rules.Excludes
 	if isDir && x.MatchDir(path) || !isDir && x.MatchFile(path) {
 		return true
 	}
-	if mount := l.o.rules.Mounts.At(path); mount != "" {
-		l.o.skipMount(mount)
+	if mount := l.overlay.rules.Mounts.At(path); mount != "" {
+		l.overlay.skipMount(mount)
 		return true
 	}
 	if isDir && x.MatchFile(path) {
-		l.o.warnings.add("an exclude pattern matches the directory %s but not its files; end the pattern with a slash", path)
+		l.overlay.warnings.add("an exclude pattern matches the directory %s but not its files; end the pattern with a slash", path)
 	}
 	return false
 }
@@ -223,13 +220,13 @@ func (l *lister) merge() error {
 // addDestinations adds a candidate for each destination in this directory, and a directory without layers for each name below
 // which other destinations lie.
 func (l *lister) addDestinations() error {
-	if l.n.below == nil {
+	if l.dir.below == nil {
 		return nil
 	}
-	for _, name := range l.n.below.names {
-		g := l.n.below.below[name]
-		for _, m := range g.sources {
-			if m.mapping < l.n.floor {
+	for _, name := range l.dir.below.names {
+		d := l.dir.below.below[name]
+		for _, m := range d.sources {
+			if m.mapping < l.dir.floor {
 				continue
 			}
 			e := m.entry
@@ -238,12 +235,12 @@ func (l *lister) addDestinations() error {
 				return err
 			}
 		}
-		path := relpath.Join(l.n.path, name)
-		if g.last >= l.n.floor && g.below != nil && !l.leftOut(path, true) {
-			if err := l.o.rules.Limits.CheckPath(path, name); err != nil {
+		path := relpath.Join(l.dir.path, name)
+		if d.last >= l.dir.floor && d.below != nil && !l.skips(path, true) {
+			if err := l.overlay.rules.Limits.CheckPath(path, name); err != nil {
 				return err
 			}
-			l.children = append(l.children, child{name: name, isDir: true, origin: uint16(g.last), below: g})
+			l.children = append(l.children, child{name: name, isDir: true, origin: uint16(d.last), below: d})
 		}
 	}
 	return nil
@@ -253,7 +250,7 @@ func (l *lister) addDestinations() error {
 // hides no file.
 func (l *lister) decide(candidates []child) (child, bool, error) {
 	var file *child
-	dir := child{name: candidates[0].name, isDir: true, floor: l.n.floor}
+	dir := child{name: candidates[0].name, isDir: true, floor: l.dir.floor}
 	for i := range candidates {
 		if c := &candidates[i]; !c.isDir {
 			file, dir.floor = c, int(c.origin)+1
@@ -272,7 +269,7 @@ func (l *lister) decide(candidates []child) (child, bool, error) {
 	isDir := len(dir.layers) > 0 || dir.below != nil
 	if isDir && file != nil {
 		var err error
-		if isDir, err = l.o.hasFile(dir.dir(l.n)); err != nil {
+		if isDir, err = l.overlay.hasFile(dir.dir(l.dir)); err != nil {
 			return child{}, false, err
 		}
 	}
@@ -299,7 +296,7 @@ func (o *overlay) hasFile(n node) (bool, error) {
 }
 
 func (o *overlay) findFile(n node) (bool, error) {
-	if err := o.filesSearched.dir(&o.rules.Limits); err != nil {
+	if err := o.filesSearched.addDir(&o.rules.Limits); err != nil {
 		return false, err
 	}
 	children, err := o.list(n)
@@ -333,7 +330,7 @@ func (l *lister) checkSiblings() error {
 func (l *lister) collision(a, b string) error {
 	return failure.New(v1alpha1.ReasonPathCollision, "%q and %q are the same path on a file system that ignores case or "+
 		"normalizes Unicode, or a file and a directory with the same name; rename one of them",
-		relpath.Join(l.n.path, a), relpath.Join(l.n.path, b))
+		relpath.Join(l.dir.path, a), relpath.Join(l.dir.path, b))
 }
 
 func at(path string) string {

@@ -41,8 +41,6 @@ type destination struct {
 	renders bool
 }
 
-func (g *destination) empty() bool { return len(g.sources) == 0 && len(g.below) == 0 }
-
 // source is the entry of the commit that a mapping maps.
 type source struct {
 	mapping int
@@ -60,7 +58,7 @@ func newOverlay(objects plan.Objects, root plan.ID, rules *plan.Rules) (*overlay
 			return nil, err
 		}
 	}
-	if rules.AnySource && o.destinations.empty() {
+	if rules.AnySource && len(o.missing) == len(rules.Mappings) {
 		return nil, failure.New(v1alpha1.ReasonSourceMissing,
 			"the commit has none of the folders of the service path (%s …): correct the path", rules.Mappings[0].Source)
 	}
@@ -116,12 +114,13 @@ func (o *overlay) lookup(p plan.Path) (plan.Entry, bool, error) {
 			return plan.Entry{}, false, nil
 		}
 		if at = entries[i]; at.Mode == plan.Symlink {
-			return plan.Entry{}, false, o.symlink("mapping source "+string(p), at.ID)
+			return plan.Entry{}, false, o.symlinkError("mapping source "+string(p), at.ID)
 		}
 	}
 	return at, true, nil
 }
 
+// checkKind returns an error if mapping i does not accept the mode of its source.
 func checkKind(i int, m plan.Mapping, mode plan.Mode) error {
 	isDir := mode == plan.Directory
 	switch {
@@ -138,34 +137,35 @@ func checkKind(i int, m plan.Mapping, mode plan.Mode) error {
 	return nil
 }
 
-func (o *overlay) place(to plan.Path, m source) {
-	g := o.destinations
-	renders := o.rules.Mappings[m.mapping].Renders()
+// place adds a source to its destination.
+func (o *overlay) place(to plan.Path, s source) {
+	d := o.destinations
+	renders := o.rules.Mappings[s.mapping].Renders()
 	if to != plan.Root {
 		for name := range strings.SplitSeq(string(to), "/") {
-			g.last = m.mapping
-			g.renders = g.renders || renders
-			if g.below == nil {
-				g.below = make(map[string]*destination)
+			d.last = s.mapping
+			d.renders = d.renders || renders
+			if d.below == nil {
+				d.below = make(map[string]*destination)
 			}
-			if g.below[name] == nil {
-				g.below[name] = &destination{last: -1}
-				g.names = append(g.names, name)
+			if d.below[name] == nil {
+				d.below[name] = &destination{last: -1}
+				d.names = append(d.names, name)
 			}
-			g = g.below[name]
+			d = d.below[name]
 		}
 	}
-	g.sources = append(g.sources, m)
-	g.renders = g.renders || renders
+	d.sources = append(d.sources, s)
+	d.renders = d.renders || renders
 }
 
-// sources returns those that are in the commit, in order.
+// sources returns the sources of all mappings, in the order of the mappings.
 func (o *overlay) sources() []source {
 	var list []source
-	var visit func(g *destination)
-	visit = func(g *destination) {
-		list = append(list, g.sources...)
-		for _, below := range g.below {
+	var visit func(d *destination)
+	visit = func(d *destination) {
+		list = append(list, d.sources...)
+		for _, below := range d.below {
 			visit(below)
 		}
 	}
@@ -195,9 +195,9 @@ func (o *overlay) skipMount(path string) {
 		"exclude the path, or remove it from git", path)
 }
 
-// symlink returns the error for a symbolic link under a mapped path. The message has the link's target, if readable, so
+// symlinkError returns the error for a symbolic link under a mapped path. The message has the link's target, if readable, so
 // that a user can find and fix the link.
-func (o *overlay) symlink(what string, id plan.ID) error {
+func (o *overlay) symlinkError(what string, id plan.ID) error {
 	target := &head{max: 200}
 	_, _ = o.objects.WriteBlob(target, id)
 	return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link (to %q); the agent neither follows nor writes links: "+
@@ -207,14 +207,14 @@ func (o *overlay) symlink(what string, id plan.ID) error {
 // shown is the number of paths in a message.
 const shown = 10
 
-// noSourceError returns the error for a first sync whose mappings match nothing in the commit. That is a typing error, and
-// must not look like a synced gateway. The message shows what the commit has instead.
+// noSourceError returns the error for a first sync whose mappings match nothing in the commit. That is a typing mistake, and
+// the gateway must not look synced. The message shows what the commit has instead.
 func (o *overlay) noSourceError() error {
 	var want []string
 	for _, m := range o.missing {
 		want = append(want, string(m.Source))
 	}
-	have, err := o.near(o.missing[0].Source)
+	have, err := o.nearestDir(o.missing[0].Source)
 	if err != nil {
 		return err
 	}
@@ -222,23 +222,19 @@ func (o *overlay) noSourceError() error {
 		plan.Enumerate(want, shown), have)
 }
 
-// near lists the deepest directory of the commit on the way to p.
-func (o *overlay) near(p plan.Path) (string, error) {
+// nearestDir lists the deepest directory of the commit on the way to p.
+func (o *overlay) nearestDir(p plan.Path) (string, error) {
 	dir, at := "", o.root
 	for name := range strings.SplitSeq(string(p), "/") {
 		entries, err := o.objects.Tree(at)
 		if err != nil {
 			return "", fmt.Errorf("read the commit: %w", err)
 		}
-		found := false
-		for _, e := range entries {
-			if e.Name == name && e.Mode == plan.Directory {
-				dir, at, found = relpath.Join(dir, name), e.ID, true
-			}
-		}
-		if !found {
+		i := slices.IndexFunc(entries, func(e plan.Entry) bool { return e.Name == name && e.Mode == plan.Directory })
+		if i < 0 {
 			break
 		}
+		dir, at = relpath.Join(dir, name), entries[i].ID
 	}
 	entries, err := o.objects.Tree(at)
 	if err != nil {

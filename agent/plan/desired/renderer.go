@@ -14,8 +14,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// renderer makes the files whose bytes are not git's: of templates, of patched files, and of each resource.json beside them, which needs a
-// new signature.
+// renderer makes the files whose bytes are not git's: templates, patched files, and each resource.json beside them, which needs a new
+// signature.
 type renderer struct {
 	rules    *plan.Rules
 	objects  plan.Objects
@@ -25,9 +25,9 @@ type renderer struct {
 	cache    *Cache
 	factsID  string              // fingerprint of the facts
 	recipes  map[plan.ID]*recipe // by id of the result: what has been rendered so far
-	steps    int                 // template steps so far
-	// local finds the content of a blob of the commit on the disk. It may be nil.
-	local func(path string, id plan.ID) ([]byte, bool)
+	steps    int                 // template steps so far; rendering a file again does not count
+	// readLocal returns the content of a blob that the store lacks from the disk. It may be nil.
+	readLocal func(path string, id plan.ID) ([]byte, bool)
 }
 
 func newRenderer(o *overlay, system string, cache *Cache) *renderer {
@@ -60,8 +60,8 @@ type part struct {
 	recipe *recipe // nil if its bytes are git's
 }
 
-// recipe returns the recipe of a file, or nil if the file stays as git has it.
-func (x *renderer) recipe(path string, c *child) (*recipe, error) {
+// newRecipe returns the recipe of a file, or nil if the file stays as git has it.
+func (x *renderer) newRecipe(path string, c *child) (*recipe, error) {
 	m := &x.rules.Mappings[c.origin]
 	r := &recipe{path: path, blob: c.id, template: plain}
 	if m.Template {
@@ -73,12 +73,13 @@ func (x *renderer) recipe(path string, c *child) (*recipe, error) {
 			return nil, failure.New(v1alpha1.ReasonTemplateFailed, "mappings[%d]: %s is a binary file, not a template: remove template: true", c.origin, m.Source)
 		case k == huge:
 			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the template %s is larger than --max-rendered, %d bytes", path, x.rules.Limits.Rendered)
-		case k == stable, k == volatile:
+		case k == stable, k == volatile: // a binary file in a folder of templates is copied
 			r.template = k
 		}
 	}
 	for i := range m.Patches {
-		if p := &m.Patches[i]; x.isFile[c.origin] || p.Matches(m, path) {
+		p := &m.Patches[i]
+		if x.isFile[c.origin] || p.Matches(m, path) { // a patch of a single file has no pattern
 			for _, s := range p.Set {
 				r.edits = append(r.edits, render.Edit{Path: s.Path, Value: s.Value})
 			}
@@ -93,7 +94,7 @@ func (x *renderer) recipe(path string, c *child) (*recipe, error) {
 	return r, nil
 }
 
-// render replaces the ids of the files that are not as git has them.
+// render replaces the id of each rendered file in a directory with the id of its result.
 func (x *renderer) render(n node, children []child) error {
 	changed := false
 	for i := range children {
@@ -101,14 +102,14 @@ func (x *renderer) render(n node, children []child) error {
 		if c.isDir {
 			continue
 		}
-		r, err := x.recipe(relpath.Join(n.path, c.name), c)
+		r, err := x.newRecipe(relpath.Join(n.path, c.name), c)
 		if err != nil {
 			return err
 		}
 		if r == nil {
 			continue
 		}
-		if err := x.make(r); err != nil {
+		if err := x.resolve(r); err != nil {
 			return err
 		}
 		if r.id != c.id {
@@ -132,10 +133,11 @@ func (x *renderer) renderSignature(n node, children []child) error {
 		*r = *own.recipe
 	}
 	r.beside = parts
-	if err := x.make(r); err != nil {
+	if err := x.resolve(r); err != nil {
 		return err
 	}
-	if own.id = r.id; r.id != r.blob {
+	own.id = r.id
+	if r.id != r.blob {
 		own.recipe = r
 	}
 	return nil
@@ -160,25 +162,29 @@ func resourceOf(children []child) (own *child, beside []part) {
 	return own, beside
 }
 
-// make sets the id of a recipe's result, producing the result if the cache does not know it.
-func (x *renderer) make(r *recipe) error {
+// resolve sets the id of a recipe's result, producing the result if the cache does not know it.
+func (x *renderer) resolve(r *recipe) error {
 	key := x.key(r)
 	id, known := x.cache.results[key]
 	if !known {
-		content, err := x.produce(r)
+		content, steps, err := x.produce(r)
 		if err != nil {
 			return err
+		}
+		if x.steps += steps; x.steps > maxTemplateSteps {
+			return failure.New(v1alpha1.ReasonLimitExceeded, "%s: the templates of the commit take more than %d steps in total", r.path, maxTemplateSteps)
 		}
 		id = plan.BlobID(content)
 		x.cache.keep(key, id, content)
 	}
-	if r.id = id; id != r.blob {
+	r.id = id
+	if id != r.blob {
 		x.recipes[id] = r
 	}
 	return nil
 }
 
-// key identifies all inputs of a recipe. The path is not one of them: the same blob gives the same bytes anywhere.
+// key identifies all inputs of a recipe. The path is not one of them, because only error messages use it.
 func (x *renderer) key(r *recipe) (key [sha256.Size]byte) {
 	h := sha256.New()
 	h.Write(r.blob[:])
@@ -192,7 +198,7 @@ func (x *renderer) key(r *recipe) (key [sha256.Size]byte) {
 		fmt.Fprintf(h, "%q %q %t\n", e.Path, e.Value, e.Text)
 	}
 	if r.beside != nil {
-		fmt.Fprintf(h, "seal %d %t\n", x.rules.Form, r.stale)
+		fmt.Fprintf(h, "signature %d %t\n", x.rules.Form, r.stale)
 	}
 	for _, p := range r.beside {
 		after := p.blob
@@ -205,35 +211,32 @@ func (x *renderer) key(r *recipe) (key [sha256.Size]byte) {
 	return key
 }
 
-// produce makes the bytes of a recipe.
-func (x *renderer) produce(r *recipe) ([]byte, error) {
-	content, err := x.read(r.path, r.blob)
+// produce makes the bytes of a recipe, and returns the steps of its template.
+func (x *renderer) produce(r *recipe) (content []byte, steps int, err error) {
+	content, err = x.read(r.path, r.blob)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	git := content
 	if r.template != plain {
 		t, err := render.Parse(r.path, string(content))
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		content, err = t.Execute(&x.rules.Facts, x.rules.Limits.Rendered)
-		if x.steps += t.Steps(); x.steps > maxTemplateSteps && err == nil {
-			err = failure.New(v1alpha1.ReasonLimitExceeded, "%s: the templates of the commit take more than %d steps in total", r.path, maxTemplateSteps)
+		if content, err = t.Execute(&x.rules.Facts, x.rules.Limits.Rendered); err != nil {
+			return nil, 0, err
 		}
-		if err != nil {
-			return nil, err
-		}
+		steps = t.Steps()
 	}
 	if len(r.edits) > 0 {
 		if content, err = render.Patch(r.path, content, r.edits); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	if r.beside != nil {
-		return x.sign(r, git, content)
+		content, err = x.sign(r, git, content)
 	}
-	return content, nil
+	return content, steps, err
 }
 
 // ErrGone reports that the blob of a record is no longer available.
@@ -256,7 +259,7 @@ func (x *renderer) writeBlob(w io.Writer, id plan.ID) (int64, error) {
 		return x.objects.WriteBlob(w, id)
 	default:
 		var err error
-		if content, err = x.produce(r); err != nil {
+		if content, _, err = x.produce(r); err != nil {
 			return 0, err
 		}
 		x.cache.keep(x.key(r), id, content)

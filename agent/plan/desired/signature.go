@@ -23,7 +23,7 @@ func (l *Listing) SignedID() (plan.ID, bool, error) {
 		return plan.ID{}, false, nil
 	}
 	r := &recipe{path: relpath.Join(l.path, own.name), blob: own.id, template: plain, beside: beside, stale: true}
-	if err := l.d.renderer.make(r); err != nil {
+	if err := l.tree.renderer.resolve(r); err != nil {
 		return plan.ID{}, false, err
 	}
 	return r.id, r.id != r.blob, nil

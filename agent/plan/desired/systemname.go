@@ -37,11 +37,11 @@ func (o *overlay) systemFile() (string, error) {
 
 // CheckRendering returns an error if the name cannot be set because git has no system properties file, or if a patch
 // matches no file.
-func (d *Tree) CheckRendering() error {
-	if name := d.overlay.rules.SystemName; name.Path != "" && d.renderer.system == "" {
+func (t *Tree) CheckRendering() error {
+	if name := t.overlay.rules.SystemName; name.Path != "" && t.renderer.system == "" {
 		return failure.New(v1alpha1.ReasonPatchFailed, "the commit has no %s (or that of the external collection or of the "+
 			"deployment mode), so the agent cannot set the name %q of the annotation: remove the annotation, or sync that file",
 			systemProperties("core"), name.Value)
 	}
-	return d.checkPatches()
+	return t.checkPatches()
 }

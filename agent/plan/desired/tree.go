@@ -48,66 +48,57 @@ func (c *Cache) NewTree(objects plan.Objects, root plan.ID, rules plan.Rules) (*
 }
 
 // Rules returns the rules of the tree.
-func (d *Tree) Rules() plan.Rules { return *d.overlay.rules }
+func (t *Tree) Rules() plan.Rules { return *t.overlay.rules }
 
 // Root returns the id of the commit's tree.
-func (d *Tree) Root() plan.ID { return d.overlay.root }
+func (t *Tree) Root() plan.ID { return t.overlay.root }
 
 // Warnings returns the warnings found so far, such as skipped submodules and missing sources. The list is bounded.
-func (d *Tree) Warnings() []string { return d.overlay.warnings.all() }
+func (t *Tree) Warnings() []string { return t.overlay.warnings.all() }
 
 // Missing returns the mappings whose sources are not in the commit.
-func (d *Tree) Missing() []plan.Mapping { return d.overlay.missing }
+func (t *Tree) Missing() []plan.Mapping { return t.overlay.missing }
 
 // Mounted returns the mounts of the gateway at which the commit has files, sorted.
-func (d *Tree) Mounted() []string { return slices.Sorted(slices.Values(d.overlay.mounted)) }
+func (t *Tree) Mounted() []string { return slices.Sorted(slices.Values(t.overlay.mounted)) }
 
-// ReadLocally makes the tree read blobs that the store does not have with read, which returns false if it cannot read a blob either.
-func (d *Tree) ReadLocally(read func(path string, id plan.ID) ([]byte, bool)) {
-	d.renderer.local = read
+// ReadLocally makes the tree read blobs that the store does not have with read. read returns false if it does not have the blob either.
+func (t *Tree) ReadLocally(read func(path string, id plan.ID) ([]byte, bool)) {
+	t.renderer.readLocal = read
 }
 
 // NoSourceError returns the error for a commit that has the source of no mapping.
-func (d *Tree) NoSourceError() error { return d.overlay.noSourceError() }
+func (t *Tree) NoSourceError() error { return t.overlay.noSourceError() }
 
 // Has reports whether WriteBlob can write the content of an id.
-func (d *Tree) Has(id plan.ID) bool { return d.renderer.has(id) }
+func (t *Tree) Has(id plan.ID) bool { return t.renderer.has(id) }
 
 // WriteBlob writes the content of a wanted id: rendered, or git's. It knows only what was rendered in the directories
 // walked so far.
-func (d *Tree) WriteBlob(w io.Writer, id plan.ID) (int64, error) { return d.renderer.writeBlob(w, id) }
+func (t *Tree) WriteBlob(w io.Writer, id plan.ID) (int64, error) { return t.renderer.writeBlob(w, id) }
 
 // Walk yields all desired files, sorted bytewise by path. It ends after the first error.
-func (d *Tree) Walk() iter.Seq2[File, error] { return d.Below("") }
+func (t *Tree) Walk() iter.Seq2[File, error] { return t.Below("") }
 
 // Below yields the desired files below dir at any depth, sorted. "" is the root.
-func (d *Tree) Below(dir string) iter.Seq2[File, error] { return d.walk(dir, d.list) }
+func (t *Tree) Below(dir string) iter.Seq2[File, error] { return t.walk(dir, t.list) }
 
 // Paths yields the paths of the desired files below dir, sorted. It renders nothing.
-func (d *Tree) Paths(dir string) iter.Seq2[string, error] {
+func (t *Tree) Paths(dir string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		for w, err := range d.walk(dir, d.overlay.list) {
-			if !yield(w.Path, err) {
+		for f, err := range t.walk(dir, t.overlay.list) {
+			if !yield(f.Path, err) {
 				return
 			}
 		}
 	}
 }
 
-// rendering yields the desired files of all directories in which a file may be rendered.
-func (d *Tree) rendering() iter.Seq2[File, error] {
-	return d.walk("", func(n node) ([]child, error) {
-		if !d.rendersIn(n) {
-			return nil, nil
-		}
-		return d.list(n)
-	})
-}
-
-func (d *Tree) walk(dir string, list func(node) ([]child, error)) iter.Seq2[File, error] {
+// walk yields the files below dir, as list returns them.
+func (t *Tree) walk(dir string, list func(node) ([]child, error)) iter.Seq2[File, error] {
 	return func(yield func(File, error) bool) {
-		w := walker{list: list, limits: &d.overlay.rules.Limits, yield: yield}
-		n, found, err := d.overlay.find(dir)
+		w := walker{list: list, limits: &t.overlay.rules.Limits, yield: yield}
+		n, found, err := t.overlay.find(dir)
 		if err != nil {
 			yield(File{}, err)
 			return
@@ -119,26 +110,26 @@ func (d *Tree) walk(dir string, list func(node) ([]child, error)) iter.Seq2[File
 }
 
 // Lookup returns the desired file at path, if any.
-func (d *Tree) Lookup(path string) (File, bool, error) {
-	siblings, err := d.List(relpath.Parent(path))
+func (t *Tree) Lookup(path string) (File, bool, error) {
+	siblings, err := t.List(relpath.Parent(path))
 	if err != nil {
 		return File{}, false, err
 	}
-	w, ok := siblings.File(relpath.Base(path))
-	return w, ok, nil
+	f, ok := siblings.File(relpath.Base(path))
+	return f, ok, nil
 }
 
 // Listing has the children of one directory of the desired tree.
 type Listing struct {
-	d        *Tree
+	tree     *Tree
 	path     string
 	children []child
 }
 
 // List lists a directory. The Listing is empty if the tree does not have the directory.
-func (d *Tree) List(path string) (Listing, error) {
-	children, err := d.overlay.children(path, d.list)
-	return Listing{d: d, path: path, children: children}, err
+func (t *Tree) List(path string) (Listing, error) {
+	children, err := t.overlay.children(path, t.list)
+	return Listing{tree: t, path: path, children: children}, err
 }
 
 // Files returns the files in the directory, without those below it.
@@ -146,7 +137,7 @@ func (l *Listing) Files() []File {
 	var list []File
 	for i := range l.children {
 		if c := &l.children[i]; !c.isDir {
-			list = append(list, c.want(relpath.Join(l.path, c.name)))
+			list = append(list, c.file(relpath.Join(l.path, c.name)))
 		}
 	}
 	return list
@@ -158,9 +149,10 @@ func (l *Listing) File(name string) (File, bool) {
 	if c == nil {
 		return File{}, false
 	}
-	return c.want(relpath.Join(l.path, name)), true
+	return c.file(relpath.Join(l.path, name)), true
 }
 
+// fileOf returns the file of a name, or nil.
 func fileOf(children []child, name string) *child {
 	i := slices.IndexFunc(children, func(c child) bool { return !c.isDir && c.name == name })
 	if i < 0 {
@@ -183,7 +175,7 @@ func (w *walker) fail(err error) bool {
 }
 
 func (w *walker) walk(n node) bool {
-	if err := w.dir(w.limits); err != nil {
+	if err := w.addDir(w.limits); err != nil {
 		return w.fail(err)
 	}
 	children, err := w.list(n)
@@ -198,10 +190,10 @@ func (w *walker) walk(n node) bool {
 			}
 			continue
 		}
-		if err := w.file(w.limits); err != nil {
+		if err := w.addFile(w.limits); err != nil {
 			return w.fail(err)
 		}
-		if !w.yield(c.want(relpath.Join(n.path, c.name)), nil) {
+		if !w.yield(c.file(relpath.Join(n.path, c.name)), nil) {
 			return false
 		}
 	}
@@ -209,8 +201,8 @@ func (w *walker) walk(n node) bool {
 }
 
 // Dirs returns the sorted names of the desired directories in dir. It reads only that directory.
-func (d *Tree) Dirs(dir string) ([]string, error) {
-	children, err := d.overlay.children(dir, d.overlay.list)
+func (t *Tree) Dirs(dir string) ([]string, error) {
+	children, err := t.overlay.children(dir, t.overlay.list)
 	if err != nil {
 		return nil, err
 	}
@@ -223,51 +215,57 @@ func (d *Tree) Dirs(dir string) ([]string, error) {
 	return names, nil
 }
 
-// list returns the children of a merged directory in git's order, without excluded and never-touch paths. It refuses
-// unsafe paths, and renders the files that need it.
-func (d *Tree) list(n node) ([]child, error) {
-	children, err := d.overlay.list(n)
-	if err == nil && d.rendersIn(n) {
-		err = d.renderer.render(n, children)
+// list is overlay.list with rendered files.
+func (t *Tree) list(n node) ([]child, error) {
+	children, err := t.overlay.list(n)
+	if err == nil && t.rendersIn(n) {
+		err = t.renderer.render(n, children)
 	}
 	return children, err
 }
 
 // rendersIn reports whether anything in a directory or below it may be rendered. A file of a rendering mapping lies in
 // one of the layers, or is a destination of its own.
-func (d *Tree) rendersIn(n node) bool {
-	if !d.renders {
+func (t *Tree) rendersIn(n node) bool {
+	if !t.renders {
 		return false
 	}
-	if n.below != nil && n.below.renders || relpath.Below(d.renderer.system, n.path) {
+	if n.below != nil && n.below.renders || relpath.Below(t.renderer.system, n.path) {
 		return true
 	}
-	return slices.ContainsFunc(n.layers, func(l layer) bool { return d.overlay.rules.Mappings[l.mapping].Renders() })
+	return slices.ContainsFunc(n.layers, func(l layer) bool { return t.overlay.rules.Mappings[l.mapping].Renders() })
 }
 
 // WriteWanted is WriteBlob for an id from a directory that may not have been walked yet. If git does not have the id,
 // it renders everything once.
-func (d *Tree) WriteWanted(w io.Writer, id plan.ID) (int64, error) {
-	if !d.Has(id) {
-		if err := d.renderAll(); err != nil {
+func (t *Tree) WriteWanted(w io.Writer, id plan.ID) (int64, error) {
+	if !t.Has(id) {
+		if err := t.renderAll(); err != nil {
 			return 0, err
 		}
-		if !d.Has(id) {
+		if !t.Has(id) {
 			return 0, ErrGone
 		}
 	}
-	return d.WriteBlob(w, id)
+	return t.WriteBlob(w, id)
 }
 
-func (d *Tree) renderAll() error {
-	if d.rendered || !d.renders {
+// renderAll renders all files, unless it has done so before.
+func (t *Tree) renderAll() error {
+	if t.rendered || !t.renders {
 		return nil
 	}
-	for _, err := range d.rendering() {
+	rendering := func(n node) ([]child, error) {
+		if !t.rendersIn(n) {
+			return nil, nil
+		}
+		return t.list(n)
+	}
+	for _, err := range t.walk("", rendering) {
 		if err != nil {
 			return err
 		}
 	}
-	d.rendered = true
+	t.rendered = true
 	return nil
 }

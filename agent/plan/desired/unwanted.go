@@ -10,28 +10,25 @@ import (
 	"stoker.io/stoker/agent/plan/relpath"
 )
 
-// mappedDirs returns the destinations of directory mappings, without nested ones.
-func (o *overlay) mappedDirs() []string {
+// MappedDirs returns the destinations of directory mappings, without nested ones.
+func (t *Tree) MappedDirs() []string {
 	var dirs []string
-	var visit func(path string, g *destination)
-	visit = func(path string, g *destination) {
+	var visit func(path string, d *destination)
+	visit = func(path string, d *destination) {
 		if path != "" && resource.NeverTouch(path) {
 			return
 		}
-		if slices.ContainsFunc(g.sources, func(m source) bool { return m.entry.Mode == plan.Directory }) {
+		if slices.ContainsFunc(d.sources, func(m source) bool { return m.entry.Mode == plan.Directory }) {
 			dirs = append(dirs, path)
 			return
 		}
-		for _, name := range slices.Sorted(slices.Values(g.names)) {
-			visit(relpath.Join(path, name), g.below[name])
+		for _, name := range slices.Sorted(slices.Values(d.names)) {
+			visit(relpath.Join(path, name), d.below[name])
 		}
 	}
-	visit("", o.destinations)
+	visit("", t.overlay.destinations)
 	return dirs
 }
-
-// MappedDirs returns the destinations of directory mappings, without nested ones.
-func (d *Tree) MappedDirs() []string { return d.overlay.mappedDirs() }
 
 // cursor looks up paths in a sorted stream, in ascending order, without reading the stream into memory.
 type cursor[T any] struct {
@@ -66,10 +63,10 @@ func (c *cursor[T]) has(path string) (bool, error) {
 }
 
 // Unwanted yields the regular files in mapped directories that are neither desired nor owned. Prune mirror deletes these files.
-func (d *Tree) Unwanted(ours plan.Manifest, state plan.State) iter.Seq2[plan.Found, error] {
+func (t *Tree) Unwanted(manifest plan.Manifest, state plan.State) iter.Seq2[plan.Found, error] {
 	return func(yield func(plan.Found, error) bool) {
-		for _, dir := range d.MappedDirs() {
-			for f, err := range d.UnwantedIn(dir, ours, state) {
+		for _, dir := range t.MappedDirs() {
+			for f, err := range t.UnwantedIn(dir, manifest, state) {
 				if !yield(f, err) || err != nil {
 					return
 				}
@@ -79,11 +76,11 @@ func (d *Tree) Unwanted(ours plan.Manifest, state plan.State) iter.Seq2[plan.Fou
 }
 
 // UnwantedIn is Unwanted for one directory, sorted.
-func (d *Tree) UnwantedIn(dir string, ours plan.Manifest, state plan.State) iter.Seq2[plan.Found, error] {
+func (t *Tree) UnwantedIn(dir string, manifest plan.Manifest, state plan.State) iter.Seq2[plan.Found, error] {
 	return func(yield func(plan.Found, error) bool) {
-		desired := newCursor(d.Paths(dir), func(path string) string { return path })
-		defer desired.stop()
-		owned := newCursor(ours.All(dir+"/"), func(r plan.Owned) string { return r.Path })
+		wanted := newCursor(t.Paths(dir), func(path string) string { return path })
+		defer wanted.stop()
+		owned := newCursor(manifest.All(dir+"/"), func(r plan.Owned) string { return r.Path })
 		defer owned.stop()
 		for f, err := range state.Walk(dir) {
 			if err != nil {
@@ -98,15 +95,15 @@ func (d *Tree) UnwantedIn(dir string, ours plan.Manifest, state plan.State) iter
 				yield(f, fmt.Errorf("read the manifest: %w", err))
 				return
 			}
-			if isOwned || d.overlay.rules.LeavesAlone(f.Path) {
+			if isOwned || t.overlay.rules.LeavesAlone(f.Path) {
 				continue
 			}
-			wanted, err := desired.has(f.Path) // the most expensive check, because it reads git's trees up to the path
+			isWanted, err := wanted.has(f.Path) // the most expensive check, because it reads git's trees up to the path
 			if err != nil {
 				yield(f, err)
 				return
 			}
-			if wanted {
+			if isWanted {
 				continue
 			}
 			if !yield(f, nil) {

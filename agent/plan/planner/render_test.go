@@ -401,3 +401,15 @@ func TestTemplateStepsAreBounded(t *testing.T) {
 	assert.Equal(t, v1alpha1.ReasonLimitExceeded, failure.Reason(err, ""), "%v", err)
 	assert.ErrorContains(t, err, "in total")
 }
+
+// F11: the bound is for one plan. Rendering a file again, because the cache does not keep large results, does not count.
+func TestStagingCountsNoTemplateSteps(t *testing.T) {
+	s := newStudio(t, templates(dir("t", "projects/t")))
+	files := make(plantest.Files)
+	heavy := "{{$x := and false (print" + strings.Repeat(" 1", 1000) + ")}}"
+	for i := range 12 {
+		files[fmt.Sprintf("t/%d.txt", i)] = plantest.File{Content: fmt.Sprintf("%d{{range 900}}%s{{end}}", i, heavy) + strings.Repeat("x", 3<<20)}
+	}
+	s.deliver(files)
+	s.has("projects/t/7.txt", "7"+strings.Repeat("x", 3<<20))
+}

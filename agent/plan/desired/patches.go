@@ -14,9 +14,9 @@ import (
 
 // checkPatches returns an error for a patch that matches no file of its mapping: such a patch is a mistake. A mapping
 // whose source is missing is skipped with its patches.
-func (d *Tree) checkPatches() error {
-	for _, m := range d.overlay.sources() {
-		rule := &d.overlay.rules.Mappings[m.mapping]
+func (t *Tree) checkPatches() error {
+	for _, m := range t.overlay.sources() {
+		rule := &t.overlay.rules.Mappings[m.mapping]
 		for j := range rule.Patches {
 			files := rule.Patches[j].Files
 			invalid := func(format string, args ...any) error {
@@ -30,7 +30,7 @@ func (d *Tree) checkPatches() error {
 			case files == "":
 				return invalid("%s is a folder in the commit: set file to the files to patch", rule.Source)
 			}
-			found, err := d.matchesAny(m, files)
+			found, err := t.matchesAny(m, files)
 			if err != nil {
 				return err
 			}
@@ -44,24 +44,24 @@ func (d *Tree) checkPatches() error {
 
 // matchesAny reports whether a mapping brings a file that the pattern matches. It tries the file that matched last time
 // first, which usually costs one lookup, and then searches the mapping.
-func (d *Tree) matchesAny(m source, pattern string) (bool, error) {
-	rule := &d.overlay.rules.Mappings[m.mapping]
-	s := search{o: d.overlay, pattern: pattern, base: rule.Destination.Rel()}
+func (t *Tree) matchesAny(m source, pattern string) (bool, error) {
+	rule := &t.overlay.rules.Mappings[m.mapping]
+	s := search{overlay: t.overlay, pattern: pattern, base: rule.Destination.Rel()}
 	top := node{path: s.base, layers: []layer{{mapping: uint16(m.mapping), tree: m.entry.ID}}}
 	if s.base != "" {
 		top.depth = strings.Count(s.base, "/") + 1
 	}
 	key := string(rule.Source) + "\x00" + s.base + "\x00" + pattern
-	if proof, ok := d.renderer.cache.proofs[key]; ok {
-		s.only = proof
-		if s.in(top) {
+	if match, ok := t.renderer.cache.matches[key]; ok {
+		s.only = match
+		if s.finds(top) {
 			return true, nil
 		}
 		s.only = ""
 	}
-	found := s.in(top)
+	found := s.finds(top)
 	if found {
-		put(d.renderer.cache.proofs, key, s.proof, maxProofs)
+		put(t.renderer.cache.matches, key, s.match, maxMatches)
 		return true, nil
 	}
 	return false, s.err
@@ -69,20 +69,21 @@ func (d *Tree) matchesAny(m source, pattern string) (bool, error) {
 
 // search looks for a file that a pattern matches in the layers of one mapping.
 type search struct {
-	o             *overlay
+	overlay       *overlay
 	pattern, base string
 	only          string // if set, the only path to consider
-	proof         string
-	err           error // of a directory that could not be read; it counts only if nothing is found
+	match         string // the file that was found
+	err           error  // of a directory that could not be read; it counts only if nothing is found
 	counter
 }
 
-func (s *search) in(n node) bool {
-	if err := s.dir(&s.o.rules.Limits); err != nil {
+// finds reports whether the pattern matches a file below n.
+func (s *search) finds(n node) bool {
+	if err := s.addDir(&s.overlay.rules.Limits); err != nil {
 		s.err = err
 		return false
 	}
-	children, err := s.o.list(n)
+	children, err := s.overlay.list(n)
 	if err != nil {
 		s.err = err
 		return false
@@ -94,19 +95,20 @@ func (s *search) in(n node) bool {
 			continue
 		}
 		if c.isDir {
-			if s.leads(path) && s.in(c.dir(n)) {
+			if s.mayContain(path) && s.finds(c.dir(n)) {
 				return true
 			}
 			continue
 		}
 		if doublestar.MatchUnvalidated(s.pattern, s.rel(path)) {
-			s.proof = path
+			s.match = path
 			return true
 		}
 	}
 	return false
 }
 
+// rel returns the part of a path below base.
 func (s *search) rel(path string) string {
 	if s.base == "" {
 		return path
@@ -114,8 +116,8 @@ func (s *search) rel(path string) string {
 	return path[len(s.base)+1:]
 }
 
-// leads reports whether a directory can have a file that the pattern matches, judged by its first elements.
-func (s *search) leads(dir string) bool {
+// mayContain reports whether a directory can have a file that the pattern matches, judged by its first elements.
+func (s *search) mayContain(dir string) bool {
 	if strings.ContainsAny(s.pattern, `{\`) {
 		return true // a brace expression may contain a slash
 	}
