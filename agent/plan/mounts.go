@@ -8,14 +8,14 @@ import (
 
 // Mounts are the paths below the data directory at which the gateway's container has mounts of its own, such as a
 // Secret mounted over a placeholder file of git. The agent leaves them alone like never-touch paths. It must not rename
-// or remove a name under or above such a mount either: when a mount point goes away, Linux unmounts what is mounted on
-// it, in the gateway's container too.
+// or remove a name below or above such a mount either: when a mount point disappears, Linux unmounts what is mounted
+// there, in the gateway's container too.
 type Mounts struct {
 	paths  []string // sorted, without nested ones
 	folded []string // the same paths folded, because a volume may ignore case
 }
 
-// NewMounts returns the Mounts of paths relative to the data directory. Paths that git cannot have are dropped.
+// NewMounts returns the Mounts of paths relative to the data directory. It drops paths that git cannot have.
 func NewMounts(paths []string) Mounts {
 	var list []string
 	for _, p := range paths {
@@ -46,12 +46,13 @@ func (m *Mounts) Below(path string) string {
 	return m.find(path, func(path, mount string) bool { return relpath.Below(mount, path) })
 }
 
-func (m *Mounts) find(path string, is func(path, mount string) bool) string {
+// find returns the first mount that matches path, both folded, or "".
+func (m *Mounts) find(path string, match func(path, mount string) bool) string {
 	if len(m.paths) == 0 {
 		return ""
 	}
 	path = relpath.Fold(path)
-	i := slices.IndexFunc(m.folded, func(mount string) bool { return is(path, mount) })
+	i := slices.IndexFunc(m.folded, func(mount string) bool { return match(path, mount) })
 	if i < 0 {
 		return ""
 	}

@@ -291,7 +291,7 @@ func TestFingerprintIgnoresTheCommit(t *testing.T) {
 	f := plantest.Facts()
 	one, err := plan.ParseRules(e, f, plan.Limits{})
 	require.NoError(t, err)
-	assert.True(t, one.AsksForRef())
+	assert.True(t, one.DependsOnRef())
 	f.Ref, f.Commit = "other", "ffff"
 	two, err := plan.ParseRules(e, f, plan.Limits{})
 	require.NoError(t, err)
@@ -308,5 +308,5 @@ func TestFingerprintIgnoresTheCommit(t *testing.T) {
 	two, err = plan.ParseRules(e, f, plan.Limits{})
 	require.NoError(t, err)
 	assert.NotEqual(t, one.Fingerprint(), two.Fingerprint(), "another destination changes the fingerprint")
-	assert.False(t, one.AsksForRef())
+	assert.False(t, one.DependsOnRef())
 }

@@ -60,8 +60,8 @@ type Patch struct {
 // Setting is a rendered value for a path of a JSON file.
 type Setting struct {
 	Path, Value string
-	// Volatile is the template of Value if it uses the ref or the commit. The fingerprint then has the template in
-	// place of the value, so that it does not change with every commit.
+	// Volatile is the template of Value if the template uses the ref or the commit, otherwise "". The fingerprint then has the
+	// template in place of the value, so that it does not change with every commit.
 	Volatile string
 }
 
@@ -73,19 +73,20 @@ func (m *Mapping) SourceOf(path string) Path {
 	if path == m.Destination.Rel() {
 		return m.Source
 	}
-	rest := path
-	if dir := m.Destination.Rel(); dir != "" {
-		rest = strings.TrimPrefix(path, dir+"/")
-	}
-	return Path(relpath.Join(m.Source.Rel(), rest))
+	return Path(relpath.Join(m.Source.Rel(), m.relative(path)))
 }
 
 // Matches reports whether a patch applies to a file in the mapping's destination.
 func (p *Patch) Matches(m *Mapping, path string) bool {
+	return p.Files != "" && doublestar.MatchUnvalidated(p.Files, m.relative(path))
+}
+
+// relative returns a path below the destination relative to the destination.
+func (m *Mapping) relative(path string) string {
 	if dir := m.Destination.Rel(); dir != "" {
 		path = strings.TrimPrefix(path, dir+"/")
 	}
-	return p.Files != "" && doublestar.MatchUnvalidated(p.Files, path)
+	return path
 }
 
 // SourceKind is what a mapping expects at its source.
@@ -108,26 +109,15 @@ const (
 	GatewayWins
 )
 
-// Prune decides which files that git does not have are deleted.
+// Prune decides which files a sync deletes because git does not have them.
 type Prune uint8
 
-// The zero Prune is the default: only owned files are deleted.
+// The zero Prune is the default: a sync deletes only owned files.
 const (
 	PruneOwned Prune = iota
 	PruneMirror
 	PruneNone
 )
-
-// Limits bound what a commit may bring.
-type Limits struct {
-	Files     int   // owned files
-	PathBytes int   // of one destination path
-	Depth     int   // elements of one destination path
-	Rendered  int64 // bytes of a templated or patched file, before and after
-}
-
-// DefaultLimits are the defaults of the agent's flags. Paths in a GatewaySync are always checked against them.
-var DefaultLimits = Limits{Files: 500_000, PathBytes: 1024, Depth: 64, Rendered: 16 << 20}
 
 const maxMappings = 1024
 
@@ -158,54 +148,6 @@ func NewRules(r Rules) (Rules, error) {
 		}
 	}
 	return r, nil
-}
-
-// CheckFiles returns an error if a commit brings more than the allowed files.
-func (l *Limits) CheckFiles(files int) error {
-	if files <= l.Files {
-		return nil
-	}
-	return failure.New(v1alpha1.ReasonLimitExceeded,
-		"the mappings bring more files than --max-files, %d: map or exclude less", l.Files)
-}
-
-// CheckDepth returns an error if the entries of dir, which is depth elements deep, are deeper than allowed.
-func (l *Limits) CheckDepth(dir string, depth int) error {
-	if depth < l.Depth {
-		return nil
-	}
-	return tooDeep(dir, "--max-depth", l.Depth)
-}
-
-// CheckPath returns an error if path must not be written. It checks only the last element, name, and the length of the path:
-// a walk has checked the parents.
-func (l *Limits) CheckPath(path, name string) error {
-	if err := checkName(path, name); err != nil {
-		return err
-	}
-	if len(path) == len(name) && driveLetter(name) {
-		return failure.New(v1alpha1.ReasonUnsafePath, "path %q begins with a drive letter", path)
-	}
-	if len(path) > l.PathBytes {
-		return tooLong(path, "--max-path", l.PathBytes)
-	}
-	return nil
-}
-
-func (l Limits) orDefault() Limits {
-	if l.Files == 0 {
-		l.Files = DefaultLimits.Files
-	}
-	if l.PathBytes == 0 {
-		l.PathBytes = DefaultLimits.PathBytes
-	}
-	if l.Depth == 0 {
-		l.Depth = DefaultLimits.Depth
-	}
-	if l.Rendered == 0 {
-		l.Rendered = DefaultLimits.Rendered
-	}
-	return l
 }
 
 // rulesFormat is raised whenever the meaning of the same fields changes, including the never-touch list, so that the
@@ -259,30 +201,16 @@ func (s *Setting) fingerprint(h io.Writer) (facts bool) {
 	return s.Volatile != ""
 }
 
-// AsksForRef reports whether the same commit can give other bytes under another ref. In doubt it returns true.
-func (r Rules) AsksForRef() bool {
-	if r.SystemName.Volatile != "" {
-		return true
-	}
-	for i := range r.Mappings {
-		if r.Mappings[i].Template || r.Mappings[i].VolatileValues() != "" {
-			return true
-		}
-	}
-	return false
+// DependsOnRef reports whether the same commit can give other bytes under another ref. In doubt it returns true.
+func (r Rules) DependsOnRef() bool {
+	return r.SystemName.Volatile != "" || slices.ContainsFunc(r.Mappings, func(m Mapping) bool {
+		return m.Template || m.VolatileValues() != ""
+	})
 }
 
 // Renders reports whether any file can have other bytes than git's.
 func (r Rules) Renders() bool {
-	if r.SystemName.Path != "" {
-		return true
-	}
-	for i := range r.Mappings {
-		if r.Mappings[i].Renders() {
-			return true
-		}
-	}
-	return false
+	return r.SystemName.Path != "" || slices.ContainsFunc(r.Mappings, func(m Mapping) bool { return m.Renders() })
 }
 
 // VolatileValues returns the values of the mapping's patches that depend on the ref or the commit, as one text.
@@ -312,7 +240,7 @@ func (r *Rules) Origins() []Origin {
 	return list
 }
 
-// LeavesAlone reports whether the agent leaves a path alone whatever git has there.
+// LeavesAlone reports whether the agent leaves a path alone, even if git has a file there.
 func (r *Rules) LeavesAlone(path string) bool {
 	return resource.NeverTouch(path) || r.Excludes.Match(path) || r.Mounts.At(path) != ""
 }

@@ -200,7 +200,7 @@ func (j *job) handled() error {
 // or read.
 func (j *job) filesDone() bool {
 	h := j.dir.Manifest().Header()
-	if h.Commit != j.t.Commit || h.Ref != j.t.Ref && j.rules.AsksForRef() || h.Rules != j.rules.Fingerprint() || !h.Complete || j.force || j.t.Repair {
+	if h.Commit != j.t.Commit || h.Ref != j.t.Ref && j.rules.DependsOnRef() || h.Rules != j.rules.Fingerprint() || !h.Complete || j.force || j.t.Repair {
 		return false
 	}
 	j.r.Message = fmt.Sprintf("%s is on the disk already: nothing to do", j.t.Commit.Short())
