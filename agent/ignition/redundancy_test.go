@@ -78,7 +78,7 @@ func TestScanModule(t *testing.T) {
 			require.NoError(t, err)
 			done, err := client(t, g).ScanByModule(t.Context())
 			require.NoError(t, err)
-			assert.True(t, done.DesignersTold)
+			assert.True(t, done.DesignersNotified)
 			assert.Equal(t, 1, g.DesignersTold())
 		})
 	}

@@ -42,7 +42,7 @@ func (l *loader) scanByModule(ctx context.Context) error {
 		return err
 	}
 	notified := ""
-	if did.DesignersTold {
+	if did.DesignersNotified {
 		notified = " and notified the open Designers"
 	}
 	l.r.Message = join(l.r.Message, fmt.Sprintf(
