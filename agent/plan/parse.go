@@ -137,7 +137,7 @@ func parsePathTemplate(field, text string, f *Facts) (Path, error) {
 // starts with a dot may be the root.
 func hasEmptyPart(parts []render.Part) bool {
 	for i, part := range parts {
-		if part.Made && path.Clean("/"+part.Text) == "/" && !strings.Contains(part.Text, "..") && (i > 0 || !strings.HasPrefix(part.Text, ".")) {
+		if part.Generated && path.Clean("/"+part.Text) == "/" && !strings.Contains(part.Text, "..") && (i > 0 || !strings.HasPrefix(part.Text, ".")) {
 			return true
 		}
 	}

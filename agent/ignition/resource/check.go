@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"path"
 	"strings"
 
@@ -53,15 +52,6 @@ func NewChecker(path string) *Checker {
 		c.shape = &bytes.Buffer{}
 	}
 	return c
-}
-
-// Check reads a file to its end and reports whether the gateway can use it at path; see Checker.
-func Check(path string, r io.Reader) error {
-	c := NewChecker(path)
-	if _, err := io.Copy(c, r); err != nil {
-		return err
-	}
-	return c.Close()
 }
 
 // Write implements io.Writer. It never fails.
