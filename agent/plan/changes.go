@@ -33,7 +33,7 @@ const (
 // Change is what a plan does to one path.
 type Change struct {
 	Path string
-	// Found is what the plan saw on the disk. The code that applies the change looks again: a difference is a conflict.
+	// Found is what the plan saw on the disk. The code that applies the change checks again: a difference is a conflict.
 	Found Stat
 	// ID is the blob to write for Create, Update, Adopt and Keep: git's, unless Changes.Signed has the path.
 	ID ID
@@ -68,7 +68,7 @@ type Changes struct {
 	// that are not in List keep their Origin, and their entries keep their places.
 	Mappings []Origin
 	List     []Change
-	// Signed maps the path of a resource.json to git's blob, if the file is written with another signature because
+	// Signed maps the path of a resource.json to git's blob, if the plan writes the file with another signature because
 	// git's does not match the files beside it. The Change's ID is the blob with the new signature; the record's Want
 	// is git's blob.
 	Signed map[string]ID
@@ -106,8 +106,8 @@ type ConfigResource struct {
 	Deleted bool
 }
 
-// Touches reports whether the plan writes or deletes anything below projects/ and below config/, for each of which
-// there is a scan.
+// Touches reports whether the plan writes or deletes anything below projects/ and below config/. The gateway scans the two
+// separately.
 func (c *Changes) Touches() (projects, config bool) {
 	for i := range c.List {
 		if x := &c.List[i]; x.Writes() {
@@ -152,19 +152,20 @@ func (c *Changes) ConfigResources() []ConfigResource {
 		if !ok {
 			continue
 		}
-		at, seen := index[dir]
+		position, seen := index[dir]
 		if !seen {
-			at = len(list)
-			index[dir] = at
+			position = len(list)
+			index[dir] = position
 			list = append(list, r)
 		}
 		if x.Op == Delete && relpath.Base(x.Path) == resource.File {
-			list[at].Deleted = true
+			list[position].Deleted = true
 		}
 	}
 	return list
 }
 
+// configResource parses the directory of a resource.
 func configResource(dir string) (ConfigResource, bool) {
 	rest, ok := strings.CutPrefix(dir, "config/resources/")
 	if !ok {

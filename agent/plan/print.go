@@ -55,8 +55,8 @@ func (c *Changes) Summary() string {
 		from = c.From.Short()
 	}
 	text := from + " → " + c.To.Short() + ": " + c.Counts().String()
-	if left := c.leftAlone(); left != "" {
-		text += "; " + left
+	if len(c.Mounted) > 0 {
+		text += "; not synced because the gateway has mounts there: " + Enumerate(c.Mounted, 3)
 	}
 	return text
 }
@@ -93,10 +93,10 @@ func (c *Changes) String() string {
 		fmt.Fprintf(&b, "held (%s): %s\n", c.Held.Reason, c.Held.Message)
 	}
 	lines := 0
-	for _, quiet := range []bool{false, true} {
+	for _, adopted := range []bool{false, true} {
 		for i := range c.List {
 			x := &c.List[i]
-			if (x.Op == Adopt) != quiet {
+			if (x.Op == Adopt) != adopted {
 				continue
 			}
 			if lines++; lines <= maxLines {
@@ -113,6 +113,7 @@ func (c *Changes) String() string {
 	return b.String()
 }
 
+// line returns the change as a line of String.
 func (c *Change) line() string {
 	path := printable(c.Path)
 	switch {
@@ -157,12 +158,4 @@ func Enumerate(names []string, limit int) string {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
-}
-
-// leftAlone describes the skipped mounts for Summary, or returns "".
-func (c *Changes) leftAlone() string {
-	if len(c.Mounted) == 0 {
-		return ""
-	}
-	return "not synced because the gateway has mounts there: " + Enumerate(c.Mounted, 3)
 }

@@ -34,6 +34,7 @@ func Diff(from, to *Tree) iter.Seq2[Delta, error] {
 	}
 }
 
+// differ is the state of one Diff.
 type differ struct {
 	from, to *Tree
 	yield    func(Delta, error) bool
@@ -112,7 +113,7 @@ func (x *differ) dirs(from, to *node) bool {
 		x.yield(Delta{}, err)
 		return false
 	}
-	maybe := to != nil && x.uncertain(to.path, before, after)
+	uncertain := to != nil && x.uncertain(to.path, before, after)
 	for len(before) > 0 || len(after) > 0 {
 		var b, a *child
 		switch c := compareHeads(before, after); {
@@ -124,7 +125,7 @@ func (x *differ) dirs(from, to *node) bool {
 			b, before = &before[0], before[1:]
 			a, after = &after[0], after[1:]
 		}
-		if !x.child(from, b, to, a, maybe) {
+		if !x.child(from, b, to, a, uncertain) {
 			return false
 		}
 	}
@@ -132,7 +133,7 @@ func (x *differ) dirs(from, to *node) bool {
 }
 
 // child compares two children of one name that are both files or both directories; nil is a missing one.
-func (x *differ) child(from *node, b *child, to *node, a *child, maybe bool) bool {
+func (x *differ) child(from *node, b *child, to *node, a *child, uncertain bool) bool {
 	if b != nil && b.isDir || a != nil && a.isDir {
 		var before, after *node
 		if b != nil {
@@ -145,14 +146,14 @@ func (x *differ) child(from *node, b *child, to *node, a *child, maybe bool) boo
 		}
 		return x.dirs(before, after)
 	}
-	if a != nil && b != nil && a.id == b.id && a.exec == b.exec && a.origin == b.origin && !maybe {
+	if a != nil && b != nil && a.id == b.id && a.exec == b.exec && a.origin == b.origin && !uncertain {
 		return true
 	}
 	if a == nil {
 		return x.yield(Delta{Path: relpath.Join(from.path, b.name)}, nil)
 	}
-	w := a.file(relpath.Join(to.path, a.name))
-	return x.yield(Delta{Path: w.Path, After: &w, Uncertain: maybe}, nil)
+	f := a.file(relpath.Join(to.path, a.name))
+	return x.yield(Delta{Path: f.Path, After: &f, Uncertain: uncertain}, nil)
 }
 
 // listOf lists a directory of one tree and counts its children. A nil node has none.
@@ -172,6 +173,7 @@ func listOf(n *node, list func(node) ([]child, error), count *counter, limits *p
 	return children, err
 }
 
+// compareHeads compares the first names of two lists. An empty list comes last.
 func compareHeads(a, b []child) int {
 	switch {
 	case len(a) == 0:

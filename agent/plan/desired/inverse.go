@@ -43,7 +43,7 @@ func (t *Tree) Source(path string) (Source, bool, error) {
 	return Source{Path: t.overlay.rules.Mappings[at].SourceOf(path), Mapping: at}, true, nil
 }
 
-// mappingFor returns the mapping of a new file, or -1.
+// mappingFor returns the mapping of a new file, or -1: that of its nearest sibling or, further up, of the nearest sibling of a parent.
 func (t *Tree) mappingFor(path string) (int, error) {
 	covers := func(i int) bool {
 		m := &t.overlay.rules.Mappings[i]
@@ -70,7 +70,8 @@ func (t *Tree) mappingFor(path string) (int, error) {
 	return best, nil
 }
 
-// nearest returns the mapping of the last child before name that has a suitable one, or else of the first after it, or -1.
+// nearest returns the mapping of the last child before name whose mapping covers the new file, or else of the first such child after
+// name, or -1.
 func nearest(children []child, name string, covers func(int) bool) int {
 	at := -1
 	for i := range children {
@@ -94,7 +95,7 @@ func nearest(children []child, name string, covers func(int) bool) int {
 }
 
 // Invert returns what git must have at s so that the file at path gets the bytes now. Of a patched file, git keeps its own values at the
-// patched places. A template cannot be inverted. Whether the result renders to now again is for the caller to check.
+// patched places. A template cannot be inverted. The caller must check that the result renders to now again.
 func (t *Tree) Invert(path string, s Source, now []byte) ([]byte, error) {
 	switch r := s.recipe; {
 	case r == nil:
