@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// backupTime bounds a whole backup. An iteration of the agent's loop may make two, because a sync may be planned twice, and must take
+	// backupTime bounds a whole backup. An iteration of the agent's loop may make two, because it may plan a sync twice, and must take
 	// less than loop.stuck, an hour.
 	backupTime = 20 * time.Minute
 	// zipMagic is how a backup begins: it is a zip file.
@@ -32,7 +32,7 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 	stall := c.cfg.BackupStall
 	stalled := time.AfterFunc(stall, func() { cancel(fmt.Errorf("no bytes came for %s", stall)) })
 	defer stalled.Stop()
-	failed := func(err error) error {
+	interrupted := func(err error) error {
 		if inner.Err() != nil {
 			err = context.Cause(inner)
 		}
@@ -49,9 +49,9 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 	req.Header.Set("Accept", "*/*")
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return failed(err)
+		return interrupted(err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read
+	defer resp.Body.Close()
 	got := answer{status: resp.StatusCode, header: resp.Header}
 	if !got.success() {
 		got.body, _ = io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // a truncated error page still has its status
@@ -60,7 +60,7 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 	buf := make([]byte, 64<<10)
 	n, err := io.ReadAtLeast(resp.Body, buf, len(zipMagic))
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return failed(err)
+		return interrupted(err)
 	}
 	if !bytes.HasPrefix(buf[:n], []byte(zipMagic)) {
 		return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s %s on %s did not answer with a backup: it begins with %q", r.method, r.path, c.base, buf[:min(n, len(zipMagic))])
@@ -73,7 +73,7 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 		n, err = resp.Body.Read(buf)
 	}
 	if !errors.Is(err, io.EOF) {
-		return failed(err)
+		return interrupted(err)
 	}
 	_, err = w.Write(buf[:n])
 	return err

@@ -8,6 +8,7 @@ package ignition
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,8 +29,8 @@ import (
 type Config struct {
 	// URL is scheme, host and port of the gateway, for example http://localhost:8088.
 	URL string
-	// Key returns the API token, <name>:<key>. It is called for each request, so a rotated token takes effect
-	// immediately. If nil, no token is sent, and only Ping works.
+	// Key returns the API token, <name>:<key>. The client calls it for each request, so a rotated token takes effect
+	// immediately. If nil, the client sends no token, and only Ping and Platform work.
 	Key func() (secret.String, error)
 	TLS TLS
 	Log *slog.Logger
@@ -47,9 +48,9 @@ type Config struct {
 	LockWait time.Duration
 }
 
-// TLS configures how the certificate of an https gateway is verified.
+// TLS configures how the client verifies the certificate of an https gateway.
 type TLS struct {
-	// CA returns PEM certificates that are trusted instead of the system's. It is called for each new connection.
+	// CA returns PEM certificates to trust instead of the system's. The client calls it for each new connection.
 	CA func() ([]byte, error)
 	// ServerName is the name in the gateway's certificate, if it differs from the host of the URL.
 	ServerName string
@@ -68,7 +69,7 @@ type Client struct {
 const (
 	// maxAnswer bounds a response. It is far larger than any page of a list.
 	maxAnswer = 8 << 20
-	// maxRefusal bounds how much of an error response is read.
+	// maxRefusal bounds how much of an error response the client reads.
 	maxRefusal = 64 << 10
 
 	tokenHeader = "X-Ignition-API-Token"
@@ -80,11 +81,11 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Timeout = orDefault(cfg.Timeout, 10*time.Second)
-	cfg.PollInterval = orDefault(cfg.PollInterval, 250*time.Millisecond)
-	cfg.ScanTimeout = orDefault(cfg.ScanTimeout, 2*time.Minute)
-	cfg.BackupStall = orDefault(cfg.BackupStall, 5*time.Minute)
-	cfg.LockWait = orDefault(cfg.LockWait, 10*time.Second)
+	cfg.Timeout = cmp.Or(cfg.Timeout, 10*time.Second)
+	cfg.PollInterval = cmp.Or(cfg.PollInterval, 250*time.Millisecond)
+	cfg.ScanTimeout = cmp.Or(cfg.ScanTimeout, 2*time.Minute)
+	cfg.BackupStall = cmp.Or(cfg.BackupStall, 5*time.Minute)
+	cfg.LockWait = cmp.Or(cfg.LockWait, 10*time.Second)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -106,24 +107,18 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // URL returns the base URL of the gateway.
 func (c *Client) URL() string { return c.base.String() }
 
-func orDefault(d, def time.Duration) time.Duration {
-	if d <= 0 {
-		return def
-	}
-	return d
-}
-
+// parseBase parses and checks Config.URL. Its errors contain no password.
 func parseBase(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		// The text of an invalid URL may contain a password, so it is not repeated.
+		// The text of an invalid URL may contain a password, so the error omits it.
 		return nil, errors.New("the gateway's URL cannot be read: want http://host:port or https://host:port")
 	}
 	switch {
 	case u.User != nil:
 		return nil, errors.New("the gateway's URL holds a user name: Ignition's interface takes an API token only; remove it")
 	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
-		return nil, fmt.Errorf("the gateway's URL %q is none: want http://host:port or https://host:port", u)
+		return nil, fmt.Errorf("the gateway's URL %q is invalid: want http://host:port or https://host:port", u)
 	case u.RawQuery != "" || u.Fragment != "":
 		return nil, errors.New("the gateway's URL holds a query or a fragment: want http://host:port or https://host:port")
 	}
@@ -137,8 +132,8 @@ type call struct {
 	method, path string // path is escaped
 	query        url.Values
 	body         any           // sent as JSON; nil sends no body
-	public       bool          // the route needs no token, and none is sent
-	patience     time.Duration // added to Config.Timeout
+	public       bool          // the route needs no token, and do sends none
+	extraTimeout time.Duration // added to Config.Timeout
 }
 
 // answer is a complete response.
@@ -150,7 +145,7 @@ type answer struct {
 
 // do sends one request. A response that is not a success becomes an error.
 func (c *Client) do(ctx context.Context, r call) (answer, error) {
-	timeout := c.cfg.Timeout + r.patience
+	timeout := c.cfg.Timeout + r.extraTimeout
 	inner, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	key, err := c.key(r)
@@ -235,14 +230,15 @@ func (c *Client) key(r call) (secret.String, error) {
 
 // get requests a JSON document.
 func get[T any](ctx context.Context, c *Client, path string, query url.Values) (T, error) {
-	return ask[T](ctx, c, call{method: http.MethodGet, path: path, query: query})
+	return doJSON[T](ctx, c, call{method: http.MethodGet, path: path, query: query})
 }
 
-func ask[T any](ctx context.Context, c *Client, r call) (T, error) {
-	var doc T
+// doJSON sends a request whose answer is a JSON document.
+func doJSON[T any](ctx context.Context, c *Client, r call) (T, error) {
 	got, err := c.do(ctx, r)
 	if err != nil {
-		return doc, err
+		var none T
+		return none, err
 	}
 	return decode[T](c, r, got)
 }

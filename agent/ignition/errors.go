@@ -27,7 +27,7 @@ var (
 	ErrNotFound = errors.New("not found on the gateway")
 )
 
-// StatusError is a response of the gateway that is not a success. Every error caused by one wraps it.
+// StatusError is a response of the gateway that is not a success. The methods of Client wrap it in their errors.
 type StatusError struct {
 	Method, Path string
 	Status       int
@@ -48,15 +48,15 @@ func (e *StatusError) Is(target error) bool {
 	return target == ErrNotFound && e.Status == http.StatusNotFound
 }
 
-// Refused reports whether an error is the gateway's answer that it does not carry out the request (4xx), such as for a scan lock that another
-// client holds.
+// Refused reports whether the gateway answered that it does not carry out a request (4xx), for example because another client
+// holds the scan lock.
 func Refused(err error) bool {
 	s, ok := errors.AsType[*StatusError](err)
 	return ok && s.Status >= 400 && s.Status < 500
 }
 
-// refused returns an error with advice for a response that is not a success. Only the status decides: bodies are HTML
-// for some routes and JSON for others [LIVE 8.3.6], and only add detail.
+// refused returns an error with advice for a response that is not a success. Only the status decides, because bodies are HTML
+// for some routes and JSON for others [LIVE 8.3.6]; they add detail.
 func (c *Client) refused(ctx context.Context, r call, got answer, key secret.String) error {
 	cause := &StatusError{Method: r.method, Path: r.path, Status: got.status, Message: refusalMessage(got.body)}
 	location := got.header.Get("Location")
@@ -164,15 +164,16 @@ func (c *Client) unreachable(ctx context.Context, r call, timeout time.Duration,
 	return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s: %w", what, err)
 }
 
+// isDial reports whether an error is that of a connection that could not be opened.
 func isDial(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"
 }
 
-// Untrusted reports whether the gateway was reached but its certificate was not accepted. Retrying does not help.
+// Untrusted reports whether the client reached the gateway but did not accept its certificate. Retrying does not help.
 func Untrusted(err error) bool { return tlsAdvice(err, "") != "" }
 
-// tlsAdvice says what to configure for a certificate that was not accepted. It returns "" for other errors.
+// tlsAdvice says what to configure after a TLS handshake that failed. It returns "" for other errors.
 func tlsAdvice(err error, host string) string {
 	if errors.Is(err, errBadCA) {
 		return "check the PEM file"
@@ -199,6 +200,7 @@ func tlsAdvice(err error, host string) string {
 	return ""
 }
 
+// certificateNames lists some names of a certificate for a message.
 func certificateNames(cert *x509.Certificate) string {
 	names := cert.DNSNames
 	for _, ip := range cert.IPAddresses {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Info describes a gateway: GET /data/api/v1/gateway-info [SPEC]. The package comment explains [SPEC].
+// Info describes a gateway.
 type Info struct {
 	Name           string
 	Edition        string
@@ -21,7 +21,7 @@ type Info struct {
 	TimeZone       string
 }
 
-// Info returns the gateway's name, version and mode.
+// Info returns the gateway's name, version and mode: GET /data/api/v1/gateway-info [SPEC].
 func (c *Client) Info(ctx context.Context) (Info, error) {
 	doc, err := get[struct {
 		Name            text `json:"name"`
@@ -125,7 +125,7 @@ func (c *Client) ErrorsSince(ctx context.Context, since time.Time) ([]LogLine, e
 	}
 	var lines []LogLine
 	for _, item := range doc.Items[:min(len(doc.Items), maxLogLines)] {
-		// A gateway ignores unknown parameters, so filter here too.
+		// A gateway ignores parameters that it does not know, so filter here too.
 		if item.Level != "ERROR" || item.Timestamp.Before(since) {
 			continue
 		}

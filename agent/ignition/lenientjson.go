@@ -8,7 +8,7 @@ import (
 )
 
 // text is a JSON string, or a number or boolean as written; other values become "". The vendor's document does not give
-// the type of every field, and a purely informative field must not make a whole response unreadable.
+// the type of every field, and a field that is only shown must not make a whole response unreadable.
 type text string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -25,7 +25,7 @@ func (t *text) UnmarshalJSON(raw []byte) error {
 			return err
 		}
 		*t = text(s)
-	case '{', '[', 'n':
+	case '{', '[', 'n': // n begins null
 	default:
 		*t = text(raw)
 	}

@@ -33,6 +33,36 @@ func (c *Client) Projects(ctx context.Context) ([]Project, error) {
 	return projects, err
 }
 
+// Project looks up one project by name: GET /data/api/v1/projects/find/{name} [SPEC]. The error for a project that the
+// gateway has not loaded is ErrNotFound. Project also finds projects that are not runnable; Projects may omit these [SPEC].
+func (c *Client) Project(ctx context.Context, name string) (Project, error) {
+	doc, err := get[projectDoc](ctx, c, "/data/api/v1/projects/find/"+url.PathEscape(name), nil)
+	if err != nil {
+		return Project{}, err
+	}
+	p := doc.project()
+	if p.Name == "" {
+		p.Name = name
+	}
+	return p, nil
+}
+
+type projectDoc struct {
+	Name          text `json:"name"`
+	Title         text `json:"title"`
+	Parent        text `json:"parent"`
+	Enabled       bool `json:"enabled"`
+	Inheritable   bool `json:"inheritable"`
+	InvalidParent bool `json:"invalidParent"`
+}
+
+func (d projectDoc) project() Project {
+	return Project{
+		Name: string(d.Name), Title: string(d.Title), Parent: string(d.Parent),
+		Enabled: d.Enabled, Inheritable: d.Inheritable, InvalidParent: d.InvalidParent,
+	}
+}
+
 // ResourceName is a configuration resource that the gateway has loaded.
 type ResourceName struct {
 	Name    string
@@ -41,8 +71,8 @@ type ResourceName struct {
 	Modes []string
 }
 
-// ResourceNames lists the resources of one type: GET /data/api/v1/resources/names/<module>/<type> [SPEC]. An unknown
-// type is ErrNotFound.
+// ResourceNames lists the resources of one type: GET /data/api/v1/resources/names/<module>/<type> [SPEC]. The error for an
+// unknown type is ErrNotFound.
 func (c *Client) ResourceNames(ctx context.Context, module, typ string) ([]ResourceName, error) {
 	docs, err := list[struct {
 		Name    text        `json:"name"`
@@ -98,8 +128,8 @@ const (
 	maxListBytes = 16 << 20
 )
 
-// items is a JSON list of at most maxItems values. Decoding stops at the first item beyond: items of a few bytes take a
-// hundred times as much memory as their JSON.
+// items is a JSON list of at most maxItems values. Decoding stops at the first item beyond, because items of a few bytes take
+// a hundred times as much memory as their JSON.
 type items[T any] []T
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Platform is what a gateway, including versions before 8.3, reveals without a token: GET /system/gwinfo [IA]. Unknown
-// fields are empty.
+// Platform is what a gateway of any version reveals without a token. Unknown fields are empty.
 type Platform struct {
 	Version Version
 	// Role is the node's role in a redundant pair: Independent, Master or Backup.
 	Role string
 }
 
-// Platform returns version and role. It returns the zero Platform if the response does not look like a gateway's.
+// Platform returns version and role: GET /system/gwinfo [IA]. It returns the zero Platform if the response is not that of a
+// gateway.
 func (c *Client) Platform(ctx context.Context) (Platform, error) {
 	got, err := c.do(ctx, call{method: http.MethodGet, path: "/system/gwinfo", public: true})
 	if err != nil {

@@ -55,7 +55,7 @@ const (
 	MaxRedundancyFile = 64 << 10
 )
 
-// maxEntries bounds how many entries of redundancy.xml are read.
+// maxEntries bounds how many entries of redundancy.xml NodeRole reads.
 const maxEntries = 1000
 
 // NodeRole parses the node's role from redundancy.xml: Java properties in XML with the entry redundancy.noderole [IA].
@@ -66,7 +66,7 @@ func NodeRole(raw []byte) (string, error) {
 		return "", fmt.Errorf("%s has %d bytes: not a redundancy file", RedundancyFile, len(raw))
 	}
 	dec := xml.NewDecoder(bytes.NewReader(raw))
-	// Java writes UTF-8; ignore a different declared encoding, because it does not affect what is read here.
+	// Java writes UTF-8. Ignore another declared encoding, because it does not affect the entry that matters here.
 	dec.CharsetReader = func(_ string, in io.Reader) (io.Reader, error) { return in, nil }
 	for range maxEntries {
 		start, err := nextEntry(dec)

@@ -13,17 +13,17 @@ const maxMessage = 300 // characters of a gateway's own text in an error
 
 // refusalMessage extracts the message from an error body: the MESSAGE cell of the web server's HTML page, or the
 // message of a JSON document ({"message","url","status":"403"}, or {"messages":[…]} with a 422) [LIVE 8.3.6]. It
-// returns "" for anything else, so that foreign markup never gets into a log.
+// returns "" for anything else, so that no markup of another server gets into a log.
 func refusalMessage(body []byte) string {
 	trimmed := bytes.TrimSpace(body)
 	if len(trimmed) > 0 && trimmed[0] == '{' {
 		return oneLine(jsonMessage(trimmed), maxMessage)
 	}
-	return oneLine(htmlMessage(latin1(trimmed)), maxMessage)
+	return oneLine(htmlMessage(decodeText(trimmed)), maxMessage)
 }
 
 func jsonMessage(body []byte) string {
-	// status is a string in some bodies and a number in others, so it is not decoded.
+	// The status is not decoded, because it is a string in some bodies and a number in others.
 	var doc struct {
 		Message  text   `json:"message"`
 		Messages []text `json:"messages"`
@@ -72,8 +72,8 @@ func dropTags(s string) string {
 	}
 }
 
-// latin1 decodes a page as UTF-8 if valid, otherwise as ISO 8859-1, which the gateway's web server uses.
-func latin1(page []byte) string {
+// decodeText decodes a page as UTF-8 if valid, otherwise as ISO 8859-1, which the gateway's web server uses.
+func decodeText(page []byte) string {
 	if utf8.Valid(page) {
 		return string(page)
 	}
@@ -84,7 +84,7 @@ func latin1(page []byte) string {
 	return string(runes)
 }
 
-// oneLine makes foreign text printable: one line, no control or formatting characters, at most limit characters.
+// oneLine makes text of a server printable: one line, no control or formatting characters, at most limit characters.
 func oneLine(s string, limit int) string {
 	s = strings.Map(func(r rune) rune {
 		switch {

@@ -36,7 +36,7 @@ type ScanResult struct {
 	Status ScanStatus
 	// Posts is the number of scans requested: more than one after a failure, or if another scan was running.
 	Posts int
-	// Took is the time from the call of Scan to the observed end of the scan, in our clock.
+	// Took is the time from the call of Scan until it saw the end of the scan, in the clock of this process.
 	Took time.Duration
 }
 
@@ -58,8 +58,8 @@ func (c *Client) ScanStatus(ctx context.Context, kind Kind) (ScanStatus, error) 
 	return doc.status(), err
 }
 
-// Scan makes the gateway read a tree again and waits until it has. It sends POST /data/api/v1/scan/{projects,config}
-// without parameters and body, and polls until no scan is active and the time of the last one is later than before the
+// Scan makes the gateway read a tree again and waits for the end of the scan. It sends POST /data/api/v1/scan/{projects,config}
+// without parameters and body, and polls until no scan is active and the last one ended later than the last one before the
 // POST [SPEC, LIVE 8.3.9]. The POST also releases a scan lock.
 //
 // The scan covers everything written before the call. A scan that is already running may have started earlier, so Scan
@@ -99,7 +99,7 @@ var (
 	errScanEndless    = errors.New("the scan did not end in time")
 )
 
-// scanOnce posts and waits, twice if another scan is running.
+// scanOnce requests a scan and waits for its end. If another scan is running, it does so twice.
 func (c *Client) scanOnce(ctx context.Context, result *ScanResult) error {
 	before, err := c.ScanStatus(ctx, result.Kind)
 	if err != nil {
@@ -107,16 +107,16 @@ func (c *Client) scanOnce(ctx context.Context, result *ScanResult) error {
 	}
 	rounds := 1
 	if before.Active {
-		// Do not wait for the running scan: it might wait for our lock.
+		// Do not wait for the running scan first, because it might wait for our lock.
 		rounds = 2
 	}
 	for range rounds {
 		result.Posts++
-		posted, err := ask[scanDoc](ctx, c, call{method: http.MethodPost, path: result.Kind.scanPath()})
+		posted, err := doJSON[scanDoc](ctx, c, call{method: http.MethodPost, path: result.Kind.scanPath()})
 		if err != nil {
 			return err
 		}
-		after, err := c.awaitScan(ctx, result.Kind, before, posted.status())
+		after, err := c.waitForScan(ctx, result.Kind, before, posted.status())
 		if err != nil {
 			return err
 		}
@@ -125,35 +125,36 @@ func (c *Client) scanOnce(ctx context.Context, result *ScanResult) error {
 	return nil
 }
 
-// awaitScan polls until a scan ends later than before.Last. It compares only times of the gateway.
-func (c *Client) awaitScan(ctx context.Context, kind Kind, before, now ScanStatus) (ScanStatus, error) {
+// waitForScan polls until a scan has ended after before.Last. now is the status after the request. It compares only times of the
+// gateway.
+func (c *Client) waitForScan(ctx context.Context, kind Kind, before, now ScanStatus) (ScanStatus, error) {
 	bounded, cancel := context.WithTimeoutCause(ctx, c.cfg.ScanTimeout, errScanEndless)
 	defer cancel()
 	// A scan is asynchronous: it may take a moment to show as active, and may be too short to be seen active.
-	idle, patience := 0, 10
-	var unseen error // the last poll failed, as when the gateway restarts meanwhile
+	idle, maxIdle := 0, 10
+	var pollErr error // of the last poll, as when the gateway restarts meanwhile
 	for n := 0; ; n++ {
 		switch {
-		case unseen != nil: // no new status
+		case pollErr != nil: // no new status
 		case now.Last.Before(before.Last):
 			return now, errScanLost
 		case !now.Active && now.Last.After(before.Last):
 			return now, nil
 		case now.Active:
-			idle, patience = 0, 2
+			idle, maxIdle = 0, 2
 		default:
-			if idle++; idle > patience {
+			if idle++; idle > maxIdle {
 				return now, errScanNoProgress
 			}
 		}
 		if err := pause(bounded, c.backoff(n)); err != nil {
-			if unseen != nil {
-				err = fmt.Errorf("%w; the last check: %w", err, unseen)
+			if pollErr != nil {
+				err = fmt.Errorf("%w; the last check: %w", err, pollErr)
 			}
 			return now, err
 		}
-		if now, unseen = c.ScanStatus(bounded, kind); unseen != nil && !retryable(unseen) && bounded.Err() == nil {
-			return now, unseen
+		if now, pollErr = c.ScanStatus(bounded, kind); pollErr != nil && !retryable(pollErr) && bounded.Err() == nil {
+			return now, pollErr
 		}
 	}
 }
@@ -172,7 +173,7 @@ func retryable(err error) bool {
 	return failure.Is(err, v1alpha1.ReasonGatewayUnreachable) && !Untrusted(err)
 }
 
-// scanFailure keeps reasons that are more specific than ScanFailed.
+// scanFailure returns the error of Scan: ScanFailed, unless err has a more specific reason.
 func scanFailure(kind Kind, posts int, err error) error {
 	switch reason := failure.Reason(err, v1alpha1.ReasonScanFailed); {
 	case reason != v1alpha1.ReasonGatewayUnreachable && reason != v1alpha1.ReasonScanFailed:

@@ -22,13 +22,13 @@ var ErrNoScanModule = errors.New("the gateway has no project-scan module")
 
 // ModuleScan is the result of ScanByModule.
 type ModuleScan struct {
-	// DesignersTold reports whether the module notified open Designers of the changes.
-	DesignersTold bool
+	// DesignersNotified reports whether the module notified open Designers of the changes.
+	DesignersNotified bool
 }
 
 // ScanByModule makes the project-scan module scan the projects and notify the Designers: POST
 // /data/project-scan-endpoint/scan?updateDesigners=true&forceUpdate=true. The module's routes need no token in 8.1, but
-// a configured token is sent. It returns ErrNoScanModule if the gateway does not have the module.
+// the client sends one if it has one. ScanByModule returns ErrNoScanModule if the gateway does not have the module.
 func (c *Client) ScanByModule(ctx context.Context) (ModuleScan, error) {
 	support, err := get[struct {
 		Supported bool `json:"supported"`
@@ -39,12 +39,12 @@ func (c *Client) ScanByModule(ctx context.Context) (ModuleScan, error) {
 	if err != nil {
 		return ModuleScan{}, err
 	}
-	done, err := ask[struct {
-		Scanned bool `json:"gatewayProjectScanSuccess"`
-		Told    bool `json:"sentDesignerUpdateNotification"`
+	done, err := doJSON[struct {
+		Scanned  bool `json:"gatewayProjectScanSuccess"`
+		Notified bool `json:"sentDesignerUpdateNotification"`
 	}](ctx, c, call{
 		method: http.MethodPost, path: moduleScan, query: url.Values{"updateDesigners": {"true"}, "forceUpdate": {"true"}},
-		patience: c.cfg.ScanTimeout, // the module responds when the scan is over
+		extraTimeout: c.cfg.ScanTimeout, // the module responds when the scan is over
 	})
 	switch {
 	case err != nil:
@@ -52,5 +52,5 @@ func (c *Client) ScanByModule(ctx context.Context) (ModuleScan, error) {
 	case !done.Scanned:
 		return ModuleScan{}, failure.New(v1alpha1.ReasonScanFailed, "the project-scan module did not finish a scan; see the gateway's own log")
 	}
-	return ModuleScan{DesignersTold: done.Told}, nil
+	return ModuleScan{DesignersNotified: done.Notified}, nil
 }

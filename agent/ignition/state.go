@@ -65,8 +65,8 @@ func (c *Client) Ping(ctx context.Context) (Ping, error) {
 	return p, nil
 }
 
-// backoff returns the pause before try n+1: it starts at PollInterval, grows by half each time up to eight times
-// PollInterval, and has a fifth of jitter.
+// backoff returns the pause after try n, with jitter. It starts at PollInterval and grows by half with each try, up to eight times
+// PollInterval.
 func (c *Client) backoff(n int) time.Duration {
 	d := c.cfg.PollInterval
 	for range min(n, 6) {
@@ -75,6 +75,7 @@ func (c *Client) backoff(n int) time.Duration {
 	return backoff.Jitter(min(d, 8*c.cfg.PollInterval))
 }
 
+// pause waits for d. It returns an error if ctx ends before.
 func pause(ctx context.Context, d time.Duration) error {
 	if !backoff.Wait(ctx, d) {
 		return fmt.Errorf("canceled: %w", context.Cause(ctx))

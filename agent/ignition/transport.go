@@ -15,7 +15,7 @@ import (
 var errBadCA = errors.New("the CA bundle of the gateway (gateway.tlsConfig.caSecretRef) is invalid")
 
 // newTransport returns a transport that reads the CA for each new connection, so that a rotated bundle takes effect
-// without a restart. It ignores proxy settings: a proxy would see the token, and a gateway is nearby.
+// without a restart. It ignores proxy settings, because a proxy would see the token, and a gateway is nearby.
 func newTransport(cfg TLS, host string) *http.Transport {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	return &http.Transport{

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/api/v1alpha1"
 )
 
@@ -32,7 +33,7 @@ const (
 // Change is what a plan does to one path.
 type Change struct {
 	Path string
-	// Found is what the plan saw on the disk. The code that applies the change looks again: a difference is a conflict.
+	// Found is what the plan saw on the disk. The code that applies the change checks again: a difference is a conflict.
 	Found Stat
 	// ID is the blob to write for Create, Update, Adopt and Keep: git's, unless Changes.Signed has the path.
 	ID ID
@@ -54,6 +55,11 @@ type Change struct {
 	Unrecorded bool
 }
 
+// Writes reports whether a change touches the file itself.
+func (c *Change) Writes() bool {
+	return c.Op == Create || c.Op == Update || c.Op == Delete
+}
+
 // Changes is a plan: what one sync does, sorted by path, at most one Change per path.
 type Changes struct {
 	// From and To are the commits. From is zero at the first sync.
@@ -62,7 +68,7 @@ type Changes struct {
 	// that are not in List keep their Origin, and their entries keep their places.
 	Mappings []Origin
 	List     []Change
-	// Signed maps the path of a resource.json to git's blob, if the file is written with another signature because
+	// Signed maps the path of a resource.json to git's blob, if the plan writes the file with another signature because
 	// git's does not match the files beside it. The Change's ID is the blob with the new signature; the record's Want
 	// is git's blob.
 	Signed map[string]ID
@@ -100,8 +106,8 @@ type ConfigResource struct {
 	Deleted bool
 }
 
-// Touches reports whether the plan writes or deletes anything below projects/ and below config/, for each of which
-// there is a scan.
+// Touches reports whether the plan writes or deletes anything below projects/ and below config/. The gateway scans the two
+// separately.
 func (c *Changes) Touches() (projects, config bool) {
 	for i := range c.List {
 		if x := &c.List[i]; x.Writes() {
@@ -141,24 +147,25 @@ func (c *Changes) ConfigResources() []ConfigResource {
 		if !x.Writes() {
 			continue
 		}
-		dir := parent(x.Path)
+		dir := relpath.Parent(x.Path)
 		r, ok := configResource(dir)
 		if !ok {
 			continue
 		}
-		at, seen := index[dir]
+		position, seen := index[dir]
 		if !seen {
-			at = len(list)
-			index[dir] = at
+			position = len(list)
+			index[dir] = position
 			list = append(list, r)
 		}
-		if x.Op == Delete && base(x.Path) == resource.File {
-			list[at].Deleted = true
+		if x.Op == Delete && relpath.Base(x.Path) == resource.File {
+			list[position].Deleted = true
 		}
 	}
 	return list
 }
 
+// configResource parses the directory of a resource.
 func configResource(dir string) (ConfigResource, bool) {
 	rest, ok := strings.CutPrefix(dir, "config/resources/")
 	if !ok {

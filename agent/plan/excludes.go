@@ -1,10 +1,12 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
@@ -16,16 +18,13 @@ const maxPatterns = 1024
 // Excludes is a list of doublestar patterns over destination paths. A pattern that ends in a slash or in /** matches a
 // directory and all below it; any other pattern matches files.
 type Excludes struct {
-	patterns []string
-	names    map[string]bool // of the pattern **/name
-	dirNames map[string]bool // of the patterns **/name/ and **/name/**
-	files    []string
-	dirs     []string
+	patterns    []string
+	files, dirs matcher
 }
 
 // NewExcludes compiles patterns. Their order does not matter.
 func NewExcludes(patterns []string) (Excludes, error) {
-	x := Excludes{names: map[string]bool{}, dirNames: map[string]bool{}}
+	x := Excludes{files: matcher{names: map[string]bool{}}, dirs: matcher{names: map[string]bool{}}}
 	if len(patterns) > maxPatterns {
 		return x, failure.New(v1alpha1.ReasonProfilesInvalid, "excludePatterns has %d patterns; at most %d are allowed",
 			len(patterns), maxPatterns)
@@ -39,60 +38,56 @@ func NewExcludes(patterns []string) (Excludes, error) {
 	return x, nil
 }
 
-const glob = `*?[]{}\`
-
 func (x *Excludes) add(p string) {
 	x.patterns = append(x.patterns, p)
-	if dir, ok := strings.CutSuffix(p, "/"); ok {
-		x.addDir(dir)
-		return
+	dir, isDir := strings.CutSuffix(p, "/")
+	contents, isContents := strings.CutSuffix(p, "/**")
+	switch {
+	case isDir:
+		x.dirs.add(dir)
+	case isContents:
+		x.dirs.add(contents)
+		x.files.add(contents) // as in doublestar, a/** also matches a file a
+	default:
+		x.files.add(p)
 	}
-	if dir, ok := strings.CutSuffix(p, "/**"); ok {
-		x.addDir(dir)
-		p = dir // as in doublestar, a/** also matches a file a
-	}
-	if name, ok := strings.CutPrefix(p, "**/"); ok && !strings.ContainsAny(name, glob+"/") {
-		x.names[name] = true
-		return
-	}
-	x.files = append(x.files, p)
-}
-
-func (x *Excludes) addDir(p string) {
-	if name, ok := strings.CutPrefix(p, "**/"); ok && !strings.ContainsAny(name, glob+"/") {
-		x.dirNames[name] = true
-		return
-	}
-	x.dirs = append(x.dirs, p)
 }
 
 // Match reports whether the file at path is excluded, by itself or by a parent directory.
 func (x *Excludes) Match(path string) bool {
 	for i := range len(path) {
-		if path[i] == '/' && x.dir(path[:i]) {
+		if path[i] == '/' && x.MatchDir(path[:i]) {
 			return true
 		}
 	}
-	return x.file(path)
+	return x.MatchFile(path)
 }
 
-// file reports whether a pattern matches the file itself, without its parents.
-func (x *Excludes) file(path string) bool {
-	return x.names[base(path)] || matchAny(x.files, path)
+// MatchFile reports whether a pattern matches the file itself, without its parents.
+func (x *Excludes) MatchFile(path string) bool {
+	return x.files.match(path)
 }
 
-// dir reports whether a pattern matches the directory itself, without its parents.
-func (x *Excludes) dir(path string) bool {
-	return x.dirNames[base(path)] || matchAny(x.dirs, path)
+// MatchDir reports whether a pattern matches the directory itself, without its parents.
+func (x *Excludes) MatchDir(path string) bool {
+	return x.dirs.match(path)
 }
 
-func matchAny(patterns []string, path string) bool {
-	for _, p := range patterns {
-		if doublestar.MatchUnvalidated(p, path) {
-			return true
-		}
+// matcher matches paths against patterns.
+type matcher struct {
+	names    map[string]bool // of the patterns **/name, the most frequent ones
+	patterns []string        // the others
+}
+
+func (m *matcher) add(p string) {
+	if name, ok := strings.CutPrefix(p, "**/"); ok && !strings.ContainsAny(name, `*?[]{}\/`) {
+		m.names[name] = true
+		return
 	}
-	return false
+	m.patterns = append(m.patterns, p)
 }
 
-func base(p string) string { return p[strings.LastIndexByte(p, '/')+1:] }
+func (m *matcher) match(path string) bool {
+	return m.names[relpath.Base(path)] ||
+		slices.ContainsFunc(m.patterns, func(p string) bool { return doublestar.MatchUnvalidated(p, path) })
+}

@@ -1,37 +1,70 @@
 package plan
 
 import (
+	"cmp"
+	"strings"
+
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
 
-// minDirs is the number of directories that a walk may always enter, however low the limit of files is.
-const minDirs = 10_000
-
-// counter counts the directories and files of one walk, and ends the walk at the limits. It counts during the walk,
-// because fifteen trees that reference each other ten times each already stand for more paths than any machine can
-// visit.
-type counter struct {
-	dirs, files int
+// Limits bound what a commit may bring.
+type Limits struct {
+	Files     int   // owned files
+	PathBytes int   // of one destination path
+	Depth     int   // elements of one destination path
+	Rendered  int64 // bytes of a templated or patched file, before and after
 }
 
-func (t *counter) dir(l *Limits) error {
-	limit := max(l.Files, minDirs)
-	if t.dirs++; t.dirs > limit {
-		return failure.New(v1alpha1.ReasonLimitExceeded, "the mappings bring more than %d directories: map or exclude less, "+
-			"or raise --max-files, which also limits directories", limit)
+// DefaultLimits are the defaults of the agent's flags. Paths in a GatewaySync are always checked against them.
+var DefaultLimits = Limits{Files: 500_000, PathBytes: 1024, Depth: 64, Rendered: 16 << 20}
+
+// orDefault replaces zero limits with the defaults.
+func (l Limits) orDefault() Limits {
+	return Limits{
+		Files: cmp.Or(l.Files, DefaultLimits.Files), PathBytes: cmp.Or(l.PathBytes, DefaultLimits.PathBytes),
+		Depth: cmp.Or(l.Depth, DefaultLimits.Depth), Rendered: cmp.Or(l.Rendered, DefaultLimits.Rendered),
 	}
-	return nil
 }
 
-func (t *counter) file(l *Limits) error {
-	if t.files++; t.files > l.Files {
-		return tooManyFiles(l.Files)
+// CheckFiles returns an error if a commit brings more than the allowed files.
+func (l *Limits) CheckFiles(files int) error {
+	if files <= l.Files {
+		return nil
 	}
-	return nil
-}
-
-func tooManyFiles(limit int) error {
 	return failure.New(v1alpha1.ReasonLimitExceeded,
-		"the mappings bring more files than --max-files, %d: map or exclude less", limit)
+		"the mappings bring more files than --max-files, %d: map or exclude less", l.Files)
+}
+
+// CheckDepth returns an error if the entries of dir, which is depth elements deep, are deeper than allowed.
+func (l *Limits) CheckDepth(dir string, depth int) error {
+	if depth < l.Depth {
+		return nil
+	}
+	return tooDeep(dir, "--max-depth", l.Depth)
+}
+
+// CheckPath returns an error if path must not be written. It checks only the last element, name, and the length of the path:
+// a walk has checked the parents.
+func (l *Limits) CheckPath(path, name string) error {
+	if err := checkName(path, name); err != nil {
+		return err
+	}
+	if len(path) == len(name) && driveLetter(name) {
+		return failure.New(v1alpha1.ReasonUnsafePath, "path %q begins with a drive letter", path)
+	}
+	if len(path) > l.PathBytes {
+		return tooLong(path, "--max-path", l.PathBytes)
+	}
+	return nil
+}
+
+func tooLong(p, limit string, bytes int) error {
+	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q… has %d bytes, more than %s, %d",
+		strings.ToValidUTF8(p[:min(len(p), 80)], ""), len(p), limit, bytes)
+}
+
+func tooDeep(p, limit string, names int) error {
+	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q is deeper than %s, %d",
+		strings.ToValidUTF8(p[:min(len(p), 160)], ""), limit, names)
 }

@@ -3,94 +3,58 @@ package plan
 import (
 	"slices"
 
-	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/agent/plan/relpath"
 )
 
 // Mounts are the paths below the data directory at which the gateway's container has mounts of its own, such as a
 // Secret mounted over a placeholder file of git. The agent leaves them alone like never-touch paths. It must not rename
-// or remove a name under or above such a mount either: when a mount point goes away, Linux unmounts what is mounted on
-// it, in the gateway's container too.
+// or remove a name below or above such a mount either: when a mount point disappears, Linux unmounts what is mounted
+// there, in the gateway's container too.
 type Mounts struct {
 	paths  []string // sorted, without nested ones
 	folded []string // the same paths folded, because a volume may ignore case
 }
 
-// NewMounts returns the Mounts of paths relative to the data directory. Paths that git cannot have are dropped.
+// NewMounts returns the Mounts of paths relative to the data directory. It drops paths that git cannot have.
 func NewMounts(paths []string) Mounts {
 	var list []string
 	for _, p := range paths {
 		if path, err := ParsePath(p); err == nil && path != Root {
-			list = append(list, path.rel())
+			list = append(list, path.Rel())
 		}
 	}
 	slices.Sort(list)
 	var m Mounts
 	for _, p := range list {
-		if m.at(p) == "" {
-			m.paths, m.folded = append(m.paths, p), append(m.folded, fold(p))
+		if m.At(p) == "" {
+			m.paths, m.folded = append(m.paths, p), append(m.folded, relpath.Fold(p))
 		}
 	}
 	return m
 }
 
-// at returns the mount at or above path, or "".
-func (m *Mounts) at(path string) string {
-	return m.find(path, func(path, mount string) bool { return path == mount || below(path, mount) })
+// Paths returns the mounts, sorted, without nested ones.
+func (m *Mounts) Paths() []string { return m.paths }
+
+// At returns the mount at or above path, or "".
+func (m *Mounts) At(path string) string {
+	return m.find(path, func(path, mount string) bool { return path == mount || relpath.Below(path, mount) })
 }
 
-// under returns a mount below path, or "".
-func (m *Mounts) under(path string) string {
-	return m.find(path, func(path, mount string) bool { return below(mount, path) })
+// Below returns a mount below path, or "".
+func (m *Mounts) Below(path string) string {
+	return m.find(path, func(path, mount string) bool { return relpath.Below(mount, path) })
 }
 
-func (m *Mounts) find(path string, is func(path, mount string) bool) string {
+// find returns the first mount that matches path, both folded, or "".
+func (m *Mounts) find(path string, match func(path, mount string) bool) string {
 	if len(m.paths) == 0 {
 		return ""
 	}
-	path = fold(path)
-	i := slices.IndexFunc(m.folded, func(mount string) bool { return is(path, mount) })
+	path = relpath.Fold(path)
+	i := slices.IndexFunc(m.folded, func(mount string) bool { return match(path, mount) })
 	if i < 0 {
 		return ""
 	}
 	return m.paths[i]
-}
-
-// findMounts records the mounts at which the commit has content, so that a plan reports them even if it does not
-// compare their directories.
-func (d *Desired) findMounts() error {
-	for _, path := range d.rules.Mounts.paths {
-		if _, err := d.beside(path, d.listGit); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// leave records that the commit's content at a mount is not synced.
-func (d *Desired) leave(path string) {
-	if slices.Contains(d.mounted, path) {
-		return
-	}
-	d.mounted = append(d.mounted, path)
-	d.warn("%s is not synced: the gateway's container has a mount there, which hides the file from git; "+
-		"exclude the path, or remove it from git", path)
-}
-
-// checkMounts refuses a file at a path that has to stay a directory because of a mount below it.
-func (p *planner) checkMounts(path string) error {
-	if mount := p.rules.Mounts.under(path); mount != "" {
-		return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, which must be a directory because the gateway's "+
-			"container has a mount at %s: exclude the file, or remove it from git", path, mount)
-	}
-	return nil
-}
-
-// leftAlone describes the skipped mounts for Summary, or returns "".
-func (c *Changes) leftAlone() string {
-	if len(c.Mounted) == 0 {
-		return ""
-	}
-	const shown = 3
-	return "not synced because the gateway has mounts there: " + some(c.Mounted[:min(len(c.Mounted), shown)], len(c.Mounted))
 }

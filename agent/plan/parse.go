@@ -17,7 +17,7 @@ import (
 
 // ParseRules returns the rules of one gateway at one commit, and renders the templates in them. f has the facts of the
 // gateway with the ref and the commit to deliver; vars, deployment mode and tag provider come from the profile. Errors
-// are ProfilesInvalid, TemplateFailed or those of ParsePath, and name the field. Zero limits are replaced with the
+// are ProfilesInvalid, TemplateFailed or those of ParsePath, and name the field. Zero limits mean the
 // defaults.
 func ParseRules(e effective.Settings, f Facts, l Limits) (Rules, error) {
 	f.Vars, f.DeploymentMode, f.TagProvider = e.Vars, e.DeploymentMode, e.TagProvider
@@ -25,7 +25,7 @@ func ParseRules(e effective.Settings, f Facts, l Limits) (Rules, error) {
 	for i, m := range e.Mappings {
 		parsed, err := parseMapping(m, &f)
 		if err != nil {
-			return Rules{}, inMapping(i, err)
+			return Rules{}, inField(fmt.Sprintf("mappings[%d]", i), err)
 		}
 		r.Mappings = append(r.Mappings, parsed)
 	}
@@ -36,28 +36,31 @@ func ParseRules(e effective.Settings, f Facts, l Limits) (Rules, error) {
 	if r.Excludes, err = NewExcludes(e.ExcludePatterns); err != nil {
 		return Rules{}, err
 	}
-	switch e.ConflictPolicy {
-	case v1alpha1.ConflictGitWins, "":
-		r.Conflict = GitWins
-	case v1alpha1.ConflictHold:
-		r.Conflict = Hold
-	case v1alpha1.ConflictGatewayWins:
-		r.Conflict = GatewayWins
-	default:
+	var known bool
+	if r.Conflict, known = conflictPolicies[e.ConflictPolicy]; !known {
 		return Rules{}, unknown("conflictPolicy", string(e.ConflictPolicy), "gitWins, hold or gatewayWins")
 	}
-	switch e.Prune {
-	case v1alpha1.PruneOwned, "":
-		r.Prune = PruneOwned
-	case v1alpha1.PruneMirror:
-		r.Prune = PruneMirror
-	case v1alpha1.PruneNone:
-		r.Prune = PruneNone
-	default:
+	if r.Prune, known = prunes[e.Prune]; !known {
 		return Rules{}, unknown("prune", string(e.Prune), "owned, mirror or none")
 	}
 	return NewRules(r)
 }
+
+var (
+	conflictPolicies = map[v1alpha1.ConflictPolicy]ConflictPolicy{
+		"": GitWins, v1alpha1.ConflictGitWins: GitWins, v1alpha1.ConflictHold: Hold, v1alpha1.ConflictGatewayWins: GatewayWins,
+	}
+	prunes = map[v1alpha1.Prune]Prune{
+		"": PruneOwned, v1alpha1.PruneOwned: PruneOwned, v1alpha1.PruneMirror: PruneMirror, v1alpha1.PruneNone: PruneNone,
+	}
+	sourceKinds = map[v1alpha1.MappingType]SourceKind{
+		"": DirOrFile, v1alpha1.MappingDir: DirSource, v1alpha1.MappingFile: FileSource,
+	}
+)
+
+// systemNameKey is the key of the gateway's name in its system properties. In public repositories no other file has
+// this key.
+const systemNameKey = "systemName"
 
 // nameSystem reads the two annotations for the gateway's system name.
 func (r *Rules) nameSystem(e effective.Settings) error {
@@ -95,13 +98,8 @@ func parseMapping(m v1alpha1.Mapping, f *Facts) (parsed Mapping, err error) {
 		}
 		parsed.Patches = append(parsed.Patches, patch)
 	}
-	switch m.Type {
-	case "":
-	case v1alpha1.MappingDir:
-		parsed.Kind = DirSource
-	case v1alpha1.MappingFile:
-		parsed.Kind = FileSource
-	default:
+	var known bool
+	if parsed.Kind, known = sourceKinds[m.Type]; !known {
 		return Mapping{}, unknown("type", string(m.Type), "dir or file")
 	}
 	parsed.Required = m.Required
@@ -135,7 +133,7 @@ func parsePathTemplate(field, text string, f *Facts) (Path, error) {
 // starts with a dot may be the root.
 func hasEmptyPart(parts []render.Part) bool {
 	for i, part := range parts {
-		if part.Made && path.Clean("/"+part.Text) == "/" && !strings.Contains(part.Text, "..") && (i > 0 || !strings.HasPrefix(part.Text, ".")) {
+		if part.Generated && path.Clean("/"+part.Text) == "/" && !strings.Contains(part.Text, "..") && (i > 0 || !strings.HasPrefix(part.Text, ".")) {
 			return true
 		}
 	}
@@ -174,8 +172,6 @@ func parseSetting(path, field, text string, f *Facts) (Setting, error) {
 func unknown(field, value, want string) error {
 	return failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %q is not known; use %s", field, value, want)
 }
-
-func inMapping(i int, err error) error { return inField(fmt.Sprintf("mappings[%d]", i), err) }
 
 // inField prefixes the text with the field and keeps the reason.
 func inField(field string, err error) error {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/plantest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
@@ -44,7 +45,7 @@ func TestParseRules(t *testing.T) {
 func TestMappingsOfServicePath(t *testing.T) {
 	e := lineSettings()
 	e.Profile = ""
-	r, err := plan.ParseRules(e, facts(), plan.Limits{})
+	r, err := plan.ParseRules(e, plantest.Facts(), plan.Limits{})
 	require.NoError(t, err)
 	assert.True(t, r.AnySource)
 }
@@ -178,7 +179,7 @@ func TestInvalidProfile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := lineSettings()
 			c.change(&e)
-			_, err := plan.ParseRules(e, facts(), plan.Limits{})
+			_, err := plan.ParseRules(e, plantest.Facts(), plan.Limits{})
 			assert.Equal(t, c.reason, failure.Reason(err, ""))
 			assert.ErrorContains(t, err, c.names)
 		})
@@ -218,11 +219,11 @@ func TestFingerprintDependsOnSettings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := lineSettings()
 			change(&e)
-			r, err := plan.ParseRules(e, facts(), plan.Limits{})
+			r, err := plan.ParseRules(e, plantest.Facts(), plan.Limits{})
 			require.NoError(t, err)
 			assert.Empty(t, seen[r.Fingerprint()], "%s has the fingerprint of %s", name, seen[r.Fingerprint()])
 			seen[r.Fingerprint()] = name
-			again, err := plan.ParseRules(e, facts(), plan.Limits{})
+			again, err := plan.ParseRules(e, plantest.Facts(), plan.Limits{})
 			require.NoError(t, err)
 			assert.Equal(t, r.Fingerprint(), again.Fingerprint())
 		})
@@ -234,20 +235,13 @@ func set(e *effective.Settings, file, path, value string) {
 	e.Mappings[0].Patches = []v1alpha1.Patch{{File: file, Set: map[string]v1alpha1.PatchValue{path: v1alpha1.PatchValue(value)}}}
 }
 
-func facts() plan.Facts {
-	return plan.Facts{
-		GatewayName: "line-1", PodName: "line-1-0", Namespace: "north", CRName: "plant", Ref: "main",
-		Commit: "0123456789abcdef0123456789abcdef01234567", Labels: map[string]string{"hostile": ".git", "site": "7"},
-	}
-}
-
 func TestProfileTemplates(t *testing.T) {
 	e := lineSettings()
 	e.Vars, e.DeploymentMode, e.TagProvider = map[string]string{"site": "042", "GatewayName": "hidden"}, "dev", "default"
 	e.Mappings[0].Source, e.Mappings[0].Destination = "sites/{{.site}}/{{.GatewayName}}/", `projects/{{index .Labels "site"}}`
 	e.Mappings[0].Patches = []v1alpha1.Patch{{File: "*.json", Set: map[string]v1alpha1.PatchValue{"b": "{{slice .Commit 0 7}}", "a": "{{.DeploymentMode}}"}}}
 	e.SystemNameTemplate = "{{.Namespace}}-{{.Vars.site}}"
-	r, err := plan.ParseRules(e, facts(), plan.Limits{})
+	r, err := plan.ParseRules(e, plantest.Facts(), plan.Limits{})
 	require.NoError(t, err)
 	assert.Equal(t, plan.Path("sites/042/line-1"), r.Mappings[0].Source)
 	assert.Equal(t, plan.Path("projects/7"), r.Mappings[0].Destination)
@@ -256,7 +250,7 @@ func TestProfileTemplates(t *testing.T) {
 	}}}, r.Mappings[0].Patches)
 	assert.Equal(t, plan.Setting{Path: "systemName", Value: "north-042"}, r.SystemName)
 	e.SystemName = "{{literal}}"
-	r, err = plan.ParseRules(e, facts(), plan.Limits{})
+	r, err = plan.ParseRules(e, plantest.Facts(), plan.Limits{})
 	require.NoError(t, err)
 	assert.Equal(t, "{{literal}}", r.SystemName.Value, "SystemName takes precedence and is not a template")
 }
@@ -283,7 +277,7 @@ func TestOptionalPathPart(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			e := lineSettings()
 			e.Mappings[0].Source, e.Vars = text, map[string]string{"root": ".", "dir": "projects/a/", "below": "./north/"}
-			r, err := plan.ParseRules(e, facts(), plan.Limits{})
+			r, err := plan.ParseRules(e, plantest.Facts(), plan.Limits{})
 			require.NoError(t, err, text)
 			assert.Equal(t, want, r.Mappings[0].Source, text)
 		})
@@ -295,10 +289,10 @@ func TestFingerprintIgnoresTheCommit(t *testing.T) {
 	set(&e, "*.json", "a", "{{.Commit}} {{.Ref}}")
 	e.Mappings[1].Template = true
 	e.SystemNameTemplate = "{{.Ref}}"
-	f := facts()
+	f := plantest.Facts()
 	one, err := plan.ParseRules(e, f, plan.Limits{})
 	require.NoError(t, err)
-	assert.True(t, one.AsksForRef())
+	assert.True(t, one.DependsOnRef())
 	f.Ref, f.Commit = "other", "ffff"
 	two, err := plan.ParseRules(e, f, plan.Limits{})
 	require.NoError(t, err)
@@ -310,10 +304,10 @@ func TestFingerprintIgnoresTheCommit(t *testing.T) {
 
 	e = lineSettings()
 	e.Mappings[0].Destination = "projects/{{.Commit}}"
-	one, err = plan.ParseRules(e, facts(), plan.Limits{})
+	one, err = plan.ParseRules(e, plantest.Facts(), plan.Limits{})
 	require.NoError(t, err)
 	two, err = plan.ParseRules(e, f, plan.Limits{})
 	require.NoError(t, err)
 	assert.NotEqual(t, one.Fingerprint(), two.Fingerprint(), "another destination changes the fingerprint")
-	assert.False(t, one.AsksForRef())
+	assert.False(t, one.DependsOnRef())
 }

@@ -19,7 +19,8 @@ type Path string
 const Root Path = "."
 
 // ParsePath parses a path from outside, such as a field of a GatewaySync. It drops a trailing slash, a leading "./" and
-// doubled slashes. Anything that some system could interpret as an escape is refused with UnsafePath, not cleaned.
+// doubled slashes. It refuses anything that some
+// system could interpret as an escape with UnsafePath, and does not clean it.
 func ParsePath(s string) (Path, error) {
 	if s == "" {
 		return "", failure.New(v1alpha1.ReasonUnsafePath, "the path is empty; write %q for the root", Root)
@@ -48,10 +49,8 @@ func ParsePath(s string) (Path, error) {
 	return Path(path.Clean(s)), nil
 }
 
-func (p Path) String() string { return string(p) }
-
-// rel returns the path for joining: "" for the root.
-func (p Path) rel() string {
+// Rel returns the path for joining: "" for the root.
+func (p Path) Rel() string {
 	if p == Root {
 		return ""
 	}
@@ -83,41 +82,8 @@ func checkName(whole, name string) error {
 	return nil
 }
 
+// driveLetter reports whether a name begins with a drive letter of Windows. The name must not be empty.
 func driveLetter(name string) bool {
 	c := name[0] | 0x20
 	return len(name) >= 2 && name[1] == ':' && c >= 'a' && c <= 'z'
-}
-
-func tooLong(p, limit string, bytes int) error {
-	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q… has %d bytes, more than %s, %d",
-		strings.ToValidUTF8(p[:min(len(p), 80)], ""), len(p), limit, bytes)
-}
-
-func tooDeep(p, limit string, names int) error {
-	return failure.New(v1alpha1.ReasonLimitExceeded, "path %q is deeper than %s, %d",
-		strings.ToValidUTF8(p[:min(len(p), 160)], ""), limit, names)
-}
-
-// join appends a name to a directory; "" is the root.
-func join(dir, name string) string {
-	if dir == "" {
-		return name
-	}
-	return dir + "/" + name
-}
-
-// parent returns the directory of a path, or "" for the root.
-func parent(p string) string {
-	if i := strings.LastIndexByte(p, '/'); i >= 0 {
-		return p[:i]
-	}
-	return ""
-}
-
-// below reports whether p lies in dir at any depth, and is not dir itself; "" is the root.
-func below(p, dir string) bool {
-	if dir == "" {
-		return p != ""
-	}
-	return len(p) > len(dir)+1 && p[len(dir)] == '/' && p[:len(dir)] == dir
 }

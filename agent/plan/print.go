@@ -55,8 +55,8 @@ func (c *Changes) Summary() string {
 		from = c.From.Short()
 	}
 	text := from + " → " + c.To.Short() + ": " + c.Counts().String()
-	if left := c.leftAlone(); left != "" {
-		text += "; " + left
+	if len(c.Mounted) > 0 {
+		text += "; not synced because the gateway has mounts there: " + Enumerate(c.Mounted, 3)
 	}
 	return text
 }
@@ -93,10 +93,10 @@ func (c *Changes) String() string {
 		fmt.Fprintf(&b, "held (%s): %s\n", c.Held.Reason, c.Held.Message)
 	}
 	lines := 0
-	for _, quiet := range []bool{false, true} {
+	for _, adopted := range []bool{false, true} {
 		for i := range c.List {
 			x := &c.List[i]
-			if (x.Op == Adopt) != quiet {
+			if (x.Op == Adopt) != adopted {
 				continue
 			}
 			if lines++; lines <= maxLines {
@@ -113,6 +113,7 @@ func (c *Changes) String() string {
 	return b.String()
 }
 
+// line returns the change as a line of String.
 func (c *Change) line() string {
 	path := printable(c.Path)
 	switch {
@@ -146,24 +147,15 @@ func printable(path string) string {
 	return path
 }
 
-func files(n int) string { return strconv.Itoa(n) + " " + plural(n, "file") }
-
-func plural(n int, word string) string {
-	if n == 1 {
-		return word
-	}
-	return word + "s"
-}
-
-// some joins names and appends how many of the total are missing.
-func some(names []string, of int) string {
-	shown := make([]string, len(names))
-	for i, name := range names {
-		shown[i] = printable(name)
+// Enumerate joins at most limit names for a message, and says how many more there are.
+func Enumerate(names []string, limit int) string {
+	shown := make([]string, min(len(names), limit))
+	for i := range shown {
+		shown[i] = printable(names[i])
 	}
 	text := strings.Join(shown, ", ")
-	if of > len(names) {
-		text += fmt.Sprintf(" and %d more", of-len(names))
+	if more := len(names) - len(shown); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
 }

@@ -5,8 +5,12 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
+	"github.com/bmatcuk/doublestar/v4"
 	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/agent/plan/render"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -56,13 +60,34 @@ type Patch struct {
 // Setting is a rendered value for a path of a JSON file.
 type Setting struct {
 	Path, Value string
-	// Volatile is the template of Value if it uses the ref or the commit. The fingerprint then has the template in
-	// place of the value, so that it does not change with every commit.
+	// Volatile is the template of Value if the template uses the ref or the commit, otherwise "". The fingerprint then has the
+	// template in place of the value, so that it does not change with every commit.
 	Volatile string
 }
 
-// renders reports whether the mapping may change the bytes of a file.
-func (m *Mapping) renders() bool { return m.Template || len(m.Patches) > 0 }
+// Renders reports whether the mapping may change the bytes of a file.
+func (m *Mapping) Renders() bool { return m.Template || len(m.Patches) > 0 }
+
+// SourceOf returns the path in the commit for a path at or below the destination.
+func (m *Mapping) SourceOf(path string) Path {
+	if path == m.Destination.Rel() {
+		return m.Source
+	}
+	return Path(relpath.Join(m.Source.Rel(), m.relative(path)))
+}
+
+// Matches reports whether a patch applies to a file in the mapping's destination.
+func (p *Patch) Matches(m *Mapping, path string) bool {
+	return p.Files != "" && doublestar.MatchUnvalidated(p.Files, m.relative(path))
+}
+
+// relative returns a path below the destination relative to the destination.
+func (m *Mapping) relative(path string) string {
+	if dir := m.Destination.Rel(); dir != "" {
+		path = strings.TrimPrefix(path, dir+"/")
+	}
+	return path
+}
 
 // SourceKind is what a mapping expects at its source.
 type SourceKind uint8
@@ -84,26 +109,15 @@ const (
 	GatewayWins
 )
 
-// Prune decides which files that git does not have are deleted.
+// Prune decides which files a sync deletes because git does not have them.
 type Prune uint8
 
-// The zero Prune is the default: only owned files are deleted.
+// The zero Prune is the default: a sync deletes only owned files.
 const (
 	PruneOwned Prune = iota
 	PruneMirror
 	PruneNone
 )
-
-// Limits bound what a commit may bring.
-type Limits struct {
-	Files     int   // owned files
-	PathBytes int   // of one destination path
-	Depth     int   // elements of one destination path
-	Rendered  int64 // bytes of a templated or patched file, before and after
-}
-
-// DefaultLimits are the defaults of the agent's flags. Paths in a GatewaySync are always checked against them.
-var DefaultLimits = Limits{Files: 500_000, PathBytes: 1024, Depth: 64, Rendered: 16 << 20}
 
 const maxMappings = 1024
 
@@ -134,22 +148,6 @@ func NewRules(r Rules) (Rules, error) {
 		}
 	}
 	return r, nil
-}
-
-func (l Limits) orDefault() Limits {
-	if l.Files == 0 {
-		l.Files = DefaultLimits.Files
-	}
-	if l.PathBytes == 0 {
-		l.PathBytes = DefaultLimits.PathBytes
-	}
-	if l.Depth == 0 {
-		l.Depth = DefaultLimits.Depth
-	}
-	if l.Rendered == 0 {
-		l.Rendered = DefaultLimits.Rendered
-	}
-	return l
 }
 
 // rulesFormat is raised whenever the meaning of the same fields changes, including the never-touch list, so that the
@@ -203,34 +201,20 @@ func (s *Setting) fingerprint(h io.Writer) (facts bool) {
 	return s.Volatile != ""
 }
 
-// AsksForRef reports whether the same commit can give other bytes under another ref. In doubt it returns true.
-func (r Rules) AsksForRef() bool {
-	if r.SystemName.Volatile != "" {
-		return true
-	}
-	for i := range r.Mappings {
-		if r.Mappings[i].Template || r.Mappings[i].volatile() != "" {
-			return true
-		}
-	}
-	return false
+// DependsOnRef reports whether the same commit can give other bytes under another ref. In doubt it returns true.
+func (r Rules) DependsOnRef() bool {
+	return r.SystemName.Volatile != "" || slices.ContainsFunc(r.Mappings, func(m Mapping) bool {
+		return m.Template || m.VolatileValues() != ""
+	})
 }
 
 // Renders reports whether any file can have other bytes than git's.
 func (r Rules) Renders() bool {
-	if r.SystemName.Path != "" {
-		return true
-	}
-	for i := range r.Mappings {
-		if r.Mappings[i].renders() {
-			return true
-		}
-	}
-	return false
+	return r.SystemName.Path != "" || slices.ContainsFunc(r.Mappings, func(m Mapping) bool { return m.Renders() })
 }
 
-// volatile returns the values of the mapping's patches that depend on the ref or the commit, as one text.
-func (m *Mapping) volatile() string {
+// VolatileValues returns the values of the mapping's patches that depend on the ref or the commit, as one text.
+func (m *Mapping) VolatileValues() string {
 	var all string
 	for _, p := range m.Patches {
 		for _, s := range p.Set {
@@ -242,28 +226,28 @@ func (m *Mapping) volatile() string {
 	return all
 }
 
-// origins returns the mappings as the manifest names them.
-func (r Rules) origins() []Origin {
+// Origin returns the mapping as the manifest names it.
+func (m *Mapping) Origin() Origin {
+	return Origin{Source: string(m.Source), Destination: string(m.Destination)}
+}
+
+// Origins returns the mappings as the manifest names them.
+func (r *Rules) Origins() []Origin {
 	list := make([]Origin, len(r.Mappings))
-	for i, m := range r.Mappings {
-		list[i] = Origin{Source: string(m.Source), Destination: string(m.Destination)}
+	for i := range r.Mappings {
+		list[i] = r.Mappings[i].Origin()
 	}
 	return list
 }
 
-// leave reports whether the agent leaves a path alone whatever git has there.
-func (r *Rules) leave(path string) bool {
-	return resource.NeverTouch(path) || r.Excludes.Match(path) || r.Mounts.at(path) != ""
+// LeavesAlone reports whether the agent leaves a path alone, even if git has a file there.
+func (r *Rules) LeavesAlone(path string) bool {
+	return resource.NeverTouch(path) || r.Excludes.Match(path) || r.Mounts.At(path) != ""
 }
 
-// has reports whether the rules have the mapping that a record names.
-func (r Rules) has(o Origin) bool {
-	for _, m := range r.Mappings {
-		if string(m.Source) == o.Source && string(m.Destination) == o.Destination {
-			return true
-		}
-	}
-	return false
+// HasMapping reports whether the rules have the mapping that a record names.
+func (r *Rules) HasMapping(o Origin) bool {
+	return slices.ContainsFunc(r.Mappings, func(m Mapping) bool { return m.Origin() == o })
 }
 
 // String returns source and destination for messages.

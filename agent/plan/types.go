@@ -1,10 +1,11 @@
-// Package plan decides what a sync does. It is pure: from the tree of a commit, the rules of a profile, the manifest of
-// what was written last and the state of the disk it computes Changes, a plain value that can be printed and compared.
-// It does no I/O of its own; what it reads, it reads through the interfaces Objects, Manifest and State, which repo and
-// disk implement.
+// Package plan has the plan of a sync as a value, Changes, and what a plan is computed from: the Rules of a profile, and the
+// interfaces Objects, Manifest and State, which packages repo and disk implement. Package desired lists the files that a
+// commit and the rules ask for, and package planner computes the Changes. All three are pure: they read only through the
+// interfaces.
 package plan
 
 import (
+	"crypto/sha1"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -43,6 +44,14 @@ func ParseID(s string) (ID, error) {
 		return ID{}, fmt.Errorf("%q is not an object id: %w", s, err)
 	}
 	return id, nil
+}
+
+// BlobID returns the git blob id of content.
+func BlobID(content []byte) ID {
+	h := sha1.New() //nolint:gosec // git's object ids are SHA-1; the id is a name, not a seal
+	fmt.Fprintf(h, "blob %d\x00", len(content))
+	h.Write(content)
+	return ID(h.Sum(nil))
 }
 
 // Mode is the kind of a tree entry.

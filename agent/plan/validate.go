@@ -12,8 +12,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
-// Validate returns the errors of a GatewaySync that can be found without a gateway: those of validation.GatewaySync,
-// templates that do not parse, and unsafe paths. What a template renders to is known only for a gateway.
+// Validate returns the errors of a GatewaySync that can be found without a gateway: those of v1alpha1.Validate,
+// templates that do not parse, and unsafe paths. It does not render templates, because it has no facts of a gateway.
 func Validate(gs *v1alpha1.GatewaySync) field.ErrorList {
 	errs := validation.GatewaySync(gs)
 	if len(errs) > 0 {
@@ -45,17 +45,19 @@ func pathErrors(path *field.Path, text string) field.ErrorList {
 	return nil
 }
 
+// templateErrors returns the error of a text that is a template and does not parse.
 func templateErrors(path *field.Path, text string) field.ErrorList {
 	if !render.IsTemplate([]byte(text)) {
 		return nil
 	}
-	if _, err := render.Parse("it", text); err != nil {
+	if _, err := render.Parse("template", text); err != nil {
 		return refused(path, err)
 	}
 	return nil
 }
 
-// refused returns the agent's own error as a field error. The text already has the value if it helps.
+// refused turns an error of the agent into a field error. It omits the value, because the error has the value if that helps, and
+// cuts long texts.
 func refused(path *field.Path, err error) field.ErrorList {
 	return field.ErrorList{field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("%.500v", err))}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/plantest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/api/v1alpha1/effective"
@@ -31,7 +32,7 @@ func TestValidateAccepts(t *testing.T) {
 		for name := range gs.Spec.Sync.Profiles {
 			e, err := effective.Of(gs, name, nil)
 			require.NoError(t, err, c.Name)
-			f := facts()
+			f := plantest.Facts()
 			f.Labels["a.b/c"], e.Vars["site"] = "1", "north"
 			_, err = plan.ParseRules(e, f, plan.Limits{})
 			assert.NoError(t, err, c.Name)
@@ -90,7 +91,7 @@ func TestValidateRefuses(t *testing.T) {
 
 			e, err := effective.Of(gs, "", nil)
 			if err == nil {
-				_, err = plan.ParseRules(e, facts(), plan.Limits{})
+				_, err = plan.ParseRules(e, plantest.Facts(), plan.Limits{})
 			}
 			assert.Error(t, err, "an agent takes it")
 		})

@@ -22,6 +22,7 @@ import (
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -32,7 +33,7 @@ type Base struct {
 	Commit   plan.ID
 	Root     plan.ID // the root tree of Commit
 	Objects  repo.Trees
-	Desired  *plan.Desired // what the commit and the rules ask for
+	Desired  *desired.Tree // what the commit and the rules ask for
 	Manifest plan.Manifest
 	State    plan.State
 	// RootOf returns the root tree of an earlier commit, or an error if the object cache does not have it.
@@ -180,7 +181,7 @@ func (x *builder) isResource(dir string) bool {
 // change is one path that may differ.
 type change struct {
 	path   string
-	want   plan.Want
+	want   desired.File
 	wanted bool
 	stat   plan.Stat
 	id     plan.ID // on the disk
@@ -230,11 +231,11 @@ func (x *builder) paths(u unit) ([]string, error) {
 		return []string{u.file}, nil
 	}
 	var list []string
-	wanted, err := x.Desired.Siblings(u.dir)
+	siblings, err := x.Desired.List(u.dir)
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range wanted {
+	for _, w := range siblings.Files() {
 		list = append(list, w.Path)
 	}
 	for f, err := range x.State.Walk(u.dir) {
@@ -340,13 +341,13 @@ func (x *builder) add(c change) error {
 // resign returns a resource.json with a signature over the other files of dir as git will have them. They differ from those on the disk if
 // git patches them. If the gateway's signature does not match the files on the disk, resign returns raw.
 func (x *builder) resign(dir string, raw []byte) []byte {
-	return plan.Resign(raw,
+	return desired.Resign(raw,
 		func(w io.Writer, name string) error { return x.writeCurrent(w, path.Join(dir, name)) },
 		func(w io.Writer, name string) error { return x.writeProposed(w, path.Join(dir, name)) })
 }
 
 // source returns where git has a changed file, or would have a new one. It returns false if it refuses the path.
-func (x *builder) source(c change) (plan.Source, bool, error) {
+func (x *builder) source(c change) (desired.Source, bool, error) {
 	src, ok, err := x.Desired.Source(c.path)
 	switch {
 	case err != nil:
@@ -386,7 +387,7 @@ func (x *builder) read(c change) ([]byte, bool, error) {
 }
 
 // put adds a change. git is the content that git must get; it is ignored if the file was deleted.
-func (x *builder) put(c change, src plan.Source, git []byte) {
+func (x *builder) put(c change, src desired.Source, git []byte) {
 	f := File{Path: c.path, Source: src.Path, Op: Modified, Exec: c.stat.Exec}
 	if c.stat.NoModes {
 		f.Exec = src.Exec

@@ -16,6 +16,8 @@ import (
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
+	"stoker.io/stoker/agent/plan/planner"
 	"stoker.io/stoker/agent/plan/plantest"
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -27,7 +29,7 @@ type scene struct {
 	disk     *plantest.Disk
 	manifest *plantest.Manifest
 	rules    plan.Rules
-	desired  *plan.Desired
+	desired  *desired.Tree
 	root     plan.ID
 }
 
@@ -49,11 +51,11 @@ func mapping(source, destination string) plan.Mapping {
 }
 
 // plan plans a tree against the disk: every file is compared, whatever the manifest says.
-func (s *scene) plan(objects plan.Objects, root plan.ID) (*plan.Changes, *plan.Desired) {
+func (s *scene) plan(objects plan.Objects, root plan.ID) (*plan.Changes, *desired.Tree) {
 	s.t.Helper()
-	d, err := plan.Desire(objects, root, s.rules)
+	d, err := desired.NewTree(objects, root, s.rules)
 	require.NoError(s.t, err)
-	c, err := plan.Compute(plan.Input{Desired: d, Manifest: s.manifest, State: s.disk, From: s.manifest.Head.Commit, To: root, AllowMassDeletion: true, Repair: true, Verify: true})
+	c, err := planner.Compute(planner.Input{Desired: d, Manifest: s.manifest, State: s.disk, From: s.manifest.Head.Commit, To: root, AllowMassDeletion: true, Repair: true, Verify: true})
 	require.NoError(s.t, err)
 	return c, d
 }
@@ -430,9 +432,9 @@ func FuzzInvert(f *testing.F) {
 		require.NoError(t, err)
 		s := &scene{t: t, objects: plantest.NewObjects(), disk: plantest.NewDisk(nil), manifest: &plantest.Manifest{}, rules: rules}
 		s.root = s.objects.Commit(plantest.Text(files))
-		d, err := plan.Desire(s.objects, s.root, rules)
+		d, err := desired.NewTree(s.objects, s.root, rules)
 		require.NoError(t, err)
-		c, err := plan.Compute(plan.Input{Desired: d, Manifest: s.manifest, State: s.disk, To: s.root, AllowMassDeletion: true})
+		c, err := planner.Compute(planner.Input{Desired: d, Manifest: s.manifest, State: s.disk, To: s.root, AllowMassDeletion: true})
 		if err != nil {
 			t.Skip("this commit cannot be delivered")
 		}

@@ -11,6 +11,8 @@ import (
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
+	"stoker.io/stoker/agent/plan/planner"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
@@ -64,12 +66,12 @@ func (x *builder) makeDraft() error {
 		x.out.Files = nil
 		return nil
 	}
-	desired, err := plan.Desire(d.Objects(), d.Root, x.Desired.Rules())
+	tree, err := desired.NewTree(d.Objects(), d.Root, x.Desired.Rules())
 	if err != nil {
 		return x.unrendered(err)
 	}
-	changes, err := plan.Compute(plan.Input{
-		Desired: desired, Previous: x.Desired, Manifest: x.Manifest, State: x.State, From: x.Commit, AllowMassDeletion: true,
+	changes, err := planner.Compute(planner.Input{
+		Desired: tree, Previous: x.Desired, Manifest: x.Manifest, State: x.State, From: x.Commit, AllowMassDeletion: true,
 	})
 	if err != nil {
 		return x.unrendered(err)

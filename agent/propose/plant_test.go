@@ -14,6 +14,8 @@ import (
 
 	"stoker.io/stoker/agent/forge"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
+	"stoker.io/stoker/agent/plan/planner"
 	"stoker.io/stoker/agent/plan/plantest"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -212,10 +214,10 @@ func (g *gateway) pull() int {
 	require.NoError(g.t, err)
 	root, err := g.store.RootTree(res.Commit)
 	require.NoError(g.t, err)
-	d, err := plan.Desire(g.store, root, g.rules)
+	d, err := desired.NewTree(g.store, root, g.rules)
 	require.NoError(g.t, err)
-	in := plan.Input{Desired: d, Previous: g.desired, Manifest: g.manifest, State: g.disk, From: g.manifest.Head.Commit, To: res.Commit, AllowMassDeletion: true}
-	c, err := plan.Compute(in)
+	in := planner.Input{Desired: d, Previous: g.desired, Manifest: g.manifest, State: g.disk, From: g.manifest.Head.Commit, To: res.Commit, AllowMassDeletion: true}
+	c, err := planner.Compute(in)
 	require.NoError(g.t, err)
 	g.manifest, _ = plantest.Apply(g.t, c, g.rules, d, g.disk, g.manifest)
 	g.desired, g.root, g.commit = d, root, res.Commit

@@ -23,6 +23,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -232,7 +233,7 @@ func (n *Node) recordAccess(access recordedAccess) error {
 }
 
 // RecordCompared records that a sync has compared the replicated files with desired, and delivered what differed.
-func (n *Node) RecordCompared(desired *plan.Desired) error {
+func (n *Node) RecordCompared(desired *desired.Tree) error {
 	if err := n.recordUntracked(desired); err != nil || !n.tookOver {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -20,7 +21,7 @@ import (
 // resources. Whether it copies other files is not documented, so both nodes write those.
 type resourceFiles struct {
 	dir     *disk.Dir
-	desired *plan.Desired
+	desired *desired.Tree
 	list    []plan.Change // the whole plan, sorted by path
 	// git and live are the listings of the directory that was read last: most changes follow one in the same directory.
 	git, live listing

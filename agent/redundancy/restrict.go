@@ -6,12 +6,13 @@ import (
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/api/v1alpha1"
 )
 
 // Restrict returns the plan without the changes that a standby node must not make, and counts those. Adoptions stay: a file
 // that equals git is owned, whichever node wrote it. desired is the tree that the plan was made for.
-func (n *Node) Restrict(changes *plan.Changes, desired *plan.Desired) (*plan.Changes, error) {
+func (n *Node) Restrict(changes *plan.Changes, desired *desired.Tree) (*plan.Changes, error) {
 	if !n.state.standby {
 		return changes, nil
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 )
 
 // A pair also copies resources that are in no commit that this node saw. Either an earlier commit brought them and a later
@@ -28,7 +29,7 @@ const maxKnown = 512 << 10
 const maxUntracked = 1000
 
 // recordUntracked updates the notes after a sync of a node of a pair that has the complete commit.
-func (n *Node) recordUntracked(desired *plan.Desired) error {
+func (n *Node) recordUntracked(desired *desired.Tree) error {
 	if !n.paired || n.missing.files > 0 || n.BeforeStart || n.Rules.Prune == plan.PruneNone {
 		return nil
 	}

@@ -6,20 +6,21 @@ import (
 	"io"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/repo"
 )
 
 // desiredTree returns the tree of a commit as the rules want it on the disk. It reads objects from store.
-func (e *Engine) desiredTree(store plan.Objects, commit plan.ID, rules plan.Rules) (*plan.Desired, error) {
+func (e *Engine) desiredTree(store plan.Objects, commit plan.ID, rules plan.Rules) (*desired.Tree, error) {
 	root, err := e.Store.RootTree(commit)
 	if err != nil {
 		return nil, err
 	}
-	return e.cache.Desire(cancelableObjects{store, e}, root, rules)
+	return e.cache.NewTree(cancelableObjects{store, e}, root, rules)
 }
 
 // previousTree returns the tree that the manifest was written for.
-func (f *files) previousTree(h plan.Header) (*plan.Desired, error) {
+func (f *files) previousTree(h plan.Header) (*desired.Tree, error) {
 	rules, err := f.rulesAt(h.Ref, h.Commit)
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ var errNotStored = errors.New("the object is not in the store any more")
 
 // deliveredTree is the tree on the disk, as far as it is known. It is needed because the store lacks rendered files.
 type deliveredTree struct {
-	desired *plan.Desired // nil until needed
+	desired *desired.Tree // nil until needed
 	rules   plan.Rules
 	commit  plan.ID
 }

@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/planner"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
@@ -123,13 +124,13 @@ func (f *files) plan(ctx context.Context) (*plan.Changes, error) {
 func (f *files) compute(ctx context.Context) (*plan.Changes, error) {
 	defer f.limitPlanning(ctx)()
 	h := f.dir.Manifest().Header()
-	in := plan.Input{
+	in := planner.Input{
 		Desired: f.desired, From: h.Commit, To: f.t.Commit, Manifest: f.dir.Manifest(), State: f.dir.Within(ctx),
 		Repair: f.force || f.t.Repair, Verify: f.force,
 	}
 	copied := f.node.Copied()
 	if copied {
-		in.Brought = redundancy.Replicated
+		in.Replicated = redundancy.Replicated
 	}
 	if h.Complete && h.Rules == f.rules.Fingerprint() && !in.Repair && !copied && f.Store.Has(h.Commit) {
 		// Without the old commit the plan is a full one, which is only slower.
@@ -147,7 +148,7 @@ func (f *files) compute(ctx context.Context) (*plan.Changes, error) {
 	}
 	in.AllowMassDeletion = f.t.RolloutRollback || v1alpha1.ConfirmsDeletion(f.t.ConfirmDeletion, f.t.Commit.String())
 	var err error
-	f.r.Changes, err = plan.Compute(in)
+	f.r.Changes, err = planner.Compute(in)
 	return f.r.Changes, err
 }
 

@@ -35,7 +35,7 @@ func (l loader) scanByModule(ctx context.Context) error {
 		return err
 	}
 	notified := ""
-	if result.DesignersTold {
+	if result.DesignersNotified {
 		notified = " and notified the open Designers"
 	}
 	l.r.Message = join(l.r.Message, fmt.Sprintf(

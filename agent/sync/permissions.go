@@ -12,6 +12,7 @@ import (
 
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/planner"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -65,7 +66,7 @@ func (l loader) restorePermissions(ctx context.Context) error {
 		return err
 	}
 	h := l.dir.Manifest().Header()
-	changes, err := plan.Compute(plan.Input{
+	changes, err := planner.Compute(planner.Input{
 		Desired: l.desired, From: h.Commit, To: l.t.Commit, Manifest: l.dir.Manifest(), State: l.dir.Within(ctx), Repair: true,
 	})
 	if err != nil {

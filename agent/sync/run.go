@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -33,7 +34,7 @@ type job struct {
 	gateway  *gateway
 	node     *redundancy.Node
 
-	desired    *plan.Desired // the tree of the target, if it was needed
+	desired    *desired.Tree // the tree of the target, if it was needed
 	embedded   resource.EmbeddedSecrets
 	unloaded   unloaded // what the gateway has not loaded yet
 	mismatches mismatches
@@ -222,7 +223,7 @@ func (j *job) recordForced() error {
 // filesDone reports whether, by the manifest alone, the target's files are on the disk already.
 func (j *job) filesDone() bool {
 	h := j.dir.Manifest().Header()
-	sameRef := h.Ref == j.t.Ref || !j.rules.AsksForRef()
+	sameRef := h.Ref == j.t.Ref || !j.rules.DependsOnRef()
 	return h.Commit == j.t.Commit && sameRef && h.Rules == j.rules.Fingerprint() && h.Complete && !j.force && !j.t.Repair
 }
 

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1/effective"
@@ -139,7 +140,7 @@ type Engine struct {
 	dir           *disk.Dir  // nil until it is opened
 	dirGeneration int        // changes whenever dir is opened or closed
 	records       dirRecords // read from dir
-	cache         *plan.Cache
+	cache         *desired.Cache
 	delivered     deliveredTree // what is on the disk
 	lostTrees     *lostTrees    // nil unless the store lost the commit on the disk
 	lastHold      hold
@@ -176,7 +177,7 @@ func New(c Config) *Engine {
 	if c.Progress == nil {
 		c.Progress = func(string, int, int) {}
 	}
-	return &Engine{Config: c, cache: plan.NewCache()}
+	return &Engine{Config: c, cache: desired.NewCache()}
 }
 
 // Close closes the data directory.

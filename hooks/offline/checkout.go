@@ -12,6 +12,8 @@ import (
 
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
+	"stoker.io/stoker/agent/plan/planner"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
@@ -125,11 +127,11 @@ func (c *Checkout) Tree(ctx context.Context, g Gateway, at repo.Resolution, ref 
 	if err != nil {
 		return nil, err
 	}
-	desired, err := plan.Desire(c.store, root, rules)
+	tree, err := desired.NewTree(c.store, root, rules)
 	if err != nil {
 		return nil, err
 	}
-	t := &Tree{Commit: at.Commit, desired: desired, refuseSecrets: g.Profile.EmbeddedSecretPolicy == v1alpha1.EmbeddedSecretRefuse}
+	t := &Tree{Commit: at.Commit, desired: tree, refuseSecrets: g.Profile.EmbeddedSecretPolicy == v1alpha1.EmbeddedSecretRefuse}
 	changes, err := t.From(&Tree{})
 	if err != nil {
 		return nil, err
@@ -140,7 +142,7 @@ func (c *Checkout) Tree(ctx context.Context, g Gateway, at repo.Resolution, ref 
 
 // From returns the changes that a sync of t makes to a gateway with the files of before.
 func (t *Tree) From(before *Tree) (*plan.Changes, error) {
-	return plan.Compute(plan.Input{
+	return planner.Compute(planner.Input{
 		Desired: t.desired, Manifest: before, State: before, From: before.Commit, To: t.Commit,
 	})
 }

@@ -12,13 +12,14 @@ import (
 	"strings"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
 )
 
 // Tree is the content of a gateway after a sync of one commit, as the manifest and the data directory would have it. The zero
 // Tree is a gateway that was never synced. Sizes and times of files are unknown and 0.
 type Tree struct {
 	Commit        plan.ID
-	desired       *plan.Desired
+	desired       *desired.Tree
 	header        plan.Header
 	files         map[string]plan.Owned
 	paths         []string // sorted

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"path"
 	"strings"
 
@@ -13,7 +12,7 @@ import (
 )
 
 const (
-	// maxShape is the largest resource.json, in bytes, that is accepted, because its structure is decoded in memory.
+	// maxShape is the largest resource.json, in bytes, that a Checker accepts, because it decodes the file in memory.
 	// The largest one in public repositories has 4 kB.
 	maxShape = 4 << 20
 	// maxPointer is the size in bytes that git-lfs pointers always stay below.
@@ -55,15 +54,6 @@ func NewChecker(path string) *Checker {
 	return c
 }
 
-// Check reads a file to its end and reports whether the gateway can use it at path; see Checker.
-func Check(path string, r io.Reader) error {
-	c := NewChecker(path)
-	if _, err := io.Copy(c, r); err != nil {
-		return err
-	}
-	return c.Close()
-}
-
 // Write implements io.Writer. It never fails.
 func (c *Checker) Write(p []byte) (int, error) {
 	if c.size < maxPointer {
@@ -99,11 +89,12 @@ func (c *Checker) Close() error {
 }
 
 // isPointer reports whether a file is a Git LFS pointer: the first line has the version, and other lines the object and
-// its size. Without these git-lfs could not fetch anything, and the file is ordinary text.
+// its size. Without these, git-lfs could not fetch anything, and the file is ordinary text.
 func isPointer(b []byte) bool {
 	return bytes.HasPrefix(b, []byte(lfsHeader)) && bytes.Contains(b, []byte("\noid ")) && bytes.Contains(b, []byte("\nsize "))
 }
 
+// broken returns the error for a file that is not JSON.
 func (c *Checker) broken(err error) error {
 	if at, ok := errors.AsType[*syntaxError](err); ok {
 		return failure.New(v1alpha1.ReasonConfigSyntaxError, "%s:%d:%d: %w", c.path, at.line, at.column, err)
@@ -111,6 +102,7 @@ func (c *Checker) broken(err error) error {
 	return failure.New(v1alpha1.ReasonConfigSyntaxError, "%s: %w", c.path, err)
 }
 
+// checkShape checks the structure of a resource.json.
 func (c *Checker) checkShape() error {
 	if c.size > maxShape {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; the limit of a resource.json is %d",
@@ -145,7 +137,7 @@ func (c *Checker) checkFiles(raw json.RawMessage) error {
 	for _, name := range files {
 		if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\\\x00") {
 			return failure.New(v1alpha1.ReasonConfigSyntaxError,
-				`%s: "files" names %q, which is no plain file name`, c.path, name)
+				`%s: "files" names %q, which is not a plain file name`, c.path, name)
 		}
 	}
 	return nil

@@ -39,8 +39,8 @@ func TestValidFiles(t *testing.T) {
 		"a long file that begins so":  {"projects/p/a.bin", lfsHeader + strings.Repeat("x", 2000)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.NoError(t, Check(c.path, strings.NewReader(c.content)))
-			assert.NoError(t, Check(c.path, iotest.OneByteReader(strings.NewReader(c.content))), "byte by byte")
+			assert.NoError(t, check(c.path, strings.NewReader(c.content)))
+			assert.NoError(t, check(c.path, iotest.OneByteReader(strings.NewReader(c.content))), "byte by byte")
 		})
 	}
 }
@@ -87,7 +87,7 @@ func TestInvalidFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, r := range []io.Reader{strings.NewReader(c.content), iotest.OneByteReader(strings.NewReader(c.content))} {
-				err := Check(c.path, r)
+				err := check(c.path, r)
 				require.Error(t, err)
 				assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
 				assert.ErrorContains(t, err, c.text)
@@ -98,7 +98,7 @@ func TestInvalidFiles(t *testing.T) {
 }
 
 func TestFailingReader(t *testing.T) {
-	err := Check("projects/p/x.json", iotest.ErrReader(io.ErrUnexpectedEOF))
+	err := check("projects/p/x.json", iotest.ErrReader(io.ErrUnexpectedEOF))
 	assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	assert.Empty(t, failure.Reason(err, ""))
 }
@@ -127,7 +127,7 @@ func TestEveryFileOfRealTreesPasses(t *testing.T) {
 	files, resources := 0, 0
 	for at, text := range trees.Files(t, trees.Root(t)) {
 		content, name := []byte(text), path.Base(at)
-		assert.NoError(t, Check("projects/p/"+name, bytes.NewReader(content)), at)
+		assert.NoError(t, check("projects/p/"+name, bytes.NewReader(content)), at)
 		if files++; name == File {
 			resources++
 			same, err := SameButModification(content, resign(t, content))
@@ -178,7 +178,7 @@ func FuzzCheck(f *testing.F) {
 		if err != nil && !failure.Is(err, v1alpha1.ReasonConfigSyntaxError) {
 			t.Fatalf("an error without its reason: %v", err)
 		}
-		if err := Check(viewPath+File, bytes.NewReader(content)); err == nil {
+		if err := check(viewPath+File, bytes.NewReader(content)); err == nil {
 			var shape struct {
 				Attributes map[string]any `json:"attributes"`
 			}
@@ -193,8 +193,17 @@ func BenchmarkCheck(b *testing.B) {
 	content := []byte(`{"root":{"children":[` + strings.Repeat(`{"meta":{"name":"Label_1"},"position":{"x":12.5,"y":-3},"props":{"text":"Line 1, Pump 2"},"type":"ia.display.label"},`, 10000) + `{}]}}`)
 	b.SetBytes(int64(len(content)))
 	for b.Loop() {
-		if err := Check("projects/p/view.json", bytes.NewReader(content)); err != nil {
+		if err := check("projects/p/view.json", bytes.NewReader(content)); err != nil {
 			b.Fatal(err)
 		}
 	}
+}
+
+// check reads a file to its end and reports whether the gateway can use it at path; see Checker.
+func check(path string, r io.Reader) error {
+	c := NewChecker(path)
+	if _, err := io.Copy(c, r); err != nil {
+		return err
+	}
+	return c.Close()
 }

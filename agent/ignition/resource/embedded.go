@@ -20,10 +20,10 @@ var embeddedNames = [...][]byte{[]byte(`"ciphertext"`), []byte(`"encrypted_key"`
 // EmbeddedFinder looks for an embedded secret in a stream.
 type EmbeddedFinder struct {
 	found [len(embeddedNames)]bool
-	tail  []byte // the last bytes, as a name may be in two pieces
+	tail  []byte // the last bytes, because a name may be in two pieces
 }
 
-// Found reports whether what was written has an embedded secret.
+// Found reports whether the stream so far has an embedded secret.
 func (f *EmbeddedFinder) Found() bool { return f.found == [len(embeddedNames)]bool{true, true} }
 
 // Add searches the next piece.
@@ -51,7 +51,7 @@ type EmbeddedSecrets struct {
 // maxEmbedded bounds the paths of a warning.
 const maxEmbedded = 3
 
-// Check closes c, and returns its error, or EmbeddedSecret if the file has one and e refuses it.
+// Check closes c. It returns the error of c, or EmbeddedSecret if the file has an embedded secret and Refuse is set.
 func (e *EmbeddedSecrets) Check(c *Checker) error {
 	if err := c.Close(); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (e *EmbeddedSecrets) Check(c *Checker) error {
 	return nil
 }
 
-// Warning returns what to tell users, or "".
+// Warning returns a warning that names the first files, or "" if there are none.
 func (e *EmbeddedSecrets) Warning() string {
 	if e.files == 0 {
 		return ""

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 )
 
 // File names with a meaning in a resource's directory.
@@ -18,49 +19,44 @@ const (
 
 // SameJSON reports whether two JSON texts mean the same: the order of keys, white space, escapes and a byte order mark
 // do not count. Numbers are equal only if they are spelled equally (1 is not 1.0), because it is not known which
-// spelling a gateway writes back. The last of duplicate keys counts, as in Gson. It returns an error if one of the
+// spelling a gateway writes back. The last of duplicate keys counts, as in Gson. SameJSON returns an error if one of the
 // texts is not JSON.
 func SameJSON(a, b []byte) (bool, error) {
-	if bytes.Equal(a, b) {
-		return true, nil
-	}
-	x, y, err := decodeBoth(a, b)
-	if err != nil {
-		return false, err
-	}
-	return equal(x, y), nil
+	return same(a, b, func(any) {})
 }
 
 // SameButModification reports whether two resource.json mean the same apart from attributes.lastModification and
 // attributes.lastModificationSignature, which the gateway updates itself. It returns an error if one of them is not
 // JSON.
 func SameButModification(a, b []byte) (bool, error) {
+	return same(a, b, removeModification)
+}
+
+// same compares two JSON texts after prepare has changed their values.
+func same(a, b []byte, prepare func(any)) (bool, error) {
 	if bytes.Equal(a, b) {
 		return true, nil
 	}
-	x, y, err := decodeBoth(a, b)
+	x, err := decode(a)
 	if err != nil {
 		return false, err
 	}
-	return equal(unmodified(x), unmodified(y)), nil
+	y, err := decode(b)
+	if err != nil {
+		return false, err
+	}
+	prepare(x)
+	prepare(y)
+	return reflect.DeepEqual(x, y), nil
 }
 
-func unmodified(v any) any {
+func removeModification(v any) {
 	if object, ok := v.(map[string]any); ok {
 		if attributes, ok := object["attributes"].(map[string]any); ok {
 			delete(attributes, "lastModification")
 			delete(attributes, "lastModificationSignature")
 		}
 	}
-	return v
-}
-
-func decodeBoth(a, b []byte) (x, y any, err error) {
-	if x, err = decode(a); err != nil {
-		return nil, nil, err
-	}
-	y, err = decode(b)
-	return x, y, err
 }
 
 func decode(b []byte) (any, error) {
@@ -74,32 +70,4 @@ func decode(b []byte) (any, error) {
 		return nil, errors.New("invalid JSON: data after the value")
 	}
 	return v, nil
-}
-
-func equal(x, y any) bool {
-	switch x := x.(type) {
-	case map[string]any:
-		y, ok := y.(map[string]any)
-		if !ok || len(x) != len(y) {
-			return false
-		}
-		for k, v := range x {
-			if w, ok := y[k]; !ok || !equal(v, w) {
-				return false
-			}
-		}
-		return true
-	case []any:
-		y, ok := y.([]any)
-		if !ok || len(x) != len(y) {
-			return false
-		}
-		for i := range x {
-			if !equal(x[i], y[i]) {
-				return false
-			}
-		}
-		return true
-	}
-	return x == y // nil, bool, string, json.Number
 }

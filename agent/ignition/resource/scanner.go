@@ -68,7 +68,7 @@ func (s *scanner) write(p []byte) {
 				break
 			}
 		}
-		if p[i] == ' ' && s.state >= value && s.state <= done { // and most others are indentation
+		if p[i] == ' ' && s.state >= value && s.state <= done { // fast path: most others are indentation
 			continue
 		}
 		s.at = base + int64(i)
@@ -86,7 +86,7 @@ func (s *scanner) newline() {
 	s.line, s.begin = s.line+1, s.at+1
 }
 
-// end must be called after the last byte.
+// end returns the error of the text. The caller calls it after the last byte.
 func (s *scanner) end() error {
 	if s.err != nil {
 		return s.err
@@ -110,6 +110,7 @@ func (s *scanner) fail(format string, args ...any) {
 	s.err = &syntaxError{line: s.line + 1, column: int(s.at-s.begin) + 1, text: fmt.Sprintf(format, args...)}
 }
 
+// step reads one byte.
 func (s *scanner) step(c byte) {
 	switch s.state {
 	case start:
@@ -164,16 +165,16 @@ func (s *scanner) stepStructure(c byte) {
 		}
 		s.state = value
 	case after:
-		due := s.nest[len(s.nest)-1]
+		closing := s.nest[len(s.nest)-1]
 		switch {
-		case c == due:
+		case c == closing:
 			s.closed()
-		case c == ',' && due == '}':
+		case c == ',' && closing == '}':
 			s.state = key
 		case c == ',':
 			s.state = value
 		default:
-			s.fail("unexpected %s after a value; want a comma or %s", quote(c), quote(due))
+			s.fail("unexpected %s after a value; want a comma or %s", quote(c), quote(closing))
 		}
 	case done:
 		s.fail("unexpected %s after the end of the JSON value", quote(c))
@@ -211,20 +212,22 @@ func (s *scanner) beginValue(c byte) {
 	}
 }
 
-func (s *scanner) open(due byte, next state) {
+func (s *scanner) open(closing byte, next state) {
 	if len(s.nest) == maxNesting {
 		s.fail("nested deeper than %d", maxNesting)
 		return
 	}
-	s.nest = append(s.nest, due)
+	s.nest = append(s.nest, closing)
 	s.state = next
 }
 
+// closed ends an object or a list.
 func (s *scanner) closed() {
 	s.nest = s.nest[:len(s.nest)-1]
 	s.ended()
 }
 
+// ended ends a value.
 func (s *scanner) ended() {
 	s.state = after
 	if len(s.nest) == 0 {

@@ -77,6 +77,7 @@ func ParseSigned(raw []byte) (*Signed, error) {
 	return s, nil
 }
 
+// field parses one member of the resource.json.
 func (s *Signed) field(m member) (err error) {
 	switch m.key {
 	case "scope":
@@ -97,7 +98,7 @@ func (s *Signed) field(m member) (err error) {
 		s.files, err = fileNames(m.value)
 	case "attributes":
 		if !m.value.IsObject() {
-			return errors.New(`"attributes" is no object`)
+			return errors.New(`"attributes" is not an object`)
 		}
 		s.attributes = members(m.value)
 		for _, a := range s.attributes {
@@ -118,7 +119,7 @@ func (s *Signed) Stored() string { return s.stored.Str }
 // Files returns the names of the files of the resource, sorted.
 func (s *Signed) Files() []string { return s.files }
 
-// Signature computes the correct signature: the SHA-256, in hex, of scope, description, version, three flags, the
+// Signature computes the signature: the SHA-256, in hex, of scope, description, version, three flags, the
 // files, and the attributes except the signature itself. content writes the content of a file. (The algorithm was
 // verified against public repositories; see Form83. The first flag, whether the resource is locked, is not in the file
 // and was 0 in all of them.)
@@ -155,8 +156,8 @@ func signFile(h hash.Hash, form Form, name string, content func(io.Writer, strin
 	return nil
 }
 
-// WithSignature returns the resource.json with another signature and otherwise unchanged. A resource without a
-// signature is returned as it is.
+// WithSignature returns the resource.json with another signature and otherwise unchanged. It returns a resource without a
+// signature as it is.
 func (s *Signed) WithSignature(signature string) []byte {
 	if s.stored.Raw == "" {
 		return s.raw

@@ -7,48 +7,50 @@ import (
 	"testing"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/relpath"
 )
 
-// Blobs writes the content that a plan wants. Objects has the content of git, a plan.Desired also that of rendered files.
+// Blobs writes the content of blobs. Objects (the blobs of git) and desired.Tree (also rendered files) implement it.
 type Blobs interface {
 	WriteBlob(w io.Writer, id plan.ID) (int64, error)
 }
 
 // Apply applies a plan in memory: it changes disk, and returns the new manifest and the files that went to lost+found, by path.
 // It fails the test if the plan contradicts the disk.
-func Apply(t testing.TB, c *plan.Changes, rules plan.Rules, wanted Blobs, disk *Disk, m *Manifest) (*Manifest, map[string]string) {
+func Apply(t testing.TB, changes *plan.Changes, rules plan.Rules, wanted Blobs, disk *Disk, manifest *Manifest) (*Manifest, map[string]string) {
 	t.Helper()
-	next := &Manifest{Records: maps.Clone(m.Records)}
+	next := &Manifest{Records: maps.Clone(manifest.Records)}
 	if next.Records == nil {
 		next.Records = make(map[string]plan.Owned)
 	}
 	lost := make(map[string]string)
-	for _, x := range c.List {
-		if x.Conflict {
-			if content, ok := disk.Content(x.Path); ok {
-				lost[x.Path] = content
+	// Deletions come first, because a new file can replace a deleted directory.
+	for _, c := range changes.List {
+		if c.Conflict {
+			if content, ok := disk.Content(c.Path); ok {
+				lost[c.Path] = content
 			}
 		}
-		if x.Op == plan.Delete {
-			disk.delete(t, x.Path)
+		if c.Op == plan.Delete {
+			disk.delete(t, c.Path)
 		}
 	}
-	for _, x := range c.List {
-		if x.Op == plan.Create || x.Op == plan.Update {
-			disk.write(t, x, wanted)
+	for _, c := range changes.List {
+		if c.Op == plan.Create || c.Op == plan.Update {
+			disk.write(t, c, wanted)
 		}
-		record(next, x, disk)
-		if git, ok := c.Signed[x.Path]; ok { // written with another signature than git's
-			r := next.Records[x.Path]
+		record(next, c, disk)
+		if git, ok := changes.Signed[c.Path]; ok { // c.ID has a new signature of the resource, and Want is the blob of git
+			r := next.Records[c.Path]
 			r.Want = git
-			next.Records[x.Path] = r
+			next.Records[c.Path] = r
 		}
 	}
 	next.Head = plan.Header{
-		Commit: c.To, Rules: rules.Fingerprint(), Mappings: c.Mappings, Files: len(next.Records), Complete: true,
+		Commit: changes.To, Rules: rules.Fingerprint(), Mappings: changes.Mappings, Files: len(next.Records), Complete: true,
 	}
-	if len(next.Records) != c.Total {
-		t.Errorf("the plan says that the agent will own %d files, but it owns %d", c.Total, len(next.Records))
+	if len(next.Records) != changes.Total {
+		t.Errorf("the plan says that the agent will own %d files, but it owns %d", changes.Total, len(next.Records))
 	}
 	return next, lost
 }
@@ -60,14 +62,14 @@ func (d *Disk) delete(t testing.TB, path string) {
 		t.Errorf("the plan deletes %s, which is not a file", path)
 	}
 	delete(d.nodes, path)
-	for dir := parent(path); dir != "" && d.empty(dir); dir = parent(dir) {
+	for dir := relpath.Parent(path); dir != "" && d.empty(dir); dir = relpath.Parent(dir) {
 		delete(d.nodes, dir)
 	}
 }
 
 func (d *Disk) empty(dir string) bool {
 	for p := range d.nodes {
-		if parent(p) == dir {
+		if relpath.Parent(p) == dir {
 			return false
 		}
 	}
@@ -84,51 +86,51 @@ func (d *Disk) onlyDirs(path string) bool {
 	return true
 }
 
-func (d *Disk) write(t testing.TB, x plan.Change, wanted Blobs) {
+func (d *Disk) write(t testing.TB, c plan.Change, wanted Blobs) {
 	t.Helper()
-	if at, _, _ := d.Blocked(x.Path); at != "" {
-		t.Errorf("the plan writes %s, but %s is in the way", x.Path, at)
+	if parent, _, _ := d.Blocked(c.Path); parent != "" {
+		t.Errorf("the plan writes %s, but %s is in the way", c.Path, parent)
 	}
-	switch was := d.nodes[x.Path]; {
-	case was.kind == plan.Dir && d.onlyDirs(x.Path):
-		d.Remove(x.Path)
+	switch was := d.nodes[c.Path]; {
+	case was.kind == plan.Dir && d.onlyDirs(c.Path):
+		d.Remove(c.Path)
 	case was.kind == plan.Dir:
-		t.Errorf("the plan writes %s, but there is a directory with files", x.Path)
-	case (was.kind == plan.Missing) != (x.Op == plan.Create):
-		t.Errorf("the plan has operation %d for %s, but the disk has kind %d there", x.Op, x.Path, was.kind)
+		t.Fatalf("the plan writes %s, but there is a directory with files", c.Path)
+	case (was.kind == plan.Missing) != (c.Op == plan.Create):
+		t.Errorf("the plan has operation %d for %s, but the disk has kind %d there", c.Op, c.Path, was.kind)
 	}
-	if x.Op == plan.Update && x.FoundID == x.ID {
-		d.Chmod(x.Path, x.Exec)
+	if c.Op == plan.Update && c.FoundID == c.ID { // only the mode differs
+		d.Chmod(c.Path, c.Exec)
 		return
 	}
 	var content strings.Builder
-	if _, err := wanted.WriteBlob(&content, x.ID); err != nil {
-		t.Fatalf("the plan writes %s: %v", x.Path, err)
+	if _, err := wanted.WriteBlob(&content, c.ID); err != nil {
+		t.Fatalf("the plan writes %s: %v", c.Path, err)
 	}
-	if id := BlobID([]byte(content.String())); id != x.ID {
-		t.Errorf("the plan wants blob %s at %s, but its content is blob %s", x.ID, x.Path, id)
+	if id := BlobID([]byte(content.String())); id != c.ID {
+		t.Errorf("the plan wants blob %s at %s, but its content is blob %s", c.ID, c.Path, id)
 	}
-	d.put(x.Path, plan.File, content.String(), x.Exec)
+	d.put(c.Path, plan.File, content.String(), c.Exec)
 }
 
 // record creates, updates or deletes the manifest's record of a path.
-func record(m *Manifest, x plan.Change, disk *Disk) {
-	switch x.Op {
+func record(m *Manifest, c plan.Change, disk *Disk) {
+	switch c.Op {
 	case plan.Delete, plan.Release:
-		delete(m.Records, x.Path)
+		delete(m.Records, c.Path)
 	case plan.Keep:
-		if r, ok := m.Records[x.Path]; ok {
-			r.Want, r.Exec, r.Origin = x.ID, x.Exec, x.Origin
-			m.Records[x.Path] = r
+		if r, ok := m.Records[c.Path]; ok {
+			r.Want, r.Exec, r.Origin = c.ID, c.Exec, c.Origin
+			m.Records[c.Path] = r
 		}
 	default:
-		st, _ := disk.Stat(x.Path)
+		st, _ := disk.Stat(c.Path)
 		r := plan.Owned{
-			Path: x.Path, Want: x.ID, Have: x.ID, Size: st.Size, Mtime: st.Mtime, Exec: x.Exec, Origin: x.Origin,
+			Path: c.Path, Want: c.ID, Have: c.ID, Size: st.Size, Mtime: st.Mtime, Exec: c.Exec, Origin: c.Origin,
 		}
-		if x.Op == plan.Adopt {
-			r.Have = x.FoundID
+		if c.Op == plan.Adopt {
+			r.Have = c.FoundID
 		}
-		m.Records[x.Path] = r
+		m.Records[c.Path] = r
 	}
 }

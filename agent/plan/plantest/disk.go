@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/relpath"
 )
 
 // Disk is a data directory in memory. Every write gets a new mtime.
@@ -16,7 +17,7 @@ type Disk struct {
 	clock int64
 	// Hashed counts the files read by BlobID.
 	Hashed int
-	// NoModes makes it a volume that keeps no modes.
+	// NoModes makes the disk a volume that does not store modes.
 	NoModes bool
 }
 
@@ -60,7 +61,7 @@ func (d *Disk) Touch(path string) {
 func (d *Disk) put(path string, kind plan.Kind, content string, exec bool) {
 	d.clock++
 	d.nodes[path] = node{kind: kind, content: content, mtime: d.clock, exec: exec}
-	for dir := parent(path); dir != ""; dir = parent(dir) {
+	for dir := relpath.Parent(path); dir != ""; dir = relpath.Parent(dir) {
 		if _, ok := d.nodes[dir]; !ok {
 			d.nodes[dir] = node{kind: plan.Dir}
 		}
@@ -142,7 +143,7 @@ func (d *Disk) Walk(dir string) iter.Seq2[plan.Found, error] {
 	return func(yield func(plan.Found, error) bool) {
 		for _, path := range slices.Sorted(maps.Keys(d.nodes)) {
 			n := d.nodes[path]
-			if n.kind == plan.Dir || !strings.HasPrefix(path, dir+"/") && dir != "" || d.agents(path) {
+			if n.kind == plan.Dir || !strings.HasPrefix(path, dir+"/") && dir != "" || isAgents(path) {
 				continue
 			}
 			st, _ := d.Stat(path)
@@ -156,12 +157,9 @@ func (d *Disk) Walk(dir string) iter.Seq2[plan.Found, error] {
 	}
 }
 
-func (d *Disk) agents(path string) bool {
+// isAgents reports whether a path belongs to the agent.
+func isAgents(path string) bool {
 	return slices.Contains(strings.Split(path, "/"), ".stoker")
-}
-
-func parent(path string) string {
-	return path[:max(strings.LastIndexByte(path, '/'), 0)]
 }
 
 // Forge changes a file's content and keeps its mtime.

@@ -51,6 +51,15 @@ func Text(content map[string]string) Files {
 	return f
 }
 
+// Pairs returns Files with the given pairs of path and content.
+func Pairs(pairs ...string) Files {
+	files := make(Files)
+	for i := 0; i < len(pairs); i += 2 {
+		files[pairs[i]] = File{Content: pairs[i+1]}
+	}
+	return files
+}
+
 // BlobID returns the git blob id of content.
 func BlobID(content []byte) plan.ID { return hash("blob", content) }
 

@@ -28,14 +28,14 @@ type Facts struct {
 	// Ref is the desired ref as requested, Commit the full id that it resolved to.
 	Ref, Commit string
 	// Unlabelled reports that the pod's labels and annotations are unknown. A template that uses a fact derived from
-	// them fails with ErrUnread. An agent always knows them.
+	// them fails with ErrUnread. An agent always knows them; a command that renders without a pod does not.
 	Unlabelled bool
 }
 
 // ErrUnread reports that a template uses a fact that is not known.
 var ErrUnread = errors.New("the labels and annotations of the pod are not known")
 
-// unlabelled are the facts of a pod that was not read. text/template looks for a method before a map key, so these
+// unlabelled are the facts of a pod whose labels are unknown. text/template looks for a method before a map key, so these
 // methods shadow the facts.
 type unlabelled map[string]any
 
@@ -48,11 +48,11 @@ func (unlabelled) PodOrdinal() (int, error) { return 0, ErrUnread }
 // DeploymentMode fails because an annotation sets it and it has no default. (The tag provider has one.)
 func (unlabelled) DeploymentMode() (string, error) { return "", ErrUnread }
 
-// ofCommit are the facts that change with every commit.
-var ofCommit = []string{"Ref", "Commit"}
+// commitFacts are the facts that change with every commit.
+var commitFacts = []string{"Ref", "Commit"}
 
-// data is the value that a template is executed on. Its values are plain and have no methods. The only methods are
-// those of unlabelled, and they only return ErrUnread.
+// data returns the value that a template is executed on. Its values are plain and have no methods, and the methods of unlabelled only
+// return ErrUnread.
 func (f *Facts) data() any {
 	if f.Unlabelled {
 		return unlabelled(f.values())

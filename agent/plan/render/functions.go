@@ -15,7 +15,7 @@ import (
 // them; a test compares.
 func (m *meter) functions() template.FuncMap {
 	text := func(f func(string) string) func(string) (string, error) {
-		return func(s string) (string, error) { return f(s), m.make(len(s) * 3) } // changing the case can lengthen a letter
+		return func(s string) (string, error) { return f(s), m.charge(len(s) * 3) } // changing the case can lengthen a letter
 	}
 	cut := func(f func(string, string) string) func(string, string) string {
 		return func(what, s string) string { return f(s, what) }
@@ -64,20 +64,21 @@ func (m *meter) functions() template.FuncMap {
 			return a % b, nil
 		},
 
-		// functions of text/template that are disabled: they write for the web or call function values
+		// The functions of text/template that are disabled: they write for the web or call function values.
 		"html": missing("html"), "js": missing("js"), "urlquery": missing("urlquery"), "call": missing("call"),
 	}
 }
 
 var errDivision = errors.New("division by zero")
 
+// missing replaces a function of text/template that templates must not call.
 func missing(name string) func(...any) (string, error) {
 	return func(...any) (string, error) { return "", fmt.Errorf("there is no function %s here", name) }
 }
 
 func (m *meter) replace(what, with, s string) (string, error) {
 	n := strings.Count(s, what)
-	if err := m.make(len(s) + n*max(len(with)-len(what), 0)); err != nil {
+	if err := m.charge(len(s) + n*max(len(with)-len(what), 0)); err != nil {
 		return "", err
 	}
 	return strings.ReplaceAll(s, what, with), nil
@@ -85,17 +86,17 @@ func (m *meter) replace(what, with, s string) (string, error) {
 
 func (m *meter) split(at, s string) ([]string, error) {
 	const header = 16 // bytes of a string without its text
-	if err := m.make(header * (strings.Count(s, at) + 1)); err != nil {
+	if err := m.charge(header * (strings.Count(s, at) + 1)); err != nil {
 		return nil, err
 	}
 	return strings.Split(s, at), nil
 }
 
-// json writes a value as JSON, with the escapes that a gateway uses.
+// json returns a value as JSON, with the escapes that a gateway uses.
 func (m *meter) json(v any) (string, error) {
 	switch v := v.(type) {
 	case string:
-		if err := m.make(len(v)*6 + 2); err != nil { // the longest escape, as in \u003c
+		if err := m.charge(len(v)*6 + 2); err != nil { // the longest escape, as in \u003c
 			return "", err
 		}
 		return string(resource.AppendString(nil, v)), nil
@@ -139,7 +140,7 @@ func (m *meter) printf(format string, args ...any) (string, error) {
 			return "", errors.New("printf: a width must be written as a number")
 		}
 	}
-	if err := m.make(len(format) + strings.Count(format, "%")*(5*longest+1000)); err != nil {
+	if err := m.charge(len(format) + strings.Count(format, "%")*(5*longest+1000)); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf(format, args...), nil
@@ -160,5 +161,5 @@ func (m *meter) scalars(args []any) (longest int, err error) {
 		sum += n + 1
 		longest = max(longest, n)
 	}
-	return longest, m.make(sum)
+	return longest, m.charge(sum)
 }

@@ -19,7 +19,7 @@ func (e *Edit) add(doc string, into gjson.Result, path []segment) (string, error
 		}
 	}
 	l := layoutOf(doc, into)
-	value := e.fresh()
+	value := e.newValue()
 	for depth, s := range slices.Backward(path[1:]) {
 		value = "{" + l.space(depth+1) + quote(s.name) + l.colon + value + l.space(depth) + "}"
 	}
@@ -27,8 +27,8 @@ func (e *Edit) add(doc string, into gjson.Result, path []segment) (string, error
 		value = quote(path[0].name) + l.colon + value
 	}
 	if l.empty {
-		shut := into.Index + len(into.Raw) - 1
-		return doc[:into.Index+1] + l.before + value + l.outer + doc[shut:], nil
+		closing := into.Index + len(into.Raw) - 1
+		return doc[:into.Index+1] + l.before + value + l.outer + doc[closing:], nil
 	}
 	return doc[:l.end] + "," + l.before + value + doc[l.end:], nil
 }
@@ -50,6 +50,7 @@ func (l *layout) space(deeper int) string {
 	return l.before + strings.Repeat(indent, deeper)
 }
 
+// layoutOf returns the layout of the members of into.
 func layoutOf(doc string, into gjson.Result) layout {
 	l := layout{empty: true, colon: ":"}
 	if strings.Contains(doc, "\n") {
@@ -61,8 +62,8 @@ func layoutOf(doc string, into gjson.Result) layout {
 			start = key.Index
 			l.colon = doc[key.Index+len(key.Raw) : value.Index]
 		}
-		white := strings.TrimRight(doc[:start], " \t\r\n")
-		l.before, l.end, l.empty = doc[len(white):start], value.Index+len(value.Raw), false
+		before := strings.TrimRight(doc[:start], " \t\r\n")
+		l.before, l.end, l.empty = doc[len(before):start], value.Index+len(value.Raw), false
 		return true
 	})
 	if l.empty && strings.Contains(doc, "\n") {

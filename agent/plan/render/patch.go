@@ -57,9 +57,10 @@ type segment struct {
 	index int // -1 for a name
 }
 
+// parsePath parses an Edit.Path.
 func parsePath(path string) ([]segment, error) {
 	if !utf8.ValidString(path) {
-		return nil, errors.New("the path is no UTF-8")
+		return nil, errors.New("the path is not UTF-8")
 	}
 	var list []segment
 	var name strings.Builder
@@ -93,7 +94,7 @@ func parsePath(path string) ([]segment, error) {
 			plain = false
 			name.WriteByte(path[i])
 		case strings.IndexByte(`\|#@*?`, c) >= 0:
-			return nil, fmt.Errorf("%q has no meaning in a path; write a \\ before it where it is part of a name", c)
+			return nil, fmt.Errorf("%q has no meaning in a path; write a \\ before it if it is part of a name", c)
 		default:
 			name.WriteByte(c)
 		}
@@ -106,31 +107,45 @@ func isNumber(s string) bool {
 	return err == nil
 }
 
-// apply returns the document with the value set.
+// apply returns doc with the value set.
 func (e *Edit) apply(doc string) (string, error) {
 	path, err := parsePath(e.Path)
 	if err != nil {
 		return "", err
 	}
-	at := gjson.Parse(doc)
-	at.Raw = strings.TrimRight(at.Raw, " \t\r\n")
-	for i, s := range path {
-		next, err := s.in(at)
-		if err != nil {
-			return "", fmt.Errorf("%s %w", place(path[:i]), err)
-		}
-		if !next.Exists() {
-			return e.add(doc, at, path[i:])
-		}
-		at = next
+	at, missing, err := find(doc, path)
+	if err != nil {
+		return "", err
 	}
-	raw, err := e.replacing(at)
+	if len(missing) > 0 {
+		return e.add(doc, at, missing)
+	}
+	raw, err := e.replacement(at)
 	if err != nil {
 		return "", err
 	}
 	return doc[:at.Index] + raw + doc[at.Index+len(at.Raw):], nil
 }
 
+// find returns the value at the longest part of a path that the document has, and the rest of the path. The error says why nothing can be
+// added there.
+func find(doc string, path []segment) (at gjson.Result, missing []segment, err error) {
+	at = gjson.Parse(doc)
+	at.Raw = strings.TrimRight(at.Raw, " \t\r\n")
+	for i, s := range path {
+		next, err := s.in(at)
+		if err != nil {
+			return at, nil, fmt.Errorf("%s %w", place(path[:i]), err)
+		}
+		if !next.Exists() {
+			return at, path[i:], nil
+		}
+		at = next
+	}
+	return at, nil, nil
+}
+
+// place names the value at a path for a message.
 func place(path []segment) string {
 	if len(path) == 0 {
 		return "the file"
@@ -172,8 +187,8 @@ func (s segment) in(at gjson.Result) (found gjson.Result, err error) {
 	return found, fmt.Errorf("is %s, which has no %q", typeOf(at), s.name)
 }
 
-// replacing returns the JSON that replaces a value, of the same type.
-func (e *Edit) replacing(old gjson.Result) (string, error) {
+// replacement returns the JSON that replaces a value, of the same type.
+func (e *Edit) replacement(old gjson.Result) (string, error) {
 	literal := strings.TrimSpace(e.Value)
 	switch {
 	case old.Type == gjson.String:
@@ -182,15 +197,15 @@ func (e *Edit) replacing(old gjson.Result) (string, error) {
 		}
 		return old.Raw, nil // keep its escapes
 	case old.Type == gjson.Null:
-		return e.fresh(), nil
+		return e.newValue(), nil
 	case !json.Valid([]byte(literal)) || e.Text || typeOf(gjson.Parse(literal)) != typeOf(old):
 		return "", fmt.Errorf("it is %s and the new value %.80q is not; set a value of the same type", typeOf(old), e.Value)
 	}
 	return literal, nil
 }
 
-// fresh returns the JSON of a value at a new path.
-func (e *Edit) fresh() string {
+// newValue returns the JSON of a value at a new path.
+func (e *Edit) newValue() string {
 	literal := strings.TrimSpace(e.Value)
 	if e.Text || !json.Valid([]byte(literal)) || literal[0] == '"' {
 		return quote(e.text())
@@ -198,8 +213,8 @@ func (e *Edit) fresh() string {
 	return literal
 }
 
-// text returns the value as a string. A JSON string is decoded, so that a text that looks like a number can be set at a
-// new path.
+// text returns the value as a string. It decodes a JSON string, so that an edit can set a text that looks like a number at a new
+// path.
 func (e *Edit) text() string {
 	literal := strings.TrimSpace(e.Value)
 	if !e.Text && strings.HasPrefix(literal, `"`) && json.Valid([]byte(literal)) {

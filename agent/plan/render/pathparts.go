@@ -8,9 +8,9 @@ import (
 // Part is the text between two slashes of a rendered template. Slashes from actions do not separate parts.
 type Part struct {
 	Text string
-	// Made reports that an action wrote to the part, or that a block in it produced nothing: the part may be empty by
+	// Generated reports that an action wrote to the part, or that a block in it produced nothing: the part may be empty by
 	// accident.
-	Made bool
+	Generated bool
 }
 
 // Marks around the output of actions and blocks while a text is split into parts.
@@ -36,32 +36,32 @@ func Parts(name, text string, f *Facts) ([]Part, error) {
 			mark(part.Root)
 		}
 	}
-	marked, err := t.Execute(f, maxMade)
+	marked, err := t.Execute(f, maxOutput)
 	if err != nil {
 		return nil, err
 	}
 	var parts []Part
-	var now strings.Builder
-	made, within, before := false, 0, rune(0)
+	var current strings.Builder
+	generated, depth, before := false, 0, rune(0)
 	end := func() {
-		parts = append(parts, Part{now.String(), made})
-		made = false
-		now.Reset()
+		parts = append(parts, Part{current.String(), generated})
+		generated = false
+		current.Reset()
 	}
 	for _, c := range string(marked) {
 		switch {
 		case c == actionBegins:
-			within++
-			made = true
+			depth++
+			generated = true
 		case c == actionEnds:
-			within--
+			depth--
 		case c == blockEnds:
-			made = made || before == blockBegins
+			generated = generated || before == blockBegins
 		case c == blockBegins:
-		case c == '/' && within == 0:
+		case c == '/' && depth == 0:
 			end()
 		default:
-			now.WriteRune(c)
+			current.WriteRune(c)
 		}
 		before = c
 	}

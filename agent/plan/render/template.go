@@ -18,9 +18,9 @@ const (
 	maxActions = 10_000
 	// maxSteps bounds the executed parts of actions.
 	maxSteps = 1_000_000
-	// maxMade bounds the bytes that functions return in total, maxValue what one of them returns.
-	maxMade  = 32 << 20
-	maxValue = 64 << 10
+	// maxOutput bounds the bytes that functions return in total, maxValue those that one of them returns.
+	maxOutput = 32 << 20
+	maxValue  = 64 << 10
 )
 
 // Template is a parsed template. It must not be executed by several goroutines at once.
@@ -43,7 +43,7 @@ func Parse(name, text string) (*Template, error) {
 	var err error
 	t.tmpl, err = template.New(name).Option("missingkey=error").Funcs(t.meter.functions()).Parse(text)
 	if err != nil {
-		return nil, failure.New(v1alpha1.ReasonTemplateFailed, "%w (write {{ in a text that is no template as {{\"{{\"}})", err)
+		return nil, failure.New(v1alpha1.ReasonTemplateFailed, "%w (write {{ in a text that is not a template as {{\"{{\"}})", err)
 	}
 	trees := make(map[string]*parse.ListNode)
 	for _, part := range t.tmpl.Templates() {
@@ -51,23 +51,23 @@ func Parse(name, text string) (*Template, error) {
 			trees[part.Name()] = part.Root
 		}
 	}
-	if again := recursive(trees); again != "" {
-		return nil, failure.New(v1alpha1.ReasonTemplateFailed, "%s: the template %q calls itself; write it without", name, again)
+	if caller := recursive(trees); caller != "" {
+		return nil, failure.New(v1alpha1.ReasonTemplateFailed, "%s: the template %q calls itself; write it without", name, caller)
 	}
 	for _, root := range trees {
 		if calls(root, step) {
 			return nil, failure.New(v1alpha1.ReasonTemplateFailed, "%s: there is no function %s", name, step)
 		}
-		if tooLong(root) {
+		if hasLongLiteral(root) {
 			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s: a text within {{ }} has more than %d bytes", name, maxValue)
 		}
-		t.volatile = t.volatile || asksFor(root, ofCommit)
+		t.volatile = t.volatile || uses(root, commitFacts)
 		instrument(root)
 	}
 	return t, nil
 }
 
-// Volatile reports whether the result can change with the commit alone: whether the template uses the ref, the commit,
+// Volatile reports whether the result can change with the commit alone, because the template uses the ref, the commit,
 // or all facts at once. In doubt it returns true.
 func (t *Template) Volatile() bool { return t.volatile }
 
@@ -83,7 +83,7 @@ func (t *Template) ExecuteValues(values map[string]any, limit int64) ([]byte, er
 }
 
 func (t *Template) execute(data any, limit int64) (out []byte, err error) {
-	t.meter.steps, t.meter.made = 0, 0
+	t.meter.steps, t.meter.output = 0, 0
 	b := &output{name: t.name, left: limit, limit: limit}
 	defer func() {
 		if r := recover(); r != nil { // text/template may let run-time panics through; none is known
@@ -102,7 +102,7 @@ func (t *Template) execute(data any, limit int64) (out []byte, err error) {
 // Steps returns the cost of the last execution. A caller that renders many templates bounds the sum.
 func (t *Template) Steps() int { return t.meter.steps }
 
-// Text renders a short template, the value of a field.
+// Text renders a short template, the value of a field. volatile is that of Template.Volatile.
 func Text(name, text string, f *Facts) (out string, volatile bool, err error) {
 	if !strings.Contains(text, "{{") {
 		return text, false, nil
@@ -131,11 +131,11 @@ func (o *output) Write(p []byte) (int, error) {
 
 // meter measures the cost of one execution.
 type meter struct {
-	name        string
-	steps, made int
+	name          string
+	steps, output int // so far; output is in bytes
 }
 
-// step charges for a block; every block calls it first.
+// step charges for a block. Every block calls it first.
 func (m *meter) step(weight int) (string, error) {
 	if m.steps += weight; m.steps > maxSteps {
 		return "", failure.New(v1alpha1.ReasonLimitExceeded, "%s: the template does not come to an end within %d steps", m.name, maxSteps)
@@ -143,13 +143,13 @@ func (m *meter) step(weight int) (string, error) {
 	return "", nil
 }
 
-// make charges for a value of n bytes; a function calls it before it makes the value.
-func (m *meter) make(n int) error {
+// charge charges for a value of n bytes. A function calls it before it makes the value.
+func (m *meter) charge(n int) error {
 	if n > maxValue {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "%s: a value has %d bytes; at most %d are allowed", m.name, n, maxValue)
 	}
-	if m.made += n; m.made > maxMade {
-		return failure.New(v1alpha1.ReasonLimitExceeded, "%s: the template makes more than %d bytes of values", m.name, maxMade)
+	if m.output += n; m.output > maxOutput {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s: the template makes more than %d bytes of values", m.name, maxOutput)
 	}
 	return nil
 }

@@ -12,8 +12,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Unpatch is the inverse of Patch for a file that was changed afterwards: it returns now with git's own values at the places of the edits.
-// All other bytes are those of now. The error is ChangesRefused if a place is missing in either of the two.
+// Unpatch is the inverse of Patch for a file that the gateway changed after the patch: it returns now, the bytes on the gateway, with
+// git's values at the paths of the edits. The error is ChangesRefused if a path is missing in either of the two.
 func Unpatch(name string, git, now []byte, edits []Edit) ([]byte, error) {
 	text, original := string(now), string(git)
 	for _, e := range slices.Backward(edits) {
@@ -21,15 +21,15 @@ func Unpatch(name string, git, now []byte, edits []Edit) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		was, err := value(original, path)
+		before, err := value(original, path)
 		if err != nil {
 			return nil, failure.New(v1alpha1.ReasonChangesRefused, "%s: the patch %q adds a value that git does not have: change it in git: %w", name, e.Path, err)
 		}
-		is, err := value(text, path)
+		after, err := value(text, path)
 		if err != nil {
 			return nil, failure.New(v1alpha1.ReasonChangesRefused, "%s: the value of the patch %q was removed on the gateway: %w", name, e.Path, err)
 		}
-		text = text[:is.Index] + was.Raw + text[is.Index+len(is.Raw):]
+		text = text[:after.Index] + before.Raw + text[after.Index+len(after.Raw):]
 	}
 	return []byte(text), nil
 }
@@ -37,20 +37,15 @@ func Unpatch(name string, git, now []byte, edits []Edit) ([]byte, error) {
 // value looks up a path in a document. The result's Index is that in doc.
 func value(doc string, path []segment) (gjson.Result, error) {
 	body := strings.TrimPrefix(doc, byteOrderMark)
-	at := gjson.Parse(body)
 	if !gjson.Valid(body) {
-		return at, errors.New("it is not JSON")
+		return gjson.Result{}, errors.New("it is not JSON")
 	}
-	at.Raw = strings.TrimRight(at.Raw, " \t\r\n")
-	for i, s := range path {
-		next, err := s.in(at)
-		if err != nil {
-			return at, fmt.Errorf("%s %w", place(path[:i]), err)
-		}
-		if !next.Exists() {
-			return at, fmt.Errorf("%s has no %q", place(path[:i]), s.name)
-		}
-		at = next
+	at, missing, err := find(body, path)
+	if err != nil {
+		return at, err
+	}
+	if len(missing) > 0 {
+		return at, fmt.Errorf("%s has no %q", place(path[:len(path)-len(missing)]), missing[0].name)
 	}
 	at.Index += len(doc) - len(body)
 	return at, nil

@@ -41,6 +41,7 @@ func walk(n parse.Node, visit func(parse.Node) bool) {
 	}
 }
 
+// branch visits the pipe and both lists of a block.
 func branch(n *parse.BranchNode, visit func(parse.Node) bool) {
 	walk(n.Pipe, visit)
 	for _, list := range []*parse.ListNode{n.List, n.ElseList} {
@@ -54,14 +55,14 @@ func branch(n *parse.BranchNode, visit func(parse.Node) bool) {
 func recursive(trees map[string]*parse.ListNode) string {
 	const open, done = 1, 2
 	state := make(map[string]int)
-	var again string
+	var found string
 	var enter func(name string)
 	enter = func(name string) {
-		if trees[name] == nil || state[name] == done || again != "" {
+		if trees[name] == nil || state[name] == done || found != "" {
 			return
 		}
 		if state[name] == open {
-			again = name
+			found = name
 			return
 		}
 		state[name] = open
@@ -76,36 +77,36 @@ func recursive(trees map[string]*parse.ListNode) string {
 	for _, name := range slices.Sorted(maps.Keys(trees)) {
 		enter(name)
 	}
-	return again
+	return found
 }
 
-// asksFor reports whether a block may use one of the facts. Using a dot or $ as a whole may use all of them. A dot or $
+// uses reports whether a block may use one of the facts. Using a dot or $ as a whole may use all of them. A dot or $
 // that is only passed to another template does not count, because that template is checked itself.
-func asksFor(list *parse.ListNode, facts []string) (asks bool) {
+func uses(list *parse.ListNode, facts []string) (used bool) {
 	names := func(idents []string) bool {
 		return slices.ContainsFunc(idents, func(name string) bool { return slices.Contains(facts, name) })
 	}
 	walk(list, func(n parse.Node) bool {
 		switch n := n.(type) {
 		case *parse.DotNode:
-			asks = true
+			used = true
 		case *parse.FieldNode:
-			asks = asks || names(n.Ident[:1])
+			used = used || names(n.Ident[:1])
 		case *parse.VariableNode:
 			whole := len(n.Ident) == 1 && n.Ident[0] == "$"
-			asks = asks || whole || len(n.Ident) > 1 && names(n.Ident[1:2])
+			used = used || whole || len(n.Ident) > 1 && names(n.Ident[1:2])
 		case *parse.ChainNode:
-			asks = asks || names(n.Field)
+			used = used || names(n.Field)
 		case *parse.TemplateNode:
-			return n.Pipe != nil && !handsOn(n.Pipe)
+			return n.Pipe != nil && !isWholeDot(n.Pipe)
 		}
-		return !asks
+		return !used
 	})
-	return asks
+	return used
 }
 
-// handsOn reports whether a pipe is only the dot or $.
-func handsOn(p *parse.PipeNode) bool {
+// isWholeDot reports whether a pipe is only the dot or $.
+func isWholeDot(p *parse.PipeNode) bool {
 	if len(p.Cmds) != 1 || len(p.Cmds[0].Args) != 1 || len(p.Decl) > 0 {
 		return false
 	}
@@ -118,8 +119,8 @@ func handsOn(p *parse.PipeNode) bool {
 	return false
 }
 
-// tooLong reports whether a block has a literal longer than maxValue.
-func tooLong(list *parse.ListNode) (found bool) {
+// hasLongLiteral reports whether a block has a literal longer than maxValue.
+func hasLongLiteral(list *parse.ListNode) (found bool) {
 	walk(list, func(n parse.Node) bool {
 		if s, ok := n.(*parse.StringNode); ok && len(s.Text) > maxValue {
 			found = true

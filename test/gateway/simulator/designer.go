@@ -40,8 +40,8 @@ func (g *Gateway) OpenDesigner(user, project string) (string, error) {
 	return s.id, nil
 }
 
-// DesignersTold returns how many notifications the project-scan module sent to open Designers.
-func (g *Gateway) DesignersTold() int {
+// DesignersNotified returns how many notifications the project-scan module sent to open Designers.
+func (g *Gateway) DesignersNotified() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := 0

@@ -1,0 +1,269 @@
+package desired
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+
+	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/relpath"
+	"stoker.io/stoker/agent/plan/render"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// renderer makes the files whose bytes are not git's: templates, patched files, and each resource.json beside them, which needs a new
+// signature.
+type renderer struct {
+	rules    *plan.Rules
+	objects  plan.Objects
+	isFile   []bool // by mapping: its source is a file
+	warnings *warnings
+	system   string // path of the file that gets the gateway's name, or ""
+	cache    *Cache
+	factsID  string              // fingerprint of the facts
+	recipes  map[plan.ID]*recipe // by id of the result: what has been rendered so far
+	steps    int                 // template steps so far; rendering a file again does not count
+	// readLocal returns the content of a blob that the store lacks from the disk. It may be nil.
+	readLocal func(path string, id plan.ID) ([]byte, bool)
+}
+
+func newRenderer(o *overlay, system string, cache *Cache) *renderer {
+	return &renderer{
+		rules: o.rules, objects: o.objects, isFile: o.isFile, warnings: &o.warnings, system: system, cache: cache,
+		factsID: o.rules.Facts.Fingerprint(), recipes: make(map[plan.ID]*recipe),
+	}
+}
+
+// recipe describes how to make a file whose bytes are not git's: first the template, then the patches, then a new
+// signature.
+type recipe struct {
+	path string
+	blob plan.ID // in git
+	id   plan.ID // of the result
+	// template is plain for a file that is not a template, otherwise stable or volatile.
+	template kind
+	edits    []render.Edit
+	beside   []part // the files beside a resource.json that may need a new signature; nil for other files
+	stale    bool   // also sign if git's signature does not match, even if nothing was rendered
+}
+
+// maxTemplateSteps bounds the cost of all templates of one commit: about ten seconds of one processor.
+const maxTemplateSteps = 20_000_000
+
+// part is a file beside a resource.json.
+type part struct {
+	name   string
+	blob   plan.ID // in git
+	recipe *recipe // nil if its bytes are git's
+}
+
+// newRecipe returns the recipe of a file, or nil if the file stays as git has it.
+func (x *renderer) newRecipe(path string, c *child) (*recipe, error) {
+	m := &x.rules.Mappings[c.origin]
+	r := &recipe{path: path, blob: c.id, template: plain}
+	if m.Template {
+		k, err := x.kindOf(c.id)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("read %s of the commit: %w", path, err)
+		case k == binary && x.isFile[c.origin]:
+			return nil, failure.New(v1alpha1.ReasonTemplateFailed, "mappings[%d]: %s is a binary file, not a template: remove template: true", c.origin, m.Source)
+		case k == huge:
+			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the template %s is larger than --max-rendered, %d bytes", path, x.rules.Limits.Rendered)
+		case k == stable, k == volatile: // a binary file in a folder of templates is copied
+			r.template = k
+		}
+	}
+	for i := range m.Patches {
+		p := &m.Patches[i]
+		if x.isFile[c.origin] || p.Matches(m, path) { // a patch of a single file has no pattern
+			for _, s := range p.Set {
+				r.edits = append(r.edits, render.Edit{Path: s.Path, Value: s.Value})
+			}
+		}
+	}
+	if path == x.system {
+		r.edits = append(r.edits, render.Edit{Path: x.rules.SystemName.Path, Value: x.rules.SystemName.Value, Text: true})
+	}
+	if r.template == plain && len(r.edits) == 0 {
+		return nil, nil
+	}
+	return r, nil
+}
+
+// render replaces the id of each rendered file in a directory with the id of its result.
+func (x *renderer) render(n node, children []child) error {
+	changed := false
+	for i := range children {
+		c := &children[i]
+		if c.isDir {
+			continue
+		}
+		r, err := x.newRecipe(relpath.Join(n.path, c.name), c)
+		if err != nil {
+			return err
+		}
+		if r == nil {
+			continue
+		}
+		if err := x.resolve(r); err != nil {
+			return err
+		}
+		if r.id != c.id {
+			c.recipe, c.id, changed = r, r.id, true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return x.renderSignature(n, children)
+}
+
+// renderSignature signs the resource.json of a directory again if files beside it were rendered.
+func (x *renderer) renderSignature(n node, children []child) error {
+	own, parts := resourceOf(children)
+	if own == nil {
+		return nil
+	}
+	r := &recipe{path: relpath.Join(n.path, own.name), blob: own.id, template: plain}
+	if own.recipe != nil {
+		*r = *own.recipe
+	}
+	r.beside = parts
+	if err := x.resolve(r); err != nil {
+		return err
+	}
+	own.id = r.id
+	if r.id != r.blob {
+		own.recipe = r
+	}
+	return nil
+}
+
+// resourceOf returns the resource.json of a directory, or nil, and the files beside it.
+func resourceOf(children []child) (own *child, beside []part) {
+	beside = make([]part, 0, len(children))
+	for i := range children {
+		switch c := &children[i]; {
+		case c.isDir:
+		case c.name == resource.File:
+			own = c
+		default:
+			p := part{name: c.name, blob: c.id, recipe: c.recipe}
+			if c.recipe != nil {
+				p.blob = c.recipe.blob
+			}
+			beside = append(beside, p)
+		}
+	}
+	return own, beside
+}
+
+// resolve sets the id of a recipe's result, producing the result if the cache does not know it.
+func (x *renderer) resolve(r *recipe) error {
+	key := x.key(r)
+	id, known := x.cache.results[key]
+	if !known {
+		content, steps, err := x.produce(r)
+		if err != nil {
+			return err
+		}
+		if x.steps += steps; x.steps > maxTemplateSteps {
+			return failure.New(v1alpha1.ReasonLimitExceeded, "%s: the templates of the commit take more than %d steps in total", r.path, maxTemplateSteps)
+		}
+		id = plan.BlobID(content)
+		x.cache.keep(key, id, content)
+	}
+	r.id = id
+	if id != r.blob {
+		x.recipes[id] = r
+	}
+	return nil
+}
+
+// key identifies all inputs of a recipe. The path is not one of them, because only error messages use it.
+func (x *renderer) key(r *recipe) (key [sha256.Size]byte) {
+	h := sha256.New()
+	h.Write(r.blob[:])
+	if r.template != plain {
+		fmt.Fprintf(h, "template %s\n", x.factsID)
+	}
+	if r.template == volatile {
+		fmt.Fprintf(h, "%q %q\n", x.rules.Facts.Ref, x.rules.Facts.Commit)
+	}
+	for _, e := range r.edits {
+		fmt.Fprintf(h, "%q %q %t\n", e.Path, e.Value, e.Text)
+	}
+	if r.beside != nil {
+		fmt.Fprintf(h, "signature %d %t\n", x.rules.Form, r.stale)
+	}
+	for _, p := range r.beside {
+		after := p.blob
+		if p.recipe != nil {
+			after = p.recipe.id
+		}
+		fmt.Fprintf(h, "%q %s %s\n", p.name, p.blob, after)
+	}
+	h.Sum(key[:0])
+	return key
+}
+
+// produce makes the bytes of a recipe, and returns the steps of its template.
+func (x *renderer) produce(r *recipe) (content []byte, steps int, err error) {
+	content, err = x.read(r.path, r.blob)
+	if err != nil {
+		return nil, 0, err
+	}
+	git := content
+	if r.template != plain {
+		t, err := render.Parse(r.path, string(content))
+		if err != nil {
+			return nil, 0, err
+		}
+		if content, err = t.Execute(&x.rules.Facts, x.rules.Limits.Rendered); err != nil {
+			return nil, 0, err
+		}
+		steps = t.Steps()
+	}
+	if len(r.edits) > 0 {
+		if content, err = render.Patch(r.path, content, r.edits); err != nil {
+			return nil, 0, err
+		}
+	}
+	if r.beside != nil {
+		content, err = x.sign(r, git, content)
+	}
+	return content, steps, err
+}
+
+// ErrGone reports that the blob of a record is no longer available.
+var ErrGone = errors.New("the content of the last sync is no longer available")
+
+// has reports whether writeBlob can write the content of an id.
+func (x *renderer) has(id plan.ID) bool {
+	_, cached := x.cache.content(id)
+	return cached || x.recipes[id] != nil || x.objects.Has(id)
+}
+
+// writeBlob writes the content of a wanted id: rendered, or git's. It knows only what was rendered in the directories
+// walked so far.
+func (x *renderer) writeBlob(w io.Writer, id plan.ID) (int64, error) {
+	content, cached := x.cache.content(id)
+	r := x.recipes[id]
+	switch {
+	case cached:
+	case r == nil:
+		return x.objects.WriteBlob(w, id)
+	default:
+		var err error
+		if content, _, err = x.produce(r); err != nil {
+			return 0, err
+		}
+		x.cache.keep(x.key(r), id, content)
+	}
+	n, err := w.Write(content)
+	return int64(n), err
+}

@@ -1,0 +1,417 @@
+package planner_test
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/planner"
+	"stoker.io/stoker/agent/plan/plantest"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+func TestFileBecomesDirectoryAndBack(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+		s := newScene(t, nil)
+		s.sync(plantest.Pairs("projects/p/x", "file", "projects/p/x-y", "1"))
+		c := s.sync(plantest.Pairs("projects/p/x/a", "1", "projects/p/x/b/c", "2", "projects/p/x-y", "1"), mode)
+		assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Delete, "projects/p/x/a": plan.Create, "projects/p/x/b/c": plan.Create}, done(c))
+		s.has("projects/p/x/b/c", "2")
+		s.sync(plantest.Pairs("projects/p/x", "file", "projects/p/x-y", "1"), mode)
+		s.has("projects/p/x", "file")
+		assert.Empty(t, s.sync(plantest.Pairs("projects/p/x", "file", "projects/p/x-y", "1"), full).List)
+	})
+}
+
+func TestForeignFileInPlaceOfDirectory(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+		s := newScene(t, map[string]string{"projects/q": "own"})
+		s.sync(plantest.Pairs("projects/p/a", "1"))
+		_, err := s.plan(plantest.Pairs("projects/p/a", "1", "projects/q/views/v", "1"), mode)
+		assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(err, ""))
+		assert.ErrorContains(t, err, "projects/q on the gateway is in the place")
+	})
+}
+
+func TestReleasedFileInPlaceOfDirectory(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Conflict = plan.GatewayWins
+	s.sync(plantest.Pairs("projects/p/x", "1"))
+	s.disk.Write("projects/p/x", "gateway's")
+	_, err := s.plan(plantest.Pairs("projects/p/x/a", "1"))
+	assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(err, ""))
+}
+
+func TestForeignDirectoryInPlaceOfFile(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+		scene := func(policy plan.ConflictPolicy) (*plan.Changes, error) {
+			s := newScene(t, nil)
+			s.rules.Conflict = policy
+			s.sync(plantest.Pairs("projects/p/x/a", "1", "projects/p/b", "1"))
+			s.disk.Write("projects/p/x/own", "gateway's")
+			return s.plan(plantest.Pairs("projects/p/x", "file", "projects/p/b", "1"), mode)
+		}
+		_, err := scene(plan.GitWins)
+		assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(err, ""))
+		assert.ErrorContains(t, err, "projects/p/x/own")
+
+		c, err := scene(plan.Hold)
+		require.NoError(t, err)
+		require.NotNil(t, c.Held)
+		assert.Equal(t, []string{"projects/p/x"}, c.Held.Paths)
+
+		c, err = scene(plan.GatewayWins)
+		require.NoError(t, err)
+		assert.Equal(t, map[string]plan.Op{"projects/p/x": plan.Keep, "projects/p/x/a": plan.Delete}, done(c))
+	})
+}
+
+func TestEmptyDirectoryInPlaceOfFile(t *testing.T) {
+	s := newScene(t, nil)
+	s.disk.Put("projects/p/x/y", plan.Dir)
+	c := s.sync(plantest.Pairs("projects/p/x", "file"))
+	assert.Equal(t, plan.Dir, change(t, c, "projects/p/x").Found.Kind)
+	s.has("projects/p/x", "file")
+}
+
+// F2: the plan never follows a link above a desired path.
+func TestALinkAboveADesiredPathIsUnsafe(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+		s := newScene(t, nil)
+		s.sync(plantest.Pairs("projects/p/a", "1"))
+		s.disk.Put("projects/q", plan.Link)
+		_, err := s.plan(plantest.Pairs("projects/p/a", "1", "projects/q/views/v", "1"), mode)
+		assert.Equal(t, v1alpha1.ReasonUnsafePath, failure.Reason(err, ""))
+		assert.ErrorContains(t, err, "projects/q is a symbolic link")
+	})
+}
+
+// F2: a link at a desired path is replaced if the policy allows it. Nothing is written through it.
+func TestALinkAtADesiredPathIsAConflict(t *testing.T) {
+	s := newScene(t, nil)
+	s.disk.Put(file, plan.Link)
+	c := s.sync(plantest.Pairs(file, "one"))
+	x := change(t, c, file)
+	assert.True(t, x.Conflict)
+	assert.Equal(t, plan.Update, x.Op)
+	assert.Equal(t, plan.Link, x.Found.Kind)
+	assert.True(t, x.FoundID.IsZero())
+	s.has(file, "one")
+
+	s = newScene(t, nil)
+	s.rules.Conflict = plan.GatewayWins
+	s.disk.Put(file, plan.Other)
+	assert.Equal(t, map[string]plan.Op{file: plan.Keep}, done(s.sync(plantest.Pairs(file, "one"))))
+}
+
+func project(name string, n int) plantest.Files {
+	files := plantest.Pairs("projects/"+name+"/project.json", `{"title":"`+name+`"}`)
+	for i := range n {
+		files[fmt.Sprintf("projects/%s/views/v%03d", name, i)] = plantest.File{Content: fmt.Sprint(i)}
+	}
+	return files
+}
+
+func merged(sets ...plantest.Files) plantest.Files {
+	all := make(plantest.Files)
+	for _, s := range sets {
+		maps.Copy(all, s)
+	}
+	return all
+}
+
+func TestDeletedProjectIsHeld(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+		s := newScene(t, nil)
+		s.sync(merged(project("line1", 3), project("line2", 100)))
+		c, err := s.plan(project("line2", 100), mode)
+		require.NoError(t, err)
+		require.NotNil(t, c.Held)
+		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
+		assert.Equal(t, "4 files would be deleted (the agent owns 105), including all of project line1; to approve this, run stoker sync NAME --confirm-deletion="+c.To.Short(),
+			c.Held.Message)
+		assert.Len(t, c.Held.Paths, 4)
+		assert.Contains(t, c.String(), "held (MassDeletion): 4 files")
+		assert.Equal(t, 4, s.sync(project("line2", 100), mode, force).Counts().Deleted)
+	})
+}
+
+func TestARenamedProjectIsHeld(t *testing.T) {
+	s := newScene(t, nil)
+	s.sync(merged(project("old", 2), project("line2", 100)))
+	c, err := s.plan(merged(project("new", 2), project("line2", 100)))
+	require.NoError(t, err)
+	require.NotNil(t, c.Held)
+	assert.Contains(t, c.Held.Message, "project old")
+}
+
+// A gateway does not recognize a project without project.json.
+func TestDeletedProjectFileIsHeld(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+		s := newScene(t, nil)
+		s.sync(merged(project("p", 2), project("line2", 100)))
+		after := merged(without(project("p", 2), "projects/p/project.json"), project("line2", 100))
+		c, err := s.plan(after, mode)
+		require.NoError(t, err)
+		require.NotNil(t, c.Held)
+		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
+		assert.Contains(t, c.Held.Message, "the project.json of p (the gateway ignores a project without it)")
+		assert.NotContains(t, c.Held.Message, "all of")
+		assert.Equal(t, 1, s.sync(after, mode, force).Counts().Deleted)
+	})
+}
+
+func TestProjectFileFromAnotherMapping(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules = plantest.Rules(t, plan.Rules{Mappings: plantest.Mappings(t, "projects", "projects", "heads", "projects")})
+	s.sync(merged(project("p", 2), plantest.Pairs("heads/README", "so that the source stays")))
+	c := s.sync(merged(without(project("p", 2), "projects/p/project.json"), plantest.Pairs("heads/README", "so that the source stays", "heads/p/project.json", "{}")))
+	assert.Zero(t, c.Counts().Deleted)
+}
+
+func TestMassDeletionThresholds(t *testing.T) {
+	for _, c := range []struct {
+		owned, left int
+		held        bool
+	}{
+		{60, 40, false},  // 20 files, 33 percent
+		{60, 39, true},   // 21 files, 35 percent
+		{100, 70, false}, // 30 percent
+		{100, 69, true},
+		{25, 3, true},
+		{20, 1, false}, // 19 files, nearly all, but no project
+	} {
+		t.Run(fmt.Sprintf("%d of %d files stay", c.left, c.owned), func(t *testing.T) {
+			bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+				s := newScene(t, nil)
+				s.sync(without(project("p", c.owned), "projects/p/project.json"))
+				got, err := s.plan(without(project("p", c.left), "projects/p/project.json"), mode)
+				require.NoError(t, err)
+				assert.Equal(t, c.held, got.Held != nil)
+			})
+		})
+	}
+}
+
+// A folder renamed in git must not empty a gateway, even a small one.
+func TestLostSourceIsHeld(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+		s := newScene(t, nil)
+		s.sync(merged(plantest.Pairs("config/a", "1"), plantest.Pairs("config/b", "2"), plantest.Pairs("projects/x", "3")))
+		c, err := s.plan(merged(plantest.Pairs("conf/a", "1"), plantest.Pairs("conf/b", "2"), plantest.Pairs("projects/x", "3")), mode)
+		require.NoError(t, err)
+		require.NotNil(t, c.Held)
+		assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
+		assert.Contains(t, c.Held.Message, "the commit no longer has config")
+		assert.Equal(t, 2, c.Counts().Deleted, "the plan says what would happen")
+	})
+}
+
+func TestFirstSyncWithoutAnySource(t *testing.T) {
+	s := newScene(t, nil)
+	_, err := s.plan(merged(plantest.Pairs("services/line/projects/x", "1"), plantest.Pairs("README.md", "2")))
+	require.Equal(t, v1alpha1.ReasonSourceMissing, failure.Reason(err, ""), "%v", err)
+	assert.Contains(t, err.Error(), "it has at its top README.md, services")
+}
+
+func TestConflictBesideMassDeletion(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Conflict = plan.Hold
+	s.sync(merged(project("p", 2), plantest.Pairs("config/c", "1")))
+	s.disk.Write("config/c", "gateway's")
+	c, err := s.plan(plantest.Pairs("config/c", "2"))
+	require.NoError(t, err)
+	require.NotNil(t, c.Held)
+	assert.Equal(t, v1alpha1.ReasonMassDeletion, c.Held.Reason)
+	assert.Contains(t, c.Held.Message, "config/c")
+}
+
+func TestConflictNamesTenPaths(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Conflict = plan.Hold
+	for path := range project("p", 12) {
+		s.disk.Write(path, "own")
+	}
+	c, err := s.plan(without(project("p", 12), "projects/p/project.json"))
+	require.NoError(t, err)
+	require.NotNil(t, c.Held)
+	assert.Len(t, c.Held.Paths, 10)
+	assert.Contains(t, c.Held.Message, "12 files changed both")
+	assert.Contains(t, c.Held.Message, "and 2 more")
+}
+
+func TestUnreadablePreviousTreeMakesFullPlan(t *testing.T) {
+	s := newScene(t, nil)
+	s.sync(plantest.Pairs(file, "one", "projects/p/b", "b"))
+	for _, dir := range []plantest.Files{plantest.Pairs("a.txt", "one", "b", "b"), plantest.Pairs("p/a.txt", "one", "p/b", "b")} {
+		s.objects.Forget(s.objects.Commit(dir))
+	}
+	c := s.sync(plantest.Pairs(file, "two", "projects/p/b", "b"))
+	assert.True(t, c.Full)
+	assert.Equal(t, map[string]plan.Op{file: plan.Update}, done(c))
+}
+
+func TestOtherManifestMakesFullPlan(t *testing.T) {
+	for name, change := range map[string]func(s *scene){
+		"incomplete":     func(s *scene) { s.manifest.Head.Complete = false },
+		"other rules":    func(s *scene) { s.rules.Prune = plan.PruneNone },
+		"another commit": func(s *scene) { s.manifest.Head.Commit = plan.ID{1} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, nil)
+			s.sync(plantest.Pairs(file, "one"))
+			change(s)
+			in := s.input(plantest.Pairs(file, "one"))
+			in.From = in.Previous.Root()
+			c, err := planner.Compute(in)
+			require.NoError(t, err)
+			assert.True(t, c.Full)
+		})
+	}
+}
+
+func TestErrorsEndThePlan(t *testing.T) {
+	broken := errors.New("input/output error")
+	s := newScene(t, nil)
+	s.sync(plantest.Pairs(file, "one", "projects/p/b", "b"))
+	s.disk.Touch("projects/p/b")
+	for name, with := range map[string]func(*planner.Input){
+		"stat":             func(in *planner.Input) { in.State = failing{State: in.State, stat: broken} },
+		"hash":             func(in *planner.Input) { in.State = failing{State: in.State, blob: broken}; in.Verify = true },
+		"manifest get":     func(in *planner.Input) { in.Manifest = failingManifest{in.Manifest, broken} },
+		"manifest all":     func(in *planner.Input) { in.Manifest = failingManifest{in.Manifest, broken}; in.Previous = nil },
+		"a tree of commit": func(*planner.Input) { s.objects.Forget(s.objects.Commit(plantest.Pairs("a.txt", "two", "b", "b"))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := s.plan(plantest.Pairs(file, "two", "projects/p/b", "b"), with)
+			assert.Error(t, err, name)
+			if name != "a tree of commit" {
+				assert.ErrorIs(t, err, broken, name)
+			}
+		})
+	}
+}
+
+func TestRecordsKeepTheirMapping(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Mappings = plantest.Mappings(t, "a", "a", "b", "b", "c", "c")
+	files := plantest.Pairs("a/1", "1", "b/1", "1", "c/1", "1", "d/1", "1", "e/1", "1")
+	s.sync(files)
+	s.rules.Mappings = plantest.Mappings(t, "d", "d", "c", "c", "a", "a")
+	c := s.sync(files)
+	assert.Equal(t, map[string]plan.Op{"b/1": plan.Release, "d/1": plan.Create}, done(c), "no record is renewed")
+	for path, rec := range s.manifest.Records {
+		assert.Equal(t, path[:1], s.manifest.Head.Mappings[rec.Origin].Source, path)
+	}
+	assert.Len(t, c.Mappings, 4)
+	s.rules.Mappings = plantest.Mappings(t, "e", "e", "d", "d", "c", "c", "a", "a")
+	assert.Equal(t, []plan.Origin{
+		{Source: "a", Destination: "a"}, {Source: "e", Destination: "e"}, {Source: "c", Destination: "c"}, {Source: "d", Destination: "d"},
+	}, s.sync(files).Mappings, "the place of b is free by now")
+}
+
+func TestFileMovesToAnotherMapping(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Mappings = plantest.Mappings(t, "one", "projects", "two", "projects")
+	s.sync(plantest.Pairs("one/a", "1", "two/b", "1"))
+	c := s.sync(plantest.Pairs("one/a", "1", "two/b", "1", "two/a", "1"))
+	assert.Equal(t, map[string]plan.Op{"projects/a": plan.Adopt}, done(c))
+	assert.Equal(t, "two", s.manifest.Head.Mappings[s.manifest.Records["projects/a"].Origin].Source)
+}
+
+// failing is a State whose Stat and BlobID fail if an error is set.
+type failing struct {
+	plan.State
+	stat, blob error
+}
+
+func (f failing) Stat(path string) (plan.Stat, error) {
+	if f.stat != nil {
+		return plan.Stat{}, f.stat
+	}
+	return f.State.Stat(path)
+}
+
+func (f failing) BlobID(path string) (plan.ID, error) {
+	if f.blob != nil {
+		return plan.ID{}, f.blob
+	}
+	return f.State.BlobID(path)
+}
+
+// failingManifest is a Manifest whose records cannot be read.
+type failingManifest struct {
+	plan.Manifest
+	err error
+}
+
+func (f failingManifest) Get(string) (plan.Owned, bool, error) { return plan.Owned{}, false, f.err }
+
+func (f failingManifest) All(string) iter.Seq2[plan.Owned, error] {
+	return func(yield func(plan.Owned, error) bool) { yield(plan.Owned{}, f.err) }
+}
+
+// Files that the other node of a pair may have replicated are not edits: git replaces them with every conflict policy.
+func TestFileFromOtherNodeIsReplaced(t *testing.T) {
+	const changed, drifted, missing, gone, foreign, mine = "projects/p/a", "projects/p/b", "projects/p/c", "projects/p/d", "projects/p/e", "config/mine"
+	brought := func(in *planner.Input) {
+		in.Replicated = func(path string) bool { return strings.HasPrefix(path, "projects/") }
+	}
+	for name, policy := range map[string]plan.ConflictPolicy{"gitWins": plan.GitWins, "hold": plan.Hold, "gatewayWins": plan.GatewayWins} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, nil)
+			s.rules.Conflict = policy
+			s.sync(plantest.Pairs(changed, "1", drifted, "1", missing, "1", gone, "1", mine, "1"))
+			s.disk.Write(changed, "pair")
+			s.disk.Write(drifted, "pair")
+			s.disk.Remove(missing)
+			s.disk.Write(gone, "pair")
+			s.disk.Write(foreign, "pair")
+			s.disk.Write(mine, "person")
+			c := s.sync(plantest.Pairs(changed, "2", drifted, "1", missing, "2", foreign, "2", mine, "1"), brought)
+			assert.True(t, c.Full)
+			assert.Equal(t, map[string]plan.Op{
+				changed: plan.Update, drifted: plan.Update, missing: plan.Create, gone: plan.Delete, foreign: plan.Update,
+			}, done(c))
+			assert.Equal(t, 1, c.Drifted, "a person's file is drift, as ever")
+			assert.Equal(t, map[string]string{changed: "pair", drifted: "pair", gone: "pair", foreign: "pair"}, s.lost)
+			s.has(mine, "person")
+		})
+	}
+}
+
+// On a volume without modes, the plan ignores the executable bit of the files.
+func TestVolumeWithoutModesIgnoresModes(t *testing.T) {
+	s := newScene(t, map[string]string{"projects/p/old": "old"})
+	s.disk.NoModes = true
+	s.disk.Chmod("projects/p/old", true)
+	files := plantest.Pairs(file, "one", "projects/p/old", "old")
+	c := s.sync(files)
+	assert.Equal(t, map[string]plan.Op{file: plan.Create, "projects/p/old": plan.Adopt}, done(c), "what was there is not written")
+	s.disk.Chmod(file, true) // the mode that the volume reports
+	for _, mode := range []func(*planner.Input){full, repair} {
+		c = s.sync(files, mode)
+		assert.Empty(t, c.List)
+		assert.Zero(t, c.Drifted)
+	}
+}
+
+func TestVolumeWithoutModesRecordsMode(t *testing.T) {
+	bothWays(t, func(t *testing.T, mode func(*planner.Input)) {
+		s := newScene(t, nil)
+		s.disk.NoModes = true
+		s.sync(plantest.Pairs(file, "one"))
+		c := s.sync(plantest.Files{file: {Content: "one", Mode: plan.Executable}}, mode)
+		assert.Equal(t, map[string]plan.Op{file: plan.Adopt}, done(c))
+		assert.True(t, s.manifest.Records[file].Exec)
+		assert.Empty(t, s.sync(plantest.Files{file: {Content: "one", Mode: plan.Executable}}, full).List)
+	})
+}

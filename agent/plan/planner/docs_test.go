@@ -1,0 +1,113 @@
+package planner_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/plantest"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/internal/failure"
+)
+
+// example is a section of docs/how-to/templates.md that the test can run.
+type example struct {
+	profile, annotations string
+	git, gateway         map[string]string
+	reason, says         string
+}
+
+// examples returns the code blocks of a page by heading. The words after a block's language define its role.
+func examples(page string) map[string]*example {
+	found := map[string]*example{}
+	heading := ""
+	for rest := page; rest != ""; {
+		var line string
+		line, rest, _ = strings.Cut(rest, "\n")
+		if h, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
+			heading = h
+		}
+		info, ok := strings.CutPrefix(line, "```")
+		if !ok {
+			continue
+		}
+		var block string
+		block, rest, _ = strings.Cut(rest, "\n```\n")
+		if found[heading] == nil {
+			found[heading] = &example{git: map[string]string{}, gateway: map[string]string{}}
+		}
+		found[heading].add(info, block)
+	}
+	return found
+}
+
+func (e *example) add(info, block string) {
+	_, what, _ := strings.Cut(info, " ")
+	kind, name, _ := strings.Cut(what, "=")
+	switch kind {
+	case "profile":
+		e.profile = block
+	case "annotations":
+		e.annotations = block
+	case "git":
+		e.git[name] = block
+	case "gateway":
+		e.gateway[name] = block
+	case "error":
+		e.reason, e.says = name, block
+	}
+}
+
+func TestDocumentedExamples(t *testing.T) {
+	raw, err := os.ReadFile("../../../docs/how-to/templates.md")
+	require.NoError(t, err)
+	found := examples(string(raw))
+	require.GreaterOrEqual(t, len(found), 6)
+	for heading, e := range found {
+		t.Run(heading, func(t *testing.T) { e.run(t) })
+	}
+}
+
+func (e *example) run(t *testing.T) {
+	gs := &v1alpha1.GatewaySync{}
+	if e.profile != "" {
+		var p v1alpha1.SyncProfile
+		require.NoError(t, yaml.UnmarshalStrict([]byte(e.profile), &p))
+		gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{v1alpha1.DefaultProfile: p}
+	}
+	annotations := map[string]string{}
+	require.NoError(t, yaml.UnmarshalStrict([]byte(e.annotations), &annotations))
+	if annotations[v1alpha1.AnnotationDeploymentMode] == "" {
+		annotations[v1alpha1.AnnotationDeploymentMode] = "dev"
+	}
+	profile, err := effective.Of(gs, "", annotations)
+	require.NoError(t, err)
+
+	s := newStudio(t)
+	s.profile, s.facts = profile, plan.Facts{
+		GatewayName: "line-1", PodName: "line-1-gateway-0", Namespace: "north", CRName: "plant", Ref: "main",
+		Labels: map[string]string{"example.com/area": "7"},
+	}
+	files := make(plantest.Files)
+	for path, content := range e.git {
+		files[path] = plantest.File{Content: content}
+	}
+	require.NotEmpty(t, files)
+	if e.reason != "" {
+		_, err := plan.ParseRules(s.profile, s.facts, s.limits) // some mappings are refused before a commit is known
+		if err == nil {
+			err = s.refused(files)
+		}
+		assert.Equal(t, v1alpha1.Reason(e.reason), failure.Reason(err, ""), "%v", err)
+		assert.ErrorContains(t, err, e.says)
+		return
+	}
+	s.deliver(files)
+	assert.Equal(t, e.gateway, s.disk.Files())
+}

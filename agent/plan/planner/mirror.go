@@ -1,0 +1,124 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/relpath"
+)
+
+// mirror implements "prune: mirror": it plans to delete the regular files in mapped directories that are neither desired nor
+// owned. They go to lost+found. It walks these directories on the disk, because a difference between commits does not show the
+// files that the gateway added. So every sync with prune mirror costs a full walk, even if one file changed. A mapping whose
+// source is missing is not mirrored.
+func (p *planner) mirror() error {
+	var deletions []plan.Change
+	for _, dir := range p.mirrors {
+		list, err := p.mirrorDir(dir)
+		if err != nil {
+			return err
+		}
+		deletions = append(deletions, list...)
+	}
+	p.insert(deletions)
+	return nil
+}
+
+// mirrorDir returns the deletions in one directory. It leaves files that are proposed to git.
+func (p *planner) mirrorDir(dir string) ([]plan.Change, error) {
+	var files []plan.Found
+	for f, err := range p.Desired.UnwantedIn(dir, p.Manifest, p.State) {
+		if err != nil {
+			return nil, err
+		}
+		if f.Stat, err = p.State.Stat(f.Path); err != nil {
+			return nil, fmt.Errorf("stat %s: %w", f.Path, err)
+		}
+		if f.Stat.Kind == plan.File { // still there
+			files = append(files, f)
+		}
+	}
+	if len(files) == 0 {
+		return nil, nil
+	}
+	files, err := p.withoutOtherSpellings(dir, files)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]plan.Change, 0, len(files))
+	for _, f := range files {
+		if p.proposed(f.Path) {
+			continue
+		}
+		id, err := p.State.BlobID(f.Path)
+		if err != nil {
+			return nil, fmt.Errorf("hash %s: %w", f.Path, err)
+		}
+		list = append(list, plan.Change{Op: plan.Delete, Path: f.Path, Found: f.Stat, FoundID: id, Conflict: true})
+	}
+	return list, nil
+}
+
+// A volume may ignore case or Unicode normalization, so that one file answers to two names. A commit that only changes
+// the spelling of a name deletes one name and adopts the other; on such a volume that would delete the adopted file.
+
+// withoutOtherSpellings removes from list the files that git has under another spelling.
+func (p *planner) withoutOtherSpellings(dir string, list []plan.Found) ([]plan.Found, error) {
+	names := make(map[string]plan.Found, len(list))
+	for _, f := range list {
+		names[relpath.Fold(f.Path)] = f
+	}
+	same := make(map[string]bool)
+	for path, err := range p.Desired.Paths(dir) {
+		if err != nil {
+			return nil, err
+		}
+		f, ok := names[relpath.Fold(path)]
+		if !ok {
+			continue
+		}
+		st, err := p.State.Stat(path)
+		if err != nil {
+			return nil, fmt.Errorf("stat %s: %w", path, err)
+		}
+		if st == f.Stat {
+			same[f.Path] = true
+		}
+	}
+	return slices.DeleteFunc(list, func(f plan.Found) bool { return same[f.Path] }), nil
+}
+
+// settleSpellings turns the deletion of a name into a release if the same file is git's under another spelling. On a
+// volume that distinguishes the two, the new name is missing or another file.
+func (p *planner) settleSpellings() error {
+	deleted := make(map[string]*plan.Change)
+	for i := range p.list {
+		if c := &p.list[i]; c.Op == plan.Delete {
+			deleted[relpath.Fold(c.Path)] = c
+		}
+	}
+	if len(deleted) == 0 {
+		return nil
+	}
+	for i := range p.list {
+		c := &p.list[i]
+		if c.Op == plan.Delete || c.Op == plan.Release || c.Found.Kind != plan.File {
+			continue
+		}
+		old := deleted[relpath.Fold(c.Path)]
+		if old == nil || old.Found != c.Found || old.FoundID != c.FoundID {
+			continue
+		}
+		if c.Op == plan.Keep && !old.Conflict { // it is as the last sync wrote it
+			c.Op = plan.Update
+		}
+		if !old.Conflict { // a missing record of the new name alone is no conflict
+			c.Conflict = false
+			delete(p.conflicts, c.Path)
+		}
+		old.Op, old.Conflict = plan.Release, false
+		delete(p.conflicts, old.Path) // the change of the new name reports the file
+	}
+	return nil
+}
