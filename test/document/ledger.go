@@ -84,6 +84,7 @@ var Ledger = []Entry{
 	under("docs/reference/cli.md", "stoker approve", byStages),
 	under("docs/reference/cli.md", "stoker notify", byNotify),
 	NewEntry("docs/how-to/ui.md", `^stoker status `, byWatch),
+	NewEntry("docs/how-to/ui.md", `^kubectl `, byChart),
 	NewEntry("docs/how-to/ui.md", ``, byUI),
 	NewEntry("docs/reference/cli.md", ` --watch$`, byWatch),
 	NewEntry("docs/reference/cli.md", `^stoker retry `, byBack),
