@@ -131,7 +131,7 @@ func TestMigrationPageCommands(t *testing.T) {
 	require.NoError(t, err)
 	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
 	require.NoError(t, err)
-	shell := document.NewShell(t, cache.Module, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
+	shell := document.NewShell(t, t.TempDir(), map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
 		"KUBECONFIG="+cluster.Kubeconfig())
 	for c := range lines.Of("docs/how-to/migration.md") {
 		said := shell.Type(t, c.Text)

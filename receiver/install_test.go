@@ -37,12 +37,12 @@ func TestTheCommandsOfThePageRun(t *testing.T) {
 	script := []string{"set -eu"}
 	for typed := range strings.Lines(string(page)) {
 		for _, command := range []string{"TOKEN=", "kubectl ", "curl "} {
-			if strings.HasPrefix(typed, "    "+command) {
-				script = append(script, strings.TrimSpace(typed))
+			if line := strings.TrimSpace(typed); strings.HasPrefix(typed, "    ") && strings.HasPrefix(line, command) {
+				script = append(script, line)
 			}
 		}
 	}
-	require.Len(t, script, 1+4+3)
+	require.Len(t, script, 1+5+3)
 
 	cluster := kubetest.Control(t)
 	install(t, cluster)

@@ -1,7 +1,7 @@
 // Command receiver accepts webhooks of git hosts, Argo CD, Kargo and scripts, and makes the same requests to GatewaySyncs as
 // the command line.
 //
-// docs/how-to/webhooks.md is the reference of its flags, routes, rights and metrics.
+// docs/reference/receiver.md is the reference of its flags, routes, rights and metrics.
 package main
 
 import (

@@ -8,7 +8,7 @@ import (
 	"stoker.io/stoker/internal/daemon"
 )
 
-// settings are the flags and the environment of the receiver. docs/how-to/webhooks.md lists them, and a test compares both.
+// settings are the flags and the environment of the receiver. docs/reference/receiver.md lists them, and a test compares both.
 type settings struct {
 	daemon.Settings
 

@@ -53,10 +53,10 @@ func TestHelpAndVersionAreNoErrors(t *testing.T) {
 
 func TestTheReferenceListsEveryFlagAndEveryMetric(t *testing.T) {
 	var s settings
-	reference.Flags(t, "../docs/how-to/webhooks.md", s.flags(io.Discard))
+	reference.Flags(t, "../docs/reference/receiver.md", s.flags(io.Discard))
 	reg := prometheus.NewRegistry()
 	metrics.NewReceiver(reg, "v")
-	reference.Metrics(t, "../docs/how-to/webhooks.md", reg)
+	reference.Metrics(t, "../docs/reference/receiver.md", reg)
 	problems, err := testutil.GatherAndLint(reg)
 	require.NoError(t, err)
 	assert.Empty(t, problems)

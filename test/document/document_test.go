@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
+
+	scripts "stoker.io/stoker/test/program"
 )
 
 const page = `# Page
@@ -89,7 +91,9 @@ func TestTheKeyIsOneForSSH(t *testing.T) {
 		t.Skip("no ssh-keygen on this machine")
 	}
 	lines := Open(t)
-	s := NewShell(t, t.TempDir(), nil)
+	scan := filepath.Join(t.TempDir(), "ssh-keyscan") // simulates a host, with the key of the page
+	scripts.Script(t, scan, "#!/bin/sh\necho \"$1 $(cat identity.pub)\"\n")
+	s := NewShell(t, t.TempDir(), map[string]string{"ssh-keyscan": scan})
 	for c := range lines.Of("docs/how-to/git.md") {
 		s.Type(t, c.Text)
 	}

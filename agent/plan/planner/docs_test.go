@@ -70,7 +70,15 @@ func TestDocumentedExamples(t *testing.T) {
 	found := examples(string(raw))
 	require.GreaterOrEqual(t, len(found), 6)
 	for heading, e := range found {
-		t.Run(heading, func(t *testing.T) { e.run(t) })
+		t.Run(heading, func(t *testing.T) {
+			e.run(t)
+			for path := range e.git {
+				assert.Contains(t, string(raw), "In git, `"+path+"`:\n", "a reader does not see the info string of a block")
+			}
+			for path := range e.gateway {
+				assert.Contains(t, string(raw), "On the gateway, `"+path+"`:\n")
+			}
+		})
 	}
 }
 
