@@ -8,7 +8,7 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-func (c *cli) approve() *cobra.Command {
+func newApproveCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "approve NAME [STAGE]",
 		Short: "Approve a stage of a rollout, or delivery outside the maintenance windows",

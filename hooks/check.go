@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/hooks/output"
 )
 
-func (c *cli) check() *cobra.Command {
+func newCheckCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "check",
 		Short: "Find problems of an installation, and show how to fix them",

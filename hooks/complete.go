@@ -168,7 +168,7 @@ func (c *cli) completeNamespaces(command *cobra.Command, _ []string, _ string) (
 	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
 }
 
-func (c *cli) version() *cobra.Command {
+func newVersionCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version of this command",

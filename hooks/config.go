@@ -24,8 +24,8 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// config returns the command with the subcommands for ConfigSyncs.
-func (c *cli) config() *cobra.Command {
+// newConfigCommand returns the command with the subcommands for ConfigSyncs.
+func newConfigCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "config",
 		Short: "Apply objects of Kubernetes from git",
@@ -39,7 +39,7 @@ rights of their caller: in a shell, a CI job, a CronJob or a hook of Argo CD. On
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
-	for _, sub := range []*cobra.Command{c.configRender(), c.configDiff(), c.configApply(), c.configPrune(), c.configStatus(), c.configRun()} {
+	for _, sub := range []*cobra.Command{newConfigRenderCommand(c), newConfigDiffCommand(c), newConfigApplyCommand(c), newConfigPruneCommand(c), newConfigStatusCommand(c), newConfigRunCommand(c)} {
 		sub.Args = explainArgs(sub.Args)
 		command.AddCommand(sub)
 	}
@@ -199,7 +199,7 @@ func (p target) configSync(ctx context.Context, name string) (cs *v1alpha1.Confi
 	return cs, p.explain(name, err)
 }
 
-func (c *cli) configRender() *cobra.Command {
+func newConfigRenderCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "render [NAME] [DIR]",
 		Short: "Show the objects of a commit",
@@ -288,7 +288,7 @@ func redacted(o manifest.Object) map[string]any {
 	return shown
 }
 
-func (c *cli) configDiff() *cobra.Command {
+func newConfigDiffCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "diff [NAME] [DIR]",
 		Short: "Show what a run would change in the cluster",

@@ -17,7 +17,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-func (c *cli) configApply() *cobra.Command {
+func newConfigApplyCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "apply NAME",
 		Short: "Apply the commit of a ConfigSync, prune, and wait",
@@ -42,7 +42,7 @@ configsyncs, and update for configsyncs/status. The right to create Events is of
 	return command
 }
 
-func (c *cli) configPrune() *cobra.Command {
+func newConfigPruneCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "prune NAME",
 		Short: "Delete the objects of a ConfigSync that git no longer has",
@@ -91,7 +91,7 @@ func (x *configFlags) setApply(command *cobra.Command, o *configsync.Options) {
 	})
 }
 
-func (c *cli) configStatus() *cobra.Command {
+func newConfigStatusCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "status [NAME]",
 		Short: "Show ConfigSyncs and the objects of one",

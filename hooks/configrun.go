@@ -22,7 +22,7 @@ const configLease = "stoker-configsync"
 // runs fetch.
 const cacheSize = 256 << 20
 
-func (c *cli) configRun() *cobra.Command {
+func newConfigRunCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "run",
 		Short: "Keep the ConfigSyncs of a cluster at git",

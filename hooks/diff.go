@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/hooks/output"
 )
 
-func (c *cli) diff() *cobra.Command {
+func newDiffCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "diff NAME",
 		Short: "Show what a commit would change on the running gateways",

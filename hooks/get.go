@@ -14,7 +14,7 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-func (c *cli) get() *cobra.Command {
+func newGetCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "get [NAME]",
 		Short: "List GatewaySyncs with their refs and gateways",

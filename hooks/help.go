@@ -19,7 +19,7 @@ var shortUsage = strings.NewReplacer(
 	"Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}", `Use "{{.Root.DisplayName}} options" for the flags of all commands.`,
 )
 
-func (c *cli) options() *cobra.Command {
+func newOptionsCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:     "options",
 		Short:   "List the flags of kubectl that all commands take",

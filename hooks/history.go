@@ -20,7 +20,7 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-func (c *cli) history() *cobra.Command {
+func newHistoryCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "history NAME",
 		Short: "List the last commits that ran on every gateway, newest first",

@@ -2,7 +2,7 @@
 // reports the state of gateways. Operators run it in a terminal; installed as kubectl-stoker, it is a kubectl plugin. Hook Jobs
 // of Argo CD run the same program, so the folder is named hooks.
 //
-// Each command has a constructor on the type cli, such as setRef, in the file of the command or of its group. A test generates
+// Each command has a constructor, such as newSetRefCommand, in the file of the command or of its group. A test generates
 // docs/reference/cli.md from the commands.
 package main
 

@@ -11,7 +11,7 @@ import (
 	"stoker.io/stoker/hooks/output"
 )
 
-func (c *cli) migrate() *cobra.Command {
+func newMigrateCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "migrate",
 		Short: "Remove objects that an earlier product of the API group left",

@@ -29,7 +29,7 @@ const (
 	restartPause = 5 * time.Second
 )
 
-func (c *cli) notify() *cobra.Command {
+func newNotifyCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "notify",
 		Short: "Send notifications about gateways to Slack, PagerDuty and others",

@@ -34,7 +34,7 @@ type preflightFlags struct {
 	output                          *string
 }
 
-func (c *cli) preflight() *cobra.Command {
+func newPreflightCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "preflight [NAME]",
 		Short: "Check before a sync whether gateways can run its commit",

@@ -19,7 +19,7 @@ type proposal struct {
 	PullRequest string `json:"pullRequest,omitempty"`
 }
 
-func (c *cli) proposals() *cobra.Command {
+func newProposalsCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "proposals NAME",
 		Short: "List the pull requests with changes made on gateways",

@@ -41,7 +41,7 @@ type renderFlags struct {
 	labels, annotations                         map[string]string
 }
 
-func (c *cli) render() *cobra.Command {
+func newRenderCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "render -f FILE",
 		Short: "Show the files that a gateway would get from a local clone",

@@ -8,7 +8,7 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-func (c *cli) retry() *cobra.Command {
+func newRetryCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "retry NAME",
 		Short: "Retry a commit that was rolled back",

@@ -20,7 +20,7 @@ import (
 // rollbackRequested is printed for a rollback. If the rollback changes nothing, the message of the answer is printed instead.
 const rollbackRequested = "rollback requested"
 
-func (c *cli) rollback() *cobra.Command {
+func newRollbackCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "rollback NAME",
 		Short: "Go back to the last good commit",

@@ -147,10 +147,10 @@ unavailable (try again).`,
 		&cobra.Group{ID: "install", Title: "Install and verify:"},
 	)
 	for group, commands := range map[string][]*cobra.Command{
-		"request": {c.setRef(), c.sync(), c.rollback(), c.approve(), c.retry(), c.pause(), c.resume()},
-		"inspect": {c.get(), c.status(), c.ui(), c.history(), c.proposals(), c.snapshots(), c.wait(), c.diff(), c.render(), c.preflight()},
-		"config":  {c.config()},
-		"install": {c.check(), c.notify(), c.migrate()},
+		"request": {newSetRefCommand(c), newSyncCommand(c), newRollbackCommand(c), newApproveCommand(c), newRetryCommand(c), newPauseCommand(c), newResumeCommand(c)},
+		"inspect": {newGetCommand(c), newStatusCommand(c), newUICommand(c), newHistoryCommand(c), newProposalsCommand(c), newSnapshotsCommand(c), newWaitCommand(c), newDiffCommand(c), newRenderCommand(c), newPreflightCommand(c)},
+		"config":  {newConfigCommand(c)},
+		"install": {newCheckCommand(c), newNotifyCommand(c), newMigrateCommand(c)},
 	} {
 		for _, command := range commands {
 			command.GroupID = group
@@ -158,7 +158,7 @@ unavailable (try again).`,
 			root.AddCommand(command)
 		}
 	}
-	root.AddCommand(c.version(), c.options())
+	root.AddCommand(newVersionCommand(c), newOptionsCommand(c))
 	root.SetUsageTemplate(shortUsage.Replace(root.UsageTemplate()))
 	if err := c.completions(root); err != nil { // a defect that the completion test catches: a flag does not exist
 		fmt.Fprintf(c.stderr, "completion: %v\n", err)

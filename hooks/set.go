@@ -44,7 +44,7 @@ func (r *requester) addSenderFlags(command *cobra.Command) {
 	r.waitFlags = addWaitFlags(command)
 }
 
-func (c *cli) setRef() *cobra.Command {
+func newSetRefCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "set-ref NAME [REF]",
 		Short: "Request a ref: a branch, a tag or a commit",
@@ -141,7 +141,7 @@ func requestID(job application.Job, sync application.Sync) string {
 	return id
 }
 
-func (c *cli) sync() *cobra.Command {
+func newSyncCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "sync NAME",
 		Short: "Poll git now, and sync changes",
@@ -183,7 +183,7 @@ It approves no other commit.`,
 	return command
 }
 
-func (c *cli) pause() *cobra.Command {
+func newPauseCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "pause NAME",
 		Short: "Pause syncing until resume",
@@ -203,7 +203,7 @@ The command writes an annotation, which Argo CD does not revert.`,
 	return command
 }
 
-func (c *cli) resume() *cobra.Command {
+func newResumeCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:     "resume NAME",
 		Short:   "Resume syncing after pause",

@@ -15,7 +15,7 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-func (c *cli) snapshots() *cobra.Command {
+func newSnapshotsCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "snapshots NAME",
 		Short: "List the snapshots of the gateways, or restore one",

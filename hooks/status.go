@@ -20,7 +20,7 @@ import (
 // statusInterval is how often --watch reads the status.
 const statusInterval = time.Second
 
-func (c *cli) status() *cobra.Command {
+func newStatusCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "status NAME",
 		Short: "Show the state of each gateway",

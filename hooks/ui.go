@@ -21,7 +21,7 @@ type uiFlags struct {
 	port      uint16
 }
 
-func (c *cli) ui() *cobra.Command {
+func newUICommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "ui [NAME]",
 		Short: "Show the gateways in a browser",

@@ -36,7 +36,7 @@ func (f *waitFlags) addNoRollback(command *cobra.Command) {
 	command.Flags().BoolVar(&f.noRollback, "no-rollback", false, "exit with 1 while a rollback holds back spec.git.ref")
 }
 
-func (c *cli) wait() *cobra.Command {
+func newWaitCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "wait NAME",
 		Short: "Wait until every gateway runs the desired ref",
