@@ -100,7 +100,7 @@ func coded(err error) error {
 	switch {
 	case err == nil, has:
 		return err
-	case errors.Is(err, configsync.ErrMeanwhile):
+	case errors.Is(err, configsync.ErrConcurrentChange):
 		return &outcomeError{exitAgain, err}
 	case reason == "":
 		return err

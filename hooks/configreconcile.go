@@ -80,8 +80,8 @@ func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, log *slog.
 	reg := daemon.Registry()
 	measured := metrics.NewConfigSync(reg, version, seen.List)
 	r = reconcile.New(reconcile.Config{
-		Own: p.Clients, Account: accounts, Seen: seen.Get, List: seen.List, GatewaySync: gateways.Get,
-		Ran: measured.Ran, Pruned: measured.Pruned, Cache: kept, Log: log,
+		ProgramClients: p.Clients, AccountClients: accounts, ConfigSync: seen.Get, ConfigSyncs: seen.List, GatewaySync: gateways.Get,
+		OnRun: measured.Ran, OnPrune: measured.Pruned, Cache: kept, Log: log,
 	})
 	own := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: configLease, Holder: lease.Identity(replica())}
 	return daemon.Run(ctx, daemon.Config{

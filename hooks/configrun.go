@@ -83,7 +83,7 @@ func (x *configFlags) changes(command *cobra.Command, o *configsync.Options) {
 			}
 		}
 		if err == nil && !o.DryRun {
-			fmt.Fprintf(x.talk, "ConfigSync %s: %s\n", args[0], clean(r.Said()))
+			fmt.Fprintf(x.talk, "ConfigSync %s: %s\n", args[0], clean(r.Outcome()))
 		}
 		return err
 	})
