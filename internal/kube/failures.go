@@ -8,8 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// sayAgain is how often a failure with the same text is logged. maxSaid is how many texts are remembered.
-const sayAgain, maxSaid = 10 * time.Minute, 64
+// logInterval is how often a failure with the same text is logged. maxSaid is how many texts are remembered.
+const logInterval, maxFailures = 10 * time.Minute, 64
 
 // LogFailures returns a callback for OnWatchError and ListWatch. It logs a failure with the same text at most once per
 // sayAgain. An expired watch, which the informer answers with a new list, is not a failure.
@@ -23,10 +23,10 @@ func LogFailures(log *slog.Logger, what string) func(error) {
 		mu.Lock()
 		defer mu.Unlock()
 		words, now := err.Error(), time.Now()
-		if last, ok := said[words]; ok && now.Sub(last) < sayAgain {
+		if last, ok := said[words]; ok && now.Sub(last) < logInterval {
 			return
 		}
-		if len(said) >= maxSaid {
+		if len(said) >= maxFailures {
 			clear(said)
 		}
 		said[words] = now

@@ -19,8 +19,8 @@ type lister[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// atOnce is the longest time that resuming a watch may take. If it takes longer, client-go has retried.
-const atOnce = 5 * time.Second
+// maxResumeTime is the longest time that resuming a watch may take. If it takes longer, client-go has retried.
+const maxResumeTime = 5 * time.Second
 
 // ListWatch returns the list and watch functions of an informer for what selectors admit (nil for all). It reports each failed
 // attempt to told unless told is nil. If the API server did not answer, or a proxy answered for it, ListWatch retries with
@@ -55,13 +55,13 @@ func ListWatch[L runtime.Object](client lister[L], selectors func(*metav1.ListOp
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list(&o)
-			return patiently(ctx, failed, func() (runtime.Object, error) { return client.List(ctx, o) })
+			return retry(ctx, failed, func() (runtime.Object, error) { return client.List(ctx, o) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			begin := func() (watch.Interface, error) { return client.Watch(ctx, o) }
 			if o.SendInitialEvents != nil { // a streaming list
 				list(&o)
-				w, err := patiently(ctx, failed, begin)
+				w, err := retry(ctx, failed, begin)
 				if err == nil {
 					relist.Store(false)
 				}
@@ -72,10 +72,10 @@ func ListWatch[L runtime.Object](client lister[L], selectors func(*metav1.ListOp
 			w, err := begin()
 			failed(err)
 			switch took := time.Since(began); {
-			case err == nil && (took <= atOnce || relist.Load()):
+			case err == nil && (took <= maxResumeTime || relist.Load()):
 				relist.Store(false)
 				return w, nil
-			case ctx.Err() != nil, answered(err) && (!apierrors.IsTooManyRequests(err) || relist.Load()):
+			case ctx.Err() != nil, isAnswer(err) && (!apierrors.IsTooManyRequests(err) || relist.Load()):
 				return w, err
 			case err == nil:
 				w.Stop()

@@ -20,18 +20,18 @@ const (
 func Stuck(p *corev1.Pod) string {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return bounded("no node takes it: " + c.Message)
+			return truncate("no node takes it: " + c.Message)
 		}
 	}
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		w, last := c.State.Waiting, c.LastTerminationState.Terminated
 		switch {
 		case w != nil && (strings.Contains(w.Reason, "ImagePull") || w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull"):
-			return bounded("the image of container " + c.Name + " cannot be pulled")
+			return truncate("the image of container " + c.Name + " cannot be pulled")
 		case w != nil && strings.HasPrefix(w.Reason, "CreateContainer"):
-			return bounded("container " + c.Name + " cannot be created: " + w.Message)
+			return truncate("container " + c.Name + " cannot be created: " + w.Message)
 		case last != nil && (!c.Ready || last.FinishedAt.Sub(last.StartedAt.Time) < shortRun) && (c.State.Terminated == nil || c.State.Terminated.ExitCode != 0):
-			return bounded("container " + c.Name + " ends again and again")
+			return truncate("container " + c.Name + " ends again and again")
 		}
 	}
 	if p.Status.Phase == corev1.PodPending {
@@ -43,8 +43,8 @@ func Stuck(p *corev1.Pod) string {
 // Pending is what Stuck says of a pod that has no visible problem and does not run yet.
 const Pending = string(corev1.PodPending)
 
-// bounded cuts a text that others wrote.
-func bounded(s string) string {
+// truncate cuts a text that others wrote.
+func truncate(s string) string {
 	if r := []rune(strings.ToValidUTF8(s, "\uFFFD")); len(r) > maxStuck {
 		return string(r[:maxStuck-1]) + "…"
 	}

@@ -16,7 +16,7 @@ func StatusDifference(was, is *v1alpha1.GatewaySyncStatus) (map[string]any, erro
 		return nil, err
 	}
 	if was.Unread != nil {
-		if there, err = fields(was.Unread); err != nil {
+		if there, err = decodeMap(was.Unread); err != nil {
 			there = nil // not an object, so the patch replaces it anyway
 		}
 	}
@@ -32,10 +32,10 @@ func asMap(st *v1alpha1.GatewaySyncStatus) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fields(data)
+	return decodeMap(data)
 }
 
-func fields(data []byte) (map[string]any, error) {
+func decodeMap(data []byte) (map[string]any, error) {
 	m := map[string]any{}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()

@@ -30,7 +30,7 @@ func parseAzure(h http.Header, body []byte) (Request, error) {
 	if err := decode(h, body, &b); err != nil {
 		return Request{}, err
 	}
-	id := delivery(http.Header{"Id": {b.ID}}, "Id")
+	id := deliveryID(http.Header{"Id": {b.ID}}, "Id")
 	switch b.EventType {
 	case "git.push":
 	case "":

@@ -29,7 +29,7 @@ type gitHubRepository struct {
 }
 
 func parseGitHub(h http.Header, body []byte) (Request, error) {
-	return parseLikeGitHub(h, body, h.Get("X-Github-Event"), delivery(h, "X-Github-Delivery"))
+	return parseLikeGitHub(h, body, h.Get("X-Github-Event"), deliveryID(h, "X-Github-Delivery"))
 }
 
 func parseGitea(h http.Header, body []byte) (Request, error) {
@@ -37,7 +37,7 @@ func parseGitea(h http.Header, body []byte) (Request, error) {
 	if event == "" {
 		event = h.Get("X-Gitea-Event")
 	}
-	return parseLikeGitHub(h, body, event, delivery(h, "X-Forgejo-Delivery", "X-Gitea-Delivery"))
+	return parseLikeGitHub(h, body, event, deliveryID(h, "X-Forgejo-Delivery", "X-Gitea-Delivery"))
 }
 
 func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, error) {
@@ -57,7 +57,7 @@ func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, err
 	r := Request{Kind: Move, ID: id, Repositories: addresses(b.Repository.CloneURL, b.Repository.SSHURL, b.Repository.GitURL, b.Repository.HTMLURL)}
 	switch event {
 	case "push":
-		if b.Deleted || isNone(b.After) {
+		if b.Deleted || isZeros(b.After) {
 			return nothing(id, "what is deleted is not synced"), nil
 		}
 		if !isCommit(b.After) { // not used, but it tells a push from a deletion

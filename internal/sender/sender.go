@@ -13,7 +13,7 @@ type Sender struct {
 	// Headers name the event of a delivery. A sender without headers sends the generic format and names itself as its source.
 	Headers []string
 	// Shows says how it proves that it knows a secret, and Sends what its deliveries are, for the documentation.
-	Shows, Sends string
+	Proof, Deliveries string
 	parse        func(http.Header, []byte) (Request, error)
 }
 
@@ -50,8 +50,8 @@ func All() []Sender {
 	}
 }
 
-// sends reports whether name is a sender that sends the generic format and names itself as its source.
-func sends(name string) bool {
+// isGenericSource reports whether name is a sender that sends the generic format and names itself as its source.
+func isGenericSource(name string) bool {
 	return slices.ContainsFunc(All(), func(s Sender) bool { return s.Name == name && s.Headers == nil && s.parse != nil })
 }
 
@@ -63,8 +63,8 @@ func Names() (names []string) {
 	return names
 }
 
-// choose returns the sender of a delivery.
-func choose(h http.Header) Sender {
+// senderOf returns the sender of a delivery.
+func senderOf(h http.Header) Sender {
 	all := All()
 	i := slices.IndexFunc(all, func(s Sender) bool {
 		return s.Name == Generic || slices.ContainsFunc(s.Headers, func(name string) bool { return h.Get(name) != "" })
