@@ -9,7 +9,7 @@ import (
 // Clock is the clock of the API server, estimated from the Date headers of its answers. Use it to compare times that another
 // node or the API server wrote: unsynchronized node clocks differ by minutes or more.
 type Clock struct {
-	offset atomic.Int64 // offset of the API server to this node in nanoseconds, as far as the answers prove it
+	offset atomic.Int64 // nanoseconds that the API server is ahead of this node, as far as the answers prove it
 }
 
 // maxRoundTrip is the longest duration of a request whose Date header is used.
@@ -24,9 +24,9 @@ func (c *Clock) Now() time.Time {
 	return time.Now().Add(time.Duration(c.offset.Load()))
 }
 
-// update updates the offset from an answer to a request that was sent and answered at these times of this node's clock. A Date
-// header has a resolution of one second and may be written at any moment in between, so heard corrects only what lies outside
-// of this interval.
+// update updates the offset from the Date header of an answer. The request was sent and answered at these times of this node's clock.
+// The header has a resolution of one second, and the API server may have written it at any moment in between, so update changes the
+// offset only if it lies outside of this interval.
 func (c *Clock) update(date string, sent, got time.Time) {
 	at, err := http.ParseTime(date)
 	if err != nil || got.Sub(sent) > maxRoundTrip {

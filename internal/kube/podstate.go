@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// maxStuck bounds what is said of one pod.
+	// maxStuck bounds the text about one pod, in characters.
 	maxStuck = 160
-	// shortRun is how long a container runs at most that counts as one that ends again and again, although it runs just now.
+	// shortRun is the run time below which a container that ended and runs again counts as one that ends again and again.
 	shortRun = time.Minute
 )
 
-// Stuck says why a pod does not run, "" if it does. The words stay the same while the kubelet starts a container or pulls an image
-// again and again, because each change of them is a write of a status.
+// Stuck returns why a pod does not run, or "" if it runs. The text stays the same while the kubelet restarts a container or pulls an
+// image repeatedly, because each change of the text causes a write of a status.
 func Stuck(p *corev1.Pod) string {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
@@ -40,10 +40,10 @@ func Stuck(p *corev1.Pod) string {
 	return ""
 }
 
-// Pending is what Stuck says of a pod that has no visible problem and does not run yet.
+// Pending is the result of Stuck for a pod that does not run yet and has no visible problem.
 const Pending = string(corev1.PodPending)
 
-// truncate cuts a text that others wrote.
+// truncate replaces invalid UTF-8 and truncates a text to maxStuck characters.
 func truncate(s string) string {
 	if r := []rune(strings.ToValidUTF8(s, "\uFFFD")); len(r) > maxStuck {
 		return string(r[:maxStuck-1]) + "…"

@@ -15,16 +15,16 @@ import (
 // gateway would learn of a new commit a minute late.
 const (
 	minPause = time.Second
-	maxPause  = 8 * time.Second
+	maxPause = 8 * time.Second
 )
 
-// retry repeats do until it succeeds, fails in a way that a retry does not change, or ctx is done. It also retries if the API
-// server answers but its etcd is away, or if only a load balancer answers. It passes the outcome of each attempt to told. Each
-// pause is spread over up to twice its length, so that not all agents return at once.
-func retry[T any](ctx context.Context, told func(error), do func() (T, error)) (T, error) {
+// retry repeats do until it succeeds, fails in a way that a retry does not change, or ctx is done. It also retries if the API server
+// answers but its etcd does not, or if only a load balancer answers. It calls onResult with the error, or nil, of each attempt. Each
+// pause is spread over up to twice its length, so that not all agents return at the same time.
+func retry[T any](ctx context.Context, onResult func(error), do func() (T, error)) (T, error) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		result, err := do()
-		told(err)
+		onResult(err)
 		if err == nil || isAnswer(err) && !Passing(err) || ctx.Err() != nil {
 			return result, err
 		}
@@ -40,7 +40,7 @@ func isAnswer(err error) bool {
 	return errors.As(err, &status)
 }
 
-// Passing reports whether a retry may help: the API server is away or busy. An object that cannot be decoded stays so.
+// Passing reports whether a retry may help, because the API server is unreachable or busy. An UndecodableError is not passing.
 func Passing(err error) bool {
 	if !isAnswer(err) {
 		_, undecodable := errors.AsType[*UndecodableError](err)

@@ -28,7 +28,7 @@ type Watched = WatchedObjects[v1alpha1.GatewaySync]
 // WatchedObjects caches the objects of one kind in some namespaces.
 type WatchedObjects[T any] struct {
 	informers map[string]*Informer[T] // by namespace; "" for all
-	forbidden   map[string]*atomic.Bool // set once the API server forbids listing
+	forbidden map[string]*atomic.Bool // set once the API server forbids listing
 }
 
 // Watch makes informers for the GatewaySyncs that selector admits (nil for all) in namespaces (empty for all). changed is

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// azureBody holds the fields that are read of any Azure DevOps event.
+// azureBody has the fields of any Azure DevOps event that the parser reads.
 type azureBody struct {
 	ID        string `json:"id"`
 	EventType string `json:"eventType"`

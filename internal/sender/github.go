@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// gitHubBody holds the fields that are read of events of GitHub, Gitea and Forgejo.
+// gitHubBody has the fields of events of GitHub, Gitea and Forgejo that the parser reads.
 type gitHubBody struct {
 	Ref        string           `json:"ref"`
 	RefType    string           `json:"ref_type"` // of create and delete: branch or tag; Ref is then a short name
@@ -68,14 +68,14 @@ func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, err
 		}
 		r.Refs = []string{b.Ref}
 	case "create":
-		space := map[string]string{"branch": branches, "tag": tags}[b.RefType]
-		if space == "" {
+		prefix := map[string]string{"branch": branches, "tag": tags}[b.RefType]
+		if prefix == "" {
 			return nothing(id, "a %s was made, and neither a branch nor a tag", quote(b.RefType)), nil
 		}
 		if b.Ref == "" {
 			return Request{}, invalid("ref is missing")
 		}
-		r.Refs = []string{space + b.Ref}
+		r.Refs = []string{prefix + b.Ref}
 	case "release":
 		if b.Release == nil {
 			return Request{}, invalid("release is missing")

@@ -1,6 +1,6 @@
-// Package sender knows the programs that send requests: git hosts, Argo CD, Kargo and scripts. It parses their deliveries into a
-// Request. It is pure. It trusts no input: the caller compares it with the GatewaySync. No parser takes an address from a body to
-// connect to, or a commit from a git host to run.
+// Package sender parses the deliveries of the programs that send requests: git hosts, Argo CD, Kargo and scripts. It does no I/O and
+// does not trust a delivery: the caller compares the Request with the GatewaySync. No parser returns an address to connect to, or
+// a commit of a git host to run.
 package sender
 
 import (
@@ -43,11 +43,11 @@ type Request struct {
 	Ref string
 	// Commit is the commit that Ref must resolve to (Ask); "" for any.
 	Commit string
-	// For describes what the request belongs to (Ask).
+	// For describes the promotion or job that the request belongs to (Ask).
 	For string
-	// Commits are offered instead of a Ref; the one from the GatewaySync's repository counts (Ask).
+	// Commits are offered instead of a Ref; Choose selects the one from the GatewaySync's repository (Ask).
 	Commits []Commit
-	// Why says why the delivery has no effect (Nothing).
+	// Why is why the delivery has no effect (Nothing).
 	Why string
 }
 
@@ -107,7 +107,7 @@ func truncate(err error) string {
 	return text
 }
 
-// deliveryID returns the id of a delivery, or "" if it is unsuitable for an annotation.
+// deliveryID returns the first id among the named headers, or "" if there is none or it is unsuitable for an annotation.
 func deliveryID(h http.Header, names ...string) string {
 	for _, name := range names {
 		id := h.Get(name)
