@@ -28,7 +28,7 @@ func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync,
 	if err != nil {
 		return err
 	}
-	syncs, err := allDependencies(ctx, clients, cs)
+	all, err := allDependencies(ctx, clients, cs)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync,
 		var source origin
 		var verdict request.Verdict
 		if d.On() == v1alpha1.DependsOnConfigSync {
-			on := syncs[d.Name]
+			on := all[d.Name]
 			source, verdict = originOf(on), request.ReadConfig(on, "")
 		} else {
 			on, err := kube.GatewaySyncs(clients.Dynamic, cs.Namespace).Get(ctx, d.Name)

@@ -238,18 +238,14 @@ func (s *spec) inlinePatch(field string, p *types.Patch, files map[string][]byte
 
 // hasCopy reports whether a JSON patch has the operation copy. Each copy can double an object, so that forty of them exceed any memory.
 func hasCopy(patch []byte) bool {
-	var list []struct {
+	type operation struct {
 		Op string `json:"op"`
 	}
+	var list []operation
 	if json.Unmarshal(patch, &list) != nil {
 		return false // a merge patch
 	}
-	for _, o := range list {
-		if o.Op == "copy" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(o operation) bool { return o.Op == "copy" })
 }
 
 // inlineReplacements replaces the paths of replacements by the replacements in these files.

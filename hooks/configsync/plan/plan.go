@@ -134,18 +134,14 @@ func (p *Plan) Problem(confirmed bool) error {
 	}
 	if len(bad) > 0 {
 		slices.SortStableFunc(bad, func(a, b Item) int { return cmp.Compare(severity(a.Reason), severity(b.Reason)) })
-		var b strings.Builder
-		for n, i := range bad {
-			if n == maxNamed {
-				fmt.Fprintf(&b, "; and %d more", len(bad)-maxNamed)
-				break
-			}
-			if n > 0 {
-				b.WriteString("; ")
-			}
-			fmt.Fprintf(&b, "%s: %s", i.ID, i.Message)
+		var parts []string
+		for _, i := range bad[:min(len(bad), maxNamed)] {
+			parts = append(parts, fmt.Sprintf("%s: %s", i.ID, i.Message))
 		}
-		return failure.New(bad[0].Reason, "nothing was changed: %s", b.String())
+		if more := len(bad) - maxNamed; more > 0 {
+			parts = append(parts, fmt.Sprintf("and %d more", more))
+		}
+		return failure.New(bad[0].Reason, "nothing was changed: %s", strings.Join(parts, "; "))
 	}
 	if p.IsMassDeletion() && !confirmed {
 		return failure.New(v1alpha1.ReasonMassDeletion,

@@ -74,22 +74,22 @@ type Reconciler struct {
 	Config
 
 	mu     sync.Mutex
-	queue  workqueue.TypedDelayingInterface[cache.ObjectName] // nil unless this replica works
+	queue  workqueue.TypedDelayingInterface[cache.ObjectName] // nil unless Run is running
 	states map[cache.ObjectName]*state
 	woken  map[cache.ObjectName]bool
 	runs   map[string]int // by namespace
 }
 
-// state is what the program remembers of a ConfigSync. Only the run of that ConfigSync uses it. A restart forgets it, and nothing else
-// depends on it.
+// state is the state of a ConfigSync between its runs. Only the worker that processes the ConfigSync uses it. It may get lost: after a
+// restart every ConfigSync runs at once.
 type state struct {
 	uid      types.UID
-	trigger  string    // what the last run was about
+	trigger  string    // of the last run
 	ran, due time.Time // the end of the last run, and the time of the next one
 	failures int
 	commit   string
 	waiting  configsync.Waiting
-	lastLog  string // what the log says
+	lastLog  string // see logOnce
 }
 
 // New returns a Reconciler.
