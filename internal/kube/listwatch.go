@@ -26,10 +26,10 @@ const maxResumeTime = 5 * time.Second
 // onError, unless it is nil, with each failed attempt. If the API server did not answer, or a proxy answered for it, ListWatch
 // retries with growing pauses.
 //
-// If a watch cannot be resumed within maxResumeTime, ListWatch does not resume it: it returns a ResourceExpired error, and the
-// informer lists all objects again. During an outage, the store of the API server may have been restored from a backup. It would
-// then send nothing, for hours or days, to a client that knows a later version. A watch that follows such a list may take any
-// time, so that an overloaded API server does not have to serve list after list.
+// If a watch cannot be resumed within maxResumeTime, ListWatch does not resume it: it returns an error that
+// apierrors.IsResourceExpired, and the informer lists all objects again. During an outage, the store of the API server may
+// have been restored from a backup. It would then send nothing, for hours or days, to a client that knows a later version. A
+// watch that follows such a list may take any time, so that an overloaded API server does not have to serve list after list.
 //
 // No list asks for a minimum version. The first list may come from the API server's cache; all others read the current state of
 // the store. client-go would ask for the last seen version or a newer one, and retry for most of a minute if the API server does
