@@ -102,7 +102,7 @@ func withExitCode(err error) error {
 	switch {
 	case err == nil, hasCode:
 		return err
-	case errors.Is(err, configsync.ErrMeanwhile):
+	case errors.Is(err, configsync.ErrConcurrentChange):
 		return &exitError{exitRetry, err}
 	case reason == "":
 		return err

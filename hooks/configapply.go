@@ -85,7 +85,7 @@ func (x *configFlags) setApply(command *cobra.Command, o *configsync.Options) {
 			}
 		}
 		if err == nil && !o.DryRun {
-			fmt.Fprintf(x.stderr, "ConfigSync %s: %s\n", args[0], output.Clean(r.Said()))
+			fmt.Fprintf(x.stderr, "ConfigSync %s: %s\n", args[0], output.Clean(r.Outcome()))
 		}
 		return err
 	})

@@ -82,8 +82,8 @@ func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, log *slog.
 	reg := daemon.Registry()
 	counters := metrics.NewConfigSync(reg, version, configSyncs.List)
 	r = reconcile.New(reconcile.Config{
-		Own: p.Clients, Account: accounts, Seen: configSyncs.Get, List: configSyncs.List, GatewaySync: gatewaySyncs.Get,
-		Ran: counters.Ran, Pruned: counters.Pruned, Cache: cache, Log: log,
+		ProgramClients: p.Clients, AccountClients: accounts, ConfigSync: configSyncs.Get, ConfigSyncs: configSyncs.List, GatewaySync: gatewaySyncs.Get,
+		OnRun: counters.Ran, OnPrune: counters.Pruned, Cache: cache, Log: log,
 	})
 	configSyncLease := lease.Lease{Client: p.Core, Namespace: p.namespace, Name: configLease, Holder: lease.Identity(replica())}
 	return daemon.Run(ctx, daemon.Config{

@@ -17,8 +17,8 @@ import (
 	"stoker.io/stoker/internal/tuning"
 )
 
-// proxies are the environment variables that --agent-env may set. All others follow from the pod and its GatewaySync.
-var proxies = []string{"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"}
+// proxyVariables are the environment variables that --agent-env may set. All others follow from the pod and its GatewaySync.
+var proxyVariables = []string{"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"}
 
 // maxVariable bounds a value, which becomes part of every pod.
 const maxVariable = 4096
@@ -33,8 +33,8 @@ func agentEnv(given []string) (env []corev1.EnvVar, errs []error) {
 		case !ok:
 			errs = append(errs, errors.New("--agent-env: write NAME=VALUE"))
 			continue
-		case !slices.Contains(proxies, variable) || name != variable && name != strings.ToLower(variable):
-			errs = append(errs, fmt.Errorf("--agent-env: %.60q is not allowed: set %s, or the same in lower case", name, strings.Join(proxies, ", ")))
+		case !slices.Contains(proxyVariables, variable) || name != variable && name != strings.ToLower(variable):
+			errs = append(errs, fmt.Errorf("--agent-env: %.60q is not allowed: set %s, or the same in lower case", name, strings.Join(proxyVariables, ", ")))
 			continue
 		case seen[variable]:
 			errs = append(errs, fmt.Errorf("--agent-env: %s is set twice", variable))
@@ -56,8 +56,8 @@ func agentEnv(given []string) (env []corev1.EnvVar, errs []error) {
 
 var (
 	hostAndPort = regexp.MustCompile(`^[-._A-Za-z0-9]+(:[0-9]+)?$|^\[[0-9A-Fa-f:.]+\](:[0-9]+)?$`)
-	// unproxied matches a host, a domain with or without a leading dot or "*.", or an address, each with an optional port.
-	unproxied = regexp.MustCompile(`^(\*\.|\.)?[-_A-Za-z0-9][-._A-Za-z0-9]*(:[0-9]+)?$|^\[[0-9A-Fa-f:.]+\](:[0-9]+)?$`)
+	// noProxyEntry matches a host, a domain with or without a leading dot or "*.", or an address, each with an optional port.
+	noProxyEntry = regexp.MustCompile(`^(\*\.|\.)?[-_A-Za-z0-9][-._A-Za-z0-9]*(:[0-9]+)?$|^\[[0-9A-Fa-f:.]+\](:[0-9]+)?$`)
 )
 
 // proxyProblem returns why a value is not a proxy address that pods may contain, or "".
@@ -90,7 +90,7 @@ func noProxyProblem(value string) string {
 	for i, entry := range strings.Split(value, ",") {
 		entry = strings.TrimSpace(entry)
 		_, _, noNetwork := net.ParseCIDR(entry)
-		if entry != "" && entry != "*" && noNetwork != nil && net.ParseIP(entry) == nil && !unproxied.MatchString(entry) {
+		if entry != "" && entry != "*" && noNetwork != nil && net.ParseIP(entry) == nil && !noProxyEntry.MatchString(entry) {
 			return fmt.Sprintf("has an invalid entry, number %d: write hosts, domains (example.com, .example.com), addresses and networks (10.0.0.0/8), with commas between them", i+1)
 		}
 	}

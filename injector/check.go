@@ -13,11 +13,11 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// checkWithin is how long the command check waits for a new installation: images are pulled, the certificate is issued, and the
+// checkTimeout is how long the command check waits for a new installation: images are pulled, the certificate is issued, and the
 // Service gets its endpoints.
 const (
-	checkWithin, checkEvery = time.Minute, 2 * time.Second
-	commandCheck            = "check"
+	checkTimeout, checkInterval = time.Minute, 2 * time.Second
+	commandCheck                = "check"
 )
 
 // checkWebhook is the command check: it calls the webhook as the API server does.
@@ -38,6 +38,6 @@ func checkWebhook(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		return err
 	}
 	return check.Run(ctx, check.Config{
-		Client: clients.Core, Configuration: *configuration, Out: stdout, Within: checkWithin, Every: checkEvery,
+		Client: clients.Core, Configuration: *configuration, Out: stdout, Timeout: checkTimeout, Interval: checkInterval,
 	})
 }

@@ -142,7 +142,7 @@ func (w *world) start(args ...string) *injector {
 	s, err := parse(args, noEnv, in.log)
 	require.NoError(w, err, "%s", in.log)
 	go func() {
-		done <- daemon.Exit(work(ctx, s, daemon.Log(in.log, s.LogFormat, s.LogLevel), reviewed), "injector", in.log)
+		done <- daemon.Exit(serveUntilDone(ctx, s, daemon.Log(in.log, s.LogFormat, s.LogLevel), reviewed), "injector", in.log)
 	}()
 	in.stop = sync.OnceFunc(func() {
 		cancel()

@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// certificateEvery is how often the certificate and the webhook configuration are checked. certificateSettle is how long a
+	// certificateInterval is how often the certificate and the webhook configuration are checked. publishTime is how long a
 	// new authority is published before its certificate is served.
-	certificateEvery, certificateSettle = time.Minute, time.Hour
-	// mountedEvery is how often a mounted certificate is read. The kubelet takes up to a minute to update it. trustedEvery is
+	certificateInterval, publishTime = time.Minute, time.Hour
+	// mountedInterval is how often a mounted certificate is read. The kubelet takes up to a minute to update it. trustInterval is
 	// how often the injector checks that the webhook configuration trusts it.
-	mountedEvery, trustedEvery = 10 * time.Second, 5 * time.Second
+	mountedInterval, trustInterval = 10 * time.Second, 5 * time.Second
 )
 
-// run is the whole program, for main and tests. It returns the exit code.
+// run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == commandCheck {
 		return daemon.Exit(checkWebhook(ctx, args[1:], stdout, stderr), "injector "+commandCheck, stderr)
@@ -40,14 +40,14 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 	case s.Version:
 		fmt.Fprintln(stdout, version)
 	default:
-		err = work(ctx, s, daemon.Log(stderr, s.LogFormat, s.LogLevel), lookup.LookupTimeout)
+		err = serveUntilDone(ctx, s, daemon.Log(stderr, s.LogFormat, s.LogLevel), lookup.LookupTimeout)
 	}
 	return daemon.Exit(err, "injector", stderr)
 }
 
-// work creates the parts and runs them until ctx is done. A review waits at most askWithin for a GatewaySync that is not in the
+// serveUntilDone creates the parts and runs them until ctx is done. A review waits at most lookupTimeout for a GatewaySync that is not in the
 // cache.
-func work(ctx context.Context, s settings, log *slog.Logger, askWithin time.Duration) error {
+func serveUntilDone(ctx context.Context, s settings, log *slog.Logger, lookupTimeout time.Duration) error {
 	reg := daemon.Registry()
 	measured := metrics.NewInjector(reg, version)
 
@@ -57,25 +57,25 @@ func work(ctx context.Context, s settings, log *slog.Logger, askWithin time.Dura
 		return err
 	}
 	scope := lookup.Scope{Own: s.Namespace, Watch: s.WatchNamespace, Selector: s.Selector}
-	term := &term{settings: s, scope: scope, metrics: measured, log: log}
-	find, err := lookup.New(clients.Dynamic, scope, term.changed, log)
+	elected := &leadership{settings: s, scope: scope, metrics: measured, log: log}
+	find, err := lookup.New(clients.Dynamic, scope, elected.changed, log)
 	if err != nil {
 		return err
 	}
-	find.Within = askWithin
-	term.find = find
-	cert := newKeeper(s, clients, measured, log)
+	find.Timeout = lookupTimeout
+	elected.find = find
+	cert := newCertificate(s, clients, measured, log)
 	handler := admission.New(admission.Config{Find: find, Scope: scope, Defaults: defaults(s), Metrics: measured, Log: log})
-	term.ready = func() bool { return cert.Ready() && find.Served() }
+	elected.ready = func() bool { return cert.Ready() && find.Served() }
 
 	return daemon.Run(ctx, daemon.Config{
 		Settings: s.Settings, Namespace: s.Namespace, Metrics: reg, Log: log,
-		Ready: term.ready, Waits: "waiting for the certificate or for the list of GatewaySyncs",
+		Ready: elected.ready, Waits: "waiting for the certificate or for the list of GatewaySyncs",
 		Endpoints: []daemon.Endpoint{{Flag: "webhook-addr", Listen: func(ctx context.Context) (*serve.Server, error) {
 			config := &tls.Config{GetCertificate: cert.GetCertificate, MinVersion: tls.VersionTLS12}
 			return serve.ListenTLS(ctx, s.WebhookAddr, handler.Routes(), config, admission.MaxBody+1) // one more, so that the handler reports it
 		}}},
-		Loops: []func(context.Context) error{cert.Run, find.Run, term.run},
+		Loops: []func(context.Context) error{cert.Run, find.Run, elected.run},
 	})
 }
 
@@ -83,17 +83,17 @@ func defaults(s settings) inject.Defaults {
 	return inject.Defaults{Image: s.image, AllowedImages: s.AllowAgentImage, Resources: s.resources, Env: s.agentEnv, Args: s.AgentArg}
 }
 
-func newKeeper(s settings, clients kube.Clients, m *metrics.Injector, log *slog.Logger) *certificate.Trusted {
-	looks := certificate.Config{Client: clients.Core, Configuration: s.Configuration, Every: trustedEvery, Log: log, Now: clients.Now}
+func newCertificate(s settings, clients kube.Clients, m *metrics.Injector, log *slog.Logger) *certificate.Trusted {
+	trust := certificate.Config{Client: clients.Core, Configuration: s.Configuration, Interval: trustInterval, Log: log, Now: clients.Now}
 	if s.Certificates == certificatesMounted {
-		return certificate.NewTrusted(keypair.NewMounted(s.CertificateDir, mountedEvery, log, m.CertificateEnds), looks)
+		return certificate.NewTrusted(keypair.NewMounted(s.CertificateDir, mountedInterval, log, m.CertificateEnds), trust)
 	}
 	service := "stoker-injector." + s.Namespace
-	return certificate.NewTrusted(certificate.NewOwn(certificate.Config{
+	return certificate.NewTrusted(certificate.NewSelfSigned(certificate.Config{
 		Client: clients.Core, Namespace: s.Namespace, Secret: s.CertificateSecret, Configuration: s.Configuration,
-		Names: append([]string{service + ".svc", service + ".svc.cluster.local"}, s.CertificateHost...),
-		Every: certificateEvery, Settle: certificateSettle, Log: log, Ends: m.CertificateEnds, Now: clients.Now,
-	}), looks)
+		Names:    append([]string{service + ".svc", service + ".svc.cluster.local"}, s.CertificateHost...),
+		Interval: certificateInterval, PublishTime: publishTime, Log: log, OnExpiry: m.CertificateEnds, Now: clients.Now,
+	}), trust)
 }
 
 // instance returns the identity of this replica.

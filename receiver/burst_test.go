@@ -40,7 +40,7 @@ func TestR6PushBurst(t *testing.T) {
 	}
 
 	var accepted, refused, again, other atomic.Int64
-	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: connectionsEach - 16, MaxConnsPerHost: connectionsEach - 16}}
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: maxAddressConnections - 16, MaxConnsPerHost: maxAddressConnections - 16}}
 	var slowest atomic.Int64
 	stop, watched := make(chan struct{}), make(chan struct{})
 	go func() {

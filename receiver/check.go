@@ -19,11 +19,11 @@ import (
 	"stoker.io/stoker/internal/file"
 )
 
-// checkWithin is how long the command check waits for a new installation. checkEach is the timeout of one request.
+// checkTimeout is how long the command check waits for a new installation.
 const (
-	checkWithin, checkEvery, checkEach = time.Minute, 2 * time.Second, 10 * time.Second
-	commandCheck                       = "check"
-	maxAnswer                          = 64 << 10
+	checkTimeout, checkInterval, checkRequestTimeout = time.Minute, 2 * time.Second, 10 * time.Second
+	commandCheck                                     = "check"
+	maxAnswer                                        = 64 << 10
 )
 
 // check is the command check, which `helm test` runs. It verifies that a receiver answers at an address and rejects a request
@@ -70,16 +70,16 @@ func checkClient(authority string) (*http.Client, error) {
 }
 
 func newClient(config *tls.Config) *http.Client {
-	return &http.Client{Timeout: checkEach, Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+	return &http.Client{Timeout: checkRequestTimeout, Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
 }
 
 func checkUntil(ctx context.Context, client *http.Client, address string) error {
-	for end := time.Now().Add(checkWithin); ; {
+	for end := time.Now().Add(checkTimeout); ; {
 		err := checkOnce(ctx, client, address)
 		if err == nil || time.Now().After(end) {
 			return err
 		}
-		if !backoff.Wait(ctx, checkEvery) {
+		if !backoff.Wait(ctx, checkInterval) {
 			return err
 		}
 	}
@@ -99,8 +99,8 @@ func checkOnce(ctx context.Context, client *http.Client, address string) error {
 	if err != nil {
 		return err
 	}
-	var said struct{ Result string }
-	if res.StatusCode != http.StatusUnauthorized || json.Unmarshal(body, &said) != nil || said.Result != "refused" {
+	var answer struct{ Result string }
+	if res.StatusCode != http.StatusUnauthorized || json.Unmarshal(body, &answer) != nil || answer.Result != "refused" {
 		return fmt.Errorf("%s answers %s, and not as a receiver does to who has no secret: %.200q", address, res.Status, body)
 	}
 	return nil

@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// readEvery is how often the certificate and the secrets are read. The kubelet takes up to a minute to update a mounted
+	// readInterval is how often the certificate and the secrets are read. The kubelet takes up to a minute to update a mounted
 	// Secret.
-	readEvery = 10 * time.Second
-	// connections limits open connections, and connectionsEach those of one address. All connections through an ingress have
-	// the same address.
-	connections, connectionsEach = 384, 256
-	// bodyWithin and idleFor bound an inactive connection, drainFor the pending answers at shutdown.
-	bodyWithin, idleFor, drainFor = 10 * time.Second, 20 * time.Second, 15 * time.Second
+	readInterval = 10 * time.Second
+	// maxConnections limits open connections, and maxAddressConnections those of one address. All connections through an
+	// ingress have the same address.
+	maxConnections, maxAddressConnections = 384, 256
+	// bodyTimeout and idleTimeout bound an inactive connection, drainTimeout the pending answers at shutdown.
+	bodyTimeout, idleTimeout, drainTimeout = 10 * time.Second, 20 * time.Second, 15 * time.Second
 )
 
-// run is the whole program, for main and tests. It returns the exit code.
+// run runs the program and returns its exit code.
 func run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == commandCheck {
 		return daemon.Exit(check(ctx, args[1:], stdout, stderr), "receiver "+commandCheck, stderr)
@@ -41,16 +41,16 @@ func run(ctx context.Context, args []string, env func(string) string, stdout, st
 	case s.Version:
 		fmt.Fprintln(stdout, version)
 	default:
-		err = work(ctx, s, daemon.Log(stderr, s.LogFormat, s.LogLevel))
+		err = serveUntilDone(ctx, s, daemon.Log(stderr, s.LogFormat, s.LogLevel))
 	}
 	return daemon.Exit(err, "receiver", stderr)
 }
 
-// work creates the parts and runs them until ctx is done. The servers stop first; then the accepted requests are carried out.
-func work(ctx context.Context, s settings, log *slog.Logger) error {
+// serveUntilDone creates the parts and runs them until ctx is done. Then it stops the servers and carries out the accepted requests.
+func serveUntilDone(ctx context.Context, s settings, log *slog.Logger) error {
 	reg := daemon.Registry()
 	measured := metrics.NewReceiver(reg, version)
-	secrets, err := credential.ReadFiles(s.InstallSecretFile, readEvery, log)
+	secrets, err := credential.ReadFiles(s.InstallSecretFile, readInterval, log)
 	if err != nil {
 		return fmt.Errorf("--install-secret-file: %w", err)
 	}
@@ -64,11 +64,11 @@ func work(ctx context.Context, s settings, log *slog.Logger) error {
 		return err
 	}
 	defer srv.Close()
-	cert := keypair.NewMounted(s.TLSDir, readEvery, log, measured.CertificateEnds)
+	cert := keypair.NewMounted(s.TLSDir, readInterval, log, measured.CertificateEnds)
 	ready := func() bool { return srv.Ready() && (s.TLSDir == "" || cert.Ready()) && ctx.Err() == nil }
 
-	bounds := serve.Bounds{MaxBody: limit.MaxBody + 1, Body: bodyWithin, Idle: idleFor, Drain: drainFor, Log: log, Limit: func(l net.Listener) net.Listener {
-		return limit.Listener(l, limit.Limits{Total: connections, Each: connectionsEach, Opened: measured.Connections,
+	bounds := serve.Bounds{MaxBody: limit.MaxBody + 1, Body: bodyTimeout, Idle: idleTimeout, Drain: drainTimeout, Log: log, Limit: func(l net.Listener) net.Listener {
+		return limit.Listener(l, limit.Limits{MaxTotal: maxConnections, MaxEach: maxAddressConnections, Opened: measured.Connections,
 			Closed: func() { measured.ConnectionClosed("address") }})
 	}}
 	loops := []func(context.Context) error{srv.Run, secrets.Run}

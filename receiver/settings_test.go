@@ -79,7 +79,7 @@ func TestTheShippedDeploymentRunsWithItsArguments(t *testing.T) {
 		_, port, _ := strings.Cut(addr, ":")
 		assert.Equal(t, strconv.Itoa(int(p.ContainerPort)), port, p.Name)
 	}
-	assert.Greater(t, *deployment.Spec.Template.Spec.TerminationGracePeriodSeconds, int64(drainFor.Seconds()))
+	assert.Greater(t, *deployment.Spec.Template.Spec.TerminationGracePeriodSeconds, int64(drainTimeout.Seconds()))
 }
 
 // maxBinary is a ceiling, not a goal. Most of the size is client-go.

@@ -240,7 +240,7 @@ func TestAcceptedRequestsSurviveShutdown(t *testing.T) {
 			<-done
 			if end == syscall.SIGTERM {
 				assert.NoError(t, ended, r.Log.String())
-				assert.Less(t, time.Since(began), 2*drainFor, "a pod has thirty seconds")
+				assert.Less(t, time.Since(began), 2*drainTimeout, "a pod has thirty seconds")
 			}
 			gs, err := kube.GatewaySyncs(admin.Dynamic, namespace).Get(t.Context(), "line")
 			require.NoError(t, err)

@@ -290,9 +290,9 @@ func TestWebhookSignature(t *testing.T) {
 	require.True(t, ok)
 	assert.True(t, proof.Signed())
 	check := credential.NewChecker()
-	assert.True(t, check.Knows(proof, v.bodies[0], []secret.String{secret.New("new")}, 1))
-	assert.False(t, check.Knows(proof, v.bodies[0], []secret.String{secret.New("old")}, 1))
-	assert.False(t, check.Knows(proof, append(v.bodies[0], ' '), []secret.String{secret.New("new")}, 1))
+	assert.True(t, check.Verify(proof, v.bodies[0], []secret.String{secret.New("new")}, 1))
+	assert.False(t, check.Verify(proof, v.bodies[0], []secret.String{secret.New("old")}, 1))
+	assert.False(t, check.Verify(proof, append(v.bodies[0], ' '), []secret.String{secret.New("new")}, 1))
 }
 
 func TestLargePlanIsTruncated(t *testing.T) {

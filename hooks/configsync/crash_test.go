@@ -237,7 +237,7 @@ func TestRunOfRecreatedConfigSync(t *testing.T) {
 	require.NoError(t, w.clients(w.RESTConfig()).Dynamic.Resource(kube.ConfigSync.Resource()).Namespace(w.namespace).Delete(t.Context(), "plant", metav1.DeleteOptions{}))
 	w.create("")
 	_, err := w.engine(w.RESTConfig()).Apply(t.Context(), stale, configsync.Options{})
-	require.ErrorIs(t, err, configsync.ErrMeanwhile)
+	require.ErrorIs(t, err, configsync.ErrConcurrentChange)
 	w.must()
 	w.tracked()
 }
@@ -251,7 +251,7 @@ func TestRunsAtTheSameTime(t *testing.T) {
 	w.must()
 	w.commit("k8s/a.yaml", configMap("a", "1")+configMap("b", "1"))
 	_, err := w.engine(w.RESTConfig()).Apply(t.Context(), stale, configsync.Options{})
-	require.ErrorIs(t, err, configsync.ErrMeanwhile)
+	require.ErrorIs(t, err, configsync.ErrConcurrentChange)
 	w.tracked()
 	assert.Equal(t, []string{"a"}, w.ours())
 }

@@ -15,11 +15,11 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// maxReached bounds the ConfigSyncs that are read to find a cycle.
-const maxReached = 64
+// maxDependencies bounds the ConfigSyncs that are read to find a cycle.
+const maxDependencies = 64
 
-// checkDependencies returns an error unless every direct dependency of cs is ready and, if it comes from the same ref as cs, runs the same commit. It
-// reads the dependencies with the rights of the caller.
+// checkDependencies returns an error unless every direct dependency of cs is ready and, if it comes from the same ref as cs, runs the same
+// commit. It reads the dependencies with the rights of the caller.
 func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync, rendered *Rendered) error {
 	if len(cs.Spec.DependsOn) == 0 {
 		return nil
@@ -28,7 +28,7 @@ func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync,
 	if err != nil {
 		return err
 	}
-	syncs, err := reach(ctx, clients, cs)
+	all, err := allDependencies(ctx, clients, cs)
 	if err != nil {
 		return err
 	}
@@ -37,16 +37,16 @@ func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync,
 		var source origin
 		var verdict request.Verdict
 		if d.EffectiveKind() == v1alpha1.DependsOnConfigSync {
-			on := syncs[d.Name]
+			on := all[d.Name]
 			source, verdict = originOf(on), request.ReadConfig(on, "")
 		} else {
 			on, err := kube.GatewaySyncs(clients.Dynamic, cs.Namespace).Get(ctx, d.Name)
 			if err != nil {
-				return unreadable(err, d, cs.Namespace)
+				return dependencyError(err, d, cs.Namespace)
 			}
 			source = origin{repo: on.Spec.Git.Repo, ref: on.Spec.Git.Ref, gatewaySync: on.Name}
 			if verdict, err = request.Look(ctx, clients, on, ""); err != nil {
-				return unreadable(err, d, cs.Namespace)
+				return dependencyError(err, d, cs.Namespace)
 			}
 		}
 		switch {
@@ -59,9 +59,9 @@ func (e *Engine) checkDependencies(ctx context.Context, cs *v1alpha1.ConfigSync,
 	return nil
 }
 
-// reach returns the ConfigSyncs that cs depends on, directly or not, by name. If cs is one of
-// them, the error is DependencyCycle. A cycle without cs is ignored: the status of its members reports it.
-func reach(ctx context.Context, clients kube.Clients, cs *v1alpha1.ConfigSync) (map[string]*v1alpha1.ConfigSync, error) {
+// allDependencies returns the ConfigSyncs that cs depends on, directly or not, by name. If cs is one of them, the reason of the error is
+// DependencyCycle. A cycle without cs is ignored: the status of its members reports it.
+func allDependencies(ctx context.Context, clients kube.Clients, cs *v1alpha1.ConfigSync) (map[string]*v1alpha1.ConfigSync, error) {
 	found := map[string]*v1alpha1.ConfigSync{}
 	type path []*v1alpha1.ConfigSync
 	todo := []path{{cs}}
@@ -80,8 +80,8 @@ func reach(ctx context.Context, clients kube.Clients, cs *v1alpha1.ConfigSync) (
 				return nil, failure.New(v1alpha1.ReasonDependencyCycle, "spec.dependsOn: %s depend on each other: remove one of these dependencies",
 					strings.Join(append(names, cs.Name), " → "))
 			}
-			if len(found) == maxReached {
-				return nil, failure.New(v1alpha1.ReasonLimitExceeded, "spec.dependsOn: the ConfigSync depends on more than %d others, directly or not", maxReached)
+			if len(found) == maxDependencies {
+				return nil, failure.New(v1alpha1.ReasonLimitExceeded, "spec.dependsOn: the ConfigSync depends on more than %d others, directly or not", maxDependencies)
 			}
 			on, err := kube.ConfigSyncs(clients.Dynamic, cs.Namespace).Get(ctx, d.Name)
 			switch {
@@ -89,19 +89,19 @@ func reach(ctx context.Context, clients kube.Clients, cs *v1alpha1.ConfigSync) (
 				found[d.Name] = on
 				todo = append(todo, append(slices.Clone(chain), on))
 			case len(chain) == 1 || !apierrors.IsNotFound(err): // the object that names a missing one reports it
-				return nil, unreadable(err, d, cs.Namespace)
+				return nil, dependencyError(err, d, cs.Namespace)
 			}
 		}
 	}
 	return found, nil
 }
 
-// unreadable explains why a dependency cannot be read. If the dependency does not exist yet, cs waits for it.
-func unreadable(err error, d v1alpha1.ConfigDependency, namespace string) error {
+// dependencyError explains why a dependency cannot be read. If the dependency does not exist yet, cs waits for it.
+func dependencyError(err error, d v1alpha1.ConfigDependency, namespace string) error {
 	if apierrors.IsNotFound(err) {
 		return failure.New(v1alpha1.ReasonDependencyNotReady, "waiting for %s %s, which does not exist in namespace %s", d.EffectiveKind(), d.Name, namespace)
 	}
-	return fmt.Errorf("spec.dependsOn: %w", readable(err, string(d.EffectiveKind()), namespace, d.Name))
+	return fmt.Errorf("spec.dependsOn: %w", readError(err, string(d.EffectiveKind()), namespace, d.Name))
 }
 
 // origin is where the commit of an object comes from: the ref of a repository, or a GatewaySync.

@@ -1,12 +1,12 @@
 // Package configsync runs a ConfigSync: it renders a commit, plans against the cluster, applies, prunes, waits and reports, all with the
-// rights of its caller. It has two front ends: the commands `stoker config apply` and others make one run with the rights of a user, and
-// package reconcile makes runs of all ConfigSyncs with the rights of ServiceAccounts.
+// rights of its caller. It has two front ends. Commands such as `stoker config apply` make one run with the rights of a user. Package
+// reconcile runs all ConfigSyncs with the rights of ServiceAccounts.
 //
-// It lies below hooks and not in a program of its own, because a run needs nothing that is installed: a shell, a CI job, a CronJob or a
-// hook of Argo CD starts it, and no program in the cluster holds rights on objects of others. Agents never import it.
+// It is a part of hooks and not a program of its own, because a run needs no installed component: a shell, a CI job, a CronJob or a
+// hook of Argo CD can start it, and no program in the cluster needs rights on the objects of others. Agents never import it.
 //
-// The packages below it are manifest (bytes become objects), kustomize, source (git), render (templates, overlays, targets), plan (what
-// happens to each object) and apply (the API server).
+// The packages below it are manifest (parses objects), kustomize (builds kustomizations), source (reads git), render (templates,
+// overlays, targets), plan (decides what happens to each object) and apply (calls the API server).
 package configsync
 
 import (
@@ -35,11 +35,11 @@ import (
 
 // Engine runs ConfigSyncs.
 type Engine struct {
-	// Connect returns the clients of the caller. It is called only when something of the cluster is needed.
+	// Connect returns the clients of the caller. The engine calls it only when it needs the cluster, and may call it several times.
 	Connect func() (kube.Clients, error)
-	// Own are the clients for the status and the Events, if they are not those of Connect. Then a run whose context is canceled writes
+	// StatusClients write the status and the Events; nil means the clients of Connect. If set, a run whose context is canceled writes
 	// nothing more, because another replica may have taken over.
-	Own *kube.Clients
+	StatusClients *kube.Clients
 	// Dir is a directory in a local clone. If set, it replaces the repository and the path of the spec.
 	Dir string
 	// Ref replaces the ref of the spec.
@@ -50,13 +50,13 @@ type Engine struct {
 	Cache *source.Cache
 }
 
-// Rendered are the objects of a commit.
+// Rendered is a commit with the objects that were rendered from it.
 type Rendered struct {
 	Ref, Commit, Path string
 	Objects           []manifest.Object
 }
 
-// Validate returns what is wrong with the spec.
+// Validate returns an error with the reason ManifestInvalid if the spec is invalid.
 func Validate(cs *v1alpha1.ConfigSync) error {
 	if errs := validation.ConfigSync(cs); len(errs) > 0 {
 		return failure.New(v1alpha1.ReasonManifestInvalid, "ConfigSync %s: %w", cs.Name, errs.ToAggregate())
@@ -64,14 +64,15 @@ func Validate(cs *v1alpha1.ConfigSync) error {
 	return nil
 }
 
-// Render reads the commit of a ConfigSync and renders its objects. It changes nothing but cs.Status.Request.
+// Render reads the commit of a ConfigSync and renders its objects. It changes nothing except cs.Status.Request. If it fails after it has
+// resolved the commit, it returns the commit without objects, and the error.
 func (e *Engine) Render(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *Rendered, err error) {
 	if bare := cs.Spec.Source == (v1alpha1.ConfigSource{}); e.Dir == "" || !bare {
 		if err := Validate(cs); err != nil {
 			return nil, err
 		}
 	}
-	commit, dir, err := e.open(ctx, cs)
+	commit, dir, err := e.openCommit(ctx, cs)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +88,7 @@ func (e *Engine) Render(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *Render
 	}
 	in := render.Input{
 		Targets: cs.Spec.Targets, Template: cs.Spec.Render.Template, Tainted: vars.tainted, Namespace: cs.Namespace,
-		Values: render.Values(r.facts(cs), vars.all), Secrets: vars.secrets,
+		Values: render.Values(r.builtinValues(cs), vars.all), Secrets: vars.secrets,
 	}
 	var files []string
 	for _, t := range cs.Spec.Targets {
@@ -102,12 +103,12 @@ func (e *Engine) Render(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *Render
 	return r, err
 }
 
-// facts are the values of templates, beside variables.
-func (r *Rendered) facts(cs *v1alpha1.ConfigSync) map[string]string {
+// builtinValues returns the values that templates can use in addition to variables.
+func (r *Rendered) builtinValues(cs *v1alpha1.ConfigSync) map[string]string {
 	return map[string]string{"CRName": cs.Name, "Namespace": cs.Namespace, "Ref": r.Ref, "Commit": r.Commit, "Path": r.Path}
 }
 
-// paths renders the path and the overlays. Values of Secrets are not available to them, because paths are shown.
+// paths renders the path and the overlays. vars must not contain values of Secrets, because the status shows paths.
 func (r *Rendered) paths(cs *v1alpha1.ConfigSync, dir string, vars map[string]string) ([]string, error) {
 	text, overlays := cs.Spec.Source.Paths()
 	field := "spec.source.git"
@@ -118,12 +119,12 @@ func (r *Rendered) paths(cs *v1alpha1.ConfigSync, dir string, vars map[string]st
 		text, overlays = dir, nil
 	}
 	var err error
-	if r.Path, err = render.Path(field+".path", text, render.Values(r.facts(cs), vars)); err != nil {
+	if r.Path, err = render.Path(field+".path", text, render.Values(r.builtinValues(cs), vars)); err != nil {
 		return nil, err
 	}
 	paths := []string{r.Path}
 	for i, o := range overlays {
-		p, err := render.Path(fmt.Sprintf("%s.overlays[%d]", field, i), string(o), render.Values(r.facts(cs), vars))
+		p, err := render.Path(fmt.Sprintf("%s.overlays[%d]", field, i), string(o), render.Values(r.builtinValues(cs), vars))
 		if err != nil {
 			return nil, err
 		}
@@ -132,27 +133,27 @@ func (r *Rendered) paths(cs *v1alpha1.ConfigSync, dir string, vars map[string]st
 	return paths, nil
 }
 
-// open opens the commit. dir is the path in a local clone.
-func (e *Engine) open(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *source.Commit, dir string, err error) {
+// openCommit opens the commit of a ConfigSync. The returned dir is the path of e.Dir in its clone, or "" without e.Dir.
+func (e *Engine) openCommit(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *source.Commit, dir string, err error) {
 	var remote *repo.Remote
-	wanted := source.Wanted{Ref: e.Ref}
-	credentials := "" // their digest
+	wanted := source.CommitSpec{Ref: e.Ref}
+	credentialsDigest := ""
 	switch git, follow := cs.Spec.Source.Git, cs.Spec.Source.GatewaySync; {
 	case e.Dir != "":
 		if wanted.Ref == "" {
 			wanted.Ref = "HEAD"
 		}
-		remote, dir, err = source.Clone(e.Dir, e.Remote)
+		remote, dir, err = source.CloneRemote(e.Dir, e.Remote)
 	case follow != nil:
-		remote, err = e.followed(ctx, cs, &wanted)
+		remote, err = e.openGatewaySync(ctx, cs, &wanted)
 	default:
 		read := func(ctx context.Context, name string) (map[string][]byte, error) {
-			data, err := e.secret(cs)(ctx, name)
-			credentials = digest(data)
+			data, err := e.secretReader(cs)(ctx, name)
+			credentialsDigest = secretDigest(data)
 			return data, err
 		}
-		if remote, err = source.Git(ctx, git, read, e.Remote); err == nil && wanted.Ref == "" {
-			if err = desired(ctx, cs, remote, &wanted); err != nil {
+		if remote, err = source.GitRemote(ctx, git, read, e.Remote); err == nil && wanted.Ref == "" {
+			if err = addDesiredRef(ctx, cs, remote, &wanted); err != nil {
 				err = errors.Join(err, remote.Close())
 			}
 		}
@@ -160,22 +161,22 @@ func (e *Engine) open(ctx context.Context, cs *v1alpha1.ConfigSync) (_ *source.C
 	if err != nil {
 		return nil, "", err
 	}
-	commit, err := source.Open(ctx, remote, wanted, e.slot(cs, remote, credentials))
+	commit, err := source.Open(ctx, remote, wanted, e.cacheSlot(cs, remote, credentialsDigest))
 	return commit, dir, err
 }
 
-// slot returns the place for the objects of a ConfigSync. It is another one if the repository, the credentials or the account change: a
-// spec with the id of a commit asks git for nothing that is there, so what old credentials could fetch must not be there for new ones.
-// With a GatewaySync, git always has to bear the commit out.
-func (e *Engine) slot(cs *v1alpha1.ConfigSync, remote *repo.Remote, credentials string) source.Slot {
+// cacheSlot returns the slot of the cache for the git objects of a ConfigSync. Its Source changes with the repository, the credentials
+// and the account: if the spec names a commit ID, cached objects are used without a request to git, so objects that old credentials
+// fetched must not be available to new ones. With a GatewaySync, git always confirms the commit.
+func (e *Engine) cacheSlot(cs *v1alpha1.ConfigSync, remote *repo.Remote, credentialsDigest string) source.Slot {
 	if e.Cache == nil || e.Dir != "" {
 		return source.Slot{}
 	}
-	return source.Slot{Cache: e.Cache, Owner: string(cs.UID), Source: strings.Join([]string{remote.URL().String(), cs.Spec.Account(), credentials}, "\x00")}
+	return source.Slot{Cache: e.Cache, Owner: string(cs.UID), Source: strings.Join([]string{remote.URL().String(), cs.Spec.Account(), credentialsDigest}, "\x00")}
 }
 
-// digest identifies the content of a Secret.
-func digest(data map[string][]byte) string {
+// secretDigest identifies the content of a Secret.
+func secretDigest(data map[string][]byte) string {
 	h := sha256.New()
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		fmt.Fprintf(h, "%q=%q\n", key, data[key])
@@ -183,9 +184,9 @@ func digest(data map[string][]byte) string {
 	return string(h.Sum(nil))
 }
 
-// desired adds to wanted the ref that a ConfigSync desires: a requested one, or that of its spec. It sets cs.Status.Request to what
-// the status keeps of the request.
-func desired(ctx context.Context, cs *v1alpha1.ConfigSync, remote *repo.Remote, wanted *source.Wanted) error {
+// addDesiredRef adds the desired ref of a ConfigSync to wanted: the requested ref, or the ref of its spec. It sets cs.Status.Request to
+// what the status reports about the request.
+func addDesiredRef(ctx context.Context, cs *v1alpha1.ConfigSync, remote *repo.Remote, wanted *source.CommitSpec) error {
 	git := cs.Spec.Source.Git
 	want, err := v1alpha1.DesiredRef(cs, "")
 	if err == nil && want.ResolveSpec {
@@ -229,8 +230,8 @@ func desired(ctx context.Context, cs *v1alpha1.ConfigSync, remote *repo.Remote, 
 	return nil
 }
 
-// followed returns the repository of a GatewaySync, and adds the commit that its gateways run to wanted.
-func (e *Engine) followed(ctx context.Context, cs *v1alpha1.ConfigSync, wanted *source.Wanted) (*repo.Remote, error) {
+// openGatewaySync returns the repository of the GatewaySync that cs follows, and adds the commit that its gateways should run to wanted.
+func (e *Engine) openGatewaySync(ctx context.Context, cs *v1alpha1.ConfigSync, wanted *source.CommitSpec) (*repo.Remote, error) {
 	clients, err := e.Connect()
 	if err != nil {
 		return nil, err
@@ -238,7 +239,7 @@ func (e *Engine) followed(ctx context.Context, cs *v1alpha1.ConfigSync, wanted *
 	name := cs.Spec.Source.GatewaySync.Name
 	gs, err := kube.GatewaySyncs(clients.Dynamic, cs.Namespace).Get(ctx, name)
 	if err != nil {
-		return nil, readable(err, "GatewaySync", cs.Namespace, name)
+		return nil, readError(err, "GatewaySync", cs.Namespace, name)
 	}
 	wanted.Verifier = e.verifier(cs, gs.Spec.Git.Verify)
 	if wanted.Ref == "" {
@@ -247,9 +248,9 @@ func (e *Engine) followed(ctx context.Context, cs *v1alpha1.ConfigSync, wanted *
 		}
 		target, err := kube.SyncTargets(clients.Dynamic, cs.Namespace).Get(ctx, name)
 		if err != nil && !apierrors.IsNotFound(err) {
-			return nil, readable(err, "SyncTarget", cs.Namespace, name)
+			return nil, readError(err, "SyncTarget", cs.Namespace, name)
 		}
-		if err != nil || !asked(gs, target) {
+		if err != nil || !targetMatches(gs, target) {
 			return nil, failure.New(v1alpha1.ReasonWaitingForLead, "GatewaySync %s has no commit for its spec and its request yet: run the command again when its agents have resolved one", name)
 		}
 		if wanted.Commit, err = plan.ParseID(target.Spec.Commit); err != nil {
@@ -257,13 +258,13 @@ func (e *Engine) followed(ctx context.Context, cs *v1alpha1.ConfigSync, wanted *
 		}
 		wanted.Ref, wanted.Spec = target.Spec.Ref, &gs.Spec.Git
 	}
-	return source.Followed(ctx, &gs.Spec.Git, e.secret(cs), e.Remote)
+	return source.GatewaySyncRemote(ctx, &gs.Spec.Git, e.secretReader(cs), e.Remote)
 }
 
-// asked reports whether a GatewaySync asks for what its SyncTarget says. Every gateway of the namespace can write the SyncTarget, so it
-// is believed only as far as the GatewaySync and git bear it out. A request that the spec overrules counts for nothing; while it is
-// open whether one has lapsed, the ref of the spec counts, too.
-func asked(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget) bool {
+// targetMatches reports whether a SyncTarget names a commit that its GatewaySync desires. Every gateway of the namespace can write the
+// SyncTarget, so the engine trusts it only if the GatewaySync and git confirm it. A lapsed request has no effect. Until the ref of the spec
+// is resolved, it is unknown whether the request has lapsed, so the ref of the spec matches, too.
+func targetMatches(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget) bool {
 	t := &target.Spec
 	d, err := v1alpha1.DesiredRef(gs, "")
 	if err != nil || t.Commit == "" || t.Generation != gs.Generation {
@@ -272,17 +273,17 @@ func asked(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget) bool {
 	return t.Ref == d.Ref && d.CheckCommit(t.Commit) == nil || d.ResolveSpec && t.Ref == gs.Spec.Git.Ref
 }
 
-// verifier returns what verifies the commits of a GatewaySync that delivers only signed ones.
+// verifier returns the verifier of signed commits, or nil if the GatewaySync also delivers unsigned ones.
 func (e *Engine) verifier(cs *v1alpha1.ConfigSync, v *v1alpha1.GitVerify) *repo.Verifier {
 	if v == nil {
 		return nil
 	}
 	return repo.NewVerifier(*v, "spec.git.verify of the GatewaySync", func() ([]byte, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), maxKeys)
+		ctx, cancel := context.WithTimeout(context.Background(), keysTimeout)
 		defer cancel()
 		switch {
 		case v.KeysSecretRef != nil:
-			data, err := e.secret(cs)(ctx, v.KeysSecretRef.Name)
+			data, err := e.secretReader(cs)(ctx, v.KeysSecretRef.Name)
 			return data[v.KeysSecretRef.Key], err
 		case v.KeysConfigMapRef != nil:
 			data, err := e.configMap(ctx, cs, v.KeysConfigMapRef.Name)
@@ -292,8 +293,8 @@ func (e *Engine) verifier(cs *v1alpha1.ConfigSync, v *v1alpha1.GitVerify) *repo.
 	})
 }
 
-// readable explains why an object that the spec names cannot be read.
-func readable(err error, kind, namespace, name string) error {
+// readError explains why the object kind/name, which the spec names, cannot be read.
+func readError(err error, kind, namespace, name string) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		return failure.New(v1alpha1.ReasonSourceMissing, "%s %s does not exist in namespace %s: create it, or correct the spec", kind, name, namespace)
@@ -303,8 +304,8 @@ func readable(err error, kind, namespace, name string) error {
 	return fmt.Errorf("read %s %s: %w", kind, name, err)
 }
 
-// secret reads Secrets of the ConfigSync's namespace.
-func (e *Engine) secret(cs *v1alpha1.ConfigSync) source.Reader {
+// secretReader returns a function that reads Secrets of the ConfigSync's namespace.
+func (e *Engine) secretReader(cs *v1alpha1.ConfigSync) source.SecretReader {
 	return func(ctx context.Context, name string) (map[string][]byte, error) {
 		clients, err := e.Connect()
 		if err != nil {
@@ -312,7 +313,7 @@ func (e *Engine) secret(cs *v1alpha1.ConfigSync) source.Reader {
 		}
 		s, err := clients.Core.CoreV1().Secrets(cs.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return nil, readable(err, "Secret", cs.Namespace, name)
+			return nil, readError(err, "Secret", cs.Namespace, name)
 		}
 		return s.Data, nil
 	}
@@ -326,27 +327,28 @@ func (e *Engine) configMap(ctx context.Context, cs *v1alpha1.ConfigSync, name st
 	}
 	m, err := clients.Core.CoreV1().ConfigMaps(cs.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return nil, readable(err, "ConfigMap", cs.Namespace, name)
+		return nil, readError(err, "ConfigMap", cs.Namespace, name)
 	}
 	return m.Data, nil
 }
 
-// maxKeys bounds the reading of public keys.
-const maxKeys = 30 * time.Second
+// keysTimeout bounds the reading of the public keys that verify commits.
+const keysTimeout = 30 * time.Second
 
 const (
-	maxVars = 512       // in all
-	maxVar  = 64 << 10  // bytes of one
-	maxAll  = 256 << 10 // bytes of all
+	maxVars      = 512       // in all
+	maxVarBytes  = 64 << 10  // bytes of one
+	maxVarsBytes = 256 << 10 // bytes of all
 )
 
-// variables are those of the spec and of the objects that it names.
+// variables are the template variables of the spec, and of the Secrets and ConfigMaps that it names.
 type variables struct {
 	all, public map[string]string // public has no values of Secrets
 	secrets     []string          // the values of Secrets
-	tainted     bool
+	tainted     bool              // a Secret is among the sources
 }
 
+// variables reads the variables of a ConfigSync. Later entries of varsFrom override earlier ones, and spec.render.vars overrides all.
 func (e *Engine) variables(ctx context.Context, cs *v1alpha1.ConfigSync) (variables, error) {
 	v := variables{all: map[string]string{}, public: map[string]string{}}
 	for _, from := range cs.Spec.Render.VarsFrom {
@@ -359,8 +361,8 @@ func (e *Engine) variables(ctx context.Context, cs *v1alpha1.ConfigSync) (variab
 	}
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(v.all)) {
-		if size += len(v.all[name]); len(v.all[name]) > maxVar || size > maxAll || len(v.all) > maxVars {
-			return v, failure.New(v1alpha1.ReasonLimitExceeded, "spec.render: at most %d variables of %d bytes each and %d in total are allowed", maxVars, maxVar, maxAll)
+		if size += len(v.all[name]); len(v.all[name]) > maxVarBytes || size > maxVarsBytes || len(v.all) > maxVars {
+			return v, failure.New(v1alpha1.ReasonLimitExceeded, "spec.render: at most %d variables of %d bytes each and %d in total are allowed", maxVars, maxVarBytes, maxVarsBytes)
 		}
 	}
 	return v, nil
@@ -373,7 +375,7 @@ func (e *Engine) varsFrom(ctx context.Context, cs *v1alpha1.ConfigSync, from v1a
 	if from.SecretRef != nil {
 		v.tainted = true
 		var values map[string][]byte
-		values, err = e.secret(cs)(ctx, from.SecretRef.Name)
+		values, err = e.secretReader(cs)(ctx, from.SecretRef.Name)
 		for name, value := range values {
 			data[name] = strings.TrimRight(string(value), "\r\n")
 			v.secrets = append(v.secrets, data[name])

@@ -1,7 +1,6 @@
 package configsync
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,12 +15,12 @@ import (
 	"stoker.io/stoker/hooks/configsync/manifest"
 )
 
-// maxListed bounds the objects of a cluster that are looked at.
+// maxListed bounds the objects that Orphans lists.
 const maxListed = 200_000
 
-// Orphans returns the objects that are marked as a ConfigSync's and that its inventory does not have, as after a restore without the
-// status. A run never prunes them; one that git names again becomes the ConfigSync's own again. It looks in all namespaces that the
-// caller may list, and only at metadata. unseen names the kinds that could not be listed.
+// Orphans returns the objects that carry the mark of a ConfigSync and are not in its inventory, for example after a restore without the
+// status. A run never prunes them, and adopts those that git names again. Orphans lists only metadata, in all namespaces that the caller
+// may list. unseen names the kinds that could not be listed.
 func (e *Engine) Orphans(ctx context.Context, cs *v1alpha1.ConfigSync) (orphans []manifest.ID, unseen []string, err error) {
 	clients, err := e.Connect()
 	if err != nil {
@@ -50,9 +49,9 @@ func (e *Engine) Orphans(ctx context.Context, cs *v1alpha1.ConfigSync) (orphans 
 				continue
 			}
 			resource := client.Resource(gv.WithResource(kind.Name))
-			found, err := marked(ctx, resource, "", cs.Owner(), &left)
+			found, err := listMarked(ctx, resource, "", cs.Owner(), &left)
 			if apierrors.IsForbidden(err) && kind.Namespaced {
-				found, err = marked(ctx, resource, cs.Namespace, cs.Owner(), &left)
+				found, err = listMarked(ctx, resource, cs.Namespace, cs.Owner(), &left)
 			}
 			if err != nil {
 				unseen = append(unseen, manifest.ID{Group: gv.Group, Kind: kind.Kind}.Type())
@@ -66,12 +65,12 @@ func (e *Engine) Orphans(ctx context.Context, cs *v1alpha1.ConfigSync) (orphans 
 			}
 		}
 	}
-	slices.SortFunc(orphans, func(a, b manifest.ID) int { return cmp.Or(a.Compare(b)) })
+	slices.SortFunc(orphans, manifest.ID.Compare)
 	return orphans, unseen, ctx.Err()
 }
 
-// marked lists the objects with the mark of an owner. Those that a controller made are not among them: some controllers copy annotations.
-func marked(ctx context.Context, resource metadata.Getter, namespace, owner string, left *int) (found []metav1.PartialObjectMetadata, err error) {
+// listMarked lists the objects with the mark of an owner. It ignores objects that a controller owns, because some controllers copy annotations.
+func listMarked(ctx context.Context, resource metadata.Getter, namespace, owner string, left *int) (found []metav1.PartialObjectMetadata, err error) {
 	options := metav1.ListOptions{Limit: 500}
 	for {
 		var page *metav1.PartialObjectMetadataList

@@ -21,34 +21,34 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// atATime is how many requests of a plan are under way. After a burst, which is enough to look at 500 objects, perSecond bounds them.
+// Bounds of the requests of a run. The burst is enough to read 500 objects.
 const (
-	atATime   = 8
-	burst     = 600
-	perSecond = 100
+	maxParallel       = 8
+	requestBurst      = 600
+	requestsPerSecond = 100
 )
 
 // Run is one run of a ConfigSync.
 type Run struct {
 	Plan *plan.Plan
 
-	cs       *v1alpha1.ConfigSync
-	own      kube.Clients // for the status and Events
-	shared   bool         // other replicas may take over
-	wasReady bool         // before the run
-	client   *apply.Client
-	rendered *Rendered
-	objects  []*object // in the order of Plan.Items
-	removals []*removal
-	// listed are the entries of the inventory that the run started with.
-	listed map[manifest.ID]manifest.Entry
-	// known is the inventory that the status had when this run last read or wrote it. intended means that the run wrote its own.
-	known     []string
-	intended  bool
-	stored    *v1alpha1.ConfigSync // as the intent wrote it, until it was written again
-	pruneOnly bool
-	prunes    v1alpha1.Prune
-	// kinds, with their scopes, and namespaces are those that the commit itself brings.
+	cs            *v1alpha1.ConfigSync
+	statusClients kube.Clients // for the status and Events
+	replicated    bool         // other replicas may take over
+	wasReady      bool         // before the run
+	client        *apply.Client
+	rendered      *Rendered
+	objects       []*object // in the order of Plan.Items
+	removals      []*removal
+	// entries are the entries of the inventory at the start of the run.
+	entries map[manifest.ID]manifest.Entry
+	// lastInventory is the inventory of the status when this run last read or wrote it.
+	lastInventory []string
+	wroteIntent   bool
+	intent        *v1alpha1.ConfigSync // as the intent wrote it, until it was written again
+	pruneOnly     bool
+	prunePolicy   v1alpha1.Prune
+	// kinds (with their scopes) and namespaces are those that the commit itself creates.
 	kinds      map[string]string
 	namespaces map[string]bool
 }
@@ -58,10 +58,10 @@ type object struct {
 	want manifest.Object // marked, in its namespace
 	item plan.Item
 	live *unstructured.Unstructured // what was last seen of it
-	// later means that the object cannot be planned before a kind or a namespace of the commit exists.
-	later bool
-	state v1alpha1.ConfigTargetState
-	fault *failure.Error
+	// deferred means that the object cannot be planned before a kind or a namespace of the commit exists.
+	deferred bool
+	state    v1alpha1.ConfigTargetState
+	fault    *failure.Error
 }
 
 // removal is an object of the inventory that the commit does not have.
@@ -69,65 +69,65 @@ type removal struct {
 	manifest.Entry
 	item  plan.Item
 	live  *unstructured.Unstructured
-	done  bool // it is gone, or no longer ours
+	done  bool // the object does not exist, or does not belong to the ConfigSync
 	fault *failure.Error
 	// forbidden means that the fault is a lack of rights.
 	forbidden bool
 }
 
-// Prepare plans a run: it reads the live objects and dry-runs those that are not as git has them. It changes nothing. The error is
-// that of the way to the API server; what the API server refuses is in the plan.
+// Prepare plans a run: it reads the live objects and dry-runs those that differ from git. It changes nothing. It fails if the API server
+// cannot be reached; objects that the API server refuses are in the plan.
 func (e *Engine) Prepare(ctx context.Context, cs *v1alpha1.ConfigSync, rendered *Rendered) (*Run, error) {
-	r, err := e.start(cs)
+	r, err := e.newConnectedRun(cs)
 	if err != nil {
 		return nil, err
 	}
 	r.rendered = rendered
-	if err := r.place(rendered.Objects); err != nil {
+	if err := r.addObjects(rendered.Objects); err != nil {
 		return nil, err
 	}
-	if err := r.each(ctx, r.objects, r.look); err != nil {
+	if err := r.forEach(ctx, r.objects, r.planObject); err != nil {
 		return nil, err
 	}
-	if err := r.lookAtInventory(ctx); err != nil {
+	if err := r.readRemovals(ctx); err != nil {
 		return nil, err
 	}
-	r.write(r.cs.Spec.Prune)
+	r.buildPlan(r.cs.Spec.Prune)
 	return r, nil
 }
 
-// start returns a run that can reach the objects of the cluster.
-func (e *Engine) start(cs *v1alpha1.ConfigSync) (*Run, error) {
+// newConnectedRun returns a run with a client for the objects of the cluster.
+func (e *Engine) newConnectedRun(cs *v1alpha1.ConfigSync) (*Run, error) {
 	clients, err := e.Connect()
 	if err != nil {
 		return nil, err
 	}
 	config := rest.CopyConfig(clients.Config)
-	config.QPS, config.Burst, config.ContentType, config.AcceptContentTypes = perSecond, burst, "", ""
+	config.QPS, config.Burst, config.ContentType, config.AcceptContentTypes = requestsPerSecond, requestBurst, "", ""
 	objects, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	r := e.begin(cs, clients)
+	r := e.newRun(cs, clients)
 	r.client = apply.New(objects, clients.Core.Discovery(), cs)
-	r.list()
+	r.readInventory()
 	return r, nil
 }
 
-// list reads the inventory. A second line of the same object counts for nothing.
-func (r *Run) list() {
-	r.listed = map[manifest.ID]manifest.Entry{}
+// readInventory parses the inventory of the status. It ignores a second line of the same object.
+func (r *Run) readInventory() {
+	r.entries = map[manifest.ID]manifest.Entry{}
 	for _, line := range r.cs.Status.Inventory {
 		e, ok := manifest.ParseEntry(line)
-		if _, twice := r.listed[e.ID]; ok && !twice {
-			r.listed[e.ID] = e
+		if _, twice := r.entries[e.ID]; ok && !twice {
+			r.entries[e.ID] = e
 		}
 	}
 }
 
-// place marks the objects, gives them their namespaces, and puts them in the order of kinds.
-func (r *Run) place(list []manifest.Object) error {
-	r.brings(list)
+// addObjects adds the objects of the commit to the run: marked, in their namespaces, and in the order in which they are applied.
+func (r *Run) addObjects(list []manifest.Object) error {
+	r.findPrerequisites(list)
 	seen := map[manifest.ID]bool{}
 	for _, o := range list {
 		want, err := plan.Mark(o, r.cs.Owner())
@@ -135,19 +135,19 @@ func (r *Run) place(list []manifest.Object) error {
 			return err
 		}
 		x := &object{want: want, state: v1alpha1.ConfigPending}
-		err = r.client.Place(want)
+		err = r.client.ResolveNamespace(want)
 		own, unknown := errors.AsType[*failure.Error](err)
 		if scope := r.kinds[want.ID().Type()]; unknown && scope != "" {
-			x.later = true
+			x.deferred = true
 			if scope == "Namespaced" && want.GetNamespace() == "" { // the inventory has to name the object before its kind is served
 				want.SetNamespace(r.cs.Namespace)
 			}
 		}
 		id := want.ID()
 		switch {
-		case unknown && !x.later:
+		case unknown && !x.deferred:
 			x.fault = own
-		case err != nil && !x.later:
+		case err != nil && !x.deferred:
 			return fmt.Errorf("ask the API server for its kinds: %w", err)
 		case seen[id]:
 			return failure.New(v1alpha1.ReasonManifestInvalid, "%s is in the commit twice, once with and once without its namespace: keep one of them", id)
@@ -162,8 +162,8 @@ func (r *Run) place(list []manifest.Object) error {
 	return nil
 }
 
-// brings notes the kinds and the namespaces that the commit itself brings.
-func (r *Run) brings(list []manifest.Object) {
+// findPrerequisites sets r.kinds and r.namespaces.
+func (r *Run) findPrerequisites(list []manifest.Object) {
 	r.kinds, r.namespaces = map[string]string{}, map[string]bool{}
 	for _, o := range list {
 		switch id := o.ID(); {
@@ -177,10 +177,10 @@ func (r *Run) brings(list []manifest.Object) {
 	}
 }
 
-// each calls do for every object that is not settled otherwise, several at a time. It returns the first error.
-func (r *Run) each(ctx context.Context, list []*object, do func(context.Context, *object) error) error {
+// forEach calls do for every object without a fault, several at a time. It returns the first error.
+func (r *Run) forEach(ctx context.Context, list []*object, do func(context.Context, *object) error) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(atATime)
+	g.SetLimit(maxParallel)
 	for _, x := range list {
 		if x.fault == nil {
 			g.Go(func() error { return do(ctx, x) })
@@ -189,28 +189,28 @@ func (r *Run) each(ctx context.Context, list []*object, do func(context.Context,
 	return g.Wait()
 }
 
-// look reads an object, and dry-runs it unless it is as git has it.
-func (r *Run) look(ctx context.Context, x *object) error {
-	if x.later {
+// planObject reads an object, dry-runs it unless it equals git, and sets its item or its fault.
+func (r *Run) planObject(ctx context.Context, x *object) error {
+	if x.deferred {
 		x.item = plan.Item{ID: x.want.ID(), File: x.want.File, Action: plan.Create, Message: "after its kind"}
 		return nil
 	}
 	var err error
 	if x.live, err = r.client.Get(ctx, x.want); err != nil {
-		return r.refused(ctx, x, err)
+		return r.setRefusal(ctx, x, err)
 	}
-	if plan.Settled(x.want, x.live) {
+	if plan.IsCurrent(x.want, x.live) {
 		x.item = plan.Decide(x.want, x.live, nil, r.cs.Spec.Apply.AdoptPolicy)
 		return nil
 	}
 	dry, err := r.client.DryRun(ctx, x.want)
 	if apierrors.IsNotFound(err) && r.namespaces[x.want.GetNamespace()] {
-		x.later = true
+		x.deferred = true
 		x.item = plan.Item{ID: x.want.ID(), File: x.want.File, Action: plan.Create, Message: "after its namespace"}
 		return nil
 	}
 	if err != nil {
-		if err := r.refused(ctx, x, err); err != nil || x.fault.Reason != v1alpha1.ReasonImmutableField {
+		if err := r.setRefusal(ctx, x, err); err != nil || x.fault.Reason != v1alpha1.ReasonImmutableField {
 			return err
 		}
 		return r.planRecreation(ctx, x)
@@ -219,24 +219,24 @@ func (r *Run) look(ctx context.Context, x *object) error {
 	return nil
 }
 
-// refused notes that the API server refuses an object. Any other error ends the run.
-func (r *Run) refused(ctx context.Context, x *object, err error) error {
+// setRefusal sets the fault of an object if err is a refusal of the API server. It returns any other error, which ends the run.
+func (r *Run) setRefusal(ctx context.Context, x *object, err error) error {
 	if !apply.IsRefusal(err) {
-		return apply.Quiet(x.want, err)
+		return apply.Redact(x.want, err)
 	}
 	x.fault = r.client.Explain(ctx, x.want, x.live != nil, err)
 	return nil
 }
 
-// lookAtInventory reads the objects of the inventory that the commit does not have.
-func (r *Run) lookAtInventory(ctx context.Context) error {
+// readRemovals sets r.removals to the objects of the inventory that the commit does not have, and reads them.
+func (r *Run) readRemovals(ctx context.Context) error {
 	wanted := map[manifest.ID]bool{}
 	for _, x := range r.objects {
 		wanted[x.want.ID()] = true
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(atATime)
-	for _, e := range r.listed {
+	g.SetLimit(maxParallel)
+	for _, e := range r.entries {
 		if wanted[e.ID] {
 			continue
 		}
@@ -263,9 +263,9 @@ func (r *Run) lookAtInventory(ctx context.Context) error {
 	return nil
 }
 
-// write makes the plan of what was seen.
-func (r *Run) write(prune v1alpha1.Prune) {
-	r.prunes = prune
+// buildPlan sets the plan, from the objects and removals that were read.
+func (r *Run) buildPlan(prune v1alpha1.Prune) {
+	r.prunePolicy = prune
 	r.Plan = &plan.Plan{Ref: r.rendered.Ref, Commit: r.rendered.Commit}
 	for _, x := range r.objects {
 		if x.fault != nil {
@@ -277,7 +277,7 @@ func (r *Run) write(prune v1alpha1.Prune) {
 		if plan.Owned(x.live, r.cs.Owner()) {
 			r.Plan.Owned++
 		}
-		if r.drifted(x) {
+		if r.keepsDrift(x) {
 			x.item.Action, x.state = plan.Drift, v1alpha1.ConfigDrifted
 		}
 		if x.item.Action == plan.Unchanged {
@@ -291,20 +291,21 @@ func (r *Run) write(prune v1alpha1.Prune) {
 			r.Plan.Removals = append(r.Plan.Removals, x.item)
 			continue
 		}
-		item, there := plan.Remove(x.Entry, x.live, r.cs.Owner(), prune)
-		x.item, x.done = item, !there || item.Action == plan.Release
-		if there {
-			r.Plan.Removals = append(r.Plan.Removals, item)
+		item, exists := plan.DecideRemoval(x.Entry, x.live, r.cs.Owner(), prune)
+		x.item, x.done = item, !exists || item.Action == plan.Release
+		if !exists {
+			continue
 		}
-		if item.Action == plan.Prune && there {
+		r.Plan.Removals = append(r.Plan.Removals, item)
+		if item.Action == plan.Prune {
 			r.Plan.Owned++
 		}
 	}
 }
 
-// drifted reports whether an object was changed in the cluster and the spec says to leave it so. A Secret has no digest of what was applied: it has
-// drifted if the commit and the spec are those of the last run, and nothing else can have changed what is rendered.
-func (r *Run) drifted(x *object) bool {
+// keepsDrift reports whether an object was changed in the cluster and the spec says to report drift only. A Secret has no digest of what
+// was applied. It has drifted if the commit and the spec are those of the last run, and no template could have changed its content.
+func (r *Run) keepsDrift(x *object) bool {
 	if r.cs.Spec.Apply.DriftPolicy != v1alpha1.ConfigDriftReport {
 		return false
 	}

@@ -89,8 +89,8 @@ func (w *world) program(system string, wrap func(http.RoundTripper) http.RoundTr
 	require.NoError(w.t, err)
 	gateways, err := kube.Watch(clients.Dynamic, []string{w.namespace}, nil, func(namespace, name string) { r.GatewaySyncChanged(namespace, name) }, nil)
 	require.NoError(w.t, err)
-	r = reconcile.New(reconcile.Config{Own: clients, Account: accounts, Seen: seen.Get, List: seen.List, GatewaySync: gateways.Get, Log: daemon.Log(&p.log, "text", "info"),
-		Ran: func(v1alpha1.Class, time.Duration) {}, Pruned: func(deleted, _ int) { p.pruned.Add(int32(deleted)) }})
+	r = reconcile.New(reconcile.Config{ProgramClients: clients, AccountClients: accounts, ConfigSync: seen.Get, ConfigSyncs: seen.List, GatewaySync: gateways.Get, Log: daemon.Log(&p.log, "text", "info"),
+		OnRun: func(v1alpha1.Class, time.Duration) {}, OnPrune: func(deleted, _ int) { p.pruned.Add(int32(deleted)) }})
 	l := lease.Lease{Client: clients.Core, Namespace: system, Name: "stoker-configsync", Holder: lease.Identity("test")}
 	ctx, cancel := context.WithCancel(context.Background())
 	var ended sync.WaitGroup

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// maxGone bounds the wait for an object that is deleted, whose finalizers can keep it.
-	maxGone = time.Minute
+	// deletionTimeout bounds the wait for the deletion of an object. Finalizers can delay it.
+	deletionTimeout = time.Minute
 	// maxConflicts is how often an object may change while it is being deleted.
 	maxConflicts = 3
 )
@@ -25,23 +25,23 @@ const (
 // planRecreation is for an object with a changed immutable field. If its manifest asks for it, and a dry run of the deletion succeeds,
 // it replaces the fault of x by an item that deletes and creates the object.
 func (r *Run) planRecreation(ctx context.Context, x *object) error {
-	if !plan.Recreates(x.want, r.entry(x.want.ID()), x.live) {
+	if !plan.MayRecreate(x.want, r.inventoryEntry(x.want.ID()), x.live) {
 		return nil
 	}
 	if err := r.client.DryRunDelete(ctx, x.live); apply.IsRefusal(err) {
 		x.fault = undeletable(err)
 		return nil
 	} else if err != nil {
-		return apply.Quiet(x.want, err)
+		return apply.Redact(x.want, err)
 	}
 	x.item = plan.Item{ID: x.want.ID(), File: x.want.File, Action: plan.Recreate, Message: "a field of it cannot be changed, and annotation " + v1alpha1.AnnotationConfigRecreate + " is enabled"}
 	x.fault = nil
 	return nil
 }
 
-// entry returns the entry of the inventory for an object, or nil.
-func (r *Run) entry(id manifest.ID) *manifest.Entry {
-	if e, ok := r.listed[id]; ok {
+// inventoryEntry returns the entry of the inventory for an object, or nil.
+func (r *Run) inventoryEntry(id manifest.ID) *manifest.Entry {
+	if e, ok := r.entries[id]; ok {
 		return &e
 	}
 	return nil
@@ -66,44 +66,44 @@ func (r *Run) deleteAndWait(ctx context.Context, x *object) error {
 		}
 		if !apierrors.IsConflict(err) || conflicts == maxConflicts {
 			if !apply.IsRefusal(err) {
-				return apply.Quiet(x.want, err)
+				return apply.Redact(x.want, err)
 			}
 			x.fault = undeletable(err)
 			return failure.New(x.fault.Reason, "%s: %w", id, x.fault)
 		}
 		live, err := r.client.Get(ctx, x.want)
 		if err != nil {
-			return apply.Quiet(x.want, err)
+			return apply.Redact(x.want, err)
 		}
 		if live == nil {
 			break
 		}
 		if live.GetUID() != uid || !plan.Owned(live, r.cs.Owner()) {
-			return r.replaced(x)
+			return r.failReplaced(x)
 		}
 		x.live = live
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, maxGone, failure.New(v1alpha1.ReasonUnhealthy,
+	ctx, cancel := context.WithTimeoutCause(ctx, deletionTimeout, failure.New(v1alpha1.ReasonUnhealthy,
 		"%s is deleted to be created again, and its finalizers keep it: see metadata.finalizers, and run the command again when it is gone", id))
 	defer cancel()
 	for {
 		live, err := r.client.Get(ctx, x.want)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			return apply.Quiet(x.want, err)
+			return apply.Redact(x.want, err)
 		case err == nil && live == nil:
 			return nil
 		case err == nil && live.GetUID() != uid:
-			return r.replaced(x)
+			return r.failReplaced(x)
 		}
-		if !backoff.Wait(ctx, lookAgain/4) {
+		if !backoff.Wait(ctx, pollInterval/4) {
 			return fmt.Errorf("wait for the deletion: %w", context.Cause(ctx))
 		}
 	}
 }
 
-// replaced sets and returns the fault that an object is no longer the one that was planned.
-func (r *Run) replaced(x *object) error {
+// failReplaced sets and returns the fault that an object is no longer the one that was planned.
+func (r *Run) failReplaced(x *object) error {
 	x.fault = failure.New(v1alpha1.ReasonNotOwned, "another object has its name now, or it is no longer marked as this ConfigSync's: run the command again")
 	return failure.New(x.fault.Reason, "%s: %w", x.want.ID(), x.fault)
 }

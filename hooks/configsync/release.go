@@ -11,30 +11,29 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Left is what stays of the objects of a ConfigSync that is deleted.
-type Left struct {
-	// Objects are those that are not deleted: kinds that are never pruned, objects with stoker.io/prune: disabled, and those that could
-	// not be deleted.
+// Remaining describes the objects of a deleted ConfigSync that Remove did not delete.
+type Remaining struct {
+	// Objects are of kinds that are never pruned, have stoker.io/prune: disabled, or could not be deleted.
 	Objects []string
-	// Forbidden means that no deletion failed but for a lack of rights.
+	// Forbidden means that every failed deletion failed because of missing rights.
 	Forbidden bool
 }
 
-// Remove deletes the objects of a ConfigSync that is deleted, by the rules of pruning but for spec.prune and the confirmation of mass
-// deletions: the deletion of the ConfigSync is the confirmation. If it fails, the status says why.
-func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Left, error) {
-	r, err := e.start(cs)
+// Remove deletes the objects of a ConfigSync that is being deleted. It follows the rules of pruning, except for spec.prune and the
+// confirmation of mass deletions: the deletion of the ConfigSync confirms it. If Remove fails, the status says why.
+func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Remaining, error) {
+	r, err := e.newConnectedRun(cs)
 	if err != nil {
-		r = e.begin(cs, *e.Own)
-		r.outcome(err)
-		return Left{Objects: inventoried(cs), Forbidden: failure.Is(err, v1alpha1.ReasonApplyForbidden)}, r.report(ctx, err)
+		r = e.newRun(cs, *e.StatusClients)
+		r.setOutcome(err)
+		return Remaining{Objects: inventoryObjects(cs), Forbidden: failure.Is(err, v1alpha1.ReasonApplyForbidden)}, r.report(ctx, err)
 	}
 	r.rendered = &Rendered{Ref: cs.Status.SourceRef, Commit: cs.Status.SourceRevision, Path: cs.Status.SourcePath}
-	if err = r.lookAtInventory(ctx); err == nil {
-		r.write(v1alpha1.PruneOwned)
+	if err = r.readRemovals(ctx); err == nil {
+		r.buildPlan(v1alpha1.PruneOwned)
 		err = r.prune(ctx, true)
 	}
-	left := Left{Forbidden: failure.Is(err, v1alpha1.ReasonPruneFailed)}
+	left := Remaining{Forbidden: failure.Is(err, v1alpha1.ReasonPruneFailed)}
 	for _, x := range r.removals {
 		if !x.done && (x.live == nil || x.live.GetDeletionTimestamp() == nil) {
 			left.Objects = append(left.Objects, x.ID.String())
@@ -45,14 +44,14 @@ func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Left, err
 	}
 	if err != nil {
 		r.cs.Status.Inventory = r.inventory(true)
-		r.outcome(err)
+		r.setOutcome(err)
 		return left, r.report(ctx, err)
 	}
 	return left, nil
 }
 
-// inventoried returns the objects of the inventory.
-func inventoried(cs *v1alpha1.ConfigSync) (list []string) {
+// inventoryObjects returns the objects of the inventory as text.
+func inventoryObjects(cs *v1alpha1.ConfigSync) (list []string) {
 	for _, line := range cs.Status.Inventory {
 		if e, ok := manifest.ParseEntry(line); ok {
 			list = append(list, e.ID.String())
@@ -61,15 +60,16 @@ func inventoried(cs *v1alpha1.ConfigSync) (list []string) {
 	return list
 }
 
-// Release sends the Event of a ConfigSync that is deleted. Its message lists what stays. why says why more stays than the rules say.
+// Release sends the Event of a ConfigSync that is being deleted. Its message lists the objects that stay. A non-empty why explains why
+// objects stay that the rules would delete.
 func (e *Engine) Release(ctx context.Context, cs *v1alpha1.ConfigSync, left []string, why string) {
-	r := e.begin(cs, *e.Own)
+	r := e.newRun(cs, *e.StatusClients)
 	switch {
 	case why != "":
-		r.event(ctx, corev1.EventTypeWarning, v1alpha1.EventReleased, fmt.Sprintf("%s; %d objects stay: %s", why, len(left), some(left)))
+		r.sendEvent(ctx, corev1.EventTypeWarning, v1alpha1.EventReleased, fmt.Sprintf("%s; %d objects stay: %s", why, len(left), joinFirst(left)))
 	case len(left) > 0:
-		r.event(ctx, corev1.EventTypeNormal, v1alpha1.EventReleased, fmt.Sprintf("its objects are deleted but for %d that are never pruned: %s", len(left), some(left)))
+		r.sendEvent(ctx, corev1.EventTypeNormal, v1alpha1.EventReleased, fmt.Sprintf("its objects are deleted but for %d that are never pruned: %s", len(left), joinFirst(left)))
 	default:
-		r.event(ctx, corev1.EventTypeNormal, v1alpha1.EventReleased, "its objects are deleted")
+		r.sendEvent(ctx, corev1.EventTypeNormal, v1alpha1.EventReleased, "its objects are deleted")
 	}
 }

@@ -14,33 +14,33 @@ import (
 	"stoker.io/stoker/internal/request"
 )
 
-// rollback requests the last good commit after a run that failed with err, if the spec says so and the commit is to blame. It returns
-// err. The next run goes back.
+// requestRollback requests the last good commit after a run that failed with err, if the spec says so and the commit caused the failure.
+// It returns err. The next run applies the last good commit.
 //
-// It cannot loop: the last good commit is no reason to go back from itself, and a commit that was gone back from comes back only if the
-// ref moves on or a user requests it.
-func (r *Run) rollback(ctx context.Context, err error) error {
+// Rollbacks cannot loop: there is no rollback from the last good commit to itself, and the failed commit is applied again only if the ref
+// moves to another commit or a user requests it.
+func (r *Run) requestRollback(ctx context.Context, err error) error {
 	good := r.cs.Status.LastGood
-	if r.cs.Spec.RollbackOnFailure != v1alpha1.ConfigRollbackLastGood || ctx.Err() != nil || !r.blames(err) || good == nil || good.Commit == r.Commit() {
+	if r.cs.Spec.RollbackOnFailure != v1alpha1.ConfigRollbackLastGood || ctx.Err() != nil || !r.causedByCommit(err) || good == nil || good.Commit == r.Commit() {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, maxReport)
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	setter := request.NewSetter(r.own.Dynamic, r.own.Now).Of(kube.ConfigSync)
+	setter := request.NewSetter(r.statusClients.Dynamic, r.statusClients.Now).Of(kube.ConfigSync)
 	answer, failed := setter.RollbackFrom(ctx, r.cs.Namespace, r.cs.Name, r.Commit(), "", "hook", "")
 	switch {
-	case errors.Is(failed, request.ErrTooEarly): // the spec or the request changed in the meantime, and the next run judges again
+	case errors.Is(failed, request.ErrTooEarly): // the spec or the request changed in the meantime; the next run decides again
 	case failed != nil:
 		return fmt.Errorf("%w; the rollback to %.7s could not be requested: %w", err, good.Commit, failed)
 	case answer.Outcome == request.Set:
-		r.event(ctx, corev1.EventTypeWarning, v1alpha1.EventRollbackRequested, fmt.Sprintf("%.7s failed: the rollback is requested, %s", r.Commit(), answer.Message))
+		r.sendEvent(ctx, corev1.EventTypeWarning, v1alpha1.EventRollbackRequested, fmt.Sprintf("%.7s failed: the rollback is requested, %s", r.Commit(), answer.Message))
 	}
 	return err
 }
 
-// blames reports whether the content of the commit caused a failure that left objects between two commits, or unhealthy. A refusal before
+// causedByCommit reports whether the content of the commit caused a failure that left objects between two commits, or unhealthy. A refusal before
 // the first change needs no rollback, and missing rights are not the commit's fault.
-func (r *Run) blames(err error) bool {
+func (r *Run) causedByCommit(err error) bool {
 	if err == nil || r.Commit() == "" || !meta.IsStatusConditionTrue(r.cs.Status.Conditions, v1alpha1.ConditionDegraded) {
 		return false
 	}
@@ -48,8 +48,8 @@ func (r *Run) blames(err error) bool {
 	return reason == v1alpha1.ReasonUnhealthy || reason.Class() == v1alpha1.ClassStalled
 }
 
-// heldOff returns the beginning of the message if a rollback is in force: all is healthy, but not as the spec says.
-func (r *Run) heldOff() string {
+// rollbackNote returns the beginning of the Ready message if a rollback is in force, and otherwise "".
+func (r *Run) rollbackNote() string {
 	q := r.cs.Requests()
 	d, err := q.Desired("")
 	if unless := q.Unless(); err == nil && d.Override && v1alpha1.IsCommit(unless) {

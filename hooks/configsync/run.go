@@ -19,43 +19,43 @@ import (
 )
 
 const (
-	// lookAgain is the pause between two looks at objects that are not healthy.
-	lookAgain = time.Second
-	// maxEstablish bounds the wait for kinds that the commit brings.
-	maxEstablish = time.Minute
-	// maxReport bounds the last write of a run that is interrupted.
-	maxReport = 15 * time.Second
+	// pollInterval is the pause between two reads of objects that are not healthy.
+	pollInterval = time.Second
+	// establishTimeout bounds the wait until the API server serves the kinds of the commit.
+	establishTimeout = time.Minute
+	// reportTimeout bounds the last writes of a run, which are made even if the run is interrupted.
+	reportTimeout = 15 * time.Second
 )
 
 // Options choose what a run does.
 type Options struct {
-	// DryRun reports the plan, and changes nothing.
+	// DryRun plans the run and changes nothing, not even the status.
 	DryRun bool
-	// PruneOnly deletes what git no longer has, and applies nothing.
+	// PruneOnly deletes the objects that git no longer has, and applies nothing.
 	PruneOnly bool
-	// Confirm is a commit whose mass deletion the caller confirms, as the annotation does.
+	// Confirm is the commit whose mass deletion the caller confirms. It has the same effect as the annotation.
 	Confirm string
-	// Patience bounds how long the run itself waits for healthy objects; 0 means until spec.progressDeadline. A run that ends before
-	// the deadline fails with the reason Progressing, and the next one goes on.
-	Patience time.Duration
-	// Waiting says when the first of several such runs began to wait.
+	// HealthTimeout bounds how long this run waits for healthy objects; 0 means until spec.progressDeadline. A run that ends before
+	// the deadline fails with the reason Progressing, and the next run continues to wait.
+	HealthTimeout time.Duration
+	// Waiting says when the first of several such runs began to wait, so that they share one deadline.
 	Waiting Waiting
 }
 
-// Waiting is since when the objects of a commit are not healthy.
+// Waiting is the commit whose objects are not healthy yet, and the start of the first run that waited for them.
 type Waiting struct {
 	Commit string
 	Since  time.Time
 }
 
-// Apply renders, plans, applies, prunes and waits, and writes the status. The run that it returns has no plan if it did not come to one.
-// Nothing is changed unless the API server accepted every object in a dry run.
+// Apply renders, plans, applies, prunes and waits, and writes the status. It changes no object unless the API server accepted every
+// object in a dry run. If Apply fails before it has a plan, Plan of the returned run is nil, or the run itself is.
 func (e *Engine) Apply(ctx context.Context, cs *v1alpha1.ConfigSync, o Options) (*Run, error) {
 	if cs.Paused() {
 		return nil, failure.New(v1alpha1.ReasonPaused, "ConfigSync %s is paused: remove spec.paused and the annotation %s", cs.Name, v1alpha1.AnnotationPaused)
 	}
 	clients, err := e.Connect()
-	if err != nil && e.Own == nil {
+	if err != nil && e.StatusClients == nil {
 		return nil, err
 	}
 	var rendered *Rendered
@@ -72,25 +72,25 @@ func (e *Engine) Apply(ctx context.Context, cs *v1alpha1.ConfigSync, o Options) 
 	if err != nil && o.DryRun {
 		return nil, err
 	}
-	if err != nil { // the run came to no plan
-		r = e.begin(cs, clients)
+	if err != nil {
+		r = e.newRun(cs, clients)
 		r.rendered = rendered
-		r.outcome(err)
+		r.setOutcome(err)
 		return r, r.report(ctx, err)
 	}
-	return r, r.carryOut(ctx, o)
+	return r, r.execute(ctx, o)
 }
 
-// begin returns a run that has read nothing yet.
-func (e *Engine) begin(cs *v1alpha1.ConfigSync, clients kube.Clients) *Run {
-	r := &Run{cs: cs.DeepCopy(), known: cs.Status.Inventory, own: clients, wasReady: meta.IsStatusConditionTrue(cs.Status.Conditions, v1alpha1.ConditionReady)}
-	if e.Own != nil {
-		r.own, r.shared = *e.Own, true
+// newRun returns a run that has not read anything yet.
+func (e *Engine) newRun(cs *v1alpha1.ConfigSync, clients kube.Clients) *Run {
+	r := &Run{cs: cs.DeepCopy(), lastInventory: cs.Status.Inventory, statusClients: clients, wasReady: meta.IsStatusConditionTrue(cs.Status.Conditions, v1alpha1.ConditionReady)}
+	if e.StatusClients != nil {
+		r.statusClients, r.replicated = *e.StatusClients, true
 	}
 	return r
 }
 
-// Commit returns the commit of the run, or "" if it came to none.
+// Commit returns the commit of the run, or "" if the run failed before it resolved one.
 func (r *Run) Commit() string {
 	if r.rendered == nil {
 		return ""
@@ -112,29 +112,29 @@ func (r *Run) Pruned() (deleted, failed int) {
 	return deleted, failed
 }
 
-// Said returns the outcome of the run as one sentence.
-func (r *Run) Said() string {
+// Outcome returns the outcome of the run as one sentence.
+func (r *Run) Outcome() string {
 	if ready := meta.FindStatusCondition(r.cs.Status.Conditions, v1alpha1.ConditionReady); ready != nil && !r.pruneOnly {
 		return ready.Message
 	}
 	return r.Plan.Summary()
 }
 
-func (r *Run) carryOut(ctx context.Context, o Options) error {
+func (r *Run) execute(ctx context.Context, o Options) error {
 	err := r.Plan.Problem(v1alpha1.ConfirmsDeletion(o.Confirm, r.Plan.Commit) || r.cs.ConfirmsDeletion(r.Plan.Commit))
 	switch {
 	case o.DryRun:
 		return err
 	case err != nil:
-		r.outcome(err)
+		r.setOutcome(err)
 		return r.report(ctx, err)
 	case r.cs.Spec.Apply.DryRun:
-		r.outcome(failure.New(v1alpha1.ReasonDryRun, "nothing was changed: %s", r.Plan.Summary()))
+		r.setOutcome(failure.New(v1alpha1.ReasonDryRun, "nothing was changed: %s", r.Plan.Summary()))
 		return r.report(ctx, nil)
 	}
 	before := slices.Clone(r.cs.Status.Conditions)
 	if o.PruneOnly && r.Plan.Pruned() > 0 || !o.PruneOnly && r.Plan.Changes() {
-		if err := r.intend(ctx); err != nil {
+		if err := r.writeIntent(ctx); err != nil {
 			return err
 		}
 	}
@@ -143,36 +143,36 @@ func (r *Run) carryOut(ctx context.Context, o Options) error {
 		r.cs.Status.Inventory, r.cs.Status.Conditions = r.inventory(true), before
 		return r.report(ctx, err)
 	}
-	err = r.change(ctx)
+	err = r.applyAll(ctx)
 	if err == nil && r.cs.Spec.Apply.Waits() {
-		err = r.wait(ctx, o)
+		err = r.waitHealthy(ctx, o)
 	}
 	if err == nil {
 		err = r.prune(ctx, true)
 	}
-	r.outcome(err)
-	return r.rollback(ctx, r.report(ctx, err))
+	r.setOutcome(err)
+	return r.requestRollback(ctx, r.report(ctx, err))
 }
 
-// change applies and prunes, but for what pods may still read.
-func (r *Run) change(ctx context.Context) error {
-	if err := r.applyFirst(ctx); err != nil {
+// applyAll applies all objects, and prunes all but ConfigMaps and Secrets.
+func (r *Run) applyAll(ctx context.Context) error {
+	if err := r.applyPrerequisites(ctx); err != nil {
 		return err
 	}
 	for _, x := range r.objects {
-		if err := r.apply(ctx, x); err != nil {
+		if err := r.applyObject(ctx, x); err != nil {
 			return err
 		}
 	}
 	return r.prune(ctx, false)
 }
 
-// applyFirst applies the kinds and the namespaces that other objects of the commit need, and then dry-runs those. If the API server
-// refuses one, the kinds and namespaces stay.
-func (r *Run) applyFirst(ctx context.Context) error {
+// applyPrerequisites applies the kinds and namespaces that deferred objects need, and then dry-runs the deferred objects. If the API
+// server refuses one of them, the new kinds and namespaces stay.
+func (r *Run) applyPrerequisites(ctx context.Context) error {
 	var later []*object
 	for _, x := range r.objects {
-		if x.later {
+		if x.deferred {
 			later = append(later, x)
 		}
 	}
@@ -181,18 +181,18 @@ func (r *Run) applyFirst(ctx context.Context) error {
 	}
 	for _, x := range r.objects {
 		if id := x.want.ID(); id.IsNamespace() || id.IsDefinition() {
-			if err := r.apply(ctx, x); err != nil {
+			if err := r.applyObject(ctx, x); err != nil {
 				return err
 			}
 		}
 	}
-	if err := r.establish(ctx, later); err != nil {
+	if err := r.waitForKinds(ctx, later); err != nil {
 		return err
 	}
 	for _, x := range later {
-		x.later = false
+		x.deferred = false
 	}
-	if err := r.each(ctx, later, r.look); err != nil {
+	if err := r.forEach(ctx, later, r.planObject); err != nil {
 		return err
 	}
 	for _, x := range later {
@@ -208,13 +208,13 @@ func (r *Run) applyFirst(ctx context.Context) error {
 	return nil
 }
 
-// establish waits until the API server serves the kinds of the commit, and lists those of later. It lists a kind a moment after it
-// serves it.
-func (r *Run) establish(ctx context.Context, later []*object) error {
-	ctx, cancel := context.WithTimeout(ctx, maxEstablish)
+// waitForKinds waits until the CustomResourceDefinitions of the commit are established and discovery lists the kinds of the deferred
+// objects. Discovery lists a kind a moment after the API server serves it.
+func (r *Run) waitForKinds(ctx context.Context, later []*object) error {
+	ctx, cancel := context.WithTimeout(ctx, establishTimeout)
 	defer cancel()
 	for {
-		var waits string
+		var missing string
 		for _, x := range r.objects {
 			if !x.want.ID().IsDefinition() {
 				continue
@@ -224,28 +224,28 @@ func (r *Run) establish(ctx context.Context, later []*object) error {
 				return err
 			}
 			if live == nil || !apply.HealthOf(live).Healthy {
-				waits = x.want.GetName()
+				missing = x.want.GetName()
 			}
 		}
 		r.client.Refresh()
 		for _, x := range later {
-			if err := r.client.Place(x.want); failure.Is(err, v1alpha1.ReasonKindUnknown) {
-				waits = x.want.ID().Type()
+			if err := r.client.ResolveNamespace(x.want); failure.Is(err, v1alpha1.ReasonKindUnknown) {
+				missing = x.want.ID().Type()
 			} else if err != nil {
 				return fmt.Errorf("ask the API server for its kinds: %w", err)
 			}
 		}
-		if waits == "" {
+		if missing == "" {
 			return nil
 		}
-		if !backoff.Wait(ctx, lookAgain/4) {
-			return failure.New(v1alpha1.ReasonKindUnknown, "only kinds and namespaces were applied: the API server does not serve %s within %s", waits, maxEstablish)
+		if !backoff.Wait(ctx, pollInterval/4) {
+			return failure.New(v1alpha1.ReasonKindUnknown, "only kinds and namespaces were applied: the API server does not serve %s within %s", missing, establishTimeout)
 		}
 	}
 }
 
-// apply applies one object, if the plan says so and it was not done before.
-func (r *Run) apply(ctx context.Context, x *object) error {
+// applyObject applies one object if the plan says so and this run has not applied it yet.
+func (r *Run) applyObject(ctx context.Context, x *object) error {
 	if x.state != v1alpha1.ConfigPending {
 		return nil
 	}
@@ -263,7 +263,7 @@ func (r *Run) apply(ctx context.Context, x *object) error {
 	if err != nil {
 		x.state = v1alpha1.ConfigFailed
 		if !apply.IsRefusal(err) {
-			return apply.Quiet(x.want, err)
+			return apply.Redact(x.want, err)
 		}
 		x.fault = r.client.Explain(ctx, x.want, x.live != nil, err)
 		return failure.New(x.fault.Reason, "%s: %w", x.want.ID(), x.fault)
@@ -276,8 +276,8 @@ func (r *Run) apply(ctx context.Context, x *object) error {
 	return nil
 }
 
-// prune deletes what the plan says. One object that stays does not keep others. ConfigMaps and Secrets go only if data is true, when all
-// other objects are healthy: a pod that is not replaced yet still reads them when it restarts.
+// prune deletes the objects that the plan says. If one cannot be deleted, prune still deletes the others. It deletes ConfigMaps and Secrets
+// only if data is true: the caller sets it when all objects are healthy, because a pod that is not replaced yet reads them when it restarts.
 func (r *Run) prune(ctx context.Context, data bool) error {
 	var failed []string
 	for _, x := range r.removals {
@@ -290,7 +290,7 @@ func (r *Run) prune(ctx context.Context, data bool) error {
 		if x.done || x.fault != nil || x.item.Action != plan.Prune {
 			continue
 		}
-		err := r.remove(ctx, x)
+		err := r.deleteRemoval(ctx, x)
 		switch {
 		case err == nil:
 			x.done = true
@@ -313,8 +313,9 @@ func (r *Run) prune(ctx context.Context, data bool) error {
 	return nil
 }
 
-// remove deletes an object. If it was written since the run read it, as a controller writes a status, the object is judged again.
-func (r *Run) remove(ctx context.Context, x *removal) error {
+// deleteRemoval deletes an object. If the object changed since the run read it, for example because a controller wrote its status,
+// deleteRemoval reads it again and deletes it only if the rules of pruning still say so.
+func (r *Run) deleteRemoval(ctx context.Context, x *removal) error {
 	err := r.client.Delete(ctx, x.live)
 	if !apierrors.IsConflict(err) {
 		return err
@@ -323,15 +324,15 @@ func (r *Run) remove(ctx context.Context, x *removal) error {
 	if failed != nil || live == nil {
 		return failed
 	}
-	if item, _ := plan.Remove(x.Entry, live, r.cs.Owner(), r.prunes); item.Action != plan.Prune {
+	if item, _ := plan.DecideRemoval(x.Entry, live, r.cs.Owner(), r.prunePolicy); item.Action != plan.Prune {
 		return err
 	}
 	x.live = live
 	return r.client.Delete(ctx, live)
 }
 
-// wait waits until all objects are healthy, at most for spec.progressDeadline or for the patience of the caller.
-func (r *Run) wait(ctx context.Context, o Options) error {
+// waitHealthy waits until all objects are healthy, at most for spec.progressDeadline or the HealthTimeout of o.
+func (r *Run) waitHealthy(ctx context.Context, o Options) error {
 	deadline, err := r.cs.Spec.Deadline()
 	if err != nil {
 		return err
@@ -359,12 +360,12 @@ func (r *Run) wait(ctx context.Context, o Options) error {
 			return failure.New(v1alpha1.ReasonUnhealthy, "applied, and %d of %d objects are not healthy: %s", len(waiting), len(r.objects), worst)
 		case time.Now().After(end):
 			return failure.New(v1alpha1.ReasonProgressDeadlineExceeded, "applied, and %d of %d objects are not healthy after %s: %s", len(waiting), len(r.objects), deadline, worst)
-		case o.Patience > 0 && time.Since(began) >= o.Patience:
+		case o.HealthTimeout > 0 && time.Since(began) >= o.HealthTimeout:
 			return failure.New(v1alpha1.ReasonProgressing, "applied, and waiting for %d of %d objects to become healthy: %s", len(waiting), len(r.objects), worst)
-		case !backoff.Wait(ctx, lookAgain):
+		case !backoff.Wait(ctx, pollInterval):
 			return context.Cause(ctx)
 		}
-		if err := r.each(ctx, waiting, func(ctx context.Context, x *object) error {
+		if err := r.forEach(ctx, waiting, func(ctx context.Context, x *object) error {
 			live, err := r.client.Get(ctx, x.want)
 			if err == nil && live == nil {
 				err = failure.New(v1alpha1.ReasonProgressing, "%s was deleted in the meantime", x.want.ID())

@@ -22,8 +22,8 @@ import (
 const (
 	// MaxBody bounds a review. It is twice what the API server stores, because a review may also contain the old object.
 	MaxBody = 3 << 20
-	// maxAtOnce bounds the reviews that are processed at the same time; others wait.
-	maxAtOnce = 64
+	// maxConcurrent bounds the reviews that are processed at the same time; others wait.
+	maxConcurrent = 64
 	// Path is the path of the webhook.
 	Path = "/mutate"
 	// ConfigurationName is the name of the MutatingWebhookConfiguration, which the chart installs.
@@ -62,7 +62,7 @@ type Handler struct {
 }
 
 // New returns a Handler that answers a bounded number of reviews at a time.
-func New(c Config) *Handler { return &Handler{Config: c, slots: make(chan struct{}, maxAtOnce)} }
+func New(c Config) *Handler { return &Handler{Config: c, slots: make(chan struct{}, maxConcurrent)} }
 
 // Routes serves reviews at Path.
 func (h *Handler) Routes() *serve.Mux {

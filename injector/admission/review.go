@@ -66,17 +66,17 @@ func (h *Handler) review(ctx context.Context, req *admissionv1.AdmissionRequest)
 }
 
 func (h *Handler) decide(ctx context.Context, pod *corev1.Pod) ([]inject.Op, inject.Decision) {
-	if !inject.Wanted(pod.Annotations) || inject.Has(pod) {
+	if !inject.Requested(pod.Annotations) || inject.Has(pod) {
 		return inject.Patch(pod, nil, h.Defaults)
 	}
 	if why := h.Scope.Excluded(pod.Namespace); why != "" {
 		return nil, inject.Decision{Reason: v1alpha1.ReasonNamespaceExcluded, Message: why}
 	}
-	there, err := h.Find.For(ctx, pod.Namespace, inject.Named(pod.Annotations))
+	candidates, err := h.Find.For(ctx, pod.Namespace, inject.GatewaySyncName(pod.Annotations))
 	if err != nil {
 		return nil, inject.Decision{Reason: v1alpha1.ReasonGatewaySyncNotFound, Message: err.Error()}
 	}
-	gs, decision := inject.Choose(pod, there)
+	gs, decision := inject.Choose(pod, candidates)
 	if gs == nil {
 		return nil, decision
 	}
@@ -86,7 +86,7 @@ func (h *Handler) decide(ctx context.Context, pod *corev1.Pod) ([]inject.Op, inj
 func (h *Handler) answer(req *admissionv1.AdmissionRequest, pod *corev1.Pod, ops []inject.Op, d inject.Decision) *admissionv1.AdmissionResponse {
 	res := allow(req.UID)
 	for _, w := range d.Warnings {
-		res.Warnings = append(res.Warnings, short("stoker: "+w))
+		res.Warnings = append(res.Warnings, truncate("stoker: "+w))
 	}
 	result := "injected"
 	switch d.Reason {
@@ -100,7 +100,7 @@ func (h *Handler) answer(req *admissionv1.AdmissionRequest, pod *corev1.Pod, ops
 		result = "unchanged"
 	default:
 		result = "skipped"
-		res.Warnings = append(res.Warnings, short(fmt.Sprintf("stoker: the pod starts without an agent (%s): %s", d.Reason, d.Message)))
+		res.Warnings = append(res.Warnings, truncate(fmt.Sprintf("stoker: the pod starts without an agent (%s): %s", d.Reason, d.Message)))
 		if inject.Required(pod.Annotations) {
 			result = "refused"
 			res = refuse(req.UID, d)
@@ -124,7 +124,7 @@ func podName(pod *corev1.Pod) string {
 func allow(uid types.UID, warnings ...string) *admissionv1.AdmissionResponse {
 	res := &admissionv1.AdmissionResponse{UID: uid, Allowed: true}
 	for _, w := range warnings {
-		res.Warnings = append(res.Warnings, short(w))
+		res.Warnings = append(res.Warnings, truncate(w))
 	}
 	return res
 }
@@ -137,8 +137,8 @@ func refuse(uid types.UID, d inject.Decision) *admissionv1.AdmissionResponse {
 	}}
 }
 
-// short truncates a text to maxWarning bytes at a whole character.
-func short(text string) string {
+// truncate truncates a text to maxWarning bytes at a whole character.
+func truncate(text string) string {
 	if len(text) <= maxWarning {
 		return text
 	}

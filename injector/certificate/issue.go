@@ -2,6 +2,7 @@ package certificate
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -17,10 +18,10 @@ import (
 )
 
 const (
-	// life is the lifetime of a self-signed certificate. It is renewed after two thirds of it.
-	life = 90 * 24 * time.Hour
-	// backdated allows for clocks that are slow.
-	backdated = time.Hour
+	// lifetime is the lifetime of a self-signed certificate. It is renewed after two thirds of it.
+	lifetime = 90 * 24 * time.Hour
+	// clockSkew backdates a certificate, for clients with slow clocks.
+	clockSkew = time.Hour
 	// authorityName is the common name of our authorities in a bundle.
 	authorityName = "stoker-injector"
 	// maxAuthorities bounds a bundle.
@@ -35,7 +36,7 @@ type issued struct {
 }
 
 func issue(names []string, now time.Time) (issued, error) {
-	begin, end := now.Add(-backdated).Truncate(time.Second), now.Add(life).Truncate(time.Second)
+	begin, end := now.Add(-clockSkew).Truncate(time.Second), now.Add(lifetime).Truncate(time.Second)
 	authorityKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return issued{}, err
@@ -148,10 +149,7 @@ func merge(now time.Time, lists ...[]*x509.Certificate) []*x509.Certificate {
 		}
 	}
 	slices.SortStableFunc(out, func(a, b *x509.Certificate) int {
-		if d := b.NotBefore.Compare(a.NotBefore); d != 0 {
-			return d
-		}
-		return bytes.Compare(a.Raw, b.Raw)
+		return cmp.Or(b.NotBefore.Compare(a.NotBefore), bytes.Compare(a.Raw, b.Raw))
 	})
 	return out[:min(len(out), maxAuthorities)]
 }
@@ -164,4 +162,4 @@ func encode(list []*x509.Certificate) []byte {
 	return out.Bytes()
 }
 
-var errNone = errors.New("there is no certificate yet")
+var errNoCertificate = errors.New("there is no certificate yet")

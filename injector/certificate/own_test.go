@@ -35,10 +35,10 @@ func configuration() *admissionregv1.MutatingWebhookConfiguration {
 	}
 }
 
-func newOwn(client kubernetes.Interface, every, settle time.Duration) *certificate.Own {
-	return certificate.NewOwn(certificate.Config{
+func newOwn(client kubernetes.Interface, every, settle time.Duration) *certificate.SelfSigned {
+	return certificate.NewSelfSigned(certificate.Config{
 		Client: client, Namespace: "stoker-system", Secret: "stoker-injector-cert", Configuration: "stoker-injector",
-		Names: []string{host, "127.0.0.1"}, Every: every, Settle: settle, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Names: []string{host, "127.0.0.1"}, Interval: every, PublishTime: settle, Log: slog.New(slog.DiscardHandler), Now: time.Now,
 	})
 }
 
@@ -51,7 +51,7 @@ func bundles(t *testing.T, client kubernetes.Interface) [][]byte {
 }
 
 // connect performs a TLS handshake as the API server does: it trusts only the bundle.
-func connect(o *certificate.Own, bundle []byte) error {
+func connect(o *certificate.SelfSigned, bundle []byte) error {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(bundle) {
 		return fmt.Errorf("the bundle is empty")
@@ -84,13 +84,13 @@ func TestRotationBreaksNoConnection(t *testing.T) {
 		var group sync.WaitGroup
 		defer group.Wait()
 		defer cancel()
-		run := func() (*certificate.Own, context.CancelFunc) {
+		run := func() (*certificate.SelfSigned, context.CancelFunc) {
 			o := newOwn(client, 3*time.Hour, 12*time.Hour)
 			ctx, stop := context.WithCancel(ctx)
 			group.Go(func() { assert.NoError(t, o.Run(ctx)) })
 			return o, stop
 		}
-		replicas := make([]*certificate.Own, 3)
+		replicas := make([]*certificate.SelfSigned, 3)
 		stops := make([]context.CancelFunc, 3)
 		for i := range replicas {
 			replicas[i], stops[i] = run()
@@ -133,7 +133,7 @@ func TestRotationBreaksNoConnection(t *testing.T) {
 	})
 }
 
-func verify(o *certificate.Own, bundle []byte) error {
+func verify(o *certificate.SelfSigned, bundle []byte) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
 	c, err := o.GetCertificate(nil)
@@ -149,7 +149,7 @@ func TestReplicasAgreeOnFirstCertificate(t *testing.T) {
 	for range 20 {
 		client := fake.NewClientset(configuration())
 		ctx, cancel := context.WithCancel(t.Context())
-		replicas := make([]*certificate.Own, 8)
+		replicas := make([]*certificate.SelfSigned, 8)
 		var group sync.WaitGroup
 		for i := range replicas {
 			replicas[i] = newOwn(client, 20*time.Millisecond, time.Hour)
@@ -182,7 +182,7 @@ func TestAuthorityKeyIsNotStored(t *testing.T) {
 }
 
 // start runs o until the end of the test and returns when it is ready.
-func start(t *testing.T, o *certificate.Own) {
+func start(t *testing.T, o *certificate.SelfSigned) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -279,7 +279,7 @@ func TestNotReadyWithoutItsAuthority(t *testing.T) {
 		client.PrependReactor("get", "secrets", no)
 		own := newOwn(client, time.Minute, time.Hour)
 		often := own.Config
-		often.Every = 5 * time.Second
+		often.Interval = 5 * time.Second
 		o := certificate.NewTrusted(own, often)
 		go func() { _ = o.Run(t.Context()) }()
 		ready := func(within time.Duration) bool {

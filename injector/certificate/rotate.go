@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// keep decides about the content of the Secret. It is pure.
-type keep struct {
-	names     []string
-	settle    time.Duration
-	now       time.Time // by the API server's clock
-	node      time.Time // by this node's clock
-	published []*x509.Certificate
-	// mine is the pair that this replica serves, or empty.
-	mine [2][]byte
+// rotation computes the content of the Secret and the certificate to serve. It does no I/O.
+type rotation struct {
+	names       []string
+	publishTime time.Duration
+	now         time.Time // by the API server's clock
+	nodeNow     time.Time // by this node's clock
+	published   []*x509.Certificate
+	// servedPair is the certificate and the key that this replica serves, or empty.
+	servedPair [2][]byte
 
 	data   map[string][]byte // in: as it is; out: as it should be
 	serve  *tls.Certificate  // the certificate to serve now
 	action string
 }
 
-// look updates the content and reports whether it changed.
+// update updates data, serve and action. It reports whether data changed.
 //
 // A certificate is replaced in three steps, each by any replica. After two thirds of the lifetime of the current certificate, the next one
-// is issued and its authority added to the bundle. The next certificate is served when settle has passed since it was issued and its
-// authority is in the webhook configuration. The old authority stays in the bundle until it expires.
-func (k *keep) look() (changed bool, err error) {
+// is issued and its authority added to the bundle. The next certificate is served when publishTime has passed since it was issued and
+// its authority is in the webhook configuration. The old authority stays in the bundle until it expires.
+func (k *rotation) update() (changed bool, err error) {
 	before := k.data
 	k.data = maps.Clone(before)
 	if k.data == nil {
@@ -40,18 +40,18 @@ func (k *keep) look() (changed bool, err error) {
 	if err != nil {
 		// The Secret was deleted or damaged. Restore the pair that this replica serves, because the API server trusts it
 		// already.
-		if current, err = load(k.mine[0], k.mine[1], roots, k.names, k.now); err != nil {
-			return true, k.fresh(roots)
+		if current, err = load(k.servedPair[0], k.servedPair[1], roots, k.names, k.now); err != nil {
+			return true, k.reissue(roots)
 		}
-		k.data[keyCert], k.data[keyKey] = k.mine[0], k.mine[1]
+		k.data[keyCert], k.data[keyKey] = k.servedPair[0], k.servedPair[1]
 	}
 	next, err := load(k.data[keyNextCert], k.data[keyNextKey], roots, k.names, k.now)
 	since, sinceErr := time.Parse(time.RFC3339, string(k.data[keyNextSince]))
 	hasNext := err == nil && sinceErr == nil
 	switch {
-	case hasNext && k.now.Sub(since) >= k.settle && k.trusts(next):
+	case hasNext && k.now.Sub(since) >= k.publishTime && k.trusts(next):
 		k.data[keyCert], k.data[keyKey] = k.data[keyNextCert], k.data[keyNextKey]
-		k.drop()
+		k.dropNext()
 		k.serve, k.action = next, "served the next certificate"
 	case !hasNext && !k.now.Before(renewAt(current.Leaf)):
 		made, err := issue(k.names, k.now)
@@ -69,8 +69,8 @@ func (k *keep) look() (changed bool, err error) {
 	return !maps.EqualFunc(before, k.data, bytes.Equal), nil
 }
 
-// fresh issues a new certificate because there is no usable one. The certificates that other replicas serve stay trusted.
-func (k *keep) fresh(roots []*x509.Certificate) error {
+// reissue issues a new certificate because there is no usable one. The certificates that other replicas serve stay trusted.
+func (k *rotation) reissue(roots []*x509.Certificate) error {
 	made, err := issue(k.names, k.now)
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (k *keep) fresh(roots []*x509.Certificate) error {
 	roots = k.merge([]*x509.Certificate{made.authority}, roots)
 	k.data[keyCert], k.data[keyKey] = made.cert, made.key
 	k.data[keyBundle] = encode(roots)
-	k.drop()
+	k.dropNext()
 	k.action = "issued a certificate"
 	k.serve, err = load(made.cert, made.key, roots, k.names, k.now)
 	return err
@@ -87,21 +87,21 @@ func (k *keep) fresh(roots []*x509.Certificate) error {
 // merge returns the valid authorities, without duplicates, newest first. An authority stays until both the API server's
 // clock and this node's clock say that it has expired, so that every certificate that a replica still serves is
 // trusted.
-func (k *keep) merge(lists ...[]*x509.Certificate) []*x509.Certificate {
+func (k *rotation) merge(lists ...[]*x509.Certificate) []*x509.Certificate {
 	now := k.now
-	if k.node.Before(now) {
-		now = k.node
+	if k.nodeNow.Before(now) {
+		now = k.nodeNow
 	}
 	return merge(now, lists...)
 }
 
-func (k *keep) drop() {
+func (k *rotation) dropNext() {
 	for _, key := range []string{keyNextCert, keyNextKey, keyNextSince} {
 		delete(k.data, key)
 	}
 }
 
 // trusts reports whether a published authority signed c.
-func (k *keep) trusts(c *tls.Certificate) bool {
+func (k *rotation) trusts(c *tls.Certificate) bool {
 	return slices.ContainsFunc(k.published, func(a *x509.Certificate) bool { return c.Leaf.CheckSignatureFrom(a) == nil })
 }

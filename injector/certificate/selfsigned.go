@@ -39,12 +39,12 @@ const (
 const fieldManager = "stoker-injector"
 
 const (
-	// maxTries bounds the attempts of one iteration when other replicas write the Secret first.
+	// maxTries bounds the attempts of one check when other replicas write the Secret first.
 	maxTries = 5
-	// retryIn is the pause after a failed iteration.
-	retryIn = 5 * time.Second
-	// absentIn is the pause while there is no webhook configuration.
-	absentIn = time.Second
+	// retryInterval is the pause after a failed check.
+	retryInterval = 5 * time.Second
+	// absentInterval is the pause while there is no webhook configuration.
+	absentInterval = time.Second
 )
 
 // Config says where the certificate is stored and which webhook configuration must trust it.
@@ -56,50 +56,50 @@ type Config struct {
 	Configuration string
 	// Names are the DNS names and addresses of the certificate.
 	Names []string
-	// Every is the interval of the checks. Settle is how long the authority of a new certificate is published before the
-	// certificate is served: much longer than Every and than the API server needs to notice it.
-	Every, Settle time.Duration
-	Log           *slog.Logger
-	// Ends is called with the expiry of the certificate that is served.
-	Ends func(time.Time)
+	// Interval is the interval of the checks. PublishTime is how long the authority of a new certificate is published before
+	// the certificate is served. It is much longer than Interval, and than the API server needs to load the authority.
+	Interval, PublishTime time.Duration
+	Log                   *slog.Logger
+	// OnExpiry is called with the expiry of each new certificate that is served.
+	OnExpiry func(time.Time)
 	// Now returns the API server's time, because the API server verifies the certificate by its own clock. The clock of this
 	// node may be wrong.
 	Now func() time.Time
 }
 
-// Own manages a self-signed certificate. Any number of replicas share it.
-type Own struct {
+// SelfSigned manages a self-signed certificate. Any number of replicas share it.
+type SelfSigned struct {
 	Config
-	serving atomic.Pointer[tls.Certificate]
-	trusted atomic.Bool
-	mine    [2][]byte // the pair that is served, in PEM
-	absent  bool      // there was no webhook configuration at the last check
+	serving    atomic.Pointer[tls.Certificate]
+	trusted    atomic.Bool
+	servedPair [2][]byte // the pair that is served, in PEM
+	absent     bool      // there was no webhook configuration at the last check
 }
 
-// NewOwn returns an Own that has no certificate until Run makes or finds one.
-func NewOwn(c Config) *Own { return &Own{Config: c} }
+// NewSelfSigned returns a SelfSigned that has no certificate until Run makes or finds one.
+func NewSelfSigned(c Config) *SelfSigned { return &SelfSigned{Config: c} }
 
 // GetCertificate implements the callback of tls.Config.
-func (o *Own) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (o *SelfSigned) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c := o.serving.Load(); c != nil {
 		return c, nil
 	}
-	return nil, errNone
+	return nil, errNoCertificate
 }
 
 // Ready reports whether a certificate is served that the webhook configuration trusts. It is false without a webhook
 // configuration.
-func (o *Own) Ready() bool { return o.serving.Load() != nil && o.trusted.Load() }
+func (o *SelfSigned) Ready() bool { return o.serving.Load() != nil && o.trusted.Load() }
 
 // Run maintains the certificate until ctx is done.
-func (o *Own) Run(ctx context.Context) error {
+func (o *SelfSigned) Run(ctx context.Context) error {
 	for {
-		pause := backoff.Jitter(o.Every)
+		pause := backoff.Jitter(o.Interval)
 		if err := o.check(ctx); err != nil && ctx.Err() == nil {
 			o.Log.Error("checking the certificate failed", "error", err)
-			pause = backoff.Jitter(min(retryIn, o.Every))
+			pause = backoff.Jitter(min(retryInterval, o.Interval))
 		} else if o.absent {
-			pause = backoff.Jitter(min(absentIn, o.Every)) // the installation is in progress
+			pause = backoff.Jitter(min(absentInterval, o.Interval)) // the installation is in progress
 		}
 		if !backoff.Wait(ctx, pause) {
 			return nil
@@ -107,7 +107,7 @@ func (o *Own) Run(ctx context.Context) error {
 	}
 }
 
-func (o *Own) check(ctx context.Context) error {
+func (o *SelfSigned) check(ctx context.Context) error {
 	for range maxTries {
 		done, err := o.attempt(ctx)
 		if done || err != nil {
@@ -117,8 +117,8 @@ func (o *Own) check(ctx context.Context) error {
 	return fmt.Errorf("secret %s/%s changed during every attempt to update it", o.Namespace, o.Secret)
 }
 
-// attempt runs one iteration. It returns false if another replica wrote the Secret first.
-func (o *Own) attempt(ctx context.Context) (done bool, err error) {
+// attempt checks and updates the Secret and the webhook configuration once. It returns false if another replica wrote the Secret first.
+func (o *SelfSigned) attempt(ctx context.Context) (done bool, err error) {
 	secret, err := o.Client.CoreV1().Secrets(o.Namespace).Get(ctx, o.Secret, metav1.GetOptions{})
 	absent := apierrors.IsNotFound(err)
 	if err != nil && !absent {
@@ -131,8 +131,8 @@ func (o *Own) attempt(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	k := keep{names: o.Names, settle: o.Settle, now: o.Now(), node: time.Now(), data: secret.Data, published: published, mine: o.mine}
-	changed, err := k.look()
+	k := rotation{names: o.Names, publishTime: o.PublishTime, now: o.Now(), nodeNow: time.Now(), data: secret.Data, published: published, servedPair: o.servedPair}
+	changed, err := k.update()
 	if err != nil {
 		return false, err
 	}
@@ -154,16 +154,16 @@ func (o *Own) attempt(ctx context.Context) (done bool, err error) {
 	if err := o.publish(ctx, configuration, k.data[keyBundle]); err != nil {
 		return false, err
 	}
-	if before := o.serving.Swap(k.serve); o.Ends != nil && (before == nil || !before.Leaf.Equal(k.serve.Leaf)) {
-		o.Ends(k.serve.Leaf.NotAfter)
+	if before := o.serving.Swap(k.serve); o.OnExpiry != nil && (before == nil || !before.Leaf.Equal(k.serve.Leaf)) {
+		o.OnExpiry(k.serve.Leaf.NotAfter)
 	}
-	o.mine = [2][]byte{k.data[keyCert], k.data[keyKey]}
+	o.servedPair = [2][]byte{k.data[keyCert], k.data[keyKey]}
 	o.trusted.Store(configuration != nil)
 	return true, nil
 }
 
 // published returns the webhook configuration, or nil if there is none, and our authorities that every entry trusts now.
-func (o *Own) published(ctx context.Context) (*admissionregv1.MutatingWebhookConfiguration, []*x509.Certificate, error) {
+func (o *SelfSigned) published(ctx context.Context) (*admissionregv1.MutatingWebhookConfiguration, []*x509.Certificate, error) {
 	c, err := o.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, o.Configuration, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		if !o.absent {
@@ -189,7 +189,7 @@ func (o *Own) published(ctx context.Context) (*admissionregv1.MutatingWebhookCon
 }
 
 // publish writes the bundle to every entry of the webhook configuration.
-func (o *Own) publish(ctx context.Context, c *admissionregv1.MutatingWebhookConfiguration, bundle []byte) error {
+func (o *SelfSigned) publish(ctx context.Context, c *admissionregv1.MutatingWebhookConfiguration, bundle []byte) error {
 	if c == nil {
 		return nil
 	}

@@ -17,8 +17,8 @@ import (
 	"stoker.io/stoker/internal/backoff"
 )
 
-// lookWithin is the time limit for reading the webhook configuration.
-const lookWithin = 10 * time.Second
+// readTimeout is the time limit for reading the webhook configuration.
+const readTimeout = 10 * time.Second
 
 // Source provides a certificate.
 type Source interface {
@@ -37,7 +37,7 @@ type Trusted struct {
 	problem string
 }
 
-// NewTrusted returns a Trusted. It uses Client, Configuration, Every, Log and Now of c.
+// NewTrusted returns a Trusted. It uses Client, Configuration, Interval, Log and Now of c.
 func NewTrusted(from Source, c Config) *Trusted { return &Trusted{Source: from, Config: c} }
 
 // Ready reports whether a certificate is served that every entry of the webhook configuration trusts. If the configuration
@@ -50,10 +50,10 @@ func (m *Trusted) Run(ctx context.Context) error {
 	defer source.Wait()
 	source.Go(func() { _ = m.Source.Run(ctx) }) // always nil
 	for {
-		m.look(ctx)
-		pause := m.Every
+		m.checkTrust(ctx)
+		pause := m.Interval
 		if !m.trusted.Load() {
-			pause = min(absentIn, m.Every) // the installation or a renewal is in progress
+			pause = min(absentInterval, m.Interval) // the installation or a renewal is in progress
 		}
 		if !backoff.Wait(ctx, backoff.Jitter(pause)) {
 			return nil
@@ -61,14 +61,14 @@ func (m *Trusted) Run(ctx context.Context) error {
 	}
 }
 
-func (m *Trusted) look(ctx context.Context) {
+func (m *Trusted) checkTrust(ctx context.Context) {
 	pair, err := m.GetCertificate(nil)
 	if err != nil {
 		return // the source logs the reason
 	}
-	asked, cancel := context.WithTimeout(ctx, lookWithin)
+	bounded, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	c, err := m.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(asked, m.Configuration, metav1.GetOptions{})
+	c, err := m.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(bounded, m.Configuration, metav1.GetOptions{})
 	var why string
 	switch {
 	case ctx.Err() != nil:
@@ -76,14 +76,14 @@ func (m *Trusted) look(ctx context.Context) {
 	case apierrors.IsNotFound(err):
 		why, err = "webhook configuration not found", nil
 	case err != nil:
-		m.say("reading the webhook configuration failed", err)
+		m.logOnce("reading the webhook configuration failed", err)
 		return
 	default:
-		why, err = untrusted(c, pair, m.Now())
+		why, err = trustProblem(c, pair, m.Now())
 	}
 	if why != "" {
 		m.trusted.Store(false)
-		m.say(why+"; no pod is injected", err)
+		m.logOnce(why+"; no pod is injected", err)
 		return
 	}
 	m.problem = ""
@@ -92,8 +92,8 @@ func (m *Trusted) look(ctx context.Context) {
 	}
 }
 
-// say logs a problem once. It does not compare errors, because their texts contain the time.
-func (m *Trusted) say(what string, err error) {
+// logOnce logs a problem unless it is the same as the last one. It does not compare errors, because their texts contain the time.
+func (m *Trusted) logOnce(what string, err error) {
 	if what == m.problem {
 		return
 	}
@@ -105,8 +105,8 @@ func (m *Trusted) say(what string, err error) {
 	log.Warn(what)
 }
 
-// untrusted returns why the API server would reject the certificate, with the error of x509 if there is one, or "".
-func untrusted(c *admissionregv1.MutatingWebhookConfiguration, pair *tls.Certificate, now time.Time) (string, error) {
+// trustProblem returns why the API server would reject the certificate, with the error of x509 if there is one, or "".
+func trustProblem(c *admissionregv1.MutatingWebhookConfiguration, pair *tls.Certificate, now time.Time) (string, error) {
 	between := x509.NewCertPool()
 	for _, raw := range pair.Certificate[1:] {
 		if authority, err := x509.ParseCertificate(raw); err == nil {
@@ -120,7 +120,7 @@ func untrusted(c *admissionregv1.MutatingWebhookConfiguration, pair *tls.Certifi
 		if !roots.AppendCertsFromPEM(w.ClientConfig.CABundle) {
 			return fmt.Sprintf("entry %s of the webhook configuration has no caBundle", w.Name), nil
 		}
-		_, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: called(w), Roots: roots, Intermediates: between, CurrentTime: now})
+		_, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: serverName(w), Roots: roots, Intermediates: between, CurrentTime: now})
 		if err != nil {
 			return fmt.Sprintf("the caBundle of entry %s of the webhook configuration does not match the certificate", w.Name), err
 		}
@@ -128,8 +128,8 @@ func untrusted(c *admissionregv1.MutatingWebhookConfiguration, pair *tls.Certifi
 	return "", nil
 }
 
-// called returns the name by which the API server calls the webhook of an entry.
-func called(w *admissionregv1.MutatingWebhook) string {
+// serverName returns the host name by which the API server calls the webhook of an entry, or "".
+func serverName(w *admissionregv1.MutatingWebhook) string {
 	if s := w.ClientConfig.Service; s != nil {
 		return s.Name + "." + s.Namespace + ".svc"
 	}

@@ -39,7 +39,7 @@ func newMount(t *testing.T) *mount {
 	m := &mount{T: t, client: fake.NewClientset(), dir: t.TempDir()}
 	log := slog.New(slog.NewTextHandler(&m.log, nil))
 	m.served = certificate.NewTrusted(keypair.NewMounted(m.dir, 10*time.Second, log, nil), certificate.Config{
-		Client: m.client, Configuration: "stoker-injector", Every: 5 * time.Second, Log: log, Now: time.Now,
+		Client: m.client, Configuration: "stoker-injector", Interval: 5 * time.Second, Log: log, Now: time.Now,
 	})
 	return m
 }

@@ -36,34 +36,34 @@ type Config struct {
 	Out io.Writer
 	// Dial connects to an address in the cluster; nil means the default dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Within is how long to retry, for a new installation, and Every how often.
-	Within, Every time.Duration
+	// Timeout is how long to retry, for a new installation, and Interval how often.
+	Timeout, Interval time.Duration
 }
 
 const (
 	// maxAnswer bounds the answer, which is short for a plain pod.
 	maxAnswer = 64 << 10
-	// eachWithin is the time limit of one attempt.
-	eachWithin = 10 * time.Second
-	uid        = types.UID("stoker-injector-check")
+	// attemptTimeout is the time limit of one attempt.
+	attemptTimeout = 10 * time.Second
+	uid            = types.UID("stoker-injector-check")
 )
 
 // Run returns nil when every entry of the webhook configuration leads to a working injector. The error is that of the last
 // attempt.
 func Run(ctx context.Context, c Config) error {
-	for end := time.Now().Add(c.Within); ; {
-		err := c.once(ctx)
+	for end := time.Now().Add(c.Timeout); ; {
+		err := c.attempt(ctx)
 		if err == nil || time.Now().After(end) {
 			return err
 		}
-		if !backoff.Wait(ctx, c.Every) {
+		if !backoff.Wait(ctx, c.Interval) {
 			return err
 		}
 	}
 }
 
-func (c Config) once(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, eachWithin)
+func (c Config) attempt(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	configuration, err := c.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, c.Configuration, metav1.GetOptions{})
 	if err != nil {
@@ -75,7 +75,7 @@ func (c Config) once(ctx context.Context) error {
 	var found bytes.Buffer
 	for i := range configuration.Webhooks {
 		w := &configuration.Webhooks[i]
-		address, err := c.ask(ctx, w)
+		address, err := c.call(ctx, w)
 		if err != nil {
 			return fmt.Errorf("webhook configuration %s, entry %s: %w", c.Configuration, w.Name, err)
 		}
@@ -85,8 +85,8 @@ func (c Config) once(ctx context.Context) error {
 	return err
 }
 
-// ask posts the review of a plain pod to the Service of an entry.
-func (c Config) ask(ctx context.Context, w *admissionregv1.MutatingWebhook) (string, error) {
+// call posts the review of a plain pod to the Service of an entry, and returns the address of the Service.
+func (c Config) call(ctx context.Context, w *admissionregv1.MutatingWebhook) (string, error) {
 	service := w.ClientConfig.Service
 	if service == nil || service.Path == nil || service.Port == nil {
 		return "", errors.New("clientConfig has no Service with path and port")
@@ -121,10 +121,10 @@ func (c Config) ask(ctx context.Context, w *admissionregv1.MutatingWebhook) (str
 	if res.StatusCode != http.StatusOK {
 		return "", fmt.Errorf("%s answers %s: %.200s", address, res.Status, answer)
 	}
-	return address, judge(address, answer)
+	return address, checkAnswer(address, answer)
 }
 
-func judge(address string, answer []byte) error {
+func checkAnswer(address string, answer []byte) error {
 	var got admissionv1.AdmissionReview
 	if err := json.Unmarshal(answer, &got); err != nil {
 		return fmt.Errorf("%s does not answer with an AdmissionReview: %w", address, err)
@@ -140,7 +140,7 @@ func judge(address string, answer []byte) error {
 	return nil
 }
 
-// review returns the dry-run review of a pod that asks for nothing.
+// review returns the dry-run review of a pod that does not request an agent.
 func review() ([]byte, error) {
 	pod, err := json.Marshal(&corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},

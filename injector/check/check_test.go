@@ -120,7 +120,7 @@ func TestCheckRetries(t *testing.T) {
 			return true, nil, errors.New("not yet")
 		})
 		began := time.Now()
-		err := check.Run(t.Context(), check.Config{Client: client, Configuration: "x", Out: io.Discard, Within: time.Minute, Every: 2 * time.Second})
+		err := check.Run(t.Context(), check.Config{Client: client, Configuration: "x", Out: io.Discard, Timeout: time.Minute, Interval: 2 * time.Second})
 		assert.ErrorContains(t, err, "read the webhook configuration x: not yet")
 		assert.Equal(t, 32, tries)
 		assert.Equal(t, 62*time.Second, time.Since(began))

@@ -90,7 +90,7 @@ func (s *sidecar) identity() []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
 	}
-	value := func(name, v string) corev1.EnvVar { return corev1.EnvVar{Name: name, Value: verbatim(v)} }
+	value := func(name, v string) corev1.EnvVar { return corev1.EnvVar{Name: name, Value: escapeEnv(v)} }
 	gateway := field("GATEWAY_NAME", "metadata.name")
 	if s.gateway != "" {
 		gateway = value("GATEWAY_NAME", s.gateway)
@@ -108,11 +108,11 @@ func (s *sidecar) identity() []corev1.EnvVar {
 		value("GATEWAY_TLS", strconv.FormatBool(s.gs.Spec.Gateway.TLS)),
 		value("SYNC_PERIOD", strconv.Itoa(int(s.effective.SyncPeriod.Seconds()))),
 		value("SECRETS_DIR", secretsDir),
-		value("SECRETS", keysOf(s.secrets)),
+		value("SECRETS", secretKeys(s.secrets)),
 		value("PODINFO_DIR", podinfoDir),
 	}
-	if len(s.data.foreign) > 0 {
-		env = append(env, value("GATEWAY_MOUNTS", listed(s.data.foreign)))
+	if len(s.data.unwritable) > 0 {
+		env = append(env, value("GATEWAY_MOUNTS", encodePaths(s.data.unwritable)))
 	}
 	for field, ref := range s.gs.Spec.Secrets() {
 		if name := v1alpha1.FileVariables[field]; name != "" && mountable(ref) {
@@ -125,8 +125,8 @@ func (s *sidecar) identity() []corev1.EnvVar {
 	return env
 }
 
-// listed encodes paths as JSON, because they may contain any character.
-func listed(paths []string) string {
+// encodePaths encodes paths as JSON, because they may contain any character.
+func encodePaths(paths []string) string {
 	text, err := json.Marshal(paths)
 	if err != nil {
 		panic(err) // impossible for strings

@@ -10,9 +10,9 @@ import (
 // variables that the agent's libraries read: HTTPS_PROXY, SSL_CERT_FILE, GODEBUG.
 const subPathPrefix = "STOKER_SUBPATH_"
 
-// expansion returns a subPathExpr with renamed variables, and these variables, taken from the environment of the container with
+// renameVariables returns a subPathExpr with renamed variables, and these variables, taken from the environment of the container with
 // the mount. ok is false if a variable is unknown or comes from a source that the agent must not read.
-func expansion(expr string, env []corev1.EnvVar) (renamed string, used []corev1.EnvVar, ok bool) {
+func renameVariables(expr string, env []corev1.EnvVar) (renamed string, used []corev1.EnvVar, ok bool) {
 	var b strings.Builder
 	for {
 		before, rest, found := strings.Cut(expr, "$")
@@ -43,7 +43,7 @@ func expansion(expr string, env []corev1.EnvVar) (renamed string, used []corev1.
 	}
 }
 
-// lookUp finds a variable with a literal value or a field of the pod. The last one with this name counts.
+// lookUp returns the last variable with a name. It returns false if the value is neither a literal nor a field of the pod.
 func lookUp(env []corev1.EnvVar, name string) (corev1.EnvVar, bool) {
 	for i := len(env) - 1; i >= 0; i-- {
 		if env[i].Name != name {
@@ -61,5 +61,5 @@ func lookUp(env []corev1.EnvVar, name string) (corev1.EnvVar, bool) {
 	return corev1.EnvVar{}, false
 }
 
-// verbatim escapes $(NAME), so that the kubelet does not expand it.
-func verbatim(value string) string { return strings.ReplaceAll(value, "$(", "$$(") }
+// escapeEnv escapes $(NAME), so that the kubelet does not expand it.
+func escapeEnv(value string) string { return strings.ReplaceAll(value, "$(", "$$(") }

@@ -57,15 +57,17 @@ func skip(reason v1alpha1.Reason, format string, args ...any) Decision {
 	return Decision{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// Wanted reports whether a pod asks for an agent.
-func Wanted(annotations map[string]string) bool { return is(annotations, v1alpha1.AnnotationInject) }
+// Requested reports whether a pod asks for an agent.
+func Requested(annotations map[string]string) bool {
+	return isTrue(annotations, v1alpha1.AnnotationInject)
+}
 
 // Required reports whether a pod must not start without its agent.
 func Required(annotations map[string]string) bool {
-	return Wanted(annotations) && is(annotations, v1alpha1.AnnotationRequire)
+	return Requested(annotations) && isTrue(annotations, v1alpha1.AnnotationRequire)
 }
 
-func is(annotations map[string]string, name string) bool {
+func isTrue(annotations map[string]string, name string) bool {
 	value, _ := v1alpha1.PodAnnotation(annotations, name)
 	return value == "true"
 }
@@ -82,12 +84,12 @@ func Has(pod *corev1.Pod) bool {
 	return false
 }
 
-// Foreign reports whether the container with the agent's name belongs to another program.
+// Foreign reports whether the pod has a container with the agent's name that runs another program.
 func Foreign(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) })
 }
 
-// WithoutForeign returns a copy of a pod without that container and its volumes.
+// WithoutForeign returns a copy of a pod without the container with the agent's name and its volumes.
 func WithoutForeign(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	named := func(c corev1.Container) bool { return c.Name == Container }
@@ -100,21 +102,21 @@ func WithoutForeign(pod *corev1.Pod) *corev1.Pod {
 // Patch returns the operations that add the agent to a pod. There are none if the pod has an agent already or cannot have one.
 // gs is the result of Choose. Patch does not change its arguments.
 func Patch(pod *corev1.Pod, gs *v1alpha1.GatewaySync, d Defaults) ([]Op, Decision) {
-	if decision := fit(pod, gs); decision.Reason != "" {
+	if decision := check(pod, gs); decision.Reason != "" {
 		return nil, decision
 	}
 	s := sidecar{pod: pod, gs: gs, defaults: d}
-	if decision := s.find(); decision.Reason != "" {
+	if decision := s.examine(); decision.Reason != "" {
 		decision.GatewaySync = gs.Name
 		return nil, decision
 	}
 	return s.ops(), Decision{Injected: true, Warnings: s.warnings, GatewaySync: gs.Name, Gateway: s.gateway}
 }
 
-// fit makes the checks that do not depend on the details of the containers.
-func fit(pod *corev1.Pod, gs *v1alpha1.GatewaySync) Decision {
+// check returns why a pod cannot have an agent, as far as that does not depend on the details of its containers.
+func check(pod *corev1.Pod, gs *v1alpha1.GatewaySync) Decision {
 	switch {
-	case !Wanted(pod.Annotations):
+	case !Requested(pod.Annotations):
 		return skip(v1alpha1.ReasonNotRequested, "the pod has no annotation %s: \"true\"", v1alpha1.AnnotationInject)
 	case Foreign(pod):
 		d := skip(v1alpha1.ReasonAlreadyInjected, "the pod already has a container %s of another program", Container)

@@ -59,7 +59,7 @@ func scenes(tb testing.TB) []scene {
 }
 
 func decide(pod *corev1.Pod, all []*v1alpha1.GatewaySync) ([]inject.Op, inject.Decision) {
-	if !inject.Wanted(pod.Annotations) || inject.Has(pod) {
+	if !inject.Requested(pod.Annotations) || inject.Has(pod) {
 		return inject.Patch(pod, nil, defaults)
 	}
 	gs, decision := inject.Choose(pod, all)

@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// least is the limit of the agent in a Guaranteed pod if the GatewaySync sets none. The gateway waits for the first sync, which
+// minLimits are the limits of the agent in a Guaranteed pod if the GatewaySync sets none. The gateway waits for the first sync, which
 // uses up to one processor, so a lower limit would throttle it. The CPU amount is not an integer, because the static policy of
 // the CPU manager would reserve a whole processor for the agent.
-var least = corev1.ResourceList{
+var minLimits = corev1.ResourceList{
 	corev1.ResourceCPU:    resource.MustParse("1100m"),
 	corev1.ResourceMemory: resource.MustParse("256Mi"),
 }
@@ -39,7 +39,7 @@ func (s *sidecar) resources() corev1.ResourceRequirements {
 }
 
 // Guaranteed returns the resources r for the agent of a Guaranteed pod, with requests equal to limits. Limits in r are kept. A
-// missing limit is the larger of least and the request, because a request only says what an idle agent needs.
+// missing limit is the larger of minLimits and the request, because a request only says what an idle agent needs.
 func Guaranteed(r corev1.ResourceRequirements) corev1.ResourceRequirements {
 	r = *r.DeepCopy()
 	if r.Limits == nil {
@@ -48,7 +48,7 @@ func Guaranteed(r corev1.ResourceRequirements) corev1.ResourceRequirements {
 	if r.Requests == nil {
 		r.Requests = corev1.ResourceList{}
 	}
-	for name, amount := range least {
+	for name, amount := range minLimits {
 		limit, ok := r.Limits[name]
 		if !ok {
 			limit = amount
@@ -85,7 +85,7 @@ func ResourcesProblem(r corev1.ResourceRequirements) string {
 func guaranteed(pod *corev1.Pod) bool {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			for name := range least {
+			for name := range minLimits {
 				limit, limited := list[i].Resources.Limits[name]
 				request, requested := list[i].Resources.Requests[name]
 				if !limited || limit.IsZero() || requested && request.Cmp(limit) != 0 {

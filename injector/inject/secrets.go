@@ -78,9 +78,9 @@ func (v secretVolume) volume(i int) corev1.Volume {
 	}}}
 }
 
-// keysOf lists the keys that a pod mounts. If a file is missing, the list shows whether the Secret may still be created or the
+// secretKeys lists the keys that a pod mounts. If a file is missing, the list shows whether the Secret may still be created or the
 // pod can never get it.
-func keysOf(list []secretVolume) string {
+func secretKeys(list []secretVolume) string {
 	var ids []string
 	for _, v := range list {
 		for _, key := range v.keys {

@@ -14,13 +14,13 @@ var meshes = []struct{ redirect, proxy string }{
 }
 
 // warnMesh warns about a proxy that starts after the agent. Until it runs, the agent has no network, and the kubelet's probes
-// of the agent fail. A proxy that is a native sidecar starts before.
+// of the agent fail. A proxy that is a native sidecar starts before the agent.
 func (s *sidecar) warnMesh() {
-	there := func(name string) bool {
+	has := func(name string) bool {
 		return slices.ContainsFunc(s.pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == name })
 	}
 	for _, m := range meshes {
-		if there(m.redirect) && !there(m.proxy) {
+		if has(m.redirect) && !has(m.proxy) {
 			s.warn("%s redirects connections to %s, which starts after the agent, so the gateway starts late: make the proxy a native sidecar (docs/how-to/pods.md, Service meshes)", m.redirect, m.proxy)
 		}
 	}

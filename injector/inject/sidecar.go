@@ -31,8 +31,8 @@ type sidecar struct {
 	warnings  []string
 }
 
-// find examines the pod. The decision has a reason if the pod cannot have an agent.
-func (s *sidecar) find() Decision {
+// examine reads the properties from the pod and the GatewaySync. The decision has a reason if the pod cannot have an agent.
+func (s *sidecar) examine() Decision {
 	name, err := v1alpha1.GatewayName(s.pod.Name, s.pod.Labels, s.pod.Annotations)
 	if err != nil {
 		return skip(failure.Reason(err, v1alpha1.ReasonInvalidAnnotation), "%v", err)
@@ -72,11 +72,11 @@ func (s *sidecar) findVolumes() Decision {
 		return d
 	}
 	mounts := []*corev1.VolumeMount{&s.data.mount}
-	for i := range s.data.below {
-		mounts = append(mounts, &s.data.below[i])
+	for i := range s.data.folders {
+		mounts = append(mounts, &s.data.folders[i])
 	}
 	for _, m := range mounts {
-		renamed, used, ok := expansion(m.SubPathExpr, s.data.container.Env)
+		renamed, used, ok := renameVariables(m.SubPathExpr, s.data.container.Env)
 		if !ok {
 			return skip(v1alpha1.ReasonUnsupportedDataVolume, "volume %.63q: the agent cannot expand subPathExpr %.80q: use only variables with a literal value or a field of the pod", m.Name, m.SubPathExpr)
 		}
@@ -133,8 +133,8 @@ func (s *sidecar) securityContext() *corev1.SecurityContext {
 func (s *sidecar) ops() []Op {
 	var ops []Op
 	add := func(path string, value any) { ops = append(ops, Op{Op: "add", Path: path, Value: value}) }
-	metadata := func(path string, there map[string]string, pairs [][2]string) {
-		if len(there) == 0 {
+	metadata := func(path string, existing map[string]string, pairs [][2]string) {
+		if len(existing) == 0 {
 			whole := map[string]string{}
 			for _, p := range pairs {
 				whole[p[0]] = p[1]
@@ -143,14 +143,14 @@ func (s *sidecar) ops() []Op {
 			return
 		}
 		for _, p := range pairs {
-			if value, ok := there[p[0]]; !ok || value != p[1] {
+			if value, ok := existing[p[0]]; !ok || value != p[1] {
 				add(path+"/"+escape(p[0]), p[1])
 			}
 		}
 	}
 	metadata("/metadata/labels", s.pod.Labels, [][2]string{{v1alpha1.LabelCRName, s.gs.Name}})
 	annotations := [][2]string{{v1alpha1.AnnotationInjected, annotationInjected}}
-	if Named(s.pod.Annotations) == "" {
+	if GatewaySyncName(s.pod.Annotations) == "" {
 		annotations = append(annotations, [2]string{v1alpha1.AnnotationCRName, s.gs.Name})
 	}
 	metadata("/metadata/annotations", s.pod.Annotations, annotations)
@@ -177,7 +177,7 @@ func escape(key string) string { return strings.NewReplacer("~", "~0", "/", "~1"
 func (s *sidecar) dataMounts() []corev1.VolumeMount {
 	m := s.data.mount
 	mounts := []corev1.VolumeMount{{Name: m.Name, MountPath: dataPath, SubPath: m.SubPath, SubPathExpr: m.SubPathExpr}}
-	for _, b := range s.data.below {
+	for _, b := range s.data.folders {
 		mounts = append(mounts, corev1.VolumeMount{
 			Name: b.Name, MountPath: path.Join(dataPath, b.MountPath), SubPath: b.SubPath, SubPathExpr: b.SubPathExpr, ReadOnly: b.ReadOnly,
 		})

@@ -19,18 +19,18 @@ var (
 	usualContainers = []string{"gateway", "ignition"}
 )
 
-// curated are the folders of the data directory that may have their own volume.
-var curated = []string{"projects", "config"}
+// volumeFolders are the folders of the data directory that may have their own volume.
+var volumeFolders = []string{"projects", "config"}
 
 // data describes the data directory of the gateway's container.
 type data struct {
 	container *corev1.Container
 	mount     corev1.VolumeMount
-	// below are the mounts of curated folders, with paths relative to the data directory.
-	below []corev1.VolumeMount
-	// foreign are the paths of mounts that the agent must not write, relative to the data directory: the agent does not have
-	// them, or their content comes from other objects.
-	foreign []string
+	// folders are the mounts of volumeFolders, with paths relative to the data directory.
+	folders []corev1.VolumeMount
+	// unwritable are the paths of mounts that the agent must not write, relative to the data directory: the agent does not
+	// have them, or their content comes from other objects.
+	unwritable []string
 }
 
 // findData finds the container that runs the gateway and its data volume.
@@ -39,7 +39,7 @@ func findData(pod *corev1.Pod) (data, Decision) {
 	if want != "" && findVolume(pod, want) == nil {
 		return data{}, skip(v1alpha1.ReasonNoDataVolume, "the pod has no volume %.63q, which annotation %s names: correct the annotation", want, v1alpha1.AnnotationDataVolume)
 	}
-	d, ok := locate(pod, want)
+	d, ok := findDataMount(pod, want)
 	switch {
 	case !ok && want != "":
 		return data{}, skip(v1alpha1.ReasonNoDataVolume, "no container mounts volume %.63q, which annotation %s names: mount it, or correct the annotation", want, v1alpha1.AnnotationDataVolume)
@@ -57,38 +57,38 @@ func findData(pod *corev1.Pod) (data, Decision) {
 			continue
 		}
 		v := findVolume(pod, m.Name)
-		shown := slices.Contains(curated, strings.SplitN(rest, "/", 2)[0]) && !holdsSecrets(v)
-		if !shown || isMade(v) {
-			d.foreign = append(d.foreign, rest)
+		shown := slices.Contains(volumeFolders, strings.SplitN(rest, "/", 2)[0]) && !holdsSecrets(v)
+		if !shown || isGenerated(v) {
+			d.unwritable = append(d.unwritable, rest)
 		}
 		if shown {
 			m.MountPath = rest
-			d.below = append(d.below, m)
+			d.folders = append(d.folders, m)
 		}
 	}
 	return d, Decision{}
 }
 
-// locate finds the mount of the data volume: that of the annotation, otherwise the one at Ignition's data directory, otherwise
+// findDataMount finds the mount of the data volume: that of the annotation, otherwise the one at Ignition's data directory, otherwise
 // a volume with a usual name.
-func locate(pod *corev1.Pod, want string) (data, bool) {
+func findDataMount(pod *corev1.Pod, want string) (data, bool) {
 	if want != "" {
-		return mounted(pod, func(m corev1.VolumeMount) bool { return m.Name == want })
+		return findMount(pod, func(m corev1.VolumeMount) bool { return m.Name == want })
 	}
-	if d, ok := mounted(pod, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == IgnitionData }); ok {
+	if d, ok := findMount(pod, func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == IgnitionData }); ok {
 		return d, true
 	}
 	for _, name := range usualVolumes {
-		if d, ok := mounted(pod, func(m corev1.VolumeMount) bool { return m.Name == name }); ok {
+		if d, ok := findMount(pod, func(m corev1.VolumeMount) bool { return m.Name == name }); ok {
 			return d, true
 		}
 	}
 	return data{}, false
 }
 
-// mounted returns a container with a matching mount. It prefers a container with a usual name, and then the first. Of several
+// findMount returns a container with a matching mount. It prefers a container with a usual name, and then the first. Of several
 // mounts in a container, it prefers the one at Ignition's data directory, and then the first.
-func mounted(pod *corev1.Pod, is func(corev1.VolumeMount) bool) (data, bool) {
+func findMount(pod *corev1.Pod, is func(corev1.VolumeMount) bool) (data, bool) {
 	var found []data
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
@@ -155,8 +155,8 @@ func unshareable(v *corev1.Volume, m corev1.VolumeMount) string {
 // holdsSecrets reports whether a volume must stay hidden from the agent although it is below the data directory.
 func holdsSecrets(v *corev1.Volume) bool { return v == nil || v.Secret != nil || v.Projected != nil }
 
-// isMade reports whether the content of a volume comes from other objects, so that the agent must not write it.
-func isMade(v *corev1.Volume) bool {
+// isGenerated reports whether the content of a volume comes from other objects, so that the agent must not write it.
+func isGenerated(v *corev1.Volume) bool {
 	return v.ConfigMap != nil || v.DownwardAPI != nil || v.Image != nil || v.GitRepo != nil ||
 		v.CSI != nil && v.CSI.ReadOnly != nil && *v.CSI.ReadOnly
 }

@@ -24,8 +24,8 @@ import (
 // default (chart value webhook.timeoutSeconds).
 const LookupTimeout = time.Second
 
-// maxAsked bounds a list from the API server: more than one GatewaySync is ambiguous anyway.
-const maxAsked = 8
+// maxListed bounds a list from the API server: more than one GatewaySync is ambiguous anyway.
+const maxListed = 8
 
 // Scope is the part of the cluster that an injector serves.
 type Scope struct {
@@ -37,8 +37,8 @@ type Scope struct {
 	Selector labels.Selector
 }
 
-// system are the namespaces of the control plane, where injection could break the cluster.
-var system = []string{metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node-lease"}
+// systemNamespaces are the namespaces of the control plane, where injection could break the cluster.
+var systemNamespaces = []string{metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node-lease"}
 
 // Excluded returns why pods of a namespace get no agent, or "" if they may get one.
 func (s Scope) Excluded(namespace string) string {
@@ -47,7 +47,7 @@ func (s Scope) Excluded(namespace string) string {
 		return "the pod has no namespace"
 	case namespace == s.Own:
 		return "namespace " + namespace + " belongs to the injector: run gateways in another namespace"
-	case slices.Contains(system, namespace):
+	case slices.Contains(systemNamespaces, namespace):
 		return "namespace " + namespace + " belongs to Kubernetes: run gateways in another namespace"
 	case len(s.Watch) > 0 && !slices.Contains(s.Watch, namespace):
 		return "the injector does not watch namespace " + namespace + ": add it to watchNamespaces"
@@ -65,11 +65,11 @@ func (s Scope) admits(gs *v1alpha1.GatewaySync) bool {
 // Lookup caches the GatewaySyncs of a scope.
 type Lookup struct {
 	*kube.Watched
-	// Within is the time limit of the query: LookupTimeout, except in tests on a busy machine.
-	Within time.Duration
-	scope  Scope
-	client dynamic.Interface
-	asking singleflight.Group
+	// Timeout limits the query. It is LookupTimeout, except in tests on a busy machine.
+	Timeout time.Duration
+	scope   Scope
+	client  dynamic.Interface
+	queries singleflight.Group
 }
 
 // New returns a Lookup. It calls changed, which may be nil, with namespace and name of each changed GatewaySync. changed must
@@ -79,7 +79,7 @@ func New(client dynamic.Interface, scope Scope, changed func(namespace, name str
 	if err != nil {
 		return nil, err
 	}
-	return &Lookup{Watched: seen, Within: LookupTimeout, scope: scope, client: client}, nil
+	return &Lookup{Watched: seen, Timeout: LookupTimeout, scope: scope, client: client}, nil
 }
 
 // In returns the GatewaySyncs of a namespace. Callers must not change them.
@@ -100,7 +100,7 @@ func (l *Lookup) For(ctx context.Context, namespace, name string) ([]*v1alpha1.G
 		if list := l.In(namespace); len(list) > 0 {
 			return list, nil
 		}
-		return l.ask(ctx, namespace+"/", func(ctx context.Context) ([]*v1alpha1.GatewaySync, error) {
+		return l.query(ctx, namespace+"/", func(ctx context.Context) ([]*v1alpha1.GatewaySync, error) {
 			return l.list(ctx, namespace)
 		})
 	}
@@ -111,7 +111,7 @@ func (l *Lookup) For(ctx context.Context, namespace, name string) ([]*v1alpha1.G
 	if !errors.Is(err, kube.ErrNotSeen) {
 		return nil, err
 	}
-	return l.ask(ctx, namespace+"/"+name, func(ctx context.Context) ([]*v1alpha1.GatewaySync, error) {
+	return l.query(ctx, namespace+"/"+name, func(ctx context.Context) ([]*v1alpha1.GatewaySync, error) {
 		gs, err := kube.GatewaySyncs(l.client, namespace).Get(ctx, name)
 		switch {
 		case apierrors.IsNotFound(err):
@@ -126,7 +126,7 @@ func (l *Lookup) For(ctx context.Context, namespace, name string) ([]*v1alpha1.G
 }
 
 func (l *Lookup) list(ctx context.Context, namespace string) ([]*v1alpha1.GatewaySync, error) {
-	opts := metav1.ListOptions{Limit: maxAsked}
+	opts := metav1.ListOptions{Limit: maxListed}
 	if l.scope.Selector != nil {
 		opts.LabelSelector = l.scope.Selector.String()
 	}
@@ -137,9 +137,9 @@ func (l *Lookup) list(ctx context.Context, namespace string) ([]*v1alpha1.Gatewa
 	return list, err
 }
 
-func (l *Lookup) ask(ctx context.Context, key string, question func(context.Context) ([]*v1alpha1.GatewaySync, error)) ([]*v1alpha1.GatewaySync, error) {
-	answer := l.asking.DoChan(key, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Within)
+func (l *Lookup) query(ctx context.Context, key string, question func(context.Context) ([]*v1alpha1.GatewaySync, error)) ([]*v1alpha1.GatewaySync, error) {
+	answer := l.queries.DoChan(key, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.Timeout)
 		defer cancel()
 		return question(ctx)
 	})

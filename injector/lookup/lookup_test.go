@@ -55,8 +55,8 @@ func find(t *testing.T, client dynamic.Interface, scope lookup.Scope) *lookup.Lo
 	t.Helper()
 	l, err := lookup.New(client, scope, nil, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	assert.Equal(t, lookup.LookupTimeout, l.Within)
-	l.Within = time.Minute
+	assert.Equal(t, lookup.LookupTimeout, l.Timeout)
+	l.Timeout = time.Minute
 	return l
 }
 
@@ -97,7 +97,7 @@ func TestConcurrentQueriesAreShared(t *testing.T) {
 	var asked atomic.Int64
 	hold := make(chan struct{})
 	l := find(t, server(t, &asked, hold), lookup.Scope{})
-	l.Within = 3 * time.Second // long enough that all lookups join the first request, even on a busy machine
+	l.Timeout = 3 * time.Second // long enough that all lookups join the first request, even on a busy machine
 	var group sync.WaitGroup
 	for range 200 {
 		group.Go(func() {
@@ -108,7 +108,7 @@ func TestConcurrentQueriesAreShared(t *testing.T) {
 	group.Wait()
 	assert.LessOrEqual(t, asked.Load(), int64(3))
 	close(hold)
-	l.Within = time.Minute
+	l.Timeout = time.Minute
 	list, err := l.For(t.Context(), "plant", "line")
 	require.NoError(t, err)
 	assert.Len(t, list, 1, "an answer that did not come is not remembered")

@@ -49,7 +49,7 @@ func reference(gs *v1alpha1.GatewaySync) *corev1.ObjectReference {
 }
 
 func (u *Reconciler) send(ctx context.Context, e *eventsv1.Event, key string) error {
-	if u.sent.seen(key) {
+	if u.sent.has(key) {
 		return nil
 	}
 	e.ObjectMeta = metav1.ObjectMeta{
@@ -82,21 +82,21 @@ const maxSent = 20000
 
 // sentEvents remembers which Events were sent.
 type sentEvents struct {
-	mu        sync.Mutex
-	now, last map[string]bool
+	mu                sync.Mutex
+	current, previous map[string]bool
 }
 
-func (s *sentEvents) seen(key string) bool {
+func (s *sentEvents) has(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.now[key] || s.last[key]
+	return s.current[key] || s.previous[key]
 }
 
 func (s *sentEvents) add(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.now == nil || len(s.now) >= maxSent/2 {
-		s.last, s.now = s.now, map[string]bool{}
+	if s.current == nil || len(s.current) >= maxSent/2 {
+		s.previous, s.current = s.current, map[string]bool{}
 	}
-	s.now[key] = true
+	s.current[key] = true
 }

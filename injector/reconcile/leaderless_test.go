@@ -222,7 +222,7 @@ func TestLeaseIsFree(t *testing.T) {
 	var l lock
 	assert.True(t, l.free(nil, noon))
 	assert.False(t, l.free(target("", noon, 15), noon), "it may just have been let go")
-	assert.Equal(t, noon.Add(16*time.Second), l.next)
+	assert.Equal(t, noon.Add(16*time.Second), l.nextRead)
 	assert.False(t, l.free(target("", noon, 15), noon.Add(15*time.Second)))
 	assert.True(t, l.free(target("", noon, 15), noon.Add(16*time.Second)))
 	assert.True(t, l.free(target("", noon, 15), noon.Add(17*time.Second)))
@@ -230,9 +230,9 @@ func TestLeaseIsFree(t *testing.T) {
 	l = lock{}
 	long := noon.Add(-24 * time.Hour) // the lead's clock is a day behind
 	assert.False(t, l.free(target("a", long, 15), noon), "it may just have been renewed")
-	assert.Equal(t, noon.Add(20*time.Second), l.next)
+	assert.Equal(t, noon.Add(20*time.Second), l.nextRead)
 	assert.False(t, l.free(target("a", long.Add(5*time.Second), 15), noon.Add(20*time.Second)), "it was")
-	assert.Equal(t, noon.Add(80*time.Second), l.next)
+	assert.Equal(t, noon.Add(80*time.Second), l.nextRead)
 	assert.True(t, l.free(target("a", long.Add(5*time.Second), 15), noon.Add(80*time.Second)))
 	assert.False(t, l.free(target("b", noon, 15), noon.Add(81*time.Second)), "another one took it")
 
@@ -259,9 +259,9 @@ func TestReportedEventsAreBounded(t *testing.T) {
 	for i := range 3 * maxSent {
 		s.add(time.Duration(i).String())
 	}
-	assert.LessOrEqual(t, len(s.now)+len(s.last), maxSent)
-	assert.True(t, s.seen(time.Duration(3*maxSent-1).String()))
-	assert.False(t, s.seen("0s"))
+	assert.LessOrEqual(t, len(s.current)+len(s.previous), maxSent)
+	assert.True(t, s.has(time.Duration(3*maxSent-1).String()))
+	assert.False(t, s.has("0s"))
 }
 
 func TestForeignPodsAreTrimmed(t *testing.T) {

@@ -7,23 +7,23 @@ import (
 )
 
 const (
-	// lockFor is the duration of a lock that names none, and how long a released lock is left to the next lead.
-	lockFor = 15 * time.Second
-	// lockLook is how often a lock that is being renewed is read.
-	lockLook = time.Minute
+	// defaultLockDuration is the duration of a lock that names none, and how long a released lock is left to the next lead.
+	defaultLockDuration = 15 * time.Second
+	// lockReadInterval is how often a lock that is being renewed is read.
+	lockReadInterval = time.Minute
 )
 
 // lock is the last seen state of a lead's lock. Its times are from our clock, because that of another pod may be wrong.
 type lock struct {
 	holder, renewed string
 	since           time.Time // when this state was first seen
-	next            time.Time // when to read the SyncTarget again; zero to read it in every iteration
+	nextRead        time.Time // when to read the SyncTarget again; zero to read it in every iteration
 	leadMissing     bool      // no agent leads, although there are gateways
 }
 
-// free updates the lock by the SyncTarget t, sets next, and reports whether no agent leads at the time now: there is no holder, or
-// the holder has not renewed the lock within its duration. A released lock counts as free only after lockFor, because another agent
-// usually takes it at once.
+// free updates the lock by the SyncTarget t, sets nextRead, and reports whether no agent leads at the time now: there is no holder, or
+// the holder has not renewed the lock within its duration. A released lock counts as free only after defaultLockDuration, because
+// another agent usually takes it at once.
 func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
 	if t == nil {
 		*l = lock{}
@@ -34,7 +34,7 @@ func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
 		if l.holder != "" || l.since.IsZero() {
 			*l = lock{since: now}
 		}
-		return l.over(lockFor, now)
+		return l.expired(defaultLockDuration, now)
 	}
 	renewed := ""
 	if lead.Renewed != nil {
@@ -42,25 +42,25 @@ func (l *lock) free(t *v1alpha1.SyncTarget, now time.Time) bool {
 	}
 	holds := lead.ValidFor()
 	if holds == 0 {
-		holds = lockFor
+		holds = defaultLockDuration
 	}
 	if l.holder != lead.Holder || l.renewed != renewed {
 		first := l.holder == ""
-		*l = lock{holder: lead.Holder, renewed: renewed, since: now, next: now.Add(lockLook)}
+		*l = lock{holder: lead.Holder, renewed: renewed, since: now, nextRead: now.Add(lockReadInterval)}
 		if first {
-			l.next = now.Add(holds + holds/3) // nothing is known about this lock yet
+			l.nextRead = now.Add(holds + holds/3) // nothing is known about this lock yet
 		}
 		return false
 	}
-	return l.over(holds, now)
+	return l.expired(holds, now)
 }
 
-// over reports whether the state is older than d, and sets next.
-func (l *lock) over(d time.Duration, now time.Time) bool {
+// expired reports whether the state is older than d, and sets nextRead.
+func (l *lock) expired(d time.Duration, now time.Time) bool {
 	if now.Sub(l.since) > d {
-		l.next = time.Time{}
+		l.nextRead = time.Time{}
 		return true
 	}
-	l.next = l.since.Add(d + time.Second)
+	l.nextRead = l.since.Add(d + time.Second)
 	return false
 }

@@ -19,18 +19,18 @@ import (
 const (
 	// annotationEvicted of the Lease records the evictions whose successors have not started.
 	annotationEvicted = "stoker.io/evicted"
-	// remembered is how long a successor is expected. Then the owner is assumed to be gone or scaled down on purpose, and no
-	// pod from that time is still young enough to be evicted.
-	remembered = time.Hour
+	// recordLifetime is how long a successor is expected. After that, the owner is assumed to be deleted or scaled down on
+	// purpose, and no pod from that time is still young enough to be evicted.
+	recordLifetime = time.Hour
 	// maxEvicted bounds the records, so that the annotation does not exceed the limit of an object.
 	maxEvicted = 500
-	// loadEvery is the pause between attempts to read the records.
-	loadEvery = time.Second
+	// loadInterval is the pause between attempts to read the records.
+	loadInterval = time.Second
 )
 
 var errFull = fmt.Errorf("no more pods are evicted until the successors of %d evicted pods have started", maxEvicted)
 
-// eviction is one whose successor has not started yet.
+// eviction is the eviction of a pod whose successor has not started yet.
 type eviction struct {
 	Namespace   string    `json:"namespace"`
 	GatewaySync string    `json:"gatewaySync"`
@@ -44,8 +44,8 @@ type eviction struct {
 	// Newest is when the youngest pod of the owner, or of its Deployment, was created. Successors are younger.
 	Newest metav1.Time `json:"newest"`
 	At     metav1.Time `json:"at"`
-	// Came means that a successor existed but did not start.
-	Came bool `json:"came,omitempty"`
+	// Recreated means that a successor existed but did not start.
+	Recreated bool `json:"came,omitempty"`
 }
 
 // ledger records evictions, at most one for each GatewaySync, before they happen. It stores them in the Lease: the next replica
@@ -60,7 +60,7 @@ type ledger struct {
 
 // load reads the records of the previous replica. It retries until it succeeds or ctx is done.
 func (l *ledger) load(ctx context.Context, log *slog.Logger) {
-	_ = wait.PollUntilContextCancel(ctx, loadEvery, true, func(ctx context.Context) (bool, error) {
+	_ = wait.PollUntilContextCancel(ctx, loadInterval, true, func(ctx context.Context) (bool, error) {
 		text, err := l.lease.Read(ctx, annotationEvicted)
 		if err != nil {
 			log.Warn("reading the Lease failed", "error", err)
@@ -84,7 +84,7 @@ func (l *ledger) of(gs types.UID) (eviction, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e, ok := l.evicted[gs]
-	return e, ok && l.now().Sub(e.At.Time) < remembered
+	return e, ok && l.now().Sub(e.At.Time) < recordLifetime
 }
 
 func (l *ledger) put(ctx context.Context, gs types.UID, e eviction) error {
@@ -108,7 +108,7 @@ func (l *ledger) write(ctx context.Context, change func(map[types.UID]eviction) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next := maps.Clone(l.evicted)
-	maps.DeleteFunc(next, func(_ types.UID, e eviction) bool { return l.now().Sub(e.At.Time) >= remembered })
+	maps.DeleteFunc(next, func(_ types.UID, e eviction) bool { return l.now().Sub(e.At.Time) >= recordLifetime })
 	if err := change(next); err != nil {
 		return err
 	}

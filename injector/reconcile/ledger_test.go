@@ -72,7 +72,7 @@ func TestLedgerIsSharedThroughTheLease(t *testing.T) {
 	assert.False(t, ok)
 
 	require.NoError(t, b.put(t.Context(), "line", e))
-	now = noon.Add(remembered)
+	now = noon.Add(recordLifetime)
 	_, ok = b.of("line")
 	assert.False(t, ok, "its owner is gone on purpose")
 }
@@ -90,8 +90,8 @@ func TestLedgerSizeIsBounded(t *testing.T) {
 	require.NoError(t, err)
 	assert.Less(t, len(text), 256<<10*4/5)
 	require.ErrorIs(t, l.put(t.Context(), "one more", eviction{}), errFull)
-	l.now = func() time.Time { return noon.Add(remembered) }
-	require.NoError(t, l.put(t.Context(), "one more", eviction{At: metav1.NewTime(noon.Add(remembered))}))
+	l.now = func() time.Time { return noon.Add(recordLifetime) }
+	require.NoError(t, l.put(t.Context(), "one more", eviction{At: metav1.NewTime(noon.Add(recordLifetime))}))
 	assert.Len(t, l.evicted, 1, "what is expected no more makes room")
 }
 

@@ -22,16 +22,16 @@ type namespace struct {
 	bound    bool                 // our RoleBinding exists
 	accounts map[string]time.Time // ServiceAccounts and when they were last in use
 	checked  time.Time            // when the RoleBinding was last verified
-	wrote    []string             // the subjects that it had then
+	subjects []string             // the subjects that it had then
 	foreign  bool                 // the RoleBinding is not ours
 
-	decided map[types.UID]decided
-	ends    map[types.UID]time.Time // evicted pods: when they should end, or when their successor was last seen
-	locks   map[string]lock         // by GatewaySync
+	decided  map[types.UID]verdict
+	endTimes map[types.UID]time.Time // evicted pods: when they should end, or when their successor was last seen
+	locks    map[string]lock         // by GatewaySync
 
 	// Guarded by Reconciler.mu: pods without an agent by reason, and GatewaySyncs whose agents are away, or whose repair is stopped.
-	without       map[v1alpha1.Reason]int
-	away, stopped int
+	without                    map[v1alpha1.Reason]int
+	withoutLead, repairStopped int
 
 	exclusion  string    // why the namespace's labels disable injection
 	excludedAt time.Time // when they were read
@@ -43,8 +43,8 @@ func (u *Reconciler) namespace(name string) *namespace {
 	n, ok := u.namespaces[name]
 	if !ok {
 		// There may be a RoleBinding from an earlier replica.
-		n = &namespace{name: name, since: time.Now(), bound: u.AutoBind, accounts: map[string]time.Time{}, decided: map[types.UID]decided{},
-			ends: map[types.UID]time.Time{}, locks: map[string]lock{}}
+		n = &namespace{name: name, since: time.Now(), bound: u.AutoBind, accounts: map[string]time.Time{}, decided: map[types.UID]verdict{},
+			endTimes: map[types.UID]time.Time{}, locks: map[string]lock{}}
 		u.namespaces[name] = n
 	}
 	return n
@@ -54,33 +54,33 @@ func (u *Reconciler) forget(name string) {
 	u.mu.Lock()
 	delete(u.namespaces, name)
 	u.mu.Unlock()
-	u.count()
+	u.reportMetrics()
 }
 
-// record keeps what count needs of the GatewaySyncs of a namespace.
-func (u *Reconciler) record(n *namespace, replacements map[string]replacement) {
+// recordFleets counts the GatewaySyncs of a namespace that have no lead, or whose repair is stopped, for reportMetrics.
+func (u *Reconciler) recordFleets(n *namespace, replacements map[string]replacement) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	n.away, n.stopped = 0, 0
+	n.withoutLead, n.repairStopped = 0, 0
 	for _, l := range n.locks {
 		if l.leadMissing {
-			n.away++
+			n.withoutLead++
 		}
 	}
 	for _, t := range replacements {
-		if t.stopped {
-			n.stopped++
+		if t.repairStopped {
+			n.repairStopped++
 		}
 	}
 }
 
-// count sums up the namespaces.
-func (u *Reconciler) count() {
+// reportMetrics sets the metrics to the sums over all namespaces.
+func (u *Reconciler) reportMetrics() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	sum, away, stopped := map[v1alpha1.Reason]int{}, 0, 0
 	for _, n := range u.namespaces {
-		away, stopped = away+n.away, stopped+n.stopped
+		away, stopped = away+n.withoutLead, stopped+n.repairStopped
 		for reason, pods := range n.without {
 			sum[reason] += pods
 		}
@@ -89,16 +89,16 @@ func (u *Reconciler) count() {
 	u.Metrics.Fleets(away, stopped)
 }
 
-// tidy removes the state of objects that are gone.
+// tidy removes the state of objects that do not exist any more.
 func (n *namespace) tidy(all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now time.Time) {
 	for uid := range n.decided {
 		if !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.UID == uid }) {
 			delete(n.decided, uid)
 		}
 	}
-	for uid, at := range n.ends {
-		if now.Sub(at) > remembered {
-			delete(n.ends, uid)
+	for uid, at := range n.endTimes {
+		if now.Sub(at) > recordLifetime {
+			delete(n.endTimes, uid)
 		}
 	}
 	for name := range n.locks {
@@ -108,15 +108,15 @@ func (n *namespace) tidy(all []*v1alpha1.GatewaySync, pods []*corev1.Pod, now ti
 	}
 }
 
-// namespaceFor is how long the labels of a namespace are cached.
-const namespaceFor = time.Minute
+// labelsCachedFor is how long the labels of a namespace are cached.
+const labelsCachedFor = time.Minute
 
 // excluded returns why pods of a namespace get no agent, or "" if they may. Labels are read only if a pod lacks an agent.
 func (u *Reconciler) excluded(ctx context.Context, n *namespace, now time.Time) (string, error) {
 	if why := u.Scope.Excluded(n.name); why != "" {
 		return why, nil
 	}
-	if now.Sub(n.excludedAt) > namespaceFor {
+	if now.Sub(n.excludedAt) > labelsCachedFor {
 		object, err := u.Core.CoreV1().Namespaces().Get(ctx, n.name, metav1.GetOptions{})
 		if err != nil {
 			return "", fmt.Errorf("labels of namespace %s: %w", n.name, err)

@@ -15,22 +15,22 @@ import (
 // labelInjection on a pod or a namespace enables or disables injection.
 const labelInjection = "stoker.io/injection"
 
-// slim is a transform for an informer: a cluster has many pods, and of most nothing but their name is kept, and that they end.
-// client-go calls it again with its own results: for every pod of the first list, and of any list after a lost watch.
+// slim is a transform for an informer. It saves memory: of most pods it keeps only the name and whether they terminate. client-go
+// calls it again with its own results, for every pod of the first list and of any list after a lost watch.
 func slim(obj any) (any, error) {
 	p, ok := obj.(*corev1.Pod)
-	if !ok || len(p.Spec.Containers) == 0 { // every pod of an API server has containers: this one is slim already
+	if !ok || len(p.Spec.Containers) == 0 { // a result of slim: every pod of an API server has containers
 		return obj, nil
 	}
 	s := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion,
 		DeletionTimestamp: p.DeletionTimestamp, // a terminating pod does not count, even if it asks for an agent
-		Annotations:       own(p.Annotations), Labels: own(p.Labels),
+		Annotations:       ownKeys(p.Annotations), Labels: ownKeys(p.Labels),
 	}}
 	if inject.Has(p) && !inject.Foreign(p) { // for the reconciler, a pod with another program's agent has none
 		s.Spec.InitContainers = []corev1.Container{{Name: inject.Container}}
 	}
-	if !concerns(s) {
+	if !isRelevant(s) {
 		s.Annotations, s.Labels = nil, nil
 		return s, nil
 	}
@@ -53,7 +53,7 @@ func slim(obj any) (any, error) {
 	return s, nil
 }
 
-func own(from map[string]string) map[string]string {
+func ownKeys(from map[string]string) map[string]string {
 	var to map[string]string
 	for k, v := range from {
 		if strings.HasPrefix(k, "stoker.io/") || strings.HasPrefix(k, "ignition-sync.io/") {
@@ -66,20 +66,20 @@ func own(from map[string]string) map[string]string {
 	return to
 }
 
-// asks reports whether a pod asks for an agent.
-func asks(p *corev1.Pod) bool {
-	return inject.Wanted(p.Annotations) && p.Labels[labelInjection] != "disabled"
+// requestsAgent reports whether a pod asks for an agent.
+func requestsAgent(p *corev1.Pod) bool {
+	return inject.Requested(p.Annotations) && p.Labels[labelInjection] != "disabled"
 }
 
-// concerns reports whether a pod asks for an agent, or has one.
-func concerns(p *corev1.Pod) bool { return asks(p) || inject.Has(p) }
+// isRelevant reports whether a pod asks for an agent, or has one.
+func isRelevant(p *corev1.Pod) bool { return requestsAgent(p) || inject.Has(p) }
 
 // belongs reports whether a pod is a gateway of gs, by the injector's label or because it asks for it.
 func belongs(p *corev1.Pod, gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) bool {
 	if label, ok := p.Labels[v1alpha1.LabelCRName]; ok {
 		return label == gs.Name
 	}
-	if !asks(p) {
+	if !requestsAgent(p) {
 		return false
 	}
 	chosen, _ := inject.Choose(p, all)

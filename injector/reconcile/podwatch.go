@@ -46,7 +46,7 @@ func watchPods(client kubernetes.Interface, namespace string, changed func(*core
 		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = gone.Obj
 		}
-		if p, ok := obj.(*corev1.Pod); ok && concerns(p) {
+		if p, ok := obj.(*corev1.Pod); ok && isRelevant(p) {
 			changed(p)
 		}
 	}
@@ -56,13 +56,14 @@ func watchPods(client kubernetes.Interface, namespace string, changed func(*core
 	return w, err
 }
 
-// served reports whether there is nothing more to wait for. Missing rights in one namespace must not stop the others.
+// served reports whether the first list is complete, or the API server forbids it in this namespace. Missing rights in one namespace
+// must not stop the others.
 func (w *podWatch) served() bool {
 	return w.informer.HasSynced() || w.namespace != "" && w.forbidden.Load()
 }
 
-// sees reports whether the pods and GatewaySyncs of a namespace are known.
-func (u *Reconciler) sees(namespace string) bool {
+// hasSynced reports whether the pods and GatewaySyncs of a namespace are known.
+func (u *Reconciler) hasSynced(namespace string) bool {
 	if !u.Find.Seen(namespace) {
 		return false
 	}

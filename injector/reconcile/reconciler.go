@@ -29,12 +29,12 @@ import (
 const (
 	// fieldManager is the field manager of all writes.
 	fieldManager = "stoker-injector"
-	// young is the age up to which a pod may be evicted to get an agent. An older one runs a gateway in use.
-	young = 10 * time.Minute
-	// period is how often a namespace is checked when nothing happens.
-	period = 30 * time.Second
-	// settle is how long to collect changes before a check.
-	settle = 100 * time.Millisecond
+	// maxEvictionAge is the age up to which a pod may be evicted to get an agent. An older pod runs a gateway in use.
+	maxEvictionAge = 10 * time.Minute
+	// checkPeriod is how often a namespace is checked when nothing changes.
+	checkPeriod = 30 * time.Second
+	// changeDelay is how long to collect changes before a check.
+	changeDelay = 100 * time.Millisecond
 	// workers is how many namespaces are checked in parallel.
 	workers = 2
 	// namespaceTimeout is the time limit of one check.
@@ -72,9 +72,9 @@ type Config struct {
 	RequireLabel bool
 	AutoBind     bool
 	Repair       Repair
-	// Answering reports whether this replica's webhook is ready. Otherwise the successor of an evicted pod would have no agent
-	// either.
-	Answering func() bool
+	// WebhookReady reports whether this replica's webhook is ready. If not, no pod is evicted, because its successor would have no
+	// agent either.
+	WebhookReady func() bool
 	// Lease is the Lease that this replica holds. It also records evictions.
 	Lease lease.Lease
 	// Instance is the injector's pod, the sender of Events.
@@ -118,7 +118,7 @@ func New(c Config) (*Reconciler, error) {
 }
 
 // Changed queues a namespace after a change of its objects. It does not block.
-func (u *Reconciler) Changed(namespace, _ string) { u.queue.AddAfter(namespace, settle) }
+func (u *Reconciler) Changed(namespace, _ string) { u.queue.AddAfter(namespace, changeDelay) }
 
 // Run works until ctx is done.
 func (u *Reconciler) Run(ctx context.Context) error {
@@ -188,8 +188,8 @@ func (u *Reconciler) next(ctx context.Context) bool {
 
 // reconcile does everything that is due in a namespace. It returns when to reconcile it again; 0 means after the next change.
 func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration, error) {
-	if !u.sees(name) {
-		return period, nil // what exists is unknown, so nothing is written
+	if !u.hasSynced(name) {
+		return checkPeriod, nil // what exists is unknown, so nothing is written
 	}
 	all, there := u.Find.In(name), u.podsOf(name)
 	pods := there.live
@@ -207,20 +207,20 @@ func (u *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 	for _, gs := range all {
 		mine := there.of(gs, all)
 		if t := replacements[gs.Name]; t.absent {
-			mine.awaited = t.wait
+			mine.missingSuccessor = t.wait
 		}
 		errs = append(errs, u.writeStatus(ctx, n, gs, mine, now))
 	}
 	n.tidy(all, pods, now)
-	u.record(n, replacements)
-	u.count()
-	again := period
+	u.recordFleets(n, replacements)
+	u.reportMetrics()
+	again := checkPeriod
 	if soon {
 		again = 2 * time.Second
 	}
 	for _, l := range n.locks {
-		if !l.next.IsZero() {
-			again = min(again, max(l.next.Sub(now), time.Second))
+		if !l.nextRead.IsZero() {
+			again = min(again, max(l.nextRead.Sub(now), time.Second))
 		}
 	}
 	return again, errors.Join(errs...)
@@ -236,7 +236,7 @@ func (u *Reconciler) podsOf(namespace string) podIndex {
 		}
 		for _, obj := range list {
 			switch p, ok := obj.(*corev1.Pod); {
-			case !ok || !concerns(p):
+			case !ok || !isRelevant(p):
 			case p.DeletionTimestamp != nil:
 				out.ending = append(out.ending, p)
 			default:

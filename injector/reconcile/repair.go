@@ -19,9 +19,9 @@ import (
 	"stoker.io/stoker/injector/inject"
 )
 
-// quiet is how old the youngest pod of an owner must be before one of them is evicted. The successor is recognized because it is
-// created later than all of them, and creation times have a resolution of one second.
-const quiet = 2 * time.Second
+// minPodAge is how old the youngest pod of an owner must be before one of its pods is evicted. The successor is recognized because it
+// is created later than all of them, and creation times have a resolution of one second.
+const minPodAge = 2 * time.Second
 
 // Why a pod that would be injected today has no agent, and why it is not evicted.
 const (
@@ -30,17 +30,17 @@ const (
 	tooOldToEvict   = ", and the pod is too old to be evicted"
 )
 
-// decided is why a pod has no agent. It is valid as long as the GatewaySync does not change.
-type decided struct {
-	reason     v1alpha1.Reason // empty: it would be injected today
+// verdict is why a pod has no agent. It is valid as long as the GatewaySync does not change.
+type verdict struct {
+	reason     v1alpha1.Reason // empty: the pod would be injected today
 	message    string
 	cause      string // why the pod has no agent although it would be injected today
 	gs         string
 	generation int64
 }
 
-// repairPods handles the pods that ask for an agent and have none: it evicts them, or records why not. soon requests another
-// call in a moment.
+// repairPods handles the pods that ask for an agent and have none: it evicts them, or records why not. If soon is true, the caller
+// calls it again in a moment.
 func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, there podIndex, replacements map[string]replacement, now time.Time) (soon bool, err error) {
 	without := map[v1alpha1.Reason]int{}
 	for _, t := range replacements {
@@ -50,7 +50,7 @@ func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alph
 	}
 	var errs []error
 	for _, p := range there.live {
-		if !asks(p) || inject.Has(p) {
+		if !requestsAgent(p) || inject.Has(p) {
 			continue
 		}
 		d, gs, err := u.decide(ctx, n, all, p, now)
@@ -78,36 +78,36 @@ func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alph
 }
 
 // decide returns what admission would decide for a pod today. It reads the whole pod only if necessary, and once.
-func (u *Reconciler) decide(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, p *corev1.Pod, now time.Time) (decided, *v1alpha1.GatewaySync, error) {
+func (u *Reconciler) decide(ctx context.Context, n *namespace, all []*v1alpha1.GatewaySync, p *corev1.Pod, now time.Time) (verdict, *v1alpha1.GatewaySync, error) {
 	out, err := u.excluded(ctx, n, now)
 	if err != nil {
-		return decided{}, nil, err
+		return verdict{}, nil, err
 	}
 	if out != "" {
-		return decided{reason: v1alpha1.ReasonNamespaceExcluded, message: out}, nil, nil
+		return verdict{reason: v1alpha1.ReasonNamespaceExcluded, message: out}, nil, nil
 	}
 	gs, decision := inject.Choose(p, all)
 	if gs == nil {
-		return decided{reason: decision.Reason, message: decision.Message}, nil, nil
+		return verdict{reason: decision.Reason, message: decision.Message}, nil, nil
 	}
 	if d, ok := n.decided[p.UID]; ok && d.gs == gs.Name && d.generation == gs.Generation {
 		return d, gs, nil
 	}
 	whole, err := u.Core.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 	if err != nil || whole.UID != p.UID {
-		return decided{}, nil, ignoreGone(err) // the informer will report it
+		return verdict{}, nil, ignoreNotFound(err) // the informer will report it
 	}
 	cause := createdTooEarly
 	if inject.Foreign(whole) {
 		cause, whole = foreign, inject.WithoutForeign(whole)
 	}
 	_, decision = inject.Patch(whole, gs, u.Defaults)
-	d := decided{reason: decision.Reason, message: decision.Message, cause: cause, gs: gs.Name, generation: gs.Generation}
+	d := verdict{reason: decision.Reason, message: decision.Message, cause: cause, gs: gs.Name, generation: gs.Generation}
 	n.decided[p.UID] = d
 	return d, gs, nil
 }
 
-func ignoreGone(err error) error {
+func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -116,13 +116,13 @@ func ignoreGone(err error) error {
 
 // repair evicts a young pod that would be injected today, so that its owner creates it again. The returned reason is empty if
 // it was or will be evicted.
-func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, cause string, there podIndex, replacements map[string]replacement) (d decided, soon bool, err error) {
+func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *corev1.Pod, cause string, there podIndex, replacements map[string]replacement) (d verdict, soon bool, err error) {
 	if gs == nil {
-		return decided{}, false, nil // the pod is gone
+		return verdict{}, false, nil // the pod is gone
 	}
 	owner, now := metav1.GetControllerOfNoCopy(p), u.Now()
-	lacks := func(why string) decided { return decided{reason: v1alpha1.ReasonMissingSidecar, message: why} }
-	restart := func(why string) decided {
+	lacks := func(why string) verdict { return verdict{reason: v1alpha1.ReasonMissingSidecar, message: why} }
+	restart := func(why string) verdict {
 		return lacks(why + "; delete the pod when convenient, and its successor gets an agent")
 	}
 	switch t := replacements[gs.Name]; {
@@ -133,26 +133,26 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 			" may not recreate it; a new pod gets an agent"), false, nil
 	case u.Repair != RepairEvict:
 		return restart(cause), false, nil
-	case now.Sub(p.CreationTimestamp.Time) >= young:
+	case now.Sub(p.CreationTimestamp.Time) >= maxEvictionAge:
 		return restart(cause + tooOldToEvict), false, nil
 	case t.stuck:
 		return lacks("the injector does not evict it yet: " + t.wait), false, nil
 	case t.wait != "":
-		return decided{}, false, nil // another pod of the GatewaySync is away or starting; evict this one later
+		return verdict{}, false, nil // another pod of the GatewaySync is away or starting; evict this one later
 	}
 	newest := there.newest(owner.UID, deployment(p))
-	if now.Sub(newest.Time) < quiet || !u.Answering() || !u.limiter.TryAccept() {
-		return decided{}, true, nil
+	if now.Sub(newest.Time) < minPodAge || !u.WebhookReady() || !u.limiter.TryAccept() {
+		return verdict{}, true, nil
 	}
 	// Each eviction is recorded before it is made. A dry run first avoids a record for each retry of a blocked eviction.
 	outcome, err := u.evict(ctx, p, true)
-	if now = u.Now(); now.Sub(p.CreationTimestamp.Time) >= young {
+	if now = u.Now(); now.Sub(p.CreationTimestamp.Time) >= maxEvictionAge {
 		return restart(cause + tooOldToEvict), false, err // the answer of the dry run corrected a clock that was behind
 	}
 	if outcome == evictionDone {
 		e := eviction{Namespace: gs.Namespace, GatewaySync: gs.Name, Pod: p.Name, UID: p.UID, Owner: owner.UID, By: owner.Kind + " " + owner.Name, Deployment: deployment(p), Newest: newest, At: metav1.NewTime(now)}
 		if err := u.ledger.put(ctx, gs.UID, e); err != nil {
-			return decided{}, errors.Is(err, errFull), ignoreFull(err)
+			return verdict{}, errors.Is(err, errFull), ignoreFull(err)
 		}
 		replacements[gs.Name] = replacement{wait: "pod " + p.Name + " is evicted"}
 		if outcome, err = u.evict(ctx, p, false); outcome != evictionDone && err == nil {
@@ -163,16 +163,16 @@ func (u *Reconciler) repair(ctx context.Context, gs *v1alpha1.GatewaySync, p *co
 	switch outcome {
 	case evictionBlocked:
 		return lacks("a PodDisruptionBudget blocks the eviction of the pod; " +
-			"the injector retries until the pod is " + young.String() + " old. Delete the pod when convenient, and its successor gets an agent"), false, err
+			"the injector retries until the pod is " + maxEvictionAge.String() + " old. Delete the pod when convenient, and its successor gets an agent"), false, err
 	case evictionMissed:
-		return decided{}, false, err
+		return verdict{}, false, err
 	}
 	u.Log.Info("pod without agent evicted", "namespace", p.Namespace, "pod", p.Name, "gatewaysync", gs.Name)
 	note := "evicted, because it was created before its GatewaySync " + gs.Name + ", or while no injector was available; its successor gets an agent"
 	if cause == foreign {
 		note = "evicted, because " + foreign + "; its successor gets an agent"
 	}
-	return decided{}, false, errors.Join(
+	return verdict{}, false, errors.Join(
 		u.podEvent(ctx, p, gs, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "", note),
 		u.syncEvent(ctx, gs, p.UID, p.Name, corev1.EventTypeNormal, v1alpha1.EventPodEvictedForRepair, "Evict", "pod "+p.Name+" was "+note))
 }

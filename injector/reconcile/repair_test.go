@@ -30,7 +30,7 @@ func (c counted) Eviction(result string)               { c[result]++ }
 func (counted) Iterated(string, string, time.Duration) {}
 
 // evicting returns a Reconciler with one pod to repair. Each eviction calls answer with the content of the ledger at that time.
-func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string) error) (u *Reconciler, repair func() (decided, map[string]replacement, error)) {
+func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string) error) (u *Reconciler, repair func() (verdict, map[string]replacement, error)) {
 	t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	lease.Spec.HolderIdentity = new("me")
@@ -42,12 +42,12 @@ func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string
 		require.NoError(t, err)
 		return true, nil, answer(len(e.DeleteOptions.DryRun) > 0, l.(*coordinationv1.Lease).Annotations[annotationEvicted])
 	})
-	u = &Reconciler{Config: Config{Core: client, Repair: RepairEvict, Answering: func() bool { return true }, Metrics: counted{}, Log: slog.New(slog.DiscardHandler),
+	u = &Reconciler{Config: Config{Core: client, Repair: RepairEvict, WebhookReady: func() bool { return true }, Metrics: counted{}, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return *now }}, limiter: flowcontrol.NewFakeAlwaysRateLimiter(), namespaces: map[string]*namespace{}}
 	u.ledger = &ledger{lease: held(client, "me"), now: u.Now, evicted: map[types.UID]eviction{}}
 	p, gs := ownedPod("gw-0", "gw", "StatefulSet", false, 0), syncOf()
 	gs.UID = "line"
-	return u, func() (decided, map[string]replacement, error) {
+	return u, func() (verdict, map[string]replacement, error) {
 		replacements := map[string]replacement{}
 		d, _, err := u.repair(t.Context(), gs, p, createdTooEarly, podIndex{live: []*corev1.Pod{p}}, replacements)
 		return d, replacements, err
@@ -119,7 +119,7 @@ func TestScaledDownOwnerEndsTheWait(t *testing.T) {
 	got := look(successor)
 	assert.True(t, got.stuck)
 	assert.Contains(t, got.wait, "ErrImagePull")
-	now = now.Add(successorWithin)
+	now = now.Add(successorTimeout)
 	assert.True(t, look().absent, "it may be made again")
 
 	// Another replica takes over without knowledge of the pods.
@@ -128,7 +128,7 @@ func TestScaledDownOwnerEndsTheWait(t *testing.T) {
 	u, n = next, next.namespace("plant")
 	now = now.Add(time.Second)
 	assert.True(t, look().absent)
-	now = now.Add(successorWithin)
+	now = now.Add(successorTimeout)
 	assert.True(t, look().absent)
 	now = now.Add(time.Second)
 	assert.Equal(t, replacement{}, look())

@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// successorWithin is how long an owner may take to replace a pod. startWithin is how long an agent may take to start, which
-	// includes pulling its image and, with startup "wait", the first sync.
-	successorWithin, startWithin = time.Minute, 5 * time.Minute
-	// lostAfter is when a recorded eviction counts as not carried out if the pod still exists.
-	lostAfter = 30 * time.Second
-	// stateful is the kind of owner that keeps the names of its pods.
-	stateful = "StatefulSet"
-	// replicas is the kind of owner that a Deployment replaces with every change of its template.
-	replicas = "ReplicaSet"
+	// successorTimeout is how long an owner may take to replace a pod. startTimeout is how long an agent may take to start,
+	// which includes pulling its image and, with startup "wait", the first sync.
+	successorTimeout, startTimeout = time.Minute, 5 * time.Minute
+	// evictionLostAfter is when a recorded eviction counts as not carried out if the pod still exists.
+	evictionLostAfter = 30 * time.Second
+	// kindStatefulSet is the kind of owner that keeps the names of its pods.
+	kindStatefulSet = "StatefulSet"
+	// kindReplicaSet is the kind of owner that a Deployment replaces with every change of its template.
+	kindReplicaSet = "ReplicaSet"
 )
 
-// replacement says whether a pod of a GatewaySync may be evicted now. Only one of its pods may be away at a time, across all owners,
-// because the two gateways of a redundant pair are two StatefulSets. The next eviction waits until the successor has started,
+// replacement says whether a pod of a GatewaySync may be evicted now. Only one of its pods may be missing at a time, across all
+// owners, because the two gateways of a redundant pair are two StatefulSets. The next eviction waits until the successor has started,
 // because the namespace may reject the agent's container, or the node its image.
 type replacement struct {
 	wait string // what to wait for, or ""
-	// stuck means that waiting alone does not help, absent that an evicted pod has no successor, came that it has one.
-	stuck, absent, came bool
-	stopped             bool // stuck after an eviction, which an Event says
+	// stuck means that waiting alone does not help, absent that an evicted pod has no successor, recreated that it has one.
+	stuck, absent, recreated bool
+	repairStopped            bool // stuck after an eviction, which an Event says
 }
 
 // replacements returns the replacement of each GatewaySync, and sends an Event for those that are stuck.
@@ -46,75 +46,75 @@ func (u *Reconciler) replacements(ctx context.Context, n *namespace, all []*v1al
 		e, ok := u.ledger.of(gs.UID)
 		if ok {
 			now := u.Now()
-			t, over := e.replacement(mine, n.ended(e, now), u.exists(gs.Namespace, e), now)
+			t, over := e.replacement(mine, n.endTime(e, now), u.nameInUse(gs.Namespace, e), now)
 			if !over {
-				n.see(e, mine, t, now)
+				n.recordTimes(e, mine, t, now)
 				replacements[gs.Name] = t
-				if t.came && !e.Came {
-					e.Came = true
+				if t.recreated && !e.Recreated {
+					e.Recreated = true
 					errs = append(errs, u.ledger.put(ctx, gs.UID, e))
 				}
 				if t.stuck {
-					t.stopped = true
+					t.repairStopped = true
 					replacements[gs.Name] = t
 					errs = append(errs, u.syncEvent(ctx, gs, e.UID, e.Pod, corev1.EventTypeWarning, v1alpha1.EventRepairStopped, "Evict", t.wait+". Until then no other pod is evicted"))
 				}
 				continue
 			}
-			delete(n.ends, e.UID)
+			delete(n.endTimes, e.UID)
 			if err := u.ledger.drop(ctx, gs.UID); err != nil {
 				replacements[gs.Name] = replacement{wait: "pod " + e.Pod + " was replaced, which is not recorded yet"}
 				errs = append(errs, err)
 				continue
 			}
 		}
-		replacements[gs.Name] = others(mine, u.Now())
+		replacements[gs.Name] = otherReplacement(mine, u.Now())
 	}
 	return replacements, errors.Join(errs...)
 }
 
-// replacement returns how far the successor of an evicted pod is; over means that there is nothing more to wait for. ends is when the
-// pod should have ended or its successor was last seen, or zero. exists reports whether a pod has its name.
-func (e eviction) replacement(there podIndex, ends time.Time, exists bool, now time.Time) (t replacement, over bool) {
-	for _, p := range there.live {
+// replacement returns the progress of the successor of an evicted pod; over means that there is nothing more to wait for. ends is when
+// the pod should have ended or its successor was last seen, or zero. exists reports whether another live pod has the pod's name.
+func (e eviction) replacement(pods podIndex, ends time.Time, exists bool, now time.Time) (t replacement, over bool) {
+	for _, p := range pods.live {
 		if p.UID == e.UID {
-			return replacement{wait: "pod " + e.Pod + " is evicted"}, now.Sub(e.At.Time) > lostAfter
+			return replacement{wait: "pod " + e.Pod + " is evicted"}, now.Sub(e.At.Time) > evictionLostAfter
 		}
 	}
-	for _, p := range there.ending {
+	for _, p := range pods.ending {
 		if p.UID == e.UID {
-			return endsYet(p, now), false
+			return terminating(p, now), false
 		}
 	}
-	var came, coming *corev1.Pod
-	for _, p := range there.live {
+	var withoutAgent, notStarted *corev1.Pod
+	for _, p := range pods.live {
 		switch {
-		case !e.succeeds(p):
+		case !e.isSuccessor(p):
 		case !inject.Has(p):
-			came = p
+			withoutAgent = p
 		case started(p):
 			return replacement{}, true
 		default:
-			coming = p
+			notStarted = p
 		}
 	}
 	if ends.Before(e.At.Time) {
 		ends = e.At.Time
 	}
 	switch {
-	case coming != nil:
-		t := startsYet(coming, now)
-		t.came = true
+	case notStarted != nil:
+		t := starting(notStarted, now)
+		t.recreated = true
 		return t, false
-	case came != nil:
-		return replacement{came: true, stuck: true, wait: "pod " + e.Pod + " was evicted, but its successor " + came.Name + " has no agent either: check that the API server can reach the injector"}, false
+	case withoutAgent != nil:
+		return replacement{recreated: true, stuck: true, wait: "pod " + e.Pod + " was evicted, but its successor " + withoutAgent.Name + " has no agent either: check that the API server can reach the injector"}, false
 	case exists:
 		return replacement{}, true // the successor does not ask for an agent
 	}
-	if e.Came && now.Sub(ends) > successorWithin {
+	if e.Recreated && now.Sub(ends) > successorTimeout {
 		return replacement{}, true // the owner replaced the pod before, so it was scaled down or deleted since
 	}
-	t = replacement{absent: true, stuck: now.Sub(ends) > successorWithin, wait: "pod " + e.Pod + " was evicted to get an agent, and " + e.By + " has not recreated it"}
+	t = replacement{absent: true, stuck: now.Sub(ends) > successorTimeout, wait: "pod " + e.Pod + " was evicted to get an agent, and " + e.By + " has not recreated it"}
 	if t.stuck {
 		kind, name, _ := strings.Cut(e.By, " ")
 		t.wait += fmt.Sprintf(": it was scaled down or deleted, or a LimitRange, a quota or a policy of the namespace rejects the agent's container. See the Events of the %s (kubectl --namespace %s describe %s %s)",
@@ -123,14 +123,14 @@ func (e eviction) replacement(there podIndex, ends time.Time, exists bool, now t
 	return t, false
 }
 
-// succeeds reports whether p replaces the evicted pod: it has the same name, or is a younger pod of the same owner or of
+// isSuccessor reports whether p replaces the evicted pod: it has the same name, or is a younger pod of the same owner or of
 // another ReplicaSet of the same Deployment.
-func (e eviction) succeeds(p *corev1.Pod) bool {
+func (e eviction) isSuccessor(p *corev1.Pod) bool {
 	c := metav1.GetControllerOfNoCopy(p)
 	switch {
 	case p.Name == e.Pod:
 		return true
-	case c == nil, c.Kind == stateful, !p.CreationTimestamp.After(e.Newest.Time):
+	case c == nil, c.Kind == kindStatefulSet, !p.CreationTimestamp.After(e.Newest.Time):
 		return false
 	}
 	return c.UID == e.Owner || e.Deployment != "" && deployment(p) == e.Deployment
@@ -140,7 +140,7 @@ func (e eviction) succeeds(p *corev1.Pod) bool {
 // hash that is also a label of their pods.
 func deployment(p *corev1.Pod) string {
 	c, hash := metav1.GetControllerOfNoCopy(p), p.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
-	if c == nil || c.Kind != replicas || hash == "" {
+	if c == nil || c.Kind != kindReplicaSet || hash == "" {
 		return ""
 	}
 	name, ok := strings.CutSuffix(c.Name, "-"+hash)
@@ -150,38 +150,38 @@ func deployment(p *corev1.Pod) string {
 	return name
 }
 
-// others returns the replacement that follows from pods that terminate or start independently of the reconciler.
-func others(there podIndex, now time.Time) replacement {
+// otherReplacement returns the replacement that follows from pods that terminate or start independently of the reconciler.
+func otherReplacement(pods podIndex, now time.Time) replacement {
 	var first replacement
 	note := func(t replacement) {
 		if first.wait == "" || t.stuck && !first.stuck {
 			first = t
 		}
 	}
-	for _, p := range there.ending {
-		note(endsYet(p, now))
+	for _, p := range pods.ending {
+		note(terminating(p, now))
 	}
-	for _, p := range there.live {
+	for _, p := range pods.live {
 		if inject.Has(p) && !started(p) {
-			note(startsYet(p, now))
+			note(starting(p, now))
 		}
 	}
 	return first
 }
 
-func endsYet(p *corev1.Pod, now time.Time) replacement {
-	return replacement{wait: "pod " + p.Name + " of the same GatewaySync is still terminating", stuck: now.Sub(p.DeletionTimestamp.Time) > successorWithin}
+func terminating(p *corev1.Pod, now time.Time) replacement {
+	return replacement{wait: "pod " + p.Name + " of the same GatewaySync is still terminating", stuck: now.Sub(p.DeletionTimestamp.Time) > successorTimeout}
 }
 
-func startsYet(p *corev1.Pod, now time.Time) replacement {
+func starting(p *corev1.Pod, now time.Time) replacement {
 	wait := "the agent of pod " + p.Name + " has not started"
 	if s := agentStatus(p); s != nil && s.State.Waiting != nil && s.State.Waiting.Reason != "" {
 		wait += " (" + s.State.Waiting.Reason + ")"
 	}
-	return replacement{wait: wait + ": see its Events (kubectl --namespace " + p.Namespace + " describe pod " + p.Name + ")", stuck: now.Sub(p.CreationTimestamp.Time) > startWithin}
+	return replacement{wait: wait + ": see its Events (kubectl --namespace " + p.Namespace + " describe pod " + p.Name + ")", stuck: now.Sub(p.CreationTimestamp.Time) > startTimeout}
 }
 
-// started reports whether a pod's agent has started, so that its gateway may.
+// started reports whether a pod's agent has started, so that its gateway may start.
 func started(p *corev1.Pod) bool {
 	s := agentStatus(p)
 	return s != nil && s.Started != nil && *s.Started
@@ -199,8 +199,8 @@ func agentStatus(p *corev1.Pod) *corev1.ContainerStatus {
 	return nil
 }
 
-// exists reports whether a live pod has the name of an evicted one.
-func (u *Reconciler) exists(namespace string, e eviction) bool {
+// nameInUse reports whether another live pod has the name of an evicted one.
+func (u *Reconciler) nameInUse(namespace string, e eviction) bool {
 	for _, w := range u.pods {
 		if obj, ok, err := w.informer.GetIndexer().GetByKey(namespace + "/" + e.Pod); ok && err == nil {
 			p, ok := obj.(*corev1.Pod)
@@ -210,23 +210,23 @@ func (u *Reconciler) exists(namespace string, e eviction) bool {
 	return false
 }
 
-// ended returns when an evicted pod should have ended, or when its successor was last seen. After a change of the replica, the
-// time since the successor was last seen starts at the first look.
-func (n *namespace) ended(e eviction, now time.Time) time.Time {
-	if _, ok := n.ends[e.UID]; !ok && e.Came {
-		n.ends[e.UID] = now
+// endTime returns when an evicted pod should have ended, or when its successor was last seen. A replica that takes over counts the
+// time from its first check.
+func (n *namespace) endTime(e eviction, now time.Time) time.Time {
+	if _, ok := n.endTimes[e.UID]; !ok && e.Recreated {
+		n.endTimes[e.UID] = now
 	}
-	return n.ends[e.UID]
+	return n.endTimes[e.UID]
 }
 
-// see records these times. The successor may be created only after the pod has ended.
-func (n *namespace) see(e eviction, there podIndex, t replacement, now time.Time) {
-	for _, p := range there.ending {
+// recordTimes updates the time that endTime returns. The owner may create the successor only after the pod has ended.
+func (n *namespace) recordTimes(e eviction, pods podIndex, t replacement, now time.Time) {
+	for _, p := range pods.ending {
 		if p.UID == e.UID {
-			n.ends[e.UID] = p.DeletionTimestamp.Time
+			n.endTimes[e.UID] = p.DeletionTimestamp.Time
 		}
 	}
-	if t.came {
-		n.ends[e.UID] = now
+	if t.recreated {
+		n.endTimes[e.UID] = now
 	}
 }

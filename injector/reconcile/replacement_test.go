@@ -62,7 +62,7 @@ func TestReplacementOfEvictedPod(t *testing.T) {
 	set, rolled := e("StatefulSet"), e("ReplicaSet")
 	rolled.By, rolled.Deployment = "ReplicaSet gw-1", "gw"
 	bare, came := e("ReplicaSet"), set
-	bare.By, came.Came = "ReplicaSet gw-1", true
+	bare.By, came.Recreated = "ReplicaSet gw-1", true
 	next := ownedPod("site-1", "one", "StatefulSet", false, 5*time.Second)
 	for _, c := range []struct {
 		name    string
@@ -106,7 +106,7 @@ func TestReplacementOfEvictedPod(t *testing.T) {
 			assert.Equal(t, c.over, over)
 			assert.Equal(t, []bool{c.stuck, c.absent}, []bool{got.stuck, got.absent}, got.wait)
 			assert.Contains(t, got.wait, c.message)
-			assert.Equal(t, over, got.wait == "" || got.wait == "pod site-0 is evicted" && c.at > lostAfter)
+			assert.Equal(t, over, got.wait == "" || got.wait == "pod site-0 is evicted" && c.at > evictionLostAfter)
 		})
 	}
 }
@@ -114,14 +114,14 @@ func TestReplacementOfEvictedPod(t *testing.T) {
 // Repair must also wait for other disruptions, such as a drained node or a restart of the other node of a pair.
 func TestOnePodOfAGatewaySyncIsAway(t *testing.T) {
 	up := ownedPod("site-1", "one", "StatefulSet", true, 0, hasStarted)
-	assert.Equal(t, replacement{}, others(podIndex{live: []*corev1.Pod{up, podNamed("site-0", false)}}, noon))
+	assert.Equal(t, replacement{}, otherReplacement(podIndex{live: []*corev1.Pod{up, podNamed("site-0", false)}}, noon))
 	ends := podIndex{live: []*corev1.Pod{up}, ending: []*corev1.Pod{ownedPod("pair-0", "p", "StatefulSet", true, 0, endsAt(time.Minute))}}
-	assert.Contains(t, others(ends, noon).wait, "pod pair-0")
-	assert.False(t, others(ends, noon.Add(2*time.Minute)).stuck)
-	assert.True(t, others(ends, noon.Add(2*time.Minute+time.Second)).stuck)
+	assert.Contains(t, otherReplacement(ends, noon).wait, "pod pair-0")
+	assert.False(t, otherReplacement(ends, noon.Add(2*time.Minute)).stuck)
+	assert.True(t, otherReplacement(ends, noon.Add(2*time.Minute+time.Second)).stuck)
 	starts := podIndex{live: []*corev1.Pod{ownedPod("late-0", "l", "StatefulSet", true, 4*time.Minute), ownedPod("site-1", "two", "StatefulSet", true, 0, waits("ImagePullBackOff"))}}
-	assert.False(t, others(starts, noon.Add(5*time.Minute)).stuck)
-	stuck := others(starts, noon.Add(6*time.Minute))
+	assert.False(t, otherReplacement(starts, noon.Add(5*time.Minute)).stuck)
+	stuck := otherReplacement(starts, noon.Add(6*time.Minute))
 	assert.True(t, stuck.stuck)
 	assert.Contains(t, stuck.wait, "site-1 has not started (ImagePullBackOff)", "what will not come by itself is named first")
 }
@@ -135,7 +135,7 @@ func TestSuccessorWithoutRequestEndsTheWait(t *testing.T) {
 		kept, err := slim(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "gw-0", UID: "another", DeletionTimestamp: ends}})
 		require.NoError(t, err)
 		require.NoError(t, w.informer.GetIndexer().Add(kept))
-		assert.Equal(t, ends == nil, u.exists("plant", eviction{Namespace: "plant", Pod: "gw-0", UID: "evicted"}))
+		assert.Equal(t, ends == nil, u.nameInUse("plant", eviction{Namespace: "plant", Pod: "gw-0", UID: "evicted"}))
 	}
 }
 
@@ -143,11 +143,11 @@ func TestSuccessorWithoutRequestEndsTheWait(t *testing.T) {
 func TestPodAgeUsesAPIServerClock(t *testing.T) {
 	p := ownedPod("gw-0", "gw", "StatefulSet", false, 0)
 	there := podIndex{live: []*corev1.Pod{p}}
-	u := &Reconciler{Config: Config{Repair: RepairEvict, Answering: func() bool { return false }, Now: func() time.Time { return noon.Add(young) }}}
+	u := &Reconciler{Config: Config{Repair: RepairEvict, WebhookReady: func() bool { return false }, Now: func() time.Time { return noon.Add(maxEvictionAge) }}}
 	d, _, err := u.repair(t.Context(), syncOf(), p, createdTooEarly, there, nil)
 	require.NoError(t, err)
 	assert.Contains(t, d.message, "too old")
-	u.Now = func() time.Time { return noon.Add(young - time.Second) }
+	u.Now = func() time.Time { return noon.Add(maxEvictionAge - time.Second) }
 	d, soon, err := u.repair(t.Context(), syncOf(), p, createdTooEarly, there, nil)
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
@@ -164,7 +164,7 @@ func TestPodAgeUsesAPIServerClock(t *testing.T) {
 
 // NoGateways counts as healthy and ends waits, so it must not follow from an eviction.
 func TestEvictedGatewayStillCounts(t *testing.T) {
-	there := podIndex{awaited: "pod site-0 was evicted"}
+	there := podIndex{missingSuccessor: "pod site-0 was evicted"}
 	gs := syncOf()
 	gs.Status = *leaderless(gs, there, noon)
 	assert.Equal(t, map[string]string{"Ready": "Unknown/AgentsAway", "AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway", "SidecarInjected": "False/MissingSidecar"}, outcome(&gs.Status))
@@ -174,6 +174,6 @@ func TestEvictedGatewayStillCounts(t *testing.T) {
 	assert.Empty(t, gs.Status.LastHandledRequest)
 	gs.Status = *leaderless(gs, there, noon.Add(time.Hour))
 	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", outcome(&gs.Status)["Ready"])
-	gs.Status = *leaderless(gs, podIndex{}, noon.Add(remembered))
+	gs.Status = *leaderless(gs, podIndex{}, noon.Add(recordLifetime))
 	assert.Equal(t, "Unknown/NoGateways", outcome(&gs.Status)["Ready"])
 }

@@ -19,12 +19,12 @@ import (
 const (
 	// agentRole is the ClusterRole of agents and the name of the RoleBinding in each namespace.
 	agentRole = "stoker-agent"
-	// managedBy marks the RoleBindings that the reconciler manages.
+	// managedByLabel with the value managedBy marks the RoleBindings that the reconciler manages.
 	managedByLabel, managedBy = "app.kubernetes.io/managed-by", "stoker-injector"
-	// unusedFor is how long a ServiceAccount keeps its rights after its last pod, because pods are replaced one by one.
-	unusedFor = 10 * time.Minute
-	// compareEvery is how often a RoleBinding is verified when nothing changed.
-	compareEvery = 5 * time.Minute
+	// unusedTimeout is how long a ServiceAccount keeps its rights after its last pod, because pods are replaced one by one.
+	unusedTimeout = 10 * time.Minute
+	// compareInterval is how often a RoleBinding is verified when nothing changed.
+	compareInterval = 5 * time.Minute
 	// maxBindings bounds the list of leftovers.
 	maxBindings = 5000
 	// maxSubjects bounds a RoleBinding.
@@ -48,12 +48,12 @@ func (u *Reconciler) bind(ctx context.Context, n *namespace, used bool, pods []*
 					continue
 				}
 			}
-			n.accounts[account(p)] = now
+			n.accounts[serviceAccount(p)] = now
 		}
 	}
 	var names []string
 	for name, at := range n.accounts {
-		if now.Sub(at) > unusedFor {
+		if now.Sub(at) > unusedTimeout {
 			delete(n.accounts, name)
 			continue
 		}
@@ -61,10 +61,10 @@ func (u *Reconciler) bind(ctx context.Context, n *namespace, used bool, pods []*
 	}
 	slices.Sort(names)
 	names = names[:min(len(names), maxSubjects)]
-	if slices.Equal(names, n.wrote) && now.Sub(n.checked) < compareEvery {
+	if slices.Equal(names, n.subjects) && now.Sub(n.checked) < compareInterval {
 		return unknown
 	}
-	if err := u.compare(ctx, n, names, now); err != nil {
+	if err := u.updateBinding(ctx, n, names, now); err != nil {
 		return fmt.Errorf("RoleBinding %s/%s: %w", n.name, agentRole, err)
 	}
 	return unknown
@@ -87,14 +87,18 @@ func (u *Reconciler) queueBound(ctx context.Context) {
 	}
 }
 
-func account(p *corev1.Pod) string {
+func serviceAccount(p *corev1.Pod) string {
 	if p.Spec.ServiceAccountName == "" {
 		return "default"
 	}
 	return p.Spec.ServiceAccountName
 }
 
-func (u *Reconciler) compare(ctx context.Context, n *namespace, names []string, now time.Time) error {
+// updateBinding creates, updates or deletes the RoleBinding, so that its subjects are names. Until the reconciler knows which
+// ServiceAccounts are unused, it only adds subjects. It leaves a RoleBinding of another manager unchanged.
+// updateBinding creates, updates or deletes the RoleBinding, so that its subjects are names. Until the reconciler knows which
+// ServiceAccounts are unused, it only adds subjects. It leaves a RoleBinding of another manager unchanged.
+func (u *Reconciler) updateBinding(ctx context.Context, n *namespace, names []string, now time.Time) error {
 	bindings := u.Core.RbacV1().RoleBindings(n.name)
 	there, err := bindings.Get(ctx, agentRole, metav1.GetOptions{})
 	absent := apierrors.IsNotFound(err)
@@ -111,48 +115,48 @@ func (u *Reconciler) compare(ctx context.Context, n *namespace, names []string, 
 		n.foreign = true
 	case absent && len(names) > 0:
 		_, err = bindings.Create(ctx, wanted, metav1.CreateOptions{FieldManager: fieldManager})
-		u.bound(n, names, err)
-	case !absent && (len(names) == 0 && n.known(now) || there.RoleRef != wanted.RoleRef):
+		u.logBound(n, names, err)
+	case !absent && (len(names) == 0 && n.knowsAccounts(now) || there.RoleRef != wanted.RoleRef):
 		err = bindings.Delete(ctx, agentRole, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(there.UID))})
 		if err == nil && len(names) > 0 {
 			_, err = bindings.Create(ctx, wanted, metav1.CreateOptions{FieldManager: fieldManager})
 		}
-		u.bound(n, names, err)
+		u.logBound(n, names, err)
 		absent = true
 	case !absent && len(names) > 0:
 		subjects := wanted.Subjects
-		if !n.known(now) {
+		if !n.knowsAccounts(now) {
 			subjects = union(there.Subjects, subjects)
 		}
 		if !equality.Semantic.DeepEqual(there.Subjects, subjects) {
 			there = there.DeepCopy()
 			there.Subjects = subjects
 			_, err = bindings.Update(ctx, there, metav1.UpdateOptions{FieldManager: fieldManager})
-			u.bound(n, names, err)
+			u.logBound(n, names, err)
 		}
 	}
 	if err != nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return err
 	}
 	n.bound = len(names) > 0 || !absent
-	n.wrote, n.checked = names, now
+	n.subjects, n.checked = names, now
 	return nil
 }
 
-func (u *Reconciler) bound(n *namespace, names []string, err error) {
+func (u *Reconciler) logBound(n *namespace, names []string, err error) {
 	if err == nil {
 		u.Log.Info("RoleBinding updated", "namespace", n.name, "serviceAccounts", names)
 	}
 }
 
-// known reports whether the reconciler has watched the namespace long enough to know which ServiceAccounts are unused.
-func (n *namespace) known(now time.Time) bool {
-	return now.Sub(n.since) > unusedFor
+// knowsAccounts reports whether the reconciler has watched the namespace long enough to know which ServiceAccounts are unused.
+func (n *namespace) knowsAccounts(now time.Time) bool {
+	return now.Sub(n.since) > unusedTimeout
 }
 
-// union returns there with the missing subjects of more.
-func union(there, more []rbacv1.Subject) []rbacv1.Subject {
-	out := slices.Clone(there)
+// union returns existing with the missing subjects of more, sorted by name.
+func union(existing, more []rbacv1.Subject) []rbacv1.Subject {
+	out := slices.Clone(existing)
 	for _, s := range more {
 		if !slices.Contains(out, s) {
 			out = append(out, s)

@@ -26,7 +26,7 @@ import (
 func (u *Reconciler) writeStatus(ctx context.Context, n *namespace, gs *v1alpha1.GatewaySync, pods podIndex, now time.Time) error {
 	lock := n.locks[gs.Name]
 	defer func() { n.locks[gs.Name] = lock }()
-	if gs.DeletionTimestamp != nil || now.Before(lock.next) {
+	if gs.DeletionTimestamp != nil || now.Before(lock.nextRead) {
 		return nil
 	}
 	target, err := kube.SyncTargets(u.Dynamic, gs.Namespace).Get(ctx, gs.Name)
@@ -70,7 +70,7 @@ func (u *Reconciler) writeStatus(ctx context.Context, n *namespace, gs *v1alpha1
 
 // leaderless returns the status of a GatewaySync without a lead.
 func leaderless(gs *v1alpha1.GatewaySync, pods podIndex, now time.Time) *v1alpha1.GatewaySyncStatus {
-	l := status.Leaderless{GatewaySync: gs, Awaited: pods.awaited, Now: now}
+	l := status.Leaderless{GatewaySync: gs, Awaited: pods.missingSuccessor, Now: now}
 	add := func(pods []*corev1.Pod, ending bool) {
 		for _, p := range pods {
 			l.Pods = append(l.Pods, status.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Agent: inject.Has(p), Ended: ending, Ending: ending, Stuck: p.Status.Message})
@@ -85,11 +85,11 @@ func leaderless(gs *v1alpha1.GatewaySync, pods podIndex, now time.Time) *v1alpha
 // podIndex are the pods that ask for an agent or have one, live and terminating.
 type podIndex struct {
 	live, ending []*corev1.Pod
-	// awaited is why an evicted pod has no successor; empty if none is missing.
-	awaited string
+	// missingSuccessor is why an evicted pod has no successor; empty if none is missing.
+	missingSuccessor string
 }
 
-// of returns those that are gateways of gs. It leaves awaited empty.
+// of returns those that are gateways of gs. It leaves missingSuccessor empty.
 func (t podIndex) of(gs *v1alpha1.GatewaySync, all []*v1alpha1.GatewaySync) podIndex {
 	mine := func(pods []*corev1.Pod) (out []*corev1.Pod) {
 		for _, p := range pods {

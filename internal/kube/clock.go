@@ -9,11 +9,11 @@ import (
 // Clock is the clock of the API server, estimated from the Date headers of its answers. Use it to compare times that another
 // node or the API server wrote: unsynchronized node clocks differ by minutes or more.
 type Clock struct {
-	ahead atomic.Int64 // offset of the API server to this node in nanoseconds, as far as the answers prove it
+	offset atomic.Int64 // nanoseconds that the API server is ahead of this node, as far as the answers prove it
 }
 
-// brisk is the longest duration of a request whose Date header is used.
-const brisk = 2 * time.Second
+// maxRoundTrip is the longest duration of a request whose Date header is used.
+const maxRoundTrip = 2 * time.Second
 
 // Now returns the time with the monotonic reading of this node's clock. A nil Clock, and one that has not seen an answer yet,
 // returns the time of this node.
@@ -21,42 +21,42 @@ func (c *Clock) Now() time.Time {
 	if c == nil {
 		return time.Now()
 	}
-	return time.Now().Add(time.Duration(c.ahead.Load()))
+	return time.Now().Add(time.Duration(c.offset.Load()))
 }
 
-// heard updates the offset from an answer to a request that was sent and answered at these times of this node's clock. A Date
-// header has a resolution of one second and may be written at any moment in between, so heard corrects only what lies outside
-// of this interval.
-func (c *Clock) heard(date string, sent, got time.Time) {
+// update updates the offset from the Date header of an answer. The request was sent and answered at these times of this node's clock.
+// The header has a resolution of one second, and the API server may have written it at any moment in between, so update changes the
+// offset only if it lies outside of this interval.
+func (c *Clock) update(date string, sent, got time.Time) {
 	at, err := http.ParseTime(date)
-	if err != nil || got.Sub(sent) > brisk {
+	if err != nil || got.Sub(sent) > maxRoundTrip {
 		return
 	}
 	first, last := at.Sub(got.Round(0)), at.Add(time.Second).Sub(sent.Round(0))
 	if first <= 0 && 0 <= last {
-		c.ahead.Store(0)
+		c.offset.Store(0)
 		return
 	}
-	c.ahead.Store(int64(min(max(time.Duration(c.ahead.Load()), first), last)))
+	c.offset.Store(int64(min(max(time.Duration(c.offset.Load()), first), last)))
 }
 
 // transport returns a RoundTripper that passes the answers of next to c.
-func (c *Clock) transport(next http.RoundTripper) http.RoundTripper { return listener{c, next} }
+func (c *Clock) transport(next http.RoundTripper) http.RoundTripper { return clockTransport{c, next} }
 
-type listener struct {
+type clockTransport struct {
 	*Clock
 	next http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (l listener) RoundTrip(r *http.Request) (*http.Response, error) {
+func (l clockTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent := time.Now()
 	answer, err := l.next.RoundTrip(r)
 	if err == nil {
-		l.heard(answer.Header.Get("Date"), sent, time.Now())
+		l.update(answer.Header.Get("Date"), sent, time.Now())
 	}
 	return answer, err
 }
 
 // WrappedRoundTripper gives client-go access to the wrapped RoundTripper.
-func (l listener) WrappedRoundTripper() http.RoundTripper { return l.next }
+func (l clockTransport) WrappedRoundTripper() http.RoundTripper { return l.next }

@@ -28,16 +28,16 @@ func (c Clients) Now() time.Time { return c.Clock.Now() }
 // Connect returns clients for a kubeconfig file, or for the service account of the pod if kubeconfig is "". It does not connect
 // yet. agent is the user agent of the requests ("stoker-agent/v1.2").
 func Connect(kubeconfig, agent string) (Clients, error) {
-	config, err := configure(kubeconfig, rest.InClusterConfig)
+	config, err := findConfig(kubeconfig, rest.InClusterConfig)
 	if err != nil {
 		return Clients{}, fmt.Errorf("find the API server: %w", err)
 	}
 	return ConnectTo(config, agent)
 }
 
-// configure finds the API server. A pod reaches it inside the cluster, so configure ignores the proxy of the environment, which
+// findConfig finds the API server. A pod reaches it inside the cluster, so findConfig ignores the proxy of the environment, which
 // is meant for git.
-func configure(kubeconfig string, inCluster func() (*rest.Config, error)) (*rest.Config, error) {
+func findConfig(kubeconfig string, inCluster func() (*rest.Config, error)) (*rest.Config, error) {
 	if kubeconfig != "" {
 		return clientcmd.BuildConfigFromFlags("", kubeconfig)
 	}
@@ -45,18 +45,18 @@ func configure(kubeconfig string, inCluster func() (*rest.Config, error)) (*rest
 	if err != nil {
 		return nil, err
 	}
-	config.Proxy = unproxied
+	config.Proxy = noProxy
 	return config, nil
 }
 
-func unproxied(*http.Request) (*url.URL, error) { return nil, nil }
+func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
 
-// Directly disables the proxy of the environment for a configuration that was found elsewhere, as kubectl finds it, if it leads
-// to the API server of the pod that env describes and names no proxy of its own. It changes config.
+// Directly disables the proxy of the environment in config, if config names no proxy and its host is the API server of the pod that
+// env describes. It is for configurations that were found in another way than by Connect, for example as kubectl finds them.
 func Directly(config *rest.Config, env func(string) string) {
 	host, port := env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")
 	if host != "" && config.Proxy == nil && config.Host == "https://"+net.JoinHostPort(host, port) {
-		config.Proxy = unproxied
+		config.Proxy = noProxy
 	}
 }
 
@@ -68,25 +68,25 @@ func ConnectTo(config *rest.Config, agent string) (Clients, error) {
 	clock := &Clock{}
 	config.Wrap(clock.transport)
 	config.ContentType, config.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
-	both, err := rest.HTTPClientFor(config) // a shared client, because client-go does not share connections if Proxy is set
+	shared, err := rest.HTTPClientFor(config) // one client, because client-go does not share connections if Proxy is set
 	if err != nil {
 		return Clients{}, err
 	}
-	core, err := kubernetes.NewForConfigAndClient(config, both)
+	core, err := kubernetes.NewForConfigAndClient(config, shared)
 	if err != nil {
 		return Clients{}, err
 	}
 	plain := rest.CopyConfig(config) // custom resources have no protobuf encoding
 	plain.ContentType, plain.AcceptContentTypes = "", ""
-	dyn, err := dynamic.NewForConfigAndClient(plain, both)
+	dyn, err := dynamic.NewForConfigAndClient(plain, shared)
 	if err != nil {
 		return Clients{}, err
 	}
 	return Clients{Config: config, Core: core, Dynamic: dyn, Clock: clock}, nil
 }
 
-// Accounts returns a function that makes clients which act as a ServiceAccount, whatever the config of c impersonates. They share the
-// connections of c, whose user needs the right to impersonate the account.
+// Accounts returns a function that returns clients that impersonate a ServiceAccount. They share the connections of c, whose user needs
+// the right to impersonate the account. Impersonation in the config of c has no effect on them.
 func (c Clients) Accounts() (func(namespace, name string) (Clients, error), error) {
 	own, err := rest.HTTPClientFor(c.Config)
 	if err != nil {

@@ -49,14 +49,14 @@ func TestInClusterIgnoresProxy(t *testing.T) {
 		_, err = SyncTargets(clients.Dynamic, "plant").Get(t.Context(), "x")
 		require.ErrorContains(t, err, "no cluster")
 	}
-	ask(configure("", func() (*rest.Config, error) { return &rest.Config{Host: server}, nil }))
+	ask(findConfig("", func() (*rest.Config, error) { return &rest.Config{Host: server}, nil }))
 	assert.Equal(t, []string{"10.96.0.1:443", "10.96.0.1:443"}, dialled)
 
 	t.Log("a kubeconfig is used outside of the cluster, and has the proxies that kubectl has")
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(file, []byte("{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: x}}], clusters: [{name: x, cluster: {server: '"+server+"'}}]}"), 0o600))
 	dialled = nil
-	ask(configure(file, nil))
+	ask(findConfig(file, nil))
 	assert.Equal(t, []string{"proxy.invalid:3128", "proxy.invalid:3128"}, dialled)
 
 	t.Log("who looks as kubectl does, and finds the pod's own")
@@ -81,7 +81,7 @@ func TestInClusterIgnoresProxy(t *testing.T) {
 	ask(found(&rest.Config{Host: server}))
 	assert.Equal(t, []string{"proxy.invalid:3128", "proxy.invalid:3128"}, dialled, "no pod")
 
-	_, err = configure("", func() (*rest.Config, error) { return nil, rest.ErrNotInCluster })
+	_, err = findConfig("", func() (*rest.Config, error) { return nil, rest.ErrNotInCluster })
 	assert.ErrorIs(t, err, rest.ErrNotInCluster)
 }
 
@@ -96,7 +96,7 @@ func TestBothClientsOfAPodHaveOneConnection(t *testing.T) {
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	config, err := configure("", func() (*rest.Config, error) {
+	config, err := findConfig("", func() (*rest.Config, error) {
 		return &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, nil
 	})
 	require.NoError(t, err)

@@ -8,28 +8,28 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// sayAgain is how often a failure with the same text is logged. maxSaid is how many texts are remembered.
-const sayAgain, maxSaid = 10 * time.Minute, 64
+// logInterval is how often a failure with the same text is logged. maxFailures is how many texts are remembered.
+const logInterval, maxFailures = 10 * time.Minute, 64
 
 // LogFailures returns a callback for OnWatchError and ListWatch. It logs a failure with the same text at most once per
-// sayAgain. An expired watch, which the informer answers with a new list, is not a failure.
+// logInterval. It ignores an expired watch, after which the informer lists again.
 func LogFailures(log *slog.Logger, what string) func(error) {
 	var mu sync.Mutex
-	said := map[string]time.Time{}
+	logged := map[string]time.Time{}
 	return func(err error) {
 		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 			return
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		words, now := err.Error(), time.Now()
-		if last, ok := said[words]; ok && now.Sub(last) < sayAgain {
+		text, now := err.Error(), time.Now()
+		if last, ok := logged[text]; ok && now.Sub(last) < logInterval {
 			return
 		}
-		if len(said) >= maxSaid {
-			clear(said)
+		if len(logged) >= maxFailures {
+			clear(logged)
 		}
-		said[words] = now
+		logged[text] = now
 		log.Warn(what, "error", err)
 	}
 }

@@ -40,7 +40,7 @@ func (o *Objects[T]) Informer(selectors func(*metav1.ListOptions), changed func(
 	}
 	in.shared = shared
 	if changed != nil {
-		tell := func(obj any) {
+		notify := func(obj any) {
 			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
 				if namespace, name, err := cache.SplitMetaNamespaceKey(key); err == nil {
 					changed(namespace, name)
@@ -48,7 +48,7 @@ func (o *Objects[T]) Informer(selectors func(*metav1.ListOptions), changed func(
 			}
 		}
 		reg, err := shared.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: tell, DeleteFunc: tell, UpdateFunc: func(_, now any) { tell(now) },
+			AddFunc: notify, DeleteFunc: notify, UpdateFunc: func(_, now any) { notify(now) },
 		})
 		if err != nil {
 			return nil, err

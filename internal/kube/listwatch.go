@@ -19,30 +19,30 @@ type lister[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// atOnce is the longest time that resuming a watch may take. If it takes longer, client-go has retried.
-const atOnce = 5 * time.Second
+// maxResumeTime is the longest time that resuming a watch may take. If it takes longer, client-go has retried.
+const maxResumeTime = 5 * time.Second
 
-// ListWatch returns the list and watch functions of an informer for what selectors admit (nil for all). It reports each failed
-// attempt to told unless told is nil. If the API server did not answer, or a proxy answered for it, ListWatch retries with
-// growing pauses.
+// ListWatch returns the list and watch functions of an informer for the objects that selectors admit (nil for all). It calls
+// onError, unless it is nil, with each failed attempt. If the API server did not answer, or a proxy answered for it, ListWatch
+// retries with growing pauses.
 //
-// If a watch cannot be resumed at once, ListWatch does not resume it: it returns an error that apierrors.IsResourceExpired, and
-// the informer lists everything again. While the API server was away, its store may have been restored from a backup. It would
-// then send nothing, for hours or days, to a client that knows a later version. A watch that follows such a list may take any
-// time, so that an overloaded API server is not asked for list after list.
+// If a watch cannot be resumed within maxResumeTime, ListWatch does not resume it: it returns an error that
+// apierrors.IsResourceExpired, and the informer lists all objects again. During an outage, the store of the API server may
+// have been restored from a backup. It would then send nothing, for hours or days, to a client that knows a later version. A
+// watch that follows such a list may take any time, so that an overloaded API server does not have to serve list after list.
 //
 // No list asks for a minimum version. The first list may come from the API server's cache; all others read the current state of
-// the store. client-go would ask for the last seen version or newer, and retry for most of a minute if the API server does not
-// have that version yet.
-func ListWatch[L runtime.Object](client lister[L], selectors func(*metav1.ListOptions), told func(error)) *cache.ListWatch {
+// the store. client-go would ask for the last seen version or a newer one, and retry for most of a minute if the API server does
+// not have it yet.
+func ListWatch[L runtime.Object](client lister[L], selectors func(*metav1.ListOptions), onError func(error)) *cache.ListWatch {
 	choose := func(o *metav1.ListOptions) {
 		if selectors != nil {
 			selectors(o)
 		}
 	}
 	failed := func(err error) {
-		if err != nil && told != nil {
-			told(err)
+		if err != nil && onError != nil {
+			onError(err)
 		}
 	}
 	var relist atomic.Bool // the informer must list again, and no watch has been opened since
@@ -55,13 +55,13 @@ func ListWatch[L runtime.Object](client lister[L], selectors func(*metav1.ListOp
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list(&o)
-			return patiently(ctx, failed, func() (runtime.Object, error) { return client.List(ctx, o) })
+			return retry(ctx, failed, func() (runtime.Object, error) { return client.List(ctx, o) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			begin := func() (watch.Interface, error) { return client.Watch(ctx, o) }
 			if o.SendInitialEvents != nil { // a streaming list
 				list(&o)
-				w, err := patiently(ctx, failed, begin)
+				w, err := retry(ctx, failed, begin)
 				if err == nil {
 					relist.Store(false)
 				}
@@ -72,10 +72,10 @@ func ListWatch[L runtime.Object](client lister[L], selectors func(*metav1.ListOp
 			w, err := begin()
 			failed(err)
 			switch took := time.Since(began); {
-			case err == nil && (took <= atOnce || relist.Load()):
+			case err == nil && (took <= maxResumeTime || relist.Load()):
 				relist.Store(false)
 				return w, nil
-			case ctx.Err() != nil, answered(err) && (!apierrors.IsTooManyRequests(err) || relist.Load()):
+			case ctx.Err() != nil, isAnswer(err) && (!apierrors.IsTooManyRequests(err) || relist.Load()):
 				return w, err
 			case err == nil:
 				w.Stop()

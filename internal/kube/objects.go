@@ -1,6 +1,6 @@
-// Package kube holds what the binaries share to talk to Kubernetes: connections, caches, and typed access to the kinds of
-// stoker.io. The access goes through the dynamic client and decodes objects one by one, so that a field of a wrong type affects
-// only its own object. A typed list would fail as a whole.
+// Package kube connects to the API server: clients, caches, and typed access to the kinds of stoker.io. The typed access uses the
+// dynamic client and decodes objects one by one, so that a field of a wrong type affects only its own object. A typed list would
+// fail as a whole.
 package kube
 
 import (
@@ -47,10 +47,8 @@ func (k Kind) Resource() schema.GroupVersionResource {
 // Objects reads and writes the objects of one kind in one namespace, as *T. An empty namespace means all namespaces, for
 // reading only.
 type Objects[T any] struct {
-	kind      Kind
-	namespace string
-	client    dynamic.ResourceInterface
-	resource  dynamic.NamespaceableResourceInterface
+	kind   Kind
+	client dynamic.ResourceInterface
 }
 
 // GatewaySyncs returns access to the GatewaySyncs of a namespace.
@@ -75,11 +73,10 @@ func ConfigSyncs(c dynamic.Interface, namespace string) *Objects[v1alpha1.Config
 
 func objects[T any](c dynamic.Interface, k Kind, namespace string) *Objects[T] {
 	r := c.Resource(k.Resource())
-	o := &Objects[T]{kind: k, namespace: namespace, client: r, resource: r}
-	if namespace != "" {
-		o.client = r.Namespace(namespace)
+	if namespace == "" {
+		return &Objects[T]{kind: k, client: r}
 	}
-	return o
+	return &Objects[T]{kind: k, client: r.Namespace(namespace)}
 }
 
 // UndecodableError means that the API server holds an object that this version cannot decode.
@@ -96,8 +93,8 @@ func (e *UndecodableError) Error() string {
 
 func (e *UndecodableError) Unwrap() error { return e.Err }
 
-// Target returns an undecodable SyncTarget as one that an unknown agent holds, because a newer agent may have written it. Each
-// new resourceVersion counts as a renewal of its lock. After MaxLeadDuration without one, the SyncTarget may be replaced.
+// Target returns a SyncTarget for an undecodable one. An unknown agent holds its lock, because a newer agent may have written the
+// object. Each new resourceVersion renews the lock. After MaxLeadDuration without a new one, the SyncTarget may be replaced.
 func (e *UndecodableError) Target() *v1alpha1.SyncTarget {
 	t := &v1alpha1.SyncTarget{}
 	t.Namespace, t.Name, t.UID, t.ResourceVersion = e.Namespace, e.Name, e.Object.GetUID(), e.Object.GetResourceVersion()

@@ -164,7 +164,7 @@ func isBackSoon(t *testing.T, says error) {
 			for !c.seen() && time.Since(began) < time.Hour {
 				time.Sleep(100 * time.Millisecond)
 			}
-			assert.Less(t, time.Since(began), 2*mostPause+time.Second, c.name)
+			assert.Less(t, time.Since(began), 2*maxPause+time.Second, c.name)
 		}
 		assert.Greater(t, told, 60, "each failure is told")
 	})
@@ -184,8 +184,8 @@ func TestInterruptedWatchRelists(t *testing.T) {
 			time.AfterFunc(time.Minute, func() { a.refuses.Store(false) })
 		}},
 		{name: "it was away, and client-go has tried again by itself", lists: 1, away: func(a *away) {
-			a.slow.Store(int64(atOnce + time.Second))
-			time.AfterFunc(atOnce, func() { a.slow.Store(0) })
+			a.slow.Store(int64(maxResumeTime + time.Second))
+			time.AfterFunc(maxResumeTime, func() { a.slow.Store(0) })
 		}},
 		{name: "it went, and let the next watch begin before", lists: 1, away: func(a *away) {
 			first := <-a.watches
@@ -223,7 +223,7 @@ func TestInterruptedWatchRelists(t *testing.T) {
 
 func TestBusyAPIServerIsNotRelisted(t *testing.T) {
 	for name, given := range map[string]func(*away){
-		"slow": func(a *away) { a.slow.Store(int64(atOnce + time.Second)) },
+		"slow": func(a *away) { a.slow.Store(int64(maxResumeTime + time.Second)) },
 		"busy": func(a *away) { a.busy.Store(1 << 20) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -259,13 +259,13 @@ func TestBusyAPIServerIsNotRelisted(t *testing.T) {
 func TestAPIErrorsAreNotRetried(t *testing.T) {
 	calls, told := 0, 0
 	tell := func(error) { told++ }
-	_, err := patiently(t.Context(), tell, func() (int, error) {
+	_, err := retry(t.Context(), tell, func() (int, error) {
 		calls++
 		return 0, apierrors.NewForbidden(SyncTarget.Resource().GroupResource(), "line", errors.New("no"))
 	})
 	assert.True(t, apierrors.IsForbidden(err))
 	assert.Equal(t, 1, calls)
-	_, err = patiently(t.Context(), tell, func() (int, error) {
+	_, err = retry(t.Context(), tell, func() (int, error) {
 		return 0, apierrors.FromObject(&metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired})
 	})
 	assert.True(t, apierrors.IsResourceExpired(err))

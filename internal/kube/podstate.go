@@ -9,29 +9,29 @@ import (
 )
 
 const (
-	// maxStuck bounds what is said of one pod.
+	// maxStuck bounds the text about one pod, in characters.
 	maxStuck = 160
-	// shortRun is how long a container runs at most that counts as one that ends again and again, although it runs just now.
+	// shortRun is the run time below which a container that ended and runs again counts as one that ends again and again.
 	shortRun = time.Minute
 )
 
-// Stuck says why a pod does not run, "" if it does. The words stay the same while the kubelet starts a container or pulls an image
-// again and again, because each change of them is a write of a status.
+// Stuck returns why a pod does not run, or "" if it runs. The text stays the same while the kubelet restarts a container or pulls an
+// image repeatedly, because each change of the text causes a write of a status.
 func Stuck(p *corev1.Pod) string {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return bounded("no node takes it: " + c.Message)
+			return truncate("no node takes it: " + c.Message)
 		}
 	}
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		w, last := c.State.Waiting, c.LastTerminationState.Terminated
 		switch {
 		case w != nil && (strings.Contains(w.Reason, "ImagePull") || w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull"):
-			return bounded("the image of container " + c.Name + " cannot be pulled")
+			return truncate("the image of container " + c.Name + " cannot be pulled")
 		case w != nil && strings.HasPrefix(w.Reason, "CreateContainer"):
-			return bounded("container " + c.Name + " cannot be created: " + w.Message)
+			return truncate("container " + c.Name + " cannot be created: " + w.Message)
 		case last != nil && (!c.Ready || last.FinishedAt.Sub(last.StartedAt.Time) < shortRun) && (c.State.Terminated == nil || c.State.Terminated.ExitCode != 0):
-			return bounded("container " + c.Name + " ends again and again")
+			return truncate("container " + c.Name + " ends again and again")
 		}
 	}
 	if p.Status.Phase == corev1.PodPending {
@@ -40,11 +40,11 @@ func Stuck(p *corev1.Pod) string {
 	return ""
 }
 
-// Pending is what Stuck says of a pod that has no visible problem and does not run yet.
+// Pending is the result of Stuck for a pod that does not run yet and has no visible problem.
 const Pending = string(corev1.PodPending)
 
-// bounded cuts a text that others wrote.
-func bounded(s string) string {
+// truncate replaces invalid UTF-8 and truncates a text to maxStuck characters.
+func truncate(s string) string {
 	if r := []rune(strings.ToValidUTF8(s, "\uFFFD")); len(r) > maxStuck {
 		return string(r[:maxStuck-1]) + "…"
 	}

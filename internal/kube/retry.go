@@ -14,18 +14,18 @@ import (
 // Pauses between two attempts to reach the API server. Those of client-go grow to a minute, so after an outage of ten seconds a
 // gateway would learn of a new commit a minute late.
 const (
-	firstPause = time.Second
-	mostPause  = 8 * time.Second
+	minPause = time.Second
+	maxPause = 8 * time.Second
 )
 
-// patiently repeats do until it succeeds, fails in a way that a retry does not change, or ctx is done. It also retries if the API
-// server answers but its etcd is away, or if only a load balancer answers. It passes the outcome of each attempt to told. Each
-// pause is spread over up to twice its length, so that not all agents return at once.
-func patiently[T any](ctx context.Context, told func(error), do func() (T, error)) (T, error) {
-	for pause := firstPause; ; pause = min(2*pause, mostPause) {
+// retry repeats do until it succeeds, fails in a way that a retry does not change, or ctx is done. It also retries if the API server
+// answers but its etcd does not, or if only a load balancer answers. It calls onResult with the error, or nil, of each attempt. Each
+// pause is spread over up to twice its length, so that not all agents return at the same time.
+func retry[T any](ctx context.Context, onResult func(error), do func() (T, error)) (T, error) {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		result, err := do()
-		told(err)
-		if err == nil || answered(err) && !Passing(err) || ctx.Err() != nil {
+		onResult(err)
+		if err == nil || isAnswer(err) && !Passing(err) || ctx.Err() != nil {
 			return result, err
 		}
 		if !backoff.Wait(ctx, wait.Jitter(pause, 1)) {
@@ -34,15 +34,15 @@ func patiently[T any](ctx context.Context, told func(error), do func() (T, error
 	}
 }
 
-// answered reports whether err is an answer of the API server and not an error on the way there.
-func answered(err error) bool {
+// isAnswer reports whether err is an answer of the API server and not an error on the way there.
+func isAnswer(err error) bool {
 	status := apierrors.APIStatus(nil)
 	return errors.As(err, &status)
 }
 
-// Passing reports whether a retry may help: the API server is away or busy. An object that cannot be decoded stays so.
+// Passing reports whether a retry may help, because the API server is unreachable or busy. An UndecodableError is not passing.
 func Passing(err error) bool {
-	if !answered(err) {
+	if !isAnswer(err) {
 		_, undecodable := errors.AsType[*UndecodableError](err)
 		return !undecodable
 	}

@@ -8,23 +8,23 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// StatusDifference returns the merge patch that turns was into is, or nil if they are equal. It replaces lists as a whole. If
-// was could not be decoded, the patch removes all of its fields that are not in is.
-func StatusDifference(was, is *v1alpha1.GatewaySyncStatus) (map[string]any, error) {
-	there, err := asMap(was)
+// StatusDifference returns the merge patch that turns before into after, or nil if they are equal. It replaces lists as a whole. If
+// before could not be decoded, the patch removes all of its fields that are not in after.
+func StatusDifference(before, after *v1alpha1.GatewaySyncStatus) (map[string]any, error) {
+	old, err := asMap(before)
 	if err != nil {
 		return nil, err
 	}
-	if was.Unread != nil {
-		if there, err = fields(was.Unread); err != nil {
-			there = nil // not an object, so the patch replaces it anyway
+	if before.Unread != nil {
+		if old, err = decodeMap(before.Unread); err != nil {
+			old = nil // not an object, so the patch replaces it anyway
 		}
 	}
-	wanted, err := asMap(is)
+	wanted, err := asMap(after)
 	if err != nil {
 		return nil, err
 	}
-	return diff(there, wanted), nil
+	return diff(old, wanted), nil
 }
 
 func asMap(st *v1alpha1.GatewaySyncStatus) (map[string]any, error) {
@@ -32,17 +32,17 @@ func asMap(st *v1alpha1.GatewaySyncStatus) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fields(data)
+	return decodeMap(data)
 }
 
-func fields(data []byte) (map[string]any, error) {
+func decodeMap(data []byte) (map[string]any, error) {
 	m := map[string]any{}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
 	return m, d.Decode(&m)
 }
 
-func diff(was, is map[string]any) map[string]any {
+func diff(before, after map[string]any) map[string]any {
 	var patch map[string]any
 	put := func(k string, v any) {
 		if patch == nil {
@@ -50,18 +50,18 @@ func diff(was, is map[string]any) map[string]any {
 		}
 		patch[k] = v
 	}
-	for k := range was {
-		if _, ok := is[k]; !ok {
+	for k := range before {
+		if _, ok := after[k]; !ok {
 			put(k, nil)
 		}
 	}
-	for k, v := range is {
-		old, ok := was[k]
-		inner, isMap := v.(map[string]any)
-		before, wasMap := old.(map[string]any)
+	for k, v := range after {
+		old, ok := before[k]
+		newMap, isMap := v.(map[string]any)
+		oldMap, wasMap := old.(map[string]any)
 		switch {
 		case isMap && wasMap:
-			if d := diff(before, inner); d != nil {
+			if d := diff(oldMap, newMap); d != nil {
 				put(k, d)
 			}
 		case !ok || !reflect.DeepEqual(old, v):

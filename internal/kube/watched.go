@@ -28,7 +28,7 @@ type Watched = WatchedObjects[v1alpha1.GatewaySync]
 // WatchedObjects caches the objects of one kind in some namespaces.
 type WatchedObjects[T any] struct {
 	informers map[string]*Informer[T] // by namespace; "" for all
-	refused   map[string]*atomic.Bool // set once the API server forbids listing
+	forbidden map[string]*atomic.Bool // set once the API server forbids listing
 }
 
 // Watch makes informers for the GatewaySyncs that selector admits (nil for all) in namespaces (empty for all). changed is
@@ -43,7 +43,7 @@ func WatchConfigSyncs(client dynamic.Interface, namespaces []string, selector la
 }
 
 func watchObjects[T any](of func(namespace string) *Objects[T], namespaces []string, selector labels.Selector, changed func(namespace, name string), failed func(error)) (*WatchedObjects[T], error) {
-	w := &WatchedObjects[T]{informers: map[string]*Informer[T]{}, refused: map[string]*atomic.Bool{}}
+	w := &WatchedObjects[T]{informers: map[string]*Informer[T]{}, forbidden: map[string]*atomic.Bool{}}
 	tweak := func(o *metav1.ListOptions) {
 		if selector != nil {
 			o.LabelSelector = selector.String()
@@ -65,7 +65,7 @@ func watchObjects[T any](of func(namespace string) *Objects[T], namespaces []str
 		}); err != nil {
 			return nil, err
 		}
-		w.informers[namespace], w.refused[namespace] = in, refused
+		w.informers[namespace], w.forbidden[namespace] = in, refused
 	}
 	return w, nil
 }
@@ -99,7 +99,7 @@ func (w *WatchedObjects[T]) Served() bool {
 		switch {
 		case in.HasSynced():
 			served++
-		case !w.refused[namespace].Load():
+		case !w.forbidden[namespace].Load():
 			return false
 		}
 	}

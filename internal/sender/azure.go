@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// azureBody holds the fields that are read of any Azure DevOps event.
+// azureBody has the fields of any Azure DevOps event that the parser reads.
 type azureBody struct {
 	ID        string `json:"id"`
 	EventType string `json:"eventType"`
@@ -30,7 +30,7 @@ func parseAzure(h http.Header, body []byte) (Request, error) {
 	if err := decode(h, body, &b); err != nil {
 		return Request{}, err
 	}
-	id := delivery(http.Header{"Id": {b.ID}}, "Id")
+	id := deliveryID(http.Header{"Id": {b.ID}}, "Id")
 	switch b.EventType {
 	case "git.push":
 	case "":

@@ -11,7 +11,7 @@ import (
 const maxLinks = 8
 
 func parseBitbucket(h http.Header, body []byte) (Request, error) {
-	id := delivery(h, "X-Request-Uuid", "X-Request-Id")
+	id := deliveryID(h, "X-Request-Uuid", "X-Request-Id")
 	switch event := h.Get("X-Event-Key"); event {
 	case "diagnostics:ping":
 		return Request{Kind: Ping, ID: id}, nil

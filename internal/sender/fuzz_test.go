@@ -16,7 +16,7 @@ func check(t *testing.T, h http.Header, body []byte) {
 		}
 		return
 	}
-	if from := choose(h); from.Name != Generic && (r.Kind == Ask || r.Ref != "" || r.Commits != nil) {
+	if from := senderOf(h); from.Name != Generic && (r.Kind == Ask || r.Ref != "" || r.Commits != nil) {
 		t.Fatalf("a git host asks for a ref: %+v", r)
 	}
 	for _, ref := range r.Refs {

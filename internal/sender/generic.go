@@ -74,13 +74,13 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 		return Request{}, invalid("commit: %s is not a commit of 40 hexadecimal digits", quote(r.Commit))
 	}
 	r.Sender = Generic
-	if sends(source) {
+	if isGenericSource(source) {
 		r.Sender = source
 	}
 	switch {
 	case b.Ref != nil:
 		if r.Sender == Kargo {
-			r.For = b.promotion()
+			r.For = b.describePromotion()
 		}
 		return r, nil
 	case isObject(b.App):
@@ -91,8 +91,8 @@ func parseGeneric(h http.Header, body []byte) (Request, error) {
 	return r, nil
 }
 
-// promotion returns a line of text about the Kargo promotion that sent the request.
-func (b genericBody) promotion() string {
+// describePromotion returns a line of text about the Kargo promotion that sent the request.
+func (b genericBody) describePromotion() string {
 	var parts []string
 	for _, f := range []struct {
 		label string
@@ -117,7 +117,7 @@ func text(name string, raw json.RawMessage, into *string) error {
 	if json.Unmarshal(raw, into) != nil || *into == "" {
 		return invalid("%s is empty: set a value, or omit the field", name)
 	}
-	if len(*into) >= 40 && isNone(*into) { // git hosts send zeros for a deleted branch
+	if len(*into) >= 40 && isZeros(*into) { // git hosts send zeros for a deleted branch
 		return invalid("%s consists of zeros, so it is not a commit", name)
 	}
 	return nil

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// gitHubBody holds the fields that are read of events of GitHub, Gitea and Forgejo.
+// gitHubBody has the fields of events of GitHub, Gitea and Forgejo that the parser reads.
 type gitHubBody struct {
 	Ref        string           `json:"ref"`
 	RefType    string           `json:"ref_type"` // of create and delete: branch or tag; Ref is then a short name
@@ -29,7 +29,7 @@ type gitHubRepository struct {
 }
 
 func parseGitHub(h http.Header, body []byte) (Request, error) {
-	return parseLikeGitHub(h, body, h.Get("X-Github-Event"), delivery(h, "X-Github-Delivery"))
+	return parseLikeGitHub(h, body, h.Get("X-Github-Event"), deliveryID(h, "X-Github-Delivery"))
 }
 
 func parseGitea(h http.Header, body []byte) (Request, error) {
@@ -37,7 +37,7 @@ func parseGitea(h http.Header, body []byte) (Request, error) {
 	if event == "" {
 		event = h.Get("X-Gitea-Event")
 	}
-	return parseLikeGitHub(h, body, event, delivery(h, "X-Forgejo-Delivery", "X-Gitea-Delivery"))
+	return parseLikeGitHub(h, body, event, deliveryID(h, "X-Forgejo-Delivery", "X-Gitea-Delivery"))
 }
 
 func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, error) {
@@ -57,7 +57,7 @@ func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, err
 	r := Request{Kind: Move, ID: id, Repositories: addresses(b.Repository.CloneURL, b.Repository.SSHURL, b.Repository.GitURL, b.Repository.HTMLURL)}
 	switch event {
 	case "push":
-		if b.Deleted || isNone(b.After) {
+		if b.Deleted || isZeros(b.After) {
 			return nothing(id, "what is deleted is not synced"), nil
 		}
 		if !isCommit(b.After) { // not used, but it tells a push from a deletion
@@ -68,14 +68,14 @@ func parseLikeGitHub(h http.Header, body []byte, event, id string) (Request, err
 		}
 		r.Refs = []string{b.Ref}
 	case "create":
-		space := map[string]string{"branch": branches, "tag": tags}[b.RefType]
-		if space == "" {
+		prefix := map[string]string{"branch": branches, "tag": tags}[b.RefType]
+		if prefix == "" {
 			return nothing(id, "a %s was made, and neither a branch nor a tag", quote(b.RefType)), nil
 		}
 		if b.Ref == "" {
 			return Request{}, invalid("ref is missing")
 		}
-		r.Refs = []string{space + b.Ref}
+		r.Refs = []string{prefix + b.Ref}
 	case "release":
 		if b.Release == nil {
 			return Request{}, invalid("release is missing")

@@ -23,7 +23,7 @@ type gitLabProject struct {
 }
 
 func parseGitLab(h http.Header, body []byte) (Request, error) {
-	id := delivery(h, "X-Gitlab-Event-Uuid")
+	id := deliveryID(h, "X-Gitlab-Event-Uuid")
 	switch event := h.Get("X-Gitlab-Event"); event {
 	case "Push Hook", "Tag Push Hook", "Release Hook", "System Hook":
 	default:
@@ -59,7 +59,7 @@ func parseGitLab(h http.Header, body []byte) (Request, error) {
 		return Request{}, invalid("tag is missing")
 	case what == "release":
 		r.Refs = []string{tags + b.Tag}
-	case isNone(b.After):
+	case isZeros(b.After):
 		return nothing(id, "what is deleted is not synced"), nil
 	case !isCommit(b.After): // not used, but it tells a push from a deletion
 		return Request{}, invalid("after: a push has the id of a commit, and not %s", quote(b.After))

@@ -18,7 +18,7 @@ type Repository struct {
 // Is reports whether r is the repository with the address repo (spec.git.repo), whatever form the two addresses have.
 func (r Repository) Is(repo string) bool {
 	if r.Address != "" {
-		return giturl.Same(azure(r.Address), azure(repo))
+		return giturl.Same(normalizeAzure(r.Address), normalizeAzure(repo))
 	}
 	want := strings.FieldsFunc(strings.TrimSuffix(strings.TrimRight(repo, "/"), ".git"), func(c rune) bool { return c == '/' || c == ':' })
 	have := strings.Split(strings.Trim(r.Path, "/"), "/")
@@ -26,9 +26,9 @@ func (r Repository) Is(repo string) bool {
 	return len(have) == 2 && n > 2 && have[0] != "" && strings.EqualFold(want[n-2], have[0]) && strings.EqualFold(want[n-1], have[1])
 }
 
-// azure normalizes the addresses of Azure DevOps to organisation/project/_git/repository. They differ between ssh and https,
+// normalizeAzure normalizes the addresses of Azure DevOps to organisation/project/_git/repository. They differ between ssh and https,
 // and between the current host and the older one. It returns other addresses unchanged.
-func azure(s string) string {
+func normalizeAzure(s string) string {
 	host, path := "", ""
 	if u, err := url.Parse(s); err == nil && u.Host != "" {
 		host, path = u.Hostname(), u.Path

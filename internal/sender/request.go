@@ -1,6 +1,6 @@
-// Package sender knows the programs that send requests: git hosts, Argo CD, Kargo and scripts. It parses their deliveries into a
-// Request. It is pure. It trusts no input: the caller compares it with the GatewaySync. No parser takes an address from a body to
-// connect to, or a commit from a git host to run.
+// Package sender parses the deliveries of the programs that send requests: git hosts, Argo CD, Kargo and scripts. It does no I/O and
+// does not trust a delivery: the caller compares the Request with the GatewaySync. No parser returns an address to connect to, or
+// a commit of a git host to run.
 package sender
 
 import (
@@ -43,11 +43,11 @@ type Request struct {
 	Ref string
 	// Commit is the commit that Ref must resolve to (Ask); "" for any.
 	Commit string
-	// For describes what the request belongs to (Ask).
+	// For describes the promotion or job that the request belongs to (Ask).
 	For string
-	// Commits are offered instead of a Ref; the one from the GatewaySync's repository counts (Ask).
+	// Commits are offered instead of a Ref; Choose selects the one from the GatewaySync's repository (Ask).
 	Commits []Commit
-	// Why says why the delivery has no effect (Nothing).
+	// Why is why the delivery has no effect (Nothing).
 	Why string
 }
 
@@ -72,7 +72,7 @@ func Parse(h http.Header, body []byte) (Request, error) {
 	if !utf8.Valid(body) {
 		return Request{}, invalid("the body is no UTF-8")
 	}
-	s := choose(h)
+	s := senderOf(h)
 	r, err := s.parse(h, body)
 	if err != nil {
 		return Request{Sender: s.Name}, err
@@ -93,13 +93,13 @@ func decode(h http.Header, body []byte, into any) error {
 		return invalid("the body is a form: choose application/json as the content type of the webhook")
 	}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, into); err != nil {
-		return invalid("the body is not what %s sends: %s", choose(h).Name, short(err))
+		return invalid("the body is not what %s sends: %s", senderOf(h).Name, truncate(err))
 	}
 	return nil
 }
 
-// short truncates a JSON error, which may quote the body.
-func short(err error) string {
+// truncate truncates a JSON error, which may quote the body.
+func truncate(err error) string {
 	text := strings.ToValidUTF8(err.Error(), "")
 	if len(text) > 200 {
 		text = strings.ToValidUTF8(text[:200], "") + "…"
@@ -107,8 +107,8 @@ func short(err error) string {
 	return text
 }
 
-// delivery returns the id of a delivery, or "" if it is unsuitable for an annotation.
-func delivery(h http.Header, names ...string) string {
+// deliveryID returns the first id among the named headers, or "" if there is none or it is unsuitable for an annotation.
+func deliveryID(h http.Header, names ...string) string {
 	for _, name := range names {
 		id := h.Get(name)
 		if id == "" {
@@ -127,8 +127,8 @@ func isCommit(id string) bool {
 	return (len(id) == 40 || len(id) == 64) && strings.Trim(id, "0123456789abcdef") == "" && strings.Trim(id, "0") != ""
 }
 
-// isNone reports whether id consists of zeros.
-func isNone(id string) bool { return id != "" && strings.Trim(id, "0") == "" }
+// isZeros reports whether id consists of zeros.
+func isZeros(id string) bool { return id != "" && strings.Trim(id, "0") == "" }
 
 const (
 	branches = "refs/heads/"

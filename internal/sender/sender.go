@@ -5,16 +5,17 @@ import (
 	"slices"
 )
 
-// Sender is a program that sends requests. To add one, write its parser into a file of this package, put a row into All, and
+// Sender is a program that sends requests. To add one, write its parser in a new file of this package, add a row to All, and put
 // deliveries from its documentation into testdata.
 type Sender struct {
 	// Name is the value of stoker.io/requested-by.
 	Name string
-	// Headers name the event of a delivery. A sender without headers sends the generic format and names itself as its source.
+	// Headers are the headers that name the event of a delivery. A sender without them sends the generic format, with its name in the
+	// field source.
 	Headers []string
-	// Shows says how it proves that it knows a secret, and Sends what its deliveries are, for the documentation.
-	Shows, Sends string
-	parse        func(http.Header, []byte) (Request, error)
+	// Proof is how the sender proves that it knows a secret, and Deliveries what it sends. Both are for the documentation.
+	Proof, Deliveries string
+	parse             func(http.Header, []byte) (Request, error)
 }
 
 // Names of senders that other code refers to.
@@ -33,8 +34,8 @@ const (
 	basic        = "`Authorization: Basic …`"
 )
 
-// All returns the senders in the order in which a delivery is compared with them. Gitea and Forgejo also send the header of
-// GitHub, so they come first.
+// All returns all senders. The first one with a header of a delivery is its sender. Gitea and Forgejo also send the header of GitHub,
+// so they come first.
 func All() []Sender {
 	return []Sender{
 		{"gitea", []string{"X-Forgejo-Event", "X-Gitea-Event"}, signature, "push, create, release (Gitea and Forgejo)", parseGitea},
@@ -50,8 +51,8 @@ func All() []Sender {
 	}
 }
 
-// sends reports whether name is a sender that sends the generic format and names itself as its source.
-func sends(name string) bool {
+// isGenericSource reports whether name is a sender of the generic format, which the field source may name.
+func isGenericSource(name string) bool {
 	return slices.ContainsFunc(All(), func(s Sender) bool { return s.Name == name && s.Headers == nil && s.parse != nil })
 }
 
@@ -63,8 +64,8 @@ func Names() (names []string) {
 	return names
 }
 
-// choose returns the sender of a delivery.
-func choose(h http.Header) Sender {
+// senderOf returns the sender of a delivery.
+func senderOf(h http.Header) Sender {
 	all := All()
 	i := slices.IndexFunc(all, func(s Sender) bool {
 		return s.Name == Generic || slices.ContainsFunc(s.Headers, func(name string) bool { return h.Get(name) != "" })

@@ -192,7 +192,7 @@ func TestSendersOfTheDocumentation(t *testing.T) {
 	require.True(t, found)
 	table := "| sender | recognized by | shows its secret with | sends |\n|---|---|---|---|\n"
 	for _, s := range All() {
-		if s.Shows == "" {
+		if s.Proof == "" {
 			continue
 		}
 		by := "`source` in the body"
@@ -201,7 +201,7 @@ func TestSendersOfTheDocumentation(t *testing.T) {
 		} else if s.Name == Generic {
 			by = "anything else"
 		}
-		table += "| `" + s.Name + "` | " + by + " | " + s.Shows + " | " + s.Sends + " |\n"
+		table += "| `" + s.Name + "` | " + by + " | " + s.Proof + " | " + s.Deliveries + " |\n"
 	}
 	if *update {
 		require.NoError(t, os.WriteFile(page, []byte(before+begin+table+end+after), 0o644))

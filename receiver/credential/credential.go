@@ -99,21 +99,21 @@ func NewChecker() *Checker {
 	return c
 }
 
-// Knows reports whether a proof of this body matches one of the values. It always compares with n values and fills up with a
+// Verify reports whether a proof of this body matches one of the values. It always compares with n values and fills up with a
 // random one, so that the duration reveals nothing about the secret.
-func (c *Checker) Knows(p Proof, body []byte, values []secret.String, n int) bool {
+func (c *Checker) Verify(p Proof, body []byte, values []secret.String, n int) bool {
 	known := 0
 	for i := range max(n, len(values)) {
 		value, counts := c.absent, 0
 		if i < len(values) && !values[i].Empty() {
 			value, counts = values[i], 1
 		}
-		known |= c.fits(p, body, value) & counts
+		known |= c.compare(p, body, value) & counts
 	}
 	return known == 1
 }
 
-func (c *Checker) fits(p Proof, body []byte, value secret.String) int {
+func (c *Checker) compare(p Proof, body []byte, value secret.String) int {
 	if p.signed {
 		h := hmac.New(sha256.New, []byte(value.Reveal()))
 		h.Write(body)

@@ -85,23 +85,23 @@ func TestProofNeedsItsSecret(t *testing.T) {
 		t.Run(slices.Sorted(maps.Keys(h))[0], func(t *testing.T) {
 			p, ok := Read(h)
 			require.True(t, ok)
-			assert.True(t, c.Knows(p, []byte(body), secrets("key"), MaxValues))
-			assert.True(t, c.Knows(p, []byte(body), secrets("old", "key"), MaxValues))
-			assert.True(t, c.Knows(p, []byte(body), secrets("1", "2", "3", "4", "key"), MaxValues), "more than expected count, too")
+			assert.True(t, c.Verify(p, []byte(body), secrets("key"), MaxValues))
+			assert.True(t, c.Verify(p, []byte(body), secrets("old", "key"), MaxValues))
+			assert.True(t, c.Verify(p, []byte(body), secrets("1", "2", "3", "4", "key"), MaxValues), "more than expected count, too")
 			for name, none := range map[string][]secret.String{
 				"no secret": nil, "empty secret": secrets(""), "other end": secrets("kex"), "shorter": secrets("ke"), "with a space": secrets("key "),
 				"three empty secrets": make([]secret.String, 3),
 			} {
-				t.Run(name, func(t *testing.T) { assert.False(t, c.Knows(p, []byte(body), none, MaxValues)) })
+				t.Run(name, func(t *testing.T) { assert.False(t, c.Verify(p, []byte(body), none, MaxValues)) })
 			}
-			assert.Equal(t, !p.Signed(), c.Knows(p, []byte("other"), secrets("key"), 0))
+			assert.Equal(t, !p.Signed(), c.Verify(p, []byte("other"), secrets("key"), 0))
 			assert.NotContains(t, fmt.Sprintf("%v %+v %#v", p, p, p), "key", "C7")
 		})
 	}
 	// An empty key must never match.
 	p, ok := Read(http.Header{"X-Hub-Signature-256": {sign("", body)}})
 	require.True(t, ok)
-	assert.False(t, c.Knows(p, []byte(body), secrets(""), MaxValues))
+	assert.False(t, c.Verify(p, []byte(body), secrets(""), MaxValues))
 }
 
 func TestWhatCannotBeRightIsNoProof(t *testing.T) {
@@ -149,8 +149,8 @@ func TestR5IdentityTokenIsNoSecret(t *testing.T) {
 					t.Run(claimed+" in "+header, func(t *testing.T) {
 						p, ok := Read(http.Header{header: {value}})
 						require.True(t, ok)
-						assert.False(t, c.Knows(p, nil, secrets("key"), MaxValues))
-						assert.False(t, c.Knows(p, nil, nil, MaxValues))
+						assert.False(t, c.Verify(p, nil, secrets("key"), MaxValues))
+						assert.False(t, c.Verify(p, nil, nil, MaxValues))
 					})
 				}
 			}

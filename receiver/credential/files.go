@@ -13,16 +13,16 @@ import (
 
 // Files holds secrets from files, which are reread periodically.
 type Files struct {
-	names []string
-	every time.Duration
-	log   *slog.Logger
-	each  [][]secret.String
-	all   atomic.Pointer[[]secret.String]
+	names    []string
+	interval time.Duration
+	log      *slog.Logger
+	values   [][]secret.String
+	all      atomic.Pointer[[]secret.String]
 }
 
-// ReadFiles reads the files. Each must have a value.
+// ReadFiles reads the files. A file without a value is an error.
 func ReadFiles(names []string, every time.Duration, log *slog.Logger) (*Files, error) {
-	f := &Files{names: names, every: every, log: log, each: make([][]secret.String, len(names))}
+	f := &Files{names: names, interval: every, log: log, values: make([][]secret.String, len(names))}
 	for i, name := range names {
 		values, err := read(name)
 		if err != nil {
@@ -31,9 +31,9 @@ func ReadFiles(names []string, every time.Duration, log *slog.Logger) (*Files, e
 		if len(values) == 0 {
 			return nil, fmt.Errorf("%s is empty: an empty secret would let anybody in", name)
 		}
-		f.each[i] = values
+		f.values[i] = values
 	}
-	f.join()
+	f.storeAll()
 	return f, nil
 }
 
@@ -49,9 +49,9 @@ func read(name string) ([]secret.String, error) {
 	return values, nil
 }
 
-func (f *Files) join() {
+func (f *Files) storeAll() {
 	var all []secret.String
-	for _, values := range f.each {
+	for _, values := range f.values {
 		all = append(all, values...)
 	}
 	f.all.Store(&all)
@@ -62,8 +62,8 @@ func (f *Files) Values() []secret.String { return *f.all.Load() }
 
 // Run rereads the files until ctx is done. A file that cannot be read keeps its values; an empty file loses them.
 func (f *Files) Run(ctx context.Context) error {
-	said := make([]string, len(f.names))
-	ticker := time.NewTicker(f.every)
+	logged := make([]string, len(f.names))
+	ticker := time.NewTicker(f.interval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -78,15 +78,15 @@ func (f *Files) Run(ctx context.Context) error {
 			case err != nil:
 				problem = err.Error()
 			case len(values) == 0:
-				problem, f.each[i] = name+" is empty", nil
+				problem, f.values[i] = name+" is empty", nil
 			default:
-				f.each[i] = values
+				f.values[i] = values
 			}
-			if problem != "" && problem != said[i] {
+			if problem != "" && problem != logged[i] {
 				f.log.Error("an install-wide secret cannot be used", "file", name, "error", problem)
 			}
-			said[i] = problem
+			logged[i] = problem
 		}
-		f.join()
+		f.storeAll()
 	}
 }

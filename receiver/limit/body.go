@@ -13,11 +13,11 @@ import (
 const MaxBody = 1 << 20
 
 const (
-	// Every connection may read a small body at the same time; larger ones are limited by Bodies. A sender that sends nothing
-	// costs only tiny, whatever Content-Length it announces.
-	tiny, small = 1 << 10, 16 << 10
-	// waits is how long a larger body waits for a slot, comes how long it may take to arrive.
-	waits, comes = 3 * time.Second, 5 * time.Second
+	// Every connection may read a body of smallBody bytes at any time; Bodies limits larger ones. A sender that sends nothing
+	// uses only tinyBody bytes, whatever Content-Length it announces.
+	tinyBody, smallBody = 1 << 10, 16 << 10
+	// slotTimeout is how long a larger body waits for a slot, arrivalTimeout how long it may take to arrive.
+	slotTimeout, arrivalTimeout = 3 * time.Second, 5 * time.Second
 )
 
 var (
@@ -30,23 +30,23 @@ var (
 // Bodies reads request bodies. It limits how many large ones are in memory, and gives one address at most a third of these
 // slots.
 type Bodies struct {
-	large chan struct{} // the slots in use
-	each  int
+	slots     chan struct{} // the slots in use
+	slotsEach int
 
-	mu     sync.Mutex
-	idle   [][]byte // buffers of free slots
-	owners map[string]*share
+	mu      sync.Mutex
+	buffers [][]byte // buffers of free slots
+	shares  map[string]*share
 }
 
 // share holds the slots of one address.
 type share struct {
-	places chan struct{}
-	users  int // requests that hold a slot or wait for one
+	slots chan struct{}
+	users int // requests that hold a slot or wait for one
 }
 
 // NewBodies returns a Bodies with the given number of slots for large bodies. It reuses their memory.
 func NewBodies(large int) *Bodies {
-	return &Bodies{large: make(chan struct{}, large), each: max(1, large/3), owners: map[string]*share{}}
+	return &Bodies{slots: make(chan struct{}, large), slotsEach: max(1, large/3), shares: map[string]*share{}}
 }
 
 // Read reads a body. The caller must call release, which is never nil, when it no longer uses the body. The error is
@@ -59,52 +59,52 @@ func (b *Bodies) Read(w http.ResponseWriter, r *http.Request) (body []byte, rele
 	// A recorder in a test has no deadline. Reset the deadline at the end, or it would end the request while it waits for its
 	// answer.
 	deadline := http.NewResponseController(w).SetReadDeadline
-	_ = deadline(time.Now().Add(comes))
+	_ = deadline(time.Now().Add(arrivalTimeout))
 	defer func() { _ = deadline(time.Time{}) }()
-	first := make([]byte, tiny)
+	first := make([]byte, tinyBody)
 	n, err := fill(r.Body, first)
 	if errors.Is(err, errFull) {
-		first = append(make([]byte, 0, small), first...)[:small]
-		n, err = fill(r.Body, first[tiny:])
-		n += tiny
+		first = append(make([]byte, 0, smallBody), first...)[:smallBody]
+		n, err = fill(r.Body, first[tinyBody:])
+		n += tinyBody
 	}
 	if !errors.Is(err, errFull) {
 		return first[:n], release, err
 	}
-	leave, ok := b.enter(r.Context(), owner(r.RemoteAddr))
+	leave, ok := b.acquire(r.Context(), addressKey(r.RemoteAddr))
 	if !ok {
 		return nil, release, ErrBusy
 	}
-	buffer := b.take()
+	buffer := b.getBuffer()
 	release = sync.OnceFunc(func() {
-		b.put(buffer)
+		b.putBuffer(buffer)
 		leave()
 	})
-	_ = deadline(time.Now().Add(comes))
+	_ = deadline(time.Now().Add(arrivalTimeout))
 	n, err = fill(r.Body, buffer[copy(buffer, first):])
 	if errors.Is(err, errFull) {
 		err = ErrTooLarge
 	}
-	return buffer[:small+n], release, err
+	return buffer[:smallBody+n], release, err
 }
 
-// take returns the buffer that was used last, so that no more are allocated than are needed at the same time.
-func (b *Bodies) take() []byte {
+// getBuffer returns the buffer that was used last, or a new one if all are in use.
+func (b *Bodies) getBuffer() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	last := len(b.idle) - 1
+	last := len(b.buffers) - 1
 	if last < 0 {
 		return make([]byte, MaxBody+1)
 	}
-	buffer := b.idle[last]
-	b.idle = b.idle[:last]
+	buffer := b.buffers[last]
+	b.buffers = b.buffers[:last]
 	return buffer
 }
 
-func (b *Bodies) put(buffer []byte) {
+func (b *Bodies) putBuffer(buffer []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.idle = append(b.idle, buffer)
+	b.buffers = append(b.buffers, buffer)
 }
 
 // errFull means that the buffer is full and there may be more to read.
@@ -125,12 +125,12 @@ func fill(r io.Reader, into []byte) (n int, err error) {
 	return n, errFull
 }
 
-// enter waits for a slot of the address and a slot of the total. leave releases both.
-func (b *Bodies) enter(ctx context.Context, host string) (leave func(), ok bool) {
-	timer := time.NewTimer(waits)
+// acquire waits for a slot of the address and a slot of the total. leave releases both.
+func (b *Bodies) acquire(ctx context.Context, host string) (leave func(), ok bool) {
+	timer := time.NewTimer(slotTimeout)
 	defer timer.Stop()
-	its := b.of(host)
-	for i, places := range []chan struct{}{its.places, b.large} {
+	its := b.shareOf(host)
+	for i, places := range []chan struct{}{its.slots, b.slots} {
 		select {
 		case places <- struct{}{}:
 			continue
@@ -138,34 +138,34 @@ func (b *Bodies) enter(ctx context.Context, host string) (leave func(), ok bool)
 		case <-ctx.Done():
 		}
 		if i > 0 {
-			<-its.places
+			<-its.slots
 		}
-		b.forget(host, its)
+		b.releaseShare(host, its)
 		return nil, false
 	}
 	return func() {
-		<-b.large
-		<-its.places
-		b.forget(host, its)
+		<-b.slots
+		<-its.slots
+		b.releaseShare(host, its)
 	}, true
 }
 
-func (b *Bodies) of(host string) *share {
+func (b *Bodies) shareOf(host string) *share {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	its := b.owners[host]
+	its := b.shares[host]
 	if its == nil {
-		its = &share{places: make(chan struct{}, b.each)}
-		b.owners[host] = its
+		its = &share{slots: make(chan struct{}, b.slotsEach)}
+		b.shares[host] = its
 	}
 	its.users++
 	return its
 }
 
-func (b *Bodies) forget(host string, its *share) {
+func (b *Bodies) releaseShare(host string, its *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if its.users--; its.users == 0 {
-		delete(b.owners, host)
+		delete(b.shares, host)
 	}
 }

@@ -9,11 +9,11 @@ import (
 
 // Limits are the limits of a listener.
 type Limits struct {
-	// Total is the number of connections that are served at the same time. Further ones wait in the kernel.
-	Total int
-	// Each is the number of connections of one address. Further ones are closed at once, so that one address cannot use them
-	// all.
-	Each int
+	// MaxTotal is the number of connections that are served at the same time. Further ones wait in the kernel.
+	MaxTotal int
+	// MaxEach is the number of connections of one address. Further ones are closed at once, so that one address cannot use
+	// all connections.
+	MaxEach int
 	// Opened receives the number of open connections. Closed is called when a connection is closed at once. Both may be nil.
 	Opened func(int)
 	Closed func()
@@ -27,46 +27,46 @@ func Listener(l net.Listener, limits Limits) net.Listener {
 	if limits.Closed == nil {
 		limits.Closed = func() {}
 	}
-	return &listener{Listener: l, Limits: limits, places: make(chan struct{}, limits.Total), ended: make(chan struct{}), each: map[string]int{}}
+	return &listener{Listener: l, Limits: limits, slots: make(chan struct{}, limits.MaxTotal), ended: make(chan struct{}), connections: map[string]int{}}
 }
 
 type listener struct {
 	net.Listener
 	Limits
-	places chan struct{}
-	ended  chan struct{}
-	end    sync.Once
+	slots chan struct{}
+	ended chan struct{}
+	end   sync.Once
 
-	mu   sync.Mutex
-	open int
-	each map[string]int
+	mu          sync.Mutex
+	open        int
+	connections map[string]int
 }
 
 // Accept waits for a free slot before it accepts a connection.
 func (l *listener) Accept() (net.Conn, error) {
 	select {
-	case l.places <- struct{}{}:
+	case l.slots <- struct{}{}:
 	case <-l.ended:
 		return nil, net.ErrClosed
 	}
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil {
-			<-l.places
+			<-l.slots
 			return nil, err
 		}
-		host := owner(c.RemoteAddr().String())
-		if l.enters(host) {
-			return &conn{Conn: c, leave: sync.OnceFunc(func() { l.leaves(host) })}, nil
+		host := addressKey(c.RemoteAddr().String())
+		if l.acquire(host) {
+			return &conn{Conn: c, leave: sync.OnceFunc(func() { l.release(host) })}, nil
 		}
 		_ = c.Close() // nothing was read from it
 		l.Closed()
 	}
 }
 
-// owner returns the key of an address: the address itself for IPv4, and its /64 prefix for IPv6, because one client usually has
-// all of it.
-func owner(address string) string {
+// addressKey returns the key by which an address is limited: the address itself for IPv4, and its /64 prefix for IPv6, because one
+// client usually has all of the prefix.
+func addressKey(address string) string {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return address
@@ -78,25 +78,25 @@ func owner(address string) string {
 	return ip.String()
 }
 
-func (l *listener) enters(host string) bool {
+func (l *listener) acquire(host string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.each[host] >= l.Each {
+	if l.connections[host] >= l.MaxEach {
 		return false
 	}
-	l.each[host]++
+	l.connections[host]++
 	l.open++
 	l.Opened(l.open)
 	return true
 }
 
-func (l *listener) leaves(host string) {
+func (l *listener) release(host string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.each[host]--; l.each[host] == 0 {
-		delete(l.each, host)
+	if l.connections[host]--; l.connections[host] == 0 {
+		delete(l.connections, host)
 	}
-	<-l.places
+	<-l.slots
 	l.open--
 	l.Opened(l.open)
 }

@@ -23,7 +23,7 @@ func TestBodyLimit(t *testing.T) {
 		length int
 		want   error
 	}{
-		"none": {0, nil}, "tiny": {100, nil}, "below the tiny limit": {tiny - 1, nil}, "at the tiny limit": {tiny, nil}, "small": {tiny + 1, nil}, "below the small limit": {small - 1, nil}, "at the small limit": {small, nil}, "larger": {small + 1, nil},
+		"none": {0, nil}, "tiny": {100, nil}, "below the tiny limit": {tinyBody - 1, nil}, "at the tiny limit": {tinyBody, nil}, "small": {tinyBody + 1, nil}, "below the small limit": {smallBody - 1, nil}, "at the small limit": {smallBody, nil}, "larger": {smallBody + 1, nil},
 		"at the limit": {MaxBody, nil}, "too large": {MaxBody + 1, ErrTooLarge}, "far too large": {4 * MaxBody, ErrTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -41,13 +41,13 @@ func TestBodyLimit(t *testing.T) {
 				}
 				release()
 				release() // a second call has no effect
-				assert.Empty(t, b.large)
-				assert.LessOrEqual(t, len(b.idle), 1, "its memory is used again")
+				assert.Empty(t, b.slots)
+				assert.LessOrEqual(t, len(b.buffers), 1, "its memory is used again")
 			}
 		})
 	}
 	cut := errors.New("cut")
-	for _, n := range []int{10, small + 10} {
+	for _, n := range []int{10, smallBody + 10} {
 		r := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader(strings.Repeat("x", n)), iotest.ErrReader(cut)))
 		_, release, err := b.Read(httptest.NewRecorder(), r)
 		assert.ErrorIs(t, err, cut)
@@ -59,14 +59,14 @@ func TestOnlyAFewLargeBodiesAreInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBodies(1)
 		large := func() *http.Request {
-			return httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 2*small)))
+			return httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 2*smallBody)))
 		}
 		_, release, err := b.Read(httptest.NewRecorder(), large())
 		require.NoError(t, err)
 		began := time.Now()
 		_, none, err := b.Read(httptest.NewRecorder(), large())
 		assert.ErrorIs(t, err, ErrBusy)
-		assert.Equal(t, waits, time.Since(began))
+		assert.Equal(t, slotTimeout, time.Since(began))
 		none()
 		_, none, err = b.Read(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", strings.NewReader("small")))
 		require.NoError(t, err, "small ones go on")
@@ -82,7 +82,7 @@ func TestLargeBodiesPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBodies(6)
 		read := func(from string) (release func(), err error) {
-			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 2*small)))
+			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 2*smallBody)))
 			r.RemoteAddr = from
 			_, release, err = b.Read(httptest.NewRecorder(), r)
 			return release, err
@@ -97,7 +97,7 @@ func TestLargeBodiesPerAddress(t *testing.T) {
 			began := time.Now()
 			_, err := read(from)
 			assert.ErrorIs(t, err, ErrBusy, from)
-			assert.Equal(t, waits, time.Since(began))
+			assert.Equal(t, slotTimeout, time.Since(began))
 		}
 		release, err := read("198.51.100.1:1")
 		require.NoError(t, err, "another address has its own")
@@ -107,9 +107,9 @@ func TestLargeBodiesPerAddress(t *testing.T) {
 		for _, release := range append(held, release, again) {
 			release()
 		}
-		assert.Empty(t, b.owners, "nothing is remembered")
-		assert.Empty(t, b.large)
-		assert.Len(t, b.idle, 5, "as many as were read at a time")
+		assert.Empty(t, b.shares, "nothing is remembered")
+		assert.Empty(t, b.slots)
+		assert.Len(t, b.buffers, 5, "as many as were read at a time")
 	})
 }
 
@@ -117,7 +117,7 @@ func TestConnectionLimits(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var open, closed atomic.Int64
-	l := Listener(inner, Limits{Total: 3, Each: 2, Opened: func(n int) { open.Store(int64(n)) }, Closed: func() { closed.Add(1) }})
+	l := Listener(inner, Limits{MaxTotal: 3, MaxEach: 2, Opened: func(n int) { open.Store(int64(n)) }, Closed: func() { closed.Add(1) }})
 	accepted := make(chan net.Conn, 10)
 	ended := make(chan error, 1)
 	go func() {
@@ -176,7 +176,7 @@ func TestAnAddressIsItsOwners(t *testing.T) {
 		"[2001:db8:1:2::9]:81": "2001:db8:1:2::/64", "[fe80::1%eth0]:80": "fe80::/64", "@": "@", "": "",
 	} {
 		t.Run(address, func(t *testing.T) {
-			assert.Equal(t, want, owner(address))
+			assert.Equal(t, want, addressKey(address))
 		})
 	}
 }

@@ -1,4 +1,4 @@
-// Package lookup caches the GatewaySyncs and ConfigSyncs that a receiver serves, so that a request never causes a lookup at the API server.
+// Package lookup caches the GatewaySyncs and ConfigSyncs that a receiver serves, so that authentication never queries the API server.
 package lookup
 
 import (
@@ -21,8 +21,8 @@ type Lookup struct {
 	namespaces []string // the watched namespaces; empty for all
 }
 
-// Told holds the callbacks of a Lookup. They must not block.
-type Told struct {
+// Callbacks are the callbacks of a Lookup. They must not block.
+type Callbacks struct {
 	// Changed is called for each served object that was added or changed, Unreadable for each that cannot be decoded and
 	// therefore not served.
 	Changed    func(v1alpha1.Requestable)
@@ -32,11 +32,11 @@ type Told struct {
 }
 
 // New returns a Lookup for the objects that selector admits (nil for all) in namespaces (empty for all).
-func New(client dynamic.Interface, namespaces []string, selector labels.Selector, told Told) (*Lookup, error) {
+func New(client dynamic.Interface, namespaces []string, selector labels.Selector, told Callbacks) (*Lookup, error) {
 	l := &Lookup{namespaces: namespaces}
 	changed := func(kind kube.Kind) func(namespace, name string) {
 		return func(namespace, name string) {
-			o, problem := l.seen(kind, namespace, name)
+			o, problem := l.cached(kind, namespace, name)
 			if bad, ok := errors.AsType[*kube.UndecodableError](problem); ok {
 				told.Unreadable(bad)
 			}
@@ -53,8 +53,8 @@ func New(client dynamic.Interface, namespaces []string, selector labels.Selector
 	return l, err
 }
 
-// seen returns what was last seen of an object.
-func (l *Lookup) seen(kind kube.Kind, namespace, name string) (v1alpha1.Requestable, error) {
+// cached returns an object from the cache.
+func (l *Lookup) cached(kind kube.Kind, namespace, name string) (v1alpha1.Requestable, error) {
 	if kind == kube.ConfigSync {
 		return l.configs.Get(namespace, name)
 	}
@@ -72,8 +72,8 @@ func (l *Lookup) Run(ctx context.Context) error {
 // Served reports whether the cache is complete, except for namespaces that the API server forbids to watch.
 func (l *Lookup) Served() bool { return l.gateways.Served() && l.configs.Served() }
 
-// Unseen reports whether the receiver serves a namespace whose objects of a kind it does not know yet.
-func (l *Lookup) Unseen(kind kube.Kind, namespace string) bool {
+// NotSynced reports whether the receiver serves a namespace whose objects of a kind it does not know yet.
+func (l *Lookup) NotSynced(kind kube.Kind, namespace string) bool {
 	seen := l.gateways.Seen
 	if kind == kube.ConfigSync {
 		seen = l.configs.Seen
@@ -84,7 +84,7 @@ func (l *Lookup) Unseen(kind kube.Kind, namespace string) bool {
 // Get returns an object, or nil if it does not exist, cannot be decoded or has spec.webhook.enabled: false. Callers must
 // not change it.
 func (l *Lookup) Get(kind kube.Kind, namespace, name string) v1alpha1.Requestable {
-	o, err := l.seen(kind, namespace, name)
+	o, err := l.cached(kind, namespace, name)
 	if err != nil || !o.WebhookSpec().IsEnabled() {
 		return nil
 	}

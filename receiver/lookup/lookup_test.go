@@ -38,18 +38,18 @@ func TestServedGatewaySyncs(t *testing.T) {
 		return ok && w.ListOptions.SendInitialEvents != nil, nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
 	})
 	changed, unreadable := make(chan string, 9), make(chan *kube.UndecodableError, 9)
-	l, err := New(client, nil, nil, Told{
+	l, err := New(client, nil, nil, Callbacks{
 		Changed:    func(o v1alpha1.Requestable) { changed <- o.GetName() },
 		Unreadable: func(err *kube.UndecodableError) { unreadable <- err },
 		Failed:     func(error) {},
 	})
 	require.NoError(t, err)
-	assert.True(t, l.Unseen(kube.GatewaySync, "plant"))
+	assert.True(t, l.NotSynced(kube.GatewaySync, "plant"))
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
 	require.Eventually(t, l.Served, time.Minute, time.Millisecond)
-	assert.False(t, l.Unseen(kube.GatewaySync, "plant"))
+	assert.False(t, l.NotSynced(kube.GatewaySync, "plant"))
 	stop()
 	require.NoError(t, <-done)
 	for name, served := range map[string]bool{"line": true, "closed": false, "broken": false, "nobody": false} {

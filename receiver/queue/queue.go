@@ -3,6 +3,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -30,17 +31,17 @@ type Key struct {
 
 // Config configures a Queue. Zero fields get defaults.
 type Config struct {
-	// Do carries out one request. Its context ends after Within.
+	// Do carries out one request. Its context ends after Timeout.
 	Do func(context.Context, Key, request.Request) (request.Answer, error)
-	// Within limits a request. For a ref, the time starts when the request arrives.
-	Within time.Duration
+	// Timeout limits a request. For a ref, the time starts when the request arrives.
+	Timeout time.Duration
 	// Pace is the minimum time between two poll requests for one object. It doubles up to MaxPace while more arrive, so that a
 	// burst causes only a few writes. The lead decides by itself how often it polls git.
 	Pace, MaxPace time.Duration
-	// AtOnce is how many requests are carried out at the same time.
-	AtOnce int
-	// Objects is how many objects may have waiting requests. Waiting is how many different requests may wait for one object.
-	Objects, Waiting int
+	// MaxParallel is how many requests are carried out at the same time.
+	MaxParallel int
+	// MaxObjects is how many objects may have waiting requests. MaxWaiting is how many different requests may wait for one object.
+	MaxObjects, MaxWaiting int
 }
 
 var (
@@ -70,60 +71,52 @@ type Queue struct {
 // object is the state of an object with recent requests.
 type object struct {
 	waiting []*batch
-	last    request.Request // the last one for a ref
+	lastRef request.Request // the last one for a ref
 	running bool
 	woken   chan struct{}
 }
 
 // batch is one request, or several equal ones.
 type batch struct {
-	request request.Request
-	until   time.Time // latest deadline of the callers
-	done    chan struct{}
-	answer  request.Answer
-	err     error
+	request  request.Request
+	deadline time.Time // latest deadline of the callers
+	done     chan struct{}
+	answer   request.Answer
+	err      error
 }
 
 // New returns a Queue. The caller must close it.
 func New(c Config) *Queue {
-	c.Within = either(c.Within, 8*time.Second) // git hosts wait ten seconds
-	c.Pace, c.MaxPace = either(c.Pace, 50*time.Millisecond), either(c.MaxPace, 250*time.Millisecond)
-	c.AtOnce, c.Objects, c.Waiting = either(c.AtOnce, 8), either(c.Objects, 256), either(c.Waiting, 16)
-	return &Queue{Config: c, slots: make(chan struct{}, c.AtOnce), closing: make(chan struct{}), objects: map[Key]*object{}}
+	c.Timeout = cmp.Or(c.Timeout, 8*time.Second) // git hosts wait ten seconds
+	c.Pace, c.MaxPace = cmp.Or(c.Pace, 50*time.Millisecond), cmp.Or(c.MaxPace, 250*time.Millisecond)
+	c.MaxParallel, c.MaxObjects, c.MaxWaiting = cmp.Or(c.MaxParallel, 8), cmp.Or(c.MaxObjects, 256), cmp.Or(c.MaxWaiting, 16)
+	return &Queue{Config: c, slots: make(chan struct{}, c.MaxParallel), closing: make(chan struct{}), objects: map[Key]*object{}}
 }
 
-func either[T comparable](value, otherwise T) T {
-	var zero T
-	if value == zero {
-		return otherwise
-	}
-	return value
-}
+// isHint reports whether a request only asks for a poll of git.
+func isHint(r request.Request) bool { return r.Ref == "" && !r.Force }
 
-// hint reports whether a request only asks for a poll of git.
-func hint(r request.Request) bool { return r.Ref == "" && !r.Force }
+// hasOrderedID reports whether the ids of the sender have an order.
+func hasOrderedID(r request.Request) bool { return request.Ordered(r.By, r.ID) }
 
-// ordered reports whether the ids of its sender have an order.
-func ordered(r request.Request) bool { return request.Ordered(r.By, r.ID) }
+// isPaced reports whether a request only causes a poll of git: a hint, or the same ref again.
+func (o *object) isPaced(r request.Request) bool { return isHint(r) || r == o.lastRef && r.ID == "" }
 
-// paced reports whether a request may only cause a poll of git: a hint, or the same ref again.
-func (o *object) paced(r request.Request) bool { return hint(r) || r == o.last && r.ID == "" }
-
-// lasting reports whether a batch may be carried out after its deadline. A request for a ref may not: its sender got an error
-// and may have made another request since, which must not be overwritten. Hints are harmless, and few because they merge.
-func (b *batch) lasting() bool {
+// isLasting reports whether a batch may be carried out after its deadline. A request for a ref may not: its sender got an error and may
+// have made another request since, which must not be overwritten. Hints are harmless, and few because they merge.
+func (b *batch) isLasting() bool {
 	j, ok := b.request.Decider.(Joiner)
-	return hint(b.request) && !ordered(b.request) || ok && j.Lasting()
+	return isHint(b.request) && !hasOrderedID(b.request) || ok && j.Lasting()
 }
 
 // Ask queues a request, waits for it and returns its outcome. Canceling ctx stops the wait, not the request. After the deadline
 // of ctx a request for a ref is dropped. The error is one of this package, that of Do, or the context's.
 func (q *Queue) Ask(ctx context.Context, key Key, r request.Request) (request.Answer, error) {
-	until := time.Now().Add(q.Within)
+	until := time.Now().Add(q.Timeout)
 	if end, ok := ctx.Deadline(); ok && end.Before(until) {
 		until = end
 	}
-	b, err := q.enter(key, r, until)
+	b, err := q.enqueue(key, r, until)
 	if err != nil {
 		return request.Answer{}, err
 	}
@@ -135,16 +128,16 @@ func (q *Queue) Ask(ctx context.Context, key Key, r request.Request) (request.An
 	}
 }
 
-// enter adds a request to a waiting batch that it can join, or makes a new one. It does not join the batch that is being
+// enqueue adds a request to a waiting batch that it can join, or makes a new one. It does not join the batch that is being
 // carried out, whose view of the object may be older than the request.
-func (q *Queue) enter(key Key, r request.Request, until time.Time) (*batch, error) {
+func (q *Queue) enqueue(key Key, r request.Request, until time.Time) (*batch, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return nil, ErrClosed
 	}
 	o := q.objects[key]
-	if (o == nil || !o.running && len(o.waiting) == 0) && (q.busy >= q.Objects || len(q.objects) >= 8*q.Objects) {
+	if (o == nil || !o.running && len(o.waiting) == 0) && (q.busy >= q.MaxObjects || len(q.objects) >= 8*q.MaxObjects) {
 		return nil, ErrFull
 	}
 	if o == nil {
@@ -152,19 +145,19 @@ func (q *Queue) enter(key Key, r request.Request, until time.Time) (*batch, erro
 		q.objects[key] = o
 		q.workers.Go(func() { q.work(key, o) })
 	}
-	if b := o.joins(r); b != nil {
-		if b.until.Before(until) {
-			b.until = until
+	if b := o.findBatch(r); b != nil {
+		if b.deadline.Before(until) {
+			b.deadline = until
 		}
 		return b, nil
 	}
-	if len(o.waiting) >= q.Waiting && (!hint(r) || slices.ContainsFunc(o.waiting, func(b *batch) bool { return hint(b.request) })) {
+	if len(o.waiting) >= q.MaxWaiting && (!isHint(r) || slices.ContainsFunc(o.waiting, func(b *batch) bool { return isHint(b.request) })) {
 		return nil, ErrCrowded
 	}
 	if !o.running && len(o.waiting) == 0 {
 		q.busy++
 	}
-	b := &batch{request: r, until: until, done: make(chan struct{})}
+	b := &batch{request: r, deadline: until, done: make(chan struct{})}
 	o.waiting = append(o.waiting, b)
 	select {
 	case o.woken <- struct{}{}:
@@ -173,9 +166,9 @@ func (q *Queue) enter(key Key, r request.Request, until time.Time) (*batch, erro
 	return b, nil
 }
 
-// takes merges r into the batch if both Deciders can be joined. The merged request has no id, because a repeat of one part is
+// merge merges r into the batch if both Deciders can be joined. The merged request has no id, because a repeat of one part is
 // not a repeat of the whole.
-func (b *batch) takes(r request.Request) bool {
+func (b *batch) merge(r request.Request) bool {
 	j, ok := b.request.Decider.(Joiner)
 	if !ok || r.Decider == nil || r.UID != b.request.UID {
 		return false
@@ -187,14 +180,14 @@ func (b *batch) takes(r request.Request) bool {
 	return ok
 }
 
-// joins returns the batch that r joins, or nil. All hints for one object are equal except for their sender. A merged hint has
+// findBatch returns the waiting batch that r can join, or nil. All hints for one object are equal except for their sender. A merged hint has
 // no id, so that a repeated part does not make the whole a repeat. A hint with an ordered id stays alone, because its sender
 // may ask later whether this id was carried out. Two requests for a ref merge only if no other ref was requested in between.
-func (o *object) joins(r request.Request) *batch {
-	if !hint(r) {
+func (o *object) findBatch(r request.Request) *batch {
+	if !isHint(r) {
 		for _, b := range slices.Backward(o.waiting) {
-			if !hint(b.request) {
-				if b.request == r || b.takes(r) {
+			if !isHint(b.request) {
+				if b.request == r || b.merge(r) {
 					return b
 				}
 				return nil
@@ -204,10 +197,10 @@ func (o *object) joins(r request.Request) *batch {
 	}
 	for _, b := range o.waiting {
 		switch {
-		case !hint(b.request):
+		case !isHint(b.request):
 		case b.request == r:
 			return b
-		case b.request.UID == r.UID && !ordered(b.request) && !ordered(r):
+		case b.request.UID == r.UID && !hasOrderedID(b.request) && !hasOrderedID(r):
 			b.request.ID = ""
 			return b
 		}
@@ -234,7 +227,7 @@ func (q *Queue) work(key Key, o *object) {
 			timer.Stop()
 			continue
 		}
-		if hint(b.request) || b.request.ID == "" {
+		if isHint(b.request) || b.request.ID == "" {
 			if time.Since(due) > pace { // the burst is over
 				pace = 0
 			}
@@ -260,11 +253,11 @@ func (q *Queue) next(key Key, o *object, due time.Time) (b *batch, wait time.Dur
 	held := false // a request for a ref waits, and so do those behind it
 	for i, b := range o.waiting {
 		switch {
-		case wait > 0 && o.paced(b.request):
-			held = held || !hint(b.request)
-		case !held || hint(b.request):
-			if !hint(b.request) {
-				o.last = b.request
+		case wait > 0 && o.isPaced(b.request):
+			held = held || !isHint(b.request)
+		case !held || isHint(b.request):
+			if !isHint(b.request) {
+				o.lastRef = b.request
 			}
 			o.waiting = slices.Delete(o.waiting, i, i+1)
 			o.running = true
@@ -281,9 +274,9 @@ func (q *Queue) carryOut(key Key, b *batch) {
 	defer close(b.done)
 	q.slots <- struct{}{} // bounded, because every holder has a deadline
 	defer func() { <-q.slots }()
-	until := b.until
-	if b.lasting() {
-		until = time.Now().Add(q.Within)
+	until := b.deadline
+	if b.isLasting() {
+		until = time.Now().Add(q.Timeout)
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()

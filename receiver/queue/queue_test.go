@@ -152,7 +152,7 @@ func TestRefRequestsKeepOrder(t *testing.T) {
 func TestOrderedHintKeepsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: time.Second}
-		q := New(Config{Do: b.do, Waiting: 3})
+		q := New(Config{Do: b.do, MaxWaiting: 3})
 		var all sync.WaitGroup
 		ask := func(r request.Request) {
 			all.Go(func() { _, err := q.Ask(t.Context(), plant, r); assert.NoError(t, err) })
@@ -216,7 +216,7 @@ func (n *numbers) Join(other request.Decider) (request.Decider, bool) {
 func TestEqualRequestsAreCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: time.Second}
-		q := New(Config{Do: b.do, Waiting: 5})
+		q := New(Config{Do: b.do, MaxWaiting: 5})
 		var all sync.WaitGroup
 		ask := func(r request.Request) {
 			all.Go(func() { _, err := q.Ask(t.Context(), plant, r); assert.NoError(t, err) })
@@ -276,7 +276,7 @@ func TestRepeatedRefIsAHint(t *testing.T) {
 func TestQueueLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: time.Second}
-		q := New(Config{Do: b.do, Objects: 3, Waiting: 2, AtOnce: 2})
+		q := New(Config{Do: b.do, MaxObjects: 3, MaxWaiting: 2, MaxParallel: 2})
 		var all sync.WaitGroup
 		for i := range 3 {
 			all.Go(func() {
@@ -412,7 +412,7 @@ func TestFailureReachesAllCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("down")
 		b := &book{fails: down, took: time.Millisecond}
-		q := New(Config{Do: b.do, Within: time.Second})
+		q := New(Config{Do: b.do, Timeout: time.Second})
 		var all sync.WaitGroup
 		for i := range 10 {
 			all.Go(func() { _, err := q.Ask(t.Context(), plant, pushed(fmt.Sprint(i))); assert.ErrorIs(t, err, down) })

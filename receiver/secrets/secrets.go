@@ -24,24 +24,24 @@ import (
 )
 
 const (
-	// every is the interval of the loop. freshFor is how long a value is used before the next read, so that a new value is
-	// known within 30 seconds. retryAfter is the longest pause after a failed read. The first pauses are shorter, because the
+	// loopInterval is the interval of the loop. freshTime is the pause after a successful read, so that a new value is known
+	// within 30 seconds. maxRetryInterval is the longest pause after a failed read. The first pauses are shorter, because the
 	// right to read may be granted a moment later.
-	every, freshFor, retryAfter = time.Second, 25 * time.Second, 10 * time.Second
-	// staleFor is how long the last value is used while the API server does not answer.
-	staleFor = 10 * time.Minute
-	// sureAfter is how long the cache keeps the value of a Secret that it may no longer read: a restarted API server forbids
-	// everything until it has loaded the roles.
-	sureAfter = 20 * time.Second
-	// awayFor is how long the cache is unsure after a read without an answer: longer than until the next read.
-	awayFor = retryAfter + 2*readWithin
-	// readWithin limits a read, atOnce the number of parallel reads, and round the number of reads before new Secrets take
-	// precedence again.
-	readWithin, atOnce, round = 3 * time.Second, 8, 32
+	loopInterval, freshTime, maxRetryInterval = time.Second, 25 * time.Second, 10 * time.Second
+	// staleTime is how long the last value is used while the API server does not answer.
+	staleTime = 10 * time.Minute
+	// forbiddenGrace is how long the cache keeps the value of a Secret that it may no longer read: a restarted API server
+	// forbids everything until it has loaded the roles.
+	forbiddenGrace = 20 * time.Second
+	// unsureTime is how long the cache is unsure after a read without an answer. The next read comes before its end.
+	unsureTime = maxRetryInterval + 2*readTimeout
+	// readTimeout limits a read, maxParallel the number of parallel reads, and maxRound the number of reads before new Secrets
+	// take precedence again.
+	readTimeout, maxParallel, maxRound = 3 * time.Second, 8, 32
 	// maxEntries bounds the number of Secrets.
 	maxEntries = 4096
-	// sayAgain is how often the same problem of a Secret is logged.
-	sayAgain = 10 * time.Minute
+	// logInterval is how often the same problem of a Secret is logged.
+	logInterval = 10 * time.Minute
 )
 
 // Account is the ServiceAccount of the receiver.
@@ -59,10 +59,10 @@ type Config struct {
 	// Namespace is the receiver's own, for messages about missing rights.
 	Namespace string
 	Log       *slog.Logger
-	// Named returns the references to all secrets, or false while they are unknown.
-	Named func() ([]Ref, bool)
-	// Read, if not nil, receives the outcome of each read: read, missing, forbidden or failed.
-	Read func(result string)
+	// Refs returns the references to all secrets, or false while they are unknown.
+	Refs func() ([]Ref, bool)
+	// OnRead, if not nil, is called with the outcome of each read: read, missing, forbidden or failed.
+	OnRead func(result string)
 }
 
 // Cache reads and caches Secrets.
@@ -70,42 +70,42 @@ type Cache struct {
 	Config
 	woken chan struct{}
 
-	mu       sync.Mutex
-	entries  map[Ref]*entry
-	away     time.Time
-	answered time.Time // last answer about any Secret
-	behind   bool      // some Secret was never read
-	complete bool      // every Secret was read at some time
-	saidFull time.Time
+	mu          sync.Mutex
+	entries     map[Ref]*entry
+	unsureUntil time.Time
+	answered    time.Time // last answer about any Secret
+	unread      bool      // some Secret was never read
+	complete    bool      // every Secret was read at some time
+	fullLogged  time.Time
 }
 
 type entry struct {
-	values []secret.String
-	read   time.Time // when the values were read
-	until  time.Time // when to read again
-	failed time.Time // when reads began to fail
-	alone  time.Time // when reads began to fail while others succeed
+	values           []secret.String
+	read             time.Time // when the values were read
+	nextRead         time.Time // when to read again
+	failedSince      time.Time // when reads began to fail
+	failedAloneSince time.Time // when reads began to fail while others succeed
 	// refused is when reads began to be forbidden.
-	refused time.Time
-	said    string
-	saidAt  time.Time
+	forbiddenSince time.Time
+	lastProblem    string
+	problemLogged  time.Time
 }
 
 // New returns a Cache. It is empty until Run.
 func New(c Config) *Cache {
-	if c.Read == nil {
-		c.Read = func(string) {}
+	if c.OnRead == nil {
+		c.OnRead = func(string) {}
 	}
-	return &Cache{Config: c, woken: make(chan struct{}, 1), entries: map[Ref]*entry{}, behind: true}
+	return &Cache{Config: c, woken: make(chan struct{}, 1), entries: map[Ref]*entry{}, unread: true}
 }
 
-// Unsure reports whether missing values prove nothing: the API server did not answer recently, or some referenced Secret has
-// not been read yet. If the API server fails for one Secret only, for example because its encryption key is lost, the cache is
-// unsure only for staleFor.
+// Unsure reports whether values may be missing although the Secrets have them: the API server did not answer recently, or a referenced
+// Secret has not been read yet. If the API server fails for one Secret only, for example because its encryption key is lost, the cache
+// is unsure only for staleTime.
 func (v *Cache) Unsure() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.behind || time.Now().Before(v.away)
+	return v.unread || time.Now().Before(v.unsureUntil)
 }
 
 // Complete reports whether every referenced Secret was read once or cannot be read.
@@ -125,12 +125,12 @@ func (v *Cache) Values(p Ref) []secret.String {
 	return nil
 }
 
-// Wants adds a reference. A new one is read at once.
-func (v *Cache) Wants(p Ref) {
+// Add adds a reference. Run reads the Secret of a new one at once.
+func (v *Cache) Add(p Ref) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.entries[p] == nil {
-		v.behind = true
+		v.unread = true
 		select {
 		case v.woken <- struct{}{}:
 		default:
@@ -140,12 +140,12 @@ func (v *Cache) Wants(p Ref) {
 
 // Run reads until ctx is done.
 func (v *Cache) Run(ctx context.Context) error {
-	ticker := time.NewTicker(every)
+	ticker := time.NewTicker(loopInterval)
 	defer ticker.Stop()
 	for {
 		for due := v.due(time.Now()); len(due) > 0 && ctx.Err() == nil; due = v.due(time.Now()) {
 			var group errgroup.Group
-			group.SetLimit(atOnce)
+			group.SetLimit(maxParallel)
 			for _, p := range due {
 				group.Go(func() error {
 					v.refresh(ctx, p)
@@ -165,7 +165,7 @@ func (v *Cache) Run(ctx context.Context) error {
 
 // due drops Secrets that are no longer referenced and returns those to read now, new ones first.
 func (v *Cache) due(now time.Time) []Ref {
-	named, ok := v.Named()
+	named, ok := v.Refs()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !ok {
@@ -176,8 +176,8 @@ func (v *Cache) due(now time.Time) []Ref {
 	})
 	named = slices.Compact(named)
 	if len(named) > maxEntries {
-		if now.Sub(v.saidFull) >= sayAgain {
-			v.saidFull = now
+		if now.Sub(v.fullLogged) >= logInterval {
+			v.fullLogged = now
 			v.Log.Error("more secrets are named than are read; requests for the others are refused: serve fewer namespaces", "named", len(named), "read", maxEntries)
 		}
 		named = named[:maxEntries]
@@ -188,23 +188,23 @@ func (v *Cache) due(now time.Time) []Ref {
 		switch e := v.entries[p]; {
 		case e == nil:
 			unread = append(unread, p)
-		case !now.Before(e.until):
+		case !now.Before(e.nextRead):
 			due = append(due, p)
 			fallthrough
 		default:
 			kept[p] = e
 		}
 	}
-	v.entries, v.behind, v.complete = kept, len(unread) > 0, v.complete || len(unread) == 0
-	if len(unread) < round {
-		slices.SortFunc(due, func(a, b Ref) int { return kept[a].until.Compare(kept[b].until) })
+	v.entries, v.unread, v.complete = kept, len(unread) > 0, v.complete || len(unread) == 0
+	if len(unread) < maxRound {
+		slices.SortFunc(due, func(a, b Ref) int { return kept[a].nextRead.Compare(kept[b].nextRead) })
 		unread = append(unread, due...)
 	}
-	return unread[:min(len(unread), round)]
+	return unread[:min(len(unread), maxRound)]
 }
 
 func (v *Cache) refresh(ctx context.Context, p Ref) {
-	within, cancel := context.WithTimeout(ctx, readWithin)
+	within, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	values, err := v.get(within, p)
 	if ctx.Err() != nil {
@@ -219,55 +219,55 @@ func (v *Cache) refresh(ctx context.Context, p Ref) {
 		v.entries[p] = e
 	}
 	if err == nil {
-		*e = entry{values: values, read: now, until: now.Add(freshFor)}
+		*e = entry{values: values, read: now, nextRead: now.Add(freshTime)}
 		v.answered = now
-		v.Read("read")
+		v.OnRead("read")
 		return
 	}
-	if e.failed.IsZero() {
-		e.failed = now
+	if e.failedSince.IsZero() {
+		e.failedSince = now
 	}
-	e.until = now.Add(min(max(now.Sub(e.failed), every), retryAfter))
+	e.nextRead = now.Add(min(max(now.Sub(e.failedSince), loopInterval), maxRetryInterval))
 	result := outcome(err)
-	v.Read(result)
+	v.OnRead(result)
 	switch {
 	case result == "forbidden": // the API server decides this without its store
-		e.alone = time.Time{}
+		e.failedAloneSince = time.Time{}
 	case result != "failed":
-		v.answered, e.alone = now, time.Time{}
-	case now.Sub(v.answered) >= freshFor+awayFor: // no Secret gets an answer
-		e.alone = time.Time{}
-	case e.alone.IsZero():
-		e.alone = now
+		v.answered, e.failedAloneSince = now, time.Time{}
+	case now.Sub(v.answered) >= freshTime+unsureTime: // no Secret gets an answer
+		e.failedAloneSince = time.Time{}
+	case e.failedAloneSince.IsZero():
+		e.failedAloneSince = now
 	}
 	switch {
 	case result != "forbidden":
-		e.refused = time.Time{}
-	case e.refused.IsZero():
-		e.refused = now
+		e.forbiddenSince = time.Time{}
+	case e.forbiddenSince.IsZero():
+		e.forbiddenSince = now
 	}
 	switch {
 	case result == "failed":
-		if e.alone.IsZero() || now.Sub(e.alone) < staleFor {
-			v.away = now.Add(awayFor)
+		if e.failedAloneSince.IsZero() || now.Sub(e.failedAloneSince) < staleTime {
+			v.unsureUntil = now.Add(unsureTime)
 		}
-		if now.Sub(e.read) > staleFor {
+		if now.Sub(e.read) > staleTime {
 			e.values = nil
 		}
-	case result == "forbidden" && e.values != nil && now.Sub(e.refused) < sureAfter:
-		v.away = now.Add(awayFor)
+	case result == "forbidden" && e.values != nil && now.Sub(e.forbiddenSince) < forbiddenGrace:
+		v.unsureUntil = now.Add(unsureTime)
 		return
 	default:
 		e.values = nil
 	}
-	v.say(p, e, err, now)
+	v.logProblem(p, e, err, now)
 }
 
 // outcome classifies a failed read. It is failed if the API server said nothing about the Secret. That includes a rejected
 // token, which concerns all Secrets.
 func outcome(err error) string {
 	switch {
-	case isOurs(err):
+	case isContentError(err):
 		return "missing"
 	case apierrors.IsForbidden(err):
 		return "forbidden"
@@ -282,7 +282,7 @@ type contentError struct{ text string }
 
 func (e *contentError) Error() string { return e.text }
 
-func isOurs(err error) bool {
+func isContentError(err error) bool {
 	_, ok := errors.AsType[*contentError](err)
 	return ok
 }
@@ -310,23 +310,23 @@ func valuesOf(s *corev1.Secret, p Ref) ([]secret.String, error) {
 	return values, nil
 }
 
-// say logs a problem once, and again after sayAgain.
-func (v *Cache) say(p Ref, e *entry, err error, now time.Time) {
+// logProblem logs a problem once, and again after logInterval.
+func (v *Cache) logProblem(p Ref, e *entry, err error, now time.Time) {
 	what := err.Error()
-	if what == e.said && now.Sub(e.saidAt) < sayAgain {
+	if what == e.lastProblem && now.Sub(e.problemLogged) < logInterval {
 		return
 	}
-	e.said, e.saidAt = what, now
+	e.lastProblem, e.problemLogged = what, now
 	args := []any{"namespace", p.Namespace, "secret", p.Name, "key", p.Key, "error", what}
 	if apierrors.IsForbidden(err) {
-		v.Log.Error("this secret may not be read, so that requests are refused: give the right to read it", append(args, "do", v.grant(p))...)
+		v.Log.Error("this secret may not be read, so that requests are refused: give the right to read it", append(args, "do", v.grantCommand(p))...)
 		return
 	}
 	v.Log.Error("this secret cannot be used, so that requests are refused", args...)
 }
 
-// grant returns the command that grants the right to read a Secret.
-func (v *Cache) grant(p Ref) string {
+// grantCommand returns the command that grants the right to read a Secret.
+func (v *Cache) grantCommand(p Ref) string {
 	own := role + "-" + p.Name
 	return fmt.Sprintf("kubectl create role %s -n %s --verb=get --resource=secrets --resource-name=%s && kubectl create rolebinding %s -n %s --role=%s --serviceaccount=%s:%s",
 		own, p.Namespace, p.Name, own, p.Namespace, own, v.Namespace, Account)

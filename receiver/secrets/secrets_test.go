@@ -68,7 +68,7 @@ func newCluster(t *testing.T, change func(*cluster)) *cluster {
 		}
 		return true, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "webhook"}, Data: map[string][]byte{"secret": []byte(c.value)}}, nil
 	})
-	c.Cache = New(Config{Client: client, Namespace: "stoker-system", Log: slog.New(slog.NewTextHandler(&c.log, nil)), Named: func() ([]Ref, bool) {
+	c.Cache = New(Config{Client: client, Namespace: "stoker-system", Log: slog.New(slog.NewTextHandler(&c.log, nil)), Refs: func() ([]Ref, bool) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return slices.Clone(c.places), true
@@ -84,7 +84,7 @@ func newCluster(t *testing.T, change func(*cluster)) *cluster {
 }
 
 // settle waits until the cache has done all reads that are due.
-func (c *cluster) settle() { time.Sleep(every + c.takes) }
+func (c *cluster) settle() { time.Sleep(loopInterval + c.takes) }
 
 func (c *cluster) set(value string, err error) {
 	c.mu.Lock()
@@ -96,7 +96,7 @@ func (c *cluster) names(p Ref) {
 	c.mu.Lock()
 	c.places = append([]Ref{p}, c.places...)
 	c.mu.Unlock()
-	c.Wants(p)
+	c.Add(p)
 }
 
 func (c *cluster) count() int {
@@ -128,12 +128,12 @@ func TestASecretIsReadSeldomAndAhead(t *testing.T) {
 		want  string
 		fresh time.Duration
 	}{
-		"values":             {"S3CR3T-1\nS3CR3T-2\n", nil, "S3CR3T-1,S3CR3T-2", freshFor},
-		"empty":              {" \n", nil, "", retryAfter},
-		"too many values":    {"1\n2\n3\n4\n5", nil, "", retryAfter},
-		"missing":            {"", errMissing, "", retryAfter},
-		"forbidden":          {"", errForbidden, "", retryAfter},
-		"API server is down": {"", errDown, "", retryAfter},
+		"values":             {"S3CR3T-1\nS3CR3T-2\n", nil, "S3CR3T-1,S3CR3T-2", freshTime},
+		"empty":              {" \n", nil, "", maxRetryInterval},
+		"too many values":    {"1\n2\n3\n4\n5", nil, "", maxRetryInterval},
+		"missing":            {"", errMissing, "", maxRetryInterval},
+		"forbidden":          {"", errForbidden, "", maxRetryInterval},
+		"API server is down": {"", errDown, "", maxRetryInterval},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -170,14 +170,14 @@ func TestWhatBecomesRightIsTakenUp(t *testing.T) {
 		assert.Equal(t, 2, said, "a quarter of an hour: once, and once again")
 		assert.Contains(t, v.log.String(), "--serviceaccount=stoker-system:stoker-receiver")
 		v.set("S3CR3T", nil)
-		time.Sleep(retryAfter)
+		time.Sleep(maxRetryInterval)
 		v.settle()
 		assert.Equal(t, "S3CR3T", v.get())
 		v.set("other", nil)
 		time.Sleep(30 * time.Second) // the delay that docs/how-to/webhooks.md promises
 		assert.Equal(t, "other", v.get())
 		v.set("", errMissing)
-		time.Sleep(freshFor)
+		time.Sleep(freshTime)
 		v.settle()
 		assert.Empty(t, v.get(), "a Secret that was deleted lets no caller in")
 	})
@@ -190,18 +190,18 @@ func TestLastValueDuringOutage(t *testing.T) {
 		assert.Equal(t, "S3CR3T", v.get())
 		assert.False(t, v.Unsure())
 		v.set("", errDown)
-		time.Sleep(freshFor)
+		time.Sleep(freshTime)
 		v.settle()
 		for range 100 {
 			assert.Equal(t, "S3CR3T", v.get())
 			assert.True(t, v.Unsure(), "all the time")
 			time.Sleep(time.Second)
 		}
-		time.Sleep(staleFor)
+		time.Sleep(staleTime)
 		v.settle()
 		assert.Empty(t, v.get(), "but not for ever")
 		v.set("S3CR3T", nil)
-		time.Sleep(awayFor)
+		time.Sleep(unsureTime)
 		v.settle()
 		assert.Equal(t, "S3CR3T", v.get())
 		assert.False(t, v.Unsure())
@@ -225,12 +225,12 @@ func TestAPIServerErrorIsAnOutage(t *testing.T) {
 				v := newCluster(t, nil)
 				v.settle()
 				v.set("", err)
-				time.Sleep(freshFor)
+				time.Sleep(freshTime)
 				v.settle()
 				assert.Equal(t, "S3CR3T", v.get())
 				assert.True(t, v.Unsure())
 				v.set("S3CR3T", nil)
-				time.Sleep(awayFor)
+				time.Sleep(unsureTime)
 				v.settle()
 				assert.Equal(t, "S3CR3T", v.get())
 				assert.False(t, v.Unsure())
@@ -249,26 +249,26 @@ func TestUndecryptableSecret(t *testing.T) {
 		v.settle()
 		assert.True(t, v.Unsure(), "it may be a moment's matter")
 		assert.Equal(t, "S3CR3T", v.get())
-		time.Sleep(staleFor + freshFor + awayFor)
+		time.Sleep(staleTime + freshTime + unsureTime)
 		for range 1000 {
 			assert.False(t, v.Unsure())
 			time.Sleep(time.Second)
 		}
 		// An API server that is really away must still be detected.
 		v.set("", errDown)
-		time.Sleep(freshFor)
+		time.Sleep(freshTime)
 		v.settle()
 		for range 100 {
 			assert.True(t, v.Unsure())
 			time.Sleep(time.Second)
 		}
 		// After a long outage, the state stays unsure for a while.
-		time.Sleep(2 * staleFor)
+		time.Sleep(2 * staleTime)
 		v.set("S3CR3T", nil)
-		time.Sleep(retryAfter)
+		time.Sleep(maxRetryInterval)
 		v.settle()
 		assert.True(t, v.Unsure())
-		time.Sleep(staleFor + freshFor + awayFor)
+		time.Sleep(staleTime + freshTime + unsureTime)
 		assert.False(t, v.Unsure())
 	})
 }
@@ -283,9 +283,9 @@ func TestForbiddenSecretIsIsolated(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.False(t, v.Unsure())
 		v.set("", apierrors.NewInternalError(errors.New("etcdserver: no leader")))
-		time.Sleep(freshFor)
+		time.Sleep(freshTime)
 		v.settle()
-		for range 2 * int(staleFor/time.Second) {
+		for range 2 * int(staleTime/time.Second) {
 			require.True(t, v.Unsure(), "the store of all is away")
 			time.Sleep(time.Second)
 		}
@@ -299,15 +299,15 @@ func TestRevokedRightLocksOut(t *testing.T) {
 		v.set("", errDown)
 		time.Sleep(time.Minute)
 		v.set("", errForbidden)
-		time.Sleep(retryAfter)
+		time.Sleep(maxRetryInterval)
 		v.settle()
 		assert.Equal(t, "S3CR3T", v.get(), "how long it was away before says nothing")
 		assert.NotContains(t, v.log.String(), "may not be read")
-		time.Sleep(sureAfter + retryAfter)
+		time.Sleep(forbiddenGrace + maxRetryInterval)
 		v.settle()
 		assert.Empty(t, v.get())
 		assert.Contains(t, v.log.String(), "may not be read")
-		time.Sleep(awayFor)
+		time.Sleep(unsureTime)
 		assert.False(t, v.Unsure())
 	})
 }
@@ -333,21 +333,21 @@ func TestReadsAreBounded(t *testing.T) {
 		all = append(all, Ref{"plant", fmt.Sprintf("%05d", i), "secret"})
 	}
 	var log bytes.Buffer
-	v := New(Config{Log: slog.New(slog.NewTextHandler(&log, nil)), Named: func() ([]Ref, bool) { return slices.Clone(all), true }})
+	v := New(Config{Log: slog.New(slog.NewTextHandler(&log, nil)), Refs: func() ([]Ref, bool) { return slices.Clone(all), true }})
 	now := time.Now()
 	for due := v.due(now); len(due) > 0; due = v.due(now) {
-		assert.LessOrEqual(t, len(due), round)
+		assert.LessOrEqual(t, len(due), maxRound)
 		for _, p := range due {
 			require.Nil(t, v.entries[p], "each is read once")
-			v.entries[p] = &entry{until: now.Add(freshFor)}
+			v.entries[p] = &entry{nextRead: now.Add(freshTime)}
 		}
 	}
 	assert.Len(t, v.entries, maxEntries)
 	assert.Equal(t, 1, strings.Count(log.String(), "more secrets are named than are read"))
 	fresh := Ref{"a", "new", "secret"}
 	all = append(all[10:maxEntries:maxEntries], fresh)
-	due := v.due(now.Add(freshFor))
-	assert.Len(t, due, round)
+	due := v.due(now.Add(freshTime))
+	assert.Len(t, due, maxRound)
 	assert.Equal(t, fresh, due[0], "though all are due")
 	assert.Len(t, v.entries, maxEntries-10, "what is not named is forgotten")
 }

@@ -17,10 +17,10 @@ import (
 
 // caller is the result of authentication.
 type caller struct {
-	key  queue.Key
-	of   v1alpha1.Requestable // nil if no served object has this name
-	body []byte
-	own  bool // the secret is that of the object, not an install-wide one
+	key       queue.Key
+	object    v1alpha1.Requestable // nil if no served object has this name
+	body      []byte
+	ownSecret bool // the secret is that of the object, not an install-wide one
 }
 
 // keyOf returns the object that the path of a request names.
@@ -32,9 +32,9 @@ func keyOf(r *http.Request) queue.Key {
 	return key
 }
 
-// admit reads and authenticates a request. If it rejects the request, it answers it and returns the result of the answer. For
-// an unauthenticated sender, duration and answer are the same whether the GatewaySync or its secret exists or not. The caller
-// must call release when it no longer uses the body.
+// admit reads and authenticates a request. If it rejects the request, it writes the answer and returns its result in refused. For an
+// unauthenticated sender, duration and answer do not depend on whether the GatewaySync or its secret exists. The caller must call
+// release when it no longer uses the body.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c caller, release func(), refused string) {
 	began := time.Now()
 	release = func() {}
@@ -46,7 +46,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c
 		ok = false
 	}
 	if !ok {
-		return c, release, s.turnAway(w, r, began)
+		return c, release, s.reject(w, r, began)
 	}
 	if !bodyless {
 		var err error
@@ -55,11 +55,11 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c
 		case errors.Is(err, limit.ErrTooLarge):
 			return c, release, tooLarge(w)
 		case errors.Is(err, limit.ErrBusy):
-			busy(w, err.Error())
+			writeBusy(w, err.Error())
 			return c, release, "busy"
 		case err != nil: // the body was incomplete
 			w.Header().Set("Connection", "close")
-			say(w, http.StatusBadRequest, "invalid", "the body did not come in whole")
+			writeResult(w, http.StatusBadRequest, "invalid", "the body did not come in whole")
 			return c, release, "invalid"
 		}
 	}
@@ -72,37 +72,37 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, bodyless bool) (c
 			values = s.secrets.Values(p)
 		}
 	}
-	known := s.checker.Knows(proof, c.body, values, credential.MaxValues)
-	install := s.checker.Knows(proof, c.body, all, len(all))
+	known := s.checker.Verify(proof, c.body, values, credential.MaxValues)
+	install := s.checker.Verify(proof, c.body, all, len(all))
 	switch {
 	case !known && !install:
-		return c, release, s.turnAway(w, r, began)
+		return c, release, s.reject(w, r, began)
 	case of == nil:
-		say(w, http.StatusNotFound, "unknown", "there is no such "+c.key.Kind.Name+", or it says spec.webhook.enabled: false, or this receiver does not serve it")
+		writeResult(w, http.StatusNotFound, "unknown", "there is no such "+c.key.Kind.Name+", or it says spec.webhook.enabled: false, or this receiver does not serve it")
 		return c, release, "unknown"
 	}
-	c.of, c.own = of, known
+	c.object, c.ownSecret = of, known
 	return c, release, ""
 }
 
 func tooLarge(w http.ResponseWriter) string {
 	w.Header().Set("Connection", "close")
-	say(w, http.StatusRequestEntityTooLarge, "toolarge", limit.ErrTooLarge.Error())
+	writeResult(w, http.StatusRequestEntityTooLarge, "toolarge", limit.ErrTooLarge.Error())
 	return "toolarge"
 }
 
-// turnAway rejects a request, with a fixed delay. While the cache is unsure or the namespace is unseen, missing secrets prove
-// nothing, so every sender is asked to retry.
-func (s *Server) turnAway(w http.ResponseWriter, r *http.Request, began time.Time) string {
-	backoff.Wait(r.Context(), time.Until(began.Add(refuseAfter)))
-	if s.secrets.Unsure() || s.find.Unseen(keyOf(r).Kind, r.PathValue("namespace")) {
+// reject rejects a request, with a fixed delay. While the cache is unsure or the namespace is not synced, a secret may exist that the
+// receiver does not know yet, so reject asks the sender to retry.
+func (s *Server) reject(w http.ResponseWriter, r *http.Request, began time.Time) string {
+	backoff.Wait(r.Context(), time.Until(began.Add(rejectDelay)))
+	if s.secrets.Unsure() || s.find.NotSynced(keyOf(r).Kind, r.PathValue("namespace")) {
 		w.Header().Set("Connection", "close")
-		busy(w, "not all secrets have been read yet")
+		writeBusy(w, "not all secrets have been read yet")
 		return "busy"
 	}
 	s.mu.Lock()
 	s.refused++
 	s.mu.Unlock()
-	refuse(w)
+	writeUnauthorized(w)
 	return "refused"
 }

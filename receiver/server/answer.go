@@ -18,7 +18,7 @@ type answer struct {
 // maxMessage bounds the text of an error in bytes.
 const maxMessage = 500
 
-func write(w http.ResponseWriter, code int, body any) {
+func writeJSON(w http.ResponseWriter, code int, body any) {
 	text, err := json.Marshal(body)
 	if err != nil {
 		code, text = http.StatusServiceUnavailable, []byte(`{"result":"failed","message":"the answer cannot be written"}`)
@@ -31,22 +31,23 @@ func write(w http.ResponseWriter, code int, body any) {
 	_, _ = w.Write(append(text, '\n')) // the client may be gone
 }
 
-func say(w http.ResponseWriter, code int, result, message string) {
+// writeResult writes an answer with a result and a message.
+func writeResult(w http.ResponseWriter, code int, result, message string) {
 	if len(message) > maxMessage {
 		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
 	}
-	write(w, code, answer{Result: result, Message: message})
+	writeJSON(w, code, answer{Result: result, Message: message})
 }
 
-// refuse answers an unauthenticated request. The answer is always the same.
-func refuse(w http.ResponseWriter) {
+// writeUnauthorized answers an unauthenticated request. The answer is always the same.
+func writeUnauthorized(w http.ResponseWriter) {
 	w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
 	w.Header().Set("Connection", "close")
-	say(w, http.StatusUnauthorized, "refused", "no valid credential came with this request")
+	writeResult(w, http.StatusUnauthorized, "refused", "no valid credential came with this request")
 }
 
-// busy asks the sender to retry.
-func busy(w http.ResponseWriter, message string) {
+// writeBusy asks the sender to retry.
+func writeBusy(w http.ResponseWriter, message string) {
 	w.Header().Set("Retry-After", "5")
-	say(w, http.StatusServiceUnavailable, "busy", message)
+	writeResult(w, http.StatusServiceUnavailable, "busy", message)
 }

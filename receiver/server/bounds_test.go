@@ -46,7 +46,7 @@ func TestFullQueueAnswers503(t *testing.T) {
 	w.start()
 	release := sync.OnceFunc(func() { close(open) })
 	t.Cleanup(release) // must run before the receiver ends, because the receiver waits for requests in progress
-	w.server.queue.Waiting, w.server.queue.Objects = 2, 1
+	w.server.queue.MaxWaiting, w.server.queue.MaxObjects = 2, 1
 
 	var all sync.WaitGroup
 	answers := make(chan said, 4)
@@ -147,7 +147,7 @@ func TestC8SendersCannotGrowMetrics(t *testing.T) {
 	results := []string{"accepted", "repeated", "ignored", "pong", "superseded", "invalid", "refused", "unknown", "toolarge", "busy", "failed",
 		string(request.Progressing), string(request.Succeeded), string(request.Failed), string(request.Overtaken), "read", "missing", "forbidden"}
 	closed := map[string][]string{
-		"source": append([]string{unknown}, sender.Names()...),
+		"source": append([]string{unknownSource}, sender.Names()...),
 		"result": results, "version": {"test"},
 	}
 	families, err := w.reg.Gather()
@@ -164,7 +164,7 @@ func TestC8SendersCannotGrowMetrics(t *testing.T) {
 			}
 		}
 	}
-	for _, value := range []string{unknown, sender.Generic, "accepted", "ignored", "refused"} {
+	for _, value := range []string{unknownSource, sender.Generic, "accepted", "ignored", "refused"} {
 		assert.True(t, seen[value], "no request came to %s: the test tries too little", value)
 	}
 	problems, err := testutil.GatherAndLint(w.reg)

@@ -21,27 +21,27 @@ const (
 	tags     = "refs/tags/"
 )
 
-// delivery decides about a webhook for the object that is written, so that two tags that arrive together, even at different
-// replicas, are compared one after the other.
+// delivery is the Decider of a webhook. It decides again for the object that is written, so that two tags that arrive at the same time,
+// even at different replicas, are compared one after the other.
 type delivery struct {
 	sender.Request
 	own     bool
-	lasting bool // it cannot lower the version that is desired when it is written
+	lasting bool // may be carried out late, because it never lowers the desired version
 }
 
-// decider returns the Decider of a webhook for an object.
-func decider(o v1alpha1.Requestable, r sender.Request, own bool) *delivery {
+// newDelivery returns the Decider of a webhook for an object.
+func newDelivery(o v1alpha1.Requestable, r sender.Request, own bool) *delivery {
 	return &delivery{Request: r, own: own, lasting: !o.WebhookSpec().AllowDowngrade}
 }
 
-// together bounds the refs of a merged delivery.
-const together = 1000
+// maxJoinedRefs bounds the refs of a merged delivery.
+const maxJoinedRefs = 1000
 
 // Join merges two deliveries of the same sender about the same repository. A push of many tags causes one delivery for each,
 // and the highest version is wanted.
 func (d *delivery) Join(other request.Decider) (request.Decider, bool) {
 	o, ok := other.(*delivery)
-	if !ok || d.own != o.own || d.lasting != o.lasting || d.Sender != o.Sender || !slices.Equal(d.Repositories, o.Repositories) || len(d.Refs)+len(o.Refs) > together {
+	if !ok || d.own != o.own || d.lasting != o.lasting || d.Sender != o.Sender || !slices.Equal(d.Repositories, o.Repositories) || len(d.Refs)+len(o.Refs) > maxJoinedRefs {
 		return nil, false
 	}
 	both := *d
@@ -49,7 +49,7 @@ func (d *delivery) Join(other request.Decider) (request.Decider, bool) {
 	return &both, true
 }
 
-// Lasting implements queue.Joiner. A followed tag must not be lost: polling does not find it, and few git hosts send it again.
+// Lasting implements queue.Joiner. A followed tag must not get lost: polling does not find it, and few git hosts send it again.
 func (d *delivery) Lasting() bool { return d.lasting }
 
 // Decide implements request.Decider.
@@ -75,33 +75,29 @@ func decide(o v1alpha1.Requestable, r sender.Request, own bool) (ask request.Req
 		ask.Ref, ask.Commit, ask.For = ref, commit, r.For
 		return ask, "", nil
 	case sender.Move:
-		return moved(o, r, own, ask)
+		return decideMove(o, r, own, ask)
 	}
 	return ask, r.Why, nil
 }
 
-// moved decides about refs that were created or moved. It requests another ref only if the GatewaySync follows tags.
-func moved(o v1alpha1.Requestable, r sender.Request, own bool, ask request.Request) (request.Request, string, error) {
+// decideMove decides about refs that were created or moved. It requests another ref only if the GatewaySync follows tags.
+func decideMove(o v1alpha1.Requestable, r sender.Request, own bool, ask request.Request) (request.Request, string, error) {
 	if fixed := o.Requests().Fixed; fixed != "" {
 		return ask, fixed, nil
 	}
-	ours := false
-	for _, repository := range r.Repositories {
-		ours = ours || repository.Is(o.Requests().Repo)
-	}
-	if !ours {
+	if !slices.ContainsFunc(r.Repositories, func(p sender.Repository) bool { return p.Is(o.Requests().Repo) }) {
 		return ask, "it is of another repository than " + repoField(o), nil
 	}
 	why := ""
 	best := ""
 	for _, full := range r.Refs {
 		tag, isTag := strings.CutPrefix(full, tags)
-		if !isTag || concerns(o, full) || len(o.WebhookSpec().FollowTags) == 0 {
+		if !isTag || mayBeDesired(o, full) || len(o.WebhookSpec().FollowTags) == 0 {
 			continue
 		}
-		if problem := unfollowed(o, tag, own); problem != "" {
+		if problem := tagProblem(o, tag, own); problem != "" {
 			why = problem
-		} else if best == "" || newer(tag, best) {
+		} else if best == "" || isNewer(tag, best) {
 			best = tag
 		}
 	}
@@ -109,21 +105,19 @@ func moved(o v1alpha1.Requestable, r sender.Request, own bool, ask request.Reque
 		ask.Ref, ask.Follows = best, true
 		return ask, "", nil
 	}
-	for _, full := range r.Refs {
-		if concerns(o, full) {
-			return ask, "", nil
-		}
+	if slices.ContainsFunc(r.Refs, func(full string) bool { return mayBeDesired(o, full) }) {
+		return ask, "", nil
 	}
 	if why == "" {
-		why = fmt.Sprintf("none of its refs is %s, which is the desired ref", wanted(o).Ref)
+		why = fmt.Sprintf("none of its refs is %s, which is the desired ref", desiredRef(o).Ref)
 		if len(r.Refs) == 1 {
-			why = fmt.Sprintf("%.100s is not %s, which is the desired ref", r.Refs[0], wanted(o).Ref)
+			why = fmt.Sprintf("%.100s is not %s, which is the desired ref", r.Refs[0], desiredRef(o).Ref)
 		}
 	}
 	return ask, why, nil
 }
 
-// repoField is the field that has the repository.
+// repoField returns the field of the spec that has the repository, for messages.
 func repoField(o v1alpha1.Requestable) string {
 	if _, ok := o.(*v1alpha1.ConfigSync); ok {
 		return "spec.source.git.repoURL"
@@ -131,8 +125,8 @@ func repoField(o v1alpha1.Requestable) string {
 	return "spec.git.repo"
 }
 
-// wanted returns the desired ref. It ignores a request with an invalid ref, which the lead reports in the status.
-func wanted(o v1alpha1.Requestable) v1alpha1.Desired {
+// desiredRef returns the desired ref. It ignores a request with an invalid ref, which the lead reports in the status.
+func desiredRef(o v1alpha1.Requestable) v1alpha1.Desired {
 	d, err := v1alpha1.DesiredRef(o, "")
 	if err != nil {
 		return v1alpha1.Desired{Ref: o.Requests().Spec}
@@ -140,14 +134,14 @@ func wanted(o v1alpha1.Requestable) v1alpha1.Desired {
 	return d
 }
 
-// concerns reports whether a full ref name is the desired ref, or the ref of the spec if that may end the current request.
-func concerns(o v1alpha1.Requestable, full string) bool {
-	d := wanted(o)
-	return names(d.Ref, full) || d.ResolveSpec && names(o.Requests().Spec, full)
+// mayBeDesired reports whether a full ref name is the desired ref, or the ref of the spec if that may end the current request.
+func mayBeDesired(o v1alpha1.Requestable, full string) bool {
+	d := desiredRef(o)
+	return refMatches(d.Ref, full) || d.ResolveSpec && refMatches(o.Requests().Spec, full)
 }
 
-// names reports whether a ref in any form can mean a full ref name. A commit never does, because it does not move.
-func names(ref, full string) bool {
+// refMatches reports whether a ref in any form can mean a full ref name. A commit never does, because it does not move.
+func refMatches(ref, full string) bool {
 	switch {
 	case v1alpha1.IsCommit(ref):
 		return false
@@ -159,8 +153,8 @@ func names(ref, full string) bool {
 	return full == branches+ref || full == tags+ref
 }
 
-// unfollowed returns why a tag does not become the requested ref, or "".
-func unfollowed(o v1alpha1.Requestable, tag string, own bool) string {
+// tagProblem returns why a tag does not become the requested ref, or "".
+func tagProblem(o v1alpha1.Requestable, tag string, own bool) string {
 	w := o.WebhookSpec()
 	admitted := false
 	for _, pattern := range w.FollowTags {
@@ -177,5 +171,5 @@ func unfollowed(o v1alpha1.Requestable, tag string, own bool) string {
 	case w.AllowDowngrade:
 		return ""
 	}
-	return below(o, tag)
+	return versionProblem(o, tag)
 }

@@ -41,7 +41,7 @@ func TestAPIServerOutageAnswers503(t *testing.T) {
 	assert.GreaterOrEqual(t, time.Since(began), 3*firstRetry)
 
 	patches.Store(1 << 40)
-	w.server.queue.Within = time.Second
+	w.server.queue.Timeout = time.Second
 	got = w.post("plant", `{"ref":"v2"}`, bearer(ownSecret))
 	assert.Equal(t, http.StatusServiceUnavailable, got.Code, "nothing is promised")
 	assert.Equal(t, "failed", got.A.Result)

@@ -47,11 +47,11 @@ type Config struct {
 }
 
 const (
-	// refuseAfter is when an unauthenticated request is answered, counted from its header. It exceeds the time of all checks,
+	// rejectDelay is when an unauthenticated request is answered, counted from its header. It exceeds the time of all checks,
 	// so that the duration reveals nothing, and it slows down guessing.
-	refuseAfter = 100 * time.Millisecond
-	// answerWithin limits the wait for a request. Git hosts wait for ten seconds.
-	answerWithin = 9 * time.Second
+	rejectDelay = 100 * time.Millisecond
+	// answerTimeout limits the wait for a request. Git hosts wait for ten seconds.
+	answerTimeout = 9 * time.Second
 	// largeBodies is how many bodies of more than a few KiB may be in memory.
 	largeBodies = 12
 	// firstRetry is the first pause before a retry if the API server does not answer.
@@ -61,16 +61,16 @@ const (
 // Server handles the requests. It runs once.
 type Server struct {
 	Config
-	find    *lookup.Lookup
-	secrets *secrets.Cache
-	checker *credential.Checker
-	bodies  *limit.Bodies
-	queue   *queue.Queue
-	looks   *queue.Queue // current reads of GatewaySyncs, if the cache may be stale
-	setter  *request.Setter
-	asking  kube.Clients
-	status  kube.Clients
-	waiting chan struct{} // a slot for each answer that is held back
+	find           *lookup.Lookup
+	secrets        *secrets.Cache
+	checker        *credential.Checker
+	bodies         *limit.Bodies
+	queue          *queue.Queue
+	reads          *queue.Queue // current reads of GatewaySyncs, if the cache may be stale
+	setter         *request.Setter
+	requestClients kube.Clients
+	statusClients  kube.Clients
+	waiting        chan struct{} // a slot for each answer that is held back
 
 	mu      sync.Mutex
 	refused int // since the last log message
@@ -81,9 +81,9 @@ func New(c Config) (*Server, error) {
 	if c.Install == nil {
 		c.Install = func() []secret.String { return nil }
 	}
-	s := &Server{Config: c, checker: credential.NewChecker(), bodies: limit.NewBodies(largeBodies), asking: c.Clients, status: c.Clients,
+	s := &Server{Config: c, checker: credential.NewChecker(), bodies: limit.NewBodies(largeBodies), requestClients: c.Clients, statusClients: c.Clients,
 		waiting: make(chan struct{}, maxWaiting)}
-	for _, client := range []*kube.Clients{&s.asking, &s.status} {
+	for _, client := range []*kube.Clients{&s.requestClients, &s.statusClients} {
 		if c.Clients.Config == nil {
 			continue
 		}
@@ -92,15 +92,15 @@ func New(c Config) (*Server, error) {
 			return nil, err
 		}
 	}
-	s.setter = request.NewSetter(s.asking.Dynamic, s.asking.Clock.Now)
-	s.secrets = secrets.New(secrets.Config{Client: c.Clients.Core, Namespace: c.Namespace, Log: c.Log, Named: s.named, Read: c.Metrics.SecretRead})
-	s.queue, s.looks = queue.New(queue.Config{Do: s.safely(s.carryOut)}), queue.New(queue.Config{Do: s.safely(s.read)})
+	s.setter = request.NewSetter(s.requestClients.Dynamic, s.requestClients.Clock.Now)
+	s.secrets = secrets.New(secrets.Config{Client: c.Clients.Core, Namespace: c.Namespace, Log: c.Log, Refs: s.secretRefs, OnRead: c.Metrics.SecretRead})
+	s.queue, s.reads = queue.New(queue.Config{Do: s.recoveredDo(s.carryOut)}), queue.New(queue.Config{Do: s.recoveredDo(s.read)})
 	var err error
-	s.find, err = lookup.New(c.Clients.Dynamic, c.Watch, c.Selector, lookup.Told{Changed: s.names, Unreadable: s.unreadable, Failed: kube.LogFailures(c.Log, "GatewaySyncs cannot be watched; what was seen last counts")})
+	s.find, err = lookup.New(c.Clients.Dynamic, c.Watch, c.Selector, lookup.Callbacks{Changed: s.watchSecret, Unreadable: s.logUnreadable, Failed: kube.LogFailures(c.Log, "GatewaySyncs cannot be watched; what was seen last counts")})
 	return s, err
 }
 
-// secretOf returns the place of the secret of an object, or false if it references none.
+// secretOf returns the reference to the secret of an object, or false if it has none.
 func secretOf(o v1alpha1.Requestable) (secrets.Ref, bool) {
 	ref := o.WebhookSpec().SecretRef
 	if ref == nil {
@@ -109,25 +109,25 @@ func secretOf(o v1alpha1.Requestable) (secrets.Ref, bool) {
 	return secrets.Ref{Namespace: o.GetNamespace(), Name: ref.Name, Key: ref.Key}, true
 }
 
-// names makes the cache read the secret of a GatewaySync.
-func (s *Server) names(o v1alpha1.Requestable) {
+// watchSecret makes the cache read the secret of an object.
+func (s *Server) watchSecret(o v1alpha1.Requestable) {
 	if p, ok := secretOf(o); ok {
-		s.secrets.Wants(p)
+		s.secrets.Add(p)
 	}
 }
 
-// named returns the places of the secrets of all GatewaySyncs, or false while these are unknown.
-func (s *Server) named() (places []secrets.Ref, ok bool) {
+// secretRefs returns the references to the secrets of all objects, or false until the objects are known.
+func (s *Server) secretRefs() (refs []secrets.Ref, ok bool) {
 	for _, o := range s.find.List() {
 		if p, ok := secretOf(o); ok {
-			places = append(places, p)
+			refs = append(refs, p)
 		}
 	}
-	return places, s.find.Served()
+	return refs, s.find.Served()
 }
 
-// unreadable logs that requests for a GatewaySync are rejected because its secret is unknown.
-func (s *Server) unreadable(err *kube.UndecodableError) {
+// logUnreadable logs that requests for an object are rejected because its secret is unknown.
+func (s *Server) logUnreadable(err *kube.UndecodableError) {
 	s.Log.Error("object cannot be read; rejecting its requests", "namespace", err.Namespace, "kind", err.Kind, "name", err.Name, "error", err.Err)
 }
 
@@ -136,14 +136,13 @@ func (s *Server) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { return s.find.Run(ctx) })
 	group.Go(func() error { return s.secrets.Run(ctx) })
-	group.Go(func() error { s.sayRefused(ctx); return nil })
-	err := group.Wait()
-	return err
+	group.Go(func() error { s.logRefused(ctx); return nil })
+	return group.Wait()
 }
 
 // Close carries out the accepted requests, and rejects new ones.
 func (s *Server) Close() {
-	s.looks.Close()
+	s.reads.Close()
 	s.queue.Close()
 }
 
@@ -153,41 +152,41 @@ func (s *Server) Ready() bool { return s.find.Served() && s.secrets.Complete() }
 // Routes serves /webhook and /status.
 func (s *Server) Routes() *serve.Mux {
 	return serve.NewMux(map[string]http.HandlerFunc{
-		"POST /webhook/{namespace}/{name}":            s.net(s.webhook),
-		"POST /webhook/{namespace}/configsync/{name}": s.net(s.webhook),
-		"GET /status/{namespace}/{name}":              s.net(s.tell),
-		"GET /status/{namespace}/configsync/{name}":   s.net(s.tell),
+		"POST /webhook/{namespace}/{name}":            s.recovered(s.serveWebhook),
+		"POST /webhook/{namespace}/configsync/{name}": s.recovered(s.serveWebhook),
+		"GET /status/{namespace}/{name}":              s.recovered(s.serveStatus),
+		"GET /status/{namespace}/configsync/{name}":   s.recovered(s.serveStatus),
 	})
 }
 
-// errUnthought is the error of a request that caused a panic.
-var errUnthought = errors.New("the receiver could not handle this request: see its log")
+// errPanic is the error of a request that caused a panic.
+var errPanic = errors.New("the receiver could not handle this request: see its log")
 
-// net recovers from a panic of a handler and counts it.
-func (s *Server) net(serve http.HandlerFunc) http.HandlerFunc {
+// recovered returns a handler that recovers from a panic of serve and counts it.
+func (s *Server) recovered(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if p := recover(); p != nil {
 				s.Metrics.Panic()
 				s.Log.Error("a request could not be handled; please report it", "path", r.URL.Path, "panic", p)
-				busy(w, errUnthought.Error())
+				writeBusy(w, errPanic.Error())
 			}
 		}()
 		serve(w, r)
 	}
 }
 
-// logged is the name of the attribute of an object in the log.
-func logged(kind kube.Kind) string { return strings.ToLower(kind.Name) }
+// logKey returns the name of the log attribute of an object.
+func logKey(kind kube.Kind) string { return strings.ToLower(kind.Name) }
 
-// safely recovers from a panic of a queued request and counts it.
-func (s *Server) safely(do func(context.Context, queue.Key, request.Request) (request.Answer, error)) func(context.Context, queue.Key, request.Request) (request.Answer, error) {
+// recoveredDo returns a function that recovers from a panic of do and counts it.
+func (s *Server) recoveredDo(do func(context.Context, queue.Key, request.Request) (request.Answer, error)) func(context.Context, queue.Key, request.Request) (request.Answer, error) {
 	return func(ctx context.Context, key queue.Key, r request.Request) (answer request.Answer, err error) {
 		defer func() {
 			if p := recover(); p != nil {
 				s.Metrics.Panic()
-				s.Log.Error("a request could not be carried out; please report it", "namespace", key.Namespace, logged(key.Kind), key.Name, "panic", p)
-				err = errUnthought
+				s.Log.Error("a request could not be carried out; please report it", "namespace", key.Namespace, logKey(key.Kind), key.Name, "panic", p)
+				err = errPanic
 			}
 		}()
 		return do(ctx, key, r)
@@ -196,9 +195,9 @@ func (s *Server) safely(do func(context.Context, queue.Key, request.Request) (re
 
 // carryOut writes a request.
 func (s *Server) carryOut(ctx context.Context, key queue.Key, r request.Request) (request.Answer, error) {
-	answer, err := persist(ctx, func() (request.Answer, error) { return s.setter.Of(key.Kind).Ask(ctx, key.Namespace, key.Name, r) })
+	answer, err := retryPassing(ctx, func() (request.Answer, error) { return s.setter.Of(key.Kind).Ask(ctx, key.Namespace, key.Name, r) })
 	if err == nil && answer.Outcome == request.Set {
-		s.Log.Info("request", "did", "written", "namespace", key.Namespace, logged(key.Kind), key.Name, "ref", answer.Ref, "by", r.By, "id", r.ID,
+		s.Log.Info("request", "did", "written", "namespace", key.Namespace, logKey(key.Kind), key.Name, "ref", answer.Ref, "by", r.By, "id", r.ID,
 			"requestedAt", answer.At)
 	}
 	return answer, err
@@ -206,7 +205,7 @@ func (s *Server) carryOut(ctx context.Context, key queue.Key, r request.Request)
 
 // read reads a GatewaySync.
 func (s *Server) read(ctx context.Context, key queue.Key, r request.Request) (request.Answer, error) {
-	return persist(ctx, func() (request.Answer, error) {
+	return retryPassing(ctx, func() (request.Answer, error) {
 		o, err := s.setter.Of(key.Kind).Get(ctx, key.Namespace, key.Name)
 		if err == nil {
 			err = request.Replaced(o, r.UID)
@@ -215,11 +214,11 @@ func (s *Server) read(ctx context.Context, key queue.Key, r request.Request) (re
 	})
 }
 
-// persist retries do while the API server does not answer, until ctx is done.
-func persist(ctx context.Context, do func() (request.Answer, error)) (request.Answer, error) {
+// retryPassing retries do while the API server does not answer, until ctx is done.
+func retryPassing(ctx context.Context, do func() (request.Answer, error)) (request.Answer, error) {
 	for pause := firstRetry; ; pause *= 2 {
 		answer, err := do()
-		if err == nil || !passing(err) {
+		if err == nil || !isPassing(err) {
 			return answer, err
 		}
 		if !backoff.Wait(ctx, pause) {
@@ -228,8 +227,8 @@ func persist(ctx context.Context, do func() (request.Answer, error)) (request.An
 	}
 }
 
-// passing reports whether a retry may help, because the API server did not answer or could not.
-func passing(err error) bool {
+// isPassing reports whether a retry may help, because the API server could not answer or another client changed the object.
+func isPassing(err error) bool {
 	if _, ok := errors.AsType[*request.InvalidError](err); ok {
 		return false
 	}
@@ -239,8 +238,8 @@ func passing(err error) bool {
 	return kube.Passing(err) || apierrors.IsConflict(err)
 }
 
-// sayRefused logs periodically how many requests were rejected, which helps to find a sender with a wrong secret.
-func (s *Server) sayRefused(ctx context.Context) {
+// logRefused logs periodically how many requests were rejected, which helps to find a sender with a wrong secret.
+func (s *Server) logRefused(ctx context.Context) {
 	ticker := time.NewTicker(10 * time.Second)
 	defer ticker.Stop()
 	for {

@@ -20,17 +20,18 @@ import (
 )
 
 const (
-	// lookWithin limits the reads for one answer.
-	lookWithin = 5 * time.Second
-	// emptyAfter is how long after a request a fleet may have no gateways; they may be created together with it.
-	emptyAfter = time.Minute
-	maxQuery   = 256
+	// readTimeout limits the reads for one answer.
+	readTimeout = 5 * time.Second
+	// noGatewaysTimeout is how long after a request a fleet may have no gateways, which may be created together with the request.
+	noGatewaysTimeout = time.Minute
+	maxQuery          = 256
 	// maxWait limits how long an answer may be held back. It must be shorter than the drain time of the server. maxWaiting
 	// limits how many are held back at the same time. It must be lower than the connections of one address.
 	maxWait    = 10 * time.Second
 	maxWaiting = 64
-	// lookEach is how often the cache is checked for a change, lookAnyway how often the API server is queried without one.
-	lookEach, lookAnyway = 100 * time.Millisecond, 2 * time.Second
+	// cachePollInterval is how often the cache is checked for a change. readInterval is how often the API server is queried
+	// without a change.
+	cachePollInterval, readInterval = 100 * time.Millisecond, 2 * time.Second
 )
 
 // Status is the answer to GET /status.
@@ -45,8 +46,8 @@ type Status struct {
 	Message  string          `json:"message"`
 }
 
-// tell serves GET /status/{namespace}/{name}.
-func (s *Server) tell(w http.ResponseWriter, r *http.Request) {
+// serveStatus serves GET /status/{namespace}/{name}.
+func (s *Server) serveStatus(w http.ResponseWriter, r *http.Request) {
 	s.Metrics.Status(s.answerStatus(w, r))
 }
 
@@ -56,27 +57,27 @@ func (s *Server) answerStatus(w http.ResponseWriter, r *http.Request) string {
 	if refused != "" {
 		return refused
 	}
-	if !c.own {
+	if !c.ownSecret {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="stoker"`)
-		say(w, http.StatusUnauthorized, "refused", errHintsOnly.Error())
+		writeResult(w, http.StatusUnauthorized, "refused", errHintsOnly.Error())
 		return "refused"
 	}
-	q, err := parse(r.URL.RawQuery)
+	q, err := parseQuery(r.URL.RawQuery)
 	if err != nil {
-		say(w, http.StatusBadRequest, "invalid", err.Error())
+		writeResult(w, http.StatusBadRequest, "invalid", err.Error())
 		return "invalid"
 	}
-	status, err := s.await(r.Context(), c, q)
+	status, err := s.waitForStatus(r.Context(), c, q)
 	switch {
 	case apierrors.IsNotFound(err):
-		say(w, http.StatusNotFound, "unknown", "the "+c.key.Kind.Name+" is gone")
+		writeResult(w, http.StatusNotFound, "unknown", "the "+c.key.Kind.Name+" is gone")
 		return "unknown"
 	case err != nil:
-		s.Log.Error("the status was not read", "namespace", c.key.Namespace, logged(c.key.Kind), c.key.Name, "error", err)
-		busy(w, "the API server did not say where the gateways stand")
+		s.Log.Error("the status was not read", "namespace", c.key.Namespace, logKey(c.key.Kind), c.key.Name, "error", err)
+		writeBusy(w, "the API server did not say where the gateways stand")
 		return "failed"
 	}
-	write(w, http.StatusOK, status)
+	writeJSON(w, http.StatusOK, status)
 	return string(status.Phase)
 }
 
@@ -86,8 +87,8 @@ type query struct {
 	wait            time.Duration
 }
 
-// parse parses ?ref=…&commit=…&id=…&wait=….
-func parse(raw string) (q query, err error) {
+// parseQuery parses ?ref=…&commit=…&id=…&wait=….
+func parseQuery(raw string) (q query, err error) {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
 		return q, errors.New("the query cannot be read: write ?ref=…&commit=…&id=…&wait=…, percent-encoded")
@@ -116,15 +117,15 @@ func parse(raw string) (q query, err error) {
 	return q, nil
 }
 
-// await returns the status when it is final or the wait is over. It detects most changes in the cache. If too many others wait
-// already, it answers at once.
-func (s *Server) await(ctx context.Context, c caller, q query) (Status, error) {
-	look := func() (Status, error) {
-		ctx, cancel := context.WithTimeout(ctx, lookWithin)
+// waitForStatus returns the status when it is final or q.wait has passed. It detects most changes in the cache. If too many callers wait
+// already, it returns at once.
+func (s *Server) waitForStatus(ctx context.Context, c caller, q query) (Status, error) {
+	read := func() (Status, error) {
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		defer cancel()
-		return s.look(ctx, c, q)
+		return s.readStatus(ctx, c, q)
 	}
-	status, err := look()
+	status, err := read()
 	if q.wait == 0 || err != nil || status.Phase != request.Progressing {
 		return status, err
 	}
@@ -135,27 +136,25 @@ func (s *Server) await(ctx context.Context, c caller, q query) (Status, error) {
 		return status, nil
 	}
 	over, version := time.Now().Add(q.wait), ""
-	for looked := time.Now(); time.Now().Before(over) && backoff.Wait(ctx, min(lookEach, time.Until(over))); {
-		is := s.find.Get(c.key.Kind, c.key.Namespace, c.key.Name)
-		if is == nil || is.GetResourceVersion() == version && time.Since(looked) < lookAnyway {
+	for lastRead := time.Now(); time.Now().Before(over) && backoff.Wait(ctx, min(cachePollInterval, time.Until(over))); {
+		cached := s.find.Get(c.key.Kind, c.key.Namespace, c.key.Name)
+		if cached == nil || cached.GetResourceVersion() == version && time.Since(lastRead) < readInterval {
 			continue
 		}
-		version, looked = is.GetResourceVersion(), time.Now()
-		if now, err := look(); err != nil || now.Phase != request.Progressing {
-			return now, err
-		} else {
-			status = now
+		version, lastRead = cached.GetResourceVersion(), time.Now()
+		if status, err = read(); err != nil || status.Phase != request.Progressing {
+			return status, err
 		}
 	}
 	return status, nil
 }
 
-// look queries the API server, because the cache may be older than the request in question. If the object was replaced, it
-// returns NotFound: the caller authenticated with the secret of the old object.
-func (s *Server) look(ctx context.Context, c caller, q query) (Status, error) {
-	o, err := request.NewSetter(s.status.Dynamic, nil).Of(c.key.Kind).Get(ctx, c.key.Namespace, c.key.Name)
+// readStatus queries the API server, because the cache may be older than the request in question. If the object was replaced, the
+// error is NotFound: the caller authenticated with the secret of the old object.
+func (s *Server) readStatus(ctx context.Context, c caller, q query) (Status, error) {
+	o, err := request.NewSetter(s.statusClients.Dynamic, nil).Of(c.key.Kind).Get(ctx, c.key.Namespace, c.key.Name)
 	if err == nil {
-		err = request.Replaced(o, c.of.GetUID())
+		err = request.Replaced(o, c.object.GetUID())
 	}
 	if bad, ok := errors.AsType[*kube.UndecodableError](err); ok {
 		return Status{Phase: request.Failed, Ref: q.ref, Message: bad.Error()}, nil
@@ -168,27 +167,27 @@ func (s *Server) look(ctx context.Context, c caller, q query) (Status, error) {
 		cs, _ := o.(*v1alpha1.ConfigSync)
 		return summarize(cs, request.At(cs, request.ReadConfig(cs, q.ref), q.commit), q.id), nil
 	}
-	v, err := request.Look(ctx, s.status, gs, q.ref)
+	v, err := request.Look(ctx, s.statusClients, gs, q.ref)
 	if err != nil {
 		s.Log.Debug("a failure may be told late", "namespace", gs.Namespace, "gatewaysync", gs.Name, "error", err)
 	}
-	return conclude(gs, request.At(gs, v, q.commit), q.id, s.status.Clock.Now()), nil
+	return withDeadline(gs, request.At(gs, v, q.commit), q.id, s.statusClients.Clock.Now()), nil
 }
 
-// ahead is how far a recorded time may be in the future: the API server's clock is known to within a few seconds.
-const ahead = 5 * time.Second
+// maxClockSkew is how far a recorded time may be in the future, because the API server's clock is only known to within a few seconds.
+const maxClockSkew = 5 * time.Second
 
-// asked returns when the desired ref was requested. It uses the API server's record of the write, because the clocks of senders
+// requestTime returns when the desired ref was requested. It uses the API server's record of the write, because the clocks of senders
 // may be wrong, and otherwise the time in the annotation. It ignores times in the future: a user who may patch
 // metadata.managedFields could otherwise keep a request in progress for years.
-func asked(gs *v1alpha1.GatewaySync, now time.Time) time.Time {
+func requestTime(gs *v1alpha1.GatewaySync, now time.Time) time.Time {
 	since := gs.CreationTimestamp.Time
 	if gs.Annotations[v1alpha1.AnnotationRequestedAt] == "" {
 		return since
 	}
 	recorded := false
 	for _, m := range gs.ManagedFields {
-		if m.Time == nil || m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), `"f:`+v1alpha1.AnnotationRequestedAt+`"`) || m.Time.After(now.Add(ahead)) {
+		if m.Time == nil || m.FieldsV1 == nil || !strings.Contains(m.FieldsV1.GetRawString(), `"f:`+v1alpha1.AnnotationRequestedAt+`"`) || m.Time.After(now.Add(maxClockSkew)) {
 			continue
 		}
 		recorded = true
@@ -203,7 +202,7 @@ func asked(gs *v1alpha1.GatewaySync, now time.Time) time.Time {
 	return since
 }
 
-// summarize returns the part of a Status that all kinds have in common. A request that was never taken has failed.
+// summarize returns the part of a Status that all kinds have in common. A request that the receiver never accepted has failed.
 func summarize(o v1alpha1.Requestable, v request.Verdict, id string) Status {
 	st := Status{Phase: v.Phase, Ref: v.Ref, Commit: v.Commit, Gateways: v.Gateways, Reason: v.Reason, Message: v.Message}
 	if st.Phase == request.Held || st.Phase == request.Paused {
@@ -216,9 +215,9 @@ func summarize(o v1alpha1.Requestable, v request.Verdict, id string) Status {
 	return st
 }
 
-// conclude converts a verdict to an answer that becomes final at some time, because a polling caller may have no deadline of
-// its own. It is pure.
-func conclude(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now time.Time) Status {
+// withDeadline converts a verdict to an answer. A request that makes no progress fails after a deadline, because a polling caller may
+// have no deadline of its own. It is pure.
+func withDeadline(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now time.Time) Status {
 	st := summarize(gs, v, id)
 	if st.Phase != request.Progressing {
 		return st
@@ -226,16 +225,16 @@ func conclude(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now time.T
 	if status.Planned(v.Reason) { // the spec asks for this wait: the caller's own timeout ends it
 		return st
 	}
-	since := asked(gs, now)
+	since := requestTime(gs, now)
 	if v.Reason == v1alpha1.ReasonNoGateways {
-		if now.Sub(since) >= emptyAfter {
+		if now.Sub(since) >= noGatewaysTimeout {
 			st.Phase = request.Failed
 			st.Message = "nothing runs " + st.Ref + ": " + status.NoGateways(gs.Name)
 		}
 		return st
 	}
-	// A new commit, a step of a rollout, the end of a planned wait, or a gateway that fell back may restart the progress after the request. The condition Ready is not used,
-	// because it changes whenever agents come or go.
+	// A new commit, a step of a rollout, the end of a planned wait, or a gateway that fell back may restart the progress after the
+	// request. The condition Ready is not used, because it changes whenever agents start or stop.
 	if v.Since.After(since) { // agents were present until then
 		since = v.Since
 	}

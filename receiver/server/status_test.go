@@ -130,7 +130,7 @@ func TestAPIServerRequestTime(t *testing.T) {
 		require.NoError(t, err)
 		gs := w.gs("plant")
 		gs.CreationTimestamp = metav1.NewTime(gs.CreationTimestamp.Add(-24 * time.Hour))
-		since := asked(gs, time.Now())
+		since := requestTime(gs, time.Now())
 		assert.WithinDuration(t, time.Now(), since, liveness, at)
 		assert.Equal(t, request.Progressing, w.status("plant", "v1", "").S.Phase, at)
 	}
@@ -218,7 +218,7 @@ func TestAStatusEndsSomeTime(t *testing.T) {
 			if c.change != nil {
 				c.change(gs)
 			}
-			st := conclude(gs, c.v, "", now)
+			st := withDeadline(gs, c.v, "", now)
 			assert.Equal(t, c.want, st.Phase)
 			assert.Equal(t, c.reason, st.Reason)
 		})
@@ -235,7 +235,7 @@ func FuzzStatusQuery(f *testing.F) {
 	gs.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeProgressing, Ref: "main"}
 	gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedIDs: `{"kargo":"test.01hz0000000000000000000001.abcdef0"}`}
 	f.Fuzz(func(t *testing.T, raw string) {
-		q, err := parse(raw)
+		q, err := parseQuery(raw)
 		if err != nil {
 			return
 		}
@@ -247,7 +247,7 @@ func FuzzStatusQuery(f *testing.F) {
 		if err != nil || values.Get("ref") != ref || values.Get("id") != id {
 			t.Fatalf("%q: %q %q", raw, ref, id)
 		}
-		st := conclude(gs, request.At(gs, request.Read(gs, q.ref, nil, time.Unix(0, 0)), q.commit), q.id, time.Unix(0, 0))
+		st := withDeadline(gs, request.At(gs, request.Read(gs, q.ref, nil, time.Unix(0, 0)), q.commit), q.id, time.Unix(0, 0))
 		if ref != "" && ref != "main" && st.Phase != request.Overtaken || st.Phase == request.Succeeded {
 			t.Fatalf("%q: %+v", raw, st)
 		}

@@ -30,23 +30,23 @@ func version(tag string) (of string, v *semver.Version) {
 	return "", nil
 }
 
-// newer reports whether a tag is a higher version than another one of the same delivery.
-func newer(tag, than string) bool {
+// isNewer reports whether a tag is a higher version than another tag of the same delivery.
+func isNewer(tag, than string) bool {
 	_, a := version(tag)
 	_, b := version(than)
 	return a != nil && (b == nil || a.GreaterThan(b))
 }
 
-// below returns why a tag is rejected as not new: it must be at least the current version, and must not have been desired
-// before. Anyone who has seen a delivery can replay it, and hosts report one version several times. So tags only move upwards,
-// and a version that was rolled back stays away.
-func below(o v1alpha1.Requestable, tag string) string {
+// versionProblem returns why a tag is not a new version, or "". The tag must be at least the current version, and must not have been
+// desired before, because deliveries can be replayed and hosts report one version several times. So a version that was rolled back
+// does not return.
+func versionProblem(o v1alpha1.Requestable, tag string) string {
 	of, v := version(tag)
 	if v == nil {
 		return fmt.Sprintf("the tag %.100s holds no version, so that it could be an older one: spec.webhook.allowDowngrade takes it all the same", tag)
 	}
-	past := past(o)
-	if current, at := current(o, past, of); current != nil && v.LessThan(current) {
+	past := pastRefs(o)
+	if current, at := currentVersion(o, past, of); current != nil && v.LessThan(current) {
 		return fmt.Sprintf("%.100s is a lower version than %.100s: spec.webhook.allowDowngrade takes it all the same", tag, at)
 	}
 	if slices.Contains(past, tag) {
@@ -55,10 +55,10 @@ func below(o v1alpha1.Requestable, tag string) string {
 	return ""
 }
 
-// past returns the tags and branches that ran, or that were requested because they are followed.
-func past(o v1alpha1.Requestable) []string {
-	refs, is := request.Followed(o), o.Standing()
-	if g := is.LastGood; g != nil {
+// pastRefs returns the tags and branches that ran, or that were requested because they are followed.
+func pastRefs(o v1alpha1.Requestable) []string {
+	refs, standing := request.Followed(o), o.Standing()
+	if g := standing.LastGood; g != nil {
 		refs = append(refs, g.Ref)
 	}
 	switch o := o.(type) {
@@ -69,7 +69,7 @@ func past(o v1alpha1.Requestable) []string {
 	case *v1alpha1.ConfigSync:
 		refs = append(refs, o.Status.SourceRef)
 	}
-	for _, record := range is.History {
+	for _, record := range standing.History {
 		refs = append(refs, record.Ref)
 	}
 	for i, ref := range refs {
@@ -78,11 +78,11 @@ func past(o v1alpha1.Requestable) []string {
 	return slices.DeleteFunc(refs, v1alpha1.IsCommit)
 }
 
-// current returns the desired version or, if the desired ref has none (a branch, or a commit of a rollback), the highest past
-// one.
-func current(o v1alpha1.Requestable, past []string, of string) (highest *semver.Version, at string) {
+// currentVersion returns the desired version and its ref. If the desired ref is no version (a branch, or a commit of a rollback), it
+// returns the highest past version.
+func currentVersion(o v1alpha1.Requestable, past []string, of string) (highest *semver.Version, at string) {
 	refs := past
-	if wanted := strings.TrimPrefix(wanted(o).Ref, tags); !v1alpha1.IsCommit(wanted) {
+	if wanted := strings.TrimPrefix(desiredRef(o).Ref, tags); !v1alpha1.IsCommit(wanted) {
 		if _, v := version(wanted); v != nil {
 			refs = []string{wanted}
 		}

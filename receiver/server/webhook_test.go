@@ -256,7 +256,7 @@ func TestR3ManyTagsAtOnceNeverGoDown(t *testing.T) {
 // Deliveries of one sender for one repository are merged; others are not.
 func TestDeliveriesAreCoalesced(t *testing.T) {
 	of := func(ref string, change func(*delivery)) *delivery {
-		d := decider(follows("main"), sender.Request{Sender: "gitea", Kind: sender.Move, ID: ref, Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: []string{"refs/tags/" + ref}}, true)
+		d := newDelivery(follows("main"), sender.Request{Sender: "gitea", Kind: sender.Move, ID: ref, Repositories: []sender.Repository{{Address: "https://git.example.com/acme/plant"}}, Refs: []string{"refs/tags/" + ref}}, true)
 		if change != nil {
 			change(d)
 		}
@@ -279,7 +279,7 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 		"another repository": func(d *delivery) {
 			d.Repositories = []sender.Repository{{Address: "https://git.example.com/acme/else"}}
 		},
-		"too many refs": func(d *delivery) { d.Refs = slices.Repeat(d.Refs, together) },
+		"too many refs": func(d *delivery) { d.Refs = slices.Repeat(d.Refs, maxJoinedRefs) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ok := first.Join(of("v1.10.0", change))
@@ -287,7 +287,7 @@ func TestDeliveriesAreCoalesced(t *testing.T) {
 		})
 	}
 	assert.True(t, first.Lasting(), "a tag that comes late takes nothing from what was asked for since")
-	assert.False(t, decider(follows("main", downgrades), first.Request, true).Lasting(), "unless it may be a lower one")
+	assert.False(t, newDelivery(follows("main", downgrades), first.Request, true).Lasting(), "unless it may be a lower one")
 }
 
 type careless struct{}
@@ -302,7 +302,7 @@ func TestPanicCostsOneRequest(t *testing.T) {
 	w := newWorld(t, plant)
 	key := queue.Key{Kind: kube.GatewaySync, Namespace: w.ns, Name: "plant"}
 	_, err := w.server.queue.Ask(t.Context(), key, request.Request{By: "github", Ref: "v1", Decider: careless{}})
-	require.ErrorIs(t, err, errUnthought)
+	require.ErrorIs(t, err, errPanic)
 	assert.Equal(t, 1.0, w.counted("stoker_webhook_panics_total"))
 	assert.Contains(t, w.log.String(), "please report it")
 	got := w.post("plant", `{"ref":"v2"}`, bearer(ownSecret))

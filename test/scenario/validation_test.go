@@ -25,7 +25,7 @@ func TestValidationWebhook(t *testing.T) {
 		body, err := io.ReadAll(r.Body)
 		assert.NoError(t, err)
 		proof, ok := credential.Read(r.Header)
-		assert.True(t, ok && proof.Signed() && check.Knows(proof, body, []secret.String{secret.New("S3CR3T-hmac")}, 1))
+		assert.True(t, ok && proof.Signed() && check.Verify(proof, body, []secret.String{secret.New("S3CR3T-hmac")}, 1))
 		var q struct{ UID string }
 		assert.NoError(t, json.Unmarshal(body, &q))
 		_ = json.NewEncoder(w).Encode(map[string]any{"uid": q.UID, "allowed": allowed.Load(), "message": "CHG-4711 is open"})

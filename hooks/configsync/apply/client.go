@@ -26,7 +26,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Client works on objects of any kind.
+// Client reads and writes objects of any kind. It is safe for concurrent use.
 type Client struct {
 	objects dynamic.Interface
 	mapper  *restmapper.DeferredDiscoveryRESTMapper
@@ -44,12 +44,12 @@ func New(objects dynamic.Interface, kinds discovery.DiscoveryInterface, cs *v1al
 	}
 }
 
-// Refresh forgets which kinds the cluster serves.
+// Refresh discards the cached list of the kinds that the cluster serves.
 func (c *Client) Refresh() { c.mapper.Reset() }
 
-// Place gives an object the namespace in which it is applied: its own, that of the ConfigSync, or none. The error is KindUnknown if the
-// cluster does not serve the kind.
-func (c *Client) Place(o manifest.Object) error {
+// ResolveNamespace sets the namespace in which an object is applied: its own, that of the ConfigSync, or none for a cluster-scoped kind.
+// The reason of the error is KindUnknown if the cluster does not serve the kind.
+func (c *Client) ResolveNamespace(o manifest.Object) error {
 	m, err := c.mapping(o.ID(), o.GroupVersionKind().Version)
 	switch {
 	case err != nil:
@@ -83,8 +83,8 @@ func (c *Client) resource(m *meta.RESTMapping, namespace string) dynamic.Resourc
 	return c.objects.Resource(m.Resource)
 }
 
-// of returns access to an object of the commit.
-func (c *Client) of(o manifest.Object) (dynamic.ResourceInterface, error) {
+// resourceOf returns access to an object of the commit.
+func (c *Client) resourceOf(o manifest.Object) (dynamic.ResourceInterface, error) {
 	m, err := c.mapping(o.ID(), o.GroupVersionKind().Version)
 	if err != nil {
 		return nil, err
@@ -94,11 +94,11 @@ func (c *Client) of(o manifest.Object) (dynamic.ResourceInterface, error) {
 
 // Get reads the live version of an object of the commit, or returns nil if there is none.
 func (c *Client) Get(ctx context.Context, o manifest.Object) (*unstructured.Unstructured, error) {
-	r, err := c.of(o)
+	r, err := c.resourceOf(o)
 	if err != nil {
 		return nil, err
 	}
-	return found(r.Get(ctx, o.GetName(), metav1.GetOptions{}))
+	return ignoreNotFound(r.Get(ctx, o.GetName(), metav1.GetOptions{}))
 }
 
 // GetEntry reads an object of the inventory, or returns nil if there is none, or if the cluster no longer serves its kind.
@@ -110,55 +110,55 @@ func (c *Client) GetEntry(ctx context.Context, e manifest.Entry) (*unstructured.
 	if err != nil {
 		return nil, err
 	}
-	return found(c.resource(m, e.Namespace).Get(ctx, e.Name, metav1.GetOptions{}))
+	return ignoreNotFound(c.resource(m, e.Namespace).Get(ctx, e.Name, metav1.GetOptions{}))
 }
 
-func found(u *unstructured.Unstructured, err error) (*unstructured.Unstructured, error) {
+func ignoreNotFound(u *unstructured.Unstructured, err error) (*unstructured.Unstructured, error) {
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	return u, err
 }
 
-// DryRun returns what the API server would make of an object.
+// DryRun returns the object that Apply would produce. It changes nothing.
 func (c *Client) DryRun(ctx context.Context, o manifest.Object) (*unstructured.Unstructured, error) {
 	return c.apply(ctx, o, metav1.DryRunAll)
 }
 
-// Apply applies an object.
+// Apply applies an object by server-side apply and returns the result.
 func (c *Client) Apply(ctx context.Context, o manifest.Object) (*unstructured.Unstructured, error) {
 	return c.apply(ctx, o)
 }
 
 func (c *Client) apply(ctx context.Context, o manifest.Object, dryRun ...string) (*unstructured.Unstructured, error) {
-	r, err := c.of(o)
+	r, err := c.resourceOf(o)
 	if err != nil {
 		return nil, err
 	}
 	options := metav1.ApplyOptions{FieldManager: plan.FieldManager, Force: c.force, DryRun: dryRun}
 	done, err := r.Apply(ctx, o.GetName(), o.Unstructured, options)
-	if isUntyped(err) && backoff.Wait(ctx, untypedPause) { // in doubt it was the API server's trouble, and not the object's
+	if isUntyped(err) && backoff.Wait(ctx, untypedRetryDelay) { // it may also be a temporary failure of the API server
 		done, err = r.Apply(ctx, o.GetName(), o.Unstructured, options)
 	}
 	return done, err
 }
 
-// untypedPause is the pause before an apply is repeated that failed without a reason.
-const untypedPause = time.Second
+// untypedRetryDelay is the pause before the retry of an apply that failed without a reason.
+const untypedRetryDelay = time.Second
 
-// isUntyped reports whether an API server failed without saying why. It answers so if an object does not fit the schema of its kind:
-// server-side apply gives that error no code.
+// isUntyped reports whether the API server answered with code 500 and no reason. Server-side apply answers so if an object does not fit
+// the schema of its kind.
 func isUntyped(err error) bool {
 	status := apierrors.APIStatus(nil)
 	return errors.As(err, &status) && status.Status().Code == http.StatusInternalServerError && status.Status().Reason == metav1.StatusReasonUnknown
 }
 
-// Delete deletes an object as it was seen. It fails with a conflict if the object has changed since.
+// Delete deletes an object, and does nothing if it does not exist. It fails with a conflict if the object is not exactly as live.
 func (c *Client) Delete(ctx context.Context, live *unstructured.Unstructured) error {
 	return c.delete(ctx, live)
 }
 
-// DryRunDelete reports whether the API server would delete an object.
+// DryRunDelete returns the error that Delete would return. It changes nothing.
 func (c *Client) DryRunDelete(ctx context.Context, live *unstructured.Unstructured) error {
 	return c.delete(ctx, live, metav1.DryRunAll)
 }
@@ -179,25 +179,26 @@ func (c *Client) delete(ctx context.Context, live *unstructured.Unstructured, dr
 	return err
 }
 
-// Quiet returns the error of a request for an object without its text, if the object may hold values of Secrets. The error itself can
-// still be examined.
-func Quiet(o manifest.Object, err error) error {
+// Redact adds the object to the error of a request. If the object may hold values of Secrets, the result does not show the text of err,
+// but errors.Is and errors.As still find err.
+func Redact(o manifest.Object, err error) error {
 	if !o.Confidential() {
 		return fmt.Errorf("%s: %w", o.ID(), err)
 	}
-	return &quiet{o.ID().String() + ": " + answer(o, err), err}
+	return &redactedError{o.ID().String() + ": " + answerText(o, err), err}
 }
 
-type quiet struct {
+type redactedError struct {
 	text string
 	err  error
 }
 
-func (q *quiet) Error() string { return q.text }
+func (q *redactedError) Error() string { return q.text }
 
-func (q *quiet) Unwrap() error { return q.err }
+func (q *redactedError) Unwrap() error { return q.err }
 
-// IsRefusal reports whether an error is the API server's own verdict on an object, and not a lack of an answer.
+// IsRefusal reports whether an error means that the API server, or this package, rejects the object. Other errors, such as timeouts, may
+// pass.
 func IsRefusal(err error) bool {
 	status := apierrors.APIStatus(nil)
 	if _, ok := errors.AsType[*failure.Error](err); ok {

@@ -15,34 +15,33 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// maxText bounds what is shown of an API server's answer.
+// maxText bounds the text that is shown of an API server's answer, in bytes.
 const maxText = 500
 
-// Explain turns the API server's verdict on an object into an error with a reason. Its text is quoted only for objects that hold no
-// values of Secrets, because API servers and their webhooks repeat values.
+// Explain turns a refusal of the API server into an error with a reason. exists says whether the object exists in the cluster. The error
+// quotes the API server only for objects without values of Secrets, because API servers and admission webhooks repeat values.
 func (c *Client) Explain(ctx context.Context, o manifest.Object, exists bool, err error) *failure.Error {
 	if own, ok := errors.AsType[*failure.Error](err); ok {
 		return own
 	}
-	switch text := answer(o, err); {
+	switch text := answerText(o, err); {
 	case apierrors.IsForbidden(err):
 		return failure.New(v1alpha1.ReasonApplyForbidden, "the API server forbids it: %s", text)
 	case apierrors.IsConflict(err):
 		return failure.New(v1alpha1.ReasonApplyConflict, "another manager owns fields that git sets: %s; remove them from git, or set spec.apply.conflictPolicy: gitWins", text)
 	case apierrors.IsNotFound(err) && o.GetNamespace() != "":
 		return failure.New(v1alpha1.ReasonApplyRefused, "namespace %s does not exist: create it, or add it to the commit", o.GetNamespace())
-	case apierrors.IsInvalid(err) && exists && c.createable(ctx, o):
+	case apierrors.IsInvalid(err) && exists && c.wouldCreate(ctx, o):
 		return failure.New(v1alpha1.ReasonImmutableField, "the object exists, and the API server does not change a field of it: %s; delete the object to let the next run create it", text)
 	default:
 		return failure.New(v1alpha1.ReasonApplyRefused, "the API server refuses it: %s", text)
 	}
 }
 
-// createable reports whether the API server would create the object if it did not exist. It finds out by a dry-run creation under another
-// name. If that succeeds, the object itself is valid, so it was refused because of a change to an immutable field. API servers use the same
-// code for both errors.
-func (c *Client) createable(ctx context.Context, o manifest.Object) bool {
-	r, err := c.of(o)
+// wouldCreate reports whether the API server would create the object if it did not exist. It dry-runs the creation under another name. If
+// that succeeds, the object is valid, so the API server refused a change of an immutable field. API servers use the same code for both errors.
+func (c *Client) wouldCreate(ctx context.Context, o manifest.Object) bool {
+	r, err := c.resourceOf(o)
 	if err != nil {
 		return false
 	}
@@ -52,20 +51,20 @@ func (c *Client) createable(ctx context.Context, o manifest.Object) bool {
 	return err == nil || apierrors.IsAlreadyExists(err)
 }
 
-// answer returns what may be shown of an API server's answer.
-func answer(o manifest.Object, err error) string {
+// answerText returns the part of an API server's answer that may be shown.
+func answerText(o manifest.Object, err error) string {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {
 		return "no answer"
 	}
 	s := status.Status()
 	if !o.Confidential() {
-		return short(s.Message)
+		return oneLine(s.Message)
 	}
 	var fields []string
 	if s.Details != nil {
 		for _, cause := range s.Details.Causes {
-			// The root of a field only: the rest may hold keys that come from a template.
+			// Only the root of a field: the rest may hold keys that come from a template.
 			root, _, _ := strings.Cut(strings.TrimPrefix(cause.Field, "."), ".")
 			if root, _, _ = strings.Cut(root, "["); root != "" && !slices.Contains(fields, root) {
 				fields = append(fields, root)
@@ -79,7 +78,7 @@ func answer(o manifest.Object, err error) string {
 	return text + "; the text is not shown because it may hold a value of a Secret"
 }
 
-func short(text string) string {
+func oneLine(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) > maxText {
 		text = strings.ToValidUTF8(text[:maxText], "") + "…"

@@ -9,7 +9,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 )
 
-// Health says how an object is doing.
+// Health is the health of an object.
 type Health struct {
 	Healthy bool
 	// Failed means that waiting does not help.
@@ -24,7 +24,7 @@ func HealthOf(live *unstructured.Unstructured) (h Health) {
 	if live.GetAnnotations()[v1alpha1.AnnotationConfigWait] == "disabled" {
 		return Health{Healthy: true}
 	}
-	defer func() { // the status is of any controller, in any form
+	defer func() { // a status that a foreign controller wrote may make kstatus panic
 		if r := recover(); r != nil {
 			h = Health{Message: "its status cannot be read"}
 		}
@@ -36,5 +36,5 @@ func HealthOf(live *unstructured.Unstructured) (h Health) {
 	case result.Status == status.CurrentStatus:
 		return Health{Healthy: true}
 	}
-	return Health{Failed: result.Status == status.FailedStatus, Message: short(fmt.Sprintf("%s: %s", result.Status, result.Message))}
+	return Health{Failed: result.Status == status.FailedStatus, Message: oneLine(fmt.Sprintf("%s: %s", result.Status, result.Message))}
 }

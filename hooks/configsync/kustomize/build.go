@@ -18,39 +18,39 @@ import (
 )
 
 const (
-	// maxBuilds bounds how often kustomizations are built in all; a base of two overlays is built twice.
+	// maxBuilds bounds the builds of all kustomizations together; a base of two overlays is built twice.
 	maxBuilds = 1000
-	// maxInput bounds the bytes of all resources and files, as often as they are used.
+	// maxInput bounds the bytes of all resources and files. A file counts each time that it is used.
 	maxInput = 4 * manifest.MaxBytes
-	// maxAdded bounds what kustomizations can add: the text of each, for each object that it can change.
+	// maxAdded bounds the bytes that kustomizations can add: the text of each, times the objects that it can change.
 	maxAdded = 256 << 20
-	// maxLoops bounds the replacements that may copy what others have written. Each can double an object.
+	// maxLoops bounds the fields of replacements that may copy the result of other replacements. Each can double an object.
 	maxLoops = 8
 )
 
-// Text makes the manifest of a file of resources from what git has. tainted says that it may hold values of Secrets.
+// Text renders the content of a resource file. tainted means that the text may hold values of Secrets.
 type Text func(path string, content []byte) (text []byte, tainted bool, err error)
 
-// Build builds the kustomization. Resources go through text; what generators and patches read is taken as it is. Errors show nothing
-// of the files if those speak of Secrets.
+// Build builds the kustomization. It renders resources with text, but not the files of generators and patches. If the files mention
+// Secrets, errors do not quote them.
 func (s *Sources) Build(ctx context.Context, text Text) ([]manifest.Object, error) {
 	b := &build{Sources: s, dirs: slices.Sorted(maps.Keys(s.specs)), objects: map[string]int{}, text: map[string][]byte{}}
-	if err := b.resources(text); err != nil {
+	if err := b.renderResources(text); err != nil {
 		return nil, err
 	}
 	if _, err := b.measure(s.root); err != nil {
 		return nil, err
 	}
-	if err := b.loops(); err != nil {
+	if err := b.checkReplacementLoops(); err != nil {
 		return nil, err
 	}
 	files, err := b.write()
 	if err != nil {
 		return nil, err
 	}
-	made, err := run(ctx, files, "/"+b.folder(s.root))
+	made, err := run(ctx, files, "/"+b.folderName(s.root))
 	if err != nil {
-		return nil, b.failed(ctx, err)
+		return nil, b.explain(ctx, err)
 	}
 	list, err := manifest.Parse(s.File(), made)
 	for i := range list {
@@ -62,16 +62,16 @@ func (s *Sources) Build(ctx context.Context, text Text) ([]manifest.Object, erro
 // build is one build.
 type build struct {
 	*Sources
-	dirs    []string          // all folders
+	dirs    []string          // all folders, sorted
 	text    map[string][]byte // the resources by file, as JSON documents
-	objects map[string]int    // how many objects each has
+	objects map[string]int    // the number of objects of each of these files
 	tainted bool
 
-	builds, input, added int
+	buildCount, inputBytes, addedBytes int
 }
 
-// resources renders and parses all files of resources.
-func (b *build) resources(text Text) error {
+// renderResources renders and parses all files of resources.
+func (b *build) renderResources(text Text) error {
 	for _, dir := range b.dirs {
 		for _, ref := range b.specs[dir].resources {
 			if _, done := b.text[ref.path]; done || ref.folder {
@@ -102,15 +102,15 @@ func (b *build) resources(text Text) error {
 	return nil
 }
 
-// measure returns how many objects a folder makes, and refuses what would grow beyond the bounds.
+// measure returns the number of objects that the build of a folder makes. It returns an error if the build would exceed a bound.
 func (b *build) measure(dir string) (objects int, err error) {
 	s := b.specs[dir]
-	if b.builds++; b.builds > maxBuilds {
-		return 0, b.tooMuch("kustomizations are built more than %d times", maxBuilds)
+	if b.buildCount++; b.buildCount > maxBuilds {
+		return 0, b.limitExceeded("kustomizations are built more than %d times", maxBuilds)
 	}
 	for _, ref := range s.resources {
 		if !ref.folder {
-			objects, b.input = objects+b.objects[ref.path], b.input+len(b.text[ref.path])
+			objects, b.inputBytes = objects+b.objects[ref.path], b.inputBytes+len(b.text[ref.path])
 			continue
 		}
 		n, err := b.measure(ref.path)
@@ -119,33 +119,33 @@ func (b *build) measure(dir string) (objects int, err error) {
 		}
 		objects += n
 	}
-	for _, ref := range s.others {
-		b.input += len(b.files[ref.path])
+	for _, ref := range s.dataFiles {
+		b.inputBytes += len(b.files[ref.path])
 	}
 	objects += len(s.ConfigMapGenerator) + len(s.SecretGenerator)
 	text, err := json.Marshal(s.Kustomization)
 	if err != nil {
 		return 0, err
 	}
-	b.added += len(text) * objects
+	b.addedBytes += len(text) * objects
 	switch {
 	case objects > manifest.MaxObjects:
-		return 0, b.tooMuch("more than %d objects are made", manifest.MaxObjects)
-	case b.input > maxInput:
-		return 0, b.tooMuch("resources and files have more than %d bytes, each as often as it is used", maxInput)
-	case b.added > maxAdded:
-		return 0, b.tooMuch("patches and labels could add more than %d bytes to the objects", maxAdded)
+		return 0, b.limitExceeded("more than %d objects are made", manifest.MaxObjects)
+	case b.inputBytes > maxInput:
+		return 0, b.limitExceeded("resources and files have more than %d bytes, each as often as it is used", maxInput)
+	case b.addedBytes > maxAdded:
+		return 0, b.limitExceeded("patches and labels could add more than %d bytes to the objects", maxAdded)
 	}
 	return objects, nil
 }
 
-func (b *build) tooMuch(format string, args ...any) error {
+func (b *build) limitExceeded(format string, args ...any) error {
 	return failure.New(v1alpha1.ReasonLimitExceeded, "%s: %w; split it over several ConfigSyncs", failure.Quote(b.File()), fmt.Errorf(format, args...))
 }
 
-// loops refuses replacements that could copy an object into itself again and again: those of which the kind of a source may be that of a
-// target, too. A source that may be a Secret taints all objects, because its values go anywhere.
-func (b *build) loops() error {
+// checkReplacementLoops bounds the replacements that could copy an object into itself repeatedly: those with a target whose kind may also
+// be the kind of a source. A source that may be a Secret taints all objects, because a replacement can copy its values into any object.
+func (b *build) checkReplacementLoops() error {
 	var sources []string
 	for _, s := range b.specs {
 		for _, r := range s.Replacements {
@@ -159,27 +159,29 @@ func (b *build) loops() error {
 	for _, dir := range b.dirs {
 		s := b.specs[dir]
 		for i, r := range s.Replacements {
-			if r.Source == nil || !slices.ContainsFunc(r.Targets, func(t *types.TargetSelector) bool { return mayBe(t.Select.Kind, sources) }) {
+			if r.Source == nil || !slices.ContainsFunc(r.Targets, func(t *types.TargetSelector) bool { return mayMatch(t.Select.Kind, sources) }) {
 				continue
 			}
 			for _, t := range r.Targets {
 				loops += max(1, len(t.FieldPaths))
 			}
 			if loops > maxLoops {
-				return s.bad(fmt.Sprintf("replacements[%d]", i), "the kind of a target is also one of a source, so that replacements could multiply an object; at most %d such fields are allowed: set select.kind", maxLoops)
+				return s.invalid(fmt.Sprintf("replacements[%d]", i), "the kind of a target is also one of a source, so that replacements could multiply an object; at most %d such fields are allowed: set select.kind", maxLoops)
 			}
 		}
 	}
 	return nil
 }
 
-// mayBe reports whether the pattern of a kind can match one of the kinds; an empty kind is any.
-func mayBe(pattern string, kinds []string) bool {
+// mayMatch reports whether the pattern of a kind may match one of the kinds. An empty pattern or kind matches any.
+func mayMatch(pattern string, kinds []string) bool {
 	selector, err := regexp.Compile("^(?:" + pattern + ")$")
 	return slices.ContainsFunc(kinds, func(kind string) bool {
 		return err != nil || pattern == "" || kind == "" || selector.MatchString(kind)
 	})
 }
 
-// folder is the name of a folder for kustomize.
-func (b *build) folder(dir string) string { return "folder-" + strconv.Itoa(slices.Index(b.dirs, dir)) }
+// folderName returns the generated name of a folder.
+func (b *build) folderName(dir string) string {
+	return "folder-" + strconv.Itoa(slices.Index(b.dirs, dir))
+}

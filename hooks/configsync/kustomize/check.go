@@ -16,10 +16,10 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// decode reads a kustomization. What is misspelled is an error, not left out.
+// decode parses a kustomization. An unknown field is an error.
 func (s *spec) decode(content []byte) error {
-	if len(content) > maxSpec {
-		return failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; at most %d are allowed", failure.Quote(s.file), len(content), maxSpec)
+	if len(content) > maxKustomizationBytes {
+		return failure.New(v1alpha1.ReasonLimitExceeded, "%s has %d bytes; at most %d are allowed", failure.Quote(s.file), len(content), maxKustomizationBytes)
 	}
 	documents, err := manifest.Documents(s.file, content)
 	switch {
@@ -28,25 +28,25 @@ func (s *spec) decode(content []byte) error {
 	case len(documents) != 1:
 		return failure.New(v1alpha1.ReasonManifestInvalid, "%s has %d documents; a kustomization is one", failure.Quote(s.file), len(documents))
 	}
-	if err := strict(s.file, documents[0].JSON, &s.Kustomization); err != nil {
+	if err := decodeStrict(s.file, documents[0].JSON, &s.Kustomization); err != nil {
 		return err
 	}
-	s.FixKustomization() // what other versions called otherwise
+	s.FixKustomization() // renames fields of older versions
 	if problems := s.EnforceFields(); len(problems) > 0 {
 		return failure.New(v1alpha1.ReasonManifestInvalid, "%s: %s", failure.Quote(s.file), strings.Join(problems, "; "))
 	}
 	return nil
 }
 
-// notOf finds the field and its type in an error about a type.
-var notOf = regexp.MustCompile(`struct field ([A-Za-z]+\.)?(\S*) of type (\S+)$`)
+// typeError matches the field and its type in an error of the JSON decoder.
+var typeError = regexp.MustCompile(`struct field ([A-Za-z]+\.)?(\S*) of type (\S+)$`)
 
-// strict decodes JSON whose fields have to be known. Its errors name fields and not values.
-func strict(at string, data []byte, into any) error {
+// decodeStrict decodes JSON. An unknown field is an error. Errors name fields, but never values.
+func decodeStrict(at string, data []byte, into any) error {
 	unknown, err := kjson.UnmarshalStrict(data, into)
 	switch {
 	case err != nil:
-		if m := notOf.FindStringSubmatch(err.Error()); m != nil {
+		if m := typeError.FindStringSubmatch(err.Error()); m != nil {
 			return failure.New(v1alpha1.ReasonManifestInvalid, "%s: %s: this is not a %s", failure.Quote(at), m[2], strings.TrimPrefix(m[3], "types."))
 		}
 		return failure.New(v1alpha1.ReasonManifestInvalid, "%s does not have the fields of its kind", failure.Quote(at))
@@ -56,7 +56,7 @@ func strict(at string, data []byte, into any) error {
 	return nil
 }
 
-// check refuses what is not built in, and finds all that the kustomization names.
+// check returns an error if the kustomization uses an unsupported feature. It sets s.resources and s.dataFiles.
 func (s *spec) check(tree Tree) error {
 	for _, f := range []struct {
 		field string
@@ -74,13 +74,13 @@ func (s *spec) check(tree Tree) error {
 		{"buildMetadata", len(s.BuildMetadata) > 0, "the status says which file and commit an object is of: remove the field"},
 	} {
 		if f.used {
-			return s.bad(f.field, "%s", f.why)
+			return s.invalid(f.field, "%s", f.why)
 		}
 	}
 	for i, p := range s.Resources {
-		ref, err := s.locate(tree, fmt.Sprintf("resources[%d]", i), p)
+		ref, err := s.resolve(tree, fmt.Sprintf("resources[%d]", i), p)
 		if err == nil && !ref.folder {
-			ref, err = s.locateFile(tree, ref.field, p)
+			ref, err = s.resolveFile(tree, ref.field, p)
 		}
 		if err != nil {
 			return err
@@ -88,9 +88,9 @@ func (s *spec) check(tree Tree) error {
 		s.resources = append(s.resources, ref)
 	}
 	for i, p := range s.Components {
-		ref, err := s.locate(tree, fmt.Sprintf("components[%d]", i), p)
+		ref, err := s.resolve(tree, fmt.Sprintf("components[%d]", i), p)
 		if err == nil && !ref.folder {
-			err = s.bad(ref.field, "%s is a file: name the folder of a Component", failure.Quote(ref.path))
+			err = s.invalid(ref.field, "%s is a file: name the folder of a Component", failure.Quote(ref.path))
 		}
 		if err != nil {
 			return err
@@ -100,11 +100,12 @@ func (s *spec) check(tree Tree) error {
 	return s.checkFiles(tree)
 }
 
-// checkFiles finds the files that a kustomization names beside its resources.
+// checkFiles sets s.dataFiles. Of several errors it returns the first by text, so that the error is the same each time although it
+// iterates over maps.
 func (s *spec) checkFiles(tree Tree) error {
 	add := func(p, format string, args ...any) error {
-		ref, err := s.locateFile(tree, fmt.Sprintf(format, args...), p)
-		s.others = append(s.others, ref)
+		ref, err := s.resolveFile(tree, fmt.Sprintf(format, args...), p)
+		s.dataFiles = append(s.dataFiles, ref)
 		return err
 	}
 	var errs []error
@@ -112,14 +113,14 @@ func (s *spec) checkFiles(tree Tree) error {
 		errs = append(errs, add(p, "configurations[%d]", i))
 	}
 	for i, p := range s.PatchesStrategicMerge {
-		if !inline(string(p)) {
+		if !isInlinePatch(string(p)) {
 			errs = append(errs, add(string(p), "patchesStrategicMerge[%d]", i))
 		}
 	}
 	for field, list := range map[string][]types.Patch{"patches": s.Patches, "patchesJson6902": s.PatchesJson6902} {
 		for i, p := range list {
 			if p.Options != nil && p.Options.AllowKindChange {
-				errs = append(errs, s.bad(fmt.Sprintf("%s[%d].options.allowKindChange", field, i), "remove the object and add one of the other kind"))
+				errs = append(errs, s.invalid(fmt.Sprintf("%s[%d].options.allowKindChange", field, i), "remove the object and add one of the other kind"))
 			}
 			if p.Path != "" {
 				errs = append(errs, add(p.Path, "%s[%d].path", field, i))
@@ -146,7 +147,7 @@ func (s *spec) checkFiles(tree Tree) error {
 		}
 	}
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	if len(errs) > 0 { // of those in maps, the same one each time
+	if len(errs) > 0 {
 		return slices.MinFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	}
 	return nil
@@ -164,16 +165,16 @@ func (s *spec) generators() map[string][]types.GeneratorArgs {
 	return all
 }
 
-// join returns the path in the repository of a path of the kustomization.
-func (s *spec) join(p string) string { return path.Join(s.dir, p) }
+// repoPath converts a path of the kustomization to a path in the repository.
+func (s *spec) repoPath(p string) string { return path.Join(s.dir, p) }
 
-// inline tells a patch from the path of one.
-func inline(p string) bool { return strings.ContainsAny(p, "\n{") }
+// isInlinePatch reports whether an entry of patchesStrategicMerge is a patch and not the path of a patch, by the rule of kustomize.
+func isInlinePatch(p string) bool { return strings.ContainsAny(p, "\n{") }
 
-// settle puts the contents of patches and replacements into the kustomization, so that a build reads no file for them.
-func (s *spec) settle(files map[string][]byte) error {
+// inlineFiles copies the contents of patches and replacements into the kustomization, so that the build reads no file for them.
+func (s *spec) inlineFiles(files map[string][]byte) error {
 	for _, p := range s.Configurations {
-		documents, err := manifest.Documents(s.join(p), files[s.join(p)])
+		documents, err := manifest.Documents(s.repoPath(p), files[s.repoPath(p)])
 		if err != nil {
 			return err
 		}
@@ -184,37 +185,37 @@ func (s *spec) settle(files map[string][]byte) error {
 	var merges []types.Patch
 	for i, p := range s.PatchesStrategicMerge {
 		patch := types.Patch{Path: string(p)}
-		if inline(string(p)) {
+		if isInlinePatch(string(p)) {
 			patch = types.Patch{Patch: string(p)}
 		}
-		if err := s.settlePatch(fmt.Sprintf("patchesStrategicMerge[%d]", i), &patch, files); err != nil {
+		if err := s.inlinePatch(fmt.Sprintf("patchesStrategicMerge[%d]", i), &patch, files); err != nil {
 			return err
 		}
 		merges = append(merges, patch)
 	}
 	s.PatchesStrategicMerge = nil
 	for i := range s.Patches {
-		if err := s.settlePatch(fmt.Sprintf("patches[%d]", i), &s.Patches[i], files); err != nil {
+		if err := s.inlinePatch(fmt.Sprintf("patches[%d]", i), &s.Patches[i], files); err != nil {
 			return err
 		}
 	}
 	s.Patches = append(merges, s.Patches...)
 	for i := range s.PatchesJson6902 {
-		if err := s.settlePatch(fmt.Sprintf("patchesJson6902[%d]", i), &s.PatchesJson6902[i], files); err != nil {
+		if err := s.inlinePatch(fmt.Sprintf("patchesJson6902[%d]", i), &s.PatchesJson6902[i], files); err != nil {
 			return err
 		}
 	}
-	return s.settleReplacements(files)
+	return s.inlineReplacements(files)
 }
 
-// settlePatch replaces a patch by its own JSON, without anchors. Documents of a patch are divided as in a file.
-func (s *spec) settlePatch(field string, p *types.Patch, files map[string][]byte) error {
+// inlinePatch replaces a patch, or the path of one, by the patch as JSON, which has no YAML anchors.
+func (s *spec) inlinePatch(field string, p *types.Patch, files map[string][]byte) error {
 	at, text := s.file+": "+field, []byte(p.Patch)
 	if (p.Path == "") == (p.Patch == "") {
-		return s.bad(field, "give one of patch and path")
+		return s.invalid(field, "give one of patch and path")
 	}
 	if p.Path != "" {
-		at = s.join(p.Path)
+		at = s.repoPath(p.Path)
 		text = files[at]
 	}
 	documents, err := manifest.Documents(at, text)
@@ -222,12 +223,12 @@ func (s *spec) settlePatch(field string, p *types.Patch, files map[string][]byte
 		return err
 	}
 	if len(documents) == 0 {
-		return s.bad(field, "the patch is empty")
+		return s.invalid(field, "the patch is empty")
 	}
 	var parts []string
 	for _, d := range documents {
-		if copies(d.JSON) {
-			return s.bad(field, "the operation copy can multiply an object: use add with the value, or replacements")
+		if hasCopy(d.JSON) {
+			return s.invalid(field, "the operation copy can multiply an object: use add with the value, or replacements")
 		}
 		parts = append(parts, string(d.JSON))
 	}
@@ -235,24 +236,20 @@ func (s *spec) settlePatch(field string, p *types.Patch, files map[string][]byte
 	return nil
 }
 
-// copies reports whether a JSON patch copies parts of an object. Forty copies of an object into itself are more than 10^12 of it.
-func copies(patch []byte) bool {
-	var list []struct {
+// hasCopy reports whether a JSON patch has the operation copy. Each copy can double an object, so that forty of them exceed any memory.
+func hasCopy(patch []byte) bool {
+	type operation struct {
 		Op string `json:"op"`
 	}
+	var list []operation
 	if json.Unmarshal(patch, &list) != nil {
 		return false // a merge patch
 	}
-	for _, o := range list {
-		if o.Op == "copy" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(o operation) bool { return o.Op == "copy" })
 }
 
-// settleReplacements replaces the paths of replacements by what is in the files.
-func (s *spec) settleReplacements(files map[string][]byte) error {
+// inlineReplacements replaces the paths of replacements by the replacements in these files.
+func (s *spec) inlineReplacements(files map[string][]byte) error {
 	var all []types.ReplacementField
 	for i, r := range s.Replacements {
 		field := fmt.Sprintf("replacements[%d]", i)
@@ -261,9 +258,9 @@ func (s *spec) settleReplacements(files map[string][]byte) error {
 			continue
 		}
 		if r.Source != nil || r.SourceValue != nil || r.Targets != nil {
-			return s.bad(field, "give one of path and source")
+			return s.invalid(field, "give one of path and source")
 		}
-		file := s.join(r.Path)
+		file := s.repoPath(r.Path)
 		documents, err := manifest.Documents(file, files[file])
 		if err != nil {
 			return err
@@ -273,7 +270,7 @@ func (s *spec) settleReplacements(files map[string][]byte) error {
 				d.JSON = slices.Concat([]byte("["), d.JSON, []byte("]"))
 			}
 			var list []types.Replacement
-			if err := strict(file, d.JSON, &list); err != nil {
+			if err := decodeStrict(file, d.JSON, &list); err != nil {
 				return err
 			}
 			for _, r := range list {
@@ -284,10 +281,10 @@ func (s *spec) settleReplacements(files map[string][]byte) error {
 	s.Replacements = all
 	for i, r := range all {
 		if r.Source == nil && r.SourceValue == nil || len(r.Targets) == 0 {
-			return s.bad(fmt.Sprintf("replacements[%d]", i), "give a source and at least one target")
+			return s.invalid(fmt.Sprintf("replacements[%d]", i), "give a source and at least one target")
 		}
 		if slices.ContainsFunc(r.Targets, func(t *types.TargetSelector) bool { return t == nil || t.Select == nil }) {
-			return s.bad(fmt.Sprintf("replacements[%d].targets", i), "give each target a select")
+			return s.invalid(fmt.Sprintf("replacements[%d].targets", i), "give each target a select")
 		}
 	}
 	return nil

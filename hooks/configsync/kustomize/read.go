@@ -1,12 +1,11 @@
-// Package kustomize builds kustomizations of a commit, in memory and without anything but that commit.
+// Package kustomize builds kustomizations of a commit in memory, from nothing but that commit.
 //
-// Kustomize fetches resources over HTTP, clones bases with git, and has generators and transformers that start programs. So every
-// kustomization that a build can reach is read first, strictly, and anything but files of the commit and what is built in is refused by
-// its file and field. Kustomize then gets what was read, written again under names that this package makes: no path, no YAML and no
-// anchor of the repository reaches it.
+// Kustomize itself can fetch resources over HTTP, clone bases with git, and start generators and transformers as programs. So this package
+// first parses every kustomization that a build can reach, and rejects everything except files of the commit and built-in features. It then
+// writes the parsed kustomizations for kustomize under generated names: no path, YAML or anchor of the repository reaches kustomize.
 //
-// Bounded are the files, their bytes, how deep bases are nested, how often they are built, the objects, the text that patches can add, and
-// the time. What kustomize makes of it in memory is only bounded by those, so a run that may be hostile needs a memory limit of its own.
+// The package bounds the files and their bytes, the depth of bases and how often they are built, the objects, the text that patches can add,
+// and the time. These bounds limit the memory of kustomize only indirectly, so a program that builds untrusted commits needs a memory limit.
 package kustomize
 
 import (
@@ -23,17 +22,17 @@ import (
 )
 
 const (
-	maxKustomizations = 200
-	maxFiles          = 5000
-	maxPaths          = 20_000 // that kustomizations name, each as often as one does
-	maxDepth          = 16
-	maxSpec           = 256 << 10 // bytes of one kustomization
+	maxKustomizations     = 200
+	maxFiles              = 5000
+	maxPaths              = 20_000 // lookups of paths that kustomizations name
+	maxDepth              = 16
+	maxKustomizationBytes = 256 << 10 // bytes of one kustomization
 )
 
-// Kind is what a commit has at a path.
+// Kind is the type of a path in a commit.
 type Kind int
 
-// The kinds.
+// Nothing means that the commit does not have the path.
 const (
 	Nothing Kind = iota
 	File
@@ -42,19 +41,19 @@ const (
 
 // Tree is the commit that kustomizations are read from. Paths are relative to its root, and clean.
 type Tree interface {
-	// Stat fails for anything that leads elsewhere, such as a symbolic link.
+	// Stat returns the type of a path. It fails for symbolic links and submodules.
 	Stat(path string) (Kind, error)
 	// Fetch returns the contents of files.
 	Fetch(ctx context.Context, paths []string) (map[string][]byte, error)
 }
 
-// names are the names of a kustomization.
-var names = []string{"kustomization.yaml", "kustomization.yml", "Kustomization"}
+// fileNames are the names of files that kustomize reads as a kustomization.
+var fileNames = []string{"kustomization.yaml", "kustomization.yml", "Kustomization"}
 
-// IsKustomization reports whether a file has the name of a kustomization.
-func IsKustomization(name string) bool { return slices.Contains(names, name) }
+// IsKustomization reports whether name is one of fileNames.
+func IsKustomization(name string) bool { return slices.Contains(fileNames, name) }
 
-// Sources is a kustomization with all that a build of it can reach.
+// Sources is a kustomization with all kustomizations and files that a build of it reads.
 type Sources struct {
 	root  string
 	specs map[string]*spec // by folder
@@ -65,10 +64,10 @@ type Sources struct {
 type spec struct {
 	types.Kustomization
 	file, dir string
-	// resources are the entries of resources, then those of components; others are the files that the build reads as data.
+	// resources are the entries of resources, then those of components. dataFiles are the files that the build reads as data.
 	resources []reference
-	others    []reference
-	// configurations are the contents of these files as JSON.
+	dataFiles []reference
+	// configurations are the contents of the files of the field configurations, as JSON.
 	configurations [][]byte
 }
 
@@ -78,26 +77,25 @@ type reference struct {
 	folder      bool
 }
 
-// Read reads the kustomization of a folder and all that it can reach. It fails if any of it leads out of the commit.
+// Read reads the kustomization of a folder, and all kustomizations and files that it needs. It fails if one of them is not in the commit.
 func Read(ctx context.Context, tree Tree, dir string) (*Sources, error) {
-	tree = &counted{Tree: tree}
+	tree = &countingTree{Tree: tree}
 	r := &reader{tree: tree, Sources: &Sources{root: dir, specs: map[string]*spec{}}}
-	// Those that are found together are fetched together.
-	for next := []string{dir}; len(next) > 0; {
+	for next := []string{dir}; len(next) > 0; { // one fetch for each level of bases
 		var err error
 		if next, err = r.read(ctx, next); err != nil {
 			return nil, err
 		}
 	}
 	if s := r.specs[dir]; s.Kind == types.ComponentKind {
-		return nil, s.bad("kind", "a Component is not built by itself: name it in components of a Kustomization, and set the path of the ConfigSync to that one")
+		return nil, s.invalid("kind", "a Component is not built by itself: name it in components of a Kustomization, and set the path of the ConfigSync to that one")
 	}
-	if err := r.nesting(dir, nil, map[string]int{}); err != nil {
+	if err := r.checkNesting(dir, nil, map[string]int{}); err != nil {
 		return nil, err
 	}
 	var files []string
 	for _, s := range r.specs {
-		for _, ref := range slices.Concat(s.resources, s.others) {
+		for _, ref := range slices.Concat(s.resources, s.dataFiles) {
 			if !ref.folder {
 				files = append(files, ref.path)
 			}
@@ -112,25 +110,25 @@ func Read(ctx context.Context, tree Tree, dir string) (*Sources, error) {
 		return nil, err
 	}
 	for _, s := range r.specs {
-		if err := s.settle(r.files); err != nil {
+		if err := s.inlineFiles(r.files); err != nil {
 			return nil, err
 		}
 	}
 	return r.Sources, nil
 }
 
-// File is the path of the kustomization that is built.
+// File returns the path of the kustomization that is built.
 func (s *Sources) File() string { return s.specs[s.root].file }
 
-// counted bounds how often a commit is searched for a path.
-type counted struct {
+// countingTree is a Tree that bounds the calls of Stat.
+type countingTree struct {
 	Tree
-	n int
+	lookups int
 }
 
-// Stat is that of the tree.
-func (c *counted) Stat(path string) (Kind, error) {
-	if c.n++; c.n > maxPaths {
+// Stat implements Tree. It fails after maxPaths calls.
+func (c *countingTree) Stat(path string) (Kind, error) {
+	if c.lookups++; c.lookups > maxPaths {
 		return Nothing, failure.New(v1alpha1.ReasonLimitExceeded, "the kustomizations of a build name more than %d paths", maxPaths)
 	}
 	return c.Tree.Stat(path)
@@ -141,7 +139,7 @@ type reader struct {
 	tree Tree
 }
 
-// read reads the kustomizations of folders, and returns the folders that they name and that are not read yet.
+// read reads the kustomizations of folders, and returns the folders that they name and that still have to be read.
 func (r *reader) read(ctx context.Context, dirs []string) (next []string, err error) {
 	var files []string
 	for _, dir := range dirs {
@@ -178,7 +176,7 @@ func (r *reader) read(ctx context.Context, dirs []string) (next []string, err er
 // find returns the path of the kustomization of a folder.
 func (r *reader) find(dir string) (string, error) {
 	var found []string
-	for _, name := range names {
+	for _, name := range fileNames {
 		p := path.Join(dir, name)
 		kind, err := r.tree.Stat(p)
 		if err != nil {
@@ -197,9 +195,9 @@ func (r *reader) find(dir string) (string, error) {
 	return "", failure.New(v1alpha1.ReasonManifestInvalid, "%s: the folder has both %s and %s: keep one of them", failure.Quote(dir), path.Base(found[0]), path.Base(found[1]))
 }
 
-// nesting refuses bases that contain themselves, or that are nested too deep. deepest has the depth at which each folder was last visited:
-// a base of many overlays is visited again only if it is deeper there.
-func (r *reader) nesting(dir string, open []string, deepest map[string]int) error {
+// checkNesting returns an error if a base contains itself, or if bases are nested too deep. open has the folders from the root to dir.
+// deepest has the greatest depth at which each folder was visited: a base of many overlays is visited again only at a greater depth.
+func (r *reader) checkNesting(dir string, open []string, deepest map[string]int) error {
 	s := r.specs[dir]
 	if open = append(open, dir); len(open) > maxDepth {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "%s: bases are nested deeper than %d", failure.Quote(s.file), maxDepth)
@@ -210,40 +208,40 @@ func (r *reader) nesting(dir string, open []string, deepest map[string]int) erro
 			continue
 		}
 		if slices.Contains(open, ref.path) {
-			return s.bad(ref.field, "%s needs this kustomization itself: a base cannot contain what is built on it", failure.Quote(ref.path))
+			return s.invalid(ref.field, "%s needs this kustomization itself: a base cannot contain what is built on it", failure.Quote(ref.path))
 		}
 		if deepest[ref.path] > len(open) {
 			continue
 		}
-		if err := r.nesting(ref.path, open, deepest); err != nil {
+		if err := r.checkNesting(ref.path, open, deepest); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// bad is an error about a field of a kustomization.
-func (s *spec) bad(field, format string, args ...any) error {
+// invalid returns an error about a field of the kustomization.
+func (s *spec) invalid(field, format string, args ...any) error {
 	return failure.New(v1alpha1.ReasonManifestInvalid, "%s: %s: %w", failure.Quote(s.file), field, fmt.Errorf(format, args...))
 }
 
-// elsewhere reports whether a path can mean another place than this repository to kustomize, or to a reader.
-func elsewhere(p string) bool {
+// isRemote reports whether kustomize, or a user who reads the kustomization, could take a path for a URL.
+func isRemote(p string) bool {
 	return strings.ContainsAny(p, ":?") || strings.Contains(p, "//") || strings.HasPrefix(strings.ToLower(p), "github.com/")
 }
 
-// locate checks a path that a kustomization names.
-func (s *spec) locate(tree Tree, field, p string) (reference, error) {
+// resolve checks a path that the kustomization names, and returns the path in the repository.
+func (s *spec) resolve(tree Tree, field, p string) (reference, error) {
 	full := path.Join(s.dir, p)
 	switch {
 	case p == "":
-		return reference{}, s.bad(field, "the path is empty")
-	case elsewhere(p):
-		return reference{}, s.bad(field, "%s is not a path of this repository, and nothing is fetched from elsewhere: copy what it names into the repository", failure.Quote(p))
+		return reference{}, s.invalid(field, "the path is empty")
+	case isRemote(p):
+		return reference{}, s.invalid(field, "%s is not a path of this repository, and nothing is fetched from elsewhere: copy what it names into the repository", failure.Quote(p))
 	case strings.HasPrefix(p, "/"), strings.Contains(p, `\`), strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return reference{}, s.unsafe(field, p, "use a relative path with / between folders")
+		return reference{}, s.unsafePath(field, p, "use a relative path with / between folders")
 	case full == "..", strings.HasPrefix(full, "../"):
-		return reference{}, s.unsafe(field, p, "it leads out of the repository")
+		return reference{}, s.unsafePath(field, p, "it leads out of the repository")
 	}
 	kind, err := tree.Stat(full)
 	if err != nil {
@@ -255,22 +253,22 @@ func (s *spec) locate(tree Tree, field, p string) (reference, error) {
 	return reference{field, full, kind == Folder}, nil
 }
 
-func (s *spec) unsafe(field, p, why string) error {
+func (s *spec) unsafePath(field, p, why string) error {
 	return failure.New(v1alpha1.ReasonUnsafePath, "%s: %s: %s: %s", failure.Quote(s.file), field, failure.Quote(p), why)
 }
 
-// locateFile checks a path that must be a file in or below the folder of the kustomization, which kustomize demands, too.
-func (s *spec) locateFile(tree Tree, field, p string) (reference, error) {
-	ref, err := s.locate(tree, field, p)
+// resolveFile is like resolve for a path that must be a file in or below the folder of the kustomization. Kustomize has the same rule.
+func (s *spec) resolveFile(tree Tree, field, p string) (reference, error) {
+	ref, err := s.resolve(tree, field, p)
 	switch {
 	case err != nil:
 		return ref, err
 	case ref.folder:
-		return ref, s.bad(field, "%s is a folder: name a file", failure.Quote(ref.path))
+		return ref, s.invalid(field, "%s is a folder: name a file", failure.Quote(ref.path))
 	case s.dir != "." && !strings.HasPrefix(ref.path, s.dir+"/"):
-		return ref, s.unsafe(field, p, "files must be in or below the folder of their kustomization; only bases and components can lie beside it")
+		return ref, s.unsafePath(field, p, "files must be in or below the folder of their kustomization; only bases and components can lie beside it")
 	case IsKustomization(path.Base(ref.path)):
-		return ref, s.bad(field, "%s is a kustomization: name its folder", failure.Quote(ref.path))
+		return ref, s.invalid(field, "%s is a kustomization: name its folder", failure.Quote(ref.path))
 	}
 	return ref, nil
 }

@@ -2,6 +2,7 @@ package kustomize
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,44 +23,37 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// write writes the kustomizations again, with what they name under names of our own. All folders lie beside each other, so that kustomize
-// reads them with its own restriction to files below a folder.
+// write writes the kustomizations and their files under generated names into an in-memory file system. All folders are siblings, because
+// kustomize may only read files below a folder.
 func (b *build) write() (filesys.FileSystem, error) {
 	files := filesys.MakeFsInMemory()
 	for _, dir := range b.dirs {
-		w := &writer{build: b, spec: b.specs[dir], files: files, root: "/" + b.folder(dir) + "/"}
+		w := &writer{build: b, spec: b.specs[dir], files: files, root: "/" + b.folderName(dir) + "/"}
 		text, err := json.Marshal(w.kustomization())
 		if err == nil {
-			err = files.WriteFile(w.root+names[0], text)
+			err = files.WriteFile(w.root+fileNames[0], text)
 		}
 		if w.err != nil || err != nil {
-			return nil, fmt.Errorf("write the kustomization of %s into memory: %w", failure.Quote(dir), errOf(w.err, err))
+			return nil, fmt.Errorf("write the kustomization of %s into memory: %w", failure.Quote(dir), cmp.Or(w.err, err))
 		}
 	}
 	return files, nil
-}
-
-func errOf(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 // writer writes one kustomization and its files.
 type writer struct {
 	*build
 	*spec
-	files filesys.FileSystem
-	root  string
-	n     int
-	err   error
+	files     filesys.FileSystem
+	root      string
+	fileCount int
+	err       error
 }
 
-// add writes a file and returns its name.
+// add writes a file and returns its name. If it fails, it sets w.err.
 func (w *writer) add(content []byte) string {
-	name := "file-" + strconv.Itoa(w.n)
-	w.n++
+	name := "file-" + strconv.Itoa(w.fileCount)
+	w.fileCount++
 	if err := w.files.WriteFile(w.root+name, content); err != nil {
 		w.err = err
 	}
@@ -72,9 +66,9 @@ func (w *writer) kustomization() types.Kustomization {
 	for _, ref := range w.spec.resources {
 		switch {
 		case ref.folder && strings.HasPrefix(ref.field, "components"):
-			k.Components = append(k.Components, "../"+w.folder(ref.path))
+			k.Components = append(k.Components, "../"+w.folderName(ref.path))
 		case ref.folder:
-			k.Resources = append(k.Resources, "../"+w.folder(ref.path))
+			k.Resources = append(k.Resources, "../"+w.folderName(ref.path))
 		case w.objects[ref.path] > 0:
 			k.Resources = append(k.Resources, w.add(w.text[ref.path]))
 		}
@@ -84,59 +78,60 @@ func (w *writer) kustomization() types.Kustomization {
 	}
 	k.ConfigMapGenerator, k.SecretGenerator = slices.Clone(k.ConfigMapGenerator), slices.Clone(k.SecretGenerator)
 	for i := range k.ConfigMapGenerator {
-		w.sources(&k.ConfigMapGenerator[i].KvPairSources)
+		w.addSources(&k.ConfigMapGenerator[i].KvPairSources)
 	}
 	for i := range k.SecretGenerator {
-		w.sources(&k.SecretGenerator[i].KvPairSources)
+		w.addSources(&k.SecretGenerator[i].KvPairSources)
 	}
 	return k
 }
 
-// sources writes the files of a generator. The key of one is its name in git, unless another is given.
-func (w *writer) sources(from *types.KvPairSources) {
+// addSources writes the files of a generator. The key of a file is its name in git, unless the kustomization sets another.
+func (w *writer) addSources(from *types.KvPairSources) {
 	from.FileSources, from.EnvSources = slices.Clone(from.FileSources), slices.Clone(from.EnvSources)
 	for i, p := range from.FileSources {
 		key, file, found := strings.Cut(p, "=")
 		if !found {
 			key, file = path.Base(p), p
 		}
-		from.FileSources[i] = key + "=" + w.add(w.Sources.files[w.join(file)])
+		from.FileSources[i] = key + "=" + w.add(w.Sources.files[w.repoPath(file)])
 	}
 	for i, p := range from.EnvSources {
-		from.EnvSources[i] = w.add(w.Sources.files[w.join(p)])
+		from.EnvSources[i] = w.add(w.Sources.files[w.repoPath(p)])
 	}
 }
 
-// building is held by the build that is under way: kustomize keeps its schema in a variable of the process. A build that does not end keeps it.
-var building = make(chan struct{}, 1)
+// buildLock allows one build at a time, because kustomize keeps its schema in a global variable. A build holds it until kustomize returns,
+// even if its context ended before.
+var buildLock = make(chan struct{}, 1)
 
-// run builds what write has written, and returns the objects as JSON documents. It returns when ctx ends, whether kustomize does or not.
+// run builds the kustomization in dir, and returns the objects as JSON documents. It returns when ctx ends, even if kustomize does not.
 func run(ctx context.Context, files filesys.FileSystem, dir string) ([]byte, error) {
 	select {
-	case building <- struct{}{}:
+	case buildLock <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 	type result struct {
-		made []byte
-		err  error
+		objects []byte
+		err     error
 	}
 	done := make(chan result, 1)
 	go func() {
-		defer func() { <-building }()
-		made, err := krust(files, dir)
-		done <- result{made, err}
+		defer func() { <-buildLock }()
+		objects, err := runKustomize(files, dir)
+		done <- result{objects, err}
 	}()
 	select {
 	case r := <-done:
-		return r.made, r.err
+		return r.objects, r.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-// krust calls kustomize.
-func krust(files filesys.FileSystem, dir string) (made []byte, err error) {
+// runKustomize calls kustomize, and turns a panic into an error.
+func runKustomize(files filesys.FileSystem, dir string) (_ []byte, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("kustomize panics: %v", r)
@@ -165,23 +160,23 @@ func krust(files filesys.FileSystem, dir string) (made []byte, err error) {
 	return out.Bytes(), nil
 }
 
-// ours finds the names that write has made.
-var ours = regexp.MustCompile(`[./]*\b(?:folder-(\d+)(?:/file-\d+)?|file-\d+)\b`)
+// generatedNames matches the names of folders and files that write generates.
+var generatedNames = regexp.MustCompile(`[./]*\b(?:folder-(\d+)(?:/file-\d+)?|file-\d+)\b`)
 
-// failed explains why kustomize did not build. Its errors quote files.
-func (b *build) failed(ctx context.Context, err error) error {
+// explain turns an error of kustomize into one with a reason. It replaces generated names, and hides the text if it may quote a Secret.
+func (b *build) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
 		return err
 	}
 	if failure.Reason(err, "") != "" {
 		return failure.New(failure.Reason(err, ""), "%s: %w", failure.Quote(b.File()), err)
 	}
-	if b.tainted || b.speaksOfSecrets() {
+	if b.tainted || b.mentionsSecrets() {
 		return failure.New(v1alpha1.ReasonManifestInvalid, "%s: kustomize cannot build it; the message is not shown because it may hold a value of a Secret: "+
 			"run 'kustomize build' in a clone to see it", failure.Quote(b.File()))
 	}
-	text := ours.ReplaceAllStringFunc(strings.Join(strings.Fields(err.Error()), " "), func(name string) string {
-		if m := ours.FindStringSubmatch(name); m[1] != "" {
+	text := generatedNames.ReplaceAllStringFunc(strings.Join(strings.Fields(err.Error()), " "), func(name string) string {
+		if m := generatedNames.FindStringSubmatch(name); m[1] != "" {
 			if n, err := strconv.Atoi(m[1]); err == nil && n < len(b.dirs) {
 				return b.dirs[n]
 			}
@@ -194,11 +189,11 @@ func (b *build) failed(ctx context.Context, err error) error {
 	return failure.New(v1alpha1.ReasonManifestInvalid, "%s: kustomize cannot build it: %s", failure.Quote(b.File()), text)
 }
 
-// maxText bounds what is shown of an error of kustomize.
+// maxText bounds the text that is shown of an error of kustomize, in bytes.
 const maxText = 500
 
-// speaksOfSecrets reports whether Secrets may be among what is built.
-func (b *build) speaksOfSecrets() bool {
+// mentionsSecrets reports whether the build may have a Secret as input.
+func (b *build) mentionsSecrets() bool {
 	for _, s := range b.specs {
 		if text, err := json.Marshal(s.Kustomization); err != nil || bytes.Contains(bytes.ToLower(text), []byte("secret")) {
 			return true

@@ -1,21 +1,22 @@
-// Package manifest reads manifests of Kubernetes: bytes of a hostile repository become objects, with a bound on everything. It also
-// holds the identity of an object, its line in an inventory, and the order of kinds. It is pure.
+// Package manifest parses Kubernetes manifests. The repository may be hostile, so every size and depth is bounded. The package also
+// defines the identity of an object, its line in an inventory, and the order of kinds. It does no I/O.
 package manifest
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ID tells two objects apart. The API version is not part of it: an object is the same in every version.
+// ID identifies an object. The API version is not part of it, because an object is the same in every version.
 type ID struct {
 	Group, Kind, Namespace, Name string
 }
 
-// Type is Kind or Kind.group, as targets of a ConfigSync are written.
+// Type returns Kind or Kind.group, the form that the targets of a ConfigSync use.
 func (id ID) Type() string {
 	if id.Group == "" {
 		return id.Kind
@@ -46,22 +47,22 @@ func (id ID) IsDefinition() bool {
 	return id.Group == "apiextensions.k8s.io" && id.Kind == "CustomResourceDefinition"
 }
 
-// NeverPruned reports whether a deletion of the object would delete what no commit can bring back.
+// NeverPruned reports whether the deletion of the object would delete data that no commit can restore.
 func (id ID) NeverPruned() bool {
 	return id.IsNamespace() || id.IsDefinition() || id.Group == "" && id.Kind == "PersistentVolumeClaim"
 }
 
-// Compare orders objects by kind, group, namespace and name: for printing, and among objects of the same rank.
+// Compare orders objects by kind, group, namespace and name.
 func (id ID) Compare(other ID) int {
 	return cmp.Or(cmp.Compare(id.Kind, other.Kind), cmp.Compare(id.Group, other.Group), cmp.Compare(id.Namespace, other.Namespace), cmp.Compare(id.Name, other.Name))
 }
 
-// Object is an object that a commit wants.
+// Object is an object of a commit.
 type Object struct {
 	*unstructured.Unstructured
-	// File is where it comes from.
+	// File is the path of its manifest in the repository.
 	File string
-	// Tainted means that the values of a Secret were available to its template, so that it may hold some.
+	// Tainted means that its template could read the values of a Secret, so that the object may hold some.
 	Tainted bool
 }
 
@@ -77,18 +78,18 @@ func IDOf(u *unstructured.Unstructured) ID {
 	return ID{gvk.Group, gvk.Kind, u.GetNamespace(), u.GetName()}
 }
 
-// Entry is one line of an inventory. Before an object exists its UID is unknown, and empty.
+// Entry is one line of an inventory. The UID is empty if the object may not have been created yet.
 type Entry struct {
 	ID
 	UID types.UID
 }
 
-// String returns the line: group_kind_namespace_name_uid. Only the name can hold a _.
+// String returns the line: group_kind_namespace_name_uid. Only the name can contain "_".
 func (e Entry) String() string {
 	return strings.Join([]string{e.Group, e.Kind, e.Namespace, e.Name, string(e.UID)}, "_")
 }
 
-// ParseEntry reads a line of an inventory. It returns false for anything else.
+// ParseEntry parses a line of an inventory. It returns false if the line is invalid.
 func ParseEntry(line string) (Entry, bool) {
 	parts := strings.SplitN(line, "_", 4)
 	if len(parts) != 4 {
@@ -110,17 +111,10 @@ var (
 	last = []string{"Job", "HorizontalPodAutoscaler", "Ingress", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "APIService"}
 )
 
-// Rank is the place of a kind in the order of applying. Pruning goes the other way.
+// Rank returns the position of the kind in the order in which objects are applied. Pruning uses the reverse order.
 func (id ID) Rank() int {
-	for i, kind := range first {
-		if kind == id.Kind {
-			return i
-		}
+	if i := slices.Index(first, id.Kind); i >= 0 {
+		return i
 	}
-	for i, kind := range last {
-		if kind == id.Kind {
-			return len(first) + 1 + i
-		}
-	}
-	return len(first)
+	return len(first) + 1 + slices.Index(last, id.Kind)
 }

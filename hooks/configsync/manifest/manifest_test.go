@@ -92,6 +92,11 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+func TestParseErrorQuotesFileName(t *testing.T) {
+	_, err := manifest.Parse("100%s.yaml", []byte("apiVersion: v1\nkind: A\nmetadata: {name: a, uid: b}\n"))
+	require.ErrorContains(t, err, `"100%s.yaml", document 1: metadata.uid was copied from a cluster`)
+}
+
 func TestInventoryEntry(t *testing.T) {
 	for name, e := range map[string]manifest.Entry{
 		"core":            {ID: manifest.ID{Kind: "ConfigMap", Namespace: "site", Name: "a"}, UID: "1-2"},

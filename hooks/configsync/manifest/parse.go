@@ -20,20 +20,20 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Bounds. A set of manifests that people write stays far below them.
+// Bounds. Manifests that people write stay far below them.
 const (
 	// MaxBytes bounds all manifests of a run.
 	MaxBytes = 16 << 20
 	// MaxObjects bounds the objects of a run.
 	MaxObjects = 2000
-	// MaxObject bounds one object, also after its aliases are followed. An API server has nearly the same bound.
+	// MaxObject bounds the bytes of one object, also after its aliases are expanded. An API server has nearly the same bound.
 	MaxObject = 1 << 20
 
 	maxDepth = 64
 )
 
-// lineOf finds the line in an error of the YAML parser. Nothing else of such an error is shown: it quotes the document, which
-// may be that of a Secret.
+// lineOf finds the line in an error of the YAML parser. No other part of such an error is shown, because it quotes the document, which
+// may be a Secret.
 var lineOf = regexp.MustCompile(`\bline (\d+)`)
 
 // Document is a document of a YAML file, as JSON.
@@ -43,8 +43,8 @@ type Document struct {
 	JSON []byte
 }
 
-// Documents reads the documents of a file, without empty ones. All aliases are followed. Errors name the file and the document, and never
-// what is in it.
+// Documents returns the documents of a file except empty ones, with aliases expanded. Errors name the file and the document, and never
+// quote it.
 func Documents(file string, text []byte) ([]Document, error) {
 	var list []Document
 	size := 0
@@ -71,7 +71,7 @@ func Documents(file string, text []byte) ([]Document, error) {
 	}
 }
 
-// Parse reads the objects of a file. Errors name the file and the document, and never what is in it.
+// Parse returns the objects of a file. Errors name the file and the document, and never quote it.
 func Parse(file string, text []byte) ([]Object, error) {
 	documents, err := Documents(file, text)
 	if err != nil {
@@ -100,15 +100,15 @@ func toJSON(at string, document []byte) ([]byte, error) {
 	}
 	var node yaml.Node
 	if err := yaml.Unmarshal(document, &node); err != nil {
-		return nil, notYAML(at, err)
+		return nil, invalidYAML(at, err)
 	}
-	w := walk{at: at, open: map[*yaml.Node]bool{}}
+	w := sizeCounter{at: at, openAnchors: map[*yaml.Node]bool{}}
 	if err := w.count(&node, 0); err != nil {
 		return nil, err
 	}
 	data, err := syaml.YAMLToJSONStrict(document)
 	if err != nil {
-		return nil, notYAML(at, err)
+		return nil, invalidYAML(at, err)
 	}
 	if bytes.Equal(bytes.TrimSpace(data), []byte("null")) {
 		return nil, nil
@@ -131,8 +131,8 @@ func (d Document) objects() ([]*unstructured.Unstructured, error) {
 	return []*unstructured.Unstructured{u}, check(d.At, u)
 }
 
-// notYAML reports a document that cannot be parsed, by its line.
-func notYAML(at string, err error) error {
+// invalidYAML returns the error for a document that cannot be parsed. It names the line of err.
+func invalidYAML(at string, err error) error {
 	line := ""
 	if m := lineOf.FindStringSubmatch(err.Error()); m != nil {
 		line = " near line " + m[1]
@@ -161,13 +161,13 @@ func items(at string, list *unstructured.Unstructured) ([]*unstructured.Unstruct
 	return all, nil
 }
 
-// ofCluster are fields that only an API server sets. A manifest with one was copied from a cluster.
-var ofCluster = []string{"managedFields", "resourceVersion", "uid"}
+// serverFields are metadata fields that only an API server sets. A manifest with one of them was copied from a cluster.
+var serverFields = []string{"managedFields", "resourceVersion", "uid"}
 
-// check refuses what cannot be an object, before any request is made of it.
+// check returns an error if u cannot be a valid object. Its names are safe in the URL of a request.
 func check(at string, u *unstructured.Unstructured) error {
 	bad := func(format string, args ...any) error {
-		return failure.New(v1alpha1.ReasonManifestInvalid, at+": "+format, args...)
+		return failure.New(v1alpha1.ReasonManifestInvalid, "%s: %w", at, fmt.Errorf(format, args...))
 	}
 	apiVersion, isText := u.Object["apiVersion"].(string)
 	kind, isKind := u.Object["kind"].(string)
@@ -186,7 +186,7 @@ func check(at string, u *unstructured.Unstructured) error {
 	if !isText || !isName(name) {
 		return bad("metadata.name must be the name of an object; generateName makes a new object in each run and is not supported")
 	}
-	if namespace, there := metadata["namespace"]; there {
+	if namespace, ok := metadata["namespace"]; ok {
 		if text, isText := namespace.(string); !isText || !isName(text) || strings.Contains(text, "_") {
 			return bad("metadata.namespace must be the name of a namespace")
 		}
@@ -196,8 +196,8 @@ func check(at string, u *unstructured.Unstructured) error {
 			return bad("metadata.%s must map texts to texts: put numbers and booleans in quotes", field)
 		}
 	}
-	for _, field := range ofCluster {
-		if _, there := metadata[field]; there {
+	for _, field := range serverFields {
+		if _, ok := metadata[field]; ok {
 			return bad("metadata.%s was copied from a cluster: remove it", field)
 		}
 	}
@@ -205,21 +205,21 @@ func check(at string, u *unstructured.Unstructured) error {
 	return nil
 }
 
-// isName reports whether a text can be a part of a URL, as names of objects are.
+// isName reports whether a text can be the name of an object. Such a name is safe as a segment of a URL.
 func isName(s string) bool {
 	return s != "" && len(s) <= 253 && s != "." && s != ".." && !strings.ContainsFunc(s, func(r rune) bool {
 		return r <= ' ' || r == '/' || r == '%' || r >= 0x7f
 	})
 }
 
-// walk measures a document with its aliases followed, before any parser follows them.
-type walk struct {
-	at   string
-	size int
-	open map[*yaml.Node]bool // the anchors that contain the node
+// sizeCounter measures a document with its aliases expanded, before a parser expands them.
+type sizeCounter struct {
+	at          string
+	size        int
+	openAnchors map[*yaml.Node]bool // the anchors that contain the node
 }
 
-func (w *walk) count(n *yaml.Node, depth int) error {
+func (w *sizeCounter) count(n *yaml.Node, depth int) error {
 	if depth > maxDepth {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "%s is nested deeper than %d", w.at, maxDepth)
 	}
@@ -227,14 +227,14 @@ func (w *walk) count(n *yaml.Node, depth int) error {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "%s has more than %d bytes when its aliases are followed", w.at, MaxObject)
 	}
 	if n.Kind == yaml.AliasNode {
-		if n.Alias == nil || w.open[n.Alias] {
+		if n.Alias == nil || w.openAnchors[n.Alias] {
 			return failure.New(v1alpha1.ReasonManifestInvalid, "%s: an alias contains itself", w.at)
 		}
 		return w.count(n.Alias, depth+1)
 	}
 	if n.Anchor != "" {
-		w.open[n] = true
-		defer delete(w.open, n)
+		w.openAnchors[n] = true
+		defer delete(w.openAnchors, n)
 	}
 	for _, child := range n.Content {
 		if err := w.count(child, depth+1); err != nil {

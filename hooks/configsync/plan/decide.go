@@ -19,8 +19,8 @@ import (
 // FieldManager is the name under which objects are applied.
 const FieldManager = "stoker-configsync"
 
-// Mark returns a copy of an object with the mark of its owner and a digest of what is applied. An object that may hold values of a
-// Secret has no digest, from which short ones could be guessed; each run costs a dry run of it.
+// Mark returns a copy of an object with the mark of its owner and a digest of the object. An object that may hold values of a Secret gets
+// no digest, because short values could be guessed from it, so each run needs a dry run of it.
 func Mark(o manifest.Object, owner string) (manifest.Object, error) {
 	marked := o
 	marked.Unstructured = o.DeepCopy()
@@ -42,22 +42,25 @@ func Mark(o manifest.Object, owner string) (manifest.Object, error) {
 	return marked, nil
 }
 
-// owner returns the mark of an object.
-func owner(u *unstructured.Unstructured) string {
+// ownerOf returns the owner that an object is marked with, or "" if it has no mark or is nil.
+func ownerOf(u *unstructured.Unstructured) string {
+	if u == nil {
+		return ""
+	}
 	return u.GetAnnotations()[v1alpha1.AnnotationConfigSync]
 }
 
-func digest(u *unstructured.Unstructured) string {
+func digestOf(u *unstructured.Unstructured) string {
 	return u.GetAnnotations()[v1alpha1.AnnotationConfigDigest]
 }
 
-// Settled reports whether a live object needs no dry run: it was last applied from the same manifest, and still has all fields of
-// it. A value that the API server writes in another form, such as 1000m for 1, only costs a dry run.
-func Settled(want manifest.Object, live *unstructured.Unstructured) bool {
-	return live != nil && live.GetDeletionTimestamp() == nil && digest(want.Unstructured) != "" && contains(live.Object, want.Object)
+// IsCurrent reports whether a live object needs no dry run: it was last applied from the same manifest, and still has all of its fields.
+// For a value that the API server writes in another form, such as 1000m for 1, it returns false.
+func IsCurrent(want manifest.Object, live *unstructured.Unstructured) bool {
+	return live != nil && live.GetDeletionTimestamp() == nil && digestOf(want.Unstructured) != "" && contains(live.Object, want.Object)
 }
 
-// contains reports whether live has every field of want. Marks and digest are annotations like others.
+// contains reports whether live has every field of want, including the mark and the digest.
 func contains(live, want any) bool {
 	switch want := want.(type) {
 	case map[string]any:
@@ -86,11 +89,11 @@ func contains(live, want any) bool {
 	return reflect.DeepEqual(live, want)
 }
 
-// Decide says what happens to an object of the commit. dry is what the API server would make of it; it is nil only if Settled holds,
-// or if live is nil.
+// Decide returns what happens to an object of the commit. live is nil if the object does not exist. dry is the result of a dry run. It may
+// be nil only if live is nil or IsCurrent.
 func Decide(want manifest.Object, live, dry *unstructured.Unstructured, adopt v1alpha1.ConfigAdoptPolicy) Item {
 	item := Item{ID: want.ID(), File: want.File, Action: Unchanged}
-	mine := owner(want.Unstructured)
+	mine := ownerOf(want.Unstructured)
 	switch by := ownerOf(live); {
 	case live == nil:
 		item.Action = Create
@@ -100,16 +103,16 @@ func Decide(want manifest.Object, live, dry *unstructured.Unstructured, adopt v1
 	case dry == nil:
 		return item
 	case by == "" && adopt != v1alpha1.ConfigAdoptAlways:
-		if differs := fields(want, live, dry); len(differs) > 0 {
+		if differs := changedFields(want, live, dry); len(differs) > 0 {
 			return item.hold("it exists, and differs in %s: make git equal, delete it, or set spec.apply.adoptPolicy: always", strings.Join(differs[:min(len(differs), 3)], ", "))
 		}
 		item.Action = Configure
 		return item
 	}
-	item.Fields = fields(want, live, dry)
-	same := ownerOf(live) == mine && digest(live) == digest(want.Unstructured)
+	item.Fields = changedFields(want, live, dry)
+	same := ownerOf(live) == mine && digestOf(live) == digestOf(want.Unstructured)
 	switch {
-	case same && digest(live) != "" && len(item.Fields) > 0:
+	case same && digestOf(live) != "" && len(item.Fields) > 0:
 		item.Action = Repair
 	case !same || len(item.Fields) > 0:
 		item.Action = Configure
@@ -117,41 +120,35 @@ func Decide(want manifest.Object, live, dry *unstructured.Unstructured, adopt v1
 	return item
 }
 
-// Owned reports whether a live object is marked as an owner's.
+// Owned reports whether a live object carries the mark of owner.
 func Owned(live *unstructured.Unstructured, owner string) bool { return ownerOf(live) == owner }
-
-func ownerOf(live *unstructured.Unstructured) string {
-	if live == nil {
-		return ""
-	}
-	return owner(live)
-}
 
 func (i Item) hold(format string, args ...any) Item {
 	i.Action, i.Reason, i.Message = Hold, v1alpha1.ReasonNotOwned, fmt.Sprintf(format, args...)
 	return i
 }
 
-// Ours reports whether a live object is the one that an entry of the inventory is about.
-func Ours(e manifest.Entry, live *unstructured.Unstructured, owner string) bool {
-	return ownerOf(live) == owner && (e.UID == live.GetUID() || e.UID == "" && applied(live))
+// MatchesEntry reports whether a live object is the one that an entry of the inventory names: it has the mark of owner and the UID of the
+// entry. An entry without a UID matches an object that a ConfigSync has applied.
+func MatchesEntry(e manifest.Entry, live *unstructured.Unstructured, owner string) bool {
+	return ownerOf(live) == owner && (e.UID == live.GetUID() || e.UID == "" && hasApplied(live))
 }
 
-// Recreates reports whether an object that cannot be changed may be deleted and created again: its manifest asks for it, no commit has to
-// bring back what goes with it, and it is ours. e is its entry of the inventory, or nil.
-func Recreates(want manifest.Object, e *manifest.Entry, live *unstructured.Unstructured) bool {
+// MayRecreate reports whether an object with a changed immutable field may be deleted and created again: its manifest allows it, its
+// deletion loses no data, and the ConfigSync owns it. e is its entry of the inventory, or nil.
+func MayRecreate(want manifest.Object, e *manifest.Entry, live *unstructured.Unstructured) bool {
 	return want.GetAnnotations()[v1alpha1.AnnotationConfigRecreate] == "enabled" && !want.ID().NeverPruned() && e != nil && live != nil &&
-		Ours(*e, live, owner(want.Unstructured))
+		MatchesEntry(*e, live, ownerOf(want.Unstructured))
 }
 
-// Remove says what happens to an object of the inventory that the commit does not have. It returns false if there is nothing left of
-// it to speak of.
-func Remove(e manifest.Entry, live *unstructured.Unstructured, owner string, policy v1alpha1.Prune) (Item, bool) {
+// DecideRemoval returns what happens to an object of the inventory that the commit does not have. It returns false if the object does not
+// exist any more.
+func DecideRemoval(e manifest.Entry, live *unstructured.Unstructured, owner string, policy v1alpha1.Prune) (Item, bool) {
 	item := Item{ID: e.ID, Action: Prune}
 	switch {
 	case live == nil:
 		return item, false
-	case !Ours(e, live, owner):
+	case !MatchesEntry(e, live, owner):
 		item.Action, item.Message = Release, "it is not the object that was applied"
 	case live.GetDeletionTimestamp() != nil:
 		item.Action, item.Message = Keep, "it is being deleted"
@@ -165,21 +162,21 @@ func Remove(e manifest.Entry, live *unstructured.Unstructured, owner string, pol
 	return item, true
 }
 
-// applied reports whether a ConfigSync has applied the object.
-func applied(live *unstructured.Unstructured) bool {
+// hasApplied reports whether a ConfigSync has applied the object.
+func hasApplied(live *unstructured.Unstructured) bool {
 	return slices.ContainsFunc(live.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == FieldManager && f.Operation == metav1.ManagedFieldsOperationApply
 	})
 }
 
 const (
-	maxChanged = 50  // fields of one object
-	maxPath    = 120 // bytes of one of them
+	maxChangedFields = 50  // fields of one object
+	maxKey           = 120 // bytes of one of them
 )
 
-// fields returns the paths in which two versions of an object differ, apart from what the API server keeps about it. The keys of
-// an object that may hold values of Secrets are not shown either.
-func fields(want manifest.Object, live, dry *unstructured.Unstructured) []string {
+// changedFields returns the paths in which two versions of an object differ, without the fields that the API server maintains. It cuts the
+// paths of objects that may hold values of Secrets, because keys may hold such values, too.
+func changedFields(want manifest.Object, live, dry *unstructured.Unstructured) []string {
 	depth := 16
 	switch {
 	case want.Tainted:
@@ -193,7 +190,7 @@ func fields(want manifest.Object, live, dry *unstructured.Unstructured) []string
 	return slices.Compact(c.paths)
 }
 
-// stripped returns an object without what the API server keeps about it, and without our marks.
+// stripped returns a copy of an object without the fields that the API server maintains, and without mark and digest.
 func stripped(u *unstructured.Unstructured) map[string]any {
 	u = u.DeepCopy()
 	for _, field := range []string{"managedFields", "resourceVersion", "generation", "creationTimestamp", "uid"} {
@@ -214,7 +211,7 @@ type comparison struct {
 }
 
 func (c *comparison) compare(path string, a, b any, depth int) {
-	if len(c.paths) >= maxChanged || reflect.DeepEqual(a, b) {
+	if len(c.paths) >= maxChangedFields || reflect.DeepEqual(a, b) {
 		return
 	}
 	am, aIsMap := a.(map[string]any)
@@ -227,7 +224,7 @@ func (c *comparison) compare(path string, a, b any, depth int) {
 			c.compare(join(path, key), am[key], bm[key], depth+1)
 		}
 		for key := range bm {
-			if _, there := am[key]; !there {
+			if _, ok := am[key]; !ok {
 				c.compare(join(path, key), nil, bm[key], depth+1)
 			}
 		}
@@ -241,8 +238,8 @@ func (c *comparison) compare(path string, a, b any, depth int) {
 }
 
 func join(path, key string) string {
-	if len(key) > maxPath {
-		key = strings.ToValidUTF8(key[:maxPath], "") + "…"
+	if len(key) > maxKey {
+		key = strings.ToValidUTF8(key[:maxKey], "") + "…"
 	}
 	if path == "" {
 		return key

@@ -3,15 +3,15 @@
 //
 //	live object                            | what the run does
 //	---------------------------------------|--------------------------------------------------
-//	none                                   | Create
-//	marked as ours, as git has it          | Unchanged
-//	marked as ours, git changed            | Configure
-//	marked as ours, the cluster changed    | Repair, or Drift with driftPolicy report
-//	of the inventory, not changeable       | Refuse (ImmutableField), or Recreate with stoker.io/recreate: enabled
-//	not marked, as git has it              | Configure: it becomes ours
-//	not marked, different                  | Hold (NotOwned), or Configure with adoptPolicy always
-//	marked as another ConfigSync's         | Hold (NotOwned)
-//	of the inventory, git has it no longer | Prune if mark and UID are ours, otherwise Release
+//	does not exist                         | Create
+//	owned, equals git                      | Unchanged
+//	owned, git changed                     | Configure
+//	owned, the cluster changed             | Repair, or Drift with driftPolicy report
+//	owned, an immutable field changed      | Refuse (ImmutableField), or Recreate with stoker.io/recreate: enabled
+//	not marked, equals git                 | Configure: the ConfigSync adopts it
+//	not marked, differs from git           | Hold (NotOwned), or Configure with adoptPolicy always
+//	marked by another ConfigSync           | Hold (NotOwned)
+//	in the inventory, not in git           | Prune if mark and UID match, otherwise Release
 package plan
 
 import (
@@ -32,19 +32,19 @@ type Action string
 const (
 	Create    Action = "create"
 	Configure Action = "configure"
-	Recreate  Action = "recreate" // delete and create: a field of it cannot be changed
+	Recreate  Action = "recreate" // delete and create, because an immutable field changed
 	Repair    Action = "repair"
-	Drift     Action = "drifted" // as Repair, but it is left so
+	Drift     Action = "drifted" // changed in the cluster, and not repaired
 	Unchanged Action = "unchanged"
 	Hold      Action = "held"
 	Refuse    Action = "refused"
 	Prune     Action = "prune"
-	Keep      Action = "keep"    // git has it no longer, and it stays
-	Release   Action = "release" // it is no longer ours, or gone
+	Keep      Action = "keep"    // not in git any more, but not deleted
+	Release   Action = "release" // does not belong to the ConfigSync any more
 )
 
-// order is the order of a summary.
-var order = []struct {
+// summaryOrder lists the actions in the order of a summary.
+var summaryOrder = []struct {
 	action Action
 	text   string
 }{
@@ -76,12 +76,12 @@ type Plan struct {
 	Items []Item
 	// Removals are the objects of the inventory that the commit does not have, in the order in which they are pruned.
 	Removals []Item
-	// Owned is the number of objects of the inventory that are ours.
+	// Owned is the number of objects that the ConfigSync owns before the run.
 	Owned int
 }
 
-// minMass is the number of objects above which more than half of them is a mass deletion.
-const minMass = 5
+// massThreshold is the number of deletions above which the deletion of more than half of the objects is a mass deletion.
+const massThreshold = 5
 
 // Pruned returns the number of objects that are deleted.
 func (p *Plan) Pruned() int { return count(p.Removals, Prune) }
@@ -89,11 +89,11 @@ func (p *Plan) Pruned() int { return count(p.Removals, Prune) }
 // Drifted returns the number of objects that were changed in the cluster and stay so.
 func (p *Plan) Drifted() int { return count(p.Items, Drift) }
 
-// Mass reports whether the plan deletes so much that a user has to confirm it: everything, or more than half and more than five
+// IsMassDeletion reports whether the plan deletes so much that a user has to confirm it: everything, or more than half and more than five
 // objects.
-func (p *Plan) Mass() bool {
+func (p *Plan) IsMassDeletion() bool {
 	n := p.Pruned()
-	return n > 0 && (len(p.Items) == 0 || n > minMass && 2*n > p.Owned)
+	return n > 0 && (len(p.Items) == 0 || n > massThreshold && 2*n > p.Owned)
 }
 
 // Changes reports whether the plan changes anything in the cluster.
@@ -110,10 +110,10 @@ func count(list []Item, action Action) (n int) {
 	return n
 }
 
-// shown is the number of objects that an error names.
-const shown = 5
+// maxNamed is the number of objects that an error names.
+const maxNamed = 5
 
-// severity orders classes: what a user must fix in git or the spec comes before what only has to be tried again.
+// severity orders reasons: problems that a user must fix in git or the spec come before those that a retry may solve.
 func severity(r v1alpha1.Reason) int {
 	switch r.Class() {
 	case v1alpha1.ClassStalled:
@@ -134,20 +134,16 @@ func (p *Plan) Problem(confirmed bool) error {
 	}
 	if len(bad) > 0 {
 		slices.SortStableFunc(bad, func(a, b Item) int { return cmp.Compare(severity(a.Reason), severity(b.Reason)) })
-		var b strings.Builder
-		for n, i := range bad {
-			if n == shown {
-				fmt.Fprintf(&b, "; and %d more", len(bad)-shown)
-				break
-			}
-			if n > 0 {
-				b.WriteString("; ")
-			}
-			fmt.Fprintf(&b, "%s: %s", i.ID, i.Message)
+		var parts []string
+		for _, i := range bad[:min(len(bad), maxNamed)] {
+			parts = append(parts, fmt.Sprintf("%s: %s", i.ID, i.Message))
 		}
-		return failure.New(bad[0].Reason, "nothing was changed: %s", b.String())
+		if more := len(bad) - maxNamed; more > 0 {
+			parts = append(parts, fmt.Sprintf("and %d more", more))
+		}
+		return failure.New(bad[0].Reason, "nothing was changed: %s", strings.Join(parts, "; "))
 	}
-	if p.Mass() && !confirmed {
+	if p.IsMassDeletion() && !confirmed {
 		return failure.New(v1alpha1.ReasonMassDeletion,
 			"nothing was changed: commit %.7s deletes %d of %d objects; confirm it with the annotation %s: %.7s", p.Commit, p.Pruned(), p.Owned,
 			v1alpha1.AnnotationConfirmDeletion, p.Commit)
@@ -158,7 +154,7 @@ func (p *Plan) Problem(confirmed bool) error {
 // Summary counts the objects in one line.
 func (p *Plan) Summary() string {
 	var parts []string
-	for _, o := range order {
+	for _, o := range summaryOrder {
 		if n := count(p.Items, o.action) + count(p.Removals, o.action); n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, o.text))
 		}
@@ -169,8 +165,8 @@ func (p *Plan) Summary() string {
 	return strings.Join(parts, ", ")
 }
 
-// maxFields bounds the fields that a line lists.
-const maxFields = 10
+// maxPrintedFields bounds the fields that a line lists.
+const maxPrintedFields = 10
 
 // String returns the summary, and a line for each object that is not unchanged.
 func (p *Plan) String() string {
@@ -182,9 +178,9 @@ func (p *Plan) String() string {
 		}
 		fmt.Fprintf(&b, "%-10s %s", i.Action, i.ID)
 		if n := len(i.Fields); n > 0 {
-			fmt.Fprintf(&b, ": %s", strings.Join(i.Fields[:min(n, maxFields)], ", "))
-			if n > maxFields {
-				fmt.Fprintf(&b, " and %d more", n-maxFields)
+			fmt.Fprintf(&b, ": %s", strings.Join(i.Fields[:min(n, maxPrintedFields)], ", "))
+			if n > maxPrintedFields {
+				fmt.Fprintf(&b, " and %d more", n-maxPrintedFields)
 			}
 		}
 		if i.Reason != "" {

@@ -64,7 +64,7 @@ func TestDecide(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var dry *unstructured.Unstructured
-			if c.live != nil && !plan.Settled(wanted, c.live) {
+			if c.live != nil && !plan.IsCurrent(wanted, c.live) {
 				dry = live(wanted.Unstructured)
 			}
 			item := plan.Decide(wanted, c.live, dry, c.adopt)
@@ -82,7 +82,7 @@ func TestSettled(t *testing.T) {
 	more := live(wanted.Unstructured)
 	more.Object["status"] = map[string]any{"phase": "x"}
 	more.Object["data"].(map[string]any)["list"].([]any)[0].(map[string]any)["defaulted"] = true
-	assert.True(t, plan.Settled(wanted, more), "fields that git does not set belong to others")
+	assert.True(t, plan.IsCurrent(wanted, more), "fields that git does not set belong to others")
 	for name, change := range map[string]func(map[string]any){
 		"value":        func(d map[string]any) { d["a"] = "2" },
 		"missing":      func(d map[string]any) { delete(d, "a") },
@@ -92,11 +92,11 @@ func TestSettled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			changed := more.DeepCopy()
 			change(changed.Object["data"].(map[string]any))
-			assert.False(t, plan.Settled(wanted, changed))
+			assert.False(t, plan.IsCurrent(wanted, changed))
 		})
 	}
-	assert.False(t, plan.Settled(want(t, "ConfigMap", map[string]any{"a": "1"}), more), "the manifest was another")
-	assert.False(t, plan.Settled(wanted, nil))
+	assert.False(t, plan.IsCurrent(want(t, "ConfigMap", map[string]any{"a": "1"}), more), "the manifest was another")
+	assert.False(t, plan.IsCurrent(wanted, nil))
 }
 
 func TestRemove(t *testing.T) {
@@ -127,7 +127,7 @@ func TestRemove(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := manifest.Entry{ID: manifest.ID{Kind: c.kind, Namespace: "site", Name: "a"}, UID: c.uid}
-			item, there := plan.Remove(e, c.live, us, c.policy)
+			item, there := plan.DecideRemoval(e, c.live, us, c.policy)
 			assert.Equal(t, c.live != nil, there)
 			if there {
 				assert.Equal(t, c.action, item.Action)
@@ -158,7 +158,7 @@ func TestMassDeletion(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := plan.Plan{Commit: "1f0c2d3aaaa", Owned: c.owned, Items: items(c.wanted, plan.Unchanged), Removals: items(c.pruned, plan.Prune)}
-			assert.Equal(t, c.mass, p.Mass())
+			assert.Equal(t, c.mass, p.IsMassDeletion())
 			assert.Equal(t, c.mass, failure.Is(p.Problem(false), v1alpha1.ReasonMassDeletion))
 			assert.NoError(t, p.Problem(true))
 		})
@@ -243,7 +243,7 @@ func FuzzDecide(f *testing.F) {
 		if mark != "" && mark != us {
 			require.Equal(t, plan.Hold, item.Action)
 		}
-		removal, _ := plan.Remove(manifest.Entry{ID: item.ID, UID: there.GetUID()}, there, us, v1alpha1.PruneOwned)
+		removal, _ := plan.DecideRemoval(manifest.Entry{ID: item.ID, UID: there.GetUID()}, there, us, v1alpha1.PruneOwned)
 		require.Equal(t, mark == us, removal.Action == plan.Prune)
 	})
 }

@@ -18,56 +18,58 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// hold sets the finalizer before the first object is applied, or removes it, as spec.deletionPolicy says.
-func (r *Reconciler) hold(ctx context.Context, cs *v1alpha1.ConfigSync) (*v1alpha1.ConfigSync, error) {
+// syncFinalizer adds or removes the finalizer, as spec.deletionPolicy says. It is called before a run applies the first object. It returns
+// the ConfigSync as it is after the write.
+func (r *Reconciler) syncFinalizer(ctx context.Context, cs *v1alpha1.ConfigSync) (*v1alpha1.ConfigSync, error) {
 	has := slices.Contains(cs.Finalizers, v1alpha1.FinalizerConfigSync)
 	switch wanted := cs.Spec.DeletionPolicy == v1alpha1.ConfigDelete; {
 	case wanted && !has:
-		return r.finalizers(ctx, cs, append(slices.Clone(cs.Finalizers), v1alpha1.FinalizerConfigSync))
+		return r.patchFinalizers(ctx, cs, append(slices.Clone(cs.Finalizers), v1alpha1.FinalizerConfigSync))
 	case has && !wanted:
-		return r.drop(ctx, cs)
+		return r.removeFinalizer(ctx, cs)
 	}
 	return cs, nil
 }
 
-// drop removes the finalizer.
-func (r *Reconciler) drop(ctx context.Context, cs *v1alpha1.ConfigSync) (*v1alpha1.ConfigSync, error) {
-	return r.finalizers(ctx, cs, slices.DeleteFunc(slices.Clone(cs.Finalizers), func(f string) bool { return f == v1alpha1.FinalizerConfigSync }))
+// removeFinalizer removes the finalizer.
+func (r *Reconciler) removeFinalizer(ctx context.Context, cs *v1alpha1.ConfigSync) (*v1alpha1.ConfigSync, error) {
+	return r.patchFinalizers(ctx, cs, slices.DeleteFunc(slices.Clone(cs.Finalizers), func(f string) bool { return f == v1alpha1.FinalizerConfigSync }))
 }
 
-// finalizers writes the finalizers of a ConfigSync, if nothing else was written since it was read.
-func (r *Reconciler) finalizers(ctx context.Context, cs *v1alpha1.ConfigSync, list []string) (*v1alpha1.ConfigSync, error) {
+// patchFinalizers replaces the finalizers of a ConfigSync. It fails if the ConfigSync changed since it was read.
+func (r *Reconciler) patchFinalizers(ctx context.Context, cs *v1alpha1.ConfigSync, list []string) (*v1alpha1.ConfigSync, error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": cs.UID, "resourceVersion": cs.ResourceVersion, "finalizers": list}})
 	if err != nil {
 		return nil, err
 	}
-	changed, err := kube.ConfigSyncs(r.Own.Dynamic, cs.Namespace).Patch(ctx, cs.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	changed, err := kube.ConfigSyncs(r.ProgramClients.Dynamic, cs.Namespace).Patch(ctx, cs.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("write the finalizers of ConfigSync %s: %w", cs.Name, err)
 	}
 	return changed, nil
 }
 
-// release removes the finalizer of a ConfigSync that is deleted, after it has deleted its objects if the policy says so. It never blocks a namespace:
-// in one that terminates, the rights of the account may be gone already, and its objects go with it.
-func (r *Reconciler) release(ctx context.Context, cs *v1alpha1.ConfigSync, s *state) time.Duration {
+// finalize deletes the objects of a ConfigSync that is being deleted, if the policy says so, and then removes the finalizer. It returns the
+// pause until the next attempt, or 0. In a terminating namespace it only removes the finalizer: the rights of the account may be gone
+// already, and the namespace deletes the objects.
+func (r *Reconciler) finalize(ctx context.Context, cs *v1alpha1.ConfigSync, s *state) time.Duration {
 	if !slices.Contains(cs.Finalizers, v1alpha1.FinalizerConfigSync) {
 		return 0
 	}
 	key := cache.MetaObjectToName(cs)
 	again := func(err error) time.Duration { return min(r.retry(key, s, err), backoff.Jitter(maxWait)) }
 	if cs.Spec.DeletionPolicy == v1alpha1.ConfigDelete {
-		terminates, err := r.terminates(ctx, cs.Namespace)
+		terminates, err := r.isTerminating(ctx, cs.Namespace)
 		if err == nil && !terminates {
-			err = r.remove(ctx, cs)
+			err = r.deleteObjects(ctx, cs)
 		}
 		if err != nil {
 			return again(err)
 		}
 	}
-	now, err := kube.ConfigSyncs(r.Own.Dynamic, cs.Namespace).Get(ctx, cs.Name) // remove may have written its status
+	now, err := kube.ConfigSyncs(r.ProgramClients.Dynamic, cs.Namespace).Get(ctx, cs.Name) // remove may have written its status
 	if err == nil && now.UID == cs.UID {
-		_, err = r.drop(ctx, now)
+		_, err = r.removeFinalizer(ctx, now)
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return again(err)
@@ -75,14 +77,15 @@ func (r *Reconciler) release(ctx context.Context, cs *v1alpha1.ConfigSync, s *st
 	return 0
 }
 
-// remove deletes the objects of a ConfigSync. An account that has lost its rights is waited for until spec.progressDeadline.
-func (r *Reconciler) remove(ctx context.Context, cs *v1alpha1.ConfigSync) error {
+// deleteObjects deletes the objects of a ConfigSync. If the account lacks rights, deleteObjects fails until spec.progressDeadline after the
+// deletion of the ConfigSync. After that it leaves the objects in the cluster.
+func (r *Reconciler) deleteObjects(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	engine := r.engine(ctx, cs)
 	left, err := engine.Remove(ctx, cs)
 	switch deadline, invalid := cs.Spec.Deadline(); {
 	case err == nil:
 		engine.Release(ctx, cs, left.Objects, "")
-	case left.Forbidden && (invalid != nil || r.Own.Now().Sub(cs.DeletionTimestamp.Time) >= deadline):
+	case left.Forbidden && (invalid != nil || r.ProgramClients.Now().Sub(cs.DeletionTimestamp.Time) >= deadline):
 		engine.Release(ctx, cs, left.Objects, fmt.Sprintf("ServiceAccount %s has no rights to delete the objects, %s after the deletion of the ConfigSync", cs.Spec.Account(), deadline))
 	default:
 		return err
@@ -90,9 +93,9 @@ func (r *Reconciler) remove(ctx context.Context, cs *v1alpha1.ConfigSync) error 
 	return nil
 }
 
-// terminates reports whether a namespace is being deleted.
-func (r *Reconciler) terminates(ctx context.Context, namespace string) (bool, error) {
-	ns, err := r.Own.Core.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+// isTerminating reports whether a namespace is being deleted.
+func (r *Reconciler) isTerminating(ctx context.Context, namespace string) (bool, error) {
+	ns, err := r.ProgramClients.Core.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
 		return false, fmt.Errorf("read namespace %s: %w", namespace, err)
 	}

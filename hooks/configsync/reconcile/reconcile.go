@@ -1,8 +1,8 @@
-// Package reconcile keeps ConfigSyncs at git: it makes runs of package configsync after changes and at intervals. It is the program
-// `stoker config run`, of which one replica works at a time.
+// Package reconcile runs all ConfigSyncs of a cluster after changes and at intervals. It is the reconciler of `stoker config run`, of
+// which one replica is active at a time.
 //
-// Each run acts as the ServiceAccount that the ConfigSync names, in its own namespace and in no other. The rights of the program itself
-// serve for the status, the finalizer and Events only.
+// Each run acts as a ServiceAccount of the ConfigSync's own namespace, which the ConfigSync names. The program uses its own rights only
+// for the status, the finalizer and Events.
 package reconcile
 
 import (
@@ -35,12 +35,13 @@ import (
 )
 
 const (
-	// atOnce bounds runs at the same time, and ofNamespace those of one namespace: slow git servers of one do not stop the others.
-	atOnce, ofNamespace = 8, 2
-	// busy is the pause of a ConfigSync whose namespace has that many runs.
-	busy = time.Second
-	// maxRun bounds one run, and patience how long it waits for healthy objects: a fix in git must not wait for what it fixes.
-	maxRun, patience = 10 * time.Minute, 5 * time.Second
+	// maxRuns bounds concurrent runs, and maxNamespaceRuns those of one namespace, so that a slow git server of one namespace does not
+	// delay the others.
+	maxRuns, maxNamespaceRuns = 8, 2
+	// busyPause is the pause of a ConfigSync whose namespace has maxNamespaceRuns.
+	busyPause = time.Second
+	// runTimeout bounds one run. healthTimeout bounds its wait for healthy objects. It is short, so that the next run soon applies a fix in git.
+	runTimeout, healthTimeout = 10 * time.Minute, 5 * time.Second
 	// firstRetry is the pause after a failure, which doubles up to maxRetry. A ConfigSync that waits for healthy objects, for a dependency or
 	// for its deletion runs again within maxWait.
 	firstRetry, maxRetry, maxWait = 5 * time.Second, 5 * time.Minute, 30 * time.Second
@@ -48,19 +49,19 @@ const (
 
 // Config configures a Reconciler.
 type Config struct {
-	// Own are the clients of the program.
-	Own kube.Clients
-	// Account returns clients that act as a ServiceAccount.
-	Account func(namespace, name string) (kube.Clients, error)
-	// Seen returns what was last seen of a ConfigSync, as kube.WatchedObjects does, and List all of them.
-	Seen func(namespace, name string) (*v1alpha1.ConfigSync, error)
-	List func() []*v1alpha1.ConfigSync
-	// GatewaySync returns what was last seen of a GatewaySync.
+	// ProgramClients have the rights of the program.
+	ProgramClients kube.Clients
+	// AccountClients returns clients that act as a ServiceAccount.
+	AccountClients func(namespace, name string) (kube.Clients, error)
+	// ConfigSync returns a ConfigSync from a cache, with the errors of kube.WatchedObjects. ConfigSyncs returns all of them.
+	ConfigSync  func(namespace, name string) (*v1alpha1.ConfigSync, error)
+	ConfigSyncs func() []*v1alpha1.ConfigSync
+	// GatewaySync returns a GatewaySync from a cache.
 	GatewaySync func(namespace, name string) (*v1alpha1.GatewaySync, error)
-	// Ran is called with the class of the outcome of each run, and how long it took.
-	Ran func(class v1alpha1.Class, d time.Duration)
-	// Pruned is called after each run with the numbers of objects that it deleted and could not delete.
-	Pruned func(deleted, failed int)
+	// OnRun is called after each run with the class of its outcome and its duration.
+	OnRun func(class v1alpha1.Class, d time.Duration)
+	// OnPrune is called after each run with the numbers of objects that it deleted and could not delete.
+	OnPrune func(deleted, failed int)
 	// Remote configures the access to git.
 	Remote repo.RemoteOptions
 	// Cache keeps git objects between runs.
@@ -68,35 +69,35 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-// Reconciler keeps ConfigSyncs at git.
+// Reconciler runs ConfigSyncs. Its exported methods are safe for concurrent use.
 type Reconciler struct {
 	Config
 
 	mu     sync.Mutex
-	queue  workqueue.TypedDelayingInterface[cache.ObjectName] // nil unless this replica works
+	queue  workqueue.TypedDelayingInterface[cache.ObjectName] // nil unless Run is running
 	states map[cache.ObjectName]*state
 	woken  map[cache.ObjectName]bool
 	runs   map[string]int // by namespace
 }
 
-// state is what the program remembers of a ConfigSync. Only the run of that ConfigSync uses it. A restart forgets it, and nothing else
-// depends on it.
+// state is the state of a ConfigSync between its runs. Only the worker that processes the ConfigSync uses it. It may get lost: after a
+// restart every ConfigSync runs at once.
 type state struct {
 	uid      types.UID
-	trigger  string    // what the last run was about
+	trigger  string    // of the last run
 	ran, due time.Time // the end of the last run, and the time of the next one
 	failures int
 	commit   string
 	waiting  configsync.Waiting
-	said     string // what the log says
+	lastLog  string // see logOnce
 }
 
 // New returns a Reconciler.
 func New(c Config) *Reconciler { return &Reconciler{Config: c} }
 
-// Changed notes that a ConfigSync may have changed.
+// Changed is called when a ConfigSync may have changed. It queues the ConfigSync, and if it is ready, those that wait for it.
 func (r *Reconciler) Changed(namespace, name string) {
-	if cs, err := r.Seen(namespace, name); err == nil && request.ReadConfig(cs, "").Phase == request.Succeeded {
+	if cs, err := r.ConfigSync(namespace, name); err == nil && request.ReadConfig(cs, "").Phase == request.Succeeded {
 		r.wake(namespace, func(other *v1alpha1.ConfigSync) bool { return waitsFor(other, v1alpha1.DependsOnConfigSync, name) })
 	}
 	r.mu.Lock()
@@ -106,7 +107,7 @@ func (r *Reconciler) Changed(namespace, name string) {
 	}
 }
 
-// GatewaySyncChanged notes that a GatewaySync may have changed. ConfigSyncs that follow it, or wait for it, run soon.
+// GatewaySyncChanged is called when a GatewaySync may have changed. ConfigSyncs that follow it, or wait for it, run soon.
 func (r *Reconciler) GatewaySyncChanged(namespace, name string) {
 	gs, err := r.GatewaySync(namespace, name)
 	if err != nil {
@@ -121,16 +122,16 @@ func (r *Reconciler) GatewaySyncChanged(namespace, name string) {
 	})
 }
 
-// waitsFor reports whether a ConfigSync waits for a dependency, as far as its status says.
+// waitsFor reports whether the status of a ConfigSync says that it waits, and the ConfigSync names this dependency.
 func waitsFor(cs *v1alpha1.ConfigSync, kind v1alpha1.ConfigDependencyKind, name string) bool {
 	ready := meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionReady)
 	return ready != nil && ready.Reason == string(v1alpha1.ReasonDependencyNotReady) &&
 		slices.ContainsFunc(cs.Spec.DependsOn, func(d v1alpha1.ConfigDependency) bool { return d.EffectiveKind() == kind && d.Name == name })
 }
 
-// wake lets the ConfigSyncs of a namespace that match run before they are due.
+// wake queues the matching ConfigSyncs of a namespace, so that they run before they are due.
 func (r *Reconciler) wake(namespace string, match func(*v1alpha1.ConfigSync) bool) {
-	for _, cs := range r.List() {
+	for _, cs := range r.ConfigSyncs() {
 		if cs.Namespace != namespace || !match(cs) {
 			continue
 		}
@@ -143,17 +144,17 @@ func (r *Reconciler) wake(namespace string, match func(*v1alpha1.ConfigSync) boo
 	}
 }
 
-// Run makes runs until ctx is done. When it returns, none is under way.
+// Run runs ConfigSyncs until ctx is done. It returns after the last run has ended.
 func (r *Reconciler) Run(ctx context.Context) {
 	queue := workqueue.NewTypedDelayingQueue[cache.ObjectName]()
 	r.mu.Lock()
 	r.queue, r.states, r.woken, r.runs = queue, map[cache.ObjectName]*state{}, map[cache.ObjectName]bool{}, map[string]int{}
 	r.mu.Unlock()
-	for _, cs := range r.List() {
+	for _, cs := range r.ConfigSyncs() {
 		queue.Add(cache.MetaObjectToName(cs))
 	}
 	var workers sync.WaitGroup
-	for range atOnce {
+	for range maxRuns {
 		workers.Go(func() {
 			for r.next(ctx, queue) {
 			}
@@ -167,7 +168,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 	r.mu.Unlock()
 }
 
-// next takes a ConfigSync from the queue. It returns false when the queue is shut down.
+// next processes the next ConfigSync of the queue. It returns false when the queue is shut down.
 func (r *Reconciler) next(ctx context.Context, queue workqueue.TypedDelayingInterface[cache.ObjectName]) bool {
 	key, quit := queue.Get()
 	if quit {
@@ -180,9 +181,9 @@ func (r *Reconciler) next(ctx context.Context, queue workqueue.TypedDelayingInte
 	return true
 }
 
-// process makes a run if one is due, and returns the pause until the next one; 0 means none.
+// process runs a ConfigSync if it is due. It returns the pause until the next run, or 0 if there is no next run.
 func (r *Reconciler) process(ctx context.Context, key cache.ObjectName) time.Duration {
-	seen, err := r.Seen(key.Namespace, key.Name)
+	seen, err := r.ConfigSync(key.Namespace, key.Name)
 	switch {
 	case ctx.Err() != nil:
 		return 0
@@ -198,25 +199,25 @@ func (r *Reconciler) process(ctx context.Context, key cache.ObjectName) time.Dur
 		s.due = soon
 	}
 	if left := time.Until(s.due); trigger(seen) == s.trigger && left > 0 {
-		return left // its status was written
+		return left // only the status changed
 	}
-	if !r.enter(key.Namespace) {
-		return backoff.Jitter(busy)
+	if !r.acquireSlot(key.Namespace) {
+		return backoff.Jitter(busyPause)
 	}
-	defer r.leave(key.Namespace)
+	defer r.releaseSlot(key.Namespace)
 	pause := r.run(ctx, key, s)
 	s.ran = time.Now()
 	s.due = s.ran.Add(pause)
 	return pause
 }
 
-// state returns the state of a ConfigSync, and whether it was woken.
+// state returns the state of a ConfigSync, and whether it was woken. It replaces the state of a deleted ConfigSync of the same name.
 func (r *Reconciler) state(key cache.ObjectName, uid types.UID) (*state, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.states[key]
 	if s == nil || s.uid != uid {
-		r.empty(s)
+		r.forgetObjects(s)
 		s = &state{uid: uid}
 		r.states[key] = s
 	}
@@ -228,13 +229,13 @@ func (r *Reconciler) state(key cache.ObjectName, uid types.UID) (*state, bool) {
 func (r *Reconciler) forget(key cache.ObjectName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.empty(r.states[key])
+	r.forgetObjects(r.states[key])
 	delete(r.states, key)
 	delete(r.woken, key)
 }
 
-// empty removes the git objects of a ConfigSync that is gone.
-func (r *Reconciler) empty(s *state) {
+// forgetObjects removes the cached git objects of a deleted ConfigSync. s may be nil.
+func (r *Reconciler) forgetObjects(s *state) {
 	if s == nil {
 		return
 	}
@@ -243,17 +244,18 @@ func (r *Reconciler) empty(s *state) {
 	}
 }
 
-func (r *Reconciler) enter(namespace string) bool {
+// acquireSlot reports whether another run of a namespace may start. If so, the caller calls releaseSlot after the run.
+func (r *Reconciler) acquireSlot(namespace string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.runs[namespace] >= ofNamespace {
+	if r.runs[namespace] >= maxNamespaceRuns {
 		return false
 	}
 	r.runs[namespace]++
 	return true
 }
 
-func (r *Reconciler) leave(namespace string) {
+func (r *Reconciler) releaseSlot(namespace string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.runs[namespace]--; r.runs[namespace] == 0 {
@@ -261,7 +263,7 @@ func (r *Reconciler) leave(namespace string) {
 	}
 }
 
-// trigger identifies what a user wants of a ConfigSync: a change of it is a reason to run at once. Statuses are not part of it.
+// trigger returns a text that changes when a user changes a ConfigSync, but not when its status changes. A change starts a run at once.
 func trigger(cs *v1alpha1.ConfigSync) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, cs.UID, cs.Generation, cs.DeletionTimestamp)
@@ -273,11 +275,11 @@ func trigger(cs *v1alpha1.ConfigSync) string {
 	return b.String()
 }
 
-// run makes a run, and returns the pause until the next one.
+// run runs a ConfigSync, and returns the pause until the next run.
 func (r *Reconciler) run(ctx context.Context, key cache.ObjectName, s *state) time.Duration {
-	ctx, cancel := context.WithTimeout(ctx, maxRun)
+	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
-	cs, err := kube.ConfigSyncs(r.Own.Dynamic, key.Namespace).Get(ctx, key.Name)
+	cs, err := kube.ConfigSyncs(r.ProgramClients.Dynamic, key.Namespace).Get(ctx, key.Name)
 	if apierrors.IsNotFound(err) {
 		return 0
 	}
@@ -288,9 +290,9 @@ func (r *Reconciler) run(ctx context.Context, key cache.ObjectName, s *state) ti
 		s.trigger, s.failures, s.waiting = now, 0, configsync.Waiting{}
 	}
 	if cs.DeletionTimestamp != nil {
-		return r.release(ctx, cs, s)
+		return r.finalize(ctx, cs, s)
 	}
-	if cs, err = r.hold(ctx, cs); err != nil {
+	if cs, err = r.syncFinalizer(ctx, cs); err != nil {
 		return r.retry(key, s, err)
 	}
 	engine := r.engine(ctx, cs)
@@ -301,7 +303,7 @@ func (r *Reconciler) run(ctx context.Context, key cache.ObjectName, s *state) ti
 		return backoff.Jitter(maxRetry)
 	}
 	began := time.Now()
-	run, err := engine.Apply(ctx, cs, configsync.Options{Patience: patience, Waiting: s.waiting})
+	run, err := engine.Apply(ctx, cs, configsync.Options{HealthTimeout: healthTimeout, Waiting: s.waiting})
 	if commit := run.Commit(); commit != "" && commit != s.commit {
 		s.commit, s.failures, s.waiting = commit, 0, configsync.Waiting{}
 	}
@@ -309,12 +311,12 @@ func (r *Reconciler) run(ctx context.Context, key cache.ObjectName, s *state) ti
 	if err != nil {
 		class = failure.Reason(err, v1alpha1.ReasonGitUnreachable).Class()
 	}
-	r.Ran(class, time.Since(began))
-	r.Pruned(run.Pruned())
+	r.OnRun(class, time.Since(began))
+	r.OnPrune(run.Pruned())
 	return r.pause(key, cs, s, err, began)
 }
 
-// pause returns the pause after a run that ended with err.
+// pause returns the pause after a run that began at began and ended with err.
 func (r *Reconciler) pause(key cache.ObjectName, cs *v1alpha1.ConfigSync, s *state, err error, began time.Time) time.Duration {
 	refresh, invalid := cs.Spec.Refresh()
 	if invalid != nil {
@@ -322,61 +324,57 @@ func (r *Reconciler) pause(key cache.ObjectName, cs *v1alpha1.ConfigSync, s *sta
 	}
 	if err == nil {
 		s.failures, s.waiting = 0, configsync.Waiting{}
-		r.say(key, s, slog.LevelInfo, "ConfigSync applied", "commit", s.commit)
+		r.logOnce(key, s, slog.LevelInfo, "ConfigSync applied", "commit", s.commit)
 		return backoff.Jitter(refresh)
 	}
-	if failure.Is(err, v1alpha1.ReasonProgressing) {
-		if s.waiting.Since.IsZero() {
-			s.waiting = configsync.Waiting{Commit: s.commit, Since: began}
-		}
-		s.failures++
-		r.say(key, s, slog.LevelInfo, "ConfigSync waits", "message", err.Error())
-		return backoff.Jitter(min(firstRetry*time.Duration(s.failures), maxWait))
+	progressing := failure.Is(err, v1alpha1.ReasonProgressing)
+	if progressing && s.waiting.Since.IsZero() {
+		s.waiting = configsync.Waiting{Commit: s.commit, Since: began}
 	}
-	if failure.Is(err, v1alpha1.ReasonDependencyNotReady) {
+	if progressing || failure.Is(err, v1alpha1.ReasonDependencyNotReady) {
 		s.failures++
-		r.say(key, s, slog.LevelInfo, "ConfigSync waits", "message", err.Error())
+		r.logOnce(key, s, slog.LevelInfo, "ConfigSync waits", "message", err.Error())
 		return backoff.Jitter(min(firstRetry*time.Duration(s.failures), maxWait))
 	}
 	switch class := failure.Reason(err, v1alpha1.ReasonProgressing).Class(); class {
 	case v1alpha1.ClassStalled, v1alpha1.ClassHeld:
-		r.say(key, s, slog.LevelWarn, "ConfigSync stopped", "class", string(class), "error", err.Error())
+		r.logOnce(key, s, slog.LevelWarn, "ConfigSync stopped", "class", string(class), "error", err.Error())
 		return backoff.Jitter(min(refresh, maxRetry))
 	default:
 		return r.retry(key, s, err)
 	}
 }
 
-// retry returns the pause after a failure that may pass.
+// retry returns the pause after a temporary failure. It grows with each failure.
 func (r *Reconciler) retry(key cache.ObjectName, s *state, err error) time.Duration {
 	if !errors.Is(err, context.Canceled) {
-		r.say(key, s, slog.LevelWarn, "ConfigSync failed; trying again", "error", err.Error())
+		r.logOnce(key, s, slog.LevelWarn, "ConfigSync failed; trying again", "error", err.Error())
 	}
 	s.failures++
 	return backoff.Jitter(min(firstRetry<<min(s.failures-1, 10), maxRetry))
 }
 
-// say logs an event of a ConfigSync, unless it was the last one.
-func (r *Reconciler) say(key cache.ObjectName, s *state, level slog.Level, event string, args ...any) {
-	if text := fmt.Sprint(event, args); text != s.said {
-		s.said = text
+// logOnce logs an event of a ConfigSync, unless it is the same as the last one.
+func (r *Reconciler) logOnce(key cache.ObjectName, s *state, level slog.Level, event string, args ...any) {
+	if text := fmt.Sprint(event, args); text != s.lastLog {
+		s.lastLog = text
 		r.Log.Log(context.Background(), level, event, append([]any{"namespace", key.Namespace, "configsync", key.Name}, args...)...)
 	}
 }
 
-// engine returns what makes the run of a ConfigSync.
+// engine returns the engine for a run of a ConfigSync. It creates the clients of the account when the run needs them.
 func (r *Reconciler) engine(ctx context.Context, cs *v1alpha1.ConfigSync) *configsync.Engine {
-	return &configsync.Engine{Own: &r.Own, Remote: r.Remote, Cache: r.Cache, Connect: sync.OnceValues(func() (kube.Clients, error) { return r.connect(ctx, cs) })}
+	return &configsync.Engine{StatusClients: &r.ProgramClients, Remote: r.Remote, Cache: r.Cache, Connect: sync.OnceValues(func() (kube.Clients, error) { return r.connect(ctx, cs) })}
 }
 
-// connect returns the clients of the account that a ConfigSync names. It asks the API server who they are, so that it
-// can distinguish a missing right to act as that account from rights that the account lacks.
+// connect returns clients that act as the ServiceAccount of a ConfigSync. A SelfSubjectReview verifies them, so that a missing right of the
+// program to impersonate the account is not taken for a missing right of the account.
 func (r *Reconciler) connect(ctx context.Context, cs *v1alpha1.ConfigSync) (kube.Clients, error) {
-	if err := configsync.Validate(cs); err != nil { // the name of the account becomes a part of that of a user
+	if err := configsync.Validate(cs); err != nil { // the name of the account becomes a part of a user name
 		return kube.Clients{}, err
 	}
 	name := cs.Spec.Account()
-	clients, err := r.Account(cs.Namespace, name)
+	clients, err := r.AccountClients(cs.Namespace, name)
 	if err != nil {
 		return kube.Clients{}, err
 	}

@@ -1,5 +1,5 @@
 // Package render makes the objects of a ConfigSync from the files of a commit: templates, kustomizations, overlays, files that become
-// data, and the selection by targets. It is pure and bounded; the files come from a repository that may be hostile.
+// data, and the selection by targets. It does no I/O. The repository may be hostile, so time, steps and sizes are bounded.
 package render
 
 import (
@@ -34,7 +34,7 @@ const (
 type File struct {
 	Path    string
 	Content []byte
-	// Kustomization is built instead of the content; Path is its folder.
+	// Kustomization replaces Content if it is not nil; then Path is its folder.
 	Kustomization *kustomize.Sources
 }
 
@@ -46,7 +46,7 @@ type Input struct {
 	// Targets are those of the spec, and Files the contents of the files that they name.
 	Targets []v1alpha1.ConfigTarget
 	Files   map[string][]byte
-	// Tainted means that Values contains values of Secrets.
+	// Template enables templates, which can use Values. Tainted means that Values contains values of Secrets.
 	Template bool
 	Values   map[string]any
 	Tainted  bool
@@ -56,46 +56,45 @@ type Input struct {
 	Namespace string
 }
 
-// Objects renders all objects. The order is that of the files. An error carries a reason, names the file, and shows no value of
-// a Secret.
+// Objects renders all objects, in the order of the files. An error carries a reason, names the file, and shows no value of a Secret.
 func Objects(ctx context.Context, in Input) ([]manifest.Object, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, maxTime,
 		failure.New(v1alpha1.ReasonLimitExceeded, "the manifests do not render within %s; split them over several ConfigSyncs", maxTime))
 	defer cancel()
-	r := &rendering{Input: in, left: manifest.MaxBytes, at: map[manifest.ID]int{}}
+	r := &rendering{Input: in, remaining: manifest.MaxBytes, index: map[manifest.ID]int{}}
 	for i, layer := range in.Layers {
-		if err := r.layer(ctx, i, layer); err != nil {
+		if err := r.addLayer(ctx, i, layer); err != nil {
 			return nil, err
 		}
 	}
 	if len(in.Targets) == 0 {
 		return r.list, nil
 	}
-	return r.selected()
+	return r.selectTargets()
 }
 
 type rendering struct {
 	Input
-	list  []manifest.Object
-	at    map[manifest.ID]int // places in list
-	left  int64
-	steps int
+	list      []manifest.Object
+	index     map[manifest.ID]int // indexes of list
+	remaining int64
+	steps     int
 }
 
-// layer adds the objects of the manifests of one layer.
-func (r *rendering) layer(ctx context.Context, number int, files []File) error {
+// addLayer adds the objects of the manifests of one layer.
+func (r *rendering) addLayer(ctx context.Context, number int, files []File) error {
 	seen := map[manifest.ID]string{}
 	for _, f := range files {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		objects, err := r.objects(ctx, f)
+		objects, err := r.fileObjects(ctx, f)
 		if err != nil {
 			return err
 		}
 		for _, o := range objects {
 			id := o.ID()
-			if o.Tainted && r.reveals(o) {
+			if o.Tainted && r.revealsSecret(o) {
 				return failure.New(v1alpha1.ReasonManifestInvalid,
 					"%s: kind, namespace or name of an object hold a value of a Secret, and plans and the status show them: take the value from vars or a ConfigMap", failure.Quote(o.File))
 			}
@@ -112,12 +111,12 @@ func (r *rendering) layer(ctx context.Context, number int, files []File) error {
 	return nil
 }
 
-// objects returns the objects of a file, or of a kustomization.
-func (r *rendering) objects(ctx context.Context, f File) ([]manifest.Object, error) {
+// fileObjects returns the objects of a file or a kustomization.
+func (r *rendering) fileObjects(ctx context.Context, f File) ([]manifest.Object, error) {
 	if f.Kustomization != nil {
-		return f.Kustomization.Build(ctx, r.text)
+		return f.Kustomization.Build(ctx, r.renderText)
 	}
-	text, tainted, err := r.text(f.Path, f.Content)
+	text, tainted, err := r.renderText(f.Path, f.Content)
 	if err != nil {
 		return nil, err
 	}
@@ -130,69 +129,69 @@ func (r *rendering) objects(ctx context.Context, f File) ([]manifest.Object, err
 
 // add adds an object, or replaces that of an earlier layer.
 func (r *rendering) add(id manifest.ID, o manifest.Object, replaces bool) error {
-	if at, there := r.at[id]; there && replaces {
-		r.list[at] = o
+	if i, ok := r.index[id]; ok && replaces {
+		r.list[i] = o
 		return nil
 	}
 	if len(r.list) >= manifest.MaxObjects {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "the commit has more than %d objects; split them over several ConfigSyncs", manifest.MaxObjects)
 	}
-	r.at[id] = len(r.list)
+	r.index[id] = len(r.list)
 	r.list = append(r.list, o)
 	return nil
 }
 
-// text returns the text of a manifest, and whether it may hold values of Secrets. It subtracts the length of the text
-// from the bytes that all manifests together may still have.
-func (r *rendering) text(file string, content []byte) (text []byte, tainted bool, err error) {
+// renderText returns the text of a manifest, and whether it may hold values of Secrets. It subtracts the length of the text from
+// r.remaining.
+func (r *rendering) renderText(file string, content []byte) (text []byte, tainted bool, err error) {
 	if text = content; r.Template && render.IsTemplate(content) {
 		tainted = r.Tainted
 		t, err := render.Parse(file, string(content))
 		if err != nil {
 			return nil, false, err
 		}
-		text, err = t.ExecuteValues(r.Values, r.left)
+		text, err = t.ExecuteValues(r.Values, r.remaining)
 		if r.steps += t.Steps(); err == nil && r.steps > maxSteps {
 			err = failure.New(v1alpha1.ReasonLimitExceeded, "the templates do not come to an end within %d steps", maxSteps)
 		}
 		if err != nil && tainted {
-			err = withheld(file, err)
+			err = redacted(file, err)
 		}
 		if err != nil {
 			return nil, tainted, err
 		}
 	}
-	if r.left -= int64(len(text)); r.left < 0 {
+	if r.remaining -= int64(len(text)); r.remaining < 0 {
 		return nil, tainted, failure.New(v1alpha1.ReasonLimitExceeded, "the manifests have more than %d bytes; split them over several ConfigSyncs", manifest.MaxBytes)
 	}
 	return text, tainted, nil
 }
 
-// minSecret is the length in bytes of the shortest Secret value that is searched for in names. Shorter values occur in names by chance.
-const minSecret = 4
+// minSecretBytes is the length in bytes of the shortest Secret value that is searched for in names. Shorter values occur in names by chance.
+const minSecretBytes = 4
 
-// reveals reports whether the apiVersion, kind, namespace or name of an object contains a value of a Secret. It catches mistakes; an author
+// revealsSecret reports whether the apiVersion, kind, namespace or name of an object contains a value of a Secret. It catches mistakes; an author
 // of templates who wants to show a value can encode it.
-func (r *rendering) reveals(o manifest.Object) bool {
+func (r *rendering) revealsSecret(o manifest.Object) bool {
 	shown := strings.Join([]string{o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName()}, "\n")
-	return slices.ContainsFunc(r.Secrets, func(value string) bool { return len(value) >= minSecret && strings.Contains(shown, value) })
+	return slices.ContainsFunc(r.Secrets, func(value string) bool { return len(value) >= minSecretBytes && strings.Contains(shown, value) })
 }
 
-// lineOf finds the line in an error of a template.
-var lineOf = regexp.MustCompile(`:(\d+)(:\d+)?: executing `)
+// templateLine matches the line in an error of a template.
+var templateLine = regexp.MustCompile(`:(\d+)(:\d+)?: executing `)
 
-// withheld replaces the text of an error, which may quote a value.
-func withheld(file string, err error) error {
+// redacted returns an error with the reason and the line of err, but without its text, which may quote a value.
+func redacted(file string, err error) error {
 	line := ""
-	if m := lineOf.FindStringSubmatch(err.Error()); m != nil {
+	if m := templateLine.FindStringSubmatch(err.Error()); m != nil {
 		line = ", line " + m[1]
 	}
 	return failure.New(failure.Reason(err, v1alpha1.ReasonTemplateFailed),
 		"%s%s: the template cannot be rendered; the message is not shown because it may hold a value of a Secret", failure.Quote(file), line)
 }
 
-// selected returns the objects that the targets select, and those that they make of files.
-func (r *rendering) selected() ([]manifest.Object, error) {
+// selectTargets returns the objects that the targets select, and those that they make from files.
+func (r *rendering) selectTargets() ([]manifest.Object, error) {
 	chosen := make([]bool, len(r.list))
 	var made []manifest.Object
 	for i := range r.Targets {
@@ -224,7 +223,7 @@ func (r *rendering) selected() ([]manifest.Object, error) {
 	}
 	for _, o := range made {
 		id := o.ID()
-		if slices.ContainsFunc(list, func(other manifest.Object) bool { return r.same(other.ID(), id) }) {
+		if slices.ContainsFunc(list, func(other manifest.Object) bool { return r.sameObject(other.ID(), id) }) {
 			return nil, failure.New(v1alpha1.ReasonManifestInvalid, "%s is made by fromFiles twice, or also by a manifest: keep one of them", id)
 		}
 		list = append(list, o)
@@ -241,8 +240,8 @@ func (r *rendering) matches(t *v1alpha1.ConfigTarget, id manifest.ID) bool {
 		(t.Namespace == "" || t.Namespace == id.Namespace || id.Namespace == "" && t.Namespace == r.Namespace)
 }
 
-// same compares two objects of namespaced kinds; a namespace that is left out is that of the ConfigSync.
-func (r *rendering) same(a, b manifest.ID) bool {
+// sameObject compares the identities of two namespaced objects. An empty namespace means that of the ConfigSync.
+func (r *rendering) sameObject(a, b manifest.ID) bool {
 	for _, id := range []*manifest.ID{&a, &b} {
 		if id.Namespace == "" {
 			id.Namespace = r.Namespace
@@ -251,7 +250,7 @@ func (r *rendering) same(a, b manifest.ID) bool {
 	return a == b
 }
 
-// describe names what a target selects.
+// describe returns the type, name and namespace that a target selects, for errors.
 func describe(t *v1alpha1.ConfigTarget) string {
 	s := t.Type
 	if t.Name != "" {
@@ -263,7 +262,7 @@ func describe(t *v1alpha1.ConfigTarget) string {
 	return s
 }
 
-// fromFiles makes a ConfigMap or a Secret.
+// fromFiles makes the ConfigMap or the Secret of a target with fromFiles.
 func (r *rendering) fromFiles(t *v1alpha1.ConfigTarget) (manifest.Object, error) {
 	data, binary := map[string]any{}, map[string]any{}
 	size := 0
@@ -299,20 +298,21 @@ func (r *rendering) fromFiles(t *v1alpha1.ConfigTarget) (manifest.Object, error)
 	return manifest.Object{Unstructured: &unstructured.Unstructured{Object: object}, File: t.FromFiles[0].Path}, nil
 }
 
-// Values returns the values that templates can use: the facts, and the variables also under their own names, as in a GatewaySync.
-func Values(facts map[string]string, vars map[string]string) map[string]any {
-	all := make(map[string]any, len(facts)+len(vars)+1)
+// Values returns the values that templates can use, as in a GatewaySync: the built-in values, the variables as Vars, and each variable
+// also under its own name. Built-in values take precedence.
+func Values(builtin, vars map[string]string) map[string]any {
+	all := make(map[string]any, len(builtin)+len(vars)+1)
 	for name, v := range vars {
 		all[name] = v
 	}
-	for name, v := range facts {
+	for name, v := range builtin {
 		all[name] = v
 	}
 	all["Vars"] = vars
 	return all
 }
 
-// Path renders a path of the spec. It must stay below the root of the repository.
+// Path renders a path of the spec and cleans it. A path that leads out of the repository is an error; field names the path in errors.
 func Path(field, text string, values map[string]any) (string, error) {
 	if render.IsTemplate([]byte(text)) {
 		t, err := render.Parse(field, text)

@@ -10,50 +10,52 @@ import (
 )
 
 // Cache keeps git objects between the runs of ConfigSyncs, so that a run fetches only what changed since the last one. Each ConfigSync
-// has a store of its own: one never reads what another could fetch. A nil Cache keeps nothing.
+// has its own store, so that it cannot read objects that only another ConfigSync has the credentials for. A nil Cache keeps nothing. A
+// Cache is safe for concurrent use.
 type Cache struct {
 	dir   string
 	limit int64
 
 	mu     sync.Mutex
-	stores map[string]*kept // by owner
+	stores map[string]*cachedStore // by owner
 }
 
-// kept is the store of an owner.
-type kept struct {
-	source string // what it was fetched from
+// cachedStore is the store of an owner.
+type cachedStore struct {
+	source string // see Slot
 	dir    string
-	size   int64 // when it was last used
+	size   int64 // bytes, after the last use
 	used   time.Time
 	busy   bool
 }
 
-// NewCache returns a cache in a new temporary directory. Stores that are not in use have at most limit bytes together; those that were not
-// used for the longest time are removed first.
+// NewCache returns a cache in a new temporary directory. Stores that are not in use have at most limit bytes together. The least recently
+// used store is removed first.
 func NewCache(limit int64) (*Cache, error) {
 	dir, err := os.MkdirTemp("", "stoker-")
-	return &Cache{dir: dir, limit: limit, stores: map[string]*kept{}}, err
+	return &Cache{dir: dir, limit: limit, stores: map[string]*cachedStore{}}, err
 }
 
-// Close removes everything.
+// Close removes the directory of the cache.
 func (c *Cache) Close() error { return os.RemoveAll(c.dir) }
 
-// Slot is a place in a cache for the objects of one owner, from one source. Both are compared only. The zero Slot keeps nothing.
+// Slot identifies the store of one owner in a cache. If the Source of an owner changes, its store is removed first. The zero Slot keeps
+// nothing.
 type Slot struct {
 	Cache         *Cache
 	Owner, Source string
 }
 
-// take returns the directory of the slot's store, and what to call after its last use. A store that is damaged is not worth keeping.
-func (s Slot) take() (dir string, release func(keep bool) error, err error) {
+// acquire returns the directory of the slot's store. The caller calls release after its last use, with false if the store is damaged.
+func (s Slot) acquire() (dir string, release func(keep bool) error, err error) {
 	if s.Cache == nil {
 		dir, err = os.MkdirTemp("", "stoker-")
 		return dir, func(bool) error { return os.RemoveAll(dir) }, err
 	}
-	return s.Cache.take(s.Owner, s.Source)
+	return s.Cache.acquire(s.Owner, s.Source)
 }
 
-func (c *Cache) take(owner, source string) (string, func(keep bool) error, error) {
+func (c *Cache) acquire(owner, source string) (string, func(keep bool) error, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.stores[owner]
@@ -71,14 +73,14 @@ func (c *Cache) take(owner, source string) (string, func(keep bool) error, error
 		if err != nil {
 			return "", nil, err
 		}
-		k = &kept{source: source, dir: dir}
+		k = &cachedStore{source: source, dir: dir}
 		c.stores[owner] = k
 	}
 	k.busy = true
 	return k.dir, func(keep bool) error { return c.release(owner, k, keep) }, nil
 }
 
-func (c *Cache) release(owner string, k *kept, keep bool) error {
+func (c *Cache) release(owner string, k *cachedStore, keep bool) error {
 	size, err := sizeOf(k.dir)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +109,7 @@ func (c *Cache) release(owner string, k *kept, keep bool) error {
 	}
 }
 
-// Forget removes what an owner has.
+// Forget removes the store of an owner. If a run uses the store, Forget does nothing, and the limit of the cache removes it later.
 func (c *Cache) Forget(owner string) error {
 	if c == nil {
 		return nil
@@ -115,12 +117,12 @@ func (c *Cache) Forget(owner string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if k := c.stores[owner]; k == nil || k.busy {
-		return nil // a run is under way; the bound is what removes it
+		return nil
 	}
 	return c.remove(owner)
 }
 
-// remove is called with the lock held.
+// remove removes the store of an owner. The caller holds c.mu.
 func (c *Cache) remove(owner string) error {
 	dir := c.stores[owner].dir
 	delete(c.stores, owner)

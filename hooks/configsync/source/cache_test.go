@@ -20,9 +20,9 @@ import (
 func (s site) run(t *testing.T, slot source.Slot) (text string, sent int64) {
 	t.Helper()
 	s.server.Forget()
-	remote, err := source.Git(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
+	remote, err := source.GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
 	require.NoError(t, err)
-	c, err := source.Open(t.Context(), remote, source.Wanted{Ref: "main"}, slot)
+	c, err := source.Open(t.Context(), remote, source.CommitSpec{Ref: "main"}, slot)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
 	layers, _, err := c.Read(t.Context(), []string{"k8s"}, nil, true)
@@ -134,9 +134,9 @@ func TestCacheDropsDamagedStore(t *testing.T) {
 		require.NoError(t, os.Chmod(p, 0o600))
 		require.NoError(t, os.WriteFile(p, b, 0o600))
 	}
-	remote, err := source.Git(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
+	remote, err := source.GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
 	require.NoError(t, err)
-	c, err := source.Open(t.Context(), remote, source.Wanted{Ref: "main"}, slot)
+	c, err := source.Open(t.Context(), remote, source.CommitSpec{Ref: "main"}, slot)
 	if err == nil {
 		_, _, err = c.Read(t.Context(), []string{"k8s"}, nil, true)
 		require.NoError(t, c.Close())

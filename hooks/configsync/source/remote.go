@@ -14,13 +14,13 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// Reader reads a Secret of the ConfigSync's namespace, as the caller. The error says what to do.
-type Reader func(ctx context.Context, name string) (map[string][]byte, error)
+// SecretReader returns the data of a Secret of the ConfigSync's namespace.
+type SecretReader func(ctx context.Context, name string) (map[string][]byte, error)
 
-// authField is the field that errors name.
+// authField is the field of the credentials, for errors.
 const authField = "spec.source.git.authSecretRef"
 
-// Keys of the Secret of a ConfigSync. They are those of Kubernetes' own types of Secrets, if there are any.
+// Keys of the Secret of a ConfigSync. If Kubernetes has a type of Secret for a credential, the keys are those of the type.
 const (
 	keySSH          = "ssh-privatekey"
 	keyKnownHosts   = "known_hosts"
@@ -34,14 +34,14 @@ const (
 	keyAPI          = "apiBaseURL"
 )
 
-// Git returns the remote of a ConfigSync with a repository of its own.
-func Git(ctx context.Context, git *v1alpha1.ConfigGit, read Reader, o repo.RemoteOptions) (*repo.Remote, error) {
+// GitRemote returns the remote of a ConfigSync that names a repository.
+func GitRemote(ctx context.Context, git *v1alpha1.ConfigGit, read SecretReader, o repo.RemoteOptions) (*repo.Remote, error) {
 	u, err := repo.ParseURL(git.RepoURL)
 	if err != nil {
 		return nil, err
 	}
 	if u.Local() {
-		return nil, local()
+		return nil, errLocalRepository()
 	}
 	auth := repo.Auth{Field: authField}
 	if git.AuthSecretRef != nil {
@@ -49,41 +49,41 @@ func Git(ctx context.Context, git *v1alpha1.ConfigGit, read Reader, o repo.Remot
 		if err != nil {
 			return nil, err
 		}
-		if auth, err = credentials(git.AuthMethod, keys{git.AuthSecretRef.Name, data}); err != nil {
+		if auth, err = credentials(git.AuthMethod, secretKeys{git.AuthSecretRef.Name, data}); err != nil {
 			return nil, err
 		}
 	}
 	return repo.NewRemote(u, auth, o)
 }
 
-func local() error {
+func errLocalRepository() error {
 	return failure.New(v1alpha1.ReasonUnsupportedRepository, "the repository is a directory, which a ConfigSync does not read: name a git server")
 }
 
-// keys are the contents of a Secret.
-type keys struct {
+// secretKeys are the contents of a Secret.
+type secretKeys struct {
 	name string
 	data map[string][]byte
 }
 
-// has returns the value of a key without trailing white space, or false if it is missing or empty.
-func (k keys) has(key string) (secret.String, bool) {
+// value returns the value of a key without trailing white space, or false if it is missing or empty.
+func (k secretKeys) value(key string) (secret.String, bool) {
 	v := strings.TrimRight(string(k.data[key]), " \t\r\n")
 	return secret.New(v), v != ""
 }
 
-// need returns a function that returns the value of a key, as repo.Auth takes it, or an error if the key is missing.
-func (k keys) need(key string) (func() (secret.String, error), error) {
-	v, ok := k.has(key)
+// required returns a function that returns the value of a key, as repo.Auth takes it, or an error if the key is missing.
+func (k secretKeys) required(key string) (func() (secret.String, error), error) {
+	v, ok := k.value(key)
 	if !ok {
 		return nil, failure.New(v1alpha1.ReasonAuthFailed, "%s: Secret %s has no key %s", authField, k.name, key)
 	}
 	return func() (secret.String, error) { return v, nil }, nil
 }
 
-// number returns the value of a key that must be a positive number. The error does not quote it.
-func (k keys) number(key string) (int64, error) {
-	v, _ := k.has(key)
+// positiveNumber returns the value of a key that must be a positive number. The error does not quote it.
+func (k secretKeys) positiveNumber(key string) (int64, error) {
+	v, _ := k.value(key)
 	n, err := strconv.ParseInt(v.Reveal(), 10, 64)
 	if err != nil || n < 1 {
 		return 0, failure.New(v1alpha1.ReasonAuthFailed, "%s: key %s of Secret %s must be there and be a positive number", authField, key, k.name)
@@ -91,49 +91,49 @@ func (k keys) number(key string) (int64, error) {
 	return n, nil
 }
 
-func credentials(method v1alpha1.ConfigAuthMethod, k keys) (auth repo.Auth, err error) {
+func credentials(method v1alpha1.ConfigAuthMethod, k secretKeys) (auth repo.Auth, err error) {
 	auth.Field = authField
-	if ca, ok := k.has(keyCA); ok {
+	if ca, ok := k.value(keyCA); ok {
 		auth.CA = func() ([]byte, error) { return []byte(ca.Reveal()), nil }
 	}
 	switch method {
 	case v1alpha1.ConfigAuthSSH:
-		if hosts, ok := k.has(keyKnownHosts); ok {
+		if hosts, ok := k.value(keyKnownHosts); ok {
 			auth.KnownHosts = func() ([]byte, error) { return []byte(hosts.Reveal()), nil }
 		}
-		auth.Key, err = k.need(keySSH)
+		auth.Key, err = k.required(keySSH)
 	case v1alpha1.ConfigAuthHTTPS:
-		user, _ := k.has(keyUsername)
+		user, _ := k.value(keyUsername)
 		auth.Username = user.Reveal()
-		if _, ok := k.has(keyToken); ok {
-			auth.Token, err = k.need(keyToken)
+		if _, ok := k.value(keyToken); ok {
+			auth.Token, err = k.required(keyToken)
 		} else {
-			auth.Token, err = k.need(keyPassword)
+			auth.Token, err = k.required(keyPassword)
 		}
 	case v1alpha1.ConfigAuthGitHubApp:
 		app := &repo.GitHubApp{}
-		if app.AppID, err = k.number(keyApp); err != nil {
+		if app.AppID, err = k.positiveNumber(keyApp); err != nil {
 			return auth, err
 		}
-		if app.InstallationID, err = k.number(keyInstallation); err != nil {
+		if app.InstallationID, err = k.positiveNumber(keyInstallation); err != nil {
 			return auth, err
 		}
-		api, _ := k.has(keyAPI)
+		api, _ := k.value(keyAPI)
 		app.APIBaseURL = api.Reveal()
-		app.Key, err = k.need(keyAppKey)
+		app.Key, err = k.required(keyAppKey)
 		auth.App = app
 	}
 	return auth, err
 }
 
-// Followed returns the remote of a GatewaySync.
-func Followed(ctx context.Context, git *v1alpha1.GitSpec, read Reader, o repo.RemoteOptions) (*repo.Remote, error) {
+// GatewaySyncRemote returns the remote of a GatewaySync. It reads the Secrets of git when the remote needs them.
+func GatewaySyncRemote(ctx context.Context, git *v1alpha1.GitSpec, read SecretReader, o repo.RemoteOptions) (*repo.Remote, error) {
 	u, err := repo.ParseURL(git.Repo)
 	if err != nil {
 		return nil, err
 	}
 	if u.Local() {
-		return nil, local()
+		return nil, errLocalRepository()
 	}
 	value := func(ref v1alpha1.SecretKeyRef) func() (secret.String, error) {
 		return func() (secret.String, error) {
@@ -141,7 +141,7 @@ func Followed(ctx context.Context, git *v1alpha1.GitSpec, read Reader, o repo.Re
 			if err != nil {
 				return secret.String{}, err
 			}
-			v, ok := keys{ref.Name, data}.has(ref.Key)
+			v, ok := secretKeys{ref.Name, data}.value(ref.Key)
 			if !ok {
 				return v, failure.New(v1alpha1.ReasonAuthFailed, "Secret %s has no key %s", ref.Name, ref.Key)
 			}
@@ -175,8 +175,8 @@ func Followed(ctx context.Context, git *v1alpha1.GitSpec, read Reader, o repo.Re
 	return repo.NewRemote(u, auth, o)
 }
 
-// Clone returns the remote of the local clone that contains a directory, and the path of the directory in it.
-func Clone(dir string, o repo.RemoteOptions) (*repo.Remote, string, error) {
+// CloneRemote returns the remote of the local clone that contains a directory, and the path of the directory in it.
+func CloneRemote(dir string, o repo.RemoteOptions) (*repo.Remote, string, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, "", err

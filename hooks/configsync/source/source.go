@@ -1,6 +1,6 @@
-// Package source reads what a ConfigSync names from git: a ref becomes a commit, and of that commit only the objects below the path are
-// fetched. There is no work tree and no other program. Links and submodules are refused by their path. Of kustomizations, package kustomize decides
-// what may be read.
+// Package source reads the files of a ConfigSync from git: it resolves the ref to a commit, and fetches only the objects below the path.
+// There is no work tree and no child process. Symbolic links and submodules are errors. Package kustomize decides which files of a
+// kustomization may be read.
 package source
 
 import (
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"stoker.io/stoker/agent/plan"
@@ -26,46 +27,46 @@ const (
 	maxDepth   = 32
 )
 
-// Commit is a commit that is fetched as far as it is needed.
+// Commit is an open commit, of which the trees are fetched. Read fetches files.
 type Commit struct {
-	// Ref is the ref as it was requested, and ID what it was resolved to.
+	// Ref is the ref as it was requested, and ID the commit that it points to.
 	Ref string
 	ID  plan.ID
 
 	remote  *repo.Remote
 	store   *repo.Store
-	release func(keep bool) error // of the store's directory
-	full    string                // name of the ref
+	release func(keep bool) error // releases the directory of store
+	refName string                // name of the ref
 }
 
-// Wanted says which commit to open.
-type Wanted struct {
+// CommitSpec selects the commit to open.
+type CommitSpec struct {
 	// Ref is a branch, a tag, a commit or HEAD.
 	Ref string
-	// Within is a branch whose history must have the commit; "" for any.
+	// Within is a branch whose history must contain the commit; "" allows any commit.
 	Within string
-	// Commit is the commit that a SyncTarget says for Ref. Git has to bear it out, as for the gateways of that GatewaySync, whose git
-	// settings Spec has.
+	// Commit is the commit of a SyncTarget. Open verifies with git that Ref may point to it, by the git settings of the GatewaySync in
+	// Spec, as the gateways do.
 	Commit plan.ID
 	Spec   *v1alpha1.GitSpec
-	// Allowed are the patterns of refs that a request may name, if Ref is requested.
+	// Allowed are the patterns of refs that a request may name; nil if Ref is not requested.
 	Allowed []string
-	// Check refuses a commit that Ref may not stand at; nil refuses none.
+	// Check returns an error if the commit of Ref must not be used; nil allows every commit.
 	Check func(commit string) error
-	// Verifier decides whether the signature of the commit suffices; nil if none is needed.
+	// Verifier verifies the signature of the commit; nil if none is required.
 	Verifier *repo.Verifier
 }
 
-// Open resolves a ref, and fetches the trees of its commit into a slot of the cache. The caller closes the commit. remote is closed with
-// it, and also if Open fails.
-func Open(ctx context.Context, remote *repo.Remote, w Wanted, slot Slot) (_ *Commit, err error) {
+// Open resolves a ref, and fetches the trees of its commit into a slot of the cache. The caller must close the commit, which also closes
+// remote. If Open fails, it closes remote itself.
+func Open(ctx context.Context, remote *repo.Remote, w CommitSpec, slot Slot) (_ *Commit, err error) {
 	c := &Commit{Ref: w.Ref, remote: remote}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	dir, release, err := slot.take()
+	dir, release, err := slot.acquire()
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +77,7 @@ func Open(ctx context.Context, remote *repo.Remote, w Wanted, slot Slot) (_ *Com
 	if err := c.resolve(ctx, w); err != nil {
 		return nil, err
 	}
-	if _, err := c.store.FetchTrees(ctx, remote, c.ID, c.full); err != nil {
+	if _, err := c.store.FetchTrees(ctx, remote, c.ID, c.refName); err != nil {
 		return nil, err
 	}
 	if w.Verifier != nil {
@@ -87,11 +88,11 @@ func Open(ctx context.Context, remote *repo.Remote, w Wanted, slot Slot) (_ *Com
 	return c, nil
 }
 
-// resolve finds the commit.
-func (c *Commit) resolve(ctx context.Context, w Wanted) (err error) {
+// resolve sets the ID and the ref name of the commit.
+func (c *Commit) resolve(ctx context.Context, w CommitSpec) (err error) {
 	if w.Spec != nil && !w.Commit.IsZero() {
 		c.ID = w.Commit
-		c.full, err = c.store.Admit(ctx, c.remote, w.Spec, w.Ref, w.Commit)
+		c.refName, err = c.store.Admit(ctx, c.remote, w.Spec, w.Ref, w.Commit)
 		return err
 	}
 	ref, err := repo.ParseRef(w.Ref)
@@ -102,7 +103,7 @@ func (c *Commit) resolve(ctx context.Context, w Wanted) (err error) {
 	if err != nil {
 		return err
 	}
-	c.ID, c.full = at.Commit, at.Ref
+	c.ID, c.refName = at.Commit, at.Ref
 	if w.Allowed != nil {
 		all, err := c.remote.Refs(ctx)
 		if err != nil {
@@ -118,14 +119,14 @@ func (c *Commit) resolve(ctx context.Context, w Wanted) (err error) {
 		}
 	}
 	if at.Ref == "" && w.Within != "" {
-		c.full = "refs/heads/" + w.Within
-		return c.within(ctx, w.Within)
+		c.refName = "refs/heads/" + w.Within
+		return c.checkOnBranch(ctx, w.Within)
 	}
 	return nil
 }
 
-// within refuses a commit that is not part of a branch: git hosts also serve commits of forks.
-func (c *Commit) within(ctx context.Context, branch string) error {
+// checkOnBranch returns an error if the commit is not part of a branch, because git hosts also serve commits of forks.
+func (c *Commit) checkOnBranch(ctx context.Context, branch string) error {
 	all, err := c.remote.Refs(ctx)
 	if err != nil {
 		return err
@@ -151,35 +152,35 @@ func (c *Commit) Close() error {
 	return errors.Join(errs...)
 }
 
-// place is a file of the commit, or a folder with a kustomization.
-type place struct {
+// sourceFile is a file of the commit, or a folder with a kustomization.
+type sourceFile struct {
 	path  string
 	id    plan.ID
 	build bool
 }
 
-// Read returns the manifests at and below each path, in the order of their names, and the contents of single files. All of them are
-// fetched at once. A folder with a kustomization is read as package kustomize reads it, or refused if build is false.
+// Read returns a layer for each path, with the manifests at and below it in the order of their names, and the contents of the given files.
+// It fetches all of them at once. Package kustomize reads folders with a kustomization; if build is false, they are an error.
 func (c *Commit) Read(ctx context.Context, paths, files []string, build bool) (layers [][]render.File, contents map[string][]byte, err error) {
-	w := &tour{commit: c, build: build, left: manifest.MaxBytes}
-	var found [][]place
+	w := &walker{commit: c, build: build, remaining: manifest.MaxBytes}
+	var found [][]sourceFile
 	for _, p := range paths {
-		list, err := w.below(p)
+		list, err := w.manifests(p)
 		if err != nil {
 			return nil, nil, err
 		}
 		found = append(found, list)
 	}
-	var single []place
+	var single []sourceFile
 	for _, f := range files {
-		entry, err := w.entry(f)
+		entry, err := w.find(f)
 		if err != nil {
 			return nil, nil, err
 		}
 		if entry.Mode == plan.Directory {
 			return nil, nil, failure.New(v1alpha1.ReasonSourceMissing, "%s is a folder: fromFiles names files", failure.Quote(f))
 		}
-		single = append(single, place{path: f, id: entry.ID})
+		single = append(single, sourceFile{path: f, id: entry.ID})
 	}
 	var ids []plan.ID
 	for _, list := range append(found, single) {
@@ -217,9 +218,9 @@ func (c *Commit) Read(ctx context.Context, paths, files []string, build bool) (l
 	return layers, contents, nil
 }
 
-// Stat says what the commit has at a path, for package kustomize.
-func (w *tour) Stat(p string) (kustomize.Kind, error) {
-	switch e, err := w.entry(p); {
+// Stat implements kustomize.Tree.
+func (w *walker) Stat(p string) (kustomize.Kind, error) {
+	switch e, err := w.find(p); {
 	case failure.Is(err, v1alpha1.ReasonSourceMissing):
 		return kustomize.Nothing, nil
 	case err != nil:
@@ -230,16 +231,16 @@ func (w *tour) Stat(p string) (kustomize.Kind, error) {
 	return kustomize.File, nil
 }
 
-// Fetch fetches files, for package kustomize.
-func (w *tour) Fetch(ctx context.Context, paths []string) (map[string][]byte, error) {
-	var list []place
+// Fetch implements kustomize.Tree.
+func (w *walker) Fetch(ctx context.Context, paths []string) (map[string][]byte, error) {
+	var list []sourceFile
 	var ids []plan.ID
 	for _, p := range paths {
-		e, err := w.entry(p)
+		e, err := w.find(p)
 		if err != nil {
 			return nil, err
 		}
-		list, ids = append(list, place{path: p, id: e.ID}), append(ids, e.ID)
+		list, ids = append(list, sourceFile{path: p, id: e.ID}), append(ids, e.ID)
 	}
 	if _, err := w.commit.store.FetchBlobs(ctx, ids); err != nil {
 		return nil, err
@@ -254,50 +255,50 @@ func (w *tour) Fetch(ctx context.Context, paths []string) (map[string][]byte, er
 	return contents, nil
 }
 
-// lfs starts a file whose content git does not have.
-var lfs = []byte("version https://git-lfs.github.com/spec/v1\n")
+// lfsHeader is the start of a Git LFS pointer, whose content is not in git.
+var lfsHeader = []byte("version https://git-lfs.github.com/spec/v1\n")
 
-// content reads a file, and takes its size from what is left.
-func (w *tour) content(f place) ([]byte, error) {
-	b := &bounded{left: w.left}
+// content returns the content of a fetched file, and subtracts its size from w.remaining.
+func (w *walker) content(f sourceFile) ([]byte, error) {
+	b := &limitedBuffer{remaining: w.remaining}
 	if _, err := w.commit.store.WriteBlob(b, f.id); err != nil {
-		if b.left < 0 {
+		if b.remaining < 0 {
 			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the files have more than %d bytes, with %s; split them over several ConfigSyncs", manifest.MaxBytes, failure.Quote(f.path))
 		}
 		return nil, err
 	}
-	w.left = b.left
-	if bytes.HasPrefix(b.Bytes(), lfs) {
+	w.remaining = b.remaining
+	if bytes.HasPrefix(b.Bytes(), lfsHeader) {
 		return nil, failure.New(v1alpha1.ReasonLFSPointer, "%s is a Git LFS pointer: store the file in git itself", failure.Quote(f.path))
 	}
 	return b.Bytes(), nil
 }
 
-// bounded is a buffer that fails when it is full.
-type bounded struct {
+// limitedBuffer is a buffer whose Write fails after left bytes.
+type limitedBuffer struct {
 	bytes.Buffer
-	left int64
+	remaining int64
 }
 
-var errFull = errors.New("the buffer is full")
+var errBufferFull = errors.New("the buffer is full")
 
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.left -= int64(len(p)); b.left < 0 {
-		return 0, errFull
+func (b *limitedBuffer) Write(p []byte) (int, error) {
+	if b.remaining -= int64(len(p)); b.remaining < 0 {
+		return 0, errBufferFull
 	}
 	return b.Buffer.Write(p)
 }
 
-// tour walks the trees of a commit.
-type tour struct {
+// walker walks the trees of a commit.
+type walker struct {
 	commit         *Commit
-	build          bool // kustomizations
-	files, folders int
-	left           int64 // bytes
+	build          bool  // whether kustomizations are allowed
+	files, folders int   // counts
+	remaining      int64 // bytes
 }
 
-// entry finds a path.
-func (w *tour) entry(p string) (plan.Entry, error) {
+// find returns the tree entry of a path. The reason of the error is SourceMissing if the commit does not have the path.
+func (w *walker) find(p string) (plan.Entry, error) {
 	root, err := w.commit.store.RootTree(w.commit.ID)
 	if err != nil {
 		return plan.Entry{}, err
@@ -315,30 +316,25 @@ func (w *tour) entry(p string) (plan.Entry, error) {
 		if err != nil {
 			return at, err
 		}
-		there := false
-		for _, e := range entries {
-			if e.Name == name {
-				at, there = e, true
-				break
-			}
-		}
-		if !there {
+		i := slices.IndexFunc(entries, func(e plan.Entry) bool { return e.Name == name })
+		if i < 0 {
 			return at, w.missing(p)
 		}
+		at = entries[i]
 		seen = path.Join(seen, name)
-		if err := plain(seen, at); err != nil {
+		if err := checkMode(seen, at); err != nil {
 			return at, err
 		}
 	}
 	return at, nil
 }
 
-func (w *tour) missing(p string) error {
+func (w *walker) missing(p string) error {
 	return failure.New(v1alpha1.ReasonSourceMissing, "commit %s has no %s: correct the path in the spec, or add it to the commit", w.commit.ID.Short(), failure.Quote(p))
 }
 
-// plain refuses entries that lead elsewhere.
-func plain(p string, e plan.Entry) error {
+// checkMode returns an error for symbolic links and submodules.
+func checkMode(p string, e plan.Entry) error {
 	switch e.Mode {
 	case plan.Symlink:
 		return failure.New(v1alpha1.ReasonUnsafePath, "%s is a symbolic link, which is not followed: replace it with a copy of the file", failure.Quote(p))
@@ -348,9 +344,10 @@ func plain(p string, e plan.Entry) error {
 	return nil
 }
 
-// below returns the manifests at and below a path. A path without any is an error: a mistyped one must not prune everything.
-func (w *tour) below(p string) ([]place, error) {
-	e, err := w.entry(p)
+// manifests returns the manifests at and below a path. A path without manifests is an error, because a mistyped path must not prune all
+// objects.
+func (w *walker) manifests(p string) ([]sourceFile, error) {
+	e, err := w.find(p)
 	if err != nil {
 		return nil, err
 	}
@@ -358,9 +355,9 @@ func (w *tour) below(p string) ([]place, error) {
 		if kustomize.IsKustomization(path.Base(p)) {
 			return nil, failure.New(v1alpha1.ReasonManifestInvalid, "%s is a kustomization: set the path of the ConfigSync to its folder", failure.Quote(p))
 		}
-		return []place{{path: p, id: e.ID}}, nil
+		return []sourceFile{{path: p, id: e.ID}}, nil
 	}
-	var list []place
+	var list []sourceFile
 	if err := w.walk(p, e.ID, 0, &list); err != nil {
 		return nil, err
 	}
@@ -370,7 +367,7 @@ func (w *tour) below(p string) ([]place, error) {
 	return list, nil
 }
 
-func (w *tour) walk(dir string, tree plan.ID, depth int, list *[]place) error {
+func (w *walker) walk(dir string, tree plan.ID, depth int, list *[]sourceFile) error {
 	if w.folders++; depth > maxDepth || w.folders > maxFolders {
 		return failure.New(v1alpha1.ReasonLimitExceeded, "%s: folders are nested deeper than %d, or are more than %d", failure.Quote(dir), maxDepth, maxFolders)
 	}
@@ -384,13 +381,13 @@ func (w *tour) walk(dir string, tree plan.ID, depth int, list *[]place) error {
 				return failure.New(v1alpha1.ReasonManifestInvalid,
 					"%s: spec.render.kustomize is Never: commit what 'kustomize build' prints, or remove the field", failure.Quote(path.Join(dir, e.Name)))
 			}
-			*list = append(*list, place{path: dir, build: true})
+			*list = append(*list, sourceFile{path: dir, build: true})
 			return nil
 		}
 	}
 	for _, e := range entries {
 		p := path.Join(dir, e.Name)
-		switch err := plain(p, e); {
+		switch err := checkMode(p, e); {
 		case err != nil:
 			return err
 		case e.Mode == plan.Directory:
@@ -401,7 +398,7 @@ func (w *tour) walk(dir string, tree plan.ID, depth int, list *[]place) error {
 			if w.files++; w.files > maxFiles {
 				return failure.New(v1alpha1.ReasonLimitExceeded, "%s: there are more than %d manifests", failure.Quote(dir), maxFiles)
 			}
-			*list = append(*list, place{path: p, id: e.ID})
+			*list = append(*list, sourceFile{path: p, id: e.ID})
 		}
 	}
 	return nil

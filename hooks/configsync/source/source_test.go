@@ -34,9 +34,9 @@ func newSite(t *testing.T) site {
 	return site{repository, server}
 }
 
-func (s site) open(t *testing.T, w source.Wanted) (*source.Commit, error) {
+func (s site) open(t *testing.T, w source.CommitSpec) (*source.Commit, error) {
 	t.Helper()
-	remote, err := source.Git(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
+	remote, err := source.GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: s.server.URL("plant.git")}, nil, repo.RemoteOptions{})
 	require.NoError(t, err)
 	c, err := source.Open(t.Context(), remote, w, source.Slot{})
 	if err == nil {
@@ -57,7 +57,7 @@ func TestReadFetchesOnlyWhatIsNamed(t *testing.T) {
 		edits = append(edits, gitserver.Write("projects/p/"+strings.Repeat("x", i+1), strings.Repeat("large ", 2000)+string(rune('a'+i%26))+strings.Repeat("z", i)))
 	}
 	commit := s.Commit("first", edits...)
-	c, err := s.open(t, source.Wanted{Ref: "main"})
+	c, err := s.open(t, source.CommitSpec{Ref: "main"})
 	require.NoError(t, err)
 	assert.Equal(t, commit, c.ID.String())
 	s.server.Forget()
@@ -79,7 +79,7 @@ func TestReadFetchesWhatIsBuilt(t *testing.T) {
 	s.Commit("first", gitserver.Write("sites/north/kustomization.yaml", "resources: [../../base]\npatches: [{path: p.yaml}]"), gitserver.Write("sites/north/p.yaml", object),
 		gitserver.Write("sites/north/unused.yaml", "secret of git"), gitserver.Write("base/kustomization.yaml", "resources: [a.yaml]\nconfigMapGenerator: [{name: b, files: [theme.css]}]"),
 		gitserver.Write("base/a.yaml", object), gitserver.Write("base/theme.css", "x"), gitserver.Write("base/README.md", "text"), gitserver.Write("sites/a.yaml", object))
-	c, err := s.open(t, source.Wanted{Ref: "main"})
+	c, err := s.open(t, source.CommitSpec{Ref: "main"})
 	require.NoError(t, err)
 	s.server.Forget()
 	layers, _, err := c.Read(t.Context(), []string{"sites"}, nil, true)
@@ -127,7 +127,7 @@ func TestReadRefuses(t *testing.T) {
 			s := newSite(t)
 			s.Commit("change", gitserver.Write("k8s/a.yaml", object), gitserver.Write("site/kustomization.yaml", "resources: [../base/sub]"), c.edit,
 				gitserver.Write("k8s/big", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n"))
-			commit, err := s.open(t, source.Wanted{Ref: "main"})
+			commit, err := s.open(t, source.CommitSpec{Ref: "main"})
 			require.NoError(t, err)
 			_, _, err = commit.Read(t.Context(), []string{c.path}, nil, true)
 			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
@@ -146,19 +146,19 @@ func TestOpenResolves(t *testing.T) {
 	s.Branch("main", second)
 	s.Tag("v1", first)
 	for name, c := range map[string]struct {
-		wanted source.Wanted
+		wanted source.CommitSpec
 		commit string
 		reason v1alpha1.Reason
 	}{
-		"branch":              {source.Wanted{Ref: "main"}, second, ""},
-		"tag":                 {source.Wanted{Ref: "v1"}, first, ""},
-		"commit":              {source.Wanted{Ref: first}, first, ""},
-		"commit of branch":    {source.Wanted{Ref: first, Within: "main"}, first, ""},
-		"commit of fork":      {source.Wanted{Ref: fork, Within: "main"}, "", v1alpha1.ReasonRefNotAllowed},
-		"no such ref":         {source.Wanted{Ref: "nothing"}, "", v1alpha1.ReasonRefNotFound},
-		"target":              {source.Wanted{Ref: "main", Commit: id(t, first), Spec: &v1alpha1.GitSpec{Ref: "main"}}, first, ""},
-		"target of fork":      {source.Wanted{Ref: "main", Commit: id(t, fork), Spec: &v1alpha1.GitSpec{Ref: "main"}}, "", v1alpha1.ReasonRefNotAllowed},
-		"target, not allowed": {source.Wanted{Ref: "fork", Commit: id(t, fork), Spec: &v1alpha1.GitSpec{Ref: "main", AllowedRefs: []string{"main"}}}, "", v1alpha1.ReasonRefNotAllowed},
+		"branch":              {source.CommitSpec{Ref: "main"}, second, ""},
+		"tag":                 {source.CommitSpec{Ref: "v1"}, first, ""},
+		"commit":              {source.CommitSpec{Ref: first}, first, ""},
+		"commit of branch":    {source.CommitSpec{Ref: first, Within: "main"}, first, ""},
+		"commit of fork":      {source.CommitSpec{Ref: fork, Within: "main"}, "", v1alpha1.ReasonRefNotAllowed},
+		"no such ref":         {source.CommitSpec{Ref: "nothing"}, "", v1alpha1.ReasonRefNotFound},
+		"target":              {source.CommitSpec{Ref: "main", Commit: id(t, first), Spec: &v1alpha1.GitSpec{Ref: "main"}}, first, ""},
+		"target of fork":      {source.CommitSpec{Ref: "main", Commit: id(t, fork), Spec: &v1alpha1.GitSpec{Ref: "main"}}, "", v1alpha1.ReasonRefNotAllowed},
+		"target, not allowed": {source.CommitSpec{Ref: "fork", Commit: id(t, fork), Spec: &v1alpha1.GitSpec{Ref: "main", AllowedRefs: []string{"main"}}}, "", v1alpha1.ReasonRefNotAllowed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := s.open(t, c.wanted)
@@ -181,9 +181,9 @@ func id(t *testing.T, text string) plan.ID {
 func TestLocalRepositoryIsRefused(t *testing.T) {
 	for _, url := range []string{"/etc", "file:///srv/git"} {
 		t.Run(url, func(t *testing.T) {
-			_, err := source.Git(t.Context(), &v1alpha1.ConfigGit{RepoURL: url}, nil, repo.RemoteOptions{})
+			_, err := source.GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: url}, nil, repo.RemoteOptions{})
 			assert.True(t, failure.Is(err, v1alpha1.ReasonUnsupportedRepository), "%v", err)
-			_, err = source.Followed(t.Context(), &v1alpha1.GitSpec{Repo: url}, nil, repo.RemoteOptions{})
+			_, err = source.GatewaySyncRemote(t.Context(), &v1alpha1.GitSpec{Repo: url}, nil, repo.RemoteOptions{})
 			assert.True(t, failure.Is(err, v1alpha1.ReasonUnsupportedRepository), "%v", err)
 		})
 	}
@@ -218,7 +218,7 @@ func TestCredentials(t *testing.T) {
 			if c.method == v1alpha1.ConfigAuthSSH {
 				url = "ssh://git@git.example.com/plant.git"
 			}
-			remote, err := source.Git(t.Context(), &v1alpha1.ConfigGit{RepoURL: url, AuthMethod: c.method, AuthSecretRef: &v1alpha1.ConfigObjectRef{Name: "git"}}, read, repo.RemoteOptions{})
+			remote, err := source.GitRemote(t.Context(), &v1alpha1.ConfigGit{RepoURL: url, AuthMethod: c.method, AuthSecretRef: &v1alpha1.ConfigObjectRef{Name: "git"}}, read, repo.RemoteOptions{})
 			if c.says == "" {
 				require.NoError(t, err)
 				require.NoError(t, remote.Close())
@@ -236,10 +236,10 @@ func TestCloneFindsItsRoot(t *testing.T) {
 	gitserver.NewRepo(t, filepath.Join(root, "origin.git"))
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "clone", ".git"), 0o755))
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "clone", "k8s", "base"), 0o755))
-	remote, inside, err := source.Clone(filepath.Join(root, "clone", "k8s", "base"), repo.RemoteOptions{})
+	remote, inside, err := source.CloneRemote(filepath.Join(root, "clone", "k8s", "base"), repo.RemoteOptions{})
 	require.NoError(t, err)
 	require.NoError(t, remote.Close())
 	assert.Equal(t, "k8s/base", inside)
-	_, _, err = source.Clone(t.TempDir(), repo.RemoteOptions{})
+	_, _, err = source.CloneRemote(t.TempDir(), repo.RemoteOptions{})
 	assert.ErrorContains(t, err, "no clone")
 }

@@ -9,7 +9,7 @@ import (
 
 func TestSteady(t *testing.T) {
 	now, ready := time.Unix(0, 0), false
-	is := steady(func() bool { return ready }, 10*time.Second, func() time.Time { return now })
+	is := readyFor(func() bool { return ready }, 10*time.Second, func() time.Time { return now })
 	assert.False(t, is())
 	ready = true
 	assert.False(t, is(), "Services do not lead to it yet")
