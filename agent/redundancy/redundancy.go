@@ -85,8 +85,8 @@ func (m *missing) add(c plan.Change) {
 	}
 }
 
-// recordedAccess is the content of accessNote. It is the node's role if the node was on standby, or withAccess if the node had
-// config access and its files have been compared since. It is empty, and there is no note, for an independent gateway.
+// recordedAccess is the content of accessNote: the node's role if the node is on standby, or was and has not compared its files since;
+// withAccess if it has config access. It is empty, and there is no note, for an independent gateway.
 type recordedAccess string
 
 const (
@@ -136,15 +136,13 @@ type Source struct {
 	Role    string // as the running gateway reports it without a token; "" if unknown
 }
 
-// DetermineAccess determines whether this node has config access, and records it.
+// DetermineAccess determines whether this node has config access, and records it. RecordCompared records a takeover.
 func (n *Node) DetermineAccess(ctx context.Context, src Source) error {
 	if err := n.readState(ctx, src); err != nil {
 		return err
 	}
+	// If the gateway has no API, the role on the disk is all there is to know.
 	last, known := n.recorded, n.state.answered || src.Gateway == nil
-	if last == withAccess && src.Running && !known { // a single failed answer is not a failover
-		n.state.standby, n.state.paired = false, true
-	}
 	n.copied = n.state.standby || last.standby()
 	n.tookOver = last.standby() && !n.state.standby && known
 	n.steppedDown = n.steppedDown || n.state.standby && !last.standby()
@@ -156,7 +154,7 @@ func (n *Node) DetermineAccess(ctx context.Context, src Source) error {
 		return nil
 	case n.state.paired:
 		return n.recordAccess(withAccess)
-	case known: // otherwise the state follows from the role on the disk, and the gateway's next answer may differ
+	case known: // without an answer, the note stays: the role on the disk may be out of date
 		return n.recordAccess("")
 	}
 	return nil
@@ -197,6 +195,9 @@ func (n *Node) readState(ctx context.Context, src Source) error {
 		}
 	}
 	n.state = pairState{standby: role == ignition.RoleBackup, paired: ignition.Redundancy{Role: role}.Paired(), role: role}
+	if n.recorded == withAccess && src.Running && src.Gateway != nil { // a single failed answer is not a failover
+		n.state.standby, n.state.paired = false, true
+	}
 	return nil
 }
 

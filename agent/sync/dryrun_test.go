@@ -124,4 +124,9 @@ func TestPausedNodeOfPair(t *testing.T) {
 	pause(true)
 	p.backup.ended(sync.Synced, v1alpha1.ReasonPaused)
 	p.master.ended(sync.Standby, v1alpha1.ReasonPaused)
+
+	// A backup that took over keeps its access if the gateway fails to answer once.
+	require.NoError(t, p.backup.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/redundancy*", Status: 500, Times: 1}))
+	p.backup.ended(sync.Synced, v1alpha1.ReasonPaused)
+	assert.Empty(t, p.backup.gw.Faults(), "it was asked")
 }
