@@ -86,7 +86,7 @@ func (r foreignCheck) foreign(i int, name string) (bool, error) {
 			return false, err
 		}
 		return !r.rewritten(i, stg, name, id), nil
-	case c.Found.Kind:
+	case c.Found.Kind: // a directory or a link, as the plan saw it
 		return false, nil
 	case plan.Dir:
 		_, reason, err := r.reasonToSave(i, name)
@@ -95,10 +95,10 @@ func (r foreignCheck) foreign(i int, name string) (bool, error) {
 	return true, nil
 }
 
-// torn reports whether a displaced file belongs to a resource that was saved on the gateway since the plan, and whose
-// resource.json the run leaves in place. A gateway that compares only the resource.json would keep its loaded version,
-// and a re-signed resource.json counts as git's, so that nothing would detect the difference. The next plan replaces it
-// with its resource.
+// torn reports whether the run would leave a resource half from git and half from a Designer: the displaced file belongs to a
+// resource that was saved on the gateway since the plan, and the run does not replace its resource.json. The gateway might
+// compare only the resource.json and keep the version that it has loaded, and no later check would see the difference. After the
+// run is undone, the next plan replaces the whole resource.
 func (r foreignCheck) torn(i int, name string) (bool, error) {
 	c, stg := &r.Changes[i], r.stagingOf(i)
 	fi, err := stg.Root.Lstat(name)
@@ -117,7 +117,7 @@ func (r foreignCheck) torn(i int, name string) (bool, error) {
 	return id.IsZero() || id != c.FoundID && id != c.ID, err
 }
 
-// savedSince reports whether an owned file that the run does not move has other bytes than the plan knows.
+// savedSince reports whether an owned file that the run leaves in place, unchanged or adopted, has other bytes than the plan saw.
 func (r foreignCheck) savedSince(path string) (bool, error) {
 	seen, known, err := r.d.manifest().Get(path)
 	if i := r.Find(path); i >= 0 {

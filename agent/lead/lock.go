@@ -68,12 +68,12 @@ type lock struct {
 
 var _ resourcelock.Interface = (*lock)(nil)
 
-// begin prepares for a campaign for a GatewaySync. altered must not block.
-func (l *lock) begin(gs *v1alpha1.GatewaySync, altered func()) {
+// begin prepares for a campaign for a GatewaySync. onForeignWrite must not block.
+func (l *lock) begin(gs *v1alpha1.GatewaySync, onForeignWrite func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.owner = metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: gs.Name, UID: gs.UID}
-	l.base, l.held, l.everHeld, l.lost, l.lostFor, l.onForeignWrite = nil, false, false, make(chan struct{}), nil, altered
+	l.base, l.held, l.everHeld, l.lost, l.lostFor, l.onForeignWrite = nil, false, false, make(chan struct{}), nil, onForeignWrite
 }
 
 // lose ends the term because of err, which it returns. The lock cannot be taken again before the next campaign.

@@ -80,7 +80,7 @@ type term struct {
 	targetSince     time.Time             // when the target was set or requested; zero if an earlier lead set it
 	rolling         rolling               // how far the rollout of the target is
 
-	// peers are the pods that existed when this agent first lacked a credential.
+	// earlierPods are the pods that existed when this agent first lacked a credential.
 	earlierPods map[types.UID]bool
 }
 

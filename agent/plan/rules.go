@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
+
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan/relpath"
 	"stoker.io/stoker/agent/plan/render"

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
-// Validate returns the errors of a GatewaySync that can be found without a gateway: those of v1alpha1.Validate,
+// Validate returns the errors of a GatewaySync that can be found without a gateway: those of validation.GatewaySync,
 // templates that do not parse, and unsafe paths. It does not render templates, because it has no facts of a gateway.
 func Validate(gs *v1alpha1.GatewaySync) field.ErrorList {
 	errs := validation.GatewaySync(gs)

@@ -123,8 +123,8 @@ func (l *local) Blobs(ctx context.Context, t *store.Transfer, ids []plan.ID) (*s
 	return in, nil
 }
 
-// Reaches implements source. It walks the history as far as the repository has it: that of a shallow clone ends early. If it
-// visits too many commits, it fails with RefNotAllowed.
+// Reaches implements source. It walks the history that the repository has; a shallow clone has only the newest part. If it visits
+// too many commits, it fails with RefNotAllowed.
 func (l *local) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) (bool, error) {
 	objects, err := l.openObjects(ctx, t.Limits(), nil)
 	if err != nil {
@@ -166,7 +166,7 @@ func (l *local) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) 
 	return false, nil
 }
 
-// TagText implements source. It does not need the commit that the tag points to.
+// TagText implements source. Here t.Commit is the id of the tag object. The last parameter, a commit that the store has, is unused.
 func (l *local) TagText(ctx context.Context, t *store.Transfer, _ plan.ID) ([]byte, error) {
 	from, err := l.openObjects(ctx, t.Limits(), nil)
 	if err != nil {

@@ -2,7 +2,6 @@ package sync
 
 import (
 	"encoding/json"
-
 	"time"
 
 	"stoker.io/stoker/agent/disk"

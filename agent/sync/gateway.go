@@ -22,6 +22,7 @@ type gateway struct {
 	dir         *disk.Dir
 	readOnly    bool // write no notes
 	start       string
+	seenStart   *string // the last start since which the gateway was seen running; the Engine keeps it in case the note cannot be written
 	beforeStart bool
 
 	platform            ignition.Platform
@@ -61,16 +62,20 @@ func (g *gateway) state(ctx context.Context) (gatewayState, error) {
 	}
 }
 
-// runningNote has the last start since which the gateway was seen running, so that later syncs do not check again.
+// runningNote has the last start since which the gateway was seen running, so that a restarted agent does not check again.
 const runningNote = "gateway-ran"
 
 // seenRunning reports whether the gateway was seen running since its start.
 func (g *gateway) seenRunning() bool {
-	return g.start == "" || g.note(runningNote) == g.start
+	if g.start != "" && *g.seenStart != g.start && g.note(runningNote) == g.start {
+		*g.seenStart = g.start
+	}
+	return g.start == "" || *g.seenStart == g.start
 }
 
 func (g *gateway) recordRunning() {
 	if !g.beforeStart && !g.seenRunning() {
+		*g.seenStart = g.start
 		g.setNote(runningNote, g.start)
 	}
 }

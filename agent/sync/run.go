@@ -179,7 +179,7 @@ func (j *job) openDir() error {
 	j.from = j.dir.Manifest().Header().Commit
 	j.gateway = &gateway{
 		Gateway: j.conn.Gateway, hasAPIToken: j.conn.HasAPIToken, log: j.Log, dir: j.dir, readOnly: j.t.Profile.DryRun,
-		start: j.t.Start, beforeStart: j.t.BeforeStart,
+		start: j.t.Start, seenStart: &j.seenStart, beforeStart: j.t.BeforeStart,
 	}
 	return nil
 }

@@ -144,6 +144,7 @@ type Engine struct {
 	delivered     deliveredTree // what is on the disk
 	lostTrees     *lostTrees    // nil unless the store lost the commit on the disk
 	lastHold      hold
+	seenStart     string // see gateway
 	lastReview    reviewResult
 	lastFailure   auditedFailure
 	failures      loadFailures

@@ -68,7 +68,7 @@ func listCells(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.T
 		ready, message = string(c.Status), c.Message
 	}
 	gateways := gs.Status.GatewaysReady
-	if since, noLead := request.Left(gs, target, now); noLead && ready == string(metav1.ConditionTrue) {
+	if since, noLead := request.LeadGone(gs, target, now); noLead && ready == string(metav1.ConditionTrue) {
 		_, total, _ := strings.Cut(gateways, "/")
 		ready, message, gateways = string(metav1.ConditionUnknown), request.Unconfirmed(since), "0/"+total
 	}

@@ -20,7 +20,7 @@ const (
 	maxIDs = 32 << 10 // limit of the annotation; all annotations of an object may have 256 KiB
 	// keptIDs is the number of ids per sender, keptTags the number of tags, and keptChars the limit of either list in bytes.
 	keptIDs, keptTags, keptChars = 8, 16, 1024
-	// ahead is how far the clock of Kargo may be ahead. Ids from further in the future say nothing about the order of others.
+	// maxClockSkew is how far the clock of Kargo may be ahead. Ids from further in the future say nothing about the order of others.
 	maxClockSkew = 5 * time.Minute
 )
 

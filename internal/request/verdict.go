@@ -15,11 +15,11 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// Phase is how far the gateways are with the desired ref: a phase of the outcome, or Superseded for a caller that waits for
-// another ref.
+// Phase is how far the gateways are with the desired ref: a phase of the outcome, or Overtaken.
 type Phase string
 
-// The phases. Without a new request, only Progressing, Held and Paused change into another phase.
+// The phases. A caller that waits goes on in Progressing, Held and Paused, and stops in the others. Overtaken means that the caller waits
+// for another ref or commit than the desired one.
 const (
 	Progressing Phase = Phase(v1alpha1.OutcomeProgressing)
 	Succeeded   Phase = Phase(v1alpha1.OutcomeSucceeded)
@@ -69,7 +69,8 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 	v := Verdict{Phase: Progressing, Gateways: Count{Total: len(gs.Status.DiscoveredGateways)}, Reason: v1alpha1.ReasonWaitingForLead}
 	d, err := v1alpha1.DesiredRef(gs, "")
 	o := gs.Status.Outcome
-	if v.Ref = d.Ref; gs.Answered() {
+	v.Ref = d.Ref
+	if gs.Answered() {
 		v.Ref = o.Ref
 	}
 	switch {
@@ -93,7 +94,7 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 	}
 	v = Verdict{Phase: Phase(o.Phase), Ref: o.Ref, Commit: o.Commit, Gateways: Count{int(o.Total), int(o.Synced), int(o.Failed)}, Reason: o.Reason, Message: o.Message,
 		Rollout: gs.Status.Rollout}
-	if since, left := Left(gs, target, now); left && v.Phase != Failed && o.Total > 0 && o.Reason != v1alpha1.ReasonAgentsAway {
+	if since, gone := LeadGone(gs, target, now); gone && v.Phase != Failed && o.Total > 0 && o.Reason != v1alpha1.ReasonAgentsAway {
 		v.Phase, v.Reason, v.Message, v.Since, v.Gateways.Synced = Progressing, v1alpha1.ReasonAgentsAway, Unconfirmed(since), since, 0
 		return v
 	}
@@ -189,11 +190,12 @@ func Look(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync, r
 // targetOf returns the SyncTarget of gs. If there is none, it returns an empty one, which has no lead.
 func targetOf(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySync) (*v1alpha1.SyncTarget, error) {
 	t, err := kube.SyncTargets(clients.Dynamic, gs.Namespace).Get(ctx, gs.Name)
-	switch _, later := errors.AsType[*kube.UndecodableError](err); {
+	_, undecodable := errors.AsType[*kube.UndecodableError](err)
+	switch {
 	case apierrors.IsNotFound(err):
 		return &v1alpha1.SyncTarget{}, nil
-	case later:
-		return nil, nil // of another version: the age of the status decides
+	case undecodable:
+		return nil, nil // another version wrote it: the age of the status decides
 	case err != nil:
 		return nil, fmt.Errorf("the SyncTarget cannot be read, so that a missing lead shows only after %s: %w", v1alpha1.ConfirmedFor, err)
 	}
@@ -203,9 +205,9 @@ func targetOf(ctx context.Context, clients kube.Clients, gs *v1alpha1.GatewaySyn
 // lockFor is the duration of a lock that names none.
 const lockFor = 15 * time.Second
 
-// Left reports whether no agent leads, so that no agent corrects the status of gs, and since when, if known. The lock shows it
+// LeadGone reports whether no agent leads, so that no agent corrects the status of gs, and since when, if known. The lock shows it
 // within seconds. If target is nil, because it was not read, the age of the status decides.
-func Left(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) (since time.Time, left bool) {
+func LeadGone(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) (since time.Time, gone bool) {
 	confirmed := gs.Status.Confirmed(now)
 	if at := gs.Status.ConfirmedAt; at != nil && !at.After(now) {
 		since = at.Time
@@ -224,8 +226,9 @@ func Left(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.Time) 
 	return since, lead.Holder == "" || now.Sub(at) > holds
 }
 
-// renewed is when a lock was renewed last: by the API server's own record of the write, because the clock of the lead's node may
-// be wrong, else by that. A time that is far ahead is neither: a writer may patch metadata.managedFields.
+// renewed returns when a lock was last renewed. It prefers the API server's record of the write in managedFields, because the clock of
+// the lead's node may be wrong; otherwise it is spec.lead.renewed. It ignores times far in the future, because writers can patch
+// managedFields.
 func renewed(t *v1alpha1.SyncTarget, now time.Time) (at time.Time) {
 	latest := now.Add(v1alpha1.ConfirmedFor)
 	for _, m := range t.ManagedFields {
