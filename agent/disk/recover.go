@@ -235,13 +235,16 @@ func (d recovery) cleanArea(c *safe.Cursor, area string) error {
 		return d.vol.ClearTree(d.own.Folder, stagingDir)
 	}
 	own, err := c.At(area + "/" + safe.OwnDir)
-	if err == nil {
-		err = d.vol.ClearTree(own, stagingDir)
+	if safe.NotThere(err) {
+		return nil
 	}
-	var top *safe.Folder
-	if err == nil {
-		top, err = c.At(area)
+	if err != nil {
+		return err
 	}
+	if err := d.vol.ClearTree(own, stagingDir); err != nil {
+		return err
+	}
+	top, err := c.At(area)
 	if err == nil {
 		err = d.vol.Rmdir(top, safe.OwnDir)
 	}

@@ -94,19 +94,15 @@ func (l *liveFiles) Read(path string, limit int64) (b []byte, err error) {
 
 // CopyTo writes a file's content to w, until ctx is done.
 func (l *liveFiles) CopyTo(ctx context.Context, w io.Writer, path string) error {
-	err := l.inFolder(path, func(n *safe.Folder, name string) error {
+	return l.inFolder(path, func(n *safe.Folder, name string) error {
 		f, _, err := n.File(name, os.O_RDONLY)
 		if err != nil {
-			return err
+			return fmt.Errorf("read %s: %w", path, err)
 		}
 		defer func() { _ = f.Close() }() // opened for reading
 		_, err = io.CopyBuffer(struct{ io.Writer }{w}, safe.ContextReader(ctx, f), l.buf)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
-	}
-	return nil
 }
 
 // Walk implements plan.State. dir "" is the data directory. If dir is missing or not a directory, Walk yields nothing.

@@ -119,19 +119,19 @@ func readBlob(tree *desired.Tree, id plan.ID) ([]byte, error) {
 	if b.overflowed {
 		return nil, errTooLarge
 	}
-	return b.Bytes(), err
+	return b.buf.Bytes(), err
 }
 
-// limitedBuffer is a buffer of at most maxCompared bytes.
+// limitedBuffer is a buffer of at most maxCompared bytes. The buffer is a field, so that io.Copy cannot use its ReadFrom.
 type limitedBuffer struct {
-	bytes.Buffer
+	buf        bytes.Buffer
 	overflowed bool
 }
 
 func (l *limitedBuffer) Write(b []byte) (int, error) {
-	if l.Len()+len(b) > maxCompared {
+	if l.buf.Len()+len(b) > maxCompared {
 		l.overflowed = true
 		return 0, errTooLarge
 	}
-	return l.Buffer.Write(b)
+	return l.buf.Write(b)
 }
