@@ -78,8 +78,8 @@ func TestScanModule(t *testing.T) {
 			require.NoError(t, err)
 			done, err := client(t, g).ScanByModule(t.Context())
 			require.NoError(t, err)
-			assert.True(t, done.DesignersTold)
-			assert.Equal(t, 1, g.DesignersTold())
+			assert.True(t, done.DesignerNotifications)
+			assert.Equal(t, 1, g.DesignerNotifications())
 		})
 	}
 }

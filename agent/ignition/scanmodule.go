@@ -22,8 +22,8 @@ var ErrNoScanModule = errors.New("the gateway has no project-scan module")
 
 // ModuleScan is the result of ScanByModule.
 type ModuleScan struct {
-	// DesignersTold reports whether the module notified open Designers of the changes.
-	DesignersTold bool
+	// DesignerNotifications reports whether the module notified open Designers of the changes.
+	DesignerNotifications bool
 }
 
 // ScanByModule makes the project-scan module scan the projects and notify the Designers: POST
@@ -52,5 +52,5 @@ func (c *Client) ScanByModule(ctx context.Context) (ModuleScan, error) {
 	case !done.Scanned:
 		return ModuleScan{}, failure.New(v1alpha1.ReasonScanFailed, "the project-scan module did not finish a scan; see the gateway's own log")
 	}
-	return ModuleScan{DesignersTold: done.Told}, nil
+	return ModuleScan{DesignerNotifications: done.Told}, nil
 }

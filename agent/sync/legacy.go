@@ -35,7 +35,7 @@ func (l loader) scanByModule(ctx context.Context) error {
 		return err
 	}
 	notified := ""
-	if result.DesignersTold {
+	if result.DesignerNotifications {
 		notified = " and notified the open Designers"
 	}
 	l.r.Message = join(l.r.Message, fmt.Sprintf(

@@ -20,10 +20,10 @@ const (
 	resourceFile  = "resource.json"
 	thumbnailFile = "thumbnail.png"
 	unaryFile     = "unary-resource.json"
-	// maxFile bounds a file that the simulator reads.
+	// maxFile is the maximum size of a file that the simulator reads, in bytes.
 	maxFile = 256 << 20
 	// maxKept bounds a config.json that is kept in memory for the resource routes.
-	maxKept = 1 << 20
+	maxConfig = 1 << 20
 )
 
 // resource is a loaded resource.
@@ -38,10 +38,10 @@ type resource struct {
 	raw map[string][]byte
 }
 
-// errNoAttributes stops the whole gateway at a cold start.
+// errNoAttributes is a load error that makes a starting gateway fault.
 var errNoAttributes = errors.New("resource.json has no attributes object")
 
-// loadResource reads the current state of a resource in dir.
+// loadResource reads the resource in dir. name is its resource.json or unary-resource.json.
 func loadResource(root *os.Root, dir, name, resourcePath string) (*resource, error) {
 	raw, err := readFile(root, path.Join(dir, name))
 	if err != nil {
@@ -79,7 +79,7 @@ func (r *resource) loadFile(root *os.Root, dir, file string) error {
 		if !json.Valid(raw) {
 			return fmt.Errorf("the listed file %s is no JSON", file)
 		}
-		if file == "config.json" && len(raw) <= maxKept {
+		if file == "config.json" && len(raw) <= maxConfig {
 			if r.config, err = parseJSON(raw); err != nil {
 				return fmt.Errorf("the listed file %s: %w", file, err)
 			}
@@ -222,8 +222,8 @@ func (r *resource) version() (int32, error) {
 	return int32(n), nil
 }
 
-// signed returns the resource with a new lastModification and signature, and the bytes of its resource.json.
-func (r *resource) signed(actor string, at time.Time) (*resource, []byte, error) {
+// sign returns a copy with a new lastModification and signature, and the bytes of its resource.json.
+func (r *resource) sign(actor string, at time.Time) (*resource, []byte, error) {
 	next := *r
 	stamp := object{{"actor", actor}, {"timestamp", at.UTC().Format("2006-01-02T15:04:05Z")}}
 	next.doc = r.doc.with("attributes", r.attributes().with("lastModification", stamp))
@@ -260,7 +260,7 @@ func newResource(resourcePath, scope string) *resource {
 	}}
 }
 
-// withFiles returns the resource with data files added or replaced.
+// withFiles returns a copy with data files added or replaced.
 func (r *resource) withFiles(files map[string][]byte) *resource {
 	next := *r
 	next.digests = maps.Clone(r.digests)

@@ -194,8 +194,8 @@ func (g *Gateway) Grant(names ...string) error {
 
 // putConfig writes config.json of a resource and loads it.
 func (g *Gateway) putConfig(collection, name, actor string, doc node) error {
-	g.saving.Lock()
-	defer g.saving.Unlock()
+	g.filesMu.Lock()
+	defer g.filesMu.Unlock()
 	dir := path.Join(resourcesDir, collection, name)
 	saved, err := g.saveResource(dir, newResource(name, "A"), actor, map[string][]byte{"config.json": pretty(doc)})
 	if err != nil {
