@@ -154,9 +154,9 @@ func (c *Cluster) As(t testing.TB, namespace, account, pod string) *rest.Config 
 	return config
 }
 
-// May waits until the API server knows a permission of a service account: its authorizer sees a new binding with a
+// WaitAllowed waits until the API server allows an action to a service account: its authorizer sees a new binding with a
 // short delay.
-func (c *Cluster) May(t testing.TB, namespace, account string, what authorizationv1.ResourceAttributes) {
+func (c *Cluster) WaitAllowed(t testing.TB, namespace, account string, what authorizationv1.ResourceAttributes) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()

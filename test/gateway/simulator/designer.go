@@ -119,26 +119,35 @@ func (g *Gateway) saveInDesigner(ctx context.Context, id, resourcePath string, f
 		return ErrConflict
 	}
 	files = withThumbnail(resourcePath, files)
-	dir := path.Join(projectsDir, s.project, resourcePath)
-	saved, err := g.saveResource(dir, old, s.user, files)
+	saved, err := g.saveProjectResource(s.project, old, s.user, files)
 	if err != nil {
 		return err
-	}
-	if !g.opts.NoBlobs {
-		if err := g.storeBlobs(dir, saved); err != nil {
-			return err
-		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s.opened[resourcePath] = saved.storedSignature()
-	if p := g.projects[s.project]; p != nil {
+	return nil
+}
+
+// saveProjectResource saves and loads a resource of a project. The caller holds filesMu.
+func (g *Gateway) saveProjectResource(name string, r *resource, actor string, files map[string][]byte) (*resource, error) {
+	dir := path.Join(projectsDir, name, r.path)
+	saved, err := g.saveResource(dir, r, actor, files)
+	if err == nil && !g.opts.NoBlobs {
+		err = g.storeBlobs(dir, saved)
+	}
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p := g.projects[name]; p != nil {
 		changed := *p
 		changed.tree = p.tree.with(saved)
 		g.projects = maps.Clone(g.projects)
-		g.projects[s.project] = &changed
+		g.projects[name] = &changed
 	}
-	return nil
+	return saved, nil
 }
 
 // withThumbnail adds the picture of a Perspective view that a Designer saves with the view.

@@ -72,8 +72,7 @@ func (g *Gateway) rewriteResource(count int, change func(dir string, r *resource
 	}
 	for i := range all {
 		x := all[(count+i)%len(all)]
-		dir := path.Join(projectsDir, x.project, x.r.path)
-		files, err := change(dir, x.r)
+		files, err := change(path.Join(projectsDir, x.project, x.r.path), x.r)
 		if err != nil {
 			return err
 		}
@@ -81,20 +80,8 @@ func (g *Gateway) rewriteResource(count int, change func(dir string, r *resource
 			continue
 		}
 		actor, _ := dig(x.r.attributes(), "lastModification", "actor").(string)
-		saved, err := g.saveResource(dir, x.r, actor, files)
-		if err == nil && !g.opts.NoBlobs {
-			err = g.storeBlobs(dir, saved)
-		}
-		if err != nil {
-			return err
-		}
-		g.mu.Lock()
-		p := *g.projects[x.project]
-		p.tree = p.tree.with(saved)
-		g.projects = maps.Clone(g.projects)
-		g.projects[x.project] = &p
-		g.mu.Unlock()
-		return nil
+		_, err = g.saveProjectResource(x.project, x.r, actor, files)
+		return err
 	}
 	return nil
 }

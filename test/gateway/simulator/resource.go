@@ -126,25 +126,22 @@ func (r *resource) listedFiles() ([]string, error) {
 
 // attributes returns nil if there are none.
 func (r *resource) attributes() object {
-	v, _ := r.doc.get("attributes")
-	o, _ := v.(object)
+	o, _ := dig(r.doc, "attributes").(object)
 	return o
 }
 
 func (r *resource) storedSignature() string {
-	v, _ := r.attributes().get("lastModificationSignature")
-	s, _ := v.(string)
+	s, _ := dig(r.attributes(), "lastModificationSignature").(string)
 	return s
 }
 
 func (r *resource) enabled() bool {
-	v, ok := r.attributes().get("enabled")
-	b, isBool := v.(bool)
-	return !ok || !isBool || b
+	enabled, ok := dig(r.attributes(), "enabled").(bool)
+	return !ok || enabled
 }
 
 func (r *resource) flag(key string) byte {
-	if v, _ := r.doc.get(key); v == true {
+	if dig(r.doc, key) == true {
 		return 1
 	}
 	return 0
@@ -190,11 +187,10 @@ func (r *resource) signature() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// scope returns the sum of its letters; A is all of them.
+// scope returns the bits of the scope's letters; A has all bits.
 func (r *resource) scope() (int32, error) {
 	bits := map[rune]int32{'A': 7, 'G': 1, 'D': 2, 'C': 4, 'N': 0}
-	v, _ := r.doc.get("scope")
-	letters, ok := v.(string)
+	letters, ok := dig(r.doc, "scope").(string)
 	if !ok {
 		return 0, errors.New("resource.json: scope is no text")
 	}
@@ -210,8 +206,7 @@ func (r *resource) scope() (int32, error) {
 }
 
 func (r *resource) version() (int32, error) {
-	v, _ := r.doc.get("version")
-	number, ok := v.(json.Number)
+	number, ok := dig(r.doc, "version").(json.Number)
 	if !ok {
 		return 0, errors.New("resource.json: version is no number")
 	}

@@ -93,6 +93,7 @@ func levelPaths(v node) []string {
 	return paths
 }
 
+// dig returns the value below nested keys, or nil.
 func dig(v node, keys ...string) node {
 	for _, k := range keys {
 		o, _ := v.(object)
