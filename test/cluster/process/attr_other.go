@@ -4,8 +4,8 @@ package process
 
 import "syscall"
 
-// Bound cannot tie a child to its starter here. Only Linux, which Kubernetes needs, keeps the package's promise.
-func Bound() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// TiedToThread does not tie a child to its starter: only Linux can, which Kubernetes needs anyway.
+func TiedToThread() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // stopped assumes that the signal took effect.
 func stopped(int) (bool, error) { return true, nil }
