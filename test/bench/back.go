@@ -124,7 +124,7 @@ func (x *backBench) run(ctx context.Context, size size, programs programs, work 
 			return err
 		}
 	}
-	x.talk.Printf("%s: first syncs done", size.name)
+	x.log.Printf("%s: first syncs done", size.name)
 	for _, step := range []func(context.Context) error{
 		x.compare,
 		func(ctx context.Context) error { return x.still(ctx, f) },
@@ -138,7 +138,7 @@ func (x *backBench) run(ctx context.Context, size size, programs programs, work 
 }
 
 func (x *backBench) add(c, who string, s sample) {
-	x.talk.Printf("%s: %s, %s: %s, CPU %s, anon %s MiB", x.size.name, c, who, s.wall.Round(time.Millisecond), s.cpu.Round(time.Millisecond), mebibytes(s.anon))
+	x.log.Printf("%s: %s, %s: %s, CPU %s, anon %s MiB", x.size.name, c, who, s.wall.Round(time.Millisecond), s.cpu.Round(time.Millisecond), mebibytes(s.anon))
 	x.all.add(x.size.name, c, who, s)
 }
 
@@ -210,7 +210,7 @@ func (x *backBench) pushed(ctx context.Context, before string) (string, error) {
 		select {
 		case <-ctx.Done():
 			state, _ := x.on.state(context.WithoutCancel(ctx))
-			return "", fmt.Errorf("the branch does not change: %s %s; the proposal: %+v: %s", state.Phase, state.Message, state.Proposal, x.on.said.Tail())
+			return "", fmt.Errorf("the branch does not change: %s %s; the proposal: %+v: %s", state.Phase, state.Message, state.Proposal, x.on.log.Tail())
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
@@ -296,10 +296,10 @@ func (x *backBench) follow(ctx context.Context, a *agentBeside, commit string) (
 		return s, at, 0, err
 	}
 	stop := a.meter()
-	if err := a.trigger(); err != nil {
+	if err := a.triggerSync(); err != nil {
 		return s, at, 0, err
 	}
-	at, err = a.wait(ctx, commit, since.started())
+	at, err = a.waitSynced(ctx, commit, since.started())
 	s = stop()
 	if err != nil {
 		return s, at, 0, err

@@ -90,7 +90,7 @@ func (x *backBench) arrive(ctx context.Context, a *agentBeside, commit, file str
 		return s, err
 	}
 	stop := a.meter()
-	if err := a.trigger(); err != nil {
+	if err := a.triggerSync(); err != nil {
 		return s, err
 	}
 	for {
@@ -105,7 +105,7 @@ func (x *backBench) arrive(ctx context.Context, a *agentBeside, commit, file str
 		}
 	}
 	s = stop()
-	_, err = a.wait(ctx, commit, since.started())
+	_, err = a.waitSynced(ctx, commit, since.started())
 	return s, err
 }
 

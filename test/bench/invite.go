@@ -49,7 +49,7 @@ func benchSize(ctx context.Context, s settings, size size, programs programs, wo
 }
 
 func newBench(size size, remote *remote, work string, talk *log.Logger) *bench {
-	return &bench{size: size, work: work, remote: remote, at: map[string]string{}, walked: map[string]int{}, talk: talk}
+	return &bench{size: size, work: work, remote: remote, commits: map[string]string{}, next: map[string]int{}, log: talk}
 }
 
 // invite creates the contestants.
@@ -60,7 +60,7 @@ func (b *bench) invite(ctx context.Context, programs programs) error {
 		return err
 	}
 	if b.size.alone {
-		b.contestants = []contestant{once, &agentResident{agentOnce: once, remote: b.remote, brief: true}, b.fetchOnly()}
+		b.contestants = []contestant{once, &agentResident{agentOnce: once, remote: b.remote, oneShot: true}, b.fetchOnly()}
 		return nil
 	}
 	stays, err := newAgent(b.agent, filepath.Join(b.work, "resident"), url)
@@ -90,7 +90,7 @@ func (b *bench) inviteGuaranteed() error {
 	limits := inject.Guaranteed(idle).Limits
 	room, err := newQuota(limits.Cpu().MilliValue())
 	if err != nil {
-		b.talk.Printf("an agent of a Guaranteed pod is not measured: no container with a limit on CPU can be made here, which needs root and a control group tree that may be written: %v", err)
+		b.log.Printf("an agent of a Guaranteed pod is not measured: no container with a limit on CPU can be made here, which needs root and a control group tree that may be written: %v", err)
 		return nil
 	}
 	agent, err := newAgent(b.agent, filepath.Join(b.work, "guaranteed"), b.remote.url(), room.wrap()...)
@@ -101,7 +101,7 @@ func (b *bench) inviteGuaranteed() error {
 // inviteUnsynced adds the agent without durability, if the system supports it.
 func (b *bench) inviteUnsynced(ctx context.Context, nosync string) error {
 	if out, err := exec.CommandContext(ctx, nosync, "true").CombinedOutput(); err != nil {
-		b.talk.Printf("what durability costs is not measured: %s", out)
+		b.log.Printf("what durability costs is not measured: %s", out)
 		return ctx.Err()
 	}
 	agent, err := newAgent(b.agent, filepath.Join(b.work, "unsynced"), b.remote.url(), nosync)
@@ -117,7 +117,7 @@ func (b *bench) confine(context.Context, programs) error {
 		}
 		room, err := newContainer(b.size.memory)
 		if err != nil {
-			b.talk.Printf("%s is not measured: no container with a memory limit can be made here, which takes root and a control group tree that may be written: %v", b.size.name, err)
+			b.log.Printf("%s is not measured: no container with a memory limit can be made here, which takes root and a control group tree that may be written: %v", b.size.name, err)
 			return nil
 		}
 		c := &confined{container: room}
@@ -143,7 +143,7 @@ func (b *bench) confine(context.Context, programs) error {
 func (b *bench) hasRsync() bool {
 	_, err := exec.LookPath("rsync")
 	if err != nil {
-		b.talk.Print("rsync is not installed: git + checkout + rsync -c takes no part (install rsync and run again)")
+		b.log.Print("rsync is not installed: git + checkout + rsync -c takes no part (install rsync and run again)")
 	}
 	return err == nil
 }

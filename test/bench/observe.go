@@ -168,7 +168,7 @@ func (c *counter) since(what string) int {
 
 // serve starts a command of stoker, and ends it with the function that it returns.
 func serve(ctx context.Context, binary, kubeconfig string, args ...string) (*exec.Cmd, *output.Log, func(), error) {
-	said := &output.Log{Most: outputBytes}
+	said := &output.Log{MaxBytes: outputBytes}
 	c := command{env: append(os.Environ(), "KUBECONFIG="+kubeconfig), args: append([]string{binary}, args...)}
 	cmd := c.prepare(ctx, said)
 	if err := cmd.Start(); err != nil {
