@@ -204,7 +204,7 @@ func (x *safeBench) whole(ctx context.Context) error {
 	content := newWriter(3, min(x.size.mean, 3_000))
 	at := x.commits[x.on.home()]
 	err := fastImport(ctx, x.remote.dir, func(out *bufio.Writer) {
-		fmt.Fprintf(out, "commit refs/bench/whole/1\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\nfrom %s\n", firstStamp, at)
+		fmt.Fprintf(out, "commit refs/bench/whole/1\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\nfrom %s\n", firstCommitTime, at)
 		for _, p := range layout(x.size.files) {
 			text := content.content(p)
 			if p.kind == unaryFile || p.kind == projectFile { // these have one content

@@ -86,7 +86,7 @@ func age(ctx context.Context, b *bench, who contestant) (s sample, err error) {
 // crowd lets many resident agents with their own data directories fetch the same commit at the same time. They and the
 // server share this machine. The time is that of the last one.
 func crowd(ctx context.Context, b *bench, _ contestant) (s sample, err error) {
-	agents, err := b.gather(ctx)
+	agents, err := b.startCrowd(ctx)
 	defer func() {
 		for _, a := range agents {
 			err = errors.Join(err, a.close())
@@ -126,8 +126,8 @@ func crowd(ctx context.Context, b *bench, _ contestant) (s sample, err error) {
 	return s, err
 }
 
-// gather starts the crowd at the previous commit, a few agents at a time, because this is not measured.
-func (b *bench) gather(ctx context.Context) ([]*agentResident, error) {
+// startCrowd starts the crowd at the previous commit, a few agents at a time, because this is not measured.
+func (b *bench) startCrowd(ctx context.Context) ([]*agentResident, error) {
 	before := b.remote.refs[baseRef]
 	if n := b.next["crowd"]; n > 0 {
 		before = b.remote.commit("one", n)

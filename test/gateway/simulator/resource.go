@@ -22,7 +22,7 @@ const (
 	unaryFile     = "unary-resource.json"
 	// maxFile is the maximum size of a file that the simulator reads, in bytes.
 	maxFile = 256 << 20
-	// maxKept bounds a config.json that is kept in memory for the resource routes.
+	// maxConfig is the maximum size of a config.json that is parsed for the resource routes, in bytes.
 	maxConfig = 1 << 20
 )
 
