@@ -80,9 +80,7 @@ func (g *Gateway) startUp(delay time.Duration) error {
 		return err
 	}
 	g.setState(g.lifeCtx, Starting, "")
-	g.mu.Lock()
-	runCtx := g.runCtx
-	g.mu.Unlock()
+	runCtx := g.currentRun()
 	if err := g.seedOnce(); err != nil {
 		return err
 	}

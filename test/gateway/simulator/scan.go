@@ -215,9 +215,7 @@ func (g *Gateway) scanTree(runCtx context.Context, kind string) error {
 const maxLoadErrors = 10_000
 
 func (g *Gateway) scanProjects() []problem {
-	g.mu.Lock()
-	old := g.projects
-	g.mu.Unlock()
+	old := g.loadedProjects()
 	loaded, problems := loadProjects(g.root, old)
 	for _, p := range loaded {
 		if before := old[p.name]; before != nil && g.opts.Unknowns.SkipUnchanged {
@@ -238,9 +236,7 @@ func (g *Gateway) scanProjects() []problem {
 }
 
 func (g *Gateway) scanConfig() []problem {
-	g.mu.Lock()
-	old := g.config
-	g.mu.Unlock()
+	old := g.loadedConfig()
 	loaded, problems := loadConfig(g.root, g.opts.Mode, old)
 	for _, c := range loaded {
 		if before := old.collection(c.name); before != nil && g.opts.Unknowns.SkipUnchanged {

@@ -114,9 +114,7 @@ func (g *Gateway) authorize(r *http.Request) (token, *refusal) {
 }
 
 func (g *Gateway) authorizeFor(r *http.Request, changes bool) (token, *refusal) {
-	g.mu.Lock()
-	cfg := g.config
-	g.mu.Unlock()
+	cfg := g.loadedConfig()
 	name, key, ok := strings.Cut(r.Header.Get("X-Ignition-API-Token"), ":")
 	t, known := cfg.tokens()[name]
 	raw, err := base64.RawURLEncoding.DecodeString(key)
