@@ -148,11 +148,8 @@ func (s *Server) backendEnv(r *http.Request, body io.Reader, refuse Feature) []s
 		"GIT_PROJECT_ROOT="+s.root,
 		"PATH_INFO="+r.URL.Path,
 		"GIT_HTTP_EXPORT_ALL=1",
-		"GIT_CONFIG_COUNT="+strconv.Itoa(len(settings)),
 	)
-	for i, kv := range settings {
-		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, kv[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, kv[1]))
-	}
+	env = append(env, configEnv(settings...)...)
 	if checked, ok := body.(*bytes.Reader); ok {
 		env = append(env, "CONTENT_LENGTH="+strconv.Itoa(checked.Len()), "HTTP_CONTENT_ENCODING=")
 	} else if r.ContentLength >= 0 {

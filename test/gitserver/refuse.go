@@ -142,7 +142,7 @@ func (s *Server) checkUploadPack(r *http.Request, repo string, refuse Feature) (
 // tips returns the objects that a repository advertises.
 func (s *Server) tips(ctx context.Context, repo string) (map[string]bool, error) {
 	cmd := exec.CommandContext(ctx, "git", "-C", filepath.Join(s.root, filepath.FromSlash(repo)), "show-ref", "--head", "--dereference")
-	cmd.Env = append(Env(), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")
+	cmd.Env = append(Env(), configEnv([2]string{"safe.directory", "*"})...)
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("list the refs of %s: %w", repo, err)

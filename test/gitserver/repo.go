@@ -79,6 +79,15 @@ func Env() []string {
 	}
 }
 
+// configEnv returns the environment variables that give git these settings, each a key and a value.
+func configEnv(settings ...[2]string) []string {
+	env := []string{fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(settings))}
+	for i, s := range settings {
+		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, s[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, s[1]))
+	}
+	return env
+}
+
 // Git runs git in the repository and returns its output without the last newline.
 func (r *Repo) Git(args ...string) string {
 	r.t.Helper()

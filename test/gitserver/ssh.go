@@ -253,10 +253,7 @@ func (s *SSHServer) run(channel ssh.Channel, program, path string, opts SSHOptio
 	}
 	cmd := exec.Command("git", append(args, "--", filepath.Join(s.root, filepath.Join("/", filepath.FromSlash(path))))...)
 	settings := append([][2]string{{"safe.directory", "*"}}, opts.Config...)
-	cmd.Env = append(Env(), fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(settings)))
-	for i, kv := range settings {
-		cmd.Env = append(cmd.Env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, kv[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, kv[1]))
-	}
+	cmd.Env = append(Env(), configEnv(settings...)...)
 	cmd.Stdout, cmd.Stderr = io.Writer(channel), channel.Stderr()
 	if opts.Refuse != "" {
 		return advertiseAndRefuse(cmd, channel, opts)

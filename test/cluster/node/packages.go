@@ -50,18 +50,18 @@ func Install(ctx context.Context, say io.Writer) error {
 
 // InstallPackages installs the packages of missing programs, or returns an error that names them.
 func InstallPackages(ctx context.Context, say io.Writer, needs ...Need) error {
-	missing := missingPackages(needs)
-	if len(missing) == 0 {
+	_, packages := missing(needs)
+	if len(packages) == 0 {
 		return nil
 	}
 	apt, err := exec.LookPath("apt-get")
 	if err != nil {
-		return fmt.Errorf("missing on this machine, which has no apt-get to install them: %s", strings.Join(missing, " "))
+		return fmt.Errorf("missing on this machine, which has no apt-get to install them: %s", strings.Join(packages, " "))
 	}
 	ctx, cancel := context.WithTimeout(ctx, installTimeout)
 	defer cancel()
-	fmt.Fprintf(say, "installing %s …\n", strings.Join(missing, " "))
-	install := append([]string{"install", "-y", "-qq", "--no-install-recommends"}, missing...)
+	fmt.Fprintf(say, "installing %s …\n", strings.Join(packages, " "))
+	install := append([]string{"install", "-y", "-qq", "--no-install-recommends"}, packages...)
 	if run(ctx, apt, install...) != nil { // package lists may be outdated or missing: fetch them once
 		if err := run(ctx, apt, "update", "-qq"); err != nil {
 			return err
@@ -70,30 +70,24 @@ func InstallPackages(ctx context.Context, say io.Writer, needs ...Need) error {
 			return err
 		}
 	}
-	if left := missingPrograms(needs); len(left) > 0 {
-		return fmt.Errorf("installed %s, and still missing: %s", strings.Join(missing, " "), strings.Join(left, " "))
+	if programs, _ := missing(needs); len(programs) > 0 {
+		return fmt.Errorf("installed %s, and still missing: %s", strings.Join(packages, " "), strings.Join(programs, " "))
 	}
 	return nil
 }
 
-func missingPackages(needs []Need) []string {
-	var pkgs []string
+// missing returns the programs that this machine lacks, and the packages that contain them.
+func missing(needs []Need) (programs, packages []string) {
 	for _, n := range needs {
-		if _, err := exec.LookPath(n.Program); err != nil && !slices.Contains(pkgs, n.Package) {
-			pkgs = append(pkgs, n.Package)
+		if _, err := exec.LookPath(n.Program); err == nil {
+			continue
+		}
+		programs = append(programs, n.Program)
+		if !slices.Contains(packages, n.Package) {
+			packages = append(packages, n.Package)
 		}
 	}
-	return pkgs
-}
-
-func missingPrograms(needs []Need) []string {
-	var programs []string
-	for _, n := range needs {
-		if _, err := exec.LookPath(n.Program); err != nil {
-			programs = append(programs, n.Program)
-		}
-	}
-	return programs
+	return programs, packages
 }
 
 // run runs a program. If the program fails, the error has its output.
