@@ -63,8 +63,8 @@ spec:
   git: {repo: "https://git.example.com/plant.git", ref: main}
   alerting: {enabled: true, webhooks: [{type: slack, urlSecretRef: {name: stoker-alerts, key: url}}]}
 `)
-	cluster.May(t, own, "stoker-notifier", authorizationv1.ResourceAttributes{Verb: "watch", Group: "stoker.io", Resource: "gatewaysyncs"})
-	cluster.May(t, own, "stoker-notifier", authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "get", Resource: "secrets", Name: "stoker-alerts"})
+	cluster.WaitAllowed(t, own, "stoker-notifier", authorizationv1.ResourceAttributes{Verb: "watch", Group: "stoker.io", Resource: "gatewaysyncs"})
+	cluster.WaitAllowed(t, own, "stoker-notifier", authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "get", Resource: "secrets", Name: "stoker-alerts"})
 
 	var log program.Log
 	start := func() (stop func()) {

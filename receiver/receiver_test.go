@@ -55,14 +55,14 @@ func install(t *testing.T, cluster *kubetest.Cluster) {
 	t.Helper()
 	cluster.ApplyYAML(t, "", "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+system+"}\n")
 	cluster.ApplyYAML(t, system, shipped(t, "receiver/base/rbac.yaml"))
-	cluster.May(t, system, "stoker-receiver", authorizationv1.ResourceAttributes{Group: "stoker.io", Resource: "gatewaysyncs", Verb: "patch"})
+	cluster.WaitAllowed(t, system, "stoker-receiver", authorizationv1.ResourceAttributes{Group: "stoker.io", Resource: "gatewaysyncs", Verb: "patch"})
 }
 
 // grant creates the Secret of a namespace and grants the receiver read access.
 func grant(t *testing.T, cluster *kubetest.Cluster, namespace string) {
 	t.Helper()
 	cluster.ApplyYAML(t, namespace, shipped(t, "receiver-secrets/namespace/role.yaml"))
-	cluster.May(t, system, "stoker-receiver", authorizationv1.ResourceAttributes{Namespace: namespace, Resource: "secrets", Name: "stoker-webhook", Verb: "get"})
+	cluster.WaitAllowed(t, system, "stoker-receiver", authorizationv1.ResourceAttributes{Namespace: namespace, Resource: "secrets", Name: "stoker-webhook", Verb: "get"})
 	_, err := cluster.Client(t).CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "stoker-webhook"},
 		StringData: map[string]string{"secret": webhookSecret}}, metav1.CreateOptions{})
 	require.NoError(t, err)

@@ -79,7 +79,7 @@ func TestScanModule(t *testing.T) {
 			done, err := client(t, g).ScanByModule(t.Context())
 			require.NoError(t, err)
 			assert.True(t, done.DesignersNotified)
-			assert.Equal(t, 1, g.DesignersNotified())
+			assert.Equal(t, 1, g.DesignerNotifications())
 		})
 	}
 }

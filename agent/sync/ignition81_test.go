@@ -26,7 +26,7 @@ func TestAGatewayBefore83IsScannedByTheModule(t *testing.T) {
 			assert.Equal(t, 1, b.gw.Count("POST /data/project-scan-endpoint/scan"))
 			assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/projects")+b.gw.Count("POST /data/api/v1/scan-lock/projects"))
 			assert.NotNil(t, b.gw.Loaded(viewDir))
-			assert.Equal(t, 1, b.gw.DesignersNotified())
+			assert.Equal(t, 1, b.gw.DesignerNotifications())
 			require.Len(t, r.Notes, 1, "%q", r.Notes)
 			assert.Contains(t, r.Notes[0], "database", "files of config mean nothing to it")
 

@@ -120,7 +120,7 @@ func TestRolloutOfAFleet(t *testing.T) {
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, "may not approve")
 	p.Allow(account, "stoker-approver")
-	p.May(account, authorizationv1.ResourceAttributes{Namespace: p.Namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "approve"})
+	p.WaitAllowed(account, authorizationv1.ResourceAttributes{Namespace: p.Namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "approve"})
 	require.NoError(t, argo.click("approve"))
 	p.Converges("second", second)
 	argo.shows("Healthy", "")

@@ -159,7 +159,7 @@ metadata: {name: reader}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
 subjects: [{kind: ServiceAccount, name: default, namespace: `+namespace+`}]
 `)
-	cluster.May(t, namespace, "default", authorizationv1.ResourceAttributes{Namespace: namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "list"})
+	cluster.WaitAllowed(t, namespace, "default", authorizationv1.ResourceAttributes{Namespace: namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "list"})
 	found := look(t, checker(t, cluster.As(t, namespace, "default", ""), namespace))[receiver]
 	assert.Contains(t, found, "unknown: the receiver's Deployment cannot be read")
 	assert.Contains(t, found, "warning: line: a receiver, if there is one, may not read Secret line-webhook and rejects every request")

@@ -44,8 +44,8 @@ func (w *world) installed() (system string) {
 		}
 		w.ApplyYAML(w.t, in, strings.ReplaceAll(text, "kind: ClusterRole\n  name: stoker-configsync", "kind: ClusterRole\n  name: "+system))
 	}
-	w.May(w.t, system, "stoker-configsync", authorizationv1.ResourceAttributes{Namespace: w.namespace, Verb: "impersonate", Resource: "serviceaccounts", Name: "stoker-config"})
-	w.May(w.t, system, "stoker-configsync", authorizationv1.ResourceAttributes{Namespace: system, Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Name: "stoker-configsync"})
+	w.WaitAllowed(w.t, system, "stoker-configsync", authorizationv1.ResourceAttributes{Namespace: w.namespace, Verb: "impersonate", Resource: "serviceaccounts", Name: "stoker-config"})
+	w.WaitAllowed(w.t, system, "stoker-configsync", authorizationv1.ResourceAttributes{Namespace: system, Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Name: "stoker-configsync"})
 	return system
 }
 
@@ -62,7 +62,7 @@ func (w *world) account(namespace, name string, rules ...rbacv1.PolicyRule) {
 		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: name}},
 	}, metav1.CreateOptions{})
 	require.NoError(w.t, err)
-	w.May(w.t, namespace, name, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: rules[0].Verbs[0], Group: rules[0].APIGroups[0], Resource: rules[0].Resources[0]})
+	w.WaitAllowed(w.t, namespace, name, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: rules[0].Verbs[0], Group: rules[0].APIGroups[0], Resource: rules[0].Resources[0]})
 }
 
 var configMaps = rule("", "configmaps", "get", "create", "patch", "delete")

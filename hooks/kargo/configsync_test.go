@@ -14,8 +14,8 @@ import (
 	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/test/fleet/door"
 	"stoker.io/stoker/test/fleet/plant"
+	"stoker.io/stoker/test/fleet/receivertest"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -36,7 +36,7 @@ func (l *line) applies() {
 
 func TestPromotionOfConfigSync(t *testing.T) {
 	t.Parallel()
-	l := newLine(t, plant.New(t, 0, door.Locked))
+	l := newLine(t, plant.New(t, 0, receivertest.SetSecret))
 	l.Cluster.ApplyYAML(t, l.Namespace, `
 apiVersion: stoker.io/v1alpha1
 kind: ConfigSync

@@ -21,8 +21,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
-	"stoker.io/stoker/test/fleet/door"
 	"stoker.io/stoker/test/fleet/plant"
+	"stoker.io/stoker/test/fleet/receivertest"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -39,7 +39,7 @@ type line struct {
 
 func newLine(t *testing.T, p *plant.Plant) *line {
 	t.Helper()
-	to, err := url.Parse(door.Open(t, p).URL)
+	to, err := url.Parse(receivertest.Start(t, p).URL)
 	require.NoError(t, err)
 	l := &line{Plant: p, t: t}
 	through := httputil.NewSingleHostReverseProxy(to)
@@ -94,7 +94,7 @@ func (l *line) promotion(tag string, vars ...variable) *promotion {
 	if at := l.Repo.Git("for-each-ref", "--format=%(objectname)", "refs/tags/"+tag, "refs/heads/"+tag); at != "" {
 		p.commits[0].ID = strings.TrimSpace(at)
 	}
-	p.secrets["stoker-webhook"]["token"] = door.Token
+	p.secrets["stoker-webhook"]["token"] = receivertest.Token
 	return p
 }
 
@@ -131,7 +131,7 @@ func (l *line) patch(patch string) {
 // P5, R3, R4: promotions against the real receiver, a real API server, and agents that sync.
 func TestPromotionsReachAFleet(t *testing.T) {
 	t.Parallel()
-	l := newLine(t, plant.New(t, 2, door.Locked))
+	l := newLine(t, plant.New(t, 2, receivertest.SetSecret))
 	l.Start()
 	l.Tag("v1.0.0", l.First)
 	second := l.Push("second")
@@ -197,7 +197,7 @@ func TestPromotionsReachAFleet(t *testing.T) {
 // P4: a promotion that cannot succeed, or that is superseded, fails with the reason, and the gateways do not change.
 func TestFailedPromotionReason(t *testing.T) {
 	t.Parallel()
-	l := newLine(t, plant.New(t, 1, door.Locked))
+	l := newLine(t, plant.New(t, 1, receivertest.SetSecret))
 	l.Start()
 	l.Tag("v1.0.0", l.First)
 	l.Converges("first", l.First)
@@ -234,7 +234,7 @@ func TestFailedPromotionReason(t *testing.T) {
 // A later change of spec.git.ref supersedes a request without any cleanup, even while a promotion waits.
 func TestGitAndPromotionsEndEachOthersRequests(t *testing.T) {
 	t.Parallel()
-	l := newLine(t, plant.New(t, 1, door.Locked))
+	l := newLine(t, plant.New(t, 1, receivertest.SetSecret))
 	l.Start()
 	l.Tag("v1.0.0", l.First)
 	second := l.Push("second")
@@ -302,7 +302,7 @@ func (l *line) git(p *promotion) []step {
 // If gateways wait for an operator, the promotion must fail at its own timeout and report what it waited for.
 func TestHeldPromotionMessage(t *testing.T) {
 	t.Parallel()
-	l := newLine(t, plant.New(t, 1, door.Locked))
+	l := newLine(t, plant.New(t, 1, receivertest.SetSecret))
 	l.Start()
 	l.Converges("first", l.First)
 	l.patch(`{"spec":{"paused":true}}`)
@@ -325,13 +325,13 @@ func TestHeldPromotionMessage(t *testing.T) {
 // The receiver must refuse a ref that is not a string, although the task never sends one.
 func TestNumericRefIsRejected(t *testing.T) {
 	t.Parallel()
-	l := newLine(t, plant.New(t, 0, door.Locked))
+	l := newLine(t, plant.New(t, 0, receivertest.SetSecret))
 	p := l.promotion("1.10")
 	body, err := json.Marshal(map[string]any{"source": "kargo", "id": p.name, "ref": 1.1})
 	require.NoError(t, err)
 	status, _, _, err := httpStep(t.Context(), map[string]any{
 		"method": "POST", "url": l.receiver.URL + "/webhook/" + l.Namespace + "/" + l.Name, "body": string(body),
-		"headers":           []any{map[string]any{"name": "Authorization", "value": "Bearer " + door.Token}},
+		"headers":           []any{map[string]any{"name": "Authorization", "value": "Bearer " + receivertest.Token}},
 		"successExpression": p.steps[4].Config["successExpression"], "failureExpression": "response.status >= 300", "errorExpression": "response.body.message",
 	})
 	assert.Equal(t, failed, status)

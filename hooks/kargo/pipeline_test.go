@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/test/fleet/door"
 	"stoker.io/stoker/test/fleet/plant"
+	"stoker.io/stoker/test/fleet/receivertest"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -113,7 +113,7 @@ func (l *pipeline) promote(name, tag string) (*promotion, error) {
 	l.promoted++
 	p := &promotion{
 		name: fmt.Sprintf("%s.01m7vmb2qdrn90aaqkkr%06d.51f97f6", name, l.promoted), project: s.Metadata.Namespace, stage: name, freight: "51f97f6", scale: 50, real: true,
-		secrets: map[string]map[string]string{"stoker-webhook": {"token": door.Token}}, commits: []commit{{RepoURL: exampleRepo, Tag: tag, ID: strings.TrimSpace(l.Repo.Git("rev-parse", tag))}},
+		secrets: map[string]map[string]string{"stoker-webhook": {"token": receivertest.Token}}, commits: []commit{{RepoURL: exampleRepo, Tag: tag, ID: strings.TrimSpace(l.Repo.Git("rev-parse", tag))}},
 		vars: []variable{{"receiver", l.receiver.URL}},
 	}
 	for _, one := range s.Spec.PromotionTemplate.Spec.Steps {
@@ -145,7 +145,7 @@ func (l *pipeline) verify(s stage, p *promotion) bool {
 	if s.Spec.Verification == nil {
 		return true
 	}
-	args := map[string]string{"receiver": l.receiver.URL, "token": door.Token}
+	args := map[string]string{"receiver": l.receiver.URL, "token": receivertest.Token}
 	for _, a := range here(s.Spec.Verification.Args, l.Namespace) {
 		value, err := evaluate(a.Value, map[string]any{"ctx": map[string]any{"stage": p.stage}}, p.functions(step{})...)
 		require.NoError(l.t, err)
@@ -182,7 +182,7 @@ func TestExamplePipeline(t *testing.T) {
 	folder := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(folder, "projects/line"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(folder, "projects/line/project.json"), []byte(`{"title": "first", "description": "", "parent": "", "enabled": true, "inheritable": false}`), 0o644))
-	dev := plant.Of(t, syncs["line-dev"], folder)
+	dev := plant.FromFolder(t, syncs["line-dev"], folder)
 	plants := map[string]*plant.Plant{"dev": dev}
 	for _, name := range []string{"test", "prod"} {
 		plants[name] = dev.Another("line-"+name, 0, func(gs *v1alpha1.GatewaySync) { gs.Spec = syncs["line-"+name].Spec })

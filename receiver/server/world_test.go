@@ -115,8 +115,8 @@ func newWorld(t *testing.T, objects string) *world {
 	w.ns = w.cluster.Namespace(t)
 	w.cluster.ApplyYAML(t, w.ns, rights)
 	// Without this wait, the receiver may find that it cannot read the Secret, and it retries only after a second.
-	w.cluster.May(t, w.ns, "stoker-receiver", authorizationv1.ResourceAttributes{Namespace: w.ns, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "patch"})
-	w.cluster.May(t, w.ns, "stoker-receiver", authorizationv1.ResourceAttributes{Namespace: w.ns, Resource: "secrets", Name: "webhook", Verb: "get"})
+	w.cluster.WaitAllowed(t, w.ns, "stoker-receiver", authorizationv1.ResourceAttributes{Namespace: w.ns, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "patch"})
+	w.cluster.WaitAllowed(t, w.ns, "stoker-receiver", authorizationv1.ResourceAttributes{Namespace: w.ns, Resource: "secrets", Name: "webhook", Verb: "get"})
 	w.cluster.ApplyYAML(t, w.ns, objects)
 	var err error
 	w.admin, err = kube.ConnectTo(w.cluster.RESTConfig(), "test")

@@ -18,7 +18,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// backCases are the work of an agent that sends changes of its gateway back to git, in the order in which it is measured.
+// backCases measure an agent that sends changes of its gateway back to git, in this order.
 var backCases = []benchCase{
 	{name: "compare", title: "comparison of all files, nothing changed"},
 	{name: "base", title: "reading what git has"},
@@ -36,7 +36,7 @@ const (
 	off       = "feature off"
 )
 
-// backFigures are what the goals need beside the samples of the agents, per size.
+// backFigures has the figures of a size that the goals need beside the samples of the agents.
 type backFigures struct {
 	ratios          []float64 // of the CPU time of comparisons with the feature to those without
 	requests, bytes map[string]int64
@@ -57,8 +57,8 @@ func back(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 	return s.within(ctx, stderr, func(ctx context.Context, programs programs, work string, talk *log.Logger) error {
 		all, figures := results{}, map[string]*backFigures{}
 		for _, size := range s.sizes {
-			x := &backBench{s: s, all: all, fig: &backFigures{requests: map[string]int64{}, bytes: map[string]int64{}}}
-			figures[size.name] = x.fig
+			x := &backBench{s: s, all: all, figures: &backFigures{requests: map[string]int64{}, bytes: map[string]int64{}}}
+			figures[size.name] = x.figures
 			if err := x.run(ctx, size, programs, filepath.Join(work, size.name), talk); err != nil {
 				return fmt.Errorf("size %s: %w", size.name, err)
 			}
@@ -70,9 +70,9 @@ func back(ctx context.Context, args []string, stdout, stderr io.Writer) (err err
 // backBench measures one repository.
 type backBench struct {
 	*bench
-	s   settings
-	all results
-	fig *backFigures
+	s       settings
+	all     results
+	figures *backFigures
 	// on proposes changes, and off does not.
 	on, off *agentBeside
 	views   []view
@@ -90,12 +90,12 @@ func (x *backBench) run(ctx context.Context, size size, programs programs, work 
 		return err
 	}
 	defer func() { err = errors.Join(err, remote.server.Close()) }()
-	if x.bench, x.writer = newBench(size, remote, work, talk), newWriter(2, size.mean); x.fig.binary == 0 {
+	if x.bench, x.writer = newBench(size, remote, work, talk), newWriter(2, size.mean); x.figures.binary == 0 {
 		info, err := os.Stat(programs.agent)
 		if err != nil {
 			return err
 		}
-		x.fig.binary = info.Size()
+		x.figures.binary = info.Size()
 	}
 	x.agent = programs.agent
 	for _, p := range layout(size.files) {
@@ -111,11 +111,11 @@ func (x *backBench) run(ctx context.Context, size size, programs programs, work 
 		return err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
-	if x.on, err = newBeside(x.bench, "on", fmt.Sprintf(withForge, f.url)); err != nil {
+	if x.on, err = newAgentBeside(x.bench, "on", fmt.Sprintf(withForge, f.url)); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, x.on.close()) }()
-	if x.off, err = newBeside(x.bench, "off", ""); err != nil {
+	if x.off, err = newAgentBeside(x.bench, "off", ""); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, x.off.close()) }()
@@ -124,11 +124,11 @@ func (x *backBench) run(ctx context.Context, size size, programs programs, work 
 			return err
 		}
 	}
-	x.talk.Printf("%s: first syncs done", size.name)
+	x.log.Printf("%s: first syncs done", size.name)
 	for _, step := range []func(context.Context) error{
 		x.compare,
-		func(ctx context.Context) error { return x.still(ctx, f) },
-		x.save, x.hang, x.large,
+		func(ctx context.Context) error { return x.measureIdle(ctx, f) },
+		x.save, x.compareDuringHungPush, x.saveLarge,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -137,13 +137,13 @@ func (x *backBench) run(ctx context.Context, size size, programs programs, work 
 	return nil
 }
 
-func (x *backBench) add(c, who string, s sample) {
-	x.talk.Printf("%s: %s, %s: %s, CPU %s, anon %s MiB", x.size.name, c, who, s.wall.Round(time.Millisecond), s.cpu.Round(time.Millisecond), mebibytes(s.anon))
+func (x *backBench) addSample(c, who string, s sample) {
+	x.log.Printf("%s: %s, %s: %s, CPU %s, anon %s MiB", x.size.name, c, who, s.wall.Round(time.Millisecond), s.cpu.Round(time.Millisecond), mebibytes(s.anon))
 	x.all.add(x.size.name, c, who, s)
 }
 
-// still watches both agents at the same time, while nothing happens. In a minute one of them also walks once.
-func (x *backBench) still(ctx context.Context, f *forge) error {
+// measureIdle watches both agents at the same time, while nothing happens. In a minute one of them also walks once.
+func (x *backBench) measureIdle(ctx context.Context, f *forge) error {
 	for _, a := range []*agentBeside{x.on, x.off} {
 		if err := a.ready(ctx); err != nil {
 			return err
@@ -152,7 +152,7 @@ func (x *backBench) still(ctx context.Context, f *forge) error {
 	time.Sleep(2 * syncPeriod) // the first comparison and the first walk after the start
 	settle(ctx)
 	x.remote.server.Forget()
-	f.got.Store(0)
+	f.requests.Store(0)
 	load := loadAverage()
 	end := map[string]func() sample{proposing: x.on.meter(), off: x.off.meter()}
 	select {
@@ -163,14 +163,14 @@ func (x *backBench) still(ctx context.Context, f *forge) error {
 	for who, stop := range end {
 		s := stop()
 		s.load = load
-		x.add("still", who, s)
+		x.addSample("still", who, s)
 	}
 	for _, r := range x.remote.server.Requests() {
-		x.fig.requests["all"]++
-		x.fig.bytes["all"] += r.In + r.Out
+		x.figures.requests["all"]++
+		x.figures.bytes["all"] += r.In + r.Out
 	}
-	x.fig.asked = f.got.Load()
-	return x.on.propose(withoutForge) // from here on only the branch counts
+	x.figures.asked = f.requests.Load()
+	return x.on.setBidirectional(withoutForge) // from here on only the branch counts
 }
 
 // meter measures an agent until the returned function is called.
@@ -187,48 +187,48 @@ func (x *backBench) content() map[string][]byte {
 	return map[string][]byte{"view.json": []byte(x.writer.content(path{kind: viewFile}))}
 }
 
-// next returns the view to save. Successive ones are spread over the first project.
-func (x *backBench) next() view {
+// nextView returns the view to save. Successive ones are spread over the first project.
+func (x *backBench) nextView() view {
 	x.saves++
 	return x.views[(x.saves*97*len(x.views)/1000)%len(x.views)]
 }
 
-// tip returns the commit of a branch on the server, "" if there is none.
-func (x *backBench) tip() string {
+// branchTip returns the commit of the proposal's branch on the server, or "" if there is no such branch.
+func (x *backBench) branchTip() string {
 	id, _ := os.ReadFile(filepath.Join(x.remote.dir, "refs", "heads", filepath.FromSlash(branch)))
 	return strings.TrimSpace(string(id))
 }
 
-// pushed waits until the branch is another commit than before.
-func (x *backBench) pushed(ctx context.Context, before string) (string, error) {
+// waitPushed waits until the branch is another commit than before.
+func (x *backBench) waitPushed(ctx context.Context, before string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for {
-		if tip := x.tip(); tip != before {
+		if tip := x.branchTip(); tip != before {
 			return tip, nil
 		}
 		select {
 		case <-ctx.Done():
 			state, _ := x.on.state(context.WithoutCancel(ctx))
-			return "", fmt.Errorf("the branch does not change: %s %s; the proposal: %+v: %s", state.Phase, state.Message, state.Proposal, x.on.said.Tail())
+			return "", fmt.Errorf("the branch does not change: %s %s; the proposal: %+v: %s", state.Phase, state.Message, state.Proposal, x.on.log.Tail())
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }
 
-// save saves a view, waits for the branch, and merges it, in each round. The agent without the feature gets the same save, as what it
-// does about it does not count as a cost of the feature.
+// save saves a view, waits for the branch, and merges it, in each round. The agent without the feature gets the same
+// save, because the work that it does for a save is no cost of the feature.
 func (x *backBench) save(ctx context.Context) error {
 	for range x.s.rounds {
-		v, files, load := x.next(), x.content(), loadAverage()
+		v, files, load := x.nextView(), x.content(), loadAverage()
 		settle(ctx)
 		x.remote.server.Forget()
-		before := x.tip()
+		before := x.branchTip()
 		stop, began := x.on.meter(), time.Now()
 		if err := x.on.save(ctx, v, files); err != nil {
 			return err
 		}
-		tip, err := x.pushed(ctx, before)
+		tip, err := x.waitPushed(ctx, before)
 		if err != nil {
 			return err
 		}
@@ -242,12 +242,12 @@ func (x *backBench) save(ctx context.Context) error {
 				s.pack += r.In
 			}
 		}
-		x.add("save", proposing, s)
-		deflated, err := x.remote.deflated(ctx, tip)
+		x.addSample("save", proposing, s)
+		deflated, err := x.remote.deflatedSize(ctx, tip)
 		if err != nil {
 			return err
 		}
-		x.fig.deflated = append(x.fig.deflated, deflated)
+		x.figures.deflated = append(x.figures.deflated, deflated)
 
 		load, stop, began = loadAverage(), x.off.meter(), time.Now()
 		if err := x.off.save(ctx, v, files); err != nil {
@@ -256,7 +256,7 @@ func (x *backBench) save(ctx context.Context) error {
 		time.Sleep(window - time.Since(began))
 		s = stop()
 		s.wall, s.load = 0, load
-		x.add("save", off, s)
+		x.addSample("save", off, s)
 		if err := x.merge(ctx, tip); err != nil {
 			return err
 		}
@@ -264,19 +264,19 @@ func (x *backBench) save(ctx context.Context) error {
 	return nil
 }
 
-// merge makes main the commit of the branch. The gateway has all that it brings.
+// merge moves main to the commit of the branch, whose content the gateway already has.
 func (x *backBench) merge(ctx context.Context, tip string) error {
 	scans, load := x.on.scans(), loadAverage()
-	s, state, reports, err := x.follow(ctx, x.on, tip)
+	s, state, reports, err := x.measureSync(ctx, x.on, tip)
 	if err != nil {
 		return err
 	}
 	s.load = load
-	x.add("merge", proposing, s)
-	x.fig.writes += state.Report.Files.Added + state.Report.Files.Modified + state.Report.Files.Deleted
-	x.fig.scans += x.on.scans() - scans
-	x.fig.reports = append(x.fig.reports, reports)
-	for x.tip() != "" { // the agent deletes the branch
+	x.addSample("merge", proposing, s)
+	x.figures.writes += state.Report.Files.Added + state.Report.Files.Modified + state.Report.Files.Deleted
+	x.figures.scans += x.on.scans() - scans
+	x.figures.reports = append(x.figures.reports, reports)
+	for x.branchTip() != "" { // the agent deletes the branch
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -286,8 +286,9 @@ func (x *backBench) merge(ctx context.Context, tip string) error {
 	return nil
 }
 
-// follow moves main, makes an agent ask for it, and waits until it is Synced. reports is the number of syncs that the agent reported.
-func (x *backBench) follow(ctx context.Context, a *agentBeside, commit string) (s sample, at state, reports int, err error) {
+// measureSync moves main, makes an agent poll git, and waits until it is Synced. reports is the number of syncs that the
+// agent reported.
+func (x *backBench) measureSync(ctx context.Context, a *agentBeside, commit string) (s sample, at state, reports int, err error) {
 	since, err := a.state(ctx)
 	if err != nil {
 		return s, at, 0, err
@@ -296,10 +297,10 @@ func (x *backBench) follow(ctx context.Context, a *agentBeside, commit string) (
 		return s, at, 0, err
 	}
 	stop := a.meter()
-	if err := a.trigger(); err != nil {
+	if err := a.triggerSync(); err != nil {
 		return s, at, 0, err
 	}
-	at, err = a.wait(ctx, commit, since.started())
+	at, err = a.waitSynced(ctx, commit, since.started())
 	s = stop()
 	if err != nil {
 		return s, at, 0, err
@@ -315,8 +316,8 @@ func (x *backBench) follow(ctx context.Context, a *agentBeside, commit string) (
 	return s, at, len(seen), nil
 }
 
-// large saves three views with a large picture each, which no compression makes smaller.
-func (x *backBench) large(ctx context.Context) error {
+// saveLarge saves three views with a large picture each, which no compression makes smaller.
+func (x *backBench) saveLarge(ctx context.Context) error {
 	time.Sleep(syncPeriod)
 	random := rand.NewChaCha8([32]byte{1})
 	var views []view
@@ -326,9 +327,9 @@ func (x *backBench) large(ctx context.Context) error {
 		_, _ = random.Read(picture) // never fails
 		content := x.content()
 		content["thumbnail.png"] = append([]byte("\x89PNG\r\n\x1a\n"), picture...)
-		views, files = append(views, x.next()), append(files, content)
+		views, files = append(views, x.nextView()), append(files, content)
 	}
-	before, load := x.tip(), loadAverage()
+	before, load := x.branchTip(), loadAverage()
 	x.remote.server.Forget()
 	stop, began := x.on.meter(), time.Now()
 	for i, v := range views {
@@ -336,13 +337,13 @@ func (x *backBench) large(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, err := x.pushed(ctx, before); err != nil {
+	if _, err := x.waitPushed(ctx, before); err != nil {
 		return err
 	}
 	s := stop()
 	window := s.wall
 	s.wall, s.load = time.Since(began), load
-	x.add("large", proposing, s)
+	x.addSample("large", proposing, s)
 	stop, began = x.off.meter(), time.Now()
 	for i, v := range views {
 		if err := x.off.save(ctx, v, files[i]); err != nil {
@@ -352,12 +353,12 @@ func (x *backBench) large(ctx context.Context) error {
 	time.Sleep(window - time.Since(began))
 	s = stop()
 	s.wall = 0
-	x.add("large", off, s)
+	x.addSample("large", off, s)
 	return nil
 }
 
-// deflated returns the size of the files that a commit changed, each compressed by itself.
-func (r *remote) deflated(ctx context.Context, commit string) (int64, error) {
+// deflatedSize returns the size of the files that a commit changed, each compressed by itself.
+func (r *remote) deflatedSize(ctx context.Context, commit string) (int64, error) {
 	list, err := gitOutput(ctx, r.dir, nil, "diff-tree", "-r", "--no-renames", commit+"^", commit)
 	if err != nil {
 		return 0, err

@@ -17,7 +17,7 @@ import (
 // agentBeside is a resident agent with a simulated gateway, in which a Designer saves views.
 type agentBeside struct {
 	*agentResident
-	gw *simulator.Gateway
+	gateway *simulator.Gateway
 }
 
 const (
@@ -55,8 +55,8 @@ spec:
 // syncPeriod is the time between two comparisons of the files. The shortest one that the spec allows lets many of them fit into a run.
 const syncPeriod = 5 * time.Second
 
-// newBeside starts a gateway, and returns its agent, which does not run yet.
-func newBeside(b *bench, name, bidirectional string) (*agentBeside, error) {
+// newAgentBeside starts a gateway, and returns its agent, which does not run yet.
+func newAgentBeside(b *bench, name, bidirectional string) (*agentBeside, error) {
 	dir := filepath.Join(b.work, name)
 	once, err := newAgent(b.agent, dir, b.remote.url())
 	if err != nil {
@@ -66,21 +66,21 @@ func newBeside(b *bench, name, bidirectional string) (*agentBeside, error) {
 	if err := os.MkdirAll(once.data(), 0o755); err != nil {
 		return nil, err
 	}
-	if a.gw, err = simulator.Start(simulator.Options{Data: once.data(), NoBlobs: true, ProjectsTimer: -1}); err != nil {
+	if a.gateway, err = simulator.Start(simulator.Options{Data: once.data(), NoBlobs: true, ProjectsTimer: -1}); err != nil {
 		return nil, err
 	}
-	once.more = []string{"--gateway-url", a.gw.URL()}
-	for name, value := range map[string]string{"gateway/apiKey": a.gw.Token(), "git/token": "bench"} {
+	once.more = []string{"--gateway-url", a.gateway.URL()}
+	for name, value := range map[string]string{"gateway/apiKey": a.gateway.Token(), "git/token": "bench"} {
 		file := filepath.Join(dir, "secrets", name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(value), 0o600)); err != nil {
-			return nil, errors.Join(err, a.gw.Close())
+			return nil, errors.Join(err, a.gateway.Close())
 		}
 	}
-	return a, a.propose(bidirectional)
+	return a, a.setBidirectional(bidirectional)
 }
 
-// propose sets the lines of spec.bidirectional; "" switches the feature off. A running agent takes them over.
-func (a *agentBeside) propose(bidirectional string) error {
+// setBidirectional sets the lines of spec.bidirectional; "" switches the feature off. A running agent notices the change.
+func (a *agentBeside) setBidirectional(bidirectional string) error {
 	if bidirectional != "" {
 		bidirectional = fmt.Sprintf("  bidirectional:\n    enabled: true\n    debounce: %s\n    watchPaths: [\"projects/**\"]\n%s", debounce, bidirectional)
 	}
@@ -91,8 +91,8 @@ func (a *agentBeside) propose(bidirectional string) error {
 	return os.Rename(fresh, a.file())
 }
 
-// alone starts the agent again, without its gateway.
-func (a *agentBeside) alone(ctx context.Context) error {
+// restartWithoutGateway restarts the agent without access to its gateway.
+func (a *agentBeside) restartWithoutGateway(ctx context.Context) error {
 	if err := a.agentResident.close(); err != nil {
 		return err
 	}
@@ -100,27 +100,27 @@ func (a *agentBeside) alone(ctx context.Context) error {
 	return a.ready(ctx)
 }
 
-func (a *agentBeside) close() error { return errors.Join(a.agentResident.close(), a.gw.Close()) }
+func (a *agentBeside) close() error { return errors.Join(a.agentResident.close(), a.gateway.Close()) }
 
 // view is a view of a project, as a Designer names it.
 type view struct{ project, path string }
 
 // save saves a view in a Designer.
 func (a *agentBeside) save(ctx context.Context, v view, files map[string][]byte) error {
-	id, err := a.gw.OpenDesigner("maria", v.project)
+	id, err := a.gateway.OpenDesigner("maria", v.project)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(a.gw.OpenResource(id, v.path), a.gw.SaveResource(ctx, id, v.path, files, true), a.gw.CloseDesigner(id))
+	err = errors.Join(a.gateway.OpenResource(id, v.path), a.gateway.SaveResource(ctx, id, v.path, files, true), a.gateway.CloseDesigner(id))
 	if err != nil {
 		return fmt.Errorf("save %s in %s: %w", v.path, v.project, err)
 	}
 	return nil
 }
 
-// scans returns how many scans the gateway was asked for.
+// scans returns the number of scan requests to the gateway.
 func (a *agentBeside) scans() (n int) {
-	for _, r := range a.gw.Requests() {
+	for _, r := range a.gateway.Requests() {
 		if r.Method == http.MethodPost {
 			n++
 		}
@@ -128,11 +128,11 @@ func (a *agentBeside) scans() (n int) {
 	return n
 }
 
-// forge counts the requests to the API of a forge, and answers that it is down, so that a client that needs it asks again.
+// forge counts the requests to the API of a forge. It answers 503, so that a client that needs the forge repeats them.
 type forge struct {
-	http *http.Server
-	url  string
-	got  atomic.Int64
+	http     *http.Server
+	url      string
+	requests atomic.Int64
 }
 
 func newForge() (*forge, error) {
@@ -142,7 +142,7 @@ func newForge() (*forge, error) {
 	}
 	f := &forge{url: "http://" + listener.Addr().String()}
 	f.http = &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		f.got.Add(1)
+		f.requests.Add(1)
 		http.Error(w, "down", http.StatusServiceUnavailable)
 	})}
 	go func() { _ = f.http.Serve(listener) }() // until close

@@ -18,8 +18,8 @@ import (
 	"stoker.io/stoker/api/v1alpha1/effective"
 )
 
-// pairs is how often compare compares all files with the feature and without.
-const pairs = 7
+// compareRounds is how often compare compares all files with the feature and without.
+const compareRounds = 7
 
 // compare measures the comparison of all files with the feature and without, in turns, and the walk for new files. The agent's engine
 // runs in the bench itself meanwhile, so that nothing else is measured.
@@ -60,21 +60,21 @@ func (x *backBench) compare(ctx context.Context) (err error) {
 	if err := check(); err != nil { // opens the directory
 		return err
 	}
-	for range pairs {
+	for range compareRounds {
 		var with, without sample
 		engine.Watch(nil)
 		if without, err = timed(check); err != nil {
 			return err
 		}
-		x.add("compare", off, without)
+		x.addSample("compare", off, without)
 		engine.Watch(settings.Watches)
 		if with, err = timed(check); err != nil {
 			return err
 		}
-		x.add("compare", proposing, with)
-		x.fig.ratios = append(x.fig.ratios, float64(with.cpu)/float64(without.cpu))
+		x.addSample("compare", proposing, with)
+		x.figures.ratios = append(x.figures.ratios, float64(with.cpu)/float64(without.cpu))
 	}
-	for range pairs {
+	for range compareRounds {
 		var base propose.Base
 		load, err := timed(func() (err error) {
 			base, err = engine.Base(ctx, settings.Remote, sync.Task{Profile: profile, Facts: facts})
@@ -83,7 +83,7 @@ func (x *backBench) compare(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		x.add("base", proposing, load)
+		x.addSample("base", proposing, load)
 		walk, err := timed(func() error {
 			added, err := engine.Added(ctx, base)
 			if err == nil && len(added) > 0 {
@@ -94,7 +94,7 @@ func (x *backBench) compare(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		x.add("walk", proposing, walk)
+		x.addSample("walk", proposing, walk)
 	}
 	return nil
 }

@@ -13,13 +13,14 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-const targets = 9 // commits while a push hangs, and as many without
+// targetCommits is the number of measured commits, both while a push hangs and while none does.
+const targetCommits = 9
 
-// hang compares how soon both agents have the file of a new commit, first while nothing is pushed, then while the push of one of them
-// hangs. They do not scan meanwhile, which takes a gateway longer than everything else.
-func (x *backBench) hang(ctx context.Context) error {
+// compareDuringHungPush compares how soon both agents have the file of a new commit, first while nothing is pushed, then
+// while the push of one of them hangs. They run without gateways, because a scan takes longer than everything else.
+func (x *backBench) compareDuringHungPush(ctx context.Context) error {
 	for _, a := range []*agentBeside{x.on, x.off} {
-		if err := a.alone(ctx); err != nil {
+		if err := a.restartWithoutGateway(ctx); err != nil {
 			return err
 		}
 	}
@@ -27,7 +28,7 @@ func (x *backBench) hang(ctx context.Context) error {
 		return err
 	}
 	remove := x.remote.server.Inject(gitserver.Stall(0).On(gitserver.ReceivePack))
-	if err := x.on.save(ctx, x.next(), x.content()); err != nil {
+	if err := x.on.save(ctx, x.nextView(), x.content()); err != nil {
 		return err
 	}
 	for x.remote.server.InFlight() == 0 {
@@ -41,43 +42,43 @@ func (x *backBench) hang(ctx context.Context) error {
 		return err
 	}
 	remove()
-	if err := x.on.alone(ctx); err != nil { // ends the wait for the server's answer
+	if err := x.on.restartWithoutGateway(ctx); err != nil { // ends the wait for the server's answer
 		return err
 	}
-	_, err := x.pushed(ctx, "") // the server has it, or gets it now
+	_, err := x.waitPushed(ctx, "") // the server has it, or gets it now
 	return err
 }
 
-// compareTargets lets both agents take the same commits, in turns.
+// compareTargets measures both agents on the same commits, in turns.
 func (x *backBench) compareTargets(ctx context.Context, c string) error {
-	for range targets {
-		commit, file, err := x.more(ctx)
+	for range targetCommits {
+		commit, file, err := x.nextCommit(ctx)
 		if err != nil {
 			return err
 		}
 		load := loadAverage()
 		var walls []time.Duration
 		for _, a := range []*agentBeside{x.off, x.on} {
-			s, err := x.arrive(ctx, a, commit, filepath.Join(a.data(), filepath.FromSlash(file)))
+			s, err := x.measureArrival(ctx, a, commit, filepath.Join(a.data(), filepath.FromSlash(file)))
 			if err != nil {
 				return err
 			}
 			s.load = load
-			x.add(c, map[bool]string{true: proposing, false: off}[a == x.on], s)
+			x.addSample(c, map[bool]string{true: proposing, false: off}[a == x.on], s)
 			walls = append(walls, s.wall)
 		}
 		if c == "hung" {
 			if x.remote.server.InFlight() == 0 {
 				return errors.New("the push does not hang any more")
 			}
-			x.fig.delays = append(x.fig.delays, walls[1]-walls[0])
+			x.figures.delays = append(x.figures.delays, walls[1]-walls[0])
 		}
 	}
 	return nil
 }
 
-// arrive moves main, makes an agent ask for it, and measures until its file is on the disk.
-func (x *backBench) arrive(ctx context.Context, a *agentBeside, commit, file string) (s sample, err error) {
+// measureArrival moves main, makes an agent poll git, and measures until the commit's file is on the disk.
+func (x *backBench) measureArrival(ctx context.Context, a *agentBeside, commit, file string) (s sample, err error) {
 	since, err := a.state(ctx)
 	if err != nil {
 		return s, err
@@ -90,7 +91,7 @@ func (x *backBench) arrive(ctx context.Context, a *agentBeside, commit, file str
 		return s, err
 	}
 	stop := a.meter()
-	if err := a.trigger(); err != nil {
+	if err := a.triggerSync(); err != nil {
 		return s, err
 	}
 	for {
@@ -105,12 +106,12 @@ func (x *backBench) arrive(ctx context.Context, a *agentBeside, commit, file str
 		}
 	}
 	s = stop()
-	_, err = a.wait(ctx, commit, since.started())
+	_, err = a.waitSynced(ctx, commit, since.started())
 	return s, err
 }
 
-// more returns a new commit after main, and the file that it changes, which no Designer saves.
-func (x *backBench) more(ctx context.Context) (commit, file string, err error) {
+// nextCommit returns a new commit after main, and the file that it changes, which no Designer saves.
+func (x *backBench) nextCommit(ctx context.Context) (commit, file string, err error) {
 	head, err := x.remote.head(ctx)
 	if err != nil {
 		return "", "", err

@@ -155,7 +155,7 @@ func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 
 	for _, c := range cases {
 		samples := all[key{"T", c.name, fetch}]
-		if c.lost == manifest || c.only != "" {
+		if c.lost == loseManifest || c.only != "" {
 			assert.Empty(t, samples, "git has no manifest to lose, and is not the one that is asked for")
 			continue
 		}
@@ -174,7 +174,7 @@ func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 		}
 	}
 	if len(b.contestants) == 2 {
-		at := b.at[b.checkout().home()]
+		at := b.commits[b.checkout().home()]
 		for _, name := range gitLines(t, remote.dir, "ls-tree", "-r", "--name-only", at, mapped) {
 			want, err := exec.CommandContext(ctx, "git", "-C", remote.dir, "cat-file", "blob", at+":"+name).Output()
 			require.NoError(t, err)

@@ -14,25 +14,25 @@ import (
 type benchCase struct {
 	name, title string
 	// line is the line of commits that the rounds follow; "" stays at the current commit.
-	line  string
-	fresh bool // starts with an empty workspace
-	lost  loss
-	only  string // the only contestant that takes part; "" for all
-	// do measures something other than a sync to the remote's main, if set.
+	series string
+	fresh  bool // starts with an empty workspace
+	lost   loss
+	only   string // the only contestant that takes part; "" for all
+	// do, if set, measures something other than a sync to the remote's main. It updates bench.commits itself.
 	do     func(ctx context.Context, b *bench, who contestant) (sample, error)
 	single bool // one round is enough
 }
 
-// cases are in the order in which the rounds follow the history.
+// cases are in the order of the measurement: a case starts at the commit at which the one before ended.
 var cases = []benchCase{
 	{name: "first", title: "first sync", fresh: true},
 	{name: "nothing", title: "nothing to do"},
-	{name: "one", title: "one file changed", line: "one"},
-	{name: "merge", title: "merge of an older branch", line: "merge"},
-	{name: "hundred", title: "hundred files changed", line: "hundred"},
-	{name: "adopt", title: "manifest lost, nothing changed", lost: manifest},
-	{name: "lost", title: "store lost, nothing changed", lost: store},
-	{name: "late", title: "store lost, one file changed", lost: store, line: "late"},
+	{name: "one", title: "one file changed", series: "one"},
+	{name: "merge", title: "merge of an older branch", series: "merge"},
+	{name: "hundred", title: "hundred files changed", series: "hundred"},
+	{name: "adopt", title: "manifest lost, nothing changed", lost: loseManifest},
+	{name: "lost", title: "store lost, nothing changed", lost: loseStore},
+	{name: "late", title: "store lost, one file changed", lost: loseStore, series: "late"},
 	{name: "drift", title: "drift check by stat", only: once, do: checkDrift},
 	{name: "crowd", title: "many agents at once, one file changed", only: resident, do: crowd},
 	{name: "aged", title: "many commits later", only: resident, do: age, single: true},
@@ -53,10 +53,10 @@ type bench struct {
 	work        string
 	remote      *remote
 	contestants []contestant
-	at          map[string]string // home → its current commit
-	walked      map[string]int    // home and line → number of synced commits of the line
-	crowds      int               // number of crowds so far
-	talk        *log.Logger
+	commits     map[string]string // home → its current commit
+	next        map[string]int    // home and line → number of synced commits of the line
+	crowdCount  int               // number of crowds so far
+	log         *log.Logger
 }
 
 // round prepares a workspace and measures one piece of work in it.
@@ -66,20 +66,24 @@ func (b *bench) round(ctx context.Context, c benchCase, who contestant) (sample,
 		return sample{}, err
 	}
 	var changed int64
-	if c.line != "" {
+	if c.series != "" {
 		if changed, err = b.remote.changedBytes(ctx, target); err != nil {
 			return sample{}, err
 		}
 	}
 	settle(ctx)
+	load := loadAverage()
 	if err := b.remote.push(ctx, target); err != nil {
 		return sample{}, err
 	}
 	if c.do != nil {
-		return c.do(ctx, b, who)
+		s, err := c.do(ctx, b, who)
+		s.load = load
+		return s, err
 	}
 	s, err := who.sync(ctx)
-	b.at[who.home()] = target
+	s.load = load
+	b.commits[who.home()] = target
 	if err != nil {
 		return s, err
 	}
@@ -92,33 +96,33 @@ func (b *bench) round(ctx context.Context, c benchCase, who contestant) (sample,
 // prepare brings a workspace to the start of the work, and returns the target commit.
 func (b *bench) prepare(ctx context.Context, c benchCase, who contestant) (target string, err error) {
 	target = b.remote.refs[baseRef]
-	if at := b.at[who.home()]; at != "" {
+	if at := b.commits[who.home()]; at != "" {
 		target = at
 	}
 	if c.fresh {
 		return target, who.reset(ctx)
 	}
 	before := target
-	if c.line != "" {
-		walk := who.home() + " " + c.line
-		b.walked[walk]++
-		target = b.remote.commit(c.line, b.walked[walk])
+	if c.series != "" {
+		key := who.home() + " " + c.series
+		b.next[key]++
+		target = b.remote.commit(c.series, b.next[key])
 		if before, err = b.remote.parent(ctx, target); err != nil {
 			return "", err
 		}
 	}
-	if err := b.bring(ctx, who, before); err != nil {
+	if err := b.syncTo(ctx, who, before); err != nil {
 		return "", err
 	}
-	if c.lost != nothing {
+	if c.lost != loseNothing {
 		return target, who.lose(ctx, c.lost)
 	}
 	return target, nil
 }
 
-// bring syncs a workspace to a commit, untimed.
-func (b *bench) bring(ctx context.Context, who contestant, commit string) error {
-	at := b.at[who.home()]
+// syncTo syncs a workspace to a commit, untimed. An error ends the whole measurement.
+func (b *bench) syncTo(ctx context.Context, who contestant, commit string) error {
+	at := b.commits[who.home()]
 	if at != commit {
 		if err := b.remote.push(ctx, commit); err != nil {
 			return err
@@ -129,9 +133,12 @@ func (b *bench) bring(ctx context.Context, who contestant, commit string) error 
 			return err
 		}
 	}
-	b.at[who.home()] = commit
-	if err := who.ready(ctx); err != nil || at == commit {
+	b.commits[who.home()] = commit
+	if err := who.ready(ctx); err != nil {
 		return err
+	}
+	if at == commit {
+		return nil
 	}
 	_, err := who.sync(ctx)
 	return errors.Join(err, who.ready(ctx))
@@ -159,13 +166,11 @@ func (b *bench) run(ctx context.Context, s settings, all results) error {
 				if !who.can(c) {
 					continue
 				}
-				load := loadAverage()
 				sample, err := b.round(ctx, c, who)
-				sample.load = load
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", c.title, who.name(), err)
 				}
-				b.talk.Printf("%s: %s, %s: %s", b.size.name, c.title, who.name(), sample.wall.Round(time.Millisecond))
+				b.log.Printf("%s: %s, %s: %s", b.size.name, c.title, who.name(), sample.wall.Round(time.Millisecond))
 				all.add(b.size.name, c.name, who.name(), sample)
 			}
 		}

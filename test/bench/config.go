@@ -165,7 +165,7 @@ const (
 
 // while runs the program with a kubeconfig while measure works.
 func (p *plant) while(ctx context.Context, binary, kubeconfig string, measure func() error) error {
-	cmd, said, end, err := serve(ctx, binary, kubeconfig, "config", "run", "--watch-namespace", p.namespace, "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0")
+	cmd, said, end, err := startCommand(ctx, binary, kubeconfig, "config", "run", "--watch-namespace", p.namespace, "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
@@ -224,13 +224,13 @@ func (p *plant) idle(ctx context.Context, m *configFigures, runs int) error {
 		return err
 	}
 	for _, kind := range []string{"get", "write", "other"} {
-		p.api.since(kind)
+		p.api.takeCount(kind)
 	}
 	before := p.git.Stats()
 	if err := p.settled(ctx, runs); err != nil {
 		return err
 	}
-	m.runs, m.gets, m.writes, m.others = runs, p.api.since("get"), p.api.since("write"), p.api.since("other")
+	m.runs, m.gets, m.writes, m.others = runs, p.api.takeCount("get"), p.api.takeCount("write"), p.api.takeCount("other")
 	m.idleBytes = (p.git.Stats().Out - before.Out) / int64(runs)
 	m.memory = anonymous(p.pid, 0)
 	return nil

@@ -13,7 +13,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// contestant is a way to bring a branch to a directory.
+// contestant is a program that keeps a directory in sync with a branch.
 type contestant interface {
 	name() string
 	// home is the workspace, which contestants may share.
@@ -28,18 +28,18 @@ type contestant interface {
 	ready(ctx context.Context) error
 	// sync brings the workspace to the remote's main.
 	sync(ctx context.Context) (sample, error)
-	// kept returns the directories beside the live data.
+	// kept returns the directories that the contestant keeps beside the live data.
 	kept() []string
 	close() error
 }
 
-// loss is what is lost before a case.
+// loss is the part of a workspace that is destroyed before a case.
 type loss uint8
 
 const (
-	nothing loss = iota
-	manifest
-	store
+	loseNothing loss = iota
+	loseManifest
+	loseStore
 )
 
 // fetchOnly is the lower bound: git fetch --depth 1 into a bare repository, without writing files.
@@ -50,7 +50,7 @@ type fetchOnly struct {
 
 func (f *fetchOnly) name() string                { return fetch }
 func (f *fetchOnly) home() string                { return f.dir }
-func (f *fetchOnly) can(c benchCase) bool        { return c.lost != manifest && c.only == "" }
+func (f *fetchOnly) can(c benchCase) bool        { return c.lost != loseManifest && c.only == "" }
 func (f *fetchOnly) kept() []string              { return []string{f.dir} }
 func (f *fetchOnly) ready(context.Context) error { return nil }
 func (f *fetchOnly) close() error                { return nil }
@@ -105,7 +105,7 @@ type checkout struct {
 
 func (c *checkout) name() string                { return rsync }
 func (c *checkout) home() string                { return c.dir }
-func (c *checkout) can(b benchCase) bool        { return b.lost == nothing && b.only == "" }
+func (c *checkout) can(b benchCase) bool        { return b.lost == loseNothing && b.only == "" }
 func (c *checkout) kept() []string              { return []string{c.dir} }
 func (c *checkout) ready(context.Context) error { return nil }
 func (c *checkout) close() error                { return nil }
@@ -117,7 +117,7 @@ func (c *checkout) reset(ctx context.Context) error {
 	if err := os.MkdirAll(c.live, 0o755); err != nil {
 		return err
 	}
-	return c.lose(ctx, store)
+	return c.lose(ctx, loseStore)
 }
 
 func (c *checkout) lose(ctx context.Context, _ loss) error {
@@ -191,7 +191,7 @@ func (a *agentOnce) reset(context.Context) error {
 }
 
 func (a *agentOnce) lose(_ context.Context, what loss) error {
-	if what == manifest {
+	if what == loseManifest {
 		return os.RemoveAll(filepath.Join(a.data(), ".stoker"))
 	}
 	return setAside(a.repo())

@@ -42,26 +42,26 @@ func generate(ctx context.Context, cache string, s size) (dir string, err error)
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
 	}
-	making, err := os.MkdirTemp(cache, "making-")
+	temp, err := os.MkdirTemp(cache, "making-")
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(making)) }()
-	if err := git(ctx, making, nil, "-c", "init.defaultBranch=main", "init", "-q", "--bare"); err != nil {
+	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	if err := git(ctx, temp, nil, "-c", "init.defaultBranch=main", "init", "-q", "--bare"); err != nil {
 		return "", err
 	}
 	line := &history{writer: newWriter(1, s.mean), size: s, paths: append(layout(s.files-s.binaries), binaries(s.binaries)...)}
-	if err := fastImport(ctx, making, line.writeBase); err != nil {
+	if err := fastImport(ctx, temp, line.writeBase); err != nil {
 		return "", err
 	}
-	// A host packs at night; later pushes are beside that pack.
-	if err := git(ctx, making, nil, "-c", "core.bigFileThreshold=8m", "repack", "-a", "-d", "-q", "-b"); err != nil {
+	// As on a git host, the old commits are in one pack, and later pushes are not.
+	if err := git(ctx, temp, nil, "-c", "core.bigFileThreshold=8m", "repack", "-a", "-d", "-q", "-b"); err != nil {
 		return "", err
 	}
-	if err := fastImport(ctx, making, line.writeRounds); err != nil {
+	if err := fastImport(ctx, temp, line.writeRounds); err != nil {
 		return "", err
 	}
-	return dir, os.Rename(making, dir)
+	return dir, os.Rename(temp, dir)
 }
 
 // fastImport runs git fast-import with the output of write.
@@ -86,13 +86,13 @@ type history struct {
 	tip    string
 }
 
-const firstStamp = 1735689600 // 2025-01-01
+const firstCommitTime = 1735689600 // 2025-01-01
 
 // add writes the header of a commit, whose files must follow, and returns its mark.
 func (h *history) add(w *bufio.Writer, ref, from, merged string) string {
 	h.commit++
 	mark := fmt.Sprintf(":%d", h.commit)
-	fmt.Fprintf(w, "commit %s\nmark %s\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\n", ref, mark, firstStamp+60*h.commit)
+	fmt.Fprintf(w, "commit %s\nmark %s\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\n", ref, mark, firstCommitTime+60*h.commit)
 	if from != "" {
 		fmt.Fprintf(w, "from %s\n", from)
 	}

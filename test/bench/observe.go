@@ -33,7 +33,7 @@ import (
 	"stoker.io/stoker/test/program/output"
 )
 
-// Goals of what shows and tells the state of gateways.
+// Goals of stoker ui and stoker notify.
 const (
 	pageTime    = 200 * time.Millisecond // a page of a fleet, on the server
 	pageBytes   = 200 << 10
@@ -119,12 +119,12 @@ func largeFleet(ctx context.Context, config *rest.Config, n int) (string, error)
 	return ns.Name, err
 }
 
-// counter is an API server that counts requests by kind.
+// counter is a proxy of the API server that counts requests by kind.
 type counter struct {
 	*httptest.Server
 	kubeconfig string
 	mu         sync.Mutex
-	asked      map[string]int
+	requests   map[string]int
 }
 
 func newCounter(config *rest.Config, kubeconfig, namespace string, kind func(*http.Request) string) (*counter, error) {
@@ -136,11 +136,11 @@ func newCounter(config *rest.Config, kubeconfig, namespace string, kind func(*ht
 	if err != nil {
 		return nil, err
 	}
-	c := &counter{kubeconfig: kubeconfig, asked: map[string]int{}}
+	c := &counter{kubeconfig: kubeconfig, requests: map[string]int{}}
 	proxy := &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0), Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
 	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
-		c.asked[kind(r)]++
+		c.requests[kind(r)]++
 		c.mu.Unlock()
 		proxy.ServeHTTP(w, r)
 	}))
@@ -158,17 +158,18 @@ func writeKubeconfig(config *rest.Config, path, namespace string) error {
 	return clientcmd.WriteToFile(*file, path)
 }
 
-func (c *counter) since(what string) int {
+// takeCount returns the number of requests of a kind since the last call, and resets it.
+func (c *counter) takeCount(what string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.asked[what]
-	c.asked[what] = 0
+	n := c.requests[what]
+	c.requests[what] = 0
 	return n
 }
 
-// serve starts a command of stoker, and ends it with the function that it returns.
-func serve(ctx context.Context, binary, kubeconfig string, args ...string) (*exec.Cmd, *output.Log, func(), error) {
-	said := &output.Log{Most: outputBytes}
+// startCommand starts a command of stoker, and ends it with the function that it returns.
+func startCommand(ctx context.Context, binary, kubeconfig string, args ...string) (*exec.Cmd, *output.Log, func(), error) {
+	said := &output.Log{MaxBytes: outputBytes}
 	c := command{env: append(os.Environ(), "KUBECONFIG="+kubeconfig), args: append([]string{binary}, args...)}
 	cmd := c.prepare(ctx, said)
 	if err := cmd.Start(); err != nil {
@@ -177,7 +178,7 @@ func serve(ctx context.Context, binary, kubeconfig string, args ...string) (*exe
 	return cmd, said, func() { _ = cmd.Cancel(); _ = cmd.Wait() }, nil
 }
 
-// page is the loads of one page.
+// page has the measurements of one page.
 type page struct {
 	name  string
 	bytes int
@@ -186,7 +187,7 @@ type page struct {
 
 // loadPages loads pages of stoker ui, and returns its anonymous memory after that.
 func loadPages(ctx context.Context, binary, kubeconfig, namespace string, rounds int) (list []page, memory int64, err error) {
-	cmd, said, end, err := serve(ctx, binary, kubeconfig, "ui")
+	cmd, said, end, err := startCommand(ctx, binary, kubeconfig, "ui")
 	if err != nil {
 		return nil, 0, err
 	}
@@ -243,7 +244,7 @@ func loadPages(ctx context.Context, binary, kubeconfig, namespace string, rounds
 
 // notifier returns how many requests stoker notify makes while nothing happens: for its Lease, and others.
 func (c *counter) notifier(ctx context.Context, binary string, idle time.Duration) (own, others int, err error) {
-	_, said, end, err := serve(ctx, binary, c.kubeconfig, "notify", "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0")
+	_, said, end, err := startCommand(ctx, binary, c.kubeconfig, "notify", "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0")
 	if err != nil {
 		return 0, 0, err
 	}
@@ -256,14 +257,14 @@ func (c *counter) notifier(ctx context.Context, binary string, idle time.Duratio
 		return 0, 0, ctx.Err()
 	case <-time.After(5 * time.Second):
 	}
-	c.since("lease")
-	c.since("others")
+	c.takeCount("lease")
+	c.takeCount("others")
 	select {
 	case <-ctx.Done():
 		return 0, 0, ctx.Err()
 	case <-time.After(idle):
 	}
-	return c.since("lease"), c.since("others"), nil
+	return c.takeCount("lease"), c.takeCount("others"), nil
 }
 
 func writeObserved(out io.Writer, gateways, rounds int, idle time.Duration, pages []page, memory int64, own, others int) error {

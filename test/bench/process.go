@@ -41,7 +41,7 @@ type command struct {
 // measure runs a command to its end. Wall and CPU time are those of the whole process tree. Memory is sampled every
 // millisecond, which may miss a spike.
 func measure(ctx context.Context, c command) (sample, error) {
-	said := &output.Log{Most: outputBytes}
+	said := &output.Log{MaxBytes: outputBytes}
 	cmd := c.prepare(ctx, said)
 	began := time.Now()
 	if err := cmd.Start(); err != nil {

@@ -16,22 +16,22 @@ import (
 	"stoker.io/stoker/test/program/output"
 )
 
-// agentResident is the agent as it runs beside a gateway: one process for all syncs. Replacing its file by the same
-// content makes it notice a commit, and starts the measurement.
+// agentResident is the agent as it runs beside a gateway: one process for all syncs. The agent polls git when its
+// GatewaySync file is replaced, even by the same content. A measurement starts with that.
 type agentResident struct {
 	*agentOnce
 	remote *remote
 	cmd    *exec.Cmd
 	ended  chan error // receives once, when the process ends
-	said   *output.Log
+	log    *output.Log
 	client http.Client
-	// brief ends the process after each sync, so that others can use the workspace.
-	brief bool
-	tick  time.Duration // polling interval; 0 means 5 ms
+	// oneShot ends the process after each sync, so that other contestants can use the workspace.
+	oneShot      bool
+	pollInterval time.Duration // polling interval; 0 means 5 ms
 }
 
 var (
-	errNoReason  = errors.New("exit code 0")
+	errExitZero  = errors.New("exit code 0")
 	errNoAddress = errors.New("the agent does not listen yet")
 )
 
@@ -58,22 +58,22 @@ func (s state) started() time.Time {
 func (a *agentResident) name() string { return resident }
 
 func (a *agentResident) can(c benchCase) bool {
-	return !c.fresh && c.lost == nothing && (c.only == "" || c.only == resident)
+	return !c.fresh && c.lost == loseNothing && (c.only == "" || c.only == resident)
 }
 
 func (a *agentResident) reset(ctx context.Context) error {
 	return errors.Join(a.close(), a.agentOnce.reset(ctx))
 }
 
-// ready starts the agent if it does not run, and waits until it is in sync.
+// ready starts the agent and waits until it is in sync. It does nothing if the agent runs already.
 func (a *agentResident) ready(ctx context.Context) error {
 	if a.cmd != nil {
 		return nil
 	}
 	a.client.Timeout = time.Minute
-	a.said = &output.Log{Most: outputBytes}
+	a.log = &output.Log{MaxBytes: outputBytes}
 	args := append(a.args(), "--health-addr", "127.0.0.1:0", "--metrics-addr", "", "--log-format", "json")
-	a.cmd = command{a.dir, os.Environ(), args}.prepare(ctx, a.said)
+	a.cmd = command{a.dir, os.Environ(), args}.prepare(ctx, a.log)
 	if err := a.cmd.Start(); err != nil {
 		a.cmd = nil
 		return err
@@ -82,7 +82,7 @@ func (a *agentResident) ready(ctx context.Context) error {
 	go func(cmd *exec.Cmd, ended chan error) { ended <- cmd.Wait() }(a.cmd, a.ended)
 	want, err := a.remote.head(ctx)
 	if err == nil {
-		_, err = a.wait(ctx, want, time.Time{})
+		_, err = a.waitSynced(ctx, want, time.Time{})
 	}
 	if err != nil {
 		return errors.Join(err, a.close())
@@ -101,23 +101,23 @@ func (a *agentResident) sync(ctx context.Context) (sample, error) {
 		return sample{}, err
 	}
 	watch, cpu, began := watchMemory(pid), cpuTime(pid), time.Now()
-	if err := a.trigger(); err != nil {
+	if err := a.triggerSync(); err != nil {
 		watch.stop()
 		return sample{}, err
 	}
-	done, err := a.wait(ctx, want, since.started())
+	done, err := a.waitSynced(ctx, want, since.started())
 	s := sample{wall: time.Since(began), cpu: cpuTime(pid) - cpu, anon: watch.stop()}
 	if err == nil && done.Report.Steps.Apply != "" {
 		s.apply, err = time.ParseDuration(done.Report.Steps.Apply)
 	}
-	if a.brief {
+	if a.oneShot {
 		err = errors.Join(err, a.close())
 	}
 	return s, err
 }
 
-// trigger makes the agent poll git by replacing its file with the same content.
-func (a *agentResident) trigger() error {
+// triggerSync makes the agent poll git by replacing its file with the same content.
+func (a *agentResident) triggerSync() error {
 	content, err := os.ReadFile(a.file())
 	if err != nil {
 		return err
@@ -129,10 +129,10 @@ func (a *agentResident) trigger() error {
 	return os.Rename(fresh, a.file())
 }
 
-// wait waits until the agent has synced the commit, in a sync that began after since. The polling costs the agent
-// some CPU time, which the sample includes.
-func (a *agentResident) wait(ctx context.Context, want string, since time.Time) (state, error) {
-	tick := time.NewTicker(cmp.Or(a.tick, 5*time.Millisecond))
+// waitSynced waits until the agent has synced the commit, in a sync that began after since. The polling costs the agent
+// some CPU time, and the sample includes it.
+func (a *agentResident) waitSynced(ctx context.Context, want string, since time.Time) (state, error) {
+	tick := time.NewTicker(cmp.Or(a.pollInterval, 5*time.Millisecond))
 	defer tick.Stop()
 	for {
 		s, err := a.state(ctx)
@@ -148,9 +148,9 @@ func (a *agentResident) wait(ctx context.Context, want string, since time.Time) 
 		select {
 		case err := <-a.ended:
 			a.cmd = nil
-			return s, fmt.Errorf("the resident agent ended by itself (%w): %s", cmp.Or(err, errNoReason), a.said.Tail())
+			return s, fmt.Errorf("the resident agent ended by itself (%w): %s", cmp.Or(err, errExitZero), a.log.Tail())
 		case <-ctx.Done():
-			return s, fmt.Errorf("the resident agent did not come to %s: %w: %s", want, ctx.Err(), a.said.Tail())
+			return s, fmt.Errorf("the resident agent did not reach %s: %w: %s", want, ctx.Err(), a.log.Tail())
 		case <-tick.C:
 		}
 	}
@@ -158,7 +158,7 @@ func (a *agentResident) wait(ctx context.Context, want string, since time.Time) 
 
 func (a *agentResident) state(ctx context.Context) (state, error) {
 	var s state
-	addr := a.said.Address("health")
+	addr := a.log.Address("health")
 	if addr == "" {
 		return s, errNoAddress
 	}
@@ -175,7 +175,7 @@ func (a *agentResident) state(ctx context.Context) (state, error) {
 	return s, err
 }
 
-// close terminates the agent, like a kubelet.
+// close ends the agent as a kubelet does: SIGTERM, and SIGKILL after a minute.
 func (a *agentResident) close() error {
 	if a.cmd == nil {
 		return nil
@@ -186,7 +186,7 @@ func (a *agentResident) close() error {
 	kill := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 	defer kill.Stop()
 	if err := <-a.ended; err != nil {
-		return fmt.Errorf("the resident agent ended badly: %w: %s", err, a.said.Tail())
+		return fmt.Errorf("the resident agent ended badly: %w: %s", err, a.log.Tail())
 	}
 	return nil
 }

@@ -23,8 +23,8 @@ import (
 // safeCases are the work of an agent that takes snapshots, in the order in which it is measured.
 var safeCases = []benchCase{
 	{name: "first", title: "first sync", fresh: true},
-	{name: "one", title: "one file changed", line: "one"},
-	{name: "hundred", title: "hundred files changed", line: "hundred"},
+	{name: "one", title: "one file changed", series: "one"},
+	{name: "hundred", title: "hundred files changed", series: "hundred"},
 	{name: "few", title: "restore of hundred files"},
 	{name: "whole", title: "all files changed"},
 	{name: "all", title: "restore of all files"},
@@ -122,7 +122,7 @@ func (x *safeBench) ask(id string) error {
 }
 
 func (x *safeBench) add(c, who string, s sample) {
-	x.talk.Printf("%s: %s, %s: %.3f s, CPU %.3f s, anon %s MiB", x.size.name, c, who, s.wall.Seconds(), s.cpu.Seconds(), mebibytes(s.anon))
+	x.log.Printf("%s: %s, %s: %.3f s, CPU %.3f s, anon %s MiB", x.size.name, c, who, s.wall.Seconds(), s.cpu.Seconds(), mebibytes(s.anon))
 	x.all.add(x.size.name, c, who, s)
 }
 
@@ -151,7 +151,7 @@ func (x *safeBench) turns(ctx context.Context, name string, rounds int, on, off 
 // snapshots it lists. So the polls are few.
 func (x *safeBench) beside(ctx context.Context, name string, rounds int) error {
 	const tick = 50 * time.Millisecond
-	on, off := &agentResident{agentOnce: x.on, remote: x.remote, tick: tick}, &agentResident{agentOnce: x.off, remote: x.remote, tick: tick}
+	on, off := &agentResident{agentOnce: x.on, remote: x.remote, pollInterval: tick}, &agentResident{agentOnce: x.off, remote: x.remote, pollInterval: tick}
 	err := errors.Join(on.ready(ctx), off.ready(ctx)) // before the commits of the case arrive
 	if err == nil {
 		err = x.turns(ctx, name, rounds, on, off)
@@ -190,9 +190,9 @@ func (x *safeBench) hundred(ctx context.Context) error {
 			return err
 		}
 		// The commit that was taken back is held off until another one was there.
-		at := x.at[x.on.home()]
+		at := x.commits[x.on.home()]
 		before, err := x.remote.parent(ctx, at)
-		if err := errors.Join(err, x.bring(ctx, x.on, before), x.bring(ctx, x.on, at)); err != nil {
+		if err := errors.Join(err, x.syncTo(ctx, x.on, before), x.syncTo(ctx, x.on, at)); err != nil {
 			return err
 		}
 	}
@@ -202,9 +202,9 @@ func (x *safeBench) hundred(ctx context.Context) error {
 // whole changes every file, and takes that back.
 func (x *safeBench) whole(ctx context.Context) error {
 	content := newWriter(3, min(x.size.mean, 3_000))
-	at := x.at[x.on.home()]
+	at := x.commits[x.on.home()]
 	err := fastImport(ctx, x.remote.dir, func(out *bufio.Writer) {
-		fmt.Fprintf(out, "commit refs/bench/whole/1\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\nfrom %s\n", firstStamp, at)
+		fmt.Fprintf(out, "commit refs/bench/whole/1\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\nfrom %s\n", firstCommitTime, at)
 		for _, p := range layout(x.size.files) {
 			text := content.content(p)
 			if p.kind == unaryFile || p.kind == projectFile { // these have one content

@@ -52,8 +52,8 @@ func age(ctx context.Context, b *bench, who contestant) (s sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	b.at[who.home()] = "" // start with a store of one commit
-	if err := b.bring(ctx, who, start); err != nil {
+	b.commits[who.home()] = "" // start with a store of one commit
+	if err := b.syncTo(ctx, who, start); err != nil {
 		return s, err
 	}
 	const looks = 50
@@ -77,7 +77,7 @@ func age(ctx context.Context, b *bench, who contestant) (s sample, err error) {
 			s.disk = max(s.disk, kept)
 		}
 	}
-	b.at[who.home()] = b.remote.commit("aged", n)
+	b.commits[who.home()] = b.remote.commit("aged", n)
 	s.wall, s.cpu = wall/time.Duration(n), cpu/time.Duration(n)
 	s.pack /= int64(n)
 	return s, nil
@@ -86,7 +86,7 @@ func age(ctx context.Context, b *bench, who contestant) (s sample, err error) {
 // crowd lets many resident agents with their own data directories fetch the same commit at the same time. They and the
 // server share this machine. The time is that of the last one.
 func crowd(ctx context.Context, b *bench, _ contestant) (s sample, err error) {
-	agents, err := b.gather(ctx)
+	agents, err := b.startCrowd(ctx)
 	defer func() {
 		for _, a := range agents {
 			err = errors.Join(err, a.close())
@@ -95,18 +95,18 @@ func crowd(ctx context.Context, b *bench, _ contestant) (s sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	b.walked["crowd"]++
-	want := b.remote.commit("one", b.walked["crowd"])
+	b.next["crowd"]++
+	want := b.remote.commit("one", b.next["crowd"])
 	if err := b.remote.push(ctx, want); err != nil {
 		return s, err
 	}
 	began := time.Now()
 	ended := make([]time.Time, len(agents))
 	err = together(agents, func(i int, a *agentResident) error {
-		if err := a.trigger(); err != nil {
+		if err := a.triggerSync(); err != nil {
 			return err
 		}
-		at, err := a.wait(ctx, want, began)
+		at, err := a.waitSynced(ctx, want, began)
 		if err != nil {
 			return err
 		}
@@ -126,24 +126,24 @@ func crowd(ctx context.Context, b *bench, _ contestant) (s sample, err error) {
 	return s, err
 }
 
-// gather starts the crowd at the previous commit, a few agents at a time, because this is not measured.
-func (b *bench) gather(ctx context.Context) ([]*agentResident, error) {
+// startCrowd starts the crowd at the previous commit, a few agents at a time, because this is not measured.
+func (b *bench) startCrowd(ctx context.Context) ([]*agentResident, error) {
 	before := b.remote.refs[baseRef]
-	if n := b.walked["crowd"]; n > 0 {
+	if n := b.next["crowd"]; n > 0 {
 		before = b.remote.commit("one", n)
 	}
 	if err := b.remote.push(ctx, before); err != nil {
 		return nil, err
 	}
-	b.crowds++
+	b.crowdCount++
 	var agents []*agentResident
 	for i := range b.size.agents {
-		dir := filepath.Join(b.work, fmt.Sprintf("crowd-%d-%d", b.crowds, i))
+		dir := filepath.Join(b.work, fmt.Sprintf("crowd-%d-%d", b.crowdCount, i))
 		once, err := newAgent(b.agent, dir, b.remote.url())
 		if err != nil {
 			return agents, err
 		}
-		a := &agentResident{agentOnce: once, remote: b.remote, tick: 200 * time.Millisecond}
+		a := &agentResident{agentOnce: once, remote: b.remote, pollInterval: 200 * time.Millisecond}
 		agents = append(agents, a)
 	}
 	for start := 0; start < len(agents); start += 4 {

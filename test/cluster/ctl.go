@@ -62,12 +62,12 @@ func (a app) ctl(ctx context.Context, args []string) error {
 	case "resume":
 		return c.Resume(name)
 	case "start":
-		return c.Again(ctx, name)
+		return c.Restart(ctx, name)
 	case "restart":
 		if err := c.Stop(name); err != nil {
 			return err
 		}
-		return c.Again(ctx, name)
+		return c.Restart(ctx, name)
 	case "log":
 		tail, err := c.Tail(name)
 		fmt.Fprintln(a.stdout, tail)

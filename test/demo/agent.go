@@ -57,7 +57,7 @@ type state struct {
 }
 
 func startAgent(binary string, args ...string) (*agent, error) {
-	a := &agent{client: http.Client{Timeout: 10 * time.Second}, ended: make(chan struct{}), log: &output.Log{Most: 16 << 10}}
+	a := &agent{client: http.Client{Timeout: 10 * time.Second}, ended: make(chan struct{}), log: &output.Log{MaxBytes: 16 << 10}}
 	a.cmd = exec.Command(binary, append(args, "--health-addr", "127.0.0.1:0", "--metrics-addr", "", "--log-format", "json")...)
 	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
 	if err := a.cmd.Start(); err != nil {
@@ -70,8 +70,8 @@ func startAgent(binary string, args ...string) (*agent, error) {
 	return a, nil
 }
 
-// said returns the end of the log, for an error message.
-func (a *agent) said() string {
+// logTail returns the end of the log, for an error message. A nil agent has none.
+func (a *agent) logTail() string {
 	if a == nil {
 		return ""
 	}
@@ -101,20 +101,21 @@ func (a *agent) state(ctx context.Context) (state, error) {
 		return s, err
 	}
 	defer res.Body.Close()
-	return s, json.NewDecoder(res.Body).Decode(&s)
+	err = json.NewDecoder(res.Body).Decode(&s)
+	return s, err
 }
 
 var (
-	errNoReason  = errors.New("exit code 0")
+	errExitZero  = errors.New("exit code 0")
 	errNoAddress = errors.New("the agent does not listen yet")
 )
 
-// patience is the time limit of one wait. An automatic rollback alone takes most of a minute.
-const patience = 2 * time.Minute
+// waitTimeout is the timeout of one wait. An automatic rollback alone takes most of a minute.
+const waitTimeout = 2 * time.Minute
 
 // await polls the state until wanted returns true.
 func (a *agent) await(ctx context.Context, what string, wanted func(state) bool) (state, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -131,7 +132,7 @@ func (a *agent) await(ctx context.Context, what string, wanted func(state) bool)
 		}
 		select {
 		case <-a.ended:
-			return last, fmt.Errorf("%s: the agent ended by itself: %w", what, cmp.Or(a.err, errNoReason))
+			return last, fmt.Errorf("%s: the agent ended by itself: %w", what, cmp.Or(a.err, errExitZero))
 		case <-ctx.Done():
 			return last, fmt.Errorf("%s: it did not happen; the agent says %s/%s at %.7s for %.7s: %s",
 				what, last.Phase, last.Reason, last.Commit, last.Target, last.Message)

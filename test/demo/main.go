@@ -27,8 +27,8 @@ func main() {
 	}
 }
 
-// atMost is the time limit of the story, not counting the build of the agent.
-const atMost = 5 * time.Minute
+// storyTimeout is the timeout of the story, without the build of the agent.
+const storyTimeout = 5 * time.Minute
 
 func run(ctx context.Context, stdout io.Writer, keep bool) (err error) {
 	dir, err := os.MkdirTemp("", "stoker-demo-")
@@ -36,7 +36,7 @@ func run(ctx context.Context, stdout io.Writer, keep bool) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	t := &teller{out: stdout}
+	t := &printer{out: stdout}
 	t.line("Stoker keeps Ignition gateways at the commit that git asks for.")
 	t.line("Building the agent (the first time takes a while) …")
 	binary := filepath.Join(dir, "agent")
@@ -45,7 +45,7 @@ func run(ctx context.Context, stdout io.Writer, keep bool) (err error) {
 		return err
 	}
 	began := time.Now()
-	story, cancel := context.WithTimeout(ctx, atMost)
+	story, cancel := context.WithTimeout(ctx, storyTimeout)
 	defer cancel()
 	w, err := newWorld(filepath.Join(module, "examples", "quickstart"), dir, binary, t)
 	if err != nil {
@@ -55,7 +55,7 @@ func run(ctx context.Context, stdout io.Writer, keep bool) (err error) {
 	for i, s := range steps {
 		t.step(i+1, s.title)
 		if err := w.do(story, s); err != nil {
-			return fmt.Errorf("step %d, %s: %w%s", i+1, s.title, err, w.agent.said())
+			return fmt.Errorf("step %d, %s: %w%s", i+1, s.title, err, w.agent.logTail())
 		}
 	}
 	w.sumUp(time.Since(began))

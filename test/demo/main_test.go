@@ -25,7 +25,7 @@ func TestDemo(t *testing.T) {
 // check prints a fact that holds, and returns an error for one that does not. The error ends the demo.
 func TestFailedCheckEndsDemo(t *testing.T) {
 	var out bytes.Buffer
-	printer := &teller{out: &out}
+	printer := &printer{out: &out}
 	require.NoError(t, printer.check(true, "the grass is green"))
 	require.ErrorContains(t, printer.check(false, "the %s is blue", "sky"), "the sky is blue")
 	assert.Contains(t, out.String(), "the grass is green")

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,7 +20,7 @@ import (
 
 // world holds everything that the story needs.
 type world struct {
-	*teller
+	*printer
 	*site             // site-a, the gateway of most steps
 	other       *site // site-b, which starts in the last step
 	dir, binary string
@@ -53,33 +52,16 @@ const (
 	alarmFile = alarm + "/style.json"
 )
 
-// unhappy is the panic value of a failed git command, which do turns into an error.
-type unhappy struct{ error }
-
-// ender implements gitserver.TB outside of a test.
-type ender struct{}
-
-func (ender) Helper() {}
-
-func (ender) Fatalf(format string, args ...any) { panic(unhappy{fmt.Errorf(format, args...)}) }
-
-// do plays a step.
-func (w *world) do(ctx context.Context, s step) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			u, ok := r.(unhappy)
-			if !ok {
-				panic(r)
-			}
-			err = u.error
-		}
-	}()
-	return s.play(ctx, w)
+// do plays a step. A failed git command is an error.
+func (w *world) do(ctx context.Context, s step) error {
+	var err error
+	failure := gitserver.Try(func(gitserver.TB) { err = s.play(ctx, w) })
+	return errors.Join(failure, err)
 }
 
 // newWorld creates the repository and starts the git server and the gateway.
-func newWorld(example, dir, binary string, t *teller) (*world, error) {
-	w := &world{teller: t, dir: dir, binary: binary, commits: map[string]string{}}
+func newWorld(example, dir, binary string, t *printer) (*world, error) {
+	w := &world{printer: t, dir: dir, binary: binary, commits: map[string]string{}}
 	for _, d := range []string{"git", "secrets/gateway-api"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, err
@@ -89,11 +71,10 @@ func newWorld(example, dir, binary string, t *teller) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := w.do(context.Background(), step{play: func(context.Context, *world) error {
-		w.repo = gitserver.NewRepo(ender{}, filepath.Join(dir, "git", "plants.git"))
+	if err := gitserver.Try(func(t gitserver.TB) {
+		w.repo = gitserver.NewRepo(t, filepath.Join(dir, "git", "plants.git"))
 		w.commits["first"] = w.repo.Commit("the two plants", gitserver.Files(files))
-		return nil
-	}}); err != nil {
+	}); err != nil {
 		return nil, err
 	}
 	if w.git, err = gitserver.Start(filepath.Join(dir, "git"), gitserver.Options{Pushes: true}); err != nil {
@@ -111,7 +92,7 @@ func newWorld(example, dir, binary string, t *teller) (*world, error) {
 	return w, nil
 }
 
-// newSite starts the gateway of a site. It accepts the API token, or issues one if that is "".
+// newSite starts the gateway of a site. The gateway accepts the API token, or issues one if token is "".
 func newSite(dir, name, token string) (*site, error) {
 	data := filepath.Join(dir, name, "data")
 	if err := os.MkdirAll(data, 0o755); err != nil {
@@ -138,6 +119,7 @@ func readTree(dir string) (map[string]string, error) {
 	return files, err
 }
 
+// file returns the path of the GatewaySync.
 func (w *world) file() string { return filepath.Join(w.dir, "gatewaysync.yaml") }
 
 // configure writes the GatewaySync of the example, with the repository of the demo and shorter intervals.
@@ -152,8 +134,7 @@ func (w *world) configure(example string) error {
 	return w.edit(func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Git.Repo = w.git.URL("plants.git")
 		gs.Spec.Polling.Interval = "1s"
-		period := int32(5)
-		gs.Spec.Sync.Defaults.SyncPeriod = &period
+		gs.Spec.Sync.Defaults.SyncPeriod = new(int32(5))
 	})
 }
 
@@ -171,11 +152,11 @@ func (w *world) edit(change func(*v1alpha1.GatewaySync)) error {
 	if content, err = yaml.Marshal(&gs); err != nil {
 		return err
 	}
-	fresh := w.file() + ".new"
-	if err := os.WriteFile(fresh, content, 0o644); err != nil {
+	temp := w.file() + ".new"
+	if err := os.WriteFile(temp, content, 0o644); err != nil {
 		return err
 	}
-	return os.Rename(fresh, w.file())
+	return os.Rename(temp, w.file())
 }
 
 // startAgent starts the agent of a site.
@@ -211,7 +192,7 @@ func (s *site) save(ctx context.Context, project, resource, file, content string
 	return s.gateway.CloseDesigner(session)
 }
 
-// isLive verifies that disk and gateway show the overview of a commit.
+// isLive checks that the disk and the gateway have the overview of a commit.
 func (w *world) isLive(commit string) error {
 	want := w.repo.Content(commit, inGit)
 	got, err := os.ReadFile(filepath.Join(w.data, filepath.FromSlash(viewFile)))
@@ -252,7 +233,7 @@ func (s *site) scans() int {
 	return s.gateway.Count("POST /data/api/v1/scan/projects") + s.gateway.Count("POST /data/api/v1/scan/config")
 }
 
-// sumUp prints the end of the story.
+// sumUp prints the totals of the story.
 func (w *world) sumUp(took time.Duration) {
 	stats := w.git.Stats()
 	w.line("\nDone in %s: %d steps, %d facts checked.", took.Round(time.Second), len(steps), w.checks)

@@ -18,8 +18,8 @@ type Commands struct {
 	run map[Command]bool
 }
 
-// Open returns the commands that the ledger assigns to the calling test. The test fails at its end if it has not run all of them. That is
-// not checked if the test has failed, was skipped, or runs only some of its sub-tests.
+// Open returns the commands that the ledger assigns to the calling test. The test fails at its end if it has not run all of
+// them, unless it has failed, was skipped, or runs only some of its sub-tests.
 func Open(t testing.TB) *Commands {
 	t.Helper()
 	root := Root(t)
@@ -66,8 +66,8 @@ func (l *Commands) notRun() []Command {
 	return slices.DeleteFunc(slices.Clone(l.all), func(c Command) bool { return l.run[c] })
 }
 
-// Of iterates over the commands of a document in order, and marks each as run. If headings are given, it returns only the commands below
-// them.
+// Of iterates over the commands of a document in order, and marks each as run. If headings are given, it yields only the
+// commands below them.
 func (l *Commands) Of(document string, headings ...string) iter.Seq[Command] {
 	return func(yield func(Command) bool) {
 		for _, c := range l.all {
@@ -84,7 +84,8 @@ func (l *Commands) Of(document string, headings ...string) iter.Seq[Command] {
 	}
 }
 
-// Take returns the command of a document that begins with prefix, and marks it as run. The test fails if there is not exactly one.
+// Take returns the command of a document that begins with prefix, and marks it as run. It ends the test unless exactly one
+// command matches.
 func (l *Commands) Take(t testing.TB, document, prefix string) Command {
 	t.Helper()
 	l.mu.Lock()

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// within is the time limit of a command: ten times what the longest takes.
-const within = 3 * time.Minute
+// commandTimeout is the timeout of a command: ten times what the longest one takes.
+const commandTimeout = 3 * time.Minute
 
 // Shell runs commands as a reader does: each in a new shell, with the variables that earlier commands set.
 type Shell struct {
@@ -44,17 +44,17 @@ func (s *Shell) Set(name, value string) { s.env = append(s.env, name+"="+value) 
 // Type runs a command that must succeed, and returns its output.
 func (s *Shell) Type(t testing.TB, line string) string {
 	t.Helper()
-	said, code := s.Try(t, line)
+	output, code := s.Try(t, line)
 	if code != 0 {
-		t.Fatalf("$ %s\n%s\nexit code %d", line, said, code)
+		t.Fatalf("$ %s\n%s\nexit code %d", line, output, code)
 	}
-	return said
+	return output
 }
 
 // Try runs a command, and returns its output and exit code.
-func (s *Shell) Try(t testing.TB, line string) (said string, code int) {
+func (s *Shell) Try(t testing.TB, line string) (output string, code int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
+	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
 	defer cancel()
 	if name, _, ok := strings.Cut(line, "="); ok && assignment.MatchString(line) {
 		out, err := s.command(ctx, line+"\nprintf %s \"$"+name+"\"").Output()
@@ -75,19 +75,20 @@ func (s *Shell) Try(t testing.TB, line string) (said string, code int) {
 	return string(out), 0
 }
 
-// Watch runs a command that does not end by itself, and interrupts it when its output contains all of these texts.
-func (s *Shell) Watch(t testing.TB, line string, all ...string) {
+// Watch runs a command that does not end by itself, and interrupts it when its output contains all texts. The test fails if
+// one is missing after commandTimeout.
+func (s *Shell) Watch(t testing.TB, line string, texts ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
+	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
 	defer cancel()
 	cmd := s.command(ctx, "exec "+line)
-	said := &heard{all: all, done: cancel}
-	cmd.Stdout, cmd.Stderr = said, said
+	output := &outputWatcher{wanted: texts, done: cancel}
+	cmd.Stdout, cmd.Stderr = output, output
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	err := cmd.Run()
-	t.Logf("$ %s\n%s", line, said)
-	if missing := said.missing(); missing != "" {
-		t.Fatalf("$ %s\n%s\n%v, and nothing of %q", line, said, err, missing)
+	t.Logf("$ %s\n%s", line, output)
+	if missing := output.missing(); missing != "" {
+		t.Fatalf("$ %s\n%s\n%v; the output lacks %q", line, output, err, missing)
 	}
 }
 
@@ -97,15 +98,15 @@ func (s *Shell) command(ctx context.Context, line string) *exec.Cmd {
 	return cmd
 }
 
-// heard collects output and calls done once it contains all texts.
-type heard struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-	all  []string
-	done func()
+// outputWatcher collects output and calls done when it contains all wanted texts.
+type outputWatcher struct {
+	mu     sync.Mutex
+	text   bytes.Buffer
+	wanted []string
+	done   func()
 }
 
-func (h *heard) Write(b []byte) (int, error) {
+func (h *outputWatcher) Write(b []byte) (int, error) {
 	h.mu.Lock()
 	h.text.Write(b)
 	h.mu.Unlock()
@@ -115,17 +116,18 @@ func (h *heard) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (h *heard) String() string {
+func (h *outputWatcher) String() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.text.String()
 }
 
-func (h *heard) missing() string {
+// missing returns the first wanted text that the output lacks, or "".
+func (h *outputWatcher) missing() string {
 	text := h.String()
-	for _, one := range h.all {
-		if !strings.Contains(text, one) {
-			return one
+	for _, wanted := range h.wanted {
+		if !strings.Contains(text, wanted) {
+			return wanted
 		}
 	}
 	return ""

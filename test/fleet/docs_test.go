@@ -21,8 +21,8 @@ import (
 	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/document"
-	"stoker.io/stoker/test/fleet/door"
 	"stoker.io/stoker/test/fleet/plant"
+	"stoker.io/stoker/test/fleet/receivertest"
 	"stoker.io/stoker/test/gitserver"
 	"stoker.io/stoker/test/program"
 )
@@ -149,7 +149,7 @@ func newWorkplace(t *testing.T, cluster *kubetest.Cluster) *workplace {
 	w := &workplace{t: t}
 	w.Plant = plant.NewAt(t, cluster, "plant", "line", 2, func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Git.Auth = &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: v1alpha1.SecretKeyRef{Name: "git-credentials", Key: "token"}}}
-		door.Locked(gs)
+		receivertest.SetSecret(gs)
 		gs.Spec.Bidirectional = &v1alpha1.BidirectionalSpec{Enabled: true, CreatePR: new(bool)}
 		area := gs.Spec.Sync.Profiles["default"]
 		area.Mappings = append(slices.Clone(area.Mappings), v1alpha1.Mapping{Source: "config", Destination: "config"})
@@ -188,8 +188,8 @@ func newWorkplace(t *testing.T, cluster *kubetest.Cluster) *workplace {
 	cluster.Apply(t, filepath.Join("..", "..", "hooks", "testdata", "applications.yaml"))
 	cluster.ApplyYAML(t, "argocd", settersRights)
 	w.person = terminal(t, w.Plant, clone)
-	w.May("setter", authorizationv1.ResourceAttributes{Namespace: "argocd", Group: "argoproj.io", Resource: "applications", Verb: "get"})
-	w.May("setter", authorizationv1.ResourceAttributes{Group: "stoker.io", Resource: "gatewaysyncs", Verb: "list"})
+	w.WaitAllowed("setter", authorizationv1.ResourceAttributes{Namespace: "argocd", Group: "argoproj.io", Resource: "applications", Verb: "get"})
+	w.WaitAllowed("setter", authorizationv1.ResourceAttributes{Group: "stoker.io", Resource: "gatewaysyncs", Verb: "list"})
 	w.person.Set("REVISION", w.release)
 	w.person.Set("POD_NAMESPACE", "plant")
 	w.person.Set("JOB_UID", "0b7a4f52-0d1c-4d5e-9d0e-1c1f0f7a9a10")
@@ -293,9 +293,9 @@ func (w *workplace) receives(lines *document.Commands) {
 	for _, right := range []authorizationv1.ResourceAttributes{
 		{Namespace: "plant", Group: "stoker.io", Resource: "gatewaysyncs", Verb: "patch"}, {Namespace: "plant", Resource: "secrets", Name: "stoker-webhook", Verb: "get"},
 	} {
-		w.Cluster.May(t, "stoker-system", "stoker-receiver", right)
+		w.Cluster.WaitAllowed(t, "stoker-system", "stoker-receiver", right)
 	}
-	receiver := door.Serve(t, w.Plant, w.Cluster.As(t, "stoker-system", "stoker-receiver", ""))
+	receiver := receivertest.StartAs(t, w.Plant, w.Cluster.As(t, "stoker-system", "stoker-receiver", ""))
 	at, err := url.Parse(receiver.URL)
 	require.NoError(t, err)
 	wrapped := filepath.Join(t.TempDir(), "curl")

@@ -73,7 +73,7 @@ func install(t *testing.T, name string, lines *document.Commands) *example {
 		rest.Write(document)
 	}
 	require.NotNil(t, gs)
-	e.Plant = plant.Of(t, gs, filepath.Join(e.folder, "repository"))
+	e.Plant = plant.FromFolder(t, gs, filepath.Join(e.folder, "repository"))
 	e.Cluster.ApplyYAML(t, e.Namespace, rest.String())
 	for _, name := range slices.Sorted(maps.Keys(e.templates)) {
 		for i := range int(*e.templates[name].Spec.Replicas) {

@@ -19,17 +19,17 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/test/fleet/door"
 	"stoker.io/stoker/test/fleet/plant"
+	"stoker.io/stoker/test/fleet/receivertest"
 )
 
 // ways implements the four ways to request a version, each with the rights and tools that it has in a
 // cluster.
 type ways struct {
 	*plant.Plant
-	t      *testing.T
-	door   *door.Door
-	titles map[string]string // commit ID → title
+	t        *testing.T
+	receiver *receivertest.Receiver
+	titles   map[string]string // commit ID → title
 
 	newest int            // promotion
 	spec   map[string]any // spec of the GatewaySync in Argo CD's repository
@@ -52,7 +52,7 @@ func newWays(t *testing.T, p *plant.Plant) *ways {
 		w.Tag(tag, w.push("main"))
 	}
 	w.Branch("release", p.First)
-	w.door = door.Open(t, p)
+	w.receiver = receivertest.Start(t, p)
 	raw, err := json.Marshal(p.GatewaySync().Spec)
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(raw, &w.spec))
@@ -113,7 +113,7 @@ func (w *ways) promote(ref string, age int) error {
 	newest := w.newest
 	n := max(newest-age, 1)
 	id := fmt.Sprintf("test.01hv%022d.f%d", n, n)
-	answer, err := w.door.Ask(w.t.Context(), "kargo", id, ref)
+	answer, err := w.receiver.Request(w.t.Context(), "kargo", id, ref)
 	if err != nil {
 		return err
 	}
@@ -209,7 +209,7 @@ func TestFourWaysInRaceAndTheRulesHold(t *testing.T) {
 		require.NoError(t, err)
 	}
 	t.Logf("%s=%d repeats it", seedVariable, seed)
-	p := plant.New(t, 3, door.Locked)
+	p := plant.New(t, 3, receivertest.SetSecret)
 	w := newWays(t, p)
 	judge := newWitness(w)
 	seen := p.Watch(judge.see)

@@ -31,7 +31,7 @@ func TestExamplePaired(t *testing.T) {
 	require.NoError(t, err)
 	gs := &v1alpha1.GatewaySync{}
 	require.NoError(t, yaml.UnmarshalStrict(text, gs))
-	e.Plant = plant.Of(t, gs, filepath.Join(e.folder, "repository"))
+	e.Plant = plant.FromFolder(t, gs, filepath.Join(e.folder, "repository"))
 	e.Cluster.ApplyYAML(t, e.Namespace, "{apiVersion: v1, kind: Secret, metadata: {name: git-credentials}, stringData: {token: a secret of this test}}")
 	for _, file := range []string{"account.yaml", "configsync.yaml"} {
 		text, err := os.ReadFile(filepath.Join(e.folder, file))
@@ -39,7 +39,7 @@ func TestExamplePaired(t *testing.T) {
 		// No kubelet runs the pods here, so the StatefulSet does not become healthy.
 		e.Cluster.ApplyYAML(t, e.Namespace, strings.Replace(string(text), "      path: kubernetes\n", "      path: kubernetes\n  apply: {wait: false}\n", 1))
 	}
-	e.May("stoker-config", authorizationv1.ResourceAttributes{Namespace: e.Namespace, Group: "apps", Resource: "statefulsets", Verb: "patch"})
+	e.WaitAllowed("stoker-config", authorizationv1.ResourceAttributes{Namespace: e.Namespace, Group: "apps", Resource: "statefulsets", Verb: "patch"})
 	job := document.NewShell(t, t.TempDir(), map[string]string{"stoker": program.Build(t, "hooks"), "kubectl": kubectl(t)}, "KUBECONFIG="+e.Kubeconfig("stoker-config", ""))
 
 	said, code := job.Try(t, "stoker config apply line")

@@ -1,5 +1,5 @@
-// Command gateway plays an Ignition 8.3 gateway on a data directory, for tests and demonstrations. What it does and how
-// to make it fail, README.md beside this file says.
+// Command gateway simulates an Ignition 8.3 gateway on a data directory, for tests and demonstrations. README.md beside
+// this file says what it does and how to make it fail.
 package main
 
 import (
@@ -40,13 +40,13 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	var s settings
 	f := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	f.StringVar(&s.Data, "data", "", "data directory; made if it is not there")
+	f.StringVar(&s.Data, "data", "", "data directory; created if missing")
 	f.StringVar(&s.Listen, "listen", "127.0.0.1:8088", "address of the gateway's http port")
-	f.StringVar(&s.tlsListen, "tls-listen", "", "address of the gateway's https port; none without it")
+	f.StringVar(&s.tlsListen, "tls-listen", "", "address of the gateway's https port; empty for none")
 	f.StringVar(&s.Admin, "admin", "127.0.0.1:9088", "address of the simulator's own interface")
 	f.BoolVar(&s.seed, "seed", false, "fill the data directory if it is empty, as the image does")
-	f.BoolVar(&s.chart, "seed-like-chart", false, "fill the data directory over what is there, as the chart does; implies -seed")
-	f.StringVar(&s.tokenOut, "token-out", "", "file for the API token; one that it holds already is used again")
+	f.BoolVar(&s.chart, "seed-like-chart", false, "fill the data directory over existing files, as the chart does; implies -seed")
+	f.StringVar(&s.tokenOut, "token-out", "", "file for the API token; an existing file sets the token")
 	f.StringVar(&s.caOut, "ca-out", "", "file for the certificate of the https port (PEM)")
 	f.StringVar(&s.Name, "name", "gateway", "the gateway's name")
 	f.StringVar(&s.Version, "version", "8.3.8", "the gateway's version")
@@ -81,7 +81,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	return s, nil
 }
 
-// run plays a gateway until ctx is done. On stdout it prints the addresses as shell variables, once the ports are open.
+// run simulates a gateway until ctx is done. When the ports are open, it prints the addresses to stdout as shell variables.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	s, err := parse(args, stderr)
 	if err != nil {
@@ -104,7 +104,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	err = handOut(g, s)
+	err = writeFiles(g, s)
 	if err == nil {
 		fmt.Fprintf(stdout, "GATEWAY=%s\nGATEWAY_TLS=%s\nADMIN=%s\n", g.URL(), g.TLSURL(), g.AdminURL())
 		<-ctx.Done()
@@ -112,8 +112,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return errors.Join(err, g.Close())
 }
 
-// handOut writes the files that were asked for. The token is the same from the first start on.
-func handOut(g *simulator.Gateway, s settings) error {
+// writeFiles writes the certificate and the token to the files of the flags.
+func writeFiles(g *simulator.Gateway, s settings) error {
 	if s.caOut != "" {
 		if err := os.WriteFile(s.caOut, g.CA(), 0o644); err != nil {
 			return err

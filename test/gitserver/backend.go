@@ -34,11 +34,11 @@ func findBackend() (string, error) {
 // silentLog drops net/http's messages about connections that were cut on purpose.
 func silentLog() *log.Logger { return log.New(io.Discard, "", 0) }
 
-// answer lets git answer a request, subject to faults and refused features.
-func (s *Server) answer(rec *recorder, r *http.Request, faults []*Fault, refuse Feature) {
+// serveGit lets git answer a request, subject to faults and refused features.
+func (s *Server) serveGit(rec *recorder, r *http.Request, faults []*Fault, refuse Feature) {
 	body := io.Reader(r.Body)
 	if rec.Service == UploadPack && refuse != 0 {
-		checked, complaint, err := s.checkRequest(r, rec.Repo, refuse)
+		checked, complaint, err := s.checkUploadPack(r, rec.Repo, refuse)
 		if err != nil {
 			http.Error(rec, err.Error(), http.StatusBadRequest)
 			return
@@ -50,7 +50,7 @@ func (s *Server) answer(rec *recorder, r *http.Request, faults []*Fault, refuse 
 		}
 		body = checked
 	}
-	out := shape(r.Context(), rec, faults)
+	out := newLimitWriter(r.Context(), rec, faults)
 	rewrites := rewritesOf(faults)
 	if rec.Service == Advertisement && refuse != 0 {
 		rewrites = append(rewrites, refuse.strip)
@@ -70,7 +70,7 @@ func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out 
 	}()
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, s.backend)
-	cmd.Env = s.environment(r, body, refuse)
+	cmd.Env = s.backendEnv(r, body, refuse)
 	cmd.Stdin = body
 	cmd.Stderr = &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -112,24 +112,24 @@ func (s *Server) runBackend(rec *recorder, r *http.Request, body io.Reader, out 
 		_ = copyFlushed(out, reader, rec)
 		return
 	}
-	whole, err := io.ReadAll(io.LimitReader(reader, maxRewrite))
+	answer, err := io.ReadAll(io.LimitReader(reader, maxRewrite))
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
 	for _, rewrite := range rewrites {
-		whole = rewrite(whole)
+		answer = rewrite(answer)
 	}
 	rec.Header().Del("Content-Length")
 	rec.WriteHeader(status)
-	_, _ = out.Write(whole)
+	_, _ = out.Write(answer)
 }
 
-// maxRewrite bounds an answer that is held in memory for rewriting.
+// maxRewrite is the maximum size of an answer that a Fault can rewrite, in bytes.
 const maxRewrite = 256 << 20
 
-// environment returns git's whole environment: nothing of the machine's configuration, and our settings override those
-// of the repository.
-func (s *Server) environment(r *http.Request, body io.Reader, refuse Feature) []string {
+// backendEnv returns the whole environment of git http-backend. Git reads no configuration of the machine, and the
+// settings here override those of the repository.
+func (s *Server) backendEnv(r *http.Request, body io.Reader, refuse Feature) []string {
 	settings := [][2]string{
 		{"uploadpack.allowFilter", strconv.FormatBool(refuse&Filter == 0)},
 		{"uploadpack.allowAnySHA1InWant", strconv.FormatBool(refuse&SHAWants == 0)},
@@ -148,11 +148,8 @@ func (s *Server) environment(r *http.Request, body io.Reader, refuse Feature) []
 		"GIT_PROJECT_ROOT="+s.root,
 		"PATH_INFO="+r.URL.Path,
 		"GIT_HTTP_EXPORT_ALL=1",
-		"GIT_CONFIG_COUNT="+strconv.Itoa(len(settings)),
 	)
-	for i, kv := range settings {
-		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, kv[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, kv[1]))
-	}
+	env = append(env, configEnv(settings...)...)
 	if checked, ok := body.(*bytes.Reader); ok {
 		env = append(env, "CONTENT_LENGTH="+strconv.Itoa(checked.Len()), "HTTP_CONTENT_ENCODING=")
 	} else if r.ContentLength >= 0 {
@@ -165,7 +162,7 @@ func (s *Server) environment(r *http.Request, body io.Reader, refuse Feature) []
 	return env
 }
 
-// copyFlushed flushes each piece, so that keep-alive packets reach the client while git is still counting.
+// copyFlushed copies r to w and flushes each piece, so that keep-alive packets reach the client while git counts objects.
 func copyFlushed(w io.Writer, r io.Reader, flusher http.Flusher) error {
 	buf := make([]byte, 64<<10)
 	for {

@@ -149,7 +149,7 @@ func (r *Repo) commit(message string, merges []string, edits []Edit) string {
 	r.t.Helper()
 	c := &change{repo: r}
 	fmt.Fprintf(&c.out, "commit refs/heads/%s\nauthor Test <test@example.com> %d +0000\ncommitter Test <test@example.com> %d +0000\ndata %d\n%s\n",
-		r.branch, r.stamp, r.stamp, len(message), message)
+		r.branch, r.commitTime, r.commitTime, len(message), message)
 	if head := r.Head(); head != "" {
 		fmt.Fprintf(&c.out, "from %s\n", head)
 	}
@@ -161,7 +161,7 @@ func (r *Repo) commit(message string, merges []string, edits []Edit) string {
 	}
 	c.out.WriteString("\ndone\n")
 	r.pipe(c.out.Bytes(), "fast-import", "--quiet", "--done", "--date-format=raw")
-	r.stamp += 60
+	r.commitTime += 60
 	return r.Head()
 }
 
@@ -206,7 +206,7 @@ func (r *Repo) CommitTree(message, tree string) string {
 		args = append(args, "-p", head)
 	}
 	commit := r.Git(args...)
-	r.stamp += 60
+	r.commitTime += 60
 	r.ForcePush(commit)
 	return commit
 }

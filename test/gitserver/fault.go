@@ -10,51 +10,48 @@ import (
 	"time"
 )
 
-// Fault is a failure that the server injects into its answers. It applies to every request unless narrowed by For, On and Times:
+// Fault is a failure that the server injects into its answers. It applies to every request unless For, On or Times narrow
+// it:
 //
 //	srv.Inject(gitserver.Status(503).For("site.git").On(gitserver.UploadPack).Times(2))
 type Fault struct {
 	repo    string
 	service Service
-	times   int // remaining requests; 0 means no end
+	times   int // remaining requests; 0 means unlimited
 
 	status     int
 	retryAfter time.Duration
 	redirect   string
-	truncate   int64 // bytes of the answer's body; -1 means all
-	stall      int64 // as truncate
-	rate       int64 // bytes per second; 0 means no limit
+	truncate   *int64 // bytes of the body before the end; nil means no end
+	stall      *int64 // bytes of the body before the stall; nil means no stall
+	rate       int64  // bytes per second; 0 means no limit
 	rewrite    func([]byte) []byte
 }
 
 // Truncate cuts the connection after n bytes of the answer's body.
-func Truncate(n int64) Fault { return Fault{truncate: n, stall: -1} }
+func Truncate(n int64) Fault { return Fault{truncate: &n} }
 
 // Stall stops after n bytes of the answer's body and keeps the connection open until the client or the server closes
 // it.
-func Stall(n int64) Fault { return Fault{truncate: -1, stall: n} }
+func Stall(n int64) Fault { return Fault{stall: &n} }
 
 // Slow limits the answer's body to bytesPerSecond.
-func Slow(bytesPerSecond int64) Fault { return Fault{truncate: -1, stall: -1, rate: bytesPerSecond} }
+func Slow(bytesPerSecond int64) Fault { return Fault{rate: bytesPerSecond} }
 
 // Status answers with an HTTP status without running git.
-func Status(code int) Fault { return Fault{truncate: -1, stall: -1, status: code} }
+func Status(code int) Fault { return Fault{status: code} }
 
-// Throttle answers 429 with a Retry-After header in whole seconds.
+// Throttle answers 429 with a Retry-After header, which is rounded down to whole seconds.
 func Throttle(retryAfter time.Duration) Fault {
-	return Fault{truncate: -1, stall: -1, status: http.StatusTooManyRequests, retryAfter: retryAfter}
+	return Fault{status: http.StatusTooManyRequests, retryAfter: retryAfter}
 }
 
 // Redirect redirects to the same path on another server. base is its address, as returned by Server.URL(""), such as
 // "http://127.0.0.1:4242".
-func Redirect(base string) Fault {
-	return Fault{truncate: -1, stall: -1, status: http.StatusFound, redirect: base}
-}
+func Redirect(base string) Fault { return Fault{status: http.StatusFound, redirect: base} }
 
-// Rewrite changes the body of an answer, which is held in memory, to something that git would never send.
-func Rewrite(change func(body []byte) []byte) Fault {
-	return Fault{truncate: -1, stall: -1, rewrite: change}
-}
+// Rewrite replaces the body of an answer by change(body), for example by text that git would never send.
+func Rewrite(change func(body []byte) []byte) Fault { return Fault{rewrite: change} }
 
 // For narrows the fault to one repository.
 func (f Fault) For(repo string) Fault { f.repo = repo; return f }
@@ -65,7 +62,8 @@ func (f Fault) On(service Service) Fault { f.service = service; return f }
 // Times ends the fault after n matching requests.
 func (f Fault) Times(n int) Fault { f.times = n; return f }
 
-// Inject adds a fault, from the next request on. Faults accumulate. The returned function removes this one.
+// Inject adds a fault, from the next request on. All faults that match a request apply to it and count it; of several
+// statuses, the first one wins, and of several equal limits, the last one. The returned function removes the fault.
 func (s *Server) Inject(fault Fault) (remove func()) {
 	f := &fault
 	s.mu.Lock()
@@ -87,20 +85,24 @@ func (s *Server) Heal() {
 
 // takeFaults returns the faults that match a request and counts them down. The caller holds s.mu.
 func (s *Server) takeFaults(repo string, service Service) []*Fault {
-	var met []*Fault
-	s.faults = slices.DeleteFunc(s.faults, func(f *Fault) bool {
+	var matching, active []*Fault
+	for _, f := range s.faults {
 		if f.repo != "" && f.repo != repo || f.service != "" && f.service != service {
-			return false
+			active = append(active, f)
+			continue
 		}
-		met = append(met, f)
-		f.times--
-		return f.times == 0
-	})
-	return met
+		matching = append(matching, f)
+		if f.times != 1 {
+			active = append(active, f)
+		}
+		f.times = max(0, f.times-1)
+	}
+	s.faults = active
+	return matching
 }
 
-// answerInstead answers the request if a fault replaces git's answer.
-func answerInstead(w http.ResponseWriter, r *http.Request, faults []*Fault) bool {
+// answerFault answers the request if a fault replaces git's answer, and reports whether it did.
+func answerFault(w http.ResponseWriter, r *http.Request, faults []*Fault) bool {
 	for _, f := range faults {
 		switch {
 		case f.redirect != "":
@@ -131,24 +133,24 @@ func rewritesOf(faults []*Fault) []func([]byte) []byte {
 	return rewrites
 }
 
-// shape returns a writer with the speed and length limits of the faults.
-func shape(ctx context.Context, w flushWriter, faults []*Fault) io.Writer {
-	shaped := &shapedWriter{ctx: ctx, w: w, truncate: -1, stall: -1}
+// newLimitWriter returns a writer to w with the speed and length limits of the faults, or w if there are none.
+func newLimitWriter(ctx context.Context, w flushWriter, faults []*Fault) io.Writer {
+	limited := &limitWriter{ctx: ctx, w: w}
 	for _, f := range faults {
-		if f.truncate >= 0 {
-			shaped.truncate = f.truncate
+		if f.truncate != nil {
+			limited.truncate = f.truncate
 		}
-		if f.stall >= 0 {
-			shaped.stall = f.stall
+		if f.stall != nil {
+			limited.stall = f.stall
 		}
 		if f.rate > 0 {
-			shaped.rate = f.rate
+			limited.rate = f.rate
 		}
 	}
-	if shaped.truncate < 0 && shaped.stall < 0 && shaped.rate == 0 {
+	if limited.truncate == nil && limited.stall == nil && limited.rate == 0 {
 		return w
 	}
-	return shaped
+	return limited
 }
 
 type flushWriter interface {
@@ -156,18 +158,20 @@ type flushWriter interface {
 	http.Flusher
 }
 
-type shapedWriter struct {
-	ctx                            context.Context
-	w                              flushWriter
-	truncate, stall, rate, written int64
+// limitWriter applies the limits of a Fault to the body of an answer.
+type limitWriter struct {
+	ctx             context.Context
+	w               flushWriter
+	truncate, stall *int64
+	rate, written   int64
 }
 
-// Write writes p subject to the limits. If the answer must end, it panics with http.ErrAbortHandler, which cuts the
+// Write writes p subject to the limits. If the answer must end, Write panics with http.ErrAbortHandler, which cuts the
 // connection.
-func (s *shapedWriter) Write(p []byte) (int, error) {
+func (s *limitWriter) Write(p []byte) (int, error) {
 	total := len(p)
 	for {
-		s.endHere()
+		s.checkEnd()
 		if len(p) == 0 {
 			return total, nil
 		}
@@ -179,16 +183,16 @@ func (s *shapedWriter) Write(p []byte) (int, error) {
 		p = p[n:]
 		if s.rate > 0 {
 			s.w.Flush()
-			s.wait(time.NewTimer(time.Duration(n) * time.Second / time.Duration(s.rate)).C)
+			s.wait(time.After(time.Duration(n) * time.Second / time.Duration(s.rate)))
 		}
 	}
 }
 
 // next returns how many of the next n bytes to write in one piece.
-func (s *shapedWriter) next(n int64) int64 {
-	for _, end := range []int64{s.truncate, s.stall} {
-		if end >= 0 {
-			n = min(n, end-s.written)
+func (s *limitWriter) next(n int64) int64 {
+	for _, end := range []*int64{s.truncate, s.stall} {
+		if end != nil {
+			n = min(n, *end-s.written)
 		}
 	}
 	if s.rate > 0 {
@@ -197,19 +201,21 @@ func (s *shapedWriter) next(n int64) int64 {
 	return n
 }
 
-func (s *shapedWriter) endHere() {
-	if s.stall >= 0 && s.written >= s.stall {
+// checkEnd stalls or cuts the answer if it has reached its limit.
+func (s *limitWriter) checkEnd() {
+	if s.stall != nil && s.written >= *s.stall {
 		s.w.Flush()
 		s.wait(nil)
 	}
-	if s.truncate >= 0 && s.written >= s.truncate {
+	if s.truncate != nil && s.written >= *s.truncate {
 		s.w.Flush()
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// wait returns when the timer fires. It aborts the answer if the client or the server goes away.
-func (s *shapedWriter) wait(timer <-chan time.Time) {
+// wait returns when the timer fires; a nil timer never fires. It aborts the answer if the client leaves or the server is
+// closed.
+func (s *limitWriter) wait(timer <-chan time.Time) {
 	select {
 	case <-timer:
 	case <-s.ctx.Done():

@@ -25,16 +25,15 @@ type App struct {
 	Installation int64
 	Owner        string
 	Repositories []string      // names that the installation includes
-	Life         time.Duration // of a token; zero means an hour
+	Life         time.Duration // of a token; zero means one hour
 	Suspended    bool
-	Permissions  map[string]string // that the app has; nil for everything that is requested
+	Permissions  map[string]string // of the app; nil means all that a request names
 
 	key *rsa.PrivateKey
 
 	mu     sync.Mutex
 	tokens map[string]time.Time
 	issued int
-	asked  int
 }
 
 // NewApp returns an app with a new private key, and the key in PEM like GitHub provides it.
@@ -55,11 +54,11 @@ func (a *App) Auth(r *http.Request) bool {
 	return ok && user == "x-access-token" && time.Now().Before(a.tokens[password])
 }
 
-// Issued returns how many tokens were issued, and how many requests for one were made.
-func (a *App) Issued() (issued, asked int) {
+// Issued returns how many tokens were issued.
+func (a *App) Issued() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.issued, a.asked
+	return a.issued
 }
 
 // Revoke invalidates all tokens.
@@ -73,7 +72,6 @@ func (a *App) Revoke() {
 func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.asked++
 	status, answer := a.answer(r)
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
@@ -81,40 +79,40 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *App) answer(r *http.Request) (int, map[string]any) {
-	no := func(status int, message string) (int, map[string]any) {
+	refuse := func(status int, message string) (int, map[string]any) {
 		return status, map[string]any{"message": message}
 	}
 	if r.Method != http.MethodPost || r.Header.Get("Accept") != "application/vnd.github+json" {
-		return no(http.StatusNotFound, "Not Found")
+		return refuse(http.StatusNotFound, "Not Found")
 	}
-	issuer, err := a.proven(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+	issuer, err := a.verifyToken(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 	if err != nil || issuer != fmt.Sprint(a.ID) {
-		return no(http.StatusUnauthorized, "A JSON web token could not be decoded")
+		return refuse(http.StatusUnauthorized, "A JSON web token could not be decoded")
 	}
 	if !strings.HasSuffix(r.URL.Path, fmt.Sprintf("/app/installations/%d/access_tokens", a.Installation)) {
-		return no(http.StatusNotFound, "Not Found")
+		return refuse(http.StatusNotFound, "Not Found")
 	}
 	if a.Suspended {
-		return no(http.StatusForbidden, "This installation has been suspended")
+		return refuse(http.StatusForbidden, "This installation has been suspended")
 	}
-	var asked struct {
+	var request struct {
 		Repositories []string          `json:"repositories"`
 		Permissions  map[string]string `json:"permissions"`
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
-	if err != nil || json.Unmarshal(body, &asked) != nil {
-		return no(http.StatusBadRequest, "Problems parsing JSON")
+	if err != nil || json.Unmarshal(body, &request) != nil {
+		return refuse(http.StatusBadRequest, "Problems parsing JSON")
 	}
 	var repositories []map[string]any
-	for _, name := range asked.Repositories {
+	for _, name := range request.Repositories {
 		if !slices.Contains(a.Repositories, name) {
-			return no(http.StatusUnprocessableEntity, "There is at least one repository that does not exist or is not accessible to the parent installation.")
+			return refuse(http.StatusUnprocessableEntity, "There is at least one repository that does not exist or is not accessible to the parent installation.")
 		}
 		repositories = append(repositories, map[string]any{"name": name, "full_name": a.Owner + "/" + name})
 	}
-	for name, level := range asked.Permissions {
+	for name, level := range request.Permissions {
 		if has := a.Permissions[name]; a.Permissions != nil && has != level && has != "write" {
-			return no(http.StatusUnprocessableEntity, "The permissions requested are not granted to this installation.")
+			return refuse(http.StatusUnprocessableEntity, "The permissions requested are not granted to this installation.")
 		}
 	}
 	life := a.Life
@@ -125,13 +123,13 @@ func (a *App) answer(r *http.Request) (int, map[string]any) {
 	token := fmt.Sprintf("ghs_S3CR3T%s", rand.Text())
 	a.tokens[token] = time.Now().Add(life)
 	return http.StatusCreated, map[string]any{
-		"token": token, "expires_at": a.tokens[token].UTC().Format(time.RFC3339Nano), "permissions": asked.Permissions,
+		"token": token, "expires_at": a.tokens[token].UTC().Format(time.RFC3339Nano), "permissions": request.Permissions,
 		"repository_selection": "selected", "repositories": repositories,
 	}
 }
 
-// proven verifies a JSON web token and returns its issuer.
-func (a *App) proven(token string) (string, error) {
+// verifyToken verifies a JSON web token and returns its issuer.
+func (a *App) verifyToken(token string) (string, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
 		return "", fmt.Errorf("a token of %d parts", len(parts))

@@ -83,18 +83,18 @@ func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.log = nil
-	s.forgot++
+	s.logClears++
 }
 
-// maxLog bounds the log, so that an agent out of control does not use up the memory of its test.
+// maxLog is the maximum length of the log, so that an agent in an endless loop does not use up the memory of its test.
 const maxLog = 100_000
 
-// record ends a request and logs it, unless the log was cleared since it began. forgot is the count at its beginning.
-func (s *Server) record(forgot int, r Request) {
+// record ends a request and logs it, unless the log was cleared since begin returned logClears.
+func (s *Server) record(logClears int, r Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.open--
-	if forgot == s.forgot && len(s.log) < maxLog {
+	s.inFlight--
+	if logClears == s.logClears && len(s.log) < maxLog {
 		s.log = append(s.log, r)
 	}
 }
@@ -112,7 +112,7 @@ func classify(r *http.Request) (repo string, service Service) {
 		return repo, ReceivePack
 	}
 	if repo, ok := strings.CutSuffix(path, "/git-upload-pack"); ok {
-		if asksForRefs(r) {
+		if isLsRefs(r) {
 			return repo, Advertisement
 		}
 		return repo, UploadPack
@@ -121,8 +121,8 @@ func classify(r *http.Request) (repo string, service Service) {
 	return repo, Other
 }
 
-// asksForRefs distinguishes the ls-refs command of protocol v2 from a fetch, without consuming the body.
-func asksForRefs(r *http.Request) bool {
+// isLsRefs reports whether a request is the ls-refs command of protocol v2 and not a fetch. It does not consume the body.
+func isLsRefs(r *http.Request) bool {
 	const command = "command=ls-refs"
 	body := bufio.NewReader(r.Body)
 	head, _ := body.Peek(len("0014") + len(command)) // a shorter body is not ls-refs
@@ -195,12 +195,12 @@ func (c *countingBody) Read(p []byte) (int, error) {
 // packCounter counts the pack data in the answer of an upload-pack: the payload of side band 1, or everything from the
 // first "PACK" if the client asked for no side band.
 type packCounter struct {
-	bytes  int64
-	size   []byte // of the next packet: up to four hex digits
-	left   int    // remaining bytes of this packet
-	fresh  bool   // the next byte is the first one of its packet
-	isPack bool   // this packet is on band 1
-	raw    bool   // everything that follows is pack data
+	bytes     int64
+	size      []byte // of the next packet: up to four hex digits
+	remaining int    // bytes of this packet
+	atBand    bool   // the next byte is the first one of its packet
+	isPack    bool   // this packet is on band 1
+	raw       bool   // everything that follows is pack data
 }
 
 func (c *packCounter) count(p []byte) {
@@ -209,19 +209,19 @@ func (c *packCounter) count(p []byte) {
 		case c.raw:
 			c.bytes += int64(len(p))
 			return
-		case c.left > 0:
+		case c.remaining > 0:
 			p = c.payload(p)
 		default:
 			n := min(4-len(c.size), len(p))
 			c.size, p = append(c.size, p[:n]...), p[n:]
 			if len(c.size) == 4 {
-				c.begin()
+				c.beginPacket()
 			}
 		}
 	}
 }
 
-func (c *packCounter) begin() {
+func (c *packCounter) beginPacket() {
 	head := string(c.size)
 	c.size = c.size[:0]
 	if head == "PACK" {
@@ -232,13 +232,13 @@ func (c *packCounter) begin() {
 	if err != nil || size <= 4 {
 		return // flush and delimiter packets have no payload
 	}
-	c.left, c.fresh = int(size)-4, true
+	c.remaining, c.atBand = int(size)-4, true
 }
 
 func (c *packCounter) payload(p []byte) []byte {
-	n := min(c.left, len(p))
-	if c.fresh {
-		c.fresh, c.isPack = false, p[0] == 1
+	n := min(c.remaining, len(p))
+	if c.atBand {
+		c.atBand, c.isPack = false, p[0] == 1
 		if c.isPack {
 			c.bytes-- // the band number
 		}
@@ -246,6 +246,6 @@ func (c *packCounter) payload(p []byte) []byte {
 	if c.isPack {
 		c.bytes += int64(n)
 	}
-	c.left -= n
+	c.remaining -= n
 	return p[n:]
 }

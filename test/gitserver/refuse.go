@@ -75,20 +75,21 @@ func (f Feature) strip(advertisement []byte) []byte {
 			out.Write(pktLine(string(line)))
 			continue
 		}
-		kept := slices.DeleteFunc(strings.Fields(string(caps)), func(c string) bool {
+		supported := slices.DeleteFunc(strings.Fields(string(caps)), func(c string) bool {
 			return slices.Contains(f.capabilities(), c)
 		})
-		out.Write(pktLine(string(refPart) + "\x00" + strings.Join(kept, " ") + "\n"))
+		out.Write(pktLine(string(refPart) + "\x00" + strings.Join(supported, " ") + "\n"))
 	}
 	return out.Bytes()
 }
 
-// maxRequest bounds the request of an upload-pack, which consists of wants and haves.
+// maxRequest is the maximum size of an upload-pack request, which has wants and haves, in bytes.
 const maxRequest = 16 << 20
 
-// checkRequest returns the body of an upload-pack request, without thin-pack if that is refused (git clients request it
-// unconditionally), or the error message of a server that lacks a requested feature.
-func (s *Server) checkRequest(r *http.Request, repo string, refuse Feature) (body *bytes.Reader, complaint string, err error) {
+// checkUploadPack returns the body of an upload-pack request. It removes thin-pack if that is refused, because git clients
+// request it unconditionally. If the request needs another refused feature, it returns the error message of a server that
+// lacks the feature.
+func (s *Server) checkUploadPack(r *http.Request, repo string, refuse Feature) (body *bytes.Reader, complaint string, err error) {
 	raw := io.Reader(r.Body)
 	if r.Header.Get("Content-Encoding") == "gzip" {
 		if raw, err = gzip.NewReader(r.Body); err != nil {
@@ -141,7 +142,7 @@ func (s *Server) checkRequest(r *http.Request, repo string, refuse Feature) (bod
 // tips returns the objects that a repository advertises.
 func (s *Server) tips(ctx context.Context, repo string) (map[string]bool, error) {
 	cmd := exec.CommandContext(ctx, "git", "-C", filepath.Join(s.root, filepath.FromSlash(repo)), "show-ref", "--head", "--dereference")
-	cmd.Env = append(Env(), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")
+	cmd.Env = append(Env(), configEnv([2]string{"safe.directory", "*"})...)
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("list the refs of %s: %w", repo, err)

@@ -18,24 +18,24 @@ type TB interface {
 func Try(do func(TB)) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			f, ok := r.(failed)
+			f, ok := r.(fatalError)
 			if !ok {
 				panic(r)
 			}
 			err = f.error
 		}
 	}()
-	do(thrower{})
+	do(panicTB{})
 	return nil
 }
 
-// failed is the panic value of a failed call.
-type failed struct{ error }
+// fatalError is the panic value of a failed call.
+type fatalError struct{ error }
 
-type thrower struct{}
+type panicTB struct{}
 
-func (thrower) Helper()                           {}
-func (thrower) Fatalf(format string, args ...any) { panic(failed{fmt.Errorf(format, args...)}) }
+func (panicTB) Helper()                           {}
+func (panicTB) Fatalf(format string, args ...any) { panic(fatalError{fmt.Errorf(format, args...)}) }
 
 // Repo is a bare repository for writing, without a work tree. Every commit has the same author, and dates that start at
 // 2025-01-01 and advance by a minute, so that the same calls give the same ids on every machine. Errors end the test.
@@ -43,19 +43,19 @@ type Repo struct {
 	// Dir is the repository's directory.
 	Dir string
 
-	t      TB
-	branch string
-	stamp  int64 // of the next commit, seconds since 1970
+	t          TB
+	branch     string
+	commitTime int64 // of the next commit, seconds since 1970
 }
 
-// firstStamp is 2025-01-01 00:00 UTC.
-const firstStamp = 1735689600
+// firstCommitTime is 2025-01-01 00:00 UTC.
+const firstCommitTime = 1735689600
 
 // NewRepo creates an empty bare repository in dir with the branch main. Further arguments are passed to git init
 // ("--object-format=sha256").
 func NewRepo(t TB, dir string, initArgs ...string) *Repo {
 	t.Helper()
-	r := &Repo{Dir: dir, t: t, branch: "main", stamp: firstStamp}
+	r := &Repo{Dir: dir, t: t, branch: "main", commitTime: firstCommitTime}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatalf("make the repository: %v", err)
 	}
@@ -79,6 +79,15 @@ func Env() []string {
 	}
 }
 
+// configEnv returns the environment variables that give git these settings, each a key and a value.
+func configEnv(settings ...[2]string) []string {
+	env := []string{fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(settings))}
+	for i, s := range settings {
+		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, s[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, s[1]))
+	}
+	return env
+}
+
 // Git runs git in the repository and returns its output without the last newline.
 func (r *Repo) Git(args ...string) string {
 	r.t.Helper()
@@ -89,7 +98,7 @@ func (r *Repo) Git(args ...string) string {
 func (r *Repo) pipe(stdin []byte, args ...string) []byte {
 	r.t.Helper()
 	cmd := exec.Command("git", args...)
-	date := fmt.Sprintf("%d +0000", r.stamp)
+	date := fmt.Sprintf("%d +0000", r.commitTime)
 	cmd.Dir = r.Dir
 	cmd.Env = append(Env(), "GIT_AUTHOR_DATE="+date, "GIT_COMMITTER_DATE="+date)
 	cmd.Stdin = bytes.NewReader(stdin)

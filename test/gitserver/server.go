@@ -44,20 +44,20 @@ type Server struct {
 	root    string
 	backend string // path of git-http-backend
 	pushes  bool
-	base    string // http://127.0.0.1:port
+	baseURL string // http://127.0.0.1:port
 	ca      []byte
-	http    *http.Server
+	server  *http.Server
 	stop    context.CancelFunc
 	running sync.WaitGroup // the accept loop and every request in flight
 
-	mu     sync.Mutex
-	auth   Auth
-	faults []*Fault
-	refuse Feature
-	log    []Request
-	open   int // requests in flight
-	forgot int // how often the log was cleared
-	closed bool
+	mu        sync.Mutex
+	auth      Auth
+	faults    []*Fault
+	refuse    Feature
+	log       []Request
+	inFlight  int // requests in flight
+	logClears int // how often the log was cleared
+	closed    bool
 }
 
 // Start serves the bare repositories below root on a free port.
@@ -79,23 +79,23 @@ func Start(root string, opts Options) (*Server, error) {
 		return nil, fmt.Errorf("git server: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Server{root: root, backend: backend, pushes: opts.Pushes, auth: opts.Auth, stop: stop, base: "http://" + listener.Addr().String()}
+	s := &Server{root: root, backend: backend, pushes: opts.Pushes, auth: opts.Auth, stop: stop, baseURL: "http://" + listener.Addr().String()}
 	if opts.TLS {
 		chain, ca, err := newCertificate(opts.Host, opts.NotAfter)
 		if err != nil {
 			stop()
 			return nil, errors.Join(err, listener.Close())
 		}
-		s.ca, s.base = ca, "https://"+listener.Addr().String()
+		s.ca, s.baseURL = ca, "https://"+listener.Addr().String()
 		listener = tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{chain}, MinVersion: tls.VersionTLS12})
 	}
-	s.http = &http.Server{
+	s.server = &http.Server{
 		Handler:           http.HandlerFunc(s.serve),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog:          silentLog(),
 	}
-	s.running.Go(func() { _ = s.http.Serve(listener) })
+	s.running.Go(func() { _ = s.server.Serve(listener) })
 	return s, nil
 }
 
@@ -103,9 +103,9 @@ func Start(root string, opts Options) (*Server, error) {
 // address of the server itself, for Redirect.
 func (s *Server) URL(repo string) string {
 	if repo == "" {
-		return s.base
+		return s.baseURL
 	}
-	return s.base + "/" + repo
+	return s.baseURL + "/" + repo
 }
 
 // CA returns the authority of the server's certificate in PEM, or nil without TLS.
@@ -125,49 +125,49 @@ func (s *Server) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	s.stop()
-	err := s.http.Close()
+	err := s.server.Close()
 	s.running.Wait()
 	return err
 }
 
-// enter registers a request, unless the server is closing. It returns how often the log has been cleared.
-func (s *Server) enter() (forgot int, ok bool) {
+// begin registers a request, unless the server is closing. It returns how often the log has been cleared.
+func (s *Server) begin() (logClears int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
 		s.running.Add(1)
-		s.open++
+		s.inFlight++
 	}
-	return s.forgot, !s.closed
+	return s.logClears, !s.closed
 }
 
 // InFlight returns the number of unanswered requests, including stalled ones.
 func (s *Server) InFlight() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.open
+	return s.inFlight
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	forgot, ok := s.enter()
+	logClears, ok := s.begin()
 	if !ok {
 		panic(http.ErrAbortHandler)
 	}
 	defer s.running.Done()
 	rec := newRecorder(w, r)
-	defer func() { s.record(forgot, rec.request()) }()
+	defer func() { s.record(logClears, rec.request()) }()
 
 	s.mu.Lock()
 	faults, auth, refuse := s.takeFaults(rec.Repo, rec.Service), s.auth, s.refuse
 	s.mu.Unlock()
 
-	if answerInstead(rec, r, faults) {
+	if answerFault(rec, r, faults) {
 		return
 	}
 	if auth != nil && !auth(r) {
 		rec.Header().Set("WWW-Authenticate", `Basic realm="git"`)
-		http.Error(rec, "not let in", http.StatusUnauthorized)
+		http.Error(rec, "unauthorized", http.StatusUnauthorized)
 		return
 	}
-	s.answer(rec, r, faults, refuse)
+	s.serveGit(rec, r, faults, refuse)
 }

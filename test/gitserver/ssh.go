@@ -9,6 +9,7 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -31,8 +32,8 @@ type SSHOptions struct {
 	StallAfter int64
 	// Refuse makes the server advertise its refs, refuse with this message and hang up, without reading the request.
 	Refuse string
-	// RefuseAside sends the message on standard error, like older versions of git, instead of in an ERR line.
-	RefuseAside bool
+	// RefuseOnStderr sends the message on standard error, like older versions of git, instead of in an ERR line.
+	RefuseOnStderr bool
 }
 
 // SSHServer serves bare repositories over ssh on loopback. It runs git upload-pack or git
@@ -43,12 +44,12 @@ type SSHServer struct {
 	keys     []ssh.Signer
 	running  sync.WaitGroup
 
-	mu       sync.Mutex
-	opts     SSHOptions
-	conns    map[net.Conn]bool
-	closed   bool
-	commands []string
-	tried    []string
+	mu         sync.Mutex
+	opts       SSHOptions
+	conns      map[net.Conn]bool
+	closed     bool
+	commands   []string
+	loginUsers []string
 }
 
 // StartSSH serves the bare repositories below root on a free port of the loopback interface.
@@ -115,14 +116,14 @@ func (s *SSHServer) Set(opts SSHOptions) {
 func (s *SSHServer) Commands() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]string(nil), s.commands...)
+	return slices.Clone(s.commands)
 }
 
 // Users returns the user names of login attempts, oldest first.
 func (s *SSHServer) Users() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]string(nil), s.tried...)
+	return slices.Clone(s.loginUsers)
 }
 
 // Close cuts all connections and waits for all goroutines. It may be called twice.
@@ -174,10 +175,10 @@ func (s *SSHServer) serve(c net.Conn, opts SSHOptions) {
 	}
 	config := &ssh.ServerConfig{PublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 		s.mu.Lock()
-		s.tried = append(s.tried, meta.User())
+		s.loginUsers = append(s.loginUsers, meta.User())
 		s.mu.Unlock()
 		if want, ok := opts.Users[meta.User()]; opts.Users != nil && (!ok || string(want.Marshal()) != string(key.Marshal())) {
-			return nil, fmt.Errorf("user %q is not let in", meta.User())
+			return nil, fmt.Errorf("unknown key of user %q", meta.User())
 		}
 		return &ssh.Permissions{}, nil
 	}}
@@ -190,28 +191,28 @@ func (s *SSHServer) serve(c net.Conn, opts SSHOptions) {
 	}
 	defer func() { _ = conn.Close() }()
 	go ssh.DiscardRequests(requests)
-	gone := make(chan struct{})
+	disconnected := make(chan struct{})
 	s.running.Go(func() {
 		_ = conn.Wait()
-		close(gone)
+		close(disconnected)
 	})
 	for offer := range channels {
 		if offer.ChannelType() != "session" {
 			_ = offer.Reject(ssh.UnknownChannelType, "sessions only")
 			continue
 		}
-		channel, asked, err := offer.Accept()
+		channel, requests, err := offer.Accept()
 		if err != nil {
 			return
 		}
-		s.session(channel, asked, opts, gone)
+		s.session(channel, requests, opts, disconnected)
 	}
 }
 
-// session serves the only command of a session.
-func (s *SSHServer) session(channel ssh.Channel, asked <-chan *ssh.Request, opts SSHOptions, gone <-chan struct{}) {
+// session serves the first command of a session, and refuses all other requests.
+func (s *SSHServer) session(channel ssh.Channel, requests <-chan *ssh.Request, opts SSHOptions, disconnected <-chan struct{}) {
 	defer func() { _ = channel.Close() }()
-	for r := range asked {
+	for r := range requests {
 		var exec struct{ Command string }
 		if r.Type != "exec" || ssh.Unmarshal(r.Payload, &exec) != nil {
 			_ = r.Reply(false, nil)
@@ -227,12 +228,12 @@ func (s *SSHServer) session(channel ssh.Channel, asked <-chan *ssh.Request, opts
 		if !ok {
 			return
 		}
-		go ssh.DiscardRequests(asked)
+		go ssh.DiscardRequests(requests)
 		var code uint32 = 1
 		if pushes && !opts.Pushes {
 			_, _ = io.WriteString(channel.Stderr(), "ERROR: The key you are authenticating with has been marked as read only.\n")
 		} else {
-			code = s.run(channel, strings.TrimPrefix(program, "git-"), unquote(quoted), opts, gone)
+			code = s.run(channel, strings.TrimPrefix(program, "git-"), unquote(quoted), opts, disconnected)
 		}
 		_, _ = channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Code uint32 }{code}))
 		return
@@ -244,27 +245,25 @@ func unquote(s string) string {
 	return strings.NewReplacer(`'\''`, "'", `'\!'`, "!").Replace(strings.TrimSuffix(strings.TrimPrefix(s, "'"), "'"))
 }
 
-func (s *SSHServer) run(channel ssh.Channel, program, path string, opts SSHOptions, gone <-chan struct{}) uint32 {
+// run runs git for the path in a command and returns its exit status.
+func (s *SSHServer) run(channel ssh.Channel, program, path string, opts SSHOptions, disconnected <-chan struct{}) uint32 {
 	args := []string{program}
 	if opts.Refuse != "" {
 		args = append(args, "--advertise-refs")
 	}
 	cmd := exec.Command("git", append(args, "--", filepath.Join(s.root, filepath.Join("/", filepath.FromSlash(path))))...)
 	settings := append([][2]string{{"safe.directory", "*"}}, opts.Config...)
-	cmd.Env = append(Env(), fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(settings)))
-	for i, kv := range settings {
-		cmd.Env = append(cmd.Env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, kv[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, kv[1]))
-	}
+	cmd.Env = append(Env(), configEnv(settings...)...)
 	cmd.Stdout, cmd.Stderr = io.Writer(channel), channel.Stderr()
 	if opts.Refuse != "" {
-		return refuseAtOnce(cmd, channel, opts)
+		return advertiseAndRefuse(cmd, channel, opts)
 	}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return 1
 	}
 	if opts.StallAfter > 0 {
-		cmd.Stdout = &stallingWriter{w: channel, left: opts.StallAfter, gone: gone}
+		cmd.Stdout = &stallingWriter{w: channel, remaining: opts.StallAfter, disconnected: disconnected}
 	}
 	if err := cmd.Start(); err != nil {
 		return 1
@@ -279,13 +278,13 @@ func (s *SSHServer) run(channel ssh.Channel, program, path string, opts SSHOptio
 	return 0
 }
 
-// refuseAtOnce lets git advertise its refs and refuses the request.
-func refuseAtOnce(refs *exec.Cmd, channel ssh.Channel, opts SSHOptions) uint32 {
+// advertiseAndRefuse lets git advertise its refs, refuses the request with opts.Refuse, and returns the exit status.
+func advertiseAndRefuse(refs *exec.Cmd, channel ssh.Channel, opts SSHOptions) uint32 {
 	if err := refs.Run(); err != nil {
 		return 1
 	}
 	var err error
-	if opts.RefuseAside {
+	if opts.RefuseOnStderr {
 		_, err = io.WriteString(channel.Stderr(), "fatal: "+opts.Refuse+"\n")
 	} else {
 		_, err = fmt.Fprintf(channel, "%04xERR %s", 8+len(opts.Refuse), opts.Refuse)
@@ -296,19 +295,19 @@ func refuseAtOnce(refs *exec.Cmd, channel ssh.Channel, opts SSHOptions) uint32 {
 	return 128
 }
 
-// stallingWriter blocks after left bytes until the connection closes.
+// stallingWriter blocks after the remaining bytes until the connection closes.
 type stallingWriter struct {
-	w    io.Writer
-	left int64
-	gone <-chan struct{}
+	w            io.Writer
+	remaining    int64
+	disconnected <-chan struct{}
 }
 
 func (s *stallingWriter) Write(p []byte) (int, error) {
-	n := min(int64(len(p)), s.left)
-	s.left -= n
+	n := min(int64(len(p)), s.remaining)
+	s.remaining -= n
 	if _, err := s.w.Write(p[:n]); err != nil || n == int64(len(p)) {
 		return len(p), err
 	}
-	<-s.gone
+	<-s.disconnected
 	return 0, io.ErrClosedPipe
 }

@@ -11,14 +11,14 @@ import (
 	"go.uber.org/goleak"
 )
 
-// endsWithin is how long goroutines may take to end: far more than a loaded machine needs.
-const endsWithin = time.Minute
+// endTimeout is how long goroutines may take to end: far more than a loaded machine needs.
+const endTimeout = time.Minute
 
 // Main runs the tests of a package, and fails if they pass but leave goroutines behind.
 func Main(m *testing.M) {
 	code := m.Run()
 	if code == 0 {
-		if err := find(endsWithin); err != nil {
+		if err := find(endTimeout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -29,15 +29,16 @@ func Main(m *testing.M) {
 // None fails a test that leaves goroutines behind. It cannot tell them from those of parallel tests.
 func None(t testing.TB, options ...goleak.Option) {
 	t.Helper()
-	if err := find(endsWithin, options...); err != nil {
+	if err := find(endTimeout, options...); err != nil {
 		t.Error(err)
 	}
 }
 
-func find(within time.Duration, options ...goleak.Option) error {
+// find repeats goleak.Find until it finds no goroutine or the timeout has passed.
+func find(timeout time.Duration, options ...goleak.Option) error {
 	for began := time.Now(); ; {
 		err := goleak.Find(options...)
-		if err == nil || time.Since(began) > within {
+		if err == nil || time.Since(began) > timeout {
 			return err
 		}
 	}

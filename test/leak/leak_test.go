@@ -14,6 +14,6 @@ func TestLeaks(t *testing.T) {
 	go func() { <-end }()
 	require.ErrorContains(t, find(0, before), "found unexpected goroutines")
 	time.AfterFunc(time.Second, func() { close(end) }) // longer than goleak waits
-	assert.NoError(t, find(endsWithin, before))
+	assert.NoError(t, find(endTimeout, before))
 	None(t, before)
 }

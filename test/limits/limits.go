@@ -1,5 +1,5 @@
-// Package limits makes values at the limits of every field of the kinds of Stoker: the most and the least that a schema admits,
-// and what it might admit by mistake. Which of them the API server takes is its own word.
+// Package limits generates values at the limits of every field of Stoker's kinds: the largest and the smallest that a
+// schema admits, and some that it might admit by mistake. The API server decides which of them it accepts.
 package limits
 
 import (
@@ -36,8 +36,8 @@ func Of(t testing.TB, plural, part string) []Case {
 
 func read(t testing.TB, plural, part string) schema {
 	t.Helper()
-	_, here, _, _ := runtime.Caller(0)
-	data, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../charts/stoker/files/crds/stoker.io_"+plural+".yaml"))
+	_, source, _, _ := runtime.Caller(0)
+	data, err := os.ReadFile(filepath.Join(filepath.Dir(source), "../../charts/stoker/files/crds/stoker.io_"+plural+".yaml"))
 	require.NoError(t, err)
 	var crd struct {
 		Spec struct {
@@ -53,7 +53,7 @@ func read(t testing.TB, plural, part string) schema {
 	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties[part]
 }
 
-// Times returns the times of spec or status of a kind whose schema has no pattern.
+// Times returns the fields of spec or status of a kind that are times without a pattern in the schema.
 func Times(t testing.TB, plural, part string) []string {
 	t.Helper()
 	var loose []string
@@ -82,16 +82,17 @@ type schema struct {
 	Maximum               *int64
 }
 
-// texts fit into most fields.
+// texts are values for text fields.
 var texts = []string{"", "\x00", "../..", strings.Repeat("0", 40)}
 
-// times that a format date-time may admit, in words that readers of times have tripped over.
+// times are values for fields with the format date-time, among them some that parsers of times disagree on.
 var times = []string{
 	"2020-01-01T00:00:00Z", "2020-01-01T00:00:00.000000Z", "2020-01-01t00:00:00z", "2020-01-01T00:00:00.1Z", "2020-01-01T00:00:00+23:59",
 	"2020-01-01T00:00:00-99:99", "2020-01-01T00:00:00.000000+01:00", "2016-12-31T23:59:60Z", "2020-02-30T00:00:00Z", "0000-01-01T00:00:00Z",
 	"0001-01-01T00:00:00Z", "0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999Z", "2020-01-01", "2020-01-01T24:00:00Z",
 }
 
+// walk appends the cases of a field and of the fields below it.
 func walk(path []any, s schema, all *[]Case) {
 	path = slices.Clone(path)
 	add := func(what string, value any) {
@@ -149,12 +150,12 @@ func name(path []any) string {
 
 // Put sets the value in an object as an untyped client has it. It reports false if the object has nothing to put it into.
 func (c Case) Put(object map[string]any) bool {
-	var at any = object
+	var current any = object
 	for i, step := range c.path {
 		last := i == len(c.path)-1
 		switch step := step.(type) {
 		case string:
-			m, ok := at.(map[string]any)
+			m, ok := current.(map[string]any)
 			if !ok {
 				return false
 			}
@@ -162,25 +163,25 @@ func (c Case) Put(object map[string]any) bool {
 			case last && c.value == nil:
 				delete(m, step)
 			case last:
-				m[step] = copied(c.value)
+				m[step] = deepCopy(c.value)
 			}
-			at = m[step]
+			current = m[step]
 		case int:
-			list, ok := at.([]any)
+			list, ok := current.([]any)
 			if !ok || len(list) == 0 || c.value == nil {
 				return false
 			}
 			if last {
-				list[0] = copied(c.value)
+				list[0] = deepCopy(c.value)
 			}
-			at = list[0]
+			current = list[0]
 		}
 	}
 	return true
 }
 
-// copied keeps cases apart from what is made of them.
-func copied(v any) any {
+// deepCopy copies a value, so that changes of an object do not reach the case.
+func deepCopy(v any) any {
 	switch v.(type) {
 	case map[string]any, []any:
 		data, err := json.Marshal(v)

@@ -133,18 +133,18 @@ func (c Case) write(tb testing.TB, kind string, data []byte) {
 	tb.Helper()
 	archive, err := txtar.ParseFile(c.archive)
 	require.NoError(tb, err)
-	at := 0
+	index := 0
 	for i, f := range archive.Files {
 		if f.Name == c.Name+"/"+kind {
 			archive.Files = slices.Delete(archive.Files, i, i+1)
-			at = i
+			index = i
 			break
 		}
 		if strings.HasPrefix(f.Name, c.Name+"/") {
-			at = i + 1
+			index = i + 1
 		}
 	}
-	archive.Files = slices.Insert(archive.Files, at, txtar.File{Name: c.Name + "/" + kind, Data: data})
+	archive.Files = slices.Insert(archive.Files, index, txtar.File{Name: c.Name + "/" + kind, Data: data})
 	require.NoError(tb, os.WriteFile(c.archive, txtar.Format(archive), 0o644))
 }
 

@@ -24,11 +24,12 @@ import (
 	"stoker.io/stoker/test/program/output"
 )
 
-// loopback lets a program contact servers of the test at addresses that users name, which it refuses on loopback otherwise.
+// loopback is a linker flag that lets a program contact servers on loopback at addresses that users name. A release
+// refuses them.
 const loopback = "-X stoker.io/stoker/internal/outbound.loopback=allowed"
 
-// endsWithin is how long a program may take to stop: ten times what a loaded machine needs.
-const endsWithin = 90 * time.Second
+// endTimeout is how long a program may take to stop: ten times what a loaded machine needs.
+const endTimeout = 90 * time.Second
 
 // Log collects the output of a program.
 type Log = output.Log
@@ -57,27 +58,28 @@ func (m M) Run() int {
 	return m.Tests.Run()
 }
 
-// Build builds a main package of this module ("agent", "hooks") and returns the file. Each is built once for a test process.
-func Build(t testing.TB, room string) string {
+// Build builds a main package of this module ("agent", "hooks") and returns the file. It builds each only once for a test
+// process.
+func Build(t testing.TB, pkg string) string {
 	t.Helper()
 	built.mu.Lock()
 	defer built.mu.Unlock()
 	if built.dir == "" {
-		t.Fatal("program: it would never be removed: write func TestMain(m *testing.M) { os.Exit(program.M{Tests: m}.Run()) }")
+		t.Fatal("program: no test would remove the binary: write func TestMain(m *testing.M) { os.Exit(program.M{Tests: m}.Run()) }")
 	}
-	file, ok := built.files[room]
+	file, ok := built.files[pkg]
 	if ok {
 		return file
 	}
-	file = filepath.Join(built.dir, filepath.Base(room))
-	build := exec.Command("go", "build", "-o", file, "-ldflags", loopback, "stoker.io/stoker/"+room)
-	if _, here, _, ok := runtime.Caller(0); ok { // the module's own requirements count, also in the tests of a nested module
-		build.Dir = filepath.Join(filepath.Dir(here), "..", "..")
+	file = filepath.Join(built.dir, filepath.Base(pkg))
+	build := exec.Command("go", "build", "-o", file, "-ldflags", loopback, "stoker.io/stoker/"+pkg)
+	if _, source, _, ok := runtime.Caller(0); ok { // build in this module, also in the tests of a nested module
+		build.Dir = filepath.Join(filepath.Dir(source), "..", "..")
 	}
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", room, err, out)
+		t.Fatalf("build %s: %v\n%s", pkg, err, out)
 	}
-	built.files[room] = file
+	built.files[pkg] = file
 	return file
 }
 
@@ -88,7 +90,7 @@ type Process struct {
 
 	cmd  *exec.Cmd
 	done chan struct{}
-	err  error
+	err  error // of cmd.Wait; read after done
 }
 
 // Start starts a program and kills it at the end of the test. If the test fails, its log shows the output under this name.
@@ -131,9 +133,9 @@ func (p *Process) Wait(t testing.TB) error {
 	select {
 	case <-p.done:
 		return p.err
-	case <-time.After(endsWithin):
-		t.Fatalf("it does not end:\n%s", p.Log)
-		return errors.New("it does not end")
+	case <-time.After(endTimeout):
+		t.Fatalf("%s does not end:\n%s", p.cmd.Path, p.Log)
+		return errors.New("the program does not end")
 	}
 }
 

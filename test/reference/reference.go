@@ -65,10 +65,10 @@ func Flags(t testing.TB, page string, flags *flag.FlagSet) {
 }
 
 // sameDefault compares a default with the page. Durations may differ in form, because 720h is more readable than 720h0m0s.
-func sameDefault(is, said string) bool {
-	a, errA := time.ParseDuration(is)
-	b, errB := time.ParseDuration(said)
-	return is == said || errA == nil && errB == nil && a == b
+func sameDefault(actual, documented string) bool {
+	a, errA := time.ParseDuration(actual)
+	b, errB := time.ParseDuration(documented)
+	return actual == documented || errA == nil && errB == nil && a == b
 }
 
 var (
@@ -86,7 +86,7 @@ func Metrics(t testing.TB, page string, registered prometheus.Collector) {
 	for d := range descs {
 		m, labels := metricName.FindStringSubmatch(d.String()), metricLabels.FindStringSubmatch(d.String())
 		if m == nil || labels == nil {
-			t.Errorf("a metric describes itself in a way that cannot be read: %s", d)
+			t.Errorf("unexpected description of a metric: %s", d)
 			continue
 		}
 		name := m[1]
@@ -94,8 +94,8 @@ func Metrics(t testing.TB, page string, registered prometheus.Collector) {
 		row, ok := rows[name]
 		if !ok {
 			t.Errorf("%s does not list %s", page, name)
-		} else if is, said := plain(labels[1]), plain(row[0]); is != said {
-			t.Errorf("%s: the labels of %s are %q, and not %q", page, name, is, said)
+		} else if actual, documented := plain(labels[1]), plain(row[0]); actual != documented {
+			t.Errorf("%s: the labels of %s are %q, and not %q", page, name, actual, documented)
 		}
 	}
 	if len(names) == 0 {
@@ -107,11 +107,12 @@ func Metrics(t testing.TB, page string, registered prometheus.Collector) {
 // plain removes the Markdown and Go syntax from a list of labels.
 func plain(labels string) string { return strings.NewReplacer("`", "", " ", "").Replace(labels) }
 
-func nothingElse(t testing.TB, page string, rows map[string][]string, prefix string, there map[string]bool) {
+// nothingElse verifies that a page lists only existing names among those with a prefix.
+func nothingElse(t testing.TB, page string, rows map[string][]string, prefix string, existing map[string]bool) {
 	t.Helper()
 	for name := range rows {
-		if strings.HasPrefix(name, prefix) && !there[name] {
-			t.Errorf("%s lists %s, which is not there", page, name)
+		if strings.HasPrefix(name, prefix) && !existing[name] {
+			t.Errorf("%s lists %s, which does not exist", page, name)
 		}
 	}
 }

@@ -62,8 +62,8 @@ func Files(t testing.TB, dir string) map[string]string {
 		if err != nil {
 			return err
 		}
-		at, err := filepath.Rel(dir, path)
-		files[filepath.ToSlash(at)] = string(content)
+		name, err := filepath.Rel(dir, path)
+		files[filepath.ToSlash(name)] = string(content)
 		return err
 	})
 	if err != nil {

@@ -73,7 +73,7 @@ func TestGitHubAppUsesOneToken(t *testing.T) {
 	for range 5 {
 		require.NoError(t, g.resolve(r))
 	}
-	issued, _ := g.app.Issued()
+	issued := g.app.Issued()
 	assert.Equal(t, 1, issued, "a token is kept while it lasts")
 	for _, req := range g.Server.Requests() {
 		assert.Equal(t, appUser, req.User)
@@ -90,7 +90,7 @@ func TestGitHubAppRenewsToken(t *testing.T) {
 	tokens.expires = time.Now().Add(renewBefore - time.Second)
 	tokens.mu.Unlock()
 	require.NoError(t, g.resolve(r))
-	issued, _ := g.app.Issued()
+	issued := g.app.Issued()
 	assert.Equal(t, 2, issued)
 
 	t.Run("and used to its end if the API is away", func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestGitHubAppErrors(t *testing.T) {
 			err := g.resolve(g.client(a))
 			repotest.RequireReason(t, tt.want, err)
 			assert.ErrorContains(t, err, tt.says)
-			issued, _ := g.app.Issued()
+			issued := g.app.Issued()
 			assert.Equal(t, strings.Contains(name, "owner") || strings.Contains(name, "ended already"), issued > 0)
 		})
 	}
@@ -208,7 +208,7 @@ func TestGitHubAppPermissions(t *testing.T) {
 		require.NoError(t, err)
 		assert.NotEmpty(t, token.Reveal())
 		require.NoError(t, g.resolve(c))
-		issued, _ := g.app.Issued()
+		issued := g.app.Issued()
 		assert.Equal(t, 1, issued, "git and the API share a token")
 	})
 	t.Run("not granted to the app", func(t *testing.T) {

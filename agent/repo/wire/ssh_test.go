@@ -110,7 +110,7 @@ func TestServerMessageBeforeDisconnect(t *testing.T) {
 	const words = "upload-pack: not our ref"
 	for name, server := range map[string]gitserver.SSHOptions{
 		"in an ERR line":        {Refuse: words},
-		"on its standard error": {Refuse: words, RefuseAside: true},
+		"on its standard error": {Refuse: words, RefuseOnStderr: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newShellSite(t, gitserver.SSHOptions{})

@@ -27,22 +27,22 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-// agent is a gateway's pod: an object that does not run, a simulated gateway, and the loops of an agent in this
-// process, assembled like in the binary.
+// agent is a gateway's pod: a pod object that does not run, a simulated gateway, and the loops of an agent in this
+// process, assembled as agent/run.go does.
 type agent struct {
-	of   *site
-	name string
-	dir  string
-	pod  *corev1.Pod
-	gw   *simulator.Gateway
+	site    *site
+	name    string
+	dir     string
+	pod     *corev1.Pod
+	gateway *simulator.Gateway
 
 	traffic  *traffic
-	measured *prometheus.Registry
+	registry *prometheus.Registry
 	store    *repo.Store
 	engine   *sync.Engine
 	follower *follow.Follower
-	leading  *lead.Lead
-	resign   context.CancelFunc // ends its lead for good and in good order; its follower continues
+	lead     *lead.Lead
+	resign   context.CancelFunc // stops leading and releases the lock, so that another agent takes over; the follower continues
 }
 
 // Names that are the same in every namespace.
@@ -59,7 +59,7 @@ func (a *agent) prepare(ctx context.Context, log *slog.Logger) error {
 		Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Name: "stoker-agent", Image: "agent"}}, Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}},
 	}
 	var err error
-	if a.pod, err = a.of.yard.admin.Core.CoreV1().Pods(a.of.namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+	if a.pod, err = a.site.testbed.admin.Core.CoreV1().Pods(a.site.namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	for _, dir := range []string{"data", "repo", "secrets/gateway"} {
@@ -67,24 +67,24 @@ func (a *agent) prepare(ctx context.Context, log *slog.Logger) error {
 			return err
 		}
 	}
-	if a.gw, err = simulator.Start(simulator.Options{Data: filepath.Join(a.dir, "data"), Name: a.name, Log: log}); err != nil {
+	if a.gateway, err = simulator.Start(simulator.Options{Data: filepath.Join(a.dir, "data"), Name: a.name, Log: log}); err != nil {
 		return err
 	}
-	return errors.Join(a.of.yard.front.add(a.gw.Token(), a.gw.URL()), os.WriteFile(filepath.Join(a.dir, "secrets/gateway/apiKey"), []byte(a.gw.Token()), 0o600))
+	return errors.Join(a.site.testbed.proxy.add(a.gateway.Token(), a.gateway.URL()), os.WriteFile(filepath.Join(a.dir, "secrets/gateway/apiKey"), []byte(a.gateway.Token()), 0o600))
 }
 
 // token requests the token that a kubelet would mount into the pod.
 func (a *agent) token(ctx context.Context) (string, error) {
 	r := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: a.name, UID: a.pod.UID}}}
-	made, err := a.of.yard.admin.Core.CoreV1().ServiceAccounts(a.of.namespace).CreateToken(ctx, account, r, metav1.CreateOptions{})
+	token, err := a.site.testbed.admin.Core.CoreV1().ServiceAccounts(a.site.namespace).CreateToken(ctx, account, r, metav1.CreateOptions{})
 	if err != nil {
 		return "", err
 	}
-	return made.Status.Token, nil
+	return token.Status.Token, nil
 }
 
-// fleetMetrics are the metrics of a lead.
+// fleetMetrics are the metrics of a lead, which lead.Config takes as one value.
 type fleetMetrics struct {
 	*metrics.Agent
 	*metrics.Fleet
@@ -92,17 +92,17 @@ type fleetMetrics struct {
 
 const version = "bench"
 
-// wire assembles the agent without running it.
-func (a *agent) wire(ctx context.Context, log *slog.Logger) error {
-	y, ns := a.of.yard, a.of.namespace
+// assemble creates the agent's loops without running them.
+func (a *agent) assemble(ctx context.Context, log *slog.Logger) error {
+	b, ns := a.site.testbed, a.site.namespace
 	token, err := a.token(ctx)
 	if err != nil {
 		return err
 	}
-	if a.traffic, err = newTraffic(y.admin.Config); err != nil {
+	if a.traffic, err = newTraffic(b.admin.Config); err != nil {
 		return err
 	}
-	clients, err := kube.ConnectTo(a.traffic.config(y.admin.Config.Host, token), "stoker-agent/"+version)
+	clients, err := kube.ConnectTo(a.traffic.config(b.admin.Config.Host, token), "stoker-agent/"+version)
 	if err != nil {
 		return err
 	}
@@ -111,13 +111,13 @@ func (a *agent) wire(ctx context.Context, log *slog.Logger) error {
 	}
 	a.engine = sync.New(sync.Config{DataDir: filepath.Join(a.dir, "data"), Store: a.store, Log: log, Grace: 15 * time.Second,
 		Disk: disk.Options{Log: log}, Limits: plan.DefaultLimits, MaxBlob: 512 << 20})
-	a.measured = prometheus.NewRegistry()
-	measured := metrics.NewAgent(a.measured, version, ns, crName, a.name)
+	a.registry = prometheus.NewRegistry()
+	agentMetrics := metrics.NewAgent(a.registry, version, ns, crName, a.name)
 	secrets := connect.Mounted{Dir: filepath.Join(a.dir, "secrets")}
 	remote := repo.RemoteOptions{Log: log}
-	a.leading, err = lead.New(lead.Config{
+	a.lead, err = lead.New(lead.Config{
 		Namespace: ns, GatewaySync: crName, Pod: a.name, Clients: clients, Store: a.store, Log: log,
-		Metrics:  fleetMetrics{measured, metrics.NewFleet(a.measured, ns, crName)},
+		Metrics:  fleetMetrics{agentMetrics, metrics.NewFleet(a.registry, ns, crName)},
 		Connect:  func(gs *v1alpha1.GatewaySync) (*repo.Remote, error) { return connect.Git(gs.Spec.Git, secrets, remote) },
 		Eligible: func(gs *v1alpha1.GatewaySync) error { return connect.Reachable(&gs.Spec, secrets) },
 	})
@@ -127,12 +127,12 @@ func (a *agent) wire(ctx context.Context, log *slog.Logger) error {
 	a.follower, err = follow.New(follow.Config{
 		Identity: follow.Identity{Namespace: ns, Pod: a.name, PodUID: string(a.pod.UID), GatewaySync: crName, Gateway: a.name},
 		Version:  version, StartupFile: filepath.Join(a.dir, "repo", "startup.json"),
-		API: clients.Dynamic, Secrets: secrets, Remote: remote, Engine: a.engine, Log: log, Metrics: measured, OnSyncTarget: a.leading.Saw,
+		API: clients.Dynamic, Secrets: secrets, Remote: remote, Engine: a.engine, Log: log, Metrics: agentMetrics, OnSyncTarget: a.lead.Saw,
 	})
 	return err
 }
 
-// close releases everything after the loops have ended.
+// close releases everything. The caller has ended the loops.
 func (a *agent) close() error {
 	var errs []error
 	if a.resign != nil {
@@ -147,8 +147,8 @@ func (a *agent) close() error {
 	if a.traffic != nil {
 		a.traffic.close()
 	}
-	if a.gw != nil {
-		errs = append(errs, a.gw.Close())
+	if a.gateway != nil {
+		errs = append(errs, a.gateway.Close())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%s: %w", a.name, err)

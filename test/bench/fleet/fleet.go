@@ -125,8 +125,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	klog.SetSlogLogger(logger) // client-go has no other way to set a logger
 	defer klog.ClearLogger()
 	defer debug.SetGCPercent(debug.SetGCPercent(20)) // as in the agent
-	talk := log.New(stderr, "", log.Ltime)
-	talk.Print("starting a control plane")
+	progress := log.New(stderr, "", log.Ltime)
+	progress.Print("starting a control plane")
 	cluster, err := kubetest.Start(ctx)
 	if err != nil {
 		return err
@@ -141,15 +141,15 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	var all []result
 	for i, of := range s.sizes {
-		talk.Printf("%s agents", of)
-		r, err := one(ctx, s, of, admin, filepath.Join(work, strconv.Itoa(i)), logger)
+		progress.Printf("%s agents", of)
+		r, err := measureSize(ctx, s, of, admin, filepath.Join(work, strconv.Itoa(i)), logger)
 		if err != nil {
 			return fmt.Errorf("%s agents: %w", of, err)
 		}
-		talk.Printf("%s agents: first sync %.1f s, next %.1f s", of, r.first.verified.Seconds(), r.syncs[0].verified.Seconds())
+		progress.Printf("%s agents: first sync %.1f s, next %.1f s", of, r.first.verified.Seconds(), r.syncs[0].verified.Seconds())
 		all = append(all, r)
 	}
-	talk.Printf("a rollout in %s", s.stages)
+	progress.Printf("a rollout in %s", s.stages)
 	staged, err := measureRollout(ctx, s, admin, filepath.Join(work, "rollout"), logger)
 	if err != nil {
 		return fmt.Errorf("rollout: %w", err)
@@ -167,11 +167,11 @@ func install(ctx context.Context, cluster *kubetest.Cluster) error {
 	return cluster.Install(ctx, filepath.Join(base, "agent-role.yaml"), filepath.Join(base, "policies.yaml"))
 }
 
-func one(ctx context.Context, s settings, of size, admin kube.Clients, dir string, log *slog.Logger) (r result, err error) {
-	y, err := newYard(ctx, admin, dir, of, log)
+func measureSize(ctx context.Context, s settings, of size, admin kube.Clients, dir string, log *slog.Logger) (r result, err error) {
+	b, err := newTestbed(ctx, admin, dir, of, log)
 	if err != nil {
 		return r, err
 	}
-	r, err = y.measure(ctx, of, s.rounds, s.idle, s.within)
-	return r, errors.Join(err, y.close(), os.RemoveAll(dir))
+	r, err = b.measure(ctx, of, s.rounds, s.idle, s.within)
+	return r, errors.Join(err, b.close(), os.RemoveAll(dir))
 }

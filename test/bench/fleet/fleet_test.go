@@ -34,19 +34,19 @@ func TestIdleFleetWrites(t *testing.T) {
 	require.NoError(t, install(t.Context(), cluster))
 	admin, err := kube.ConnectTo(cluster.RESTConfig(), "test")
 	require.NoError(t, err)
-	y, err := newYard(t.Context(), admin, t.TempDir(), size{1, agents}, slog.New(slog.DiscardHandler), func(gs *v1alpha1.GatewaySync) {
+	b, err := newTestbed(t.Context(), admin, t.TempDir(), size{1, agents}, slog.New(slog.DiscardHandler), func(gs *v1alpha1.GatewaySync) {
 		period := int32(5)
 		gs.Spec.Sync.Defaults.SyncPeriod, gs.Spec.Polling.Interval = &period, "1s"
 	})
 	require.NoError(t, err)
-	defer func() { assert.NoError(t, y.close()) }()
-	require.NoError(t, y.start(t.Context()))
-	require.NoError(t, y.bounded(t.Context(), 2*time.Minute, y.repo.Head(), ""))
-	require.NoError(t, y.settle(t.Context(), 12*time.Second), "a report that differs in words alone comes ten seconds late")
+	defer func() { assert.NoError(t, b.close()) }()
+	require.NoError(t, b.start(t.Context()))
+	require.NoError(t, b.waitVerifiedWithin(t.Context(), 2*time.Minute, b.repo.Head(), ""))
+	require.NoError(t, b.settle(t.Context(), 12*time.Second), "a report that differs in words alone comes ten seconds late")
 
 	versions := func() map[string]string {
 		all := map[string]string{}
-		reports, bad, err := kube.SyncReports(admin.Dynamic, y.sites[0].namespace).List(t.Context(), metav1.ListOptions{})
+		reports, bad, err := kube.SyncReports(admin.Dynamic, b.sites[0].namespace).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		require.Empty(t, bad)
 		for _, r := range reports {
@@ -55,8 +55,8 @@ func TestIdleFleetWrites(t *testing.T) {
 		return all
 	}
 	turns := func() (n float64) {
-		for _, a := range y.agents {
-			families, err := a.measured.Gather()
+		for _, a := range b.agents {
+			families, err := a.registry.Gather()
 			require.NoError(t, err)
 			for _, f := range families {
 				if f.GetName() != "stoker_reconcile_total" {
@@ -73,27 +73,27 @@ func TestIdleFleetWrites(t *testing.T) {
 		}
 		return n
 	}
-	was, turned, began := versions(), turns(), y.mark()
+	was, turned, began := versions(), turns(), b.mark()
 	require.Len(t, began.leads, 1)
 	require.NoError(t, sleep(t.Context(), idle))
 	require.Eventually(t, func() bool { return turns()-turned > 2*agents }, time.Minute, 100*time.Millisecond, "the followers are awake: they look at their files")
-	require.Eventually(t, func() bool { return y.since(began).git.Advertisements > 5 }, time.Minute, 100*time.Millisecond, "and the lead looks at git")
-	w := y.since(began)
+	require.Eventually(t, func() bool { return b.since(began).git.Advertisements > 5 }, time.Minute, 100*time.Millisecond, "and the lead looks at git")
+	w := b.since(began)
 
 	assert.Len(t, was, agents)
 	assert.Equal(t, was, versions(), "nothing was written by anybody")
 	assert.Zero(t, w.git.UploadPacks)
-	require.False(t, w.handed, "the lead stays")
+	require.False(t, w.leadsChanged, "the lead stays")
 	assert.Empty(t, writers(w.sum(followers)))
 	lock := writers(w.sum(leaders))
 	assert.Positive(t, lock["update synctargets"], "the lock is renewed")
-	assert.LessOrEqual(t, lock["update synctargets"], int(w.took/(5*time.Second))+2)
+	assert.LessOrEqual(t, lock["update synctargets"], int(w.duration/(5*time.Second))+2)
 	delete(lock, "update synctargets")
-	assert.LessOrEqual(t, lock[confirming], w.confirmed(), "the status is confirmed")
-	delete(lock, confirming)
+	assert.LessOrEqual(t, lock[confirmRequest], w.allowedConfirms(), "the status is confirmed")
+	delete(lock, confirmRequest)
 	assert.Empty(t, lock)
-	assert.Zero(t, w.busy(), "%v", w.sum(everybody).requests)
-	assert.Empty(t, w.sum(everybody).refused)
+	assert.Zero(t, w.busyRequests(), "%v", w.sum(allAgents).requests)
+	assert.Empty(t, w.sum(allAgents).refused)
 }
 
 // writers returns the requests that write.
@@ -165,17 +165,17 @@ func TestRequestsAreNamedAsARoleNamesThem(t *testing.T) {
 func TestMissedGoals(t *testing.T) {
 	plain := func(agents, perFollower, statuses, looks int) result {
 		r := result{size: size{1, agents}}
-		w := window{took: 10 * time.Second, verified: time.Second, each: map[*agent]counts{}, leads: map[*agent]bool{}}
+		w := window{duration: 10 * time.Second, verified: time.Second, counts: map[*agent]counts{}, leads: map[*agent]bool{}}
 		for i := range agents {
 			a := &agent{}
 			c := counts{requests: map[string]int{"update syncreports": perFollower}, in: 4000 * int64(perFollower)}
 			if i == 0 {
 				w.leads[a], c.requests["patch gatewaysyncs/status"] = true, statuses
 			}
-			w.each[a] = c
+			w.counts[a] = c
 		}
 		w.git.UploadPacks, w.git.Advertisements = agents, agents+looks
-		r.syncs, r.idle = []window{w}, window{took: time.Minute}
+		r.syncs, r.idle = []window{w}, window{duration: time.Minute}
 		return r
 	}
 	missed := func(all ...result) (what []string) {
@@ -205,7 +205,7 @@ func TestMissedGoalsOfARollout(t *testing.T) {
 		"all met":            {rollout{of: size{2, 5}, staged: []map[string]int{{"a": 20, "b": 4}}, gaps: []time.Duration{nextStep}}, 0},
 		"one late step":      {rollout{of: size{2, 5}, staged: []map[string]int{{}}, gaps: []time.Duration{0, 0, nextStep + 1}}, 1},
 		"too many writes":    {rollout{of: size{2, 5}, staged: []map[string]int{{"a": 20, "b": 5}}}, 1},
-		"a field in a fleet": {rollout{of: size{2, 5}, staged: []map[string]int{{}}, traces: []string{"status.rollout"}}, 1},
+		"a field in a fleet": {rollout{of: size{2, 5}, staged: []map[string]int{{}}, unexpectedFields: []string{"status.rollout"}}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			missed := 0

@@ -53,26 +53,26 @@ func judge(all []result) []goal {
 	if n := len(fleets); n > 1 {
 		small, large := fleets[0], fleets[n-1]
 		what := fmt.Sprintf("%s agents against %s, ", large.size, small.size)
-		a, b := median(small, small.kilobytes(followers)), median(large, large.kilobytes(followers))
+		a, b := medianSync(small, small.kilobytes(followers)), medianSync(large, large.kilobytes(followers))
 		add(b <= flat*a, what+fmt.Sprintf("bytes per follower and sync: at most %d ×", flat), "%.1f kB against %.1f kB", b, a)
 	}
 	for _, r := range all {
 		what := r.size.String() + " agents: "
 		if r.size.agents > 1 {
-			n := median(r, requests(followers))
+			n := medianSync(r, requests(followers))
 			add(n <= perSync, what+fmt.Sprintf("at most %d requests per follower and sync", perSync), "%.2f", n)
 		}
-		sec := median(r, func(w window) float64 { return w.verified.Seconds() })
-		n := median(r, writes)
+		sec := medianSync(r, func(w window) float64 { return w.verified.Seconds() })
+		n := medianSync(r, writes)
 		add(n <= sec+2, what+"a sync is told in one status write a second and one at each end", "%.1f in %.1f s", n, sec)
-		looks := median(r, r.looks)
+		looks := medianSync(r, r.looks)
 		add(looks <= 1.1, what+"one look at git per GatewaySync and sync", "%.2f", looks)
-		fetches := median(r, func(w window) float64 { return per(int64(w.git.UploadPacks), r.size.total()) })
+		fetches := medianSync(r, func(w window) float64 { return per(int64(w.git.UploadPacks), r.size.total()) })
 		add(fetches <= 1, what+"one fetch per agent and sync", "%.2f", fetches)
-		sum := r.idle.sum(everybody)
-		most := r.size.sites * r.idle.confirmed()
-		add(sum.requests[confirming] <= most, what+"a status is written every two minutes while nothing happens", "%d in %.0f s, %d are allowed", sum.requests[confirming], r.idle.took.Seconds(), most)
-		add(r.idle.busy() == 0, what+"no other request while nothing happens, but watches and the lead's lock", "%d in %.0f s", r.idle.busy(), r.idle.took.Seconds())
+		sum := r.idle.sum(allAgents)
+		most := r.size.sites * r.idle.allowedConfirms()
+		add(sum.requests[confirmRequest] <= most, what+"a status is written every two minutes while nothing happens", "%d in %.0f s, %d are allowed", sum.requests[confirmRequest], r.idle.duration.Seconds(), most)
+		add(r.idle.busyRequests() == 0, what+"no other request while nothing happens, but watches and the lead's lock", "%d in %.0f s", r.idle.busyRequests(), r.idle.duration.Seconds())
 		if took := r.handover.verified; r.size.sites == 1 && took > 0 {
 			add(took <= handedOver, what+fmt.Sprintf("another one leads within %.0f s of the end of the lead", handedOver.Seconds()), "%.2f s", took.Seconds())
 		}

@@ -17,47 +17,47 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// window is what happened between two moments.
+// window has the figures between two marks.
 type window struct {
-	took     time.Duration // the whole window
-	verified time.Duration // of a sync: until the last status reported it
-	each     map[*agent]counts
-	leads    map[*agent]bool // the leads at its beginning
-	handed   bool            // the leads changed
-	git      gitserver.Stats
-	cpu      time.Duration // of this process
+	duration     time.Duration // the whole window
+	verified     time.Duration // from the start until the last status reported the commit
+	counts       map[*agent]counts
+	leads        map[*agent]bool // the leads at its beginning
+	leadsChanged bool            // the leads changed
+	git          gitserver.Stats
+	cpu          time.Duration // of this process
 }
 
-// mark is a moment.
+// mark has the counters at a moment.
 type mark struct {
-	at    time.Time
-	each  map[*agent]counts
-	leads map[*agent]bool
-	git   gitserver.Stats
-	cpu   time.Duration
+	at     time.Time
+	counts map[*agent]counts
+	leads  map[*agent]bool
+	git    gitserver.Stats
+	cpu    time.Duration
 }
 
-func (y *yard) mark() mark {
-	m := mark{at: time.Now(), each: map[*agent]counts{}, leads: y.leads(), git: y.git.Stats(), cpu: used()}
-	for _, a := range y.agents {
-		m.each[a] = a.traffic.counts()
+func (b *testbed) mark() mark {
+	m := mark{at: time.Now(), counts: map[*agent]counts{}, leads: b.leads(), git: b.git.Stats(), cpu: cpuTime()}
+	for _, a := range b.agents {
+		m.counts[a] = a.traffic.counts()
 	}
 	return m
 }
 
-func (y *yard) since(was mark) window {
-	is := y.mark()
-	w := window{took: is.at.Sub(was.at), each: map[*agent]counts{}, leads: was.leads, handed: !maps.Equal(was.leads, is.leads), cpu: is.cpu - was.cpu}
-	for a, c := range is.each {
-		w.each[a] = c.since(was.each[a])
+func (b *testbed) since(was mark) window {
+	now := b.mark()
+	w := window{duration: now.at.Sub(was.at), counts: map[*agent]counts{}, leads: was.leads, leadsChanged: !maps.Equal(was.leads, now.leads), cpu: now.cpu - was.cpu}
+	for a, c := range now.counts {
+		w.counts[a] = c.since(was.counts[a])
 	}
-	w.git = gitserver.Stats{Requests: is.git.Requests - was.git.Requests, Advertisements: is.git.Advertisements - was.git.Advertisements,
-		UploadPacks: is.git.UploadPacks - was.git.UploadPacks, PackBytes: is.git.PackBytes - was.git.PackBytes, Out: is.git.Out - was.git.Out}
+	w.git = gitserver.Stats{Requests: now.git.Requests - was.git.Requests, Advertisements: now.git.Advertisements - was.git.Advertisements,
+		UploadPacks: now.git.UploadPacks - was.git.UploadPacks, PackBytes: now.git.PackBytes - was.git.PackBytes, Out: now.git.Out - was.git.Out}
 	return w
 }
 
-// used returns the CPU time of this process.
-func used() time.Duration {
+// cpuTime returns the CPU time of this process.
+func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		return 0
@@ -65,8 +65,8 @@ func used() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// resident returns the memory of this process after it returned what it can; 0 if the system does not report it.
-func resident() int64 {
+// residentMemory returns the memory of this process after it returned what it can; 0 if the system does not report it.
+func residentMemory() int64 {
 	debug.FreeOSMemory()
 	b, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -91,20 +91,20 @@ type result struct {
 	goroutines int    // per agent
 }
 
-// locking has the requests of a lead's lock: it reads and writes the SyncTarget as long as it leads.
-var locking = map[string]bool{"get synctargets": true, "update synctargets": true}
+// lockRequests has the requests by which a lead renews its lock in the SyncTarget.
+var lockRequests = map[string]bool{"get synctargets": true, "update synctargets": true}
 
-// confirming is the write by which a lead confirms a status.
-const confirming = "patch gatewaysyncs/status"
+// confirmRequest is the write by which a lead confirms a status.
+const confirmRequest = "patch gatewaysyncs/status"
 
-// confirmed returns how many confirmations a GatewaySync may have in the window.
-func (w window) confirmed() int { return int(w.took/v1alpha1.ConfirmEvery) + 1 }
+// allowedConfirms returns how many confirmations a GatewaySync may have in the window.
+func (w window) allowedConfirms() int { return int(w.duration/v1alpha1.ConfirmEvery) + 1 }
 
-// busy counts the requests other than watches, locks and confirmations.
-func (w window) busy() (n int) {
-	for _, c := range w.each {
+// busyRequests counts the requests other than watches, locks and confirmations.
+func (w window) busyRequests() (n int) {
+	for _, c := range w.counts {
 		for what, times := range c.requests {
-			if !locking[what] && what != confirming && !strings.HasPrefix(what, watching+" ") {
+			if !lockRequests[what] && what != confirmRequest && !strings.HasPrefix(what, watching+" ") {
 				n += times
 			}
 		}
@@ -115,22 +115,22 @@ func (w window) busy() (n int) {
 const (
 	// calm is how long nothing must happen before and after a sync.
 	calm = 3 * time.Second
-	// calmWithin bounds the wait for that.
-	calmWithin = 2 * time.Minute
+	// calmTimeout is the timeout of the wait for calm.
+	calmTimeout = 2 * time.Minute
 )
 
 // settle waits until only locks are renewed for as long as calm.
-func (y *yard) settle(ctx context.Context, calm time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, calmWithin)
+func (b *testbed) settle(ctx context.Context, calm time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, calmTimeout)
 	defer cancel()
-	was, since := y.mark(), time.Now()
+	was, since := b.mark(), time.Now()
 	for time.Since(since) < calm {
 		if err := sleep(ctx, calm/10); err != nil {
-			w := y.since(was)
-			return fmt.Errorf("the fleet does not come to rest within %s: %w: %v", calmWithin, err, w.sum(everybody).requests)
+			w := b.since(was)
+			return fmt.Errorf("the fleet does not come to rest within %s: %w: %v", calmTimeout, err, w.sum(allAgents).requests)
 		}
-		if y.since(was).busy() > 0 {
-			was, since = y.mark(), time.Now()
+		if b.since(was).busyRequests() > 0 {
+			was, since = b.mark(), time.Now()
 		}
 	}
 	return nil
@@ -146,109 +146,112 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // measure starts a fleet and measures the first sync, an idle time, and a number of syncs of one changed file.
-func (y *yard) measure(ctx context.Context, of size, rounds int, idle, within time.Duration) (r result, err error) {
+func (b *testbed) measure(ctx context.Context, of size, rounds int, idle, within time.Duration) (r result, err error) {
 	r.size = of
-	memory, goroutines, began := resident(), runtime.NumGoroutine(), y.empty()
-	if err := y.start(ctx); err != nil {
+	memory, goroutines, began := residentMemory(), runtime.NumGoroutine(), b.emptyMark()
+	if err := b.start(ctx); err != nil {
 		return r, err
 	}
-	if err := y.bounded(ctx, within, y.repo.Head(), ""); err != nil {
+	if err := b.waitVerifiedWithin(ctx, within, b.repo.Head(), ""); err != nil {
 		return r, err
 	}
 	verified := time.Since(began.at)
-	if err := y.settle(ctx, calm); err != nil {
+	if err := b.settle(ctx, calm); err != nil {
 		return r, err
 	}
-	r.first = y.since(began)
+	r.first = b.since(began)
 	r.first.verified = verified
-	r.memory, r.goroutines = (resident()-memory)/int64(of.total()), (runtime.NumGoroutine()-goroutines)/of.total()
-	quiet := y.mark()
+	r.memory, r.goroutines = (residentMemory()-memory)/int64(of.total()), (runtime.NumGoroutine()-goroutines)/of.total()
+	quiet := b.mark()
 	if err := sleep(ctx, idle); err != nil {
 		return r, err
 	}
-	r.idle = y.since(quiet)
+	r.idle = b.since(quiet)
 	for n := range rounds {
-		w, err := y.round(ctx, n+1, within)
+		w, err := b.round(ctx, n+1, within)
 		if err != nil {
 			return r, fmt.Errorf("sync %d: %w", n+1, err)
 		}
 		r.syncs = append(r.syncs, w)
 	}
 	if of.agents > 1 {
-		r.handover, err = y.handover(ctx, within)
+		r.handover, err = b.handover(ctx, within)
 	}
 	return r, err
 }
 
-// handover ends all leads in good order, like deleted pods, and waits until others lead.
-func (y *yard) handover(ctx context.Context, within time.Duration) (window, error) {
-	began := y.mark()
+// handover makes all leads resign, as when their pods are deleted, and waits until other agents lead.
+func (b *testbed) handover(ctx context.Context, within time.Duration) (window, error) {
+	began := b.mark()
 	for a := range began.leads {
 		a.resign()
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, within, errors.New("too slow"))
 	defer cancel()
-	for taken := false; !taken; {
+	for done := false; !done; {
 		if err := sleep(ctx, 10*time.Millisecond); err != nil {
-			return window{}, fmt.Errorf("others do not lead: %w", err)
+			return window{}, fmt.Errorf("no other agent leads: %w", err)
 		}
-		now := y.leads()
-		taken = len(now) == len(y.sites)
+		now := b.leads()
+		done = len(now) == len(b.sites)
 		for a := range began.leads {
-			taken = taken && !now[a]
+			done = done && !now[a]
 		}
-	}
-	led := time.Since(began.at)
-	if err := y.settle(ctx, calm); err != nil {
-		return window{}, err
-	}
-	w := y.since(began)
-	w.verified = led
-	return w, nil
-}
-
-// empty returns the mark before any agent runs.
-func (y *yard) empty() mark {
-	return mark{at: time.Now(), each: map[*agent]counts{}, leads: map[*agent]bool{}, git: y.git.Stats(), cpu: used()}
-}
-
-// round measures one sync: a commit, and the annotation that requests it.
-func (y *yard) round(ctx context.Context, n int, within time.Duration) (window, error) {
-	commit, err := y.commit(n)
-	if err != nil {
-		return window{}, err
-	}
-	began := y.mark()
-	request := time.Now().UTC().Format(time.RFC3339Nano)
-	if err := y.ask(ctx, request); err != nil {
-		return window{}, err
-	}
-	if err := y.bounded(ctx, within, commit, request); err != nil {
-		return window{}, err
 	}
 	verified := time.Since(began.at)
-	if err := y.settle(ctx, calm); err != nil {
+	if err := b.settle(ctx, calm); err != nil {
 		return window{}, err
 	}
-	w := y.since(began)
+	w := b.since(began)
 	w.verified = verified
 	return w, nil
 }
 
-func (y *yard) bounded(ctx context.Context, within time.Duration, commit, request string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, within, errors.New("too slow"))
-	defer cancel()
-	return y.verified(ctx, commit, request)
+// emptyMark returns the mark before any agent runs.
+func (b *testbed) emptyMark() mark {
+	return mark{at: time.Now(), counts: map[*agent]counts{}, leads: map[*agent]bool{}, git: b.git.Stats(), cpu: cpuTime()}
 }
 
-// who selects agents.
-type who func(w window, a *agent) bool
+// round measures one sync: a commit, and the annotation that requests it.
+func (b *testbed) round(ctx context.Context, n int, within time.Duration) (window, error) {
+	commit, err := b.commit(n)
+	if err != nil {
+		return window{}, err
+	}
+	began := b.mark()
+	request := time.Now().UTC().Format(time.RFC3339Nano)
+	if err := b.requestSync(ctx, request); err != nil {
+		return window{}, err
+	}
+	if err := b.waitVerifiedWithin(ctx, within, commit, request); err != nil {
+		return window{}, err
+	}
+	verified := time.Since(began.at)
+	if err := b.settle(ctx, calm); err != nil {
+		return window{}, err
+	}
+	w := b.since(began)
+	w.verified = verified
+	return w, nil
+}
 
-func everybody(window, *agent) bool     { return true }
+// waitVerifiedWithin is waitVerified with a timeout.
+func (b *testbed) waitVerifiedWithin(ctx context.Context, within time.Duration, commit, request string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, within, errors.New("too slow"))
+	defer cancel()
+	return b.waitVerified(ctx, commit, request)
+}
+
+// selector selects agents.
+type selector func(w window, a *agent) bool
+
+func allAgents(window, *agent) bool     { return true }
 func followers(w window, a *agent) bool { return !w.leads[a] }
 func leaders(w window, a *agent) bool   { return w.leads[a] }
-func (w window) number(of who) (n int) {
-	for a := range w.each {
+
+// number returns how many agents a selector selects.
+func (w window) number(of selector) (n int) {
+	for a := range w.counts {
 		if of(w, a) {
 			n++
 		}
@@ -257,9 +260,9 @@ func (w window) number(of who) (n int) {
 }
 
 // sum adds up the counts of the selected agents.
-func (w window) sum(of who) counts {
+func (w window) sum(of selector) counts {
 	s := counts{requests: map[string]int{}, refused: map[string]int{}, events: map[string]int{}}
-	for a, c := range w.each {
+	for a, c := range w.counts {
 		if !of(w, a) {
 			continue
 		}

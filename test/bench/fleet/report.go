@@ -12,14 +12,13 @@ import (
 	"time"
 )
 
-// median returns the median of a figure over the syncs of a size.
-func median[T cmp.Ordered](r result, figure func(window) T) T {
+// medianSync returns the median of a figure over the syncs of a size.
+func medianSync[T cmp.Ordered](r result, figure func(window) T) T {
 	var all []T
 	for _, w := range r.syncs {
 		all = append(all, figure(w))
 	}
-	slices.Sort(all)
-	return all[len(all)/2]
+	return median(all)
 }
 
 // per returns n per agent of a group, or 0 for an empty group.
@@ -35,7 +34,7 @@ func asked(c counts) (requests, lock int) {
 	for what, n := range c.requests {
 		switch {
 		case strings.HasPrefix(what, watching+" "):
-		case locking[what]:
+		case lockRequests[what]:
 			lock += n
 		default:
 			requests += n
@@ -45,7 +44,7 @@ func asked(c counts) (requests, lock int) {
 }
 
 // requests returns the requests per agent of a group in a window, without watches and the lock.
-func requests(of who) func(window) float64 {
+func requests(of selector) func(window) float64 {
 	return func(w window) float64 {
 		n, _ := asked(w.sum(of))
 		return per(int64(n), w.number(of))
@@ -54,18 +53,18 @@ func requests(of who) func(window) float64 {
 
 // writes returns the status writes per GatewaySync.
 func writes(w window) float64 {
-	return per(int64(w.sum(everybody).requests["patch gatewaysyncs/status"]), len(w.leads))
+	return per(int64(w.sum(allAgents).requests["patch gatewaysyncs/status"]), len(w.leads))
 }
 
 // kilobytes returns the traffic per agent in a window, minus the idle traffic.
-func (r result) kilobytes(of who) func(window) float64 {
+func (r result) kilobytes(of selector) func(window) float64 {
 	return func(w window) float64 {
-		rate := r.idle.kilobytes(of) / r.idle.took.Seconds()
-		return max(w.kilobytes(of)-rate*w.took.Seconds(), 0)
+		rate := r.idle.kilobytes(of) / r.idle.duration.Seconds()
+		return max(w.kilobytes(of)-rate*w.duration.Seconds(), 0)
 	}
 }
 
-func (w window) kilobytes(of who) float64 {
+func (w window) kilobytes(of selector) float64 {
 	s := w.sum(of)
 	return per(s.in+s.out, w.number(of)) / 1000
 }
@@ -107,9 +106,9 @@ func syncs(out io.Writer, all []result) error {
 			low, high = min(low, w.verified), max(high, w.verified)
 		}
 		fmt.Fprintf(t, "| %s\t| %.1f\t| %.2f\t| %.2f – %.2f\t| %.2f\t| %.1f\t| %.1f\t| %.1f\t| %.1f\t| %.1f\t| %.2f\t|\n", r.size, r.first.verified.Seconds(),
-			median(r, took), low.Seconds(), high.Seconds(), median(r, requests(followers)), median(r, requests(leaders)),
-			median(r, r.kilobytes(followers)), median(r, r.kilobytes(leaders)), median(r, writes), median(r, r.looks),
-			median(r, func(w window) float64 { return per(int64(w.git.UploadPacks), r.size.total()) }))
+			medianSync(r, took), low.Seconds(), high.Seconds(), medianSync(r, requests(followers)), medianSync(r, requests(leaders)),
+			medianSync(r, r.kilobytes(followers)), medianSync(r, r.kilobytes(leaders)), medianSync(r, writes), medianSync(r, r.looks),
+			medianSync(r, func(w window) float64 { return per(int64(w.git.UploadPacks), r.size.total()) }))
 	}
 	return t.Flush()
 }
@@ -127,7 +126,7 @@ func detail(out io.Writer, all []result) error {
 	sizes := make([][3]int, len(all))
 	for i, r := range all {
 		last := r.syncs[len(r.syncs)-1]
-		sums[i] = [3]counts{r.first.sum(everybody), last.sum(followers), last.sum(leaders)}
+		sums[i] = [3]counts{r.first.sum(allAgents), last.sum(followers), last.sum(leaders)}
 		sizes[i] = [3]int{r.size.total(), last.number(followers), last.number(leaders)}
 		for _, c := range sums[i] {
 			for _, m := range []map[string]int{c.requests, named(c.events, "event of "), named(c.refused, "refused: ")} {
@@ -167,7 +166,7 @@ func figure(n float64) string {
 
 // perMinute returns an idle count per minute and agent of a group.
 func (r result) perMinute(n int64, of int) float64 {
-	return per(n, of) * float64(time.Minute) / float64(r.idle.took)
+	return per(n, of) * float64(time.Minute) / float64(r.idle.duration)
 }
 
 func idle(out io.Writer, all []result) error {
@@ -180,8 +179,8 @@ func idle(out io.Writer, all []result) error {
 		lead, lock := asked(w.sum(leaders))
 		fmt.Fprintf(t, "| %s\t| %.2f\t| %.2f\t| %.1f\t| %.2f\t| %.1f\t| %.1f\t| %.1f\t| %.2f\t| %d\t|\n", r.size,
 			r.perMinute(int64(follower+stray), w.number(followers)), r.perMinute(int64(lead), w.number(leaders)), r.perMinute(int64(lock), w.number(leaders)),
-			r.perMinute(int64(w.sum(everybody).requests["patch gatewaysyncs/status"]), r.size.sites),
-			w.kilobytes(followers)*60/w.took.Seconds(), w.kilobytes(leaders)*60/w.took.Seconds(),
+			r.perMinute(int64(w.sum(allAgents).requests["patch gatewaysyncs/status"]), r.size.sites),
+			w.kilobytes(followers)*60/w.duration.Seconds(), w.kilobytes(leaders)*60/w.duration.Seconds(),
 			r.perMinute(w.cpu.Milliseconds(), r.size.total()),
 			float64(r.memory)/(1<<20), r.goroutines)
 	}
@@ -197,7 +196,7 @@ func handovers(out io.Writer, all []result) error {
 			continue
 		}
 		w := r.handover
-		sum := w.sum(everybody)
+		sum := w.sum(allAgents)
 		n, lock := asked(sum)
 		fmt.Fprintf(t, "| %s\t| %.2f\t| %.2f\t| %.1f\t| %.1f\t| %.1f\t| %.1f\t|\n", r.size, w.verified.Seconds(), per(int64(n+lock), r.size.total()),
 			per(int64(sum.requests["watch gatewaysyncs"]), r.size.sites), per(int64(sum.requests["list syncreports"]), r.size.sites),

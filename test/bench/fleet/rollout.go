@@ -24,19 +24,18 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// nextStep is how long a rollout may take from the last report of a step to the next step.
+// nextStep is the maximum time from the last report of a step of a rollout to the next step.
 const nextStep = 1500 * time.Millisecond
 
 // rollout has what a rollout in steps costs, and what the same fleet costs without stages.
 type rollout struct {
 	of size // stages, and gateways in each of them
-	// staged and plain have the requests of each sync that change something, by verb and resource. Renewals of the lead's lock do not
-	// count: of the writes of the SyncTarget, only those do that changed the target.
+	// staged and plain have the writes of each sync (see window.writes).
 	staged, plain []map[string]int
 	// gaps are the times from the last report of a step to the SyncTarget that opens the next one.
 	gaps []time.Duration
-	// traces has the fields of a rollout that objects of the fleet without stages have.
-	traces []string
+	// unexpectedFields has the fields of a rollout that objects of the fleet without stages have.
+	unexpectedFields []string
 }
 
 // measureRollout rolls out commits of one file in steps, without a wait or an approval, and in a fleet without steps.
@@ -50,8 +49,8 @@ func measureRollout(ctx context.Context, s settings, admin kube.Clients, dir str
 	return r, nil
 }
 
-// stages sets the stages.
-func (r *rollout) stages(gs *v1alpha1.GatewaySync) {
+// setStages sets the stages.
+func (r *rollout) setStages(gs *v1alpha1.GatewaySync) {
 	d := &v1alpha1.DeploymentSpec{Strategy: v1alpha1.StrategyCanary}
 	for i := range r.of.sites {
 		s := v1alpha1.Stage{Name: fmt.Sprintf("stage-%d", i)}
@@ -66,30 +65,30 @@ func (r *rollout) stages(gs *v1alpha1.GatewaySync) {
 func (r *rollout) measure(ctx context.Context, staged bool, s settings, admin kube.Clients, dir string, log *slog.Logger) (err error) {
 	change := func(*v1alpha1.GatewaySync) {}
 	if staged {
-		change = r.stages
+		change = r.setStages
 	}
-	y, err := newYard(ctx, admin, dir, size{1, r.of.total()}, log, change)
+	b, err := newTestbed(ctx, admin, dir, size{1, r.of.total()}, log, change)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, y.close(), os.RemoveAll(dir)) }()
-	if err := y.start(ctx); err != nil {
+	defer func() { err = errors.Join(err, b.close(), os.RemoveAll(dir)) }()
+	if err := b.start(ctx); err != nil {
 		return err
 	}
-	if err := y.bounded(ctx, s.within, y.repo.Head(), ""); err != nil {
+	if err := b.waitVerifiedWithin(ctx, s.within, b.repo.Head(), ""); err != nil {
 		return err
 	}
-	if err := y.settle(ctx, calm); err != nil {
+	if err := b.settle(ctx, calm); err != nil {
 		return err
 	}
-	seen, err := y.record(ctx)
+	seen, err := b.record(ctx)
 	if err != nil {
 		return err
 	}
 	defer seen.stop()
 	for n := range s.rounds {
-		seen.forget()
-		w, err := y.round(ctx, n+1, s.within)
+		seen.reset()
+		w, err := b.round(ctx, n+1, s.within)
 		if err != nil {
 			return fmt.Errorf("sync %d: %w", n+1, err)
 		}
@@ -99,60 +98,60 @@ func (r *rollout) measure(ctx context.Context, staged bool, s settings, admin ku
 			continue
 		}
 		r.staged = append(r.staged, writes)
-		gaps, err := seen.gaps(y.repo.Head(), r.of)
+		gaps, err := seen.gaps(b.repo.Head(), r.of)
 		if err != nil {
 			return err
 		}
 		r.gaps = append(r.gaps, gaps...)
 	}
 	if !staged {
-		r.traces, err = y.traces(ctx)
+		r.unexpectedFields, err = b.rolloutFields(ctx)
 	}
 	return err
 }
 
-// writes returns the requests that change something. Renewals of the lock are those of an idle fleet, so of its writes only those count that
-// changed the target.
+// writes returns the requests that change something. An idle fleet renews its lock, too, so only the given number of
+// writes that changed the target count.
 func (w window) writes(targets int) map[string]int {
 	all := map[string]int{"update synctargets": targets}
-	for what, n := range w.sum(everybody).requests {
+	for what, n := range w.sum(allAgents).requests {
 		verb, _, _ := strings.Cut(what, " ")
-		if !locking[what] && what != confirming && verb != "get" && verb != "list" && verb != watching {
+		if !lockRequests[what] && what != confirmRequest && verb != "get" && verb != "list" && verb != watching {
 			all[what] = n
 		}
 	}
-	all[confirming] = w.sum(everybody).requests[confirming]
+	all[confirmRequest] = w.sum(allAgents).requests[confirmRequest]
 	return all
 }
 
-// traces returns the fields of a rollout that the objects of a fleet without stages have.
-func (y *yard) traces(ctx context.Context) (found []string, err error) {
-	ns := y.sites[0].namespace
-	t, err := kube.SyncTargets(y.admin.Dynamic, ns).Get(ctx, crName)
+// rolloutFields returns the fields of a rollout that the objects of a fleet without stages have.
+func (b *testbed) rolloutFields(ctx context.Context) (found []string, err error) {
+	ns := b.sites[0].namespace
+	t, err := kube.SyncTargets(b.admin.Dynamic, ns).Get(ctx, crName)
 	if err != nil {
 		return nil, err
 	}
-	gs, err := kube.GatewaySyncs(y.admin.Dynamic, ns).Get(ctx, crName)
+	gs, err := kube.GatewaySyncs(b.admin.Dynamic, ns).Get(ctx, crName)
 	if err != nil {
 		return nil, err
 	}
-	for what, is := range map[string]bool{
+	for field, set := range map[string]bool{
 		"spec.minFormat of the SyncTarget": t.Spec.MinFormat != 1, "spec.rollout of the SyncTarget": t.Spec.Rollout != nil,
 		"status.rollout": gs.Status.Rollout != nil, "status.retry": gs.Status.Retry != "",
 	} {
-		if is {
-			found = append(found, what)
+		if set {
+			found = append(found, field)
 		}
 	}
 	return found, nil
 }
 
-// recording has when reports and targets changed, as a watch of the bench saw it.
+// recording has the times at which a watch of the bench saw changes of reports and targets.
 type recording struct {
-	stop    context.CancelFunc
-	mu      gosync.Mutex
-	reports []seenReport
-	opened  []seenTarget
+	stop         context.CancelFunc
+	mu           gosync.Mutex
+	reports      []seenReport
+	targetStates []seenTarget
 }
 
 type seenReport struct {
@@ -166,7 +165,8 @@ type seenTarget struct {
 	open   int32
 }
 
-func (y *yard) record(ctx context.Context) (*recording, error) {
+// record starts to record. The caller must call stop.
+func (b *testbed) record(ctx context.Context) (*recording, error) {
 	ctx, stop := context.WithCancel(ctx)
 	rec := &recording{stop: stop}
 	watches := map[kube.Kind]func(map[string]any) error{
@@ -181,18 +181,18 @@ func (y *yard) record(ctx context.Context) (*recording, error) {
 		kube.SyncTarget: func(object map[string]any) error {
 			var t v1alpha1.SyncTarget
 			err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, &t)
-			is := seenTarget{time.Now(), t.Spec.Commit, 0}
+			state := seenTarget{time.Now(), t.Spec.Commit, 0}
 			if t.Spec.Rollout != nil {
-				is.open = t.Spec.Rollout.Open
+				state.open = t.Spec.Rollout.Open
 			}
-			if n := len(rec.opened); n == 0 || rec.opened[n-1].commit != is.commit || rec.opened[n-1].open != is.open {
-				rec.opened = append(rec.opened, is)
+			if n := len(rec.targetStates); n == 0 || rec.targetStates[n-1].commit != state.commit || rec.targetStates[n-1].open != state.open {
+				rec.targetStates = append(rec.targetStates, state)
 			}
 			return err
 		},
 	}
-	for kind, saw := range watches {
-		w, err := y.admin.Dynamic.Resource(kind.Resource()).Namespace(y.sites[0].namespace).Watch(ctx, metav1.ListOptions{})
+	for kind, record := range watches {
+		w, err := b.admin.Dynamic.Resource(kind.Resource()).Namespace(b.sites[0].namespace).Watch(ctx, metav1.ListOptions{})
 		if err != nil {
 			stop()
 			return nil, err
@@ -202,10 +202,10 @@ func (y *yard) record(ctx context.Context) (*recording, error) {
 			for e := range w.ResultChan() {
 				u, ok := e.Object.(interface{ UnstructuredContent() map[string]any })
 				if !ok || e.Type == watch.Error {
-					continue // the figures of this round are missing, and gaps says so
+					continue // gaps returns an error if the round lacks figures
 				}
 				rec.mu.Lock()
-				_ = saw(u.UnstructuredContent())
+				_ = record(u.UnstructuredContent())
 				rec.mu.Unlock()
 			}
 		}()
@@ -213,18 +213,18 @@ func (y *yard) record(ctx context.Context) (*recording, error) {
 	return rec, nil
 }
 
-// forget drops all but the last target, which the next one is compared with.
-func (rec *recording) forget() {
+// reset drops all but the last target, which the next one is compared with.
+func (rec *recording) reset() {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	rec.reports, rec.opened = nil, rec.opened[max(0, len(rec.opened)-1):]
+	rec.reports, rec.targetStates = nil, rec.targetStates[max(0, len(rec.targetStates)-1):]
 }
 
 // targets returns how often the target changed.
 func (rec *recording) targets() int {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	return max(0, len(rec.opened)-1)
+	return max(0, len(rec.targetStates)-1)
 }
 
 // gaps returns, for each step but the last, the time from its last report to the target that opens the next one.
@@ -233,14 +233,14 @@ func (rec *recording) gaps(commit string, of size) (gaps []time.Duration, err er
 	defer rec.mu.Unlock()
 	for step := 1; step < of.sites; step++ {
 		var last, next time.Time
-		first := map[string]bool{} // a gateway may say more of the commit later
+		first := map[string]bool{} // a gateway may report the commit again later
 		for _, r := range rec.reports {
 			var n int
 			if _, err := fmt.Sscanf(r.gateway, "gw-%d", &n); err == nil && r.commit == commit && n/of.agents+1 == step && !first[r.gateway] {
 				first[r.gateway], last = true, r.at
 			}
 		}
-		for _, t := range rec.opened {
+		for _, t := range rec.targetStates {
 			if t.commit == commit && int(t.open) > step && next.IsZero() {
 				next = t.at
 			}
@@ -253,8 +253,8 @@ func (rec *recording) gaps(commit string, of size) (gaps []time.Duration, err er
 	return gaps, nil
 }
 
-// middle returns the median.
-func middle[T cmp.Ordered](list []T) (m T) {
+// median returns the median.
+func median[T cmp.Ordered](list []T) (m T) {
 	if len(list) == 0 {
 		return m
 	}
@@ -273,7 +273,7 @@ func writesOf(rounds []map[string]int, what string) int {
 		}
 		all = append(all, n)
 	}
-	return middle(all)
+	return median(all)
 }
 
 // write prints what a rollout costs.
@@ -301,10 +301,10 @@ func (r rollout) goals() (found []goal) {
 	if len(r.gaps) > 0 {
 		slowest = slices.Max(r.gaps)
 	}
-	n, most := writesOf(r.staged, ""), r.of.total()+2*r.of.sites+10
+	n, allowed := writesOf(r.staged, ""), r.of.total()+2*r.of.sites+10
 	return []goal{
-		{"rollout: at most 1.5 s from the last report of a step to the next step", fmt.Sprintf("%.2f s, at most %.2f", middle(r.gaps).Seconds(), slowest.Seconds()), slowest <= nextStep},
-		{"rollout: at most as many API writes as gateways, 2 for each stage, and 10", fmt.Sprintf("%d; %d allowed; %d without stages", n, most, writesOf(r.plain, "")), n <= most},
-		{"no stages: no field of a rollout in any object", cmp.Or(strings.Join(r.traces, ", "), "none"), len(r.traces) == 0},
+		{"rollout: at most 1.5 s from the last report of a step to the next step", fmt.Sprintf("%.2f s, at most %.2f", median(r.gaps).Seconds(), slowest.Seconds()), slowest <= nextStep},
+		{"rollout: at most as many API writes as gateways, 2 for each stage, and 10", fmt.Sprintf("%d; %d allowed; %d without stages", n, allowed, writesOf(r.plain, "")), n <= allowed},
+		{"no stages: no field of a rollout in any object", cmp.Or(strings.Join(r.unexpectedFields, ", "), "none"), len(r.unexpectedFields) == 0},
 	}
 }

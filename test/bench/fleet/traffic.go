@@ -90,18 +90,18 @@ func (t *traffic) config(host, token string) *rest.Config {
 
 type countedConn struct {
 	net.Conn
-	of *traffic
+	traffic *traffic
 }
 
 func (c *countedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.of.in.Add(int64(n))
+	c.traffic.in.Add(int64(n))
 	return n, err
 }
 
 func (c *countedConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
-	c.of.out.Add(int64(n))
+	c.traffic.out.Add(int64(n))
 	return n, err
 }
 
@@ -130,16 +130,16 @@ func (t *traffic) RoundTrip(r *http.Request) (*http.Response, error) {
 // eventCounter counts the events of a watch: in JSON every event is a line.
 type eventCounter struct {
 	io.ReadCloser
-	of       *traffic
+	traffic  *traffic
 	resource string
 }
 
 func (e *eventCounter) Read(p []byte) (int, error) {
 	n, err := e.ReadCloser.Read(p)
 	if lines := bytes.Count(p[:n], []byte{'\n'}); lines > 0 {
-		e.of.mu.Lock()
-		e.of.total.events[e.resource] += lines
-		e.of.mu.Unlock()
+		e.traffic.mu.Lock()
+		e.traffic.total.events[e.resource] += lines
+		e.traffic.mu.Unlock()
 	}
 	return n, err
 }

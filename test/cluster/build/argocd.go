@@ -35,7 +35,7 @@ func (c *Cache) ArgoCD(ctx context.Context, major string) (string, error) {
 	if !known {
 		return "", fmt.Errorf("unknown major version %q of Argo CD: the versions are %s", major, slices.Sorted(maps.Keys(argoCDs)))
 	}
-	binary, err := c.nested(ctx, release.nested, release.module+"/cmd", "-s -w -X "+release.module+"/common.version="+release.version)
+	binary, err := c.buildNested(ctx, release.nested, release.module+"/cmd", "-s -w -X "+release.module+"/common.version="+release.version)
 	if err != nil {
 		return "", err
 	}
@@ -43,7 +43,7 @@ func (c *Cache) ArgoCD(ctx context.Context, major string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return c.once(ctx, "argocdcommands", key, func(dir string) error {
+	return c.buildOnce(ctx, "argocdcommands", key, func(dir string) error {
 		for _, name := range append([]string{"argocd"}, argoCDCommands...) {
 			if err := os.Symlink(binary, filepath.Join(dir, name)); err != nil {
 				return err
@@ -66,7 +66,7 @@ func (c *Cache) ArgoCD(ctx context.Context, major string) (string, error) {
 
 // Kustomize returns the path of kustomize, which Argo CD calls for directories with a kustomization.
 func (c *Cache) Kustomize(ctx context.Context) (string, error) {
-	return c.nested(ctx, "argocd/kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "-s -w")
+	return c.buildNested(ctx, "argocd/kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "-s -w")
 }
 
 // moduleDir returns the directory of a module that a nested module requires.
@@ -75,7 +75,7 @@ func (c *Cache) moduleDir(ctx context.Context, nested, module string) (string, e
 	cmd.Dir, cmd.Env = filepath.Join(c.Module, nested), append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("where Go keeps %s: %w: %s", module, err, out)
+		return "", fmt.Errorf("directory of module %s: %w: %s", module, err, out)
 	}
 	return strings.TrimSpace(string(out)), nil
 }

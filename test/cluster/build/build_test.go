@@ -27,7 +27,7 @@ func TestConcurrentBuildsAreShared(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			dir, err := c.once(context.Background(), "x", "key", func(dir string) error {
+			dir, err := c.buildOnce(context.Background(), "x", "key", func(dir string) error {
 				made.Add(1)
 				time.Sleep(20 * time.Millisecond)
 				return os.WriteFile(filepath.Join(dir, "program"), nil, 0o700)
@@ -46,9 +46,9 @@ func TestAFailedBuildIsMadeAgain(t *testing.T) {
 	fill := func(dir string) error {
 		return errors.Join(os.WriteFile(filepath.Join(dir, "half"), nil, 0o600), broken)
 	}
-	_, err := c.once(context.Background(), "x", "key", fill)
+	_, err := c.buildOnce(context.Background(), "x", "key", fill)
 	require.ErrorIs(t, err, broken)
-	dir, err := c.once(context.Background(), "x", "key", func(string) error { return nil })
+	dir, err := c.buildOnce(context.Background(), "x", "key", func(string) error { return nil })
 	require.NoError(t, err)
 	assert.NoFileExists(t, filepath.Join(dir, "half"))
 }
@@ -62,7 +62,7 @@ func TestWaitForBuild(t *testing.T) {
 	defer unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 150*time.Millisecond)
 	defer cancel()
-	_, err = c.once(ctx, "x", "key", func(string) error { return nil })
+	_, err = c.buildOnce(ctx, "x", "key", func(string) error { return nil })
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.Equal(t, "waiting for x-key, which another process is building …\n", said.String())
 }
@@ -70,19 +70,19 @@ func TestWaitForBuild(t *testing.T) {
 func TestOldBuildsAreRemoved(t *testing.T) {
 	c := cache(t)
 	fill := func(string) error { return nil }
-	old, err := c.once(context.Background(), "x", "old", fill)
+	old, err := c.buildOnce(context.Background(), "x", "old", fill)
 	require.NoError(t, err)
-	used, err := c.once(context.Background(), "x", "used", fill)
+	used, err := c.buildOnce(context.Background(), "x", "used", fill)
 	require.NoError(t, err)
-	other, err := c.once(context.Background(), "y", "old", fill)
+	other, err := c.buildOnce(context.Background(), "y", "old", fill)
 	require.NoError(t, err)
 	long := time.Now().Add(-unusedFor - time.Hour)
 	for _, dir := range []string{old, used, other} {
 		require.NoError(t, os.Chtimes(dir, long, long))
 	}
-	_, err = c.once(context.Background(), "x", "used", fill)
+	_, err = c.buildOnce(context.Background(), "x", "used", fill)
 	require.NoError(t, err)
-	_, err = c.once(context.Background(), "x", "new", fill)
+	_, err = c.buildOnce(context.Background(), "x", "new", fill)
 	require.NoError(t, err)
 	assert.NoDirExists(t, old)
 	assert.DirExists(t, used, "it was used a moment ago")

@@ -37,7 +37,7 @@ func Open(c Cache) (*Cache, error) {
 	if c.Dir == "" {
 		user, err := os.UserCacheDir()
 		if err != nil {
-			return nil, fmt.Errorf("where to keep builds: %w", err)
+			return nil, fmt.Errorf("directory of builds: %w", err)
 		}
 		c.Dir = filepath.Join(user, "stoker-cluster")
 	}
@@ -91,11 +91,11 @@ func (c *Cache) key(parts []string, files ...string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
 }
 
-// once returns the directory <name>-<key> of the cache, and calls fill if it does not exist. The directory appears only
+// buildOnce returns the directory <name>-<key> of the cache, and calls fill if it does not exist. The directory appears only
 // when it is complete.
-func (c *Cache) once(ctx context.Context, name, key string, fill func(dir string) error) (string, error) {
+func (c *Cache) buildOnce(ctx context.Context, name, key string, fill func(dir string) error) (string, error) {
 	final := filepath.Join(c.Dir, "bin", name+"-"+key)
-	if used(final) {
+	if markUsed(final) {
 		return final, nil
 	}
 	unlock, err := c.lock(ctx, name+"-"+key)
@@ -103,30 +103,30 @@ func (c *Cache) once(ctx context.Context, name, key string, fill func(dir string
 		return "", err
 	}
 	defer unlock()
-	if used(final) {
+	if markUsed(final) {
 		return final, nil // built by another process meanwhile
 	}
-	if err := c.dropUnused(name, time.Now()); err != nil {
+	if err := c.removeUnused(name, time.Now()); err != nil {
 		return "", err
 	}
-	making := final + ".new"
-	if err := errors.Join(os.RemoveAll(making), os.MkdirAll(making, 0o755)); err != nil {
+	temp := final + ".new"
+	if err := errors.Join(os.RemoveAll(temp), os.MkdirAll(temp, 0o755)); err != nil {
 		return "", err
 	}
-	if err := fill(making); err != nil {
-		return "", errors.Join(err, os.RemoveAll(making))
+	if err := fill(temp); err != nil {
+		return "", errors.Join(err, os.RemoveAll(temp))
 	}
-	return final, os.Rename(making, final)
+	return final, os.Rename(temp, final)
 }
 
-// used reports whether a build exists, and marks it as used.
-func used(dir string) bool {
+// markUsed sets the time of a build's last use. It returns false if the build does not exist.
+func markUsed(dir string) bool {
 	now := time.Now()
 	return os.Chtimes(dir, now, now) == nil
 }
 
-// dropUnused removes other builds of the same thing that have not been used for long.
-func (c *Cache) dropUnused(name string, now time.Time) error {
+// removeUnused removes other builds of the same thing that have not been used for long.
+func (c *Cache) removeUnused(name string, now time.Time) error {
 	old, err := filepath.Glob(filepath.Join(c.Dir, "bin", name+"-*"))
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error
 	}
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
-	for said := false; ; {
+	for reported := false; ; {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return func() { _ = f.Close() }, nil
@@ -156,9 +156,9 @@ func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
 		}
-		if !said {
+		if !reported {
 			fmt.Fprintf(c.Say, "waiting for %s, which another process is building …\n", name)
-			said = true
+			reported = true
 		}
 		select {
 		case <-ctx.Done():

@@ -13,23 +13,23 @@ import (
 	"stoker.io/stoker/test/cluster/process"
 )
 
-// atMost bounds one go build. An uncached build of Kubernetes takes minutes on two idle cores, and many on busy ones.
-const atMost = time.Hour
+// buildTimeout is the timeout of one go build. A first build of Kubernetes takes minutes on two idle cores.
+const buildTimeout = time.Hour
 
 // goBuild builds a static program, with progress messages.
 func (c *Cache) goBuild(ctx context.Context, what, dir string, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, atMost)
+	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
-	var said strings.Builder
+	var output strings.Builder
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-buildvcs=false"}, args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=")
-	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.Stdout, cmd.Stderr = &output, &output
 	// The compilers are in its process group and end with it. The build itself ends with this process, because the
 	// kernel ties it to this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = process.Bound()
+	cmd.SysProcAttr = process.TiedToThread()
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	began := time.Now()
@@ -45,7 +45,7 @@ func (c *Cache) goBuild(ctx context.Context, what, dir string, args ...string) e
 		case err := <-done:
 			took := time.Since(began).Round(time.Second)
 			if err != nil {
-				return fmt.Errorf("build %s: %w after %s\n%s", what, err, took, end(said.String()))
+				return fmt.Errorf("build %s: %w after %s\n%s", what, err, took, lastOutput(output.String()))
 			}
 			if took >= 15*time.Second {
 				fmt.Fprintf(c.Say, "built %s in %s\n", what, took)
@@ -57,8 +57,7 @@ func (c *Cache) goBuild(ctx context.Context, what, dir string, args ...string) e
 	}
 }
 
-// end returns the end of a build's output.
-func end(said string) string {
-	const most = 4000
-	return strings.TrimSpace(said[max(0, len(said)-most):])
+// lastOutput returns the last 4000 bytes of a build's output.
+func lastOutput(output string) string {
+	return strings.TrimSpace(output[max(0, len(output)-4000):])
 }

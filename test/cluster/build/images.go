@@ -38,7 +38,7 @@ func (c *Cache) pauseImage(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir, err := c.once(ctx, "pause", key, func(dir string) error {
+	dir, err := c.buildOnce(ctx, "pause", key, func(dir string) error {
 		binary := filepath.Join(dir, "pause")
 		if err := c.Main(ctx, "./test/cluster/pause", binary); err != nil {
 			return err
@@ -59,7 +59,7 @@ func (c *Cache) dnsImage(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir, err := c.once(ctx, "corednsimage", key, func(dir string) error {
+	dir, err := c.buildOnce(ctx, "corednsimage", key, func(dir string) error {
 		return image.Write(filepath.Join(dir, "image.tar"), image.Image{
 			Ref: CoreDNSImage, Entrypoint: []string{"/coredns"}, Files: []image.File{{Path: "/coredns", From: binary}},
 		})
@@ -80,18 +80,18 @@ func (c *Cache) busyboxImage(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: install the package busybox-static", err)
 	}
-	needs, err := dynamic(busybox)
+	dynamic, err := isDynamic(busybox)
 	if err != nil {
 		return "", err
 	}
-	if needs {
+	if dynamic {
 		return "", errors.New(busybox + " needs libraries: install the package busybox-static in its place")
 	}
 	key, err := c.key(append([]string{BusyboxImage}, applets...), busybox)
 	if err != nil {
 		return "", err
 	}
-	dir, err := c.once(ctx, "busybox", key, func(dir string) error {
+	dir, err := c.buildOnce(ctx, "busybox", key, func(dir string) error {
 		files := []image.File{{Path: "/bin/busybox", From: busybox}}
 		for _, name := range applets {
 			files = append(files, image.File{Path: "/bin/" + name, Link: "busybox"})
@@ -103,14 +103,14 @@ func (c *Cache) busyboxImage(ctx context.Context) (string, error) {
 	return filepath.Join(dir, "image.tar"), err
 }
 
-// dynamic reports whether a program needs a dynamic loader, so that it does not start in an empty root.
-func dynamic(path string) (bool, error) {
+// isDynamic reports whether a program needs a dynamic loader, without which it cannot start in an otherwise empty image.
+func isDynamic(path string) (bool, error) {
 	f, err := elf.Open(path)
 	if err != nil {
 		return false, err
 	}
-	needs := slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
-	return needs, f.Close()
+	dynamic := slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+	return dynamic, f.Close()
 }
 
 // ProgramImage wraps a static program as an image. The program is the entrypoint, unless the image names one.

@@ -3,6 +3,7 @@ package build
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,12 +24,7 @@ var kubernetesMods = map[string]string{
 
 // KubernetesVersions lists the available versions.
 func KubernetesVersions() []string {
-	var versions []string
-	for v := range kubernetesMods {
-		versions = append(versions, v)
-	}
-	slices.Sort(versions)
-	return versions
+	return slices.Sorted(maps.Keys(kubernetesMods))
 }
 
 // kubernetesCommands are the names under which the single binary is called.
@@ -47,12 +43,12 @@ func (c *Cache) Kubernetes(ctx context.Context, version string) (string, error) 
 	}
 	source := filepath.Join(c.Module, "test", "cluster", "kubernetes")
 	modFile := filepath.Join(source, mod)
-	flags := []string{"-modfile=" + modFile, "-tags=notest,grpcnotrace", "-ldflags=" + kubernetesLinking(version)}
+	flags := []string{"-modfile=" + modFile, "-tags=notest,grpcnotrace", "-ldflags=" + kubernetesLDFlags(version)}
 	key, err := c.key(flags[1:], modFile, strings.TrimSuffix(modFile, ".mod")+".sum", filepath.Join(source, "main.go"))
 	if err != nil {
 		return "", err
 	}
-	return c.once(ctx, "kubernetes-"+version, key, func(dir string) error {
+	return c.buildOnce(ctx, "kubernetes-"+version, key, func(dir string) error {
 		binary := filepath.Join(dir, "kubernetes")
 		if err := c.goBuild(ctx, "Kubernetes "+version, source, append(flags, "-o", binary, ".")...); err != nil {
 			return err
@@ -66,9 +62,9 @@ func (c *Cache) Kubernetes(ctx context.Context, version string) (string, error) 
 	})
 }
 
-// kubernetesLinking sets the version. Without it the servers report v0.0.0, which clients and feature gates would rely
-// on.
-func kubernetesLinking(version string) string {
+// kubernetesLDFlags returns linker flags that set the version. Without them the servers report v0.0.0, on which clients
+// and feature gates rely.
+func kubernetesLDFlags(version string) string {
 	flags := []string{"-s", "-w"}
 	minor, _, _ := strings.Cut(strings.TrimPrefix(version, "v1."), ".")
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
@@ -84,21 +80,21 @@ func kubernetesLinking(version string) string {
 
 // CoreDNS returns the path of the cluster's DNS server.
 func (c *Cache) CoreDNS(ctx context.Context) (string, error) {
-	return c.nested(ctx, "cluster/coredns", ".", "-s -w")
+	return c.buildNested(ctx, "cluster/coredns", ".", "-s -w")
 }
 
 // Kwok returns the path of the program that simulates nodes.
 func (c *Cache) Kwok(ctx context.Context) (string, error) {
-	return c.nested(ctx, "cluster/kwok", "sigs.k8s.io/kwok/cmd/kwok", "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0")
+	return c.buildNested(ctx, "cluster/kwok", "sigs.k8s.io/kwok/cmd/kwok", "-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0")
 }
 
 // Kind returns the path of kind, which makes clusters of containers.
 func (c *Cache) Kind(ctx context.Context) (string, error) {
-	return c.nested(ctx, "cluster/kind", ".", "-s -w")
+	return c.buildNested(ctx, "cluster/kind", ".", "-s -w")
 }
 
-// nested builds a program of a nested module below test: its own, or one that it requires.
-func (c *Cache) nested(ctx context.Context, module, pkg, linking string) (string, error) {
+// buildNested builds a program of a nested module below test: its own, or one that it requires.
+func (c *Cache) buildNested(ctx context.Context, module, pkg, linking string) (string, error) {
 	name, source := filepath.Base(module), filepath.Join(c.Module, "test", module)
 	files := []string{filepath.Join(source, "go.mod"), filepath.Join(source, "go.sum")}
 	if pkg == "." {
@@ -108,7 +104,7 @@ func (c *Cache) nested(ctx context.Context, module, pkg, linking string) (string
 	if err != nil {
 		return "", err
 	}
-	dir, err := c.once(ctx, name, key, func(dir string) error {
+	dir, err := c.buildOnce(ctx, name, key, func(dir string) error {
 		return c.goBuild(ctx, name, source, "-ldflags="+linking, "-o", filepath.Join(dir, name), pkg)
 	})
 	return filepath.Join(dir, name), err

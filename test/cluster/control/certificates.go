@@ -6,12 +6,12 @@ import (
 	"stoker.io/stoker/test/cluster/pki"
 )
 
-// certify writes the certificates of the servers and their clients.
-func (p *Plane) certify() (err error) {
+// writeCertificates writes the certificates of the servers and their clients.
+func (p *Plane) writeCertificates() (err error) {
 	if p.ca, err = pki.NewAuthority("kubernetes-ca"); err != nil {
 		return err
 	}
-	if p.front, err = pki.NewAuthority("front-proxy-ca"); err != nil {
+	if p.frontProxyCA, err = pki.NewAuthority("front-proxy-ca"); err != nil {
 		return err
 	}
 	pair := func(name string, p2 pki.Pair, err error) error {
@@ -21,11 +21,11 @@ func (p *Plane) certify() (err error) {
 		return p2.Write(p.pki(), name)
 	}
 	client := func(a *pki.Authority, name, user string, groups ...string) error {
-		made, err := a.Client(pki.Subject{Name: user, Groups: groups})
-		return pair(name, made, err)
+		cert, err := a.Client(pki.Subject{Name: user, Groups: groups})
+		return pair(name, cert, err)
 	}
 	caPair, err := p.ca.Pair()
-	frontPair, frontErr := p.front.Pair()
+	frontPair, frontErr := p.frontProxyCA.Pair()
 	keys, keysErr := pki.ServiceAccountKeys()
 	serving, servingErr := p.ca.Server(pki.Subject{Name: "kube-apiserver"},
 		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
@@ -36,14 +36,14 @@ func (p *Plane) certify() (err error) {
 		pair("sa", keys, keysErr),
 		pair("apiserver", serving, servingErr),
 		client(p.ca, "kubelet-client", "kube-apiserver-kubelet-client", "system:masters"),
-		client(p.front, "front-proxy-client", "front-proxy-client"),
+		client(p.frontProxyCA, "front-proxy-client", "front-proxy-client"),
 	} {
 		if err != nil {
 			return err
 		}
 	}
 	for name, user := range map[string]string{"controllers": "system:kube-controller-manager", "scheduler": "system:kube-scheduler"} {
-		if _, err := p.Login(name, pki.Subject{Name: user}); err != nil {
+		if _, err := p.WriteKubeconfig(name, pki.Subject{Name: user}); err != nil {
 			return err
 		}
 	}
@@ -57,10 +57,10 @@ func (p *Plane) certify() (err error) {
 	return pki.WriteKubeconfig(p.kubeconfig, p.server, caPair.Cert, admin)
 }
 
-// Login writes a kubeconfig for a user of the API server, <name>.kubeconfig beside the certificates, and returns its
-// path.
-func (p *Plane) Login(name string, user pki.Subject) (string, error) {
-	made, err := p.ca.Client(user)
+// WriteKubeconfig writes a kubeconfig for a user of the API server, <name>.kubeconfig beside the certificates. It returns
+// the path.
+func (p *Plane) WriteKubeconfig(name string, user pki.Subject) (string, error) {
+	cert, err := p.ca.Client(user)
 	if err != nil {
 		return "", err
 	}
@@ -69,14 +69,14 @@ func (p *Plane) Login(name string, user pki.Subject) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(p.pki(), name+".kubeconfig")
-	return path, pki.WriteKubeconfig(path, p.server, authority.Cert, made)
+	return path, pki.WriteKubeconfig(path, p.server, authority.Cert, cert)
 }
 
-// Serving writes a certificate and key for a server, <name>.crt and <name>.key beside the other certificates.
-func (p *Plane) Serving(name string, subject pki.Subject, names ...string) error {
-	made, err := p.ca.Server(subject, names...)
+// WriteServerCertificate writes a certificate and key for a server, <name>.crt and <name>.key beside the other certificates.
+func (p *Plane) WriteServerCertificate(name string, subject pki.Subject, names ...string) error {
+	cert, err := p.ca.Server(subject, names...)
 	if err != nil {
 		return err
 	}
-	return made.Write(p.pki(), name)
+	return cert.Write(p.pki(), name)
 }

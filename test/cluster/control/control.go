@@ -54,18 +54,18 @@ type Options struct {
 type Plane struct {
 	Programs *process.Group
 
-	opts  Options
-	ports process.Ports
-	ca    *pki.Authority
-	front *pki.Authority
+	opts         Options
+	ports        process.Ports
+	ca           *pki.Authority
+	frontProxyCA *pki.Authority
 
 	server, etcd, kubeconfig string
 	client                   *http.Client
 	port                     struct{ api, etcd, peer, controllers, scheduler int }
 }
 
-// startWithin bounds the start of one program on a busy machine. On an idle one it takes seconds.
-const startWithin = 2 * time.Minute
+// startTimeout is the timeout for the start of one program on a busy machine. On an idle machine the start takes seconds.
+const startTimeout = 2 * time.Minute
 
 // Start starts etcd and the API server, and waits until the API server is ready.
 func Start(ctx context.Context, o Options) (_ *Plane, err error) {
@@ -87,14 +87,14 @@ func Start(ctx context.Context, o Options) (_ *Plane, err error) {
 		}
 	}()
 	for _, port := range []*int{&p.port.api, &p.port.etcd, &p.port.peer, &p.port.controllers, &p.port.scheduler} {
-		if *port, err = p.ports.Keep(); err != nil {
+		if *port, err = p.ports.Reserve(); err != nil {
 			return nil, err
 		}
 	}
-	p.etcd = local(p.port.etcd)
+	p.etcd = localURL(p.port.etcd)
 	p.server = "https://" + net.JoinHostPort(o.Address, strconv.Itoa(p.port.api))
 	p.kubeconfig = filepath.Join(o.Dir, "kubeconfig")
-	if err := p.certify(); err != nil {
+	if err := p.writeCertificates(); err != nil {
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
 	if err := p.startEtcd(ctx); err != nil {
@@ -103,12 +103,12 @@ func Start(ctx context.Context, o Options) (_ *Plane, err error) {
 	return p, p.startAPIServer(ctx)
 }
 
-func local(port int) string { return "http://127.0.0.1:" + strconv.Itoa(port) }
+func localURL(port int) string { return "http://127.0.0.1:" + strconv.Itoa(port) }
 
 func (p *Plane) pki() string             { return filepath.Join(p.opts.Dir, "pki") }
 func (p *Plane) logs() string            { return filepath.Join(p.opts.Dir, "logs") }
 func (p *Plane) file(name string) string { return filepath.Join(p.pki(), name) }
-func (p *Plane) nodes() bool             { return p.opts.Address != "127.0.0.1" }
+func (p *Plane) hasNodes() bool          { return p.opts.Address != "127.0.0.1" }
 
 // Kubeconfig returns the path of a kubeconfig with all permissions.
 func (p *Plane) Kubeconfig() string { return p.kubeconfig }
@@ -120,7 +120,7 @@ func (p *Plane) Server() string { return p.server }
 func (p *Plane) PKI() string { return p.pki() }
 
 func (p *Plane) startEtcd(ctx context.Context) error {
-	peer := local(p.port.peer)
+	peer := localURL(p.port.peer)
 	err := p.Programs.Start(process.Program{
 		Name: Etcd, Path: filepath.Join(p.opts.Bin, Etcd),
 		Args: []string{
@@ -145,7 +145,7 @@ func (p *Plane) etcdReady(ctx context.Context) error {
 
 func (p *Plane) startAPIServer(ctx context.Context) error {
 	reconciler := "none" // without nodes nothing uses the Service "kubernetes", and 127.0.0.1 is not a valid endpoint
-	if p.nodes() {
+	if p.hasNodes() {
 		reconciler = "lease"
 	}
 	args := []string{
@@ -165,12 +165,12 @@ func (p *Plane) startAPIServer(ctx context.Context) error {
 		"--proxy-client-cert-file=" + p.file("front-proxy-client.crt"), "--proxy-client-key-file=" + p.file("front-proxy-client.key"),
 		"--event-ttl=1h", "--profiling=false", "--v=1", "--shutdown-watch-termination-grace-period=1s",
 	}
-	if !p.nodes() {
+	if !p.hasNodes() {
 		args = append(args, "--advertise-address=192.0.2.1") // must not be a loopback address; nothing uses it
 	}
 	err := p.Programs.Start(process.Program{
 		Name: APIServer, Path: filepath.Join(p.opts.Bin, APIServer), Args: append(args, p.opts.APIServer...),
-		StopIn: 30 * time.Second,
+		StopTimeout: 30 * time.Second,
 	})
 	if err != nil {
 		return err
@@ -225,9 +225,9 @@ func (p *Plane) clientFlags(user string, port int) []string {
 	}
 }
 
-// Again restarts a program that has ended, and waits until it is ready.
-func (p *Plane) Again(ctx context.Context, name string) error {
-	if err := p.Programs.Again(name); err != nil {
+// Restart restarts a program that has ended, and waits until it is ready.
+func (p *Plane) Restart(ctx context.Context, name string) error {
+	if err := p.Programs.Restart(name); err != nil {
 		return err
 	}
 	switch name {
@@ -250,7 +250,7 @@ func (p *Plane) Close() error {
 }
 
 func (p *Plane) wait(ctx context.Context, what string, ready func(context.Context) error, names ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	return p.Programs.Wait(ctx, what, ready, names...)
 }

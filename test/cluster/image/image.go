@@ -26,14 +26,14 @@ type Image struct {
 	Cmd        []string
 	Env        []string // NAME=value, in addition to PATH
 	User       string   // uid, or uid:gid; "" is root
-	Dir        string   // working directory
-	Files      []File
+	WorkingDir string
+	Files      []File // Write adds the directories /etc and /tmp if they are missing
 }
 
-// File is a file, a symbolic link or a directory of an image. Its parent directories are created.
+// File is a file, a symbolic link or a directory of an image. Write creates its parent directories.
 type File struct {
 	Path    string
-	From    string      // a file of this machine
+	From    string      // a file of this machine with the content
 	Content []byte      // the content if From is ""
 	Link    string      // the target of a symbolic link
 	Mode    fs.FileMode // 0 means 0755; with fs.ModeDir it is a directory
@@ -59,7 +59,8 @@ func (b blob) descriptor(kind string) map[string]any {
 	return map[string]any{"mediaType": media + kind, "digest": "sha256:" + b.digest, "size": b.size}
 }
 
-func memory(v any) (blob, error) {
+// jsonBlob returns a blob with the JSON of v.
+func jsonBlob(v any) (blob, error) {
 	raw, err := json.Marshal(v)
 	sum := sha256.Sum256(raw)
 	return blob{hex.EncodeToString(sum[:]), int64(len(raw)), func() (io.ReadCloser, error) {
@@ -67,22 +68,22 @@ func memory(v any) (blob, error) {
 	}}, err
 }
 
-// Write writes the image's archive to a file.
+// Write writes the image's archive to the file to. The same path twice in Files is an error, except for a directory.
 func Write(to string, i Image) (err error) {
 	name, tag, ok := strings.Cut(i.Ref[strings.LastIndexByte(i.Ref, '/')+1:], ":")
 	if !ok || name == "" || tag == "" {
 		return fmt.Errorf("image %q: want a name and a tag, such as registry.local/agent:dev", i.Ref)
 	}
 	layer, err := writeLayer(to+".layer", i.Files)
-	defer func() { err = errors.Join(err, os.RemoveAll(to+".layer")) }()
+	defer func() { err = errors.Join(err, os.Remove(to+".layer")) }()
 	if err != nil {
 		return fmt.Errorf("image %s: %w", i.Ref, err)
 	}
-	config, err := memory(map[string]any{
+	config, err := jsonBlob(map[string]any{
 		"created": epoch, "architecture": runtime.GOARCH, "os": "linux",
 		"config": map[string]any{
 			"Env":        append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, i.Env...),
-			"Entrypoint": i.Entrypoint, "Cmd": i.Cmd, "User": i.User, "WorkingDir": i.Dir,
+			"Entrypoint": i.Entrypoint, "Cmd": i.Cmd, "User": i.User, "WorkingDir": i.WorkingDir,
 		},
 		"rootfs":  map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + layer.digest}},
 		"history": []any{map[string]any{"created": epoch, "created_by": "test/cluster/image"}},
@@ -90,7 +91,7 @@ func Write(to string, i Image) (err error) {
 	if err != nil {
 		return err
 	}
-	manifest, err := memory(map[string]any{
+	manifest, err := jsonBlob(map[string]any{
 		"schemaVersion": 2, "mediaType": media + "manifest.v1+json",
 		"config": config.descriptor("config.v1+json"), "layers": []any{layer.descriptor("layer.v1.tar")},
 	})
@@ -100,16 +101,16 @@ func Write(to string, i Image) (err error) {
 	described := manifest.descriptor("manifest.v1+json")
 	described["platform"] = map[string]any{"architecture": runtime.GOARCH, "os": "linux"}
 	described["annotations"] = map[string]any{"io.containerd.image.name": i.Ref, "org.opencontainers.image.ref.name": tag}
-	index, err := memory(map[string]any{"schemaVersion": 2, "mediaType": media + "index.v1+json", "manifests": []any{described}})
+	index, err := jsonBlob(map[string]any{"schemaVersion": 2, "mediaType": media + "index.v1+json", "manifests": []any{described}})
 	if err != nil {
 		return err
 	}
-	layout, err := memory(map[string]any{"imageLayoutVersion": "1.0.0"})
+	layout, err := jsonBlob(map[string]any{"imageLayoutVersion": "1.0.0"})
 	if err != nil {
 		return err
 	}
-	// The format that docker load used before the OCI layout.
-	docker, err := memory([]any{map[string]any{"Config": config.path(), "RepoTags": []string{i.Ref}, "Layers": []string{layer.path()}}})
+	// manifest.json is for versions of docker load that do not read the OCI layout.
+	docker, err := jsonBlob([]any{map[string]any{"Config": config.path(), "RepoTags": []string{i.Ref}, "Layers": []string{layer.path()}}})
 	if err != nil {
 		return err
 	}
@@ -119,6 +120,7 @@ func Write(to string, i Image) (err error) {
 	})
 }
 
+// part is one entry of the archive.
 type part struct {
 	name string
 	blob
@@ -155,7 +157,7 @@ func writeLayer(to string, files []File) (_ blob, err error) {
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	sum := sha256.New()
-	l := layer{tar.NewWriter(io.MultiWriter(f, sum)), map[string]bool{}}
+	l := layerWriter{tar.NewWriter(io.MultiWriter(f, sum)), map[string]bool{}}
 	files = append(slices.Clone(files), File{Path: "/etc", Mode: fs.ModeDir | 0o755}, File{Path: "/tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777})
 	slices.SortStableFunc(files, func(a, b File) int { return strings.Compare(a.name(), b.name()) })
 	for _, file := range files {
@@ -176,12 +178,13 @@ func writeLayer(to string, files []File) (_ blob, err error) {
 // name returns the file's path in the archive.
 func (f File) name() string { return strings.TrimPrefix(path.Clean("/"+f.Path), "/") }
 
-type layer struct {
+// layerWriter writes the files of a layer and their parent directories.
+type layerWriter struct {
 	*tar.Writer
-	there map[string]bool
+	written map[string]bool // by path
 }
 
-func (l layer) add(f File) error {
+func (l layerWriter) add(f File) error {
 	name := f.name()
 	if name == "" {
 		return errors.New("a file needs a path")
@@ -189,10 +192,14 @@ func (l layer) add(f File) error {
 	if f.Mode.IsDir() {
 		return l.dir(name, f)
 	}
+	if l.written[name] {
+		return errors.New("the image has this path twice")
+	}
 	if err := l.parents(name); err != nil {
 		return err
 	}
-	header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(f.Mode), Uid: f.UID, Gid: f.GID, Size: int64(len(f.Content))}
+	l.written[name] = true
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: tarMode(f.Mode), Uid: f.UID, Gid: f.GID, Size: int64(len(f.Content))}
 	if f.Mode == 0 {
 		header.Mode = 0o755
 	}
@@ -220,25 +227,32 @@ func (l layer) add(f File) error {
 	return err
 }
 
-func (l layer) parents(name string) error {
+func (l layerWriter) parents(name string) error {
 	parent := path.Dir(name)
-	if parent == "." || l.there[parent] {
+	if parent == "." || l.written[parent] {
 		return nil
 	}
 	return l.dir(parent, File{Mode: fs.ModeDir | 0o755})
 }
 
-func (l layer) dir(name string, f File) error {
-	if l.there[name] {
+func (l layerWriter) dir(name string, f File) error {
+	if l.written[name] {
 		return nil
 	}
 	if err := l.parents(name); err != nil {
 		return err
 	}
-	l.there[name] = true
-	mode := int64(f.Mode.Perm())
-	if f.Mode&fs.ModeSticky != 0 {
-		mode |= 0o1000
+	l.written[name] = true
+	return l.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: tarMode(f.Mode), Uid: f.UID, Gid: f.GID})
+}
+
+// tarMode returns the mode bits of a tar header.
+func tarMode(mode fs.FileMode) int64 {
+	bits := int64(mode.Perm())
+	for special, bit := range map[fs.FileMode]int64{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
+		if mode&special != 0 {
+			bits |= bit
+		}
 	}
-	return l.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: mode, Uid: f.UID, Gid: f.GID})
+	return bits
 }

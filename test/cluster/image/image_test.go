@@ -63,7 +63,7 @@ func TestAnImageHoldsItsFilesUnderItsName(t *testing.T) {
 	program := filepath.Join(dir, "program")
 	require.NoError(t, os.WriteFile(program, []byte("binary"), 0o600))
 	spec := image.Image{
-		Ref: "registry.local/a/agent:dev", Entrypoint: []string{"/bin/agent"}, Cmd: []string{"--help"}, Env: []string{"A=b"}, User: "2003:2003", Dir: "/data",
+		Ref: "registry.local/a/agent:dev", Entrypoint: []string{"/bin/agent"}, Cmd: []string{"--help"}, Env: []string{"A=b"}, User: "2003:2003", WorkingDir: "/data",
 		Files: []image.File{
 			{Path: "/bin/agent", From: program},
 			{Path: "/bin/link", Link: "agent"},
@@ -135,4 +135,36 @@ func TestInvalidImage(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	assert.ErrorContains(t, err, "image a:b: /x")
 	assert.NoFileExists(t, to+".layer")
+}
+
+func TestLayerEntries(t *testing.T) {
+	write := func(files ...image.File) (map[string]entry, error) {
+		to := filepath.Join(t.TempDir(), "image.tar")
+		if err := image.Write(to, image.Image{Ref: "a:b", Files: files}); err != nil {
+			return nil, err
+		}
+		archive, err := os.ReadFile(to)
+		require.NoError(t, err)
+		_, all := entries(t, archive)
+		var manifests []struct{ Layers []string }
+		require.NoError(t, json.Unmarshal(all["manifest.json"].content, &manifests))
+		_, layer := entries(t, all[manifests[0].Layers[0]].content)
+		return layer, nil
+	}
+	t.Run("special mode bits", func(t *testing.T) {
+		layer, err := write(image.File{Path: "/su", Mode: fs.ModeSetuid | 0o755}, image.File{Path: "/d", Mode: fs.ModeDir | fs.ModeSetgid | 0o770})
+		require.NoError(t, err)
+		assert.EqualValues(t, 0o4755, layer["su"].Mode)
+		assert.EqualValues(t, 0o2770, layer["d/"].Mode)
+	})
+	t.Run("one path twice", func(t *testing.T) {
+		_, err := write(image.File{Path: "/a"}, image.File{Path: "a"})
+		assert.ErrorContains(t, err, "twice")
+	})
+	t.Run("a link at a default directory", func(t *testing.T) {
+		layer, err := write(image.File{Path: "/tmp", Link: "var"})
+		require.NoError(t, err)
+		assert.Equal(t, "var", layer["tmp"].Linkname)
+		assert.NotContains(t, layer, "tmp/")
+	})
 }

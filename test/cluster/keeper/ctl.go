@@ -26,7 +26,7 @@ func listen(run string) (net.Listener, error) { return net.Listen("unix", socket
 // serve answers the requests of a Client until ctx is done.
 func (k *cluster) serve(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
-	does := func(verb string, do func(context.Context, string) (any, error)) {
+	handle := func(verb string, do func(context.Context, string) (any, error)) {
 		mux.HandleFunc("POST /"+verb, func(w http.ResponseWriter, r *http.Request) {
 			answer, err := do(r.Context(), r.URL.Query().Get("of"))
 			if err != nil {
@@ -36,29 +36,29 @@ func (k *cluster) serve(ctx context.Context, l net.Listener) error {
 			_ = json.NewEncoder(w).Encode(answer) // the client treats a truncated answer as an error
 		})
 	}
-	plain := func(do func(string) error) func(context.Context, string) (any, error) {
-		return func(_ context.Context, of string) (any, error) { return nil, do(of) }
+	handleProgram := func(verb string, do func(string) error) {
+		handle(verb, func(_ context.Context, name string) (any, error) { return nil, do(name) })
 	}
-	does("stop", plain(k.programs.Stop))
-	does("kill", plain(k.programs.Kill))
-	does("pause", plain(k.programs.Pause))
-	does("resume", plain(k.programs.Resume))
-	does("start", func(ctx context.Context, of string) (any, error) { return nil, k.again(ctx, of) })
-	does("config", func(context.Context, string) (any, error) { return Running{k.plane.Kubeconfig(), k.Bin}, nil })
-	does("states", func(context.Context, string) (any, error) { return k.programs.States(), nil })
-	does("tail", func(_ context.Context, of string) (any, error) { return k.programs.Tail(of), nil })
-	does("import", func(ctx context.Context, of string) (any, error) {
+	handleProgram("stop", k.programs.Stop)
+	handleProgram("kill", k.programs.Kill)
+	handleProgram("pause", k.programs.Pause)
+	handleProgram("resume", k.programs.Resume)
+	handle("start", func(ctx context.Context, name string) (any, error) { return nil, k.restart(ctx, name) })
+	handle("config", func(context.Context, string) (any, error) { return Running{k.plane.Kubeconfig(), k.Bin}, nil })
+	handle("states", func(context.Context, string) (any, error) { return k.programs.States(), nil })
+	handle("tail", func(_ context.Context, name string) (any, error) { return k.programs.Tail(name), nil })
+	handle("import", func(ctx context.Context, archive string) (any, error) {
 		if len(k.nodes) == 0 {
-			return nil, errors.New("there is no node that could run it: the control plane is alone")
+			return nil, errors.New("the cluster has no node that could run the image: it is only a control plane")
 		}
 		for _, n := range k.nodes {
-			if err := n.Import(ctx, of); err != nil {
+			if err := n.Import(ctx, archive); err != nil {
 				return nil, err
 			}
 		}
 		return nil, nil
 	})
-	does("volumes", func(_ context.Context, of string) (any, error) { return k.volume(of) })
+	handle("volumes", func(_ context.Context, name string) (any, error) { return k.makeVolume(name) })
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
@@ -68,14 +68,14 @@ func (k *cluster) serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// again restarts a program that has ended, and waits until it is ready.
-func (k *cluster) again(ctx context.Context, name string) error {
+// restart restarts a program that has ended, and waits until it is ready.
+func (k *cluster) restart(ctx context.Context, name string) error {
 	for _, n := range k.nodes {
-		if mine, err := n.Again(ctx, name); mine || err != nil {
+		if mine, err := n.Restart(ctx, name); mine || err != nil {
 			return err
 		}
 	}
-	return k.plane.Again(ctx, name)
+	return k.plane.Restart(ctx, name)
 }
 
 // Running has the kubeconfig and the commands of a running cluster.
@@ -84,17 +84,17 @@ type Running struct{ Kubeconfig, Bin string }
 // Volume is a directory on a node.
 type Volume struct{ Node, Path string }
 
-// volume creates a directory for a volume on every node.
-func (k *cluster) volume(name string) ([]Volume, error) {
-	var made []Volume
+// makeVolume creates a directory for a volume on every node.
+func (k *cluster) makeVolume(name string) ([]Volume, error) {
+	var dirs []Volume
 	for i, n := range k.nodes {
 		path, err := n.Volume(name)
 		if err != nil {
 			return nil, err
 		}
-		made = append(made, Volume{node.Name(i + 1), path})
+		dirs = append(dirs, Volume{node.Name(i + 1), path})
 	}
-	return made, nil
+	return dirs, nil
 }
 
 // Client controls a running cluster.
@@ -111,7 +111,7 @@ func NewClient(run string) *Client {
 	}}
 }
 
-func (c *Client) ask(ctx context.Context, verb, of string, answer any) error {
+func (c *Client) call(ctx context.Context, verb, of string, answer any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://cluster/"+verb+"?of="+url.QueryEscape(of), nil)
 	if err != nil {
 		return err
@@ -136,44 +136,46 @@ func (c *Client) ask(ctx context.Context, verb, of string, answer any) error {
 
 // Config returns the kubeconfig and the commands of the cluster.
 func (c *Client) Config(ctx context.Context) (r Running, err error) {
-	err = c.ask(ctx, "config", "", &r)
+	err = c.call(ctx, "config", "", &r)
 	return r, err
 }
 
 // Stop terminates a program, and kills it if it does not end.
-func (c *Client) Stop(name string) error { return c.ask(context.Background(), "stop", name, nil) }
+func (c *Client) Stop(name string) error { return c.call(context.Background(), "stop", name, nil) }
 
 // Kill kills a program with SIGKILL.
-func (c *Client) Kill(name string) error { return c.ask(context.Background(), "kill", name, nil) }
+func (c *Client) Kill(name string) error { return c.call(context.Background(), "kill", name, nil) }
 
 // Pause freezes a program.
-func (c *Client) Pause(name string) error { return c.ask(context.Background(), "pause", name, nil) }
+func (c *Client) Pause(name string) error { return c.call(context.Background(), "pause", name, nil) }
 
 // Resume continues a paused program.
-func (c *Client) Resume(name string) error { return c.ask(context.Background(), "resume", name, nil) }
+func (c *Client) Resume(name string) error { return c.call(context.Background(), "resume", name, nil) }
 
-// Again restarts a program that has ended, and waits until it is ready.
-func (c *Client) Again(ctx context.Context, name string) error { return c.ask(ctx, "start", name, nil) }
+// Restart restarts a program that has ended, and waits until it is ready.
+func (c *Client) Restart(ctx context.Context, name string) error {
+	return c.call(ctx, "start", name, nil)
+}
 
 // States lists the programs.
 func (c *Client) States() (states []process.State, err error) {
-	err = c.ask(context.Background(), "states", "", &states)
+	err = c.call(context.Background(), "states", "", &states)
 	return states, err
 }
 
 // Tail returns the end of a program's output.
 func (c *Client) Tail(name string) (tail string, err error) {
-	err = c.ask(context.Background(), "tail", name, &tail)
+	err = c.call(context.Background(), "tail", name, &tail)
 	return tail, err
 }
 
 // Import imports an image's archive into every node.
 func (c *Client) Import(ctx context.Context, archive string) error {
-	return c.ask(ctx, "import", archive, nil)
+	return c.call(ctx, "import", archive, nil)
 }
 
-// Volumes creates a directory for a volume on every node.
-func (c *Client) Volumes(ctx context.Context, name string) (made []Volume, err error) {
-	err = c.ask(ctx, "volumes", name, &made)
-	return made, err
+// MakeVolume creates a directory for a volume on every node.
+func (c *Client) MakeVolume(ctx context.Context, name string) (dirs []Volume, err error) {
+	err = c.call(ctx, "volumes", name, &dirs)
+	return dirs, err
 }

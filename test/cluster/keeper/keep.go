@@ -30,62 +30,64 @@ func Run(ctx context.Context, verb string, stdin io.Reader, stdout io.Writer) (m
 	case VerbKeep:
 		return true, keep(ctx, stdin, stdout)
 	case verbFirst:
-		return true, first()
+		return true, runInit()
 	case verbInside:
-		return true, inside(ctx, stdin, stdout)
+		return true, runCluster(ctx, stdin, stdout)
 	}
 	return false, nil
 }
 
-func tell(stdout io.Writer, m message) error { return json.NewEncoder(stdout).Encode(m) }
+// writeMessage sends a message to the starter.
+func writeMessage(stdout io.Writer, m message) error { return json.NewEncoder(stdout).Encode(m) }
 
-// keep owns a cluster from start to end.
+// keep runs a keeper: it reads the Config from stdin, runs the cluster until the starter ends, ctx is done or the cluster
+// ends by itself, and cleans up.
 func keep(ctx context.Context, stdin io.Reader, stdout io.Writer) (err error) {
 	// The kernel ties the child's life to this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	owner := bufio.NewReader(stdin)
+	starter := bufio.NewReader(stdin)
 	var c Config
-	line, err := owner.ReadBytes('\n')
+	line, err := starter.ReadBytes('\n')
 	if err == nil {
 		err = json.Unmarshal(line, &c)
 	}
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	own, err := rundir.Own(c.Run)
+	dir, err := rundir.Own(c.Run)
 	if errors.Is(err, rundir.ErrOwned) {
-		return tell(stdout, message{Error: fmt.Sprintf("a cluster runs already (%s); end it by: go run ./test/cluster down", c.Run)})
+		return writeMessage(stdout, message{Error: fmt.Sprintf("a cluster runs already (%s); end it by: go run ./test/cluster down", c.Run)})
 	}
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if err = errors.Join(err, clean(context.Background(), c)); err != nil {
-			err = errors.Join(err, own.Release()) // keep the log for diagnosis
+		if err = errors.Join(err, cleanUp(context.Background(), c)); err != nil {
+			err = errors.Join(err, dir.Release()) // keep the log for diagnosis
 		} else {
-			err = own.Remove()
+			err = dir.Remove()
 		}
 	}()
 	if err := prepare(ctx, c); err != nil {
-		return errors.Join(tell(stdout, message{Error: err.Error()}), err)
+		return errors.Join(writeMessage(stdout, message{Error: err.Error()}), err)
 	}
-	gone := make(chan struct{})
+	starterEnded := make(chan struct{})
 	go func() {
-		waitForOwner(owner)
-		close(gone)
+		waitForStarter(starter)
+		close(starterEnded)
 	}()
 	if c.Kind != nil {
-		return keepKind(ctx, c, gone, stdout)
+		return keepKind(ctx, c, starterEnded, stdout)
 	}
-	child := command(c)
+	child := childCommand(c)
 	child.Stdout = stdout
 	config, err := child.StdinPipe()
 	if err != nil {
 		return err
 	}
 	if err := child.Start(); err != nil {
-		return errors.Join(tell(stdout, message{Error: err.Error()}), err)
+		return errors.Join(writeMessage(stdout, message{Error: err.Error()}), err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- child.Wait() }()
@@ -95,20 +97,20 @@ func keep(ctx context.Context, stdin io.Reader, stdout io.Writer) (err error) {
 	select {
 	case err := <-ended:
 		return fmt.Errorf("the cluster ended by itself: %w", err)
-	case <-gone:
+	case <-starterEnded:
 	case <-ctx.Done():
 	}
-	return end(child, ended, c.Nodes == 0)
+	return endChild(child, ended, c.Nodes == 0)
 }
 
-// end ends the keeper's child, and with it the cluster. If the child is the first process of a namespace, killing it
-// kills all others. Otherwise (ask) the cluster gets a chance to end its programs itself.
-func end(child *exec.Cmd, ended <-chan error, ask bool) error {
-	if ask {
+// endChild ends the keeper's child, and with it the cluster. If graceful is set, the child first gets SIGTERM and time to
+// end its programs. The first process of a namespace needs no such time, because killing it kills all others.
+func endChild(child *exec.Cmd, ended <-chan error, graceful bool) error {
+	if graceful {
 		if err := child.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return err
 		}
-		timer := time.NewTimer(endWithin / 2)
+		timer := time.NewTimer(endTimeout / 2)
 		defer timer.Stop()
 		select {
 		case err := <-ended:
@@ -126,8 +128,8 @@ func end(child *exec.Cmd, ended <-chan error, ask bool) error {
 	return nil
 }
 
-// command returns the keeper's child: the first process of a namespace for nodes, otherwise the cluster itself.
-func command(c Config) *exec.Cmd {
+// childCommand returns the keeper's child: the first process of a namespace for nodes, otherwise the cluster itself.
+func childCommand(c Config) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", verbInside)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -138,14 +140,14 @@ func command(c Config) *exec.Cmd {
 	return cmd
 }
 
-// prepare removes what an earlier cluster left, and prepares for a new one.
+// prepare removes the rest of an earlier cluster, writes the record, and prepares the machine for a new cluster.
 func prepare(ctx context.Context, c Config) error {
 	before, err := readRecord(c.Run)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(clean(ctx, before.Config), clean(ctx, c)); err != nil {
-		return fmt.Errorf("what an earlier cluster left: %w", err)
+	if err := errors.Join(cleanUp(ctx, before.Config), cleanUp(ctx, c)); err != nil {
+		return fmt.Errorf("clean up an earlier cluster: %w", err)
 	}
 	started, err := startTime(os.Getpid())
 	if err != nil {
@@ -195,8 +197,8 @@ func readRecord(run string) (record, error) {
 
 func machine(run string) node.Machine { return node.Machine{File: filepath.Join(run, "machine.json")} }
 
-// clean restores the machine and removes the rest of a cluster whose processes have ended.
-func clean(ctx context.Context, c Config) error {
+// cleanUp restores the machine and removes the rest of a cluster whose processes have ended.
+func cleanUp(ctx context.Context, c Config) error {
 	var errs []error
 	if c.Run == Nodes {
 		errs = append(errs, machine(c.Run).Restore(ctx))
@@ -223,34 +225,34 @@ func Down(ctx context.Context, run string) error {
 	if _, err := os.Stat(run); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, endWithin)
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	c, err := endKeeper(ctx, run)
 	if err != nil {
 		return err
 	}
-	own, err := rundir.Own(run)
+	dir, err := rundir.Own(run)
 	if err != nil {
 		return err
 	}
-	if err := clean(ctx, c); err != nil {
-		return errors.Join(err, own.Release())
+	if err := cleanUp(ctx, c); err != nil {
+		return errors.Join(err, dir.Release())
 	}
-	return own.Remove()
+	return dir.Remove()
 }
 
-// endKeeper asks a running keeper to end, waits for that, and returns its configuration.
+// endKeeper terminates a running keeper, waits for its end, and returns its configuration.
 func endKeeper(ctx context.Context, run string) (Config, error) {
-	for asked := false; ; {
+	for signaled := false; ; {
 		r, err := readRecord(run)
 		if err != nil || !rundir.Owned(run) {
 			return r.Config, err
 		}
-		if r.PID != 0 && !asked {
+		if r.PID != 0 && !signaled {
 			if err := terminate(r.PID, r.Started); err != nil {
 				return r.Config, err
 			}
-			asked = true
+			signaled = true
 		}
 		timer := time.NewTimer(50 * time.Millisecond)
 		select {

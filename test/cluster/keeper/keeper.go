@@ -56,7 +56,8 @@ type message struct {
 	Kubeconfig string `json:",omitempty"` // set when the cluster is ready
 }
 
-const stays = "stays\n"
+// stayMessage is what a starter writes to the pipe before it closes it, so that the cluster continues.
+const stayMessage = "stays\n"
 
 // Keeper is a running keeper, as its starter sees it.
 type Keeper struct {
@@ -92,12 +93,12 @@ func Start(ctx context.Context, program string, c Config, say io.Writer) (*Keepe
 	if err := k.cmd.Start(); err != nil {
 		return nil, err
 	}
-	heard := make(chan error, 1)
-	go func() { heard <- k.hear(stdout, say) }()
+	ready := make(chan error, 1)
+	go func() { ready <- k.readMessages(stdout, say) }()
 	err = json.NewEncoder(stdin).Encode(c)
 	if err == nil {
 		select {
-		case err = <-heard:
+		case err = <-ready:
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -108,8 +109,8 @@ func Start(ctx context.Context, program string, c Config, say io.Writer) (*Keepe
 	return k, nil
 }
 
-// hear relays the cluster's messages until it is ready or has failed.
-func (k *Keeper) hear(stdout io.Reader, say io.Writer) error {
+// readMessages writes the cluster's progress messages to say until the cluster is ready or has failed.
+func (k *Keeper) readMessages(stdout io.Reader, say io.Writer) error {
 	for decoder := json.NewDecoder(stdout); ; {
 		var m message
 		if err := decoder.Decode(&m); err != nil {
@@ -129,31 +130,31 @@ func (k *Keeper) hear(stdout io.Reader, say io.Writer) error {
 
 // Stay lets the cluster outlive its starter.
 func (k *Keeper) Stay() error {
-	_, err := io.WriteString(k.stdin, stays)
+	_, err := io.WriteString(k.stdin, stayMessage)
 	return errors.Join(err, k.stdin.Close(), k.cmd.Process.Release())
 }
 
-// endWithin bounds the end of a cluster.
-const endWithin = time.Minute
+// endTimeout is the timeout for the end of a cluster.
+const endTimeout = time.Minute
 
-// Stop ends the cluster and waits until nothing of it is left.
+// Stop ends the cluster and waits until the keeper has cleaned up.
 func (k *Keeper) Stop() error {
 	_ = k.stdin.Close()
 	ended := make(chan error, 1)
 	go func() { ended <- k.cmd.Wait() }()
-	timer := time.NewTimer(endWithin)
+	timer := time.NewTimer(endTimeout)
 	defer timer.Stop()
 	select {
 	case err := <-ended:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("the keeper of the cluster (process %d) has not ended after %s: see %s", k.cmd.Process.Pid, endWithin, k.log)
+		return fmt.Errorf("the keeper of the cluster (process %d) has not ended after %s: see %s", k.cmd.Process.Pid, endTimeout, k.log)
 	}
 }
 
-// waitForOwner returns when the starter's end of the pipe is closed, unless the cluster was asked to stay.
-func waitForOwner(from *bufio.Reader) {
-	if line, err := from.ReadString('\n'); err == nil && line == stays {
+// waitForStarter returns when the starter's end of the pipe is closed. It never returns if the starter has called Stay.
+func waitForStarter(pipe *bufio.Reader) {
+	if line, err := pipe.ReadString('\n'); err == nil && line == stayMessage {
 		select {}
 	}
 }

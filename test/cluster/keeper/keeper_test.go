@@ -61,7 +61,7 @@ func TestAControlPlaneThatStaysEndsByDown(t *testing.T) {
 	require.Len(t, states, 4)
 	require.NoError(t, client.Kill("kube-apiserver"))
 	assert.ErrorContains(t, client.Pause("kube-apiserver"), "does not run")
-	require.NoError(t, client.Again(t.Context(), "kube-apiserver"))
+	require.NoError(t, client.Restart(t.Context(), "kube-apiserver"))
 	assert.ErrorContains(t, client.Stop("kubelet-n1"), `no program "kubelet-n1"`)
 	_, err = keeper.Start(t.Context(), os.Args[0], c, io.Discard)
 	require.ErrorContains(t, err, "runs already")

@@ -23,22 +23,22 @@ type Kind struct {
 // KindName is the name of the only kind cluster that a keeper runs.
 const KindName = "stoker-test"
 
-const kindWithin = 5 * time.Minute
+const kindTimeout = 5 * time.Minute
 
-// keepKind creates a kind cluster and returns when gone is closed or ctx is done. clean deletes the cluster.
-func keepKind(ctx context.Context, c Config, gone <-chan struct{}, stdout io.Writer) error {
+// keepKind creates a kind cluster and returns when starterEnded is closed or ctx is done. cleanUp deletes the cluster.
+func keepKind(ctx context.Context, c Config, starterEnded <-chan struct{}, stdout io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		<-gone
+		<-starterEnded
 		cancel()
 	}()
 	kubeconfig := filepath.Join(c.Dir, "kubeconfig")
 	err := c.kind(ctx, "create", "cluster", "--name", KindName, "--image", c.Kind.Image, "--kubeconfig", kubeconfig, "--wait", "3m")
 	if err != nil {
-		return errors.Join(err, tell(stdout, message{Error: err.Error()}))
+		return errors.Join(err, writeMessage(stdout, message{Error: err.Error()}))
 	}
-	if err := tell(stdout, message{Kubeconfig: kubeconfig}); err != nil {
+	if err := writeMessage(stdout, message{Kubeconfig: kubeconfig}); err != nil {
 		return err
 	}
 	<-ctx.Done()
@@ -51,7 +51,7 @@ func (c Config) deleteKind(ctx context.Context) error {
 }
 
 func (c Config) kind(ctx context.Context, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, kindWithin)
+	ctx, cancel := context.WithTimeout(ctx, kindTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.Kind.Program, args...)
 	// Without this, kind would write to the user's own kubeconfig.

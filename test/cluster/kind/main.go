@@ -1,4 +1,5 @@
-// Command kind is the kind CLI at the version in go.mod. The added command image prints the default node image of that version.
+// Command kind is the kind CLI at the version in go.mod. `kind image` prints the default node image of that version. It
+// is a module of its own, so that the project does not depend on kind.
 package main
 
 import (

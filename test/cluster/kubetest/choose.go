@@ -30,9 +30,9 @@ const (
 
 // choice is the cluster for tests with pods.
 type choice struct {
-	given  string        // kubeconfig of an existing cluster
-	config keeper.Config // otherwise the cluster to start
-	why    string
+	given  string        // kubeconfig of an existing cluster, or ""
+	config keeper.Config // the cluster to start if given is ""
+	reason string        // why the cluster is not kind
 }
 
 func (c choice) String() string {
@@ -42,11 +42,11 @@ func (c choice) String() string {
 	case c.config.Kind != nil:
 		return "kind with " + c.config.Kind.Image
 	}
-	return "built from modules, on this machine (" + c.why + ")"
+	return "built from modules, on this machine (" + c.reason + ")"
 }
 
-// choose returns the requested cluster, otherwise kind if it works, otherwise a cluster on this machine, and the reason
-// why not kind. It does not rely on kind's own check, which mistakes a docker client for a docker daemon.
+// choose returns the cluster of KubeconfigVariable, otherwise kind if it works, otherwise a cluster on this machine. It
+// does not rely on kind's own check, which mistakes a docker client for a docker daemon.
 func choose(ctx context.Context, cache *build.Cache, nodes int) (choice, error) {
 	if path := os.Getenv(KubeconfigVariable); path != "" {
 		if _, err := os.Stat(path); err != nil {
@@ -54,39 +54,39 @@ func choose(ctx context.Context, cache *build.Cache, nodes int) (choice, error) 
 		}
 		return choice{given: path}, nil
 	}
-	why := "no kind: it would give one node, and the tests need more"
+	reason := "no kind: the tests need more than one node, or a given version"
 	if nodes == 1 && os.Getenv(build.VersionVariable) == "" {
 		kind, err := usableKind(ctx, cache.Kind)
 		if err == nil {
 			return choice{config: local.Kind(cache, kind)}, nil
 		}
-		why = "no kind: " + err.Error()
+		reason = "no kind: " + err.Error()
 	}
 	config, err := local.Prepare(ctx, cache, nodes, os.Getenv(build.VersionVariable))
-	return choice{config: config, why: why}, err
+	return choice{config: config, reason: reason}, err
 }
 
-// usableKind returns how to run kind, or why that is not possible. It builds kind only if a daemon is available.
+// usableKind returns how to run kind, or an error if kind cannot run. It builds kind only if a Docker daemon answers.
 func usableKind(ctx context.Context, build func(context.Context) (string, error)) (keeper.Kind, error) {
-	if _, err := ask(ctx, "docker", "info", "--format", "{{.ServerVersion}}"); err != nil {
+	if _, err := runForLine(ctx, "docker", "info", "--format", "{{.ServerVersion}}"); err != nil {
 		return keeper.Kind{}, err
 	}
 	program, err := build(ctx)
 	if err != nil {
 		return keeper.Kind{}, err
 	}
-	image, err := ask(ctx, program, "image")
+	image, err := runForLine(ctx, program, "image")
 	if err != nil {
 		return keeper.Kind{}, err
 	}
-	if _, err := ask(ctx, "docker", "image", "inspect", "--format", "{{.Id}}", image); err != nil {
+	if _, err := runForLine(ctx, "docker", "image", "inspect", "--format", "{{.Id}}", image); err != nil {
 		return keeper.Kind{}, err
 	}
 	return keeper.Kind{Program: program, Image: image}, nil
 }
 
-// ask runs a program that answers quickly with one line.
-func ask(ctx context.Context, program string, args ...string) (string, error) {
+// runForLine runs a program that prints one line within ten seconds, and returns the line.
+func runForLine(ctx context.Context, program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
@@ -105,7 +105,7 @@ func ask(ctx context.Context, program string, args ...string) (string, error) {
 	return answer, nil
 }
 
-// kindNodes are containers.
+// kindNodes are the nodes of a kind cluster, which are containers.
 type kindNodes struct{ keeper.Kind }
 
 func (k kindNodes) load(ctx context.Context, archive string) error {
@@ -117,16 +117,16 @@ func (k kindNodes) load(ctx context.Context, archive string) error {
 }
 
 func (k kindNodes) host(ctx context.Context) (string, error) {
-	said, err := ask(ctx, "docker", "network", "inspect", "kind", "--format", "{{range .IPAM.Config}}{{.Gateway}} {{end}}")
+	gateways, err := runForLine(ctx, "docker", "network", "inspect", "kind", "--format", "{{range .IPAM.Config}}{{.Gateway}} {{end}}")
 	if err != nil {
 		return "", err
 	}
-	for _, address := range strings.Fields(said) {
+	for _, address := range strings.Fields(gateways) {
 		if ip := net.ParseIP(address); ip != nil && ip.To4() != nil {
 			return address, nil
 		}
 	}
-	return "", fmt.Errorf("docker's network kind has no gateway with an IPv4 address: %q", said)
+	return "", fmt.Errorf("docker's network kind has no gateway with an IPv4 address: %q", gateways)
 }
 
 // volumes returns kind's class, which has a provisioner.
@@ -137,7 +137,7 @@ type givenNodes struct{}
 
 func (givenNodes) load(context.Context, string) error {
 	if os.Getenv(ImagesVariable) == "" {
-		return fmt.Errorf("a given cluster takes no images from here: give it those of the tests, and set %s=1", ImagesVariable)
+		return fmt.Errorf("the tests cannot load images into a given cluster: load them yourself, and set %s=1", ImagesVariable)
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func (givenNodes) host(context.Context) (string, error) {
 	if address := os.Getenv(HostVariable); address != "" {
 		return address, nil
 	}
-	return "", fmt.Errorf("how pods of a given cluster reach this machine is not known here: set %s", HostVariable)
+	return "", fmt.Errorf("unknown address of this machine for pods of a given cluster: set %s", HostVariable)
 }
 
 // volumes returns the existing cluster's default class.

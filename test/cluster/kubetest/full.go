@@ -23,21 +23,22 @@ import (
 	"stoker.io/stoker/test/cluster/node"
 )
 
-// Full returns the cluster of the test process that runs pods. The first call creates it:
+// Full returns a cluster that can run pods, on at least the given number of nodes. All tests of the process share it. The
+// first call creates it:
 //
 //  1. the cluster of STOKER_TEST_KUBECONFIG, if set;
-//  2. with nodes == 1, a kind cluster, if the daemon answers and the node image is available locally;
-//  3. a cluster on this machine, built from modules; it needs root.
+//  2. with nodes == 1, a kind cluster, if the Docker daemon answers and the node image is available locally;
+//  3. a cluster on this machine, with programs built from Go modules; it needs root.
 //
 // Tests that stop and start its programs must not run in parallel with others. The cluster ends with kubetest.Main. A
 // machine can run only one: packages that use it must run one after the other, by go test -p 1.
 func Full(t testing.TB, nodes int) *Cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), buildWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
 	defer cancel()
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
-	if !shared.allowed {
+	if !shared.endedByMain {
 		t.Fatal(errShared)
 	}
 	if shared.full == nil && shared.fullErr == nil {
@@ -51,7 +52,7 @@ func Full(t testing.TB, nodes int) *Cluster {
 		t.Fatalf("nodes: %v", err)
 	}
 	if len(found.Items) < nodes {
-		t.Fatalf("the test needs %d nodes, and the cluster was made with %d: ask for the most first", nodes, len(found.Items))
+		t.Fatalf("the test needs %d nodes, and the cluster has %d: call Full with the largest number of nodes first", nodes, len(found.Items))
 	}
 	return shared.full
 }
@@ -61,32 +62,32 @@ func full(ctx context.Context, nodes int) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, err := choose(ctx, cache, nodes)
+	chosen, err := choose(ctx, cache, nodes)
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintln(os.Stderr, "cluster:", made)
-	if made.given != "" {
-		c, err := open(made.given)
+	fmt.Fprintln(os.Stderr, "cluster:", chosen)
+	if chosen.given != "" {
+		c, err := open(chosen.given)
 		if err == nil {
 			c.nodes = givenNodes{}
 		}
 		return c, err
 	}
-	return startKept(ctx, cache, made)
+	return startWithKeeper(ctx, cache, chosen.config)
 }
 
-// startKept starts a cluster with a keeper, which ends it when this process ends for any reason.
-func startKept(ctx context.Context, cache *build.Cache, made choice) (_ *Cluster, err error) {
+// startWithKeeper starts a cluster with a keeper, which ends it when this process ends for any reason.
+func startWithKeeper(ctx context.Context, cache *build.Cache, config keeper.Config) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "kubetest-")
 	if err != nil {
 		return nil, err
 	}
 	program := filepath.Join(dir, "cluster")
-	if err = cache.Main(ctx, "./test/cluster", program); err != nil {
+	if err := cache.Main(ctx, "./test/cluster", program); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	k, err := keeper.Start(ctx, program, made.config, os.Stderr)
+	k, err := keeper.Start(ctx, program, config, os.Stderr)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -96,8 +97,8 @@ func startKept(ctx context.Context, cache *build.Cache, made choice) (_ *Cluster
 		return nil, errors.Join(err, end())
 	}
 	c.close = end
-	if made.config.Kind != nil {
-		c.nodes = kindNodes{*made.config.Kind}
+	if config.Kind != nil {
+		c.nodes = kindNodes{*config.Kind}
 		return c, nil
 	}
 	c.nodes, c.programs = localNodes{k.Client}, k.Client
@@ -121,20 +122,20 @@ func (n localNodes) volumes(ctx context.Context, c *Cluster, number int) (string
 	if err != nil {
 		return "", err
 	}
-	later := storagev1.VolumeBindingWaitForFirstConsumer
+	binding := storagev1.VolumeBindingWaitForFirstConsumer
 	_, err = client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: localClass}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &later,
+		ObjectMeta: metav1.ObjectMeta{Name: localClass}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &binding,
 	}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return "", err
 	}
 	for i := range number {
 		name := fmt.Sprintf("kubetest-%d-%s", i, utilrand.String(8))
-		places, err := n.client.Volumes(ctx, name)
+		dirs, err := n.client.MakeVolume(ctx, name)
 		if err != nil {
 			return "", err
 		}
-		place := places[i%len(places)]
+		dir := dirs[i%len(dirs)]
 		_, err = client.CoreV1().PersistentVolumes().Create(ctx, &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: corev1.PersistentVolumeSpec{
@@ -143,8 +144,8 @@ func (n localNodes) volumes(ctx context.Context, c *Cluster, number int) (string
 				// The volume is used once, and removed with the cluster.
 				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 				StorageClassName:              localClass,
-				NodeAffinity:                  on(place.Node),
-				PersistentVolumeSource:        corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: place.Path}},
+				NodeAffinity:                  nodeAffinity(dir.Node),
+				PersistentVolumeSource:        corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir.Path}},
 			},
 		}, metav1.CreateOptions{})
 		if err != nil {
@@ -154,13 +155,14 @@ func (n localNodes) volumes(ctx context.Context, c *Cluster, number int) (string
 	return localClass, nil
 }
 
-func on(name string) *corev1.VolumeNodeAffinity {
+// nodeAffinity binds a volume to a node.
+func nodeAffinity(name string) *corev1.VolumeNodeAffinity {
 	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{name}}},
 	}}}}
 }
 
-// Image creates an image and loads it into every node. Pods use it with imagePullPolicy Never or IfNotPresent.
+// Image writes an image archive and loads it into every node. Pods use it with imagePullPolicy Never or IfNotPresent.
 func (c *Cluster) Image(t testing.TB, i image.Image) {
 	t.Helper()
 	archive := filepath.Join(t.TempDir(), "image.tar")
@@ -174,7 +176,7 @@ func (c *Cluster) Image(t testing.TB, i image.Image) {
 // into every node. The program is the entrypoint, unless the image names one.
 func (c *Cluster) ProgramImage(t testing.TB, pkg string, i image.Image) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), buildWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
 	defer cancel()
 	cache, err := build.Open(build.Cache{Say: os.Stderr})
 	if err != nil {
@@ -191,7 +193,7 @@ func (c *Cluster) ProgramImage(t testing.TB, pkg string, i image.Image) {
 func (c *Cluster) loadArchive(t testing.TB, archive string) {
 	t.Helper()
 	c.needNodes(t)
-	ctx, cancel := context.WithTimeout(context.Background(), buildWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
 	defer cancel()
 	if err := c.nodes.load(ctx, archive); err != nil {
 		t.Fatalf("load an image: %v", err)
@@ -209,12 +211,12 @@ func (c *Cluster) HostAddress(t testing.TB) string {
 	return address
 }
 
-// Volumes returns a storage class whose claims get volumes. If no provisioner creates them, it creates as many as
-// given. Each has a nominal 10Gi, any user may write to it, and fsGroup works.
+// Volumes returns a storage class whose claims get volumes. If the cluster has no provisioner, Volumes creates number
+// volumes. Each has a nominal 10Gi, any user may write to it, and fsGroup works.
 func (c *Cluster) Volumes(t testing.TB, number int) string {
 	t.Helper()
 	c.needNodes(t)
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
 	class, err := c.nodes.volumes(ctx, c, number)
 	if err != nil {
@@ -226,6 +228,6 @@ func (c *Cluster) Volumes(t testing.TB, number int) string {
 func (c *Cluster) needNodes(t testing.TB) {
 	t.Helper()
 	if c.nodes == nil {
-		t.Fatal("a control plane has no nodes: ask for kubetest.Full")
+		t.Fatal("a control plane has no nodes: use kubetest.Full")
 	}
 }

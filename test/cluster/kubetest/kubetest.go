@@ -45,8 +45,8 @@ type Cluster struct {
 	plane       *control.Plane // of a control plane in this process, otherwise nil
 	controllers bool
 	scheduler   bool
-	simulated   int // number of nodes
-	close       func() error
+	simulated   int          // number of nodes
+	close       func() error // ends the cluster
 }
 
 // programs controls the programs of a cluster.
@@ -55,7 +55,7 @@ type programs interface {
 	Kill(name string) error
 	Pause(name string) error
 	Resume(name string) error
-	Again(ctx context.Context, name string) error
+	Restart(ctx context.Context, name string) error
 	States() ([]process.State, error)
 	Tail(name string) (string, error)
 }
@@ -74,10 +74,10 @@ type nodes interface {
 type Option func(*options)
 
 type options struct {
-	controllers, scheduler, private, bare bool
-	simulated                             int // number of nodes
-	version                               string
-	apiServer                             []string
+	controllers, scheduler, private, withoutCRDs bool
+	simulated                                    int // number of nodes
+	version                                      string
+	apiServer                                    []string
 }
 
 // Controllers requests the controllers: garbage collection by owners works, deployments and stateful sets create pods,
@@ -94,21 +94,21 @@ func Private() Option { return func(o *options) { o.private = true } }
 func Version(v string) Option { return func(o *options) { o.version, o.private = v, true } }
 
 // WithoutKinds requests a private control plane without the project's CRDs.
-func WithoutKinds() Option { return func(o *options) { o.bare, o.private = true, true } }
+func WithoutKinds() Option { return func(o *options) { o.withoutCRDs, o.private = true, true } }
 
 // APIServerFlags requests a private control plane with additional flags of the API server.
 func APIServerFlags(flags ...string) Option {
 	return func(o *options) { o.apiServer, o.private = append(o.apiServer, flags...), true }
 }
 
-// shared is the control plane of the test process.
+// shared has the clusters that the tests of the process share.
 var shared struct {
-	mu      sync.Mutex
-	allowed bool // TestMain will end it
-	cluster *Cluster
-	err     error
-	full    *Cluster // with nodes
-	fullErr error
+	mu          sync.Mutex
+	endedByMain bool // M.Run ends both clusters
+	cluster     *Cluster
+	err         error
+	full        *Cluster // with nodes
+	fullErr     error
 }
 
 // M runs the tests of a package and then ends their shared control plane. goleak.VerifyTestMain accepts it.
@@ -117,7 +117,7 @@ type M struct{ *testing.M }
 // Run runs the tests.
 func (m M) Run() int {
 	shared.mu.Lock()
-	shared.allowed = true
+	shared.endedByMain = true
 	shared.mu.Unlock()
 	code := m.M.Run()
 	shared.mu.Lock()
@@ -145,8 +145,8 @@ func NotShort(t testing.TB) {
 	}
 }
 
-// buildWithin bounds building and starting together.
-const buildWithin = 20 * time.Minute
+// buildTimeout is the timeout for building and starting a cluster.
+const buildTimeout = 20 * time.Minute
 
 // Control returns a control plane without nodes: etcd, the API server and the requested options. Pods can be created
 // but do not run.
@@ -157,11 +157,11 @@ func Control(t testing.TB, opts ...Option) *Cluster {
 	for _, set := range opts {
 		set(&o)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), buildWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
 	defer cancel()
 	c, err := o.cluster(ctx, t)
 	if err == nil {
-		err = c.grow(ctx, o)
+		err = c.startMissing(ctx, o)
 	}
 	if err != nil {
 		t.Fatalf("control plane: %v", err)
@@ -169,6 +169,7 @@ func Control(t testing.TB, opts ...Option) *Cluster {
 	return c
 }
 
+// cluster returns the shared control plane, or a new private one that ends with the test.
 func (o options) cluster(ctx context.Context, t testing.TB) (*Cluster, error) {
 	if o.private {
 		c, err := start(ctx, o)
@@ -184,7 +185,7 @@ func (o options) cluster(ctx context.Context, t testing.TB) (*Cluster, error) {
 	}
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
-	if !shared.allowed {
+	if !shared.endedByMain {
 		return nil, errShared
 	}
 	if shared.cluster == nil && shared.err == nil {
@@ -196,7 +197,7 @@ func (o options) cluster(ctx context.Context, t testing.TB) (*Cluster, error) {
 	return shared.cluster, shared.err
 }
 
-var errShared = errors.New("the shared one would never end: write func TestMain(m *testing.M) { kubetest.Main(m) }, or ask for kubetest.Private()")
+var errShared = errors.New("the shared cluster would never end: write func TestMain(m *testing.M) { kubetest.Main(m) }, or use kubetest.Private()")
 
 // start starts etcd and the API server and installs the project's CRDs.
 func start(ctx context.Context, o options) (_ *Cluster, err error) {
@@ -221,8 +222,8 @@ func start(ctx context.Context, o options) (_ *Cluster, err error) {
 	if err != nil {
 		return nil, errors.Join(err, end())
 	}
-	c.plane, c.programs, c.close = plane, own{plane}, end
-	if !o.bare {
+	c.plane, c.programs, c.close = plane, ownPrograms{plane}, end
+	if !o.withoutCRDs {
 		if err := c.apply(ctx, filepath.Join(cache.Module, "charts", "stoker", "files", "crds")); err != nil {
 			return nil, errors.Join(err, end())
 		}
@@ -240,9 +241,9 @@ func open(kubeconfig string) (*Cluster, error) {
 	return &Cluster{kubeconfig: kubeconfig, rest: config, close: func() error { return nil }}, nil
 }
 
-// grow starts what a test requests and no earlier test did. The CRDs are already installed, because running controllers
-// need up to 40 seconds to notice a new one.
-func (c *Cluster) grow(ctx context.Context, o options) error {
+// startMissing starts the requested programs that do not run yet. The CRDs are already installed, because running
+// controllers need up to 40 seconds to notice a new one.
+func (c *Cluster) startMissing(ctx context.Context, o options) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if o.controllers && !c.controllers {
@@ -263,13 +264,15 @@ func (c *Cluster) grow(ctx context.Context, o options) error {
 	return nil
 }
 
-// own controls the programs of a control plane in this process.
-type own struct{ plane *control.Plane }
+// ownPrograms controls the programs of a control plane in this process.
+type ownPrograms struct{ plane *control.Plane }
 
-func (o own) Stop(name string) error                       { return o.plane.Programs.Stop(name) }
-func (o own) Kill(name string) error                       { return o.plane.Programs.Kill(name) }
-func (o own) Pause(name string) error                      { return o.plane.Programs.Pause(name) }
-func (o own) Resume(name string) error                     { return o.plane.Programs.Resume(name) }
-func (o own) Again(ctx context.Context, name string) error { return o.plane.Again(ctx, name) }
-func (o own) States() ([]process.State, error)             { return o.plane.Programs.States(), nil }
-func (o own) Tail(name string) (string, error)             { return o.plane.Programs.Tail(name), nil }
+func (o ownPrograms) Stop(name string) error   { return o.plane.Programs.Stop(name) }
+func (o ownPrograms) Kill(name string) error   { return o.plane.Programs.Kill(name) }
+func (o ownPrograms) Pause(name string) error  { return o.plane.Programs.Pause(name) }
+func (o ownPrograms) Resume(name string) error { return o.plane.Programs.Resume(name) }
+func (o ownPrograms) Restart(ctx context.Context, name string) error {
+	return o.plane.Restart(ctx, name)
+}
+func (o ownPrograms) States() ([]process.State, error) { return o.plane.Programs.States(), nil }
+func (o ownPrograms) Tail(name string) (string, error) { return o.plane.Programs.Tail(name), nil }

@@ -30,8 +30,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// within bounds one preparatory step.
-const within = time.Minute
+// stepTimeout is the timeout of one helper call.
+const stepTimeout = time.Minute
 
 // RESTConfig returns a copy of a configuration with all permissions and without client-side limit.
 func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.rest) }
@@ -69,7 +69,7 @@ func (c *Cluster) NamespaceOf(t testing.TB, name string) string {
 func (c *Cluster) namespace(t testing.TB, meta metav1.ObjectMeta) string {
 	t.Helper()
 	client := c.Client(t)
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
 	made, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: meta}, metav1.CreateOptions{})
 	if err != nil {
@@ -133,7 +133,7 @@ func namespaceName(test string) string {
 // by a kubelet, so that admission sees the pod's name.
 func (c *Cluster) As(t testing.TB, namespace, account, pod string) *rest.Config {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
 	client := c.Client(t)
 	request := &authenticationv1.TokenRequest{}
@@ -154,11 +154,11 @@ func (c *Cluster) As(t testing.TB, namespace, account, pod string) *rest.Config 
 	return config
 }
 
-// May waits until the API server knows a permission of a service account: its authorizer sees a new binding with a
+// WaitAllowed waits until the API server allows an action to a service account: its authorizer sees a new binding with a
 // short delay.
-func (c *Cluster) May(t testing.TB, namespace, account string, what authorizationv1.ResourceAttributes) {
+func (c *Cluster) WaitAllowed(t testing.TB, namespace, account string, what authorizationv1.ResourceAttributes) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
 	reviews := c.Client(t).AuthorizationV1().SubjectAccessReviews()
 	err := wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -175,7 +175,7 @@ func (c *Cluster) May(t testing.TB, namespace, account string, what authorizatio
 // Apply applies the YAML files at the paths, each a file or a directory, and waits until CRDs among them are served.
 func (c *Cluster) Apply(t testing.TB, paths ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
 	for _, path := range paths {
 		if err := c.apply(ctx, path); err != nil {
@@ -187,7 +187,7 @@ func (c *Cluster) Apply(t testing.TB, paths ...string) {
 // ApplyYAML applies the documents of a text. namespace is the default namespace.
 func (c *Cluster) ApplyYAML(t testing.TB, namespace, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
 	if err := c.applyDocuments(ctx, namespace, strings.NewReader(text)); err != nil {
 		t.Fatalf("apply: %v", err)
@@ -195,7 +195,7 @@ func (c *Cluster) ApplyYAML(t testing.TB, namespace, text string) {
 }
 
 func (c *Cluster) apply(ctx context.Context, path string) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	return filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" || d.Name() == "kustomization.yaml" {
@@ -240,23 +240,22 @@ func (c *Cluster) applyObject(ctx context.Context, client dynamic.Interface, nam
 	if err != nil {
 		return err
 	}
-	interest := dynamic.ResourceInterface(client.Resource(resource))
+	objects := dynamic.ResourceInterface(client.Resource(resource))
 	if namespaced {
 		if object.GetNamespace() != "" {
 			namespace = object.GetNamespace()
 		}
-		interest = client.Resource(resource).Namespace(namespace)
+		objects = client.Resource(resource).Namespace(namespace)
 	}
 	raw, err := object.MarshalJSON()
 	if err != nil {
 		return err
 	}
-	force := true
-	_, err = interest.Patch(ctx, object.GetName(), types.ApplyPatchType, raw, metav1.PatchOptions{FieldManager: "kubetest", Force: &force})
+	_, err = objects.Patch(ctx, object.GetName(), types.ApplyPatchType, raw, metav1.PatchOptions{FieldManager: "kubetest", Force: new(true)})
 	if err != nil || object.GetKind() != "CustomResourceDefinition" {
 		return err
 	}
-	return c.served(ctx, interest, object.GetName())
+	return c.waitServed(ctx, objects, object.GetName())
 }
 
 // resource returns the resource of a kind.
@@ -277,8 +276,8 @@ func (c *Cluster) resource(kind schema.GroupVersionKind) (schema.GroupVersionRes
 	return schema.GroupVersionResource{}, false, fmt.Errorf("%s has no kind %s", kind.GroupVersion(), kind.Kind)
 }
 
-// served waits until a CRD is established and discoverable.
-func (c *Cluster) served(ctx context.Context, definitions dynamic.ResourceInterface, name string) error {
+// waitServed waits until a CRD is established and discoverable.
+func (c *Cluster) waitServed(ctx context.Context, definitions dynamic.ResourceInterface, name string) error {
 	return wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		got, err := definitions.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 	"stoker.io/stoker/test/cluster/process"
 )
 
-// stages configures the simulator.
+// stages is the configuration of kwok: the states that pods and nodes go through.
 //
 //go:embed stages.yaml
 var stages []byte
@@ -62,7 +62,7 @@ func (c *Cluster) simulate(ctx context.Context, number int) error {
 	if err != nil {
 		return err
 	}
-	room := corev1.ResourceList{
+	capacity := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("512Gi"), corev1.ResourcePods: resource.MustParse("1000"),
 	}
 	for ; c.simulated < number; c.simulated++ {
@@ -73,13 +73,13 @@ func (c *Cluster) simulate(ctx context.Context, number int) error {
 				Annotations: map[string]string{"kwok.x-k8s.io/node": "fake", "node.alpha.kubernetes.io/ttl": "0"},
 				Labels:      map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux", "type": "simulated"},
 			},
-			Status: corev1.NodeStatus{Allocatable: room, Capacity: room},
+			Status: corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
 		}, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	return c.plane.Programs.Wait(ctx, "simulated nodes", func(ctx context.Context) error {
 		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "type=simulated"})

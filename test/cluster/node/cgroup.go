@@ -107,15 +107,17 @@ func removeCgroups(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for _, dir := range dirs {
-		for n := 1; n <= Most; n++ {
+		for n := 1; n <= MaxNodes; n++ {
 			own := filepath.Join(dir, cgroupRoot(n))
 			for {
 				err := removeTree(own)
 				if err == nil {
 					break
 				}
-				if waited := pause(ctx); waited != nil {
-					return errors.Join(fmt.Errorf("cgroup %s: %w", own, err), waited)
+				select {
+				case <-ctx.Done():
+					return errors.Join(fmt.Errorf("cgroup %s: %w", own, err), ctx.Err())
+				case <-time.After(50 * time.Millisecond):
 				}
 			}
 		}

@@ -12,12 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 )
 
-// Addresses of the cluster. They are valid only on this machine.
+// Names and addresses on this machine that belong to the cluster.
 const (
-	Address = "10.250.0.1" // of node 1 and of the API server; for a pod, the machine itself
+	Address = "10.250.0.1" // node 1 and the API server; pods reach servers on this machine at it
 	bridge  = "stoker0"
 	table   = "stoker_local"
 )
@@ -30,28 +29,28 @@ func cgroupRoot(node int) string { return fmt.Sprintf("stoker-n%d", node) }
 // Name returns the name of a node, counted from 1.
 func Name(node int) string { return fmt.Sprintf("node%d", node) }
 
-// Most is the maximum number of nodes of a cluster.
-const Most = 3
+// MaxNodes is the maximum number of nodes of a cluster.
+const MaxNodes = 3
 
 // Check returns an error if a cluster cannot have that many nodes.
 func Check(nodes int) error {
-	if nodes < 1 || nodes > Most {
-		return fmt.Errorf("%d nodes: want 1 to %d", nodes, Most)
+	if nodes < 1 || nodes > MaxNodes {
+		return fmt.Errorf("%d nodes: want 1 to %d", nodes, MaxNodes)
 	}
 	return nil
 }
 
-// Machine is the state that a cluster changes on this machine outside its own processes and mounts. File has the
-// original state, so that another process can call Restore.
+// Machine sets up this machine's network and cgroups for a cluster, and restores them. File has the original state while
+// a cluster exists, so that another process can call Restore.
 type Machine struct{ File string }
 
 // saved is the original state.
 type saved struct {
-	Settings map[string]string // files below /proc/sys
-	Made     []string          // directories to remove if empty
+	Settings map[string]string // by file below /proc/sys
+	Made     []string          // directories that save created; Restore removes them, and fails if one is not empty
 }
 
-// settings are changed by kubelet, kube-proxy and the network plugins.
+// settings are files below /proc/sys that the kubelet, kube-proxy and the network plugins change.
 var settings = []string{
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
 	"kernel/keys/root_maxbytes", "fs/inotify/max_user_instances", "net/ipv4/conf/all/route_localnet",
@@ -59,13 +58,14 @@ var settings = []string{
 	"net/ipv4/ip_forward", "net/ipv4/conf/default/forwarding", "net/ipv4/conf/all/forwarding",
 }
 
-// Covered returns the machine's directories that node programs require. The cluster covers them with empty ones,
-// because their content must not persist.
-func Covered() []string { return slices.Clone(mounted) }
+// Covered returns the machine's directories that node programs use. The cluster mounts an empty directory over each,
+// because the content must not persist.
+func Covered() []string { return slices.Clone(coveredDirs) }
 
-var mounted = []string{"/run/netns", "/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log"}
+var coveredDirs = []string{"/run/netns", "/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log"}
 
-// Prepare sets up the network and the cgroups for a number of nodes.
+// Prepare sets up the network and the cgroups for a number of nodes. The caller has called Restore before, because
+// Prepare overwrites File.
 func (m Machine) Prepare(ctx context.Context, nodes int) error {
 	if err := m.save(); err != nil {
 		return err
@@ -86,24 +86,25 @@ func (m Machine) Prepare(ctx context.Context, nodes int) error {
 	}
 	const filtered = "net/bridge/bridge-nf-call-iptables"
 	if _, err := os.Stat(filepath.Join("/proc/sys", filtered)); err != nil {
-		if err := quiet(ctx, "modprobe", "br_netfilter"); err != nil {
+		if err := run(ctx, "modprobe", "br_netfilter"); err != nil {
 			return fmt.Errorf("the kernel has no br_netfilter, without which a Service does not reach pods of the same bridge: %w", err)
 		}
 	}
 	for name, value := range map[string]string{
 		"net/ipv4/conf/" + bridge + "/forwarding": "1",
 		"net/ipv4/ip_forward":                     "1",
-		"fs/inotify/max_user_instances":           "8192",
+		"fs/inotify/max_user_instances":           "8192", // each kubelet and containerd uses many
 		filtered:                                  "1",
 	} {
 		if err := os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0); err != nil {
 			return err
 		}
 	}
+	if err := deleteTable(ctx, "inet "+table); err != nil {
+		return err
+	}
 	// Allow traffic between pods and to this machine; forward nothing to or from elsewhere.
-	return feed(ctx, fmt.Sprintf(`
-table inet %[1]s { }
-delete table inet %[1]s
+	return runWithInput(ctx, fmt.Sprintf(`
 table inet %[1]s {
   chain forward {
     type filter hook forward priority -10; policy accept;
@@ -115,7 +116,12 @@ table inet %[1]s {
 `, table), "nft", "-f", "-")
 }
 
-func ip(ctx context.Context, args ...string) error { return quiet(ctx, "ip", args...) }
+func ip(ctx context.Context, args ...string) error { return run(ctx, "ip", args...) }
+
+// deleteTable deletes a table of nftables. It creates the table first, because deleting a missing one is an error.
+func deleteTable(ctx context.Context, name string) error {
+	return runWithInput(ctx, fmt.Sprintf("table %[1]s { }\ndelete table %[1]s\n", name), "nft", "-f", "-")
+}
 
 // save records the original state before anything is changed.
 func (m Machine) save() error {
@@ -125,7 +131,7 @@ func (m Machine) save() error {
 			s.Settings[name] = strings.TrimSpace(string(value))
 		}
 	}
-	for _, dir := range mounted {
+	for _, dir := range coveredDirs {
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 			s.Made = append(s.Made, dir)
 		}
@@ -145,29 +151,27 @@ func (m Machine) save() error {
 	return nil
 }
 
-// Restore undoes Prepare, and the changes that the nodes made, after all their processes have ended. It does nothing if
-// there is nothing to undo, and returns an error if something remains.
+// Restore undoes Prepare and the changes that the nodes made, after all their processes have ended. It does nothing
+// without File. It removes File when everything is restored, and returns an error otherwise.
 func (m Machine) Restore(ctx context.Context) error {
-	var errs []error
-	links, err := ownLinks()
-	errs = append(errs, err)
-	for _, link := range links {
-		errs = append(errs, ip(ctx, "link", "del", link))
-	}
-	for _, family := range []string{"ip kube-proxy", "ip6 kube-proxy", "inet " + table} {
-		// The first line creates the table in case it does not exist.
-		errs = append(errs, feed(ctx, fmt.Sprintf("table %[1]s { }\ndelete table %[1]s\n", family), "nft", "-f", "-"))
-	}
-	errs = append(errs, removeCgroups(ctx))
 	raw, err := os.ReadFile(m.File)
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(errs...)
+		return nil
 	}
 	var s saved
 	if err == nil {
 		err = json.Unmarshal(raw, &s)
 	}
+	errs := []error{err}
+	links, err := clusterBridges()
 	errs = append(errs, err)
+	for _, link := range links {
+		errs = append(errs, ip(ctx, "link", "del", link))
+	}
+	for _, name := range []string{"ip kube-proxy", "ip6 kube-proxy", "inet " + table} {
+		errs = append(errs, deleteTable(ctx, name))
+	}
+	errs = append(errs, removeCgroups(ctx))
 	for name, value := range s.Settings {
 		path := filepath.Join("/proc/sys", name)
 		if now, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(now)) != value {
@@ -185,8 +189,8 @@ func (m Machine) Restore(ctx context.Context) error {
 	return os.Remove(m.File)
 }
 
-// ownLinks lists the existing bridges of the cluster.
-func ownLinks() ([]string, error) {
+// clusterBridges lists the existing bridges of the cluster.
+func clusterBridges() ([]string, error) {
 	entries, err := os.ReadDir("/sys/class/net")
 	if err != nil {
 		return nil, err
@@ -198,16 +202,4 @@ func ownLinks() ([]string, error) {
 		}
 	}
 	return own, nil
-}
-
-// pause waits a moment for the kernel.
-func pause(ctx context.Context) error {
-	timer := time.NewTimer(50 * time.Millisecond)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -90,11 +90,11 @@ func (n *Node) StartContainerd(ctx context.Context, images []string) error {
 	return nil
 }
 
-// servesWithin bounds the start of a program of the node until it is ready.
-const servesWithin = time.Minute
+// startTimeout is the timeout for the start of a program of the node.
+const startTimeout = time.Minute
 
 func (n *Node) containerdReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, servesWithin)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	return n.programs.Wait(ctx, n.Containerd(), func(ctx context.Context) error { return n.ctr(ctx, "version") }, n.Containerd())
 }
@@ -107,11 +107,11 @@ func (n *Node) Import(ctx context.Context, archive string) error {
 }
 
 func (n *Node) ctr(ctx context.Context, args ...string) error {
-	return quiet(ctx, "ctr", append([]string{"-a", n.socket()}, args...)...)
+	return run(ctx, "ctr", append([]string{"-a", n.socket()}, args...)...)
 }
 
-// devicePlugins is a socket that each kubelet creates; its path cannot be configured.
-const devicePlugins = "/var/lib/kubelet/device-plugins/kubelet.sock"
+// devicePluginSocket is a socket that each kubelet creates; its path cannot be configured.
+const devicePluginSocket = "/var/lib/kubelet/device-plugins/kubelet.sock"
 
 // StartKubelet starts the node's kubelet, which registers the node with the API server, and waits until other kubelets
 // can start.
@@ -123,24 +123,24 @@ func (n *Node) StartKubelet(ctx context.Context, plane *control.Plane, bin strin
 // containerd does not answer or another kubelet of the machine starts: each replaces the socket of the one before, and
 // exits if another one has replaced its own meanwhile.
 func (n *Node) kubeletReady(ctx context.Context, start func() error) error {
-	if err := os.Remove(devicePlugins); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(devicePluginSocket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := start(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, servesWithin)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	return n.programs.Wait(ctx, n.Kubelet()+" to listen", func(context.Context) error {
-		_, err := os.Stat(devicePlugins)
+		_, err := os.Stat(devicePluginSocket)
 		return err
 	}, n.Kubelet())
 }
 
-// Again restarts a program of the node that has ended, and waits until it is ready. It returns false if the program is
+// Restart restarts a program of the node that has ended, and waits until it is ready. It returns false if the program is
 // not the node's.
-func (n *Node) Again(ctx context.Context, name string) (mine bool, err error) {
-	start := func() error { return n.programs.Again(name) }
+func (n *Node) Restart(ctx context.Context, name string) (mine bool, err error) {
+	start := func() error { return n.programs.Restart(name) }
 	switch name {
 	case n.Containerd():
 		if err := start(); err != nil {
@@ -156,13 +156,13 @@ func (n *Node) Again(ctx context.Context, name string) (mine bool, err error) {
 func (n *Node) startKubelet(plane *control.Plane, bin string) error {
 	name := Name(n.number)
 	subject := pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}}
-	login, err := plane.Login("kubelet-"+name, subject)
+	kubeconfig, err := plane.WriteKubeconfig("kubelet-"+name, subject)
 	if err != nil {
 		return err
 	}
 	config := filepath.Join(n.dir, "kubelet.yaml")
 	if err := errors.Join(
-		plane.Serving("kubelet-server-"+name, subject, name, address(n.number)),
+		plane.WriteServerCertificate("kubelet-server-"+name, subject, name, address(n.number)),
 		// No DNS server outside the cluster.
 		os.WriteFile(filepath.Join(n.dir, "resolv.conf"), nil, 0o644),
 		render("kubelet.yaml", config, map[string]string{
@@ -175,7 +175,7 @@ func (n *Node) startKubelet(plane *control.Plane, bin string) error {
 	return n.programs.Start(process.Program{
 		Name: n.Kubelet(), Path: filepath.Join(bin, "kubelet"),
 		Args: []string{
-			"--config=" + config, "--kubeconfig=" + login, "--root-dir=" + filepath.Join(n.dir, "kubelet"),
+			"--config=" + config, "--kubeconfig=" + kubeconfig, "--root-dir=" + filepath.Join(n.dir, "kubelet"),
 			"--cert-dir=" + plane.PKI(), "--hostname-override=" + name, "--node-ip=" + address(n.number), "--v=1",
 		},
 	})
@@ -183,7 +183,7 @@ func (n *Node) startKubelet(plane *control.Plane, bin string) error {
 
 // StartProxy starts the machine's kube-proxy, which serves all nodes.
 func StartProxy(plane *control.Plane, programs *process.Group, bin, dir string) error {
-	if _, err := plane.Login("kube-proxy", pki.Subject{Name: "system:kube-proxy"}); err != nil {
+	if _, err := plane.WriteKubeconfig("kube-proxy", pki.Subject{Name: "system:kube-proxy"}); err != nil {
 		return err
 	}
 	config := filepath.Join(dir, "kube-proxy.yaml")

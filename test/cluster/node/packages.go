@@ -21,8 +21,8 @@ import (
 // Need is a program, and the Debian package that contains it.
 type Need struct{ Program, Package string }
 
-// needed is what nodes need.
-var needed = []Need{
+// required lists the programs that nodes need.
+var required = []Need{
 	{"containerd", "containerd"},
 	{"ctr", "containerd"},
 	{"containerd-shim-runc-v2", "containerd"},
@@ -37,71 +37,66 @@ var needed = []Need{
 // cniPlugins is Debian's directory of the network plugins.
 const cniPlugins = "/usr/lib/cni"
 
-// atMost bounds the installation of packages.
-const atMost = 10 * time.Minute
+// installTimeout is the timeout for the installation of packages.
+const installTimeout = 10 * time.Minute
 
 // Install installs what nodes need and this machine lacks, or returns an error that names it.
 func Install(ctx context.Context, say io.Writer) error {
 	if os.Geteuid() != 0 {
-		return errors.New("a cluster with nodes needs root: it makes network links, cgroups and mounts")
+		return errors.New("a cluster with nodes needs root: it creates network links, cgroups and mounts")
 	}
-	return Bring(ctx, say, needed...)
+	return InstallPackages(ctx, say, required...)
 }
 
-// Bring installs the packages of missing programs, or returns an error that names them.
-func Bring(ctx context.Context, say io.Writer, needs ...Need) error {
-	missing := missing(needs)
-	if len(missing) == 0 {
+// InstallPackages installs the packages of missing programs, or returns an error that names them.
+func InstallPackages(ctx context.Context, say io.Writer, needs ...Need) error {
+	_, packages := missing(needs)
+	if len(packages) == 0 {
 		return nil
 	}
 	apt, err := exec.LookPath("apt-get")
 	if err != nil {
-		return fmt.Errorf("missing on this machine, which has no apt-get to install them: %s", strings.Join(missing, " "))
+		return fmt.Errorf("missing on this machine, which has no apt-get to install them: %s", strings.Join(packages, " "))
 	}
-	ctx, cancel := context.WithTimeout(ctx, atMost)
+	ctx, cancel := context.WithTimeout(ctx, installTimeout)
 	defer cancel()
-	fmt.Fprintf(say, "installing %s …\n", strings.Join(missing, " "))
-	install := append([]string{"install", "-y", "-qq", "--no-install-recommends"}, missing...)
-	if quiet(ctx, apt, install...) != nil { // package lists may be outdated or missing: fetch them once
-		if err := quiet(ctx, apt, "update", "-qq"); err != nil {
+	fmt.Fprintf(say, "installing %s …\n", strings.Join(packages, " "))
+	install := append([]string{"install", "-y", "-qq", "--no-install-recommends"}, packages...)
+	if run(ctx, apt, install...) != nil { // package lists may be outdated or missing: fetch them once
+		if err := run(ctx, apt, "update", "-qq"); err != nil {
 			return err
 		}
-		if err := quiet(ctx, apt, install...); err != nil {
+		if err := run(ctx, apt, install...); err != nil {
 			return err
 		}
 	}
-	if left := missingPrograms(needs); len(left) > 0 {
-		return fmt.Errorf("installed %s, and still missing: %s", strings.Join(missing, " "), strings.Join(left, " "))
+	if programs, _ := missing(needs); len(programs) > 0 {
+		return fmt.Errorf("installed %s, and still missing: %s", strings.Join(packages, " "), strings.Join(programs, " "))
 	}
 	return nil
 }
 
-func missing(needs []Need) []string {
-	var pkgs []string
+// missing returns the programs that this machine lacks, and the packages that contain them.
+func missing(needs []Need) (programs, packages []string) {
 	for _, n := range needs {
-		if _, err := exec.LookPath(n.Program); err != nil && !slices.Contains(pkgs, n.Package) {
-			pkgs = append(pkgs, n.Package)
+		if _, err := exec.LookPath(n.Program); err == nil {
+			continue
+		}
+		programs = append(programs, n.Program)
+		if !slices.Contains(packages, n.Package) {
+			packages = append(packages, n.Package)
 		}
 	}
-	return pkgs
+	return programs, packages
 }
 
-func missingPrograms(needs []Need) []string {
-	var programs []string
-	for _, n := range needs {
-		if _, err := exec.LookPath(n.Program); err != nil {
-			programs = append(programs, n.Program)
-		}
-	}
-	return programs
+// run runs a program. If the program fails, the error has its output.
+func run(ctx context.Context, program string, args ...string) error {
+	return runWithInput(ctx, "", program, args...)
 }
 
-// quiet runs a program, and returns its output only if it fails.
-func quiet(ctx context.Context, program string, args ...string) error {
-	return feed(ctx, "", program, args...)
-}
-
-func feed(ctx context.Context, input, program string, args ...string) error {
+// runWithInput is run with a standard input.
+func runWithInput(ctx context.Context, input, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
 	cmd.Stdin = strings.NewReader(input)

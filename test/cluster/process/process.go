@@ -27,19 +27,19 @@ type Program struct {
 	Path string
 	Args []string
 	Env  []string // nil: the starter's own
-	// StopIn is the time between SIGTERM and SIGKILL; 0 means ten seconds.
-	StopIn time.Duration
+	// StopTimeout is the time between SIGTERM and SIGKILL; 0 means ten seconds.
+	StopTimeout time.Duration
 }
 
 // Group is a set of programs that end together. Their output goes to files in one directory.
 type Group struct {
 	logs string
 
-	mu      sync.Mutex
-	known   map[string]*running
-	order   []string // in order of the first start
-	closed  bool
-	starter chan func()
+	mu       sync.Mutex
+	programs map[string]*running
+	order    []string // in order of the first start
+	closed   bool
+	starts   chan func()
 }
 
 type running struct {
@@ -51,12 +51,12 @@ type running struct {
 
 // NewGroup returns a group that writes output to dir/<name>.log.
 func NewGroup(dir string) *Group {
-	g := &Group{logs: dir, known: map[string]*running{}, starter: make(chan func())}
+	g := &Group{logs: dir, programs: map[string]*running{}, starts: make(chan func())}
 	go func() {
 		// The kernel ties children to this thread and not to the process, so it must last as long as the group.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		for start := range g.starter {
+		for start := range g.starts {
 			start()
 		}
 	}()
@@ -70,8 +70,8 @@ func (g *Group) Start(p Program) error {
 	return g.start(p)
 }
 
-// Again restarts a program that has ended with the same settings.
-func (g *Group) Again(name string) error {
+// Restart starts a program that has ended, with the same settings.
+func (g *Group) Restart(name string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r, err := g.lookup(name)
@@ -85,7 +85,7 @@ func (g *Group) start(p Program) error {
 	if g.closed {
 		return fmt.Errorf("%s: its group has been closed", p.Name)
 	}
-	before, known := g.known[p.Name]
+	before, known := g.programs[p.Name]
 	if known && !before.ended() {
 		return fmt.Errorf("%s runs already", p.Name)
 	}
@@ -98,9 +98,9 @@ func (g *Group) start(p Program) error {
 	r.cmd = exec.Command(p.Path, p.Args...)
 	r.cmd.Env = p.Env
 	r.cmd.Stdout, r.cmd.Stderr = log, log
-	r.cmd.SysProcAttr = Bound()
+	r.cmd.SysProcAttr = TiedToThread()
 	started := make(chan error, 1)
-	g.starter <- func() { started <- r.cmd.Start() }
+	g.starts <- func() { started <- r.cmd.Start() }
 	if err := <-started; err != nil {
 		return fmt.Errorf("start %s: %w", p.Name, err)
 	}
@@ -108,7 +108,7 @@ func (g *Group) start(p Program) error {
 		r.err = r.cmd.Wait()
 		close(r.done)
 	}()
-	g.known[p.Name] = r
+	g.programs[p.Name] = r
 	if !known {
 		g.order = append(g.order, p.Name)
 	}
@@ -125,7 +125,7 @@ func (r *running) ended() bool {
 }
 
 func (g *Group) lookup(name string) (*running, error) {
-	if r, ok := g.known[name]; ok {
+	if r, ok := g.programs[name]; ok {
 		return r, nil
 	}
 	return nil, fmt.Errorf("no program %q; there are %q", name, g.order)
@@ -152,11 +152,11 @@ func (r *running) stop() error {
 		return err
 	}
 	_ = r.signal(syscall.SIGCONT) // a paused program would not receive SIGTERM
-	within := r.StopIn
-	if within == 0 {
-		within = 10 * time.Second
+	timeout := r.StopTimeout
+	if timeout == 0 {
+		timeout = 10 * time.Second
 	}
-	timer := time.NewTimer(within)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-r.done:
@@ -196,8 +196,8 @@ func (r *running) signal(s syscall.Signal) error {
 	return nil
 }
 
-// Pause freezes a program and waits until it has stopped: its connections stay open without answers. One of its threads
-// takes the signal, and until it gets a processor, the others go on.
+// Pause freezes a program: its connections stay open without answers. It waits until all threads have stopped: until
+// one of them handles SIGSTOP, the others continue.
 func (g *Group) Pause(name string) error {
 	if err := g.send(name, syscall.SIGSTOP); err != nil {
 		return err
@@ -206,13 +206,13 @@ func (g *Group) Pause(name string) error {
 	if err != nil {
 		return err
 	}
-	for until := time.Now().Add(pausesWithin); ; {
-		is, err := stopped(r.cmd.Process.Pid)
-		if err != nil || is {
+	for deadline := time.Now().Add(pauseTimeout); ; {
+		paused, err := stopped(r.cmd.Process.Pid)
+		if err != nil || paused {
 			return err
 		}
-		if time.Now().After(until) {
-			return fmt.Errorf("%s has not stopped %s after SIGSTOP", name, pausesWithin)
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s has not stopped %s after SIGSTOP", name, pauseTimeout)
 		}
 		select {
 		case <-r.done:
@@ -222,8 +222,8 @@ func (g *Group) Pause(name string) error {
 	}
 }
 
-// pausesWithin bounds the time until all threads of a program have stopped.
-const pausesWithin = 30 * time.Second
+// pauseTimeout is the timeout of Pause.
+const pauseTimeout = 30 * time.Second
 
 // Resume continues a paused program.
 func (g *Group) Resume(name string) error { return g.send(name, syscall.SIGCONT) }
@@ -261,7 +261,7 @@ func (g *Group) States() []State {
 	states := make([]State, 0, len(g.order))
 	for _, name := range g.order {
 		s := State{Name: name}
-		if r := g.known[name]; !r.ended() {
+		if r := g.programs[name]; !r.ended() {
 			s.PID = r.cmd.Process.Pid
 		}
 		states = append(states, s)
@@ -299,11 +299,11 @@ func (g *Group) Wait(ctx context.Context, what string, ready func(context.Contex
 		case name := <-ended:
 			return fmt.Errorf("%s: %w\n%s", what, &EndedError{name}, g.Tail(name))
 		case <-ctx.Done():
-			var said []byte
+			var output []byte
 			for _, name := range names {
-				said = fmt.Appendf(said, "\n--- %s\n%s", name, g.Tail(name))
+				output = fmt.Appendf(output, "\n--- %s\n%s", name, g.Tail(name))
 			}
-			return fmt.Errorf("%s: %w; last: %w%s", what, ctx.Err(), err, said)
+			return fmt.Errorf("%s: %w; last: %w%s", what, ctx.Err(), err, output)
 		case <-ticker.C:
 		}
 	}
@@ -331,12 +331,12 @@ func (g *Group) Tail(name string) string {
 	if info, err := f.Stat(); err == nil && info.Size() > tailBytes {
 		_, _ = f.Seek(-tailBytes, io.SeekEnd)
 	}
-	said, _ := io.ReadAll(io.LimitReader(f, tailBytes))
-	return string(bytes.TrimSpace(said))
+	output, _ := io.ReadAll(io.LimitReader(f, tailBytes))
+	return string(bytes.TrimSpace(output))
 }
 
-// Close ends all programs, the last one first, and waits for them. If hard is set, it kills them.
-func (g *Group) Close(hard bool) error {
+// Close ends all programs, the last one first, and waits for them. If kill is set, it kills them without SIGTERM.
+func (g *Group) Close(kill bool) error {
 	g.mu.Lock()
 	closed := g.closed
 	g.closed = true
@@ -348,12 +348,12 @@ func (g *Group) Close(hard bool) error {
 	slices.Reverse(order)
 	var errs []error
 	for _, name := range order {
-		if hard {
+		if kill {
 			errs = append(errs, g.Kill(name))
 		} else {
 			errs = append(errs, g.Stop(name))
 		}
 	}
-	close(g.starter)
+	close(g.starts)
 	return errors.Join(errs...)
 }

@@ -101,13 +101,13 @@ func TestProgramsEndWithStarter(t *testing.T) {
 	}
 }
 
-func TestStopKillAndAgain(t *testing.T) {
+func TestStopKillRestart(t *testing.T) {
 	g := group(t)
 	require.NoError(t, g.Start(sleeper("a")))
 	first := g.States()[0].PID
 	require.True(t, lives(t, first))
 	assert.ErrorContains(t, g.Start(sleeper("a")), "runs already")
-	assert.ErrorContains(t, g.Again("a"), "runs already")
+	assert.ErrorContains(t, g.Restart("a"), "runs already")
 
 	require.NoError(t, g.Stop("a"))
 	assert.Equal(t, []State{{Name: "a"}}, g.States())
@@ -115,12 +115,12 @@ func TestStopKillAndAgain(t *testing.T) {
 	assert.NoError(t, g.Stop("a"), "a program that has ended is stopped")
 	assert.ErrorContains(t, g.Pause("a"), "does not run")
 
-	require.NoError(t, g.Again("a"))
+	require.NoError(t, g.Restart("a"))
 	second := g.States()[0].PID
 	assert.NotEqual(t, first, second)
 	require.NoError(t, g.Pause("a"))
 	require.NoError(t, g.Stop("a"), "a paused program hears of its end")
-	require.NoError(t, g.Again("a"))
+	require.NoError(t, g.Restart("a"))
 	require.NoError(t, g.Kill("a"))
 	assert.False(t, lives(t, second))
 
@@ -133,7 +133,7 @@ func TestAProgramThatDoesNotListenIsKilled(t *testing.T) {
 	g := group(t)
 	require.NoError(t, g.Start(Program{
 		Name: "deaf", Path: "/bin/sh", Args: []string{"-c", "trap '' TERM; echo deaf; while :; do sleep 1; done"},
-		StopIn: 100 * time.Millisecond,
+		StopTimeout: 100 * time.Millisecond,
 	}))
 	require.NoError(t, g.Wait(context.Background(), "trap", func(context.Context) error {
 		if g.Tail("deaf") != "deaf" {
@@ -167,9 +167,9 @@ func TestWaitErrors(t *testing.T) {
 func TestReservedPort(t *testing.T) {
 	var ports Ports
 	defer func() { assert.NoError(t, ports.Close()) }()
-	first, err := ports.Keep()
+	first, err := ports.Reserve()
 	require.NoError(t, err)
-	second, err := ports.Keep()
+	second, err := ports.Reserve()
 	require.NoError(t, err)
 	assert.NotEqual(t, first, second)
 	_, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first)))

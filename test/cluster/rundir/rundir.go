@@ -28,20 +28,20 @@ func New(parent, pattern string) (*Dir, error) {
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return nil, err
 	}
-	if err := sweep(parent, pattern); err != nil {
+	if err := removeAbandoned(parent, pattern); err != nil {
 		return nil, err
 	}
-	// The lock of the parent prevents a concurrent sweep between creation and locking.
-	making, err := lock(filepath.Join(parent, ".lock"), 0)
+	// The lock of the parent keeps removeAbandoned of another process from removing the directory before it is locked.
+	parentLock, err := openLocked(filepath.Join(parent, ".lock"), 0)
 	if err != nil {
 		return nil, err
 	}
-	defer making.Close()
+	defer parentLock.Close()
 	path, err := os.MkdirTemp(parent, pattern+"-")
 	if err != nil {
 		return nil, err
 	}
-	return own(path)
+	return lockDir(path)
 }
 
 // Own locks a directory with a given name, and creates it if missing. It returns ErrOwned if another process owns it.
@@ -50,7 +50,7 @@ func Own(path string) (*Dir, error) {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return nil, err
 		}
-		d, err := own(path)
+		d, err := lockDir(path)
 		if !errors.Is(err, errRemoved) && !errors.Is(err, fs.ErrNotExist) {
 			return d, err
 		}
@@ -61,16 +61,17 @@ func Own(path string) (*Dir, error) {
 // errRemoved means that the last owner removed the directory while this process waited for it.
 var errRemoved = errors.New("the directory was removed")
 
-func own(path string) (*Dir, error) {
+// lockDir locks an existing directory. It returns ErrOwned, or errRemoved.
+func lockDir(path string) (*Dir, error) {
 	name := filepath.Join(path, "lock")
-	f, err := lock(name, unix.LOCK_NB)
+	f, err := openLocked(name, unix.LOCK_NB)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	locked, err := f.Stat()
 	if err == nil {
-		var there fs.FileInfo
-		if there, err = os.Stat(name); err == nil && os.SameFile(locked, there) {
+		var current fs.FileInfo
+		if current, err = os.Stat(name); err == nil && os.SameFile(locked, current) {
 			return &Dir{path, f}, nil
 		}
 	}
@@ -106,13 +107,14 @@ func (d *Dir) Remove() error {
 // Release releases the directory without removing it.
 func (d *Dir) Release() error { return d.lock.Close() }
 
-func lock(path string, how int) (*os.File, error) {
+// openLocked creates or opens a file and locks it. With unix.LOCK_NB in flags it returns ErrOwned instead of waiting.
+func openLocked(path string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|how)
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|flags)
 		if !errors.Is(err, unix.EINTR) {
 			break
 		}
@@ -126,19 +128,20 @@ func lock(path string, how int) (*os.File, error) {
 	return f, nil
 }
 
-func sweep(parent, pattern string) error {
-	sweeping, err := lock(filepath.Join(parent, ".lock"), 0)
+// removeAbandoned removes directories of New whose owners have ended.
+func removeAbandoned(parent, pattern string) error {
+	parentLock, err := openLocked(filepath.Join(parent, ".lock"), 0)
 	if err != nil {
 		return err
 	}
-	defer sweeping.Close()
+	defer parentLock.Close()
 	dirs, err := filepath.Glob(filepath.Join(parent, pattern+"-*"))
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, path := range dirs {
-		d, err := own(path)
+		d, err := lockDir(path)
 		if errors.Is(err, ErrOwned) || errors.Is(err, errRemoved) {
 			continue
 		}

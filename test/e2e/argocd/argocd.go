@@ -119,7 +119,7 @@ func redis(ctx context.Context, o Options) (string, error) {
 	if noTools != nil && (noInstaller != nil || os.Geteuid() != 0) {
 		return "", ErrNoRedis
 	}
-	if err := node.Bring(ctx, o.Say, node.Need{Program: inTools, Package: "redis-tools"}); err != nil {
+	if err := node.InstallPackages(ctx, o.Say, node.Need{Program: inTools, Package: "redis-tools"}); err != nil {
 		return "", fmt.Errorf("install redis for Argo CD: %w", err)
 	}
 	tools, err := exec.LookPath(inTools)

@@ -13,8 +13,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// account is the service account of the gateways' pods.
-const account = "default"
+// podAccount is the service account of the gateways' pods.
+const podAccount = "default"
 
 // Allow creates a service account if needed, and binds it to one of the roles for users (stoker-setter, stoker-view) in
 // the plant's namespace.
@@ -22,32 +22,37 @@ func (p *Plant) Allow(account, role string) {
 	p.t.Helper()
 	p.apply("user-roles.yaml")
 	_, err := p.Kube.Core.CoreV1().ServiceAccounts(p.Namespace).Create(p.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
-		require.NoError(p.t, err)
-	}
+	p.requireCreated(err)
 	p.bind(role, account)
 }
 
-// bind binds an account to a ClusterRole in the plant's namespace.
+// bind binds an account to a ClusterRole in the plant's namespace, and waits until the binding is effective. The role
+// must allow watching GatewaySyncs.
 func (p *Plant) bind(role, account string) {
 	p.t.Helper()
 	_, err := p.Kube.Core.RbacV1().RoleBindings(p.Namespace).Create(p.t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role + "." + account},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: p.Namespace}}}, metav1.CreateOptions{})
+	p.requireCreated(err)
+	p.WaitAllowed(account, authorizationv1.ResourceAttributes{Namespace: p.Namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "watch"})
+}
+
+// requireCreated ends the test if a create failed, unless the object existed before.
+func (p *Plant) requireCreated(err error) {
+	p.t.Helper()
 	if !apierrors.IsAlreadyExists(err) {
 		require.NoError(p.t, err)
 	}
-	p.May(account, authorizationv1.ResourceAttributes{Namespace: p.Namespace, Group: "stoker.io", Resource: "gatewaysyncs", Verb: "watch"})
 }
 
-// May waits until the API server knows a permission of an account of the plant's namespace.
-func (p *Plant) May(account string, what authorizationv1.ResourceAttributes) {
+// WaitAllowed waits until the API server allows an action to an account of the plant's namespace.
+func (p *Plant) WaitAllowed(account string, what authorizationv1.ResourceAttributes) {
 	p.t.Helper()
-	p.Cluster.May(p.t, p.Namespace, account, what)
+	p.Cluster.WaitAllowed(p.t, p.Namespace, account, what)
 }
 
 // Kubeconfig writes a kubeconfig for an account of the plant's namespace and returns its path. If pod is set, the token
-// is bound to that pod.
+// is bound to that pod. The file is removed at the end of the test.
 func (p *Plant) Kubeconfig(account, pod string) string {
 	p.t.Helper()
 	config := p.Cluster.As(p.t, p.Namespace, account, pod)

@@ -21,7 +21,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// Gateway is a pod: a simulated gateway, and the process of its agent.
+// Gateway is a pod that no kubelet runs: a simulated gateway, and the process of its agent.
 type Gateway struct {
 	// Name is the pod's name, Identity the gateway's.
 	Name, Identity string
@@ -29,42 +29,42 @@ type Gateway struct {
 	// Agent is the last started process, or nil before the first Start.
 	Agent *program.Process
 
-	p    *Plant
-	dir  string
-	pod  *corev1.Pod
-	side corev1.Container // the injected agent container
+	p              *Plant
+	dir            string
+	pod            *corev1.Pod
+	agentContainer corev1.Container // as injected
 }
 
-// Add injects the agent into a pod, creates the pod, and starts its simulated gateway. No kubelet runs the pod.
+// Add injects the agent into a pod, creates the pod, and starts its simulated gateway, but not its agent.
 func (p *Plant) Add(pod *corev1.Pod) *Gateway {
 	p.t.Helper()
 	gs, err := p.syncs().Get(p.t.Context(), p.Name)
 	require.NoError(p.t, err)
-	pod = p.injected(pod, gs)
+	pod = p.injectAgent(pod, gs)
 	pod, err = p.Kube.Core.CoreV1().Pods(p.Namespace).Create(p.t.Context(), pod, metav1.CreateOptions{})
 	require.NoError(p.t, err)
 	g := &Gateway{Name: pod.Name, p: p, dir: p.t.TempDir(), pod: pod}
 	i := slices.IndexFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == inject.Container })
 	require.GreaterOrEqual(p.t, i, 0)
-	g.side = pod.Spec.InitContainers[i]
-	for _, m := range g.side.VolumeMounts {
-		require.NoError(p.t, os.MkdirAll(g.inside(m.MountPath), 0o755))
+	g.agentContainer = pod.Spec.InitContainers[i]
+	for _, m := range g.agentContainer.VolumeMounts {
+		require.NoError(p.t, os.MkdirAll(g.hostPath(m.MountPath), 0o755))
 	}
 	g.Identity, err = v1alpha1.GatewayName(pod.Name, pod.Labels, pod.Annotations)
 	require.NoError(p.t, err)
-	g.Simulator, err = simulator.Start(simulator.Options{Data: g.inside(g.env("DATA_PATH")), Name: g.Identity})
+	g.Simulator, err = simulator.Start(simulator.Options{Data: g.hostPath(g.env("DATA_PATH")), Name: g.Identity})
 	require.NoError(p.t, err)
 	p.t.Cleanup(func() { assert.NoError(p.t, g.Simulator.Close()) })
 	g.mount(gs)
-	p.front.add(g.Simulator)
+	p.proxy.add(g.Simulator)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.gateways = append(p.gateways, g)
 	return g
 }
 
-// injected returns the pod with its agent, like the injector's webhook.
-func (p *Plant) injected(pod *corev1.Pod, gs *v1alpha1.GatewaySync) *corev1.Pod {
+// injectAgent returns a copy of the pod with its agent, like the injector's webhook.
+func (p *Plant) injectAgent(pod *corev1.Pod, gs *v1alpha1.GatewaySync) *corev1.Pod {
 	p.t.Helper()
 	pod = pod.DeepCopy()
 	pod.Namespace = p.Namespace
@@ -83,18 +83,18 @@ func (p *Plant) injected(pod *corev1.Pod, gs *v1alpha1.GatewaySync) *corev1.Pod 
 	return out
 }
 
-// inside returns the location of a path in the agent's container.
-func (g *Gateway) inside(path string) string { return filepath.Join(g.dir, "root", path) }
+// hostPath returns the location of a path of the agent's container on this machine.
+func (g *Gateway) hostPath(path string) string { return filepath.Join(g.dir, "root", path) }
 
 // Path returns the location of a file of the gateway's data directory.
 func (g *Gateway) Path(file string) string {
-	return filepath.Join(g.inside(g.env("DATA_PATH")), filepath.FromSlash(file))
+	return filepath.Join(g.hostPath(g.env("DATA_PATH")), filepath.FromSlash(file))
 }
 
 // mount writes what the kubelet would mount: the Secrets that the spec names, and the pod's labels and annotations.
 func (g *Gateway) mount(gs *v1alpha1.GatewaySync) {
 	g.p.t.Helper()
-	for _, m := range g.side.VolumeMounts {
+	for _, m := range g.agentContainer.VolumeMounts {
 		name, ok := strings.CutPrefix(m.MountPath, g.env("SECRETS_DIR")+"/")
 		if !ok {
 			continue
@@ -119,12 +119,12 @@ func (g *Gateway) mount(gs *v1alpha1.GatewaySync) {
 
 func (g *Gateway) write(path, content string) {
 	g.p.t.Helper()
-	file := g.inside(path)
+	file := g.hostPath(path)
 	require.NoError(g.p.t, os.MkdirAll(filepath.Dir(file), 0o755))
 	require.NoError(g.p.t, os.WriteFile(file, []byte(content), 0o600))
 }
 
-// Mount replaces what the pod mounts of a Secret or ConfigMap, by the path below the agent's directory of Secrets.
+// Mount writes a file of a mounted Secret or ConfigMap. path is relative to the agent's directory of Secrets.
 func (g *Gateway) Mount(path, content string) {
 	g.p.t.Helper()
 	g.write(filepath.Join(g.env("SECRETS_DIR"), path), content)
@@ -132,7 +132,7 @@ func (g *Gateway) Mount(path, content string) {
 
 // env returns a variable of the agent's container, as the kubelet would set it.
 func (g *Gateway) env(name string) string {
-	for _, v := range g.side.Env {
+	for _, v := range g.agentContainer.Env {
 		switch {
 		case v.Name != name:
 		case v.ValueFrom == nil || v.ValueFrom.FieldRef == nil:
@@ -150,16 +150,16 @@ func (g *Gateway) Start() {
 	g.StartProgram(program.Build(g.p.t, "agent"))
 }
 
-// StartProgram starts another build of the agent.
+// StartProgram is Start with another build of the agent.
 func (g *Gateway) StartProgram(binary string) {
 	t := g.p.t
 	t.Helper()
-	cmd := exec.Command(binary, "--kubeconfig", g.p.Kubeconfig(account, g.Name), "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0", "--log-format", "json")
+	cmd := exec.Command(binary, "--kubeconfig", g.p.Kubeconfig(podAccount, g.Name), "--health-addr", "127.0.0.1:0", "--metrics-addr", "127.0.0.1:0", "--log-format", "json")
 	cmd.Env = []string{"HOME=" + g.dir}
-	for _, v := range g.side.Env {
+	for _, v := range g.agentContainer.Env {
 		value := g.env(v.Name)
 		if filepath.IsAbs(value) {
-			value = g.inside(value)
+			value = g.hostPath(value)
 		}
 		cmd.Env = append(cmd.Env, v.Name+"="+value)
 	}

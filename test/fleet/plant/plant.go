@@ -36,10 +36,10 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// Liveness bounds every wait: ten times what a loaded machine needs.
+// Liveness is the timeout of every wait: ten times what a loaded machine needs.
 const Liveness = 90 * time.Second
 
-// M runs the tests of a package, ends their control plane and removes the agent that was built for them.
+// M runs the tests of a package, then ends their control plane and removes the agent that they built.
 type M struct{ *testing.M }
 
 // Run runs the tests.
@@ -59,11 +59,11 @@ type Plant struct {
 	// First is the first commit of the repository.
 	First string
 
-	t        testing.TB
-	module   string
-	front    *front
-	mu       sync.Mutex
-	gateways []*Gateway
+	t         testing.TB
+	moduleDir string // of this Go module
+	proxy     *proxy
+	mu        sync.Mutex
+	gateways  []*Gateway
 }
 
 // New returns a plant with running gateways gw-0, gw-1, …; Start starts their agents. change is applied to the
@@ -73,36 +73,36 @@ func New(t testing.TB, gateways int, change ...func(*v1alpha1.GatewaySync)) *Pla
 	return NewIn(t, kubetest.Control(t), gateways, change...)
 }
 
-// NewIn is New on a control plane of the test's own.
+// NewIn is New on the control plane cluster.
 func NewIn(t testing.TB, cluster *kubetest.Cluster, gateways int, change ...func(*v1alpha1.GatewaySync)) *Plant {
 	t.Helper()
-	p := open(t, cluster, cluster.Namespace(t))
+	p := newPlant(t, cluster, cluster.Namespace(t))
 	p.First = p.Push("first")
-	return p.named("site", gateways, change)
+	return p.withGateways("site", gateways, change)
 }
 
-// NewAt is NewIn with the namespace and GatewaySync names of a document. Pods are named after the GatewaySync.
+// NewAt is NewIn with a given namespace and a given name of the GatewaySync. Pods are named after the GatewaySync.
 func NewAt(t testing.TB, cluster *kubetest.Cluster, namespace, name string, gateways int, change ...func(*v1alpha1.GatewaySync)) *Plant {
 	t.Helper()
-	p := open(t, cluster, cluster.NamespaceOf(t, namespace))
+	p := newPlant(t, cluster, cluster.NamespaceOf(t, namespace))
 	p.First = p.Push("first")
-	return p.named(name, gateways, change)
+	return p.withGateways(name, gateways, change)
 }
 
 // Another creates a second GatewaySync with its own gateways in the same namespace, for the same repository: the next
 // stage of a pipeline.
 func (p *Plant) Another(name string, gateways int, change ...func(*v1alpha1.GatewaySync)) *Plant {
 	p.t.Helper()
-	other := &Plant{Repo: p.Repo, Git: p.Git, Cluster: p.Cluster, Kube: p.Kube, Namespace: p.Namespace, First: p.First, t: p.t, module: p.module, front: p.front}
-	return other.named(name, gateways, change)
+	other := &Plant{Repo: p.Repo, Git: p.Git, Cluster: p.Cluster, Kube: p.Kube, Namespace: p.Namespace, First: p.First, t: p.t, moduleDir: p.moduleDir, proxy: p.proxy}
+	return other.withGateways(name, gateways, change)
 }
 
-// Of returns a plant with a user's GatewaySync, and a repository with the content of a folder, without gateways. It
-// sets only the addresses of the repository and of the gateways.
-func Of(t testing.TB, gs *v1alpha1.GatewaySync, folder string) *Plant {
+// FromFolder returns a plant without gateways, with the GatewaySync gs and a repository with the content of a folder. In
+// gs it sets only the addresses of the repository and of the gateways.
+func FromFolder(t testing.TB, gs *v1alpha1.GatewaySync, folder string) *Plant {
 	t.Helper()
 	cluster := kubetest.Control(t)
-	p := open(t, cluster, cluster.Namespace(t))
+	p := newPlant(t, cluster, cluster.Namespace(t))
 	var edits []gitserver.Edit
 	require.NoError(t, filepath.WalkDir(folder, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -112,8 +112,8 @@ func Of(t testing.TB, gs *v1alpha1.GatewaySync, folder string) *Plant {
 		if err != nil {
 			return err
 		}
-		in, err := filepath.Rel(folder, path)
-		edits = append(edits, gitserver.Write(filepath.ToSlash(in), string(content)))
+		name, err := filepath.Rel(folder, path)
+		edits = append(edits, gitserver.Write(filepath.ToSlash(name), string(content)))
 		return err
 	}))
 	p.First = p.Commit("as it is", edits...)
@@ -121,18 +121,18 @@ func Of(t testing.TB, gs *v1alpha1.GatewaySync, folder string) *Plant {
 	return p
 }
 
-// open sets up the agents' permissions in a namespace, and creates a repository.
-func open(t testing.TB, cluster *kubetest.Cluster, namespace string) *Plant {
+// newPlant sets up the agents' permissions in a namespace, and creates an empty repository.
+func newPlant(t testing.TB, cluster *kubetest.Cluster, namespace string) *Plant {
 	t.Helper()
-	p := &Plant{t: t, Cluster: cluster, Namespace: namespace, front: newFront(t)}
+	p := &Plant{t: t, Cluster: cluster, Namespace: namespace, proxy: newProxy(t)}
 	var err error
 	p.Kube, err = kube.ConnectTo(cluster.RESTConfig(), "test")
 	require.NoError(t, err)
 	sources, err := build.Open(build.Cache{})
 	require.NoError(t, err)
-	p.module = sources.Module
+	p.moduleDir = sources.Module
 	p.apply("agent-role.yaml", "policies.yaml")
-	p.bind("stoker-agent", account)
+	p.bind("stoker-agent", podAccount)
 	root := t.TempDir()
 	p.Repo = gitserver.NewRepo(t, filepath.Join(root, "site.git"))
 	p.Git, err = gitserver.Start(root, gitserver.Options{})
@@ -141,8 +141,8 @@ func open(t testing.TB, cluster *kubetest.Cluster, namespace string) *Plant {
 	return p
 }
 
-// named creates the GatewaySync that most tests use, and its gateways.
-func (p *Plant) named(name string, gateways int, change []func(*v1alpha1.GatewaySync)) *Plant {
+// withGateways creates the GatewaySync that most tests use, and its gateways.
+func (p *Plant) withGateways(name string, gateways int, change []func(*v1alpha1.GatewaySync)) *Plant {
 	p.t.Helper()
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	gs.Spec.Git.Ref = "main"
@@ -168,7 +168,7 @@ func (p *Plant) named(name string, gateways int, change []func(*v1alpha1.Gateway
 func (p *Plant) create(gs *v1alpha1.GatewaySync) {
 	p.t.Helper()
 	p.Name, gs.Namespace = gs.Name, p.Namespace
-	gs.Spec.Git.Repo, gs.Spec.Gateway.Port = p.Git.URL("site.git"), &p.front.port
+	gs.Spec.Git.Repo, gs.Spec.Gateway.Port = p.Git.URL("site.git"), &p.proxy.port
 	_, err := p.syncs().Create(p.t.Context(), gs, metav1.CreateOptions{})
 	require.NoError(p.t, err)
 }
@@ -214,6 +214,6 @@ func (p *Plant) Start() {
 func (p *Plant) apply(files ...string) {
 	p.t.Helper()
 	for _, file := range files {
-		p.Cluster.Apply(p.t, filepath.Join(p.module, "kustomize", "base", file))
+		p.Cluster.Apply(p.t, filepath.Join(p.moduleDir, "kustomize", "base", file))
 	}
 }

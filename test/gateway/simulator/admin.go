@@ -209,6 +209,6 @@ func (g *Gateway) adminConfig(r *http.Request, b struct {
 }
 
 func (g *Gateway) adminToken(_ *http.Request, b TokenSpec) (any, error) {
-	made, err := g.IssueToken(b)
-	return map[string]string{"token": made}, err
+	issued, err := g.IssueToken(b)
+	return map[string]string{"token": issued}, err
 }

@@ -14,20 +14,20 @@ import (
 	"sync"
 )
 
-// canaries have the digest of every file that only the gateway may touch. The simulator writes such files only through
-// it.
+// canaries holds the digest of every file that only the gateway may write (never-touch files), to detect changes by
+// other programs. The simulator writes such files only through canaries.
 type canaries struct {
-	root  *os.Root
-	mu    sync.Mutex
-	files map[string][sha256.Size]byte
-	temps int
+	root      *os.Root
+	mu        sync.Mutex
+	files     map[string][sha256.Size]byte
+	tempFiles int // number of temporary files so far
 }
 
 // record accepts the current never-touch files as correct.
 func (c *canaries) record() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	found, err := c.look()
+	found, err := c.digests()
 	c.files = found
 	return err
 }
@@ -36,25 +36,25 @@ func (c *canaries) record() error {
 func (c *canaries) check() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	found, err := c.look()
+	found, err := c.digests()
 	errs := []error{err}
 	for _, name := range slices.Sorted(maps.Keys(c.files)) {
 		switch sum, ok := found[name]; {
 		case !ok:
-			errs = append(errs, fmt.Errorf("%s was deleted: it is the gateway's own", name))
+			errs = append(errs, fmt.Errorf("%s was deleted, which only the gateway may do", name))
 		case sum != c.files[name]:
-			errs = append(errs, fmt.Errorf("%s was changed: it is the gateway's own", name))
+			errs = append(errs, fmt.Errorf("%s was changed, which only the gateway may do", name))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		if _, ok := c.files[name]; !ok {
-			errs = append(errs, fmt.Errorf("%s was put where only the gateway writes", name))
+			errs = append(errs, fmt.Errorf("%s was added, which only the gateway may do", name))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// write writes a file of the gateway's own.
+// write writes a file of the gateway, and records its digest if it is a never-touch file.
 func (c *canaries) write(name string, raw []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *canaries) write(name string, raw []byte) error {
 	return nil
 }
 
-// remove deletes a file, which may be one of the gateway's own.
+// remove deletes a file and its recorded digest, if any.
 func (c *canaries) remove(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,13 +75,13 @@ func (c *canaries) remove(name string) error {
 	return c.root.Remove(name)
 }
 
-// replace writes a file atomically. Its temporary file is in projects/.resources, which only the gateway reads, and
-// check never sees it.
+// replace writes a file atomically. Its temporary file is in projects/.resources, which only the gateway reads. check
+// never sees the temporary file, because mu is held.
 func (c *canaries) replace(name string, raw []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.temps++
-	temp := path.Join(blobDir, "tmp-"+strconv.Itoa(c.temps))
+	c.tempFiles++
+	temp := path.Join(blobDir, "tmp-"+strconv.Itoa(c.tempFiles))
 	if err := writeFile(c.root, temp, raw); err != nil {
 		return err
 	}
@@ -95,7 +95,8 @@ func (c *canaries) replace(name string, raw []byte) error {
 	return nil
 }
 
-func (c *canaries) look() (map[string][sha256.Size]byte, error) {
+// digests returns the digests of all current never-touch files.
+func (c *canaries) digests() (map[string][sha256.Size]byte, error) {
 	found := map[string][sha256.Size]byte{}
 	err := fs.WalkDir(c.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {

@@ -7,7 +7,7 @@ import (
 
 // now returns the time of the gateway's clock.
 func (g *Gateway) now() time.Time {
-	return time.Now().Add(g.opts.ClockSkew + time.Duration(g.ahead.Load()))
+	return time.Now().Add(g.opts.ClockSkew + time.Duration(g.skipped.Load()))
 }
 
 // Advance moves the gateway's clock forward by d: scan locks come closer to their end, and each scan of the projects
@@ -19,80 +19,79 @@ func (g *Gateway) Advance(d time.Duration) error {
 	end := g.now().Add(d)
 	for {
 		g.mu.Lock()
-		up, due := g.up, g.due
+		runCtx, due := g.runCtx, g.timerDue
 		g.mu.Unlock()
 		if due.IsZero() || due.After(end) {
-			g.elapse(end.Sub(g.now()))
+			g.moveClock(end.Sub(g.now()))
 			return nil
 		}
-		g.elapse(due.Sub(g.now()))
-		if err := g.tick(up); err != nil {
+		g.moveClock(due.Sub(g.now()))
+		if err := g.scanIfDue(runCtx); err != nil {
 			return err
 		}
 	}
 }
 
-// elapse moves the clock forward.
-func (g *Gateway) elapse(d time.Duration) {
+// moveClock moves the gateway's clock, and with it the end of each scan lock.
+func (g *Gateway) moveClock(d time.Duration) {
 	if d <= 0 {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.ahead.Add(int64(d))
+	g.skipped.Add(int64(d))
 	for _, l := range g.locks {
-		l.until = l.until.Add(-d)
+		l.expires = l.expires.Add(-d)
 		l.wake()
 	}
 }
 
 // startTimer starts the periodic scan of the projects [3P: 300 s, -Dignition.projects.scanFrequency].
-func (g *Gateway) startTimer(up context.Context) {
+func (g *Gateway) startTimer(runCtx context.Context) {
 	if g.opts.ProjectsTimer < 0 {
 		return
 	}
 	next := g.now().Add(g.opts.ProjectsTimer)
 	g.mu.Lock()
-	g.due = next
+	g.timerDue = next
 	g.mu.Unlock()
 	g.spawn(func() {
 		for {
 			g.mu.Lock()
-			due := g.due
+			due := g.timerDue
 			g.mu.Unlock()
-			if sleep(up, max(due.Sub(g.now()), time.Millisecond)) != nil {
+			if sleep(runCtx, max(due.Sub(g.now()), time.Millisecond)) != nil {
 				return
 			}
-			if err := g.tick(up); err != nil && up.Err() == nil {
+			if err := g.scanIfDue(runCtx); err != nil && runCtx.Err() == nil {
 				g.logs.add(levelError, "ProjectScan", "timer: "+err.Error())
 			}
 		}
 	})
 }
 
-// tick scans the projects if due.
-func (g *Gateway) tick(up context.Context) error {
+// scanIfDue scans the projects if the timer is due, the gateway runs, and no scan lock forbids it.
+func (g *Gateway) scanIfDue(runCtx context.Context) error {
 	now := g.now()
 	g.mu.Lock()
-	due := !g.due.IsZero() && !g.due.After(now) && g.state == Running
+	due := !g.timerDue.IsZero() && !g.timerDue.After(now) && g.state == Running
 	locked := g.locks[kindProjects].held() && !g.opts.Unknowns.TimerIgnoresLock
-	if !g.due.IsZero() && !g.due.After(now) {
-		g.due = now.Add(g.opts.ProjectsTimer)
+	if !g.timerDue.IsZero() && !g.timerDue.After(now) {
+		g.timerDue = now.Add(g.opts.ProjectsTimer)
 	}
-	s := g.scans[kindProjects]
 	if due && !locked {
-		g.timed++
+		g.timerScans++
 	}
 	g.mu.Unlock()
 	if !due || locked {
 		return nil
 	}
-	return g.pass(up, s)
+	return g.scanAndReplicate(runCtx, kindProjects)
 }
 
 // TimedScans returns the number of scans that the timer started.
 func (g *Gateway) TimedScans() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.timed
+	return g.timerScans
 }

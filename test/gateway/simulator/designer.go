@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// session is an open Designer, guarded by Gateway.mu.
+// session is an open Designer. Gateway.mu guards it.
 type session struct {
 	id, user, project string
 	since             time.Time
 	opened            map[string]string // resource → its signature when it was opened
-	told              int               // notifications from the project-scan module
+	notifications     int               // notifications from the project-scan module
 }
 
 // ErrConflict means that a resource was changed since the Designer opened it, for which a user would see a dialog.
@@ -34,19 +34,19 @@ func (g *Gateway) OpenDesigner(user, project string) (string, error) {
 	if len(g.designers) >= maxSessions {
 		return "", errors.New("too many Designer sessions")
 	}
-	g.sessions++
-	s := &session{id: fmt.Sprintf("designer-%d", g.sessions), user: user, project: project, since: now, opened: map[string]string{}}
+	g.sessionCount++
+	s := &session{id: fmt.Sprintf("designer-%d", g.sessionCount), user: user, project: project, since: now, opened: map[string]string{}}
 	g.designers[s.id] = s
 	return s.id, nil
 }
 
-// DesignersNotified returns how many notifications the project-scan module sent to open Designers.
-func (g *Gateway) DesignersNotified() int {
+// DesignerNotifications returns how many notifications the project-scan module sent to the Designers that are open now.
+func (g *Gateway) DesignerNotifications() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := 0
 	for _, s := range g.designers {
-		n += s.told
+		n += s.notifications
 	}
 	return n
 }
@@ -79,13 +79,14 @@ func (g *Gateway) OpenResource(id, resourcePath string) error {
 }
 
 // SaveResource saves data files of a resource in a Designer: it writes them and resource.json, with the session's user
-// as actor, and the gateway loads them at once. A Perspective view gets a thumbnail. It waits while a scan lock is held. If the gateway
-// has loaded another version since the session opened the resource, it returns ErrConflict, unless force is set.
+// as actor, and the gateway loads them at once. A Perspective view gets a thumbnail. SaveResource waits while a scan lock
+// is held. If the gateway has loaded another version since the session opened the resource, it returns ErrConflict,
+// unless force is set.
 func (g *Gateway) SaveResource(ctx context.Context, id, resourcePath string, files map[string][]byte, force bool) error {
 	if err := g.saveInDesigner(ctx, id, resourcePath, files, force); err != nil {
 		return err
 	}
-	return g.spread()
+	return g.replicate()
 }
 
 func (g *Gateway) saveInDesigner(ctx context.Context, id, resourcePath string, files map[string][]byte, force bool) error {
@@ -95,8 +96,8 @@ func (g *Gateway) saveInDesigner(ctx context.Context, id, resourcePath string, f
 	if err := g.awaitLock(ctx, kindProjects); err != nil {
 		return err
 	}
-	g.saving.Lock()
-	defer g.saving.Unlock()
+	g.filesMu.Lock()
+	defer g.filesMu.Unlock()
 	g.mu.Lock()
 	s := g.designers[id]
 	if s == nil {
@@ -111,33 +112,42 @@ func (g *Gateway) saveInDesigner(ctx context.Context, id, resourcePath string, f
 		return fmt.Errorf("the gateway has no project %s", s.project)
 	case old == nil:
 		old = newResource(resourcePath, "G")
-		if g.older() {
+		if g.before83() {
 			old.raw = map[string][]byte{}
 		}
 	case old.storedSignature() != base && !force:
 		return ErrConflict
 	}
 	files = withThumbnail(resourcePath, files)
-	dir := path.Join(projectsDir, s.project, resourcePath)
-	saved, err := g.saveResource(dir, old, s.user, files)
+	saved, err := g.saveProjectResource(s.project, old, s.user, files)
 	if err != nil {
 		return err
-	}
-	if !g.opts.NoBlobs {
-		if err := g.keepBlobs(dir, saved); err != nil {
-			return err
-		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s.opened[resourcePath] = saved.storedSignature()
-	if p := g.projects[s.project]; p != nil {
+	return nil
+}
+
+// saveProjectResource saves and loads a resource of a project. The caller holds filesMu.
+func (g *Gateway) saveProjectResource(name string, r *resource, actor string, files map[string][]byte) (*resource, error) {
+	dir := path.Join(projectsDir, name, r.path)
+	saved, err := g.saveResource(dir, r, actor, files)
+	if err == nil && !g.opts.NoBlobs {
+		err = g.storeBlobs(dir, saved)
+	}
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p := g.projects[name]; p != nil {
 		changed := *p
 		changed.tree = p.tree.with(saved)
 		g.projects = maps.Clone(g.projects)
-		g.projects[s.project] = &changed
+		g.projects[name] = &changed
 	}
-	return nil
+	return saved, nil
 }
 
 // withThumbnail adds the picture of a Perspective view that a Designer saves with the view.
@@ -147,7 +157,7 @@ func withThumbnail(resourcePath string, files map[string][]byte) map[string][]by
 		return files
 	}
 	files = maps.Clone(files)
-	files[thumbnailFile] = picture(fmt.Sprintf("%x", sha256.Sum256(view)))
+	files[thumbnailFile] = fakePNG(fmt.Sprintf("%x", sha256.Sum256(view)))
 	return files
 }
 
@@ -171,7 +181,7 @@ func (g *Gateway) SaveConfig(ctx context.Context, collection, resourcePath, acto
 	if err := g.putConfig(collection, resourcePath, actor, doc); err != nil {
 		return err
 	}
-	return g.spread()
+	return g.replicate()
 }
 
 func checkSave(resourcePath string, files map[string][]byte) error {

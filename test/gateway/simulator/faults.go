@@ -52,9 +52,9 @@ func (f Fault) validate() error {
 	method, path, ok := strings.Cut(f.Route, " ")
 	switch {
 	case !ok || method == "" || !strings.HasPrefix(path, "/"):
-		return fmt.Errorf(`the route %q is none: want "METHOD /path"`, f.Route)
+		return fmt.Errorf(`invalid route %q: want "METHOD /path"`, f.Route)
 	case f.Status != 0 && (f.Status < 200 || f.Status > 599):
-		return fmt.Errorf("the status %d is none", f.Status)
+		return fmt.Errorf("invalid status %d: want 200 to 599", f.Status)
 	case f.Status == 0 && !f.Reset && f.Delay == 0:
 		return errors.New("the fault does nothing: set status, delay or reset")
 	case f.Times < 0 || f.Delay < 0:
@@ -74,8 +74,8 @@ func (f Fault) matches(r *http.Request) bool {
 	return path == r.URL.Path
 }
 
-// faultBook has the active faults. The first that matches applies.
-type faultBook struct {
+// faultList holds the active faults. The first that matches a request applies to it.
+type faultList struct {
 	mu   sync.Mutex
 	list []Fault
 }
@@ -100,7 +100,7 @@ func (g *Gateway) Fault(f Fault) error {
 func (g *Gateway) Faults() []Fault {
 	g.faults.mu.Lock()
 	defer g.faults.mu.Unlock()
-	return append([]Fault{}, g.faults.list...)
+	return append([]Fault{}, g.faults.list...) // not nil: it becomes a JSON list
 }
 
 // ClearFaults removes all faults of routes.
@@ -110,7 +110,8 @@ func (g *Gateway) ClearFaults() {
 	g.faults.list = nil
 }
 
-func (b *faultBook) take(r *http.Request) (Fault, bool) {
+// match returns the first fault that matches a request, and counts it down.
+func (b *faultList) match(r *http.Request) (Fault, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, f := range b.list {
@@ -129,7 +130,7 @@ func (b *faultBook) take(r *http.Request) (Fault, bool) {
 
 // applyFault reports whether a fault has answered the request.
 func (g *Gateway) applyFault(w http.ResponseWriter, r *http.Request) bool {
-	f, ok := g.faults.take(r)
+	f, ok := g.faults.match(r)
 	if !ok {
 		return false
 	}
@@ -144,7 +145,7 @@ func (g *Gateway) applyFault(w http.ResponseWriter, r *http.Request) bool {
 		case <-timer.C:
 		case <-r.Context().Done():
 			panic(http.ErrAbortHandler) // an answer could still reach the client, which has given up
-		case <-g.life.Done():
+		case <-g.lifeCtx.Done():
 		}
 	}
 	switch {

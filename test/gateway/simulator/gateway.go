@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,42 +39,42 @@ type Gateway struct {
 	canaries *canaries
 	logs     *logBook
 	requests *requestLog
-	faults   *faultBook
+	faults   *faultList
 	cert     *certificate
 
-	front, frontTLS, admin *door
+	http, https, admin *port
 
-	ahead atomic.Int64 // nanoseconds skipped by Advance
+	skipped atomic.Int64 // nanoseconds that Advance added to the clock
 
 	// saving is held while the gateway itself writes or loads resources, so that it never reads its own half-written
 	// files.
-	saving sync.Mutex
+	filesMu sync.Mutex
 
-	mu         sync.Mutex
-	state      State
-	reason     string // why it is Faulted
-	first      bool   // seeded, and not started since
-	token      string
-	projects   map[string]*project
-	config     config
-	loadErrors []string
-	loadFaults []LoadFault
-	scans      map[string]*scanner
-	locks      map[string]*scanLock
-	designers  map[string]*session
-	sessions   int
-	redundancy membership
-	pending    []string  // restart tasks
-	expired    bool      // the trial
-	due        time.Time // next run of the projects timer in the gateway's clock, or zero
-	timed      int       // scans started by the timer
-	noises     int
+	mu           sync.Mutex
+	state        State
+	reason       string // why it is Faulted
+	firstStart   bool   // seeded, and not started since
+	token        string
+	projects     map[string]*project
+	config       config
+	loadErrors   []string
+	loadFaults   []LoadFault
+	scans        map[string]*scanState
+	locks        map[string]*scanLock
+	designers    map[string]*session
+	sessionCount int
+	redundancy   membership
+	restartTasks []string // pending ones
+	trialOver    bool
+	timerDue     time.Time // next run of the projects timer in the gateway's clock, or zero
+	timerScans   int       // scans started by the timer
+	noiseCount   int
 
-	life   context.Context // ends with Close
-	end    context.CancelFunc
-	up     context.Context // ends with Close, at a restart and when the gateway goes down
-	goDown context.CancelFunc
-	wg     sync.WaitGroup
+	lifeCtx    context.Context // ends with Close
+	cancelLife context.CancelFunc
+	runCtx     context.Context // ends with Close, at a restart and when the gateway goes down
+	cancelRun  context.CancelFunc
+	wg         sync.WaitGroup
 }
 
 // Start starts a gateway on a data directory. Without StartupDelay it returns when the startup is over; State tells
@@ -92,64 +93,64 @@ func Start(opts Options) (*Gateway, error) {
 	g.canaries = &canaries{root: root}
 	g.logs = &logBook{now: g.now}
 	g.requests = &requestLog{counts: map[string]int{}}
-	g.faults = &faultBook{}
-	g.life, g.end = context.WithCancel(context.Background())
-	g.up, g.goDown = context.WithCancel(g.life)
-	g.forget()
-	if err := g.open(); err != nil {
+	g.faults = &faultList{}
+	g.lifeCtx, g.cancelLife = context.WithCancel(context.Background())
+	g.runCtx, g.cancelRun = context.WithCancel(g.lifeCtx)
+	g.resetRuntime()
+	if err := g.start(); err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
-	g.noisy()
+	g.startNoise()
 	return g, nil
 }
 
-func (g *Gateway) open() error {
+func (g *Gateway) start() error {
 	if err := g.canaries.record(); err != nil {
 		return err
 	}
 	if g.opts.Seeding == SeedChart {
 		// The chart seeds in an init container, before the gateway runs.
-		if err := g.trySeed(); err != nil {
+		if err := g.seedOnce(); err != nil {
 			return err
 		}
 	}
-	g.front = &door{addr: g.opts.Listen, handler: g.frontHandler()}
+	g.http = &port{addr: g.opts.Listen, handler: g.httpHandler()}
 	if g.opts.TLS != nil {
 		var err error
 		if g.cert, err = newCertificate(g.opts.TLS.Names, g.opts.TLS.NotAfter); err != nil {
 			return err
 		}
-		g.frontTLS = &door{addr: g.opts.TLS.Listen, handler: g.frontHandler(), tls: g.tlsConfig()}
+		g.https = &port{addr: g.opts.TLS.Listen, handler: g.httpHandler(), tls: g.tlsConfig()}
 	}
-	g.admin = &door{addr: g.opts.Admin, handler: g.adminHandler()}
+	g.admin = &port{addr: g.opts.Admin, handler: g.adminHandler()}
 	if err := g.admin.open(); err != nil {
 		return err
 	}
 	if g.opts.Down {
-		// Determine the address now, so that clients can be made before the gateway is up.
-		err := g.openFront()
-		g.closeFront()
+		// Determine the addresses now, so that clients can be created before the gateway runs.
+		err := g.openPorts()
+		g.closePorts()
 		return err
 	}
-	return g.power(g.opts.StartupDelay)
+	return g.startUp(g.opts.StartupDelay)
 }
 
-func (g *Gateway) trySeed() error {
+func (g *Gateway) seedOnce() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	first, err := g.seed()
-	g.first = g.first || first
+	seeded, err := g.seed()
+	g.firstStart = g.firstStart || seeded
 	return err
 }
 
-// Close stops the gateway. It keeps the data directory.
+// Close stops the gateway and waits for its goroutines. It keeps the data directory.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
-	g.end()
+	g.cancelLife()
 	g.mu.Unlock()
-	for _, d := range []*door{g.front, g.frontTLS, g.admin} {
+	for _, d := range []*port{g.http, g.https, g.admin} {
 		if d != nil {
-			d.wall()
+			d.shutdown()
 		}
 	}
 	g.wg.Wait()
@@ -157,14 +158,14 @@ func (g *Gateway) Close() error {
 }
 
 // URL returns the http address of the gateway, which stays the same while the gateway is down.
-func (g *Gateway) URL() string { return "http://" + g.front.address() }
+func (g *Gateway) URL() string { return "http://" + g.http.address() }
 
 // TLSURL returns the https address, or "" without Options.TLS.
 func (g *Gateway) TLSURL() string {
-	if g.frontTLS == nil {
+	if g.https == nil {
 		return ""
 	}
-	return "https://" + g.frontTLS.address()
+	return "https://" + g.https.address()
 }
 
 // AdminURL returns the address of the simulator's own interface.
@@ -187,7 +188,7 @@ func (g *Gateway) certificate() *certificate {
 // RotateTLS gives the https port another self-signed certificate, which new connections see. By default it keeps the
 // names and is valid for a day.
 func (g *Gateway) RotateTLS(names []string, notAfter time.Time) error {
-	if g.frontTLS == nil {
+	if g.https == nil {
 		return errors.New("the gateway has no https port")
 	}
 	if len(names) == 0 {
@@ -196,16 +197,16 @@ func (g *Gateway) RotateTLS(names []string, notAfter time.Time) error {
 	if notAfter.IsZero() {
 		notAfter = time.Now().Add(24 * time.Hour)
 	}
-	fresh, err := newCertificate(names, notAfter)
+	cert, err := newCertificate(names, notAfter)
 	if err != nil {
 		return err
 	}
 	g.mu.Lock()
-	g.cert = fresh
+	g.cert = cert
 	g.mu.Unlock()
 	// A gateway's web server closes its connections when the key store changes.
-	g.frontTLS.close()
-	return g.frontTLS.open()
+	g.https.close()
+	return g.https.open()
 }
 
 // Token returns the API token that the gateway issued, <name>:<key>, or "" until the first start has issued it.
@@ -222,18 +223,17 @@ func (g *Gateway) State() (State, string) {
 	return g.state, g.reason
 }
 
-// Canaries returns an error if anything but the gateway changed, deleted or added a file that only the gateway may
-// write.
+// Canaries returns an error if another program changed, deleted or added a file that only the gateway may write.
 func (g *Gateway) Canaries() error { return g.canaries.check() }
 
 // RecordCanaries accepts the gateway's current own files as correct.
 func (g *Gateway) RecordCanaries() error { return g.canaries.record() }
 
-// LoadErrors lists what scans could not load so far, oldest first.
+// LoadErrors lists what scans could not load since Start, oldest first; at most 10,000.
 func (g *Gateway) LoadErrors() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return append([]string(nil), g.loadErrors...)
+	return slices.Clone(g.loadErrors)
 }
 
 // sleep waits for d or until ctx is done.

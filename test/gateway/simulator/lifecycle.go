@@ -13,7 +13,7 @@ import (
 // Restart stops the gateway and starts it again. It shows STARTING for d.
 func (g *Gateway) Restart(d time.Duration) error {
 	g.stop(Starting)
-	return g.power(d)
+	return g.startUp(d)
 }
 
 // SetState changes the state. Running starts the gateway if it is down, starting or faulted, and commissions it if it
@@ -23,7 +23,7 @@ func (g *Gateway) SetState(to State) error {
 	switch to {
 	case Down:
 		g.stop(Down)
-		g.closeFront()
+		g.closePorts()
 		return nil
 	case Running:
 		if now == Running {
@@ -37,61 +37,59 @@ func (g *Gateway) SetState(to State) error {
 		return g.Restart(0)
 	case Starting, Faulted, Commissioning:
 		g.stop(to)
-		if err := g.openFront(); err != nil {
+		if err := g.openPorts(); err != nil {
 			return err
 		}
-		g.enter(g.life, to, "set by hand")
+		g.setState(g.lifeCtx, to, "set by hand")
 		return nil
 	}
 	return fmt.Errorf("no state %q: want DOWN, STARTING, COMMISSIONING, RUNNING or FAULTED", to)
 }
 
-// stop ends everything in progress. The port stays open or closed.
+// stop ends everything in progress and shows the state next. It neither opens nor closes ports.
 func (g *Gateway) stop(next State) {
 	g.mu.Lock()
-	g.goDown()
-	g.up, g.goDown = context.WithCancel(g.life)
-	g.forget()
-	g.show(next, "") // under the same lock as forget, so that a running gateway never appears without its state
+	g.cancelRun()
+	g.runCtx, g.cancelRun = context.WithCancel(g.lifeCtx)
+	g.resetRuntime()
+	g.setStateLocked(next, "") // under the same lock as resetRuntime, so that a running gateway never appears without its state
 	g.mu.Unlock()
 }
 
-// forget drops what a gateway does not keep across a restart. The caller holds mu, or has the only reference.
-func (g *Gateway) forget() {
+// resetRuntime drops what a gateway does not keep across a restart. The caller holds mu, or no other goroutine has g.
+func (g *Gateway) resetRuntime() {
 	last := map[string]time.Time{}
 	for kind, s := range g.scans {
 		if !g.opts.Unknowns.ForgetScans {
 			last[kind] = s.last
 		}
 	}
-	g.scans = map[string]*scanner{}
+	g.scans = map[string]*scanState{}
 	g.locks = map[string]*scanLock{}
 	for _, kind := range []string{kindProjects, kindConfig} {
-		g.scans[kind] = &scanner{kind: kind, last: last[kind]}
+		g.scans[kind] = &scanState{kind: kind, last: last[kind]}
 		g.locks[kind] = &scanLock{}
 	}
 	g.designers = map[string]*session{}
-	g.due = time.Time{}
+	g.timerDue = time.Time{}
 }
 
-// power starts the gateway.
-func (g *Gateway) power(delay time.Duration) error {
-	if err := g.openFront(); err != nil {
+// startUp opens the ports, seeds, and completes the startup after delay. If delay is zero, it returns when that is done.
+func (g *Gateway) startUp(delay time.Duration) error {
+	if err := g.openPorts(); err != nil {
 		return err
 	}
-	g.enter(g.life, Starting, "")
-	g.mu.Lock()
-	up := g.up
-	g.mu.Unlock()
-	if err := g.trySeed(); err != nil {
+	g.setState(g.lifeCtx, Starting, "")
+	runCtx := g.currentRun()
+	if err := g.seedOnce(); err != nil {
 		return err
 	}
 	if delay <= 0 {
-		return g.boot(up)
+		return g.finishStartup(runCtx)
 	}
 	g.spawn(func() {
-		if sleep(up, delay) == nil {
-			if err := g.boot(up); err != nil {
+		if sleep(runCtx, delay) == nil {
+			if err := g.finishStartup(runCtx); err != nil {
 				g.log.Error("the simulated gateway could not start", "error", err)
 			}
 		}
@@ -103,73 +101,73 @@ func (g *Gateway) power(delay time.Duration) error {
 func (g *Gateway) spawn(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.life.Err() == nil {
+	if g.lifeCtx.Err() == nil {
 		g.wg.Go(f)
 	}
 }
 
-// boot completes the start after the web server is up.
-func (g *Gateway) boot(up context.Context) error {
-	if err := g.issueOwn(); err != nil {
+// finishStartup loads the data directory and enters the state that follows Starting. A fault is a state, not an error.
+func (g *Gateway) finishStartup(runCtx context.Context) error {
+	if err := g.issueOwnToken(); err != nil {
 		return err
 	}
 	if err := g.startupFault(); err != nil {
 		g.logs.add(levelError, "GatewayContext", "startup failed: "+err.Error())
-		g.enter(up, Faulted, err.Error())
+		g.setState(runCtx, Faulted, err.Error())
 		return nil
 	}
 	g.mu.Lock()
-	waits, reset := g.opts.Commissioning, g.opts.ResetPermissions && g.first
+	commission, reset := g.opts.Commissioning, g.opts.ResetPermissions && g.firstStart
 	g.mu.Unlock()
-	if waits {
-		g.enter(up, Commissioning, "")
+	if commission {
+		g.setState(runCtx, Commissioning, "")
 		return nil
 	}
 	for _, kind := range []string{kindConfig, kindProjects} {
-		if err := g.pass(up, g.scanner(kind)); err != nil && up.Err() == nil {
+		if err := g.scanAndReplicate(runCtx, kind); err != nil && runCtx.Err() == nil {
 			return err
 		}
 	}
 	if reset {
 		// Commissioning at the first start overwrites the permissions with the defaults.
-		into := "core"
+		collection := "core"
 		if g.opts.Unknowns.ResetInMode && g.opts.Mode != "" {
-			into = g.opts.Mode
+			collection = g.opts.Mode
 		}
-		if err := g.putConfig(into, "ignition/security-properties", "initialization", securityProperties(nil)); err != nil {
+		if err := g.putConfig(collection, "ignition/security-properties", "initialization", securityProperties(nil)); err != nil {
 			return err
 		}
 	}
 	g.mu.Lock()
-	g.first, g.pending = false, nil
+	g.firstStart, g.restartTasks = false, nil
 	g.mu.Unlock()
-	g.enter(up, Running, "")
-	g.startTimer(up)
+	g.setState(runCtx, Running, "")
+	g.startTimer(runCtx)
 	return nil
 }
 
-// issueOwn issues the gateway's own token once, as soon as a collection can store it.
-func (g *Gateway) issueOwn() error {
-	if g.older() || g.Token() != "" || !exists(g.root, path.Join(resourcesDir, "core")) {
+// issueOwnToken issues the token of Gateway.Token once, as soon as the data directory has a collection for it.
+func (g *Gateway) issueOwnToken() error {
+	if g.before83() || g.Token() != "" || !exists(g.root, path.Join(resourcesDir, "core")) {
 		return nil
 	}
 	name, key, _ := strings.Cut(g.opts.Token, ":")
 	if name == "" {
 		name = "stoker"
 	}
-	made, err := g.IssueToken(TokenSpec{Name: name, Key: key, Levels: []string{strings.Join(ownLevel, "/")}})
+	issued, err := g.IssueToken(TokenSpec{Name: name, Key: key, Levels: []string{strings.Join(ownTokenLevel, "/")}})
 	g.mu.Lock()
-	g.token = made
+	g.token = issued
 	g.mu.Unlock()
 	return err
 }
 
-// startupFault returns what prevents a gateway from starting on this data directory.
+// startupFault returns what prevents a gateway from starting on this data directory, or nil.
 func (g *Gateway) startupFault() error {
-	if err := g.writable(); err != nil {
+	if err := g.checkWritable(); err != nil {
 		return fmt.Errorf("the data directory cannot be written to: %w", err)
 	}
-	if g.older() {
+	if g.before83() {
 		return nil // its configuration is in a database
 	}
 	if !exists(g.root, path.Join(resourcesDir, "core", "config-mode.json")) {
@@ -183,8 +181,8 @@ func (g *Gateway) startupFault() error {
 		return errors.New("the collection external exists but is not empty and has no config-mode.json")
 	}
 	loaded, _ := loadConfig(g.root, g.opts.Mode, nil)
-	if lonely := singletonOnlyInMode(loaded, g.opts.Mode); lonely != "" {
-		return fmt.Errorf("the singleton %s is defined in the mode %s only: it must be in core or external", lonely, g.opts.Mode)
+	if singleton := singletonOnlyInMode(loaded, g.opts.Mode); singleton != "" {
+		return fmt.Errorf("the singleton %s is defined in the mode %s only: it must be in core or external", singleton, g.opts.Mode)
 	}
 	_, problems := loadProjects(g.root, nil)
 	for _, p := range problems {
@@ -195,7 +193,7 @@ func (g *Gateway) startupFault() error {
 	return nil
 }
 
-func (g *Gateway) writable() error {
+func (g *Gateway) checkWritable() error {
 	probe := "var/ignition/probe"
 	if err := writeFile(g.root, probe, nil); err != nil {
 		return err
@@ -217,17 +215,17 @@ func singletonOnlyInMode(c config, mode string) string {
 	return ""
 }
 
-// enter changes the state, unless up has ended, because then another call controls the state.
-func (g *Gateway) enter(up context.Context, to State, reason string) {
+// setState changes the state, unless runCtx is done: then a later call controls the state.
+func (g *Gateway) setState(runCtx context.Context, to State, reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if up.Err() == nil {
-		g.show(to, reason)
+	if runCtx.Err() == nil {
+		g.setStateLocked(to, reason)
 	}
 }
 
-// show is enter for a caller that holds mu.
-func (g *Gateway) show(to State, reason string) {
+// setStateLocked is setState for a caller that holds mu. It keeps the reason only for Faulted.
+func (g *Gateway) setStateLocked(to State, reason string) {
 	if g.state != to {
 		g.log.Info("simulated gateway", "state", to, "reason", reason)
 	}
@@ -237,18 +235,18 @@ func (g *Gateway) show(to State, reason string) {
 	}
 }
 
-func (g *Gateway) openFront() error {
-	if err := g.front.open(); err != nil {
+func (g *Gateway) openPorts() error {
+	if err := g.http.open(); err != nil {
 		return err
 	}
-	if g.frontTLS == nil {
+	if g.https == nil {
 		return nil
 	}
-	return g.frontTLS.open()
+	return g.https.open()
 }
 
-func (g *Gateway) closeFront() {
-	for _, d := range []*door{g.front, g.frontTLS} {
+func (g *Gateway) closePorts() {
+	for _, d := range []*port{g.http, g.https} {
 		if d != nil {
 			d.close()
 		}

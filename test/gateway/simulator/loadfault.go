@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// LoadFault makes the gateway refuse what a scan reads, as a faulty commit does.
+// LoadFault makes the gateway fail to load a project or a config resource, as a faulty commit does.
 type LoadFault struct {
 	// Path is a project or a config resource, such as projects/line or config/resources/core/ignition/schedule/night.
 	Path string `json:"path"`
@@ -23,11 +23,11 @@ type LoadFault struct {
 	Keep bool `json:"keep"`
 }
 
-// FaultLoads replaces the faults of loading.
+// FaultLoads replaces all load faults.
 func (g *Gateway) FaultLoads(list ...LoadFault) error {
 	for _, f := range list {
 		if !fs.ValidPath(f.Path) || f.Keep && !strings.HasPrefix(f.Path, projectsDir+"/") || !f.Scan && !f.Hide && !f.Keep {
-			return errors.New(`a fault of loading needs the path of a project or of a config resource, and scan, hide or keep (projects only)`)
+			return errors.New(`a load fault needs the path of a project or of a config resource, and scan, hide or keep (projects only)`)
 		}
 	}
 	g.mu.Lock()
@@ -36,8 +36,8 @@ func (g *Gateway) FaultLoads(list ...LoadFault) error {
 	return nil
 }
 
-// loadFaultsOf returns the faults of a tree that apply to the files on the disk.
-func (g *Gateway) loadFaultsOf(dir string) []LoadFault {
+// activeLoadFaults returns the load faults below dir that apply to the current files.
+func (g *Gateway) activeLoadFaults(dir string) []LoadFault {
 	g.mu.Lock()
 	all := g.loadFaults
 	g.mu.Unlock()
@@ -50,13 +50,13 @@ func (g *Gateway) loadFaultsOf(dir string) []LoadFault {
 	return list
 }
 
-// refusesScan reports whether a scan of this kind ends without a result.
-func (g *Gateway) refusesScan(kind string) bool {
+// scanFails reports whether a load fault makes a scan of this kind end without a result.
+func (g *Gateway) scanFails(kind string) bool {
 	dir := projectsDir
 	if kind == kindConfig {
 		dir = resourcesDir
 	}
-	return slices.ContainsFunc(g.loadFaultsOf(dir), func(f LoadFault) bool { return f.Scan })
+	return slices.ContainsFunc(g.activeLoadFaults(dir), func(f LoadFault) bool { return f.Scan })
 }
 
 // contains reports whether a file at or below a path contains a text.
@@ -75,8 +75,8 @@ func (g *Gateway) contains(dir, text string) bool {
 	return found
 }
 
-// refuseProjects applies faults to loaded projects.
-func refuseProjects(faults []LoadFault, loaded, old map[string]*project) {
+// applyProjectFaults applies load faults to loaded projects. old has the projects of the previous scan.
+func applyProjectFaults(faults []LoadFault, loaded, old map[string]*project) {
 	for _, f := range faults {
 		switch name := path.Base(f.Path); {
 		case f.Hide:
@@ -87,8 +87,8 @@ func refuseProjects(faults []LoadFault, loaded, old map[string]*project) {
 	}
 }
 
-// refuseConfig applies faults to a loaded configuration.
-func refuseConfig(faults []LoadFault, loaded config) {
+// applyConfigFaults applies load faults to a loaded configuration.
+func applyConfigFaults(faults []LoadFault, loaded config) {
 	for _, f := range faults {
 		rest := strings.TrimPrefix(f.Path, resourcesDir+"/")
 		name, resource, _ := strings.Cut(rest, "/")

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// scanLock keeps the gateway from writing to one of its trees. Gateway.mu guards it.
+// scanLock keeps Designers and the web interface from writing to one of the gateway's trees. Gateway.mu guards it.
 type scanLock struct {
-	actor string
-	taken time.Time // the gateway's clock
-	until time.Time // our clock
+	actor    string
+	acquired time.Time // the gateway's clock
+	expires  time.Time // the real clock
 	// changed is closed when the lock is taken or released.
 	changed chan struct{}
 }
 
-func (l *scanLock) held() bool { return l.actor != "" && time.Now().Before(l.until) }
+func (l *scanLock) held() bool { return l.actor != "" && time.Now().Before(l.expires) }
 
 func (l *scanLock) release() {
 	l.actor = ""
@@ -38,13 +38,13 @@ func (g *Gateway) lockDoc(l *scanLock) node {
 		unit = time.Millisecond
 	}
 	return object{
-		{"timestamp", g.moment(l.taken)},
-		{"remaining", int64(time.Until(l.until) / unit)},
+		{"timestamp", g.moment(l.acquired)},
+		{"remaining", int64(time.Until(l.expires) / unit)},
 		{"actor", l.actor},
 	}
 }
 
-// HoldLock takes a scan lock for another actor, for at most d.
+// HoldLock takes a scan lock for an actor, for at most d, even if another actor holds it.
 func (g *Gateway) HoldLock(kind, actor string, d time.Duration) error {
 	now := g.now()
 	g.mu.Lock()
@@ -70,16 +70,16 @@ func (g *Gateway) ReleaseLock(kind string) error {
 }
 
 func (l *scanLock) take(actor string, at time.Time, d time.Duration) {
-	l.actor, l.taken, l.until = actor, at, time.Now().Add(d)
+	l.actor, l.acquired, l.expires = actor, at, time.Now().Add(d)
 	l.wake()
 }
 
-// awaitLock waits until a lock is released or expires.
+// awaitLock waits until no actor holds a lock. It returns an error if ctx is done or the gateway is closed first.
 func (g *Gateway) awaitLock(ctx context.Context, kind string) error {
 	for {
 		g.mu.Lock()
 		l := g.locks[kind]
-		held, rest, changed, up := l.held(), time.Until(l.until), l.changed, g.up
+		held, rest, changed, runCtx := l.held(), time.Until(l.expires), l.changed, g.runCtx
 		g.mu.Unlock()
 		if !held {
 			return ctx.Err()
@@ -88,10 +88,10 @@ func (g *Gateway) awaitLock(ctx context.Context, kind string) error {
 		select {
 		case <-timer.C:
 		case <-changed:
-		case <-up.Done(): // a restart drops the locks
-			if g.life.Err() != nil {
+		case <-runCtx.Done(): // a restart drops the locks
+			if g.lifeCtx.Err() != nil {
 				timer.Stop()
-				return g.life.Err()
+				return g.lifeCtx.Err()
 			}
 		case <-ctx.Done():
 			timer.Stop()
@@ -133,9 +133,9 @@ func (g *Gateway) postLock(w http.ResponseWriter, r *http.Request) {
 		HoldTimeout    int64 `json:"holdTimeout"`
 	}{10, 60}
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64<<10))
-	const most = 24 * 60 * 60
+	const maxSeconds = 24 * 60 * 60
 	if err != nil || json.Unmarshal(raw, &body) != nil || body.AcquireTimeout < 0 || body.HoldTimeout <= 0 ||
-		body.AcquireTimeout > most || body.HoldTimeout > most {
+		body.AcquireTimeout > maxSeconds || body.HoldTimeout > maxSeconds {
 		htmlError(w, http.StatusBadRequest, "Bad Request")
 		return
 	}
@@ -145,11 +145,11 @@ func (g *Gateway) postLock(w http.ResponseWriter, r *http.Request) {
 		htmlError(w, http.StatusConflict, "Conflict")
 		return
 	}
-	if g.awaitLock(ctx, kind) != nil || !g.tryQuiet(ctx) {
+	if g.awaitLock(ctx, kind) != nil || !g.lockFiles(ctx) {
 		htmlError(w, http.StatusRequestTimeout, "Request Timeout")
 		return
 	}
-	defer g.saving.Unlock()
+	defer g.filesMu.Unlock() // locked by lockFiles
 	now := g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -168,9 +168,9 @@ func (g *Gateway) lockHeld(kind string) bool {
 	return g.locks[kind].held()
 }
 
-// tryQuiet acquires the mutex of the gateway's own writes, unless ctx is done first.
-func (g *Gateway) tryQuiet(ctx context.Context) bool {
-	for !g.saving.TryLock() {
+// lockFiles locks filesMu. It returns false if ctx is done first.
+func (g *Gateway) lockFiles(ctx context.Context) bool {
+	for !g.filesMu.TryLock() {
 		if sleep(ctx, time.Millisecond) != nil {
 			return false
 		}

@@ -33,47 +33,46 @@ var Noises = []Noise{NoiseTimestamp, NoiseKeyOrder, NoiseThumbnail, NoiseValueSt
 
 // MakeNoise makes one noise. Successive calls affect different resources; without a suitable resource it does nothing.
 func (g *Gateway) MakeNoise(kind Noise) error {
-	g.saving.Lock()
-	defer g.saving.Unlock()
+	g.filesMu.Lock()
+	defer g.filesMu.Unlock()
 	g.mu.Lock()
-	g.noises++
-	turn := g.noises
+	g.noiseCount++
+	count := g.noiseCount
 	g.mu.Unlock()
 	switch kind {
 	case NoiseTimestamp:
-		return g.resign(turn, func(string, *resource) (map[string][]byte, error) { return map[string][]byte{}, nil })
+		return g.rewriteResource(count, func(string, *resource) (map[string][]byte, error) { return map[string][]byte{}, nil })
 	case NoiseKeyOrder:
-		return g.resign(turn, g.reordered)
+		return g.rewriteResource(count, g.reorderKeys)
 	case NoiseThumbnail:
-		return g.resign(turn, g.redrawn)
+		return g.rewriteResource(count, g.redrawThumbnail)
 	case NoiseValueStore:
-		return g.valueStore()
+		return g.touchValueStore()
 	case NoiseModuleTags:
-		return g.moduleTags(turn)
+		return g.rewriteModuleTags(count)
 	}
 	return fmt.Errorf("no noise %q: want one of %v", kind, Noises)
 }
 
-// resign rewrites files of a project resource, and its resource.json with the same actor. change returns nil for an
-// unsuitable resource.
-func (g *Gateway) resign(turn int, change func(dir string, r *resource) (map[string][]byte, error)) error {
+// rewriteResource rewrites files of a project resource, and its resource.json with the same actor. change returns the
+// new files, or nil for an unsuitable resource. count selects the first resource to try.
+func (g *Gateway) rewriteResource(count int, change func(dir string, r *resource) (map[string][]byte, error)) error {
 	projects := g.loadedProjects()
-	type at struct {
+	type candidate struct {
 		project string
 		r       *resource
 	}
-	var all []at
+	var all []candidate
 	for _, name := range slices.Sorted(maps.Keys(projects)) {
 		for _, p := range projects[name].tree.names("") {
 			if r := projects[name].tree.resources[p]; !r.unary {
-				all = append(all, at{name, r})
+				all = append(all, candidate{name, r})
 			}
 		}
 	}
 	for i := range all {
-		x := all[(turn+i)%len(all)]
-		dir := path.Join(projectsDir, x.project, x.r.path)
-		files, err := change(dir, x.r)
+		x := all[(count+i)%len(all)]
+		files, err := change(path.Join(projectsDir, x.project, x.r.path), x.r)
 		if err != nil {
 			return err
 		}
@@ -81,33 +80,21 @@ func (g *Gateway) resign(turn int, change func(dir string, r *resource) (map[str
 			continue
 		}
 		actor, _ := dig(x.r.attributes(), "lastModification", "actor").(string)
-		saved, err := g.saveResource(dir, x.r, actor, files)
-		if err == nil && !g.opts.NoBlobs {
-			err = g.keepBlobs(dir, saved)
-		}
-		if err != nil {
-			return err
-		}
-		g.mu.Lock()
-		p := *g.projects[x.project]
-		p.tree = p.tree.with(saved)
-		g.projects = maps.Clone(g.projects)
-		g.projects[x.project] = &p
-		g.mu.Unlock()
-		return nil
+		_, err = g.saveProjectResource(x.project, x.r, actor, files)
+		return err
 	}
 	return nil
 }
 
-// reordered reverses the keys of a resource's first JSON object.
-func (g *Gateway) reordered(dir string, r *resource) (map[string][]byte, error) {
+// reorderKeys returns the first JSON object among a resource's files with its keys reversed.
+func (g *Gateway) reorderKeys(dir string, r *resource) (map[string][]byte, error) {
 	for _, f := range r.files {
 		if !strings.HasSuffix(f, ".json") {
 			continue
 		}
 		raw, err := readFile(g.root, path.Join(dir, f))
 		if err != nil {
-			return nil, nil //nolint:nilerr // it is being deleted: not a resource that fits
+			return nil, nil //nolint:nilerr // the resource is being deleted, and so is unsuitable
 		}
 		v, err := parseJSON(raw)
 		o, ok := v.(object)
@@ -121,40 +108,40 @@ func (g *Gateway) reordered(dir string, r *resource) (map[string][]byte, error) 
 	return nil, nil
 }
 
-// redrawn returns another picture of the same view.
-func (g *Gateway) redrawn(_ string, r *resource) (map[string][]byte, error) {
+// redrawThumbnail returns a new thumbnail for a view that has one.
+func (g *Gateway) redrawThumbnail(_ string, r *resource) (map[string][]byte, error) {
 	if !slices.Contains(r.files, thumbnailFile) {
 		return nil, nil
 	}
-	return map[string][]byte{thumbnailFile: picture("drawn at " + g.now().Format(time.RFC3339Nano))}, nil
+	return map[string][]byte{thumbnailFile: fakePNG("drawn at " + g.now().Format(time.RFC3339Nano))}, nil
 }
 
 const walFile = "config/ignition/tags/valueStore.idb-wal"
 
-func (g *Gateway) valueStore() error {
+func (g *Gateway) touchValueStore() error {
 	if err := g.canaries.write(walFile, []byte("simulated pages")); err != nil {
 		return err
 	}
 	return g.canaries.remove(walFile)
 }
 
-// moduleTags rewrites the tags of a provider that a module creates.
-func (g *Gateway) moduleTags(turn int) error {
+// rewriteModuleTags rewrites the tags of a provider that a module creates.
+func (g *Gateway) rewriteModuleTags(count int) error {
 	const name = "ignition/tag-definition/MQTT Engine/Edge Nodes"
 	dir := path.Join(resourcesDir, "core", name)
-	tags := array{object{{"name", "Node Info"}, {"tagType", "Folder"}, {"seen", json.Number(fmt.Sprint(turn))}}}
+	tags := array{object{{"name", "Node Info"}, {"tagType", "Folder"}, {"seen", json.Number(fmt.Sprint(count))}}}
 	return errors.Join(
 		g.putFile(path.Join(dir, "tags.json"), pretty(tags)),
 		g.putFile(path.Join(dir, unaryFile), pretty(object{{"files", array{"tags.json"}}, {"attributes", object{}}})))
 }
 
-// noisy makes noise periodically while the gateway runs.
-func (g *Gateway) noisy() {
+// startNoise makes noise periodically while the gateway runs.
+func (g *Gateway) startNoise() {
 	if g.opts.NoiseEvery <= 0 {
 		return
 	}
 	g.spawn(func() {
-		for n := 0; sleep(g.life, g.opts.NoiseEvery) == nil; n++ {
+		for n := 0; sleep(g.lifeCtx, g.opts.NoiseEvery) == nil; n++ {
 			if state, _ := g.State(); state != Running {
 				continue
 			}
@@ -165,5 +152,5 @@ func (g *Gateway) noisy() {
 	})
 }
 
-// picture returns a file that starts like a PNG.
-func picture(of string) []byte { return []byte("\x89PNG\r\n\x1a\n " + of) }
+// fakePNG returns the signature of a PNG file, followed by text.
+func fakePNG(text string) []byte { return []byte("\x89PNG\r\n\x1a\n " + text) }

@@ -11,10 +11,12 @@ import (
 	"sync"
 )
 
-// membership is a gateway's place in a redundant pair, guarded by Gateway.mu.
+// membership is a gateway's role in a redundant pair. Gateway.mu guards it.
 type membership struct {
-	access, active, peer bool
-	pair                 *Pair
+	access bool // may change its configuration
+	active bool
+	peer   bool  // sees the other node
+	pair   *Pair // nil outside a pair
 }
 
 // Pair is two redundant gateways. The one with config access copies what it has loaded to the other: core, the
@@ -58,15 +60,15 @@ func (p *Pair) Pause(paused bool) {
 	p.paused = paused
 }
 
-// pending reports whether copying is paused.
-func (p *Pair) pending() bool {
+// isPaused reports whether copying is paused.
+func (p *Pair) isPaused() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.paused
 }
 
-// leads reports whether g is the node that is copied from.
-func (p *Pair) leads(g *Gateway) bool {
+// isSource reports whether the pair copies from g.
+func (p *Pair) isSource(g *Gateway) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.from == g
@@ -83,20 +85,20 @@ func (p *Pair) Replicate() error {
 	if err != nil || !changed {
 		return err
 	}
-	up := p.to.lifeOf()
-	return errors.Join(p.to.passQuiet(up, kindConfig), p.to.passQuiet(up, kindProjects))
+	runCtx := p.to.currentRun()
+	return errors.Join(p.to.scanTree(runCtx, kindConfig), p.to.scanTree(runCtx, kindProjects))
 }
 
 func (p *Pair) copyTrees() (changed bool, err error) {
-	p.from.saving.Lock()
-	want, err := p.from.replicated()
-	p.from.saving.Unlock()
+	p.from.filesMu.Lock()
+	want, err := p.from.readReplicated()
+	p.from.filesMu.Unlock()
 	if err != nil {
 		return false, err
 	}
-	p.to.saving.Lock()
-	defer p.to.saving.Unlock()
-	have, err := p.to.replicated()
+	p.to.filesMu.Lock()
+	defer p.to.filesMu.Unlock()
+	have, err := p.to.readReplicated()
 	if err != nil {
 		return false, err
 	}
@@ -121,8 +123,8 @@ func (p *Pair) copyTrees() (changed bool, err error) {
 	return changed, nil
 }
 
-// replicated reads the files that a pair copies.
-func (g *Gateway) replicated() (map[string][]byte, error) {
+// readReplicated reads the files that a pair copies.
+func (g *Gateway) readReplicated() (map[string][]byte, error) {
 	files := map[string][]byte{}
 	err := fs.WalkDir(g.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -131,11 +133,11 @@ func (g *Gateway) replicated() (map[string][]byte, error) {
 		case err != nil:
 			return err
 		case d.IsDir():
-			if name != "." && !towards(name) {
+			if name != "." && !containsReplicated(name) {
 				return fs.SkipDir
 			}
 			return nil
-		case !inReplicated(name) || !g.partOfResource(name):
+		case !isReplicated(name) || !g.partOfResource(name):
 			return nil
 		}
 		files[name], err = readFile(g.root, name)
@@ -144,12 +146,14 @@ func (g *Gateway) replicated() (map[string][]byte, error) {
 	return files, err
 }
 
-// towards reports whether a directory is replicated, or contains one that is.
-func towards(dir string) bool {
-	return dir == "config" || dir == resourcesDir || dir == projectsDir || inReplicated(dir+"/x")
+// containsReplicated reports whether a pair copies a directory, or one below it.
+func containsReplicated(dir string) bool {
+	return dir == "config" || dir == resourcesDir || dir == projectsDir || isReplicated(dir+"/x")
 }
 
-func inReplicated(name string) bool {
+// isReplicated reports whether a pair copies the tree of a file: the projects, and all collections except external and
+// local.
+func isReplicated(name string) bool {
 	if strings.HasPrefix(name, projectsDir+"/") {
 		return !strings.Contains(name, "/.stoker/")
 	}
@@ -178,13 +182,13 @@ func (g *Gateway) partOfResource(name string) bool {
 	return err == nil && slices.Contains(list, node(base))
 }
 
-// spread copies changes to the peer, if there is one.
-func (g *Gateway) spread() error {
-	at := g.place()
-	if at.pair == nil || !at.access || !at.peer || !at.pair.leads(g) {
+// replicate copies changes to the peer, if g is the source of a pair.
+func (g *Gateway) replicate() error {
+	m := g.membership()
+	if m.pair == nil || !m.access || !m.peer || !m.pair.isSource(g) {
 		return nil
 	}
-	return at.pair.Replicate()
+	return m.pair.Replicate()
 }
 
 // SetConfigAccess sets whether the node may change its configuration, and whether it sees its peer.
@@ -194,16 +198,15 @@ func (g *Gateway) SetConfigAccess(access, peer bool) {
 	g.redundancy.access, g.redundancy.active, g.redundancy.peer = access, access, peer
 }
 
-// place returns the node's membership.
-func (g *Gateway) place() membership {
+func (g *Gateway) membership() membership {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.redundancy
 }
 
-// lifeOf returns the context of the gateway's current run.
-func (g *Gateway) lifeOf() context.Context {
+// currentRun returns the context of the gateway's current run.
+func (g *Gateway) currentRun() context.Context {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.up
+	return g.runCtx
 }

@@ -49,7 +49,7 @@ func (l *requestLog) finish(r *Request, status int) {
 	r.Status = status
 }
 
-func (l *requestLog) violate(what string) {
+func (l *requestLog) addViolation(what string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.violations) < maxRequests {
@@ -83,7 +83,7 @@ func (g *Gateway) Counts() map[string]int {
 	return maps.Clone(g.requests.counts)
 }
 
-// Violations lists what Options.Strict refused.
+// Violations lists the requests that Options.Strict refused.
 func (g *Gateway) Violations() []string {
 	g.requests.mu.Lock()
 	defer g.requests.mu.Unlock()

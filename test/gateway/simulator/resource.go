@@ -20,10 +20,10 @@ const (
 	resourceFile  = "resource.json"
 	thumbnailFile = "thumbnail.png"
 	unaryFile     = "unary-resource.json"
-	// maxFile bounds a file that the simulator reads.
+	// maxFile is the maximum size of a file that the simulator reads, in bytes.
 	maxFile = 256 << 20
-	// maxKept bounds a config.json that is kept in memory for the resource routes.
-	maxKept = 1 << 20
+	// maxConfig is the maximum size of a config.json that is parsed for the resource routes, in bytes.
+	maxConfig = 1 << 20
 )
 
 // resource is a loaded resource.
@@ -38,10 +38,10 @@ type resource struct {
 	raw map[string][]byte
 }
 
-// errNoAttributes stops the whole gateway at a cold start.
+// errNoAttributes is a load error that makes a starting gateway fault.
 var errNoAttributes = errors.New("resource.json has no attributes object")
 
-// loadResource reads the current state of a resource in dir.
+// loadResource reads the resource in dir. name is its resource.json or unary-resource.json.
 func loadResource(root *os.Root, dir, name, resourcePath string) (*resource, error) {
 	raw, err := readFile(root, path.Join(dir, name))
 	if err != nil {
@@ -79,7 +79,7 @@ func (r *resource) loadFile(root *os.Root, dir, file string) error {
 		if !json.Valid(raw) {
 			return fmt.Errorf("the listed file %s is no JSON", file)
 		}
-		if file == "config.json" && len(raw) <= maxKept {
+		if file == "config.json" && len(raw) <= maxConfig {
 			if r.config, err = parseJSON(raw); err != nil {
 				return fmt.Errorf("the listed file %s: %w", file, err)
 			}
@@ -126,25 +126,22 @@ func (r *resource) listedFiles() ([]string, error) {
 
 // attributes returns nil if there are none.
 func (r *resource) attributes() object {
-	v, _ := r.doc.get("attributes")
-	o, _ := v.(object)
+	o, _ := dig(r.doc, "attributes").(object)
 	return o
 }
 
 func (r *resource) storedSignature() string {
-	v, _ := r.attributes().get("lastModificationSignature")
-	s, _ := v.(string)
+	s, _ := dig(r.attributes(), "lastModificationSignature").(string)
 	return s
 }
 
 func (r *resource) enabled() bool {
-	v, ok := r.attributes().get("enabled")
-	b, isBool := v.(bool)
-	return !ok || !isBool || b
+	enabled, ok := dig(r.attributes(), "enabled").(bool)
+	return !ok || enabled
 }
 
 func (r *resource) flag(key string) byte {
-	if v, _ := r.doc.get(key); v == true {
+	if dig(r.doc, key) == true {
 		return 1
 	}
 	return 0
@@ -190,11 +187,10 @@ func (r *resource) signature() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// scope returns the sum of its letters; A is all of them.
+// scope returns the bits of the scope's letters; A has all bits.
 func (r *resource) scope() (int32, error) {
 	bits := map[rune]int32{'A': 7, 'G': 1, 'D': 2, 'C': 4, 'N': 0}
-	v, _ := r.doc.get("scope")
-	letters, ok := v.(string)
+	letters, ok := dig(r.doc, "scope").(string)
 	if !ok {
 		return 0, errors.New("resource.json: scope is no text")
 	}
@@ -210,8 +206,7 @@ func (r *resource) scope() (int32, error) {
 }
 
 func (r *resource) version() (int32, error) {
-	v, _ := r.doc.get("version")
-	number, ok := v.(json.Number)
+	number, ok := dig(r.doc, "version").(json.Number)
 	if !ok {
 		return 0, errors.New("resource.json: version is no number")
 	}
@@ -222,8 +217,8 @@ func (r *resource) version() (int32, error) {
 	return int32(n), nil
 }
 
-// signed returns the resource with a new lastModification and signature, and the bytes of its resource.json.
-func (r *resource) signed(actor string, at time.Time) (*resource, []byte, error) {
+// sign returns a copy with a new lastModification and signature, and the bytes of its resource.json.
+func (r *resource) sign(actor string, at time.Time) (*resource, []byte, error) {
 	next := *r
 	stamp := object{{"actor", actor}, {"timestamp", at.UTC().Format("2006-01-02T15:04:05Z")}}
 	next.doc = r.doc.with("attributes", r.attributes().with("lastModification", stamp))
@@ -260,7 +255,7 @@ func newResource(resourcePath, scope string) *resource {
 	}}
 }
 
-// withFiles returns the resource with data files added or replaced.
+// withFiles returns a copy with data files added or replaced.
 func (r *resource) withFiles(files map[string][]byte) *resource {
 	next := *r
 	next.digests = maps.Clone(r.digests)

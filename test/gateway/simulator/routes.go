@@ -14,8 +14,8 @@ import (
 // routes returns the routes below /data, most of which need a token.
 func (g *Gateway) routes() http.Handler {
 	mux := http.NewServeMux()
-	for pattern, handle := range g.patterns() {
-		mux.HandleFunc(strings.Replace(pattern, "  ", " ", 1), g.guarded(handle))
+	for pattern, handle := range g.apiRoutes() {
+		mux.HandleFunc(strings.Replace(pattern, "  ", " ", 1), g.requireToken(handle))
 	}
 	mux.HandleFunc("GET /data/project-scan-endpoint/confirm-support", g.moduleRoute(g.getModuleSupport))
 	mux.HandleFunc("POST /data/project-scan-endpoint/scan", g.moduleRoute(g.postModuleScan))
@@ -23,7 +23,7 @@ func (g *Gateway) routes() http.Handler {
 	return mux
 }
 
-func (g *Gateway) patterns() map[string]http.HandlerFunc {
+func (g *Gateway) apiRoutes() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"GET  /data/api/v1/scan/{kind}":                              g.getScan,
 		"POST /data/api/v1/scan/{kind}":                              g.postScanRoute,
@@ -54,8 +54,9 @@ func (g *Gateway) patterns() map[string]http.HandlerFunc {
 	}
 }
 
-// native checks that a request of a native scan route has no parameter and no body.
-func (g *Gateway) native(w http.ResponseWriter, r *http.Request) bool {
+// checkStrict reports whether a request of a scan route has no parameter and no body, or Options.Strict is not set.
+// Otherwise it has answered 400.
+func (g *Gateway) checkStrict(w http.ResponseWriter, r *http.Request) bool {
 	if !g.opts.Strict {
 		return true
 	}
@@ -68,15 +69,15 @@ func (g *Gateway) native(w http.ResponseWriter, r *http.Request) bool {
 	if what == "" {
 		return true
 	}
-	g.requests.violate(what)
+	g.requests.addViolation(what)
 	htmlError(w, http.StatusBadRequest, "Bad Request")
 	return false
 }
 
 func (g *Gateway) getScan(w http.ResponseWriter, r *http.Request) {
-	if kind := r.PathValue("kind"); g.scanner(kind) == nil {
+	if kind := r.PathValue("kind"); g.scanState(kind) == nil {
 		g.noRoute(w, r)
-	} else if g.native(w, r) {
+	} else if g.checkStrict(w, r) {
 		scanAnswer(w, g.scanStatus(kind))
 	}
 }
@@ -84,10 +85,10 @@ func (g *Gateway) getScan(w http.ResponseWriter, r *http.Request) {
 func (g *Gateway) postScanRoute(w http.ResponseWriter, r *http.Request) {
 	kind := r.PathValue("kind")
 	switch {
-	case g.scanner(kind) == nil:
+	case g.scanState(kind) == nil:
 		g.noRoute(w, r)
-	case !g.native(w, r):
-	case !g.place().access && g.opts.Unknowns.NoScanOnBackup, g.trialExpired() && g.opts.Unknowns.TrialStopsScans:
+	case !g.checkStrict(w, r):
+	case !g.membership().access && g.opts.Unknowns.NoScanOnBackup, g.trialExpired() && g.opts.Unknowns.TrialStopsScans:
 		htmlError(w, http.StatusForbidden, "Forbidden")
 	default:
 		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, 1<<20))
@@ -95,7 +96,7 @@ func (g *Gateway) postScanRoute(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// scanAnswer answers a scan request. The gateway may have stopped since it was found running; then answer is nil.
+// scanAnswer answers a scan request. answer is nil if the gateway stopped after serve had found it running.
 func scanAnswer(w http.ResponseWriter, answer node) {
 	if answer == nil {
 		htmlError(w, http.StatusServiceUnavailable, "Service Unavailable")
@@ -125,13 +126,14 @@ func (g *Gateway) name() string {
 }
 
 func (g *Gateway) getRedundancy(w http.ResponseWriter, _ *http.Request) {
-	at, activity := g.place(), "Active"
-	if !at.active {
+	m, activity := g.membership(), "Active"
+	if !m.active {
 		activity = "Warm"
 	}
 	writeJSON(w, http.StatusOK, object{
 		{"role", g.opts.Role}, {"projectState", "Good"}, {"activityLevel", activity}, {"localId", g.opts.Name},
-		{"peerConnected", at.peer}, {"peerId", g.opts.Name + "-peer"}, {"hasConfigAccess", at.access}, {"syncPending", at.pair != nil && at.pair.pending()},
+		{"peerConnected", m.peer}, {"peerId", g.opts.Name + "-peer"}, {"hasConfigAccess", m.access},
+		{"syncPending", m.pair != nil && m.pair.isPaused()},
 		{"failoverPending", false}, {"uptime", json.Number("1000")}, {"lastSyncTimestamp", json.Number("0")},
 	})
 }

@@ -22,7 +22,7 @@ func (g *Gateway) getOverview(w http.ResponseWriter, _ *http.Request) {
 // getOpenAPI answers with the document of the interface, which also needs a token.
 func (g *Gateway) getOpenAPI(w http.ResponseWriter, _ *http.Request) {
 	paths := object{}
-	for pattern := range g.patterns() {
+	for pattern := range g.apiRoutes() {
 		method, p, _ := strings.Cut(pattern, " ")
 		p = strings.TrimSpace(p)
 		verbs, _ := paths.get(p)
@@ -80,7 +80,7 @@ func (g *Gateway) moduleRoute(next http.HandlerFunc) http.HandlerFunc {
 		switch {
 		case !g.opts.ScanModule:
 			g.noRoute(w, r)
-		case g.older():
+		case g.before83():
 			next(w, r)
 		default:
 			if _, refused := g.authorizeFor(r, false); refused != nil {
@@ -98,28 +98,28 @@ func (g *Gateway) getModuleSupport(w http.ResponseWriter, _ *http.Request) {
 
 func (g *Gateway) postModuleScan(w http.ResponseWriter, r *http.Request) {
 	err := g.Scan(kindProjects)
-	told := r.URL.Query().Get("updateDesigners") == "true"
-	if told {
+	notify := r.URL.Query().Get("updateDesigners") == "true"
+	if notify {
 		g.mu.Lock()
 		for _, s := range g.designers {
-			s.told++
+			s.notifications++
 		}
 		g.mu.Unlock()
 	}
-	writeJSON(w, http.StatusOK, object{{"gatewayProjectScanSuccess", err == nil}, {"sentDesignerUpdateNotification", told}})
+	writeJSON(w, http.StatusOK, object{{"gatewayProjectScanSuccess", err == nil}, {"sentDesignerUpdateNotification", notify}})
 }
 
 // SetPendingRestarts sets the changes that take effect only after a restart. A restart clears the list.
 func (g *Gateway) SetPendingRestarts(tasks ...string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.pending = tasks
+	g.restartTasks = tasks
 }
 
 func (g *Gateway) getPending(w http.ResponseWriter, _ *http.Request) {
 	g.mu.Lock()
 	tasks := array{}
-	for _, t := range g.pending {
+	for _, t := range g.restartTasks {
 		tasks = append(tasks, t)
 	}
 	g.mu.Unlock()
@@ -130,13 +130,13 @@ func (g *Gateway) getPending(w http.ResponseWriter, _ *http.Request) {
 func (g *Gateway) SetTrialExpired(expired bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.expired = expired
+	g.trialOver = expired
 }
 
 func (g *Gateway) trialExpired() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.expired
+	return g.trialOver
 }
 
 func (g *Gateway) getTrial(w http.ResponseWriter, _ *http.Request) {

@@ -102,9 +102,8 @@ func resourceDoc(name string, r *resource, in []string) object {
 }
 
 func resourceDetails(r *resource, from string) object {
-	description, _ := r.doc.get("description")
-	text, _ := description.(string)
-	return object{{"collection", from}, {"description", text}, {"signature", r.storedSignature()}, {"config", r.config}}
+	description, _ := dig(r.doc, "description").(string)
+	return object{{"collection", from}, {"description", description}, {"signature", r.storedSignature()}, {"config", r.config}}
 }
 
 // Loaded returns the loaded files of a resource with the lower-case hex SHA-256 of each. dir is the resource's

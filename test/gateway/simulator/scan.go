@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// scanner is the state of the scans of one kind, guarded by Gateway.mu.
-type scanner struct {
-	kind     string
-	active   bool
-	queued   bool // another pass follows
-	last     time.Time
-	duration time.Duration
-	passes   int
+// scanState is the state of the scans of one kind. Gateway.mu guards it.
+type scanState struct {
+	kind      string
+	active    bool
+	queued    bool // another scan follows the active one
+	last      time.Time
+	duration  time.Duration
+	completed int
 
-	fault   ScanFault
-	changed chan struct{} // closed when the fault is replaced
+	fault        ScanFault
+	faultChanged chan struct{} // closed when the fault is replaced
 }
 
 // ScanFault makes scans of one kind fail.
@@ -39,37 +39,37 @@ func (g *Gateway) FaultScans(kind string, f ScanFault) error {
 		return errKind(kind)
 	}
 	s.fault = f
-	if s.changed != nil {
-		close(s.changed)
+	if s.faultChanged != nil {
+		close(s.faultChanged)
 	}
-	s.changed = make(chan struct{})
+	s.faultChanged = make(chan struct{})
 	return nil
 }
 
 // Scan reads a tree again like "Scan File System" of the web interface, and returns when it is done. It needs no token.
 func (g *Gateway) Scan(kind string) error {
 	g.mu.Lock()
-	up, s := g.up, g.scans[kind]
+	runCtx, known := g.runCtx, g.scans[kind] != nil
 	g.mu.Unlock()
-	if s == nil {
+	if !known {
 		return errKind(kind)
 	}
-	return g.pass(up, s)
+	return g.scanAndReplicate(runCtx, kind)
 }
 
-// Scans returns the number of successful passes over a tree since the last start, including the one of the start.
+// Scans returns the number of successful scans of a kind since the last start, including the one of the start.
 func (g *Gateway) Scans(kind string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if s := g.scans[kind]; s != nil {
-		return s.passes
+		return s.completed
 	}
 	return 0
 }
 
 func errKind(kind string) error { return fmt.Errorf("no scans of %q: want projects or config", kind) }
 
-func (g *Gateway) scanner(kind string) *scanner {
+func (g *Gateway) scanState(kind string) *scanState {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.scans[kind]
@@ -85,7 +85,7 @@ func (g *Gateway) scanStatus(kind string) node {
 	return g.statusOf(g.scans[kind])
 }
 
-func (g *Gateway) statusOf(s *scanner) node {
+func (g *Gateway) statusOf(s *scanState) node {
 	return object{{"scanActive", s.active}, {"lastScanTimestamp", g.moment(s.last)}, {"lastScanDuration", s.duration.Milliseconds()}}
 }
 
@@ -100,12 +100,12 @@ func (g *Gateway) postScan(kind string) node {
 	g.locks[kind].release()
 	s := g.scans[kind]
 	before := g.statusOf(s)
-	switch up := g.up; {
+	switch runCtx := g.runCtx; {
 	case s.active:
 		s.queued = s.queued || !g.opts.Unknowns.CoalescePosts
-	case g.life.Err() == nil:
+	case g.lifeCtx.Err() == nil:
 		s.active = true
-		g.wg.Go(func() { g.runScans(up, s) })
+		g.wg.Go(func() { g.runScans(runCtx, s) })
 	}
 	if g.opts.Unknowns.LateActive {
 		return before
@@ -113,17 +113,17 @@ func (g *Gateway) postScan(kind string) node {
 	return g.statusOf(s)
 }
 
-func (g *Gateway) runScans(up context.Context, s *scanner) {
+func (g *Gateway) runScans(runCtx context.Context, s *scanState) {
 	for {
-		err := g.waitScan(up, s)
+		err := g.delayScan(runCtx, s)
 		if err == nil {
-			err = g.pass(up, s)
+			err = g.scanAndReplicate(runCtx, s.kind)
 		}
-		if err != nil && up.Err() == nil {
+		if err != nil && runCtx.Err() == nil {
 			g.logs.add(levelError, "ScanFileSystem", s.kind+" scan: "+err.Error())
 		}
 		g.mu.Lock()
-		more := s.queued && up.Err() == nil
+		more := s.queued && runCtx.Err() == nil
 		s.active, s.queued = more, false
 		g.mu.Unlock()
 		if !more {
@@ -134,20 +134,21 @@ func (g *Gateway) runScans(up context.Context, s *scanner) {
 
 var errScanFault = errors.New("the scan failed")
 
-// waitScan waits between the request and the reading of the tree, and applies the fault.
-func (g *Gateway) waitScan(up context.Context, s *scanner) error {
+// delayScan waits as long as a scan shows as active before it reads the tree. It returns errScanFault if the scan must
+// fail.
+func (g *Gateway) delayScan(runCtx context.Context, s *scanState) error {
 	g.mu.Lock()
 	f, delay := s.fault, g.opts.ScanDelay
 	g.mu.Unlock()
 	if f.Delay > 0 {
 		delay = f.Delay
 	}
-	if err := sleep(up, delay); err != nil {
+	if err := sleep(runCtx, delay); err != nil {
 		return err
 	}
 	for {
 		g.mu.Lock()
-		f, changed := s.fault, s.changed
+		f, changed := s.fault, s.faultChanged
 		if !f.NeverEnds && f.Fails > 0 {
 			s.fault.Fails--
 		}
@@ -157,38 +158,39 @@ func (g *Gateway) waitScan(up context.Context, s *scanner) error {
 			select {
 			case <-changed:
 				continue
-			case <-up.Done():
-				return up.Err()
+			case <-runCtx.Done():
+				return runCtx.Err()
 			}
-		case f.Fails > 0, g.refusesScan(s.kind):
+		case f.Fails > 0, g.scanFails(s.kind):
 			return errScanFault
 		}
 		return nil
 	}
 }
 
-// pass loads the current tree into the snapshot, and copies changes to a peer.
-func (g *Gateway) pass(up context.Context, s *scanner) error {
-	if err := g.passQuiet(up, s.kind); err != nil {
+// scanAndReplicate loads the current tree into the snapshot, and copies changes to a peer.
+func (g *Gateway) scanAndReplicate(runCtx context.Context, kind string) error {
+	if err := g.scanTree(runCtx, kind); err != nil {
 		return err
 	}
-	return g.spread()
+	return g.replicate()
 }
 
-// passQuiet is pass without copying to a peer.
-func (g *Gateway) passQuiet(up context.Context, kind string) error {
-	s := g.scanner(kind)
-	g.saving.Lock()
-	defer g.saving.Unlock()
-	if up.Err() != nil {
-		return up.Err()
+// scanTree is scanAndReplicate without copying to a peer. It fails only if runCtx is done; what it cannot load becomes
+// load errors.
+func (g *Gateway) scanTree(runCtx context.Context, kind string) error {
+	s := g.scanState(kind)
+	g.filesMu.Lock()
+	defer g.filesMu.Unlock()
+	if runCtx.Err() != nil {
+		return runCtx.Err()
 	}
 	began, now := time.Now(), g.now()
 	var problems []problem
-	if s.kind == kindProjects {
-		problems = g.passProjects()
+	if kind == kindProjects {
+		problems = g.scanProjects()
 	} else {
-		problems = g.passConfig()
+		problems = g.scanConfig()
 	}
 	for _, p := range problems {
 		g.logs.add(levelError, "ScanFileSystem", p.String())
@@ -200,26 +202,20 @@ func (g *Gateway) passQuiet(up context.Context, kind string) error {
 			g.loadErrors = append(g.loadErrors, p.String())
 		}
 	}
-	s.passes++
+	s.completed++
 	s.duration = time.Since(began)
 	// No two scans end in the same millisecond.
-	s.last = later(now.Add(time.Since(began)), s.last.Add(time.Millisecond))
+	s.last = s.last.Add(time.Millisecond)
+	if end := now.Add(time.Since(began)); end.After(s.last) {
+		s.last = end
+	}
 	return nil
 }
 
 const maxLoadErrors = 10_000
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-func (g *Gateway) passProjects() []problem {
-	g.mu.Lock()
-	old := g.projects
-	g.mu.Unlock()
+func (g *Gateway) scanProjects() []problem {
+	old := g.loadedProjects()
 	loaded, problems := loadProjects(g.root, old)
 	for _, p := range loaded {
 		if before := old[p.name]; before != nil && g.opts.Unknowns.SkipUnchanged {
@@ -227,22 +223,20 @@ func (g *Gateway) passProjects() []problem {
 		}
 	}
 	for _, p := range loaded {
-		if g.older() {
+		if g.before83() {
 			problems = append(problems, p.tree.readRaw(g.root)...)
 		}
 		g.signExternal(p.tree, true)
 	}
-	refuseProjects(g.loadFaultsOf(projectsDir), loaded, old)
+	applyProjectFaults(g.activeLoadFaults(projectsDir), loaded, old)
 	g.mu.Lock()
 	g.projects = loaded
 	g.mu.Unlock()
 	return problems
 }
 
-func (g *Gateway) passConfig() []problem {
-	g.mu.Lock()
-	old := g.config
-	g.mu.Unlock()
+func (g *Gateway) scanConfig() []problem {
+	old := g.loadedConfig()
 	loaded, problems := loadConfig(g.root, g.opts.Mode, old)
 	for _, c := range loaded {
 		if before := old.collection(c.name); before != nil && g.opts.Unknowns.SkipUnchanged {
@@ -254,7 +248,7 @@ func (g *Gateway) passConfig() []problem {
 			g.signExternal(c.tree, false)
 		}
 	}
-	refuseConfig(g.loadFaultsOf(resourcesDir), loaded)
+	applyConfigFaults(g.activeLoadFaults(resourcesDir), loaded)
 	g.mu.Lock()
 	g.config = loaded
 	g.mu.Unlock()

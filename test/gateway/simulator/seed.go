@@ -9,9 +9,9 @@ import (
 	"path"
 )
 
-// seed fills the data directory according to Options.Seeding. It reports whether it did, which makes this the first
-// start.
-func (g *Gateway) seed() (first bool, err error) {
+// seed fills the data directory according to Options.Seeding, and reports whether it did. The start that follows is the
+// first one.
+func (g *Gateway) seed() (seeded bool, err error) {
 	switch g.opts.Seeding {
 	case SeedImage:
 		list, err := entries(g.root, ".")
@@ -101,7 +101,7 @@ func (g *Gateway) seedResources() error {
 		}
 	}
 	for name, doc := range map[string]node{
-		"ignition/security-properties":                  securityProperties([][]string{ownLevel}),
+		"ignition/security-properties":                  securityProperties([][]string{ownTokenLevel}),
 		"ignition/system-properties":                    object{{"homepageUrl", "/web/home"}, {"systemName", g.opts.Name}},
 		"ignition/user-source/default":                  object{{"profile", object{{"type", "INTERNAL"}}}},
 		"ignition/identity-provider/default":            object{{"profile", object{{"type", "internal"}}}},
@@ -121,7 +121,7 @@ func (g *Gateway) seedResources() error {
 
 // saveResource writes data files and a signed resource.json, and returns the new resource.
 func (g *Gateway) saveResource(dir string, r *resource, actor string, files map[string][]byte) (*resource, error) {
-	next, doc, err := r.withFiles(files).signed(actor, g.now())
+	next, doc, err := r.withFiles(files).sign(actor, g.now())
 	if err != nil {
 		return nil, err
 	}
@@ -149,8 +149,8 @@ func (g *Gateway) putFile(name string, raw []byte) error {
 	return g.canaries.replace(name, raw)
 }
 
-// ownLevel is the security level of the token that the simulator issues.
-var ownLevel = []string{"Authenticated", "ApiKeys", "Stoker"}
+// ownTokenLevel is the security level of the token that the simulator issues.
+var ownTokenLevel = []string{"Authenticated", "ApiKeys", "Stoker"}
 
 // securityProperties returns a fresh gateway's permissions: Read and Write need the role Administrator, which no API
 // token can have, or one of the granted levels.

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// tree is what a scan found below one directory: resources by <module>/<type>[/<name>…].
+// tree is a snapshot of the resources below one directory, by <module>/<type>[/<name>…].
 type tree struct {
 	dir       string
 	resources map[string]*resource
@@ -32,7 +32,7 @@ func loadTree(root *os.Root, dir string, old *tree) (*tree, []problem) {
 	err := fs.WalkDir(root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			problems = append(problems, problem{name, err})
-			return nil //nolint:nilerr // a directory that cannot be read is one problem of the tree, not its end
+			return nil //nolint:nilerr // it is recorded, and the other directories can still be read
 		}
 		if d.IsDir() {
 			if name != dir && strings.HasPrefix(d.Name(), ".") {
@@ -146,8 +146,7 @@ func loadProject(root *os.Root, name string) (*project, error) {
 	}
 	p := &project{name: name, enabled: true}
 	for key, target := range map[string]*string{"title": &p.title, "description": &p.description, "parent": &p.parent} {
-		v, _ := doc.get(key)
-		*target, _ = v.(string)
+		*target, _ = dig(doc, key).(string)
 	}
 	for key, target := range map[string]*bool{"enabled": &p.enabled, "inheritable": &p.inheritable} {
 		if v, ok := doc.get(key); ok {
@@ -159,12 +158,12 @@ func loadProject(root *os.Root, name string) (*project, error) {
 
 // invalidParent reports whether the chain of parents is broken: a parent is missing, not inheritable, or repeated.
 func invalidParent(projects map[string]*project, p *project) bool {
-	met := map[string]bool{p.name: true}
+	visited := map[string]bool{p.name: true}
 	for parent := p.parent; parent != ""; parent = projects[parent].parent {
-		if met[parent] || projects[parent] == nil || !projects[parent].inheritable {
+		if visited[parent] || projects[parent] == nil || !projects[parent].inheritable {
 			return true
 		}
-		met[parent] = true
+		visited[parent] = true
 	}
 	return false
 }
@@ -214,11 +213,9 @@ func loadCollection(root *os.Root, name string, old *collection) (*collection, [
 	if err == nil {
 		var v node
 		if v, err = parseJSON(raw); err == nil {
-			doc, _ := v.(object)
 			c.declared = true
 			for key, target := range map[string]*string{"title": &c.title, "description": &c.description, "parent": &c.parent} {
-				v, _ := doc.get(key)
-				*target, _ = v.(string)
+				*target, _ = dig(v, key).(string)
 			}
 		}
 	}
@@ -239,26 +236,26 @@ func (c config) collection(name string) *collection {
 	return nil
 }
 
-// effective returns the resource that wins, its collection, and all collections that define it.
-func (c config) effective(resourcePath string) (r *resource, from string, in []string) {
+// effective returns the resource that wins, its collection, and all collections that define it. r is nil if none does.
+func (c config) effective(resourcePath string) (r *resource, collection string, definedIn []string) {
 	for _, col := range c {
 		if found := col.tree.resources[resourcePath]; found != nil {
-			r, from = found, col.name
-			in = append(in, col.name)
+			r, collection = found, col.name
+			definedIn = append(definedIn, col.name)
 		}
 	}
-	return r, from, in
+	return r, collection, definedIn
 }
 
 // names lists the resource paths of <module>/<type> in all collections, sorted.
 func (c config) names(prefix string) []string {
-	met := map[string]bool{}
+	all := map[string]bool{}
 	for _, col := range c {
 		for _, name := range col.tree.names(prefix) {
-			met[name] = true
+			all[name] = true
 		}
 	}
-	return slices.Sorted(maps.Keys(met))
+	return slices.Sorted(maps.Keys(all))
 }
 
 // with returns the configuration with one resource of a collection replaced.
@@ -274,6 +271,7 @@ func (c config) with(name string, r *resource) config {
 	return next
 }
 
+// with returns a copy with one resource added or replaced.
 func (t *tree) with(r *resource) *tree {
 	next := &tree{dir: t.dir, resources: maps.Clone(t.resources)}
 	next.resources[r.path] = r

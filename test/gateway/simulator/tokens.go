@@ -93,6 +93,7 @@ func levelPaths(v node) []string {
 	return paths
 }
 
+// dig returns the value below nested keys, or nil.
 func dig(v node, keys ...string) node {
 	for _, k := range keys {
 		o, _ := v.(object)
@@ -113,9 +114,7 @@ func (g *Gateway) authorize(r *http.Request) (token, *refusal) {
 }
 
 func (g *Gateway) authorizeFor(r *http.Request, changes bool) (token, *refusal) {
-	g.mu.Lock()
-	cfg := g.config
-	g.mu.Unlock()
+	cfg := g.loadedConfig()
 	name, key, ok := strings.Cut(r.Header.Get("X-Ignition-API-Token"), ":")
 	t, known := cfg.tokens()[name]
 	raw, err := base64.RawURLEncoding.DecodeString(key)
@@ -194,8 +193,8 @@ func (g *Gateway) Grant(names ...string) error {
 
 // putConfig writes config.json of a resource and loads it.
 func (g *Gateway) putConfig(collection, name, actor string, doc node) error {
-	g.saving.Lock()
-	defer g.saving.Unlock()
+	g.filesMu.Lock()
+	defer g.filesMu.Unlock()
 	dir := path.Join(resourcesDir, collection, name)
 	saved, err := g.saveResource(dir, newResource(name, "A"), actor, map[string][]byte{"config.json": pretty(doc)})
 	if err != nil {

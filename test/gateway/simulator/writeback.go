@@ -16,7 +16,7 @@ func (g *Gateway) signExternal(t *tree, blobs bool) {
 		r := t.resources[name]
 		dir := path.Join(t.dir, name)
 		if blobs && !g.opts.NoBlobs {
-			if err := g.keepBlobs(dir, r); err != nil {
+			if err := g.storeBlobs(dir, r); err != nil {
 				g.logs.add(levelWarn, "ProjectResources", "could not keep a copy of "+dir+": "+err.Error())
 			}
 		}
@@ -26,7 +26,7 @@ func (g *Gateway) signExternal(t *tree, blobs bool) {
 		if signature, err := r.signature(); err != nil || signature == r.storedSignature() {
 			continue
 		}
-		next, raw, err := r.signed("external", g.now())
+		next, raw, err := r.sign("external", g.now())
 		if err == nil {
 			err = g.canaries.replace(path.Join(dir, resourceFile), raw)
 		}
@@ -39,7 +39,7 @@ func (g *Gateway) signExternal(t *tree, blobs bool) {
 	}
 }
 
-func (g *Gateway) keepBlobs(dir string, r *resource) error {
+func (g *Gateway) storeBlobs(dir string, r *resource) error {
 	for file, digest := range r.digests {
 		blob := path.Join(blobDir, digest)
 		if exists(g.root, blob) {

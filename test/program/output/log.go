@@ -10,8 +10,8 @@ import (
 
 // Log collects what is written to it, and can be read at any time. The zero value keeps everything.
 type Log struct {
-	// Most is how many bytes to keep at the end; 0 means all.
-	Most int
+	// MaxBytes is how many bytes to keep at the end; 0 means all.
+	MaxBytes int
 
 	mu        sync.Mutex
 	kept      []byte
@@ -19,24 +19,24 @@ type Log struct {
 	addresses map[string]string // by server
 }
 
-// lineBytes bounds the line in which to look for an address. Our lines with addresses are shorter.
-const lineBytes = 4 << 10
+// maxLine is the length up to which Log looks for an address in a line. The lines with addresses are shorter.
+const maxLine = 4 << 10
 
 // Write implements io.Writer. It never fails.
 func (l *Log) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.kept = append(l.kept, b...)
-	if l.Most > 0 {
-		l.kept = l.kept[max(0, len(l.kept)-l.Most):]
+	if l.MaxBytes > 0 {
+		l.kept = l.kept[max(0, len(l.kept)-l.MaxBytes):]
 	}
 	for rest := b; len(rest) > 0; {
 		part, after, ended := bytes.Cut(rest, []byte("\n"))
-		if len(l.line)+len(part) <= lineBytes {
+		if len(l.line)+len(part) <= maxLine {
 			l.line = append(l.line, part...)
 		}
 		if ended {
-			l.read(l.line)
+			l.parseAddress(l.line)
 			l.line = l.line[:0]
 		}
 		rest = after
@@ -44,8 +44,8 @@ func (l *Log) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// read takes the address of a server from a line of a JSON log.
-func (l *Log) read(line []byte) {
+// parseAddress records the address of a server from a line of a JSON log.
+func (l *Log) parseAddress(line []byte) {
 	if !bytes.Contains(line, []byte(`"listening"`)) {
 		return
 	}
@@ -70,10 +70,10 @@ func (l *Log) String() string {
 // Tail returns what was kept, without surrounding space, for an error message.
 func (l *Log) Tail() string { return strings.TrimSpace(l.String()) }
 
-// Address returns the address of a server according to the program's JSON log, or "" if it is not there (yet). With port 0 and
-// Address, no other process can take the port in between.
-func (l *Log) Address(of string) string {
+// Address returns the address of a server from the program's JSON log, or "" before the program has logged it. A program
+// that listens on port 0 cannot collide with other processes.
+func (l *Log) Address(server string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.addresses[of]
+	return l.addresses[server]
 }

@@ -20,7 +20,7 @@ not JSON, with "listening" in it
 
 func TestAddressFromLogChunks(t *testing.T) {
 	for size := 1; size <= len(said); size++ {
-		log := &output.Log{Most: 10}
+		log := &output.Log{MaxBytes: 10}
 		for rest := said; rest != ""; {
 			n, err := fmt.Fprint(log, rest[:min(size, len(rest))])
 			require.NoError(t, err)

@@ -39,85 +39,85 @@ func (s size) String() string {
 
 // site is a GatewaySync and its agents.
 type site struct {
-	yard      *yard
+	testbed   *testbed
 	namespace string
 	agents    []*agent
 }
 
-// yard has everything for a measurement: namespaces on an API server, a git server, gateways and agents.
-type yard struct {
+// testbed has everything that a measurement needs: namespaces on an API server, a git server, gateways and agents.
+type testbed struct {
 	dir    string
 	admin  kube.Clients
 	log    *slog.Logger
 	git    *gitserver.Server
 	repo   *gitserver.Repo
-	front  *front
+	proxy  *proxy
 	sites  []*site
 	agents []*agent // of all sites
 
-	syncs   *kube.Informer[v1alpha1.GatewaySync]
-	changed chan struct{}
-	running gosync.WaitGroup
-	stop    context.CancelFunc // ends the agents
-	unwatch context.CancelFunc
+	syncs      *kube.Informer[v1alpha1.GatewaySync]
+	changed    chan struct{}
+	agentLoops gosync.WaitGroup
+	stop       context.CancelFunc // ends the agents
+	unwatch    context.CancelFunc
 }
 
 const (
-	// stopWithin bounds the end of all agents.
-	stopWithin = time.Minute
-	repository = "site.git"
+	// stopTimeout is the timeout for the end of all agents.
+	stopTimeout = time.Minute
+	repository  = "site.git"
 	// files is the number of files that a gateway gets from git.
 	files = 11
 )
 
-// atOnce is how many pods are created at the same time.
-const atOnce = 8
+// parallelPods is how many pods are created at the same time.
+const parallelPods = 8
 
-// newYard creates namespaces, pods and gateways, without running agents. change is applied to every GatewaySync.
-func newYard(ctx context.Context, admin kube.Clients, dir string, of size, log *slog.Logger, change ...func(*v1alpha1.GatewaySync)) (_ *yard, err error) {
-	y := &yard{dir: dir, admin: admin, log: log, changed: make(chan struct{}, 1)}
+// newTestbed creates namespaces, pods and gateways, without running agents. change is applied to every GatewaySync.
+func newTestbed(ctx context.Context, admin kube.Clients, dir string, of size, log *slog.Logger, change ...func(*v1alpha1.GatewaySync)) (_ *testbed, err error) {
+	b := &testbed{dir: dir, admin: admin, log: log, changed: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, y.close())
+			err = errors.Join(err, b.close())
 		}
 	}()
 	root := filepath.Join(dir, "git")
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return nil, err
 	}
-	if y.git, err = gitserver.Start(root, gitserver.Options{}); err != nil {
+	if b.git, err = gitserver.Start(root, gitserver.Options{}); err != nil {
 		return nil, err
 	}
-	if y.front, err = newFront(ctx); err != nil {
+	if b.proxy, err = newProxy(ctx); err != nil {
 		return nil, err
 	}
-	err = gitserver.Try(func(t gitserver.TB) { y.repo = gitserver.NewRepo(t, filepath.Join(root, repository)) })
+	err = gitserver.Try(func(t gitserver.TB) { b.repo = gitserver.NewRepo(t, filepath.Join(root, repository)) })
 	if err != nil {
 		return nil, err
 	}
-	if _, err := y.commit(0); err != nil {
+	if _, err := b.commit(0); err != nil {
 		return nil, err
 	}
-	if err := y.watch(ctx); err != nil {
+	if err := b.watch(ctx); err != nil {
 		return nil, err
 	}
 	for i := range of.sites {
-		if err := y.site(ctx, i, of.agents, change); err != nil {
+		if err := b.site(ctx, i, of.agents, change); err != nil {
 			return nil, err
 		}
 	}
-	return y, nil
+	return b, nil
 }
 
 // site creates a namespace with a GatewaySync and its pods.
-func (y *yard) site(ctx context.Context, i, agents int, change []func(*v1alpha1.GatewaySync)) error {
-	core := y.admin.Core
+func (b *testbed) site(ctx context.Context, i, agents int, change []func(*v1alpha1.GatewaySync)) error {
+	core := b.admin.Core
 	ns, err := core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: fmt.Sprintf("fleet-%d-", i)}}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	s := &site{yard: y, namespace: ns.Name}
-	y.sites = append(y.sites, s)
+	s := &site{testbed: b, namespace: ns.Name}
+	b.sites = append(b.sites, s)
 	if _, err := core.CoreV1().ServiceAccounts(ns.Name).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
@@ -128,84 +128,84 @@ func (y *yard) site(ctx context.Context, i, agents int, change []func(*v1alpha1.
 		return err
 	}
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Name: crName, Namespace: ns.Name}}
-	gs.Spec.Git.Repo, gs.Spec.Git.Ref = y.git.URL(repository), "main"
+	gs.Spec.Git.Repo, gs.Spec.Git.Ref = b.git.URL(repository), "main"
 	gs.Spec.Polling.Interval = "30m" // the measurement requests its syncs
-	gs.Spec.Gateway.Port = &y.front.port
+	gs.Spec.Gateway.Port = &b.proxy.port
 	gs.Spec.Gateway.API = &v1alpha1.GatewayAPI{SecretName: "gateway"}
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
 	for _, c := range change {
 		c(gs)
 	}
-	if _, err := kube.GatewaySyncs(y.admin.Dynamic, ns.Name).Create(ctx, gs, metav1.CreateOptions{}); err != nil {
+	if _, err := kube.GatewaySyncs(b.admin.Dynamic, ns.Name).Create(ctx, gs, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
+	group.SetLimit(parallelPods)
 	for n := range agents {
-		a := &agent{of: s, name: fmt.Sprintf("gw-%d", n), dir: filepath.Join(y.dir, ns.Name, fmt.Sprint(n))}
-		s.agents, y.agents = append(s.agents, a), append(y.agents, a)
-		group.Go(func() error { return a.prepare(ctx, y.log) })
+		a := &agent{site: s, name: fmt.Sprintf("gw-%d", n), dir: filepath.Join(b.dir, ns.Name, fmt.Sprint(n))}
+		s.agents, b.agents = append(s.agents, a), append(b.agents, a)
+		group.Go(func() error { return a.prepare(ctx, b.log) })
 	}
 	return group.Wait()
 }
 
-// start runs all agents.
-func (y *yard) start(ctx context.Context) error {
+// start assembles and runs all agents.
+func (b *testbed) start(ctx context.Context) error {
 	group, wiring := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
-	for _, a := range y.agents {
-		group.Go(func() error { return a.wire(wiring, y.log.With("namespace", a.of.namespace, "gateway", a.name)) })
+	group.SetLimit(parallelPods)
+	for _, a := range b.agents {
+		group.Go(func() error { return a.assemble(wiring, b.log.With("namespace", a.site.namespace, "gateway", a.name)) })
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	ctx, y.stop = context.WithCancel(context.WithoutCancel(ctx))
-	for _, a := range y.agents {
-		leading, resign := context.WithCancel(ctx)
+	ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
+	for _, a := range b.agents {
+		leadCtx, resign := context.WithCancel(ctx)
 		a.resign = resign
-		y.running.Go(func() { _ = a.follower.Run(ctx) }) // both always return nil
-		y.running.Go(func() { _ = a.leading.Run(leading) })
+		b.agentLoops.Go(func() { _ = a.follower.Run(ctx) }) // both always return nil
+		b.agentLoops.Go(func() { _ = a.lead.Run(leadCtx) })
 	}
 	return nil
 }
 
-// end stops all agents and waits for them.
-func (y *yard) end() error {
-	if y.stop == nil {
+// stopAgents stops all agents and waits for them.
+func (b *testbed) stopAgents() error {
+	if b.stop == nil {
 		return nil
 	}
-	y.stop()
-	y.stop = nil
+	b.stop()
+	b.stop = nil
 	ended := make(chan struct{})
-	go func() { y.running.Wait(); close(ended) }()
+	go func() { b.agentLoops.Wait(); close(ended) }()
 	select {
 	case <-ended:
 		return nil
-	case <-time.After(stopWithin):
-		return fmt.Errorf("agents run %s after they were asked to end", stopWithin)
+	case <-time.After(stopTimeout):
+		return fmt.Errorf("agents still run %s after they were stopped", stopTimeout)
 	}
 }
 
 // close ends everything. The namespaces stay on the API server.
-func (y *yard) close() error {
-	errs := []error{y.end()}
-	for _, a := range y.agents {
+func (b *testbed) close() error {
+	errs := []error{b.stopAgents()}
+	for _, a := range b.agents {
 		errs = append(errs, a.close())
 	}
-	if y.unwatch != nil {
-		y.unwatch()
+	if b.unwatch != nil {
+		b.unwatch()
 	}
-	if y.front != nil {
-		errs = append(errs, y.front.close())
+	if b.proxy != nil {
+		errs = append(errs, b.proxy.close())
 	}
-	if y.git != nil {
-		errs = append(errs, y.git.Close())
+	if b.git != nil {
+		errs = append(errs, b.git.Close())
 	}
 	return errors.Join(errs...)
 }
 
 // commit commits a change of one file (the first commit adds all files), and returns its id.
-func (y *yard) commit(n int) (id string, err error) {
+func (b *testbed) commit(n int) (id string, err error) {
 	edits := map[string]string{"projects/line/project.json": fmt.Sprintf(`{"title": "commit %d", "description": "", "parent": "", "enabled": true, "inheritable": false}`, n)}
 	if n == 0 {
 		for i := range (files - 1) / 2 {
@@ -214,48 +214,48 @@ func (y *yard) commit(n int) (id string, err error) {
 			edits[dir+"resource.json"] = `{"scope": "A", "version": 1, "restricted": false, "overridable": true, "files": ["code.py"], "attributes": {}}`
 		}
 	}
-	err = gitserver.Try(func(gitserver.TB) { id = y.repo.Commit(fmt.Sprintf("commit %d", n), gitserver.Files(edits)) })
+	err = gitserver.Try(func(gitserver.TB) { id = b.repo.Commit(fmt.Sprintf("commit %d", n), gitserver.Files(edits)) })
 	return id, err
 }
 
 // watch watches all GatewaySyncs over a connection that is not counted.
-func (y *yard) watch(ctx context.Context) error {
+func (b *testbed) watch(ctx context.Context) error {
 	var err error
-	y.syncs, err = kube.GatewaySyncs(y.admin.Dynamic, "").Informer(nil, func(string, string) {
+	b.syncs, err = kube.GatewaySyncs(b.admin.Dynamic, "").Informer(nil, func(string, string) {
 		select {
-		case y.changed <- struct{}{}:
+		case b.changed <- struct{}{}:
 		default:
 		}
 	})
 	if err != nil {
 		return err
 	}
-	ctx, y.unwatch = context.WithCancel(context.WithoutCancel(ctx))
-	go y.syncs.Run(ctx)
+	ctx, b.unwatch = context.WithCancel(context.WithoutCancel(ctx))
+	go b.syncs.Run(ctx)
 	return nil
 }
 
-// ask annotates all GatewaySyncs at once with a new request to poll git.
-func (y *yard) ask(ctx context.Context, at string) error {
+// requestSync annotates all GatewaySyncs at once with a new request to poll git, identified by request.
+func (b *testbed) requestSync(ctx context.Context, request string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
-		v1alpha1.AnnotationRequestedAt: at, v1alpha1.AnnotationRequestedBy: "cli"}}})
+		v1alpha1.AnnotationRequestedAt: request, v1alpha1.AnnotationRequestedBy: "cli"}}})
 	if err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	for _, s := range y.sites {
+	for _, s := range b.sites {
 		group.Go(func() error {
-			_, err := kube.GatewaySyncs(y.admin.Dynamic, s.namespace).Patch(ctx, crName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "stoker-request"})
+			_, err := kube.GatewaySyncs(b.admin.Dynamic, s.namespace).Patch(ctx, crName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "stoker-request"})
 			return err
 		})
 	}
 	return group.Wait()
 }
 
-// verified waits until every status reports that all gateways run the commit, verified, and that the request is
+// waitVerified waits until every status reports that all gateways run the commit, verified, and that the request is
 // handled.
-func (y *yard) verified(ctx context.Context, commit, request string) error {
-	waiting := slices.Clone(y.sites)
+func (b *testbed) waitVerified(ctx context.Context, commit, request string) error {
+	waiting := slices.Clone(b.sites)
 	for {
 		waiting = slices.DeleteFunc(waiting, func(s *site) bool { return s.verified(commit, request) })
 		if len(waiting) == 0 {
@@ -263,14 +263,14 @@ func (y *yard) verified(ctx context.Context, commit, request string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d GatewaySyncs do not come to commit %s: %w: %s", len(waiting), len(y.sites), commit, ctx.Err(), waiting[0].story())
-		case <-y.changed:
+			return fmt.Errorf("%d of %d GatewaySyncs do not reach commit %s: %w: %s", len(waiting), len(b.sites), commit, ctx.Err(), waiting[0].describe())
+		case <-b.changed:
 		}
 	}
 }
 
 func (s *site) verified(commit, request string) bool {
-	gs, err := s.yard.syncs.Get(s.namespace, crName)
+	gs, err := s.testbed.syncs.Get(s.namespace, crName)
 	if err != nil {
 		return false
 	}
@@ -279,9 +279,9 @@ func (s *site) verified(commit, request string) bool {
 		st.GatewaysReady == fmt.Sprintf("%d/%d", len(s.agents), len(s.agents)) && (request == "" || st.LastHandledRequest == request)
 }
 
-// story describes the state of a GatewaySync.
-func (s *site) story() string {
-	gs, err := s.yard.syncs.Get(s.namespace, crName)
+// describe describes the state of a GatewaySync.
+func (s *site) describe() string {
+	gs, err := s.testbed.syncs.Get(s.namespace, crName)
 	if err != nil {
 		return err.Error()
 	}
@@ -293,10 +293,10 @@ func (s *site) story() string {
 }
 
 // leads returns the agents that lead.
-func (y *yard) leads() map[*agent]bool {
+func (b *testbed) leads() map[*agent]bool {
 	all := map[*agent]bool{}
-	for _, a := range y.agents {
-		if a.leading.Leading() {
+	for _, a := range b.agents {
+		if a.lead.Leading() {
 			all[a] = true
 		}
 	}

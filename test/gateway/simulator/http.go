@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// frontHandler is the gateway's web server: it logs, applies faults and the state, and routes.
-func (g *Gateway) frontHandler() http.Handler {
+// httpHandler returns the handler of the gateway's http and https ports: it logs each request, applies faults and the
+// state, and routes.
+func (g *Gateway) httpHandler() http.Handler {
 	routes := g.routes()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := &recorder{ResponseWriter: w}
@@ -56,12 +57,12 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, routes http.Hand
 // jsonErrors turns the web server's error pages into JSON.
 type jsonErrors struct {
 	http.ResponseWriter
-	url    string
-	silent bool
+	url         string
+	discardBody bool
 }
 
 func (j *jsonErrors) WriteHeader(status int) {
-	if j.silent = strings.HasPrefix(j.Header().Get("Content-Type"), "text/html"); !j.silent {
+	if j.discardBody = strings.HasPrefix(j.Header().Get("Content-Type"), "text/html"); !j.discardBody {
 		j.ResponseWriter.WriteHeader(status)
 		return
 	}
@@ -69,7 +70,7 @@ func (j *jsonErrors) WriteHeader(status int) {
 }
 
 func (j *jsonErrors) Write(p []byte) (int, error) {
-	if j.silent {
+	if j.discardBody {
 		return len(p), nil
 	}
 	return j.ResponseWriter.Write(p)
@@ -92,7 +93,7 @@ func (g *Gateway) gwinfo(s State) string {
 		status = "NEEDS_COMMISSIONING"
 	}
 	node := "Active"
-	if !g.place().active {
+	if !g.membership().active {
 		node = "Warm"
 	}
 	return strings.Join([]string{
@@ -101,8 +102,8 @@ func (g *Gateway) gwinfo(s State) string {
 	}, ";")
 }
 
-// older reports whether the gateway is older than 8.3.
-func (g *Gateway) older() bool {
+// before83 reports whether the version is older than 8.3.
+func (g *Gateway) before83() bool {
 	parts := strings.SplitN(g.opts.Version, ".", 3)
 	if len(parts) < 2 {
 		return false
@@ -120,10 +121,10 @@ func tokenOf(r *http.Request) token {
 	return t
 }
 
-// guarded requires a token with the right permission.
-func (g *Gateway) guarded(next http.HandlerFunc) http.HandlerFunc {
+// requireToken requires a token with the right permission.
+func (g *Gateway) requireToken(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if g.older() {
+		if g.before83() {
 			g.noRoute(w, r)
 			return
 		}

@@ -29,32 +29,33 @@ type cluster struct {
 	nodes    []*node.Node
 }
 
-// inside runs a cluster until it is killed.
-func inside(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+// runCluster runs a cluster until it is killed.
+func runCluster(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	var c Config
 	if err := json.NewDecoder(stdin).Decode(&c); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	k, err := start(ctx, c, func(format string, args ...any) {
-		_ = tell(stdout, message{Say: fmt.Sprintf(format, args...)}) // progress is optional for the reader
+		_ = writeMessage(stdout, message{Say: fmt.Sprintf(format, args...)}) // progress is optional for the reader
 	})
 	if err != nil {
-		return errors.Join(err, tell(stdout, message{Error: err.Error()}))
+		return errors.Join(err, writeMessage(stdout, message{Error: err.Error()}))
 	}
 	listener, err := listen(c.Run)
 	if err != nil {
-		return errors.Join(err, tell(stdout, message{Error: err.Error()}), k.plane.Close())
+		return errors.Join(err, writeMessage(stdout, message{Error: err.Error()}), k.plane.Close())
 	}
-	err = tell(stdout, message{Kubeconfig: k.plane.Kubeconfig()})
+	err = writeMessage(stdout, message{Kubeconfig: k.plane.Kubeconfig()})
 	if err == nil {
 		err = k.serve(ctx, listener)
 	}
 	return errors.Join(err, k.plane.Close())
 }
 
+// start starts a cluster and waits until it is ready. say receives progress messages.
 func start(ctx context.Context, c Config, say func(string, ...any)) (_ *cluster, err error) {
 	began := time.Now()
-	lap := func(what string) { say("%6.1fs  %s", time.Since(began).Seconds(), what) }
+	report := func(what string) { say("%6.1fs  %s", time.Since(began).Seconds(), what) }
 	logs := filepath.Join(c.Dir, "logs")
 	if err := os.MkdirAll(logs, 0o700); err != nil {
 		return nil, err
@@ -71,12 +72,12 @@ func start(ctx context.Context, c Config, say func(string, ...any)) (_ *cluster,
 	starting, ctx := errgroup.WithContext(ctx)
 	for _, n := range k.nodes {
 		starting.Go(func() error {
-			defer lap(n.Containerd() + " has its images")
+			defer report(n.Containerd() + " has its images")
 			return n.StartContainerd(ctx, c.Images)
 		})
 	}
 	starting.Go(func() error {
-		defer lap("the API server is ready")
+		defer report("the API server is ready")
 		options := control.Options{Bin: c.Bin, Dir: c.Dir, Programs: k.programs, APIServer: c.APIServer}
 		if c.Nodes > 0 {
 			options.Address = node.Address
@@ -90,18 +91,19 @@ func start(ctx context.Context, c Config, say func(string, ...any)) (_ *cluster,
 	if err := starting.Wait(); err != nil {
 		return nil, err
 	}
-	lap("controllers and scheduler run")
+	report("controllers and scheduler run")
 	if c.Nodes == 0 {
 		return k, nil
 	}
-	return k, k.startNodes(context.WithoutCancel(ctx), lap)
+	return k, k.startNodes(context.WithoutCancel(ctx), report) // Wait has canceled ctx
 }
 
-// startWithin bounds the start of the nodes.
-const startWithin = 3 * time.Minute
+// nodesTimeout is the timeout for the start of all nodes.
+const nodesTimeout = 3 * time.Minute
 
-func (k *cluster) startNodes(ctx context.Context, lap func(string)) error {
-	ctx, cancel := context.WithTimeout(ctx, startWithin)
+// startNodes starts kube-proxy, the kubelets and the DNS server, and waits until they are ready.
+func (k *cluster) startNodes(ctx context.Context, report func(string)) error {
+	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
 	defer cancel()
 	if err := node.StartProxy(k.plane, k.programs, k.Bin, k.Dir); err != nil {
 		return err
@@ -126,11 +128,11 @@ func (k *cluster) startNodes(ctx context.Context, lap func(string)) error {
 	if err != nil {
 		return err
 	}
-	lap("nodes are ready")
+	report("nodes are ready")
 	if err := k.kubectl(ctx, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=90s"); err != nil {
 		return err
 	}
-	lap("names are resolved")
+	report("DNS is ready")
 	return nil
 }
 

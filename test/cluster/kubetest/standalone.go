@@ -15,13 +15,13 @@ func Start(ctx context.Context, opts ...Option) (*Cluster, error) {
 	for _, set := range opts {
 		set(&o)
 	}
-	ctx, cancel := context.WithTimeout(ctx, buildWithin)
+	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
 	c, err := start(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.grow(ctx, o); err != nil {
+	if err := c.startMissing(ctx, o); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
 	return c, nil

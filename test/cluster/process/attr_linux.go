@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bound ties a child to the thread that starts it, which must stay locked for the child's life. The child has its own
+// TiedToThread ties a child to the thread that starts it, which must stay locked for the child's life. The child has its own
 // process group, so that an interrupt at the terminal goes only to the starter, which then ends its programs in order.
-func Bound() *syscall.SysProcAttr {
+func TiedToThread() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 

@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -34,7 +35,7 @@ type logLine struct {
 
 const maxLogLines = 5000
 
-// logBook is the gateway's log. It drops the oldest lines.
+// logBook is the gateway's log. When it exceeds maxLogLines, it keeps only the newest half.
 type logBook struct {
 	now   func() time.Time
 	mu    sync.Mutex
@@ -46,22 +47,27 @@ func (b *logBook) add(level logLevel, logger, message string) {
 	defer b.mu.Unlock()
 	b.lines = append(b.lines, logLine{b.now(), level, logger, message})
 	if len(b.lines) > maxLogLines {
-		b.lines = append([]logLine(nil), b.lines[len(b.lines)-maxLogLines/2:]...)
+		b.lines = slices.Clone(b.lines[len(b.lines)-maxLogLines/2:])
 	}
 }
 
-// since returns at most limit lines from a time of the gateway's clock on, oldest first.
-func (b *logBook) since(at time.Time, least logLevel, logger string, limit int) []logLine {
+// since returns the first limit lines that are not older than from, in the gateway's clock, have at least the level
+// minLevel, and come from logger, or from any if it is "".
+func (b *logBook) since(from time.Time, minLevel logLevel, logger string, limit int) []logLine {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var found []logLine
 	for _, l := range b.lines {
-		if len(found) < limit && !l.at.Truncate(time.Millisecond).Before(at) && l.level >= least && (logger == "" || l.logger == logger) {
+		if len(found) == limit {
+			break
+		}
+		at := l.at.Truncate(time.Millisecond) // the precision of the REST interface
+		if !at.Before(from) && l.level >= minLevel && (logger == "" || l.logger == logger) {
 			found = append(found, l)
 		}
 	}
 	return found
 }
 
-// Log adds a line of level ERROR to the gateway's log, as a busy gateway constantly does.
+// Log adds a line of level ERROR to the gateway's log.
 func (g *Gateway) Log(logger, message string) { g.logs.add(levelError, logger, message) }

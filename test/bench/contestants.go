@@ -38,9 +38,9 @@ func benchSize(ctx context.Context, s settings, size size, programs programs, wo
 		err = errors.Join(err, remote.server.Close())
 	}()
 	b.agent = programs.agent
-	invite := b.invite
+	invite := b.addContestants
 	if size.memory > 0 {
-		invite = b.confine
+		invite = b.addConfined
 	}
 	if err := invite(ctx, programs); err != nil {
 		return err
@@ -49,18 +49,18 @@ func benchSize(ctx context.Context, s settings, size size, programs programs, wo
 }
 
 func newBench(size size, remote *remote, work string, talk *log.Logger) *bench {
-	return &bench{size: size, work: work, remote: remote, at: map[string]string{}, walked: map[string]int{}, talk: talk}
+	return &bench{size: size, work: work, remote: remote, commits: map[string]string{}, next: map[string]int{}, log: talk}
 }
 
-// invite creates the contestants.
-func (b *bench) invite(ctx context.Context, programs programs) error {
+// addContestants creates the contestants.
+func (b *bench) addContestants(ctx context.Context, programs programs) error {
 	url := b.remote.url()
 	once, err := newAgent(b.agent, filepath.Join(b.work, "once"), url)
 	if err != nil {
 		return err
 	}
 	if b.size.alone {
-		b.contestants = []contestant{once, &agentResident{agentOnce: once, remote: b.remote, brief: true}, b.fetchOnly()}
+		b.contestants = []contestant{once, &agentResident{agentOnce: once, remote: b.remote, oneShot: true}, b.fetchOnly()}
 		return nil
 	}
 	stays, err := newAgent(b.agent, filepath.Join(b.work, "resident"), url)
@@ -68,10 +68,10 @@ func (b *bench) invite(ctx context.Context, programs programs) error {
 		return err
 	}
 	b.contestants = []contestant{once, &agentResident{agentOnce: stays, remote: b.remote}}
-	if err := b.inviteGuaranteed(); err != nil {
+	if err := b.addGuaranteed(); err != nil {
 		return err
 	}
-	if err := b.inviteUnsynced(ctx, programs.nosync); err != nil {
+	if err := b.addUnsynced(ctx, programs.nosync); err != nil {
 		return err
 	}
 	if b.hasRsync() {
@@ -84,13 +84,13 @@ func (b *bench) invite(ctx context.Context, programs programs) error {
 // idle is the agent's default resource request: the chart's agentResources.
 var idle = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("20m")}}
 
-// inviteGuaranteed adds the agent with the CPU that the injector gives it in a Guaranteed pod, if CPU can be limited
+// addGuaranteed adds the agent with the CPU that the injector gives it in a Guaranteed pod, if CPU can be limited
 // here.
-func (b *bench) inviteGuaranteed() error {
+func (b *bench) addGuaranteed() error {
 	limits := inject.Guaranteed(idle).Limits
 	room, err := newQuota(limits.Cpu().MilliValue())
 	if err != nil {
-		b.talk.Printf("an agent of a Guaranteed pod is not measured: no container with a limit on CPU can be made here, which needs root and a control group tree that may be written: %v", err)
+		b.log.Printf("an agent of a Guaranteed pod is not measured: no container with a limit on CPU can be made here, which needs root and a control group tree that may be written: %v", err)
 		return nil
 	}
 	agent, err := newAgent(b.agent, filepath.Join(b.work, "guaranteed"), b.remote.url(), room.wrap()...)
@@ -98,10 +98,10 @@ func (b *bench) inviteGuaranteed() error {
 	return err
 }
 
-// inviteUnsynced adds the agent without durability, if the system supports it.
-func (b *bench) inviteUnsynced(ctx context.Context, nosync string) error {
+// addUnsynced adds the agent without durability, if the system supports it.
+func (b *bench) addUnsynced(ctx context.Context, nosync string) error {
 	if out, err := exec.CommandContext(ctx, nosync, "true").CombinedOutput(); err != nil {
-		b.talk.Printf("what durability costs is not measured: %s", out)
+		b.log.Printf("what durability costs is not measured: %s", out)
 		return ctx.Err()
 	}
 	agent, err := newAgent(b.agent, filepath.Join(b.work, "unsynced"), b.remote.url(), nosync)
@@ -109,15 +109,15 @@ func (b *bench) inviteUnsynced(ctx context.Context, nosync string) error {
 	return err
 }
 
-// confine creates contestants in a container each, or none if containers are not available.
-func (b *bench) confine(context.Context, programs) error {
+// addConfined creates contestants in a container each, or none if containers are not available.
+func (b *bench) addConfined(context.Context, programs) error {
 	for _, who := range []string{once, rsync, fetch} {
 		if who == rsync && !b.hasRsync() {
 			continue
 		}
 		room, err := newContainer(b.size.memory)
 		if err != nil {
-			b.talk.Printf("%s is not measured: no container with a memory limit can be made here, which takes root and a control group tree that may be written: %v", b.size.name, err)
+			b.log.Printf("%s is not measured: no container with a memory limit can be made here, which takes root and a control group tree that may be written: %v", b.size.name, err)
 			return nil
 		}
 		c := &confined{container: room}
@@ -143,7 +143,7 @@ func (b *bench) confine(context.Context, programs) error {
 func (b *bench) hasRsync() bool {
 	_, err := exec.LookPath("rsync")
 	if err != nil {
-		b.talk.Print("rsync is not installed: git + checkout + rsync -c takes no part (install rsync and run again)")
+		b.log.Print("rsync is not installed: git + checkout + rsync -c takes no part (install rsync and run again)")
 	}
 	return err == nil
 }

@@ -1,5 +1,5 @@
-// Package door runs the real receiver in front of a plant, with the permissions that the chart gives it.
-package door
+// Package receivertest runs the real receiver for a plant, with the permissions that the chart gives it.
+package receivertest
 
 import (
 	"bytes"
@@ -36,58 +36,59 @@ const (
 	Token = "S3CR3T-0123456789abcdef0123456789abcdef"
 )
 
-// Locked gives a GatewaySync its own webhook secret.
-func Locked(gs *v1alpha1.GatewaySync) {
+// SetSecret makes the receiver accept requests for gs only with Token.
+func SetSecret(gs *v1alpha1.GatewaySync) {
 	gs.Spec.Webhook.SecretRef = &v1alpha1.SecretKeyRef{Name: secret, Key: key}
 }
 
-// Door is a running receiver.
-type Door struct {
+// Receiver is a running receiver.
+type Receiver struct {
 	URL string
 	p   *plant.Plant
 }
 
-// Open starts the receiver of a plant whose GatewaySyncs are Locked, and waits until it has seen them. It ends with the
-// test.
-func Open(t testing.TB, p *plant.Plant) *Door {
+// Start creates the Secret of SetSecret and a service account with the permissions of the chart, and calls StartAs with
+// that account.
+func Start(t testing.TB, p *plant.Plant) *Receiver {
 	t.Helper()
-	core, in := p.Kube.Core, p.Namespace
-	_, err := core.CoreV1().Secrets(in).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secret}, StringData: map[string]string{key: Token}}, metav1.CreateOptions{})
+	core, namespace := p.Kube.Core, p.Namespace
+	_, err := core.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secret}, StringData: map[string]string{key: Token}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	p.Allow(account, "stoker-setter")
-	_, err = core.RbacV1().Roles(in).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "stoker-receiver-secrets"},
+	// As the templates of charts/stoker do for webhookReceiver.secrets.
+	_, err = core.RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "stoker-receiver-secrets"},
 		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{secret}, Verbs: []string{"get"}}}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, err = core.RbacV1().RoleBindings(in).Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "stoker-receiver-secrets"},
+	_, err = core.RbacV1().RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "stoker-receiver-secrets"},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "stoker-receiver-secrets"},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: in}}}, metav1.CreateOptions{})
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: namespace}}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	p.May(account, authorizationv1.ResourceAttributes{Namespace: in, Resource: "secrets", Name: secret, Verb: "get"})
+	p.WaitAllowed(account, authorizationv1.ResourceAttributes{Namespace: namespace, Resource: "secrets", Name: secret, Verb: "get"})
 
-	return Serve(t, p, p.Cluster.As(t, in, account, ""))
+	return StartAs(t, p, p.Cluster.As(t, namespace, account, ""))
 }
 
-// Serve starts the receiver of a plant with a client configuration, and waits until it has seen the GatewaySyncs. It
-// ends with the test.
-func Serve(t testing.TB, p *plant.Plant, config *rest.Config) *Door {
+// StartAs starts the receiver of a plant with the client configuration config, and waits until it has seen the
+// GatewaySyncs. The receiver ends with the test.
+func StartAs(t testing.TB, p *plant.Plant, config *rest.Config) *Receiver {
 	t.Helper()
 	clients, err := kube.ConnectTo(config, "stoker-receiver/test")
 	require.NoError(t, err)
 	srv, err := server.New(server.Config{Clients: clients, Namespace: p.Namespace, Watch: []string{p.Namespace},
 		Metrics: metrics.NewReceiver(prometheus.NewRegistry(), "test"), Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // it outlives the requests: see Cleanup
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // t.Context() ends before the cleanup
 	done := make(chan error, 1)
 	go func() { done <- srv.Run(ctx) }()
-	front := httptest.NewServer(srv.Routes())
+	listener := httptest.NewServer(srv.Routes())
 	t.Cleanup(func() {
-		front.Close()
+		listener.Close()
 		srv.Close()
 		stop()
 		assert.NoError(t, <-done)
 	})
-	p.Eventually("the receiver has seen what there is", srv.Ready)
-	return &Door{URL: front.URL, p: p}
+	p.Eventually("the receiver has seen all GatewaySyncs", srv.Ready)
+	return &Receiver{URL: listener.URL, p: p}
 }
 
 // Answer is an answer of the receiver.
@@ -96,8 +97,8 @@ type Answer struct {
 	Result, Phase, Ref, Message string
 }
 
-// Ask requests a ref, as a sender that knows the secret. It asks again while the receiver answers 429 or 503.
-func (d *Door) Ask(ctx context.Context, source, id, ref string) (Answer, error) {
+// Request requests a ref with Token. It repeats the request while the receiver answers 429 or 503.
+func (r *Receiver) Request(ctx context.Context, source, id, ref string) (Answer, error) {
 	body, err := json.Marshal(map[string]string{"source": source, "id": id, "ref": ref})
 	if err != nil {
 		return Answer{}, err
@@ -105,7 +106,7 @@ func (d *Door) Ask(ctx context.Context, source, id, ref string) (Answer, error) 
 	ctx, cancel := context.WithTimeout(ctx, plant.Liveness)
 	defer cancel()
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.URL+"/webhook/"+d.p.Namespace+"/"+d.p.Name, bytes.NewReader(body))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+"/webhook/"+r.p.Namespace+"/"+r.p.Name, bytes.NewReader(body))
 		if err != nil {
 			return Answer{}, err
 		}
@@ -125,6 +126,6 @@ func (d *Door) Ask(ctx context.Context, source, id, ref string) (Answer, error) 
 			err := json.Unmarshal(raw, &a)
 			return a, err
 		}
-		time.Sleep(100 * time.Millisecond) // the receiver asks for a retry
+		time.Sleep(100 * time.Millisecond)
 	}
 }

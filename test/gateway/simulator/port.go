@@ -19,43 +19,43 @@ import (
 	"time"
 )
 
-// door is a port that can be closed and reopened at the same address.
-type door struct {
+// port is a TCP port with an HTTP server, which can be closed and reopened at the same address.
+type port struct {
 	addr    string
 	handler http.Handler
 	tls     *tls.Config
 
-	mu     sync.Mutex
-	server *http.Server
-	served chan struct{}
-	walled bool // closed for good
-	port   holder
+	mu       sync.Mutex
+	server   *http.Server
+	served   chan struct{} // closed when the server has ended
+	closed   bool          // shut down: open fails
+	reserved reservation
 }
 
-func (d *door) address() string {
+func (d *port) address() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.addr
 }
 
-// open opens the door. It does nothing if the door is open.
-func (d *door) open() error {
+// open starts to listen. It does nothing if the port is open.
+func (d *port) open() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.walled {
+	if d.closed {
 		return net.ErrClosed
 	}
 	if d.server != nil {
 		return nil
 	}
-	lc := net.ListenConfig{Control: shared}
+	lc := net.ListenConfig{Control: controlShared}
 	l, err := lc.Listen(context.Background(), "tcp", d.addr)
 	if err != nil {
 		return err
 	}
 	d.addr = l.Addr().String()
-	if !d.port.held() {
-		if d.port, err = hold(d.addr); err != nil {
+	if !d.reserved.held() {
+		if d.reserved, err = reservePort(d.addr); err != nil {
 			return errors.Join(err, l.Close())
 		}
 	}
@@ -78,16 +78,16 @@ func (d *door) open() error {
 	return nil
 }
 
-// wall closes the door for good.
-func (d *door) wall() {
+// shutdown closes the port and releases it. It cannot be opened again.
+func (d *port) shutdown() {
 	d.mu.Lock()
-	d.walled = true
+	d.closed = true
 	d.mu.Unlock()
 	d.close()
-	d.port.release()
+	d.reserved.release()
 }
 
-func (d *door) close() {
+func (d *port) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.server == nil {

@@ -13,22 +13,22 @@ import (
 	"time"
 )
 
-// front stands in for 127.0.0.1 of every pod: it forwards requests to the gateway of their token.
-type front struct {
+// proxy stands in for 127.0.0.1 of every pod: it forwards each request to the gateway of its token.
+type proxy struct {
 	port   int32
 	server *http.Server
 	pool   *http.Transport
 	served gosync.WaitGroup
 
-	mu      gosync.RWMutex
-	gateway map[string]*url.URL // by token
-	any     *url.URL            // for requests without a token
+	mu         gosync.RWMutex
+	gateways   map[string]*url.URL // by token
+	anyGateway *url.URL            // for requests without a token
 }
 
 // tokenHeader has a gateway's API token.
 const tokenHeader = "X-Ignition-API-Token"
 
-func newFront(ctx context.Context) (*front, error) {
+func newProxy(ctx context.Context) (*proxy, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -36,16 +36,16 @@ func newFront(ctx context.Context) (*front, error) {
 	}
 	addr, ok := listener.Addr().(*net.TCPAddr)
 	if !ok {
-		return nil, errors.Join(errors.New("the front listens at no port"), listener.Close())
+		return nil, errors.Join(errors.New("the proxy does not listen on TCP"), listener.Close())
 	}
-	f := &front{port: int32(addr.Port), gateway: map[string]*url.URL{}, pool: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 5 * time.Second}}
+	f := &proxy{port: int32(addr.Port), gateways: map[string]*url.URL{}, pool: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 5 * time.Second}}
 	silent := log.New(io.Discard, "", 0)
 	proxy := &httputil.ReverseProxy{ErrorLog: silent, Transport: f.pool, Rewrite: func(r *httputil.ProxyRequest) {
 		f.mu.RLock()
 		defer f.mu.RUnlock()
-		to, ok := f.gateway[r.In.Header.Get(tokenHeader)]
+		to, ok := f.gateways[r.In.Header.Get(tokenHeader)]
 		if !ok {
-			to = f.any
+			to = f.anyGateway
 		}
 		r.SetURL(to)
 	}}
@@ -54,18 +54,18 @@ func newFront(ctx context.Context) (*front, error) {
 	return f, nil
 }
 
-func (f *front) add(token, gateway string) error {
+func (f *proxy) add(token, gateway string) error {
 	u, err := url.Parse(gateway)
 	if err != nil {
 		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.gateway[token], f.any = u, u
+	f.gateways[token], f.anyGateway = u, u
 	return nil
 }
 
-func (f *front) close() error {
+func (f *proxy) close() error {
 	err := f.server.Close()
 	f.served.Wait()
 	f.pool.CloseIdleConnections()

@@ -6,28 +6,28 @@ import (
 	"strings"
 )
 
-// teller prints the story.
-type teller struct {
+// printer prints the story, and counts the checked facts.
+type printer struct {
 	out    io.Writer
 	checks int
 }
 
-func (t *teller) line(format string, args ...any) {
+func (t *printer) line(format string, args ...any) {
 	fmt.Fprintf(t.out, format+"\n", args...)
 }
 
-func (t *teller) step(n int, title string) { t.line("\n%d. %s", n, title) }
+func (t *printer) step(n int, title string) { t.line("\n%d. %s", n, title) }
 
 // say prints what happens.
-func (t *teller) say(text string) { t.line("   %s", text) }
+func (t *printer) say(text string) { t.line("   %s", text) }
 
 // show prints evidence, at most eight lines.
-func (t *teller) show(text string) {
-	const most = 8
+func (t *printer) show(text string) {
+	const maxLines = 8
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for i, line := range lines {
-		if i == most {
-			t.line("     | … and %d more lines", len(lines)-most)
+		if i == maxLines {
+			t.line("     | … and %d more lines", len(lines)-maxLines)
 			return
 		}
 		t.line("     | %s", line)
@@ -35,7 +35,7 @@ func (t *teller) show(text string) {
 }
 
 // check prints a fact that is true. Otherwise it returns the error that ends the demo.
-func (t *teller) check(ok bool, format string, args ...any) error {
+func (t *printer) check(ok bool, format string, args ...any) error {
 	fact := fmt.Sprintf(format, args...)
 	if !ok {
 		return fmt.Errorf("this should be true and is not: %s", fact)

@@ -52,16 +52,16 @@ func (p *Plant) Lead() *Gateway {
 	return nil
 }
 
-// Watch records every state of the object from now on, including the current one; seen returns them. It first passes
-// each state to the functions, one after the other.
-func (p *Plant) Watch(each ...func(*v1alpha1.GatewaySync)) (seen func() []v1alpha1.GatewaySync) {
+// Watch records every state of the GatewaySync from now on, including the current one; seen returns them. It passes each
+// state to the functions before it records it.
+func (p *Plant) Watch(functions ...func(*v1alpha1.GatewaySync)) (seen func() []v1alpha1.GatewaySync) {
 	p.t.Helper()
-	resource, one := p.Kube.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(p.Namespace), fields.OneTermEqualSelector("metadata.name", p.Name).String()
-	now, err := resource.List(p.t.Context(), metav1.ListOptions{FieldSelector: one})
+	resource, selector := p.Kube.Dynamic.Resource(kube.GatewaySync.Resource()).Namespace(p.Namespace), fields.OneTermEqualSelector("metadata.name", p.Name).String()
+	current, err := resource.List(p.t.Context(), metav1.ListOptions{FieldSelector: selector})
 	require.NoError(p.t, err)
-	require.Len(p.t, now.Items, 1)
-	// Without a version the watch might begin with an older state than the one just read.
-	w, err := resource.Watch(p.t.Context(), metav1.ListOptions{FieldSelector: one, ResourceVersion: now.GetResourceVersion()})
+	require.Len(p.t, current.Items, 1)
+	// Without a version, the watch might begin with an older state.
+	w, err := resource.Watch(p.t.Context(), metav1.ListOptions{FieldSelector: selector, ResourceVersion: current.GetResourceVersion()})
 	require.NoError(p.t, err)
 	var mu sync.Mutex
 	var all []v1alpha1.GatewaySync
@@ -69,15 +69,15 @@ func (p *Plant) Watch(each ...func(*v1alpha1.GatewaySync)) (seen func() []v1alph
 		data, err := json.Marshal(object)
 		var gs v1alpha1.GatewaySync
 		if err == nil && json.Unmarshal(data, &gs) == nil {
-			for _, look := range each {
-				look(&gs)
+			for _, f := range functions {
+				f(&gs)
 			}
 			mu.Lock()
 			all = append(all, gs)
 			mu.Unlock()
 		}
 	}
-	record(&now.Items[0])
+	record(&current.Items[0])
 	done := make(chan struct{})
 	p.t.Cleanup(func() { w.Stop(); <-done })
 	go func() {
@@ -93,7 +93,7 @@ func (p *Plant) Watch(each ...func(*v1alpha1.GatewaySync)) (seen func() []v1alph
 	}
 }
 
-// Converges waits until all gateways run a commit, identified by its project's title, and the status reports that.
+// Converges waits until all gateways run the commit whose project has this title, and the status reports that.
 func (p *Plant) Converges(title, commit string) {
 	p.t.Helper()
 	p.Eventually(title+" everywhere", func() bool {
@@ -112,7 +112,7 @@ func (p *Plant) Ready(commit string) bool {
 	return meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionReady) && st.LastGood != nil && st.LastGood.Commit == commit
 }
 
-// Eventually waits until ok returns true.
+// Eventually waits until ok returns true. After Liveness it ends the test, and shows what and the status.
 func (p *Plant) Eventually(what string, ok func() bool) {
 	p.t.Helper()
 	deadline := time.Now().Add(Liveness)

@@ -14,13 +14,13 @@ import (
 	"stoker.io/stoker/test/cluster/node"
 )
 
-// first is the first process of the cluster's namespaces. It sets up the mounts, starts the cluster and reaps orphans.
+// runInit is the first process of the cluster's namespaces. It sets up the mounts, starts the cluster and reaps orphans.
 // When it ends, the kernel ends the cluster.
-func first() error {
+func runInit() error {
 	if os.Getpid() != 1 {
-		return errors.New("it is the first process of a namespace, and nothing else")
+		return errors.New("this verb runs only as the first process of a PID namespace")
 	}
-	if err := mounts(); err != nil {
+	if err := setUpMounts(); err != nil {
 		return err
 	}
 	cluster, err := os.StartProcess("/proc/self/exe", []string{"cluster", verbInside}, &os.ProcAttr{
@@ -49,9 +49,9 @@ func describe(s syscall.WaitStatus) string {
 	return fmt.Sprintf("exit status %d", s.ExitStatus())
 }
 
-// mounts makes the machine's mounts visible here but not the reverse, mounts a /proc for this namespace, and covers the
-// machine's directories that node programs write to with empty ones.
-func mounts() error {
+// setUpMounts makes the machine's mounts visible in this namespace but not the reverse, mounts its /proc, and mounts an
+// empty directory over each of node.Covered.
+func setUpMounts() error {
 	for _, how := range []uintptr{unix.MS_SLAVE, unix.MS_SHARED} {
 		if err := unix.Mount("", "/", "", how|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("propagation of mounts: %w", err)
