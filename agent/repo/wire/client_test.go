@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
@@ -280,6 +281,32 @@ func TestCredentials(t *testing.T) {
 		assert.NotEmpty(t, log.String())
 		assert.NotContains(t, log.String(), "S3CR3T")
 	})
+}
+
+// A text of the server is cut and escaped. A secret that is cut or escaped with it is no longer found, so it must be removed before.
+func TestEchoedSecretsAreRemovedFirst(t *testing.T) {
+	for name, token := range map[string]string{"a secret that is cut": strings.Repeat("s3cr3t-", 20), "a secret that is escaped": `s3cr3t-"\-end`} {
+		t.Run(name, func(t *testing.T) {
+			g := newSiteWith(t, gitserver.Options{Auth: gitserver.Basic("git", token), Pushes: true})
+			commit := g.Push("first", gitserver.Write("a", "1"))
+			r := newClient(t, g.url(), Auth{Token: repotest.Token(token)}, Options{})
+			res, err := r.Resolve(t.Context(), "main")
+			require.NoError(t, err)
+			echo := strings.Repeat("x", 150) + token
+			g.Server.Inject(gitserver.Rewrite(func([]byte) []byte { return fmt.Appendf(nil, "%04xERR %s", len(echo)+8, echo) }).On(gitserver.UploadPack))
+			_, err = openStore(t, store.Options{}).Fetch(t.Context(), r, res.Commit, res.Ref)
+			repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
+			assert.ErrorContains(t, err, "xREDACTED")
+			assert.NotContains(t, err.Error(), "s3cr3t")
+			g.Server.Heal()
+
+			g.Server.Inject(gitserver.Rewrite(func([]byte) []byte { return fmt.Appendf(nil, "%04x\x03%s", len(echo)+5, echo) }).On(gitserver.ReceivePack))
+			err = r.Push(t.Context(), "refs/heads/pushed", plan.ID{}, commit, nil)
+			require.Error(t, err)
+			assert.ErrorContains(t, err, "xREDACTED")
+			assert.NotContains(t, err.Error(), "s3cr3t")
+		})
+	}
 }
 
 // F9: credentials never reach another host.

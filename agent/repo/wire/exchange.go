@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+
+	"stoker.io/stoker/internal/failure"
 )
 
 // exchange collects what a transport learns in one conversation with a server. go-git keeps neither the types of errors nor all
@@ -56,6 +58,13 @@ func (x *exchange) outcome(err error) (secrets []string, _ error) {
 		err = x.err
 	}
 	return x.secrets, err
+}
+
+// quote makes text of the server safe to print. It removes the secrets first: a secret that is cut or escaped would not be found.
+func (x *exchange) quote(text string) string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return failure.Quote(scrub(text, x.secrets))
 }
 
 // programURL returns the address for requests to the service. It is based on the address of the advertisement, which the server

@@ -150,7 +150,7 @@ func (f *fetch) requestPack(ctx context.Context, x *exchange, req *packp.UploadP
 	defer func() { _ = res.Close() }()
 	var stream io.Reader = res
 	if req.Capabilities.Supports(capability.Sideband64k) || req.Capabilities.Supports(capability.Sideband) {
-		stream = newSideband(res, nil)
+		stream = newSideband(res, nil, x.quote)
 	}
 	in, err := f.t.Receive(ctx, stream)
 	return in, req.Depth.IsZero() || len(res.Shallows) == 0, err

@@ -63,15 +63,15 @@ func peekLine(br *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// peekRefusal returns a refusedError if the answer starts with an ERR line.
-func peekRefusal(br *bufio.Reader) error {
+// peekRefusal returns a refusedError if the answer starts with an ERR line. quote makes its text safe to print.
+func peekRefusal(br *bufio.Reader, quote func(string) string) error {
 	head, _ := br.Peek(8) // the reader of the answer gets the error again
 	if len(head) < 8 || string(head[4:]) != "ERR " {
 		return nil
 	}
 	n, _ := strconv.ParseUint(string(head[:4]), 16, 16) // 0 if it is not a number
 	line, _ := br.Peek(int(min(n, uint64(br.Size()))))
-	return &refusedError{failure.Quote(string(line[min(8, len(line)):]))}
+	return &refusedError{quote(string(line[min(8, len(line)):]))}
 }
 
 // sideband reads the data channel of a sideband stream. Unlike go-git's demultiplexer, it returns bytes as soon as they arrive,
@@ -80,6 +80,7 @@ type sideband struct {
 	lines    *pktline.Scanner
 	rest     []byte
 	progress io.Writer // receives the messages for the user; nil drops them
+	quote    func(string) string
 }
 
 const (
@@ -88,8 +89,8 @@ const (
 	sidebandError    = 3
 )
 
-func newSideband(r io.Reader, progress io.Writer) *sideband {
-	return &sideband{lines: pktline.NewScanner(r), progress: progress}
+func newSideband(r io.Reader, progress io.Writer, quote func(string) string) *sideband {
+	return &sideband{lines: pktline.NewScanner(r), progress: progress, quote: quote}
 }
 
 func (b *sideband) Read(p []byte) (int, error) {
@@ -112,7 +113,7 @@ func (b *sideband) Read(p []byte) (int, error) {
 				_, _ = b.progress.Write(line[1:]) // a buffer in memory
 			}
 		case sidebandError:
-			return 0, &abortError{failure.Quote(string(line[1:]))}
+			return 0, &abortError{b.quote(string(line[1:]))}
 		}
 	}
 	n := copy(p, b.rest)

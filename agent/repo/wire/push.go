@@ -21,6 +21,9 @@ import (
 // maxReport is the maximum size of the answer to a push, in bytes. Most of it is the output of hooks.
 const maxReport = 4 << 20
 
+// maxHookOutput is how much of that output is kept until the secrets are removed from it, in bytes.
+const maxHookOutput = 4 << 10
+
 // IsStale reports whether a push failed because the ref no longer had the old value.
 func IsStale(err error) bool {
 	_, ok := errors.AsType[*staleError](err)
@@ -121,10 +124,10 @@ func (c *Client) update(ctx context.Context, x *exchange, u update) (*packp.Repo
 		return nil, "", err
 	}
 	defer func() { _ = answer.Close() }()
-	var hookOutput textBuffer
+	hookOutput := textBuffer{limit: maxHookOutput}
 	var stream io.Reader = answer
 	if sent.sideband {
-		stream = newSideband(answer, &hookOutput)
+		stream = newSideband(answer, &hookOutput, x.quote)
 	}
 	report := packp.NewReportStatus()
 	err = report.Decode(stream)

@@ -150,7 +150,7 @@ func (g *roundTripper) checkResponse(req *http.Request, res *http.Response, x *e
 	case req.Method == http.MethodGet:
 		return g.checkAdvertisement(req, res, x)
 	}
-	return g.checkResult(res, x.service)
+	return g.checkResult(res, x)
 }
 
 // checkRedirect accepts the redirect of an advertisement within its origin: hosts send one for a renamed repository.
@@ -201,13 +201,13 @@ func (g *roundTripper) checkAdvertisement(req *http.Request, res *http.Response,
 }
 
 // checkResult checks the answer to a request. It returns a refusedError if the server refuses.
-func (g *roundTripper) checkResult(res *http.Response, s service) error {
-	if got := mediaType(res); got != s.resultType() {
+func (g *roundTripper) checkResult(res *http.Response, x *exchange) error {
+	if got, s := mediaType(res), x.service; got != s.resultType() {
 		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers a %s with %s; is something between us and the server?", g.url, s.request(), failure.Quote(got))
 	}
 	br := bufio.NewReaderSize(res.Body, refusalPeek)
 	res.Body = peekedBody{br, res.Body}
-	return peekRefusal(br)
+	return peekRefusal(br, x.quote)
 }
 
 func mediaType(res *http.Response) string {

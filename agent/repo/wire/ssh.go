@@ -242,7 +242,7 @@ func (t *sshSession) request(req *packp.UploadPackRequest) (*packp.UploadPackRes
 		return nil, err
 	}
 	sendErr := t.send(encoded) // a server may refuse and close the connection before it has read all: prefer its answer
-	if err := peekRefusal(t.out); err != nil {
+	if err := peekRefusal(t.out, failure.Quote); err != nil {
 		return nil, err
 	}
 	if _, err := t.out.Peek(1); err != nil {
@@ -267,7 +267,7 @@ func (t *sshSession) update(request func(*advertisement) (*updateRequest, error)
 	}
 	t.limit.remaining, t.limit.limit = maxReport, maxReport
 	sendErr := t.send(u.head, u.pack) // a server may refuse before it has read all: prefer its answer
-	if err := peekRefusal(t.out); err != nil {
+	if err := peekRefusal(t.out, failure.Quote); err != nil {
 		return err
 	}
 	if _, err := t.out.Peek(1); err != nil {
@@ -337,6 +337,8 @@ func (t *sshSession) Close() error {
 
 // textBuffer keeps the first bytes of a text of the server. Several goroutines may use it.
 type textBuffer struct {
+	limit int // in bytes; 0 means as much as is quoted
+
 	mu   sync.Mutex
 	text []byte
 }
@@ -345,7 +347,7 @@ type textBuffer struct {
 func (s *textBuffer) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.text = append(s.text, p[:min(len(p), failure.MaxQuoted+1-len(s.text))]...)
+	s.text = append(s.text, p[:min(len(p), cmp.Or(s.limit, failure.MaxQuoted+1)-len(s.text))]...)
 	return len(p), nil
 }
 
