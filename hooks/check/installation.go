@@ -52,12 +52,10 @@ func (c Checker) kinds() Finding {
 // leftovers returns what an earlier product with the same API group left in the cluster (see package migrate), except for pods,
 // which the check pods reports.
 func (c Checker) leftovers(ctx context.Context) []Finding {
-	plan, err := migrate.Finder{Clients: c.Clients, Namespace: c.Namespace, Release: "stoker", ReleaseNamespace: "stoker-system"}.Plan(ctx)
+	actions, err := migrate.Finder{Clients: c.Clients, Namespace: c.Namespace, Release: "stoker", ReleaseNamespace: "stoker-system"}.Objects(ctx)
 	var list []Finding
-	for _, a := range plan {
-		if !a.Pod {
-			list = append(list, leftovers.finding(Warning, a.Object+": "+a.Why+"; see 'stoker migrate'"))
-		}
+	for _, a := range actions {
+		list = append(list, leftovers.finding(Warning, a.Object+": "+a.Why+"; see 'stoker migrate'"))
 	}
 	if err != nil {
 		return append(list, leftovers.unreadable("objects of an earlier product", err))

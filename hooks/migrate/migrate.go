@@ -49,7 +49,6 @@ type Action struct {
 	Object string `json:"object"`
 	Why    string `json:"why"`
 	// Pod is true if the object is a pod.
-	Pod bool `json:"-"`
 
 	apply func(context.Context) error // nil if the step is left to the operator
 }
@@ -76,11 +75,22 @@ type Finder struct {
 // Plan returns the actions in order. It changes nothing. The error says what could not be read; the returned actions are valid
 // nevertheless.
 func (f Finder) Plan(ctx context.Context) ([]Action, error) {
+	actions, noAgent, err := f.objects(ctx)
+	pods, errPods := f.pods(ctx, noAgent)
+	return append(actions, pods...), errors.Join(err, errPods)
+}
+
+// Objects returns the actions of Plan that are not about pods.
+func (f Finder) Objects(ctx context.Context) ([]Action, error) {
+	actions, _, err := f.objects(ctx)
+	return actions, err
+}
+
+func (f Finder) objects(ctx context.Context) (actions []Action, noAgent string, _ error) {
 	definitions, errDefinitions := f.definitions(ctx)
 	kinds, errKinds := f.kinds(ctx)
 	hooks, noAgent, errHooks := f.webhooks(ctx)
-	pods, errPods := f.pods(ctx, noAgent)
-	return slices.Concat(definitions, kinds, hooks, pods), errors.Join(errDefinitions, errKinds, errHooks, errPods)
+	return slices.Concat(definitions, kinds, hooks), noAgent, errors.Join(errDefinitions, errKinds, errHooks)
 }
 
 // complete returns an error if a list is longer than maxList.
@@ -266,7 +276,7 @@ func (f Finder) pods(ctx context.Context, noAgent string) (list []Action, err er
 		if !slices.ContainsFunc(containers(&p.Spec), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) }) {
 			continue
 		}
-		a := Action{Pod: true, Do: ByHand, Object: object("pod", p.Namespace, p.Name), Why: "its container " + v1alpha1.AgentContainer + " belongs to another program; "}
+		a := Action{Do: ByHand, Object: object("pod", p.Namespace, p.Name), Why: "its container " + v1alpha1.AgentContainer + " belongs to another program; "}
 		down := otherPodDown(p, pods)
 		switch {
 		case !requestsAgent(p):
