@@ -73,7 +73,7 @@ func (c *cli) watchStatus(ctx context.Context, p target, name string) error {
 		gs, v, err := p.loadVerdict(ctx, name)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the user ended it
 		case gs == nil && !unavailable(err) && !errors.Is(err, context.DeadlineExceeded), apierrors.IsNotFound(err):
 			return p.explain(name, err)
 		case err != nil && !failing:

@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Types of package snapshot that callers use.
+// Snapshot and the others are the types of package snapshot that callers use.
 type (
 	Snapshot        = snapshot.Snapshot
 	Snapshots       = snapshot.Options

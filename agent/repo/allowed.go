@@ -144,7 +144,7 @@ func (s *Store) Reaches(ctx context.Context, r *Remote, a *Refs, names []string,
 	if last := &s.lastMiss; last.remote == r && last.commit == commit && slices.Equal(last.tips, tips) {
 		return false, last.err
 	}
-	t, err := s.packs.Begin(commit)
+	t, err := s.Begin(commit)
 	if err != nil {
 		return false, err
 	}

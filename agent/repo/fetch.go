@@ -49,7 +49,7 @@ func (s *Store) fetchAll(ctx context.Context, r *Remote, commit plan.ID, ref str
 		return FetchStats{}, err
 	}
 	defer f.Close()
-	if f.kind == FetchIncremental && s.packs.Partial() {
+	if f.kind == FetchIncremental && s.Partial() {
 		f.kind = FetchRenewed // an increment would lack the missing blobs
 	}
 	if err := f.run(ctx); err != nil {
@@ -73,7 +73,7 @@ type fetch struct {
 
 // begin starts a fetch. The caller must close it.
 func (s *Store) begin(r *Remote, commit plan.ID, ref string) (*fetch, error) {
-	t, err := s.packs.Begin(commit)
+	t, err := s.Begin(commit)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func (s *Store) FetchTrees(ctx context.Context, r *Remote, commit plan.ID, ref s
 		return FetchStats{}, err
 	}
 	defer f.Close()
-	if (f.kind == FetchRenewed || f.kind == FetchIncremental) && !s.packs.Partial() {
+	if (f.kind == FetchRenewed || f.kind == FetchIncremental) && !s.Partial() {
 		return s.fetchAll(ctx, r, commit, ref)
 	}
 	f.TreesOnly = true
@@ -259,7 +259,7 @@ func (s *Store) fetchOne(ctx context.Context, p *promise, id plan.ID, single boo
 // blobPrefixes returns idPrefix of all blobs of a commit, sorted.
 func (s *Store) blobPrefixes(commit plan.ID) ([]uint64, error) {
 	var prefixes []uint64
-	if err := s.packs.WalkBlobs(commit, func(id plan.ID) { prefixes = append(prefixes, idPrefix(id)) }); err != nil {
+	if err := s.WalkBlobs(commit, func(id plan.ID) { prefixes = append(prefixes, idPrefix(id)) }); err != nil {
 		return nil, err
 	}
 	slices.Sort(prefixes)

@@ -141,7 +141,7 @@ func (s *Store) CommitText(ctx context.Context, r *Remote, commit plan.ID) ([]by
 		return nil, err
 	}
 	defer s.searching.unlock()
-	t, err := s.packs.Begin(commit)
+	t, err := s.Begin(commit)
 	if err != nil {
 		return nil, err
 	}

@@ -50,7 +50,7 @@ func New(dir string, o StoreOptions) *Store {
 // Open is New, but opens the store at once and returns the error.
 func Open(dir string, o StoreOptions) (*Store, error) {
 	s := New(dir, o)
-	if err := s.packs.Open(); err != nil {
+	if err := s.Open(); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -67,14 +67,14 @@ func (s *Store) Close() error {
 
 // WriteBlob implements plan.Objects. After FetchTrees, it fetches a missing blob.
 func (s *Store) WriteBlob(w io.Writer, id plan.ID) (int64, error) {
-	n, err := s.packs.ReadBlob(w, id)
-	if !store.IsNotFound(err) || !s.packs.Partial() {
-		return n, s.packs.NoteDamage(err)
+	n, err := s.ReadBlob(w, id)
+	if !store.IsNotFound(err) || !s.Partial() {
+		return n, s.NoteDamage(err)
 	}
 	if err := s.fetchMissing(id); err != nil {
 		return 0, err
 	}
-	return s.packs.ReadBlob(w, id)
+	return s.ReadBlob(w, id)
 }
 
 var _ plan.Objects = (*Store)(nil)

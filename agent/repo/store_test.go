@@ -399,7 +399,7 @@ func TestEveryFlippedBitOfAPackIsDetected(t *testing.T) {
 		require.NoError(t, err)
 		err = readEverything(s, commit)
 		if err != nil {
-			require.True(t, IsDamaged(err) && s.packs.Damaged(), "flipped at %d: %v", n, err)
+			require.True(t, IsDamaged(err) && s.Damaged(), "flipped at %d: %v", n, err)
 		} else { // the bit has no meaning
 			for id, text := range content {
 				require.Equal(t, text, repotest.ReadBlob(t, s, id), "flipped at %d", n)

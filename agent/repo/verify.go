@@ -122,7 +122,7 @@ func (s *Store) tagText(ctx context.Context, r *Remote, tag, commit plan.ID) ([]
 		return nil, err
 	}
 	defer s.searching.unlock()
-	t, err := s.packs.Begin(tag)
+	t, err := s.Begin(tag)
 	if err != nil {
 		return nil, err
 	}

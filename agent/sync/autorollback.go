@@ -49,7 +49,7 @@ func (j autoRollback) run(ctx context.Context, err error) error {
 	if trigger == "" {
 		return err
 	}
-	restore := restorer{j.job}
+	restore := restorer(j)
 	n, noteErr := restore.loadNote()
 	if noteErr != nil {
 		return noteErr

@@ -21,15 +21,15 @@ type watchdog struct {
 	waiting  atomic.Int32 // reads under way
 }
 
-// watch starts a watchdog. It cancels the returned context after total, or if fewer than bytes bytes arrive in a window. The
+// watch starts a watchdog. It cancels the returned context after total, or if fewer than least bytes arrive in a window. The
 // caller must call the returned function, which stops the watchdog and waits for its end.
-func watch(ctx context.Context, total time.Duration, bytes int64, window time.Duration) (context.Context, *watchdog, func()) {
+func watch(ctx context.Context, total time.Duration, least int64, window time.Duration) (context.Context, *watchdog, func()) {
 	ctx, expire := context.WithTimeoutCause(ctx, total, errDeadline)
 	ctx, cancel := context.WithCancelCause(ctx)
 	w, done := &watchdog{}, make(chan struct{})
 	go func() {
 		defer close(done)
-		w.run(ctx, cancel, bytes, window)
+		w.run(ctx, cancel, least, window)
 	}()
 	return ctx, w, func() {
 		cancel(nil)

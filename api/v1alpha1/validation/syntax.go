@@ -36,7 +36,8 @@ const (
 	maxPath        = 1024
 	maxProfileName = 63
 	maxPattern     = 512
-	MaxPatterns    = 128
+	// MaxPatterns is how many patterns a list may have.
+	MaxPatterns = 128
 )
 
 var profileName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)

@@ -63,7 +63,7 @@ func (w *writer) add(content []byte) string {
 func (w *writer) kustomization() types.Kustomization {
 	k := w.Kustomization
 	k.Resources, k.Components, k.Configurations = nil, nil, nil
-	for _, ref := range w.spec.resources {
+	for _, ref := range w.resources {
 		switch {
 		case ref.folder && strings.HasPrefix(ref.field, "components"):
 			k.Components = append(k.Components, "../"+w.folderName(ref.path))
