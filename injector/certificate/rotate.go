@@ -26,7 +26,7 @@ type rotation struct {
 
 // update updates data, serve and action. It reports whether data changed.
 //
-// A certificate is replaced in three steps, each by any replica. After two thirds of the lifetime of the current certificate, the next one
+// A certificate is replaced in two steps. Any replica can do each of them. After two thirds of the lifetime of the current certificate, the next one
 // is issued and its authority added to the bundle. The next certificate is served when publishTime has passed since it was issued and
 // its authority is in the webhook configuration. The old authority stays in the bundle until it expires.
 func (k *rotation) update() (changed bool, err error) {
@@ -38,8 +38,8 @@ func (k *rotation) update() (changed bool, err error) {
 	roots := k.merge(authorities(k.data[keyBundle]), k.published)
 	current, err := load(k.data[keyCert], k.data[keyKey], roots, k.names, k.now)
 	if err != nil {
-		// The Secret was deleted or damaged. Restore the pair that this replica serves, because the API server trusts it
-		// already.
+		// The pair in the Secret is missing, damaged, expired, or for other names. Restore the one that this replica serves, because
+		// the API server trusts it already.
 		if current, err = load(k.servedPair[0], k.servedPair[1], roots, k.names, k.now); err != nil {
 			return true, k.reissue(roots)
 		}

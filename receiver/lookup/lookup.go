@@ -23,8 +23,8 @@ type Lookup struct {
 
 // Callbacks are the callbacks of a Lookup. They must not block.
 type Callbacks struct {
-	// Changed is called for each served object that was added or changed, Unreadable for each that cannot be decoded and
-	// therefore not served.
+	// Changed is called for each object with a webhook that was added or changed. Unreadable is called for each object that cannot
+	// be decoded; such an object has no webhook.
 	Changed    func(v1alpha1.Requestable)
 	Unreadable func(*kube.UndecodableError)
 	// Failed is called when a watch fails.
@@ -69,10 +69,10 @@ func (l *Lookup) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Served reports whether the cache is complete, except for namespaces that the API server forbids to watch.
+// Served reports whether the first lists of all namespaces are cached. Namespaces that the API server forbids to list do not count.
 func (l *Lookup) Served() bool { return l.gateways.Served() && l.configs.Served() }
 
-// NotSynced reports whether the receiver serves a namespace whose objects of a kind it does not know yet.
+// NotSynced reports whether a namespace is watched, but its objects of this kind are not cached yet.
 func (l *Lookup) NotSynced(kind kube.Kind, namespace string) bool {
 	seen := l.gateways.Seen
 	if kind == kube.ConfigSync {

@@ -14,8 +14,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// renderer makes the files whose bytes are not git's: templates, patched files, and each resource.json beside them, which needs a new
-// signature.
+// renderer makes the files whose content differs from the blob in git: rendered templates, patched files, and each resource.json beside
+// them, which needs a new signature.
 type renderer struct {
 	rules    *plan.Rules
 	objects  plan.Objects
@@ -25,8 +25,8 @@ type renderer struct {
 	cache    *Cache
 	factsID  string              // fingerprint of the facts
 	recipes  map[plan.ID]*recipe // by id of the result: what has been rendered so far
-	steps    int                 // template steps so far; rendering a file again does not count
-	// readLocal returns the content of a blob that the store lacks from the disk. It may be nil.
+	steps    int                 // template steps so far; results from the cache cost none
+	// readLocal reads from the disk a blob that the object store lacks. It may be nil.
 	readLocal func(path string, id plan.ID) ([]byte, bool)
 }
 
@@ -37,7 +37,7 @@ func newRenderer(o *overlay, system string, cache *Cache) *renderer {
 	}
 }
 
-// recipe describes how to make a file whose bytes are not git's: first the template, then the patches, then a new
+// recipe describes how to make a file whose content differs from the blob in git: first the template, then the patches, then a new
 // signature.
 type recipe struct {
 	path string
@@ -73,7 +73,8 @@ func (x *renderer) newRecipe(path string, c *child) (*recipe, error) {
 			return nil, failure.New(v1alpha1.ReasonTemplateFailed, "mappings[%d]: %s is a binary file, not a template: remove template: true", c.origin, m.Source)
 		case k == huge:
 			return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the template %s is larger than --max-rendered, %d bytes", path, x.rules.Limits.Rendered)
-		case k == stable, k == volatile: // a binary file in a folder of templates is copied
+		case k == binary: // in a folder of templates it is copied
+		case k == stable, k == volatile:
 			r.template = k
 		}
 	}
@@ -122,7 +123,7 @@ func (x *renderer) render(n node, children []child) error {
 	return x.renderSignature(n, children)
 }
 
-// renderSignature signs the resource.json of a directory again if files beside it were rendered.
+// renderSignature gives the resource.json of a directory a new signature. render calls it if a file of the directory has changed.
 func (x *renderer) renderSignature(n node, children []child) error {
 	own, parts := resourceOf(children)
 	if own == nil {
@@ -239,7 +240,7 @@ func (x *renderer) produce(r *recipe) (content []byte, steps int, err error) {
 	return content, steps, err
 }
 
-// ErrGone reports that the blob of a record is no longer available.
+// ErrGone means that neither git nor the cache has the content that the last sync wrote.
 var ErrGone = errors.New("the content of the last sync is no longer available")
 
 // has reports whether writeBlob can write the content of an id.
