@@ -164,11 +164,11 @@ func everyVerb(t *testing.T) {
 	assert.Equal(t, "down", state(scheduler))
 
 	for want, args := range map[string][]string{
-		"want status, or one of":             {"ctl"},
-		`"end": want status, stop`:           {"ctl", "end", scheduler},
-		`no program "x"`:                     {"ctl", "stop", "x"},
-		"load: want a name":                  {"load"},
-		"there is no node that could run it": {"load", "registry.local/sh:dev", "/bin/sh"},
+		"want status, or one of":                           {"ctl"},
+		`"end": want status, stop`:                         {"ctl", "end", scheduler},
+		`no program "x"`:                                   {"ctl", "stop", "x"},
+		"load: want a name":                                {"load"},
+		"the cluster has no node that could run the image": {"load", "registry.local/sh:dev", "/bin/sh"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			_, _, err := command(t, args...)
@@ -188,7 +188,7 @@ func TestCommandsThatMakeNoSenseSayWhatDoes(t *testing.T) {
 		"no command":       {[]string{"run"}, "which command?"},
 		"too many nodes":   {[]string{"up", "-nodes", "9"}, "9 nodes: want 1 to 3"},
 		"another version":  {[]string{"build", "-kubernetes", "v1.0.0"}, `kubernetes "v1.0.0" has no module file`},
-		"first by hand":    {[]string{"first"}, "first process of a namespace"},
+		"first by hand":    {[]string{"first"}, "first process of a PID namespace"},
 		"no configuration": {[]string{"keep"}, "configuration"},
 		"nothing to ask":   {[]string{"ctl", "status"}, "no cluster runs"},
 	} {
