@@ -12,7 +12,7 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Snapshot and the others are the types of package snapshot that callers use.
+// These types of package snapshot are part of the interface of a Dir.
 type (
 	Snapshot        = snapshot.Snapshot
 	Snapshots       = snapshot.Options
