@@ -54,13 +54,13 @@ func lockStore(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// openRoot opens the repository of the store, and creates what is missing. Call it again for each operation, because another
-// process may have removed or replaced the directory.
-func (s *Store) openRoot() (*os.Root, error) {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+// openRoot opens the repository of the store in dir, and creates what is missing. Call it again for each operation, because
+// another process may have removed or replaced the directory.
+func openRoot(dir string) (*os.Root, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, asDiskError(err)
 	}
-	outer, err := os.OpenRoot(s.dir)
+	outer, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, asDiskError(err)
 	}
@@ -120,7 +120,7 @@ func makeDir(root *os.Root, name string) error {
 
 // load opens the packs. If one cannot be opened, the store is damaged.
 func (s *Store) load() error {
-	root, err := s.openRoot()
+	root, err := openRoot(s.dir)
 	if err != nil {
 		return err
 	}
@@ -141,19 +141,16 @@ func (s *Store) load() error {
 		p.seq = int64(len(packs))
 		packs = append(packs, p)
 	}
-	tip := readTip(root)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.packs, s.tip, s.damaged = packs, tip, damaged
+	s.packs.load(packs, readTip(root), damaged)
 	return nil
 }
 
 // asideDir is the name of a repository that could not be read, until it can be removed.
 const asideDir = bareDir + ".unreadable"
 
-// setAside renames a repository that cannot be read, and tries to remove it.
-func (s *Store) setAside() error {
-	outer, err := os.OpenRoot(s.dir)
+// setAside renames the repository in dir, which cannot be read, and tries to remove it.
+func setAside(dir string) error {
+	outer, err := os.OpenRoot(dir)
 	if err != nil {
 		return asDiskError(err)
 	}
@@ -236,14 +233,14 @@ func writeTip(root *os.Root, id plan.ID) error {
 	return asDiskError(root.Rename(temp, tipFile))
 }
 
-// removeUnknownPacks removes packs that are not part of the store because they could not be opened. It keeps temporary files,
-// which another transfer may be using.
-func (s *Store) removeUnknownPacks(root *os.Root) error {
+// removeUnknownPacks removes packs from root that are not among the known ones, because they could not be opened. It keeps
+// temporary files, which another transfer may be using.
+func removeUnknownPacks(root *os.Root, known *packSet) error {
 	names, err := listPacks(root, true)
 	if err != nil {
 		return err
 	}
-	packs := s.acquire()
+	packs := known.acquire()
 	defer releaseAll(packs)
 	for _, name := range names {
 		if slices.ContainsFunc(packs, func(p *pack) bool { return p.name == name }) {

@@ -180,13 +180,14 @@ type reader struct {
 	sum     hash.Hash
 }
 
-func (s *Store) newReader() *reader {
-	return &reader{newInflater(), newScratch(s.scratchFile, s.scratch), sha1.New()}
+// newReader returns a reader for a store in dir. The sizes are those of its scratch.
+func newReader(dir string, sizes scratchSizes) *reader {
+	return &reader{newInflater(), newScratch(func() (*os.File, error) { return createScratch(dir) }, sizes), sha1.New()}
 }
 
-// scratchFile creates the file of a scratch.
-func (s *Store) scratchFile() (*os.File, error) {
-	root, err := s.openRoot()
+// createScratch creates the file of a scratch.
+func createScratch(dir string) (*os.File, error) {
+	root, err := openRoot(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -194,37 +195,73 @@ func (s *Store) scratchFile() (*os.File, error) {
 	return createUnnamed(root, packDir)
 }
 
-// read writes the content of an object to w. Unless want is zero, an object of another kind is an error, and read writes nothing.
-// If read fails, what it wrote may be wrong: the id is verified last.
-func (s *Store) read(w io.Writer, id plan.ID, want kind) (kind, int64, error) {
+// withObject finds an object and calls do with it, and with a reader to read it.
+func (s *Store) withObject(id plan.ID, do func(r *reader, o *packedObject) error) error {
 	packs := s.acquire()
 	defer releaseAll(packs)
 	p, off, err := find(packs, id)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	r := s.readers.Get().(*reader)
-	defer s.putReader(r)
-	o, err := s.locate(p, r, off)
+	defer func() {
+		r.scratch.close() // frees the disk space that the reader used
+		s.readers.Put(r)
+	}()
+	o, err := r.locate(p, off, &s.limits)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
-	wrongKind := want != 0 && o.kind != want
-	if wrongKind {
-		w = io.Discard
-	}
+	return do(r, &o)
+}
+
+// read writes the content of an object to w. Unless want is zero, an object of another kind is an error, and read writes nothing.
+// If read fails, what it wrote may be wrong: the id is verified last.
+func (s *Store) read(w io.Writer, id plan.ID, want kind) (k kind, n int64, err error) {
 	count := &countingWriter{w: w}
-	err = r.writeVerified(&o, id, &s.limits, count)
-	if err == nil && wrongKind {
-		err = failure.New(v1alpha1.ReasonUnsupportedRepository,
-			"object %s of the repository is a %s, where a %s belongs; see what git fsck says of the repository", id, o.kind, want)
-	}
-	return o.kind, count.n, err
+	err = s.withObject(id, func(r *reader, o *packedObject) error {
+		k = o.kind
+		wrongKind := want != 0 && k != want
+		if wrongKind {
+			count.w = io.Discard
+		}
+		err := r.writeVerified(o, id, &s.limits, count)
+		if err == nil && wrongKind {
+			err = failure.New(v1alpha1.ReasonUnsupportedRepository,
+				"object %s of the repository is a %s, where a %s belongs; see what git fsck says of the repository", id, k, want)
+		}
+		return err
+	})
+	return k, count.n, err
+}
+
+// readIntoScratch reads an object into a scratch. The caller frees it.
+func (s *Store) readIntoScratch(id plan.ID, to *scratch) (k kind, c *scratchObject, err error) {
+	err = s.withObject(id, func(r *reader, o *packedObject) error {
+		size, err := o.resultSize(r.inflate)
+		if err != nil {
+			return err
+		}
+		if err := s.limits.checkDeltaSize(o.kind, size); err != nil {
+			return err
+		}
+		object, err := to.alloc(size)
+		if err != nil {
+			return err
+		}
+		if err := r.writeVerified(o, id, &s.limits, object); err != nil {
+			object.free()
+			return err
+		}
+		k, c = o.kind, object
+		return nil
+	})
+	return k, c, err
 }
 
 // locate is pack.locate for a pack of the store. A size over the limits means damage, because the received pack was within them.
-func (s *Store) locate(p *pack, r *reader, off int64) (packedObject, error) {
-	o, err := p.locate(r.inflate, off, &s.limits)
+func (r *reader) locate(p *pack, off int64, l *Limits) (packedObject, error) {
+	o, err := p.locate(r.inflate, off, l)
 	if failure.Is(err, v1alpha1.ReasonLimitExceeded) {
 		err = corrupt("an entry of a pack claims another size than it had: %v", err)
 	}
@@ -246,44 +283,6 @@ func (r *reader) writeVerified(o *packedObject, id plan.ID, l *Limits, w io.Writ
 		return corrupt("object %s has the content of %s", id, got)
 	}
 	return nil
-}
-
-// putReader returns a reader to the pool. It frees the disk space that the reader used.
-func (s *Store) putReader(r *reader) {
-	r.scratch.close()
-	s.readers.Put(r)
-}
-
-// readIntoScratch reads an object into a scratch. The caller frees it.
-func (s *Store) readIntoScratch(id plan.ID, to *scratch) (kind, *scratchObject, error) {
-	packs := s.acquire()
-	defer releaseAll(packs)
-	p, off, err := find(packs, id)
-	if err != nil {
-		return 0, nil, err
-	}
-	r := s.readers.Get().(*reader)
-	defer s.putReader(r)
-	o, err := s.locate(p, r, off)
-	if err != nil {
-		return 0, nil, err
-	}
-	size, err := o.resultSize(r.inflate)
-	if err != nil {
-		return 0, nil, err
-	}
-	if err := s.limits.checkDeltaSize(o.kind, size); err != nil {
-		return 0, nil, err
-	}
-	c, err := to.alloc(size)
-	if err != nil {
-		return 0, nil, err
-	}
-	if err := r.writeVerified(&o, id, &s.limits, c); err != nil {
-		c.free()
-		return 0, nil, err
-	}
-	return o.kind, c, nil
 }
 
 // countingWriter counts the bytes that are written to w.

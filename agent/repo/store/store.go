@@ -4,11 +4,9 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 
-	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -30,16 +28,11 @@ type Store struct {
 	maxPacks int
 	scratch  scratchSizes
 	readers  sync.Pool // of *reader
+	packs    packSet
 
 	opening sync.Mutex // guards lock
 	lock    *os.File
 	opened  atomic.Bool // the store has its lock and its packs
-
-	mu      sync.RWMutex // guards the fields below
-	packs   []*pack      // oldest first; the slice is never changed in place
-	tip     plan.ID      // the commit of the last transfer; zero if it is not known
-	damaged bool         // the next transfer must fetch everything
-	closed  bool
 }
 
 // New returns a store in a directory that nothing else uses. The first use opens it; after a failure, the next use tries again.
@@ -52,7 +45,7 @@ func New(dir string, o Options) *Store {
 		o.MaxPacks = 50
 	}
 	s := &Store{dir: dir, log: o.Log, limits: o.Limits.withDefaults(), maxPacks: o.MaxPacks, scratch: defaultScratch()}
-	s.readers.New = func() any { return s.newReader() }
+	s.readers.New = func() any { return newReader(s.dir, s.scratch) }
 	return s
 }
 
@@ -67,7 +60,7 @@ func (s *Store) Open() error {
 	if s.opened.Load() {
 		return nil
 	}
-	if s.isClosed() {
+	if s.packs.isClosed() {
 		return errors.New("the repository's store is closed")
 	}
 	lock, err := lockStore(s.dir)
@@ -77,7 +70,7 @@ func (s *Store) Open() error {
 	err = s.load()
 	if _, unreadable := errors.AsType[*DiskError](err); unreadable {
 		s.log.Warn("the repository's store cannot be read; it is set aside, and fetched again", "dir", s.dir, "error", err)
-		if moveErr := s.setAside(); moveErr != nil {
+		if moveErr := setAside(s.dir); moveErr != nil {
 			err = errors.Join(err, moveErr)
 		} else {
 			err = s.load()
@@ -105,41 +98,21 @@ func unusable(err error) error {
 func (s *Store) Close() error {
 	s.opening.Lock()
 	defer s.opening.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil
-	}
-	s.closed = true
 	s.opened.Store(false)
-	releaseAll(s.packs)
-	s.packs = nil
-	if s.lock == nil {
+	if wasOpen := s.packs.close(); !wasOpen || s.lock == nil {
 		return nil
 	}
 	return errors.Join(unlockFile(s.lock), s.lock.Close())
 }
 
-func (s *Store) isClosed() bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.closed
-}
-
 // Partial reports whether the store has trees but lacks some of their blobs.
 func (s *Store) Partial() bool {
 	_ = s.Open()
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return slices.ContainsFunc(s.packs, func(p *pack) bool { return p.partial })
+	return s.packs.partial()
 }
 
 // Damaged reports whether a read or a transfer found the store damaged. The next transfer must fetch everything.
-func (s *Store) Damaged() bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.damaged
-}
+func (s *Store) Damaged() bool { return s.packs.isDamaged() }
 
 // NoteDamage marks the store as damaged if err reports damage or a missing object; IsDamaged then holds for the result. Other
 // errors stay as they are. It is for reads of objects that the store must have: those of a fetched commit.
@@ -147,9 +120,7 @@ func (s *Store) NoteDamage(err error) error {
 	if err == nil || (!s.noteFileDamage(err) && !IsNotFound(err)) {
 		return err
 	}
-	s.mu.Lock()
-	s.damaged = true
-	s.mu.Unlock()
+	s.packs.markDamaged()
 	return failure.New(v1alpha1.ReasonGitUnreachable, "%w: %w", errDamaged, err)
 }
 
@@ -165,29 +136,14 @@ func (s *Store) noteFileDamage(err error) bool {
 	if !unreadable && !errors.Is(err, ErrCorrupt) {
 		return false
 	}
-	s.mu.Lock()
-	first := !s.damaged && !s.closed
-	s.damaged = true
-	s.mu.Unlock()
-	if first {
+	if s.packs.markDamaged() {
 		s.log.Warn("the repository's store is damaged; it is fetched again", "dir", s.dir, "error", err)
 	}
 	return true
 }
 
-// acquire returns the current packs. They stay open until the caller calls releaseAll.
+// acquire is packSet.acquire for a store that may have to be opened first.
 func (s *Store) acquire() []*pack {
 	_ = s.Open() // a store that cannot be opened is empty; Begin returns the reason
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for _, p := range s.packs {
-		p.retain()
-	}
-	return s.packs
-}
-
-func releaseAll(packs []*pack) {
-	for _, p := range packs {
-		p.release()
-	}
+	return s.packs.acquire()
 }

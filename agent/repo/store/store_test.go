@@ -97,9 +97,9 @@ func TestReadersAreNotDisturbedByATransfer(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for _, p := range s.packs {
+	s.packs.mu.RLock()
+	defer s.packs.mu.RUnlock()
+	for _, p := range s.packs.list {
 		assert.Equal(t, int32(1), p.refs.Load(), "no pack is leaked")
 	}
 }
@@ -133,7 +133,7 @@ func TestSetAsideMakesRoomForANewStore(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.NoError(t, os.Mkdir(filepath.Join(dir, asideDir), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, asideDir, "earlier"), nil, 0o600))
-	require.NoError(t, s.setAside())
+	require.NoError(t, setAside(dir))
 	assert.NoDirExists(t, filepath.Join(dir, asideDir))
 	assert.Equal(t, Empty, openStore(t, dir).pull(g, commit))
 }
@@ -144,7 +144,7 @@ func TestPublishKeepsTemporaryFiles(t *testing.T) {
 	commit := g.Push("first", repotest.Views(3))
 	dir := t.TempDir()
 	s := openStore(t, dir)
-	root, err := s.openRoot()
+	root, err := openRoot(dir)
 	require.NoError(t, err)
 	f, name, err := createTemp(root, packDir, packExt)
 	require.NoError(t, err)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"slices"
 
 	"stoker.io/stoker/agent/plan"
 )
@@ -52,11 +51,11 @@ func (s *Store) Begin(commit plan.ID) (*Transfer, error) {
 	if err := s.Open(); err != nil {
 		return nil, err
 	}
-	root, err := s.openRoot()
+	root, err := openRoot(s.dir)
 	if err != nil {
 		return nil, err
 	}
-	return &Transfer{Commit: commit, store: s, root: root, condition: s.condition(root)}, nil
+	return &Transfer{Commit: commit, store: s, root: root, condition: s.packs.condition(root, s.maxPacks)}, nil
 }
 
 // Close closes the transfer. Received packs stay on disk until Drop or the next Open of the store.
@@ -71,38 +70,9 @@ func (t *Transfer) Limits() Limits { return t.store.limits }
 // Scratch creates a temporary file without a name in the store's directory.
 func (t *Transfer) Scratch() (*os.File, error) { return createUnnamed(t.root, packDir) }
 
-// smallStore is a size in bytes. The packs of a Grown store have this size and twice that of the largest pack.
-const smallStore = 4 << 20
-
-// condition checks that the files of the packs exist, and returns the condition of the store.
-func (s *Store) condition(root *os.Root) Condition {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	total, largest := int64(0), int64(0)
-	for _, p := range s.packs {
-		for _, ext := range []string{packExt, indexExt} {
-			if _, err := root.Stat(p.name + ext); err != nil {
-				s.damaged = true
-			}
-		}
-		total, largest = total+p.size, max(largest, p.size)
-	}
-	switch {
-	case s.damaged:
-		return Damaged
-	case len(s.packs) == 0:
-		return Empty
-	case len(s.packs) > s.maxPacks, total > 2*largest+smallStore:
-		return Grown
-	}
-	return Ready
-}
-
 // Tip returns the commit of the last transfer, or zero if the store does not have all of it.
 func (s *Store) Tip() plan.ID {
-	s.mu.RLock()
-	tip := s.tip
-	s.mu.RUnlock()
+	tip := s.packs.lastTip()
 	if tip.IsZero() || !s.Complete(tip) {
 		return plan.ID{}
 	}
@@ -111,12 +81,7 @@ func (s *Store) Tip() plan.ID {
 
 // SetTip makes Commit the tip of the store.
 func (t *Transfer) SetTip() error {
-	s := t.store
-	s.mu.Lock()
-	same := s.tip == t.Commit
-	s.tip = t.Commit
-	s.mu.Unlock()
-	if same && readTip(t.root) == t.Commit {
+	if !t.store.packs.setTip(t.Commit) && readTip(t.root) == t.Commit {
 		return nil
 	}
 	return writeTip(t.root, t.Commit)
@@ -249,7 +214,7 @@ func (t *Transfer) readFrom(p *pack) (kind, []byte, error) {
 	if !found {
 		return 0, nil, NotFound(t.Commit)
 	}
-	r := t.store.newReader()
+	r := newReader(t.store.dir, t.store.scratch)
 	defer r.scratch.close()
 	o, err := p.locate(r.inflate, off, &t.store.limits)
 	if err != nil {
@@ -294,28 +259,15 @@ func (t *Transfer) Publish(in *Received, replace bool) error {
 	if err != nil {
 		return err
 	}
-	s := t.store
-	s.mu.Lock()
-	old := s.packs
-	if n := len(old); n > 0 {
-		p.seq = old[n-1].seq + 1
-	}
-	if replace {
-		s.packs, s.damaged = []*pack{p}, false
-	} else {
-		s.packs, old = append(slices.Clip(old), p), nil
-	}
-	s.mu.Unlock()
-
 	var errs []error
-	for _, q := range old {
+	for _, q := range t.store.packs.add(p, replace) {
 		if q.name != p.name {
 			errs = append(errs, removePack(t.root, q.name))
 		}
 		q.release()
 	}
 	if replace {
-		errs = append(errs, s.removeUnknownPacks(t.root))
+		errs = append(errs, removeUnknownPacks(t.root, &t.store.packs))
 	}
 	return errors.Join(append(errs, t.SetTip())...)
 }
