@@ -120,7 +120,7 @@ func (r *run) writeManifest(h plan.Header) (renamed bool, err error) {
 // recordOnly writes the manifest of a run that moves no file, if anything in it changes.
 func (r *run) recordOnly() error {
 	if r.Restores == "" {
-		if same, err := r.keepsManifest(); err != nil || same {
+		if same, err := keepsManifest(r.d.manifest(), r.Header, r.Edits()); err != nil || same {
 			return err
 		}
 	}
@@ -128,14 +128,13 @@ func (r *run) recordOnly() error {
 	return err
 }
 
-// keepsManifest reports whether the run would write the manifest that is in place.
-func (r *run) keepsManifest() (bool, error) {
-	h, m := r.Header, r.d.manifest()
+// keepsManifest reports whether a manifest stays as it is with these edits and this header, whose number of files is not set yet.
+func keepsManifest(m *format.Manifest, h plan.Header, edits format.Edits) (bool, error) {
 	h.Files = m.Header().Files
 	if m.Missing() || !sameHeader(h, m.Header()) {
 		return false, nil
 	}
-	for e := range r.Edits() {
+	for e := range edits {
 		old, had, err := m.Lookup(e.Rec.Path)
 		if err != nil {
 			return false, err

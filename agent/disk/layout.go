@@ -115,7 +115,8 @@ func blocked(path string, b *safe.BlockedError) error {
 	return failure.New(v1alpha1.ReasonPathCollision, "cannot write %s: %w; move that file away", path, b)
 }
 
-// enter makes n the directory whose owner and area the next change gets, and checks that the agent may write there.
+// enter makes n, which r.cur opened last, the directory whose owner and area the next change gets. It checks that the agent may
+// write there.
 func (p *layout) enter(n *safe.Folder) error {
 	if p.entered && p.dir == n.Path {
 		return nil
@@ -124,7 +125,7 @@ func (p *layout) enter(n *safe.Folder) error {
 	if err != nil {
 		return fmt.Errorf("stat %s: %w", n.Path, err)
 	}
-	if p.area, err = p.r.areaOf(n); err != nil {
+	if p.area, err = p.areaIndex(n); err != nil {
 		return err
 	}
 	if err := safe.MayWrite(n); err != nil {
@@ -134,34 +135,20 @@ func (p *layout) enter(n *safe.Folder) error {
 	return nil
 }
 
-// areaOf returns the index of a directory's area, and adds a new area to r.Areas. An area is the top directory of a mount. n must
-// be the directory that r.cur opened last.
-func (r *run) areaOf(n *safe.Folder) (int, error) {
-	here, err := safe.MountOf(n)
+// areaIndex returns the index of the area of n in r.Areas, and adds a new area.
+func (p *layout) areaIndex(n *safe.Folder) (int, error) {
+	r := p.r
+	area, err := areaOf(&r.cur, n)
 	if err != nil {
-		return 0, fmt.Errorf("find the mount of %s: %w", n.Path, err)
+		return 0, err
 	}
-	top := ""
-	for k := len(r.cur.Chain) - 1; k >= 0; k-- {
-		m, err := safe.MountOf(r.cur.Chain[k])
-		if err != nil {
-			return 0, fmt.Errorf("find the mount of %s: %w", r.cur.Chain[k].Path, err)
-		}
-		if m != here {
-			break
-		}
-		top = r.cur.Chain[k].Path
-	}
-	if i := slices.Index(r.Areas, top); i >= 0 {
+	if i := slices.Index(r.Areas, area); i >= 0 {
 		return i, nil
-	}
-	if strings.HasPrefix(top, "projects/") {
-		return 0, failure.New(v1alpha1.ReasonUnsafePath, "%s is a mount inside a project, and the agent cannot stage files there; mount all of projects, or all of the data directory", top)
 	}
 	if len(r.Areas) == format.MaxAreas {
 		return 0, failure.New(v1alpha1.ReasonLimitExceeded, "the data directory has more than %d mounts", format.MaxAreas)
 	}
-	r.Areas = append(r.Areas, top)
+	r.Areas = append(r.Areas, area)
 	return len(r.Areas) - 1, nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 
-	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/ignition/resource"
@@ -57,15 +56,14 @@ func (d *Dir) RestoreLost(l Lost) error {
 		return err
 	}
 	defer func() { _ = from.Close() }() // opened for reading
-	r := &run{d: d, Journal: format.Journal{Areas: []string{""}}}
-	r.cur.Top = d.top
-	defer r.cur.Reset()
+	cur := safe.Cursor{Top: d.top}
+	defer cur.Reset()
 	dir, name := safe.Split(l.Path)
-	n, err := makeParents(d.vol, &r.cur, dir)
+	n, err := makeParents(d.vol, &cur, dir)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
-	own, done, err := r.onMount(n)
+	own, done, err := onMount(d.own, &cur, n)
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
@@ -77,30 +75,31 @@ func (d *Dir) RestoreLost(l Lost) error {
 	if err := writeRestored(d.vol, own, n, from, saved.Mode()); err != nil {
 		return safe.WriteError(err, "restore %s", l.Path)
 	}
-	if err := d.putBack(own, n, name, l.Path); err != nil {
+	r := restoredFile{own, d.vol, d.o.MaxBlob, &d.manifestStore}
+	if err := r.moveTo(n, name, l.Path); err != nil {
 		return fmt.Errorf("restore %s: %w", l.Path, err)
 	}
 	return d.vol.SyncDir(n)
 }
 
 // onMount opens a .stoker folder on the same mount as the directory n, because a rename cannot cross mounts. n must be the
-// directory that r.cur opened last. In an area other than the data directory, onMount creates a missing folder. done closes it,
-// and removes it if it is empty.
-func (r *run) onMount(n *safe.Folder) (own *safe.Folder, done func(), err error) {
-	area, err := r.areaOf(n)
+// directory that cur opened last. In an area other than the data directory, whose .stoker is agent, onMount creates a missing
+// folder. done closes it, and removes it if it is empty.
+func onMount(agent *safe.AgentFolder, cur *safe.Cursor, n *safe.Folder) (own *safe.Folder, done func(), err error) {
+	area, err := areaOf(cur, n)
 	if err != nil {
 		return nil, nil, err
 	}
-	if area == 0 { // the data directory
-		return r.d.own.Folder, func() {}, nil
+	if area == "" { // the data directory
+		return agent.Folder, func() {}, nil
 	}
-	top := r.cur.Chain[slices.IndexFunc(r.cur.Chain, func(n *safe.Folder) bool { return n.Path == r.Areas[area] })]
-	if own, err = r.d.vol.OwnFolder(top); err != nil {
+	top := cur.Chain[slices.IndexFunc(cur.Chain, func(n *safe.Folder) bool { return n.Path == area })]
+	if own, err = agent.Vol.OwnFolder(top); err != nil {
 		return nil, nil, err
 	}
 	return own, func() {
 		own.Close()
-		_ = r.d.vol.Rmdir(top, safe.OwnDir) // fails if a sync uses it
+		_ = agent.Vol.Rmdir(top, safe.OwnDir) // fails if a sync uses it
 	}, nil
 }
 
@@ -153,15 +152,23 @@ func writeRestored(vol *safe.Volume, own, n *safe.Folder, from io.Reader, mode f
 	return errors.Join(err, f.Close())
 }
 
-// putBack moves the restored file from own to n. It replaces an existing file only if git has it, which is checked twice:
+// restoredFile is the file restoreName in own, until it moves to its path.
+type restoredFile struct {
+	own       *safe.Folder
+	vol       *safe.Volume
+	maxBlob   int64 // see Options.MaxBlob
+	manifests *manifestStore
+}
+
+// moveTo moves the file to its path, the name in n. It replaces an existing file only if git has it, which is checked twice:
 // before the exchange, and again for the file that the exchange moved to own, because the gateway may have written in
 // between. If the second check fails, the files are exchanged back.
-func (d *Dir) putBack(own, n *safe.Folder, name, path string) error {
-	err := d.vol.RenameNew(own, restoreName, n, name)
+func (r restoredFile) moveTo(n *safe.Folder, name, path string) error {
+	err := r.vol.RenameNew(r.own, restoreName, n, name)
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	rec, owned, err := d.manifest().Get(path)
+	rec, owned, err := r.manifests.manifest().Get(path)
 	if err != nil {
 		return err
 	}
@@ -170,7 +177,7 @@ func (d *Dir) putBack(own, n *safe.Folder, name, path string) error {
 		if !owned {
 			return ErrUnsaved
 		}
-		id, err := in.Hash(context.Background(), name, make([]byte, 64<<10), d.o.MaxBlob)
+		id, err := in.Hash(context.Background(), name, make([]byte, 64<<10), r.maxBlob)
 		if err == nil && (id.IsZero() || id != rec.Have && id != rec.Want) {
 			err = ErrUnsaved
 		}
@@ -179,14 +186,14 @@ func (d *Dir) putBack(own, n *safe.Folder, name, path string) error {
 	if err := checkSaved(n, name); err != nil {
 		return err
 	}
-	if err := d.vol.Exchange(own, restoreName, n, name); err != nil {
+	if err := r.vol.Exchange(r.own, restoreName, n, name); err != nil {
 		if errors.Is(err, safe.ErrNoExchange) {
-			return d.vol.Rename(own, restoreName, n, name)
+			return r.vol.Rename(r.own, restoreName, n, name)
 		}
 		return err
 	}
-	if err := checkSaved(own, restoreName); err != nil { // the gateway wrote between the first check and the exchange
-		return errors.Join(err, d.vol.Exchange(own, restoreName, n, name))
+	if err := checkSaved(r.own, restoreName); err != nil { // the gateway wrote between the first check and the exchange
+		return errors.Join(err, r.vol.Exchange(r.own, restoreName, n, name))
 	}
 	return nil
 }

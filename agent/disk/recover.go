@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/agent/disk/format"
+	"stoker.io/stoker/agent/disk/lostfound"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
@@ -51,7 +52,7 @@ func (d recovery) replay(j *format.Journal, name string) error {
 	r := &run{Journal: *j, d: d.Dir, redo: true}
 	r.init()
 	defer r.close()
-	err := r.openAreas(false)
+	err := r.staging.openAll(&r.cur, r.Areas, false)
 	if safe.NotThere(err) { // removed, or on a volume that is not mounted now; this start cannot recover its files
 		if err := d.salvage(safe.Damaged("a staging folder of the journal is missing: %w", err)); err != nil {
 			return err
@@ -63,7 +64,7 @@ func (d recovery) replay(j *format.Journal, name string) error {
 	}
 	rec := &Recovery{Commit: r.Header.Commit, Forward: name == journalFile}
 	if rec.Forward {
-		if !r.startsOrEndsWith(d.manifest()) {
+		if !r.StartsOrEndsWith(d.manifest()) {
 			d.log.Warn("manifest of interrupted sync lost; comparing every file", "commit", r.Header.Commit.String())
 			r.doubtful = true
 		}
@@ -108,40 +109,42 @@ func (d recovery) salvage(cause error) error {
 
 // rescue moves everything in the staging folders of areas to lost+found.
 func (d recovery) rescue(areas []string, reason string) error {
-	r := &run{d: d.Dir, redo: true, Journal: format.Journal{Areas: areas}}
-	r.init()
-	r.saver = d.lost.NewSaver(d.lost.NewName(plan.ID{}), plan.ID{})
-	defer r.close()
+	saver := d.lost.NewSaver(d.lost.NewName(plan.ID{}), plan.ID{})
+	cur := safe.Cursor{Top: d.top}
+	defer cur.Reset()
+	staging := newStagingFolders(d.own)
+	defer staging.close()
 	for _, a := range areas {
-		n, err := r.openArea(a, false)
+		n, err := staging.open(&cur, a, false)
 		if safe.NotThere(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		r.staging[a] = n
-		if err := r.rescueArea(a, n, reason); err != nil {
+		err = saveAll(saver, n, reason)
+		// Unreadable files, or trees beyond the bounds, are not the agent's: set the whole folder aside.
+		if errors.Is(err, fs.ErrPermission) || failure.Is(err, v1alpha1.ReasonLimitExceeded) {
+			own, oerr := cur.At(strings.TrimPrefix(a+"/"+safe.OwnDir, "/"))
+			if oerr != nil {
+				return errors.Join(err, oerr)
+			}
+			err = d.vol.SetAside(own, stagingDir, err)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return r.saver.Sync()
+	return saver.Sync()
 }
 
-func (r *run) rescueArea(area string, staging *safe.Folder, reason string) error {
+// saveAll moves everything in a staging folder to lost+found.
+func saveAll(saver *lostfound.Saver, staging *safe.Folder, reason string) error {
 	list, err := staging.Entries()
 	for _, e := range list {
 		if err == nil {
-			err = r.saver.Save(staging, e.Name(), stagingDir+"/"+e.Name(), reason)
+			err = saver.Save(staging, e.Name(), stagingDir+"/"+e.Name(), reason)
 		}
-	}
-	// Unreadable files, or trees beyond the bounds, are not the agent's: set the whole folder aside.
-	if errors.Is(err, fs.ErrPermission) || failure.Is(err, v1alpha1.ReasonLimitExceeded) {
-		own, oerr := r.cur.At(strings.TrimPrefix(area+"/"+safe.OwnDir, "/"))
-		if oerr != nil {
-			return errors.Join(err, oerr)
-		}
-		return r.d.vol.SetAside(own, stagingDir, err)
 	}
 	return err
 }

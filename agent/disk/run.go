@@ -28,9 +28,9 @@ type run struct {
 	format.Journal
 	d           *Dir
 	cur         safe.Cursor
-	staging     map[string]*safe.Folder // by area
-	touched     map[string]struct{}     // directories with changed names that are not durable yet; see recordTouched
-	redo        bool                    // after a crash
+	staging     *stagingFolders
+	touched     map[string]struct{} // directories with changed names that are not durable yet; see recordTouched
+	redo        bool                // after a crash
 	rollingBack bool
 	// doubtful reports that some files may not be what the new manifest says.
 	doubtful  bool
@@ -41,7 +41,7 @@ type run struct {
 
 func (r *run) init() {
 	r.cur.Top = r.d.top
-	r.staging = map[string]*safe.Folder{}
+	r.staging = newStagingFolders(r.d.own)
 	r.touched = map[string]struct{}{}
 	r.buf = make([]byte, 64<<10)
 }
@@ -49,14 +49,11 @@ func (r *run) init() {
 // close closes the open directories.
 func (r *run) close() {
 	r.cur.Reset()
-	for _, n := range r.staging {
-		n.Close()
-	}
-	clear(r.staging)
+	r.staging.close()
 }
 
 // stagingOf returns the staging folder that has the slot of a change.
-func (r *run) stagingOf(i int) *safe.Folder { return r.staging[r.Areas[r.Slots[i].Area]] }
+func (r *run) stagingOf(i int) *safe.Folder { return r.staging.byArea[r.Areas[r.Slots[i].Area]] }
 
 // savedEntries returns what went to lost+found.
 func (r *run) savedEntries() []Lost {
@@ -82,9 +79,4 @@ func (r *run) hash(n *safe.Folder, name string) (plan.ID, error) {
 		return plan.ID{}, nil
 	}
 	return id, err
-}
-
-// startsOrEndsWith reports whether the run starts with a manifest, or ends with it.
-func (r *run) startsOrEndsWith(m *format.Manifest) bool {
-	return format.BaseOf(m) == r.Base || !m.Missing() && m.Header().Commit == r.Header.Commit
 }

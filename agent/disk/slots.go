@@ -20,7 +20,7 @@ func (r *run) inStaging(i int) (bool, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	if err == nil && r.isStagedFile(i, slot) {
+	if err == nil && isStagedFile(&r.Slots[i], slot) {
 		return true, nil
 	}
 	n, base, err := r.cur.Parent(r.Changes[i].Path)
@@ -32,7 +32,7 @@ func (r *run) inStaging(i int) (bool, error) {
 		if err != nil && !safe.NotThere(err) {
 			return false, err
 		}
-		if err == nil && r.isStagedFile(i, fi) {
+		if err == nil && isStagedFile(&r.Slots[i], fi) {
 			return false, nil
 		}
 		if in, err := r.hasWantedBytes(i, n, base, fi); err != nil || in {
@@ -49,9 +49,9 @@ func (r *run) inStaging(i int) (bool, error) {
 	return false, nil
 }
 
-// isStagedFile reports whether a file is the staged one and not a copy.
-func (r *run) isStagedFile(i int, fi fs.FileInfo) bool {
-	a, s := safe.AttrsOf(fi), &r.Slots[i]
+// isStagedFile reports whether a file is the one that was staged in a slot and not a copy.
+func isStagedFile(s *format.Slot, fi fs.FileInfo) bool {
+	a := safe.AttrsOf(fi)
 	return a.Known && a.Ino == s.Ino && fi.Size() == s.Size && fi.ModTime().UnixNano() == s.Mtime
 }
 

@@ -140,7 +140,7 @@ func (r stager) stage(ctx context.Context, order func(plan.ID) int64, src Source
 		syncArea = r.d.vol.SyncDir
 	}
 	for _, a := range r.Areas {
-		if err := syncArea(r.staging[a]); err != nil {
+		if err := syncArea(r.staging.byArea[a]); err != nil {
 			return safe.WriteError(err, "sync staged files to disk")
 		}
 	}
@@ -204,51 +204,7 @@ func (r stager) makeAreas() error {
 			return safe.WriteError(err, "empty the staging folders of other volumes")
 		}
 	}
-	return r.openAreas(true)
-}
-
-// openAreas opens the staging folder of each area, and makes it if create is set.
-func (r *run) openAreas(create bool) error {
-	for _, a := range r.Areas {
-		n, err := r.openArea(a, create)
-		if err != nil {
-			return safe.WriteError(err, "open the staging folder below %q", a)
-		}
-		r.staging[a] = n
-	}
-	return nil
-}
-
-func (r *run) openArea(area string, create bool) (*safe.Folder, error) {
-	own := r.d.own.Folder
-	if area != "" {
-		top, err := r.cur.At(area)
-		if err != nil {
-			return nil, err
-		}
-		open := top.Open
-		if create {
-			open = func(string) (*safe.Folder, error) { return r.d.vol.OwnFolder(top) }
-		}
-		if own, err = open(safe.OwnDir); err != nil {
-			return nil, err
-		}
-		defer own.Close()
-	}
-	if !create {
-		return own.Open(stagingDir)
-	}
-	staging, err := r.d.vol.OpenOrMake(own, stagingDir)
-	if err != nil {
-		return nil, safe.WriteError(err, "make %s", own.Join(stagingDir))
-	}
-	if area != "" { // in .stoker itself, syncing the journal's name covers this one
-		if err := r.d.vol.SyncDir(own); err != nil {
-			staging.Close()
-			return nil, err
-		}
-	}
-	return staging, nil
+	return r.staging.openAll(&r.cur, r.Areas, true)
 }
 
 // blobWriter writes a blob of unknown size. The id depends on the size, so blobWriter hashes a small blob in memory, and reads a

@@ -104,7 +104,7 @@ func (r rollback) undoWrite(i int) error {
 	r.recordTouched(n)
 	id, err := r.hash(n, name)
 	if err == nil && id.IsZero() { // unreadable: identify it by its attributes
-		if fi, lerr := n.Root.Lstat(name); lerr == nil && r.isStagedFile(i, fi) {
+		if fi, lerr := n.Root.Lstat(name); lerr == nil && isStagedFile(&r.Slots[i], fi) {
 			id = c.ID
 		}
 	}

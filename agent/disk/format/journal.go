@@ -313,6 +313,11 @@ func BaseOf(m *Manifest) Base {
 	return Base{known: true, commit: m.header.Commit, files: m.header.Files}
 }
 
+// StartsOrEndsWith reports whether m is the manifest from before the run, or the one that the run ends with.
+func (j *Journal) StartsOrEndsWith(m *Manifest) bool {
+	return BaseOf(m) == j.Base || !m.Missing() && m.Header().Commit == j.Header.Commit
+}
+
 // Names of files in .stoker.
 const (
 	ManifestFile = "manifest"
