@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/agent/disk/records"
 )
 
 func TestDiffReports(t *testing.T) {
@@ -104,15 +106,15 @@ func TestAudit(t *testing.T) {
 			require.NoError(t, d.AddAudit(fmt.Appendf(nil, "%d %s", i, pad)))
 		}
 		got := read(t, root)
-		assert.LessOrEqual(t, len(got), maxAudit)
+		assert.LessOrEqual(t, len(got), records.MaxAudit)
 		lines := strings.Split(strings.TrimSpace(got), "\n")
-		assert.Greater(t, len(got), maxAudit-10_000)
+		assert.Greater(t, len(got), records.MaxAudit-10_000)
 		assert.True(t, strings.HasPrefix(lines[0], fmt.Sprint(140-len(lines), " ")), "a whole line")
 		assert.True(t, strings.HasPrefix(lines[len(lines)-1], "139 "))
 	})
 	t.Run("a line that is too long, or two", func(t *testing.T) {
 		d := open(t, seeded(t), Options{})
-		assert.Error(t, d.AddAudit(make([]byte, maxAuditLine+1)))
+		assert.Error(t, d.AddAudit(make([]byte, records.MaxAuditLine+1)))
 		assert.Error(t, d.AddAudit([]byte("a\nb")))
 	})
 	t.Run("a record without an end", func(t *testing.T) {
@@ -134,7 +136,7 @@ func TestAudit(t *testing.T) {
 		"link":      func(t *testing.T, name string) { require.NoError(t, os.Symlink("../ignition.conf", name)) },
 		"directory": func(t *testing.T, name string) { require.NoError(t, os.MkdirAll(filepath.Join(name, "x"), 0o700)) },
 		"too large": func(t *testing.T, name string) {
-			require.NoError(t, os.WriteFile(name, make([]byte, maxAudit+1), 0o600))
+			require.NoError(t, os.WriteFile(name, make([]byte, records.MaxAudit+1), 0o600))
 		},
 	} {
 		t.Run("a "+name+" in its place is set aside", func(t *testing.T) {
@@ -142,7 +144,7 @@ func TestAudit(t *testing.T) {
 			d := open(t, root, Options{})
 			place(t, filepath.Join(root, ".stoker/audit.jsonl"))
 			if b, err := ReadAudit(root); name == "too large" {
-				assert.Len(t, b, maxAudit)
+				assert.Len(t, b, records.MaxAudit)
 			} else {
 				assert.Error(t, err)
 			}

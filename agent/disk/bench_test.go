@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/agent/disk/records"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -122,7 +123,7 @@ func BenchmarkRecord(b *testing.B) {
 	root := seeded(b)
 	d := open(b, root, Options{})
 	line, diff := bytes.Repeat([]byte("x"), 400), bytes.Repeat([]byte("x"), 20<<10)
-	put(b, root, ".stoker/"+auditFile, strings.Repeat(string(line)+"\n", maxAudit/(len(line)+1)))
+	put(b, root, ".stoker/"+records.AuditFile, strings.Repeat(string(line)+"\n", records.MaxAudit/(len(line)+1)))
 	for b.Loop() {
 		require.NoError(b, d.AddAudit(line))
 		_, err := d.AddDiff("area-4", time.Now(), diff)

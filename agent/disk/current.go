@@ -5,10 +5,19 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 
+	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/safe"
 )
+
+// writeGuard decides who may write: one method at a time, and only while the paths of the data directory lead to what is open.
+type writeGuard struct {
+	readOnly bool
+	work     sync.Mutex // held while writing
+	opened   []openedFile
+}
 
 // openedFile is a directory or file that a Dir keeps open, so that its inode is not reused.
 type openedFile struct {
@@ -17,26 +26,53 @@ type openedFile struct {
 	stat func() (fs.FileInfo, error) // of what its path leads to now
 }
 
-// recordOpened sets d.opened to what d has opened.
-func recordOpened(d *Dir) error {
-	record := func(name string, opened, stat func() (fs.FileInfo, error)) error {
-		fi, err := opened()
-		if err != nil {
-			return fmt.Errorf("stat %s: %w", name, err)
-		}
-		d.opened = append(d.opened, openedFile{name, fi, stat})
-		return nil
+// record adds what is open to the guarded files. stat describes what the path leads to now.
+func (g *writeGuard) record(name string, opened, stat func() (fs.FileInfo, error)) error {
+	fi, err := opened()
+	if err != nil {
+		return fmt.Errorf("stat %s: %w", name, err)
 	}
+	g.opened = append(g.opened, openedFile{name, fi, stat})
+	return nil
+}
+
+// exclusive calls do, which writes in .stoker, while no other method writes. If the Dir is read-only or moved, exclusive does not
+// call do, and returns ErrReadOnly or ErrMoved.
+func (g *writeGuard) exclusive(do func() error) error {
+	g.work.Lock()
+	defer g.work.Unlock()
+	if g.readOnly {
+		return ErrReadOnly
+	}
+	if err := g.checkMoved(); err != nil {
+		return err
+	}
+	return do()
+}
+
+// checkMoved returns ErrMoved if a path no longer leads to what is open.
+func (g *writeGuard) checkMoved() error {
+	for _, f := range g.opened {
+		fi, err := f.stat()
+		if err := checkSame(f.name, f.FileInfo, fi, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recordOpened records what d has opened.
+func recordOpened(d *Dir) error {
 	lstat := func(path string) func() (fs.FileInfo, error) {
 		return func() (fs.FileInfo, error) { return d.top.Lstat(path) }
 	}
-	err := record(d.path, func() (fs.FileInfo, error) { return d.top.Stat(".") }, func() (fs.FileInfo, error) { return os.Stat(d.path) })
+	err := d.record(d.path, func() (fs.FileInfo, error) { return d.top.Stat(".") }, func() (fs.FileInfo, error) { return os.Stat(d.path) })
 	if err == nil && d.own != nil {
-		err = record(safe.OwnDir, d.own.Stat, lstat(safe.OwnDir))
+		err = d.record(safe.OwnDir, d.own.Stat, lstat(safe.OwnDir))
 	}
 	if err == nil && d.lock != nil {
 		const path = safe.OwnDir + "/" + lock.FileName
-		err = record(path, d.lock.File.Stat, lstat(path))
+		err = d.record(path, d.lock.File.Stat, lstat(path))
 	}
 	return err
 }
@@ -48,46 +84,19 @@ func (d *Dir) Current() error {
 	if err := d.checkMoved(); err != nil {
 		return err
 	}
-	return d.checkManifest()
-}
-
-// exclusive calls do, which writes in .stoker, while no other method writes. If the Dir is read-only or moved, exclusive does not
-// call do, and returns ErrReadOnly or ErrMoved.
-func (d *Dir) exclusive(do func() error) error {
-	d.work.Lock()
-	defer d.work.Unlock()
-	if d.o.ReadOnly {
-		return ErrReadOnly
-	}
-	if err := d.checkMoved(); err != nil {
-		return err
-	}
-	return do()
-}
-
-// checkMoved is Current without the check of the manifest.
-func (d *Dir) checkMoved() error {
-	for _, f := range d.opened {
-		fi, err := f.stat()
-		if err := checkSame(f.name, f.FileInfo, fi, err); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkManifest returns ErrMoved if the file at the manifest's path is not the open one, or if a block of it could not be read. A
-// read-only Dir keeps the manifest that it opened, whatever the agent writes.
-func (d *Dir) checkManifest() error {
-	if d.o.ReadOnly {
+	if d.o.ReadOnly { // it keeps the manifest that it opened, whatever the agent writes
 		return nil
 	}
+	return checkManifest(d.manifest(), d.top)
+}
+
+// checkManifest returns ErrMoved if the file at the manifest's path is not the open one, or if a block of it could not be read.
+func checkManifest(m *format.Manifest, top *os.Root) error {
 	const path = safe.OwnDir + "/" + manifestFile
-	m := d.manifest()
 	if m.Damaged() {
 		return fmt.Errorf("%w: %s was damaged", ErrMoved, path)
 	}
-	fi, err := d.top.Lstat(path)
+	fi, err := top.Lstat(path)
 	if m.Info == nil && errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -7,13 +7,13 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/lostfound"
+	"stoker.io/stoker/agent/disk/records"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/disk/snapshot"
 	"stoker.io/stoker/agent/plan"
@@ -93,17 +93,18 @@ type Dir struct {
 	liveFiles       // the gateway's files
 	manifestStore   // .stoker/manifest
 	rewriteDetector // for Drift, and for what a sync displaces
+	writeGuard
+	agentRecords // none if own is nil
 
 	o         Options
 	log       *slog.Logger
-	path      string // as passed to Open
-	opened    []openedFile
+	path      string            // as passed to Open
 	own       *safe.AgentFolder // nil if .stoker does not exist, which is possible only under ReadOnly
 	lock      *lock.Lock        // nil under ReadOnly
 	lost      *lostfound.Folder // nil like own
 	snapshots *snapshot.Store   // empty if own is nil
 
-	work          sync.Mutex // held while writing
+	// Guarded by work.
 	needsRecovery bool       // there may be a journal or leftovers
 	staged        *Staged    // the last one
 	compared      comparison // by the last Drift
@@ -128,8 +129,10 @@ func Open(root string, o Options) (*Dir, error) {
 		liveFiles:       liveFiles{top: top, vol: vol, maxBlob: o.MaxBlob, cur: safe.Cursor{Top: top}, buf: make([]byte, 64<<10)},
 		manifestStore:   manifestStore{maxFiles: o.MaxFiles, man: format.NoManifest()},
 		rewriteDetector: rewriteDetector{wanted: o.Wanted, log: o.Log},
+		writeGuard:      writeGuard{readOnly: o.ReadOnly},
 		o:               o, log: o.Log, path: root, snapshots: snapshot.New(nil, o.snapshotLimits()),
 	}
+	d.agentRecords = records.New(nil, &d.work, d.exclusive)
 	if err := d.open(); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -195,6 +198,7 @@ func (d *Dir) openReadOnly() error {
 func (d *Dir) setOwn(n *safe.Folder) {
 	d.own = &safe.AgentFolder{Folder: n, Vol: d.vol, ReadOnly: d.o.ReadOnly}
 	d.in = d.own
+	d.agentRecords = records.New(d.own, &d.work, d.exclusive)
 	d.lost = lostfound.New(d.own, d.o.LostFoundMax, d.o.LostFoundAge)
 	d.snapshots = snapshot.New(d.own, d.o.snapshotLimits())
 }
@@ -214,6 +218,7 @@ func (d *Dir) Close() error {
 	if d.own != nil {
 		d.own.Close()
 		d.own = nil
+		d.agentRecords.Close()
 	}
 	errs = append(errs, d.manifest().Close(), d.top.Close())
 	d.setManifest(format.NoManifest())

@@ -21,7 +21,7 @@
 //	areas         the directories with a .stoker/staging of their own, because they are separate mounts
 //	lost+found/   <UTC time>-<commit>/<path>, and the index <UTC time>-<commit>.jsonl with the reasons: see package lostfound
 //	snapshots/    <gateway>-<UTC time>/: what one sync displaced: see package snapshot
-//	audit.jsonl   the audit record
+//	audit.jsonl   the audit record: see package records
 //	history/      <gateway>-diff-<UTC time>.json: what the last syncs changed
 //	note-*        small records that the agent reads after a restart
 //	backups/      <gateway>-<UTC time>.gwbk: Ignition's own backups of the gateway

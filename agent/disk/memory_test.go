@@ -19,6 +19,7 @@ import (
 
 	"stoker.io/stoker/agent/disk/format"
 	"stoker.io/stoker/agent/disk/lock"
+	"stoker.io/stoker/agent/disk/records"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -52,7 +53,7 @@ func TestOwnFilesFitInMemory(t *testing.T) {
 		"sparse journal":  {journalFile, sparse},
 		"sparse undo":     {undoFile, sparse},
 		"sparse manifest": {manifestFile, sparse},
-		"sparse note":     {notePrefix + "x", sparse},
+		"sparse note":     {records.NotePrefix + "x", sparse},
 		"sparse areas":    {areasFile, sparse},
 		"sparse lock":     {lock.FileName, sparse},
 		"journal of more changes than there can be": {journalFile, func(t *testing.T, path string) {

@@ -15,6 +15,7 @@ import (
 
 	"stoker.io/stoker/agent/disk/lock"
 	"stoker.io/stoker/agent/disk/lostfound"
+	"stoker.io/stoker/agent/disk/records"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -55,8 +56,8 @@ var wrong = map[string]func(path string) error{
 // F11, F17: whatever replaces a file in .stoker, the agent starts and syncs twice.
 func TestUnexpectedFilesInOwnFolder(t *testing.T) {
 	unprivileged(t)
-	names := []string{"", lock.FileName, manifestFile, journalFile, undoFile, areasFile, modesFile, stagingDir, lostfound.DirName, notePrefix + "x",
-		manifestFile + ".new", journalFile + ".new", areasFile + ".new", notePrefix + "x.new", restoreName}
+	names := []string{"", lock.FileName, manifestFile, journalFile, undoFile, areasFile, modesFile, stagingDir, lostfound.DirName, records.NotePrefix + "x",
+		manifestFile + ".new", journalFile + ".new", areasFile + ".new", records.NotePrefix + "x.new", restoreName}
 	for _, name := range names {
 		for kind, plant := range wrong {
 			t.Run(fmt.Sprintf("%q is a %s", name, kind), func(t *testing.T) {
@@ -75,7 +76,7 @@ func TestUnexpectedFilesInOwnFolder(t *testing.T) {
 				d := open(t, root, Options{around: quick})
 				note, err := d.Note("x")
 				require.NoError(t, err)
-				if name == notePrefix+"x" && !strings.HasPrefix(kind, "file") && kind != "second name of a file" {
+				if name == records.NotePrefix+"x" && !strings.HasPrefix(kind, "file") && kind != "second name of a file" {
 					assert.Equal(t, DamagedNote, string(note))
 				}
 				put(t, root, "projects/p/a.json", "of the gateway")

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/agent/disk/lostfound"
+	"stoker.io/stoker/agent/disk/records"
 	"stoker.io/stoker/agent/disk/safe"
 	"stoker.io/stoker/agent/plan"
 )
@@ -256,7 +257,7 @@ func TestNotesAreKept(t *testing.T) {
 	require.NoError(t, err)
 	assert.Nil(t, b)
 	require.Error(t, d.SetNote("../x", []byte("x")))
-	require.Error(t, d.SetNote("x", make([]byte, maxNote+1)))
+	require.Error(t, d.SetNote("x", make([]byte, records.MaxNote+1)))
 }
 
 // A rollback keeps what the gateway wrote during the sync. Everything else is as before.

@@ -28,7 +28,7 @@ var floors = [][]string{
 	{"agent/plan/planner"},
 	{"agent/repo/store", "agent/disk/safe"},
 	{"agent/repo/wire", "agent/disk/format", "agent/disk/lock"},
-	{"agent/disk/lostfound", "agent/disk/snapshot"},
+	{"agent/disk/lostfound", "agent/disk/records", "agent/disk/snapshot"},
 	{"agent/repo", "agent/disk", "agent/ignition"},
 	{"agent/forge", "agent/propose/guard", "agent/archive"},
 	{"agent/redundancy", "agent/propose", "agent/archive/s3", "agent/archive/rest"},
@@ -139,7 +139,7 @@ var bans = []ban{
 	{
 		rooms:   []string{"agent", "hooks"},
 		but:     []string{"agent/disk"},
-		imports: []string{module + "/agent/disk/safe", module + "/agent/disk/format", module + "/agent/disk/lock", module + "/agent/disk/lostfound", module + "/agent/disk/snapshot"},
+		imports: []string{module + "/agent/disk/safe", module + "/agent/disk/format", module + "/agent/disk/lock", module + "/agent/disk/lostfound", module + "/agent/disk/records", module + "/agent/disk/snapshot"},
 		why:     "callers use package disk; the packages below it are its parts",
 	},
 	{

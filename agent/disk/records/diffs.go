@@ -1,4 +1,4 @@
-package disk
+package records
 
 import (
 	"errors"
@@ -37,9 +37,9 @@ func diffTime(name string) time.Time {
 
 // AddDiff saves the diff of a sync, durably, and returns the name of its file. Only users read it: no sync depends on it. AddDiff
 // removes the oldest diffs beyond keptDiffs. If only that fails, it returns the name and an error.
-func (d *Dir) AddDiff(gateway string, at time.Time, b []byte) (id string, err error) {
-	err = d.exclusive(func() error {
-		id, err = addDiff(d.own, gateway, at.UTC().Truncate(time.Second), b)
+func (r *Records) AddDiff(gateway string, at time.Time, b []byte) (id string, err error) {
+	err = r.exclusive(func() error {
+		id, err = addDiff(r.own, gateway, at.UTC().Truncate(time.Second), b)
 		return err
 	})
 	return id, err
