@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -30,6 +32,24 @@ func newOptionsCommand(c *cli) *cobra.Command {
 			return err
 		},
 	}
+}
+
+func newVersionCommand(c *cli) *cobra.Command {
+	command := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version of this command",
+		Example: `  stoker version -o json`,
+		Args:    cobra.NoArgs,
+	}
+	format := addOutputFlag(command)
+	command.RunE = func(*cobra.Command, []string) error {
+		r := output.Result{
+			Data:  map[string]string{"version": version, "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH},
+			Names: []string{version}, Text: func(w io.Writer) { fmt.Fprintln(w, version) },
+		}
+		return r.Print(c.stdout, *format)
+	}
+	return command
 }
 
 // explainArgs returns a check of the number of arguments that accepts what check accepts. Its errors show the form of the

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
+	"stoker.io/stoker/hooks/completion"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
 )
@@ -160,7 +161,7 @@ unavailable (try again).`,
 	}
 	root.AddCommand(newVersionCommand(c), newOptionsCommand(c))
 	root.SetUsageTemplate(shortUsage.Replace(root.UsageTemplate()))
-	if err := c.completions(root); err != nil { // a defect that the completion test catches: a flag does not exist
+	if err := completion.Register(root, c.completionSource()); err != nil { // a defect that the completion test catches: a flag does not exist
 		fmt.Fprintf(c.stderr, "completion: %v\n", err)
 	}
 	return root
