@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"sync"
@@ -17,8 +16,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/hooks/configsync"
-	"stoker.io/stoker/hooks/configsync/manifest"
-	"stoker.io/stoker/hooks/configsync/plan"
+	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
@@ -225,7 +223,11 @@ Values of Secrets are not shown, nor objects whose templates can use values of S
 		if err != nil {
 			return err
 		}
-		return x.objectList(rendered.Objects).Print(x.stdout, *x.output)
+		list, hidden := display.Objects(rendered.Objects, x.showSecrets)
+		for _, id := range hidden {
+			fmt.Fprintf(x.stderr, "warning: %s is not shown, because it may hold values of Secrets; use --show-secrets\n", output.Clean(id.String()))
+		}
+		return list.Print(x.stdout, *x.output)
 	})
 	return command
 }
@@ -246,46 +248,6 @@ func (x *configFlags) renderObjects(ctx context.Context, args []string) (*v1alph
 	}
 	fmt.Fprintf(x.stderr, "%s of %s at %.7s\n", output.Count(len(rendered.Objects), "object"), output.OneLine(rendered.Ref), rendered.Commit)
 	return cs, rendered, nil
-}
-
-// objectList returns a list of objects for printing. It redacts or leaves out what may hold values of Secrets, unless the flags
-// show them.
-func (x *configFlags) objectList(list []manifest.Object) *output.Result {
-	r := &output.Result{Head: []string{"TYPE", "NAMESPACE", "NAME", "FILE"}}
-	items := []any{}
-	for _, o := range list {
-		id := o.ID()
-		r.Add(id.Type()+"/"+id.Name, id.Type(), id.Namespace, id.Name, o.File)
-		switch {
-		case x.showSecrets || !o.Confidential():
-			items = append(items, o.Object)
-		case id.IsSecret() && !o.Tainted:
-			items = append(items, redacted(o))
-		default:
-			fmt.Fprintf(x.stderr, "warning: %s is not shown, because it may hold values of Secrets; use --show-secrets\n", output.Clean(id.String()))
-		}
-	}
-	r.Data = listObject(items)
-	return r
-}
-
-// redacted returns a Secret without its values.
-func redacted(o manifest.Object) map[string]any {
-	metadata := map[string]any{"name": o.GetName()}
-	if o.GetNamespace() != "" {
-		metadata["namespace"] = o.GetNamespace()
-	}
-	shown := map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
-	for _, field := range []string{"data", "stringData"} {
-		if data, ok := o.Object[field].(map[string]any); ok {
-			keys := map[string]any{}
-			for key := range data {
-				keys[key] = "REDACTED"
-			}
-			shown[field] = keys
-		}
-	}
-	return shown
 }
 
 func newConfigDiffCommand(c *cli) *cobra.Command {
@@ -329,38 +291,10 @@ servers check them in dry runs. The exit code is 6 if a run would be held, and 1
 		if err != nil {
 			return err
 		}
-		if err := planResult(r.Plan).Print(x.stdout, *x.output); err != nil {
+		if err := display.ConfigPlan(r.Plan).Print(x.stdout, *x.output); err != nil {
 			return err
 		}
 		return r.Plan.Problem(cs.ConfirmsDeletion(rendered.Commit))
 	})
 	return command
-}
-
-// plannedObject is an object of a plan in JSON output.
-type plannedObject struct {
-	Action    plan.Action     `json:"action"`
-	Type      string          `json:"type"`
-	Namespace string          `json:"namespace,omitempty"`
-	Name      string          `json:"name"`
-	File      string          `json:"file,omitempty"`
-	Fields    []string        `json:"fields,omitempty"`
-	Reason    v1alpha1.Reason `json:"reason,omitempty"`
-	Message   string          `json:"message,omitempty"`
-}
-
-// planResult returns a plan for printing.
-func planResult(p *plan.Plan) *output.Result {
-	list := []plannedObject{}
-	r := &output.Result{Text: func(w io.Writer) { fmt.Fprint(w, output.Clean(p.String())) }}
-	for _, items := range [][]plan.Item{p.Items, p.Removals} {
-		for _, i := range items {
-			list = append(list, plannedObject{i.Action, i.Type(), i.Namespace, i.Name, i.File, i.Fields, i.Reason, i.Message})
-			if i.Action != plan.Unchanged {
-				r.Names = append(r.Names, i.Type()+"/"+i.Name)
-			}
-		}
-	}
-	r.Data = map[string]any{"ref": p.Ref, "commit": p.Commit, "summary": p.Summary(), "objects": list}
-	return r
 }

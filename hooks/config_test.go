@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/build"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -104,7 +105,7 @@ func TestConfigCommands(t *testing.T) {
 	assert.NotContains(t, out+talk, "S3CR3T")
 	var planned struct {
 		Commit  string
-		Objects []plannedObject
+		Objects []display.PlannedObject
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &planned))
 	assert.Equal(t, commit, planned.Commit)

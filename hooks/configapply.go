@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -80,7 +78,7 @@ func (x *configFlags) setApply(command *cobra.Command, o *configsync.Options) {
 		}
 		r, err := x.engine("").Apply(ctx, cs, *o)
 		if r != nil && r.Plan != nil {
-			if err := planResult(r.Plan).Print(x.stdout, *x.output); err != nil {
+			if err := display.ConfigPlan(r.Plan).Print(x.stdout, *x.output); err != nil {
 				return err
 			}
 		}
@@ -125,21 +123,9 @@ cluster without the status. No run deletes those: delete them yourself, or add t
 		if *orphans {
 			return x.listOrphans(ctx, cs)
 		}
-		return configStatus(cs).Print(x.stdout, *x.output)
+		return display.ConfigSync(cs).Print(x.stdout, *x.output)
 	})
 	return command
-}
-
-// readyState returns the status and the message of the condition Ready, or Unknown if it is not about the current spec.
-func readyState(cs *v1alpha1.ConfigSync) (status, message string) {
-	c := meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionReady)
-	switch {
-	case c == nil:
-		return "Unknown", "no run yet: use 'stoker config apply " + cs.Name + "'"
-	case cs.Status.ObservedGeneration != cs.Generation:
-		return "Unknown", "the spec changed since the last run"
-	}
-	return string(c.Status), c.Message
 }
 
 func (x *configFlags) listConfigSyncs(ctx context.Context, p target) error {
@@ -147,39 +133,7 @@ func (x *configFlags) listConfigSyncs(ctx context.Context, p target) error {
 	if err != nil {
 		return p.explain("", err)
 	}
-	r := output.Result{Head: []string{"NAME", "REVISION", "TARGETS", "READY", "STATUS"}}
-	items := []any{}
-	for _, cs := range list {
-		status, message := readyState(cs)
-		r.Add(display.ResourceName(cs), cs.Name, cs.Status.SourceRevisionShort, cs.Status.TargetsReady, status, output.Shorten(message))
-		cs.ManagedFields = nil
-		items = append(items, cs)
-	}
-	r.Data = listObject(items)
-	return r.Print(x.stdout, *x.output)
-}
-
-// configStatus returns the status of a ConfigSync for printing.
-func configStatus(cs *v1alpha1.ConfigSync) *output.Result {
-	r := &output.Result{Data: cs.Status, Head: []string{"TYPE", "NAMESPACE", "NAME", "STATE", "HEALTHY", "WHY"}}
-	for _, t := range cs.Status.Targets {
-		healthy := ""
-		if t.Healthy != nil {
-			healthy = map[bool]string{true: "yes", false: "no"}[*t.Healthy]
-		}
-		why := string(t.Reason)
-		if t.Message != "" {
-			why = strings.TrimPrefix(why+": "+t.Message, ": ")
-		}
-		r.Add(t.Type+"/"+t.Name, t.Type, t.Namespace, t.Name, string(t.State), healthy, output.Shorten(why))
-	}
-	r.Text = func(w io.Writer) {
-		status, message := readyState(cs)
-		fmt.Fprintf(w, "%s at %s, %s ready, Ready is %s: %s\n", output.OneLine(output.RefAt(cs.Status.SourceRef, cs.Status.SourceRevision)),
-			output.OneLine(cs.Status.SourcePath), output.OneLine(cs.Status.TargetsReady), status, output.OneLine(message))
-		output.WriteTable(w, r.Head, r.Rows)
-	}
-	return r
+	return display.ConfigSyncs(list).Print(x.stdout, *x.output)
 }
 
 // listOrphans prints the objects that are marked as those of cs and are not in its inventory.
@@ -191,12 +145,5 @@ func (x *configFlags) listOrphans(ctx context.Context, cs *v1alpha1.ConfigSync) 
 	if len(unlisted) > 0 {
 		fmt.Fprintf(x.stderr, "warning: not listed, for want of rights or of an answer: %s\n", output.Clean(strings.Join(unlisted, ", ")))
 	}
-	list := []plannedObject{}
-	r := output.Result{Head: []string{"TYPE", "NAMESPACE", "NAME"}}
-	for _, id := range orphans {
-		list = append(list, plannedObject{Type: id.Type(), Namespace: id.Namespace, Name: id.Name})
-		r.Add(id.Type()+"/"+id.Name, id.Type(), id.Namespace, id.Name)
-	}
-	r.Data = list
-	return r.Print(x.stdout, *x.output)
+	return display.Orphans(orphans).Print(x.stdout, *x.output)
 }

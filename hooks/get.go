@@ -59,14 +59,9 @@ func newGetCommand(c *cli) *cobra.Command {
 		for i, gs := range list {
 			items[i] = display.BareObject(gs)
 		}
-		return c.printList(command.Context(), p, list, listObject(items), *format)
+		return c.printList(command.Context(), p, list, display.ListObject(items), *format)
 	}
 	return command
-}
-
-// listObject returns a list of objects as kubectl prints it.
-func listObject(items []any) map[string]any {
-	return map[string]any{"apiVersion": "v1", "kind": "List", "items": items}
 }
 
 // list returns all GatewaySyncs of a namespace and prints an error for each that cannot be decoded.

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,9 +12,9 @@ import (
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents"
+	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/kube"
-	"stoker.io/stoker/internal/request"
 )
 
 func newHistoryCommand(c *cli) *cobra.Command {
@@ -60,13 +57,24 @@ agent through the API server, so it needs the right to get pods and pods/proxy. 
 		}
 		switch {
 		case *diff != "":
-			return c.listDiff(ctx, p, gs, gateways[0], *diff, *format)
+			d, err := p.changedFiles(ctx, gs, gateways[0], *diff)
+			if err != nil {
+				return err
+			}
+			if d.Truncated && *format == output.Table {
+				fmt.Fprintln(c.stderr, "The sync changed more files than the report can hold.")
+			}
+			return display.ChangedFiles(d).Print(c.stdout, *format)
 		case *audit:
 			return c.listAudit(ctx, p, gateways, *format)
 		case *gateway != "":
-			return c.listSyncs(ctx, p, gs, gateways[0], *format)
+			list, err := p.syncs(ctx, gs, gateways[0])
+			if err != nil {
+				return err
+			}
+			return c.printTable(display.Syncs(list), *format, "No sync has changed the gateway yet.")
 		}
-		return c.listCommits(gs, *format)
+		return c.printTable(display.Commits(gs.Status.History), *format, "No commit has run on all gateways yet.")
 	}
 	return command
 }
@@ -98,44 +106,15 @@ func collect[T any](gateways []v1alpha1.DiscoveredGateway, get func(v1alpha1.Dis
 	return all, errors.Join(errs...)
 }
 
-// listCommits prints the last commits that ran on every gateway.
-func (c *cli) listCommits(gs *v1alpha1.GatewaySync, format string) error {
-	list := gs.Status.History
-	if len(list) == 0 && format == output.Table {
-		fmt.Fprintln(c.stderr, "No commit has run on all gateways yet.")
-		return nil
-	}
-	r := output.Result{Data: append([]v1alpha1.CommitRecord{}, list...), Head: []string{"SINCE", "REF", "COMMIT", "AGE"}}
-	for _, h := range list {
-		ref := h.Ref
-		if ref == h.Commit { // of a rollback
-			ref = request.Short(ref)
-		}
-		r.Add(h.Commit, h.At.UTC().Format(time.RFC3339), ref, request.Short(h.Commit), output.Age(h.At.Time))
-	}
-	return r.Print(c.stdout, format)
-}
-
 // listAudit prints the audit records of gateways, newest first.
 func (c *cli) listAudit(ctx context.Context, p target, gateways []v1alpha1.DiscoveredGateway, format string) error {
 	list, failed := collect(gateways, func(g v1alpha1.DiscoveredGateway) ([]sync.Audit, error) { return p.audit(ctx, g) })
 	slices.SortStableFunc(list, func(a, b sync.Audit) int { return b.Time.Compare(a.Time) })
-	if len(list) == 0 && format == output.Table {
-		if failed == nil {
-			fmt.Fprintln(c.stderr, "No sync has changed a gateway yet.")
-		}
-		return failed
+	empty := "No sync has changed a gateway yet."
+	if failed != nil {
+		empty = ""
 	}
-	r := output.Result{Data: list, Head: []string{"TIME", "GATEWAY", "FROM", "TO", "REF", "REQUESTED BY", "AUTHOR", "FILES", "RESULT"}}
-	for _, a := range list {
-		by := a.By
-		if a.For != "" {
-			by += " (" + a.For + ")"
-		}
-		r.Add(a.To.String(), a.Time.UTC().Format(time.RFC3339), a.Gateway, a.From.Short(), a.To.Short(), a.Ref, by, a.Author,
-			strconv.Itoa(a.Files.Added+a.Files.Modified+a.Files.Deleted), string(a.Reason))
-	}
-	return errors.Join(r.Print(c.stdout, format), failed)
+	return errors.Join(c.printTable(display.AuditRecords(list), format, empty), failed)
 }
 
 func (p target) audit(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]sync.Audit, error) {
@@ -147,51 +126,28 @@ func (p target) audit(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]sync
 	return list, withReason(err)
 }
 
-// listSyncs prints the last syncs of a gateway, newest first, as its agent reports them.
-func (c *cli) listSyncs(ctx context.Context, p target, gs *v1alpha1.GatewaySync, g v1alpha1.DiscoveredGateway, format string) error {
+// syncs returns the last syncs of a gateway, newest first, as its agent reports them.
+func (p target) syncs(ctx context.Context, gs *v1alpha1.GatewaySync, g v1alpha1.DiscoveredGateway) ([]v1alpha1.SyncRecord, error) {
 	report, err := kube.SyncReports(p.Dynamic, p.namespace).Get(ctx, g.PodName)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && report.Status.Gateway != g.Name:
-		return exitErrorf(exitFailed, "the agent of gateway %s has not reported yet: see 'stoker status %s'", g.Name, gs.Name)
+		return nil, exitErrorf(exitFailed, "the agent of gateway %s has not reported yet: see 'stoker status %s'", g.Name, gs.Name)
 	case err != nil:
-		return p.explain(gs.Name, err)
+		return nil, p.explain(gs.Name, err)
 	}
-	list := report.Status.SyncHistory
-	if len(list) == 0 && format == output.Table {
-		fmt.Fprintln(c.stderr, "No sync has changed the gateway yet.")
-		return nil
-	}
-	r := output.Result{Data: append([]v1alpha1.SyncRecord{}, list...),
-		Head: []string{"TIME", "COMMIT", "REF", "FILES", "PROJECTS", "DURATION", "RESULT", "SNAPSHOT"}}
-	for _, s := range list {
-		r.Add(s.Commit, s.Timestamp.UTC().Format(time.RFC3339), request.Short(s.Commit), s.Ref, strconv.Itoa(int(s.FilesChanged)),
-			strconv.Itoa(int(s.ProjectsSynced)), s.Duration, string(s.Result), s.SnapshotID)
-	}
-	return r.Print(c.stdout, format)
+	return report.Status.SyncHistory, nil
 }
 
-// listDiff prints the files that a sync of a gateway changed. id is the id of the report about that sync.
-func (c *cli) listDiff(ctx context.Context, p target, gs *v1alpha1.GatewaySync, g v1alpha1.DiscoveredGateway, id, format string) error {
+// changedFiles returns the files that a sync of a gateway changed. id is the id of the report about that sync.
+func (p target) changedFiles(ctx context.Context, gs *v1alpha1.GatewaySync, g v1alpha1.DiscoveredGateway, id string) (sync.Diff, error) {
 	agent, err := agents.Of(ctx, p.Core, p.namespace, g)
 	if err != nil {
-		return err
+		return sync.Diff{}, err
 	}
 	d, err := agent.Diff(ctx, id)
 	if apierrors.IsNotFound(err) {
-		return exitErrorf(exitFailed, "gateway %s has no report %.300q: the field diff of 'stoker history %s --audit --gateway %[1]s -o json' lists them, and the last ten are kept",
+		return d, exitErrorf(exitFailed, "gateway %s has no report %.300q: the field diff of 'stoker history %s --audit --gateway %[1]s -o json' lists them, and the last ten are kept",
 			g.Name, id, gs.Name)
 	}
-	if err != nil {
-		return withReason(err)
-	}
-	r := output.Result{Data: d, Head: []string{"ACTION", "FILE", "BEFORE", "AFTER"}}
-	for _, f := range d.Changes {
-		r.Add(f.Path, f.Action, f.Path, shortChecksum(f.Checksum.Before), shortChecksum(f.Checksum.After))
-	}
-	if d.Truncated && format == output.Table {
-		fmt.Fprintln(c.stderr, "The sync changed more files than the report can hold.")
-	}
-	return r.Print(c.stdout, format)
+	return d, withReason(err)
 }
-
-func shortChecksum(sum string) string { return request.Short(strings.TrimPrefix(sum, "git:")) }

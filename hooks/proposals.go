@@ -2,22 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
-	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/internal/request"
 )
-
-// proposal is the state of the pull request with changes of a gateway, in JSON and YAML.
-type proposal struct {
-	Gateway string                 `json:"gateway"`
-	State   v1alpha1.ProposalState `json:"state"`
-	// PullRequest is the URL of the pull request, or the branch if there is none.
-	PullRequest string `json:"pullRequest,omitempty"`
-}
 
 func newProposalsCommand(c *cli) *cobra.Command {
 	command := &cobra.Command{
@@ -43,28 +33,11 @@ pull request conflicts with its base branch. The command writes an annotation, w
 				return p.setter().Propose(ctx, p.namespace, p.name, *renew)
 			})
 		}
-		return c.listProposals(ctx, args[0], *r.output)
+		_, gs, err := c.loadGatewaySync(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		return c.printTable(display.Proposals(gs.Status.DiscoveredGateways), *r.output, "No gateway has changes to propose.")
 	})
 	return command
-}
-
-func (c *cli) listProposals(ctx context.Context, name, format string) error {
-	_, gs, err := c.loadGatewaySync(ctx, name)
-	if err != nil {
-		return err
-	}
-	list := []proposal{}
-	r := output.Result{Head: []string{"GATEWAY", "STATE", "PULL REQUEST"}}
-	for _, g := range gs.Status.DiscoveredGateways {
-		if g.ProposalState != "" {
-			list = append(list, proposal{g.Name, g.ProposalState, g.Proposal})
-			r.Add(g.Name, g.Name, string(g.ProposalState), g.Proposal)
-		}
-	}
-	if len(list) == 0 && format == output.Table {
-		fmt.Fprintln(c.stderr, "No gateway has changes to propose.")
-		return nil
-	}
-	r.Data = list
-	return r.Print(c.stdout, format)
 }

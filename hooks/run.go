@@ -166,3 +166,15 @@ unavailable (try again).`,
 	}
 	return root
 }
+
+// printTable prints a table, or the same data in another format. If a table has no rows, it prints the message empty instead, or
+// nothing if the message is "".
+func (c *cli) printTable(r *output.Result, format, empty string) error {
+	if len(r.Rows) > 0 || format != output.Table {
+		return r.Print(c.stdout, format)
+	}
+	if empty != "" {
+		fmt.Fprintln(c.stderr, empty)
+	}
+	return nil
+}

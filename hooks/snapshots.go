@@ -3,15 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/agents"
-	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -61,40 +58,13 @@ func (c *cli) listSnapshots(ctx context.Context, name, gateway, format string) e
 		return err
 	}
 	list, failed := collect(gateways, func(g v1alpha1.DiscoveredGateway) ([]agents.Snapshot, error) { return p.snapshots(ctx, g) })
-	if len(list) == 0 && format == output.Table {
-		if gs.Spec.Snapshots == nil || !gs.Spec.Snapshots.Enabled {
-			fmt.Fprintln(c.stderr, "No snapshots are taken: set spec.snapshots.enabled to true.")
-		} else if failed == nil {
-			fmt.Fprintln(c.stderr, "No gateway has a snapshot yet. The next sync that changes files takes one.")
-		}
-		return failed
+	empty := ""
+	if gs.Spec.Snapshots == nil || !gs.Spec.Snapshots.Enabled {
+		empty = "No snapshots are taken: set spec.snapshots.enabled to true."
+	} else if failed == nil {
+		empty = "No gateway has a snapshot yet. The next sync that changes files takes one."
 	}
-	r := snapshotTable(list, gs.Spec.Snapshots.ObjectStorage() != nil)
-	return errors.Join(r.Print(c.stdout, format), failed)
-}
-
-// snapshotTable returns the table of snapshots. The column STORED is in it only with object storage, and BACKUP only if a
-// snapshot has a backup.
-func snapshotTable(list []agents.Snapshot, objectStorage bool) *output.Result {
-	r := &output.Result{Data: list, Head: []string{"GATEWAY", "SNAPSHOT", "COMMIT", "SYNCED", "FILES", "SIZE"}}
-	if objectStorage {
-		r.Head = append(r.Head, "STORED")
-	}
-	backups := slices.ContainsFunc(list, func(s agents.Snapshot) bool { return s.Backup })
-	if backups {
-		r.Head = append(r.Head, "BACKUP")
-	}
-	for _, s := range list {
-		cells := []string{s.Gateway, s.ID, s.Commit.Short(), s.To.Short(), strconv.Itoa(s.Files), v1alpha1.SizeText(s.Bytes)}
-		if objectStorage {
-			cells = append(cells, string(s.Stored))
-		}
-		if backups {
-			cells = append(cells, map[bool]string{true: "yes", false: "-"}[s.Backup])
-		}
-		r.Add(s.ID, cells...)
-	}
-	return r
+	return errors.Join(c.printTable(display.Snapshots(list, gs.Spec.Snapshots.ObjectStorage() != nil), format, empty), failed)
 }
 
 func (p target) snapshots(ctx context.Context, g v1alpha1.DiscoveredGateway) ([]agents.Snapshot, error) {

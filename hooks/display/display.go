@@ -1,5 +1,5 @@
-// Package display shows GatewaySyncs to users of a terminal: a list of them, and the gateways of one, once or again after each
-// change.
+// Package display shows GatewaySyncs and ConfigSyncs to users of a terminal: lists of them, the state of one, once or again after
+// each change, and its history.
 package display
 
 import (

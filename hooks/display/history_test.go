@@ -1,4 +1,4 @@
-package main
+package display
 
 import (
 	"testing"
@@ -16,12 +16,12 @@ func TestSnapshotColumns(t *testing.T) {
 	two.ID, two.Backup = "area-4-20260213-102000", true
 	common := []string{"GATEWAY", "SNAPSHOT", "COMMIT", "SYNCED", "FILES", "SIZE"}
 	t.Run("on the data volume", func(t *testing.T) {
-		r := snapshotTable([]agents.Snapshot{one}, false)
+		r := Snapshots([]agents.Snapshot{one}, false)
 		assert.Equal(t, common, r.Head)
 		assert.Equal(t, [][]string{{"area-4", one.ID, "0100000", "0200000", "3", "80"}}, r.Rows)
 	})
 	t.Run("in object storage, with a backup", func(t *testing.T) {
-		r := snapshotTable([]agents.Snapshot{one, two}, true)
+		r := Snapshots([]agents.Snapshot{one, two}, true)
 		assert.Equal(t, append(common, "STORED", "BACKUP"), r.Head)
 		assert.Equal(t, []string{"both", "-"}, r.Rows[0][6:])
 		assert.Equal(t, []string{"both", "yes"}, r.Rows[1][6:])

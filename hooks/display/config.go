@@ -1,0 +1,148 @@
+package display
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/configsync/manifest"
+	"stoker.io/stoker/hooks/configsync/plan"
+	"stoker.io/stoker/hooks/output"
+)
+
+// ListObject returns a list of objects as kubectl prints it.
+func ListObject(items []any) map[string]any {
+	return map[string]any{"apiVersion": "v1", "kind": "List", "items": items}
+}
+
+// Objects returns a table of the objects of a commit. Unless showSecrets is true, it redacts Secrets, and leaves objects out of
+// JSON and YAML that may hold values of Secrets in other fields. It returns the ids of those as hidden.
+func Objects(list []manifest.Object, showSecrets bool) (r *output.Result, hidden []manifest.ID) {
+	r = &output.Result{Head: []string{"TYPE", "NAMESPACE", "NAME", "FILE"}}
+	items := []any{}
+	for _, o := range list {
+		id := o.ID()
+		r.Add(id.Type()+"/"+id.Name, id.Type(), id.Namespace, id.Name, o.File)
+		switch {
+		case showSecrets || !o.Confidential():
+			items = append(items, o.Object)
+		case id.IsSecret() && !o.Tainted:
+			items = append(items, redacted(o))
+		default:
+			hidden = append(hidden, id)
+		}
+	}
+	r.Data = ListObject(items)
+	return r, hidden
+}
+
+// redacted returns a Secret without its values.
+func redacted(o manifest.Object) map[string]any {
+	metadata := map[string]any{"name": o.GetName()}
+	if o.GetNamespace() != "" {
+		metadata["namespace"] = o.GetNamespace()
+	}
+	shown := map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+	for _, field := range []string{"data", "stringData"} {
+		if data, ok := o.Object[field].(map[string]any); ok {
+			keys := map[string]any{}
+			for key := range data {
+				keys[key] = "REDACTED"
+			}
+			shown[field] = keys
+		}
+	}
+	return shown
+}
+
+// PlannedObject is an object of a plan in JSON and YAML.
+type PlannedObject struct {
+	Action    plan.Action     `json:"action"`
+	Type      string          `json:"type"`
+	Namespace string          `json:"namespace,omitempty"`
+	Name      string          `json:"name"`
+	File      string          `json:"file,omitempty"`
+	Fields    []string        `json:"fields,omitempty"`
+	Reason    v1alpha1.Reason `json:"reason,omitempty"`
+	Message   string          `json:"message,omitempty"`
+}
+
+// ConfigPlan returns the plan of a ConfigSync for printing.
+func ConfigPlan(p *plan.Plan) *output.Result {
+	list := []PlannedObject{}
+	r := &output.Result{Text: func(w io.Writer) { fmt.Fprint(w, output.Clean(p.String())) }}
+	for _, items := range [][]plan.Item{p.Items, p.Removals} {
+		for _, i := range items {
+			list = append(list, PlannedObject{i.Action, i.Type(), i.Namespace, i.Name, i.File, i.Fields, i.Reason, i.Message})
+			if i.Action != plan.Unchanged {
+				r.Names = append(r.Names, i.Type()+"/"+i.Name)
+			}
+		}
+	}
+	r.Data = map[string]any{"ref": p.Ref, "commit": p.Commit, "summary": p.Summary(), "objects": list}
+	return r
+}
+
+// Orphans returns a table of objects that no inventory has.
+func Orphans(ids []manifest.ID) *output.Result {
+	list := []PlannedObject{}
+	r := &output.Result{Head: []string{"TYPE", "NAMESPACE", "NAME"}}
+	for _, id := range ids {
+		list = append(list, PlannedObject{Type: id.Type(), Namespace: id.Namespace, Name: id.Name})
+		r.Add(id.Type()+"/"+id.Name, id.Type(), id.Namespace, id.Name)
+	}
+	r.Data = list
+	return r
+}
+
+// readyState returns the status and the message of the condition Ready, or Unknown if it is not about the current spec.
+func readyState(cs *v1alpha1.ConfigSync) (status, message string) {
+	c := meta.FindStatusCondition(cs.Status.Conditions, v1alpha1.ConditionReady)
+	switch {
+	case c == nil:
+		return "Unknown", "no run yet: use 'stoker config apply " + cs.Name + "'"
+	case cs.Status.ObservedGeneration != cs.Generation:
+		return "Unknown", "the spec changed since the last run"
+	}
+	return string(c.Status), c.Message
+}
+
+// ConfigSyncs returns a table of ConfigSyncs.
+func ConfigSyncs(list []*v1alpha1.ConfigSync) *output.Result {
+	r := &output.Result{Head: []string{"NAME", "REVISION", "TARGETS", "READY", "STATUS"}}
+	items := []any{}
+	for _, cs := range list {
+		status, message := readyState(cs)
+		r.Add(ResourceName(cs), cs.Name, cs.Status.SourceRevisionShort, cs.Status.TargetsReady, status, output.Shorten(message))
+		cs.ManagedFields = nil
+		items = append(items, cs)
+	}
+	r.Data = ListObject(items)
+	return r
+}
+
+// ConfigSync returns the status of a ConfigSync and of its objects for printing.
+func ConfigSync(cs *v1alpha1.ConfigSync) *output.Result {
+	r := &output.Result{Data: cs.Status, Head: []string{"TYPE", "NAMESPACE", "NAME", "STATE", "HEALTHY", "WHY"}}
+	for _, t := range cs.Status.Targets {
+		healthy := ""
+		if t.Healthy != nil {
+			healthy = map[bool]string{true: "yes", false: "no"}[*t.Healthy]
+		}
+		why := string(t.Reason)
+		if t.Message != "" {
+			why = strings.TrimPrefix(why+": "+t.Message, ": ")
+		}
+		r.Add(t.Type+"/"+t.Name, t.Type, t.Namespace, t.Name, string(t.State), healthy, output.Shorten(why))
+	}
+	r.Text = func(w io.Writer) {
+		status, message := readyState(cs)
+		fmt.Fprintf(w, "%s at %s, %s ready, Ready is %s: %s\n", output.OneLine(output.RefAt(cs.Status.SourceRef, cs.Status.SourceRevision)),
+			output.OneLine(cs.Status.SourcePath), output.OneLine(cs.Status.TargetsReady), status, output.OneLine(message))
+		output.WriteTable(w, r.Head, r.Rows)
+	}
+	return r
+}

@@ -1,0 +1,109 @@
+package display
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/agents"
+	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/internal/request"
+)
+
+// Commits returns a table of the commits that ran on every gateway.
+func Commits(list []v1alpha1.CommitRecord) *output.Result {
+	r := &output.Result{Data: append([]v1alpha1.CommitRecord{}, list...), Head: []string{"SINCE", "REF", "COMMIT", "AGE"}}
+	for _, h := range list {
+		ref := h.Ref
+		if ref == h.Commit { // of a rollback
+			ref = request.Short(ref)
+		}
+		r.Add(h.Commit, h.At.UTC().Format(time.RFC3339), ref, request.Short(h.Commit), output.Age(h.At.Time))
+	}
+	return r
+}
+
+// AuditRecords returns a table of audit records.
+func AuditRecords(list []sync.Audit) *output.Result {
+	r := &output.Result{Data: list, Head: []string{"TIME", "GATEWAY", "FROM", "TO", "REF", "REQUESTED BY", "AUTHOR", "FILES", "RESULT"}}
+	for _, a := range list {
+		by := a.By
+		if a.For != "" {
+			by += " (" + a.For + ")"
+		}
+		r.Add(a.To.String(), a.Time.UTC().Format(time.RFC3339), a.Gateway, a.From.Short(), a.To.Short(), a.Ref, by, a.Author,
+			strconv.Itoa(a.Files.Added+a.Files.Modified+a.Files.Deleted), string(a.Reason))
+	}
+	return r
+}
+
+// Syncs returns a table of the syncs of a gateway, as its agent reports them.
+func Syncs(list []v1alpha1.SyncRecord) *output.Result {
+	r := &output.Result{Data: append([]v1alpha1.SyncRecord{}, list...),
+		Head: []string{"TIME", "COMMIT", "REF", "FILES", "PROJECTS", "DURATION", "RESULT", "SNAPSHOT"}}
+	for _, s := range list {
+		r.Add(s.Commit, s.Timestamp.UTC().Format(time.RFC3339), request.Short(s.Commit), s.Ref, strconv.Itoa(int(s.FilesChanged)),
+			strconv.Itoa(int(s.ProjectsSynced)), s.Duration, string(s.Result), s.SnapshotID)
+	}
+	return r
+}
+
+// ChangedFiles returns a table of the files that a sync changed.
+func ChangedFiles(d sync.Diff) *output.Result {
+	r := &output.Result{Data: d, Head: []string{"ACTION", "FILE", "BEFORE", "AFTER"}}
+	for _, f := range d.Changes {
+		r.Add(f.Path, f.Action, f.Path, shortChecksum(f.Checksum.Before), shortChecksum(f.Checksum.After))
+	}
+	return r
+}
+
+func shortChecksum(sum string) string { return request.Short(strings.TrimPrefix(sum, "git:")) }
+
+// Snapshots returns a table of snapshots. The column STORED is in it only with object storage, and BACKUP only if a snapshot has
+// a backup.
+func Snapshots(list []agents.Snapshot, objectStorage bool) *output.Result {
+	r := &output.Result{Data: list, Head: []string{"GATEWAY", "SNAPSHOT", "COMMIT", "SYNCED", "FILES", "SIZE"}}
+	if objectStorage {
+		r.Head = append(r.Head, "STORED")
+	}
+	backups := slices.ContainsFunc(list, func(s agents.Snapshot) bool { return s.Backup })
+	if backups {
+		r.Head = append(r.Head, "BACKUP")
+	}
+	for _, s := range list {
+		cells := []string{s.Gateway, s.ID, s.Commit.Short(), s.To.Short(), strconv.Itoa(s.Files), v1alpha1.SizeText(s.Bytes)}
+		if objectStorage {
+			cells = append(cells, string(s.Stored))
+		}
+		if backups {
+			cells = append(cells, map[bool]string{true: "yes", false: "-"}[s.Backup])
+		}
+		r.Add(s.ID, cells...)
+	}
+	return r
+}
+
+// proposal is the state of the pull request with changes of a gateway, in JSON and YAML.
+type proposal struct {
+	Gateway string                 `json:"gateway"`
+	State   v1alpha1.ProposalState `json:"state"`
+	// PullRequest is the URL of the pull request, or the branch if there is none.
+	PullRequest string `json:"pullRequest,omitempty"`
+}
+
+// Proposals returns a table of the pull requests with changes of gateways.
+func Proposals(gateways []v1alpha1.DiscoveredGateway) *output.Result {
+	list := []proposal{}
+	r := &output.Result{Head: []string{"GATEWAY", "STATE", "PULL REQUEST"}}
+	for _, g := range gateways {
+		if g.ProposalState != "" {
+			list = append(list, proposal{g.Name, g.ProposalState, g.Proposal})
+			r.Add(g.Name, g.Name, string(g.ProposalState), g.Proposal)
+		}
+	}
+	r.Data = list
+	return r
+}
