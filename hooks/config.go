@@ -14,10 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/hooks/specfile"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 )
@@ -143,7 +143,7 @@ func splitArgs(args []string) (name, dir string, err error) {
 // load returns the ConfigSync of the file or of the cluster. With a directory alone, the ConfigSync has only a namespace.
 func (x *configFlags) load(ctx context.Context, name, dir string) (*v1alpha1.ConfigSync, error) {
 	if x.file != "" {
-		cs, err := x.decodeConfigSync(x.file)
+		cs, err := specfile.ConfigSync(x.file, x.stdin)
 		if err == nil && name != "" && cs.Name != name {
 			err = exitErrorf(exitUsage, "%s contains ConfigSync %s, not %s", x.file, cs.Name, name)
 		}
@@ -172,19 +172,6 @@ func (x *configFlags) namespace() string {
 		return metav1.NamespaceDefault
 	}
 	return namespace
-}
-
-// decodeConfigSync reads a ConfigSync from a file, or from stdin if name is "-".
-func (c *cli) decodeConfigSync(name string) (*v1alpha1.ConfigSync, error) {
-	raw, err := c.readManifest(name)
-	if err != nil {
-		return nil, err
-	}
-	cs, err := decode.ConfigSync(raw)
-	if err != nil {
-		return nil, failure.New(v1alpha1.ReasonManifestInvalid, "%s: %w", name, err)
-	}
-	return cs, nil
 }
 
 // configSync reads one ConfigSync from the cluster.

@@ -22,6 +22,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/api/v1alpha1/validation"
+	"stoker.io/stoker/hooks/specfile"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
@@ -155,7 +156,7 @@ func TestExampleSyncWaves(t *testing.T) {
 			}
 		})
 	}
-	gs, err := newCLI(io.Discard, io.Discard).decodeGatewaySync(filepath.Join(waves, "plain/gatewaysync.yaml"))
+	gs, err := specfile.GatewaySync(filepath.Join(waves, "plain/gatewaysync.yaml"), nil)
 	require.NoError(t, err)
 	assert.Equal(t, "0", gs.Annotations[waveOf])
 	assert.Empty(t, validation.GatewaySync(gs))

@@ -19,6 +19,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/preflight"
+	"stoker.io/stoker/hooks/specfile"
 )
 
 // preflightFlags holds the flags of preflight.
@@ -130,7 +131,7 @@ func (x *preflightFlags) addFlags(in *preflight.Input) error {
 	if x.file == "" {
 		return nil
 	}
-	gs, err := x.decodeGatewaySync(x.file)
+	gs, err := specfile.GatewaySync(x.file, x.stdin)
 	if err != nil {
 		return withReason(err)
 	}

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,22 +14,17 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/hooks/output"
+	"stoker.io/stoker/hooks/specfile"
 	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/request"
 )
 
-const (
-	// maxManifest bounds a file with one object, in bytes. etcd stores objects of at most 1.5 MiB.
-	maxManifest = 1536 << 10
-	// offlineTimeout bounds the work on a local repository.
-	offlineTimeout = 10 * time.Minute
-)
+// offlineTimeout bounds the work on a local repository.
+const offlineTimeout = 10 * time.Minute
 
 // renderFlags holds the flags of render. The command diff has only those of addSourceFlags.
 type renderFlags struct {
@@ -113,10 +105,14 @@ func (d *renderFlags) templateRef(gs *v1alpha1.GatewaySync) string {
 }
 
 func (c *cli) renderFiles(ctx context.Context, d *renderFlags, format string) (err error) {
-	gs, err := c.readGatewaySync(d.file)
+	gs, err := specfile.GatewaySync(d.file, c.stdin)
 	if err != nil {
 		return err
 	}
+	if errs := validation.GatewaySync(gs); len(errs) > 0 {
+		return failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", d.file, errs.ToAggregate())
+	}
+	c.printWarnings(validation.Warnings(gs))
 	g, err := d.target(gs)
 	if err != nil {
 		return err
@@ -162,47 +158,6 @@ func (c *cli) printWarnings(warnings []string) {
 	for _, w := range warnings {
 		fmt.Fprintln(c.stderr, "warning: "+output.OneLine(w))
 	}
-}
-
-// readGatewaySync reads and validates a GatewaySync from a file, and prints its warnings.
-func (c *cli) readGatewaySync(name string) (*v1alpha1.GatewaySync, error) {
-	gs, err := c.decodeGatewaySync(name)
-	if err != nil {
-		return nil, err
-	}
-	if errs := validation.GatewaySync(gs); len(errs) > 0 {
-		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, errs.ToAggregate())
-	}
-	c.printWarnings(validation.Warnings(gs))
-	return gs, nil
-}
-
-// decodeGatewaySync reads a GatewaySync from a file, or from stdin if name is "-". It does not validate.
-func (c *cli) decodeGatewaySync(name string) (*v1alpha1.GatewaySync, error) {
-	raw, err := c.readManifest(name)
-	if err != nil {
-		return nil, err
-	}
-	gs, err := decode.GatewaySync(raw)
-	if err != nil {
-		return nil, failure.New(v1alpha1.ReasonProfilesInvalid, "%s: %w", name, err)
-	}
-	if gs.Name == "" {
-		gs.Name = strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
-	}
-	return gs, nil
-}
-
-// readManifest returns the content of a file, or of stdin if name is "-". It fails if there are more than maxManifest bytes.
-func (c *cli) readManifest(name string) ([]byte, error) {
-	if name != "-" {
-		return file.Read(name, maxManifest)
-	}
-	raw, err := io.ReadAll(io.LimitReader(c.stdin, maxManifest+1))
-	if err == nil && len(raw) > maxManifest {
-		err = fmt.Errorf("stdin has more than %d bytes", maxManifest)
-	}
-	return raw, err
 }
 
 // target returns the gateway that the flags describe.
