@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -149,7 +147,7 @@ func (c *cli) renderFiles(ctx context.Context, d *renderFlags, format string) (e
 	fmt.Fprintf(c.stderr, "%s for %s, profile %s, at %s\n", output.Count(len(changes.List), "file"), g.Facts.GatewayName,
 		offline.ProfileLabel(g.Profile.Profile), at.Commit.Short())
 	if d.into != "" {
-		return writeFiles(d.into, tree, changes)
+		return tree.WriteFiles(d.into, changes)
 	}
 	return fileList(changes, sizes).Print(c.stdout, format)
 }
@@ -203,44 +201,4 @@ func fileList(changes *plan.Changes, sizes map[string]int64) *output.Result {
 	}
 	r.Data = list
 	return r
-}
-
-// writeFiles writes all files to a directory that is new or empty.
-func writeFiles(dir string, tree *offline.Tree, changes *plan.Changes) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = root.Close() }() // only a directory handle
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	if len(entries) > 0 {
-		return fmt.Errorf("%s is not empty: use a new directory", dir)
-	}
-	for _, f := range changes.List {
-		if err := writeFile(root, tree, f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func writeFile(root *os.Root, tree *offline.Tree, f plan.Change) error {
-	if err := root.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
-		return err
-	}
-	mode := os.FileMode(0o644)
-	if f.Exec {
-		mode = 0o755
-	}
-	out, err := root.OpenFile(f.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	return errors.Join(tree.WriteFile(out, f.Path), out.Close())
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -122,6 +123,46 @@ func (t *Tree) WriteFile(w io.Writer, name string) error {
 	}
 	_, err := t.desired.WriteBlob(w, f.Have)
 	return err
+}
+
+// WriteFiles writes the files of changes to a directory, which must be new or empty.
+func (t *Tree) WriteFiles(dir string, changes *plan.Changes) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }() // only a directory handle
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	if len(entries) > 0 {
+		return fmt.Errorf("%s is not empty: use a new directory", dir)
+	}
+	for _, f := range changes.List {
+		if err := t.writeFileBelow(root, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *Tree) writeFileBelow(root *os.Root, f plan.Change) error {
+	if err := root.MkdirAll(path.Dir(f.Path), 0o755); err != nil {
+		return err
+	}
+	mode := os.FileMode(0o644)
+	if f.Exec {
+		mode = 0o755
+	}
+	out, err := root.OpenFile(f.Path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	return errors.Join(t.WriteFile(out, f.Path), out.Close())
 }
 
 func missing(name string) error {

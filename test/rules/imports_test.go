@@ -52,7 +52,7 @@ var floors = [][]string{
 	{"hooks/configsync"},
 	{"hooks/configsync/reconcile"},
 	{"hooks/agents", "hooks/browser", "hooks/leads", "hooks/offline", "hooks/output", "hooks/migrate", "hooks/specfile"},
-	{"hooks/application", "hooks/check", "hooks/completion", "hooks/display", "hooks/notify"},
+	{"hooks/application", "hooks/check", "hooks/completion", "hooks/diff", "hooks/display", "hooks/notify"},
 	{"hooks/preflight", "hooks/ui"},
 	{"hooks"},
 }
