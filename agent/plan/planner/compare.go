@@ -67,6 +67,17 @@ func (r *comparer) sameAsBefore(c plan.Change, rec plan.Owned) (bool, error) {
 	return r.compare(c.Path, before, same)
 }
 
+// isNoise reports whether the gateway changed the bytes of a file, but not the meaning.
+func (r *comparer) isNoise(c plan.Change, rec plan.Owned) (bool, error) {
+	if isThumbnail(c.Path) {
+		return true, nil
+	}
+	return r.sameAsBefore(c, rec)
+}
+
+// isThumbnail reports whether a path is a thumbnail. Gateways write thumbnails by themselves, so no change of one is an edit.
+func isThumbnail(path string) bool { return relpath.Base(path) == resource.Thumbnail }
+
 func (r *comparer) compare(path string, with []byte, same func(a, b []byte) (bool, error)) (bool, error) {
 	found, err := r.state.Read(path, maxCompared)
 	if err != nil {

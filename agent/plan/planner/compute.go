@@ -68,6 +68,22 @@ func (in *Input) incremental() bool {
 		h.Rules == rules && in.Previous.Rules().Fingerprint() == rules
 }
 
+// proposed reports whether a change of the gateway at path is being sent back to git.
+func (in *Input) proposed(path string) bool { return in.Proposed != nil && in.Proposed(path) }
+
+// replicated reports whether a redundant pair copies path.
+func (in *Input) replicated(path string) bool { return in.Replicated != nil && in.Replicated(path) }
+
+// readLocally returns the content of a blob from the file that it was written to, so that a store that lost it need not fetch it.
+func (in *Input) readLocally(path string, id plan.ID) ([]byte, bool) {
+	rec, owned, err := in.Manifest.Get(path)
+	if err != nil || !owned || rec.Have != id || rec.Size > maxCompared {
+		return nil, false
+	}
+	content, err := in.State.Read(path, maxCompared)
+	return content, err == nil && plan.BlobID(content) == id
+}
+
 // planner is the state of one Compute call. diff or join decides about each path; the settle methods then make the changes consistent
 // with each other.
 type planner struct {
@@ -87,7 +103,7 @@ type planner struct {
 	owned     int             // number of records
 	noise     map[string]bool // paths at which the gateway changed the bytes but not the meaning
 	dirs      []string        // desired files at whose path a directory stands
-	orphans   map[string]int  // source that the commit has lost → number of files that go with it
+	lost      lostSources
 	conflicts map[string]bool // paths that hold the plan
 }
 
@@ -101,7 +117,7 @@ func newPlanner(in Input) *planner {
 		changes:   &plan.Changes{From: header.Commit, To: in.To, Full: in.Previous == nil},
 		sameRules: header.Rules == rules.Fingerprint(),
 		noise:     make(map[string]bool),
-		orphans:   make(map[string]int),
+		lost:      make(lostSources),
 		conflicts: make(map[string]bool),
 	}
 	p.policies = policies{rules: &rules, in: &p.Input}
@@ -119,8 +135,9 @@ func compute(in Input) (*plan.Changes, error) {
 		decide = p.diff
 		p.owned = p.header.Files
 	}
+	settleParents := func() error { return p.parents.settle(p.deletes) }
 	steps := []func() error{
-		decide, p.gather, p.mirror, p.settleSpellings, p.settleResources, p.settleDirs, p.settleBlocked, p.holdForApproval, p.finish,
+		decide, p.gather, p.mirror, p.settleSpellings, p.settleResources, p.settleDirs, settleParents, p.holdForApproval, p.finish,
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -128,16 +145,6 @@ func compute(in Input) (*plan.Changes, error) {
 		}
 	}
 	return p.changes, nil
-}
-
-// readLocally returns the content of a blob from the file that it was written to, so that a store that lost it need not fetch it.
-func (p *planner) readLocally(path string, id plan.ID) ([]byte, bool) {
-	rec, owned, err := p.Manifest.Get(path)
-	if err != nil || !owned || rec.Have != id || rec.Size > maxCompared {
-		return nil, false
-	}
-	content, err := p.State.Read(path, maxCompared)
-	return content, err == nil && plan.BlobID(content) == id
 }
 
 // diff decides about the paths that differ between two commits.

@@ -121,9 +121,6 @@ func (p *planner) upToDate(c plan.Change, rec plan.Owned) bool {
 		rec.Mtime == c.Found.Mtime && p.mappings.isOrigin(c.Origin, rec)
 }
 
-// isThumbnail reports whether a path is a thumbnail. Gateways write thumbnails by themselves, so no change of one is an edit.
-func isThumbnail(path string) bool { return relpath.Base(path) == resource.Thumbnail }
-
 // decideUnowned decides about a file that is not owned and differs from git's.
 func (p *planner) decideUnowned(c plan.Change) error {
 	same, err := p.sameMeaning(c)
@@ -223,14 +220,6 @@ func (p *planner) decideChangedInBoth(c plan.Change, rec plan.Owned) error {
 	return nil
 }
 
-// isNoise reports whether the gateway changed the bytes of a file, but not the meaning.
-func (p *planner) isNoise(c plan.Change, rec plan.Owned) (bool, error) {
-	if isThumbnail(c.Path) {
-		return true, nil
-	}
-	return p.sameAsBefore(c, rec)
-}
-
 // decideRemoved decides about a record whose path git does not want.
 func (p *planner) decideRemoved(rec plan.Owned) error {
 	c := plan.Change{Op: plan.Release, Path: rec.Path, Owned: true}
@@ -246,7 +235,9 @@ func (p *planner) decideRemoved(rec plan.Owned) error {
 		return err
 	}
 	c.Op = plan.Delete
-	p.countOrphan(rec)
+	if o, ok := p.mappings.origin(rec); ok {
+		p.lost.count(o, p.Desired.Missing())
+	}
 	if c.FoundID != rec.Have {
 		noise, err := p.isNoise(c, rec)
 		if err != nil {
@@ -276,19 +267,6 @@ func (p *planner) leftCommit(rec plan.Owned) bool {
 	}
 	o, ok := p.mappings.origin(rec)
 	return ok && p.rules.HasMapping(o)
-}
-
-// countOrphan counts an owned file if the commit no longer has the source of the mapping that it came from.
-func (p *planner) countOrphan(rec plan.Owned) {
-	o, ok := p.mappings.origin(rec)
-	if !ok {
-		return
-	}
-	for _, m := range p.Desired.Missing() {
-		if m.Origin() == o {
-			p.orphans[o.Source]++
-		}
-	}
 }
 
 // addConflict adds a change to a file that the gateway changed, according to the policy. Under hold it adds what would

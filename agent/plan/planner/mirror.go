@@ -15,7 +15,7 @@ import (
 func (p *planner) mirror() error {
 	var deletions []plan.Change
 	for _, dir := range p.mirrors {
-		list, err := p.mirrorDir(dir)
+		list, err := mirrorDir(&p.Input, dir)
 		if err != nil {
 			return err
 		}
@@ -26,13 +26,13 @@ func (p *planner) mirror() error {
 }
 
 // mirrorDir returns the deletions in one directory. It leaves files that are proposed to git.
-func (p *planner) mirrorDir(dir string) ([]plan.Change, error) {
+func mirrorDir(in *Input, dir string) ([]plan.Change, error) {
 	var files []plan.Found
-	for f, err := range p.Desired.UnwantedIn(dir, p.Manifest, p.State) {
+	for f, err := range in.Desired.UnwantedIn(dir, in.Manifest, in.State) {
 		if err != nil {
 			return nil, err
 		}
-		if f.Stat, err = p.State.Stat(f.Path); err != nil {
+		if f.Stat, err = in.State.Stat(f.Path); err != nil {
 			return nil, fmt.Errorf("stat %s: %w", f.Path, err)
 		}
 		if f.Stat.Kind == plan.File { // still there
@@ -42,16 +42,16 @@ func (p *planner) mirrorDir(dir string) ([]plan.Change, error) {
 	if len(files) == 0 {
 		return nil, nil
 	}
-	files, err := p.withoutOtherSpellings(dir, files)
+	files, err := withoutOtherSpellings(in, dir, files)
 	if err != nil {
 		return nil, err
 	}
 	list := make([]plan.Change, 0, len(files))
 	for _, f := range files {
-		if p.proposed(f.Path) {
+		if in.proposed(f.Path) {
 			continue
 		}
-		id, err := p.State.BlobID(f.Path)
+		id, err := in.State.BlobID(f.Path)
 		if err != nil {
 			return nil, fmt.Errorf("hash %s: %w", f.Path, err)
 		}
@@ -63,14 +63,14 @@ func (p *planner) mirrorDir(dir string) ([]plan.Change, error) {
 // A volume may ignore case or Unicode normalization, so that one file answers to two names. A commit that only changes
 // the spelling of a name deletes one name and adopts the other; on such a volume that would delete the adopted file.
 
-// withoutOtherSpellings removes from list the files that git has under another spelling.
-func (p *planner) withoutOtherSpellings(dir string, list []plan.Found) ([]plan.Found, error) {
+// withoutOtherSpellings removes from list, which is of dir, the files that git has under another spelling.
+func withoutOtherSpellings(in *Input, dir string, list []plan.Found) ([]plan.Found, error) {
 	names := make(map[string]plan.Found, len(list))
 	for _, f := range list {
 		names[relpath.Fold(f.Path)] = f
 	}
 	same := make(map[string]bool)
-	for path, err := range p.Desired.Paths(dir) {
+	for path, err := range in.Desired.Paths(dir) {
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +78,7 @@ func (p *planner) withoutOtherSpellings(dir string, list []plan.Found) ([]plan.F
 		if !ok {
 			continue
 		}
-		st, err := p.State.Stat(path)
+		st, err := in.State.Stat(path)
 		if err != nil {
 			return nil, fmt.Errorf("stat %s: %w", path, err)
 		}

@@ -2,6 +2,8 @@ package planner
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/plan/relpath"
@@ -40,6 +42,16 @@ func (p *parents) check(path string) error {
 		return nil
 	}
 	return errBlocked(at, path)
+}
+
+// settle returns an error if a file in blocked remains, because the plan does not delete it.
+func (p *parents) settle(deletes func(path string) bool) error {
+	for _, file := range slices.Sorted(maps.Keys(p.blocked)) {
+		if !deletes(file) {
+			return errBlocked(file, p.blocked[file])
+		}
+	}
+	return nil
 }
 
 func errBlocked(at, path string) error {

@@ -16,28 +16,22 @@ type policies struct {
 
 // conflictPolicy returns the conflict policy for a path.
 func (p *policies) conflictPolicy(path string) plan.ConflictPolicy {
-	if p.replicated(path) || p.in.GitWins != nil && p.in.GitWins(path) {
+	if p.in.replicated(path) || p.in.GitWins != nil && p.in.GitWins(path) {
 		return plan.GitWins
 	}
 	return p.rules.Conflict
 }
 
-func (p *policies) proposed(path string) bool { return p.in.Proposed != nil && p.in.Proposed(path) }
-
-func (p *policies) replicated(path string) bool {
-	return p.in.Replicated != nil && p.in.Replicated(path)
-}
-
 // repairs reports whether git's version replaces a file that only the gateway changed. Under gatewayWins, a file that
 // was once kept against git stays.
 func (p *policies) repairs(rec plan.Owned) bool {
-	if p.replicated(rec.Path) {
+	if p.in.replicated(rec.Path) {
 		return true
 	}
-	return p.in.Repair && !p.proposed(rec.Path) && (p.rules.Conflict != plan.GatewayWins || rec.Have == rec.Want)
+	return p.in.Repair && !p.in.proposed(rec.Path) && (p.rules.Conflict != plan.GatewayWins || rec.Have == rec.Want)
 }
 
 // mirrored reports whether prune mirror deletes a file at path that git does not have.
 func (p *policies) mirrored(path string) bool {
-	return !p.proposed(path) && slices.ContainsFunc(p.mirrors, func(dir string) bool { return relpath.Below(path, dir) })
+	return !p.in.proposed(path) && slices.ContainsFunc(p.mirrors, func(dir string) bool { return relpath.Below(path, dir) })
 }

@@ -1,0 +1,128 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/plan/desired"
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+// A plan is a mass deletion if it deletes more than massFiles files and more than massPercent of the owned files.
+// massDeletion.held also holds some plans that delete fewer.
+const (
+	massFiles   = 20
+	massPercent = 30
+)
+
+// massDeletion is what a plan deletes, and why an operator may have to approve it.
+type massDeletion struct {
+	files    int
+	paths    []string // the first heldPaths of them
+	projects []string // projects that go away completely
+	// withoutFile are projects that lose only their project.json. Then the gateway no longer treats the directory as a project.
+	withoutFile []string
+	sources     []string // sources of mappings that the commit lost
+}
+
+// findMassDeletion returns what the changes of a plan delete. tree is the desired tree.
+func findMassDeletion(changes []plan.Change, lost lostSources, tree *desired.Tree) (massDeletion, error) {
+	d := massDeletion{sources: lost.folders()}
+	for i := range changes {
+		c := &changes[i]
+		if c.Op != plan.Delete {
+			continue
+		}
+		if d.files++; len(d.paths) < heldPaths {
+			d.paths = append(d.paths, c.Path)
+		}
+		project, ok := projectOf(c.Path)
+		if !ok {
+			continue
+		}
+		wanted, err := hasFiles(tree, "projects/"+project)
+		switch {
+		case err != nil:
+			return massDeletion{}, err
+		case wanted:
+			d.withoutFile = append(d.withoutFile, project)
+		default:
+			d.projects = append(d.projects, project)
+		}
+	}
+	return d, nil
+}
+
+// held returns a Held if the plan deletes a large part of the owned files, a whole project, the project.json of a project, or files
+// because the commit lost the source of their mapping. So renaming a folder in git does not empty a gateway. to is the plan's commit.
+func (d *massDeletion) held(owned int, to plan.ID) *plan.Held {
+	many := d.files > massFiles && d.files*100 > owned*massPercent
+	if !many && len(d.projects) == 0 && len(d.withoutFile) == 0 && len(d.sources) == 0 {
+		return nil
+	}
+	return &plan.Held{
+		Reason: v1alpha1.ReasonMassDeletion,
+		Message: fmt.Sprintf("%s would be deleted (the agent owns %d)%s; to approve this, run stoker sync NAME --confirm-deletion=%s",
+			files(d.files), owned, d.details(), to.Short()),
+		Paths: d.paths,
+	}
+}
+
+// details says what the deletion includes, for a message.
+func (d *massDeletion) details() string {
+	var text string
+	if len(d.sources) > 0 {
+		text = ", because the commit no longer has " + plan.Enumerate(d.sources, heldPaths) + " (if you renamed it, correct the mapping)"
+	}
+	if len(d.projects) > 0 {
+		text += ", including all of " + plural(len(d.projects), "project") + " " + plan.Enumerate(d.projects, heldPaths)
+	}
+	if len(d.withoutFile) > 0 {
+		text += ", including the project.json of " + plan.Enumerate(d.withoutFile, heldPaths) + " (the gateway ignores a project without it)"
+	}
+	return text
+}
+
+// lostSources are the sources that the commit no longer has: source → number of owned files that go with it.
+type lostSources map[string]int
+
+// count counts an owned file that came from the mapping o, if missing has the mapping.
+func (s lostSources) count(o plan.Origin, missing []plan.Mapping) {
+	for _, m := range missing {
+		if m.Origin() == o {
+			s[o.Source]++
+		}
+	}
+}
+
+// folders returns the sources that more than one file came from. A folder that was renamed in git is such a source.
+func (s lostSources) folders() []string {
+	var folders []string
+	for source, n := range s {
+		if n > 1 {
+			folders = append(folders, source)
+		}
+	}
+	slices.Sort(folders)
+	return folders
+}
+
+// projectOf returns the name of the project whose project.json is at path.
+func projectOf(path string) (string, bool) {
+	rest, ok := strings.CutPrefix(path, "projects/")
+	if !ok {
+		return "", false
+	}
+	name, file, _ := strings.Cut(rest, "/")
+	return name, file == "project.json"
+}
+
+// hasFiles reports whether git has any file for dir.
+func hasFiles(tree *desired.Tree, dir string) (bool, error) {
+	for _, err := range tree.Paths(dir) {
+		return err == nil, err
+	}
+	return false, nil
+}
