@@ -147,8 +147,8 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 
 // readTarget returns the parsed SyncTarget, or why there is none that can be followed. leave is set if the gateway must then be left alone.
 func (f *Follower) readTarget() (in instruction, p *loop.Problem, leave bool) {
-	f.listed = f.targets.HasSynced()
-	target, err := f.targets.Get(f.Namespace, f.GatewaySync)
+	f.listed = f.targets.listed()
+	target, err := f.targets.get()
 	var why loop.Problem
 	switch {
 	case err == nil:
@@ -162,7 +162,7 @@ func (f *Follower) readTarget() (in instruction, p *loop.Problem, leave bool) {
 		why = loop.NewProblem(err, v1alpha1.ReasonWaitingForLead)
 	case errors.Is(err, kube.ErrNotSeen) && !f.listed:
 		var person bool
-		if why, person = f.unanswered(); person {
+		if why, person = f.targets.unanswered(); person {
 			f.startup.allow("it waits for a person: " + why.Message)
 		}
 	case errors.Is(err, kube.ErrNotSeen) && f.order != nil:

@@ -7,20 +7,12 @@ package follow
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	gosync "sync"
 	"sync/atomic"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/cache"
 
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/loop"
@@ -78,7 +70,7 @@ type Config struct {
 type Follower struct {
 	Config
 	loop    *loop.Loop
-	targets *kube.Informer[v1alpha1.SyncTarget]
+	targets *targetWatch
 	changed chan struct{}
 	pod     podInfo
 	secrets *file.Watcher
@@ -99,15 +91,6 @@ type Follower struct {
 	dryRun       dryRun
 	listed       bool   // the API server had answered in the last iteration
 	logged       string // the last logged reason why the gateway stays as it is
-
-	calls          gosync.Mutex // serializes the calls of OnSyncTarget
-	mu             gosync.Mutex
-	lastTarget     *v1alpha1.SyncTargetSpec // for which the loop was woken
-	watchFailures  int                      // in a row
-	watchError     error                    // of the last failure
-	forbiddenSince time.Time                // when watching began to be forbidden; zero if it is allowed
-	interrupted    bool                     // the watch ended after the last event
-	epoch          int                      // see currentEpoch
 }
 
 // New returns a Follower. It sends nothing yet.
@@ -129,14 +112,10 @@ func New(c Config) (*Follower, error) {
 		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, Tell: f.tell, Working: f.updateReport,
 	})
 	var err error
-	f.targets, err = kube.SyncTargets(c.API, c.Namespace).Informer(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", c.GatewaySync).String()
-	}, func(_, name string) { f.targetChanged(name) })
-	if err != nil {
-		return nil, fmt.Errorf("watch the SyncTarget: %w", err)
+	if f.targets, err = newTargetWatch(&c, f.wake, f.report.scheduleRead); err != nil {
+		return nil, err
 	}
-	err = f.targets.OnWatchError(f.watchFailed)
-	return f, err
+	return f, nil
 }
 
 // State returns the current state.
@@ -156,8 +135,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
 	var running gosync.WaitGroup
-	running.Go(func() { f.targets.Run(watching) })
-	running.Go(func() { f.awaitList(watching) })
+	running.Go(func() { f.targets.run(watching) })
 	running.Go(func() { f.report.run(reporting) })
 	running.Go(func() { f.forwardChanges(watching) })
 	f.loop.Run(ctx, f)
@@ -168,14 +146,6 @@ func (f *Follower) Run(ctx context.Context) error {
 	defer cancel()
 	f.report.flush(final)
 	return nil
-}
-
-// awaitList waits for the first list, which may be empty, and wakes the loop.
-func (f *Follower) awaitList(ctx context.Context) {
-	if cache.WaitForCacheSync(ctx.Done(), f.targets.HasSynced) {
-		f.targetChanged(f.GatewaySync)
-		f.wake()
-	}
 }
 
 // forwardChanges wakes the loop when the pod's metadata or a secret changed.
@@ -201,86 +171,6 @@ func (f *Follower) wake() {
 	case f.changed <- struct{}{}:
 	default: // it is awake
 	}
-}
-
-// targetChanged is called by the informer. It wakes the loop, unless only the lock was renewed.
-func (f *Follower) targetChanged(name string) {
-	f.calls.Lock()
-	t, err := f.targets.Get(f.Namespace, name)
-	if errors.Is(err, kube.ErrNotSeen) {
-		f.OnSyncTarget(nil, nil)
-	} else {
-		f.OnSyncTarget(t, err)
-	}
-	f.calls.Unlock()
-	var target *v1alpha1.SyncTargetSpec
-	if err == nil {
-		target = t.Spec.DeepCopy()
-		target.Lead = v1alpha1.LeadRecord{Transitions: t.Spec.Lead.Transitions}
-	}
-	f.mu.Lock()
-	known := target != nil && f.lastTarget != nil
-	same := known && equality.Semantic.DeepEqual(target, f.lastTarget)
-	if f.interrupted || known && target.Revision < f.lastTarget.Revision {
-		f.epoch++
-		f.report.scheduleRead()
-	}
-	f.lastTarget, f.watchFailures, f.watchError, f.interrupted, f.forbiddenSince = target, 0, nil, false, time.Time{}
-	f.mu.Unlock()
-	if !same {
-		f.wake()
-	}
-}
-
-// currentEpoch returns a number that changes when the API server may have been restored from a backup. Generations may then be reused, so
-// what was read in an earlier epoch is not valid any more.
-func (f *Follower) currentEpoch() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.epoch
-}
-
-// watchFailed is called by the informer, which retries by itself. An orderly end of the watch is not a failure.
-func (f *Follower) watchFailed(err error) {
-	orderly := errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
-	f.mu.Lock()
-	f.interrupted = true
-	if orderly {
-		f.mu.Unlock()
-		return
-	}
-	f.watchFailures++
-	f.watchError = err
-	n := f.watchFailures
-	if !apierrors.IsForbidden(err) {
-		f.forbiddenSince = time.Time{}
-	} else if f.forbiddenSince.IsZero() {
-		f.forbiddenSince = f.Now()
-	}
-	f.mu.Unlock()
-	if n == 1 {
-		f.wake() // to report the error
-	}
-	if n == 1 || n%20 == 0 {
-		f.Log.Warn("the SyncTarget cannot be watched; the gateway stays as it is", "error", err, "failures", n)
-	}
-}
-
-// bindTimeout is how long an agent waits for its rights, which the injector grants when it sees the pod.
-const bindTimeout = 2 * time.Minute
-
-// unanswered returns why the API server has not answered, if known, and whether a person must act.
-func (f *Follower) unanswered() (p loop.Problem, person bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case f.watchError == nil:
-		return waiting("the API server has not answered yet; the gateway stays as it is"), false
-	case !f.forbiddenSince.IsZero():
-		return waiting("the agent may not read its SyncTarget, the gateway stays as it is: bind the ClusterRole stoker-agent to the pod's ServiceAccount: %v", f.watchError),
-			f.Now().Sub(f.forbiddenSince) >= bindTimeout
-	}
-	return waiting("the SyncTarget cannot be read, the gateway stays as it is: %v", f.watchError), false
 }
 
 // updateReport puts a state into the report: at the end of an iteration, and when a sync has found something to do.

@@ -52,7 +52,7 @@ func TestGenerationOfRecreatedGatewaySync(t *testing.T) {
 	renewed := func(s *v1alpha1.SyncTargetSpec) { now := metav1.NowMicro(); s.Lead.Renewed = &now }
 	for name, happens := range map[string]func(*world, *Follower){
 		"after the API server was away": func(w *world, f *Follower) {
-			f.watchFailed(errors.New("connection refused"))
+			f.targets.failed(errors.New("connection refused"))
 			w.lead(renewed)
 		},
 		"where the revision went down": func(w *world, _ *Follower) {
@@ -81,10 +81,10 @@ func TestGenerationOfRecreatedGatewaySync(t *testing.T) {
 				}
 			}
 
-			heard := a.follower.currentEpoch()
+			heard := a.follower.targets.currentEpoch()
 			was := a.follower.State().Of.Connections.Remote
 			happens(w, a.follower)
-			eventually(t, "the agent has heard of it", func() bool { return a.follower.currentEpoch() > heard })
+			eventually(t, "the agent has heard of it", func() bool { return a.follower.targets.currentEpoch() > heard })
 			looks()
 			assert.Equal(t, 2, api.count(), "once for each time that this may be so")
 			assert.Same(t, was, a.follower.State().Of.Connections.Remote, "the same spec is the same connection")

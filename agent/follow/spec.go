@@ -73,7 +73,7 @@ const (
 // fetch returns the GatewaySync at the target's generation. Otherwise the error is errGone, a failure of class working if a
 // retry may help, or one of class stalled if the GatewaySync is invalid.
 func (f *Follower) fetch(ctx context.Context, in instruction, changed bool) (*v1alpha1.GatewaySync, error) {
-	s, epoch := &f.spec, f.currentEpoch()
+	s, epoch := &f.spec, f.targets.currentEpoch()
 	if s.gs != nil && s.gs.Generation == in.Generation && s.owner == in.owner && s.epoch == epoch && s.confirms(&in) {
 		s.unconfirmedSince, s.requests = time.Time{}, in.requests()
 		return s.gs, nil
