@@ -17,10 +17,10 @@ import (
 // A commit that is completely on the disk was admitted before, so the follower accepts it again, even while a newer request is refused.
 
 // checkRequests returns why a GatewaySync that was just read does not ask for what the target says; nil if it does.
-func (f *Follower) checkRequests(gs *v1alpha1.GatewaySync, in *instruction) error {
+func checkRequests(gs *v1alpha1.GatewaySync, in *instruction, onDisk volume) error {
 	var err error
 	switch commit := gs.RequestedCommit(); {
-	case in.Ref == "" || in.Ref == gs.Spec.Git.Ref || f.holds(in.Commit):
+	case in.Ref == "" || in.Ref == gs.Spec.Git.Ref || onDisk.holds(in.Commit):
 	case in.Ref != gs.Annotations[v1alpha1.AnnotationRequestedRef]:
 		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says %q, which neither spec.git.ref nor a request asks for: waiting for its lead", in.Ref)
 	case commit != "" && !in.Commit.IsZero() && commit != in.Commit.String():
@@ -44,16 +44,6 @@ func (f *Follower) checkRequests(gs *v1alpha1.GatewaySync, in *instruction) erro
 		}
 	}
 	return nil
-}
-
-// holds reports whether the whole commit is on the disk.
-func (f *Follower) holds(commit plan.ID) bool {
-	d, err := f.Engine.Open()
-	if err != nil {
-		return false
-	}
-	h := d.Manifest().Header()
-	return h.Complete && !commit.IsZero() && h.Commit == commit
 }
 
 // admission checks one commit of a SyncTarget against git. After the first success it does not ask again.

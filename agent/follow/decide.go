@@ -79,14 +79,14 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	case p != nil:
 		return stay(*p)
 	}
-	gs, err := f.fetch(ctx, in, changed)
+	gs, err := f.spec.fetch(ctx, in, f.targets.currentEpoch(), changed)
 	if err != nil && in.paused {
 		f.pause(&in, true)
 	}
 	switch {
 	case errors.Is(err, errGone):
 		return handsOff(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
-	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.unconfirmedTooLong(f.Now()):
+	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.unconfirmedTooLong():
 		return loop.Decision{Order: f.order} // probably short: keep reporting the last state
 	case err != nil:
 		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
@@ -94,10 +94,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	wanted, gate := in, f.gate(ctx, gs, in)
 	f.setDryRun(gate.dry && gate.held == nil)
 	if gate.held != nil {
-		eff, bad := f.effective(gs)
-		if bad == nil {
-			f.startup.setPolicy(eff.Startup, gs)
-		}
+		eff := f.adoptStartup(gs)
 		in.paused = in.paused || eff.Paused
 		f.pause(&in, in.paused)
 		f.reportTarget = &in
@@ -185,6 +182,15 @@ func (f *Follower) effective(gs *v1alpha1.GatewaySync) (effective.Settings, erro
 	return effective.Of(gs, profile, f.pod.annotations)
 }
 
+// adoptStartup adopts what a GatewaySync says about the start of this gateway, and returns the gateway's settings as far as they are valid.
+func (f *Follower) adoptStartup(gs *v1alpha1.GatewaySync) effective.Settings {
+	eff, bad := f.effective(gs)
+	if bad == nil {
+		f.startup.setPolicy(eff.Startup, gs)
+	}
+	return eff
+}
+
 // prepare returns the inputs of an order for this gateway. Even with an error, profile.Paused is set.
 func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) (inputs, error) {
 	eff, bad := f.effective(gs)
@@ -194,7 +200,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 		err = bad
 	}
 	if err == nil {
-		err = f.spec.connect(f, gs)
+		err = f.connections.update(&f.Config, gs)
 	}
 	if err != nil {
 		return inputs{profile: eff}, err
@@ -215,7 +221,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 		request: request,
 		in:      in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(),
 		rollback:    f.spec.rollback && in.Ref != gs.Spec.Git.Ref,
-		beforeStart: f.startup.beforeStart(ctx, f.spec.connections.Gateway),
+		beforeStart: f.startup.beforeStart(ctx, f.connections.current.Gateway),
 		facts:       plan.Facts{GatewayName: f.Gateway, PodName: f.Pod, PodOrdinal: ordinal, Namespace: f.Namespace, CRName: f.GatewaySync, Labels: f.pod.labels},
 	}, nil
 }
@@ -247,15 +253,15 @@ func (f *Follower) pause(in *instruction, paused bool) {
 func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 	same := m
 	same.in.Term, same.in.problem, same.in.gates = f.inputs.in.Term, f.inputs.in.problem, f.inputs.in.gates
-	if f.order != nil && f.order.Connections == f.spec.connections && f.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, f.inputs) {
+	if f.order != nil && f.order.Connections == f.connections.current && f.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, f.inputs) {
 		return
 	}
 	if f.order == nil || f.order.Commit != m.in.Commit || f.order.Generation != m.generation || f.order.Profile.Profile != m.profile.Profile {
 		f.Log.Info("following", "gatewaysync", gs.Name, "gateway", f.Gateway, "profile", m.profile.Profile, "repo", connect.RepoName(gs.Spec.Git),
 			"ref", m.in.Ref, "commit", m.in.Commit.String(), "generation", m.generation, "term", m.in.Term)
 	}
-	if a := f.admitted; a == nil || a.remote != f.spec.connections.Remote || a.ref != m.in.Ref || a.commit != m.in.Commit {
-		f.admitted = &admission{git: gs.Spec.Git, remote: f.spec.connections.Remote, store: f.Engine.Store, ref: m.in.Ref, commit: m.in.Commit}
+	if a := f.admitted; a == nil || a.remote != f.connections.current.Remote || a.ref != m.in.Ref || a.commit != m.in.Commit {
+		f.admitted = &admission{git: gs.Spec.Git, remote: f.connections.current.Remote, store: f.Engine.Store, ref: m.in.Ref, commit: m.in.Commit}
 	}
 	f.inputs = m
 	f.order = &loop.Order{
@@ -263,7 +269,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 			Target: m.in.Target, Profile: m.profile, Facts: m.facts, Admit: f.admitted.admit, BeforeStart: m.beforeStart, Start: f.start(),
 			RequestedRollback: m.rollback, RolloutRollback: m.rolloutRollback, Request: m.request,
 		},
-		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: f.spec.connections, Until: f.startup.until(m.beforeStart),
+		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: f.connections.current, Until: f.startup.until(m.beforeStart),
 		ProposalSettings: f.proposals.Settings(gs, m.profile, m.facts, f.Secrets, f.Remote, f.Log),
 	}
 	f.order.Generation = m.generation

@@ -70,18 +70,20 @@ type Config struct {
 type Follower struct {
 	Config
 	loop    *loop.Loop
-	targets *targetWatch
 	changed chan struct{}
+	targets *targetWatch
 	pod     podInfo
 	secrets *file.Watcher
 	rotated atomic.Int64 // changes of SecretFiles
-	spec    spec
+	volume  volume
+	spec    specReader
 	startup *startup
 	report  *reporter
 
-	proposals connect.SettingsCache
-	order     *loop.Order
-	inputs    inputs
+	connections connections
+	proposals   connect.SettingsCache
+	order       *loop.Order // in force
+	inputs      inputs
 
 	admitted     *admission   // of the order's commit
 	reportTarget *instruction // what the report is about, if not the order's target
@@ -107,6 +109,11 @@ func New(c Config) (*Follower, error) {
 	f := &Follower{Config: c, changed: make(chan struct{}, 1)}
 	f.report = newReporter(kube.SyncReports(c.API, c.Namespace), c.Identity, c.Log, c.Now)
 	f.startup = newStartup(c.StartupFile, c.start(), c.Engine, c.Log, c.Now)
+	f.volume = volume{c.Engine}
+	f.spec = specReader{
+		objects: kube.GatewaySyncs(c.API, c.Namespace), name: c.GatewaySync, volume: f.volume, log: c.Log, now: c.Now,
+		onOtherGeneration: func(gs *v1alpha1.GatewaySync) { f.adoptStartup(gs) },
+	}
 	f.loop = loop.New(loop.Config{
 		Name: "follow", Gateway: c.Gateway, Version: c.Version, Period: c.Period,
 		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, Tell: f.tell, Working: f.updateReport,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/plan"
@@ -12,9 +11,6 @@ import (
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/schedule"
-	"stoker.io/stoker/internal/backoff"
-	"stoker.io/stoker/internal/failure"
-	"stoker.io/stoker/internal/kube"
 )
 
 // A rollout reaches the gateways in steps. The SyncTarget says how many steps are open. Each agent finds its own step in the spec, and then:
@@ -96,7 +92,7 @@ func (f *Follower) gate(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 	stage := order.Stage(step)
 	approval := stage != nil && stage.RequireApproval
 	switch {
-	case f.unsynced():
+	case f.volume.unsynced():
 		if (!open || g.failed) && f.bearsOut(ctx, g.from) {
 			p.in.goTo(g.from)
 		}
@@ -106,7 +102,7 @@ func (f *Follower) gate(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 			break
 		}
 		p.hold(v1alpha1.ReasonWaitingForLead, "the rollout went back to a commit that the status does not know: the gateway stays as it is")
-	case open && g.failed && !g.done && f.onDisk() != in.Commit:
+	case open && g.failed && !g.done && f.volume.commit() != in.Commit:
 		p.hold(v1alpha1.ReasonGateClosed, "the rollout of %s was aborted before this gateway got it", in.Commit.Short())
 	case open && approval && !f.approved(ctx, stage.Name, in.Commit):
 		p.hold(v1alpha1.ReasonApprovalNeeded, "%s waits for an approval of stage %s: stoker.io/approved has no %s@%s", in.Commit.Short(), stage.Name, stage.Name, in.Commit)
@@ -129,26 +125,17 @@ func (p *passage) hold(reason v1alpha1.Reason, format string, args ...any) {
 // goTo replaces the ref and the commit of an instruction.
 func (in *instruction) goTo(o origin) { in.Ref, in.Name, in.Commit = o.ref, o.name, o.commit }
 
-// onDisk returns the commit on the disk; zero if there is none.
-func (f *Follower) onDisk() plan.ID {
-	d, err := f.Engine.Open()
-	if err != nil {
-		return plan.ID{}
-	}
-	return d.Manifest().Header().Commit
-}
-
 // lapses reports whether a closed gate stops the order in force, because the order would bring a commit that the gateway does not have. A
 // rollback, a restore and a first start go on.
 func (f *Follower) lapses() bool {
 	o := f.order
-	return o != nil && !o.Commit.IsZero() && !o.RequestedRollback && !f.unsynced() && f.onDisk() != o.Commit && !f.Engine.Restores(o.Task)
+	return o != nil && !o.Commit.IsZero() && !o.RequestedRollback && !f.volume.unsynced() && f.volume.commit() != o.Commit && !f.Engine.Restores(o.Task)
 }
 
 // keep puts in force what a closed gate allows: to load and repair the commit on the disk, a restore, and a forced sync of that commit. held
 // is why the gateway stays as it is; keep adds the error of a restore to its message.
 func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction, held *loop.Problem) {
-	if f.unsynced() {
+	if f.volume.unsynced() {
 		return
 	}
 	if f.order == nil || f.order.Commit.IsZero() || f.lapses() {
@@ -163,7 +150,7 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 		next.Restore = in.Restore
 	}
 	restores := f.Engine.Restores(next.Task)
-	if f.onDisk() == o.Commit && !restores {
+	if f.volume.commit() == o.Commit && !restores {
 		next.ForceID = in.ForceID
 	}
 	if next.Restore != o.Restore || next.ForceID != o.ForceID {
@@ -199,18 +186,9 @@ func (f *Follower) takeKept(ctx context.Context, gs *v1alpha1.GatewaySync, in in
 	}
 }
 
-// unsynced reports whether no sync was ever completed on this volume.
-func (f *Follower) unsynced() bool {
-	d, err := f.Engine.Open()
-	if err != nil {
-		return failure.Is(err, v1alpha1.ReasonWaitingForGateway)
-	}
-	return d.Manifest().Header().Commit.IsZero()
-}
-
 // approved reports whether a stage that needs approvals may get a commit: the commit was approved, ran everywhere before, or is on the disk.
 func (f *Follower) approved(ctx context.Context, stage string, commit plan.ID) bool {
-	return f.holds(commit) || f.confirm(ctx, &f.rollout, stage+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
+	return f.volume.holds(commit) || f.spec.confirm(ctx, &f.rollout, stage+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
 		return gs.Approved(stage, commit.String()) || gs.Status.RanEverywhere(commit.String())
 	})
 }
@@ -220,7 +198,7 @@ func (f *Follower) bearsOut(ctx context.Context, o origin) bool {
 	if o.commit.IsZero() {
 		return false
 	}
-	return f.confirm(ctx, &f.rollout, o.ref+"@"+o.commit.String(), func(gs *v1alpha1.GatewaySync) bool {
+	return f.spec.confirm(ctx, &f.rollout, o.ref+"@"+o.commit.String(), func(gs *v1alpha1.GatewaySync) bool {
 		equal := func(c v1alpha1.CommitRecord) bool { return c.Ref == o.ref && c.Commit == o.commit.String() }
 		return gs.Status.LastGood != nil && equal(*gs.Status.LastGood) || slices.ContainsFunc(gs.Status.History, equal)
 	})
@@ -230,49 +208,9 @@ func (f *Follower) bearsOut(ctx context.Context, o origin) bool {
 // false, so that an approval does not change its order.
 func (f *Follower) passesWindow(ctx context.Context, commit plan.ID, windows []v1alpha1.MaintenanceWindow) bool {
 	own, _ := schedule.ParseWindows(windows, f.Gateway) // the sync reports windows that are not valid
-	return len(own) > 0 && f.confirm(ctx, &f.window, v1alpha1.WindowApproval+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
+	return len(own) > 0 && f.spec.confirm(ctx, &f.window, v1alpha1.WindowApproval+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
 		return gs.WindowApproved(commit.String())
 	})
-}
-
-// confirmation is what the GatewaySync was last asked to confirm, and the answer.
-type confirmation struct {
-	what     string
-	yes      bool
-	failures int
-	retry    time.Time
-}
-
-// confirm reports whether the GatewaySync says yes. If the copy that was read last says no, confirm reads the GatewaySync again, with pauses.
-// c remembers the answer, and what identifies the question.
-func (f *Follower) confirm(ctx context.Context, c *confirmation, what string, yes func(*v1alpha1.GatewaySync) bool) bool {
-	if yes(f.spec.gs) {
-		return true
-	}
-	if c.what != what {
-		*c = confirmation{what: what}
-	}
-	if c.yes {
-		return true
-	}
-	now := f.Now()
-	if now.Before(c.retry) {
-		f.spec.due = earliest(f.spec.due, c.retry)
-		return false
-	}
-	get, cancel := context.WithTimeout(ctx, getTimeout)
-	defer cancel()
-	gs, err := kube.GatewaySyncs(f.API, f.Namespace).Get(get, f.GatewaySync)
-	if c.yes = err == nil && gs.UID == f.spec.gs.UID && yes(gs); c.yes {
-		return true
-	}
-	c.failures++
-	c.retry = now.Add(backoff.Retry(c.failures, maxGet))
-	f.spec.due = earliest(f.spec.due, c.retry)
-	if c.failures == 1 {
-		f.Log.Warn("SyncTarget not followed", "missing", what, "error", err)
-	}
-	return false
 }
 
 // dryRun is a dry run before a rollout, and the order that it interrupts.

@@ -3,17 +3,14 @@ package follow
 import (
 	"context"
 	"errors"
-	"net"
-	"strconv"
+	"log/slog"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
-	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/agent/plan"
-	"stoker.io/stoker/agent/storage"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/backoff"
@@ -21,18 +18,22 @@ import (
 	"stoker.io/stoker/internal/kube"
 )
 
-// spec is the last read GatewaySync. The follower reads it once for each generation, and again if the same generation may mean another
-// spec.
-type spec struct {
-	gs       *v1alpha1.GatewaySync
-	owner    types.UID    // in the target for which gs was read
-	epoch    int          // in which gs was read: see currentEpoch
-	requests requests     // that gs has confirmed
-	rollback bool         // the requested ref is a rollback
-	request  sync.Request // who requested the ref
+// specReader reads the GatewaySync: once for each generation, and again if the same generation may mean another spec.
+type specReader struct {
+	objects *kube.Objects[v1alpha1.GatewaySync]
+	name    string // of the GatewaySync
+	volume  volume
+	log     *slog.Logger
+	now     func() time.Time
+	// onOtherGeneration is called with a GatewaySync whose generation is not the target's.
+	onOtherGeneration func(*v1alpha1.GatewaySync)
 
-	connected   *v1alpha1.GatewaySync // that connections were made for
-	connections sync.Connections
+	gs       *v1alpha1.GatewaySync // the last one that matched a target; nil before
+	owner    types.UID             // in the target for which gs was read
+	epoch    int                   // in which gs was read: see targetWatch.currentEpoch
+	requests requests              // that gs has confirmed
+	rollback bool                  // the requested ref is a rollback
+	request  sync.Request          // who requested the ref
 
 	attempt          attempt   // the last failed one
 	err              error     // why it failed
@@ -71,34 +72,34 @@ const (
 )
 
 // fetch returns the GatewaySync at the target's generation. Otherwise the error is errGone, a failure of class working if a
-// retry may help, or one of class stalled if the GatewaySync is invalid.
-func (f *Follower) fetch(ctx context.Context, in instruction, changed bool) (*v1alpha1.GatewaySync, error) {
-	s, epoch := &f.spec, f.targets.currentEpoch()
+// retry may help, or one of class stalled if the GatewaySync is invalid. epoch is that of the target. changed makes it repeat a failed
+// attempt at once.
+func (s *specReader) fetch(ctx context.Context, in instruction, epoch int, changed bool) (*v1alpha1.GatewaySync, error) {
 	if s.gs != nil && s.gs.Generation == in.Generation && s.owner == in.owner && s.epoch == epoch && s.confirms(&in) {
 		s.unconfirmedSince, s.requests = time.Time{}, in.requests()
 		return s.gs, nil
 	}
 	if in.Generation == 0 { // the target changes when there is something to read
-		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", f.GatewaySync)
+		return nil, failure.New(v1alpha1.ReasonWaitingForLead, "the lead of GatewaySync %s has not resolved its ref yet", s.name)
 	}
 	this := attempt{in.Generation, in.requests(), in.owner, in.problem}
-	if s.err != nil && s.attempt == this && !changed && (s.retry.IsZero() || f.Now().Before(s.retry)) {
+	if s.err != nil && s.attempt == this && !changed && (s.retry.IsZero() || s.now().Before(s.retry)) {
 		s.due = s.retry
 		return nil, s.err
 	}
-	gs, unconfirmed, ahead, err := f.readSpec(ctx, &in)
+	gs, unconfirmed, ahead, err := s.read(ctx, &in)
 	s.attempt, s.err, s.retry = this, err, time.Time{}
 	switch {
 	case !unconfirmed:
 		s.unconfirmedSince = time.Time{}
 	case s.unconfirmedSince.IsZero():
-		s.unconfirmedSince = f.Now()
-		f.Log.Warn("SyncTarget not followed", "error", err, "generation", in.Generation)
+		s.unconfirmedSince = s.now()
+		s.log.Warn("SyncTarget not followed", "error", err, "generation", in.Generation)
 	}
 	if err != nil {
 		if !ahead {
 			s.failures++
-			s.retry = f.Now().Add(backoff.Retry(s.failures, maxGet))
+			s.retry = s.now().Add(backoff.Retry(s.failures, maxGet))
 			s.due = s.retry
 		}
 		return nil, err
@@ -114,29 +115,27 @@ func (f *Follower) fetch(ctx context.Context, in instruction, changed bool) (*v1
 	return gs, nil
 }
 
-// readSpec reads the GatewaySync and compares it with the target. unconfirmed is set if it cannot be read, or does not ask for what the
+// read reads the GatewaySync and compares it with the target. unconfirmed is set if it cannot be read, or does not ask for what the
 // target says. ahead is set if it has a newer generation: the watch reports when the target follows, so no retry is needed.
-func (f *Follower) readSpec(ctx context.Context, in *instruction) (gs *v1alpha1.GatewaySync, unconfirmed, ahead bool, err error) {
+func (s *specReader) read(ctx context.Context, in *instruction) (gs *v1alpha1.GatewaySync, unconfirmed, ahead bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
-	gs, err = kube.GatewaySyncs(f.API, f.Namespace).Get(ctx, f.GatewaySync)
+	gs, err = s.objects.Get(ctx, s.name)
 	switch _, undecodable := errors.AsType[*kube.UndecodableError](err); {
 	case apierrors.IsNotFound(err):
 		return nil, false, false, errGone
 	case undecodable:
 		return nil, false, false, failure.New(v1alpha1.ReasonProfilesInvalid, "%w", err)
 	case err != nil:
-		return nil, true, false, failure.New(v1alpha1.ReasonProgressing, "GatewaySync %s cannot be read, it is tried again: %w", f.GatewaySync, err)
+		return nil, true, false, failure.New(v1alpha1.ReasonProgressing, "GatewaySync %s cannot be read, it is tried again: %w", s.name, err)
 	case in.owner != "" && gs.UID != in.owner:
-		return nil, false, false, failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget belongs to another GatewaySync that had the name %s: waiting for its own", f.GatewaySync)
+		return nil, false, false, failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget belongs to another GatewaySync that had the name %s: waiting for its own", s.name)
 	case gs.Generation == in.Generation:
-		err = f.checkRequests(gs, in)
+		err = checkRequests(gs, in, s.volume)
 		return gs, err != nil, false, err
 	}
-	if eff, bad := f.effective(gs); bad == nil {
-		f.startup.setPolicy(eff.Startup, gs)
-	}
-	err = failure.New(v1alpha1.ReasonWaitingForLead, "GatewaySync %s has generation %d and its target %d: waiting until they agree", f.GatewaySync, gs.Generation, in.Generation)
+	s.onOtherGeneration(gs)
+	err = failure.New(v1alpha1.ReasonWaitingForLead, "GatewaySync %s has generation %d and its target %d: waiting until they agree", s.name, gs.Generation, in.Generation)
 	if p, ok := in.unresolved(gs.Generation); ok {
 		err = failure.New(p.Reason, "%s", p.Message)
 	}
@@ -145,7 +144,7 @@ func (f *Follower) readSpec(ctx context.Context, in *instruction) (gs *v1alpha1.
 
 // confirms reports whether the GatewaySync, as it was last read, asks for what a target says. A new commit of spec.git.ref needs no
 // confirmation here, because admit checks it against git.
-func (s *spec) confirms(in *instruction) bool {
+func (s *specReader) confirms(in *instruction) bool {
 	r, last := in.requests(), s.requests
 	known := func(value, confirmed string) bool { return value == "" || value == confirmed }
 	return (known(r.ref, s.gs.Spec.Git.Ref) || r.ref == last.ref && r.commit == last.commit) && known(r.force, last.force) &&
@@ -153,39 +152,46 @@ func (s *spec) confirms(in *instruction) bool {
 }
 
 // unconfirmedTooLong reports whether the GatewaySync has not confirmed the target for longer than unconfirmedGrace.
-func (s *spec) unconfirmedTooLong(now time.Time) bool {
-	return !s.unconfirmedSince.IsZero() && now.Sub(s.unconfirmedSince) >= unconfirmedGrace
+func (s *specReader) unconfirmedTooLong() bool {
+	return !s.unconfirmedSince.IsZero() && s.now().Sub(s.unconfirmedSince) >= unconfirmedGrace
 }
 
-// connect creates the connections of a sync if the GatewaySync changed.
-func (s *spec) connect(f *Follower, gs *v1alpha1.GatewaySync) error {
-	if s.connected == gs {
-		return nil
-	}
-	c, err := connect.New(&gs.Spec, gatewayURL(&gs.Spec.Gateway, f.Port, f.TLS), f.Secrets, f.Remote, f.Log)
-	if err != nil {
-		return err
-	}
-	if c.Storage, err = storage.New(&gs.Spec, f.Secrets); err != nil {
-		return errors.Join(err, c.Remote.Close())
-	}
-	if s.connected != nil {
-		_ = s.connections.Remote.Close() // only closes connections
-	}
-	s.connected, s.connections = gs, c
-	return nil
+// confirmation is what the GatewaySync was last asked to confirm, and the answer.
+type confirmation struct {
+	what     string
+	yes      bool
+	failures int
+	retry    time.Time
 }
 
-// gatewayURL returns the address of the gateway's web server, which is in the same pod. port and tls apply if the spec sets no
-// port.
-func gatewayURL(g *v1alpha1.GatewaySpec, port int32, tls bool) string {
-	tls = g.TLS || g.Port == nil && tls
-	if g.Port != nil || port == 0 {
-		port = g.EffectivePort()
+// confirm reports whether the GatewaySync says yes. If the copy that was read last says no, confirm reads the GatewaySync again, with pauses.
+// c remembers the answer, and what identifies the question.
+func (s *specReader) confirm(ctx context.Context, c *confirmation, what string, yes func(*v1alpha1.GatewaySync) bool) bool {
+	if yes(s.gs) {
+		return true
 	}
-	scheme := "http"
-	if tls {
-		scheme = "https"
+	if c.what != what {
+		*c = confirmation{what: what}
 	}
-	return scheme + "://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
+	if c.yes {
+		return true
+	}
+	now := s.now()
+	if now.Before(c.retry) {
+		s.due = earliest(s.due, c.retry)
+		return false
+	}
+	get, cancel := context.WithTimeout(ctx, getTimeout)
+	defer cancel()
+	gs, err := s.objects.Get(get, s.name)
+	if c.yes = err == nil && gs.UID == s.gs.UID && yes(gs); c.yes {
+		return true
+	}
+	c.failures++
+	c.retry = now.Add(backoff.Retry(c.failures, maxGet))
+	s.due = earliest(s.due, c.retry)
+	if c.failures == 1 {
+		s.log.Warn("SyncTarget not followed", "missing", what, "error", err)
+	}
+	return false
 }

@@ -1,0 +1,39 @@
+package follow
+
+import (
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// volume tells which commit the last sync left in the data directory.
+type volume struct{ engine *sync.Engine }
+
+// commit returns the commit on the disk; zero if there is none.
+func (v volume) commit() plan.ID {
+	d, err := v.engine.Open()
+	if err != nil {
+		return plan.ID{}
+	}
+	return d.Manifest().Header().Commit
+}
+
+// holds reports whether the whole commit is on the disk.
+func (v volume) holds(commit plan.ID) bool {
+	d, err := v.engine.Open()
+	if err != nil {
+		return false
+	}
+	h := d.Manifest().Header()
+	return h.Complete && !commit.IsZero() && h.Commit == commit
+}
+
+// unsynced reports whether no sync was ever completed on this volume.
+func (v volume) unsynced() bool {
+	d, err := v.engine.Open()
+	if err != nil {
+		return failure.Is(err, v1alpha1.ReasonWaitingForGateway)
+	}
+	return d.Manifest().Header().Commit.IsZero()
+}
