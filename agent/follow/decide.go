@@ -91,24 +91,24 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	case err != nil:
 		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
 	}
-	wanted, gate := in, f.gate(ctx, gs, in)
-	f.setDryRun(gate.dry && gate.held == nil)
-	if gate.held != nil {
+	wanted, passage := in, f.gate.check(ctx, gs, in)
+	f.setDryRun(passage.dry && passage.held == nil)
+	if passage.held != nil {
 		eff := f.adoptStartup(gs)
 		in.paused = in.paused || eff.Paused
 		f.pause(&in, in.paused)
 		f.reportTarget = &in
 		if in.paused {
-			gate.hold(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
+			passage.hold(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
 		}
-		if f.keep(ctx, gs, wanted, gate.held); f.lapses() {
-			return handsOff(*gate.held)
+		if f.keep(ctx, gs, wanted, passage.held); f.lapses() {
+			return handsOff(*passage.held)
 		}
-		return stay(*gate.held)
+		return stay(*passage.held)
 	}
-	in = gate.in
+	in = passage.in
 	m, err := f.prepare(ctx, gs, in)
-	m.profile.DryRun, m.rollback, m.rolloutRollback = m.profile.DryRun || gate.dry, m.rollback || gate.rollback, gate.rollback
+	m.profile.DryRun, m.rollback, m.rolloutRollback = m.profile.DryRun || passage.dry, m.rollback || passage.rollback, passage.rollback
 	if err != nil {
 		in.paused = m.profile.Paused
 		f.pause(&in, in.paused)
@@ -130,7 +130,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		}
 		return stay(waiting("no commit is known yet for the ref %q", in.Ref))
 	}
-	if gate.rollback {
+	if passage.rollback {
 		p, failed := f.returned(wanted.Commit)
 		if p != nil || failed { // otherwise the report would attribute the outcome to the earlier target
 			f.reportTarget = &wanted
@@ -212,7 +212,7 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	if v1alpha1.RestoresOn(in.Restore, f.Gateway) == "" {
 		in.Restore = ""
 	}
-	in.WindowApproved = in.WindowApproved && f.passesWindow(ctx, in.Commit, eff.Windows)
+	in.WindowApproved = in.WindowApproved && f.gate.passesWindow(ctx, in.Commit, eff.Windows)
 	var request sync.Request
 	if in.Ref != gs.Spec.Git.Ref {
 		request = f.spec.request
@@ -248,11 +248,11 @@ func (f *Follower) pause(in *instruction, paused bool) {
 	}
 }
 
-// take puts m in force. It keeps the current order if m differs only in the lead's term, its problem or the gates of
+// take puts m in force. It keeps the current order if m differs only in the lead's term, its problem or the state of
 // the rollout.
 func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 	same := m
-	same.in.Term, same.in.problem, same.in.gates = f.inputs.in.Term, f.inputs.in.problem, f.inputs.in.gates
+	same.in.Term, same.in.problem, same.in.rollout = f.inputs.in.Term, f.inputs.in.problem, f.inputs.in.rollout
 	if f.order != nil && f.order.Connections == f.connections.current && f.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, f.inputs) {
 		return
 	}

@@ -77,6 +77,7 @@ type Follower struct {
 	rotated atomic.Int64 // changes of SecretFiles
 	volume  volume
 	spec    specReader
+	gate    gate
 	startup *startup
 	report  *reporter
 
@@ -88,8 +89,6 @@ type Follower struct {
 	admitted     *admission   // of the order's commit
 	reportTarget *instruction // what the report is about, if not the order's target
 	paused       *instruction // the last target that paused the order although it could not be followed
-	rollout      confirmation // of what a gate last asked the GatewaySync
-	window       confirmation // of an approval for maintenance windows
 	dryRun       dryRun
 	listed       bool   // the API server had answered in the last iteration
 	logged       string // the last logged reason why the gateway stays as it is
@@ -114,6 +113,7 @@ func New(c Config) (*Follower, error) {
 		objects: kube.GatewaySyncs(c.API, c.Namespace), name: c.GatewaySync, volume: f.volume, log: c.Log, now: c.Now,
 		onOtherGeneration: func(gs *v1alpha1.GatewaySync) { f.adoptStartup(gs) },
 	}
+	f.gate = gate{gateway: c.Gateway, volume: f.volume, spec: &f.spec}
 	f.loop = loop.New(loop.Config{
 		Name: "follow", Gateway: c.Gateway, Version: c.Version, Period: c.Period,
 		Engine: c.Engine, Log: c.Log, Metrics: c.Metrics, Now: c.Now, Tell: f.tell, Working: f.updateReport,
@@ -188,7 +188,7 @@ func (f *Follower) updateReport(s loop.State) {
 // tell is called after every iteration.
 func (f *Follower) tell(s loop.State) {
 	f.startup.after(s, f.order)
-	if f.inputs.in.gates.rollback && len(s.Problems) == 0 && s.Of == f.order && s.Report != nil && s.Report.Err == nil {
+	if f.inputs.in.rollout.rollback && len(s.Problems) == 0 && s.Of == f.order && s.Report != nil && s.Report.Err == nil {
 		f.wake() // the gateway went back
 	}
 	if f.listed { // before, the report would only say that the API server has not answered

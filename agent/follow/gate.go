@@ -28,8 +28,8 @@ import (
 // So a SyncTarget that another pod forged opens no stage that needs an approval, and no maintenance window. A closed gate does not hold a
 // restore, and a forced sync verifies the commit on the disk.
 
-// gates is the parsed rollout of a SyncTarget: whether there is one, how it goes, how many of its steps are open, and what ran before.
-type gates struct {
+// rolloutState is the parsed rollout of a SyncTarget: whether there is one, how it goes, how many of its steps are open, and what ran before.
+type rolloutState struct {
 	on, done, rollback, failed bool
 	steps, open                int
 	from                       origin
@@ -41,31 +41,31 @@ type origin struct {
 	commit    plan.ID
 }
 
-// parseGates parses and validates the rollout of a SyncTarget.
-func parseGates(r *v1alpha1.TargetRollout) (gates, error) {
+// parseRollout parses and validates the rollout of a SyncTarget.
+func parseRollout(r *v1alpha1.TargetRollout) (rolloutState, error) {
 	if r == nil {
-		return gates{}, nil
+		return rolloutState{}, nil
 	}
 	if r.Open < 0 || r.Steps < 1 || r.Open > r.Steps {
-		return gates{}, fmt.Errorf("%d of %d steps cannot be open", r.Open, r.Steps)
+		return rolloutState{}, fmt.Errorf("%d of %d steps cannot be open", r.Open, r.Steps)
 	}
-	g := gates{on: true, done: r.Done, rollback: r.Back, failed: r.Failed != "", steps: int(r.Steps), open: int(r.Open)}
+	s := rolloutState{on: true, done: r.Done, rollback: r.Back, failed: r.Failed != "", steps: int(r.Steps), open: int(r.Open)}
 	f := r.From
 	if f == nil {
-		return g, nil
+		return s, nil
 	}
 	id, err := plan.ParseID(f.Commit)
 	if err != nil {
-		return gates{}, fmt.Errorf("from: %w", err)
+		return rolloutState{}, fmt.Errorf("from: %w", err)
 	}
 	// sequence: the two names of one ref
 	for _, name := range []string{f.Ref, f.RefName} {
 		if _, err := repo.ParseRef(name); name != "" && err != nil {
-			return gates{}, fmt.Errorf("from: %w", err)
+			return rolloutState{}, fmt.Errorf("from: %w", err)
 		}
 	}
-	g.from = origin{f.Ref, f.RefName, id}
-	return g, nil
+	s.from = origin{f.Ref, f.RefName, id}
+	return s, nil
 }
 
 // passage is the result of a gate: the instruction that this gateway may follow, if any.
@@ -76,43 +76,52 @@ type passage struct {
 	held     *loop.Problem // why the gateway stays as it is; nil if it follows in
 }
 
-// gate decides whether this gateway may follow a target now.
-func (f *Follower) gate(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) passage {
-	p, g := passage{in: in}, in.gates
+// gate decides which targets a gateway may follow. It remembers what the GatewaySync has confirmed.
+type gate struct {
+	gateway string // name of the gateway
+	volume  volume
+	spec    *specReader
+	rollout confirmation // of what a rollout last needed
+	window  confirmation // of an approval for maintenance windows
+}
+
+// check decides whether this gateway may follow a target now.
+func (g *gate) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instruction) passage {
+	p, r := passage{in: in}, in.rollout
 	if in.Commit.IsZero() || !gs.InSteps() {
 		return p
 	}
 	order := schedule.OrderOf(gs)
-	step, steps := order.StepOf(f.Gateway), len(order.Steps())
-	if g.on && !g.done && g.steps != steps {
-		p.hold(v1alpha1.ReasonWaitingForLead, "the SyncTarget counts %d steps, this agent %d: waiting for its lead", g.steps, steps)
+	step, steps := order.StepOf(g.gateway), len(order.Steps())
+	if r.on && !r.done && r.steps != steps {
+		p.hold(v1alpha1.ReasonWaitingForLead, "the SyncTarget counts %d steps, this agent %d: waiting for its lead", r.steps, steps)
 		return p
 	}
-	open := !g.on || g.done || step <= g.open
+	open := !r.on || r.done || step <= r.open
 	stage := order.Stage(step)
 	approval := stage != nil && stage.RequireApproval
 	switch {
-	case f.volume.unsynced():
-		if (!open || g.failed) && f.bearsOut(ctx, g.from) {
-			p.in.goTo(g.from)
+	case g.volume.unsynced():
+		if (!open || r.failed) && g.bearsOut(ctx, r.from) {
+			p.in.goTo(r.from)
 		}
-	case open && g.rollback:
-		if p.rollback = f.bearsOut(ctx, g.from); p.rollback {
-			p.in.goTo(g.from)
+	case open && r.rollback:
+		if p.rollback = g.bearsOut(ctx, r.from); p.rollback {
+			p.in.goTo(r.from)
 			break
 		}
 		p.hold(v1alpha1.ReasonWaitingForLead, "the rollout went back to a commit that the status does not know: the gateway stays as it is")
-	case open && g.failed && !g.done && f.volume.commit() != in.Commit:
+	case open && r.failed && !r.done && g.volume.commit() != in.Commit:
 		p.hold(v1alpha1.ReasonGateClosed, "the rollout of %s was aborted before this gateway got it", in.Commit.Short())
-	case open && approval && !f.approved(ctx, stage.Name, in.Commit):
+	case open && approval && !g.approved(ctx, stage.Name, in.Commit):
 		p.hold(v1alpha1.ReasonApprovalNeeded, "%s waits for an approval of stage %s: stoker.io/approved has no %s@%s", in.Commit.Short(), stage.Name, stage.Name, in.Commit)
 	case open:
-	case g.open == 0 && gs.DryRunBefore():
+	case r.open == 0 && gs.DryRunBefore():
 		p.dry = true
-	case approval && g.open < steps && order.Stage(g.open+1) == stage && order.Opens(g.open+1) && !gs.Approved(stage.Name, in.Commit.String()):
+	case approval && r.open < steps && order.Stage(r.open+1) == stage && order.Opens(r.open+1) && !gs.Approved(stage.Name, in.Commit.String()):
 		p.hold(v1alpha1.ReasonApprovalNeeded, "%s waits until stage %s is approved", in.Commit.Short(), stage.Name)
 	default:
-		p.hold(v1alpha1.ReasonGateClosed, "%s waits: %d of %d steps are open, and this gateway is in step %d", in.Commit.Short(), g.open, steps, step)
+		p.hold(v1alpha1.ReasonGateClosed, "%s waits: %d of %d steps are open, and this gateway is in step %d", in.Commit.Short(), r.open, steps, step)
 	}
 	return p
 }
@@ -124,6 +133,33 @@ func (p *passage) hold(reason v1alpha1.Reason, format string, args ...any) {
 
 // goTo replaces the ref and the commit of an instruction.
 func (in *instruction) goTo(o origin) { in.Ref, in.Name, in.Commit = o.ref, o.name, o.commit }
+
+// approved reports whether a stage that needs approvals may get a commit: the commit was approved, ran everywhere before, or is on the disk.
+func (g *gate) approved(ctx context.Context, stage string, commit plan.ID) bool {
+	return g.volume.holds(commit) || g.spec.confirm(ctx, &g.rollout, stage+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
+		return gs.Approved(stage, commit.String()) || gs.Status.RanEverywhere(commit.String())
+	})
+}
+
+// bearsOut reports whether the status of the GatewaySync confirms that a commit ran everywhere.
+func (g *gate) bearsOut(ctx context.Context, o origin) bool {
+	if o.commit.IsZero() {
+		return false
+	}
+	return g.spec.confirm(ctx, &g.rollout, o.ref+"@"+o.commit.String(), func(gs *v1alpha1.GatewaySync) bool {
+		equal := func(c v1alpha1.CommitRecord) bool { return c.Ref == o.ref && c.Commit == o.commit.String() }
+		return gs.Status.LastGood != nil && equal(*gs.Status.LastGood) || slices.ContainsFunc(gs.Status.History, equal)
+	})
+}
+
+// passesWindow reports whether a commit was approved for delivery outside the maintenance windows. For a gateway without windows it returns
+// false, so that an approval does not change its order.
+func (g *gate) passesWindow(ctx context.Context, commit plan.ID, windows []v1alpha1.MaintenanceWindow) bool {
+	own, _ := schedule.ParseWindows(windows, g.gateway) // the sync reports windows that are not valid
+	return len(own) > 0 && g.spec.confirm(ctx, &g.window, v1alpha1.WindowApproval+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
+		return gs.WindowApproved(commit.String())
+	})
+}
 
 // lapses reports whether a closed gate stops the order in force, because the order would bring a commit that the gateway does not have. A
 // rollback, a restore and a first start go on.
@@ -184,33 +220,6 @@ func (f *Follower) takeKept(ctx context.Context, gs *v1alpha1.GatewaySync, in in
 	if f.Engine.Has(task) || f.Engine.Restores(withRestore) {
 		f.take(gs, m)
 	}
-}
-
-// approved reports whether a stage that needs approvals may get a commit: the commit was approved, ran everywhere before, or is on the disk.
-func (f *Follower) approved(ctx context.Context, stage string, commit plan.ID) bool {
-	return f.volume.holds(commit) || f.spec.confirm(ctx, &f.rollout, stage+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
-		return gs.Approved(stage, commit.String()) || gs.Status.RanEverywhere(commit.String())
-	})
-}
-
-// bearsOut reports whether the status of the GatewaySync confirms that a commit ran everywhere.
-func (f *Follower) bearsOut(ctx context.Context, o origin) bool {
-	if o.commit.IsZero() {
-		return false
-	}
-	return f.spec.confirm(ctx, &f.rollout, o.ref+"@"+o.commit.String(), func(gs *v1alpha1.GatewaySync) bool {
-		equal := func(c v1alpha1.CommitRecord) bool { return c.Ref == o.ref && c.Commit == o.commit.String() }
-		return gs.Status.LastGood != nil && equal(*gs.Status.LastGood) || slices.ContainsFunc(gs.Status.History, equal)
-	})
-}
-
-// passesWindow reports whether a commit was approved for delivery outside the maintenance windows. For a gateway without windows it returns
-// false, so that an approval does not change its order.
-func (f *Follower) passesWindow(ctx context.Context, commit plan.ID, windows []v1alpha1.MaintenanceWindow) bool {
-	own, _ := schedule.ParseWindows(windows, f.Gateway) // the sync reports windows that are not valid
-	return len(own) > 0 && f.spec.confirm(ctx, &f.window, v1alpha1.WindowApproval+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
-		return gs.WindowApproved(commit.String())
-	})
 }
 
 // dryRun is a dry run before a rollout, and the order that it interrupts.

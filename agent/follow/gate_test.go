@@ -265,7 +265,7 @@ func TestHostileRollout(t *testing.T) {
 		"from an option":      {Steps: 3, From: &v1alpha1.TargetCommit{Commit: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", Ref: "--upload-pack=sh"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := parseGates(&r)
+			_, err := parseRollout(&r)
 			assert.Error(t, err)
 		})
 	}

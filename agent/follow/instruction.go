@@ -19,7 +19,7 @@ type instruction struct {
 	paused  bool
 	owner   types.UID // the UID of the target's GatewaySync; "" if unknown
 	problem problem
-	gates   gates
+	rollout rolloutState
 }
 
 // problem is why the lead has no commit for a generation of the spec. It is zero unless an operator must act.
@@ -82,7 +82,7 @@ func parse(t *v1alpha1.SyncTarget) (instruction, error) {
 		}
 	}
 	var err error
-	if in.gates, err = parseGates(s.Rollout); err != nil {
+	if in.rollout, err = parseRollout(s.Rollout); err != nil {
 		return bad("rollout", err)
 	}
 	if p := s.Problem; p != nil {

@@ -106,11 +106,11 @@ func TestFollowerVerifiesItsWindowApproval(t *testing.T) {
 
 // An approval of the windows costs a gateway without windows of its own no request, which would panic here.
 func TestUncoveredGatewayAsksNothing(t *testing.T) {
-	f := &Follower{Config: Config{Identity: Identity{Gateway: "line-0"}}}
+	g := &gate{gateway: "line-0", spec: &specReader{}}
 	windows := []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h", Gateways: []string{"area-*"}}}
-	assert.False(t, f.passesWindow(t.Context(), plan.ID{}, windows))
+	assert.False(t, g.passesWindow(t.Context(), plan.ID{}, windows))
 	assert.Panics(t, func() {
-		f.passesWindow(t.Context(), plan.ID{}, append(windows, v1alpha1.MaintenanceWindow{Name: "a", Schedule: "0 22 * * *", Duration: "8h"}))
+		g.passesWindow(t.Context(), plan.ID{}, append(windows, v1alpha1.MaintenanceWindow{Name: "a", Schedule: "0 22 * * *", Duration: "8h"}))
 	})
 }
 
