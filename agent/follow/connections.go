@@ -13,7 +13,7 @@ import (
 
 // connections are the connections of a sync, made for one GatewaySync.
 type connections struct {
-	current sync.Connections
+	sync.Connections
 	madeFor *v1alpha1.GatewaySync // nil before the first
 }
 
@@ -30,9 +30,9 @@ func (c *connections) update(config *Config, gs *v1alpha1.GatewaySync) error {
 		return errors.Join(err, made.Remote.Close())
 	}
 	if c.madeFor != nil {
-		_ = c.current.Remote.Close() // only closes connections
+		_ = c.Remote.Close() // only closes connections
 	}
-	c.madeFor, c.current = gs, made
+	c.madeFor, c.Connections = gs, made
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"time"
 
 	"stoker.io/stoker/agent/connect"
@@ -17,19 +16,6 @@ import (
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 )
-
-// inputs are what an order is made of. If they have not changed, the order stays the same.
-type inputs struct {
-	in              instruction
-	generation      int64
-	profile         effective.Settings
-	facts           plan.Facts
-	beforeStart     bool
-	rotated         int64 // how often a secret file has changed; a sync that failed with the old one is retried
-	rollback        bool
-	rolloutRollback bool         // the rollout went back to the commit
-	request         sync.Request // who requested the ref
-}
 
 // Decide implements loop.Source.
 func (f *Follower) Decide(ctx context.Context, changed bool) loop.Decision {
@@ -68,9 +54,11 @@ func (f *Follower) logProblems(problems []loop.Problem) {
 // current order stays in force.
 func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	f.reportTarget, f.spec.due = nil, time.Time{}
-	stay := func(p loop.Problem) loop.Decision { return loop.Decision{Order: f.order, Problems: []loop.Problem{p}} }
+	stay := func(p loop.Problem) loop.Decision {
+		return loop.Decision{Order: f.current.order, Problems: []loop.Problem{p}}
+	}
 	handsOff := func(p loop.Problem) loop.Decision {
-		return loop.Decision{Order: f.order, HandsOff: true, Problems: []loop.Problem{p}}
+		return loop.Decision{Order: f.current.order, HandsOff: true, Problems: []loop.Problem{p}}
 	}
 	in, p, leave := f.readTarget()
 	switch {
@@ -81,22 +69,22 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	}
 	gs, err := f.spec.fetch(ctx, in, f.targets.currentEpoch(), changed)
 	if err != nil && in.paused {
-		f.pause(&in, true)
+		f.current.pause(&in, true)
 	}
 	switch {
 	case errors.Is(err, errGone):
 		return handsOff(waiting("GatewaySync %s is gone: the gateway stays as it is", f.GatewaySync))
-	case err != nil && f.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.unconfirmedTooLong():
-		return loop.Decision{Order: f.order} // probably short: keep reporting the last state
+	case err != nil && f.current.order != nil && failure.Reason(err, "").Class() == v1alpha1.ClassWorking && !f.spec.unconfirmedTooLong():
+		return loop.Decision{Order: f.current.order} // probably short: keep reporting the last state
 	case err != nil:
 		return stay(loop.NewProblem(err, v1alpha1.ReasonProgressing))
 	}
 	wanted, passage := in, f.gate.check(ctx, gs, in)
-	f.setDryRun(passage.dry && passage.held == nil)
+	f.current.setDryRun(passage.dry && passage.held == nil)
 	if passage.held != nil {
 		eff := f.adoptStartup(gs)
 		in.paused = in.paused || eff.Paused
-		f.pause(&in, in.paused)
+		f.current.pause(&in, in.paused)
 		f.reportTarget = &in
 		if in.paused {
 			passage.hold(v1alpha1.ReasonPaused, "syncing is paused; what is on the disk stays")
@@ -111,15 +99,15 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 	m.profile.DryRun, m.rollback, m.rolloutRollback = m.profile.DryRun || passage.dry, m.rollback || passage.rollback, passage.rollback
 	if err != nil {
 		in.paused = m.profile.Paused
-		f.pause(&in, in.paused)
+		f.current.pause(&in, in.paused)
 		f.reportTarget = &in
 		return stay(loop.NewProblem(err, v1alpha1.ReasonProfilesInvalid))
 	}
 	f.startup.setPolicy(m.profile.Startup, gs)
-	if !in.Commit.IsZero() || f.order == nil || f.order.Commit.IsZero() {
+	if !in.Commit.IsZero() || f.current.order == nil || f.current.order.Commit.IsZero() {
 		f.take(gs, m)
 	} else {
-		f.pause(&in, m.profile.Paused)
+		f.current.pause(&in, m.profile.Paused)
 	}
 	if in.Commit.IsZero() {
 		if m.profile.Paused {
@@ -131,7 +119,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 		return stay(waiting("no commit is known yet for the ref %q", in.Ref))
 	}
 	if passage.rollback {
-		p, failed := f.returned(wanted.Commit)
+		p, failed := f.current.returned(f.loop.State(), wanted.Commit)
 		if p != nil || failed { // otherwise the report would attribute the outcome to the earlier target
 			f.reportTarget = &wanted
 		}
@@ -139,7 +127,7 @@ func (f *Follower) decide(ctx context.Context, changed bool) loop.Decision {
 			return stay(*p)
 		}
 	}
-	return loop.Decision{Order: f.order}
+	return loop.Decision{Order: f.current.order}
 }
 
 // readTarget returns the parsed SyncTarget, or why there is none that can be followed. leave is set if the gateway must then be left alone.
@@ -153,7 +141,7 @@ func (f *Follower) readTarget() (in instruction, p *loop.Problem, leave bool) {
 			return in, nil, false
 		}
 		if in.paused {
-			f.pause(&in, true)
+			f.current.pause(&in, true)
 		}
 		leave = failure.Is(err, v1alpha1.ReasonPodRestartNeeded)
 		why = loop.NewProblem(err, v1alpha1.ReasonWaitingForLead)
@@ -162,7 +150,7 @@ func (f *Follower) readTarget() (in instruction, p *loop.Problem, leave bool) {
 		if why, person = f.targets.unanswered(); person {
 			f.startup.allow("it waits for a person: " + why.Message)
 		}
-	case errors.Is(err, kube.ErrNotSeen) && f.order != nil:
+	case errors.Is(err, kube.ErrNotSeen) && f.current.order != nil:
 		leave = true
 		why = waiting("SyncTarget %s is gone: the gateway stays as it is until there is one again", f.GatewaySync)
 	case errors.Is(err, kube.ErrNotSeen):
@@ -221,58 +209,34 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 		request: request,
 		in:      in, generation: gs.Generation, profile: eff, rotated: f.rotated.Load(),
 		rollback:    f.spec.rollback && in.Ref != gs.Spec.Git.Ref,
-		beforeStart: f.startup.beforeStart(ctx, f.connections.current.Gateway),
+		beforeStart: f.startup.beforeStart(ctx, f.connections.Gateway),
 		facts:       plan.Facts{GatewayName: f.Gateway, PodName: f.Pod, PodOrdinal: ordinal, Namespace: f.Namespace, CRName: f.GatewaySync, Labels: f.pod.labels},
 	}, nil
 }
 
-// pause applies a pause at once, even if the target cannot be followed otherwise, because an operator may be about to repair the gateway by
-// hand. When a pause ends, syncing resumes at once only if the spec is still the one that was in force during the pause. If the spec has
-// changed, syncing resumes together with the new spec, because the new spec may be the fix for which syncing was paused.
-func (f *Follower) pause(in *instruction, paused bool) {
-	o := f.order
-	if o == nil {
-		return
-	}
-	paused = paused || f.inputs.profile.Paused
-	switch {
-	case paused:
-		f.paused = in
-	case f.paused == nil || f.paused.Generation != in.Generation || f.paused.owner != in.owner:
-		return
-	}
-	if o.Profile.Paused != paused {
-		next := *o
-		next.Profile.Paused = paused
-		f.order = &next
-	}
-}
-
-// take puts m in force. It keeps the current order if m differs only in the lead's term, its problem or the state of
-// the rollout.
+// take puts an order for m in force, unless the current one fits m.
 func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
-	same := m
-	same.in.Term, same.in.problem, same.in.rollout = f.inputs.in.Term, f.inputs.in.problem, f.inputs.in.rollout
-	if f.order != nil && f.order.Connections == f.connections.current && f.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, f.inputs) {
+	c := &f.current
+	if c.fits(m, f.connections.Connections) {
 		return
 	}
-	if f.order == nil || f.order.Commit != m.in.Commit || f.order.Generation != m.generation || f.order.Profile.Profile != m.profile.Profile {
+	if c.order == nil || c.order.Commit != m.in.Commit || c.order.Generation != m.generation || c.order.Profile.Profile != m.profile.Profile {
 		f.Log.Info("following", "gatewaysync", gs.Name, "gateway", f.Gateway, "profile", m.profile.Profile, "repo", connect.RepoName(gs.Spec.Git),
 			"ref", m.in.Ref, "commit", m.in.Commit.String(), "generation", m.generation, "term", m.in.Term)
 	}
-	if a := f.admitted; a == nil || a.remote != f.connections.current.Remote || a.ref != m.in.Ref || a.commit != m.in.Commit {
-		f.admitted = &admission{git: gs.Spec.Git, remote: f.connections.current.Remote, store: f.Engine.Store, ref: m.in.Ref, commit: m.in.Commit}
+	if a := c.admitted; a == nil || a.remote != f.connections.Remote || a.ref != m.in.Ref || a.commit != m.in.Commit {
+		c.admitted = &admission{git: gs.Spec.Git, remote: f.connections.Remote, store: f.Engine.Store, ref: m.in.Ref, commit: m.in.Commit}
 	}
-	f.inputs = m
-	f.order = &loop.Order{
+	c.inputs = m
+	c.order = &loop.Order{
 		Task: sync.Task{
-			Target: m.in.Target, Profile: m.profile, Facts: m.facts, Admit: f.admitted.admit, BeforeStart: m.beforeStart, Start: f.start(),
+			Target: m.in.Target, Profile: m.profile, Facts: m.facts, Admit: c.admitted.admit, BeforeStart: m.beforeStart, Start: f.start(),
 			RequestedRollback: m.rollback, RolloutRollback: m.rolloutRollback, Request: m.request,
 		},
-		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: f.connections.current, Until: f.startup.until(m.beforeStart),
+		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: f.connections.Connections, Until: f.startup.until(m.beforeStart),
 		ProposalSettings: f.proposals.Settings(gs, m.profile, m.facts, f.Secrets, f.Remote, f.Log),
 	}
-	f.order.Generation = m.generation
+	c.order.Generation = m.generation
 }
 
 // started converts an order from before the gateway's start to one for a gateway that may run, once startup allows that.
@@ -282,8 +246,8 @@ func (f *Follower) started(o *loop.Order) *loop.Order {
 	}
 	after := *o
 	after.BeforeStart, after.Until = false, time.Time{}
-	f.order, f.inputs.beforeStart = &after, false
-	return f.order
+	f.current.order, f.current.inputs.beforeStart = &after, false
+	return f.current.order
 }
 
 // waiting returns a problem that the lead solves.

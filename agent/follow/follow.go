@@ -81,17 +81,12 @@ type Follower struct {
 	startup *startup
 	report  *reporter
 
-	connections connections
-	proposals   connect.SettingsCache
-	order       *loop.Order // in force
-	inputs      inputs
-
-	admitted     *admission   // of the order's commit
+	connections  connections
+	proposals    connect.SettingsCache
+	current      currentOrder
 	reportTarget *instruction // what the report is about, if not the order's target
-	paused       *instruction // the last target that paused the order although it could not be followed
-	dryRun       dryRun
-	listed       bool   // the API server had answered in the last iteration
-	logged       string // the last logged reason why the gateway stays as it is
+	listed       bool         // the API server had answered in the last iteration
+	logged       string       // the last logged reason why the gateway stays as it is
 }
 
 // New returns a Follower. It sends nothing yet.
@@ -187,8 +182,8 @@ func (f *Follower) updateReport(s loop.State) {
 
 // tell is called after every iteration.
 func (f *Follower) tell(s loop.State) {
-	f.startup.after(s, f.order)
-	if f.inputs.in.rollout.rollback && len(s.Problems) == 0 && s.Of == f.order && s.Report != nil && s.Report.Err == nil {
+	f.startup.after(s, f.current.order)
+	if f.current.inputs.in.rollout.rollback && len(s.Problems) == 0 && s.Of == f.current.order && s.Report != nil && s.Report.Err == nil {
 		f.wake() // the gateway went back
 	}
 	if f.listed { // before, the report would only say that the API server has not answered

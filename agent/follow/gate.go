@@ -164,7 +164,7 @@ func (g *gate) passesWindow(ctx context.Context, commit plan.ID, windows []v1alp
 // lapses reports whether a closed gate stops the order in force, because the order would bring a commit that the gateway does not have. A
 // rollback, a restore and a first start go on.
 func (f *Follower) lapses() bool {
-	o := f.order
+	o := f.current.order
 	return o != nil && !o.Commit.IsZero() && !o.RequestedRollback && !f.volume.unsynced() && f.volume.commit() != o.Commit && !f.Engine.Restores(o.Task)
 }
 
@@ -174,10 +174,10 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 	if f.volume.unsynced() {
 		return
 	}
-	if f.order == nil || f.order.Commit.IsZero() || f.lapses() {
+	if f.current.order == nil || f.current.order.Commit.IsZero() || f.lapses() {
 		f.takeKept(ctx, gs, in)
 	}
-	o := f.order
+	o := f.current.order
 	if o == nil || o.Commit.IsZero() {
 		return
 	}
@@ -190,9 +190,9 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 		next.ForceID = in.ForceID
 	}
 	if next.Restore != o.Restore || next.ForceID != o.ForceID {
-		f.order = &next
+		f.current.order = &next
 	}
-	if s := f.loop.State(); restores && s.Of == f.order && s.Report != nil && s.Report.Err != nil {
+	if s := f.loop.State(); restores && s.Of == f.current.order && s.Report != nil && s.Report.Err != nil {
 		held.Message += "; " + s.Report.Message
 	}
 }
@@ -220,32 +220,4 @@ func (f *Follower) takeKept(ctx context.Context, gs *v1alpha1.GatewaySync, in in
 	if f.Engine.Has(task) || f.Engine.Restores(withRestore) {
 		f.take(gs, m)
 	}
-}
-
-// dryRun is a dry run before a rollout, and the order that it interrupts.
-type dryRun struct {
-	on     bool
-	order  *loop.Order
-	inputs inputs
-}
-
-// setDryRun begins or ends a dry run. When it ends, the order from before it is in force again.
-func (f *Follower) setDryRun(on bool) {
-	switch r := &f.dryRun; {
-	case on && !r.on:
-		*r = dryRun{true, f.order, f.inputs}
-	case !on && r.on:
-		f.order, f.inputs = r.order, r.inputs
-		*r = dryRun{}
-	}
-}
-
-// returned returns the problem to report when this gateway runs again what ran before a rollout that went back; nil until then. failed is set
-// if the last sync to that commit failed.
-func (f *Follower) returned(aborted plan.ID) (p *loop.Problem, failed bool) {
-	s := f.loop.State()
-	if f.order == nil || s.Of != f.order || s.Report == nil || s.Report.Err != nil || s.Report.Commit != f.order.Commit {
-		return nil, f.order != nil && s.Of == f.order && s.Report != nil && s.Report.Err != nil
-	}
-	return &loop.Problem{Reason: v1alpha1.ReasonRolledBack, Message: fmt.Sprintf("the rollout of %s failed, and the gateway went back to %s", aborted.Short(), f.order.Commit.Short())}, false
 }

@@ -54,7 +54,7 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 	if !s.Commit.IsZero() {
 		r.Commit = s.Commit.String()
 	}
-	if o := f.order; o != nil {
+	if o := f.current.order; o != nil {
 		r.Profile, r.Ref, r.Revision, r.Generation, r.Term, r.Paused = o.Profile.Profile, o.Ref, o.Revision, o.Generation, o.Term, o.Profile.Paused
 		if !o.Commit.IsZero() {
 			r.Target = o.Commit.String()
@@ -62,7 +62,7 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 	}
 	if in := f.reportTarget; in != nil { // the problem is the answer to its request
 		r.Ref, r.Revision, r.Generation, r.Term, r.HandledRequest = in.Ref, in.Revision, in.Generation, in.Term, in.RequestedAt
-		r.Paused = r.Paused || f.order == nil && in.paused // otherwise the order in force decides
+		r.Paused = r.Paused || f.current.order == nil && in.paused // otherwise the order in force decides
 		r.Target = ""
 		if !in.Commit.IsZero() {
 			r.Target = in.Commit.String()
@@ -70,7 +70,7 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 	}
 	if s.Phase != sync.Syncing && s.Report != nil && s.Of != nil {
 		addOutcome(&r, was, s)
-		if f.order != nil && s.Of != f.order && len(s.Problems) == 0 && s.Phase != sync.Pending {
+		if f.current.order != nil && s.Of != f.current.order && len(s.Problems) == 0 && s.Phase != sync.Pending {
 			// The agent was stopped before the sync began. The outcome of an earlier order does not apply to this one.
 			r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "the sync of the current target has not begun"
 		}
@@ -78,9 +78,9 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 	if f.reportTarget != nil && len(s.Problems) == 0 && (r.Phase == sync.Synced || r.Phase == sync.Standby) { // the next iteration reports that the gateway has gone back
 		r.Phase, r.Reason, r.Message = sync.Pending, v1alpha1.ReasonProgressing, "the gateway goes back to "+s.Commit.Short()
 	}
-	if s.Report != nil && f.dryRun.on && s.Of == f.order && s.DryRun() {
+	if s.Report != nil && f.current.dryRun.on && s.Of == f.current.order && s.DryRun() {
 		n := s.Report.Planned
-		r.Planned = &v1alpha1.PlannedChanges{Commit: f.order.Commit.String(), Added: count(n.Added), Modified: count(n.Modified), Deleted: count(n.Deleted)}
+		r.Planned = &v1alpha1.PlannedChanges{Commit: f.current.order.Commit.String(), Added: count(n.Added), Modified: count(n.Modified), Deleted: count(n.Deleted)}
 	}
 	if s.Drift != nil {
 		r.Drift.Files = count(s.Drift.Files)

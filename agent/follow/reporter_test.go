@@ -37,7 +37,7 @@ func TestOutcomeOfEarlierOrder(t *testing.T) {
 	id, err := plan.ParseID(commit)
 	require.NoError(t, err)
 	old := &loop.Order{Task: sync.Task{Target: sync.Target{Commit: id, Ref: "main", Revision: 1, Generation: 1, RequestedAt: "t1"}}}
-	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}, order: old}
+	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{}, current: currentOrder{order: old}}
 	s := loop.State{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "first sync", Commit: id, Of: old,
 		Report: &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Commit: id, Target: id}}
 	r := f.composed(s)
@@ -46,7 +46,7 @@ func TestOutcomeOfEarlierOrder(t *testing.T) {
 
 	again := *old
 	again.Revision, again.Generation, again.RequestedAt = 2, 2, "t2"
-	f.order = &again // the same commit for another spec, and the agent is stopped before it checks
+	f.current.order = &again // the same commit for another spec, and the agent is stopped before it checks
 	for _, phase := range []sync.Phase{sync.Synced, sync.Standby, sync.Applied, sync.Error, sync.Held} {
 		t.Run(string(phase), func(t *testing.T) {
 			s.Phase = phase
@@ -57,7 +57,7 @@ func TestOutcomeOfEarlierOrder(t *testing.T) {
 			assert.Equal(t, commit, r.Commit, "what lies there is known all the same")
 		})
 	}
-	s.Phase, s.Of = sync.Synced, f.order
+	s.Phase, s.Of = sync.Synced, f.current.order
 	r = f.composed(s)
 	assert.Equal(t, v1alpha1.GatewaySynced, r.Phase)
 	assert.EqualValues(t, 2, r.Revision)
@@ -143,11 +143,11 @@ func TestWhatIsWrittenWhen(t *testing.T) {
 func TestLastSyncStaysReported(t *testing.T) {
 	f := &Follower{Config: Config{Identity: Identity{Gateway: "g"}}, report: &reporter{now: time.Now, woken: make(chan struct{}, 1)}}
 	one := plan.ID{1}
-	f.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: one, Ref: "main", RequestedAt: "1", ForceID: "f"}}}
+	f.current.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: one, Ref: "main", RequestedAt: "1", ForceID: "f"}}}
 	did := &sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "3 added", Commit: one, Target: one, Started: time.Now(),
 		Duration: time.Second, Files: sync.Counts{Added: 3, Saved: 1}, Notes: []string{"the gateway must be restarted"}, Projects: []string{"p"}, Scans: []sync.ScanOutcome{{Kind: "projects", Duration: time.Second}}}
 	state := func(r *sync.Report) loop.State {
-		return loop.State{Phase: r.Phase, Reason: r.Reason, Message: r.Message, Commit: r.Commit, Report: r, Of: f.order}
+		return loop.State{Phase: r.Phase, Reason: r.Reason, Message: r.Message, Commit: r.Commit, Report: r, Of: f.current.order}
 	}
 	s := f.composed(state(did))
 	f.report.set(s)
@@ -159,7 +159,7 @@ func TestLastSyncStaysReported(t *testing.T) {
 	again := f.composed(state(&sync.Report{Phase: sync.Synced, Reason: v1alpha1.ReasonSynced, Message: "nothing to do", Commit: one, Target: one, Started: time.Now()}))
 	assert.Equal(t, onlyTimes, compare(&s, &again))
 
-	f.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}, Ref: "main", RequestedAt: "2", ForceID: "g"}}}
+	f.current.order = &loop.Order{Task: sync.Task{Target: sync.Target{Commit: plan.ID{2}, Ref: "main", RequestedAt: "2", ForceID: "g"}}}
 	for reason, handled := range map[v1alpha1.Reason]bool{
 		v1alpha1.ReasonGitUnreachable: false, v1alpha1.ReasonWaitingForGateway: false, v1alpha1.ReasonVerificationFailed: false,
 		v1alpha1.ReasonConflictDetected: true, v1alpha1.ReasonConfigSyntaxError: true, v1alpha1.ReasonPaused: true,

@@ -1,0 +1,90 @@
+package follow
+
+import (
+	"fmt"
+	"reflect"
+
+	"stoker.io/stoker/agent/loop"
+	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/sync"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
+)
+
+// inputs are what an order is made of. If they have not changed, the order stays the same.
+type inputs struct {
+	in              instruction
+	generation      int64
+	profile         effective.Settings
+	facts           plan.Facts
+	beforeStart     bool
+	rotated         int64 // how often a secret file has changed; a sync that failed with the old one is retried
+	rollback        bool
+	rolloutRollback bool         // the rollout went back to the commit
+	request         sync.Request // who requested the ref
+}
+
+// currentOrder is the order in force. It stays in force while the SyncTarget cannot be followed.
+type currentOrder struct {
+	order    *loop.Order // nil before the first
+	inputs   inputs
+	admitted *admission   // of the order's commit
+	paused   *instruction // the last target that paused the order although it could not be followed
+	dryRun   dryRun
+}
+
+// fits reports whether the order in force is right for m, which may differ in the lead's term, its problem and the state of the rollout.
+func (c *currentOrder) fits(m inputs, connections sync.Connections) bool {
+	same := m
+	same.in.Term, same.in.problem, same.in.rollout = c.inputs.in.Term, c.inputs.in.problem, c.inputs.in.rollout
+	return c.order != nil && c.order.Connections == connections && c.order.Profile.Paused == m.profile.Paused && reflect.DeepEqual(same, c.inputs)
+}
+
+// pause applies a pause at once, even if the target cannot be followed otherwise, because an operator may be about to repair the gateway by
+// hand. When a pause ends, syncing resumes at once only if the spec is still the one that was in force during the pause. If the spec has
+// changed, syncing resumes together with the new spec, because the new spec may be the fix for which syncing was paused.
+func (c *currentOrder) pause(in *instruction, paused bool) {
+	o := c.order
+	if o == nil {
+		return
+	}
+	paused = paused || c.inputs.profile.Paused
+	switch {
+	case paused:
+		c.paused = in
+	case c.paused == nil || c.paused.Generation != in.Generation || c.paused.owner != in.owner:
+		return
+	}
+	if o.Profile.Paused != paused {
+		next := *o
+		next.Profile.Paused = paused
+		c.order = &next
+	}
+}
+
+// dryRun is a dry run before a rollout, and the order that it interrupts.
+type dryRun struct {
+	on     bool
+	order  *loop.Order
+	inputs inputs
+}
+
+// setDryRun begins or ends a dry run. When it ends, the order from before it is in force again.
+func (c *currentOrder) setDryRun(on bool) {
+	switch r := &c.dryRun; {
+	case on && !r.on:
+		*r = dryRun{true, c.order, c.inputs}
+	case !on && r.on:
+		c.order, c.inputs = r.order, r.inputs
+		*r = dryRun{}
+	}
+}
+
+// returned returns the problem to report when this gateway runs again what ran before a rollout that went back; nil until then. s is the state
+// after the last iteration. failed is set if the last sync to that commit failed.
+func (c *currentOrder) returned(s loop.State, aborted plan.ID) (p *loop.Problem, failed bool) {
+	if c.order == nil || s.Of != c.order || s.Report == nil || s.Report.Err != nil || s.Report.Commit != c.order.Commit {
+		return nil, c.order != nil && s.Of == c.order && s.Report != nil && s.Report.Err != nil
+	}
+	return &loop.Problem{Reason: v1alpha1.ReasonRolledBack, Message: fmt.Sprintf("the rollout of %s failed, and the gateway went back to %s", aborted.Short(), c.order.Commit.Short())}, false
+}
