@@ -75,7 +75,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 		defer cancel()
 	}
 	task := o.Task
-	task.Repair, task.Working, task.Proposals = repair, func() { l.working(o) }, l.syncProposals(o)
+	task.Repair, task.Working, task.Proposals = repair, func() { l.working(o) }, l.proposals.ofSync(o, l.Now)
 	r := l.Engine.Sync(syncCtx, o.Connections, task)
 	if ctx.Err() != nil && r.Err != nil { // the agent is stopping, which is not an outcome
 		if l.attempt.working {
@@ -123,7 +123,7 @@ func (l *Loop) recordOutcome(o *Order, r *sync.Report) {
 			a.due = retryAt
 		}
 	}
-	l.logOutcome(previous, r)
+	logOutcome(l.Log, o, previous, r)
 }
 
 // largePlan is the number of changes from which the memory of a plan is returned to the system at once. A first sync has a
@@ -144,8 +144,8 @@ func (a *attempt) keepPlanText(r *sync.Report) {
 	}
 }
 
-// logOutcome logs an outcome if it differs from the previous one or files were written.
-func (l *Loop) logOutcome(previous, r *sync.Report) {
+// logOutcome logs the outcome of a sync to o if it differs from the previous one or files were written.
+func logOutcome(log *slog.Logger, o *Order, previous, r *sync.Report) {
 	if previous != nil && previous.Phase == r.Phase && previous.Reason == r.Reason && previous.Message == r.Message && !r.Wrote() {
 		return
 	}
@@ -155,12 +155,12 @@ func (l *Loop) logOutcome(previous, r *sync.Report) {
 	} else if c == v1alpha1.ClassHeld {
 		level = slog.LevelWarn
 	}
-	l.Log.Log(context.Background(), level, "sync", "phase", r.Phase, "reason", r.Reason, "message", r.Message, "ref", r.Ref,
+	log.Log(context.Background(), level, "sync", "phase", r.Phase, "reason", r.Reason, "message", r.Message, "ref", r.Ref,
 		"commit", r.Commit.String(), "target", r.Target.String(), "duration", r.Duration.String(),
 		"added", r.Files.Added, "modified", r.Files.Modified, "deleted", r.Files.Deleted, "saved", r.Files.Saved,
-		"requestedAt", l.attempt.order.RequestedAt, "restore", l.attempt.order.Restore, "retry", l.attempt.order.Retry)
+		"requestedAt", o.RequestedAt, "restore", o.Restore, "retry", o.Retry)
 	for _, n := range r.Notes {
-		l.Log.Warn("sync note", "note", n)
+		log.Warn("sync note", "note", n)
 	}
 }
 

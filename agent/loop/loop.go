@@ -76,9 +76,7 @@ type Loop struct {
 	attempt   attempt
 	drift     driftCheck
 	proposals proposals
-	// uploads copies snapshots to object storage. lastUploaded is the last report that it was told of.
-	uploads      *archive.Uploader
-	lastUploaded *sync.Report
+	uploads   uploads
 	// dirOpen reports whether the data directory is open. onDisk is the commit that it had when it was opened. attempt,
 	// drift and proposals describe the directory of dirGeneration (see sync.Engine).
 	dirOpen       bool
@@ -102,7 +100,7 @@ func New(c Config) *Loop {
 		c.Working = func(State) {}
 	}
 	l := &Loop{Config: c, proposals: newProposals(&c)}
-	l.uploads = archive.NewUploader(c.Log)
+	l.uploads.Uploader = archive.NewUploader(c.Log)
 	l.uploads.OnUpload, l.uploads.OnPending = c.Metrics.Uploaded, c.Metrics.NotUploaded
 	l.state.current = l.nextState(State{})
 	return l
@@ -161,7 +159,7 @@ func (l *Loop) Iterate(ctx context.Context, src Source, changed bool) time.Durat
 	}
 	l.checkDrift(ctx)
 	l.propose(ctx)
-	l.upload(ctx)
+	l.uploads.update(ctx, l.uploadJob(), l.attempt.report, l.Once)
 	l.publish()
 	l.measureIteration(started)
 	return l.next()

@@ -141,17 +141,17 @@ func (p *proposals) findAdded(ctx context.Context, e *sync.Engine, ended time.Ti
 	return nil
 }
 
-// syncProposals returns how a sync of the order o treats changes that are proposed to git; nil if o proposes none. It does
+// ofSync returns how a sync of the order o treats changes that are proposed to git; nil if o proposes none. It does
 // so with Once, too: no run replaces changes that another run could still propose.
-func (l *Loop) syncProposals(o *Order) *sync.Proposals {
+func (p *proposals) ofSync(o *Order, now func() time.Time) *sync.Proposals {
 	s := o.ProposalSettings
 	if s == nil || o.Profile.Bidirectional == nil || o.Profile.DryRun {
 		return nil
 	}
 	return &sync.Proposals{
 		Watches: s.Watches,
-		Pending: func(path string) bool { return s.Watches(path) && !l.proposals.proposer.Settled() },
-		Replace: func(paths []string) error { return l.proposals.checkReplace(o, s.Debounce, paths, l.Now()) },
+		Pending: func(path string) bool { return s.Watches(path) && !p.proposer.Settled() },
+		Replace: func(paths []string) error { return p.checkReplace(o, s.Debounce, paths, now()) },
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
 )
 
@@ -20,15 +21,20 @@ type Snapshot struct {
 // onceUploadTime is how long a run with Once waits until its snapshots are uploaded.
 const onceUploadTime = 10 * time.Minute
 
-// upload makes the uploader copy the snapshots of this gateway to object storage.
-func (l *Loop) upload(ctx context.Context) {
-	job := l.uploadJob()
-	wrote := l.attempt.report != nil && l.attempt.report != l.lastUploaded && l.attempt.report.Wrote()
-	l.lastUploaded = l.attempt.report
-	if !l.Once {
-		l.uploads.Follow(job)
+// uploads copies the snapshots of a gateway to object storage.
+type uploads struct {
+	*archive.Uploader
+	report *sync.Report // the last one that update was called with
+}
+
+// update sets what to upload, nil for nothing, and the report of the last sync. With once it uploads at once instead of in the background.
+func (u *uploads) update(ctx context.Context, job *archive.Job, r *sync.Report, once bool) {
+	wrote := r != nil && r != u.report && r.Wrote()
+	u.report = r
+	if !once {
+		u.Follow(job)
 		if wrote {
-			l.uploads.Wake()
+			u.Wake()
 		}
 		return
 	}
@@ -37,26 +43,13 @@ func (l *Loop) upload(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, onceUploadTime)
 	defer cancel()
-	_ = l.uploads.Pass(ctx, job) // which logs the error
+	_ = u.Pass(ctx, job) // which logs the error
 }
 
-// uploadJob returns what to upload, or nil if there is nothing.
-func (l *Loop) uploadJob() *archive.Job {
-	o := l.decision.Order
-	if o == nil || l.DryRun || o.Profile.DryRun || !l.dirOpen || l.decision.HandsOff {
-		return nil
-	}
-	return l.Engine.Uploads(o.Connections, &o.Task)
-}
-
-// snapshots returns the snapshots on the data volume and in object storage, oldest first.
-func (l *Loop) snapshots() []Snapshot {
-	if l.attempt.report == nil {
-		return nil
-	}
-	job := l.uploadJob()
+// snapshots returns the snapshots on the data volume, which are local, and those in the object storage of job, oldest first.
+func (u *uploads) snapshots(job *archive.Job, local []disk.Snapshot) []Snapshot {
 	var list []Snapshot
-	for _, s := range l.attempt.report.Snapshots {
+	for _, s := range local {
 		n := Snapshot{Snapshot: s}
 		if job != nil {
 			n.Stored = v1alpha1.StoredLocal
@@ -66,7 +59,7 @@ func (l *Loop) snapshots() []Snapshot {
 	if job == nil {
 		return list
 	}
-	remote, known := l.uploads.Remote(job)
+	remote, known := u.Remote(job)
 	if !known {
 		return list
 	}
@@ -79,4 +72,13 @@ func (l *Loop) snapshots() []Snapshot {
 	}
 	slices.SortFunc(list, func(a, b Snapshot) int { return a.Time.Compare(b.Time) })
 	return list
+}
+
+// uploadJob returns what to upload, or nil if there is nothing.
+func (l *Loop) uploadJob() *archive.Job {
+	o := l.decision.Order
+	if o == nil || l.DryRun || o.Profile.DryRun || !l.dirOpen || l.decision.HandsOff {
+		return nil
+	}
+	return l.Engine.Uploads(o.Connections, &o.Task)
 }

@@ -128,10 +128,10 @@ func (l *Loop) nextState(previous State) State {
 		s.GatewaySync, s.Profile, s.Repo = o.GatewaySync, o.Profile.Profile, o.Repo
 		s.Ref, s.Target = o.Ref, o.Commit
 	}
-	s.Commit, s.Proposal, s.Snapshots = l.onDisk, l.proposals.status, l.snapshots()
+	s.Commit, s.Proposal = l.onDisk, l.proposals.status
 	if r := l.attempt.report; r != nil {
 		s.Phase, s.Reason, s.Message, s.Commit, s.Report, s.Of = r.Phase, r.Reason, r.Message, r.Commit, r, l.attempt.order
-		s.Plan = l.attempt.plan
+		s.Plan, s.Snapshots = l.attempt.plan, l.uploads.snapshots(l.uploadJob(), r.Snapshots)
 		if previous.Report != r && (s.Plan != nil || r.Err != nil) {
 			s.History = addHistory(s.History, r)
 		}
