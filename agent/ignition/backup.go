@@ -36,13 +36,13 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 		if inner.Err() != nil {
 			err = context.Cause(inner)
 		}
-		return c.unreachable(ctx, r, backupTime, err)
+		return unreachable(ctx, c.base, r, backupTime, err)
 	}
 	key, err := c.key(r)
 	if err != nil {
 		return err
 	}
-	req, err := c.request(inner, r, key)
+	req, err := newRequest(inner, c.base, r, key)
 	if err != nil {
 		return err
 	}

@@ -152,13 +152,13 @@ func (c *Client) do(ctx context.Context, r call) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	req, err := c.request(inner, r, key)
+	req, err := newRequest(inner, c.base, r, key)
 	if err != nil {
 		return answer{}, err
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return answer{}, c.unreachable(ctx, r, timeout, err)
+		return answer{}, unreachable(ctx, c.base, r, timeout, err)
 	}
 	defer resp.Body.Close()
 	got := answer{status: resp.StatusCode, header: resp.Header}
@@ -172,7 +172,7 @@ func (c *Client) do(ctx context.Context, r call) (answer, error) {
 		// A truncated error page still has its status.
 		return answer{}, c.refused(ctx, r, got, key)
 	case err != nil:
-		return answer{}, c.unreachable(ctx, r, timeout, err)
+		return answer{}, unreachable(ctx, c.base, r, timeout, err)
 	case int64(len(got.body)) > limit:
 		return answer{}, failure.New(v1alpha1.ReasonGatewayUnreachable,
 			"%s %s on %s answered with more than %d MiB: is this an Ignition gateway?", r.method, r.path, c.base, maxAnswer>>20)
@@ -182,7 +182,8 @@ func (c *Client) do(ctx context.Context, r call) (answer, error) {
 
 func (a answer) success() bool { return a.status >= 200 && a.status < 300 }
 
-func (c *Client) request(ctx context.Context, r call, key secret.String) (*http.Request, error) {
+// newRequest returns the request for a call of the gateway at base. An empty key is not sent.
+func newRequest(ctx context.Context, base *url.URL, r call, key secret.String) (*http.Request, error) {
 	var body io.Reader
 	if r.body != nil {
 		enc, err := json.Marshal(r.body)
@@ -191,7 +192,7 @@ func (c *Client) request(ctx context.Context, r call, key secret.String) (*http.
 		}
 		body = bytes.NewReader(enc)
 	}
-	target := c.base.String() + r.path
+	target := base.String() + r.path
 	if len(r.query) > 0 {
 		target += "?" + r.query.Encode()
 	}

@@ -67,11 +67,11 @@ func (c *Client) refused(ctx context.Context, r call, got answer, key secret.Str
 	}
 	switch {
 	case got.status >= 300 && got.status < 400:
-		return c.redirected(cause, location)
+		return redirected(c.base, cause, location)
 	case got.status == http.StatusUnauthorized && !r.public:
 		return failure.New(v1alpha1.ReasonGatewayForbidden, "%s: %w", adviceUnauthorized(key), cause)
 	case got.status == http.StatusForbidden && !r.public:
-		return failure.New(v1alpha1.ReasonGatewayForbidden, "%s: %w", c.adviceForbidden(r), cause)
+		return failure.New(v1alpha1.ReasonGatewayForbidden, "%s: %w", adviceForbidden(c.base, r), cause)
 	case got.status == http.StatusServiceUnavailable:
 		return failure.New(v1alpha1.ReasonWaitingForGateway, "the gateway at %s is starting: %w", c.base, cause)
 	case got.status == http.StatusNotFound && !r.public:
@@ -85,23 +85,23 @@ func (c *Client) refused(ctx context.Context, r call, got answer, key secret.Str
 
 // redirected explains a redirect. A gateway that was never commissioned redirects every /data route to /welcome [LIVE
 // 8.3.6].
-func (c *Client) redirected(cause *StatusError, location string) error {
-	to, err := c.base.Parse(location)
+func redirected(base *url.URL, cause *StatusError, location string) error {
+	to, err := base.Parse(location)
 	switch {
 	case err != nil || location == "":
 		return failure.New(v1alpha1.ReasonGatewayUnreachable,
-			"%s redirects without a location: is this an Ignition gateway? %w", c.base, cause)
+			"%s redirects without a location: is this an Ignition gateway? %w", base, cause)
 	case strings.HasPrefix(to.Path, "/welcome"):
 		return failure.New(v1alpha1.ReasonWaitingForCommissioning,
-			"the gateway at %s waits for commissioning: open it in a browser and finish the steps: %w", c.base, cause)
-	case c.base.Scheme == "http" && to.Scheme == "https":
+			"the gateway at %s waits for commissioning: open it in a browser and finish the steps: %w", base, cause)
+	case base.Scheme == "http" && to.Scheme == "https":
 		return failure.New(v1alpha1.ReasonGatewayUnreachable,
 			"the gateway at %s requires https: set spec.gateway.tls and the port to that of %s: %w",
-			c.base, oneLine(to.Host, 200), cause)
+			base, oneLine(to.Host, 200), cause)
 	}
 	return failure.New(v1alpha1.ReasonGatewayUnreachable,
 		"%s redirects to %s, which the agent does not follow, to keep the API token on its host; point spec.gateway.port (or the URL) at the gateway itself: %w",
-		c.base, oneLine(to.Host, 200), cause)
+		base, oneLine(to.Host, 200), cause)
 }
 
 func adviceUnauthorized(key secret.String) string {
@@ -116,13 +116,13 @@ func adviceUnauthorized(key secret.String) string {
 		"(a gateway's first token is valid after a restart or a config scan)"
 }
 
-func (c *Client) adviceForbidden(r call) string {
+func adviceForbidden(base *url.URL, r call) string {
 	level := "Read"
 	if r.method != http.MethodGet {
 		level = "Write"
 	}
 	advice := "the API token lacks a permission: give its security level the gateway permission " + level
-	if c.base.Scheme == "http" {
+	if base.Scheme == "http" {
 		advice += ", or, as this is http and new tokens require a secure connection: set spec.gateway.tls (port 8043), " +
 			"or secureChannelRequired: false in the token"
 	}
@@ -143,23 +143,23 @@ func (c *Client) adviceNotFound(ctx context.Context) string {
 }
 
 // unreachable returns an error with advice for a request without a complete response.
-func (c *Client) unreachable(ctx context.Context, r call, timeout time.Duration, err error) error {
+func unreachable(ctx context.Context, base *url.URL, r call, timeout time.Duration, err error) error {
 	// *url.Error repeats method and URL; its cause has the reason.
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	if ctx.Err() != nil {
-		return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s %s on %s was canceled: %w", r.method, r.path, c.base, context.Cause(ctx))
+		return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s %s on %s was canceled: %w", r.method, r.path, base, context.Cause(ctx))
 	}
-	what := fmt.Sprintf("%s %s on %s failed", r.method, r.path, c.base)
-	if advice := tlsAdvice(err, c.base.Hostname()); advice != "" {
-		what = fmt.Sprintf("the gateway at %s is not trusted: %s", c.base, advice)
+	what := fmt.Sprintf("%s %s on %s failed", r.method, r.path, base)
+	if advice := tlsAdvice(err, base.Hostname()); advice != "" {
+		what = fmt.Sprintf("the gateway at %s is not trusted: %s", base, advice)
 	} else if errors.Is(err, context.DeadlineExceeded) {
-		what = fmt.Sprintf("%s %s on %s had no answer within %s", r.method, r.path, c.base, timeout)
+		what = fmt.Sprintf("%s %s on %s had no answer within %s", r.method, r.path, base, timeout)
 	} else if _, ok := errors.AsType[*net.DNSError](err); ok {
-		what = fmt.Sprintf("cannot resolve the gateway's host %s", c.base.Hostname())
+		what = fmt.Sprintf("cannot resolve the gateway's host %s", base.Hostname())
 	} else if isDial(err) {
-		what = fmt.Sprintf("the gateway at %s cannot be reached: is it started, and is spec.gateway.port right?", c.base)
+		what = fmt.Sprintf("the gateway at %s cannot be reached: is it started, and is spec.gateway.port right?", base)
 	}
 	return failure.New(v1alpha1.ReasonGatewayUnreachable, "%s: %w", what, err)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -75,7 +76,7 @@ func (c *Client) Scan(ctx context.Context, kind Kind) (ScanResult, error) {
 		if attempt > 0 {
 			c.log.LogAttrs(ctx, slog.LevelInfo, "retrying the scan",
 				slog.String("kind", string(kind)), slog.Int("attempt", attempt+1), slog.Any("error", last))
-			if err := pause(ctx, 2*c.backoff(2*attempt)); err != nil {
+			if err := pause(ctx, 2*pollPause(c.cfg.PollInterval, 2*attempt)); err != nil {
 				last = fmt.Errorf("%w: %w", err, last)
 				break
 			}
@@ -147,7 +148,7 @@ func (c *Client) waitForScan(ctx context.Context, kind Kind, before, now ScanSta
 				return now, errScanNoProgress
 			}
 		}
-		if err := pause(bounded, c.backoff(n)); err != nil {
+		if err := pause(bounded, pollPause(c.cfg.PollInterval, n)); err != nil {
 			if pollErr != nil {
 				err = fmt.Errorf("%w; the last check: %w", err, pollErr)
 			}
@@ -157,6 +158,24 @@ func (c *Client) waitForScan(ctx context.Context, kind Kind, before, now ScanSta
 			return now, pollErr
 		}
 	}
+}
+
+// pollPause returns the pause after poll n, with jitter. It starts at the interval and grows by half with each poll, up to eight times
+// the interval.
+func pollPause(interval time.Duration, n int) time.Duration {
+	d := interval
+	for range min(n, 6) {
+		d += d / 2
+	}
+	return backoff.Jitter(min(d, 8*interval))
+}
+
+// pause waits for d. It returns an error if ctx ends before.
+func pause(ctx context.Context, d time.Duration) error {
+	if !backoff.Wait(ctx, d) {
+		return fmt.Errorf("canceled: %w", context.Cause(ctx))
+	}
+	return nil
 }
 
 // retryable reports whether the same request may succeed soon without intervention.

@@ -2,12 +2,10 @@ package ignition
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -63,22 +61,4 @@ func (c *Client) Ping(ctx context.Context) (Ping, error) {
 		p.Date = date
 	}
 	return p, nil
-}
-
-// backoff returns the pause after try n, with jitter. It starts at PollInterval and grows by half with each try, up to eight times
-// PollInterval.
-func (c *Client) backoff(n int) time.Duration {
-	d := c.cfg.PollInterval
-	for range min(n, 6) {
-		d += d / 2
-	}
-	return backoff.Jitter(min(d, 8*c.cfg.PollInterval))
-}
-
-// pause waits for d. It returns an error if ctx ends before.
-func pause(ctx context.Context, d time.Duration) error {
-	if !backoff.Wait(ctx, d) {
-		return fmt.Errorf("canceled: %w", context.Cause(ctx))
-	}
-	return nil
 }
