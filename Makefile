@@ -50,8 +50,10 @@ demo: ## two gateways, a git server and the agents on this machine: see what it 
 	@go run ./test/demo
 
 # make lint vets, and symbols are for debuggers: without both, a first run compiles and links a quarter faster.
+# Nearly all tests of the folders left out need a cluster: make test-cluster runs them, and make lint compiles them.
 test: ## what each commit passes, in minutes, without Kubernetes or root
-	go test -short -vet=off -ldflags='-s -w' $(ATATIME) ./agent/sync ./agent/repo ./agent/disk ./agent/... ./hooks/... ./test/scenario ./...
+	go test -short -vet=off -ldflags='-s -w' $(ATATIME) ./agent/sync ./agent/repo ./agent/disk ./test/scenario \
+	  $$(go list ./... | grep -v '/test/\(bench\|cluster\|e2e\|fleet\)\(/\|$$\)')
 
 test-cluster: test-api test-busy test-plain test-modules ## every test, most with the race detector; an API server, fleets, the chart, Argo CD's code
 

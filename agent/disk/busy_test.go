@@ -48,9 +48,9 @@ func TestBusyGatewayLosesNoVersion(t *testing.T) {
 			}
 		}
 	})
-	deadline := time.Now().Add(race(2 * time.Second))
-	saved := 0
-	for n := 1; time.Now().Before(deadline); n++ {
+	begin, saved := time.Now(), 0
+	enough := func() bool { return time.Since(begin) > race(2*time.Second) && saved > 0 }
+	for n := 1; !enough() && time.Since(begin) < 30*time.Second; n++ {
 		want := text(map[string]string{"projects/p/busy.json": fmt.Sprintf("git %d", n)})
 		s, err := d.Stage(t.Context(), changesFor(want), nil, want.source())
 		require.NoError(t, err)
@@ -101,9 +101,10 @@ func TestDirectoryExchangedWithLink(t *testing.T) {
 			}
 		}
 	})
-	deadline := time.Now().Add(race(2 * time.Second))
+	begin := time.Now()
 	applied, refused := 0, 0
-	for i := 0; time.Now().Before(deadline); i++ {
+	enough := func() bool { return time.Since(begin) > race(2*time.Second) && applied > 0 && refused > 0 }
+	for i := 0; !enough() && time.Since(begin) < 30*time.Second; i++ {
 		want := text(map[string]string{"projects/p/v/view.json": fmt.Sprint(i), "projects/p/v/other.json": fmt.Sprint(i)})
 		if b, err := d.Read("projects/p/v/view.json", 1<<20); err == nil {
 			require.NotContains(t, []string{"canary", "sibling"}, string(b))
@@ -120,7 +121,7 @@ func TestDirectoryExchangedWithLink(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	assert.Greater(t, flips, 1000)
+	assert.Greater(t, flips, 100)
 	assert.Positive(t, applied)
 	assert.Positive(t, refused)
 	assert.Equal(t, before, readTree(t, canary))
