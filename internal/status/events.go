@@ -26,20 +26,20 @@ const (
 	reservedEvents = 10 // reserved for those about the whole fleet
 )
 
-// transitions compares the last status with the new one. It uses no other state, so that the next lead repeats no event.
-func (w *writer) transitions() []Event {
+// transitions compares the last status with the next one. It uses no other state, so that the next lead repeats no event.
+func transitions(f *facts, next *v1alpha1.GatewaySyncStatus) []Event {
 	var out []Event
 	emit := func(warning bool, reason, format string, args ...any) {
 		out = append(out, Event{Warning: warning, Reason: reason, Note: Cut(fmt.Sprintf(format, args...), maxMessage)})
 	}
-	w.refEvents(emit)
+	refEvents(f, next, emit)
 	fleet, out := out, nil
-	known, request := w.lastRows(), w.requestNote()
+	known, request := rowsByName(f.last), requestNote(f)
 	var troubles []trouble
-	for i := range w.rows {
-		g := &w.rows[i]
+	for i := range f.fleet {
+		g := &f.fleet[i]
 		was := known[g.Name]
-		if was == nil && len(w.rows) > maxRows {
+		if was == nil && len(f.fleet) > maxRows {
 			continue // it may only have been omitted from the status
 		}
 		for _, e := range g.transitions(was) {
@@ -62,8 +62,8 @@ func (w *writer) transitions() []Event {
 		emit(true, reason, "%s", mergeNotes(troubles, reason))
 		troubles = slices.DeleteFunc(troubles, func(t trouble) bool { return t.reason == reason })
 	}
-	w.fleetEvents(emit)
-	w.rolloutEvents(emit)
+	fleetEvents(f, next, emit)
+	rolloutEvents(f, emit)
 	return append(fleet, out...)
 }
 
@@ -97,23 +97,23 @@ func mergeNotes(all []trouble, reason string) string {
 
 type eventFunc func(warning bool, reason, format string, args ...any)
 
-func (w *writer) refEvents(emit eventFunc) {
-	was, is := w.lastCondition(v1alpha1.ConditionRefResolved), meta.FindStatusCondition(w.next.Conditions, v1alpha1.ConditionRefResolved)
+func refEvents(f *facts, next *v1alpha1.GatewaySyncStatus, emit eventFunc) {
+	was, is := f.lastCondition(v1alpha1.ConditionRefResolved), meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionRefResolved)
 	true1, true2 := was != nil && was.Status == metav1.ConditionTrue, is.Status == metav1.ConditionTrue
-	before, now := w.last.Target, w.next.Target
+	before, now := f.last.Target, f.target
 	same := before == nil || now == nil || before.Ref == now.Ref
 	moved := before != nil && now != nil && same && before.Commit != "" && now.Commit != "" && before.Commit != now.Commit
 	switch {
 	case is.Status == metav1.ConditionFalse && (was == nil || was.Status != is.Status || was.Reason != is.Reason):
 		emit(true, v1alpha1.EventRefResolutionFailed, "%s: %s", is.Reason, is.Message)
 	case moved && true2:
-		emit(false, v1alpha1.EventRefUpdated, "%s moved from %s to %s%s", w.Target.Ref, short(w.last.Target.Commit), short(w.Target.Commit), w.requestedBy())
+		emit(false, v1alpha1.EventRefUpdated, "%s moved from %s to %s%s", f.Target.Ref, short(f.last.Target.Commit), short(f.Target.Commit), requestedBy(f))
 	case true2 && (!true1 || !same): // whether or not the status said in between that a poll runs
 		from := ""
-		if g := w.last.LastGood; g != nil && (g.Ref != w.Target.Ref || g.Commit != w.Target.Commit) { // the status may have lost the last target meanwhile
+		if g := f.last.LastGood; g != nil && (g.Ref != f.Target.Ref || g.Commit != f.Target.Commit) { // the status may have lost the last target meanwhile
 			from = "; before, all gateways ran " + at(g.Ref, g.Commit)
 		}
-		emit(false, v1alpha1.EventRefResolved, "%s%s%s", is.Message, from, w.requestedBy())
+		emit(false, v1alpha1.EventRefResolved, "%s%s%s", is.Message, from, requestedBy(f))
 	}
 }
 
@@ -126,9 +126,9 @@ func at(ref, commit string) string {
 }
 
 // requestedBy returns who asked for the ref, or for the poll that found its commit; "" if no request did.
-func (w *writer) requestedBy() string {
-	d := w.Ref.Desired
-	if d.RequestedBy == "" || !d.Override && (w.last.Target == nil || w.last.Target.RequestedAt == w.next.Target.RequestedAt) {
+func requestedBy(f *facts) string {
+	d := f.Ref.Desired
+	if d.RequestedBy == "" || !d.Override && (f.last.Target == nil || f.last.Target.RequestedAt == f.target.RequestedAt) {
 		return ""
 	}
 	said := "; requested by " + Cut(d.RequestedBy, 64)
@@ -140,9 +140,9 @@ func (w *writer) requestedBy() string {
 
 // requestNote returns what Events of gateways say of the request that they deal with: its id, which is in logs, reports and the audit record,
 // too. It returns "" if every gateway has dealt with it before.
-func (w *writer) requestNote() string {
-	at := w.Target.RequestedAt
-	if at == "" || at != w.Ref.Desired.RequestedAt || at == w.last.LastHandledRequest {
+func requestNote(f *facts) string {
+	at := f.Target.RequestedAt
+	if at == "" || at != f.Ref.Desired.RequestedAt || at == f.last.LastHandledRequest {
 		return ""
 	}
 	return "; request " + at
@@ -204,22 +204,22 @@ func done(g *v1alpha1.DiscoveredGateway) bool {
 	return g.SyncStatus == v1alpha1.GatewaySynced || g.SyncStatus == v1alpha1.GatewayStandby
 }
 
-func (w *writer) fleetEvents(emit eventFunc) {
-	is := meta.FindStatusCondition(w.next.Conditions, v1alpha1.ConditionAllGatewaysSynced)
-	was := w.lastCondition(v1alpha1.ConditionAllGatewaysSynced)
-	good := w.last.LastGood == nil || w.next.LastGood != nil && (w.last.LastGood.Commit != w.next.LastGood.Commit || w.last.LastGood.Ref != w.next.LastGood.Ref)
+func fleetEvents(f *facts, next *v1alpha1.GatewaySyncStatus, emit eventFunc) {
+	is := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionAllGatewaysSynced)
+	was := f.lastCondition(v1alpha1.ConditionAllGatewaysSynced)
+	good := f.last.LastGood == nil || next.LastGood != nil && (f.last.LastGood.Commit != next.LastGood.Commit || f.last.LastGood.Ref != next.LastGood.Ref)
 	if is.Status == metav1.ConditionTrue && (good || was == nil || was.Status != is.Status && !rested(was.Reason)) {
 		emit(false, v1alpha1.EventSyncCompleted, "%s", is.Message)
-		if good && w.Ref.Desired.Override && w.GatewaySync.RequestedUnless() != "" {
+		if good && f.Ref.Desired.Override && f.GatewaySync.RequestedUnless() != "" {
 			emit(false, v1alpha1.EventRollbackCompleted, "%s", is.Message)
 		}
 	}
-	before, now := w.lastCondition(v1alpha1.ConditionStalled), meta.FindStatusCondition(w.next.Conditions, v1alpha1.ConditionStalled)
+	before, now := f.lastCondition(v1alpha1.ConditionStalled), meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionStalled)
 	if now == nil || before != nil && before.Reason == now.Reason {
 		return
 	}
 	// Stalls of git or of one gateway have their own events.
-	if w.Invalid != nil || now.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded) {
+	if f.Invalid != nil || now.Reason == string(v1alpha1.ReasonProgressDeadlineExceeded) {
 		emit(true, v1alpha1.EventSyncFailed, "%s: %s", now.Reason, now.Message)
 	}
 }

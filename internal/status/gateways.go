@@ -31,7 +31,7 @@ type gateway struct {
 
 // gateways returns the gateways of a GatewaySync, sorted by name: its live pods with the reports of their agents. It ignores
 // reports without a pod.
-func gateways(s *Seen) []gateway {
+func gateways(s *Seen) fleet {
 	reports := make(map[string]*v1alpha1.SyncReport, len(s.Reports))
 	for _, r := range s.Reports {
 		reports[r.Name] = r
@@ -43,7 +43,7 @@ func gateways(s *Seen) []gateway {
 	}
 	pods := slices.Clone(s.Pods)
 	slices.SortFunc(pods, func(a, b Pod) int { return strings.Compare(a.Name, b.Name) })
-	var out []gateway
+	var out fleet
 	index := map[string]int{}
 	for _, p := range pods {
 		report := reports[p.Name]
@@ -109,6 +109,19 @@ func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1
 		g.Message = Cut(says, maxMessage)
 	}
 	return g
+}
+
+// profile returns the profile of a gateway, or the one that its pod asks for if it has not reported.
+func (g *gateway) profile() string {
+	if g.Profile != "" {
+		return g.Profile
+	}
+	for _, p := range g.pods {
+		if name, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationProfile); name != "" {
+			return name
+		}
+	}
+	return v1alpha1.DefaultProfile
 }
 
 // keep copies fields of the last row that the agent may not report yet.
@@ -253,7 +266,7 @@ const (
 
 // fitRows returns the rows that fit into the object. With many gateways it reduces the detail, and with too many it omits rows,
 // synced gateways first.
-func fitRows(all []gateway) []v1alpha1.DiscoveredGateway {
+func fitRows(all fleet) []v1alpha1.DiscoveredGateway {
 	rows := slices.Clone(all)
 	if len(rows) > maxRows {
 		slices.SortStableFunc(rows, func(a, b gateway) int {

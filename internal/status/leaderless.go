@@ -29,72 +29,94 @@ type Leaderless struct {
 // gateways, except for their state, which is unknown.
 func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 	gs := l.GatewaySync
-	w := newWriter(Seen{GatewaySync: gs, Now: l.Now, Pods: l.Pods})
-	w.observe()
-	st := &w.next
-	st.ProfileCount = int32(min(len(gs.Spec.Sync.Profiles), 1<<20))
-	w.Ref.Desired, w.Ref.Err = v1alpha1.DesiredRef(gs, "")
-	if t := st.Target; t != nil {
-		w.Ref.Answered = t.RequestedAt
-		w.Target = v1alpha1.SyncTargetSpec{Ref: t.Ref, Commit: t.Commit, RequestedAt: t.RequestedAt}
-		w.moved = w.Ref.Err == nil && t.Ref != w.Ref.Desired.Ref
-		w.resolved = t.Commit != "" && w.Ref.Err == nil && !w.moved && w.last.ObservedGeneration == gs.Generation && w.Ref.Desired.CheckCommit(t.Commit) == nil
+	asked := gs.RequestedAt()
+	absence, total, pods := Absent(gs, asked, l.Now), l.total(), len(l.Pods)
+	if l.Awaited != "" {
+		pods++
 	}
+	st := gs.Status.DeepCopy()
+	v := verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, "no agent leads; " + l.describePods(), ""}
 	for i := range st.DiscoveredGateways {
-		row := &st.DiscoveredGateways[i]
-		row.SyncStatus, row.Reason, row.Message = v1alpha1.GatewayPending, v1alpha1.ReasonAgentsAway, "no agent leads"
-		w.rows = append(w.rows, gateway{DiscoveredGateway: *row})
+		g := &st.DiscoveredGateways[i]
+		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayPending, v1alpha1.ReasonAgentsAway, "no agent leads"
 	}
-	total := len(w.rows)
-	if _, all, _ := strings.Cut(w.last.GatewaysReady, "/"); total > 0 { // a very large fleet has more gateways than rows
+	if absence.Gone(total, pods) {
+		st.DiscoveredGateways, total = nil, 0
+		v = verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, NoGateways(gs.Name), ""}
+		if asked != "" {
+			st.LastHandledRequest = asked
+		}
+	}
+	observe(st, gs)
+	st.ProfileCount, st.GatewaysReady = profileCount(gs), fmt.Sprintf("0/%d", total)
+	f := l.facts(absence, st.DiscoveredGateways)
+	putCondition(st, v1alpha1.ConditionSidecarInjected, sidecarInjected(f, l.podsWithoutAgent(), l.Awaited))
+	putCondition(st, v1alpha1.ConditionAllGatewaysSynced, f.condition(v.status, v.reason, v.message))
+	p := progressOf(f, v)
+	p.write(st, f)
+	if at := f.Ref.Desired.RequestedAt; p.gaveUp && at != "" {
+		st.LastHandledRequest = at
+	}
+	st.Outcome = outcome(f, meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady), st.LastHandledRequest)
+	st.Outcome.Total = int32(total)
+	st.Rollback, st.Retry = rollback(f, st.LastGood), retry(f)
+	return st
+}
+
+// facts returns what is known without a lead. rows are the gateways that are waited for.
+func (l Leaderless) facts(absence Absence, rows []v1alpha1.DiscoveredGateway) *facts {
+	gs := l.GatewaySync
+	f := &facts{Seen: Seen{GatewaySync: gs, Now: l.Now, Pods: l.Pods, Rollout: gs.Status.Rollout, Invalid: lastFailure(gs)},
+		last: &gs.Status, now: inSeconds(l.Now), away: &away{Absence: absence}, target: gs.Status.Target}
+	f.Ref.Desired, f.Ref.Err = v1alpha1.DesiredRef(gs, "")
+	if t := f.target; t != nil {
+		f.Ref.Answered = t.RequestedAt
+		f.Target = v1alpha1.SyncTargetSpec{Ref: t.Ref, Commit: t.Commit, RequestedAt: t.RequestedAt}
+		moved := f.Ref.Err == nil && t.Ref != f.Ref.Desired.Ref
+		f.sameTarget = !moved && f.last.ObservedGeneration == gs.Generation
+		f.resolved = f.sameTarget && t.Commit != "" && f.Ref.Err == nil && f.Ref.Desired.CheckCommit(t.Commit) == nil
+	}
+	for i := range rows {
+		f.fleet = append(f.fleet, gateway{DiscoveredGateway: rows[i]})
+	}
+	return f
+}
+
+// total returns how many gateways are known: a very large fleet has more gateways than rows.
+func (l Leaderless) total() int {
+	st := &l.GatewaySync.Status
+	total := len(st.DiscoveredGateways)
+	if _, all, _ := strings.Cut(st.GatewaysReady, "/"); total > 0 {
 		if n, err := strconv.Atoi(all); err == nil {
 			total = max(total, n)
 		}
 	}
-	pods := len(l.Pods)
-	if l.Awaited != "" {
-		pods++
-	}
-	away := Absent(gs, gs.RequestedAt(), l.Now)
-	w.absence = &away
-	v := verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, "no agent leads; " + l.describePods(), ""}
-	if away.Gone(total, pods) {
-		st.DiscoveredGateways, w.rows, total = nil, nil, 0
-		v = verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, NoGateways(gs.Name), ""}
-		if asked := gs.RequestedAt(); asked != "" {
-			st.LastHandledRequest = asked
-		}
-	}
-	var without []string
-	for _, p := range l.Pods {
-		if !p.Ending && !p.Agent {
-			without = append(without, p.label())
-		}
-	}
-	w.setSidecars(without, l.Awaited)
-	w.set(v1alpha1.ConditionAllGatewaysSynced, v.status, v.reason, v.message)
-	w.setReady(v)
-	w.keepLastFailure()
-	w.setOutcome()
-	st.Outcome.Total = int32(total)
-	w.setRollback()
-	w.setRetry()
-	st.GatewaysReady = fmt.Sprintf("0/%d", total)
-	return st
+	return total
 }
 
-// keepLastFailure keeps what the last lead found wrong with the current spec or request: waiting for agents does not help.
-func (w *writer) keepLastFailure() {
-	c := meta.FindStatusCondition(w.last.Conditions, v1alpha1.ConditionProfilesValid)
-	if c != nil && c.Status == metav1.ConditionFalse && c.ObservedGeneration == w.next.ObservedGeneration {
-		w.Invalid = failure.New(v1alpha1.Reason(c.Reason), "%s", c.Message)
-		return
+// lastFailure returns what the last lead found wrong with the current spec or request, or nil: waiting for agents does not help.
+func lastFailure(gs *v1alpha1.GatewaySync) error {
+	last := &gs.Status
+	c := meta.FindStatusCondition(last.Conditions, v1alpha1.ConditionProfilesValid)
+	if c != nil && c.Status == metav1.ConditionFalse && c.ObservedGeneration == gs.Generation {
+		return failure.New(v1alpha1.Reason(c.Reason), "%s", c.Message)
 	}
-	o := w.last.Outcome
+	o := last.Outcome
 	if o != nil && o.Phase == v1alpha1.OutcomeFailed && o.Failed == 0 && o.Reason != v1alpha1.ReasonProgressDeadlineExceeded &&
-		w.last.ObservedGeneration == w.next.ObservedGeneration && w.last.ObservedRequest == w.next.ObservedRequest {
-		w.Invalid = failure.New(o.Reason, "%s", o.Message)
+		last.ObservedGeneration == gs.Generation && last.ObservedRequest == gs.RequestKey() {
+		return failure.New(o.Reason, "%s", o.Message)
 	}
+	return nil
+}
+
+// podsWithoutAgent lists the pods that run without an agent.
+func (l Leaderless) podsWithoutAgent() (names []string) {
+	for _, p := range l.Pods {
+		if !p.Ending && !p.Agent {
+			names = append(names, p.label())
+		}
+	}
+	return names
 }
 
 // describePods lists the pods, each with what is wrong with it.

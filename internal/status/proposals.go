@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -114,36 +113,24 @@ func proposalReason(p *v1alpha1.Proposal) v1alpha1.Reason {
 	return ""
 }
 
-// setProposals sets BidirectionalReady, or removes it if no profile proposes changes. It stays as it is while the spec is invalid or no
-// gateway runs.
-func (w *writer) setProposals() {
-	const condition = v1alpha1.ConditionBidirectionalReady
+// bidirectionalReady returns the condition BidirectionalReady, or nil if no profile proposes changes. It stays as it is while
+// the spec is invalid or no gateway runs.
+func bidirectionalReady(f *facts) *metav1.Condition {
+	known := f.lastCondition(v1alpha1.ConditionBidirectionalReady)
 	switch {
-	case w.Invalid != nil:
-		return
-	case !w.GatewaySync.Proposes():
-		meta.RemoveStatusCondition(&w.next.Conditions, condition)
-		return
-	case w.absence != nil && w.lastCondition(condition) != nil:
-		return
+	case f.Invalid != nil:
+		return known
+	case !f.GatewaySync.Proposes():
+		return nil
+	case f.away != nil && known != nil:
+		return known
 	}
-	var worst *gateway
-	others := 0
-	for i := range w.rows {
-		g := &w.rows[i]
-		switch n := severity(g.proposal); {
-		case n == 0:
-		case worst == nil:
-			worst = g
-		case n > severity(worst.proposal):
-			worst, others = g, others+1
-		default:
-			others++
-		}
-	}
+	worst, others := f.fleet.worst(func(g *gateway) (int, bool) {
+		n := severity(g.proposal)
+		return n, n > 0
+	})
 	if worst == nil {
-		w.set(condition, metav1.ConditionTrue, v1alpha1.ReasonProposalsReady, w.describeProposals())
-		return
+		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonProposalsReady, f.fleet.countProposals())
 	}
 	reason := proposalReason(worst.proposal)
 	label := v1alpha1.GatewayLabel(worst.Name, worst.PodName)
@@ -157,18 +144,18 @@ func (w *writer) setProposals() {
 		message += fmt.Sprintf("; %d more", others)
 	}
 	// The text of a network error differs between attempts. Only another reason or gateway is a change.
-	if c := w.lastCondition(condition); c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(reason) && reason.Class() == v1alpha1.ClassRetry &&
-		strings.HasPrefix(c.Message, label+": ") && c.ObservedGeneration == w.GatewaySync.Generation {
-		message = c.Message
+	if known != nil && known.Status == metav1.ConditionFalse && known.Reason == string(reason) && reason.Class() == v1alpha1.ClassRetry &&
+		strings.HasPrefix(known.Message, label+": ") && known.ObservedGeneration == f.GatewaySync.Generation {
+		message = known.Message
 	}
-	w.set(condition, metav1.ConditionFalse, reason, message)
+	return f.condition(metav1.ConditionFalse, reason, message)
 }
 
-// describeProposals counts the proposals of the fleet.
-func (w *writer) describeProposals() string {
+// countProposals counts the proposals by their state.
+func (rows fleet) countProposals() string {
 	states := map[v1alpha1.ProposalState]int{}
-	for i := range w.rows {
-		states[w.rows[i].ProposalState]++
+	for i := range rows {
+		states[rows[i].ProposalState]++
 	}
 	var parts []string
 	if n := states[v1alpha1.ProposalOpen]; n > 0 {

@@ -1,8 +1,6 @@
 package status
 
 import (
-	"fmt"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
@@ -38,14 +36,9 @@ func Standings(s Seen) []Standing {
 	return out
 }
 
-// rolling reports whether a rollout of the target is not done.
-func (w *writer) rolling() bool {
-	return w.resolved && w.next.Rollout != nil && w.next.Rollout.Phase != v1alpha1.RolloutDone
-}
-
 // rolloutVerdict returns the state of a fleet during a rollout.
-func (w *writer) rolloutVerdict() verdict {
-	r := w.next.Rollout
+func rolloutVerdict(f *facts) verdict {
+	r := f.Rollout
 	stage := func(reason v1alpha1.Reason) string {
 		if r.Stage == "" {
 			return ""
@@ -53,7 +46,7 @@ func (w *writer) rolloutVerdict() verdict {
 		return nameWithReason("stage "+r.Stage, reason, 0)
 	}
 	says := func(reason v1alpha1.Reason) verdict {
-		return verdict{metav1.ConditionFalse, reason, fmt.Sprintf("%d of %d gateways run %s; %s", w.synced, len(w.rows), w.describeDesired(), r.Message), stage(reason)}
+		return verdict{metav1.ConditionFalse, reason, f.fleet.countSynced(f.describeTarget()) + "; " + r.Message, stage(reason)}
 	}
 	switch r.Phase {
 	case v1alpha1.RolloutAborted:
@@ -65,10 +58,10 @@ func (w *writer) rolloutVerdict() verdict {
 	case v1alpha1.RolloutPlanning:
 		return says(v1alpha1.ReasonProgressing)
 	}
-	if w.synced == len(w.rows) {
+	if f.fleet.synced() == len(f.fleet) {
 		return says(v1alpha1.ReasonProgressing)
 	}
-	v := w.behind()
+	v := f.fleet.behind(f.describeTarget())
 	if Planned(v.reason) && v.reason != v1alpha1.ReasonMaintenanceWindow { // the reports of the open step are on their way
 		return says(v1alpha1.ReasonProgressing)
 	}
@@ -76,8 +69,8 @@ func (w *writer) rolloutVerdict() verdict {
 }
 
 // rolloutEvents tells which stage began or failed.
-func (w *writer) rolloutEvents(emit eventFunc) {
-	was, is := w.last.Rollout, w.next.Rollout
+func rolloutEvents(f *facts, emit eventFunc) {
+	was, is := f.last.Rollout, f.Rollout
 	if is == nil || was != nil && was.Commit == is.Commit && was.Phase == is.Phase && was.Stage == is.Stage {
 		return
 	}
@@ -88,7 +81,7 @@ func (w *writer) rolloutEvents(emit eventFunc) {
 	case v1alpha1.RolloutProgressing, v1alpha1.RolloutSoaking:
 		if is.Step > was.Step && is.Stage != "" && (is.Stage != was.Stage || was.Phase == v1alpha1.RolloutWaiting) {
 			approved := ""
-			if w.GatewaySync.Approved(is.Stage, is.Commit) {
+			if f.GatewaySync.Approved(is.Stage, is.Commit) {
 				approved = "; approved as " + is.Stage + "@" + is.Commit
 			}
 			emit(false, v1alpha1.EventStageOpened, "stage %s: its gateways may follow %s%s", is.Stage, short(is.Commit), approved)

@@ -1,0 +1,128 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// facts is what every part of a status is computed from. assess and Leaderless.facts return it, and nothing changes it afterwards.
+type facts struct {
+	// Seen is the input. Invalid is also set if a gateway uses a flawed profile, and Ref.Err if it is only known from an earlier
+	// lead.
+	Seen
+	last *v1alpha1.GatewaySyncStatus
+	now  metav1.Time // in whole seconds, as in the status
+	// fleet has the live gateways. If none is live, it has the known ones, and away is not nil.
+	fleet fleet
+	away  *away
+	// target is the new status.target.
+	target *v1alpha1.TargetStatus
+	// resolved means that Target is the desired ref of the current spec.
+	resolved bool
+	// sameTarget means that the last status is about the same spec, ref and commit.
+	sameTarget bool
+	// inherited means that Ref.Err is from an earlier lead.
+	inherited bool
+}
+
+// assess returns the facts that a lead sees.
+func assess(s Seen) *facts {
+	gs := s.GatewaySync
+	f := &facts{Seen: s, last: &gs.Status, now: inSeconds(s.Now), fleet: gateways(&s)}
+	if len(f.fleet) == 0 {
+		f.fleet, f.away = absentGateways(&s)
+	}
+	if f.Invalid == nil {
+		f.Invalid = f.fleet.profileError(s.Flawed)
+	}
+	f.resolved = s.Target.Commit != "" && s.Target.Generation == gs.Generation && s.Target.Ref == s.Ref.Desired.Ref &&
+		s.Ref.Desired.CheckCommit(s.Target.Commit) == nil
+	f.target = f.last.Target.DeepCopy() // kept if the request or the spec is invalid
+	if s.Ref.Desired.Ref != "" {
+		f.target = targetStatus(s.Ref)
+		if f.resolved {
+			f.target.Commit, f.target.CommitShort = s.Target.Commit, short(s.Target.Commit)
+		}
+	}
+	was := f.last.Target
+	f.sameTarget = f.last.ObservedGeneration == gs.Generation && was != nil && f.target != nil && was.Ref == f.target.Ref && was.Commit == f.target.Commit
+	if f.sameTarget {
+		f.fleet.keepFailureReasons(f.last)
+	}
+	if f.Ref.Err == nil {
+		f.Ref.Err = f.lastRefError()
+		f.inherited = f.Ref.Err != nil
+	}
+	return f
+}
+
+// lastRefError returns the error of an earlier lead about the same ref, so that it causes no new Event, or nil.
+func (f *facts) lastRefError() error {
+	c := f.lastCondition(v1alpha1.ConditionRefResolved)
+	if f.Ref.Looked || c == nil || c.Status != metav1.ConditionFalse || c.ObservedGeneration != f.GatewaySync.Generation || !f.sameRef() {
+		return nil
+	}
+	return failure.New(v1alpha1.Reason(c.Reason), "%s", c.Message)
+}
+
+func inSeconds(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }
+
+func (f *facts) lastCondition(kind string) *metav1.Condition {
+	return meta.FindStatusCondition(f.last.Conditions, kind)
+}
+
+// sameRef reports whether the last status is about the same ref.
+func (f *facts) sameRef() bool {
+	return f.last.Target != nil && f.target != nil && f.last.Target.Ref == f.target.Ref
+}
+
+// running returns how many gateways run the desired ref. While the ref is unresolved, no gateway does.
+func (f *facts) running() int {
+	if !f.resolved {
+		return 0
+	}
+	return f.fleet.synced()
+}
+
+// rolling reports whether a rollout of the target is not done.
+func (f *facts) rolling() bool {
+	return f.resolved && f.Rollout != nil && f.Rollout.Phase != v1alpha1.RolloutDone
+}
+
+// unanswered reports whether a poll was requested and failed. It counts as work in progress, and waiting clients get the result
+// at the deadline. A new request does not change that before one has succeeded.
+func (f *facts) unanswered() bool {
+	at, ready := f.Ref.Desired.RequestedAt, f.lastCondition(v1alpha1.ConditionReady)
+	asked := f.Ref.Answered == at || ready != nil && ready.Status == metav1.ConditionFalse
+	return f.Ref.Err != nil && at != "" && asked && f.Target.RequestedAt != at
+}
+
+// describeTarget returns the target as text: the ref and the commit.
+func (f *facts) describeTarget() string {
+	if strings.HasPrefix(f.Target.Commit, f.Target.Ref) {
+		return short(f.Target.Commit)
+	}
+	return f.Target.Ref + " at " + short(f.Target.Commit)
+}
+
+// heldOff returns the beginning of the message if a rollback is in force: the fleet is healthy but does not run what the spec
+// says.
+func (f *facts) heldOff() string {
+	unless := f.GatewaySync.RequestedUnless()
+	if !f.Ref.Desired.Override || !v1alpha1.IsCommit(unless) {
+		return ""
+	}
+	return fmt.Sprintf("rolled back: %s is held off at %s; ", f.GatewaySync.Spec.Git.Ref, short(unless))
+}
+
+// condition returns a condition of the current generation. putCondition adds its type.
+func (f *facts) condition(status metav1.ConditionStatus, reason v1alpha1.Reason, message string) *metav1.Condition {
+	return &metav1.Condition{Status: status, Reason: string(reason), Message: Cut(message, maxMessage), ObservedGeneration: f.GatewaySync.Generation, LastTransitionTime: f.now}
+}

@@ -1,0 +1,103 @@
+package status
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
+)
+
+// targetStatus returns status.target of a ref that has no commit yet.
+func targetStatus(r Ref) *v1alpha1.TargetStatus {
+	d := r.Desired
+	t := &v1alpha1.TargetStatus{Ref: d.Ref, RefShort: d.Ref, RequestedBy: d.RequestedBy, RequestedAt: r.Answered}
+	if v1alpha1.IsCommit(d.Ref) {
+		t.RefShort = short(d.Ref)
+	}
+	return t
+}
+
+// requestStatus returns status.request, which is nil unless a request has lapsed or would lapse.
+func requestStatus(d v1alpha1.Desired) *v1alpha1.RequestStatus {
+	if d.Over == "" && d.Lapsed == "" {
+		return nil
+	}
+	return &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed, Refused: d.Refused}
+}
+
+// refResolutionStatus returns status.refResolutionStatus, which has more states than the condition RefResolved.
+func refResolutionStatus(f *facts) v1alpha1.RefResolutionStatus {
+	switch {
+	case f.Ref.Err != nil:
+		return v1alpha1.RefResolutionError
+	case f.resolved:
+		return v1alpha1.RefResolved
+	case f.Ref.Asking:
+		return v1alpha1.RefResolving
+	}
+	return v1alpha1.RefNotResolved
+}
+
+// refResolved returns the condition RefResolved.
+func refResolved(f *facts) *metav1.Condition {
+	switch refResolutionStatus(f) {
+	case v1alpha1.RefResolutionError:
+		return f.condition(metav1.ConditionFalse, failure.Reason(f.Ref.Err, v1alpha1.ReasonGitUnreachable), refError(f))
+	case v1alpha1.RefResolved:
+		message := fmt.Sprintf("%s is at %s", f.Target.Ref, short(f.Target.Commit))
+		if f.Target.Ref == f.Target.Commit {
+			message = "the repository has commit " + short(f.Target.Commit)
+		}
+		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonRefResolved, message)
+	case v1alpha1.RefResolving:
+		return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "asking git for "+f.Ref.Desired.Ref)
+	}
+	return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "git was not asked yet")
+}
+
+// refError returns the message of Ref.Err, with what the gateways do meanwhile.
+func refError(f *facts) string {
+	reason, message := failure.Reason(f.Ref.Err, v1alpha1.ReasonGitUnreachable), f.Ref.Err.Error()
+	if f.resolved && !f.inherited {
+		message = fmt.Sprintf("%s; the gateways stay at %s", Cut(message, maxMessage-80), short(f.Target.Commit))
+	}
+	// The text of a network error differs between attempts, for example in a port. Only another reason is a change.
+	if c := f.lastCondition(v1alpha1.ConditionRefResolved); c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(reason) &&
+		reason.Class() == v1alpha1.ClassRetry && f.sameRef() && c.ObservedGeneration == f.GatewaySync.Generation {
+		return c.Message
+	}
+	return message
+}
+
+// sshHostKeyVerification returns the condition SSHHostKeyVerification, which only repositories over ssh have.
+func sshHostKeyVerification(f *facts) *metav1.Condition {
+	known := f.lastCondition(v1alpha1.ConditionSSHHostKeyVerification)
+	if f.Invalid != nil {
+		return known
+	}
+	git := f.GatewaySync.Spec.Git
+	if !OverSSH(git.Repo) {
+		return nil
+	}
+	if git.Auth != nil && git.Auth.SSHKey != nil && git.Auth.SSHKey.InsecureIgnoreHostKey {
+		return f.condition(metav1.ConditionFalse, v1alpha1.ReasonHostKeyUnknown,
+			"the git host is not checked: spec.git.auth.sshKey.insecureIgnoreHostKey is set")
+	}
+	bad := func(r v1alpha1.Reason) bool {
+		return r == v1alpha1.ReasonHostKeyUnknown || r == v1alpha1.ReasonHostKeyMismatch
+	}
+	if r := failure.Reason(f.Ref.Err, ""); bad(r) {
+		return f.condition(metav1.ConditionFalse, r, f.Ref.Err.Error())
+	}
+	for i := range f.fleet {
+		if g := &f.fleet[i]; bad(g.Reason) {
+			return f.condition(metav1.ConditionFalse, g.Reason, v1alpha1.GatewayLabel(g.Name, g.PodName)+": "+g.Message)
+		}
+	}
+	if f.Ref.HostKey || f.fleet.synced() > 0 || known != nil && known.Status == metav1.ConditionTrue && f.sameRef() {
+		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonHostKeyVerified, "the git host showed a key that is trusted")
+	}
+	return f.condition(metav1.ConditionUnknown, v1alpha1.ReasonProgressing, "the git host was not reached yet")
+}
