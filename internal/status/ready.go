@@ -63,6 +63,9 @@ func allGatewaysSynced(f *facts, v verdict) *metav1.Condition {
 		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonSynced, f.fleet.describeSynced(f.describeTarget()))
 	case f.resolved && v.status != metav1.ConditionTrue && f.Ref.Err == nil:
 		return f.condition(metav1.ConditionFalse, v.reason, v.message)
+	case f.resolved && f.fleet.synced() == n: // the rollout goes on
+		r := rolloutVerdict(f)
+		return f.condition(metav1.ConditionFalse, r.reason, r.message)
 	case f.resolved:
 		b := f.fleet.behind(f.describeTarget())
 		return f.condition(metav1.ConditionFalse, b.reason, b.message)

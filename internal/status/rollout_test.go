@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/internal/failure"
 )
 
 // rolls sets how far the rollout of the target is, as the lead does. since is the beginning of the phase.
@@ -182,4 +183,34 @@ func TestLastStepSoaks(t *testing.T) {
 	require.Equal(t, "True/Synced", condition(st, v1alpha1.ConditionReady))
 	assert.Equal(t, commitB, st.LastGood.Commit)
 	assert.Equal(t, v1alpha1.OutcomeSucceeded, st.Outcome.Phase)
+}
+
+// The status is computed, whatever else happens while the last step soaks: all gateways run the target, and the rollout is not
+// done.
+func TestLastStepSoaksWhile(t *testing.T) {
+	for name, c := range map[string]struct {
+		happens    func(*scene)
+		ready, all string
+	}{
+		"git cannot be reached": {func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonGitUnreachable, "refused") },
+			"False/RolloutSoaking", "False/RolloutSoaking"},
+		"the ref is gone": {func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonRefNotFound, "no such ref") },
+			"False/RefNotFound", "False/RolloutSoaking"},
+		"syncing is paused": {func(s *scene) { s.pauses(true); s.rolls(v1alpha1.RolloutProgressing, 3, "prod", "syncing is paused") },
+			"True/Paused", "False/Progressing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := canary(t)
+			s.takes(0)
+			s.takes(1)
+			s.takes(2)
+			s.rolls(v1alpha1.RolloutSoaking, 3, "prod", "stage prod waits")
+			s.write()
+			c.happens(s)
+			st := s.write()
+			assert.Equal(t, c.ready, condition(st, v1alpha1.ConditionReady))
+			assert.Equal(t, c.all, condition(st, v1alpha1.ConditionAllGatewaysSynced))
+			assert.Equal(t, commitA, st.LastGood.Commit)
+		})
+	}
 }
