@@ -24,11 +24,11 @@ const (
 
 // planRecreation is for an object with a changed immutable field. If its manifest asks for it, and a dry run of the deletion succeeds,
 // it replaces the fault of x by an item that deletes and creates the object.
-func (r *Run) planRecreation(ctx context.Context, x *object) error {
-	if !plan.MayRecreate(x.want, r.inventoryEntry(x.want.ID()), x.live) {
+func (p *planner) planRecreation(ctx context.Context, x *object) error {
+	if !plan.MayRecreate(x.want, p.inventoryEntry(x.want.ID()), x.live) {
 		return nil
 	}
-	if err := r.client.DryRunDelete(ctx, x.live); apply.IsRefusal(err) {
+	if err := p.client.DryRunDelete(ctx, x.live); apply.IsRefusal(err) {
 		x.fault = undeletable(err)
 		return nil
 	} else if err != nil {
@@ -40,8 +40,8 @@ func (r *Run) planRecreation(ctx context.Context, x *object) error {
 }
 
 // inventoryEntry returns the entry of the inventory for an object, or nil.
-func (r *Run) inventoryEntry(id manifest.ID) *manifest.Entry {
-	if e, ok := r.entries[id]; ok {
+func (p *planner) inventoryEntry(id manifest.ID) *manifest.Entry {
+	if e, ok := p.entries[id]; ok {
 		return &e
 	}
 	return nil
@@ -57,10 +57,10 @@ func undeletable(err error) *failure.Error {
 
 // deleteAndWait deletes an object that is created again, and waits until it is gone. It deletes only the object that was planned. If that
 // has changed in the meantime, for example because a controller wrote its status, deleteAndWait reads and checks it again.
-func (r *Run) deleteAndWait(ctx context.Context, x *object) error {
+func (a *applier) deleteAndWait(ctx context.Context, x *object) error {
 	id, uid := x.want.ID(), x.live.GetUID()
 	for conflicts := 0; ; conflicts++ {
-		err := r.client.Delete(ctx, x.live)
+		err := a.client.Delete(ctx, x.live)
 		if err == nil {
 			break
 		}
@@ -71,15 +71,15 @@ func (r *Run) deleteAndWait(ctx context.Context, x *object) error {
 			x.fault = undeletable(err)
 			return failure.New(x.fault.Reason, "%s: %w", id, x.fault)
 		}
-		live, err := r.client.Get(ctx, x.want)
+		live, err := a.client.Get(ctx, x.want)
 		if err != nil {
 			return apply.Redact(x.want, err)
 		}
 		if live == nil {
 			break
 		}
-		if live.GetUID() != uid || !plan.Owned(live, r.cs.Owner()) {
-			return r.failReplaced(x)
+		if live.GetUID() != uid || !plan.Owned(live, a.owner) {
+			return failReplaced(x)
 		}
 		x.live = live
 	}
@@ -87,14 +87,14 @@ func (r *Run) deleteAndWait(ctx context.Context, x *object) error {
 		"%s is deleted to be created again, and its finalizers keep it: see metadata.finalizers, and run the command again when it is gone", id))
 	defer cancel()
 	for {
-		live, err := r.client.Get(ctx, x.want)
+		live, err := a.client.Get(ctx, x.want)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			return apply.Redact(x.want, err)
 		case err == nil && live == nil:
 			return nil
 		case err == nil && live.GetUID() != uid:
-			return r.failReplaced(x)
+			return failReplaced(x)
 		}
 		if !backoff.Wait(ctx, pollInterval/4) {
 			return fmt.Errorf("wait for the deletion: %w", context.Cause(ctx))
@@ -103,7 +103,7 @@ func (r *Run) deleteAndWait(ctx context.Context, x *object) error {
 }
 
 // failReplaced sets and returns the fault that an object is no longer the one that was planned.
-func (r *Run) failReplaced(x *object) error {
+func failReplaced(x *object) error {
 	x.fault = failure.New(v1alpha1.ReasonNotOwned, "another object has its name now, or it is no longer marked as this ConfigSync's: run the command again")
 	return failure.New(x.fault.Reason, "%s: %w", x.want.ID(), x.fault)
 }

@@ -22,19 +22,23 @@ type Remaining struct {
 // Remove deletes the objects of a ConfigSync that is being deleted. It follows the rules of pruning, except for spec.prune and the
 // confirmation of mass deletions: the deletion of the ConfigSync confirms it. If Remove fails, the status says why.
 func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Remaining, error) {
-	r, err := e.newConnectedRun(cs)
+	clients, err := e.Connect()
+	var p *planner
+	if err == nil {
+		p, err = newPlanner(cs, clients)
+	}
+	r := e.newRun(cs, clients)
 	if err != nil {
-		r = e.newRun(cs, *e.StatusClients)
 		r.setOutcome(err)
 		return Remaining{Objects: inventoryObjects(cs), Forbidden: failure.Is(err, v1alpha1.ReasonApplyForbidden)}, r.report(ctx, err)
 	}
 	r.rendered = &Rendered{Ref: cs.Status.SourceRef, Commit: cs.Status.SourceRevision, Path: cs.Status.SourcePath}
-	if err = r.readRemovals(ctx); err == nil {
-		r.buildPlan(v1alpha1.PruneOwned)
-		err = r.prune(ctx, true)
+	if r.targets.removals, err = p.removals(ctx, nil); err == nil {
+		r.setPlan(p, v1alpha1.PruneOwned)
+		err = r.applier.prune(ctx, true)
 	}
 	left := Remaining{Forbidden: failure.Is(err, v1alpha1.ReasonPruneFailed)}
-	for _, x := range r.removals {
+	for _, x := range r.targets.removals {
 		if !x.done && (x.live == nil || x.live.GetDeletionTimestamp() == nil) {
 			left.Objects = append(left.Objects, x.ID.String())
 		}
@@ -43,7 +47,7 @@ func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Remaining
 		}
 	}
 	if err != nil {
-		r.cs.Status.Inventory = r.inventory(true)
+		r.record.cs.Status.Inventory = r.targets.inventory(true)
 		r.setOutcome(err)
 		return left, r.report(ctx, err)
 	}
@@ -63,13 +67,13 @@ func inventoryObjects(cs *v1alpha1.ConfigSync) (list []string) {
 // Release sends the Event of a ConfigSync that is being deleted. Its message lists the objects that stay. A non-empty why explains why
 // objects stay that the rules would delete.
 func (e *Engine) Release(ctx context.Context, cs *v1alpha1.ConfigSync, left []string, why string) {
-	r := e.newRun(cs, *e.StatusClients)
+	record := e.newRecord(cs, *e.StatusClients)
 	switch {
 	case why != "":
-		r.sendEvent(ctx, corev1.EventTypeWarning, v1alpha1.EventReleased, fmt.Sprintf("%s; %d objects stay: %s", why, len(left), joinFirst(left)))
+		record.send(ctx, event{corev1.EventTypeWarning, v1alpha1.EventReleased, fmt.Sprintf("%s; %d objects stay: %s", why, len(left), joinFirst(left))})
 	case len(left) > 0:
-		r.sendEvent(ctx, corev1.EventTypeNormal, v1alpha1.EventReleased, fmt.Sprintf("its objects are deleted but for %d that are never pruned: %s", len(left), joinFirst(left)))
+		record.send(ctx, event{corev1.EventTypeNormal, v1alpha1.EventReleased, fmt.Sprintf("its objects are deleted but for %d that are never pruned: %s", len(left), joinFirst(left))})
 	default:
-		r.sendEvent(ctx, corev1.EventTypeNormal, v1alpha1.EventReleased, "its objects are deleted")
+		record.send(ctx, event{corev1.EventTypeNormal, v1alpha1.EventReleased, "its objects are deleted"})
 	}
 }

@@ -20,20 +20,20 @@ import (
 // Rollbacks cannot loop: there is no rollback from the last good commit to itself, and the failed commit is applied again only if the ref
 // moves to another commit or a user requests it.
 func (r *Run) requestRollback(ctx context.Context, err error) error {
-	good := r.cs.Status.LastGood
-	if r.cs.Spec.RollbackOnFailure != v1alpha1.ConfigRollbackLastGood || ctx.Err() != nil || !r.causedByCommit(err) || good == nil || good.Commit == r.Commit() {
+	good := r.record.cs.Status.LastGood
+	if r.record.cs.Spec.RollbackOnFailure != v1alpha1.ConfigRollbackLastGood || ctx.Err() != nil || !r.causedByCommit(err) || good == nil || good.Commit == r.Commit() {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	setter := request.NewSetter(r.statusClients.Dynamic, r.statusClients.Now).Of(kube.ConfigSync)
-	answer, failed := setter.RollbackFrom(ctx, r.cs.Namespace, r.cs.Name, r.Commit(), "", "hook", "")
+	setter := request.NewSetter(r.record.clients.Dynamic, r.record.clients.Now).Of(kube.ConfigSync)
+	answer, failed := setter.RollbackFrom(ctx, r.record.cs.Namespace, r.record.cs.Name, r.Commit(), "", "hook", "")
 	switch {
 	case errors.Is(failed, request.ErrTooEarly): // the spec or the request changed in the meantime; the next run decides again
 	case failed != nil:
 		return fmt.Errorf("%w; the rollback to %.7s could not be requested: %w", err, good.Commit, failed)
 	case answer.Outcome == request.Set:
-		r.sendEvent(ctx, corev1.EventTypeWarning, v1alpha1.EventRollbackRequested, fmt.Sprintf("%.7s failed: the rollback is requested, %s", r.Commit(), answer.Message))
+		r.record.send(ctx, event{corev1.EventTypeWarning, v1alpha1.EventRollbackRequested, fmt.Sprintf("%.7s failed: the rollback is requested, %s", r.Commit(), answer.Message)})
 	}
 	return err
 }
@@ -41,7 +41,7 @@ func (r *Run) requestRollback(ctx context.Context, err error) error {
 // causedByCommit reports whether the content of the commit caused a failure that left objects between two commits, or unhealthy. A refusal before
 // the first change needs no rollback, and missing rights are not the commit's fault.
 func (r *Run) causedByCommit(err error) bool {
-	if err == nil || r.Commit() == "" || !meta.IsStatusConditionTrue(r.cs.Status.Conditions, v1alpha1.ConditionDegraded) {
+	if err == nil || r.Commit() == "" || !meta.IsStatusConditionTrue(r.record.cs.Status.Conditions, v1alpha1.ConditionDegraded) {
 		return false
 	}
 	reason := failure.Reason(err, v1alpha1.ReasonProgressing)
@@ -49,8 +49,8 @@ func (r *Run) causedByCommit(err error) bool {
 }
 
 // rollbackNote returns the beginning of the Ready message if a rollback is in force, and otherwise "".
-func (r *Run) rollbackNote() string {
-	q := r.cs.Requests()
+func rollbackNote(cs *v1alpha1.ConfigSync) string {
+	q := cs.Requests()
 	d, err := q.Desired("")
 	if unless := q.Unless(); err == nil && d.Override && v1alpha1.IsCommit(unless) {
 		return fmt.Sprintf("rolled back: %s is held off at %.7s; ", q.Spec, unless)

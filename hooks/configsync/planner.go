@@ -1,0 +1,238 @@
+package configsync
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/hooks/configsync/apply"
+	"stoker.io/stoker/hooks/configsync/manifest"
+	"stoker.io/stoker/hooks/configsync/plan"
+	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/kube"
+)
+
+// Bounds of the requests of a run. The burst is enough to read 500 objects.
+const (
+	requestBurst      = 600
+	requestsPerSecond = 100
+)
+
+// planner reads what is in the cluster, and plans what a run does. It changes nothing there.
+type planner struct {
+	cs     *v1alpha1.ConfigSync // with the status of the last run
+	client *apply.Client
+	// entries are the entries of the inventory.
+	entries map[manifest.ID]manifest.Entry
+	// kinds (with their scopes) and namespaces are those that the commit itself creates.
+	kinds      map[string]string
+	namespaces map[string]bool
+}
+
+func newPlanner(cs *v1alpha1.ConfigSync, clients kube.Clients) (*planner, error) {
+	config := rest.CopyConfig(clients.Config)
+	config.QPS, config.Burst, config.ContentType, config.AcceptContentTypes = requestsPerSecond, requestBurst, "", ""
+	objects, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return &planner{cs: cs, client: apply.New(objects, clients.Core.Discovery(), cs), entries: inventoryEntries(cs)}, nil
+}
+
+// inventoryEntries parses the inventory of the status. It ignores a second line of the same object.
+func inventoryEntries(cs *v1alpha1.ConfigSync) map[manifest.ID]manifest.Entry {
+	entries := map[manifest.ID]manifest.Entry{}
+	for _, line := range cs.Status.Inventory {
+		e, ok := manifest.ParseEntry(line)
+		if _, twice := entries[e.ID]; ok && !twice {
+			entries[e.ID] = e
+		}
+	}
+	return entries
+}
+
+// objects returns the objects of the commit: marked, in their namespaces, and in the order in which they are applied.
+func (p *planner) objects(list []manifest.Object) ([]*object, error) {
+	p.findPrerequisites(list)
+	var objects []*object
+	seen := map[manifest.ID]bool{}
+	for _, o := range list {
+		want, err := plan.Mark(o, p.cs.Owner())
+		if err != nil {
+			return nil, err
+		}
+		x := &object{want: want, state: v1alpha1.ConfigPending}
+		err = p.client.ResolveNamespace(want)
+		own, unknown := errors.AsType[*failure.Error](err)
+		if scope := p.kinds[want.ID().Type()]; unknown && scope != "" {
+			x.deferred = true
+			if scope == "Namespaced" && want.GetNamespace() == "" { // the inventory has to name the object before its kind is served
+				want.SetNamespace(p.cs.Namespace)
+			}
+		}
+		id := want.ID()
+		switch {
+		case unknown && !x.deferred:
+			x.fault = own
+		case err != nil && !x.deferred:
+			return nil, fmt.Errorf("ask the API server for its kinds: %w", err)
+		case seen[id]:
+			return nil, failure.New(v1alpha1.ReasonManifestInvalid, "%s is in the commit twice, once with and once without its namespace: keep one of them", id)
+		}
+		seen[id] = true
+		objects = append(objects, x)
+	}
+	slices.SortStableFunc(objects, func(a, b *object) int {
+		i, j := a.want.ID(), b.want.ID()
+		return cmp.Or(cmp.Compare(i.Rank(), j.Rank()), i.Compare(j))
+	})
+	return objects, nil
+}
+
+// findPrerequisites sets kinds and namespaces.
+func (p *planner) findPrerequisites(list []manifest.Object) {
+	p.kinds, p.namespaces = map[string]string{}, map[string]bool{}
+	for _, o := range list {
+		switch id := o.ID(); {
+		case id.IsNamespace():
+			p.namespaces[id.Name] = true
+		case id.IsDefinition():
+			group, _, _ := unstructured.NestedString(o.Object, "spec", "group")
+			kind, _, _ := unstructured.NestedString(o.Object, "spec", "names", "kind")
+			p.kinds[manifest.ID{Group: group, Kind: kind}.Type()], _, _ = unstructured.NestedString(o.Object, "spec", "scope")
+		}
+	}
+}
+
+// planObject reads an object, dry-runs it unless it equals git, and sets its item or its fault.
+func (p *planner) planObject(ctx context.Context, x *object) error {
+	if x.deferred {
+		x.item = plan.Item{ID: x.want.ID(), File: x.want.File, Action: plan.Create, Message: "after its kind"}
+		return nil
+	}
+	var err error
+	if x.live, err = p.client.Get(ctx, x.want); err != nil {
+		return p.setRefusal(ctx, x, err)
+	}
+	if plan.IsCurrent(x.want, x.live) {
+		x.item = plan.Decide(x.want, x.live, nil, p.cs.Spec.Apply.AdoptPolicy)
+		return nil
+	}
+	dry, err := p.client.DryRun(ctx, x.want)
+	if apierrors.IsNotFound(err) && p.namespaces[x.want.GetNamespace()] {
+		x.deferred = true
+		x.item = plan.Item{ID: x.want.ID(), File: x.want.File, Action: plan.Create, Message: "after its namespace"}
+		return nil
+	}
+	if err != nil {
+		if err := p.setRefusal(ctx, x, err); err != nil || x.fault.Reason != v1alpha1.ReasonImmutableField {
+			return err
+		}
+		return p.planRecreation(ctx, x)
+	}
+	x.item = plan.Decide(x.want, x.live, dry, p.cs.Spec.Apply.AdoptPolicy)
+	return nil
+}
+
+// setRefusal sets the fault of an object if err is a refusal of the API server. It returns any other error, which ends the run.
+func (p *planner) setRefusal(ctx context.Context, x *object, err error) error {
+	if !apply.IsRefusal(err) {
+		return apply.Redact(x.want, err)
+	}
+	x.fault = p.client.Explain(ctx, x.want, x.live != nil, err)
+	return nil
+}
+
+// removals returns the objects of the inventory that the commit does not have, in the order in which they are pruned, and reads
+// them. If that fails, it returns them with the error.
+func (p *planner) removals(ctx context.Context, objects []*object) ([]*removal, error) {
+	wanted := map[manifest.ID]bool{}
+	for _, x := range objects {
+		wanted[x.want.ID()] = true
+	}
+	var removals []*removal
+	for _, e := range p.entries {
+		if !wanted[e.ID] {
+			removals = append(removals, &removal{Entry: e})
+		}
+	}
+	slices.SortFunc(removals, func(a, b *removal) int {
+		return cmp.Or(cmp.Compare(b.Rank(), a.Rank()), a.Compare(b.ID))
+	})
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxParallel)
+	for _, x := range removals {
+		g.Go(func() error {
+			var err error
+			if x.live, err = p.client.GetEntry(ctx, x.Entry); err != nil {
+				if !apierrors.IsForbidden(err) {
+					return fmt.Errorf("%s: %w", x.ID, err)
+				}
+				x.forbidden = true
+				x.fault = failure.New(v1alpha1.ReasonApplyForbidden, "the caller may not read it: grant it the verbs get and delete")
+			}
+			return nil
+		})
+	}
+	return removals, g.Wait()
+}
+
+// plan decides what the run does with each of the targets that were read.
+func (p *planner) plan(ref, commit string, t *targets, prune v1alpha1.Prune) *plan.Plan {
+	result := &plan.Plan{Ref: ref, Commit: commit}
+	for _, x := range t.objects {
+		if x.fault != nil {
+			x.item = plan.Item{ID: x.want.ID(), File: x.want.File, Action: plan.Refuse, Reason: x.fault.Reason, Message: x.fault.Error()}
+			if x.fault.Reason.Class() == v1alpha1.ClassHeld {
+				x.item.Action = plan.Hold
+			}
+		}
+		if plan.Owned(x.live, t.owner) {
+			result.Owned++
+		}
+		if p.keepsDrift(x, commit) {
+			x.item.Action, x.state = plan.Drift, v1alpha1.ConfigDrifted
+		}
+		if x.item.Action == plan.Unchanged {
+			x.state = v1alpha1.ConfigUnchanged
+		}
+		result.Items = append(result.Items, x.item)
+	}
+	for _, x := range t.removals {
+		if x.fault != nil {
+			x.item = plan.Item{ID: x.ID, Action: plan.Keep, Reason: x.fault.Reason, Message: x.fault.Error()}
+			result.Removals = append(result.Removals, x.item)
+			continue
+		}
+		item, exists := plan.DecideRemoval(x.Entry, x.live, t.owner, prune)
+		x.item, x.done = item, !exists || item.Action == plan.Release
+		if !exists {
+			continue
+		}
+		result.Removals = append(result.Removals, item)
+		if item.Action == plan.Prune {
+			result.Owned++
+		}
+	}
+	return result
+}
+
+// keepsDrift reports whether an object was changed in the cluster and the spec says to report drift only. A Secret has no digest of what
+// was applied. It has drifted if the commit and the spec are those of the last run, and no template could have changed its content.
+func (p *planner) keepsDrift(x *object, commit string) bool {
+	if p.cs.Spec.Apply.DriftPolicy != v1alpha1.ConfigDriftReport {
+		return false
+	}
+	st := &p.cs.Status
+	same := len(st.History) > 0 && st.History[0].Commit == commit && st.ObservedGeneration == p.cs.Generation && !p.cs.Spec.Render.Template
+	return x.item.Action == plan.Repair || same && x.item.Action == plan.Configure && x.want.ID().IsSecret() && plan.Owned(x.live, p.cs.Owner())
+}
