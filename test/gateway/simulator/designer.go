@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 // session is an open Designer. Gateway.mu guards it.
@@ -168,7 +170,7 @@ func (g *Gateway) SaveConfig(ctx context.Context, collection, resourcePath, acto
 	if err := checkSave(resourcePath, files); err != nil {
 		return err
 	}
-	doc, err := parseJSON(raw)
+	doc, err := ordered.Parse(raw)
 	if err != nil {
 		return err
 	}
@@ -207,10 +209,10 @@ func (g *Gateway) projectResource(project, resourcePath string) *resource {
 	return p.tree.resources[resourcePath]
 }
 
-func (s *session) doc(now time.Time, seen node) node {
-	return object{
+func (s *session) doc(now time.Time, seen ordered.Value) ordered.Value {
+	return ordered.Object{
 		{"id", s.id}, {"user", s.user}, {"uptime", now.Sub(s.since).Milliseconds()}, {"lastcomm", seen},
-		{"timeout", 30000}, {"memory", object{{"used", 512}, {"max", 2048}}}, {"project", s.project},
+		{"timeout", 30000}, {"memory", ordered.Object{{"used", 512}, {"max", 2048}}}, {"project", s.project},
 		{"address", "192.0.2.10"}, {"timezone", "UTC"},
 	}
 }
@@ -219,12 +221,12 @@ func (g *Gateway) getDesigners(w http.ResponseWriter, r *http.Request) {
 	writeList(w, r, g.sessionDocs())
 }
 
-func (g *Gateway) sessionDocs() []node {
+func (g *Gateway) sessionDocs() []ordered.Value {
 	now := g.now()
 	seen := g.moment(now)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	items := make([]node, 0, len(g.designers))
+	items := make([]ordered.Value, 0, len(g.designers))
 	for _, id := range slices.Sorted(maps.Keys(g.designers)) {
 		items = append(items, g.designers[id].doc(now, seen))
 	}
@@ -235,7 +237,7 @@ func (g *Gateway) getDesigner(w http.ResponseWriter, r *http.Request) {
 	now := g.now()
 	seen := g.moment(now)
 	g.mu.Lock()
-	var doc node
+	var doc ordered.Value
 	if s := g.designers[r.PathValue("id")]; s != nil {
 		doc = s.doc(now, seen)
 	}
@@ -252,5 +254,5 @@ func (g *Gateway) deleteDesigner(w http.ResponseWriter, r *http.Request) {
 		htmlError(w, http.StatusNotFound, "Not Found")
 		return
 	}
-	writeJSON(w, http.StatusOK, object{})
+	writeJSON(w, http.StatusOK, ordered.Object{})
 }

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 // httpHandler returns the handler of the gateway's http and https ports: it logs each request, applies faults and the
@@ -66,7 +68,7 @@ func (j *jsonErrors) WriteHeader(status int) {
 		j.ResponseWriter.WriteHeader(status)
 		return
 	}
-	writeJSON(j.ResponseWriter, status, object{{"message", http.StatusText(status)}, {"url", j.url}, {"status", strconv.Itoa(status)}})
+	writeJSON(j.ResponseWriter, status, ordered.Object{{"message", http.StatusText(status)}, {"url", j.url}, {"status", strconv.Itoa(status)}})
 }
 
 func (j *jsonErrors) Write(p []byte) (int, error) {
@@ -76,14 +78,14 @@ func (j *jsonErrors) Write(p []byte) (int, error) {
 	return j.ResponseWriter.Write(p)
 }
 
-func (g *Gateway) statusPing(s State) node {
+func (g *Gateway) statusPing(s State) ordered.Value {
 	if s == Starting && g.opts.Unknowns.OtherStates {
-		return object{{"state", "INITIALIZING"}}
+		return ordered.Object{{"state", "INITIALIZING"}}
 	}
 	if s == Commissioning {
-		return object{{"state", string(Running)}, {"details", string(Commissioning)}}
+		return ordered.Object{{"state", string(Running)}, {"details", string(Commissioning)}}
 	}
-	return object{{"state", string(s)}}
+	return ordered.Object{{"state", string(s)}}
 }
 
 // gwinfo returns the text that the vendor's health checks read.
@@ -143,7 +145,7 @@ func (g *Gateway) requireToken(next http.HandlerFunc) http.HandlerFunc {
 // noRoute answers with the only error that the gateway sends as JSON.
 func (g *Gateway) noRoute(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/data"), "/api")
-	writeJSON(w, http.StatusNotFound, object{
+	writeJSON(w, http.StatusNotFound, ordered.Object{
 		{"message", "No route match for path: " + path}, {"url", r.URL.Path}, {"status", "404"},
 	})
 }
@@ -168,10 +170,10 @@ func htmlError(w http.ResponseWriter, status int, message string) {
 `, status, html.EscapeString(message))
 }
 
-func writeJSON(w http.ResponseWriter, status int, doc node) {
+func writeJSON(w http.ResponseWriter, status int, doc ordered.Value) {
 	w.Header().Set("Content-Type", "application/json;charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(compact(doc))
+	_, _ = w.Write(ordered.Compact(doc))
 }
 
 // recorder records the status of an answer.

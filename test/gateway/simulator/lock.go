@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 // scanLock keeps Designers and the web interface from writing to one of the gateway's trees. Gateway.mu guards it.
@@ -32,12 +34,12 @@ func (l *scanLock) wake() {
 	l.changed = make(chan struct{})
 }
 
-func (g *Gateway) lockDoc(l *scanLock) node {
+func (g *Gateway) lockDoc(l *scanLock) ordered.Value {
 	unit := time.Second
 	if g.opts.Unknowns.RemainingMillis {
 		unit = time.Millisecond
 	}
-	return object{
+	return ordered.Object{
 		{"timestamp", g.moment(l.acquired)},
 		{"remaining", int64(time.Until(l.expires) / unit)},
 		{"actor", l.actor},
@@ -105,7 +107,7 @@ func (g *Gateway) awaitLock(ctx context.Context, kind string) error {
 func (g *Gateway) getLock(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	l := g.locks[r.PathValue("kind")]
-	var doc node
+	var doc ordered.Value
 	if l != nil && l.held() {
 		doc = g.lockDoc(l)
 	}

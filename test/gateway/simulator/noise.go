@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 // Noise is a change that a running gateway makes to its files without any user action.
@@ -79,7 +81,7 @@ func (g *Gateway) rewriteResource(count int, change func(dir string, r *resource
 		if files == nil {
 			continue
 		}
-		actor, _ := dig(x.r.attributes(), "lastModification", "actor").(string)
+		actor, _ := ordered.Dig(x.r.attributes(), "lastModification", "actor").(string)
 		_, err = g.saveProjectResource(x.project, x.r, actor, files)
 		return err
 	}
@@ -96,14 +98,14 @@ func (g *Gateway) reorderKeys(dir string, r *resource) (map[string][]byte, error
 		if err != nil {
 			return nil, nil //nolint:nilerr // the resource is being deleted, and so is unsuitable
 		}
-		v, err := parseJSON(raw)
-		o, ok := v.(object)
+		v, err := ordered.Parse(raw)
+		o, ok := v.(ordered.Object)
 		if err != nil || !ok || len(o) < 2 {
 			continue
 		}
 		o = slices.Clone(o)
 		slices.Reverse(o)
-		return map[string][]byte{f: pretty(o)}, nil
+		return map[string][]byte{f: ordered.Pretty(o)}, nil
 	}
 	return nil, nil
 }
@@ -129,10 +131,10 @@ func (g *Gateway) touchValueStore() error {
 func (g *Gateway) rewriteModuleTags(count int) error {
 	const name = "ignition/tag-definition/MQTT Engine/Edge Nodes"
 	dir := path.Join(resourcesDir, "core", name)
-	tags := array{object{{"name", "Node Info"}, {"tagType", "Folder"}, {"seen", json.Number(fmt.Sprint(count))}}}
+	tags := ordered.Array{ordered.Object{{"name", "Node Info"}, {"tagType", "Folder"}, {"seen", json.Number(fmt.Sprint(count))}}}
 	return errors.Join(
-		g.putFile(path.Join(dir, "tags.json"), pretty(tags)),
-		g.putFile(path.Join(dir, unaryFile), pretty(object{{"files", array{"tags.json"}}, {"attributes", object{}}})))
+		g.putFile(path.Join(dir, "tags.json"), ordered.Pretty(tags)),
+		g.putFile(path.Join(dir, unaryFile), ordered.Pretty(ordered.Object{{"files", ordered.Array{"tags.json"}}, {"attributes", ordered.Object{}}})))
 }
 
 // startNoise makes noise periodically while the gateway runs.

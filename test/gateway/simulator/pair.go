@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 // membership is a gateway's role in a redundant pair. Gateway.mu guards it.
@@ -177,9 +179,9 @@ func (g *Gateway) partOfResource(name string) bool {
 	if err != nil {
 		return false
 	}
-	doc, err := parseJSON(raw)
-	list, _ := dig(doc, "files").(array)
-	return err == nil && slices.Contains(list, node(base))
+	doc, err := ordered.Parse(raw)
+	list, _ := ordered.Dig(doc, "files").(ordered.Array)
+	return err == nil && slices.Contains(list, ordered.Value(base))
 }
 
 // replicate copies changes to the peer, if g is the source of a pair.

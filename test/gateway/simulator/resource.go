@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 const (
@@ -30,10 +32,10 @@ const (
 type resource struct {
 	path    string // <module>/<type>[/<name>…]
 	unary   bool
-	doc     object // resource.json
+	doc     ordered.Object // resource.json
 	files   []string
 	digests map[string]string // file name → lower-case hex SHA-256
-	config  node              // config.json, or nil
+	config  ordered.Value     // config.json, or nil
 	// raw has the files' content for a gateway before 8.3, which signs the content and not its digests; otherwise nil.
 	raw map[string][]byte
 }
@@ -47,13 +49,13 @@ func loadResource(root *os.Root, dir, name, resourcePath string) (*resource, err
 	if err != nil {
 		return nil, err
 	}
-	parsed, err := parseJSON(raw)
+	parsed, err := ordered.Parse(raw)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	r := &resource{path: resourcePath, unary: name == unaryFile, digests: map[string]string{}}
 	var ok bool
-	if r.doc, ok = parsed.(object); !ok {
+	if r.doc, ok = parsed.(ordered.Object); !ok {
 		return nil, fmt.Errorf("%s is no JSON object", name)
 	}
 	if r.attributes() == nil {
@@ -80,7 +82,7 @@ func (r *resource) loadFile(root *os.Root, dir, file string) error {
 			return fmt.Errorf("the listed file %s is no JSON", file)
 		}
 		if file == "config.json" && len(raw) <= maxConfig {
-			if r.config, err = parseJSON(raw); err != nil {
+			if r.config, err = ordered.Parse(raw); err != nil {
 				return fmt.Errorf("the listed file %s: %w", file, err)
 			}
 		}
@@ -107,8 +109,8 @@ func (t *tree) readRaw(root *os.Root) []problem {
 }
 
 func (r *resource) listedFiles() ([]string, error) {
-	v, _ := r.doc.get("files")
-	list, ok := v.(array)
+	v, _ := r.doc.Get("files")
+	list, ok := v.(ordered.Array)
 	if !ok && v != nil {
 		return nil, errors.New("resource.json: files is no list")
 	}
@@ -125,23 +127,23 @@ func (r *resource) listedFiles() ([]string, error) {
 }
 
 // attributes returns nil if there are none.
-func (r *resource) attributes() object {
-	o, _ := dig(r.doc, "attributes").(object)
+func (r *resource) attributes() ordered.Object {
+	o, _ := ordered.Dig(r.doc, "attributes").(ordered.Object)
 	return o
 }
 
 func (r *resource) storedSignature() string {
-	s, _ := dig(r.attributes(), "lastModificationSignature").(string)
+	s, _ := ordered.Dig(r.attributes(), "lastModificationSignature").(string)
 	return s
 }
 
 func (r *resource) enabled() bool {
-	enabled, ok := dig(r.attributes(), "enabled").(bool)
+	enabled, ok := ordered.Dig(r.attributes(), "enabled").(bool)
 	return !ok || enabled
 }
 
 func (r *resource) flag(key string) byte {
-	if dig(r.doc, key) == true {
+	if ordered.Dig(r.doc, key) == true {
 		return 1
 	}
 	return 0
@@ -161,7 +163,7 @@ func (r *resource) signature() (string, error) {
 	h := sha256.New()
 	_ = binary.Write(h, binary.BigEndian, scope)
 	for _, key := range []string{"documentation", "description"} {
-		if text, ok := r.doc.get(key); ok {
+		if text, ok := r.doc.Get(key); ok {
 			fmt.Fprint(h, text)
 			break
 		}
@@ -177,11 +179,11 @@ func (r *resource) signature() (string, error) {
 		}
 	}
 	attributes := slices.Clone(r.attributes())
-	slices.SortFunc(attributes, func(a, b member) int { return strings.Compare(a.key, b.key) })
+	slices.SortFunc(attributes, func(a, b ordered.Member) int { return strings.Compare(a.Key(), b.Key()) })
 	for _, m := range attributes {
-		if m.key != "lastModificationSignature" {
-			h.Write([]byte(m.key))
-			h.Write(compact(m.value))
+		if m.Key() != "lastModificationSignature" {
+			h.Write([]byte(m.Key()))
+			h.Write(ordered.Compact(m.Value()))
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
@@ -190,7 +192,7 @@ func (r *resource) signature() (string, error) {
 // scope returns the bits of the scope's letters; A has all bits.
 func (r *resource) scope() (int32, error) {
 	bits := map[rune]int32{'A': 7, 'G': 1, 'D': 2, 'C': 4, 'N': 0}
-	letters, ok := dig(r.doc, "scope").(string)
+	letters, ok := ordered.Dig(r.doc, "scope").(string)
 	if !ok {
 		return 0, errors.New("resource.json: scope is no text")
 	}
@@ -206,7 +208,7 @@ func (r *resource) scope() (int32, error) {
 }
 
 func (r *resource) version() (int32, error) {
-	number, ok := dig(r.doc, "version").(json.Number)
+	number, ok := ordered.Dig(r.doc, "version").(json.Number)
 	if !ok {
 		return 0, errors.New("resource.json: version is no number")
 	}
@@ -220,27 +222,27 @@ func (r *resource) version() (int32, error) {
 // sign returns a copy with a new lastModification and signature, and the bytes of its resource.json.
 func (r *resource) sign(actor string, at time.Time) (*resource, []byte, error) {
 	next := *r
-	stamp := object{{"actor", actor}, {"timestamp", at.UTC().Format("2006-01-02T15:04:05Z")}}
-	next.doc = r.doc.with("attributes", r.attributes().with("lastModification", stamp))
+	stamp := ordered.Object{{"actor", actor}, {"timestamp", at.UTC().Format("2006-01-02T15:04:05Z")}}
+	next.doc = r.doc.With("attributes", r.attributes().With("lastModification", stamp))
 	signature, err := next.signature()
 	if err != nil {
 		return nil, nil, err
 	}
-	next.doc = next.doc.with("attributes", next.attributes().with("lastModificationSignature", signature))
-	return &next, pretty(next.ordered()), nil
+	next.doc = next.doc.With("attributes", next.attributes().With("lastModificationSignature", signature))
+	return &next, ordered.Pretty(next.ordered()), nil
 }
 
 // ordered returns resource.json with its keys in the gateway's order, unknown keys last.
-func (r *resource) ordered() object {
+func (r *resource) ordered() ordered.Object {
 	known := []string{"scope", "description", "documentation", "version", "restricted", "overridable", "files", "attributes"}
-	out := object{}
+	out := ordered.Object{}
 	for _, key := range known {
-		if v, ok := r.doc.get(key); ok {
-			out = append(out, member{key, v})
+		if v, ok := r.doc.Get(key); ok {
+			out = append(out, ordered.Member{key, v})
 		}
 	}
 	for _, m := range r.doc {
-		if !slices.Contains(known, m.key) {
+		if !slices.Contains(known, m.Key()) {
 			out = append(out, m)
 		}
 	}
@@ -249,9 +251,9 @@ func (r *resource) ordered() object {
 
 // newResource returns a new resource without files.
 func newResource(resourcePath, scope string) *resource {
-	return &resource{path: resourcePath, digests: map[string]string{}, doc: object{
+	return &resource{path: resourcePath, digests: map[string]string{}, doc: ordered.Object{
 		{"scope", scope}, {"version", json.Number("1")}, {"restricted", false}, {"overridable", true},
-		{"files", array{}}, {"attributes", object{}},
+		{"files", ordered.Array{}}, {"attributes", ordered.Object{}},
 	}}
 }
 
@@ -268,10 +270,10 @@ func (r *resource) withFiles(files map[string][]byte) *resource {
 		maps.Copy(next.raw, files)
 	}
 	next.files = slices.Sorted(maps.Keys(next.digests))
-	list := make(array, 0, len(next.files))
+	list := make(ordered.Array, 0, len(next.files))
 	for _, f := range next.files {
 		list = append(list, f)
 	}
-	next.doc = r.doc.with("files", list)
+	next.doc = r.doc.With("files", list)
 	return &next
 }

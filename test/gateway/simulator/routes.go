@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 // routes returns the routes below /data, most of which need a token.
@@ -97,7 +99,7 @@ func (g *Gateway) postScanRoute(w http.ResponseWriter, r *http.Request) {
 }
 
 // scanAnswer answers a scan request. answer is nil if the gateway stopped after serve had found it running.
-func scanAnswer(w http.ResponseWriter, answer node) {
+func scanAnswer(w http.ResponseWriter, answer ordered.Value) {
 	if answer == nil {
 		htmlError(w, http.StatusServiceUnavailable, "Service Unavailable")
 		return
@@ -106,11 +108,11 @@ func scanAnswer(w http.ResponseWriter, answer node) {
 }
 
 func (g *Gateway) getInfo(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, object{
+	writeJSON(w, http.StatusOK, ordered.Object{
 		{"name", g.name()}, {"redundancyRole", g.opts.Role}, {"edition", "standard"},
 		{"ignitionVersion", g.opts.Version + " (b2026042713)"}, {"deploymentMode", g.opts.Mode},
 		{"timeZone", "Coordinated Universal Time"}, {"timeZoneId", "UTC"}, {"allowUnsignedModules", false},
-		{"license", object{{"mode", "Trial"}}},
+		{"license", ordered.Object{{"mode", "Trial"}}},
 	})
 }
 
@@ -118,7 +120,7 @@ func (g *Gateway) getInfo(w http.ResponseWriter, _ *http.Request) {
 // systemName takes effect after a scan].
 func (g *Gateway) name() string {
 	if r, _, _ := g.loadedConfig().effective("ignition/system-properties"); r != nil && !g.opts.FixedName {
-		if name, ok := dig(r.config, "systemName").(string); ok && name != "" {
+		if name, ok := ordered.Dig(r.config, "systemName").(string); ok && name != "" {
 			return name
 		}
 	}
@@ -130,7 +132,7 @@ func (g *Gateway) getRedundancy(w http.ResponseWriter, _ *http.Request) {
 	if !m.active {
 		activity = "Warm"
 	}
-	writeJSON(w, http.StatusOK, object{
+	writeJSON(w, http.StatusOK, ordered.Object{
 		{"role", g.opts.Role}, {"projectState", "Good"}, {"activityLevel", activity}, {"localId", g.opts.Name},
 		{"peerConnected", m.peer}, {"peerId", g.opts.Name + "-peer"}, {"hasConfigAccess", m.access},
 		{"syncPending", m.pair != nil && m.pair.isPaused()},
@@ -146,13 +148,13 @@ func (g *Gateway) getLogs(w http.ResponseWriter, r *http.Request) {
 		limit = 100
 	}
 	lines := g.logs.since(time.UnixMilli(start), parseLevel(q.Get("minLevel")), q.Get("logger"), limit)
-	items := make(array, 0, len(lines))
+	items := make(ordered.Array, 0, len(lines))
 	for _, l := range lines {
-		items = append(items, object{
+		items = append(items, ordered.Object{
 			{"timestamp", g.moment(l.at)}, {"loggerName", l.logger}, {"level", l.level.String()}, {"message", l.message},
 		})
 	}
-	writeJSON(w, http.StatusOK, object{{"items", items}})
+	writeJSON(w, http.StatusOK, ordered.Object{{"items", items}})
 }
 
 func (g *Gateway) postRestart(w http.ResponseWriter, r *http.Request) {
@@ -160,7 +162,7 @@ func (g *Gateway) postRestart(w http.ResponseWriter, r *http.Request) {
 		htmlError(w, http.StatusBadRequest, "Bad Request")
 		return
 	}
-	writeJSON(w, http.StatusOK, object{{"restarting", true}})
+	writeJSON(w, http.StatusOK, ordered.Object{{"restarting", true}})
 	g.spawn(func() {
 		if err := g.Restart(g.opts.StartupDelay); err != nil {
 			g.log.Error("the simulated gateway could not restart", "error", err)
@@ -169,10 +171,10 @@ func (g *Gateway) postRestart(w http.ResponseWriter, r *http.Request) {
 }
 
 func (g *Gateway) getModes(w http.ResponseWriter, r *http.Request) {
-	items := []node{}
+	items := []ordered.Value{}
 	for _, c := range g.loadedConfig() {
 		if c.declared {
-			items = append(items, object{
+			items = append(items, ordered.Object{
 				{"name", c.name}, {"title", c.title}, {"description", c.description},
 				{"resourceCount", len(c.tree.resources)},
 			})
@@ -183,15 +185,15 @@ func (g *Gateway) getModes(w http.ResponseWriter, r *http.Request) {
 
 func (g *Gateway) getModules(w http.ResponseWriter, r *http.Request) {
 	ids := []string{"com.inductiveautomation.perspective", "com.inductiveautomation.opcua"}
-	items := make([]node, 0, len(ids))
+	items := make([]ordered.Value, 0, len(ids))
 	for _, id := range ids {
-		items = append(items, object{{"id", id}, {"name", id}, {"state", "ACTIVE"}})
+		items = append(items, ordered.Object{{"id", id}, {"name", id}, {"state", "ACTIVE"}})
 	}
 	writeList(w, r, items)
 }
 
 // moment returns a time as the interface reports it.
-func (g *Gateway) moment(t time.Time) node {
+func (g *Gateway) moment(t time.Time) ordered.Value {
 	if g.opts.Unknowns.TimesAsText && !t.IsZero() {
 		return t.UTC().Format(time.RFC3339Nano)
 	}
@@ -202,7 +204,7 @@ func (g *Gateway) moment(t time.Time) node {
 }
 
 // writeList answers a page of a list: limit (default 100), offset, search by name.
-func writeList(w http.ResponseWriter, r *http.Request, all []node) {
+func writeList(w http.ResponseWriter, r *http.Request, all []ordered.Value) {
 	q := r.URL.Query()
 	number := func(key string, def int) int {
 		if n, err := strconv.Atoi(q.Get(key)); err == nil && n >= 0 {
@@ -211,16 +213,16 @@ func writeList(w http.ResponseWriter, r *http.Request, all []node) {
 		return def
 	}
 	limit, offset := number("limit", 100), number("offset", 0)
-	matching := slices.DeleteFunc(slices.Clone(all), func(v node) bool {
-		name, _ := dig(v, "name").(string)
+	matching := slices.DeleteFunc(slices.Clone(all), func(v ordered.Value) bool {
+		name, _ := ordered.Dig(v, "name").(string)
 		return !strings.Contains(name, q.Get("search"))
 	})
-	page := array{}
+	page := ordered.Array{}
 	if offset < len(matching) {
 		page = matching[offset:min(len(matching), offset+min(limit, len(matching)))]
 	}
-	writeJSON(w, http.StatusOK, object{
+	writeJSON(w, http.StatusOK, ordered.Object{
 		{"items", page},
-		{"metadata", object{{"total", len(all)}, {"matching", len(matching)}, {"limit", limit}, {"offset", offset}}},
+		{"metadata", ordered.Object{{"total", len(all)}, {"matching", len(matching)}, {"limit", limit}, {"offset", offset}}},
 	})
 }

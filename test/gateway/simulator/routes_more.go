@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"path"
 	"strings"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 // getOverview answers with the data of the start page.
@@ -13,7 +15,7 @@ func (g *Gateway) getOverview(w http.ResponseWriter, _ *http.Request) {
 	g.mu.Lock()
 	sessions := len(g.designers)
 	g.mu.Unlock()
-	writeJSON(w, http.StatusOK, object{
+	writeJSON(w, http.StatusOK, ordered.Object{
 		{"name", g.opts.Name}, {"version", g.opts.Version}, {"designerSessions", sessions},
 		{"projects", len(g.loadedProjects())},
 	})
@@ -21,16 +23,16 @@ func (g *Gateway) getOverview(w http.ResponseWriter, _ *http.Request) {
 
 // getOpenAPI answers with the document of the interface, which also needs a token.
 func (g *Gateway) getOpenAPI(w http.ResponseWriter, _ *http.Request) {
-	paths := object{}
+	paths := ordered.Object{}
 	for pattern := range g.apiRoutes() {
 		method, p, _ := strings.Cut(pattern, " ")
 		p = strings.TrimSpace(p)
-		verbs, _ := paths.get(p)
-		known, _ := verbs.(object)
-		paths = paths.with(p, known.with(strings.ToLower(method), object{{"responses", object{}}}))
+		verbs, _ := paths.Get(p)
+		known, _ := verbs.(ordered.Object)
+		paths = paths.With(p, known.With(strings.ToLower(method), ordered.Object{{"responses", ordered.Object{}}}))
 	}
-	writeJSON(w, http.StatusOK, object{
-		{"openapi", "3.0.1"}, {"info", object{{"title", "Ignition Gateway"}, {"version", g.opts.Version}}}, {"paths", paths},
+	writeJSON(w, http.StatusOK, ordered.Object{
+		{"openapi", "3.0.1"}, {"info", ordered.Object{{"title", "Ignition Gateway"}, {"version", g.opts.Version}}}, {"paths", paths},
 	})
 }
 
@@ -42,7 +44,7 @@ func (g *Gateway) getTags(w http.ResponseWriter, r *http.Request) {
 		htmlError(w, http.StatusBadRequest, "Bad Request")
 		return
 	}
-	tags := array{}
+	tags := ordered.Array{}
 	for _, collection := range g.loadedConfig() {
 		for _, kind := range []string{"tag-definition", "tag-type-definition"} {
 			if kind == "tag-type-definition" && q.Get("includeUdts") != "true" {
@@ -51,11 +53,11 @@ func (g *Gateway) getTags(w http.ResponseWriter, r *http.Request) {
 			tags = append(tags, g.tagsBelow(path.Join(collection.tree.dir, "ignition", kind, provider, path.Clean("/"+q.Get("path"))))...)
 		}
 	}
-	writeJSON(w, http.StatusOK, object{{"name", provider}, {"tagType", "Provider"}, {"tags", tags}})
+	writeJSON(w, http.StatusOK, ordered.Object{{"name", provider}, {"tagType", "Provider"}, {"tags", tags}})
 }
 
-func (g *Gateway) tagsBelow(dir string) array {
-	var tags array
+func (g *Gateway) tagsBelow(dir string) ordered.Array {
+	var tags ordered.Array
 	_ = fs.WalkDir(g.root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || d.Name() != "tags.json" && d.Name() != "udts.json" {
 			return nil //nolint:nilerr // a folder that is not there has no tags
@@ -64,8 +66,8 @@ func (g *Gateway) tagsBelow(dir string) array {
 		if err != nil {
 			return nil //nolint:nilerr // gone meanwhile
 		}
-		if v, err := parseJSON(raw); err == nil {
-			list, _ := v.(array)
+		if v, err := ordered.Parse(raw); err == nil {
+			list, _ := v.(ordered.Array)
 			tags = append(tags, list...)
 		}
 		return nil
@@ -93,7 +95,7 @@ func (g *Gateway) moduleRoute(next http.HandlerFunc) http.HandlerFunc {
 }
 
 func (g *Gateway) getModuleSupport(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, object{{"supported", true}})
+	writeJSON(w, http.StatusOK, ordered.Object{{"supported", true}})
 }
 
 func (g *Gateway) postModuleScan(w http.ResponseWriter, r *http.Request) {
@@ -106,7 +108,7 @@ func (g *Gateway) postModuleScan(w http.ResponseWriter, r *http.Request) {
 		}
 		g.mu.Unlock()
 	}
-	writeJSON(w, http.StatusOK, object{{"gatewayProjectScanSuccess", err == nil}, {"sentDesignerUpdateNotification", notify}})
+	writeJSON(w, http.StatusOK, ordered.Object{{"gatewayProjectScanSuccess", err == nil}, {"sentDesignerUpdateNotification", notify}})
 }
 
 // SetPendingRestarts sets the changes that take effect only after a restart. A restart clears the list.
@@ -118,12 +120,12 @@ func (g *Gateway) SetPendingRestarts(tasks ...string) {
 
 func (g *Gateway) getPending(w http.ResponseWriter, _ *http.Request) {
 	g.mu.Lock()
-	tasks := array{}
+	tasks := ordered.Array{}
 	for _, t := range g.restartTasks {
 		tasks = append(tasks, t)
 	}
 	g.mu.Unlock()
-	writeJSON(w, http.StatusOK, object{{"pending", tasks}})
+	writeJSON(w, http.StatusOK, ordered.Object{{"pending", tasks}})
 }
 
 // SetTrialExpired ends or resets the trial.
@@ -144,7 +146,7 @@ func (g *Gateway) getTrial(w http.ResponseWriter, _ *http.Request) {
 	if expired {
 		state, left = "NoneInDemo", "0"
 	}
-	writeJSON(w, http.StatusOK, object{
+	writeJSON(w, http.StatusOK, ordered.Object{
 		{"licenseMode", "Trial"}, {"trialState", state}, {"trialSecondsLeft", json.Number(left)}, {"expired", expired}, {"emergency", false},
 	})
 }

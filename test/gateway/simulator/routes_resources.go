@@ -6,6 +6,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 func (g *Gateway) loadedProjects() map[string]*project {
@@ -20,8 +22,8 @@ func (g *Gateway) loadedConfig() config {
 	return g.config
 }
 
-func projectDoc(all map[string]*project, p *project) node {
-	return object{
+func projectDoc(all map[string]*project, p *project) ordered.Value {
+	return ordered.Object{
 		{"name", p.name}, {"description", p.description}, {"title", p.title}, {"enabled", p.enabled}, {"parent", p.parent},
 		{"inheritable", p.inheritable}, {"invalidParent", invalidParent(all, p)}, {"mutable", true},
 	}
@@ -29,7 +31,7 @@ func projectDoc(all map[string]*project, p *project) node {
 
 func (g *Gateway) getProjects(w http.ResponseWriter, r *http.Request) {
 	all := g.loadedProjects()
-	items := make([]node, 0, len(all))
+	items := make([]ordered.Value, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if all[name].enabled || !g.opts.Unknowns.RunnableOnly {
 			items = append(items, projectDoc(all, all[name]))
@@ -40,9 +42,9 @@ func (g *Gateway) getProjects(w http.ResponseWriter, r *http.Request) {
 
 func (g *Gateway) getProjectNames(w http.ResponseWriter, r *http.Request) {
 	all := g.loadedProjects()
-	items := make([]node, 0, len(all))
+	items := make([]ordered.Value, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		items = append(items, object{{"name", name}})
+		items = append(items, ordered.Object{{"name", name}})
 	}
 	writeList(w, r, items)
 }
@@ -66,7 +68,7 @@ func (g *Gateway) getResources(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	detailed := strings.HasPrefix(r.URL.Path, "/data/api/v1/resources/list/")
-	items := []node{}
+	items := []ordered.Value{}
 	for _, name := range cfg.names(prefix) {
 		res, from, in := cfg.effective(name)
 		short := strings.TrimPrefix(strings.TrimPrefix(name, prefix), "/")
@@ -93,17 +95,17 @@ func (g *Gateway) getResource(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, append(resourceDoc(r.PathValue("name"), res, in), resourceDetails(res, from)...))
 }
 
-func resourceDoc(name string, r *resource, in []string) object {
-	modes := make(array, 0, len(in))
+func resourceDoc(name string, r *resource, in []string) ordered.Object {
+	modes := make(ordered.Array, 0, len(in))
 	for _, c := range in {
 		modes = append(modes, c)
 	}
-	return object{{"name", name}, {"enabled", r.enabled()}, {"modes", modes}}
+	return ordered.Object{{"name", name}, {"enabled", r.enabled()}, {"modes", modes}}
 }
 
-func resourceDetails(r *resource, from string) object {
-	description, _ := dig(r.doc, "description").(string)
-	return object{{"collection", from}, {"description", description}, {"signature", r.storedSignature()}, {"config", r.config}}
+func resourceDetails(r *resource, from string) ordered.Object {
+	description, _ := ordered.Dig(r.doc, "description").(string)
+	return ordered.Object{{"collection", from}, {"description", description}, {"signature", r.storedSignature()}, {"config", r.config}}
 }
 
 // Loaded returns the loaded files of a resource with the lower-case hex SHA-256 of each. dir is the resource's

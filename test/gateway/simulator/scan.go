@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 // scanState is the state of the scans of one kind. Gateway.mu guards it.
@@ -76,7 +78,7 @@ func (g *Gateway) scanState(kind string) *scanState {
 }
 
 // scanStatus returns the answer of the scan routes, or nil if the gateway is not running any more.
-func (g *Gateway) scanStatus(kind string) node {
+func (g *Gateway) scanStatus(kind string) ordered.Value {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.state != Running {
@@ -85,13 +87,13 @@ func (g *Gateway) scanStatus(kind string) node {
 	return g.statusOf(g.scans[kind])
 }
 
-func (g *Gateway) statusOf(s *scanState) node {
-	return object{{"scanActive", s.active}, {"lastScanTimestamp", g.moment(s.last)}, {"lastScanDuration", s.duration.Milliseconds()}}
+func (g *Gateway) statusOf(s *scanState) ordered.Value {
+	return ordered.Object{{"scanActive", s.active}, {"lastScanTimestamp", g.moment(s.last)}, {"lastScanDuration", s.duration.Milliseconds()}}
 }
 
 // postScan starts a scan in the background and releases the scan lock. It returns nil if the gateway is not running any
 // more.
-func (g *Gateway) postScan(kind string) node {
+func (g *Gateway) postScan(kind string) ordered.Value {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.state != Running {

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 // seed fills the data directory according to Options.Seeding, and reports whether it did. The start that follows is the
@@ -80,7 +82,7 @@ func redundancyXML(role string) []byte {
 }
 
 func configMode(title, parent string, inheritable bool) []byte {
-	return pretty(object{
+	return ordered.Pretty(ordered.Object{
 		{"title", title}, {"description", ""}, {"enabled", true}, {"inheritable", inheritable}, {"parent", parent},
 	})
 }
@@ -100,18 +102,18 @@ func (g *Gateway) seedResources() error {
 			return err
 		}
 	}
-	for name, doc := range map[string]node{
+	for name, doc := range map[string]ordered.Value{
 		"ignition/security-properties":                  securityProperties([][]string{ownTokenLevel}),
-		"ignition/system-properties":                    object{{"homepageUrl", "/web/home"}, {"systemName", g.opts.Name}},
-		"ignition/user-source/default":                  object{{"profile", object{{"type", "INTERNAL"}}}},
-		"ignition/identity-provider/default":            object{{"profile", object{{"type", "internal"}}}},
-		"ignition/tag-provider/default":                 object{{"profile", object{{"type", "STANDARD"}}}},
-		"com.inductiveautomation.opcua/one-time":        object{},
-		"ignition/gateway-network-settings":             object{{"enabled", true}},
-		"com.inductiveautomation.perspective/themes/ui": object{{"private", true}},
+		"ignition/system-properties":                    ordered.Object{{"homepageUrl", "/web/home"}, {"systemName", g.opts.Name}},
+		"ignition/user-source/default":                  ordered.Object{{"profile", ordered.Object{{"type", "INTERNAL"}}}},
+		"ignition/identity-provider/default":            ordered.Object{{"profile", ordered.Object{{"type", "internal"}}}},
+		"ignition/tag-provider/default":                 ordered.Object{{"profile", ordered.Object{{"type", "STANDARD"}}}},
+		"com.inductiveautomation.opcua/one-time":        ordered.Object{},
+		"ignition/gateway-network-settings":             ordered.Object{{"enabled", true}},
+		"com.inductiveautomation.perspective/themes/ui": ordered.Object{{"private", true}},
 	} {
 		dir := path.Join(resourcesDir, "core", name)
-		files := map[string][]byte{"config.json": pretty(doc)}
+		files := map[string][]byte{"config.json": ordered.Pretty(doc)}
 		if _, err := g.saveResource(dir, newResource(name, "A"), "initialization", files); err != nil {
 			return err
 		}
@@ -135,7 +137,7 @@ func (g *Gateway) saveResource(dir string, r *resource, actor string, files map[
 		}
 	}
 	if raw, ok := files["config.json"]; ok {
-		if next.config, err = parseJSON(raw); err != nil {
+		if next.config, err = ordered.Parse(raw); err != nil {
 			return nil, err
 		}
 	}
@@ -154,14 +156,14 @@ var ownTokenLevel = []string{"Authenticated", "ApiKeys", "Stoker"}
 
 // securityProperties returns a fresh gateway's permissions: Read and Write need the role Administrator, which no API
 // token can have, or one of the granted levels.
-func securityProperties(grants [][]string) node {
-	levels := append(make(array, 0, 1+len(grants)), level([]string{"Authenticated", "Roles", "Administrator"}))
+func securityProperties(grants [][]string) ordered.Value {
+	levels := append(make(ordered.Array, 0, 1+len(grants)), level([]string{"Authenticated", "Roles", "Administrator"}))
 	for _, l := range grants {
 		levels = append(levels, level(l))
 	}
-	permission := object{{"securityLevels", levels}, {"type", "AnyOf"}}
-	return object{
-		{"accessPermissions", object{{"securityLevels", array{}}, {"type", "AnyOf"}}},
+	permission := ordered.Object{{"securityLevels", levels}, {"type", "AnyOf"}}
+	return ordered.Object{
+		{"accessPermissions", ordered.Object{{"securityLevels", ordered.Array{}}, {"type", "AnyOf"}}},
 		{"designerAuthStrategy", "CLASSIC"},
 		{"readPermissions", permission},
 		{"systemAuthProfile", "default"},
@@ -171,13 +173,13 @@ func securityProperties(grants [][]string) node {
 }
 
 // level returns a security level as a tree of names.
-func level(names []string) node {
+func level(names []string) ordered.Value {
 	if len(names) == 0 {
 		return nil
 	}
-	children := array{}
+	children := ordered.Array{}
 	if len(names) > 1 {
-		children = array{level(names[1:])}
+		children = ordered.Array{level(names[1:])}
 	}
-	return object{{"children", children}, {"name", names[0]}}
+	return ordered.Object{{"children", children}, {"name", names[0]}}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 	"stoker.io/stoker/test/trees"
 )
 
@@ -34,7 +35,7 @@ func TestSignatureOf83MatchesRealGateway(t *testing.T) {
 		require.NoError(t, err, name)
 		raw, err := readFile(root, name)
 		require.NoError(t, err)
-		if assert.Equal(t, string(raw), string(pretty(r.ordered())), name) {
+		if assert.Equal(t, string(raw), string(ordered.Pretty(r.ordered())), name) {
 			stable++
 		}
 		if r.storedSignature() == "" {
@@ -132,17 +133,17 @@ func FuzzResourceJSON(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		v, err := parseJSON(raw)
+		v, err := ordered.Parse(raw)
 		if err != nil {
 			return
 		}
-		once := pretty(v)
-		again, err := parseJSON(once)
+		once := ordered.Pretty(v)
+		again, err := ordered.Parse(once)
 		require.NoError(t, err)
-		assert.Equal(t, string(once), string(pretty(again)))
-		assert.True(t, json.Valid(compact(v)))
+		assert.Equal(t, string(once), string(ordered.Pretty(again)))
+		assert.True(t, json.Valid(ordered.Compact(v)))
 		assert.NotContains(t, string(once), "<")
-		if doc, ok := v.(object); ok {
+		if doc, ok := v.(ordered.Object); ok {
 			_, _ = (&resource{doc: doc}).signature()
 		}
 	})

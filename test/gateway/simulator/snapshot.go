@@ -9,6 +9,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 // tree is a snapshot of the resources below one directory, by <module>/<type>[/<name>…].
@@ -69,7 +71,7 @@ func loadTree(root *os.Root, dir string, old *tree) (*tree, []problem) {
 func (t *tree) keepUnchanged(old *tree) {
 	for name, r := range t.resources {
 		was := old.resources[name]
-		if was != nil && r.storedSignature() != "" && string(compact(r.doc)) == string(compact(was.doc)) {
+		if was != nil && r.storedSignature() != "" && string(ordered.Compact(r.doc)) == string(ordered.Compact(was.doc)) {
 			t.resources[name] = was
 		}
 	}
@@ -136,20 +138,20 @@ func loadProject(root *os.Root, name string) (*project, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := parseJSON(raw)
+	v, err := ordered.Parse(raw)
 	if err != nil {
 		return nil, fmt.Errorf("project.json: %w", err)
 	}
-	doc, ok := v.(object)
+	doc, ok := v.(ordered.Object)
 	if !ok {
 		return nil, errors.New("project.json is no JSON object")
 	}
 	p := &project{name: name, enabled: true}
 	for key, target := range map[string]*string{"title": &p.title, "description": &p.description, "parent": &p.parent} {
-		*target, _ = dig(doc, key).(string)
+		*target, _ = ordered.Dig(doc, key).(string)
 	}
 	for key, target := range map[string]*bool{"enabled": &p.enabled, "inheritable": &p.inheritable} {
-		if v, ok := doc.get(key); ok {
+		if v, ok := doc.Get(key); ok {
 			*target, _ = v.(bool)
 		}
 	}
@@ -211,11 +213,11 @@ func loadCollection(root *os.Root, name string, old *collection) (*collection, [
 	var problems []problem
 	raw, err := readFile(root, path.Join(dir, "config-mode.json"))
 	if err == nil {
-		var v node
-		if v, err = parseJSON(raw); err == nil {
+		var v ordered.Value
+		if v, err = ordered.Parse(raw); err == nil {
 			c.declared = true
 			for key, target := range map[string]*string{"title": &c.title, "description": &c.description, "parent": &c.parent} {
-				*target, _ = dig(v, key).(string)
+				*target, _ = ordered.Dig(v, key).(string)
 			}
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 // token is an API token as its resource describes it.
@@ -32,11 +34,11 @@ func (c config) tokens() map[string]token {
 			continue
 		}
 		t := token{name: short, secure: true}
-		t.hash, _ = dig(r.config, "settings", "tokenHash").(string)
-		if secure, ok := dig(r.config, "profile", "secureChannelRequired").(bool); ok {
+		t.hash, _ = ordered.Dig(r.config, "settings", "tokenHash").(string)
+		if secure, ok := ordered.Dig(r.config, "profile", "secureChannelRequired").(bool); ok {
 			t.secure = secure
 		}
-		t.levels = levelPaths(dig(r.config, "profile", "securityLevels"))
+		t.levels = levelPaths(ordered.Dig(r.config, "profile", "securityLevels"))
 		// Roles belong to users: a token never has one, whatever its resource says.
 		t.levels = slices.DeleteFunc(t.levels, func(l string) bool { return strings.HasPrefix(l, "Authenticated/Roles") })
 		all[short] = t
@@ -55,8 +57,8 @@ func (c config) permission(name string) permission {
 	if r == nil {
 		return permission{levels: []string{"Authenticated/Roles/Administrator"}}
 	}
-	kind, _ := dig(r.config, name, "type").(string)
-	return permission{all: kind == "AllOf", levels: levelPaths(dig(r.config, name, "securityLevels"))}
+	kind, _ := ordered.Dig(r.config, name, "type").(string)
+	return permission{all: kind == "AllOf", levels: levelPaths(ordered.Dig(r.config, name, "securityLevels"))}
 }
 
 // admits reports whether a token has the levels that the list requires. An empty list admits every token.
@@ -74,15 +76,15 @@ func (p permission) admits(t token) bool {
 }
 
 // levelPaths lists the leaves of trees of {name, children}.
-func levelPaths(v node) []string {
-	list, _ := v.(array)
+func levelPaths(v ordered.Value) []string {
+	list, _ := v.(ordered.Array)
 	var paths []string
 	for _, item := range list {
-		name, _ := dig(item, "name").(string)
+		name, _ := ordered.Dig(item, "name").(string)
 		if name == "" {
 			continue
 		}
-		below := levelPaths(dig(item, "children"))
+		below := levelPaths(ordered.Dig(item, "children"))
 		if len(below) == 0 {
 			paths = append(paths, name)
 		}
@@ -91,15 +93,6 @@ func levelPaths(v node) []string {
 		}
 	}
 	return paths
-}
-
-// dig returns the value below nested keys, or nil.
-func dig(v node, keys ...string) node {
-	for _, k := range keys {
-		o, _ := v.(object)
-		v, _ = o.get(k)
-	}
-	return v
 }
 
 // refusal is an error answer in place of a route's answer.
@@ -170,13 +163,13 @@ func (g *Gateway) IssueToken(spec TokenSpec) (string, error) {
 	if err != nil {
 		return "", errors.New("a token's key is base64url without padding")
 	}
-	levels := array{}
+	levels := ordered.Array{}
 	for _, l := range spec.Levels {
 		levels = append(levels, level(strings.Split(l, "/")))
 	}
-	doc := object{
-		{"profile", object{{"type", "basic-token"}, {"secureChannelRequired", spec.Secure}, {"securityLevels", levels}}},
-		{"settings", object{{"tokenHash", tokenHash(raw)}}},
+	doc := ordered.Object{
+		{"profile", ordered.Object{{"type", "basic-token"}, {"secureChannelRequired", spec.Secure}, {"securityLevels", levels}}},
+		{"settings", ordered.Object{{"tokenHash", tokenHash(raw)}}},
 	}
 	return spec.Name + ":" + spec.Key, g.putConfig("local", tokenType+"/"+spec.Name, "admin", doc)
 }
@@ -192,11 +185,11 @@ func (g *Gateway) Grant(names ...string) error {
 }
 
 // putConfig writes config.json of a resource and loads it.
-func (g *Gateway) putConfig(collection, name, actor string, doc node) error {
+func (g *Gateway) putConfig(collection, name, actor string, doc ordered.Value) error {
 	g.filesMu.Lock()
 	defer g.filesMu.Unlock()
 	dir := path.Join(resourcesDir, collection, name)
-	saved, err := g.saveResource(dir, newResource(name, "A"), actor, map[string][]byte{"config.json": pretty(doc)})
+	saved, err := g.saveResource(dir, newResource(name, "A"), actor, map[string][]byte{"config.json": ordered.Pretty(doc)})
 	if err != nil {
 		return err
 	}

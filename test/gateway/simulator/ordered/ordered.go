@@ -1,4 +1,5 @@
-package simulator
+// Package ordered reads and writes JSON whose objects keep the order of their keys, as a gateway writes and signs it.
+package ordered
 
 import (
 	"bytes"
@@ -10,49 +11,59 @@ import (
 	"unicode/utf8"
 )
 
-// A node is a JSON value that keeps the order of its keys: object, array, string, json.Number, bool or nil.
-type node any
+// Value is a JSON value: Object, Array, string, json.Number, bool or nil. A value that is only written may also be another
+// number.
+type Value any
 
-type object []member
+// Object is a JSON object.
+type Object []Member
 
-type member struct {
-	key   string
-	value node
-}
+// Member is a key, which is a string, and its value. It is an array, not a struct, so that other packages can write literals
+// without field names: Object{{"name", "P"}, {"enabled", true}}.
+type Member [2]any
 
-type array []node
+// Key returns the key.
+func (m Member) Key() string { return m[0].(string) }
 
-func (o object) get(key string) (node, bool) {
+// Value returns the value.
+func (m Member) Value() Value { return m[1] }
+
+// Array is a JSON array.
+type Array []Value
+
+// Get returns the value of a key, and whether the object has it.
+func (o Object) Get(key string) (Value, bool) {
 	for _, m := range o {
-		if m.key == key {
-			return m.value, true
+		if m.Key() == key {
+			return m.Value(), true
 		}
 	}
 	return nil, false
 }
 
-// with returns a copy with the value of key replaced, or added at the end.
-func (o object) with(key string, value node) object {
-	out := append(object(nil), o...)
+// With returns a copy with the value of key replaced, or added at the end.
+func (o Object) With(key string, value Value) Object {
+	out := append(Object(nil), o...)
 	for i := range out {
-		if out[i].key == key {
-			out[i].value = value
+		if out[i].Key() == key {
+			out[i][1] = value
 			return out
 		}
 	}
-	return append(out, member{key, value})
+	return append(out, Member{key, value})
 }
 
 const maxDepth = 200
 
-func parseJSON(raw []byte) (node, error) {
+// Parse reads one JSON value.
+func Parse(raw []byte) (Value, error) {
 	if !json.Valid(raw) {
 		var v any
 		return nil, json.Unmarshal(raw, &v) // for the error message
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
-	v, err := parseNode(dec, maxDepth)
+	v, err := parseValue(dec, maxDepth)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +73,7 @@ func parseJSON(raw []byte) (node, error) {
 	return v, nil
 }
 
-func parseNode(dec *json.Decoder, depth int) (node, error) {
+func parseValue(dec *json.Decoder, depth int) (Value, error) {
 	if depth == 0 {
 		return nil, errors.New("nested too deeply")
 	}
@@ -72,24 +83,24 @@ func parseNode(dec *json.Decoder, depth int) (node, error) {
 	}
 	switch tok {
 	case json.Delim('{'):
-		o := object{}
+		o := Object{}
 		for dec.More() {
 			key, err := dec.Token()
 			if err != nil {
 				return nil, err
 			}
-			value, err := parseNode(dec, depth-1)
+			value, err := parseValue(dec, depth-1)
 			if err != nil {
 				return nil, err
 			}
-			o = o.with(key.(string), value) // a later key wins, as in the gateway's parser
+			o = o.With(key.(string), value) // a later key wins, as in the gateway's parser
 		}
 		_, err = dec.Token()
 		return o, err
 	case json.Delim('['):
-		a := array{}
+		a := Array{}
 		for dec.More() {
-			value, err := parseNode(dec, depth-1)
+			value, err := parseValue(dec, depth-1)
 			if err != nil {
 				return nil, err
 			}
@@ -101,34 +112,34 @@ func parseNode(dec *json.Decoder, depth int) (node, error) {
 	return tok, nil
 }
 
-// pretty writes JSON like a gateway: two spaces of indent, HTML-safe strings, no newline at the end.
-func pretty(v node) []byte {
+// Pretty writes JSON like a gateway: two spaces of indent, HTML-safe strings, no newline at the end.
+func Pretty(v Value) []byte {
 	var b strings.Builder
-	writeNode(&b, v, "\n", true)
+	writeValue(&b, v, "\n", true)
 	return []byte(b.String())
 }
 
-// compact writes JSON on one line without HTML escapes, as it goes into a signature.
-func compact(v node) []byte {
+// Compact writes JSON on one line without HTML escapes, as it goes into a signature.
+func Compact(v Value) []byte {
 	var b strings.Builder
-	writeNode(&b, v, "", false)
+	writeValue(&b, v, "", false)
 	return []byte(b.String())
 }
 
-func writeNode(b *strings.Builder, v node, newline string, htmlSafe bool) {
+func writeValue(b *strings.Builder, v Value, newline string, htmlSafe bool) {
 	inner, colon := "", ":"
 	if newline != "" {
 		inner, colon = newline+"  ", ": "
 	}
 	switch v := v.(type) {
-	case object:
+	case Object:
 		writeGroup(b, '{', '}', len(v), newline, inner, func(i int) {
-			writeString(b, v[i].key, htmlSafe)
+			writeString(b, v[i].Key(), htmlSafe)
 			b.WriteString(colon)
-			writeNode(b, v[i].value, inner, htmlSafe)
+			writeValue(b, v[i].Value(), inner, htmlSafe)
 		})
-	case array:
-		writeGroup(b, '[', ']', len(v), newline, inner, func(i int) { writeNode(b, v[i], inner, htmlSafe) })
+	case Array:
+		writeGroup(b, '[', ']', len(v), newline, inner, func(i int) { writeValue(b, v[i], inner, htmlSafe) })
 	case string:
 		writeString(b, v, htmlSafe)
 	case nil:
@@ -179,4 +190,13 @@ func writeString(b *strings.Builder, s string, htmlSafe bool) {
 		}
 	}
 	b.WriteByte('"')
+}
+
+// Dig returns the value below nested keys, or nil.
+func Dig(v Value, keys ...string) Value {
+	for _, k := range keys {
+		o, _ := v.(Object)
+		v, _ = o.Get(k)
+	}
+	return v
 }
