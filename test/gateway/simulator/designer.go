@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
@@ -133,7 +134,7 @@ func (g *Gateway) saveInDesigner(ctx context.Context, id, resourcePath string, f
 
 // saveProjectResource saves and loads a resource of a project. The caller holds filesMu.
 func (g *Gateway) saveProjectResource(name string, r *resource, actor string, files map[string][]byte) (*resource, error) {
-	dir := path.Join(projectsDir, name, r.path)
+	dir := path.Join(datadir.ProjectsDir, name, r.path)
 	saved, err := g.saveResource(dir, r, actor, files)
 	if err == nil && !g.opts.NoBlobs {
 		err = g.storeBlobs(dir, saved)

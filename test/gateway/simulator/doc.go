@@ -9,10 +9,3 @@
 // With a Version before 8.3 the gateway has no REST interface except that of the third-party project-scan module, and
 // signs its projects like 8.1. Two gateways make a redundant Pair.
 package simulator
-
-const (
-	projectsDir  = "projects"
-	blobDir      = projectsDir + "/.resources"
-	resourcesDir = "config/resources"
-	seedMarker   = ".ignition-seed-complete"
-)

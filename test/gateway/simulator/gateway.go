@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 )
 
 // State is a state of the gateway.
@@ -36,7 +38,7 @@ type Gateway struct {
 	opts     Options
 	root     *os.Root
 	log      *slog.Logger
-	canaries *canaries
+	canaries *datadir.Canaries
 	logs     *logBook
 	requests *requestLog
 	faults   *faultList
@@ -90,7 +92,7 @@ func Start(opts Options) (*Gateway, error) {
 	}
 	g := &Gateway{opts: opts, root: root, log: opts.Log, state: Down}
 	g.redundancy = membership{access: opts.Role != "Backup", active: opts.Role != "Backup", peer: opts.Role != "Independent"}
-	g.canaries = &canaries{root: root}
+	g.canaries = datadir.NewCanaries(root)
 	g.logs = &logBook{now: g.now}
 	g.requests = &requestLog{counts: map[string]int{}}
 	g.faults = &faultList{}
@@ -105,7 +107,7 @@ func Start(opts Options) (*Gateway, error) {
 }
 
 func (g *Gateway) start() error {
-	if err := g.canaries.record(); err != nil {
+	if err := g.canaries.Record(); err != nil {
 		return err
 	}
 	if g.opts.Seeding == SeedChart {
@@ -224,10 +226,10 @@ func (g *Gateway) State() (State, string) {
 }
 
 // Canaries returns an error if another program changed, deleted or added a file that only the gateway may write.
-func (g *Gateway) Canaries() error { return g.canaries.check() }
+func (g *Gateway) Canaries() error { return g.canaries.Check() }
 
 // RecordCanaries accepts the gateway's current own files as correct.
-func (g *Gateway) RecordCanaries() error { return g.canaries.record() }
+func (g *Gateway) RecordCanaries() error { return g.canaries.Record() }
 
 // LoadErrors lists what scans could not load since Start, oldest first; at most 10,000.
 func (g *Gateway) LoadErrors() []string {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 )
 
 // Restart stops the gateway and starts it again. It shows STARTING for d.
@@ -148,7 +150,7 @@ func (g *Gateway) finishStartup(runCtx context.Context) error {
 
 // issueOwnToken issues the token of Gateway.Token once, as soon as the data directory has a collection for it.
 func (g *Gateway) issueOwnToken() error {
-	if g.before83() || g.Token() != "" || !exists(g.root, path.Join(resourcesDir, "core")) {
+	if g.before83() || g.Token() != "" || !datadir.Exists(g.root, path.Join(datadir.ResourcesDir, "core")) {
 		return nil
 	}
 	name, key, _ := strings.Cut(g.opts.Token, ":")
@@ -170,14 +172,14 @@ func (g *Gateway) startupFault() error {
 	if g.before83() {
 		return nil // its configuration is in a database
 	}
-	if !exists(g.root, path.Join(resourcesDir, "core", "config-mode.json")) {
+	if !datadir.Exists(g.root, path.Join(datadir.ResourcesDir, "core", "config-mode.json")) {
 		return errors.New("there is no resource collection core: the data directory was not empty, and so was never seeded")
 	}
-	external, err := entries(g.root, path.Join(resourcesDir, "external"))
+	external, err := datadir.List(g.root, path.Join(datadir.ResourcesDir, "external"))
 	if err != nil {
 		return err
 	}
-	if len(external) > 0 && !exists(g.root, path.Join(resourcesDir, "external", "config-mode.json")) {
+	if len(external) > 0 && !datadir.Exists(g.root, path.Join(datadir.ResourcesDir, "external", "config-mode.json")) {
 		return errors.New("the collection external exists but is not empty and has no config-mode.json")
 	}
 	loaded, _ := loadConfig(g.root, g.opts.Mode, nil)
@@ -195,7 +197,7 @@ func (g *Gateway) startupFault() error {
 
 func (g *Gateway) checkWritable() error {
 	probe := "var/ignition/probe"
-	if err := writeFile(g.root, probe, nil); err != nil {
+	if err := datadir.Write(g.root, probe, nil); err != nil {
 		return err
 	}
 	return g.root.Remove(probe)

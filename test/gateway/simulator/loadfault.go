@@ -7,6 +7,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 )
 
 // LoadFault makes the gateway fail to load a project or a config resource, as a faulty commit does.
@@ -26,7 +28,7 @@ type LoadFault struct {
 // FaultLoads replaces all load faults.
 func (g *Gateway) FaultLoads(list ...LoadFault) error {
 	for _, f := range list {
-		if !fs.ValidPath(f.Path) || f.Keep && !strings.HasPrefix(f.Path, projectsDir+"/") || !f.Scan && !f.Hide && !f.Keep {
+		if !fs.ValidPath(f.Path) || f.Keep && !strings.HasPrefix(f.Path, datadir.ProjectsDir+"/") || !f.Scan && !f.Hide && !f.Keep {
 			return errors.New(`a load fault needs the path of a project or of a config resource, and scan, hide or keep (projects only)`)
 		}
 	}
@@ -52,9 +54,9 @@ func (g *Gateway) activeLoadFaults(dir string) []LoadFault {
 
 // scanFails reports whether a load fault makes a scan of this kind end without a result.
 func (g *Gateway) scanFails(kind string) bool {
-	dir := projectsDir
+	dir := datadir.ProjectsDir
 	if kind == kindConfig {
-		dir = resourcesDir
+		dir = datadir.ResourcesDir
 	}
 	return slices.ContainsFunc(g.activeLoadFaults(dir), func(f LoadFault) bool { return f.Scan })
 }
@@ -66,7 +68,7 @@ func (g *Gateway) contains(dir, text string) bool {
 		if err != nil || d.IsDir() {
 			return nil //nolint:nilerr // what cannot be read contains nothing
 		}
-		if raw, err := readFile(g.root, name); err == nil && bytes.Contains(raw, []byte(text)) {
+		if raw, err := datadir.Read(g.root, name); err == nil && bytes.Contains(raw, []byte(text)) {
 			found = true
 			return fs.SkipAll
 		}
@@ -90,7 +92,7 @@ func applyProjectFaults(faults []LoadFault, loaded, old map[string]*project) {
 // applyConfigFaults applies load faults to a loaded configuration.
 func applyConfigFaults(faults []LoadFault, loaded config) {
 	for _, f := range faults {
-		rest := strings.TrimPrefix(f.Path, resourcesDir+"/")
+		rest := strings.TrimPrefix(f.Path, datadir.ResourcesDir+"/")
 		name, resource, _ := strings.Cut(rest, "/")
 		if c := loaded.collection(name); f.Hide && c != nil {
 			delete(c.tree.resources, resource)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
@@ -74,7 +75,7 @@ func (g *Gateway) rewriteResource(count int, change func(dir string, r *resource
 	}
 	for i := range all {
 		x := all[(count+i)%len(all)]
-		files, err := change(path.Join(projectsDir, x.project, x.r.path), x.r)
+		files, err := change(path.Join(datadir.ProjectsDir, x.project, x.r.path), x.r)
 		if err != nil {
 			return err
 		}
@@ -94,7 +95,7 @@ func (g *Gateway) reorderKeys(dir string, r *resource) (map[string][]byte, error
 		if !strings.HasSuffix(f, ".json") {
 			continue
 		}
-		raw, err := readFile(g.root, path.Join(dir, f))
+		raw, err := datadir.Read(g.root, path.Join(dir, f))
 		if err != nil {
 			return nil, nil //nolint:nilerr // the resource is being deleted, and so is unsuitable
 		}
@@ -121,20 +122,20 @@ func (g *Gateway) redrawThumbnail(_ string, r *resource) (map[string][]byte, err
 const walFile = "config/ignition/tags/valueStore.idb-wal"
 
 func (g *Gateway) touchValueStore() error {
-	if err := g.canaries.write(walFile, []byte("simulated pages")); err != nil {
+	if err := g.canaries.Write(walFile, []byte("simulated pages")); err != nil {
 		return err
 	}
-	return g.canaries.remove(walFile)
+	return g.canaries.Remove(walFile)
 }
 
 // rewriteModuleTags rewrites the tags of a provider that a module creates.
 func (g *Gateway) rewriteModuleTags(count int) error {
 	const name = "ignition/tag-definition/MQTT Engine/Edge Nodes"
-	dir := path.Join(resourcesDir, "core", name)
+	dir := path.Join(datadir.ResourcesDir, "core", name)
 	tags := ordered.Array{ordered.Object{{"name", "Node Info"}, {"tagType", "Folder"}, {"seen", json.Number(fmt.Sprint(count))}}}
 	return errors.Join(
-		g.putFile(path.Join(dir, "tags.json"), ordered.Pretty(tags)),
-		g.putFile(path.Join(dir, unaryFile), ordered.Pretty(ordered.Object{{"files", ordered.Array{"tags.json"}}, {"attributes", ordered.Object{}}})))
+		g.canaries.Put(path.Join(dir, "tags.json"), ordered.Pretty(tags)),
+		g.canaries.Put(path.Join(dir, unaryFile), ordered.Pretty(ordered.Object{{"files", ordered.Array{"tags.json"}}, {"attributes", ordered.Object{}}})))
 }
 
 // startNoise makes noise periodically while the gateway runs.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
@@ -109,16 +110,16 @@ func (p *Pair) copyTrees() (changed bool, err error) {
 			continue
 		}
 		changed = true
-		if err := p.to.putFile(name, raw); err != nil {
+		if err := p.to.canaries.Put(name, raw); err != nil {
 			return changed, err
 		}
 	}
 	for name := range have {
-		if _, ok := want[name]; ok || strings.HasPrefix(name, blobDir+"/") {
+		if _, ok := want[name]; ok || strings.HasPrefix(name, datadir.BlobDir+"/") {
 			continue
 		}
 		changed = true
-		if err := p.to.canaries.remove(name); err != nil {
+		if err := p.to.canaries.Remove(name); err != nil {
 			return changed, err
 		}
 	}
@@ -142,7 +143,7 @@ func (g *Gateway) readReplicated() (map[string][]byte, error) {
 		case !isReplicated(name) || !g.partOfResource(name):
 			return nil
 		}
-		files[name], err = readFile(g.root, name)
+		files[name], err = datadir.Read(g.root, name)
 		return err
 	})
 	return files, err
@@ -150,16 +151,16 @@ func (g *Gateway) readReplicated() (map[string][]byte, error) {
 
 // containsReplicated reports whether a pair copies a directory, or one below it.
 func containsReplicated(dir string) bool {
-	return dir == "config" || dir == resourcesDir || dir == projectsDir || isReplicated(dir+"/x")
+	return dir == "config" || dir == datadir.ResourcesDir || dir == datadir.ProjectsDir || isReplicated(dir+"/x")
 }
 
 // isReplicated reports whether a pair copies the tree of a file: the projects, and all collections except external and
 // local.
 func isReplicated(name string) bool {
-	if strings.HasPrefix(name, projectsDir+"/") {
+	if strings.HasPrefix(name, datadir.ProjectsDir+"/") {
 		return !strings.Contains(name, "/.stoker/")
 	}
-	rest, ok := strings.CutPrefix(name, resourcesDir+"/")
+	rest, ok := strings.CutPrefix(name, datadir.ResourcesDir+"/")
 	collection, _, deep := strings.Cut(rest, "/")
 	return ok && deep && collection != "external" && collection != "local"
 }
@@ -167,15 +168,15 @@ func isReplicated(name string) bool {
 // partOfResource reports whether a file belongs to a resource. With Unknowns.ReplicateAllFiles every file does.
 func (g *Gateway) partOfResource(name string) bool {
 	base := path.Base(name)
-	if g.opts.Unknowns.ReplicateAllFiles || strings.HasPrefix(name, blobDir+"/") ||
+	if g.opts.Unknowns.ReplicateAllFiles || strings.HasPrefix(name, datadir.BlobDir+"/") ||
 		slices.Contains([]string{resourceFile, unaryFile, "project.json", "config-mode.json"}, base) {
 		return true
 	}
 	dir := path.Dir(name)
-	if exists(g.root, path.Join(dir, unaryFile)) {
+	if datadir.Exists(g.root, path.Join(dir, unaryFile)) {
 		return true
 	}
-	raw, err := readFile(g.root, path.Join(dir, resourceFile))
+	raw, err := datadir.Read(g.root, path.Join(dir, resourceFile))
 	if err != nil {
 		return false
 	}

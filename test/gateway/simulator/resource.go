@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
@@ -22,8 +23,6 @@ const (
 	resourceFile  = "resource.json"
 	thumbnailFile = "thumbnail.png"
 	unaryFile     = "unary-resource.json"
-	// maxFile is the maximum size of a file that the simulator reads, in bytes.
-	maxFile = 256 << 20
 	// maxConfig is the maximum size of a config.json that is parsed for the resource routes, in bytes.
 	maxConfig = 1 << 20
 )
@@ -45,7 +44,7 @@ var errNoAttributes = errors.New("resource.json has no attributes object")
 
 // loadResource reads the resource in dir. name is its resource.json or unary-resource.json.
 func loadResource(root *os.Root, dir, name, resourcePath string) (*resource, error) {
-	raw, err := readFile(root, path.Join(dir, name))
+	raw, err := datadir.Read(root, path.Join(dir, name))
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +72,7 @@ func loadResource(root *os.Root, dir, name, resourcePath string) (*resource, err
 }
 
 func (r *resource) loadFile(root *os.Root, dir, file string) error {
-	raw, err := readFile(root, path.Join(dir, file))
+	raw, err := datadir.Read(root, path.Join(dir, file))
 	if err != nil {
 		return fmt.Errorf("the listed file %s: %w", file, err)
 	}
@@ -98,7 +97,7 @@ func (t *tree) readRaw(root *os.Root) []problem {
 	for name, r := range t.resources {
 		r.raw = map[string][]byte{}
 		for _, f := range r.files {
-			raw, err := readFile(root, path.Join(t.dir, name, f))
+			raw, err := datadir.Read(root, path.Join(t.dir, name, f))
 			if err != nil {
 				problems = append(problems, problem{path.Join(t.dir, name), err})
 			}

@@ -7,6 +7,7 @@ import (
 	"path"
 	"strings"
 
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
@@ -62,7 +63,7 @@ func (g *Gateway) tagsBelow(dir string) ordered.Array {
 		if err != nil || d.IsDir() || d.Name() != "tags.json" && d.Name() != "udts.json" {
 			return nil //nolint:nilerr // a folder that is not there has no tags
 		}
-		raw, err := readFile(g.root, name)
+		raw, err := datadir.Read(g.root, name)
 		if err != nil {
 			return nil //nolint:nilerr // gone meanwhile
 		}

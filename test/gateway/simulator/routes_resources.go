@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
@@ -115,7 +116,7 @@ func (g *Gateway) Loaded(dir string) map[string]string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	parts := strings.SplitN(dir, "/", 3)
-	if len(parts) >= 2 && parts[0] == projectsDir {
+	if len(parts) >= 2 && parts[0] == datadir.ProjectsDir {
 		p := g.projects[parts[1]]
 		switch {
 		case p == nil:

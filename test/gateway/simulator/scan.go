@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
@@ -230,7 +231,7 @@ func (g *Gateway) scanProjects() []problem {
 		}
 		g.signExternal(p.tree, true)
 	}
-	applyProjectFaults(g.activeLoadFaults(projectsDir), loaded, old)
+	applyProjectFaults(g.activeLoadFaults(datadir.ProjectsDir), loaded, old)
 	g.mu.Lock()
 	g.projects = loaded
 	g.mu.Unlock()
@@ -250,7 +251,7 @@ func (g *Gateway) scanConfig() []problem {
 			g.signExternal(c.tree, false)
 		}
 	}
-	applyConfigFaults(g.activeLoadFaults(resourcesDir), loaded)
+	applyConfigFaults(g.activeLoadFaults(datadir.ResourcesDir), loaded)
 	g.mu.Lock()
 	g.config = loaded
 	g.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path"
 
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
@@ -16,33 +17,33 @@ import (
 func (g *Gateway) seed() (seeded bool, err error) {
 	switch g.opts.Seeding {
 	case SeedImage:
-		list, err := entries(g.root, ".")
+		list, err := datadir.List(g.root, ".")
 		if err != nil || len(list) > 0 {
 			return false, err
 		}
 	case SeedChart:
-		if exists(g.root, seedMarker) {
+		if datadir.Exists(g.root, datadir.SeedMarker) {
 			return false, nil
 		}
 		// The chart's script sets the marker before it copies.
-		if err := g.canaries.write(seedMarker, nil); err != nil {
+		if err := g.canaries.Write(datadir.SeedMarker, nil); err != nil {
 			return false, err
 		}
 	default:
 		return false, nil
 	}
 	for name, raw := range platformFiles(g.opts) {
-		if err := g.canaries.write(name, raw); err != nil {
+		if err := g.canaries.Write(name, raw); err != nil {
 			return true, err
 		}
 	}
-	if err := g.root.MkdirAll(blobDir, 0o755); err != nil {
+	if err := g.root.MkdirAll(datadir.BlobDir, 0o755); err != nil {
 		return true, err
 	}
 	if err := g.seedResources(); err != nil {
 		return true, err
 	}
-	return true, g.canaries.write(seedMarker, nil)
+	return true, g.canaries.Write(datadir.SeedMarker, nil)
 }
 
 // platformFiles are the gateway's own files, each a canary.
@@ -68,7 +69,7 @@ func platformFiles(o Options) map[string][]byte {
 		"ignition.conf":                    []byte("wrapper.java.maxmemory=1024\n"),
 		"logback.xml":                      []byte("<configuration/>\n"),
 		"redundancy.xml":                   redundancyXML(o.Role),
-		path.Join(blobDir, hex.EncodeToString(sum[:])): leftover,
+		path.Join(datadir.BlobDir, hex.EncodeToString(sum[:])): leftover,
 	}
 }
 
@@ -98,7 +99,7 @@ func (g *Gateway) seedResources() error {
 		"core":     configMode("Core", "external", true),
 		"local":    configMode("Local", above, false),
 	} {
-		if err := g.canaries.write(path.Join(resourcesDir, name, "config-mode.json"), raw); err != nil {
+		if err := g.canaries.Write(path.Join(datadir.ResourcesDir, name, "config-mode.json"), raw); err != nil {
 			return err
 		}
 	}
@@ -112,7 +113,7 @@ func (g *Gateway) seedResources() error {
 		"ignition/gateway-network-settings":             ordered.Object{{"enabled", true}},
 		"com.inductiveautomation.perspective/themes/ui": ordered.Object{{"private", true}},
 	} {
-		dir := path.Join(resourcesDir, "core", name)
+		dir := path.Join(datadir.ResourcesDir, "core", name)
 		files := map[string][]byte{"config.json": ordered.Pretty(doc)}
 		if _, err := g.saveResource(dir, newResource(name, "A"), "initialization", files); err != nil {
 			return err
@@ -127,9 +128,9 @@ func (g *Gateway) saveResource(dir string, r *resource, actor string, files map[
 	if err != nil {
 		return nil, err
 	}
-	put := g.putFile
+	put := g.canaries.Put
 	if g.opts.Unknowns.SaveInPlace {
-		put = g.canaries.write
+		put = g.canaries.Write
 	}
 	for name, raw := range files {
 		if err := put(path.Join(dir, name), raw); err != nil {
@@ -142,13 +143,6 @@ func (g *Gateway) saveResource(dir string, r *resource, actor string, files map[
 		}
 	}
 	return next, put(path.Join(dir, resourceFile), doc)
-}
-
-func (g *Gateway) putFile(name string, raw []byte) error {
-	if neverTouch(name) {
-		return g.canaries.write(name, raw)
-	}
-	return g.canaries.replace(name, raw)
 }
 
 // ownTokenLevel is the security level of the token that the simulator issues.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 	"stoker.io/stoker/test/trees"
 )
@@ -33,7 +34,7 @@ func TestSignatureOf83MatchesRealGateway(t *testing.T) {
 		}
 		r, err := loadResource(root, path.Dir(name), resourceFile, name)
 		require.NoError(t, err, name)
-		raw, err := readFile(root, name)
+		raw, err := datadir.Read(root, name)
 		require.NoError(t, err)
 		if assert.Equal(t, string(raw), string(ordered.Pretty(r.ordered())), name) {
 			stable++
@@ -87,9 +88,9 @@ func copyTree(t *testing.T, from *os.Root, dir string) {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
-		raw, err := readFile(from, name)
+		raw, err := datadir.Read(from, name)
 		require.NoError(t, err)
-		return writeFile(to, name, raw)
+		return datadir.Write(to, name, raw)
 	}))
 }
 
@@ -109,9 +110,9 @@ func TestRealTree(t *testing.T) {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		want, err := readFile(root, name)
+		want, err := datadir.Read(root, name)
 		require.NoError(t, err)
-		got, err := readFile(g.root, name)
+		got, err := datadir.Read(g.root, name)
 		require.NoError(t, err)
 		if string(got) != string(want) {
 			changed++

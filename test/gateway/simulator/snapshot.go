@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
@@ -100,9 +101,9 @@ type project struct {
 // loaded project stays.
 func loadProjects(root *os.Root, old map[string]*project) (map[string]*project, []problem) {
 	loaded := map[string]*project{}
-	list, err := entries(root, projectsDir)
+	list, err := datadir.List(root, datadir.ProjectsDir)
 	if err != nil {
-		return old, []problem{{projectsDir, err}}
+		return old, []problem{{datadir.ProjectsDir, err}}
 	}
 	var problems []problem
 	for _, d := range list {
@@ -115,7 +116,7 @@ func loadProjects(root *os.Root, old map[string]*project) (map[string]*project, 
 		case errors.Is(err, fs.ErrNotExist):
 			continue
 		case err != nil:
-			problems = append(problems, problem{path.Join(projectsDir, name), err})
+			problems = append(problems, problem{path.Join(datadir.ProjectsDir, name), err})
 			if old[name] != nil {
 				loaded[name] = old[name]
 			}
@@ -126,7 +127,7 @@ func loadProjects(root *os.Root, old map[string]*project) (map[string]*project, 
 			before = old[name].tree
 		}
 		var broken []problem
-		p.tree, broken = loadTree(root, path.Join(projectsDir, name), before)
+		p.tree, broken = loadTree(root, path.Join(datadir.ProjectsDir, name), before)
 		problems = append(problems, broken...)
 		loaded[name] = p
 	}
@@ -134,7 +135,7 @@ func loadProjects(root *os.Root, old map[string]*project) (map[string]*project, 
 }
 
 func loadProject(root *os.Root, name string) (*project, error) {
-	raw, err := readFile(root, path.Join(projectsDir, name, "project.json"))
+	raw, err := datadir.Read(root, path.Join(datadir.ProjectsDir, name, "project.json"))
 	if err != nil {
 		return nil, err
 	}
@@ -200,18 +201,18 @@ func loadConfig(root *os.Root, mode string, old config) (config, []problem) {
 }
 
 func loadCollection(root *os.Root, name string, old *collection) (*collection, []problem) {
-	dir := path.Join(resourcesDir, name)
+	dir := path.Join(datadir.ResourcesDir, name)
 	c := &collection{name: name, enabled: true}
 	var before *tree
 	if old != nil {
 		before = old.tree
 	}
-	if !exists(root, dir) {
+	if !datadir.Exists(root, dir) {
 		c.tree = &tree{dir: dir, resources: map[string]*resource{}}
 		return c, nil
 	}
 	var problems []problem
-	raw, err := readFile(root, path.Join(dir, "config-mode.json"))
+	raw, err := datadir.Read(root, path.Join(dir, "config-mode.json"))
 	if err == nil {
 		var v ordered.Value
 		if v, err = ordered.Parse(raw); err == nil {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
@@ -188,7 +189,7 @@ func (g *Gateway) Grant(names ...string) error {
 func (g *Gateway) putConfig(collection, name, actor string, doc ordered.Value) error {
 	g.filesMu.Lock()
 	defer g.filesMu.Unlock()
-	dir := path.Join(resourcesDir, collection, name)
+	dir := path.Join(datadir.ResourcesDir, collection, name)
 	saved, err := g.saveResource(dir, newResource(name, "A"), actor, map[string][]byte{"config.json": ordered.Pretty(doc)})
 	if err != nil {
 		return err

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"path"
 	"slices"
+
+	"stoker.io/stoker/test/gateway/simulator/datadir"
 )
 
 // signExternal does what a projects scan does to resources whose content differs from the signed one: it writes
@@ -28,7 +30,7 @@ func (g *Gateway) signExternal(t *tree, blobs bool) {
 		}
 		next, raw, err := r.sign("external", g.now())
 		if err == nil {
-			err = g.canaries.replace(path.Join(dir, resourceFile), raw)
+			err = g.canaries.Replace(path.Join(dir, resourceFile), raw)
 		}
 		if err != nil {
 			g.logs.add(levelError, "ProjectResources", "could not sign "+dir+": "+err.Error())
@@ -41,18 +43,18 @@ func (g *Gateway) signExternal(t *tree, blobs bool) {
 
 func (g *Gateway) storeBlobs(dir string, r *resource) error {
 	for file, digest := range r.digests {
-		blob := path.Join(blobDir, digest)
-		if exists(g.root, blob) {
+		blob := path.Join(datadir.BlobDir, digest)
+		if datadir.Exists(g.root, blob) {
 			continue
 		}
-		raw, err := readFile(g.root, path.Join(dir, file))
+		raw, err := datadir.Read(g.root, path.Join(dir, file))
 		if err != nil {
 			return err
 		}
 		if sum := sha256.Sum256(raw); hex.EncodeToString(sum[:]) != digest {
 			continue // the file has changed since it was loaded; the next scan reads it
 		}
-		if err := g.canaries.write(blob, raw); err != nil {
+		if err := g.canaries.Write(blob, raw); err != nil {
 			return err
 		}
 	}

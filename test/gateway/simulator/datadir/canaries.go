@@ -1,4 +1,4 @@
-package simulator
+package datadir
 
 import (
 	"crypto/sha256"
@@ -14,17 +14,20 @@ import (
 	"sync"
 )
 
-// canaries holds the digest of every file that only the gateway may write (never-touch files), to detect changes by
-// other programs. The simulator writes such files only through canaries.
-type canaries struct {
+// Canaries holds the digest of every file that only the gateway may write (never-touch files), to detect changes by
+// other programs. The simulator writes such files only through Canaries.
+type Canaries struct {
 	root      *os.Root
 	mu        sync.Mutex
 	files     map[string][sha256.Size]byte
 	tempFiles int // number of temporary files so far
 }
 
-// record accepts the current never-touch files as correct.
-func (c *canaries) record() error {
+// NewCanaries returns Canaries without recorded files.
+func NewCanaries(root *os.Root) *Canaries { return &Canaries{root: root} }
+
+// Record accepts the current never-touch files as correct.
+func (c *Canaries) Record() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	found, err := c.digests()
@@ -32,8 +35,8 @@ func (c *canaries) record() error {
 	return err
 }
 
-// check compares the never-touch files with the recorded ones. Changed, deleted and new files are errors.
-func (c *canaries) check() error {
+// Check compares the never-touch files with the recorded ones. Changed, deleted and new files are errors.
+func (c *Canaries) Check() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	found, err := c.digests()
@@ -54,11 +57,11 @@ func (c *canaries) check() error {
 	return errors.Join(errs...)
 }
 
-// write writes a file of the gateway, and records its digest if it is a never-touch file.
-func (c *canaries) write(name string, raw []byte) error {
+// Write writes a file of the gateway, and records its digest if it is a never-touch file.
+func (c *Canaries) Write(name string, raw []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := writeFile(c.root, name, raw); err != nil {
+	if err := Write(c.root, name, raw); err != nil {
 		return err
 	}
 	if neverTouch(name) {
@@ -67,22 +70,22 @@ func (c *canaries) write(name string, raw []byte) error {
 	return nil
 }
 
-// remove deletes a file and its recorded digest, if any.
-func (c *canaries) remove(name string) error {
+// Remove deletes a file and its recorded digest, if any.
+func (c *Canaries) Remove(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.files, name)
 	return c.root.Remove(name)
 }
 
-// replace writes a file atomically. Its temporary file is in projects/.resources, which only the gateway reads. check
+// Replace writes a file atomically. Its temporary file is in projects/.resources, which only the gateway reads. Check
 // never sees the temporary file, because mu is held.
-func (c *canaries) replace(name string, raw []byte) error {
+func (c *Canaries) Replace(name string, raw []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tempFiles++
-	temp := path.Join(blobDir, "tmp-"+strconv.Itoa(c.tempFiles))
-	if err := writeFile(c.root, temp, raw); err != nil {
+	temp := path.Join(BlobDir, "tmp-"+strconv.Itoa(c.tempFiles))
+	if err := Write(c.root, temp, raw); err != nil {
 		return err
 	}
 	err := c.root.MkdirAll(path.Dir(name), 0o755)
@@ -95,8 +98,16 @@ func (c *canaries) replace(name string, raw []byte) error {
 	return nil
 }
 
+// Put writes a file of the gateway: a never-touch file in place, any other atomically.
+func (c *Canaries) Put(name string, raw []byte) error {
+	if neverTouch(name) {
+		return c.Write(name, raw)
+	}
+	return c.Replace(name, raw)
+}
+
 // digests returns the digests of all current never-touch files.
-func (c *canaries) digests() (map[string][sha256.Size]byte, error) {
+func (c *Canaries) digests() (map[string][sha256.Size]byte, error) {
 	found := map[string][sha256.Size]byte{}
 	err := fs.WalkDir(c.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -110,7 +121,7 @@ func (c *canaries) digests() (map[string][sha256.Size]byte, error) {
 			found[name] = [sha256.Size]byte{} // a link in place of a file is a change
 			return nil
 		}
-		raw, err := readFile(c.root, name)
+		raw, err := Read(c.root, name)
 		if err != nil {
 			return err
 		}
@@ -148,7 +159,7 @@ func neverTouch(name string) bool {
 		return false
 	}
 	return strings.HasPrefix(base, "gateway.xml") || strings.HasPrefix(base, "migration-log-") || slices.Contains([]string{
-		".container-init.conf", seedMarker, "commissioning.json", "modules.json", "redundancy.xml", "ignition.conf", "logback.xml",
+		".container-init.conf", SeedMarker, "commissioning.json", "modules.json", "redundancy.xml", "ignition.conf", "logback.xml",
 		"conversion-report.txt",
 	}, base)
 }
