@@ -14,6 +14,7 @@ import (
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
+	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
 // session is an open Designer. Gateway.mu guards it.
@@ -27,7 +28,10 @@ type session struct {
 // ErrConflict means that a resource was changed since the Designer opened it, for which a user would see a dialog.
 var ErrConflict = errors.New("the resource was changed since it was opened")
 
-const maxSessions = 1000
+const (
+	maxSessions   = 1000
+	thumbnailFile = "thumbnail.png" // of a Perspective view
+)
 
 // OpenDesigner opens a Designer session on a project and returns its id.
 func (g *Gateway) OpenDesigner(user, project string) (string, error) {
@@ -77,7 +81,7 @@ func (g *Gateway) OpenResource(id, resourcePath string) error {
 	if r == nil {
 		return fmt.Errorf("the project %s has no resource %s", s.project, resourcePath)
 	}
-	s.opened[resourcePath] = r.storedSignature()
+	s.opened[resourcePath] = r.StoredSignature()
 	return nil
 }
 
@@ -114,11 +118,11 @@ func (g *Gateway) saveInDesigner(ctx context.Context, id, resourcePath string, f
 	case !known:
 		return fmt.Errorf("the gateway has no project %s", s.project)
 	case old == nil:
-		old = newResource(resourcePath, "G")
+		old = resource.New(resourcePath, "G")
 		if g.before83() {
-			old.raw = map[string][]byte{}
+			old.Raw = map[string][]byte{}
 		}
-	case old.storedSignature() != base && !force:
+	case old.StoredSignature() != base && !force:
 		return ErrConflict
 	}
 	files = withThumbnail(resourcePath, files)
@@ -128,13 +132,13 @@ func (g *Gateway) saveInDesigner(ctx context.Context, id, resourcePath string, f
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s.opened[resourcePath] = saved.storedSignature()
+	s.opened[resourcePath] = saved.StoredSignature()
 	return nil
 }
 
 // saveProjectResource saves and loads a resource of a project. The caller holds filesMu.
-func (g *Gateway) saveProjectResource(name string, r *resource, actor string, files map[string][]byte) (*resource, error) {
-	dir := path.Join(datadir.ProjectsDir, name, r.path)
+func (g *Gateway) saveProjectResource(name string, r *resource.Resource, actor string, files map[string][]byte) (*resource.Resource, error) {
+	dir := path.Join(datadir.ProjectsDir, name, r.Path)
 	saved, err := g.saveResource(dir, r, actor, files)
 	if err == nil && !g.opts.NoBlobs {
 		err = g.storeBlobs(dir, saved)
@@ -146,7 +150,7 @@ func (g *Gateway) saveProjectResource(name string, r *resource, actor string, fi
 	defer g.mu.Unlock()
 	if p := g.projects[name]; p != nil {
 		changed := *p
-		changed.tree = p.tree.with(saved)
+		changed.Tree = p.Tree.With(saved)
 		g.projects = maps.Clone(g.projects)
 		g.projects[name] = &changed
 	}
@@ -175,7 +179,7 @@ func (g *Gateway) SaveConfig(ctx context.Context, collection, resourcePath, acto
 	if err != nil {
 		return err
 	}
-	if g.loadedConfig().collection(collection) == nil || collection == "external" {
+	if g.loadedConfig().Collection(collection) == nil || collection == "external" {
 		return fmt.Errorf("the collection %s is not one that the web interface writes", collection)
 	}
 	if err := g.awaitLock(ctx, kindConfig); err != nil {
@@ -192,7 +196,7 @@ func checkSave(resourcePath string, files map[string][]byte) error {
 		return fmt.Errorf("%q is no resource: want <module>/<type>[/<name>]", resourcePath)
 	}
 	for name := range files {
-		if name == "" || name == resourceFile || name == ".." || strings.ContainsAny(name, `/\`) {
+		if name == "" || name == resource.File || name == ".." || strings.ContainsAny(name, `/\`) {
 			return fmt.Errorf("%q is no data file", name)
 		}
 	}
@@ -202,12 +206,12 @@ func checkSave(resourcePath string, files map[string][]byte) error {
 func errSession(id string) error { return fmt.Errorf("there is no Designer session %q", id) }
 
 // projectResource must be called with mu held.
-func (g *Gateway) projectResource(project, resourcePath string) *resource {
+func (g *Gateway) projectResource(project, resourcePath string) *resource.Resource {
 	p := g.projects[project]
 	if p == nil {
 		return nil
 	}
-	return p.tree.resources[resourcePath]
+	return p.Tree.Resources[resourcePath]
 }
 
 func (s *session) doc(now time.Time, seen ordered.Value) ordered.Value {

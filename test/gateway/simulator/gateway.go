@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
+	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
 // State is a state of the gateway.
@@ -57,8 +58,8 @@ type Gateway struct {
 	reason       string // why it is Faulted
 	firstStart   bool   // seeded, and not started since
 	token        string
-	projects     map[string]*project
-	config       config
+	projects     map[string]*resource.Project
+	config       resource.Config
 	loadErrors   []string
 	loadFaults   []LoadFault
 	scans        map[string]*scanState

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
+	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
 // Restart stops the gateway and starts it again. It shows STARTING for d.
@@ -182,13 +183,13 @@ func (g *Gateway) startupFault() error {
 	if len(external) > 0 && !datadir.Exists(g.root, path.Join(datadir.ResourcesDir, "external", "config-mode.json")) {
 		return errors.New("the collection external exists but is not empty and has no config-mode.json")
 	}
-	loaded, _ := loadConfig(g.root, g.opts.Mode, nil)
+	loaded, _ := resource.LoadConfig(g.root, g.opts.Mode, nil)
 	if singleton := singletonOnlyInMode(loaded, g.opts.Mode); singleton != "" {
 		return fmt.Errorf("the singleton %s is defined in the mode %s only: it must be in core or external", singleton, g.opts.Mode)
 	}
-	_, problems := loadProjects(g.root, nil)
+	_, problems := resource.LoadProjects(g.root, nil)
 	for _, p := range problems {
-		if errors.Is(p.err, errNoAttributes) {
+		if errors.Is(p.Err, resource.ErrNoAttributes) {
 			return fmt.Errorf("ProjectResourceBuilder.setAttributes: %s", p)
 		}
 	}
@@ -204,12 +205,12 @@ func (g *Gateway) checkWritable() error {
 }
 
 // singletonOnlyInMode returns a singleton resource that only the mode defines, or "".
-func singletonOnlyInMode(c config, mode string) string {
+func singletonOnlyInMode(c resource.Config, mode string) string {
 	if mode == "" {
 		return ""
 	}
-	for _, name := range c.collection(mode).tree.names("") {
-		_, _, in := c.effective(name)
+	for _, name := range c.Collection(mode).Tree.Names("") {
+		_, _, in := c.Effective(name)
 		if strings.Count(name, "/") == 1 && !slices.Contains(in, "core") && !slices.Contains(in, "external") {
 			return name
 		}

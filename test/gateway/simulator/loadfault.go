@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
+	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
 // LoadFault makes the gateway fail to load a project or a config resource, as a faulty commit does.
@@ -78,7 +79,7 @@ func (g *Gateway) contains(dir, text string) bool {
 }
 
 // applyProjectFaults applies load faults to loaded projects. old has the projects of the previous scan.
-func applyProjectFaults(faults []LoadFault, loaded, old map[string]*project) {
+func applyProjectFaults(faults []LoadFault, loaded, old map[string]*resource.Project) {
 	for _, f := range faults {
 		switch name := path.Base(f.Path); {
 		case f.Hide:
@@ -90,12 +91,12 @@ func applyProjectFaults(faults []LoadFault, loaded, old map[string]*project) {
 }
 
 // applyConfigFaults applies load faults to a loaded configuration.
-func applyConfigFaults(faults []LoadFault, loaded config) {
+func applyConfigFaults(faults []LoadFault, loaded resource.Config) {
 	for _, f := range faults {
 		rest := strings.TrimPrefix(f.Path, datadir.ResourcesDir+"/")
 		name, resource, _ := strings.Cut(rest, "/")
-		if c := loaded.collection(name); f.Hide && c != nil {
-			delete(c.tree.resources, resource)
+		if c := loaded.Collection(name); f.Hide && c != nil {
+			delete(c.Tree.Resources, resource)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
+	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
 // Noise is a change that a running gateway makes to its files without any user action.
@@ -44,7 +45,7 @@ func (g *Gateway) MakeNoise(kind Noise) error {
 	g.mu.Unlock()
 	switch kind {
 	case NoiseTimestamp:
-		return g.rewriteResource(count, func(string, *resource) (map[string][]byte, error) { return map[string][]byte{}, nil })
+		return g.rewriteResource(count, func(string, *resource.Resource) (map[string][]byte, error) { return map[string][]byte{}, nil })
 	case NoiseKeyOrder:
 		return g.rewriteResource(count, g.reorderKeys)
 	case NoiseThumbnail:
@@ -59,30 +60,30 @@ func (g *Gateway) MakeNoise(kind Noise) error {
 
 // rewriteResource rewrites files of a project resource, and its resource.json with the same actor. change returns the
 // new files, or nil for an unsuitable resource. count selects the first resource to try.
-func (g *Gateway) rewriteResource(count int, change func(dir string, r *resource) (map[string][]byte, error)) error {
+func (g *Gateway) rewriteResource(count int, change func(dir string, r *resource.Resource) (map[string][]byte, error)) error {
 	projects := g.loadedProjects()
 	type candidate struct {
 		project string
-		r       *resource
+		r       *resource.Resource
 	}
 	var all []candidate
 	for _, name := range slices.Sorted(maps.Keys(projects)) {
-		for _, p := range projects[name].tree.names("") {
-			if r := projects[name].tree.resources[p]; !r.unary {
+		for _, p := range projects[name].Tree.Names("") {
+			if r := projects[name].Tree.Resources[p]; !r.Unary {
 				all = append(all, candidate{name, r})
 			}
 		}
 	}
 	for i := range all {
 		x := all[(count+i)%len(all)]
-		files, err := change(path.Join(datadir.ProjectsDir, x.project, x.r.path), x.r)
+		files, err := change(path.Join(datadir.ProjectsDir, x.project, x.r.Path), x.r)
 		if err != nil {
 			return err
 		}
 		if files == nil {
 			continue
 		}
-		actor, _ := ordered.Dig(x.r.attributes(), "lastModification", "actor").(string)
+		actor, _ := ordered.Dig(x.r.Attributes(), "lastModification", "actor").(string)
 		_, err = g.saveProjectResource(x.project, x.r, actor, files)
 		return err
 	}
@@ -90,8 +91,8 @@ func (g *Gateway) rewriteResource(count int, change func(dir string, r *resource
 }
 
 // reorderKeys returns the first JSON object among a resource's files with its keys reversed.
-func (g *Gateway) reorderKeys(dir string, r *resource) (map[string][]byte, error) {
-	for _, f := range r.files {
+func (g *Gateway) reorderKeys(dir string, r *resource.Resource) (map[string][]byte, error) {
+	for _, f := range r.Files {
 		if !strings.HasSuffix(f, ".json") {
 			continue
 		}
@@ -112,8 +113,8 @@ func (g *Gateway) reorderKeys(dir string, r *resource) (map[string][]byte, error
 }
 
 // redrawThumbnail returns a new thumbnail for a view that has one.
-func (g *Gateway) redrawThumbnail(_ string, r *resource) (map[string][]byte, error) {
-	if !slices.Contains(r.files, thumbnailFile) {
+func (g *Gateway) redrawThumbnail(_ string, r *resource.Resource) (map[string][]byte, error) {
+	if !slices.Contains(r.Files, thumbnailFile) {
 		return nil, nil
 	}
 	return map[string][]byte{thumbnailFile: fakePNG("drawn at " + g.now().Format(time.RFC3339Nano))}, nil
@@ -135,7 +136,7 @@ func (g *Gateway) rewriteModuleTags(count int) error {
 	tags := ordered.Array{ordered.Object{{"name", "Node Info"}, {"tagType", "Folder"}, {"seen", json.Number(fmt.Sprint(count))}}}
 	return errors.Join(
 		g.canaries.Put(path.Join(dir, "tags.json"), ordered.Pretty(tags)),
-		g.canaries.Put(path.Join(dir, unaryFile), ordered.Pretty(ordered.Object{{"files", ordered.Array{"tags.json"}}, {"attributes", ordered.Object{}}})))
+		g.canaries.Put(path.Join(dir, resource.UnaryFile), ordered.Pretty(ordered.Object{{"files", ordered.Array{"tags.json"}}, {"attributes", ordered.Object{}}})))
 }
 
 // startNoise makes noise periodically while the gateway runs.

@@ -12,6 +12,7 @@ import (
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
+	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
 // membership is a gateway's role in a redundant pair. Gateway.mu guards it.
@@ -169,14 +170,14 @@ func isReplicated(name string) bool {
 func (g *Gateway) partOfResource(name string) bool {
 	base := path.Base(name)
 	if g.opts.Unknowns.ReplicateAllFiles || strings.HasPrefix(name, datadir.BlobDir+"/") ||
-		slices.Contains([]string{resourceFile, unaryFile, "project.json", "config-mode.json"}, base) {
+		slices.Contains([]string{resource.File, resource.UnaryFile, "project.json", "config-mode.json"}, base) {
 		return true
 	}
 	dir := path.Dir(name)
-	if datadir.Exists(g.root, path.Join(dir, unaryFile)) {
+	if datadir.Exists(g.root, path.Join(dir, resource.UnaryFile)) {
 		return true
 	}
-	raw, err := datadir.Read(g.root, path.Join(dir, resourceFile))
+	raw, err := datadir.Read(g.root, path.Join(dir, resource.File))
 	if err != nil {
 		return false
 	}

@@ -119,8 +119,8 @@ func (g *Gateway) getInfo(w http.ResponseWriter, _ *http.Request) {
 // name returns the systemName of the configuration, unless the gateway was started with a fixed name [LIVE 8.3.8:
 // systemName takes effect after a scan].
 func (g *Gateway) name() string {
-	if r, _, _ := g.loadedConfig().effective("ignition/system-properties"); r != nil && !g.opts.FixedName {
-		if name, ok := ordered.Dig(r.config, "systemName").(string); ok && name != "" {
+	if r, _, _ := g.loadedConfig().Effective("ignition/system-properties"); r != nil && !g.opts.FixedName {
+		if name, ok := ordered.Dig(r.Config, "systemName").(string); ok && name != "" {
 			return name
 		}
 	}
@@ -173,10 +173,10 @@ func (g *Gateway) postRestart(w http.ResponseWriter, r *http.Request) {
 func (g *Gateway) getModes(w http.ResponseWriter, r *http.Request) {
 	items := []ordered.Value{}
 	for _, c := range g.loadedConfig() {
-		if c.declared {
+		if c.Declared {
 			items = append(items, ordered.Object{
-				{"name", c.name}, {"title", c.title}, {"description", c.description},
-				{"resourceCount", len(c.tree.resources)},
+				{"name", c.Name}, {"title", c.Title}, {"description", c.Description},
+				{"resourceCount", len(c.Tree.Resources)},
 			})
 		}
 	}

@@ -51,7 +51,7 @@ func (g *Gateway) getTags(w http.ResponseWriter, r *http.Request) {
 			if kind == "tag-type-definition" && q.Get("includeUdts") != "true" {
 				continue
 			}
-			tags = append(tags, g.tagsBelow(path.Join(collection.tree.dir, "ignition", kind, provider, path.Clean("/"+q.Get("path"))))...)
+			tags = append(tags, g.tagsBelow(path.Join(collection.Tree.Dir, "ignition", kind, provider, path.Clean("/"+q.Get("path"))))...)
 		}
 	}
 	writeJSON(w, http.StatusOK, ordered.Object{{"name", provider}, {"tagType", "Provider"}, {"tags", tags}})

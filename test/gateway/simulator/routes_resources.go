@@ -9,24 +9,25 @@ import (
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
+	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
-func (g *Gateway) loadedProjects() map[string]*project {
+func (g *Gateway) loadedProjects() map[string]*resource.Project {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.projects
 }
 
-func (g *Gateway) loadedConfig() config {
+func (g *Gateway) loadedConfig() resource.Config {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.config
 }
 
-func projectDoc(all map[string]*project, p *project) ordered.Value {
+func projectDoc(all map[string]*resource.Project, p *resource.Project) ordered.Value {
 	return ordered.Object{
-		{"name", p.name}, {"description", p.description}, {"title", p.title}, {"enabled", p.enabled}, {"parent", p.parent},
-		{"inheritable", p.inheritable}, {"invalidParent", invalidParent(all, p)}, {"mutable", true},
+		{"name", p.Name}, {"description", p.Description}, {"title", p.Title}, {"enabled", p.Enabled}, {"parent", p.Parent},
+		{"inheritable", p.Inheritable}, {"invalidParent", resource.InvalidParent(all, p)}, {"mutable", true},
 	}
 }
 
@@ -34,7 +35,7 @@ func (g *Gateway) getProjects(w http.ResponseWriter, r *http.Request) {
 	all := g.loadedProjects()
 	items := make([]ordered.Value, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if all[name].enabled || !g.opts.Unknowns.RunnableOnly {
+		if all[name].Enabled || !g.opts.Unknowns.RunnableOnly {
 			items = append(items, projectDoc(all, all[name]))
 		}
 	}
@@ -70,8 +71,8 @@ func (g *Gateway) getResources(w http.ResponseWriter, r *http.Request) {
 	}
 	detailed := strings.HasPrefix(r.URL.Path, "/data/api/v1/resources/list/")
 	items := []ordered.Value{}
-	for _, name := range cfg.names(prefix) {
-		res, from, in := cfg.effective(name)
+	for _, name := range cfg.Names(prefix) {
+		res, from, in := cfg.Effective(name)
 		short := strings.TrimPrefix(strings.TrimPrefix(name, prefix), "/")
 		if g.opts.Unknowns.LeafNames && short != "" {
 			short = path.Base(short)
@@ -88,7 +89,7 @@ func (g *Gateway) getResources(w http.ResponseWriter, r *http.Request) {
 // getResource answers the find and singleton routes.
 func (g *Gateway) getResource(w http.ResponseWriter, r *http.Request) {
 	name := path.Join(r.PathValue("module"), r.PathValue("type"), r.PathValue("name"))
-	res, from, in := g.loadedConfig().effective(name)
+	res, from, in := g.loadedConfig().Effective(name)
 	if res == nil {
 		htmlError(w, http.StatusNotFound, "Not Found")
 		return
@@ -96,17 +97,17 @@ func (g *Gateway) getResource(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, append(resourceDoc(r.PathValue("name"), res, in), resourceDetails(res, from)...))
 }
 
-func resourceDoc(name string, r *resource, in []string) ordered.Object {
+func resourceDoc(name string, r *resource.Resource, in []string) ordered.Object {
 	modes := make(ordered.Array, 0, len(in))
 	for _, c := range in {
 		modes = append(modes, c)
 	}
-	return ordered.Object{{"name", name}, {"enabled", r.enabled()}, {"modes", modes}}
+	return ordered.Object{{"name", name}, {"enabled", r.Enabled()}, {"modes", modes}}
 }
 
-func resourceDetails(r *resource, from string) ordered.Object {
-	description, _ := ordered.Dig(r.doc, "description").(string)
-	return ordered.Object{{"collection", from}, {"description", description}, {"signature", r.storedSignature()}, {"config", r.config}}
+func resourceDetails(r *resource.Resource, from string) ordered.Object {
+	description, _ := ordered.Dig(r.Doc, "description").(string)
+	return ordered.Object{{"collection", from}, {"description", description}, {"signature", r.StoredSignature()}, {"config", r.Config}}
 }
 
 // Loaded returns the loaded files of a resource with the lower-case hex SHA-256 of each. dir is the resource's
@@ -124,19 +125,19 @@ func (g *Gateway) Loaded(dir string) map[string]string {
 		case len(parts) == 2:
 			return map[string]string{}
 		}
-		return digests(p.tree.resources[parts[2]])
+		return digests(p.Tree.Resources[parts[2]])
 	}
 	for _, c := range g.config {
-		if rel, ok := strings.CutPrefix(dir, c.tree.dir+"/"); ok {
-			return digests(c.tree.resources[rel])
+		if rel, ok := strings.CutPrefix(dir, c.Tree.Dir+"/"); ok {
+			return digests(c.Tree.Resources[rel])
 		}
 	}
 	return nil
 }
 
-func digests(r *resource) map[string]string {
+func digests(r *resource.Resource) map[string]string {
 	if r == nil {
 		return nil
 	}
-	return maps.Clone(r.digests)
+	return maps.Clone(r.Digests)
 }

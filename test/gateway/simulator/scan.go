@@ -8,6 +8,7 @@ import (
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
+	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
 // scanState is the state of the scans of one kind. Gateway.mu guards it.
@@ -189,7 +190,7 @@ func (g *Gateway) scanTree(runCtx context.Context, kind string) error {
 		return runCtx.Err()
 	}
 	began, now := time.Now(), g.now()
-	var problems []problem
+	var problems []resource.Problem
 	if kind == kindProjects {
 		problems = g.scanProjects()
 	} else {
@@ -217,19 +218,19 @@ func (g *Gateway) scanTree(runCtx context.Context, kind string) error {
 
 const maxLoadErrors = 10_000
 
-func (g *Gateway) scanProjects() []problem {
+func (g *Gateway) scanProjects() []resource.Problem {
 	old := g.loadedProjects()
-	loaded, problems := loadProjects(g.root, old)
+	loaded, problems := resource.LoadProjects(g.root, old)
 	for _, p := range loaded {
-		if before := old[p.name]; before != nil && g.opts.Unknowns.SkipUnchanged {
-			p.tree.keepUnchanged(before.tree)
+		if before := old[p.Name]; before != nil && g.opts.Unknowns.SkipUnchanged {
+			p.Tree.KeepUnchanged(before.Tree)
 		}
 	}
 	for _, p := range loaded {
 		if g.before83() {
-			problems = append(problems, p.tree.readRaw(g.root)...)
+			problems = append(problems, p.Tree.ReadRaw(g.root)...)
 		}
-		g.signExternal(p.tree, true)
+		g.signExternal(p.Tree, true)
 	}
 	applyProjectFaults(g.activeLoadFaults(datadir.ProjectsDir), loaded, old)
 	g.mu.Lock()
@@ -238,17 +239,17 @@ func (g *Gateway) scanProjects() []problem {
 	return problems
 }
 
-func (g *Gateway) scanConfig() []problem {
+func (g *Gateway) scanConfig() []resource.Problem {
 	old := g.loadedConfig()
-	loaded, problems := loadConfig(g.root, g.opts.Mode, old)
+	loaded, problems := resource.LoadConfig(g.root, g.opts.Mode, old)
 	for _, c := range loaded {
-		if before := old.collection(c.name); before != nil && g.opts.Unknowns.SkipUnchanged {
-			c.tree.keepUnchanged(before.tree)
+		if before := old.Collection(c.Name); before != nil && g.opts.Unknowns.SkipUnchanged {
+			c.Tree.KeepUnchanged(before.Tree)
 		}
 	}
 	for _, c := range loaded {
-		if g.opts.Unknowns.SignConfig && c.name != "external" && c.name != "local" {
-			g.signExternal(c.tree, false)
+		if g.opts.Unknowns.SignConfig && c.Name != "external" && c.Name != "local" {
+			g.signExternal(c.Tree, false)
 		}
 	}
 	applyConfigFaults(g.activeLoadFaults(datadir.ResourcesDir), loaded)

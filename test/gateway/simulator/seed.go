@@ -10,6 +10,7 @@ import (
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
+	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
 // seed fills the data directory according to Options.Seeding, and reports whether it did. The start that follows is the
@@ -115,7 +116,7 @@ func (g *Gateway) seedResources() error {
 	} {
 		dir := path.Join(datadir.ResourcesDir, "core", name)
 		files := map[string][]byte{"config.json": ordered.Pretty(doc)}
-		if _, err := g.saveResource(dir, newResource(name, "A"), "initialization", files); err != nil {
+		if _, err := g.saveResource(dir, resource.New(name, "A"), "initialization", files); err != nil {
 			return err
 		}
 	}
@@ -123,8 +124,8 @@ func (g *Gateway) seedResources() error {
 }
 
 // saveResource writes data files and a signed resource.json, and returns the new resource.
-func (g *Gateway) saveResource(dir string, r *resource, actor string, files map[string][]byte) (*resource, error) {
-	next, doc, err := r.withFiles(files).sign(actor, g.now())
+func (g *Gateway) saveResource(dir string, r *resource.Resource, actor string, files map[string][]byte) (*resource.Resource, error) {
+	next, doc, err := r.WithFiles(files).Sign(actor, g.now())
 	if err != nil {
 		return nil, err
 	}
@@ -138,11 +139,11 @@ func (g *Gateway) saveResource(dir string, r *resource, actor string, files map[
 		}
 	}
 	if raw, ok := files["config.json"]; ok {
-		if next.config, err = ordered.Parse(raw); err != nil {
+		if next.Config, err = ordered.Parse(raw); err != nil {
 			return nil, err
 		}
 	}
-	return next, put(path.Join(dir, resourceFile), doc)
+	return next, put(path.Join(dir, resource.File), doc)
 }
 
 // ownTokenLevel is the security level of the token that the simulator issues.

@@ -13,6 +13,7 @@ import (
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
+	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
 // token is an API token as its resource describes it.
@@ -25,21 +26,21 @@ type token struct {
 
 const tokenType = "ignition/api-token"
 
-// tokens returns the API tokens of a configuration.
-func (c config) tokens() map[string]token {
+// tokensOf returns the API tokens of a configuration.
+func tokensOf(c resource.Config) map[string]token {
 	all := map[string]token{}
-	for _, name := range c.names(tokenType) {
-		r, _, _ := c.effective(name)
+	for _, name := range c.Names(tokenType) {
+		r, _, _ := c.Effective(name)
 		short := strings.TrimPrefix(name, tokenType+"/")
-		if !r.enabled() || short == name {
+		if !r.Enabled() || short == name {
 			continue
 		}
 		t := token{name: short, secure: true}
-		t.hash, _ = ordered.Dig(r.config, "settings", "tokenHash").(string)
-		if secure, ok := ordered.Dig(r.config, "profile", "secureChannelRequired").(bool); ok {
+		t.hash, _ = ordered.Dig(r.Config, "settings", "tokenHash").(string)
+		if secure, ok := ordered.Dig(r.Config, "profile", "secureChannelRequired").(bool); ok {
 			t.secure = secure
 		}
-		t.levels = levelPaths(ordered.Dig(r.config, "profile", "securityLevels"))
+		t.levels = levelPaths(ordered.Dig(r.Config, "profile", "securityLevels"))
 		// Roles belong to users: a token never has one, whatever its resource says.
 		t.levels = slices.DeleteFunc(t.levels, func(l string) bool { return strings.HasPrefix(l, "Authenticated/Roles") })
 		all[short] = t
@@ -53,13 +54,14 @@ type permission struct {
 	levels []string
 }
 
-func (c config) permission(name string) permission {
-	r, _, _ := c.effective("ignition/security-properties")
+// permissionOf returns a permission list of a configuration.
+func permissionOf(c resource.Config, name string) permission {
+	r, _, _ := c.Effective("ignition/security-properties")
 	if r == nil {
 		return permission{levels: []string{"Authenticated/Roles/Administrator"}}
 	}
-	kind, _ := ordered.Dig(r.config, name, "type").(string)
-	return permission{all: kind == "AllOf", levels: levelPaths(ordered.Dig(r.config, name, "securityLevels"))}
+	kind, _ := ordered.Dig(r.Config, name, "type").(string)
+	return permission{all: kind == "AllOf", levels: levelPaths(ordered.Dig(r.Config, name, "securityLevels"))}
 }
 
 // admits reports whether a token has the levels that the list requires. An empty list admits every token.
@@ -110,7 +112,7 @@ func (g *Gateway) authorize(r *http.Request) (token, *refusal) {
 func (g *Gateway) authorizeFor(r *http.Request, changes bool) (token, *refusal) {
 	cfg := g.loadedConfig()
 	name, key, ok := strings.Cut(r.Header.Get("X-Ignition-API-Token"), ":")
-	t, known := cfg.tokens()[name]
+	t, known := tokensOf(cfg)[name]
 	raw, err := base64.RawURLEncoding.DecodeString(key)
 	if !ok || !known || err != nil || subtle.ConstantTimeCompare([]byte(tokenHash(raw)), []byte(t.hash)) != 1 {
 		return token{}, &refusal{http.StatusUnauthorized, "Unauthorized"}
@@ -122,10 +124,10 @@ func (g *Gateway) authorizeFor(r *http.Request, changes bool) (token, *refusal) 
 		return t, &refusal{http.StatusForbidden, "Forbidden"}
 	}
 	// Write implies Read, and Read implies Access.
-	read, write := cfg.permission("readPermissions"), cfg.permission("writePermissions")
+	read, write := permissionOf(cfg, "readPermissions"), permissionOf(cfg, "writePermissions")
 	allowed := write.admits(t)
 	if !changes {
-		allowed = allowed || read.admits(t) && cfg.permission("accessPermissions").admits(t)
+		allowed = allowed || read.admits(t) && permissionOf(cfg, "accessPermissions").admits(t)
 	}
 	if !allowed {
 		return t, &refusal{http.StatusForbidden, "Forbidden"}
@@ -190,12 +192,12 @@ func (g *Gateway) putConfig(collection, name, actor string, doc ordered.Value) e
 	g.filesMu.Lock()
 	defer g.filesMu.Unlock()
 	dir := path.Join(datadir.ResourcesDir, collection, name)
-	saved, err := g.saveResource(dir, newResource(name, "A"), actor, map[string][]byte{"config.json": ordered.Pretty(doc)})
+	saved, err := g.saveResource(dir, resource.New(name, "A"), actor, map[string][]byte{"config.json": ordered.Pretty(doc)})
 	if err != nil {
 		return err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.config = g.config.with(collection, saved)
+	g.config = g.config.With(collection, saved)
 	return nil
 }

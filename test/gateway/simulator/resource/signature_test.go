@@ -1,4 +1,4 @@
-package simulator
+package resource
 
 import (
 	"encoding/json"
@@ -29,23 +29,23 @@ func TestSignatureOf83MatchesRealGateway(t *testing.T) {
 	root := open(t, trees.Repository83(t))
 	signed, matched, stable := 0, 0, 0
 	require.NoError(t, fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.Name() != resourceFile {
+		if err != nil || d.Name() != File {
 			return err
 		}
-		r, err := loadResource(root, path.Dir(name), resourceFile, name)
+		r, err := Load(root, path.Dir(name), File, name)
 		require.NoError(t, err, name)
 		raw, err := datadir.Read(root, name)
 		require.NoError(t, err)
-		if assert.Equal(t, string(raw), string(ordered.Pretty(r.ordered())), name) {
+		if assert.Equal(t, string(raw), string(ordered.Pretty(r.Ordered())), name) {
 			stable++
 		}
-		if r.storedSignature() == "" {
+		if r.StoredSignature() == "" {
 			return nil
 		}
 		signed++
-		got, err := r.signature()
+		got, err := r.Signature()
 		require.NoError(t, err, name)
-		if got == r.storedSignature() {
+		if got == r.StoredSignature() {
 			matched++
 		} else {
 			t.Logf("no match: %s", name)
@@ -60,68 +60,23 @@ func TestSignatureOf83MatchesRealGateway(t *testing.T) {
 // Before 8.3, gateways sign the content itself, not its digest.
 func TestSignatureOf81MatchesRealGateway(t *testing.T) {
 	root := open(t, trees.Project81(t))
-	read, problems := loadTree(root, ".", nil)
+	read, problems := LoadTree(root, ".", nil)
 	require.Empty(t, problems)
-	require.Empty(t, read.readRaw(root))
+	require.Empty(t, read.ReadRaw(root))
 	signed, matched := 0, 0
-	for _, r := range read.resources {
-		if r.storedSignature() == "" {
+	for _, r := range read.Resources {
+		if r.StoredSignature() == "" {
 			continue
 		}
 		signed++
-		got, err := r.signature()
-		require.NoError(t, err, r.path)
-		if got == r.storedSignature() {
+		got, err := r.Signature()
+		require.NoError(t, err, r.Path)
+		if got == r.StoredSignature() {
 			matched++
 		}
 	}
 	assert.Equal(t, 295, signed)
 	assert.Equal(t, 295, matched)
-}
-
-func copyTree(t *testing.T, from *os.Root, dir string) {
-	t.Helper()
-	to, err := os.OpenRoot(dir)
-	require.NoError(t, err)
-	defer func() { assert.NoError(t, to.Close()) }()
-	require.NoError(t, fs.WalkDir(from.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		raw, err := datadir.Read(from, name)
-		require.NoError(t, err)
-		return datadir.Write(to, name, raw)
-	}))
-}
-
-// The write-back must not change the tree of a real gateway, because the simulator accepts its signatures.
-func TestRealTree(t *testing.T) {
-	root := open(t, trees.Gateway83(t))
-	dir := t.TempDir()
-	copyTree(t, root, dir)
-	g, err := Start(Options{Data: dir, Mode: "dev", Seeding: SeedNone, Unknowns: Unknowns{SignConfig: true}})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, g.Close()) }()
-	state, reason := g.State()
-	require.Equal(t, Running, state, reason)
-	assert.Empty(t, g.LoadErrors())
-	changed := 0
-	require.NoError(t, fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		want, err := datadir.Read(root, name)
-		require.NoError(t, err)
-		got, err := datadir.Read(g.root, name)
-		require.NoError(t, err)
-		if string(got) != string(want) {
-			changed++
-			assert.Equal(t, resourceFile, path.Base(name), name)
-		}
-		return nil
-	}))
-	// One signature that does not match, and seven resources that were never signed.
-	assert.Equal(t, 8, changed)
 }
 
 // FuzzResourceJSON checks that the gateway's writer turns any JSON into JSON, and that writing it again
@@ -145,7 +100,7 @@ func FuzzResourceJSON(f *testing.F) {
 		assert.True(t, json.Valid(ordered.Compact(v)))
 		assert.NotContains(t, string(once), "<")
 		if doc, ok := v.(ordered.Object); ok {
-			_, _ = (&resource{doc: doc}).signature()
+			_, _ = (&Resource{Doc: doc}).Signature()
 		}
 	})
 }
