@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
+	"stoker.io/stoker/test/gateway/simulator/port"
 	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
@@ -43,9 +44,9 @@ type Gateway struct {
 	logs     *logBook
 	requests *requestLog
 	faults   *faultList
-	cert     *certificate
+	keys     *port.KeyStore // nil without Options.TLS
 
-	http, https, admin *port
+	http, https, admin *port.Port
 
 	skipped atomic.Int64 // nanoseconds that Advance added to the clock
 
@@ -117,16 +118,16 @@ func (g *Gateway) start() error {
 			return err
 		}
 	}
-	g.http = &port{addr: g.opts.Listen, handler: g.httpHandler()}
+	g.http = port.New(g.opts.Listen, g.httpHandler(), nil)
 	if g.opts.TLS != nil {
 		var err error
-		if g.cert, err = newCertificate(g.opts.TLS.Names, g.opts.TLS.NotAfter); err != nil {
+		if g.keys, err = port.NewKeyStore(g.opts.TLS.Names, g.opts.TLS.NotAfter); err != nil {
 			return err
 		}
-		g.https = &port{addr: g.opts.TLS.Listen, handler: g.httpHandler(), tls: g.tlsConfig()}
+		g.https = port.New(g.opts.TLS.Listen, g.httpHandler(), g.keys.TLSConfig())
 	}
-	g.admin = &port{addr: g.opts.Admin, handler: g.adminHandler()}
-	if err := g.admin.open(); err != nil {
+	g.admin = port.New(g.opts.Admin, g.adminHandler(), nil)
+	if err := g.admin.Open(); err != nil {
 		return err
 	}
 	if g.opts.Down {
@@ -151,9 +152,9 @@ func (g *Gateway) Close() error {
 	g.mu.Lock()
 	g.cancelLife()
 	g.mu.Unlock()
-	for _, d := range []*port{g.http, g.https, g.admin} {
-		if d != nil {
-			d.shutdown()
+	for _, p := range []*port.Port{g.http, g.https, g.admin} {
+		if p != nil {
+			p.Shutdown()
 		}
 	}
 	g.wg.Wait()
@@ -161,31 +162,25 @@ func (g *Gateway) Close() error {
 }
 
 // URL returns the http address of the gateway, which stays the same while the gateway is down.
-func (g *Gateway) URL() string { return "http://" + g.http.address() }
+func (g *Gateway) URL() string { return "http://" + g.http.Address() }
 
 // TLSURL returns the https address, or "" without Options.TLS.
 func (g *Gateway) TLSURL() string {
 	if g.https == nil {
 		return ""
 	}
-	return "https://" + g.https.address()
+	return "https://" + g.https.Address()
 }
 
 // AdminURL returns the address of the simulator's own interface.
-func (g *Gateway) AdminURL() string { return "http://" + g.admin.address() }
+func (g *Gateway) AdminURL() string { return "http://" + g.admin.Address() }
 
 // CA returns the gateway's self-signed certificate in PEM, or nil without Options.TLS.
 func (g *Gateway) CA() []byte {
-	if c := g.certificate(); c != nil {
-		return c.pem
+	if g.keys == nil {
+		return nil
 	}
-	return nil
-}
-
-func (g *Gateway) certificate() *certificate {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.cert
+	return g.keys.PEM()
 }
 
 // RotateTLS gives the https port another self-signed certificate, which new connections see. By default it keeps the
@@ -200,16 +195,12 @@ func (g *Gateway) RotateTLS(names []string, notAfter time.Time) error {
 	if notAfter.IsZero() {
 		notAfter = time.Now().Add(24 * time.Hour)
 	}
-	cert, err := newCertificate(names, notAfter)
-	if err != nil {
+	if err := g.keys.Renew(names, notAfter); err != nil {
 		return err
 	}
-	g.mu.Lock()
-	g.cert = cert
-	g.mu.Unlock()
 	// A gateway's web server closes its connections when the key store changes.
-	g.https.close()
-	return g.https.open()
+	g.https.Close()
+	return g.https.Open()
 }
 
 // Token returns the API token that the gateway issued, <name>:<key>, or "" until the first start has issued it.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
+	"stoker.io/stoker/test/gateway/simulator/port"
 	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
@@ -239,19 +240,19 @@ func (g *Gateway) setStateLocked(to State, reason string) {
 }
 
 func (g *Gateway) openPorts() error {
-	if err := g.http.open(); err != nil {
+	if err := g.http.Open(); err != nil {
 		return err
 	}
 	if g.https == nil {
 		return nil
 	}
-	return g.https.open()
+	return g.https.Open()
 }
 
 func (g *Gateway) closePorts() {
-	for _, d := range []*port{g.http, g.https} {
-		if d != nil {
-			d.close()
+	for _, p := range []*port.Port{g.http, g.https} {
+		if p != nil {
+			p.Close()
 		}
 	}
 }
