@@ -166,14 +166,14 @@ func TestFollowerGoesBackFromAddedProject(t *testing.T) {
 		gitserver.Write("gw/projects/added/project.json", fmt.Sprintf(project, "added")))
 	w.lead(at(second), rollout(3, 2, first))
 	p.synced(second, "two")
-	designer, err := p.gw.OpenDesigner("ann", "line")
+	designer, err := p.gw.Designers.Open("ann", "line")
 	require.NoError(t, err)
 	w.lead(rollout(3, 2, first, goesBack))
 	s := p.await("a Designer", func(s v1alpha1.SyncReportStatus) bool {
 		return held(v1alpha1.ReasonDesignerSessionActive)(s) && s.Target == second
 	})
 	assert.Equal(t, second, s.Commit)
-	require.NoError(t, p.gw.CloseDesigner(designer))
+	require.NoError(t, p.gw.Designers.Close(designer))
 	p.await("a gateway that went back", func(s v1alpha1.SyncReportStatus) bool {
 		return s.Reason == v1alpha1.ReasonRolledBack && s.Commit == first
 	})
@@ -210,14 +210,14 @@ func TestClosedStepEndsAWaitingSync(t *testing.T) {
 		gs.Spec.Sync.Defaults.DesignerSessionPolicy, gs.Spec.Sync.Defaults.DesignerSessionScope = v1alpha1.DesignerWait, v1alpha1.DesignerScopeGateway
 		gs.Spec.Sync.Defaults.SyncPeriod = &period
 	})
-	designer, err := p.gw.OpenDesigner("ann", "line")
+	designer, err := p.gw.Designers.Open("ann", "line")
 	require.NoError(t, err)
 	second := w.commit("two")
 	w.lead(at(second), rollout(3, 2, first))
 	p.await("a Designer", held(v1alpha1.ReasonDesignerSessionActive))
 	w.lead(rollout(3, 1, first))
 	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
-	require.NoError(t, p.gw.CloseDesigner(designer))
+	require.NoError(t, p.gw.Designers.Close(designer))
 	assert.Never(t, func() bool { return p.title() != "one" }, 7*time.Second, 100*time.Millisecond)
 }
 

@@ -105,14 +105,14 @@ func TestClosedStepForcesNoWaitingSync(t *testing.T) {
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Sync.Defaults.DesignerSessionPolicy, gs.Spec.Sync.Defaults.DesignerSessionScope = v1alpha1.DesignerWait, v1alpha1.DesignerScopeGateway
 	})
-	designer, err := p.gw.OpenDesigner("ann", "line")
+	designer, err := p.gw.Designers.Open("ann", "line")
 	require.NoError(t, err)
 	w.lead(at(w.commit("two")), rollout(3, 2, first))
 	p.await("a Designer", held(v1alpha1.ReasonDesignerSessionActive))
 	w.annotate(v1alpha1.AnnotationForceSync, "now")
 	w.lead(rollout(3, 1, first), func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" })
 	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
-	require.NoError(t, p.gw.CloseDesigner(designer))
+	require.NoError(t, p.gw.Designers.Close(designer))
 	p.await("a forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })
 	assert.Never(t, func() bool { return p.title() != "one" }, 2*time.Second, 100*time.Millisecond)
 }

@@ -148,10 +148,10 @@ func TestNotSyncedBeforeGatewayStart(t *testing.T) {
 	// If the gateway has run before, a restarted agent reports Synced at once, whatever state the gateway is in.
 	p.agent.end()
 	require.NoError(t, p.gw.SetState(simulator.Down))
-	p.gw.ResetRequests()
+	p.gw.Requests.Reset()
 	a := p.start()
 	eventually(t, "it is synced", func() bool { return a.follower.State().Phase == v1alpha1.GatewaySynced })
-	assert.Empty(t, p.gw.Requests())
+	assert.Empty(t, p.gw.Requests.List())
 }
 
 func TestUnseededVolumeUntouchedBeforeStart(t *testing.T) {
@@ -292,15 +292,15 @@ func TestPreStartOrderAfterStart(t *testing.T) {
 	rename("default", "renamed")
 	assert.Contains(t, a.opens(), "waits for a person")
 	require.NoError(t, p.gw.SetState(simulator.Running))
-	p.gw.ResetRequests()
+	p.gw.Requests.Reset()
 	w.git.Heal()
 	eventually(t, "the order that was in force is carried out, and the gateway told", func() bool {
-		return p.title() == "one" && p.gw.Count("POST /data/api/v1/scan/projects") == 1
+		return p.title() == "one" && p.gw.Requests.Count("POST /data/api/v1/scan/projects") == 1
 	})
 	rename("renamed", "default")
 	s := p.synced(first, "one")
 	assert.NotEmpty(t, s.Scan)
-	assert.Equal(t, 1, p.gw.Count("POST /data/api/v1/scan/projects"))
+	assert.Equal(t, 1, p.gw.Requests.Count("POST /data/api/v1/scan/projects"))
 }
 
 func TestAgentBesideRunningGateway(t *testing.T) {

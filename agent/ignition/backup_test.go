@@ -26,7 +26,7 @@ func TestBackup(t *testing.T) {
 	require.NoError(t, client(t, g).Backup(t.Context(), &b))
 	_, err := zip.NewReader(bytes.NewReader(b.Bytes()), int64(b.Len()))
 	require.NoError(t, err)
-	require.NoError(t, g.Fault(simulator.Fault{Route: "GET /data/api/v1/backup", Status: 403}))
+	require.NoError(t, g.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/backup", Status: 403}))
 	requireReason(t, v1alpha1.ReasonGatewayForbidden, client(t, g).Backup(t.Context(), &b))
 }
 

@@ -23,7 +23,7 @@ import (
 func TestTokenRefusalsSayWhatToDo(t *testing.T) {
 	g := start(t, simulator.Options{})
 	issue := func(spec simulator.TokenSpec) string {
-		token, err := g.IssueToken(spec)
+		token, err := g.Administrator.IssueToken(spec)
 		require.NoError(t, err)
 		return token
 	}
@@ -54,14 +54,14 @@ func TestTokenRefusalsSayWhatToDo(t *testing.T) {
 
 func TestReadOnlyTokenCannotScan(t *testing.T) {
 	g := start(t, simulator.Options{})
-	require.NoError(t, g.Fault(simulator.Fault{Route: postProjects, Status: 403}))
+	require.NoError(t, g.Faults.Add(simulator.Fault{Route: postProjects, Status: 403}))
 	c := client(t, g)
 	_, err := c.ScanStatus(t.Context(), ignition.Projects)
 	require.NoError(t, err)
 	_, err = c.Scan(t.Context(), ignition.Projects)
 	requireReason(t, v1alpha1.ReasonGatewayForbidden, err)
 	assert.ErrorContains(t, err, "permission Write")
-	assert.Equal(t, 1, g.Count(postProjects), "a refused token is not tried again")
+	assert.Equal(t, 1, g.Requests.Count(postProjects), "a refused token is not tried again")
 }
 
 func TestForbiddenAfterFirstBootEndsWithTheGrant(t *testing.T) {
@@ -69,7 +69,7 @@ func TestForbiddenAfterFirstBootEndsWithTheGrant(t *testing.T) {
 	c := client(t, g)
 	_, err := c.Info(t.Context())
 	requireReason(t, v1alpha1.ReasonGatewayForbidden, err)
-	require.NoError(t, g.Grant("Authenticated/ApiKeys/Stoker"))
+	require.NoError(t, g.Administrator.Grant("Authenticated/ApiKeys/Stoker"))
 	_, err = c.Info(t.Context())
 	require.NoError(t, err)
 }
@@ -102,7 +102,7 @@ func TestUnusableKeyIsNotSent(t *testing.T) {
 			assert.NotContains(t, err.Error(), "S3CR3T")
 		})
 	}
-	assert.Empty(t, g.Requests())
+	assert.Empty(t, g.Requests.List())
 	_, err := client(t, g, func(c *ignition.Config) { c.Key = nil }).Info(t.Context())
 	assert.ErrorContains(t, err, "requires an API token")
 }
@@ -119,7 +119,7 @@ func TestGatewayStates(t *testing.T) {
 			require.NoError(t, g.SetState(state))
 			_, err := client(t, g).Info(t.Context())
 			requireReason(t, want, err)
-			assert.Zero(t, g.Count("GET /welcome"), "a redirect is never followed")
+			assert.Zero(t, g.Requests.Count("GET /welcome"), "a redirect is never followed")
 		})
 	}
 }
@@ -132,7 +132,7 @@ func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			g := start(t, simulator.Options{})
-			require.NoError(t, g.Fault(simulator.Fault{Route: "* /*", Status: status, Location: thief.URL + "/data/api/v1/gateway-info"}))
+			require.NoError(t, g.Faults.Add(simulator.Fault{Route: "* /*", Status: status, Location: thief.URL + "/data/api/v1/gateway-info"}))
 			_, err := client(t, g).Info(t.Context())
 			requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
 			assert.ErrorContains(t, err, strings.TrimPrefix(thief.URL, "http://"))
@@ -144,7 +144,7 @@ func TestRedirectToAnotherHostIsNotFollowed(t *testing.T) {
 
 func TestRedirectToHTTPSError(t *testing.T) {
 	g := start(t, simulator.Options{})
-	require.NoError(t, g.Fault(simulator.Fault{Route: "* /*", Status: 302, Location: "https://127.0.0.1:8043/data"}))
+	require.NoError(t, g.Faults.Add(simulator.Fault{Route: "* /*", Status: 302, Location: "https://127.0.0.1:8043/data"}))
 	_, err := client(t, g).Info(t.Context())
 	assert.ErrorContains(t, err, "requires https")
 	assert.ErrorContains(t, err, "127.0.0.1:8043")
@@ -187,8 +187,8 @@ func TestErrorBodiesBecomeOneBoundedLine(t *testing.T) {
 		"control":          {`{"message":"a\u0000\u001b[31mb\u202e"}`, "a[31mb"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g.ClearFaults()
-			require.NoError(t, g.Fault(simulator.Fault{Route: "* /*", Status: 500, Body: c.body}))
+			g.Faults.Clear()
+			require.NoError(t, g.Faults.Add(simulator.Fault{Route: "* /*", Status: 500, Body: c.body}))
 			_, err := client(t, g).Info(t.Context())
 			requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
 			status, ok := errors.AsType[*ignition.StatusError](err)
@@ -225,7 +225,7 @@ func TestAnswersOfOtherServers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, simulator.Options{})
-			require.NoError(t, g.Fault(simulator.Fault{Route: "* /*", Status: 200, Body: c.body}))
+			require.NoError(t, g.Faults.Add(simulator.Fault{Route: "* /*", Status: 200, Body: c.body}))
 			_, err := client(t, g).Info(t.Context())
 			requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
 			assert.ErrorContains(t, err, c.says)
@@ -235,7 +235,7 @@ func TestAnswersOfOtherServers(t *testing.T) {
 
 func TestSlowGatewayTimesOut(t *testing.T) {
 	g := start(t, simulator.Options{})
-	require.NoError(t, g.Fault(simulator.Fault{Route: "* /*", Delay: simulator.Duration(time.Hour)}))
+	require.NoError(t, g.Faults.Add(simulator.Fault{Route: "* /*", Delay: simulator.Duration(time.Hour)}))
 	c := client(t, g, func(c *ignition.Config) { c.Timeout = 30 * time.Millisecond })
 	_, err := c.Info(t.Context())
 	requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)

@@ -57,14 +57,14 @@ func TestProjectsAreReadPageByPage(t *testing.T) {
 	for i := range many {
 		put(t, dir, fmt.Sprintf("projects/p%04d/project.json", i), projectJSON)
 	}
-	require.NoError(t, g.Scan("projects"))
+	require.NoError(t, g.Scans.Run("projects"))
 	projects, err := client(t, g).Projects(t.Context())
 	require.NoError(t, err)
 	require.Len(t, projects, many)
 	for i, p := range projects {
 		require.Equal(t, fmt.Sprintf("p%04d", i), p.Name)
 	}
-	assert.Equal(t, 2, g.Count("GET /data/api/v1/projects/list"))
+	assert.Equal(t, 2, g.Requests.Count("GET /data/api/v1/projects/list"))
 }
 
 func TestProjectsWithABrokenParentSaySo(t *testing.T) {
@@ -80,7 +80,7 @@ func TestProjectsWithABrokenParentSaySo(t *testing.T) {
 	} {
 		put(t, dir, "projects/"+name+"/project.json", doc)
 	}
-	require.NoError(t, g.Scan("projects"))
+	require.NoError(t, g.Scans.Run("projects"))
 	projects, err := client(t, g).Projects(t.Context())
 	require.NoError(t, err)
 	want := []ignition.Project{
@@ -98,7 +98,7 @@ func TestProjectMissingFromList(t *testing.T) {
 	dir := t.TempDir()
 	g := start(t, simulator.Options{Data: dir, Unknowns: simulator.Unknowns{RunnableOnly: true}})
 	put(t, dir, "projects/a b/project.json", `{"title":"Off","enabled":false,"parent":"nobody"}`)
-	require.NoError(t, g.Scan("projects"))
+	require.NoError(t, g.Scans.Run("projects"))
 	c := client(t, g)
 	list, err := c.Projects(t.Context())
 	require.NoError(t, err)
@@ -126,7 +126,7 @@ func TestDesignersTellUserAndProject(t *testing.T) {
 	none, err := c.Designers(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, none)
-	_, err = g.OpenDesigner("ann", "P")
+	_, err = g.Designers.Open("ann", "P")
 	require.NoError(t, err)
 	some, err := c.Designers(t.Context())
 	require.NoError(t, err)
@@ -143,7 +143,7 @@ func TestErrorsSinceGivesOnlyNewErrors(t *testing.T) {
 			g := start(t, simulator.Options{Data: dir, ClockSkew: skew})
 			c := client(t, g)
 			put(t, dir, "projects/old/project.json", "{")
-			require.NoError(t, g.Scan("projects"))
+			require.NoError(t, g.Scans.Run("projects"))
 			before, err := c.Scan(t.Context(), ignition.Projects)
 			require.NoError(t, err)
 			since := before.Status.Last.Add(time.Millisecond)
@@ -167,7 +167,7 @@ func TestPendingRestartsAreListed(t *testing.T) {
 	pending, err := c.PendingRestarts(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, pending)
-	require.NoError(t, g.Fault(simulator.Fault{Route: "GET /data/api/v1/restart-tasks/pending", Status: 200, Body: `{"pending":["modules",3]}`}))
+	require.NoError(t, g.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/restart-tasks/pending", Status: 200, Body: `{"pending":["modules",3]}`}))
 	pending, err = c.PendingRestarts(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []string{"modules", "3"}, pending)
@@ -175,23 +175,23 @@ func TestPendingRestartsAreListed(t *testing.T) {
 
 func TestListWithoutAnEndIsAnError(t *testing.T) {
 	g := start(t, simulator.Options{})
-	require.NoError(t, g.Fault(simulator.Fault{Route: "GET /data/api/v1/projects/list", Status: 200,
+	require.NoError(t, g.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/projects/list", Status: 200,
 		Body: `{"items":[{"name":"again"}],"metadata":{"total":1000000000}}`}))
 	_, err := client(t, g).Projects(t.Context())
 	requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
-	assert.Equal(t, 100, g.Count("GET /data/api/v1/projects/list"))
+	assert.Equal(t, 100, g.Requests.Count("GET /data/api/v1/projects/list"))
 }
 
 func TestTrialExpired(t *testing.T) {
 	g := start(t, simulator.Options{})
 	c := client(t, g)
 	for _, expired := range []bool{true, false} {
-		g.SetTrialExpired(expired)
+		g.Trial.SetExpired(expired)
 		got, err := c.TrialExpired(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, expired, got)
 	}
-	require.NoError(t, g.Fault(simulator.Fault{Route: "GET /data/api/v1/trial", Status: 200, Body: `{"licenseMode":"Activated","expired":true}`}))
+	require.NoError(t, g.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/trial", Status: 200, Body: `{"licenseMode":"Activated","expired":true}`}))
 	got, err := c.TrialExpired(t.Context())
 	require.NoError(t, err)
 	assert.False(t, got, "a license counts")

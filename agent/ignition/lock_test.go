@@ -19,8 +19,8 @@ const view = "com.inductiveautomation.perspective/views/Main"
 func designer(t *testing.T, g *simulator.Gateway, dir string) string {
 	t.Helper()
 	put(t, dir, "projects/P/project.json", projectJSON)
-	require.NoError(t, g.Scan("projects"))
-	id, err := g.OpenDesigner("ann", "P")
+	require.NoError(t, g.Scans.Run("projects"))
+	id, err := g.Designers.Open("ann", "P")
 	require.NoError(t, err)
 	return id
 }
@@ -41,7 +41,7 @@ func TestLockDelaysDesignerSave(t *testing.T) {
 	assert.Equal(t, "stoker", holder.Actor)
 
 	save := func(ctx context.Context) error {
-		return g.SaveResource(ctx, id, view, map[string][]byte{"view.json": []byte("{}")}, false)
+		return g.Designers.SaveResource(ctx, id, view, map[string][]byte{"view.json": []byte("{}")}, false)
 	}
 	short, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
@@ -78,7 +78,7 @@ func TestLockHeldNamesTheHolder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, simulator.Options{Unknowns: c.unknown})
-			require.NoError(t, g.HoldLock("projects", "backup-job", time.Hour))
+			require.NoError(t, g.Locks.Hold("projects", "backup-job", time.Hour))
 			impatient := client(t, g, func(cfg *ignition.Config) { cfg.LockWait = time.Millisecond })
 			_, err := impatient.Lock(t.Context(), ignition.Projects, time.Minute)
 			require.ErrorIs(t, err, c.want)

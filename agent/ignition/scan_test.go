@@ -21,27 +21,27 @@ func TestScanLoadsTheNewTree(t *testing.T) {
 			dir := t.TempDir()
 			g := start(t, simulator.Options{Data: dir, Strict: true, ScanDelay: 20 * time.Millisecond, ClockSkew: skew})
 			put(t, dir, "projects/P/project.json", projectJSON)
-			require.Nil(t, g.Loaded("projects/P"))
+			require.Nil(t, g.Data.Loaded("projects/P"))
 			result, err := client(t, g).Scan(t.Context(), ignition.Projects)
 			require.NoError(t, err)
-			assert.NotNil(t, g.Loaded("projects/P"))
+			assert.NotNil(t, g.Data.Loaded("projects/P"))
 			assert.Equal(t, 1, result.Posts)
 			assert.False(t, result.Status.Active)
 			assert.WithinDuration(t, time.Now().Add(skew), result.Status.Last, time.Minute)
-			assert.Equal(t, 1, g.Count(postProjects))
-			assert.Zero(t, g.Count("POST /data/api/v1/scan/config"))
-			assert.Empty(t, g.Violations())
+			assert.Equal(t, 1, g.Requests.Count(postProjects))
+			assert.Zero(t, g.Requests.Count("POST /data/api/v1/scan/config"))
+			assert.Empty(t, g.Requests.Violations())
 		})
 	}
 }
 
 func TestScanOfConfigScansConfig(t *testing.T) {
 	g := start(t, simulator.Options{})
-	before := g.Scans("projects")
+	before := g.Scans.Completed("projects")
 	_, err := client(t, g).Scan(t.Context(), ignition.ConfigScan)
 	require.NoError(t, err)
-	assert.Equal(t, 2, g.Scans("config"))
-	assert.Equal(t, before, g.Scans("projects"))
+	assert.Equal(t, 2, g.Scans.Completed("config"))
+	assert.Equal(t, before, g.Scans.Completed("projects"))
 }
 
 func TestScanThatFailsIsTriedAgain(t *testing.T) {
@@ -49,16 +49,16 @@ func TestScanThatFailsIsTriedAgain(t *testing.T) {
 	lost := simulator.Fault{Route: postProjects, Reset: true, Times: 2, After: true}
 	for name, fail := range map[string]func(*simulator.Gateway) error{
 		"scan without a result": func(g *simulator.Gateway) error {
-			return g.FaultScans("projects", simulator.ScanFault{Fails: 2, Delay: time.Millisecond})
+			return g.Scans.Fault("projects", simulator.ScanFault{Fails: 2, Delay: time.Millisecond})
 		},
 		"server error": func(g *simulator.Gateway) error {
-			return g.Fault(simulator.Fault{Route: postProjects, Status: 500, Times: 2})
+			return g.Faults.Add(simulator.Fault{Route: postProjects, Status: 500, Times: 2})
 		},
 		"starting": func(g *simulator.Gateway) error {
-			return g.Fault(simulator.Fault{Route: getProjects, Status: 503, Times: 2})
+			return g.Faults.Add(simulator.Fault{Route: getProjects, Status: 503, Times: 2})
 		},
-		"reset":       func(g *simulator.Gateway) error { return g.Fault(reset) },
-		"lost answer": func(g *simulator.Gateway) error { return g.Fault(lost) },
+		"reset":       func(g *simulator.Gateway) error { return g.Faults.Add(reset) },
+		"lost answer": func(g *simulator.Gateway) error { return g.Faults.Add(lost) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -67,7 +67,7 @@ func TestScanThatFailsIsTriedAgain(t *testing.T) {
 			put(t, dir, "projects/P/project.json", projectJSON)
 			_, err := client(t, g).Scan(t.Context(), ignition.Projects)
 			require.NoError(t, err)
-			assert.NotNil(t, g.Loaded("projects/P"))
+			assert.NotNil(t, g.Data.Loaded("projects/P"))
 		})
 	}
 }
@@ -75,10 +75,14 @@ func TestScanThatFailsIsTriedAgain(t *testing.T) {
 func TestScanGivesUpAfterFourTries(t *testing.T) {
 	for name, fail := range map[string]func(*simulator.Gateway) error{
 		"scan without a result": func(g *simulator.Gateway) error {
-			return g.FaultScans("projects", simulator.ScanFault{Fails: 100})
+			return g.Scans.Fault("projects", simulator.ScanFault{Fails: 100})
 		},
-		"server error": func(g *simulator.Gateway) error { return g.Fault(simulator.Fault{Route: postProjects, Status: 500}) },
-		"reset":        func(g *simulator.Gateway) error { return g.Fault(simulator.Fault{Route: postProjects, Reset: true}) },
+		"server error": func(g *simulator.Gateway) error {
+			return g.Faults.Add(simulator.Fault{Route: postProjects, Status: 500})
+		},
+		"reset": func(g *simulator.Gateway) error {
+			return g.Faults.Add(simulator.Fault{Route: postProjects, Reset: true})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, simulator.Options{})
@@ -86,19 +90,19 @@ func TestScanGivesUpAfterFourTries(t *testing.T) {
 			result, err := client(t, g).Scan(t.Context(), ignition.Projects)
 			requireReason(t, v1alpha1.ReasonScanFailed, err)
 			assert.Equal(t, 4, result.Posts)
-			assert.Equal(t, 4, g.Count(postProjects))
+			assert.Equal(t, 4, g.Requests.Count(postProjects))
 		})
 	}
 }
 
 func TestEndlessScanPostsOnce(t *testing.T) {
 	g := start(t, simulator.Options{})
-	require.NoError(t, g.FaultScans("projects", simulator.ScanFault{NeverEnds: true}))
+	require.NoError(t, g.Scans.Fault("projects", simulator.ScanFault{NeverEnds: true}))
 	c := client(t, g, func(c *ignition.Config) { c.ScanTimeout = 60 * time.Millisecond })
 	_, err := c.Scan(t.Context(), ignition.Projects)
 	requireReason(t, v1alpha1.ReasonScanFailed, err)
 	assert.ErrorContains(t, err, "did not end in time")
-	assert.Equal(t, 1, g.Count(postProjects))
+	assert.Equal(t, 1, g.Requests.Count(postProjects))
 }
 
 func TestScanSurvivesPollErrors(t *testing.T) {
@@ -107,11 +111,11 @@ func TestScanSurvivesPollErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := start(t, simulator.Options{})
-			require.NoError(t, g.Fault(simulator.Fault{Route: getProjects, Status: 200, Times: 1, // the status request before the POST
+			require.NoError(t, g.Faults.Add(simulator.Fault{Route: getProjects, Status: 200, Times: 1, // the status request before the POST
 				Body: `{"scanActive":false,"lastScanTimestamp":1,"lastScanDuration":0}`}))
-			require.NoError(t, g.FaultScans("projects", simulator.ScanFault{Delay: 5 * time.Millisecond}))
+			require.NoError(t, g.Scans.Fault("projects", simulator.ScanFault{Delay: 5 * time.Millisecond}))
 			f.Route, f.Times = getProjects, 3
-			require.NoError(t, g.Fault(f))
+			require.NoError(t, g.Faults.Add(f))
 			result, err := client(t, g).Scan(t.Context(), ignition.Projects)
 			require.NoError(t, err)
 			assert.Equal(t, 1, result.Posts)
@@ -124,7 +128,7 @@ func TestScanDuringAnotherScan(t *testing.T) {
 	for _, coalesce := range []bool{false, true} {
 		t.Run(fmt.Sprintf("coalesces %t", coalesce), func(t *testing.T) {
 			g := start(t, simulator.Options{Unknowns: simulator.Unknowns{CoalescePosts: coalesce}})
-			require.NoError(t, g.FaultScans("projects", simulator.ScanFault{NeverEnds: true}))
+			require.NoError(t, g.Scans.Fault("projects", simulator.ScanFault{NeverEnds: true}))
 			other := client(t, g)
 			done := make(chan error, 2)
 			go func() {
@@ -132,7 +136,7 @@ func TestScanDuringAnotherScan(t *testing.T) {
 				done <- err
 			}()
 			posted := func(n int) bool {
-				return assert.Eventually(t, func() bool { return g.Count(postProjects) == n }, bound, time.Millisecond)
+				return assert.Eventually(t, func() bool { return g.Requests.Count(postProjects) == n }, bound, time.Millisecond)
 			}
 			require.True(t, posted(1))
 			require.Eventually(t, func() bool { // a request is counted before its scan begins
@@ -141,7 +145,7 @@ func TestScanDuringAnotherScan(t *testing.T) {
 			}, bound, time.Millisecond)
 			go func() { // ends the current scan once the second POST has joined it
 				posted(2)
-				done <- g.FaultScans("projects", simulator.ScanFault{})
+				done <- g.Scans.Fault("projects", simulator.ScanFault{})
 			}()
 			result, err := client(t, g).Scan(t.Context(), ignition.Projects)
 			require.NoError(t, err)
@@ -160,17 +164,17 @@ func TestRestartDuringAScanIsSurvived(t *testing.T) {
 			dir := t.TempDir()
 			g := start(t, simulator.Options{Data: dir, Unknowns: unknown})
 			put(t, dir, "projects/P/project.json", projectJSON)
-			require.NoError(t, g.FaultScans("projects", simulator.ScanFault{NeverEnds: true}))
+			require.NoError(t, g.Scans.Fault("projects", simulator.ScanFault{NeverEnds: true}))
 			done := make(chan error, 1)
 			c := client(t, g)
 			go func() {
 				_, err := c.Scan(t.Context(), ignition.Projects)
 				done <- err
 			}()
-			require.Eventually(t, func() bool { return g.Count(postProjects) == 1 }, bound, time.Millisecond)
+			require.Eventually(t, func() bool { return g.Requests.Count(postProjects) == 1 }, bound, time.Millisecond)
 			require.NoError(t, g.Restart(10*time.Millisecond))
 			require.NoError(t, <-done)
-			assert.NotNil(t, g.Loaded("projects/P"))
+			assert.NotNil(t, g.Data.Loaded("projects/P"))
 		})
 	}
 }
@@ -192,7 +196,7 @@ func TestScanOfUnreachableGateway(t *testing.T) {
 
 func TestCanceledScanError(t *testing.T) {
 	g := start(t, simulator.Options{})
-	require.NoError(t, g.FaultScans("projects", simulator.ScanFault{NeverEnds: true}))
+	require.NoError(t, g.Scans.Fault("projects", simulator.ScanFault{NeverEnds: true}))
 	stopped := errors.New("the agent stops")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	done := make(chan error, 1)
@@ -201,7 +205,7 @@ func TestCanceledScanError(t *testing.T) {
 		_, err := c.Scan(ctx, ignition.Projects)
 		done <- err
 	}()
-	require.Eventually(t, func() bool { return g.Count(postProjects) == 1 }, bound, time.Millisecond)
+	require.Eventually(t, func() bool { return g.Requests.Count(postProjects) == 1 }, bound, time.Millisecond)
 	cancel(stopped)
 	assert.ErrorIs(t, <-done, stopped)
 }

@@ -19,7 +19,7 @@ func TestPingGivesStateAndTheGatewaysClock(t *testing.T) {
 	assert.True(t, ping.Running())
 	assert.Equal(t, "RUNNING", ping.String())
 	assert.WithinDuration(t, time.Now().Add(-48*time.Hour), ping.Date, time.Minute)
-	for _, r := range g.Requests() {
+	for _, r := range g.Requests.List() {
 		assert.Empty(t, r.Token, "the status page gets no token")
 	}
 }
@@ -43,10 +43,10 @@ func TestPingFails(t *testing.T) {
 	})
 	t.Run("redirect to commissioning", func(t *testing.T) {
 		g := start(t, simulator.Options{})
-		require.NoError(t, g.Fault(simulator.Fault{Route: "GET /StatusPing", Status: 302, Location: "/welcome"}))
+		require.NoError(t, g.Faults.Add(simulator.Fault{Route: "GET /StatusPing", Status: 302, Location: "/welcome"}))
 		_, err := client(t, g).Ping(t.Context())
 		requireReason(t, v1alpha1.ReasonWaitingForCommissioning, err)
-		assert.Zero(t, g.Count("GET /welcome"))
+		assert.Zero(t, g.Requests.Count("GET /welcome"))
 	})
 	t.Run("canceled context", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

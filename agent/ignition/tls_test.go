@@ -17,7 +17,7 @@ import (
 
 func TestTrustedGatewayOverTLS(t *testing.T) {
 	g := start(t, simulator.Options{TLS: &simulator.TLSOptions{}})
-	token, err := g.IssueToken(simulator.TokenSpec{Name: "tls", Levels: []string{"Authenticated/ApiKeys/Stoker"}, Secure: true})
+	token, err := g.Administrator.IssueToken(simulator.TokenSpec{Name: "tls", Levels: []string{"Authenticated/ApiKeys/Stoker"}, Secure: true})
 	require.NoError(t, err)
 	for name, trust := range map[string]ignition.TLS{
 		"authority and name": {CA: func() ([]byte, error) { return g.CA(), nil }, ServerName: "gateway.example"},
@@ -59,7 +59,7 @@ func TestUntrustedGatewayGetsNoToken(t *testing.T) {
 			requireReason(t, v1alpha1.ReasonGatewayUnreachable, err)
 			assert.ErrorContains(t, err, "is not trusted")
 			assert.ErrorContains(t, err, c.says)
-			assert.Empty(t, g.Requests())
+			assert.Empty(t, g.Requests.List())
 		})
 	}
 }

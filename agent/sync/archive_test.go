@@ -67,10 +67,10 @@ func TestRestoreFromStorage(t *testing.T) {
 		l := lost(t, b, m, id)
 		r := l.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": 1}`, l.read(view))
-		assert.NotNil(t, l.gw.Loaded(db), "the gateway has loaded it")
+		assert.NotNil(t, l.gw.Data.Loaded(db), "the gateway has loaded it")
 		assert.Contains(t, strings.Join(r.Notes, "\n"), "came from object storage")
 		assert.Equal(t, 5, r.Files.Total)
-		require.NoError(t, l.gw.Canaries())
+		require.NoError(t, l.gw.Canaries.Check())
 		d, err := l.engine.Drift(t.Context(), true)
 		require.NoError(t, err)
 		assert.Zero(t, d.Files)
@@ -86,7 +86,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		b.target.Restore = id
 		r := b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
-		assert.NotNil(t, b.gw.Loaded(db))
+		assert.NotNil(t, b.gw.Data.Loaded(db))
 		require.Len(t, r.Snapshots, 2, "the restore has one of its own")
 		b.target.Restore = r.Snapshots[1].ID
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
@@ -103,7 +103,7 @@ func TestRestoreFromStorage(t *testing.T) {
 			b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
 		}
 		assert.Len(t, m.Calls(), 2, "the label and the archive are read once")
-		require.NoError(t, b.gw.CloseDesigner(session))
+		require.NoError(t, b.gw.Designers.Close(session))
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})

@@ -45,7 +45,7 @@ func (j *judged) clock() { j.engine.Now = func() time.Time { return j.now } }
 
 func (j *judged) faults(list ...simulator.LoadFault) {
 	j.t.Helper()
-	require.NoError(j.t, j.gw.FaultLoads(list...))
+	require.NoError(j.t, j.gw.LoadFaults.Set(list...))
 }
 
 // fails syncs for a duration, every ten seconds, and expects each of the syncs to fail with a reason and without going back.
@@ -67,7 +67,7 @@ func (j *judged) back(trigger v1alpha1.AutoRollbackTrigger) *sync.Report {
 	require.Equal(j.t, j.target.Commit, r.AutoRollback.Commit)
 	require.Equal(j.t, j.good, r.Commit)
 	require.Equal(j.t, `{"one": 1}`, j.read(view))
-	require.NoError(j.t, j.gw.Canaries())
+	require.NoError(j.t, j.gw.Canaries.Check())
 	return r
 }
 
@@ -108,18 +108,18 @@ func TestAutomaticRollback(t *testing.T) {
 			r := j.back(tt.trigger)
 			assert.True(t, r.Wrote())
 			assert.Contains(t, r.Message, string(tt.trigger))
-			assert.NotNil(t, j.gw.Loaded(viewDir))
-			assert.NotNil(t, j.gw.Loaded(db))
+			assert.NotNil(t, j.gw.Data.Loaded(viewDir))
+			assert.NotNil(t, j.gw.Data.Loaded(db))
 			records := j.audited()
 			audit := records[len(records)-1]
 			assert.Equal(t, tt.trigger, audit.AutoRollback.Trigger)
 			assert.Equal(t, commit, audit.From)
 			assert.Equal(t, j.good, audit.To)
 
-			j.gw.ResetRequests()
+			j.gw.Requests.Reset()
 			j.now = j.now.Add(time.Hour)
 			assert.False(t, j.back(tt.trigger).Wrote())
-			assert.Empty(t, j.gw.Requests(), "it is held off without a request")
+			assert.Empty(t, j.gw.Requests.List(), "it is held off without a request")
 			j.restart(t.TempDir())
 			j.clock()
 			assert.False(t, j.back(tt.trigger).Wrote(), "a restart does not take the commit again")
@@ -152,7 +152,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		j.push(bad()...)
 		j.fails(v1alpha1.ReasonVerificationFailed, 20*time.Second)
 		j.faults()
-		require.NoError(t, j.gw.Scan("projects"))
+		require.NoError(t, j.gw.Scans.Run("projects"))
 		j.synced()
 	})
 	t.Run("a stopped gateway", func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := newJudged(t, simulator.Options{})
-			require.NoError(t, j.gw.Fault(fault))
+			require.NoError(t, j.gw.Faults.Add(fault))
 			j.push(bad()...)
 			lasts(j)
 		})
@@ -194,7 +194,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		j.ended(sync.Error, v1alpha1.ReasonVerificationFailed)
 		j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerProjectLoadError, v1alpha1.TriggerConfigError}
 		j.faults(simulator.LoadFault{Path: db, Hide: true})
-		require.NoError(t, j.gw.Scan("config"))
+		require.NoError(t, j.gw.Scans.Run("config"))
 		j.push(gitserver.Write(view, `{"one": 2}`), gitserver.Write(db+"/config.json", `{"url": 2}`))
 		lasts(j)
 		assert.Equal(t, `{"one": 2}`, j.read(view))
@@ -212,7 +212,7 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 	})
 	t.Run("types that are not listed", func(t *testing.T) {
 		j := newJudged(t, simulator.Options{})
-		require.NoError(t, j.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/resources/names/*", Status: http.StatusNotFound}))
+		require.NoError(t, j.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/resources/names/*", Status: http.StatusNotFound}))
 		j.faults(triggers["the resource is missing"].fault)
 		j.push(bad()...)
 		j.synced()
@@ -405,7 +405,7 @@ func TestPairAutomaticRollback(t *testing.T) {
 	good := p.master.synced().Commit
 	p.backup.target.Profile = p.master.target.Profile
 	p.backup.standby()
-	require.NoError(t, p.master.gw.FaultLoads(simulator.LoadFault{Path: "projects/line", While: refused, Hide: true}))
+	require.NoError(t, p.master.gw.LoadFaults.Set(simulator.LoadFault{Path: "projects/line", While: refused, Hide: true}))
 	p.push(gitserver.Write(view, `{"one": "`+refused+`"}`))
 	for range 4 { // sequence: time passes
 		p.master.sync()

@@ -65,14 +65,14 @@ func TestGatewayBackup(t *testing.T) {
 		assert.True(t, r.Snapshots[0].Backup && r.Snapshots[1].Backup)
 		assert.Positive(t, r.Steps["backup"])
 
-		b.gw.ResetRequests()
+		b.gw.Requests.Reset()
 		b.synced()
 		b.push(gitserver.Write("README.md", "not for the gateway"))
 		b.synced()
-		assert.Zero(t, b.gw.Count(backupRoute), "no file changes")
+		assert.Zero(t, b.gw.Requests.Count(backupRoute), "no file changes")
 		b.target.Restore = r.Snapshots[0].ID
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
-		assert.Zero(t, b.gw.Count(backupRoute), "a restore does not wait")
+		assert.Zero(t, b.gw.Requests.Count(backupRoute), "a restore does not wait")
 	})
 	t.Run("in object storage", func(t *testing.T) {
 		m := &archivetest.Memory{}
@@ -115,7 +115,7 @@ func TestGatewayBackup(t *testing.T) {
 			assert.Contains(t, r.Message, "nothing was changed")
 			assert.Equal(t, `{"one": 1}`, b.read(view))
 			assert.Equal(t, before, backups(b))
-			b.gw.ClearFaults()
+			b.gw.Faults.Clear()
 			b.conn.HasAPIToken = true
 			b.synced()
 		})
@@ -138,7 +138,7 @@ func TestGatewayBackup(t *testing.T) {
 		b.engine.Progress = func(step string, _, _ int) {
 			if step == "apply" && made == 0 {
 				made = len(backups(b))
-				_, err := b.gw.OpenDesigner("anna", "line")
+				_, err := b.gw.Designers.Open("anna", "line")
 				assert.NoError(t, err)
 			}
 		}
@@ -146,7 +146,7 @@ func TestGatewayBackup(t *testing.T) {
 		assert.Equal(t, 2, made)
 		assert.Equal(t, before, backups(b))
 		b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
-		assert.Equal(t, 2, b.gw.Count(backupRoute), "a sync that waits asks for none")
+		assert.Equal(t, 2, b.gw.Requests.Count(backupRoute), "a sync that waits asks for none")
 	})
 	t.Run("removed with the snapshots", func(t *testing.T) {
 		b := begin(t)
@@ -170,5 +170,5 @@ func TestGatewayBackup(t *testing.T) {
 
 func fault(b *bench, f simulator.Fault) {
 	b.t.Helper()
-	require.NoError(b.t, b.gw.Fault(f))
+	require.NoError(b.t, b.gw.Faults.Add(f))
 }

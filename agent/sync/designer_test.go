@@ -24,7 +24,7 @@ func TestDesignerSaveDuringRepair(t *testing.T) {
 	b := newBench(t, simulator.Options{Unknowns: simulator.Unknowns{SkipUnchanged: true}})
 	b.push(append(first(), gitserver.Write(view, git), gitserver.Write(viewDir+"/resource.json", sealedJSON(t, "view.json", git)))...)
 	b.synced()
-	id, err := b.gw.OpenDesigner("anna", "line")
+	id, err := b.gw.Designers.Open("anna", "line")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(b.data, view), []byte(`{"by": "hand"}`), 0o644))
 	saves := 0
@@ -33,7 +33,7 @@ func TestDesignerSaveDuringRepair(t *testing.T) {
 			return
 		}
 		saves++
-		assert.NoError(t, b.gw.SaveResource(t.Context(), id, strings.TrimPrefix(viewDir, "projects/line/"),
+		assert.NoError(t, b.gw.Designers.SaveResource(t.Context(), id, strings.TrimPrefix(viewDir, "projects/line/"),
 			map[string][]byte{"view.json": fmt.Appendf(nil, `{"anna": %d}`, saves)}, true))
 	}
 	b.target.Repair = true
@@ -42,7 +42,7 @@ func TestDesignerSaveDuringRepair(t *testing.T) {
 	assert.Len(t, r.Notes, 1, "said once: %v", r.Notes)
 	assert.Equal(t, git, b.read(view))
 	is := sha256.Sum256([]byte(git))
-	assert.Equal(t, hex.EncodeToString(is[:]), b.gw.Loaded(viewDir)["view.json"], "what lies on the disk is what the gateway runs")
+	assert.Equal(t, hex.EncodeToString(is[:]), b.gw.Data.Loaded(viewDir)["view.json"], "what lies on the disk is what the gateway runs")
 	d, err := b.engine.Open()
 	require.NoError(t, err)
 	lost, err := d.LostAndFound()

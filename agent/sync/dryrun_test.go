@@ -18,24 +18,24 @@ func TestDryRunOfUnscannedFiles(t *testing.T) {
 	b.push(first()...)
 	b.synced()
 	b.push(gitserver.Write(view, `{"two": 2}`))
-	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
 	b.ended(sync.Error, v1alpha1.ReasonScanFailed)
-	b.gw.ClearFaults()
+	b.gw.Faults.Clear()
 
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	b.target.Profile.DryRun = true
 	r := b.ended(sync.Applied, v1alpha1.ReasonDryRun)
 	assert.True(t, r.DryRun)
 	assert.NoError(t, r.Err, "it is answered, and a retry would change nothing")
 	assert.Contains(t, r.Message, "has not confirmed them")
 	assert.Equal(t, b.target.Commit, r.Commit)
-	assert.Empty(t, b.gw.Requests())
+	assert.Empty(t, b.gw.Requests.List())
 
 	b.target.Profile.DryRun = false
 	b.synced()
 	b.target.Profile.DryRun = true
 	b.synced()
-	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/projects"))
+	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
 }
 
 func TestDryRunBeforeGatewayStart(t *testing.T) {
@@ -50,10 +50,10 @@ func TestDryRunBeforeGatewayStart(t *testing.T) {
 	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
 	b.target.BeforeStart = false
 	require.NoError(t, b.gw.SetState(simulator.Running))
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	b.synced()
-	assert.Equal(t, 1, b.gw.Count(asked))
-	assert.Len(t, b.gw.Requests(), 1)
+	assert.Equal(t, 1, b.gw.Requests.Count(asked))
+	assert.Len(t, b.gw.Requests.List(), 1)
 }
 
 // A pause does not change whether the gateway runs the target: if it does, it is Synced, otherwise Held.
@@ -72,10 +72,10 @@ func TestPausedGatewayPhase(t *testing.T) {
 		require.Equal(t, v1alpha1.ReasonPaused, r.Reason, why)
 		return r
 	}
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	r := paused(sync.Synced, "it runs the target")
 	require.NoError(t, r.Err)
-	assert.Empty(t, b.gw.Requests())
+	assert.Empty(t, b.gw.Requests.List())
 
 	was := b.target
 	b.target.Profile.ExcludePatterns = []string{"**/*.md"}
@@ -87,9 +87,9 @@ func TestPausedGatewayPhase(t *testing.T) {
 	b.push(gitserver.Write(view, `{"two": 2}`))
 	paused(sync.Held, "another commit")
 
-	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
 	b.ended(sync.Error, v1alpha1.ReasonScanFailed)
-	b.gw.ClearFaults()
+	b.gw.Faults.Clear()
 	good = b.target.Commit
 	paused(sync.Held, "the gateway has not confirmed it")
 	b.synced()
@@ -126,7 +126,7 @@ func TestPausedNodeOfPair(t *testing.T) {
 	p.master.ended(sync.Standby, v1alpha1.ReasonPaused)
 
 	// A backup that took over keeps its access if the gateway fails to answer once.
-	require.NoError(t, p.backup.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/redundancy*", Status: 500, Times: 1}))
+	require.NoError(t, p.backup.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/redundancy*", Status: 500, Times: 1}))
 	p.backup.ended(sync.Synced, v1alpha1.ReasonPaused)
-	assert.Empty(t, p.backup.gw.Faults(), "it was asked")
+	assert.Empty(t, p.backup.gw.Faults.List(), "it was asked")
 }

@@ -74,12 +74,12 @@ func TestIdleHourChangesNothing(t *testing.T) {
 			// These files would revoke the token of the simulated gateway.
 			b.target.Profile.ExcludePatterns = []string{"config/resources/*/ignition/security-properties/", "config/resources/*/ignition/api-token/"}
 			b.push(gitserver.Files(files))
-			b.gw.ResetRequests()
+			b.gw.Requests.Reset()
 			b.synced()
 			for route, n := range tree.posts {
-				assert.Equal(t, n, b.gw.Count(route), route)
+				assert.Equal(t, n, b.gw.Requests.Count(route), route)
 			}
-			require.Empty(t, b.gw.LoadErrors())
+			require.Empty(t, b.gw.Data.LoadErrors())
 			lost, _, err := b.engine.LostAndFound()
 			require.NoError(t, err)
 
@@ -87,17 +87,17 @@ func TestIdleHourChangesNothing(t *testing.T) {
 			kept, _, err := b.engine.LostAndFound()
 			require.NoError(t, err)
 			assert.Equal(t, lost, kept, "nothing went to lost+found")
-			assert.GreaterOrEqual(t, b.gw.TimedScans(), 12, "one each five minutes, and this takes a while, too")
-			assert.Empty(t, b.gw.LoadErrors())
+			assert.GreaterOrEqual(t, b.gw.Scans.Timed(), 12, "one each five minutes, and this takes a while, too")
+			assert.Empty(t, b.gw.Data.LoadErrors())
 
-			b.gw.ResetRequests()
+			b.gw.Requests.Reset()
 			b.push(gitserver.Write(edit, tree.change(files[edit])))
 			r := b.synced()
 			assert.LessOrEqual(t, r.Files.Modified, 3, "the file, and its resource.json and thumbnail where noise had been")
 			assert.Zero(t, r.Files.Saved+r.Files.Kept+r.Files.Added+r.Files.Deleted)
 			posts := 0
 			for route := range tree.posts {
-				posts += b.gw.Count(route)
+				posts += b.gw.Requests.Count(route)
 			}
 			assert.Equal(t, 1, posts, "one tree changed, and is scanned once")
 		})
@@ -109,10 +109,10 @@ func TestIdleHourChangesNothing(t *testing.T) {
 func (b *bench) hour() {
 	b.t.Helper()
 	const period = 30 * time.Second
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	began, repairs := time.Now(), 0
 	for step := range int(time.Hour / period) {
-		require.NoError(b.t, b.gw.MakeNoise(simulator.Noises[step%len(simulator.Noises)]))
+		require.NoError(b.t, b.gw.Noise.Make(simulator.Noises[step%len(simulator.Noises)]))
 		require.NoError(b.t, b.gw.Advance(period))
 		drift, err := b.engine.Drift(b.t.Context(), step%20 == 0)
 		require.NoError(b.t, err)
@@ -127,7 +127,7 @@ func (b *bench) hour() {
 	}
 	assert.Zero(b.t, repairs)
 	assert.GreaterOrEqual(b.t, b.writtenSince(began), 5, "the gateway did write")
-	for _, q := range b.gw.Requests() {
+	for _, q := range b.gw.Requests.List() {
 		assert.NotEqual(b.t, http.MethodPost, q.Method, "%s %s", q.Method, q.Path)
 	}
 	// A forced repair must also find nothing to do.

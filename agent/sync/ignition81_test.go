@@ -23,16 +23,16 @@ func TestAGatewayBefore83IsScannedByTheModule(t *testing.T) {
 			r := b.synced()
 			assert.Contains(t, r.Message, "project-scan module")
 			assert.Contains(t, r.Message, "nothing is verified")
-			assert.Equal(t, 1, b.gw.Count("POST /data/project-scan-endpoint/scan"))
-			assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/projects")+b.gw.Count("POST /data/api/v1/scan-lock/projects"))
-			assert.NotNil(t, b.gw.Loaded(viewDir))
-			assert.Equal(t, 1, b.gw.DesignerNotifications())
+			assert.Equal(t, 1, b.gw.Requests.Count("POST /data/project-scan-endpoint/scan"))
+			assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/projects")+b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"))
+			assert.NotNil(t, b.gw.Data.Loaded(viewDir))
+			assert.Equal(t, 1, b.gw.Designers.Notifications())
 			require.Len(t, r.Notes, 1, "%q", r.Notes)
 			assert.Contains(t, r.Notes[0], "database", "files of config mean nothing to it")
 
-			b.gw.ResetRequests()
+			b.gw.Requests.Reset()
 			b.synced()
-			assert.Zero(t, b.gw.Count("POST /data/project-scan-endpoint/scan"))
+			assert.Zero(t, b.gw.Requests.Count("POST /data/project-scan-endpoint/scan"))
 		})
 	}
 }
@@ -43,19 +43,19 @@ func TestOldGatewayWithoutModule(t *testing.T) {
 	r := b.synced()
 	assert.Contains(t, r.Message, "files only")
 	assert.Contains(t, r.Message, "8.1.44")
-	assert.Nil(t, b.gw.Loaded(viewDir))
+	assert.Nil(t, b.gw.Data.Loaded(viewDir))
 	require.NoError(t, b.gw.Advance(301*time.Second))
-	assert.NotNil(t, b.gw.Loaded(viewDir), "its own timer reads them")
+	assert.NotNil(t, b.gw.Data.Loaded(viewDir), "its own timer reads them")
 }
 
 func TestAModuleThatFailsIsAskedAgain(t *testing.T) {
 	b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
-	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "POST /data/project-scan-endpoint/scan", Status: 200, Times: 1,
+	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/project-scan-endpoint/scan", Status: 200, Times: 1,
 		Body: `{"gatewayProjectScanSuccess":false,"sentDesignerUpdateNotification":false}`}))
 	b.push(first()...)
 	b.ended(sync.Error, v1alpha1.ReasonScanFailed)
 	b.synced()
-	assert.NotNil(t, b.gw.Loaded(viewDir))
+	assert.NotNil(t, b.gw.Data.Loaded(viewDir))
 }
 
 // On 8.3, the agent uses the gateway's own scan, which it can verify, and not the module.
@@ -63,7 +63,7 @@ func TestOn83TheModuleIsNotUsed(t *testing.T) {
 	b := newBench(t, simulator.Options{ScanModule: true})
 	b.push(first()...)
 	b.synced()
-	assert.Zero(t, b.gw.Count("GET /data/project-scan-endpoint/confirm-support"))
+	assert.Zero(t, b.gw.Requests.Count("GET /data/project-scan-endpoint/confirm-support"))
 }
 
 func TestOldGatewayDesignerPolicy(t *testing.T) {
@@ -78,7 +78,7 @@ func TestOldGatewayDesignerPolicy(t *testing.T) {
 func TestGatewayNotes(t *testing.T) {
 	b := newBench(t, simulator.Options{Mode: "dev", Name: "plant-2", FixedName: true})
 	b.target.Profile.DeploymentMode, b.target.Profile.SystemName = "prod", "plant-1"
-	b.gw.SetPendingRestarts("module Vision was installed")
+	b.gw.Restarts.SetPending("module Vision was installed")
 	b.push(append(first(), gitserver.Write(systemProperties+"/config.json", `{"systemName": "x"}`),
 		gitserver.Write(systemProperties+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))...)
 	r := b.synced()
@@ -88,7 +88,7 @@ func TestGatewayNotes(t *testing.T) {
 	assert.Contains(t, r.Notes[2], "module Vision was installed")
 
 	b.target.Profile.DeploymentMode, b.target.Profile.SystemName = "dev", "plant-2"
-	b.gw.SetPendingRestarts()
+	b.gw.Restarts.SetPending()
 	b.push(gitserver.Write(view, `{"two": 2}`))
 	assert.Empty(t, b.synced().Notes)
 }

@@ -15,12 +15,12 @@ func TestLateGatewayAddressScans(t *testing.T) {
 	b.push(first()...)
 	b.conn.Gateway = nil
 	assert.Contains(t, b.synced().Message, "nothing was scanned or verified")
-	assert.Nil(t, b.gw.Loaded(db))
+	assert.Nil(t, b.gw.Data.Loaded(db))
 	b.conn.Gateway = gateway
 	r := b.synced()
 	assert.Len(t, r.Scans, 2)
-	assert.NotNil(t, b.gw.Loaded(db))
-	b.gw.ResetRequests()
+	assert.NotNil(t, b.gw.Data.Loaded(db))
+	b.gw.Requests.Reset()
 	b.synced()
-	assert.Empty(t, b.gw.Requests(), "it is told once")
+	assert.Empty(t, b.gw.Requests.List(), "it is told once")
 }

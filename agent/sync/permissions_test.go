@@ -59,7 +59,7 @@ func TestARefusalIsNotWaitedOutForEver(t *testing.T) {
 	b.engine.Now = func() time.Time { return time.Now().Add(6 * time.Minute) }
 	r := b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
 	assert.Contains(t, r.Message, "gateway permission")
-	require.NoError(t, b.gw.Grant("Authenticated/ApiKeys/Stoker"))
+	require.NoError(t, b.gw.Administrator.Grant("Authenticated/ApiKeys/Stoker"))
 	b.synced()
 }
 
@@ -84,7 +84,7 @@ func TestRefusalOfRunningGateway(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(withPermissions()...)
 	b.synced()
-	require.NoError(t, b.gw.Grant())
+	require.NoError(t, b.gw.Administrator.Grant())
 	taken := b.read(permissions + "/config.json")
 	b.push(gitserver.Write(view, `{"two": 2}`))
 	b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
@@ -96,14 +96,14 @@ func TestTokenInCommitNeedsRestart(t *testing.T) {
 	const token = "config/resources/core/ignition/api-token/ci"
 	b.push(append(first(), gitserver.Write(token+"/config.json", `{"profile":{},"settings":{}}`),
 		gitserver.Write(token+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))...)
-	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "* /data/api/v1/*", Status: 401}))
+	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "* /data/api/v1/*", Status: 401}))
 	r := b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
 	found := false
 	for _, n := range r.Notes {
 		found = found || assert.ObjectsAreEqual(n, "the commit has an API token, which a running gateway accepts only after a restart, or after a scan from its web page (Platform > System > Modes)")
 	}
 	assert.True(t, found, "%q", r.Notes)
-	b.gw.ClearFaults()
+	b.gw.Faults.Clear()
 	b.synced()
 }
 
@@ -114,22 +114,22 @@ func TestExpiredTrialIsReported(t *testing.T) {
 		b.push(first()...)
 		assert.Empty(t, b.synced().Notes)
 		b.push(gitserver.Write(view, `{"two": 2}`))
-		b.gw.SetTrialExpired(true)
+		b.gw.Trial.SetExpired(true)
 		r := b.sync()
 		assert.Contains(t, strings.Join(append(r.Notes, r.Message), "\n"), "trial has expired")
 	})
 	t.Run("of one that does not scan any more", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		b.push(first()...)
-		b.gw.SetTrialExpired(true)
-		require.NoError(t, b.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/config", Status: http.StatusForbidden}))
+		b.gw.Trial.SetExpired(true)
+		require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/config", Status: http.StatusForbidden}))
 		r := b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
 		assert.Contains(t, r.Message, "the files of "+b.target.Commit.Short()+" are on the disk")
 		assert.Contains(t, r.Message, "trial has expired")
-		b.gw.SetTrialExpired(false)
+		b.gw.Trial.SetExpired(false)
 		r = b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
 		assert.NotContains(t, r.Message, "trial")
-		b.gw.ClearFaults()
+		b.gw.Faults.Clear()
 		b.synced()
 	})
 }

@@ -78,9 +78,9 @@ func TestRenderedResourceIsStable(t *testing.T) {
 		sealed[dir] = b.read(dir + "/resource.json")
 		assert.Contains(t, sealed[dir], `"actor": "admin"`, "the gateway has not signed %s as external", dir)
 	}
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	b.synced()
-	assert.Empty(t, b.gw.Requests())
+	assert.Empty(t, b.gw.Requests.List())
 
 	b.target.Profile.Vars = map[string]string{"site": "043"}
 	r = b.synced()

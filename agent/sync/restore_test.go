@@ -38,7 +38,7 @@ func TestRestore(t *testing.T) {
 		r := b.synced()
 		require.Len(t, r.Snapshots, 1)
 		assert.Equal(t, 4, r.Snapshots[0].Files, "the view, its signature, and the deleted files")
-		assert.NotNil(t, b.gw.Loaded(other))
+		assert.NotNil(t, b.gw.Data.Loaded(other))
 		return b, r.Snapshots[0].ID
 	}
 	t.Run("files, scan and verification, without git", func(t *testing.T) {
@@ -50,15 +50,15 @@ func TestRestore(t *testing.T) {
 		assert.NotEqual(t, b.target.Commit, r.Commit)
 		assert.Equal(t, sync.Counts{Added: 2, Modified: 2, Deleted: 2, Total: 5}, r.Files)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
-		assert.NotNil(t, b.gw.Loaded(db), "the gateway has loaded it again")
-		assert.Nil(t, b.gw.Loaded(other))
-		require.NoError(t, b.gw.Canaries())
-		assert.Empty(t, b.gw.Violations())
+		assert.NotNil(t, b.gw.Data.Loaded(db), "the gateway has loaded it again")
+		assert.Nil(t, b.gw.Data.Loaded(other))
+		require.NoError(t, b.gw.Canaries.Check())
+		assert.Empty(t, b.gw.Requests.Violations())
 
-		b.gw.ResetRequests()
+		b.gw.Requests.Reset()
 		r = b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.False(t, r.Wrote())
-		assert.Empty(t, b.gw.Requests(), "it is done once")
+		assert.Empty(t, b.gw.Requests.List(), "it is done once")
 		assert.Len(t, r.Snapshots, 2, "the restore has a snapshot of its own")
 		d, err := b.engine.Drift(t.Context(), true)
 		require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestRestore(t *testing.T) {
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		b.synced()
 		assert.Equal(t, `{"one": 3}`, b.read(view))
-		assert.NotNil(t, b.gw.Loaded(other))
+		assert.NotNil(t, b.gw.Data.Loaded(other))
 		b.synced()
 		assert.Equal(t, `{"one": 3}`, b.read(view), "the request has lapsed")
 	})
@@ -138,7 +138,7 @@ func TestRestore(t *testing.T) {
 		b.target.Restore = id
 		b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
 		assert.Equal(t, `{"one": 2}`, b.read(view))
-		require.NoError(t, b.gw.CloseDesigner(session))
+		require.NoError(t, b.gw.Designers.Close(session))
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})

@@ -18,11 +18,11 @@ func TestVolumeAlreadyAtTarget(t *testing.T) {
 	b.target.Start = "one"
 	b.push(first()...)
 	b.synced()
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	b.synced()
 	b.again()
 	b.synced()
-	assert.Empty(t, b.gw.Requests(), "an agent that starts again beside a gateway that ran has nothing to ask")
+	assert.Empty(t, b.gw.Requests.List(), "an agent that starts again beside a gateway that ran has nothing to ask")
 
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.synced() // later failures are reported by its probes
@@ -41,18 +41,18 @@ func TestVolumeAlreadyAtTarget(t *testing.T) {
 	// sequence: the answers of a web server that is starting
 	for _, f := range []simulator.Fault{{Status: 500}, {Status: 404}, {Reset: true}} {
 		f.Route, f.Times = asked, 1
-		require.NoError(t, b.gw.Fault(f))
+		require.NoError(t, b.gw.Faults.Add(f))
 		b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
 	}
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	r := b.synced()
 	assert.Empty(t, r.Scans, "it read the files when it started")
-	assert.Equal(t, 1, b.gw.Count(asked))
-	assert.Len(t, b.gw.Requests(), 1)
+	assert.Equal(t, 1, b.gw.Requests.Count(asked))
+	assert.Len(t, b.gw.Requests.List(), 1)
 	b.synced()
 	b.again()
 	b.synced()
-	assert.Len(t, b.gw.Requests(), 1)
+	assert.Len(t, b.gw.Requests.List(), 1)
 }
 
 func TestSyncedByFilesWithoutGateway(t *testing.T) {
@@ -75,9 +75,9 @@ func TestAGatewayBefore83IsSyncedOnceItRan(t *testing.T) {
 	b.target.Start = "two"
 	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
 	require.NoError(t, b.gw.SetState(simulator.Running))
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	b.synced()
-	assert.Len(t, b.gw.Requests(), 1)
+	assert.Len(t, b.gw.Requests.List(), 1)
 }
 
 func TestABackupIsOnStandbyOnceItRan(t *testing.T) {

@@ -38,7 +38,7 @@ func family(t *testing.T, policy v1alpha1.DesignerSessionPolicy) *bench {
 
 func (b *bench) designer(user, project string) string {
 	b.t.Helper()
-	id, err := b.gw.OpenDesigner(user, project)
+	id, err := b.gw.Designers.Open(user, project)
 	require.NoError(b.t, err)
 	return id
 }
@@ -73,15 +73,15 @@ func TestADesignerHoldsWhatItShows(t *testing.T) {
 				b.synced()
 				return
 			}
-			b.gw.ResetRequests()
+			b.gw.Requests.Reset()
 			r := b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
 			assert.Equal(t, good, r.Commit)
 			assert.Contains(t, r.Message, "maria")
 			assert.NotContains(t, r.Message, "192.0.2.10", "the address of a user is private")
-			assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/projects")+b.gw.Count("POST /data/api/v1/scan-lock/projects"), "the scan lock is not taken")
+			assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/projects")+b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"), "the scan lock is not taken")
 
 			b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
-			require.NoError(t, b.gw.CloseDesigner(id))
+			require.NoError(t, b.gw.Designers.Close(id))
 			b.synced()
 		})
 	}
@@ -152,7 +152,7 @@ func TestDesignerPolicyFail(t *testing.T) {
 	b.push(gitserver.Write(theme, `{}`))
 	b.ended(sync.Error, v1alpha1.ReasonDesignerSessionActive)
 	assert.Empty(t, b.read(theme))
-	require.NoError(t, b.gw.CloseDesigner(id))
+	require.NoError(t, b.gw.Designers.Close(id))
 	b.synced()
 
 	b.designer("maria", "base")
@@ -175,21 +175,21 @@ func TestDesignerOpensUnderLock(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
 	good := b.target.Commit
 	b.push(gitserver.Write(theme, `{}`))
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	none := `{"items":[],"metadata":{"total":0,"matching":0}}`
-	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 200, Body: none, Times: 1}))
+	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 200, Body: none, Times: 1}))
 	id := b.designer("maria", "base")
 	r := b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)
 	assert.Equal(t, good, r.Commit)
 	assert.Empty(t, b.read(theme))
-	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan-lock/projects"))
-	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/projects"), "the scan releases the lock")
+	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"))
+	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/projects"), "the scan releases the lock")
 	note, err := os.ReadDir(b.data + "/.stoker")
 	require.NoError(t, err)
 	for _, f := range note {
 		assert.NotEqual(t, "note-unloaded", f.Name(), "nothing is recorded for files that were not written")
 	}
-	require.NoError(t, b.gw.CloseDesigner(id))
+	require.NoError(t, b.gw.Designers.Close(id))
 	b.synced()
 }
 
@@ -197,7 +197,7 @@ func TestDesignerOpensUnderLock(t *testing.T) {
 func TestWhoIsThereCannotBeAskedFor(t *testing.T) {
 	refuse := func(status int) func(b *bench) {
 		return func(b *bench) {
-			require.NoError(b.t, b.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/designers", Status: status}))
+			require.NoError(b.t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/designers", Status: status}))
 		}
 	}
 	for _, c := range []struct {
@@ -228,7 +228,7 @@ func TestWhoIsThereCannotBeAskedFor(t *testing.T) {
 // Otherwise a first commit that brings the API token would wait for itself.
 func TestCommitDeliversToken(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
-	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 401}))
+	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 401}))
 	const token = "config/resources/core/ignition/api-token/ci"
 	b.push(gitserver.Write(theme, `{}`), gitserver.Write(token+"/config.json", `{"profile":{},"settings":{}}`),
 		gitserver.Write(token+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))
@@ -253,9 +253,9 @@ func TestLockOfFailedApply(t *testing.T) {
 	b := family(t, v1alpha1.DesignerWait)
 	b.push(gitserver.Write(theme, `{}`))
 	none := `{"items":[],"metadata":{"total":0,"matching":0}}`
-	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 200, Body: none, Times: 1}))
+	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/designers", Status: 200, Body: none, Times: 1}))
 	b.designer("maria", "base")
-	require.NoError(t, b.gw.FaultScans("projects", simulator.ScanFault{NeverEnds: true}))
+	require.NoError(t, b.gw.Scans.Fault("projects", simulator.ScanFault{NeverEnds: true}))
 	b.engine.Grace = 100 * time.Millisecond
 	began := time.Now()
 	r := b.ended(sync.Held, v1alpha1.ReasonDesignerSessionActive)

@@ -25,13 +25,13 @@ func TestHandEditedResource(t *testing.T) {
 		b.push(gitserver.Write(view, edited), gitserver.Write(db+"/config.json", edited))
 		b.synced()
 		sum := sha256.Sum256([]byte(edited))
-		assert.Equal(t, hex.EncodeToString(sum[:]), b.gw.Loaded(viewDir)["view.json"])
-		assert.Equal(t, hex.EncodeToString(sum[:]), b.gw.Loaded(db)["config.json"])
+		assert.Equal(t, hex.EncodeToString(sum[:]), b.gw.Data.Loaded(viewDir)["view.json"])
+		assert.Equal(t, hex.EncodeToString(sum[:]), b.gw.Data.Loaded(db)["config.json"])
 	}
 	drift, err := b.engine.Drift(t.Context(), true)
 	assert.NoError(t, err)
 	assert.Zero(t, drift.Files, "%v", drift.Paths)
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	b.target.ForceID = "again"
 	r := b.synced()
 	assert.Zero(t, r.Files.Modified, "and it stays: %s", r)

@@ -86,7 +86,7 @@ func (b *bench) standby() *sync.Report {
 	b.t.Helper()
 	r := b.ended(sync.Standby, v1alpha1.ReasonStandby)
 	require.Equal(b.t, b.target.Commit, r.Commit)
-	require.NoError(b.t, b.gw.Canaries())
+	require.NoError(b.t, b.gw.Canaries.Check())
 	return r
 }
 
@@ -108,9 +108,9 @@ func TestBackupWritesUnreplicatedFiles(t *testing.T) {
 
 	p.master.synced()
 	assert.Equal(t, `{"one": 1}`, p.backup.read(view), "the pair copied it")
-	p.backup.gw.ResetRequests()
+	p.backup.gw.Requests.Reset()
 	p.backup.standby()
-	assert.Zero(t, p.backup.gw.Count("POST /data/api/v1/scan/projects"))
+	assert.Zero(t, p.backup.gw.Requests.Count("POST /data/api/v1/scan/projects"))
 
 	// Adopted files are owned: the next commit is an ordinary change on both nodes.
 	p.push(gitserver.Write(view, `{"two": 2}`))
@@ -150,7 +150,7 @@ func TestFailoverActivatesBackup(t *testing.T) {
 	r := p.backup.synced()
 	assert.Equal(t, 2, r.Files.Modified, "the view, and its resource.json with it")
 	assert.Zero(t, r.Files.Saved, "what the pair brought was adopted, and is no conflict")
-	assert.Equal(t, 1, p.backup.gw.Count("POST /data/api/v1/scan/projects"))
+	assert.Equal(t, 1, p.backup.gw.Requests.Count("POST /data/api/v1/scan/projects"))
 	p.master.standby()
 	assert.Equal(t, `{"two": 2}`, p.master.read(view))
 
@@ -210,11 +210,11 @@ func TestMassDeletionOnStandby(t *testing.T) {
 func TestLoneBackupReportsNoWriter(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	p.push(first()...)
-	p.backup.gw.SetConfigAccess(false, false)
+	p.backup.gw.Redundancy.SetConfigAccess(false, false)
 	r := p.backup.ended(sync.Held, v1alpha1.ReasonNoConfigAccess)
 	assert.Contains(t, r.Message, "backup")
 	assert.Contains(t, r.Message, "peer is not connected")
-	p.backup.gw.SetConfigAccess(true, false)
+	p.backup.gw.Redundancy.SetConfigAccess(true, false)
 	p.backup.synced()
 }
 
@@ -289,13 +289,13 @@ func TestStoppedBackupByFile(t *testing.T) {
 	require.NoError(t, p.backup.gw.SetState(simulator.Running))
 	p.master.synced()
 	p.backup.standby()
-	assert.NotNil(t, p.backup.gw.Loaded(external))
+	assert.NotNil(t, p.backup.gw.Data.Loaded(external))
 }
 
 func TestUnreadableRedundancyFileIsANote(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	require.NoError(t, os.WriteFile(filepath.Join(b.data, "redundancy.xml"), []byte("<properties><entry"), 0o644))
-	require.NoError(t, b.gw.RecordCanaries())
+	require.NoError(t, b.gw.Canaries.Record())
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.BeforeStart = true
 	b.push(first()...)

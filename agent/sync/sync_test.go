@@ -114,7 +114,7 @@ func (b *bench) synced() *sync.Report {
 	r := b.sync()
 	require.Equal(b.t, sync.Synced, r.Phase, r.String())
 	require.Equal(b.t, b.target.Commit, r.Commit)
-	require.NoError(b.t, b.gw.Canaries())
+	require.NoError(b.t, b.gw.Canaries.Check())
 	return r
 }
 
@@ -140,38 +140,38 @@ func (b *bench) read(path string) string {
 func TestScanOnlyChangedTrees(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	r := b.synced()
 	assert.Equal(t, []string{"line"}, r.Projects)
-	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/projects"))
-	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/config"))
-	assert.NotNil(t, b.gw.Loaded(viewDir))
-	assert.NotNil(t, b.gw.Loaded(db))
+	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
+	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/config"))
+	assert.NotNil(t, b.gw.Data.Loaded(viewDir))
+	assert.NotNil(t, b.gw.Data.Loaded(db))
 
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	b.synced()
-	assert.Empty(t, b.gw.Requests(), "nothing to do sends no request")
+	assert.Empty(t, b.gw.Requests.List(), "nothing to do sends no request")
 
 	b.push(gitserver.Write(db+"/config.json", `{"url": "other"}`))
 	b.synced()
-	assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/projects"))
-	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/config"))
+	assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
+	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/config"))
 
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	b.push(gitserver.Write("README.md", "outside of the mappings"))
 	b.synced()
-	assert.Empty(t, b.gw.Violations())
-	assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/config")+b.gw.Count("POST /data/api/v1/scan/projects"))
+	assert.Empty(t, b.gw.Requests.Violations())
+	assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/config")+b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
 }
 
 func TestFilesMoveUnderScanLock(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	r := b.synced()
 	assert.Empty(t, r.Notes)
 	var order []string
-	for _, q := range b.gw.Requests() {
+	for _, q := range b.gw.Requests.List() {
 		if q.Method == http.MethodPost {
 			order = append(order, strings.TrimPrefix(q.Path, "/data/api/v1/"))
 		}
@@ -183,7 +183,7 @@ func TestForeignScanLockIsANote(t *testing.T) {
 	for name, o := range map[string]simulator.Options{"refused at once": {}, "waited for": {Unknowns: simulator.Unknowns{LockWaits: true}}} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, o)
-			require.NoError(t, b.gw.HoldLock("projects", "Designer of Maria", time.Minute))
+			require.NoError(t, b.gw.Locks.Hold("projects", "Designer of Maria", time.Minute))
 			b.push(first()...)
 			r := b.synced()
 			require.Len(t, r.Notes, 1)
@@ -205,14 +205,14 @@ func TestFailedApplyIsRolledBack(t *testing.T) {
 			require.NoError(t, os.WriteFile(line, nil, 0o644))
 		}
 	}
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	r := b.sync()
 	b.engine.Progress = func(string, int, int) {}
 	assert.Equal(t, sync.Error, r.Phase, r.String())
 	assert.Equal(t, good, r.Commit)
 	assert.Equal(t, `{"url": "jdbc"}`, b.read(db+"/config.json"), "what had moved already is taken back")
-	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan-lock/projects"))
-	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/projects"), "the scan releases the lock")
+	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan-lock/projects"))
+	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/projects"), "the scan releases the lock")
 
 	require.NoError(t, os.Remove(line))
 	require.NoError(t, os.Rename(away, line))
@@ -281,7 +281,7 @@ func TestSyncBeforeGatewayStart(t *testing.T) {
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.push(first()...)
 	b.target.BeforeStart = true
-	b.gw.ResetRequests()
+	b.gw.Requests.Reset()
 	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
 	assert.Equal(t, `{"one": 1}`, b.read(view))
 
@@ -323,39 +323,39 @@ func TestUntrustedGatewayCertificate(t *testing.T) {
 func TestFailedScanStaysPending(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	commit := b.push(first()...)
-	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
 	r := b.sync()
 	assert.Equal(t, sync.Error, r.Phase, r.String())
 	assert.Equal(t, commit, r.Commit, "the files are there, and that is said")
 	assert.Contains(t, r.Message, "the gateway has not loaded them")
 	require.NoError(t, b.engine.Close())
 
-	b.gw.ClearFaults()
-	b.gw.ResetRequests()
+	b.gw.Faults.Clear()
+	b.gw.Requests.Reset()
 	b.synced()
-	assert.Equal(t, 1, b.gw.Count("POST /data/api/v1/scan/projects"))
-	assert.Zero(t, b.gw.Count("POST /data/api/v1/scan/config"), "what was done is not done again")
+	assert.Equal(t, 1, b.gw.Requests.Count("POST /data/api/v1/scan/projects"))
+	assert.Zero(t, b.gw.Requests.Count("POST /data/api/v1/scan/config"), "what was done is not done again")
 }
 
 func TestMissingConfigResourceIsNotSynced(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.push(first()...)
-	require.NoError(t, b.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/resources/names/ignition/database-connection", Status: 200, Body: `{"items":[],"metadata":{"total":0,"matching":0}}`}))
+	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/resources/names/ignition/database-connection", Status: 200, Body: `{"items":[],"metadata":{"total":0,"matching":0}}`}))
 	r := b.ended(sync.Error, v1alpha1.ReasonVerificationFailed)
 	assert.Contains(t, r.Message, "ignition/database-connection/db")
-	b.gw.ClearFaults()
+	b.gw.Faults.Clear()
 	b.synced()
 }
 
 // Errors that the gateway logs during the sync are added to the report but do not change its result.
 func TestGatewayLogErrorsInReport(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.gw.Log("Old.Logger", "from before")
+	b.gw.Logs.Error("Old.Logger", "from before")
 	b.push(first()...)
 	b.engine.Progress = func(step string, _, _ int) {
 		if step == "verify" {
 			for i := range 12 {
-				b.gw.Log("Some.Logger", fmt.Sprintf("error number %d", i))
+				b.gw.Logs.Error("Some.Logger", fmt.Sprintf("error number %d", i))
 			}
 		}
 	}
@@ -408,7 +408,7 @@ func TestAStopAfterTheFilesMovedStillScans(t *testing.T) {
 	}
 	r := b.engine.Sync(ctx, b.conn, b.target)
 	assert.Equal(t, sync.Synced, r.Phase, r.String())
-	assert.NotNil(t, b.gw.Loaded(viewDir))
+	assert.NotNil(t, b.gw.Data.Loaded(viewDir))
 }
 
 func list(t *testing.T, dir string) []string {

@@ -181,7 +181,7 @@ func TestActiveBackupWithoutRole(t *testing.T) {
 	p.Failover(true)
 	p.backup.synced()
 	p.backup.put(view, `{"mine": 1}`)
-	require.NoError(t, p.backup.gw.Fault(simulator.Fault{Route: "GET /data/api/v1/redundancy", Status: 500}))
+	require.NoError(t, p.backup.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/redundancy", Status: 500}))
 	r := p.backup.synced()
 	assert.True(t, r.Paired)
 	p.backup.synced()

@@ -34,7 +34,7 @@ func TestPatchedRealTreeIsStable(t *testing.T) {
 	r := b.sync()
 	require.Equal(t, b.target.Commit, r.Commit, r.String())
 	require.NotEmpty(t, r.Scans, r.String())
-	require.Empty(t, b.gw.LoadErrors())
+	require.Empty(t, b.gw.Data.LoadErrors())
 
 	checked := 0
 	for path, content := range files {

@@ -30,14 +30,14 @@ func TestMaintenanceWindows(t *testing.T) {
 	}
 	t.Run("a commit waits for its window", func(t *testing.T) {
 		b := begin(t)
-		b.gw.ResetRequests()
+		b.gw.Requests.Reset()
 		worked := false
 		b.target.Working = func() { worked = true }
 		r := b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
 		assert.Contains(t, r.Message, "syncs are allowed at 2026-11-24T22:00:00Z (maintenance window nights); to deliver it now: stoker approve NAME --window")
 		assert.Equal(t, time.Date(2026, 11, 24, 22, 0, 0, 0, time.UTC), r.RetryAt.UTC())
 		assert.Equal(t, `{"one": 1}`, b.read(view))
-		assert.Empty(t, b.gw.Requests())
+		assert.Empty(t, b.gw.Requests.List())
 		assert.Empty(t, r.Fetch.Kind, "git is not asked")
 		assert.False(t, worked)
 
@@ -50,18 +50,18 @@ func TestMaintenanceWindows(t *testing.T) {
 	t.Run("what was delivered in the window is still loaded", func(t *testing.T) {
 		b := begin(t)
 		b.engine.Now = func() time.Time { return night }
-		require.NoError(t, b.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
+		require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
 		b.ended(sync.Error, v1alpha1.ReasonScanFailed)
 		b.engine.Now = func() time.Time { return noon.Add(24 * time.Hour) }
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		r := b.ended(sync.Error, v1alpha1.ReasonScanFailed)
 		assert.Contains(t, r.Message, "before "+b.target.Commit.Short())
-		b.gw.ClearFaults()
+		b.gw.Faults.Clear()
 		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
 		assert.Equal(t, `{"one": 2}`, b.read(view))
-		b.gw.ResetRequests()
+		b.gw.Requests.Reset()
 		b.ended(sync.Held, v1alpha1.ReasonMaintenanceWindow)
-		assert.Empty(t, b.gw.Requests(), "it is loaded once")
+		assert.Empty(t, b.gw.Requests.List(), "it is loaded once")
 	})
 	t.Run("a window of another gateway", func(t *testing.T) {
 		b := begin(t)

@@ -107,11 +107,11 @@ type view struct{ project, path string }
 
 // save saves a view in a Designer.
 func (a *agentBeside) save(ctx context.Context, v view, files map[string][]byte) error {
-	id, err := a.gateway.OpenDesigner("maria", v.project)
+	id, err := a.gateway.Designers.Open("maria", v.project)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(a.gateway.OpenResource(id, v.path), a.gateway.SaveResource(ctx, id, v.path, files, true), a.gateway.CloseDesigner(id))
+	err = errors.Join(a.gateway.Designers.OpenResource(id, v.path), a.gateway.Designers.SaveResource(ctx, id, v.path, files, true), a.gateway.Designers.Close(id))
 	if err != nil {
 		return fmt.Errorf("save %s in %s: %w", v.path, v.project, err)
 	}
@@ -120,7 +120,7 @@ func (a *agentBeside) save(ctx context.Context, v view, files map[string][]byte)
 
 // scans returns the number of scan requests to the gateway.
 func (a *agentBeside) scans() (n int) {
-	for _, r := range a.gateway.Requests() {
+	for _, r := range a.gateway.Requests.List() {
 		if r.Method == http.MethodPost {
 			n++
 		}

@@ -53,7 +53,7 @@ func firstSync(ctx context.Context, w *world) error {
 	return errors.Join(
 		w.check(len(differ) == 0, "every file of site-a is on the disk byte for byte as in git%s", strings.Join(append([]string{""}, differ...), "\n     ")),
 		w.check(errors.Is(err, fs.ErrNotExist), "nothing of site-b came along"),
-		w.check(len(w.gateway.LoadErrors()) == 0, "the gateway could load everything"),
+		w.check(len(w.gateway.Data.LoadErrors()) == 0, "the gateway could load everything"),
 	)
 }
 
@@ -328,7 +328,7 @@ func changeGoesBack(ctx context.Context, w *world) (err error) {
 	return errors.Join(
 		w.check(w.other.hasLoaded(alarm, "style.json", hers), "site-b took the change like any commit, and its gateway has loaded it"),
 		w.check(deleted(state{}), "the agent of site-a deleted the branch"),
-		w.check(w.gateway.Canaries() == nil && w.other.gateway.Canaries() == nil, "the gateways' own files were never touched"),
-		w.check(len(w.gateway.Violations())+len(w.other.gateway.Violations()) == 0, "every request to the gateways was one that Ignition documents"),
+		w.check(w.gateway.Canaries.Check() == nil && w.other.gateway.Canaries.Check() == nil, "the gateways' own files were never touched"),
+		w.check(len(w.gateway.Requests.Violations())+len(w.other.gateway.Requests.Violations()) == 0, "every request to the gateways was one that Ignition documents"),
 	)
 }

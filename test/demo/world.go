@@ -179,17 +179,17 @@ func (w *world) view(commit, from, to string) string {
 
 // save saves a file of a resource, as Maria does in a Designer.
 func (s *site) save(ctx context.Context, project, resource, file, content string) error {
-	session, err := s.gateway.OpenDesigner("maria", project)
+	session, err := s.gateway.Designers.Open("maria", project)
 	if err != nil {
 		return err
 	}
-	if err := s.gateway.OpenResource(session, resource); err != nil {
+	if err := s.gateway.Designers.OpenResource(session, resource); err != nil {
 		return err
 	}
-	if err := s.gateway.SaveResource(ctx, session, resource, map[string][]byte{file: []byte(content)}, false); err != nil {
+	if err := s.gateway.Designers.SaveResource(ctx, session, resource, map[string][]byte{file: []byte(content)}, false); err != nil {
 		return err
 	}
-	return s.gateway.CloseDesigner(session)
+	return s.gateway.Designers.Close(session)
 }
 
 // isLive checks that the disk and the gateway have the overview of a commit.
@@ -208,7 +208,7 @@ func (w *world) isLive(commit string) error {
 // hasLoaded reports whether the gateway runs a file of a resource with this content.
 func (s *site) hasLoaded(resource, file, content string) bool {
 	sum := sha256.Sum256([]byte(content))
-	return s.gateway.Loaded(resource)[file] == hex.EncodeToString(sum[:])
+	return s.gateway.Data.Loaded(resource)[file] == hex.EncodeToString(sum[:])
 }
 
 // differing returns the files of site-a in a commit that differ on the disk.
@@ -230,7 +230,7 @@ func (w *world) differing(commit string) ([]string, error) {
 
 // scans returns the number of scan requests to the gateway.
 func (s *site) scans() int {
-	return s.gateway.Count("POST /data/api/v1/scan/projects") + s.gateway.Count("POST /data/api/v1/scan/config")
+	return s.gateway.Requests.Count("POST /data/api/v1/scan/projects") + s.gateway.Requests.Count("POST /data/api/v1/scan/config")
 }
 
 // sumUp prints the totals of the story.

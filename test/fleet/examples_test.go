@@ -189,7 +189,7 @@ func (e *example) has(g *plant.Gateway, from folders, set values) {
 		delete(e.before[g], path)
 	}
 	assert.Equal(e.t, e.before[g], got, "%s has nothing else that it had not before", g.Identity)
-	assert.Empty(e.t, g.Simulator.LoadErrors())
+	assert.Empty(e.t, g.Simulator.Data.LoadErrors())
 }
 
 func signature(t *testing.T, resource string) string {

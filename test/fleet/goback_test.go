@@ -29,7 +29,7 @@ func TestGatewayGoesBackByItself(t *testing.T) {
 	p.Start()
 	p.Converges("first", p.First)
 	broken, healthy := p.Gateways()[0], p.Gateways()[1]
-	require.NoError(t, broken.Simulator.FaultLoads(simulator.LoadFault{Path: "projects/line", While: `"bad"`, Hide: true}))
+	require.NoError(t, broken.Simulator.LoadFaults.Set(simulator.LoadFault{Path: "projects/line", While: `"bad"`, Hide: true}))
 	bad := p.Push("bad")
 	row := func() v1alpha1.DiscoveredGateway { return p.Status().DiscoveredGateways[0] }
 	p.Eventually("it went back", func() bool { return row().Reason == v1alpha1.ReasonRolledBack })
@@ -52,7 +52,7 @@ func TestGatewayGoesBackByItself(t *testing.T) {
 	p.Eventually("the restarted agent holds it off", func() bool { return strings.Contains(broken.Agent.Log.String(), "RolledBack") })
 	assert.Equal(t, "first", broken.Title())
 
-	require.NoError(t, broken.Simulator.FaultLoads())
+	require.NoError(t, broken.Simulator.LoadFaults.Set())
 	person := terminal(t, p, t.TempDir())
 	for c := range lines.Of("docs/how-to/rollback.md") {
 		assert.Contains(t, person.Type(t, c.Text), "is retried")

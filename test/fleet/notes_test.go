@@ -33,7 +33,7 @@ func TestNotesReachTheCluster(t *testing.T) {
 	}
 	assert.Empty(t, row().Notes)
 
-	one.Simulator.SetPendingRestarts("module Vision was installed")
+	one.Simulator.Restarts.SetPending("module Vision was installed")
 	second := p.Push("second")
 	p.Converges("second", second)
 	p.Eventually("the pending restart", func() bool { return noted("must be restarted for changes to take effect: module Vision was installed") })
@@ -41,7 +41,7 @@ func TestNotesReachTheCluster(t *testing.T) {
 	said := who.types(0, "status", "site")
 	assert.Contains(t, said, "NOTE")
 	assert.Contains(t, said, "module Vision was installed")
-	one.Simulator.SetPendingRestarts()
+	one.Simulator.Restarts.SetPending()
 	p.Converges("third", p.Push("third"))
 	p.Eventually("no note", func() bool { return len(row().Notes) == 0 })
 

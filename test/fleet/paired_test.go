@@ -70,7 +70,7 @@ func TestExamplePaired(t *testing.T) {
 	job.Type(t, "stoker config apply line")
 	assert.Equal(t, first, e.environment("8"))
 	assert.Contains(t, e.files(g)[script], "SHIFT_HOURS")
-	assert.Empty(t, g.Simulator.LoadErrors())
+	assert.Empty(t, g.Simulator.Data.LoadErrors())
 }
 
 // environment returns the name of the ConfigMap that the StatefulSet takes its environment from, which is the only one, and has these hours.

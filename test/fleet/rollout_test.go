@@ -115,7 +115,7 @@ func TestRolloutInStages(t *testing.T) {
 			}
 		}
 	})
-	require.NoError(t, gw[0].Simulator.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: http.StatusServiceUnavailable}))
+	require.NoError(t, gw[0].Simulator.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: http.StatusServiceUnavailable}))
 	commit := l.Push("second")
 	mu.Lock()
 	second = commit
@@ -125,7 +125,7 @@ func TestRolloutInStages(t *testing.T) {
 	assert.Equal(t, v1alpha1.FormatRollout, l.Target().MinFormat, "an older agent leaves its gateway alone")
 	l.status.Store(http.StatusInternalServerError)
 	l.kill()
-	gw[0].Simulator.ClearFaults()
+	gw[0].Simulator.Faults.Clear()
 	st := l.until(commit, v1alpha1.RolloutSoaking)
 	assert.Equal(t, [2]string{"second", "first"}, l.titles())
 	assert.Equal(t, v1alpha1.OutcomeProgressing, st.Outcome.Phase)
@@ -174,7 +174,7 @@ func TestRolloutOfBadCommit(t *testing.T) {
 			return l.Commit("broken", gitserver.Write("projects/line/project.json", "{"))
 		}, "first", "stage dev: gw-0 ConfigSyntaxError: "},
 		"a scan fails": {back, func(l *line) string {
-			require.NoError(l.t, l.Gateways()[0].Simulator.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: http.StatusInternalServerError}))
+			require.NoError(l.t, l.Gateways()[0].Simulator.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: http.StatusInternalServerError}))
 			return l.Push("second")
 		}, "first", "stage dev: gw-0 ScanFailed: "},
 		"a health check fails": {back, func(l *line) string {
@@ -204,7 +204,7 @@ func TestRolloutOfBadCommit(t *testing.T) {
 			l.kill()
 			assert.Equal(t, v1alpha1.RolloutAborted, l.until(commit, v1alpha1.RolloutAborted).Rollout.Phase, "the next lead says the same")
 
-			l.Gateways()[0].Simulator.ClearFaults()
+			l.Gateways()[0].Simulator.Faults.Clear()
 			l.status.Store(http.StatusOK)
 			third := l.Push("third")
 			l.approve("pilot", third)

@@ -168,12 +168,12 @@ func (l *line) save(text string) {
 }
 
 func (l *line) trySave(text string) error {
-	id, err := l.gw.OpenDesigner("maria", "line")
+	id, err := l.gw.Designers.Open("maria", "line")
 	if err != nil {
 		return err
 	}
 	files := map[string][]byte{"view.json": []byte(view(text))}
-	return errors.Join(l.gw.OpenResource(id, overview), l.gw.SaveResource(l.t.Context(), id, overview, files, true), l.gw.CloseDesigner(id))
+	return errors.Join(l.gw.Designers.OpenResource(id, overview), l.gw.Designers.SaveResource(l.t.Context(), id, overview, files, true), l.gw.Designers.Close(id))
 }
 
 func get(t *testing.T, url string) string {

@@ -195,13 +195,13 @@ func (f *fleet) incidents() []incident {
 	f.Git.Heal()
 	add(incident{name: "git is away", alerts: []string{"StokerGitFailing"}, broken: broken, fixed: f.fix("git is back")})
 
-	id, err := one.Simulator.OpenDesigner("admin", "line")
+	id, err := one.Simulator.Designers.Open("admin", "line")
 	require.NoError(t, err)
 	f.Push("waits")
 	f.shows("stoker_gateways", `state="Held"`, "} 1")
 	f.shows("stoker_held_seconds", "DesignerSessionActive")
 	broken = f.shows("stoker_gateways", `state="Synced"`, "} 1") // the other one
-	require.NoError(t, one.Simulator.CloseDesigner(id))
+	require.NoError(t, one.Simulator.Designers.Close(id))
 	// A fleet of a test cannot wait for four hours.
 	broken = broken.with(t, "stoker_held_seconds", func(s *sample) { s.value += 5 * 3600 })
 	add(incident{name: "a Designer stays open", alerts: []string{"StokerHeldTooLong"}, broken: broken, fixed: f.fix("closed")})
@@ -217,11 +217,11 @@ func (f *fleet) incidents() []incident {
 	full := fixed.with(t, "stoker_lost_and_found_limit_bytes", func(s *sample) { s.value = fixed.sum("stoker_lost_and_found_bytes") * 1.1 })
 	add(incident{name: "lost+found is full", alerts: []string{"StokerLostAndFoundFull"}, broken: full, fixed: fixed})
 
-	require.NoError(t, one.Simulator.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: http.StatusInternalServerError}))
+	require.NoError(t, one.Simulator.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: http.StatusInternalServerError}))
 	f.Push("not scanned")
 	begins := f.shows("stoker_scan_api_duration_seconds_count", "ScanFailed")
 	goesOn := f.counts(begins, "stoker_scan_api_duration_seconds_count")
-	one.Simulator.ClearFaults()
+	one.Simulator.Faults.Clear()
 	all = append(all, incident{name: "scans fail", alerts: []string{"StokerNotReady", "StokerGatewaysBehind", "StokerGatewayScanFailing"},
 		before: begins, broken: goesOn,
 		again: 5 * time.Minute, fixed: f.fix("scanned")})

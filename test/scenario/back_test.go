@@ -19,11 +19,11 @@ const branch = "gateway-changes/standalone/gw"
 func (p *plant) save(text string) {
 	p.t.Helper()
 	const overview = "com.inductiveautomation.perspective/views/overview"
-	id, err := p.gw.OpenDesigner("maria", "line")
+	id, err := p.gw.Designers.Open("maria", "line")
 	require.NoError(p.t, err)
-	require.NoError(p.t, p.gw.OpenResource(id, overview))
-	require.NoError(p.t, p.gw.SaveResource(p.t.Context(), id, overview, map[string][]byte{"view.json": []byte(view(text))}, true))
-	require.NoError(p.t, p.gw.CloseDesigner(id))
+	require.NoError(p.t, p.gw.Designers.OpenResource(id, overview))
+	require.NoError(p.t, p.gw.Designers.SaveResource(p.t.Context(), id, overview, map[string][]byte{"view.json": []byte(view(text))}, true))
+	require.NoError(p.t, p.gw.Designers.Close(id))
 }
 
 // proposal waits for a state of the proposal.

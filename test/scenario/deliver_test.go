@@ -24,12 +24,12 @@ func TestCommitsArrive(t *testing.T) {
 	s := p.synced(first)
 	assert.Equal(t, 29, s.Report.Files.Total)
 
-	p.gw.ResetRequests()
+	p.gw.Requests.Reset()
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	s = p.synced(second)
 	assert.Equal(t, view("two"), p.read(viewPath))
-	assert.Equal(t, 1, p.gw.Count("POST /data/api/v1/scan/projects"), "one scan of the tree that changed")
-	assert.Zero(t, p.gw.Count("POST /data/api/v1/scan/config"), "none of the one that did not")
+	assert.Equal(t, 1, p.gw.Requests.Count("POST /data/api/v1/scan/projects"), "one scan of the tree that changed")
+	assert.Zero(t, p.gw.Requests.Count("POST /data/api/v1/scan/config"), "none of the one that did not")
 	assert.LessOrEqual(t, s.Report.Fetch.Bytes, int64(2048), "a commit of one file costs one file")
 
 	third := p.repo.Commit("third", gitserver.Delete(inGit+"projects/line/ignition/script-python/pkg3/mod/code.py"),
@@ -198,10 +198,10 @@ func TestStoppedGatewayIsSynced(t *testing.T) {
 	s := p.await("Applied", func(s state) bool { return s.Phase == "Applied" && s.Commit == second })
 	assert.Equal(t, "WaitingForGateway", s.Reason)
 	assert.Equal(t, view("two"), p.read(viewPath))
-	p.gw.ResetRequests()
+	p.gw.Requests.Reset()
 	require.NoError(t, p.gw.SetState(simulator.Running))
 	p.synced(second)
-	assert.Equal(t, 1, p.gw.Count("POST /data/api/v1/scan/projects"))
+	assert.Equal(t, 1, p.gw.Requests.Count("POST /data/api/v1/scan/projects"))
 }
 
 // A pending scan survives a crash between writing the files and the scan.
@@ -211,16 +211,16 @@ func TestPendingScanAfterCrash(t *testing.T) {
 	p.start()
 	p.synced(first)
 
-	require.NoError(t, p.gw.Fault(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 500}))
+	require.NoError(t, p.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 500}))
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	p.await("the scan fails", func(s state) bool { return s.Phase == "Error" && s.Commit == second })
 	assert.Equal(t, view("two"), p.read(viewPath), "the files are there")
 	p.kill()
-	p.gw.ClearFaults()
-	p.gw.ResetRequests()
+	p.gw.Faults.Clear()
+	p.gw.Requests.Reset()
 	p.start()
 	p.synced(second)
-	assert.Positive(t, p.gw.Count("POST /data/api/v1/scan/projects"))
+	assert.Positive(t, p.gw.Requests.Count("POST /data/api/v1/scan/projects"))
 }
 
 func TestRefusedTokenThenFixed(t *testing.T) {

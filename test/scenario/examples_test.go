@@ -59,7 +59,7 @@ func TestQuickStart(t *testing.T) {
 			p.start("--profile", site)
 			p.synced(head)
 			assert.NoDirExists(t, filepath.Join(p.data, "projects", other))
-			assert.Empty(t, p.gw.LoadErrors())
+			assert.Empty(t, p.gw.Data.LoadErrors())
 			for path, id := range p.desired(head) {
 				assert.Equal(t, id, blobID(p.read(path)), "the gateway took %s as it is, its signature holds", path)
 			}

@@ -52,7 +52,7 @@ func (p *plant) checkForeign() {
 		assert.Equal(p.t, content, p.read(path), "INV2: %s", path)
 	}
 	if p.gw != nil {
-		assert.NoError(p.t, p.gw.Canaries(), "INV2: files that must not be touched")
+		assert.NoError(p.t, p.gw.Canaries.Check(), "INV2: files that must not be touched")
 	}
 }
 
@@ -70,7 +70,7 @@ func (p *plant) checkLoaded(want map[string]string) {
 			continue
 		}
 		seen++
-		loaded := p.gw.Loaded(filepath.Clean(dir))
+		loaded := p.gw.Data.Loaded(filepath.Clean(dir))
 		assert.Equal(p.t, fmt.Sprintf("%x", sha256.Sum256([]byte(p.read(path)))), loaded[name], "the gateway has not loaded %s", path)
 	}
 	assert.Positive(p.t, seen)

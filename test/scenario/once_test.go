@@ -139,28 +139,28 @@ func TestOnceWithGateway(t *testing.T) {
 	code, out := p.once()
 	require.Equal(t, 0, code, out)
 	p.check(first)
-	assert.Equal(t, 1, p.gw.Count(scan))
+	assert.Equal(t, 1, p.gw.Requests.Count(scan))
 
 	bad := p.repo.Commit("bad", gitserver.Write(inGit+viewPath, "{"))
 	code, out = p.once()
 	assert.Equal(t, 1, code)
 	assert.Contains(t, out, "ConfigSyntaxError")
 	p.check(first)
-	assert.Equal(t, 1, p.gw.Count(scan), "nothing was written, nothing is scanned")
+	assert.Equal(t, 1, p.gw.Requests.Count(scan), "nothing was written, nothing is scanned")
 	p.repo.ForcePush(first)
 	assert.NotEqual(t, first, bad)
 
-	require.NoError(t, p.gw.Fault(simulator.Fault{Route: scan, Status: 500}))
+	require.NoError(t, p.gw.Faults.Add(simulator.Fault{Route: scan, Status: 500}))
 	second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
 	code, out = p.once()
 	assert.Equal(t, 1, code)
 	assert.Contains(t, out, "ScanFailed")
-	p.gw.ClearFaults()
-	p.gw.ResetRequests()
+	p.gw.Faults.Clear()
+	p.gw.Requests.Reset()
 	code, out = p.once()
 	require.Equal(t, 0, code, out)
 	p.check(second)
-	assert.Positive(t, p.gw.Count(scan))
+	assert.Positive(t, p.gw.Requests.Count(scan))
 }
 
 // F15: A single run has no later drift check, so it compares the files before it reports them as synced.
@@ -199,7 +199,7 @@ func TestOnceComparesFilesWithGit(t *testing.T) {
 		require.Equal(t, 0, code, out)
 		p.spec.defaults = "      driftPolicy: repair\n      designerSessionPolicy: wait\n"
 		p.write(viewPath, edited)
-		_, err := p.gw.OpenDesigner("maria", "line")
+		_, err := p.gw.Designers.Open("maria", "line")
 		require.NoError(t, err)
 		code, out = p.once()
 		assert.Equal(t, 6, code, out)

@@ -118,7 +118,7 @@ func TestTwoGateways(t *testing.T) {
 	before := map[string]map[string]string{}
 	for name, p := range plants {
 		before[name] = p.fingerprint()
-		p.gw.ResetRequests()
+		p.gw.Requests.Reset()
 	}
 	second := one.repo.Commit("second", gitserver.Write("services/line-1/"+notesFile, "second"), gitserver.Write("services/line-2/"+notesFile, "second"))
 	delivered(second)
@@ -131,8 +131,8 @@ func TestTwoGateways(t *testing.T) {
 		}
 		assert.Equal(t, before[name], after)
 		assert.Equal(t, "second", p.read(notesFile))
-		assert.Equal(t, 1, p.gw.Count("POST /data/api/v1/scan/projects"))
-		assert.Zero(t, p.gw.Count("POST /data/api/v1/scan/config"))
+		assert.Equal(t, 1, p.gw.Requests.Count("POST /data/api/v1/scan/projects"))
+		assert.Zero(t, p.gw.Requests.Count("POST /data/api/v1/scan/config"))
 	}
 
 	// A gateway whose template fails keeps its last good commit. The other gateway is not affected.
@@ -153,7 +153,7 @@ func TestTwoGateways(t *testing.T) {
 	}
 	for name, p := range plants {
 		loaded := fmt.Sprintf("%x", sha256.Sum256([]byte(view("043: "+name))))
-		p.eventually("the gateway has other values", func() bool { return p.gw.Loaded(viewDir)["view.json"] == loaded })
+		p.eventually("the gateway has other values", func() bool { return p.gw.Data.Loaded(viewDir)["view.json"] == loaded })
 		p.await("Synced", func(s state) bool { return s.Phase == "Synced" })
 		p.expect(name, "043", strings.TrimPrefix(name, "line-"))
 	}

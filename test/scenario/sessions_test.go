@@ -20,7 +20,7 @@ func TestACommitWaitsUntilTheDesignerIsClosed(t *testing.T) {
 	p.start()
 	p.synced(first)
 
-	id, err := p.gw.OpenDesigner("maria", "line")
+	id, err := p.gw.Designers.Open("maria", "line")
 	require.NoError(t, err)
 	elsewhere := p.repo.Commit("elsewhere", gitserver.Write(inGit+"projects/other/project.json", `{"title":"","description":"","parent":"","enabled":true,"inheritable":false}`))
 	p.synced(elsewhere)
@@ -34,9 +34,9 @@ func TestACommitWaitsUntilTheDesignerIsClosed(t *testing.T) {
 
 	// A save before closing is an ordinary conflict, and the saved content is kept.
 	const open = "com.inductiveautomation.perspective/views/overview"
-	require.NoError(t, p.gw.OpenResource(id, open))
-	require.NoError(t, p.gw.SaveResource(t.Context(), id, open, map[string][]byte{"view.json": []byte(view("maria's"))}, false))
-	require.NoError(t, p.gw.CloseDesigner(id))
+	require.NoError(t, p.gw.Designers.OpenResource(id, open))
+	require.NoError(t, p.gw.Designers.SaveResource(t.Context(), id, open, map[string][]byte{"view.json": []byte(view("maria's"))}, false))
+	require.NoError(t, p.gw.Designers.Close(id))
 	s = p.synced(second)
 	assert.Positive(t, s.Report.Files.Saved)
 }
@@ -48,7 +48,7 @@ func TestTheExitCodeTellsWaitingFromFailing(t *testing.T) {
 			p.repo.Commit("first", site()...)
 			code, out := p.once()
 			require.Equal(t, 0, code, out)
-			_, err := p.gw.OpenDesigner("maria", "line")
+			_, err := p.gw.Designers.Open("maria", "line")
 			require.NoError(t, err)
 			p.spec.defaults = "      designerSessionPolicy: " + policy + "\n"
 			p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("second")))
@@ -84,8 +84,8 @@ func TestAPairFollowsGitThroughAFailover(t *testing.T) {
 	assert.Equal(t, first, s.Commit)
 
 	// The old master returns and copies from the node that is active now.
-	master.gw.SetConfigAccess(false, true)
-	backup.gw.SetConfigAccess(true, true)
+	master.gw.Redundancy.SetConfigAccess(false, true)
+	backup.gw.Redundancy.SetConfigAccess(true, true)
 	require.NoError(t, pair.Replicate())
 	master.standby(second)
 	assert.Equal(t, view("second"), master.read(viewPath))

@@ -147,7 +147,7 @@ func (l *line) lose(id, want string) {
 	s := l.await("the restored snapshot", func(s state) bool { return s.Reason == "RolledBack" })
 	assert.Contains(l.t, s.Message, id)
 	assert.Equal(l.t, fmt.Sprintf(`{"text": %q}`, want), l.read(view+"view.json"))
-	assert.NotNil(l.t, l.gw.Loaded(strings.TrimSuffix(view, "/")))
+	assert.NotNil(l.t, l.gw.Data.Loaded(strings.TrimSuffix(view, "/")))
 }
 
 // comesBack loses the volume of a gateway whose snapshots are in object storage.

@@ -12,78 +12,83 @@ import (
 	"time"
 )
 
-// adminRoutes are the simulator's own interface, which a real gateway does not have.
-func (g *Gateway) adminRoutes() map[string]func(*http.Request) (any, error) {
-	return map[string]func(*http.Request) (any, error){
-		"GET /state":    g.adminState,
-		"POST /state":   g.adminSetState,
-		"POST /restart": g.adminRestart,
+// admin is the simulator's own interface, which a real gateway does not have.
+type admin struct{ g *Gateway }
 
-		"GET /canaries":    func(*http.Request) (any, error) { return "the gateway's own files are untouched", g.Canaries() },
-		"POST /canaries":   func(*http.Request) (any, error) { return "recorded", g.RecordCanaries() },
-		"GET /load-errors": func(*http.Request) (any, error) { return notNil(g.LoadErrors()), nil },
+func (a admin) routes() map[string]func(*http.Request) (any, error) {
+	g := a.g
+	return map[string]func(*http.Request) (any, error){
+		"GET /state":    a.state,
+		"POST /state":   a.setState,
+		"POST /restart": a.restart,
+
+		"GET /canaries":    func(*http.Request) (any, error) { return "the gateway's own files are untouched", g.Canaries.Check() },
+		"POST /canaries":   func(*http.Request) (any, error) { return "recorded", g.Canaries.Record() },
+		"GET /load-errors": func(*http.Request) (any, error) { return notNil(g.Data.LoadErrors()), nil },
 		"GET /loaded/{dir...}": func(r *http.Request) (any, error) {
-			return g.Loaded(r.PathValue("dir")), nil
+			return g.Data.Loaded(r.PathValue("dir")), nil
 		},
 
 		"GET /requests": func(*http.Request) (any, error) {
-			return map[string]any{"counts": g.Counts(), "requests": notNil(g.Requests()), "violations": notNil(g.Violations())}, nil
+			return map[string]any{
+				"counts": g.Requests.Counts(), "requests": notNil(g.Requests.List()), "violations": notNil(g.Requests.Violations()),
+			}, nil
 		},
-		"DELETE /requests": func(*http.Request) (any, error) { g.ResetRequests(); return "forgotten", nil },
+		"DELETE /requests": func(*http.Request) (any, error) { g.Requests.Reset(); return "forgotten", nil },
 
-		"GET /faults":       func(*http.Request) (any, error) { return g.Faults(), nil },
-		"POST /faults":      adminBody(func(_ *http.Request, f Fault) (any, error) { return "in force", g.Fault(f) }),
-		"DELETE /faults":    func(*http.Request) (any, error) { g.ClearFaults(); return "cleared", nil },
-		"POST /scan-faults": adminBody(g.adminScanFault),
-		"POST /load-faults": adminBody(func(_ *http.Request, list []LoadFault) (any, error) { return "in force", g.FaultLoads(list...) }),
-		"POST /scan/{kind}": func(r *http.Request) (any, error) { return "scanned", g.Scan(r.PathValue("kind")) },
+		"GET /faults":       func(*http.Request) (any, error) { return g.Faults.List(), nil },
+		"POST /faults":      adminBody(func(_ *http.Request, f Fault) (any, error) { return "in force", g.Faults.Add(f) }),
+		"DELETE /faults":    func(*http.Request) (any, error) { g.Faults.Clear(); return "cleared", nil },
+		"POST /scan-faults": adminBody(a.scanFault),
+		"POST /load-faults": adminBody(func(_ *http.Request, list []LoadFault) (any, error) { return "in force", g.LoadFaults.Set(list...) }),
+		"POST /scan/{kind}": func(r *http.Request) (any, error) { return "scanned", g.Scans.Run(r.PathValue("kind")) },
 
-		"POST /locks": adminBody(g.adminLock),
+		"POST /locks": adminBody(a.lock),
 		"DELETE /locks/{kind}": func(r *http.Request) (any, error) {
-			return "released", g.ReleaseLock(r.PathValue("kind"))
+			return "released", g.Locks.Release(r.PathValue("kind"))
 		},
 
-		"POST /designers":           adminBody(g.adminDesigner),
-		"DELETE /designers/{id}":    func(r *http.Request) (any, error) { return "closed", g.CloseDesigner(r.PathValue("id")) },
-		"POST /designers/{id}/open": adminBody(g.adminOpen),
-		"POST /designers/{id}/save": adminBody(g.adminSave),
+		"POST /designers":           adminBody(a.designer),
+		"DELETE /designers/{id}":    func(r *http.Request) (any, error) { return "closed", g.Designers.Close(r.PathValue("id")) },
+		"POST /designers/{id}/open": adminBody(a.open),
+		"POST /designers/{id}/save": adminBody(a.save),
 
-		"POST /config": adminBody(g.adminConfig),
-		"POST /tokens": adminBody(g.adminToken),
+		"POST /config": adminBody(a.config),
+		"POST /tokens": adminBody(a.token),
 		"POST /grants": adminBody(func(_ *http.Request, b struct{ Levels []string }) (any, error) {
-			return "granted", g.Grant(b.Levels...)
+			return "granted", g.Administrator.Grant(b.Levels...)
 		}),
 		"POST /redundancy": adminBody(func(_ *http.Request, b struct{ ConfigAccess, PeerConnected bool }) (any, error) {
-			g.SetConfigAccess(b.ConfigAccess, b.PeerConnected)
+			g.Redundancy.SetConfigAccess(b.ConfigAccess, b.PeerConnected)
 			return "set", nil
 		}),
 		"POST /noise": adminBody(func(_ *http.Request, b struct{ Kind Noise }) (any, error) {
-			return "made", g.MakeNoise(b.Kind)
+			return "made", g.Noise.Make(b.Kind)
 		}),
 		"POST /advance": adminBody(func(_ *http.Request, b struct{ By Duration }) (any, error) {
 			return "passed", g.Advance(time.Duration(b.By))
 		}),
 		"POST /pending-restarts": adminBody(func(_ *http.Request, b struct{ Tasks []string }) (any, error) {
-			g.SetPendingRestarts(b.Tasks...)
+			g.Restarts.SetPending(b.Tasks...)
 			return "set", nil
 		}),
 		"POST /trial": adminBody(func(_ *http.Request, b struct{ Expired bool }) (any, error) {
-			g.SetTrialExpired(b.Expired)
+			g.Trial.SetExpired(b.Expired)
 			return "set", nil
 		}),
 		"POST /certificate": adminBody(func(_ *http.Request, b struct{ Names []string }) (any, error) {
 			return "renewed", g.RotateTLS(b.Names, time.Time{})
 		}),
 		"POST /log": adminBody(func(_ *http.Request, b struct{ Logger, Message string }) (any, error) {
-			g.Log(b.Logger, b.Message)
+			g.Logs.Error(b.Logger, b.Message)
 			return "logged", nil
 		}),
 	}
 }
 
-func (g *Gateway) adminHandler() http.Handler {
+func (a admin) handler() http.Handler {
 	mux := http.NewServeMux()
-	routes := g.adminRoutes()
+	routes := a.routes()
 	for pattern, handle := range routes {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			result, err := handle(r)
@@ -138,58 +143,58 @@ func notNil[T any](list []T) []T {
 	return list
 }
 
-func (g *Gateway) adminState(*http.Request) (any, error) {
-	state, reason := g.State()
+func (a admin) state(*http.Request) (any, error) {
+	state, reason := a.g.State()
 	return map[string]any{
-		"state": state, "reason": reason, "url": g.URL(), "tlsUrl": g.TLSURL(),
-		"scans": map[string]int{kindProjects: g.Scans(kindProjects), kindConfig: g.Scans(kindConfig)},
+		"state": state, "reason": reason, "url": a.g.URL(), "tlsUrl": a.g.TLSURL(),
+		"scans": map[string]int{kindProjects: a.g.Scans.Completed(kindProjects), kindConfig: a.g.Scans.Completed(kindConfig)},
 	}, nil
 }
 
-func (g *Gateway) adminSetState(r *http.Request) (any, error) {
+func (a admin) setState(r *http.Request) (any, error) {
 	return adminBody(func(_ *http.Request, b struct{ State State }) (any, error) {
-		if err := g.SetState(b.State); err != nil {
+		if err := a.g.SetState(b.State); err != nil {
 			return nil, err
 		}
-		return g.adminState(r)
+		return a.state(r)
 	})(r)
 }
 
-func (g *Gateway) adminRestart(r *http.Request) (any, error) {
+func (a admin) restart(r *http.Request) (any, error) {
 	return adminBody(func(_ *http.Request, b struct{ For Duration }) (any, error) {
-		if err := g.Restart(time.Duration(b.For)); err != nil {
+		if err := a.g.Restart(time.Duration(b.For)); err != nil {
 			return nil, err
 		}
-		return g.adminState(r)
+		return a.state(r)
 	})(r)
 }
 
-func (g *Gateway) adminScanFault(_ *http.Request, b struct {
+func (a admin) scanFault(_ *http.Request, b struct {
 	Kind string
 	ScanFault
 	Delay Duration
 }) (any, error) {
 	b.ScanFault.Delay = time.Duration(b.Delay)
-	return "in force", g.FaultScans(b.Kind, b.ScanFault)
+	return "in force", a.g.Scans.Fault(b.Kind, b.ScanFault)
 }
 
-func (g *Gateway) adminLock(_ *http.Request, b struct {
+func (a admin) lock(_ *http.Request, b struct {
 	Kind, Actor string
 	For         Duration
 }) (any, error) {
-	return "held", g.HoldLock(b.Kind, b.Actor, time.Duration(b.For))
+	return "held", a.g.Locks.Hold(b.Kind, b.Actor, time.Duration(b.For))
 }
 
-func (g *Gateway) adminDesigner(_ *http.Request, b struct{ User, Project string }) (any, error) {
-	id, err := g.OpenDesigner(b.User, b.Project)
+func (a admin) designer(_ *http.Request, b struct{ User, Project string }) (any, error) {
+	id, err := a.g.Designers.Open(b.User, b.Project)
 	return map[string]string{"id": id}, err
 }
 
-func (g *Gateway) adminOpen(r *http.Request, b struct{ Resource string }) (any, error) {
-	return "opened", g.OpenResource(r.PathValue("id"), b.Resource)
+func (a admin) open(r *http.Request, b struct{ Resource string }) (any, error) {
+	return "opened", a.g.Designers.OpenResource(r.PathValue("id"), b.Resource)
 }
 
-func (g *Gateway) adminSave(r *http.Request, b struct {
+func (a admin) save(r *http.Request, b struct {
 	Resource string
 	Files    map[string]string
 	Force    bool
@@ -198,17 +203,17 @@ func (g *Gateway) adminSave(r *http.Request, b struct {
 	for name, text := range b.Files {
 		files[name] = []byte(text)
 	}
-	return "saved", g.SaveResource(r.Context(), r.PathValue("id"), b.Resource, files, b.Force)
+	return "saved", a.g.Designers.SaveResource(r.Context(), r.PathValue("id"), b.Resource, files, b.Force)
 }
 
-func (g *Gateway) adminConfig(r *http.Request, b struct {
+func (a admin) config(r *http.Request, b struct {
 	Collection, Resource, Actor string
 	Config                      json.RawMessage
 }) (any, error) {
-	return "saved", g.SaveConfig(r.Context(), b.Collection, b.Resource, b.Actor, b.Config)
+	return "saved", a.g.Administrator.SaveConfig(r.Context(), b.Collection, b.Resource, b.Actor, b.Config)
 }
 
-func (g *Gateway) adminToken(_ *http.Request, b TokenSpec) (any, error) {
-	issued, err := g.IssueToken(b)
+func (a admin) token(_ *http.Request, b TokenSpec) (any, error) {
+	issued, err := a.g.Administrator.IssueToken(b)
 	return map[string]string{"token": issued}, err
 }

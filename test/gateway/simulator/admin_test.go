@@ -49,11 +49,11 @@ func TestRouteFaults(t *testing.T) {
 
 func TestFaultAfterTheWorkLeavesItDone(t *testing.T) {
 	b := start(t, simulator.Options{})
-	before := b.Scans("projects")
-	require.NoError(t, b.Fault(simulator.Fault{Route: "POST " + scanPath, Status: 500, After: true, Times: 1}))
+	before := b.Scans.Completed("projects")
+	require.NoError(t, b.Faults.Add(simulator.Fault{Route: "POST " + scanPath, Status: 500, After: true, Times: 1}))
 	status, _ := b.ask("POST", scanPath, "")
 	assert.Equal(t, 500, status)
-	require.Eventually(t, func() bool { return b.Scans("projects") == before+1 }, bound, time.Millisecond)
+	require.Eventually(t, func() bool { return b.Scans.Completed("projects") == before+1 }, bound, time.Millisecond)
 }
 
 func TestAdminRefusesWhatItDoesNotUnderstand(t *testing.T) {
@@ -116,9 +116,9 @@ func TestAdminHoldsLocksAndScans(t *testing.T) {
 	assert.Equal(t, 409, status)
 	b.adminOK("DELETE", "/locks/projects", "")
 	b.adminOK("POST", "/scan-faults", `{"kind":"projects","fails":1,"delay":"1ms"}`)
-	before := b.Scans("projects")
+	before := b.Scans.Completed("projects")
 	b.adminOK("POST", "/scan/projects", "")
-	assert.Equal(t, before+1, b.Scans("projects"), "a fault is for scans that are asked for over REST")
+	assert.Equal(t, before+1, b.Scans.Completed("projects"), "a fault is for scans that are asked for over REST")
 	b.adminOK("POST", "/restart", `{"for":"1ms"}`)
 	require.Eventually(t, func() bool { return b.state() == "RUNNING" }, bound, time.Millisecond)
 	b.adminOK("GET", "/canaries", "")
@@ -130,27 +130,27 @@ func TestRequestLogCountsAndForgets(t *testing.T) {
 	b := start(t, simulator.Options{})
 	b.ask("GET", "/data/api/v1/trial?x=1", "")
 	b.ask("GET", "/data/api/v1/trial", "")
-	assert.Equal(t, 2, b.Count("GET /data/api/v1/trial"))
-	require.Eventually(t, func() bool { return b.Requests()[0].Status != 0 }, bound, time.Millisecond)
-	first := b.Requests()[0]
+	assert.Equal(t, 2, b.Requests.Count("GET /data/api/v1/trial"))
+	require.Eventually(t, func() bool { return b.Requests.List()[0].Status != 0 }, bound, time.Millisecond)
+	first := b.Requests.List()[0]
 	assert.Equal(t, "x=1", first.Query)
 	assert.Equal(t, "stoker", first.Token)
 	assert.Equal(t, 200, first.Status)
 	counts, _ := b.adminOK("GET", "/requests", "")["counts"].(map[string]any)
 	assert.InDelta(t, 2, counts["GET /data/api/v1/trial"], 0)
 	b.adminOK("DELETE", "/requests", "")
-	assert.Zero(t, b.Count("GET /data/api/v1/trial"))
+	assert.Zero(t, b.Requests.Count("GET /data/api/v1/trial"))
 }
 
 func TestRestartTaskNeedsItsConfirmation(t *testing.T) {
 	b := start(t, simulator.Options{})
 	status, _ := b.ask("POST", "/data/api/v1/restart-tasks/restart", "")
 	assert.Equal(t, 400, status)
-	require.NoError(t, b.Scan("config"))
-	require.Equal(t, 2, b.Scans("config"))
+	require.NoError(t, b.Scans.Run("config"))
+	require.Equal(t, 2, b.Scans.Completed("config"))
 	status, _ = b.ask("POST", "/data/api/v1/restart-tasks/restart?confirm=true", "")
 	assert.Equal(t, 200, status)
-	require.Eventually(t, func() bool { return b.state() == "RUNNING" && b.Scans("config") == 1 }, bound, time.Millisecond)
+	require.Eventually(t, func() bool { return b.state() == "RUNNING" && b.Scans.Completed("config") == 1 }, bound, time.Millisecond)
 }
 
 func TestBackupMayRefuseScans(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -74,102 +73,56 @@ func (f Fault) matches(r *http.Request) bool {
 	return path == r.URL.Path
 }
 
-// faultList holds the active faults. The first that matches a request applies to it.
-type faultList struct {
+// FaultList holds the active faults. The first that matches a request applies to it.
+type FaultList struct {
 	mu   sync.Mutex
 	list []Fault
 }
 
 const maxFaults = 1000
 
-// Fault activates a fault, after the existing ones.
-func (g *Gateway) Fault(f Fault) error {
+// Add activates a fault, after the existing ones.
+func (l *FaultList) Add(f Fault) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
-	g.faults.mu.Lock()
-	defer g.faults.mu.Unlock()
-	if len(g.faults.list) >= maxFaults {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.list) >= maxFaults {
 		return errors.New("too many faults: clear them")
 	}
-	g.faults.list = append(g.faults.list, f)
+	l.list = append(l.list, f)
 	return nil
 }
 
-// Faults lists the active faults.
-func (g *Gateway) Faults() []Fault {
-	g.faults.mu.Lock()
-	defer g.faults.mu.Unlock()
-	return append([]Fault{}, g.faults.list...) // not nil: it becomes a JSON list
+// List lists the active faults.
+func (l *FaultList) List() []Fault {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]Fault{}, l.list...) // not nil: it becomes a JSON list
 }
 
-// ClearFaults removes all faults of routes.
-func (g *Gateway) ClearFaults() {
-	g.faults.mu.Lock()
-	defer g.faults.mu.Unlock()
-	g.faults.list = nil
+// Clear removes all faults of routes.
+func (l *FaultList) Clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = nil
 }
 
 // match returns the first fault that matches a request, and counts it down.
-func (b *faultList) match(r *http.Request) (Fault, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for i, f := range b.list {
+func (l *FaultList) match(r *http.Request) (Fault, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, f := range l.list {
 		if !f.matches(r) {
 			continue
 		}
 		if f.Times == 1 {
-			b.list = append(b.list[:i:i], b.list[i+1:]...)
+			l.list = append(l.list[:i:i], l.list[i+1:]...)
 		} else if f.Times > 1 {
-			b.list[i].Times--
+			l.list[i].Times--
 		}
 		return f, true
 	}
 	return Fault{}, false
 }
-
-// applyFault reports whether a fault has answered the request.
-func (g *Gateway) applyFault(w http.ResponseWriter, r *http.Request) bool {
-	f, ok := g.faults.match(r)
-	if !ok {
-		return false
-	}
-	if f.After {
-		// Do the work and discard the answer.
-		g.serve(discard{http.Header{}}, r, g.routes())
-	}
-	if f.Delay > 0 {
-		timer := time.NewTimer(time.Duration(f.Delay))
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-r.Context().Done():
-			panic(http.ErrAbortHandler) // an answer could still reach the client, which has given up
-		case <-g.lifeCtx.Done():
-		}
-	}
-	switch {
-	case f.Reset:
-		reset(w)
-	case f.Status != 0:
-		if f.Location != "" {
-			w.Header().Set("Location", f.Location)
-		}
-		if f.Body == "" {
-			htmlError(w, f.Status, http.StatusText(f.Status))
-			return true
-		}
-		w.WriteHeader(f.Status)
-		_, _ = io.WriteString(w, f.Body)
-	default:
-		return f.After // only a delay: the route answers
-	}
-	return true
-}
-
-// discard discards an answer.
-type discard struct{ header http.Header }
-
-func (d discard) Header() http.Header         { return d.header }
-func (d discard) Write(p []byte) (int, error) { return len(p), nil }
-func (d discard) WriteHeader(int)             {}

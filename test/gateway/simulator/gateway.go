@@ -1,32 +1,15 @@
 package simulator
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/port"
-	"stoker.io/stoker/test/gateway/simulator/resource"
-)
-
-// State is a state of the gateway.
-type State string
-
-// Down refuses connections; Starting and Faulted answer 503 to every route below /data; Commissioning redirects them to
-// /welcome.
-const (
-	Down          State = "DOWN"
-	Starting      State = "STARTING"
-	Commissioning State = "COMMISSIONING"
-	Running       State = "RUNNING"
-	Faulted       State = "FAULTED"
 )
 
 // The kinds of scans and scan locks.
@@ -35,50 +18,43 @@ const (
 	kindConfig   = "config"
 )
 
-// Gateway is a simulated gateway. Its methods may be called from several goroutines.
+// Gateway is a simulated gateway. Its methods and those of its fields may be called from several goroutines. The fields are
+// its subjects, each with its routes, its state and what tests control.
 type Gateway struct {
-	opts     Options
-	root     *os.Root
-	log      *slog.Logger
-	canaries *datadir.Canaries
-	logs     *logBook
-	requests *requestLog
-	faults   *faultList
-	keys     *port.KeyStore // nil without Options.TLS
+	// Requests and Faults observe the routes and make them fail.
+	Requests *RequestLog
+	Faults   *FaultList
+	Logs     *LogBook
 
+	// Data is the data directory and what the gateway has loaded of it.
+	Data       *Data
+	LoadFaults *LoadFaults
+	Canaries   *datadir.Canaries
+	Noise      *NoiseMaker
+
+	Scans         *Scans
+	Locks         *Locks
+	Designers     *Designers
+	Administrator *Administrator
+	Redundancy    *Redundancy
+	Restarts      *Restarts
+	Trial         *Trial
+
+	opts  *Options // does not change
+	root  *os.Root
+	log   *slog.Logger
+	clock *clock
+	run   *run
+	auth  *authorizer
+	info  *info
+
+	keys               *port.KeyStore // nil without Options.TLS
 	http, https, admin *port.Port
 
-	skipped atomic.Int64 // nanoseconds that Advance added to the clock
-
-	// saving is held while the gateway itself writes or loads resources, so that it never reads its own half-written
-	// files.
-	filesMu sync.Mutex
-
-	mu           sync.Mutex
-	state        State
-	reason       string // why it is Faulted
-	firstStart   bool   // seeded, and not started since
-	token        string
-	projects     map[string]*resource.Project
-	config       resource.Config
-	loadErrors   []string
-	loadFaults   []LoadFault
-	scans        map[string]*scanState
-	locks        map[string]*scanLock
-	designers    map[string]*session
-	sessionCount int
-	redundancy   membership
-	restartTasks []string // pending ones
-	trialOver    bool
-	timerDue     time.Time // next run of the projects timer in the gateway's clock, or zero
-	timerScans   int       // scans started by the timer
-	noiseCount   int
-
-	lifeCtx    context.Context // ends with Close
-	cancelLife context.CancelFunc
-	runCtx     context.Context // ends with Close, at a restart and when the gateway goes down
-	cancelRun  context.CancelFunc
-	wg         sync.WaitGroup
+	mu            sync.Mutex
+	commissioning bool // the next start stops before RUNNING
+	firstStart    bool // seeded, and not started since
+	token         string
 }
 
 // Start starts a gateway on a data directory. Without StartupDelay it returns when the startup is over; State tells
@@ -92,15 +68,7 @@ func Start(opts Options) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the data directory: %w", err)
 	}
-	g := &Gateway{opts: opts, root: root, log: opts.Log, state: Down}
-	g.redundancy = membership{access: opts.Role != "Backup", active: opts.Role != "Backup", peer: opts.Role != "Independent"}
-	g.canaries = datadir.NewCanaries(root)
-	g.logs = &logBook{now: g.now}
-	g.requests = &requestLog{counts: map[string]int{}}
-	g.faults = &faultList{}
-	g.lifeCtx, g.cancelLife = context.WithCancel(context.Background())
-	g.runCtx, g.cancelRun = context.WithCancel(g.lifeCtx)
-	g.resetRuntime()
+	g := newGateway(&opts, root)
 	if err := g.start(); err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
@@ -108,8 +76,35 @@ func Start(opts Options) (*Gateway, error) {
 	return g, nil
 }
 
+func newGateway(opts *Options, root *os.Root) *Gateway {
+	g := &Gateway{opts: opts, root: root, log: opts.Log, commissioning: opts.Commissioning}
+	g.run = newRun(opts.Log)
+	g.clock = &clock{skew: opts.ClockSkew, asText: opts.Unknowns.TimesAsText}
+	g.Requests = &RequestLog{counts: map[string]int{}}
+	g.Faults = &FaultList{}
+	g.Logs = &LogBook{clock: g.clock}
+	g.LoadFaults = &LoadFaults{root: root}
+	g.Canaries = datadir.NewCanaries(root)
+	g.Data = &Data{opts: opts, root: root, canaries: g.Canaries, clock: g.clock, logs: g.Logs, faults: g.LoadFaults}
+	g.auth = &authorizer{opts: opts, data: g.Data}
+	g.Noise = &NoiseMaker{data: g.Data}
+	g.Redundancy = newRedundancy(opts.Role)
+	g.Restarts = &Restarts{restart: g.restartInBackground}
+	g.Trial = &Trial{}
+	g.Locks = &Locks{opts: opts, clock: g.clock, run: g.run, data: g.Data}
+	g.Scans = &Scans{
+		opts: opts, clock: g.clock, run: g.run, data: g.Data, locks: g.Locks, logs: g.Logs, requests: g.Requests,
+		redundancy: g.Redundancy, trial: g.Trial,
+	}
+	g.Designers = &Designers{clock: g.clock, run: g.run, data: g.Data, locks: g.Locks, redundancy: g.Redundancy}
+	g.Administrator = &Administrator{data: g.Data, locks: g.Locks, redundancy: g.Redundancy}
+	g.info = &info{opts: opts, data: g.Data, designers: g.Designers, redundancy: g.Redundancy}
+	g.resetLocked() // no other goroutine has g
+	return g
+}
+
 func (g *Gateway) start() error {
-	if err := g.canaries.Record(); err != nil {
+	if err := g.Canaries.Record(); err != nil {
 		return err
 	}
 	if g.opts.Seeding == SeedChart {
@@ -126,7 +121,7 @@ func (g *Gateway) start() error {
 		}
 		g.https = port.New(g.opts.TLS.Listen, g.httpHandler(), g.keys.TLSConfig())
 	}
-	g.admin = port.New(g.opts.Admin, g.adminHandler(), nil)
+	g.admin = port.New(g.opts.Admin, admin{g}.handler(), nil)
 	if err := g.admin.Open(); err != nil {
 		return err
 	}
@@ -142,22 +137,20 @@ func (g *Gateway) start() error {
 func (g *Gateway) seedOnce() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	seeded, err := g.seed()
+	seeded, err := g.Data.seed()
 	g.firstStart = g.firstStart || seeded
 	return err
 }
 
 // Close stops the gateway and waits for its goroutines. It keeps the data directory.
 func (g *Gateway) Close() error {
-	g.mu.Lock()
-	g.cancelLife()
-	g.mu.Unlock()
+	g.run.close()
 	for _, p := range []*port.Port{g.http, g.https, g.admin} {
 		if p != nil {
 			p.Shutdown()
 		}
 	}
-	g.wg.Wait()
+	g.run.wg.Wait()
 	return g.root.Close()
 }
 
@@ -211,33 +204,4 @@ func (g *Gateway) Token() string {
 }
 
 // State returns the state and, for Faulted, the reason.
-func (g *Gateway) State() (State, string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.state, g.reason
-}
-
-// Canaries returns an error if another program changed, deleted or added a file that only the gateway may write.
-func (g *Gateway) Canaries() error { return g.canaries.Check() }
-
-// RecordCanaries accepts the gateway's current own files as correct.
-func (g *Gateway) RecordCanaries() error { return g.canaries.Record() }
-
-// LoadErrors lists what scans could not load since Start, oldest first; at most 10,000.
-func (g *Gateway) LoadErrors() []string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return slices.Clone(g.loadErrors)
-}
-
-// sleep waits for d or until ctx is done.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return ctx.Err()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+func (g *Gateway) State() (State, string) { return g.run.status() }

@@ -1,13 +1,14 @@
 package simulator
 
 import (
-	"context"
 	"fmt"
 	"html"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
@@ -19,11 +20,11 @@ func (g *Gateway) httpHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := &recorder{ResponseWriter: w}
 		name, _, _ := strings.Cut(r.Header.Get("X-Ignition-API-Token"), ":")
-		entry := g.requests.add(Request{
-			At: g.now(), Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Token: name, TLS: r.TLS != nil,
+		entry := g.Requests.add(Request{
+			At: g.clock.now(), Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Token: name, TLS: r.TLS != nil,
 		})
-		defer func() { g.requests.finish(entry, rec.status) }()
-		rec.Header().Set("Date", g.now().UTC().Format(http.TimeFormat))
+		defer func() { g.Requests.finish(entry, rec.status) }()
+		rec.Header().Set("Date", g.clock.now().UTC().Format(http.TimeFormat))
 		if !g.applyFault(rec, r) {
 			g.serve(rec, r, routes)
 		}
@@ -35,10 +36,10 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, routes http.Hand
 	state, _ := g.State()
 	switch {
 	case r.URL.Path == "/StatusPing":
-		writeJSON(w, http.StatusOK, g.statusPing(state))
+		writeJSON(w, http.StatusOK, g.info.statusPing(state))
 	case r.URL.Path == "/system/gwinfo":
 		w.Header().Set("Content-Type", "text/plain;charset=utf-8")
-		fmt.Fprint(w, g.gwinfo(state))
+		fmt.Fprint(w, g.info.gwinfo(state))
 	case r.URL.Path == "/welcome":
 		w.Header().Set("Content-Type", "text/html;charset=utf-8")
 		fmt.Fprint(w, "<!DOCTYPE html><html><head><title>Welcome</title></head><body>Commission this gateway.</body></html>")
@@ -78,72 +79,8 @@ func (j *jsonErrors) Write(p []byte) (int, error) {
 	return j.ResponseWriter.Write(p)
 }
 
-func (g *Gateway) statusPing(s State) ordered.Value {
-	if s == Starting && g.opts.Unknowns.OtherStates {
-		return ordered.Object{{"state", "INITIALIZING"}}
-	}
-	if s == Commissioning {
-		return ordered.Object{{"state", string(Running)}, {"details", string(Commissioning)}}
-	}
-	return ordered.Object{{"state", string(s)}}
-}
-
-// gwinfo returns the text that the vendor's health checks read.
-func (g *Gateway) gwinfo(s State) string {
-	status := string(s)
-	if s == Commissioning {
-		status = "NEEDS_COMMISSIONING"
-	}
-	node := "Active"
-	if !g.membership().active {
-		node = "Warm"
-	}
-	return strings.Join([]string{
-		"ContextStatus=" + status, "PlatformName=" + g.opts.Name, "Version=" + g.opts.Version, "PlatformEdition=standard",
-		"RedundancyStatus=" + g.opts.Role, "RedundantState=Good", "RedundantNodeActiveStatus=" + node,
-	}, ";")
-}
-
-// before83 reports whether the version is older than 8.3.
-func (g *Gateway) before83() bool {
-	parts := strings.SplitN(g.opts.Version, ".", 3)
-	if len(parts) < 2 {
-		return false
-	}
-	major, _ := strconv.Atoi(parts[0])
-	minor, _ := strconv.Atoi(parts[1])
-	return major < 8 || major == 8 && minor < 3
-}
-
-type tokenKey struct{}
-
-// tokenOf returns the token of an authorized request.
-func tokenOf(r *http.Request) token {
-	t, _ := r.Context().Value(tokenKey{}).(token)
-	return t
-}
-
-// requireToken requires a token with the right permission.
-func (g *Gateway) requireToken(next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if g.before83() {
-			g.noRoute(w, r)
-			return
-		}
-		t, refused := g.authorize(r)
-		if refused != nil && r.URL.Path == "/openapi.json" && g.opts.Unknowns.OpenAPIIs403 {
-			refused = &refusal{http.StatusForbidden, "Forbidden"}
-		}
-		if refused != nil {
-			htmlError(w, refused.status, refused.message)
-			return
-		}
-		next(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, t)))
-	}
-}
-
 // noRoute answers with the only error that the gateway sends as JSON.
-func (g *Gateway) noRoute(w http.ResponseWriter, r *http.Request) {
+func noRoute(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/data"), "/api")
 	writeJSON(w, http.StatusNotFound, ordered.Object{
 		{"message", "No route match for path: " + path}, {"url", r.URL.Path}, {"status", "404"},
@@ -212,3 +149,49 @@ func reset(w http.ResponseWriter) {
 		_ = tcp.SetLinger(0) // a reset instead of an orderly close
 	}
 }
+
+// applyFault reports whether a fault has answered the request.
+func (g *Gateway) applyFault(w http.ResponseWriter, r *http.Request) bool {
+	f, ok := g.Faults.match(r)
+	if !ok {
+		return false
+	}
+	if f.After {
+		// Do the work and discard the answer.
+		g.serve(discard{http.Header{}}, r, g.routes())
+	}
+	if f.Delay > 0 {
+		timer := time.NewTimer(time.Duration(f.Delay))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-r.Context().Done():
+			panic(http.ErrAbortHandler) // an answer could still reach the client, which has given up
+		case <-g.run.life.Done():
+		}
+	}
+	switch {
+	case f.Reset:
+		reset(w)
+	case f.Status != 0:
+		if f.Location != "" {
+			w.Header().Set("Location", f.Location)
+		}
+		if f.Body == "" {
+			htmlError(w, f.Status, http.StatusText(f.Status))
+			return true
+		}
+		w.WriteHeader(f.Status)
+		_, _ = io.WriteString(w, f.Body)
+	default:
+		return f.After // only a delay: the route answers
+	}
+	return true
+}
+
+// discard discards an answer.
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d discard) WriteHeader(int)             {}

@@ -20,34 +20,34 @@ import (
 func TestProjectScanTimer(t *testing.T) {
 	b := withProject(t, simulator.Options{})
 	b.put(viewDir+"/view.json", `{"v":2}`)
-	before := b.Loaded(viewDir)
+	before := b.Data.Loaded(viewDir)
 	require.NoError(t, b.Advance(200*time.Second)) // of 300; the gateway's clock also runs by itself
-	assert.Equal(t, before, b.Loaded(viewDir))
+	assert.Equal(t, before, b.Data.Loaded(viewDir))
 	require.NoError(t, b.Advance(101*time.Second))
-	assert.NotEqual(t, before, b.Loaded(viewDir))
+	assert.NotEqual(t, before, b.Data.Loaded(viewDir))
 	require.NoError(t, b.Advance(time.Hour))
-	assert.Equal(t, 13, b.TimedScans())
-	assert.Empty(t, b.Counts(), "they were not requested")
+	assert.Equal(t, 13, b.Scans.Timed())
+	assert.Empty(t, b.Requests.Counts(), "they were not requested")
 
 	b = withProject(t, simulator.Options{ProjectsTimer: -1})
 	require.NoError(t, b.Advance(24*time.Hour))
-	assert.Zero(t, b.TimedScans())
+	assert.Zero(t, b.Scans.Timed())
 }
 
 func TestTheTimerRunsInRealTimeToo(t *testing.T) {
 	b := start(t, simulator.Options{ProjectsTimer: 10 * time.Millisecond})
-	require.Eventually(t, func() bool { return b.TimedScans() > 1 }, bound, time.Millisecond)
+	require.Eventually(t, func() bool { return b.Scans.Timed() > 1 }, bound, time.Millisecond)
 }
 
 func TestTimerSkipsWhileLocked(t *testing.T) {
 	for _, ignores := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ignores lock %t", ignores), func(t *testing.T) {
 			b := start(t, simulator.Options{Unknowns: simulator.Unknowns{TimerIgnoresLock: ignores}})
-			require.NoError(t, b.HoldLock("projects", "somebody", time.Hour))
+			require.NoError(t, b.Locks.Hold("projects", "somebody", time.Hour))
 			require.NoError(t, b.Advance(301*time.Second))
-			assert.Equal(t, map[bool]int{false: 0, true: 1}[ignores], b.TimedScans())
+			assert.Equal(t, map[bool]int{false: 0, true: 1}[ignores], b.Scans.Timed())
 			require.NoError(t, b.Advance(time.Hour))
-			assert.Positive(t, b.TimedScans(), "the lock has lapsed meanwhile")
+			assert.Positive(t, b.Scans.Timed(), "the lock has lapsed meanwhile")
 		})
 	}
 }
@@ -58,7 +58,7 @@ func TestNoiseLeavesNothingToSign(t *testing.T) {
 	b.put(viewDir+"/thumbnail.png", "old")
 	b.put(viewDir+"/view.json", `{"a":1,"b":2}`)
 	b.put(viewDir+"/resource.json", `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["view.json","thumbnail.png"],"attributes":{}}`)
-	require.NoError(t, b.Scan("projects"))
+	require.NoError(t, b.Scans.Run("projects"))
 	require.NoError(t, b.Advance(time.Minute))
 	for _, c := range []struct {
 		kind simulator.Noise
@@ -71,19 +71,19 @@ func TestNoiseLeavesNothingToSign(t *testing.T) {
 	} {
 		t.Run(string(c.kind), func(t *testing.T) {
 			before, _ := os.ReadFile(filepath.Join(b.dir, c.file))
-			require.NoError(t, b.MakeNoise(c.kind))
+			require.NoError(t, b.Noise.Make(c.kind))
 			assert.NotEqual(t, string(before), b.read(c.file))
 			signed := b.read(viewDir + "/resource.json")
-			require.NoError(t, b.Scan("projects"))
+			require.NoError(t, b.Scans.Run("projects"))
 			assert.Equal(t, signed, b.read(viewDir+"/resource.json"), "a scan finds nothing to sign")
 		})
 	}
-	require.NoError(t, b.MakeNoise(simulator.NoiseValueStore))
+	require.NoError(t, b.Noise.Make(simulator.NoiseValueStore))
 	assert.NoFileExists(t, filepath.Join(b.dir, "config/ignition/tags/valueStore.idb-wal"))
 	assert.JSONEq(t, `{"a":1,"b":2}`, b.read(viewDir+"/view.json"))
-	require.NoError(t, b.Canaries())
-	assert.Empty(t, b.LoadErrors())
-	require.Error(t, b.MakeNoise("music"))
+	require.NoError(t, b.Canaries.Check())
+	assert.Empty(t, b.Data.LoadErrors())
+	require.Error(t, b.Noise.Make("music"))
 }
 
 func TestNoiseCanBeMadeByATimer(t *testing.T) {
@@ -97,7 +97,7 @@ func TestAPairCopiesAllButExternalAndLocal(t *testing.T) {
 	backup := start(t, simulator.Options{Role: "Backup"})
 	pair, err := simulator.NewPair(master.Gateway, backup.Gateway)
 	require.NoError(t, err)
-	assert.NotNil(t, backup.Loaded(viewDir))
+	assert.NotNil(t, backup.Data.Loaded(viewDir))
 	_, body := backup.ask("GET", "/data/api/v1/redundancy", "")
 	assert.Contains(t, body, `"hasConfigAccess":false`)
 
@@ -108,21 +108,21 @@ func TestAPairCopiesAllButExternalAndLocal(t *testing.T) {
 	master.put(viewDir+"/view.json", `{"v":2}`)
 	pair.Pause(true)
 	master.scanned("config")
-	assert.Nil(t, backup.Loaded("config/resources/core"+night))
+	assert.Nil(t, backup.Data.Loaded("config/resources/core"+night))
 	pair.Pause(false)
 	master.scanned("projects")
 	require.Eventually(t, func() bool {
-		return backup.Loaded("config/resources/core"+night) != nil && cmp.Equal(master.Loaded(viewDir), backup.Loaded(viewDir))
+		return backup.Data.Loaded("config/resources/core"+night) != nil && cmp.Equal(master.Data.Loaded(viewDir), backup.Data.Loaded(viewDir))
 	}, bound, time.Millisecond)
 	assert.NoFileExists(t, filepath.Join(backup.dir, "config/resources/external"+night, "config.json"))
 	assert.NoFileExists(t, filepath.Join(backup.dir, "projects/P/README.md"), "it is part of no resource")
-	require.NoError(t, backup.Canaries())
+	require.NoError(t, backup.Canaries.Check())
 
 	// After a failover, replication goes the other way, including deletions.
 	pair.Failover(true)
 	require.NoError(t, os.RemoveAll(filepath.Join(backup.dir, viewDir)))
-	require.NoError(t, backup.Scan("projects"))
-	assert.Nil(t, master.Loaded(viewDir))
+	require.NoError(t, backup.Scans.Run("projects"))
+	assert.Nil(t, master.Data.Loaded(viewDir))
 	_, body = master.ask("GET", "/data/api/v1/redundancy", "")
 	assert.Contains(t, body, `"hasConfigAccess":false`)
 
@@ -160,11 +160,11 @@ func TestAGatewayBefore83HasNothingButTheModule(t *testing.T) {
 	assert.Equal(t, 200, status)
 	assert.JSONEq(t, `{"supported":true}`, body)
 	b.put(viewDir+"/view.json", `{"v":2}`)
-	before := b.Loaded(viewDir)
+	before := b.Data.Loaded(viewDir)
 	status, body = b.ask("POST", "/data/project-scan-endpoint/scan?updateDesigners=true&forceUpdate=true", "")
 	assert.Equal(t, 200, status)
 	assert.JSONEq(t, `{"gatewayProjectScanSuccess":true,"sentDesignerUpdateNotification":true}`, body)
-	assert.NotEqual(t, before, b.Loaded(viewDir))
+	assert.NotEqual(t, before, b.Data.Loaded(viewDir))
 	assert.Contains(t, b.read(viewDir+"/resource.json"), `"external"`)
 }
 
@@ -179,7 +179,7 @@ func TestCommissioningRewritesThePermissionsOnce(t *testing.T) {
 			mode := filepath.Join(b.dir, "config/resources/dev/ignition/security-properties/config.json")
 			_, err := os.Stat(mode)
 			assert.Equal(t, inMode, err == nil)
-			require.NoError(t, b.Grant("Authenticated/ApiKeys/Stoker"))
+			require.NoError(t, b.Administrator.Grant("Authenticated/ApiKeys/Stoker"))
 			if inMode {
 				require.NoError(t, os.RemoveAll(filepath.Dir(mode)))
 			}
@@ -192,7 +192,7 @@ func TestCommissioningRewritesThePermissionsOnce(t *testing.T) {
 
 func TestWhatIsPendingGoesWithARestart(t *testing.T) {
 	b := start(t, simulator.Options{})
-	b.SetPendingRestarts("module X")
+	b.Restarts.SetPending("module X")
 	_, body := b.ask("GET", "/data/api/v1/restart-tasks/pending", "")
 	assert.JSONEq(t, `{"pending":["module X"]}`, body)
 	require.NoError(t, b.Restart(0))
@@ -204,7 +204,7 @@ func TestAnExpiredTrialMayStopScans(t *testing.T) {
 	for _, stops := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stops %t", stops), func(t *testing.T) {
 			b := start(t, simulator.Options{Unknowns: simulator.Unknowns{TrialStopsScans: stops}})
-			b.SetTrialExpired(true)
+			b.Trial.SetExpired(true)
 			status, _ := b.ask("POST", scanPath, "")
 			assert.Equal(t, map[bool]int{false: 200, true: 403}[stops], status)
 		})

@@ -2,16 +2,13 @@ package simulator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/port"
-	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
 // Restart stops the gateway and starts it again. It shows STARTING for d.
@@ -35,7 +32,7 @@ func (g *Gateway) SetState(to State) error {
 		}
 		if now == Commissioning {
 			g.mu.Lock()
-			g.opts.Commissioning = false
+			g.commissioning = false
 			g.mu.Unlock()
 		}
 		return g.Restart(0)
@@ -44,38 +41,35 @@ func (g *Gateway) SetState(to State) error {
 		if err := g.openPorts(); err != nil {
 			return err
 		}
-		g.setState(g.lifeCtx, to, "set by hand")
+		g.run.set(g.run.life, to, "set by hand")
 		return nil
 	}
 	return fmt.Errorf("no state %q: want DOWN, STARTING, COMMISSIONING, RUNNING or FAULTED", to)
 }
 
-// stop ends everything in progress and shows the state next. It neither opens nor closes ports.
-func (g *Gateway) stop(next State) {
-	g.mu.Lock()
-	g.cancelRun()
-	g.runCtx, g.cancelRun = context.WithCancel(g.lifeCtx)
-	g.resetRuntime()
-	g.setStateLocked(next, "") // under the same lock as resetRuntime, so that a running gateway never appears without its state
-	g.mu.Unlock()
+// restartInBackground restarts the gateway as a user of its web interface does.
+func (g *Gateway) restartInBackground() {
+	g.run.spawn(func() {
+		if err := g.Restart(g.opts.StartupDelay); err != nil {
+			g.log.Error("the simulated gateway could not restart", "error", err)
+		}
+	})
 }
 
-// resetRuntime drops what a gateway does not keep across a restart. The caller holds mu, or no other goroutine has g.
-func (g *Gateway) resetRuntime() {
-	last := map[string]time.Time{}
-	for kind, s := range g.scans {
-		if !g.opts.Unknowns.ForgetScans {
-			last[kind] = s.last
-		}
-	}
-	g.scans = map[string]*scanState{}
-	g.locks = map[string]*scanLock{}
-	for _, kind := range []string{kindProjects, kindConfig} {
-		g.scans[kind] = &scanState{kind: kind, last: last[kind]}
-		g.locks[kind] = &scanLock{}
-	}
-	g.designers = map[string]*session{}
-	g.timerDue = time.Time{}
+// stop ends everything in progress and shows the state next. It neither opens nor closes ports.
+func (g *Gateway) stop(next State) {
+	g.run.mu.Lock()
+	defer g.run.mu.Unlock()
+	g.run.renewLocked()
+	g.resetLocked()
+	g.run.setLocked(next, "")
+}
+
+// resetLocked drops what a gateway does not keep across a restart. The caller holds run.mu.
+func (g *Gateway) resetLocked() {
+	g.Scans.resetLocked()
+	g.Locks.resetLocked()
+	g.Designers.resetLocked()
 }
 
 // startUp opens the ports, seeds, and completes the startup after delay. If delay is zero, it returns when that is done.
@@ -83,15 +77,15 @@ func (g *Gateway) startUp(delay time.Duration) error {
 	if err := g.openPorts(); err != nil {
 		return err
 	}
-	g.setState(g.lifeCtx, Starting, "")
-	runCtx := g.currentRun()
+	g.run.set(g.run.life, Starting, "")
+	runCtx := g.run.current()
 	if err := g.seedOnce(); err != nil {
 		return err
 	}
 	if delay <= 0 {
 		return g.finishStartup(runCtx)
 	}
-	g.spawn(func() {
+	g.run.spawn(func() {
 		if sleep(runCtx, delay) == nil {
 			if err := g.finishStartup(runCtx); err != nil {
 				g.log.Error("the simulated gateway could not start", "error", err)
@@ -101,34 +95,25 @@ func (g *Gateway) startUp(delay time.Duration) error {
 	return nil
 }
 
-// spawn runs f in a goroutine, unless the gateway is closed.
-func (g *Gateway) spawn(f func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.lifeCtx.Err() == nil {
-		g.wg.Go(f)
-	}
-}
-
 // finishStartup loads the data directory and enters the state that follows Starting. A fault is a state, not an error.
 func (g *Gateway) finishStartup(runCtx context.Context) error {
 	if err := g.issueOwnToken(); err != nil {
 		return err
 	}
-	if err := g.startupFault(); err != nil {
-		g.logs.add(levelError, "GatewayContext", "startup failed: "+err.Error())
-		g.setState(runCtx, Faulted, err.Error())
+	if err := g.Data.startupFault(); err != nil {
+		g.Logs.add(levelError, "GatewayContext", "startup failed: "+err.Error())
+		g.run.set(runCtx, Faulted, err.Error())
 		return nil
 	}
 	g.mu.Lock()
-	commission, reset := g.opts.Commissioning, g.opts.ResetPermissions && g.firstStart
+	commission, reset := g.commissioning, g.opts.ResetPermissions && g.firstStart
 	g.mu.Unlock()
 	if commission {
-		g.setState(runCtx, Commissioning, "")
+		g.run.set(runCtx, Commissioning, "")
 		return nil
 	}
 	for _, kind := range []string{kindConfig, kindProjects} {
-		if err := g.scanAndReplicate(runCtx, kind); err != nil && runCtx.Err() == nil {
+		if err := g.Scans.scanAndReplicate(runCtx, kind); err != nil && runCtx.Err() == nil {
 			return err
 		}
 	}
@@ -138,105 +123,50 @@ func (g *Gateway) finishStartup(runCtx context.Context) error {
 		if g.opts.Unknowns.ResetInMode && g.opts.Mode != "" {
 			collection = g.opts.Mode
 		}
-		if err := g.putConfig(collection, "ignition/security-properties", "initialization", securityProperties(nil)); err != nil {
+		if err := g.Data.putConfig(collection, "ignition/security-properties", "initialization", securityProperties(nil)); err != nil {
 			return err
 		}
 	}
 	g.mu.Lock()
-	g.firstStart, g.restartTasks = false, nil
+	g.firstStart = false
 	g.mu.Unlock()
-	g.setState(runCtx, Running, "")
-	g.startTimer(runCtx)
+	g.Restarts.clear()
+	g.run.set(runCtx, Running, "")
+	g.Scans.startTimer(runCtx)
 	return nil
 }
 
 // issueOwnToken issues the token of Gateway.Token once, as soon as the data directory has a collection for it.
 func (g *Gateway) issueOwnToken() error {
-	if g.before83() || g.Token() != "" || !datadir.Exists(g.root, path.Join(datadir.ResourcesDir, "core")) {
+	if g.opts.before83() || g.Token() != "" || !datadir.Exists(g.root, path.Join(datadir.ResourcesDir, "core")) {
 		return nil
 	}
 	name, key, _ := strings.Cut(g.opts.Token, ":")
 	if name == "" {
 		name = "stoker"
 	}
-	issued, err := g.IssueToken(TokenSpec{Name: name, Key: key, Levels: []string{strings.Join(ownTokenLevel, "/")}})
+	issued, err := g.Administrator.IssueToken(TokenSpec{Name: name, Key: key, Levels: []string{strings.Join(ownTokenLevel, "/")}})
 	g.mu.Lock()
 	g.token = issued
 	g.mu.Unlock()
 	return err
 }
 
-// startupFault returns what prevents a gateway from starting on this data directory, or nil.
-func (g *Gateway) startupFault() error {
-	if err := g.checkWritable(); err != nil {
-		return fmt.Errorf("the data directory cannot be written to: %w", err)
+// startNoise makes noise periodically while the gateway runs.
+func (g *Gateway) startNoise() {
+	if g.opts.NoiseEvery <= 0 {
+		return
 	}
-	if g.before83() {
-		return nil // its configuration is in a database
-	}
-	if !datadir.Exists(g.root, path.Join(datadir.ResourcesDir, "core", "config-mode.json")) {
-		return errors.New("there is no resource collection core: the data directory was not empty, and so was never seeded")
-	}
-	external, err := datadir.List(g.root, path.Join(datadir.ResourcesDir, "external"))
-	if err != nil {
-		return err
-	}
-	if len(external) > 0 && !datadir.Exists(g.root, path.Join(datadir.ResourcesDir, "external", "config-mode.json")) {
-		return errors.New("the collection external exists but is not empty and has no config-mode.json")
-	}
-	loaded, _ := resource.LoadConfig(g.root, g.opts.Mode, nil)
-	if singleton := singletonOnlyInMode(loaded, g.opts.Mode); singleton != "" {
-		return fmt.Errorf("the singleton %s is defined in the mode %s only: it must be in core or external", singleton, g.opts.Mode)
-	}
-	_, problems := resource.LoadProjects(g.root, nil)
-	for _, p := range problems {
-		if errors.Is(p.Err, resource.ErrNoAttributes) {
-			return fmt.Errorf("ProjectResourceBuilder.setAttributes: %s", p)
+	g.run.spawn(func() {
+		for n := 0; sleep(g.run.life, g.opts.NoiseEvery) == nil; n++ {
+			if state, _ := g.State(); state != Running {
+				continue
+			}
+			if err := g.Noise.Make(Noises[n%len(Noises)]); err != nil {
+				g.log.Warn("the simulated gateway could not make noise", "error", err)
+			}
 		}
-	}
-	return nil
-}
-
-func (g *Gateway) checkWritable() error {
-	probe := "var/ignition/probe"
-	if err := datadir.Write(g.root, probe, nil); err != nil {
-		return err
-	}
-	return g.root.Remove(probe)
-}
-
-// singletonOnlyInMode returns a singleton resource that only the mode defines, or "".
-func singletonOnlyInMode(c resource.Config, mode string) string {
-	if mode == "" {
-		return ""
-	}
-	for _, name := range c.Collection(mode).Tree.Names("") {
-		_, _, in := c.Effective(name)
-		if strings.Count(name, "/") == 1 && !slices.Contains(in, "core") && !slices.Contains(in, "external") {
-			return name
-		}
-	}
-	return ""
-}
-
-// setState changes the state, unless runCtx is done: then a later call controls the state.
-func (g *Gateway) setState(runCtx context.Context, to State, reason string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if runCtx.Err() == nil {
-		g.setStateLocked(to, reason)
-	}
-}
-
-// setStateLocked is setState for a caller that holds mu. It keeps the reason only for Faulted.
-func (g *Gateway) setStateLocked(to State, reason string) {
-	if g.state != to {
-		g.log.Info("simulated gateway", "state", to, "reason", reason)
-	}
-	g.state, g.reason = to, ""
-	if to == Faulted {
-		g.reason = reason
-	}
+	})
 }
 
 func (g *Gateway) openPorts() error {

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/resource"
@@ -26,50 +28,57 @@ type LoadFault struct {
 	Keep bool `json:"keep"`
 }
 
-// FaultLoads replaces all load faults.
-func (g *Gateway) FaultLoads(list ...LoadFault) error {
+// LoadFaults are the active load faults.
+type LoadFaults struct {
+	root *os.Root
+	mu   sync.Mutex
+	list []LoadFault
+}
+
+// Set replaces all load faults.
+func (l *LoadFaults) Set(list ...LoadFault) error {
 	for _, f := range list {
 		if !fs.ValidPath(f.Path) || f.Keep && !strings.HasPrefix(f.Path, datadir.ProjectsDir+"/") || !f.Scan && !f.Hide && !f.Keep {
 			return errors.New(`a load fault needs the path of a project or of a config resource, and scan, hide or keep (projects only)`)
 		}
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.loadFaults = list
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = list
 	return nil
 }
 
-// activeLoadFaults returns the load faults below dir that apply to the current files.
-func (g *Gateway) activeLoadFaults(dir string) []LoadFault {
-	g.mu.Lock()
-	all := g.loadFaults
-	g.mu.Unlock()
+// active returns the load faults below dir that apply to the current files.
+func (l *LoadFaults) active(dir string) []LoadFault {
+	l.mu.Lock()
+	all := l.list
+	l.mu.Unlock()
 	var list []LoadFault
 	for _, f := range all {
-		if strings.HasPrefix(f.Path, dir+"/") && (f.While == "" || g.contains(f.Path, f.While)) {
+		if strings.HasPrefix(f.Path, dir+"/") && (f.While == "" || l.contains(f.Path, f.While)) {
 			list = append(list, f)
 		}
 	}
 	return list
 }
 
-// scanFails reports whether a load fault makes a scan of this kind end without a result.
-func (g *Gateway) scanFails(kind string) bool {
+// fails reports whether a load fault makes a scan of this kind end without a result.
+func (l *LoadFaults) fails(kind string) bool {
 	dir := datadir.ProjectsDir
 	if kind == kindConfig {
 		dir = datadir.ResourcesDir
 	}
-	return slices.ContainsFunc(g.activeLoadFaults(dir), func(f LoadFault) bool { return f.Scan })
+	return slices.ContainsFunc(l.active(dir), func(f LoadFault) bool { return f.Scan })
 }
 
 // contains reports whether a file at or below a path contains a text.
-func (g *Gateway) contains(dir, text string) bool {
+func (l *LoadFaults) contains(dir, text string) bool {
 	found := false
-	_ = fs.WalkDir(g.root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
+	_ = fs.WalkDir(l.root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return nil //nolint:nilerr // what cannot be read contains nothing
 		}
-		if raw, err := datadir.Read(g.root, name); err == nil && bytes.Contains(raw, []byte(text)) {
+		if raw, err := datadir.Read(l.root, name); err == nil && bytes.Contains(raw, []byte(text)) {
 			found = true
 			return fs.SkipAll
 		}
@@ -94,9 +103,9 @@ func applyProjectFaults(faults []LoadFault, loaded, old map[string]*resource.Pro
 func applyConfigFaults(faults []LoadFault, loaded resource.Config) {
 	for _, f := range faults {
 		rest := strings.TrimPrefix(f.Path, datadir.ResourcesDir+"/")
-		name, resource, _ := strings.Cut(rest, "/")
+		name, resourcePath, _ := strings.Cut(rest, "/")
 		if c := loaded.Collection(name); f.Hide && c != nil {
-			delete(c.Tree.Resources, resource)
+			delete(c.Tree.Resources, resourcePath)
 		}
 	}
 }

@@ -10,7 +10,16 @@ import (
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
-// scanLock keeps Designers and the web interface from writing to one of the gateway's trees. Gateway.mu guards it.
+// Locks are the scan locks of the projects and of the configuration.
+type Locks struct {
+	opts  *Options
+	clock *clock
+	run   *run
+	data  *Data
+	kinds map[string]*scanLock // run.mu guards it
+}
+
+// scanLock keeps Designers and the web interface from writing to one of the gateway's trees. run.mu guards it.
 type scanLock struct {
 	actor    string
 	acquired time.Time // the gateway's clock
@@ -26,6 +35,11 @@ func (l *scanLock) release() {
 	l.wake()
 }
 
+func (l *scanLock) take(actor string, at time.Time, d time.Duration) {
+	l.actor, l.acquired, l.expires = actor, at, time.Now().Add(d)
+	l.wake()
+}
+
 // wake makes waiters check the lock again.
 func (l *scanLock) wake() {
 	if l.changed != nil {
@@ -34,55 +48,64 @@ func (l *scanLock) wake() {
 	l.changed = make(chan struct{})
 }
 
-func (g *Gateway) lockDoc(l *scanLock) ordered.Value {
+// resetLocked releases all locks. The caller holds run.mu.
+func (l *Locks) resetLocked() { l.kinds = map[string]*scanLock{kindProjects: {}, kindConfig: {}} }
+
+// releaseLocked releases a lock. The caller holds run.mu.
+func (l *Locks) releaseLocked(kind string) { l.kinds[kind].release() }
+
+// shortenLocked brings the end of each lock closer. The caller holds run.mu.
+func (l *Locks) shortenLocked(d time.Duration) {
+	for _, k := range l.kinds {
+		k.expires = k.expires.Add(-d)
+		k.wake()
+	}
+}
+
+func (l *Locks) doc(k *scanLock) ordered.Value {
 	unit := time.Second
-	if g.opts.Unknowns.RemainingMillis {
+	if l.opts.Unknowns.RemainingMillis {
 		unit = time.Millisecond
 	}
 	return ordered.Object{
-		{"timestamp", g.moment(l.acquired)},
-		{"remaining", int64(time.Until(l.expires) / unit)},
-		{"actor", l.actor},
+		{"timestamp", l.clock.moment(k.acquired)},
+		{"remaining", int64(time.Until(k.expires) / unit)},
+		{"actor", k.actor},
 	}
 }
 
-// HoldLock takes a scan lock for an actor, for at most d, even if another actor holds it.
-func (g *Gateway) HoldLock(kind, actor string, d time.Duration) error {
-	now := g.now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	l := g.locks[kind]
-	if l == nil {
+// Hold takes a scan lock for an actor, for at most d, even if another actor holds it.
+func (l *Locks) Hold(kind, actor string, d time.Duration) error {
+	now := l.clock.now()
+	l.run.mu.Lock()
+	defer l.run.mu.Unlock()
+	k := l.kinds[kind]
+	if k == nil {
 		return errKind(kind)
 	}
-	l.take(actor, now, d)
+	k.take(actor, now, d)
 	return nil
 }
 
-// ReleaseLock releases a scan lock of any actor.
-func (g *Gateway) ReleaseLock(kind string) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	l := g.locks[kind]
-	if l == nil {
+// Release releases a scan lock of any actor.
+func (l *Locks) Release(kind string) error {
+	l.run.mu.Lock()
+	defer l.run.mu.Unlock()
+	k := l.kinds[kind]
+	if k == nil {
 		return errKind(kind)
 	}
-	l.release()
+	k.release()
 	return nil
 }
 
-func (l *scanLock) take(actor string, at time.Time, d time.Duration) {
-	l.actor, l.acquired, l.expires = actor, at, time.Now().Add(d)
-	l.wake()
-}
-
-// awaitLock waits until no actor holds a lock. It returns an error if ctx is done or the gateway is closed first.
-func (g *Gateway) awaitLock(ctx context.Context, kind string) error {
+// await waits until no actor holds a lock. It returns an error if ctx is done or the gateway is closed first.
+func (l *Locks) await(ctx context.Context, kind string) error {
 	for {
-		g.mu.Lock()
-		l := g.locks[kind]
-		held, rest, changed, runCtx := l.held(), time.Until(l.expires), l.changed, g.runCtx
-		g.mu.Unlock()
+		l.run.mu.Lock()
+		k := l.kinds[kind]
+		held, rest, changed, runCtx := k.held(), time.Until(k.expires), k.changed, l.run.ctx
+		l.run.mu.Unlock()
 		if !held {
 			return ctx.Err()
 		}
@@ -91,9 +114,9 @@ func (g *Gateway) awaitLock(ctx context.Context, kind string) error {
 		case <-timer.C:
 		case <-changed:
 		case <-runCtx.Done(): // a restart drops the locks
-			if g.lifeCtx.Err() != nil {
+			if l.run.life.Err() != nil {
 				timer.Stop()
-				return g.lifeCtx.Err()
+				return l.run.life.Err()
 			}
 		case <-ctx.Done():
 			timer.Stop()
@@ -103,18 +126,18 @@ func (g *Gateway) awaitLock(ctx context.Context, kind string) error {
 	}
 }
 
-// getLock answers 204 if the lock is free.
-func (g *Gateway) getLock(w http.ResponseWriter, r *http.Request) {
-	g.mu.Lock()
-	l := g.locks[r.PathValue("kind")]
+// get answers 204 if the lock is free.
+func (l *Locks) get(w http.ResponseWriter, r *http.Request) {
+	l.run.mu.Lock()
+	k := l.kinds[r.PathValue("kind")]
 	var doc ordered.Value
-	if l != nil && l.held() {
-		doc = g.lockDoc(l)
+	if k != nil && k.held() {
+		doc = l.doc(k)
 	}
-	g.mu.Unlock()
+	l.run.mu.Unlock()
 	switch {
-	case l == nil:
-		g.noRoute(w, r)
+	case k == nil:
+		noRoute(w, r)
 	case doc == nil:
 		w.WriteHeader(http.StatusNoContent)
 	default:
@@ -122,12 +145,12 @@ func (g *Gateway) getLock(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// postLock grants the lock: 200, 400 for an invalid body, 409 if it is held. While the gateway itself is writing it
+// post grants the lock: 200, 400 for an invalid body, 409 if it is held. While the gateway itself is writing it
 // waits, and answers 408 after acquireTimeout.
-func (g *Gateway) postLock(w http.ResponseWriter, r *http.Request) {
+func (l *Locks) post(w http.ResponseWriter, r *http.Request) {
 	kind := r.PathValue("kind")
 	if kind != kindProjects && kind != kindConfig {
-		g.noRoute(w, r)
+		noRoute(w, r)
 		return
 	}
 	body := struct {
@@ -143,39 +166,29 @@ func (g *Gateway) postLock(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(body.AcquireTimeout)*time.Second)
 	defer cancel()
-	if !g.opts.Unknowns.LockWaits && g.lockHeld(kind) {
+	if !l.opts.Unknowns.LockWaits && l.held(kind) {
 		htmlError(w, http.StatusConflict, "Conflict")
 		return
 	}
-	if g.awaitLock(ctx, kind) != nil || !g.lockFiles(ctx) {
+	if l.await(ctx, kind) != nil || !l.data.lockWriting(ctx) {
 		htmlError(w, http.StatusRequestTimeout, "Request Timeout")
 		return
 	}
-	defer g.filesMu.Unlock() // locked by lockFiles
-	now := g.now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	l := g.locks[kind]
-	if l.held() {
+	defer l.data.writing.Unlock() // locked by lockWriting
+	now := l.clock.now()
+	l.run.mu.Lock()
+	defer l.run.mu.Unlock()
+	k := l.kinds[kind]
+	if k.held() {
 		htmlError(w, http.StatusConflict, "Conflict")
 		return
 	}
-	l.take(tokenOf(r).name, now, time.Duration(body.HoldTimeout)*time.Second)
-	writeJSON(w, http.StatusOK, g.lockDoc(l))
+	k.take(tokenOf(r).name, now, time.Duration(body.HoldTimeout)*time.Second)
+	writeJSON(w, http.StatusOK, l.doc(k))
 }
 
-func (g *Gateway) lockHeld(kind string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.locks[kind].held()
-}
-
-// lockFiles locks filesMu. It returns false if ctx is done first.
-func (g *Gateway) lockFiles(ctx context.Context) bool {
-	for !g.filesMu.TryLock() {
-		if sleep(ctx, time.Millisecond) != nil {
-			return false
-		}
-	}
-	return true
+func (l *Locks) held(kind string) bool {
+	l.run.mu.Lock()
+	defer l.run.mu.Unlock()
+	return l.kinds[kind].held()
 }

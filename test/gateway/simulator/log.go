@@ -1,9 +1,13 @@
 package simulator
 
 import (
+	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
 type logLevel int
@@ -35,17 +39,17 @@ type logLine struct {
 
 const maxLogLines = 5000
 
-// logBook is the gateway's log. When it exceeds maxLogLines, it keeps only the newest half.
-type logBook struct {
-	now   func() time.Time
+// LogBook is the gateway's log. When it exceeds maxLogLines, it keeps only the newest half.
+type LogBook struct {
+	clock *clock
 	mu    sync.Mutex
 	lines []logLine
 }
 
-func (b *logBook) add(level logLevel, logger, message string) {
+func (b *LogBook) add(level logLevel, logger, message string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.lines = append(b.lines, logLine{b.now(), level, logger, message})
+	b.lines = append(b.lines, logLine{b.clock.now(), level, logger, message})
 	if len(b.lines) > maxLogLines {
 		b.lines = slices.Clone(b.lines[len(b.lines)-maxLogLines/2:])
 	}
@@ -53,7 +57,7 @@ func (b *logBook) add(level logLevel, logger, message string) {
 
 // since returns the first limit lines that are not older than from, in the gateway's clock, have at least the level
 // minLevel, and come from logger, or from any if it is "".
-func (b *logBook) since(from time.Time, minLevel logLevel, logger string, limit int) []logLine {
+func (b *LogBook) since(from time.Time, minLevel logLevel, logger string, limit int) []logLine {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var found []logLine
@@ -69,5 +73,23 @@ func (b *logBook) since(from time.Time, minLevel logLevel, logger string, limit 
 	return found
 }
 
-// Log adds a line of level ERROR to the gateway's log.
-func (g *Gateway) Log(logger, message string) { g.logs.add(levelError, logger, message) }
+// Error adds a line of level ERROR.
+func (b *LogBook) Error(logger, message string) { b.add(levelError, logger, message) }
+
+// get answers the lines that a request selects.
+func (b *LogBook) get(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	start, _ := strconv.ParseInt(q.Get("startTime"), 10, 64)
+	limit, err := strconv.Atoi(q.Get("limit"))
+	if err != nil || limit < 0 {
+		limit = 100
+	}
+	lines := b.since(time.UnixMilli(start), parseLevel(q.Get("minLevel")), q.Get("logger"), limit)
+	items := make(ordered.Array, 0, len(lines))
+	for _, l := range lines {
+		items = append(items, ordered.Object{
+			{"timestamp", b.clock.moment(l.at)}, {"loggerName", l.logger}, {"level", l.level.String()}, {"message", l.message},
+		})
+	}
+	writeJSON(w, http.StatusOK, ordered.Object{{"items", items}})
+}

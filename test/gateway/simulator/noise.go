@@ -35,33 +35,36 @@ const (
 // Noises are all kinds.
 var Noises = []Noise{NoiseTimestamp, NoiseKeyOrder, NoiseThumbnail, NoiseValueStore, NoiseModuleTags}
 
-// MakeNoise makes one noise. Successive calls affect different resources; without a suitable resource it does nothing.
-func (g *Gateway) MakeNoise(kind Noise) error {
-	g.filesMu.Lock()
-	defer g.filesMu.Unlock()
-	g.mu.Lock()
-	g.noiseCount++
-	count := g.noiseCount
-	g.mu.Unlock()
+// NoiseMaker makes noise.
+type NoiseMaker struct {
+	data  *Data
+	count int // of noises so far; data.writing guards it
+}
+
+// Make makes one noise. Successive calls affect different resources; without a suitable resource it does nothing.
+func (n *NoiseMaker) Make(kind Noise) error {
+	n.data.writing.Lock()
+	defer n.data.writing.Unlock()
+	n.count++
 	switch kind {
 	case NoiseTimestamp:
-		return g.rewriteResource(count, func(string, *resource.Resource) (map[string][]byte, error) { return map[string][]byte{}, nil })
+		return n.rewriteResource(func(string, *resource.Resource) (map[string][]byte, error) { return map[string][]byte{}, nil })
 	case NoiseKeyOrder:
-		return g.rewriteResource(count, g.reorderKeys)
+		return n.rewriteResource(n.reorderKeys)
 	case NoiseThumbnail:
-		return g.rewriteResource(count, g.redrawThumbnail)
+		return n.rewriteResource(n.redrawThumbnail)
 	case NoiseValueStore:
-		return g.touchValueStore()
+		return n.touchValueStore()
 	case NoiseModuleTags:
-		return g.rewriteModuleTags(count)
+		return n.rewriteModuleTags()
 	}
 	return fmt.Errorf("no noise %q: want one of %v", kind, Noises)
 }
 
 // rewriteResource rewrites files of a project resource, and its resource.json with the same actor. change returns the
-// new files, or nil for an unsuitable resource. count selects the first resource to try.
-func (g *Gateway) rewriteResource(count int, change func(dir string, r *resource.Resource) (map[string][]byte, error)) error {
-	projects := g.loadedProjects()
+// new files, or nil for an unsuitable resource.
+func (n *NoiseMaker) rewriteResource(change func(dir string, r *resource.Resource) (map[string][]byte, error)) error {
+	projects := n.data.loadedProjects()
 	type candidate struct {
 		project string
 		r       *resource.Resource
@@ -75,7 +78,7 @@ func (g *Gateway) rewriteResource(count int, change func(dir string, r *resource
 		}
 	}
 	for i := range all {
-		x := all[(count+i)%len(all)]
+		x := all[(n.count+i)%len(all)]
 		files, err := change(path.Join(datadir.ProjectsDir, x.project, x.r.Path), x.r)
 		if err != nil {
 			return err
@@ -84,19 +87,19 @@ func (g *Gateway) rewriteResource(count int, change func(dir string, r *resource
 			continue
 		}
 		actor, _ := ordered.Dig(x.r.Attributes(), "lastModification", "actor").(string)
-		_, err = g.saveProjectResource(x.project, x.r, actor, files)
+		_, err = n.data.saveProjectResource(x.project, x.r, actor, files)
 		return err
 	}
 	return nil
 }
 
 // reorderKeys returns the first JSON object among a resource's files with its keys reversed.
-func (g *Gateway) reorderKeys(dir string, r *resource.Resource) (map[string][]byte, error) {
+func (n *NoiseMaker) reorderKeys(dir string, r *resource.Resource) (map[string][]byte, error) {
 	for _, f := range r.Files {
 		if !strings.HasSuffix(f, ".json") {
 			continue
 		}
-		raw, err := datadir.Read(g.root, path.Join(dir, f))
+		raw, err := datadir.Read(n.data.root, path.Join(dir, f))
 		if err != nil {
 			return nil, nil //nolint:nilerr // the resource is being deleted, and so is unsuitable
 		}
@@ -113,47 +116,30 @@ func (g *Gateway) reorderKeys(dir string, r *resource.Resource) (map[string][]by
 }
 
 // redrawThumbnail returns a new thumbnail for a view that has one.
-func (g *Gateway) redrawThumbnail(_ string, r *resource.Resource) (map[string][]byte, error) {
+func (n *NoiseMaker) redrawThumbnail(_ string, r *resource.Resource) (map[string][]byte, error) {
 	if !slices.Contains(r.Files, thumbnailFile) {
 		return nil, nil
 	}
-	return map[string][]byte{thumbnailFile: fakePNG("drawn at " + g.now().Format(time.RFC3339Nano))}, nil
+	return map[string][]byte{thumbnailFile: fakePNG("drawn at " + n.data.clock.now().Format(time.RFC3339Nano))}, nil
 }
 
 const walFile = "config/ignition/tags/valueStore.idb-wal"
 
-func (g *Gateway) touchValueStore() error {
-	if err := g.canaries.Write(walFile, []byte("simulated pages")); err != nil {
+func (n *NoiseMaker) touchValueStore() error {
+	if err := n.data.canaries.Write(walFile, []byte("simulated pages")); err != nil {
 		return err
 	}
-	return g.canaries.Remove(walFile)
+	return n.data.canaries.Remove(walFile)
 }
 
 // rewriteModuleTags rewrites the tags of a provider that a module creates.
-func (g *Gateway) rewriteModuleTags(count int) error {
+func (n *NoiseMaker) rewriteModuleTags() error {
 	const name = "ignition/tag-definition/MQTT Engine/Edge Nodes"
 	dir := path.Join(datadir.ResourcesDir, "core", name)
-	tags := ordered.Array{ordered.Object{{"name", "Node Info"}, {"tagType", "Folder"}, {"seen", json.Number(fmt.Sprint(count))}}}
+	tags := ordered.Array{ordered.Object{{"name", "Node Info"}, {"tagType", "Folder"}, {"seen", json.Number(fmt.Sprint(n.count))}}}
 	return errors.Join(
-		g.canaries.Put(path.Join(dir, "tags.json"), ordered.Pretty(tags)),
-		g.canaries.Put(path.Join(dir, resource.UnaryFile), ordered.Pretty(ordered.Object{{"files", ordered.Array{"tags.json"}}, {"attributes", ordered.Object{}}})))
-}
-
-// startNoise makes noise periodically while the gateway runs.
-func (g *Gateway) startNoise() {
-	if g.opts.NoiseEvery <= 0 {
-		return
-	}
-	g.spawn(func() {
-		for n := 0; sleep(g.lifeCtx, g.opts.NoiseEvery) == nil; n++ {
-			if state, _ := g.State(); state != Running {
-				continue
-			}
-			if err := g.MakeNoise(Noises[n%len(Noises)]); err != nil {
-				g.log.Warn("the simulated gateway could not make noise", "error", err)
-			}
-		}
-	})
+		n.data.canaries.Put(path.Join(dir, "tags.json"), ordered.Pretty(tags)),
+		n.data.canaries.Put(path.Join(dir, resource.UnaryFile), ordered.Pretty(ordered.Object{{"files", ordered.Array{"tags.json"}}, {"attributes", ordered.Object{}}})))
 }
 
 // fakePNG returns the signature of a PNG file, followed by text.

@@ -3,6 +3,8 @@ package simulator
 import (
 	"errors"
 	"log/slog"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -159,4 +161,15 @@ func (o Options) withDefaults() (Options, error) {
 		o.TLS = &t
 	}
 	return o, nil
+}
+
+// before83 reports whether the version is older than 8.3.
+func (o *Options) before83() bool {
+	parts := strings.SplitN(o.Version, ".", 3)
+	if len(parts) < 2 {
+		return false
+	}
+	major, _ := strconv.Atoi(parts[0])
+	minor, _ := strconv.Atoi(parts[1])
+	return major < 8 || major == 8 && minor < 3
 }

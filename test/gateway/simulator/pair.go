@@ -2,25 +2,57 @@ package simulator
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"io/fs"
-	"path"
-	"slices"
 	"strings"
 	"sync"
 
 	"stoker.io/stoker/test/gateway/simulator/datadir"
-	"stoker.io/stoker/test/gateway/simulator/ordered"
-	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
-// membership is a gateway's role in a redundant pair. Gateway.mu guards it.
+// Redundancy is a gateway's role in a redundant pair.
+type Redundancy struct {
+	mu      sync.Mutex
+	current membership
+}
+
 type membership struct {
 	access bool // may change its configuration
 	active bool
 	peer   bool  // sees the other node
 	pair   *Pair // nil outside a pair
+}
+
+func newRedundancy(role string) *Redundancy {
+	return &Redundancy{current: membership{access: role != "Backup", active: role != "Backup", peer: role != "Independent"}}
+}
+
+// SetConfigAccess sets whether the node may change its configuration, and whether it sees its peer.
+func (r *Redundancy) SetConfigAccess(access, peer bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.current.access, r.current.active, r.current.peer = access, access, peer
+}
+
+func (r *Redundancy) status() membership {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current
+}
+
+// join makes the node a part of a pair, and connects it.
+func (r *Redundancy) join(p *Pair) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.current.pair, r.current.peer = p, true
+}
+
+// replicate copies changes to the peer, if the node is the source of a pair.
+func (r *Redundancy) replicate() error {
+	m := r.status()
+	if m.pair == nil || !m.access || !m.peer || !m.pair.isSource(r) {
+		return nil
+	}
+	return m.pair.Replicate()
 }
 
 // Pair is two redundant gateways. The one with config access copies what it has loaded to the other: core, the
@@ -38,11 +70,8 @@ func NewPair(master, backup *Gateway) (*Pair, error) {
 		return nil, errors.New("a pair is made of a Master and a Backup")
 	}
 	p := &Pair{from: master, to: backup}
-	for _, g := range []*Gateway{master, backup} {
-		g.mu.Lock()
-		g.redundancy.pair, g.redundancy.peer = p, true
-		g.mu.Unlock()
-	}
+	master.Redundancy.join(p)
+	backup.Redundancy.join(p)
 	return p, p.Replicate()
 }
 
@@ -52,8 +81,8 @@ func (p *Pair) Failover(connected bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.from, p.to = p.to, p.from
-	p.from.SetConfigAccess(true, connected)
-	p.to.SetConfigAccess(false, connected)
+	p.from.Redundancy.SetConfigAccess(true, connected)
+	p.to.Redundancy.SetConfigAccess(false, connected)
 }
 
 // Pause stops copying, as over a broken connection. The nodes still report that they are connected, and that a sync is
@@ -71,11 +100,11 @@ func (p *Pair) isPaused() bool {
 	return p.paused
 }
 
-// isSource reports whether the pair copies from g.
-func (p *Pair) isSource(g *Gateway) bool {
+// isSource reports whether the pair copies from a node.
+func (p *Pair) isSource(node *Redundancy) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.from == g
+	return p.from.Redundancy == node
 }
 
 // Replicate copies now, unless paused, and loads the copied files.
@@ -89,20 +118,20 @@ func (p *Pair) Replicate() error {
 	if err != nil || !changed {
 		return err
 	}
-	runCtx := p.to.currentRun()
-	return errors.Join(p.to.scanTree(runCtx, kindConfig), p.to.scanTree(runCtx, kindProjects))
+	runCtx := p.to.run.current()
+	return errors.Join(p.to.Scans.scan(runCtx, kindConfig), p.to.Scans.scan(runCtx, kindProjects))
 }
 
 func (p *Pair) copyTrees() (changed bool, err error) {
-	p.from.filesMu.Lock()
-	want, err := p.from.readReplicated()
-	p.from.filesMu.Unlock()
+	p.from.Data.writing.Lock()
+	want, err := p.from.Data.readReplicated()
+	p.from.Data.writing.Unlock()
 	if err != nil {
 		return false, err
 	}
-	p.to.filesMu.Lock()
-	defer p.to.filesMu.Unlock()
-	have, err := p.to.readReplicated()
+	p.to.Data.writing.Lock()
+	defer p.to.Data.writing.Unlock()
+	have, err := p.to.Data.readReplicated()
 	if err != nil {
 		return false, err
 	}
@@ -111,7 +140,7 @@ func (p *Pair) copyTrees() (changed bool, err error) {
 			continue
 		}
 		changed = true
-		if err := p.to.canaries.Put(name, raw); err != nil {
+		if err := p.to.Canaries.Put(name, raw); err != nil {
 			return changed, err
 		}
 	}
@@ -120,97 +149,9 @@ func (p *Pair) copyTrees() (changed bool, err error) {
 			continue
 		}
 		changed = true
-		if err := p.to.canaries.Remove(name); err != nil {
+		if err := p.to.Canaries.Remove(name); err != nil {
 			return changed, err
 		}
 	}
 	return changed, nil
-}
-
-// readReplicated reads the files that a pair copies.
-func (g *Gateway) readReplicated() (map[string][]byte, error) {
-	files := map[string][]byte{}
-	err := fs.WalkDir(g.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil // removed since its directory was read
-		case err != nil:
-			return err
-		case d.IsDir():
-			if name != "." && !containsReplicated(name) {
-				return fs.SkipDir
-			}
-			return nil
-		case !isReplicated(name) || !g.partOfResource(name):
-			return nil
-		}
-		files[name], err = datadir.Read(g.root, name)
-		return err
-	})
-	return files, err
-}
-
-// containsReplicated reports whether a pair copies a directory, or one below it.
-func containsReplicated(dir string) bool {
-	return dir == "config" || dir == datadir.ResourcesDir || dir == datadir.ProjectsDir || isReplicated(dir+"/x")
-}
-
-// isReplicated reports whether a pair copies the tree of a file: the projects, and all collections except external and
-// local.
-func isReplicated(name string) bool {
-	if strings.HasPrefix(name, datadir.ProjectsDir+"/") {
-		return !strings.Contains(name, "/.stoker/")
-	}
-	rest, ok := strings.CutPrefix(name, datadir.ResourcesDir+"/")
-	collection, _, deep := strings.Cut(rest, "/")
-	return ok && deep && collection != "external" && collection != "local"
-}
-
-// partOfResource reports whether a file belongs to a resource. With Unknowns.ReplicateAllFiles every file does.
-func (g *Gateway) partOfResource(name string) bool {
-	base := path.Base(name)
-	if g.opts.Unknowns.ReplicateAllFiles || strings.HasPrefix(name, datadir.BlobDir+"/") ||
-		slices.Contains([]string{resource.File, resource.UnaryFile, "project.json", "config-mode.json"}, base) {
-		return true
-	}
-	dir := path.Dir(name)
-	if datadir.Exists(g.root, path.Join(dir, resource.UnaryFile)) {
-		return true
-	}
-	raw, err := datadir.Read(g.root, path.Join(dir, resource.File))
-	if err != nil {
-		return false
-	}
-	doc, err := ordered.Parse(raw)
-	list, _ := ordered.Dig(doc, "files").(ordered.Array)
-	return err == nil && slices.Contains(list, ordered.Value(base))
-}
-
-// replicate copies changes to the peer, if g is the source of a pair.
-func (g *Gateway) replicate() error {
-	m := g.membership()
-	if m.pair == nil || !m.access || !m.peer || !m.pair.isSource(g) {
-		return nil
-	}
-	return m.pair.Replicate()
-}
-
-// SetConfigAccess sets whether the node may change its configuration, and whether it sees its peer.
-func (g *Gateway) SetConfigAccess(access, peer bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.redundancy.access, g.redundancy.active, g.redundancy.peer = access, access, peer
-}
-
-func (g *Gateway) membership() membership {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.redundancy
-}
-
-// currentRun returns the context of the gateway's current run.
-func (g *Gateway) currentRun() context.Context {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.runCtx
 }

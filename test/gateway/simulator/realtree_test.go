@@ -48,7 +48,7 @@ func TestRealTree(t *testing.T) {
 	defer func() { require.NoError(t, g.Close()) }()
 	state, reason := g.State()
 	require.Equal(t, Running, state, reason)
-	assert.Empty(t, g.LoadErrors())
+	assert.Empty(t, g.Data.LoadErrors())
 	changed := 0
 	require.NoError(t, fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -21,15 +21,15 @@ type Request struct {
 
 const maxRequests = 10_000
 
-// requestLog keeps the newest requests, and counts all.
-type requestLog struct {
+// RequestLog keeps the newest requests, and counts all.
+type RequestLog struct {
 	mu         sync.Mutex
 	list       []*Request
 	counts     map[string]int // by "METHOD /path"
 	violations []string
 }
 
-func (l *requestLog) add(r Request) *Request {
+func (l *RequestLog) add(r Request) *Request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.list) >= maxRequests {
@@ -43,13 +43,13 @@ func (l *requestLog) add(r Request) *Request {
 	return &r
 }
 
-func (l *requestLog) finish(r *Request, status int) {
+func (l *RequestLog) finish(r *Request, status int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.Status = status
 }
 
-func (l *requestLog) addViolation(what string) {
+func (l *RequestLog) addViolation(what string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.violations) < maxRequests {
@@ -57,12 +57,12 @@ func (l *requestLog) addViolation(what string) {
 	}
 }
 
-// Requests lists the requests, oldest first; at least the newest 5,000.
-func (g *Gateway) Requests() []Request {
-	g.requests.mu.Lock()
-	defer g.requests.mu.Unlock()
-	list := make([]Request, 0, len(g.requests.list))
-	for _, r := range g.requests.list {
+// List lists the requests, oldest first; at least the newest 5,000.
+func (l *RequestLog) List() []Request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]Request, 0, len(l.list))
+	for _, r := range l.list {
 		list = append(list, *r)
 	}
 	return list
@@ -70,29 +70,29 @@ func (g *Gateway) Requests() []Request {
 
 // Count returns the number of requests to a route, for example "POST /data/api/v1/scan/projects", whatever was
 // answered.
-func (g *Gateway) Count(route string) int {
-	g.requests.mu.Lock()
-	defer g.requests.mu.Unlock()
-	return g.requests.counts[route]
+func (l *RequestLog) Count(route string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.counts[route]
 }
 
 // Counts returns the number of requests to each route.
-func (g *Gateway) Counts() map[string]int {
-	g.requests.mu.Lock()
-	defer g.requests.mu.Unlock()
-	return maps.Clone(g.requests.counts)
+func (l *RequestLog) Counts() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.counts)
 }
 
 // Violations lists the requests that Options.Strict refused.
-func (g *Gateway) Violations() []string {
-	g.requests.mu.Lock()
-	defer g.requests.mu.Unlock()
-	return slices.Clone(g.requests.violations)
+func (l *RequestLog) Violations() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.violations)
 }
 
-// ResetRequests drops all requests and violations.
-func (g *Gateway) ResetRequests() {
-	g.requests.mu.Lock()
-	defer g.requests.mu.Unlock()
-	g.requests.list, g.requests.counts, g.requests.violations = nil, map[string]int{}, nil
+// Reset drops all requests and violations.
+func (l *RequestLog) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list, l.counts, l.violations = nil, map[string]int{}, nil
 }

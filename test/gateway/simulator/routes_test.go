@@ -85,11 +85,11 @@ var table = []struct {
 func TestRoutesAndShapesAreThoseOfTheTable(t *testing.T) {
 	b := withProject(t, simulator.Options{})
 	for range 2 {
-		_, err := b.OpenDesigner("ann", "P")
+		_, err := b.Designers.Open("ann", "P")
 		require.NoError(t, err)
 	}
-	b.Log("Tags", "overload")
-	require.NoError(t, b.MakeNoise(simulator.NoiseModuleTags))
+	b.Logs.Error("Tags", "overload")
+	require.NoError(t, b.Noise.Make(simulator.NoiseModuleTags))
 	known := map[string]bool{}
 	for _, row := range table {
 		known[row.route] = true

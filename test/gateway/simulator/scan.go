@@ -4,14 +4,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"time"
 
-	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
-	"stoker.io/stoker/test/gateway/simulator/resource"
 )
 
-// scanState is the state of the scans of one kind. Gateway.mu guards it.
+// Scans are the gateway's scans of its projects and of its configuration: those that a client starts, those of the projects
+// timer, and those of a test.
+type Scans struct {
+	opts       *Options
+	clock      *clock
+	run        *run
+	data       *Data
+	locks      *Locks
+	logs       *LogBook
+	requests   *RequestLog
+	redundancy *Redundancy
+	trial      *Trial
+
+	// run.mu guards the following fields.
+
+	kinds map[string]*scanState
+	due   time.Time // next run of the projects timer in the gateway's clock, or zero
+	timed int       // scans started by the timer
+}
+
+// scanState is the state of the scans of one kind. run.mu guards it.
 type scanState struct {
 	kind      string
 	active    bool
@@ -34,102 +54,178 @@ type ScanFault struct {
 	Delay time.Duration `json:"-"`
 }
 
-// FaultScans replaces the fault of a kind of scans, "projects" or "config". The zero ScanFault removes it.
-func (g *Gateway) FaultScans(kind string, f ScanFault) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	s := g.scans[kind]
-	if s == nil {
+// resetLocked drops what a gateway does not keep across a restart. The caller holds run.mu.
+func (s *Scans) resetLocked() {
+	last := s.kinds
+	s.kinds = map[string]*scanState{}
+	for _, kind := range []string{kindProjects, kindConfig} {
+		s.kinds[kind] = &scanState{kind: kind}
+		if last[kind] != nil && !s.opts.Unknowns.ForgetScans {
+			s.kinds[kind].last = last[kind].last
+		}
+	}
+	s.due = time.Time{}
+}
+
+// Fault replaces the fault of a kind of scans, "projects" or "config". The zero ScanFault removes it.
+func (s *Scans) Fault(kind string, f ScanFault) error {
+	s.run.mu.Lock()
+	defer s.run.mu.Unlock()
+	k := s.kinds[kind]
+	if k == nil {
 		return errKind(kind)
 	}
-	s.fault = f
-	if s.faultChanged != nil {
-		close(s.faultChanged)
+	k.fault = f
+	if k.faultChanged != nil {
+		close(k.faultChanged)
 	}
-	s.faultChanged = make(chan struct{})
+	k.faultChanged = make(chan struct{})
 	return nil
 }
 
-// Scan reads a tree again like "Scan File System" of the web interface, and returns when it is done. It needs no token.
-func (g *Gateway) Scan(kind string) error {
-	g.mu.Lock()
-	runCtx, known := g.runCtx, g.scans[kind] != nil
-	g.mu.Unlock()
+// Run reads a tree again like "Scan File System" of the web interface, and returns when it is done. It needs no token.
+func (s *Scans) Run(kind string) error {
+	s.run.mu.Lock()
+	runCtx, known := s.run.ctx, s.kinds[kind] != nil
+	s.run.mu.Unlock()
 	if !known {
 		return errKind(kind)
 	}
-	return g.scanAndReplicate(runCtx, kind)
+	return s.scanAndReplicate(runCtx, kind)
 }
 
-// Scans returns the number of successful scans of a kind since the last start, including the one of the start.
-func (g *Gateway) Scans(kind string) int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if s := g.scans[kind]; s != nil {
-		return s.completed
+// Completed returns the number of successful scans of a kind since the last start, including the one of the start.
+func (s *Scans) Completed(kind string) int {
+	s.run.mu.Lock()
+	defer s.run.mu.Unlock()
+	if k := s.kinds[kind]; k != nil {
+		return k.completed
 	}
 	return 0
 }
 
+// Timed returns the number of scans that the timer started.
+func (s *Scans) Timed() int {
+	s.run.mu.Lock()
+	defer s.run.mu.Unlock()
+	return s.timed
+}
+
 func errKind(kind string) error { return fmt.Errorf("no scans of %q: want projects or config", kind) }
 
-func (g *Gateway) scanState(kind string) *scanState {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.scans[kind]
+func (s *Scans) state(kind string) *scanState {
+	s.run.mu.Lock()
+	defer s.run.mu.Unlock()
+	return s.kinds[kind]
 }
 
-// scanStatus returns the answer of the scan routes, or nil if the gateway is not running any more.
-func (g *Gateway) scanStatus(kind string) ordered.Value {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.state != Running {
+// get answers the status of a kind.
+func (s *Scans) get(w http.ResponseWriter, r *http.Request) {
+	if kind := r.PathValue("kind"); s.state(kind) == nil {
+		noRoute(w, r)
+	} else if s.checkStrict(w, r) {
+		scanAnswer(w, s.status(kind))
+	}
+}
+
+// post starts a scan.
+func (s *Scans) post(w http.ResponseWriter, r *http.Request) {
+	kind := r.PathValue("kind")
+	switch {
+	case s.state(kind) == nil:
+		noRoute(w, r)
+	case !s.checkStrict(w, r):
+	case !s.redundancy.status().access && s.opts.Unknowns.NoScanOnBackup, s.trial.isExpired() && s.opts.Unknowns.TrialStopsScans:
+		htmlError(w, http.StatusForbidden, "Forbidden")
+	default:
+		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, 1<<20))
+		scanAnswer(w, s.start(kind))
+	}
+}
+
+// scanAnswer answers a scan request. answer is nil if the gateway stopped after serve had found it running.
+func scanAnswer(w http.ResponseWriter, answer ordered.Value) {
+	if answer == nil {
+		htmlError(w, http.StatusServiceUnavailable, "Service Unavailable")
+		return
+	}
+	writeJSON(w, http.StatusOK, answer)
+}
+
+// checkStrict reports whether a request of a scan route has no parameter and no body, or Options.Strict is not set.
+// Otherwise it has answered 400.
+func (s *Scans) checkStrict(w http.ResponseWriter, r *http.Request) bool {
+	if !s.opts.Strict {
+		return true
+	}
+	var what string
+	if r.URL.RawQuery != "" {
+		what = fmt.Sprintf("%s %s has the parameters %q: the route takes none", r.Method, r.URL.Path, r.URL.RawQuery)
+	} else if n, _ := r.Body.Read(make([]byte, 1)); n > 0 {
+		what = fmt.Sprintf("%s %s has a body: the route takes none", r.Method, r.URL.Path)
+	}
+	if what == "" {
+		return true
+	}
+	s.requests.addViolation(what)
+	htmlError(w, http.StatusBadRequest, "Bad Request")
+	return false
+}
+
+// status returns the answer of the scan routes, or nil if the gateway is not running any more.
+func (s *Scans) status(kind string) ordered.Value {
+	s.run.mu.Lock()
+	defer s.run.mu.Unlock()
+	if s.run.state != Running {
 		return nil
 	}
-	return g.statusOf(g.scans[kind])
+	return s.statusOf(s.kinds[kind])
 }
 
-func (g *Gateway) statusOf(s *scanState) ordered.Value {
-	return ordered.Object{{"scanActive", s.active}, {"lastScanTimestamp", g.moment(s.last)}, {"lastScanDuration", s.duration.Milliseconds()}}
+func (s *Scans) statusOf(k *scanState) ordered.Value {
+	return ordered.Object{
+		{"scanActive", k.active}, {"lastScanTimestamp", s.clock.moment(k.last)}, {"lastScanDuration", k.duration.Milliseconds()},
+	}
 }
 
-// postScan starts a scan in the background and releases the scan lock. It returns nil if the gateway is not running any
+// start starts a scan in the background and releases the scan lock. It returns nil if the gateway is not running any
 // more.
-func (g *Gateway) postScan(kind string) ordered.Value {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.state != Running {
+func (s *Scans) start(kind string) ordered.Value {
+	s.run.mu.Lock()
+	defer s.run.mu.Unlock()
+	if s.run.state != Running {
 		return nil
 	}
-	g.locks[kind].release()
-	s := g.scans[kind]
-	before := g.statusOf(s)
-	switch runCtx := g.runCtx; {
-	case s.active:
-		s.queued = s.queued || !g.opts.Unknowns.CoalescePosts
-	case g.lifeCtx.Err() == nil:
-		s.active = true
-		g.wg.Go(func() { g.runScans(runCtx, s) })
+	s.locks.releaseLocked(kind)
+	k := s.kinds[kind]
+	before := s.statusOf(k)
+	switch runCtx := s.run.ctx; {
+	case k.active:
+		k.queued = k.queued || !s.opts.Unknowns.CoalescePosts
+	case s.run.life.Err() == nil:
+		k.active = true
+		s.run.wg.Go(func() { s.runAll(runCtx, k) })
 	}
-	if g.opts.Unknowns.LateActive {
+	if s.opts.Unknowns.LateActive {
 		return before
 	}
-	return g.statusOf(s)
+	return s.statusOf(k)
 }
 
-func (g *Gateway) runScans(runCtx context.Context, s *scanState) {
+// runAll runs scans until no other is queued.
+func (s *Scans) runAll(runCtx context.Context, k *scanState) {
 	for {
-		err := g.delayScan(runCtx, s)
+		err := s.delay(runCtx, k)
 		if err == nil {
-			err = g.scanAndReplicate(runCtx, s.kind)
+			err = s.scanAndReplicate(runCtx, k.kind)
 		}
 		if err != nil && runCtx.Err() == nil {
-			g.logs.add(levelError, "ScanFileSystem", s.kind+" scan: "+err.Error())
+			s.logs.add(levelError, "ScanFileSystem", k.kind+" scan: "+err.Error())
 		}
-		g.mu.Lock()
-		more := s.queued && runCtx.Err() == nil
-		s.active, s.queued = more, false
-		g.mu.Unlock()
+		s.run.mu.Lock()
+		more := k.queued && runCtx.Err() == nil
+		k.active, k.queued = more, false
+		s.run.mu.Unlock()
 		if !more {
 			return
 		}
@@ -138,12 +234,11 @@ func (g *Gateway) runScans(runCtx context.Context, s *scanState) {
 
 var errScanFault = errors.New("the scan failed")
 
-// delayScan waits as long as a scan shows as active before it reads the tree. It returns errScanFault if the scan must
-// fail.
-func (g *Gateway) delayScan(runCtx context.Context, s *scanState) error {
-	g.mu.Lock()
-	f, delay := s.fault, g.opts.ScanDelay
-	g.mu.Unlock()
+// delay waits as long as a scan shows as active before it reads the tree. It returns errScanFault if the scan must fail.
+func (s *Scans) delay(runCtx context.Context, k *scanState) error {
+	s.run.mu.Lock()
+	f, delay := k.fault, s.opts.ScanDelay
+	s.run.mu.Unlock()
 	if f.Delay > 0 {
 		delay = f.Delay
 	}
@@ -151,12 +246,12 @@ func (g *Gateway) delayScan(runCtx context.Context, s *scanState) error {
 		return err
 	}
 	for {
-		g.mu.Lock()
-		f, changed := s.fault, s.faultChanged
+		s.run.mu.Lock()
+		f, changed := k.fault, k.faultChanged
 		if !f.NeverEnds && f.Fails > 0 {
-			s.fault.Fails--
+			k.fault.Fails--
 		}
-		g.mu.Unlock()
+		s.run.mu.Unlock()
 		switch {
 		case f.NeverEnds:
 			select {
@@ -165,7 +260,7 @@ func (g *Gateway) delayScan(runCtx context.Context, s *scanState) error {
 			case <-runCtx.Done():
 				return runCtx.Err()
 			}
-		case f.Fails > 0, g.scanFails(s.kind):
+		case f.Fails > 0, s.data.faults.fails(k.kind):
 			return errScanFault
 		}
 		return nil
@@ -173,88 +268,80 @@ func (g *Gateway) delayScan(runCtx context.Context, s *scanState) error {
 }
 
 // scanAndReplicate loads the current tree into the snapshot, and copies changes to a peer.
-func (g *Gateway) scanAndReplicate(runCtx context.Context, kind string) error {
-	if err := g.scanTree(runCtx, kind); err != nil {
+func (s *Scans) scanAndReplicate(runCtx context.Context, kind string) error {
+	if err := s.scan(runCtx, kind); err != nil {
 		return err
 	}
-	return g.replicate()
+	return s.redundancy.replicate()
 }
 
-// scanTree is scanAndReplicate without copying to a peer. It fails only if runCtx is done; what it cannot load becomes
-// load errors.
-func (g *Gateway) scanTree(runCtx context.Context, kind string) error {
-	s := g.scanState(kind)
-	g.filesMu.Lock()
-	defer g.filesMu.Unlock()
+// scan is scanAndReplicate without copying to a peer. It fails only if runCtx is done; what it cannot load becomes load
+// errors.
+func (s *Scans) scan(runCtx context.Context, kind string) error {
+	k := s.state(kind)
+	s.data.writing.Lock()
+	defer s.data.writing.Unlock()
 	if runCtx.Err() != nil {
 		return runCtx.Err()
 	}
-	began, now := time.Now(), g.now()
-	var problems []resource.Problem
-	if kind == kindProjects {
-		problems = g.scanProjects()
-	} else {
-		problems = g.scanConfig()
-	}
-	for _, p := range problems {
-		g.logs.add(levelError, "ScanFileSystem", p.String())
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, p := range problems {
-		if len(g.loadErrors) < maxLoadErrors {
-			g.loadErrors = append(g.loadErrors, p.String())
-		}
-	}
-	s.completed++
-	s.duration = time.Since(began)
+	began, now := time.Now(), s.clock.now()
+	s.data.load(kind)
+	s.run.mu.Lock()
+	defer s.run.mu.Unlock()
+	k.completed++
+	k.duration = time.Since(began)
 	// No two scans end in the same millisecond.
-	s.last = s.last.Add(time.Millisecond)
-	if end := now.Add(time.Since(began)); end.After(s.last) {
-		s.last = end
+	k.last = k.last.Add(time.Millisecond)
+	if end := now.Add(time.Since(began)); end.After(k.last) {
+		k.last = end
 	}
 	return nil
 }
 
-const maxLoadErrors = 10_000
-
-func (g *Gateway) scanProjects() []resource.Problem {
-	old := g.loadedProjects()
-	loaded, problems := resource.LoadProjects(g.root, old)
-	for _, p := range loaded {
-		if before := old[p.Name]; before != nil && g.opts.Unknowns.SkipUnchanged {
-			p.Tree.KeepUnchanged(before.Tree)
-		}
+// startTimer starts the periodic scan of the projects [3P: 300 s, -Dignition.projects.scanFrequency].
+func (s *Scans) startTimer(runCtx context.Context) {
+	if s.opts.ProjectsTimer < 0 {
+		return
 	}
-	for _, p := range loaded {
-		if g.before83() {
-			problems = append(problems, p.Tree.ReadRaw(g.root)...)
+	next := s.clock.now().Add(s.opts.ProjectsTimer)
+	s.run.mu.Lock()
+	s.due = next
+	s.run.mu.Unlock()
+	s.run.spawn(func() {
+		for {
+			_, due := s.nextTimed()
+			if sleep(runCtx, max(due.Sub(s.clock.now()), time.Millisecond)) != nil {
+				return
+			}
+			if err := s.runIfDue(runCtx); err != nil && runCtx.Err() == nil {
+				s.logs.add(levelError, "ProjectScan", "timer: "+err.Error())
+			}
 		}
-		g.signExternal(p.Tree, true)
-	}
-	applyProjectFaults(g.activeLoadFaults(datadir.ProjectsDir), loaded, old)
-	g.mu.Lock()
-	g.projects = loaded
-	g.mu.Unlock()
-	return problems
+	})
 }
 
-func (g *Gateway) scanConfig() []resource.Problem {
-	old := g.loadedConfig()
-	loaded, problems := resource.LoadConfig(g.root, g.opts.Mode, old)
-	for _, c := range loaded {
-		if before := old.Collection(c.Name); before != nil && g.opts.Unknowns.SkipUnchanged {
-			c.Tree.KeepUnchanged(before.Tree)
-		}
+// nextTimed returns the context of the current run, and the time of the timer's next scan, or zero.
+func (s *Scans) nextTimed() (runCtx context.Context, due time.Time) {
+	s.run.mu.Lock()
+	defer s.run.mu.Unlock()
+	return s.run.ctx, s.due
+}
+
+// runIfDue scans the projects if the timer is due, the gateway runs, and no scan lock forbids it.
+func (s *Scans) runIfDue(runCtx context.Context) error {
+	now := s.clock.now()
+	s.run.mu.Lock()
+	due := !s.due.IsZero() && !s.due.After(now)
+	if due {
+		s.due = now.Add(s.opts.ProjectsTimer)
 	}
-	for _, c := range loaded {
-		if g.opts.Unknowns.SignConfig && c.Name != "external" && c.Name != "local" {
-			g.signExternal(c.Tree, false)
-		}
+	scan := due && s.run.state == Running && (s.opts.Unknowns.TimerIgnoresLock || !s.locks.kinds[kindProjects].held())
+	if scan {
+		s.timed++
 	}
-	applyConfigFaults(g.activeLoadFaults(datadir.ResourcesDir), loaded)
-	g.mu.Lock()
-	g.config = loaded
-	g.mu.Unlock()
-	return problems
+	s.run.mu.Unlock()
+	if !scan {
+		return nil
+	}
+	return s.scanAndReplicate(runCtx, kindProjects)
 }

@@ -25,34 +25,34 @@ const (
 // scanned posts a scan and waits for its end.
 func (b bench) scanned(kind string) {
 	b.t.Helper()
-	before := b.Scans(kind)
+	before := b.Scans.Completed(kind)
 	status, body := b.ask("POST", "/data/api/v1/scan/"+kind, "")
 	require.Equal(b.t, 200, status, body)
-	require.Eventually(b.t, func() bool { return b.Scans(kind) > before }, bound, time.Millisecond)
+	require.Eventually(b.t, func() bool { return b.Scans.Completed(kind) > before }, bound, time.Millisecond)
 }
 
 func withProject(t *testing.T, opts simulator.Options) bench {
 	b := start(t, opts)
 	b.put("projects/P/project.json", projectJSON)
 	b.resource(viewDir, "view.json", `{"v":1}`)
-	require.NoError(t, b.Scan("projects"))
-	require.Empty(t, b.LoadErrors())
+	require.NoError(t, b.Scans.Run("projects"))
+	require.Empty(t, b.Data.LoadErrors())
 	return b
 }
 
 func TestFilesCountOnlyAfterAScan(t *testing.T) {
 	b := withProject(t, simulator.Options{})
-	before := b.Loaded(viewDir)
+	before := b.Data.Loaded(viewDir)
 	b.put(viewDir+"/view.json", `{"v":2}`)
-	assert.Equal(t, before, b.Loaded(viewDir))
+	assert.Equal(t, before, b.Data.Loaded(viewDir))
 	b.scanned("projects")
-	assert.NotEqual(t, before, b.Loaded(viewDir))
+	assert.NotEqual(t, before, b.Data.Loaded(viewDir))
 	require.NoError(t, os.RemoveAll(filepath.Join(b.dir, viewDir)))
 	b.scanned("projects")
-	assert.Nil(t, b.Loaded(viewDir))
+	assert.Nil(t, b.Data.Loaded(viewDir))
 	require.NoError(t, os.Remove(filepath.Join(b.dir, "projects/P/project.json")))
 	b.scanned("projects")
-	assert.Nil(t, b.Loaded("projects/P"), "a directory without project.json is no project")
+	assert.Nil(t, b.Data.Loaded("projects/P"), "a directory without project.json is no project")
 }
 
 // A scan during a write reads the torn file. The resource loaded before stays, and the log reports the
@@ -70,12 +70,12 @@ func TestTornWritesAreLoadErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := withProject(t, simulator.Options{})
-			before := b.Loaded(viewDir)
+			before := b.Data.Loaded(viewDir)
 			harm(b)
 			b.scanned("projects")
-			assert.Equal(t, before, b.Loaded(viewDir))
-			require.Len(t, b.LoadErrors(), 1)
-			assert.Contains(t, b.LoadErrors()[0], "projects/P")
+			assert.Equal(t, before, b.Data.Loaded(viewDir))
+			require.Len(t, b.Data.LoadErrors(), 1)
+			assert.Contains(t, b.Data.LoadErrors()[0], "projects/P")
 			_, body := b.ask("GET", "/data/api/v1/logs?minLevel=ERROR", "")
 			assert.Contains(t, body, "could not load projects/P")
 		})
@@ -93,8 +93,8 @@ func TestProjectsScanSignsWhatWasChangedOutside(t *testing.T) {
 	b.scanned("projects")
 	again := b.read(viewDir + "/resource.json")
 	assert.NotEqual(t, signed, again)
-	require.NoError(t, b.Canaries())
-	for file, digest := range b.Loaded(viewDir) {
+	require.NoError(t, b.Canaries.Check())
+	for file, digest := range b.Data.Loaded(viewDir) {
 		assert.Equal(t, b.read(viewDir+"/"+file), b.read("projects/.resources/"+digest))
 	}
 }
@@ -137,19 +137,19 @@ func TestLaterCollectionsHideEarlierOnes(t *testing.T) {
 
 func TestScanIsAsynchronousAndItsTimesOnlyGrow(t *testing.T) {
 	b := start(t, simulator.Options{ClockSkew: -time.Hour})
-	require.NoError(t, b.FaultScans("projects", simulator.ScanFault{NeverEnds: true}))
+	require.NoError(t, b.Scans.Fault("projects", simulator.ScanFault{NeverEnds: true}))
 	_, body := b.ask("POST", scanPath, "")
 	first := scanOf(t, body)
 	assert.True(t, first.ScanActive)
 	_, body = b.ask("POST", scanPath, "")
 	assert.True(t, scanOf(t, body).ScanActive)
-	passes := b.Scans("projects")
-	require.NoError(t, b.FaultScans("projects", simulator.ScanFault{}))
+	passes := b.Scans.Completed("projects")
+	require.NoError(t, b.Scans.Fault("projects", simulator.ScanFault{}))
 	require.Eventually(t, func() bool {
 		_, body := b.ask("GET", scanPath, "")
 		return !scanOf(t, body).ScanActive
 	}, bound, time.Millisecond)
-	assert.Equal(t, passes+2, b.Scans("projects"), "the second POST brought one more pass")
+	assert.Equal(t, passes+2, b.Scans.Completed("projects"), "the second POST brought one more pass")
 	_, body = b.ask("GET", scanPath, "")
 	assert.Greater(t, scanOf(t, body).LastScanTimestamp, first.LastScanTimestamp)
 }
@@ -177,8 +177,8 @@ func TestStrictScanRoutes(t *testing.T) {
 			assert.Equal(t, want, status)
 			status, _ = b.ask("POST", scanPath, "")
 			assert.Equal(t, 200, status)
-			assert.Equal(t, strict, len(b.Violations()) == 2)
-			assert.Equal(t, 3, b.Count("POST "+scanPath))
+			assert.Equal(t, strict, len(b.Requests.Violations()) == 2)
+			assert.Equal(t, 3, b.Requests.Count("POST "+scanPath))
 		})
 	}
 }
@@ -209,18 +209,18 @@ func TestScanLock(t *testing.T) {
 
 func TestDesignerSave(t *testing.T) {
 	b := withProject(t, simulator.Options{})
-	id, err := b.OpenDesigner("ann", "P")
+	id, err := b.Designers.Open("ann", "P")
 	require.NoError(t, err)
-	require.NoError(t, b.OpenResource(id, view))
+	require.NoError(t, b.Designers.OpenResource(id, view))
 	save := func(force bool, content string) error {
 		files := map[string][]byte{"view.json": []byte(content), "thumbnail.png": {1}}
-		return b.SaveResource(t.Context(), id, view, files, force)
+		return b.Designers.SaveResource(t.Context(), id, view, files, force)
 	}
 	require.NoError(t, save(false, `{"v":2}`))
 	assert.Equal(t, `{"v":2}`, b.read(viewDir+"/view.json"))
 	saved := b.read(viewDir + "/resource.json")
 	assert.Contains(t, saved, `"actor": "ann"`)
-	assert.Len(t, b.Loaded(viewDir), 2)
+	assert.Len(t, b.Data.Loaded(viewDir), 2)
 	b.scanned("projects")
 	assert.Equal(t, saved, b.read(viewDir+"/resource.json"), "a save is signed: the scan leaves it alone")
 	require.NoError(t, save(false, `{"v":3}`), "the session knows its own save")
@@ -230,24 +230,26 @@ func TestDesignerSave(t *testing.T) {
 	require.ErrorIs(t, save(false, `{"v":4}`), simulator.ErrConflict)
 	require.NoError(t, save(true, `{"v":4}`))
 	assert.Equal(t, `{"v":4}`, b.read(viewDir+"/view.json"))
-	require.NoError(t, b.Canaries())
+	require.NoError(t, b.Canaries.Check())
 }
 
 func TestScanLockKeepsSavesWaiting(t *testing.T) {
 	b := withProject(t, simulator.Options{})
-	id, err := b.OpenDesigner("ann", "P")
+	id, err := b.Designers.Open("ann", "P")
 	require.NoError(t, err)
-	require.NoError(t, b.HoldLock("projects", "x", time.Hour))
-	require.NoError(t, b.HoldLock("config", "x", time.Hour))
+	require.NoError(t, b.Locks.Hold("projects", "x", time.Hour))
+	require.NoError(t, b.Locks.Hold("config", "x", time.Hour))
 	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	require.ErrorIs(t, b.SaveResource(short, id, view, nil, true), context.DeadlineExceeded)
-	require.ErrorIs(t, b.SaveConfig(short, "core", "ignition/schedule/x", "ann", []byte("{}")), context.DeadlineExceeded)
+	require.ErrorIs(t, b.Designers.SaveResource(short, id, view, nil, true), context.DeadlineExceeded)
+	require.ErrorIs(t, b.Administrator.SaveConfig(short, "core", "ignition/schedule/x", "ann", []byte("{}")), context.DeadlineExceeded)
 	done := make(chan error, 2)
-	go func() { done <- b.SaveResource(t.Context(), id, view, nil, true) }()
-	go func() { done <- b.SaveConfig(t.Context(), "core", "ignition/schedule/x", "ann", []byte("{}")) }()
-	require.NoError(t, b.ReleaseLock("projects"))
+	go func() { done <- b.Designers.SaveResource(t.Context(), id, view, nil, true) }()
+	go func() {
+		done <- b.Administrator.SaveConfig(t.Context(), "core", "ignition/schedule/x", "ann", []byte("{}"))
+	}()
+	require.NoError(t, b.Locks.Release("projects"))
 	require.NoError(t, <-done)
-	require.NoError(t, b.HoldLock("config", "x", time.Millisecond)) // expires
+	require.NoError(t, b.Locks.Hold("config", "x", time.Millisecond)) // expires
 	require.NoError(t, <-done)
 }

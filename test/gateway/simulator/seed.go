@@ -15,40 +15,40 @@ import (
 
 // seed fills the data directory according to Options.Seeding, and reports whether it did. The start that follows is the
 // first one.
-func (g *Gateway) seed() (seeded bool, err error) {
-	switch g.opts.Seeding {
+func (d *Data) seed() (seeded bool, err error) {
+	switch d.opts.Seeding {
 	case SeedImage:
-		list, err := datadir.List(g.root, ".")
+		list, err := datadir.List(d.root, ".")
 		if err != nil || len(list) > 0 {
 			return false, err
 		}
 	case SeedChart:
-		if datadir.Exists(g.root, datadir.SeedMarker) {
+		if datadir.Exists(d.root, datadir.SeedMarker) {
 			return false, nil
 		}
 		// The chart's script sets the marker before it copies.
-		if err := g.canaries.Write(datadir.SeedMarker, nil); err != nil {
+		if err := d.canaries.Write(datadir.SeedMarker, nil); err != nil {
 			return false, err
 		}
 	default:
 		return false, nil
 	}
-	for name, raw := range platformFiles(g.opts) {
-		if err := g.canaries.Write(name, raw); err != nil {
+	for name, raw := range platformFiles(d.opts) {
+		if err := d.canaries.Write(name, raw); err != nil {
 			return true, err
 		}
 	}
-	if err := g.root.MkdirAll(datadir.BlobDir, 0o755); err != nil {
+	if err := d.root.MkdirAll(datadir.BlobDir, 0o755); err != nil {
 		return true, err
 	}
-	if err := g.seedResources(); err != nil {
+	if err := d.seedResources(); err != nil {
 		return true, err
 	}
-	return true, g.canaries.Write(datadir.SeedMarker, nil)
+	return true, d.canaries.Write(datadir.SeedMarker, nil)
 }
 
 // platformFiles are the gateway's own files, each a canary.
-func platformFiles(o Options) map[string][]byte {
+func platformFiles(o *Options) map[string][]byte {
 	leftover := []byte(`{"custom":{},"params":{}}`)
 	sum := sha256.Sum256(leftover)
 	return map[string][]byte{
@@ -90,23 +90,23 @@ func configMode(title, parent string, inheritable bool) []byte {
 }
 
 // seedResources writes the resource collections of a fresh gateway.
-func (g *Gateway) seedResources() error {
+func (d *Data) seedResources() error {
 	above := "core"
-	if g.opts.Mode != "" {
-		above = g.opts.Mode
+	if d.opts.Mode != "" {
+		above = d.opts.Mode
 	}
 	for name, raw := range map[string][]byte{
 		"external": configMode("External", "system", true),
 		"core":     configMode("Core", "external", true),
 		"local":    configMode("Local", above, false),
 	} {
-		if err := g.canaries.Write(path.Join(datadir.ResourcesDir, name, "config-mode.json"), raw); err != nil {
+		if err := d.canaries.Write(path.Join(datadir.ResourcesDir, name, "config-mode.json"), raw); err != nil {
 			return err
 		}
 	}
 	for name, doc := range map[string]ordered.Value{
 		"ignition/security-properties":                  securityProperties([][]string{ownTokenLevel}),
-		"ignition/system-properties":                    ordered.Object{{"homepageUrl", "/web/home"}, {"systemName", g.opts.Name}},
+		"ignition/system-properties":                    ordered.Object{{"homepageUrl", "/web/home"}, {"systemName", d.opts.Name}},
 		"ignition/user-source/default":                  ordered.Object{{"profile", ordered.Object{{"type", "INTERNAL"}}}},
 		"ignition/identity-provider/default":            ordered.Object{{"profile", ordered.Object{{"type", "internal"}}}},
 		"ignition/tag-provider/default":                 ordered.Object{{"profile", ordered.Object{{"type", "STANDARD"}}}},
@@ -116,34 +116,11 @@ func (g *Gateway) seedResources() error {
 	} {
 		dir := path.Join(datadir.ResourcesDir, "core", name)
 		files := map[string][]byte{"config.json": ordered.Pretty(doc)}
-		if _, err := g.saveResource(dir, resource.New(name, "A"), "initialization", files); err != nil {
+		if _, err := d.saveResource(dir, resource.New(name, "A"), "initialization", files); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// saveResource writes data files and a signed resource.json, and returns the new resource.
-func (g *Gateway) saveResource(dir string, r *resource.Resource, actor string, files map[string][]byte) (*resource.Resource, error) {
-	next, doc, err := r.WithFiles(files).Sign(actor, g.now())
-	if err != nil {
-		return nil, err
-	}
-	put := g.canaries.Put
-	if g.opts.Unknowns.SaveInPlace {
-		put = g.canaries.Write
-	}
-	for name, raw := range files {
-		if err := put(path.Join(dir, name), raw); err != nil {
-			return nil, err
-		}
-	}
-	if raw, ok := files["config.json"]; ok {
-		if next.Config, err = ordered.Parse(raw); err != nil {
-			return nil, err
-		}
-	}
-	return next, put(path.Join(dir, resource.File), doc)
 }
 
 // ownTokenLevel is the security level of the token that the simulator issues.

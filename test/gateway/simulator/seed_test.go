@@ -24,8 +24,8 @@ func TestEmptyDirectoryIsSeededAndTheGatewayRuns(t *testing.T) {
 			})
 		}
 		assert.DirExists(t, filepath.Join(b.dir, "projects/.resources"))
-		require.NoError(t, b.Canaries())
-		assert.Empty(t, b.LoadErrors())
+		require.NoError(t, b.Canaries.Check())
+		assert.Empty(t, b.Data.LoadErrors())
 	}
 }
 
@@ -56,11 +56,11 @@ func TestSecondStartKeepsTheDirectory(t *testing.T) {
 	first := start(t, simulator.Options{Data: dir})
 	first.put("projects/P/project.json", projectJSON)
 	require.NoError(t, first.Restart(0))
-	require.NotNil(t, first.Loaded("projects/P"))
+	require.NotNil(t, first.Data.Loaded("projects/P"))
 	second := start(t, simulator.Options{Data: dir, Token: first.Token()})
 	assert.Equal(t, "RUNNING", second.state())
 	assert.Equal(t, first.Token(), second.Token())
-	assert.NotNil(t, second.Loaded("projects/P"))
+	assert.NotNil(t, second.Data.Loaded("projects/P"))
 	status, _ := second.ask("GET", "/data/api/v1/gateway-info", "")
 	assert.Equal(t, 200, status)
 }
@@ -92,12 +92,12 @@ func TestCanaries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, simulator.Options{})
 			require.NoError(t, harm(b))
-			assert.ErrorContains(t, b.Canaries(), name)
+			assert.ErrorContains(t, b.Canaries.Check(), name)
 			status, body := b.admin("GET", "/canaries", "")
 			assert.Equal(t, 400, status)
 			assert.Contains(t, body, name)
-			require.NoError(t, b.RecordCanaries())
-			assert.NoError(t, b.Canaries())
+			require.NoError(t, b.Canaries.Record())
+			assert.NoError(t, b.Canaries.Check())
 		})
 	}
 }
@@ -109,5 +109,5 @@ func TestCanariesLetEverybodyElsesFilesBe(t *testing.T) {
 	b.put("config/resources/core/ignition/system-properties/config.json", "{}")
 	b.resource("projects/P/"+view, "view.json", "{}")
 	require.NoError(t, os.RemoveAll(filepath.Join(b.dir, "config/resources/external")))
-	assert.NoError(t, b.Canaries())
+	assert.NoError(t, b.Canaries.Check())
 }

@@ -59,7 +59,7 @@ func TestRestartGoesThroughStartingAndReadsTheDisk(t *testing.T) {
 	assert.Equal(t, "STARTING", b.state())
 	require.NoError(t, b.Restart(20*time.Millisecond))
 	require.Eventually(t, func() bool { return b.state() == "RUNNING" }, bound, time.Millisecond)
-	assert.NotNil(t, b.Loaded("projects/P"))
+	assert.NotNil(t, b.Data.Loaded("projects/P"))
 }
 
 func TestCommissioning(t *testing.T) {
@@ -113,8 +113,8 @@ func TestMissingAttributesDoNotStopARunningGateway(t *testing.T) {
 	b := start(t, simulator.Options{})
 	b.put("projects/P/project.json", projectJSON)
 	b.put("projects/P/"+view+"/resource.json", `{"scope":"G","version":1,"files":[]}`)
-	require.NoError(t, b.Scan("projects"))
+	require.NoError(t, b.Scans.Run("projects"))
 	assert.Equal(t, "RUNNING", b.state())
-	require.Len(t, b.LoadErrors(), 1)
-	assert.Contains(t, b.LoadErrors()[0], "no attributes")
+	require.Len(t, b.Data.LoadErrors(), 1)
+	assert.Contains(t, b.Data.LoadErrors()[0], "no attributes")
 }

@@ -1,17 +1,14 @@
 package simulator
 
 import (
-	"crypto/rand"
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
-	"errors"
 	"net/http"
-	"path"
 	"slices"
 	"strings"
 
-	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 	"stoker.io/stoker/test/gateway/simulator/resource"
 )
@@ -104,13 +101,19 @@ type refusal struct {
 	message string
 }
 
-// authorize checks the token of a request. Everything except GET and HEAD needs Write.
-func (g *Gateway) authorize(r *http.Request) (token, *refusal) {
-	return g.authorizeFor(r, r.Method != http.MethodGet && r.Method != http.MethodHead)
+// authorizer checks the tokens of requests.
+type authorizer struct {
+	opts *Options
+	data *Data
 }
 
-func (g *Gateway) authorizeFor(r *http.Request, changes bool) (token, *refusal) {
-	cfg := g.loadedConfig()
+// authorize checks the token of a request. Everything except GET and HEAD needs Write.
+func (a *authorizer) authorize(r *http.Request) (token, *refusal) {
+	return a.authorizeFor(r, r.Method != http.MethodGet && r.Method != http.MethodHead)
+}
+
+func (a *authorizer) authorizeFor(r *http.Request, changes bool) (token, *refusal) {
+	cfg := a.data.loadedConfig()
 	name, key, ok := strings.Cut(r.Header.Get("X-Ignition-API-Token"), ":")
 	t, known := tokensOf(cfg)[name]
 	raw, err := base64.RawURLEncoding.DecodeString(key)
@@ -118,7 +121,7 @@ func (g *Gateway) authorizeFor(r *http.Request, changes bool) (token, *refusal) 
 		return token{}, &refusal{http.StatusUnauthorized, "Unauthorized"}
 	}
 	if t.secure && r.TLS == nil {
-		if g.opts.Unknowns.InsecureIs401 {
+		if a.opts.Unknowns.InsecureIs401 {
 			return t, &refusal{http.StatusUnauthorized, "Unauthorized"}
 		}
 		return t, &refusal{http.StatusForbidden, "Forbidden"}
@@ -140,64 +143,29 @@ func tokenHash(raw []byte) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// TokenSpec describes an API token.
-type TokenSpec struct {
-	Name string
-	// Key is the key part of the token; "" generates one.
-	Key string
-	// Levels are security levels such as Authenticated/ApiKeys/Deploy.
-	Levels []string
-	// Secure is "Require secure connections".
-	Secure bool
+type tokenKey struct{}
+
+// tokenOf returns the token of an authorized request.
+func tokenOf(r *http.Request) token {
+	t, _ := r.Context().Value(tokenKey{}).(token)
+	return t
 }
 
-// IssueToken creates an API token like an administrator in the gateway's web interface: it is valid at once, and
-// replaces one of the same name. It returns <name>:<key>.
-func (g *Gateway) IssueToken(spec TokenSpec) (string, error) {
-	if spec.Name == "" || strings.ContainsAny(spec.Name, "/:\\") {
-		return "", errors.New("the name of a token holds neither slash nor colon")
+// requireToken requires a token with the right permission.
+func (a *authorizer) requireToken(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if a.opts.before83() {
+			noRoute(w, r)
+			return
+		}
+		t, refused := a.authorize(r)
+		if refused != nil && r.URL.Path == "/openapi.json" && a.opts.Unknowns.OpenAPIIs403 {
+			refused = &refusal{http.StatusForbidden, "Forbidden"}
+		}
+		if refused != nil {
+			htmlError(w, refused.status, refused.message)
+			return
+		}
+		next(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, t)))
 	}
-	if spec.Key == "" {
-		raw := make([]byte, 32)
-		_, _ = rand.Read(raw)
-		spec.Key = base64.RawURLEncoding.EncodeToString(raw)
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(spec.Key)
-	if err != nil {
-		return "", errors.New("a token's key is base64url without padding")
-	}
-	levels := ordered.Array{}
-	for _, l := range spec.Levels {
-		levels = append(levels, level(strings.Split(l, "/")))
-	}
-	doc := ordered.Object{
-		{"profile", ordered.Object{{"type", "basic-token"}, {"secureChannelRequired", spec.Secure}, {"securityLevels", levels}}},
-		{"settings", ordered.Object{{"tokenHash", tokenHash(raw)}}},
-	}
-	return spec.Name + ":" + spec.Key, g.putConfig("local", tokenType+"/"+spec.Name, "admin", doc)
-}
-
-// Grant makes the gateway's Read and Write permissions admit these security levels, in addition to the role
-// Administrator and in place of earlier grants, like an administrator in the web interface. It takes effect at once.
-func (g *Gateway) Grant(names ...string) error {
-	grants := make([][]string, 0, len(names))
-	for _, l := range names {
-		grants = append(grants, strings.Split(l, "/"))
-	}
-	return g.putConfig("core", "ignition/security-properties", "admin", securityProperties(grants))
-}
-
-// putConfig writes config.json of a resource and loads it.
-func (g *Gateway) putConfig(collection, name, actor string, doc ordered.Value) error {
-	g.filesMu.Lock()
-	defer g.filesMu.Unlock()
-	dir := path.Join(datadir.ResourcesDir, collection, name)
-	saved, err := g.saveResource(dir, resource.New(name, "A"), actor, map[string][]byte{"config.json": ordered.Pretty(doc)})
-	if err != nil {
-		return err
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.config = g.config.With(collection, saved)
-	return nil
 }

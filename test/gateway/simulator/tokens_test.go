@@ -47,7 +47,7 @@ func TestTokensOpenWhatTheirLevelsAdmit(t *testing.T) {
 
 func issued(spec simulator.TokenSpec) func(bench) []string {
 	return func(b bench) []string {
-		token, err := b.IssueToken(spec)
+		token, err := b.Administrator.IssueToken(spec)
 		require.NoError(b.t, err)
 		return []string{"X-Ignition-API-Token", token}
 	}
@@ -61,7 +61,7 @@ func TestPermissionsOnDiskCountAfterAConfigScan(t *testing.T) {
 		`{"name":"Authenticated","children":[]},{"name":"Authenticated","children":[{"name":"Nobody","children":[]}]}]}}`)
 	status, _ := b.ask("POST", "/data/api/v1/scan/projects", "")
 	assert.Equal(t, 200, status, "not scanned yet")
-	require.NoError(t, b.Scan("config"))
+	require.NoError(t, b.Scans.Run("config"))
 	status, _ = b.ask("POST", "/data/api/v1/scan/projects", "")
 	assert.Equal(t, 403, status)
 	status, _ = b.ask("GET", "/data/api/v1/gateway-info", "")
@@ -73,7 +73,7 @@ func TestFirstStartCanDropTheGrants(t *testing.T) {
 	status, _ := b.ask("GET", "/data/api/v1/gateway-info", "")
 	assert.Equal(t, 403, status)
 	require.NoError(t, b.Restart(0))
-	require.NoError(t, b.Grant("Authenticated/ApiKeys/Stoker"))
+	require.NoError(t, b.Administrator.Grant("Authenticated/ApiKeys/Stoker"))
 	require.NoError(t, b.Restart(0))
 	status, _ = b.ask("GET", "/data/api/v1/gateway-info", "")
 	assert.Equal(t, 200, status, "a later start drops nothing")

@@ -1,0 +1,89 @@
+package simulator
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+
+	"stoker.io/stoker/test/gateway/simulator/ordered"
+)
+
+// Administrator changes the configuration like an administrator in the gateway's web interface.
+type Administrator struct {
+	data       *Data
+	locks      *Locks
+	redundancy *Redundancy
+}
+
+// SaveConfig saves a resource's config.json in a collection like the web interface. It waits while a scan lock is held,
+// and the gateway loads the resource at once.
+func (a *Administrator) SaveConfig(ctx context.Context, collection, resourcePath, actor string, raw []byte) error {
+	files := map[string][]byte{"config.json": raw}
+	if err := checkSave(resourcePath, files); err != nil {
+		return err
+	}
+	doc, err := ordered.Parse(raw)
+	if err != nil {
+		return err
+	}
+	if a.data.loadedConfig().Collection(collection) == nil || collection == "external" {
+		return fmt.Errorf("the collection %s is not one that the web interface writes", collection)
+	}
+	if err := a.locks.await(ctx, kindConfig); err != nil {
+		return err
+	}
+	if err := a.data.putConfig(collection, resourcePath, actor, doc); err != nil {
+		return err
+	}
+	return a.redundancy.replicate()
+}
+
+// TokenSpec describes an API token.
+type TokenSpec struct {
+	Name string
+	// Key is the key part of the token; "" generates one.
+	Key string
+	// Levels are security levels such as Authenticated/ApiKeys/Deploy.
+	Levels []string
+	// Secure is "Require secure connections".
+	Secure bool
+}
+
+// IssueToken creates an API token like an administrator in the gateway's web interface: it is valid at once, and
+// replaces one of the same name. It returns <name>:<key>.
+func (a *Administrator) IssueToken(spec TokenSpec) (string, error) {
+	if spec.Name == "" || strings.ContainsAny(spec.Name, "/:\\") {
+		return "", errors.New("the name of a token holds neither slash nor colon")
+	}
+	if spec.Key == "" {
+		raw := make([]byte, 32)
+		_, _ = rand.Read(raw)
+		spec.Key = base64.RawURLEncoding.EncodeToString(raw)
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(spec.Key)
+	if err != nil {
+		return "", errors.New("a token's key is base64url without padding")
+	}
+	levels := ordered.Array{}
+	for _, l := range spec.Levels {
+		levels = append(levels, level(strings.Split(l, "/")))
+	}
+	doc := ordered.Object{
+		{"profile", ordered.Object{{"type", "basic-token"}, {"secureChannelRequired", spec.Secure}, {"securityLevels", levels}}},
+		{"settings", ordered.Object{{"tokenHash", tokenHash(raw)}}},
+	}
+	return spec.Name + ":" + spec.Key, a.data.putConfig("local", tokenType+"/"+spec.Name, "admin", doc)
+}
+
+// Grant makes the gateway's Read and Write permissions admit these security levels, in addition to the role
+// Administrator and in place of earlier grants, like an administrator in the web interface. It takes effect at once.
+func (a *Administrator) Grant(names ...string) error {
+	grants := make([][]string, 0, len(names))
+	for _, l := range names {
+		grants = append(grants, strings.Split(l, "/"))
+	}
+	return a.data.putConfig("core", "ignition/security-properties", "admin", securityProperties(grants))
+}
