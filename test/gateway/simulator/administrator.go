@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"stoker.io/stoker/test/gateway/simulator/access"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
@@ -67,23 +68,11 @@ func (a *Administrator) IssueToken(spec TokenSpec) (string, error) {
 	if err != nil {
 		return "", errors.New("a token's key is base64url without padding")
 	}
-	levels := ordered.Array{}
-	for _, l := range spec.Levels {
-		levels = append(levels, level(strings.Split(l, "/")))
-	}
-	doc := ordered.Object{
-		{"profile", ordered.Object{{"type", "basic-token"}, {"secureChannelRequired", spec.Secure}, {"securityLevels", levels}}},
-		{"settings", ordered.Object{{"tokenHash", tokenHash(raw)}}},
-	}
-	return spec.Name + ":" + spec.Key, a.data.putConfig("local", tokenType+"/"+spec.Name, "admin", doc)
+	return spec.Name + ":" + spec.Key, a.data.putConfig("local", access.TokenType+"/"+spec.Name, "admin", access.Token(raw, spec.Levels, spec.Secure))
 }
 
 // Grant makes the gateway's Read and Write permissions admit these security levels, in addition to the role
 // Administrator and in place of earlier grants, like an administrator in the web interface. It takes effect at once.
-func (a *Administrator) Grant(names ...string) error {
-	grants := make([][]string, 0, len(names))
-	for _, l := range names {
-		grants = append(grants, strings.Split(l, "/"))
-	}
-	return a.data.putConfig("core", "ignition/security-properties", "admin", securityProperties(grants))
+func (a *Administrator) Grant(levels ...string) error {
+	return a.data.putConfig("core", access.PermissionsPath, "admin", access.Permissions(levels...))
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/test/gateway/simulator/access"
 	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/port"
 )
@@ -123,7 +124,7 @@ func (g *Gateway) finishStartup(runCtx context.Context) error {
 		if g.opts.Unknowns.ResetInMode && g.opts.Mode != "" {
 			collection = g.opts.Mode
 		}
-		if err := g.Data.putConfig(collection, "ignition/security-properties", "initialization", securityProperties(nil)); err != nil {
+		if err := g.Data.putConfig(collection, access.PermissionsPath, "initialization", access.Permissions()); err != nil {
 			return err
 		}
 	}
@@ -145,7 +146,7 @@ func (g *Gateway) issueOwnToken() error {
 	if name == "" {
 		name = "stoker"
 	}
-	issued, err := g.Administrator.IssueToken(TokenSpec{Name: name, Key: key, Levels: []string{strings.Join(ownTokenLevel, "/")}})
+	issued, err := g.Administrator.IssueToken(TokenSpec{Name: name, Key: key, Levels: []string{ownTokenLevel}})
 	g.mu.Lock()
 	g.token = issued
 	g.mu.Unlock()

@@ -183,7 +183,7 @@ func (l *Locks) post(w http.ResponseWriter, r *http.Request) {
 		htmlError(w, http.StatusConflict, "Conflict")
 		return
 	}
-	k.take(tokenOf(r).name, now, time.Duration(body.HoldTimeout)*time.Second)
+	k.take(tokenOf(r), now, time.Duration(body.HoldTimeout)*time.Second)
 	writeJSON(w, http.StatusOK, l.doc(k))
 }
 

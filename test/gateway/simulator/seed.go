@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"path"
 
+	"stoker.io/stoker/test/gateway/simulator/access"
 	"stoker.io/stoker/test/gateway/simulator/datadir"
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 	"stoker.io/stoker/test/gateway/simulator/resource"
@@ -105,7 +105,7 @@ func (d *Data) seedResources() error {
 		}
 	}
 	for name, doc := range map[string]ordered.Value{
-		"ignition/security-properties":                  securityProperties([][]string{ownTokenLevel}),
+		access.PermissionsPath:                          access.Permissions(ownTokenLevel),
 		"ignition/system-properties":                    ordered.Object{{"homepageUrl", "/web/home"}, {"systemName", d.opts.Name}},
 		"ignition/user-source/default":                  ordered.Object{{"profile", ordered.Object{{"type", "INTERNAL"}}}},
 		"ignition/identity-provider/default":            ordered.Object{{"profile", ordered.Object{{"type", "internal"}}}},
@@ -124,34 +124,4 @@ func (d *Data) seedResources() error {
 }
 
 // ownTokenLevel is the security level of the token that the simulator issues.
-var ownTokenLevel = []string{"Authenticated", "ApiKeys", "Stoker"}
-
-// securityProperties returns a fresh gateway's permissions: Read and Write need the role Administrator, which no API
-// token can have, or one of the granted levels.
-func securityProperties(grants [][]string) ordered.Value {
-	levels := append(make(ordered.Array, 0, 1+len(grants)), level([]string{"Authenticated", "Roles", "Administrator"}))
-	for _, l := range grants {
-		levels = append(levels, level(l))
-	}
-	permission := ordered.Object{{"securityLevels", levels}, {"type", "AnyOf"}}
-	return ordered.Object{
-		{"accessPermissions", ordered.Object{{"securityLevels", ordered.Array{}}, {"type", "AnyOf"}}},
-		{"designerAuthStrategy", "CLASSIC"},
-		{"readPermissions", permission},
-		{"systemAuthProfile", "default"},
-		{"userInactivityTimeout", json.Number("10")},
-		{"writePermissions", permission},
-	}
-}
-
-// level returns a security level as a tree of names.
-func level(names []string) ordered.Value {
-	if len(names) == 0 {
-		return nil
-	}
-	children := ordered.Array{}
-	if len(names) > 1 {
-		children = ordered.Array{level(names[1:])}
-	}
-	return ordered.Object{{"children", children}, {"name", names[0]}}
-}
+const ownTokenLevel = "Authenticated/ApiKeys/Stoker"

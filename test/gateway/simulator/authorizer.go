@@ -1,0 +1,64 @@
+package simulator
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"stoker.io/stoker/test/gateway/simulator/access"
+)
+
+// refusal is an error answer in place of a route's answer.
+type refusal struct {
+	status  int
+	message string
+}
+
+// authorizer checks the tokens of requests.
+type authorizer struct {
+	opts *Options
+	data *Data
+}
+
+// authorize checks the token of a request, and returns its name. Everything except GET and HEAD needs Write.
+func (a *authorizer) authorize(r *http.Request) (string, *refusal) {
+	return a.authorizeFor(r, r.Method != http.MethodGet && r.Method != http.MethodHead)
+}
+
+func (a *authorizer) authorizeFor(r *http.Request, write bool) (string, *refusal) {
+	name, err := access.Check(a.data.loadedConfig(), r.Header.Get("X-Ignition-API-Token"), r.TLS != nil, write)
+	switch {
+	case err == nil:
+		return name, nil
+	case errors.Is(err, access.ErrUnknown), errors.Is(err, access.ErrInsecure) && a.opts.Unknowns.InsecureIs401:
+		return name, &refusal{http.StatusUnauthorized, "Unauthorized"}
+	}
+	return name, &refusal{http.StatusForbidden, "Forbidden"}
+}
+
+type tokenKey struct{}
+
+// tokenOf returns the name of an authorized request's token.
+func tokenOf(r *http.Request) string {
+	name, _ := r.Context().Value(tokenKey{}).(string)
+	return name
+}
+
+// requireToken requires a token with the right permission.
+func (a *authorizer) requireToken(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if a.opts.before83() {
+			noRoute(w, r)
+			return
+		}
+		name, refused := a.authorize(r)
+		if refused != nil && r.URL.Path == "/openapi.json" && a.opts.Unknowns.OpenAPIIs403 {
+			refused = &refusal{http.StatusForbidden, "Forbidden"}
+		}
+		if refused != nil {
+			htmlError(w, refused.status, refused.message)
+			return
+		}
+		next(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, name)))
+	}
+}
