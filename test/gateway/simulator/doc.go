@@ -6,6 +6,9 @@
 // scan reads the tree as it is at that moment. Half-written files become load errors and log lines. Unknown behavior of
 // the real gateway is a switch in Unknowns.
 //
+// The fields of a Gateway are its subjects: Scans, Locks, Designers, Data and others. Each has its routes, its state, and the
+// methods with which a test controls it. What needs no running gateway is in packages below this one.
+//
 // With a Version before 8.3 the gateway has no REST interface except that of the third-party project-scan module, and
 // signs its projects like 8.1. Two gateways make a redundant Pair.
 package simulator
