@@ -20,14 +20,14 @@ import (
 	"stoker.io/stoker/test/gateway/simulator/ordered"
 )
 
+// File describes a resource. UnaryFile takes its place in a resource that a gateway does not sign, such as a tag folder.
 const (
-	// File describes a resource. UnaryFile takes its place in a resource that a gateway does not sign, such as a tag folder.
 	File      = "resource.json"
 	UnaryFile = "unary-resource.json"
-
-	// maxConfig is the maximum size of a config.json that is parsed for the resource routes, in bytes.
-	maxConfig = 1 << 20
 )
+
+// maxConfig is the maximum size of a config.json that is parsed for the resource routes, in bytes.
+const maxConfig = 1 << 20
 
 // Resource is a loaded resource.
 type Resource struct {
