@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/secretrefs"
 )
 
 // environment is the configuration of a sidecar, written by the injector. A test compares the variables with docs/reference/agent.md.
@@ -25,7 +25,7 @@ type environment struct {
 	SecretsDir, PodInfoDir        string
 	Mounts                        []string
 	Secrets                       map[string]bool // by NAME/KEY
-	Files                         map[v1alpha1.SecretField]string
+	Files                         map[secretrefs.Field]string
 }
 
 // variable is one environment variable.
@@ -48,10 +48,10 @@ func (e *environment) variables() []variable {
 			return nil
 		}
 	}
-	secret := func(field v1alpha1.SecretField) func(string) error {
+	secret := func(field secretrefs.Field) func(string) error {
 		return func(v string) error {
 			if e.Files == nil {
-				e.Files = map[v1alpha1.SecretField]string{}
+				e.Files = map[secretrefs.Field]string{}
 			}
 			e.Files[field] = v
 			return nil
@@ -113,13 +113,13 @@ func (e *environment) variables() []variable {
 			return nil
 		}},
 	}
-	for _, field := range slices.Sorted(maps.Keys(v1alpha1.FileVariables)) {
-		all = append(all, variable{v1alpha1.FileVariables[field], false, secret(field)})
+	for _, field := range slices.Sorted(maps.Keys(secretrefs.FileVariables)) {
+		all = append(all, variable{secretrefs.FileVariables[field], false, secret(field)})
 	}
 	return all
 }
 
-// secretKey matches NAME/KEY: a key of a Secret, or of a ConfigMap as v1alpha1.SecretField.Folder names it.
+// secretKey matches NAME/KEY: a key of a Secret, or of a ConfigMap as secretrefs.Field.Folder names it.
 var secretKey = regexp.MustCompile(`^(configmap_)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[-._a-zA-Z0-9]+$`)
 
 var objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/secretrefs"
 	"stoker.io/stoker/internal/daemon"
 )
 
@@ -69,7 +69,7 @@ func TestPodEnvironment(t *testing.T) {
 	assert.Equal(t, ":8083", s.MetricsAddr)
 	assert.Equal(t, "/repo/objects", s.RepoDir)
 	assert.EqualValues(t, 8043, s.Env.Port)
-	assert.Equal(t, map[v1alpha1.SecretField]string{v1alpha1.SecretGitToken: "/s/token"}, s.Env.Files)
+	assert.Equal(t, map[secretrefs.Field]string{secretrefs.GitToken: "/s/token"}, s.Env.Files)
 	engine, closeEngine := newEngine(s, nil, newScreen(&out, &out, s, terminal))
 	closeEngine()
 	assert.Equal(t, []string{"config/a, b", "modules"}, engine.Mounts)

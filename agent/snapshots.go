@@ -10,7 +10,7 @@ import (
 
 	"stoker.io/stoker/agent/archive"
 	"stoker.io/stoker/agent/disk"
-	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 const snapshotsUsage = `agent snapshots shows what syncs replaced or deleted on a gateway and keep for a restore (spec.snapshots).
@@ -70,7 +70,7 @@ func listSnapshots(d *disk.Dir, in invocation) error {
 	}
 	fmt.Fprintln(t, head)
 	for _, s := range list {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s%s\n", s.ID, s.Commit.Short(), s.To.Short(), s.Files, v1alpha1.SizeText(s.Bytes), backup[s.Backup])
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s%s\n", s.ID, s.Commit.Short(), s.To.Short(), s.Files, syntax.SizeText(s.Bytes), backup[s.Backup])
 	}
 	return t.Flush()
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/hooks/application"
 )
 
@@ -51,7 +51,7 @@ func (s *applicationFlags) job(p target) application.Job {
 
 // findSync returns the running sync and the Job of this process. It fails if the commit of the sync is not from the repository of
 // the object.
-func (s *applicationFlags) findSync(ctx context.Context, p target, q v1alpha1.Requests) (application.Sync, application.Job, error) {
+func (s *applicationFlags) findSync(ctx context.Context, p target, q desiredref.Requests) (application.Sync, application.Job, error) {
 	job := s.job(p)
 	if job.Name == "" {
 		return application.Sync{}, job, exitErrorf(exitUsage, "--application needs the name of the Job: set the environment variable JOB_NAME from the pod's label batch.kubernetes.io/job-name")

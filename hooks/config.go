@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/output"
@@ -281,7 +282,7 @@ servers check them in dry runs. The exit code is 6 if a run would be held, and 1
 		if err := display.ConfigPlan(r.Plan).Print(x.stdout, *x.output); err != nil {
 			return err
 		}
-		return r.Plan.Problem(cs.ConfirmsDeletion(rendered.Commit))
+		return r.Plan.Problem(annotation.ConfirmsDeletion(cs.Annotations[v1alpha1.AnnotationConfirmDeletion], rendered.Commit))
 	})
 	return command
 }

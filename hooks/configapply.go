@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/output"
@@ -65,7 +66,7 @@ an object with the annotation stoker.io/prune: disabled.`,
 func (x *configFlags) setApply(command *cobra.Command, o *configsync.Options) {
 	command.Flags().StringVar(&o.Confirm, "confirm-deletion", "", "confirm a mass deletion of this `commit`, as the annotation stoker.io/confirm-deletion does")
 	x.setRun(command, func(ctx context.Context, args []string) error {
-		if o.Confirm != "" && !v1alpha1.IsCommitPrefix(o.Confirm) {
+		if o.Confirm != "" && !syntax.IsCommitPrefix(o.Confirm) {
 			return exitErrorf(exitUsage, "invalid --confirm-deletion %.40q: use a commit, or its first 7 digits or more", o.Confirm)
 		}
 		p, err := x.connected()

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/hooks/preflight"
@@ -174,7 +175,7 @@ func (x *preflightFlags) addCluster(ctx context.Context, name string, in *prefli
 	}
 	in.GatewaySync = gs
 	if x.fromSync.used() {
-		sync, _, err := x.fromSync.findSync(ctx, p, gs.Requests())
+		sync, _, err := x.fromSync.findSync(ctx, p, desiredref.RequestsOf(gs))
 		if err != nil {
 			return false, err
 		}

@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/hooks/output"
@@ -172,7 +173,7 @@ func (d *renderFlags) target(gs *v1alpha1.GatewaySync) (offline.Gateway, error) 
 	if namespace == "" {
 		namespace = "default"
 	}
-	ordinal, _ := v1alpha1.PodOrdinal(d.gateway, d.labels)
+	ordinal, _ := gatewaypod.Ordinal(d.gateway, d.labels)
 	return offline.Gateway{Profile: profile, Form: form, Facts: plan.Facts{
 		GatewayName: d.gateway, PodName: d.gateway, PodOrdinal: ordinal, Namespace: namespace, CRName: gs.Name, Labels: d.labels,
 	}}, nil

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
@@ -100,7 +101,7 @@ func (r *requester) needsRollback(ctx context.Context, arg string, timeout time.
 	case err != nil:
 		return false, "", p.explain(p.name, err)
 	case request.Taken(gs, r.by, r.id):
-		if v := request.Read(gs, "", nil, p.Now()); !v1alpha1.IsCommit(v.Ref) {
+		if v := request.Read(gs, "", nil, p.Now()); !syntax.IsCommit(v.Ref) {
 			return notNeeded("request %s rolled back before, and another ref is desired by now", r.id)
 		}
 		return true, "", nil

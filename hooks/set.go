@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/application"
 	"stoker.io/stoker/hooks/display"
 	"stoker.io/stoker/hooks/output"
@@ -113,7 +115,7 @@ func (r *requester) syncedCommit(ctx context.Context, command *cobra.Command, na
 	if err != nil {
 		return "", err
 	}
-	sync, job, err := flags.findSync(ctx, p, o.Requests())
+	sync, job, err := flags.findSync(ctx, p, desiredref.RequestsOf(o))
 	if err != nil {
 		return "", err
 	}
@@ -167,12 +169,12 @@ It approves no other commit.`,
 	force := command.Flags().Bool("force", false, "compare the content of every managed file, and repair drift")
 	confirm := command.Flags().String("confirm-deletion", "", "approve the mass deletion of this `commit` (7 to 40 hexadecimal digits)")
 	r := c.newRequester(command, func(ctx context.Context, r *requester, args []string) error {
-		if *confirm != "" && !v1alpha1.IsCommitPrefix(*confirm) {
+		if *confirm != "" && !syntax.IsCommitPrefix(*confirm) {
 			return fmt.Errorf("--confirm-deletion must be 7 to 40 hexadecimal digits of a commit, not %q", *confirm)
 		}
 		return r.send(ctx, args[0], "sync requested", func(ctx context.Context, p target) (request.Answer, error) {
 			answer, err := p.setter().Ask(ctx, p.namespace, p.name, request.Request{By: r.by, ID: r.id, Force: *force, ConfirmDeletion: *confirm})
-			if err == nil && answer.Object.Requests().Unless() != "" {
+			if err == nil && desiredref.RequestsOf(answer.Object).Unless() != "" {
 				answer.Ref = "" // the ref is that of a rollback, which may lapse after the requested poll
 			}
 			return answer, err
@@ -254,7 +256,7 @@ func (r *requester) send(ctx context.Context, arg, done string, write func(conte
 		return exitErrorf(exitSuperseded, "%s", answer.Message)
 	}
 	if answer.Ref != "" {
-		d, err := v1alpha1.DesiredRef(answer.Object, "")
+		d, err := desiredref.Of(answer.Object, "")
 		if err != nil {
 			return err
 		}

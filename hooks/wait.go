@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
@@ -64,7 +66,7 @@ command prints its progress. It reads the status at least once, however short --
 	fromSync := c.addApplicationFlags(command)
 	format := addOutputFlag(command)
 	command.RunE = func(command *cobra.Command, args []string) error {
-		if *commit != "" && !v1alpha1.IsCommit(*commit) {
+		if *commit != "" && !syntax.IsCommit(*commit) {
 			return exitErrorf(exitUsage, "--commit %.80q is not a commit: write all its 40 hexadecimal digits", *commit)
 		}
 		p, err := c.connectTo(args[0])
@@ -79,7 +81,7 @@ command prints its progress. It reads the status at least once, however short --
 			if err != nil {
 				return err
 			}
-			sync, _, err := fromSync.findSync(command.Context(), p, o.Requests())
+			sync, _, err := fromSync.findSync(command.Context(), p, desiredref.RequestsOf(o))
 			if err != nil {
 				return err
 			}
@@ -116,7 +118,7 @@ type waiter struct {
 
 // heldOffRef returns the ref of the spec while a rollback is in force, and "" otherwise.
 func heldOffRef(o v1alpha1.Requestable, v request.Verdict) string {
-	q := o.Requests()
+	q := desiredref.RequestsOf(o)
 	if q.Unless() == "" || v.Ref == q.Spec || v.Ref != q.Annotations[v1alpha1.AnnotationRequestedRef] {
 		return ""
 	}

@@ -30,7 +30,7 @@ func TestR6PushBurst(t *testing.T) {
 	p.Converges("first", p.First)
 	scans := map[string]int{}
 	for _, g := range p.Gateways() {
-		scans[g.Name] = g.Simulator.Scans("projects")
+		scans[g.Name] = g.Simulator.Scans.Completed("projects")
 	}
 	p.Push("second")
 	seen := p.Watch()
@@ -117,7 +117,7 @@ func TestR6PushBurst(t *testing.T) {
 	assert.EqualValues(t, burst, accepted.Load()+refused.Load()+other.Load())
 	assert.Zero(t, other.Load(), "every sender gets an answer: the outcome, or to send it again")
 	for _, g := range p.Gateways() {
-		assert.LessOrEqual(t, g.Simulator.Scans("projects")-scans[g.Name], 2, "%s: one sync for each commit", g.Name)
+		assert.LessOrEqual(t, g.Simulator.Scans.Completed("projects")-scans[g.Name], 2, "%s: one sync for each commit", g.Name)
 	}
 	assert.Less(t, len(asked), burst/20, "a few writes")
 	for _, r := range replicas {

@@ -18,6 +18,7 @@ import (
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -172,7 +173,7 @@ func (b *Bucket) objects(ctx context.Context) (map[string][]string, error) {
 	for _, key := range keys {
 		name, ok := strings.CutPrefix(key, b.Prefix)
 		for _, suffix := range []string{archiveSuffix, labelSuffix, backupSuffix} {
-			if id, is := strings.CutSuffix(name, suffix); ok && is && v1alpha1.RestoresOn(id, b.Gateway) == id && id != "" {
+			if id, is := strings.CutSuffix(name, suffix); ok && is && annotation.RestoresOn(id, b.Gateway) == id && id != "" {
 				found[id] = append(found[id], suffix)
 			}
 		}

@@ -12,6 +12,8 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/secretrefs"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/outbound"
 	"stoker.io/stoker/internal/secret"
@@ -31,7 +33,7 @@ func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o r
 	if ref := spec.Gateway.APIKey(); ref != nil {
 		c.HasAPIToken = true
 		cfg.Key = func() (secret.String, error) {
-			v, err := secrets.Read(v1alpha1.SecretGatewayAPI, *ref)
+			v, err := secrets.Read(secretrefs.GatewayAPI, *ref)
 			if err != nil {
 				return v, failure.New(v1alpha1.ReasonGatewayForbidden, "the API token of spec.gateway.api: %w", err)
 			}
@@ -40,7 +42,7 @@ func New(spec *v1alpha1.GatewaySyncSpec, gatewayURL string, secrets Secrets, o r
 	}
 	if t := spec.Gateway.TLSConfig; t != nil {
 		cfg.TLS.ServerName, cfg.TLS.InsecureSkipVerify = t.ServerName, t.InsecureSkipVerify
-		cfg.TLS.CA = plainReader(v1alpha1.SecretGatewayCA, t.CASecretRef, secrets)
+		cfg.TLS.CA = plainReader(secretrefs.GatewayCA, t.CASecretRef, secrets)
 	}
 	client, err := ignition.New(cfg)
 	if err != nil {
@@ -55,9 +57,9 @@ func Verifier(v *v1alpha1.GitVerify, secrets Secrets) *repo.Verifier {
 	if v == nil {
 		return nil
 	}
-	field, ref := v1alpha1.SecretGitKeys, v.KeysSecretRef
+	field, ref := secretrefs.GitKeys, v.KeysSecretRef
 	if ref == nil {
-		field, ref = v1alpha1.ConfigMapGitKeys, v.KeysConfigMapRef
+		field, ref = secretrefs.GitKeysConfigMap, v.KeysConfigMapRef
 	}
 	keys := plainReader(field, ref, secrets)
 	if keys == nil { // validation rejects such a spec, but it must not admit every commit
@@ -72,11 +74,11 @@ func validation(v *v1alpha1.ValidationSpec, secrets Secrets) *sync.Webhook {
 		return nil
 	}
 	w := &sync.Webhook{
-		URL: v.Webhook.URL, Client: outbound.Client{Timeout: v.Webhook.TimeoutDuration()}, IgnoreFailure: v.Webhook.FailurePolicy == v1alpha1.FailurePolicyIgnore,
-		CA: plainReader(v1alpha1.SecretValidationCA, v.Webhook.CASecretRef, secrets),
+		URL: v.Webhook.URL, Client: outbound.Client{Timeout: effective.ValidationTimeout(v.Webhook)}, IgnoreFailure: v.Webhook.FailurePolicy == v1alpha1.FailurePolicyIgnore,
+		CA: plainReader(secretrefs.ValidationCA, v.Webhook.CASecretRef, secrets),
 	}
 	if ref := v.Webhook.SecretRef; ref != nil {
-		w.Key = secretReader(v1alpha1.SecretValidation, *ref, secrets)
+		w.Key = secretReader(secretrefs.Validation, *ref, secrets)
 	}
 	return w
 }
@@ -88,17 +90,17 @@ func Git(git v1alpha1.GitSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Rem
 		return nil, err
 	}
 	auth := gitCredentials(git.Auth).auth(secrets)
-	auth.CA = plainReader(v1alpha1.SecretGitCA, git.CASecretRef, secrets)
+	auth.CA = plainReader(secretrefs.GitCA, git.CASecretRef, secrets)
 	return repo.NewRemote(u, auth, o)
 }
 
 // Reachable returns an error with the reason PodRestartNeeded if this process can never read a secret that a sync needs. An
 // agent that cannot read them neither syncs nor leads. The secrets of proposals and of storage do not count.
 func Reachable(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) error {
-	return reachable(spec.Secrets(), secrets)
+	return reachable(secretrefs.ForSync(spec), secrets)
 }
 
-func reachable(named iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef], secrets Secrets) error {
+func reachable(named iter.Seq2[secretrefs.Field, v1alpha1.SecretKeyRef], secrets Secrets) error {
 	var errs []error
 	for field, ref := range named {
 		errs = append(errs, secrets.Reachable(field, ref))
@@ -120,8 +122,8 @@ func Fingerprint(spec *v1alpha1.GatewaySyncSpec, secrets Secrets) [sha256.Size]b
 }
 
 // allSecrets returns the secrets that a sync needs, those of proposals, and those of the storage of snapshots.
-func allSecrets(spec *v1alpha1.GatewaySyncSpec) []iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef] {
-	return []iter.Seq2[v1alpha1.SecretField, v1alpha1.SecretKeyRef]{spec.Secrets(), spec.ProposalSecrets(), spec.StorageSecrets()}
+func allSecrets(spec *v1alpha1.GatewaySyncSpec) []iter.Seq2[secretrefs.Field, v1alpha1.SecretKeyRef] {
+	return []iter.Seq2[secretrefs.Field, v1alpha1.SecretKeyRef]{secretrefs.ForSync(spec), secretrefs.ForProposals(spec), secretrefs.ForStorage(spec)}
 }
 
 // RepoName returns the repository's URL without credentials, or "(invalid)".
@@ -134,12 +136,12 @@ func RepoName(git v1alpha1.GitSpec) string {
 }
 
 // secretReader returns a function that reads a secret on each call, so that a rotated secret takes effect immediately.
-func secretReader(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef, secrets Secrets) func() (secret.String, error) {
+func secretReader(field secretrefs.Field, ref v1alpha1.SecretKeyRef, secrets Secrets) func() (secret.String, error) {
 	return func() (secret.String, error) { return secrets.Read(field, ref) }
 }
 
 // plainReader is secretReader for a value that is not secret, such as a CA bundle. It returns nil if ref is nil.
-func plainReader(field v1alpha1.SecretField, ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
+func plainReader(field secretrefs.Field, ref *v1alpha1.SecretKeyRef, secrets Secrets) func() ([]byte, error) {
 	if ref == nil {
 		return nil
 	}

@@ -3,6 +3,7 @@ package connect
 import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/secretrefs"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -13,14 +14,14 @@ const proposalAuth = "spec.bidirectional.auth"
 type credentials struct {
 	v1alpha1.ProposalAuth
 	field                       string // for errors
-	app, key, knownHosts, token v1alpha1.SecretField
+	app, key, knownHosts, token secretrefs.Field
 }
 
 // gitCredentials returns the credentials of spec.git.auth.
 func gitCredentials(a *v1alpha1.GitAuth) credentials {
 	c := credentials{
 		field: "git.auth",
-		app:   v1alpha1.SecretGitHubApp, key: v1alpha1.SecretGitSSHKey, knownHosts: v1alpha1.SecretGitKnownHosts, token: v1alpha1.SecretGitToken,
+		app:   secretrefs.GitHubApp, key: secretrefs.GitSSHKey, knownHosts: secretrefs.GitKnownHosts, token: secretrefs.GitToken,
 	}
 	if a != nil {
 		c.ProposalAuth = v1alpha1.ProposalAuth{SSHKey: a.SSHKey, Token: a.Token, GitHubApp: a.GitHubApp}
@@ -33,7 +34,7 @@ func proposalCredentials(a *v1alpha1.ProposalAuth) credentials {
 	return credentials{
 		ProposalAuth: *a,
 		field:        proposalAuth,
-		app:          v1alpha1.SecretProposalApp, key: v1alpha1.SecretProposalSSHKey, knownHosts: v1alpha1.SecretProposalKnownHosts, token: v1alpha1.SecretProposalToken,
+		app:          secretrefs.ProposalApp, key: secretrefs.ProposalSSHKey, knownHosts: secretrefs.ProposalKnownHosts, token: secretrefs.ProposalToken,
 	}
 }
 

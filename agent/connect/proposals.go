@@ -20,6 +20,8 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/secretrefs"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
 )
@@ -62,7 +64,7 @@ func Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secr
 	}
 	if c := b.Signing; c != nil {
 		s.Sign = repo.NewSigner(c.Format, fmt.Sprintf("spec.bidirectional.signing: key %s of Secret %s", c.KeySecretRef.Key, c.KeySecretRef.Name),
-			secretReader(v1alpha1.SecretProposalSigning, c.KeySecretRef, secrets))
+			secretReader(secretrefs.ProposalSigning, c.KeySecretRef, secrets))
 	}
 	s.Problem = connectForge(s, gs, b, secrets, o, log)
 	return s
@@ -99,13 +101,13 @@ func matches(patterns []string, p string) bool {
 // setFromSpec sets what follows from the spec and the facts alone.
 func setFromSpec(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec, f plan.Facts) error {
 	var err error
-	if s.Debounce, err = b.DebounceDuration(); err != nil {
+	if s.Debounce, err = effective.Debounce(b); err != nil {
 		return err
 	}
-	if s.Limits.FileBytes, err = b.Guardrails.MaxFileBytes(); err != nil {
+	if s.Limits.FileBytes, err = effective.MaxFileBytes(&b.Guardrails); err != nil {
 		return err
 	}
-	if s.Limits.TotalBytes, err = b.Guardrails.MaxTotalBytes(); err != nil {
+	if s.Limits.TotalBytes, err = effective.MaxTotalBytes(&b.Guardrails); err != nil {
 		return err
 	}
 	s.Limits.Files = int(b.Guardrails.MaxFilesPerPR)
@@ -156,7 +158,7 @@ func targetBranch(b *v1alpha1.BidirectionalSpec, f plan.Facts) (string, error) {
 	if !strings.Contains(b.TargetBranch, ".GatewayName") {
 		name = path.Join(name, f.GatewayName)
 	}
-	if strings.HasPrefix(name, "refs/") || v1alpha1.RefProblem("refs/heads/"+name) != "" || v1alpha1.RefProblem(name) != "" {
+	if strings.HasPrefix(name, "refs/") || syntax.RefProblem("refs/heads/"+name) != "" || syntax.RefProblem(name) != "" {
 		return "", invalid("targetBranch gives %s, which is no name of a branch", failure.Quote(name))
 	}
 	return name, nil
@@ -207,14 +209,14 @@ func Proposals(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSpec, secr
 	case gs.Git.Auth == nil:
 		c.field = proposalAuth // a repository that anyone may read
 	}
-	if err := errors.Join(reachable(used.Secrets(), secrets), reachable(used.ProposalSecrets(), secrets)); err != nil {
+	if err := errors.Join(reachable(secretrefs.ForSync(used), secrets), reachable(secretrefs.ForProposals(used), secrets)); err != nil {
 		return nil, nil, err
 	}
 	if err := c.checkPush(u); err != nil {
 		return nil, nil, err
 	}
 	auth := c.auth(secrets)
-	auth.CA = plainReader(v1alpha1.SecretGitCA, gs.Git.CASecretRef, secrets)
+	auth.CA = plainReader(secretrefs.GitCA, gs.Git.CASecretRef, secrets)
 	if auth.App != nil {
 		auth.App.Permissions = proposalPermissions()
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/secretrefs"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/secret"
@@ -19,10 +20,10 @@ import (
 type Secrets interface {
 	// Read returns the value of ref, the secret named at field, without trailing white space. It reads the value again
 	// on each call, so that a rotated secret takes effect immediately. The error says what to do.
-	Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error)
+	Read(field secretrefs.Field, ref v1alpha1.SecretKeyRef) (secret.String, error)
 	// Reachable returns an error if this process can never read the value, even if a user creates the missing secret.
 	// It returns nil for a secret that is missing but can still appear.
-	Reachable(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) error
+	Reachable(field secretrefs.Field, ref v1alpha1.SecretKeyRef) error
 }
 
 // LocalSecrets reads the secrets of a standalone agent from files on the same machine.
@@ -34,7 +35,7 @@ type LocalSecrets struct {
 }
 
 // Read implements Secrets.
-func (l LocalSecrets) Read(_ v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+func (l LocalSecrets) Read(_ secretrefs.Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
 	id := ref.Name + "/" + ref.Key
 	name, err := l.file(ref)
 	if err != nil {
@@ -71,7 +72,7 @@ func (l LocalSecrets) FilesToWatch(spec *v1alpha1.GatewaySyncSpec) []string {
 }
 
 // Reachable implements Secrets. It returns nil, because a user can create a missing file at any time.
-func (l LocalSecrets) Reachable(v1alpha1.SecretField, v1alpha1.SecretKeyRef) error { return nil }
+func (l LocalSecrets) Reachable(secretrefs.Field, v1alpha1.SecretKeyRef) error { return nil }
 
 // Mounted reads the secrets that the pod of the agent mounts. The mounts are fixed when the pod is created. The injector mounts
 // each Secret in Dir. A pod without the injector can name single files instead.
@@ -81,11 +82,11 @@ type Mounted struct {
 	// Keys are the keys that the volumes in Dir list, as NAME/KEY. If nil, the volumes contain every key of their Secret.
 	Keys map[string]bool
 	// Files are the paths from variables such as GIT_TOKEN_FILE. Mounted reads them only if Dir is empty.
-	Files map[v1alpha1.SecretField]string
+	Files map[secretrefs.Field]string
 }
 
 // Read implements Secrets.
-func (m Mounted) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+func (m Mounted) Read(field secretrefs.Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
 	if err := m.Reachable(field, ref); err != nil {
 		return secret.String{}, err
 	}
@@ -148,7 +149,7 @@ func (m Mounted) missingAdvice() string {
 }
 
 // Reachable implements Secrets. Only a new pod can mount another Secret or key.
-func (m Mounted) Reachable(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) error {
+func (m Mounted) Reachable(field secretrefs.Field, ref v1alpha1.SecretKeyRef) error {
 	if m.Dir == "" {
 		if m.Files[field] == "" {
 			return failure.New(v1alpha1.ReasonPodRestartNeeded, "%s names a secret, but the pod has no file for it: mount the secret, set SECRETS_DIR or the variable for this field, and restart the pod", field)

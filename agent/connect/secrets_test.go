@@ -13,6 +13,7 @@ import (
 
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/secretrefs"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -29,18 +30,18 @@ func ref(name, key string) v1alpha1.SecretKeyRef { return v1alpha1.SecretKeyRef{
 func TestSecretFilesAreReread(t *testing.T) {
 	dir := t.TempDir()
 	s := LocalSecrets{Dir: dir, Files: map[string]string{"git/token": write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1\n")}}
-	v, err := s.Read(v1alpha1.SecretGitToken, ref("git", "token"))
+	v, err := s.Read(secretrefs.GitToken, ref("git", "token"))
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-1", v.Reveal())
 	write(t, s.Files["git/token"], "S3CR3T-2")
-	v, err = s.Read(v1alpha1.SecretGitToken, ref("git", "token"))
+	v, err = s.Read(secretrefs.GitToken, ref("git", "token"))
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-2", v.Reveal())
 
 	write(t, filepath.Join(dir, "gateway", "apiKey"), " \n")
-	_, err = s.Read(v1alpha1.SecretGatewayAPI, ref("gateway", "apiKey"))
+	_, err = s.Read(secretrefs.GatewayAPI, ref("gateway", "apiKey"))
 	require.ErrorContains(t, err, "is empty")
-	_, err = s.Read(v1alpha1.SecretGatewayAPI, ref("gateway", "other"))
+	_, err = s.Read(secretrefs.GatewayAPI, ref("gateway", "other"))
 	require.ErrorContains(t, err, "--secret gateway/other=FILE")
 	assert.NotContains(t, err.Error(), "S3CR3T")
 }
@@ -50,29 +51,29 @@ func TestUnmountedSecretNeedsRestart(t *testing.T) {
 	write(t, filepath.Join(dir, "git", "..data", "token"), "S3CR3T-1\n")
 	require.NoError(t, os.Symlink("..data/token", filepath.Join(dir, "git", "token"))) // as the kubelet does
 	m := Mounted{Dir: dir}
-	v, err := m.Read(v1alpha1.SecretGitToken, ref("git", "token"))
+	v, err := m.Read(secretrefs.GitToken, ref("git", "token"))
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-1", v.Reveal())
 
 	assert.Equal(t, []string{filepath.Join(dir, "git", "..data")}, m.FilesToWatch())
-	assert.Equal(t, []string{"/a", "/b"}, Mounted{Files: map[v1alpha1.SecretField]string{v1alpha1.SecretGitCA: "/b", v1alpha1.SecretGitToken: "/a", v1alpha1.SecretGitSSHKey: "/none/c"}}.FilesToWatch())
+	assert.Equal(t, []string{"/a", "/b"}, Mounted{Files: map[secretrefs.Field]string{secretrefs.GitCA: "/b", secretrefs.GitToken: "/a", secretrefs.GitSSHKey: "/none/c"}}.FilesToWatch())
 	assert.Empty(t, Mounted{Dir: filepath.Join(dir, "none")}.FilesToWatch())
 
-	_, err = m.Read(v1alpha1.SecretGitToken, ref("git", "password"))
+	_, err = m.Read(secretrefs.GitToken, ref("git", "password"))
 	require.ErrorContains(t, err, "no key password of Secret git")
 	assert.NotEqual(t, v1alpha1.ReasonPodRestartNeeded, failure.Reason(err, ""), "a user may create the key")
 
-	_, err = m.Read(v1alpha1.SecretGitToken, ref("other", "token"))
+	_, err = m.Read(secretrefs.GitToken, ref("other", "token"))
 	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
 	assert.ErrorContains(t, err, "spec.git.auth.token")
-	assert.True(t, failure.Is(m.Reachable(v1alpha1.SecretGatewayAPI, ref("other", "token")), v1alpha1.ReasonPodRestartNeeded))
+	assert.True(t, failure.Is(m.Reachable(secretrefs.GatewayAPI, ref("other", "token")), v1alpha1.ReasonPodRestartNeeded))
 
 	write(t, filepath.Join(dir, "..", "outside"), "S3CR3T-2")
 	for _, bad := range []v1alpha1.SecretKeyRef{ref("..", "outside"), ref("git", ".."), ref("git/../..", "outside"), ref("", "x"), ref("git", ".")} {
 		t.Run(fmt.Sprintf("key %q of Secret %q", bad.Key, bad.Name), func(t *testing.T) {
-			_, err := m.Read(v1alpha1.SecretGitToken, bad)
+			_, err := m.Read(secretrefs.GitToken, bad)
 			assert.ErrorContains(t, err, "is not a valid NAME/KEY")
-			_, err = LocalSecrets{Dir: dir}.Read(v1alpha1.SecretGitToken, bad)
+			_, err = LocalSecrets{Dir: dir}.Read(secretrefs.GitToken, bad)
 			assert.ErrorContains(t, err, "is not a valid NAME/KEY")
 		})
 	}
@@ -84,37 +85,37 @@ func TestChangedSecretKeyNeedsRestart(t *testing.T) {
 	write(t, filepath.Join(dir, "git", "token"), "S3CR3T-1")
 	write(t, filepath.Join(dir, "git", "beside"), "S3CR3T-2")
 	m := Mounted{Dir: dir, Keys: map[string]bool{"git/token": true, "git/later": true}}
-	_, err := m.Read(v1alpha1.SecretGitToken, ref("git", "token"))
+	_, err := m.Read(secretrefs.GitToken, ref("git", "token"))
 	require.NoError(t, err)
 
 	for _, key := range []string{"password", "beside"} {
-		_, err = m.Read(v1alpha1.SecretGitToken, ref("git", key))
+		_, err = m.Read(secretrefs.GitToken, ref("git", key))
 		require.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
 		require.ErrorContains(t, err, "spec.git.auth.token names key "+key+" of Secret git")
 		spec := v1alpha1.GatewaySyncSpec{Git: v1alpha1.GitSpec{Auth: &v1alpha1.GitAuth{Token: &v1alpha1.TokenAuth{SecretRef: ref("git", key)}}}}
 		assert.True(t, failure.Is(Reachable(&spec, m), v1alpha1.ReasonPodRestartNeeded), "an agent that lacks it does not lead")
 	}
 
-	_, err = m.Read(v1alpha1.SecretGitToken, ref("git", "later"))
+	_, err = m.Read(secretrefs.GitToken, ref("git", "later"))
 	require.ErrorContains(t, err, "no key later of Secret git: create it")
 	assert.False(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded))
 	assert.NotContains(t, err.Error(), "restart")
-	require.NoError(t, m.Reachable(v1alpha1.SecretGitToken, ref("git", "later")))
+	require.NoError(t, m.Reachable(secretrefs.GitToken, ref("git", "later")))
 	write(t, filepath.Join(dir, "git", "later"), "S3CR3T-3")
-	v, err := m.Read(v1alpha1.SecretGitToken, ref("git", "later"))
+	v, err := m.Read(secretrefs.GitToken, ref("git", "later"))
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-3", v.Reveal())
 }
 
 func TestHandWrittenPodSecretFiles(t *testing.T) {
-	m := Mounted{Files: map[v1alpha1.SecretField]string{v1alpha1.SecretGitToken: write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1")}}
-	v, err := m.Read(v1alpha1.SecretGitToken, ref("whatever", "name"))
+	m := Mounted{Files: map[secretrefs.Field]string{secretrefs.GitToken: write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1")}}
+	v, err := m.Read(secretrefs.GitToken, ref("whatever", "name"))
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-1", v.Reveal())
-	_, err = m.Read(v1alpha1.SecretGitSSHKey, ref("whatever", "name"))
+	_, err = m.Read(secretrefs.GitSSHKey, ref("whatever", "name"))
 	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
-	require.NoError(t, os.Remove(m.Files[v1alpha1.SecretGitToken]))
-	_, err = m.Read(v1alpha1.SecretGitToken, ref("whatever", "name"))
+	require.NoError(t, os.Remove(m.Files[secretrefs.GitToken]))
+	_, err = m.Read(secretrefs.GitToken, ref("whatever", "name"))
 	assert.ErrorContains(t, err, "no key name of Secret whatever")
 }
 
@@ -128,12 +129,12 @@ func TestSecretValueInsteadOfPath(t *testing.T) {
 		"with a NUL":       "S3CR3T\x00",
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := Mounted{Files: map[v1alpha1.SecretField]string{v1alpha1.SecretGitSSHKey: value}}
-			_, err := m.Read(v1alpha1.SecretGitSSHKey, ref("git", "key"))
+			m := Mounted{Files: map[secretrefs.Field]string{secretrefs.GitSSHKey: value}}
+			_, err := m.Read(secretrefs.GitSSHKey, ref("git", "key"))
 			require.ErrorContains(t, err, "spec.git.auth.sshKey: ")
 			assert.NotContains(t, err.Error(), "S3CR3T")
 			assert.Empty(t, m.FilesToWatch(), "the watcher would log the value")
-			_, err = LocalSecrets{Dir: t.TempDir(), Files: map[string]string{"git/token": value}}.Read(v1alpha1.SecretGitToken, ref("git", "token"))
+			_, err = LocalSecrets{Dir: t.TempDir(), Files: map[string]string{"git/token": value}}.Read(secretrefs.GitToken, ref("git", "token"))
 			require.ErrorContains(t, err, "FILE must be a path, not the value")
 			assert.NotContains(t, err.Error(), "S3CR3T")
 		})
@@ -177,10 +178,10 @@ func TestConfigMapIsReadLikeASecret(t *testing.T) {
 	write(t, filepath.Join(dir, "keys", "list"), "of the Secret\n")
 	file := write(t, filepath.Join(dir, "configmap_keys", "list"), "of the ConfigMap\n")
 	m := Mounted{Dir: dir, Keys: map[string]bool{"keys/list": true, "configmap_keys/list": true}}
-	v, err := m.Read(v1alpha1.ConfigMapGitKeys, ref("keys", "list"))
+	v, err := m.Read(secretrefs.GitKeysConfigMap, ref("keys", "list"))
 	require.NoError(t, err)
 	assert.Equal(t, "of the ConfigMap", v.Reveal())
-	v, err = m.Read(v1alpha1.SecretGitKeys, ref("keys", "list"))
+	v, err = m.Read(secretrefs.GitKeys, ref("keys", "list"))
 	require.NoError(t, err)
 	assert.Equal(t, "of the Secret", v.Reveal())
 

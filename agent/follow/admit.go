@@ -6,6 +6,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -19,7 +21,7 @@ import (
 // checkRequests returns why a GatewaySync that was just read does not ask for what the target says; nil if it does.
 func checkRequests(gs *v1alpha1.GatewaySync, in *instruction, onDisk volume) error {
 	var err error
-	switch commit := gs.RequestedCommit(); {
+	switch commit := desiredref.RequestsOf(gs).Commit(); {
 	case in.Ref == "" || in.Ref == gs.Spec.Git.Ref || onDisk.holds(in.Commit):
 	case in.Ref != gs.Annotations[v1alpha1.AnnotationRequestedRef]:
 		err = failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says %q, which neither spec.git.ref nor a request asks for: waiting for its lead", in.Ref)
@@ -32,12 +34,12 @@ func checkRequests(gs *v1alpha1.GatewaySync, in *instruction, onDisk volume) err
 	if err != nil {
 		return err
 	}
-	if in.ConfirmDeletion != "" && in.ConfirmDeletion != gs.ConfirmedDeletion() {
+	if in.ConfirmDeletion != "" && in.ConfirmDeletion != annotation.ConfirmedDeletion(gs) {
 		return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget confirms the deletion of %q, and the GatewaySync does not: waiting for its lead", in.ConfirmDeletion)
 	}
 	for _, r := range []struct{ name, inTarget, inSync string }{
-		{"forceSync", in.ForceID, clip(gs.ForceSync(), maxForce)}, {"propose", in.Propose, gs.Propose()},
-		{"restore", in.Restore, gs.Restore()}, {"retry", in.Retry, gs.Retry()},
+		{"forceSync", in.ForceID, clip(annotation.ForceSync(gs), maxForce)}, {"propose", in.Propose, annotation.Propose(gs)},
+		{"restore", in.Restore, annotation.Restore(gs)}, {"retry", in.Retry, annotation.Retry(gs)},
 	} {
 		if r.inTarget != "" && r.inTarget != r.inSync {
 			return failure.New(v1alpha1.ReasonWaitingForLead, "the SyncTarget says %s %q, and the GatewaySync does not: waiting for its lead", r.name, r.inTarget)

@@ -12,7 +12,9 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 )
@@ -164,7 +166,7 @@ func (f *Follower) readTarget() (in instruction, p *loop.Problem, leave bool) {
 // effective returns the spec as it applies to this gateway.
 func (f *Follower) effective(gs *v1alpha1.GatewaySync) (effective.Settings, error) {
 	profile := f.Profile
-	if live, ok := v1alpha1.PodAnnotation(f.pod.annotations, v1alpha1.AnnotationProfile); ok && live != "" {
+	if live, ok := gatewaypod.Annotation(f.pod.annotations, v1alpha1.AnnotationProfile); ok && live != "" {
 		profile = live
 	}
 	return effective.Of(gs, profile, f.pod.annotations)
@@ -193,11 +195,11 @@ func (f *Follower) prepare(ctx context.Context, gs *v1alpha1.GatewaySync, in ins
 	if err != nil {
 		return inputs{profile: eff}, err
 	}
-	ordinal, _ := v1alpha1.PodOrdinal(f.Pod, f.pod.labels)
-	if !v1alpha1.ProposesFor(in.Propose, f.Gateway) { // a request to another gateway must not change this gateway's order
+	ordinal, _ := gatewaypod.Ordinal(f.Pod, f.pod.labels)
+	if !annotation.ProposesFor(in.Propose, f.Gateway) { // a request to another gateway must not change this gateway's order
 		in.Propose = ""
 	}
-	if v1alpha1.RestoresOn(in.Restore, f.Gateway) == "" {
+	if annotation.RestoresOn(in.Restore, f.Gateway) == "" {
 		in.Restore = ""
 	}
 	in.WindowApproved = in.WindowApproved && f.gate.passesWindow(ctx, in.Commit, eff.Windows)

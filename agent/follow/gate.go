@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/schedule"
 )
 
@@ -118,7 +119,7 @@ func (g *gate) check(ctx context.Context, gs *v1alpha1.GatewaySync, in instructi
 	case open:
 	case r.open == 0 && gs.DryRunBefore():
 		p.dry = true
-	case approval && r.open < steps && order.Stage(r.open+1) == stage && order.Opens(r.open+1) && !gs.Approved(stage.Name, in.Commit.String()):
+	case approval && r.open < steps && order.Stage(r.open+1) == stage && order.Opens(r.open+1) && !annotation.Approved(gs, stage.Name, in.Commit.String()):
 		p.hold(v1alpha1.ReasonApprovalNeeded, "%s waits until stage %s is approved", in.Commit.Short(), stage.Name)
 	default:
 		p.hold(v1alpha1.ReasonGateClosed, "%s waits: %d of %d steps are open, and this gateway is in step %d", in.Commit.Short(), r.open, steps, step)
@@ -137,7 +138,7 @@ func (in *instruction) goTo(o origin) { in.Ref, in.Name, in.Commit = o.ref, o.na
 // approved reports whether a stage that needs approvals may get a commit: the commit was approved, ran everywhere before, or is on the disk.
 func (g *gate) approved(ctx context.Context, stage string, commit plan.ID) bool {
 	return g.volume.holds(commit) || g.spec.confirm(ctx, &g.rollout, stage+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
-		return gs.Approved(stage, commit.String()) || gs.Status.RanEverywhere(commit.String())
+		return annotation.Approved(gs, stage, commit.String()) || gs.Status.RanEverywhere(commit.String())
 	})
 }
 
@@ -157,7 +158,7 @@ func (g *gate) bearsOut(ctx context.Context, o origin) bool {
 func (g *gate) passesWindow(ctx context.Context, commit plan.ID, windows []v1alpha1.MaintenanceWindow) bool {
 	own, _ := schedule.ParseWindows(windows, g.gateway) // the sync reports windows that are not valid
 	return len(own) > 0 && g.spec.confirm(ctx, &g.window, v1alpha1.WindowApproval+"@"+commit.String(), func(gs *v1alpha1.GatewaySync) bool {
-		return gs.WindowApproved(commit.String())
+		return annotation.WindowApproved(gs, commit.String())
 	})
 }
 
@@ -182,7 +183,7 @@ func (f *Follower) keep(ctx context.Context, gs *v1alpha1.GatewaySync, in instru
 		return
 	}
 	next := *o
-	if v1alpha1.RestoresOn(in.Restore, f.Gateway) != "" {
+	if annotation.RestoresOn(in.Restore, f.Gateway) != "" {
 		next.Restore = in.Restore
 	}
 	restores := f.Engine.Restores(next.Task)
@@ -214,7 +215,7 @@ func (f *Follower) takeKept(ctx context.Context, gs *v1alpha1.GatewaySync, in in
 	m.rollback, m.request = false, sync.Request{}
 	task := sync.Task{Target: m.in.Target, Profile: m.profile, Facts: m.facts}
 	withRestore := task
-	if v1alpha1.RestoresOn(restore, f.Gateway) != "" {
+	if annotation.RestoresOn(restore, f.Gateway) != "" {
 		withRestore.Restore = restore
 	}
 	if f.Engine.Has(task) || f.Engine.Restores(withRestore) {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 )
 
 // closed returns a gateway that runs the second commit, has a snapshot from before it, and waits for the third.
@@ -55,7 +56,7 @@ func TestClosedStepRestoresASnapshot(t *testing.T) {
 				p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))
 				assert.Equal(t, "two", p.title())
 			}
-			value := v1alpha1.RestoreValue(snapshot, time.Now())
+			value := annotation.RestoreValue(snapshot, time.Now())
 			w.annotate(v1alpha1.AnnotationRestore, value)
 			w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
 			back := func(s v1alpha1.SyncReportStatus) bool {

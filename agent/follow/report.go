@@ -14,6 +14,8 @@ import (
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
+	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
 // Bounds of a report in bytes. The API allows a little more. With its metadata a report has at most 4 KiB.
@@ -94,7 +96,7 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 	case len(s.Snapshots) > 0:
 		newest := s.Snapshots[len(s.Snapshots)-1]
 		at := metav1.NewTime(newest.Time)
-		r.LastSnapshot = &v1alpha1.GatewaySnapshot{ID: newest.ID, Size: v1alpha1.SizeText(newest.Bytes), Timestamp: &at, Stored: newest.Stored}
+		r.LastSnapshot = &v1alpha1.GatewaySnapshot{ID: newest.ID, Size: syntax.SizeText(newest.Bytes), Timestamp: &at, Stored: newest.Stored}
 	}
 	if s.Report == nil || s.Report.History == nil {
 		r.SyncHistory = was.SyncHistory
@@ -157,7 +159,7 @@ func syncHistory(list []sync.Audit) []v1alpha1.SyncRecord {
 		if !a.Target.IsZero() {
 			r.Commit = a.Target.String()
 		}
-		if r.Valid() && len(out) < maxHistory {
+		if validation.SyncRecordValid(&r) && len(out) < maxHistory {
 			out = append(out, r)
 		}
 	}
@@ -229,10 +231,10 @@ func boundProposal(p *v1alpha1.Proposal) *v1alpha1.Proposal {
 	b := *p
 	b.Reason, b.Message = v1alpha1.Reason(clip(string(b.Reason), maxWord)), clip(b.Message, maxProposal/2)
 	b.Number, b.Files, b.Refused = max(b.Number, 0), max(b.Files, 0), max(b.Refused, 0)
-	if b.Commit != strings.ToLower(b.Commit) || !v1alpha1.IsCommit(b.Commit) {
+	if b.Commit != strings.ToLower(b.Commit) || !syntax.IsCommit(b.Commit) {
 		b.Commit = ""
 	}
-	if len(b.Branch) > maxRef || v1alpha1.RefProblem(b.Branch) != "" {
+	if len(b.Branch) > maxRef || syntax.RefProblem(b.Branch) != "" {
 		b.Branch = ""
 	}
 	if len(b.URL) > maxURL || !utf8.ValidString(b.URL) {

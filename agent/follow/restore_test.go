@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -30,10 +31,10 @@ func TestFollowerRestoresASnapshot(t *testing.T) {
 	w.lead(at(second))
 	p.synced(second, "two")
 	s := p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil })
-	require.Equal(t, s.LastSnapshot.ID, v1alpha1.RestoresOn(s.LastSnapshot.ID, "line-0"))
+	require.Equal(t, s.LastSnapshot.ID, annotation.RestoresOn(s.LastSnapshot.ID, "line-0"))
 	assert.NotEmpty(t, s.LastSnapshot.Size)
 
-	value := v1alpha1.RestoreValue(s.LastSnapshot.ID, time.Now())
+	value := annotation.RestoreValue(s.LastSnapshot.ID, time.Now())
 	w.annotate(v1alpha1.AnnotationRestore, value)
 	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
 	s = p.await("back", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRolledBack })

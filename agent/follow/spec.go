@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
@@ -104,8 +105,8 @@ func (s *specReader) fetch(ctx context.Context, in instruction, epoch int, chang
 		}
 		return nil, err
 	}
-	s.failures, s.rollback = 0, gs.RequestedUnless() != ""
-	s.request = sync.Request{By: gs.RequestedBy(), For: gs.Annotations[v1alpha1.AnnotationRequestedFor], At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
+	s.failures, s.rollback = 0, desiredref.RequestsOf(gs).Unless() != ""
+	s.request = sync.Request{By: desiredref.RequestsOf(gs).By(), For: gs.Annotations[v1alpha1.AnnotationRequestedFor], At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 	// A pause by annotation comes through the target; in this copy it becomes stale.
 	delete(gs.Annotations, v1alpha1.AnnotationPaused)
 	if was := s.gs; was != nil && was.UID == gs.UID && was.Generation == gs.Generation && equality.Semantic.DeepEqual(&was.Spec, &gs.Spec) {

@@ -16,6 +16,7 @@ import (
 	"stoker.io/stoker/agent/loop"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/file"
@@ -169,7 +170,7 @@ func (s *startup) loadPolicy(d *disk.Dir) {
 
 // setPolicy adopts what the spec says about the start, and stores it on the volume.
 func (s *startup) setPolicy(start v1alpha1.Startup, gs *v1alpha1.GatewaySync) {
-	deadline, err := gs.Spec.Deadline()
+	deadline, err := effective.ProgressDeadline(&gs.Spec)
 	if err != nil {
 		deadline = v1alpha1.DefaultProgressDeadline
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/internal/status"
 )
@@ -24,7 +25,7 @@ func (r *rollout) begin() (t *v1alpha1.TargetRollout, fresh bool) {
 	case moved && (r.rollback || sameRules) && r.gs.Status.RanEverywhere(r.want.Commit), was == nil && !moved, r.first():
 		next.Open, next.Done = steps, true
 		return next, true
-	case moved, !sameRules, was.Failed != "" && r.want.Retry != r.published.Retry && v1alpha1.Retries(r.want.Retry, r.want.Commit):
+	case moved, !sameRules, was.Failed != "" && r.want.Retry != r.published.Retry && annotation.Retries(r.want.Retry, r.want.Commit):
 		return next, true
 	}
 	order := next.Order

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status"
 	"stoker.io/stoker/test/gitserver"
@@ -64,7 +66,7 @@ func TestRequestOverridesSpec(t *testing.T) {
 	v2 := s.Head()
 
 	at := now()
-	s.annotate(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", at),
+	s.annotate(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, desiredref.RequestOver("v2", "main", at),
 		v1alpha1.AnnotationRequestedAt, at, v1alpha1.AnnotationRequestedBy, "kargo")
 	target := s.untilTarget(v2)
 	assert.Equal(t, "v2", target.Ref)
@@ -127,7 +129,7 @@ func TestARollbackHoldsUntilTheBranchMovesOn(t *testing.T) {
 	s.untilTarget(bad)
 	s.takes("gw-0")
 	at := now()
-	s.annotate(v1alpha1.AnnotationRequestedRef, s.first, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(s.first, "main", at),
+	s.annotate(v1alpha1.AnnotationRequestedRef, s.first, v1alpha1.AnnotationRequestedOver, desiredref.RequestOver(s.first, "main", at),
 		v1alpha1.AnnotationRequestedUnless, bad, v1alpha1.AnnotationRequestedAt, at, v1alpha1.AnnotationRequestedBy, "cli")
 	s.untilTarget(s.first)
 	s.takes("gw-0")
@@ -170,7 +172,7 @@ func TestARequestMayNameOnlyWhatIsAllowed(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			before := s.target().Commit
 			at := fmt.Sprint(now(), i)
-			s.annotate(v1alpha1.AnnotationRequestedRef, c.ref, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(c.ref, "main", at), v1alpha1.AnnotationRequestedAt, at)
+			s.annotate(v1alpha1.AnnotationRequestedRef, c.ref, v1alpha1.AnnotationRequestedOver, desiredref.RequestOver(c.ref, "main", at), v1alpha1.AnnotationRequestedAt, at)
 			if c.want != "" {
 				s.until("the request for "+c.ref+" is looked at", func(gs *v1alpha1.GatewaySync) bool {
 					return gs.Status.Target.RequestedAt == at && gs.Status.Target.Commit == c.want
@@ -489,8 +491,7 @@ func TestProposals(t *testing.T) {
 		return e["p:gw-0:PRCreated"] == 1 && e["p:gw-1:ChangesRefused"] == 1 && e["g:site:ChangesRefused"] == 1
 	}, tenfold, 50*time.Millisecond, "%v", s.events())
 
-	revision := s.target().Revision
-	value := v1alpha1.ProposeValue("gw-0", time.Now())
+	revision, value := s.target().Revision, annotation.ProposeValue("gw-0", time.Now())
 	s.annotate(v1alpha1.AnnotationPropose, value)
 	require.Eventually(t, func() bool { return s.target().Propose == value }, tenfold, 20*time.Millisecond)
 	assert.Equal(t, revision, s.target().Revision, "the reports stay current")

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 )
 
 // story changes a GatewaySync like operators and automation do, and predicts independently what its gateways must run. A
@@ -36,10 +37,10 @@ func (s *story) branch(name string) string {
 func (s *story) ask(ctx context.Context, gs *v1alpha1.GatewaySync, q question) pollResult {
 	_ = s.poll(ctx, gs, q) // takes time
 	f := pollResult{question: q}
-	want, err := v1alpha1.DesiredRef(gs, "")
+	want, err := desiredref.Of(gs, "")
 	if err == nil && want.ResolveSpec {
 		f.specCommit = s.branch(gs.Spec.Git.Ref)
-		want, err = v1alpha1.DesiredRef(gs, f.specCommit)
+		want, err = desiredref.Of(gs, f.specCommit)
 	}
 	f.desired, f.err = want.Ref, err
 	if err == nil {
@@ -66,7 +67,7 @@ func (s *story) step(r *rand.Rand, n int) {
 			}
 		case "setter", "rollback":
 			a[v1alpha1.AnnotationRequestedRef] = ref
-			a[v1alpha1.AnnotationRequestedOver] = v1alpha1.RequestOver(ref, spec, at)
+			a[v1alpha1.AnnotationRequestedOver] = desiredref.RequestOver(ref, spec, at)
 			a[v1alpha1.AnnotationRequestedAt] = at
 			delete(a, v1alpha1.AnnotationRequestedUnless)
 			if action == "rollback" {
@@ -120,7 +121,7 @@ func TestRollbackOfUnseenCommit(t *testing.T) {
 			rollback := func(unless string) {
 				s.change(func(gs *v1alpha1.GatewaySync) {
 					gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: "v2", v1alpha1.AnnotationRequestedUnless: unless,
-						v1alpha1.AnnotationRequestedOver: v1alpha1.RequestOver("v2", "main", "t"+unless)}
+						v1alpha1.AnnotationRequestedOver: desiredref.RequestOver("v2", "main", "t"+unless)}
 				})
 				time.Sleep(10 * time.Second)
 			}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -151,7 +152,7 @@ func TestSummaryOverAnyAdmittedStatus(t *testing.T) {
 			continue
 		}
 		assert.Equal(t, "main", gs.Spec.Git.Ref)
-		_, err = v1alpha1.DesiredRef(gs, "")
+		_, err = desiredref.Of(gs, "")
 		assert.NoError(t, err, c.Name)
 		is, err := s.summed(t, scene, gs)
 		if assert.NoError(t, err, c.Name) {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -16,7 +17,7 @@ func (s *site) requests(ref, commit string) {
 	s.t.Helper()
 	at := now()
 	s.annotate(v1alpha1.AnnotationRequestedRef, ref, v1alpha1.AnnotationRequestedCommit, commit,
-		v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(ref, s.sync().Spec.Git.Ref, at), v1alpha1.AnnotationRequestedAt, at)
+		v1alpha1.AnnotationRequestedOver, desiredref.RequestOver(ref, s.sync().Spec.Git.Ref, at), v1alpha1.AnnotationRequestedAt, at)
 }
 
 func (s *site) hints() string {

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status"
 )
@@ -33,8 +34,8 @@ func stripped(obj any) (any, error) {
 	}
 	for _, containers := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range containers {
-			if containers[i].Name == v1alpha1.AgentContainer && !v1alpha1.IsForeignAgent(&containers[i]) {
-				s.Spec.Containers = []corev1.Container{{Name: v1alpha1.AgentContainer}}
+			if containers[i].Name == gatewaypod.AgentContainer && !gatewaypod.IsForeignAgent(&containers[i]) {
+				s.Spec.Containers = []corev1.Container{{Name: gatewaypod.AgentContainer}}
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -52,7 +53,7 @@ func (p *poller) poll(ctx context.Context, gs *v1alpha1.GatewaySync, q question)
 }
 
 func (p *poller) ask(ctx context.Context, gs *v1alpha1.GatewaySync, f *pollResult) error {
-	want, err := v1alpha1.DesiredRef(gs, "")
+	want, err := desiredref.Of(gs, "")
 	if err != nil {
 		return err
 	}
@@ -71,7 +72,7 @@ func (p *poller) ask(ctx context.Context, gs *v1alpha1.GatewaySync, f *pollResul
 		// If spec.git.ref does not exist, the request stays in force.
 		if at, err := resolve(all, gs.Spec.Git.Ref); err == nil {
 			f.specCommit = at.Commit.String()
-			if want, err = v1alpha1.DesiredRef(gs, f.specCommit); err != nil {
+			if want, err = desiredref.Of(gs, f.specCommit); err != nil {
 				return err
 			}
 		}

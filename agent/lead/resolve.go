@@ -8,6 +8,8 @@ import (
 
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/status"
 )
@@ -39,7 +41,7 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	if t.lastPoll.question.same(q) {
 		specCommit = t.lastPoll.specCommit
 	}
-	want, err := v1alpha1.DesiredRef(&seen, specCommit)
+	want, err := desiredref.Of(&seen, specCommit)
 	if err != nil {
 		return status.Ref{Err: err, Looked: true, Answered: t.answeredRequest}, question{}
 	}
@@ -80,7 +82,7 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 }
 
 // inherit adopts the commit of an earlier lead if it was resolved from the same ref.
-func (t *term) inherit(gs *v1alpha1.GatewaySync, q question, want v1alpha1.Desired) {
+func (t *term) inherit(gs *v1alpha1.GatewaySync, q question, want desiredref.Desired) {
 	if t.resolved.git == q.git && t.resolved.ref == want.Ref {
 		return
 	}
@@ -91,7 +93,7 @@ func (t *term) inherit(gs *v1alpha1.GatewaySync, q question, want v1alpha1.Desir
 
 // interval returns the polling interval. An invalid one is reported with the spec; the default applies meanwhile.
 func interval(gs *v1alpha1.GatewaySync) time.Duration {
-	d, err := gs.Spec.Polling.Period()
+	d, err := effective.PollingInterval(&gs.Spec.Polling)
 	if err != nil {
 		return v1alpha1.DefaultPollingInterval
 	}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/internal/status"
 )
@@ -161,7 +162,7 @@ func (r *rollout) mayOpenNext() bool {
 		return false
 	}
 	stage := r.order.Stage(open + 1)
-	if stage == nil || !r.order.Opens(open+1) || r.gs.Approved(stage.Name, r.want.Commit) {
+	if stage == nil || !r.order.Opens(open+1) || annotation.Approved(r.gs, stage.Name, r.want.Commit) {
 		return true
 	}
 	switch n := r.members(stage); {
@@ -244,7 +245,7 @@ func (r *rollout) synced(open int) bool {
 // them may be left out or gone since the stage began.
 func (r *rollout) stageProven(open int) bool {
 	stage := r.order.Stage(open)
-	if stage == nil || !r.order.Ends(open) || r.gs.Approved(stage.Name, r.want.Commit) {
+	if stage == nil || !r.order.Ends(open) || annotation.Approved(r.gs, stage.Name, r.want.Commit) {
 		return true
 	}
 	return slices.ContainsFunc(r.gateways, func(g status.Standing) bool {

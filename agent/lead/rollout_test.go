@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/api/v1alpha1/schedule"
 	"stoker.io/stoker/internal/status"
 )
@@ -96,7 +97,7 @@ func (l *line) settle() progress {
 }
 
 func (l *line) approve(stage string) {
-	l.gs.Annotations = map[string]string{v1alpha1.AnnotationApproved: v1alpha1.Approve(l.gs.Annotations[v1alpha1.AnnotationApproved], stage, l.want.Commit)}
+	l.gs.Annotations = map[string]string{v1alpha1.AnnotationApproved: annotation.Approve(l.gs.Annotations[v1alpha1.AnnotationApproved], stage, l.want.Commit)}
 }
 
 func (l *line) fails(name string, reason v1alpha1.Reason) {
@@ -255,9 +256,9 @@ func TestAbortedRollout(t *testing.T) {
 	})
 	t.Run("retry", func(t *testing.T) {
 		l := failed(true)
-		l.want.Retry = v1alpha1.RetryValue(commitC, noon)
+		l.want.Retry = annotation.RetryValue(commitC, noon)
 		assert.Equal(t, v1alpha1.RolloutAborted, l.settle().status.Phase, "of another commit")
-		l.want.Retry = v1alpha1.RetryValue(commitB, noon)
+		l.want.Retry = annotation.RetryValue(commitB, noon)
 		assert.Equal(t, v1alpha1.RolloutSoaking, l.settle().status.Phase)
 		assert.Equal(t, []string{"dev-1", "dev-2"}, l.having(commitB))
 	})
@@ -334,7 +335,7 @@ func TestRolloutModel(t *testing.T) {
 					l.gs.Status.Rollout = nil
 				}
 			case 9:
-				l.want.Retry = v1alpha1.RetryValue(l.want.Commit, l.now)
+				l.want.Retry = annotation.RetryValue(l.want.Commit, l.now)
 			case 10:
 				l.now = l.now.Add(-time.Duration(random.IntN(60)) * time.Second)
 			default:
@@ -361,7 +362,7 @@ func TestRolloutModel(t *testing.T) {
 						require.True(t, l.at[g.Name] == want || leftOut(g), "seed %d: step %d opened, %s is %s/%s", seed, step+1, g.Name, g.Phase, g.Reason)
 					}
 				}
-				require.True(t, step != 1 || seed%2 == 0 || l.gs.Approved("pilot", want), "seed %d: stage pilot opened without an approval", seed)
+				require.True(t, step != 1 || seed%2 == 0 || annotation.Approved(l.gs, "pilot", want), "seed %d: stage pilot opened without an approval", seed)
 			}
 		}
 		// It ends if all goes well.

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/cluster/kubetest"
 	"stoker.io/stoker/test/gitserver"
@@ -131,7 +132,7 @@ func (s *site) gateway(name string, change ...func(*corev1.Pod)) {
 	s.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelCRName: "site"},
 		Annotations: map[string]string{v1alpha1.AnnotationInject: "true", v1alpha1.AnnotationCRName: "site", v1alpha1.AnnotationGatewayName: name}},
-		Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Name: v1alpha1.AgentContainer, Image: "agent"}}, Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}}}
+		Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Name: gatewaypod.AgentContainer, Image: "agent"}}, Containers: []corev1.Container{{Name: "gateway", Image: "gateway"}}}}
 	for _, c := range change {
 		c(p)
 	}

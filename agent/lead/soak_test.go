@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -43,7 +44,7 @@ func TestRetryAfterFailedHealthCheck(t *testing.T) {
 	l.want.Commit = commitB
 	l.checks(false, 3)
 	require.Equal(t, v1alpha1.RolloutAborted, l.settle().status.Phase)
-	l.want.Retry = v1alpha1.RetryValue(commitB, noon)
+	l.want.Retry = annotation.RetryValue(commitB, noon)
 	p := l.settle()
 	assert.Equal(t, v1alpha1.RolloutSoaking, p.status.Phase, "checks of the attempt before do not count: %s", p.status.Message)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/status"
 )
@@ -92,7 +93,7 @@ func TestRecreatedTargetContinuesRevision(t *testing.T) {
 }
 
 func TestTransientErrorsAreNotReported(t *testing.T) {
-	desired := status.Ref{Desired: v1alpha1.Desired{Ref: "main"}}
+	desired := status.Ref{Desired: desiredref.Desired{Ref: "main"}}
 	given := func(err error) status.Ref { r := desired; r.Err = err; return r }
 	fail := func(reason v1alpha1.Reason) status.Ref {
 		return given(failure.New(reason, "why: %s", strings.Repeat("é", 999)))

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status"
@@ -210,11 +212,11 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 	want := is
 	want.Format = v1alpha1.TargetFormat
 	want.Paused = gs.Paused()
-	want.ForceSync = status.Cut(gs.ForceSync(), 256)
-	want.ConfirmDeletion = gs.ConfirmedDeletion()
-	want.Propose = gs.Propose()
-	want.Restore = gs.Restore()
-	want.Retry = gs.Retry()
+	want.ForceSync = status.Cut(annotation.ForceSync(gs), 256)
+	want.ConfirmDeletion = annotation.ConfirmedDeletion(gs)
+	want.Propose = annotation.Propose(gs)
+	want.Restore = annotation.Restore(gs)
+	want.Retry = annotation.Retry(gs)
 	if r := t.resolved; r.commit != "" && r.ref == ref.Desired.Ref && r.git == gitOf(gs) && ref.Desired.CheckCommit(r.commit) == nil {
 		want.Generation, want.Ref, want.Commit, want.RefName = gs.Generation, r.ref, r.commit, r.name
 		if len(r.name) > 255 || !strings.HasPrefix(r.name, "refs/heads/") && !strings.HasPrefix(r.name, "refs/tags/") {
@@ -229,7 +231,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		setProblem(&want, gs, invalid, ref)
 	}
 	roll := t.roll(ctx, gs, invalid, ref, is, &want)
-	want.MinFormat, want.WindowApproved = leastFormat(want.Rollout), gs.WindowApproved(want.Commit)
+	want.MinFormat, want.WindowApproved = leastFormat(want.Rollout), annotation.WindowApproved(gs, want.Commit)
 	if equality.Semantic.DeepEqual(is, want) {
 		t.rolling.recordDecision(roll, is)
 		return nil
@@ -239,7 +241,7 @@ func (t *term) publish(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		is.Revision = highestRevision(reports)
 	}
 	written := func() {
-		if want.Commit != is.Commit && ref.Desired.Override && gs.RequestedUnless() != "" {
+		if want.Commit != is.Commit && ref.Desired.Override && desiredref.RequestsOf(gs).Unless() != "" {
 			t.metrics.RolledBack("request")
 		}
 		if want.Commit != is.Commit || want.Ref != is.Ref {

@@ -12,6 +12,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo/repotest"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -64,7 +65,7 @@ func FuzzParseRef(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, r, again)
 		_, isCommit := r.Commit()
-		require.Equal(t, isCommit, v1alpha1.IsCommit(s), "the API's rule gives the same answer")
+		require.Equal(t, isCommit, syntax.IsCommit(s), "the API's rule gives the same answer")
 		if !isCommit {
 			require.False(t, strings.HasPrefix(s, "-") || strings.Contains(s, "..") || strings.ContainsAny(s, "\x00\n ~^:?*[\\"))
 		}

@@ -8,6 +8,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo/wire"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -59,7 +60,7 @@ func refProblem(name string) string {
 	case name == "refs", strings.HasPrefix(name, "refs/") && strings.Count(name, "/") < 2:
 		return "a full name has at least three parts, as in refs/heads/main"
 	}
-	return v1alpha1.RefProblem(name)
+	return syntax.RefProblem(name)
 }
 
 // Refs are the refs of a repository at one moment.

@@ -10,6 +10,8 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/file"
 	"stoker.io/stoker/internal/metrics"
@@ -109,7 +111,7 @@ func (l *Loop) currentOrder() *loop.Order {
 		}
 	case o == nil || l.spec.fresh || o.Commit != t.commit || o.Ref != t.ref:
 		target := l.requests()
-		target.Ref, target.Name, target.Commit, target.WindowApproved = t.ref, t.name, t.commit, gs.WindowApproved(t.commit.String())
+		target.Ref, target.Name, target.Commit, target.WindowApproved = t.ref, t.name, t.commit, annotation.WindowApproved(gs, t.commit.String())
 		l.order = &loop.Order{
 			Task:        sync.Task{Target: target, Profile: l.spec.effective, Facts: l.facts()},
 			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: l.spec.connections,
@@ -123,11 +125,11 @@ func (l *Loop) currentOrder() *loop.Order {
 // requests returns a target that has only the requests of the file's annotations that concern this gateway.
 func (l *Loop) requests() sync.Target {
 	gs := l.spec.gs
-	t := sync.Target{ForceID: gs.ForceSync(), ConfirmDeletion: gs.ConfirmedDeletion(), Retry: gs.Retry()}
-	if value := gs.Propose(); v1alpha1.ProposesFor(value, l.Gateway.Name) {
+	t := sync.Target{ForceID: annotation.ForceSync(gs), ConfirmDeletion: annotation.ConfirmedDeletion(gs), Retry: annotation.Retry(gs)}
+	if value := annotation.Propose(gs); annotation.ProposesFor(value, l.Gateway.Name) {
 		t.Propose = value
 	}
-	if value := gs.Restore(); v1alpha1.RestoresOn(value, l.Gateway.Name) != "" {
+	if value := annotation.Restore(gs); annotation.RestoresOn(value, l.Gateway.Name) != "" {
 		t.Restore = value
 	}
 	return t
@@ -170,7 +172,7 @@ func (l *Loop) Once(ctx context.Context) (s loop.State, timedOut bool) {
 // waitLimit returns how long Once waits for conditions that resolve themselves.
 func (l *Loop) waitLimit() time.Duration {
 	if l.spec.gs != nil {
-		if d, err := l.spec.gs.Spec.Deadline(); err == nil {
+		if d, err := effective.ProgressDeadline(&l.spec.gs.Spec); err == nil {
 			return d
 		}
 	}

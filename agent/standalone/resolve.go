@@ -7,6 +7,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/failure"
 )
@@ -82,13 +84,13 @@ func (l *Loop) resolveDesired(ctx context.Context) (target, error) {
 		return l.spec.connections.Remote.Resolve(ctx, ref)
 	}
 	gs := l.spec.gs
-	want, err := v1alpha1.DesiredRef(gs, "")
+	want, err := desiredref.Of(gs, "")
 	if err == nil && want.ResolveSpec {
 		spec, lookupErr := lookup(gs.Spec.Git.Ref)
 		if lookupErr != nil {
 			return target{ref: gs.Spec.Git.Ref}, lookupErr
 		}
-		want, err = v1alpha1.DesiredRef(gs, spec.Commit.String())
+		want, err = desiredref.Of(gs, spec.Commit.String())
 	}
 	if err != nil {
 		return target{ref: gs.Annotations[v1alpha1.AnnotationRequestedRef]}, err
@@ -103,7 +105,7 @@ func (l *Loop) resolveDesired(ctx context.Context) (target, error) {
 
 // interval returns the polling interval of a moving ref. The spec is already validated.
 func (l *Loop) interval() time.Duration {
-	d, err := l.spec.gs.Spec.Polling.Period()
+	d, err := effective.PollingInterval(&l.spec.gs.Spec.Polling)
 	if err != nil {
 		return v1alpha1.DefaultPollingInterval
 	}

@@ -17,6 +17,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/decode"
 	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/file"
@@ -113,7 +114,7 @@ func (l *Loop) apply(raw []byte) error {
 		return errors.Join(err, connections.Remote.Close())
 	}
 	if old := l.spec.gs; old != nil {
-		gs.Status.Request = old.Status.Request // DesiredRef needs the history of requests
+		gs.Status.Request = old.Status.Request // package desiredref needs the history of requests
 		_ = l.spec.connections.Remote.Close()  // only closes connections
 	}
 	l.spec.gs, l.spec.effective, l.spec.connections, l.spec.fresh = gs, eff, connections, true
@@ -142,7 +143,7 @@ func (l *Loop) checkSecrets() {
 // facts returns the facts for templates. Without a pod, the gateway's name is also the pod's.
 func (l *Loop) facts() plan.Facts {
 	g := l.Gateway
-	ordinal, _ := v1alpha1.PodOrdinal(g.Name, g.Labels)
+	ordinal, _ := gatewaypod.Ordinal(g.Name, g.Labels)
 	return plan.Facts{
 		GatewayName: g.Name, PodName: g.Name, PodOrdinal: ordinal, Namespace: l.spec.gs.Namespace, CRName: l.spec.gs.Name,
 		Labels: g.Labels,

@@ -9,6 +9,7 @@ import (
 	"stoker.io/stoker/agent/archive/s3"
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/secretrefs"
 	"stoker.io/stoker/internal/secret"
 )
 
@@ -19,7 +20,7 @@ func New(spec *v1alpha1.GatewaySyncSpec, secrets connect.Secrets) (archive.Store
 		return nil, nil
 	}
 	var read func() (secret.String, error) // nil: the identity of the pod
-	for field, ref := range spec.StorageSecrets() {
+	for field, ref := range secretrefs.ForStorage(spec) {
 		read = func() (secret.String, error) { return secrets.Read(field, ref) }
 	}
 	switch {

@@ -16,6 +16,7 @@ import (
 	"stoker.io/stoker/agent/archive/archivetest"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -136,13 +137,13 @@ func TestRestoreFromStorage(t *testing.T) {
 	})
 	t.Run("a request to an earlier volume", func(t *testing.T) {
 		b, m, id := begin(t)
-		old := v1alpha1.RestoreValue(id, time.Now().Add(-25*time.Hour))
+		old := annotation.RestoreValue(id, time.Now().Add(-25*time.Hour))
 		l := stored(t, m)
 		l.push(first()...)
 		l.target.Restore = old
 		assert.Contains(t, strings.Join(l.synced().Notes, "\n"), "is older than this data volume")
 		assert.Equal(t, `{"one": 1}`, l.read(view))
-		l = lost(t, b, m, v1alpha1.RestoreValue(id, time.Now().Add(-time.Hour)))
+		l = lost(t, b, m, annotation.RestoreValue(id, time.Now().Add(-time.Hour)))
 		l.ended(sync.Error, v1alpha1.ReasonRolledBack)
 	})
 	t.Run("another gateway has a place of its own", func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 )
 
 // AuditSchema is the version of the fields of Audit. It increases when a field is removed or changes its meaning.
@@ -99,7 +100,7 @@ func (j auditor) record() {
 	if r.Reason == v1alpha1.ReasonRolledBack && r.AutoRollback == nil {
 		a.Restore = line(j.t.Restore, 512)
 	}
-	if v1alpha1.Retries(j.t.Retry, r.Target.String()) {
+	if annotation.Retries(j.t.Retry, r.Target.String()) {
 		a.Retry = line(j.t.Retry, 128)
 	}
 	if author, err := j.Store.Author(r.Target); err == nil { // after a restore, the store may lack the target

@@ -17,6 +17,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -108,7 +109,7 @@ func TestAudit(t *testing.T) {
 		list := b.audited()
 		require.Len(t, list, 3)
 		assert.Equal(t, []string{"", "", b.target.Restore}, []string{list[0].Restore, list[1].Restore, list[2].Restore}, "the id of the request")
-		b.target.Retry = v1alpha1.RetryValue(two.String(), restoreTime)
+		b.target.Retry = annotation.RetryValue(two.String(), restoreTime)
 		b.synced()
 		retried := b.audited()
 		require.Len(t, retried, 4)

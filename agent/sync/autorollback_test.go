@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -275,19 +276,19 @@ func TestRetry(t *testing.T) {
 	t.Run("takes the commit again", func(t *testing.T) {
 		j, commit := begin(t)
 		j.faults()
-		j.target.Retry = v1alpha1.RetryValue(commit, j.now)
+		j.target.Retry = annotation.RetryValue(commit, j.now)
 		assert.Nil(t, j.synced().AutoRollback)
 		j.restart(t.TempDir())
 		j.synced()
 	})
 	t.Run("of another commit changes nothing", func(t *testing.T) {
 		j, _ := begin(t)
-		j.target.Retry = v1alpha1.RetryValue(j.good.String(), j.now)
+		j.target.Retry = annotation.RetryValue(j.good.String(), j.now)
 		j.back(v1alpha1.TriggerScanFailure)
 	})
 	t.Run("goes back only once for each commit", func(t *testing.T) {
 		j, commit := begin(t)
-		j.target.Retry = v1alpha1.RetryValue(commit, j.now)
+		j.target.Retry = annotation.RetryValue(commit, j.now)
 		for range 10 { // sequence: time passes
 			j.now = j.now.Add(10 * time.Second)
 			r := j.ended(sync.Error, v1alpha1.ReasonScanFailed)
@@ -310,10 +311,10 @@ func TestRetry(t *testing.T) {
 	})
 	t.Run("after a requested restore", func(t *testing.T) {
 		j := newJudged(t, simulator.Options{})
-		j.target.Retry = v1alpha1.RetryValue(j.push(gitserver.Write(view, `{"one": 2}`)).String(), j.now)
+		j.target.Retry = annotation.RetryValue(j.push(gitserver.Write(view, `{"one": 2}`)).String(), j.now)
 		j.target.Restore = j.synced().Snapshots[0].ID
 		assert.Nil(t, j.ended(sync.Error, v1alpha1.ReasonRolledBack).AutoRollback, "an earlier retry does not count")
-		j.target.Retry = v1alpha1.RetryValue(j.target.Commit.String(), j.now.Add(time.Second))
+		j.target.Retry = annotation.RetryValue(j.target.Commit.String(), j.now.Add(time.Second))
 		j.synced()
 		assert.Equal(t, `{"one": 2}`, j.read(view))
 	})

@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/agent/redundancy"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -146,7 +147,7 @@ func (f *files) compute(ctx context.Context) (*plan.Changes, error) {
 			in.Proposed = nil
 		}
 	}
-	in.AllowMassDeletion = f.t.RolloutRollback || v1alpha1.ConfirmsDeletion(f.t.ConfirmDeletion, f.t.Commit.String())
+	in.AllowMassDeletion = f.t.RolloutRollback || annotation.ConfirmsDeletion(f.t.ConfirmDeletion, f.t.Commit.String())
 	var err error
 	f.r.Changes, err = planner.Compute(in)
 	return f.r.Changes, err

@@ -10,6 +10,7 @@ import (
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -39,7 +40,7 @@ const restoreNoteName = "restored"
 
 // lapsed reports whether the target is no longer held off.
 func (n restoreNote) lapsed(t Target) bool {
-	return n.Commit != t.Commit || n.Force != t.ForceID || n.Retry != t.Retry && v1alpha1.Retries(t.Retry, t.Commit.String())
+	return n.Commit != t.Commit || n.Force != t.ForceID || n.Retry != t.Retry && annotation.Retries(t.Retry, t.Commit.String())
 }
 
 func (n restoreNote) save(d *disk.Dir) error {
@@ -113,7 +114,7 @@ func (j restorer) currentNote() (n restoreNote, changed bool, err error) {
 	}
 	if j.t.Restore != "" && j.t.Restore != n.Request {
 		rolledBackFrom := n.RolledBackFrom
-		n, changed = j.newNote(v1alpha1.RestoresOn(j.t.Restore, j.t.Facts.GatewayName)), true
+		n, changed = j.newNote(annotation.RestoresOn(j.t.Restore, j.t.Facts.GatewayName)), true
 		n.RolledBackFrom = rolledBackFrom
 	}
 	switch {

@@ -11,6 +11,7 @@ import (
 	"stoker.io/stoker/agent/ignition"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -96,11 +97,11 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("the same snapshot again", func(t *testing.T) {
 		b, id := begin(t)
-		b.target.Restore = v1alpha1.RestoreValue(id, restoreTime)
+		b.target.Restore = annotation.RestoreValue(id, restoreTime)
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		b.target.ForceID = "now"
 		b.synced()
-		b.target.Restore = v1alpha1.RestoreValue(id, restoreTime.Add(time.Millisecond))
+		b.target.Restore = annotation.RestoreValue(id, restoreTime.Add(time.Millisecond))
 		b.synced() // the same second: the same request
 		b.target.Restore = id
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)

@@ -8,6 +8,7 @@ import (
 
 	"stoker.io/stoker/agent/disk"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -30,7 +31,7 @@ func (f *files) snapshot(ctx context.Context, staged *disk.Staged) (id, backup s
 
 func snapshotLimits(t *Task) disk.Snapshots {
 	s := t.Profile.Snapshots
-	return disk.Snapshots{Gateway: t.Facts.GatewayName, Keep: int(s.RetentionCount), MaxBytes: v1alpha1.SnapshotSize(s.MaxSize)}
+	return disk.Snapshots{Gateway: t.Facts.GatewayName, Keep: int(s.RetentionCount), MaxBytes: syntax.SnapshotSize(s.MaxSize)}
 }
 
 // backUp saves a backup of the whole gateway before its files change, and returns its id. It returns "" without a backup if

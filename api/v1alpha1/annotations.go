@@ -1,12 +1,6 @@
 package v1alpha1
 
-import (
-	"strings"
-	"time"
-	"unicode/utf8"
-)
-
-// Annotations of a GatewaySync. They request something without a change of the spec. DesiredRef evaluates the requested ref.
+// Annotations of a GatewaySync. They request something without a change of the spec. Package desiredref evaluates the requested ref.
 const (
 	// AnnotationRequestedRef is the requested ref, which overrides spec.git.ref.
 	AnnotationRequestedRef = "stoker.io/requested-ref"
@@ -46,7 +40,14 @@ const (
 	AnnotationPaused = "stoker.io/paused"
 )
 
-// Annotations of a gateway pod. Read them with PodAnnotation, which also accepts their older prefix.
+// AnnotationApproved has the last 17 approvals, separated by commas, the newest last. An approval is stage@commit with all 40 digits of
+// the commit. window@commit lets a commit through closed maintenance windows. To change the annotation needs the right to approve.
+const AnnotationApproved = "stoker.io/approved"
+
+// WindowApproval replaces the name of the stage in an approval for the maintenance windows. No stage can have this name.
+const WindowApproval = "window"
+
+// Annotations of a gateway pod. Read them with gatewaypod.Annotation, which also accepts their older prefix.
 const (
 	// AnnotationInject is "true" on a pod that gets an agent.
 	AnnotationInject = "stoker.io/inject"
@@ -90,60 +91,7 @@ const LabelCRName = "stoker.io/cr-name"
 // LabelInjection is "disabled" on a pod or a namespace that gets no agents, or "enabled" on one that does.
 const LabelInjection = "stoker.io/injection"
 
-const (
-	labelName        = "app.kubernetes.io/name"
-	labelInstance    = "app.kubernetes.io/instance"
-	labelPodIndex    = "apps.kubernetes.io/pod-index"
-	labelStatefulPod = "statefulset.kubernetes.io/pod-name"
-)
-
-const (
-	prefix      = "stoker.io/"
-	olderPrefix = "ignition-sync.io/"
-)
-
-// PodAnnotation returns an annotation of a pod. If the pod does not have it, PodAnnotation returns the annotation of the same name with
-// the older prefix ignition-sync.io/.
-func PodAnnotation(annotations map[string]string, name string) (value string, ok bool) {
-	if value, ok = annotations[name]; ok {
-		return value, true
-	}
-	if rest, ours := strings.CutPrefix(name, prefix); ours {
-		value, ok = annotations[olderPrefix+rest]
-	}
-	return value, ok
-}
-
 // Paused reports whether the whole GatewaySync is paused, by its spec or by the annotation.
 func (gs *GatewaySync) Paused() bool {
 	return gs.Spec.Paused || gs.Annotations[AnnotationPaused] == "true"
 }
-
-// ForceSync returns the value of the annotation stoker.io/force-sync. A new value makes the agents verify every managed file by its
-// content, repair it, and request a scan.
-func (gs *GatewaySync) ForceSync() string { return gs.Annotations[AnnotationForceSync] }
-
-// maxPropose limits the annotation stoker.io/propose, in bytes.
-const maxPropose = 320
-
-// Propose returns the value of the annotation stoker.io/propose, or "" if it is too long or not one line of text.
-func (gs *GatewaySync) Propose() string {
-	value := gs.Annotations[AnnotationPropose]
-	if len(value) > maxPropose || !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
-		return ""
-	}
-	return value
-}
-
-// ProposeValue returns the value of the annotation stoker.io/propose for a gateway at a time.
-func ProposeValue(gateway string, at time.Time) string {
-	return gateway + " " + at.UTC().Format(time.RFC3339)
-}
-
-// ProposesFor reports whether a value of the annotation stoker.io/propose names this gateway.
-func ProposesFor(value, gateway string) bool {
-	name, _, _ := strings.Cut(value, " ")
-	return name != "" && name == gateway
-}
-
-func isControl(r rune) bool { return r < ' ' || r == 0x7f }

@@ -1,10 +1,6 @@
 package v1alpha1
 
-import (
-	"cmp"
-	"strings"
-	"time"
-)
+import "cmp"
 
 // AutoRollbackSpec says when a gateway is rolled back automatically because it cannot load what was synced.
 //
@@ -62,28 +58,4 @@ func (gs *GatewaySync) AutoRollbackScope() AutoRollbackScope {
 		return cmp.Or(a.Scope, AutoRollbackGateway)
 	}
 	return ""
-}
-
-// maxRetry limits the annotation stoker.io/retry, in bytes.
-const maxRetry = 80
-
-// Retry returns the value of the annotation stoker.io/retry, or "" if it is not a commit and a time.
-func (gs *GatewaySync) Retry() string {
-	value := gs.Annotations[AnnotationRetry]
-	commit, requestedAt, _ := strings.Cut(value, " ")
-	if _, err := time.Parse(time.RFC3339, requestedAt); err != nil || len(value) > maxRetry || len(commit) != 40 || !IsCommitPrefix(commit) {
-		return ""
-	}
-	return value
-}
-
-// RetryValue returns the value of the annotation stoker.io/retry for a commit at a time.
-func RetryValue(commit string, at time.Time) string {
-	return commit + " " + at.UTC().Format(time.RFC3339)
-}
-
-// Retries reports whether a value of Retry names this commit.
-func Retries(value, commit string) bool {
-	retried, _, found := strings.Cut(value, " ")
-	return found && retried == commit
 }

@@ -1,9 +1,6 @@
 package v1alpha1
 
-import (
-	"cmp"
-	"time"
-)
+import "time"
 
 // BidirectionalSpec says which changes that users save on a gateway the agent proposes to git, as pull requests.
 //
@@ -263,35 +260,6 @@ func (b *BidirectionalSpec) CreatesPR() bool { return b.CreatePR == nil || *b.Cr
 // Providers returns the values of spec.bidirectional.provider.
 func Providers() []string {
 	return []string{"github", "gitlab", "gitea", "bitbucket", "azuredevops", "none"}
-}
-
-// DebounceDuration returns how long the agent waits after the last save. The error names the field.
-func (b *BidirectionalSpec) DebounceDuration() (time.Duration, error) {
-	value := cmp.Or(b.Debounce, DefaultDebounce)
-	d, problem := ParseDuration(value, MinDuration, MaxDebounce)
-	if problem != "" {
-		return 0, NewError(ReasonProfilesInvalid, "spec.bidirectional.debounce: %.40q %s", value, problem)
-	}
-	return d, nil
-}
-
-// MaxFileBytes returns the maximum size of a file in bytes. The error names the field.
-func (g *ProposalGuardrails) MaxFileBytes() (int64, error) {
-	return size("spec.bidirectional.guardrails.maxFileSize", cmp.Or(g.MaxFileSize, DefaultMaxFileSize))
-}
-
-// MaxTotalBytes returns the maximum size of all files together in bytes. The error names the field.
-func (g *ProposalGuardrails) MaxTotalBytes() (int64, error) {
-	return size("spec.bidirectional.guardrails.maxTotalSize", cmp.Or(g.MaxTotalSize, DefaultMaxTotalSize))
-}
-
-// size parses the value of a field.
-func size(field, value string) (int64, error) {
-	n, problem := ParseSize(value)
-	if problem != "" {
-		return 0, NewError(ReasonProfilesInvalid, "%s: %.40q %s", field, value, problem)
-	}
-	return n, nil
 }
 
 // Proposes reports whether changes on a gateway are proposed for any profile, or in service-path mode.

@@ -31,16 +31,6 @@ func BuiltinExcludes() []string { return []string{"**/.git/", "**/.gitkeep", "**
 // IsEnabled reports whether the lead polls git periodically.
 func (p *PollingSpec) IsEnabled() bool { return p.Enabled == nil || *p.Enabled }
 
-// Period returns how often the lead polls git. The error names the field.
-func (p *PollingSpec) Period() (time.Duration, error) {
-	return duration("spec.polling.interval", p.Interval, DefaultPollingInterval)
-}
-
-// Deadline returns how long a sync may take before it is reported as stalled. The error names the field.
-func (s *GatewaySyncSpec) Deadline() (time.Duration, error) {
-	return duration("spec.progressDeadline", s.ProgressDeadline, DefaultProgressDeadline)
-}
-
 // IsEnabled reports whether the receiver serves this GatewaySync.
 func (w *WebhookSpec) IsEnabled() bool { return w.Enabled == nil || *w.Enabled }
 
@@ -74,16 +64,4 @@ func requestable(allowed []string) []string {
 		return []string{"refs/heads/**", "refs/tags/**"}
 	}
 	return slices.Clone(allowed)
-}
-
-// duration parses the value of a field, which is fallback if it is empty.
-func duration(field, value string, fallback time.Duration) (time.Duration, error) {
-	if value == "" {
-		return fallback, nil
-	}
-	d, problem := ParseDuration(value, MinDuration, MaxDuration)
-	if problem != "" {
-		return 0, NewError(ReasonProfilesInvalid, "%s: %.40q %s", field, value, problem)
-	}
-	return d, nil
 }

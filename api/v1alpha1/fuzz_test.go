@@ -10,7 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/syntax"
+)
+
+const (
+	commit1 = "1111111111111111111111111111111111111111"
+	commit2 = "2222222222222222222222222222222222222222"
 )
 
 // C1: any writer of pods or GatewaySyncs controls the annotations, so reading them must never fail.
@@ -27,7 +35,7 @@ func FuzzAnnotations(f *testing.F) {
 			v1alpha1.AnnotationRequestedUnless: unless, v1alpha1.AnnotationRequestedAt: name, v1alpha1.AnnotationRequestedBy: pod,
 			v1alpha1.AnnotationRequestedCommit: commit,
 		}
-		d, err := v1alpha1.DesiredRef(gs, lapsed)
+		d, err := desiredref.Of(gs, lapsed)
 		if err == nil {
 			assert.Contains(t, []string{spec, requested}, d.Ref)
 			assert.Equal(t, d.Override, d.Ref != spec)
@@ -37,18 +45,18 @@ func FuzzAnnotations(f *testing.F) {
 				assert.LessOrEqual(t, len(d.Lapsed), 768)
 				assert.LessOrEqual(t, len(d.Refused), 768)
 			}
-			assert.True(t, d.Commit == "" || v1alpha1.IsCommit(d.Commit))
+			assert.True(t, d.Commit == "" || syntax.IsCommit(d.Commit))
 			if d.Commit != "" {
 				require.Error(t, d.CheckCommit(strings.Repeat("e", 40)+"x"))
 			}
 			gs.Status.Request = &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed, Refused: d.Refused}
-			again, err := v1alpha1.DesiredRef(gs, lapsed)
+			again, err := desiredref.Of(gs, lapsed)
 			require.NoError(t, err)
 			assert.Equal(t, d, again)
 		}
 
 		labels := map[string]string{"app.kubernetes.io/name": spec, "apps.kubernetes.io/pod-index": period, "statefulset.kubernetes.io/pod-name": over}
-		if got, err := v1alpha1.GatewayName(pod, labels, map[string]string{v1alpha1.AnnotationGatewayName: name}); err == nil && got != pod {
+		if got, err := gatewaypod.GatewayName(pod, labels, map[string]string{v1alpha1.AnnotationGatewayName: name}); err == nil && got != pod {
 			assert.LessOrEqual(t, len(got), 253)
 			assert.NotContains(t, got, "/")
 		}

@@ -148,6 +148,19 @@ type WebhookSpec struct {
 	AllowDowngrade bool `json:"allowDowngrade,omitempty"`
 }
 
+// WebhookSpec returns spec.webhook.
+func (gs *GatewaySync) WebhookSpec() *WebhookSpec { return &gs.Spec.Webhook }
+
+// Requestable is an object whose ref can be requested with annotations: a GatewaySync or a ConfigSync. Package desiredref computes the
+// desired ref of either.
+//
+// +kubebuilder:object:generate=false
+type Requestable interface {
+	metav1.Object
+	// WebhookSpec returns which callers may make requests over HTTP.
+	WebhookSpec() *WebhookSpec
+}
+
 // AgentSpec configures the agent's container. Only in a cluster.
 type AgentSpec struct {
 	// The agent's image. Fields that are unset come from the injector's default. Another repository than the injector's is used only if

@@ -1,9 +1,5 @@
 package v1alpha1
 
-import (
-	"strings"
-)
-
 // OutcomePhase is how far the gateways are with the desired ref.
 //
 // +kubebuilder:validation:Enum=Progressing;Succeeded;Failed;Held;Paused
@@ -67,37 +63,4 @@ type Rollback struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	Unless string `json:"unless,omitempty"`
-}
-
-// requestAnnotations are the annotations that an outcome depends on.
-var requestAnnotations = []string{AnnotationRequestedRef, AnnotationRequestedOver, AnnotationRequestedUnless, AnnotationRequestedCommit,
-	AnnotationRequestedAt, AnnotationPaused, AnnotationRetry}
-
-const (
-	maxRequest  = 4096       // bytes of the joined annotations
-	longRequest = "too long" // the key of a request that exceeds maxRequest
-)
-
-// RequestKey returns the key of the requests of gs, for status.observedRequest.
-func (gs *GatewaySync) RequestKey() string { return gs.Requests().Key() }
-
-// Key joins the annotations that an outcome depends on: one line "name=value" for each that is set. If they are longer than 4096
-// bytes, it is "too long": such a request is never valid.
-func (q Requests) Key() string {
-	var b strings.Builder
-	for _, name := range requestAnnotations {
-		if value := q.Annotations[name]; value != "" {
-			b.WriteString(strings.TrimPrefix(name, "stoker.io/") + "=" + value + "\n")
-		}
-	}
-	if b.Len() > maxRequest {
-		return longRequest
-	}
-	return b.String()
-}
-
-// Answered reports whether the status describes the current spec and request. Otherwise its outcome means nothing.
-func (gs *GatewaySync) Answered() bool {
-	st := &gs.Status
-	return st.Outcome != nil && st.ObservedGeneration == gs.Generation && st.ObservedRequest == gs.RequestKey()
 }

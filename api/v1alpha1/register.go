@@ -2,8 +2,8 @@
 // +kubebuilder:object:generate=true
 
 // Package v1alpha1 is the API of Stoker, group stoker.io: GatewaySync and ConfigSync, which users write; SyncTarget and SyncReport, by which
-// agents communicate; the annotations of objects and pods; and the closed list of reasons. It also has the defaults, and what follows
-// directly from one object, such as the desired ref and the name of a gateway. It imports no other package of Stoker and does no I/O.
+// agents communicate; the annotations of objects and pods; and the closed list of reasons. The packages below it compute what follows from an
+// object. It imports no other package of Stoker and does no I/O.
 package v1alpha1
 
 import (

@@ -29,3 +29,11 @@ func TestASchemeReadsAndWritesGatewaySyncs(t *testing.T) {
 	require.NoError(t, err)
 	assert.IsType(t, &v1alpha1.GatewaySyncList{}, list)
 }
+
+func smallest() *v1alpha1.GatewaySync {
+	gs := &v1alpha1.GatewaySync{}
+	gs.Name = "plant"
+	gs.Spec.Git.Repo = "https://git.example.com/plant.git"
+	gs.Spec.Git.Ref = "main"
+	return gs
+}

@@ -2,14 +2,7 @@ package v1alpha1
 
 import (
 	"cmp"
-	"math"
-	"regexp"
-	"strconv"
-	"strings"
-	"time"
-	"unicode/utf8"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -232,78 +225,6 @@ const (
 	DefaultMaxSnapshotSize = "1Gi"
 )
 
-var (
-	snapshotID   = regexp.MustCompile(`^([a-zA-Z0-9][-a-zA-Z0-9._]{0,199})-[0-9]{8}-[0-9]{6}$`)
-	snapshotSize = regexp.MustCompile(`^[1-9][0-9]{0,8}(Ki|Mi|Gi)?$`)
-)
-
-// SnapshotID returns the ID of a snapshot without the suffix .tar.gz; "" if s is not an ID.
-func SnapshotID(s string) string {
-	s = strings.TrimSuffix(s, ".tar.gz")
-	if !snapshotID.MatchString(s) {
-		return ""
-	}
-	return s
-}
-
-// SnapshotSize returns a value of spec.snapshots.maxSize in bytes; 0 if it is invalid.
-func SnapshotSize(s string) int64 {
-	if !snapshotSize.MatchString(s) {
-		return 0
-	}
-	q, err := resource.ParseQuantity(s)
-	if err != nil || q.Value() <= 0 {
-		return 0
-	}
-	return q.Value()
-}
-
-// maxRestore limits the annotation stoker.io/restore, in bytes.
-const maxRestore = 288
-
-// Restore returns the value of the annotation stoker.io/restore if it names a snapshot, otherwise spec.rollback.toSnapshot, which may be "".
-func (gs *GatewaySync) Restore() string {
-	value := gs.Annotations[AnnotationRestore]
-	if len(value) <= maxRestore && utf8.ValidString(value) && !strings.ContainsFunc(value, isControl) && restoredSnapshot(value) != "" {
-		return value
-	}
-	if r := gs.Spec.Rollback; r != nil {
-		return SnapshotID(r.ToSnapshot)
-	}
-	return ""
-}
-
-// RestoreValue returns the value of the annotation stoker.io/restore for a snapshot at a time.
-func RestoreValue(snapshot string, at time.Time) string {
-	return snapshot + " " + at.UTC().Format(time.RFC3339)
-}
-
-// RestoresOn returns the snapshot that a value of Restore names; "" if it is not one of this gateway.
-func RestoresOn(value, gateway string) string {
-	id := restoredSnapshot(value)
-	if m := snapshotID.FindStringSubmatch(id); m != nil && m[1] == gateway[:min(len(gateway), 200)] {
-		return id
-	}
-	return ""
-}
-
-func restoredSnapshot(value string) string {
-	name, _, _ := strings.Cut(value, " ")
-	return SnapshotID(name)
-}
-
-// SizeText returns a number of bytes as GatewaySnapshot.Size has it, rounded up to a tenth of a unit.
-func SizeText(bytes int64) string {
-	unit, divisor := "", int64(1)
-	for _, larger := range []string{"Ki", "Mi", "Gi"} {
-		if bytes/divisor < 1024 {
-			break
-		}
-		unit, divisor = larger, divisor*1024
-	}
-	return strconv.FormatFloat(math.Ceil(10*float64(bytes)/float64(divisor))/10, 'f', -1, 64) + unit
-}
-
 // TakesSnapshots reports whether the agents keep what a sync replaces or deletes.
 func (gs *GatewaySync) TakesSnapshots() bool {
 	return gs.Spec.Snapshots != nil && gs.Spec.Snapshots.Enabled
@@ -323,7 +244,6 @@ func (s *SnapshotsSpec) ObjectStorage() *SnapshotStorage {
 type ObjectStore struct {
 	Type                StorageType // also the name of its field
 	KeyPrefix, Endpoint string
-	SecretField         SecretField
 	SecretRef           *SecretKeyRef
 }
 
@@ -331,13 +251,13 @@ type ObjectStore struct {
 func (s *SnapshotStorage) Stores() []ObjectStore {
 	var stores []ObjectStore
 	if b := s.S3; b != nil {
-		stores = append(stores, ObjectStore{StorageS3, b.KeyPrefix, b.Endpoint, SecretStorageS3, b.SecretRef})
+		stores = append(stores, ObjectStore{StorageS3, b.KeyPrefix, b.Endpoint, b.SecretRef})
 	}
 	if b := s.GCS; b != nil {
-		stores = append(stores, ObjectStore{StorageGCS, b.KeyPrefix, b.Endpoint, SecretStorageGCS, b.SecretRef})
+		stores = append(stores, ObjectStore{StorageGCS, b.KeyPrefix, b.Endpoint, b.SecretRef})
 	}
 	if b := s.Azure; b != nil {
-		stores = append(stores, ObjectStore{StorageAzure, b.KeyPrefix, b.Endpoint, SecretStorageAzure, b.SecretRef})
+		stores = append(stores, ObjectStore{StorageAzure, b.KeyPrefix, b.Endpoint, b.SecretRef})
 	}
 	return stores
 }

@@ -32,12 +32,14 @@ func TestUnreadableStatusCountsAsEmpty(t *testing.T) {
 	assert.Equal(t, v1alpha1.GatewaySyncStatus{GatewaysReady: "1/1"}, gs.Status)
 }
 
-func TestInvalidDurationNamesItsField(t *testing.T) {
+func TestPausedByThePersonOrTheSpec(t *testing.T) {
 	gs := smallest()
-	gs.Spec.Polling.Interval = "banana"
-	gs.Spec.ProgressDeadline = "9999h"
-	_, err := gs.Spec.Polling.Period()
-	assert.ErrorContains(t, err, "spec.polling.interval")
-	_, err = gs.Spec.Deadline()
-	assert.ErrorContains(t, err, "spec.progressDeadline")
+	assert.False(t, gs.Paused())
+	gs.Annotations = map[string]string{v1alpha1.AnnotationPaused: "yes"}
+	assert.False(t, gs.Paused(), "only true is true")
+	gs.Annotations[v1alpha1.AnnotationPaused] = "true"
+	assert.True(t, gs.Paused())
+	gs.Annotations = nil
+	gs.Spec.Paused = true
+	assert.True(t, gs.Paused())
 }

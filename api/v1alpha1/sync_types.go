@@ -1,7 +1,5 @@
 package v1alpha1
 
-import "strings"
-
 // SyncSpec says what is synced. Without profiles, the agent works in service-path mode: the pod's annotation stoker.io/service-path names
 // a folder with the folders projects, config and udts.
 type SyncSpec struct {
@@ -288,11 +286,3 @@ const (
 	StartupUseExisting Startup = "useExisting"
 	StartupWait        Startup = "wait"
 )
-
-// NormalPath returns a path without "./" before it and without "/" after it. It does not change the inside of templates.
-func NormalPath(p string) string {
-	if rest, ok := strings.CutPrefix(p, "./"); ok && rest != "" {
-		p = rest
-	}
-	return strings.TrimSuffix(p, "/")
-}

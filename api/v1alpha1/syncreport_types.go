@@ -1,10 +1,6 @@
 package v1alpha1
 
-import (
-	"strings"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // KindSyncReport is the kind of the object in which an agent reports the state of its gateway.
 const KindSyncReport = "SyncReport"
@@ -197,13 +193,6 @@ type SyncRecord struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	SnapshotID string `json:"snapshotId,omitempty"`
-}
-
-// Valid reports whether the API server accepts the record. One invalid record would make it reject the whole object.
-func (r *SyncRecord) Valid() bool {
-	year := r.Timestamp.UTC().Year()
-	return year >= 1000 && year <= 9999 && (r.Commit == "" || IsCommit(r.Commit) && r.Commit == strings.ToLower(r.Commit)) && len(r.Ref) <= 255 &&
-		len(r.Duration) <= 32 && len(r.Result) <= 64 && (r.SnapshotID == "" || SnapshotID(r.SnapshotID) == r.SnapshotID)
 }
 
 // FileCounts are numbers of files.

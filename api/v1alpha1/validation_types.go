@@ -50,11 +50,3 @@ const (
 	DefaultValidationTimeout = 10 * time.Second
 	MaxValidationTimeout     = time.Minute
 )
-
-// TimeoutDuration returns how long an answer may take.
-func (w *ValidationWebhook) TimeoutDuration() time.Duration {
-	if d, problem := ParseDuration(w.Timeout, MinDuration, MaxValidationTimeout); problem == "" {
-		return d
-	}
-	return DefaultValidationTimeout
-}

@@ -21,6 +21,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -119,11 +121,11 @@ func (a Agent) Pod() *corev1.Pod { return a.pod }
 // uses the default one.
 func (a Agent) port() (port string, ok bool) {
 	for _, c := range slices.Concat(a.pod.Spec.InitContainers, a.pod.Spec.Containers) {
-		if c.Name != v1alpha1.AgentContainer {
+		if c.Name != gatewaypod.AgentContainer {
 			continue
 		}
 		for _, p := range c.Ports {
-			if p.Name == v1alpha1.AgentHealthPort {
+			if p.Name == gatewaypod.AgentHealthPort {
 				return strconv.Itoa(int(p.ContainerPort)), true
 			}
 		}
@@ -168,7 +170,7 @@ func (a Agent) State(ctx context.Context) (State, error) {
 	if s.Gateway != a.gateway {
 		port, _ := a.port()
 		return State{}, fmt.Errorf("port %s of pod %s does not belong to the agent of gateway %s but reports gateway %.100q; if you added the agent by hand, name its port %s",
-			port, a.pod.Name, a.gateway, s.Gateway, v1alpha1.AgentHealthPort)
+			port, a.pod.Name, a.gateway, s.Gateway, gatewaypod.AgentHealthPort)
 	}
 	return s, nil
 }
@@ -176,7 +178,7 @@ func (a Agent) State(ctx context.Context) (State, error) {
 // Snapshots returns the snapshots in the state of the gateway, without those whose id is not one of this gateway.
 func (a Agent) Snapshots(state State) (list []Snapshot) {
 	for _, s := range state.Snapshots {
-		if v1alpha1.RestoresOn(s.ID, a.gateway) == s.ID {
+		if annotation.RestoresOn(s.ID, a.gateway) == s.ID {
 			s.Gateway = a.gateway
 			list = append(list, s)
 		}

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 
-	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/giturl"
 	"stoker.io/stoker/internal/kube"
@@ -166,7 +166,7 @@ func (q SyncQuery) commit(app *Application, r *SyncResult) (string, error) {
 		return "", fmt.Errorf("%w: --source %.200q matches none of the %d sources of %s", ErrOtherRepository, q.Source, len(sources), q.Application)
 	case found < 0, !giturl.Same(sources[found].RepoURL, q.Repo):
 		return "", fmt.Errorf("%w: %s syncs %s, but spec.git.repo is %s: pass a ref instead of --application", ErrOtherRepository, q.Application, addresses(sources), address(q.Repo))
-	case sources[found].Chart != "" || !v1alpha1.IsCommit(revisions[found]):
+	case sources[found].Chart != "" || !syntax.IsCommit(revisions[found]):
 		return "", fmt.Errorf("%w: the revision %.40q of %s is not a git commit", ErrOtherRepository, revisions[found], q.Application)
 	}
 	return revisions[found], nil

@@ -23,7 +23,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/yaml"
 
-	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 const (
@@ -215,7 +215,7 @@ func FuzzApplication(f *testing.F) {
 			return
 		}
 		if s, err := query(job).evaluate(a); err == nil {
-			assert.True(t, v1alpha1.IsCommit(s.Commit))
+			assert.True(t, syntax.IsCommit(s.Commit))
 		}
 	})
 }

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -115,7 +117,7 @@ func TestRollbackActionMatchesCLI(t *testing.T) {
 		require.Equal(t, notes(want), notes(after), "seed %d", seed)
 		seen[string(answer.Outcome)]++
 		if answer.Outcome == request.Set {
-			d, err := v1alpha1.DesiredRef(after, "")
+			d, err := desiredref.Of(after, "")
 			require.NoError(t, err)
 			require.Equal(t, gs.Status.LastGood.Commit, d.Ref, "seed %d: the request is in force", seed)
 		}
@@ -139,7 +141,7 @@ func TestActionsMatchCLI(t *testing.T) {
 			for seed := range uint64(80) {
 				d := dice{rand.New(rand.NewPCG(seed, 9))}
 				gs := d.gatewaySync()
-				if _, err := v1alpha1.DesiredRef(gs, ""); err != nil {
+				if _, err := desiredref.Of(gs, ""); err != nil {
 					continue // the command line refuses to extend a request with an invalid ref
 				}
 				after, err := script.click(t, gs)
@@ -176,7 +178,7 @@ func TestApproveAction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			gs := &v1alpha1.GatewaySync{}
 			gs.Status.Rollout, gs.Annotations = c.rollout, map[string]string{v1alpha1.AnnotationApproved: c.have}
-			before := gs.Approved("dev", commitA)
+			before := annotation.Approved(gs, "dev", commitA)
 			assert.Equal(t, c.offered, !offers(t, discovery, gs)["approve"].Disabled)
 			after, err := script.click(t, gs)
 			if !c.offered {
@@ -184,9 +186,9 @@ func TestApproveAction(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			assert.True(t, after.Approved("prod", commitB))
-			assert.False(t, after.Approved("prod", commitA))
-			assert.Equal(t, before, after.Approved("dev", commitA))
+			assert.True(t, annotation.Approved(after, "prod", commitB))
+			assert.False(t, annotation.Approved(after, "prod", commitA))
+			assert.Equal(t, before, annotation.Approved(after, "dev", commitA))
 		})
 	}
 }
@@ -218,8 +220,8 @@ func TestApproveWindowAction(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			assert.True(t, after.Approved(v1alpha1.WindowApproval, commitB))
-			assert.Equal(t, c.have == "dev@"+commitA, after.Approved("dev", commitA))
+			assert.True(t, annotation.Approved(after, v1alpha1.WindowApproval, commitB))
+			assert.Equal(t, c.have == "dev@"+commitA, annotation.Approved(after, "dev", commitA))
 		})
 	}
 }
@@ -233,7 +235,7 @@ func TestTwoClicksInOneSecondAreTwoRequests(t *testing.T) {
 		script := action(t, name)
 		once, err := script.click(t, gs)
 		require.NoError(t, err)
-		assert.Equal(t, "2026-01-02T12:00:00.567890123Z", once.RequestedAt())
+		assert.Equal(t, "2026-01-02T12:00:00.567890123Z", desiredref.RequestsOf(once).At())
 		again, err := script.click(t, gs)
 		require.NoError(t, err)
 		assert.Equal(t, once, again, "one click that is sent twice is one request")
@@ -242,7 +244,7 @@ func TestTwoClicksInOneSecondAreTwoRequests(t *testing.T) {
 				gs.ResourceVersion = odd
 				after, err := script.click(t, gs)
 				require.NoError(t, err)
-				_, err = time.Parse(time.RFC3339Nano, after.RequestedAt())
+				_, err = time.Parse(time.RFC3339Nano, desiredref.RequestsOf(after).At())
 				assert.NoError(t, err, "version %q", odd)
 			})
 		}

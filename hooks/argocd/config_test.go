@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 )
@@ -216,7 +217,7 @@ func TestConfigSyncRollbackMatchesCLI(t *testing.T) {
 				ofConfig(v1alpha1.ConditionRefResolved, metav1.ConditionTrue, v1alpha1.ReasonRefResolved, ""),
 			}
 			c.change(cs)
-			cs.Status.ObservedRequest, cs.Status.Rollback = cs.RequestKey(), cs.RollbackNow()
+			cs.Status.ObservedRequest, cs.Status.Rollback = desiredref.Key(cs), desiredref.RollbackNow(cs)
 			client := fake.NewSimpleDynamicClient(runtime.NewScheme(), &unstructured.Unstructured{Object: object(t, cs)})
 			setter := request.NewSetter(client, func() time.Time { return noon.Add(7) }).Of(kube.ConfigSync)
 			answer, wanted := setter.Rollback(t.Context(), "plant", "plant", "", "argocd", "")

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -54,14 +55,14 @@ var fleets = []struct {
 }
 
 func asksForV2(s *scene) {
-	s.annotate(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", requestedAt),
+	s.annotate(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, desiredref.RequestOver("v2", "main", requestedAt),
 		v1alpha1.AnnotationRequestedAt, requestedAt, v1alpha1.AnnotationRequestedBy, "kargo")
 }
 
 // rolledBack makes a fleet that runs well after a rollback, while main is still at the bad commit.
 func rolledBack(s *scene) {
 	badCommit(s)
-	s.annotate(v1alpha1.AnnotationRequestedRef, commitA, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(commitA, "main", requestedAt),
+	s.annotate(v1alpha1.AnnotationRequestedRef, commitA, v1alpha1.AnnotationRequestedOver, desiredref.RequestOver(commitA, "main", requestedAt),
 		v1alpha1.AnnotationRequestedUnless, commitB, v1alpha1.AnnotationRequestedAt, requestedAt)
 	s.resolve(commitA, nil)
 	s.reportSynced(0)

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 )
 
 const (
@@ -54,7 +55,7 @@ func (d dice) gatewaySync() *v1alpha1.GatewaySync {
 	}
 	annotate()
 	st := &gs.Status
-	want, _ := v1alpha1.DesiredRef(gs, "") // without a ref if the request is not valid
+	want, _ := desiredref.Of(gs, "") // without a ref if the request is not valid
 	if d.IntN(20) > 0 {
 		reason := mostly(d, v1alpha1.ReasonSynced, v1alpha1.ReasonNoGateways, v1alpha1.ReasonAgentsAway, v1alpha1.ReasonProgressing, v1alpha1.ReasonRolledBack, v1alpha1.ReasonPaused)
 		st.Outcome = &v1alpha1.Outcome{Phase: pick(d, v1alpha1.OutcomeProgressing, v1alpha1.OutcomeSucceeded, v1alpha1.OutcomeFailed, v1alpha1.OutcomeHeld, v1alpha1.OutcomePaused),
@@ -63,7 +64,7 @@ func (d dice) gatewaySync() *v1alpha1.GatewaySync {
 			st.Outcome.Phase, st.Outcome.Total = v1alpha1.OutcomeProgressing, 0
 		}
 	}
-	st.ObservedGeneration, st.ObservedRequest = mostly(d, 4, int64(3)), gs.RequestKey()
+	st.ObservedGeneration, st.ObservedRequest = mostly(d, 4, int64(3)), desiredref.Key(gs)
 	age := mostly(d, time.Minute, -4*time.Minute, 4*time.Minute, 6*time.Minute, -6*time.Minute, 80*365*24*time.Hour)
 	if d.IntN(20) > 0 {
 		st.ConfirmedAt = &metav1.Time{Time: noon.Add(-age)}

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/status"
 )
 
@@ -109,7 +110,7 @@ func TestLargeObjects(t *testing.T) {
 		s.annotate(name, long)
 		total(t, health, discovery, object(t, s.GatewaySync))
 	}
-	_, err := v1alpha1.DesiredRef(s.GatewaySync, "")
+	_, err := desiredref.Of(s.GatewaySync, "")
 	s.Ref = status.Ref{Looked: true, Err: err}
 	s.write()
 	h := health.health(t, object(t, s.GatewaySync))

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/status"
 )
@@ -54,7 +55,7 @@ var statuses = []struct {
 		s.write()
 	}},
 	{"synced_request", "Healthy", "all 2 gateways run v2 at bbbbbbb", func(s *scene) {
-		s.annotate(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", requestedAt), v1alpha1.AnnotationRequestedAt, requestedAt)
+		s.annotate(v1alpha1.AnnotationRequestedRef, "v2", v1alpha1.AnnotationRequestedOver, desiredref.RequestOver("v2", "main", requestedAt), v1alpha1.AnnotationRequestedAt, requestedAt)
 		s.resolve(commitB, nil)
 		s.reportSynced(0)
 		s.reportSynced(1)
@@ -128,7 +129,7 @@ var statuses = []struct {
 	}},
 	{"resolving", "Progressing", "asking git for release", func(s *scene) {
 		s.editSpec(func(spec *v1alpha1.GatewaySyncSpec) { spec.Git.Ref = "release" })
-		s.Ref = status.Ref{Desired: v1alpha1.Desired{Ref: "release"}, Asking: true}
+		s.Ref = status.Ref{Desired: desiredref.Desired{Ref: "release"}, Asking: true}
 		s.write()
 	}},
 	{"git_unreachable", "Progressing", "GitUnreachable: dial tcp: connection refused", func(s *scene) {
@@ -153,7 +154,7 @@ var statuses = []struct {
 	}},
 	{"request_is_no_ref", "Degraded", `RefNotFound: annotation stoker.io/requested-ref: "v2 " is not a ref: it contains a space, a control character, or one of ~ ^ : ? * [ \; set another one, or remove the annotation`, func(s *scene) {
 		s.annotate(v1alpha1.AnnotationRequestedRef, "v2 ")
-		_, err := v1alpha1.DesiredRef(s.GatewaySync, "")
+		_, err := desiredref.Of(s.GatewaySync, "")
 		s.Ref = status.Ref{Looked: true, Err: err}
 		s.write()
 	}},
@@ -277,7 +278,7 @@ func TestHealthOfEveryOutcome(t *testing.T) {
 		gs := dice{rand.New(rand.NewPCG(seed, 7))}.gatewaySync()
 		v := request.Read(gs, "", nil, noon)
 		want := map[request.Phase]string{request.Succeeded: "Healthy", request.Paused: "Healthy", request.Held: "Suspended", request.Failed: "Degraded"}[v.Phase]
-		if want == "" || !gs.Answered() { // the script cannot tell which requests are invalid
+		if want == "" || !desiredref.Answered(gs) { // the script cannot tell which requests are invalid
 			want = "Progressing"
 		}
 		if v.Reason == v1alpha1.ReasonNoGateways {
@@ -285,7 +286,7 @@ func TestHealthOfEveryOutcome(t *testing.T) {
 		}
 		h := script.health(t, object(t, gs))
 		require.Equal(t, want, h.Status, "seed %d: %s; request.Read returns %+v", seed, h.Message, v)
-		if gs.Answered() && v.Reason != v1alpha1.ReasonAgentsAway {
+		if desiredref.Answered(gs) && v.Reason != v1alpha1.ReasonAgentsAway {
 			require.Contains(t, h.Message, gs.Status.Outcome.Message)
 		}
 	}

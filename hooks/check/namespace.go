@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
@@ -70,7 +71,7 @@ func (c Checker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Find
 	requesting := 0
 	for i := range all.Items {
 		p := &all.Items[i]
-		inject, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject)
+		inject, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationInject)
 		if inject != "" && inject != "true" && inject != "false" {
 			list = append(list, pods.findingWithReason(Warning, v1alpha1.ReasonNotRequested, fmt.Sprintf("%s: the annotation %s is %.20q, which requests nothing: use \"true\"", p.Name, v1alpha1.AnnotationInject, inject)))
 		}
@@ -97,7 +98,7 @@ func (c Checker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Find
 
 // podProblem returns what is wrong with a pod that requests an agent, or false if nothing is.
 func podProblem(p *corev1.Pod, found []*v1alpha1.GatewaySync) (Finding, bool) {
-	name, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
+	name, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationCRName)
 	known := slices.ContainsFunc(found, func(gs *v1alpha1.GatewaySync) bool { return gs.Name == name })
 	switch {
 	case name != "" && !known:
@@ -105,7 +106,7 @@ func podProblem(p *corev1.Pod, found []*v1alpha1.GatewaySync) (Finding, bool) {
 	case name == "" && len(found) > 1:
 		return pods.findingWithReason(Failed, v1alpha1.ReasonGatewaySyncAmbiguous, fmt.Sprintf("%s does not name one of %d GatewaySyncs: annotate it with %s", p.Name, len(found), v1alpha1.AnnotationCRName)), true
 	case hasForeignAgent(p):
-		return pods.findingWithReason(Failed, v1alpha1.ReasonMissingSidecar, p.Name+": its container "+v1alpha1.AgentContainer+" belongs to another program, so the pod has no agent: see 'stoker migrate' and docs/how-to/migration.md"), true
+		return pods.findingWithReason(Failed, v1alpha1.ReasonMissingSidecar, p.Name+": its container "+gatewaypod.AgentContainer+" belongs to another program, so the pod has no agent: see 'stoker migrate' and docs/how-to/migration.md"), true
 	case !hasAgent(p):
 		return pods.findingWithReason(Failed, v1alpha1.ReasonMissingSidecar, p.Name+" requests an agent and has none: see the Events of the pod"), true
 	}
@@ -120,12 +121,12 @@ func containers(p *corev1.Pod) []corev1.Container {
 }
 
 func hasAgent(p *corev1.Pod) bool {
-	return slices.ContainsFunc(containers(p), func(c corev1.Container) bool { return c.Name == v1alpha1.AgentContainer })
+	return slices.ContainsFunc(containers(p), func(c corev1.Container) bool { return c.Name == gatewaypod.AgentContainer })
 }
 
 // hasForeignAgent reports whether the container with the name of the agent belongs to another program.
 func hasForeignAgent(p *corev1.Pod) bool {
-	return slices.ContainsFunc(containers(p), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) })
+	return slices.ContainsFunc(containers(p), func(c corev1.Container) bool { return gatewaypod.IsForeignAgent(&c) })
 }
 
 // agentWaitReason returns why the container of the agent waits, in the words of the kubelet: for example, its image cannot be
@@ -133,7 +134,7 @@ func hasForeignAgent(p *corev1.Pod) bool {
 func agentWaitReason(p *corev1.Pod) string {
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		w := c.State.Waiting
-		if c.Name != v1alpha1.AgentContainer || w == nil || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" {
+		if c.Name != gatewaypod.AgentContainer || w == nil || w.Reason == "" || w.Reason == "PodInitializing" || w.Reason == "ContainerCreating" {
 			continue
 		}
 		return strings.TrimSuffix(w.Reason+": "+w.Message, ": ")

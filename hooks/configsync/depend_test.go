@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
@@ -132,7 +133,7 @@ func TestDependsOnGatewaySync(t *testing.T) {
 		t.Helper()
 		gs, err := syncs.Get(t.Context(), "line")
 		require.NoError(t, err)
-		gs.Status = v1alpha1.GatewaySyncStatus{ObservedGeneration: gs.Generation, ObservedRequest: gs.RequestKey(),
+		gs.Status = v1alpha1.GatewaySyncStatus{ObservedGeneration: gs.Generation, ObservedRequest: desiredref.Key(gs),
 			Outcome: &v1alpha1.Outcome{Phase: v1alpha1.OutcomeSucceeded, Ref: "main", Commit: commit, Message: "no gateways"}}
 		_, err = syncs.Update(t.Context(), gs, metav1.UpdateOptions{}, "status")
 		require.NoError(t, err)

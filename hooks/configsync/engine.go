@@ -25,6 +25,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/configsync/manifest"
 	"stoker.io/stoker/hooks/configsync/render"
@@ -188,7 +190,7 @@ func secretDigest(data map[string][]byte) string {
 // what the status reports about the request.
 func addDesiredRef(ctx context.Context, cs *v1alpha1.ConfigSync, remote *repo.Remote, wanted *source.CommitSpec) error {
 	git := cs.Spec.Source.Git
-	want, err := v1alpha1.DesiredRef(cs, "")
+	want, err := desiredref.Of(cs, "")
 	if err == nil && want.ResolveSpec {
 		ref, err := repo.ParseRef(git.Ref())
 		if err != nil {
@@ -198,7 +200,7 @@ func addDesiredRef(ctx context.Context, cs *v1alpha1.ConfigSync, remote *repo.Re
 		if err != nil {
 			return err
 		}
-		want, err = v1alpha1.DesiredRef(cs, at.Commit.String())
+		want, err = desiredref.Of(cs, at.Commit.String())
 		if err != nil {
 			return err
 		}
@@ -217,7 +219,7 @@ func addDesiredRef(ctx context.Context, cs *v1alpha1.ConfigSync, remote *repo.Re
 	switch {
 	case want.Override:
 		wanted.Allowed = git.RequestableRefs()
-	case v1alpha1.IsCommit(git.Revision):
+	case syntax.IsCommit(git.Revision):
 		wanted.Within = git.Branch
 	}
 	wanted.Check = func(commit string) error {
@@ -243,7 +245,7 @@ func (e *Engine) openGatewaySync(ctx context.Context, cs *v1alpha1.ConfigSync, w
 	}
 	wanted.Verifier = e.verifier(cs, gs.Spec.Git.Verify)
 	if wanted.Ref == "" {
-		if _, err := v1alpha1.DesiredRef(cs, ""); err != nil { // no ref can be requested
+		if _, err := desiredref.Of(cs, ""); err != nil { // no ref can be requested
 			return nil, err
 		}
 		target, err := kube.SyncTargets(clients.Dynamic, cs.Namespace).Get(ctx, name)
@@ -266,7 +268,7 @@ func (e *Engine) openGatewaySync(ctx context.Context, cs *v1alpha1.ConfigSync, w
 // is resolved, it is unknown whether the request has lapsed, so the ref of the spec matches, too.
 func targetMatches(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget) bool {
 	t := &target.Spec
-	d, err := v1alpha1.DesiredRef(gs, "")
+	d, err := desiredref.Of(gs, "")
 	if err != nil || t.Commit == "" || t.Generation != gs.Generation {
 		return false
 	}

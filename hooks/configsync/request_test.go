@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/hooks/configsync/source"
 	"stoker.io/stoker/internal/failure"
@@ -36,7 +37,7 @@ func (w *world) ask(r request.Request) request.Answer {
 // verdict is what stoker wait reads.
 func (w *world) verdict() request.Verdict { return request.ReadConfig(w.get(), "") }
 
-// A request of a ConfigSync has the rules of a GatewaySync: v1alpha1.DesiredRef decides for both.
+// A request of a ConfigSync has the rules of a GatewaySync: package desiredref decides for both.
 func TestRequestedRef(t *testing.T) {
 	w := newWorld(t)
 	first := w.commit("k8s/a.yaml", configMap("a", "1"))
@@ -53,7 +54,7 @@ func TestRequestedRef(t *testing.T) {
 	w.must()
 	cs := w.get()
 	assert.Equal(t, "1", w.data("a")["a"])
-	assert.Equal(t, []string{"v1", first, cs.RequestKey()}, []string{cs.Status.SourceRef, cs.Status.SourceRevision, cs.Status.ObservedRequest})
+	assert.Equal(t, []string{"v1", first, desiredref.Key(cs)}, []string{cs.Status.SourceRef, cs.Status.SourceRevision, cs.Status.ObservedRequest})
 	assert.Equal(t, request.Verdict{Phase: request.Succeeded, Ref: "v1", Commit: first, Reason: v1alpha1.ReasonSynced, Message: "1 objects of " + first[:7] + " are applied and healthy"}, w.verdict())
 	assert.Equal(t, request.Overtaken, request.ReadConfig(cs, "main").Phase)
 	assert.Equal(t, request.Unchanged, w.ask(request.Request{Ref: "v1", ID: "job-1"}).Outcome)
@@ -186,7 +187,7 @@ func TestProgramRollsBack(t *testing.T) {
 	second := w.commit("k8s/a.yaml", configMap("a", "2")+broken)
 	require.Eventually(t, func() bool {
 		v := w.verdict()
-		return v.Phase == request.Succeeded && w.get().Requests().Unless() == second
+		return v.Phase == request.Succeeded && desiredref.RequestsOf(w.get()).Unless() == second
 	}, soon, 100*time.Millisecond)
 	assert.Equal(t, "1", w.data("a")["a"])
 	w.commit("k8s/a.yaml", configMap("a", "3"))

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
@@ -50,9 +52,9 @@ func (r *Run) causedByCommit(err error) bool {
 
 // rollbackNote returns the beginning of the Ready message if a rollback is in force, and otherwise "".
 func rollbackNote(cs *v1alpha1.ConfigSync) string {
-	q := cs.Requests()
+	q := desiredref.RequestsOf(cs)
 	d, err := q.Desired("")
-	if unless := q.Unless(); err == nil && d.Override && v1alpha1.IsCommit(unless) {
+	if unless := q.Unless(); err == nil && d.Override && syntax.IsCommit(unless) {
 		return fmt.Sprintf("rolled back: %s is held off at %.7s; ", q.Spec, unless)
 	}
 	return ""

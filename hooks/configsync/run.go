@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/hooks/configsync/plan"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
@@ -143,7 +145,7 @@ func (r *Run) Outcome() string {
 
 // execute carries out the plan as the options say, and writes the status.
 func (r *Run) execute(ctx context.Context, o Options) error {
-	err := r.Plan.Problem(v1alpha1.ConfirmsDeletion(o.Confirm, r.Plan.Commit) || r.record.cs.ConfirmsDeletion(r.Plan.Commit))
+	err := r.Plan.Problem(annotation.ConfirmsDeletion(o.Confirm, r.Plan.Commit) || annotation.ConfirmsDeletion(r.record.cs.Annotations[v1alpha1.AnnotationConfirmDeletion], r.Plan.Commit))
 	switch {
 	case o.DryRun:
 		return err
@@ -177,7 +179,7 @@ func (r *Run) execute(ctx context.Context, o Options) error {
 }
 
 func (r *Run) waitHealthy(ctx context.Context, o Options) error {
-	deadline, err := r.record.cs.Spec.Deadline()
+	deadline, err := effective.ConfigProgressDeadline(&r.record.cs.Spec)
 	if err != nil {
 		return err
 	}

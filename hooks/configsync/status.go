@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/kube"
 )
@@ -36,7 +37,7 @@ func (r *Run) writeIntent(ctx context.Context) error {
 
 // setSource writes the generation, the request and the commit of the run into the status.
 func (r *Run) setSource(st *v1alpha1.ConfigSyncStatus) {
-	st.ObservedGeneration, st.ObservedRequest = r.record.cs.Generation, r.record.cs.RequestKey()
+	st.ObservedGeneration, st.ObservedRequest = r.record.cs.Generation, desiredref.Key(r.record.cs)
 	if r.Commit() == "" {
 		return
 	}
@@ -89,7 +90,7 @@ func (e *Engine) Pause(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	if r.wasReady && st.ObservedGeneration == cs.Generation {
 		ready = metav1.ConditionTrue
 	}
-	st.ObservedGeneration, st.ObservedRequest = cs.Generation, cs.RequestKey()
+	st.ObservedGeneration, st.ObservedRequest = cs.Generation, desiredref.Key(cs)
 	r.record.setCondition(v1alpha1.ConditionReady, ready, v1alpha1.ReasonPaused, "paused by spec.paused or by the annotation "+v1alpha1.AnnotationPaused)
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionReconciling)
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionStalled)

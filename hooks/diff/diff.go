@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/hooks/output"
@@ -63,7 +64,7 @@ func (p Planner) Plan(ctx context.Context, row v1alpha1.DiscoveredGateway) (Diff
 	if err != nil {
 		return Difference{}, err
 	}
-	ordinal, _ := v1alpha1.PodOrdinal(pod.Name, pod.Labels)
+	ordinal, _ := gatewaypod.Ordinal(pod.Name, pod.Labels)
 	g := offline.Gateway{Profile: profile, Form: p.Form, Facts: plan.Facts{
 		GatewayName: row.Name, PodName: pod.Name, PodOrdinal: ordinal, Namespace: pod.Namespace, CRName: p.GatewaySync.Name, Labels: pod.Labels,
 	}}

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
@@ -81,7 +83,7 @@ func listCells(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget, now time.T
 	if t := gs.Status.Target; commit == "" && t != nil && t.Ref == ref {
 		commit = t.Commit
 	}
-	if v1alpha1.IsCommit(ref) {
+	if syntax.IsCommit(ref) {
 		ref = request.Short(ref)
 	}
 	return []string{gs.Name, ref, request.Short(commit), gateways, ready, confirmed, output.Age(gs.CreationTimestamp.Time), output.Shorten(message)}
@@ -187,13 +189,13 @@ func refOrigin(gs *v1alpha1.GatewaySync, ref string) string {
 		return ""
 	}
 	s := " (" + from
-	if commit := gs.RequestedCommit(); commit != "" {
+	if commit := desiredref.RequestsOf(gs).Commit(); commit != "" {
 		s += ", at " + request.Short(commit) + " only"
 	}
 	if ref != gs.Spec.Git.Ref {
 		s += "; spec.git.ref is " + gs.Spec.Git.Ref
 	}
-	if unless := gs.RequestedUnless(); unless != "" {
+	if unless := desiredref.RequestsOf(gs).Unless(); unless != "" {
 		s += fmt.Sprintf(", until it moves on from %s", request.Short(unless))
 	}
 	return s + ")"

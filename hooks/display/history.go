@@ -8,6 +8,7 @@ import (
 
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/output"
 	"stoker.io/stoker/internal/request"
@@ -74,7 +75,7 @@ func Snapshots(list []agents.Snapshot, objectStorage bool) *output.Result {
 		r.Head = append(r.Head, "BACKUP")
 	}
 	for _, s := range list {
-		cells := []string{s.Gateway, s.ID, s.Commit.Short(), s.To.Short(), strconv.Itoa(s.Files), v1alpha1.SizeText(s.Bytes)}
+		cells := []string{s.Gateway, s.ID, s.Commit.Short(), s.To.Short(), strconv.Itoa(s.Files), syntax.SizeText(s.Bytes)}
 		if objectStorage {
 			cells = append(cells, string(s.Stored))
 		}

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -273,10 +274,10 @@ func (f Finder) pods(ctx context.Context, noAgent string) (list []Action, err er
 	evicted := map[string]string{} // the pod that is evicted, by GatewaySync
 	for i := range pods {
 		p := &pods[i]
-		if !slices.ContainsFunc(containers(&p.Spec), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) }) {
+		if !slices.ContainsFunc(containers(&p.Spec), func(c corev1.Container) bool { return gatewaypod.IsForeignAgent(&c) }) {
 			continue
 		}
-		a := Action{Do: ByHand, Object: object("pod", p.Namespace, p.Name), Why: "its container " + v1alpha1.AgentContainer + " belongs to another program; "}
+		a := Action{Do: ByHand, Object: object("pod", p.Namespace, p.Name), Why: "its container " + gatewaypod.AgentContainer + " belongs to another program; "}
 		down := otherPodDown(p, pods)
 		switch {
 		case !requestsAgent(p):
@@ -318,7 +319,7 @@ func otherPodDown(p *corev1.Pod, pods []corev1.Pod) string {
 
 // gatewaySync returns the namespace of a pod and the GatewaySync that it names, which may be "".
 func gatewaySync(p *corev1.Pod) string {
-	name, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
+	name, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationCRName)
 	return p.Namespace + "/" + name
 }
 
@@ -334,7 +335,7 @@ func containers(spec *corev1.PodSpec) []corev1.Container {
 }
 
 func requestsAgent(p *corev1.Pod) bool {
-	value, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject)
+	value, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationInject)
 	return value == "true"
 }
 
@@ -367,7 +368,7 @@ func (f Finder) noReplacement(ctx context.Context, p *corev1.Pod) string {
 	default:
 		return owner.Kind + " " + owner.Name + " might not recreate it: delete the pod yourself"
 	}
-	if slices.ContainsFunc(containers(&template.Spec), func(c corev1.Container) bool { return c.Name == v1alpha1.AgentContainer }) {
+	if slices.ContainsFunc(containers(&template.Spec), func(c corev1.Container) bool { return c.Name == gatewaypod.AgentContainer }) {
 		return "remove the container from the pod template of " + owner.Kind + " " + owner.Name
 	}
 	return ""

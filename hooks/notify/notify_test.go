@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/outbound"
 	"stoker.io/stoker/test/program"
 )
@@ -162,7 +163,7 @@ func (p *plant) passes(d time.Duration) []string {
 
 func (p *plant) set(phase v1alpha1.OutcomePhase, ready metav1.ConditionStatus, reason v1alpha1.Reason, message string, rows ...v1alpha1.DiscoveredGateway) {
 	gs := p.gs.DeepCopy()
-	gs.Status.ObservedGeneration, gs.Status.ObservedRequest = 1, gs.RequestKey()
+	gs.Status.ObservedGeneration, gs.Status.ObservedRequest = 1, desiredref.Key(gs)
 	gs.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: ready, Reason: string(reason), Message: message, LastTransitionTime: metav1.NewTime(p.now)}}
 	gs.Status.Outcome = &v1alpha1.Outcome{Phase: phase, Ref: "main", Commit: strings.Repeat("a", 40), Total: int32(len(rows)), Reason: reason, Message: message}
 	gs.Status.DiscoveredGateways = rows

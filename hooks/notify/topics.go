@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/status"
 )
@@ -163,12 +165,12 @@ func gatewaysThat(match func(*v1alpha1.DiscoveredGateway) bool) func(input) stri
 }
 
 func gatewayLine(g *v1alpha1.DiscoveredGateway) string {
-	text := v1alpha1.GatewayLabel(g.Name, g.PodName)
+	text := gatewaypod.GatewayLabel(g.Name, g.PodName)
 	if g.Reason != "" {
 		text += " " + string(g.Reason)
 	}
 	if g.Message != "" {
-		text += ": " + status.Cut(v1alpha1.Line(g.Message), 200)
+		text += ": " + status.Cut(annotation.Line(g.Message), 200)
 	}
 	if g.Drift > 0 {
 		text += fmt.Sprintf(" (%d changed on the gateway)", g.Drift)

@@ -13,6 +13,7 @@ import (
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/internal/failure"
 )
@@ -118,7 +119,7 @@ func (r *run) plan(ctx context.Context, repository *offline.Checkout, at repo.Re
 func (r *run) target(g Gateway, effective effective.Settings) offline.Gateway {
 	pod := cmp.Or(g.Pod, g.Name)
 	namespace := cmp.Or(r.GatewaySync.Namespace, "default")
-	ordinal, _ := v1alpha1.PodOrdinal(pod, g.Labels)
+	ordinal, _ := gatewaypod.Ordinal(pod, g.Labels)
 	return offline.Gateway{Profile: effective, Form: r.Form, Facts: plan.Facts{
 		GatewayName: g.Name, PodName: pod, PodOrdinal: ordinal, Namespace: namespace, CRName: r.GatewaySync.Name, Labels: g.Labels,
 		Unlabelled: g.UnreadReason != "",

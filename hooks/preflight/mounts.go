@@ -9,6 +9,7 @@ import (
 
 	"stoker.io/stoker/agent/connect"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/secretrefs"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/secret"
 )
@@ -24,7 +25,7 @@ type Mounts struct {
 var _ connect.Secrets = Mounts{}
 
 // Read implements connect.Secrets.
-func (m Mounts) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+func (m Mounts) Read(field secretrefs.Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
 	v, err := connect.LocalSecrets(m).Read(field, ref)
 	switch {
 	case err == nil:
@@ -37,7 +38,7 @@ func (m Mounts) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (sec
 }
 
 // Reachable implements connect.Secrets. It does not wait, because mounts do not change during a run.
-func (m Mounts) Reachable(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) error {
+func (m Mounts) Reachable(field secretrefs.Field, ref v1alpha1.SecretKeyRef) error {
 	_, err := m.Read(field, ref)
 	return err
 }
@@ -49,7 +50,7 @@ type cachedSecrets struct {
 	cache map[v1alpha1.SecretKeyRef]secret.String
 }
 
-func (r *cachedSecrets) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) (secret.String, error) {
+func (r *cachedSecrets) Read(field secretrefs.Field, ref v1alpha1.SecretKeyRef) (secret.String, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if v, ok := r.cache[ref]; ok {
@@ -62,7 +63,7 @@ func (r *cachedSecrets) Read(field v1alpha1.SecretField, ref v1alpha1.SecretKeyR
 	return v, err
 }
 
-func (r *cachedSecrets) Reachable(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) error {
+func (r *cachedSecrets) Reachable(field secretrefs.Field, ref v1alpha1.SecretKeyRef) error {
 	_, err := r.Read(field, ref)
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/hooks/offline"
 	"stoker.io/stoker/internal/failure"
@@ -84,7 +85,7 @@ type run struct {
 	Input
 	secrets connect.Secrets
 	result  Result
-	desired v1alpha1.Desired // zero unless the desired ref is checked
+	desired desiredref.Desired // zero unless the desired ref is checked
 }
 
 func (r *run) check(ctx context.Context) (err error) {
@@ -195,10 +196,10 @@ func (r *run) resolveAllowed(ctx context.Context, repository *offline.Checkout) 
 // chooseRef sets the ref to check, and reports whether it is requested.
 func (r *run) chooseRef(refs *repo.Refs) (requested bool, err error) {
 	gs := r.GatewaySync
-	desired, err := v1alpha1.DesiredRef(gs, "")
+	desired, err := desiredref.Of(gs, "")
 	if err == nil && desired.ResolveSpec {
 		if at, missing := resolveRef(refs, gs.Spec.Git.Ref); missing == nil {
-			desired, err = v1alpha1.DesiredRef(gs, at.Commit.String())
+			desired, err = desiredref.Of(gs, at.Commit.String())
 		}
 	}
 	if r.Ref != "" {

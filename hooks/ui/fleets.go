@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
@@ -259,7 +260,7 @@ func (s *Server) serveFleet(w http.ResponseWriter, r *http.Request) {
 	p.paginate(query.Get("page"))
 	for _, h := range f.gs.Status.History {
 		ref := clean(h.Ref, maxWord)
-		if v1alpha1.IsCommit(h.Ref) {
+		if syntax.IsCommit(h.Ref) {
 			ref = request.Short(h.Ref)
 		}
 		p.History = append(p.History, pastCommit{ref, clean(request.Short(h.Commit), 7), moment{h.At.Time, p.Now.now}})

@@ -14,6 +14,8 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/hooks/agents"
 	"stoker.io/stoker/hooks/leads"
 	"stoker.io/stoker/internal/failure"
@@ -174,7 +176,7 @@ func (p *gatewayPage) newLastSnapshot(last *v1alpha1.GatewaySnapshot) *snapshot 
 	if last.Timestamp != nil {
 		sn.At = moment{last.Timestamp.Time, p.Now.now}
 	}
-	if v1alpha1.RestoresOn(last.ID, p.Gateway.row.Name) == last.ID {
+	if annotation.RestoresOn(last.ID, p.Gateway.row.Name) == last.ID {
 		sn.Restore = p.restoreCommand(last.ID)
 	}
 	return sn
@@ -278,7 +280,7 @@ func (s *Server) addState(p *gatewayPage, a agents.Agent, state agents.State) {
 		if len(p.Snapshots) == maxSnapshots {
 			break
 		}
-		p.Snapshots = append(p.Snapshots, snapshot{sn.ID, sn.Commit.Short(), sn.To.Short(), v1alpha1.SizeText(sn.Bytes), moment{sn.Time, p.Now.now}, sn.Files,
+		p.Snapshots = append(p.Snapshots, snapshot{sn.ID, sn.Commit.Short(), sn.To.Short(), syntax.SizeText(sn.Bytes), moment{sn.Time, p.Now.now}, sn.Files,
 			storedText[sn.Stored], sn.Backup, p.restoreCommand(sn.ID)})
 		p.HasStored, p.HasBackups = p.HasStored || sn.Stored != "", p.HasBackups || sn.Backup
 	}
@@ -299,7 +301,7 @@ func (s *Server) newRecord(p *gatewayPage, e sync.Audit) record {
 		Added: e.Files.Added, Modified: e.Files.Modified, Deleted: e.Files.Deleted, Duration: clean(e.Duration, 32),
 		Tone: gatewayState(v1alpha1.DiscoveredGateway{SyncStatus: e.Result, Reason: e.Reason}, false, false).Tone,
 	}
-	if v1alpha1.IsCommit(e.Ref) {
+	if syntax.IsCommit(e.Ref) {
 		r.Ref = request.Short(e.Ref)
 	}
 	if e.For != "" {

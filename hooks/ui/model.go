@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -131,7 +132,7 @@ func (s *Server) newFleet(gs *v1alpha1.GatewaySync, target *v1alpha1.SyncTarget,
 		Ref: clean(v.Ref, maxWord), Commit: request.Short(v.Commit), Origin: clean(request.Origin(gs, v.Ref), maxWord),
 		Total: v.Gateways.Total, Synced: v.Gateways.Synced, Message: clean(v.Message, maxMessage), Advice: s.advisor.advice(v.Reason), gs: gs,
 	}
-	if v1alpha1.IsCommit(v.Ref) {
+	if syntax.IsCommit(v.Ref) {
 		f.Ref = request.Short(v.Ref)
 	}
 	f.Behind = max(f.Total-f.Synced, 0)

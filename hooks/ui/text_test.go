@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/docs"
 	"stoker.io/stoker/hooks/ui/uitest"
 	"stoker.io/stoker/internal/kube"
@@ -68,7 +69,7 @@ func thousand(t testing.TB) (*Server, *v1alpha1.GatewaySync, time.Time) {
 	gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "line"}}
 	gs.Spec.Git.Ref = "main"
 	gs.Status.ConfirmedAt = &metav1.Time{Time: now}
-	gs.Status.ObservedRequest = gs.RequestKey()
+	gs.Status.ObservedRequest = desiredref.Key(gs)
 	gs.Status.Outcome = &v1alpha1.Outcome{Phase: v1alpha1.OutcomeProgressing, Ref: "main", Commit: uitest.Target, Total: 1000, Synced: 900}
 	for i := range 1000 {
 		g := v1alpha1.DiscoveredGateway{Name: fmt.Sprintf("line-%d", i), PodName: fmt.Sprintf("line-%d", i), Profile: "edge", SyncStatus: v1alpha1.GatewaySynced, SyncedCommit: uitest.Target}

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 )
 
 // maxNamed bounds the names in a message.
@@ -14,7 +15,7 @@ const maxNamed = 5
 
 // GatewaySyncName returns the name of the GatewaySync in a pod's annotation, or "".
 func GatewaySyncName(annotations map[string]string) string {
-	name, _ := v1alpha1.PodAnnotation(annotations, v1alpha1.AnnotationCRName)
+	name, _ := gatewaypod.Annotation(annotations, v1alpha1.AnnotationCRName)
 	return name
 }
 

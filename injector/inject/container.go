@@ -10,6 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/secretrefs"
 )
 
 // Paths in the agent's container. docs/how-to/pods.md lists them.
@@ -29,7 +32,7 @@ const (
 	volumeToken   = "stoker-token"
 
 	// PortHealth is the name of the agent's port for probes.
-	PortHealth = v1alpha1.AgentHealthPort
+	PortHealth = gatewaypod.AgentHealthPort
 	// PortMetrics is the name of the agent's port for Prometheus.
 	PortMetrics = "stoker-metrics"
 
@@ -114,8 +117,8 @@ func (s *sidecar) identity() []corev1.EnvVar {
 	if len(s.data.unwritable) > 0 {
 		env = append(env, value("GATEWAY_MOUNTS", encodePaths(s.data.unwritable)))
 	}
-	for field, ref := range s.gs.Spec.Secrets() {
-		if name := v1alpha1.FileVariables[field]; name != "" && mountable(ref) {
+	for field, ref := range secretrefs.ForSync(&s.gs.Spec) {
+		if name := secretrefs.FileVariables[field]; name != "" && mountable(ref) {
 			env = append(env, value(name, secretFile(ref)))
 		}
 	}
@@ -182,7 +185,7 @@ func (s *sidecar) pullPolicy() corev1.PullPolicy {
 
 // startupSeconds returns how long the first sync may delay the gateway's start.
 func (s *sidecar) startupSeconds() int32 {
-	deadline, err := s.gs.Spec.Deadline()
+	deadline, err := effective.ProgressDeadline(&s.gs.Spec)
 	if err != nil {
 		deadline = v1alpha1.DefaultProgressDeadline
 	}

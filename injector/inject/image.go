@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
@@ -14,7 +15,7 @@ import (
 // precedence over a tag, but a tag of the GatewaySync takes precedence over a default digest. An invalid reference is ignored,
 // because an init container that cannot be pulled keeps the gateway from starting.
 func (s *sidecar) image() string {
-	if asked, ok := v1alpha1.PodAnnotation(s.pod.Annotations, v1alpha1.AnnotationAgentImage); ok && asked != "" {
+	if asked, ok := gatewaypod.Annotation(s.pod.Annotations, v1alpha1.AnnotationAgentImage); ok && asked != "" {
 		if s.admits(asked) {
 			return asked
 		}

@@ -10,10 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 )
 
 // Container is the name of the agent's container.
-const Container = v1alpha1.AgentContainer
+const Container = gatewaypod.AgentContainer
 
 // Defaults are the settings of the installation.
 type Defaults struct {
@@ -68,7 +69,7 @@ func Required(annotations map[string]string) bool {
 }
 
 func isTrue(annotations map[string]string, name string) bool {
-	value, _ := v1alpha1.PodAnnotation(annotations, name)
+	value, _ := gatewaypod.Annotation(annotations, name)
 	return value == "true"
 }
 
@@ -86,7 +87,7 @@ func Has(pod *corev1.Pod) bool {
 
 // Foreign reports whether the pod has a container with the agent's name that runs another program.
 func Foreign(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool { return v1alpha1.IsForeignAgent(&c) })
+	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool { return gatewaypod.IsForeignAgent(&c) })
 }
 
 // WithoutForeign returns a copy of a pod without the container with the agent's name and its volumes.

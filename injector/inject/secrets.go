@@ -11,6 +11,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/secretrefs"
 )
 
 // secretVolume is a Secret or ConfigMap that the GatewaySync references, with the referenced keys.
@@ -26,7 +27,7 @@ type secretVolume struct {
 // receiver needs it.
 func secrets(gs *v1alpha1.GatewaySync, effective effective.Settings) []secretVolume {
 	var list []secretVolume
-	add := func(field v1alpha1.SecretField, ref v1alpha1.SecretKeyRef) {
+	add := func(field secretrefs.Field, ref v1alpha1.SecretKeyRef) {
 		if !mountable(ref) {
 			return
 		}
@@ -39,14 +40,14 @@ func secrets(gs *v1alpha1.GatewaySync, effective effective.Settings) []secretVol
 			list[i].keys = slices.Insert(list[i].keys, j, ref.Key)
 		}
 	}
-	for field, ref := range gs.Spec.Secrets() {
+	for field, ref := range secretrefs.ForSync(&gs.Spec) {
 		add(field, ref)
 	}
-	for field, ref := range gs.Spec.StorageSecrets() {
+	for field, ref := range secretrefs.ForStorage(&gs.Spec) {
 		add(field, ref)
 	}
 	if effective.Bidirectional != nil {
-		for field, ref := range gs.Spec.ProposalSecrets() {
+		for field, ref := range secretrefs.ForProposals(&gs.Spec) {
 			add(field, ref)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -33,7 +34,7 @@ type sidecar struct {
 
 // examine reads the properties from the pod and the GatewaySync. The decision has a reason if the pod cannot have an agent.
 func (s *sidecar) examine() Decision {
-	name, err := v1alpha1.GatewayName(s.pod.Name, s.pod.Labels, s.pod.Annotations)
+	name, err := gatewaypod.GatewayName(s.pod.Name, s.pod.Labels, s.pod.Annotations)
 	if err != nil {
 		return skip(failure.Reason(err, v1alpha1.ReasonInvalidAnnotation), "%v", err)
 	}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 )
 
 // IgnitionData is the data directory of the official image.
@@ -35,7 +36,7 @@ type data struct {
 
 // findData finds the container that runs the gateway and its data volume.
 func findData(pod *corev1.Pod) (data, Decision) {
-	want, _ := v1alpha1.PodAnnotation(pod.Annotations, v1alpha1.AnnotationDataVolume)
+	want, _ := gatewaypod.Annotation(pod.Annotations, v1alpha1.AnnotationDataVolume)
 	if want != "" && findVolume(pod, want) == nil {
 		return data{}, skip(v1alpha1.ReasonNoDataVolume, "the pod has no volume %.63q, which annotation %s names: correct the annotation", want, v1alpha1.AnnotationDataVolume)
 	}

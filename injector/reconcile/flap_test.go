@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/status"
 )
@@ -62,7 +63,7 @@ func (l *lone) passes(d time.Duration, write func()) map[request.Phase]int {
 // leads advances the time by d while the agent leads.
 func (l *lone) leads(d time.Duration) map[request.Phase]int {
 	return l.passes(d, func() {
-		desired, err := v1alpha1.DesiredRef(l.gs, "")
+		desired, err := desiredref.Of(l.gs, "")
 		assert.NoError(l, err)
 		l.seen.GatewaySync, l.seen.Now, l.seen.Ref.Desired = l.gs.DeepCopy(), l.now, desired
 		l.gs.Status = status.Summarise(l.seen).Status

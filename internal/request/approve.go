@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 // Approve approves a stage of the rollout that is under way, for the commit of that rollout and no other. If stage is "", it is the stage
@@ -25,7 +27,7 @@ func (s *Setter) ApproveWindow(ctx context.Context, namespace, name, commit stri
 
 // approve approves the stage for the commit that find returns.
 func (s *Setter) approve(ctx context.Context, namespace, name, commit string, find func(*v1alpha1.GatewaySync, string) (string, string, error)) (Answer, error) {
-	if commit = strings.ToLower(commit); commit != "" && !v1alpha1.IsCommitPrefix(commit) {
+	if commit = strings.ToLower(commit); commit != "" && !syntax.IsCommitPrefix(commit) {
 		return Answer{}, invalid("%.80q is not a commit: write 7 to 40 of its hexadecimal digits", commit)
 	}
 	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
@@ -37,11 +39,11 @@ func (s *Setter) approve(ctx context.Context, namespace, name, commit string, fi
 		if stage == v1alpha1.WindowApproval {
 			answer.Message = "no maintenance window delays commit " + of
 		}
-		if gs.Approved(stage, of) {
+		if annotation.Approved(gs, stage, of) {
 			answer.Outcome, answer.Message = Unchanged, answer.Message+", as before"
 			return nil, answer, nil
 		}
-		value := v1alpha1.Approve(gs.Annotations[v1alpha1.AnnotationApproved], stage, of)
+		value := annotation.Approve(gs.Annotations[v1alpha1.AnnotationApproved], stage, of)
 		return map[string]*string{v1alpha1.AnnotationApproved: &value}, answer, nil
 	})
 }
@@ -52,7 +54,7 @@ func stageToApprove(gs *v1alpha1.GatewaySync, stage, commit string) (string, str
 	switch {
 	case r == nil:
 		return "", "", invalid("nothing waits for an approval: %s rolls out all gateways at once; spec.deployment.stages has stages with requireApproval", gs.Name)
-	case !v1alpha1.IsCommit(r.Commit) || r.Phase == v1alpha1.RolloutDone && !waitsForApproval(gs):
+	case !syntax.IsCommit(r.Commit) || r.Phase == v1alpha1.RolloutDone && !waitsForApproval(gs):
 		return "", "", invalid("nothing waits for an approval: the rollout of %s is done", Short(r.Commit))
 	case r.Phase == v1alpha1.RolloutAborted:
 		return "", "", invalid("the rollout of %s was aborted, and an approval does not continue it: roll out another commit, or try this one again: stoker retry %s", Short(r.Commit), gs.Name)
@@ -81,7 +83,7 @@ func windowToApprove(gs *v1alpha1.GatewaySync, commit string) (string, string, e
 	switch {
 	case gs.Spec.Deployment == nil || len(gs.Spec.Deployment.Windows) == 0:
 		return "", "", invalid("%s has no maintenance windows: spec.deployment.windows is empty", gs.Name)
-	case t == nil || !v1alpha1.IsCommit(t.Commit):
+	case t == nil || !syntax.IsCommit(t.Commit):
 		return "", "", invalid("the desired commit of %s is not known yet", gs.Name)
 	case !strings.HasPrefix(t.Commit, commit):
 		return "", "", invalid("the desired commit is %s and not %s: check what it changes, and approve it", t.Commit, commit)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -126,9 +127,9 @@ func TestAPIServerApprovals(t *testing.T) {
 	gs, err := syncs.Get(t.Context(), "plant")
 	require.NoError(t, err)
 	for _, stage := range []string{"a", "b", "c"} {
-		t.Run(stage, func(t *testing.T) { assert.True(t, gs.Approved(stage, commitA)) })
+		t.Run(stage, func(t *testing.T) { assert.True(t, annotation.Approved(gs, stage, commitA)) })
 	}
-	assert.True(t, gs.Approved("a", commitB), "what was approved before")
+	assert.True(t, annotation.Approved(gs, "a", commitB), "what was approved before")
 	answer, err := NewSetter(client, nil).Approve(t.Context(), namespace, "plant", "b", "")
 	require.NoError(t, err)
 	assert.Equal(t, Unchanged, answer.Outcome)

@@ -13,6 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/sender"
 )
 
@@ -98,13 +101,13 @@ func (r Request) Check() error {
 		return invalid("%.40q is no sender: use one of %s", r.By, strings.Join(sender.Names(), ", "))
 	case len(r.ID) > maxID || strings.ContainsFunc(r.ID, func(c rune) bool { return c <= ' ' || c == 0x7f || c == 0xfffd }):
 		return invalid("the id has spaces or control characters, or more than %d characters", maxID)
-	case r.Unless != "" && !v1alpha1.IsCommit(r.Unless):
+	case r.Unless != "" && !syntax.IsCommit(r.Unless):
 		return invalid("%.80q is not a commit: write all its 40 hexadecimal digits", r.Unless)
-	case r.Commit != "" && !v1alpha1.IsCommit(r.Commit):
+	case r.Commit != "" && !syntax.IsCommit(r.Commit):
 		return invalid("the commit %.80q is not one: write all its 40 hexadecimal digits", r.Commit)
 	case r.Commit != "" && r.Ref == "":
 		return invalid("a commit needs a ref that points to it")
-	case r.Commit != "" && v1alpha1.IsCommit(r.Ref) && !strings.EqualFold(r.Ref, r.Commit):
+	case r.Commit != "" && syntax.IsCommit(r.Ref) && !strings.EqualFold(r.Ref, r.Commit):
 		return invalid("the ref %s is another commit than %s", r.Ref, r.Commit)
 	case r.Unless != "" && r.Ref == "":
 		return invalid("a condition needs a ref that it belongs to")
@@ -126,7 +129,7 @@ func (r Request) decided(o v1alpha1.Requestable) (Request, Answer, error) {
 
 // plan returns the annotations to write (nil removes one), or nil and an answer if there is nothing to write. It is pure.
 func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string, Answer, error) {
-	q := o.Requests()
+	q := desiredref.RequestsOf(o)
 	have := q.Annotations
 	answer := Answer{Outcome: Unchanged, Ref: r.Ref, At: have[v1alpha1.AnnotationRequestedAt], Object: o}
 	if r.Ref != "" && q.Fixed != "" {
@@ -149,11 +152,11 @@ func (r Request) plan(o v1alpha1.Requestable, now time.Time) (map[string]*string
 	at := stamp(now, answer.At)
 	write := map[string]*string{v1alpha1.AnnotationRequestedAt: &at, v1alpha1.AnnotationRequestedBy: &r.By}
 	if r.Ref != "" {
-		over := v1alpha1.RequestOver(r.Ref, q.Spec, at)
+		over := desiredref.RequestOver(r.Ref, q.Spec, at)
 		write[v1alpha1.AnnotationRequestedRef], write[v1alpha1.AnnotationRequestedOver] = &r.Ref, &over
 		write[v1alpha1.AnnotationRequestedUnless], write[v1alpha1.AnnotationRequestedCommit] = nil, nil
 		write[v1alpha1.AnnotationRequestedFor] = nil
-		if text := v1alpha1.Line(r.For); text != "" {
+		if text := annotation.Line(r.For); text != "" {
 			write[v1alpha1.AnnotationRequestedFor] = &text
 		}
 		if r.Commit != "" {

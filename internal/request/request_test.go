@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/sender"
 )
 
@@ -41,9 +42,9 @@ func ask(t *testing.T, gs *v1alpha1.GatewaySync, r Request) Answer {
 	return answer
 }
 
-func desired(t *testing.T, gs *v1alpha1.GatewaySync) v1alpha1.Desired {
+func desired(t *testing.T, gs *v1alpha1.GatewaySync) desiredref.Desired {
 	t.Helper()
-	d, err := v1alpha1.DesiredRef(gs, "")
+	d, err := desiredref.Of(gs, "")
 	require.NoError(t, err)
 	return d
 }

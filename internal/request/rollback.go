@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 // ErrTooEarly means that the status does not yet report what a rollback needs to know. Try again soon.
@@ -52,9 +54,9 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 		if answer.Outcome == Set {
 			answer.Message = "to " + r.Ref[:minPrefix]
 			if r.Unless != "" {
-				answer.Message += fmt.Sprintf(" until %s moves on from %s", o.Requests().Spec, r.Unless[:minPrefix])
+				answer.Message += fmt.Sprintf(" until %s moves on from %s", desiredref.RequestsOf(o).Spec, r.Unless[:minPrefix])
 			} else {
-				answer.Message += " until " + o.Requests().Field + " changes or another ref is requested"
+				answer.Message += " until " + desiredref.RequestsOf(o).Field + " changes or another ref is requested"
 			}
 		}
 		return write, answer, err
@@ -63,7 +65,7 @@ func (s *Setter) back(ctx context.Context, namespace, name, failed, to, by, id s
 
 // desiresFailed reports whether the desired ref resolves to the failed commit; "" means any commit.
 func desiresFailed(o v1alpha1.Requestable, failed string) (bool, error) {
-	switch is := o.Standing(); {
+	switch is := desiredref.StandingOf(o); {
 	case failed == "":
 		return true, nil
 	case is.Answered && is.Ref == "": // the request is not valid
@@ -93,7 +95,7 @@ func verdict(o v1alpha1.Requestable) Verdict {
 
 // rollback returns the request for a rollback. The answer has an outcome if there is nothing to request.
 func rollback(o v1alpha1.Requestable, to string) (Request, Answer, error) {
-	q, is := o.Requests(), o.Standing()
+	q, is := desiredref.RequestsOf(o), desiredref.StandingOf(o)
 	if q.Fixed != "" {
 		return Request{}, Answer{}, invalid("%s", q.Fixed)
 	}
@@ -125,10 +127,10 @@ func CheckTo(to string) error {
 }
 
 // commitToRestore returns the commit to go back to.
-func commitToRestore(is v1alpha1.Standing, to string) (string, error) {
+func commitToRestore(is desiredref.Standing, to string) (string, error) {
 	to = strings.ToLower(to)
 	if to == "" {
-		if g := is.LastGood; g != nil && v1alpha1.IsCommit(g.Commit) {
+		if g := is.LastGood; g != nil && syntax.IsCommit(g.Commit) {
 			return g.Commit, nil
 		}
 		return "", &InvalidError{ErrNothingGood}
@@ -138,7 +140,7 @@ func commitToRestore(is v1alpha1.Standing, to string) (string, error) {
 	}
 	found := ""
 	for _, r := range history(is) {
-		if !strings.HasPrefix(r.Commit, to) || r.Commit == found || !v1alpha1.IsCommit(r.Commit) {
+		if !strings.HasPrefix(r.Commit, to) || r.Commit == found || !syntax.IsCommit(r.Commit) {
 			continue
 		}
 		if found != "" {
@@ -153,7 +155,7 @@ func commitToRestore(is v1alpha1.Standing, to string) (string, error) {
 }
 
 // history returns the commits of the history.
-func history(is v1alpha1.Standing) []v1alpha1.CommitRecord {
+func history(is desiredref.Standing) []v1alpha1.CommitRecord {
 	list := is.History
 	if g := is.LastGood; g != nil {
 		list = append([]v1alpha1.CommitRecord{*g}, list...)

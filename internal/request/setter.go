@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 )
@@ -110,7 +112,7 @@ func (s *Setter) Propose(ctx context.Context, namespace, name, gateway string) (
 		if !gs.Proposes() {
 			return nil, Answer{}, invalid("%s proposes no changes: set spec.bidirectional.enabled to true", name)
 		}
-		value := v1alpha1.ProposeValue(gateway, s.now())
+		value := annotation.ProposeValue(gateway, s.now())
 		if gs.Annotations[v1alpha1.AnnotationPropose] == value {
 			answer.Outcome = Unchanged
 			return nil, answer, nil
@@ -124,8 +126,8 @@ func (s *Setter) Propose(ctx context.Context, namespace, name, gateway string) (
 func (s *Setter) Restore(ctx context.Context, namespace, name, snapshot string) (Answer, error) {
 	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
-		value := v1alpha1.RestoreValue(v1alpha1.SnapshotID(snapshot), s.now())
-		if !slices.ContainsFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return v1alpha1.RestoresOn(value, g.Name) != "" }) {
+		value := annotation.RestoreValue(syntax.SnapshotID(snapshot), s.now())
+		if !slices.ContainsFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return annotation.RestoresOn(value, g.Name) != "" }) {
 			return nil, Answer{}, invalid("%.80q is no snapshot of a gateway of %s: stoker snapshots %s lists them", snapshot, name, name)
 		}
 		if gs.Annotations[v1alpha1.AnnotationRestore] == value {
@@ -140,10 +142,10 @@ func (s *Setter) Restore(ctx context.Context, namespace, name, snapshot string) 
 func (s *Setter) Retry(ctx context.Context, namespace, name string) (Answer, error) {
 	return s.changeGateways(ctx, namespace, name, func(gs *v1alpha1.GatewaySync) (map[string]*string, Answer, error) {
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
-		if !v1alpha1.IsCommit(gs.Status.Retry) {
+		if !syntax.IsCommit(gs.Status.Retry) {
 			return nil, Answer{}, invalid("there is nothing to retry: no gateway of %s went back from the desired commit", name)
 		}
-		value := v1alpha1.RetryValue(gs.Status.Retry, s.now())
+		value := annotation.RetryValue(gs.Status.Retry, s.now())
 		if gs.Annotations[v1alpha1.AnnotationRetry] == value {
 			answer.Outcome = Unchanged
 			return nil, answer, nil

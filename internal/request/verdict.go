@@ -12,6 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -67,10 +71,10 @@ type Behind struct {
 // if it was not read: then only the age of the status shows whether an agent leads.
 func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now time.Time) Verdict {
 	v := Verdict{Phase: Progressing, Gateways: Count{Total: len(gs.Status.DiscoveredGateways)}, Reason: v1alpha1.ReasonWaitingForLead}
-	d, err := v1alpha1.DesiredRef(gs, "")
+	d, err := desiredref.Of(gs, "")
 	o := gs.Status.Outcome
 	v.Ref = d.Ref
-	if gs.Answered() {
+	if desiredref.Answered(gs) {
 		v.Ref = o.Ref
 	}
 	switch {
@@ -78,7 +82,7 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 		v.Phase, v.Reason = Overtaken, ""
 		v.Message = fmt.Sprintf("the desired ref is %s (%s) and no longer %s", v.Ref, Origin(gs, v.Ref), ref)
 		return v
-	case gs.Answered():
+	case desiredref.Answered(gs):
 	case err != nil:
 		v.Phase, v.Reason, v.Message = Failed, v1alpha1.ReasonRefNotFound, err.Error()
 		return v
@@ -108,7 +112,7 @@ func Read(gs *v1alpha1.GatewaySync, ref string, target *v1alpha1.SyncTarget, now
 
 // Origin returns who asked for ref, the desired ref: the field of the spec, or the sender of the request.
 func Origin(o v1alpha1.Requestable, ref string) string {
-	q := o.Requests()
+	q := desiredref.RequestsOf(o)
 	if ref != q.Annotations[v1alpha1.AnnotationRequestedRef] || ref == q.Spec && q.Commit() == "" {
 		return q.Field
 	}
@@ -116,7 +120,7 @@ func Origin(o v1alpha1.Requestable, ref string) string {
 	if by == "" {
 		by = "an annotation"
 	}
-	if what := v1alpha1.Line(q.Annotations[v1alpha1.AnnotationRequestedFor]); what != "" {
+	if what := annotation.Line(q.Annotations[v1alpha1.AnnotationRequestedFor]); what != "" {
 		by += " for " + what
 	}
 	return "requested by " + by
@@ -126,10 +130,10 @@ func Origin(o v1alpha1.Requestable, ref string) string {
 // means any.
 func At(o v1alpha1.Requestable, v Verdict, commit string) Verdict {
 	commit = strings.ToLower(commit)
-	is, q := v.Commit, o.Requests()
+	is, q := v.Commit, desiredref.RequestsOf(o)
 	if requested := q.Commit(); requested != "" && v.Ref == q.Annotations[v1alpha1.AnnotationRequestedRef] {
 		is = requested
-	} else if v1alpha1.IsCommit(v.Ref) {
+	} else if syntax.IsCommit(v.Ref) {
 		is = strings.ToLower(v.Ref)
 	}
 	if commit == "" || is == "" || is == commit || v.Phase == Overtaken {
@@ -143,9 +147,9 @@ func At(o v1alpha1.Requestable, v Verdict, commit string) Verdict {
 // ReadConfig returns the outcome of a ConfigSync, for a caller that waits for ref, or for the desired ref if ref is "". An outcome that
 // does not describe the current spec and request never counts as done.
 func ReadConfig(cs *v1alpha1.ConfigSync, ref string) Verdict {
-	is := cs.Standing()
+	is := desiredref.StandingOf(cs)
 	v := Verdict{Phase: Progressing, Ref: is.Ref, Commit: is.Commit, Reason: v1alpha1.ReasonProgressing}
-	if _, err := v1alpha1.DesiredRef(cs, ""); err != nil {
+	if _, err := desiredref.Of(cs, ""); err != nil {
 		v.Phase, v.Message = Failed, err.Error()
 		if bad, ok := errors.AsType[*v1alpha1.Error](err); ok {
 			v.Reason = bad.Reason
@@ -260,7 +264,7 @@ func (b Behind) Fails() bool {
 
 // String returns the gateway and why it is behind.
 func (b Behind) String() string {
-	line := fmt.Sprintf("%s %s", v1alpha1.GatewayLabel(b.Name, b.Pod), b.Status)
+	line := fmt.Sprintf("%s %s", gatewaypod.GatewayLabel(b.Name, b.Pod), b.Status)
 	if b.Reason != "" && string(b.Reason) != string(b.Status) {
 		line += "/" + string(b.Reason)
 	}

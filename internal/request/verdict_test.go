@@ -18,6 +18,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -39,7 +40,7 @@ func done() *v1alpha1.GatewaySync {
 
 // answered gives gs an outcome that describes its current spec and request.
 func answered(gs *v1alpha1.GatewaySync, o v1alpha1.Outcome) *v1alpha1.GatewaySync {
-	gs.Status.ObservedGeneration, gs.Status.ObservedRequest, gs.Status.Outcome = gs.Generation, gs.RequestKey(), &o
+	gs.Status.ObservedGeneration, gs.Status.ObservedRequest, gs.Status.Outcome = gs.Generation, desiredref.Key(gs), &o
 	return gs
 }
 
@@ -264,7 +265,7 @@ func FuzzRead(f *testing.F) {
 		}
 		v := Read(gs, ref, nil, noon)
 		if v.Phase == Succeeded {
-			require.True(t, gs.Answered())
+			require.True(t, desiredref.Answered(gs))
 			require.True(t, gs.Status.Confirmed(noon) || gs.Status.Outcome.Total <= 0)
 		}
 		_, _, _ = rollback(gs, ref) // must not panic

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strings"
 
-	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 )
 
 // genericBody holds the fields of Stoker's own format, {"ref": "…", "commit": "…", "id": "…", "source": "…"}, and of two older
@@ -100,7 +100,7 @@ func (b genericBody) describePromotion() string {
 	}{{"project ", b.Project}, {"stage ", b.Stage}, {"freight ", b.Freight}, {"by ", b.Actor}, {"", b.URL}} {
 		var value string
 		if len(f.raw) > 0 && json.Unmarshal(f.raw, &value) == nil && value != "" {
-			parts = append(parts, f.label+v1alpha1.Line(value))
+			parts = append(parts, f.label+annotation.Line(value))
 		}
 	}
 	return strings.Join(parts, ", ")

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 )
 
 // Absence is a time in which no agent of a GatewaySync reports. The lead writes the status while its last pods end, and the injector while
@@ -29,7 +30,7 @@ type Absence struct {
 // The work and the absence have separate deadlines. Otherwise agents that come and go would move the deadline of work that they never
 // complete, and a fleet that only restarts would be reported as gone.
 func Absent(gs *v1alpha1.GatewaySync, asked string, now time.Time) Absence {
-	limit, err := gs.Spec.Deadline()
+	limit, err := effective.ProgressDeadline(&gs.Spec)
 	if err != nil {
 		limit = v1alpha1.DefaultProgressDeadline
 	}

@@ -9,6 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 // Event is a one-time event: a difference between two statuses.
@@ -52,7 +55,7 @@ func transitions(f *facts, next *v1alpha1.GatewaySyncStatus) []Event {
 				out = append(out, e)
 			}
 			if e.Warning {
-				troubles = append(troubles, trouble{e.Reason, g.Name, v1alpha1.GatewayLabel(g.Name, g.PodName), e.Note})
+				troubles = append(troubles, trouble{e.Reason, g.Name, gatewaypod.GatewayLabel(g.Name, g.PodName), e.Note})
 			}
 		}
 	}
@@ -119,7 +122,7 @@ func refEvents(f *facts, next *v1alpha1.GatewaySyncStatus, emit eventFunc) {
 
 // at returns a ref with its commit.
 func at(ref, commit string) string {
-	if v1alpha1.IsCommit(ref) {
+	if syntax.IsCommit(ref) {
 		return short(commit)
 	}
 	return ref + " at " + short(commit)
@@ -210,7 +213,7 @@ func fleetEvents(f *facts, next *v1alpha1.GatewaySyncStatus, emit eventFunc) {
 	good := f.last.LastGood == nil || next.LastGood != nil && (f.last.LastGood.Commit != next.LastGood.Commit || f.last.LastGood.Ref != next.LastGood.Ref)
 	if is.Status == metav1.ConditionTrue && (good || was == nil || was.Status != is.Status && !rested(was.Reason)) {
 		emit(false, v1alpha1.EventSyncCompleted, "%s", is.Message)
-		if good && f.Ref.Desired.Override && f.GatewaySync.RequestedUnless() != "" {
+		if good && f.Ref.Desired.Override && desiredref.RequestsOf(f.GatewaySync).Unless() != "" {
 			emit(false, v1alpha1.EventRollbackCompleted, "%s", is.Message)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -115,8 +117,8 @@ func (f *facts) describeTarget() string {
 // heldOff returns the beginning of the message if a rollback is in force: the fleet is healthy but does not run what the spec
 // says.
 func (f *facts) heldOff() string {
-	unless := f.GatewaySync.RequestedUnless()
-	if !f.Ref.Desired.Override || !v1alpha1.IsCommit(unless) {
+	unless := desiredref.RequestsOf(f.GatewaySync).Unless()
+	if !f.Ref.Desired.Override || !syntax.IsCommit(unless) {
 		return ""
 	}
 	return fmt.Sprintf("rolled back: %s is held off at %s; ", f.GatewaySync.Spec.Git.Ref, short(unless))

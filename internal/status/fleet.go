@@ -9,6 +9,7 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -80,7 +81,7 @@ func (rows fleet) worst(rank func(*gateway) (n int, ranked bool)) (worst *gatewa
 // describeSynced says that every gateway runs a target.
 func (rows fleet) describeSynced(target string) string {
 	if len(rows) == 1 {
-		return v1alpha1.GatewayLabel(rows[0].Name, rows[0].PodName) + " runs " + target
+		return gatewaypod.GatewayLabel(rows[0].Name, rows[0].PodName) + " runs " + target
 	}
 	return fmt.Sprintf("all %d gateways run %s", len(rows), target)
 }
@@ -93,7 +94,7 @@ func (rows fleet) countSynced(target string) string {
 // behind returns the verdict of a fleet with gateways that do not run a target: the reason with the highest weight.
 func (rows fleet) behind(target string) verdict {
 	worst, others := rows.worst(func(g *gateway) (int, bool) { return weight(g.Reason), !g.synced })
-	message := rows.countSynced(target) + "; " + v1alpha1.GatewayLabel(worst.Name, worst.PodName)
+	message := rows.countSynced(target) + "; " + gatewaypod.GatewayLabel(worst.Name, worst.PodName)
 	if worst.Message != "" {
 		message += ": " + Cut(worst.Message, maxMessage/2)
 	}

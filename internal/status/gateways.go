@@ -9,6 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
 // gateway is a row of the status with internal fields.
@@ -75,7 +78,7 @@ func Owns(p Pod, r *v1alpha1.SyncReport) bool {
 func (s *Seen) gateway(p Pod, r *v1alpha1.SyncReport, known map[string]*v1alpha1.DiscoveredGateway) gateway {
 	g := gateway{pods: []Pod{p}}
 	g.Namespace, g.PodName, g.ServiceAccountName = p.Namespace, p.Name, p.ServiceAccount
-	name, err := v1alpha1.GatewayName(p.Name, p.Labels, p.Annotations)
+	name, err := gatewaypod.GatewayName(p.Name, p.Labels, p.Annotations)
 	g.Name = name
 	switch {
 	case err != nil:
@@ -117,7 +120,7 @@ func (g *gateway) profile() string {
 		return g.Profile
 	}
 	for _, p := range g.pods {
-		if name, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationProfile); name != "" {
+		if name, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationProfile); name != "" {
 			return name
 		}
 	}
@@ -140,7 +143,7 @@ func (g *gateway) keep(was *v1alpha1.DiscoveredGateway) {
 func (g *gateway) setHistory(list []v1alpha1.SyncRecord) {
 	g.SyncHistory = nil
 	for _, r := range list[:min(len(list), maxGatewayHistory)] {
-		if r.Valid() {
+		if validation.SyncRecordValid(&r) {
 			g.SyncHistory = append(g.SyncHistory, r)
 		}
 	}
@@ -162,7 +165,7 @@ func historyLength(gateways int) int {
 // snapshot copies a reported snapshot, if it can be one: the API server would reject the whole status for a field that is not valid.
 func (g *gateway) snapshot(s *v1alpha1.GatewaySnapshot) {
 	g.LastSnapshot = nil
-	if s != nil && v1alpha1.RestoresOn(s.ID, g.Name) == s.ID && s.ID != "" {
+	if s != nil && annotation.RestoresOn(s.ID, g.Name) == s.ID && s.ID != "" {
 		g.LastSnapshot = &v1alpha1.GatewaySnapshot{ID: s.ID, Size: Cut(s.Size, 32), Timestamp: s.Timestamp.DeepCopy()}
 		if s.Stored == v1alpha1.StoredLocal || s.Stored == v1alpha1.StoredRemote || s.Stored == v1alpha1.StoredBoth {
 			g.LastSnapshot.Stored = s.Stored

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -29,7 +30,7 @@ type Leaderless struct {
 // gateways, except for their state, which is unknown.
 func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 	gs := l.GatewaySync
-	asked := gs.RequestedAt()
+	asked := desiredref.RequestsOf(gs).At()
 	absence, total, pods := Absent(gs, asked, l.Now), l.total(), len(l.Pods)
 	if l.Awaited != "" {
 		pods++
@@ -68,7 +69,7 @@ func (l Leaderless) facts(absence Absence, rows []v1alpha1.DiscoveredGateway) *f
 	gs := l.GatewaySync
 	f := &facts{Seen: Seen{GatewaySync: gs, Now: l.Now, Pods: l.Pods, Rollout: gs.Status.Rollout, Invalid: lastFailure(gs)},
 		last: &gs.Status, now: inSeconds(l.Now), away: &away{Absence: absence}, target: gs.Status.Target}
-	f.Ref.Desired, f.Ref.Err = v1alpha1.DesiredRef(gs, "")
+	f.Ref.Desired, f.Ref.Err = desiredref.Of(gs, "")
 	if t := f.target; t != nil {
 		f.Ref.Answered = t.RequestedAt
 		f.Target = v1alpha1.SyncTargetSpec{Ref: t.Ref, Commit: t.Commit, RequestedAt: t.RequestedAt}
@@ -103,7 +104,7 @@ func lastFailure(gs *v1alpha1.GatewaySync) error {
 	}
 	o := last.Outcome
 	if o != nil && o.Phase == v1alpha1.OutcomeFailed && o.Failed == 0 && o.Reason != v1alpha1.ReasonProgressDeadlineExceeded &&
-		last.ObservedGeneration == gs.Generation && last.ObservedRequest == gs.RequestKey() {
+		last.ObservedGeneration == gs.Generation && last.ObservedRequest == desiredref.Key(gs) {
 		return failure.New(o.Reason, "%s", o.Message)
 	}
 	return nil

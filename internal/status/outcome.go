@@ -7,6 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -43,7 +46,7 @@ func outcome(f *facts, ready *metav1.Condition, handledRequest string) *v1alpha1
 	case f.rolling() && f.Rollout.Phase == v1alpha1.RolloutAborted && polled:
 		say(v1alpha1.OutcomeFailed, v1alpha1.ReasonCanaryStageFailed, f.Rollout.Message)
 	case s.broken != nil:
-		say(v1alpha1.OutcomeFailed, s.broken.Reason, v1alpha1.GatewayLabel(s.broken.Name, s.broken.PodName)+": "+s.broken.Message)
+		say(v1alpha1.OutcomeFailed, s.broken.Reason, gatewaypod.GatewayLabel(s.broken.Name, s.broken.PodName)+": "+s.broken.Message)
 	case deadline && (polled || handled):
 		o.Phase = v1alpha1.OutcomeFailed
 	case f.GatewaySync.Paused():
@@ -114,7 +117,7 @@ func (rows fleet) count(polled bool, handled func(*gateway) bool) counts {
 // that is rolled back. If a request led there, a rollback replaces it and keeps the condition of an earlier rollback.
 func rollback(f *facts, good *v1alpha1.CommitRecord) *v1alpha1.Rollback {
 	d, spec := f.Ref.Desired, f.GatewaySync.Spec.Git.Ref
-	if good == nil || !v1alpha1.IsCommit(good.Commit) {
+	if good == nil || !syntax.IsCommit(good.Commit) {
 		return nil
 	}
 	r := &v1alpha1.Rollback{Commit: good.Commit}
@@ -122,11 +125,11 @@ func rollback(f *facts, good *v1alpha1.CommitRecord) *v1alpha1.Rollback {
 	switch {
 	case d.Ref == "": // the request is not valid: a rollback replaces it
 	case d.Override:
-		if unless := f.GatewaySync.RequestedUnless(); v1alpha1.IsCommit(unless) {
+		if unless := desiredref.RequestsOf(f.GatewaySync).Unless(); syntax.IsCommit(unless) {
 			r.Unless = unless
 		}
 		runs = runs || f.resolved && f.Target.Commit == good.Commit
-	case v1alpha1.IsCommit(spec):
+	case syntax.IsCommit(spec):
 		r.Unless = strings.ToLower(spec)
 	case f.resolved:
 		r.Unless, runs = f.Target.Commit, runs || f.Target.Commit == good.Commit

@@ -4,6 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 )
 
 // Pod is what a summary needs to know of a pod.
@@ -29,13 +30,13 @@ func (p Pod) of(name string, reports, sole bool) bool {
 	if reports {
 		return true // reports are selected by the same label
 	}
-	if inject, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject); inject != "true" {
+	if inject, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationInject); inject != "true" {
 		return false
 	}
 	if p.Labels[v1alpha1.LabelInjection] == "disabled" && !p.Agent {
 		return false // injection is disabled
 	}
-	asked, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
+	asked, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationCRName)
 	return asked == name || asked == "" && sole
 }
 

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 )
 
 // progress is a verdict after the progress deadline is taken into account.
@@ -38,7 +39,7 @@ func progressOf(f *facts, v verdict) progress {
 		return p
 	}
 	since, over := workBegan(f)
-	limit, err := f.GatewaySync.Spec.Deadline()
+	limit, err := effective.ProgressDeadline(&f.GatewaySync.Spec)
 	if err != nil {
 		limit = v1alpha1.DefaultProgressDeadline
 	}

@@ -10,6 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 // Bounds of what an agent reports of its proposal, in bytes.
@@ -29,7 +32,7 @@ func (g *gateway) propose(p *v1alpha1.Proposal) {
 	if p == nil || !slices.Contains(proposalStates, p.State) {
 		return
 	}
-	safe := v1alpha1.Proposal{State: p.State, Number: max(p.Number, 0), Reason: p.Reason, Message: v1alpha1.Line(p.Message)}
+	safe := v1alpha1.Proposal{State: p.State, Number: max(p.Number, 0), Reason: p.Reason, Message: annotation.Line(p.Message)}
 	if _, listed := reasonOf(p.Reason); !listed && p.Reason != "" { // of a newer agent; the API server rejects some texts as a reason
 		safe.Reason = ""
 		if p.State == v1alpha1.ProposalRefused {
@@ -39,7 +42,7 @@ func (g *gateway) propose(p *v1alpha1.Proposal) {
 	if isAddress(p.URL) {
 		safe.URL = p.URL
 	}
-	if len(p.Branch) <= maxProposalBranch && v1alpha1.RefProblem(p.Branch) == "" && v1alpha1.Line(p.Branch) == p.Branch {
+	if len(p.Branch) <= maxProposalBranch && syntax.RefProblem(p.Branch) == "" && annotation.Line(p.Branch) == p.Branch {
 		safe.Branch = p.Branch
 	}
 	g.proposal, g.ProposalState, g.Proposal = &safe, safe.State, safe.URL
@@ -133,7 +136,7 @@ func bidirectionalReady(f *facts) *metav1.Condition {
 		return f.condition(metav1.ConditionTrue, v1alpha1.ReasonProposalsReady, f.fleet.countProposals())
 	}
 	reason := proposalReason(worst.proposal)
-	label := v1alpha1.GatewayLabel(worst.Name, worst.PodName)
+	label := gatewaypod.GatewayLabel(worst.Name, worst.PodName)
 	message := label
 	if worst.proposal.Message != "" {
 		message += ": " + worst.proposal.Message

@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 const maxHistory = 10
@@ -49,7 +50,7 @@ func setLastSync(st *v1alpha1.GatewaySyncStatus, rows fleet, now time.Time) {
 	}
 	st.LastSyncTime = last.LastSyncTime.DeepCopy()
 	st.LastSyncRef, st.LastSyncCommit, st.LastSyncCommitShort = last.SyncedRef, last.SyncedCommit, short(last.SyncedCommit)
-	if v1alpha1.IsCommit(last.SyncedRef) { // of a rollback; the column LAST REF shows it
+	if syntax.IsCommit(last.SyncedRef) { // of a rollback; the column LAST REF shows it
 		st.LastSyncRef = short(last.SyncedRef)
 	}
 }

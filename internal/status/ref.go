@@ -6,6 +6,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -13,14 +16,14 @@ import (
 func targetStatus(r Ref) *v1alpha1.TargetStatus {
 	d := r.Desired
 	t := &v1alpha1.TargetStatus{Ref: d.Ref, RefShort: d.Ref, RequestedBy: d.RequestedBy, RequestedAt: r.Answered}
-	if v1alpha1.IsCommit(d.Ref) {
+	if syntax.IsCommit(d.Ref) {
 		t.RefShort = short(d.Ref)
 	}
 	return t
 }
 
 // requestStatus returns status.request, which is nil unless a request has lapsed or would lapse.
-func requestStatus(d v1alpha1.Desired) *v1alpha1.RequestStatus {
+func requestStatus(d desiredref.Desired) *v1alpha1.RequestStatus {
 	if d.Over == "" && d.Lapsed == "" {
 		return nil
 	}
@@ -93,7 +96,7 @@ func sshHostKeyVerification(f *facts) *metav1.Condition {
 	}
 	for i := range f.fleet {
 		if g := &f.fleet[i]; bad(g.Reason) {
-			return f.condition(metav1.ConditionFalse, g.Reason, v1alpha1.GatewayLabel(g.Name, g.PodName)+": "+g.Message)
+			return f.condition(metav1.ConditionFalse, g.Reason, gatewaypod.GatewayLabel(g.Name, g.PodName)+": "+g.Message)
 		}
 	}
 	if f.Ref.HostKey || f.fleet.synced() > 0 || known != nil && known.Status == metav1.ConditionTrue && f.sameRef() {

@@ -4,6 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 )
 
 // Standing is where a gateway stands with the published target. A rollout is decided from it.
@@ -30,7 +32,7 @@ func Standings(s Seen) []Standing {
 	out := make([]Standing, len(rows))
 	for i := range rows {
 		g := &rows[i]
-		out[i] = Standing{Name: g.Name, Label: v1alpha1.GatewayLabel(g.Name, g.PodName), Synced: g.synced, Stale: g.stale, Phase: g.SyncStatus, Reason: g.Reason,
+		out[i] = Standing{Name: g.Name, Label: gatewaypod.GatewayLabel(g.Name, g.PodName), Synced: g.synced, Stale: g.stale, Phase: g.SyncStatus, Reason: g.Reason,
 			Message: g.Message, Commit: g.SyncedCommit, Planned: g.planned}
 	}
 	return out
@@ -81,7 +83,7 @@ func rolloutEvents(f *facts, emit eventFunc) {
 	case v1alpha1.RolloutProgressing, v1alpha1.RolloutSoaking:
 		if is.Step > was.Step && is.Stage != "" && (is.Stage != was.Stage || was.Phase == v1alpha1.RolloutWaiting) {
 			approved := ""
-			if f.GatewaySync.Approved(is.Stage, is.Commit) {
+			if annotation.Approved(f.GatewaySync, is.Stage, is.Commit) {
 				approved = "; approved as " + is.Stage + "@" + is.Commit
 			}
 			emit(false, v1alpha1.EventStageOpened, "stage %s: its gateways may follow %s%s", is.Stage, short(is.Commit), approved)

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -155,17 +157,17 @@ func TestRetryReplacesFailedRollout(t *testing.T) {
 	s.fails(0, v1alpha1.ReasonScanFailed, "no answer")
 	s.rolls(v1alpha1.RolloutAborted, 1, "dev", "stage dev: gw-0 ScanFailed")
 	s.write()
-	require.True(t, s.GatewaySync.Answered())
+	require.True(t, desiredref.Answered(s.GatewaySync))
 	require.Equal(t, v1alpha1.OutcomeFailed, s.GatewaySync.Status.Outcome.Phase)
-	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRetry: v1alpha1.RetryValue(commitB, s.Now)}
-	assert.False(t, s.GatewaySync.Answered())
+	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRetry: annotation.RetryValue(commitB, s.Now)}
+	assert.False(t, desiredref.Answered(s.GatewaySync))
 	s.write()
-	assert.False(t, s.GatewaySync.Answered(), "the target could not be written")
+	assert.False(t, desiredref.Answered(s.GatewaySync), "the target could not be written")
 
-	s.tells(func(target *v1alpha1.SyncTargetSpec) { target.Retry = s.GatewaySync.Retry() })
+	s.tells(func(target *v1alpha1.SyncTargetSpec) { target.Retry = annotation.Retry(s.GatewaySync) })
 	s.rolls(v1alpha1.RolloutProgressing, 1, "dev", "begins again")
 	st := s.write()
-	assert.True(t, s.GatewaySync.Answered())
+	assert.True(t, desiredref.Answered(s.GatewaySync))
 	assert.Equal(t, v1alpha1.OutcomeProgressing, st.Outcome.Phase)
 }
 

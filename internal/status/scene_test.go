@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -38,7 +40,7 @@ func newScene(t testing.TB, n int) *scene {
 	gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/site.git", "main"
 	gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"default": {Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}}
 	s := &scene{t: t, Seen: Seen{GatewaySync: gs, Now: noon}}
-	s.Ref = Ref{Looked: true, Desired: v1alpha1.Desired{Ref: "main"}}
+	s.Ref = Ref{Looked: true, Desired: desiredref.Desired{Ref: "main"}}
 	s.Target = v1alpha1.SyncTargetSpec{Format: 1, MinFormat: 1, Revision: 1, Generation: 1, Ref: "main", RefName: "refs/heads/main", Commit: commitA}
 	for i := range n {
 		s.gateway(fmt.Sprintf("gw-%d", i))
@@ -308,8 +310,8 @@ func checkEveryGatewayIsThere(t testing.TB, seen Seen) {
 	gs := seen.GatewaySync
 	require.Equal(t, gs.Generation, seen.Target.Generation)
 	for _, p := range seen.Pods {
-		inject, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationInject)
-		asked, _ := v1alpha1.PodAnnotation(p.Annotations, v1alpha1.AnnotationCRName)
+		inject, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationInject)
+		asked, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationCRName)
 		label := p.Labels[v1alpha1.LabelCRName]
 		if p.Labels[v1alpha1.LabelInjection] == "disabled" && !p.Agent && label == "" {
 			continue

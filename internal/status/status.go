@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 )
 
 // Seen is the input of Summarise.
@@ -40,7 +42,7 @@ type Seen struct {
 
 // Ref is what is known of the desired ref.
 type Ref struct {
-	Desired v1alpha1.Desired
+	Desired desiredref.Desired
 	// Err is why it is not resolved, or why the last poll failed.
 	Err error
 	// Looked means that this lead has polled it. Until then the result of an earlier lead counts.
@@ -72,7 +74,7 @@ func Summarise(s Seen) Summary {
 	f := assess(s)
 	st := gs.Status.DeepCopy()
 	observe(st, gs)
-	if s.Target.Retry != gs.Retry() { // the rows still show the failure before the retry
+	if s.Target.Retry != annotation.Retry(gs) { // the rows still show the failure before the retry
 		st.ObservedRequest = f.last.ObservedRequest
 	}
 	if s.Invalid == nil {
@@ -105,7 +107,7 @@ func Summarise(s Seen) Summary {
 
 // observe sets what the status is about: a reader compares it with the object.
 func observe(st *v1alpha1.GatewaySyncStatus, gs *v1alpha1.GatewaySync) {
-	st.ObservedGeneration, st.ObservedRequest = gs.Generation, gs.RequestKey()
+	st.ObservedGeneration, st.ObservedRequest = gs.Generation, desiredref.Key(gs)
 }
 
 func profileCount(gs *v1alpha1.GatewaySync) int32 {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -351,7 +352,7 @@ func TestRollbackEvent(t *testing.T) {
 	s.takes(0)
 	s.write()
 	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRequestedUnless: commitB}
-	s.Ref.Desired = v1alpha1.Desired{Ref: commitA, Override: true, RequestedBy: "cli", Over: commitA + "@main"}
+	s.Ref.Desired = desiredref.Desired{Ref: commitA, Override: true, RequestedBy: "cli", Over: commitA + "@main"}
 	s.Target.Ref, s.Target.Commit = commitA, commitA
 	st := s.write()
 	assert.NotContains(t, s.told(), "RollbackCompleted")

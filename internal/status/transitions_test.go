@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -146,7 +147,7 @@ func TestRefEventsNameTheRequester(t *testing.T) {
 	s.moves(commitB)
 	s.write()
 	assert.Equal(t, "RefUpdated: main moved from aaaaaaa to bbbbbbb", note(), "that request is answered")
-	s.Ref.Desired = v1alpha1.Desired{Ref: "v2", Override: true, RequestedAt: "2", RequestedBy: "kargo"}
+	s.Ref.Desired = desiredref.Desired{Ref: "v2", Override: true, RequestedAt: "2", RequestedBy: "kargo"}
 	s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Ref, t.Commit = "v2", commitA })
 	s.write()
 	assert.Equal(t, "RefResolved: v2 is at aaaaaaa; before, all gateways ran main at aaaaaaa; requested by kargo at 2", note())

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -15,7 +16,7 @@ func TestRollbackNamesHeldCommit(t *testing.T) {
 	s := newScene(t, 2)
 	s.GatewaySync.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: commitA, v1alpha1.AnnotationRequestedUnless: commitB,
 		v1alpha1.AnnotationRequestedOver: commitA + "@main"}
-	s.Ref.Desired = v1alpha1.Desired{Ref: commitA, Override: true, ResolveSpec: true}
+	s.Ref.Desired = desiredref.Desired{Ref: commitA, Override: true, ResolveSpec: true}
 	s.tells(func(t *v1alpha1.SyncTargetSpec) { t.Ref, t.RefName = commitA, "" })
 	s.takes(0)
 	s.takes(1)
@@ -30,7 +31,7 @@ func TestRollbackNamesHeldCommit(t *testing.T) {
 func TestMissingRefIsNotReady(t *testing.T) {
 	s := newScene(t, 3)
 	assert.Equal(t, "3/3", s.write().GatewaysReady)
-	s.Ref = Ref{Looked: true, Desired: v1alpha1.Desired{Ref: "v9"}, Err: failure.New(v1alpha1.ReasonRefNotFound, "v9 is neither a branch nor a tag")}
+	s.Ref = Ref{Looked: true, Desired: desiredref.Desired{Ref: "v9"}, Err: failure.New(v1alpha1.ReasonRefNotFound, "v9 is neither a branch nor a tag")}
 	st := s.write()
 	assert.Equal(t, "0/3", st.GatewaysReady)
 	assert.Zero(t, s.last.Synced, "nor in the metrics")

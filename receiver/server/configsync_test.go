@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 )
@@ -86,7 +87,7 @@ func TestConfigSyncWebhooks(t *testing.T) {
 	}
 	assert.Equal(t, request.Progressing, look().Phase, "no run has handled the request")
 	cs := get("site")
-	cs.Status = v1alpha1.ConfigSyncStatus{ObservedGeneration: cs.Generation, ObservedRequest: cs.RequestKey(), SourceRef: "v2", SourceRevision: other, Conditions: []metav1.Condition{
+	cs.Status = v1alpha1.ConfigSyncStatus{ObservedGeneration: cs.Generation, ObservedRequest: desiredref.Key(cs), SourceRef: "v2", SourceRevision: other, Conditions: []metav1.Condition{
 		{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: string(v1alpha1.ReasonSynced), LastTransitionTime: metav1.Now()},
 		{Type: v1alpha1.ConditionRefResolved, Status: metav1.ConditionTrue, Reason: string(v1alpha1.ReasonRefResolved), LastTransitionTime: metav1.Now()},
 	}}

@@ -9,6 +9,8 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/sender"
 )
@@ -63,7 +65,7 @@ func decide(o v1alpha1.Requestable, r sender.Request, own bool) (ask request.Req
 	ask = request.Request{By: r.Sender, ID: r.ID}
 	switch r.Kind {
 	case sender.Ask:
-		ref, commit, found, err := r.Choose(o.Requests().Repo)
+		ref, commit, found, err := r.Choose(desiredref.RequestsOf(o).Repo)
 		switch {
 		case err != nil:
 			return ask, "", err
@@ -82,10 +84,10 @@ func decide(o v1alpha1.Requestable, r sender.Request, own bool) (ask request.Req
 
 // decideMove decides about refs that were created or moved. It requests another ref only if the GatewaySync follows tags.
 func decideMove(o v1alpha1.Requestable, r sender.Request, own bool, ask request.Request) (request.Request, string, error) {
-	if fixed := o.Requests().Fixed; fixed != "" {
+	if fixed := desiredref.RequestsOf(o).Fixed; fixed != "" {
 		return ask, fixed, nil
 	}
-	if !slices.ContainsFunc(r.Repositories, func(p sender.Repository) bool { return p.Is(o.Requests().Repo) }) {
+	if !slices.ContainsFunc(r.Repositories, func(p sender.Repository) bool { return p.Is(desiredref.RequestsOf(o).Repo) }) {
 		return ask, "it is of another repository than " + repoField(o), nil
 	}
 	why := ""
@@ -126,10 +128,10 @@ func repoField(o v1alpha1.Requestable) string {
 }
 
 // desiredRef returns the desired ref. It ignores a request with an invalid ref, which the lead reports in the status.
-func desiredRef(o v1alpha1.Requestable) v1alpha1.Desired {
-	d, err := v1alpha1.DesiredRef(o, "")
+func desiredRef(o v1alpha1.Requestable) desiredref.Desired {
+	d, err := desiredref.Of(o, "")
 	if err != nil {
-		return v1alpha1.Desired{Ref: o.Requests().Spec}
+		return desiredref.Desired{Ref: desiredref.RequestsOf(o).Spec}
 	}
 	return d
 }
@@ -137,13 +139,13 @@ func desiredRef(o v1alpha1.Requestable) v1alpha1.Desired {
 // mayBeDesired reports whether a full ref name is the desired ref, or the ref of the spec if that may end the current request.
 func mayBeDesired(o v1alpha1.Requestable, full string) bool {
 	d := desiredRef(o)
-	return refMatches(d.Ref, full) || d.ResolveSpec && refMatches(o.Requests().Spec, full)
+	return refMatches(d.Ref, full) || d.ResolveSpec && refMatches(desiredref.RequestsOf(o).Spec, full)
 }
 
 // refMatches reports whether a ref in any form can mean a full ref name. A commit never does, because it does not move.
 func refMatches(ref, full string) bool {
 	switch {
-	case v1alpha1.IsCommit(ref):
+	case syntax.IsCommit(ref):
 		return false
 	case ref == "HEAD": // a delivery does not always say which branch that is
 		return strings.HasPrefix(full, branches)
@@ -166,7 +168,7 @@ func tagProblem(o v1alpha1.Requestable, tag string, own bool) string {
 		return fmt.Sprintf("spec.webhook.followTags does not admit the tag %.100s", tag)
 	case !own:
 		return errHintsOnly.Error()
-	case v1alpha1.IsCommit(tag), strings.HasPrefix(tag, "refs/"), tag == "HEAD", tag == "":
+	case syntax.IsCommit(tag), strings.HasPrefix(tag, "refs/"), tag == "HEAD", tag == "":
 		return fmt.Sprintf("a tag called %.100s would be taken for something else", tag)
 	case w.AllowDowngrade:
 		return ""

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/request"
 	"stoker.io/stoker/internal/sender"
 )
@@ -27,7 +28,7 @@ func follows(ref string, change ...func(*v1alpha1.GatewaySync)) *v1alpha1.Gatewa
 
 func requested(ref, unless string) func(*v1alpha1.GatewaySync) {
 	return func(gs *v1alpha1.GatewaySync) {
-		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: ref, v1alpha1.AnnotationRequestedOver: v1alpha1.RequestOver(ref, gs.Spec.Git.Ref, "")}
+		gs.Annotations = map[string]string{v1alpha1.AnnotationRequestedRef: ref, v1alpha1.AnnotationRequestedOver: desiredref.RequestOver(ref, gs.Spec.Git.Ref, "")}
 		if unless != "" {
 			gs.Annotations[v1alpha1.AnnotationRequestedUnless] = unless
 		}

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
@@ -106,7 +108,7 @@ func parseQuery(raw string) (q query, err error) {
 			return q, fmt.Errorf("%s is longer than %d characters", name, maxQuery)
 		}
 	}
-	if q.commit != "" && !v1alpha1.IsCommit(q.commit) {
+	if q.commit != "" && !syntax.IsCommit(q.commit) {
 		return q, errors.New("commit is no commit of 40 hexadecimal digits")
 	}
 	if wait != "" {
@@ -241,7 +243,7 @@ func withDeadline(gs *v1alpha1.GatewaySync, v request.Verdict, id string, now ti
 	if c := meta.FindStatusCondition(gs.Status.Conditions, v1alpha1.ConditionReconciling); c != nil && c.LastTransitionTime.After(since) && !c.LastTransitionTime.After(now) {
 		since = c.LastTransitionTime.Time
 	}
-	deadline, err := gs.Spec.Deadline()
+	deadline, err := effective.ProgressDeadline(&gs.Spec)
 	if err != nil {
 		deadline = v1alpha1.DefaultProgressDeadline
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/request"
 )
@@ -22,7 +23,7 @@ const commit = "1111111111111111111111111111111111111111"
 
 // synced sets the status of a fleet that runs the desired ref.
 func synced(gs *v1alpha1.GatewaySync) {
-	d, _ := v1alpha1.DesiredRef(gs, "")
+	d, _ := desiredref.Of(gs, "")
 	gs.Status.ObservedGeneration = gs.Generation
 	gs.Status.Target = &v1alpha1.TargetStatus{Ref: d.Ref, Commit: commit, RequestedAt: d.RequestedAt}
 	gs.Status.LastHandledRequest = d.RequestedAt

@@ -9,6 +9,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/request"
 )
 
@@ -57,7 +59,7 @@ func versionProblem(o v1alpha1.Requestable, tag string) string {
 
 // pastRefs returns the tags and branches that ran, or that were requested because they are followed.
 func pastRefs(o v1alpha1.Requestable) []string {
-	refs, standing := request.Followed(o), o.Standing()
+	refs, standing := request.Followed(o), desiredref.StandingOf(o)
 	if g := standing.LastGood; g != nil {
 		refs = append(refs, g.Ref)
 	}
@@ -75,14 +77,14 @@ func pastRefs(o v1alpha1.Requestable) []string {
 	for i, ref := range refs {
 		refs[i] = strings.TrimPrefix(ref, tags)
 	}
-	return slices.DeleteFunc(refs, v1alpha1.IsCommit)
+	return slices.DeleteFunc(refs, syntax.IsCommit)
 }
 
 // currentVersion returns the desired version and its ref. If the desired ref is no version (a branch, or a commit of a rollback), it
 // returns the highest past version.
 func currentVersion(o v1alpha1.Requestable, past []string, of string) (highest *semver.Version, at string) {
 	refs := past
-	if wanted := strings.TrimPrefix(desiredRef(o).Ref, tags); !v1alpha1.IsCommit(wanted) {
+	if wanted := strings.TrimPrefix(desiredRef(o).Ref, tags); !syntax.IsCommit(wanted) {
 		if _, v := version(wanted); v != nil {
 			refs = []string{wanted}
 		}

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
 	"stoker.io/stoker/internal/secret"
@@ -235,9 +236,9 @@ func (w *world) gs(name string) *v1alpha1.GatewaySync {
 	return gs
 }
 
-func (w *world) desired(name string) v1alpha1.Desired {
+func (w *world) desired(name string) desiredref.Desired {
 	w.Helper()
-	d, err := v1alpha1.DesiredRef(w.gs(name), "")
+	d, err := desiredref.Of(w.gs(name), "")
 	require.NoError(w, err)
 	return d
 }

@@ -11,6 +11,7 @@ import (
 	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 
 	"stoker.io/stoker/api/v1alpha1/decode"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/api/v1alpha1/validation"
 	"stoker.io/stoker/api/v1alpha1/verdicts"
 )
@@ -49,9 +50,9 @@ func TestConfigSyncDefaultsMatchCode(t *testing.T) {
 		require.NoError(t, err)
 		cs, err := decode.ConfigSync(data)
 		require.NoError(t, err)
-		deadline, err := cs.Spec.Deadline()
+		deadline, err := effective.ConfigProgressDeadline(&cs.Spec)
 		require.NoError(t, err)
-		refresh, err := cs.Spec.Refresh()
+		refresh, err := effective.RefreshInterval(&cs.Spec)
 		require.NoError(t, err)
 		path, _ := cs.Spec.Source.Paths()
 		return map[string]any{"deadline": deadline, "refresh": refresh, "account": cs.Spec.Account(), "path": path, "waits": cs.Spec.Apply.Waits(), "ref": cs.Spec.Source.Git.Ref()}

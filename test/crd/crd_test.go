@@ -169,9 +169,9 @@ func TestAPIServerDropsUnknownFields(t *testing.T) {
 func inForce(t *testing.T, gs *v1alpha1.GatewaySync) map[string]any {
 	t.Helper()
 	s := &gs.Spec
-	period, err := s.Polling.Period()
+	period, err := effective.PollingInterval(&s.Polling)
 	require.NoError(t, err)
-	deadline, err := s.Deadline()
+	deadline, err := effective.ProgressDeadline(s)
 	require.NoError(t, err)
 	effective, err := effective.Of(gs, "", map[string]string{v1alpha1.AnnotationServicePath: "services/a"})
 	require.NoError(t, err)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/fleet/receivertest"
@@ -170,12 +171,12 @@ func (w *ways) race(seed uint64, actions int) {
 }
 
 // settles waits until the fleet runs what the object requests, and returns it.
-func (w *ways) settles() v1alpha1.Desired {
+func (w *ways) settles() desiredref.Desired {
 	w.t.Helper()
-	var want v1alpha1.Desired
+	var want desiredref.Desired
 	w.Eventually("the fleet runs what the object asks for", func() bool {
 		gs := w.GatewaySync()
-		d, err := v1alpha1.DesiredRef(gs, "")
+		d, err := desiredref.Of(gs, "")
 		if err != nil || gs.Status.Target == nil {
 			return false
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -131,7 +132,7 @@ func (w *witness) follows(gs *v1alpha1.GatewaySync, since []v1alpha1.GatewaySync
 	if st.Target == nil {
 		return // the first status is written before anything is known
 	}
-	want, err := v1alpha1.DesiredRef(gs, "")
+	want, err := desiredref.Of(gs, "")
 	require.NoError(w.t, err)
 	assert.Equal(w.t, want.Ref, st.Target.Ref, "the target is what the pure function says of the object")
 	request := v1alpha1.RequestStatus{}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/test/fleet/plant"
 	"stoker.io/stoker/test/gateway/simulator"
@@ -81,7 +82,7 @@ func (l *line) annotate(name, value string) {
 
 func (l *line) approve(stage, commit string) {
 	l.t.Helper()
-	l.annotate(v1alpha1.AnnotationApproved, v1alpha1.Approve(l.GatewaySync().Annotations[v1alpha1.AnnotationApproved], stage, commit))
+	l.annotate(v1alpha1.AnnotationApproved, annotation.Approve(l.GatewaySync().Annotations[v1alpha1.AnnotationApproved], stage, commit))
 }
 
 // kill kills the lead, waits for the next one, and starts the agent again.

@@ -15,6 +15,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/internal/failure"
 )
 
@@ -96,7 +97,7 @@ func (c *Client) Push(ctx context.Context, ref string, oldID, newID plan.ID, pac
 }
 
 func (u update) validate() error {
-	problem := v1alpha1.RefProblem(u.ref)
+	problem := syntax.RefProblem(u.ref)
 	if problem == "" && !strings.HasPrefix(u.ref, "refs/") {
 		problem = "a push needs a full name, as in refs/heads/main"
 	}

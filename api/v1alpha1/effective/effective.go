@@ -1,4 +1,5 @@
-// Package effective computes the settings of one gateway from the spec of its GatewaySync and the annotations of its pod.
+// Package effective computes settings from specs, with their defaults: those of one gateway, from its GatewaySync and the annotations of
+// its pod, and single durations and sizes.
 package effective
 
 import (
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
@@ -169,8 +171,8 @@ func normalize(mappings []v1alpha1.Mapping) []v1alpha1.Mapping {
 	out := make([]v1alpha1.Mapping, len(mappings))
 	for i := range mappings {
 		out[i] = *mappings[i].DeepCopy()
-		out[i].Source = v1alpha1.NormalPath(out[i].Source)
-		out[i].Destination = v1alpha1.NormalPath(out[i].Destination)
+		out[i].Source = syntax.NormalPath(out[i].Source)
+		out[i].Destination = syntax.NormalPath(out[i].Destination)
 	}
 	return out
 }

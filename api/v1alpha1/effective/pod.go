@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 	"stoker.io/stoker/api/v1alpha1/validation"
 )
 
@@ -41,7 +43,7 @@ func parsePod(annotations map[string]string) (podSettings, error) {
 	}{
 		// The profile is the first one, because it is returned with an error about another annotation.
 		{v1alpha1.AnnotationProfile, func(v string) string { s.profile = v; return validation.ProfileNameProblem(v) }},
-		{v1alpha1.AnnotationServicePath, func(v string) string { s.servicePath = v1alpha1.NormalPath(v); return validation.PathProblem(v) }},
+		{v1alpha1.AnnotationServicePath, func(v string) string { s.servicePath = syntax.NormalPath(v); return validation.PathProblem(v) }},
 		{v1alpha1.AnnotationDeploymentMode, func(v string) string { s.deploymentMode = v; return folderNameProblem(v) }},
 		{v1alpha1.AnnotationTagProvider, func(v string) string { s.tagProvider = v; return folderNameProblem(v) }},
 		{v1alpha1.AnnotationSystemName, func(v string) string { s.systemName = v; return systemNameProblem(v) }},
@@ -49,7 +51,7 @@ func parsePod(annotations map[string]string) (podSettings, error) {
 		{v1alpha1.AnnotationSyncPeriod, s.readSyncPeriod},
 		{v1alpha1.AnnotationExcludePatterns, s.readExcludePatterns},
 	} {
-		value, ok := v1alpha1.PodAnnotation(annotations, a.name)
+		value, ok := gatewaypod.Annotation(annotations, a.name)
 		if !ok || value == "" {
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 const (
@@ -73,7 +74,7 @@ func validateStage(at *field.Path, stages []v1alpha1.Stage, i int) field.ErrorLi
 		}
 	}
 	if w := s.PostSyncWait; w != "" {
-		if _, problem := v1alpha1.ParseDuration(w, 0, v1alpha1.MaxSoak); problem != "" {
+		if _, problem := syntax.ParseDuration(w, 0, v1alpha1.MaxSoak); problem != "" {
 			errs = append(errs, fielderr.Invalid(at.Child("postSyncWait"), w, problem))
 		}
 	}
@@ -106,7 +107,7 @@ func validateHealthCheck(at *field.Path, c *v1alpha1.HealthCheck) field.ErrorLis
 		errs = append(errs, field.Invalid(at.Child("failureThreshold"), c.FailureThreshold, "use from 1 to 100"))
 	}
 	if c.Timeout != "" {
-		if _, problem := v1alpha1.ParseDuration(c.Timeout, v1alpha1.MinDuration, v1alpha1.MaxHealthCheckTimeout); problem != "" {
+		if _, problem := syntax.ParseDuration(c.Timeout, v1alpha1.MinDuration, v1alpha1.MaxHealthCheckTimeout); problem != "" {
 			errs = append(errs, fielderr.Invalid(at.Child("timeout"), c.Timeout, problem))
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 // Windows are the parsed maintenance windows of a gateway. The zero value allows syncs at any time.
@@ -71,7 +72,7 @@ func parseWindow(at *field.Path, w *v1alpha1.MaintenanceWindow) (window, field.E
 	errs = append(errs, fielderr.OneOf(at.Child("kind"), w.Kind, v1alpha1.WindowAllow, v1alpha1.WindowDeny)...)
 	out := window{name: w.Name, allow: w.Kind != v1alpha1.WindowDeny}
 	var problem string
-	if out.duration, problem = v1alpha1.ParseDuration(w.Duration, time.Minute, maxWindowDuration); problem != "" {
+	if out.duration, problem = syntax.ParseDuration(w.Duration, time.Minute, maxWindowDuration); problem != "" {
 		invalid("duration", w.Duration, problem)
 	}
 	var err error

@@ -12,6 +12,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 const (
@@ -36,7 +37,7 @@ func validateBidirectional(path *field.Path, gs *v1alpha1.GatewaySync) field.Err
 	}
 	errs := validateBranches(path, gs)
 	errs = append(errs, validatePatterns(path.Child("watchPaths"), b.WatchPaths, maxWatchPaths, maxWatchPath, PathPatternProblem)...)
-	if _, problem := v1alpha1.ParseDuration(b.Debounce, v1alpha1.MinDuration, v1alpha1.MaxDebounce); b.Debounce != "" && problem != "" {
+	if _, problem := syntax.ParseDuration(b.Debounce, v1alpha1.MinDuration, v1alpha1.MaxDebounce); b.Debounce != "" && problem != "" {
 		errs = append(errs, fielderr.Invalid(path.Child("debounce"), b.Debounce, problem))
 	}
 	errs = append(errs, validatePRLabels(path.Child("prLabels"), b.PRLabels)...)
@@ -57,8 +58,8 @@ func validateBranches(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorLis
 	var errs field.ErrorList
 	b, ref := gs.Spec.Bidirectional, gs.Spec.Git.Ref
 	base, target := path.Child("baseBranch"), path.Child("targetBranch")
-	notBranch := v1alpha1.IsCommit(ref) || strings.HasPrefix(ref, "refs/") && !strings.HasPrefix(ref, branchPrefix)
-	switch problem := v1alpha1.SpecRefProblem(b.BaseBranch); {
+	notBranch := syntax.IsCommit(ref) || strings.HasPrefix(ref, "refs/") && !strings.HasPrefix(ref, branchPrefix)
+	switch problem := syntax.SpecRefProblem(b.BaseBranch); {
 	case b.BaseBranch == "" && notBranch && gs.Proposes():
 		errs = append(errs, field.Required(base, "git.ref is not a branch; "+branchAdvice))
 	case b.BaseBranch != "" && problem != "":
@@ -66,9 +67,9 @@ func validateBranches(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorLis
 	}
 	template := cmp.Or(b.TargetBranch, v1alpha1.DefaultTargetBranch)
 	sample := branchField.ReplaceAllString(template, "x")
-	switch problem := v1alpha1.RefProblem(sample); {
-	case utf8.RuneCountInString(template) > v1alpha1.MaxRef:
-		errs = append(errs, field.TooLong(target, nil, v1alpha1.MaxRef))
+	switch problem := syntax.RefProblem(sample); {
+	case utf8.RuneCountInString(template) > syntax.MaxRef:
+		errs = append(errs, field.TooLong(target, nil, syntax.MaxRef))
 	case template == b.BaseBranch:
 		errs = append(errs, fielderr.Invalid(target, template, "must differ from baseBranch"))
 	case problem != "" && !strings.Contains(sample, "{{"): // the agent checks templates with other fields
@@ -105,7 +106,7 @@ func validateGuardrails(path *field.Path, g *v1alpha1.ProposalGuardrails) field.
 }
 
 func validateSize(path *field.Path, size string) field.ErrorList {
-	if _, problem := v1alpha1.ParseSize(size); size != "" && problem != "" {
+	if _, problem := syntax.ParseSize(size); size != "" && problem != "" {
 		return field.ErrorList{fielderr.Invalid(path, size, problem)}
 	}
 	return nil

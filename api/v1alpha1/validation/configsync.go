@@ -9,6 +9,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 const (
@@ -86,11 +87,11 @@ func validateConfigGit(path *field.Path, git *v1alpha1.ConfigGit) field.ErrorLis
 	}
 	errs = append(errs, validateConfigPaths(path, git.Path, git.Overlays)...)
 	for _, f := range []struct{ name, ref string }{{"branch", git.Branch}, {"revision", git.Revision}} {
-		if problem := v1alpha1.SpecRefProblem(f.ref); f.ref != "" && problem != "" {
+		if problem := syntax.SpecRefProblem(f.ref); f.ref != "" && problem != "" {
 			errs = append(errs, fielderr.Invalid(path.Child(f.name), f.ref, problem+"; name a branch, a tag, or a commit"))
 		}
 	}
-	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, v1alpha1.MaxRef, patternProblem)...)
+	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, syntax.MaxRef, patternProblem)...)
 	errs = append(errs, fielderr.OneOf(path.Child("authMethod"), git.AuthMethod, v1alpha1.ConfigAuthNone, v1alpha1.ConfigAuthSSH, v1alpha1.ConfigAuthHTTPS, v1alpha1.ConfigAuthGitHubApp)...)
 	errs = append(errs, validateConfigRef(path.Child("authSecretRef"), git.AuthSecretRef)...)
 	needsSecret := git.AuthMethod != "" && git.AuthMethod != v1alpha1.ConfigAuthNone

@@ -14,6 +14,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
 	"stoker.io/stoker/api/v1alpha1/schedule"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 const maxName = 48
@@ -92,14 +93,14 @@ func validateDuration(path *field.Path, value string, least time.Duration) field
 	if value == "" {
 		return nil
 	}
-	if _, problem := v1alpha1.ParseDuration(value, least, v1alpha1.MaxDuration); problem != "" {
+	if _, problem := syntax.ParseDuration(value, least, v1alpha1.MaxDuration); problem != "" {
 		return field.ErrorList{fielderr.Invalid(path, value, problem)}
 	}
 	return nil
 }
 
 func validateWebhook(path *field.Path, w *v1alpha1.WebhookSpec) field.ErrorList {
-	errs := validatePatterns(path.Child("followTags"), w.FollowTags, 32, v1alpha1.MaxRef, patternProblem)
+	errs := validatePatterns(path.Child("followTags"), w.FollowTags, 32, syntax.MaxRef, patternProblem)
 	return append(errs, validateSecret(path.Child("secretRef"), w.SecretRef)...)
 }
 

@@ -8,16 +8,17 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 func validateGit(path *field.Path, git *v1alpha1.GitSpec) field.ErrorList {
 	errs := validateRepo(path.Child("repo"), git.Repo)
 	if git.Ref == "" {
 		errs = append(errs, field.Required(path.Child("ref"), "name a branch, a tag, or a commit"))
-	} else if problem := v1alpha1.SpecRefProblem(git.Ref); problem != "" {
+	} else if problem := syntax.SpecRefProblem(git.Ref); problem != "" {
 		errs = append(errs, fielderr.Invalid(path.Child("ref"), git.Ref, problem+"; name a branch, a tag, or a commit"))
 	}
-	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, v1alpha1.MaxRef, patternProblem)...)
+	errs = append(errs, validatePatterns(path.Child("allowedRefs"), git.AllowedRefs, 64, syntax.MaxRef, patternProblem)...)
 	errs = append(errs, validateSecret(path.Child("caSecretRef"), git.CASecretRef)...)
 	errs = append(errs, validateVerify(path.Child("verify"), git.Verify)...)
 	return append(errs, validateAuth(path.Child("auth"), git.Auth)...)

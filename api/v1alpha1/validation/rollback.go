@@ -7,6 +7,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 func validateSnapshots(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
@@ -15,13 +16,13 @@ func validateSnapshots(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorLi
 		if s.RetentionCount < 0 || s.RetentionCount > 100 {
 			errs = append(errs, field.Invalid(path.Child("snapshots", "retentionCount"), s.RetentionCount, "must be between 1 and 100"))
 		}
-		if s.MaxSize != "" && v1alpha1.SnapshotSize(s.MaxSize) == 0 {
+		if s.MaxSize != "" && syntax.SnapshotSize(s.MaxSize) == 0 {
 			errs = append(errs, fielderr.Invalid(path.Child("snapshots", "maxSize"), s.MaxSize, "must be a number of bytes with Ki, Mi or Gi, such as 1Gi"))
 		}
 		errs = append(errs, fielderr.OneOf(path.Child("snapshots", "gatewayBackup"), s.GatewayBackup, v1alpha1.GatewayBackupNever, v1alpha1.GatewayBackupBeforeSync)...)
 		errs = append(errs, validateStorage(path.Child("snapshots", "storage"), s.Storage)...)
 	}
-	if r := gs.Spec.Rollback; r != nil && r.ToSnapshot != "" && v1alpha1.SnapshotID(r.ToSnapshot) == "" {
+	if r := gs.Spec.Rollback; r != nil && r.ToSnapshot != "" && syntax.SnapshotID(r.ToSnapshot) == "" {
 		errs = append(errs, fielderr.Invalid(path.Child("rollback", "toSnapshot"), r.ToSnapshot, "must be the ID of a snapshot, such as area-4-20260212-102000; stoker snapshots lists them"))
 	}
 	return errs

@@ -12,6 +12,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 const (
@@ -108,7 +109,7 @@ func validateVars(path *field.Path, vars map[string]v1alpha1.VarValue) field.Err
 func validateMapping(path *field.Path, m *v1alpha1.Mapping, prune v1alpha1.Prune) field.ErrorList {
 	errs := validatePath(path.Child("source"), m.Source)
 	errs = append(errs, validatePath(path.Child("destination"), m.Destination)...)
-	destination := v1alpha1.NormalPath(m.Destination)
+	destination := syntax.NormalPath(m.Destination)
 	if destination == ".stoker" || strings.HasPrefix(destination, ".stoker/") {
 		errs = append(errs, fielderr.Invalid(path.Child("destination"), m.Destination, "is in .stoker, the folder of the agent; choose another one"))
 	}

@@ -8,6 +8,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/internal/fielderr"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 func validateValidation(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorList {
@@ -26,7 +27,7 @@ func validateValidation(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorL
 		errs = append(errs, field.Invalid(at, field.OmitValueType{}, "use https://host/path, without credentials")) // the value may contain some
 	}
 	if w.Timeout != "" {
-		if _, problem := v1alpha1.ParseDuration(w.Timeout, v1alpha1.MinDuration, v1alpha1.MaxValidationTimeout); problem != "" {
+		if _, problem := syntax.ParseDuration(w.Timeout, v1alpha1.MinDuration, v1alpha1.MaxValidationTimeout); problem != "" {
 			errs = append(errs, fielderr.Invalid(path.Child("timeout"), w.Timeout, problem))
 		}
 	}

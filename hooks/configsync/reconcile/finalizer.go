@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 )
@@ -82,7 +83,7 @@ func (r *Reconciler) finalize(ctx context.Context, cs *v1alpha1.ConfigSync, s *s
 func (r *Reconciler) deleteObjects(ctx context.Context, cs *v1alpha1.ConfigSync) error {
 	engine := r.engine(ctx, cs)
 	left, err := engine.Remove(ctx, cs)
-	switch deadline, invalid := cs.Spec.Deadline(); {
+	switch deadline, invalid := effective.ConfigProgressDeadline(&cs.Spec); {
 	case err == nil:
 		engine.Release(ctx, cs, left.Objects, "")
 	case left.Forbidden && (invalid != nil || r.ProgramClients.Now().Sub(cs.DeletionTimestamp.Time) >= deadline):

@@ -26,6 +26,7 @@ import (
 
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/effective"
 	"stoker.io/stoker/hooks/configsync"
 	"stoker.io/stoker/hooks/configsync/source"
 	"stoker.io/stoker/internal/backoff"
@@ -318,7 +319,7 @@ func (r *Reconciler) run(ctx context.Context, key cache.ObjectName, s *state) ti
 
 // pause returns the pause after a run that began at began and ended with err.
 func (r *Reconciler) pause(key cache.ObjectName, cs *v1alpha1.ConfigSync, s *state, err error, began time.Time) time.Duration {
-	refresh, invalid := cs.Spec.Refresh()
+	refresh, invalid := effective.RefreshInterval(&cs.Spec)
 	if invalid != nil {
 		refresh = v1alpha1.DefaultRefreshInterval
 	}

@@ -22,6 +22,7 @@ import (
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/sync"
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/hooks/agents/agentstest"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status/statustest"
@@ -240,7 +241,7 @@ func (s *Scene) Lead(name string) {
 func (s *Scene) Pod(name string) {
 	s.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{
-		{Name: "gateway", Image: "gateway"}, {Name: v1alpha1.AgentContainer, Image: "agent"}}}}
+		{Name: "gateway", Image: "gateway"}, {Name: gatewaypod.AgentContainer, Image: "agent"}}}}
 	_, err := s.Cluster.Client(s.t).CoreV1().Pods(s.Namespace).Create(s.t.Context(), pod, metav1.CreateOptions{})
 	require.NoError(s.t, err)
 }

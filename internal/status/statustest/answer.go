@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/annotation"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/internal/status"
 )
@@ -19,14 +21,14 @@ func Answer(gs *v1alpha1.GatewaySync) {
 	st := &gs.Status
 	seen := status.Seen{GatewaySync: gs.DeepCopy(), Now: time.Now()}
 	var err error
-	seen.Ref.Desired, err = v1alpha1.DesiredRef(gs, "")
+	seen.Ref.Desired, err = desiredref.Of(gs, "")
 	seen.Ref.Err, seen.Ref.Looked, seen.Rollout = err, true, st.Rollout.DeepCopy()
 	at := seen.Ref.Desired.RequestedAt
 	if t := st.Target; t != nil {
 		seen.Target = v1alpha1.SyncTargetSpec{Ref: t.Ref, Commit: t.Commit, RequestedAt: t.RequestedAt, Generation: gs.Generation, Revision: 1}
 		seen.Ref.Answered = t.RequestedAt
 	}
-	seen.Target.Retry = gs.Retry()
+	seen.Target.Retry = annotation.Retry(gs)
 	for _, kind := range []string{v1alpha1.ConditionRefResolved, v1alpha1.ConditionProfilesValid} {
 		c := meta.FindStatusCondition(st.Conditions, kind)
 		if c == nil || c.Status != metav1.ConditionFalse || c.ObservedGeneration != gs.Generation {

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/injector/inject"
 	"stoker.io/stoker/test/gateway/simulator"
 	"stoker.io/stoker/test/program"
@@ -50,7 +51,7 @@ func (p *Plant) Add(pod *corev1.Pod) *Gateway {
 	for _, m := range g.agentContainer.VolumeMounts {
 		require.NoError(p.t, os.MkdirAll(g.hostPath(m.MountPath), 0o755))
 	}
-	g.Identity, err = v1alpha1.GatewayName(pod.Name, pod.Labels, pod.Annotations)
+	g.Identity, err = gatewaypod.GatewayName(pod.Name, pod.Labels, pod.Annotations)
 	require.NoError(p.t, err)
 	g.Simulator, err = simulator.Start(simulator.Options{Data: g.hostPath(g.env("DATA_PATH")), Name: g.Identity})
 	require.NoError(p.t, err)

@@ -14,7 +14,7 @@ obj = map(obj)
 local meta, status = map(obj.metadata), map(obj.status)
 local notes, outcome = map(meta.annotations), map(status.outcome)
 
--- The annotations that the outcome depends on, joined as api/v1alpha1/outcome_types.go joins them.
+-- The annotations that the outcome depends on, joined as api/v1alpha1/desiredref/object.go joins them.
 local request = ""
 for _, name in ipairs({"requested-ref", "requested-over", "requested-unless", "requested-commit", "requested-at", "paused", "retry"}) do
   local value = text(notes["stoker.io/" .. name])

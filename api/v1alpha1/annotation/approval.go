@@ -1,20 +1,15 @@
-package v1alpha1
+package annotation
 
 import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
 )
 
-// AnnotationApproved has the last 17 approvals, separated by commas, the newest last. An approval is stage@commit with all 40 digits of
-// the commit. window@commit lets a commit through closed maintenance windows. To change the annotation needs the right to approve.
-const AnnotationApproved = "stoker.io/approved"
-
-// WindowApproval replaces the name of the stage in an approval for the maintenance windows. No stage can have this name.
-const WindowApproval = "window"
-
 const (
-	maxApprovals = MaxStages + 1 // one for each stage, and one for the windows
+	maxApprovals = v1alpha1.MaxStages + 1 // one for each stage, and one for the windows
 	// maxApproved limits the annotation stoker.io/approved, in bytes. 17 of the longest approvals fit, with spaces between them.
 	maxApproved = 2048
 )
@@ -22,13 +17,13 @@ const (
 var approval = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?@[0-9a-f]{40}$`)
 
 // Approved reports whether a stage is approved for a commit.
-func (gs *GatewaySync) Approved(stage, commit string) bool {
-	return slices.Contains(approvals(gs.Annotations[AnnotationApproved]), stage+"@"+commit)
+func Approved(gs *v1alpha1.GatewaySync, stage, commit string) bool {
+	return slices.Contains(approvals(gs.Annotations[v1alpha1.AnnotationApproved]), stage+"@"+commit)
 }
 
 // WindowApproved reports whether there are maintenance windows, and a user approved the delivery of a commit outside of them.
-func (gs *GatewaySync) WindowApproved(commit string) bool {
-	return len(gs.MaintenanceWindows()) > 0 && gs.Approved(WindowApproval, commit)
+func WindowApproved(gs *v1alpha1.GatewaySync, commit string) bool {
+	return len(gs.MaintenanceWindows()) > 0 && Approved(gs, v1alpha1.WindowApproval, commit)
 }
 
 // Approve returns the value of the annotation stoker.io/approved with an approval of a stage for a commit added. It drops invalid entries

@@ -1,4 +1,4 @@
-package v1alpha1
+package annotation
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 func TestApproved(t *testing.T) {
@@ -34,9 +36,9 @@ func TestApproved(t *testing.T) {
 		"too long":                   {"prod@" + a + strings.Repeat(",", 2048), "prod", a, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gs := &GatewaySync{}
-			gs.Annotations = map[string]string{AnnotationApproved: tt.value}
-			assert.Equal(t, tt.want, gs.Approved(tt.stage, tt.commit))
+			gs := &v1alpha1.GatewaySync{}
+			gs.Annotations = map[string]string{v1alpha1.AnnotationApproved: tt.value}
+			assert.Equal(t, tt.want, Approved(gs, tt.stage, tt.commit))
 		})
 	}
 }
@@ -61,10 +63,10 @@ func TestApprove(t *testing.T) {
 	}
 	assert.Equal(t, 17, strings.Count(value, "@"), "a rollout has up to 16 stages, and windows")
 	assert.LessOrEqual(t, len(strings.ReplaceAll(value, ",", ", ")), maxApproved)
-	gs := &GatewaySync{}
-	gs.Annotations = map[string]string{AnnotationApproved: value}
-	assert.True(t, gs.Approved(strings.Repeat("s", 61)+"07", a))
-	assert.False(t, gs.Approved(strings.Repeat("s", 61)+"06", a))
+	gs := &v1alpha1.GatewaySync{}
+	gs.Annotations = map[string]string{v1alpha1.AnnotationApproved: value}
+	assert.True(t, Approved(gs, strings.Repeat("s", 61)+"07", a))
+	assert.False(t, Approved(gs, strings.Repeat("s", 61)+"06", a))
 }
 
 func FuzzApprovals(f *testing.F) {
@@ -74,8 +76,8 @@ func FuzzApprovals(f *testing.F) {
 		after := Approve(value, stage, commit)
 		assert.LessOrEqual(t, len(after), maxApproved)
 		assert.Equal(t, after, Approve(after, "", ""), "what is written is read")
-		gs := &GatewaySync{}
-		gs.Annotations = map[string]string{AnnotationApproved: after}
-		assert.Equal(t, approval.MatchString(stage+"@"+strings.ToLower(commit)), gs.Approved(stage, strings.ToLower(commit)))
+		gs := &v1alpha1.GatewaySync{}
+		gs.Annotations = map[string]string{v1alpha1.AnnotationApproved: after}
+		assert.Equal(t, approval.MatchString(stage+"@"+strings.ToLower(commit)), Approved(gs, stage, strings.ToLower(commit)))
 	})
 }

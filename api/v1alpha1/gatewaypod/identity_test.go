@@ -1,4 +1,4 @@
-package v1alpha1_test
+package gatewaypod_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 )
 
 func TestGatewayName(t *testing.T) {
@@ -43,7 +44,7 @@ func TestGatewayName(t *testing.T) {
 		{"a number beyond 31 bits is none", "gw-99999999999", m{name: "a", pod: "x"}, nil, "a"},
 	} {
 		t.Run(c.about, func(t *testing.T) {
-			got, err := v1alpha1.GatewayName(c.pod, c.labels, c.annotations)
+			got, err := gatewaypod.GatewayName(c.pod, c.labels, c.annotations)
 			require.NoError(t, err)
 			assert.Equal(t, c.want, got)
 		})
@@ -57,14 +58,14 @@ func TestGatewayLabel(t *testing.T) {
 		{"a name of its own", "area-4", "ignition-0", "area-4 (pod ignition-0)"},
 		{"a row that does not hold its pod", "line", "", "line"},
 	} {
-		t.Run(c.about, func(t *testing.T) { assert.Equal(t, c.want, v1alpha1.GatewayLabel(c.name, c.pod)) })
+		t.Run(c.about, func(t *testing.T) { assert.Equal(t, c.want, gatewaypod.GatewayLabel(c.name, c.pod)) })
 	}
 }
 
 func TestGatewayNameInvalidAnnotation(t *testing.T) {
 	for _, value := range []string{" ", "a b", "../a", "a/b", "-a", "a-", "{{.x}}", "a\n", "é", strings.Repeat("a", 201)} {
 		t.Run(fmt.Sprintf("%.20q", value), func(t *testing.T) {
-			_, err := v1alpha1.GatewayName("p", map[string]string{"app.kubernetes.io/name": "other"}, map[string]string{v1alpha1.AnnotationGatewayName: value})
+			_, err := gatewaypod.GatewayName("p", map[string]string{"app.kubernetes.io/name": "other"}, map[string]string{v1alpha1.AnnotationGatewayName: value})
 			var named *v1alpha1.Error
 			require.ErrorAs(t, err, &named)
 			assert.Equal(t, v1alpha1.ReasonInvalidAnnotation, named.Reason)

@@ -1,4 +1,4 @@
-package v1alpha1_test
+package desiredref_test
 
 import (
 	"fmt"
@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/desiredref"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
 const (
@@ -26,75 +28,75 @@ func TestDesiredRef(t *testing.T) {
 		commit                  string
 		status                  *request
 		specCommit              string
-		want                    v1alpha1.Desired
+		want                    desiredref.Desired
 	}{
 		{name: "without a request the spec counts",
-			want: v1alpha1.Desired{Ref: "main"}},
+			want: desiredref.Desired{Ref: "main"}},
 		{name: "leftovers without requested-ref are no request", over: "v2@main", unless: commit1, status: &request{Over: "v2@main", Lapsed: "v2@main"},
-			want: v1alpha1.Desired{Ref: "main"}},
+			want: desiredref.Desired{Ref: "main"}},
 		{name: "a request over today's spec is in force", requested: "v2", over: "v2@main",
-			want: v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main"}},
+			want: desiredref.Desired{Ref: "v2", Override: true, Over: "v2@main"}},
 		{name: "the time behind requested-over is part of the request and not of the ref", requested: "v2", over: "v2@main 2026-01-01T00:00:00.000000001Z",
-			want: v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main 2026-01-01T00:00:00.000000001Z"}},
+			want: desiredref.Desired{Ref: "v2", Override: true, Over: "v2@main 2026-01-01T00:00:00.000000001Z"}},
 		{name: "a request over another spec lapses", requested: "v2", over: "v2@release",
-			want: v1alpha1.Desired{Ref: "main", Over: "v2@release", Lapsed: "v2@release"}},
+			want: desiredref.Desired{Ref: "main", Over: "v2@release", Lapsed: "v2@release"}},
 		{name: "a request that has lapsed stays dead though the spec is back", requested: "v2", over: "v2@main", status: &request{Over: "v2@main", Lapsed: "v2@main"},
-			want: v1alpha1.Desired{Ref: "main", Over: "v2@main", Lapsed: "v2@main"}},
+			want: desiredref.Desired{Ref: "main", Over: "v2@main", Lapsed: "v2@main"}},
 		{name: "a request that is made again after it lapsed is in force", requested: "v2", over: "v2@main t2", status: &request{Over: "v2@main t1", Lapsed: "v2@main t1"},
-			want: v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main t2"}},
+			want: desiredref.Desired{Ref: "v2", Override: true, Over: "v2@main t2"}},
 		{name: "a request for what the spec says is no override", requested: "main", over: "main@main",
-			want: v1alpha1.Desired{Ref: "main", Over: "main@main"}},
+			want: desiredref.Desired{Ref: "main", Over: "main@main"}},
 		{name: "a request for what the spec says needs no commit", requested: "main", over: "main@main", unless: commit1, specCommit: commit2,
-			want: v1alpha1.Desired{Ref: "main", Over: "main@main"}},
+			want: desiredref.Desired{Ref: "main", Over: "main@main"}},
 		{name: "a request that the spec has caught up with lapses", requested: "main", over: "main@release",
-			want: v1alpha1.Desired{Ref: "main", Over: "main@release", Lapsed: "main@release"}},
+			want: desiredref.Desired{Ref: "main", Over: "main@release", Lapsed: "main@release"}},
 		{name: "names are compared as they are", requested: "refs/heads/main", over: "refs/heads/main@main",
-			want: v1alpha1.Desired{Ref: "refs/heads/main", Override: true, Over: "refs/heads/main@main"}},
+			want: desiredref.Desired{Ref: "refs/heads/main", Override: true, Over: "refs/heads/main@main"}},
 		{name: "a plain request is in force from when it is first seen", requested: "v2",
-			want: v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main"}},
+			want: desiredref.Desired{Ref: "v2", Override: true, Over: "v2@main"}},
 		{name: "a plain request beside leftovers of another one is in force", requested: "v3", over: "v2@release", status: &request{Over: "v2@release", Lapsed: "v2@release"},
-			want: v1alpha1.Desired{Ref: "v3", Override: true, Over: "v3@main"}},
+			want: desiredref.Desired{Ref: "v3", Override: true, Over: "v3@main"}},
 		{name: "a plain request over a rollback does not inherit its condition", requested: "v3", over: commit2 + "@main", unless: commit1, specCommit: commit2,
-			want: v1alpha1.Desired{Ref: "v3", Override: true, Over: "v3@main"}},
+			want: desiredref.Desired{Ref: "v3", Override: true, Over: "v3@main"}},
 		{name: "a plain request lapses when the spec is no longer what it was first seen beside", requested: "v2", status: &request{Over: "v2@release"},
-			want: v1alpha1.Desired{Ref: "main", Over: "v2@release", Lapsed: "v2@release"}},
+			want: desiredref.Desired{Ref: "main", Over: "v2@release", Lapsed: "v2@release"}},
 		{name: "a request that loses its requested-over does not come back to life", requested: "v2", status: &request{Over: "v2@release t1", Lapsed: "v2@release t1"},
-			want: v1alpha1.Desired{Ref: "main", Over: "v2@release t1", Lapsed: "v2@release t1"}},
+			want: desiredref.Desired{Ref: "main", Over: "v2@release t1", Lapsed: "v2@release t1"}},
 		{name: "refs may hold an @", requested: "a@b", over: "a@b@main",
-			want: v1alpha1.Desired{Ref: "a@b", Override: true, Over: "a@b@main"}},
+			want: desiredref.Desired{Ref: "a@b", Override: true, Over: "a@b@main"}},
 		{name: "with unless the spec must be resolved, and until then the request counts", requested: commit2, over: commit2 + "@main", unless: commit1,
-			want: v1alpha1.Desired{Ref: commit2, Override: true, ResolveSpec: true, Over: commit2 + "@main"}},
+			want: desiredref.Desired{Ref: commit2, Override: true, ResolveSpec: true, Over: commit2 + "@main"}},
 		{name: "with unless the request is in force while the spec resolves to it", requested: commit2, over: commit2 + "@main", unless: commit1, specCommit: commit1,
-			want: v1alpha1.Desired{Ref: commit2, Override: true, ResolveSpec: true, Over: commit2 + "@main"}},
+			want: desiredref.Desired{Ref: commit2, Override: true, ResolveSpec: true, Over: commit2 + "@main"}},
 		{name: "with unless the request lapses when the branch moves on", requested: commit2, over: commit2 + "@main", unless: commit1, specCommit: commit2,
-			want: v1alpha1.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless " + commit1}},
+			want: desiredref.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless " + commit1}},
 		{name: "with unless a request stays dead when the branch is back", requested: commit2, over: commit2 + "@main", unless: commit1, specCommit: commit1,
 			status: &request{Over: commit2 + "@main", Lapsed: commit2 + "@main unless " + commit1},
-			want:   v1alpha1.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless " + commit1}},
+			want:   desiredref.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless " + commit1}},
 		{name: "an unless that is no commit never holds", requested: commit2, over: commit2 + "@main", unless: "main", specCommit: commit1,
-			want: v1alpha1.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless main"}},
+			want: desiredref.Desired{Ref: "main", Over: commit2 + "@main", Lapsed: commit2 + "@main unless main"}},
 		{name: "a commit belongs to the request", requested: "v2", over: "v2@main t1", commit: commit1,
-			want: v1alpha1.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t1"}},
+			want: desiredref.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t1"}},
 		{name: "a commit counts in letters of either size", requested: "v2", over: "v2@main t1", commit: strings.Repeat("aF", 20),
-			want: v1alpha1.Desired{Ref: "v2", Override: true, Commit: strings.Repeat("af", 20), Over: "v2@main t1"}},
+			want: desiredref.Desired{Ref: "v2", Override: true, Commit: strings.Repeat("af", 20), Over: "v2@main t1"}},
 		{name: "a commit counts beside the ref of the spec, too", requested: "main", over: "main@main t1", commit: commit1,
-			want: v1alpha1.Desired{Ref: "main", Commit: commit1, Over: "main@main t1"}},
+			want: desiredref.Desired{Ref: "main", Commit: commit1, Over: "main@main t1"}},
 		{name: "a plain request over another one does not inherit its commit", requested: "v3", over: "v2@main t1", commit: commit1,
-			want: v1alpha1.Desired{Ref: "v3", Override: true, Over: "v3@main"}},
+			want: desiredref.Desired{Ref: "v3", Override: true, Over: "v3@main"}},
 		{name: "the commit of a request that has lapsed does not count", requested: "main", over: "main@release t1", commit: commit1,
-			want: v1alpha1.Desired{Ref: "main", Over: "main@release t1", Lapsed: "main@release t1"}},
+			want: desiredref.Desired{Ref: "main", Over: "main@release t1", Lapsed: "main@release t1"}},
 		{name: "a commit without a requested ref does not count", commit: commit1,
-			want: v1alpha1.Desired{Ref: "main"}},
+			want: desiredref.Desired{Ref: "main"}},
 		{name: "a request that was refused stays refused", requested: "v2", over: "v2@main t1", commit: commit1,
 			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},
-			want: v1alpha1.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t1", RefusedCommit: commit2,
+			want: desiredref.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t1", RefusedCommit: commit2,
 				Refused: "v2@main t1 at " + commit1 + " not at " + commit2}},
 		{name: "a request that is made again is not the one that was refused", requested: "v2", over: "v2@main t2", commit: commit1,
 			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},
-			want:   v1alpha1.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t2"}},
+			want:   desiredref.Desired{Ref: "v2", Override: true, Commit: commit1, Over: "v2@main t2"}},
 		{name: "a request for another commit is not the one that was refused", requested: "v2", over: "v2@main t1", commit: commit2,
 			status: &request{Over: "v2@main t1", Refused: "v2@main t1 at " + commit1 + " not at " + commit2},
-			want:   v1alpha1.Desired{Ref: "v2", Override: true, Commit: commit2, Over: "v2@main t1"}},
+			want:   desiredref.Desired{Ref: "v2", Override: true, Commit: commit2, Over: "v2@main t1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			gs := smallest()
@@ -104,7 +106,7 @@ func TestDesiredRef(t *testing.T) {
 			annotate(gs, v1alpha1.AnnotationRequestedUnless, c.unless)
 			annotate(gs, v1alpha1.AnnotationRequestedCommit, c.commit)
 			before := gs.DeepCopy()
-			got, err := v1alpha1.DesiredRef(gs, c.specCommit)
+			got, err := desiredref.Of(gs, c.specCommit)
 			require.NoError(t, err)
 			assert.Equal(t, c.want, got)
 			assert.Equal(t, before, gs, "the object is left as it is")
@@ -117,13 +119,13 @@ func TestDesiredRefRequester(t *testing.T) {
 	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
 	annotate(gs, v1alpha1.AnnotationRequestedBy, "kargo")
 	annotate(gs, v1alpha1.AnnotationRequestedAt, "2026-01-01T00:00:00Z")
-	d, err := v1alpha1.DesiredRef(gs, "")
+	d, err := desiredref.Of(gs, "")
 	require.NoError(t, err)
 	assert.Equal(t, "kargo", d.RequestedBy)
 	assert.Equal(t, "2026-01-01T00:00:00Z", d.RequestedAt)
 
 	annotate(gs, v1alpha1.AnnotationRequestedOver, "v2@release")
-	d, err = v1alpha1.DesiredRef(gs, "")
+	d, err = desiredref.Of(gs, "")
 	require.NoError(t, err)
 	assert.Empty(t, d.RequestedBy)
 	assert.Equal(t, "2026-01-01T00:00:00Z", d.RequestedAt, "a fresh look is asked for all the same")
@@ -135,7 +137,7 @@ func TestDesiredRefInvalid(t *testing.T) {
 		t.Run(fmt.Sprintf("%.20q", ref), func(t *testing.T) {
 			gs := smallest()
 			annotate(gs, v1alpha1.AnnotationRequestedRef, ref)
-			d, err := v1alpha1.DesiredRef(gs, "")
+			d, err := desiredref.Of(gs, "")
 			var named *v1alpha1.Error
 			require.ErrorAs(t, err, &named)
 			assert.Equal(t, v1alpha1.ReasonRefNotFound, named.Reason)
@@ -153,7 +155,7 @@ func TestDesiredRefRefusesACommitThatIsNone(t *testing.T) {
 			gs := smallest()
 			annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
 			annotate(gs, v1alpha1.AnnotationRequestedCommit, commit)
-			d, err := v1alpha1.DesiredRef(gs, "")
+			d, err := desiredref.Of(gs, "")
 			var named *v1alpha1.Error
 			require.ErrorAs(t, err, &named)
 			assert.Equal(t, v1alpha1.ReasonRefNotFound, named.Reason)
@@ -165,9 +167,9 @@ func TestDesiredRefRefusesACommitThatIsNone(t *testing.T) {
 }
 
 func TestCheckCommit(t *testing.T) {
-	require.NoError(t, v1alpha1.Desired{Ref: "v2"}.CheckCommit(commit1), "any commit will do")
-	require.NoError(t, v1alpha1.Desired{Ref: "v2", Commit: commit1}.CheckCommit(commit1))
-	err := v1alpha1.Desired{Ref: "v2", Commit: commit1}.CheckCommit(commit2)
+	require.NoError(t, desiredref.Desired{Ref: "v2"}.CheckCommit(commit1), "any commit will do")
+	require.NoError(t, desiredref.Desired{Ref: "v2", Commit: commit1}.CheckCommit(commit1))
+	err := desiredref.Desired{Ref: "v2", Commit: commit1}.CheckCommit(commit2)
 	var named *v1alpha1.Error
 	require.ErrorAs(t, err, &named)
 	assert.Equal(t, v1alpha1.ReasonRefMoved, named.Reason)
@@ -175,11 +177,11 @@ func TestCheckCommit(t *testing.T) {
 
 func TestOnlyAFullIDIsACommit(t *testing.T) {
 	for _, ref := range []string{commit1, strings.Repeat("aF", 20)} {
-		assert.True(t, v1alpha1.IsCommit(ref), "%q", ref)
+		assert.True(t, syntax.IsCommit(ref), "%q", ref)
 	}
 	for _, ref := range []string{"", "main", commit1[:7], commit1[:39], commit1 + "1", strings.Repeat("1", 64), commit1[:39] + "g", " " + commit1[:39], strings.Repeat("é", 20)} {
 		t.Run(fmt.Sprintf("%.20q", ref), func(t *testing.T) {
-			assert.False(t, v1alpha1.IsCommit(ref))
+			assert.False(t, syntax.IsCommit(ref))
 		})
 	}
 }
@@ -189,8 +191,8 @@ func TestRequestOverIsWhatDesiredRefReads(t *testing.T) {
 	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
 	for _, at := range []string{"", "2026-01-01T00:00:00.000000001Z", "not a\ntoken"} {
 		t.Run(fmt.Sprintf("%.20q", at), func(t *testing.T) {
-			annotate(gs, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver("v2", "main", at))
-			d, err := v1alpha1.DesiredRef(gs, "")
+			annotate(gs, v1alpha1.AnnotationRequestedOver, desiredref.RequestOver("v2", "main", at))
+			d, err := desiredref.Of(gs, "")
 			require.NoError(t, err)
 			assert.True(t, d.Override)
 		})
@@ -207,20 +209,20 @@ func TestRequestWithLongRefLapses(t *testing.T) {
 				gs.Spec.Git.Ref = long
 				annotate(gs, v1alpha1.AnnotationRequestedRef, requested)
 				annotate(gs, v1alpha1.AnnotationRequestedUnless, commit1)
-				annotate(gs, v1alpha1.AnnotationRequestedOver, v1alpha1.RequestOver(requested, long, strings.Repeat("9", 64)))
+				annotate(gs, v1alpha1.AnnotationRequestedOver, desiredref.RequestOver(requested, long, strings.Repeat("9", 64)))
 				return gs
 			}
 			gs := rollback(commit2)
-			assert.Equal(t, commit1, gs.RequestedUnless(), "the condition of the rollback counts")
-			d, err := v1alpha1.DesiredRef(gs, commit1)
+			assert.Equal(t, commit1, desiredref.RequestsOf(gs).Unless(), "the condition of the rollback counts")
+			d, err := desiredref.Of(gs, commit1)
 			require.NoError(t, err)
 			assert.Equal(t, commit2, d.Ref)
-			d, err = v1alpha1.DesiredRef(gs, strings.Repeat("3", 40))
+			d, err = desiredref.Of(gs, strings.Repeat("3", 40))
 			require.NoError(t, err)
 			assert.Equal(t, long, d.Ref, "the branch has moved on")
 			gs = rollback(strings.Repeat(letter, 254) + "y")
 			gs.Spec.Git.Ref = "main"
-			d, err = v1alpha1.DesiredRef(gs, "")
+			d, err = desiredref.Of(gs, "")
 			require.NoError(t, err)
 			assert.Equal(t, "main", d.Ref, "a later change of the spec always wins")
 			assert.LessOrEqual(t, utf8.RuneCountInString(d.Lapsed), 768, "it has room in status.request.lapsed")
@@ -232,9 +234,9 @@ func TestRequestedOverTooLong(t *testing.T) {
 	gs := smallest()
 	annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
 	annotate(gs, v1alpha1.AnnotationRequestedOver, "v2@release "+strings.Repeat("я", 566))
-	d, err := v1alpha1.DesiredRef(gs, "")
+	d, err := desiredref.Of(gs, "")
 	require.NoError(t, err)
-	assert.Equal(t, v1alpha1.Desired{Ref: "v2", Override: true, Over: "v2@main"}, d)
+	assert.Equal(t, desiredref.Desired{Ref: "v2", Override: true, Over: "v2@main"}, d)
 }
 
 // fleet is a GatewaySync, its branches in git, and an independent model of the expected result. In the model, a request stays
@@ -266,7 +268,7 @@ func (f *fleet) step(r *rand.Rand) {
 		f.commits[ref] = []string{commit1, commit2}[r.IntN(2)]
 	case "setter", "rollback":
 		a[v1alpha1.AnnotationRequestedRef] = ref
-		a[v1alpha1.AnnotationRequestedOver] = v1alpha1.RequestOver(ref, spec, at)
+		a[v1alpha1.AnnotationRequestedOver] = desiredref.RequestOver(ref, spec, at)
 		delete(a, v1alpha1.AnnotationRequestedUnless)
 		if action == "rollback" {
 			a[v1alpha1.AnnotationRequestedUnless] = f.commits[spec]
@@ -310,12 +312,12 @@ func (f *fleet) want() string {
 }
 
 // lead simulates the lead for the current state of the object.
-func (f *fleet) lead(t *testing.T) v1alpha1.Desired {
+func (f *fleet) lead(t *testing.T) desiredref.Desired {
 	t.Helper()
-	d, err := v1alpha1.DesiredRef(f.gs, "")
+	d, err := desiredref.Of(f.gs, "")
 	require.NoError(t, err)
 	if d.ResolveSpec {
-		d, err = v1alpha1.DesiredRef(f.gs, f.commits[f.gs.Spec.Git.Ref])
+		d, err = desiredref.Of(f.gs, f.commits[f.gs.Spec.Git.Ref])
 		require.NoError(t, err)
 	}
 	f.gs.Status.Request = &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed}
@@ -341,18 +343,6 @@ func TestDesiredRefInAnyOrderOfThings(t *testing.T) {
 			require.Equal(t, d, again, "seed %d: to look again changes nothing", seed)
 		}
 	}
-}
-
-func TestPausedByThePersonOrTheSpec(t *testing.T) {
-	gs := smallest()
-	assert.False(t, gs.Paused())
-	annotate(gs, v1alpha1.AnnotationPaused, "yes")
-	assert.False(t, gs.Paused(), "only true is true")
-	annotate(gs, v1alpha1.AnnotationPaused, "true")
-	assert.True(t, gs.Paused())
-	gs.Annotations = nil
-	gs.Spec.Paused = true
-	assert.True(t, gs.Paused())
 }
 
 func annotate(gs *v1alpha1.GatewaySync, name, value string) {

@@ -1,4 +1,4 @@
-package v1alpha1
+package annotation
 
 import (
 	"strings"
@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 func TestRestoreRequest(t *testing.T) {
@@ -23,12 +25,12 @@ func TestRestoreRequest(t *testing.T) {
 		"too long":                             {annotation: id + strings.Repeat(" ", 300)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gs := &GatewaySync{}
-			gs.Annotations = map[string]string{AnnotationRestore: tt.annotation}
+			gs := &v1alpha1.GatewaySync{}
+			gs.Annotations = map[string]string{v1alpha1.AnnotationRestore: tt.annotation}
 			if tt.spec != "" {
-				gs.Spec.Rollback = &RollbackSpec{ToSnapshot: tt.spec}
+				gs.Spec.Rollback = &v1alpha1.RollbackSpec{ToSnapshot: tt.spec}
 			}
-			assert.Equal(t, tt.want, gs.Restore())
+			assert.Equal(t, tt.want, Restore(gs))
 		})
 	}
 	value := RestoreValue(id, time.Date(2026, 2, 13, 0, 0, 0, 0, time.UTC))
@@ -38,13 +40,4 @@ func TestRestoreRequest(t *testing.T) {
 	}
 	long := strings.Repeat("a", 253)
 	assert.Equal(t, long[:200]+"-20260212-102000", RestoresOn(long[:200]+"-20260212-102000", long))
-}
-
-func TestSnapshotSizes(t *testing.T) {
-	for size, want := range map[string]int64{"1": 1, "2Ki": 2048, "1Gi": 1 << 30, "0": 0, "-1": 0, "1Ti": 0, "1e9": 0, "": 0} {
-		t.Run("size "+size, func(t *testing.T) { assert.Equal(t, want, SnapshotSize(size)) })
-	}
-	for bytes, want := range map[int64]string{0: "0", 1023: "1023", 1024: "1Ki", 1500: "1.5Ki", 1 << 20: "1Mi", 5 << 40: "5120Gi"} {
-		t.Run("text of "+want, func(t *testing.T) { assert.Equal(t, want, SizeText(bytes)) })
-	}
 }

@@ -1,16 +1,16 @@
-package v1alpha1
+// Package desiredref computes the ref that a GatewaySync or a ConfigSync has to run: the ref of its spec, or the one that its annotations
+// request.
+package desiredref
 
 import (
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
 )
 
-// Desired is the result of DesiredRef: the ref that an object has to run, and where it comes from.
-//
-// +kubebuilder:object:generate=false
+// Desired is the result of Of: the ref that an object has to run, and where it comes from.
 type Desired struct {
 	// Ref is the desired ref.
 	Ref string
@@ -36,7 +36,7 @@ func (d Desired) CheckCommit(commit string) error {
 	if d.Commit == "" || d.Commit == commit {
 		return nil
 	}
-	return NewError(ReasonRefMoved, "%s is at %.7s, but was requested at %.7s: it has moved since it was chosen; "+
+	return v1alpha1.NewError(v1alpha1.ReasonRefMoved, "%s is at %.7s, but was requested at %.7s: it has moved since it was chosen; "+
 		"request it again as it is now, or request commit %s", d.Ref, commit, d.Commit, d.Commit)
 }
 
@@ -45,69 +45,21 @@ func (d Desired) Refuse(commit string) string { return d.refusal() + commit }
 
 func (d Desired) refusal() string { return d.Over + " at " + d.Commit + " not at " }
 
-// Requestable is an object whose ref can be requested with annotations: a GatewaySync or a ConfigSync. DesiredRef returns the desired
-// ref of either.
-//
-// +kubebuilder:object:generate=false
-type Requestable interface {
-	metav1.Object
-	// Requests returns the inputs of DesiredRef.
-	Requests() Requests
-	// Standing returns what the status says about the desired ref.
-	Standing() Standing
-	// WebhookSpec returns which callers may make requests over HTTP.
-	WebhookSpec() *WebhookSpec
-}
-
-// Requests has the inputs of DesiredRef: the request, the spec and the status of an object.
-//
-// +kubebuilder:object:generate=false
+// Requests has the inputs of Of: the request, the spec and the status of an object.
 type Requests struct {
 	// Annotations of the object.
 	Annotations map[string]string
 	// Repo and Spec are the repository and the ref of the spec. Field is the field that has the ref, for messages.
 	Repo, Spec, Field string
 	// Status is status.request.
-	Status *RequestStatus
+	Status *v1alpha1.RequestStatus
 	// Fixed is the reason why no ref can be requested; "" if one can.
 	Fixed string
 }
 
-// Standing is what the status of an object says about its desired ref.
-//
-// +kubebuilder:object:generate=false
-type Standing struct {
-	// Answered reports whether the status describes the current spec and request. Otherwise Ref, Commit and Rollback mean nothing.
-	Answered bool
-	// Ref is the desired ref, and Commit what it resolves to; "" if unknown.
-	Ref, Commit string
-	// Rollback is the request that a rollback would make now; nil if unknown.
-	Rollback *Rollback
-	LastGood *CommitRecord
-	History  []CommitRecord
-}
-
-// Requests implements Requestable.
-func (gs *GatewaySync) Requests() Requests {
-	return Requests{Annotations: gs.Annotations, Repo: gs.Spec.Git.Repo, Spec: gs.Spec.Git.Ref, Field: "spec.git.ref", Status: gs.Status.Request}
-}
-
-// Standing implements Requestable.
-func (gs *GatewaySync) Standing() Standing {
-	st := &gs.Status
-	s := Standing{Answered: gs.Answered(), Rollback: st.Rollback, LastGood: st.LastGood, History: st.History}
-	if st.Outcome != nil {
-		s.Ref, s.Commit = st.Outcome.Ref, st.Outcome.Commit
-	}
-	return s
-}
-
-// WebhookSpec implements Requestable.
-func (gs *GatewaySync) WebhookSpec() *WebhookSpec { return &gs.Spec.Webhook }
-
-// DesiredRef returns the desired ref of an object; see Requests.Desired.
-func DesiredRef(o Requestable, specCommit string) (Desired, error) {
-	return o.Requests().Desired(specCommit)
+// Of returns the desired ref of an object; see Requests.Desired.
+func Of(o v1alpha1.Requestable, specCommit string) (Desired, error) {
+	return RequestsOf(o).Desired(specCommit)
 }
 
 // Desired returns the desired ref. It is a pure function of q and specCommit, the commit that the ref of the spec resolves to now ("" if
@@ -127,15 +79,15 @@ func DesiredRef(o Requestable, specCommit string) (Desired, error) {
 // So a later change of the spec always wins, and users never have to remove annotations. The error is an *Error: the request is not
 // valid. The caller must then sync and record nothing, because returning to the spec would move a fleet because of a typing error.
 func (q Requests) Desired(specCommit string) (Desired, error) {
-	if q.Key() == longRequest {
-		return Desired{}, NewError(ReasonRefNotFound, "the annotations stoker.io/requested-… have more than %d bytes: set shorter ones, or remove them", maxRequest)
+	if key(q.Annotations) == longRequest {
+		return Desired{}, v1alpha1.NewError(v1alpha1.ReasonRefNotFound, "the annotations stoker.io/requested-… have more than %d bytes: set shorter ones, or remove them", maxRequest)
 	}
 	d := Desired{
 		Ref:         q.Spec,
-		RequestedAt: token(q.Annotations[AnnotationRequestedAt]),
-		RequestedBy: token(q.Annotations[AnnotationRequestedBy]),
+		RequestedAt: q.At(),
+		RequestedBy: token(q.Annotations[v1alpha1.AnnotationRequestedBy]),
 	}
-	requested := q.Annotations[AnnotationRequestedRef]
+	requested := q.Annotations[v1alpha1.AnnotationRequestedRef]
 	if requested == "" {
 		return d, nil
 	}
@@ -159,7 +111,7 @@ func (q Requests) Desired(specCommit string) (Desired, error) {
 	}
 	d.Ref, d.Override, d.Commit = requested, requested != q.Spec, commit
 	if q.Status != nil && commit != "" {
-		if resolved, refused := strings.CutPrefix(q.Status.Refused, d.refusal()); refused && IsCommit(resolved) {
+		if resolved, refused := strings.CutPrefix(q.Status.Refused, d.refusal()); refused && syntax.IsCommit(resolved) {
 			d.Refused, d.RefusedCommit = q.Status.Refused, resolved
 		}
 	}
@@ -169,15 +121,15 @@ func (q Requests) Desired(specCommit string) (Desired, error) {
 // check returns why the requested ref, or the commit that it must resolve to, is not valid.
 func (q Requests) check(requested, commit string) error {
 	if q.Fixed != "" {
-		return NewError(ReasonRefNotAllowed, "annotation %s: %s; remove the annotation", AnnotationRequestedRef, q.Fixed)
+		return v1alpha1.NewError(v1alpha1.ReasonRefNotAllowed, "annotation %s: %s; remove the annotation", v1alpha1.AnnotationRequestedRef, q.Fixed)
 	}
-	if problem := SpecRefProblem(requested); problem != "" {
-		return NewError(ReasonRefNotFound,
-			"annotation %s: %.80q is not a ref: %s; set another one, or remove the annotation", AnnotationRequestedRef, requested, problem)
+	if problem := syntax.SpecRefProblem(requested); problem != "" {
+		return v1alpha1.NewError(v1alpha1.ReasonRefNotFound,
+			"annotation %s: %.80q is not a ref: %s; set another one, or remove the annotation", v1alpha1.AnnotationRequestedRef, requested, problem)
 	}
-	if commit != "" && !IsCommit(commit) {
-		return NewError(ReasonRefNotFound, "annotation %s: %.80q is not a commit: write all its 40 hexadecimal digits, or remove the annotation",
-			AnnotationRequestedCommit, commit)
+	if commit != "" && !syntax.IsCommit(commit) {
+		return v1alpha1.NewError(v1alpha1.ReasonRefNotFound, "annotation %s: %.80q is not a commit: write all its 40 hexadecimal digits, or remove the annotation",
+			v1alpha1.AnnotationRequestedCommit, commit)
 	}
 	return nil
 }
@@ -187,7 +139,7 @@ func (q Requests) Commit() string {
 	if q.stale() {
 		return ""
 	}
-	return strings.ToLower(q.Annotations[AnnotationRequestedCommit])
+	return strings.ToLower(q.Annotations[v1alpha1.AnnotationRequestedCommit])
 }
 
 // By returns the sender of the request; "" if the annotation belongs to an earlier request.
@@ -195,7 +147,7 @@ func (q Requests) By() string {
 	if q.stale() {
 		return ""
 	}
-	return token(q.Annotations[AnnotationRequestedBy])
+	return token(q.Annotations[v1alpha1.AnnotationRequestedBy])
 }
 
 // Unless returns the commit that the ref of the spec must still resolve to for the request to be in force, in lower case; "" for none.
@@ -203,23 +155,17 @@ func (q Requests) Unless() string {
 	if q.stale() {
 		return ""
 	}
-	return strings.ToLower(q.Annotations[AnnotationRequestedUnless])
+	return strings.ToLower(q.Annotations[v1alpha1.AnnotationRequestedUnless])
 }
 
-// RequestedCommit returns the commit that the requested ref must resolve to, in lower case; "" for none.
-func (gs *GatewaySync) RequestedCommit() string { return gs.Requests().Commit() }
-
-// RequestedBy returns the sender of the request; "" if the annotation belongs to an earlier request.
-func (gs *GatewaySync) RequestedBy() string { return gs.Requests().By() }
-
-// RequestedUnless returns the commit that spec.git.ref must still resolve to for the request to be in force, in lower case; "" for none.
-func (gs *GatewaySync) RequestedUnless() string { return gs.Requests().Unless() }
+// At returns the time of the request, or "" if the annotation is not valid.
+func (q Requests) At() string { return token(q.Annotations[v1alpha1.AnnotationRequestedAt]) }
 
 // stale reports whether the other annotations belong to an earlier request than requested-ref, as requested-over shows. They do if a user
 // sets only requested-ref, for example after a rollback, whose condition is not part of the new request.
 func (q Requests) stale() bool {
-	over := q.Annotations[AnnotationRequestedOver]
-	return over != "" && !fits(over, q.Annotations[AnnotationRequestedRef])
+	over := q.Annotations[v1alpha1.AnnotationRequestedOver]
+	return over != "" && !fits(over, q.Annotations[v1alpha1.AnnotationRequestedRef])
 }
 
 // RequestOver returns the value of the annotation stoker.io/requested-over: "requested@spec", where spec is the ref of the spec, a
@@ -234,7 +180,7 @@ func RequestOver(requested, spec, at string) string {
 
 // over returns the value of requested-over that belongs to the current request.
 func (q Requests) over(requested string) string {
-	if over := q.Annotations[AnnotationRequestedOver]; fits(over, requested) {
+	if over := q.Annotations[v1alpha1.AnnotationRequestedOver]; fits(over, requested) {
 		return over
 	}
 	if q.Status != nil && fits(q.Status.Over, requested) {
@@ -254,24 +200,11 @@ func overSpec(over, requested string) string {
 	return spec
 }
 
-// The bounds of refs and of what is composed of them, in characters, as the API server counts them. Tokens are ASCII.
+// The bounds of what a request consists of, in characters, as the API server counts them. Tokens are ASCII.
 const (
-	MaxRef   = 255
 	maxToken = 64
-	maxOver  = 2*MaxRef + maxToken + 2
+	maxOver  = 2*syntax.MaxRef + maxToken + 2
 )
-
-// maxLine limits the annotation stoker.io/requested-for, in bytes.
-const maxLine = 512
-
-// Line returns text as a value of stoker.io/requested-for: one printable line of at most 512 bytes.
-func Line(text string) string {
-	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text[:min(len(text), 2*maxLine)], ""), func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' }), " ")
-	if len(text) > maxLine {
-		text = strings.ToValidUTF8(text[:maxLine-len("…")], "") + "…"
-	}
-	return text
-}
 
 // token returns a value from outside that is only compared and shown. It returns "" if the value is too long, or contains spaces or
 // control characters.
@@ -281,6 +214,3 @@ func token(value string) string {
 	}
 	return value
 }
-
-// RequestedAt returns the annotation stoker.io/requested-at, or "" if it is not valid.
-func (gs *GatewaySync) RequestedAt() string { return token(gs.Annotations[AnnotationRequestedAt]) }

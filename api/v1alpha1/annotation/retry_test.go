@@ -1,4 +1,4 @@
-package v1alpha1
+package annotation
 
 import (
 	"strings"
@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 func TestRetryRequest(t *testing.T) {
@@ -26,9 +28,9 @@ func TestRetryRequest(t *testing.T) {
 		"more than one request": {value + " " + value, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gs := &GatewaySync{}
-			gs.Annotations = map[string]string{AnnotationRetry: tt.value}
-			assert.Equal(t, tt.valid, gs.Retry() != "")
+			gs := &v1alpha1.GatewaySync{}
+			gs.Annotations = map[string]string{v1alpha1.AnnotationRetry: tt.value}
+			assert.Equal(t, tt.valid, Retry(gs) != "")
 		})
 	}
 	assert.True(t, Retries(value, commit))

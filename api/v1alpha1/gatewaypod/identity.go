@@ -1,9 +1,18 @@
-package v1alpha1
+package gatewaypod
 
 import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"stoker.io/stoker/api/v1alpha1"
+)
+
+const (
+	labelName        = "app.kubernetes.io/name"
+	labelInstance    = "app.kubernetes.io/instance"
+	labelPodIndex    = "apps.kubernetes.io/pod-index"
+	labelStatefulPod = "statefulset.kubernetes.io/pod-name"
 )
 
 // genericName is the label app.kubernetes.io/name of every gateway of the official Helm chart.
@@ -18,15 +27,15 @@ const maxGatewayName = 200
 // the pod's name. If the name does not come from the pod and the pod has an index n > 0 in a StatefulSet, "-n" is appended, so that
 // replicas of one template differ.
 //
-// The error is an *Error with ReasonInvalidAnnotation. An invalid annotation is not ignored, because the next choice would silently be
-// another gateway. Invalid labels are ignored.
+// The error is an *v1alpha1.Error with ReasonInvalidAnnotation. An invalid annotation is not ignored, because the next choice would
+// silently be another gateway. Invalid labels are ignored.
 func GatewayName(podName string, labels, annotations map[string]string) (string, error) {
 	var name string
-	if value, ok := PodAnnotation(annotations, AnnotationGatewayName); ok && value != "" {
+	if value, ok := Annotation(annotations, v1alpha1.AnnotationGatewayName); ok && value != "" {
 		if !isGatewayName(value) {
-			return "", NewError(ReasonInvalidAnnotation,
+			return "", v1alpha1.NewError(v1alpha1.ReasonInvalidAnnotation,
 				"annotation %s: %.80q is not a name of a gateway; use letters, digits, '.', '_' and '-', at most %d, a letter or digit first and last",
-				AnnotationGatewayName, value, maxGatewayName)
+				v1alpha1.AnnotationGatewayName, value, maxGatewayName)
 		}
 		name = value
 	} else if value := labels[labelName]; value != genericName && isGatewayName(value) {
@@ -36,7 +45,7 @@ func GatewayName(podName string, labels, annotations map[string]string) (string,
 	} else {
 		return podName, nil
 	}
-	if n, ok := PodOrdinal(podName, labels); ok && n > 0 {
+	if n, ok := Ordinal(podName, labels); ok && n > 0 {
 		name += "-" + strconv.Itoa(n)
 	}
 	return name, nil
@@ -51,10 +60,10 @@ func GatewayLabel(name, pod string) string {
 	return name + " (pod " + pod + ")"
 }
 
-// PodOrdinal returns the index of a pod in its StatefulSet: the label apps.kubernetes.io/pod-index, else the number at the end of its
+// Ordinal returns the index of a pod in its StatefulSet: the label apps.kubernetes.io/pod-index, else the number at the end of its
 // name if the pod has the label statefulset.kubernetes.io/pod-name. Without this label, the name may be that of a pod of a Deployment,
 // which may end with digits, too.
-func PodOrdinal(podName string, labels map[string]string) (n int, ok bool) {
+func Ordinal(podName string, labels map[string]string) (n int, ok bool) {
 	if n, ok = ordinal(labels[labelPodIndex]); ok {
 		return n, true
 	}

@@ -1,0 +1,149 @@
+package desiredref
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/syntax"
+)
+
+// RequestsOf returns the inputs of Of for an object.
+func RequestsOf(o v1alpha1.Requestable) Requests {
+	switch o := o.(type) {
+	case *v1alpha1.GatewaySync:
+		git := &o.Spec.Git
+		return Requests{Annotations: o.Annotations, Repo: git.Repo, Spec: git.Ref, Field: "spec.git.ref", Status: o.Status.Request}
+	case *v1alpha1.ConfigSync:
+		return requestsOfConfigSync(o)
+	}
+	panic(unknown(o))
+}
+
+func requestsOfConfigSync(cs *v1alpha1.ConfigSync) Requests {
+	q := Requests{Annotations: cs.Annotations, Status: cs.Status.Request}
+	switch git, follow := cs.Spec.Source.Git, cs.Spec.Source.GatewaySync; {
+	case git != nil:
+		q.Repo, q.Spec, q.Field = git.RepoURL, git.Ref(), "the ref of spec.source.git"
+	case follow != nil:
+		q.Fixed = "ConfigSync " + cs.Name + " applies the commit of GatewaySync " + follow.Name + ", so that it has no ref of its own: request the ref of the GatewaySync"
+	default:
+		q.Fixed = "spec.source names no repository"
+	}
+	return q
+}
+
+// unknown describes a programming error: the API has another kind, of which this package does not know.
+func unknown(o v1alpha1.Requestable) string { return fmt.Sprintf("desiredref: unknown kind %T", o) }
+
+// requestAnnotations are the annotations that an outcome depends on.
+var requestAnnotations = []string{v1alpha1.AnnotationRequestedRef, v1alpha1.AnnotationRequestedOver, v1alpha1.AnnotationRequestedUnless,
+	v1alpha1.AnnotationRequestedCommit, v1alpha1.AnnotationRequestedAt, v1alpha1.AnnotationPaused, v1alpha1.AnnotationRetry}
+
+const (
+	maxRequest  = 4096       // bytes of the joined annotations
+	longRequest = "too long" // the key of a request that exceeds maxRequest
+)
+
+// Key returns the key of the requests of an object, for status.observedRequest. It joins the annotations that an outcome depends on: one
+// line "name=value" for each that is set. If they are longer than 4096 bytes, it is "too long": such a request is never valid.
+func Key(o v1alpha1.Requestable) string { return key(o.GetAnnotations()) }
+
+func key(annotations map[string]string) string {
+	var b strings.Builder
+	for _, name := range requestAnnotations {
+		if value := annotations[name]; value != "" {
+			b.WriteString(strings.TrimPrefix(name, "stoker.io/") + "=" + value + "\n")
+		}
+	}
+	if b.Len() > maxRequest {
+		return longRequest
+	}
+	return b.String()
+}
+
+// Answered reports whether the status of an object describes its current spec and request. Otherwise its outcome means nothing.
+func Answered(o v1alpha1.Requestable) bool {
+	switch o := o.(type) {
+	case *v1alpha1.GatewaySync:
+		st := &o.Status
+		return st.Outcome != nil && st.ObservedGeneration == o.Generation && st.ObservedRequest == Key(o)
+	case *v1alpha1.ConfigSync:
+		st := &o.Status
+		return st.ObservedGeneration == o.Generation && st.ObservedRequest == Key(o) && meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady) != nil
+	}
+	panic(unknown(o))
+}
+
+// Standing is what the status of an object says about its desired ref.
+type Standing struct {
+	// Answered reports whether the status describes the current spec and request. Otherwise Ref, Commit and Rollback mean nothing.
+	Answered bool
+	// Ref is the desired ref, and Commit what it resolves to; "" if unknown.
+	Ref, Commit string
+	// Rollback is the request that a rollback would make now; nil if unknown.
+	Rollback *v1alpha1.Rollback
+	LastGood *v1alpha1.CommitRecord
+	History  []v1alpha1.CommitRecord
+}
+
+// StandingOf returns what the status of an object says about its desired ref.
+func StandingOf(o v1alpha1.Requestable) Standing {
+	switch o := o.(type) {
+	case *v1alpha1.GatewaySync:
+		st := &o.Status
+		s := Standing{Answered: Answered(o), Rollback: st.Rollback, LastGood: st.LastGood, History: st.History}
+		if st.Outcome != nil {
+			s.Ref, s.Commit = st.Outcome.Ref, st.Outcome.Commit
+		}
+		return s
+	case *v1alpha1.ConfigSync:
+		return standingOfConfigSync(o)
+	}
+	panic(unknown(o))
+}
+
+func standingOfConfigSync(cs *v1alpha1.ConfigSync) Standing {
+	st, q := &cs.Status, RequestsOf(cs)
+	s := Standing{Answered: Answered(cs), Rollback: st.Rollback, LastGood: st.LastGood, History: st.History}
+	if d, err := q.Desired(""); err == nil {
+		s.Ref = d.Ref
+	}
+	if q.Fixed != "" {
+		s.Ref = st.SourceRef
+	}
+	if s.Ref == st.SourceRef && meta.IsStatusConditionTrue(st.Conditions, v1alpha1.ConditionRefResolved) {
+		s.Commit = st.SourceRevision
+	}
+	return s
+}
+
+// RollbackNow returns what a rollback of a ConfigSync would request now, for status.rollback; nil if unknown. The rollback lapses when the
+// ref of the spec moves to another commit than Unless. If an earlier rollback is in force, the new one has the same Unless. Commit is "" if
+// the last good commit is the desired one.
+func RollbackNow(cs *v1alpha1.ConfigSync) *v1alpha1.Rollback {
+	q, standing := RequestsOf(cs), StandingOf(cs)
+	if q.Fixed != "" || standing.LastGood == nil || !syntax.IsCommit(standing.LastGood.Commit) {
+		return nil
+	}
+	r := &v1alpha1.Rollback{Commit: standing.LastGood.Commit}
+	switch d, err := q.Desired(""); {
+	case err != nil: // the request is invalid; a rollback replaces it without a condition
+	case d.Override:
+		if unless := q.Unless(); syntax.IsCommit(unless) {
+			r.Unless = unless
+		}
+	case syntax.IsCommit(q.Spec):
+		r.Unless = strings.ToLower(q.Spec)
+	case standing.Commit != "":
+		r.Unless = standing.Commit
+	default:
+		return nil // git was not polled yet
+	}
+	if strings.EqualFold(standing.Ref, r.Commit) || standing.Commit == r.Commit {
+		r.Commit = ""
+	}
+	return r
+}
