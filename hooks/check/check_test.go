@@ -8,7 +8,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"math/big"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -171,6 +174,17 @@ metadata: {name: unrelated}
 spec: {containers: [{name: other, image: other}]}
 `
 
+const reportingRole = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: stoker-agent}
+rules: [{apiGroups: [stoker.io], resources: [syncreports], verbs: [create, get, patch]}]
+`
+
+func reporting(namespace string) authorizationv1.ResourceAttributes {
+	return authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "patch", Group: "stoker.io", Resource: "syncreports"}
+}
+
 const bad = `
 apiVersion: v1
 kind: Pod
@@ -191,7 +205,7 @@ func TestCheckNamespace(t *testing.T) {
 	found := look(t, l)
 	assert.Contains(t, found[syncs], "warning: plant: neither an agent nor the injector has read this GatewaySync yet")
 	assert.Contains(t, found[pods], "ok: all 1 pods")
-	assert.Contains(t, found[bindings], "failed: no RoleBinding grants ClusterRole stoker-agent to ServiceAccount default")
+	assert.Contains(t, found[bindings], "failed: ClusterRole stoker-agent of the agents does not exist")
 	assert.Contains(t, found[rights], "ok: you may request refs")
 	assert.Equal(t, "ok: there are no objects of an earlier product\n", found[leftovers])
 	assert.NotContains(t, found, lead)
@@ -211,12 +225,11 @@ spec: {format: 1, minFormat: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+ti
 	status(t, l, "plant", `{"status":{"observedGeneration":1,"discoveredGateways":[{"name":"good","syncStatus":"Error","reason":"ConfigSyntaxError","message":"a.json"}],
 		"target":{"ref":"main","commit":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
 		"conditions":[{"type":"Ready","status":"False","reason":"ConfigSyntaxError","message":"m","observedGeneration":1,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
-	found = look(t, l)
-	assert.Contains(t, found[bindings], "failed: ClusterRole stoker-agent of the agents does not exist")
+	assert.Contains(t, look(t, l)[bindings], "failed: ClusterRole stoker-agent of the agents does not exist")
 	cluster.ApplyYAML(t, namespace, "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: stoker-agent}\n")
 	assert.Contains(t, look(t, l)[bindings], "does not let them write SyncReports")
-	cluster.ApplyYAML(t, namespace, "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: stoker-agent}\n"+
-		"rules: [{apiGroups: [stoker.io], resources: [syncreports], verbs: [create, get, patch]}]\n")
+	cluster.ApplyYAML(t, namespace, reportingRole)
+	cluster.WaitAllowed(t, namespace, "default", reporting(namespace))
 	found = look(t, l)
 	assert.Contains(t, found[syncs], "failed: plant: good: a.json")
 	assert.Contains(t, found[pods], "failed: naked requests an agent and has none")
@@ -229,11 +242,80 @@ spec: {format: 1, minFormat: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+ti
 	assert.Contains(t, look(t, l)[lead], "warning: plant: good-abc renewed its lock at")
 }
 
+// The API server evaluates every kind of binding, and groups.
+func TestBindingsOfAgents(t *testing.T) {
+	cluster := kubetest.Control(t)
+	cluster.ApplyYAML(t, "", reportingRole)
+	for name, subject := range map[string]string{
+		"account":             "{kind: ServiceAccount, name: default, namespace: NAMESPACE}",
+		"group of namespace":  "{kind: Group, name: 'system:serviceaccounts:NAMESPACE', apiGroup: rbac.authorization.k8s.io}",
+		"user":                "{kind: User, name: 'system:serviceaccount:NAMESPACE:default', apiGroup: rbac.authorization.k8s.io}",
+		"another namespace's": "",
+	} {
+		for _, kind := range []string{"RoleBinding", "ClusterRoleBinding"} {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				namespace := cluster.Namespace(t)
+				cluster.ApplyYAML(t, namespace, gateways)
+				l := checker(t, cluster.RESTConfig(), namespace)
+				assert.Contains(t, look(t, l)[bindings], "failed: no binding grants ClusterRole stoker-agent to ServiceAccount default: its agents cannot report")
+				if subject == "" {
+					return
+				}
+				binding := "apiVersion: rbac.authorization.k8s.io/v1\nkind: " + kind + "\nmetadata: {name: stoker-agent-NAMESPACE}\n" +
+					"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: stoker-agent}\nsubjects: [" + subject + "]\n"
+				cluster.ApplyYAML(t, namespace, strings.ReplaceAll(binding, "NAMESPACE", namespace))
+				assert.Eventually(t, func() bool {
+					return look(t, l)[bindings] == "ok: the ServiceAccounts of the agents may report\n"
+				}, 10*time.Second, 50*time.Millisecond)
+			})
+		}
+	}
+}
+
+func TestTooManyAccountsToReview(t *testing.T) {
+	cluster := kubetest.Control(t)
+	cluster.ApplyYAML(t, "", reportingRole)
+	config := rest.CopyConfig(cluster.RESTConfig())
+	l := checker(t, config, cluster.Namespace(t))
+	accounts := make([]string, maxReviews+3)
+	for i := range accounts { // setup: names
+		accounts[i] = fmt.Sprintf("a%d", i)
+	}
+	found := l.bindings(t.Context(), accounts)
+	require.Len(t, found, 2)
+	assert.Equal(t, "3 of 203 ServiceAccounts of agents were not checked", found[0].Message)
+	assert.Equal(t, Unknown, found[0].State)
+	assert.Equal(t, Failed, found[1].State)
+}
+
+// onePerPage makes the API server return every list in pages of one object.
+type onePerPage struct{ http.RoundTripper }
+
+func (p onePerPage) RoundTrip(r *http.Request) (*http.Response, error) {
+	if q := r.URL.Query(); q.Has("limit") {
+		r = r.Clone(r.Context())
+		q.Set("limit", "1")
+		r.URL.RawQuery = q.Encode()
+	}
+	return p.RoundTripper.RoundTrip(r)
+}
+
+func TestListsAreReadCompletely(t *testing.T) {
+	cluster := kubetest.Control(t)
+	namespace := cluster.Namespace(t)
+	cluster.ApplyYAML(t, namespace, gateways+"---"+bad)
+	config := rest.CopyConfig(cluster.RESTConfig())
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return onePerPage{next} })
+	found := look(t, checker(t, config, namespace))
+	assert.Contains(t, found[pods], "failed: naked requests an agent and has none")
+	assert.Contains(t, found[pods], "failed: lost requests GatewaySync elsewhere")
+}
+
 // The messages are those of the kubelet. If the agent does not start, neither does the gateway.
 func TestCheckAgentDoesNotStart(t *testing.T) {
 	cluster := kubetest.Control(t)
 	namespace := cluster.Namespace(t)
-	cluster.ApplyYAML(t, namespace, gateways)
+	cluster.ApplyYAML(t, namespace, gateways+"---"+reportingRole)
 	l := checker(t, cluster.RESTConfig(), namespace)
 	for state, want := range map[string]string{
 		`"waiting":{"reason":"PodInitializing"}`: "ok: all 1 pods",
@@ -247,7 +329,7 @@ func TestCheckAgentDoesNotStart(t *testing.T) {
 			require.NoError(t, err)
 			found := look(t, l)
 			assert.Contains(t, found[pods], want)
-			assert.Contains(t, found[bindings], "failed: no RoleBinding", "the binding is needed in every state")
+			assert.Contains(t, found[bindings], "failed: no binding grants ClusterRole stoker-agent to ServiceAccount default", "the binding is needed in every state")
 		})
 	}
 }
@@ -290,6 +372,16 @@ func status(t *testing.T, l Checker, name, patch string) {
 	require.NoError(t, err)
 	_, err = syncs.Patch(t.Context(), name, types.MergePatchType, answer, metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
+}
+
+// The user may read pods but may not ask for the rights of others.
+func TestBindingsWithoutRightToReviewAreUnknown(t *testing.T) {
+	cluster := kubetest.Control(t)
+	namespace := cluster.Namespace(t)
+	found := checker(t, cluster.As(t, namespace, "default", ""), namespace).bindings(t.Context(), []string{"gateway"})
+	require.Len(t, found, 1)
+	assert.Equal(t, Unknown, found[0].State)
+	assert.Contains(t, found[0].Message, "the rights of ServiceAccount gateway cannot be read: localsubjectaccessreviews.authorization.k8s.io is forbidden")
 }
 
 func TestCheckWithoutRightsIsUnknown(t *testing.T) {

@@ -156,22 +156,21 @@ func (c Checker) webhookProblem(w *admissionregv1.MutatingWebhook) string {
 
 // injector checks the Deployment of the injector.
 func (c Checker) injector(ctx context.Context) Finding {
-	list, err := c.Core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=injector", Limit: maxList,
+	list, err := listAll[appsv1.Deployment](ctx, c.Core.AppsV1().Deployments("").List, metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=injector",
 	})
 	if err != nil {
 		return injector.unreadable("the injector's Deployment", err)
 	}
-	if len(list.Items) == 0 {
+	if len(list) == 0 {
 		return injector.finding(Failed, "there is no Deployment of the injector: pods start without agents; install the chart again")
 	}
-	return deployments(injector, list.Items, "pods start without agents")
+	return deployments(injector, list, "pods start without agents")
 }
 
 // deployments checks whether the pods of Deployments are ready. consequence says what happens if a Deployment has no ready pod.
-func deployments(t Topic, list []appsv1.Deployment, consequence string) Finding {
-	for i := range list {
-		d := &list[i]
+func deployments(t Topic, list []*appsv1.Deployment, consequence string) Finding {
+	for _, d := range list {
 		if d.Status.ReadyReplicas == 0 {
 			return t.finding(Failed, fmt.Sprintf("Deployment %s/%s has no ready pod: %s; see its pods and their logs", d.Namespace, d.Name, consequence))
 		}
@@ -179,6 +178,6 @@ func deployments(t Topic, list []appsv1.Deployment, consequence string) Finding 
 			return t.finding(Warning, fmt.Sprintf("Deployment %s/%s: %d of %d pods are ready", d.Namespace, d.Name, d.Status.ReadyReplicas, *want))
 		}
 	}
-	d := &list[0]
+	d := list[0]
 	return t.finding(OK, fmt.Sprintf("Deployment %s/%s: %d pods are ready", d.Namespace, d.Name, d.Status.ReadyReplicas))
 }

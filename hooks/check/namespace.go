@@ -22,7 +22,7 @@ import (
 
 // namespace checks the gateways of a namespace.
 func (c Checker) namespace(ctx context.Context, r receivers) []Finding {
-	found, undecodable, err := kube.GatewaySyncs(c.Dynamic, c.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
+	found, undecodable, err := kube.GatewaySyncs(c.Dynamic, c.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return []Finding{syncs.unreadable("GatewaySyncs of namespace "+c.Namespace, err)}
 	}
@@ -62,15 +62,14 @@ func (c Checker) gatewaySync(ctx context.Context, gs *v1alpha1.GatewaySync) Find
 
 // pods checks whether each pod that requests an agent has one, and whether the agents have the right to report.
 func (c Checker) pods(ctx context.Context, found []*v1alpha1.GatewaySync) []Finding {
-	all, err := c.Core.CoreV1().Pods(c.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
+	all, err := listAll[corev1.Pod](ctx, c.Core.CoreV1().Pods(c.Namespace).List, metav1.ListOptions{})
 	if err != nil {
 		return []Finding{pods.unreadable("pods of namespace "+c.Namespace, err)}
 	}
 	var list []Finding
 	var accounts []string
 	requesting := 0
-	for i := range all.Items {
-		p := &all.Items[i]
+	for _, p := range all {
 		inject, _ := gatewaypod.Annotation(p.Annotations, v1alpha1.AnnotationInject)
 		if inject != "" && inject != "true" && inject != "false" {
 			list = append(list, pods.findingWithReason(Warning, v1alpha1.ReasonNotRequested, fmt.Sprintf("%s: the annotation %s is %.20q, which requests nothing: use \"true\"", p.Name, v1alpha1.AnnotationInject, inject)))
@@ -142,47 +141,60 @@ func agentWaitReason(p *corev1.Pod) string {
 	return ""
 }
 
-// bindings checks whether the ServiceAccounts of the agents have the right to report.
+// maxReviews bounds the ServiceAccounts whose rights are checked, because each costs a request.
+const maxReviews = 200
+
+// bindings checks whether the ServiceAccounts of the agents have the right to report. It asks the API server, which knows every
+// binding and every authorizer.
 func (c Checker) bindings(ctx context.Context, accounts []string) []Finding {
 	if len(accounts) == 0 {
 		return nil
 	}
-	found, err := c.Core.RbacV1().RoleBindings(c.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
-	if err != nil {
-		return []Finding{bindings.unreadable("RoleBindings of namespace "+c.Namespace, err)}
+	var list []Finding
+	if more := len(accounts) - maxReviews; more > 0 {
+		list = append(list, bindings.finding(Unknown, fmt.Sprintf("%d of %d ServiceAccounts of agents were not checked", more, len(accounts))))
+		accounts = accounts[:maxReviews]
 	}
-	bound := map[string]bool{}
-	for i := range found.Items {
-		b := &found.Items[i]
-		if b.RoleRef.Kind != "ClusterRole" || b.RoleRef.Name != agentRole {
-			continue
-		}
-		for _, s := range b.Subjects {
-			if s.Kind == rbacv1.ServiceAccountKind && s.Namespace == c.Namespace {
-				bound[s.Name] = true
-			}
-		}
-	}
-	var missing []string
+	var denied []string
 	for _, a := range accounts {
-		if !bound[a] {
-			missing = append(missing, a)
+		allowed, err := c.mayReport(ctx, a)
+		if err != nil {
+			return append(list, bindings.unreadable("the rights of ServiceAccount "+a, err))
+		}
+		if !allowed {
+			denied = append(denied, a)
 		}
 	}
-	if len(missing) > 0 {
-		return []Finding{bindings.finding(Failed, "no RoleBinding grants ClusterRole "+agentRole+" to ServiceAccount "+strings.Join(missing, ", ")+": its agents cannot report")}
+	if len(denied) == 0 {
+		return append(list, bindings.finding(OK, "the ServiceAccounts of the agents may report"))
 	}
 	// A binding grants nothing if its role does not exist or does not allow writing reports.
 	role, err := c.Core.RbacV1().ClusterRoles().Get(ctx, agentRole, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return []Finding{bindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not exist, so they cannot report: install the chart again")}
-	case err != nil:
-		return []Finding{bindings.unreadable("ClusterRole "+agentRole+" of the agents", err)}
-	case !slices.ContainsFunc(role.Rules, writesReports):
-		return []Finding{bindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not let them write SyncReports: install the chart again")}
+		return append(list, bindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not exist, so they cannot report: install the chart again"))
+	case err == nil && !slices.ContainsFunc(role.Rules, writesReports):
+		return append(list, bindings.finding(Failed, "ClusterRole "+agentRole+" of the agents does not let them write SyncReports: install the chart again"))
 	}
-	return []Finding{bindings.finding(OK, "the ServiceAccounts of the agents may report")}
+	return append(list, bindings.finding(Failed, "no binding grants ClusterRole "+agentRole+" to ServiceAccount "+strings.Join(denied, ", ")+": its agents cannot report"))
+}
+
+// mayReport reports whether a ServiceAccount of the namespace may write SyncReports, also as a member of its groups.
+func (c Checker) mayReport(ctx context.Context, account string) (bool, error) {
+	review, err := c.Core.AuthorizationV1().LocalSubjectAccessReviews(c.Namespace).Create(ctx, &authorizationv1.LocalSubjectAccessReview{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace},
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:   kube.AccountUser(c.Namespace, account),
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + c.Namespace, "system:authenticated"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: c.Namespace, Verb: "patch", Group: v1alpha1.GroupVersion.Group, Resource: kube.SyncReport.Plural,
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return review.Status.Allowed, nil
 }
 
 func writesReports(r rbacv1.PolicyRule) bool {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,21 +52,21 @@ func (r receivers) includes(subjects []rbacv1.Subject) bool {
 
 // receiver checks the Deployments of the receivers, and returns their ServiceAccounts.
 func (c Checker) receiver(ctx context.Context) (Finding, receivers) {
-	list, err := c.Core.AppsV1().Deployments("").List(ctx, metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=receiver", Limit: maxList,
+	list, err := listAll[appsv1.Deployment](ctx, c.Core.AppsV1().Deployments("").List, metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/name=stoker,app.kubernetes.io/component=receiver",
 	})
 	if err != nil {
 		return receiver.unreadable("the receiver's Deployment", err), receivers{hidden: true}
 	}
-	if len(list.Items) == 0 {
+	if len(list) == 0 {
 		return receiver.finding(OK, "no receiver is installed: requests over HTTP are not possible, and the lead polls git every spec.polling.interval"), receivers{}
 	}
 	var found receivers
-	for i := range list.Items {
-		name := cmp.Or(list.Items[i].Spec.Template.Spec.ServiceAccountName, "default")
-		found.accounts = append(found.accounts, account{list.Items[i].Namespace, name})
+	for _, d := range list {
+		name := cmp.Or(d.Spec.Template.Spec.ServiceAccountName, "default")
+		found.accounts = append(found.accounts, account{d.Namespace, name})
 	}
-	return deployments(receiver, list.Items, "requests over HTTP fail"), found
+	return deployments(receiver, list, "requests over HTTP fail"), found
 }
 
 // webhookSecrets checks the Secrets in which GatewaySyncs have the token of their callers: whether the receiver may read them,
@@ -107,21 +108,20 @@ type grants struct {
 // grants collects the rights. It reads one list of each kind, and each ClusterRole that is bound to a receiver.
 func (c Checker) grants(ctx context.Context, r receivers) (*grants, error) {
 	api := c.Core.RbacV1()
-	bound, err := api.RoleBindings(c.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
+	bound, err := listAll[rbacv1.RoleBinding](ctx, api.RoleBindings(c.Namespace).List, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	roles, err := api.Roles(c.Namespace).List(ctx, metav1.ListOptions{Limit: maxList})
+	roles, err := listAll[rbacv1.Role](ctx, api.Roles(c.Namespace).List, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
 	g := &grants{receivers: r, namespace: c.Namespace, secrets: map[string]bool{}, roles: map[string]*rbacv1.Role{}, bindings: map[string]*rbacv1.RoleBinding{}}
-	for i := range roles.Items {
-		g.roles[roles.Items[i].Name] = &roles.Items[i]
+	for _, role := range roles {
+		g.roles[role.Name] = role
 	}
 	checked := map[string]bool{} // ClusterRoles
-	for i := range bound.Items {
-		b := &bound.Items[i]
+	for _, b := range bound {
 		g.bindings[b.Name] = b
 		switch ref := b.RoleRef; {
 		case !r.includes(b.Subjects):
