@@ -75,7 +75,7 @@ func (l *Loop) run(ctx context.Context, o *Order, repair bool) {
 		defer cancel()
 	}
 	task := o.Task
-	task.Repair, task.Working, task.Proposals = repair, func() { l.working(o) }, l.proposals.ofSync(o, l.Now)
+	task.Repair, task.Working, task.Proposals = repair, func() { l.working(o) }, l.proposals.ofSync(o, l.Once, l.Now)
 	r := l.Engine.Sync(syncCtx, o.Connections, task)
 	if ctx.Err() != nil && r.Err != nil { // the agent is stopping, which is not an outcome
 		if l.attempt.working {

@@ -141,9 +141,9 @@ func (p *proposals) findAdded(ctx context.Context, e *sync.Engine, ended time.Ti
 	return nil
 }
 
-// ofSync returns how a sync of the order o treats changes that are proposed to git; nil if o proposes none. It does
-// so with Once, too: no run replaces changes that another run could still propose.
-func (p *proposals) ofSync(o *Order, now func() time.Time) *sync.Proposals {
+// ofSync returns how a sync of the order o treats changes that are proposed to git; nil if o proposes none. If once is set, the
+// sync replaces no such change: this run does not propose it, and another run still can.
+func (p *proposals) ofSync(o *Order, once bool, now func() time.Time) *sync.Proposals {
 	s := o.ProposalSettings
 	if s == nil || o.Profile.Bidirectional == nil || o.Profile.DryRun {
 		return nil
@@ -151,23 +151,25 @@ func (p *proposals) ofSync(o *Order, now func() time.Time) *sync.Proposals {
 	return &sync.Proposals{
 		Watches: s.Watches,
 		Pending: func(path string) bool { return s.Watches(path) && !p.proposer.Settled() },
-		Replace: func(paths []string) error { return p.checkReplace(o, s.Debounce, paths, now()) },
+		Replace: func(paths []string) error {
+			if once {
+				return conflictError(paths, "an agent with --once does not propose changes; run it without --once, or set %s to take git's version", v1alpha1.AnnotationForceSync)
+			}
+			return p.checkReplace(o, s.Debounce, paths, now())
+		},
 	}
 }
 
 // checkReplace returns nil if a sync may replace the changes at paths, and otherwise the error that holds the sync.
 func (p *proposals) checkReplace(o *Order, debounce time.Duration, paths []string, now time.Time) error {
-	held := func(format string, args ...any) error {
-		return failure.New(v1alpha1.ReasonConflictDetected, "%s was changed on the gateway and in git (%d files): %s", paths[0], len(paths), fmt.Sprintf(format, args...))
-	}
 	switch o.Profile.Bidirectional.ConflictStrategy {
 	case v1alpha1.StrategyManual:
-		return held("merge the pull request, or set %s to take git's version", v1alpha1.AnnotationForceSync)
+		return conflictError(paths, "merge the pull request, or set %s to take git's version", v1alpha1.AnnotationForceSync)
 	case v1alpha1.StrategyGatewayWins:
 		if p.proposer.Ended() {
 			return nil
 		}
-		return held("the sync waits until the pull request is merged or closed; set %s to take git's version", v1alpha1.AnnotationForceSync)
+		return conflictError(paths, "the sync waits until the pull request is merged or closed; set %s to take git's version", v1alpha1.AnnotationForceSync)
 	}
 	// StrategyGitWins waits until the change is pushed, but not forever.
 	if p.proposer.Safe() {
@@ -177,7 +179,12 @@ func (p *proposals) checkReplace(o *Order, debounce time.Duration, paths []strin
 		p.waitOrder, p.waitSince = o, now
 	}
 	if wait := debounce + pushGrace; now.Sub(p.waitSince) < wait {
-		return held("the sync waits until the change is pushed, at most %s", wait)
+		return conflictError(paths, "the sync waits until the change is pushed, at most %s", wait)
 	}
 	return nil
+}
+
+// conflictError returns the error that holds a sync of paths that both the gateway and git changed. The format says what to do.
+func conflictError(paths []string, format string, args ...any) error {
+	return failure.New(v1alpha1.ReasonConflictDetected, "%s was changed on the gateway and in git (%d files): %s", paths[0], len(paths), fmt.Sprintf(format, args...))
 }

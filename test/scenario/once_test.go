@@ -85,6 +85,34 @@ func TestOddPathsOfTheDirectoriesAreTaken(t *testing.T) {
 	assert.Equal(t, before, after, "the other repository is as it was")
 }
 
+// A run with --once does not propose what was changed on the gateway, so it does not replace it either.
+func TestOnceKeepsUnproposedChanges(t *testing.T) {
+	for _, strategy := range []string{"gitWins", "gatewayWins", "manual"} {
+		t.Run(strategy, func(t *testing.T) {
+			p := newPlant(t, withoutGateway)
+			p.spec.back = back + "    conflictStrategy: " + strategy + "\n"
+			first := p.repo.Commit("first", site()...)
+			code, out := p.once()
+			require.Equal(t, 0, code, out)
+			p.check(first)
+
+			p.write(viewPath, edited)
+			second := p.repo.Commit("second", gitserver.Write(inGit+viewPath, view("two")))
+			code, out = p.once()
+			assert.Equal(t, 6, code, out)
+			assert.Contains(t, out, "ConflictDetected")
+			assert.Contains(t, out, "an agent with --once does not propose changes")
+			assert.Equal(t, edited, p.read(viewPath))
+
+			p.spec.annotations = map[string]string{"stoker.io/force-sync": "now"}
+			code, out = p.once()
+			require.Equal(t, 0, code, out)
+			p.check(second)
+			assert.Contains(t, p.lostAndFound(), edited)
+		})
+	}
+}
+
 func entries(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	list, err := os.ReadDir(dir)
