@@ -161,7 +161,7 @@ type ConfigSource struct {
 //
 // +kubebuilder:validation:XValidation:rule=`self.repoURL.matches(r'^((https?|ssh)://[^/?#\s\x00-\x1f\x7f-][^?#\s\x00-\x1f\x7f]*|([A-Za-z0-9_][A-Za-z0-9._~-]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\]):(/?[^:/\s\x00-\x1f\x7f-][^\s\x00-\x1f\x7f]*))$')`,message="is not a URL that a ConfigSync reads: use https://host/path, ssh://host/path, user@host:path or http://host/path, without ? and #",fieldPath=".repoURL"
 // +kubebuilder:validation:XValidation:rule="(!has(self.authMethod) || self.authMethod == 'none') == !has(self.authSecretRef)",message="authMethod and authSecretRef go together: set both, or neither"
-// +kubebuilder:validation:XValidation:rule="!has(self.authMethod) || self.authMethod != 'ssh' || !self.repoURL.startsWith('http')",message="authMethod ssh needs an ssh address"
+// +kubebuilder:validation:XValidation:rule="!has(self.authMethod) || self.authMethod == 'none' || (self.authMethod == 'ssh') != (self.repoURL.startsWith('http://') || self.repoURL.startsWith('https://'))",message="authMethod must match repoURL: ssh for an ssh address, https or githubApp for an http address"
 type ConfigGit struct {
 	// URL of the repository: https://, ssh://, user@host:path, or http:// (not encrypted). It has no query; name credentials in
 	// authSecretRef.
@@ -203,7 +203,7 @@ type ConfigGit struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=255
 	AllowedRefs []string `json:"allowedRefs,omitempty"`
-	// How to authenticate to the git host.
+	// How to authenticate to the git host: ssh for an ssh address, https or githubApp for https:// and http://.
 	// +optional
 	// +kubebuilder:default=none
 	AuthMethod ConfigAuthMethod `json:"authMethod,omitempty"`

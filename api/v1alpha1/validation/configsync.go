@@ -98,10 +98,14 @@ func validateConfigGit(path *field.Path, git *v1alpha1.ConfigGit) field.ErrorLis
 	switch {
 	case needsSecret != (git.AuthSecretRef != nil):
 		errs = append(errs, field.Forbidden(path.Child("authSecretRef"), "authMethod and authSecretRef go together: set both, or neither"))
-	case git.AuthMethod == v1alpha1.ConfigAuthSSH && strings.HasPrefix(git.RepoURL, "http"):
-		errs = append(errs, field.Forbidden(path.Child("authMethod"), "ssh needs an ssh address in repoURL"))
+	case needsSecret && (git.AuthMethod == v1alpha1.ConfigAuthSSH) == isHTTP(git.RepoURL):
+		errs = append(errs, field.Forbidden(path.Child("authMethod"), "must match repoURL: ssh for an ssh address, https or githubApp for an http address"))
 	}
 	return errs
+}
+
+func isHTTP(repo string) bool {
+	return strings.HasPrefix(repo, "http://") || strings.HasPrefix(repo, "https://")
 }
 
 func validateConfigPaths(path *field.Path, p string, overlays []v1alpha1.ConfigPath) field.ErrorList {

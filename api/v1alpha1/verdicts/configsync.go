@@ -46,6 +46,10 @@ func configSources() []Case {
 		bad("a method without a Secret", field+".authSecretRef", git(O{"authMethod": "https"})),
 		bad("a Secret without a method", field+".authSecretRef", git(O{"authSecretRef": secret})),
 		bad("ssh for an https address", field+".authMethod", git(O{"authMethod": "ssh", "authSecretRef": secret})),
+		bad("https for an ssh address", field+".authMethod", git(O{"repoURL": "ssh://git@host/a", "authMethod": "https", "authSecretRef": secret})),
+		bad("a GitHub App for scp's form", field+".authMethod", git(O{"repoURL": "git@git.example.com:plant.git", "authMethod": "githubApp", "authSecretRef": secret})),
+		good("ssh for a host whose name begins with http", git(O{"repoURL": "httpd.example.com:plant.git", "authMethod": "ssh", "authSecretRef": secret})),
+		good("an ssh address without credentials", git(O{"repoURL": "ssh://git@host/a", "authMethod": "none"})),
 		bad("an unknown method", field+".authMethod", git(O{"authMethod": "kerberos", "authSecretRef": secret})),
 		bad("a Secret of another namespace", field+".authSecretRef.name", git(O{"authMethod": "https", "authSecretRef": O{"name": "a/b"}})),
 	}
