@@ -13,14 +13,16 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/hooks/configsync/manifest"
+	"stoker.io/stoker/hooks/configsync/plan"
 )
 
 // maxListed bounds the objects that Orphans lists.
 const maxListed = 200_000
 
-// Orphans returns the objects that carry the mark of a ConfigSync and are not in its inventory, for example after a restore without the
-// status. A run never prunes them, and adopts those that git names again. Orphans lists only metadata, in all namespaces that the caller
-// may list. unseen names the kinds that could not be listed.
+// Orphans returns the objects that carry the mark of a ConfigSync and match no entry of its inventory, for example after a restore
+// without the status. A run never prunes them, and adopts those that git names again. An entry without a UID, which an interrupted run
+// leaves, matches an object that a ConfigSync has applied, as when a run prunes. Orphans lists only metadata, in all namespaces that the
+// caller may list. unseen names the kinds that could not be listed.
 func (e *Engine) Orphans(ctx context.Context, cs *v1alpha1.ConfigSync) (orphans []manifest.ID, unseen []string, err error) {
 	clients, err := e.Connect()
 	if err != nil {
@@ -34,10 +36,7 @@ func (e *Engine) Orphans(ctx context.Context, cs *v1alpha1.ConfigSync) (orphans 
 	if len(served) == 0 && err != nil {
 		return nil, nil, fmt.Errorf("ask the API server for its kinds: %w", err)
 	}
-	listed := map[string]bool{}
-	for _, line := range cs.Status.Inventory {
-		listed[line] = true
-	}
+	entries := inventoryEntries(cs)
 	left := maxListed
 	for _, group := range served {
 		gv, err := schema.ParseGroupVersion(group.GroupVersion)
@@ -57,9 +56,10 @@ func (e *Engine) Orphans(ctx context.Context, cs *v1alpha1.ConfigSync) (orphans 
 				unseen = append(unseen, manifest.ID{Group: gv.Group, Kind: kind.Kind}.Type())
 				continue
 			}
-			for _, o := range found {
+			for i := range found {
+				o := &found[i]
 				id := manifest.ID{Group: gv.Group, Kind: kind.Kind, Namespace: o.Namespace, Name: o.Name}
-				if !listed[manifest.Entry{ID: id, UID: o.UID}.String()] {
+				if e, listed := entries[id]; !listed || !plan.MatchesEntry(e, o, cs.Owner()) {
 					orphans = append(orphans, id)
 				}
 			}

@@ -130,8 +130,8 @@ func (i Item) hold(format string, args ...any) Item {
 
 // MatchesEntry reports whether a live object is the one that an entry of the inventory names: it has the mark of owner and the UID of the
 // entry. An entry without a UID matches an object that a ConfigSync has applied.
-func MatchesEntry(e manifest.Entry, live *unstructured.Unstructured, owner string) bool {
-	return ownerOf(live) == owner && (e.UID == live.GetUID() || e.UID == "" && hasApplied(live))
+func MatchesEntry(e manifest.Entry, live metav1.Object, owner string) bool {
+	return live.GetAnnotations()[v1alpha1.AnnotationConfigSync] == owner && (e.UID == live.GetUID() || e.UID == "" && hasApplied(live))
 }
 
 // MayRecreate reports whether an object with a changed immutable field may be deleted and created again: its manifest allows it, its
@@ -163,7 +163,7 @@ func DecideRemoval(e manifest.Entry, live *unstructured.Unstructured, owner stri
 }
 
 // hasApplied reports whether a ConfigSync has applied the object.
-func hasApplied(live *unstructured.Unstructured) bool {
+func hasApplied(live metav1.Object) bool {
 	return slices.ContainsFunc(live.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == FieldManager && f.Operation == metav1.ManagedFieldsOperationApply
 	})
