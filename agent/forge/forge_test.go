@@ -1,6 +1,8 @@
 package forge_test
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -68,6 +70,52 @@ func TestRefusals(t *testing.T) {
 			})
 		})
 	}
+	t.Run("an answer that echoes the token", func(t *testing.T) {
+		const token = `S3cr3t-"\<-end`
+		message := func(v any) string {
+			text, err := json.Marshal(map[string]any{"message": v, "error": map[string]any{"details": []any{v}}})
+			require.NoError(t, err)
+			return string(text)
+		}
+		for name, tc := range map[string]struct {
+			contentType, body string
+		}{
+			"as its message": {"application/json", message("no such user " + token)},
+			"cut":            {"application/json", message(strings.Repeat("x", 190) + token)},
+			"in a list":      {"application/json", message([]string{token})},
+			"as its type":    {"text/" + token, "x"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				each(t, func(t *testing.T, f *forgetest.Fake) {
+					f.Answer = func(w http.ResponseWriter, _ *http.Request) bool {
+						w.Header().Set("Content-Type", tc.contentType)
+						if strings.HasSuffix(tc.contentType, "json") {
+							w.WriteHeader(http.StatusUnprocessableEntity)
+						}
+						_, _ = w.Write([]byte(tc.body))
+						return true
+					}
+					_, err := f.Forge(t, token).Open(t.Context(), "main")
+					require.Error(t, err)
+					assert.NotContains(t, err.Error(), "S3cr3t")
+					assert.NotContains(t, err.Error(), "-end")
+					assert.ErrorContains(t, err, "REDACTED")
+				})
+			})
+		}
+	})
+	t.Run("an answer that echoes the header", func(t *testing.T) { // of Azure DevOps, which has the token in base64
+		f := forgetest.Start(t, forge.AzureDevOps, nil)
+		basic := base64.StdEncoding.EncodeToString([]byte(":" + forgetest.Token))
+		f.Answer = func(w http.ResponseWriter, r *http.Request) bool {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			_, _ = w.Write([]byte(`{"message":"` + r.Header.Get("Authorization") + `"}`))
+			return true
+		}
+		_, err := f.Forge(t, forgetest.Token).Open(t.Context(), "main")
+		require.ErrorContains(t, err, "Basic REDACTED")
+		assert.NotContains(t, err.Error(), basic)
+	})
 	t.Run("a wrong token", func(t *testing.T) {
 		each(t, func(t *testing.T, f *forgetest.Fake) {
 			_, err := f.Forge(t, "wrong").Open(t.Context(), "main")

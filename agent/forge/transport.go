@@ -2,12 +2,14 @@ package forge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -18,6 +20,7 @@ import (
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
 )
 
 const (
@@ -63,7 +66,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, failure.New(v1alpha1.ReasonRedirectRefused, "a request to %s does not belong to the API at %s", failure.Quote(req.URL.Host), t.api.Host)
 	}
 	req = req.Clone(req.Context())
-	if err := t.authorize(req); err != nil {
+	secrets, err := t.authorize(req)
+	if err != nil {
 		return nil, err
 	}
 	key := req.URL.String()
@@ -73,7 +77,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	res, err := t.config.Transport.RoundTrip(req)
 	if err != nil {
-		return nil, t.unreachable(req.Context(), err)
+		return nil, t.unreachable(req.Context(), err, secrets)
 	}
 	if hasCached && res.StatusCode == http.StatusNotModified {
 		_ = res.Body.Close()
@@ -85,11 +89,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	_ = res.Body.Close()
 	switch {
 	case err != nil:
-		return nil, t.unreachable(req.Context(), err)
+		return nil, t.unreachable(req.Context(), err, secrets)
 	case len(body) > maxAnswer:
 		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "the API at %s answers with more than %d MiB", t.api.Host, maxAnswer>>20)
 	}
-	if err := t.statusError(req, res, body); err != nil {
+	if err := t.statusError(req, res, body, secrets); err != nil {
 		return nil, err
 	}
 	if res.StatusCode == http.StatusOK && req.Method == http.MethodGet {
@@ -99,32 +103,34 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// authorize adds the credential in the provider's form.
-func (t *transport) authorize(req *http.Request) error {
+// authorize adds the credential in the provider's form. It returns what no message may quote of an answer.
+func (t *transport) authorize(req *http.Request) (secrets []string, err error) {
 	for _, h := range []string{"Authorization", "Private-Token", "Cookie"} {
 		req.Header.Del(h)
 	}
 	req.Header.Set("User-Agent", "stoker")
 	if t.config.Token == nil {
-		return failure.New(v1alpha1.ReasonAuthFailed, "there is no token for the API at %s: set spec.bidirectional.auth.token", t.api.Host)
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "there is no token for the API at %s: set spec.bidirectional.auth.token", t.api.Host)
 	}
 	token, err := t.config.Token(req.Context())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	value := strings.TrimSpace(token.Reveal())
 	if value == "" || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return failure.New(v1alpha1.ReasonAuthFailed, "the token for the API at %s is empty or holds characters that no token has", t.api.Host)
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "the token for the API at %s is empty or holds characters that no token has", t.api.Host)
 	}
 	switch t.provider {
 	case Gitea:
 		req.Header.Set("Authorization", "token "+value)
 	case AzureDevOps:
-		req.Header.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(":"+value)))
+		basic := base64.StdEncoding.EncodeToString([]byte(":" + value))
+		req.Header.Set("Authorization", "Basic "+basic)
+		return []string{value, basic}, nil
 	default:
 		req.Header.Set("Authorization", "Bearer "+value)
 	}
-	return nil
+	return []string{value}, nil
 }
 
 func (t *transport) lookup(method, key string) (cachedAnswer, bool) {
@@ -154,8 +160,8 @@ func (t *transport) dropAnswer(key string) {
 	t.order = slices.DeleteFunc(t.order, func(k string) bool { return k == key })
 }
 
-// unreachable returns the error for a failed exchange. Its text has no URL.
-func (t *transport) unreachable(ctx context.Context, err error) error {
+// unreachable returns the error for a failed exchange. Its text has no URL and no secret.
+func (t *transport) unreachable(ctx context.Context, err error, secrets []string) error {
 	if _, ok := errors.AsType[*failure.Error](err); ok {
 		return err
 	}
@@ -165,11 +171,11 @@ func (t *transport) unreachable(ctx context.Context, err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s cannot be reached: %s", t.api.Host, failure.Quote(err.Error()))
+	return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s cannot be reached: %s", t.api.Host, failure.Quote(secret.Redact(err.Error(), secrets...)))
 }
 
-// statusError returns the error for an answer, nil for one that the caller handles.
-func (t *transport) statusError(req *http.Request, res *http.Response, body []byte) error {
+// statusError returns the error for an answer, nil for one that the caller handles. Its text has none of the secrets.
+func (t *transport) statusError(req *http.Request, res *http.Response, body []byte, secrets []string) error {
 	host, code := t.api.Host, res.StatusCode
 	after, throttled := retryAfter(res.Header, time.Now())
 	switch {
@@ -179,7 +185,7 @@ func (t *transport) statusError(req *http.Request, res *http.Response, body []by
 			return nil
 		}
 		if code != http.StatusNonAuthoritativeInfo { // with which Azure DevOps sends its sign-in page
-			return failure.New(v1alpha1.ReasonUnsupportedRepository, "the API at %s answers %s instead of JSON: are spec.bidirectional.provider and apiBaseURL right?", host, failure.Quote(kind))
+			return failure.New(v1alpha1.ReasonUnsupportedRepository, "the API at %s answers %s instead of JSON: are spec.bidirectional.provider and apiBaseURL right?", host, failure.Quote(secret.Redact(kind, secrets...)))
 		}
 		return t.tokenRefused(code)
 	case code < 400:
@@ -197,7 +203,7 @@ func (t *transport) statusError(req *http.Request, res *http.Response, body []by
 	case code >= 500:
 		return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers HTTP %d; trying again", host, code)
 	}
-	return failure.New(v1alpha1.ReasonPushRejected, "the API at %s rejects %s (HTTP %d): %s", host, action(req), code, failure.Quote(serverMessage(body)))
+	return failure.New(v1alpha1.ReasonPushRejected, "the API at %s rejects %s (HTTP %d): %s", host, action(req), code, failure.Quote(secret.Redact(serverMessage(body), secrets...)))
 }
 
 func (t *transport) tokenRefused(code int) error {
@@ -239,16 +245,36 @@ func (t *transport) alreadyExists(req *http.Request, code int, body []byte) bool
 	return false
 }
 
-// serverMessage returns the message in the body of a refusal. The caller must quote it.
+// serverMessage returns the message in the body of a refusal, without the escapes of JSON, in which a secret would not be found. The
+// caller must redact and quote it.
 func serverMessage(body []byte) string {
 	var m struct {
-		Message json.RawMessage `json:"message"`
-		Error   json.RawMessage `json:"error"`
+		Message any `json:"message"`
+		Error   any `json:"error"`
 	}
-	if json.Unmarshal(body, &m) == nil && len(m.Message)+len(m.Error) > 0 {
-		return strings.Trim(string(m.Message)+" "+string(m.Error), ` "`)
+	if json.Unmarshal(body, &m) != nil {
+		return "no reason"
 	}
-	return "no reason"
+	return cmp.Or(strings.TrimSpace(plainText(m.Message)+" "+plainText(m.Error)), "no reason")
+}
+
+// plainText returns the text of a decoded JSON value: its strings, with the keys of objects.
+func plainText(value any) string {
+	var parts []string
+	switch v := value.(type) {
+	case nil:
+	case []any:
+		for _, e := range v {
+			parts = append(parts, plainText(e))
+		}
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			parts = append(parts, key+": "+plainText(v[key]))
+		}
+	default:
+		return fmt.Sprint(v)
+	}
+	return strings.Join(parts, ", ")
 }
 
 // retryAfter returns how long the forge asks to wait: by Retry-After, or until it resets its rate limit.

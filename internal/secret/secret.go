@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strings"
 )
 
 const redacted = "REDACTED"
@@ -15,6 +16,16 @@ const redacted = "REDACTED"
 // The value is behind a function, because fmt calls no method on what lies in an unexported field of another type, and
 // prints its memory instead.
 type String struct{ reveal func() string }
+
+// Redact replaces the secrets in a text. Call it before the text is cut or escaped: a secret that is cut or escaped is not found.
+func Redact(text string, secrets ...string) string {
+	for _, s := range secrets {
+		if s != "" {
+			text = strings.ReplaceAll(text, s, redacted)
+		}
+	}
+	return text
+}
 
 // New wraps a secret value.
 func New(value string) String { return String{func() string { return value }} }

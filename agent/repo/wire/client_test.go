@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"strings"
 	"sync"
@@ -305,6 +306,64 @@ func TestEchoedSecretsAreRemovedFirst(t *testing.T) {
 			require.Error(t, err)
 			assert.ErrorContains(t, err, "xREDACTED")
 			assert.NotContains(t, err.Error(), "s3cr3t")
+		})
+	}
+}
+
+// The same holds for headers, for the capabilities, and for the first bytes of what should be a pack.
+func TestEchoedSecretsOutsideRefusals(t *testing.T) {
+	const token = `S3cr3t-"\;-end`
+	contentType := func(value string) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Type", value) }
+	}
+	for name, c := range map[string]struct {
+		service gitserver.Service
+		answer  func(w http.ResponseWriter, r *http.Request)
+		says    string
+	}{
+		"type of the refs": {gitserver.Advertisement, contentType("text/x-" + token), `answers with "text/x-REDACTED"`},
+		"type of the pack": {gitserver.UploadPack, contentType("text/x-" + token), `with "text/x-REDACTED"`},
+		"another host": {gitserver.Advertisement, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "http://"+strings.ReplaceAll(token, `\`, "")+".example.com/")
+			w.WriteHeader(http.StatusFound)
+		}, "redirected to another host"},
+		"object format": {gitserver.Advertisement, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+			line := strings.Repeat("1", 40) + " refs/heads/main\x00object-format=" + token + "\n"
+			fmt.Fprintf(w, "001e# service=git-upload-pack\n0000%04x%s0000", len(line)+4, line)
+		}, `object format "REDACTED"`},
+		"no pack": {gitserver.UploadPack, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
+			fmt.Fprintf(w, "00000008NAK\n%04x\x01%s0000", len(token)+5, token)
+		}, "is not a pack"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			secretText := token
+			if name == "another host" { // a host has no backslash
+				secretText = strings.ReplaceAll(token, `\`, "")
+			}
+			g := newSite(t)
+			g.Push("first", repotest.Views(3))
+			target, err := url.Parse(g.Server.URL(""))
+			require.NoError(t, err)
+			forward := httputil.NewSingleHostReverseProxy(target)
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if (r.Method == http.MethodGet) == (c.service == gitserver.Advertisement) {
+					c.answer(w, r)
+					return
+				}
+				forward.ServeHTTP(w, r)
+			}))
+			defer server.Close()
+			r := newClient(t, parseURL(t, server.URL+"/site.git"), Auth{Token: repotest.Token(secretText)}, Options{})
+			res, err := r.Resolve(t.Context(), "main")
+			if c.service == gitserver.UploadPack {
+				require.NoError(t, err)
+				_, err = openStore(t, store.Options{}).Fetch(t.Context(), r, res.Commit, res.Ref)
+			}
+			require.ErrorContains(t, err, c.says)
+			assert.NotContains(t, strings.ToLower(err.Error()), "s3cr3t")
+			assert.NotContains(t, err.Error(), "-end")
 		})
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
 )
 
 // RetryAfter returns how long the git server asked the client to wait, and whether it did.
@@ -55,7 +56,7 @@ func (e *foreignError) Error() string { return e.text }
 // Foreign returns an error with the text of err, which may contain text of a server: bounded, escaped, and with the secrets
 // replaced.
 func Foreign(err error, secrets []string) error {
-	text := scrub(err.Error(), secrets)
+	text := secret.Redact(err.Error(), secrets...)
 	if len(text) > failure.MaxQuoted || strings.ContainsFunc(text, unprintableInText) {
 		text = failure.Quote(text)
 	}
@@ -63,15 +64,6 @@ func Foreign(err error, secrets []string) error {
 }
 
 func unprintableInText(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }
-
-func scrub(text string, secrets []string) string {
-	for _, s := range secrets {
-		if s != "" {
-			text = strings.ReplaceAll(text, s, "REDACTED")
-		}
-	}
-	return text
-}
 
 // unwrap removes the errors of net/http and go-git that print addresses or hide their cause.
 func unwrap(err error) error {
@@ -118,7 +110,7 @@ func Explain(ctx context.Context, u URL, err error, secrets []string) error {
 		return cause
 	}
 	if refused, ok := errors.AsType[*refusedError](err); ok {
-		return &refusedError{scrub(refused.text, secrets)}
+		return &refusedError{secret.Redact(refused.text, secrets...)}
 	}
 	if missing, ok := errors.AsType[*store.MissingBaseError](err); ok {
 		return missing

@@ -10,6 +10,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
 )
 
 // exchange collects what a transport learns in one conversation with a server. go-git keeps neither the types of errors nor all
@@ -61,10 +62,13 @@ func (x *exchange) outcome(err error) (secrets []string, _ error) {
 }
 
 // quote makes text of the server safe to print. It removes the secrets first: a secret that is cut or escaped would not be found.
-func (x *exchange) quote(text string) string {
+func (x *exchange) quote(text string) string { return failure.Quote(x.redact(text)) }
+
+// redact removes the secrets that were sent from text of the server.
+func (x *exchange) redact(text string) string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return failure.Quote(scrub(text, x.secrets))
+	return secret.Redact(text, x.secrets...)
 }
 
 // programURL returns the address for requests to the service. It is based on the address of the advertisement, which the server

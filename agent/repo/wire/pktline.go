@@ -20,8 +20,8 @@ const (
 )
 
 // peekCapabilities returns the capabilities of an advertisement without consuming it: go-git drops those that it does not use. It
-// returns nil if it finds none; go-git then reports the error.
-func peekCapabilities(br *bufio.Reader, u URL) (*capability.List, error) {
+// returns nil if it finds none; go-git then reports the error. quote makes text of the server safe to print.
+func peekCapabilities(br *bufio.Reader, u URL, quote func(string) string) (*capability.List, error) {
 	head, err := peekLine(br)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
@@ -38,7 +38,7 @@ func peekCapabilities(br *bufio.Reader, u URL) (*capability.List, error) {
 	for _, format := range caps.Get("object-format") {
 		if format != "sha1" {
 			return nil, failure.New(v1alpha1.ReasonUnsupportedRepository,
-				"%s is a repository of object format %s; only sha1 is read", u, failure.Quote(format))
+				"%s is a repository of object format %s; only sha1 is read", u, quote(format))
 		}
 	}
 	return caps, nil

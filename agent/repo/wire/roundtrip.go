@@ -36,8 +36,8 @@ func (g *roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !ok {
 		return nil, errors.New("a request that belongs to no exchange")
 	}
-	if origin := originOf(req.URL); origin != g.url.origin() {
-		return nil, x.fail(g.otherOriginError(origin))
+	if originOf(req.URL) != g.url.origin() {
+		return nil, x.fail(g.otherOriginError(req.URL, x))
 	}
 	req = req.Clone(req.Context())
 	if err := g.authorize(req, x); err != nil {
@@ -166,8 +166,8 @@ func (g *roundTripper) checkRedirect(req *http.Request, res *http.Response, x *e
 	if err != nil {
 		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects to nowhere (HTTP %d)", g.url, res.StatusCode)
 	}
-	if origin := originOf(to); origin != g.url.origin() {
-		return g.otherOriginError(origin)
+	if originOf(to) != g.url.origin() {
+		return g.otherOriginError(to, x)
 	}
 	if req.Method != http.MethodGet {
 		return failure.New(v1alpha1.ReasonRedirectRefused, "%s redirects a %s; write the final address into git.repo", g.url, x.service.request())
@@ -175,22 +175,22 @@ func (g *roundTripper) checkRedirect(req *http.Request, res *http.Response, x *e
 	return nil
 }
 
-func (g *roundTripper) otherOriginError(origin string) error {
+func (g *roundTripper) otherOriginError(to *url.URL, x *exchange) error {
 	return failure.New(v1alpha1.ReasonRedirectRefused,
 		"%s redirected to another host (%s), which gets neither credentials nor trust; if that is right, write that address into git.repo",
-		g.url, failure.Quote(origin))
+		g.url, x.quote(to.Scheme+"://"+to.Host))
 }
 
 // checkAdvertisement checks that the server speaks the smart protocol. It notes the address and the capabilities in x.
 func (g *roundTripper) checkAdvertisement(req *http.Request, res *http.Response, x *exchange) error {
-	if got := mediaType(res); got != x.service.advertisementType() {
+	if got := res.Header.Get("Content-Type"); !strings.EqualFold(mediaType(got), x.service.advertisementType()) {
 		return failure.New(v1alpha1.ReasonUnsupportedRepository,
 			"%s answers with %s and not with git's smart HTTP protocol: check the path in git.repo, and whether it wants credentials",
-			g.url, failure.Quote(got))
+			g.url, failure.Quote(mediaType(x.redact(got))))
 	}
 	br := bufio.NewReaderSize(res.Body, capsPeek)
 	res.Body = peekedBody{br, res.Body}
-	caps, err := peekCapabilities(br, g.url)
+	caps, err := peekCapabilities(br, g.url, x.quote)
 	if err != nil {
 		return err
 	}
@@ -202,17 +202,18 @@ func (g *roundTripper) checkAdvertisement(req *http.Request, res *http.Response,
 
 // checkResult checks the answer to a request. It returns a refusedError if the server refuses.
 func (g *roundTripper) checkResult(res *http.Response, x *exchange) error {
-	if got, s := mediaType(res), x.service; got != s.resultType() {
-		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers a %s with %s; is something between us and the server?", g.url, s.request(), failure.Quote(got))
+	if got, s := res.Header.Get("Content-Type"), x.service; !strings.EqualFold(mediaType(got), s.resultType()) {
+		return failure.New(v1alpha1.ReasonGitUnreachable, "%s answers a %s with %s; is something between us and the server?", g.url, s.request(), failure.Quote(mediaType(x.redact(got))))
 	}
 	br := bufio.NewReaderSize(res.Body, refusalPeek)
 	res.Body = peekedBody{br, res.Body}
 	return peekRefusal(br, x.quote)
 }
 
-func mediaType(res *http.Response) string {
-	t, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";")
-	return strings.ToLower(strings.TrimSpace(t))
+// mediaType returns the media type of a Content-Type header, without parameters.
+func mediaType(contentType string) string {
+	t, _, _ := strings.Cut(contentType, ";")
+	return strings.TrimSpace(t)
 }
 
 // peekedBody is a body of which a bufio.Reader has read a part.

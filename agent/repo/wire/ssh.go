@@ -188,7 +188,7 @@ func (t *sshSession) close() {
 
 // advertisement reads the advertisement with which the program starts.
 func (t *sshSession) advertisement() (*advertisement, error) {
-	caps, err := peekCapabilities(t.out, t.url)
+	caps, err := peekCapabilities(t.out, t.url, failure.Quote)
 	if err != nil {
 		return nil, err
 	}
