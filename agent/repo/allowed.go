@@ -9,6 +9,7 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 
 	"stoker.io/stoker/agent/plan"
+	"stoker.io/stoker/agent/repo/store"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 )
@@ -122,21 +123,36 @@ const maxReachTips = 5000
 // Reaches reports whether one of the named refs points to commit or to a descendant of it. A successful fetch of the commit does
 // not prove that: hosts also serve commits of forks by their id. Reaches requests commits only, without trees. A server that
 // cannot leave out trees sends the history with its files, which Reaches searches less deep. During the search, the history is in
-// the store's directory. If the history is too long or too large, the error is RefNotAllowed.
+// the store's directory. If the history is too long or too large, the error is RefNotAllowed. Reaches searches the history of the first
+// maxReachTips refs by name; if there are more and it did not find the commit, the error is LimitExceeded.
 func (s *Store) Reaches(ctx context.Context, r *Remote, a *Refs, names []string, commit plan.ID) (bool, error) {
 	var tips []plan.ID
+	seen := map[plan.ID]bool{}
 	for _, name := range slices.Sorted(slices.Values(names)) {
 		if found, ok := a.lookup(name); ok && found.Commit == commit {
 			return true, nil
 		}
 		// Use the advertised id, because servers refuse requests for the target of an annotated tag.
-		if id, ok := a.advertised.ByName[name]; ok && !slices.Contains(tips, id) && len(tips) < maxReachTips {
-			tips = append(tips, id)
+		if id, ok := a.advertised.ByName[name]; ok && !seen[id] {
+			seen[id] = true
+			if len(tips) < maxReachTips {
+				tips = append(tips, id)
+			}
 		}
 	}
 	if len(tips) == 0 {
 		return false, nil
 	}
+	found, err := s.search(ctx, r, commit, tips)
+	if err == nil && !found && len(seen) > len(tips) {
+		err = store.OverLimit("commit %s is not in the history of the first %d of %d refs of %s that may have it: ask for a branch or a tag, or narrow allowedRefs",
+			commit, len(tips), len(seen), r.url)
+	}
+	return found, err
+}
+
+// search reports whether one of tips is commit or a descendant of it.
+func (s *Store) search(ctx context.Context, r *Remote, commit plan.ID, tips []plan.ID) (bool, error) {
 	if err := s.searching.lock(ctx); err != nil {
 		return false, err
 	}

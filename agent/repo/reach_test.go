@@ -3,6 +3,7 @@ package repo
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo/repotest"
+	"stoker.io/stoker/agent/repo/store"
+	"stoker.io/stoker/agent/repo/wire"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
 	"stoker.io/stoker/test/gitserver"
@@ -90,6 +93,54 @@ func TestReaches(t *testing.T) {
 		pull(t, s, r, "main")
 		repotest.RequireSame(t, g, s, tip)
 	})
+}
+
+// unrelated is a source whose refs never reach the commit.
+type unrelated struct {
+	source
+	searched int // tips of the last search
+}
+
+func (u *unrelated) Reaches(_ context.Context, _ *store.Transfer, tips []plan.ID) (bool, error) {
+	u.searched = len(tips)
+	return false, nil
+}
+
+// A "no" that is not known would refuse a commit that a request may name.
+func TestReachesTooManyRefs(t *testing.T) {
+	commit := repotest.ParseID(t, strings.Repeat("f", 40))
+	for name, c := range map[string]struct {
+		refs, searched int
+		over           bool
+	}{
+		"at the limit":   {maxReachTips, maxReachTips, false},
+		"over the limit": {maxReachTips + 1, maxReachTips, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &unrelated{}
+			r := &Remote{source: u}
+			a := &Refs{advertised: &wire.Refs{ByName: map[string]plan.ID{}}}
+			var names []string
+			for i := range c.refs { // setup: the refs
+				names = append(names, fmt.Sprintf("refs/heads/b%06d", i))
+				a.advertised.ByName[names[i]] = repotest.ParseID(t, fmt.Sprintf("%040x", i+1))
+			}
+			s := openStore(t, t.TempDir())
+			for range 2 { // sequence: the second answer comes from the last search
+				found, err := s.Reaches(t.Context(), r, a, names, commit)
+				assert.False(t, found)
+				assert.Equal(t, c.searched, u.searched)
+				assert.Equal(t, c.over, failure.Is(err, v1alpha1.ReasonLimitExceeded), "%v", err)
+				if !c.over {
+					assert.NoError(t, err)
+				}
+			}
+			a.advertised.ByName[names[len(names)-1]] = commit
+			found, err := s.Reaches(t.Context(), r, a, names, commit)
+			require.NoError(t, err)
+			assert.True(t, found, "the tip of any ref is found")
+		})
+	}
 }
 
 // The gateway of a new lead may fetch for half an hour, while the whole fleet waits for this search.
