@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path"
 	"reflect"
 	"slices"
@@ -33,7 +32,7 @@ type SettingsCache struct {
 }
 
 // Settings returns what the function Settings returns. The cache closes the Remote of settings that it replaces.
-func (c *SettingsCache) Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) *propose.Settings {
+func (c *SettingsCache) Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions) *propose.Settings {
 	f.Ref, f.Commit = "", ""
 	inputs := []any{gs.Name, gs.Spec.Git, e.Bidirectional, e.Vars, e.DeploymentMode, e.TagProvider, f}
 	if (c.settings == nil || c.settings.Problem == nil) && reflect.DeepEqual(inputs, c.inputs) {
@@ -42,13 +41,13 @@ func (c *SettingsCache) Settings(gs *v1alpha1.GatewaySync, e effective.Settings,
 	if c.settings != nil && c.settings.Remote != nil {
 		_ = c.settings.Remote.Close() // only closes connections
 	}
-	c.inputs, c.settings = inputs, Settings(gs, e, f, secrets, o, log)
+	c.inputs, c.settings = inputs, Settings(gs, e, f, secrets, o)
 	return c.settings
 }
 
 // Settings returns how a gateway proposes its changes to git, or nil if it does not. If it cannot, the Problem of the
 // settings says why, and syncs go on. The caller must close their Remote if it is not nil.
-func Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) *propose.Settings {
+func Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions) *propose.Settings {
 	b := e.Bidirectional
 	if b == nil {
 		return nil
@@ -66,7 +65,7 @@ func Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secr
 		s.Sign = repo.NewSigner(c.Format, fmt.Sprintf("spec.bidirectional.signing: key %s of Secret %s", c.KeySecretRef.Key, c.KeySecretRef.Name),
 			secretReader(secretrefs.ProposalSigning, c.KeySecretRef, secrets))
 	}
-	s.Problem = connectForge(s, gs, b, secrets, o, log)
+	s.Problem = connectForge(s, gs, b, secrets, o)
 	return s
 }
 
@@ -165,7 +164,7 @@ func targetBranch(b *v1alpha1.BidirectionalSpec, f plan.Facts) (string, error) {
 }
 
 // connectForge creates the remote for pushes and the client of the forge.
-func connectForge(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec, secrets Secrets, o repo.RemoteOptions, log *slog.Logger) error {
+func connectForge(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec, secrets Secrets, o repo.RemoteOptions) error {
 	remote, token, err := Proposals(&gs.Spec, b, secrets, o)
 	if err != nil {
 		return err
@@ -181,7 +180,7 @@ func connectForge(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.Bid
 		return invalid("the host of git.repo does not tell the kind of the forge: set provider, or createPR: false")
 	}
 	s.Forge, err = forge.New(s.Provider, forge.Config{
-		Repository: gs.Spec.Git.Repo, APIBaseURL: b.APIBaseURL, Token: token, Transport: remote.APITransport(), Log: log,
+		Repository: gs.Spec.Git.Repo, APIBaseURL: b.APIBaseURL, Token: token, Transport: remote.APITransport(),
 	})
 	return err
 }

@@ -236,7 +236,7 @@ func (f *Follower) take(gs *v1alpha1.GatewaySync, m inputs) {
 			RequestedRollback: m.rollback, RolloutRollback: m.rolloutRollback, Request: m.request,
 		},
 		GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: f.connections.Connections, Until: f.startup.until(m.beforeStart),
-		ProposalSettings: f.proposals.Settings(gs, m.profile, m.facts, f.Secrets, f.Remote, f.Log),
+		ProposalSettings: f.proposals.Settings(gs, m.profile, m.facts, f.Secrets, f.Remote),
 	}
 	c.order.Generation = m.generation
 }

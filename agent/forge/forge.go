@@ -8,7 +8,6 @@ package forge
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 	"time"
 
@@ -82,7 +81,6 @@ type Config struct {
 	// Transport sends the requests, by the proxy and with the certificates of the agent; default http.DefaultTransport.
 	Transport http.RoundTripper
 	Timeout   time.Duration // for one request; default 30s
-	Log       *slog.Logger  // default: discard
 }
 
 // The providers.
@@ -125,14 +123,12 @@ func (c Config) withDefaults() Config {
 	if c.Transport == nil {
 		c.Transport = http.DefaultTransport
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
 	return c
 }
 
-// ErrExists means that an open pull request from the same branch to the same base exists.
-var ErrExists = failure.New(v1alpha1.ReasonGitUnreachable, "an open pull request of this branch exists")
+// ErrExists means that an open pull request from the same branch to the same base exists. It has no reason: the caller adopts that pull
+// request.
+var ErrExists = errors.New("an open pull request of this branch exists")
 
 // throttledError has the wait that a forge asked for.
 type throttledError struct{ after time.Duration }

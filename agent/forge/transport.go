@@ -374,6 +374,9 @@ func clientError(err error, host string) error {
 	if f, ok := errors.AsType[*failure.Error](err); ok {
 		return f
 	}
+	if errors.Is(err, ErrExists) {
+		return ErrExists
+	}
 	if errors.Is(err, context.Canceled) {
 		return err
 	}

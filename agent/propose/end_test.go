@@ -235,3 +235,30 @@ func (r *racing) Create(ctx context.Context, d forge.Draft) (forge.PullRequest, 
 	}
 	return r.failing.Create(ctx, d)
 }
+
+func TestExistingPullRequestIsUnreadable(t *testing.T) {
+	pl := newPlant(t)
+	g := pl.gateway("a")
+	g.settings.Forge = &hidden{hub: pl.hub}
+	g.save(`{"v":2}`)
+	g.settle(minute)
+	assert.Equal(t, v1alpha1.ReasonAuthFailed, g.last.Reason, "%+v", g.last)
+}
+
+// hidden is a forge that has a pull request of the branch already and does not show it.
+type hidden struct {
+	*hub
+	created bool
+}
+
+func (h *hidden) Create(context.Context, forge.Draft) (forge.PullRequest, error) {
+	h.created = true
+	return forge.PullRequest{}, forge.ErrExists
+}
+
+func (h *hidden) ByHead(ctx context.Context, branch, base string) ([]forge.PullRequest, error) {
+	if h.created {
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "expired")
+	}
+	return h.hub.ByHead(ctx, branch, base)
+}

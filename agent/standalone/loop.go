@@ -115,7 +115,7 @@ func (l *Loop) currentOrder() *loop.Order {
 		l.order = &loop.Order{
 			Task:        sync.Task{Target: target, Profile: l.spec.effective, Facts: l.facts()},
 			GatewaySync: gs.Name, Repo: connect.RepoName(gs.Spec.Git), Connections: l.spec.connections,
-			ProposalSettings: l.proposals.Settings(gs, l.spec.effective, l.facts(), l.Secrets, l.Remote, l.Log),
+			ProposalSettings: l.proposals.Settings(gs, l.spec.effective, l.facts(), l.Secrets, l.Remote),
 		}
 		l.spec.fresh = false
 	}
