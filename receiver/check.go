@@ -46,7 +46,7 @@ func check(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		err = checkUntil(ctx, client, u.JoinPath("webhook", "stoker-check", "stoker-check").String())
 	}
 	if err == nil {
-		fmt.Fprintf(stdout, "%s: a receiver answers, and refuses who has no secret\n", u.Redacted())
+		fmt.Fprintf(stdout, "%s: a receiver answers, and rejects a request without a secret\n", u.Redacted())
 	}
 	return err
 }
@@ -101,7 +101,7 @@ func checkOnce(ctx context.Context, client *http.Client, address string) error {
 	}
 	var answer struct{ Result string }
 	if res.StatusCode != http.StatusUnauthorized || json.Unmarshal(body, &answer) != nil || answer.Result != "refused" {
-		return fmt.Errorf("%s answers %s, and not as a receiver does to who has no secret: %.200q", address, res.Status, body)
+		return fmt.Errorf("%s answers %s, and not as a receiver rejects a request without a secret: %.200q", address, res.Status, body)
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func TestServesTLS(t *testing.T) {
 	url := strings.Replace(r.url, "http://", "https://", 1)
 	var out, talk bytes.Buffer
 	require.Equal(t, daemon.ExitDone, run(t.Context(), []string{"check", "--url=" + url, "--tls-ca-file=" + filepath.Join(dir, "tls.crt")}, noEnv, &out, &talk), talk.String())
-	assert.Equal(t, url+": a receiver answers, and refuses who has no secret\n", out.String())
+	assert.Equal(t, url+": a receiver answers, and rejects a request without a secret\n", out.String())
 	client, err := checkClient(filepath.Join(dir, "tls.crt"))
 	require.NoError(t, err)
 	client.Timeout = time.Minute // other tests share the machine

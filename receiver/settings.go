@@ -21,7 +21,7 @@ type settings struct {
 }
 
 func (s *settings) flags(out io.Writer) *flag.FlagSet {
-	f := daemon.Flags("receiver", out, "receiver takes what git hosts, Argo CD, Kargo and scripts send, and asks the same of GatewaySyncs.\n\n  receiver [flags]\n  receiver check --url URL",
+	f := daemon.Flags("receiver", out, "receiver turns HTTP calls of git hosts, Argo CD, Kargo and scripts into requests to GatewaySyncs.\n\n  receiver [flags]\n  receiver check --url URL",
 		"Environment: POD_NAMESPACE. Exit codes: 0 done, 1 failed, 2 usage.")
 	s.Register(f)
 	f.StringVar(&s.WebhookAddr, "webhook-addr", ":9444", "`address` of /webhook and /status")

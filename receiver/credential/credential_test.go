@@ -173,6 +173,8 @@ func TestSecretsInFilesAreReadAgain(t *testing.T) {
 			assert.ErrorContains(t, err, name)
 		})
 	}
+	_, err := ReadFiles([]string{filepath.Join(dir, "blank")}, time.Second, slog.New(slog.DiscardHandler))
+	assert.ErrorContains(t, err, "is empty: an empty secret would admit every caller")
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		f, err := ReadFiles([]string{a, b}, 10*time.Second, slog.New(slog.NewTextHandler(&log, nil)))

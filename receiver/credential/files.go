@@ -29,7 +29,7 @@ func ReadFiles(names []string, every time.Duration, log *slog.Logger) (*Files, e
 			return nil, err
 		}
 		if len(values) == 0 {
-			return nil, fmt.Errorf("%s is empty: an empty secret would let anybody in", name)
+			return nil, fmt.Errorf("%s is empty: an empty secret would admit every caller", name)
 		}
 		f.values[i] = values
 	}

@@ -305,7 +305,7 @@ func valuesOf(s *corev1.Secret, p Ref) ([]secret.String, error) {
 	case !ok:
 		return nil, &contentError{fmt.Sprintf("its key %s has more than %d lines: a secret has one value a line", p.Key, credential.MaxValues)}
 	case len(values) == 0:
-		return nil, &contentError{fmt.Sprintf("its key %s is empty: an empty secret would let anybody in", p.Key)}
+		return nil, &contentError{fmt.Sprintf("its key %s is empty: an empty secret would admit every caller", p.Key)}
 	}
 	return values, nil
 }
