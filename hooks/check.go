@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,7 +31,7 @@ A check is unknown if you may not read what it needs. The exit code is 1 if a ch
 		}
 		ctx, cancel := context.WithTimeout(command.Context(), queryTimeout)
 		defer cancel()
-		list, err := check.Checker{Clients: p.Clients, Namespace: p.namespace, Now: time.Now}.Check(ctx)
+		list, err := check.Checker{Clients: p.Clients, Namespace: p.namespace, Now: p.Clients.Now}.Check(ctx)
 		if err != nil {
 			return err
 		}

@@ -88,7 +88,8 @@ func (t Topic) unreadable(what string, err error) Finding {
 type Checker struct {
 	kube.Clients
 	Namespace string // of the gateways
-	Now       func() time.Time
+	// Now returns the time of the API server: locks and the status have its times.
+	Now func() time.Time
 }
 
 // listAll returns all objects that opts select. It reads them in pages.

@@ -21,9 +21,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/rest"
 
+	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status/statustest"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -237,9 +241,43 @@ spec: {format: 1, minFormat: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+ti
 	assert.Contains(t, found[bindings], "ok: ")
 	assert.Contains(t, found[lead], "ok: plant: good-abc is the lead")
 	l.Now = func() time.Time { return time.Now().Add(time.Hour) }
-	assert.Contains(t, look(t, l)[lead], "warning: plant: the lead good-abc has not renewed its lock")
+	assert.Contains(t, look(t, l)[lead], "warning: plant: the lead good-abc has not confirmed the status since ")
 	l.Now = func() time.Time { return time.Now().Add(-time.Hour) }
 	assert.Contains(t, look(t, l)[lead], "warning: plant: good-abc renewed its lock at")
+}
+
+// The same rule says in stoker status that no agent leads. The API server's record of a renewal counts, not the clock of the lead's node.
+func TestLead(t *testing.T) {
+	now := time.Now().UTC().Truncate(time.Second)
+	for name, c := range map[string]struct {
+		node, written, confirmed time.Duration // ago: spec.lead.renewed, managedFields, status.confirmedAt
+		want                     string
+	}{
+		"renewed":                  {time.Second, time.Second, time.Minute, "ok: plant: good-abc is the lead"},
+		"clock of the node behind": {4 * time.Minute, time.Second, time.Minute, "ok: plant: good-abc is the lead"},
+		"clock of the node ahead":  {-time.Hour, time.Second, time.Minute, "warning: plant: good-abc renewed its lock at "},
+		"lock expired":             {30 * time.Second, 30 * time.Second, time.Minute, "warning: plant: the lead good-abc has not renewed its lock since " + now.Add(-30*time.Second).Format(time.RFC3339)},
+		"status not confirmed":     {time.Second, time.Second, time.Hour, "warning: plant: the lead good-abc has not confirmed the status since " + now.Add(-time.Hour).Format(time.RFC3339)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := &v1alpha1.GatewaySync{ObjectMeta: metav1.ObjectMeta{Namespace: "site", Name: "plant"}}
+			gs.Status.DiscoveredGateways = []v1alpha1.DiscoveredGateway{{Name: "good"}}
+			gs.Status.ConfirmedAt = &metav1.Time{Time: now.Add(-c.confirmed)}
+			target := &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "stoker.io/v1alpha1", "kind": "SyncTarget", "metadata": map[string]any{"namespace": "site", "name": "plant"},
+				"spec": map[string]any{"format": int64(1), "minFormat": int64(1), "lead": map[string]any{
+					"holder": "good-abc_3f9c2d1a", "durationSeconds": int64(15), "renewed": now.Add(-c.node).Format("2006-01-02T15:04:05.000000Z"),
+				}},
+			}}
+			written := metav1.NewTime(now.Add(-c.written))
+			target.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "stoker-agent", Time: &written, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:lead":{"f:renewed":{}}}}`)}})
+			l := Checker{Namespace: "site", Now: func() time.Time { return now }}
+			l.Dynamic = dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), target)
+			found := l.lead(t.Context(), gs)
+			require.Len(t, found, 1)
+			assert.Contains(t, string(found[0].State)+": "+found[0].Message, c.want)
+		})
+	}
 }
 
 // The API server evaluates every kind of binding, and groups.

@@ -204,10 +204,7 @@ func writesReports(r rbacv1.PolicyRule) bool {
 	return has(r.APIGroups, v1alpha1.GroupVersion.Group) && has(r.Resources, kube.SyncReport.Plural) && has(r.Verbs, "patch")
 }
 
-// clockTolerance is added to the duration of a lock, because clocks differ.
-const clockTolerance = time.Minute
-
-// lead checks whether a GatewaySync with gateways has a lead.
+// lead checks whether a GatewaySync with gateways has a lead, by the rule of the other commands (request.LeadGone).
 func (c Checker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 	if len(gs.Status.DiscoveredGateways) == 0 {
 		return nil
@@ -216,15 +213,24 @@ func (c Checker) lead(ctx context.Context, gs *v1alpha1.GatewaySync) []Finding {
 	if err != nil {
 		return []Finding{lead.unreadable("SyncTarget "+gs.Name, err)}
 	}
-	lock := target.Spec.Lead
+	now, lock := c.Now(), target.Spec.Lead
 	pod, _, _ := strings.Cut(lock.Holder, "_") // the rest distinguishes the agents of one pod
 	switch {
 	case lock.Holder == "" || lock.Renewed == nil:
 		return []Finding{lead.findingWithReason(Warning, v1alpha1.ReasonWaitingForLead, gs.Name+": there is no lead, so no agent polls git")}
-	case lock.Renewed.After(c.Now().Add(clockTolerance)):
+	case lock.Renewed.After(now.Add(v1alpha1.ConfirmedFor)):
 		return []Finding{lead.findingWithReason(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: %s renewed its lock at %s, which is in the future: check the clock of its node", gs.Name, pod, lock.Renewed.UTC().Format(time.RFC3339)))}
-	case c.Now().After(lock.Renewed.Add(lock.ValidFor() + clockTolerance)):
-		return []Finding{lead.findingWithReason(Warning, v1alpha1.ReasonAgentsAway, fmt.Sprintf("%s: the lead %s has not renewed its lock since %s", gs.Name, pod, lock.Renewed.UTC().Format(time.RFC3339)))}
+	}
+	if since, gone := request.LeadGone(gs, target, now); gone {
+		missing := "renewed its lock"
+		if !gs.Status.Confirmed(now) {
+			missing = "confirmed the status"
+		}
+		message := fmt.Sprintf("%s: the lead %s has not %s", gs.Name, pod, missing)
+		if !since.IsZero() {
+			message += " since " + since.UTC().Format(time.RFC3339)
+		}
+		return []Finding{lead.findingWithReason(Warning, v1alpha1.ReasonAgentsAway, message)}
 	}
 	return []Finding{lead.finding(OK, gs.Name+": "+pod+" is the lead")}
 }
