@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -104,17 +105,19 @@ func TestProgramDoesNotHoldNamespaces(t *testing.T) {
 // Warning lists what stays.
 func TestProgramReleasesWithoutRights(t *testing.T) {
 	t.Parallel()
-	for name, lose := range map[string]func(w *world){
-		"account": func(w *world) {
+	for name, lose := range map[string]func(w *world, system string){
+		"account": func(w *world, _ string) {
 			require.NoError(w.t, w.core.RbacV1().RoleBindings(w.namespace).Delete(w.t.Context(), "stoker-config", metav1.DeleteOptions{}))
 			require.NoError(w.t, w.core.CoreV1().ServiceAccounts(w.namespace).Delete(w.t.Context(), "stoker-config", metav1.DeleteOptions{}))
+			w.WaitDenied(w.t, w.namespace, "stoker-config", authorizationv1.ResourceAttributes{Namespace: w.namespace, Verb: "delete", Resource: "configmaps"})
 		},
-		"impersonation": func(w *world) {
+		"impersonation": func(w *world, system string) {
 			role, err := w.core.RbacV1().Roles(w.namespace).Get(w.t.Context(), "stoker-configsync-accounts", metav1.GetOptions{})
 			require.NoError(w.t, err)
 			role.Rules = nil
 			_, err = w.core.RbacV1().Roles(w.namespace).Update(w.t.Context(), role, metav1.UpdateOptions{})
 			require.NoError(w.t, err)
+			w.WaitDenied(w.t, system, "stoker-configsync", authorizationv1.ResourceAttributes{Namespace: w.namespace, Verb: "impersonate", Resource: "serviceaccounts", Name: "stoker-config"})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -126,10 +129,12 @@ func TestProgramReleasesWithoutRights(t *testing.T) {
 			w.create("{deletionPolicy: Delete, progressDeadline: 10s}")
 			w.program(system, nil)
 			w.reaches(metav1.ConditionTrue, v1alpha1.ReasonSynced)
-			lose(w)
-			time.Sleep(2 * time.Second) // the authorizer learns of it a moment later
+			lose(w, system)
 			w.remove()
-			time.Sleep(2 * time.Second)
+			require.Eventually(t, func() bool {
+				c := w.condition(v1alpha1.ConditionReady)
+				return c != nil && c.Status == metav1.ConditionFalse
+			}, soon, 100*time.Millisecond, "the first attempt has failed")
 			assert.NotEmpty(t, w.get().Finalizers, "it waits for the rights first")
 			w.gone()
 			assert.NotNil(t, w.data("a"))

@@ -158,6 +158,18 @@ func (c *Cluster) As(t testing.TB, namespace, account, pod string) *rest.Config 
 // short delay.
 func (c *Cluster) WaitAllowed(t testing.TB, namespace, account string, what authorizationv1.ResourceAttributes) {
 	t.Helper()
+	c.waitForVerdict(t, namespace, account, what, true)
+}
+
+// WaitDenied waits until the API server denies an action to a service account: its authorizer sees a deleted binding with a
+// short delay, too.
+func (c *Cluster) WaitDenied(t testing.TB, namespace, account string, what authorizationv1.ResourceAttributes) {
+	t.Helper()
+	c.waitForVerdict(t, namespace, account, what, false)
+}
+
+func (c *Cluster) waitForVerdict(t testing.TB, namespace, account string, what authorizationv1.ResourceAttributes, allowed bool) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
 	reviews := c.Client(t).AuthorizationV1().SubjectAccessReviews()
@@ -165,10 +177,10 @@ func (c *Cluster) WaitAllowed(t testing.TB, namespace, account string, what auth
 		review, err := reviews.Create(ctx, &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{User: "system:serviceaccount:" + namespace + ":" + account, ResourceAttributes: &what},
 		}, metav1.CreateOptions{})
-		return err == nil && review.Status.Allowed, err
+		return err == nil && review.Status.Allowed == allowed, err
 	})
 	if err != nil {
-		t.Fatalf("%s/%s never may %s %s %s in %q: %v", namespace, account, what.Verb, what.Resource, what.Name, what.Namespace, err)
+		t.Fatalf("wait until allowed is %t: %s/%s, %s %s %s in %q: %v", allowed, namespace, account, what.Verb, what.Resource, what.Name, what.Namespace, err)
 	}
 }
 
