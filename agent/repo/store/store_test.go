@@ -138,6 +138,46 @@ func TestSetAsideMakesRoomForANewStore(t *testing.T) {
 	assert.Equal(t, Empty, openStore(t, dir).pull(g, commit))
 }
 
+// A mark without its pack would make a complete pack with the same name partial.
+func TestFailedPublishLeavesNoMark(t *testing.T) {
+	for name, c := range map[string]struct {
+		before func(s *testStore, g *repotest.Site, commit plan.ID)
+		lost   string // extension of the file that Publish does not find
+		marks  int
+	}{
+		"no pack before":     {func(*testStore, *repotest.Site, plan.ID) {}, packExt, 0},
+		"index not renamed":  {func(*testStore, *repotest.Site, plan.ID) {}, indexExt, 0},
+		"complete pack":      {func(s *testStore, g *repotest.Site, commit plan.ID) { s.pull(g, commit) }, packExt, 0},
+		"partial pack stays": {func(s *testStore, g *repotest.Site, commit plan.ID) { require.NoError(t, s.pullTrees(g, commit, "")) }, packExt, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := repotest.NewSite(t, gitserver.Options{})
+			commit := g.Push("first", repotest.Views(3))
+			s := openStore(t, t.TempDir())
+			c.before(s, g, commit)
+			require.Error(t, s.pullTrees(g, commit, c.lost))
+			assert.Len(t, repotest.PackFiles(t, s, partialExt), c.marks)
+		})
+	}
+}
+
+// pullTrees publishes a commit as a partial pack. It removes the received file with the extension lost before.
+func (s *testStore) pullTrees(g *repotest.Site, commit plan.ID, lost string) error {
+	f, err := s.Begin(commit)
+	require.NoError(s.t, err)
+	defer f.Close()
+	from, err := OpenObjects(context.Background(), filepath.Join(g.Dir, "objects"), Limits{}, f.Scratch)
+	require.NoError(s.t, err)
+	defer from.Close()
+	in, err := f.Copy(context.Background(), from, nil)
+	require.NoError(s.t, err)
+	f.TreesOnly = true // only now, so that the pack has the name of a complete one
+	if lost != "" {
+		require.NoError(s.t, f.root.Remove(in.temp+lost))
+	}
+	return f.Publish(in, false)
+}
+
 // A temporary file may belong to a concurrent transfer that searches a history.
 func TestPublishKeepsTemporaryFiles(t *testing.T) {
 	g := repotest.NewSite(t, gitserver.Options{})

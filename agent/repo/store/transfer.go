@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 
 	"stoker.io/stoker/agent/plan"
@@ -272,8 +273,22 @@ func (t *Transfer) Publish(in *Received, replace bool) error {
 	return errors.Join(append(errs, t.SetTip())...)
 }
 
-// rename gives a received pack its final name, the index last.
+// rename gives a received pack its final name, the index last. If it fails before that, it removes the mark of a partial pack: the mark
+// would make a complete pack with the same name partial.
 func (t *Transfer) rename(in *Received) error {
+	mark, index := in.name+partialExt, in.name+indexExt
+	marked, indexed := t.exists(mark), t.exists(index)
+	err := t.renameFiles(in)
+	if err != nil && t.TreesOnly && !marked && (indexed || !t.exists(index)) { // a new index may need the mark
+		err = errors.Join(err, remove(t.root, mark))
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(t.root, packDir)
+}
+
+func (t *Transfer) renameFiles(in *Received) error {
 	if t.TreesOnly {
 		if err := asDiskError(t.root.WriteFile(in.name+partialExt, nil, 0o600)); err != nil {
 			return err
@@ -287,5 +302,11 @@ func (t *Transfer) rename(in *Received) error {
 			return err
 		}
 	}
-	return syncDir(t.root, packDir)
+	return nil
+}
+
+// exists reports whether there is a file. It returns true if that cannot be determined.
+func (t *Transfer) exists(name string) bool {
+	_, err := t.root.Lstat(name)
+	return !errors.Is(err, fs.ErrNotExist)
 }
