@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,12 +21,15 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/kube"
@@ -308,6 +312,28 @@ func TestBindingsOfAgents(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The review names the groups of the account, in which a binding may grant the right.
+func TestBindingsReview(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "site", Name: "good", Annotations: map[string]string{v1alpha1.AnnotationInject: "true"}}}
+	pod.Spec.ServiceAccountName = "gateway"
+	pod.Spec.InitContainers = []corev1.Container{{Name: v1alpha1.AgentContainer}}
+	core := fake.NewClientset(pod)
+	core.PrependReactor("create", "localsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.LocalSubjectAccessReview).DeepCopy()
+		assert.Equal(t, "site", action.GetNamespace())
+		assert.Equal(t, "system:serviceaccount:site:gateway", review.Spec.User)
+		assert.Equal(t, reporting("site"), *review.Spec.ResourceAttributes)
+		review.Status.Allowed = slices.Contains(review.Spec.Groups, "system:serviceaccounts:site")
+		return true, review, nil
+	})
+	l := Checker{Namespace: "site", Now: time.Now}
+	l.Core = core
+	found := l.pods(t.Context(), nil)
+	require.Len(t, found, 2)
+	assert.Equal(t, "all 1 pods that request an agent have one", found[0].Message)
+	assert.Equal(t, "the ServiceAccounts of the agents may report", found[1].Message)
 }
 
 func TestTooManyAccountsToReview(t *testing.T) {
