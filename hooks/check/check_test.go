@@ -230,7 +230,7 @@ kind: SyncTarget
 metadata: {name: plant}
 spec: {format: 1, minFormat: 1, lead: {holder: good-abc_3f9c2d1a, renewed: "`+time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")+`", durationSeconds: 15}}
 `)
-	status(t, l, "plant", `{"status":{"observedGeneration":1,"discoveredGateways":[{"name":"good","syncStatus":"Error","reason":"ConfigSyntaxError","message":"a.json"}],
+	status(t, l, "plant", `{"status":{"observedGeneration":1,"confirmedAt":"`+time.Now().UTC().Format(time.RFC3339)+`","discoveredGateways":[{"name":"good","syncStatus":"Error","reason":"ConfigSyntaxError","message":"a.json"}],
 		"target":{"ref":"main","commit":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
 		"conditions":[{"type":"Ready","status":"False","reason":"ConfigSyntaxError","message":"m","observedGeneration":1,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
 	assert.Contains(t, look(t, l)[bindings], "failed: ClusterRole stoker-agent of the agents does not exist")
