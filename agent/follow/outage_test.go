@@ -2,12 +2,12 @@ package follow
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -31,26 +31,26 @@ func TestAPIServerOutage(t *testing.T) {
 
 	w.cluster.Kill(t, kubetest.APIServer)
 	require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects", "line", "project.json"), []byte(fmt.Sprintf(project, "by hand")), 0o600))
-	eventually(t, "the look at drift goes on", func() bool {
+	eventually(t, "drift is still detected", func() bool {
 		s := p.agent.follower.State()
 		return s.Drift != nil && s.Drift.Files == 1
 	})
 	assert.Equal(t, v1alpha1.GatewaySynced, p.agent.follower.State().Phase)
 	code, body := p.agent.get("/healthz")
 	assert.Equal(t, 200, code, body)
-	eventually(t, "a report that is not written", func() bool { return strings.Contains(p.agent.log.String(), "the report is not written") })
+	eventually(t, "the failed write of the report is logged", func() bool { return strings.Contains(p.agent.log.String(), "the report is not written") })
 	w.cluster.Start(t, kubetest.APIServer)
-	s := p.await("it is written later", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 })
+	s := p.await("the report is written later", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 })
 	assert.Equal(t, first, s.Commit)
 
 	second := w.commit("two")
 	w.lead(at(second))
 	p.synced(second, "two")
 
-	// An API server that hangs is worse than none: only requests may block.
+	// While the API server hangs, requests block, but the loop must go on.
 	w.cluster.Pause(t, kubetest.APIServer)
-	turns := gathered(t, p.agent, "stoker_reconcile_total")
-	eventually(t, "the loop turns", func() bool { return gathered(t, p.agent, "stoker_reconcile_total") >= turns+2 })
+	iterations := gathered(t, p.agent, "stoker_reconcile_total")
+	eventually(t, "the loop goes on", func() bool { return gathered(t, p.agent, "stoker_reconcile_total") >= iterations+2 })
 	w.cluster.Resume(t, kubetest.APIServer)
 	third := w.commit("three")
 	eventually(t, "the API server answers", func() bool {
@@ -61,7 +61,7 @@ func TestAPIServerOutage(t *testing.T) {
 	p.synced(third, "three")
 }
 
-// An agent may watch the target, but not read the GatewaySync, for example with revoked or handwritten permissions.
+// The agent can watch the SyncTarget but cannot read the GatewaySync, for example because its permissions were revoked.
 func TestUnreadableGatewaySyncIsReported(t *testing.T) {
 	w := shared(t)
 	p := w.pod("line-0")
@@ -77,24 +77,26 @@ func TestUnreadableGatewaySyncIsReported(t *testing.T) {
 	second := w.commit("two")
 	w.lead(at(second), generation(gs.Generation))
 	const logged = "SyncTarget not followed"
-	eventually(t, "it is logged", func() bool { return strings.Contains(a.log.String(), logged) })
+	eventually(t, "the failed read is logged", func() bool { return strings.Contains(a.log.String(), logged) })
 	assert.Equal(t, v1alpha1.GatewaySynced, a.follower.State().Phase, "the outage may be short")
-	clock.put(a, unconfirmedGrace)
-	s := p.await("it is reported", func(s v1alpha1.SyncReportStatus) bool { return strings.Contains(s.Message, "is forbidden") })
+	clock.advanceTo(a, unconfirmedGrace)
+	s := p.await("the failed read is reported", func(s v1alpha1.SyncReportStatus) bool { return strings.Contains(s.Message, "is forbidden") })
 	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
 	assert.Equal(t, v1alpha1.ReasonProgressing, s.Reason)
 	assert.Equal(t, first, s.Commit)
 	assert.Equal(t, "one", p.title())
-	code, said := a.get("/readyz")
-	assert.Equal(t, http.StatusServiceUnavailable, code, said)
+	code, body := a.get("/readyz")
+	assert.Equal(t, http.StatusServiceUnavailable, code, body)
 
 	a.traffic.deny("")
-	clock.put(a, unconfirmedGrace+2*maxGet)
+	clock.advanceTo(a, unconfirmedGrace+2*maxGet)
 	p.synced(second, "two")
 	assert.Equal(t, 1, strings.Count(a.log.String(), logged))
 }
 
-const anything = `
+// permissiveCRD accepts every object of a kind, as if the CRD had lost its validation. Its arguments are the kind and its
+// singular.
+const permissiveCRD = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: %[2]ss.stoker.io}
@@ -109,13 +111,14 @@ spec:
       schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
-// C1, C2: if the API lacks its rules, invalid content affects only the objects that contain it.
+// C1, C2: if the CRDs of SyncTarget and SyncReport validate nothing, a malformed object affects only the agents that read it,
+// and no longer than until it is replaced.
 func TestMalformedObjects(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.Control(t, kubetest.WithoutKinds())
 	cluster.Apply(t, "../../charts/stoker/files/crds/stoker.io_gatewaysyncs.yaml")
-	for kind, plural := range map[string]string{"SyncTarget": "synctarget", "SyncReport": "syncreport"} {
-		cluster.ApplyYAML(t, "", fmt.Sprintf(anything, kind, plural))
+	for kind, singular := range map[string]string{"SyncTarget": "synctarget", "SyncReport": "syncreport"} {
+		cluster.ApplyYAML(t, "", fmt.Sprintf(permissiveCRD, kind, singular))
 	}
 	w := newWorld(t, cluster)
 	p := w.pod("line-0")
@@ -129,41 +132,47 @@ func TestMalformedObjects(t *testing.T) {
 	w.lead(at(first))
 	p.start()
 	p.synced(first, "one")
-	assert.Equal(t, p.uid, string(p.report().OwnerReferences[0].UID))
+	assert.Equal(t, p.uid, string(p.report().OwnerReferences[0].UID), "the agent replaces the malformed report")
 
 	targets := w.clients.Dynamic.Resource(kube.SyncTarget.Resource()).Namespace(w.ns)
-	good, err := targets.Get(t.Context(), crName, metav1.GetOptions{})
+	target, err := targets.Get(t.Context(), crName, metav1.GetOptions{})
 	require.NoError(t, err)
+	good := target.Object["spec"].(map[string]any)
 	second := w.commit("two")
-	// sequence: the agent reads one target after the other, and its report below shows the effect of all
-	for _, bad := range []map[string]any{
-		{"commit": int64(7)},
-		{"commit": "'; drop"},
-		{"commit": second, "ref": strings.Repeat("x", 100_000)},
-		{"commit": second, "ref": "main\n-x", "format": "one"},
-		{"commit": second, "ref": []any{"main"}, "generation": "1"},
-		{"commit": second, "refName": "--upload-pack=sh"},
-		{"commit": second, "lead": "me"},
-		{"commit": second, "requestedAt": strings.Repeat("9", 1<<16)},
-		{"commit": second, "forceSync": strings.Repeat("9", 1<<16)},
-		{"commit": second, "generation": int64(-1)},
-		{"commit": second, "minFormat": int64(1 << 31)},
+	problems := func() string { return fmt.Sprint(p.agent.follower.State().Problems) }
+	// Each target differs in one field from a good one for the second commit, and has another problem than the target before it.
+
+	// sequence: the agent must have read each target before the next one replaces it
+	for _, bad := range []struct {
+		field   string
+		value   any
+		problem string
+	}{
+		{"commit", int64(7), "spec.commit of type string"},
+		{"commit", "'; drop", "spec.commit: "},
+		{"ref", strings.Repeat("x", 100_000), "spec.ref: "},
+		{"format", "one", "spec.format of type int32"},
+		{"ref", "main\n-x", "spec.ref: "},
+		{"ref", []any{"main"}, "spec.ref of type string"},
+		{"generation", "1", "spec.generation of type int64"},
+		{"generation", int64(-1), "[]"}, // the agent waits until target and GatewaySync have the same generation
+		{"refName", "--upload-pack=sh", "spec.refName: "},
+		{"lead", "me", "spec.lead of type"},
+		{"requestedAt", strings.Repeat("9", 1<<16), "spec.requestedAt: longer than"},
+		{"forceSync", strings.Repeat("9", 1<<16), "spec.forceSync: longer than"},
+		{"minFormat", int64(1 << 31), "spec.minFormat of type int32"},
+		{"minFormat", int64(v1alpha1.TargetFormat + 1), "needs an agent of format"},
 	} {
-		hostile := good.DeepCopy()
-		spec := hostile.Object["spec"].(map[string]any)
-		for k, v := range bad {
-			spec[k] = v
-		}
-		hostile.SetResourceVersion("")
-		raw, err := hostile.MarshalJSON()
+		spec := maps.Clone(good)
+		spec["commit"] = second
+		spec[bad.field] = bad.value
+		target.Object["spec"] = spec
+		target, err = targets.Update(t.Context(), target, metav1.UpdateOptions{})
 		require.NoError(t, err)
-		_, err = targets.Patch(t.Context(), crName, "application/merge-patch+json", raw, metav1.PatchOptions{})
-		require.NoError(t, err)
-		time.Sleep(50 * time.Millisecond) // no wait: the report below shows that the objects had no effect
+		eventually(t, bad.problem, func() bool { return strings.Contains(problems(), bad.problem) }, problems)
+		assert.Equal(t, "one", p.title(), bad.problem)
 	}
-	p.await("it says so", func(s v1alpha1.SyncReportStatus) bool {
-		return s.Reason == v1alpha1.ReasonWaitingForLead || s.Reason == v1alpha1.ReasonPodRestartNeeded
-	})
+	p.await("the last problem is reported", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
 	assert.Equal(t, "one", p.title())
 	require.NoError(t, targets.Delete(t.Context(), crName, metav1.DeleteOptions{}))
 	w.lead(at(second))

@@ -67,8 +67,8 @@ func (c *ahead) set(config *Config) {
 	config.Now = func() time.Time { return time.Now().Add(time.Duration(c.by.Load())) }
 }
 
-// put advances the clock of a running agent.
-func (c *ahead) put(a *agent, by time.Duration) {
+// advanceTo sets how far the clock of a running agent is ahead of the real one.
+func (c *ahead) advanceTo(a *agent, by time.Duration) {
 	c.by.Store(int64(by))
 	a.follower.wake()
 }
@@ -204,7 +204,7 @@ func TestStartupWait(t *testing.T) {
 	var clock ahead
 	a := p.start(withoutAPIServer(t), clock.set)
 	a.staysClosed("it says what is wrong", func() bool { return strings.Contains(a.follower.State().Message, "connection refused") })
-	clock.put(a, time.Hour)
+	clock.advanceTo(a, time.Hour)
 	assert.Contains(t, a.opens(), "waited for 1h")
 }
 
@@ -229,7 +229,7 @@ func TestStartupByReason(t *testing.T) {
 	var clock ahead
 	a := r.start(clock.set)
 	a.staysClosed("git is away", func() bool { return a.follower.State().Reason == v1alpha1.ReasonGitUnreachable })
-	clock.put(a, time.Hour)
+	clock.advanceTo(a, time.Hour)
 	assert.Contains(t, a.opens(), "waited for 1h")
 	w.git.Heal()
 	eventually(t, "it is synced all the same", func() bool { return r.title() == "one" })
@@ -246,7 +246,7 @@ func TestStartupWithoutRights(t *testing.T) {
 	a := p.start(clock.set, func(c *Config) { c.API = clients.Dynamic })
 	why := a.staysClosed("it says what is wrong", func() bool { return strings.Contains(a.follower.State().Message, "forbidden") })
 	assert.Contains(t, why, "bind the ClusterRole stoker-agent")
-	clock.put(a, bindTimeout)
+	clock.advanceTo(a, bindTimeout)
 	assert.Contains(t, a.opens(), "waits for a person: the agent may not read its SyncTarget")
 }
 
@@ -372,7 +372,7 @@ func TestStartupWaitsForMissingRef(t *testing.T) {
 		_, why := a.startup()
 		return strings.Contains(why, "no commit is known") && strings.Contains(why, "main")
 	})
-	clock.put(a, 5*time.Minute)
+	clock.advanceTo(a, 5*time.Minute)
 	assert.Contains(t, a.opens(), "waited for 5m")
 
 	q := w.stopped("line-1")
@@ -391,7 +391,7 @@ func TestNewPodStartsBehindSpec(t *testing.T) {
 	var clock ahead
 	a := p.start(clock.set)
 	a.staysClosed("it waits", func() bool { return strings.Contains(a.follower.State().Message, "waiting until they agree") })
-	clock.put(a, 5*time.Minute)
+	clock.advanceTo(a, 5*time.Minute)
 	assert.Contains(t, a.opens(), "waited for 5m", "the deadline of the spec counts")
 	a.end()
 
