@@ -1,11 +1,11 @@
-// Package document finds the commands in the project's documents, assigns them to tests, and runs them as a reader does. The
-// ledger says which test runs which commands. A test gets its commands only from there, so that none can be claimed and left
-// out.
+// Package document finds the commands in the project's documents, assigns them to tests, and runs them as a reader would. The
+// Ledger (ledger.go) assigns each command to one test. Open returns the commands of the calling test, and fails the test if it
+// does not run all of them.
 //
-//	func TestTheCommandsOfThePageWork(t *testing.T) {
-//		lines := document.Open(t)
+//	func TestPageCommands(t *testing.T) {
+//		commands := document.Open(t)
 //		shell := document.NewShell(t, document.Root(t), map[string]string{"kubectl": kubectl}, "KUBECONFIG="+kubeconfig)
-//		for c := range lines.Of("docs/page.md") {
+//		for c := range commands.Of("docs/page.md") {
 //			shell.Type(t, c.Text)
 //		}
 //	}
@@ -18,6 +18,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"stoker.io/stoker/test/module"
 )
 
 // Command is a command that a reader types.
@@ -28,20 +30,19 @@ type Command struct {
 }
 
 // Program returns the first word of the command.
-func (c Command) Program() string { return program(c.Text) }
+func (c Command) Program() string { return firstWord(c.Text) }
 
-// programs are the programs that documents call. In a block without a language, a line that starts with one of them is a
-// command; other lines are output or drawings.
+// programs are the programs that documents call.
 var programs = []string{"agent", "argocd", "bash", "cat", "chmod", "cp", "curl", "docker", "echo", "exec", "git", "go", "gpg", "helm", "injector", "jq", "kind", "kubectl",
 	"kubectl-stoker", "make", "mkdir", "mv", "openssl", "podman", "receiver", "rm", "sh", "ssh", "ssh-keygen", "ssh-keyscan", "stoker", "sudo", "tar"}
 
 var (
-	assignment = regexp.MustCompile(`^[A-Z][A-Z_]*=\S`)
-	numbered   = regexp.MustCompile(`^(?:[-*]|\d+\.) `)
-	title      = regexp.MustCompile(`^#{1,6} +(.*?)\s*$`)
+	assignment  = regexp.MustCompile(`^[A-Z][A-Z_]*=\S`)
+	listItem    = regexp.MustCompile(`^(?:[-*]|\d+\.) `)
+	headingLine = regexp.MustCompile(`^#{1,6} +(.*?)\s*$`)
 )
 
-func program(line string) string {
+func firstWord(line string) string {
 	words := strings.Fields(line)
 	if len(words) == 0 {
 		return ""
@@ -49,85 +50,100 @@ func program(line string) string {
 	return words[0]
 }
 
+// isCommand reports whether a line looks like a command: it starts with one of the programs, with "for", or with an assignment
+// to an upper-case variable.
 func isCommand(line string) bool {
-	name := program(line)
-	return slices.Contains(programs, strings.TrimPrefix(name, "bin/")) || name == "for" || assignment.MatchString(line)
+	word := firstWord(line)
+	return slices.Contains(programs, strings.TrimPrefix(word, "bin/")) || word == "for" || assignment.MatchString(line)
 }
 
-// In returns the commands of a document: those of sh blocks, and those of fenced or indented blocks without a language. It
-// skips synopses, which contain [flags].
-func In(name, text string) []Command {
-	var found []Command
-	heading, fence := "", ""
-	margin := 0       // indentation of a list's text; code in it has four more
-	var open *Command // a command that continues on the next line
+// isComplete reports whether a command ends with the last line of its text. A backslash continues it, and a loop ends with
+// done.
+func isComplete(text string) bool {
+	return !strings.HasSuffix(text, "\\") && (!strings.HasPrefix(text, "for ") || strings.HasSuffix(text, "done"))
+}
+
+// Parse returns the commands in the text of a document. In a fenced block with the language sh, each line is a command. In a
+// fenced or indented block without a language, only lines that look like commands are; the others are output or drawings. Parse
+// drops comment lines, and synopses, which contain [flags].
+func Parse(name, text string) []Command {
+	p := parser{document: name}
 	for i, line := range strings.Split(text, "\n") {
-		typed := strings.TrimSpace(line)
-		indent := len(line) - len(strings.TrimLeft(line, " "))
-		if strings.HasPrefix(typed, "```") {
-			if fence != "" {
-				fence = ""
-			} else {
-				fence = strings.TrimSpace("``` " + strings.TrimPrefix(typed, "```"))
-			}
-			open = nil
-			continue
-		}
-		code, sh := fence == "```" || fence == "" && indent >= margin+4, fence == "``` sh"
-		switch {
-		case open != nil && typed != "":
-			if strings.HasSuffix(open.Text, "\\") {
-				open.Text = strings.TrimSpace(strings.TrimSuffix(open.Text, "\\")) + " " + typed
-			} else {
-				open.Text += "\n" + typed
-			}
-		case typed == "" || strings.HasPrefix(typed, "#") && (code || sh):
-			continue
-		case sh || code && isCommand(typed):
-			found = append(found, Command{Document: name, Heading: heading, Line: i + 1, Text: typed})
-			open = &found[len(found)-1]
-		case fence == "":
-			if m := title.FindStringSubmatch(line); m != nil {
-				heading, margin = m[1], 0
-			} else if mark := numbered.FindString(strings.TrimLeft(line, " ")); mark != "" {
-				margin = indent + len(mark)
-			} else if indent == 0 {
-				margin = 0
-			}
-			continue
-		default:
-			continue
-		}
-		if loop := strings.HasPrefix(open.Text, "for ") && !strings.HasSuffix(open.Text, "done"); !loop && !strings.HasSuffix(open.Text, "\\") {
-			open = nil
-		}
+		p.parseLine(i+1, line)
 	}
-	return slices.DeleteFunc(found, func(c Command) bool { return strings.Contains(c.Text, "[flags]") })
+	return slices.DeleteFunc(p.found, func(c Command) bool { return strings.Contains(c.Text, "[flags]") })
+}
+
+// parser reads a document line by line.
+type parser struct {
+	document, heading string
+	inFence           bool
+	language          string // of the fenced block; "" if it names none
+	margin            int    // indentation of the text of the current list item, 0 outside of lists
+	found             []Command
+	continues         bool // the last command continues on the next line
+}
+
+func (p *parser) parseLine(number int, line string) {
+	trimmed := strings.TrimSpace(line)
+	if language, fence := strings.CutPrefix(trimmed, "```"); fence {
+		p.inFence, p.language, p.continues = !p.inFence, strings.TrimSpace(language), false
+		return
+	}
+	indent := len(line) - len(strings.TrimLeft(line, " "))
+	onlyCommands := p.inFence && p.language == "sh"
+	mixed := p.inFence && p.language == "" || !p.inFence && indent >= p.margin+4 // commands and other lines
+	switch {
+	case trimmed == "":
+	case p.continues:
+		p.continueLast(trimmed)
+	case (onlyCommands || mixed) && strings.HasPrefix(trimmed, "#"): // a comment
+	case onlyCommands || mixed && isCommand(trimmed):
+		p.found = append(p.found, Command{Document: p.document, Heading: p.heading, Line: number, Text: trimmed})
+		p.continues = !isComplete(trimmed)
+	case !p.inFence:
+		p.parseProse(line, indent)
+	}
+}
+
+// continueLast appends a line to the last command.
+func (p *parser) continueLast(line string) {
+	last := &p.found[len(p.found)-1]
+	if text, ok := strings.CutSuffix(last.Text, "\\"); ok {
+		last.Text = strings.TrimSpace(text) + " " + line
+	} else {
+		last.Text += "\n" + line
+	}
+	p.continues = !isComplete(last.Text)
+}
+
+// parseProse sets heading and margin from a line outside of blocks. A heading, and text that is not indented, end a list.
+func (p *parser) parseProse(line string, indent int) {
+	if m := headingLine.FindStringSubmatch(line); m != nil {
+		p.heading, p.margin = m[1], 0
+	} else if mark := listItem.FindString(strings.TrimLeft(line, " ")); mark != "" {
+		p.margin = indent + len(mark)
+	} else if indent == 0 {
+		p.margin = 0
+	}
 }
 
 // Root returns the root directory of the main module, also for a test of a nested module.
 func Root(t testing.TB) string {
 	t.Helper()
-	dir, err := os.Getwd()
+	dir, err := module.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for ; ; dir = filepath.Dir(dir) {
-		if text, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil && strings.HasPrefix(string(text), "module stoker.io/stoker\n") {
-			return dir
-		}
-		if dir == filepath.Dir(dir) {
-			t.Fatal("no module stoker.io/stoker from the working directory upwards")
-		}
-	}
+	return dir
 }
 
-// Read returns the commands of a document.
+// Read reads and parses a document. name is its path from the root of the main module.
 func Read(t testing.TB, name string) []Command {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(Root(t), filepath.FromSlash(name)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return In(name, string(text))
+	return Parse(name, string(text))
 }

@@ -42,7 +42,7 @@ Text, and ` + "`kubectl get code`" + ` in it.
 
 ` + "```sh\n# a comment\nmkdir -p x\nunheard --of\n```\n" + "\n```yaml\nkubectl: no command\nmake: up\n```\n\n```\nkubectl get nodes\nsome output\n```\n"
 
-func TestCommandsAreFoundAsAReaderSeesThem(t *testing.T) {
+func TestParse(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, []Command{
 		{"page.md", "Page", 5, "kubectl get pods --all-namespaces    # all of them"},
@@ -52,7 +52,7 @@ func TestCommandsAreFoundAsAReaderSeesThem(t *testing.T) {
 		{"page.md", "More", 30, "mkdir -p x"},
 		{"page.md", "More", 31, "unheard --of"},
 		{"page.md", "More", 40, "kubectl get nodes"},
-	}, In("page.md", page))
+	}, Parse("page.md", page))
 }
 
 func TestAShellKeepsWhatWasSet(t *testing.T) {

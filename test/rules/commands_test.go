@@ -24,7 +24,7 @@ func untyped(all []file, ledger []document.Entry) []string {
 			continue
 		}
 	next:
-		for _, c := range document.In(f.path, string(f.content)) {
+		for _, c := range document.Parse(f.path, string(f.content)) {
 			for i, e := range ledger {
 				if e.Fits(c) {
 					used[i] = true
