@@ -28,13 +28,13 @@ type reader struct {
 
 func newReader(t *testing.T, lines *document.Commands, c *kubetest.Cluster) *reader {
 	t.Helper()
-	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	cache, err := build.Open(build.Cache{Progress: os.Stderr})
 	require.NoError(t, err)
 	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
 	require.NoError(t, err)
 	dir := t.TempDir()
 	for _, name := range []string{"charts", "kustomize", "examples", "hooks"} {
-		require.NoError(t, os.Symlink(filepath.Join(cache.Module, name), filepath.Join(dir, name)))
+		require.NoError(t, os.Symlink(filepath.Join(cache.SourceDir, name), filepath.Join(dir, name)))
 	}
 	r := &reader{t: t, lines: lines, images: filepath.Join(t.TempDir(), "images")}
 	// Building and pushing images needs docker and a registry, and kind needs docker. These two only record their arguments.

@@ -19,13 +19,13 @@ import (
 
 // running returns the run directory of the running cluster.
 func running() (string, error) {
-	all, err := runs()
+	cache, err := build.Open(build.Cache{})
 	if err != nil {
 		return "", err
 	}
-	for _, run := range all {
-		if rundir.Owned(run) {
-			return run, nil
+	for _, dir := range runDirs(cache) {
+		if rundir.Owned(dir) {
+			return dir, nil
 		}
 	}
 	return "", errors.New("no cluster runs: go run ./test/cluster up")
@@ -118,7 +118,7 @@ func (a app) load(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	cache, err := build.Open(build.Cache{Say: a.stderr})
+	cache, err := build.Open(build.Cache{Progress: a.stderr})
 	if err != nil {
 		return err
 	}

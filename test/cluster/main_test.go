@@ -56,7 +56,7 @@ func cacheOfItsOwn(t *testing.T) string {
 	if testing.Short() {
 		t.Skip("needs Kubernetes: run make test-cluster, or go test without -short")
 	}
-	shared, err := build.Open(build.Cache{Say: os.Stderr})
+	shared, err := build.Open(build.Cache{Progress: os.Stderr})
 	require.NoError(t, err)
 	_, err = shared.Kubernetes(t.Context(), "")
 	require.NoError(t, err)
@@ -185,7 +185,7 @@ func TestCommandsThatMakeNoSenseSayWhatDoes(t *testing.T) {
 	}{
 		"nothing":          {nil, `want one of ["up" "down"`},
 		"an unknown verb":  {[]string{"start"}, `"start": want one of`},
-		"no command":       {[]string{"run"}, "which command?"},
+		"no command":       {[]string{"run"}, "no command given"},
 		"too many nodes":   {[]string{"up", "-nodes", "9"}, "9 nodes: want 1 to 3"},
 		"another version":  {[]string{"build", "-kubernetes", "v1.0.0"}, `kubernetes "v1.0.0" has no module file`},
 		"first by hand":    {[]string{"first"}, "first process of a PID namespace"},

@@ -125,7 +125,7 @@ func (w *world) runArgoCD(ctx context.Context, programs, kustomize, dir string) 
 		repoServer = []string{"--client-ca-path="} // the default path is refused without TLS, even if the file does not exist
 	}
 	a, err := argocd.Start(ctx, argocd.Options{
-		Programs: programs, RepoServer: repoServer, Tools: []string{filepath.Dir(w.kubectlPath), filepath.Dir(kustomize), filepath.Dir(w.helmPath)}, Kubeconfig: w.Kubeconfig(), Dir: dir, Say: os.Stderr,
+		Programs: programs, RepoServer: repoServer, Tools: []string{filepath.Dir(w.kubectlPath), filepath.Dir(kustomize), filepath.Dir(w.helmPath)}, Kubeconfig: w.Kubeconfig(), Dir: dir, Progress: os.Stderr,
 		Authorities: map[string][]byte{server.Hostname(): w.git.CA()},
 	})
 	if err != nil {

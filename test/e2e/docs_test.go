@@ -24,7 +24,7 @@ import (
 // The ledger assigns to this test the commands that need nodes. The Argo CD scenarios run the commands of
 // docs/how-to/argocd.md.
 func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
-	p := w.plantIn(t, w.NamespaceOf(t, "line"))
+	p := w.plantIn(t, w.NamespaceNamed(t, "line"))
 	p.gatewaySync(func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
 	p.gateways(replicas(2))
 	shell := p.reader()
@@ -44,7 +44,7 @@ func whatTheDocumentsShowIsTyped(t *testing.T, w *world) {
 			assert.Contains(t, said, second)
 		}
 	}
-	w.NamespaceOf(t, "plant")
+	w.NamespaceNamed(t, "plant")
 	clone := shell.Dir
 	git := exec.CommandContext(w.ctx, "git", "clone", "--quiet", p.repo.Dir, clone)
 	git.Env = gitserver.Env()

@@ -108,9 +108,9 @@ func (w *world) say(format string, args ...any) {
 
 // prepare builds programs and images.
 func (w *world) prepare(t *testing.T) {
-	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	cache, err := build.Open(build.Cache{Progress: os.Stderr})
 	require.NoError(t, err)
-	w.cache, w.module = cache, cache.Module
+	w.cache, w.module = cache, cache.SourceDir
 	bin, err := cache.Kubernetes(w.ctx, os.Getenv(build.VersionVariable))
 	require.NoError(t, err)
 	w.kubectlPath = filepath.Join(bin, "kubectl")
@@ -142,7 +142,7 @@ func (w *world) startGit(t *testing.T) {
 // that they use it neither for this git server nor for the API server.
 func (w *world) install(t *testing.T) {
 	for _, namespace := range []string{paired, vanishes, stays} {
-		w.NamespaceOf(t, namespace)
+		w.NamespaceNamed(t, namespace)
 	}
 	w.say("helm install")
 	w.helm(t, "install", "stoker", filepath.Join(w.module, "charts", "stoker"), "--namespace", release, "--create-namespace",

@@ -163,7 +163,7 @@ func install(ctx context.Context, cluster *kubetest.Cluster) error {
 	if err != nil {
 		return err
 	}
-	base := filepath.Join(cache.Module, "kustomize", "base")
+	base := filepath.Join(cache.SourceDir, "kustomize", "base")
 	return cluster.Install(ctx, filepath.Join(base, "agent-role.yaml"), filepath.Join(base, "policies.yaml"))
 }
 

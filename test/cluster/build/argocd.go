@@ -72,7 +72,7 @@ func (c *Cache) Kustomize(ctx context.Context) (string, error) {
 // moduleDir returns the directory of a module that a nested module requires.
 func (c *Cache) moduleDir(ctx context.Context, nested, module string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
-	cmd.Dir, cmd.Env = filepath.Join(c.Module, nested), append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	cmd.Dir, cmd.Env = filepath.Join(c.SourceDir, nested), append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("directory of module %s: %w: %s", module, err, out)

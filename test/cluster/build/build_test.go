@@ -56,7 +56,7 @@ func TestAFailedBuildIsMadeAgain(t *testing.T) {
 func TestWaitForBuild(t *testing.T) {
 	var said strings.Builder
 	c := cache(t)
-	c.Say = &said
+	c.Progress = &said
 	unlock, err := c.lock(context.Background(), "x-key")
 	require.NoError(t, err)
 	defer unlock()
@@ -76,15 +76,22 @@ func TestOldBuildsAreRemoved(t *testing.T) {
 	require.NoError(t, err)
 	other, err := c.buildOnce(context.Background(), "y", "old", fill)
 	require.NoError(t, err)
+	unlock, err := c.lock(context.Background(), "x-long") // another process builds for longer than unusedFor
+	require.NoError(t, err)
+	defer unlock()
+	lock, interrupted := filepath.Join(c.Dir, "bin", "x-long.lock"), filepath.Join(c.Dir, "bin", "x-interrupted.new")
+	require.NoError(t, os.Mkdir(interrupted, 0o700))
 	long := time.Now().Add(-unusedFor - time.Hour)
-	for _, dir := range []string{old, used, other} {
-		require.NoError(t, os.Chtimes(dir, long, long))
+	for _, path := range []string{old, used, other, lock, interrupted} {
+		require.NoError(t, os.Chtimes(path, long, long))
 	}
 	_, err = c.buildOnce(context.Background(), "x", "used", fill)
 	require.NoError(t, err)
 	_, err = c.buildOnce(context.Background(), "x", "new", fill)
 	require.NoError(t, err)
 	assert.NoDirExists(t, old)
+	assert.NoDirExists(t, interrupted)
+	assert.FileExists(t, lock, "the lock is held")
 	assert.DirExists(t, used, "it was used a moment ago")
 	assert.DirExists(t, other, "it is another thing")
 }
@@ -92,12 +99,12 @@ func TestOldBuildsAreRemoved(t *testing.T) {
 func TestDefaultVersion(t *testing.T) {
 	c := cache(t)
 	for version, file := range kubernetesMods {
-		mod, err := os.ReadFile(filepath.Join(c.Module, "test", "cluster", "kubernetes", file))
+		mod, err := os.ReadFile(filepath.Join(c.SourceDir, "test", "cluster", "kubernetes", file))
 		require.NoError(t, err)
 		assert.Contains(t, string(mod), "\tk8s.io/kubernetes "+version+"\n", file)
 	}
 	for _, release := range argoCDs {
-		mod, err := os.ReadFile(filepath.Join(c.Module, "test", release.nested, "go.mod"))
+		mod, err := os.ReadFile(filepath.Join(c.SourceDir, "test", release.nested, "go.mod"))
 		require.NoError(t, err)
 		assert.Contains(t, string(mod), "\t"+release.module+" v"+release.version+"\n")
 	}
@@ -126,10 +133,10 @@ func TestBuildKey(t *testing.T) {
 func TestNestedModulesStayOutOfThisOne(t *testing.T) {
 	c := cache(t)
 	for _, name := range []string{"cluster/kubernetes", "cluster/coredns", "cluster/kwok", "cluster/kind", "argocd", "argocd/kustomize"} {
-		assert.FileExists(t, filepath.Join(c.Module, "test", name, "go.mod"))
-		assert.FileExists(t, filepath.Join(c.Module, "test", name, "go.sum"))
+		assert.FileExists(t, filepath.Join(c.SourceDir, "test", name, "go.mod"))
+		assert.FileExists(t, filepath.Join(c.SourceDir, "test", name, "go.sum"))
 	}
-	mod, err := os.ReadFile(filepath.Join(c.Module, "go.mod"))
+	mod, err := os.ReadFile(filepath.Join(c.SourceDir, "go.mod"))
 	require.NoError(t, err)
 	for _, heavy := range []string{"k8s.io/kubernetes ", "github.com/coredns/coredns ", "sigs.k8s.io/kwok ", "sigs.k8s.io/kind ", "github.com/argoproj/", "sigs.k8s.io/kustomize/kustomize/"} {
 		assert.NotContains(t, string(mod), heavy)

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,22 +16,27 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"stoker.io/stoker/test/module"
 )
 
 // unusedFor is how long an unused build is kept.
 const unusedFor = 14 * 24 * time.Hour
 
+// lockSuffix ends the names of the files that lock takes.
+const lockSuffix = ".lock"
+
 // Cache is a directory of builds. Several processes may share it: one builds, and the others wait.
 type Cache struct {
-	Dir    string    // "" is stoker-cluster in the user's cache directory
-	Module string    // directory of this module; "" searches from the working directory upwards
-	Say    io.Writer // receives progress messages
+	Dir       string    // "" is stoker-cluster in the user's cache directory
+	SourceDir string    // root of the main module; "" searches from the working directory upwards
+	Progress  io.Writer // receives progress messages; nil discards them
 }
 
-// Open fills in defaults.
+// Open fills in the defaults of c and creates its directory.
 func Open(c Cache) (*Cache, error) {
-	if c.Say == nil {
-		c.Say = io.Discard
+	if c.Progress == nil {
+		c.Progress = io.Discard
 	}
 	if c.Dir == "" {
 		user, err := os.UserCacheDir()
@@ -41,40 +45,17 @@ func Open(c Cache) (*Cache, error) {
 		}
 		c.Dir = filepath.Join(user, "stoker-cluster")
 	}
-	if c.Module == "" {
-		module, err := findModule()
+	if c.SourceDir == "" {
+		root, err := module.Root()
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("find the source of the cluster's programs: %w", err)
 		}
-		c.Module = module
+		c.SourceDir = root
 	}
 	return &c, os.MkdirAll(filepath.Join(c.Dir, "bin"), 0o755)
 }
 
-const module = "stoker.io/stoker"
-
-func findModule() (string, error) {
-	start, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for dir := start; ; dir = filepath.Dir(dir) {
-		content, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-		if err == nil {
-			first, _, _ := strings.Cut(string(content), "\n")
-			if strings.TrimSpace(first) == "module "+module {
-				return dir, nil
-			}
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-		if filepath.Dir(dir) == dir {
-			return "", fmt.Errorf("%s is not inside module %s: the programs of the cluster are built from its source", start, module)
-		}
-	}
-}
-
-// key hashes everything that determines a build.
+// key returns a hash of the Go version, the platform, parts and the content of files. Together they must determine the build.
 func (c *Cache) key(parts []string, files ...string) (string, error) {
 	h := sha256.New()
 	for _, p := range append([]string{runtime.Version(), runtime.GOOS, runtime.GOARCH}, parts...) {
@@ -125,7 +106,8 @@ func markUsed(dir string) bool {
 	return os.Chtimes(dir, now, now) == nil
 }
 
-// removeUnused removes other builds of the same thing that have not been used for long.
+// removeUnused removes builds of name that have not been used for long, and what interrupted builds left. It keeps lock files:
+// another process may hold one, and the time of a lock file does not show its last use.
 func (c *Cache) removeUnused(name string, now time.Time) error {
 	old, err := filepath.Glob(filepath.Join(c.Dir, "bin", name+"-*"))
 	if err != nil {
@@ -133,6 +115,9 @@ func (c *Cache) removeUnused(name string, now time.Time) error {
 	}
 	var errs []error
 	for _, dir := range old {
+		if strings.HasSuffix(dir, lockSuffix) {
+			continue
+		}
 		if info, err := os.Stat(dir); err == nil && now.Sub(info.ModTime()) > unusedFor {
 			errs = append(errs, os.RemoveAll(dir))
 		}
@@ -142,7 +127,7 @@ func (c *Cache) removeUnused(name string, now time.Time) error {
 
 // lock takes the lock of a build across processes. The kernel releases it when a process ends.
 func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(c.Dir, "bin", name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := os.OpenFile(filepath.Join(c.Dir, "bin", name+lockSuffix), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +142,7 @@ func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
 		}
 		if !reported {
-			fmt.Fprintf(c.Say, "waiting for %s, which another process is building …\n", name)
+			fmt.Fprintf(c.Progress, "waiting for %s, which another process is building …\n", name)
 			reported = true
 		}
 		select {

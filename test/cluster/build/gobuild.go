@@ -48,11 +48,11 @@ func (c *Cache) goBuild(ctx context.Context, what, dir string, args ...string) e
 				return fmt.Errorf("build %s: %w after %s\n%s", what, err, took, lastOutput(output.String()))
 			}
 			if took >= 15*time.Second {
-				fmt.Fprintf(c.Say, "built %s in %s\n", what, took)
+				fmt.Fprintf(c.Progress, "built %s in %s\n", what, took)
 			}
 			return nil
 		case <-ticker.C:
-			fmt.Fprintf(c.Say, "building %s … %s (once for each version; it is kept)\n", what, time.Since(began).Round(time.Second))
+			fmt.Fprintf(c.Progress, "building %s … %s (once for each version; it is kept)\n", what, time.Since(began).Round(time.Second))
 		}
 	}
 }

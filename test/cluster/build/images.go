@@ -34,7 +34,7 @@ func (c *Cache) Images(ctx context.Context) ([]string, error) {
 }
 
 func (c *Cache) pauseImage(ctx context.Context) (string, error) {
-	key, err := c.key([]string{PauseImage}, filepath.Join(c.Module, "test", "cluster", "pause", "main.go"))
+	key, err := c.key([]string{PauseImage}, filepath.Join(c.SourceDir, "test", "cluster", "pause", "main.go"))
 	if err != nil {
 		return "", err
 	}

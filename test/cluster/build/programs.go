@@ -41,7 +41,7 @@ func (c *Cache) Kubernetes(ctx context.Context, version string) (string, error) 
 	if !ok {
 		return "", fmt.Errorf("kubernetes %q has no module file in test/cluster/kubernetes; there are %q", version, KubernetesVersions())
 	}
-	source := filepath.Join(c.Module, "test", "cluster", "kubernetes")
+	source := filepath.Join(c.SourceDir, "test", "cluster", "kubernetes")
 	modFile := filepath.Join(source, mod)
 	flags := []string{"-modfile=" + modFile, "-tags=notest,grpcnotrace", "-ldflags=" + kubernetesLDFlags(version)}
 	key, err := c.key(flags[1:], modFile, strings.TrimSuffix(modFile, ".mod")+".sum", filepath.Join(source, "main.go"))
@@ -95,7 +95,7 @@ func (c *Cache) Kind(ctx context.Context) (string, error) {
 
 // buildNested builds a program of a nested module below test: its own, or one that it requires.
 func (c *Cache) buildNested(ctx context.Context, module, pkg, linking string) (string, error) {
-	name, source := filepath.Base(module), filepath.Join(c.Module, "test", module)
+	name, source := filepath.Base(module), filepath.Join(c.SourceDir, "test", module)
 	files := []string{filepath.Join(source, "go.mod"), filepath.Join(source, "go.sum")}
 	if pkg == "." {
 		files = append(files, filepath.Join(source, "main.go"))
@@ -113,5 +113,5 @@ func (c *Cache) buildNested(ctx context.Context, module, pkg, linking string) (s
 // Main builds a main package of this module, such as "./agent", statically to a path. Go's own cache makes repeated
 // builds fast.
 func (c *Cache) Main(ctx context.Context, pkg, to string) error {
-	return c.goBuild(ctx, pkg, c.Module, "-ldflags=-s -w", "-o", to, pkg)
+	return c.goBuild(ctx, pkg, c.SourceDir, "-ldflags=-s -w", "-o", to, pkg)
 }

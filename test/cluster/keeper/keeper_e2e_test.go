@@ -23,17 +23,19 @@ import (
 	"stoker.io/stoker/test/cluster/rundir"
 )
 
-// nodesConfig returns a cluster with one node. It needs root.
+// nodesConfig returns the configuration of a cluster with one node. Starting that cluster needs root.
 func nodesConfig(t *testing.T) keeper.Config {
-	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	t.Helper()
+	cache, err := build.Open(build.Cache{Progress: os.Stderr})
 	require.NoError(t, err)
 	config, err := local.Prepare(t.Context(), cache, 1, os.Getenv(build.VersionVariable))
 	require.NoError(t, err)
 	return config
 }
 
-// machine lists everything that a cluster changes on this machine, one item per line.
-func machine(t *testing.T) []string {
+// machineState lists everything that a cluster changes on this machine, one item per line.
+func machineState(t *testing.T) []string {
+	t.Helper()
 	var lines []string
 	add := func(kind string, things ...string) {
 		for _, thing := range things {
@@ -53,7 +55,7 @@ func machine(t *testing.T) []string {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	require.NoError(t, err)
 	add("mount", slices.DeleteFunc(strings.Split(strings.TrimSpace(string(mounts)), "\n"), func(mount string) bool {
-		return strings.Contains(mount, "/Test") && !strings.Contains(mount, "/"+outer(t)) // another test that runs beside this one
+		return strings.Contains(mount, "/Test") && !strings.Contains(mount, "/"+topLevelTest(t)) // another test that runs beside this one
 	})...)
 	tables, err := exec.Command("nft", "list", "ruleset").Output()
 	require.NoError(t, err)
@@ -80,15 +82,16 @@ func machine(t *testing.T) []string {
 	return lines
 }
 
-// outer returns the name of the test without its sub-tests, which is in the path of its directories.
-func outer(t *testing.T) string {
+// topLevelTest returns the name of the test without its sub-tests. The paths of the test's directories contain it.
+func topLevelTest(t *testing.T) string {
 	name, _, _ := strings.Cut(t.Name(), "/")
 	return name
 }
 
-// processes lists the processes of a cluster. They are in their own PID namespace or use the cluster's
-// files.
+// processes lists the processes of a cluster: those in another PID namespace than this process, those whose command line has a
+// path of the cluster, and keepers. It assumes that the machine runs no other containers.
 func processes(t *testing.T, c keeper.Config) []string {
+	t.Helper()
 	own, err := os.Readlink("/proc/self/ns/pid")
 	require.NoError(t, err)
 	dirs, err := filepath.Glob("/proc/[0-9]*")
@@ -101,33 +104,34 @@ func processes(t *testing.T, c keeper.Config) []string {
 		}
 		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 		command := strings.ReplaceAll(string(line), "\x00", " ")
-		if namespace != own || strings.Contains(command, c.Dir) || strings.Contains(command, c.Run) || strings.HasSuffix(command, " keep ") {
+		if namespace != own || strings.Contains(command, c.Dir) || strings.Contains(command, c.Run) || strings.HasSuffix(command, " "+keeper.VerbKeep+" ") {
 			found = append(found, filepath.Base(dir)+" "+command)
 		}
 	}
 	return found
 }
 
-func TestAClusterLeavesTheMachineAsItWas(t *testing.T) {
+func TestNoTraceAfterEnd(t *testing.T) {
 	c := nodesConfig(t)
-	require.False(t, rundir.Owned(c.Run), "another cluster runs: it is not for a test to end it")
+	require.False(t, rundir.Owned(c.Run), "a cluster of the user runs; end it first")
 	require.NoError(t, keeper.Down(t.Context(), c.Run))
-	before := machine(t)
+	before := machineState(t)
 	gone := func(t *testing.T) {
-		assert.Eventually(t, func() bool { return len(processes(t, c)) == 0 }, 30*time.Second, 50*time.Millisecond)
-		assert.Empty(t, processes(t, c))
+		t.Helper()
+		assert.EventuallyWithT(t, func(collect *assert.CollectT) { assert.Empty(collect, processes(t, c)) }, 30*time.Second, 50*time.Millisecond)
 	}
 	asBefore := func(t *testing.T) {
+		t.Helper()
 		gone(t)
 		require.NoError(t, keeper.Down(t.Context(), c.Run))
-		assert.Equal(t, before, machine(t))
+		assert.Equal(t, before, machineState(t))
 		assert.NoDirExists(t, c.Run)
 		assert.NoDirExists(t, c.Dir)
 	}
 
 	t.Run("stopped by its starter", func(t *testing.T) {
 		k := start(t, c)
-		assert.NotEqual(t, before, machine(t))
+		assert.NotEqual(t, before, machineState(t))
 		_, err := keeper.Start(t.Context(), os.Args[0], c, io.Discard)
 		assert.ErrorContains(t, err, "runs already")
 		require.NoError(t, k.Stop())
@@ -145,7 +149,7 @@ func TestAClusterLeavesTheMachineAsItWas(t *testing.T) {
 		holdAndKill(t, c)
 		gone(t)
 		// Without a call of down, the keeper cleans up the machine.
-		assert.Eventually(t, func() bool { return slices.Equal(before, machine(t)) }, 30*time.Second, 50*time.Millisecond)
+		assert.Eventually(t, func() bool { return slices.Equal(before, machineState(t)) }, 30*time.Second, 50*time.Millisecond)
 		asBefore(t)
 	})
 	t.Run("its keeper was killed", func(t *testing.T) {
@@ -165,6 +169,7 @@ func TestAClusterLeavesTheMachineAsItWas(t *testing.T) {
 }
 
 func start(t *testing.T, c keeper.Config) *keeper.Keeper {
+	t.Helper()
 	k, err := keeper.Start(t.Context(), os.Args[0], c, os.Stderr)
 	require.NoError(t, err)
 	require.NotEmpty(t, processes(t, c))

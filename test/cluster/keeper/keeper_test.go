@@ -38,7 +38,7 @@ func controlConfig(t *testing.T) keeper.Config {
 	if testing.Short() {
 		t.Skip("needs Kubernetes: run make test-cluster, or go test without -short")
 	}
-	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	cache, err := build.Open(build.Cache{Progress: os.Stderr})
 	require.NoError(t, err)
 	bin, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
 	require.NoError(t, err)
@@ -144,6 +144,7 @@ func TestKindClusterWithKilledKeeper(t *testing.T) {
 
 // killKeeper kills a running keeper and waits until it has ended.
 func killKeeper(t *testing.T, c keeper.Config) {
+	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(c.Run, "keeper.json"))
 	require.NoError(t, err)
 	var record struct{ PID int }
@@ -172,6 +173,7 @@ func TestControlPlaneWithKilledStarter(t *testing.T) {
 
 // holdAndKill starts a cluster from another process and kills that process when the cluster is ready.
 func holdAndKill(t *testing.T, c keeper.Config) {
+	t.Helper()
 	raw, err := json.Marshal(c)
 	require.NoError(t, err)
 	holder := exec.Command(os.Args[0])

@@ -58,7 +58,7 @@ func Full(t testing.TB, nodes int) *Cluster {
 }
 
 func full(ctx context.Context, nodes int) (*Cluster, error) {
-	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	cache, err := build.Open(build.Cache{Progress: os.Stderr})
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (c *Cluster) ProgramImage(t testing.TB, pkg string, i image.Image) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
 	defer cancel()
-	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	cache, err := build.Open(build.Cache{Progress: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}

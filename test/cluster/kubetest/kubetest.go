@@ -201,7 +201,7 @@ var errShared = errors.New("the shared cluster would never end: write func TestM
 
 // start starts etcd and the API server and installs the project's CRDs.
 func start(ctx context.Context, o options) (_ *Cluster, err error) {
-	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	cache, err := build.Open(build.Cache{Progress: os.Stderr})
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +224,7 @@ func start(ctx context.Context, o options) (_ *Cluster, err error) {
 	}
 	c.plane, c.programs, c.close = plane, ownPrograms{plane}, end
 	if !o.withoutCRDs {
-		if err := c.apply(ctx, filepath.Join(cache.Module, "charts", "stoker", "files", "crds")); err != nil {
+		if err := c.apply(ctx, filepath.Join(cache.SourceDir, "charts", "stoker", "files", "crds")); err != nil {
 			return nil, errors.Join(err, end())
 		}
 	}

@@ -30,7 +30,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// stepTimeout is the timeout of one helper call.
+// stepTimeout bounds one operation of a helper, such as applying one path.
 const stepTimeout = time.Minute
 
 // RESTConfig returns a copy of a configuration with all permissions and without client-side limit.
@@ -53,15 +53,15 @@ func (c *Cluster) clientset() (*kubernetes.Clientset, error) {
 	return kubernetes.NewForConfig(c.RESTConfig())
 }
 
-// Namespace creates a namespace for the test in which pods can be created at once, and returns its name. It is deleted
-// at the end of the test, without waiting.
+// Namespace creates a namespace for the test, waits until pods can be created in it, and returns its name. It is deleted at the
+// end of the test, without waiting.
 func (c *Cluster) Namespace(t testing.TB) string {
 	t.Helper()
 	return c.namespace(t, metav1.ObjectMeta{GenerateName: namespaceName(t.Name()) + "-"})
 }
 
-// NamespaceOf is Namespace with a fixed name. On a shared cluster only one test may use a name.
-func (c *Cluster) NamespaceOf(t testing.TB, name string) string {
+// NamespaceNamed is Namespace with a fixed name. On a shared cluster only one test may use a name.
+func (c *Cluster) NamespaceNamed(t testing.TB, name string) string {
 	t.Helper()
 	return c.namespace(t, metav1.ObjectMeta{Name: name})
 }
@@ -91,6 +91,7 @@ func (c *Cluster) namespace(t testing.TB, meta metav1.ObjectMeta) string {
 func (c *Cluster) defaultAccount(ctx context.Context, client kubernetes.Interface, namespace string) error {
 	accounts := client.CoreV1().ServiceAccounts(namespace)
 	c.mu.Lock()
+	// A cluster that this process did not start, for which plane is nil, runs controllers.
 	byController := c.plane == nil || c.controllers
 	c.mu.Unlock()
 	if !byController {
@@ -129,8 +130,8 @@ func namespaceName(test string) string {
 	return "test"
 }
 
-// As returns the configuration of a service account. If pod is set, its token is bound to that pod like a token mounted
-// by a kubelet, so that admission sees the pod's name.
+// As returns a client configuration that authenticates as a service account. If pod is set, the token is bound to that pod like
+// a token mounted by a kubelet, so that admission sees the pod's name.
 func (c *Cluster) As(t testing.TB, namespace, account, pod string) *rest.Config {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
@@ -180,17 +181,16 @@ func (c *Cluster) waitForVerdict(t testing.TB, namespace, account string, what a
 		return err == nil && review.Status.Allowed == allowed, err
 	})
 	if err != nil {
-		t.Fatalf("wait until allowed is %t: %s/%s, %s %s %s in %q: %v", allowed, namespace, account, what.Verb, what.Resource, what.Name, what.Namespace, err)
+		t.Fatalf("waiting until allowed is %t for %s/%s to %s %s %s in %q: %v", allowed, namespace, account, what.Verb, what.Resource, what.Name, what.Namespace, err)
 	}
 }
 
-// Apply applies the YAML files at the paths, each a file or a directory, and waits until CRDs among them are served.
+// Apply applies the YAML files at the paths, each a file or a directory, and waits until CRDs among them are served. It skips
+// files with another extension than .yaml, and kustomization.yaml.
 func (c *Cluster) Apply(t testing.TB, paths ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
-	defer cancel()
 	for _, path := range paths {
-		if err := c.apply(ctx, path); err != nil {
+		if err := c.apply(context.Background(), path); err != nil {
 			t.Fatalf("apply: %v", err)
 		}
 	}

@@ -33,7 +33,7 @@ func SimulatedNodes(number int) Option {
 // simulate starts the simulator if needed, and adds missing nodes.
 func (c *Cluster) simulate(ctx context.Context, number int) error {
 	if c.simulated == 0 {
-		cache, err := build.Open(build.Cache{Say: os.Stderr})
+		cache, err := build.Open(build.Cache{Progress: os.Stderr})
 		if err != nil {
 			return err
 		}

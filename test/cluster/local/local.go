@@ -25,7 +25,7 @@ func Prepare(ctx context.Context, c *build.Cache, nodes int, version string) (ke
 		if err := node.Check(nodes); err != nil {
 			return config, err
 		}
-		if err := node.Install(ctx, c.Say); err != nil {
+		if err := node.Install(ctx, c.Progress); err != nil {
 			return config, err
 		}
 		if config.Images, err = c.Images(ctx); err != nil {

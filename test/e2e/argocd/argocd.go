@@ -36,8 +36,8 @@ type Options struct {
 	Tools      []string
 	Kubeconfig string
 	// Dir holds the data and logs of the programs. A socket is created in it, so its path must be short.
-	Dir string
-	Say io.Writer // receives progress messages
+	Dir      string
+	Progress io.Writer // receives progress messages
 	// Authorities are the CA certificates of git servers in PEM, by host.
 	Authorities map[string][]byte
 }
@@ -119,7 +119,7 @@ func redis(ctx context.Context, o Options) (string, error) {
 	if noTools != nil && (noInstaller != nil || os.Geteuid() != 0) {
 		return "", ErrNoRedis
 	}
-	if err := node.InstallPackages(ctx, o.Say, node.Need{Program: inTools, Package: "redis-tools"}); err != nil {
+	if err := node.InstallPackages(ctx, o.Progress, node.Need{Program: inTools, Package: "redis-tools"}); err != nil {
 		return "", fmt.Errorf("install redis for Argo CD: %w", err)
 	}
 	tools, err := exec.LookPath(inTools)

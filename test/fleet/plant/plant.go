@@ -84,7 +84,7 @@ func NewIn(t testing.TB, cluster *kubetest.Cluster, gateways int, change ...func
 // NewAt is NewIn with a given namespace and a given name of the GatewaySync. Pods are named after the GatewaySync.
 func NewAt(t testing.TB, cluster *kubetest.Cluster, namespace, name string, gateways int, change ...func(*v1alpha1.GatewaySync)) *Plant {
 	t.Helper()
-	p := newPlant(t, cluster, cluster.NamespaceOf(t, namespace))
+	p := newPlant(t, cluster, cluster.NamespaceNamed(t, namespace))
 	p.First = p.Push("first")
 	return p.withGateways(name, gateways, change)
 }
@@ -130,7 +130,7 @@ func newPlant(t testing.TB, cluster *kubetest.Cluster, namespace string) *Plant 
 	require.NoError(t, err)
 	sources, err := build.Open(build.Cache{})
 	require.NoError(t, err)
-	p.moduleDir = sources.Module
+	p.moduleDir = sources.SourceDir
 	p.apply("agent-role.yaml", "policies.yaml")
 	p.bind("stoker-agent", podAccount)
 	root := t.TempDir()
