@@ -74,11 +74,11 @@ func (u *uploads) snapshots(job *archive.Job, local []disk.Snapshot) []Snapshot 
 	return list
 }
 
-// uploadJob returns what to upload, or nil if there is nothing.
+// uploadJob returns the job of the Uploader, or nil if nothing may be uploaded now, or there is no object storage.
 func (l *Loop) uploadJob() *archive.Job {
 	o := l.decision.Order
 	if o == nil || l.DryRun || o.Profile.DryRun || !l.dirOpen || l.decision.HandsOff {
 		return nil
 	}
-	return l.Engine.Uploads(o.Connections, &o.Task)
+	return l.Engine.UploadJob(o.Connections, &o.Task)
 }

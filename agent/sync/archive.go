@@ -14,7 +14,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// bucket returns the gateway's snapshots in object storage, or nil if the spec names no object storage.
+// bucket returns the place of the gateway's snapshots in object storage, or nil if the spec names no object storage or c has no
+// connection to it.
 func bucket(c Connections, t *Task) *archive.Bucket {
 	s := t.Profile.Snapshots
 	if c.Storage == nil || s.ObjectStorage() == nil {
@@ -23,13 +24,19 @@ func bucket(c Connections, t *Task) *archive.Bucket {
 	return archive.NewBucket(c.Storage, s.Storage.KeyPrefix(), t.Facts.Namespace, t.Facts.CRName, t.Facts.GatewayName, int(s.RetentionCount))
 }
 
-// Uploads returns what to copy to object storage, or nil if there is nothing.
-func (e *Engine) Uploads(c Connections, t *Task) *archive.Job {
+// UploadJob returns the gateway's job for the archive.Uploader, or nil without object storage.
+func (e *Engine) UploadJob(c Connections, t *Task) *archive.Job {
 	b := bucket(c, t)
 	if b == nil {
 		return nil
 	}
-	return &archive.Job{Bucket: *b, DataDir: e.DataDir, Disk: disk.Options{MaxFiles: e.Limits.Files, MaxBlob: e.MaxBlob, Wanted: optionalStore{e.Store}.WriteBlob}, Blobs: e.Store}
+	return &archive.Job{
+		Bucket: *b, DataDir: e.DataDir, Blobs: e.Store,
+		Disk: disk.Options{
+			MaxFiles: e.Limits.Files, MaxBlob: e.MaxBlob,
+			Wanted: optionalStore{e.Store}.WriteBlob, // a missing blob is no damage of the store
+		},
+	}
 }
 
 // restorePlan is a plan that restores the files of a snapshot.
@@ -38,10 +45,11 @@ type restorePlan struct {
 	header  plan.Header
 	source  disk.Source
 	local   *disk.SnapshotRestore // nil for an archive
-	done    bool                  // it was restored before the process died
+	done    bool                  // the last sync restored the snapshot already; see disk.SnapshotRestore.Done
 }
 
-// plan plans with the snapshot on the data volume or, if the volume does not have it, with its archive.
+// plan plans the restore of a snapshot from the data volume or, if it is missing or damaged there, from its archive.
+// A restorer is a job; see restore.go.
 func (j restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	local, err := j.dir.PlanRestore(ctx, id, j.Store)
 	if err == nil && local.Done {
@@ -49,7 +57,8 @@ func (j restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	}
 	if err == nil {
 		if len(local.Edited) > 0 {
-			j.note("%s: neither a snapshot nor git has the version from before a user changed it; the user's version is back", firstNames(local.Edited))
+			j.note("%s: a user has changed these files, and neither a snapshot nor git has the delivered version; the user's version was restored",
+				firstNames(local.Edited))
 		}
 		return restorePlan{changes: local.Changes, header: local.Header, source: local.Source, local: local}, nil
 	}
@@ -59,17 +68,21 @@ func (j restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	}
 	a, downloadErr := j.downloadArchive(ctx, b, id)
 	if errors.Is(downloadErr, fs.ErrNotExist) {
-		return restorePlan{}, fmt.Errorf("%w; object storage does not have it either", err)
+		return restorePlan{}, fmt.Errorf("%w; object storage does not have the snapshot", err)
 	}
 	if downloadErr != nil {
-		return restorePlan{}, failure.New(failure.Reason(downloadErr, v1alpha1.ReasonSnapshotFailed), "the data volume does not have it, and object storage: %w", downloadErr)
+		return restorePlan{}, failure.New(failure.Reason(downloadErr, v1alpha1.ReasonSnapshotFailed), "%w; object storage: %w", err, downloadErr)
 	}
 	changes, err := j.dir.PlanReplace(ctx, a.Header, a.Files)
 	if err != nil {
 		return restorePlan{}, err
 	}
+	// An earlier attempt may have read the archive.
+	if err := a.Restart(); err != nil {
+		return restorePlan{}, err
+	}
 	j.note("the snapshot %s came from object storage", id)
-	return restorePlan{changes: changes, header: a.Header, source: a.Source}, a.Restart()
+	return restorePlan{changes: changes, header: a.Header, source: a.Source}, nil
 }
 
 // downloadedArchive is an archive that was downloaded and is not restored yet. The Engine keeps it, because a restore that

@@ -35,7 +35,7 @@ func stored(t *testing.T, m *archivetest.Memory) *bench {
 func (b *bench) upload() {
 	b.t.Helper()
 	u := archive.NewUploader(slog.New(slog.DiscardHandler))
-	require.NoError(b.t, u.Pass(b.t.Context(), b.engine.Uploads(b.conn, &b.target)))
+	require.NoError(b.t, u.Pass(b.t.Context(), b.engine.UploadJob(b.conn, &b.target)))
 }
 
 // F22: what object storage has is restored only if it is whole.
@@ -112,7 +112,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		b, _, _ := begin(t)
 		b.target.Restore = "area-4-20200101-000000"
 		r := b.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
-		assert.Contains(t, r.Message, "object storage does not have it either")
+		assert.Contains(t, r.Message, "object storage does not have the snapshot")
 		assert.Equal(t, `{"one": 2}`, b.read(view))
 	})
 	t.Run("storage that fails is asked again", func(t *testing.T) {
@@ -125,6 +125,19 @@ func TestRestoreFromStorage(t *testing.T) {
 		m.Fail(nil)
 		l.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": 1}`, l.read(view))
+	})
+	t.Run("a damaged snapshot, and storage that fails", func(t *testing.T) {
+		b, m, id := begin(t)
+		require.NoError(t, os.Truncate(b.data+"/.stoker/snapshots/"+id+"/journal", 1))
+		m.Fail(func(context.Context, string, string) error { return errors.New("403 AccessDenied") })
+		b.target.Restore = id
+		r := b.ended(sync.Error, v1alpha1.ReasonSnapshotFailed)
+		assert.Contains(t, r.Message, "read the journal of snapshot "+id)
+		assert.Contains(t, r.Message, "object storage: ")
+		assert.Contains(t, r.Message, "403 AccessDenied")
+		m.Fail(nil)
+		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("a damaged archive changes nothing", func(t *testing.T) {
 		b, m, id := begin(t)
