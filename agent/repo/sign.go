@@ -43,7 +43,7 @@ func NewSigner(format v1alpha1.SigningFormat, name string, key func() (secret.St
 
 var (
 	errLocked = errors.New("is protected by a passphrase, which an agent cannot type")
-	errPublic = errors.New("is the public half of a key")
+	errPublic = errors.New("is a public key")
 )
 
 // The values of an ssh signature that git uses; see PROTOCOL.sshsig of OpenSSH.
@@ -63,7 +63,7 @@ func signSSH(key, commit []byte) (string, error) {
 	}
 	algorithm, usable := signer.(ssh.AlgorithmSigner)
 	if err != nil || !usable {
-		return "", errors.New("is no ssh private key")
+		return "", errors.New("is not an ssh private key")
 	}
 	sum := sha512.Sum512(commit)
 	name := signer.PublicKey().Type()
@@ -82,7 +82,7 @@ func signOpenPGP(key, commit []byte) (string, error) {
 	keys, err := openpgp.ReadArmoredKeyRing(bytes.NewReader(key))
 	switch {
 	case err != nil || len(keys) == 0:
-		return "", errors.New("is no armored OpenPGP key")
+		return "", errors.New("is not an armored OpenPGP key")
 	case len(keys) > 1:
 		return "", errors.New("has several OpenPGP keys")
 	case keys[0].PrivateKey == nil:

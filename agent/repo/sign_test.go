@@ -105,17 +105,17 @@ func TestUnusableSigningKey(t *testing.T) {
 	}{
 		"ssh with a passphrase":        {"ssh", lockedSSH.Private, "is protected by a passphrase"},
 		"PKCS #8 with a passphrase":    {"ssh", "-----BEGIN ENCRYPTED PRIVATE KEY-----\nUzNDUjNU\n-----END ENCRYPTED PRIVATE KEY-----", "is protected by a passphrase"},
-		"ssh, public half":             {"ssh", sshKey.Public, "is the public half of a key"},
-		"ssh, OpenPGP key":             {"ssh", pgpKey.Private, "is no ssh private key"},
-		"ssh, other text":              {"ssh", "S3CR3T", "is no ssh private key"},
-		"ssh, first half of a key":     {"ssh", sshKey.Private[:120], "is no ssh private key"},
+		"ssh, public key":              {"ssh", sshKey.Public, "is a public key"},
+		"ssh, OpenPGP key":             {"ssh", pgpKey.Private, "is not an ssh private key"},
+		"ssh, other text":              {"ssh", "S3CR3T", "is not an ssh private key"},
+		"ssh, first half of a key":     {"ssh", sshKey.Private[:120], "is not an ssh private key"},
 		"OpenPGP with a passphrase":    {"openpgp", lockedPGP.Private, "is protected by a passphrase"},
-		"OpenPGP, public half":         {"openpgp", pgpKey.Public, "is the public half of a key"},
-		"OpenPGP, ssh key":             {"openpgp", sshKey.Private, "is no armored OpenPGP key"},
-		"OpenPGP, other text":          {"openpgp", "S3CR3T", "is no armored OpenPGP key"},
-		"OpenPGP, first half of a key": {"openpgp", pgpKey.Private[:200], "is no armored OpenPGP key"},
+		"OpenPGP, public key":          {"openpgp", pgpKey.Public, "is a public key"},
+		"OpenPGP, ssh key":             {"openpgp", sshKey.Private, "is not an armored OpenPGP key"},
+		"OpenPGP, other text":          {"openpgp", "S3CR3T", "is not an armored OpenPGP key"},
+		"OpenPGP, first half of a key": {"openpgp", pgpKey.Private[:200], "is not an armored OpenPGP key"},
 		"OpenPGP, expired":             {"openpgp", expired.Private, "is expired or revoked"},
-		"OpenPGP, empty block":         {"openpgp", "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n-----END PGP PRIVATE KEY BLOCK-----", "is no armored OpenPGP key"},
+		"OpenPGP, empty block":         {"openpgp", "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n-----END PGP PRIVATE KEY BLOCK-----", "is not an armored OpenPGP key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			signature, err := NewSigner(tc.format, signingName, repotest.Token(tc.key))([]byte("commit"))

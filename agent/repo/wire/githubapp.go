@@ -327,7 +327,7 @@ func parseAppKey(text []byte) (*rsa.PrivateKey, error) {
 	}
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return nil, errors.New("it is no private key, or is protected by a passphrase")
+		return nil, errors.New("it is not a private key, or is protected by a passphrase")
 	}
 	if k, ok := key.(*rsa.PrivateKey); ok {
 		return k, nil

@@ -140,7 +140,7 @@ func TestGitHubAppErrors(t *testing.T) {
 		}, v1alpha1.ReasonAuthFailed, "no RSA key"},
 		"a key that is garbage": {func(_ *appSite, a *GitHubApp) {
 			a.Key = repotest.Token(string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: []byte(tripwire)})))
-		}, v1alpha1.ReasonAuthFailed, "no private key"},
+		}, v1alpha1.ReasonAuthFailed, "not a private key"},
 		"a key that cannot be read": {func(_ *appSite, a *GitHubApp) {
 			a.Key = func() (secret.String, error) { return secret.String{}, errors.New("no such file") }
 		}, v1alpha1.ReasonAuthFailed, "no such file"},

@@ -118,9 +118,14 @@ func (s *sshTransport) config() (*ssh.ClientConfig, *hostKeyResult, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	algorithms, check, known, err := s.hostKeyCheck()
+	known, err := s.knownHosts()
 	if err != nil {
 		return nil, nil, err
+	}
+	var algorithms []string // nil for the default
+	check := func(string, net.Addr, ssh.PublicKey) error { return nil }
+	if known != nil {
+		algorithms, check = known.algorithms(), known.callback
 	}
 	h := &hostKeyResult{knownHosts: known}
 	return &ssh.ClientConfig{

@@ -26,43 +26,45 @@ func (s *sshTransport) signer() (ssh.Signer, error) {
 		return nil, failure.New(v1alpha1.ReasonAuthFailed, "the ssh key for %s cannot be read: %w", s.url, err)
 	}
 	// OpenSSH's own format needs the newline at the end, which secrets easily lose.
-	text := []byte(key.Reveal() + "\n")
-	signer, err := ssh.ParsePrivateKey(text)
+	pem := []byte(key.Reveal() + "\n")
+	signer, err := ssh.ParsePrivateKey(pem)
 	if err == nil {
 		return signer, nil
 	}
-	what := "is no private key in PEM or OpenSSH form"
+	what := "is not a private key in PEM or OpenSSH format"
 	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked {
 		what = "is protected by a passphrase, which an agent cannot type: give a key without one, such as a deploy key that may only read"
-	} else if _, _, _, _, err := ssh.ParseAuthorizedKey(text); err == nil {
-		what = "is the public half of a key: give the private one, and the public one to the git host"
+	} else if _, _, _, _, err := ssh.ParseAuthorizedKey(pem); err == nil {
+		what = "is a public key: put the private key into the Secret, and give the public key to the git host"
 	}
 	return nil, failure.New(v1alpha1.ReasonAuthFailed, "the ssh key for %s %s", s.url, what)
 }
 
-// hostKeyCheck returns the acceptable algorithms of host keys, nil for the default, and the callback that checks a key. known is
-// nil if every key is accepted.
-func (s *sshTransport) hostKeyCheck() (algorithms []string, check ssh.HostKeyCallback, known *knownHosts, err error) {
+// knownHosts returns the host keys that are trusted, or nil if every key is accepted.
+func (s *sshTransport) knownHosts() (*knownHosts, error) {
 	if s.auth.InsecureIgnoreHostKey {
-		return nil, func(string, net.Addr, ssh.PublicKey) error { return nil }, nil, nil
+		return nil, nil
 	}
 	text, builtIn := []byte(publicHosts), true
 	if s.auth.KnownHosts != nil {
+		var err error
 		if text, err = s.auth.KnownHosts(); err != nil {
-			return nil, nil, nil, failure.New(v1alpha1.ReasonHostKeyUnknown,
+			return nil, failure.New(v1alpha1.ReasonHostKeyUnknown,
 				"%s.sshKey.knownHosts cannot be read, so no host is trusted: %w", s.auth.field(), err)
 		}
 		builtIn = false
 	}
-	if known, err = parseKnownHosts(text, s.url, s.auth.field()); err != nil {
-		return nil, nil, nil, err
+	known, err := parseKnownHosts(text, s.url, s.auth.field())
+	if err != nil {
+		return nil, err
 	}
 	known.builtIn = builtIn
-	return known.algorithms(), known.callback, known, nil
+	return known, nil
 }
 
-// explainHandshake adds a reason to the error of a handshake. x/crypto has types for few errors. If the host key was accepted and
-// the connection did not break, it assumes that the host has refused the key of the client.
+// explainHandshake adds a reason to the error of a handshake. known is nil if every host key is accepted, and accepted is set
+// if the host key was accepted. x/crypto has types for few errors. If accepted is set and the connection did not break,
+// explainHandshake assumes that the host has refused the client's key.
 func (s *sshTransport) explainHandshake(err error, known *knownHosts, accepted bool) error {
 	if f, ok := errors.AsType[*failure.Error](err); ok {
 		return f
@@ -72,11 +74,11 @@ func (s *sshTransport) explainHandshake(err error, known *knownHosts, accepted b
 			return known.mismatch()
 		}
 		return failure.New(v1alpha1.ReasonUnsupportedRepository,
-			"%s and we have no ssh algorithm in common: %s; its ssh server is too old or too strict", s.url, failure.Quote(n.Error()))
+			"%s and the agent have no ssh algorithm in common: %s; its ssh server is too old or too strict", s.url, failure.Quote(n.Error()))
 	}
 	if accepted && !isConnectionError(err) {
 		return failure.New(v1alpha1.ReasonAuthFailed,
-			"%s does not take the ssh key for %s: is its public half a deploy key of this repository (or a key of an account that may read it)?",
+			"%s does not take the ssh key for %s: is its public key a deploy key of this repository (or a key of an account that may read it)?",
 			s.url, s.userDescription())
 	}
 	return fmt.Errorf("the ssh handshake failed: %w", err)
@@ -90,7 +92,7 @@ func isConnectionError(err error) bool {
 
 // userDescription describes the user of the login. It does not repeat the user of the address, which may be a misplaced token.
 func (s *sshTransport) userDescription() string {
-	if s.url.sshLogin() == sshUser {
+	if s.url.sshLogin() == defaultSSHUser {
 		return "the user git"
 	}
 	return "the user that git.repo names"

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	sshPort    = "22"
-	sshUser    = "git" // if the address has no user
-	maxSSHUser = 64    // bytes
+	sshPort        = "22"
+	defaultSSHUser = "git" // if the address has no user
+	maxSSHUser     = 64    // bytes
 )
 
 // parseSSH reads ssh://user@host:port/path. As in git, a path that starts with ~ is relative to a home directory.
@@ -88,12 +88,12 @@ func (u URL) withUser(name string) (URL, error) {
 	return u, nil
 }
 
-// sshLogin returns the user of an ssh address, or sshUser if there is none.
+// sshLogin returns the user of an ssh address, or defaultSSHUser if there is none.
 func (u URL) sshLogin() string {
 	if name, _ := u.credentials(); name != "" {
 		return name
 	}
-	return sshUser
+	return defaultSSHUser
 }
 
 // dialAddress returns the host and the port of an ssh address.
