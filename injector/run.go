@@ -86,13 +86,13 @@ func defaults(s settings) inject.Defaults {
 func newCertificate(s settings, clients kube.Clients, m *metrics.Injector, log *slog.Logger) *certificate.Trusted {
 	trust := certificate.Config{Client: clients.Core, Configuration: s.Configuration, Interval: trustInterval, Log: log, Now: clients.Now}
 	if s.Certificates == certificatesMounted {
-		return certificate.NewTrusted(keypair.NewMounted(s.CertificateDir, mountedInterval, log, m.CertificateEnds), trust)
+		return certificate.NewTrusted(keypair.NewMounted(s.CertificateDir, mountedInterval, log, m.SetCertificateExpiry), trust)
 	}
 	service := "stoker-injector." + s.Namespace
 	return certificate.NewTrusted(certificate.NewSelfSigned(certificate.Config{
 		Client: clients.Core, Namespace: s.Namespace, Secret: s.CertificateSecret, Configuration: s.Configuration,
 		Names:    append([]string{service + ".svc", service + ".svc.cluster.local"}, s.CertificateHost...),
-		Interval: certificateInterval, PublishTime: publishTime, Log: log, OnExpiry: m.CertificateEnds, Now: clients.Now,
+		Interval: certificateInterval, PublishTime: publishTime, Log: log, OnExpiry: m.SetCertificateExpiry, Now: clients.Now,
 	}), trust)
 }
 

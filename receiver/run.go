@@ -64,7 +64,7 @@ func serveUntilDone(ctx context.Context, s settings, log *slog.Logger) error {
 		return err
 	}
 	defer srv.Close()
-	cert := keypair.NewMounted(s.TLSDir, readInterval, log, measured.CertificateEnds)
+	cert := keypair.NewMounted(s.TLSDir, readInterval, log, measured.SetCertificateExpiry)
 	ready := func() bool { return srv.Ready() && (s.TLSDir == "" || cert.Ready()) && ctx.Err() == nil }
 
 	bounds := serve.Bounds{MaxBody: limit.MaxBody + 1, Body: bodyTimeout, Idle: idleTimeout, Drain: drainTimeout, Log: log, Limit: func(l net.Listener) net.Listener {

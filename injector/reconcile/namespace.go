@@ -29,9 +29,9 @@ type namespace struct {
 	endTimes map[types.UID]time.Time // evicted pods: when they should end, or when their successor was last seen
 	locks    map[string]lock         // by GatewaySync
 
-	// Guarded by Reconciler.mu: pods without an agent by reason, and GatewaySyncs whose agents are away, or whose repair is stopped.
-	without                    map[v1alpha1.Reason]int
-	withoutLead, repairStopped int
+	// Guarded by Reconciler.mu: pods without an agent by reason, and GatewaySyncs without agents, or whose repair is stopped.
+	podsWithoutAgent             map[v1alpha1.Reason]int
+	withoutAgents, repairStopped int
 
 	exclusion  string    // why the namespace's labels disable injection
 	excludedAt time.Time // when they were read
@@ -57,14 +57,14 @@ func (u *Reconciler) forget(name string) {
 	u.reportMetrics()
 }
 
-// recordFleets counts the GatewaySyncs of a namespace that have no lead, or whose repair is stopped, for reportMetrics.
+// recordFleets counts the GatewaySyncs of a namespace that have no agents, or whose repair is stopped, for reportMetrics.
 func (u *Reconciler) recordFleets(n *namespace, replacements map[string]replacement) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	n.withoutLead, n.repairStopped = 0, 0
+	n.withoutAgents, n.repairStopped = 0, 0
 	for _, l := range n.locks {
 		if l.leadMissing {
-			n.withoutLead++
+			n.withoutAgents++
 		}
 	}
 	for _, t := range replacements {
@@ -78,15 +78,15 @@ func (u *Reconciler) recordFleets(n *namespace, replacements map[string]replacem
 func (u *Reconciler) reportMetrics() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	sum, away, stopped := map[v1alpha1.Reason]int{}, 0, 0
+	sum, withoutAgents, stopped := map[v1alpha1.Reason]int{}, 0, 0
 	for _, n := range u.namespaces {
-		away, stopped = away+n.withoutLead, stopped+n.repairStopped
-		for reason, pods := range n.without {
+		withoutAgents, stopped = withoutAgents+n.withoutAgents, stopped+n.repairStopped
+		for reason, pods := range n.podsWithoutAgent {
 			sum[reason] += pods
 		}
 	}
-	u.Metrics.Without(sum)
-	u.Metrics.Fleets(away, stopped)
+	u.Metrics.SetPodsWithoutAgent(sum)
+	u.Metrics.SetFleets(withoutAgents, stopped)
 }
 
 // tidy removes the state of objects that do not exist any more.

@@ -54,8 +54,8 @@ const (
 
 // Metrics counts what the reconciler does.
 type Metrics interface {
-	Without(pods map[v1alpha1.Reason]int)
-	Fleets(withoutAgents, repairStopped int)
+	SetPodsWithoutAgent(byReason map[v1alpha1.Reason]int)
+	SetFleets(withoutAgents, repairStopped int)
 	Eviction(result string)
 	Iterated(loop, result string, d time.Duration)
 }
@@ -125,8 +125,8 @@ func (u *Reconciler) Run(ctx context.Context) error {
 	u.Log.Info("reconciler started")
 	defer u.Log.Info("reconciler stopped")
 	defer func() { // the next replica counts
-		u.Metrics.Without(nil)
-		u.Metrics.Fleets(0, 0)
+		u.Metrics.SetPodsWithoutAgent(nil)
+		u.Metrics.SetFleets(0, 0)
 	}()
 	var group errgroup.Group
 	for _, w := range u.pods {

@@ -72,7 +72,7 @@ func (u *Reconciler) repairPods(ctx context.Context, n *namespace, all []*v1alph
 			fmt.Sprintf("%s: %s", d.reason, d.message)))
 	}
 	u.mu.Lock()
-	n.without = without
+	n.podsWithoutAgent = without
 	u.mu.Unlock()
 	return soon, errors.Join(errs...)
 }

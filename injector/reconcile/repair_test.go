@@ -24,10 +24,10 @@ import (
 // counted counts evictions by their result.
 type counted map[string]int
 
-func (counted) Without(map[v1alpha1.Reason]int)        {}
-func (counted) Fleets(int, int)                        {}
-func (c counted) Eviction(result string)               { c[result]++ }
-func (counted) Iterated(string, string, time.Duration) {}
+func (counted) SetPodsWithoutAgent(map[v1alpha1.Reason]int) {}
+func (counted) SetFleets(int, int)                          {}
+func (c counted) Eviction(result string)                    { c[result]++ }
+func (counted) Iterated(string, string, time.Duration)      {}
 
 // evicting returns a Reconciler with one pod to repair. Each eviction calls answer with the content of the ledger at that time.
 func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string) error) (u *Reconciler, repair func() (verdict, map[string]replacement, error)) {

@@ -49,7 +49,7 @@ func NewAgent(reg prometheus.Registerer, version, namespace, gatewaySync, gatewa
 		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stoker", Name: name, Help: help})
 	}
 	a := &Agent{
-		reconciles: counter("reconcile_total", "Turns of a loop by outcome class.", "loop", "result"),
+		reconciles: counter("reconcile_total", "Iterations of a loop, by outcome class.", "loop", "result"),
 		reconcile:  histogram("reconcile_duration_seconds", "Duration of an iteration of a loop.", "loop"),
 		resolve:    histogram("ref_resolve_duration_seconds", "Duration of asking git for a ref.", "result"),
 		clone:      histogram("agent_clone_duration_seconds", "Duration of fetching a commit by kind of fetch.", "kind"),

@@ -27,7 +27,7 @@ func NewConfigSync(reg prometheus.Registerer, version string, list func() []*v1a
 	}
 	m := &ConfigSync{
 		reconciles: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stoker", Name: "reconcile_total",
-			Help: "Turns of a loop by outcome class."}, []string{"loop", "result"}),
+			Help: "Iterations of a loop, by outcome class."}, []string{"loop", "result"}),
 		reconcile: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stoker", Name: "reconcile_duration_seconds",
 			Help: "Duration of an iteration of a loop.", Buckets: seconds}, []string{"loop"}),
 		pruned: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stoker", Name: "configsync_pruned_total",

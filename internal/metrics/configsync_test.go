@@ -42,7 +42,7 @@ stoker_configsync_ready{configsync="b",namespace="plant"} 0
 # TYPE stoker_configsync_targets gauge
 stoker_configsync_targets{configsync="a",namespace="plant",state="Drifted"} 1
 stoker_configsync_targets{configsync="a",namespace="plant",state="Unchanged"} 2
-# HELP stoker_reconcile_total Turns of a loop by outcome class.
+# HELP stoker_reconcile_total Iterations of a loop, by outcome class.
 # TYPE stoker_reconcile_total counter
 stoker_reconcile_total{loop="configsync",result="done"} 1
 `), "stoker_configsync_ready", "stoker_configsync_pruned_total", "stoker_configsync_targets", "stoker_configsync_last_applied_timestamp_seconds", "stoker_reconcile_total"))

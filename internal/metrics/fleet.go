@@ -44,14 +44,14 @@ func NewFleet(reg prometheus.Registerer, namespace, gatewaySync string) *Fleet {
 	elected := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "stoker", Name: "lead_transitions_total",
 		Help: "How often this agent began to lead."}, []string{"namespace", "gatewaysync"})
 	f := &Fleet{
-		discovered: gauge("gateways_discovered", "Gateways that were discovered, as the lead sees them; no series where the agent does not lead."),
-		synced:     gauge("gateways_synced", "Gateways that run the target commit, verified, as the lead sees them; no series where the agent does not lead."),
-		target:     gauge("target_timestamp_seconds", "Unix time since when the current target stands; no series where the agent does not lead."),
-		conditions: gauge("gatewaysync_condition", "Whether a condition of the GatewaySync has a status: 0 or 1; no series where the agent does not lead.", "type", "status"),
-		reason:     gauge("gatewaysync_reason", "The reason of the condition Ready; always 1; no series where the agent does not lead.", "reason"),
-		states:     gauge("gateways", "Gateways by state, as the lead sees them; no series where the agent does not lead.", "state"),
+		discovered: gauge("gateways_discovered", "Gateways that were discovered, as the lead sees them; no series while the agent does not lead."),
+		synced:     gauge("gateways_synced", "Gateways that run the target commit, verified, as the lead sees them; no series while the agent does not lead."),
+		target:     gauge("target_timestamp_seconds", "Unix time since when the current target stands; no series while the agent does not lead."),
+		conditions: gauge("gatewaysync_condition", "Whether a condition of the GatewaySync has a status: 0 or 1; no series while the agent does not lead.", "type", "status"),
+		reason:     gauge("gatewaysync_reason", "The reason of the condition Ready; always 1; no series while the agent does not lead.", "reason"),
+		states:     gauge("gateways", "Gateways by state, as the lead sees them; no series while the agent does not lead.", "state"),
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stoker", Name: "fleet_sync_seconds", Buckets: rollout,
-			Help: "Time from a new target, or the request for it, until all gateways run it, verified; no series where the agent does not lead."},
+			Help: "Time from a new target, or the request for it, until all gateways run it, verified; no series while the agent does not lead."},
 			[]string{"namespace", "gatewaysync"}),
 		labels: prometheus.Labels{"namespace": namespace, "gatewaysync": gatewaySync},
 	}
@@ -76,7 +76,7 @@ func (f *Fleet) Set(s FleetState) {
 		f.states.With(f.with("state", string(state))).Set(float64(s.States[state]))
 	}
 	f.setConditions(s.Conditions)
-	f.took.With(f.labels) // a first observation counts only if there was a zero before
+	f.took.With(f.labels) // so that increase() in PromQL counts the first observation, too
 }
 
 var statuses = []metav1.ConditionStatus{metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown}

@@ -24,10 +24,10 @@ func TestInjectorCardinality(t *testing.T) {
 			m.Injection("injected", "")
 			pods[r.Reason] = 3
 		}
-		m.Without(pods)
+		m.SetPodsWithoutAgent(pods)
 		m.Eviction("evicted")
 		m.Iterated("namespace", "done", time.Second)
-		m.CertificateEnds(time.Unix(1700000000, 0))
+		m.SetCertificateExpiry(time.Unix(1700000000, 0))
 	}
 	record()
 	before := series(t, reg)
@@ -39,7 +39,7 @@ func TestInjectorCardinality(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, problems)
 
-	m.Without(map[v1alpha1.Reason]int{v1alpha1.ReasonNoDataVolume: 1})
+	m.SetPodsWithoutAgent(map[v1alpha1.Reason]int{v1alpha1.ReasonNoDataVolume: 1})
 	n, err := testutil.GatherAndCount(reg, "stoker_pods_without_agent")
 	require.NoError(t, err)
 	assert.Equal(t, 1, n, "a reason that no pod has any more is gone")

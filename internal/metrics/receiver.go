@@ -30,13 +30,13 @@ func NewReceiver(reg prometheus.Registerer, version string) *Receiver {
 		received: counter("webhook_received_total", "Requests to /webhook, by sender and result.", "source", "result"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "stoker", Name: "webhook_duration_seconds",
 			Help: "Time from the header of a request to its answer.", Buckets: seconds}, []string{"result"}),
-		statuses: counter("webhook_status_requests_total", "Requests to /status by outcome: the phase that was told, or why none was.", "result"),
+		statuses: counter("webhook_status_requests_total", "Requests to /status, by the phase that was returned, or the reason why none was.", "result"),
 		secrets:  counter("webhook_secret_reads_total", "Reads of Secrets by outcome.", "result"),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "stoker", Name: "webhook_panics_total",
 			Help: "Requests that made the receiver fail in a way that it does not know: a defect, please report it."}),
 		connections: gauge("webhook_connections", "Connections that are open."),
 		closed:      counter("webhook_connections_closed_total", "Connections that were closed because there were too many, by whose.", "reason"),
-		expiry:      gauge("certificate_expiry_timestamp_seconds", "Unix time at which the certificate that is served ends; 0 without TLS."),
+		expiry:      gauge("certificate_expiry_timestamp_seconds", "Unix time at which the served certificate expires; 0 without TLS."),
 	}
 	reg.MustRegister(m.received, m.duration, m.statuses, m.secrets, m.panics, m.connections, m.closed, m.expiry, built(version))
 	return m
@@ -63,5 +63,5 @@ func (m *Receiver) Connections(n int) { m.connections.Set(float64(n)) }
 // ConnectionClosed records a connection that was closed because there were too many, by reason.
 func (m *Receiver) ConnectionClosed(reason string) { m.closed.WithLabelValues(reason).Inc() }
 
-// CertificateEnds sets the expiry of the certificate that is served.
-func (m *Receiver) CertificateEnds(at time.Time) { m.expiry.Set(float64(at.Unix())) }
+// SetCertificateExpiry sets when the served certificate expires.
+func (m *Receiver) SetCertificateExpiry(at time.Time) { m.expiry.Set(float64(at.Unix())) }
