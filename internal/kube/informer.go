@@ -10,11 +10,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Informer watches objects of one kind and caches them, each decoded on its own.
+// Informer watches objects of one kind and caches them. An object that cannot be decoded does not affect the others: see
+// Undecodable.
 type Informer[T any] struct {
 	shared cache.SharedIndexInformer
 	reg    cache.ResourceEventHandlerRegistration
-	failed func(error)
+	// onWatchError receives the errors of lists and watches.
+	onWatchError func(error)
 }
 
 // item is an entry of the informer's store: the object, or the reason why it cannot be decoded.
@@ -28,12 +30,12 @@ type item[T any] struct {
 // DeepCopyObject implements runtime.Object. A shallow copy suffices because stored items never change.
 func (i *item[T]) DeepCopyObject() runtime.Object { c := *i; return &c }
 
-// Informer returns an informer for the objects that selectors admit (nil for all). It calls changed with namespace and name of
-// each object that was added, changed or deleted, and of every object after a new list. The calls are sequential and must not
-// block.
+// Informer returns an informer for the objects that selectors admit (nil for all). It calls changed with the namespace and name
+// of each object that was added, changed or deleted and, after each relist, of every object. The calls are sequential and must
+// not block.
 func (o *Objects[T]) Informer(selectors func(*metav1.ListOptions), changed func(namespace, name string)) (*Informer[T], error) {
-	in := &Informer[T]{failed: func(error) {}}
-	shared := cache.NewSharedIndexInformer(ListWatch(o.client, selectors, func(err error) { in.failed(err) }),
+	in := &Informer[T]{onWatchError: func(error) {}}
+	shared := cache.NewSharedIndexInformer(ListWatch(o.client, selectors, func(err error) { in.onWatchError(err) }),
 		&unstructured.Unstructured{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	if err := shared.SetTransform(o.transform); err != nil {
 		return nil, err
@@ -75,8 +77,12 @@ func (o *Objects[T]) transform(obj any) (any, error) {
 // OnWatchError calls f, instead of client-go's logger, when an attempt to list or watch fails. The informer retries both with
 // growing pauses. OnWatchError must be called before Run.
 func (in *Informer[T]) OnWatchError(f func(error)) error {
-	in.failed = f
-	return in.shared.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})
+	// ListWatch reports the errors to onWatchError. This handler only replaces client-go's logger.
+	if err := in.shared.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {}); err != nil {
+		return err
+	}
+	in.onWatchError = f
+	return nil
 }
 
 // Run watches until ctx is done.
