@@ -25,15 +25,17 @@ import (
 	"stoker.io/stoker/internal/secret"
 )
 
-// SettingsCache keeps the Settings of a gateway until something that they depend on changes. The zero value is empty.
+// SettingsCache keeps the Settings of a gateway while the spec and the facts that they depend on stay the same. It creates
+// settings with a Problem again at each call. The zero value is empty.
 type SettingsCache struct {
 	inputs   []any
 	settings *propose.Settings
 }
 
-// Settings returns what the function Settings returns. The cache closes the Remote of settings that it replaces.
+// Settings returns what the function Settings returns. The cache closes the Remote of settings that it replaces. secrets and o
+// must be the same at each call.
 func (c *SettingsCache) Settings(gs *v1alpha1.GatewaySync, e effective.Settings, f plan.Facts, secrets Secrets, o repo.RemoteOptions) *propose.Settings {
-	f.Ref, f.Commit = "", ""
+	f.Ref, f.Commit = "", "" // the settings do not depend on the commit
 	inputs := []any{gs.Name, gs.Spec.Git, e.Bidirectional, e.Vars, e.DeploymentMode, e.TagProvider, f}
 	if (c.settings == nil || c.settings.Problem == nil) && reflect.DeepEqual(inputs, c.inputs) {
 		return c.settings
@@ -83,13 +85,17 @@ func watches(b *v1alpha1.BidirectionalSpec) func(string) bool {
 	return func(p string) bool { return matches(b.WatchPaths, p) && !matches(b.Guardrails.ExcludePatterns, p) }
 }
 
-// guardPath returns the guard's rule for paths. It includes excludePatterns, because a proposal has whole resources.
+// guardPath returns the guard's rule for paths. It also denies excludePatterns, because a proposal contains all files of a
+// changed resource, also those that are not watched.
 func guardPath(b *v1alpha1.BidirectionalSpec) func(dest string, source plan.Path) (string, bool) {
 	return func(dest string, source plan.Path) (string, bool) {
 		if rule, denied := guard.Path(dest, string(source)); denied {
 			return rule, true
 		}
-		return "guardrails.excludePatterns", matches(b.Guardrails.ExcludePatterns, dest)
+		if matches(b.Guardrails.ExcludePatterns, dest) {
+			return "guardrails.excludePatterns", true
+		}
+		return "", false
 	}
 }
 
@@ -127,6 +133,7 @@ func setFromSpec(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.Bidi
 	return err
 }
 
+// invalid returns an error about spec.bidirectional. ProfilesInvalid is the reason for every invalid spec.
 func invalid(format string, args ...any) error {
 	return failure.New(v1alpha1.ReasonProfilesInvalid, "spec.bidirectional: "+format, args...)
 }
@@ -142,7 +149,7 @@ func baseBranch(gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec) (string
 	}
 	name := strings.TrimPrefix(ref.String(), "refs/heads/")
 	if _, commit := ref.Commit(); commit || strings.HasPrefix(name, "refs/") || name == "HEAD" {
-		return "", invalid("git.ref is no branch: set baseBranch")
+		return "", invalid("git.ref is not a branch: set baseBranch")
 	}
 	return name, nil
 }
@@ -158,26 +165,26 @@ func targetBranch(b *v1alpha1.BidirectionalSpec, f plan.Facts) (string, error) {
 		name = path.Join(name, f.GatewayName)
 	}
 	if strings.HasPrefix(name, "refs/") || syntax.RefProblem("refs/heads/"+name) != "" || syntax.RefProblem(name) != "" {
-		return "", invalid("targetBranch gives %s, which is no name of a branch", failure.Quote(name))
+		return "", invalid("targetBranch gives %s, which is not a valid branch name", failure.Quote(name))
 	}
 	return name, nil
 }
 
 // connectForge creates the remote for pushes and the client of the forge.
 func connectForge(s *propose.Settings, gs *v1alpha1.GatewaySync, b *v1alpha1.BidirectionalSpec, secrets Secrets, o repo.RemoteOptions) error {
-	remote, token, err := Proposals(&gs.Spec, b, secrets, o)
+	remote, token, err := NewProposalRemote(&gs.Spec, b, secrets, o)
 	if err != nil {
 		return err
 	}
-	s.Remote, s.Provider = remote, "none"
-	if !b.CreatesPR() || b.Provider == "none" {
+	s.Remote, s.Provider = remote, forge.NoForge
+	if !b.CreatesPR() || b.Provider == forge.NoForge {
 		return nil
 	}
 	if s.Provider = b.Provider; s.Provider == "" {
 		s.Provider = forge.ProviderOf(gs.Spec.Git.Repo)
 	}
 	if s.Provider == "" {
-		return invalid("the host of git.repo does not tell the kind of the forge: set provider, or createPR: false")
+		return invalid("the forge cannot be recognized from the host of git.repo: set provider, or createPR: false")
 	}
 	s.Forge, err = forge.New(s.Provider, forge.Config{
 		Repository: gs.Spec.Git.Repo, APIBaseURL: b.APIBaseURL, Token: token, Transport: remote.APITransport(),
@@ -190,31 +197,31 @@ func proposalPermissions() map[string]string {
 	return map[string]string{"contents": "write", "pull_requests": "write"}
 }
 
-// Proposals creates the git remote for pushes, and returns a function that returns the token for the forge's API. Both use the
+// NewProposalRemote returns the git remote for pushes, and a function that returns the token for the forge's API. Both use the
 // credentials of b, or those of git if b has none. The caller must Close the remote.
 //
 // It fails with PodRestartNeeded if the pod does not mount the secrets, and with AuthFailed if the credentials cannot push to
 // this kind of address. Remote and function read the secrets on each use. If one cannot be read, that use fails with
 // AuthFailed and names the field.
-func Proposals(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Remote, func(context.Context) (secret.String, error), error) {
+func NewProposalRemote(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSpec, secrets Secrets, o repo.RemoteOptions) (*repo.Remote, func(context.Context) (secret.String, error), error) {
 	u, err := repo.ParseURL(gs.Git.Repo)
 	if err != nil {
 		return nil, nil, err
 	}
-	used, c := &v1alpha1.GatewaySyncSpec{Git: gs.Git, Bidirectional: b}, gitCredentials(gs.Git.Auth)
+	spec, cred := &v1alpha1.GatewaySyncSpec{Git: gs.Git, Bidirectional: b}, gitCredentials(gs.Git.Auth)
 	switch {
 	case b.Auth != nil:
-		used.Git.Auth, c = nil, proposalCredentials(b.Auth)
+		spec.Git.Auth, cred = nil, proposalCredentials(b.Auth)
 	case gs.Git.Auth == nil:
-		c.field = proposalAuth // a repository that anyone may read
+		cred.field = proposalAuth // reads need no credentials here: errors name the field for those of pushes
 	}
-	if err := errors.Join(reachable(secretrefs.ForSync(used), secrets), reachable(secretrefs.ForProposals(used), secrets)); err != nil {
+	if err := errors.Join(reachable(secretrefs.ForSync(spec), secrets), reachable(secretrefs.ForProposals(spec), secrets)); err != nil {
 		return nil, nil, err
 	}
-	if err := c.checkPush(u); err != nil {
+	if err := cred.checkPush(u); err != nil {
 		return nil, nil, err
 	}
-	auth := c.auth(secrets)
+	auth := cred.auth(secrets)
 	auth.CA = plainReader(secretrefs.GitCA, gs.Git.CASecretRef, secrets)
 	if auth.App != nil {
 		auth.App.Permissions = proposalPermissions()
@@ -223,7 +230,7 @@ func Proposals(gs *v1alpha1.GatewaySyncSpec, b *v1alpha1.BidirectionalSpec, secr
 	if err != nil {
 		return nil, nil, err
 	}
-	if auth.App == nil && auth.Token == nil && !u.Local() {
+	if auth.App == nil && auth.Token == nil && !u.Local() { // a local repository has no forge, whose API needs a token
 		return remote, noAPIToken, nil
 	}
 	return remote, remote.APIToken, nil

@@ -38,7 +38,7 @@ func bidirectional(address string, git *v1alpha1.GitAuth, auth *v1alpha1.Proposa
 // push pushes newBranch at an existing commit with the credentials for proposals, and returns the token for the forge's API.
 func push(t *testing.T, spec *v1alpha1.GatewaySyncSpec, secrets Secrets, commit plan.ID) (string, error) {
 	t.Helper()
-	remote, token, err := Proposals(spec, spec.Bidirectional, secrets, repo.RemoteOptions{})
+	remote, token, err := NewProposalRemote(spec, spec.Bidirectional, secrets, repo.RemoteOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -146,7 +146,7 @@ func TestProposalCredentialsOfWrongKind(t *testing.T) {
 		"ssh with an empty auth": {bidirectional(overSSH, nil, &v1alpha1.ProposalAuth{}), "set spec.bidirectional.auth.sshKey"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := Proposals(tt.spec, tt.spec.Bidirectional, LocalSecrets{Dir: t.TempDir()}, repo.RemoteOptions{})
+			_, _, err := NewProposalRemote(tt.spec, tt.spec.Bidirectional, LocalSecrets{Dir: t.TempDir()}, repo.RemoteOptions{})
 			repotest.RequireReason(t, v1alpha1.ReasonAuthFailed, err)
 			assert.ErrorContains(t, err, tt.message)
 		})
@@ -195,7 +195,7 @@ func TestReachableIgnoresProposals(t *testing.T) {
 	spec := bidirectional("https://git.example.com/a/b.git", nil, &v1alpha1.ProposalAuth{Token: tokenOf("push", "token")})
 	m := Mounted{Dir: t.TempDir()}
 	require.NoError(t, Reachable(spec, m))
-	_, _, err := Proposals(spec, spec.Bidirectional, m, repo.RemoteOptions{})
+	_, _, err := NewProposalRemote(spec, spec.Bidirectional, m, repo.RemoteOptions{})
 	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
 	t.Run("signing key", func(t *testing.T) {
 		spec := bidirectional("https://git.example.com/a/b.git", nil, nil)

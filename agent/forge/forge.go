@@ -90,6 +90,7 @@ const (
 	Gitea       = "gitea" // and Forgejo
 	Bitbucket   = "bitbucket"
 	AzureDevOps = "azuredevops"
+	NoForge     = "none" // the branch is only pushed
 )
 
 // New returns the Forge of a repository. It sends nothing yet.
