@@ -55,7 +55,7 @@ func TestAudit(t *testing.T) {
 		b.target.Request = sync.Request{By: "kargo", For: "Stage prod\nby Ann \x1b[2J", At: "2026-11-24T12:00:00Z"}
 		two := b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Write(viewDir+"/note.txt", "new"))
 		r := b.synced()
-		require.Equal(t, sync.Counts{Added: 1, Modified: 2, Total: r.Files.Total}, r.Files)
+		require.Equal(t, sync.Counts{Added: 1, Modified: 2, Total: r.Files.Total}, r.Files, "the view and its resource.json are modified")
 		list := b.audited()
 		require.Len(t, list, 2)
 		assert.Zero(t, list[0].From)
@@ -63,27 +63,27 @@ func TestAudit(t *testing.T) {
 		got := list[1]
 		assert.NotZero(t, got.Time)
 		assert.NotEmpty(t, got.Duration)
-		assert.Contains(t, got.Author, "@", "as git has it")
+		assert.Contains(t, got.Author, "@", "the author of the commit, as in git")
 		raw, err := disk.ReadDiff(b.data, got.Diff)
 		require.NoError(t, err)
 		var d sync.Diff
 		require.NoError(t, json.Unmarshal(raw, &d), string(raw))
-		require.Len(t, d.Changes, 3)
+		require.Len(t, d.Changes, 3) // Changes[1] is resource.json, whose signature differs
 		assert.Equal(t, sync.DiffChange{Path: viewDir + "/note.txt", Action: "added", Checksum: sync.Checksum{After: "git:" + hash("new")}}, d.Changes[0])
 		assert.Equal(t, sync.DiffChange{Path: view, Action: "modified", Checksum: sync.Checksum{Before: "git:" + hash(`{"one": 1}`), After: "git:" + hash(`{"one": 2}`)}}, d.Changes[2])
 		d.Changes = nil
 		assert.Equal(t, sync.Diff{Schema: 1, Gateway: "area-4", Timestamp: got.Time, FromCommit: one, ToCommit: two, FilesAdded: 1, FilesModified: 2, Projects: []string{"line"}}, d)
 		assert.Equal(t, r.Snapshots[0].ID, got.Snapshot)
 		assert.Equal(t, list, r.History)
-		got.Snapshot = ""
-		got.Time, got.Duration, got.Author, got.Diff = list[0].Time, "", "", ""
+		// These fields were compared above, or differ in each run.
+		got.Snapshot, got.Time, got.Duration, got.Author, got.Diff = "", list[0].Time, "", "", ""
 		assert.Equal(t, sync.Audit{
 			Schema: 1, Time: list[0].Time, Namespace: "plant", GatewaySync: "line", Gateway: "area-4", From: one, To: two, Target: two, Ref: "main",
 			Request: sync.Request{By: "kargo", For: "Stage prod by Ann  [2J", At: "2026-11-24T12:00:00Z"},
 			Files:   sync.AuditFiles{Added: 1, Modified: 2}, Projects: 1, Result: sync.Synced, Reason: v1alpha1.ReasonSynced,
 		}, got)
 	})
-	t.Run("a failure once", func(t *testing.T) {
+	t.Run("a repeated failure is recorded once", func(t *testing.T) {
 		b, one := begin(t)
 		two := b.push(gitserver.Write("projects/line/project.json", "{"))
 		b.ended(sync.Error, v1alpha1.ReasonConfigSyntaxError)
@@ -98,7 +98,7 @@ func TestAudit(t *testing.T) {
 		assert.Zero(t, list[1].Files)
 		b.push(gitserver.Write("projects/line/project.json", "{ "))
 		b.ended(sync.Error, v1alpha1.ReasonConfigSyntaxError)
-		assert.Len(t, b.audited(), 3, "of another commit")
+		assert.Len(t, b.audited(), 3, "the failure of another commit is a new record")
 	})
 	t.Run("a restored snapshot", func(t *testing.T) {
 		b, one := begin(t)
@@ -108,7 +108,7 @@ func TestAudit(t *testing.T) {
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		list := b.audited()
 		require.Len(t, list, 3)
-		assert.Equal(t, []string{"", "", b.target.Restore}, []string{list[0].Restore, list[1].Restore, list[2].Restore}, "the id of the request")
+		assert.Equal(t, []string{"", "", b.target.Restore}, []string{list[0].Restore, list[1].Restore, list[2].Restore}, "only the restore names its request")
 		b.target.Retry = annotation.RetryValue(two.String(), restoreTime)
 		b.synced()
 		retried := b.audited()
@@ -129,7 +129,7 @@ func TestAudit(t *testing.T) {
 		list := b.audited()
 		require.Len(t, list, 2)
 		assert.Equal(t, []plan.ID{one, one}, []plan.ID{list[1].From, list[1].To})
-		assert.Equal(t, sync.AuditFiles{Modified: 2, Saved: 2}, list[1].Files, "with the resource.json of the view")
+		assert.Equal(t, sync.AuditFiles{Modified: 2, Saved: 2}, list[1].Files, "the view and its resource.json")
 	})
 	t.Run("a dry run", func(t *testing.T) {
 		b, _ := begin(t)
@@ -138,20 +138,20 @@ func TestAudit(t *testing.T) {
 		b.sync()
 		assert.Len(t, b.audited(), 1)
 	})
-	t.Run("it fits a line whatever the names are", func(t *testing.T) {
+	t.Run("any text of a request gives one valid line", func(t *testing.T) {
 		b, _ := begin(t)
 		b.target.Request = sync.Request{By: strings.Repeat("\x01", 1<<16), For: strings.Repeat("\"\u2028<", 1<<16), At: "\xff\xfe"}
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		assert.Empty(t, b.synced().Notes)
 		assert.Len(t, b.audited(), 2)
 	})
-	t.Run("a record that cannot be written stops no sync", func(t *testing.T) {
+	t.Run("a directory in the place of the record stops no sync", func(t *testing.T) {
 		b, _ := begin(t)
 		name := filepath.Join(b.data, ".stoker/audit.jsonl")
 		require.NoError(t, os.Remove(name))
 		require.NoError(t, os.MkdirAll(filepath.Join(name, "x"), 0o700))
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		b.synced()
-		assert.Len(t, b.audited(), 1, "what was in its place is set aside")
+		assert.Len(t, b.audited(), 1, "the directory is set aside, and a new record begins")
 	})
 }

@@ -18,7 +18,7 @@ import (
 
 var restoreTime = time.Date(2026, 11, 20, 6, 30, 0, 0, time.UTC)
 
-// snapshots returns a bench that takes snapshots.
+// snapshots returns a bench of the gateway area-4, which takes snapshots.
 func snapshots(t *testing.T, o simulator.Options) *bench {
 	t.Helper()
 	b := newBench(t, o)

@@ -93,6 +93,7 @@ func (b *bench) push(edits ...gitserver.Edit) plan.ID {
 	return id
 }
 
+// first returns the edits of the first commit of most tests: a project with a view, and a database connection.
 func first() []gitserver.Edit {
 	resource := func(file string) string {
 		return `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["` + file + `"],"attributes":{}}`
