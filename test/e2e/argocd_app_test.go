@@ -181,7 +181,7 @@ func (d *deployment) adaptToCluster(u *unstructured.Unstructured) {
 		set(u, d.git.URL(d.repoName), "repo")
 		set(u, map[string]any{"name": "git-ca", "key": "ca.crt"}, "caSecretRef")
 		set(u, d.class, "storageClassName")
-		set(u, map[string]any{"hooks": hooksImage, "gateway": gateImage}, "images")
+		set(u, map[string]any{"hooks": hooksImage, "gateway": gatewayImageRef}, "images")
 	case "Kustomization":
 		set(u, d.namespace, "namespace")
 	case "Role":
@@ -199,7 +199,7 @@ func (d *deployment) adaptToCluster(u *unstructured.Unstructured) {
 	case "StatefulSet":
 		pod := ensureMap(u.Object, "spec", "template", "spec")
 		pod["terminationGracePeriodSeconds"] = int64(10)
-		containers(pod, gateImage)
+		containers(pod, gatewayImageRef)
 		for _, c := range list(pod, "containers") {
 			ensureMap(c, "readinessProbe")["periodSeconds"] = int64(1)
 		}

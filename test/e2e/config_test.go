@@ -24,7 +24,7 @@ import (
 	"stoker.io/stoker/test/gitserver"
 )
 
-// The namespaces whose ConfigSyncs the chart's program applies.
+// The namespaces whose ConfigSyncs are applied by the ConfigSync program of the chart (component configsync).
 const (
 	paired   = "paired"
 	vanishes = "configs-deleted"
@@ -54,15 +54,15 @@ func (w *world) team(t *testing.T, namespace string) *plant {
 	return p
 }
 
-// apply applies a file of an example, with changes of its text; an old text and its new one in turn.
-func (p *plant) apply(file string, changes ...string) {
+// apply applies a file of an example after replacing old texts by new ones, which are given in pairs.
+func (p *plant) apply(file string, oldNew ...string) {
 	p.t.Helper()
 	content, err := os.ReadFile(filepath.Join(p.module, "examples", "config", file))
 	require.NoError(p.t, err)
 	text := string(content)
-	for i := 0; i < len(changes); i += 2 {
-		require.Contains(p.t, text, changes[i], file)
-		text = strings.ReplaceAll(text, changes[i], changes[i+1])
+	for i := 0; i < len(oldNew); i += 2 {
+		require.Contains(p.t, text, oldNew[i], file)
+		text = strings.ReplaceAll(text, oldNew[i], oldNew[i+1])
 	}
 	p.ApplyYAML(p.t, p.namespace, text)
 }
@@ -82,26 +82,27 @@ func (p *plant) configReady(name, commit string) {
 	})
 }
 
-// pairing is what the gateway of the paired example showed over time.
+// pairing is what the gateway of the paired example showed over time, as pairs of the shift hours in its environment and in its
+// script, such as 8/12. The pair is "" if no gateway serves.
 type pairing struct {
 	p       *plant
-	scripts map[string]string        // by digest
-	seen    map[string]time.Duration // how long each pair was shown at a time
-	order   []string
-	since   time.Time
+	scripts map[string]string        // hours by digest of the script
+	longest map[string]time.Duration // longest uninterrupted time that each pair was shown
+	order   []string                 // each pair that was shown, without repetitions in a row
+	since   time.Time                // when the last one was first shown
 }
 
-// look notes which hours the environment of the pod and its script show: "8/8", or "" if no gateway serves.
-func (s *pairing) look() string {
-	now := s.pair()
+// observe records the current pair and returns it.
+func (s *pairing) observe() string {
+	now := s.currentPair()
 	if n := len(s.order); n == 0 || s.order[n-1] != now {
 		s.order, s.since = append(s.order, now), time.Now()
 	}
-	s.seen[now] = max(s.seen[now], time.Since(s.since))
+	s.longest[now] = max(s.longest[now], time.Since(s.since))
 	return now
 }
 
-func (s *pairing) pair() string {
+func (s *pairing) currentPair() string {
 	p := s.p
 	pod, err := p.client.CoreV1().Pods(p.namespace).Get(p.ctx, "line-0", metav1.GetOptions{})
 	if err != nil || pod.DeletionTimestamp != nil || !isReady(pod) {
@@ -110,8 +111,9 @@ func (s *pairing) pair() string {
 	i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == "gateway" })
 	env, err := p.client.CoreV1().ConfigMaps(p.namespace).Get(p.ctx, pod.Spec.Containers[i].EnvFrom[0].ConfigMapRef.Name, metav1.GetOptions{})
 	if err != nil {
-		if now, again := p.client.CoreV1().Pods(p.namespace).Get(p.ctx, "line-0", metav1.GetOptions{}); apierrors.IsNotFound(err) && again == nil && now.UID == pod.UID && now.DeletionTimestamp == nil {
-			return "the environment of a running pod is gone"
+		current, podErr := p.client.CoreV1().Pods(p.namespace).Get(p.ctx, "line-0", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) && podErr == nil && current.UID == pod.UID && current.DeletionTimestamp == nil {
+			return "the environment of a running pod is gone" // the ConfigMap was pruned too early
 		}
 		return ""
 	}
@@ -123,29 +125,29 @@ func (s *pairing) pair() string {
 	return env.Data["SHIFT_HOURS"] + "/" + s.scripts[files["code.py"]]
 }
 
-// shows waits until the gateway shows a pair.
-func (s *pairing) shows(want string) {
+// waitFor waits until the gateway shows a pair.
+func (s *pairing) waitFor(want string) {
 	s.p.t.Helper()
 	s.p.eventually(s.p.t, "environment and script are "+want, func() string {
-		if now := s.look(); now != want {
+		if now := s.observe(); now != want {
 			return now
 		}
 		return ""
 	})
 }
 
-// The example in examples/config/paired: the environment of a gateway and the script that needs it come from one commit. The chart's
-// program applies the first, the agent the second.
-func environmentAndViewsFromOneCommit(t *testing.T, w *world) {
+// The example in examples/config/paired: the environment of a gateway and the script that needs it come from one commit. The
+// ConfigSync program of the chart applies the first, the agent the second.
+func environmentAndScriptFromOneCommit(t *testing.T, w *world) {
 	p := w.team(t, paired)
 	files := example(t, filepath.Join(w.module, "examples", "config", "paired", "repository"))
-	set := files["kubernetes/line.yaml"]
-	set = strings.ReplaceAll(set, "image: inductiveautomation/ignition:8.3.8", "image: "+gateImage+"\n          imagePullPolicy: Never")
-	set = strings.Replace(set, "accessModes:", "storageClassName: "+p.volumes(1)+"\n        accessModes:", 1)
-	files["kubernetes/line.yaml"] = strings.Replace(set, "periodSeconds: 5", "periodSeconds: 1", 1)
+	manifest := files["kubernetes/line.yaml"]
+	manifest = strings.ReplaceAll(manifest, "image: inductiveautomation/ignition:8.3.8", "image: "+gatewayImageRef+"\n          imagePullPolicy: Never")
+	manifest = strings.Replace(manifest, "accessModes:", "storageClassName: "+p.volumes(1)+"\n        accessModes:", 1)
+	files["kubernetes/line.yaml"] = strings.Replace(manifest, "periodSeconds: 5", "periodSeconds: 1", 1)
 	eight := p.repo.Commit("eight hours", gitserver.Files(files))
 	script := files[shiftScript] + "\n# for shifts of twelve hours\n"
-	s := &pairing{p: p, scripts: map[string]string{digestOf(files[shiftScript]): "8", digestOf(script): "12"}, seen: map[string]time.Duration{}}
+	s := &pairing{p: p, scripts: map[string]string{digestOf(files[shiftScript]): "8", digestOf(script): "12"}, longest: map[string]time.Duration{}}
 
 	p.apply("paired/account.yaml")
 	p.apply("paired/gatewaysync.yaml", "https://git.example.com/plant.git", w.git.URL(p.repoName), "    ref: main\n", "    ref: main\n    caSecretRef: {name: git-credentials, key: ca.crt}\n",
@@ -157,23 +159,23 @@ func environmentAndViewsFromOneCommit(t *testing.T, w *world) {
 	}
 	require.NoError(t, os.WriteFile(objects, []byte(stoker("config", "render", "line", "--ref", "main", "--output", "yaml")), 0o600))
 	p.kubectl(t, "apply", "--namespace", p.namespace, "--filename", objects)
-	s.shows("8/8")
+	s.waitFor("8/8")
 	p.configReady("line", eight)
 
 	twelve := p.repo.Commit("twelve hours", gitserver.Write("kubernetes/line.env", strings.Replace(files["kubernetes/line.env"], "=8", "=12", 1)), gitserver.Write(shiftScript, script))
-	s.shows("12/12")
+	s.waitFor("12/12")
 	p.configReady("line", twelve)
-	assert.Equal(t, "12/12", s.look())
+	assert.Equal(t, "12/12", s.observe(), "still, after the ConfigSync is Ready")
 	for _, pair := range s.order {
-		assert.Contains(t, []string{"", "8/8", "8/12", "12/12"}, pair, "a pod with the new environment starts with the new script: %v", s.order)
+		assert.Contains(t, []string{"", "8/8", "8/12", "12/12"}, pair, "12/8 must never be shown: a pod with the new environment must start with the new script; pairs in order: %q", s.order)
 	}
-	w.say("%s: the new script ran with the old environment for %s", short(t), s.seen["8/12"].Round(time.Millisecond))
-	assert.Less(t, s.seen["8/12"], time.Minute)
+	w.say("%s: the new script ran with the old environment for %s", short(t), s.longest["8/12"].Round(time.Millisecond))
+	assert.Less(t, s.longest["8/12"], time.Minute)
 	stoker("wait", "gatewaysync/line", "--timeout", liveness.String())
 	stoker("wait", "configsync/line", "--timeout", liveness.String())
 
 	stoker("rollback", "line", "--to", eight)
-	s.shows("8/8")
+	s.waitFor("8/8")
 	p.configReady("line", eight)
 	p.eventually(t, "one environment is left", func() string {
 		names := p.kubectl(t, "get", "configmaps", "--namespace", p.namespace, "--output", "name")
@@ -182,13 +184,14 @@ func environmentAndViewsFromOneCommit(t *testing.T, w *world) {
 		}
 		return ""
 	})
-	said := p.kubectl(t, "logs", "--namespace", release, "--selector", "app.kubernetes.io/component=configsync", "--tail=-1")
-	assert.Contains(t, said, "ConfigSync applied", "the chart's program did it")
-	w.checkSaid(t, said)
+	logs := p.kubectl(t, "logs", "--namespace", release, "--selector", "app.kubernetes.io/component=configsync", "--tail=-1")
+	assert.Contains(t, logs, "ConfigSync applied", "the ConfigSync program of the chart applied it")
+	w.checkSaid(t, logs)
 }
 
-// config creates a ConfigSync for one file of the repository, whose ConfigMap it deletes when it is deleted.
-func (p *plant) config(name string) {
+// createConfigSync creates a ConfigSync with the deletionPolicy Delete. It applies one file of the repository, with a ConfigMap
+// of its name.
+func (p *plant) createConfigSync(name string) {
 	p.t.Helper()
 	p.repo.Commit(name, gitserver.Write(name+"/a.yaml", fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s}, data: {a: b}}", name)))
 	p.apply("configsync.yaml", "https://git.example.com/plant.git", p.git.URL(p.repoName), "name: plant", "name: "+name, "path: kubernetes", "path: "+name, "spec:\n", "spec:\n  deletionPolicy: Delete\n")
@@ -216,7 +219,7 @@ func (p *plant) gone(what, name string) {
 func aNamespaceGoesWithItsConfigSync(t *testing.T, w *world) {
 	p := w.team(t, vanishes)
 	p.apply("account.yaml")
-	p.config("site")
+	p.createConfigSync("site")
 	p.kubectl(t, "delete", "namespace", p.namespace, "--wait=false")
 	p.gone("namespace", p.namespace)
 }
@@ -226,8 +229,8 @@ func aNamespaceGoesWithItsConfigSync(t *testing.T, w *world) {
 func anUninstallLeavesWhatIsNotDeleted(t *testing.T, w *world) {
 	p := w.team(t, stays)
 	p.apply("account.yaml")
-	p.config("before")
-	p.config("plant")
+	p.createConfigSync("before")
+	p.createConfigSync("plant")
 	p.kubectl(t, "delete", "configsync.stoker.io", "before", "--namespace", p.namespace)
 	assert.False(t, p.hasConfigMap("before"))
 	require.True(t, p.hasConfigMap("plant"))
@@ -239,7 +242,7 @@ func anUninstallLeavesWhatIsNotDeleted(t *testing.T, w *world) {
 		return w.kubectl(t, "get", "deployments,pods,roles,rolebindings,serviceaccounts,services", "--namespace", release, "--selector", "app.kubernetes.io/managed-by=Helm", "--output", "name")
 	})
 	p.kubectl(t, "delete", "configsync.stoker.io", "plant", "--namespace", p.namespace, "--wait=false")
-	time.Sleep(5 * time.Second)
+	time.Sleep(5 * time.Second) // nothing may delete the ConfigMap now that no program runs
 	assert.True(t, p.hasConfigMap("plant"))
 	shell := p.reader()
 	commands := 0

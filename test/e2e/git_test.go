@@ -73,7 +73,7 @@ func (p *plant) waitForCondition(kind string, status metav1.ConditionStatus, rea
 // A wrong git password is reported as AuthFailed, also by kubectl describe, and does not keep the gateway from starting.
 func wrongSecretIsReported(t *testing.T, w *world) {
 	p := w.plant(t)
-	p.password = "wrong-" + secretValue()
+	p.password = "wrong-" + randomSecret()
 	p.replaceSecret("git-credentials", "token", p.password)
 	p.gatewaySync()
 	p.gateways(replicas(1))

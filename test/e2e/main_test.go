@@ -98,7 +98,7 @@ var sideBySide = []scenario{
 	{"a redundant pair is synced, its backup on standby", aPairIsSynced},
 	{"a Designer save is proposed as a branch and merged", designerSaveIsProposed},
 	{"a pod that requires its agent is refused without a GatewaySync", podThatRequiresAgent},
-	{"a ConfigSync and its gateway take environment and scripts from one commit", environmentAndViewsFromOneCommit},
+	{"a ConfigSync and its gateway take environment and scripts from one commit", environmentAndScriptFromOneCommit},
 	{"a ConfigSync that deletes its objects does not hold its namespace", aNamespaceGoesWithItsConfigSync},
 }
 

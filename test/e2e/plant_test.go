@@ -215,7 +215,7 @@ func (p *plant) gateways(changes ...func(*appsv1.StatefulSet)) *appsv1.StatefulS
 	template := &set.Spec.Template.Spec
 	for _, list := range [][]corev1.Container{template.InitContainers, template.Containers} {
 		for i := range list {
-			list[i].Image, list[i].ImagePullPolicy = gateImage, corev1.PullNever
+			list[i].Image, list[i].ImagePullPolicy = gatewayImageRef, corev1.PullNever
 		}
 	}
 	template.Containers[0].ReadinessProbe.PeriodSeconds = 1

@@ -37,12 +37,12 @@ const (
 	// liveness bounds one step: ten times its duration on a busy machine with two cores.
 	liveness = 10 * time.Minute
 
-	nodes      = 2
-	release    = "stoker-system" // namespace of the release
-	gitUser    = "git"
-	imageTag   = "e2e"
-	gateImage  = "registry.local/gateway:" + imageTag
-	hooksImage = "registry.local/hooks:" + imageTag
+	nodes           = 2
+	release         = "stoker-system" // namespace of the release
+	gitUser         = "git"
+	imageTag        = "e2e"
+	gatewayImageRef = "registry.local/gateway:" + imageTag
+	hooksImage      = "registry.local/hooks:" + imageTag
 )
 
 // world is the cluster with Stoker installed, and the git server.
@@ -81,7 +81,7 @@ func newWorld(t *testing.T, lines *document.Commands) *world {
 	context.AfterFunc(ctx, stop)
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	t.Cleanup(func() { cancel(); stop() })
-	w := &world{ctx: ctx, began: time.Now(), lines: lines, password: secretValue(), pushPassword: secretValue(), gatewayToken: "e2e:" + secretValue(), webhookToken: secretValue()}
+	w := &world{ctx: ctx, began: time.Now(), lines: lines, password: randomSecret(), pushPassword: randomSecret(), gatewayToken: "e2e:" + randomSecret(), webhookToken: randomSecret()}
 	w.say("a cluster with %d nodes", nodes)
 	w.Cluster = kubetest.Full(t, nodes)
 	w.client = w.Client(t)
