@@ -50,11 +50,11 @@ func TestExampleHooksAndWaves(t *testing.T) {
 	for dir, objects := range examples(t) {
 		for _, obj := range objects {
 			name := dir + ": " + obj.GetKind() + " " + obj.GetName() + obj.GetGenerateName()
-			notes := obj.GetAnnotations()
-			if text, there := notes[common.AnnotationSyncWave]; there {
+			annotations := obj.GetAnnotations()
+			if text, there := annotations[common.AnnotationSyncWave]; there {
 				assert.Equal(t, text, strconv.Itoa(syncwaves.Wave(obj)), "%s: a wave that is no number counts as 0", name)
 			}
-			text, isHook := notes[common.AnnotationKeyHook]
+			text, isHook := annotations[common.AnnotationKeyHook]
 			assert.Equal(t, isHook, hook.IsHook(obj), name)
 			if !isHook {
 				assert.Empty(t, obj.GetGenerateName(), "%s: only hooks may have generateName", name)
@@ -62,7 +62,7 @@ func TestExampleHooksAndWaves(t *testing.T) {
 			}
 			assert.Len(t, hook.Types(obj), len(strings.Split(text, ",")), "%s: Argo CD drops words that it does not know: %s", name, text)
 			policies := hook.DeletePolicies(obj)
-			assert.Len(t, policies, len(strings.Split(notes[common.AnnotationKeyHookDeletePolicy], ",")), name)
+			assert.Len(t, policies, len(strings.Split(annotations[common.AnnotationKeyHookDeletePolicy], ",")), name)
 			generated := obj.GetGenerateName() != ""
 			assert.NotEqual(t, generated, slices.Contains(policies, common.HookDeletePolicyBeforeHookCreation),
 				"%s: with generateName no sync would find the hook of the one before it; with a fixed name the next one would be in its way", name)
