@@ -30,7 +30,7 @@ func printable(s string) string {
 }
 
 func showProposal(d *disk.Dir, in invocation) error {
-	r, err := propose.Recorded(d)
+	r, err := propose.LoadSummary(d)
 	if err != nil {
 		return err
 	}

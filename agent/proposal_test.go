@@ -53,7 +53,7 @@ modified  projects/line/a.json  site/projects/line/a.json
 	t.Run("as JSON", func(t *testing.T) {
 		code, out, _ := show("show", "-o", "json", "--data-dir", data)
 		assert.Equal(t, exitDone, code)
-		var r propose.Recording
+		var r propose.Summary
 		require.NoError(t, json.Unmarshal([]byte(out), &r))
 		assert.EqualValues(t, 3, r.Number)
 		assert.Equal(t, []propose.Change{{Path: "projects/line/a.json", Source: "site/projects/line/a.json", Op: propose.Modified}}, r.Changes)

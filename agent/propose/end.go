@@ -3,6 +3,7 @@ package propose
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"stoker.io/stoker/agent/forge"
@@ -41,7 +42,7 @@ func (p *Proposer) poll(ctx context.Context, s *Settings) (time.Time, error) {
 				if p.built != nil && r.covers(p.built) { // without the files that a sync has overwritten
 					r.close(p.built.Digest)
 				}
-				r.end(string(v1alpha1.ProposalClosed))
+				r.end(v1alpha1.ProposalClosed)
 			case pr.State == forge.Merged:
 				p.Log.Info("pull request merged", "url", r.URL)
 				r.Merged = true
@@ -58,20 +59,54 @@ func (p *Proposer) poll(ctx context.Context, s *Settings) (time.Time, error) {
 
 // finish ends the proposal. It first closes the pull request and deletes the branch, and tries that until it succeeds.
 func (p *Proposer) finish(ctx context.Context, s *Settings, base Base, notes Notes, how v1alpha1.ProposalState, comment string) (time.Time, error) {
-	p.rec.Ending, p.rec.Comment = string(how), comment
+	p.rec.FinalState, p.rec.Comment = how, comment
 	if err := p.rec.save(notes); err != nil {
 		return time.Time{}, err
 	}
 	p.forgetChanges()
-	p.show()
+	p.setFromRecord()
 	rec := p.rec.clone()
 	p.start(ctx, func(ctx context.Context) outcome {
 		if err := remove(ctx, s, base, rec); err != nil {
 			return outcome{err: err}
 		}
-		return outcome{apply: func(r *record) { r.end(r.Ending) }}
+		return outcome{apply: func(r *record) { r.end(r.FinalState) }}
 	})
 	return time.Time{}, nil
+}
+
+// merged reports whether the commit on the disk has the proposed files.
+func (p *Proposer) merged(b Base) (bool, error) {
+	if !p.rec.active() || b.Commit == p.rec.BranchedFrom { // that commit lacks the changes
+		return false, nil
+	}
+	for source, want := range p.rec.Files {
+		id, err := lookup(b.Objects, b.Root, source)
+		if err != nil || id != want.ID {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// lookup returns the id of the entry at a path of a tree; zero if there is none.
+func lookup(objects plan.Objects, root plan.ID, source plan.Path) (plan.ID, error) {
+	e := plan.Entry{Mode: plan.Directory, ID: root}
+	for name := range strings.SplitSeq(string(source), "/") {
+		if e.Mode != plan.Directory {
+			return plan.ID{}, nil
+		}
+		entries, err := objects.Tree(e.ID)
+		if err != nil {
+			return plan.ID{}, err
+		}
+		i := slices.IndexFunc(entries, func(e plan.Entry) bool { return e.Name == name })
+		if i < 0 {
+			return plan.ID{}, nil
+		}
+		e = entries[i]
+	}
+	return e.ID, nil
 }
 
 // remove closes the pull request, unless it is merged, and deletes the branch. A branch whose tip is not a commit of this gateway's agent
@@ -92,7 +127,7 @@ func remove(ctx context.Context, s *Settings, base Base, rec record) error {
 			return err
 		}
 	}
-	if s.Forge != nil && rec.Number > 0 && rec.Ending != string(v1alpha1.ProposalMerged) {
+	if s.Forge != nil && rec.Number > 0 && rec.FinalState != v1alpha1.ProposalMerged {
 		pr, err := s.pullRequest(ctx, rec.Number)
 		if err == nil && pr != nil && pr.State == forge.Open {
 			err = s.retract(ctx, pr, rec.Comment)

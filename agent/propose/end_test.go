@@ -154,7 +154,7 @@ func TestEndOfAProposal(t *testing.T) {
 		pl.repo.Checkout("main")
 		id, err := plan.ParseID(tip)
 		require.NoError(t, err)
-		forged := record{LastTip: id, Ended: "Merged"}
+		forged := record{LastTip: id, LastState: v1alpha1.ProposalMerged}
 		require.NoError(t, forged.save(g.notes))
 		g.save(`{"v":2}`)
 		g.settle(minute)

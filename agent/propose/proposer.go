@@ -2,6 +2,7 @@ package propose
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/forge"
+	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
 	"stoker.io/stoker/api/v1alpha1"
 )
@@ -74,18 +76,18 @@ type Proposer struct {
 	rec    record
 	status v1alpha1.Proposal
 
-	fingerprint string    // of the changed files
+	fingerprint string    // of the changed files, see fingerprint
 	stableSince time.Time // when fingerprint last changed
 	firstSeen   time.Time // when the first change after the last build was seen
 	built       *Changes  // without content between two calls of Step
-	builtOf     string    // the fingerprint and the commit that built was made of
+	builtFrom   string    // the fingerprint and the commit that built was made of
 
 	job         *job
 	done        chan struct{}
 	failures    int               // in a row
 	lastFailure v1alpha1.Proposal // with its reason and message
 	nextAttempt time.Time         // after a failure
-	declinedOf  string            // builtOf of the changes that the server declined; other changes do not wait for nextAttempt
+	declined    string            // builtFrom of the changes whose push the server declined; "" if it declined none
 	nextPoll    time.Time
 	revert      bool // the spec says onClosed: revert
 }
@@ -116,7 +118,7 @@ func (p *Proposer) Recall(n Notes) *v1alpha1.Proposal {
 		if err := p.load(n); err != nil {
 			return nil
 		}
-		p.show()
+		p.setFromRecord()
 	}
 	return p.shown()
 }
@@ -184,7 +186,7 @@ func (p *Proposer) Step(ctx context.Context, s *Settings, in Input) (*v1alpha1.P
 		p.built = p.built.withoutContent()
 	}
 	if err != nil {
-		p.fail(err)
+		p.setFailed(err)
 		next = p.nextAttempt
 	}
 	return p.shown(), next
@@ -207,7 +209,7 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	}
 	if (len(in.Changed) == 0 || in.Standby) && !p.rec.active() {
 		p.forgetChanges()
-		p.show()
+		p.setFromRecord()
 		return time.Time{}, nil
 	}
 	p.revert = s.Revert
@@ -224,11 +226,11 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 	if err != nil {
 		return time.Time{}, err
 	}
-	if p.rec.Ending != "" {
+	if p.rec.FinalState != "" {
 		if p.Now().Before(p.nextAttempt) {
 			return p.nextAttempt, nil
 		}
-		return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalState(p.rec.Ending), p.rec.Comment)
+		return p.finish(ctx, s, base, in.Notes, p.rec.FinalState, p.rec.Comment)
 	}
 	if merged, err := p.merged(base); err != nil {
 		return time.Time{}, err
@@ -237,7 +239,7 @@ func (p *Proposer) step(ctx context.Context, s *Settings, in Input) (time.Time, 
 		return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalMerged, "")
 	}
 	if in.Standby {
-		p.show()
+		p.setFromRecord()
 		return p.poll(ctx, s)
 	}
 	if in.Renew != "" && in.Renew != p.rec.Renewed {
@@ -265,23 +267,24 @@ func (p *Proposer) follow(ctx context.Context, s *Settings, in Input, base Base)
 		if len(c.Files) == 0 || !p.rec.covers(c) { // the gateway has the merge; a reviewer may have changed the files before
 			return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalMerged, "")
 		}
-		p.show() // the commit on the disk is older than the merge
+		p.setFromRecord() // the commit on the disk is older than the merge
 		return time.Time{}, nil
 	case len(c.Refused) > 0:
-		p.refused(c)
+		p.setRefused(c)
 		return p.poll(ctx, s)
 	case len(c.Files) == 0 && active && !p.rec.hasOverwritten() && !p.rec.Foreign:
 		return p.finish(ctx, s, base, in.Notes, v1alpha1.ProposalWithdrawn, "The change was undone on the gateway.")
 	case len(c.Files) == 0 || p.upToDate(s, c):
-		p.show()
+		p.setFromRecord()
 		return p.poll(ctx, s)
 	case slices.Contains(p.rec.Closed, c.Digest):
-		p.set(s, v1alpha1.ProposalClosed, len(c.Files), "the pull request with these changes was closed; another change, or --renew, is proposed again")
+		p.setState(s, v1alpha1.ProposalClosed, len(c.Files), "the pull request with these changes was closed; another change, or --renew, is proposed again")
 		return time.Time{}, nil
 	case p.rec.Foreign:
-		p.show()
+		p.setFromRecord()
 		return p.poll(ctx, s)
-	case now.Before(p.nextAttempt) && (p.declinedOf == "" || p.declinedOf == p.builtOf):
+	case now.Before(p.nextAttempt) && (p.declined == "" || p.declined == p.builtFrom):
+		// Changes other than those that the server declined do not wait.
 		if p.status.State == v1alpha1.ProposalSettling {
 			p.status.State = v1alpha1.ProposalPushing
 			p.status.Message = "the last attempt failed; the next one is at " + p.nextAttempt.UTC().Format(time.TimeOnly)
@@ -294,7 +297,7 @@ func (p *Proposer) follow(ctx context.Context, s *Settings, in Input, base Base)
 		return at, nil
 	}
 	if c.bare { // an earlier Step dropped the content: build the same changes again
-		p.builtOf = ""
+		p.builtFrom = ""
 		return p.follow(ctx, s, in, base)
 	}
 	p.begin(ctx, s, c, base, in.Notes)
@@ -306,8 +309,8 @@ func (p *Proposer) upToDate(s *Settings, c *Changes) bool {
 	return p.rec.active() && c.Digest == p.rec.Digest && p.rec.Pending.IsZero() && (s.Forge == nil || p.rec.listed())
 }
 
-// set sets the status to a state of the changes on the disk.
-func (p *Proposer) set(s *Settings, state v1alpha1.ProposalState, files int, message string) {
+// setState sets the status to a state of the changes on the disk.
+func (p *Proposer) setState(s *Settings, state v1alpha1.ProposalState, files int, message string) {
 	p.status = v1alpha1.Proposal{State: state, Branch: s.Branch, URL: p.rec.URL, Number: p.rec.Number, Files: int32(files), Message: message}
 }
 
@@ -331,8 +334,8 @@ func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, time.Tim
 			p.firstSeen = now
 		}
 	}
-	of := current + base.Commit.String()
-	if p.builtOf == of {
+	from := current + " " + base.Commit.String()
+	if p.builtFrom == from {
 		return p.withOverwritten(s, base, p.built), time.Time{}, nil
 	}
 	ready := p.stableSince.Add(s.Debounce)
@@ -341,7 +344,7 @@ func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, time.Tim
 	}
 	if now.Before(ready) {
 		n := len(in.Changed)
-		p.set(s, v1alpha1.ProposalSettling, n, fmt.Sprintf("%d changed files; waiting until nothing changes for %s", n, s.Debounce))
+		p.setState(s, v1alpha1.ProposalSettling, n, fmt.Sprintf("%d changed files; waiting until nothing changes for %s", n, s.Debounce))
 		return nil, ready, nil
 	}
 	c, err := Build(base, in.Changed, s.Limits, s.Guard)
@@ -352,18 +355,31 @@ func (p *Proposer) changes(s *Settings, in Input, base Base) (*Changes, time.Tim
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	p.built, p.builtOf, p.firstSeen = c, of, time.Time{}
+	p.built, p.builtFrom, p.firstSeen = c, from, time.Time{}
 	return p.withOverwritten(s, base, c), time.Time{}, nil
+}
+
+// fingerprint returns a hash over the Stat of files, in hexadecimal digits. It changes if one of them is written.
+func fingerprint(state plan.State, paths []string) (string, error) {
+	h := fnv.New128a()
+	for _, p := range paths {
+		st, err := state.Stat(p)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%q %+v\n", p, st)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // forgetChanges forgets changes that are gone.
 func (p *Proposer) forgetChanges() {
-	p.fingerprint, p.firstSeen, p.stableSince, p.built, p.builtOf = "", time.Time{}, time.Time{}, nil, ""
+	p.fingerprint, p.firstSeen, p.stableSince, p.built, p.builtFrom = "", time.Time{}, time.Time{}, nil, ""
 }
 
 // begin starts a push of changes, or continues one that was interrupted.
 func (p *Proposer) begin(ctx context.Context, s *Settings, c *Changes, base Base, notes Notes) {
-	p.set(s, v1alpha1.ProposalPushing, len(c.Files), "pushing")
+	p.setState(s, v1alpha1.ProposalPushing, len(c.Files), "pushing")
 	rec := p.rec.clone()
 	w := &push{s: s, c: c, built: p.built, base: base, notes: notes, log: p.Log, now: p.Now, opened: p.Opened, wait: p.Wait}
 	p.start(ctx, func(ctx context.Context) outcome { return w.run(ctx, rec) })
@@ -405,8 +421,8 @@ func (p *Proposer) collect(notes Notes) error {
 	if o.err != nil {
 		return o.err
 	}
-	p.failures, p.nextAttempt, p.declinedOf, p.nextPoll = 0, time.Time{}, "", p.Now().Add(jitter(pollEvery, p.rec.Branch))
-	p.show()
+	p.failures, p.nextAttempt, p.declined, p.nextPoll = 0, time.Time{}, "", p.Now().Add(jitter(pollEvery, p.rec.Branch))
+	p.setFromRecord()
 	return nil
 }
 

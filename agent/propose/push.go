@@ -76,7 +76,7 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	}
 	if tip.IsZero() { // the first push, or the branch was deleted: it starts again from the commit on the disk
 		w.c = w.built
-		rec.Base, rec.Number, rec.URL, rec.Shared, rec.Merged = w.base.Commit, 0, "", false, false
+		rec.BranchedFrom, rec.Number, rec.URL, rec.Shared, rec.Merged = w.base.Commit, 0, "", false, false
 	}
 	parent := tip
 	if parent.IsZero() {
@@ -84,11 +84,11 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	}
 	now := w.now()
 	who := author(w.s.Identity, w.c, w.s.Authors, now)
-	draft, err := w.draft(rec.Base)
+	draft, err := w.draft(rec.BranchedFrom)
 	if err != nil {
 		return rec, err
 	}
-	commit, err := draft.MakeCommit(parent, who, stoker(now), message(w.s.Identity, w.c, w.s.Authors, rec.Base), w.s.Sign)
+	commit, err := draft.MakeCommit(parent, who, stoker(now), message(w.s.Identity, w.c, w.s.Authors, rec.BranchedFrom), w.s.Sign)
 	if err != nil {
 		return rec, err
 	}
@@ -97,7 +97,7 @@ func (w *push) branch(ctx context.Context, rec record) (record, error) {
 	if err != nil {
 		return rec, err
 	}
-	rec.Branch, rec.Pending, rec.Digest, rec.Files, rec.Ended = w.s.Branch, commit, w.c.Digest, filesOf(w.c), ""
+	rec.Branch, rec.Pending, rec.Digest, rec.Files, rec.LastState = w.s.Branch, commit, w.c.Digest, filesOf(w.c), ""
 	rec.Tip = tip
 	rec.Pushes = append(rec.Pushes, now)
 	if err := rec.save(w.notes); err != nil {
@@ -133,7 +133,7 @@ func (w *push) recover(ctx context.Context, rec record, tip plan.ID) (record, pl
 	case t.gateway != w.s.trailer():
 		return branchTaken("its tip " + tip.Short() + " is a commit of the gateway " + oneLine(t.gateway, 200))
 	case !ended && t.change == w.c.Digest:
-		rec.Branch, rec.Base, rec.Tip, rec.Digest, rec.Files = w.s.Branch, t.base, tip, t.change, filesOf(w.c)
+		rec.Branch, rec.BranchedFrom, rec.Tip, rec.Digest, rec.Files = w.s.Branch, t.base, tip, t.change, filesOf(w.c)
 		rec.verifiedTip = tip
 		w.log.Info("branch adopted", "branch", w.s.Branch, "commit", tip.String())
 		return rec, tip, rec.save(w.notes)

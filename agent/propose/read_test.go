@@ -144,7 +144,7 @@ func TestOtherBranch(t *testing.T) {
 	}
 	g.settle(time.Hour)
 	require.Empty(t, g.state())
-	recorded, err := Recorded(g.notes)
+	recorded, err := LoadSummary(g.notes)
 	require.NoError(t, err)
 	assert.Empty(t, recorded.State)
 	assert.Empty(t, recorded.Changes)

@@ -12,6 +12,7 @@ import (
 
 	"stoker.io/stoker/agent/plan"
 	"stoker.io/stoker/agent/repo"
+	"stoker.io/stoker/api/v1alpha1"
 )
 
 // Notes keeps small texts durably in the data directory. *disk.Dir implements it.
@@ -26,8 +27,9 @@ const recordNote = "proposal"
 // record is what the agent knows about its proposal, written before each push. Programs on the gateway can change it, so it does not say
 // where to push: branch and base come from the spec, and the agent does not touch a branch whose tip is not Tip.
 type record struct {
-	Branch string  `json:"branch"`
-	Base   plan.ID `json:"base"` // the parent of the first commit of the branch
+	Branch string `json:"branch"`
+	// BranchedFrom is the parent of the first commit of the branch: what the gateway ran when the proposal began.
+	BranchedFrom plan.ID `json:"branchedFrom"`
 	// Tip is the last commit that was pushed. Pending is a commit whose push has begun: the server may have it.
 	Tip     plan.ID `json:"tip"`
 	Pending plan.ID `json:"pending"`
@@ -42,18 +44,19 @@ type record struct {
 	// Head is the branch of a shared pull request.
 	Head string `json:"head,omitempty"`
 	// TextDigest is the Digest in the text of the pull request.
-	TextDigest string `json:"listed,omitempty"`
+	TextDigest string `json:"textDigest,omitempty"`
 	// Merged is set if the forge has merged the pull request. The commit on the disk may be older.
 	Merged bool `json:"merged,omitempty"`
 	// Foreign is set if the tip of the branch is a commit of another author.
 	Foreign bool `json:"foreign,omitempty"`
-	// Ending is the last state of a proposal whose pull request is still to be closed and its branch to be deleted. Comment is why.
-	Ending  string `json:"ending,omitempty"`
-	Comment string `json:"comment,omitempty"`
-	// Ended is the last state of a proposal that has ended, shown until the next one begins.
-	Ended string `json:"ended,omitempty"`
+	// FinalState is the state with which the proposal ends: its pull request is still to be closed, and its branch to be deleted. Comment is
+	// why. It is "" if the proposal goes on.
+	FinalState v1alpha1.ProposalState `json:"finalState,omitempty"`
+	Comment    string                 `json:"comment,omitempty"`
+	// LastState is the state with which the last proposal ended. It is shown until the next one begins.
+	LastState v1alpha1.ProposalState `json:"lastState,omitempty"`
 	// LastTip is the tip of the last proposal's branch, which may still exist.
-	LastTip plan.ID `json:"left"`
+	LastTip plan.ID `json:"lastTip"`
 	// Closed are the digests of pull requests that were closed without a merge, newest last.
 	Closed []string `json:"closed,omitempty"`
 	// Renewed is the last request to propose again that was handled.
@@ -83,12 +86,12 @@ const (
 func (r *record) active() bool { return r.Digest != "" }
 
 // end ends the proposal with a state; "" shows none.
-func (r *record) end(how string) {
+func (r *record) end(how v1alpha1.ProposalState) {
 	tip := r.Tip
 	if tip.IsZero() {
 		tip = r.LastTip
 	}
-	*r = record{Ended: how, LastTip: tip, Closed: r.Closed, Pushes: r.Pushes, URL: r.URL, Number: r.Number, Branch: r.Branch, Renewed: r.Renewed}
+	*r = record{LastState: how, LastTip: tip, Closed: r.Closed, Pushes: r.Pushes, URL: r.URL, Number: r.Number, Branch: r.Branch, Renewed: r.Renewed}
 }
 
 // listed reports whether the pull request is open and shows the changes.

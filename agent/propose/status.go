@@ -2,10 +2,8 @@ package propose
 
 import (
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"stoker.io/stoker/agent/forge"
@@ -16,8 +14,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// fail shows a failure and sets when the next attempt is due.
-func (p *Proposer) fail(err error) {
+// setFailed adds a failure to the status, and sets when the next attempt is due.
+func (p *Proposer) setFailed(err error) {
 	reason := failure.Reason(err, v1alpha1.ReasonGitUnreachable)
 	p.failures++
 	wait := backoff.After(reason.Class(), p.failures, pollEvery)
@@ -27,15 +25,15 @@ func (p *Proposer) fail(err error) {
 		}
 	}
 	p.nextAttempt = p.Now().Add(wait)
-	if reason == v1alpha1.ReasonPushRejected {
-		p.declinedOf = p.builtOf
+	if reason == v1alpha1.ReasonPushRejected { // changes other than these need not wait for nextAttempt
+		p.declined = p.builtFrom
 	}
 	message := oneLine(err.Error(), 500)
 	if p.status.Reason != reason || p.status.Message != message {
 		p.Log.Warn("changes not proposed", "reason", reason, "error", err)
 	}
 	state := p.status.State
-	if state == "" || state == v1alpha1.ProposalSettling {
+	if state == "" || state == v1alpha1.ProposalSettling { // what failed is the push, so the agent no longer waits for further changes
 		state = v1alpha1.ProposalPushing
 	}
 	if reason == v1alpha1.ReasonBranchTaken {
@@ -45,8 +43,8 @@ func (p *Proposer) fail(err error) {
 	p.lastFailure = p.status
 }
 
-// refused shows why changes are not proposed.
-func (p *Proposer) refused(c *Changes) {
+// setRefused sets the status to why changes are not proposed.
+func (p *Proposer) setRefused(c *Changes) {
 	first := c.Refused[0]
 	text := first.Path + " " + first.Why
 	if n := len(c.Refused) - 1; n > 0 {
@@ -60,23 +58,23 @@ func (p *Proposer) refused(c *Changes) {
 		Files: int32(len(c.Files)), Refused: int32(len(c.Refused)), Reason: v1alpha1.ReasonChangesRefused, Message: text}
 }
 
-// show sets the status from the record.
-func (p *Proposer) show() {
+// setFromRecord sets the status from the record, and adds the last failure until an attempt succeeds.
+func (p *Proposer) setFromRecord() {
 	r := &p.rec
 	st := v1alpha1.Proposal{Branch: r.Branch, Number: r.Number, URL: r.URL, Files: int32(len(r.Files))}
 	if !r.Tip.IsZero() {
 		st.Commit = r.Tip.String()
 	}
 	switch {
-	case !r.active():
-		st.State = v1alpha1.ProposalState(r.Ended)
-	case r.Ending != "":
-		st.State = v1alpha1.ProposalState(r.Ending)
-	case r.Merged:
+	case !r.active(): // there is none, or the last one has ended
+		st.State = r.LastState
+	case r.FinalState != "": // it ends: its pull request is still to be closed, or its branch to be deleted
+		st.State = r.FinalState
+	case r.Merged: // in git, but the gateway still runs an older commit
 		st.State, st.Message = v1alpha1.ProposalMerged, "the gateway has not received the merge yet"
 	case r.Foreign:
 		st.State, st.Reason, st.Message = v1alpha1.ProposalForeign, v1alpha1.ReasonBranchTaken, "another author committed to the branch: the agent pushes nothing more until the pull request ends"
-	case !r.Pending.IsZero(): // the server has it or not
+	case !r.Pending.IsZero(): // the server may have the commit or not: the push did not end
 		st.State, st.Message = v1alpha1.ProposalPushing, "the push was interrupted, and is tried again"
 	case r.Number > 0:
 		st.State = v1alpha1.ProposalOpen
@@ -89,8 +87,8 @@ func (p *Proposer) show() {
 	p.status = st
 }
 
-// Recording is a recorded proposal as "agent proposal show" prints it.
-type Recording struct {
+// Summary is the recorded proposal as "agent proposal show" prints it.
+type Summary struct {
 	v1alpha1.Proposal
 	Changes []Change `json:"changes,omitempty"`
 }
@@ -104,65 +102,19 @@ type Change struct {
 	Overwritten bool `json:"overwritten,omitempty"`
 }
 
-// Recorded reads the record. Programs on the gateway can change it, so its text may hold control characters.
-func Recorded(n Notes) (Recording, error) {
+// LoadSummary reads the record from the data directory. Programs on the gateway can change it, so its strings may hold control characters:
+// quote them before they go to a terminal.
+func LoadSummary(n Notes) (Summary, error) {
 	rec, err := loadRecord(n)
 	if err != nil {
-		return Recording{}, err
+		return Summary{}, err
 	}
 	p := Proposer{rec: rec}
-	p.show()
-	r := Recording{Proposal: p.status}
+	p.setFromRecord()
+	out := Summary{Proposal: p.status}
 	for _, source := range slices.Sorted(maps.Keys(rec.Files)) {
 		f := rec.Files[source]
-		r.Changes = append(r.Changes, Change{f.Path, source, f.Op, f.Overwritten})
+		out.Changes = append(out.Changes, Change{f.Path, source, f.Op, f.Overwritten})
 	}
-	return r, nil
-}
-
-// fingerprint returns a hash over the Stat of files. It changes when one of them is written.
-func fingerprint(state plan.State, paths []string) (string, error) {
-	h := fnv.New128a()
-	for _, p := range paths {
-		st, err := state.Stat(p)
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(h, "%q %+v\n", p, st)
-	}
-	return string(h.Sum(nil)), nil
-}
-
-// merged reports whether the commit on the disk has the proposed files.
-func (p *Proposer) merged(b Base) (bool, error) {
-	if !p.rec.active() || b.Commit == p.rec.Base {
-		return false, nil
-	}
-	for source, want := range p.rec.Files {
-		id, err := lookup(b.Objects, b.Root, source)
-		if err != nil || id != want.ID {
-			return false, err
-		}
-	}
-	return true, nil
-}
-
-// lookup returns the id of the entry at a path of a tree; zero if there is none.
-func lookup(objects plan.Objects, root plan.ID, source plan.Path) (plan.ID, error) {
-	e := plan.Entry{Mode: plan.Directory, ID: root}
-	for name := range strings.SplitSeq(string(source), "/") {
-		if e.Mode != plan.Directory {
-			return plan.ID{}, nil
-		}
-		entries, err := objects.Tree(e.ID)
-		if err != nil {
-			return plan.ID{}, err
-		}
-		i := slices.IndexFunc(entries, func(e plan.Entry) bool { return e.Name == name })
-		if i < 0 {
-			return plan.ID{}, nil
-		}
-		e = entries[i]
-	}
-	return e.ID, nil
+	return out, nil
 }
