@@ -50,7 +50,7 @@ func (j autoRollback) run(ctx context.Context, err error) error {
 		return err
 	}
 	restore := restorer(j)
-	n, noteErr := restore.loadNote()
+	n, _, noteErr := restore.loadNote()
 	if noteErr != nil {
 		return noteErr
 	}

@@ -63,6 +63,16 @@ func (l loader) load(ctx context.Context) error {
 	return l.recordLoaded()
 }
 
+// loadDiskCommit makes the gateway load the commit on the disk instead of the target.
+func (j *job) loadDiskCommit(ctx context.Context) error {
+	target, h := j.t.Target, j.dir.Manifest().Header()
+	j.t.Ref, j.t.Commit = h.Ref, h.Commit
+	defer func() { j.t.Target = target }()
+	ctx, cancel := outlive(ctx, j.Grace)
+	defer cancel()
+	return loader{j}.load(ctx)
+}
+
 // requireScans makes the gateway scan everything. A standby node does not scan projects, which the pair copies. It scans
 // configuration, which includes what the pair does not copy.
 func (l loader) requireScans() {

@@ -21,24 +21,36 @@ import (
 //
 // An automatic rollback (autorollback.go) restores a snapshot in the same way.
 
-// restoreNote is the note about the last restore.
+// restoreNote is the note in the data directory about the last request to restore a snapshot, or the last automatic rollback. It is in one
+// of three states:
+//
+//	Snapshot  Done
+//	named     false  the snapshot replaces the target, and its files are still to be written
+//	named     true   its files are written, and the target is held off
+//	""        -      nothing replaces the target: the request is not for this gateway, or has lapsed
+//
+// In the last state, Request is the only thing that counts: the same request is not carried out again.
 type restoreNote struct {
-	Request  string  `json:"request"`            // as in Target.Restore
-	Snapshot string  `json:"snapshot,omitempty"` // "" if the restore has lapsed
-	Commit   plan.ID `json:"commit,omitzero"`    // the target that is held off
-	Force    string  `json:"force,omitempty"`    // the force-sync request at that time
-	Retry    string  `json:"retry,omitempty"`    // the request to retry at that time
+	Request  string  `json:"request"` // as in Target.Restore
+	Snapshot string  `json:"snapshot,omitempty"`
+	Commit   plan.ID `json:"commit,omitzero"` // the target that is held off
+	Force    string  `json:"force,omitempty"` // the force-sync request at that time
+	Retry    string  `json:"retry,omitempty"` // the request to retry at that time
 	Done     bool    `json:"done,omitempty"`
 	// Trigger and Cause say why the gateway rolled back automatically; "" for a requested restore.
 	Trigger v1alpha1.AutoRollbackTrigger `json:"trigger,omitempty"`
-	Cause   string                       `json:"why,omitempty"`
-	// RolledBackFrom is the commit of the last automatic rollback.
-	RolledBackFrom plan.ID `json:"tried,omitzero"`
+	Cause   string                       `json:"cause,omitempty"`
+	// RolledBackFrom is the commit of the last automatic rollback. It is kept in every state.
+	RolledBackFrom plan.ID `json:"rolledBackFrom,omitzero"`
 }
 
-const restoreNoteName = "restored"
+const (
+	restoreNoteName = "restored"
+	// unknownSnapshot is the Snapshot of the note that replaces a damaged one. No snapshot has this name.
+	unknownSnapshot = "unknown"
+)
 
-// lapsed reports whether the target is no longer held off.
+// lapsed reports whether the target t is not, or no longer, the commit that is held off.
 func (n restoreNote) lapsed(t Target) bool {
 	return n.Commit != t.Commit || n.Force != t.ForceID || n.Retry != t.Retry && annotation.Retries(t.Retry, t.Commit.String())
 }
@@ -62,26 +74,25 @@ func (n restoreNote) messagePrefix() string {
 // restorer restores snapshots.
 type restorer struct{ *job }
 
-// loadNote returns the note about the last restore. If it is damaged, it may have held off the target, so the target is
-// held off unless its files are on the disk.
-func (j restorer) loadNote() (restoreNote, error) {
+// loadNote returns the note on the disk, or the one that must replace it: replaced reports that the note on the disk is damaged. It may have
+// held off the target, so the target is then held off unless its files are on the disk.
+func (j restorer) loadNote() (n restoreNote, replaced bool, err error) {
 	b, err := j.dir.Note(restoreNoteName)
 	if err != nil || b == nil {
-		return restoreNote{}, err
+		return restoreNote{}, false, err
 	}
-	var n restoreNote
 	if json.Unmarshal(b, &n) == nil {
-		return n, nil
+		return n, false, nil
 	}
-	if h := j.dir.Manifest().Header(); h.Commit == j.t.Commit {
-		return restoreNote{Request: j.t.Restore}, nil
+	if j.dir.Manifest().Header().Commit == j.t.Commit {
+		return restoreNote{Request: j.t.Restore}, true, nil
 	}
-	n = j.newNote("unknown")
+	n = j.newNote(unknownSnapshot)
 	n.Done = true
-	return n, n.save(j.dir)
+	return n, true, nil
 }
 
-// newNote returns the note for a restore instead of the current target.
+// newNote returns a note that a snapshot replaces the current target.
 func (j restorer) newNote(snapshot string) restoreNote {
 	return restoreNote{Request: j.t.Restore, Snapshot: snapshot, Commit: j.t.Commit, Force: j.t.ForceID, Retry: j.t.Retry}
 }
@@ -91,9 +102,12 @@ func (j restorer) run(ctx context.Context) (bool, error) {
 	if j.t.Profile.DryRun || j.resumes {
 		return false, nil
 	}
-	n, changed, err := j.currentNote()
+	n, changed, remark, err := j.updatedNote()
 	if err != nil {
 		return false, err
+	}
+	if remark != "" {
+		j.note("%s", remark)
 	}
 	if changed {
 		if err := n.save(j.dir); err != nil {
@@ -106,11 +120,11 @@ func (j restorer) run(ctx context.Context) (bool, error) {
 	return true, j.restore(ctx, n)
 }
 
-// currentNote returns the note about the restore that replaces the target, and whether it differs from the note on the disk.
-// If its Snapshot is empty, none replaces the target.
-func (j restorer) currentNote() (n restoreNote, changed bool, err error) {
-	if n, err = j.loadNote(); err != nil {
-		return n, false, err
+// updatedNote returns the note on the disk, updated for the target: it takes over a new request, and drops the snapshot of one that has
+// lapsed. changed reports whether the note differs from the one on the disk. remark is for the report; it says why a request is ignored.
+func (j restorer) updatedNote() (n restoreNote, changed bool, remark string, err error) {
+	if n, changed, err = j.loadNote(); err != nil {
+		return n, false, "", err
 	}
 	if j.t.Restore != "" && j.t.Restore != n.Request {
 		rolledBackFrom := n.RolledBackFrom
@@ -118,16 +132,14 @@ func (j restorer) currentNote() (n restoreNote, changed bool, err error) {
 		n.RolledBackFrom = rolledBackFrom
 	}
 	switch {
-	case n.Snapshot == "":
-		return n, changed, nil
+	case n.Snapshot == "": // nothing to drop
 	case n.lapsed(j.t.Target):
+		n.Snapshot, changed = "", true
 	case !n.Done && j.requestOutdated():
-		j.note("the request to restore %s is older than this data volume; ask again to restore it", n.Snapshot)
-	default:
-		return n, changed, nil
+		remark = fmt.Sprintf("the request to restore %s is older than this data volume; ask again to restore it", n.Snapshot)
+		n.Snapshot, changed = "", true
 	}
-	n.Snapshot = ""
-	return n, true, nil
+	return n, changed, remark, nil
 }
 
 // maxRequestAge is the age from which a new data volume ignores a request to restore a snapshot.
@@ -147,8 +159,8 @@ func (e *Engine) Restores(t Task) bool {
 	if err != nil {
 		return false
 	}
-	j := &job{Engine: e, t: t, r: &Report{}, dir: d, from: d.Manifest().Header().Commit}
-	n, _, err := restorer{j}.currentNote()
+	j := &job{Engine: e, t: t, dir: d, from: d.Manifest().Header().Commit}
+	n, _, _, err := restorer{j}.updatedNote()
 	return err == nil && n.Snapshot != ""
 }
 
@@ -161,7 +173,7 @@ func (e *Engine) TargetOnDisk() (Target, error) {
 	}
 	h := d.Manifest().Header()
 	j := &job{Engine: e, t: Task{Target: Target{Ref: h.Ref, Commit: h.Commit}}, dir: d}
-	n, err := restorer{j}.loadNote()
+	n, _, err := restorer{j}.loadNote()
 	if err != nil || n.Snapshot == "" {
 		return j.t.Target, err
 	}
@@ -184,25 +196,19 @@ func (j restorer) restore(ctx context.Context, n restoreNote) error {
 			return err
 		}
 	}
-	if err := j.loadCurrent(ctx); err != nil {
+	if err := j.loadDiskCommit(ctx); err != nil {
 		return fmt.Errorf("%srestored the snapshot %s: %w", n.messagePrefix(), n.Snapshot, err)
 	}
+	state := "the gateway is back at the snapshot " + n.Snapshot + ", commit"
+	if n.Snapshot == unknownSnapshot {
+		state = "the record of the last restore is damaged, so the gateway stays at commit"
+	}
 	return failure.New(v1alpha1.ReasonRolledBack,
-		"%sthe gateway is back at the snapshot %s, commit %s; %s is held off until another commit is requested, or until it is retried (stoker retry NAME)",
-		n.messagePrefix(), n.Snapshot, j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short())
+		"%s%s %s; %s is held off until another commit is requested, or until it is retried (stoker retry NAME)",
+		n.messagePrefix(), state, j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short())
 }
 
-// loadCurrent makes the gateway load the commit on the disk instead of the target.
-func (j *job) loadCurrent(ctx context.Context) error {
-	target, h := j.t.Target, j.dir.Manifest().Header()
-	j.t.Ref, j.t.Commit = h.Ref, h.Commit
-	defer func() { j.t.Target = target }()
-	ctx, cancel := outlive(ctx, j.Grace)
-	defer cancel()
-	return loader{j}.load(ctx)
-}
-
-// restoreFiles returns the files to what they were before the sync of a snapshot.
+// restoreFiles returns the files to what they were before the sync that made the snapshot.
 func (j restorer) restoreFiles(ctx context.Context, id string) error {
 	f := &files{job: j.job}
 	var err error
@@ -215,10 +221,10 @@ func (j restorer) restoreFiles(ctx context.Context, id string) error {
 	done := f.step("plan")
 	p, err := j.plan(ctx, id)
 	done()
-	if err != nil || p.done {
+	if err != nil || p.done { // done: restored before the agent was killed
 		return err
 	}
-	if p.local != nil {
+	if p.local != nil { // the snapshot is on the data volume
 		defer p.local.Close()
 	}
 	f.r.Changes = p.changes
@@ -231,12 +237,12 @@ func (j restorer) restoreFiles(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if p.local != nil {
+	if p.local != nil { // it has the manifest of that time
 		staged.RestoreManifest(p.local)
 	}
 	f.header = &p.header
 	if err := f.apply(ctx, p.changes, staged); err != nil {
 		return err
 	}
-	return j.download.Close()
+	return j.download.Close() // a downloaded archive is no longer needed
 }

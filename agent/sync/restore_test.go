@@ -155,10 +155,17 @@ func TestRestore(t *testing.T) {
 		b.target.Restore = id
 		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		b.put(".stoker/note-restored", "{")
-		b.ended(sync.Error, v1alpha1.ReasonRolledBack)
+		assert.Contains(t, b.ended(sync.Error, v1alpha1.ReasonRolledBack).Message, "the record of the last restore is damaged")
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 		b.push(gitserver.Write(view, `{"one": 3}`))
 		b.target.ForceID = "now"
+		b.synced()
+	})
+	t.Run("a damaged note of a target on the disk holds off no later one", func(t *testing.T) {
+		b, _ := begin(t)
+		b.put(".stoker/note-restored", "{")
+		b.synced()
+		b.push(gitserver.Write(view, `{"one": 3}`))
 		b.synced()
 	})
 }

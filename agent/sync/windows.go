@@ -29,7 +29,7 @@ func (j *job) checkWindows(ctx context.Context) error {
 		return nil
 	}
 	if !j.unloaded.empty() {
-		if err := j.loadCurrent(ctx); err != nil {
+		if err := j.loadDiskCommit(ctx); err != nil {
 			return fmt.Errorf("load %s before %s: %w", j.dir.Manifest().Header().Commit.Short(), j.t.Commit.Short(), err)
 		}
 	}
