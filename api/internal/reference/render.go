@@ -199,7 +199,7 @@ func (p *page) named(name string) string {
 		return "boolean"
 	case strings.HasPrefix(name, "int"):
 		return "integer"
-	case name == "string" || p.api.strings[name]:
+	case name == "string" || p.api.stringTypes[name]:
 		return "string"
 	case len(p.uses[name]) > 1:
 		return "[" + name + "](#" + strings.ToLower(name) + ")"

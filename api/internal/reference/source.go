@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// source has the declarations from which the pages are generated.
+// source has the declarations from which docs/reference/gatewaysync.md and configsync.md are generated.
 type source struct {
-	structs map[string]structType
-	enums   map[string][]string // values of a string type
-	strings map[string]bool     // string types
-	groups  []group
+	structs     map[string]structType
+	enums       map[string][]string // values of a string type
+	stringTypes map[string]bool     // the types whose underlying type is string
+	groups      []group
 }
 
 type structType struct {
@@ -32,7 +32,8 @@ type structField struct {
 	markers map[string]string
 }
 
-// group is a block of string constants with a comment.
+// group is a const block: its comment, and those of its string constants that have a comment of their own. The tables of annotations are
+// made from groups.
 type group struct {
 	doc    string
 	values []constant
@@ -42,7 +43,7 @@ type constant struct{ value, doc string }
 
 // parse reads the Go files of a folder, except tests and generated files.
 func parse(dir string) (*source, error) {
-	s := &source{structs: map[string]structType{}, enums: map[string][]string{}, strings: map[string]bool{}}
+	s := &source{structs: map[string]structType{}, enums: map[string][]string{}, stringTypes: map[string]bool{}}
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		return nil, err
@@ -88,10 +89,12 @@ func (s *source) add(d ast.Decl) error {
 }
 
 func (s *source) addType(spec *ast.TypeSpec, comment *ast.CommentGroup) error {
-	doc, markers := split(comment)
+	doc, markers := splitComment(comment)
 	switch t := spec.Type.(type) {
 	case *ast.Ident:
-		s.strings[spec.Name.Name] = t.Name == "string"
+		if t.Name == "string" {
+			s.stringTypes[spec.Name.Name] = true
+		}
 		if values := markers["kubebuilder:validation:Enum"]; values != "" {
 			s.enums[spec.Name.Name] = strings.Split(values, ";")
 		}
@@ -109,8 +112,8 @@ func (s *source) addType(spec *ast.TypeSpec, comment *ast.CommentGroup) error {
 			if name == "" || name == "-" || len(f.Names) == 0 {
 				continue
 			}
-			doc, markers := split(f.Doc)
-			st.fields = append(st.fields, structField{name, f.Type, doc, markers})
+			fieldDoc, fieldMarkers := splitComment(f.Doc)
+			st.fields = append(st.fields, structField{name, f.Type, fieldDoc, fieldMarkers})
 		}
 		s.structs[spec.Name.Name] = st
 	}
@@ -118,7 +121,7 @@ func (s *source) addType(spec *ast.TypeSpec, comment *ast.CommentGroup) error {
 }
 
 func (s *source) addConstants(decl *ast.GenDecl) {
-	doc, _ := split(decl.Doc)
+	doc, _ := splitComment(decl.Doc)
 	g := group{doc: doc}
 	for _, spec := range decl.Specs {
 		v := spec.(*ast.ValueSpec)
@@ -127,9 +130,9 @@ func (s *source) addConstants(decl *ast.GenDecl) {
 		}
 		if literal, ok := v.Values[0].(*ast.BasicLit); ok && literal.Kind == token.STRING {
 			if value, err := strconv.Unquote(literal.Value); err == nil {
-				doc, _ := split(v.Doc)
-				_, doc, _ = strings.Cut(doc, " ") // the constant's own name
-				g.values = append(g.values, constant{value, doc})
+				valueDoc, _ := splitComment(v.Doc)
+				_, valueDoc, _ = strings.Cut(valueDoc, " ") // without the constant's own name
+				g.values = append(g.values, constant{value, valueDoc})
 			}
 		}
 	}
@@ -138,8 +141,8 @@ func (s *source) addConstants(decl *ast.GenDecl) {
 	}
 }
 
-// split returns the text of a comment, as one line, and its markers.
-func split(comment *ast.CommentGroup) (text string, markers map[string]string) {
+// splitComment returns the text of a comment, as one line, and its markers.
+func splitComment(comment *ast.CommentGroup) (text string, markers map[string]string) {
 	markers = map[string]string{}
 	if comment == nil {
 		return "", markers
