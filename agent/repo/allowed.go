@@ -14,8 +14,8 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Admit checks the ref name and the commit of a SyncTarget, because any gateway of the namespace can write it, and git hosts also
-// serve the commits of forks by their id. The commit must be the tip of the ref or in its history. If name is not spec.git.ref, a
+// Admit checks the ref name and the commit of a SyncTarget, because the token of any agent in the namespace can write it, and git
+// hosts also serve the commits of forks by their id. The commit must be the tip of the ref or in its history. If name is not spec.git.ref, a
 // request must be allowed to name it. Admit returns the full name of the ref, or "" if spec.git.ref is a commit id.
 func (s *Store) Admit(ctx context.Context, r *Remote, git *v1alpha1.GitSpec, name string, commit plan.ID) (string, error) {
 	ref, err := ParseRef(name)
@@ -85,15 +85,15 @@ func (a *Refs) CheckAllowed(ctx context.Context, s *Store, r *Remote, patterns [
 // others match the short names of branches and tags.
 func matchesAny(patterns []string, full string) bool {
 	short := shortName(full)
-	if short == full { // neither a branch nor a tag
-		short = ""
-	}
 	for _, p := range patterns {
 		name := short
-		if strings.HasPrefix(p, "refs/") {
+		switch {
+		case strings.HasPrefix(p, "refs/"):
 			name = full
+		case short == full: // neither a branch nor a tag, so it has no short name
+			continue
 		}
-		if match, err := doublestar.Match(p, name); err == nil && match && name != "" {
+		if match, err := doublestar.Match(p, name); err == nil && match {
 			return true
 		}
 	}
@@ -101,17 +101,17 @@ func matchesAny(patterns []string, full string) bool {
 }
 
 const (
-	maxPatterns = 8  // in a message
-	maxPattern  = 80 // bytes of a pattern in a message
+	maxListedPatterns = 8  // in a message
+	maxPatternLength  = 80 // characters of a pattern in a message
 )
 
 // listPatterns lists the first patterns for a message.
 func listPatterns(patterns []string) string {
 	var list []string
-	for _, p := range patterns[:min(len(patterns), maxPatterns)] {
-		list = append(list, fmt.Sprintf("%.*s", maxPattern, p))
+	for _, p := range patterns[:min(len(patterns), maxListedPatterns)] {
+		list = append(list, fmt.Sprintf("%.*s", maxPatternLength, p))
 	}
-	if more := len(patterns) - maxPatterns; more > 0 {
+	if more := len(patterns) - maxListedPatterns; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(list, ", "), more)
 	}
 	return strings.Join(list, ", ")
@@ -122,18 +122,18 @@ const maxReachTips = 5000
 
 // Reaches reports whether one of the named refs points to commit or to a descendant of it. A successful fetch of the commit does
 // not prove that: hosts also serve commits of forks by their id. Reaches requests commits only, without trees. A server that
-// cannot leave out trees sends the history with its files, which Reaches searches less deep. During the search, the history is in
-// the store's directory. If the history is too long or too large, the error is RefNotAllowed. Reaches searches the history of the first
-// maxReachTips refs by name; if there are more and it did not find the commit, the error is LimitExceeded.
-func (s *Store) Reaches(ctx context.Context, r *Remote, a *Refs, names []string, commit plan.ID) (bool, error) {
+// cannot leave out trees sends the history with its files; for such a server, Reaches searches fewer commits. During the search, the
+// fetched packs are in the store's directory. If the history is too long or too large, the error is RefNotAllowed. Reaches searches
+// the history of the first maxReachTips refs by name; if there are more and it did not find the commit, the error is LimitExceeded.
+func (s *Store) Reaches(ctx context.Context, r *Remote, all *Refs, names []string, commit plan.ID) (bool, error) {
 	var tips []plan.ID
 	seen := map[plan.ID]bool{}
 	for _, name := range slices.Sorted(slices.Values(names)) {
-		if found, ok := a.lookup(name); ok && found.Commit == commit {
+		if found, ok := all.lookup(name); ok && found.Commit == commit {
 			return true, nil
 		}
 		// Use the advertised id, because servers refuse requests for the target of an annotated tag.
-		if id, ok := a.advertised.ByName[name]; ok && !seen[id] {
+		if id, ok := all.advertised.ByName[name]; ok && !seen[id] {
 			seen[id] = true
 			if len(tips) < maxReachTips {
 				tips = append(tips, id)
@@ -167,14 +167,14 @@ func (s *Store) search(ctx context.Context, r *Remote, commit plan.ID, tips []pl
 	defer t.Close()
 	found, err := r.source.Reaches(ctx, t, tips)
 	if !found && (err == nil || failure.Is(err, v1alpha1.ReasonRefNotAllowed)) {
-		s.lastMiss = failedSearch{r, commit, tips, err}
+		s.lastMiss = miss{r, commit, tips, err}
 	}
 	return found, err
 }
 
-// failedSearch is the result of a Reaches that did not find its commit. It is kept, because it costs the most and holds until a
+// miss is a call of Reaches that did not find its commit, with its error, if any. The last one is kept, because it costs the most and holds until a
 // ref moves.
-type failedSearch struct {
+type miss struct {
 	remote *Remote
 	commit plan.ID
 	tips   []plan.ID

@@ -34,7 +34,7 @@ type Store struct {
 	fetching  mutex // one Fetch at a time
 	searching mutex // one Reaches, CommitText or Verify at a time
 
-	lastMiss failedSearch // guarded by searching
+	lastMiss miss // guarded by searching
 	promisor promisor
 }
 

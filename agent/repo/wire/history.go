@@ -19,8 +19,8 @@ import (
 var HistoryDepths = [...]int{1024, 65536}
 
 // Reaches reports whether the commit of t is one of tips or one of their ancestors. It requests commits only, without trees. A
-// server that cannot leave out trees sends the history with its files, which Reaches searches less deep. The packs are removed
-// afterwards. If the history is too long or too large, the error is RefNotAllowed.
+// server that cannot leave out trees sends the history with its files; for such a server, Reaches searches fewer commits
+// (searchDepths). The packs are removed afterwards. If the history is too long or too large, the error is RefNotAllowed.
 func (c *Client) Reaches(ctx context.Context, t *store.Transfer, tips []plan.ID) (bool, error) {
 	t.MaxBytes = c.opts.SearchBytes
 	ctx, f, stop, err := c.startFetch(ctx, t)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// trickle is a slow server that keeps sending.
+// trickle sends 10 bytes every 50 seconds, just enough for each window of the test.
 type trickle struct{}
 
 func (trickle) Read([]byte) (int, error) {
@@ -21,9 +21,9 @@ func (trickle) Read([]byte) (int, error) {
 
 func TestWatchdog(t *testing.T) {
 	start := func(ctx context.Context) (context.Context, *watchdog, func()) {
-		return watch(ctx, time.Hour, 10, time.Minute)
+		return watch(ctx, time.Hour, 10, time.Minute) // at most an hour, and at least 10 bytes in each minute
 	}
-	t.Run("nothing in a window ends it", func(t *testing.T) {
+	t.Run("a window without bytes is a stall", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, dog, stop := start(t.Context())
 			defer stop()
@@ -46,11 +46,12 @@ func TestWatchdog(t *testing.T) {
 			assert.GreaterOrEqual(t, time.Since(began), time.Hour)
 		})
 	})
-	t.Run("time in which we are busy ourselves is no stall", func(t *testing.T) {
+	t.Run("time in which nothing is read is no stall", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, dog, stop := start(t.Context())
 			defer stop()
-			dog.startWait()()
+			endWait := dog.startWait()
+			endWait()
 			time.Sleep(50 * time.Minute)
 			assert.NoError(t, ctx.Err())
 		})
