@@ -1,4 +1,4 @@
-// Package docs holds a page of the documentation for programs that show it without a connection to the Internet.
+// Package docs embeds how-to/troubleshooting.md, which "stoker ui" shows without a connection to the Internet.
 package docs
 
 import _ "embed"

@@ -13,7 +13,7 @@ func Invalid(path *field.Path, value, advice string) *field.Error {
 	return field.Invalid(path, Shorten(value), advice)
 }
 
-// Shorten returns at most 80 bytes of a value, for a message.
+// Shorten returns a value for a message: the value, or at most its first 80 bytes and an ellipsis.
 func Shorten(value string) string {
 	const maxLength = 80
 	if len(value) <= maxLength {
@@ -22,7 +22,7 @@ func Shorten(value string) string {
 	return strings.ToValidUTF8(value[:maxLength], "") + "…"
 }
 
-// OneOf checks a value of an enumeration. An empty value is valid.
+// OneOf returns an error unless a value of an enumeration is allowed. An empty value is valid.
 func OneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
 	if value == "" || slices.Contains(allowed, value) {
 		return nil
