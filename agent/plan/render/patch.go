@@ -22,9 +22,10 @@ type Edit struct {
 	// Path is an sjson path without modifiers: names and indexes joined by dots. A backslash escapes the next
 	// character, and a colon before a number makes it a name.
 	Path string
-	// Value is the new value, in the JSON type of the old one.
+	// Value is the new value, as JSON. It must have the type of the value that it replaces, unless that is null. If the old value is a
+	// string, or Value is not JSON, Value is the string itself, but a JSON string is decoded.
 	Value string
-	// Text makes a value at a new path a string.
+	// Text makes Value the string itself, whatever it looks like. It then replaces only a string or null.
 	Text bool
 }
 
@@ -36,7 +37,7 @@ func Patch(name string, doc []byte, edits []Edit) ([]byte, error) {
 	body := bytes.TrimPrefix(doc, []byte(byteOrderMark))
 	mark := doc[:len(doc)-len(body)]
 	if !json.Valid(body) || !utf8.Valid(body) {
-		return nil, failure.New(v1alpha1.ReasonPatchFailed, "%s cannot be patched: it is no JSON in UTF-8", name)
+		return nil, failure.New(v1alpha1.ReasonPatchFailed, "%s cannot be patched: it is not valid JSON in UTF-8", name)
 	}
 	text := string(body)
 	for _, e := range edits {
@@ -64,7 +65,7 @@ func parsePath(path string) ([]segment, error) {
 	}
 	var list []segment
 	var name strings.Builder
-	plain := true // no escape or colon has turned a number into a name
+	plain := true // no character of the part was escaped
 	end := func() error {
 		s := segment{name: name.String(), index: -1}
 		if n, err := strconv.ParseUint(s.name, 10, 31); err == nil && plain && strconv.FormatUint(n, 10) == s.name {
@@ -113,40 +114,40 @@ func (e *Edit) apply(doc string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	at, missing, err := find(doc, path)
+	value, missing, err := find(doc, path)
 	if err != nil {
 		return "", err
 	}
 	if len(missing) > 0 {
-		return e.add(doc, at, missing)
+		return e.add(doc, value, missing)
 	}
-	raw, err := e.replacement(at)
+	raw, err := e.replacement(value)
 	if err != nil {
 		return "", err
 	}
-	return doc[:at.Index] + raw + doc[at.Index+len(at.Raw):], nil
+	return doc[:value.Index] + raw + doc[value.Index+len(value.Raw):], nil
 }
 
 // find returns the value at the longest part of a path that the document has, and the rest of the path. The error says why nothing can be
 // added there.
-func find(doc string, path []segment) (at gjson.Result, missing []segment, err error) {
-	at = gjson.Parse(doc)
-	at.Raw = strings.TrimRight(at.Raw, " \t\r\n")
+func find(doc string, path []segment) (value gjson.Result, missing []segment, err error) {
+	value = gjson.Parse(doc)
+	value.Raw = strings.TrimRight(value.Raw, " \t\r\n")
 	for i, s := range path {
-		next, err := s.in(at)
+		next, err := s.lookUp(value)
 		if err != nil {
-			return at, nil, fmt.Errorf("%s %w", place(path[:i]), err)
+			return value, nil, fmt.Errorf("%s %w", describe(path[:i]), err)
 		}
 		if !next.Exists() {
-			return at, path[i:], nil
+			return value, path[i:], nil
 		}
-		at = next
+		value = next
 	}
-	return at, nil, nil
+	return value, nil, nil
 }
 
-// place names the value at a path for a message.
-func place(path []segment) string {
+// describe names the value at a path for a message.
+func describe(path []segment) string {
 	if len(path) == 0 {
 		return "the file"
 	}
@@ -157,22 +158,22 @@ func place(path []segment) string {
 	return strconv.Quote(strings.Join(names, "."))
 }
 
-// in looks up a segment in a value. The error says why a missing segment cannot be added.
-func (s segment) in(at gjson.Result) (found gjson.Result, err error) {
+// lookUp looks up a segment in a value. The error says why a missing segment cannot be added.
+func (s segment) lookUp(parent gjson.Result) (found gjson.Result, err error) {
 	switch {
-	case at.IsObject():
-		at.ForEach(func(key, value gjson.Result) bool { // the last of duplicate names wins, as in Gson
+	case parent.IsObject():
+		parent.ForEach(func(key, value gjson.Result) bool { // the last of duplicate names wins, as in Gson
 			if key.Str == s.name {
 				found = value
 			}
 			return true
 		})
 		return found, nil
-	case at.IsArray() && s.index < 0:
+	case parent.IsArray() && s.index < 0:
 		return found, fmt.Errorf("is a list, and %q is no index", s.name)
-	case at.IsArray():
+	case parent.IsArray():
 		n := 0
-		at.ForEach(func(_, value gjson.Result) bool {
+		parent.ForEach(func(_, value gjson.Result) bool {
 			if n == s.index {
 				found = value
 			}
@@ -184,7 +185,7 @@ func (s segment) in(at gjson.Result) (found gjson.Result, err error) {
 		}
 		return found, nil
 	}
-	return found, fmt.Errorf("is %s, which has no %q", typeOf(at), s.name)
+	return found, fmt.Errorf("is %s, which has no %q", typeOf(parent), s.name)
 }
 
 // replacement returns the JSON that replaces a value, of the same type.
@@ -199,7 +200,7 @@ func (e *Edit) replacement(old gjson.Result) (string, error) {
 	case old.Type == gjson.Null:
 		return e.newValue(), nil
 	case !json.Valid([]byte(literal)) || e.Text || typeOf(gjson.Parse(literal)) != typeOf(old):
-		return "", fmt.Errorf("it is %s and the new value %.80q is not; set a value of the same type", typeOf(old), e.Value)
+		return "", fmt.Errorf("the value is %s, and the new value %.80q is not; set a value of the same type", typeOf(old), e.Value)
 	}
 	return literal, nil
 }
@@ -213,8 +214,8 @@ func (e *Edit) newValue() string {
 	return literal
 }
 
-// text returns the value as a string. It decodes a JSON string, so that an edit can set a text that looks like a number at a new
-// path.
+// text returns the value as a string. Unless Text is set, it decodes a JSON string, so that an edit can set a text that looks like a
+// number at a new path.
 func (e *Edit) text() string {
 	literal := strings.TrimSpace(e.Value)
 	if !e.Text && strings.HasPrefix(literal, `"`) && json.Valid([]byte(literal)) {

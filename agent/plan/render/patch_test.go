@@ -83,8 +83,8 @@ func TestPatchKeepsLayout(t *testing.T) {
 
 func TestInvalidPatch(t *testing.T) {
 	for name, c := range map[string]struct{ doc, path, value, says string }{
-		"no JSON":               {"{", "a", "1", "no JSON"},
-		"empty":                 {"", "a", "1", "no JSON"},
+		"no JSON":               {"{", "a", "1", "not valid JSON"},
+		"empty":                 {"", "a", "1", "not valid JSON"},
 		"number by text":        {pretty, "port", "x", "a number"},
 		"number by boolean":     {pretty, "port", "true", "a number"},
 		"boolean by number":     {pretty, "tls", "1", "true or false"},

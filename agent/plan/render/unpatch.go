@@ -45,7 +45,7 @@ func value(doc string, path []segment) (gjson.Result, error) {
 		return at, err
 	}
 	if len(missing) > 0 {
-		return at, fmt.Errorf("%s has no %q", place(path[:len(path)-len(missing)]), missing[0].name)
+		return at, fmt.Errorf("%s has no %q", describe(path[:len(path)-len(missing)]), missing[0].name)
 	}
 	at.Index += len(doc) - len(body)
 	return at, nil
