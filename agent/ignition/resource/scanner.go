@@ -14,14 +14,16 @@ type scanner struct {
 	literal string // the rest of true, false or null
 	hex     int    // remaining digits of a \u escape
 	bom     int    // bytes of the byte order mark so far
-	at      int64  // offset of the next byte
+	at      int64  // offset of the byte being read or, between two calls of write, of the next one
 	line    int    // its line, from 0
-	begin   int64  // offset of that line
+	lineAt  int64  // offset of the start of that line
 	err     error
 }
 
 type state uint8
 
+// The order matters. In the states from value to done, a space between two tokens is skipped. str, escape and unicode are each followed by
+// the same state for a key, so that stepString can go from one to another by their difference.
 const (
 	start      state = iota // before the value; a byte order mark may follow
 	value                   // a value must follow
@@ -48,6 +50,9 @@ const (
 	expDigits               // in the digits of the exponent
 )
 
+// betweenTokens reports whether white space is skipped in this state.
+func (s state) betweenTokens() bool { return s >= value && s <= done }
+
 // syntaxError is a position and reason at which a JSON text is invalid. Line and column count from 1, the column in
 // bytes.
 type syntaxError struct {
@@ -68,7 +73,7 @@ func (s *scanner) write(p []byte) {
 				break
 			}
 		}
-		if p[i] == ' ' && s.state >= value && s.state <= done { // fast path: most others are indentation
+		if p[i] == ' ' && s.state.betweenTokens() { // fast path: most others are indentation
 			continue
 		}
 		s.at = base + int64(i)
@@ -83,10 +88,10 @@ func (s *scanner) write(p []byte) {
 
 func (s *scanner) newline() {
 	s.step('\n')
-	s.line, s.begin = s.line+1, s.at+1
+	s.line, s.lineAt = s.line+1, s.at+1
 }
 
-// end returns the error of the text. The caller calls it after the last byte.
+// end returns the first error of the text, also if the text ends too early. The caller calls it after the last byte.
 func (s *scanner) end() error {
 	if s.err != nil {
 		return s.err
@@ -107,7 +112,7 @@ func (s *scanner) end() error {
 }
 
 func (s *scanner) fail(format string, args ...any) {
-	s.err = &syntaxError{line: s.line + 1, column: int(s.at-s.begin) + 1, text: fmt.Sprintf(format, args...)}
+	s.err = &syntaxError{line: s.line + 1, column: int(s.at-s.lineAt) + 1, text: fmt.Sprintf(format, args...)}
 }
 
 // step reads one byte.
@@ -202,11 +207,11 @@ func (s *scanner) beginValue(c byte) {
 	case c >= '1' && c <= '9':
 		s.state = integer
 	case c == 't':
-		s.state, s.literal = word, "rue"
+		s.state, s.literal = word, "true"[1:]
 	case c == 'f':
 		s.state, s.literal = word, "false"[1:]
 	case c == 'n':
-		s.state, s.literal = word, "ull"
+		s.state, s.literal = word, "null"[1:]
 	default:
 		s.fail("unexpected %s; want a value", quote(c))
 	}
