@@ -95,7 +95,7 @@ func everything(t *testing.T, c *Client) map[string]error {
 	_, designers := c.Designers(ctx)
 	_, pending := c.PendingRestarts(ctx)
 	_, trial := c.TrialExpired(ctx)
-	_, lock := c.Lock(ctx, Projects, time.Minute)
+	lock := c.Lock(ctx, Projects, time.Minute)
 	_, _, holder := c.LockHolder(ctx, Projects)
 	_, scan := c.Scan(ctx, Projects)
 	_, platform := c.Platform(ctx)

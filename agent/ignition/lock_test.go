@@ -30,15 +30,11 @@ func TestLockDelaysDesignerSave(t *testing.T) {
 	g := start(t, simulator.Options{Data: dir})
 	id := designer(t, g, dir)
 	c := client(t, g)
-	asked := time.Now()
-	lock, err := c.Lock(t.Context(), ignition.Projects, time.Minute)
-	require.NoError(t, err)
-	assert.Equal(t, "stoker", lock.Actor)
-	assert.WithinDuration(t, asked.Add(time.Minute), lock.Until, bound)
+	require.NoError(t, c.Lock(t.Context(), ignition.Projects, time.Minute))
 	holder, held, err := c.LockHolder(t.Context(), ignition.Projects)
 	require.NoError(t, err)
 	assert.True(t, held)
-	assert.Equal(t, "stoker", holder.Actor)
+	assert.Equal(t, "stoker", holder)
 
 	save := func(ctx context.Context) error {
 		return g.Designers.SaveResource(ctx, id, view, map[string][]byte{"view.json": []byte("{}")}, false)
@@ -59,13 +55,13 @@ func TestLockDelaysDesignerSave(t *testing.T) {
 func TestLockLapsesByItself(t *testing.T) {
 	g := start(t, simulator.Options{})
 	c := client(t, g)
-	lock, err := c.Lock(t.Context(), ignition.ConfigScan, time.Millisecond) // the minimum is one second
-	require.NoError(t, err)
+	requested := time.Now()
+	require.NoError(t, c.Lock(t.Context(), ignition.ConfigScan, time.Millisecond)) // the minimum is one second
 	require.Eventually(t, func() bool {
 		_, held, err := c.LockHolder(t.Context(), ignition.ConfigScan)
 		return err == nil && !held
 	}, bound, 10*time.Millisecond)
-	assert.False(t, time.Now().Before(lock.Until), "the client's figure is never later than the gateway's")
+	assert.GreaterOrEqual(t, time.Since(requested), time.Second, "the gateway holds the lock for at least as long as the client asked for")
 }
 
 func TestLockHeldNamesTheHolder(t *testing.T) {
@@ -80,18 +76,17 @@ func TestLockHeldNamesTheHolder(t *testing.T) {
 			g := start(t, simulator.Options{Unknowns: c.unknown})
 			require.NoError(t, g.Locks.Hold("projects", "backup-job", time.Hour))
 			impatient := client(t, g, func(cfg *ignition.Config) { cfg.LockWait = time.Millisecond })
-			_, err := impatient.Lock(t.Context(), ignition.Projects, time.Minute)
+			err := impatient.Lock(t.Context(), ignition.Projects, time.Minute)
 			require.ErrorIs(t, err, c.want)
 			assert.ErrorContains(t, err, "backup-job")
-			_, err = impatient.Lock(t.Context(), ignition.ConfigScan, time.Minute)
-			assert.NoError(t, err, "the lock of the other kind is free")
+			assert.NoError(t, impatient.Lock(t.Context(), ignition.ConfigScan, time.Minute), "the lock of the other kind is free")
 		})
 	}
 }
 
 func TestLockRefusedKeepsTheReason(t *testing.T) {
 	g := start(t, simulator.Options{Commissioning: true})
-	_, err := client(t, g).Lock(t.Context(), ignition.Projects, time.Minute)
+	err := client(t, g).Lock(t.Context(), ignition.Projects, time.Minute)
 	requireReason(t, v1alpha1.ReasonWaitingForCommissioning, err)
 	assert.NotErrorIs(t, err, ignition.ErrLockHeld)
 }

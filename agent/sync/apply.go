@@ -108,7 +108,7 @@ func (f *files) lock(ctx context.Context, changes *plan.Changes) []ignition.Kind
 		if !k.needs {
 			continue
 		}
-		if _, err := f.gateway.Lock(ctx, k.kind, lockHold); err != nil {
+		if err := f.gateway.Lock(ctx, k.kind, lockHold); err != nil {
 			f.note("written without the gateway's %s scan lock: %v", k.kind, err)
 			continue
 		}

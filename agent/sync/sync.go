@@ -30,7 +30,7 @@ type Gateway interface {
 	Project(ctx context.Context, name string) (ignition.Project, error)
 	ResourceNames(ctx context.Context, module, typ string) ([]ignition.ResourceName, error)
 	ErrorsSince(ctx context.Context, since time.Time) ([]ignition.LogLine, error)
-	Lock(ctx context.Context, kind ignition.Kind, hold time.Duration) (ignition.Lock, error)
+	Lock(ctx context.Context, kind ignition.Kind, hold time.Duration) error
 	Scan(ctx context.Context, kind ignition.Kind) (ignition.ScanResult, error)
 	Designers(ctx context.Context) ([]ignition.Designer, error)
 	PendingRestarts(ctx context.Context) ([]string, error)
