@@ -22,7 +22,7 @@ const burst, senders = 10000, 700
 // once per commit. The last push must not be lost, health must answer all the time, and memory must stay bounded.
 func TestR6PushBurst(t *testing.T) {
 	t.Parallel()
-	p := plant.New(t, 2, webhooked)
+	p := plant.New(t, 2, onlyByWebhook)
 	install(t, p.Cluster)
 	grant(t, p.Cluster, p.Namespace)
 	replicas := []*replica{start(t, p.Cluster), start(t, p.Cluster, "--watch-namespace="+p.Namespace)}
@@ -70,7 +70,7 @@ func TestR6PushBurst(t *testing.T) {
 					key = "wrong"
 				}
 				send := func() int {
-					res, err := client.Do(pushed(replicas[i%2].url+"/webhook/"+p.Namespace+"/"+p.Name, repository, key, fmt.Sprintf("d-%d", i)))
+					res, err := client.Do(pushRequest(replicas[i%2].url+"/webhook/"+p.Namespace+"/"+p.Name, repository, key, fmt.Sprintf("d-%d", i)))
 					if err != nil {
 						return 0
 					}

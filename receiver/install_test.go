@@ -106,7 +106,7 @@ func TestServesTLS(t *testing.T) {
 	client, err := checkClient(filepath.Join(dir, "tls.crt"))
 	require.NoError(t, err)
 	client.Timeout = time.Minute // other tests share the machine
-	res, err := client.Do(pushed(url+"/webhook/"+namespace+"/line", "https://git.example.com/plant/line", webhookSecret, "d"))
+	res, err := client.Do(pushRequest(url+"/webhook/"+namespace+"/line", "https://git.example.com/plant/line", webhookSecret, "d"))
 	require.NoError(t, err)
 	require.NoError(t, res.Body.Close())
 	assert.Equal(t, http.StatusAccepted, res.StatusCode)

@@ -65,7 +65,7 @@ func TestR1StrangersTakeNeitherMemoryNorPlaces(t *testing.T) {
 		for _, size := range []int{0, 40 << 10} {
 			code, said := http.StatusServiceUnavailable, []byte{}
 			for tries := 0; code == http.StatusServiceUnavailable && tries < 10; tries++ {
-				res, err := client.Do(pushedWith(r.url+path, "https://git.example.com/plant/line", webhookSecret, "d", strings.Repeat("x", size)))
+				res, err := client.Do(paddedPushRequest(r.url+path, "https://git.example.com/plant/line", webhookSecret, "d", strings.Repeat("x", size)))
 				require.NoError(t, err)
 				code = res.StatusCode
 				said, err = io.ReadAll(res.Body)
@@ -115,7 +115,7 @@ func TestR1StrangersTakeNeitherMemoryNorPlaces(t *testing.T) {
 	// Connections from one address that send nothing or never complete a request.
 	stranger := from("127.0.0.2")
 	var closed atomic.Int64
-	health := r.asked("/healthz")
+	health := r.poll("/healthz")
 	began := time.Now()
 	for i := range strangers {
 		c, err := stranger.DialContext(t.Context(), "tcp", address)
@@ -164,15 +164,15 @@ func TestR1StrangersTakeNeitherMemoryNorPlaces(t *testing.T) {
 	assert.Less(t, peak-before, 32<<20)
 }
 
-// asked requests a page of the health port repeatedly. The returned function stops this and returns the response times.
-func (r *replica) asked(page string) (end func() []time.Duration) {
+// poll requests a page of the health port repeatedly. The returned function stops this and returns the response times.
+func (r *replica) poll(page string) (end func() []time.Duration) {
 	var times []time.Duration
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		for {
 			began := time.Now()
-			assert.Equal(r, http.StatusOK, r.code(r.health+page))
+			assert.Equal(r.t, http.StatusOK, r.code(r.health+page))
 			times = append(times, time.Since(began))
 			select {
 			case <-stop:

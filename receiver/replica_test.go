@@ -35,17 +35,17 @@ const system = "stoker-system"
 
 const webhookSecret = "S3CR3T-of-line"
 
-// shipped returns a manifest of kustomize/. The pairs in names replace names of the example.
-func shipped(t testing.TB, file string, names ...string) string {
+// shipped returns a manifest of kustomize/. replacements are pairs of an old and a new text, as for strings.NewReplacer.
+func shipped(t testing.TB, file string, replacements ...string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "kustomize", "components", file))
 	require.NoError(t, err)
-	return strings.NewReplacer(names...).Replace(string(text))
+	return strings.NewReplacer(replacements...).Replace(string(text))
 }
 
 // replica is a receiver process with only the shipped permissions.
 type replica struct {
-	*testing.T
+	t *testing.T
 	*program.Process
 	url, health, metrics string
 }
@@ -80,7 +80,7 @@ func start(t *testing.T, cluster *kubetest.Cluster, args ...string) *replica {
 	require.NoError(t, clientcmd.WriteToFile(*kc, file))
 	cmd := exec.Command(program.Build(t, "receiver"), append([]string{"--kubeconfig", file, "--webhook-addr=127.0.0.1:0", "--health-addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0"}, args...)...)
 	cmd.Env = append(os.Environ(), "POD_NAMESPACE="+system)
-	r := &replica{T: t, Process: program.Start(t, "receiver", cmd)}
+	r := &replica{t: t, Process: program.Start(t, "receiver", cmd)}
 	require.Eventually(t, func() bool { return r.Log.Address("metrics-addr") != "" }, plant.Liveness, 5*time.Millisecond, "%s", r.Log)
 	r.url, r.health, r.metrics = "http://"+r.Log.Address("webhook-addr"), "http://"+r.Log.Address("health-addr"), "http://"+r.Log.Address("metrics-addr")
 	require.Eventually(t, func() bool { return r.code(r.health+"/readyz") == http.StatusOK }, plant.Liveness, 10*time.Millisecond, "%s", r.Log)
@@ -99,33 +99,33 @@ func (r *replica) code(url string) int {
 	return res.StatusCode
 }
 
-// memory returns the current and the maximum memory of the receiver in bytes. Pages of the executable do not count, even if the
-// file is in memory itself, such as on /dev/shm.
+// memory returns the memory of the receiver in bytes: now is its anonymous memory, and peak its highest resident set without the file
+// and shared-memory pages of this moment. Those are pages of the executable, which may lie on a tmpfs such as /dev/shm.
 func (r *replica) memory() (now, peak int) {
-	r.Helper()
+	r.t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.PID()))
-	require.NoError(r, err)
-	var most, program, inMemory int
+	require.NoError(r.t, err)
+	var peakRSS, fileBacked, shmem int
 	for line := range strings.Lines(string(status)) {
-		for name, into := range map[string]*int{"RssAnon:": &now, "VmHWM:": &most, "RssFile:": &program, "RssShmem:": &inMemory} {
+		for name, into := range map[string]*int{"RssAnon:": &now, "VmHWM:": &peakRSS, "RssFile:": &fileBacked, "RssShmem:": &shmem} {
 			if rest, ok := strings.CutPrefix(line, name); ok {
 				kib, err := strconv.Atoi(strings.Fields(rest)[0])
-				require.NoError(r, err)
+				require.NoError(r.t, err)
 				*into = kib << 10
 			}
 		}
 	}
-	return now, most - program - inMemory
+	return now, peakRSS - fileBacked - shmem
 }
 
-// pushed returns a signed push of GitHub to a branch.
-func pushed(url, repository, key, id string) *http.Request {
-	return pushedWith(url, repository, key, id, "")
+// pushRequest returns a signed push of GitHub to a branch.
+func pushRequest(url, repository, key, id string) *http.Request {
+	return paddedPushRequest(url, repository, key, id, "")
 }
 
-// pushedWith returns a signed push with the given text as padding.
-func pushedWith(url, repository, key, id, commits string) *http.Request {
-	body := `{"padding":"` + commits + `","ref":"refs/heads/main","after":"1111111111111111111111111111111111111111","repository":{"clone_url":"` + repository + `"}}`
+// paddedPushRequest returns a signed push with the given text as padding.
+func paddedPushRequest(url, repository, key, id, padding string) *http.Request {
+	body := `{"padding":"` + padding + `","ref":"refs/heads/main","after":"1111111111111111111111111111111111111111","repository":{"clone_url":"` + repository + `"}}`
 	req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		panic(err)
@@ -138,8 +138,8 @@ func pushedWith(url, repository, key, id, commits string) *http.Request {
 	return req
 }
 
-// webhooked makes a GatewaySync depend on the receiver for new commits.
-func webhooked(gs *v1alpha1.GatewaySync) {
+// onlyByWebhook makes a GatewaySync depend on the receiver for new commits.
+func onlyByWebhook(gs *v1alpha1.GatewaySync) {
 	no := false
 	gs.Spec.Polling.Enabled = &no
 	gs.Spec.Webhook.SecretRef = &v1alpha1.SecretKeyRef{Name: "stoker-webhook", Key: "secret"}
