@@ -25,7 +25,7 @@ func TestConfigSyncMatchesGoValidation(t *testing.T) {
 	server := newServerOf(t, "configsyncs")
 	for _, c := range verdicts.ConfigSyncs() {
 		t.Run(c.Name, func(t *testing.T) {
-			object := plain(t, c.Object())
+			object := asJSON(t, c.Object())
 			refused := server.create(object)
 			data, err := json.Marshal(object)
 			require.NoError(t, err)
@@ -57,8 +57,8 @@ func TestConfigSyncDefaultsMatchCode(t *testing.T) {
 		path, _ := cs.Spec.Source.Paths()
 		return map[string]any{"deadline": deadline, "refresh": refresh, "account": cs.Spec.Account(), "path": path, "waits": cs.Spec.Apply.Waits(), "ref": cs.Spec.Source.Git.Ref()}
 	}
-	bare := inForce(plain(t, c.Object()))
-	object := plain(t, c.Object())
+	bare := inForce(asJSON(t, c.Object()))
+	object := asJSON(t, c.Object())
 	require.Empty(t, newServerOf(t, "configsyncs").create(object))
 	assert.Equal(t, bare, inForce(object))
 	assert.Contains(t, object["spec"], "prune")

@@ -1,5 +1,5 @@
-// Package crd tests the CRD with the code of a real API server. It checks that the CRD is accepted
-// (structural schema, cost of its CEL rules), and how valid and invalid objects are judged. The package is
+// Package crd tests the CRDs with the code of a real API server. It checks that they are accepted
+// (structural schema, cost of the CEL rules), and how valid and invalid objects are judged. The package is
 // a module of its own because of the API server's dependencies.
 package crd
 
@@ -49,12 +49,12 @@ func TestCRDMatchesGoValidation(t *testing.T) {
 	server := newServer(t)
 	for _, c := range verdicts.Table() {
 		t.Run(c.Name, func(t *testing.T) {
-			object := plain(t, c.Object())
+			object := asJSON(t, c.Object())
 			refused := server.create(object)
-			goRefused := !c.Undecodable && len(validation.GatewaySync(fromObject(t, object))) > 0 || c.Undecodable
-			switch {
-			case c.AgentOnly != "":
-				assert.Empty(t, refused, "the CRD refuses it now: drop AgentOnly from the table")
+			goRefused := c.Undecodable || len(validation.GatewaySync(fromObject(t, object))) > 0
+			switch { // GoOnly and CRDOnly say why only one of the two refuses the object
+			case c.GoOnly != "":
+				assert.Empty(t, refused, "the CRD refuses it now: drop GoOnly from the table")
 				assert.True(t, goRefused)
 			case c.CRDOnly != "":
 				assert.NotEmpty(t, refused, "the CRD takes it now: drop CRDOnly from the table")
@@ -75,31 +75,24 @@ func TestCRDMatchesGoValidation(t *testing.T) {
 // characters, which does not help.
 func TestMessagesSayWhatToWriteAndNoAddress(t *testing.T) {
 	server := newServer(t)
-	mapping := func(source string) verdicts.O {
-		return verdicts.O{"sync": verdicts.O{"profiles": verdicts.O{"default": verdicts.O{"mappings": verdicts.L{verdicts.O{"source": source, "destination": "a"}}}}}}
-	}
-	app := verdicts.O{"appId": 1, "installationId": 2, "privateKeySecretRef": verdicts.O{"name": "a", "key": "b"}, "apiBaseURL": "ftp://user:S3CR3T@h"}
-	for name, c := range map[string]struct {
-		spec verdicts.O
-		says string
-	}{
-		"a repository":              {verdicts.O{"git": verdicts.O{"repo": "ftp://user:S3CR3T@host/x"}}, "use https://host/path"},
-		"a repository with a query": {verdicts.O{"git": verdicts.O{"repo": "https://host/x?token=S3CR3T"}}, "without ? and #"},
-		"a long repository":         {verdicts.O{"git": verdicts.O{"repo": "https://user:S3CR3T@host/" + strings.Repeat("x", 2048)}}, "2048"},
-		"an API of an app":          {verdicts.O{"git": verdicts.O{"auth": verdicts.O{"githubApp": app}}}, "use https://host/path of the API"},
-		"an API of a forge":         {verdicts.O{"bidirectional": verdicts.O{"apiBaseURL": "ftp://user:S3CR3T@h"}}, "use https://host/path of the API"},
-		"a debounce":                {verdicts.O{"bidirectional": verdicts.O{"debounce": "1h"}}, "from 1s to 10m"},
-		"an author":                 {verdicts.O{"bidirectional": verdicts.O{"authors": verdicts.O{"admin": "Jane"}}}, "Name <mail@host>"},
-		"a ref":                     {verdicts.O{"git": verdicts.O{"ref": "my branch"}}, "nor hold a space"},
-		"a path":                    {mapping("a//b"), "empty parts"},
-		"a path with backslashes":   {mapping(`a\b`), "no backslashes"},
-		"a duration":                {verdicts.O{"progressDeadline": "1d"}, "such as 30s, 5m or 1h30m"},
-		"a long duration":           {verdicts.O{"progressDeadline": "99999999999999999999h"}, "from 1s to 24h"},
-		"an interval":               {verdicts.O{"polling": verdicts.O{"interval": "600"}}, "such as 30s, 5m or 1h30m"},
-		"an image":                  {verdicts.O{"agent": verdicts.O{"image": verdicts.O{"repository": "registry/agent:1.0"}}}, "a tag goes into tag"},
+	for name, c := range map[string]struct{ spec, says string }{
+		"a repository by ftp":          {`git: {repo: "ftp://user:S3CR3T@host/x"}`, "use https://host/path"},
+		"a repository with a query":    {`git: {repo: "https://host/x?token=S3CR3T"}`, "without ? and #"},
+		"a long repository":            {`git: {repo: "https://user:S3CR3T@host/` + strings.Repeat("x", 2048) + `"}`, "2048"},
+		"an API of an app by ftp":      {`git: {auth: {githubApp: {appId: 1, installationId: 2, privateKeySecretRef: {name: a, key: b}, apiBaseURL: "ftp://user:S3CR3T@h"}}}`, "use https://host/path of the API"},
+		"an API of a forge by ftp":     {`bidirectional: {apiBaseURL: "ftp://user:S3CR3T@h"}`, "use https://host/path of the API"},
+		"a debounce of 1h":             {`bidirectional: {debounce: 1h}`, "from 1s to 10m"},
+		"an author without an address": {`bidirectional: {authors: {admin: Jane}}`, "Name <mail@host>"},
+		"a ref with a space":           {`git: {ref: my branch}`, "nor hold a space"},
+		"a path with an empty part":    {`sync: {profiles: {default: {mappings: [{source: a//b, destination: a}]}}}`, "empty parts"},
+		"a path with backslashes":      {`sync: {profiles: {default: {mappings: [{source: a\b, destination: a}]}}}`, "no backslashes"},
+		"a duration in days":           {`progressDeadline: 1d`, "such as 30s, 5m or 1h30m"},
+		"a long duration":              {`progressDeadline: 99999999999999999999h`, "from 1s to 24h"},
+		"an interval without a unit":   {`polling: {interval: "600"}`, "such as 30s, 5m or 1h30m"},
+		"an image with a tag":          {`agent: {image: {repository: "registry/agent:1.0"}}`, "a tag goes into tag"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			errs := server.create(plain(t, (&verdicts.Case{Spec: c.spec}).Object()))
+			errs := server.create(asJSON(t, (&verdicts.Case{Spec: parse(t, c.spec)}).Object()))
 			require.Len(t, errs, 1)
 			assert.ErrorContains(t, errs[0], c.says)
 			assert.NotContains(t, errs[0].Error(), "S3CR3T")
@@ -112,18 +105,18 @@ func TestMessagesSayWhatToWriteAndNoAddress(t *testing.T) {
 // The defaults exist both as markers and as code. Both must have the same effect.
 func TestCRDDefaultsMatchCode(t *testing.T) {
 	server := newServer(t)
-	for name, spec := range map[string]verdicts.O{
-		"smallest":        nil,
-		"mapping":         {"sync": verdicts.O{"profiles": verdicts.O{"default": verdicts.O{"mappings": verdicts.L{verdicts.O{"source": "a", "destination": "b"}}}}}},
-		"polling and TLS": {"sync": verdicts.O{"defaults": verdicts.O{"prune": "none"}}, "polling": verdicts.O{"enabled": false}, "gateway": verdicts.O{"tls": true, "api": verdicts.O{"secretName": "a"}}},
-		"bidirectional":   {"bidirectional": verdicts.O{"enabled": true}},
-		"guardrails":      {"bidirectional": verdicts.O{"enabled": true, "guardrails": verdicts.O{"maxFileSize": "1Ki", "excludePatterns": verdicts.L{}}}},
-		"git token":       {"git": verdicts.O{"auth": verdicts.O{"token": verdicts.O{"secretRef": verdicts.O{"name": "a", "key": "b"}}}}},
+	for name, spec := range map[string]string{
+		"smallest":        `{}`,
+		"mapping":         `sync: {profiles: {default: {mappings: [{source: a, destination: b}]}}}`,
+		"polling and TLS": `{sync: {defaults: {prune: none}}, polling: {enabled: false}, gateway: {tls: true, api: {secretName: a}}}`,
+		"bidirectional":   `bidirectional: {enabled: true}`,
+		"guardrails":      `bidirectional: {enabled: true, guardrails: {maxFileSize: 1Ki, excludePatterns: []}}`,
+		"git token":       `git: {auth: {token: {secretRef: {name: a, key: b}}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := verdicts.Case{Spec: spec}
-			bare := fromObject(t, plain(t, c.Object()))
-			object := plain(t, c.Object())
+			c := verdicts.Case{Spec: parse(t, spec)}
+			bare := fromObject(t, asJSON(t, c.Object()))
+			object := asJSON(t, c.Object())
 			require.Empty(t, server.create(object))
 			stored := fromObject(t, object)
 			require.NotEqual(t, bare.Spec, stored.Spec, "the API server fills in defaults")
@@ -159,7 +152,7 @@ func TestNoDefaultsInLists(t *testing.T) {
 
 func TestAPIServerDropsUnknownFields(t *testing.T) {
 	c := verdicts.Case{Spec: verdicts.O{"colour": "green"}}
-	object := plain(t, c.Object())
+	object := asJSON(t, c.Object())
 	require.Empty(t, newServer(t).create(object))
 	assert.NotContains(t, object["spec"], "colour")
 	assert.Contains(t, object["spec"], "git")
@@ -237,14 +230,21 @@ func load(t *testing.T, plural string) (*apiextensions.CustomResourceDefinition,
 	return crd, props.OpenAPIV3Schema
 }
 
-// plain converts an object to the types of the API server's JSON.
-func plain(t *testing.T, object verdicts.O) map[string]any {
+// asJSON converts an object to the types that decoded JSON has: map[string]any, []any, int64 and others.
+func asJSON(t *testing.T, object verdicts.O) map[string]any {
 	t.Helper()
 	data, err := json.Marshal(object)
 	require.NoError(t, err)
 	var u unstructured.Unstructured
 	require.NoError(t, u.UnmarshalJSON(data))
 	return u.Object
+}
+
+// parse returns a spec that is written as YAML.
+func parse(t *testing.T, text string) (spec verdicts.O) {
+	t.Helper()
+	require.NoError(t, yaml.UnmarshalStrict([]byte(text), &spec))
+	return spec
 }
 
 func fromObject(t *testing.T, object map[string]any) *v1alpha1.GatewaySync {
@@ -273,10 +273,10 @@ func TestKubectlFindsAndShowsGatewaySyncs(t *testing.T) {
 		}
 		paths[c.Name] = c.JSONPath
 	}
-	// The columns have the same names as in stoker get. The message can be long, so it is last.
+	// The first columns are those of stoker get (docs/reference/status.md). The message can be long, so it is last.
 	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Status"}, narrow)
 	assert.Equal(t, []string{"Ref", "Commit", "Gateways", "Ready", "Confirmed", "Age", "Status", "Profiles", "Last Sync", "Last Ref", "Last Commit", "Repo", "Message"}, wide)
-	assert.Equal(t, ".status.target.refShort", paths["Ref"], "what is wanted")
+	assert.Equal(t, ".status.target.refShort", paths["Ref"], "the desired ref, and not the last one that was synced")
 	assert.Equal(t, ".status.target.commitShort", paths["Commit"])
 	subresources := version.Subresources
 	if subresources == nil {
@@ -324,7 +324,7 @@ func TestPrinterColumns(t *testing.T) {
 				assert.NotNil(t, fieldOf(props, c.JSONPath), "%s: %s", plural, c.JSONPath)
 			}
 		}
-		assert.Nil(t, fieldOf(props, ".status.conditions[?(@.type==\"Ready\")].verdict"), plural)
+		assert.Nil(t, fieldOf(props, ".status.conditions[?(@.type==\"Ready\")].verdict"), "%s: fieldOf finds no field that is missing", plural)
 	}
 	assert.Equal(t, []string{"Revision", "Targets", "Ready", "Age", "Ref", "Path", "Last Sync", "Account", "Repo", "Status"}, columns["configsyncs"])
 	assert.Equal(t, []string{"Gateway", "Phase", "Reason", "Ref", "Drift", "Last Sync", "Commit", "Message"}, columns["syncreports"])

@@ -2,7 +2,7 @@ package verdicts
 
 import "strings"
 
-// noTemplates is a reason for AgentOnly: git refuses the name of the branch to which a template renders.
+// noTemplates is a reason for GoOnly: git refuses the name of the branch to which a template renders.
 const noTemplates = "a schema cannot render a template"
 
 func bidirectional() []Case {
@@ -47,16 +47,16 @@ func bidirectional() []Case {
 		bad("a list of 65 watched paths", field+"watchPaths", with("watchPaths", many(65))),
 		bad("an empty watched path", field+"watchPaths[0]", with("watchPaths", L{""})),
 		bad("a watched path of 256 characters", field+"watchPaths[0]", with("watchPaths", L{strings.Repeat("a", 256)})),
-		agentOnly(noPatterns, "a broken watched path", field+"watchPaths[1]", with("watchPaths", L{"a", "[b"})),
-		agentOnly(noPatterns, "an absolute watched path", field+"watchPaths[0]", with("watchPaths", L{"/a"})),
+		goOnly(noPatterns, "a broken watched path", field+"watchPaths[1]", with("watchPaths", L{"a", "[b"})),
+		goOnly(noPatterns, "an absolute watched path", field+"watchPaths[0]", with("watchPaths", L{"/a"})),
 		bad("a target branch that is the base branch", field+"targetBranch", O{"bidirectional": O{"targetBranch": "main", "baseBranch": "main"}}),
 		bad("a target branch of 256 characters", field+"targetBranch", with("targetBranch", strings.Repeat("a", 256))),
-		agentOnly(noTemplates, "a target branch with a space", field+"targetBranch", with("targetBranch", "a {{.Namespace}}")),
-		agentOnly(noTemplates, "a target branch that ends with a slash", field+"targetBranch", with("targetBranch", "{{.Namespace}}/")),
+		goOnly(noTemplates, "a target branch with a space", field+"targetBranch", with("targetBranch", "a {{.Namespace}}")),
+		goOnly(noTemplates, "a target branch that ends with a slash", field+"targetBranch", with("targetBranch", "{{.Namespace}}/")),
 		good("a target branch of another template", with("targetBranch", "a/{{ .Namespace | lower }}")),
-		agentOnly("the CRD has no rule that reads spec.git together with spec.bidirectional", "a commit as ref without a base branch", field+"baseBranch",
+		goOnly("the CRD has no rule that reads spec.git together with spec.bidirectional", "a commit as ref without a base branch", field+"baseBranch",
 			O{"git": O{"ref": strings.Repeat("a", 40)}, "bidirectional": O{"enabled": true}}),
-		agentOnly("the CRD has no rule that reads spec.git together with spec.bidirectional", "a tag as ref without a base branch", field+"baseBranch",
+		goOnly("the CRD has no rule that reads spec.git together with spec.bidirectional", "a tag as ref without a base branch", field+"baseBranch",
 			O{"git": O{"ref": "refs/tags/v1"}, "bidirectional": O{"enabled": true}}),
 		good("a tag as ref with a base branch", O{"git": O{"ref": "refs/tags/v1"}, "bidirectional": O{"enabled": true, "baseBranch": "main"}}),
 		good("a full branch as ref without a base branch", O{"git": O{"ref": "refs/heads/main"}, "bidirectional": O{"enabled": true}}),
@@ -70,10 +70,10 @@ func bidirectional() []Case {
 		bad("a maximum of 1001 files", field+"guardrails.maxFilesPerPR", with("guardrails", O{"maxFilesPerPR": 1001})),
 		bad("a negative maximum of files", field+"guardrails.maxFilesPerPR", with("guardrails", O{"maxFilesPerPR": -1})),
 		bad("a list of 65 exclude patterns of proposals", field+"guardrails.excludePatterns", with("guardrails", O{"excludePatterns": many(65)})),
-		agentOnly(noPatterns, "a broken exclude pattern of proposals", field+"guardrails.excludePatterns[0]", with("guardrails", O{"excludePatterns": L{"{"}})),
+		goOnly(noPatterns, "a broken exclude pattern of proposals", field+"guardrails.excludePatterns[0]", with("guardrails", O{"excludePatterns": L{"{"}})),
 		bad("a forge whose API is no URL", field+"apiBaseURL", with("apiBaseURL", "git.example.com")),
 		bad("a set of 257 authors", field+"authors", with("authors", entries(257, "A <a@b>"))),
-		agentOnly(noKeys, "an author for a user of 256 characters", field+"authors", with("authors", O{strings.Repeat("a", 256): "A <a@b>"})),
+		goOnly(noKeys, "an author for a user of 256 characters", field+"authors", with("authors", O{strings.Repeat("a", 256): "A <a@b>"})),
 	)
 	return append(cases, proposalCredentials()...)
 }

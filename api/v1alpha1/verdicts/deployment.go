@@ -63,18 +63,18 @@ func rollouts() []Case {
 		bad("a health check without a URL", field+"healthCheck.url", check("url", nil)),
 		bad("a status that is none", field+"healthCheck.expectedStatus", check("expectedStatus", 99)),
 		bad("too many failures", field+"healthCheck.failureThreshold", check("failureThreshold", 101)),
-		agentOnly(noBundle, "a bundle without a certificate", field+"healthCheck.caBundle", check("caBundle", "secret")),
-		agentOnly(noGraph, "a gateway in two stages", "spec.deployment.stages[1].gateways[0]", O{"deployment": O{"stages": L{dev, O{"name": "prod", "gateways": L{"dev-1"}}}}}),
+		goOnly(noBundle, "a bundle without a certificate", field+"healthCheck.caBundle", check("caBundle", "secret")),
+		goOnly(noGraph, "a gateway in two stages", "spec.deployment.stages[1].gateways[0]", O{"deployment": O{"stages": L{dev, O{"name": "prod", "gateways": L{"dev-1"}}}}}),
 		bad("a weight of an entry", "spec.deployment.syncOrder[0].weight", order(O{"name": "hub", "weight": 1001})),
 		bad("an entry without a name", "spec.deployment.syncOrder[0].name", order(O{"weight": 1})),
 		bad("two entries with one name", "spec.deployment.syncOrder[1].name", order(O{"name": "hub"}, O{"name": "hub"})),
 		bad("33 dependencies", "spec.deployment.syncOrder[0].dependsOn", order(O{"name": "hub", "dependsOn": times(33, func(i int) any { return fmt.Sprintf("g%d", i) })})),
 		bad("a dependency that is no name", "spec.deployment.syncOrder[0].dependsOn[0]", order(on("hub", "a b"))),
-		agentOnly(noGraph, "a gateway that depends on itself", "spec.deployment.syncOrder[0].dependsOn", order(on("hub", "hub"))),
-		agentOnly(noGraph, "a loop", "spec.deployment.syncOrder[0].dependsOn", order(on("a", "b"), on("b", "c"), on("c", "a"))),
-		agentOnly(noGraph, "a pattern that is not listed", "spec.deployment.syncOrder[0].dependsOn[0]", order(on("hub", "area-*"))),
-		agentOnly(noGraph, "a dependency with a lower weight", "spec.deployment.syncOrder[0].dependsOn[0]", order(on("hub", "area"), O{"name": "area", "weight": 99})),
-		agentOnly(noGraph, "a dependency on a later stage", "spec.deployment.syncOrder[0].dependsOn[0]", O{"deployment": O{"stages": L{dev}, "syncOrder": L{on("dev-1", "line-1")}}}),
+		goOnly(noGraph, "a gateway that depends on itself", "spec.deployment.syncOrder[0].dependsOn", order(on("hub", "hub"))),
+		goOnly(noGraph, "a loop", "spec.deployment.syncOrder[0].dependsOn", order(on("a", "b"), on("b", "c"), on("c", "a"))),
+		goOnly(noGraph, "a pattern that is not listed", "spec.deployment.syncOrder[0].dependsOn[0]", order(on("hub", "area-*"))),
+		goOnly(noGraph, "a dependency with a lower weight", "spec.deployment.syncOrder[0].dependsOn[0]", order(on("hub", "area"), O{"name": "area", "weight": 99})),
+		goOnly(noGraph, "a dependency on a later stage", "spec.deployment.syncOrder[0].dependsOn[0]", O{"deployment": O{"stages": L{dev}, "syncOrder": L{on("dev-1", "line-1")}}}),
 	)
 }
 
@@ -105,8 +105,8 @@ func windows() []Case {
 		bad("windows with one name", "spec.deployment.windows[1].name", O{"deployment": O{"windows": times(2, func(int) any {
 			return O{"name": "a", "schedule": "0 22 * * *", "duration": "8h"}
 		})}}),
-		agentOnly(noClock, "the 25th hour", field+"schedule", window("schedule", "0 25 * * *")),
-		agentOnly(noClock, "the 30th of February", field+"schedule", window("schedule", "0 0 30 2 *")),
-		agentOnly(noClock, "an unknown time zone", field+"timeZone", window("timeZone", "Europe/Atlantis")),
+		goOnly(noClock, "the 25th hour", field+"schedule", window("schedule", "0 25 * * *")),
+		goOnly(noClock, "the 30th of February", field+"schedule", window("schedule", "0 0 30 2 *")),
+		goOnly(noClock, "an unknown time zone", field+"timeZone", window("timeZone", "Europe/Atlantis")),
 	)
 }

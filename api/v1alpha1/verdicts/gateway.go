@@ -23,7 +23,7 @@ func timing() []Case {
 		good("a webhook", O{"webhook": O{"enabled": true, "secretRef": key, "followTags": L{"v*"}, "allowDowngrade": true}}),
 		bad("a webhook secret without a key", "spec.webhook.secretRef.key", O{"webhook": O{"secretRef": O{"name": "a"}}}),
 		bad("a list of 33 followed tags", "spec.webhook.followTags", O{"webhook": O{"followTags": times(33, func(int) any { return "v" })}}),
-		agentOnly(noPatterns, "a broken pattern of followed tags", "spec.webhook.followTags[0]", O{"webhook": O{"followTags": L{"{a"}}}),
+		goOnly(noPatterns, "a broken pattern of followed tags", "spec.webhook.followTags[0]", O{"webhook": O{"followTags": L{"{a"}}}),
 	)
 }
 

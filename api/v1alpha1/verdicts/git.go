@@ -52,7 +52,7 @@ func refs() []Case {
 		good("a list of allowed refs", allowed(L{"main", "release/*", "refs/tags/v{1,2}.*"})),
 		bad("an empty allowed ref", "spec.git.allowedRefs[1]", allowed(L{"main", ""})),
 		bad("a list of 65 allowed refs", "spec.git.allowedRefs", allowed(times(65, func(int) any { return "a" }))),
-		agentOnly(noPatterns, "a broken pattern of allowed refs", "spec.git.allowedRefs[0]", allowed(L{"a["})),
+		goOnly(noPatterns, "a broken pattern of allowed refs", "spec.git.allowedRefs[0]", allowed(L{"a["})),
 	)
 }
 

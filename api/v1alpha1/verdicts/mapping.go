@@ -57,13 +57,13 @@ func patches() []Case {
 		func(name, v string) Case { return good(name, patchOf(v)) })
 	refused := each([]string{"../a", "/a", "a/../b", "a//b", "a/", "./a", ".", "..", "a/./b", "a\x01", strings.Repeat("a", 513)},
 		"the patched files", func(name, v string) Case { return bad(name, file, patchOf(v)) })
-	keys := each([]string{"a", "a.0.b", `a\.b`, `a\#`, "a b", "ä", "a:1"}, "the key of a patch",
+	keys := each([]string{"a", "a.0.b", `a\.b`, `a\#`, "a b", "ä", "a:1"}, "the path of a value",
 		func(name, v string) Case { return good(name, patchSetting(O{v: "x"})) })
-	badKeys := each([]string{"", "a..b", ".a", "a.", "a.#.b", "a|b", "@this", "a*", "a?b", `a\`}, "the key of a patch",
-		func(name, v string) Case { return agentOnly(noKeys, name, set, patchSetting(O{v: "x"})) })
+	badKeys := each([]string{"", "a..b", ".a", "a.", "a.#.b", "a|b", "@this", "a*", "a?b", `a\`}, "the path of a value",
+		func(name, v string) Case { return goOnly(noKeys, name, set, patchSetting(O{v: "x"})) })
 	withoutFile := O{"set": O{"a": "b"}}
 	return append(slices.Concat(accepted, refused, keys, badKeys),
-		agentOnly(noPatterns, "a broken pattern of patched files", file, patchOf("a/[b")),
+		goOnly(noPatterns, "a broken pattern of patched files", file, patchOf("a/[b")),
 		good("a patch of a file mapping", patch(withoutFile, O{"type": "file", "destination": "a.json"})),
 		good("a patch without files in a mapping without a type", patch(withoutFile, nil)),
 		bad("a patch without files in a folder mapping", file, patch(withoutFile, O{"type": "dir"})),

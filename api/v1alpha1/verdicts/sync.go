@@ -17,7 +17,7 @@ func defaults() []Case {
 	}, "the value maybe for", func(name, v string) Case { return bad(name, field+v, d(v, "maybe")) })
 	excludes := each([]string{"/a", "/", "//", "{a,b,c,d,e,f,g,h,i}{a,b,c,d,e,f,g,h,i}"}, "the exclude pattern",
 		func(name, v string) Case {
-			return agentOnly(noPatterns, name, field+"excludePatterns[0]", d("excludePatterns", L{v}))
+			return goOnly(noPatterns, name, field+"excludePatterns[0]", d("excludePatterns", L{v}))
 		})
 	return append(slices.Concat(periods, policies, excludes),
 		good("an exclude pattern of 512 characters", d("excludePatterns", L{strings.Repeat("ä", 512)})),
@@ -30,12 +30,12 @@ func defaults() []Case {
 		bad("an empty exclude pattern", field+"excludePatterns[0]", d("excludePatterns", L{""})),
 		bad("an exclude pattern of 513 characters", field+"excludePatterns[0]", d("excludePatterns", L{strings.Repeat("a", 513)})),
 		bad("a list of 129 exclude patterns", field+"excludePatterns", d("excludePatterns", times(129, func(int) any { return "a" }))),
-		agentOnly(noPatterns, "a broken exclude pattern", field+"excludePatterns[1]", d("excludePatterns", L{"a", "[b"})),
+		goOnly(noPatterns, "a broken exclude pattern", field+"excludePatterns[1]", d("excludePatterns", L{"a", "[b"})),
 		wrongType("a variable that is a number", d("vars", O{"n": 1})),
 		bad("a variable of 4097 characters", field+"vars[n]", d("vars", O{"n": strings.Repeat("a", 4097)})),
 		bad("a set of 129 variables", field+"vars", d("vars", entries(129, ""))),
-		agentOnly(noKeys, "a variable with a name of 129 characters", field+"vars", d("vars", O{strings.Repeat("a", 129): "x"})),
-		agentOnly(noKeys, "a variable without a name", field+"vars", d("vars", O{"": "x"})),
+		goOnly(noKeys, "a variable with a name of 129 characters", field+"vars", d("vars", O{strings.Repeat("a", 129): "x"})),
+		goOnly(noKeys, "a variable without a name", field+"vars", d("vars", O{"": "x"})),
 	)
 }
 
@@ -63,11 +63,11 @@ func profiles() []Case {
 		bad("a profile without mappings", field+"mappings", all(O{"site": O{}})),
 		bad("a profile with an empty list of mappings", field+"mappings", all(O{"site": O{"mappings": L{}}})),
 		bad("a profile with 65 mappings", field+"mappings", all(O{"site": O{"mappings": times(65, func(int) any { return mapping })}})),
-		agentOnly("a schema does not look from a mapping at what prunes it", "a mirror of the whole data directory", field+"mappings[0].destination",
+		goOnly("a schema does not look from a mapping at what prunes it", "a mirror of the whole data directory", field+"mappings[0].destination",
 			all(O{"site": O{"prune": "mirror", "mappings": L{O{"source": "a", "destination": "."}}}})),
 		good("a mirror of one file", all(O{"site": O{"prune": "mirror", "mappings": L{O{"source": "a", "destination": "a", "type": "file"}}}})),
-		agentOnly(noKeys, "a profile whose name has a space", "spec.sync.profiles[my site]", all(O{"my site": O{"mappings": L{mapping}}})),
+		goOnly(noKeys, "a profile whose name has a space", "spec.sync.profiles[my site]", all(O{"my site": O{"mappings": L{mapping}}})),
 		bad("a profile's sync period of 0", field+"syncPeriod", with("syncPeriod", 0)),
-		agentOnly(noPatterns, "a profile's broken exclude pattern", field+"excludePatterns[0]", with("excludePatterns", L{"{"})),
+		goOnly(noPatterns, "a profile's broken exclude pattern", field+"excludePatterns[0]", with("excludePatterns", L{"{"})),
 	)
 }

@@ -27,13 +27,13 @@ type Case struct {
 	Refused string
 	// Undecodable reports whether the object cannot be decoded into the Go type.
 	Undecodable bool
-	// AgentOnly says why the CRD accepts an object that the Go validation refuses; empty if it refuses it, too.
-	AgentOnly string
+	// GoOnly says why the CRD accepts an object that the Go validation refuses; empty if it refuses it, too.
+	GoOnly string
 	// CRDOnly says why the CRD refuses an object that the Go validation accepts.
 	CRDOnly string
 }
 
-// Reasons for AgentOnly.
+// Reasons for GoOnly.
 const (
 	noPatterns = "a schema cannot parse a pattern"
 	noKeys     = "a schema cannot check the keys of a map"
@@ -109,10 +109,10 @@ func wrongType(name string, spec O) Case {
 	return Case{Name: name + " is refused", Undecodable: true, Spec: spec}
 }
 
-// agentOnly is the case of an invalid spec that only the Go validation refuses; why says why the CRD cannot.
-func agentOnly(why, name, field string, spec O) Case {
+// goOnly is the case of an invalid spec that only the Go validation refuses; why says why the CRD cannot.
+func goOnly(why, name, field string, spec O) Case {
 	c := bad(name, field, spec)
-	c.AgentOnly = why
+	c.GoOnly = why
 	return c
 }
 
