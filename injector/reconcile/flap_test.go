@@ -30,7 +30,7 @@ type lone struct {
 
 // newLone returns a fleet whose agent delivers a commit but never finishes. The deadline is ten minutes.
 func newLone(t testing.TB) *lone {
-	gs := syncOf(func(gs *v1alpha1.GatewaySync) {
+	gs := newGatewaySync(func(gs *v1alpha1.GatewaySync) {
 		gs.Generation, gs.Annotations[v1alpha1.AnnotationRequestedAt] = 1, "t1"
 		gs.Spec.Git.Repo, gs.Spec.Git.Ref = "https://git.example.com/a.git", "main"
 		gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}}
@@ -168,16 +168,16 @@ func TestFleetRestartAtDeadline(t *testing.T) {
 	l := newLone(t)
 	l.leads(9*time.Minute + 50*time.Second)
 	l.away(9*time.Minute, podIndex{})
-	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Ready"])
-	assert.Equal(t, "True/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Stalled"])
+	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", conditionsOf(&l.gs.Status)["Ready"])
+	assert.Equal(t, "True/ProgressDeadlineExceeded", conditionsOf(&l.gs.Status)["Stalled"])
 	assert.Equal(t, "not done within 10m0s: AgentsAway: no agent leads; the pods of its gateways are gone", meta.FindStatusCondition(l.gs.Status.Conditions, "Ready").Message)
 	assert.Equal(t, request.Failed, l.look())
 	assert.Len(t, l.gs.Status.DiscoveredGateways, 1)
 	l.leads(10 * time.Second)
-	assert.Equal(t, "False/ProgressDeadlineExceeded", outcome(&l.gs.Status)["Ready"], "that it was started again is no work")
+	assert.Equal(t, "False/ProgressDeadlineExceeded", conditionsOf(&l.gs.Status)["Ready"], "that it was started again is no work")
 
 	l.away(11*time.Minute, podIndex{})
-	assert.Equal(t, "Unknown/NoGateways", outcome(&l.gs.Status)["Ready"])
+	assert.Equal(t, "Unknown/NoGateways", conditionsOf(&l.gs.Status)["Ready"])
 }
 
 func TestSpecChangeWithoutAgents(t *testing.T) {

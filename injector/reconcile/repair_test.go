@@ -45,7 +45,7 @@ func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string
 	u = &Reconciler{Config: Config{Core: client, Repair: RepairEvict, WebhookReady: func() bool { return true }, Metrics: counted{}, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return *now }}, limiter: flowcontrol.NewFakeAlwaysRateLimiter(), namespaces: map[string]*namespace{}}
 	u.ledger = &ledger{lease: held(client, "me"), now: u.Now, evicted: map[types.UID]eviction{}}
-	p, gs := ownedPod("gw-0", "gw", "StatefulSet", false, 0), syncOf()
+	p, gs := ownedPod("gw-0", "gw", "StatefulSet", false, 0), newGatewaySync()
 	gs.UID = "line"
 	return u, func() (verdict, map[string]replacement, error) {
 		replacements := map[string]replacement{}
@@ -85,7 +85,7 @@ func TestOlderPodIsNoSuccessor(t *testing.T) {
 	u, _ := evicting(t, &now, func(bool, string) error { return nil })
 	old := ownedPod("gw-1-a", "gw", "ReplicaSet", false, 0, ofDeployment("gw", "1"))
 	next := ownedPod("gw-2-b", "b", "ReplicaSet", false, 5*time.Second, ofDeployment("gw", "2"))
-	gs := syncOf()
+	gs := newGatewaySync()
 	gs.UID = "line"
 	_, _, err := u.repair(t.Context(), gs, old, createdTooEarly, podIndex{live: []*corev1.Pod{old, next}}, map[string]replacement{})
 	require.NoError(t, err)
@@ -102,7 +102,7 @@ func TestScaledDownOwnerEndsTheWait(t *testing.T) {
 	u, repair := evicting(t, &now, func(bool, string) error { return nil })
 	_, _, err := repair()
 	require.NoError(t, err)
-	gs := syncOf()
+	gs := newGatewaySync()
 	gs.UID = "line"
 	ofThis := func(p *corev1.Pod) { p.Labels = map[string]string{v1alpha1.LabelCRName: gs.Name} }
 	successor := ownedPod("gw-0", "new", "StatefulSet", true, 2*time.Minute, ofThis, waits("ErrImagePull"))
@@ -198,7 +198,7 @@ func TestOwnersThatRecreatePods(t *testing.T) {
 				return nil
 			})
 			p := ownedPod("gw-0", "gw", c.kind, false, 0, func(p *corev1.Pod) { p.OwnerReferences[0].APIVersion = c.version })
-			gs := syncOf()
+			gs := newGatewaySync()
 			gs.UID = "line"
 			d, soon, err := u.repair(t.Context(), gs, p, createdTooEarly, podIndex{live: []*corev1.Pod{p}}, map[string]replacement{})
 			require.NoError(t, err, c.kind)

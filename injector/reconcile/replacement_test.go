@@ -144,19 +144,19 @@ func TestPodAgeUsesAPIServerClock(t *testing.T) {
 	p := ownedPod("gw-0", "gw", "StatefulSet", false, 0)
 	there := podIndex{live: []*corev1.Pod{p}}
 	u := &Reconciler{Config: Config{Repair: RepairEvict, WebhookReady: func() bool { return false }, Now: func() time.Time { return noon.Add(maxEvictionAge) }}}
-	d, _, err := u.repair(t.Context(), syncOf(), p, createdTooEarly, there, nil)
+	d, _, err := u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, there, nil)
 	require.NoError(t, err)
 	assert.Contains(t, d.message, "too old")
 	u.Now = func() time.Time { return noon.Add(maxEvictionAge - time.Second) }
-	d, soon, err := u.repair(t.Context(), syncOf(), p, createdTooEarly, there, nil)
+	d, soon, err := u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, there, nil)
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
 	assert.True(t, soon, "it waits for the webhook")
-	d, soon, err = u.repair(t.Context(), syncOf(), p, createdTooEarly, there, map[string]replacement{"line": {wait: "pod gw-1 ends"}})
+	d, soon, err = u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, there, map[string]replacement{"line": {wait: "pod gw-1 ends"}})
 	require.NoError(t, err)
 	assert.Empty(t, d.reason)
 	assert.False(t, soon, "its turn comes when something changes")
-	d, _, err = u.repair(t.Context(), syncOf(), p, createdTooEarly, there, map[string]replacement{"line": {wait: "pod gw-1 ends", stuck: true}})
+	d, _, err = u.repair(t.Context(), newGatewaySync(), p, createdTooEarly, there, map[string]replacement{"line": {wait: "pod gw-1 ends", stuck: true}})
 	require.NoError(t, err)
 	assert.Equal(t, v1alpha1.ReasonMissingSidecar, d.reason)
 	assert.Contains(t, d.message, "does not evict it yet: pod gw-1 ends")
@@ -165,15 +165,15 @@ func TestPodAgeUsesAPIServerClock(t *testing.T) {
 // NoGateways counts as healthy and ends waits, so it must not follow from an eviction.
 func TestEvictedGatewayStillCounts(t *testing.T) {
 	there := podIndex{missingSuccessor: "pod site-0 was evicted"}
-	gs := syncOf()
+	gs := newGatewaySync()
 	gs.Status = *leaderless(gs, there, noon)
-	assert.Equal(t, map[string]string{"Ready": "Unknown/AgentsAway", "AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway", "SidecarInjected": "False/MissingSidecar"}, outcome(&gs.Status))
+	assert.Equal(t, map[string]string{"Ready": "Unknown/AgentsAway", "AllGatewaysSynced": "Unknown/AgentsAway", "Reconciling": "True/AgentsAway", "SidecarInjected": "False/MissingSidecar"}, conditionsOf(&gs.Status))
 	for _, c := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionSidecarInjected} {
 		assert.True(t, strings.Contains(meta.FindStatusCondition(gs.Status.Conditions, c).Message, "pod site-0 was evicted"), c)
 	}
 	assert.Empty(t, gs.Status.LastHandledRequest)
 	gs.Status = *leaderless(gs, there, noon.Add(time.Hour))
-	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", outcome(&gs.Status)["Ready"])
+	assert.Equal(t, "Unknown/ProgressDeadlineExceeded", conditionsOf(&gs.Status)["Ready"])
 	gs.Status = *leaderless(gs, podIndex{}, noon.Add(recordLifetime))
-	assert.Equal(t, "Unknown/NoGateways", outcome(&gs.Status)["Ready"])
+	assert.Equal(t, "Unknown/NoGateways", conditionsOf(&gs.Status)["Ready"])
 }
