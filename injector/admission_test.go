@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,30 +27,36 @@ func TestPodsAreInjected(t *testing.T) {
 	w.gatewaySync(plant)
 	p := w.pod(plant, gatewayPod("gw-0"))
 	require.True(t, inject.Has(p))
-	agent := p.Spec.InitContainers[len(p.Spec.InitContainers)-1]
+	agent := agentOf(t, p)
 	assert.Equal(t, corev1.ContainerRestartPolicyAlways, *agent.RestartPolicy)
 	assert.Equal(t, "line", p.Labels[v1alpha1.LabelCRName])
-	for _, m := range agent.VolumeMounts {
-		if m.MountPath == "/var/run/secrets/kubernetes.io/serviceaccount" {
-			assert.Equal(t, "stoker-token", m.Name, "the ServiceAccount's own mount did not come on top")
-		}
-	}
+	token := slices.IndexFunc(agent.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/var/run/secrets/kubernetes.io/serviceaccount" })
+	require.NotEqual(t, -1, token, "the agent has a token")
+	assert.Equal(t, "stoker-token", agent.VolumeMounts[token].Name, "the API server mounted no token of its own at this path")
 
 	generated := gatewayPod("")
 	generated.GenerateName = "gw-"
 	delete(generated.Annotations, v1alpha1.AnnotationCRName)
 	p = w.pod(plant, generated)
 	require.True(t, inject.Has(p))
-	assert.Equal(t, "line", p.Annotations[v1alpha1.AnnotationCRName], "the only one there is")
-	for _, e := range p.Spec.InitContainers[0].Env {
-		if e.Name == "GATEWAY_NAME" {
-			assert.Equal(t, "metadata.name", e.ValueFrom.FieldRef.FieldPath)
-		}
-	}
+	assert.Equal(t, "line", p.Annotations[v1alpha1.AnnotationCRName], "without a name, the only GatewaySync of the namespace is used")
+	agent = agentOf(t, p)
+	name := slices.IndexFunc(agent.Env, func(e corev1.EnvVar) bool { return e.Name == "GATEWAY_NAME" })
+	require.NotEqual(t, -1, name, "the agent knows its gateway's name")
+	assert.Equal(t, "metadata.name", agent.Env[name].ValueFrom.FieldRef.FieldPath)
 
+	// The annotations of the older prefix work, too (docs/how-to/migration.md).
 	older := gatewayPod("gw-older")
 	older.Annotations = map[string]string{"ignition-sync.io/inject": "true", "ignition-sync.io/cr-name": "line"}
 	assert.True(t, inject.Has(w.pod(plant, older)))
+}
+
+// agentOf returns the agent of an injected pod.
+func agentOf(t *testing.T, p *corev1.Pod) corev1.Container {
+	t.Helper()
+	i := slices.IndexFunc(p.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == inject.Container })
+	require.NotEqual(t, -1, i)
+	return p.Spec.InitContainers[i]
 }
 
 // Every injected pod of inject/testdata must pass the validation of the API server.
@@ -62,7 +69,8 @@ func TestInjectedPodsAreValid(t *testing.T) {
 	require.NoError(t, err)
 	for _, c := range podcase.All(t, "inject/testdata") {
 		pod := c.Pod
-		pod.Namespace, pod.Spec.EphemeralContainers = "", nil // only allowed after creation
+		pod.Namespace = ""                 // the request names plant
+		pod.Spec.EphemeralContainers = nil // only allowed after creation
 		require.NoError(t, w.dynamic.Resource(kube.GatewaySync.Resource()).Namespace(plant).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 		for _, gs := range c.GatewaySyncs {
 			gs.Namespace = plant
@@ -72,6 +80,7 @@ func TestInjectedPodsAreValid(t *testing.T) {
 			_, err := kube.GatewaySyncs(w.dynamic, plant).Create(t.Context(), gs, metav1.CreateOptions{})
 			require.NoError(t, err)
 		}
+		// The injector sees a new GatewaySync a moment after its creation.
 		w.eventually(c.Name+" is injected", func() bool {
 			made, err := w.client.CoreV1().Pods(plant).Create(t.Context(), pod.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			require.NoError(t, err, c.Name)
@@ -80,7 +89,7 @@ func TestInjectedPodsAreValid(t *testing.T) {
 	}
 }
 
-// I2, C: without an injector, every pod starts without a long delay, except a pod that requires its agent.
+// I2: without an injector, every pod starts without a long delay, except a pod that requires its agent.
 func TestPodsStartWithoutAnInjector(t *testing.T) {
 	w := newWorld(t)
 	in := w.start()
@@ -89,12 +98,12 @@ func TestPodsStartWithoutAnInjector(t *testing.T) {
 	w.gatewaySync(plant)
 	in.stop()
 
-	asked := w.asked()
+	called := w.webhookCalls()
 	w.pod(plant, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Spec: gatewayPod("x").Spec})
-	w.pod(system, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "ours", Annotations: gatewayPod("x").Annotations}, Spec: gatewayPod("x").Spec})
-	assert.Equal(t, asked, w.asked(), "the API server is not asked about these")
+	w.pod(system, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "in-the-injectors-namespace", Annotations: gatewayPod("x").Annotations}, Spec: gatewayPod("x").Spec})
+	assert.Equal(t, called, w.webhookCalls(), "the API server calls no webhook for these")
 	t.Cleanup(func() {
-		assert.NoError(t, w.client.CoreV1().Pods(system).Delete(context.Background(), "ours", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+		assert.NoError(t, w.client.CoreV1().Pods(system).Delete(context.Background(), "in-the-injectors-namespace", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
 	})
 	assert.False(t, inject.Has(w.pod(plant, gatewayPod("gw"))))
 
@@ -114,7 +123,7 @@ func TestRequireAnnotation(t *testing.T) {
 	w.gatewaySync(plant)
 	required := gatewayPod("gw")
 	required.Annotations[v1alpha1.AnnotationRequire] = "true"
-	assert.True(t, inject.Has(w.pod(plant, required)), "it can have one")
+	assert.True(t, inject.Has(w.pod(plant, required)), "the pod can have an agent")
 
 	required.Name = "gw-root"
 	required.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(0))}
@@ -123,7 +132,7 @@ func TestRequireAnnotation(t *testing.T) {
 	assert.ErrorContains(t, err, string(v1alpha1.ReasonGatewayRunsAsRoot))
 
 	delete(required.Annotations, v1alpha1.AnnotationRequire)
-	assert.False(t, inject.Has(w.pod(plant, required)), "without the annotation it starts without an agent")
+	assert.False(t, inject.Has(w.pod(plant, required)), "without the annotation, the pod starts without an agent")
 }
 
 // A label that disables injection overrides the annotation. docs/how-to/pods.md documents this, and an Event reports it.
@@ -146,8 +155,8 @@ func TestInjectionLabelOverridesRequire(t *testing.T) {
 		return !inject.Has(made)
 	})
 	assert.False(t, inject.Has(w.pod(plant, required)))
-	w.eventually("it is told", func() bool { return w.events(plant)["NotInjected Pod/gw-of-the-namespace"] == 1 })
-	assert.Zero(t, w.events(plant)["NotInjected Pod/gw"], "whose label says that it wants none")
+	w.eventually("an Event says so", func() bool { return w.events(plant)["NotInjected Pod/gw-of-the-namespace"] == 1 })
+	assert.Zero(t, w.events(plant)["NotInjected Pod/gw"], "the pod's own label asks for no agent")
 }
 
 // I3: a dry run writes nothing.

@@ -27,8 +27,8 @@ func TestPodsStartSoonWithoutTheService(t *testing.T) {
 		_, err := w.client.CoreV1().Pods(plant).Create(t.Context(), required, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err != nil && strings.Contains(err.Error(), "require.pods.stoker.io")
 	})
-	begun, asked := time.Now(), w.asked()
-	assert.Positive(t, asked)
+	begun, called := time.Now(), w.webhookCalls()
+	assert.Positive(t, called)
 	plain := gatewayPod("plain")
 	plain.Annotations = nil
 	w.pod(plant, plain)
@@ -37,14 +37,14 @@ func TestPodsStartSoonWithoutTheService(t *testing.T) {
 	made, err := w.client.CoreV1().Pods(system).Create(t.Context(), ours, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	require.NoError(t, err)
 	assert.False(t, inject.Has(made))
-	assert.Equal(t, asked, w.asked(), "the API server does not even try")
-	assert.False(t, inject.Has(w.pod(plant, gatewayPod("gw"))), "it starts, without an agent")
-	assert.Greater(t, w.asked(), asked)
+	assert.Equal(t, called, w.webhookCalls(), "the API server calls no webhook for these")
+	assert.False(t, inject.Has(w.pod(plant, gatewayPod("gw"))), "the pod starts without an agent")
+	assert.Greater(t, w.webhookCalls(), called)
 	assert.Less(t, time.Since(begun), time.Minute, "what an API server gives one request")
 }
 
-// asked returns how often the API server has called a webhook of the injector, including failed calls.
-func (w *world) asked() (n int) {
+// webhookCalls returns how often the API server has called a webhook of the injector, including failed calls.
+func (w *world) webhookCalls() (n int) {
 	w.Helper()
 	text, err := w.client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(w.Context())
 	require.NoError(w, err)
