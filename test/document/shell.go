@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// commandTimeout is the timeout of a command: ten times what the longest one takes.
+// commandTimeout is the timeout of a command. The longest one takes a tenth of it.
 const commandTimeout = 3 * time.Minute
 
 // Shell runs commands as a reader does: each in a new shell, with the variables that earlier commands set.
@@ -33,7 +33,7 @@ func NewShell(t testing.TB, dir string, programs map[string]string, env ...strin
 			t.Fatal(err)
 		}
 	}
-	// programs with the race detector would sleep for a second at exit
+	// By default, a program built with -race sleeps for a second at exit.
 	own := []string{"PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH"), "HOME=" + t.TempDir(), "GORACE=atexit_sleep_ms=0"}
 	return &Shell{Dir: dir, env: append(own, env...)}
 }
@@ -51,7 +51,8 @@ func (s *Shell) Type(t testing.TB, line string) string {
 	return output
 }
 
-// Try runs a command, and returns its output and exit code.
+// Try runs a command, and returns its output and exit code. A line that assigns a variable with a name in capitals, such as
+// TOKEN=$(date), sets the variable for the following commands and has no output.
 func (s *Shell) Try(t testing.TB, line string) (output string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), commandTimeout)
@@ -106,26 +107,26 @@ type outputWatcher struct {
 	done   func()
 }
 
-func (h *outputWatcher) Write(b []byte) (int, error) {
-	h.mu.Lock()
-	h.text.Write(b)
-	h.mu.Unlock()
-	if h.missing() == "" {
-		h.done()
+func (w *outputWatcher) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	w.text.Write(b)
+	w.mu.Unlock()
+	if w.missing() == "" {
+		w.done()
 	}
 	return len(b), nil
 }
 
-func (h *outputWatcher) String() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.text.String()
+func (w *outputWatcher) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
 }
 
 // missing returns the first wanted text that the output lacks, or "".
-func (h *outputWatcher) missing() string {
-	text := h.String()
-	for _, wanted := range h.wanted {
+func (w *outputWatcher) missing() string {
+	text := w.String()
+	for _, wanted := range w.wanted {
 		if !strings.Contains(text, wanted) {
 			return wanted
 		}

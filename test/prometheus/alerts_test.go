@@ -75,7 +75,7 @@ func names(fired map[string]int) (found []string) {
 
 // Every alert is described in the documentation, at the address that it names.
 func TestAlertsAreDocumented(t *testing.T) {
-	page := string(file(t, docs+"how-to/monitoring.md"))
+	page := string(readFile(t, docs+"how-to/monitoring.md"))
 	const base = "https://github.com/stoker-io/stoker/blob/main/docs/how-to/monitoring.md#"
 	alerts := newTimeline(t, time.Now()).alerts()
 	require.Len(t, alerts, 18)

@@ -51,15 +51,15 @@ type panel struct {
 	}
 }
 
-func loaded(t testing.TB) map[string]dashboard {
+func loadDashboards(t testing.TB) map[string]dashboard {
 	t.Helper()
-	paths, err := filepath.Glob(dashboards + "*.json")
+	paths, err := filepath.Glob(dashboardDir + "*.json")
 	require.NoError(t, err)
 	require.Len(t, paths, 2)
 	all := map[string]dashboard{}
 	for _, path := range paths {
 		var d dashboard
-		require.NoError(t, json.Unmarshal(file(t, path), &d), path)
+		require.NoError(t, json.Unmarshal(readFile(t, path), &d), path)
 		assert.Equal(t, d.UID+".json", filepath.Base(path))
 		all[d.UID] = d
 	}
@@ -76,7 +76,7 @@ func testPanels(t *testing.T, now time.Time, all []incident) {
 	l := newTimeline(t, now)
 	shown, series := map[string]bool{}, map[string]int{}
 	exprs := map[string]string{}
-	for _, d := range loaded(t) {
+	for _, d := range loadDashboards(t) {
 		for _, p := range d.Panels {
 			for _, target := range p.Targets {
 				exprs[fmt.Sprintf("%s/%s/%s", d.Title, p.Title, target.RefID)] = filled(target.Expr)
@@ -117,7 +117,7 @@ func testPanels(t *testing.T, now time.Time, all []incident) {
 var units = []string{"short", "s", "bytes", "percentunit", "reqps"}
 
 func TestDashboards(t *testing.T) {
-	all := loaded(t)
+	all := loadDashboards(t)
 	for uid, d := range all {
 		t.Run(d.Title, func(t *testing.T) {
 			assert.Regexp(t, `^[a-z-]{5,40}$`, uid)
@@ -155,10 +155,10 @@ func TestDashboards(t *testing.T) {
 					assert.Equal(t, ".*", v.AllValue, v.Name)
 				}
 			}
-			for _, v := range variable.FindAllStringSubmatch(string(file(t, dashboards+uid+".json")), -1) {
+			for _, v := range variable.FindAllStringSubmatch(string(readFile(t, dashboardDir+uid+".json")), -1) {
 				assert.Contains(t, names, v[1], "no such variable")
 			}
-			for _, link := range links.FindAllStringSubmatch(string(file(t, dashboards+uid+".json")), -1) {
+			for _, link := range links.FindAllStringSubmatch(string(readFile(t, dashboardDir+uid+".json")), -1) {
 				assert.Contains(t, all, link[1], "a link leads nowhere")
 			}
 			assert.NotEmpty(t, d.Links)
@@ -222,7 +222,7 @@ func used(t testing.TB) map[string]bool {
 			return nil
 		})
 	}
-	for _, d := range loaded(t) {
+	for _, d := range loadDashboards(t) {
 		for _, p := range d.Panels {
 			for _, target := range p.Targets {
 				expr, err := syntax().ParseExpr(filled(target.Expr))

@@ -319,8 +319,8 @@ func relabelled(l labels.Labels, name, value string) labels.Labels {
 	return b.Labels()
 }
 
-// file returns the path of a file of the chart.
-func file(t testing.TB, name string) []byte {
+// readFile returns the content of a file of the repository.
+func readFile(t testing.TB, name string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.FromSlash(name))
 	require.NoError(t, err)

@@ -11,8 +11,8 @@ import (
 func TestMain(m *testing.M) { plant.Main(m) }
 
 const (
-	files      = "../../charts/stoker/files/"
-	rulesFile  = files + "prometheus/rules.yaml"
-	dashboards = files + "grafana/"
-	docs       = "../../docs/"
+	files        = "../../charts/stoker/files/"
+	rulesFile    = files + "prometheus/rules.yaml"
+	dashboardDir = files + "grafana/"
+	docs         = "../../docs/"
 )

@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const packages = `{"private": true, "dependencies": {"@grafana/schema": "13.2.3", "typescript": "7.0.2"}}`
+const packageJSON = `{"private": true, "dependencies": {"@grafana/schema": "13.2.3", "typescript": "7.0.2"}}`
 
-// JSON has the values of enumerations, and not their names.
-const head = "import type { Dashboard } from '@grafana/schema';\n" +
+// declaration declares a dashboard of the type Dashboard. Plain replaces each enumeration by its strings, because JSON has only these.
+const declaration = "import type { Dashboard } from '@grafana/schema';\n" +
 	"type Plain<T> = T extends string ? `${T}` : T extends (infer U)[] ? Plain<U>[] : T extends object ? { [K in keyof T]: Plain<T[K]> } : T;\n" +
 	"export const dashboard: Plain<Dashboard> = "
 
-// The dashboards have the types that Grafana publishes. The test needs npm and its registry.
+// The dashboards match the types that Grafana publishes. The test needs npm and its registry.
 func TestGrafanaSchema(t *testing.T) {
 	for _, program := range []string{"npm", "node"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -28,28 +28,28 @@ func TestGrafanaSchema(t *testing.T) {
 	write := func(name, content string) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	write("package.json", packages)
+	write("package.json", packageJSON)
 	install := exec.CommandContext(t.Context(), "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=0")
 	install.Dir = dir
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Skipf("npm cannot install @grafana/schema: the dashboards are not compared with Grafana's types: %v\n%s", err, out)
 	}
-	check := func(names ...string) (string, error) {
-		args := append([]string{"node_modules/typescript/bin/tsc", "--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--moduleResolution", "nodenext"}, names...)
-		compile := exec.CommandContext(t.Context(), "node", args...)
+	check := func(name string) (string, error) {
+		compile := exec.CommandContext(t.Context(), "node", "node_modules/typescript/bin/tsc", "--noEmit", "--strict", "--skipLibCheck",
+			"--module", "nodenext", "--moduleResolution", "nodenext", name)
 		compile.Dir = dir
 		out, err := compile.CombinedOutput()
 		return string(out), err
 	}
-	for uid := range loaded(t) {
+	for uid := range loadDashboards(t) {
 		t.Run(uid, func(t *testing.T) {
-			write(uid+".ts", head+string(file(t, dashboards+uid+".json"))+";\n")
+			write(uid+".ts", declaration+string(readFile(t, dashboardDir+uid+".json"))+";\n")
 			out, err := check(uid + ".ts")
 			assert.NoError(t, err, out)
 		})
 	}
 	t.Run("a wrong type is found", func(t *testing.T) {
-		write("wrong.ts", head+`{"schemaVersion": 39, "editable": "no", "panels": []};`+"\n")
+		write("wrong.ts", declaration+`{"schemaVersion": 39, "editable": "no", "panels": []};`+"\n")
 		_, err := check("wrong.ts")
 		assert.Error(t, err)
 	})

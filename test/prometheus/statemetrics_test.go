@@ -41,10 +41,10 @@ type eachOne struct {
 // The paths of the example for kube-state-metrics are fields of the CRD. Its program is not a module that could be run here.
 func TestStateMetricsExample(t *testing.T) {
 	var config stateMetrics
-	require.NoError(t, yaml.UnmarshalStrict(file(t, "../../examples/monitoring/kube-state-metrics.yaml"), &config))
+	require.NoError(t, yaml.UnmarshalStrict(readFile(t, "../../examples/monitoring/kube-state-metrics.yaml"), &config))
 	assert.Equal(t, "CustomResourceStateMetrics", config.Kind)
 	var crd apiextensionsv1.CustomResourceDefinition
-	require.NoError(t, yaml.Unmarshal(file(t, files+"crds/stoker.io_gatewaysyncs.yaml"), &crd))
+	require.NoError(t, yaml.Unmarshal(readFile(t, files+"crds/stoker.io_gatewaysyncs.yaml"), &crd))
 	require.Len(t, config.Spec.Resources, 1)
 	r := config.Spec.Resources[0]
 	assert.Equal(t, []string{crd.Spec.Group, crd.Spec.Versions[0].Name, crd.Spec.Names.Kind}, []string{r.GroupVersionKind.Group, r.GroupVersionKind.Version, r.GroupVersionKind.Kind})
