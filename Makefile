@@ -86,9 +86,9 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 	    echo "== ./$$d $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime=5x ./$$d; \
 	  done; done
 
-bench: ## measure against git, checkout and rsync, then fleets, changes that go back, safe changes, pages and ConfigSyncs, and print the goals (BENCH='-sizes S -n 1', 'fleet', 'back', 'safe', 'observe' or 'config' for a part)
+bench: ## measure against git, checkout and rsync, then fleets, proposals, safe changes, pages and ConfigSyncs, and print the goals (BENCH='-sizes S -n 1', 'fleet', 'proposals', 'safe', 'observe' or 'config' for a part)
 	go run ./test/bench $(BENCH)
-	$(if $(BENCH),,go run ./test/bench back)
+	$(if $(BENCH),,go run ./test/bench proposals)
 	$(if $(BENCH),,go run ./test/bench safe)
 	$(if $(BENCH),,go run ./test/bench fleet)
 	$(if $(BENCH),,go run ./test/bench observe)

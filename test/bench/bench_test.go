@@ -221,16 +221,16 @@ func TestTheBenchRunsFromEndToEnd(t *testing.T) {
 	assert.Empty(t, left, "the work directories are removed")
 }
 
-// Runs what measures changes that go back to git on the smallest repository.
-func TestBack(t *testing.T) {
+// Runs what measures proposals on the smallest repository.
+func TestProposals(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures for half a minute")
 	}
 	work := t.TempDir()
 	var out strings.Builder
-	err := run(t.Context(), []string{"back", "-sizes", "T", "-n", "1", "-idle", "6s", "-cache", t.TempDir(), "-work", work}, &out, io.Discard)
+	err := run(t.Context(), []string{"proposals", "-sizes", "T", "-n", "1", "-idle", "6s", "-cache", t.TempDir(), "-work", work}, &out, io.Discard)
 	require.NoError(t, err)
-	for _, c := range backCases {
+	for _, c := range proposalCases {
 		assert.Contains(t, out.String(), "| "+c.title+" ")
 	}
 	for _, goal := range []string{"nothing happens: no request", "one view saved: at most 64 KiB", "the save merged: no write", "the agent: at most"} {

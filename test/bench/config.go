@@ -75,11 +75,11 @@ func config(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 			return err
 		}
 		m := configFigures{changes: results{}}
-		c.talk.Print("changing one object")
+		c.progress.Print("changing one object")
 		if err := p.while(ctx, c.binary, direct, func() error { return p.changes(ctx, &m, *rounds) }); err != nil {
 			return err
 		}
-		c.talk.Printf("nothing happens for %d runs", *runs)
+		c.progress.Printf("nothing happens for %d runs", *runs)
 		if err := p.while(ctx, c.binary, p.api.kubeconfig, func() error { return p.idle(ctx, &m, *runs) }); err != nil {
 			return err
 		}

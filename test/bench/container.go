@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// container is a control group with a limit on memory or CPU, like the limit of a Kubernetes container. If memory runs
+// cgroup is a control group with a limit on memory or CPU, like the limit of a Kubernetes container. If memory runs
 // out, the kernel reclaims page cache and kills a process whose own memory does not fit. If the CPU time of a period is
 // used up, processes stop until the next one.
-type container struct {
+type cgroup struct {
 	dir string
 	v1  bool
 }
@@ -23,19 +23,19 @@ type container struct {
 // groups is the directory of control groups: one tree per controller in version 1, a single tree in version 2.
 const groups = "/sys/fs/cgroup"
 
-// period is the CPU accounting period of a kubelet.
+// period is the CPU accounting period that a kubelet sets by default.
 const period = 100 * time.Millisecond
 
-// newContainer creates a control group with a limit on memory, in bytes.
-func newContainer(limit int64) (*container, error) {
-	bytes := strconv.FormatInt(limit, 10)
+// newMemoryLimit creates a control group with a limit on memory, in bytes.
+func newMemoryLimit(limit int64) (*cgroup, error) {
+	text := strconv.FormatInt(limit, 10)
 	return newGroup("memory",
-		[][2]string{{"memory.limit_in_bytes", bytes}, {"memory.swappiness", "0"}},
-		[][2]string{{"memory.max", bytes}, {"memory.swap.max", "0"}})
+		[][2]string{{"memory.limit_in_bytes", text}, {"memory.swappiness", "0"}},
+		[][2]string{{"memory.max", text}, {"memory.swap.max", "0"}})
 }
 
-// newQuota creates a control group with a limit on CPU, in thousandths of a processor.
-func newQuota(milli int64) (*container, error) {
+// newCPULimit creates a control group with a limit on CPU, in thousandths of a processor.
+func newCPULimit(milli int64) (*cgroup, error) {
 	quota := strconv.FormatInt(milli*period.Microseconds()/1000, 10)
 	length := strconv.FormatInt(period.Microseconds(), 10)
 	return newGroup("cpu",
@@ -45,10 +45,10 @@ func newQuota(milli int64) (*container, error) {
 
 // newGroup creates a control group with the settings of either version. It needs root and a writable control group
 // tree.
-func newGroup(controller string, v1, v2 [][2]string) (*container, error) {
-	c, settings := &container{dir: filepath.Join(groups, controller), v1: true}, v1
+func newGroup(controller string, v1, v2 [][2]string) (*cgroup, error) {
+	c, settings := &cgroup{dir: filepath.Join(groups, controller), v1: true}, v1
 	if _, err := os.Stat(filepath.Join(c.dir, v1[0][0])); err != nil {
-		c, settings = &container{dir: groups}, v2
+		c, settings = &cgroup{dir: groups}, v2
 	}
 	var err error
 	if c.dir, err = os.MkdirTemp(c.dir, "stoker-bench-"); err != nil {
@@ -57,7 +57,7 @@ func newGroup(controller string, v1, v2 [][2]string) (*container, error) {
 	for _, s := range settings {
 		name := filepath.Join(c.dir, s[0])
 		if _, err := os.Stat(name); errors.Is(err, os.ErrNotExist) && s[0] == "memory.swap.max" {
-			continue // a kernel without swap
+			continue // a kernel without swap accounting
 		}
 		if err := os.WriteFile(name, []byte(s[1]), 0); err != nil {
 			return nil, errors.Join(err, c.close())
@@ -67,12 +67,12 @@ func newGroup(controller string, v1, v2 [][2]string) (*container, error) {
 }
 
 // wrap returns a command prefix that runs a command in the container.
-func (c *container) wrap() []string {
+func (c *cgroup) wrap() []string {
 	return []string{"sh", "-c", `echo $$ > "$0" && exec "$@"`, filepath.Join(c.dir, "cgroup.procs")}
 }
 
 // killed returns the number of processes killed for lack of memory.
-func (c *container) killed() (int, error) {
+func (c *cgroup) killed() (int, error) {
 	name := "memory.events"
 	if c.v1 {
 		name = "memory.oom_control"
@@ -82,7 +82,7 @@ func (c *container) killed() (int, error) {
 }
 
 // throttled returns how long processes were stopped because their CPU time was used up.
-func (c *container) throttled() (time.Duration, error) {
+func (c *cgroup) throttled() (time.Duration, error) {
 	if c.v1 {
 		n, err := c.count("cpu.stat", "throttled_time")
 		return time.Duration(n), err
@@ -92,7 +92,7 @@ func (c *container) throttled() (time.Duration, error) {
 }
 
 // count reads the number of a key from a file of the group.
-func (c *container) count(file, key string) (int64, error) {
+func (c *cgroup) count(file, key string) (int64, error) {
 	content, err := os.ReadFile(filepath.Join(c.dir, file))
 	if err != nil {
 		return 0, err
@@ -106,7 +106,7 @@ func (c *container) count(file, key string) (int64, error) {
 }
 
 // close removes the group. The kernel takes a moment to release processes that have ended.
-func (c *container) close() error {
+func (c *cgroup) close() error {
 	deadline := time.Now().Add(5 * time.Second)
 	for {
 		err := os.Remove(c.dir)
@@ -117,10 +117,10 @@ func (c *container) close() error {
 	}
 }
 
-// confined is a contestant in a container. Being killed there is a result.
+// confined is a contestant in a container. That the kernel kills it there is a result, and not an error of the benchmark.
 type confined struct {
 	contestant
-	container *container
+	container *cgroup
 }
 
 func (c *confined) sync(ctx context.Context) (sample, error) {
@@ -128,15 +128,15 @@ func (c *confined) sync(ctx context.Context) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	s, failed := c.contestant.sync(ctx)
+	s, syncErr := c.contestant.sync(ctx)
 	after, err := c.container.killed()
 	if err != nil {
-		return s, errors.Join(failed, err)
+		return s, errors.Join(syncErr, err)
 	}
 	if s.killed = after > before; s.killed {
 		return s, nil
 	}
-	return s, failed
+	return s, syncErr
 }
 
 func (c *confined) close() error {
@@ -146,10 +146,12 @@ func (c *confined) close() error {
 // agentGuaranteed is the agent with the CPU limit that it has in a Guaranteed pod.
 type agentGuaranteed struct {
 	*agentOnce
-	container *container
+	container *cgroup
 }
 
-func (a *agentGuaranteed) name() string         { return limited }
+func (a *agentGuaranteed) name() string { return guaranteed }
+
+// can admits the cases that start with an empty workspace.
 func (a *agentGuaranteed) can(c benchCase) bool { return c.fresh }
 
 func (a *agentGuaranteed) sync(ctx context.Context) (sample, error) {
@@ -157,10 +159,10 @@ func (a *agentGuaranteed) sync(ctx context.Context) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	s, failed := a.agentOnce.sync(ctx)
+	s, syncErr := a.agentOnce.sync(ctx)
 	after, err := a.container.throttled()
 	s.throttled = after - before
-	return s, errors.Join(failed, err)
+	return s, errors.Join(syncErr, err)
 }
 
 func (a *agentGuaranteed) close() error {

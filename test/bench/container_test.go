@@ -23,7 +23,7 @@ func (s script) sync(ctx context.Context) (sample, error) {
 
 func inContainer(t *testing.T, limit int64, text string) *confined {
 	t.Helper()
-	room, err := newContainer(limit)
+	room, err := newMemoryLimit(limit)
 	if err != nil {
 		t.Skipf("no container with a memory limit can be made here: %v", err)
 	}
@@ -73,7 +73,7 @@ func TestThrottledTimeIsMeasured(t *testing.T) {
 		throttled bool
 	}{"a hundredth of a processor": {10, true}, "a hundred processors": {100_000, false}} {
 		t.Run(name, func(t *testing.T) {
-			room, err := newQuota(c.milli)
+			room, err := newCPULimit(c.milli)
 			if err != nil {
 				t.Skipf("no container with a limit on CPU can be made here: %v", err)
 			}

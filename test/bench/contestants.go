@@ -19,18 +19,18 @@ import (
 type programs struct{ agent, nosync string }
 
 // benchSize measures one repository.
-func benchSize(ctx context.Context, s settings, size size, programs programs, work string, talk *log.Logger, all results) (err error) {
+func benchSize(ctx context.Context, s settings, size size, programs programs, work string, progress *log.Logger, all results) (err error) {
 	began := time.Now()
 	generated, err := generate(ctx, s.cache, size)
 	if err != nil {
 		return err
 	}
-	talk.Printf("%s: %d files in %s (%s)", size.name, size.files, generated, time.Since(began).Round(time.Second))
+	progress.Printf("%s: %d files in %s (%s)", size.name, size.files, generated, time.Since(began).Round(time.Second))
 	remote, err := newRemote(ctx, generated, filepath.Join(work, "remote"), gitserver.Options{})
 	if err != nil {
 		return err
 	}
-	b := newBench(size, remote, work, talk)
+	b := newBench(size, remote, work, progress)
 	defer func() {
 		for _, c := range b.contestants {
 			err = errors.Join(err, c.close())
@@ -48,8 +48,8 @@ func benchSize(ctx context.Context, s settings, size size, programs programs, wo
 	return b.run(ctx, s, all)
 }
 
-func newBench(size size, remote *remote, work string, talk *log.Logger) *bench {
-	return &bench{size: size, work: work, remote: remote, commits: map[string]string{}, next: map[string]int{}, log: talk}
+func newBench(size size, remote *remote, work string, progress *log.Logger) *bench {
+	return &bench{size: size, work: work, remote: remote, commits: map[string]string{}, next: map[string]int{}, log: progress}
 }
 
 // addContestants creates the contestants.
@@ -88,7 +88,7 @@ var idle = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.Reso
 // here.
 func (b *bench) addGuaranteed() error {
 	limits := inject.Guaranteed(idle).Limits
-	room, err := newQuota(limits.Cpu().MilliValue())
+	room, err := newCPULimit(limits.Cpu().MilliValue())
 	if err != nil {
 		b.log.Printf("an agent of a Guaranteed pod is not measured: no container with a limit on CPU can be made here, which needs root and a control group tree that may be written: %v", err)
 		return nil
@@ -115,7 +115,7 @@ func (b *bench) addConfined(context.Context, programs) error {
 		if who == rsync && !b.hasRsync() {
 			continue
 		}
-		room, err := newContainer(b.size.memory)
+		room, err := newMemoryLimit(b.size.memory)
 		if err != nil {
 			b.log.Printf("%s is not measured: no container with a memory limit can be made here, which takes root and a control group tree that may be written: %v", b.size.name, err)
 			return nil

@@ -21,19 +21,19 @@ import (
 type control struct {
 	work, binary string // a directory, and the program in it
 	config       *rest.Config
-	talk         *log.Logger
+	progress     *log.Logger
 }
 
 // withControl calls measure with a control plane of its own, for at most 20 minutes.
 func withControl(ctx context.Context, stderr io.Writer, measure func(context.Context, control) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
 	defer cancel()
-	c := control{talk: log.New(stderr, "", log.Ltime)}
+	c := control{progress: log.New(stderr, "", log.Ltime)}
 	if c.work, err = os.MkdirTemp("", "stoker-bench-"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(c.work)) }()
-	c.talk.Print("building stoker, and starting a control plane")
+	c.progress.Print("building stoker, and starting a control plane")
 	c.binary = filepath.Join(c.work, "stoker")
 	if err := build(ctx, c.binary, "stoker.io/stoker/hooks"); err != nil {
 		return err

@@ -110,9 +110,9 @@ func (g *judge) soonAfterGit(floor, factor float64) {
 func (g *judge) firstSync() {
 	g.atMost(0.75, "first", once, rsync)
 	g.atMost(1.25, "first", once, unsynced)
-	if all, ok := median(g.r, g.key("first", limited), stopped); ok {
-		took, _ := median(g.r, g.key("first", limited), wall)
-		g.add(all <= took/20, title("first")+", "+limited+": throttled for at most a twentieth of its time",
+	if all, ok := median(g.r, g.key("first", guaranteed), stopped); ok {
+		took, _ := median(g.r, g.key("first", guaranteed), wall)
+		g.add(all <= took/20, title("first")+", "+guaranteed+": throttled for at most a twentieth of its time",
 			fmt.Sprintf("%.2f of %.2f s", all.Seconds(), took.Seconds()))
 	}
 }

@@ -74,7 +74,7 @@ func TestEachKindOfGoalCanBeMissed(t *testing.T) {
 	}{
 		{name: "durability", size: "M", phrase: "nothing durable", benchCase: "first", who: once,
 			good: sample{wall: 1250 * time.Millisecond}, bad: sample{wall: 1260 * time.Millisecond}, peerCase: "first", peer: unsynced, peerSample: sample{wall: time.Second}},
-		{name: "a limit on CPU", size: "M", phrase: "throttled", benchCase: "first", who: limited,
+		{name: "a limit on CPU", size: "M", phrase: "throttled", benchCase: "first", who: guaranteed,
 			good: sample{wall: 20 * time.Second, throttled: time.Second}, bad: sample{wall: 20 * time.Second, throttled: 1001 * time.Millisecond}},
 		{name: "drift", size: "L", phrase: "drift check", benchCase: "drift", who: once, good: sample{wall: 1500 * time.Millisecond}, bad: sample{wall: 1501 * time.Millisecond}},
 		{name: "container", size: "H", phrase: "container of 64 MiB", benchCase: "first", who: once, good: sample{anon: 1}, bad: sample{anon: 1, killed: true}},

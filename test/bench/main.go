@@ -5,7 +5,7 @@
 //	go run ./test/bench -sizes S,M -n 1 -cases first,one
 //	go run ./test/bench -sizes S,M,L,G -cases one,drift # growth up to a million files: ten minutes, 12 GB of disk
 //	go run ./test/bench fleet -help              # many agents on one API server: package fleet
-//	go run ./test/bench back -help               # changes of a gateway that become pull requests
+//	go run ./test/bench proposals -help          # changes of a gateway that become pull requests
 //	go run ./test/bench observe -help            # the page of stoker ui, and the notifier
 //	go run ./test/bench config -help             # stoker config run with a large ConfigSync
 //	go run ./test/bench safe -help               # snapshots and restores
@@ -58,8 +58,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "fleet" {
 		return fleet.Run(ctx, args[1:], stdout, stderr)
 	}
-	if len(args) > 0 && args[0] == "back" {
-		return back(ctx, args[1:], stdout, stderr)
+	if len(args) > 0 && args[0] == "proposals" {
+		return proposals(ctx, args[1:], stdout, stderr)
 	}
 	if len(args) > 0 && args[0] == "observe" {
 		return observe(ctx, args[1:], stdout, stderr)
@@ -77,10 +77,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return s.within(ctx, stderr, func(ctx context.Context, programs programs, work string, talk *log.Logger) error {
+	return s.within(ctx, stderr, func(ctx context.Context, programs programs, work string, progress *log.Logger) error {
 		all := results{}
 		for _, size := range s.sizes {
-			if err := benchSize(ctx, s, size, programs, filepath.Join(work, size.name), talk, all); err != nil {
+			if err := benchSize(ctx, s, size, programs, filepath.Join(work, size.name), progress, all); err != nil {
 				return fmt.Errorf("size %s: %w", size.name, err)
 			}
 		}
@@ -89,7 +89,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 }
 
 // within builds the programs, and calls measure with a directory that is removed afterwards.
-func (s settings) within(ctx context.Context, stderr io.Writer, measure func(ctx context.Context, programs programs, work string, talk *log.Logger) error) (err error) {
+func (s settings) within(ctx context.Context, stderr io.Writer, measure func(ctx context.Context, programs programs, work string, progress *log.Logger) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if err := os.MkdirAll(s.work, 0o755); err != nil {
@@ -100,13 +100,13 @@ func (s settings) within(ctx context.Context, stderr io.Writer, measure func(ctx
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	talk := log.New(stderr, "", log.Ltime)
-	talk.Print("building the agent")
+	progress := log.New(stderr, "", log.Ltime)
+	progress.Print("building the agent")
 	programs := programs{agent: filepath.Join(work, "agent"), nosync: filepath.Join(work, "nosync")}
 	if err := errors.Join(build(ctx, programs.agent, "stoker.io/stoker/agent"), build(ctx, programs.nosync, "stoker.io/stoker/test/bench/nosync")); err != nil {
 		return err
 	}
-	return measure(ctx, programs, work, talk)
+	return measure(ctx, programs, work, progress)
 }
 
 // parse reads the command line. defaultSizes are the repositories without -sizes.
@@ -123,7 +123,7 @@ func parse(args []string, out io.Writer, defaultSizes string) (settings, error) 
 	f.IntVar(&s.rounds, "n", 3, fmt.Sprintf("rounds, 1 to %d", maxRounds))
 	f.StringVar(&s.cache, "cache", filepath.Join(cache, "stoker-bench"), "where the repositories are kept for the next time (all but G: 600 MB; G: 700 MB)")
 	f.StringVar(&s.work, "work", os.TempDir(), "where the contestants work (L: 3 GB while it runs; G: 12 GB)")
-	f.DurationVar(&s.idle, "idle", time.Minute, "how long nothing happens (back)")
+	f.DurationVar(&s.idle, "idle", time.Minute, "how long nothing happens (proposals)")
 	f.DurationVar(&s.timeout, "timeout", time.Hour, "give up after this time")
 	if err := f.Parse(args); err != nil {
 		return s, err

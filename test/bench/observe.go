@@ -70,12 +70,12 @@ func observe(ctx context.Context, args []string, stdout, stderr io.Writer) error
 			return err
 		}
 		defer front.Close()
-		c.talk.Print("loading pages")
+		c.progress.Print("loading pages")
 		pages, memory, err := loadPages(ctx, c.binary, front.kubeconfig, namespace, *rounds)
 		if err != nil {
 			return err
 		}
-		c.talk.Printf("watching the notifier for %s", *idle)
+		c.progress.Printf("watching the notifier for %s", *idle)
 		own, others, err := front.notifier(ctx, c.binary, *idle)
 		if err != nil {
 			return err

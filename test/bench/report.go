@@ -18,12 +18,12 @@ type results map[key][]sample
 type key struct{ size, benchCase, contestant string }
 
 const (
-	once     = "agent --once"
-	resident = "agent, resident"
-	unsynced = "agent --once, nothing durable"
-	limited  = "agent --once, in a Guaranteed pod"
-	rsync    = "git + checkout + rsync -c"
-	fetch    = "git fetch alone"
+	once       = "agent --once"
+	resident   = "agent, resident"
+	unsynced   = "agent --once, nothing durable"
+	guaranteed = "agent --once, in a Guaranteed pod"
+	rsync      = "git + checkout + rsync -c"
+	fetch      = "git fetch alone"
 )
 
 func (r results) add(size, benchCase, contestant string, s sample) {
@@ -65,7 +65,7 @@ func (r results) write(out io.Writer, s settings) error {
 		fmt.Fprintf(&b, "\n## %s: %s\n\n", size.name, size)
 		t := table(&b, "work", "who", "wall", "from – to", "CPU", "anon MiB", "pack bytes", "kept MB")
 		for _, c := range s.cases {
-			for _, who := range []string{once, limited, unsynced, resident, rsync, fetch} {
+			for _, who := range []string{once, guaranteed, unsynced, resident, rsync, fetch} {
 				r.row(t, c, key{size.name, c.name, who})
 			}
 		}

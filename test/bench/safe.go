@@ -50,12 +50,12 @@ func safe(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return s.within(ctx, stderr, func(ctx context.Context, programs programs, work string, talk *log.Logger) error {
+	return s.within(ctx, stderr, func(ctx context.Context, programs programs, work string, progress *log.Logger) error {
 		all, figures := results{}, map[string]*safeFigures{}
 		for _, size := range s.sizes {
 			x := &safeBench{s: s, all: all, fig: &safeFigures{}}
 			figures[size.name] = x.fig
-			if err := x.run(ctx, size, programs, filepath.Join(work, size.name), talk); err != nil {
+			if err := x.run(ctx, size, programs, filepath.Join(work, size.name), progress); err != nil {
 				return fmt.Errorf("size %s: %w", size.name, err)
 			}
 		}
@@ -73,7 +73,7 @@ type safeBench struct {
 	on, off *agentOnce
 }
 
-func (x *safeBench) run(ctx context.Context, size size, programs programs, work string, talk *log.Logger) (err error) {
+func (x *safeBench) run(ctx context.Context, size size, programs programs, work string, progress *log.Logger) (err error) {
 	generated, err := generate(ctx, x.s.cache, size)
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (x *safeBench) run(ctx context.Context, size size, programs programs, work 
 		return err
 	}
 	defer func() { err = errors.Join(err, remote.server.Close()) }()
-	x.bench = newBench(size, remote, work, talk)
+	x.bench = newBench(size, remote, work, progress)
 	info, err := os.Stat(programs.agent)
 	if err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"stoker.io/stoker/test/gateway/simulator"
 )
 
-// agentBeside is a resident agent with a simulated gateway, in which a Designer saves views.
-type agentBeside struct {
+// agentWithGateway is a resident agent beside a simulated gateway, in which a Designer saves views.
+type agentWithGateway struct {
 	*agentResident
 	gateway *simulator.Gateway
 }
@@ -32,7 +32,7 @@ const (
 	withoutForge = "    createPR: false\n"
 )
 
-const besideSync = `apiVersion: stoker.io/v1alpha1
+const gatewaySyncFormat = `apiVersion: stoker.io/v1alpha1
 kind: GatewaySync
 metadata:
   name: bench
@@ -55,14 +55,14 @@ spec:
 // syncPeriod is the time between two comparisons of the files. The shortest one that the spec allows lets many of them fit into a run.
 const syncPeriod = 5 * time.Second
 
-// newAgentBeside starts a gateway, and returns its agent, which does not run yet.
-func newAgentBeside(b *bench, name, bidirectional string) (*agentBeside, error) {
+// newAgentWithGateway starts a gateway, and returns its agent, which does not run yet.
+func newAgentWithGateway(b *bench, name, bidirectional string) (*agentWithGateway, error) {
 	dir := filepath.Join(b.work, name)
 	once, err := newAgent(b.agent, dir, b.remote.url())
 	if err != nil {
 		return nil, err
 	}
-	a := &agentBeside{agentResident: &agentResident{agentOnce: once, remote: b.remote}}
+	a := &agentWithGateway{agentResident: &agentResident{agentOnce: once, remote: b.remote}}
 	if err := os.MkdirAll(once.data(), 0o755); err != nil {
 		return nil, err
 	}
@@ -80,19 +80,19 @@ func newAgentBeside(b *bench, name, bidirectional string) (*agentBeside, error) 
 }
 
 // setBidirectional sets the lines of spec.bidirectional; "" switches the feature off. A running agent notices the change.
-func (a *agentBeside) setBidirectional(bidirectional string) error {
+func (a *agentWithGateway) setBidirectional(bidirectional string) error {
 	if bidirectional != "" {
 		bidirectional = fmt.Sprintf("  bidirectional:\n    enabled: true\n    debounce: %s\n    watchPaths: [\"projects/**\"]\n%s", debounce, bidirectional)
 	}
 	fresh := filepath.Join(a.dir, "fresh")
-	if err := os.WriteFile(fresh, fmt.Appendf(nil, besideSync, a.remote.url(), bidirectional, int(syncPeriod.Seconds())), 0o644); err != nil {
+	if err := os.WriteFile(fresh, fmt.Appendf(nil, gatewaySyncFormat, a.remote.url(), bidirectional, int(syncPeriod.Seconds())), 0o644); err != nil {
 		return err
 	}
 	return os.Rename(fresh, a.file())
 }
 
 // restartWithoutGateway restarts the agent without access to its gateway.
-func (a *agentBeside) restartWithoutGateway(ctx context.Context) error {
+func (a *agentWithGateway) restartWithoutGateway(ctx context.Context) error {
 	if err := a.agentResident.close(); err != nil {
 		return err
 	}
@@ -100,13 +100,15 @@ func (a *agentBeside) restartWithoutGateway(ctx context.Context) error {
 	return a.ready(ctx)
 }
 
-func (a *agentBeside) close() error { return errors.Join(a.agentResident.close(), a.gateway.Close()) }
+func (a *agentWithGateway) close() error {
+	return errors.Join(a.agentResident.close(), a.gateway.Close())
+}
 
 // view is a view of a project, as a Designer names it.
 type view struct{ project, path string }
 
 // save saves a view in a Designer.
-func (a *agentBeside) save(ctx context.Context, v view, files map[string][]byte) error {
+func (a *agentWithGateway) save(ctx context.Context, v view, files map[string][]byte) error {
 	id, err := a.gateway.Designers.Open("maria", v.project)
 	if err != nil {
 		return err
@@ -119,7 +121,7 @@ func (a *agentBeside) save(ctx context.Context, v view, files map[string][]byte)
 }
 
 // scans returns the number of scan requests to the gateway.
-func (a *agentBeside) scans() (n int) {
+func (a *agentWithGateway) scans() (n int) {
 	for _, r := range a.gateway.Requests.List() {
 		if r.Method == http.MethodPost {
 			n++

@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// writeBack prints a table per size, and the goals.
-func writeBack(out io.Writer, s settings, all results, figures map[string]*backFigures) error {
+// writeProposals prints a table per size, and the goals.
+func writeProposals(out io.Writer, s settings, all results, figures map[string]*proposalFigures) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Changes of a gateway, back to git\n\n%s/%s, %d cores, %s, %d rounds, medians. Times in seconds; those of a save end when the branch is on the server, "+
 		"and include the debounce of %s. CPU is that of the agent.%s\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), s.rounds, debounce, all.loads())
 	for _, size := range s.sizes {
 		fmt.Fprintf(&b, "\n## %s: %s\n\n", size.name, size)
 		t := table(&b, "work", "agent", "wall", "from – to", "CPU", "anon MiB", "pushed bytes")
-		for _, c := range backCases {
-			for _, who := range []string{proposing, off} {
-				all.backRow(t, c, key{size.name, c.name, who})
+		for _, c := range proposalCases {
+			for _, who := range []string{withFeature, withoutFeature} {
+				all.proposalRow(t, c, key{size.name, c.name, who})
 			}
 		}
 		if err := t.Flush(); err != nil {
@@ -31,7 +31,7 @@ func writeBack(out io.Writer, s settings, all results, figures map[string]*backF
 	t := table(&b, "goal", "measured", "")
 	for _, size := range s.sizes {
 		g := judge{all, size, nil}
-		g.back(figures[size.name])
+		g.proposals(figures[size.name])
 		for _, goal := range g.found {
 			fmt.Fprintf(t, "| %s\t| %s\t| %s\t|\n", goal.what, goal.measured, goal.verdict)
 		}
@@ -43,7 +43,7 @@ func writeBack(out io.Writer, s settings, all results, figures map[string]*backF
 	return err
 }
 
-func (r results) backRow(out io.Writer, c benchCase, k key) {
+func (r results) proposalRow(out io.Writer, c benchCase, k key) {
 	w, ok := median(r, k, wall)
 	if !ok {
 		return
@@ -69,7 +69,7 @@ func walkGoal(files int) time.Duration {
 	return 800 * time.Millisecond
 }
 
-// Goals of the way back.
+// Goals of proposals.
 const (
 	ownCPU      = 100 * time.Millisecond
 	packSlack   = 64 << 10
@@ -87,35 +87,35 @@ func middle[T cmp.Ordered](list []T) (m T) {
 	return list[len(list)/2]
 }
 
-// back compares the figures of one size with the goals.
-func (g *judge) back(f *backFigures) {
+// proposals compares the figures of one size with the goals.
+func (g *judge) proposals(f *proposalFigures) {
 	at := func(c, who string, figure func(sample) time.Duration) time.Duration {
 		d, _ := median(g.r, g.key(c, who), figure)
 		return d
 	}
 	more := func(c string) int64 {
-		with, _ := median(g.r, g.key(c, proposing), anon)
-		without, _ := median(g.r, g.key(c, off), anon)
+		with, _ := median(g.r, g.key(c, withFeature), anon)
+		without, _ := median(g.r, g.key(c, withoutFeature), anon)
 		return with - without
 	}
 	ratio := middle(f.ratios)
 	g.add(ratio <= 1.15, "comparison of all files, nothing changed: at most 1.15 × the CPU of one without the feature", fmt.Sprintf("%.2f ×", ratio))
-	walk, limit := at("walk", proposing, wall), walkGoal(g.size.files)
-	g.add(walk <= limit, fmt.Sprintf("walk for new files: at most %d ms", limit.Milliseconds()), fmt.Sprintf("%d ms; CPU %d ms", walk.Milliseconds(), at("walk", proposing, cpu).Milliseconds()))
-	g.add(f.requests["all"] == 0 && f.asked == 0, "nothing happens: no request to the git server or the forge, with the feature and without",
-		fmt.Sprintf("%d requests to the git server, %d bytes; %d to the forge", f.requests["all"], f.bytes["all"], f.asked))
+	walk, limit := at("walk", withFeature, wall), walkGoal(g.size.files)
+	g.add(walk <= limit, fmt.Sprintf("walk for new files: at most %d ms", limit.Milliseconds()), fmt.Sprintf("%d ms; CPU %d ms", walk.Milliseconds(), at("walk", withFeature, cpu).Milliseconds()))
+	g.add(f.requests["all"] == 0 && f.forgeRequests == 0, "nothing happens: no request to the git server or the forge, with the feature and without",
+		fmt.Sprintf("%d requests to the git server, %d bytes; %d to the forge", f.requests["all"], f.bytes["all"], f.forgeRequests))
 	g.add(more("still") <= moreMemory, "nothing happens: at most 8 MiB more anonymous memory than without the feature", signed(more("still")))
-	saved := at("save", proposing, wall)
+	saved := at("save", withFeature, wall)
 	g.add(saved <= debounce+2*time.Second, "one view saved: on the server within 2 s after the debounce", fmt.Sprintf("%.2f s after it", (saved-debounce).Seconds()))
-	walking := at("walk", proposing, cpu)
-	own := at("save", proposing, cpu) - at("save", off, cpu)
+	walking := at("walk", withFeature, cpu)
+	own := at("save", withFeature, cpu) - at("save", withoutFeature, cpu)
 	g.add(own <= ownCPU+walking, "one view saved: at most 100 ms of CPU more than without the feature, besides a walk for new files",
 		fmt.Sprintf("%d ms in all; a walk takes %d", own.Milliseconds(), walking.Milliseconds()))
-	sent, _ := median(g.r, g.key("save", proposing), pack)
-	g.add(sent <= middle(f.deflated)+packSlack, "one view saved: at most 64 KiB of pack beside the compressed files", fmt.Sprintf("%d bytes for files of %d", sent, middle(f.deflated)))
+	sent, _ := median(g.r, g.key("save", withFeature), pack)
+	g.add(sent <= middle(f.deflated)+packSlack, "one view saved: at most 64 KiB of pack besides the compressed files", fmt.Sprintf("%d bytes for files of %d", sent, middle(f.deflated)))
 	g.add(more("save") <= moreMemory, "one view saved: at most 8 MiB more anonymous memory than without the feature", signed(more("save")))
 	g.add(more("large") <= maxTotal+moreMemory, "28 MiB saved: at most 40 MiB more than without the feature: maxTotalSize, and the 8 above", signed(more("large")))
-	merged := at("merge", proposing, wall)
+	merged := at("merge", withFeature, wall)
 	g.add(f.writes == 0 && f.scans == 0 && slices.Max(f.reports) == 1 && merged <= time.Second, "the save merged: no write, no scan, one report, within 1 s",
 		fmt.Sprintf("%d writes, %d scans, %d report, %.3f s", f.writes, f.scans, slices.Max(f.reports), merged.Seconds()))
 	g.add(middle(f.delays) <= targetDelay, "one file changed in git, while a push hangs: delayed by at most 50 ms", fmt.Sprintf("%d ms", middle(f.delays).Milliseconds()))

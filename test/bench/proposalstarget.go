@@ -18,8 +18,8 @@ const targetCommits = 9
 
 // compareDuringHungPush compares how soon both agents have the file of a new commit, first while nothing is pushed, then
 // while the push of one of them hangs. They run without gateways, because a scan takes longer than everything else.
-func (x *backBench) compareDuringHungPush(ctx context.Context) error {
-	for _, a := range []*agentBeside{x.on, x.off} {
+func (x *proposalBench) compareDuringHungPush(ctx context.Context) error {
+	for _, a := range []*agentWithGateway{x.on, x.off} {
 		if err := a.restartWithoutGateway(ctx); err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func (x *backBench) compareDuringHungPush(ctx context.Context) error {
 }
 
 // compareTargets measures both agents on the same commits, in turns.
-func (x *backBench) compareTargets(ctx context.Context, c string) error {
+func (x *proposalBench) compareTargets(ctx context.Context, c string) error {
 	for range targetCommits {
 		commit, file, err := x.nextCommit(ctx)
 		if err != nil {
@@ -58,13 +58,13 @@ func (x *backBench) compareTargets(ctx context.Context, c string) error {
 		}
 		load := loadAverage()
 		var walls []time.Duration
-		for _, a := range []*agentBeside{x.off, x.on} {
+		for _, a := range []*agentWithGateway{x.off, x.on} {
 			s, err := x.measureArrival(ctx, a, commit, filepath.Join(a.data(), filepath.FromSlash(file)))
 			if err != nil {
 				return err
 			}
 			s.load = load
-			x.addSample(c, map[bool]string{true: proposing, false: off}[a == x.on], s)
+			x.addSample(c, map[bool]string{true: withFeature, false: withoutFeature}[a == x.on], s)
 			walls = append(walls, s.wall)
 		}
 		if c == "hung" {
@@ -78,7 +78,7 @@ func (x *backBench) compareTargets(ctx context.Context, c string) error {
 }
 
 // measureArrival moves main, makes an agent poll git, and measures until the commit's file is on the disk.
-func (x *backBench) measureArrival(ctx context.Context, a *agentBeside, commit, file string) (s sample, err error) {
+func (x *proposalBench) measureArrival(ctx context.Context, a *agentWithGateway, commit, file string) (s sample, err error) {
 	since, err := a.state(ctx)
 	if err != nil {
 		return s, err
@@ -111,7 +111,7 @@ func (x *backBench) measureArrival(ctx context.Context, a *agentBeside, commit, 
 }
 
 // nextCommit returns a new commit after main, and the file that it changes, which no Designer saves.
-func (x *backBench) nextCommit(ctx context.Context) (commit, file string, err error) {
+func (x *proposalBench) nextCommit(ctx context.Context) (commit, file string, err error) {
 	head, err := x.remote.head(ctx)
 	if err != nil {
 		return "", "", err

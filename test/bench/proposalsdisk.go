@@ -23,7 +23,7 @@ const compareRounds = 7
 
 // compare measures the comparison of all files with the feature and without, in turns, and the walk for new files. The agent's engine
 // runs in the bench itself meanwhile, so that nothing else is measured.
-func (x *backBench) compare(ctx context.Context) (err error) {
+func (x *proposalBench) compare(ctx context.Context) (err error) {
 	// Both start again, so that neither has memory from its first sync.
 	if err := errors.Join(x.on.agentResident.close(), x.off.agentResident.close()); err != nil {
 		return err
@@ -66,12 +66,12 @@ func (x *backBench) compare(ctx context.Context) (err error) {
 		if without, err = timed(check); err != nil {
 			return err
 		}
-		x.addSample("compare", off, without)
+		x.addSample("compare", withoutFeature, without)
 		engine.Watch(settings.Watches)
 		if with, err = timed(check); err != nil {
 			return err
 		}
-		x.addSample("compare", proposing, with)
+		x.addSample("compare", withFeature, with)
 		x.figures.ratios = append(x.figures.ratios, float64(with.cpu)/float64(without.cpu))
 	}
 	for range compareRounds {
@@ -83,7 +83,7 @@ func (x *backBench) compare(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		x.addSample("base", proposing, load)
+		x.addSample("base", withFeature, load)
 		walk, err := timed(func() error {
 			added, err := engine.Added(ctx, base)
 			if err == nil && len(added) > 0 {
@@ -94,7 +94,7 @@ func (x *backBench) compare(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		x.addSample("walk", proposing, walk)
+		x.addSample("walk", withFeature, walk)
 	}
 	return nil
 }

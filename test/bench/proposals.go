@@ -15,11 +15,12 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/test/gitserver"
 )
 
-// backCases measure an agent that sends changes of its gateway back to git, in this order.
-var backCases = []benchCase{
+// proposalCases measure an agent that proposes changes of its gateway to git, in the order of the measurements.
+var proposalCases = []benchCase{
 	{name: "compare", title: "comparison of all files, nothing changed"},
 	{name: "base", title: "reading what git has"},
 	{name: "walk", title: "walk for new files"},
@@ -32,56 +33,56 @@ var backCases = []benchCase{
 }
 
 const (
-	proposing = "feature on"
-	off       = "feature off"
+	withFeature    = "feature on"
+	withoutFeature = "feature off"
 )
 
-// backFigures has the figures of a size that the goals need beside the samples of the agents.
-type backFigures struct {
-	ratios          []float64 // of the CPU time of comparisons with the feature to those without
-	requests, bytes map[string]int64
-	asked           int64 // requests to the forge
-	deflated        []int64
-	writes, scans   int
-	reports         []int
-	delays          []time.Duration
-	binary          int64
+// proposalFigures are the numbers of one size that the goals need in addition to the samples of the agents.
+type proposalFigures struct {
+	ratios          []float64        // CPU time of a comparison with the feature, divided by that without
+	requests, bytes map[string]int64 // to and from the git server while nothing happens
+	forgeRequests   int64            // while nothing happens
+	deflated        []int64          // compressed size of the files of each save, in bytes
+	writes, scans   int              // of files and by the gateway, in the syncs of all merges
+	reports         []int            // in the sync of each merge
+	delays          []time.Duration  // by how much a hanging push delays the file of each commit
+	binary          int64            // size of the agent, in bytes
 }
 
-// back measures what it costs to send changes of a gateway back to git.
-func back(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+// proposals measures what it costs to propose changes of a gateway to git.
+func proposals(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	s, err := parse(args, stderr, "M,L")
 	if err != nil {
 		return err
 	}
-	return s.within(ctx, stderr, func(ctx context.Context, programs programs, work string, talk *log.Logger) error {
-		all, figures := results{}, map[string]*backFigures{}
+	return s.within(ctx, stderr, func(ctx context.Context, programs programs, work string, progress *log.Logger) error {
+		all, figures := results{}, map[string]*proposalFigures{}
 		for _, size := range s.sizes {
-			x := &backBench{s: s, all: all, figures: &backFigures{requests: map[string]int64{}, bytes: map[string]int64{}}}
+			x := &proposalBench{settings: s, all: all, figures: &proposalFigures{requests: map[string]int64{}, bytes: map[string]int64{}}}
 			figures[size.name] = x.figures
-			if err := x.run(ctx, size, programs, filepath.Join(work, size.name), talk); err != nil {
+			if err := x.run(ctx, size, programs, filepath.Join(work, size.name), progress); err != nil {
 				return fmt.Errorf("size %s: %w", size.name, err)
 			}
 		}
-		return writeBack(stdout, s, all, figures)
+		return writeProposals(stdout, s, all, figures)
 	})
 }
 
-// backBench measures one repository.
-type backBench struct {
+// proposalBench measures one repository.
+type proposalBench struct {
 	*bench
-	s       settings
-	all     results
-	figures *backFigures
+	settings settings
+	all      results
+	figures  *proposalFigures
 	// on proposes changes, and off does not.
-	on, off *agentBeside
+	on, off *agentWithGateway
 	views   []view
 	writer  *writer
 	saves   int
 }
 
-func (x *backBench) run(ctx context.Context, size size, programs programs, work string, talk *log.Logger) (err error) {
-	generated, err := generate(ctx, x.s.cache, size)
+func (x *proposalBench) run(ctx context.Context, size size, programs programs, work string, progress *log.Logger) (err error) {
+	generated, err := generate(ctx, x.settings.cache, size)
 	if err != nil {
 		return err
 	}
@@ -90,13 +91,12 @@ func (x *backBench) run(ctx context.Context, size size, programs programs, work 
 		return err
 	}
 	defer func() { err = errors.Join(err, remote.server.Close()) }()
-	if x.bench, x.writer = newBench(size, remote, work, talk), newWriter(2, size.mean); x.figures.binary == 0 {
-		info, err := os.Stat(programs.agent)
-		if err != nil {
-			return err
-		}
-		x.figures.binary = info.Size()
+	x.bench, x.writer = newBench(size, remote, work, progress), newWriter(2, size.mean)
+	info, err := os.Stat(programs.agent)
+	if err != nil {
+		return err
 	}
+	x.figures.binary = info.Size()
 	x.agent = programs.agent
 	for _, p := range layout(size.files) {
 		if project, dir, ok := strings.Cut(p.name, "/com.inductiveautomation.perspective/views/"); ok && p.kind == viewFile {
@@ -111,15 +111,15 @@ func (x *backBench) run(ctx context.Context, size size, programs programs, work 
 		return err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
-	if x.on, err = newAgentBeside(x.bench, "on", fmt.Sprintf(withForge, f.url)); err != nil {
+	if x.on, err = newAgentWithGateway(x.bench, "on", fmt.Sprintf(withForge, f.url)); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, x.on.close()) }()
-	if x.off, err = newAgentBeside(x.bench, "off", ""); err != nil {
+	if x.off, err = newAgentWithGateway(x.bench, "off", ""); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, x.off.close()) }()
-	for _, a := range []*agentBeside{x.on, x.off} {
+	for _, a := range []*agentWithGateway{x.on, x.off} {
 		if err := a.ready(ctx); err != nil {
 			return err
 		}
@@ -137,28 +137,29 @@ func (x *backBench) run(ctx context.Context, size size, programs programs, work 
 	return nil
 }
 
-func (x *backBench) addSample(c, who string, s sample) {
+func (x *proposalBench) addSample(c, who string, s sample) {
 	x.log.Printf("%s: %s, %s: %s, CPU %s, anon %s MiB", x.size.name, c, who, s.wall.Round(time.Millisecond), s.cpu.Round(time.Millisecond), mebibytes(s.anon))
 	x.all.add(x.size.name, c, who, s)
 }
 
-// measureIdle watches both agents at the same time, while nothing happens. In a minute one of them also walks once.
-func (x *backBench) measureIdle(ctx context.Context, f *forge) error {
-	for _, a := range []*agentBeside{x.on, x.off} {
+// measureIdle watches both agents at the same time, while nothing happens. About once a minute, after ten comparisons, the agent with the
+// feature also looks for new files.
+func (x *proposalBench) measureIdle(ctx context.Context, f *forge) error {
+	for _, a := range []*agentWithGateway{x.on, x.off} {
 		if err := a.ready(ctx); err != nil {
 			return err
 		}
 	}
-	time.Sleep(2 * syncPeriod) // the first comparison and the first walk after the start
+	if err := pause(ctx, 2*syncPeriod); err != nil { // the first comparison and the first walk after the start
+		return err
+	}
 	settle(ctx)
 	x.remote.server.Forget()
 	f.requests.Store(0)
 	load := loadAverage()
-	end := map[string]func() sample{proposing: x.on.meter(), off: x.off.meter()}
-	select {
-	case <-time.After(x.s.idle):
-	case <-ctx.Done():
-		return ctx.Err()
+	end := map[string]func() sample{withFeature: x.on.meter(), withoutFeature: x.off.meter()}
+	if err := pause(ctx, x.settings.idle); err != nil {
+		return err
 	}
 	for who, stop := range end {
 		s := stop()
@@ -169,12 +170,12 @@ func (x *backBench) measureIdle(ctx context.Context, f *forge) error {
 		x.figures.requests["all"]++
 		x.figures.bytes["all"] += r.In + r.Out
 	}
-	x.figures.asked = f.requests.Load()
+	x.figures.forgeRequests = f.requests.Load()
 	return x.on.setBidirectional(withoutForge) // from here on only the branch counts
 }
 
 // meter measures an agent until the returned function is called.
-func (a *agentBeside) meter() (stop func() sample) {
+func (a *agentWithGateway) meter() (stop func() sample) {
 	pid := a.cmd.Process.Pid
 	watch, cpu, began := watchMemory(pid), cpuTime(pid), time.Now()
 	return func() sample {
@@ -182,25 +183,33 @@ func (a *agentBeside) meter() (stop func() sample) {
 	}
 }
 
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	if !backoff.Wait(ctx, d) {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
 // content returns a new version of a view.
-func (x *backBench) content() map[string][]byte {
+func (x *proposalBench) content() map[string][]byte {
 	return map[string][]byte{"view.json": []byte(x.writer.content(path{kind: viewFile}))}
 }
 
-// nextView returns the view to save. Successive ones are spread over the first project.
-func (x *backBench) nextView() view {
+// nextView returns the view to save. Each is 9.7 % of the views after the one before, so saves are spread over all of them.
+func (x *proposalBench) nextView() view {
 	x.saves++
 	return x.views[(x.saves*97*len(x.views)/1000)%len(x.views)]
 }
 
 // branchTip returns the commit of the proposal's branch on the server, or "" if there is no such branch.
-func (x *backBench) branchTip() string {
+func (x *proposalBench) branchTip() string {
 	id, _ := os.ReadFile(filepath.Join(x.remote.dir, "refs", "heads", filepath.FromSlash(branch)))
 	return strings.TrimSpace(string(id))
 }
 
 // waitPushed waits until the branch is another commit than before.
-func (x *backBench) waitPushed(ctx context.Context, before string) (string, error) {
+func (x *proposalBench) waitPushed(ctx context.Context, before string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for {
@@ -218,8 +227,8 @@ func (x *backBench) waitPushed(ctx context.Context, before string) (string, erro
 
 // save saves a view, waits for the branch, and merges it, in each round. The agent without the feature gets the same
 // save, because the work that it does for a save is no cost of the feature.
-func (x *backBench) save(ctx context.Context) error {
-	for range x.s.rounds {
+func (x *proposalBench) save(ctx context.Context) error {
+	for range x.settings.rounds {
 		v, files, load := x.nextView(), x.content(), loadAverage()
 		settle(ctx)
 		x.remote.server.Forget()
@@ -233,7 +242,9 @@ func (x *backBench) save(ctx context.Context) error {
 			return err
 		}
 		took := time.Since(began)
-		time.Sleep(syncPeriod) // what the agent does afterwards counts
+		if err := pause(ctx, syncPeriod); err != nil { // what the agent does afterwards counts
+			return err
+		}
 		s := stop()
 		window := s.wall
 		s.wall, s.load = took, load
@@ -242,7 +253,7 @@ func (x *backBench) save(ctx context.Context) error {
 				s.pack += r.In
 			}
 		}
-		x.addSample("save", proposing, s)
+		x.addSample("save", withFeature, s)
 		deflated, err := x.remote.deflatedSize(ctx, tip)
 		if err != nil {
 			return err
@@ -253,10 +264,12 @@ func (x *backBench) save(ctx context.Context) error {
 		if err := x.off.save(ctx, v, files); err != nil {
 			return err
 		}
-		time.Sleep(window - time.Since(began))
+		if err := pause(ctx, window-time.Since(began)); err != nil {
+			return err
+		}
 		s = stop()
 		s.wall, s.load = 0, load
-		x.addSample("save", off, s)
+		x.addSample("save", withoutFeature, s)
 		if err := x.merge(ctx, tip); err != nil {
 			return err
 		}
@@ -265,14 +278,14 @@ func (x *backBench) save(ctx context.Context) error {
 }
 
 // merge moves main to the commit of the branch, whose content the gateway already has.
-func (x *backBench) merge(ctx context.Context, tip string) error {
+func (x *proposalBench) merge(ctx context.Context, tip string) error {
 	scans, load := x.on.scans(), loadAverage()
 	s, state, reports, err := x.measureSync(ctx, x.on, tip)
 	if err != nil {
 		return err
 	}
 	s.load = load
-	x.addSample("merge", proposing, s)
+	x.addSample("merge", withFeature, s)
 	x.figures.writes += state.Report.Files.Added + state.Report.Files.Modified + state.Report.Files.Deleted
 	x.figures.scans += x.on.scans() - scans
 	x.figures.reports = append(x.figures.reports, reports)
@@ -288,42 +301,47 @@ func (x *backBench) merge(ctx context.Context, tip string) error {
 
 // measureSync moves main, makes an agent poll git, and waits until it is Synced. reports is the number of syncs that the
 // agent reported.
-func (x *backBench) measureSync(ctx context.Context, a *agentBeside, commit string) (s sample, at state, reports int, err error) {
+func (x *proposalBench) measureSync(ctx context.Context, a *agentWithGateway, commit string) (s sample, reached state, reports int, err error) {
 	since, err := a.state(ctx)
 	if err != nil {
-		return s, at, 0, err
+		return s, reached, 0, err
 	}
 	if err := x.remote.push(ctx, commit); err != nil {
-		return s, at, 0, err
+		return s, reached, 0, err
 	}
 	stop := a.meter()
 	if err := a.triggerSync(); err != nil {
-		return s, at, 0, err
+		return s, reached, 0, err
 	}
-	at, err = a.waitSynced(ctx, commit, since.started())
+	reached, err = a.waitSynced(ctx, commit, since.started())
 	s = stop()
 	if err != nil {
-		return s, at, 0, err
+		return s, reached, 0, err
 	}
-	seen := map[time.Time]bool{at.started(): true}
+	seen := map[time.Time]bool{reached.started(): true}
 	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		now, err := a.state(ctx)
 		if err != nil {
-			return s, at, 0, err
+			return s, reached, 0, err
 		}
 		seen[now.started()] = true
 	}
-	return s, at, len(seen), nil
+	return s, reached, len(seen), nil
 }
 
+// pictureSize is the size of one of the three pictures that saveLarge saves: 28 MiB together.
+const pictureSize = 9<<20 + 256<<10
+
 // saveLarge saves three views with a large picture each, which no compression makes smaller.
-func (x *backBench) saveLarge(ctx context.Context) error {
-	time.Sleep(syncPeriod)
+func (x *proposalBench) saveLarge(ctx context.Context) error {
+	if err := pause(ctx, syncPeriod); err != nil {
+		return err
+	}
 	random := rand.NewChaCha8([32]byte{1})
 	var views []view
 	var files []map[string][]byte
 	for range 3 {
-		picture := make([]byte, 9<<20+1<<18)
+		picture := make([]byte, pictureSize)
 		_, _ = random.Read(picture) // never fails
 		content := x.content()
 		content["thumbnail.png"] = append([]byte("\x89PNG\r\n\x1a\n"), picture...)
@@ -343,17 +361,19 @@ func (x *backBench) saveLarge(ctx context.Context) error {
 	s := stop()
 	window := s.wall
 	s.wall, s.load = time.Since(began), load
-	x.addSample("large", proposing, s)
+	x.addSample("large", withFeature, s)
 	stop, began = x.off.meter(), time.Now()
 	for i, v := range views {
 		if err := x.off.save(ctx, v, files[i]); err != nil {
 			return err
 		}
 	}
-	time.Sleep(window - time.Since(began))
+	if err := pause(ctx, window-time.Since(began)); err != nil {
+		return err
+	}
 	s = stop()
 	s.wall = 0
-	x.addSample("large", off, s)
+	x.addSample("large", withoutFeature, s)
 	return nil
 }
 
