@@ -326,7 +326,7 @@ func TestTargetBurstSyncsLast(t *testing.T) {
 	}
 	eventually(t, "the last", func() bool {
 		said := p.report().Status.Commit
-		require.GreaterOrEqual(t, titles[p.title()], age[said], "INV5: the disk is at least at what is reported")
+		require.GreaterOrEqual(t, titles[p.title()], age[said], "a report is never ahead of the disk")
 		return said == last
 	})
 	p.synced(last, "burst 19")

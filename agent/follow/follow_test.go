@@ -36,7 +36,7 @@ func TestFollowTargets(t *testing.T) {
 	second := w.commit("two")
 	w.lead(at(second))
 	p.synced(second, "two")
-	// INV6: lock renewals, drift checks and gateway polls cause no writes.
+	// Lock renewals, drift checks and gateway polls cause no writes.
 	before := a.traffic.writes()
 	for range 5 {
 		w.lead(func(s *v1alpha1.SyncTargetSpec) { now := metav1.NowMicro(); s.Lead.Renewed = &now })

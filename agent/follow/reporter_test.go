@@ -169,7 +169,7 @@ func TestLastSyncStaysReported(t *testing.T) {
 			s := f.composed(state(failed))
 			assert.Equal(t, handled, s.HandledRequest == "2")
 			assert.Equal(t, "f", s.HandledForceSync, "only what is done is done")
-			assert.Equal(t, one.String(), s.Commit, "INV5")
+			assert.Equal(t, one.String(), s.Commit, "a report is never ahead of the disk")
 			assert.Equal(t, reason == v1alpha1.ReasonWaitingForGateway, len(s.Notes) > 0, "waiting for a gateway that starts is no outcome")
 		})
 	}

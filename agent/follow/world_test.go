@@ -43,7 +43,7 @@ import (
 	"stoker.io/stoker/test/program"
 )
 
-// liveness bounds every wait: ten times what a loaded machine needs.
+// liveness bounds every wait. A loaded machine needs a tenth of it.
 const liveness = 60 * time.Second
 
 const (
@@ -85,7 +85,7 @@ func shared(t *testing.T) *world {
 
 const project = `{"title": "%s", "enabled": true, "inheritable": false}`
 
-// commit commits a project with this title for both profiles.
+// commit commits a project for both profiles: with this title for the profile default, and with another one for the profile other.
 func (w *world) commit(title string) string {
 	w.t.Helper()
 	return w.repo.Commit(title,
@@ -321,23 +321,21 @@ type traffic struct {
 	next   http.RoundTripper
 }
 
-func (c *traffic) deny(what string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.denied = what
+func (tr *traffic) deny(what string) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.denied = what
 }
 
-func (c *traffic) RoundTrip(r *http.Request) (*http.Response, error) {
-	kind := ""
-	for i, part := range strings.Split(r.URL.Path, "/") {
-		if i == 6 {
-			kind = part
-		}
+func (tr *traffic) RoundTrip(r *http.Request) (*http.Response, error) {
+	kind := "" // of /apis/GROUP/VERSION/namespaces/NAMESPACE/KIND; the tests count no others
+	if parts := strings.Split(r.URL.Path, "/"); len(parts) > 6 {
+		kind = parts[6]
 	}
-	c.mu.Lock()
-	c.counts[r.Method+" "+kind]++
-	denied := c.denied == r.Method+" "+kind
-	c.mu.Unlock()
+	tr.mu.Lock()
+	tr.counts[r.Method+" "+kind]++
+	denied := tr.denied == r.Method+" "+kind
+	tr.mu.Unlock()
 	if denied {
 		rec := httptest.NewRecorder()
 		rec.Header().Set("Content-Type", "application/json")
@@ -345,20 +343,20 @@ func (c *traffic) RoundTrip(r *http.Request) (*http.Response, error) {
 		fmt.Fprintf(rec, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"%s is forbidden","code":403}`, kind)
 		return rec.Result(), nil
 	}
-	return c.next.RoundTrip(r)
+	return tr.next.RoundTrip(r)
 }
 
-func (c *traffic) count(what string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.counts[what]
+func (tr *traffic) count(what string) int {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.counts[what]
 }
 
-func (c *traffic) writes() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (tr *traffic) writes() int {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
 	n := 0
-	for what, times := range c.counts {
+	for what, times := range tr.counts {
 		if !strings.HasPrefix(what, "GET ") {
 			n += times
 		}
@@ -373,7 +371,10 @@ func (p *pod) start(change ...func(*Config)) *agent {
 	a := &agent{p: p, log: &program.Log{}, reg: prometheus.NewRegistry(), traffic: &traffic{counts: map[string]int{}}}
 	log := slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pod", p.name)
 	config := p.w.cluster.RESTConfig()
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { a.traffic.next = next; return a.traffic })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		a.traffic.next = next
+		return a.traffic
+	})
 	clients, err := kube.ConnectTo(config, "stoker-agent/test")
 	require.NoError(t, err)
 	store, err := repo.Open(filepath.Join(p.dir, "repo", "objects"), repo.StoreOptions{Log: log})
@@ -419,7 +420,7 @@ func (p *pod) start(change ...func(*Config)) *agent {
 		measured, err := a.reg.Gather()
 		assert.NoError(t, err)
 		for _, said := range []string{a.log.String(), string(state), string(report), fmt.Sprint(measured)} {
-			assert.NotContains(t, said, "S3CR3T", "C7")
+			assert.NotContains(t, said, "S3CR3T", "C7: no secret in a log, a state, a report or a metric")
 		}
 	})
 	p.agent = a
@@ -445,7 +446,7 @@ func (p *pod) report() *v1alpha1.SyncReport {
 	return r
 }
 
-// await waits for a report, and checks that no earlier report was ahead of the disk.
+// await waits until the pod's report satisfies ok, and returns its status.
 func (p *pod) await(what string, ok func(v1alpha1.SyncReportStatus) bool) v1alpha1.SyncReportStatus {
 	p.w.t.Helper()
 	var last v1alpha1.SyncReportStatus
@@ -466,7 +467,7 @@ func (p *pod) synced(commit, title string) v1alpha1.SyncReportStatus {
 	s := p.await("Synced at "+commit, func(s v1alpha1.SyncReportStatus) bool {
 		return s.Phase == v1alpha1.GatewaySynced && s.Commit == commit && s.Target == commit
 	})
-	assert.Equal(p.w.t, title, p.title(), "INV5: what is reported lies on the disk")
+	assert.Equal(p.w.t, title, p.title(), "a report is never ahead of the disk")
 	return s
 }
 

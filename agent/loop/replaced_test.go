@@ -88,7 +88,7 @@ func (d *delivered) runs(commit plan.ID, title string) {
 	assert.Equal(d.t, commit, s.Commit)
 	b, err := os.ReadFile(filepath.Join(d.data, titled))
 	require.NoError(d.t, err)
-	assert.JSONEq(d.t, `{"title": "`+title+`"}`, string(b), "INV5: what is said lies on the disk")
+	assert.JSONEq(d.t, `{"title": "`+title+`"}`, string(b), "the state is never ahead of the disk")
 }
 
 func remove(t *testing.T, data string, names ...string) {
