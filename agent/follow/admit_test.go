@@ -51,21 +51,21 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.ConfirmDeletion = "0123456" }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := shared(t)
+			w := onSharedCluster(t)
 			p := w.pod("line-0")
 			first := w.commit("one")
 			w.repo.Git("tag", "v1", first)
 			w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.AllowedRefs = []string{"v*"} })
-			w.lead(at(first))
+			w.lead(targetCommit(first))
 			p.start()
-			p.synced(first, "one")
+			p.awaitSynced(first, "one")
 			strange := w.stranger("stranger")
 			request := map[string]string{"commit": strange, "first": first}[c.request]
 			if request == "" {
 				request = c.request
 			}
 			w.annotate(v1alpha1.AnnotationRequestedRef, request)
-			w.lead(at(strange), func(s *v1alpha1.SyncTargetSpec) {
+			w.lead(targetCommit(strange), func(s *v1alpha1.SyncTargetSpec) {
 				if c.request == "first" {
 					s.Ref = first
 				}
@@ -80,34 +80,34 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			assert.Equal(t, first, p.report().Status.Commit)
 			second := w.commit("two")
 			w.annotate(v1alpha1.AnnotationRequestedRef, "")
-			w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) {
+			w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) {
 				s.Ref, s.RefName, s.ForceSync, s.ConfirmDeletion, s.Propose, s.Restore, s.Retry = "main", "refs/heads/main", "", "", "", "", ""
 			})
-			p.synced(second, "two")
+			p.awaitSynced(second, "two")
 		})
 	}
 }
 
 // C14: the agent runs a confirmed target, even if the branch has moved on since.
 func TestFollowerAdmitsTarget(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.AllowedRefs = []string{"v*"} })
 	second := w.commit("two")
 	third := w.commit("three")
 	w.repo.Git("tag", "v3", third)
-	w.lead(at(second))
+	w.lead(targetCommit(second))
 	p.start()
-	p.synced(second, "two")
+	p.awaitSynced(second, "two")
 
 	w.annotate(v1alpha1.AnnotationRequestedRef, "v3")
-	w.lead(at(third), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v3", "refs/tags/v3" })
-	p.synced(third, "three")
+	w.lead(targetCommit(third), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v3", "refs/tags/v3" })
+	p.awaitSynced(third, "three")
 
 	w.annotate(v1alpha1.AnnotationRequestedRef, first)
-	w.lead(at(first), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = first, "" })
-	p.synced(first, "one")
+	w.lead(targetCommit(first), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = first, "" })
+	p.awaitSynced(first, "one")
 
 	read := p.agent.traffic.count("GET gatewaysyncs")
 	asked := w.git.Stats().Requests
@@ -119,33 +119,33 @@ func TestFollowerAdmitsTarget(t *testing.T) {
 
 // C14, F16: the agent does not run a tag that moved since it was chosen, whatever the target says.
 func TestFollowerHoldsTargetToRequestedCommit(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	chosen := w.commit("chosen")
 	w.gatewaySync(p)
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start()
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 	moved := w.commit("moved")
 	w.repo.Git("tag", "v2", moved)
 	w.annotate(v1alpha1.AnnotationRequestedRef, "v2")
 	w.annotate(v1alpha1.AnnotationRequestedCommit, chosen)
-	w.lead(at(moved), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v2", "refs/tags/v2" })
+	w.lead(targetCommit(moved), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v2", "refs/tags/v2" })
 	eventually(t, "it is said", func() bool { return strings.Contains(p.agent.log.String(), "which is requested at "+chosen) })
 	assert.Equal(t, "one", p.title())
 
 	w.repo.Git("tag", "--force", "v2", chosen)
-	w.lead(at(chosen))
-	p.synced(chosen, "chosen")
-	w.lead(at(moved))
+	w.lead(targetCommit(chosen))
+	p.awaitSynced(chosen, "chosen")
+	w.lead(targetCommit(moved))
 	eventually(t, "it is said again", func() bool { return strings.Count(p.agent.log.String(), "SyncTarget not followed") == 2 })
 	assert.Equal(t, "chosen", p.title())
 }
 
 // A rejected request leaves the gateways at their commit, even if their agents restart.
 func TestRefusedRequestKeepsEarlierOne(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	w.commit("one")
 	second := w.commit("two")
@@ -153,9 +153,9 @@ func TestRefusedRequestKeepsEarlierOne(t *testing.T) {
 	w.commit("three")
 	gs := w.gatewaySync(p)
 	w.annotate(v1alpha1.AnnotationRequestedRef, "v2")
-	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v2", "refs/tags/v2" })
+	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v2", "refs/tags/v2" })
 	a := p.start()
-	p.synced(second, "two")
+	p.awaitSynced(second, "two")
 
 	w.annotate(v1alpha1.AnnotationRequestedRef, "v3")
 	w.lead(problemOf(gs.Generation, v1alpha1.ReasonRefMoved, "v3 has moved"))
@@ -174,20 +174,20 @@ func TestRefusedRequestKeepsEarlierOne(t *testing.T) {
 
 // The git server that a follower reaches may lag behind the one that the lead polled. This is not a failure.
 func TestFollowerWaitsForGitThatLags(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p)
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start()
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 	second := w.commit("two")
 	w.annotate(v1alpha1.AnnotationRequestedRef, "v2")
-	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v2", "refs/tags/v2" })
+	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "v2", "refs/tags/v2" })
 	s := p.await("it waits", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead })
 	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
 	assert.Contains(t, s.Message, "is asked again")
 	w.repo.Git("tag", "v2", second)
-	p.synced(second, "two")
+	p.awaitSynced(second, "two")
 	assert.NotContains(t, p.agent.log.String(), "reason=RefNotFound")
 }

@@ -107,7 +107,7 @@ func (a *process) anonymous() int {
 const grace = 30 * time.Second
 
 func TestAgentLifecycle(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	a := p.run(w.cluster.Kubeconfig())
 	eventually(t, "the API server has answered", func() bool { _, why := a.get("/startupz"); return strings.Contains(why, "no lead") })
@@ -121,7 +121,7 @@ func TestAgentLifecycle(t *testing.T) {
 	assert.Contains(t, a.opens(), "Applied")
 	assert.Equal(t, "one", p.title())
 	require.NoError(t, p.gw.SetState(simulator.Running))
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 	assert.LessOrEqual(t, a.anonymous(), 40<<10, "KiB of its own: it shares a small pod with a gateway")
 	code, body := a.get("/state")
 	assert.Equal(t, http.StatusOK, code)
@@ -147,12 +147,12 @@ func TestAgentLifecycle(t *testing.T) {
 }
 
 func TestSIGTERMDuringSync(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0", func(o *simulator.Options) { o.ScanDelay = 2 * time.Second })
 	first := w.commit("one")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "5s" })
 	a := p.run(w.cluster.Kubeconfig())
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 
 	// Stop between the first renamed file and the end of the scan.
 	second := w.commit("two")
@@ -167,7 +167,7 @@ func TestSIGTERMDuringSync(t *testing.T) {
 
 	// Stop while git sends data.
 	a = p.run(w.cluster.Kubeconfig())
-	p.synced(second, "two")
+	p.awaitSynced(second, "two")
 	w.git.Inject(gitserver.Stall(0).On(gitserver.UploadPack))
 	third := w.commit("three")
 	s = p.await("it is under way", func(s v1alpha1.SyncReportStatus) bool { return s.Phase == v1alpha1.GatewaySyncing })
@@ -181,5 +181,5 @@ func TestSIGTERMDuringSync(t *testing.T) {
 	assert.Equal(t, "two", p.title())
 	w.git.Heal()
 	p.run(w.cluster.Kubeconfig())
-	p.synced(third, "three")
+	p.awaitSynced(third, "three")
 }

@@ -15,12 +15,12 @@ import (
 
 // A gateway with a complete volume starts, even if the agent's own cache or its metrics port is unusable.
 func TestCompleteVolumeStartsWithoutCache(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "5s" })
 	a := p.run(w.cluster.Kubeconfig())
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 	assert.Less(t, a.stop(), grace)
 
 	// The next pod cannot use its cache volume, and another program has taken the port.
@@ -49,13 +49,13 @@ func TestCompleteVolumeStartsWithoutCache(t *testing.T) {
 	assert.Contains(t, body, first)
 
 	require.NoError(t, os.Remove(place)) // an operator fixes the volume, and the agent retries
-	p.synced(second, "two")
+	p.awaitSynced(second, "two")
 	assert.Less(t, a.stop(), grace)
 }
 
 // Without a commit on the volume, the gateway waits for the first sync, which cannot run, until the deadline.
 func TestEmptyVolumeWaitsForCache(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	place := filepath.Join(p.dir, "repo")
 	require.NoError(t, os.RemoveAll(place))

@@ -19,16 +19,16 @@ import (
 )
 
 func TestTargetOfNewerGenerationWaits(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	gs := w.gatewaySync(p)
 	p.start()
-	w.lead(at(first))
-	p.synced(first, "one")
+	w.lead(targetCommit(first))
+	p.awaitSynced(first, "one")
 
 	second := w.commit("two")
-	w.lead(at(second), generation(gs.Generation+1))
+	w.lead(targetCommit(second), generation(gs.Generation+1))
 	before := p.agent.traffic.count("GET gatewaysyncs")
 	eventually(t, "a try to read it", func() bool { return p.agent.traffic.count("GET gatewaysyncs") > before+1 })
 	assert.Equal(t, "one", p.title(), "the old target and spec stay in force")
@@ -37,19 +37,19 @@ func TestTargetOfNewerGenerationWaits(t *testing.T) {
 	gs = w.edit(func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{{Source: "other/projects", Destination: "projects"}}}
 	})
-	s := p.synced(second, "two of other")
+	s := p.awaitSynced(second, "two of other")
 	assert.Equal(t, gs.Generation, s.Generation)
 }
 
 // A commit that returns needs a new report: only the agent knows that its files were checked again.
 func TestEveryTargetRevisionIsAnswered(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p)
 	p.start()
-	w.lead(at(first))
-	s := p.synced(first, "one")
+	w.lead(targetCommit(first))
+	s := p.awaitSynced(first, "one")
 	assert.EqualValues(t, 1, s.Revision)
 	answered := func(revision int64) v1alpha1.SyncReportStatus {
 		t.Helper()
@@ -65,16 +65,16 @@ func TestEveryTargetRevisionIsAnswered(t *testing.T) {
 	assert.Equal(t, v1alpha1.FileCounts{Added: 1}, s.Files, "of the sync that did something")
 
 	second := w.commit("two")
-	w.lead(at(second))
+	w.lead(targetCommit(second))
 	answered(43)
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	s = answered(44)
 	assert.Equal(t, "one", p.title())
 	assert.Equal(t, first, s.Commit)
 }
 
 func TestSpecWaitsForResolvedRef(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	gs := w.gatewaySync(p)
@@ -86,37 +86,37 @@ func TestSpecWaitsForResolvedRef(t *testing.T) {
 	})
 	assert.Zero(t, p.agent.traffic.count("GET gatewaysyncs"))
 
-	w.lead(at(first), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "main", "refs/heads/main" })
-	p.synced(first, "one")
+	w.lead(targetCommit(first), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "main", "refs/heads/main" })
+	p.awaitSynced(first, "one")
 	assert.Equal(t, 1, p.agent.traffic.count("GET gatewaysyncs"))
 }
 
 func TestMetadataChangeSyncsWithoutCommit(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	commit := w.repo.Commit("one",
 		gitserver.Write("gw/projects/line/project.json", fmt.Sprintf(project, `{{index .Labels "example.com/hall"}} {{.SiteNumber}} {{.GatewayName}}`)),
 		gitserver.Write("other/projects/line/project.json", fmt.Sprintf(project, "other")))
-	p.says(map[string]string{"example.com/hall": "north \"1\""}, nil)
+	p.writePodInfo(map[string]string{"example.com/hall": "north \"1\""}, nil)
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
 		mapping := gs.Spec.Sync.Profiles["default"].Mappings[0]
 		mapping.Template = true
 		gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{mapping}, Vars: map[string]v1alpha1.VarValue{"SiteNumber": "7"}}
 	})
-	w.lead(at(commit))
-	p.says(map[string]string{"example.com/hall": "north"}, nil)
+	w.lead(targetCommit(commit))
+	p.writePodInfo(map[string]string{"example.com/hall": "north"}, nil)
 	p.start()
-	p.synced(commit, "north 7 line-0")
+	p.awaitSynced(commit, "north 7 line-0")
 
 	title := func(want string) { t.Helper(); eventually(t, want, func() bool { return p.title() == want }) }
-	p.says(map[string]string{"example.com/hall": "south"}, nil)
+	p.writePodInfo(map[string]string{"example.com/hall": "south"}, nil)
 	title("south 7 line-0")
-	p.says(map[string]string{"example.com/hall": "south"}, map[string]string{"ignition-sync.io/profile": "other"})
+	p.writePodInfo(map[string]string{"example.com/hall": "south"}, map[string]string{"ignition-sync.io/profile": "other"})
 	title("other")
 	p.await("the profile", func(s v1alpha1.SyncReportStatus) bool {
 		return s.Profile == "other" && s.Phase == v1alpha1.GatewaySynced
 	})
-	p.says(map[string]string{"example.com/hall": "south"}, map[string]string{"example.com/nothing": "of ours"})
+	p.writePodInfo(map[string]string{"example.com/hall": "south"}, map[string]string{"example.com/nothing": "of ours"})
 	title("south 7 line-0")
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) {
 		profile := gs.Spec.Sync.Profiles["default"]
@@ -125,15 +125,15 @@ func TestMetadataChangeSyncsWithoutCommit(t *testing.T) {
 	})
 	w.lead(generation(gs.Generation))
 	title("south 8 line-0")
-	p.says(map[string]string{"example.com/hall": "south"}, map[string]string{"stoker.io/profile": "nobody's"})
+	p.writePodInfo(map[string]string{"example.com/hall": "south"}, map[string]string{"stoker.io/profile": "nobody's"})
 	s := p.await("an annotation that is no name", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonInvalidAnnotation })
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
 	assert.Equal(t, "south 8 line-0", p.title())
 }
 
 func TestRequestAcknowledgement(t *testing.T) {
-	w := shared(t)
-	p, first := w.synced("one")
+	w := onSharedCluster(t)
+	p, first := w.syncedPod("one")
 
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2026-01-01T00:00:00.000000001Z" })
 	p.await("the echo", func(s v1alpha1.SyncReportStatus) bool {
@@ -143,7 +143,7 @@ func TestRequestAcknowledgement(t *testing.T) {
 	// A commit that cannot be synced counts as handled. A git server that is unavailable does not.
 	w.git.Inject(gitserver.Status(http.StatusServiceUnavailable))
 	second := w.commit("two")
-	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2" })
+	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2" })
 	s := p.await("git is away", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonGitUnreachable })
 	assert.Equal(t, "2026-01-01T00:00:00.000000001Z", s.HandledRequest)
 	assert.Equal(t, second, s.Target)
@@ -151,14 +151,14 @@ func TestRequestAcknowledgement(t *testing.T) {
 	w.git.Heal()
 	p.await("the second echo", func(s v1alpha1.SyncReportStatus) bool { return s.HandledRequest == "2" && s.Commit == second })
 	broken := w.repo.Commit("broken", gitserver.Write("gw/projects/line/project.json", "{"))
-	w.lead(at(broken), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "3" })
+	w.lead(targetCommit(broken), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "3" })
 	s = p.await("the third echo", func(s v1alpha1.SyncReportStatus) bool { return s.HandledRequest == "3" })
 	assert.Equal(t, v1alpha1.ReasonConfigSyntaxError, s.Reason)
 	assert.Equal(t, second, s.Commit, "the last good commit stays")
 
 	third := w.commit("three")
-	w.lead(at(third))
-	p.synced(third, "three")
+	w.lead(targetCommit(third))
+	p.awaitSynced(third, "three")
 	file := filepath.Join(p.data, "projects", "line", "project.json")
 	require.NoError(t, os.WriteFile(file, []byte(fmt.Sprintf(project, "by hand")), 0o600))
 	s = p.await("drift", func(s v1alpha1.SyncReportStatus) bool { return s.Drift.Files == 1 })
@@ -174,16 +174,16 @@ func TestRequestAcknowledgement(t *testing.T) {
 }
 
 func TestPauseAndResume(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Annotations = map[string]string{v1alpha1.AnnotationPaused: "true"} })
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start()
-	p.synced(first, "one") // the target decides, not the annotation that the agent read earlier
+	p.awaitSynced(first, "one") // the target decides, not the annotation that the agent read earlier
 	second := w.commit("two")
 	w.annotate(v1alpha1.AnnotationForceSync, "now")
-	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true; s.RequestedAt = "1"; s.ForceSync = "now" })
+	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true; s.RequestedAt = "1"; s.ForceSync = "now" })
 	s := p.await("Paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPaused })
 	assert.Equal(t, v1alpha1.GatewayHeld, s.Phase)
 	assert.True(t, s.Paused)
@@ -192,7 +192,7 @@ func TestPauseAndResume(t *testing.T) {
 	assert.Empty(t, s.HandledForceSync)
 	assert.Equal(t, "one", p.title())
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Paused = false })
-	s = p.synced(second, "two")
+	s = p.awaitSynced(second, "two")
 	assert.False(t, s.Paused)
 	assert.Equal(t, "now", s.HandledForceSync)
 }
@@ -200,13 +200,13 @@ func TestPauseAndResume(t *testing.T) {
 // repairing returns a pod that runs its first commit and repairs drift.
 func repairing(t *testing.T) (w *world, p *pod, first string) {
 	t.Helper()
-	w = shared(t)
+	w = onSharedCluster(t)
 	p = w.pod("line-0")
 	first = w.commit("one")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start()
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 	return w, p, first
 }
 
@@ -245,9 +245,9 @@ func TestPauseWithInvalidSpec(t *testing.T) {
 	gs = w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Auth.Token.SecretRef.Name = "git" })
 	w.lead(generation(gs.Generation))
 	eventually(t, "the spec is followed", func() bool { return p.title() == "one" })
-	assert.False(t, p.synced(first, "one").Paused)
+	assert.False(t, p.awaitSynced(first, "one").Paused)
 
-	w.lead(at(""), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
+	w.lead(targetCommit(""), func(s *v1alpha1.SyncTargetSpec) { s.Paused = true })
 	p.await("a pause while no commit is known", func(s v1alpha1.SyncReportStatus) bool {
 		return s.Reason == v1alpha1.ReasonWaitingForLead && s.Paused
 	})
@@ -271,7 +271,7 @@ func TestPauseOfProfileAndDefaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, p, _ := repairing(t)
-			p.says(nil, c.says)
+			p.writePodInfo(nil, c.says)
 			gs := w.edit(c.edit)
 			w.lead(generation(gs.Generation))
 			p.await("it is paused", func(s v1alpha1.SyncReportStatus) bool {
@@ -280,7 +280,7 @@ func TestPauseOfProfileAndDefaults(t *testing.T) {
 			p.staysAsMendedByHand()
 
 			q := w.pod("line-1") // has no earlier spec to keep
-			q.says(nil, c.says)
+			q.writePodInfo(nil, c.says)
 			q.start()
 			q.await("it is paused", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == c.reason && s.Paused })
 		})
@@ -301,7 +301,7 @@ func TestPauseWithInvalidTarget(t *testing.T) {
 		s.Format, s.MinFormat, s.RefName, s.Paused = 1, 1, "refs/heads/main", false
 	})
 	eventually(t, "it is resumed", func() bool { return p.title() == "one" })
-	assert.False(t, p.synced(first, "one").Paused)
+	assert.False(t, p.awaitSynced(first, "one").Paused)
 }
 
 // staysAsMendedByHand changes a file and checks that the agent does not repair it.
@@ -314,28 +314,28 @@ func (p *pod) staysAsMendedByHand() {
 }
 
 func TestTargetBurstSyncsLast(t *testing.T) {
-	w := shared(t)
-	p, first := w.synced("one")
+	w := onSharedCluster(t)
+	p, first := w.syncedPod("one")
 	w.git.Inject(gitserver.Slow(2000)) // keeps the current sync busy, without failing it
 	age, titles := map[string]int{first: 0}, map[string]int{"one": 0}
 	var last string
 	for i := range 20 {
 		last = w.commit(fmt.Sprintf("burst %d", i))
 		age[last], titles[fmt.Sprintf("burst %d", i)] = i+1, i+1
-		w.lead(at(last))
+		w.lead(targetCommit(last))
 	}
 	eventually(t, "the last", func() bool {
 		said := p.report().Status.Commit
 		require.GreaterOrEqual(t, titles[p.title()], age[said], "a report is never ahead of the disk")
 		return said == last
 	})
-	p.synced(last, "burst 19")
+	p.awaitSynced(last, "burst 19")
 	assert.Less(t, strings.Count(p.agent.log.String(), "msg=sync "), 20)
 }
 
 func TestDeletedTargetKeepsGateway(t *testing.T) {
-	w := shared(t)
-	p, first := w.synced("one")
+	w := onSharedCluster(t)
+	p, first := w.syncedPod("one")
 	second := w.commit("two")
 	require.NoError(t, kube.SyncTargets(w.clients.Dynamic, w.ns).Delete(t.Context(), crName, metav1.DeleteOptions{}))
 	s := p.await("it is said", func(s v1alpha1.SyncReportStatus) bool { return strings.Contains(s.Message, "is gone") })
@@ -348,16 +348,16 @@ func TestDeletedTargetKeepsGateway(t *testing.T) {
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Sync.Profiles["default"] = v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{{Source: "other/projects", Destination: "projects"}}}
 	})
-	w.lead(at(second))
-	p.synced(second, "two of other")
+	w.lead(targetCommit(second))
+	p.awaitSynced(second, "two of other")
 }
 
 func TestUnmountedSecretIsReported(t *testing.T) {
-	w := shared(t)
-	p, first := w.synced("one")
+	w := onSharedCluster(t)
+	p, first := w.syncedPod("one")
 	second := w.commit("two")
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Auth.Token.SecretRef.Name = "renewed" })
-	w.lead(at(second), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "1" })
+	w.lead(targetCommit(second), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "1" })
 	s := p.await("PodRestartNeeded", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
 	assert.Contains(t, s.Message, "spec.git.auth.token")
@@ -369,16 +369,16 @@ func TestUnmountedSecretIsReported(t *testing.T) {
 	assert.Equal(t, "one", p.title())
 
 	p.agent.end() // the pod restarts with the Secret
-	p.secret("renewed", "token", "S3CR3T-2")
+	p.writeSecretFile("renewed", "token", "S3CR3T-2")
 	p.recreate()
 	p.start()
-	p.synced(second, "two")
+	p.awaitSynced(second, "two")
 }
 
 func TestTargetForNewerAgent(t *testing.T) {
-	w := shared(t)
-	p, first := w.synced("one")
-	w.lead(at(w.commit("two")), func(s *v1alpha1.SyncTargetSpec) {
+	w := onSharedCluster(t)
+	p, first := w.syncedPod("one")
+	w.lead(targetCommit(w.commit("two")), func(s *v1alpha1.SyncTargetSpec) {
 		s.Format, s.MinFormat = v1alpha1.TargetFormat+1, v1alpha1.TargetFormat+1
 	})
 	s := p.await("PodRestartNeeded", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
@@ -388,13 +388,13 @@ func TestTargetForNewerAgent(t *testing.T) {
 }
 
 func TestReportAcrossRestarts(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p)
-	w.lead(at(first), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "1" })
+	w.lead(targetCommit(first), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "1" })
 	p.start()
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 	p.agent.end()
 	before := p.report()
 
@@ -417,14 +417,14 @@ func TestReportAcrossRestarts(t *testing.T) {
 }
 
 func TestTwoAgentsOnOneVolume(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p, q := w.pod("line-0"), w.pod("line-1")
 	q.data, q.gw = p.data, p.gw
 	first := w.commit("one")
 	w.gatewaySync(p)
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start()
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 	q.start()
 	s := q.await("it says so", func(s v1alpha1.SyncReportStatus) bool {
 		return strings.Contains(s.Message, "another agent uses the data directory")
@@ -433,33 +433,33 @@ func TestTwoAgentsOnOneVolume(t *testing.T) {
 	assert.Empty(t, s.Commit)
 	p.agent.end()
 	second := w.commit("two")
-	w.lead(at(second))
-	q.synced(second, "two")
+	w.lead(targetCommit(second))
+	q.awaitSynced(second, "two")
 }
 
 // C7: also if the repository URL contains the credential, and if the gateway and git reject theirs.
 func TestCredentialsNeverLogged(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	u, err := url.Parse(w.git.URL("site.git"))
 	require.NoError(t, err)
 	u.User = url.UserPassword("plant", "S3CR3T-url")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Repo, gs.Spec.Git.Auth = u.String(), nil })
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start()
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 	for _, fault := range []gitserver.Fault{gitserver.Status(http.StatusUnauthorized), gitserver.Status(http.StatusBadGateway),
 		gitserver.Redirect("http://other.example"), gitserver.Truncate(10)} {
 		w.git.Inject(fault)
 		next := w.commit("next")
-		w.lead(at(next))
+		w.lead(targetCommit(next))
 		s := p.await("it fails", func(s v1alpha1.SyncReportStatus) bool { return s.Target == next && s.Phase == v1alpha1.GatewayError })
 		assert.NotEmpty(t, s.Message)
 		w.git.Heal()
 	}
-	p.secret("gateway", "apiKey", "stoker:S3CR3T-wrong")
+	p.writeSecretFile("gateway", "apiKey", "stoker:S3CR3T-wrong")
 	last := w.commit("last")
-	w.lead(at(last))
+	w.lead(targetCommit(last))
 	p.await("the gateway refuses", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonGatewayForbidden })
 }

@@ -6,12 +6,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"stoker.io/stoker/api/v1alpha1"
 )
 
 func TestFollowTargets(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	gs := w.gatewaySync(p)
@@ -19,8 +20,8 @@ func TestFollowTargets(t *testing.T) {
 	s := p.await("WaitingForLead", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForLead })
 	assert.Equal(t, v1alpha1.GatewayPending, s.Phase)
 
-	w.lead(at(first))
-	s = p.synced(first, "one")
+	w.lead(targetCommit(first))
+	s = p.awaitSynced(first, "one")
 	assert.Equal(t, gs.Generation, s.Generation)
 	assert.EqualValues(t, 1, s.Term)
 	assert.Equal(t, "default", s.Profile)
@@ -31,11 +32,11 @@ func TestFollowTargets(t *testing.T) {
 	r := p.report()
 	assert.Equal(t, crName, r.Labels[v1alpha1.LabelCRName])
 	require.Len(t, r.OwnerReferences, 1)
-	assert.Equal(t, metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "line-0", UID: uid(p.uid)}, r.OwnerReferences[0])
+	assert.Equal(t, metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "line-0", UID: types.UID(p.uid)}, r.OwnerReferences[0])
 
 	second := w.commit("two")
-	w.lead(at(second))
-	p.synced(second, "two")
+	w.lead(targetCommit(second))
+	p.awaitSynced(second, "two")
 	// Lock renewals, drift checks and gateway polls cause no writes.
 	before := a.traffic.writes()
 	for range 5 {

@@ -26,9 +26,9 @@ func (w *world) staged(change ...func(*v1alpha1.GatewaySync)) (*pod, string) {
 		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Stages: []v1alpha1.Stage{{Name: "dev", Gateways: []string{"dev-*"}}, {Name: "line", Gateways: []string{"line-*"}}}}
 	}}, change...)...)
 	w.ran(first)
-	w.lead(at(first), rollout(3, 3, ""))
+	w.lead(targetCommit(first), rollout(3, 3, ""))
 	p.start()
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 	return p, first
 }
 
@@ -62,14 +62,14 @@ func held(reason v1alpha1.Reason) func(v1alpha1.SyncReportStatus) bool {
 
 // A gateway of a closed step keeps its commit and its spec, repairs drift, and follows when its step opens. A restart changes nothing.
 func TestFollowerWaitsForItsStep(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p, first := w.staged()
 	second := w.commit("two")
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) {
 		profile := gs.Spec.Sync.Profiles["default"]
 		profile.Mappings[0].Source = "other/projects"
 	})
-	w.lead(at(second), generation(gs.Generation), rollout(3, 1, first))
+	w.lead(targetCommit(second), generation(gs.Generation), rollout(3, 1, first))
 	s := p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
 	assert.Equal(t, first, s.Commit)
 	assert.Equal(t, second, s.Target)
@@ -84,17 +84,17 @@ func TestFollowerWaitsForItsStep(t *testing.T) {
 	assert.Equal(t, "one", p.title())
 
 	w.lead(rollout(3, 2, first))
-	p.synced(second, "two of other")
+	p.awaitSynced(second, "two of other")
 }
 
 // C19: a SyncTarget that another pod forged opens no stage that needs an approval, and an approval of another commit does not count.
 func TestFollowerVerifiesItsApproval(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) { gs.Spec.Deployment.Stages[1].RequireApproval = true })
 	second := w.commit("two")
 	// sequence: each forges more
 	for _, forged := range []func(*v1alpha1.SyncTargetSpec){rollout(3, 1, first), rollout(3, 2, first), rollout(3, 3, ""), func(s *v1alpha1.SyncTargetSpec) { s.Rollout = nil }} {
-		target := w.lead(at(second), forged)
+		target := w.lead(targetCommit(second), forged)
 		s := p.await("an approval that is needed", func(s v1alpha1.SyncReportStatus) bool {
 			return held(v1alpha1.ReasonApprovalNeeded)(s) && s.Revision == target.Spec.Revision
 		})
@@ -108,14 +108,14 @@ func TestFollowerVerifiesItsApproval(t *testing.T) {
 	})
 	assert.Equal(t, "one", p.title())
 	w.annotate(v1alpha1.AnnotationApproved, "line@"+second)
-	p.synced(second, "two")
+	p.awaitSynced(second, "two")
 }
 
 func TestFollowerMakesADryRun(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) { gs.Spec.Validation = &v1alpha1.ValidationSpec{DryRunBefore: true} })
 	second := w.commit("two")
-	w.lead(at(second), rollout(3, 0, first))
+	w.lead(targetCommit(second), rollout(3, 0, first))
 	s := p.await("a dry run", func(s v1alpha1.SyncReportStatus) bool { return s.Planned != nil })
 	assert.Equal(t, v1alpha1.PlannedChanges{Commit: second, Modified: 1}, *s.Planned)
 	assert.Equal(t, v1alpha1.ReasonDryRun, s.Reason)
@@ -126,15 +126,15 @@ func TestFollowerMakesADryRun(t *testing.T) {
 	assert.Nil(t, s.Planned)
 	assert.Equal(t, "one", p.title())
 	w.lead(rollout(3, 2, first))
-	p.synced(second, "two")
+	p.awaitSynced(second, "two")
 }
 
 func TestFollowerGoesBackWithItsRollout(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p, first := w.staged()
 	second := w.commit("two")
-	w.lead(at(second), rollout(3, 2, first))
-	p.synced(second, "two")
+	w.lead(targetCommit(second), rollout(3, 2, first))
+	p.awaitSynced(second, "two")
 	third := w.commit("three")
 	t.Run("not to a commit that never ran everywhere", func(t *testing.T) {
 		w.lead(rollout(3, 2, third, goesBack))
@@ -152,20 +152,20 @@ func TestFollowerGoesBackWithItsRollout(t *testing.T) {
 	p.start()
 	p.await("it stays after a restart", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRolledBack })
 	assert.Equal(t, "one", p.title())
-	w.lead(at(third), rollout(3, 2, first))
-	p.synced(third, "three")
+	w.lead(targetCommit(third), rollout(3, 2, first))
+	p.awaitSynced(third, "three")
 }
 
 // No guard against mass deletion holds a rollout that goes back. What else holds it is in the row.
 func TestFollowerGoesBackFromAddedProject(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Sync.Defaults.DesignerSessionPolicy, gs.Spec.Sync.Defaults.DesignerSessionScope = v1alpha1.DesignerWait, v1alpha1.DesignerScopeGateway
 	})
 	second := w.repo.Commit("two", gitserver.Write("gw/projects/line/project.json", fmt.Sprintf(project, "two")),
 		gitserver.Write("gw/projects/added/project.json", fmt.Sprintf(project, "added")))
-	w.lead(at(second), rollout(3, 2, first))
-	p.synced(second, "two")
+	w.lead(targetCommit(second), rollout(3, 2, first))
+	p.awaitSynced(second, "two")
 	designer, err := p.gw.Designers.Open("ann", "line")
 	require.NoError(t, err)
 	w.lead(rollout(3, 2, first, goesBack))
@@ -185,26 +185,26 @@ func fails(r *v1alpha1.TargetRollout) { r.Failed = "stage line: line-1 ScanFaile
 
 // An aborted rollout reaches no other gateway, also if a changed spec puts it into an open step.
 func TestAbortedRolloutGoesNoFurther(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p, first := w.staged()
 	second := w.commit("two")
-	w.lead(at(second), rollout(3, 2, first, fails))
+	w.lead(targetCommit(second), rollout(3, 2, first, fails))
 	s := p.await("an aborted rollout", held(v1alpha1.ReasonGateClosed))
 	assert.Equal(t, first, s.Commit)
 	assert.Contains(t, s.Message, "aborted")
 	assert.Equal(t, "one", p.title())
 	third := w.commit("three")
-	w.lead(at(third), rollout(3, 2, first))
-	p.synced(third, "three")
+	w.lead(targetCommit(third), rollout(3, 2, first))
+	p.awaitSynced(third, "three")
 	w.lead(rollout(3, 2, first, fails))
 	p.agent.end()
 	p.start()
-	p.synced(third, "three")
+	p.awaitSynced(third, "three")
 }
 
 // A sync that waits is not made any more when its step closes.
 func TestClosedStepEndsAWaitingSync(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
 		period := int32(5)
 		gs.Spec.Sync.Defaults.DesignerSessionPolicy, gs.Spec.Sync.Defaults.DesignerSessionScope = v1alpha1.DesignerWait, v1alpha1.DesignerScopeGateway
@@ -213,7 +213,7 @@ func TestClosedStepEndsAWaitingSync(t *testing.T) {
 	designer, err := p.gw.Designers.Open("ann", "line")
 	require.NoError(t, err)
 	second := w.commit("two")
-	w.lead(at(second), rollout(3, 2, first))
+	w.lead(targetCommit(second), rollout(3, 2, first))
 	p.await("a Designer", held(v1alpha1.ReasonDesignerSessionActive))
 	w.lead(rollout(3, 1, first))
 	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
@@ -225,7 +225,7 @@ func TestClosedStepEndsAWaitingSync(t *testing.T) {
 func TestClosedStepOfNewGateway(t *testing.T) {
 	for name, known := range map[string]bool{"takes what ran everywhere": true, "takes the target if nothing did": false, "takes no commit of an aborted rollout": true} {
 		t.Run(name, func(t *testing.T) {
-			w := shared(t)
+			w := onSharedCluster(t)
 			p := w.pod("line-0")
 			first := w.commit("one")
 			w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
@@ -233,7 +233,7 @@ func TestClosedStepOfNewGateway(t *testing.T) {
 			})
 			second := w.commit("two")
 			if !known {
-				w.lead(at(second), rollout(3, 1, ""))
+				w.lead(targetCommit(second), rollout(3, 1, ""))
 				p.start()
 				p.await("the target", func(s v1alpha1.SyncReportStatus) bool { return s.Commit == second })
 				assert.Equal(t, "two", p.title())
@@ -243,9 +243,9 @@ func TestClosedStepOfNewGateway(t *testing.T) {
 			reason := v1alpha1.ReasonApprovalNeeded
 			if name == "takes no commit of an aborted rollout" {
 				reason = v1alpha1.ReasonGateClosed
-				w.lead(at(second), rollout(3, 2, first, fails))
+				w.lead(targetCommit(second), rollout(3, 2, first, fails))
 			} else {
-				w.lead(at(second), rollout(3, 1, first))
+				w.lead(targetCommit(second), rollout(3, 1, first))
 			}
 			p.start()
 			s := p.await("a closed gate", held(reason))

@@ -60,18 +60,18 @@ func TestGenerationOfRecreatedGatewaySync(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := shared(t)
+			w := onSharedCluster(t)
 			p := w.pod("line-0")
 			first := w.commit("one")
 			w.gatewaySync(p)
-			w.lead(at(first), func(s *v1alpha1.SyncTargetSpec) { s.Revision = 7 })
+			w.lead(targetCommit(first), func(s *v1alpha1.SyncTargetSpec) { s.Revision = 7 })
 			api := &secondTime{}
 			config := w.cluster.RESTConfig()
 			config.Wrap(func(next http.RoundTripper) http.RoundTripper { api.next = next; return api })
 			clients, err := kube.ConnectTo(config, "stoker-agent/test")
 			require.NoError(t, err)
 			a := p.start(func(c *Config) { c.API = clients.Dynamic })
-			p.synced(first, "one")
+			p.awaitSynced(first, "one")
 			looks := func() {
 				t.Helper()
 				for range 2 {
@@ -94,7 +94,7 @@ func TestGenerationOfRecreatedGatewaySync(t *testing.T) {
 			})
 			happens(w, a.follower)
 			eventually(t, "the spec of today is followed", func() bool { return p.title() == "one of other" })
-			p.synced(first, "one of other")
+			p.awaitSynced(first, "one of other")
 			looks()
 			assert.Equal(t, 3, api.count())
 		})

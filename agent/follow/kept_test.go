@@ -18,12 +18,12 @@ func (w *world) closed(change ...func(*v1alpha1.GatewaySync)) (p *pod, first, se
 	w.t.Helper()
 	p, first = w.staged(append(change, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })...)
 	second = w.commit("two")
-	w.lead(at(second), rollout(3, 3, ""))
-	p.synced(second, "two")
+	w.lead(targetCommit(second), rollout(3, 3, ""))
+	p.awaitSynced(second, "two")
 	snapshot = p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil }).LastSnapshot.ID
 	w.ran(second)
 	third = w.commit("three")
-	w.lead(at(third), rollout(3, 1, second))
+	w.lead(targetCommit(third), rollout(3, 1, second))
 	p.await("a closed gate", held(v1alpha1.ReasonGateClosed))
 	return p, first, second, third, snapshot
 }
@@ -44,7 +44,7 @@ func TestClosedStepRestoresASnapshot(t *testing.T) {
 		"after a restart, with other settings": {restart: true, change: func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Profiles["default"].Mappings[0].Source = "other/projects" }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := shared(t)
+			w := onSharedCluster(t)
 			p, first, second, third, snapshot := w.closed()
 			title := "three"
 			if c.change != nil {
@@ -72,7 +72,7 @@ func TestClosedStepRestoresASnapshot(t *testing.T) {
 			s = p.await("it stays after a restart", func(s v1alpha1.SyncReportStatus) bool { return back(s) && len(s.Message) > 150 })
 			assert.Contains(t, s.Message, second[:7]+" is held off")
 			w.lead(rollout(3, 2, second))
-			p.synced(third, title)
+			p.awaitSynced(third, title)
 		})
 	}
 }
@@ -81,7 +81,7 @@ func TestClosedStepRestoresASnapshot(t *testing.T) {
 func TestClosedStepForcedSync(t *testing.T) {
 	for name, restart := range map[string]bool{"the order in force": false, "after a restart": true} {
 		t.Run(name, func(t *testing.T) {
-			w := shared(t)
+			w := onSharedCluster(t)
 			p, _, second, third, _ := w.closed()
 			if restart {
 				p.restart()
@@ -95,20 +95,20 @@ func TestClosedStepForcedSync(t *testing.T) {
 			assert.Equal(t, second, s.Commit)
 			assert.Equal(t, "two", p.title())
 			w.lead(rollout(3, 2, second))
-			p.synced(third, "three")
+			p.awaitSynced(third, "three")
 		})
 	}
 }
 
 // A forced sync does not take the commit that a Designer held when its step closed.
 func TestClosedStepForcesNoWaitingSync(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p, first := w.staged(func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Sync.Defaults.DesignerSessionPolicy, gs.Spec.Sync.Defaults.DesignerSessionScope = v1alpha1.DesignerWait, v1alpha1.DesignerScopeGateway
 	})
 	designer, err := p.gw.Designers.Open("ann", "line")
 	require.NoError(t, err)
-	w.lead(at(w.commit("two")), rollout(3, 2, first))
+	w.lead(targetCommit(w.commit("two")), rollout(3, 2, first))
 	p.await("a Designer", held(v1alpha1.ReasonDesignerSessionActive))
 	w.annotate(v1alpha1.AnnotationForceSync, "now")
 	w.lead(rollout(3, 1, first), func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" })
@@ -120,7 +120,7 @@ func TestClosedStepForcesNoWaitingSync(t *testing.T) {
 
 // A gateway whose step is closed repairs drift, also after a restart of its agent.
 func TestClosedStepRepairsDrift(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p, _, second, _, _ := w.closed(func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftRepair })
 	p.restart()
 	p.await("a closed gate after a restart", held(v1alpha1.ReasonGateClosed))

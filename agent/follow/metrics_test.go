@@ -33,7 +33,7 @@ func gathered(t *testing.T, a *agent, name string) float64 {
 
 // C8: synced content does not create series.
 func TestMetricsCardinality(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	w.gatewaySync(p)
 	a := p.start()
@@ -49,11 +49,11 @@ func TestMetricsCardinality(t *testing.T) {
 		branch := fmt.Sprintf("branch-%d", i)
 		w.repo.Git("branch", branch, good)
 		w.annotate(v1alpha1.AnnotationRequestedRef, branch)
-		w.lead(at(good), func(s *v1alpha1.SyncTargetSpec) { s.Ref = branch })
-		p.synced(good, fmt.Sprintf("good %d", i))
+		w.lead(targetCommit(good), func(s *v1alpha1.SyncTargetSpec) { s.Ref = branch })
+		p.awaitSynced(good, fmt.Sprintf("good %d", i))
 		bad := w.repo.Commit("bad", gitserver.Write(fmt.Sprintf("gw/projects/p%d/project.json", i), "{"))
 		w.repo.Git("branch", "--force", branch, bad)
-		w.lead(at(bad))
+		w.lead(targetCommit(bad))
 		p.await("the bad one", func(s v1alpha1.SyncReportStatus) bool {
 			return s.Target == bad && s.Reason == v1alpha1.ReasonConfigSyntaxError
 		})

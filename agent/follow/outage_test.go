@@ -25,9 +25,9 @@ func TestAPIServerOutage(t *testing.T) {
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.DriftPolicy = v1alpha1.DriftReport })
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start()
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 
 	w.cluster.Kill(t, kubetest.APIServer)
 	require.NoError(t, os.WriteFile(filepath.Join(p.data, "projects", "line", "project.json"), []byte(fmt.Sprintf(project, "by hand")), 0o600))
@@ -44,8 +44,8 @@ func TestAPIServerOutage(t *testing.T) {
 	assert.Equal(t, first, s.Commit)
 
 	second := w.commit("two")
-	w.lead(at(second))
-	p.synced(second, "two")
+	w.lead(targetCommit(second))
+	p.awaitSynced(second, "two")
 
 	// While the API server hangs, requests block, but the loop must go on.
 	w.cluster.Pause(t, kubetest.APIServer)
@@ -57,25 +57,25 @@ func TestAPIServerOutage(t *testing.T) {
 		_, err := kube.SyncTargets(w.clients.Dynamic, w.ns).Get(t.Context(), crName)
 		return err == nil
 	})
-	w.lead(at(third))
-	p.synced(third, "three")
+	w.lead(targetCommit(third))
+	p.awaitSynced(third, "three")
 }
 
 // The agent can watch the SyncTarget but cannot read the GatewaySync, for example because its permissions were revoked.
 func TestUnreadableGatewaySyncIsReported(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p)
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	var clock ahead
 	a := p.start(clock.set)
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 
 	a.traffic.deny("GET gatewaysyncs")
 	gs := w.edit(deadline("1h"))
 	second := w.commit("two")
-	w.lead(at(second), generation(gs.Generation))
+	w.lead(targetCommit(second), generation(gs.Generation))
 	const logged = "SyncTarget not followed"
 	eventually(t, "the failed read is logged", func() bool { return strings.Contains(a.log.String(), logged) })
 	assert.Equal(t, v1alpha1.GatewaySynced, a.follower.State().Phase, "the outage may be short")
@@ -90,7 +90,7 @@ func TestUnreadableGatewaySyncIsReported(t *testing.T) {
 
 	a.traffic.deny("")
 	clock.advanceTo(a, unconfirmedGrace+2*maxGet)
-	p.synced(second, "two")
+	p.awaitSynced(second, "two")
 	assert.Equal(t, 1, strings.Count(a.log.String(), logged))
 }
 
@@ -129,9 +129,9 @@ func TestMalformedObjects(t *testing.T) {
 		"apiVersion": "stoker.io/v1alpha1", "kind": "SyncReport", "metadata": map[string]any{"name": p.name}, "status": "nonsense",
 	}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start()
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 	assert.Equal(t, p.uid, string(p.report().OwnerReferences[0].UID), "the agent replaces the malformed report")
 
 	targets := w.clients.Dynamic.Resource(kube.SyncTarget.Resource()).Namespace(w.ns)
@@ -175,6 +175,6 @@ func TestMalformedObjects(t *testing.T) {
 	p.await("the last problem is reported", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
 	assert.Equal(t, "one", p.title())
 	require.NoError(t, targets.Delete(t.Context(), crName, metav1.DeleteOptions{}))
-	w.lead(at(second))
-	p.synced(second, "two")
+	w.lead(targetCommit(second))
+	p.awaitSynced(second, "two")
 }

@@ -18,7 +18,7 @@ import (
 )
 
 func TestLargestReport(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	long := strings.Repeat("x", 5000)
 	s := worst(long, long, long, 1000)
 	boundReport(&s)
@@ -177,7 +177,7 @@ func TestLastSyncStaysReported(t *testing.T) {
 
 // C9: every added route needs a row here.
 func TestEveryRouteOnlyReads(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	a := p.start()
 	rows := map[string][]int{"GET /healthz": {200}, "GET /readyz": {200, 503}, "GET /state": {200}, "GET /startupz": {200, 503},

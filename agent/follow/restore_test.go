@@ -19,24 +19,24 @@ import (
 
 // A snapshot is reported, restored on request, and held until another commit is the target.
 func TestFollowerRestoresASnapshot(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start()
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 	assert.Nil(t, p.report().Status.LastSnapshot)
 	second := w.commit("two")
-	w.lead(at(second))
-	p.synced(second, "two")
+	w.lead(targetCommit(second))
+	p.awaitSynced(second, "two")
 	s := p.await("a snapshot", func(s v1alpha1.SyncReportStatus) bool { return s.LastSnapshot != nil })
 	require.Equal(t, s.LastSnapshot.ID, annotation.RestoresOn(s.LastSnapshot.ID, "line-0"))
 	assert.NotEmpty(t, s.LastSnapshot.Size)
 
 	value := annotation.RestoreValue(s.LastSnapshot.ID, time.Now())
 	w.annotate(v1alpha1.AnnotationRestore, value)
-	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
+	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
 	s = p.await("back", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonRolledBack })
 	assert.Equal(t, "one", p.title())
 	assert.Equal(t, first, s.Commit)
@@ -51,22 +51,22 @@ stoker_rollback_triggered_total{by="snapshot"} 1
 `), "stoker_rollback_triggered_total"))
 
 	third := w.commit("three")
-	w.lead(at(third), func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
-	p.synced(third, "three")
+	w.lead(targetCommit(third), func(s *v1alpha1.SyncTargetSpec) { s.Restore = value })
+	p.awaitSynced(third, "three")
 }
 
 // F21: the history of a gateway is in its report, and outlives the pod. The record that it comes from may say anything.
 func TestReportedHistory(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Snapshots = &v1alpha1.SnapshotsSpec{Enabled: true} })
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start()
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 	second := w.commit("two")
-	w.lead(at(second))
-	p.synced(second, "two")
+	w.lead(targetCommit(second))
+	p.awaitSynced(second, "two")
 	s := p.await("both syncs", func(s v1alpha1.SyncReportStatus) bool { return len(s.SyncHistory) == 2 })
 	is := s.SyncHistory[0]
 	assert.Equal(t, second, is.Commit)

@@ -16,12 +16,12 @@ import (
 
 // The kubelet adds no key to a running pod that was created without it. The agent reports this, and another agent leads.
 func TestMissingSecretKeyYieldsLead(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	old := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(old, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "5s" })
 	a := old.run(w.cluster.Kubeconfig())
-	old.synced(first, "one")
+	old.awaitSynced(first, "one")
 	holder := func() string {
 		target, err := kube.SyncTargets(w.clients.Dynamic, w.ns).Get(t.Context(), crName)
 		require.NoError(t, err)
@@ -30,7 +30,7 @@ func TestMissingSecretKeyYieldsLead(t *testing.T) {
 	require.True(t, strings.HasPrefix(holder(), "line-0_"), holder())
 
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Auth.Token.SecretRef.Key = "token-2" })
-	old.secret("git", "token-2", "S3CR3T-git") // a real pod would not even get the file
+	old.writeSecretFile("git", "token-2", "S3CR3T-git") // a real pod would not even get the file
 	// The lead first reports the missing key, then yields to pods that were created later.
 	eventually(t, "the lead says what it lacks", func() bool {
 		gs, err := kube.GatewaySyncs(w.clients.Dynamic, w.ns).Get(t.Context(), crName)
@@ -41,7 +41,7 @@ func TestMissingSecretKeyYieldsLead(t *testing.T) {
 		return c != nil && c.ObservedGeneration == gs.Generation && c.Reason == string(v1alpha1.ReasonPodRestartNeeded)
 	})
 	young := w.pod("line-1")
-	young.secret("git", "token-2", "S3CR3T-git")
+	young.writeSecretFile("git", "token-2", "S3CR3T-git")
 	young.run(w.cluster.Kubeconfig())
 	s := old.await("it is reported", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonPodRestartNeeded })
 	assert.Contains(t, s.Message, "spec.git.auth.token names key token-2 of Secret git")
@@ -54,11 +54,11 @@ func TestMissingSecretKeyYieldsLead(t *testing.T) {
 
 // A rejected credential is retried once a minute. If the kubelet updates it, lead and agent retry at once.
 func TestFixedCredentialIsPickedUp(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.git.SetAuth(gitserver.Basic("git", "S3CR3T-git"))
-	p.mount("git", "token", "S3CR3T-wrong")
+	p.mountSecret("git", "token", "S3CR3T-wrong")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Polling.Interval = "1h" })
 	p.run(w.cluster.Kubeconfig())
 	refused := func(gs *v1alpha1.GatewaySync) bool {
@@ -69,21 +69,21 @@ func TestFixedCredentialIsPickedUp(t *testing.T) {
 		gs, err := kube.GatewaySyncs(w.clients.Dynamic, w.ns).Get(t.Context(), crName)
 		return err == nil && refused(gs)
 	}, func() string { return "" })
-	p.mount("git", "token", "S3CR3T-git")
-	p.synced(first, "one")
+	p.mountSecret("git", "token", "S3CR3T-git")
+	p.awaitSynced(first, "one")
 }
 
 func TestAnAgentTriesAnotherCredentialAtOnce(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.git.SetAuth(gitserver.Basic("git", "S3CR3T-git"))
-	p.mount("git", "token", "S3CR3T-wrong")
+	p.mountSecret("git", "token", "S3CR3T-wrong")
 	hour := int32(3600)
 	gs := w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.SyncPeriod = &hour })
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.Generation, s.Commit = gs.Generation, first })
 	p.start(func(c *Config) { c.SecretFiles = []string{filepath.Join(p.dir, "secrets", "git", "..data")} })
 	p.await("the git server refuses it", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonAuthFailed })
-	p.mount("git", "token", "S3CR3T-git")
-	p.synced(first, "one")
+	p.mountSecret("git", "token", "S3CR3T-git")
+	p.awaitSynced(first, "one")
 }

@@ -78,7 +78,7 @@ func deadline(d string) func(*v1alpha1.GatewaySync) {
 }
 
 func TestFirstSyncBeforeStart(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p)
@@ -86,23 +86,23 @@ func TestFirstSyncBeforeStart(t *testing.T) {
 	why := a.staysClosed("no agent leads", func() bool { return p.report() != nil })
 	assert.Contains(t, why, "no lead")
 
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	assert.Contains(t, a.opens(), "Applied")
 	assert.Equal(t, "one", p.title())
 	s := p.await("Applied", func(s v1alpha1.SyncReportStatus) bool { return s.Phase == v1alpha1.GatewayApplied })
 	assert.Equal(t, first, s.Commit)
 	assert.Equal(t, v1alpha1.ReasonWaitingForGateway, s.Reason)
 	require.NoError(t, p.gw.SetState(simulator.Running))
-	s = p.synced(first, "one")
+	s = p.awaitSynced(first, "one")
 	assert.Empty(t, s.Scan, "its start has read everything")
 }
 
 func TestCompleteVolumeStartsWithoutAPIServer(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p)
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start().opens()
 	p.agent.end()
 
@@ -119,8 +119,8 @@ func TestCompleteVolumeStartsWithoutAPIServer(t *testing.T) {
 }
 
 func TestNotSyncedBeforeGatewayStart(t *testing.T) {
-	w := shared(t)
-	p, first := w.synced("one")
+	w := onSharedCluster(t)
+	p, first := w.syncedPod("one")
 	p.agent.end()
 	require.NoError(t, p.gw.SetState(simulator.Down))
 	p.recreate()
@@ -143,7 +143,7 @@ func TestNotSyncedBeforeGatewayStart(t *testing.T) {
 	p.agent.end() // only the agent's container restarts
 	waits()
 	require.NoError(t, p.gw.SetState(simulator.Running))
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 
 	// If the gateway has run before, a restarted agent reports Synced at once, whatever state the gateway is in.
 	p.agent.end()
@@ -155,11 +155,11 @@ func TestNotSyncedBeforeGatewayStart(t *testing.T) {
 }
 
 func TestUnseededVolumeUntouchedBeforeStart(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0", func(o *simulator.Options) { o.Down = true })
 	first := w.commit("one")
 	w.gatewaySync(p)
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	a := p.start()
 	assert.Contains(t, a.opens(), "seed")
 	s := p.await("it waits", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonWaitingForGateway })
@@ -181,20 +181,20 @@ func TestUnseededVolumeUntouchedBeforeStart(t *testing.T) {
 		require.NoError(t, os.RemoveAll(filepath.Join(p.data, ".stoker")))
 	}
 	require.NoError(t, p.gw.Restart(0))
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 }
 
 func TestStartupWait(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p, deadline("1h"), func(gs *v1alpha1.GatewaySync) { gs.Spec.Sync.Defaults.Startup = v1alpha1.StartupWait })
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start().opens()
 	p.agent.end()
 
 	second := w.commit("two")
-	w.lead(at(second))
+	w.lead(targetCommit(second))
 	p.recreate()
 	assert.Contains(t, p.start().opens(), "Applied: the files of "+second[:7])
 	assert.Equal(t, "two", p.title())
@@ -209,12 +209,12 @@ func TestStartupWait(t *testing.T) {
 }
 
 func TestStartupByReason(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p, deadline("1h"))
 	require.NoError(t, os.RemoveAll(filepath.Join(p.dir, "secrets", "git")))
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	assert.Contains(t, p.start().opens(), "Secret git")
 	p.agent.end()
 
@@ -236,7 +236,7 @@ func TestStartupByReason(t *testing.T) {
 }
 
 func TestStartupWithoutRights(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	config := w.cluster.RESTConfig()
 	config.Impersonate.UserName = "system:serviceaccount:" + w.ns + ":nobody"
@@ -251,12 +251,12 @@ func TestStartupWithoutRights(t *testing.T) {
 }
 
 func TestStartupDeadlineEndsSync(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p, deadline("10s"))
 	w.git.Inject(gitserver.Stall(0).Times(1))
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	a := p.start()
 	var title, why string
 	// The title is read first: after /startupz opens, the agent fetches and writes files as usual.
@@ -269,18 +269,18 @@ func TestStartupDeadlineEndsSync(t *testing.T) {
 	assert.Empty(t, title)
 	w.git.Heal()
 	require.NoError(t, p.gw.SetState(simulator.Running))
-	s := p.synced(first, "one")
+	s := p.awaitSynced(first, "one")
 	assert.NotEmpty(t, s.Scan)
 }
 
 // A sync that was pending before the gateway started becomes an ordinary sync beside a running gateway, with a scan.
 func TestPreStartOrderAfterStart(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p, deadline("1h"))
 	w.git.Inject(gitserver.Status(http.StatusServiceUnavailable))
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	a := p.start()
 	a.staysClosed("git is away", func() bool { return a.follower.State().Reason == v1alpha1.ReasonGitUnreachable })
 	rename := func(from, to string) {
@@ -298,19 +298,19 @@ func TestPreStartOrderAfterStart(t *testing.T) {
 		return p.title() == "one" && p.gw.Requests.Count("POST /data/api/v1/scan/projects") == 1
 	})
 	rename("renamed", "default")
-	s := p.synced(first, "one")
+	s := p.awaitSynced(first, "one")
 	assert.NotEmpty(t, s.Scan)
 	assert.Equal(t, 1, p.gw.Requests.Count("POST /data/api/v1/scan/projects"))
 }
 
 func TestAgentBesideRunningGateway(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p)
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	assert.Contains(t, p.start().opens(), "runs already")
-	s := p.synced(first, "one")
+	s := p.awaitSynced(first, "one")
 	assert.NotEmpty(t, s.Scan)
 }
 
@@ -334,7 +334,7 @@ func problemOf(generation int64, reason v1alpha1.Reason, message string) func(*v
 
 // A first start with a wrong Secret: no commit is known, and an operator must act.
 func TestStartupIgnoresRefThatNeedsAction(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	gs := w.gatewaySync(p)
 	w.lead(problemOf(gs.Generation, v1alpha1.ReasonAuthFailed, "git refused the token"))
@@ -355,14 +355,14 @@ func TestStartupIgnoresRefThatNeedsAction(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(a.log.String(), "reason=AuthFailed"))
 
 	first := w.commit("one")
-	w.lead(at(first), func(s *v1alpha1.SyncTargetSpec) { s.Problem = nil })
+	w.lead(targetCommit(first), func(s *v1alpha1.SyncTargetSpec) { s.Problem = nil })
 	require.NoError(t, p.gw.SetState(simulator.Running))
-	s = p.synced(first, "one")
+	s = p.awaitSynced(first, "one")
 	assert.EqualValues(t, 2, s.Revision)
 }
 
 func TestStartupWaitsForMissingRef(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	w.gatewaySync(p, deadline("5m"))
 	w.lead() // git is unavailable: the target has the ref, but no commit
@@ -382,11 +382,11 @@ func TestStartupWaitsForMissingRef(t *testing.T) {
 
 // The gateways run a commit, the spec names a ref that does not exist, and a pod starts on a new volume.
 func TestNewPodStartsBehindSpec(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.stopped("line-0")
 	first := w.commit("one")
 	old := w.gatewaySync(p, deadline("5m"))
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	gs := w.edit(func(gs *v1alpha1.GatewaySync) { gs.Spec.Git.Ref = "release" })
 	var clock ahead
 	a := p.start(clock.set)

@@ -15,19 +15,19 @@ import (
 
 // A gateway keeps its commit while no window allows another one. A rollback that is requested does not wait.
 func TestFollowerWaitsForItsWindow(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{
 			{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}}
 	})
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start()
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 
 	second := w.commit("two")
-	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2026-11-24T12:00:00Z" })
+	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = "2026-11-24T12:00:00Z" })
 	s := p.await("a gateway that waits", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonMaintenanceWindow })
 	assert.Equal(t, v1alpha1.GatewayHeld, s.Phase)
 	assert.Equal(t, first, s.Commit)
@@ -37,7 +37,7 @@ func TestFollowerWaitsForItsWindow(t *testing.T) {
 	assert.Equal(t, "one", p.title())
 
 	w.annotate(v1alpha1.AnnotationRequestedRef, second)
-	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = second, "" })
+	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = second, "" })
 	p.await("a request alone waits", func(s v1alpha1.SyncReportStatus) bool {
 		return s.Reason == v1alpha1.ReasonMaintenanceWindow && s.Ref == second
 	})
@@ -46,11 +46,11 @@ func TestFollowerWaitsForItsWindow(t *testing.T) {
 	w.annotate(v1alpha1.AnnotationRequestedFor, "ticket 7")
 	w.annotate(v1alpha1.AnnotationRequestedUnless, third)
 	w.annotate(v1alpha1.AnnotationRequestedRef, first)
-	w.lead(at(first), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = first, "" })
-	p.synced(first, "one")
+	w.lead(targetCommit(first), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = first, "" })
+	p.awaitSynced(first, "one")
 	w.annotate(v1alpha1.AnnotationRequestedRef, second)
-	w.lead(at(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = second, "" })
-	p.synced(second, "two")
+	w.lead(targetCommit(second), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = second, "" })
+	p.awaitSynced(second, "two")
 	record := p.audit()
 	require.Len(t, record, 2)
 	assert.Equal(t, sync.Request{}, record[0].Request)
@@ -61,8 +61,8 @@ func TestFollowerWaitsForItsWindow(t *testing.T) {
 		gs.Annotations = nil
 		gs.Spec.Deployment.Windows[0].Gateways = []string{"area-*"}
 	})
-	w.lead(at(third), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "main", "refs/heads/main" })
-	p.synced(third, "three")
+	w.lead(targetCommit(third), generation(gs.Generation), func(s *v1alpha1.SyncTargetSpec) { s.Ref, s.RefName = "main", "refs/heads/main" })
+	p.awaitSynced(third, "three")
 	record = p.audit()
 	require.Len(t, record, 3)
 	assert.Equal(t, sync.Request{}, record[2].Request, "git asked for it")
@@ -70,22 +70,22 @@ func TestFollowerWaitsForItsWindow(t *testing.T) {
 
 // C19: a SyncTarget that another pod forged lets no commit through a closed window, and an approval of another commit does not count.
 func TestFollowerVerifiesItsWindowApproval(t *testing.T) {
-	w := shared(t)
+	w := onSharedCluster(t)
 	p := w.pod("line-0")
 	first := w.commit("one")
 	w.gatewaySync(p, func(gs *v1alpha1.GatewaySync) {
 		gs.Spec.Deployment = &v1alpha1.DeploymentSpec{Windows: []v1alpha1.MaintenanceWindow{
 			{Name: "never", Kind: v1alpha1.WindowDeny, Schedule: "* * * * *", Duration: "1h"}}}
 	})
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start()
-	p.synced(first, "one")
+	p.awaitSynced(first, "one")
 
 	approved := func(s *v1alpha1.SyncTargetSpec) { s.WindowApproved = true }
 	second := w.commit("two")
 	waits := func(what string) {
 		t.Helper()
-		target := w.lead(at(second), approved, func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = what })
+		target := w.lead(targetCommit(second), approved, func(s *v1alpha1.SyncTargetSpec) { s.RequestedAt = what })
 		p.await(what, func(s v1alpha1.SyncReportStatus) bool {
 			return held(v1alpha1.ReasonMaintenanceWindow)(s) && s.Revision == target.Spec.Revision
 		})
@@ -95,9 +95,9 @@ func TestFollowerVerifiesItsWindowApproval(t *testing.T) {
 	w.annotate(v1alpha1.AnnotationApproved, v1alpha1.WindowApproval+"@"+first+",dev@"+second)
 	waits("an approval of another commit")
 	w.annotate(v1alpha1.AnnotationApproved, v1alpha1.WindowApproval+"@"+second)
-	p.synced(second, "two")
+	p.awaitSynced(second, "two")
 	third := w.commit("three")
-	w.lead(at(third))
+	w.lead(targetCommit(third))
 	p.await("the next commit waits", func(s v1alpha1.SyncReportStatus) bool {
 		return held(v1alpha1.ReasonMaintenanceWindow)(s) && s.Target == third
 	})

@@ -77,7 +77,8 @@ func newWorld(t *testing.T, cluster *kubetest.Cluster) *world {
 	return w
 }
 
-func shared(t *testing.T) *world {
+// onSharedCluster returns a world on the cluster that the tests of this package share.
+func onSharedCluster(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
 	return newWorld(t, kubetest.Control(t))
@@ -161,16 +162,16 @@ func (w *world) lead(change ...func(*v1alpha1.SyncTargetSpec)) *v1alpha1.SyncTar
 	} else {
 		require.NoError(w.t, err)
 	}
-	told := func() v1alpha1.SyncTargetSpec {
+	instructed := func() v1alpha1.SyncTargetSpec {
 		s := *t.Spec.DeepCopy()
 		s.Lead, s.Problem = v1alpha1.LeadRecord{}, nil
 		return s
 	}
-	before := told()
+	before := instructed()
 	for _, c := range change {
 		c(&t.Spec)
 	}
-	if after := told(); create || !equality.Semantic.DeepEqual(before, after) {
+	if after := instructed(); create || !equality.Semantic.DeepEqual(before, after) {
 		t.Spec.Revision++
 	}
 	if create {
@@ -182,7 +183,8 @@ func (w *world) lead(change ...func(*v1alpha1.SyncTargetSpec)) *v1alpha1.SyncTar
 	return t
 }
 
-func at(commit string) func(*v1alpha1.SyncTargetSpec) {
+// targetCommit makes the lead name a commit.
+func targetCommit(commit string) func(*v1alpha1.SyncTargetSpec) {
 	return func(s *v1alpha1.SyncTargetSpec) { s.Commit = commit }
 }
 
@@ -202,15 +204,15 @@ type pod struct {
 	agent *agent
 }
 
-// synced returns a pod whose gateway runs its first commit, with this title.
-func (w *world) synced(title string) (*pod, string) {
+// syncedPod returns a pod whose gateway runs its first commit, with this title.
+func (w *world) syncedPod(title string) (*pod, string) {
 	w.t.Helper()
 	p := w.pod("line-0")
 	first := w.commit(title)
 	w.gatewaySync(p)
-	w.lead(at(first))
+	w.lead(targetCommit(first))
 	p.start()
-	p.synced(first, title)
+	p.awaitSynced(first, title)
 	return p, first
 }
 
@@ -229,9 +231,9 @@ func (w *world) pod(name string, change ...func(*simulator.Options)) *pod {
 	p.gw, err = simulator.Start(o)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { assert.NoError(w.t, p.gw.Close()) })
-	p.secret("gateway", "apiKey", apiToken)
-	p.secret("git", "token", "S3CR3T-git")
-	p.says(map[string]string{"app.kubernetes.io/name": name}, map[string]string{})
+	p.writeSecretFile("gateway", "apiKey", apiToken)
+	p.writeSecretFile("git", "token", "S3CR3T-git")
+	p.writePodInfo(map[string]string{"app.kubernetes.io/name": name}, map[string]string{})
 	p.recreate()
 	return p
 }
@@ -259,13 +261,14 @@ func (p *pod) write(name, content string) {
 	require.NoError(p.w.t, os.Rename(file+"~", file))
 }
 
-func (p *pod) secret(name, key, value string) {
+// writeSecretFile writes a key of a Secret as a plain file, for tests that need no symlinks of the kubelet.
+func (p *pod) writeSecretFile(name, key, value string) {
 	p.w.t.Helper()
 	p.write("secrets/"+name+"/"+key, value)
 }
 
-// mount writes a Secret with one key as the kubelet does: a new directory and a symlink that is replaced atomically.
-func (p *pod) mount(name, key, value string) {
+// mountSecret writes a Secret with one key as the kubelet does: a new directory and a symlink that is replaced atomically.
+func (p *pod) mountSecret(name, key, value string) {
 	p.w.t.Helper()
 	dir := filepath.Join(p.dir, "secrets", name)
 	version := "..version_" + rand.Text()
@@ -279,8 +282,8 @@ func (p *pod) mount(name, key, value string) {
 	require.NoError(p.w.t, os.Symlink(filepath.Join("..data", key), filepath.Join(dir, key)))
 }
 
-// says writes labels and annotations as the kubelet does.
-func (p *pod) says(labels, annotations map[string]string) {
+// writePodInfo writes labels and annotations as the kubelet does.
+func (p *pod) writePodInfo(labels, annotations map[string]string) {
 	p.w.t.Helper()
 	for name, m := range map[string]map[string]string{"labels": labels, "annotations": annotations} {
 		var b strings.Builder
@@ -461,8 +464,8 @@ func (p *pod) await(what string, ok func(v1alpha1.SyncReportStatus) bool) v1alph
 	return last
 }
 
-// synced waits until the report says that the commit runs, and checks the disk.
-func (p *pod) synced(commit, title string) v1alpha1.SyncReportStatus {
+// awaitSynced waits until the report says that the commit runs, and checks the disk.
+func (p *pod) awaitSynced(commit, title string) v1alpha1.SyncReportStatus {
 	p.w.t.Helper()
 	s := p.await("Synced at "+commit, func(s v1alpha1.SyncReportStatus) bool {
 		return s.Phase == v1alpha1.GatewaySynced && s.Commit == commit && s.Target == commit
@@ -484,5 +487,3 @@ func eventually(t *testing.T, what string, ok func() bool, detail ...func() stri
 		time.Sleep(20 * time.Millisecond)
 	}
 }
-
-func uid(s string) types.UID { return types.UID(s) }
