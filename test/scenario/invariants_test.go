@@ -15,7 +15,16 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// check asserts the invariants INV1 to INV6 that hold whenever the agent reports Synced at commit.
+// These invariants hold whenever the agent reports Synced at a commit:
+//
+//	INV1  every owned file has the bytes of this commit
+//	INV2  files that the agent does not own are unchanged
+//	INV3  no journal, and nothing in staging, is left
+//	INV4  each record of the manifest matches the commit and the file on the disk
+//	INV5  the reported commit is never ahead of the disk
+//	INV6  another run writes, fetches and scans nothing
+
+// check asserts INV1 to INV3. The agent may run.
 func (p *plant) check(commit string) {
 	p.t.Helper()
 	p.checkFiles(commit)
