@@ -99,8 +99,9 @@ func (r *replica) code(url string) int {
 	return res.StatusCode
 }
 
-// memory returns the memory of the receiver in bytes: now is its anonymous memory, and peak its highest resident set without the file
-// and shared-memory pages of this moment. Those are pages of the executable, which may lie on a tmpfs such as /dev/shm.
+// memory returns the memory of the receiver in bytes: now is its anonymous memory, and peak its highest resident set without
+// the file and shared-memory pages of this moment. Those are pages of the executable, which may lie on a tmpfs such as
+// /dev/shm.
 func (r *replica) memory() (now, peak int) {
 	r.t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.PID()))

@@ -86,7 +86,8 @@ func onSharedCluster(t *testing.T) *world {
 
 const project = `{"title": "%s", "enabled": true, "inheritable": false}`
 
-// commit commits a project for both profiles: with this title for the profile default, and with another one for the profile other.
+// commit commits a project for both profiles: with this title for the profile default, and with another one for the profile
+// other.
 func (w *world) commit(title string) string {
 	w.t.Helper()
 	return w.repo.Commit(title,

@@ -15,9 +15,10 @@ type lockDoc struct {
 
 func (k Kind) lockPath() string { return "/data/api/v1/scan-lock/" + string(k) }
 
-// Lock takes the scan lock for hold, in whole seconds and at least one: POST /data/api/v1/scan-lock/{projects,config}
-// [SPEC] (the package comment explains such marks). Until the lock ends, the gateway does not write to the tree, and saves of users wait, so hold should be short. The lock ends
-// with the next Scan of the kind, or after hold; there is no other way to release or to renew it.
+// Lock takes the scan lock for hold, in whole seconds and at least one: POST /data/api/v1/scan-lock/{projects,config} [SPEC]
+// (the package comment explains such marks). Until the lock ends, the gateway does not write to the tree, and saves of users
+// wait, so hold should be short. The lock ends with the next Scan of the kind, or after hold; there is no other way to release
+// or to renew it.
 //
 // After ErrLockHeld or ErrLockTimeout the caller may continue without the lock, and should report that.
 func (c *Client) Lock(ctx context.Context, kind Kind, hold time.Duration) error {

@@ -49,8 +49,8 @@ type record struct {
 	Merged bool `json:"merged,omitempty"`
 	// Foreign is set if the tip of the branch is a commit of another author.
 	Foreign bool `json:"foreign,omitempty"`
-	// FinalState is the state with which the proposal ends: its pull request is still to be closed, and its branch to be deleted. Comment is
-	// why. It is "" if the proposal goes on.
+	// FinalState is the state with which the proposal ends: its pull request is still to be closed, and its branch to be deleted.
+	// Comment is why. It is "" if the proposal goes on.
 	FinalState v1alpha1.ProposalState `json:"finalState,omitempty"`
 	Comment    string                 `json:"comment,omitempty"`
 	// LastState is the state with which the last proposal ended. It is shown until the next one begins.

@@ -102,8 +102,8 @@ type Change struct {
 	Overwritten bool `json:"overwritten,omitempty"`
 }
 
-// LoadSummary reads the record from the data directory. Programs on the gateway can change it, so its strings may hold control characters:
-// quote them before they go to a terminal.
+// LoadSummary reads the record from the data directory. Programs on the gateway can change it, so its strings may hold control
+// characters: quote them before they go to a terminal.
 func LoadSummary(n Notes) (Summary, error) {
 	rec, err := loadRecord(n)
 	if err != nil {

@@ -14,9 +14,10 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// Admit checks the ref name and the commit of a SyncTarget, because the token of any agent in the namespace can write it, and git
-// hosts also serve the commits of forks by their id. The commit must be the tip of the ref or in its history. If name is not spec.git.ref, a
-// request must be allowed to name it. Admit returns the full name of the ref, or "" if spec.git.ref is a commit id.
+// Admit checks the ref name and the commit of a SyncTarget, because the token of any agent in the namespace can write it, and
+// git hosts also serve the commits of forks by their id. The commit must be the tip of the ref or in its history. If name is
+// not spec.git.ref, a request must be allowed to name it. Admit returns the full name of the ref, or "" if spec.git.ref is a
+// commit id.
 func (s *Store) Admit(ctx context.Context, r *Remote, git *v1alpha1.GitSpec, name string, commit plan.ID) (string, error) {
 	ref, err := ParseRef(name)
 	if err != nil {
@@ -172,8 +173,8 @@ func (s *Store) search(ctx context.Context, r *Remote, commit plan.ID, tips []pl
 	return found, err
 }
 
-// miss is a call of Reaches that did not find its commit, with its error, if any. The last one is kept, because it costs the most and holds until a
-// ref moves.
+// miss is a call of Reaches that did not find its commit, with its error, if any. The last one is kept, because it costs the
+// most and holds until a ref moves.
 type miss struct {
 	remote *Remote
 	commit plan.ID

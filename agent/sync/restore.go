@@ -21,15 +21,15 @@ import (
 //
 // An automatic rollback (autorollback.go) restores a snapshot in the same way.
 
-// restoreNote is the note in the data directory about the last request to restore a snapshot, or the last automatic rollback. It is in one
-// of three states:
+// restoreNote is the note in the data directory about the last request to restore a snapshot, or the last automatic rollback.
+// It is in one of three states:
 //
 //	Snapshot  Done
 //	named     false  the snapshot replaces the target, and its files are still to be written
 //	named     true   its files are written, and the target is held off
 //	""        -      nothing replaces the target: the request is not for this gateway, or has lapsed
 //
-// In the last state, Request is the only thing that counts: the same request is not carried out again.
+// In the last state, Request still counts: the same request is not carried out again.
 type restoreNote struct {
 	Request  string  `json:"request"` // as in Target.Restore
 	Snapshot string  `json:"snapshot,omitempty"`
@@ -74,8 +74,8 @@ func (n restoreNote) messagePrefix() string {
 // restorer restores snapshots.
 type restorer struct{ *job }
 
-// loadNote returns the note on the disk, or the one that must replace it: replaced reports that the note on the disk is damaged. It may have
-// held off the target, so the target is then held off unless its files are on the disk.
+// loadNote returns the note on the disk, or the one that must replace it: replaced reports that the note on the disk is
+// damaged. It may have held off the target, so the target is then held off unless its files are on the disk.
 func (j restorer) loadNote() (n restoreNote, replaced bool, err error) {
 	b, err := j.dir.Note(restoreNoteName)
 	if err != nil || b == nil {
@@ -120,8 +120,9 @@ func (j restorer) run(ctx context.Context) (bool, error) {
 	return true, j.restore(ctx, n)
 }
 
-// updatedNote returns the note on the disk, updated for the target: it takes over a new request, and drops the snapshot of one that has
-// lapsed. changed reports whether the note differs from the one on the disk. remark is for the report; it says why a request is ignored.
+// updatedNote returns the note on the disk, updated for the target: it takes over a new request, and drops the snapshot of one
+// that has lapsed. changed reports whether the note differs from the one on the disk. remark is for the report; it says why a
+// request is ignored.
 func (j restorer) updatedNote() (n restoreNote, changed bool, remark string, err error) {
 	if n, changed, err = j.loadNote(); err != nil {
 		return n, false, "", err

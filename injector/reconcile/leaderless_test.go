@@ -135,8 +135,8 @@ func TestEndingPodsAreWaitedFor(t *testing.T) {
 	}
 }
 
-// The lead reports AgentsAway while its own pod ends, and the reconciler takes over. Both must use the same deadline, which is by default
-// ten minutes after the lead's first report.
+// The lead reports AgentsAway while its own pod ends, and the reconciler takes over. Both must use the same deadline, which is
+// by default ten minutes after the lead's first report.
 func TestTakeoverKeepsTheDeadline(t *testing.T) {
 	gs := newGatewaySync(withGateways("gw"))
 	gs.Status.ObservedGeneration = gs.Generation
@@ -159,8 +159,8 @@ func TestAPodWithoutItsAgentIsNamed(t *testing.T) {
 	assert.Equal(t, "Unknown/AgentsAway", conditionsOf(s)["Ready"], "a pod that should have an agent is a gateway")
 }
 
-// The status names what keeps an agent from running. ErrImagePull and ImagePullBackOff, between which the kubelet alternates, give the same
-// message.
+// The status names what keeps an agent from running. ErrImagePull and ImagePullBackOff, between which the kubelet alternates,
+// give the same message.
 func TestLeaderlessStatusExplainsPods(t *testing.T) {
 	waits := func(container, reason string) corev1.PodStatus {
 		return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: container,

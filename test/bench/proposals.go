@@ -142,8 +142,8 @@ func (x *proposalBench) addSample(c, who string, s sample) {
 	x.all.add(x.size.name, c, who, s)
 }
 
-// measureIdle watches both agents at the same time, while nothing happens. About once a minute, after ten comparisons, the agent with the
-// feature also looks for new files.
+// measureIdle watches both agents at the same time, while nothing happens. About once a minute, after ten comparisons, the
+// agent with the feature also looks for new files.
 func (x *proposalBench) measureIdle(ctx context.Context, f *forge) error {
 	for _, a := range []*agentWithGateway{x.on, x.off} {
 		if err := a.ready(ctx); err != nil {

@@ -52,7 +52,8 @@ spec:
           - {source: services/ignition/config, destination: config}
 `
 
-// syncPeriod is the time between two comparisons of the files. The shortest one that the spec allows lets many of them fit into a run.
+// syncPeriod is the time between two comparisons of the files. The shortest one that the spec allows lets many of them fit into
+// a run.
 const syncPeriod = 5 * time.Second
 
 // newAgentWithGateway starts a gateway, and returns its agent, which does not run yet.

@@ -12,7 +12,8 @@ import (
 
 const packageJSON = `{"private": true, "dependencies": {"@grafana/schema": "13.2.3", "typescript": "7.0.2"}}`
 
-// declaration declares a dashboard of the type Dashboard. Plain replaces each enumeration by its strings, because JSON has only these.
+// declaration declares a dashboard of the type Dashboard. Plain replaces each enumeration by its strings, because JSON has only
+// these.
 const declaration = "import type { Dashboard } from '@grafana/schema';\n" +
 	"type Plain<T> = T extends string ? `${T}` : T extends (infer U)[] ? Plain<U>[] : T extends object ? { [K in keyof T]: Plain<T[K]> } : T;\n" +
 	"export const dashboard: Plain<Dashboard> = "

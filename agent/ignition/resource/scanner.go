@@ -22,8 +22,8 @@ type scanner struct {
 
 type state uint8
 
-// The order matters. In the states from value to done, a space between two tokens is skipped. str, escape and unicode are each followed by
-// the same state for a key, so that stepString can go from one to another by their difference.
+// The order matters. In the states from value to done, a space between two tokens is skipped. str, escape and unicode are each
+// followed by the same state for a key, so that stepString can go from one to another by their difference.
 const (
 	start      state = iota // before the value; a byte order mark may follow
 	value                   // a value must follow

@@ -22,8 +22,8 @@ type Edit struct {
 	// Path is an sjson path without modifiers: names and indexes joined by dots. A backslash escapes the next
 	// character, and a colon before a number makes it a name.
 	Path string
-	// Value is the new value, as JSON. It must have the type of the value that it replaces, unless that is null. If the old value is a
-	// string, or Value is not JSON, Value is the string itself, but a JSON string is decoded.
+	// Value is the new value, as JSON. It must have the type of the value that it replaces, unless that is null. If the old value
+	// is a string, or Value is not JSON, Value is the string itself, but a JSON string is decoded.
 	Value string
 	// Text makes Value the string itself, whatever it looks like. It then replaces only a string or null.
 	Text bool
@@ -214,8 +214,8 @@ func (e *Edit) newValue() string {
 	return literal
 }
 
-// text returns the value as a string. Unless Text is set, it decodes a JSON string, so that an edit can set a text that looks like a
-// number at a new path.
+// text returns the value as a string. Unless Text is set, it decodes a JSON string, so that an edit can set a text that looks
+// like a number at a new path.
 func (e *Edit) text() string {
 	literal := strings.TrimSpace(e.Value)
 	if !e.Text && strings.HasPrefix(literal, `"`) && json.Valid([]byte(literal)) {

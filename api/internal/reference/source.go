@@ -32,8 +32,8 @@ type structField struct {
 	markers map[string]string
 }
 
-// group is a const block: its comment, and those of its string constants that have a comment of their own. The tables of annotations are
-// made from groups.
+// group is a const block: its comment, and those of its string constants that have a comment of their own. The tables of
+// annotations are made from groups.
 type group struct {
 	doc    string
 	values []constant
