@@ -256,7 +256,7 @@ func TestConfigPageCommands(t *testing.T) {
 	s := newConfigScene(t)
 	s.git.Commit("first", gitserver.Write("kubernetes/site.yaml", site))
 	s.git.Commit("second", gitserver.Write("k8s/site.yaml", site))
-	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	cache, err := build.Open(build.Cache{Progress: os.Stderr})
 	require.NoError(t, err)
 	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
 	require.NoError(t, err)

@@ -38,11 +38,11 @@ func TestArgoCDPageCommands(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
 	cluster := kubetest.Control(t)
-	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	cache, err := build.Open(build.Cache{Progress: os.Stderr})
 	require.NoError(t, err)
 	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
 	require.NoError(t, err)
-	shell := document.NewShell(t, cache.Module, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl")}, "KUBECONFIG="+cluster.Kubeconfig())
+	shell := document.NewShell(t, cache.SourceDir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl")}, "KUBECONFIG="+cluster.Kubeconfig())
 
 	likeArgoCD(t, cluster)
 	for c := range lines.Of("docs/how-to/argocd.md") {
@@ -77,11 +77,11 @@ rollout: {commit: `+commit+`, stage: prod, step: 1, steps: 2, phase: Waiting, si
 `))
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, writeKubeconfig(cluster.Kubeconfig(), kubeconfig, namespace, ""))
-	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	cache, err := build.Open(build.Cache{Progress: os.Stderr})
 	require.NoError(t, err)
 	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
 	require.NoError(t, err)
-	shell := document.NewShell(t, cache.Module, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
+	shell := document.NewShell(t, cache.SourceDir, map[string]string{"kubectl": filepath.Join(kubernetes, "kubectl"), "stoker": program.Build(t, "hooks")},
 		"KUBECONFIG="+kubeconfig)
 	says := map[string]string{
 		"stoker status line":  "Waiting, step 1 of 2, stage prod",
@@ -127,7 +127,7 @@ func TestMigrationPageCommands(t *testing.T) {
 	cluster := kubetest.Control(t, kubetest.Private())
 	namespace := cluster.Namespace(t)
 	cluster.ApplyYAML(t, namespace, leftovers)
-	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	cache, err := build.Open(build.Cache{Progress: os.Stderr})
 	require.NoError(t, err)
 	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
 	require.NoError(t, err)

@@ -32,6 +32,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status/statustest"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -318,7 +319,7 @@ func TestBindingsOfAgents(t *testing.T) {
 func TestBindingsReview(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "site", Name: "good", Annotations: map[string]string{v1alpha1.AnnotationInject: "true"}}}
 	pod.Spec.ServiceAccountName = "gateway"
-	pod.Spec.InitContainers = []corev1.Container{{Name: v1alpha1.AgentContainer}}
+	pod.Spec.InitContainers = []corev1.Container{{Name: gatewaypod.AgentContainer}}
 	core := fake.NewClientset(pod)
 	core.PrependReactor("create", "localsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.LocalSubjectAccessReview).DeepCopy()

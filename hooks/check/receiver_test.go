@@ -59,7 +59,7 @@ type person struct {
 
 func newPerson(t *testing.T, cluster *kubetest.Cluster) person {
 	t.Helper()
-	cache, err := build.Open(build.Cache{Say: os.Stderr})
+	cache, err := build.Open(build.Cache{Progress: os.Stderr})
 	require.NoError(t, err)
 	kubernetes, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
 	require.NoError(t, err)

@@ -125,7 +125,7 @@ func TestTheDocumentsCommandsRun(t *testing.T) {
 	require.NoError(t, err)
 	programs, err := cache.Kubernetes(t.Context(), os.Getenv(build.VersionVariable))
 	require.NoError(t, err)
-	shell := document.NewShell(t, cache.Module, map[string]string{"kubectl": filepath.Join(programs, "kubectl")}, "KUBECONFIG="+c.Kubeconfig())
+	shell := document.NewShell(t, cache.SourceDir, map[string]string{"kubectl": filepath.Join(programs, "kubectl")}, "KUBECONFIG="+c.Kubeconfig())
 	var said, typed []string
 	enter := func(line string) { said, typed = append(said, shell.Type(t, line)), append(typed, line) }
 
