@@ -50,7 +50,8 @@ demo: ## two gateways, a git server and the agents on this machine: see what it 
 	@go run ./test/demo
 
 # make lint vets, and symbols are for debuggers: without both, a first run compiles and links a quarter faster.
-# Nearly all tests of the folders left out need a cluster: make test-cluster runs them, and make lint compiles them.
+# The folders left out hold tests that need a cluster, and the tests of the benchmarks and of the test cluster itself: make
+# test-cluster runs them, and make lint compiles them.
 test: ## what each commit passes, in minutes, without Kubernetes or root
 	go test -short -vet=off -ldflags='-s -w' $(ATATIME) ./agent/sync ./agent/repo ./agent/disk ./test/scenario \
 	  $$(go list ./... | grep -v '/test/\(bench\|cluster\|e2e\|fleet\)\(/\|$$\)')

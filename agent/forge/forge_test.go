@@ -1,6 +1,7 @@
 package forge_test
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"stoker.io/stoker/agent/forge/forgetest"
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/internal/failure"
+	"stoker.io/stoker/internal/secret"
 )
 
 // each runs a test with every fake. Gitea is tested against a real one in test/gitea.
@@ -103,6 +105,20 @@ func TestRefusals(t *testing.T) {
 				})
 			})
 		}
+	})
+	t.Run("an answer with the token as a time", func(t *testing.T) { // of Gitea, whose library quotes it
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(`[{"number":7,"created_at":"S3cr3t-token"}]`))
+		}))
+		defer server.Close()
+		gitea, err := forge.New(forge.Gitea, forge.Config{
+			Repository: server.URL + "/plants/site", Token: func(context.Context) (secret.String, error) { return secret.New("S3cr3t-token"), nil },
+		})
+		require.NoError(t, err)
+		_, err = gitea.Open(t.Context(), "main")
+		require.ErrorContains(t, err, "not the expected JSON")
+		assert.NotContains(t, err.Error(), "S3cr3t")
 	})
 	t.Run("an answer that echoes the header", func(t *testing.T) { // of Azure DevOps, which has the token in base64
 		f := forgetest.Start(t, forge.AzureDevOps, nil)

@@ -386,7 +386,8 @@ func clientError(err error, host string) error {
 	if errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
 		return failure.New(v1alpha1.ReasonGitTimeout, "the API at %s did not answer in time", host)
 	}
-	return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s: %s", host, failure.Quote(fmt.Sprint(err)))
+	// The library could not decode a 2xx answer. Its error may quote the answer, which may echo the token.
+	return failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers what is not the expected JSON", host)
 }
 
 func isTimeout(err error) bool {

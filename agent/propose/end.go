@@ -81,32 +81,32 @@ func (p *Proposer) merged(b Base) (bool, error) {
 		return false, nil
 	}
 	for source, want := range p.rec.Files {
-		id, err := lookup(b.Objects, b.Root, source)
-		if err != nil || id != want.ID {
+		e, err := lookup(b.Objects, b.Root, source)
+		if err != nil || e.ID != want.ID || (e.Mode == plan.Executable) != want.Exec {
 			return false, err
 		}
 	}
 	return true, nil
 }
 
-// lookup returns the id of the entry at a path of a tree; zero if there is none.
-func lookup(objects plan.Objects, root plan.ID, source plan.Path) (plan.ID, error) {
+// lookup returns the entry at a path of a tree; the zero Entry if there is none.
+func lookup(objects plan.Objects, root plan.ID, source plan.Path) (plan.Entry, error) {
 	e := plan.Entry{Mode: plan.Directory, ID: root}
 	for name := range strings.SplitSeq(string(source), "/") {
 		if e.Mode != plan.Directory {
-			return plan.ID{}, nil
+			return plan.Entry{}, nil
 		}
 		entries, err := objects.Tree(e.ID)
 		if err != nil {
-			return plan.ID{}, err
+			return plan.Entry{}, err
 		}
 		i := slices.IndexFunc(entries, func(e plan.Entry) bool { return e.Name == name })
 		if i < 0 {
-			return plan.ID{}, nil
+			return plan.Entry{}, nil
 		}
 		e = entries[i]
 	}
-	return e.ID, nil
+	return e, nil
 }
 
 // remove closes the pull request, unless it is merged, and deletes the branch. A branch whose tip is not a commit of this gateway's agent

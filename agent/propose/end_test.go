@@ -262,3 +262,16 @@ func (h *hidden) ByHead(ctx context.Context, branch, base string) ([]forge.PullR
 	}
 	return h.hub.ByHead(ctx, branch, base)
 }
+
+func TestMergedExecutableBit(t *testing.T) {
+	g := newPlant(t).gateway("a")
+	const source = plan.Path("site/projects/line/project.json")
+	e, err := lookup(g.store, g.root, source)
+	require.NoError(t, err)
+	for _, exec := range []bool{false, true} {
+		g.p.rec = record{Digest: "d", Files: map[plan.Path]proposed{source: {ID: e.ID, Exec: exec}}}
+		merged, err := g.p.merged(Base{Commit: g.commit, Root: g.root, Objects: g.store})
+		require.NoError(t, err)
+		assert.Equal(t, !exec, merged, "the file in git is not executable")
+	}
+}

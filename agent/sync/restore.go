@@ -40,7 +40,7 @@ type restoreNote struct {
 	// Trigger and Cause say why the gateway rolled back automatically; "" for a requested restore.
 	Trigger v1alpha1.AutoRollbackTrigger `json:"trigger,omitempty"`
 	Cause   string                       `json:"cause,omitempty"`
-	// RolledBackFrom is the commit of the last automatic rollback. It is kept in every state.
+	// RolledBackFrom is the commit of the last automatic rollback. It is kept in every state, unless the note is damaged.
 	RolledBackFrom plan.ID `json:"rolledBackFrom,omitzero"`
 }
 
@@ -197,12 +197,12 @@ func (j restorer) restore(ctx context.Context, n restoreNote) error {
 			return err
 		}
 	}
-	if err := j.loadDiskCommit(ctx); err != nil {
-		return fmt.Errorf("%srestored the snapshot %s: %w", n.messagePrefix(), n.Snapshot, err)
-	}
-	state := "the gateway is back at the snapshot " + n.Snapshot + ", commit"
+	done, state := "restored the snapshot "+n.Snapshot, "the gateway is back at the snapshot "+n.Snapshot+", commit"
 	if n.Snapshot == unknownSnapshot {
-		state = "the record of the last restore is damaged, so the gateway stays at commit"
+		done, state = "load the files on the disk again", "the record of the last restore is damaged, so the gateway stays at commit"
+	}
+	if err := j.loadDiskCommit(ctx); err != nil {
+		return fmt.Errorf("%s%s: %w", n.messagePrefix(), done, err)
 	}
 	return failure.New(v1alpha1.ReasonRolledBack,
 		"%s%s %s; %s is held off until another commit is requested, or until it is retried (stoker retry NAME)",

@@ -141,8 +141,9 @@ func agentWaitReason(p *corev1.Pod) string {
 	return ""
 }
 
-// maxReviews bounds the ServiceAccounts whose rights are checked, because each costs a request.
-const maxReviews = 200
+// maxReviews bounds the ServiceAccounts whose rights are checked. Each costs a request, one after the other, and all checks together
+// have half a minute.
+const maxReviews = 50
 
 // bindings checks whether the ServiceAccounts of the agents have the right to report. It asks the API server, which knows every
 // binding and every authorizer.
