@@ -3,7 +3,6 @@ package configsync
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -217,26 +216,20 @@ func (a *applier) waitHealthy(ctx context.Context, commit string, deadline time.
 	if o.Waiting.Commit == commit {
 		end = o.Waiting.Since.Add(deadline)
 	}
-	waiting := slices.Clone(a.objects)
+	waiting := a.objects
 	for {
-		var worst string
-		failed := false
-		waiting = slices.DeleteFunc(waiting, func(x *object) bool {
-			h := x.health()
-			if !h.Healthy {
-				worst, failed = fmt.Sprintf("%s: %s", x.want.ID(), h.Message), failed || h.Failed
-			}
-			return h.Healthy
-		})
+		var example string
+		var failed bool
+		waiting, example, failed = unhealthy(waiting)
 		switch {
 		case len(waiting) == 0:
 			return nil
 		case failed:
-			return failure.New(v1alpha1.ReasonUnhealthy, "applied, and %d of %d objects are not healthy: %s", len(waiting), len(a.objects), worst)
+			return failure.New(v1alpha1.ReasonUnhealthy, "applied, and %d of %d objects are not healthy: %s", len(waiting), len(a.objects), example)
 		case time.Now().After(end):
-			return failure.New(v1alpha1.ReasonProgressDeadlineExceeded, "applied, and %d of %d objects are not healthy after %s: %s", len(waiting), len(a.objects), deadline, worst)
+			return failure.New(v1alpha1.ReasonProgressDeadlineExceeded, "applied, and %d of %d objects are not healthy after %s: %s", len(waiting), len(a.objects), deadline, example)
 		case o.HealthTimeout > 0 && time.Since(began) >= o.HealthTimeout:
-			return failure.New(v1alpha1.ReasonProgressing, "applied, and waiting for %d of %d objects to become healthy: %s", len(waiting), len(a.objects), worst)
+			return failure.New(v1alpha1.ReasonProgressing, "applied, and waiting for %d of %d objects to become healthy: %s", len(waiting), len(a.objects), example)
 		case !backoff.Wait(ctx, pollInterval):
 			return context.Cause(ctx)
 		}
@@ -253,4 +246,20 @@ func (a *applier) waitHealthy(ctx context.Context, commit string, deadline time.
 			return err
 		}
 	}
+}
+
+// unhealthy returns the objects that are not healthy, and describes one of them. If one has failed, waiting does not help: failed is true,
+// and example describes the first that has failed.
+func unhealthy(objects []*object) (list []*object, example string, failed bool) {
+	for _, x := range objects {
+		h := x.health()
+		if h.Healthy {
+			continue
+		}
+		list = append(list, x)
+		if !failed {
+			example, failed = fmt.Sprintf("%s: %s", x.want.ID(), h.Message), h.Failed
+		}
+	}
+	return list, example, failed
 }
