@@ -3,6 +3,7 @@ package configsync
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,11 +43,11 @@ func (a *applier) applyAll(ctx context.Context) error {
 			return err
 		}
 	}
-	return a.prune(ctx, false)
+	return a.pruneExceptData(ctx)
 }
 
-// applyPrerequisites applies the kinds and namespaces that deferred objects need, and then dry-runs the deferred objects. If the API
-// server refuses one of them, the new kinds and namespaces stay.
+// applyPrerequisites applies the kinds and namespaces of the commit if objects are deferred until these exist, and then dry-runs the deferred
+// objects. If the API server refuses one of them, the new kinds and namespaces stay.
 func (a *applier) applyPrerequisites(ctx context.Context) error {
 	var later []*object
 	for _, x := range a.objects {
@@ -154,16 +155,23 @@ func (a *applier) applyObject(ctx context.Context, x *object) error {
 	return nil
 }
 
-// prune deletes the objects that the plan says. If one cannot be deleted, prune still deletes the others. It deletes ConfigMaps and Secrets
-// only if data is true: the caller sets it when all objects are healthy, because a pod that is not replaced yet reads them when it restarts.
-func (a *applier) prune(ctx context.Context, data bool) error {
-	var failed []string
-	for _, x := range a.removals {
-		if x.IsData() && !data {
-			continue
-		}
+// prune deletes the objects that the plan prunes. If one cannot be deleted, prune still deletes the others.
+func (a *applier) prune(ctx context.Context) error {
+	return a.deleteRemovals(ctx, a.removals)
+}
+
+// pruneExceptData is prune without ConfigMaps and Secrets. Until all objects are healthy, a pod that is not replaced yet may restart and read
+// them.
+func (a *applier) pruneExceptData(ctx context.Context) error {
+	return a.deleteRemovals(ctx, slices.DeleteFunc(slices.Clone(a.removals), func(x *removal) bool { return x.IsData() }))
+}
+
+// deleteRemovals deletes those of the removals that the plan prunes.
+func (a *applier) deleteRemovals(ctx context.Context, removals []*removal) error {
+	var failures []string
+	for _, x := range removals {
 		if x.fault != nil {
-			failed = append(failed, x.ID.String()+": "+x.fault.Error())
+			failures = append(failures, x.ID.String()+": "+x.fault.Error())
 		}
 		if x.done || x.fault != nil || x.item.Action != plan.Prune {
 			continue
@@ -183,10 +191,10 @@ func (a *applier) prune(ctx context.Context, data bool) error {
 		default:
 			return fmt.Errorf("%s: %w", x.ID, err)
 		}
-		failed = append(failed, x.ID.String()+": "+x.fault.Error())
+		failures = append(failures, x.ID.String()+": "+x.fault.Error())
 	}
-	if len(failed) > 0 {
-		return failure.New(v1alpha1.ReasonPruneFailed, "%d objects that git no longer has could not be deleted: %s", len(failed), strings.Join(failed[:min(len(failed), 5)], "; "))
+	if len(failures) > 0 {
+		return failure.New(v1alpha1.ReasonPruneFailed, "%d objects that git no longer has could not be deleted: %s", len(failures), strings.Join(failures[:min(len(failures), maxNamed)], "; "))
 	}
 	return nil
 }
@@ -198,9 +206,9 @@ func (a *applier) deleteRemoval(ctx context.Context, x *removal) error {
 	if !apierrors.IsConflict(err) {
 		return err
 	}
-	live, failed := a.client.GetEntry(ctx, x.Entry)
-	if failed != nil || live == nil {
-		return failed
+	live, getErr := a.client.GetEntry(ctx, x.Entry)
+	if getErr != nil || live == nil {
+		return getErr
 	}
 	if item, _ := plan.DecideRemoval(x.Entry, live, a.owner, a.prunePolicy); item.Action != plan.Prune {
 		return err

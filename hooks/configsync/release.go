@@ -35,7 +35,7 @@ func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Remaining
 	r.rendered = &Rendered{Ref: cs.Status.SourceRef, Commit: cs.Status.SourceRevision, Path: cs.Status.SourcePath}
 	if r.targets.removals, err = p.removals(ctx, nil); err == nil {
 		r.setPlan(p, v1alpha1.PruneOwned)
-		err = r.applier.prune(ctx, true)
+		err = r.applier.prune(ctx)
 	}
 	left := Remaining{Forbidden: failure.Is(err, v1alpha1.ReasonPruneFailed)}
 	for _, x := range r.targets.removals {

@@ -36,8 +36,9 @@ type Waiting struct {
 	Since  time.Time
 }
 
-// Apply renders, plans, applies, prunes and waits, and writes the status. It changes no object unless the API server accepted every
-// object in a dry run. If Apply fails before it has a plan, Plan of the returned run is nil, or the run itself is.
+// Apply renders, plans, applies, waits and prunes, and writes the status. It changes no object unless the API server accepted every object
+// in a dry run. The exception is a commit with objects of a kind, or in a namespace, that the commit itself creates: Apply creates these
+// kinds and namespaces first, and then dry-runs those objects. If Apply fails before it has a plan, the returned run is nil or has no Plan.
 func (e *Engine) Apply(ctx context.Context, cs *v1alpha1.ConfigSync, o Options) (*Run, error) {
 	if cs.Paused() {
 		return nil, failure.New(v1alpha1.ReasonPaused, "ConfigSync %s is paused: remove spec.paused and the annotation %s", cs.Name, v1alpha1.AnnotationPaused)
@@ -49,24 +50,33 @@ func (e *Engine) Apply(ctx context.Context, cs *v1alpha1.ConfigSync, o Options) 
 	var rendered *Rendered
 	var r *Run
 	if err == nil {
-		rendered, err = e.Render(ctx, cs)
+		rendered, r, err = e.renderAndPrepare(ctx, cs, o)
 	}
-	if err == nil && !o.DryRun && !o.PruneOnly {
-		err = e.checkDependencies(ctx, cs, rendered)
-	}
-	if err == nil {
-		r, err = e.Prepare(ctx, cs, rendered)
-	}
-	if err != nil && o.DryRun {
+	switch {
+	case err == nil:
+		return r, r.execute(ctx, o)
+	case o.DryRun:
 		return nil, err
 	}
+	r = e.newRun(cs, clients)
+	r.rendered = rendered
+	r.setOutcome(err)
+	return r, r.report(ctx, err)
+}
+
+// renderAndPrepare returns a planned run. If it fails after the commit was resolved, it also returns the commit.
+func (e *Engine) renderAndPrepare(ctx context.Context, cs *v1alpha1.ConfigSync, o Options) (*Rendered, *Run, error) {
+	rendered, err := e.Render(ctx, cs)
 	if err != nil {
-		r = e.newRun(cs, clients)
-		r.rendered = rendered
-		r.setOutcome(err)
-		return r, r.report(ctx, err)
+		return rendered, nil, err
 	}
-	return r, r.execute(ctx, o)
+	if !o.DryRun && !o.PruneOnly {
+		if err := e.checkDependencies(ctx, cs, rendered); err != nil {
+			return rendered, nil, err
+		}
+	}
+	r, err := e.Prepare(ctx, cs, rendered)
+	return rendered, r, err
 }
 
 // Run is one run of a ConfigSync.
@@ -143,7 +153,8 @@ func (r *Run) Outcome() string {
 	return r.Plan.Summary()
 }
 
-// execute carries out the plan as the options say, and writes the status.
+// execute carries out the plan: it writes the intent, applies, waits for health and prunes, and writes the status. A dry run ends after
+// the check of the plan. With PruneOnly, execute only prunes.
 func (r *Run) execute(ctx context.Context, o Options) error {
 	err := r.Plan.Problem(annotation.ConfirmsDeletion(o.Confirm, r.Plan.Commit) || annotation.ConfirmsDeletion(r.record.cs.Annotations[v1alpha1.AnnotationConfirmDeletion], r.Plan.Commit))
 	switch {
@@ -156,26 +167,37 @@ func (r *Run) execute(ctx context.Context, o Options) error {
 		r.setOutcome(failure.New(v1alpha1.ReasonDryRun, "nothing was changed: %s", r.Plan.Summary()))
 		return r.report(ctx, nil)
 	}
-	before := slices.Clone(r.record.cs.Status.Conditions)
-	if o.PruneOnly && r.Plan.Pruned() > 0 || !o.PruneOnly && r.Plan.Changes() {
+	if o.PruneOnly {
+		return r.executePrune(ctx)
+	}
+	if r.Plan.Changes() {
 		if err := r.writeIntent(ctx); err != nil {
 			return err
 		}
-	}
-	if r.pruneOnly = o.PruneOnly; r.pruneOnly {
-		err := r.applier.prune(ctx, true)
-		r.record.cs.Status.Inventory, r.record.cs.Status.Conditions = r.targets.inventory(true), before
-		return r.report(ctx, err)
 	}
 	err = r.applier.applyAll(ctx)
 	if err == nil && r.record.cs.Spec.Apply.Waits() {
 		err = r.waitHealthy(ctx, o)
 	}
 	if err == nil {
-		err = r.applier.prune(ctx, true)
+		err = r.applier.prune(ctx)
 	}
 	r.setOutcome(err)
 	return r.requestRollback(ctx, r.report(ctx, err))
+}
+
+// executePrune prunes and applies nothing. A prune says nothing about the commit, so the conditions stay as they were before it.
+func (r *Run) executePrune(ctx context.Context) error {
+	conditions := slices.Clone(r.record.cs.Status.Conditions)
+	if r.Plan.Pruned() > 0 {
+		if err := r.writeIntent(ctx); err != nil {
+			return err
+		}
+	}
+	r.pruneOnly = true
+	err := r.applier.prune(ctx)
+	r.record.cs.Status.Inventory, r.record.cs.Status.Conditions = r.targets.inventory(true), conditions
+	return r.report(ctx, err)
 }
 
 func (r *Run) waitHealthy(ctx context.Context, o Options) error {

@@ -152,14 +152,14 @@ func (r *Run) report(ctx context.Context, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
 	defer cancel()
-	before, failed := r.record.write(ctx, r.targets.gone())
+	before, writeErr := r.record.write(ctx, r.targets.gone())
 	if before != nil {
 		r.record.send(ctx, r.events(before, err)...)
 	}
 	if err != nil {
 		return err
 	}
-	return failed
+	return writeErr
 }
 
 // willContinue reports whether err only means that something takes time, so that the next run continues this one.
