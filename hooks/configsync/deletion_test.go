@@ -78,7 +78,7 @@ func TestProgramDeletes(t *testing.T) {
 			assert.NotNil(t, w.data("g"))
 			_, err := w.core.CoreV1().PersistentVolumeClaims(w.namespace).Get(t.Context(), "data", metav1.GetOptions{})
 			require.NoError(t, err)
-			assert.Contains(t, w.reasons(), "Normal Released: its objects are deleted but for 2 that are never pruned: ")
+			assert.Contains(t, w.reasons(), "Normal Released: its objects are deleted, except those that must not be pruned: PersistentVolumeClaim "+w.namespace+"/data, ConfigMap "+w.namespace+"/kept\n")
 		})
 	}
 }
@@ -138,7 +138,7 @@ func TestProgramReleasesWithoutRights(t *testing.T) {
 			assert.NotEmpty(t, w.get().Finalizers, "it waits for the rights first")
 			w.gone()
 			assert.NotNil(t, w.data("a"))
-			assert.Contains(t, w.reasons(), "Warning Released: ServiceAccount stoker-config has no rights to delete the objects, 10s after the deletion of the ConfigSync; 1 objects stay: ConfigMap "+w.namespace+"/a")
+			assert.Contains(t, w.reasons(), "Warning Released: ServiceAccount stoker-config has no rights to delete the objects, 10s after the deletion of the ConfigSync; not deleted: ConfigMap "+w.namespace+"/a")
 		})
 	}
 }

@@ -85,9 +85,9 @@ func (r *Reconciler) deleteObjects(ctx context.Context, cs *v1alpha1.ConfigSync)
 	left, err := engine.Remove(ctx, cs)
 	switch deadline, invalid := effective.ConfigProgressDeadline(&cs.Spec); {
 	case err == nil:
-		engine.Release(ctx, cs, left.Objects, "")
+		engine.SendReleased(ctx, cs, left.Objects, "")
 	case left.Forbidden && (invalid != nil || r.ProgramClients.Now().Sub(cs.DeletionTimestamp.Time) >= deadline):
-		engine.Release(ctx, cs, left.Objects, fmt.Sprintf("ServiceAccount %s has no rights to delete the objects, %s after the deletion of the ConfigSync", cs.Spec.Account(), deadline))
+		engine.SendReleased(ctx, cs, left.Objects, fmt.Sprintf("ServiceAccount %s has no rights to delete the objects, %s after the deletion of the ConfigSync", cs.Spec.Account(), deadline))
 	default:
 		return err
 	}

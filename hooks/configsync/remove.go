@@ -15,12 +15,13 @@ import (
 type Remaining struct {
 	// Objects are of kinds that are never pruned, have stoker.io/prune: disabled, or could not be deleted.
 	Objects []string
-	// Forbidden means that every failed deletion failed because of missing rights.
+	// Forbidden means that nothing but missing rights kept objects from being deleted.
 	Forbidden bool
 }
 
 // Remove deletes the objects of a ConfigSync that is being deleted. It follows the rules of pruning, except for spec.prune and the
-// confirmation of mass deletions: the deletion of the ConfigSync confirms it. If Remove fails, the status says why.
+// confirmation of mass deletions: the deletion of the ConfigSync confirms it. If Remove fails, the status says why. Remove needs StatusClients,
+// because it writes the status even if Connect fails.
 func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Remaining, error) {
 	clients, err := e.Connect()
 	var p *planner
@@ -39,7 +40,8 @@ func (e *Engine) Remove(ctx context.Context, cs *v1alpha1.ConfigSync) (Remaining
 	}
 	left := Remaining{Forbidden: failure.Is(err, v1alpha1.ReasonPruneFailed)}
 	for _, x := range r.targets.removals {
-		if !x.done && (x.live == nil || x.live.GetDeletionTimestamp() == nil) {
+		terminates := x.live != nil && x.live.GetDeletionTimestamp() != nil
+		if !x.done && !terminates { // if it could not be read, it may exist
 			left.Objects = append(left.Objects, x.ID.String())
 		}
 		if x.fault != nil && !x.forbidden {
@@ -64,15 +66,15 @@ func inventoryObjects(cs *v1alpha1.ConfigSync) (list []string) {
 	return list
 }
 
-// Release sends the Event of a ConfigSync that is being deleted. Its message lists the objects that stay. A non-empty why explains why
-// objects stay that the rules would delete.
-func (e *Engine) Release(ctx context.Context, cs *v1alpha1.ConfigSync, left []string, why string) {
+// SendReleased sends the Event Released about a ConfigSync that is being deleted. Its message lists the objects that stay. A non-empty why
+// explains why objects stay that the rules would delete. SendReleased needs StatusClients.
+func (e *Engine) SendReleased(ctx context.Context, cs *v1alpha1.ConfigSync, left []string, why string) {
 	record := e.newRecord(cs, *e.StatusClients)
 	switch {
 	case why != "":
-		record.send(ctx, event{corev1.EventTypeWarning, v1alpha1.EventReleased, fmt.Sprintf("%s; %d objects stay: %s", why, len(left), joinFirst(left))})
+		record.send(ctx, event{corev1.EventTypeWarning, v1alpha1.EventReleased, fmt.Sprintf("%s; not deleted: %s", why, joinFirst(left))})
 	case len(left) > 0:
-		record.send(ctx, event{corev1.EventTypeNormal, v1alpha1.EventReleased, fmt.Sprintf("its objects are deleted but for %d that are never pruned: %s", len(left), joinFirst(left))})
+		record.send(ctx, event{corev1.EventTypeNormal, v1alpha1.EventReleased, "its objects are deleted, except those that must not be pruned: " + joinFirst(left)})
 	default:
 		record.send(ctx, event{corev1.EventTypeNormal, v1alpha1.EventReleased, "its objects are deleted"})
 	}
