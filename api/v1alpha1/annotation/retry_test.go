@@ -18,11 +18,11 @@ func TestRetryRequest(t *testing.T) {
 		value string
 		valid bool
 	}{
-		"none":                  {"", false},
+		"an empty value":        {"", false},
 		"a commit and a time":   {value, true},
 		"no time":               {commit, false},
-		"part of a commit":      {commit[:7] + " 2026-02-13T00:00:00Z", false},
-		"no commit":             {strings.Repeat("x", 40) + " 2026-02-13T00:00:00Z", false},
+		"a short commit":        {commit[:7] + " 2026-02-13T00:00:00Z", false},
+		"no hexadecimal digits": {strings.Repeat("x", 40) + " 2026-02-13T00:00:00Z", false},
 		"control characters":    {value + "\x1b[2J", false},
 		"too long":              {commit + " 2026-02-13T00:00:00." + strings.Repeat("1", 40) + "Z", false},
 		"more than one request": {value + " " + value, false},
@@ -35,5 +35,5 @@ func TestRetryRequest(t *testing.T) {
 	}
 	assert.True(t, Retries(value, commit))
 	assert.False(t, Retries(value, strings.Repeat("0", 40)))
-	assert.False(t, Retries("", ""))
+	assert.False(t, Retries("", ""), "an empty value names no commit")
 }
