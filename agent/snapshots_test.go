@@ -102,7 +102,7 @@ area-4-20260212-102000  0100000  0200000  1      3     yes
 			files[h.Name] = string(b)
 		}
 		assert.Equal(t, "one", files["files/projects/a"], "it was deleted since")
-		assert.Len(t, files, 3, "beside what describes it")
+		assert.Len(t, files, 3, "besides what describes it")
 	})
 	t.Run("export of an unknown one", func(t *testing.T) {
 		for _, id := range []string{"area-4-20260212-999999", "area-4-20260101-000000", "../x"} {

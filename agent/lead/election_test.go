@@ -45,7 +45,7 @@ func TestOneOfThreeLeads(t *testing.T) {
 	time.Sleep(12 * time.Second)
 	for id, c := range agents {
 		if id != lead {
-			assert.Equal(t, before[id], c.wire.total(), "an agent that does not lead makes no request beside its watch")
+			assert.Equal(t, before[id], c.wire.total(), "an agent that does not lead makes no request besides its watch")
 		}
 	}
 	assert.Equal(t, statuses, agents[lead].wire.count("PATCH status"), "a fleet in which nothing happens has no new status")

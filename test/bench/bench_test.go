@@ -166,7 +166,7 @@ func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 				assert.LessOrEqual(t, s.pack, int64(32), "an empty pack")
 			case "one", "merge":
 				assert.Positive(t, s.changed)
-				assert.Less(t, s.pack, s.changed+1000, "a thin pack holds little beside the file")
+				assert.Less(t, s.pack, s.changed+1000, "a thin pack holds little besides the file")
 				assert.Equal(t, 1, s.fetches)
 			default:
 				assert.Positive(t, s.pack, c.name)

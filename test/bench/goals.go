@@ -210,7 +210,7 @@ func (g *judge) small(c string) {
 		met = met && s.pack <= 1000+s.changed
 	}
 	file, _ := median(g.r, k, changed)
-	g.add(met, title(c)+": at most 1 kB of pack beside the file", fmt.Sprintf("%d bytes for a file of %d", bytes, file))
+	g.add(met, title(c)+": at most 1 kB of pack besides the file", fmt.Sprintf("%d bytes for a file of %d", bytes, file))
 }
 
 func (g *judge) lostStore() {

@@ -40,7 +40,7 @@ func TestGoalsAreMetOrMissedByTheirFigures(t *testing.T) {
 		floor  = ", agent --once: at most 1.25 × git fetch alone"
 		peer   = ", agent --once: at least 25 times faster than git + checkout + rsync -c"
 		memory = ", agent --once: at most 28 MiB of anonymous memory"
-		pack   = ": at most 1 kB of pack beside the file"
+		pack   = ": at most 1 kB of pack besides the file"
 	)
 	want := map[string]string{floor: "met", peer: "met", memory: "met", pack: "met"}
 	assert.Equal(t, want, verdicts(large(210*time.Millisecond, 20<<20, 5900), s))

@@ -10,7 +10,7 @@ import (
 	"stoker.io/stoker/agent/ignition/resource"
 )
 
-// functions returns the functions of templates beside and, or, not, eq, ne, lt, le, gt, ge, len, index and slice of
+// functions returns the functions of templates besides and, or, not, eq, ne, lt, le, gt, ge, len, index and slice of
 // text/template. They depend only on their arguments, and those that make text account for it. docs/how-to/templates.md lists
 // them; a test compares.
 func (m *meter) functions() template.FuncMap {
