@@ -46,8 +46,8 @@ func (a *applier) applyAll(ctx context.Context) error {
 	return a.pruneExceptData(ctx)
 }
 
-// applyPrerequisites applies the kinds and namespaces of the commit if objects are deferred until these exist, and then dry-runs the deferred
-// objects. If the API server refuses one of them, the new kinds and namespaces stay.
+// applyPrerequisites applies the kinds and namespaces of the commit if objects are deferred until these exist, and then dry-runs the
+// deferred objects. If the API server refuses one of them, the new kinds and namespaces stay.
 func (a *applier) applyPrerequisites(ctx context.Context) error {
 	var later []*object
 	for _, x := range a.objects {
@@ -160,8 +160,8 @@ func (a *applier) prune(ctx context.Context) error {
 	return a.deleteRemovals(ctx, a.removals)
 }
 
-// pruneExceptData is prune without ConfigMaps and Secrets. Until all objects are healthy, a pod that is not replaced yet may restart and read
-// them.
+// pruneExceptData is prune without ConfigMaps and Secrets. Until all objects are healthy, a pod that is not replaced yet may restart
+// and read them.
 func (a *applier) pruneExceptData(ctx context.Context) error {
 	return a.deleteRemovals(ctx, slices.DeleteFunc(slices.Clone(a.removals), func(x *removal) bool { return x.IsData() }))
 }
@@ -256,8 +256,8 @@ func (a *applier) waitHealthy(ctx context.Context, commit string, deadline time.
 	}
 }
 
-// unhealthy returns the objects that are not healthy, and describes one of them. If one has failed, waiting does not help: failed is true,
-// and example describes the first that has failed.
+// unhealthy returns the objects that are not healthy, and describes one of them. If one has failed, waiting does not help: failed is
+// true, and example describes the first that has failed.
 func unhealthy(objects []*object) (list []*object, example string, failed bool) {
 	for _, x := range objects {
 		h := x.health()
