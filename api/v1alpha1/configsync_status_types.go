@@ -27,7 +27,7 @@ type ConfigSyncStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	SourcePath string `json:"sourcePath,omitempty"`
-	// When all objects of a commit were last applied.
+	// End of the last successful run that changed objects or made the ConfigSync ready.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$`
@@ -35,7 +35,8 @@ type ConfigSyncStatus struct {
 	// Number of objects that are equal to git.
 	// +optional
 	AppliedTargets int32 `json:"appliedTargets,omitempty"`
-	// Number of ready objects, of all, such as 3/3.
+	// Ready objects and all objects of the commit, such as 3/3. An object is ready if the run did not leave it Pending, Held or Failed,
+	// and it is healthy or its health was not checked.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	TargetsReady string `json:"targetsReady,omitempty"`
@@ -68,7 +69,7 @@ type ConfigSyncStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10
 	History []CommitRecord `json:"history,omitempty"`
-	// Ready, RefResolved, Available and Degraded; Reconciling and Stalled only while they are true.
+	// Ready, RefResolved and Degraded; Available only if spec.apply.wait is true; Reconciling and Stalled only while they are true.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -76,7 +77,7 @@ type ConfigSyncStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ConfigTargetStatus is the status of one object.
+// ConfigTargetStatus is the status of one object, which is a target of the ConfigSync. The target of a GatewaySync is a commit.
 type ConfigTargetStatus struct {
 	// Kind of the object, or Kind.group.
 	// +required
@@ -132,16 +133,17 @@ const (
 	ConfigDrifted ConfigTargetState = "Drifted"
 	// ConfigHeld means that a user must act first.
 	ConfigHeld ConfigTargetState = "Held"
-	// ConfigFailed means that the API server refused the object, or its deletion.
+	// ConfigFailed means that the object could not be applied or deleted.
 	ConfigFailed ConfigTargetState = "Failed"
 	// ConfigPruned means that the run deleted the object.
 	ConfigPruned ConfigTargetState = "Pruned"
 )
 
-// Types of the conditions of a ConfigSync, beside Ready, RefResolved, Reconciling and Stalled.
+// Types of the conditions of a ConfigSync, besides Ready, RefResolved, Reconciling and Stalled.
 const (
-	// ConditionAvailable is true if all objects are healthy.
+	// ConditionAvailable is true if all objects are applied and healthy. It is absent if spec.apply.wait is false.
 	ConditionAvailable = "Available"
-	// ConditionDegraded is true if a run ended with only a part of the objects applied or healthy.
+	// ConditionDegraded is true if a run failed after it had begun to change objects, or because objects are unhealthy or could not be
+	// pruned. It is false while a run only waits for healthy objects (Progressing).
 	ConditionDegraded = "Degraded"
 )

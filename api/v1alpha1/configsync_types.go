@@ -16,7 +16,7 @@ const KindConfigSync = "ConfigSync"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=configsyncs,singular=configsync,shortName=csync,scope=Namespaced,categories=stoker
 // +kubebuilder:printcolumn:name="Revision",type=string,JSONPath=`.status.sourceRevisionShort`,description="Commit of the last run"
-// +kubebuilder:printcolumn:name="Targets",type=string,JSONPath=`.status.targetsReady`,description="Number of ready objects, of all"
+// +kubebuilder:printcolumn:name="Targets",type=string,JSONPath=`.status.targetsReady`,description="Ready objects and all objects of the commit"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Ref",type=string,JSONPath=`.status.sourceRef`,priority=1
