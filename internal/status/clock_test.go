@@ -29,7 +29,7 @@ func TestFutureTimestamps(t *testing.T) {
 	assert.WithinDuration(t, s.Now, s.write().LastSyncTime.Time, 0)
 
 	// Each sync counts for a single gateway whose clock is always ahead.
-	for _, ahead := range []time.Duration{early / 2, 2 * early, time.Hour} {
+	for _, ahead := range []time.Duration{maxClockLead / 2, 2 * maxClockLead, time.Hour} {
 		s = newScene(t, 1)
 		for i, commit := range []string{commitB, commitA, commitB} {
 			s.moves(commit)

@@ -98,12 +98,13 @@ func (f *facts) rolling() bool {
 	return f.resolved && f.Rollout != nil && f.Rollout.Phase != v1alpha1.RolloutDone
 }
 
-// unanswered reports whether a poll was requested and failed. It counts as work in progress, and waiting clients get the result
-// at the deadline. A new request does not change that before one has succeeded.
-func (f *facts) unanswered() bool {
+// requestUnanswered reports whether the poll for the request in force failed. It makes Ready False although all gateways run the
+// target. Clients that wait get their result when a poll succeeds, or at the deadline. If Ready is False already, a request for
+// which git was not polled yet counts, too, so that a new request after a failed one does not make Ready True until its own poll.
+func (f *facts) requestUnanswered() bool {
 	at, ready := f.Ref.Desired.RequestedAt, f.lastCondition(v1alpha1.ConditionReady)
-	asked := f.Ref.Answered == at || ready != nil && ready.Status == metav1.ConditionFalse
-	return f.Ref.Err != nil && at != "" && asked && f.Target.RequestedAt != at
+	failed := f.Ref.Answered == at || ready != nil && ready.Status == metav1.ConditionFalse
+	return f.Ref.Err != nil && at != "" && failed && f.Target.RequestedAt != at
 }
 
 // describeTarget returns the target as text: the ref and the commit.
@@ -114,9 +115,9 @@ func (f *facts) describeTarget() string {
 	return f.Target.Ref + " at " + short(f.Target.Commit)
 }
 
-// heldOff returns the beginning of the message if a rollback is in force: the fleet is healthy but does not run what the spec
-// says.
-func (f *facts) heldOff() string {
+// rollbackPrefix returns how the message of Ready begins if a rollback is in force, else "". The fleet is healthy then, but does
+// not run what the spec says.
+func (f *facts) rollbackPrefix() string {
 	unless := desiredref.RequestsOf(f.GatewaySync).Unless()
 	if !f.Ref.Desired.Override || !syntax.IsCommit(unless) {
 		return ""

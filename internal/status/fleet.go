@@ -108,13 +108,13 @@ func (rows fleet) behind(target string) verdict {
 	return verdict{metav1.ConditionFalse, reason, message, nameWithReason(worst.Name, reason, others)}
 }
 
-// rests reports whether a gateway is behind on purpose.
+// rests reports whether a gateway with this reason stays behind until a user changes a setting: paused, or a dry run.
 func rests(r v1alpha1.Reason) bool {
 	return r == v1alpha1.ReasonPaused || r == v1alpha1.ReasonDryRun
 }
 
-// Planned reports whether a gateway or a fleet with this reason waits for a time that the spec names, for the rollout, or for an approval.
-// No deadline runs while nothing else is missing.
+// Planned reports whether a gateway or a fleet with this reason waits for a time that the spec names, for the rollout, or for an
+// approval. While nothing else is missing, no deadline runs.
 func Planned(r v1alpha1.Reason) bool {
 	switch r {
 	case v1alpha1.ReasonMaintenanceWindow, v1alpha1.ReasonGateClosed, v1alpha1.ReasonApprovalNeeded, v1alpha1.ReasonRolloutSoaking:
@@ -123,27 +123,39 @@ func Planned(r v1alpha1.Reason) bool {
 	return false
 }
 
-// weight orders the reasons of gateways that are not synced: those that need a person come first.
+// The weights of reasons of gateways that are not synced, from the lowest. Those that need a person are the highest.
+const (
+	weightPlanned = iota // explains a fleet only if nothing else is missing
+	weightWindow         // above other planned waits: a gateway reports it only after the rollout has let it go on
+	weightWorking
+	weightResting
+	weightRetry
+	weightNotInjected
+	weightHeld
+	weightStalled
+)
+
+// weight returns how much a reason counts for the verdict on a fleet.
 func weight(r v1alpha1.Reason) int {
 	switch {
-	case r == v1alpha1.ReasonMaintenanceWindow: // what gateways of an open step wait for
-		return 0
-	case Planned(r): // says something only if nothing else is missing
-		return -1
+	case r == v1alpha1.ReasonMaintenanceWindow:
+		return weightWindow
+	case Planned(r):
+		return weightPlanned
 	case rests(r):
-		return 2
+		return weightResting
 	}
 	switch r.Class() {
 	case v1alpha1.ClassStalled:
-		return 6
+		return weightStalled
 	case v1alpha1.ClassHeld:
-		return 5
+		return weightHeld
 	case v1alpha1.ClassNotInjected:
-		return 4
+		return weightNotInjected
 	case v1alpha1.ClassRetry:
-		return 3
+		return weightRetry
 	default:
-		return 1
+		return weightWorking
 	}
 }
 

@@ -36,14 +36,14 @@ func Without(l Leaderless) *v1alpha1.GatewaySyncStatus {
 		pods++
 	}
 	st := gs.Status.DeepCopy()
-	v := verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, "no agent leads; " + l.describePods(), ""}
+	v := verdict{status: metav1.ConditionUnknown, reason: v1alpha1.ReasonAgentsAway, message: "no agent leads; " + l.describePods()}
 	for i := range st.DiscoveredGateways {
 		g := &st.DiscoveredGateways[i]
 		g.SyncStatus, g.Reason, g.Message = v1alpha1.GatewayPending, v1alpha1.ReasonAgentsAway, "no agent leads"
 	}
 	if absence.Gone(total, pods) {
 		st.DiscoveredGateways, total = nil, 0
-		v = verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, NoGateways(gs.Name), ""}
+		v = verdict{status: metav1.ConditionUnknown, reason: v1alpha1.ReasonNoGateways, message: NoGateways(gs.Name)}
 		if asked != "" {
 			st.LastHandledRequest = asked
 		}

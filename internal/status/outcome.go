@@ -39,8 +39,8 @@ func outcome(f *facts, ready *metav1.Condition, handledRequest string) *v1alpha1
 		say(v1alpha1.OutcomeFailed, failure.Reason(f.Ref.Err, ""), refMessage(f))
 	case ready && polled && handled:
 		o.Phase = v1alpha1.OutcomeSucceeded
-		if off := f.heldOff(); off != "" {
-			say(o.Phase, v1alpha1.ReasonRolledBack, off+strings.TrimPrefix(o.Message, off))
+		if prefix := f.rollbackPrefix(); prefix != "" {
+			say(o.Phase, v1alpha1.ReasonRolledBack, prefix+strings.TrimPrefix(o.Message, prefix))
 		}
 	case o.Reason == v1alpha1.ReasonAgentsAway, o.Reason == v1alpha1.ReasonNoGateways:
 	case f.rolling() && f.Rollout.Phase == v1alpha1.RolloutAborted && polled:

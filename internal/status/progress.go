@@ -19,9 +19,10 @@ type progress struct {
 	working, stalled bool
 	// since is when the work began. It is set only while a deadline runs.
 	since *metav1.Time
-	// gaveUp means that the deadline has passed without agents. Clients that wait get that as the result of their request.
+	// gaveUp means that the deadline has passed without agents. Clients that wait get ProgressDeadlineExceeded as the result of
+	// their request.
 	gaveUp bool
-	// again is when the deadline ends; zero if nothing changes then.
+	// again is when the status changes by time alone: at the end of the progress deadline or of the absence; zero for never.
 	again time.Time
 }
 
@@ -54,13 +55,13 @@ func progressOf(f *facts, v verdict) progress {
 	}
 	p.stalled, p.gaveUp, p.summary = true, away, summary(f, v, true)
 	if away && !f.away.Over {
-		p.again = f.away.Until // then they may be gone for good
+		p.again = f.away.Until // after that, the gateways may count as gone, see Absence.Gone
 	}
-	goes := ", work goes on"
+	suffix := ", work goes on"
 	if away {
-		goes = ""
+		suffix = ""
 	}
-	p.ready.reason, p.ready.message = v1alpha1.ReasonProgressDeadlineExceeded, fmt.Sprintf("not done within %s%s: %s: %s", limit, goes, v.reason, v.message)
+	p.ready.reason, p.ready.message = v1alpha1.ReasonProgressDeadlineExceeded, fmt.Sprintf("not done within %s%s: %s: %s", limit, suffix, v.reason, v.message)
 	return p
 }
 
@@ -89,8 +90,11 @@ func workBegan(f *facts) (began time.Time, over bool) {
 	if !f.rolling() || r.Phase != v1alpha1.RolloutProgressing || r.Since == nil {
 		return began, over
 	}
-	if stalled := f.lastCondition(v1alpha1.ConditionStalled); over && stalled != nil && !r.Since.After(stalled.LastTransitionTime.Time) || !r.Since.After(began) && !over {
-		return began, over
+	if !over && !r.Since.After(began) { // the work began during this step
+		return began, false
+	}
+	if stalled := f.lastCondition(v1alpha1.ConditionStalled); over && stalled != nil && !r.Since.After(stalled.LastTransitionTime.Time) {
+		return began, true // the deadline ended during this step
 	}
 	return r.Since.Time, false
 }

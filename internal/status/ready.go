@@ -14,7 +14,7 @@ type verdict struct {
 	status  metav1.ConditionStatus
 	reason  v1alpha1.Reason
 	message string
-	short   string // for status.summary; "" for the reason
+	short   string // what status.summary says instead of the reason, unless empty
 }
 
 // judge returns the first state of the fleet that applies.
@@ -24,29 +24,35 @@ func judge(f *facts) verdict {
 	if f.Ref.Err != nil && ref == "" {
 		ref = v1alpha1.ReasonGitUnreachable
 	}
+	say := func(status metav1.ConditionStatus, reason v1alpha1.Reason, message string) verdict {
+		return verdict{status: status, reason: reason, message: message}
+	}
+	rollback := f.rollbackPrefix()
 	switch {
 	case f.Invalid != nil:
-		return verdict{metav1.ConditionFalse, failure.Reason(f.Invalid, v1alpha1.ReasonProfilesInvalid), f.Invalid.Error(), ""}
+		return say(metav1.ConditionFalse, failure.Reason(f.Invalid, v1alpha1.ReasonProfilesInvalid), f.Invalid.Error())
 	case f.Ref.Err != nil && (!f.resolved || ref.Class() == v1alpha1.ClassStalled):
-		return verdict{metav1.ConditionFalse, ref, refResolved(f).Message, ""}
+		return say(metav1.ConditionFalse, ref, refResolved(f).Message)
 	case f.away != nil:
-		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, f.away.describe(), ""}
+		return say(metav1.ConditionUnknown, v1alpha1.ReasonAgentsAway, f.away.describe())
 	case n == 0:
-		return verdict{metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, NoGateways(f.GatewaySync.Name), ""}
+		return say(metav1.ConditionUnknown, v1alpha1.ReasonNoGateways, NoGateways(f.GatewaySync.Name))
 	case !f.resolved:
-		return verdict{metav1.ConditionFalse, v1alpha1.ReasonProgressing, "asking git for " + f.Ref.Desired.Ref, ""}
+		return say(metav1.ConditionFalse, v1alpha1.ReasonProgressing, "asking git for "+f.Ref.Desired.Ref)
 	case f.rolling() && !paused:
 		return rolloutVerdict(f)
 	case synced == n && paused:
-		return verdict{metav1.ConditionTrue, v1alpha1.ReasonPaused, f.fleet.describeSynced(f.describeTarget()) + "; paused", ""}
-	case synced == n && f.unanswered():
-		return verdict{metav1.ConditionFalse, ref, refResolved(f).Message, ""}
-	case synced == n && f.heldOff() != "":
-		return verdict{metav1.ConditionTrue, v1alpha1.ReasonSynced, f.heldOff() + f.fleet.describeSynced(f.describeTarget()), string(v1alpha1.ReasonRolledBack)}
+		return say(metav1.ConditionTrue, v1alpha1.ReasonPaused, f.fleet.describeSynced(f.describeTarget())+"; paused")
+	case synced == n && f.requestUnanswered():
+		return say(metav1.ConditionFalse, ref, refResolved(f).Message)
 	case synced == n:
-		return verdict{metav1.ConditionTrue, v1alpha1.ReasonSynced, f.fleet.describeSynced(f.describeTarget()), ""}
+		v := say(metav1.ConditionTrue, v1alpha1.ReasonSynced, rollback+f.fleet.describeSynced(f.describeTarget()))
+		if rollback != "" {
+			v.short = string(v1alpha1.ReasonRolledBack)
+		}
+		return v
 	case paused:
-		return verdict{metav1.ConditionFalse, v1alpha1.ReasonPaused, "paused; " + f.fleet.countSynced(f.describeTarget()), ""}
+		return say(metav1.ConditionFalse, v1alpha1.ReasonPaused, "paused; "+f.fleet.countSynced(f.describeTarget()))
 	}
 	return f.fleet.behind(f.describeTarget())
 }
@@ -70,35 +76,41 @@ func allGatewaysSynced(f *facts, v verdict) *metav1.Condition {
 		b := f.fleet.behind(f.describeTarget())
 		return f.condition(metav1.ConditionFalse, b.reason, b.message)
 	}
-	return f.condition(metav1.ConditionFalse, v1alpha1.ReasonProgressing, "their desired commit is not known yet")
+	return f.condition(metav1.ConditionFalse, v1alpha1.ReasonProgressing, "the desired commit is not known yet")
 }
 
-// maxSummary is how long status.summary is: a line of kubectl get has 120 columns with it, unless the names are long.
-const maxSummary = 44
+const (
+	// maxSummary bounds status.summary, in bytes.
+	maxSummary = 64
+	// maxNameWithReason bounds the result of nameWithReason: a line of kubectl get has 120 columns with it, unless other columns
+	// have long names.
+	maxNameWithReason = 44
+)
 
-// nameWithReason returns the summary for a gateway or a stage and a reason. A long name is cut, and neither the reason nor the number of others.
+// nameWithReason returns the summary for a gateway or a stage, a reason, and the number of others. It cuts a long name, but never
+// the reason or the number.
 func nameWithReason(name string, reason v1alpha1.Reason, others int) string {
 	rest := ": " + string(reason)
 	if others > 0 {
 		rest += fmt.Sprintf("; %d more", others)
 	}
-	return Cut(name, max(maxSummary-len(rest), 8)) + rest
+	return Cut(name, max(maxNameWithReason-len(rest), 8)) + rest
 }
 
-// summary returns status.summary.
+// summary returns status.summary of a verdict. overdue means that the progress deadline has passed.
 func summary(f *facts, v verdict, overdue bool) string {
 	s := v.short
 	if s == "" {
 		s = string(v.reason)
 	}
-	changed := f.fleet.drifted()
+	drifted := f.fleet.drifted()
 	switch {
 	case overdue:
 		s = "overdue: " + s
 	case v.status == metav1.ConditionTrue && f.Ref.Err != nil:
 		s += "; git: " + string(failure.Reason(f.Ref.Err, v1alpha1.ReasonGitUnreachable))
-	case v.status == metav1.ConditionTrue && changed > 0:
-		s += fmt.Sprintf("; drift on %d", changed)
+	case v.status == metav1.ConditionTrue && drifted > 0:
+		s += fmt.Sprintf("; drift on %d", drifted)
 	}
-	return Cut(s, 64)
+	return Cut(s, maxSummary)
 }

@@ -23,13 +23,13 @@ func setLastGood(st *v1alpha1.GatewaySyncStatus, f *facts) {
 	}
 }
 
-// early is how far the clock of a gateway's node may be ahead.
-const early = time.Minute
+// maxClockLead is how far the clock of a gateway's node may be ahead of the API server's. A later time counts as wrong.
+const maxClockLead = time.Minute
 
 // setLastSync sets the last delivered sync. The times are from the gateways' nodes. A time in the future has the lowest priority
 // and is replaced by any other, because otherwise a clock that was wrong once would determine it for years.
 func setLastSync(st *v1alpha1.GatewaySyncStatus, rows fleet, now time.Time) {
-	future := func(at *metav1.Time) bool { return at.After(now.Add(early)) }
+	future := func(at *metav1.Time) bool { return at.After(now.Add(maxClockLead)) }
 	later := func(a, b *metav1.Time) bool {
 		if future(a) != future(b) {
 			return future(b)
@@ -70,15 +70,18 @@ func handledRequest(f *facts, p progress) string {
 	return handled
 }
 
-// reopened reports whether the current request was only given up because there were no agents, and now there are. While the
-// deadline is over and git was not polled, it stays given up, because agents that come and go would restart the wait each time.
+// reopened reports whether the current request was only given up because there were no agents, and now there are. A given-up
+// request for which git was not polled stays given up while the deadline is over, because otherwise agents that come and go would
+// restart the wait each time.
 func reopened(f *facts, p progress) bool {
 	if f.away != nil || len(f.fleet) == 0 {
 		return false
 	}
-	at, ready := f.Ref.Desired.RequestedAt, f.lastCondition(v1alpha1.ConditionReady)
-	over := p.stalled && p.ready.reason == v1alpha1.ReasonProgressDeadlineExceeded
+	at := f.Ref.Desired.RequestedAt
+	if f.Target.RequestedAt != at { // git was not polled for it
+		return !(p.stalled && p.ready.reason == v1alpha1.ReasonProgressDeadlineExceeded)
+	}
+	ready := f.lastCondition(v1alpha1.ConditionReady)
 	givenUp := ready != nil && ready.Status == metav1.ConditionUnknown || f.last.Target != nil && f.last.Target.RequestedAt != at
-	asked := f.Target.RequestedAt == at
-	return asked && givenUp && !f.fleet.allHandled() || !asked && !over
+	return givenUp && !f.fleet.allHandled()
 }
