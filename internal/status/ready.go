@@ -27,7 +27,7 @@ func judge(f *facts) verdict {
 	say := func(status metav1.ConditionStatus, reason v1alpha1.Reason, message string) verdict {
 		return verdict{status: status, reason: reason, message: message}
 	}
-	rollback := f.rollbackPrefix()
+	rolledBack := f.rollbackPrefix()
 	switch {
 	case f.Invalid != nil:
 		return say(metav1.ConditionFalse, failure.Reason(f.Invalid, v1alpha1.ReasonProfilesInvalid), f.Invalid.Error())
@@ -46,8 +46,8 @@ func judge(f *facts) verdict {
 	case synced == n && f.requestUnanswered():
 		return say(metav1.ConditionFalse, ref, refResolved(f).Message)
 	case synced == n:
-		v := say(metav1.ConditionTrue, v1alpha1.ReasonSynced, rollback+f.fleet.describeSynced(f.describeTarget()))
-		if rollback != "" {
+		v := say(metav1.ConditionTrue, v1alpha1.ReasonSynced, rolledBack+f.fleet.describeSynced(f.describeTarget()))
+		if rolledBack != "" {
 			v.short = string(v1alpha1.ReasonRolledBack)
 		}
 		return v
