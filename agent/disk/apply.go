@@ -12,14 +12,14 @@ import (
 
 // Result describes what an Apply did.
 type Result struct {
-	Lost []Lost // what went to lost+found
-	// Applied reports whether the new files are live. If Apply returns an error and Applied is true, some of them may be
-	// live: the next Open or Stage finishes or rolls back the sync.
+	Saved []Lost // what went to lost+found
+	// Applied is true after success. If Apply returns an error, Applied means that some or all of the new files may be live: the
+	// next Open or Stage finishes or rolls back the sync. Without Applied, none is live.
 	Applied bool
 }
 
-// Apply makes the staged files live, removes deleted ones, and writes the manifest with header; Apply sets
-// header.Files. If there is nothing to do, it writes nothing.
+// Apply makes the staged files live, removes deleted ones, and writes the manifest with header. It ignores header.Files, because
+// the manifest counts its files itself. If there is nothing to do, it writes nothing.
 //
 // If ctx is done before the first file moves, Apply discards the stage. After that, Apply ignores ctx: it is short, and
 // either finishes or, after an error, rolls back.
@@ -49,10 +49,10 @@ func (s *Staged) Apply(ctx context.Context, header plan.Header) (Result, error) 
 	switch {
 	case err == nil:
 		return r.finish()
-	case written: // the journal may not be durable; nothing has moved, so rolling back only drops it
+	case written: // the journal is in place, but may not be durable; nothing has moved, so rolling back only drops it
 		return r.rollBack(err)
 	default:
-		return Result{}, errors.Join(err, (recovery{d}).recoverAndClean())
+		return Result{}, errors.Join(err, recovery{d}.recoverAndClean())
 	}
 }
 
@@ -69,14 +69,15 @@ func (r *run) finish() (Result, error) {
 				r.d.log.Warn("cannot prune snapshots", "error", err)
 			}
 		}
-		return Result{Applied: true, Lost: r.savedEntries()}, nil
+		return Result{Applied: true, Saved: r.savedEntries()}, nil
 	case committed:
-		return Result{Applied: true, Lost: r.savedEntries()}, fmt.Errorf("the new files are live, but the end of the sync could not be recorded; the agent retries: %w", err)
+		return Result{Applied: true, Saved: r.savedEntries()}, fmt.Errorf("the new files are live, but the end of the sync could not be recorded; the agent retries: %w", err)
 	}
 	return r.rollBack(err)
 }
 
-// moveAndCommit moves the files, and commits. committed reports whether the new manifest is in place.
+// moveAndCommit moves the files, checks and saves what they displaced, and commits. committed reports whether the new manifest is
+// in place.
 func (r *run) moveAndCommit() (committed bool, err error) {
 	for _, phase := range []func() error{mover{r}.move, foreignCheck{r}.check, r.keepDisplaced, r.syncNames} {
 		if err := phase(); err != nil {
@@ -89,7 +90,7 @@ func (r *run) moveAndCommit() (committed bool, err error) {
 // commit writes the manifest, which is the point of no return, and removes the journal.
 func (r *run) commit() (committed bool, err error) {
 	h := r.Header
-	h.Complete = h.Complete && !r.doubtful
+	h.Complete = h.Complete && !r.doubtful // an incomplete manifest makes the next plan a full one
 	if committed, err = r.writeManifest(h); err != nil {
 		return committed, err
 	}
@@ -101,7 +102,7 @@ func (r *run) rollBack(cause error) (Result, error) {
 	if err := (rollback{r}).undo(); err != nil {
 		return Result{Applied: true}, fmt.Errorf("%w; the rollback failed and is retried: %w", cause, err)
 	}
-	return Result{}, errors.Join(cause, (recovery{r.d}).recoverAndClean())
+	return Result{}, errors.Join(cause, recovery{r.d}.recoverAndClean())
 }
 
 // writeManifest writes the manifest that the run ends with.
@@ -128,9 +129,8 @@ func (r *run) recordOnly() error {
 	return err
 }
 
-// keepsManifest reports whether a manifest stays as it is with these edits and this header, whose number of files is not set yet.
+// keepsManifest reports whether a manifest stays as it is with these edits and this header.
 func keepsManifest(m *format.Manifest, h plan.Header, edits format.Edits) (bool, error) {
-	h.Files = m.Header().Files
 	if m.Missing() || !sameHeader(h, m.Header()) {
 		return false, nil
 	}
@@ -150,7 +150,7 @@ func keepsManifest(m *format.Manifest, h plan.Header, edits format.Edits) (bool,
 	return true, nil
 }
 
+// sameHeader reports whether two headers are equal apart from Files.
 func sameHeader(a, b plan.Header) bool {
-	return a.Ref == b.Ref && a.Commit == b.Commit && a.Rules == b.Rules && a.Files == b.Files &&
-		a.Complete == b.Complete && slices.Equal(a.Mappings, b.Mappings)
+	return a.Ref == b.Ref && a.Commit == b.Commit && a.Rules == b.Rules && a.Complete == b.Complete && slices.Equal(a.Mappings, b.Mappings)
 }

@@ -56,7 +56,7 @@ func TestBusyGatewayLosesNoVersion(t *testing.T) {
 		require.NoError(t, err)
 		res, err := s.Apply(t.Context(), head(want))
 		require.NoError(t, err)
-		saved += len(res.Lost)
+		saved += len(res.Saved)
 	}
 	close(stop)
 	wg.Wait()

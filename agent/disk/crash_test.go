@@ -193,7 +193,7 @@ func (w *crashWorld) check(t *testing.T, root string) (forward bool) {
 	res, err := w.sync(t, d)
 	require.NoError(t, err)
 	assert.Zero(t, steps, "INV6: the second run does nothing")
-	assert.Empty(t, res.Lost)
+	assert.Empty(t, res.Saved)
 	d.vol.Around = quick
 	if w.snapshots {
 		w.restoreSnapshot(t, root, d)

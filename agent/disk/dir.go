@@ -172,7 +172,7 @@ func (d *Dir) open() error {
 		return err
 	}
 	d.needsRecovery = true
-	return (recovery{d}).recoverAndClean()
+	return recovery{d}.recoverAndClean()
 }
 
 // openReadOnly opens what exists of .stoker, without writing.

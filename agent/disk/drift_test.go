@@ -321,7 +321,7 @@ func TestTooLargeFileGoesToLostFound(t *testing.T) {
 	large := strings.Repeat("x", 11)
 	put(t, root, path, large)
 	res := apply(t, d, text(map[string]string{path: "2"}), func(c *plan.Change) { c.Conflict = false })
-	assert.Len(t, res.Lost, 1)
+	assert.Len(t, res.Saved, 1)
 	assert.Equal(t, "2", contents(t, root)[path])
 	assert.Contains(t, everything(t, root), large)
 }

@@ -204,7 +204,7 @@ func TestSavedResourceIsNotPartlyReplaced(t *testing.T) {
 			if c.applied {
 				require.NoError(t, err)
 				assert.Equal(t, "2", contents(t, root)[view])
-				assert.Equal(t, len(c.wrote) == 1, len(res.Lost) == 1)
+				assert.Equal(t, len(c.wrote) == 1, len(res.Saved) == 1)
 			} else {
 				assert.Empty(t, cmp.Diff(before, readTree(t, root)))
 				assert.Equal(t, one.id(), d.Manifest().Header().Commit)

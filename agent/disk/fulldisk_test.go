@@ -85,7 +85,7 @@ func TestFullDiskKeepsTheLastGoodCommit(t *testing.T) {
 				require.Empty(t, cmp.Diff(before, contents(t, root)))
 				require.NoError(t, unix.Mount("none", root, "tmpfs", unix.MS_REMOUNT, "size=8m,nr_inodes=2000"))
 				assertNothingStaged(t, root)
-				require.Len(t, apply(t, d, two).Lost, 1, "the gateway's file")
+				require.Len(t, apply(t, d, two).Saved, 1, "the gateway's file")
 			}
 			for p, f := range two {
 				require.Equal(t, f.content, contents(t, root)[p])
@@ -165,8 +165,8 @@ func TestFilesOfSeveralMountsAreSynced(t *testing.T) {
 	}
 	res := apply(t, d, two)
 	assert.Equal(t, map[string]bool{".stoker": true, "projects/.stoker": true, "config/resources/core/.stoker": true}, staging)
-	assert.Len(t, res.Lost, 2)
-	for _, l := range res.Lost {
+	assert.Len(t, res.Saved, 2)
+	for _, l := range res.Saved {
 		b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, l.File))
 		require.NoError(t, err)
 		assert.Contains(t, string(b), "gateway's", "lost+found is on another mount")

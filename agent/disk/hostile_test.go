@@ -52,7 +52,7 @@ func TestPlantedLinksAreNeverFollowed(t *testing.T) {
 		assert.NotContains(t, f.Path, "/out/")
 	}
 	res := apply(t, d, text(map[string]string{"projects/x.json": "git"}))
-	assert.Len(t, res.Lost, 1, "the link itself is replaced and kept")
+	assert.Len(t, res.Saved, 1, "the link itself is replaced and kept")
 	assert.Equal(t, "git", contents(t, root)["projects/x.json"])
 	assert.Equal(t, before, readTree(t, canary))
 }

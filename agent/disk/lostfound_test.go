@@ -26,7 +26,7 @@ func TestConflictIsRecordedInLostAndFound(t *testing.T) {
 	put(t, root, "projects/p/b.json", "gateway b")
 	two := text(map[string]string{"projects/p/a.json": "2"})
 	res := apply(t, d, two)
-	assert.Len(t, res.Lost, 2)
+	assert.Len(t, res.Saved, 2)
 
 	lost, err := d.LostAndFound()
 	require.NoError(t, err)
@@ -36,7 +36,7 @@ func TestConflictIsRecordedInLostAndFound(t *testing.T) {
 		{When: testTime, Path: "projects/p/b.json", Size: 9, Reason: "not in git", Commit: two.id().String(), File: run + "/projects/p/b.json"},
 	}
 	assert.Empty(t, cmp.Diff(want, lost))
-	assert.Equal(t, want, res.Lost)
+	assert.Equal(t, want, res.Saved)
 	b, err := os.ReadFile(filepath.Join(root, safe.OwnDir, lostfound.DirName, lost[1].File))
 	require.NoError(t, err)
 	assert.Equal(t, "gateway b", string(b))
@@ -45,7 +45,7 @@ func TestConflictIsRecordedInLostAndFound(t *testing.T) {
 	assert.Equal(t, int64(18), n)
 
 	put(t, root, "projects/p/a.json", "gateway c") // in the same millisecond
-	assert.Len(t, apply(t, d, text(map[string]string{"projects/p/a.json": "2"})).Lost, 1)
+	assert.Len(t, apply(t, d, text(map[string]string{"projects/p/a.json": "2"})).Saved, 1)
 	lost, err = d.LostAndFound()
 	require.NoError(t, err)
 	require.Len(t, lost, 3)
@@ -239,7 +239,7 @@ func TestConflictingDirectoryGoesToLostAndFound(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "file", contents(t, root)["projects/p/a"])
 	var got []string
-	for _, l := range res.Lost {
+	for _, l := range res.Saved {
 		got = append(got, l.Path)
 		assert.FileExists(t, filepath.Join(root, safe.OwnDir, lostfound.DirName, l.File))
 	}

@@ -118,7 +118,7 @@ func TestWritesAfterThePlanAreSaved(t *testing.T) {
 			}
 			assert.NotContains(t, got, "projects/p/dropped")
 			saved := map[string]string{}
-			for _, l := range res.Lost {
+			for _, l := range res.Saved {
 				path := filepath.Join(root, safe.OwnDir, lostfound.DirName, l.File)
 				if fi, err := os.Lstat(path); assert.NoError(t, err) && fi.Mode().IsRegular() {
 					b, err := os.ReadFile(path)

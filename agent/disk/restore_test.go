@@ -49,7 +49,7 @@ func TestRestoreToEachMount(t *testing.T) {
 			require.NoError(t, os.Chmod(filepath.Join(root, f), 0o640))
 		})
 	}
-	require.Len(t, apply(t, d, two).Lost, len(files))
+	require.Len(t, apply(t, d, two).Saved, len(files))
 	require.NoError(t, os.RemoveAll(filepath.Join(root, "projects/p")))
 
 	entries := lost(t, d)
@@ -69,7 +69,7 @@ func TestRestoreToEachMount(t *testing.T) {
 		}
 		return do()
 	}
-	assert.Len(t, apply(t, d, one).Lost, len(files), "the bytes are what counts")
+	assert.Len(t, apply(t, d, one).Saved, len(files), "the bytes are what counts")
 
 	// Restore must not remove the staging folder of an interrupted sync.
 	staging := filepath.Join(root, "projects", safe.OwnDir, stagingDir)
@@ -88,7 +88,7 @@ func TestRestoreKeepsTheMode(t *testing.T) {
 			apply(t, d, text(map[string]string{"projects/p/a": "1"}))
 			put(t, root, "projects/p/a", "of the gateway")
 			require.NoError(t, os.Chmod(filepath.Join(root, "projects/p/a"), mode))
-			require.Len(t, apply(t, d, text(map[string]string{"projects/p/a": "2"})).Lost, 1)
+			require.Len(t, apply(t, d, text(map[string]string{"projects/p/a": "2"})).Saved, 1)
 			require.NoError(t, d.RestoreLost(lost(t, d)[0]))
 			fi, err := os.Stat(filepath.Join(root, "projects/p/a"))
 			require.NoError(t, err)
@@ -121,7 +121,7 @@ func TestRestoreOfNonUTF8Names(t *testing.T) {
 	require.Len(t, entries, len(names))
 	for i, l := range entries {
 		assert.Equal(t, names[i], l.Path)
-		assert.Equal(t, res.Lost[i].File, l.File)
+		assert.Equal(t, res.Saved[i].File, l.File)
 		f, err := d.OpenLost(l)
 		require.NoError(t, err)
 		b, err := io.ReadAll(f)

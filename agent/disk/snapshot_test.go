@@ -142,7 +142,7 @@ func TestSnapshots(t *testing.T) {
 		require.NoError(t, err)
 		assert.False(t, owned)
 		res := apply(t, d, two)
-		assert.Len(t, res.Lost, 2)
+		assert.Len(t, res.Saved, 2)
 	})
 	t.Run("an edit since goes to lost+found", func(t *testing.T) {
 		root, d := begin(t)
@@ -155,7 +155,7 @@ func TestSnapshots(t *testing.T) {
 		require.NoError(t, err)
 		before["projects/p/untouched"] = "new"
 		assert.Empty(t, cmp.Diff(before, contents(t, root)))
-		assert.Len(t, res.Lost, 2)
+		assert.Len(t, res.Saved, 2)
 		all := everything(t, root)
 		assert.True(t, all["edited later"] && all["edited, too"])
 	})

@@ -57,7 +57,7 @@ func (d *Dir) Stage(ctx context.Context, changes *plan.Changes, order func(plan.
 	d.needsRecovery, d.staged = true, s
 	if err := (stager{r}).stage(ctx, order, src); err != nil {
 		r.close()
-		return nil, errors.Join(err, (recovery{d}).recoverAndClean())
+		return nil, errors.Join(err, recovery{d}.recoverAndClean())
 	}
 	return s, nil
 }
@@ -75,7 +75,7 @@ func (s *Staged) Discard() error {
 func (s *Staged) discard() error {
 	s.done = true
 	s.run.close()
-	return (recovery{s.d}).recoverAndClean()
+	return recovery{s.d}.recoverAndClean()
 }
 
 // newRun checks the paths and the order of the changes.

@@ -85,9 +85,9 @@ func (f *files) rename(ctx context.Context, changes *plan.Changes, staged *disk.
 	}
 	f.lastHold = hold{}
 	c := changes.Counts()
-	f.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: len(res.Lost)}
+	f.r.Files = Counts{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Kept: c.Kept, Saved: len(res.Saved)}
 	f.r.Message = changes.Summary()
-	if more := len(res.Lost) - c.Conflicts; more > 0 {
+	if more := len(res.Saved) - c.Conflicts; more > 0 {
 		f.r.Message += fmt.Sprintf("; %d more to lost+found, which the gateway wrote meanwhile", more)
 	}
 	return true, nil

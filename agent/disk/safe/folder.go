@@ -29,7 +29,7 @@ const MaxDepth = 1024
 type Folder struct {
 	Path string // relative to the data directory; "" for the data directory
 	Root *os.Root
-	f    *os.File // see dirFile
+	dir  *os.File // see dirFile
 }
 
 // BlockedError means that something else stands at a path that should be a directory.
@@ -68,8 +68,8 @@ func (n *Folder) Open(name string) (*Folder, error) {
 	}
 	r, err := n.Root.OpenRoot(name)
 	if err != nil {
-		// It is no longer a directory: now a link out of the data directory, which os.Root refuses, or gone.
-		if now, lerr := n.Root.Lstat(name); lerr == nil && !now.IsDir() {
+		// It may have been replaced meanwhile, for example by a link out of the data directory, which os.Root refuses.
+		if now, statErr := n.Root.Lstat(name); statErr == nil && !now.IsDir() {
 			return nil, &BlockedError{n.Join(name), KindOf(now.Mode())}
 		}
 		return nil, err
@@ -78,7 +78,7 @@ func (n *Folder) Open(name string) (*Folder, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	if !os.SameFile(want, got) {
+	if !os.SameFile(want, got) { // replaced meanwhile, most likely by a link, which OpenRoot followed
 		return nil, errors.Join(&BlockedError{n.Join(name), plan.Link}, r.Close())
 	}
 	return &Folder{Path: n.Join(name), Root: r}, nil
@@ -101,7 +101,7 @@ func (n *Folder) File(name string, flag int) (*os.File, fs.FileInfo, error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, f.Close())
 	}
-	if !os.SameFile(want, got) {
+	if !os.SameFile(want, got) { // replaced meanwhile, most likely by a link, which OpenFile followed
 		return nil, nil, errors.Join(&IrregularError{n.Join(name), plan.Link}, f.Close())
 	}
 	return f, got, nil
@@ -119,21 +119,21 @@ func (e *IrregularError) Error() string {
 
 // dirFile returns the directory as a file, for operations that os.Root lacks: entries, fsync, renameat2.
 func (n *Folder) dirFile() (*os.File, error) {
-	if n.f != nil {
-		return n.f, nil
+	if n.dir != nil {
+		return n.dir, nil
 	}
 	f, err := n.Root.Open(".")
 	if err != nil {
 		return nil, err
 	}
-	n.f = f
+	n.dir = f
 	return f, nil
 }
 
 // maxEntries bounds a directory, which a walk holds in memory.
 const maxEntries = 500_000
 
-// Entries lists the directory again, from the start.
+// Entries lists the directory. Each call reads it from the start.
 func (n *Folder) Entries() ([]fs.DirEntry, error) {
 	var entries []fs.DirEntry
 	err := n.Each(func(e fs.DirEntry) error {
@@ -159,7 +159,7 @@ func (n *Folder) Each(do func(fs.DirEntry) error) error {
 	return errors.Join(err, f.Close())
 }
 
-// readEntries calls do for the entries of an open directory.
+// readEntries calls do for the entries of an open directory. It is the portable part of eachEntry, see ops_linux.go.
 func readEntries(f *os.File, do func(fs.DirEntry) error) error {
 	for {
 		entries, err := f.ReadDir(1 << 10)
@@ -200,9 +200,9 @@ func (n *Folder) Close() {
 // CloseFile closes the file that dirFile opened, if any, but not Root. Use it instead of Close for a folder that does not own
 // its Root.
 func (n *Folder) CloseFile() {
-	if n.f != nil {
-		_ = n.f.Close() // opened for reading
-		n.f = nil
+	if n.dir != nil {
+		_ = n.dir.Close() // opened for reading
+		n.dir = nil
 	}
 }
 
@@ -242,8 +242,7 @@ func NotThere(err error) bool {
 	return blocked || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// ReadFile returns the content of a file, to compare it as JSON. If it has more than limit bytes, the reason of the error
-// is LimitExceeded.
+// ReadFile returns the content of a file. If it has more than limit bytes, the reason of the error is LimitExceeded.
 func (n *Folder) ReadFile(name string, limit int64) ([]byte, error) {
 	f, fi, err := n.File(name, os.O_RDONLY)
 	if err != nil {
@@ -257,7 +256,7 @@ func (n *Folder) ReadFile(name string, limit int64) ([]byte, error) {
 	}
 	b := buf.Bytes()
 	if int64(len(b)) > limit {
-		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has more than %d bytes, too many to compare as JSON", n.Join(name), limit)
+		return nil, failure.New(v1alpha1.ReasonLimitExceeded, "%s has more than %d bytes", n.Join(name), limit)
 	}
 	return b, nil
 }
@@ -282,15 +281,15 @@ func (n *Folder) Has(names ...string) bool {
 // OwnDir is the agent's own folder.
 const OwnDir = ".stoker"
 
-// MaxPath bounds a path in our own files, in bytes. The plan's limit is lower.
+// MaxPath bounds a path in files of the agent, in bytes. The plan's limit is lower.
 const MaxPath = 64 << 10
 
-// CheckPath refuses a path that could leave the data directory, or that is our own. Plans check their paths much
+// CheckPath refuses a path that could leave the data directory, or that is in the agent's folder. Plans check their paths much
 // earlier; this is the last check.
 func CheckPath(p string) error {
 	switch {
 	case p == "" || p == ".":
-		return fmt.Errorf("the path is empty")
+		return errors.New("the path names no file")
 	case len(p) > MaxPath:
 		return fmt.Errorf("the path is too long: %d bytes", len(p))
 	case strings.ContainsRune(p, 0) || !filepath.IsLocal(filepath.FromSlash(p)):
@@ -298,13 +297,14 @@ func CheckPath(p string) error {
 	}
 	depth := 0
 	for name := range strings.SplitSeq(p, "/") {
-		switch depth++; {
+		depth++
+		switch {
 		case name == "" || name == "." || name == "..":
 			return fmt.Errorf("%q is not a clean path", p)
 		case strings.EqualFold(name, OwnDir):
 			return fmt.Errorf("%q is in a folder that belongs to the agent", p)
 		case depth > MaxDepth:
-			return fmt.Errorf("%q is more than %d directories deep", p, MaxDepth)
+			return fmt.Errorf("%q has more than %d parts", p, MaxDepth)
 		}
 	}
 	return nil
