@@ -240,10 +240,10 @@ func TestFetchByCommitID(t *testing.T) {
 			require.NoError(t, err, "an advertisement does not tell")
 			_, err = s.Fetch(t.Context(), r, res.Commit, res.Ref)
 			assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
-			assert.ErrorContains(t, err, "is a tree and no commit")
+			assert.ErrorContains(t, err, "is a tree, not a commit")
 			_, err = s.Fetch(t.Context(), r, tag, "")
 			assert.True(t, failure.Is(err, v1alpha1.ReasonRefNotFound), "%v", err)
-			assert.ErrorContains(t, err, "is a tag and no commit")
+			assert.ErrorContains(t, err, "is a tag, not a commit")
 		})
 	})
 }

@@ -143,7 +143,7 @@ func (l *local) unreadable(err error) error {
 	if f, ok := errors.AsType[*failure.Error](err); ok {
 		return failure.New(f.Reason, "%s cannot be read: %w", l.url, err)
 	}
-	return failure.New(v1alpha1.ReasonGitUnreachable, "%s cannot be read: %w; see what git fsck says of it", l.url, err)
+	return failure.New(v1alpha1.ReasonGitUnreachable, "%s cannot be read: %w; run git fsck on it", l.url, err)
 }
 
 // explain adds a reason to the error of a read. GitUnreachable allows a retry, because another process may be repacking the
@@ -159,5 +159,5 @@ func (l *local) explain(ctx context.Context, err error) error {
 		return wire.Explain(ctx, l.url, err, nil)
 	}
 	return failure.New(v1alpha1.ReasonGitUnreachable,
-		"%s cannot be read: %w; trying again, and if that does not help, see what git fsck says of it", l.url, wire.Foreign(err, nil))
+		"%s cannot be read: %w; trying again; if that does not help, run git fsck on it", l.url, wire.Foreign(err, nil))
 }

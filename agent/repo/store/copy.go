@@ -62,7 +62,7 @@ func (c *copier) copyAll() error {
 	if err != nil {
 		return err
 	}
-	tree, err := rootTree(c.to.Commit, c.recs[0].kind, commit)
+	tree, err := parseRootTree(c.to.Commit, c.recs[0].kind, commit)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (c *copier) copyObject(id plan.ID, want kind, w io.Writer) error {
 		return err
 	}
 	if want != 0 && o.kind != want {
-		return corrupt("object %s is a %s, where a %s belongs", id, o.kind, want)
+		return corrupt("object %s is a %s, not a %s", id, o.kind, want)
 	}
 	if c.inflated += o.size; c.inflated > limits.InflatedBytes {
 		return OverLimit("the commit has more than %d bytes", limits.InflatedBytes)

@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"crypto/sha1"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -56,7 +55,7 @@ func TestIndexOffsetsBeyond2GiB(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt, "the index belongs to another pack")
 }
 
-// Objects in scratch memory, of which large ones are in a file, keep their content while others are allocated and freed.
+// Objects keep their content while others are allocated and freed. Objects over maxInMemory, or over the budget, are in a file.
 func TestScratchKeepsContent(t *testing.T) {
 	root, err := os.OpenRoot(t.TempDir())
 	require.NoError(t, err)
@@ -118,48 +117,57 @@ func TestTrailerHasher(t *testing.T) {
 	}
 }
 
-func TestEntryHeadsRoundTrip(t *testing.T) {
+func TestEntryHeaders(t *testing.T) {
 	for _, size := range []int64{0, 1, 15, 16, 2047, 2048, 1 << 20, 1<<40 + 5} {
 		for _, k := range []kind{kindCommit, kindTree, kindBlob, kindTag} {
 			t.Run(fmt.Sprintf("kind %d of %d bytes", k, size), func(t *testing.T) {
 				f := newInflater()
-				head := EntryHeader(k, size)
-				e, err := f.openEntry(bytes.NewReader(head), 0, int64(len(head)))
+				header := EntryHeader(k, size)
+				e, err := f.openEntry(bytes.NewReader(header), 0, int64(len(header)))
 				require.NoError(t, err)
 				assert.Equal(t, entry{kind: k, size: size}, e)
 			})
 		}
 	}
 	for _, back := range []int64{1, 127, 128, 129, 16511, 16512, 1 << 35} {
-		t.Run(fmt.Sprintf("%d bytes back", back), func(t *testing.T) {
-			head := append(EntryHeader(kindOffset, 3), backward(back)...)
-			e, err := newInflater().openEntry(bytes.NewReader(head), 0, int64(len(head)))
+		t.Run(fmt.Sprintf("delta base %d bytes before", back), func(t *testing.T) {
+			header := append(EntryHeader(kindOffset, 3), backward(back)...)
+			e, err := newInflater().openEntry(bytes.NewReader(header), 0, int64(len(header)))
 			require.NoError(t, err)
 			assert.Equal(t, back, e.distance)
 		})
 	}
-	for _, endless := range [][]byte{bytes.Repeat([]byte{0xff}, 30), append(EntryHeader(kindOffset, 3), bytes.Repeat([]byte{0xff}, 30)...)} {
-		_, err := newInflater().openEntry(bytes.NewReader(endless), 0, int64(len(endless)))
-		require.ErrorIs(t, err, ErrCorrupt)
+}
+
+func TestEndlessEntryHeaders(t *testing.T) {
+	endless := bytes.Repeat([]byte{0xff}, 30)
+	for name, header := range map[string][]byte{
+		"size":     endless,
+		"distance": append(EntryHeader(kindOffset, 3), endless...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := newInflater().openEntry(bytes.NewReader(header), 0, int64(len(header)))
+			require.ErrorIs(t, err, ErrCorrupt)
+		})
 	}
 }
 
-func TestMalformedTrees(t *testing.T) {
+func TestParseTree(t *testing.T) {
 	entry := func(mode, name string) string { return mode + " " + name + "\x00" + strings.Repeat("i", 20) }
 	for name, tree := range map[string]string{
-		"an unknown mode":             entry("777777", "a"),
-		"a mode that is not a number": entry("10064x", "a"),
-		"no mode":                     entry("", "a"),
-		"no name":                     entry("100644", ""),
-		"a slash in a name":           entry("100644", "a/b"),
-		"a name twice":                entry("100644", "a") + entry("100644", "a"),
-		"not sorted":                  entry("100644", "b") + entry("100644", "a"),
-		"a directory sorted badly":    entry("40000", "a") + entry("100644", "a.b"),
-		"a short id":                  entry("100644", "a")[:20],
-		"no NUL":                      "100644 abc",
-		"junk":                        "junk",
+		"an unknown mode":              entry("777777", "a"),
+		"a mode that is not a number":  entry("10064x", "a"),
+		"no mode":                      entry("", "a"),
+		"no name":                      entry("100644", ""),
+		"a slash in a name":            entry("100644", "a/b"),
+		"a name twice":                 entry("100644", "a") + entry("100644", "a"),
+		"not sorted":                   entry("100644", "b") + entry("100644", "a"),
+		"a directory sorted as a file": entry("40000", "a") + entry("100644", "a.b"),
+		"a short id":                   entry("100644", "a")[:20],
+		"no NUL":                       "100644 abc",
+		"junk":                         "junk",
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run("malformed: "+name, func(t *testing.T) {
 			_, err := parseTree(plan.ID{}, []byte(tree))
 			repotest.RequireReason(t, v1alpha1.ReasonUnsupportedRepository, err)
 		})
@@ -180,8 +188,9 @@ func TestDiskErrors(t *testing.T) {
 		repotest.RequireReason(t, v1alpha1.ReasonNoSpace, err)
 	}
 	err := asDiskError(io.ErrClosedPipe)
-	assert.Equal(t, v1alpha1.Reason("none"), failure.Reason(err, "none"))
+	assert.Equal(t, v1alpha1.Reason("none"), failure.Reason(err, "none"), "another error has no reason")
 	assert.ErrorIs(t, err, io.ErrClosedPipe)
 	assert.NoError(t, asDiskError(nil))
-	assert.True(t, errors.Is(asCorrupt(err), io.ErrClosedPipe) && !errors.Is(asCorrupt(err), ErrCorrupt), "an error of the file does not mean that its data is corrupt")
+	assert.ErrorIs(t, asCorrupt(err), io.ErrClosedPipe)
+	assert.NotErrorIs(t, asCorrupt(err), ErrCorrupt, "an error of the file does not mean that its data is corrupt")
 }

@@ -239,7 +239,7 @@ func (o *Objects) read(id plan.ID, want kind) ([]byte, error) {
 		return nil, err
 	}
 	if s.kind != want {
-		return nil, corrupt("object %s is a %s, where a %s belongs", id, s.kind, want)
+		return nil, corrupt("object %s is a %s, not a %s", id, s.kind, want)
 	}
 	var b bytes.Buffer
 	if err := s.write(io.MultiWriter(&b, o.hasher.start(s.kind, s.size))); err != nil {

@@ -15,7 +15,7 @@ func parseTree(id plan.ID, b []byte) ([]plan.Entry, error) {
 		space := bytes.IndexByte(b, ' ')
 		nul := bytes.IndexByte(b, 0)
 		if space < 0 || nul < space || len(b) < nul+21 {
-			return nil, badTree(id, "it is cut short")
+			return nil, badTree(id, "an entry is incomplete")
 		}
 		mode, ok := ParseMode(b[:space])
 		if !ok {
@@ -36,7 +36,7 @@ func parseTree(id plan.ID, b []byte) ([]plan.Entry, error) {
 
 func badTree(id plan.ID, what string) error {
 	return failure.New(v1alpha1.ReasonUnsupportedRepository,
-		"tree %s of the repository is malformed: %s; see what git fsck says of the repository", id, what)
+		"tree %s of the repository is malformed: %s; run git fsck on the repository", id, what)
 }
 
 // ParseMode reads the octal mode of an entry. It ignores all permissions except the executable bit of the owner, because old
@@ -68,8 +68,9 @@ func ParseMode(b []byte) (plan.Mode, bool) {
 	return 0, false
 }
 
-// sortsBefore reports whether a comes before b in git's order: by name, as if the name of a directory ended with a slash. It
-// returns false if the names are equal.
+// sortsBefore reports whether a comes before b in git's order: by name, as if the name of a directory ended with a slash. If the
+// names are equal, it returns false. A file and a directory with the same name may have others between them; package desired
+// refuses these.
 func sortsBefore(a, b plan.Entry) bool {
 	if a.Name == b.Name {
 		return false
@@ -92,20 +93,21 @@ func byteAt(e plan.Entry, n int) byte {
 	return 0
 }
 
-// rootTree returns the root tree of a commit.
-func rootTree(id plan.ID, k kind, b []byte) (plan.ID, error) {
+// parseRootTree returns the id of the root tree from b, the content of the object id, which has the kind k.
+func parseRootTree(id plan.ID, k kind, b []byte) (plan.ID, error) {
 	if k != kindCommit {
 		return plan.ID{}, failure.New(v1alpha1.ReasonRefNotFound,
-			"%s is a %s and no commit; ask for a branch, a tag of a commit, or a commit id", id, k)
+			"%s is a %s, not a commit; ask for a branch, a tag of a commit, or a commit id", id, k)
 	}
 	if tree, _, ok := cutHeader(b, "tree"); ok {
 		return tree, nil
 	}
 	return plan.ID{}, failure.New(v1alpha1.ReasonUnsupportedRepository,
-		"commit %s of the repository is malformed: it names no tree; see what git fsck says of the repository", id)
+		"commit %s of the repository is malformed: it names no tree; run git fsck on the repository", id)
 }
 
-// cutHeader reads the line "name id" at the start of a commit or a tag, and returns what follows.
+// cutHeader reads the line "name id" at the start of a commit or a tag, and returns what follows. It returns false if the line
+// has another name or no valid id.
 func cutHeader(b []byte, name string) (id plan.ID, rest []byte, ok bool) {
 	line, rest, _ := bytes.Cut(b, []byte("\n"))
 	value, ok := bytes.CutPrefix(line, []byte(name+" "))
@@ -119,14 +121,14 @@ func commitParents(commit plan.ID, b []byte) (parents []plan.ID, err error) {
 	for bytes.HasPrefix(b, []byte("parent ")) {
 		id, rest, ok := cutHeader(b, "parent")
 		if !ok {
-			return nil, corrupt("a parent of commit %s is no id", commit)
+			return nil, corrupt("a parent of commit %s is not an id", commit)
 		}
 		parents, b = append(parents, id), rest
 	}
 	return parents, nil
 }
 
-// commitAuthor returns the author of a commit as "name <mail>", or "" if its header has none.
+// commitAuthor returns the author of a commit as "name <mail>", or "" if its header has no well-formed author.
 func commitAuthor(b []byte) string {
 	for line := range bytes.Lines(b) {
 		if author, ok := bytes.CutPrefix(line, []byte("author ")); ok {
@@ -147,7 +149,7 @@ func commitAuthor(b []byte) string {
 func tagTarget(tag plan.ID, b []byte) (plan.ID, error) {
 	id, _, ok := cutHeader(b, "object")
 	if !ok {
-		return tag, corrupt("tag %s names no object", tag)
+		return plan.ID{}, corrupt("tag %s does not name an object", tag)
 	}
 	return id, nil
 }

@@ -18,7 +18,7 @@ func (s *Store) Has(id plan.ID) bool {
 	packs := s.acquire()
 	defer releaseAll(packs)
 	_, _, err := find(packs, id)
-	s.noteFileDamage(err)
+	s.noteFileDamage(err) // a missing object is no damage here
 	return err == nil
 }
 
@@ -31,10 +31,11 @@ func (s *Store) SortKey(id plan.ID) int64 {
 	if err != nil {
 		return -1
 	}
-	return p.seq<<40 | off
+	return p.seq<<40 | off // packs are far smaller than 1<<40 bytes, see Limits.PackBytes
 }
 
-// RootTree returns the root tree of a commit. If the store does not have the commit, IsNotFound holds for the error.
+// RootTree returns the root tree of a commit. If the store does not have the commit, IsNotFound(err) is true, and the store does
+// not count as damaged.
 func (s *Store) RootTree(commit plan.ID) (plan.ID, error) {
 	var b bytes.Buffer
 	k, _, err := s.read(&b, commit, 0)
@@ -44,17 +45,18 @@ func (s *Store) RootTree(commit plan.ID) (plan.ID, error) {
 		}
 		return plan.ID{}, err
 	}
-	return rootTree(commit, k, b.Bytes())
+	return parseRootTree(commit, k, b.Bytes())
 }
 
-// Author returns the author of a commit as "name <mail>". The committer chooses this text, and git does not verify it.
+// Author returns the author of a commit as "name <mail>". The client that creates the commit chooses this text. An
+// error does not mark the store as damaged: the caller may ask for a commit that was never fetched.
 func (s *Store) Author(commit plan.ID) (string, error) {
 	var b bytes.Buffer
 	k, _, err := s.read(&b, commit, 0)
 	if err != nil {
 		return "", err
 	}
-	if _, err := rootTree(commit, k, b.Bytes()); err != nil {
+	if _, err := parseRootTree(commit, k, b.Bytes()); err != nil {
 		return "", err
 	}
 	return commitAuthor(b.Bytes()), nil
@@ -105,7 +107,9 @@ func (s *Store) ReadBlob(w io.Writer, id plan.ID) (int64, error) {
 	return n, err
 }
 
-// WalkBlobs calls visit for each file in the trees of a commit. Files with the same content have the same blob.
+// WalkBlobs calls visit for each blob in the trees of a commit, at least once and possibly several times: it reads equal trees
+// once, but files with the same content have the same blob. The limit on objects counts these calls, so it may count fewer than
+// the commit has files.
 func (s *Store) WalkBlobs(commit plan.ID, visit func(plan.ID)) error {
 	root, err := s.RootTree(commit)
 	if err != nil {
@@ -152,7 +156,7 @@ func IsNotFound(err error) bool {
 	return ok
 }
 
-// NotFound returns an error that names an object and for which IsNotFound holds.
+// NotFound returns an error that names an object. IsNotFound is true for it.
 func NotFound(id plan.ID) error { return &notFoundError{id} }
 
 type notFoundError struct{ id plan.ID }
@@ -228,14 +232,14 @@ func (s *Store) read(w io.Writer, id plan.ID, want kind) (k kind, n int64, err e
 		err := r.writeVerified(o, id, &s.limits, count)
 		if err == nil && wrongKind {
 			err = failure.New(v1alpha1.ReasonUnsupportedRepository,
-				"object %s of the repository is a %s, where a %s belongs; see what git fsck says of the repository", id, k, want)
+				"object %s of the repository is a %s, not a %s; run git fsck on the repository", id, k, want)
 		}
 		return err
 	})
 	return k, count.n, err
 }
 
-// readIntoScratch reads an object into a scratch. The caller frees it.
+// readIntoScratch reads an object into a scratch. The caller must free the returned object.
 func (s *Store) readIntoScratch(id plan.ID, to *scratch) (k kind, c *scratchObject, err error) {
 	err = s.withObject(id, func(r *reader, o *packedObject) error {
 		size, err := o.resultSize(r.inflate)

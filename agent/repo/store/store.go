@@ -114,7 +114,7 @@ func (s *Store) Partial() bool {
 // Damaged reports whether a read or a transfer found the store damaged. The next transfer must fetch everything.
 func (s *Store) Damaged() bool { return s.packs.isDamaged() }
 
-// NoteDamage marks the store as damaged if err reports damage or a missing object; IsDamaged then holds for the result. Other
+// NoteDamage marks the store as damaged if err reports damage or a missing object; IsDamaged is then true for the result. Other
 // errors stay as they are. It is for reads of objects that the store must have: those of a fetched commit.
 func (s *Store) NoteDamage(err error) error {
 	if err == nil || (!s.noteFileDamage(err) && !IsNotFound(err)) {
@@ -130,7 +130,7 @@ var errDamaged = errors.New("the cache of git objects is damaged, and the next f
 func IsDamaged(err error) bool { return errors.Is(err, errDamaged) }
 
 // noteFileDamage marks the store as damaged if err says that its files cannot be read or have wrong content. It reports whether
-// err does.
+// err does. Unlike for NoteDamage, a missing object is no damage.
 func (s *Store) noteFileDamage(err error) bool {
 	_, unreadable := errors.AsType[*DiskError](err)
 	if !unreadable && !errors.Is(err, ErrCorrupt) {

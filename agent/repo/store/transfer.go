@@ -183,7 +183,7 @@ func (t *Transfer) Contains(in *Received, ids ...plan.ID) error {
 func (t *Transfer) CommitText(in *Received) ([]byte, error) {
 	k, text, err := t.readReceived(in)
 	if err == nil {
-		_, err = rootTree(t.Commit, k, text)
+		_, err = parseRootTree(t.Commit, k, text)
 	}
 	return text, err
 }
@@ -192,7 +192,7 @@ func (t *Transfer) CommitText(in *Received) ([]byte, error) {
 func (t *Transfer) TagText(in *Received) ([]byte, error) {
 	k, text, err := t.readReceived(in)
 	if err == nil && k != kindTag {
-		err = corrupt("object %s is a %s, where a %s belongs", t.Commit, k, kindTag)
+		err = corrupt("object %s is a %s, not a %s", t.Commit, k, kindTag)
 	}
 	return text, err
 }
@@ -240,7 +240,7 @@ func (t *Transfer) HasCommit(in *Received) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	tree, err := rootTree(t.Commit, k, text)
+	tree, err := parseRootTree(t.Commit, k, text)
 	if err != nil {
 		return false, err
 	}
