@@ -29,7 +29,7 @@ func TestExistingFilesAreValidated(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, simulator.Options{})
-			edits := append(first(), gitserver.Write(viewDir+"/"+c.file, c.content))
+			edits := append(firstCommit(), gitserver.Write(viewDir+"/"+c.file, c.content))
 			b.push(edits...)
 			at := filepath.Join(b.data, viewDir, c.file)
 			for _, there := range []bool{true, false} {

@@ -24,7 +24,7 @@ import (
 // stored returns a bench whose snapshots are copied to m.
 func stored(t *testing.T, m *archivetest.Memory) *bench {
 	t.Helper()
-	b := snapshots(t, simulator.Options{})
+	b := newSnapshotBench(t, simulator.Options{})
 	b.target.Facts.Namespace, b.target.Facts.CRName = "plant", "line"
 	b.target.Profile.Snapshots.Storage = &v1alpha1.SnapshotStorage{Type: v1alpha1.StorageS3, S3: &v1alpha1.S3Storage{Bucket: "backups", KeyPrefix: "stoker/"}}
 	b.conn.Storage = m
@@ -44,7 +44,7 @@ func TestRestoreFromStorage(t *testing.T) {
 	begin := func(t *testing.T) (b *bench, m *archivetest.Memory, id string) {
 		m = &archivetest.Memory{}
 		b = stored(t, m)
-		b.push(first()...)
+		b.push(firstCommit()...)
 		b.synced()
 		b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"),
 			gitserver.Write("config/resources/core/ignition/database-connection/other/config.json", "{}"))
@@ -152,7 +152,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		b, m, id := begin(t)
 		old := annotation.RestoreValue(id, time.Now().Add(-25*time.Hour))
 		l := stored(t, m)
-		l.push(first()...)
+		l.push(firstCommit()...)
 		l.target.Restore = old
 		assert.Contains(t, strings.Join(l.synced().Notes, "\n"), "is older than this data volume")
 		assert.Equal(t, `{"one": 1}`, l.read(view))

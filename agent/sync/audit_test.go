@@ -43,9 +43,9 @@ func hash(content string) string {
 
 func TestAudit(t *testing.T) {
 	begin := func(t *testing.T) (b *bench, commit plan.ID) {
-		b = snapshots(t, simulator.Options{})
+		b = newSnapshotBench(t, simulator.Options{})
 		b.target.Facts.Namespace, b.target.Facts.CRName = "plant", "line"
-		commit = b.push(first()...)
+		commit = b.push(firstCommit()...)
 		b.synced()
 		return b, commit
 	}

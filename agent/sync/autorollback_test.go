@@ -34,10 +34,10 @@ type judged struct {
 
 func newJudged(t *testing.T, o simulator.Options) *judged {
 	t.Helper()
-	j := &judged{bench: snapshots(t, o), now: time.Now()}
+	j := &judged{bench: newSnapshotBench(t, o), now: time.Now()}
 	j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerScanFailure, v1alpha1.TriggerProjectLoadError, v1alpha1.TriggerConfigError}
 	j.clock()
-	j.good = j.push(first()...)
+	j.good = j.push(firstCommit()...)
 	j.synced()
 	return j
 }
@@ -226,12 +226,12 @@ func TestAutomaticRollbackIgnores(t *testing.T) {
 		lasts(j)
 	})
 	t.Run("the first sync", func(t *testing.T) {
-		b := snapshots(t, simulator.Options{})
+		b := newSnapshotBench(t, simulator.Options{})
 		j := &judged{bench: b, now: time.Now()}
 		j.clock()
 		j.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerProjectLoadError}
 		j.faults(simulator.LoadFault{Path: "projects/line", Hide: true})
-		j.push(first()...)
+		j.push(firstCommit()...)
 		lasts(j)
 	})
 	t.Run("a repair", func(t *testing.T) {
@@ -402,7 +402,7 @@ func TestPairAutomaticRollback(t *testing.T) {
 		b.target.Profile.AutoRollback = []v1alpha1.AutoRollbackTrigger{v1alpha1.TriggerProjectLoadError}
 		b.engine.Now = func() time.Time { return now }
 	}
-	p.push(first()...)
+	p.push(firstCommit()...)
 	good := p.master.synced().Commit
 	p.backup.target.Profile = p.master.target.Profile
 	p.backup.standby()

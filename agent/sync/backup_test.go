@@ -38,10 +38,10 @@ func inBackup(t *testing.T, b []byte, name string) string {
 
 func TestGatewayBackup(t *testing.T) {
 	begin := func(t *testing.T) *bench {
-		b := snapshots(t, simulator.Options{})
+		b := newSnapshotBench(t, simulator.Options{})
 		b.target.Profile.Snapshots.GatewayBackup = v1alpha1.GatewayBackupBeforeSync
 		b.target.Profile.Snapshots.RetentionCount = 2
-		b.push(first()...)
+		b.push(firstCommit()...)
 		b.synced()
 		return b
 	}
@@ -78,7 +78,7 @@ func TestGatewayBackup(t *testing.T) {
 		m := &archivetest.Memory{}
 		b := stored(t, m)
 		b.target.Profile.Snapshots.GatewayBackup = v1alpha1.GatewayBackupBeforeSync
-		b.push(first()...)
+		b.push(firstCommit()...)
 		b.synced()
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		m.Fail(func(context.Context, string, string) error { return errors.New("no bucket") })

@@ -37,7 +37,7 @@ func TestTreeBombLeavesTheGatewayAsItIs(t *testing.T) {
 	b.push(gitserver.Graft("projects/bomb", b.treeBomb(12)))
 	r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
 	assert.Contains(t, r.Message, "directories")
-	b.push(append(first(), gitserver.Delete("projects/bomb"))...)
+	b.push(append(firstCommit(), gitserver.Delete("projects/bomb"))...)
 	b.synced()
 	b.push(gitserver.Graft("projects/bomb", b.treeBomb(12)))
 	r = b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
@@ -50,7 +50,7 @@ func TestTreeBombLeavesTheGatewayAsItIs(t *testing.T) {
 // F11: canceling a sync during planning stops it before the rest of the commit is read.
 func TestSyncStopsWhilePlanning(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.synced()
 	b.push(gitserver.Write(view, `{"two": 2}`))
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -71,7 +71,7 @@ func TestSyncStopsWhilePlanning(t *testing.T) {
 func TestLargeFileMattersOnlyWhereItIsMapped(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	large := strings.Repeat("0123456789abcdef", 1<<17) // twice MaxBlob
-	b.push(append(first(), gitserver.Write("videos/tour.bin", large))...)
+	b.push(append(firstCommit(), gitserver.Write("videos/tour.bin", large))...)
 	b.synced()
 	b.push(gitserver.Rename("videos/tour.bin", "projects/line/tour.bin"))
 	r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
@@ -85,7 +85,7 @@ func TestDeepPathsUpToMaxDepth(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.engine.Limits = plan.Limits{Depth: 1000, PathBytes: 1200}
 	deep := "projects/line/" + strings.Repeat("d/", 200) + "code.py"
-	b.push(append(first(), gitserver.Write(deep, "v = 1\n"))...)
+	b.push(append(firstCommit(), gitserver.Write(deep, "v = 1\n"))...)
 	b.synced()
 	assert.Equal(t, "v = 1\n", b.read(deep))
 	drift, err := b.engine.Drift(t.Context(), true)

@@ -16,7 +16,7 @@ import (
 // emptied pushes a commit that deletes the project line and is held. It returns the commits before and after the deletion.
 func (b *bench) emptied() (good, bad plan.ID) {
 	b.t.Helper()
-	good = b.push(append(first(), withProject("keep"))...)
+	good = b.push(append(firstCommit(), withProject("keep"))...)
 	b.synced()
 	bad = b.push(gitserver.Delete("projects/line/project.json"), gitserver.Delete(view), gitserver.Delete(viewDir+"/resource.json"))
 	r := b.ended(sync.Held, v1alpha1.ReasonMassDeletion)

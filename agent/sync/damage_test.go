@@ -44,7 +44,7 @@ func TestDamagedCacheIsFetchedAgainWithinTheSync(t *testing.T) {
 	for name, object := range map[string]string{"a file": ":" + view, "a directory": ":" + viewDir, "a commit": ""} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, simulator.Options{})
-			b.push(first()...)
+			b.push(firstCommit()...)
 			b.synced()
 			b.flip(b.repo.Git("rev-parse", "main"+object))
 			require.NoError(t, os.Remove(filepath.Join(b.data, view)))

@@ -22,7 +22,7 @@ import (
 func TestDesignerSaveDuringRepair(t *testing.T) {
 	const git = `{"one": 1}`
 	b := newBench(t, simulator.Options{Unknowns: simulator.Unknowns{SkipUnchanged: true}})
-	b.push(append(first(), gitserver.Write(view, git), gitserver.Write(viewDir+"/resource.json", sealedJSON(t, "view.json", git)))...)
+	b.push(append(firstCommit(), gitserver.Write(view, git), gitserver.Write(viewDir+"/resource.json", sealedJSON(t, "view.json", git)))...)
 	b.synced()
 	id, err := b.gw.Designers.Open("anna", "line")
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 // A dry run must not report Synced for files that the gateway rejected.
 func TestDryRunOfUnscannedFiles(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.synced()
 	b.push(gitserver.Write(view, `{"two": 2}`))
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
@@ -40,7 +40,7 @@ func TestDryRunOfUnscannedFiles(t *testing.T) {
 
 func TestDryRunBeforeGatewayStart(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.target.Start = "one"
 	b.synced()
 	require.NoError(t, b.gw.SetState(simulator.Down))
@@ -59,7 +59,7 @@ func TestDryRunBeforeGatewayStart(t *testing.T) {
 // A pause does not change whether the gateway runs the target: if it does, it is Synced, otherwise Held.
 func TestPausedGatewayPhase(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	good := b.push(first()...)
+	good := b.push(firstCommit()...)
 	b.target.Start = "one"
 	b.synced()
 	paused := func(phase sync.Phase, why string) *sync.Report {
@@ -104,7 +104,7 @@ func TestPausedGatewayPhase(t *testing.T) {
 
 func TestPausedNodeOfPair(t *testing.T) {
 	p := newPair(t, simulator.Options{})
-	p.push(first()...)
+	p.push(firstCommit()...)
 	p.master.synced()
 	p.backup.standby()
 	pause := func(on bool) { p.master.target.Profile.Paused, p.backup.target.Profile.Paused = on, on }

@@ -25,7 +25,7 @@ func TestCommitWithAnEmbeddedSecret(t *testing.T) {
 	}
 	t.Run("warn", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
-		b.push(append(first(), gitserver.Write(db+"/config.json", planted))...)
+		b.push(append(firstCommit(), gitserver.Write(db+"/config.json", planted))...)
 		assert.Equal(t, 1, says(b.synced()))
 		assert.Equal(t, planted, b.read(db+"/config.json"))
 		b.push(gitserver.Write(view, `{"one": 2}`))
@@ -33,7 +33,7 @@ func TestCommitWithAnEmbeddedSecret(t *testing.T) {
 	})
 	t.Run("refuse", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
-		b.push(first()...)
+		b.push(firstCommit()...)
 		b.synced()
 		b.target.Profile.EmbeddedSecretPolicy = v1alpha1.EmbeddedSecretRefuse
 		b.push(gitserver.Write(db+"/config.json", planted), gitserver.Write(view, `{"one": 2}`))
@@ -47,7 +47,7 @@ func TestCommitWithAnEmbeddedSecret(t *testing.T) {
 	t.Run("a file that is there already", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
 		b.target.Profile.EmbeddedSecretPolicy = v1alpha1.EmbeddedSecretRefuse
-		b.push(append(first(), gitserver.Write(db+"/config.json", planted))...)
+		b.push(append(firstCommit(), gitserver.Write(db+"/config.json", planted))...)
 		b.target.Profile.EmbeddedSecretPolicy = v1alpha1.EmbeddedSecretWarn
 		b.synced()
 		b.target.Profile.EmbeddedSecretPolicy = v1alpha1.EmbeddedSecretRefuse

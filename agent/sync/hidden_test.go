@@ -18,7 +18,7 @@ import (
 // F15: an edit that keeps size and mtime is drift. A repair restores the file and saves the edit to lost+found.
 func TestRepairWithSameSizeAndMtime(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.synced()
 	path := filepath.Join(b.data, view)
 	was, err := os.Stat(path)
@@ -49,7 +49,7 @@ func TestRepairWithSameSizeAndMtime(t *testing.T) {
 // F11: a file of terabytes in a mapped folder must not block a sync or the shutdown of the agent.
 func TestEndlessFileIsNotRead(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	path := filepath.Join(b.data, view)
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	require.NoError(t, os.WriteFile(path, nil, 0o600))

@@ -19,7 +19,7 @@ func TestAGatewayBefore83IsScannedByTheModule(t *testing.T) {
 			b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
 			b.conn.HasAPIToken = token
 			b.designer("maria", "line")
-			b.push(first()...)
+			b.push(firstCommit()...)
 			r := b.synced()
 			assert.Contains(t, r.Message, "project-scan module")
 			assert.Contains(t, r.Message, "nothing is verified")
@@ -39,7 +39,7 @@ func TestAGatewayBefore83IsScannedByTheModule(t *testing.T) {
 
 func TestOldGatewayWithoutModule(t *testing.T) {
 	b := newBench(t, simulator.Options{Version: "8.1.44"})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	r := b.synced()
 	assert.Contains(t, r.Message, "files only")
 	assert.Contains(t, r.Message, "8.1.44")
@@ -52,7 +52,7 @@ func TestAModuleThatFailsIsAskedAgain(t *testing.T) {
 	b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/project-scan-endpoint/scan", Status: 200, Times: 1,
 		Body: `{"gatewayProjectScanSuccess":false,"sentDesignerUpdateNotification":false}`}))
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.ended(sync.Error, v1alpha1.ReasonScanFailed)
 	b.synced()
 	assert.NotNil(t, b.gw.Data.Loaded(viewDir))
@@ -61,7 +61,7 @@ func TestAModuleThatFailsIsAskedAgain(t *testing.T) {
 // On 8.3, the agent uses the gateway's own scan, which it can verify, and not the module.
 func TestOn83TheModuleIsNotUsed(t *testing.T) {
 	b := newBench(t, simulator.Options{ScanModule: true})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.synced()
 	assert.Zero(t, b.gw.Requests.Count("GET /data/project-scan-endpoint/confirm-support"))
 }
@@ -69,7 +69,7 @@ func TestOn83TheModuleIsNotUsed(t *testing.T) {
 func TestOldGatewayDesignerPolicy(t *testing.T) {
 	b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
 	b.target.Profile.DesignerSessionPolicy = v1alpha1.DesignerWait
-	b.push(first()...)
+	b.push(firstCommit()...)
 	r := b.ended(sync.Error, v1alpha1.ReasonProfilesInvalid)
 	assert.Contains(t, r.Message, "8.1.44")
 	assert.Empty(t, b.read(view))
@@ -79,7 +79,7 @@ func TestGatewayNotes(t *testing.T) {
 	b := newBench(t, simulator.Options{Mode: "dev", Name: "plant-2", FixedName: true})
 	b.target.Profile.DeploymentMode, b.target.Profile.SystemName = "prod", "plant-1"
 	b.gw.Restarts.SetPending("module Vision was installed")
-	b.push(append(first(), gitserver.Write(systemProperties+"/config.json", `{"systemName": "x"}`),
+	b.push(append(firstCommit(), gitserver.Write(systemProperties+"/config.json", `{"systemName": "x"}`),
 		gitserver.Write(systemProperties+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))...)
 	r := b.synced()
 	require.Len(t, r.Notes, 3, "%q", r.Notes)

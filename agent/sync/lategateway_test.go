@@ -12,7 +12,7 @@ import (
 func TestLateGatewayAddressScans(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	gateway := b.conn.Gateway
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.conn.Gateway = nil
 	assert.Contains(t, b.synced().Message, "nothing was scanned or verified")
 	assert.Nil(t, b.gw.Data.Loaded(db))

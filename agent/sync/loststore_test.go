@@ -56,7 +56,7 @@ func views(n int) gitserver.Edit {
 
 func TestLostStoreFetchesTreesAndChanges(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.push(append(first(), views(300))...)
+	b.push(append(firstCommit(), views(300))...)
 	b.synced()
 	b.loseStore()
 	b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Write(db+"/config.json", `{"url": "other"}`))
@@ -129,7 +129,7 @@ func TestLostStoreFetchesTreesAndChanges(t *testing.T) {
 func TestLostStoreSignedResources(t *testing.T) {
 	const file = viewDir + "/resource.json"
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.synced()
 	year := 2030
 	signs := func() {
@@ -185,7 +185,7 @@ func (b *bench) unlike() (srv *gitserver.Server, look func() int) {
 	require.NoError(b.t, err)
 	b.conn.Remote, err = repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
 	require.NoError(b.t, err)
-	b.push(append(first(), withProject("keep"))...)
+	b.push(append(firstCommit(), withProject("keep"))...)
 	b.synced()
 	_, err = b.engine.Drift(b.t.Context(), false) // adopts the files signed at the scan
 	require.NoError(b.t, err)

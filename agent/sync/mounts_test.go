@@ -82,7 +82,7 @@ func TestMountedSecretOverGitFile(t *testing.T) {
 		return
 	}
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.synced()
 	secret := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(secret, []byte("SECRET"), 0o600))
@@ -112,7 +112,7 @@ func TestMountedFileDoesNotBlock(t *testing.T) {
 		return
 	}
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.synced()
 	given, file := filepath.Join(t.TempDir(), "given"), filepath.Join(b.data, db, "config.json")
 	require.NoError(t, os.WriteFile(given, []byte(`{"url": "of the ConfigMap"}`), 0o600))

@@ -23,7 +23,7 @@ const granted = `{"accessPermissions":{"securityLevels":[],"type":"AnyOf"},
 "writePermissions":{"securityLevels":[{"name":"Authenticated","children":[{"name":"ApiKeys","children":[{"name":"Stoker","children":[]}]}]}],"type":"AnyOf"}}`
 
 func withPermissions() []gitserver.Edit {
-	return append(first(), gitserver.Write(permissions+"/config.json", granted),
+	return append(firstCommit(), gitserver.Write(permissions+"/config.json", granted),
 		gitserver.Write(permissions+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))
 }
 
@@ -50,7 +50,7 @@ func TestRefusalAfterFirstBootIsRetried(t *testing.T) {
 
 func TestARefusalIsNotWaitedOutForEver(t *testing.T) {
 	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.target.BeforeStart = true
 	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
 	b.target.BeforeStart = false
@@ -66,7 +66,7 @@ func TestARefusalIsNotWaitedOutForEver(t *testing.T) {
 // If the clock was years ahead at the first boot and is correct now, the wait is still limited.
 func TestRefusalTimeInFuture(t *testing.T) {
 	b := newBench(t, simulator.Options{Down: true, Seeding: simulator.SeedChart, ResetPermissions: true})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.target.BeforeStart = true
 	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
 	b.target.BeforeStart = false
@@ -94,7 +94,7 @@ func TestRefusalOfRunningGateway(t *testing.T) {
 func TestTokenInCommitNeedsRestart(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	const token = "config/resources/core/ignition/api-token/ci"
-	b.push(append(first(), gitserver.Write(token+"/config.json", `{"profile":{},"settings":{}}`),
+	b.push(append(firstCommit(), gitserver.Write(token+"/config.json", `{"profile":{},"settings":{}}`),
 		gitserver.Write(token+"/resource.json", `{"scope":"A","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))...)
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "* /data/api/v1/*", Status: 401}))
 	r := b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)
@@ -111,7 +111,7 @@ func TestTokenInCommitNeedsRestart(t *testing.T) {
 func TestExpiredTrialIsReported(t *testing.T) {
 	t.Run("of a gateway that took its files", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
-		b.push(first()...)
+		b.push(firstCommit()...)
 		assert.Empty(t, b.synced().Notes)
 		b.push(gitserver.Write(view, `{"two": 2}`))
 		b.gw.Trial.SetExpired(true)
@@ -120,7 +120,7 @@ func TestExpiredTrialIsReported(t *testing.T) {
 	})
 	t.Run("of one that does not scan any more", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
-		b.push(first()...)
+		b.push(firstCommit()...)
 		b.gw.Trial.SetExpired(true)
 		require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/config", Status: http.StatusForbidden}))
 		r := b.ended(sync.Error, v1alpha1.ReasonGatewayForbidden)

@@ -50,7 +50,7 @@ func rendering(t *testing.T, o simulator.Options) *bench {
 
 func sealedFiles(t *testing.T) []gitserver.Edit {
 	const viewJSON, name = `{"title":"none"}`, `{"systemName":"dev"}`
-	return append(first(),
+	return append(firstCommit(),
 		gitserver.Write(view, viewJSON), gitserver.Write(viewDir+"/resource.json", sealedJSON(t, "view.json", viewJSON)),
 		gitserver.Write(systemProperties+"/config.json", name), gitserver.Write(systemProperties+"/resource.json", sealedJSON(t, "config.json", name)),
 		gitserver.Write("projects/line/version.txt", "{{.Ref}} {{.GatewayName}}"),

@@ -18,8 +18,8 @@ import (
 
 var restoreTime = time.Date(2026, 11, 20, 6, 30, 0, 0, time.UTC)
 
-// snapshots returns a bench of the gateway area-4, which takes snapshots.
-func snapshots(t *testing.T, o simulator.Options) *bench {
+// newSnapshotBench returns a bench of the gateway area-4, which takes snapshots.
+func newSnapshotBench(t *testing.T, o simulator.Options) *bench {
 	t.Helper()
 	b := newBench(t, o)
 	b.target.Facts.GatewayName = "area-4"
@@ -31,8 +31,8 @@ func TestRestore(t *testing.T) {
 	const other = "config/resources/core/ignition/database-connection/other"
 	// begin syncs to a first and a second commit, and returns the snapshot between them.
 	begin := func(t *testing.T) (b *bench, id string) {
-		b = snapshots(t, simulator.Options{})
-		b.push(first()...)
+		b = newSnapshotBench(t, simulator.Options{})
+		b.push(firstCommit()...)
 		assert.Empty(t, b.synced().Snapshots)
 		b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"),
 			gitserver.Write(other+"/config.json", "{}"), gitserver.Write(other+"/resource.json", `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["config.json"],"attributes":{}}`))
@@ -173,15 +173,15 @@ func TestRestore(t *testing.T) {
 func TestSnapshotOfASync(t *testing.T) {
 	t.Run("none without the setting", func(t *testing.T) {
 		b := newBench(t, simulator.Options{})
-		b.push(first()...)
+		b.push(firstCommit()...)
 		b.synced()
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		assert.Empty(t, b.synced().Snapshots)
 		assert.NoDirExists(t, b.data+"/.stoker/snapshots")
 	})
 	t.Run("too large", func(t *testing.T) {
-		b := snapshots(t, simulator.Options{})
-		b.push(first()...)
+		b := newSnapshotBench(t, simulator.Options{})
+		b.push(firstCommit()...)
 		b.synced()
 		b.target.Profile.Snapshots.MaxSize = "5"
 		b.push(gitserver.Write(view, `{"one": 2}`))
@@ -190,8 +190,8 @@ func TestSnapshotOfASync(t *testing.T) {
 		assert.Equal(t, `{"one": 1}`, b.read(view))
 	})
 	t.Run("a repair", func(t *testing.T) {
-		b := snapshots(t, simulator.Options{})
-		b.push(first()...)
+		b := newSnapshotBench(t, simulator.Options{})
+		b.push(firstCommit()...)
 		b.synced()
 		b.put(view, `{"one": "edited"}`)
 		b.target.Repair = true
@@ -204,8 +204,8 @@ func TestSnapshotOfASync(t *testing.T) {
 }
 
 func TestRestoreOutlivesANewProfile(t *testing.T) {
-	b := snapshots(t, simulator.Options{})
-	b.push(first()...)
+	b := newSnapshotBench(t, simulator.Options{})
+	b.push(firstCommit()...)
 	b.synced()
 	b.push(gitserver.Write(view, `{"one": 2}`))
 	b.target.Restore = b.synced().Snapshots[0].ID

@@ -78,7 +78,7 @@ func reviewed(t *testing.T) (*bench, *validator) {
 	b.conn.Webhook = v.webhook()
 	b.target.Facts.Namespace, b.target.Facts.CRName, b.target.Facts.GatewayName = "site", "plant", "area-4"
 	b.target.Profile.Profile = "edge"
-	b.push(append(first(), gitserver.Write("projects/line/old.txt", "old"))...)
+	b.push(append(firstCommit(), gitserver.Write("projects/line/old.txt", "old"))...)
 	b.synced()
 	require.Empty(t, v.asked, "the first sync of a gateway is not asked about")
 	b.push(gitserver.Write(view, `{"one": 2}`), gitserver.Write("projects/line/new.txt", "new"), gitserver.Delete("projects/line/old.txt"))

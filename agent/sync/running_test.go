@@ -16,7 +16,7 @@ const asked = "GET /StatusPing"
 func TestVolumeAlreadyAtTarget(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.target.Start = "one"
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.synced()
 	b.gw.Requests.Reset()
 	b.synced()
@@ -57,7 +57,7 @@ func TestVolumeAlreadyAtTarget(t *testing.T) {
 
 func TestSyncedByFilesWithoutGateway(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.synced()
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.Start = "two"
@@ -69,7 +69,7 @@ func TestSyncedByFilesWithoutGateway(t *testing.T) {
 
 func TestAGatewayBefore83IsSyncedOnceItRan(t *testing.T) {
 	b := newBench(t, simulator.Options{Version: "8.1.44", ScanModule: true})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.synced()
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.Start = "two"
@@ -82,7 +82,7 @@ func TestAGatewayBefore83IsSyncedOnceItRan(t *testing.T) {
 
 func TestABackupIsOnStandbyOnceItRan(t *testing.T) {
 	p := newPair(t, simulator.Options{})
-	p.push(first()...)
+	p.push(firstCommit()...)
 	p.master.synced()
 	p.backup.standby()
 	require.NoError(t, p.backup.gw.SetState(simulator.Down))
@@ -94,7 +94,7 @@ func TestABackupIsOnStandbyOnceItRan(t *testing.T) {
 
 func TestWrittenBeforeStartSyncedAfter(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.synced()
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.Start, b.target.BeforeStart = "two", true

@@ -27,7 +27,7 @@ func project(parent string, inheritable bool) string {
 func family(t *testing.T, policy v1alpha1.DesignerSessionPolicy) *bench {
 	b := newBench(t, simulator.Options{})
 	b.target.Profile.DesignerSessionPolicy = policy
-	b.push(append(first(),
+	b.push(append(firstCommit(),
 		gitserver.Write("projects/base/project.json", project("", true)),
 		gitserver.Write("projects/child/project.json", project("base", true)),
 		gitserver.Write("projects/grandchild/project.json", project("child", false)),
@@ -125,7 +125,7 @@ func TestAHeldSyncStagesOnce(t *testing.T) {
 func TestHeldSyncRestagesNewPlan(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.target.Profile.ConflictPolicy = v1alpha1.ConflictHold
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.synced()
 	b.push(gitserver.Write(view, `{"two": 2}`), gitserver.Write(db+"/config.json", `{"url": "two"}`))
 	staged := 0

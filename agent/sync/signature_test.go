@@ -38,7 +38,7 @@ func TestOnlySignedCommitsAreDelivered(t *testing.T) {
 	}
 	t.Run("the first commit", func(t *testing.T) {
 		b, _ := begin(t)
-		b.push(first()...)
+		b.push(firstCommit()...)
 		r := b.ended(sync.Error, v1alpha1.ReasonSignatureInvalid)
 		assert.Equal(t, v1alpha1.ClassStalled, r.Class())
 		assert.Nil(t, r.Changes, "nothing is planned")
@@ -46,7 +46,7 @@ func TestOnlySignedCommitsAreDelivered(t *testing.T) {
 	})
 	t.Run("a later commit", func(t *testing.T) {
 		b, signed := begin(t)
-		good := signed(first()...)
+		good := signed(firstCommit()...)
 		b.synced()
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		unsigned := b.target.Commit
@@ -75,7 +75,7 @@ func TestOnlySignedCommitsAreDelivered(t *testing.T) {
 		b, _ := begin(t)
 		v := b.conn.Verifier
 		b.conn.Verifier = nil
-		b.push(first()...)
+		b.push(firstCommit()...)
 		b.synced()
 		b.conn.Verifier = v
 		b.synced()

@@ -19,7 +19,7 @@ func TestHandEditedResource(t *testing.T) {
 			`"lastModification":{"actor":"maria","timestamp":"2026-01-01T00:00:00Z"},"lastModificationSignature":"00ff"}}`
 	}
 	b := newBench(t, simulator.Options{Unknowns: simulator.Unknowns{SkipUnchanged: true}})
-	b.push(append(first(), gitserver.Write(viewDir+"/resource.json", signed("view.json")), gitserver.Write(db+"/resource.json", signed("config.json")))...)
+	b.push(append(firstCommit(), gitserver.Write(viewDir+"/resource.json", signed("view.json")), gitserver.Write(db+"/resource.json", signed("config.json")))...)
 	b.synced()
 	for _, edited := range []string{`{"two": 2}`, `{"three": 3}`} {
 		b.push(gitserver.Write(view, edited), gitserver.Write(db+"/config.json", edited))

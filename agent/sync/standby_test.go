@@ -99,7 +99,7 @@ func night() []gitserver.Edit {
 
 func TestBackupWritesUnreplicatedFiles(t *testing.T) {
 	p := newPair(t, simulator.Options{})
-	p.push(append(first(), night()...)...)
+	p.push(append(firstCommit(), night()...)...)
 	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, "5 replicated files")
 	assert.True(t, r.Commit.IsZero(), "the commit that is reported is never ahead of the disk")
@@ -123,7 +123,7 @@ func TestBackupWritesUnreplicatedFiles(t *testing.T) {
 
 func TestBackupSyncsAfterMaster(t *testing.T) {
 	p := newPair(t, simulator.Options{})
-	good := p.push(append(first(), gitserver.Write("config/resources/core/kept.txt", "so that the source stays"))...)
+	good := p.push(append(firstCommit(), gitserver.Write("config/resources/core/kept.txt", "so that the source stays"))...)
 	p.master.synced()
 	p.backup.standby()
 	p.push(gitserver.Write(view, `{"two": 2}`), gitserver.Delete(db+"/config.json"), gitserver.Delete(db+"/resource.json"))
@@ -140,7 +140,7 @@ func TestBackupSyncsAfterMaster(t *testing.T) {
 
 func TestFailoverActivatesBackup(t *testing.T) {
 	p := newPair(t, simulator.Options{})
-	p.push(first()...)
+	p.push(firstCommit()...)
 	p.master.synced()
 	p.backup.standby()
 
@@ -165,7 +165,7 @@ func TestReplicatedChangesOnStandby(t *testing.T) {
 	for _, b := range []*bench{p.master, p.backup} {
 		b.target.Profile.ConflictPolicy = v1alpha1.ConflictHold
 	}
-	p.push(first()...)
+	p.push(firstCommit()...)
 	p.master.synced()
 	p.backup.standby()
 	p.push(gitserver.Write(view, `{"two": 2}`))
@@ -190,7 +190,7 @@ func TestMassDeletionOnStandby(t *testing.T) {
 	for _, b := range []*bench{p.master, p.backup} {
 		b.target.Profile.Mappings = append(b.target.Profile.Mappings, v1alpha1.Mapping{Source: "schedules", Destination: external})
 	}
-	p.push(append(first(), gitserver.Write("schedules/config.json", `{}`), gitserver.Write("schedules/resource.json", listing("config.json")))...)
+	p.push(append(firstCommit(), gitserver.Write("schedules/config.json", `{}`), gitserver.Write("schedules/resource.json", listing("config.json")))...)
 	p.master.synced()
 	p.backup.standby()
 	p.push(gitserver.Rename("schedules", "calendar"))
@@ -209,7 +209,7 @@ func TestMassDeletionOnStandby(t *testing.T) {
 
 func TestLoneBackupReportsNoWriter(t *testing.T) {
 	p := newPair(t, simulator.Options{})
-	p.push(first()...)
+	p.push(firstCommit()...)
 	p.backup.gw.Redundancy.SetConfigAccess(false, false)
 	r := p.backup.ended(sync.Held, v1alpha1.ReasonNoConfigAccess)
 	assert.Contains(t, r.Message, "backup")
@@ -222,7 +222,7 @@ func TestLoneBackupReportsNoWriter(t *testing.T) {
 func TestUnreplicatedFileOnBothNodes(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	const note, beside = "projects/line/README.md", viewDir + "/notes.txt"
-	p.push(append(first(), gitserver.Write(note, "hello"), gitserver.Write(beside, "b"))...)
+	p.push(append(firstCommit(), gitserver.Write(note, "hello"), gitserver.Write(beside, "b"))...)
 	r := p.backup.ended(sync.Pending, v1alpha1.ReasonProgressing)
 	assert.Contains(t, r.Message, "5 replicated files")
 	assert.Equal(t, "hello", p.backup.read(note))
@@ -260,7 +260,7 @@ func TestPairRendersTheSame(t *testing.T) {
 // overwrite it.
 func TestDriftOnStandbyIsReported(t *testing.T) {
 	p := newPair(t, simulator.Options{})
-	p.push(append(first(), night()...)...)
+	p.push(append(firstCommit(), night()...)...)
 	p.master.synced()
 	p.backup.ended(sync.Standby, v1alpha1.ReasonStandby)
 	p.backup.put(view, `{"mine": 1}`)
@@ -278,7 +278,7 @@ func TestDriftOnStandbyIsReported(t *testing.T) {
 // The API is not available before the gateway starts, so the agent reads the role from redundancy.xml.
 func TestStoppedBackupByFile(t *testing.T) {
 	p := newPair(t, simulator.Options{})
-	p.push(append(first(), night()...)...)
+	p.push(append(firstCommit(), night()...)...)
 	require.NoError(t, p.backup.gw.SetState(simulator.Down))
 	p.backup.target.BeforeStart = true
 	p.backup.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
@@ -298,7 +298,7 @@ func TestUnreadableRedundancyFileIsANote(t *testing.T) {
 	require.NoError(t, b.gw.Canaries.Record())
 	require.NoError(t, b.gw.SetState(simulator.Down))
 	b.target.BeforeStart = true
-	b.push(first()...)
+	b.push(firstCommit()...)
 	r := b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
 	require.Len(t, r.Notes, 1)
 	assert.Contains(t, r.Notes[0], "redundancy.xml")

@@ -93,8 +93,8 @@ func (b *bench) push(edits ...gitserver.Edit) plan.ID {
 	return id
 }
 
-// first returns the edits of the first commit of most tests: a project with a view, and a database connection.
-func first() []gitserver.Edit {
+// firstCommit returns the edits of the first commit of most tests: a project with a view, and a database connection.
+func firstCommit() []gitserver.Edit {
 	resource := func(file string) string {
 		return `{"scope":"G","version":1,"restricted":false,"overridable":true,"files":["` + file + `"],"attributes":{}}`
 	}
@@ -140,7 +140,7 @@ func (b *bench) read(path string) string {
 
 func TestScanOnlyChangedTrees(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.gw.Requests.Reset()
 	r := b.synced()
 	assert.Equal(t, []string{"line"}, r.Projects)
@@ -167,7 +167,7 @@ func TestScanOnlyChangedTrees(t *testing.T) {
 
 func TestFilesMoveUnderScanLock(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.gw.Requests.Reset()
 	r := b.synced()
 	assert.Empty(t, r.Notes)
@@ -185,7 +185,7 @@ func TestForeignScanLockIsANote(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, o)
 			require.NoError(t, b.gw.Locks.Hold("projects", "Designer of Maria", time.Minute))
-			b.push(first()...)
+			b.push(firstCommit()...)
 			r := b.synced()
 			require.Len(t, r.Notes, 1)
 			assert.Contains(t, r.Notes[0], "without the gateway's projects scan lock")
@@ -196,7 +196,7 @@ func TestForeignScanLockIsANote(t *testing.T) {
 // A failed apply is rolled back and followed by the scan that releases the lock.
 func TestFailedApplyIsRolledBack(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	good := b.push(first()...)
+	good := b.push(firstCommit()...)
 	b.synced()
 	b.push(gitserver.Write(db+"/config.json", `{"url": "new"}`), gitserver.Write("projects/line/zz.json", "{}"))
 	line, away := filepath.Join(b.data, "projects/line"), filepath.Join(b.data, "projects/away")
@@ -235,7 +235,7 @@ func TestWriteDuringSync(t *testing.T) {
 		t.Run(string(policy), func(t *testing.T) {
 			b := newBench(t, simulator.Options{})
 			b.target.Profile.ConflictPolicy = policy
-			good := b.push(first()...)
+			good := b.push(firstCommit()...)
 			b.synced()
 			b.push(gitserver.Write(view, `{"two": 2}`), gitserver.Write("projects/line/zz.json", "{}"))
 			b.engine.Progress = func(step string, _, _ int) {
@@ -263,7 +263,7 @@ func TestWriteDuringSync(t *testing.T) {
 // A data directory restored from a backup is a different directory, so the agent must open it again.
 func TestReplacedDataDirectoryIsReopened(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.synced()
 	require.NoError(t, os.Rename(b.data, b.data+".old"))
 	require.NoError(t, os.MkdirAll(filepath.Join(b.data, "config/resources/core"), 0o755))
@@ -280,7 +280,7 @@ func TestReplacedDataDirectoryIsReopened(t *testing.T) {
 func TestSyncBeforeGatewayStart(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	require.NoError(t, b.gw.SetState(simulator.Down))
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.target.BeforeStart = true
 	b.gw.Requests.Reset()
 	b.ended(sync.Applied, v1alpha1.ReasonWaitingForGateway)
@@ -301,7 +301,7 @@ func TestStartingGatewayIsNotScanned(t *testing.T) {
 		t.Run(string(state), func(t *testing.T) {
 			b := newBench(t, simulator.Options{})
 			require.NoError(t, b.gw.SetState(state))
-			b.push(first()...)
+			b.push(firstCommit()...)
 			b.ended(sync.Pending, reason)
 			assert.Empty(t, b.read(view))
 			require.NoError(t, b.gw.SetState(simulator.Running))
@@ -314,7 +314,7 @@ func TestStartingGatewayIsNotScanned(t *testing.T) {
 func TestUntrustedGatewayCertificate(t *testing.T) {
 	b := newBench(t, simulator.Options{TLS: &simulator.TLSOptions{Names: []string{"gw.example"}}})
 	b.connect(ignition.Config{URL: b.gw.TLSURL()})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.ended(sync.Error, v1alpha1.ReasonGatewayUnreachable)
 	assert.Empty(t, b.read(view))
 	b.connect(ignition.Config{URL: b.gw.TLSURL(), TLS: ignition.TLS{ServerName: "gw.example", CA: func() ([]byte, error) { return b.gw.CA(), nil }}})
@@ -323,7 +323,7 @@ func TestUntrustedGatewayCertificate(t *testing.T) {
 
 func TestFailedScanStaysPending(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	commit := b.push(first()...)
+	commit := b.push(firstCommit()...)
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "POST /data/api/v1/scan/projects", Status: 400}))
 	r := b.sync()
 	assert.Equal(t, sync.Error, r.Phase, r.String())
@@ -340,7 +340,7 @@ func TestFailedScanStaysPending(t *testing.T) {
 
 func TestMissingConfigResourceIsNotSynced(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	require.NoError(t, b.gw.Faults.Add(simulator.Fault{Route: "GET /data/api/v1/resources/names/ignition/database-connection", Status: 200, Body: `{"items":[],"metadata":{"total":0,"matching":0}}`}))
 	r := b.ended(sync.Error, v1alpha1.ReasonVerificationFailed)
 	assert.Contains(t, r.Message, "ignition/database-connection/db")
@@ -352,7 +352,7 @@ func TestMissingConfigResourceIsNotSynced(t *testing.T) {
 func TestGatewayLogErrorsInReport(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	b.gw.Logs.Error("Old.Logger", "from before")
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.engine.Progress = func(step string, _, _ int) {
 		if step == "verify" {
 			for i := range 12 {
@@ -370,7 +370,7 @@ func TestGatewayLogErrorsInReport(t *testing.T) {
 
 func TestFileSizeLimit(t *testing.T) {
 	b := newBench(t, simulator.Options{})
-	b.push(append(first(), gitserver.Write("projects/line/big.bin", strings.Repeat("x", 1<<20+1)))...)
+	b.push(append(firstCommit(), gitserver.Write("projects/line/big.bin", strings.Repeat("x", 1<<20+1)))...)
 	r := b.ended(sync.Error, v1alpha1.ReasonLimitExceeded)
 	assert.Contains(t, r.Message, "big.bin")
 	assert.Contains(t, r.Message, "max-blob")
@@ -381,7 +381,7 @@ func TestADryRunWritesNothingAtAll(t *testing.T) {
 	b := newBench(t, simulator.Options{})
 	require.NoError(t, os.RemoveAll(filepath.Join(b.data, ".ignition-seed-complete")))
 	before := list(t, b.data)
-	b.push(first()...)
+	b.push(firstCommit()...)
 	b.target.Profile.DryRun = true
 	r := b.ended(sync.Pending, v1alpha1.ReasonDryRun)
 	assert.True(t, r.DryRun)
@@ -399,7 +399,7 @@ func TestADryRunWritesNothingAtAll(t *testing.T) {
 // Once files are written, the agent finishes the scan even if it is stopped, because the scan releases the gateway's lock.
 func TestAStopAfterTheFilesMovedStillScans(t *testing.T) {
 	b := newBench(t, simulator.Options{ScanDelay: 200 * time.Millisecond})
-	b.push(first()...)
+	b.push(firstCommit()...)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	b.engine.Progress = func(step string, _, _ int) {

@@ -34,7 +34,7 @@ func behind(t *testing.T, policy v1alpha1.ConflictPolicy, base, slept, then []gi
 	for _, b := range []*bench{p.master, p.backup} {
 		b.target.Profile.ConflictPolicy = policy
 	}
-	p.push(append(first(), base...)...)
+	p.push(append(firstCommit(), base...)...)
 	p.master.synced()
 	p.backup.standby()
 	p.push(slept...)
@@ -86,7 +86,7 @@ func TestReplicatedFileIsNoEdit(t *testing.T) {
 func TestTakeoverAfterReplication(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
-	p.push(first()...)
+	p.push(firstCommit()...)
 	p.master.synced()
 	p.backup.standby()
 	p.Pause(true)
@@ -111,7 +111,7 @@ func TestReplicatedDriftIsReported(t *testing.T) {
 	p := newPair(t, simulator.Options{})
 	now := time.Now()
 	p.backup.engine.Now = func() time.Time { return now }
-	p.push(append(first(), night()...)...)
+	p.push(append(firstCommit(), night()...)...)
 	p.master.synced()
 	p.backup.standby()
 	p.master.put(view, `{"mine": 1}`)
@@ -149,7 +149,7 @@ func TestReplicatedDriftIsReported(t *testing.T) {
 func TestReplicatedFileIsReported(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
-	p.push(append(first(), gitserver.Write("config/resources/core/kept.txt", "so that the source stays"))...)
+	p.push(append(firstCommit(), gitserver.Write("config/resources/core/kept.txt", "so that the source stays"))...)
 	p.master.synced()
 	assert.NotContains(t, p.backup.standby().Message, "the pair copied", "the first files belong to no pair")
 	p.push(gitserver.Write(second+"/view.json", `{"bad": 1}`), gitserver.Write(second+"/resource.json", listing("view.json")))
@@ -177,7 +177,7 @@ func TestReplicatedFileIsReported(t *testing.T) {
 func TestActiveBackupWithoutRole(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
-	p.push(first()...)
+	p.push(firstCommit()...)
 	p.Failover(true)
 	p.backup.synced()
 	p.backup.put(view, `{"mine": 1}`)

@@ -40,7 +40,7 @@ func TestNewBackupBesideDrift(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	now := p.clocked()
-	p.push(first()...)
+	p.push(firstCommit()...)
 	p.master.synced()
 	p.edit(view, `{"mine": 1}`)
 	assert.Contains(t, waiting(p.backup).Message, viewDir)
@@ -67,7 +67,7 @@ func TestEditedViewIsDriftOnStandby(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	now := p.clocked()
-	p.push(first()...)
+	p.push(firstCommit()...)
 	p.master.synced()
 	p.backup.standby()
 	p.push(gitserver.Write(second+"/view.json", `{"two": 2}`), gitserver.Write(second+"/resource.json", listing("view.json")))
@@ -95,7 +95,7 @@ func TestUnrecordedFileOfPairIsNotDrift(t *testing.T) {
 			*now = now.Add(4 * time.Minute)
 		}
 	}
-	p.push(first()...)
+	p.push(firstCommit()...)
 	p.master.synced() // the backup's agent misses this commit
 	p.push(gitserver.Write(view, `{"two": 2}`), gitserver.Write(second+"/view.json", `{}`), gitserver.Write(second+"/resource.json", listing("view.json")))
 	look("the second view is not there")
@@ -131,7 +131,7 @@ func TestActiveNodeFileIsDriftOnStandby(t *testing.T) {
 		b.put(view, `{"of": "the plant"}`)
 		b.put(viewDir+"/resource.json", listing("view.json"))
 	}
-	p.push(first()...)
+	p.push(firstCommit()...)
 	p.master.synced()
 	assert.Equal(t, `{"of": "the plant"}`, p.master.read(view))
 	waiting(p.backup)
@@ -148,7 +148,7 @@ func TestLateViewUnderMirror(t *testing.T) {
 		b.target.Profile.Prune = v1alpha1.PruneMirror
 		b.target.Profile.Mappings = []v1alpha1.Mapping{{Source: "projects", Destination: "projects"}}
 	}
-	p.push(first()...)
+	p.push(firstCommit()...)
 	p.master.synced()
 	p.backup.standby()
 	p.push(gitserver.Write(view, `{"two": 2}`))
@@ -167,7 +167,7 @@ func TestDriftWaitsTogether(t *testing.T) {
 	ofPairs(t)
 	p := newPair(t, simulator.Options{})
 	now := p.clocked()
-	p.push(first()...)
+	p.push(firstCommit()...)
 	p.master.synced()
 	p.backup.standby()
 	p.push(gitserver.Write(second+"/view.json", `{"two": 2}`), gitserver.Write(second+"/resource.json", listing("view.json")))

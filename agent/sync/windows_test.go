@@ -23,7 +23,7 @@ func TestMaintenanceWindows(t *testing.T) {
 		b.engine.Now = func() time.Time { return now }
 		b.target.Facts.GatewayName = "area-4"
 		b.target.Profile.Windows = []v1alpha1.MaintenanceWindow{{Name: "nights", Schedule: "0 22 * * *", Duration: "8h", Gateways: []string{"area-*"}}}
-		b.push(first()...)
+		b.push(firstCommit()...)
 		b.synced() // the first sync of a gateway does not wait
 		b.push(gitserver.Write(view, `{"one": 2}`))
 		return b
