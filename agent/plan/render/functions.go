@@ -3,6 +3,7 @@ package render
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"text/template"
@@ -122,25 +123,31 @@ func (m *meter) println(args ...any) (string, error) {
 	return fmt.Sprintln(args...), nil
 }
 
-// printf is fmt.Sprintf with widths of at most three digits. It estimates the cost first: no argument is longer than
-// the longest, and no verb writes more than five bytes for one ("% #x").
+// printfVerb matches a verb of fmt with a width and a precision of at most three digits, neither of which is an argument (*).
+var printfVerb = regexp.MustCompile(`^%[-+# 0]*(\[[0-9]{1,3}\])?[0-9]{0,3}(\.[0-9]{0,3})?(\[[0-9]{1,3}\])?([^-+# 0-9.*\[]|$)`)
+
+// maxPadded is the number of bytes that a verb writes for a number at most: the 309 digits of the largest float64, a sign, a point
+// and 999 decimals. Padding to a width of 999 is shorter.
+const maxPadded = 1310
+
+// printf is fmt.Sprintf for formats whose verbs match printfVerb. It accounts for the text first: no verb writes more than five
+// bytes for one byte of its argument ("% #x"), or more than maxPadded if that is longer.
 func (m *meter) printf(format string, args ...any) (string, error) {
 	longest, err := m.scalars(args)
 	if err != nil {
 		return "", err
 	}
-	digits := 0
-	for i := range len(format) {
-		if c := format[i]; c < '0' || c > '9' {
-			digits = 0
-		} else if digits++; digits > 3 {
-			return "", errors.New("printf: a width has at most three digits")
+	verbs, rest := 0, format
+	for i := strings.IndexByte(rest, '%'); i >= 0; i = strings.IndexByte(rest, '%') {
+		rest = rest[i:]
+		v := printfVerb.FindString(rest)
+		if v == "" {
+			return "", fmt.Errorf("printf: %.20q does not begin with a verb: width and precision are numbers of at most three digits; for a percent sign, write %%%%", rest)
 		}
-		if format[i] == '*' {
-			return "", errors.New("printf: a width must be written as a number")
-		}
+		rest = rest[len(v):]
+		verbs++
 	}
-	if err := m.charge(len(format) + strings.Count(format, "%")*(5*longest+1000)); err != nil {
+	if err := m.charge(len(format) + verbs*(5*longest+maxPadded)); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf(format, args...), nil
