@@ -113,7 +113,7 @@ func validateHealthCheck(at *field.Path, c *v1alpha1.HealthCheck) field.ErrorLis
 	}
 	switch {
 	case utf8.RuneCountInString(c.CABundle) > maxBundle:
-		errs = append(errs, field.TooLong(at.Child("caBundle"), "", maxBundle))
+		errs = append(errs, field.TooLongCharacters(at.Child("caBundle"), "", maxBundle))
 	case c.CABundle != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(c.CABundle)):
 		errs = append(errs, field.Invalid(at.Child("caBundle"), "", "contains no certificate; write certificates as PEM"))
 	}

@@ -69,7 +69,7 @@ func validateBranches(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorLis
 	sample := branchField.ReplaceAllString(template, "x")
 	switch problem := syntax.RefProblem(sample); {
 	case utf8.RuneCountInString(template) > syntax.MaxRef:
-		errs = append(errs, field.TooLong(target, nil, syntax.MaxRef))
+		errs = append(errs, field.TooLongCharacters(target, "", syntax.MaxRef))
 	case template == b.BaseBranch:
 		errs = append(errs, fielderr.Invalid(target, template, "must differ from baseBranch"))
 	case problem != "" && !strings.Contains(sample, "{{"): // the agent checks templates with other fields
@@ -90,7 +90,7 @@ func validatePRLabels(path *field.Path, labels []string) field.ErrorList {
 		case label == "":
 			errs = append(errs, field.Required(path.Index(i), "write a label, or remove the line"))
 		case utf8.RuneCountInString(label) > maxPRLabel:
-			errs = append(errs, field.TooLong(path.Index(i), nil, maxPRLabel))
+			errs = append(errs, field.TooLongCharacters(path.Index(i), "", maxPRLabel))
 		}
 	}
 	return errs
@@ -140,9 +140,9 @@ func validateAuthors(path *field.Path, authors map[string]v1alpha1.Author) field
 		author := string(authors[user])
 		switch {
 		case utf8.RuneCountInString(user) > maxAuthor:
-			errs = append(errs, field.TooLong(path, nil, maxAuthor))
+			errs = append(errs, field.TooLongCharacters(path, "", maxAuthor))
 		case utf8.RuneCountInString(author) > maxAuthor:
-			errs = append(errs, field.TooLong(member(path, user), nil, maxAuthor))
+			errs = append(errs, field.TooLongCharacters(member(path, user), "", maxAuthor))
 		case !authorRegexp.MatchString(author):
 			errs = append(errs, fielderr.Invalid(member(path, user), author, "use the form Name <mail@host>"))
 		}

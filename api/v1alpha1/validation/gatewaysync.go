@@ -153,7 +153,7 @@ func optional(path *field.Path, value, pattern string, maxLength int, advice str
 	case value == "":
 		return nil
 	case utf8.RuneCountInString(value) > maxLength:
-		return field.ErrorList{field.TooLong(path, value, maxLength)}
+		return field.ErrorList{field.TooLongCharacters(path, value, maxLength)}
 	case !regexp.MustCompile(pattern).MatchString(value):
 		return field.ErrorList{fielderr.Invalid(path, value, advice)}
 	}
@@ -171,7 +171,7 @@ func validatePatterns(path *field.Path, patterns []string, maxItems, maxLength i
 		case p == "":
 			errs = append(errs, field.Required(path.Index(i), "write a pattern, or remove the line"))
 		case utf8.RuneCountInString(p) > maxLength:
-			errs = append(errs, field.TooLong(path.Index(i), p, maxLength))
+			errs = append(errs, field.TooLongCharacters(path.Index(i), p, maxLength))
 		case problem != "":
 			errs = append(errs, fielderr.Invalid(path.Index(i), p, problem))
 		}

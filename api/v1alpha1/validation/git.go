@@ -55,7 +55,7 @@ func validateRepo(path *field.Path, repo string) field.ErrorList {
 	case repo == "":
 		return field.ErrorList{field.Required(path, "name the URL of the repository")}
 	case utf8.RuneCountInString(repo) > maxURL:
-		return field.ErrorList{field.TooLong(path, nil, maxURL)}
+		return field.ErrorList{field.TooLongCharacters(path, "", maxURL)}
 	case !repoRegexp.MatchString(repo):
 		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, "is not a URL that Stoker reads; use https://host/path, ssh://host/path, user@host:path, http://, file:///path or an absolute path")}
 	}

@@ -100,7 +100,7 @@ func validateVars(path *field.Path, vars map[string]v1alpha1.VarValue) field.Err
 			errs = append(errs, fielderr.Invalid(path, name, "the name of a variable has from 1 to 128 characters"))
 		}
 		if utf8.RuneCountInString(string(vars[name])) > maxValue {
-			errs = append(errs, field.TooLong(member(path, name), nil, maxValue))
+			errs = append(errs, field.TooLongCharacters(member(path, name), "", maxValue))
 		}
 	}
 	return errs
@@ -146,11 +146,14 @@ func validatePatch(path *field.Path, mapping v1alpha1.MappingType, p *v1alpha1.P
 		return append(errs, field.TooMany(set, n, maxSet))
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.Set)) {
-		if utf8.RuneCountInString(key) > maxSetKey || !setKey.MatchString(key) {
+		switch {
+		case utf8.RuneCountInString(key) > maxSetKey:
+			errs = append(errs, field.TooLongCharacters(set, key, maxSetKey))
+		case !setKey.MatchString(key):
 			errs = append(errs, fielderr.Invalid(set, key, `is not the path of a value; join members with dots, and write a literal . | # @ * ? or \ with a \ before it`))
 		}
 		if utf8.RuneCountInString(string(p.Set[key])) > maxValue {
-			errs = append(errs, field.TooLong(member(set, key), nil, maxValue))
+			errs = append(errs, field.TooLongCharacters(member(set, key), "", maxValue))
 		}
 	}
 	return errs
@@ -160,12 +163,12 @@ func validatePatchFile(path *field.Path, mapping v1alpha1.MappingType, file stri
 	switch {
 	case file == "" && mapping == v1alpha1.MappingDir:
 		return field.ErrorList{field.Required(path, "name the files of the folder to patch")}
-	case file == "":
+	case file == "": // without a type, git decides whether the source is a file
 		return nil
 	case mapping == v1alpha1.MappingFile:
 		return field.ErrorList{field.Forbidden(path, "a patch of a file mapping must not name a file: it patches the mapped file")}
 	case utf8.RuneCountInString(file) > maxPattern:
-		return field.ErrorList{field.TooLong(path, nil, maxPattern)}
+		return field.ErrorList{field.TooLongCharacters(path, "", maxPattern)}
 	case !fileRegexp.MatchString(file) || !utf8.ValidString(file):
 		return field.ErrorList{fielderr.Invalid(path, file, "is not relative to the destination; leave out .. and . between slashes, a / at either end, and control characters")}
 	}

@@ -208,6 +208,43 @@ func assertLocal(t *testing.T, p string) {
 	assert.True(t, joined == root || strings.HasPrefix(joined, root+"/"), "%q", p)
 }
 
+func TestLengthsAreInCharacters(t *testing.T) {
+	longest, tooLong := strings.Repeat("ä", 4096), strings.Repeat("ä", 4097)
+	for name, c := range map[string]struct {
+		profile v1alpha1.SyncProfile
+		want    string
+	}{
+		"variable":         {v1alpha1.SyncProfile{Vars: map[string]v1alpha1.VarValue{"a": v1alpha1.VarValue(longest)}}, ""},
+		"long variable":    {v1alpha1.SyncProfile{Vars: map[string]v1alpha1.VarValue{"a": v1alpha1.VarValue(tooLong)}}, "may not be more than 4096 characters"},
+		"patch value":      {patchOf("a", longest), ""},
+		"long patch value": {patchOf("a", tooLong), "may not be more than 4096 characters"},
+		"patch key":        {patchOf(strings.Repeat("ä", 512), "x"), ""},
+		"long patch key":   {patchOf(strings.Repeat("ä", 513), "x"), "may not be more than 512 characters"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gs := smallest()
+			if c.profile.Mappings == nil {
+				c.profile.Mappings = []v1alpha1.Mapping{{Source: "a", Destination: "a"}}
+			}
+			gs.Spec.Sync.Profiles = map[string]v1alpha1.SyncProfile{"p": c.profile}
+			errs := validation.GatewaySync(gs)
+			if c.want == "" {
+				assert.Empty(t, errs)
+				return
+			}
+			require.Len(t, errs, 1)
+			assert.Equal(t, field.ErrorTypeTooLong, errs[0].Type)
+			assert.Equal(t, c.want, errs[0].Detail)
+		})
+	}
+}
+
+// patchOf returns a profile that sets one value of a file.
+func patchOf(key, value string) v1alpha1.SyncProfile {
+	return v1alpha1.SyncProfile{Mappings: []v1alpha1.Mapping{{Source: "a", Destination: "a", Type: v1alpha1.MappingDir,
+		Patches: []v1alpha1.Patch{{File: "x.json", Set: map[string]v1alpha1.PatchValue{key: v1alpha1.PatchValue(value)}}}}}}
+}
+
 func TestErrorsHaveOneOrder(t *testing.T) {
 	gs := smallest()
 	gs.Spec.Alerting = &v1alpha1.AlertingSpec{Webhooks: []v1alpha1.AlertWebhook{{

@@ -22,7 +22,7 @@ func validateValidation(path *field.Path, gs *v1alpha1.GatewaySync) field.ErrorL
 	case w.URL == "":
 		errs = append(errs, field.Required(at, "name the URL of the service"))
 	case utf8.RuneCountInString(w.URL) > maxURL:
-		errs = append(errs, field.TooLong(at, nil, maxURL))
+		errs = append(errs, field.TooLongCharacters(at, "", maxURL))
 	case !webhookURLRegexp.MatchString(w.URL):
 		errs = append(errs, field.Invalid(at, field.OmitValueType{}, "use https://host/path, without credentials")) // the value may contain some
 	}
