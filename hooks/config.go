@@ -39,7 +39,7 @@ rights of their caller: in a shell, a CI job, a CronJob or a hook of Argo CD. On
 		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
 	for _, sub := range []*cobra.Command{newConfigRenderCommand(c), newConfigDiffCommand(c), newConfigApplyCommand(c), newConfigPruneCommand(c), newConfigStatusCommand(c), newConfigRunCommand(c)} {
-		sub.Args = explainArgs(sub.Args)
+		sub.Args = explainArgs(sub.Args, "ConfigSync")
 		command.AddCommand(sub)
 	}
 	return command

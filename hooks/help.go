@@ -53,14 +53,14 @@ func newVersionCommand(c *cli) *cobra.Command {
 }
 
 // explainArgs returns a check of the number of arguments that accepts what check accepts. Its errors show the form of the
-// command.
-func explainArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+// command. kind is the kind of the object that the first argument names.
+func explainArgs(check cobra.PositionalArgs, kind string) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		switch err := check(command, args); {
 		case err == nil:
 			return nil
 		case len(args) == 0:
-			return fmt.Errorf("%s: missing the name of a GatewaySync", command.Use)
+			return fmt.Errorf("%s: missing the name of a %s", command.Use, kind)
 		}
 		return fmt.Errorf("%s: too many arguments", command.Use)
 	}

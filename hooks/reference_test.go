@@ -230,6 +230,9 @@ func TestUsageErrors(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "nothing"))
 	for line, want := range map[string]string{
 		"set-ref":                  "set-ref NAME [REF]: missing the name of a GatewaySync\nSee 'stoker set-ref --help'\n",
+		"config apply":             "apply NAME: missing the name of a ConfigSync\nSee 'stoker config apply --help'\n",
+		"config prune":             "prune NAME: missing the name of a ConfigSync\nSee 'stoker config prune --help'\n",
+		"config status a b":        "status [NAME]: too many arguments\nSee 'stoker config status --help'\n",
 		"set-ref line v1 v2":       "set-ref NAME [REF]: too many arguments\nSee 'stoker set-ref --help'\n",
 		"check line":               "check: too many arguments\nSee 'stoker check --help'\n",
 		"wait line --patience":     "unknown flag: --patience\nSee 'stoker wait --help'\n",

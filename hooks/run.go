@@ -79,14 +79,15 @@ func exitCodeOf(ctx context.Context, err error) int {
 	}
 	_, invalid := errors.AsType[*request.InvalidError](err)
 	switch {
-	// Other clients wrote the object at each of many attempts, or it was deleted and created again.
+	// The user interrupted the command, the API server does not answer, other clients wrote the object at each of many attempts, or
+	// the object was deleted and created again.
 	case ctx.Err() != nil, unavailable(err), apierrors.IsConflict(err), errors.Is(err, request.ErrReplaced):
 		return exitRetry
 	case invalid:
 		return exitUsage
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return exitForbidden
-	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded), errors.Is(err, request.ErrTooEarly):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, request.ErrTooEarly):
 		return exitTimeout
 	}
 	return exitFailed
@@ -155,7 +156,7 @@ unavailable (try again).`,
 	} {
 		for _, command := range commands {
 			command.GroupID = group
-			command.Args = explainArgs(command.Args)
+			command.Args = explainArgs(command.Args, "GatewaySync")
 			root.AddCommand(command)
 		}
 	}
