@@ -18,8 +18,8 @@ import (
 // configLease is the name of the Lease that elects the replica that applies.
 const configLease = "stoker-configsync"
 
-// cacheSize bounds the git objects that are kept between runs, in bytes. The chart gives the program 1 GiB for them and for what
-// runs fetch.
+// cacheSize bounds the git objects that are kept between runs, in bytes. The volume of the chart (configSync.temporary) holds 1 GiB
+// for them and for what runs fetch.
 const cacheSize = 256 << 20
 
 func newConfigRunCommand(c *cli) *cobra.Command {
@@ -33,8 +33,10 @@ annotations, when a GatewaySync that it follows or an object that it depends on 
 the Lease stoker-configsync in the namespace of the command elects it.
 
 Each run has the rights of the ServiceAccount that the ConfigSync names, of its own namespace and of no other. The caller needs the
-verb impersonate on that account. Its own rights serve for the status, the finalizer and Events: get, list, watch and patch for
-configsyncs, get, list and watch for gatewaysyncs, update for configsyncs/status, create for events of events.k8s.io, and get for namespaces.`,
+verb impersonate on that account. Its own rights serve for the status, the finalizer, Events and the election: get, list, watch and
+patch for configsyncs, get, list and watch for gatewaysyncs, update for configsyncs/status and configsyncs/finalizers, create for
+events of events.k8s.io, and get for namespaces; in its own namespace, create for leases, and get and update for the Lease
+stoker-configsync.`,
 		Example: `  stoker config run --watch-namespace plant`,
 		Args:    cobra.NoArgs,
 	}
