@@ -87,7 +87,7 @@ func TestProofNeedsItsSecret(t *testing.T) {
 			require.True(t, ok)
 			assert.True(t, c.Verify(p, []byte(body), secrets("key"), MaxValues))
 			assert.True(t, c.Verify(p, []byte(body), secrets("old", "key"), MaxValues))
-			assert.True(t, c.Verify(p, []byte(body), secrets("1", "2", "3", "4", "key"), MaxValues), "more than expected count, too")
+			assert.True(t, c.Verify(p, []byte(body), secrets("1", "2", "3", "4", "key"), MaxValues), "values beyond MaxValues count, too")
 			for name, none := range map[string][]secret.String{
 				"no secret": nil, "empty secret": secrets(""), "other end": secrets("kex"), "shorter": secrets("ke"), "with a space": secrets("key "),
 				"three empty secrets": make([]secret.String, 3),
@@ -134,17 +134,26 @@ func TestWhatCannotBeRightIsNoProof(t *testing.T) {
 func TestR5IdentityTokenIsNoSecret(t *testing.T) {
 	c := NewChecker()
 	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
-	for name, algorithm := range map[string]string{"unsigned": "none", "signed with the secret": "HS256", "signed with another key": "RS256"} {
+	for name, jwt := range map[string]struct{ algorithm, key string }{
+		"unsigned":                {"none", ""},
+		"signed with the secret":  {"HS256", "key"},
+		"signed with another key": {"HS256", "other"},
+		"RS256 by the secret":     {"RS256", "key"}, // a verifier that mixes up algorithms would take the secret for a public key
+	} {
 		t.Run(name, func(t *testing.T) {
 			for claimed, claims := range map[string]string{
 				"user":            `{"iss":"https://accounts.example.com","aud":"stoker-receiver","sub":"ci","email":"ci@example.com","exp":4102444800}`,
 				"service account": `{"iss":"https://kubernetes.default.svc","aud":["stoker-receiver"],"sub":"system:serviceaccount:plant:default"}`,
 				"nothing":         `{}`,
 			} {
-				token := part(`{"alg":"`+algorithm+`","typ":"JWT"}`) + "." + part(claims)
-				h := hmac.New(sha256.New, []byte("key"))
-				h.Write([]byte(token))
-				token += "." + base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+				token := part(`{"alg":"`+jwt.algorithm+`","typ":"JWT"}`) + "." + part(claims)
+				signature := ""
+				if jwt.key != "" {
+					h := hmac.New(sha256.New, []byte(jwt.key))
+					h.Write([]byte(token))
+					signature = string(h.Sum(nil))
+				}
+				token += "." + part(signature)
 				for header, value := range map[string]string{"Authorization": "Bearer " + token, "X-Gitlab-Token": token} {
 					t.Run(claimed+" in "+header, func(t *testing.T) {
 						p, ok := Read(http.Header{header: {value}})
@@ -191,6 +200,7 @@ func TestSecretsInFilesAreReadAgain(t *testing.T) {
 		later("S3CR3T-1", "S3CR3T-2", "S3CR3T-3")
 		write(a, "S3CR3T-4")
 		later("S3CR3T-4", "S3CR3T-2", "S3CR3T-3")
+		// A file that cannot be read keeps its values. An empty file loses them, which revokes the secret.
 		require.NoError(t, os.Remove(a))
 		later("S3CR3T-4", "S3CR3T-2", "S3CR3T-3")
 		write(b, "")
