@@ -96,7 +96,7 @@ func TestOldBuildsAreRemoved(t *testing.T) {
 	assert.DirExists(t, other, "it is another thing")
 }
 
-func TestDefaultVersion(t *testing.T) {
+func TestVersionsOfNestedModules(t *testing.T) {
 	c := cache(t)
 	for version, file := range kubernetesMods {
 		mod, err := os.ReadFile(filepath.Join(c.SourceDir, "test", "cluster", "kubernetes", file))
@@ -126,7 +126,7 @@ func TestBuildKey(t *testing.T) {
 	second, err := c.key([]string{"x", "y"}, file)
 	require.NoError(t, err)
 	assert.NotEqual(t, first, second)
-	assert.NotEqual(t, second, moved)
+	assert.NotEqual(t, first, moved, "the parts are delimited")
 }
 
 // The dependencies of Kubernetes and of the other cluster programs must stay in nested modules.
