@@ -222,7 +222,7 @@ func TestUploadFaults(t *testing.T) {
 	assert.Len(t, m.Objects(), 2)
 }
 
-// The uploader goes on by itself, and a snapshot that is gone is not waited for.
+// The uploader retries by itself, and skips snapshots that the volume no longer has.
 func TestUploadInTheBackground(t *testing.T) {
 	s, m := newSite(t), &archivetest.Memory{}
 	s.keep = 2
@@ -255,8 +255,8 @@ func TestUploadInTheBackground(t *testing.T) {
 	<-u.Done()
 }
 
-// The data directory is only read, and large files are not held in memory.
-func TestUploadOfALargeFile(t *testing.T) {
+// Write makes an archive without a copy on the volume, and without holding large files in memory.
+func TestArchiveOfALargeFile(t *testing.T) {
 	s := newSite(t)
 	large := strings.Repeat("0123456789abcdef", 4<<20) // 64 MiB
 	s.sync(map[string]string{"projects/p/large": large, "projects/p/a": "1"})
@@ -277,7 +277,7 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// The metric that an alert watches also counts what a bucket lacks that cannot be listed, and nothing once there is no bucket.
+// The metric that an alert watches counts pending uploads also while the bucket cannot be listed. Without a job it is 0.
 func TestPendingUploads(t *testing.T) {
 	s, m := newSite(t), &archivetest.Memory{}
 	s.sync(first)
@@ -333,7 +333,7 @@ func TestUploadOfBackups(t *testing.T) {
 		return nil
 	})
 	require.ErrorContains(t, u.Pass(t.Context(), j), "no space")
-	assert.Equal(t, []string{id + ".json", id + ".tar.gz"}, stored(m), "a backup that fails holds no archive")
+	assert.Equal(t, []string{id + ".json", id + ".tar.gz"}, stored(m), "a backup that cannot be uploaded does not delay the archive")
 	assert.Equal(t, []int{2, 2}, []int{failed, pending})
 	m.Fail(nil)
 	require.NoError(t, u.Pass(t.Context(), j))

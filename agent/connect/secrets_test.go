@@ -26,7 +26,7 @@ func write(t *testing.T, name, content string) string {
 
 func ref(name, key string) v1alpha1.SecretKeyRef { return v1alpha1.SecretKeyRef{Name: name, Key: key} }
 
-// C7: an error about a secret names the place of the secret, never its value.
+// A secret is read again each time. An error names the secret and how to give it.
 func TestSecretFilesAreReread(t *testing.T) {
 	dir := t.TempDir()
 	s := LocalSecrets{Dir: dir, Files: map[string]string{"git/token": write(t, filepath.Join(t.TempDir(), "token"), "S3CR3T-1\n")}}
@@ -55,10 +55,6 @@ func TestUnmountedSecretNeedsRestart(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "S3CR3T-1", v.Reveal())
 
-	assert.Equal(t, []string{filepath.Join(dir, "git", "..data")}, m.FilesToWatch())
-	assert.Equal(t, []string{"/a", "/b"}, Mounted{Files: map[secretrefs.Field]string{secretrefs.GitCA: "/b", secretrefs.GitToken: "/a", secretrefs.GitSSHKey: "/none/c"}}.FilesToWatch())
-	assert.Empty(t, Mounted{Dir: filepath.Join(dir, "none")}.FilesToWatch())
-
 	_, err = m.Read(secretrefs.GitToken, ref("git", "password"))
 	require.ErrorContains(t, err, "no key password of Secret git")
 	assert.NotEqual(t, v1alpha1.ReasonPodRestartNeeded, failure.Reason(err, ""), "a user may create the key")
@@ -67,7 +63,22 @@ func TestUnmountedSecretNeedsRestart(t *testing.T) {
 	assert.True(t, failure.Is(err, v1alpha1.ReasonPodRestartNeeded), "%v", err)
 	assert.ErrorContains(t, err, "spec.git.auth.token")
 	assert.True(t, failure.Is(m.Reachable(secretrefs.GatewayAPI, ref("other", "token")), v1alpha1.ReasonPodRestartNeeded))
+}
 
+func TestFilesToWatch(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "git", "token"), "S3CR3T-1\n")
+	assert.Equal(t, []string{filepath.Join(dir, "git", "..data")}, Mounted{Dir: dir}.FilesToWatch())
+	assert.Empty(t, Mounted{Dir: filepath.Join(dir, "none")}.FilesToWatch())
+
+	m := Mounted{Files: map[secretrefs.Field]string{secretrefs.GitCA: "/b", secretrefs.GitToken: "/a", secretrefs.GitSSHKey: "/none/c"}}
+	assert.Equal(t, []string{"/a", "/b"}, m.FilesToWatch(), "a file may be missing, but not its directory")
+}
+
+func TestSecretNamesStayInTheirDirectory(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "git", "token"), "S3CR3T-1\n")
+	m := Mounted{Dir: dir}
 	write(t, filepath.Join(dir, "..", "outside"), "S3CR3T-2")
 	for _, bad := range []v1alpha1.SecretKeyRef{ref("..", "outside"), ref("git", ".."), ref("git/../..", "outside"), ref("", "x"), ref("git", ".")} {
 		t.Run(fmt.Sprintf("key %q of Secret %q", bad.Key, bad.Name), func(t *testing.T) {
@@ -141,7 +152,7 @@ func TestSecretValueInsteadOfPath(t *testing.T) {
 	}
 }
 
-func TestEverySecretOfSpecIsRead(t *testing.T) {
+func TestEverySecretOfSpecIsChecked(t *testing.T) {
 	git := ref("git", "key")
 	api, ca := ref("api", "key"), ref("ca", "key")
 	for name, spec := range map[string]v1alpha1.GatewaySyncSpec{

@@ -138,7 +138,7 @@ func TestARollbackHoldsUntilTheBranchMovesOn(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	assert.Equal(t, s.first, s.target().Commit)
 	n, err := testutil.GatherAndCount(c.reg, "stoker_rollback_triggered_total")
-	assert.Equal(t, []any{4, nil}, []any{n, err}, "one for each cause that counts from the start")
+	assert.Equal(t, []any{4, nil}, []any{n, err}, "each of the four causes is exported from the start, also at 0")
 	good := s.Commit("good")
 	assert.Equal(t, "main", s.untilTarget(good).Ref)
 	s.Git("update-ref", "refs/heads/main", bad)
@@ -189,7 +189,7 @@ func TestARequestMayNameOnlyWhatIsAllowed(t *testing.T) {
 	}
 }
 
-// The admission policy rejects other ref names, so the target has only the commit.
+// The admission policy accepts only branches and tags as spec.refName, so the target of another ref has none.
 func TestTargetNamesBranchesAndTagsOnly(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 1)
@@ -364,7 +364,7 @@ func TestReportBurst(t *testing.T) {
 	assert.Zero(t, testutil.CollectAndCount(c.fleetOf(), families...), "who does not lead says nothing of the fleet")
 }
 
-func TestAStatusOfTwoThousandGatewaysIsTaken(t *testing.T) {
+func TestStatusOfTwoThousandGateways(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, 0)
 	sc := newFleet(0)
@@ -385,7 +385,7 @@ func TestAStatusOfTwoThousandGatewaysIsTaken(t *testing.T) {
 	sum = status.Summarise(sc)
 	change, err = kube.StatusDifference(&sc.GatewaySync.Status, &sum.Status)
 	require.NoError(t, err)
-	s.patchStatus(change)
+	s.patchStatus(change) // the reason of each gateway changes
 }
 
 func TestPodsWithoutAgentOrEnding(t *testing.T) {

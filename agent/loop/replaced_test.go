@@ -168,7 +168,7 @@ func TestUnreadableFilesAreNotSynced(t *testing.T) {
 		return d.loop.State()
 	}
 	denied := errors.New("look at projects: permission denied")
-	assert.Equal(t, sync.Synced, look(denied).Phase, "once it may have gone away at that moment")
+	assert.Equal(t, sync.Synced, look(denied).Phase, "a file may have vanished during one comparison; only two failures in a row count")
 	assert.Less(t, d.loop.drift.due.Sub(d.now), 2*time.Second, "it is tried again soon")
 	s := look(denied)
 	assert.Equal(t, sync.Error, s.Phase)
@@ -181,7 +181,7 @@ func TestUnreadableFilesAreNotSynced(t *testing.T) {
 	d.loop.decision.Problems = nil
 	assert.Equal(t, sync.Synced, look(nil).Phase)
 	assert.Equal(t, time.Hour, d.loop.drift.due.Sub(d.now))
-	assert.Equal(t, sync.Synced, look(denied).Phase, "it is counted again")
+	assert.Equal(t, sync.Synced, look(denied).Phase, "a success resets the count")
 }
 
 func TestEmptiedVolumeIsNotSynced(t *testing.T) {
@@ -206,7 +206,7 @@ func TestADirectoryThatStaysIsNotSyncedAgain(t *testing.T) {
 	}
 }
 
-// The retry of a failed repair is still that repair, so the state keeps reporting the same problem.
+// The retry of a failed repair is still that repair, so the state keeps reporting an error.
 func TestFailedRepairIsReported(t *testing.T) {
 	d := deliveredTwice(t, func(string) {})
 	o := *d.src.decision.Order
@@ -225,7 +225,7 @@ func TestFailedRepairIsReported(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []sync.Phase{sync.Error}, said)
-	assert.Zero(t, d.loop.drift.repairs, "it was none yet")
+	assert.Zero(t, d.loop.drift.repairs, "a repair that failed does not count")
 
 	require.NoError(t, os.RemoveAll(file))
 	require.NoError(t, os.WriteFile(file, []byte(`{"title": "by hand"}`), 0o600))
@@ -236,7 +236,7 @@ func TestFailedRepairIsReported(t *testing.T) {
 	}
 	d.runs(d.second, "two")
 	assert.Equal(t, 1, d.loop.drift.repairs)
-	assert.Greater(t, d.loop.drift.due.Sub(d.now), -d.loop.Period, "and the next look has its pause")
+	assert.Greater(t, d.loop.drift.due.Sub(d.now), -d.loop.Period, "the next comparison is due a period after the repair; turn has advanced the clock by one since")
 	for range 3 {
 		d.turn()
 	}

@@ -113,13 +113,13 @@ func TestRestoredSpecFile(t *testing.T) {
 	assert.Same(t, w.Order, d.loop.Decide(t.Context(), false).Order, "it is delivered once")
 }
 
-// Some volumes send no events, so the loop itself notices a changed secret and retries what failed without it.
-func TestLookTakesUpOtherSecrets(t *testing.T) {
+// Some volumes send no events, so each call of Decide notices a changed secret and returns a new order.
+func TestDecideNoticesChangedSecrets(t *testing.T) {
 	d := newDesk(t)
 	d.loop.Secrets = connect.LocalSecrets{Dir: t.TempDir()}
 	first := d.repo.Commit("first", gitserver.Write("a/x", "x"))
-	const token = "  gateway: {api: {secretName: gateway}}"
-	order := d.saved("", "main", token, "").Order
+	const apiKey = "  gateway: {api: {secretName: gateway}}"
+	order := d.saved("", "main", apiKey, "").Order
 	require.Equal(t, first, order.Commit.String())
 	assert.Same(t, order, d.loop.Decide(t.Context(), false).Order)
 

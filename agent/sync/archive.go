@@ -34,7 +34,7 @@ func (e *Engine) UploadJob(c Connections, t *Task) *archive.Job {
 		Bucket: *b, DataDir: e.DataDir, Blobs: e.Store,
 		Disk: disk.Options{
 			MaxFiles: e.Limits.Files, MaxBlob: e.MaxBlob,
-			Wanted: optionalStore{e.Store}.WriteBlob, // a missing blob is no damage of the store
+			Wanted: optionalStore{e.Store}.WriteBlob, // a blob that the store lacks is not reported as damage of the store
 		},
 	}
 }
@@ -57,7 +57,7 @@ func (j restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	}
 	if err == nil {
 		if len(local.Edited) > 0 {
-			j.note("%s: a user has changed these files, and neither a snapshot nor git has the delivered version; the user's version was restored",
+			j.note("%s: a user has changed these files, and neither a snapshot nor git has the delivered version; the user's version is restored",
 				firstNames(local.Edited))
 		}
 		return restorePlan{changes: local.Changes, header: local.Header, source: local.Source, local: local}, nil
@@ -81,7 +81,7 @@ func (j restorer) plan(ctx context.Context, id string) (restorePlan, error) {
 	if err := a.Restart(); err != nil {
 		return restorePlan{}, err
 	}
-	j.note("the snapshot %s came from object storage", id)
+	j.note("the snapshot %s comes from object storage", id)
 	return restorePlan{changes: changes, header: a.Header, source: a.Source}, nil
 }
 

@@ -69,7 +69,7 @@ func TestRestoreFromStorage(t *testing.T) {
 		r := l.ended(sync.Error, v1alpha1.ReasonRolledBack)
 		assert.Equal(t, `{"one": 1}`, l.read(view))
 		assert.NotNil(t, l.gw.Data.Loaded(db), "the gateway has loaded it")
-		assert.Contains(t, strings.Join(r.Notes, "\n"), "came from object storage")
+		assert.Contains(t, strings.Join(r.Notes, "\n"), "comes from object storage")
 		assert.Equal(t, 5, r.Files.Total)
 		require.NoError(t, l.gw.Canaries.Check())
 		d, err := l.engine.Drift(t.Context(), true)

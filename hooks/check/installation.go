@@ -87,7 +87,8 @@ func (c Checker) roles(ctx context.Context) []Finding {
 	return list
 }
 
-// policies checks whether the admission policies exist and are bound. They narrow the roles of agents and setters.
+// policies checks whether the admission policies exist and are bound. They narrow the roles of agents and setters. It omits
+// stoker-secrets, which exists only if the value admissionPolicies.mountableSecretLabel is set.
 func (c Checker) policies(ctx context.Context) []Finding {
 	var list []Finding
 	api := c.Core.AdmissionregistrationV1()
@@ -169,6 +170,7 @@ func (c Checker) injector(ctx context.Context) Finding {
 }
 
 // deployments checks whether the pods of Deployments are ready. consequence says what happens if a Deployment has no ready pod.
+// If all are ready, the finding names only the first: there is usually one.
 func deployments(t Topic, list []*appsv1.Deployment, consequence string) Finding {
 	for _, d := range list {
 		if d.Status.ReadyReplicas == 0 {

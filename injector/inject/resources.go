@@ -7,9 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// minLimits are the limits of the agent in a Guaranteed pod if the GatewaySync sets none. The gateway waits for the first sync, which
-// uses up to one processor, so a lower limit would throttle it. The CPU amount is not an integer, because the static policy of
-// the CPU manager would reserve a whole processor for the agent.
+// minLimits are the least limits of the agent in a Guaranteed pod if neither the GatewaySync nor the injector's defaults set a
+// limit. The gateway waits for the first sync, which uses up to one processor, so a lower limit would throttle it. The CPU amount
+// is not an integer, because the static policy of the CPU manager would reserve a whole processor for the agent.
 var minLimits = corev1.ResourceList{
 	corev1.ResourceCPU:    resource.MustParse("1100m"),
 	corev1.ResourceMemory: resource.MustParse("256Mi"),
@@ -61,7 +61,8 @@ func Guaranteed(r corev1.ResourceRequirements) corev1.ResourceRequirements {
 	return r
 }
 
-// ResourcesProblem returns why the API server would reject a pod with these resources, or "".
+// ResourcesProblem returns why an agent cannot have these resources, or "". An agent needs no resource except cpu, memory and
+// ephemeral-storage. With negative amounts, or requests above their limits, the API server would reject the pod.
 func ResourcesProblem(r corev1.ResourceRequirements) string {
 	for kind, list := range map[string]corev1.ResourceList{"requests": r.Requests, "limits": r.Limits} {
 		for name, amount := range list {

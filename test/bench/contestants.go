@@ -52,14 +52,14 @@ func newBench(size size, remote *remote, work string, progress *log.Logger) *ben
 	return &bench{size: size, work: work, remote: remote, commits: map[string]string{}, next: map[string]int{}, log: progress}
 }
 
-// addContestants creates the contestants.
+// addContestants adds the contestants of a size without a memory limit.
 func (b *bench) addContestants(ctx context.Context, programs programs) error {
 	url := b.remote.url()
 	once, err := newAgent(b.agent, filepath.Join(b.work, "once"), url)
 	if err != nil {
 		return err
 	}
-	if b.size.alone {
+	if b.size.alone { // the agents share one data directory, so each sync of the resident one ends its process
 		b.contestants = []contestant{once, &agentResident{agentOnce: once, remote: b.remote, oneShot: true}, b.fetchOnly()}
 		return nil
 	}
@@ -81,7 +81,7 @@ func (b *bench) addContestants(ctx context.Context, programs programs) error {
 	return nil
 }
 
-// idle is the agent's default resource request: the chart's agentResources.
+// idle is the CPU request of the chart's agentResources. The bench limits only the CPU of a Guaranteed pod's agent, not its memory.
 var idle = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("20m")}}
 
 // addGuaranteed adds the agent with the CPU that the injector gives it in a Guaranteed pod, if CPU can be limited
@@ -109,7 +109,7 @@ func (b *bench) addUnsynced(ctx context.Context, nosync string) error {
 	return err
 }
 
-// addConfined creates contestants in a container each, or none if containers are not available.
+// addConfined adds contestants that run in a container with a memory limit each, or none if containers are not available.
 func (b *bench) addConfined(context.Context, programs) error {
 	for _, who := range []string{once, rsync, fetch} {
 		if who == rsync && !b.hasRsync() {

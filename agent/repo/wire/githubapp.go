@@ -335,8 +335,8 @@ func parseAppKey(text []byte) (*rsa.PrivateKey, error) {
 	return nil, errors.New("it is no RSA key, which a GitHub App has")
 }
 
-// readAppToken reads the answer of the API. It refuses a token for another repository, and a token without the permissions of
-// app.
+// readAppToken reads the answer of the API. It refuses an answer that names another repository, or permissions that lack one of
+// app's. The API may leave out both fields.
 func readAppToken(body []byte, app GitHubApp, repository string, now time.Time) (token string, expires time.Time, err error) {
 	var answer struct {
 		Token        string            `json:"token"`

@@ -73,7 +73,7 @@ func TestExampleHooksAndWaves(t *testing.T) {
 	}
 }
 
-// Argo CD finishes a wave before it starts the next one.
+// The GatewaySync must exist before the pods of the gateways are created. Argo CD finishes a wave before it starts the next one.
 func TestExampleSyncOrder(t *testing.T) {
 	for _, name := range []string{"plain", "kustomize"} {
 		phases := map[common.HookType]int{}
