@@ -68,14 +68,14 @@ func (p *poller) ask(ctx context.Context, gs *v1alpha1.GatewaySync, f *pollResul
 	if err != nil {
 		return err
 	}
-	if want.ResolveSpec {
-		// If spec.git.ref does not exist, the request stays in force.
-		if at, err := resolve(all, gs.Spec.Git.Ref); err == nil {
-			f.specCommit = at.Commit.String()
-			if want, err = desiredref.Of(gs, f.specCommit); err != nil {
-				return err
-			}
+	want, f.specCommit, err = desiredref.Resolve(gs, func(name string) (string, error) {
+		if at, err := resolve(all, name); err == nil {
+			return at.Commit.String(), nil
 		}
+		return "", nil // the ref does not exist
+	})
+	if err != nil {
+		return err
 	}
 	f.desired, f.wanted = want.Ref, want.Commit
 	if want.RefusedCommit != "" {

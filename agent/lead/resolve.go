@@ -46,10 +46,7 @@ func (t *term) resolve(ctx context.Context, gs *v1alpha1.GatewaySync, invalid er
 		return status.Ref{Err: err, Looked: true, Answered: t.answeredRequest}, question{}
 	}
 	q.requestedAt, q.rotated = want.RequestedAt, t.rotated()
-	t.request = nil
-	if want.Over != "" || want.Lapsed != "" {
-		t.request = &v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed, Refused: want.Refused}
-	}
+	t.request = want.Status()
 	seen.Status.Request = t.request
 
 	parsed, err := repo.ParseRef(want.Ref)

@@ -2,6 +2,7 @@ package standalone
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"stoker.io/stoker/agent/plan"
@@ -17,6 +18,7 @@ import (
 type target struct {
 	ref      string  // the desired ref
 	override bool    // a request is in force
+	moves    bool    // the desired ref, or the ref of the spec that its request depends on, can move
 	commit   plan.ID // of the last success
 	name     string  // the full name of the ref that commit is the tip of
 	err      error
@@ -46,7 +48,7 @@ func (l *Loop) resolve(ctx context.Context) {
 		l.Log.Info("resolved", "ref", t.ref, "commit", t.commit.String(), "override", t.override)
 	}
 	l.target = t
-	if isPolled(l.spec.gs, t.ref) {
+	if t.moves && l.spec.gs.Spec.Polling.IsEnabled() {
 		l.target.due = l.Now().Add(backoff.Jitter(l.interval()))
 	} else {
 		l.target.due = l.Now().Add(never)
@@ -73,37 +75,63 @@ func (l *Loop) recordFailure(ref string, reason v1alpha1.Reason, err error) {
 	t.due = l.Now().Add(max(pause, min(retryAfter, backoff.MaxRetryAfter)))
 }
 
-// resolveDesired resolves the desired ref. If a request is in force only while spec.git.ref points to a certain commit, it
-// resolves spec.git.ref, too.
+// resolveDesired resolves the desired ref with one request of all refs, or without a request if only commits are named. It records what
+// package desiredref must know of the request later; a restart forgets that.
 func (l *Loop) resolveDesired(ctx context.Context) (target, error) {
-	lookup := func(name string) (repo.Resolution, error) {
-		ref, err := repo.ParseRef(name)
-		if err != nil {
-			return repo.Resolution{}, err
-		}
-		return l.spec.connections.Remote.Resolve(ctx, ref)
-	}
 	gs := l.spec.gs
-	want, err := desiredref.Of(gs, "")
-	if err == nil && want.ResolveSpec {
-		spec, lookupErr := lookup(gs.Spec.Git.Ref)
-		if lookupErr != nil {
-			return target{ref: gs.Spec.Git.Ref}, lookupErr
+	refs := sync.OnceValues(func() (*repo.Refs, error) { return l.spec.connections.Remote.Refs(ctx) })
+	want, _, err := desiredref.Resolve(gs, func(name string) (string, error) {
+		if _, err := refs(); err != nil {
+			return "", err
 		}
-		want, err = desiredref.Of(gs, spec.Commit.String())
-	}
-	if err != nil {
+		if at, err := lookup(refs, name); err == nil {
+			return at.Commit.String(), nil
+		}
+		return "", nil // the ref does not exist
+	})
+	if err != nil && want == (desiredref.Desired{}) {
 		return target{ref: gs.Annotations[v1alpha1.AnnotationRequestedRef]}, err
 	}
-	gs.Status.Request = &v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed}
-	res, err := lookup(want.Ref)
-	if err == nil {
-		err = want.CheckCommit(res.Commit.String())
+	gs.Status.Request = want.Status()
+	t := target{ref: want.Ref, override: want.Override, moves: moves(want.Ref) || want.ResolveSpec && moves(gs.Spec.Git.Ref)}
+	if err != nil {
+		return t, err
 	}
-	return target{ref: want.Ref, override: want.Override, commit: res.Commit, name: res.Ref}, err
+	if want.RefusedCommit != "" {
+		return t, want.CheckCommit(want.RefusedCommit)
+	}
+	at, err := lookup(refs, want.Ref)
+	if err != nil {
+		return t, err
+	}
+	t.commit, t.name = at.Commit, at.Ref
+	if err := want.CheckCommit(at.Commit.String()); err != nil {
+		// If the request is carried out and its ref moves away later, the gateway keeps what it runs, and the request is not refused.
+		if o := l.order; o == nil || o.Ref != want.Ref || o.Commit.String() != want.Commit {
+			gs.Status.Request.Refused = want.Refuse(at.Commit.String())
+		}
+		return t, err
+	}
+	return t, nil
 }
 
-// interval returns the polling interval of a moving ref. The spec is already validated.
+// lookup finds the commit of a ref. It calls refs only if the ref is not a commit.
+func lookup(refs func() (*repo.Refs, error), name string) (repo.Resolution, error) {
+	ref, err := repo.ParseRef(name)
+	if err != nil {
+		return repo.Resolution{}, err
+	}
+	if commit, fixed := ref.Commit(); fixed {
+		return repo.Resolution{Commit: commit}, nil
+	}
+	all, err := refs()
+	if err != nil {
+		return repo.Resolution{}, err
+	}
+	return all.Resolve(ref)
+}
+
+// interval returns the polling interval of a moving ref. The spec is validated, so the error does not happen.
 func (l *Loop) interval() time.Duration {
 	d, err := effective.PollingInterval(&l.spec.gs.Spec.Polling)
 	if err != nil {
@@ -112,9 +140,9 @@ func (l *Loop) interval() time.Duration {
 	return d
 }
 
-// isPolled reports whether the ref can move, and polling is enabled. A commit cannot move.
-func isPolled(gs *v1alpha1.GatewaySync, name string) bool {
+// moves reports whether a ref can move. A commit cannot.
+func moves(name string) bool {
 	ref, err := repo.ParseRef(name)
 	_, fixed := ref.Commit()
-	return gs.Spec.Polling.IsEnabled() && err == nil && !fixed
+	return err == nil && !fixed
 }

@@ -196,12 +196,12 @@ func (r *run) resolveAllowed(ctx context.Context, repository *offline.Checkout) 
 // chooseRef sets the ref to check, and reports whether it is requested.
 func (r *run) chooseRef(refs *repo.Refs) (requested bool, err error) {
 	gs := r.GatewaySync
-	desired, err := desiredref.Of(gs, "")
-	if err == nil && desired.ResolveSpec {
-		if at, missing := resolveRef(refs, gs.Spec.Git.Ref); missing == nil {
-			desired, err = desiredref.Of(gs, at.Commit.String())
+	desired, _, err := desiredref.Resolve(gs, func(name string) (string, error) {
+		if at, err := resolveRef(refs, name); err == nil {
+			return at.Commit.String(), nil
 		}
-	}
+		return "", nil // the ref does not exist
+	})
 	if r.Ref != "" {
 		r.result.Ref = r.Ref
 		return r.Ref != gs.Spec.Git.Ref, nil

@@ -40,6 +40,14 @@ func (d Desired) CheckCommit(commit string) error {
 		"request it again as it is now, or request commit %s", d.Ref, commit, d.Commit, d.Commit)
 }
 
+// Status returns the value of status.request; nil if there is nothing to remember.
+func (d Desired) Status() *v1alpha1.RequestStatus {
+	if d.Over == "" && d.Lapsed == "" {
+		return nil
+	}
+	return &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed, Refused: d.Refused}
+}
+
 // Refuse returns the value of status.request.refused for a request whose ref resolves to the given commit, which it does not name.
 func (d Desired) Refuse(commit string) string { return d.refusal() + commit }
 
@@ -60,6 +68,24 @@ type Requests struct {
 // Of returns the desired ref of an object; see Requests.Desired.
 func Of(o v1alpha1.Requestable, specCommit string) (Desired, error) {
 	return RequestsOf(o).Desired(specCommit)
+}
+
+// Resolve returns the desired ref of an object. If a request depends on the commit of the ref of the spec, Resolve gets it from lookup,
+// which returns "" if git has no such ref, and an error if git does not answer. specCommit is that commit, or "". If lookup fails, the
+// result is the desired ref without that commit, and the error of lookup. If the request is not valid, the result is zero.
+func Resolve(o v1alpha1.Requestable, lookup func(ref string) (commit string, err error)) (d Desired, specCommit string, err error) {
+	q := RequestsOf(o)
+	d, err = q.Desired("")
+	if err != nil || !d.ResolveSpec {
+		return d, "", err
+	}
+	if syntax.IsCommit(q.Spec) {
+		specCommit = strings.ToLower(q.Spec)
+	} else if specCommit, err = lookup(q.Spec); err != nil {
+		return d, "", err
+	}
+	d, err = q.Desired(specCommit)
+	return d, specCommit, err
 }
 
 // Desired returns the desired ref. It is a pure function of q and specCommit, the commit that the ref of the spec resolves to now ("" if

@@ -1,6 +1,7 @@
 package desiredref_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -199,6 +200,51 @@ func TestRequestOverIsWhatDesiredRefReads(t *testing.T) {
 	}
 }
 
+func TestResolve(t *testing.T) {
+	rollback := func(spec string) *v1alpha1.GatewaySync {
+		gs := smallest()
+		gs.Spec.Git.Ref = spec
+		annotate(gs, v1alpha1.AnnotationRequestedRef, "v2")
+		annotate(gs, v1alpha1.AnnotationRequestedUnless, commit1)
+		return gs
+	}
+	silent := errors.New("git does not answer")
+	for name, c := range map[string]struct {
+		spec, answer string
+		err          error
+		ref          string
+		specCommit   string
+		polled       []string
+	}{
+		"the commit of the condition": {"main", commit1, nil, "v2", commit1, []string{"main"}},
+		"another commit":              {"main", commit2, nil, "main", commit2, []string{"main"}},
+		"no such ref":                 {"main", "", nil, "v2", "", []string{"main"}},
+		"no answer":                   {"main", "", silent, "v2", "", []string{"main"}},
+		"the spec names a commit":     {strings.ToUpper(commit1), "", silent, "v2", commit1, nil},
+		"the spec names another one":  {commit2, "", silent, commit2, commit2, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var polled []string
+			d, specCommit, err := desiredref.Resolve(rollback(c.spec), func(ref string) (string, error) {
+				polled = append(polled, ref)
+				return c.answer, c.err
+			})
+			assert.Equal(t, c.polled, polled)
+			if polled != nil {
+				assert.Equal(t, c.err, err)
+			}
+			assert.Equal(t, c.ref, d.Ref)
+			assert.Equal(t, c.specCommit, specCommit)
+		})
+	}
+
+	gs := rollback("main")
+	annotate(gs, v1alpha1.AnnotationRequestedRef, "-x")
+	d, _, err := desiredref.Resolve(gs, func(string) (string, error) { return commit1, nil })
+	require.Error(t, err)
+	assert.Zero(t, d)
+}
+
 // The API server limits the length in characters, not bytes.
 func TestRequestWithLongRefLapses(t *testing.T) {
 	for _, letter := range []string{"x", "я", "道", "𝔵"} {
@@ -314,13 +360,9 @@ func (f *fleet) want() string {
 // lead simulates the lead for the current state of the object.
 func (f *fleet) lead(t *testing.T) desiredref.Desired {
 	t.Helper()
-	d, err := desiredref.Of(f.gs, "")
+	d, _, err := desiredref.Resolve(f.gs, func(ref string) (string, error) { return f.commits[ref], nil })
 	require.NoError(t, err)
-	if d.ResolveSpec {
-		d, err = desiredref.Of(f.gs, f.commits[f.gs.Spec.Git.Ref])
-		require.NoError(t, err)
-	}
-	f.gs.Status.Request = &v1alpha1.RequestStatus{Over: d.Over, Lapsed: d.Lapsed}
+	f.gs.Status.Request = d.Status()
 	return d
 }
 
