@@ -9,8 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// C5: a setter requests refs of ConfigSyncs, and changes nothing else of them. The program, which may not update them either, sets the
-// finalizer.
+// C5: a setter may patch ConfigSyncs, and not update them. So the policy stoker-gatewaysyncs, which is also about ConfigSyncs, lets it
+// change annotations stoker.io/… only: requests and pauses. stoker config run may not update ConfigSyncs either, but must set their
+// finalizer. Its right to update configsyncs/finalizers exempts it from the policy.
 func TestConfigSyncRequestRights(t *testing.T) {
 	t.Parallel()
 	p := policed(t)
@@ -27,8 +28,8 @@ spec: {source: {git: {repoURL: "https://git.example.com/plant.git"}}}`), metav1.
 		_, err := p.as(t, p.As(t, in, who, ""), "configsyncs").Patch(t.Context(), "plant", types.MergePatchType, []byte(patch), dry)
 		return err
 	}
-	const requests = `{"metadata":{"annotations":{"stoker.io/requested-ref":"v2","stoker.io/requested-over":"v2@HEAD","stoker.io/paused":"true"}}}`
-	require.NoError(t, try(p.namespace, "setter", requests))
+	const annotations = `{"metadata":{"annotations":{"stoker.io/requested-ref":"v2","stoker.io/requested-over":"v2@HEAD","stoker.io/paused":"true"}}}`
+	require.NoError(t, try(p.namespace, "setter", annotations))
 	for _, patch := range []string{
 		`{"spec":{"serviceAccountName":"other"}}`, `{"spec":{"source":{"git":{"branch":"main"}}}}`, `{"metadata":{"annotations":{"note":"mine"}}}`,
 		`{"metadata":{"labels":{"a":"b"}}}`, finalizer,
@@ -36,7 +37,7 @@ spec: {source: {git: {repoURL: "https://git.example.com/plant.git"}}}`), metav1.
 		denied(t, try(p.namespace, "setter", patch), "stoker-gatewaysyncs", "may patch ConfigSyncs and not update them")
 		assert.NoError(t, try(p.namespace, "editor", patch), patch)
 	}
-	for _, patch := range []string{requests, finalizer} {
+	for _, patch := range []string{annotations, finalizer} {
 		assert.NoError(t, try(namespace, "stoker-configsync", patch), patch)
 	}
 }
