@@ -21,12 +21,12 @@ type settings struct {
 }
 
 func (s *settings) flags(out io.Writer) *flag.FlagSet {
-	f := daemon.Flags("receiver", out, "receiver turns HTTP calls of git hosts, Argo CD, Kargo and scripts into requests to GatewaySyncs.\n\n  receiver [flags]\n  receiver check --url URL",
+	f := daemon.Flags("receiver", out, "receiver turns HTTP calls of git hosts, Argo CD, Kargo and scripts into requests to GatewaySyncs and ConfigSyncs.\n\n  receiver [flags]\n  receiver check --url URL",
 		"Environment: POD_NAMESPACE. Exit codes: 0 done, 1 failed, 2 usage.")
 	s.Register(f)
 	f.StringVar(&s.WebhookAddr, "webhook-addr", ":9444", "`address` of /webhook and /status")
 	f.StringVar(&s.TLSDir, "tls-dir", "", "`directory` with tls.crt and tls.key, read again when they change; without it plain HTTP is served")
-	f.Var(&s.InstallSecretFile, "install-secret-file", "a `file` with a secret for hints to all GatewaySyncs, one value a line, read again when it changes (repeatable)")
+	f.Var(&s.InstallSecretFile, "install-secret-file", "a `file` with a secret for hints to all GatewaySyncs and ConfigSyncs, one value a line, read again when it changes (repeatable)")
 	return f
 }
 

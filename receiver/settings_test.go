@@ -38,7 +38,7 @@ func TestCommandLineErrors(t *testing.T) {
 func TestHelpAndVersionAreNoErrors(t *testing.T) {
 	var out bytes.Buffer
 	assert.Equal(t, daemon.ExitDone, run(t.Context(), []string{"--help"}, noEnv, io.Discard, &out))
-	assert.Contains(t, out.String(), "receiver turns HTTP calls of git hosts, Argo CD, Kargo and scripts into requests to GatewaySyncs.")
+	assert.Contains(t, out.String(), "receiver turns HTTP calls of git hosts, Argo CD, Kargo and scripts into requests to GatewaySyncs and ConfigSyncs.")
 	assert.Contains(t, out.String(), "-webhook-addr")
 	assert.Equal(t, daemon.ExitDone, run(t.Context(), []string{"--version"}, noEnv, &out, io.Discard))
 	assert.Equal(t, daemon.ExitUsage, run(t.Context(), []string{"--nonsense"}, noEnv, io.Discard, io.Discard))

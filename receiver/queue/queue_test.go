@@ -148,7 +148,7 @@ func TestRefRequestsKeepOrder(t *testing.T) {
 
 // Kargo later queries the progress of its promotion by id. If the queue dropped the id, the receiver would report the promotion as
 // unknown.
-func TestOrderedHintKeepsPlace(t *testing.T) {
+func TestHintWithOrderedIDStaysAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: time.Second}
 		q := New(Config{Do: b.do, MaxWaiting: 3})
@@ -195,10 +195,10 @@ func TestRequestsForReplacedObject(t *testing.T) {
 	})
 }
 
-// numbers is a Decider that joins others, except those with an odd list.
+// numbers is a Joiner that collects lists. The list "alone" cannot be joined, and is not lasting.
 type numbers struct{ list string }
 
-func (n *numbers) Lasting() bool { return n.list != "odd" }
+func (n *numbers) Lasting() bool { return n.list != "alone" }
 
 func (n *numbers) Decide(v1alpha1.Requestable) (request.Request, string, error) {
 	return request.Request{}, n.list, nil
@@ -206,13 +206,13 @@ func (n *numbers) Decide(v1alpha1.Requestable) (request.Request, string, error) 
 
 func (n *numbers) Join(other request.Decider) (request.Decider, bool) {
 	o, ok := other.(*numbers)
-	if !ok || o.list == "odd" {
+	if !ok || o.list == "alone" {
 		return nil, false
 	}
 	return &numbers{n.list + o.list}, true
 }
 
-func TestEqualRequestsAreCoalesced(t *testing.T) {
+func TestFollowedTagsAreJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &book{took: time.Second}
 		q := New(Config{Do: b.do, MaxWaiting: 5})
@@ -232,7 +232,7 @@ func TestEqualRequestsAreCoalesced(t *testing.T) {
 		ask(tag("c", "3"))
 		ask(request.Request{By: "kargo", Ref: "main", ID: "p"})
 		ask(tag("d", "4"))
-		ask(tag("e", "odd"))
+		ask(tag("e", "alone"))
 		_, err := q.Ask(t.Context(), plant, request.Request{By: "kargo", Ref: "more", ID: "q"})
 		assert.ErrorIs(t, err, ErrCrowded)
 		all.Wait()
@@ -246,7 +246,7 @@ func TestEqualRequestsAreCoalesced(t *testing.T) {
 			}
 			seen = append(seen, said)
 		}
-		assert.Equal(t, []string{"a:1", ":" + strings.Repeat("2", 40) + "3", "h:", "p:main", "d:4", "e:odd"}, seen)
+		assert.Equal(t, []string{"a:1", ":" + strings.Repeat("2", 40) + "3", "h:", "p:main", "d:4", "e:alone"}, seen)
 	})
 }
 
@@ -365,7 +365,7 @@ func TestAbandonedRefIsNotWritten(t *testing.T) {
 		}
 		ask("line", request.Request{By: "cli", ID: "forced", Force: true})
 		ask("line", request.Request{Ref: "v1", By: "gitea", ID: "tag", Follows: true, Decider: &numbers{"2"}})
-		ask("line", request.Request{Ref: "v1", By: "gitea", ID: "downgrades", Follows: true, Decider: &numbers{"odd"}})
+		ask("line", request.Request{Ref: "v1", By: "gitea", ID: "downgrades", Follows: true, Decider: &numbers{"alone"}})
 		ask("line", pushed("push"))
 		for i := range 20 { // more than the queue works on at once
 			ask(fmt.Sprint("cell-", i), request.Request{Ref: "v1", By: "generic", ID: fmt.Sprint("build-", i)})
@@ -396,14 +396,22 @@ func TestNoWriteAfterDeadline(t *testing.T) {
 		assert.Equal(t, 2*time.Second, time.Since(began))
 		q.Close()
 		assert.Equal(t, 2*time.Second, time.Since(began), "nothing of it is left")
+		assert.Equal(t, []request.Request{{Ref: "v1"}}, b.requests())
+	})
+}
 
-		ctx, leave := context.WithCancel(t.Context())
-		leave() // the caller disconnected and got no answer
-		_, err = New(Config{Do: b.do}).Ask(ctx, plant, request.Request{Ref: "v2"})
+func TestDisconnectDoesNotCancelRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{took: 5 * time.Second}
+		q := New(Config{Do: b.do})
+		ctx, disconnect := context.WithCancel(t.Context())
+		disconnect()
+		_, err := q.Ask(ctx, plant, request.Request{Ref: "v2"})
 		assert.ErrorIs(t, err, context.Canceled)
 		synctest.Wait()
-		assert.Equal(t, []request.Request{{Ref: "v1"}, {Ref: "v2"}}, b.requests())
+		assert.Equal(t, []request.Request{{Ref: "v2"}}, b.requests())
 		time.Sleep(time.Minute)
+		q.Close()
 	})
 }
 
@@ -418,7 +426,14 @@ func TestFailureReachesAllCallers(t *testing.T) {
 		}
 		all.Wait()
 		assert.LessOrEqual(t, len(b.requests()), 2)
-		b.fails, b.took = nil, time.Hour
+		q.Close()
+	})
+}
+
+func TestTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &book{took: time.Hour}
+		q := New(Config{Do: b.do, Timeout: time.Second})
 		began := time.Now()
 		_, err := q.Ask(t.Context(), plant, request.Request{Ref: "v1"})
 		assert.ErrorIs(t, err, context.DeadlineExceeded)

@@ -15,8 +15,8 @@ import (
 	"stoker.io/stoker/internal/sender"
 )
 
-// errHintsOnly means that a request needs the GatewaySync's own secret.
-var errHintsOnly = errors.New("an install-wide secret is for pushes only: to ask for a ref, or for the status, use the GatewaySync's own (spec.webhook.secretRef)")
+// errHintsOnly means that a request needs the secret that the GatewaySync or ConfigSync names.
+var errHintsOnly = errors.New("an install-wide secret is for pushes only: to ask for a ref, or for the status, use the one of the object (spec.webhook.secretRef)")
 
 const (
 	branches = "refs/heads/"
