@@ -1,9 +1,9 @@
 package follow
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -27,35 +27,40 @@ func (p *podInfo) watch(dir string, log *slog.Logger) {
 	p.dir = dir
 	var names []string
 	if dir != "" {
+		// One name is enough: the kubelet replaces both files at once.
 		names = []string{filepath.Join(dir, "annotations")}
 	}
 	p.watcher = file.Watch(log, names...)
 }
 
-// reload reads the labels and annotations. If it cannot read a file, it keeps the last values and logs the error once.
+// reload reads the labels and annotations. If it cannot read a file, it keeps the values that it read last, and
+// logs the error unless it is that of the last call.
 func (p *podInfo) reload(log *slog.Logger) {
 	if p.dir == "" {
 		return
 	}
-	var failed string
-	for name, into := range map[string]*map[string]string{"labels": &p.labels, "annotations": &p.annotations} {
-		raw, err := file.Read(filepath.Join(p.dir, name), maxPodInfo)
-		var read map[string]string
-		if err == nil {
-			read, err = parsePodInfo(string(raw))
-		}
-		if err != nil {
-			failed = fmt.Sprintf("the pod's %s: %v", name, err)
-			continue
-		}
-		if !maps.Equal(read, *into) {
-			*into = read
-		}
+	failed := ""
+	if err := errors.Join(p.read("labels", &p.labels), p.read("annotations", &p.annotations)); err != nil {
+		failed = err.Error()
 	}
 	if failed != "" && failed != p.err {
-		log.Warn("what the pod says of itself cannot be read; what it said before counts", "error", failed)
+		log.Warn("labels or annotations of the pod unreadable", "error", failed)
 	}
 	p.err = failed
+}
+
+// read reads a file of the volume. If it fails, into keeps its value.
+func (p *podInfo) read(name string, into *map[string]string) error {
+	raw, err := file.Read(filepath.Join(p.dir, name), maxPodInfo)
+	if err != nil {
+		return fmt.Errorf("read the pod's %s: %w", name, err)
+	}
+	values, err := parsePodInfo(string(raw))
+	if err != nil {
+		return fmt.Errorf("parse the pod's %s: %w", name, err)
+	}
+	*into = values
+	return nil
 }
 
 // parsePodInfo parses a file of the downward API: a line key="value" for each entry, with the value quoted as in Go.
