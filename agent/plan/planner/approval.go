@@ -18,17 +18,17 @@ const heldPaths = 10
 // this plan deletes every file in the directory. Otherwise the conflict policy decides.
 func (p *planner) settleDirs() error {
 	for _, dir := range p.dirs {
-		foreign, err := remainingFile(p.State, dir, p.deletes)
+		remaining, err := remainingFile(p.State, dir, p.deletes)
 		if err != nil {
 			return err
 		}
-		if foreign == "" {
+		if remaining == "" {
 			continue
 		}
 		switch p.conflictPolicy(dir) {
 		case plan.GitWins:
 			return failure.New(v1alpha1.ReasonPathCollision, "git has a file at %s, but the gateway has a directory there "+
-				"with files that the agent does not own (%s): move these files", dir, foreign)
+				"with files that this sync does not delete, such as %s: move or delete the files in it", dir, remaining)
 		case plan.Hold:
 			p.conflicts[dir] = true
 		case plan.GatewayWins:
@@ -79,7 +79,7 @@ func heldConflicts(conflicts map[string]bool) *plan.Held {
 	paths := slices.Sorted(maps.Keys(conflicts))
 	return &plan.Held{
 		Reason: v1alpha1.ReasonConflictDetected,
-		Message: fmt.Sprintf("%s changed both on the gateway and in git (%s), and conflictPolicy is hold: "+
+		Message: fmt.Sprintf("the gateway and git have different versions of %s (%s), and conflictPolicy is hold: "+
 			"choose one version, or set another conflictPolicy", files(len(conflicts)), plan.Enumerate(paths, heldPaths)),
 		Paths: slices.Clone(paths[:min(len(paths), heldPaths)]),
 	}

@@ -90,7 +90,7 @@ func TestCaseRenameOfEditedFile(t *testing.T) {
 				}
 				require.NotNil(t, got.Held)
 				assert.Equal(t, v1alpha1.ReasonConflictDetected, got.Held.Reason)
-				assert.Contains(t, got.Held.Message, "1 file changed both")
+				assert.Contains(t, got.Held.Message, "different versions of 1 file")
 				assert.Equal(t, c.held, got.Held.Paths)
 			})
 		})

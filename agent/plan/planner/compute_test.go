@@ -74,6 +74,15 @@ func TestForeignDirectoryInPlaceOfFile(t *testing.T) {
 	})
 }
 
+func TestReleasedDirectoryInPlaceOfFile(t *testing.T) {
+	s := newScene(t, nil)
+	s.rules.Prune = plan.PruneNone
+	s.sync(plantest.Pairs("projects/p/x/a", "1", "projects/p/b", "1"))
+	_, err := s.plan(plantest.Pairs("projects/p/x", "file", "projects/p/b", "1"))
+	assert.Equal(t, v1alpha1.ReasonPathCollision, failure.Reason(err, ""))
+	assert.ErrorContains(t, err, "files that this sync does not delete, such as projects/p/x/a")
+}
+
 func TestEmptyDirectoryInPlaceOfFile(t *testing.T) {
 	s := newScene(t, nil)
 	s.disk.Put("projects/p/x/y", plan.Dir)
@@ -244,7 +253,7 @@ func TestConflictNamesTenPaths(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, c.Held)
 	assert.Len(t, c.Held.Paths, 10)
-	assert.Contains(t, c.Held.Message, "12 files changed both")
+	assert.Contains(t, c.Held.Message, "different versions of 12 files")
 	assert.Contains(t, c.Held.Message, "and 2 more")
 }
 
