@@ -24,8 +24,8 @@ func TestAbsenceSince(t *testing.T) {
 		since    time.Duration // before noon
 		work     time.Duration // before the absence
 		deadline time.Duration
-		late     bool
-		over     bool
+		late     bool // the deadline of the work has passed
+		over     bool // the deadline of the absence has passed
 	}{
 		{name: "no absence"},
 		{name: "agents were working", given: []metav1.Condition{is(v1alpha1.ConditionReady, "False", v1alpha1.ReasonProgressing, 3), is(v1alpha1.ConditionReconciling, "True", v1alpha1.ReasonProgressing, 3)}, work: 3 * time.Minute},
@@ -75,7 +75,7 @@ func TestAbsenceSince(t *testing.T) {
 	}
 }
 
-func TestAbsenceContinues(t *testing.T) {
+func TestAbsenceBegun(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	a := Absence{Since: noon, Work: noon.Add(-time.Minute), Late: true}
 	since, late := a.Begun(true)
@@ -86,9 +86,9 @@ func TestAbsenceContinues(t *testing.T) {
 	assert.False(t, late)
 }
 
-func TestNoGateways(t *testing.T) {
+func TestAbsenceGone(t *testing.T) {
 	assert.True(t, Absence{}.Gone(0, 0), "there never were")
-	assert.False(t, Absence{}.Gone(1, 0), "they come back")
+	assert.False(t, Absence{}.Gone(1, 0), "they may come back")
 	assert.True(t, Absence{Over: true}.Gone(1, 0), "they do not")
 	assert.False(t, Absence{}.Gone(0, 1))
 	assert.False(t, Absence{Over: true}.Gone(1, 1), "a node that is lost leaves pods that never end")
