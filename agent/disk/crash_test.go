@@ -22,10 +22,11 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// The tests in this file interrupt one sync at each of its steps, restart, and check the files and .stoker. The invariants INV1 to
-// INV6 are those of test/scenario/invariants_test.go.
+// The tests in this file fail or interrupt a sync, its rollback, the restore of a snapshot and the removal of snapshots, restart, and
+// check the files and .stoker. Most use the sync of crashWorld; TestCrashAfterAnyStep (everystep_test.go) interrupts it at each step. The
+// invariants INV1 to INV6 are those of test/scenario/invariants_test.go.
 
-// crashWorld describes that sync. It changes about forty files with every kind of operation: from commit one, with later edits by the
+// crashWorld describes a sync. It changes about thirty files with every kind of operation: from commit one, with later edits by the
 // gateway, to commit two.
 type crashWorld struct {
 	// quiet omits the edits of the gateway, so that the sync saves nothing to lost+found. Saving flushes everything to the disk, which
@@ -408,7 +409,7 @@ func fiveSnapshots(t *testing.T) (root string, names []string) {
 	t.Helper()
 	root = seeded(t)
 	d := open(t, root, Options{around: quick})
-	for i := range 6 {
+	for i := range 6 { // the first sync replaces nothing and takes no snapshot
 		syncTo(t, d, tree{"projects/p/a": {content: fmt.Sprint(i)}}, anySnapshots)
 	}
 	names = ids(t, d)
@@ -440,7 +441,7 @@ func TestCrashDuringSnapshotRemoval(t *testing.T) {
 						}
 					}
 					syncTo(t, d, tree{"projects/p/a": {content: "newer"}}, anySnapshots)
-					assert.Subset(t, ids(t, d), left[max(0, len(left)-4):], "the next sync removes none of them")
+					assert.Subset(t, ids(t, d), left[max(0, len(left)-4):], "the next sync keeps the newest four")
 				})
 				if !ok {
 					return
@@ -450,7 +451,7 @@ func TestCrashDuringSnapshotRemoval(t *testing.T) {
 	}
 }
 
-// F14: the snapshot of a sync that is rolled back goes durably, so that a power cut does not cost the older ones.
+// F14: the snapshot of a sync that is rolled back is removed durably, so that a power cut does not cost the older ones.
 func TestCrashAfterRollbackKeepsSnapshots(t *testing.T) {
 	want := tree{"projects/p/a": {content: "new"}}
 	root, _ := fiveSnapshots(t)

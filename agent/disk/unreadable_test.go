@@ -15,8 +15,8 @@ import (
 )
 
 // F14, F18: if the agent may not access one file or folder, the sync changes nothing and names it. It succeeds once access is
-// restored.
-func TestUnwritableFileFailsTheWholeSync(t *testing.T) {
+// restored. A file whose mode changes after staging counts as changed on the gateway: the sync saves it, and succeeds.
+func TestInaccessiblePathFailsTheWholeSync(t *testing.T) {
 	unprivileged(t)
 	one, two := tree{}, tree{}
 	for _, name := range []string{"a", "b/c", "b/d", "e/f", "g"} {
@@ -34,7 +34,7 @@ func TestUnwritableFileFailsTheWholeSync(t *testing.T) {
 		"the folder of all":             {"projects/p", 0o555},
 	}
 	for name, c := range cases {
-		for when, late := range map[string]bool{"before the sync": false, "while it is staged": true} {
+		for when, late := range map[string]bool{"before the sync": false, "after it was staged": true} {
 			t.Run(name+", "+when, func(t *testing.T) {
 				root := seeded(t)
 				d := open(t, root, Options{around: quick})
