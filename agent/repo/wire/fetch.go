@@ -49,11 +49,13 @@ func (c *Client) startFetch(ctx context.Context, t *store.Transfer) (_ context.C
 // Fetch receives the commit of t. ref is the name by which the commit was found, "" if there is none. Fetch requests as little as
 // possible, and more if the server refuses:
 //
-//   - what changed since t.Base, as a thin pack with depth 1. Without "deepen 1", a merge of an older branch brings the whole
-//     history before the base; without a thin pack, a shallow client gets the whole tree;
+//   - what changed since t.Base, as a thin pack, with depth 1 if the server can. Without "deepen 1", a merge of an older branch brings
+//     the whole history before the base; without a thin pack, a shallow client gets the whole tree;
 //   - the whole tree of the commit;
 //   - the whole history of the commit;
 //   - the history of ref, with growing depth, then that of all branches and tags.
+//
+// With t.TreesOnly, Fetch requests no blobs, tries only the first two, and then returns a refusal.
 //
 // Fetch clears t.Base if the pack does not build on it.
 func (c *Client) Fetch(ctx context.Context, t *store.Transfer, ref string) (*store.Received, error) {
@@ -65,8 +67,9 @@ func (c *Client) Fetch(ctx context.Context, t *store.Transfer, ref string) (*sto
 	if len(f.ad.refs.ByName) == 0 {
 		return nil, failure.New(v1alpha1.ReasonRefNotFound, "the repository %s is empty; commit %s cannot be in it", c.url, t.Commit)
 	}
-	refusal := errors.New("what it sent does not hold it")
-	for _, s := range f.ad.steps(t) {
+	steps := f.ad.steps(t)
+	refusal := errors.New("the pack that it sent lacks the commit")
+	for _, s := range steps {
 		in, _, err := f.attempt(ctx, s)
 		if in != nil && t.TreesOnly {
 			c.cache.put(f.ad) // for the blobs that follow
@@ -79,10 +82,15 @@ func (c *Client) Fetch(ctx context.Context, t *store.Transfer, ref string) (*sto
 			refusal = err
 		}
 	}
-	if t.TreesOnly {
-		return nil, &refusedError{refusal.Error()}
+	switch {
+	case !t.TreesOnly:
+		return f.search(ctx, ref, refusal)
+	case len(steps) == 0:
+		return nil, &refusedError{"without the capabilities shallow and filter"}
+	case IsRefused(refusal):
+		return nil, refusal
 	}
-	return f.search(ctx, ref, refusal)
+	return nil, &refusedError{"with a pack that lacks the commit"}
 }
 
 // steps lists the ways to request the commit of t, the cheapest first.

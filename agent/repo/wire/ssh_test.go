@@ -58,7 +58,7 @@ func hosts(text string) func() ([]byte, error) {
 	return func() ([]byte, error) { return []byte(text), nil }
 }
 
-func TestFetchOverSSHBringsWhatHTTPSBrings(t *testing.T) {
+func TestFetchOverSSH(t *testing.T) {
 	g := newShellSite(t, gitserver.SSHOptions{})
 	first := g.Push("first", repotest.Views(200))
 	s, r := openStore(t, store.Options{}), g.client()
@@ -225,14 +225,14 @@ func TestSSHKeys(t *testing.T) {
 		key  func() (secret.String, error)
 		says string
 	}{
-		"none says which field":              {nil, "git.auth.sshKey"},
-		"one with a passphrase says so":      {repotest.Token(string(pem.EncodeToMemory(locked))), "passphrase"},
-		"one that is no key says so":         {repotest.Token(tripwire), "not a private key"},
-		"a public key says so":               {repotest.Token(string(ssh.MarshalAuthorizedKey(g.Public))), "is a public key"},
-		"one that the host does not take":    {repotest.Token(other), "does not take the ssh key"},
-		"one that cannot be read says so":    {func() (secret.String, error) { return secret.String{}, errors.New("no such file") }, "no such file"},
-		"one cut in the middle is no key":    {repotest.Token(g.Key[:len(g.Key)/2]), "not a private key"},
-		"an empty one is no key, not no one": {repotest.Token(""), "not a private key"},
+		"none says which field":           {nil, "git.auth.sshKey"},
+		"one with a passphrase says so":   {repotest.Token(string(pem.EncodeToMemory(locked))), "passphrase"},
+		"one that is no key says so":      {repotest.Token(tripwire), "not a private key"},
+		"a public key says so":            {repotest.Token(string(ssh.MarshalAuthorizedKey(g.Public))), "is a public key"},
+		"one that the host does not take": {repotest.Token(other), "does not take the ssh key"},
+		"one that cannot be read says so": {func() (secret.String, error) { return secret.String{}, errors.New("no such file") }, "no such file"},
+		"one cut in the middle is no key": {repotest.Token(g.Key[:len(g.Key)/2]), "not a private key"},
+		"an empty one is an invalid key":  {repotest.Token(""), "not a private key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := g.auth()
