@@ -37,7 +37,7 @@ func TestFollowerRefusesTarget(t *testing.T) {
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.Ref = "refs/pull/1/head" }},
 		"a requested commit that is not allowed": {request: "commit", reason: v1alpha1.ReasonRefNotAllowed, says: "allowedRefs of the spec admits v*",
 			target: func(s *v1alpha1.SyncTargetSpec, strange string) { s.Ref, s.RefName = strange, "" }},
-		"a commit beside the requested one": {request: "first", reason: v1alpha1.ReasonRefNotAllowed, says: "the SyncTarget says commit",
+		"a commit other than the requested one": {request: "first", reason: v1alpha1.ReasonRefNotAllowed, says: "the SyncTarget says commit",
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.RefName = "" }},
 		"a forced sync that is not asked for": {says: "forceSync",
 			target: func(s *v1alpha1.SyncTargetSpec, _ string) { s.ForceSync = "x" }},
@@ -88,7 +88,8 @@ func TestFollowerRefusesTarget(t *testing.T) {
 	}
 }
 
-// C14: the agent runs a confirmed target, even if the branch has moved on since.
+// C14: the agent runs a target that the spec or a request confirms, also a commit that its branch has passed. It does not read again what
+// it knows.
 func TestFollowerAdmitsTarget(t *testing.T) {
 	w := onSharedCluster(t)
 	p := w.pod("line-0")

@@ -34,7 +34,7 @@ func (w *push) run(ctx context.Context, rec record) outcome {
 	rec, err := w.branch(ctx, rec)
 	proposes := err == nil && w.s.Forge != nil && !rec.Foreign
 	if proposes && rec.Number > 0 {
-		rec, err = w.update(ctx, rec) // forgets the number if the pull request has ended
+		rec, err = w.update(ctx, rec) // forgets the number if the pull request has ended without the last push
 	}
 	if proposes && err == nil && rec.Number == 0 {
 		rec, err = w.open(ctx, rec)
@@ -192,8 +192,8 @@ func packOf(d *repo.Draft) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// update updates the text of the pull request. If the pull request has ended, update forgets its number, because the commits pushed since
-// need another one.
+// update updates the text of the pull request. If the pull request was merged with the last push, update records that. If it has ended
+// otherwise, update forgets its number, because the commits pushed since need another one.
 func (w *push) update(ctx context.Context, rec record) (record, error) {
 	if rec.Shared || rec.TextDigest == rec.Digest {
 		return rec, nil

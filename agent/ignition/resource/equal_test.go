@@ -74,7 +74,7 @@ func TestBrokenJSONIsAnError(t *testing.T) {
 	}
 }
 
-// FuzzSameButModification checks that the comparison is symmetric, ignores white space, and accepts whatever SameJSON accepts.
+// FuzzSameButModification checks that the comparison is symmetric, ignores leading white space, and accepts whatever SameJSON accepts.
 func FuzzSameButModification(f *testing.F) {
 	f.Add([]byte(`{"attributes":{}}`), []byte(`{"attributes":{"lastModification":1}}`))
 	f.Add([]byte(`{"attributes":1}`), []byte(`{}`))

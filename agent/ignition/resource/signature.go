@@ -43,7 +43,7 @@ type Signed struct {
 	raw        []byte
 	scope      int32
 	version    int32
-	text       string // documentation or description
+	text       string // documentation or description, whichever is the last in the file
 	flags      [3]byte
 	files      []string // sorted
 	attributes []member

@@ -18,7 +18,7 @@ type Delta struct {
 	Uncertain bool
 }
 
-// ErrPrevious marks an error of the older tree, which only saves work: Compute can do without it.
+// ErrPrevious marks an error of the older tree, which only saves work: planner.Compute can do without it.
 var ErrPrevious = errors.New("the previous tree cannot be read")
 
 // Diff yields the paths at which two trees made with the same rules differ, sorted bytewise. It skips directories made
@@ -42,7 +42,7 @@ type differ struct {
 	commit   bool     // the ref or the commit differs
 	forced   []string // files that are compared by their records, whatever git's ids say
 
-	before, after, volatile counter // directories read of either tree, and by volatileTree
+	before, after, volatile counter // directories and files listed in either tree, and by volatileTree
 }
 
 func newDiffer(from, to *Tree, yield func(Delta, error) bool) *differ {
@@ -80,7 +80,7 @@ func (x *differ) same(from, to *node) bool {
 }
 
 // uncertain reports whether the files of a directory must be compared by their records: if a file or one beside it is
-// rendered, git's ids do not tell whether it differs.
+// rendered, git's ids do not tell whether it differs, because a resource.json contains a signature over the files beside it.
 func (x *differ) uncertain(path string, lists ...[]child) bool {
 	if !x.to.renders {
 		return false
