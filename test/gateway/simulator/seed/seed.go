@@ -1,4 +1,4 @@
-// Package seed has the files of a gateway that has never started.
+// Package seed has the files that the simulated gateway writes to an empty data directory before its first start.
 package seed
 
 import (
@@ -15,8 +15,8 @@ import (
 
 // Platform returns the files that only the gateway may write, for a gateway with a redundancy role.
 func Platform(role string) map[string][]byte {
-	leftover := []byte(`{"custom":{},"params":{}}`)
-	sum := sha256.Sum256(leftover)
+	unreferenced := []byte(`{"custom":{},"params":{}}`) // a blob that no file of a project refers to any more
+	sum := sha256.Sum256(unreferenced)
 	return map[string][]byte{
 		"config/ignition/keys/root.json":                       []byte(`{"kty":"oct","kid":"root","k":"simulated"}`),
 		"config/ignition/keys/kek.json":                        []byte(`{"kty":"oct","kid":"kek","k":"simulated"}`),
@@ -36,7 +36,7 @@ func Platform(role string) map[string][]byte {
 		"ignition.conf":                    []byte("wrapper.java.maxmemory=1024\n"),
 		"logback.xml":                      []byte("<configuration/>\n"),
 		"redundancy.xml":                   redundancyXML(role),
-		path.Join(datadir.BlobDir, hex.EncodeToString(sum[:])): leftover,
+		path.Join(datadir.BlobDir, hex.EncodeToString(sum[:])): unreferenced,
 	}
 }
 
@@ -55,7 +55,8 @@ func configMode(title, parent string, inheritable bool) []byte {
 	})
 }
 
-// Collections returns the config-mode.json of each resource collection, for a gateway with an active mode, or "".
+// Collections returns the config-mode.json of each resource collection. mode is the active deployment mode of the gateway, which local
+// inherits from; "" for none.
 func Collections(mode string) map[string][]byte {
 	above := "core"
 	if mode != "" {
