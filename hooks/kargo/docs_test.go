@@ -68,7 +68,7 @@ func TestTheDocumentListsEveryVarWithItsDefault(t *testing.T) {
 			switch {
 			case a.Value != nil:
 				value = *a.Value
-			case a.ValueFrom != nil:
+			case a.ValueFrom != nil: // without the last backtick, which listed trims
 				value = fmt.Sprintf("key `%s` of the Secret `%s", a.ValueFrom.SecretKeyRef.Key, a.ValueFrom.SecretKeyRef.Name)
 			}
 			want = append(want, a.Name+"="+value)
@@ -113,8 +113,8 @@ func TestTheDocumentsStepsArePromotions(t *testing.T) {
 	assert.Equal(t, stages(t)["test"].Spec.Verification, &part.Verification, "the example's")
 }
 
-// The test runs every command unchanged, in the order of a reader who starts with the example. The CRDs of Kargo and Rollouts come
-// from testdata. The test creates the Project's namespace, as Kargo would.
+// The test runs every command unchanged, in the order of a reader who starts with the example. The commands for Secrets, which both pages
+// have, run once. The CRDs of Kargo and Rollouts come from testdata. The test creates the Project's namespace, as Kargo would.
 func TestTheDocumentsCommandsRun(t *testing.T) {
 	t.Parallel()
 	lines := document.Open(t)
