@@ -235,7 +235,7 @@ func TestInvalidRendering(t *testing.T) {
 			patches(dir("a", "projects/a"), "x.json", "n", "abc"), plantest.Pairs("a/x.json", `{"n":1}`), v1alpha1.ReasonPatchFailed, []string{"projects/a/x.json", `"n"`, "a number"},
 		},
 		"no JSON": {
-			patches(dir("a", "projects/a"), "**", "n", "1"), plantest.Pairs("a/x.txt", `n=1`), v1alpha1.ReasonPatchFailed, []string{"projects/a/x.txt", "no JSON"},
+			patches(dir("a", "projects/a"), "**", "n", "1"), plantest.Pairs("a/x.txt", `n=1`), v1alpha1.ReasonPatchFailed, []string{"projects/a/x.txt", "not valid JSON"},
 		},
 		"large to patch": {
 			patches(dir("a", "projects/a"), "x.json", "n", "1"), plantest.Pairs("a/x.json", `{"a":"`+strings.Repeat("x", 5000)+`"}`), v1alpha1.ReasonLimitExceeded, []string{"projects/a/x.json"},
