@@ -190,28 +190,24 @@ func secretDigest(data map[string][]byte) string {
 // what the status reports about the request.
 func addDesiredRef(ctx context.Context, cs *v1alpha1.ConfigSync, remote *repo.Remote, wanted *source.CommitSpec) error {
 	git := cs.Spec.Source.Git
-	want, err := desiredref.Of(cs, "")
-	if err == nil && want.ResolveSpec {
-		ref, err := repo.ParseRef(git.Ref())
+	want, _, err := desiredref.Resolve(cs, func(name string) (string, error) {
+		ref, err := repo.ParseRef(name)
 		if err != nil {
-			return err
+			return "", err
 		}
 		at, err := remote.Resolve(ctx, ref)
-		if err != nil {
-			return err
+		switch {
+		case failure.Is(err, v1alpha1.ReasonRefNotFound):
+			return "", nil
+		case err != nil:
+			return "", err
 		}
-		want, err = desiredref.Of(cs, at.Commit.String())
-		if err != nil {
-			return err
-		}
-	}
+		return at.Commit.String(), nil
+	})
 	if err != nil {
 		return err
 	}
-	cs.Status.Request = nil
-	if want.Over != "" || want.Lapsed != "" {
-		cs.Status.Request = &v1alpha1.RequestStatus{Over: want.Over, Lapsed: want.Lapsed, Refused: want.Refused}
-	}
+	cs.Status.Request = want.Status()
 	if want.RefusedCommit != "" {
 		return want.CheckCommit(want.RefusedCommit)
 	}

@@ -156,6 +156,11 @@ func TestRollbackOnFailure(t *testing.T) {
 		assert.Contains(t, w.condition(v1alpha1.ConditionReady).Message, "rolled back: main is held off at "+second[:7])
 		assert.Equal(t, cs.Annotations, w.get().Annotations)
 	}
+	w.git.Git("branch", "other", "main")
+	w.git.Git("update-ref", "-d", "refs/heads/main")
+	w.must()
+	assert.Equal(t, "1", w.data("a")["a"], "without its ref, the spec does not end the rollback")
+	w.git.Git("update-ref", "refs/heads/main", second)
 	_, err = w.core.AppsV1().StatefulSets(w.namespace).Get(t.Context(), "line", metav1.GetOptions{})
 	require.Error(t, err)
 	assert.Contains(t, w.reasons(), fmt.Sprintf("Warning RollbackRequested: %s failed: the rollback is requested, to %s until main moves on from %s", second[:7], first[:7], second[:7]))
