@@ -348,7 +348,7 @@ func TestTooManyAccountsToReview(t *testing.T) {
 	}
 	found := l.bindings(t.Context(), accounts)
 	require.Len(t, found, 2)
-	assert.Equal(t, "3 of 203 ServiceAccounts of agents were not checked", found[0].Message)
+	assert.Equal(t, "3 of 53 ServiceAccounts of agents were not checked", found[0].Message)
 	assert.Equal(t, Unknown, found[0].State)
 	assert.Equal(t, Failed, found[1].State)
 }
