@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"encoding/xml"
 	"io"
 	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,98 +15,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"stoker.io/stoker/agent/ignition/resource"
+	"stoker.io/stoker/test/bench/repository"
 	"stoker.io/stoker/test/gitserver"
 )
-
-var tiny = sizes[0]
-
-func generated(t *testing.T) string {
-	t.Helper()
-	dir, err := generate(t.Context(), t.TempDir(), tiny)
-	require.NoError(t, err)
-	return dir
-}
-
-func gitLines(t *testing.T, dir string, args ...string) []string {
-	t.Helper()
-	out, err := gitOutput(t.Context(), dir, nil, args...)
-	require.NoError(t, err)
-	return strings.Split(out, "\n")
-}
-
-func TestTheSameRepositoryIsMadeEveryTime(t *testing.T) {
-	refs := func(dir string) []string { return gitLines(t, dir, "for-each-ref") }
-	assert.Equal(t, refs(generated(t)), refs(generated(t)))
-}
-
-func TestRepositoryCache(t *testing.T) {
-	cache := t.TempDir()
-	first, err := generate(t.Context(), cache, tiny)
-	require.NoError(t, err)
-	mark := filepath.Join(first, "mark")
-	require.NoError(t, os.WriteFile(mark, nil, 0o644))
-	second, err := generate(t.Context(), cache, tiny)
-	require.NoError(t, err)
-	assert.Equal(t, first, second)
-	assert.FileExists(t, mark)
-	left, err := os.ReadDir(cache)
-	require.NoError(t, err)
-	assert.Len(t, left, 1, "nothing half made stays")
-}
-
-func TestRepositoryShape(t *testing.T) {
-	dir := generated(t)
-	files := gitLines(t, dir, "ls-tree", "-r", "--name-only", baseRef, mapped)
-	assert.Len(t, files, tiny.files)
-	changed := func(commit string) int {
-		return len(gitLines(t, dir, "diff-tree", "-r", "--name-only", "--no-commit-id", commit+"^", commit))
-	}
-	assert.Equal(t, 1, changed("refs/bench/one/1"))
-	assert.Equal(t, 1, changed("refs/bench/merge/9"))
-	assert.Equal(t, 1, changed("refs/bench/late/9"))
-	assert.Greater(t, changed("refs/bench/hundred/1"), 20)
-	side := gitLines(t, dir, "rev-list", "-1", "--parents", "refs/bench/merge/1")
-	assert.Len(t, strings.Fields(side[0]), 3, "a merge")
-	assert.Equal(t, gitLines(t, dir, "rev-parse", "refs/bench/root"), gitLines(t, dir, "merge-base", "refs/bench/merge/1^1", "refs/bench/merge/1^2"))
-	assert.Equal(t, gitLines(t, dir, "rev-parse", baseRef), gitLines(t, dir, "rev-parse", "refs/bench/one/1^"))
-}
-
-func TestGeneratedJSONIsValid(t *testing.T) {
-	w := newWriter(1, 3000)
-	for _, p := range layout(500) {
-		before := w.last
-		content := w.content(p)
-		if strings.HasSuffix(p.name, ".json") {
-			require.True(t, json.Valid([]byte(content)), "%s\n%s", p.name, content)
-		}
-		if strings.HasSuffix(p.name, "resource.json") {
-			var meta struct {
-				Files      []string
-				Attributes map[string]any
-			}
-			require.NoError(t, json.Unmarshal([]byte(content), &meta))
-			assert.NotNil(t, meta.Attributes)
-			assert.NotEmpty(t, meta.Files)
-			if p.kind == resourceFile {
-				signed, err := resource.ParseSigned([]byte(content))
-				require.NoError(t, err)
-				sum, err := signed.Signature(resource.Form83, func(to io.Writer, _ string) error { _, err := io.WriteString(to, before); return err })
-				require.NoError(t, err)
-				assert.Equal(t, sum, signed.Stored(), "a gateway would take it as it is")
-			}
-		}
-	}
-}
-
-func TestLayoutNamesEveryFileOnce(t *testing.T) {
-	var names []string
-	for _, p := range layout(20_000) {
-		names = append(names, p.name)
-	}
-	slices.Sort(names)
-	assert.Len(t, slices.Compact(names), 20_000)
-}
 
 func TestMeasureSeesTheWholeTree(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
@@ -140,9 +49,12 @@ func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	work := t.TempDir()
-	remote, err := newRemote(ctx, generated(t), filepath.Join(work, "remote"), gitserver.Options{})
+	tiny := sizes[0]
+	generated, err := repository.Generate(ctx, t.TempDir(), tiny.Size)
 	require.NoError(t, err)
-	defer func() { require.NoError(t, remote.server.Close()) }()
+	remote, err := repository.NewRemote(ctx, generated, filepath.Join(work, "remote"), gitserver.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, remote.Server.Close()) }()
 	live := filepath.Join(work, "live")
 	b := newBench(tiny, remote, work, log.New(io.Discard, "", 0))
 	b.contestants = []contestant{b.fetchOnly()}
@@ -175,17 +87,18 @@ func TestThePeersTakeTurnsThroughEveryCase(t *testing.T) {
 	}
 	if len(b.contestants) == 2 {
 		at := b.commits[b.checkout().home()]
-		for _, name := range gitLines(t, remote.dir, "ls-tree", "-r", "--name-only", at, mapped) {
-			want, err := exec.CommandContext(ctx, "git", "-C", remote.dir, "cat-file", "blob", at+":"+name).Output()
+		list, err := repository.GitOutput(ctx, remote.Dir, nil, "ls-tree", "-r", "--name-only", at, repository.Mapped)
+		require.NoError(t, err)
+		for name := range strings.SplitSeq(list, "\n") {
+			want, err := exec.CommandContext(ctx, "git", "-C", remote.Dir, "cat-file", "blob", at+":"+name).Output()
 			require.NoError(t, err)
-			got, err := os.ReadFile(filepath.Join(live, strings.TrimPrefix(name, mapped)))
+			got, err := os.ReadFile(filepath.Join(live, strings.TrimPrefix(name, repository.Mapped)))
 			require.NoError(t, err)
 			assert.Equal(t, want, got, name)
 		}
 	}
 }
 
-// Runs the whole bench with the real agent on the smallest repository.
 // The plots in the documentation are those of its tables.
 func TestPlotsOfTheDocumentation(t *testing.T) {
 	const dir = "../../docs/internals"
@@ -204,6 +117,7 @@ func TestPlotsOfTheDocumentation(t *testing.T) {
 	}
 }
 
+// Runs the whole bench with the real agent on the smallest repository.
 func TestTheBenchRunsFromEndToEnd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures for seconds")

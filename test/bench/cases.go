@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"time"
+
+	"stoker.io/stoker/test/bench/repository"
 )
 
 // benchCase is one kind of work.
@@ -51,7 +53,7 @@ type bench struct {
 	size        size
 	agent       string // the binary
 	work        string
-	remote      *remote
+	remote      *repository.Remote
 	contestants []contestant
 	commits     map[string]string // home → its current commit
 	next        map[string]int    // home and line → number of synced commits of the line
@@ -67,13 +69,13 @@ func (b *bench) round(ctx context.Context, c benchCase, who contestant) (sample,
 	}
 	var changed int64
 	if c.series != "" {
-		if changed, err = b.remote.changedBytes(ctx, target); err != nil {
+		if changed, err = b.remote.ChangedBytes(ctx, target); err != nil {
 			return sample{}, err
 		}
 	}
 	settle(ctx)
 	load := loadAverage()
-	if err := b.remote.push(ctx, target); err != nil {
+	if err := b.remote.Push(ctx, target); err != nil {
 		return sample{}, err
 	}
 	if c.do != nil {
@@ -87,15 +89,15 @@ func (b *bench) round(ctx context.Context, c benchCase, who contestant) (sample,
 	if err != nil {
 		return s, err
 	}
-	stats := b.remote.server.Stats()
-	s.pack, s.fetches, s.changed, s.server = stats.PackBytes, stats.UploadPacks, changed, b.remote.packing()
+	stats := b.remote.Server.Stats()
+	s.pack, s.fetches, s.changed, s.server = stats.PackBytes, stats.UploadPacks, changed, b.remote.Packing()
 	s.disk, err = dirSize(who.kept()...)
 	return s, err
 }
 
 // prepare brings a workspace to the start of the work, and returns the target commit.
 func (b *bench) prepare(ctx context.Context, c benchCase, who contestant) (target string, err error) {
-	target = b.remote.refs[baseRef]
+	target = b.remote.Refs[repository.Base]
 	if at := b.commits[who.home()]; at != "" {
 		target = at
 	}
@@ -106,8 +108,8 @@ func (b *bench) prepare(ctx context.Context, c benchCase, who contestant) (targe
 	if c.series != "" {
 		key := who.home() + " " + c.series
 		b.next[key]++
-		target = b.remote.commit(c.series, b.next[key])
-		if before, err = b.remote.parent(ctx, target); err != nil {
+		target = b.remote.Commit(c.series, b.next[key])
+		if before, err = b.remote.Parent(ctx, target); err != nil {
 			return "", err
 		}
 	}
@@ -124,7 +126,7 @@ func (b *bench) prepare(ctx context.Context, c benchCase, who contestant) (targe
 func (b *bench) syncTo(ctx context.Context, who contestant, commit string) error {
 	at := b.commits[who.home()]
 	if at != commit {
-		if err := b.remote.push(ctx, commit); err != nil {
+		if err := b.remote.Push(ctx, commit); err != nil {
 			return err
 		}
 	}
@@ -170,8 +172,8 @@ func (b *bench) run(ctx context.Context, s settings, all results) error {
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", c.title, who.name(), err)
 				}
-				b.log.Printf("%s: %s, %s: %s", b.size.name, c.title, who.name(), sample.wall.Round(time.Millisecond))
-				all.add(b.size.name, c.name, who.name(), sample)
+				b.log.Printf("%s: %s, %s: %s", b.size.Name, c.title, who.name(), sample.wall.Round(time.Millisecond))
+				all.add(b.size.Name, c.name, who.name(), sample)
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"stoker.io/stoker/test/bench/repository"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -91,10 +92,10 @@ func initFetcher(ctx context.Context, dir string, args ...string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := git(ctx, dir, nil, append([]string{"-c", "init.defaultBranch=other", "init", "-q"}, args...)...); err != nil {
+	if err := repository.Git(ctx, dir, nil, append([]string{"-c", "init.defaultBranch=other", "init", "-q"}, args...)...); err != nil {
 		return err
 	}
-	return git(ctx, dir, nil, "config", "gc.auto", "0")
+	return repository.Git(ctx, dir, nil, "config", "gc.auto", "0")
 }
 
 // checkout is what users commonly script: git fetch --depth 1, git checkout, rsync -c.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/test/bench/repository"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -21,12 +22,12 @@ type programs struct{ agent, nosync string }
 // benchSize measures one repository.
 func benchSize(ctx context.Context, s settings, size size, programs programs, work string, progress *log.Logger, all results) (err error) {
 	began := time.Now()
-	generated, err := generate(ctx, s.cache, size)
+	generated, err := repository.Generate(ctx, s.cache, size.Size)
 	if err != nil {
 		return err
 	}
-	progress.Printf("%s: %d files in %s (%s)", size.name, size.files, generated, time.Since(began).Round(time.Second))
-	remote, err := newRemote(ctx, generated, filepath.Join(work, "remote"), gitserver.Options{})
+	progress.Printf("%s: %d files in %s (%s)", size.Name, size.Files, generated, time.Since(began).Round(time.Second))
+	remote, err := repository.NewRemote(ctx, generated, filepath.Join(work, "remote"), gitserver.Options{})
 	if err != nil {
 		return err
 	}
@@ -35,7 +36,7 @@ func benchSize(ctx context.Context, s settings, size size, programs programs, wo
 		for _, c := range b.contestants {
 			err = errors.Join(err, c.close())
 		}
-		err = errors.Join(err, remote.server.Close())
+		err = errors.Join(err, remote.Server.Close())
 	}()
 	b.agent = programs.agent
 	invite := b.addContestants
@@ -48,13 +49,13 @@ func benchSize(ctx context.Context, s settings, size size, programs programs, wo
 	return b.run(ctx, s, all)
 }
 
-func newBench(size size, remote *remote, work string, progress *log.Logger) *bench {
+func newBench(size size, remote *repository.Remote, work string, progress *log.Logger) *bench {
 	return &bench{size: size, work: work, remote: remote, commits: map[string]string{}, next: map[string]int{}, log: progress}
 }
 
 // addContestants adds the contestants of a size without a memory limit.
 func (b *bench) addContestants(ctx context.Context, programs programs) error {
-	url := b.remote.url()
+	url := b.remote.URL()
 	once, err := newAgent(b.agent, filepath.Join(b.work, "once"), url)
 	if err != nil {
 		return err
@@ -93,7 +94,7 @@ func (b *bench) addGuaranteed() error {
 		b.log.Printf("an agent of a Guaranteed pod is not measured: no container with a limit on CPU can be made here, which needs root and a control group tree that may be written: %v", err)
 		return nil
 	}
-	agent, err := newAgent(b.agent, filepath.Join(b.work, "guaranteed"), b.remote.url(), room.wrap()...)
+	agent, err := newAgent(b.agent, filepath.Join(b.work, "guaranteed"), b.remote.URL(), room.wrap()...)
 	b.contestants = append(b.contestants, &agentGuaranteed{agent, room})
 	return err
 }
@@ -104,7 +105,7 @@ func (b *bench) addUnsynced(ctx context.Context, nosync string) error {
 		b.log.Printf("what durability costs is not measured: %s", out)
 		return ctx.Err()
 	}
-	agent, err := newAgent(b.agent, filepath.Join(b.work, "unsynced"), b.remote.url(), nosync)
+	agent, err := newAgent(b.agent, filepath.Join(b.work, "unsynced"), b.remote.URL(), nosync)
 	b.contestants = append(b.contestants, &agentUnsynced{agent})
 	return err
 }
@@ -117,7 +118,7 @@ func (b *bench) addConfined(context.Context, programs) error {
 		}
 		room, err := newMemoryLimit(b.size.memory)
 		if err != nil {
-			b.log.Printf("%s is not measured: no container with a memory limit can be made here, which takes root and a control group tree that may be written: %v", b.size.name, err)
+			b.log.Printf("%s is not measured: no container with a memory limit can be made here, which takes root and a control group tree that may be written: %v", b.size.Name, err)
 			return nil
 		}
 		c := &confined{container: room}
@@ -132,7 +133,7 @@ func (b *bench) addConfined(context.Context, programs) error {
 			floor.wrap = room.wrap()
 			c.contestant = floor
 		default:
-			if c.contestant, err = newAgent(b.agent, filepath.Join(b.work, "once"), b.remote.url(), room.wrap()...); err != nil {
+			if c.contestant, err = newAgent(b.agent, filepath.Join(b.work, "once"), b.remote.URL(), room.wrap()...); err != nil {
 				return err
 			}
 		}
@@ -149,9 +150,9 @@ func (b *bench) hasRsync() bool {
 }
 
 func (b *bench) checkout() *checkout {
-	return &checkout{dir: filepath.Join(b.work, "checkout"), live: filepath.Join(b.work, "live"), url: b.remote.url()}
+	return &checkout{dir: filepath.Join(b.work, "checkout"), live: filepath.Join(b.work, "live"), url: b.remote.URL()}
 }
 
 func (b *bench) fetchOnly() *fetchOnly {
-	return &fetchOnly{dir: filepath.Join(b.work, "fetch"), url: b.remote.url()}
+	return &fetchOnly{dir: filepath.Join(b.work, "fetch"), url: b.remote.URL()}
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"time"
+
+	"stoker.io/stoker/test/bench/repository"
 )
 
 // goal is a line of the report's last table.
@@ -23,7 +25,7 @@ func (r results) goals(s settings) []goal {
 	var all []goal
 	for _, size := range s.sizes {
 		g := judge{r, size, nil}
-		switch size.name {
+		switch size.Name {
 		case "M":
 			g.soonAfterGit(0, 12)
 			g.firstSync()
@@ -56,10 +58,10 @@ type judge struct {
 	found []goal
 }
 
-func (g *judge) key(c, who string) key { return key{g.size.name, c, who} }
+func (g *judge) key(c, who string) key { return key{g.size.Name, c, who} }
 
 func (g *judge) add(met bool, what, measured string) {
-	g.found = append(g.found, goal{g.size.name + ": " + what, measured, verdict(met)})
+	g.found = append(g.found, goal{g.size.Name + ": " + what, measured, verdict(met)})
 }
 
 func title(name string) string {
@@ -132,7 +134,7 @@ func (g *judge) container() {
 	}
 	killed := g.r.killed(k)
 	g.add(killed == 0, fmt.Sprintf("%s in a container of %d MiB", title("first"), g.size.memory>>20), fmt.Sprintf("killed in %d of %d rounds", killed, len(g.r[k])))
-	g.add(killed == 0 && n < binaryBytes, "memory does not follow the largest file: less anonymous memory than it has bytes", fmt.Sprintf("%s MiB; the file has %d", mebibytes(n), binaryBytes>>20))
+	g.add(killed == 0 && n < repository.BinaryBytes, "memory does not follow the largest file: less anonymous memory than it has bytes", fmt.Sprintf("%s MiB; the file has %d", mebibytes(n), repository.BinaryBytes>>20))
 }
 
 // million has the goals for a million files.
@@ -152,7 +154,7 @@ func (g *judge) drift() {
 	if !ok {
 		return
 	}
-	each := float64(w.Microseconds()) / float64(g.size.files)
+	each := float64(w.Microseconds()) / float64(g.size.Files)
 	g.add(each <= 15, title("drift")+": at most 15 µs a file", fmt.Sprintf("%.1f µs", each))
 }
 
@@ -162,7 +164,7 @@ func (g *judge) aged() {
 	tip, okToo := median(g.r, g.key("first", fetch), pack)
 	if ok && okToo && tip > 0 {
 		ratio := float64(most) / float64(tip)
-		g.add(ratio <= 2.2, fmt.Sprintf("disk beside the live data over %d commits: never more than 2.2 × the packed tip", g.size.commits), fmt.Sprintf("%.2f ×", ratio))
+		g.add(ratio <= 2.2, fmt.Sprintf("disk beside the live data over %d commits: never more than 2.2 × the packed tip", g.size.Commits), fmt.Sprintf("%.2f ×", ratio))
 	}
 }
 
@@ -220,7 +222,7 @@ func (g *judge) lostStore() {
 	k := g.key("late", once)
 	if bytes, ok := median(g.r, k, pack); ok {
 		file, _ := median(g.r, k, changed)
-		limit := int64(80*g.size.files) + file
+		limit := int64(80*g.size.Files) + file
 		g.add(bytes <= limit, title("late")+": at most 80 bytes a file and the changed file", fmt.Sprintf("%d bytes; %d allowed", bytes, limit))
 	}
 }

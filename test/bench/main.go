@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/test/bench/fleet"
+	"stoker.io/stoker/test/bench/repository"
 )
 
 func main() {
@@ -80,8 +81,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return s.within(ctx, stderr, func(ctx context.Context, programs programs, work string, progress *log.Logger) error {
 		all := results{}
 		for _, size := range s.sizes {
-			if err := benchSize(ctx, s, size, programs, filepath.Join(work, size.name), progress, all); err != nil {
-				return fmt.Errorf("size %s: %w", size.name, err)
+			if err := benchSize(ctx, s, size, programs, filepath.Join(work, size.Name), progress, all); err != nil {
+				return fmt.Errorf("size %s: %w", size.Name, err)
 			}
 		}
 		return all.write(stdout, s)
@@ -120,7 +121,7 @@ func parse(args []string, out io.Writer, defaultSizes string) (settings, error) 
 	f.SetOutput(out)
 	sizesFlag := f.String("sizes", defaultSizes, "repositories: S (1,000 files), M (10,000), L (100,000), H (large binaries, in a small container), G (a million)")
 	casesFlag := f.String("cases", strings.Join(caseNames(), ","), "what is measured")
-	f.IntVar(&s.rounds, "n", 3, fmt.Sprintf("rounds, 1 to %d", maxRounds))
+	f.IntVar(&s.rounds, "n", 3, fmt.Sprintf("rounds, 1 to %d", repository.MaxRounds))
 	f.StringVar(&s.cache, "cache", filepath.Join(cache, "stoker-bench"), "where the repositories are kept for the next time (all but G: 600 MB; G: 700 MB)")
 	f.StringVar(&s.work, "work", os.TempDir(), "where the contestants work (L: 3 GB while it runs; G: 12 GB)")
 	f.DurationVar(&s.idle, "idle", time.Minute, "how long nothing happens (proposals)")
@@ -129,7 +130,7 @@ func parse(args []string, out io.Writer, defaultSizes string) (settings, error) 
 		return s, err
 	}
 	for name := range strings.SplitSeq(*sizesFlag, ",") {
-		i := slices.IndexFunc(sizes, func(s size) bool { return s.name == name })
+		i := slices.IndexFunc(sizes, func(s size) bool { return s.Name == name })
 		if i < 0 {
 			return s, fmt.Errorf("-sizes: there is no %q", name)
 		}

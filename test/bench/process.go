@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -147,4 +149,27 @@ func cpuTime(pid int) time.Duration {
 		sum += time.Duration(n)
 	}
 	return sum
+}
+
+// dirSize returns the size of the files below some directories, in bytes. It ignores missing files, because a running
+// agent may remove a file meanwhile.
+func dirSize(dirs ...string) (sum int64, err error) {
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				var info fs.FileInfo
+				if info, err = d.Info(); err == nil {
+					sum += info.Size()
+				}
+			}
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	return sum, nil
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"compress/zlib"
 	"context"
 	"errors"
 	"fmt"
@@ -10,12 +8,12 @@ import (
 	"log"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"stoker.io/stoker/internal/backoff"
+	"stoker.io/stoker/test/bench/repository"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -59,9 +57,9 @@ func proposals(ctx context.Context, args []string, stdout, stderr io.Writer) (er
 		all, figures := results{}, map[string]*proposalFigures{}
 		for _, size := range s.sizes {
 			x := &proposalBench{settings: s, all: all, figures: &proposalFigures{requests: map[string]int64{}, bytes: map[string]int64{}}}
-			figures[size.name] = x.figures
-			if err := x.run(ctx, size, programs, filepath.Join(work, size.name), progress); err != nil {
-				return fmt.Errorf("size %s: %w", size.name, err)
+			figures[size.Name] = x.figures
+			if err := x.run(ctx, size, programs, filepath.Join(work, size.Name), progress); err != nil {
+				return fmt.Errorf("size %s: %w", size.Name, err)
 			}
 		}
 		return writeProposals(stdout, s, all, figures)
@@ -77,33 +75,33 @@ type proposalBench struct {
 	// on proposes changes, and off does not.
 	on, off *agentWithGateway
 	views   []view
-	writer  *writer
+	writer  *repository.Writer
 	saves   int
 }
 
 func (x *proposalBench) run(ctx context.Context, size size, programs programs, work string, progress *log.Logger) (err error) {
-	generated, err := generate(ctx, x.settings.cache, size)
+	generated, err := repository.Generate(ctx, x.settings.cache, size.Size)
 	if err != nil {
 		return err
 	}
-	remote, err := newRemote(ctx, generated, filepath.Join(work, "remote"), gitserver.Options{Pushes: true})
+	remote, err := repository.NewRemote(ctx, generated, filepath.Join(work, "remote"), gitserver.Options{Pushes: true})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, remote.server.Close()) }()
-	x.bench, x.writer = newBench(size, remote, work, progress), newWriter(2, size.mean)
+	defer func() { err = errors.Join(err, remote.Server.Close()) }()
+	x.bench, x.writer = newBench(size, remote, work, progress), repository.NewWriter(2, size.Mean)
 	info, err := os.Stat(programs.agent)
 	if err != nil {
 		return err
 	}
 	x.figures.binary = info.Size()
 	x.agent = programs.agent
-	for _, p := range layout(size.files) {
-		if project, dir, ok := strings.Cut(p.name, "/com.inductiveautomation.perspective/views/"); ok && p.kind == viewFile {
+	for _, p := range repository.Layout(size.Files) {
+		if project, dir, ok := strings.Cut(p.Name, "/com.inductiveautomation.perspective/views/"); ok && p.Kind == repository.ViewFile {
 			x.views = append(x.views, view{strings.TrimPrefix(project, "projects/"), "com.inductiveautomation.perspective/views/" + strings.TrimSuffix(dir, "/view.json")})
 		}
 	}
-	if err := remote.push(ctx, remote.refs[baseRef]); err != nil {
+	if err := remote.Push(ctx, remote.Refs[repository.Base]); err != nil {
 		return err
 	}
 	f, err := newForge()
@@ -124,7 +122,7 @@ func (x *proposalBench) run(ctx context.Context, size size, programs programs, w
 			return err
 		}
 	}
-	x.log.Printf("%s: first syncs done", size.name)
+	x.log.Printf("%s: first syncs done", size.Name)
 	for _, step := range []func(context.Context) error{
 		x.compare,
 		func(ctx context.Context) error { return x.measureIdle(ctx, f) },
@@ -138,8 +136,8 @@ func (x *proposalBench) run(ctx context.Context, size size, programs programs, w
 }
 
 func (x *proposalBench) addSample(c, who string, s sample) {
-	x.log.Printf("%s: %s, %s: %s, CPU %s, anon %s MiB", x.size.name, c, who, s.wall.Round(time.Millisecond), s.cpu.Round(time.Millisecond), mebibytes(s.anon))
-	x.all.add(x.size.name, c, who, s)
+	x.log.Printf("%s: %s, %s: %s, CPU %s, anon %s MiB", x.size.Name, c, who, s.wall.Round(time.Millisecond), s.cpu.Round(time.Millisecond), mebibytes(s.anon))
+	x.all.add(x.size.Name, c, who, s)
 }
 
 // measureIdle watches both agents at the same time, while nothing happens. About once a minute, after ten comparisons, the
@@ -154,7 +152,7 @@ func (x *proposalBench) measureIdle(ctx context.Context, f *forge) error {
 		return err
 	}
 	settle(ctx)
-	x.remote.server.Forget()
+	x.remote.Server.Forget()
 	f.requests.Store(0)
 	load := loadAverage()
 	end := map[string]func() sample{withFeature: x.on.meter(), withoutFeature: x.off.meter()}
@@ -166,7 +164,7 @@ func (x *proposalBench) measureIdle(ctx context.Context, f *forge) error {
 		s.load = load
 		x.addSample("still", who, s)
 	}
-	for _, r := range x.remote.server.Requests() {
+	for _, r := range x.remote.Server.Requests() {
 		x.figures.requests["all"]++
 		x.figures.bytes["all"] += r.In + r.Out
 	}
@@ -193,7 +191,7 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // content returns a new version of a view.
 func (x *proposalBench) content() map[string][]byte {
-	return map[string][]byte{"view.json": []byte(x.writer.content(path{kind: viewFile}))}
+	return map[string][]byte{"view.json": []byte(x.writer.Content(repository.Path{Kind: repository.ViewFile}))}
 }
 
 // nextView returns the view to save. Each is 9.7 % of the views after the one before, so saves are spread over all of them.
@@ -204,7 +202,7 @@ func (x *proposalBench) nextView() view {
 
 // branchTip returns the commit of the proposal's branch on the server, or "" if there is no such branch.
 func (x *proposalBench) branchTip() string {
-	id, _ := os.ReadFile(filepath.Join(x.remote.dir, "refs", "heads", filepath.FromSlash(branch)))
+	id, _ := os.ReadFile(filepath.Join(x.remote.Dir, "refs", "heads", filepath.FromSlash(branch)))
 	return strings.TrimSpace(string(id))
 }
 
@@ -231,7 +229,7 @@ func (x *proposalBench) save(ctx context.Context) error {
 	for range x.settings.rounds {
 		v, files, load := x.nextView(), x.content(), loadAverage()
 		settle(ctx)
-		x.remote.server.Forget()
+		x.remote.Server.Forget()
 		before := x.branchTip()
 		stop, began := x.on.meter(), time.Now()
 		if err := x.on.save(ctx, v, files); err != nil {
@@ -248,13 +246,13 @@ func (x *proposalBench) save(ctx context.Context) error {
 		s := stop()
 		window := s.wall
 		s.wall, s.load = took, load
-		for _, r := range x.remote.server.Requests() {
+		for _, r := range x.remote.Server.Requests() {
 			if r.Service == gitserver.ReceivePack {
 				s.pack += r.In
 			}
 		}
 		x.addSample("save", withFeature, s)
-		deflated, err := x.remote.deflatedSize(ctx, tip)
+		deflated, err := x.remote.DeflatedSize(ctx, tip)
 		if err != nil {
 			return err
 		}
@@ -306,7 +304,7 @@ func (x *proposalBench) measureSync(ctx context.Context, a *agentWithGateway, co
 	if err != nil {
 		return s, reached, 0, err
 	}
-	if err := x.remote.push(ctx, commit); err != nil {
+	if err := x.remote.Push(ctx, commit); err != nil {
 		return s, reached, 0, err
 	}
 	stop := a.meter()
@@ -348,7 +346,7 @@ func (x *proposalBench) saveLarge(ctx context.Context) error {
 		views, files = append(views, x.nextView()), append(files, content)
 	}
 	before, load := x.branchTip(), loadAverage()
-	x.remote.server.Forget()
+	x.remote.Server.Forget()
 	stop, began := x.on.meter(), time.Now()
 	for i, v := range views {
 		if err := x.on.save(ctx, v, files[i]); err != nil {
@@ -375,27 +373,4 @@ func (x *proposalBench) saveLarge(ctx context.Context) error {
 	s.wall = 0
 	x.addSample("large", withoutFeature, s)
 	return nil
-}
-
-// deflatedSize returns the size of the files that a commit changed, each compressed by itself.
-func (r *remote) deflatedSize(ctx context.Context, commit string) (int64, error) {
-	list, err := gitOutput(ctx, r.dir, nil, "diff-tree", "-r", "--no-renames", commit+"^", commit)
-	if err != nil {
-		return 0, err
-	}
-	var sum int64
-	for line := range strings.Lines(list) {
-		content, err := exec.CommandContext(ctx, "git", "-C", r.dir, "cat-file", "blob", strings.Fields(line)[3]).Output()
-		if err != nil {
-			return 0, err
-		}
-		var b bytes.Buffer
-		w := zlib.NewWriter(&b)
-		_, err = w.Write(content)
-		if err := errors.Join(err, w.Close()); err != nil {
-			return 0, err
-		}
-		sum += int64(b.Len())
-	}
-	return sum, nil
 }

@@ -59,7 +59,7 @@ const syncPeriod = 5 * time.Second
 // newAgentWithGateway starts a gateway, and returns its agent, which does not run yet.
 func newAgentWithGateway(b *bench, name, bidirectional string) (*agentWithGateway, error) {
 	dir := filepath.Join(b.work, name)
-	once, err := newAgent(b.agent, dir, b.remote.url())
+	once, err := newAgent(b.agent, dir, b.remote.URL())
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (a *agentWithGateway) setBidirectional(bidirectional string) error {
 		bidirectional = fmt.Sprintf("  bidirectional:\n    enabled: true\n    debounce: %s\n    watchPaths: [\"projects/**\"]\n%s", debounce, bidirectional)
 	}
 	fresh := filepath.Join(a.dir, "fresh")
-	if err := os.WriteFile(fresh, fmt.Appendf(nil, gatewaySyncFormat, a.remote.url(), bidirectional, int(syncPeriod.Seconds())), 0o644); err != nil {
+	if err := os.WriteFile(fresh, fmt.Appendf(nil, gatewaySyncFormat, a.remote.URL(), bidirectional, int(syncPeriod.Seconds())), 0o644); err != nil {
 		return err
 	}
 	return os.Rename(fresh, a.file())

@@ -52,8 +52,8 @@ func (x *proposalBench) compare(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, engine.Close()) }()
 	check := func() error {
 		drift, err := engine.Drift(ctx, false)
-		if err == nil && (drift.Checked != x.size.files || drift.Files != 0) {
-			err = fmt.Errorf("%d of %d files were compared, and %d have changed", drift.Checked, x.size.files, drift.Files)
+		if err == nil && (drift.Checked != x.size.Files || drift.Files != 0) {
+			err = fmt.Errorf("%d of %d files were compared, and %d have changed", drift.Checked, x.size.Files, drift.Files)
 		}
 		return err
 	}

@@ -16,11 +16,11 @@ func writeProposals(out io.Writer, s settings, all results, figures map[string]*
 	fmt.Fprintf(&b, "# Changes of a gateway, back to git\n\n%s/%s, %d cores, %s, %d rounds, medians. Times in seconds; those of a save end when the branch is on the server, "+
 		"and include the debounce of %s. CPU is that of the agent.%s\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), s.rounds, debounce, all.loads())
 	for _, size := range s.sizes {
-		fmt.Fprintf(&b, "\n## %s: %s\n\n", size.name, size)
+		fmt.Fprintf(&b, "\n## %s: %s\n\n", size.Name, size)
 		t := table(&b, "work", "agent", "wall", "from – to", "CPU", "anon MiB", "pushed bytes")
 		for _, c := range proposalCases {
 			for _, who := range []string{withFeature, withoutFeature} {
-				all.proposalRow(t, c, key{size.name, c.name, who})
+				all.proposalRow(t, c, key{size.Name, c.name, who})
 			}
 		}
 		if err := t.Flush(); err != nil {
@@ -31,7 +31,7 @@ func writeProposals(out io.Writer, s settings, all results, figures map[string]*
 	t := table(&b, "goal", "measured", "")
 	for _, size := range s.sizes {
 		g := judge{all, size, nil}
-		g.proposals(figures[size.name])
+		g.proposals(figures[size.Name])
 		for _, goal := range g.found {
 			fmt.Fprintf(t, "| %s\t| %s\t| %s\t|\n", goal.what, goal.measured, goal.verdict)
 		}
@@ -100,7 +100,7 @@ func (g *judge) proposals(f *proposalFigures) {
 	}
 	ratio := middle(f.ratios)
 	g.add(ratio <= 1.15, "comparison of all files, nothing changed: at most 1.15 × the CPU of one without the feature", fmt.Sprintf("%.2f ×", ratio))
-	walk, limit := at("walk", withFeature, wall), walkGoal(g.size.files)
+	walk, limit := at("walk", withFeature, wall), walkGoal(g.size.Files)
 	g.add(walk <= limit, fmt.Sprintf("walk for new files: at most %d ms", limit.Milliseconds()), fmt.Sprintf("%d ms; CPU %d ms", walk.Milliseconds(), at("walk", withFeature, cpu).Milliseconds()))
 	g.add(f.requests["all"] == 0 && f.forgeRequests == 0, "nothing happens: no request to the git server or the forge, with the feature and without",
 		fmt.Sprintf("%d requests to the git server, %d bytes; %d to the forge", f.requests["all"], f.bytes["all"], f.forgeRequests))

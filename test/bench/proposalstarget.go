@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"stoker.io/stoker/test/bench/repository"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -27,11 +28,11 @@ func (x *proposalBench) compareDuringHungPush(ctx context.Context) error {
 	if err := x.compareTargets(ctx, "plain"); err != nil {
 		return err
 	}
-	remove := x.remote.server.Inject(gitserver.Stall(0).On(gitserver.ReceivePack))
+	remove := x.remote.Server.Inject(gitserver.Stall(0).On(gitserver.ReceivePack))
 	if err := x.on.save(ctx, x.nextView(), x.content()); err != nil {
 		return err
 	}
-	for x.remote.server.InFlight() == 0 {
+	for x.remote.Server.InFlight() == 0 {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -68,7 +69,7 @@ func (x *proposalBench) compareTargets(ctx context.Context, c string) error {
 			walls = append(walls, s.wall)
 		}
 		if c == "hung" {
-			if x.remote.server.InFlight() == 0 {
+			if x.remote.Server.InFlight() == 0 {
 				return errors.New("the push does not hang any more")
 			}
 			x.figures.delays = append(x.figures.delays, walls[1]-walls[0])
@@ -87,7 +88,7 @@ func (x *proposalBench) measureArrival(ctx context.Context, a *agentWithGateway,
 	if err != nil {
 		return s, err
 	}
-	if err := x.remote.push(ctx, commit); err != nil {
+	if err := x.remote.Push(ctx, commit); err != nil {
 		return s, err
 	}
 	stop := a.meter()
@@ -112,19 +113,19 @@ func (x *proposalBench) measureArrival(ctx context.Context, a *agentWithGateway,
 
 // nextCommit returns a new commit after main, and the file that it changes, which no Designer saves.
 func (x *proposalBench) nextCommit(ctx context.Context) (commit, file string, err error) {
-	head, err := x.remote.head(ctx)
+	head, err := x.remote.Head(ctx)
 	if err != nil {
 		return "", "", err
 	}
-	all := layout(x.size.files)
-	at := all[slices.IndexFunc(all, func(p path) bool { return p.kind == scriptFile })]
-	err = fastImport(ctx, x.remote.dir, func(out *bufio.Writer) {
+	all := repository.Layout(x.size.Files)
+	at := all[slices.IndexFunc(all, func(p repository.Path) bool { return p.Kind == repository.ScriptFile })]
+	err = repository.FastImport(ctx, x.remote.Dir, func(out *bufio.Writer) {
 		fmt.Fprintf(out, "commit refs/bench/more\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\nfrom %s\n", time.Now().Unix(), head)
-		writeFile(out, mapped+at.name, x.writer.content(at))
+		repository.WriteFile(out, repository.Mapped+at.Name, x.writer.Content(at))
 	})
 	if err != nil {
 		return "", "", err
 	}
-	commit, err = gitOutput(ctx, x.remote.dir, nil, "rev-parse", "refs/bench/more")
-	return commit, at.name, err
+	commit, err = repository.GitOutput(ctx, x.remote.Dir, nil, "rev-parse", "refs/bench/more")
+	return commit, at.Name, err
 }

@@ -62,11 +62,11 @@ func (r results) write(out io.Writer, s settings) error {
 	fmt.Fprintf(&b, "# Bench\n\n%s/%s, %d cores, %s, %d rounds, medians. Times in seconds. Anonymous memory is the peak of the process tree; "+
 		"kept is what lies on the disk beside the live data.%s\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), s.rounds, r.loads())
 	for _, size := range s.sizes {
-		fmt.Fprintf(&b, "\n## %s: %s\n\n", size.name, size)
+		fmt.Fprintf(&b, "\n## %s: %s\n\n", size.Name, size)
 		t := table(&b, "work", "who", "wall", "from – to", "CPU", "anon MiB", "pack bytes", "kept MB")
 		for _, c := range s.cases {
 			for _, who := range []string{once, guaranteed, unsynced, resident, rsync, fetch} {
-				r.row(t, c, key{size.name, c.name, who})
+				r.row(t, c, key{size.Name, c.name, who})
 			}
 		}
 		if err := t.Flush(); err != nil {
@@ -159,9 +159,9 @@ func (r results) killed(k key) (n int) {
 func (r results) growth(out io.Writer, s settings) error {
 	var rows [][]any
 	for _, size := range s.sizes {
-		floor, ok := median(r, key{size.name, "one", fetch}, wall)
+		floor, ok := median(r, key{size.Name, "one", fetch}, wall)
 		for _, who := range []string{once, resident} {
-			k := key{size.name, "one", who}
+			k := key{size.Name, "one", who}
 			mine, found := median(r, k, wall)
 			if !ok || !found {
 				continue
@@ -169,7 +169,7 @@ func (r results) growth(out io.Writer, s settings) error {
 			used, _ := median(r, k, cpu)
 			memory, _ := median(r, k, anon)
 			packing, _ := median(r, k, server)
-			rows = append(rows, []any{size.files, who, mine.Seconds(), packing.Seconds(), used.Seconds(), mebibytes(memory), floor.Seconds()})
+			rows = append(rows, []any{size.Files, who, mine.Seconds(), packing.Seconds(), used.Seconds(), mebibytes(memory), floor.Seconds()})
 		}
 	}
 	if len(rows) <= 2 {

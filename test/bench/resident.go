@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"stoker.io/stoker/test/bench/repository"
 	"stoker.io/stoker/test/program/output"
 )
 
@@ -20,7 +21,7 @@ import (
 // GatewaySync file is replaced, even by the same content. A measurement starts with that.
 type agentResident struct {
 	*agentOnce
-	remote *remote
+	remote *repository.Remote
 	cmd    *exec.Cmd
 	ended  chan error // receives once, when the process ends
 	log    *output.Log
@@ -80,7 +81,7 @@ func (a *agentResident) ready(ctx context.Context) error {
 	}
 	a.ended = make(chan error, 1)
 	go func(cmd *exec.Cmd, ended chan error) { ended <- cmd.Wait() }(a.cmd, a.ended)
-	want, err := a.remote.head(ctx)
+	want, err := a.remote.Head(ctx)
 	if err == nil {
 		_, err = a.waitSynced(ctx, want, time.Time{})
 	}
@@ -96,7 +97,7 @@ func (a *agentResident) sync(ctx context.Context) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	want, err := a.remote.head(ctx)
+	want, err := a.remote.Head(ctx)
 	if err != nil {
 		return sample{}, err
 	}

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"stoker.io/stoker/test/bench/repository"
 	"stoker.io/stoker/test/gitserver"
 )
 
@@ -54,9 +55,9 @@ func safe(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		all, figures := results{}, map[string]*safeFigures{}
 		for _, size := range s.sizes {
 			x := &safeBench{s: s, all: all, fig: &safeFigures{}}
-			figures[size.name] = x.fig
-			if err := x.run(ctx, size, programs, filepath.Join(work, size.name), progress); err != nil {
-				return fmt.Errorf("size %s: %w", size.name, err)
+			figures[size.Name] = x.fig
+			if err := x.run(ctx, size, programs, filepath.Join(work, size.Name), progress); err != nil {
+				return fmt.Errorf("size %s: %w", size.Name, err)
 			}
 		}
 		return writeSafe(stdout, s, all, figures)
@@ -74,28 +75,28 @@ type safeBench struct {
 }
 
 func (x *safeBench) run(ctx context.Context, size size, programs programs, work string, progress *log.Logger) (err error) {
-	generated, err := generate(ctx, x.s.cache, size)
+	generated, err := repository.Generate(ctx, x.s.cache, size.Size)
 	if err != nil {
 		return err
 	}
-	remote, err := newRemote(ctx, generated, filepath.Join(work, "remote"), gitserver.Options{})
+	remote, err := repository.NewRemote(ctx, generated, filepath.Join(work, "remote"), gitserver.Options{})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, remote.server.Close()) }()
+	defer func() { err = errors.Join(err, remote.Server.Close()) }()
 	x.bench = newBench(size, remote, work, progress)
 	info, err := os.Stat(programs.agent)
 	if err != nil {
 		return err
 	}
 	x.fig.binary = info.Size()
-	if x.on, err = newAgent(programs.agent, filepath.Join(work, "on"), remote.url()); err != nil {
+	if x.on, err = newAgent(programs.agent, filepath.Join(work, "on"), remote.URL()); err != nil {
 		return err
 	}
-	if x.off, err = newAgent(programs.agent, filepath.Join(work, "off"), remote.url()); err != nil {
+	if x.off, err = newAgent(programs.agent, filepath.Join(work, "off"), remote.URL()); err != nil {
 		return err
 	}
-	err = errors.Join(x.ask(""), os.WriteFile(x.off.file(), fmt.Appendf(nil, gatewaySync+rarely, remote.url()), 0o644))
+	err = errors.Join(x.ask(""), os.WriteFile(x.off.file(), fmt.Appendf(nil, gatewaySync+rarely, remote.URL()), 0o644))
 	if err != nil {
 		return err
 	}
@@ -118,12 +119,12 @@ func (x *safeBench) ask(id string) error {
 	if id != "" {
 		more += fmt.Sprintf("  rollback: {toSnapshot: %s}\n", id)
 	}
-	return os.WriteFile(x.on.file(), fmt.Appendf(nil, gatewaySync+more, x.remote.url()), 0o644)
+	return os.WriteFile(x.on.file(), fmt.Appendf(nil, gatewaySync+more, x.remote.URL()), 0o644)
 }
 
 func (x *safeBench) add(c, who string, s sample) {
-	x.log.Printf("%s: %s, %s: %.3f s, CPU %.3f s, anon %s MiB", x.size.name, c, who, s.wall.Seconds(), s.cpu.Seconds(), mebibytes(s.anon))
-	x.all.add(x.size.name, c, who, s)
+	x.log.Printf("%s: %s, %s: %.3f s, CPU %.3f s, anon %s MiB", x.size.Name, c, who, s.wall.Seconds(), s.cpu.Seconds(), mebibytes(s.anon))
+	x.all.add(x.size.Name, c, who, s)
 }
 
 // turns measures a case with both agents. Which one begins changes with each round.
@@ -162,7 +163,7 @@ func (x *safeBench) beside(ctx context.Context, name string, rounds int) error {
 // one follows commits of one file. The rounds are as many as there can be, because the difference is a few milliseconds at most, and more
 // than the snapshots that are kept.
 func (x *safeBench) one(ctx context.Context) error {
-	if err := x.beside(ctx, "one", maxRounds); err != nil {
+	if err := x.beside(ctx, "one", repository.MaxRounds); err != nil {
 		return err
 	}
 	own := filepath.Join(x.on.data(), ".stoker")
@@ -191,7 +192,7 @@ func (x *safeBench) hundred(ctx context.Context) error {
 		}
 		// The commit that was taken back is held off until another one was there.
 		at := x.commits[x.on.home()]
-		before, err := x.remote.parent(ctx, at)
+		before, err := x.remote.Parent(ctx, at)
 		if err := errors.Join(err, x.syncTo(ctx, x.on, before), x.syncTo(ctx, x.on, at)); err != nil {
 			return err
 		}
@@ -201,26 +202,26 @@ func (x *safeBench) hundred(ctx context.Context) error {
 
 // whole changes every file, and takes that back.
 func (x *safeBench) whole(ctx context.Context) error {
-	content := newWriter(3, min(x.size.mean, 3_000))
+	content := repository.NewWriter(3, min(x.size.Mean, 3_000))
 	at := x.commits[x.on.home()]
-	err := fastImport(ctx, x.remote.dir, func(out *bufio.Writer) {
-		fmt.Fprintf(out, "commit refs/bench/whole/1\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\nfrom %s\n", firstCommitTime, at)
-		for _, p := range layout(x.size.files) {
-			text := content.content(p)
-			if p.kind == unaryFile || p.kind == projectFile { // these have one content
+	err := repository.FastImport(ctx, x.remote.Dir, func(out *bufio.Writer) {
+		fmt.Fprintf(out, "commit refs/bench/whole/1\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\nfrom %s\n", repository.FirstCommitTime, at)
+		for _, p := range repository.Layout(x.size.Files) {
+			text := content.Content(p)
+			if p.Kind == repository.UnaryFile || p.Kind == repository.ProjectFile { // these have one content
 				text += "\n"
 			}
-			writeFile(out, mapped+p.name, text)
+			repository.WriteFile(out, repository.Mapped+p.Name, text)
 		}
 	})
 	if err != nil {
 		return err
 	}
-	if x.remote.refs["refs/bench/whole/1"], err = gitOutput(ctx, x.remote.dir, nil, "rev-parse", "refs/bench/whole/1"); err != nil {
+	if x.remote.Refs["refs/bench/whole/1"], err = repository.GitOutput(ctx, x.remote.Dir, nil, "rev-parse", "refs/bench/whole/1"); err != nil {
 		return err
 	}
 	load := loadAverage()
-	if err := x.remote.push(ctx, x.remote.refs["refs/bench/whole/1"]); err != nil {
+	if err := x.remote.Push(ctx, x.remote.Refs["refs/bench/whole/1"]); err != nil {
 		return err
 	}
 	for _, a := range []*agentOnce{x.on, x.off} {
@@ -245,34 +246,34 @@ func (x *safeBench) restore(ctx context.Context, c string) error {
 		return err
 	}
 	settle(ctx)
-	x.remote.server.Forget()
+	x.remote.Server.Forget()
 	load := loadAverage()
 	s, err := x.on.sync(ctx)
 	if err == nil || !strings.Contains(err.Error(), "RolledBack") {
 		return fmt.Errorf("restore %s: want the reason RolledBack, got %w", id, err)
 	}
 	s.load = load
-	x.fig.requests += x.remote.server.Stats().UploadPacks
+	x.fig.requests += x.remote.Server.Stats().UploadPacks
 	x.add(c, withSnapshots, s)
 	return errors.Join(x.ask(""), x.isBack(ctx))
 }
 
 // isBack checks that a file that the last commit changed has its earlier content.
 func (x *safeBench) isBack(ctx context.Context) error {
-	head, err := x.remote.head(ctx)
+	head, err := x.remote.Head(ctx)
 	if err != nil {
 		return err
 	}
-	list, err := gitOutput(ctx, x.remote.dir, nil, "diff-tree", "-r", "--name-only", "--no-renames", head+"^", head, "--", mapped)
+	list, err := repository.GitOutput(ctx, x.remote.Dir, nil, "diff-tree", "-r", "--name-only", "--no-renames", head+"^", head, "--", repository.Mapped)
 	if err != nil {
 		return err
 	}
 	name, _, _ := strings.Cut(list, "\n")
-	want, err := exec.CommandContext(ctx, "git", "-C", x.remote.dir, "cat-file", "blob", head+"^:"+name).Output()
+	want, err := exec.CommandContext(ctx, "git", "-C", x.remote.Dir, "cat-file", "blob", head+"^:"+name).Output()
 	if err != nil {
 		return err
 	}
-	got, err := os.ReadFile(filepath.Join(x.on.data(), filepath.FromSlash(strings.TrimPrefix(name, mapped))))
+	got, err := os.ReadFile(filepath.Join(x.on.data(), filepath.FromSlash(strings.TrimPrefix(name, repository.Mapped))))
 	if err == nil && !bytes.Equal(got, want) {
 		err = fmt.Errorf("%s was not restored", name)
 	}

@@ -26,11 +26,11 @@ func writeSafe(out io.Writer, s settings, all results, figures map[string]*safeF
 	fmt.Fprintf(&b, "# Safe changes\n\n%s/%s, %d cores, %s, %d rounds, medians. Times in seconds. One and hundred files are synced by resident agents, the rest by a process for one sync.%s\n",
 		runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), s.rounds, all.loads())
 	for _, size := range s.sizes {
-		fmt.Fprintf(&b, "\n## Snapshots, %s: %s\n\n", size.name, size)
+		fmt.Fprintf(&b, "\n## Snapshots, %s: %s\n\n", size.Name, size)
 		t := table(&b, "work", "agent", "wall", "from – to", "CPU", "anon MiB", "pack bytes", "kept MB")
 		for _, c := range safeCases {
 			for _, who := range []string{withSnapshots, withoutSnapshots} {
-				all.row(t, c, key{size.name, c.name, who})
+				all.row(t, c, key{size.Name, c.name, who})
 			}
 		}
 		if err := t.Flush(); err != nil {
@@ -63,7 +63,7 @@ func least[T cmp.Ordered](r results, k key, figure func(sample) T) (m T) {
 func safeGoals(s settings, all results, figures map[string]*safeFigures) []goal {
 	var found []goal
 	for _, size := range s.sizes {
-		g, f := judge{all, size, nil}, figures[size.name]
+		g, f := judge{all, size, nil}, figures[size.Name]
 		middle := func(c, contestant string, figure func(sample) time.Duration) time.Duration {
 			d, _ := median(g.r, g.key(c, contestant), figure)
 			return d
@@ -85,7 +85,7 @@ func safeGoals(s settings, all results, figures map[string]*safeFigures) []goal 
 		g.add(within(few, maxRestore), fmt.Sprintf("restore of hundred files: at most %.2g s", maxRestore.Seconds()),
 			fmt.Sprintf("%.3f s; CPU %.3f", few.Seconds(), middle("few", withSnapshots, cpu).Seconds()))
 
-		whole, limit := middle("all", withSnapshots, wall), max(maxRestore, min(time.Duration(size.files)*maxRestoreByFile, maxRestoreOfAll))
+		whole, limit := middle("all", withSnapshots, wall), max(maxRestore, min(time.Duration(size.Files)*maxRestoreByFile, maxRestoreOfAll))
 		g.add(within(whole, limit), fmt.Sprintf("restore of all files: at most %.2g s", limit.Seconds()),
 			fmt.Sprintf("%.3f s; CPU %.3f", whole.Seconds(), middle("all", withSnapshots, cpu).Seconds()))
 		g.add(f.requests == 0, "restores: no request for a pack", fmt.Sprintf("%d requests", f.requests))

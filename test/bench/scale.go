@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/agent/disk"
+	"stoker.io/stoker/test/bench/repository"
 )
 
 // checkDrift compares all files of the agent's data directory, as the resident agent does every half minute. It runs in
@@ -38,8 +39,8 @@ func checkDrift(ctx context.Context, b *bench, who contestant) (s sample, err er
 		return s, err
 	}
 	s.cpu = time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
-	if drift.Checked != b.size.files || drift.Files != 0 || drift.Hashed != 0 {
-		return s, fmt.Errorf("%d of %d files were looked at, %d read, %d changed: none of them was touched", drift.Checked, b.size.files, drift.Hashed, drift.Files)
+	if drift.Checked != b.size.Files || drift.Files != 0 || drift.Hashed != 0 {
+		return s, fmt.Errorf("%d of %d files were looked at, %d read, %d changed: none of them was touched", drift.Checked, b.size.Files, drift.Hashed, drift.Files)
 	}
 	return s, nil
 }
@@ -47,8 +48,8 @@ func checkDrift(ctx context.Context, b *bench, who contestant) (s sample, err er
 // age walks the resident agent through many commits, and samples what it keeps. The result has the time per commit, and
 // the maximum that was kept.
 func age(ctx context.Context, b *bench, who contestant) (s sample, err error) {
-	n := b.size.commits
-	start, err := b.remote.parent(ctx, b.remote.commit("aged", 1))
+	n := b.size.Commits
+	start, err := b.remote.Parent(ctx, b.remote.Commit("aged", 1))
 	if err != nil {
 		return s, err
 	}
@@ -59,7 +60,7 @@ func age(ctx context.Context, b *bench, who contestant) (s sample, err error) {
 	const looks = 50
 	var wall, cpu time.Duration
 	for i := 1; i <= n; i++ {
-		if err := b.remote.push(ctx, b.remote.commit("aged", i)); err != nil {
+		if err := b.remote.Push(ctx, b.remote.Commit("aged", i)); err != nil {
 			return s, err
 		}
 		step, err := who.sync(ctx)
@@ -68,7 +69,7 @@ func age(ctx context.Context, b *bench, who contestant) (s sample, err error) {
 		}
 		wall, cpu = wall+step.wall, cpu+step.cpu
 		s.anon = max(s.anon, step.anon)
-		s.pack, s.fetches = s.pack+b.remote.server.Stats().PackBytes, s.fetches+b.remote.server.Stats().UploadPacks
+		s.pack, s.fetches = s.pack+b.remote.Server.Stats().PackBytes, s.fetches+b.remote.Server.Stats().UploadPacks
 		if i%max(n/looks, 1) == 0 {
 			kept, err := dirSize(who.kept()...)
 			if err != nil {
@@ -77,7 +78,7 @@ func age(ctx context.Context, b *bench, who contestant) (s sample, err error) {
 			s.disk = max(s.disk, kept)
 		}
 	}
-	b.commits[who.home()] = b.remote.commit("aged", n)
+	b.commits[who.home()] = b.remote.Commit("aged", n)
 	s.wall, s.cpu = wall/time.Duration(n), cpu/time.Duration(n)
 	s.pack /= int64(n)
 	return s, nil
@@ -96,8 +97,8 @@ func crowd(ctx context.Context, b *bench, _ contestant) (s sample, err error) {
 		return s, err
 	}
 	b.next["crowd"]++
-	want := b.remote.commit("one", b.next["crowd"])
-	if err := b.remote.push(ctx, want); err != nil {
+	want := b.remote.Commit("one", b.next["crowd"])
+	if err := b.remote.Push(ctx, want); err != nil {
 		return s, err
 	}
 	began := time.Now()
@@ -120,26 +121,26 @@ func crowd(ctx context.Context, b *bench, _ contestant) (s sample, err error) {
 	for _, t := range ended {
 		s.wall = max(s.wall, t.Sub(began))
 	}
-	stats := b.remote.server.Stats()
+	stats := b.remote.Server.Stats()
 	s.pack, s.fetches, s.asked = stats.PackBytes, stats.UploadPacks, stats.Advertisements
-	s.changed, err = b.remote.changedBytes(ctx, want)
+	s.changed, err = b.remote.ChangedBytes(ctx, want)
 	return s, err
 }
 
 // startCrowd starts the crowd at the previous commit, a few agents at a time, because this is not measured.
 func (b *bench) startCrowd(ctx context.Context) ([]*agentResident, error) {
-	before := b.remote.refs[baseRef]
+	before := b.remote.Refs[repository.Base]
 	if n := b.next["crowd"]; n > 0 {
-		before = b.remote.commit("one", n)
+		before = b.remote.Commit("one", n)
 	}
-	if err := b.remote.push(ctx, before); err != nil {
+	if err := b.remote.Push(ctx, before); err != nil {
 		return nil, err
 	}
 	b.crowdCount++
 	var agents []*agentResident
 	for i := range b.size.agents {
 		dir := filepath.Join(b.work, fmt.Sprintf("crowd-%d-%d", b.crowdCount, i))
-		once, err := newAgent(b.agent, dir, b.remote.url())
+		once, err := newAgent(b.agent, dir, b.remote.URL())
 		if err != nil {
 			return agents, err
 		}

@@ -1,4 +1,6 @@
-package main
+// Package repository is the synthetic Ignition repository that all contestants sync: Generate writes it with a commit for
+// each round, and Remote serves it as a git host.
+package repository
 
 import (
 	"bufio"
@@ -17,11 +19,11 @@ import (
 const (
 	// generation names the version of the content. A new one invalidates the cache.
 	generation = "v4"
-	// maxRounds is the number of commits of each kind, so that no round has objects of an earlier one.
-	maxRounds = 9
+	// MaxRounds is the number of commits of each kind, so that no round has objects of an earlier one.
+	MaxRounds = 9
 )
 
-// baseRef is the first of the refs of a generated repository. Each round has its own commit, and all are on one line:
+// Base is the first of the refs of a generated repository. Each round has its own commit, and all are on one line:
 // base, one/1 … one/9, merge/1 … merge/9 and so on. So nothing ever goes back, and each fetch brings objects that no
 // contestant has.
 //
@@ -31,11 +33,21 @@ const (
 //	refs/bench/hundred/N  fifty resources saved, which are about a hundred files
 //	refs/bench/late/N   one file changed
 //	refs/bench/aged/N   one file changed; as many as the size says
-const baseRef = "refs/bench/base"
+const Base = "refs/bench/base"
 
-// generate returns the repository of a size, from the cache or newly generated.
-func generate(ctx context.Context, cache string, s size) (dir string, err error) {
-	dir = filepath.Join(cache, generation+"-"+s.name+".git")
+// Size is what a repository has. The cache knows it by its name.
+type Size struct {
+	Name     string
+	Files    int
+	Mean     int // mean size in bytes of a data file; about half of the files are short metadata
+	Binaries int // how many of the files are large (BinaryBytes)
+	Past     int // commits before the measured ones
+	Commits  int // commits of the line "aged"
+}
+
+// Generate returns the repository of a size, from the cache or newly generated.
+func Generate(ctx context.Context, cache string, s Size) (dir string, err error) {
+	dir = filepath.Join(cache, generation+"-"+s.Name+".git")
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -47,52 +59,53 @@ func generate(ctx context.Context, cache string, s size) (dir string, err error)
 		return "", err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
-	if err := git(ctx, temp, nil, "-c", "init.defaultBranch=main", "init", "-q", "--bare"); err != nil {
+	if err := Git(ctx, temp, nil, "-c", "init.defaultBranch=main", "init", "-q", "--bare"); err != nil {
 		return "", err
 	}
-	line := &history{writer: newWriter(1, s.mean), size: s, paths: append(layout(s.files-s.binaries), binaries(s.binaries)...)}
-	if err := fastImport(ctx, temp, line.writeBase); err != nil {
+	line := &history{Writer: NewWriter(1, s.Mean), size: s, paths: append(Layout(s.Files-s.Binaries), binaries(s.Binaries)...)}
+	if err := FastImport(ctx, temp, line.writeBase); err != nil {
 		return "", err
 	}
 	// As on a git host, the old commits are in one pack, and later pushes are not.
-	if err := git(ctx, temp, nil, "-c", "core.bigFileThreshold=8m", "repack", "-a", "-d", "-q", "-b"); err != nil {
+	if err := Git(ctx, temp, nil, "-c", "core.bigFileThreshold=8m", "repack", "-a", "-d", "-q", "-b"); err != nil {
 		return "", err
 	}
-	if err := fastImport(ctx, temp, line.writeRounds); err != nil {
+	if err := FastImport(ctx, temp, line.writeRounds); err != nil {
 		return "", err
 	}
 	return dir, os.Rename(temp, dir)
 }
 
-// fastImport runs git fast-import with the output of write.
-func fastImport(ctx context.Context, dir string, write func(w *bufio.Writer)) error {
+// FastImport runs git fast-import with the output of write.
+func FastImport(ctx context.Context, dir string, write func(w *bufio.Writer)) error {
 	reader, pipe := io.Pipe()
 	go func() {
 		w := bufio.NewWriterSize(pipe, 1<<20)
 		write(w)
 		pipe.CloseWithError(w.Flush()) // a nil error is the end of the input
 	}()
-	err := git(ctx, dir, reader, "fast-import", "--quiet", "--max-pack-size=4g")
+	err := Git(ctx, dir, reader, "fast-import", "--quiet", "--max-pack-size=4g")
 	return errors.Join(err, reader.Close()) // ends the writer if git stopped reading
 }
 
 // history writes commits for fast-import.
 type history struct {
-	*writer
-	size   size
-	paths  []path
+	*Writer
+	size   Size
+	paths  []Path
 	commit int // commits so far
 	next   int // index of the next changed file
 	tip    string
 }
 
-const firstCommitTime = 1735689600 // 2025-01-01
+// FirstCommitTime is the time of the first commit, in seconds.
+const FirstCommitTime = 1735689600 // 2025-01-01
 
 // add writes the header of a commit, whose files must follow, and returns its mark.
 func (h *history) add(w *bufio.Writer, ref, from, merged string) string {
 	h.commit++
 	mark := fmt.Sprintf(":%d", h.commit)
-	fmt.Fprintf(w, "commit %s\nmark %s\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\n", ref, mark, firstCommitTime+60*h.commit)
+	fmt.Fprintf(w, "commit %s\nmark %s\ncommitter Bench <bench@example.com> %d +0000\ndata 6\ncommit\n", ref, mark, FirstCommitTime+60*h.commit)
 	if from != "" {
 		fmt.Fprintf(w, "from %s\n", from)
 	}
@@ -102,15 +115,16 @@ func (h *history) add(w *bufio.Writer, ref, from, merged string) string {
 	return mark
 }
 
-func writeFile(w *bufio.Writer, name, content string) {
+// WriteFile writes a file of a commit for fast-import.
+func WriteFile(w *bufio.Writer, name, content string) {
 	fmt.Fprintf(w, "M 100644 inline %s\ndata %d\n%s\n", name, len(content), content)
 }
 
 // pick returns the next data file to change; successive ones are spread over the whole tree.
-func (h *history) pick() path {
+func (h *history) pick() Path {
 	for {
 		h.next = (h.next + 7919) % len(h.paths) // a prime, so that every file gets its turn
-		if p := h.paths[h.next]; p.kind <= pictureFile {
+		if p := h.paths[h.next]; p.Kind <= PictureFile {
 			return p
 		}
 	}
@@ -120,7 +134,7 @@ func (h *history) pick() path {
 func (h *history) change(w *bufio.Writer, n int) {
 	for range n {
 		p := h.pick()
-		writeFile(w, mapped+p.name, h.content(p))
+		WriteFile(w, Mapped+p.Name, h.Content(p))
 	}
 }
 
@@ -128,58 +142,59 @@ func (h *history) change(w *bufio.Writer, n int) {
 func (h *history) save(w *bufio.Writer, n int) {
 	for range n {
 		h.change(w, 1)
-		if i := h.next + 1; i < len(h.paths) && h.paths[i].kind == resourceFile {
-			writeFile(w, mapped+h.paths[i].name, h.content(h.paths[i]))
+		if i := h.next + 1; i < len(h.paths) && h.paths[i].Kind == ResourceFile {
+			WriteFile(w, Mapped+h.paths[i].Name, h.Content(h.paths[i]))
 		}
 	}
 }
 
 // writeBase writes the first commit with all files, and the past commits.
 func (h *history) writeBase(w *bufio.Writer) {
-	h.tip = h.add(w, baseRef, "", "")
+	h.tip = h.add(w, Base, "", "")
 	for _, p := range h.paths {
-		writeFile(w, mapped+p.name, h.content(p))
+		WriteFile(w, Mapped+p.Name, h.Content(p))
 	}
 	for i := range 20 {
-		writeFile(w, fmt.Sprintf("docs/page-%d.md", i), h.lines("%s %s is no part of any gateway: %s, %s, %d.\n"))
+		WriteFile(w, fmt.Sprintf("docs/page-%d.md", i), h.lines("%s %s is no part of any gateway: %s, %s, %d.\n"))
 	}
 	fmt.Fprintf(w, "reset refs/bench/root\nfrom %s\n\n", h.tip)
-	for range h.size.past {
-		h.tip = h.add(w, baseRef, h.tip, "")
+	for range h.size.Past {
+		h.tip = h.add(w, Base, h.tip, "")
 		h.save(w, 5)
 	}
 }
 
 // writeRounds writes the measured commits.
 func (h *history) writeRounds(w *bufio.Writer) {
-	from := baseRef + "^0"
+	from := Base + "^0"
 	line := func(name string, commits, files int, write func(*bufio.Writer, int)) {
 		for i := 1; i <= commits; i++ {
 			from = h.add(w, fmt.Sprintf("refs/bench/%s/%d", name, i), from, "")
 			write(w, files)
 		}
 	}
-	line("one", maxRounds, 1, h.change)
-	for i := 1; i <= maxRounds; i++ {
+	line("one", MaxRounds, 1, h.change)
+	for i := 1; i <= MaxRounds; i++ {
 		p := h.pick()
-		content := h.content(p)
+		content := h.Content(p)
 		side := h.add(w, fmt.Sprintf("refs/bench/side/%d", i), "refs/bench/root^0", "")
-		writeFile(w, mapped+p.name, content)
+		WriteFile(w, Mapped+p.Name, content)
 		from = h.add(w, fmt.Sprintf("refs/bench/merge/%d", i), from, side)
-		writeFile(w, mapped+p.name, content)
+		WriteFile(w, Mapped+p.Name, content)
 	}
-	line("hundred", maxRounds, 50, h.save)
-	line("late", maxRounds, 1, h.change)
-	line("aged", h.size.commits, 1, h.change)
+	line("hundred", MaxRounds, 50, h.save)
+	line("late", MaxRounds, 1, h.change)
+	line("aged", h.size.Commits, 1, h.change)
 }
 
-// git runs git in an isolated environment like gitserver, with its output in the error.
-func git(ctx context.Context, dir string, stdin io.Reader, args ...string) error {
-	_, err := gitOutput(ctx, dir, stdin, args...)
+// Git runs git in an isolated environment like gitserver, with its output in the error.
+func Git(ctx context.Context, dir string, stdin io.Reader, args ...string) error {
+	_, err := GitOutput(ctx, dir, stdin, args...)
 	return err
 }
 
-func gitOutput(ctx context.Context, dir string, stdin io.Reader, args ...string) (string, error) {
+// GitOutput runs git like Git, and returns what it prints.
+func GitOutput(ctx context.Context, dir string, stdin io.Reader, args ...string) (string, error) {
 	var stderr strings.Builder
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stderr = dir, gitserver.Env(), stdin, &stderr
