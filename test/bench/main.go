@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"stoker.io/stoker/test/bench/fleet"
+	"stoker.io/stoker/test/bench/plot"
 	"stoker.io/stoker/test/bench/repository"
 )
 
@@ -72,7 +73,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return safe(ctx, args[1:], stdout, stderr)
 	}
 	if len(args) == 2 && args[0] == "plot" {
-		return draw(args[1], stdout)
+		return plot.Draw(args[1], stdout)
 	}
 	s, err := parse(args, stderr, "S,M,L,H")
 	if err != nil {

@@ -1,4 +1,5 @@
-package main
+// Package plot draws the tables of a page with results of the bench as SVG files beside that page.
+package plot
 
 import (
 	"fmt"
@@ -86,8 +87,8 @@ func drawings(page string) map[string]string {
 	return files
 }
 
-// draw writes the plots of a page beside it.
-func draw(page string, out io.Writer) error {
+// Draw writes the plots of a page beside it.
+func Draw(page string, out io.Writer) error {
 	content, err := os.ReadFile(page)
 	if err != nil {
 		return err
