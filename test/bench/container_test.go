@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"stoker.io/stoker/test/bench/cgroup"
 )
 
 // script is a contestant that runs a shell script.
@@ -23,14 +25,14 @@ func (s script) sync(ctx context.Context) (sample, error) {
 
 func inContainer(t *testing.T, limit int64, text string) *confined {
 	t.Helper()
-	room, err := newMemoryLimit(limit)
+	room, err := cgroup.NewMemoryLimit(limit)
 	if err != nil {
 		t.Skipf("no container with a memory limit can be made here: %v", err)
 	}
-	c := &confined{script{&fetchOnly{dir: t.TempDir(), wrap: room.wrap()}, text}, room}
+	c := &confined{script{&fetchOnly{dir: t.TempDir(), wrap: room.Wrap()}, text}, room}
 	t.Cleanup(func() {
 		require.NoError(t, c.close())
-		assert.NoDirExists(t, room.dir)
+		assert.NoDirExists(t, room.Dir)
 	})
 	return c
 }
@@ -73,14 +75,14 @@ func TestThrottledTimeIsMeasured(t *testing.T) {
 		throttled bool
 	}{"a hundredth of a processor": {10, true}, "a hundred processors": {100_000, false}} {
 		t.Run(name, func(t *testing.T) {
-			room, err := newCPULimit(c.milli)
+			room, err := cgroup.NewCPULimit(c.milli)
 			if err != nil {
 				t.Skipf("no container with a limit on CPU can be made here: %v", err)
 			}
-			defer func() { assert.NoError(t, room.close()) }()
-			_, err = measure(t.Context(), command{t.TempDir(), os.Environ(), append(room.wrap(), "sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")})
+			defer func() { assert.NoError(t, room.Close()) }()
+			_, err = measure(t.Context(), command{t.TempDir(), os.Environ(), append(room.Wrap(), "sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")})
 			require.NoError(t, err)
-			throttled, err := room.throttled()
+			throttled, err := room.Throttled()
 			require.NoError(t, err)
 			assert.Equal(t, c.throttled, throttled > 0, "%s", throttled)
 		})

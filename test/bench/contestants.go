@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/test/bench/cgroup"
 	"stoker.io/stoker/test/bench/repository"
 	"stoker.io/stoker/test/gitserver"
 )
@@ -89,12 +90,12 @@ var idle = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.Reso
 // here.
 func (b *bench) addGuaranteed() error {
 	limits := inject.Guaranteed(idle).Limits
-	room, err := newCPULimit(limits.Cpu().MilliValue())
+	room, err := cgroup.NewCPULimit(limits.Cpu().MilliValue())
 	if err != nil {
 		b.log.Printf("an agent of a Guaranteed pod is not measured: no container with a limit on CPU can be made here, which needs root and a control group tree that may be written: %v", err)
 		return nil
 	}
-	agent, err := newAgent(b.agent, filepath.Join(b.work, "guaranteed"), b.remote.URL(), room.wrap()...)
+	agent, err := newAgent(b.agent, filepath.Join(b.work, "guaranteed"), b.remote.URL(), room.Wrap()...)
 	b.contestants = append(b.contestants, &agentGuaranteed{agent, room})
 	return err
 }
@@ -116,7 +117,7 @@ func (b *bench) addConfined(context.Context, programs) error {
 		if who == rsync && !b.hasRsync() {
 			continue
 		}
-		room, err := newMemoryLimit(b.size.memory)
+		room, err := cgroup.NewMemoryLimit(b.size.memory)
 		if err != nil {
 			b.log.Printf("%s is not measured: no container with a memory limit can be made here, which takes root and a control group tree that may be written: %v", b.size.Name, err)
 			return nil
@@ -126,14 +127,14 @@ func (b *bench) addConfined(context.Context, programs) error {
 		switch who {
 		case rsync:
 			peer := b.checkout()
-			peer.wrap = room.wrap()
+			peer.wrap = room.Wrap()
 			c.contestant = peer
 		case fetch:
 			floor := b.fetchOnly()
-			floor.wrap = room.wrap()
+			floor.wrap = room.Wrap()
 			c.contestant = floor
 		default:
-			if c.contestant, err = newAgent(b.agent, filepath.Join(b.work, "once"), b.remote.URL(), room.wrap()...); err != nil {
+			if c.contestant, err = newAgent(b.agent, filepath.Join(b.work, "once"), b.remote.URL(), room.Wrap()...); err != nil {
 				return err
 			}
 		}
