@@ -12,13 +12,18 @@ import (
 	"stoker.io/stoker/internal/failure"
 )
 
-// These types of package snapshot are part of the interface of a Dir.
+// The methods of a Dir use types of package snapshot.
 type (
-	Snapshot        = snapshot.Snapshot
-	Snapshots       = snapshot.Options
+	// Snapshot describes a snapshot.
+	Snapshot = snapshot.Snapshot
+	// Snapshots configures the snapshots of a gateway.
+	Snapshots = snapshot.Options
+	// SnapshotRestore is the plan of a sync that restores a snapshot.
 	SnapshotRestore = snapshot.Restore
-	Contents        = snapshot.Contents
-	Content         = snapshot.Content
+	// Contents is the state of the data directory before the sync that took a snapshot.
+	Contents = snapshot.Contents
+	// Content is a file as it was before the sync that took a snapshot.
+	Content = snapshot.Content
 )
 
 // ErrChanged is the error of Contents.Each if a sync changed files meanwhile. The caller must read them again.

@@ -79,7 +79,7 @@ func reopened(f *facts, p progress) bool {
 	}
 	at := f.Ref.Desired.RequestedAt
 	if f.Target.RequestedAt != at { // git was not polled for it
-		return !(p.stalled && p.ready.reason == v1alpha1.ReasonProgressDeadlineExceeded)
+		return !p.stalled || p.ready.reason != v1alpha1.ReasonProgressDeadlineExceeded
 	}
 	ready := f.lastCondition(v1alpha1.ConditionReady)
 	givenUp := ready != nil && ready.Status == metav1.ConditionUnknown || f.last.Target != nil && f.last.Target.RequestedAt != at
