@@ -125,7 +125,7 @@ func TestMetadataChangeSyncsWithoutCommit(t *testing.T) {
 	})
 	w.lead(generation(gs.Generation))
 	title("south 8 line-0")
-	p.writePodInfo(map[string]string{"example.com/hall": "south"}, map[string]string{"stoker.io/profile": "nobody's"})
+	p.writePodInfo(map[string]string{"example.com/hall": "south"}, map[string]string{"stoker.io/profile": "not a name"})
 	s := p.await("an annotation that is no name", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonInvalidAnnotation })
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
 	assert.Equal(t, "south 8 line-0", p.title())

@@ -10,7 +10,7 @@ import (
 // volume tells which commit the last sync left in the data directory.
 type volume struct{ engine *sync.Engine }
 
-// commit returns the commit on the disk; zero if there is none.
+// commit returns the commit on the disk, or the zero ID before the first sync.
 func (v volume) commit() plan.ID {
 	d, err := v.engine.Open()
 	if err != nil {

@@ -73,7 +73,7 @@ func (w *targetWatch) awaitList(ctx context.Context) {
 // listed reports whether the API server has answered.
 func (w *targetWatch) listed() bool { return w.informer.HasSynced() }
 
-// get returns the SyncTarget. The error is kube.ErrNotSeen if there is none.
+// get returns the SyncTarget. If it does not exist, the error is kube.ErrNotSeen.
 func (w *targetWatch) get() (*v1alpha1.SyncTarget, error) { return w.informer.Get(w.namespace, w.name) }
 
 // changed is called by the informer. It wakes the loop, unless only the lock was renewed.

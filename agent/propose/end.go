@@ -89,7 +89,7 @@ func (p *Proposer) merged(b Base) (bool, error) {
 	return true, nil
 }
 
-// lookup returns the entry at a path of a tree; the zero Entry if there is none.
+// lookup returns the entry at a path of a tree, or the zero Entry if the path does not exist.
 func lookup(objects plan.Objects, root plan.ID, source plan.Path) (plan.Entry, error) {
 	e := plan.Entry{Mode: plan.Directory, ID: root}
 	for name := range strings.SplitSeq(string(source), "/") {

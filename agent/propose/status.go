@@ -66,7 +66,7 @@ func (p *Proposer) setFromRecord() {
 		st.Commit = r.Tip.String()
 	}
 	switch {
-	case !r.active(): // there is none, or the last one has ended
+	case !r.active(): // no proposal was made, or the last one has ended
 		st.State = r.LastState
 	case r.FinalState != "": // it ends: its pull request is still to be closed, or its branch to be deleted
 		st.State = r.FinalState

@@ -91,7 +91,7 @@ func Snapshots(list []agents.Snapshot, objectStorage bool) *output.Result {
 type proposal struct {
 	Gateway string                 `json:"gateway"`
 	State   v1alpha1.ProposalState `json:"state"`
-	// PullRequest is the URL of the pull request, or the branch if there is none.
+	// PullRequest is the URL of the pull request, or the branch if no pull request was opened.
 	PullRequest string `json:"pullRequest,omitempty"`
 }
 

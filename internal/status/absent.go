@@ -22,7 +22,7 @@ func (a *away) describe() string {
 }
 
 // absentGateways returns the known gateways while none of them is live: they may restart or be gone for good. Without these
-// rows, waiting clients would conclude that there is nothing to wait for. It returns nil if there is none.
+// rows, waiting clients would conclude that there is nothing to wait for. It returns nil if the gateways are gone for good.
 func absentGateways(s *Seen) (fleet, *away) {
 	ends := *s
 	ends.Pods = nil

@@ -22,7 +22,7 @@ var noteName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 // note may have said that something is still to be done.
 const DamagedNote = "damaged"
 
-// Note returns the note of that name, or nil if there is none. A note is a small file in .stoker in which another
+// Note returns the note of that name, or nil if it does not exist. A note is a small file in .stoker in which another
 // package remembers something across restarts. If it cannot be read, Note returns DamagedNote.
 func (r *Records) Note(name string) ([]byte, error) {
 	if !noteName.MatchString(name) {

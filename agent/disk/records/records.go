@@ -15,7 +15,7 @@ import (
 
 // Records are the records of a data directory.
 type Records struct {
-	own       *safe.AgentFolder // nil: there are none
+	own       *safe.AgentFolder // nil if .stoker does not exist
 	work      sync.Locker
 	exclusive func(do func() error) error
 }

@@ -88,7 +88,7 @@ func (u URL) withUser(name string) (URL, error) {
 	return u, nil
 }
 
-// sshLogin returns the user of an ssh address, or defaultSSHUser if there is none.
+// sshLogin returns the user of an ssh address, or defaultSSHUser if the address names no user.
 func (u URL) sshLogin() string {
 	if name, _ := u.credentials(); name != "" {
 		return name

@@ -43,7 +43,7 @@ func TestTimerSkipsWhileLocked(t *testing.T) {
 	for _, ignores := range []bool{false, true} {
 		t.Run(fmt.Sprintf("ignores lock %t", ignores), func(t *testing.T) {
 			b := start(t, simulator.Options{Unknowns: simulator.Unknowns{TimerIgnoresLock: ignores}})
-			require.NoError(t, b.Locks.Hold("projects", "somebody", time.Hour))
+			require.NoError(t, b.Locks.Hold("projects", "maria", time.Hour))
 			require.NoError(t, b.Advance(301*time.Second))
 			assert.Equal(t, map[bool]int{false: 0, true: 1}[ignores], b.Scans.Timed())
 			require.NoError(t, b.Advance(time.Hour))
