@@ -148,7 +148,7 @@ func (r *Repo) Orphan(message string, edits ...Edit) string {
 func (r *Repo) commit(message string, merges []string, edits []Edit) string {
 	r.t.Helper()
 	c := &change{repo: r}
-	fmt.Fprintf(&c.out, "commit refs/heads/%s\nauthor Test <test@example.com> %d +0000\ncommitter Test <test@example.com> %d +0000\ndata %d\n%s\n",
+	fmt.Fprintf(&c.out, "commit refs/heads/%s\nmark :1\nauthor Test <test@example.com> %d +0000\ncommitter Test <test@example.com> %d +0000\ndata %d\n%s\n",
 		r.branch, r.commitTime, r.commitTime, len(message), message)
 	if head := r.Head(); head != "" {
 		fmt.Fprintf(&c.out, "from %s\n", head)
@@ -159,10 +159,10 @@ func (r *Repo) commit(message string, merges []string, edits []Edit) string {
 	for _, edit := range edits {
 		edit(c)
 	}
-	c.out.WriteString("\ndone\n")
-	r.pipe(c.out.Bytes(), "fast-import", "--quiet", "--done", "--date-format=raw")
+	c.out.WriteString("\nget-mark :1\ndone\n")
+	commit := r.pipe(c.out.Bytes(), "fast-import", "--quiet", "--done", "--date-format=raw")
 	r.commitTime += 60
-	return r.Head()
+	return strings.TrimSpace(string(commit))
 }
 
 // RawEntry is one entry of a RawTree. It is not checked: the name may be "..", ".git", contain a newline or invalid

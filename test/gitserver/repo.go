@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -59,7 +60,7 @@ func NewRepo(t TB, dir string, initArgs ...string) *Repo {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatalf("make the repository: %v", err)
 	}
-	args := append([]string{"-c", "init.defaultBranch=main", "init", "-q", "--bare"}, initArgs...)
+	args := append([]string{"-c", "init.defaultBranch=main", "init", "-q", "--bare", "--template="}, initArgs...)
 	r.Git(append(args, ".")...)
 	return r
 }
@@ -113,6 +114,9 @@ func (r *Repo) pipe(stdin []byte, args ...string) []byte {
 // Head returns the commit at the tip of the current branch, or "" before the first one.
 func (r *Repo) Head() string {
 	r.t.Helper()
+	if loose, err := os.ReadFile(filepath.Join(r.Dir, "refs", "heads", r.branch)); err == nil { // as git reads it, without a process
+		return strings.TrimSpace(string(loose))
+	}
 	return r.Git("for-each-ref", "--format=%(objectname)", "refs/heads/"+r.branch)
 }
 
