@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
+
+	"stoker.io/stoker/test/clientset"
 )
 
 func TestParseName(t *testing.T) {
@@ -114,8 +115,8 @@ func FuzzNames(f *testing.F) {
 
 func TestDetectApplication(t *testing.T) {
 	job := Job{Namespace: "plant", Name: "stoker"}
-	marked := func(annotations, labels map[string]string) *fake.Clientset {
-		return fake.NewClientset(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name, Annotations: annotations, Labels: labels}})
+	marked := func(annotations, labels map[string]string) *clientset.Fake {
+		return clientset.New(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name, Annotations: annotations, Labels: labels}})
 	}
 	tracked := map[string]string{TrackingAnnotation: "apps_site:batch/Job:plant/stoker"}
 	info := t.TempDir()
@@ -135,7 +136,7 @@ func TestDetectApplication(t *testing.T) {
 	assert.Equal(t, Name{"argocd", "line"}, got)
 	_, err = find(Detector{PodInfo: info, Client: marked(nil, nil)})
 	require.ErrorContains(t, err, "of Argo CD")
-	_, err = find(Detector{PodInfo: info, Client: fake.NewClientset()})
+	_, err = find(Detector{PodInfo: info, Client: clientset.New()})
 	require.ErrorContains(t, err, "cannot detect the Application from the Job plant/stoker: set --application")
 	_, err = find(Detector{PodInfo: info})
 	require.ErrorContains(t, err, "set --application")

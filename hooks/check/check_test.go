@@ -27,7 +27,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -35,6 +34,7 @@ import (
 	"stoker.io/stoker/api/v1alpha1/gatewaypod"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/status/statustest"
+	"stoker.io/stoker/test/clientset"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
@@ -320,7 +320,7 @@ func TestBindingsReview(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "site", Name: "good", Annotations: map[string]string{v1alpha1.AnnotationInject: "true"}}}
 	pod.Spec.ServiceAccountName = "gateway"
 	pod.Spec.InitContainers = []corev1.Container{{Name: gatewaypod.AgentContainer}}
-	core := fake.NewClientset(pod)
+	core := clientset.New(pod)
 	core.PrependReactor("create", "localsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.LocalSubjectAccessReview).DeepCopy()
 		assert.Equal(t, "site", action.GetNamespace())

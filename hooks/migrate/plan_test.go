@@ -17,11 +17,11 @@ import (
 	"k8s.io/client-go/discovery"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/hooks/migrate"
 	"stoker.io/stoker/internal/kube"
+	"stoker.io/stoker/test/clientset"
 )
 
 // foreignPod returns a pod with a foreign agent, which the StatefulSet line owns.
@@ -46,8 +46,8 @@ func foreignPod(name string, change func(*corev1.Pod)) *corev1.Pod {
 func notReady(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }
 
 // fakeFinder returns a Finder for a cluster with the objects, the injector of Stoker, and no kinds of stoker.io.
-func fakeFinder(objects ...runtime.Object) (migrate.Finder, *fake.Clientset) {
-	core := fake.NewClientset(append(objects, &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "stoker-injector"}}, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "line"}})...)
+func fakeFinder(objects ...runtime.Object) (migrate.Finder, *clientset.Fake) {
+	core := clientset.New(append(objects, &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "stoker-injector"}}, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "plant", Name: "line"}})...)
 	return migrate.Finder{Clients: kube.Clients{Core: core, Dynamic: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())}}, core
 }
 

@@ -24,11 +24,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
 	"stoker.io/stoker/internal/outbound"
+	"stoker.io/stoker/test/clientset"
 	"stoker.io/stoker/test/program"
 )
 
@@ -143,7 +143,7 @@ func newPlant(t *testing.T, hooks ...v1alpha1.AlertWebhook) *plant {
 // restart begins with what the last notifier recorded.
 func (p *plant) restart() {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.receiver.Certificate().Raw})
-	p.notifier = New(Config{Core: fake.NewClientset(p.objects[0]), Client: outbound.Client{CA: ca, Loopback: true, Timeout: 2 * time.Second},
+	p.notifier = New(Config{Core: clientset.New(p.objects[0]), Client: outbound.Client{CA: ca, Loopback: true, Timeout: 2 * time.Second},
 		Settle: time.Minute, Log: slog.New(slog.NewTextHandler(&p.log, nil)), Sent: func(v1alpha1.AlertType, string) {},
 		Save: func(_ context.Context, text string) error { p.record, p.saves = text, p.saves+1; return nil }})
 	p.first = p.notifier.decodeRecord(p.record)

@@ -20,10 +20,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/injector/certificate"
+	"stoker.io/stoker/test/clientset"
 )
 
 const host = "stoker-injector.stoker-system.svc"
@@ -78,7 +78,7 @@ func connect(o *certificate.SelfSigned, bundle []byte) error {
 // replica stops for days, one restarts every month, and the Secret is deleted once.
 func TestRotationBreaksNoConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(configuration())
+		client := clientset.New(configuration())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var group sync.WaitGroup
@@ -147,7 +147,7 @@ func verify(o *certificate.SelfSigned, bundle []byte) error {
 // I8: replicas that start at the same moment without a certificate must agree on one.
 func TestReplicasAgreeOnFirstCertificate(t *testing.T) {
 	for range 20 {
-		client := fake.NewClientset(configuration())
+		client := clientset.New(configuration())
 		ctx, cancel := context.WithCancel(t.Context())
 		replicas := make([]*certificate.SelfSigned, 8)
 		var group sync.WaitGroup
@@ -170,7 +170,7 @@ func TestReplicasAgreeOnFirstCertificate(t *testing.T) {
 }
 
 func TestAuthorityKeyIsNotStored(t *testing.T) {
-	client := fake.NewClientset(configuration())
+	client := clientset.New(configuration())
 	start(t, newOwn(client, time.Minute, time.Hour))
 	secret, err := client.CoreV1().Secrets("stoker-system").Get(t.Context(), "stoker-injector-cert", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -209,7 +209,7 @@ func TestUnusableCertificateIsReissued(t *testing.T) {
 		"a broken next one": func(d map[string][]byte) { d["next.crt"], d["next-since"] = []byte("x"), []byte("never") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(configuration())
+			client := clientset.New(configuration())
 			start(t, newOwn(client, time.Minute, time.Hour))
 			secret, err := client.CoreV1().Secrets("stoker-system").Get(t.Context(), "stoker-injector-cert", metav1.GetOptions{})
 			require.NoError(t, err)
@@ -226,7 +226,7 @@ func TestUnusableCertificateIsReissued(t *testing.T) {
 // An entry that lost its bundle, for example through kubectl replace, gets the bundle back.
 func TestLostBundleIsRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(configuration())
+		client := clientset.New(configuration())
 		o := newOwn(client, time.Minute, time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -246,7 +246,7 @@ func TestLostBundleIsRestored(t *testing.T) {
 
 func TestOwnReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := clientset.New()
 		o := newOwn(client, time.Minute, time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -269,7 +269,7 @@ func TestOwnReadiness(t *testing.T) {
 // permission to restore it.
 func TestNotReadyWithoutItsAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(configuration())
+		client := clientset.New(configuration())
 		var refuses atomic.Bool
 		// The operator has moved these permissions to cert-manager.
 		no := func(k8stesting.Action) (bool, runtime.Object, error) {
@@ -308,7 +308,7 @@ func TestCertificateUsesAPIServerClock(t *testing.T) {
 	for _, ahead := range []time.Duration{-10 * 365 * 24 * time.Hour, -2 * time.Hour, 2 * time.Hour, 120 * 24 * time.Hour} {
 		t.Run(ahead.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // the time in the bubble is that of the node
-				client := fake.NewClientset(configuration())
+				client := clientset.New(configuration())
 				apiServer := func() time.Time { return time.Now().Add(-ahead) }
 				o := newOwn(client, time.Minute, time.Hour)
 				o.Now = apiServer
@@ -331,7 +331,7 @@ func TestAuthorityExpiresByBothClocks(t *testing.T) {
 	const months = 120 * 24 * time.Hour
 	for _, apiServer := range []time.Duration{-months, months} {
 		synctest.Test(t, func(t *testing.T) {
-			client := fake.NewClientset(configuration())
+			client := clientset.New(configuration())
 			good := newOwn(client, time.Hour, 24*time.Hour)
 			start(t, good)
 			bad := newOwn(client, time.Hour, 24*time.Hour)

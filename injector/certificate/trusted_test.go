@@ -16,11 +16,11 @@ import (
 	admissionregv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/injector/certificate"
 	"stoker.io/stoker/internal/keypair"
+	"stoker.io/stoker/test/clientset"
 	"stoker.io/stoker/test/cluster/pki"
 	"stoker.io/stoker/test/program"
 )
@@ -29,14 +29,14 @@ import (
 type mount struct {
 	*testing.T
 	served *certificate.Trusted
-	client *fake.Clientset
+	client *clientset.Fake
 	dir    string
 	log    program.Log
 }
 
 func newMount(t *testing.T) *mount {
 	t.Helper()
-	m := &mount{T: t, client: fake.NewClientset(), dir: t.TempDir()}
+	m := &mount{T: t, client: clientset.New(), dir: t.TempDir()}
 	log := slog.New(slog.NewTextHandler(&m.log, nil))
 	m.served = certificate.NewTrusted(keypair.NewMounted(m.dir, 10*time.Second, log, nil), certificate.Config{
 		Client: m.client, Configuration: "stoker-injector", Interval: 5 * time.Second, Log: log, Now: time.Now,

@@ -28,13 +28,13 @@ import (
 	admissionregv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/admission"
 	"stoker.io/stoker/injector/check"
 	"stoker.io/stoker/injector/lookup"
+	"stoker.io/stoker/test/clientset"
 )
 
 const host = "stoker-injector.stoker-system.svc"
@@ -78,7 +78,7 @@ func (s *service) check(t *testing.T, bundle []byte, entries ...admissionregv1.M
 	}
 	var out bytes.Buffer
 	err := check.Run(t.Context(), check.Config{
-		Client: fake.NewClientset(&admissionregv1.MutatingWebhookConfiguration{
+		Client: clientset.New(&admissionregv1.MutatingWebhookConfiguration{
 			ObjectMeta: metav1.ObjectMeta{Name: admission.ConfigurationName}, Webhooks: entries,
 		}),
 		Configuration: admission.ConfigurationName, Out: &out,
@@ -114,7 +114,7 @@ func TestCheckPasses(t *testing.T) {
 
 func TestCheckRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, tries := fake.NewClientset(), 0
+		client, tries := clientset.New(), 0
 		client.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 			tries++
 			return true, nil, errors.New("not yet")

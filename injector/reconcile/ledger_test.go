@@ -17,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/internal/lease"
+	"stoker.io/stoker/test/clientset"
 )
 
 // held returns the Lease of the tests as a replica sees it.
@@ -31,7 +31,7 @@ func held(client kubernetes.Interface, holder string) lease.Lease {
 func TestLedgerIsSharedThroughTheLease(t *testing.T) {
 	object := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	object.Spec.HolderIdentity = new("a")
-	client := fake.NewClientset(object)
+	client := clientset.New(object)
 	now := noon
 	replica := func(holder string) *ledger {
 		l := &ledger{lease: held(client, holder), now: func() time.Time { return now }}
@@ -80,7 +80,7 @@ func TestLedgerIsSharedThroughTheLease(t *testing.T) {
 func TestLedgerSizeIsBounded(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	lease.Spec.HolderIdentity = new("a")
-	l := &ledger{lease: held(fake.NewClientset(lease), "a"), now: func() time.Time { return noon }, evicted: map[types.UID]eviction{}}
+	l := &ledger{lease: held(clientset.New(lease), "a"), now: func() time.Time { return noon }, evicted: map[types.UID]eviction{}}
 	uid := types.UID("01234567-0123-0123-0123-012345678901")
 	for i := range maxEvicted {
 		l.evicted[types.UID(fmt.Sprintf("%s%03d", uid[3:], i))] = eviction{Namespace: "plant-of-the-north", GatewaySync: "line-of-the-north", Pod: "ignition-gateway-of-the-north-0", UID: uid, Owner: uid,
@@ -98,7 +98,7 @@ func TestLedgerSizeIsBounded(t *testing.T) {
 func TestLedgerDropsInvalidRecords(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector", Annotations: map[string]string{annotationEvicted: "{"}}}
 	lease.Spec.HolderIdentity = new("a")
-	l := &ledger{lease: held(fake.NewClientset(lease), "a"), now: func() time.Time { return noon }}
+	l := &ledger{lease: held(clientset.New(lease), "a"), now: func() time.Time { return noon }}
 	l.load(t.Context(), slog.New(slog.DiscardHandler))
 	require.NoError(t, l.put(t.Context(), "line", eviction{At: metav1.NewTime(noon)}))
 }

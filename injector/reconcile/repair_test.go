@@ -14,11 +14,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/util/flowcontrol"
 
 	"stoker.io/stoker/api/v1alpha1"
+	"stoker.io/stoker/test/clientset"
 )
 
 // counted counts evictions by their result.
@@ -34,11 +34,11 @@ func evicting(t *testing.T, now *time.Time, answer func(dry bool, written string
 	t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: "injector"}}
 	lease.Spec.HolderIdentity = new("me")
-	client := fake.NewClientset(lease)
+	client := clientset.New(lease)
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		e := a.(clienttesting.CreateAction).GetObject().(*policyv1.Eviction)
 		assert.EqualValues(t, "gw", *e.DeleteOptions.Preconditions.UID)
-		l, err := client.Tracker().Get(coordinationv1.SchemeGroupVersion.WithResource("leases"), "stoker-system", "injector")
+		l, err := client.Tracker.Get(coordinationv1.SchemeGroupVersion.WithResource("leases"), "stoker-system", "injector")
 		require.NoError(t, err)
 		return true, nil, answer(len(e.DeleteOptions.DryRun) > 0, l.(*coordinationv1.Lease).Annotations[annotationEvicted])
 	})

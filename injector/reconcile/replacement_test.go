@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/inject"
+	"stoker.io/stoker/test/clientset"
 )
 
 // ownedPod returns a pod with an owner. Its creation time is noon plus age.
@@ -128,7 +128,7 @@ func TestOnePodOfAGatewaySyncIsAway(t *testing.T) {
 
 // The reconciler keeps few fields of a pod without a request for an agent, but must keep its deletion.
 func TestSuccessorWithoutRequestEndsTheWait(t *testing.T) {
-	w, err := watchPods(fake.NewClientset(), "plant", func(*corev1.Pod) {}, func(error) {})
+	w, err := watchPods(clientset.New(), "plant", func(*corev1.Pod) {}, func(error) {})
 	require.NoError(t, err)
 	u := &Reconciler{pods: []*podWatch{w}}
 	for _, ends := range []*metav1.Time{nil, new(metav1.NewTime(noon.Add(30 * time.Second)))} {

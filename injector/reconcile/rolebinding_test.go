@@ -19,13 +19,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/injector/lookup"
 	"stoker.io/stoker/internal/kube"
 	"stoker.io/stoker/internal/metrics"
+	"stoker.io/stoker/test/clientset"
 )
 
 func of(account string) *corev1.Pod {
@@ -37,7 +37,7 @@ func of(account string) *corev1.Pod {
 // An account keeps its permissions while its pod is replaced, but not much longer.
 func TestUnusedServiceAccountLosesRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset()
+		client := clientset.New()
 		u := &Reconciler{Config: Config{Core: client, AutoBind: true, Scope: lookup.Scope{Own: "stoker-system"}, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
 		n := u.namespace("plant")
 		subjects := func() []string {
@@ -76,7 +76,7 @@ func TestUnusedServiceAccountLosesRights(t *testing.T) {
 // while.
 func TestNewReplicaRevokesNoRights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(binding("plant", []string{"oven"}))
+		client := clientset.New(binding("plant", []string{"oven"}))
 		u := &Reconciler{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
 		n := u.namespace("plant")
 		get := func() []rbacv1.Subject {
@@ -109,7 +109,7 @@ func TestRightsInDisabledNamespace(t *testing.T) {
 		"label required and set": {map[string]string{labelInjection: "enabled"}, true, []string{"asks", "has"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "plant", Labels: c.labels}})
+			client := clientset.New(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "plant", Labels: c.labels}})
 			u := &Reconciler{Config: Config{Core: client, AutoBind: true, RequireLabel: c.required, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
 			require.NoError(t, u.bind(t.Context(), u.namespace("plant"), true, []*corev1.Pod{asks(), of("has")}, time.Now()))
 			b, err := client.RbacV1().RoleBindings("plant").Get(t.Context(), agentRole, metav1.GetOptions{})
@@ -118,7 +118,7 @@ func TestRightsInDisabledNamespace(t *testing.T) {
 		})
 	}
 	// Labels that cannot be read give no consent, but the other accounts must still be bound.
-	client := fake.NewClientset()
+	client := clientset.New()
 	u := &Reconciler{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
 	err := u.bind(t.Context(), u.namespace("plant"), true, []*corev1.Pod{asks(), of("has")}, time.Now())
 	require.ErrorContains(t, err, "labels of namespace plant")
@@ -128,7 +128,7 @@ func TestRightsInDisabledNamespace(t *testing.T) {
 }
 
 func TestNoRightsWithoutGatewaySync(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientset.New()
 	u := &Reconciler{Config: Config{Core: client, AutoBind: true, Log: slog.New(slog.DiscardHandler)}, namespaces: map[string]*namespace{}}
 	require.NoError(t, u.bind(t.Context(), u.namespace("plant"), false, []*corev1.Pod{of("press")}, time.Now()))
 	list, err := client.RbacV1().RoleBindings("").List(t.Context(), metav1.ListOptions{})
@@ -150,7 +150,7 @@ func TestUndecodableGatewaySyncKeepsRights(t *testing.T) {
 			return ok && w.ListOptions.SendInitialEvents != nil, nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
 		}
 		client.PrependWatchReactor("*", listFirst)
-		core := fake.NewClientset(of("press"))
+		core := clientset.New(of("press"))
 		core.PrependWatchReactor("*", listFirst)
 		scope := lookup.Scope{Own: "stoker-system"}
 		find, err := lookup.New(client, scope, nil, slog.New(slog.DiscardHandler))

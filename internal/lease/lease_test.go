@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 
+	"stoker.io/stoker/test/clientset"
 	"stoker.io/stoker/test/cluster/kubetest"
 )
 
@@ -63,7 +63,7 @@ func TestElect(t *testing.T) {
 }
 
 func TestReadWithoutLease(t *testing.T) {
-	text, err := Lease{Client: fake.NewClientset(), Namespace: "stoker-system", Name: "none"}.Read(t.Context(), "stoker.io/sent")
+	text, err := Lease{Client: clientset.New(), Namespace: "stoker-system", Name: "none"}.Read(t.Context(), "stoker.io/sent")
 	require.NoError(t, err)
 	assert.Empty(t, text)
 }

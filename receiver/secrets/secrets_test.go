@@ -20,9 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"stoker.io/stoker/test/clientset"
 	"stoker.io/stoker/test/program"
 )
 
@@ -49,7 +49,7 @@ func newCluster(t *testing.T, change func(*cluster)) *cluster {
 	if change != nil {
 		change(c)
 	}
-	client := fake.NewClientset()
+	client := clientset.New()
 	client.PrependReactor("get", "secrets", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		c.mu.Lock()
 		c.reads++
