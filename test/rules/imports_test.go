@@ -64,6 +64,7 @@ type ban struct {
 	ships   bool     // only packages that ship, not test helpers
 	imports []string // import paths with everything below them; a trailing $ matches only the path itself
 	deep    bool     // also transitive imports
+	tests   bool     // also imports of tests
 	why     string
 }
 
@@ -164,6 +165,13 @@ var bans = []ban{
 	},
 	{
 		rooms:   []string{""},
+		imports: []string{"k8s.io/client-go/kubernetes/fake"},
+		deep:    true,
+		tests:   true,
+		why:     "it compiles a fake of every API group, for half a minute: use test/clientset",
+	},
+	{
+		rooms:   []string{""},
 		but:     []string{"hooks/browser"},
 		ships:   true,
 		imports: []string{"os/exec", "plugin"},
@@ -205,6 +213,9 @@ func brokenBans(packages []pkg) []string {
 			imports := p.Imports
 			if b.deep {
 				imports = p.Deps
+			}
+			if b.tests {
+				imports = slices.Concat(imports, p.TestImports, p.XTestImports)
 			}
 			for _, path := range imports {
 				if within(path, b.imports) {
@@ -299,6 +310,7 @@ func TestImportRulesCatchWhatTheyForbid(t *testing.T) {
 		{"agent/plan/plantest", "sigs.k8s.io/controller-runtime"},
 		{"receiver", "sigs.k8s.io/controller-runtime/pkg/client"},
 		{"receiver", "log"},
+		{"test/fleet", "k8s.io/client-go/kubernetes/fake"},
 		{"hooks/configsync", own("agent/sync")},
 		{"hooks/configsync/source", own("agent/disk")},
 		{"hooks/configsync/plan", "k8s.io/client-go/dynamic"},
@@ -316,10 +328,13 @@ func TestImportRulesCatchWhatTheyForbid(t *testing.T) {
 			assert.NotEmpty(t, append(brokenArrows(bad), brokenBans(bad)...), "%s imports %s", c.from, c.to)
 		})
 	}
+	fake := []string{"k8s.io/client-go/kubernetes/fake"}
+	assert.Len(t, brokenBans([]pkg{{ImportPath: own("injector"), TestImports: fake}, {ImportPath: own("injector"), XTestImports: fake}}), 2)
 	good := []pkg{
 		{ImportPath: own("agent/sync"), Imports: []string{own("agent/repo"), own("agent/plan"), own("internal/failure"), "log/slog", "os"}},
 		{ImportPath: own("test/rules"), Imports: []string{"os/exec", "testing"}},
 		{ImportPath: own("agent/plan/plantest"), Imports: []string{"testing", own("agent/plan")}},
+		{ImportPath: own("injector"), TestImports: []string{"testing", "k8s.io/client-go/dynamic/fake", own("test/clientset")}},
 		{ImportPath: own("agent/disk"), Imports: []string{"os", own("agent/ignition/resource"), own("internal/secret")}},
 	}
 	assert.Empty(t, append(brokenArrows(good), brokenBans(good)...))

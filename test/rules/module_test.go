@@ -98,6 +98,8 @@ func listFiles() ([]string, error) {
 type pkg struct {
 	ImportPath, Name string
 	Imports, Deps    []string // of the package itself, without its tests
+
+	TestImports, XTestImports []string // of its tests, and of those in its package with suffix _test
 }
 
 // room returns the path of a package inside the module, or "" for a package of another module.
@@ -116,7 +118,7 @@ func forTests(room string) bool {
 
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Imports,Deps", "./...")
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Imports,Deps,TestImports,XTestImports", "./...")
 	cmd.Dir = root
 	out, err := cmd.Output()
 	require.NoError(t, err)
