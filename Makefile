@@ -52,7 +52,9 @@ demo: ## two gateways, a git server and the agents on this machine: see what it 
 # make lint vets, and symbols are for debuggers: without both, a first run compiles and links a quarter faster.
 # The folders left out hold tests that need a cluster, and the tests of the benchmarks and of the test cluster itself: make
 # test-cluster runs them, and make lint compiles them.
+# Tests build the programs, too. Compile them first, or the go commands of tests compile the same packages at the same time.
 test: ## what each commit passes, in minutes, without Kubernetes or root
+	go list -deps -export ./agent ./hooks ./receiver >/dev/null
 	go test -short -vet=off -ldflags='-s -w' $(ATATIME) ./agent/sync ./agent/repo ./agent/disk ./test/scenario \
 	  $$(go list ./... | grep -v '/test/\(bench\|cluster\|e2e\|fleet\)\(/\|$$\)')
 

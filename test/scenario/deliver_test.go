@@ -159,6 +159,7 @@ func TestContinuousDryRunBesideAgent(t *testing.T) {
 	require.Equal(t, 0, code, out)
 	assert.Contains(t, out, first[:7])
 	assert.False(t, p.agent.Ended())
+	p.stop() // a killed dry run leaves its temporary directory
 }
 
 // The most likely mistake in a first setup: wrong paths in the mappings.
