@@ -34,7 +34,7 @@ func inChildProcess(t *testing.T, namespaces bool) bool {
 	if os.Getenv(envChild) == t.Name() {
 		return true
 	}
-	args := []string{os.Args[0], "-test.run=^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$", "-test.v"}
+	args := []string{os.Args[0], "-test.run=^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$", "-test.v", fmt.Sprintf("-test.short=%t", testing.Short())}
 	if namespaces {
 		if err := exec.Command("unshare", "-rm", "true").Run(); err != nil {
 			t.Skipf("unshare -rm does not work here: %v", err)
@@ -61,9 +61,14 @@ func TestFullDiskKeepsTheLastGoodCommit(t *testing.T) {
 		two[fmt.Sprintf("projects/p/v%02d/view.json", i)] = file{content: strings.Repeat("2", 8<<10)}
 		two[fmt.Sprintf("projects/p/w%02d/view.json", i)] = file{content: strings.Repeat("3", 4<<10)}
 	}
-	failed := 0
+	every := 1
+	if testing.Short() {
+		every = 5 // in staging, the journal and the renames; without -short, also between them
+	}
+	tried, failed := 0, 0
 	for _, limit := range []string{"size", "nr_inodes"} {
-		for step := range 25 {
+		for step := 0; step < 25; step += every {
+			tried++
 			root := t.TempDir()
 			require.NoError(t, unix.Mount("none", root, "tmpfs", 0, "size=4m,nr_inodes=1000"))
 			seededIn(t, root)
@@ -87,8 +92,9 @@ func TestFullDiskKeepsTheLastGoodCommit(t *testing.T) {
 				assertNothingStaged(t, root)
 				require.Len(t, apply(t, d, two).Saved, 1, "the gateway's file")
 			}
+			got := contents(t, root)
 			for p, f := range two {
-				require.Equal(t, f.content, contents(t, root)[p])
+				require.Equal(t, f.content, got[p])
 			}
 			assertNoLeftovers(t, root)
 			require.NoError(t, d.Close())
@@ -96,7 +102,7 @@ func TestFullDiskKeepsTheLastGoodCommit(t *testing.T) {
 			require.Eventually(t, func() bool { runtime.GC(); return unix.Unmount(root, 0) == nil }, 10*time.Second, time.Millisecond)
 		}
 	}
-	assert.Greater(t, failed, 20, "most limits must stop the sync")
+	assert.Greater(t, failed, 2*tried/5, "most limits must stop the sync")
 }
 
 // assertNothingStaged checks that the staging directory is empty or does not exist.
