@@ -37,6 +37,11 @@ func (s *site) url() URL { return parseURL(s.t, s.Address()) }
 
 func (s *site) remote() *Remote { return newRemote(s.t, s.url(), Auth{}, RemoteOptions{}) }
 
+// directory returns a remote that reads the repository's directory.
+func (s *site) directory() *Remote {
+	return newRemote(s.t, parseURL(s.t, s.Dir), Auth{}, RemoteOptions{})
+}
+
 // blobOf returns the id of a file of a commit.
 func (s *site) blobOf(commit plan.ID, path string) plan.ID { return blobOf(s.t, s, commit, path) }
 

@@ -28,7 +28,7 @@ func signingKeys(t testing.TB) map[string]repotest.SigningKey {
 		"ssh ed25519":     repotest.NewSSHKey(t, "ed25519", ""),
 		"ssh ecdsa":       repotest.NewSSHKey(t, "ecdsa", ""),
 		"ssh rsa":         repotest.NewSSHKey(t, "rsa", ""),
-		"openpgp ed25519": repotest.NewOpenPGPKey(t, "", &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA}),
+		"openpgp ed25519": repotest.NewOpenPGPKey(t, "", nil),
 		"openpgp rsa":     repotest.NewOpenPGPKey(t, "", &packet.Config{RSABits: 2048}),
 	}
 }
@@ -97,7 +97,7 @@ func TestUnusableSigningKey(t *testing.T) {
 	sshKey, pgpKey := repotest.NewSSHKey(t, "ed25519", ""), repotest.NewOpenPGPKey(t, "", nil)
 	lockedSSH, lockedPGP := repotest.NewSSHKey(t, "ed25519", "S3CR3T"), repotest.NewOpenPGPKey(t, "S3CR3T", nil)
 	past := func() time.Time { return time.Now().Add(-time.Hour) }
-	expired := repotest.NewOpenPGPKey(t, "", &packet.Config{KeyLifetimeSecs: 60, Time: past})
+	expired := repotest.NewOpenPGPKey(t, "", &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA, KeyLifetimeSecs: 60, Time: past})
 	for name, tc := range map[string]struct {
 		format v1alpha1.SigningFormat
 		key    string

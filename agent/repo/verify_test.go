@@ -42,10 +42,9 @@ type author struct {
 // newAuthor returns an author with a clone whose git signs with the key. Without the programs, the test is skipped.
 func newAuthor(t *testing.T, g *site, key repotest.SigningKey) *author {
 	t.Helper()
-	a := &author{t: t, g: g, clone: filepath.Join(t.TempDir(), "clone"), key: key, env: append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")}
-	a.run("", "git", "clone", "--quiet", g.Dir, a.clone)
-	a.config("user.name", "Author")
-	a.config("user.email", "author@example.com")
+	config := filepath.Join(t.TempDir(), "config")
+	a := &author{t: t, g: g, clone: filepath.Join(t.TempDir(), "clone"), key: key, env: append(os.Environ(), "GIT_CONFIG_GLOBAL="+config, "GIT_CONFIG_SYSTEM=/dev/null")}
+	signingKey, format := "author@example.com", "openpgp"
 	switch key.Format {
 	case v1alpha1.SigningSSH:
 		if _, err := exec.LookPath("ssh-keygen"); err != nil {
@@ -54,8 +53,7 @@ func newAuthor(t *testing.T, g *site, key repotest.SigningKey) *author {
 		file := filepath.Join(t.TempDir(), "id")
 		require.NoError(t, os.WriteFile(file, []byte(key.Private), 0o600))
 		require.NoError(t, os.WriteFile(file+".pub", []byte(key.Public), 0o600))
-		a.config("gpg.format", "ssh")
-		a.config("user.signingKey", file)
+		signingKey, format = file, "ssh"
 	case v1alpha1.SigningOpenPGP:
 		if _, err := exec.LookPath("gpg"); err != nil {
 			t.Skip("no gpg on this machine")
@@ -66,8 +64,10 @@ func newAuthor(t *testing.T, g *site, key repotest.SigningKey) *author {
 		a.env = append(a.env, "GNUPGHOME="+home)
 		t.Cleanup(func() { a.run("", "gpgconf", "--kill", "all") })
 		a.run(key.Private, "gpg", "--batch", "--quiet", "--import")
-		a.config("user.signingKey", "author@example.com")
 	}
+	settings := fmt.Sprintf("[user]\nname = Author\nemail = author@example.com\nsigningKey = %s\n[gpg]\nformat = %s\n", signingKey, format)
+	require.NoError(t, os.WriteFile(config, []byte(settings), 0o600))
+	a.run("", "git", "clone", "--quiet", g.Dir, a.clone)
 	return a
 }
 
@@ -84,8 +84,6 @@ func (a *author) git(args ...string) string {
 	a.t.Helper()
 	return a.run("", "git", append([]string{"-C", a.clone}, args...)...)
 }
-
-func (a *author) config(key, value string) { a.git("config", key, value) }
 
 // commit commits a file and pushes it to main.
 func (a *author) commit(content string, args ...string) plan.ID {
@@ -106,7 +104,7 @@ func (a *author) push() plan.ID {
 func authorKeys(t testing.TB) map[string]repotest.SigningKey {
 	return map[string]repotest.SigningKey{
 		"ssh":     repotest.NewSSHKey(t, "ed25519", ""),
-		"openpgp": repotest.NewOpenPGPKeyFor(t, "author@example.com", "", &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA}),
+		"openpgp": repotest.NewOpenPGPKeyFor(t, "author@example.com", "", nil),
 	}
 }
 
@@ -185,64 +183,66 @@ func TestVerifyCommit(t *testing.T) {
 func TestVerifyTag(t *testing.T) {
 	for name, key := range authorKeys(t) {
 		t.Run(name, func(t *testing.T) {
-			bothWays(t, func(t *testing.T, g *site, r *Remote) {
-				g.Push("base", repotest.Views(20))
-				a := newAuthor(t, g, key)
-				first := a.commit("one")
-				a.git("tag", "-s", "-m", "the first", "v1")
-				second := a.commit("two")
-				a.git("tag", "light")
-				a.git("tag", "-a", "-m", "not signed", "plain")
-				a.git("tag", "-s", "-m", "a tag of a tag", "nested", "v1")
-				a.git("tag", "-s", "-m", "a folder", "folder", "HEAD^{tree}")
-				a.push()
-				// Someone who may push gives the old signature a new name, and another commit.
-				old := g.Git("rev-parse", "refs/tags/v1")
-				g.Git("update-ref", "refs/tags/v9", old)
-				raw := g.Git("cat-file", "tag", old) + "\n"
-				forged := strings.TrimSpace(string(repotest.RunGit(t, g.Dir, []byte(strings.Replace(raw, first.String(), second.String(), 1)), "mktag")))
-				g.Git("update-ref", "refs/tags/forged", forged)
-
-				s := openStore(t, t.TempDir())
-				for _, commit := range []plan.ID{first, second} { // setup: both are in the store
-					_, err := s.Fetch(t.Context(), r, commit, "refs/heads/main")
-					require.NoError(t, err)
-				}
-				require.NoError(t, s.Verify(t.Context(), verifier(v1alpha1.VerifyTag, key.Public), r, first, "v1"))
-				require.NoError(t, s.Verify(t.Context(), verifier(v1alpha1.VerifyTag, key.Public), r, first, "refs/tags/v1"))
-				for ref, c := range map[string]struct {
-					commit plan.ID
-					reason v1alpha1.Reason
-					says   string
-				}{
-					"light":         {second, v1alpha1.ReasonSignatureInvalid, "is a lightweight tag"},
-					"plain":         {second, v1alpha1.ReasonSignatureInvalid, "is not signed"},
-					"nested":        {first, v1alpha1.ReasonSignatureInvalid, "is not the tag of a commit"},
-					"v9":            {first, v1alpha1.ReasonSignatureInvalid, `the tag "v9" is signed as "v1"`},
-					"main":          {second, v1alpha1.ReasonSignatureInvalid, "is no tag"},
-					first.String():  {first, v1alpha1.ReasonSignatureInvalid, "instead of a commit"},
-					"v1":            {second, v1alpha1.ReasonRefMoved, "points to " + first.Short() + " now"},
-					"forged":        {second, v1alpha1.ReasonSignatureInvalid, `is signed as "v1"`},
-					"refs/tags/xyz": {second, v1alpha1.ReasonRefNotFound, "xyz"},
-				} {
-					t.Run(ref, func(t *testing.T) {
-						err := s.Verify(t.Context(), verifier(v1alpha1.VerifyTag, key.Public), r, c.commit, ref)
-						repotest.RequireReason(t, c.reason, err)
-						assert.ErrorContains(t, err, c.says)
+			g := newSite(t)
+			g.Push("base", repotest.Views(20))
+			a := newAuthor(t, g, key)
+			first := a.commit("one")
+			a.git("tag", "-s", "-m", "the first", "v1")
+			second := a.commit("two")
+			a.git("tag", "light")
+			a.git("tag", "-a", "-m", "not signed", "plain")
+			a.git("tag", "-s", "-m", "a tag of a tag", "nested", "v1")
+			a.git("tag", "-s", "-m", "a folder", "folder", "HEAD^{tree}")
+			a.push()
+			// Someone who may push gives the old signature a new name, and another commit.
+			old := g.Git("rev-parse", "refs/tags/v1")
+			g.Git("update-ref", "refs/tags/v9", old)
+			raw := g.Git("cat-file", "tag", old) + "\n"
+			forged := strings.TrimSpace(string(repotest.RunGit(t, g.Dir, []byte(strings.Replace(raw, first.String(), second.String(), 1)), "mktag")))
+			g.Git("update-ref", "refs/tags/forged", forged)
+			for way, r := range map[string]*Remote{"over http": g.remote(), "from a directory": g.directory()} {
+				t.Run(way, func(t *testing.T) {
+					s := openStore(t, t.TempDir())
+					for _, commit := range []plan.ID{first, second} { // setup: both are in the store
+						_, err := s.Fetch(t.Context(), r, commit, "refs/heads/main")
+						require.NoError(t, err)
+					}
+					require.NoError(t, s.Verify(t.Context(), verifier(v1alpha1.VerifyTag, key.Public), r, first, "v1"))
+					require.NoError(t, s.Verify(t.Context(), verifier(v1alpha1.VerifyTag, key.Public), r, first, "refs/tags/v1"))
+					for ref, c := range map[string]struct {
+						commit plan.ID
+						reason v1alpha1.Reason
+						says   string
+					}{
+						"light":         {second, v1alpha1.ReasonSignatureInvalid, "is a lightweight tag"},
+						"plain":         {second, v1alpha1.ReasonSignatureInvalid, "is not signed"},
+						"nested":        {first, v1alpha1.ReasonSignatureInvalid, "is not the tag of a commit"},
+						"v9":            {first, v1alpha1.ReasonSignatureInvalid, `the tag "v9" is signed as "v1"`},
+						"main":          {second, v1alpha1.ReasonSignatureInvalid, "is no tag"},
+						first.String():  {first, v1alpha1.ReasonSignatureInvalid, "instead of a commit"},
+						"v1":            {second, v1alpha1.ReasonRefMoved, "points to " + first.Short() + " now"},
+						"forged":        {second, v1alpha1.ReasonSignatureInvalid, `is signed as "v1"`},
+						"refs/tags/xyz": {second, v1alpha1.ReasonRefNotFound, "xyz"},
+					} {
+						t.Run(ref, func(t *testing.T) {
+							err := s.Verify(t.Context(), verifier(v1alpha1.VerifyTag, key.Public), r, c.commit, ref)
+							repotest.RequireReason(t, c.reason, err)
+							assert.ErrorContains(t, err, c.says)
+						})
+					}
+					t.Run("forged under the signed name", func(t *testing.T) {
+						g.Git("update-ref", "refs/tags/v1", forged)
+						defer g.Git("update-ref", "refs/tags/v1", old)
+						err := s.Verify(t.Context(), verifier(v1alpha1.VerifyTag, key.Public), g.remote(), second, "v1")
+						repotest.RequireReason(t, v1alpha1.ReasonSignatureInvalid, err)
+						assert.ErrorContains(t, err, "signature of something else")
 					})
-				}
-				t.Run("forged under the signed name", func(t *testing.T) {
-					g.Git("update-ref", "refs/tags/v1", forged)
-					err := s.Verify(t.Context(), verifier(v1alpha1.VerifyTag, key.Public), g.remote(), second, "v1")
-					repotest.RequireReason(t, v1alpha1.ReasonSignatureInvalid, err)
-					assert.ErrorContains(t, err, "signature of something else")
+					t.Run("another key", func(t *testing.T) {
+						err := s.Verify(t.Context(), verifier(v1alpha1.VerifyTag, repotest.NewSSHKey(t, "ed25519", "").Public), g.remote(), first, "v1")
+						assert.ErrorContains(t, err, "not one of the keys")
+					})
 				})
-				t.Run("another key", func(t *testing.T) {
-					g.Git("update-ref", "refs/tags/v1", old)
-					err := s.Verify(t.Context(), verifier(v1alpha1.VerifyTag, repotest.NewSSHKey(t, "ed25519", "").Public), g.remote(), first, "v1")
-					assert.ErrorContains(t, err, "not one of the keys")
-				})
-			})
+			}
 		})
 	}
 }
@@ -355,9 +355,9 @@ func TestSSHKeysOfAFile(t *testing.T) {
 func TestOtherSignatures(t *testing.T) {
 	key := repotest.NewSSHKey(t, "ed25519", "")
 	weakKey := repotest.NewSSHKey(t, "weak", "")
-	pgp := repotest.NewOpenPGPKey(t, "", &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA})
+	pgp := repotest.NewOpenPGPKey(t, "", nil)
 	past := func() time.Time { return time.Now().Add(-time.Hour) }
-	expired := repotest.NewOpenPGPKey(t, "", &packet.Config{KeyLifetimeSecs: 60, Time: past})
+	expired := repotest.NewOpenPGPKey(t, "", &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA, KeyLifetimeSecs: 60, Time: past})
 	small := repotest.NewOpenPGPKey(t, "", &packet.Config{RSABits: 1024})
 	payload, good := signedBy(t, key)
 	_, goodPGP := signedBy(t, pgp)
@@ -454,7 +454,7 @@ func TestUnreadableKeys(t *testing.T) {
 
 // F24: objects and signatures are bytes of strangers.
 func FuzzSignature(f *testing.F) {
-	key, pgp := repotest.NewSSHKey(f, "ed25519", ""), repotest.NewOpenPGPKey(f, "", &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA})
+	key, pgp := repotest.NewSSHKey(f, "ed25519", ""), repotest.NewOpenPGPKey(f, "", nil)
 	keys, err := parseKeys([]byte(key.Public + pgp.Public))
 	require.NoError(f, err)
 	for _, k := range []repotest.SigningKey{key, pgp} { // setup: seeds

@@ -62,7 +62,8 @@ func NewSSHKey(t testing.TB, kind, passphrase string) SigningKey {
 	return SigningKey{v1alpha1.SigningSSH, string(pem.EncodeToMemory(block)), string(ssh.MarshalAuthorizedKey(public))}
 }
 
-// NewOpenPGPKey makes a key for OpenPGP signatures. An empty passphrase means that the key has none.
+// NewOpenPGPKey makes a key for OpenPGP signatures. An empty passphrase means that the key has none. Without a config, it is an
+// Ed25519 key, which takes less time than an RSA key.
 func NewOpenPGPKey(t testing.TB, passphrase string, c *packet.Config) SigningKey {
 	t.Helper()
 	return NewOpenPGPKeyFor(t, "plant@example.com", passphrase, c)
@@ -71,6 +72,9 @@ func NewOpenPGPKey(t testing.TB, passphrase string, c *packet.Config) SigningKey
 // NewOpenPGPKeyFor is NewOpenPGPKey for a mail address.
 func NewOpenPGPKeyFor(t testing.TB, mail, passphrase string, c *packet.Config) SigningKey {
 	t.Helper()
+	if c == nil {
+		c = &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA}
+	}
 	e, err := openpgp.NewEntity("Plant", "", mail, c)
 	require.NoError(t, err)
 	if passphrase != "" {
