@@ -161,7 +161,11 @@ func TestDraftRandom(t *testing.T) {
 	res, _ := pull(t, store, s.remote(), "main")
 	root, err := store.RootTree(res.Commit)
 	require.NoError(t, err)
-	for round := range 30 {
+	rounds := 30
+	if testing.Short() {
+		rounds = 8
+	}
+	for round := range rounds {
 		edits, same := map[string]Edit{}, []gitserver.Edit{}
 		for range 1 + r.IntN(12) {
 			p := path()

@@ -241,7 +241,7 @@ func TestUnreachableServerBlobRequests(t *testing.T) {
 		t.Helper()
 		g.Server.Forget()
 		for i := range maxSingle + 1 {
-			_, err := read(t, s, g.blobOf(commit, repotest.ViewPath(i)))
+			_, err := read(t, s, repotest.BlobID(repotest.View(i, 0)))
 			repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
 			assert.ErrorContains(t, err, "503", "why is said to each")
 		}

@@ -56,10 +56,7 @@ func TestOneAdvertisementAnswersForManyRefs(t *testing.T) {
 func TestReaches(t *testing.T) {
 	bothWays(t, func(t *testing.T, g *site, r *Remote) {
 		old := g.Push("old", repotest.Views(3))
-		for i := range 20 {
-			g.Push(fmt.Sprint(i), repotest.EditView(1, i+2))
-		}
-		tip := repotest.ParseID(t, g.Head())
+		tip := g.History(20, func(int) string { return repotest.ViewPath(1) }, func(i int) string { return repotest.View(1, i+2) })
 		g.AnnotatedTag("v1", tip.String())
 		g.Checkout("fork")
 		foreign := repotest.ParseID(t, g.Orphan("foreign", gitserver.Write("a", "b")))
