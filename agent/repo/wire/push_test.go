@@ -81,6 +81,14 @@ func (p *pusher) tip() string {
 	return p.Git("for-each-ref", "--format=%(objectname)", branch)
 }
 
+// restore ends all faults and requests, and deletes the branch.
+func (p *pusher) restore(t testing.TB) {
+	t.Helper()
+	p.web.Heal()
+	require.Eventually(t, func() bool { return p.web.InFlight() == 0 }, time.Minute, time.Millisecond)
+	p.Git("update-ref", "-d", branch)
+}
+
 // hook writes a hook of the server.
 func (p *pusher) hook(name, script string) {
 	p.t.Helper()
@@ -278,6 +286,7 @@ func TestPushToRenamedRepository(t *testing.T) {
 }
 
 func TestPushFaultReasons(t *testing.T) {
+	p := newPusher(t)
 	for name, tt := range map[string]struct {
 		fault gitserver.Fault
 		want  v1alpha1.Reason
@@ -299,10 +308,12 @@ func TestPushFaultReasons(t *testing.T) {
 				continue
 			}
 			t.Run(name+" during "+string(service), func(t *testing.T) {
-				p := newPusher(t)
+				defer p.restore(t)
+				o := Options{}
 				if tt.want == v1alpha1.ReasonGitTimeout {
-					p.client = newClient(t, p.client.url, p.client.auth, Options{StallWindow: 150 * time.Millisecond})
+					o.StallWindow = 150 * time.Millisecond
 				}
+				p.client = newClient(t, p.client.url, p.client.auth, o)
 				p.web.Inject(tt.fault.On(service))
 				repotest.RequireReason(t, tt.want, p.create())
 				p.web.Heal()
@@ -312,7 +323,7 @@ func TestPushFaultReasons(t *testing.T) {
 		}
 	}
 	t.Run("a pack that is too large is PushRejected", func(t *testing.T) {
-		p := newPusher(t)
+		defer p.restore(t)
 		p.web.Inject(gitserver.Status(http.StatusRequestEntityTooLarge).On(gitserver.ReceivePack))
 		err := p.create()
 		repotest.RequireReason(t, v1alpha1.ReasonPushRejected, err)
