@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,7 @@ func TestGitOutage(t *testing.T) {
 
 // F12: The object store is only a cache. Damaging it never endangers the published files.
 func TestADamagedStoreIsRebuilt(t *testing.T) {
+	short := []string{"it is gone", "every file is cut off", "foreign files lie there"} // a test of agent/repo has every kind of damage
 	for name, damage := range map[string]func(t *testing.T, store string){
 		"it is gone": func(t *testing.T, store string) { require.NoError(t, os.RemoveAll(store)) },
 		"it is a file": func(t *testing.T, store string) {
@@ -147,6 +149,9 @@ func TestADamagedStoreIsRebuilt(t *testing.T) {
 			eachDir(t, store, func(d string) error { return os.WriteFile(filepath.Join(d, "HEAD.lock"), nil, 0o644) })
 		},
 	} {
+		if testing.Short() && !slices.Contains(short, name) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			p := newPlant(t, withoutGateway)
 			head := p.repo.Commit("first", site()...)
@@ -215,13 +220,16 @@ func TestKilledSyncIsFinished(t *testing.T) {
 	code, out = p.once() // measures an undisturbed sync
 	took := time.Since(began)
 	require.Equal(t, 0, code, out)
-	midway := 0
-	for n := 0; n < 12 || midway == 0 && n < 60; n++ {
+	midway, kills := 0, 12
+	if testing.Short() {
+		kills = 4
+	}
+	for n := 0; n < kills || midway == 0 && n < 60; n++ {
 		p.repo.ForcePush([]string{first, second}[n%2])
 		target := p.repo.Head()
 		p.start()
-		if n < 6 {
-			time.Sleep(took * time.Duration(n+1) / 8) // spread over the whole sync; any instant must do
+		if n < kills/2 {
+			time.Sleep(took * time.Duration(n+1) / time.Duration(kills/2+2)) // spread over the whole sync; any instant must do
 		} else {
 			p.awaitJournal(target)
 		}
