@@ -298,8 +298,8 @@ func TestWebhookSignature(t *testing.T) {
 func TestLargePlanIsTruncated(t *testing.T) {
 	b, v := reviewed(t)
 	var edits []gitserver.Edit
-	for i := range 6000 {
-		dir := fmt.Sprintf("projects/line/ignition/script-python/%0180d", i)
+	for i := range 4000 {
+		dir := fmt.Sprintf("projects/line/ignition/script-python/%0250d", i)
 		edits = append(edits, gitserver.Write(dir+"/code.py", "pass"))
 	}
 	b.push(edits...)
