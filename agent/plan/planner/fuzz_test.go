@@ -435,7 +435,10 @@ func (c *check) second() {
 // TestRandomWorlds plays more worlds than a fuzz corpus holds. It checks that most plans are applied and that every kind of change
 // occurs.
 func TestRandomWorlds(t *testing.T) {
-	const worlds = 1000
+	worlds := 1000
+	if testing.Short() {
+		worlds = 250
+	}
 	random := rand.New(rand.NewPCG(3, 4))
 	plans, incremental, sum := 0, 0, plan.Counts{}
 	rendered := 0
