@@ -52,11 +52,20 @@ type Case struct {
 // All returns the base case and the cases of all archives in dir.
 func All(tb testing.TB, dir string) []Case {
 	tb.Helper()
+	return read(tb, dir, func(string) bool { return true })
+}
+
+// read returns the cases in dir whose name is wanted.
+func read(tb testing.TB, dir string, wanted func(name string) bool) []Case {
+	tb.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "base.yaml"))
 	require.NoError(tb, err)
 	podText, syncText, _ := strings.Cut(string(text), "\n---\n")
 	pod, sync := toJSON(tb, []byte(podText)), toJSON(tb, []byte(syncText))
-	list := []Case{{Name: Base, Raw: pod, GatewaySyncs: []*v1alpha1.GatewaySync{merge(tb, sync, nil)}}}
+	var list []Case
+	if wanted(Base) {
+		list = append(list, Case{Name: Base, Raw: pod, GatewaySyncs: []*v1alpha1.GatewaySync{merge(tb, sync, nil)}})
+	}
 	archives, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
 	require.NoError(tb, err)
 	for _, file := range archives {
@@ -66,7 +75,7 @@ func All(tb testing.TB, dir string) []Case {
 		for _, f := range archive.Files {
 			name, _, _ := strings.Cut(f.Name, "/")
 			files[f.Name] = f.Data
-			if !slices.Contains(names, name) {
+			if wanted(name) && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
@@ -96,10 +105,9 @@ func All(tb testing.TB, dir string) []Case {
 // Named returns one case.
 func Named(tb testing.TB, dir, name string) Case {
 	tb.Helper()
-	all := All(tb, dir)
-	i := slices.IndexFunc(all, func(c Case) bool { return c.Name == name })
-	require.GreaterOrEqual(tb, i, 0, "no case %s in %s", name, dir)
-	return all[i]
+	list := read(tb, dir, func(n string) bool { return n == name })
+	require.Len(tb, list, 1, "no case %s in %s", name, dir)
+	return list[0]
 }
 
 // Check compares the decision and the injected pod with those of the case. If update is set, it writes them instead.
