@@ -116,25 +116,35 @@ func forTests(room string) bool {
 	return within(room, []string{"test"}) || strings.HasSuffix(path.Base(room), "test")
 }
 
+// packages returns every package of the module.
 func packages(t *testing.T) []pkg {
 	t.Helper()
+	all, err := listPackages()
+	require.NoError(t, err)
+	require.Greater(t, len(all), 5, "this is not the whole module")
+	return all
+}
+
+var listPackages = sync.OnceValues(func() ([]pkg, error) {
 	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Imports,Deps,TestImports,XTestImports", "./...")
 	cmd.Dir = root
 	out, err := cmd.Output()
-	require.NoError(t, err)
+	if err != nil {
+		return nil, err
+	}
 	var all []pkg
 	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p pkg
 		err := decoder.Decode(&p)
 		if errors.Is(err, io.EOF) {
-			break
+			return all, nil
 		}
-		require.NoError(t, err)
+		if err != nil {
+			return nil, err
+		}
 		all = append(all, p)
 	}
-	require.Greater(t, len(all), 5, "this is not the whole module")
-	return all
-}
+})
 
 // report fails the test with every violation.
 func report(t *testing.T, violations []string) {
