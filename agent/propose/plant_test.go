@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -68,7 +70,8 @@ func (h *hub) find(keep func(forge.PullRequest) bool) []forge.PullRequest {
 	var out []forge.PullRequest
 	for _, pr := range slices.Backward(h.list) {
 		if keep(pr) {
-			pr.Commit = h.repo.Git("for-each-ref", "--format=%(objectname)", "refs/heads/"+pr.Branch)
+			tip, _ := os.ReadFile(filepath.Join(h.repo.Dir, "refs/heads", filepath.FromSlash(pr.Branch))) // empty without the branch
+			pr.Commit = strings.TrimSpace(string(tip))
 			out = append(out, pr)
 		}
 	}
@@ -155,6 +158,7 @@ type gateway struct {
 	p        *Proposer
 	notes    *notes
 	store    *repo.Store
+	dir      *repo.Remote // the directory of the repository, for pull
 	settings Settings
 	commit   plan.ID
 	clock    time.Time
@@ -165,19 +169,26 @@ type gateway struct {
 	textErr  error // of the next read of a commit on the server
 }
 
-func (pl *plant) gateway(name string) *gateway {
+func (pl *plant) remote(address string) *repo.Remote {
 	pl.t.Helper()
-	u, err := repo.ParseURL(pl.server.URL("site.git"))
+	u, err := repo.ParseURL(address)
 	require.NoError(pl.t, err)
 	remote, err := repo.NewRemote(u, repo.Auth{}, repo.RemoteOptions{})
 	require.NoError(pl.t, err)
+	pl.t.Cleanup(func() { require.NoError(pl.t, remote.Close()) })
+	return remote
+}
+
+func (pl *plant) gateway(name string) *gateway {
+	pl.t.Helper()
+	remote, dir := pl.remote(pl.server.URL("site.git")), pl.remote(pl.repo.Dir)
 	store, err := repo.Open(pl.t.TempDir(), repo.StoreOptions{})
 	require.NoError(pl.t, err)
 	rules, err := plan.NewRules(plan.Rules{Mappings: []plan.Mapping{mapping("site/projects", "projects"), mapping("site/config", "config")}})
 	require.NoError(pl.t, err)
 	g := &gateway{
 		scene: &scene{t: pl.t, disk: plantest.NewDisk(nil), manifest: &plantest.Manifest{}, rules: rules},
-		plant: pl, notes: &notes{content: map[string][]byte{}}, store: store, clock: time.Now(),
+		plant: pl, notes: &notes{content: map[string][]byte{}}, store: store, dir: dir, clock: time.Now(),
 		settings: Settings{
 			Identity: Identity{"plants", name}, Branch: "gateway-changes/plants/" + name, BaseBranch: "main", Debounce: 30 * time.Second,
 			Limits: generous, Guard: noGuard, Provider: "hub", Remote: remote, Forge: pl.hub,
@@ -187,7 +198,6 @@ func (pl *plant) gateway(name string) *gateway {
 	g.restart()
 	pl.t.Cleanup(func() {
 		g.p.Close()
-		require.NoError(pl.t, remote.Close())
 		require.NoError(pl.t, store.Close())
 	})
 	g.pull()
@@ -208,9 +218,9 @@ func (g *gateway) pull() int {
 	g.t.Helper()
 	ref, err := repo.ParseRef("main")
 	require.NoError(g.t, err)
-	res, err := g.settings.Remote.Resolve(g.t.Context(), ref)
+	res, err := g.dir.Resolve(g.t.Context(), ref)
 	require.NoError(g.t, err)
-	_, err = g.store.Fetch(g.t.Context(), g.settings.Remote, res.Commit, res.Ref)
+	_, err = g.store.Fetch(g.t.Context(), g.dir, res.Commit, res.Ref)
 	require.NoError(g.t, err)
 	root, err := g.store.RootTree(res.Commit)
 	require.NoError(g.t, err)
