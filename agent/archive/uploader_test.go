@@ -258,7 +258,7 @@ func TestUploadInTheBackground(t *testing.T) {
 // Write makes an archive without a copy on the volume, and without holding large files in memory.
 func TestArchiveOfALargeFile(t *testing.T) {
 	s := newSite(t)
-	large := strings.Repeat("0123456789abcdef", 4<<20) // 64 MiB
+	large := strings.Repeat("0123456789abcdef", 2<<20) // 32 MiB
 	s.sync(map[string]string{"projects/p/large": large, "projects/p/a": "1"})
 	s.sync(map[string]string{"projects/p/large": large, "projects/p/a": "2"})
 	c, err := s.dir.Contents(s.snapshots()[0], nil)
