@@ -317,6 +317,7 @@ func TestPushFaultReasons(t *testing.T) {
 				p.web.Inject(tt.fault.On(service))
 				repotest.RequireReason(t, tt.want, p.create())
 				p.web.Heal()
+				p.client = newClient(t, p.client.url, p.client.auth, Options{}) // without a time limit
 				require.NoError(t, p.create(), "the client recovers, whether or not the first push arrived")
 				assert.Equal(t, p.second.String(), p.tip())
 			})
