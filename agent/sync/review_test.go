@@ -210,6 +210,7 @@ func TestWhatTheWebhookIsNotAskedAbout(t *testing.T) {
 // TestWebhookFaults: C17, C18: whatever the service does, the gateway stays as it is, or is changed with a note.
 func TestWebhookFaults(t *testing.T) {
 	elsewhere := newValidator(t)
+	b, v := reviewed(t)
 	for name, c := range map[string]struct {
 		answer func(http.ResponseWriter, *http.Request, sync.ReviewRequest)
 		change func(*sync.Webhook)
@@ -247,7 +248,9 @@ func TestWebhookFaults(t *testing.T) {
 		"name of the pod": {change: func(w *sync.Webhook) { w.URL, w.Client.Loopback = "https://localhost:8043/", false }, says: "is a loopback address"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, v := reviewed(t)
+			before, after := b.read(view), fmt.Sprintf(`{"name": %q}`, name)
+			b.push(gitserver.Write(view, after))
+			b.conn.Webhook, v.answer = v.webhook(), answers(true, "")
 			if c.answer != nil {
 				v.answer = c.answer
 			}
@@ -258,7 +261,7 @@ func TestWebhookFaults(t *testing.T) {
 			assert.Contains(t, r.Message, c.says)
 			assert.NotContains(t, r.Message, "S3CR3T")
 			assert.Less(t, len(r.Message), 600)
-			assert.Equal(t, `{"one": 1}`, b.read(view))
+			assert.Equal(t, before, b.read(view))
 			assert.Equal(t, v1alpha1.ClassRetry, r.Class())
 
 			ignoring := *b.conn.Webhook
@@ -267,7 +270,7 @@ func TestWebhookFaults(t *testing.T) {
 			r = b.synced()
 			require.Len(t, r.Notes, 1)
 			assert.Contains(t, r.Notes[0], c.says)
-			assert.Equal(t, `{"one": 2}`, b.read(view))
+			assert.Equal(t, after, b.read(view))
 		})
 	}
 	assert.Empty(t, elsewhere.asked)
