@@ -18,6 +18,10 @@ import (
 )
 
 func TestBrokenCommitKeepsLastGood(t *testing.T) {
+	p := newPlant(t, withoutGateway)
+	good := p.repo.Commit("good", site()...)
+	p.start()
+	p.synced(good)
 	for name, c := range map[string]struct {
 		edits  []gitserver.Edit
 		reason string
@@ -49,22 +53,18 @@ func TestBrokenCommitKeepsLastGood(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlant(t, withoutGateway)
-			good := p.repo.Commit("good", site()...)
-			p.start()
-			p.synced(good)
-
-			bad := p.repo.Commit("bad", append(c.edits, gitserver.Write(inGit+"projects/line/new.json", "{}"))...)
+			added := "projects/line/" + good[:7] + ".json"
+			bad := p.repo.Commit("bad", append(c.edits, gitserver.Write(inGit+added, "{}"))...)
 			s := p.reason(c.reason)
 			assert.Contains(t, s.Message, c.says)
 			assert.Equal(t, good, s.Commit)
 			assert.Equal(t, bad, s.Target)
 			p.check(good)
-			assert.Empty(t, p.read("projects/line/new.json"), "nothing of the commit is written")
+			assert.Empty(t, p.read(added), "nothing of the commit is written")
 
 			p.repo.ForcePush(good)
-			fixed := p.repo.Commit("fixed", gitserver.Write(inGit+"projects/line/new.json", "{}"))
-			p.synced(fixed)
+			good = p.repo.Commit("fixed", gitserver.Write(inGit+added, "{}"))
+			p.synced(good)
 		})
 	}
 }
