@@ -249,7 +249,7 @@ func TestVerifyTag(t *testing.T) {
 
 func TestTagIsFetchedOnceAndAlone(t *testing.T) {
 	g := newSite(t)
-	g.Push("base", repotest.Views(700))
+	g.Push("base", repotest.Views(100))
 	key := repotest.NewSSHKey(t, "ed25519", "")
 	a := newAuthor(t, g, key)
 	commit := a.commit("one")
