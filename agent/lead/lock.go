@@ -22,7 +22,6 @@ import (
 const (
 	// lockDuration is how long the other agents wait for a lead that does not renew the lock.
 	lockDuration = 15 * time.Second
-	lockSeconds  = int32(lockDuration / time.Second)
 	// renewDeadline is how long a lead continues without a successful renewal.
 	renewDeadline = 10 * time.Second
 	// renewEvery is the interval of renewals.
@@ -118,7 +117,7 @@ func (l *lock) take(ctx context.Context) error {
 // equality.
 func (l *lock) record(transitions int32) v1alpha1.LeadRecord {
 	now := metav1.NowMicro()
-	return v1alpha1.LeadRecord{Holder: l.identity, Acquired: &now, Renewed: &now, DurationSeconds: lockSeconds, Transitions: transitions & math.MaxInt32}
+	return v1alpha1.LeadRecord{Holder: l.identity, Acquired: &now, Renewed: &now, DurationSeconds: int32(lockDuration / time.Second), Transitions: transitions & math.MaxInt32}
 }
 
 // keep renews the lock until ctx is done or the lock is lost.
@@ -148,13 +147,10 @@ func (l *lock) renew(ctx context.Context) error {
 		return l.lose(l.unconfirmed())
 	}
 	now := metav1.NowMicro()
-	renewed := func(spec *v1alpha1.SyncTargetSpec) {
-		spec.Lead.Renewed, spec.Lead.DurationSeconds = &now, lockSeconds // another writer may have changed the duration
-	}
-	err := l.rewrite(ctx, renewed)
+	err := l.rewrite(ctx, func(spec *v1alpha1.SyncTargetSpec) { spec.Lead.Renewed = &now })
 	if apierrors.IsNotFound(err) {
 		spec := l.base.Spec.DeepCopy()
-		renewed(spec)
+		spec.Lead.Renewed = &now
 		return l.create(ctx, *spec)
 	}
 	return err
