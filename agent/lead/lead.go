@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/klog/v2"
 
 	"stoker.io/stoker/agent/repo"
@@ -374,64 +375,83 @@ func reportSelector(name string) string { return v1alpha1.LabelCRName + "=" + na
 // elect takes the lock, leads while it is held, and releases it.
 func (l *Lead) elect(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}) {
 	l.lock.begin(gs, func() { signal(changed) })
-	defer l.lock.end()
-	if !l.take(ctx, syncs) {
-		return
-	}
+	began, ended := make(chan struct{}), make(chan struct{})
 	leading, resign := context.WithCancel(ctx)
 	defer resign()
-	// The lock outlives ctx, because it is released only after the term has ended.
-	holding, release := context.WithCancel(context.WithoutCancel(ctx))
+	// holding outlives ctx, because the lock is released only after the term has ended.
+	holding, release := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logr.Discard()))
 	defer release()
-	ended, kept := make(chan struct{}), make(chan struct{})
-	go func() { defer close(ended); l.lead(leading, gs, syncs, changed) }()
-	go func() { defer close(kept); l.lock.keep(holding) }()
-	select {
-	case <-ctx.Done():
-	case <-ended:
-	case <-l.lock.lost:
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: l.lock, Name: l.GatewaySync, LeaseDuration: lockDuration, RenewDeadline: renewDeadline, RetryPeriod: renewEvery, ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) {
+				close(began)
+				defer close(ended)
+				l.lead(leading, gs, syncs, changed)
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		l.Log.Error("the election cannot be run", "error", err)
+		return
 	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		elector.Run(holding)
+	}()
+	l.awaitEnd(ctx, syncs, began, ended, over)
 	resign()
+	if !l.lock.wasHeld() {
+		release()
+	}
 	select {
 	case <-ended:
 	case <-time.After(stepDown): // safe, because every write checks the lock
+	case <-over: // it never began
 	}
 	release()
-	<-kept
-	if err := l.lock.release(context.WithoutCancel(ctx)); err != nil {
-		l.Log.Warn("lock not released", "expires", lockDuration.String(), "error", err)
+	<-over
+	if l.lock.wasHeld() {
+		<-ended
 	}
-	<-ended
-}
-
-// take tries to take the lock. It gives up when another agent holds it or the GatewaySync is gone.
-func (l *Lead) take(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync]) bool {
-	for ctx.Err() == nil {
-		err := l.lock.take(ctx)
-		if err == nil {
-			return true
-		}
-		again := time.NewTimer(backoff.Jitter(renewEvery))
-		for retry := false; !retry; {
-			if _, err := syncs.Get(l.Namespace, l.GatewaySync); l.lockWatch.state().heldByOther || errors.Is(err, kube.ErrNotSeen) {
-				return false
-			}
-			select {
-			case <-ctx.Done():
-				return false
-			case <-l.lock.lost:
-				return false
-			case <-l.lockWatch.changed:
-			case <-again.C:
-				retry = true
-			}
-		}
-	}
-	return false
+	l.lock.end()
 }
 
 // Leading reports whether this agent leads now.
 func (l *Lead) Leading() bool { return l.lock.leading() }
+
+// awaitEnd returns when the election, or the term that follows it, is over.
+func (l *Lead) awaitEnd(ctx context.Context, syncs *kube.Informer[v1alpha1.GatewaySync], began, ended, over <-chan struct{}) {
+	for {
+		if !closed(began) {
+			if _, err := syncs.Get(l.Namespace, l.GatewaySync); l.lockWatch.state().heldByOther || errors.Is(err, kube.ErrNotSeen) {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			return
+		case <-ended:
+			return
+		case <-l.lock.lost:
+			return
+		case <-l.lockWatch.changed:
+		}
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
 
 // lead runs one term.
 func (l *Lead) lead(ctx context.Context, gs *v1alpha1.GatewaySync, syncs *kube.Informer[v1alpha1.GatewaySync], changed chan struct{}) {

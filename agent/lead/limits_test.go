@@ -9,12 +9,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/klog/v2"
 
 	"stoker.io/stoker/api/v1alpha1"
 	"stoker.io/stoker/api/v1alpha1/desiredref"
@@ -110,14 +113,16 @@ func TestTakeoverOfAnyAdmittedSyncTarget(t *testing.T) {
 // takeOver wins an election, calls do, and releases the lock.
 func takeOver(t *testing.T, l *Lead, gs *v1alpha1.GatewaySync, do func() error) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), tenfold)
+	ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logr.Discard()), tenfold)
 	defer cancel()
 	l.lock.begin(gs, func() {})
 	defer l.lock.end()
-	if err := l.lock.take(ctx); err != nil {
-		return err
-	}
-	return errors.Join(do(), l.lock.release(ctx))
+	err := errors.New("never elected")
+	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
+		Lock: l.lock, Name: "site", LeaseDuration: lockDuration, RenewDeadline: renewDeadline, RetryPeriod: renewEvery, ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { err = do(); cancel() }, OnStoppedLeading: func() {}},
+	})
+	return err
 }
 
 // C13: whatever status the API server admits, every reader can still read the spec, and the next summary replaces the status.

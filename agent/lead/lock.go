@@ -3,6 +3,7 @@ package lead
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"stoker.io/stoker/api/v1alpha1"
-	"stoker.io/stoker/internal/backoff"
 	"stoker.io/stoker/internal/kube"
 )
 
@@ -26,8 +27,6 @@ const (
 	renewDeadline = 10 * time.Second
 	// renewEvery is the interval of renewals.
 	renewEvery = 5 * time.Second
-	// renewAgain is the pause after a failed renewal.
-	renewAgain = 2 * time.Second
 	// requestTimeout is the time limit of one request about the lock.
 	requestTimeout = 4 * time.Second
 )
@@ -57,6 +56,7 @@ type lock struct {
 	owner          metav1.OwnerReference // the GatewaySync of this term
 	base           *v1alpha1.SyncTarget  // the version that the next write is based on
 	held           bool
+	everHeld       bool          // held at some time in this campaign
 	term           int32         // the number of transitions when this agent took the lock
 	confirmedAt    time.Time     // when the latest request was sent whose answer confirmed that we hold the lock
 	lost           chan struct{} // closed when the lock is lost
@@ -66,12 +66,14 @@ type lock struct {
 	refused        string        // the error of the last rejected takeover, so that it is logged once
 }
 
+var _ resourcelock.Interface = (*lock)(nil)
+
 // begin prepares for a campaign for a GatewaySync. onForeignWrite must not block.
 func (l *lock) begin(gs *v1alpha1.GatewaySync, onForeignWrite func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.owner = metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: gs.Name, UID: gs.UID}
-	l.base, l.held, l.lost, l.lostFor, l.onForeignWrite = nil, false, make(chan struct{}), nil, onForeignWrite
+	l.base, l.held, l.everHeld, l.lost, l.lostFor, l.onForeignWrite = nil, false, false, make(chan struct{}), nil, onForeignWrite
 }
 
 // lose ends the term because of err, which it returns. The lock cannot be taken again before the next campaign.
@@ -84,114 +86,30 @@ func (l *lock) lose(err error) error {
 	return err
 }
 
-// errTaken means that another agent holds the lock.
-var errTaken = errors.New("another agent holds the lock")
-
-// take makes this agent the lead if its watch shows that the lock is free. The error is errTaken if it is not, and errLost if this
-// campaign is over.
-func (l *lock) take(ctx context.Context) error {
+// Get implements resourcelock.Interface. A candidate gets what this agent's watch shows, with an empty holder if the holder's lock has
+// expired. The holder gets the record from the API server.
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lostFor != nil {
-		return l.lostFor
+		return nil, nil, l.lostFor
+	}
+	if l.held {
+		if err := l.refresh(ctx); err != nil {
+			return nil, nil, err
+		}
+		return record(l.base.Spec.Lead)
 	}
 	st := l.watch.state()
 	if st.target == nil {
-		return l.create(ctx, v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat, Lead: l.record(0)})
+		return nil, nil, apierrors.NewNotFound(kube.SyncTarget.Resource().GroupResource(), l.name)
 	}
-	if !st.free {
-		return errTaken
+	l.base = st.target
+	lead := st.target.Spec.Lead
+	if st.free {
+		lead.Holder = ""
 	}
-	t := st.target.DeepCopy()
-	l.takeOver(t)
-	t.Spec.Lead = l.record(st.target.Spec.Lead.Transitions + 1)
-	made, sent, err := l.update(ctx, t)
-	if err != nil {
-		return l.logRefusal(err)
-	}
-	l.recordWrite(made, sent)
-	return nil
-}
-
-// record returns the record of a term that begins now. The number of transitions wraps to 0, because terms are only compared for
-// equality.
-func (l *lock) record(transitions int32) v1alpha1.LeadRecord {
-	now := metav1.NowMicro()
-	return v1alpha1.LeadRecord{Holder: l.identity, Acquired: &now, Renewed: &now, DurationSeconds: int32(lockDuration / time.Second), Transitions: transitions & math.MaxInt32}
-}
-
-// keep renews the lock until ctx is done or the lock is lost.
-func (l *lock) keep(ctx context.Context) {
-	pause := renewEvery
-	for backoff.Wait(ctx, pause) {
-		pause = renewEvery
-		if err := l.renew(ctx); errors.Is(err, errLost) {
-			return
-		} else if err != nil {
-			pause = renewAgain
-		}
-	}
-}
-
-// renew renews the lock. If a user deleted the target, it creates it again. The lock is lost when no request has confirmed it for
-// lockDuration, because another agent may have taken it.
-func (l *lock) renew(ctx context.Context) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.lostFor != nil:
-		return l.lostFor
-	case !l.held:
-		return errLost
-	case time.Since(l.confirmedAt) >= lockDuration:
-		return l.lose(l.unconfirmed())
-	}
-	now := metav1.NowMicro()
-	err := l.rewrite(ctx, func(spec *v1alpha1.SyncTargetSpec) { spec.Lead.Renewed = &now })
-	if apierrors.IsNotFound(err) {
-		spec := l.base.Spec.DeepCopy()
-		spec.Lead.Renewed = &now
-		return l.create(ctx, *spec)
-	}
-	return err
-}
-
-// release frees the lock if this agent holds it, so that another agent need not wait until it expires.
-func (l *lock) release(ctx context.Context) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.held {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, renewDeadline)
-	defer cancel()
-	now := metav1.NowMicro()
-	return l.rewrite(ctx, func(spec *v1alpha1.SyncTargetSpec) {
-		spec.Lead = v1alpha1.LeadRecord{Acquired: &now, Renewed: &now, DurationSeconds: 1, Transitions: spec.Lead.Transitions}
-	})
-}
-
-// rewrite changes the target of this agent's term. If another writer changed it in between, rewrite retries once: a user may have set
-// a label. The error is errLost if another agent took the lock.
-func (l *lock) rewrite(ctx context.Context, change func(*v1alpha1.SyncTargetSpec)) error {
-	for try := 0; ; try++ {
-		t := l.base.DeepCopy()
-		change(&t.Spec)
-		if equality.Semantic.DeepEqual(t.Spec, l.base.Spec) {
-			return nil
-		}
-		made, sent, err := l.update(ctx, t)
-		if err == nil {
-			l.recordWrite(made, sent)
-			return nil
-		}
-		if !apierrors.IsConflict(err) || try == 1 {
-			return err
-		}
-		if err := l.refresh(ctx); err != nil {
-			return err
-		}
-	}
+	return record(lead)
 }
 
 // refresh reads the target from the API server. It fails if this agent does not hold the lock any more, and calls onForeignWrite if
@@ -202,7 +120,7 @@ func (l *lock) refresh(ctx context.Context) error {
 	defer cancel()
 	t, err := l.targets.Get(ctx, l.name)
 	if err != nil {
-		return err
+		return err // if it was deleted, the election creates it again
 	}
 	if lead := t.Spec.Lead; lead.Holder != l.identity || lead.Transitions != l.term {
 		return l.lose(fmt.Errorf("%w: %s leads", errLost, cmp.Or(lead.Holder, "no agent")))
@@ -215,8 +133,13 @@ func (l *lock) refresh(ctx context.Context) error {
 	return nil
 }
 
-// create creates the SyncTarget if its GatewaySync still exists.
-func (l *lock) create(ctx context.Context, spec v1alpha1.SyncTargetSpec) error {
+// Create implements resourcelock.Interface. It creates the SyncTarget if its GatewaySync still exists.
+func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lostFor != nil {
+		return l.lostFor
+	}
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout)
 	defer cancel()
@@ -230,8 +153,12 @@ func (l *lock) create(ctx context.Context, spec v1alpha1.SyncTargetSpec) error {
 	case err != nil:
 		return err
 	}
-	t := &v1alpha1.SyncTarget{Spec: spec}
+	t := &v1alpha1.SyncTarget{Spec: v1alpha1.SyncTargetSpec{Format: v1alpha1.TargetFormat, MinFormat: minFormat}}
+	if l.held { // a user deleted the target while we hold the lock
+		t.Spec = l.base.Spec
+	}
 	t.Name, t.Namespace, t.OwnerReferences = l.name, gs.Namespace, []metav1.OwnerReference{l.owner}
+	t.Spec.Lead = leadRecord(r)
 	made, err := l.targets.Create(ctx, t, metav1.CreateOptions{FieldManager: fieldManager})
 	if err != nil {
 		return l.logRefusal(err)
@@ -247,6 +174,29 @@ func (l *lock) logRefusal(err error) error {
 		l.refused = err.Error()
 	}
 	return err
+}
+
+// Update implements resourcelock.Interface. It takes, renews or releases the lock.
+func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lostFor != nil {
+		return l.lostFor
+	}
+	if l.base == nil {
+		return errors.New("the target was not seen yet")
+	}
+	t := l.base.DeepCopy()
+	if !l.held {
+		l.takeOver(t)
+	}
+	t.Spec.Lead = leadRecord(r)
+	made, sent, err := l.update(ctx, t)
+	if err != nil {
+		return l.logRefusal(err)
+	}
+	l.recordWrite(made, sent)
+	return nil
 }
 
 // takeOver makes this agent the lead of a target, in the format of this version. It discards the content if the target belongs to a deleted
@@ -278,6 +228,7 @@ func (l *lock) update(ctx context.Context, t *v1alpha1.SyncTarget) (*v1alpha1.Sy
 func (l *lock) recordWrite(t *v1alpha1.SyncTarget, sent time.Time) {
 	l.base, l.confirmedAt, l.term = t, sent, t.Spec.Lead.Transitions
 	l.held = t.Spec.Lead.Holder == l.identity
+	l.everHeld = l.everHeld || l.held
 	if l.held {
 		l.refused = ""
 	}
@@ -296,6 +247,13 @@ func (l *lock) leading() bool {
 	return l.held && l.checkConfirmed() == nil
 }
 
+// wasHeld reports whether the lock was held at any time in this campaign.
+func (l *lock) wasHeld() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.everHeld
+}
+
 // spec returns the target as last written.
 func (l *lock) spec() v1alpha1.SyncTargetSpec {
 	l.mu.Lock()
@@ -310,14 +268,31 @@ func (l *lock) spec() v1alpha1.SyncTargetSpec {
 func (l *lock) write(ctx context.Context, change func(*v1alpha1.SyncTargetSpec)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.checkConfirmed(); err != nil {
-		return err
+	for try := 0; ; try++ {
+		if err := l.checkConfirmed(); err != nil {
+			return err
+		}
+		t := l.base.DeepCopy()
+		change(&t.Spec)
+		t.Spec.Lead = l.base.Spec.Lead
+		t.Spec.Format, t.Spec.MinFormat = v1alpha1.TargetFormat, leastFormat(t.Spec.Rollout)
+		if equality.Semantic.DeepEqual(t.Spec, l.base.Spec) {
+			return nil
+		}
+		made, sent, err := l.update(ctx, t)
+		if err == nil {
+			l.recordWrite(made, sent)
+			return nil
+		}
+		if !apierrors.IsConflict(err) || try == 1 {
+			return err
+		}
+		// The SyncTarget changed in between: a user set a label, for example, or another agent took the lock. Retry
+		// once if we still hold the lock.
+		if err := l.refresh(ctx); err != nil {
+			return err
+		}
 	}
-	return l.rewrite(ctx, func(spec *v1alpha1.SyncTargetSpec) {
-		lead := spec.Lead
-		change(spec)
-		spec.Lead, spec.Format, spec.MinFormat = lead, v1alpha1.TargetFormat, leastFormat(spec.Rollout)
-	})
 }
 
 // read is refresh for callers that do not hold the mutex. It fails without a request if the lock was not confirmed in
@@ -339,13 +314,9 @@ func (l *lock) checkConfirmed() error {
 	case !l.held:
 		return errLost
 	case time.Since(l.confirmedAt) >= renewDeadline:
-		return l.unconfirmed()
+		return fmt.Errorf("%w: it was not renewed for %s", errLost, time.Since(l.confirmedAt).Round(time.Second))
 	}
 	return nil
-}
-
-func (l *lock) unconfirmed() error {
-	return fmt.Errorf("%w: it was not renewed for %s", errLost, time.Since(l.confirmedAt).Round(time.Second))
 }
 
 // confirm verifies at the API server that this agent still holds the lock. Call it right before writing another object, which
@@ -366,6 +337,15 @@ func (l *lock) confirm(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, cancel, nil
 }
 
+// RecordEvent implements resourcelock.Interface. It does nothing, because the new lead sends the Event itself.
+func (l *lock) RecordEvent(string) {}
+
+// Identity implements resourcelock.Interface.
+func (l *lock) Identity() string { return l.identity }
+
+// Describe implements resourcelock.Interface.
+func (l *lock) Describe() string { return "SyncTarget " + l.name }
+
 // minFormat is the oldest format that an agent must know to follow a target without a rollout. A target whose rollout holds steps back, or
 // goes back, needs FormatRollout; see leastFormat.
 const minFormat int32 = 1
@@ -376,4 +356,29 @@ func leastFormat(r *v1alpha1.TargetRollout) int32 {
 		return v1alpha1.FormatRollout
 	}
 	return minFormat
+}
+
+// leadRecord converts an election record. The number of transitions wraps to 0 after 31 bits, because terms are only compared
+// for equality.
+func leadRecord(r resourcelock.LeaderElectionRecord) v1alpha1.LeadRecord {
+	lead := v1alpha1.LeadRecord{Holder: r.HolderIdentity, DurationSeconds: int32(r.LeaseDurationSeconds), Transitions: int32(r.LeaderTransitions & math.MaxInt32)}
+	if !r.AcquireTime.IsZero() {
+		lead.Acquired = &metav1.MicroTime{Time: r.AcquireTime.Time}
+	}
+	if !r.RenewTime.IsZero() {
+		lead.Renewed = &metav1.MicroTime{Time: r.RenewTime.Time}
+	}
+	return lead
+}
+
+func record(lead v1alpha1.LeadRecord) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	r := &resourcelock.LeaderElectionRecord{HolderIdentity: lead.Holder, LeaseDurationSeconds: int(lead.DurationSeconds), LeaderTransitions: int(lead.Transitions)}
+	if lead.Acquired != nil {
+		r.AcquireTime = metav1.Time{Time: lead.Acquired.Time}
+	}
+	if lead.Renewed != nil {
+		r.RenewTime = metav1.Time{Time: lead.Renewed.Time}
+	}
+	raw, err := json.Marshal(r)
+	return r, raw, err
 }

@@ -4,16 +4,11 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	clienttesting "k8s.io/client-go/testing"
 
 	"stoker.io/stoker/test/clientset"
 	"stoker.io/stoker/test/cluster/kubetest"
@@ -65,91 +60,6 @@ func TestElect(t *testing.T) {
 	assert.Empty(t, text)
 	close(stopB)
 	within(t, endedB)
-}
-
-// In fake time, so with a fake client: no request is in flight when time passes.
-func TestElectionTimes(t *testing.T) {
-	t.Parallel()
-	const name = "one"
-	electing := func(t *testing.T, client kubernetes.Interface, holder string, lead func(context.Context)) {
-		t.Helper()
-		go func() {
-			assert.NoError(t, Lease{Client: client, Namespace: "stoker-system", Name: name, Holder: holder}.Elect(t.Context(), lead))
-		}()
-	}
-	untilDone := func(began *time.Time) func(context.Context) {
-		return func(ctx context.Context) { *began = time.Now(); <-ctx.Done() }
-	}
-	t.Run("a holder that renews keeps the Lease", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			client := clientset.New()
-			var a, b time.Time
-			electing(t, client, "a", untilDone(&a))
-			synctest.Wait()
-			electing(t, client, "b", untilDone(&b))
-			time.Sleep(10 * leaseFor)
-			synctest.Wait()
-			assert.NotZero(t, a)
-			assert.Zero(t, b)
-		})
-	})
-	t.Run("a holder that stopped is replaced", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			began := time.Now()
-			hourAhead := metav1.NewMicroTime(began.Add(time.Hour)) // by its clock, which does not count
-			client := clientset.New(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "stoker-system", Name: name}, Spec: coordinationv1.LeaseSpec{
-				HolderIdentity: new("a"), LeaseDurationSeconds: new(int32(15)), RenewTime: &hourAhead, LeaseTransitions: new(int32(3))}})
-			var b time.Time
-			electing(t, client, "b", untilDone(&b))
-			time.Sleep(10 * leaseFor)
-			synctest.Wait()
-			assert.GreaterOrEqual(t, b.Sub(began), leaseFor)
-			assert.Less(t, b.Sub(began), leaseFor+2*retryEvery)
-			is, err := client.CoordinationV1().Leases("stoker-system").Get(t.Context(), name, metav1.GetOptions{})
-			require.NoError(t, err)
-			assert.Equal(t, "b", *is.Spec.HolderIdentity)
-			assert.EqualValues(t, 4, *is.Spec.LeaseTransitions)
-		})
-	})
-	t.Run("a holder that cannot renew stops before another begins", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			client := clientset.New()
-			var cut atomic.Bool
-			cutOff := clientset.New()
-			cutOff.Tracker = client.Tracker
-			cutOff.ReactionChain = client.ReactionChain
-			cutOff.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) { return cut.Load(), nil, assert.AnError })
-			var ended, a, b time.Time
-			electing(t, cutOff, "a", func(ctx context.Context) { untilDone(&a)(ctx); ended = time.Now() })
-			synctest.Wait()
-			electing(t, client, "b", untilDone(&b))
-			time.Sleep(time.Minute)
-			cut.Store(true)
-			cutAt := time.Now()
-			time.Sleep(time.Minute)
-			synctest.Wait()
-			assert.NotZero(t, ended)
-			assert.Less(t, ended.Sub(cutAt), renewWithin+retryEvery)
-			assert.Greater(t, b, ended)
-		})
-	})
-	t.Run("a lead that returns is called again", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			calls := 0
-			electing(t, clientset.New(), "a", func(ctx context.Context) {
-				if calls++; calls > 1 {
-					<-ctx.Done()
-				}
-			})
-			time.Sleep(2 * retryEvery)
-			synctest.Wait()
-			assert.Equal(t, 2, calls)
-		})
-	})
 }
 
 func TestReadWithoutLease(t *testing.T) {

@@ -172,13 +172,6 @@ var bans = []ban{
 	},
 	{
 		rooms:   []string{""},
-		imports: []string{"k8s.io/client-go/informers", "k8s.io/client-go/tools/leaderelection"},
-		deep:    true,
-		tests:   true,
-		why:     "it compiles the informers of every API group, for most of a minute: use internal/kube and internal/lease",
-	},
-	{
-		rooms:   []string{""},
 		but:     []string{"hooks/browser"},
 		ships:   true,
 		imports: []string{"os/exec", "plugin"},
@@ -318,7 +311,6 @@ func TestImportRulesCatchWhatTheyForbid(t *testing.T) {
 		{"receiver", "sigs.k8s.io/controller-runtime/pkg/client"},
 		{"receiver", "log"},
 		{"test/fleet", "k8s.io/client-go/kubernetes/fake"},
-		{"injector", "k8s.io/client-go/tools/leaderelection"},
 		{"hooks/configsync", own("agent/sync")},
 		{"hooks/configsync/source", own("agent/disk")},
 		{"hooks/configsync/plan", "k8s.io/client-go/dynamic"},
