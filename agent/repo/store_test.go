@@ -117,8 +117,8 @@ func TestADamagedStoreHeals(t *testing.T) {
 	for i, name := range slices.Sorted(maps.Keys(damages)) {
 		damage := damages[name]
 		for _, running := range []bool{true, false} {
-			if testing.Short() && running == (i%2 == 0) {
-				continue // one of both for each damage; both without -short
+			if testing.Short() && !running && i%4 != 0 {
+				continue // without -short, a stopped agent meets each damage, too
 			}
 			t.Run(fmt.Sprintf("%s, running %t", name, running), func(t *testing.T) {
 				t.Parallel()
