@@ -79,6 +79,7 @@ func TestCacheFetchesChangesOnly(t *testing.T) {
 	_, again := s.run(t, slot)
 	assert.Less(t, again, int64(1000), "the refs only")
 	var all int64
+	renewed := 0
 	changes := 60
 	if testing.Short() {
 		changes = 28
@@ -91,7 +92,11 @@ func TestCacheFetchesChangesOnly(t *testing.T) {
 		if all += sent; i == 0 {
 			assert.Less(t, sent, int64(8000))
 		}
+		if sent > first/2 {
+			renewed++
+		}
 	}
+	assert.Positive(t, renewed)
 	assert.Less(t, all, int64(changes)*8000+5*first, "a store that has grown is renewed without the files")
 }
 
