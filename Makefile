@@ -49,10 +49,11 @@ build: ## build the binaries into bin/
 demo: ## two gateways, a git server and the agents on this machine: see what it does (KEEP=1 leaves it running)
 	@go run ./test/demo
 
-# make lint vets, and symbols are for debuggers: without both, a first run compiles and links a quarter faster.
+# make lint vets, symbols are for debuggers, and releases are built without cgo: without these, a first run compiles and links a third faster.
 # The folders left out hold tests that need a cluster, and the tests of the benchmarks and of the test cluster itself: make
 # test-cluster runs them, and make lint compiles them.
 # Tests build the programs, too. Compile them first, or the go commands of tests compile the same packages at the same time.
+test: export CGO_ENABLED = 0
 test: ## what each commit passes, in minutes, without Kubernetes or root
 	go list -deps -export ./agent ./hooks ./receiver >/dev/null
 	go test -short -vet=off -ldflags='-s -w' $(ATATIME) ./agent/sync ./agent/repo ./agent/disk ./test/scenario \
