@@ -49,7 +49,7 @@ build: ## build the binaries into bin/
 demo: ## two gateways, a git server and the agents on this machine: see what it does (KEEP=1 leaves it running)
 	@go run ./test/demo
 
-# make lint vets, symbols are for debuggers, and releases are built without cgo: without these, a first run compiles and links a third faster.
+# A first run is faster without vet, which make lint runs, without symbols, which are for debuggers, and without cgo, as in releases.
 # The folders left out hold tests that need a cluster, and the tests of the benchmarks and of the test cluster itself: make
 # test-cluster runs them, and make lint compiles them.
 # Tests build the programs, too. Compile them first, or the go commands of tests compile the same packages at the same time.
