@@ -124,7 +124,7 @@ func TestADamagedStoreHeals(t *testing.T) {
 				t.Parallel()
 				dir, r := filepath.Join(t.TempDir(), "repo"), newRemote(t, g.url(), Auth{}, RemoteOptions{})
 				if !running {
-					require.NoError(t, os.CopyFS(dir, os.DirFS(filled)))
+					require.NoError(t, os.CopyFS(dir, os.DirFS(filled))) //nolint:forbidigo // a store has no symbolic links
 				}
 				s := openStore(t, dir)
 				if running {
