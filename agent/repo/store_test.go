@@ -210,7 +210,7 @@ func packBytes(t *testing.T, s *Store) int64 {
 
 func TestAStoreThatHasGrownIsRenewed(t *testing.T) {
 	g := newSite(t)
-	g.Git("config", "core.compression", "0") // would not help, and takes time
+	g.Git("config", "core.compression", "0") // random bytes do not compress
 	g.Push("first", repotest.Views(5))
 	s, r := openStore(t, t.TempDir()), g.remote()
 	pull(t, s, r, "main")
