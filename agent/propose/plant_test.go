@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -70,8 +68,7 @@ func (h *hub) find(keep func(forge.PullRequest) bool) []forge.PullRequest {
 	var out []forge.PullRequest
 	for _, pr := range slices.Backward(h.list) {
 		if keep(pr) {
-			tip, _ := os.ReadFile(filepath.Join(h.repo.Dir, "refs/heads", filepath.FromSlash(pr.Branch))) // empty without the branch
-			pr.Commit = strings.TrimSpace(string(tip))
+			pr.Commit = h.repo.Tip(pr.Branch)
 			out = append(out, pr)
 		}
 	}

@@ -114,10 +114,16 @@ func (r *Repo) pipe(stdin []byte, args ...string) []byte {
 // Head returns the commit at the tip of the current branch, or "" before the first one.
 func (r *Repo) Head() string {
 	r.t.Helper()
-	if loose, err := os.ReadFile(filepath.Join(r.Dir, "refs", "heads", r.branch)); err == nil { // as git reads it, without a process
+	return r.Tip(r.branch)
+}
+
+// Tip returns the commit at the tip of a branch, or "" if there is no such branch.
+func (r *Repo) Tip(branch string) string {
+	r.t.Helper()
+	if loose, err := os.ReadFile(filepath.Join(r.Dir, "refs", "heads", branch)); err == nil { // as git reads it, without a process
 		return strings.TrimSpace(string(loose))
 	}
-	return r.Git("for-each-ref", "--format=%(objectname)", "refs/heads/"+r.branch)
+	return r.Git("for-each-ref", "--format=%(objectname)", "refs/heads/"+branch)
 }
 
 // Content returns the content of a file in a commit.
