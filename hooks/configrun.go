@@ -91,9 +91,10 @@ func runConfigSyncs(ctx context.Context, p target, s daemon.Settings, log *slog.
 	return daemon.Run(ctx, daemon.Config{
 		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: configSyncs.Served, Waits: "waiting for the list of ConfigSyncs",
 		Loops: []func(context.Context) error{configSyncs.Run, gatewaySyncs.Run, func(ctx context.Context) error {
-			return configSyncLease.Elect(ctx, func(ctx context.Context) {
+			return configSyncLease.Elect(ctx, func(ctx context.Context) error {
 				log.Info("this replica applies ConfigSyncs")
 				r.Run(ctx)
+				return nil
 			})
 		}},
 	})

@@ -115,7 +115,10 @@ func runNotifier(ctx context.Context, p target, client outbound.Client, s daemon
 	return daemon.Run(ctx, daemon.Config{
 		Settings: s, Namespace: p.namespace, Metrics: reg, Log: log, Ready: watch.Served, Waits: "waiting for the list of GatewaySyncs",
 		Loops: []func(context.Context) error{watch.Run, func(ctx context.Context) error {
-			return notifierLease.Elect(ctx, func(ctx context.Context) { runUntilDone(ctx, newNotifier, log) })
+			return notifierLease.Elect(ctx, func(ctx context.Context) error {
+				runUntilDone(ctx, newNotifier, log)
+				return nil
+			})
 		}},
 	})
 }

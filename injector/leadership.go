@@ -49,10 +49,10 @@ func (l *leadership) run(ctx context.Context) error {
 		return err
 	}
 	own := lease.Lease{Client: electing.Core, Namespace: l.settings.Namespace, Name: leaseName, Holder: lease.Identity(instance(l.settings))}
-	return own.Elect(ctx, func(ctx context.Context) { l.runReconciler(ctx, clients, own) })
+	return own.Elect(ctx, func(ctx context.Context) error { return l.runReconciler(ctx, clients, own) })
 }
 
-func (l *leadership) runReconciler(ctx context.Context, clients kube.Clients, own lease.Lease) {
+func (l *leadership) runReconciler(ctx context.Context, clients kube.Clients, own lease.Lease) error {
 	own.Client = clients.Core
 	u, err := reconcile.New(reconcile.Config{
 		Core: clients.Core, Dynamic: clients.Dynamic, Find: l.find, Scope: l.scope, Defaults: defaults(l.settings),
@@ -60,14 +60,12 @@ func (l *leadership) runReconciler(ctx context.Context, clients kube.Clients, ow
 		Lease:        own,
 		WebhookReady: readyFor(l.ready, l.settings.RepairDelay, time.Now), Instance: instance(l.settings), Metrics: l.metrics, Log: l.log, Now: clients.Now,
 	})
-	if err == nil {
-		l.current.Store(u)
-		err = u.Run(ctx)
-		l.current.Store(nil)
-	}
 	if err != nil {
-		l.log.Error("reconciler failed", "error", err)
+		return err
 	}
+	l.current.Store(u)
+	defer l.current.Store(nil)
+	return u.Run(ctx)
 }
 
 // repairDelay is how long it takes until Services lead to a replica that became ready, with a margin for the kubelet's probe,

@@ -3,6 +3,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -26,6 +27,8 @@ const (
 // ErrDeposed means that another replica holds the Lease.
 var ErrDeposed = errors.New("another replica holds the Lease")
 
+var errReturned = errors.New("the work of the Lease's holder ended by itself")
+
 // Lease is a Lease as one replica sees it.
 type Lease struct {
 	Client    kubernetes.Interface
@@ -40,8 +43,9 @@ func Identity(instance string) string { return instance + "_" + rand.Text()[:8] 
 
 // Elect calls lead whenever this replica gets the Lease, until ctx is done. The context of lead ends with ctx, or when the Lease is lost; then
 // lead must return. It never runs twice at the same time. When ctx is done, the Lease is released after lead has returned, so that what
-// lead writes last is still written by its holder.
-func (l Lease) Elect(ctx context.Context, lead func(context.Context)) error {
+// lead writes last is still written by its holder. If lead returns earlier, Elect releases the Lease for another replica and returns
+// lead's error: a holder that does nothing would keep the others from working.
+func (l Lease) Elect(ctx context.Context, lead func(context.Context) error) error {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name},
 		Client:     l.Client.CoordinationV1(),
@@ -52,7 +56,8 @@ func (l Lease) Elect(ctx context.Context, lead func(context.Context)) error {
 	electing, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
 	defer context.AfterFunc(ctx, func() { wait(); release() })()
-	for ctx.Err() == nil {
+	var failed error // guarded by busy
+	for electing.Err() == nil && ctx.Err() == nil {
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 			Lock: lock, LeaseDuration: leaseFor, RenewDeadline: renewWithin, RetryPeriod: retryEvery, ReleaseOnCancel: true, Name: l.Name,
 			Callbacks: leaderelection.LeaderCallbacks{
@@ -62,7 +67,10 @@ func (l Lease) Elect(ctx context.Context, lead func(context.Context)) error {
 					held, end := context.WithCancel(held)
 					defer end()
 					defer context.AfterFunc(ctx, end)()
-					lead(held)
+					if err := lead(held); held.Err() == nil && ctx.Err() == nil {
+						failed = cmp.Or(err, errReturned)
+						release()
+					}
 				},
 				OnStoppedLeading: func() {},
 			},
@@ -73,7 +81,7 @@ func (l Lease) Elect(ctx context.Context, lead func(context.Context)) error {
 		elector.Run(electing)
 		wait()
 	}
-	return nil
+	return failed
 }
 
 // Read returns an annotation of the Lease, or "" if there is none.

@@ -1,13 +1,16 @@
 package lease
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"stoker.io/stoker/test/clientset"
@@ -32,13 +35,14 @@ func TestElect(t *testing.T) {
 		go func() { <-stop; cancel() }()
 		go func() {
 			defer close(ended)
-			assert.NoError(t, l.Elect(ctx, func(ctx context.Context) {
+			assert.NoError(t, l.Elect(ctx, func(ctx context.Context) error {
 				assert.EqualValues(t, 1, leading.Add(1), "one at a time")
 				began <- ctx
 				<-ctx.Done()
 				// What is written at the end is still written by the holder of the Lease.
 				assert.NoError(t, l.Write(t.Context(), "stoker.io/sent", "by "+holder, "test"))
 				leading.Add(-1)
+				return nil
 			}))
 		}()
 		return l, stop, ended, began
@@ -60,6 +64,23 @@ func TestElect(t *testing.T) {
 	assert.Empty(t, text)
 	close(stopB)
 	within(t, endedB)
+}
+
+// A holder whose work ended would keep the other replicas from working.
+func TestElectReleasesWhenWorkEnds(t *testing.T) {
+	t.Parallel()
+	broke := errors.New("the work broke")
+	for name, returned := range map[string]error{"with an error": broke, "without an error": nil} {
+		t.Run(name, func(t *testing.T) {
+			client := clientset.New()
+			own := Lease{Client: client, Namespace: "stoker-system", Name: "one", Holder: "a"}
+			err := own.Elect(t.Context(), func(context.Context) error { return returned })
+			require.ErrorIs(t, err, cmp.Or(returned, errReturned))
+			is, err := client.CoordinationV1().Leases(own.Namespace).Get(t.Context(), own.Name, metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Empty(t, *is.Spec.HolderIdentity, "another replica can take the Lease at once")
+		})
+	}
 }
 
 func TestReadWithoutLease(t *testing.T) {
