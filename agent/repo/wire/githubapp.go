@@ -158,7 +158,7 @@ func (a *appTokens) requestToken(ctx context.Context, rt *http.Transport, now ti
 	owner, name, ok := a.repository()
 	if !ok {
 		return none, time.Time{}, failure.New(v1alpha1.ReasonUnsupportedRepository,
-			"%s is no repository of GitHub, so a GitHub App has no token for it: the path is /owner/name", a.url)
+			"%s is not a GitHub repository, so a GitHub App has no token for it: the path is /owner/name", a.url)
 	}
 	base, err := a.apiBase()
 	if err != nil {
@@ -192,10 +192,10 @@ func (a *appTokens) requestToken(ctx context.Context, rt *http.Transport, now ti
 	if err != nil {
 		return none, time.Time{}, explain(err)
 	}
-	token, expires, err := readAppToken(body, a.app, owner+"/"+name, now)
+	token, expires, err := readAppToken(body, a.app, owner+"/"+name, jwt, now)
 	if err != nil {
 		if _, hasReason := errors.AsType[*failure.Error](err); !hasReason {
-			err = failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answers what is no token: %w", base.Host, err)
+			err = failure.New(v1alpha1.ReasonGitUnreachable, "the API at %s answered with something that is not a token: %w", base.Host, err)
 		}
 		return none, time.Time{}, err
 	}
@@ -244,7 +244,7 @@ func (a *appTokens) apiBase() (*url.URL, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.User != nil || u.RawQuery != "" || u.Fragment != "" || !validHost(u.Hostname()) {
-		return nil, failure.New(v1alpha1.ReasonAuthFailed, "%s.apiBaseURL is no address of an API: give https://host/path, without credentials or query", a.field)
+		return nil, failure.New(v1alpha1.ReasonAuthFailed, "%s.apiBaseURL is not the address of an API: give https://host/path, without credentials or query", a.field)
 	}
 	if u.Scheme != "https" && (u.Scheme != "http" || !a.url.Plaintext()) {
 		return nil, failure.New(v1alpha1.ReasonAuthFailed, "%s.apiBaseURL is not https://, and a token is not sent in the clear", a.field)
@@ -320,7 +320,7 @@ func (a *appTokens) signJWT(now time.Time) (string, error) {
 func parseAppKey(text []byte) (*rsa.PrivateKey, error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, errors.New("it is no PEM: give the whole file that GitHub made, with its BEGIN and END lines")
+		return nil, errors.New("it is not PEM: give the whole file that GitHub made, with its BEGIN and END lines")
 	}
 	if key, err := x509.ParsePKCS1PrivateKey(block.Bytes); err == nil {
 		return key, nil
@@ -332,12 +332,12 @@ func parseAppKey(text []byte) (*rsa.PrivateKey, error) {
 	if k, ok := key.(*rsa.PrivateKey); ok {
 		return k, nil
 	}
-	return nil, errors.New("it is no RSA key, which a GitHub App has")
+	return nil, errors.New("it is not an RSA key, which GitHub Apps use")
 }
 
 // readAppToken reads the answer of the API. It refuses an answer that names another repository, or permissions that lack one of
-// app's. The API may leave out both fields.
-func readAppToken(body []byte, app GitHubApp, repository string, now time.Time) (token string, expires time.Time, err error) {
+// app's. The API may leave out both fields. Errors contain neither the token nor jwt, the token of the request.
+func readAppToken(body []byte, app GitHubApp, repository, jwt string, now time.Time) (token string, expires time.Time, err error) {
 	var answer struct {
 		Token        string            `json:"token"`
 		ExpiresAt    time.Time         `json:"expires_at"`
@@ -350,7 +350,7 @@ func readAppToken(body []byte, app GitHubApp, repository string, now time.Time) 
 	case len(body) > maxAPIAnswer:
 		return "", expires, errors.New("it is too long")
 	case err != nil:
-		return "", expires, errors.New("it is no JSON of the right shape") // the text could contain a part of a token
+		return "", expires, errors.New("it is not JSON of the expected shape") // the text could contain a part of a token
 	case answer.Token == "" || len(answer.Token) > maxToken || strings.ContainsFunc(answer.Token, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return "", expires, errors.New("the token is empty, too long, or holds characters that no token has")
 	case !answer.ExpiresAt.After(now):
@@ -363,7 +363,7 @@ func readAppToken(body []byte, app GitHubApp, repository string, now time.Time) 
 	for _, r := range answer.Repositories {
 		if !strings.EqualFold(r.FullName, repository) {
 			return "", expires, failure.New(v1alpha1.ReasonAuthFailed,
-				"the installation's repository of that name is %s, and git.repo is %s: give the installation of the right owner", failure.Quote(r.FullName), failure.Quote(repository))
+				"the installation's repository of that name is %s, and git.repo is %s: give the installation of the right owner", failure.Quote(secret.Redact(r.FullName, answer.Token, jwt)), failure.Quote(repository))
 		}
 	}
 	expires = answer.ExpiresAt

@@ -143,10 +143,10 @@ func TestGitHubAppErrors(t *testing.T) {
 		"a repository not included":    {func(g *appSite, _ *GitHubApp) { g.app.Repositories = []string{"other"} }, v1alpha1.ReasonAuthFailed, "does not include plant/site"},
 		"another owner's installation": {func(g *appSite, _ *GitHubApp) { g.app.Owner = "else" }, v1alpha1.ReasonAuthFailed, `"else/site"`},
 		"a suspended installation":     {func(g *appSite, _ *GitHubApp) { g.app.Suspended = true }, v1alpha1.ReasonAuthFailed, "suspended"},
-		"a key that is no PEM":         {func(_ *appSite, a *GitHubApp) { a.Key = repotest.Token(tripwire) }, v1alpha1.ReasonAuthFailed, "no PEM"},
+		"a key that is not PEM":        {func(_ *appSite, a *GitHubApp) { a.Key = repotest.Token(tripwire) }, v1alpha1.ReasonAuthFailed, "not PEM"},
 		"a key of another kind": {func(_ *appSite, a *GitHubApp) {
 			a.Key = repotest.Token(string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
-		}, v1alpha1.ReasonAuthFailed, "no RSA key"},
+		}, v1alpha1.ReasonAuthFailed, "not an RSA key"},
 		"a key that is garbage": {func(_ *appSite, a *GitHubApp) {
 			a.Key = repotest.Token(string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: []byte(tripwire)})))
 		}, v1alpha1.ReasonAuthFailed, "not a private key"},
@@ -154,7 +154,7 @@ func TestGitHubAppErrors(t *testing.T) {
 			a.Key = func() (secret.String, error) { return secret.String{}, errors.New("no such file") }
 		}, v1alpha1.ReasonAuthFailed, "no such file"},
 		"an API that is away":            {func(g *appSite, _ *GitHubApp) { g.api.Close() }, v1alpha1.ReasonGitUnreachable, "cannot be reached"},
-		"an API address that is none":    {func(_ *appSite, a *GitHubApp) { a.APIBaseURL = "https://user:" + tripwire + "@h/" }, v1alpha1.ReasonAuthFailed, "apiBaseURL"},
+		"an API address that is not one": {func(_ *appSite, a *GitHubApp) { a.APIBaseURL = "https://user:" + tripwire + "@h/" }, v1alpha1.ReasonAuthFailed, "apiBaseURL"},
 		"a token that has ended already": {func(g *appSite, _ *GitHubApp) { g.app.Life = -time.Minute }, v1alpha1.ReasonGitUnreachable, "clock"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestGitHubAppPermissions(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				body := `{"token":"ghs_S3CR3T","expires_at":"` + now.Add(time.Hour).Format(time.RFC3339) + `","permissions":` + tt.granted + `}`
-				_, _, err := readAppToken([]byte(body), GitHubApp{Permissions: want}, "plant/site", now)
+				_, _, err := readAppToken([]byte(body), GitHubApp{Permissions: want}, "plant/site", "jwt.S3CR3T", now)
 				if tt.says == "" {
 					require.NoError(t, err)
 					return
@@ -334,7 +334,7 @@ func FuzzGitHubAppAnswer(f *testing.F) {
 	for key, values := range map[string][]any{
 		"token": {"", nil, 7, "a\r\nX: y", strings.Repeat("a", 5000)}, "expires_at": {"", "soon", now.Add(-1).Format(time.RFC3339), "9999-12-31T23:59:59Z"},
 		"permissions":  {nil, map[string]string{}, map[string]string{"metadata": "read"}, map[string]string{"contents": "none"}, "all"},
-		"repositories": {nil, []any{}, []any{map[string]any{"full_name": "else/site"}}, "site"},
+		"repositories": {nil, []any{}, []any{map[string]any{"full_name": "else/site"}}, []any{map[string]any{"full_name": "ghs_S3CR3T/jwt.S3CR3T"}}, "site"},
 	} {
 		for _, v := range values {
 			add(key, v)
@@ -343,7 +343,7 @@ func FuzzGitHubAppAnswer(f *testing.F) {
 	f.Add([]byte("<html>"))
 	f.Add([]byte(`{"token":`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		got, expires, err := readAppToken(body, GitHubApp{}, "plant/site", now)
+		got, expires, err := readAppToken(body, GitHubApp{}, "plant/site", "jwt.S3CR3T", now)
 		if err != nil {
 			require.Empty(t, got)
 			require.NotContains(t, err.Error(), "S3CR3T")
