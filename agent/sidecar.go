@@ -153,7 +153,7 @@ func objectStore(s settings, log *slog.Logger) (*repo.Store, error) {
 // metricsRetry is the interval at which the agent tries to listen on a metrics port that is in use.
 const metricsRetry = 15 * time.Second
 
-// serveMetricsLater serves metrics once their port is free. A port in use is no reason to exit, because the gateway does not need metrics.
+// serveMetricsLater serves metrics once their port is free. A port in use is not a reason to exit, because the gateway does not need metrics.
 func serveMetricsLater(ctx context.Context, addr string, reg *prometheus.Registry, log *slog.Logger) error {
 	for backoff.Wait(ctx, metricsRetry) {
 		if srv, err := listenFor(ctx, "metrics", addr, daemon.Metrics(reg), log); err == nil {

@@ -42,7 +42,7 @@ func TestConfigRunUsage(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]string{
 		"plant":                  "too many arguments",
-		"--watch-namespace=Line": `--watch-namespace: "Line" is no name of a namespace`,
+		"--watch-namespace=Line": `--watch-namespace: "Line" is not a valid namespace name`,
 		"--log-level=loud":       "--log-level",
 	} {
 		t.Run(arg, func(t *testing.T) {

@@ -183,7 +183,7 @@ func TestPromotionOrderUsesAPIServerClock(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	config := kubeconfigOf(t, server.URL)
-	require.Eventually(t, func() bool { // an answer that takes seconds is no source for the time
+	require.Eventually(t, func() bool { // an answer that takes seconds is not a source for the time
 		var said strings.Builder
 		code := run(t.Context(), []string{"stoker", "--kubeconfig", config, "set-ref", "line", "v1", "--by", "kargo", "--id", promoted(now.Add(-time.Minute))}, &said, &said)
 		return code == exitSuperseded && strings.Contains(said.String(), "is older than")

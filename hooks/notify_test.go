@@ -130,7 +130,7 @@ func TestNotifyUsage(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]string{
 		"--settle=-1s":           "--settle must not be negative",
-		"--watch-namespace=Line": `--watch-namespace: "Line" is no name of a namespace`,
+		"--watch-namespace=Line": `--watch-namespace: "Line" is not a valid namespace name`,
 		"--log-level=loud":       "--log-level",
 	} {
 		t.Run(arg, func(t *testing.T) {

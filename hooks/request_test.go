@@ -37,7 +37,7 @@ func TestConfigSyncRequests(t *testing.T) {
 		{[]string{"config", "apply", "plant"}, exitHeld, "", "is paused"},
 		{[]string{"resume", "configsync/plant", "-o", "name"}, exitDone, "configsync.stoker.io/plant\n", ""},
 		{[]string{"sync", "configsync/plant"}, exitDone, "configsync.stoker.io/plant sync requested", ""},
-		{[]string{"retry", "configsync/plant"}, exitUsage, "", "is no GatewaySync"},
+		{[]string{"retry", "configsync/plant"}, exitUsage, "", "is not a GatewaySync"},
 		{[]string{"pause", "pod/plant"}, exitUsage, "", "names no object"},
 		{[]string{"set-ref", "configsync/nothing", "v1"}, exitFailed, "", "there is no ConfigSync nothing in namespace"},
 	} {

@@ -38,7 +38,7 @@ func TestRollbackIfNeeded(t *testing.T) {
 		v               request.Verdict
 		want, undecided bool
 	}{
-		"a file that is no JSON":                         {v(broken, 1, broken), true, false},
+		"a file that is not JSON":                        {v(broken, 1, broken), true, false},
 		"a source that is not there":                     {v(v1alpha1.ReasonSourceMissing, 1, v1alpha1.ReasonSourceMissing), true, false},
 		"the same, and others are on their way":          {v(broken, 1, broken, v1alpha1.ReasonProgressing), true, false},
 		"a ref that is not there":                        {v(v1alpha1.ReasonRefNotFound, 0), false, false},
@@ -171,7 +171,7 @@ func TestRollbackIfNeededAfterDeadline(t *testing.T) {
 	}
 }
 
-// An invalid ref is no fault of a commit. The hook must succeed, or Argo CD shows its error instead of the reason.
+// An invalid ref is not the fault of a commit. The hook must succeed, or Argo CD shows its error instead of the reason.
 func TestRollbackIfNeededOfInvalidRef(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(&fleet{before: func(*v1alpha1.GatewaySyncStatus) {}, gs: &v1alpha1.GatewaySync{

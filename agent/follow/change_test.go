@@ -126,7 +126,7 @@ func TestMetadataChangeSyncsWithoutCommit(t *testing.T) {
 	w.lead(generation(gs.Generation))
 	title("south 8 line-0")
 	p.writePodInfo(map[string]string{"example.com/hall": "south"}, map[string]string{"stoker.io/profile": "not a name"})
-	s := p.await("an annotation that is no name", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonInvalidAnnotation })
+	s := p.await("an annotation that is not a name", func(s v1alpha1.SyncReportStatus) bool { return s.Reason == v1alpha1.ReasonInvalidAnnotation })
 	assert.Equal(t, v1alpha1.GatewayError, s.Phase)
 	assert.Equal(t, "south 8 line-0", p.title())
 }
@@ -168,7 +168,7 @@ func TestRequestAcknowledgement(t *testing.T) {
 	w.annotate(v1alpha1.AnnotationForceSync, "now")
 	w.lead(func(s *v1alpha1.SyncTargetSpec) { s.ForceSync = "now" })
 	s = p.await("the forced sync", func(s v1alpha1.SyncReportStatus) bool { return s.HandledForceSync == "now" })
-	assert.Zero(t, s.Drift.Files, "what was repaired is no drift any more")
+	assert.Zero(t, s.Drift.Files, "what was repaired is no longer drift")
 	assert.Equal(t, v1alpha1.GatewaySynced, s.Phase)
 	assert.Equal(t, "three", p.title())
 }

@@ -120,7 +120,7 @@ func (f *Follower) compose(was v1alpha1.SyncReportStatus, s loop.State) v1alpha1
 // addOutcome adds what a sync did and which requests it handled.
 func addOutcome(r *v1alpha1.SyncReportStatus, was v1alpha1.SyncReportStatus, s loop.State) {
 	rep := s.Report
-	failed := rep.Err != nil && rep.Class() != v1alpha1.ClassWorking // to wait for a starting gateway is no failure
+	failed := rep.Err != nil && rep.Class() != v1alpha1.ClassWorking // to wait for a starting gateway is not a failure
 	if rep.Wrote() || failed || len(rep.Scans) > 0 {
 		started := metav1.NewTime(rep.Started.UTC().Truncate(time.Second))
 		r.Started, r.Duration = &started, rep.Duration.Round(time.Millisecond).String()

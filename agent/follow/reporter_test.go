@@ -170,7 +170,7 @@ func TestLastSyncStaysReported(t *testing.T) {
 			assert.Equal(t, handled, s.HandledRequest == "2")
 			assert.Equal(t, "f", s.HandledForceSync, "only what is done is done")
 			assert.Equal(t, one.String(), s.Commit, "a report is never ahead of the disk")
-			assert.Equal(t, reason == v1alpha1.ReasonWaitingForGateway, len(s.Notes) > 0, "waiting for a gateway that starts is no outcome")
+			assert.Equal(t, reason == v1alpha1.ReasonWaitingForGateway, len(s.Notes) > 0, "waiting for a gateway that starts is not an outcome")
 		})
 	}
 }
@@ -232,8 +232,8 @@ func TestReportedProposal(t *testing.T) {
 	}{
 		{"message that is too long", v1alpha1.Proposal{State: "Refused", Message: strings.Repeat("m", 5000)}, v1alpha1.Proposal{State: "Refused", Message: strings.Repeat("m", 297) + "…"}},
 		{"address that is too long", v1alpha1.Proposal{State: "Open", URL: "https://" + strings.Repeat("a", 512), Branch: "a"}, v1alpha1.Proposal{State: "Open", Branch: "a"}},
-		{"branch that is none", v1alpha1.Proposal{State: "Open", Branch: "a b"}, v1alpha1.Proposal{State: "Open"}},
-		{"commit that is none", v1alpha1.Proposal{State: "Open", Commit: strings.ToUpper(strings.Repeat("a", 40))}, v1alpha1.Proposal{State: "Open"}},
+		{"branch that is not one", v1alpha1.Proposal{State: "Open", Branch: "a b"}, v1alpha1.Proposal{State: "Open"}},
+		{"commit that is not one", v1alpha1.Proposal{State: "Open", Commit: strings.ToUpper(strings.Repeat("a", 40))}, v1alpha1.Proposal{State: "Open"}},
 		{"negative numbers", v1alpha1.Proposal{State: "Open", Number: -1, Files: -1, Refused: -1}, v1alpha1.Proposal{State: "Open"}},
 		{"branch and address together", v1alpha1.Proposal{State: "Open", Branch: strings.Repeat("b", 255), URL: "https://" + strings.Repeat("a", 500), Number: 1},
 			v1alpha1.Proposal{State: "Open", Branch: strings.Repeat("b", 255), Number: 1}},

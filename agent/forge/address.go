@@ -115,7 +115,7 @@ func azureAddress(u *url.URL, parts []string, base string) (repo address, err er
 func parseBase(base, scheme string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimRight(base, "/"))
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "spec.bidirectional.apiBaseURL is no address of an API: give https://host/path, without credentials or query")
+		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "spec.bidirectional.apiBaseURL is not the address of an API: give https://host/path, without credentials or query")
 	}
 	if u.Scheme != "https" && (u.Scheme != "http" || scheme != "http") {
 		return nil, failure.New(v1alpha1.ReasonUnsupportedRepository, "spec.bidirectional.apiBaseURL is not https://, and a token is not sent in the clear")

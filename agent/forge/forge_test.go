@@ -138,7 +138,7 @@ func TestRefusals(t *testing.T) {
 			assert.Equal(t, v1alpha1.ReasonAuthFailed, failure.Reason(err, ""), "%v", err)
 		})
 	})
-	t.Run("a token that is none", func(t *testing.T) {
+	t.Run("a token that is not one", func(t *testing.T) {
 		each(t, func(t *testing.T, f *forgetest.Fake) {
 			_, err := f.Forge(t, "two\nlines").Open(t.Context(), "main")
 			assert.Equal(t, v1alpha1.ReasonAuthFailed, failure.Reason(err, ""), "%v", err)

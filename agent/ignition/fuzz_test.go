@@ -114,7 +114,7 @@ func checkError(t *testing.T, name string, err error) {
 	text := err.Error()
 	switch {
 	case !utf8.ValidString(text):
-		t.Errorf("%s: the error is no UTF-8: %q", name, text)
+		t.Errorf("%s: the error is not UTF-8: %q", name, text)
 	case strings.ContainsAny(text, "\n\r\x1b\x00"):
 		t.Errorf("%s: the error is more than a line: %q", name, text)
 	case len(text) > 4000:

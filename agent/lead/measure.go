@@ -24,7 +24,7 @@ func fleetState(sum status.Summary, target v1alpha1.SyncTargetSpec) metrics.Flee
 	return s
 }
 
-// longRequest is how long before its target a request may have been made. The time of an older one, or of one ahead, is no measure: the
+// longRequest is how long before its target a request may have been made. The time of an older one, or of one ahead, does not count: the
 // clock of its sender may be wrong.
 const longRequest = time.Hour
 

@@ -126,7 +126,7 @@ func TestRolloutRunsThroughItsStages(t *testing.T) {
 	assert.Equal(t, noon.Add(time.Minute), p.again)
 	assert.Equal(t, v1alpha1.FormatRollout, leastFormat(l.published.Rollout))
 	assert.Equal(t, &v1alpha1.TargetCommit{Ref: "main", RefName: "refs/heads/main", Commit: commitA}, l.published.Rollout.From)
-	assert.EqualValues(t, 8, l.published.Revision, "opening a step is no new revision")
+	assert.EqualValues(t, 8, l.published.Revision, "opening a step is not a new revision")
 	assert.EqualValues(t, 8, l.published.Rollout.Revision)
 
 	l.now = l.now.Add(time.Minute)

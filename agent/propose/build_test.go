@@ -187,7 +187,7 @@ func TestBuild(t *testing.T) {
 		assert.Equal(t, "not on the gateway", gitHas(t, c, "unmapped/readme.md"))
 		s.merged(c)
 	})
-	t.Run("noise is no change", func(t *testing.T) {
+	t.Run("noise is not a change", func(t *testing.T) {
 		s := newScene(t, withView(t, `{"v":1}`))
 		s.disk.Write(view+"thumbnail.png", "another")
 		s.disk.Write(view+"view.json", `{ "v": 1 }`)
@@ -197,7 +197,7 @@ func TestBuild(t *testing.T) {
 		assert.Empty(t, c.Digest)
 		assert.Nil(t, c.Draft)
 	})
-	t.Run("a new thumbnail alone is no change", func(t *testing.T) {
+	t.Run("a new thumbnail alone is not a change", func(t *testing.T) {
 		files := withView(t, `{"v":1}`)
 		delete(files, "site/"+view+"thumbnail.png")
 		s := newScene(t, files)

@@ -132,7 +132,7 @@ func isRepository(dir string) error {
 			return err
 		}
 		if !st.IsDir() {
-			return errors.New(filepath.Join(dir, name) + " is no directory")
+			return errors.New(filepath.Join(dir, name) + " is not a directory")
 		}
 	}
 	return nil

@@ -202,7 +202,7 @@ func TestLooseObjectThatLiesIsRefused(t *testing.T) {
 		"shorter than it claims":    "blob 5\x00good",
 		"another kind":              "tree 4\x00good",
 		"a kind that git has not":   "file 4\x00good",
-		"a size that is none":       "blob +4\x00good",
+		"a size that is not one":    "blob +4\x00good",
 		"a head without an end":     "blob " + strings.Repeat("4", 100),
 		"a size that nothing holds": "blob 9223372036854775807\x00good",
 	} {

@@ -139,7 +139,7 @@ func TestManyMissingBlobsFetchAll(t *testing.T) {
 		_, err := read(t, s, repotest.BlobID("somewhere else"))
 		assert.True(t, store.IsNotFound(err), "%v", err)
 		assert.Zero(t, g.Served().Requests)
-		assert.Equal(t, FetchNone, fetchTrees(t, s, g.remote(), commit).Kind, "and it is no damage")
+		assert.Equal(t, FetchNone, fetchTrees(t, s, g.remote(), commit).Kind, "and it is not damage")
 	})
 }
 

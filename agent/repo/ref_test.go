@@ -72,7 +72,7 @@ func FuzzParseRef(f *testing.F) {
 	})
 }
 
-// The name @ is no case: git allows the branch refs/heads/@, but @ alone means HEAD.
+// There is no case for the name @: git allows the branch refs/heads/@, but @ alone means HEAD.
 func TestParseRefAgreesWithGit(t *testing.T) {
 	for _, s := range []string{"a", "a.b", "a..b", ".a", "a.lock", "a/b.lock/c", "a@{b", "a@b", "a\\b", "a~b", "a b", "a/", "//a", "é", "a\x01", "a-", "a.lockx"} {
 		t.Run(fmt.Sprintf("%q", s), func(t *testing.T) {

@@ -91,7 +91,7 @@ func signOpenPGP(key, commit []byte) (string, error) {
 	k, ok := keys[0].SigningKey(time.Now())
 	switch {
 	case !ok:
-		return "", errors.New("is expired or revoked, or is no key for signatures")
+		return "", errors.New("is expired or revoked, or is not a signing key")
 	case k.PrivateKey == nil || k.PrivateKey.Dummy():
 		return "", errors.New("lacks the private half of its key for signatures")
 	case k.PrivateKey.Encrypted:

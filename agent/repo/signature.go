@@ -177,7 +177,7 @@ func parseSSHKey(line []byte) (key sshKey, used bool, err error) {
 			_, rest, _ = strings.Cut(string(line[1:]), `" `)
 		}
 		if public, _, options, _, err = ssh.ParseAuthorizedKey([]byte(strings.TrimSpace(rest))); err != nil {
-			return key, false, errors.New("is no public key of OpenSSH")
+			return key, false, errors.New("is not an OpenSSH public key")
 		}
 	}
 	key.blob, used = public.Marshal(), true

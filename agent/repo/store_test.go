@@ -258,7 +258,7 @@ func TestReadMissingObjects(t *testing.T) {
 	assert.ErrorContains(t, err, "is a tree, not a commit")
 
 	_, stats := pull(t, s, r, "main")
-	assert.Equal(t, FetchNone, stats.Kind, "questions of that kind are no sign of damage")
+	assert.Equal(t, FetchNone, stats.Kind, "questions of that kind are not a sign of damage")
 	_, err = s.Tree(plan.ID{1})
 	assert.True(t, store.IsNotFound(err))
 	_, stats = pull(t, s, r, "main")
@@ -268,7 +268,7 @@ func TestReadMissingObjects(t *testing.T) {
 	_, err = s.WriteBlob(failingWriter{writeErr}, repotest.BlobID("site\n"))
 	require.ErrorIs(t, err, writeErr)
 	_, stats = pull(t, s, r, "main")
-	assert.Equal(t, FetchNone, stats.Kind, "the caller's trouble is no damage")
+	assert.Equal(t, FetchNone, stats.Kind, "the caller's trouble is not damage")
 }
 
 type failingWriter struct{ err error }

@@ -94,7 +94,7 @@ func (s *Store) signedTag(ctx context.Context, v *Verifier, r *Remote, commit pl
 	id := all.advertised.ByName[resolved.Ref]
 	switch {
 	case !isTag:
-		return nil, invalid("%s is no tag: ask for an annotated tag", failure.Quote(ref))
+		return nil, invalid("%s is not a tag: ask for an annotated tag", failure.Quote(ref))
 	case resolved.Commit != commit:
 		return nil, failure.New(v1alpha1.ReasonRefMoved, "the tag %s points to %s now, and not to %s", failure.Quote(name), resolved.Commit.Short(), commit.Short())
 	case id == commit:

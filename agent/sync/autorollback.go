@@ -106,7 +106,7 @@ func (j autoRollback) confirmTrigger(ctx context.Context, err error) v1alpha1.Au
 }
 
 // trigger returns the trigger of spec.autoRollback.triggers that a failure to load the target matches, or "". An
-// unreachable gateway, a refused token and a lock of another client are no triggers, nor is what failed before the sync. A
+// unreachable gateway, a refused token and a lock of another client are not triggers, nor is what failed before the sync. A
 // rollback that an operator requested is not undone.
 func (j autoRollback) trigger(err error) v1alpha1.AutoRollbackTrigger {
 	b := j.unloaded.Baseline

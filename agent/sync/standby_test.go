@@ -118,7 +118,7 @@ func TestBackupWritesUnreplicatedFiles(t *testing.T) {
 	r = p.backup.standby()
 	assert.Zero(t, r.Files.Kept+r.Files.Saved)
 	r = p.backup.standby()
-	assert.Nil(t, r.Changes, "nothing to do is no plan")
+	assert.Nil(t, r.Changes, "nothing to do is not a plan")
 }
 
 func TestBackupSyncsAfterMaster(t *testing.T) {
@@ -149,7 +149,7 @@ func TestFailoverActivatesBackup(t *testing.T) {
 	p.Failover(true)
 	r := p.backup.synced()
 	assert.Equal(t, 2, r.Files.Modified, "the view, and its resource.json with it")
-	assert.Zero(t, r.Files.Saved, "what the pair brought was adopted, and is no conflict")
+	assert.Zero(t, r.Files.Saved, "what the pair brought was adopted, and is not a conflict")
 	assert.Equal(t, 1, p.backup.gw.Requests.Count("POST /data/api/v1/scan/projects"))
 	p.master.standby()
 	assert.Equal(t, `{"two": 2}`, p.master.read(view))

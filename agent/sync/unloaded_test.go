@@ -39,7 +39,7 @@ func TestPendingScanRecord(t *testing.T) {
 	require.NoError(t, unloaded{Commit: plan.ID{1, 2}}.save(d))
 	note, err := d.Note(unloadedNote)
 	require.NoError(t, err)
-	assert.Nil(t, note, "a commit alone is no debt")
+	assert.Nil(t, note, "a commit alone is not a debt")
 }
 
 // F17: an unreadable note must not count as a missing one.

@@ -184,7 +184,7 @@ func TestProgramFollowsGit(t *testing.T) {
 	w.tracked()
 	version := w.get().ResourceVersion
 	time.Sleep(2 * time.Second)
-	assert.Equal(t, version, w.get().ResourceVersion, "its own writes are no reason to run again")
+	assert.Equal(t, version, w.get().ResourceVersion, "its own writes are not a reason to run again")
 	assert.NotContains(t, p.log.String()+w.reasons(), "planted-value")
 	assert.Contains(t, w.reasons(), "Normal SyncCompleted: 2 objects of")
 }
@@ -456,5 +456,5 @@ func TestProgramRunsAfterDependencies(t *testing.T) {
 	publish(w.commit("follow/f.yaml", configMap("f", "2")))
 	w.has("f", "2")
 	assert.Contains(t, p.log.String(), `msg="ConfigSync waits"`)
-	assert.NotContains(t, w.reasons(), "waiting for ConfigSync base", "to wait is no failure")
+	assert.NotContains(t, w.reasons(), "waiting for ConfigSync base", "to wait is not a failure")
 }

@@ -140,7 +140,7 @@ func TestPermanentFailureMessage(t *testing.T) {
 		says      string
 	}{
 		{"a wrong secret", always(says(401, `{"message": "the secret is not the one"}`)), nil, 1, 0, "either the receiver does not serve site in namespace plant, or key token of Secret stoker-webhook in Project stoker-demo differs from the Secret that its spec.webhook.secretRef names: the secret is not the one"},
-		{"a request that is no request", always(says(400, `{"message": "ref is a number"}`)), nil, 1, 0, "HTTP (400) response met failure criteria: \\\"ref is a number"},
+		{"a request that is not a request", always(says(400, `{"message": "ref is a number"}`)), nil, 1, 0, "HTTP (400) response met failure criteria: \\\"ref is a number"},
 		{"no such object", always(says(404, `{"message": "there is no GatewaySync plant/site"}`)), nil, 1, 0, "there is no GatewaySync"},
 		{"an older promotion", always(says(409, `{"message": "promotion a is older than b"}`)), nil, 1, 0, "promotion a is older than b"},
 		{"another server's 404", always(answer{404, "text/plain", "default backend - 404"}), nil, 1, 0, "look at the var receiver"},

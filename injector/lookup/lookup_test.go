@@ -74,7 +74,7 @@ func TestCacheMissQueriesOnce(t *testing.T) {
 	assert.Len(t, list, 1, "the only one of the namespace")
 
 	list, err = l.For(t.Context(), "plant", "other")
-	require.NoError(t, err, "none is no error")
+	require.NoError(t, err, "none is not an error")
 	assert.Empty(t, list)
 }
 

@@ -174,7 +174,7 @@ func TestFleetRestartAtDeadline(t *testing.T) {
 	assert.Equal(t, request.Failed, l.look())
 	assert.Len(t, l.gs.Status.DiscoveredGateways, 1)
 	l.leads(10 * time.Second)
-	assert.Equal(t, "False/ProgressDeadlineExceeded", conditionsOf(&l.gs.Status)["Ready"], "that it was started again is no work")
+	assert.Equal(t, "False/ProgressDeadlineExceeded", conditionsOf(&l.gs.Status)["Ready"], "that it was started again is not work")
 
 	l.away(11*time.Minute, podIndex{})
 	assert.Equal(t, "Unknown/NoGateways", conditionsOf(&l.gs.Status)["Ready"])

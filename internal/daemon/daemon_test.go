@@ -87,7 +87,7 @@ func TestAllErrorsAtOnce(t *testing.T) {
 	assert.Regexp(t, `^unexpected argument "extra"
 --log-format: "xml" is none of json, text
 --log-level: "loud" is none of debug, info, warn, error
---watch-namespace: "B" is no name of a namespace
+--watch-namespace: "B" is not a valid namespace name
 --watch-label-selector: .*
 --mood: "odd" is none of good, bad
 See sweeper --help\.

@@ -44,7 +44,7 @@ func (s *Settings) Problems() []error {
 	problems := []error{OneOf("log-format", s.LogFormat, "json", "text"), LevelProblem(s.LogLevel)}
 	for _, ns := range s.WatchNamespace {
 		if len(validation.IsDNS1123Label(ns)) > 0 {
-			problems = append(problems, fmt.Errorf("--watch-namespace: %q is no name of a namespace", ns))
+			problems = append(problems, fmt.Errorf("--watch-namespace: %q is not a valid namespace name", ns))
 		}
 	}
 	var err error

@@ -55,7 +55,7 @@ func TestWatchSeveralFiles(t *testing.T) {
 	}
 }
 
-// A directory that cannot be watched is no error: callers also read their files periodically.
+// A directory that cannot be watched is not an error: callers also read their files periodically.
 func TestWatchInMissingDirectory(t *testing.T) {
 	defer leak.None(t)
 	w := Watch(slog.New(slog.DiscardHandler), filepath.Join(t.TempDir(), "missing", "gs.yaml"))

@@ -98,7 +98,7 @@ func invalid(format string, args ...any) error { return &InvalidError{fmt.Errorf
 func (r Request) Check() error {
 	switch {
 	case !slices.Contains(sender.Names(), r.By):
-		return invalid("%.40q is no sender: use one of %s", r.By, strings.Join(sender.Names(), ", "))
+		return invalid("%.40q is not a sender: use one of %s", r.By, strings.Join(sender.Names(), ", "))
 	case len(r.ID) > maxID || strings.ContainsFunc(r.ID, func(c rune) bool { return c <= ' ' || c == 0x7f || c == 0xfffd }):
 		return invalid("the id has spaces or control characters, or more than %d characters", maxID)
 	case r.Unless != "" && !syntax.IsCommit(r.Unless):

@@ -258,13 +258,13 @@ func TestSenderIDsAreBounded(t *testing.T) {
 
 func TestInvalidRequestIsRejected(t *testing.T) {
 	for name, r := range map[string]Request{
-		"unknown sender":      {Ref: "v2", By: "unknown"},
-		"no sender":           {Ref: "v2", By: ""},
-		"id with a space":     {Ref: "v2", By: "cli", ID: "a b"},
-		"long id":             {Ref: "v2", By: "cli", ID: strings.Repeat("x", 257)},
-		"unless is no commit": {Ref: "v2", By: "cli", Unless: "main"},
-		"unless without ref":  {By: "cli", Unless: commitA},
-		"id is not UTF-8":     {By: "cli", ID: "a\xff"},
+		"unknown sender":         {Ref: "v2", By: "unknown"},
+		"no sender":              {Ref: "v2", By: ""},
+		"id with a space":        {Ref: "v2", By: "cli", ID: "a b"},
+		"long id":                {Ref: "v2", By: "cli", ID: strings.Repeat("x", 257)},
+		"unless is not a commit": {Ref: "v2", By: "cli", Unless: "main"},
+		"unless without ref":     {By: "cli", Unless: commitA},
+		"id is not UTF-8":        {By: "cli", ID: "a\xff"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var bad *InvalidError

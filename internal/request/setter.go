@@ -128,7 +128,7 @@ func (s *Setter) Restore(ctx context.Context, namespace, name, snapshot string) 
 		answer := Answer{Outcome: Set, At: gs.Annotations[v1alpha1.AnnotationRequestedAt]}
 		value := annotation.RestoreValue(syntax.SnapshotID(snapshot), s.now())
 		if !slices.ContainsFunc(gs.Status.DiscoveredGateways, func(g v1alpha1.DiscoveredGateway) bool { return annotation.RestoresOn(value, g.Name) != "" }) {
-			return nil, Answer{}, invalid("%.80q is no snapshot of a gateway of %s: stoker snapshots %s lists them", snapshot, name, name)
+			return nil, Answer{}, invalid("%.80q is not a snapshot of a gateway of %s: stoker snapshots %s lists them", snapshot, name, name)
 		}
 		if gs.Annotations[v1alpha1.AnnotationRestore] == value {
 			answer.Outcome = Unchanged
@@ -157,7 +157,7 @@ func (s *Setter) Retry(ctx context.Context, namespace, name string) (Answer, err
 // changeGateways is change for a request that only a GatewaySync has.
 func (s *Setter) changeGateways(ctx context.Context, namespace, name string, plan func(*v1alpha1.GatewaySync) (map[string]*string, Answer, error)) (Answer, error) {
 	if s.kind != kube.GatewaySync {
-		return Answer{}, invalid("%s is no GatewaySync, and has no gateways to request this of", name)
+		return Answer{}, invalid("%s is not a GatewaySync, and has no gateways to request this of", name)
 	}
 	return s.change(ctx, namespace, name, "", func(o v1alpha1.Requestable) (map[string]*string, Answer, error) {
 		return plan(o.(*v1alpha1.GatewaySync))

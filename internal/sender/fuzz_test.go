@@ -21,7 +21,7 @@ func check(t *testing.T, h http.Header, body []byte) {
 	}
 	for _, ref := range r.Refs {
 		if !strings.HasPrefix(ref, "refs/") {
-			t.Fatalf("%q is no full name", ref)
+			t.Fatalf("%q is not a full name", ref)
 		}
 	}
 	if len(r.ID) > 100 && r.Kind != Ask {

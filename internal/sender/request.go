@@ -70,7 +70,7 @@ const maxRefs = 1000
 // Parse parses a delivery. The error is an *InvalidError.
 func Parse(h http.Header, body []byte) (Request, error) {
 	if !utf8.Valid(body) {
-		return Request{}, invalid("the body is no UTF-8")
+		return Request{}, invalid("the body is not UTF-8")
 	}
 	s := senderOf(h)
 	r, err := s.parse(h, body)

@@ -260,7 +260,7 @@ func TestRepeatedFailureIsOneEvent(t *testing.T) {
 			row := st.DiscoveredGateways[0]
 			assert.Equal(t, v1alpha1.GatewaySyncing, row.SyncStatus)
 			assert.Equal(t, c.reason, row.Reason)
-			assert.Equal(t, "False/"+string(c.reason), condition(st, v1alpha1.ConditionReady), "an attempt is no success yet")
+			assert.Equal(t, "False/"+string(c.reason), condition(st, v1alpha1.ConditionReady), "an attempt is not a success yet")
 
 			// Another lead knows only the status.
 			s.fails(0, c.another, "something else")

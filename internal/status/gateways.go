@@ -200,7 +200,7 @@ func (g *gateway) report(s *Seen, r *v1alpha1.SyncReportStatus) {
 	}
 	g.SyncedCommit = Cut(r.Commit, 40)
 	if !slices.Contains(states, r.Phase) { // the API server would reject the whole status
-		g.SyncStatus, g.Message = v1alpha1.GatewayError, Cut(fmt.Sprintf("its agent reports %.40q, which is no state; %s", r.Phase, r.Message), maxMessage)
+		g.SyncStatus, g.Message = v1alpha1.GatewayError, Cut(fmt.Sprintf("its agent reports %.40q, which is not a state; %s", r.Phase, r.Message), maxMessage)
 	}
 	if g.delivered && r.Started != nil {
 		g.LastSyncTime, g.LastSyncDuration = &metav1.Time{Time: r.Started.Time}, Cut(r.Duration, 32)

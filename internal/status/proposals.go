@@ -220,7 +220,7 @@ func pullRequest(p *v1alpha1.Proposal) string {
 	n := p.Number
 	if n == 0 {
 		last := p.URL[strings.LastIndexByte(p.URL, '/')+1:]
-		n, _ = strconv.ParseInt(last, 10, 64) // 0 if it is no number
+		n, _ = strconv.ParseInt(last, 10, 64) // 0 if it is not a number
 	}
 	if n <= 0 {
 		return "the pull request"

@@ -55,7 +55,7 @@ func TestBidirectionalReady(t *testing.T) {
 		{"foreign commit", []proposal{{state: v1alpha1.ProposalForeign}},
 			"False/BranchTaken", "gw-0 (pod gw-0-0): another gateway or another author committed to the branch for a gateway's changes"},
 		{"reason of a newer agent", []proposal{{v1alpha1.ProposalRefused, "not a reason", "tomorrow"}}, "False/ChangesRefused", "gw-0 (pod gw-0-0): tomorrow"},
-		{"work in progress is no problem", []proposal{{v1alpha1.ProposalSettling, v1alpha1.ReasonProgressing, "waits"}},
+		{"work in progress is not a problem", []proposal{{v1alpha1.ProposalSettling, v1alpha1.ReasonProgressing, "waits"}},
 			"True/ProposalsReady", "1 proposal under way"},
 		{"most severe first", []proposal{
 			{v1alpha1.ProposalPushing, v1alpha1.ReasonGitUnreachable, "a"}, {v1alpha1.ProposalRefused, v1alpha1.ReasonChangesRefused, "b"},

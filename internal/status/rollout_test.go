@@ -133,7 +133,7 @@ func TestEachStepHasTheDeadline(t *testing.T) {
 	assert.Empty(t, condition(st, v1alpha1.ConditionStalled), "a step that opens late has its time, too")
 }
 
-// A window is no delay, whichever name the gateway of the open step has.
+// A window is not a delay, whichever name the gateway of the open step has.
 func TestOpenStepWaitsForWindow(t *testing.T) {
 	for name, open := range map[string]int{"first": 0, "last": 2} {
 		t.Run(name, func(t *testing.T) {

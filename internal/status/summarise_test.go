@@ -213,7 +213,7 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 			p = s.pod("gw-4")
 			p.Labels = nil
 		}, ready: "True/Synced"},
-		{name: "a name that is none", given: func(s *scene) { s.Pods[1].Annotations[v1alpha1.AnnotationGatewayName] = "a/b" },
+		{name: "a name that is not one", given: func(s *scene) { s.Pods[1].Annotations[v1alpha1.AnnotationGatewayName] = "a/b" },
 			ready: "False/InvalidAnnotation", says: "gw-1-0: annotation stoker.io/gateway-name", told: []string{"gw-1-0: SyncFailed", "SyncFailed"}},
 		{name: "the ref is gone", given: func(s *scene) { s.Ref.Err = failure.New(v1alpha1.ReasonRefNotFound, "no branch main") },
 			ready: "False/RefNotFound", also: map[string]string{"RefResolved": "False/RefNotFound", "Stalled": "True/RefNotFound", "AllGatewaysSynced": "True/Synced"}},
@@ -224,7 +224,7 @@ func TestEveryWayOfNotBeingReady(t *testing.T) {
 		{name: "git is away, and the fleet does not know what to run", given: func(s *scene) {
 			s.Ref.Err, s.Target.Commit = failure.New(v1alpha1.ReasonGitUnreachable, "refused"), ""
 		}, ready: "False/GitUnreachable", also: map[string]string{"Reconciling": "True/GitUnreachable"}},
-		{name: "a request that is no ref", given: func(s *scene) {
+		{name: "a request that is not a ref", given: func(s *scene) {
 			s.Ref = Ref{Looked: true, Err: failure.New(v1alpha1.ReasonRefNotFound, "annotation stoker.io/requested-ref: bad")}
 		}, ready: "False/RefNotFound", also: map[string]string{"RefResolved": "False/RefNotFound"}},
 		{name: "the spec is not valid", given: func(s *scene) {
@@ -377,7 +377,7 @@ func TestANewLeadRepeatsNothing(t *testing.T) {
 
 	s.Ref.Looked, s.Ref.Err = true, failure.New(v1alpha1.ReasonGitUnreachable, "dial tcp 10.0.0.1:443: i/o timeout, local port 41234")
 	after = *s.after(time.Minute).write()
-	assert.Equal(t, before, after, "the words of a server that is away are no news")
+	assert.Equal(t, before, after, "the words of a server that is away are not news")
 	s.Ref.Err = nil
 	st := s.write()
 	assert.Equal(t, "True/RefResolved", condition(st, v1alpha1.ConditionRefResolved))

@@ -165,7 +165,7 @@ func TestConnectionLimits(t *testing.T) {
 	assert.Equal(t, waits.LocalAddr().String(), c.RemoteAddr().String())
 	assert.EqualValues(t, 3, open.Load())
 	require.NoError(t, c.Close())
-	assert.EqualValues(t, 2, open.Load(), "an Accept that waits is no connection")
+	assert.EqualValues(t, 2, open.Load(), "an Accept that waits is not a connection")
 	require.NoError(t, l.Close())
 	assert.ErrorIs(t, <-ended, net.ErrClosed)
 }

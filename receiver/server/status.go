@@ -109,11 +109,11 @@ func parseQuery(raw string) (q query, err error) {
 		}
 	}
 	if q.commit != "" && !syntax.IsCommit(q.commit) {
-		return q, errors.New("commit is no commit of 40 hexadecimal digits")
+		return q, errors.New("commit is not a commit of 40 hexadecimal digits")
 	}
 	if wait != "" {
 		if q.wait, err = time.ParseDuration(wait); err != nil || q.wait < 0 || q.wait > maxWait {
-			return q, fmt.Errorf("wait is no duration from 0s to %s", maxWait)
+			return q, fmt.Errorf("wait is not a duration from 0s to %s", maxWait)
 		}
 	}
 	return q, nil

@@ -80,7 +80,7 @@ func pastRefs(o v1alpha1.Requestable) []string {
 	return slices.DeleteFunc(refs, syntax.IsCommit)
 }
 
-// currentVersion returns the desired version and its ref. If the desired ref is no version (a branch, or a commit of a rollback), it
+// currentVersion returns the desired version and its ref. If the desired ref is not a version (a branch, or a commit of a rollback), it
 // returns the highest past version.
 func currentVersion(o v1alpha1.Requestable, past []string, of string) (highest *semver.Version, at string) {
 	refs := past

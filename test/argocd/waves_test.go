@@ -52,7 +52,7 @@ func TestExampleHooksAndWaves(t *testing.T) {
 			name := dir + ": " + obj.GetKind() + " " + obj.GetName() + obj.GetGenerateName()
 			annotations := obj.GetAnnotations()
 			if text, there := annotations[common.AnnotationSyncWave]; there {
-				assert.Equal(t, text, strconv.Itoa(syncwaves.Wave(obj)), "%s: a wave that is no number counts as 0", name)
+				assert.Equal(t, text, strconv.Itoa(syncwaves.Wave(obj)), "%s: a wave that is not a number counts as 0", name)
 			}
 			text, isHook := annotations[common.AnnotationKeyHook]
 			assert.Equal(t, isHook, hook.IsHook(obj), name)

@@ -224,7 +224,7 @@ func (x *proposalBench) waitPushed(ctx context.Context, before string) (string, 
 }
 
 // save saves a view, waits for the branch, and merges it, in each round. The agent without the feature gets the same
-// save, because the work that it does for a save is no cost of the feature.
+// save, because the work that it does for a save is not a cost of the feature.
 func (x *proposalBench) save(ctx context.Context) error {
 	for range x.settings.rounds {
 		v, files, load := x.nextView(), x.content(), loadAverage()

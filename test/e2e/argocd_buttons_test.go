@@ -81,7 +81,7 @@ func (d *deployment) checkResourceActions() {
 		}
 		return ""
 	})
-	assert.Len(d.t, d.operations(), syncs, "what is asked for by a button is no drift")
+	assert.Len(d.t, d.operations(), syncs, "what is asked for by a button is not drift")
 }
 
 // rollBackByAction runs the rollback action while one of two gateways runs a newer commit. Another sync then
@@ -109,7 +109,7 @@ func (d *deployment) rollBackByAction(good string) {
 	assert.Equal(d.t, "main", gs.Spec.Git.Ref, "a button changes nothing that is git's")
 	d.shows("Argo CD says what is held off", "Synced Healthy", "Healthy rolled back: main is held off at "+short7(bad))
 	assert.NotContains(d.t, d.offered(), "rollback", "it is there already")
-	assert.Len(d.t, d.operations(), syncs, "what is asked for by a button is no drift")
+	assert.Len(d.t, d.operations(), syncs, "what is asked for by a button is not drift")
 
 	d.push("what they wanted")
 	d.waitForSync(d.commitTo("a note", gitserver.Files(d.manifests(withNote("after the rollback")))), "Succeeded")

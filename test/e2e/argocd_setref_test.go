@@ -38,7 +38,7 @@ func theCommitOfASyncIsAskedFor(t *testing.T, w *world) {
 	app := d.waitForSync(second, "Succeeded")
 	assert.Contains(t, applied(app), "GatewaySync/line")
 	assert.Equal(t, deadline, d.get().Spec.ProgressDeadline, "Argo CD deletes what others have set")
-	d.shows("what others have set is no difference", "Synced Healthy")
+	d.shows("what others have set is not a difference", "Synced Healthy")
 	assert.Contains(t, hooks(app), "Role/stoker-hooks-line", "who looks at the commit may do so before anything is applied")
 	d.asksFor(second)
 }

@@ -145,7 +145,7 @@ func (p *plant) order(commit string) int {
 func (p *plant) view(commit string) string {
 	p.t.Helper()
 	order := p.order(commit)
-	require.NotEqual(p.t, -1, order, "%s is no commit of the plant's", commit)
+	require.NotEqual(p.t, -1, order, "%s is not a commit of the plant", commit)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.views[order]

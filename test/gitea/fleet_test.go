@@ -69,7 +69,7 @@ func TestReplicasMakeTheSameChange(t *testing.T) {
 }
 
 // TestPairFailover: P1. The node with access to the configuration proposes. After a failover the other node runs git's version, opens
-// nothing, and the pull request stays open: that the pair copies git's version back is no withdrawal.
+// nothing, and the pull request stays open: that the pair copies git's version back is not a withdrawal.
 func TestPairFailover(t *testing.T) {
 	t.Parallel()
 	s := Start(t)

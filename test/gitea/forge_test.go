@@ -90,7 +90,7 @@ func TestPullRequests(t *testing.T) {
 			pr := open(style + "d")
 			s.Merge("site", pr.Number, style)
 			assert.Equal(t, forge.Merged, find(style+"d").State)
-			require.NoError(t, f.Close(t.Context(), pr.Number, ""), "closing what is merged is no error")
+			require.NoError(t, f.Close(t.Context(), pr.Number, ""), "closing what is merged is not an error")
 		})
 	}
 	t.Run("close", func(t *testing.T) {

@@ -186,7 +186,7 @@ func TestExamplesParse(t *testing.T) {
 				}
 			}
 		case strings.HasSuffix(f.path, ".json"):
-			assert.True(t, json.Valid(f.content), "%s is no JSON", f.path)
+			assert.True(t, json.Valid(f.content), "%s is not JSON", f.path)
 		}
 	}
 }

@@ -20,6 +20,9 @@ var riddles = regexp.MustCompile(`(?i)\b(nobody|somebody|whoever|anew|mend(s|ed|
 
 var riddle = regexp.MustCompile(`No` + `body|Some` + `body|Who` + `ever|An` + `ew([A-Z]|$)|Mend`)
 
+// negations are predicates such as "main is no tag", which English puts as "is not a tag". "There is no tag" and "no longer" are fine.
+var negations = regexp.MustCompile(`(?i)\b(?:(there) )?(?:is|are|was|were) no (?:(longer|more|such|different|better)\b|\w+)`)
+
 // names are riddles that are not prose, such as a name of a user.
 var names = regexp.MustCompile("`[^`]*`|\"[^\"]*\"|https?://\\S+|nobody:x?|\\bno" + "body's\\b|http\\.No" + "Body")
 
@@ -71,8 +74,14 @@ func documents(f file) (all []text) {
 
 func broken(all []text) (found []string) {
 	for _, x := range all {
-		if m := riddles.FindString(names.ReplaceAllString(x.content, "")); m != "" {
+		prose := names.ReplaceAllString(x.content, "")
+		if m := riddles.FindString(prose); m != "" {
 			found = append(found, fmt.Sprintf("%s:%d: %q: name the actor, or use the field's word (CONTRIBUTING.md)", x.path, x.line, m))
+		}
+		for _, m := range negations.FindAllStringSubmatch(strings.Join(strings.Fields(prose), " "), -1) {
+			if m[1] == "" && m[2] == "" {
+				found = append(found, fmt.Sprintf("%s:%d: %q: write `is not a`", x.path, x.line, m[0]))
+			}
 		}
 	}
 	return found
@@ -135,10 +144,10 @@ func TestLanguage(t *testing.T) {
 }
 
 func TestLanguageRuleFindsRiddles(t *testing.T) {
-	for name, line := range map[string]string{"actor": "Nobody asks", "verb": "the ref is mended", "again": "it is made anew"} {
+	for name, line := range map[string]string{"actor": "Nobody asks", "verb": "the ref is mended", "again": "it is made anew", "negation": "main is no tag"} {
 		t.Run(name, func(t *testing.T) { assert.NotEmpty(t, broken([]text{{"a.md", 1, line}})) })
 	}
-	for name, line := range map[string]string{"code": "the user `nobody`", "other words": "a recommendation to amend"} {
+	for name, line := range map[string]string{"code": "the user `nobody`", "other words": "a recommendation to amend", "existence": "there is no tag", "no longer": "the tag is no longer there"} {
 		t.Run(name, func(t *testing.T) { assert.Empty(t, broken([]text{{"a.md", 1, line}})) })
 	}
 	assert.Equal(t, 2, wordsOf("APIServerOutage"))

@@ -18,7 +18,7 @@ import (
 var (
 	checking = regexp.MustCompile(`^(require\..*|assert\..*|t\.(Error|Fatal)f?)$`)
 	running  = regexp.MustCompile(`^t\.Run$`)
-	// exempted matches the comment above a loop that is no table: its iterations depend on each other, or only prepare the test. It
+	// exempted matches the comment above a loop that is not a table: its iterations depend on each other, or only prepare the test. It
 	// gives the reason.
 	exempted = regexp.MustCompile(`^// (sequence|setup): \S`)
 )

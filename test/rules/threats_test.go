@@ -60,5 +60,5 @@ func TestThreatRulesCatchWhatTheyForbid(t *testing.T) {
 	assert.Empty(t, check("// F1: links.\nfunc TestX() {} // C10, too\n"))
 	assert.Len(t, check("// F1: links.\n"), 1, "C10 has no test")
 	assert.Len(t, check("// F1, C10, R1\n"), 1, "R1 has no line")
-	assert.Len(t, check("x := F1 + C10\n"), 2, "a name is no comment")
+	assert.Len(t, check("x := F1 + C10\n"), 2, "a name is not a comment")
 }

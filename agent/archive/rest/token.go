@@ -132,6 +132,6 @@ func OAuthError(body []byte) string {
 	var e struct {
 		Error string `json:"error"`
 	}
-	_ = json.Unmarshal(body, &e) // if the answer is no JSON, there is no code
+	_ = json.Unmarshal(body, &e) // if the answer is not JSON, there is no code
 	return failure.Quote(e.Error)
 }

@@ -94,7 +94,7 @@ func TestManifestKeepsEveryRecord(t *testing.T) {
 			t.Run(p, func(t *testing.T) {
 				_, ok, err := m.Get(p)
 				require.NoError(t, err)
-				assert.False(t, ok, "%q is no file", p)
+				assert.False(t, ok, "%q is not a file", p)
 			})
 		}
 	}

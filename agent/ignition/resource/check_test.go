@@ -22,21 +22,21 @@ const viewPath = "projects/p/com.inductiveautomation.perspective/views/v/"
 
 func TestValidFiles(t *testing.T) {
 	for name, c := range map[string]struct{ path, content string }{
-		"view":                        {viewPath + "view.json", `{"custom": {}, "root": {"x": [1, -2.5e+3, true, null, "\u003d"]}}`},
-		"resource":                    {viewPath + "resource.json", `{"scope":"G","files":["view.json"],"attributes":{}}`},
-		"resource without files":      {viewPath + "resource.json", `{"attributes":{"lastModification":{}}}`},
-		"tags of a folder":            {"config/resources/core/ignition/tag-definition/p/unary-resource.json", `{"files":["tags.json"]}`},
-		"a resource.json of others":   {"data/x/resource.json", `{"name":"not Ignition's"}`},
-		"byte order mark":             {viewPath + "view.json", "\xef\xbb\xbf{}"},
-		"byte order mark in resource": {viewPath + "resource.json", "\xef\xbb\xbf{\"attributes\":{}}"},
-		"a value that is no object":   {"projects/p/x.json", " 7 \n"},
-		"binary":                      {viewPath + "thumbnail.png", "\x89PNG\x00"},
-		"empty script":                {viewPath + "code.py", ""},
-		"broken, but no JSON by name": {viewPath + "notes.txt", `{"a":`},
-		"no object of LFS":            {"projects/p/a.txt", "version https://git-lfs.github.com/spec/v1\nsize 1\n"},
-		"no size of LFS":              {"projects/p/a.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\n"},
-		"text about LFS":              {"projects/p/notes.md", "see version https://git-lfs.github.com/spec/v1"},
-		"a long file that begins so":  {"projects/p/a.bin", lfsHeader + strings.Repeat("x", 2000)},
+		"view":                          {viewPath + "view.json", `{"custom": {}, "root": {"x": [1, -2.5e+3, true, null, "\u003d"]}}`},
+		"resource":                      {viewPath + "resource.json", `{"scope":"G","files":["view.json"],"attributes":{}}`},
+		"resource without files":        {viewPath + "resource.json", `{"attributes":{"lastModification":{}}}`},
+		"tags of a folder":              {"config/resources/core/ignition/tag-definition/p/unary-resource.json", `{"files":["tags.json"]}`},
+		"a resource.json of others":     {"data/x/resource.json", `{"name":"not Ignition's"}`},
+		"byte order mark":               {viewPath + "view.json", "\xef\xbb\xbf{}"},
+		"byte order mark in resource":   {viewPath + "resource.json", "\xef\xbb\xbf{\"attributes\":{}}"},
+		"a value that is not an object": {"projects/p/x.json", " 7 \n"},
+		"binary":                        {viewPath + "thumbnail.png", "\x89PNG\x00"},
+		"empty script":                  {viewPath + "code.py", ""},
+		"broken, but no JSON by name":   {viewPath + "notes.txt", `{"a":`},
+		"no object of LFS":              {"projects/p/a.txt", "version https://git-lfs.github.com/spec/v1\nsize 1\n"},
+		"no size of LFS":                {"projects/p/a.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\n"},
+		"text about LFS":                {"projects/p/notes.md", "see version https://git-lfs.github.com/spec/v1"},
+		"a long file that begins so":    {"projects/p/a.bin", lfsHeader + strings.Repeat("x", 2000)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.NoError(t, check(c.path, strings.NewReader(c.content)))

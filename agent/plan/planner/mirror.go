@@ -113,7 +113,7 @@ func (p *planner) settleSpellings() error {
 		if c.Op == plan.Keep && !old.Conflict { // it is as the last sync wrote it
 			c.Op = plan.Update
 		}
-		if !old.Conflict { // a missing record of the new name alone is no conflict
+		if !old.Conflict { // a missing record of the new name alone is not a conflict
 			c.Conflict = false
 			delete(p.conflicts, c.Path)
 		}

@@ -64,7 +64,7 @@ func TestHandEditedViewIsSigned(t *testing.T) {
 		}
 		assert.Empty(t, s.lost)
 
-		t.Run("the gateway's own signing of it is no conflict with git", func(t *testing.T) {
+		t.Run("the gateway's own signing of it is not a conflict with git", func(t *testing.T) {
 			s.disk.Write(meta, listing("1", "bb"))
 			c := s.sync(plantest.Pairs(view, "v1", meta, listing("2", "cc")), mode)
 			assert.Equal(t, map[string]plan.Op{meta: plan.Update}, done(c))
@@ -96,6 +96,6 @@ func TestValidSignatureStays(t *testing.T) {
 		other := newScene(t, nil)
 		other.sync(plantest.Pairs(view, "v3", code, "c1", meta, right))
 		c := other.sync(plantest.Pairs(view, "v3", code, "c2", meta, right), mode)
-		assert.Equal(t, map[string]plan.Op{code: plan.Update}, done(c), "a file that is no part of the resource")
+		assert.Equal(t, map[string]plan.Op{code: plan.Update}, done(c), "a file that is not part of the resource")
 	})
 }

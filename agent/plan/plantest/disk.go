@@ -123,7 +123,7 @@ func (d *Disk) Blocked(path string) (string, plan.Kind, error) {
 func (d *Disk) BlobID(path string) (plan.ID, error) {
 	n := d.nodes[path]
 	if n.kind != plan.File {
-		return plan.ID{}, fmt.Errorf("%s is no file", path)
+		return plan.ID{}, fmt.Errorf("%s is not a file", path)
 	}
 	d.Hashed++
 	return BlobID([]byte(n.content)), nil
@@ -133,7 +133,7 @@ func (d *Disk) BlobID(path string) (plan.ID, error) {
 func (d *Disk) Read(path string, limit int64) ([]byte, error) {
 	n := d.nodes[path]
 	if n.kind != plan.File || int64(len(n.content)) > limit {
-		return nil, fmt.Errorf("%s is no file, or larger than %d bytes", path, limit)
+		return nil, fmt.Errorf("%s is not a file, or larger than %d bytes", path, limit)
 	}
 	return []byte(n.content), nil
 }

@@ -170,7 +170,7 @@ func (s segment) lookUp(parent gjson.Result) (found gjson.Result, err error) {
 		})
 		return found, nil
 	case parent.IsArray() && s.index < 0:
-		return found, fmt.Errorf("is a list, and %q is no index", s.name)
+		return found, fmt.Errorf("is a list, and %q is not an index", s.name)
 	case parent.IsArray():
 		n := 0
 		parent.ForEach(func(_, value gjson.Result) bool {

@@ -218,7 +218,7 @@ func (o *Objects) openLoose(d *objectDir, id plan.ID) (foundObject, error) {
 	if st, err := d.root.Stat(name); err != nil {
 		return foundObject{}, err
 	} else if !st.Mode().IsRegular() {
-		return foundObject{}, corrupt("the loose object %s is no file", id)
+		return foundObject{}, corrupt("the loose object %s is not a file", id)
 	}
 	f, err := d.root.Open(name)
 	if err != nil {

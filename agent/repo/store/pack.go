@@ -46,7 +46,7 @@ func (p *pack) check(root *os.Root) error {
 		return asDiskError(err)
 	}
 	if !st.Mode().IsRegular() || st.Size() < packHeaderSize+packTrailerSize {
-		return corrupt("a pack has only %d bytes or is no file", st.Size())
+		return corrupt("a pack has only %d bytes or is not a file", st.Size())
 	}
 	p.size = st.Size()
 	var head [packHeaderSize]byte

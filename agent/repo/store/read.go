@@ -18,7 +18,7 @@ func (s *Store) Has(id plan.ID) bool {
 	packs := s.acquire()
 	defer releaseAll(packs)
 	_, _, err := find(packs, id)
-	s.noteFileDamage(err) // a missing object is no damage here
+	s.noteFileDamage(err) // a missing object is not damage here
 	return err == nil
 }
 

@@ -130,7 +130,7 @@ var errDamaged = errors.New("the cache of git objects is damaged, and the next f
 func IsDamaged(err error) bool { return errors.Is(err, errDamaged) }
 
 // noteFileDamage marks the store as damaged if err says that its files cannot be read or have wrong content. It reports whether
-// err does. Unlike for NoteDamage, a missing object is no damage.
+// err does. Unlike for NoteDamage, a missing object is not damage.
 func (s *Store) noteFileDamage(err error) bool {
 	_, unreadable := errors.AsType[*DiskError](err)
 	if !unreadable && !errors.Is(err, ErrCorrupt) {

@@ -49,7 +49,7 @@ func TestServerFaultReasons(t *testing.T) {
 		"an answer cut short is GitUnreachable":     {gitserver.Truncate(300), v1alpha1.ReasonGitUnreachable},
 		"an answer that stalls is GitTimeout":       {gitserver.Stall(100), v1alpha1.ReasonGitTimeout},
 		"an answer that never starts is GitTimeout": {gitserver.Stall(0), v1alpha1.ReasonGitTimeout},
-		"an answer that is no git is GitUnreachable": {
+		"an answer that is not git is GitUnreachable": {
 			gitserver.Rewrite(func([]byte) []byte { return []byte("0008oops" + tripwire) }), v1alpha1.ReasonGitUnreachable,
 		},
 	}
@@ -138,7 +138,7 @@ func TestDeadlinesAndCancellation(t *testing.T) {
 		_, err := g.client().Resolve(ctx, "main")
 		repotest.RequireReason(t, v1alpha1.ReasonGitTimeout, err)
 	})
-	t.Run("the caller's cancellation is no failure", func(t *testing.T) {
+	t.Run("the caller's cancellation is not a failure", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(20*time.Millisecond, cancel)
 		_, err := g.client().Resolve(ctx, "main")

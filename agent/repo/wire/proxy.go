@@ -18,7 +18,7 @@ func proxyFromEnvironment() func(*url.URL) (*url.URL, error) {
 	return func(u *url.URL) (*url.URL, error) {
 		p, err := proxy(u)
 		if err != nil { // its text may contain a password
-			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "HTTPS_PROXY or HTTP_PROXY of the agent's environment is no address of a proxy")
+			return nil, failure.New(v1alpha1.ReasonGitUnreachable, "HTTPS_PROXY or HTTP_PROXY of the agent's environment is not the address of a proxy")
 		}
 		return p, nil
 	}

@@ -154,7 +154,7 @@ func TestEnvironmentProxies(t *testing.T) {
 		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)
 		assert.Empty(t, p.hosts())
 	})
-	t.Run("an address that is none is not repeated", func(t *testing.T) {
+	t.Run("an address that is not one is not repeated", func(t *testing.T) {
 		repotest.ProxyEnvironment(t, map[string]string{"HTTP_PROXY": "http://me:" + tripwire + "@[::1/"})
 		_, err := newClient(t, parseURL(t, "http://git.example:1/site.git"), Auth{}, Options{}).Resolve(t.Context(), "main")
 		repotest.RequireReason(t, v1alpha1.ReasonGitUnreachable, err)

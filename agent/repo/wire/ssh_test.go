@@ -225,14 +225,14 @@ func TestSSHKeys(t *testing.T) {
 		key  func() (secret.String, error)
 		says string
 	}{
-		"none says which field":           {nil, "git.auth.sshKey"},
-		"one with a passphrase says so":   {repotest.Token(string(pem.EncodeToMemory(locked))), "passphrase"},
-		"one that is no key says so":      {repotest.Token(tripwire), "not a private key"},
-		"a public key says so":            {repotest.Token(string(ssh.MarshalAuthorizedKey(g.Public))), "is a public key"},
-		"one that the host does not take": {repotest.Token(other), "does not take the ssh key"},
-		"one that cannot be read says so": {func() (secret.String, error) { return secret.String{}, errors.New("no such file") }, "no such file"},
-		"one cut in the middle is no key": {repotest.Token(g.Key[:len(g.Key)/2]), "not a private key"},
-		"an empty one is an invalid key":  {repotest.Token(""), "not a private key"},
+		"none says which field":              {nil, "git.auth.sshKey"},
+		"one with a passphrase says so":      {repotest.Token(string(pem.EncodeToMemory(locked))), "passphrase"},
+		"one that is not a key says so":      {repotest.Token(tripwire), "not a private key"},
+		"a public key says so":               {repotest.Token(string(ssh.MarshalAuthorizedKey(g.Public))), "is a public key"},
+		"one that the host does not take":    {repotest.Token(other), "does not take the ssh key"},
+		"one that cannot be read says so":    {func() (secret.String, error) { return secret.String{}, errors.New("no such file") }, "no such file"},
+		"one cut in the middle is not a key": {repotest.Token(g.Key[:len(g.Key)/2]), "not a private key"},
+		"an empty one is an invalid key":     {repotest.Token(""), "not a private key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := g.auth()

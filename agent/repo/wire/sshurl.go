@@ -55,7 +55,7 @@ func parseSCP(s string) (URL, error) {
 	case slices.Contains([]string{"https", "http", "ssh", "file", "git", "ftp"}, strings.ToLower(host)):
 		return URL{}, badURL("two slashes are missing after the colon")
 	case !validHost(host):
-		return URL{}, badURL("its host is no host name")
+		return URL{}, badURL("its host is not a host name")
 	case path == "" || strings.HasPrefix(path, "-") || strings.HasPrefix(path, ":") || strings.Trim(path, "/") == "":
 		return URL{}, badURL("what follows the colon is not the path of a repository")
 	case strings.Contains(path, "@"): // a user could not see which @ ends the user name

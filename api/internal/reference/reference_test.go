@@ -70,7 +70,7 @@ func TestEveryFieldAndAnnotationIsExplained(t *testing.T) {
 			}
 			fields++
 			assert.NotEmpty(t, f.doc, "%s.%s", name, f.name)
-			assert.True(t, strings.HasSuffix(f.doc, "."), "%s.%s: %q is no sentence", name, f.name, f.doc)
+			assert.True(t, strings.HasSuffix(f.doc, "."), "%s.%s: %q is not a sentence", name, f.name, f.doc)
 			_, required := f.markers["required"]
 			_, optional := f.markers["optional"]
 			assert.NotEqual(t, required, optional, "%s.%s is required or optional", name, f.name)

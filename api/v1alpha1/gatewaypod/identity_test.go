@@ -38,7 +38,7 @@ func TestGatewayName(t *testing.T) {
 		{"the instance is numbered, too", "gw-12", m{name: "ignition", instance: "site1", index: "12"}, nil, "site1-12"},
 		{"the pod's name is not numbered again", "gw-1", m{index: "1", pod: "gw-1"}, nil, "gw-1"},
 		{"without the index the name's suffix counts", "gw-3", m{name: "a", pod: "gw-3"}, nil, "a-3"},
-		{"a broken index is no index", "gw-3", m{name: "a", index: "-1", pod: "gw-3"}, nil, "a-3"},
+		{"a broken index is not an index", "gw-3", m{name: "a", index: "-1", pod: "gw-3"}, nil, "a-3"},
 		{"a suffix of a Deployment's pod is none", "gw-7d4b-12345", m{name: "a"}, nil, "a"},
 		{"a suffix with leading zeros is none", "gw-03", m{name: "a", pod: "gw-03"}, nil, "a"},
 		{"a number beyond 31 bits is none", "gw-99999999999", m{name: "a", pod: "x"}, nil, "a"},

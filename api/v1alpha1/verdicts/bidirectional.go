@@ -71,7 +71,7 @@ func bidirectional() []Case {
 		bad("a negative maximum of files", field+"guardrails.maxFilesPerPR", with("guardrails", O{"maxFilesPerPR": -1})),
 		bad("a list of 65 exclude patterns of proposals", field+"guardrails.excludePatterns", with("guardrails", O{"excludePatterns": many(65)})),
 		goOnly(noPatterns, "a broken exclude pattern of proposals", field+"guardrails.excludePatterns[0]", with("guardrails", O{"excludePatterns": L{"{"}})),
-		bad("a forge whose API is no URL", field+"apiBaseURL", with("apiBaseURL", "git.example.com")),
+		bad("a forge whose API is not a URL", field+"apiBaseURL", with("apiBaseURL", "git.example.com")),
 		bad("a set of 257 authors", field+"authors", with("authors", entries(257, "A <a@b>"))),
 		goOnly(noKeys, "an author for a user of 256 characters", field+"authors", with("authors", O{strings.Repeat("a", 256): "A <a@b>"})),
 	)

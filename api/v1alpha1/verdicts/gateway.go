@@ -60,6 +60,6 @@ func agents() []Case {
 		bad("an image whose tag has a slash", "spec.agent.image.tag", image(O{"tag": "a/b"})),
 		bad("an image with a short digest", "spec.agent.image.digest", image(O{"digest": "sha256:0a"})),
 		bad("an unknown pull policy", "spec.agent.image.pullPolicy", image(O{"pullPolicy": "Sometimes"})),
-		wrongType("a resource that is no quantity", O{"agent": O{"resources": O{"limits": O{"cpu": "banana"}}}}),
+		wrongType("a resource that is not a quantity", O{"agent": O{"resources": O{"limits": O{"cpu": "banana"}}}}),
 	)
 }

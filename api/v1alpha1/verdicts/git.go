@@ -87,7 +87,7 @@ func credentials() []Case {
 		bad("a secret key with a slash", field+".token.secretRef.key", auth(O{"token": O{"secretRef": O{"name": "git", "key": "../k"}}})),
 		bad("a GitHub App with the number 0", field+".githubApp.appId", auth(O{"githubApp": app(O{"appId": 0})})),
 		bad("a GitHub App with a negative installation", field+".githubApp.installationId", auth(O{"githubApp": app(O{"installationId": -1})})),
-		bad("a GitHub App whose API is no URL", field+".githubApp.apiBaseURL", auth(O{"githubApp": app(O{"apiBaseURL": "github.example.com"})})),
+		bad("a GitHub App whose API is not a URL", field+".githubApp.apiBaseURL", auth(O{"githubApp": app(O{"apiBaseURL": "github.example.com"})})),
 		wrongType("a GitHub App whose number is text", auth(O{"githubApp": app(O{"appId": "1"})})),
 	}
 }

@@ -256,7 +256,7 @@ func TestReadRefuses(t *testing.T) {
 		"change of kind":           {"patches: [{patch: '{}', options: {allowKindChange: true}}]", invalid, "patches[0].options.allowKindChange"},
 		"replacement without one":  {"replacements: [{source: {kind: A}}]", invalid, "replacements[0]"},
 		"target of nothing":        {"replacements: [{source: {kind: A}, targets: [{fieldPaths: [a]}]}]", invalid, "replacements[0].targets"},
-		"base is no base":          {"resources: [../other]", missing, "other"},
+		"base is not a base":       {"resources: [../other]", missing, "other"},
 		"missing file":             {"resources: [b.yaml]", missing, "resources[0]"},
 		"missing path":             {"resources: ['']", invalid, "resources[0]"},
 		"base of itself":           {"resources: [.]", invalid, "resources[0]"},
@@ -275,7 +275,7 @@ func TestReadRefuses(t *testing.T) {
 			require.Error(t, err)
 			assert.Equal(t, c.reason, failure.Reason(err, ""), "%v", err)
 			assert.ErrorContains(t, err, c.says)
-			if name != "base is no base" && name != "base that needs it" {
+			if name != "base is not a base" && name != "base that needs it" {
 				assert.ErrorContains(t, err, "k/kustomization.yaml")
 			}
 		})

@@ -97,7 +97,7 @@ func TestReadFetchesWhatIsBuilt(t *testing.T) {
 	assert.ErrorContains(t, err, "sites/north/kustomization.yaml")
 }
 
-// G1: what leads elsewhere, or starts programs, is refused by its path; a missing path is no empty one.
+// G1: what leads elsewhere, or starts programs, is refused by its path; a missing path is not an empty one.
 func TestReadRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit   gitserver.Edit

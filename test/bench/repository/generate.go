@@ -155,7 +155,7 @@ func (h *history) writeBase(w *bufio.Writer) {
 		WriteFile(w, Mapped+p.Name, h.Content(p))
 	}
 	for i := range 20 {
-		WriteFile(w, fmt.Sprintf("docs/page-%d.md", i), h.lines("%s %s is no part of any gateway: %s, %s, %d.\n"))
+		WriteFile(w, fmt.Sprintf("docs/page-%d.md", i), h.lines("%s %s is not part of any gateway: %s, %s, %d.\n"))
 	}
 	fmt.Fprintf(w, "reset refs/bench/root\nfrom %s\n\n", h.tip)
 	for range h.size.Past {

@@ -75,7 +75,7 @@ func TestAControlPlaneThatStaysEndsByDown(t *testing.T) {
 	}
 	assert.NoDirExists(t, c.Run)
 	assert.NoDirExists(t, c.Dir)
-	require.NoError(t, keeper.Down(t.Context(), c.Run), "nothing to end is no error")
+	require.NoError(t, keeper.Down(t.Context(), c.Run), "nothing to end is not an error")
 	_, err = client.States()
 	assert.ErrorContains(t, err, "does it run?")
 }

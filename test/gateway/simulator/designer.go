@@ -165,11 +165,11 @@ func withThumbnail(resourcePath string, files map[string][]byte) map[string][]by
 
 func checkSave(resourcePath string, files map[string][]byte) error {
 	if strings.Count(resourcePath, "/") < 1 || path.Clean("/"+resourcePath) != "/"+resourcePath {
-		return fmt.Errorf("%q is no resource: want <module>/<type>[/<name>]", resourcePath)
+		return fmt.Errorf("%q is not a resource: want <module>/<type>[/<name>]", resourcePath)
 	}
 	for name := range files {
 		if name == "" || name == resource.File || name == ".." || strings.ContainsAny(name, `/\`) {
-			return fmt.Errorf("%q is no data file", name)
+			return fmt.Errorf("%q is not a data file", name)
 		}
 	}
 	return nil

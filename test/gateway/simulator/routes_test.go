@@ -130,14 +130,14 @@ func fits(t *testing.T, at string, want, got any) {
 	switch want := want.(type) {
 	case shape:
 		doc, ok := got.(map[string]any)
-		require.True(t, ok, "%s is no object: %v", at, got)
+		require.True(t, ok, "%s is not an object: %v", at, got)
 		assert.Equal(t, slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(doc)), at)
 		for key, kind := range want {
 			fits(t, at+"/"+key, kind, doc[key])
 		}
 	case []shape:
 		items, ok := got.([]any)
-		require.True(t, ok, "%s is no list: %v", at, got)
+		require.True(t, ok, "%s is not a list: %v", at, got)
 		require.NotEmpty(t, items, "%s: an empty list shows no shape", at)
 		for _, item := range items {
 			fits(t, at+"[]", want[0], item)

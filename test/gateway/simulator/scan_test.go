@@ -52,7 +52,7 @@ func TestFilesCountOnlyAfterAScan(t *testing.T) {
 	assert.Nil(t, b.Data.Loaded(viewDir))
 	require.NoError(t, os.Remove(filepath.Join(b.dir, "projects/P/project.json")))
 	b.scanned("projects")
-	assert.Nil(t, b.Data.Loaded("projects/P"), "a directory without project.json is no project")
+	assert.Nil(t, b.Data.Loaded("projects/P"), "a directory without project.json is not a project")
 }
 
 // A scan during a write reads the torn file. The resource loaded before stays, and the log reports the

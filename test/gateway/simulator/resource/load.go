@@ -145,7 +145,7 @@ func loadProject(root *os.Root, name string) (*Project, error) {
 	}
 	doc, ok := v.(ordered.Object)
 	if !ok {
-		return nil, errors.New("project.json is no JSON object")
+		return nil, errors.New("project.json is not a JSON object")
 	}
 	p := &Project{Name: name, Enabled: true}
 	for key, target := range map[string]*string{"title": &p.Title, "description": &p.Description, "parent": &p.Parent} {

@@ -57,7 +57,7 @@ func Load(root *os.Root, dir, name, resourcePath string) (*Resource, error) {
 	r := &Resource{Path: resourcePath, Unary: name == UnaryFile, Digests: map[string]string{}}
 	var ok bool
 	if r.Doc, ok = parsed.(ordered.Object); !ok {
-		return nil, fmt.Errorf("%s is no JSON object", name)
+		return nil, fmt.Errorf("%s is not a JSON object", name)
 	}
 	if r.Attributes() == nil {
 		return nil, ErrNoAttributes
@@ -80,7 +80,7 @@ func (r *Resource) loadFile(root *os.Root, dir, file string) error {
 	}
 	if strings.HasSuffix(file, ".json") {
 		if !json.Valid(raw) {
-			return fmt.Errorf("the listed file %s is no JSON", file)
+			return fmt.Errorf("the listed file %s is not JSON", file)
 		}
 		if file == "config.json" && len(raw) <= maxConfig {
 			if r.Config, err = ordered.Parse(raw); err != nil {
@@ -113,13 +113,13 @@ func (r *Resource) listedFiles() ([]string, error) {
 	v, _ := r.Doc.Get("files")
 	list, ok := v.(ordered.Array)
 	if !ok && v != nil {
-		return nil, errors.New("resource.json: files is no list")
+		return nil, errors.New("resource.json: files is not a list")
 	}
 	var files []string
 	for _, item := range list {
 		name, ok := item.(string)
 		if !ok || name == "" || strings.ContainsAny(name, `/\`) || name == ".." {
-			return nil, fmt.Errorf("resource.json: files lists %v, which is no file name", item)
+			return nil, fmt.Errorf("resource.json: files lists %v, which is not a file name", item)
 		}
 		files = append(files, name)
 	}
@@ -197,7 +197,7 @@ func (r *Resource) scope() (int32, error) {
 	bits := map[rune]int32{'A': 7, 'G': 1, 'D': 2, 'C': 4, 'N': 0}
 	letters, ok := ordered.Dig(r.Doc, "scope").(string)
 	if !ok {
-		return 0, errors.New("resource.json: scope is no text")
+		return 0, errors.New("resource.json: scope is not a string")
 	}
 	var scope int32
 	for _, l := range letters {
@@ -213,7 +213,7 @@ func (r *Resource) scope() (int32, error) {
 func (r *Resource) version() (int32, error) {
 	number, ok := ordered.Dig(r.Doc, "version").(json.Number)
 	if !ok {
-		return 0, errors.New("resource.json: version is no number")
+		return 0, errors.New("resource.json: version is not a number")
 	}
 	n, err := strconv.ParseInt(number.String(), 10, 32)
 	if err != nil {
