@@ -28,7 +28,7 @@ export GORACE ?= atexit_sleep_ms=50
 # of tests live in modules of their own.
 ATATIME := -p $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 MODULES := test/gitea test/forge test/prometheus test/ui test/charts test/crd test/storage test/argocd test/argocd/v3
-FIRST   := ./injector ./agent/follow ./test/scenario ./test/bench/fleet ./agent/lead
+FIRST   := ./agent/follow ./injector ./hooks/configsync ./test/fleet ./hooks ./test/bench ./agent/lead ./test/bench/fleet ./test/scenario
 BUSY    := ./agent/disk/... ./agent/sync/... ./agent/repo/... ./agent/plan/...
 
 # $(call gotest,FLAGS,PACKAGES). If RERUN names a folder, a failed test runs once more, and a file there lists it. A data race or
