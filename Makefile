@@ -31,11 +31,14 @@ MODULES := test/gitea test/forge test/prometheus test/ui test/charts test/crd te
 FIRST   := ./agent/follow ./injector ./hooks/configsync ./test/fleet ./hooks ./test/bench ./agent/lead ./test/bench/fleet ./test/scenario
 BUSY    := ./agent/disk/... ./agent/sync/... ./agent/repo/... ./agent/plan/...
 
+# Tests build faster without vet, which make lint runs except in other modules, and without symbols, which are for debuggers.
+QUICK := -vet=off -ldflags='-s -w'
+
 # $(call gotest,FLAGS,PACKAGES). If RERUN names a folder, a failed test runs once more, and a file there lists it. A data race or
 # more than six failures in one run of go test fail at once.
 gotest = $(if $(RERUN),$(GOTESTSUM) --format $(FORMAT) --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=6 \
   --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report $(RERUN)/$$$$.txt --packages='$(strip $(2))' -- $(1),go test $(1) $(2))
-raced  = CGO_ENABLED=$(if $(RACE),1,0) $(call gotest,$(RACE) -timeout 20m $(1),$(2))
+raced  = CGO_ENABLED=$(if $(RACE),1,0) $(call gotest,$(QUICK) $(RACE) -timeout 20m $(1),$(2))
 
 .PHONY: help build demo test test-cluster test-api test-busy test-plain test-modules e2e lint fuzz bench generate
 
@@ -49,14 +52,14 @@ build: ## build the binaries into bin/
 demo: ## two gateways, a git server and the agents on this machine: see what it does (KEEP=1 leaves it running)
 	@go run ./test/demo
 
-# A first run is faster without vet, which make lint runs, without symbols, which are for debuggers, and without cgo, as in releases.
+# A first run is faster without cgo, as in releases.
 # The folders left out hold tests that need a cluster, and the tests of the benchmarks and of the test cluster itself: make
 # test-cluster runs them, and make lint compiles them.
 # Tests build the programs, too. Compile them first, or the go commands of tests compile the same packages at the same time.
 test: export CGO_ENABLED = 0
 test: ## what each commit passes, in minutes, without Kubernetes or root
 	go list -deps -export ./agent ./hooks ./receiver >/dev/null
-	go test -short -vet=off -ldflags='-s -w' $(ATATIME) ./agent/sync ./agent/repo ./agent/disk ./test/scenario \
+	go test -short $(QUICK) $(ATATIME) ./agent/sync ./agent/repo ./agent/disk ./test/scenario \
 	  $$(go list ./... | grep -v '/test/\(bench\|cluster\|e2e\|fleet\)\(/\|$$\)')
 
 test-cluster: test-api test-busy test-plain test-modules ## every test, most with the race detector; an API server, fleets, the chart, Argo CD's code
@@ -70,10 +73,10 @@ test-busy:
 	$(call raced,$(ATATIME),$(BUSY))
 
 test-plain:
-	$(if $(PLAIN),$(call gotest,$(ATATIME) -timeout 20m -run '$(call tests,$(PLAIN))',$(sort $(addprefix ./,$(dir $(PLAIN))))))
+	$(if $(PLAIN),$(call gotest,$(QUICK) $(ATATIME) -timeout 20m -run '$(call tests,$(PLAIN))',$(sort $(addprefix ./,$(dir $(PLAIN))))))
 
 test-modules:
-	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-count=1 -timeout 20m,./...)); done
+	set -e; for module in $(MODULES); do (cd $$module && GOWORK=off $(call gotest,-ldflags='-s -w' -count=1 -timeout 20m,./...)); done
 
 e2e: FORMAT = standard-verbose
 e2e: ## the chart, agents and gateways in pods; needs root, and Debian or what is like it (E2E='Argo CD' for some scenarios)
